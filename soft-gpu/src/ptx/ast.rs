@@ -1,0 +1,230 @@
+//! The parsed form of a PTX module: statements as written, names resolved to nothing yet.
+//!
+//! The parser keeps an opcode as its dotted text (`"mad.lo.s32"`); one table in [`crate::exec`]
+//! lowers it. Scopes (`{ }` with local `.reg` and labels) are flattened by the parser: a local
+//! register or label gets a unique name, so that a function body is one flat list.
+
+/// A whole translation unit.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Module {
+    /// `.version major.minor`.
+    pub version: (u32, u32),
+    /// `.target` words, for instance `["sm_80"]`.
+    pub target: Vec<String>,
+    /// `.address_size`, 64 (32 is refused by the loader).
+    pub address_size: u32,
+    /// Module-scope variables in order of appearance.
+    pub variables: Vec<Variable>,
+    /// Kernels and device functions, bodies and bare declarations, in order of appearance.
+    pub functions: Vec<Function>,
+}
+
+/// A state space of a variable or an access.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Space {
+    /// `.global` (also `.common` linkage).
+    Global,
+    /// `.const`.
+    Const,
+    /// `.shared`.
+    Shared,
+    /// `.local`.
+    Local,
+    /// `.param`.
+    Param,
+}
+
+/// A fundamental type. Names are PTX's.
+#[allow(missing_docs)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Type {
+    B8,
+    B16,
+    B32,
+    B64,
+    B128,
+    U8,
+    U16,
+    U32,
+    U64,
+    S8,
+    S16,
+    S32,
+    S64,
+    F16,
+    F16x2,
+    BF16,
+    BF16x2,
+    F32,
+    F64,
+    Pred,
+}
+
+impl Type {
+    /// Size in bytes (a predicate counts as 1).
+    pub fn size(self) -> usize {
+        use Type::*;
+        match self {
+            B8 | U8 | S8 | Pred => 1,
+            B16 | U16 | S16 | F16 | BF16 => 2,
+            B32 | U32 | S32 | F32 | F16x2 | BF16x2 => 4,
+            B64 | U64 | S64 | F64 => 8,
+            B128 => 16,
+        }
+    }
+}
+
+/// One element of an initialiser.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Init {
+    /// Integer value, truncated to the element type.
+    Int(i128),
+    /// Float bits as written (`0f3F800000`, `0d…`, decimal), converted to the element type's bits.
+    Float(f64),
+    /// Address of a symbol plus an addend: `sym+4`; `generic(sym)+8` has `generic` set.
+    Symbol {
+        /// The symbol's name (variable or function).
+        name: String,
+        /// Bytes added.
+        addend: i64,
+        /// `generic(sym)`: the generic address, not the address within the state space.
+        generic: bool,
+    },
+}
+
+/// A variable or a parameter.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Variable {
+    /// Name, unique within its scope.
+    pub name: String,
+    /// State space.
+    pub space: Space,
+    /// Element type.
+    pub ty: Type,
+    /// Elements in total (product of all dimensions, times the vector width); 1 for a scalar and
+    /// 0 for an unsized `.extern .shared x[]`.
+    pub count: u64,
+    /// True if declared as an array (`[]`), also `[1]`.
+    pub array: bool,
+    /// Alignment in bytes (natural, if `.align` is absent).
+    pub align: u32,
+    /// `.extern`: defined elsewhere (dynamic shared memory for `.shared`).
+    pub external: bool,
+    /// `.visible`, `.weak` or `.common`: may be found by name from outside.
+    pub visible: bool,
+    /// Flattened initialiser; missing elements are zero.
+    pub init: Vec<Init>,
+    /// Source line (1-based).
+    pub line: u32,
+}
+
+impl Variable {
+    /// Size in bytes.
+    pub fn size(&self) -> u64 {
+        self.count * self.ty.size() as u64
+    }
+}
+
+/// A `.entry` or a `.func`.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Function {
+    /// Name as written (mangled for C++).
+    pub name: String,
+    /// `.entry`.
+    pub kernel: bool,
+    /// Declaration without a body (`.extern .func`, or a forward declaration).
+    pub declaration: bool,
+    /// `.visible` / `.weak`.
+    pub visible: bool,
+    /// Return parameters of a `.func` (`.param` or `.reg` space variables).
+    pub returns: Vec<Param>,
+    /// Parameters in order.
+    pub params: Vec<Param>,
+    /// `.maxntid x,y,z` (missing dimensions are 1).
+    pub max_ntid: Option<[u32; 3]>,
+    /// `.reqntid x,y,z`.
+    pub req_ntid: Option<[u32; 3]>,
+    /// `.minnctapersm`.
+    pub min_cta_per_sm: Option<u32>,
+    /// Registers of the whole body, scopes flattened: name → type.
+    pub registers: Vec<(String, Type)>,
+    /// `.shared`/`.local`/`.param`/`.const`/`.global` variables declared in the body.
+    pub variables: Vec<Variable>,
+    /// `.callprototype` tables: label → (returns, params).
+    pub prototypes: Vec<(String, Vec<Param>, Vec<Param>)>,
+    /// `.branchtargets` (and `.calltargets`) tables: label → targets.
+    pub targets: Vec<(String, Vec<String>)>,
+    /// The body.
+    pub body: Vec<Statement>,
+    /// Source line of the header.
+    pub line: u32,
+}
+
+/// A formal parameter.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Param {
+    /// Its variable (space `Param`, or register when `in_register`).
+    pub var: Variable,
+    /// `.reg` parameter of a `.func`: a register of the body that [`Function::registers`] does not
+    /// repeat.
+    pub in_register: bool,
+}
+
+/// A statement of a body.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Statement {
+    /// A label.
+    Label(String),
+    /// An instruction.
+    Inst(Instruction),
+}
+
+/// One instruction.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Instruction {
+    /// Guard: predicate register, and true if negated (`@!p`).
+    pub guard: Option<(String, bool)>,
+    /// Full dotted opcode, e.g. `ld.global.v2.f32`, `bra.uni`.
+    pub opcode: String,
+    /// Operands in source order. `p|q` destinations are [`Operand::Pair`].
+    pub operands: Vec<Operand>,
+    /// Source line (1-based).
+    pub line: u32,
+}
+
+/// An operand.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Operand {
+    /// A name: register, special register (`%tid.x` with its suffix), variable, label, function.
+    Name(String),
+    /// `-x` or `!p` in operand position.
+    Negated(Box<Operand>),
+    /// Integer literal (also `WARP_SZ`).
+    Int(i128),
+    /// Float literal with its exact bits as a double; `0f` literals keep `single` true.
+    Float {
+        /// The value.
+        value: f64,
+        /// Bits of a `0fXXXXXXXX` literal (a NaN payload survives).
+        single_bits: Option<u32>,
+        /// Bits of a `0dXXXXXXXXXXXXXXXX` literal.
+        double_bits: Option<u64>,
+    },
+    /// `sym+4` outside brackets.
+    Offset(String, i64),
+    /// `[base+offset]`; base may be absent for an absolute address.
+    Memory {
+        /// Register or variable.
+        base: Option<String>,
+        /// Bytes added.
+        offset: i64,
+    },
+    /// `{a, b, c, d}`.
+    Vector(Vec<Operand>),
+    /// `(a, b)` of a call.
+    List(Vec<Operand>),
+    /// `p|q`.
+    Pair(Box<Operand>, Box<Operand>),
+    /// `_`.
+    Sink,
+}

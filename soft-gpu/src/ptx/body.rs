@@ -1,0 +1,405 @@
+//! Function bodies: statements, nested scopes, tables.
+
+use std::collections::HashSet;
+
+use super::ast::{Function, Instruction, Operand, Statement};
+use super::declare::{self, Linkage};
+use super::lexer::Kind;
+use super::operand;
+use super::scope::{ScopeId, Scopes};
+use super::stream::Stream;
+use super::{MAX_REGISTERS, ParseError};
+
+/// What a module may still use up.
+pub(super) struct Budget {
+    /// Registers, ranges expanded.
+    pub(super) registers: usize,
+    /// Elements that inner braces stand for.
+    pub(super) padding: usize,
+}
+
+impl Budget {
+    pub(super) fn new() -> Self {
+        Budget {
+            registers: MAX_REGISTERS,
+            padding: super::MAX_PADDING,
+        }
+    }
+}
+
+/// Reads a body with its braces into `function`.
+pub(super) fn parse(
+    stream: &mut Stream<'_>,
+    function: &mut Function,
+    budget: &mut Budget,
+) -> Result<(), ParseError> {
+    stream.expect(b'{')?;
+    let mut scopes = Scopes::new();
+    for param in function.returns.iter().chain(&function.params) {
+        if param.var.name != "_" {
+            scopes.declare(&param.var.name, param.var.line)?;
+        }
+    }
+    let mut body = Body {
+        stream,
+        function,
+        budget,
+        scopes,
+        written_in: Vec::new(),
+        target_scopes: Vec::new(),
+    };
+    while !body.item()? {}
+    body.resolve();
+    Ok(())
+}
+
+struct Body<'s, 'a> {
+    stream: &'s mut Stream<'a>,
+    function: &'s mut Function,
+    budget: &'s mut Budget,
+    scopes: Scopes,
+    /// The scope of each statement of `function.body`.
+    written_in: Vec<ScopeId>,
+    /// The scope of each table of `function.targets`.
+    target_scopes: Vec<ScopeId>,
+}
+
+impl<'a> Body<'_, 'a> {
+    /// Reads one item; true at the body's closing brace.
+    fn item(&mut self) -> Result<bool, ParseError> {
+        match self.stream.peek() {
+            Kind::Punct(b'}') => {
+                self.stream.take()?;
+                if self.scopes.outermost() {
+                    return Ok(true);
+                }
+                self.scopes.close();
+            }
+            Kind::Punct(b'{') => {
+                self.scopes.open(self.stream.line())?;
+                self.stream.take()?;
+            }
+            Kind::Punct(b';') => {
+                self.stream.take()?;
+            }
+            Kind::Punct(b'@') if self.stream.peek_second()? == Kind::Punct(b'@') => {
+                self.stream.drop_line()?;
+            }
+            Kind::Punct(b'@') => self.instruction()?,
+            Kind::Dot(word) => self.directive(word)?,
+            Kind::Ident(name) if self.stream.peek_second()? == Kind::Punct(b':') => {
+                self.label(name)?;
+            }
+            Kind::Ident(_) => self.instruction()?,
+            _ => return self.stream.expected("an instruction, a directive or `}`"),
+        }
+        Ok(false)
+    }
+
+    fn directive(&mut self, word: &'a str) -> Result<(), ParseError> {
+        if skip_debug(self.stream)? {
+            return Ok(());
+        }
+        let line = self.stream.line();
+        self.stream.take()?;
+        if word == "reg" {
+            return self.registers();
+        }
+        let Some(space) = declare::space_of(word) else {
+            return Err(ParseError::new(
+                line,
+                format!("`.{word}` does not belong in a function"),
+            ));
+        };
+        let found = declare::variables(
+            self.stream,
+            space,
+            Linkage::default(),
+            &mut self.budget.padding,
+        )?;
+        for mut variable in found {
+            variable.name = self.scopes.declare(&variable.name, variable.line)?;
+            self.function.variables.push(variable);
+        }
+        Ok(())
+    }
+
+    fn registers(&mut self) -> Result<(), ParseError> {
+        let Body {
+            stream,
+            function,
+            budget,
+            scopes,
+            ..
+        } = self;
+        declare::registers(stream, |found, ty| {
+            let count = found.range.unwrap_or(1) as usize;
+            let Some(left) = budget.registers.checked_sub(count) else {
+                let message = format!("more than {MAX_REGISTERS} registers in one module");
+                return Err(ParseError::new(found.line, message));
+            };
+            budget.registers = left;
+            match found.range {
+                None => function
+                    .registers
+                    .push((scopes.declare(found.stem, found.line)?, ty)),
+                Some(range) => {
+                    for index in 0..range {
+                        let name = format!("{}{index}", found.stem);
+                        function
+                            .registers
+                            .push((scopes.declare(&name, found.line)?, ty));
+                    }
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// A label, or a table that a label names.
+    fn label(&mut self, name: &str) -> Result<(), ParseError> {
+        let line = self.stream.line();
+        self.stream.take()?;
+        self.stream.expect(b':')?;
+        let name = self.scopes.declare(name, line)?;
+        match self.stream.peek() {
+            Kind::Dot("callprototype") => {
+                self.stream.take()?;
+                self.prototype(name)
+            }
+            Kind::Dot("branchtargets" | "calltargets") => {
+                self.stream.take()?;
+                self.targets(name)
+            }
+            _ => {
+                self.push(Statement::Label(name));
+                Ok(())
+            }
+        }
+    }
+
+    /// `.callprototype (ret) _ (params) .noreturn;`, each part but `_` optional.
+    fn prototype(&mut self, name: String) -> Result<(), ParseError> {
+        let returns = self.optional_parameters()?;
+        self.stream.ident("`_`")?;
+        let params = self.optional_parameters()?;
+        while let Kind::Dot(_) = self.stream.peek() {
+            self.stream.take()?;
+            if let Kind::Number(_) = self.stream.peek() {
+                self.stream.take()?;
+            }
+        }
+        self.stream.expect(b';')?;
+        self.function.prototypes.push((name, returns, params));
+        Ok(())
+    }
+
+    fn optional_parameters(&mut self) -> Result<Vec<super::ast::Param>, ParseError> {
+        if self.stream.is(b'(') {
+            declare::parameters(self.stream)
+        } else {
+            Ok(Vec::new())
+        }
+    }
+
+    fn targets(&mut self, name: String) -> Result<(), ParseError> {
+        let mut targets = Vec::new();
+        loop {
+            targets.push(self.stream.ident("a label")?.to_owned());
+            if self.stream.eat(b';')? {
+                break;
+            }
+            self.stream.expect(b',')?;
+        }
+        self.function.targets.push((name, targets));
+        self.target_scopes.push(self.scopes.current());
+        Ok(())
+    }
+
+    fn instruction(&mut self) -> Result<(), ParseError> {
+        let line = self.stream.line();
+        let mut guard = None;
+        if self.stream.eat(b'@')? {
+            let negated = self.stream.eat(b'!')?;
+            guard = Some((self.stream.ident("a predicate")?.to_owned(), negated));
+        }
+        let mut opcode = self.stream.ident("an instruction")?.to_owned();
+        while let Kind::Dot(word) = self.stream.peek() {
+            opcode.push('.');
+            opcode.push_str(word);
+            self.stream.take()?;
+        }
+        let operands = operand::list(self.stream)?;
+        self.push(Statement::Inst(Instruction {
+            guard,
+            opcode,
+            operands,
+            line,
+        }));
+        Ok(())
+    }
+
+    fn push(&mut self, statement: Statement) {
+        self.function.body.push(statement);
+        self.written_in.push(self.scopes.current());
+    }
+
+    /// Rewrites every use of a local name, now that all are known.
+    fn resolve(self) {
+        let Body {
+            function,
+            scopes,
+            written_in,
+            target_scopes,
+            ..
+        } = self;
+        for (statement, &scope) in function.body.iter_mut().zip(&written_in) {
+            if scope == 0 {
+                continue;
+            }
+            let Statement::Inst(inst) = statement else {
+                continue;
+            };
+            if let Some((name, _)) = &mut inst.guard {
+                scopes.resolve(name, scope);
+            }
+            for operand in &mut inst.operands {
+                each_name(operand, &mut |name| scopes.resolve(name, scope));
+            }
+        }
+        for ((_, targets), &scope) in function.targets.iter_mut().zip(&target_scopes) {
+            for target in targets {
+                scopes.resolve(target, scope);
+            }
+        }
+    }
+}
+
+/// Visits the names in an operand (at most a few levels deep, by the operand reader's bound).
+fn each_name(operand: &mut Operand, visit: &mut impl FnMut(&mut String)) {
+    match operand {
+        Operand::Name(name) | Operand::Offset(name, _) => visit(name),
+        Operand::Memory {
+            base: Some(name), ..
+        } => visit(name),
+        Operand::Negated(inner) => each_name(inner, visit),
+        Operand::Vector(items) | Operand::List(items) => {
+            for item in items {
+                each_name(item, visit);
+            }
+        }
+        Operand::Pair(first, second) => {
+            each_name(first, visit);
+            each_name(second, visit);
+        }
+        Operand::Memory { base: None, .. }
+        | Operand::Int(_)
+        | Operand::Float { .. }
+        | Operand::Sink => {}
+    }
+}
+
+/// Skips a directive that says nothing about execution (`.loc`, `.file`, `.pragma`, `.section`),
+/// inside or outside a function. False if the current token is something else.
+pub(super) fn skip_debug(stream: &mut Stream<'_>) -> Result<bool, ParseError> {
+    let Kind::Dot(word) = stream.peek() else {
+        return Ok(false);
+    };
+    match word {
+        "loc" => {
+            stream.take()?;
+            skip_location(stream)?;
+        }
+        "file" => {
+            stream.take()?;
+            stream.integer()?;
+            string(stream)?;
+            while stream.eat(b',')? {
+                stream.integer()?;
+            }
+        }
+        "pragma" => {
+            stream.take()?;
+            string(stream)?;
+            while stream.eat(b',')? {
+                string(stream)?;
+            }
+            stream.expect(b';')?;
+        }
+        "section" => {
+            stream.take()?;
+            skip_section(stream)?;
+        }
+        _ => return Ok(false),
+    }
+    Ok(true)
+}
+
+/// `.loc file line column [, function_name label[+n]] [, inlined_at file line column]`: it has no
+/// terminator.
+fn skip_location(stream: &mut Stream<'_>) -> Result<(), ParseError> {
+    for _ in 0..3 {
+        stream.integer()?;
+    }
+    while stream.eat(b',')? {
+        match stream.ident("`function_name` or `inlined_at`")? {
+            "function_name" => {
+                // The label may be a section's name: `.debug_str+12`.
+                match stream.take()? {
+                    Kind::Ident(_) | Kind::Dot(_) => {}
+                    _ => return stream.error("`function_name` names no label"),
+                }
+                if stream.eat(b'+')? {
+                    stream.integer()?;
+                }
+            }
+            "inlined_at" => {
+                for _ in 0..3 {
+                    stream.integer()?;
+                }
+            }
+            _ => return stream.error("`.loc` has only `function_name` and `inlined_at`"),
+        }
+    }
+    Ok(())
+}
+
+fn string(stream: &mut Stream<'_>) -> Result<(), ParseError> {
+    match stream.peek() {
+        Kind::Str => stream.take().map(|_| ()),
+        _ => stream.expected("a string"),
+    }
+}
+
+/// `.section .debug_info { … }`: data for debuggers.
+fn skip_section(stream: &mut Stream<'_>) -> Result<(), ParseError> {
+    match stream.take()? {
+        Kind::Dot(_) | Kind::Ident(_) | Kind::Str => {}
+        _ => return stream.error("`.section` has no name"),
+    }
+    if let Kind::Str = stream.peek() {
+        stream.take()?;
+    }
+    stream.expect(b'{')?;
+    let mut depth = 1usize;
+    while depth > 0 {
+        match stream.take()? {
+            Kind::Punct(b'{') => depth += 1,
+            Kind::Punct(b'}') => depth -= 1,
+            Kind::End => return stream.expected("`}` after a section"),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// Names that appear more than once where they may not.
+pub(super) fn duplicate<'n>(names: impl Iterator<Item = (&'n str, u32)>) -> Option<(String, u32)> {
+    let mut seen = HashSet::new();
+    for (name, line) in names {
+        if !seen.insert(name) {
+            return Some((name.to_owned(), line));
+        }
+    }
+    None
+}
