@@ -1,0 +1,2 @@
+//! See the README of the workspace.
+fn main() {}

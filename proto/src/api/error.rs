@@ -1,0 +1,163 @@
+//! Failures as the API tells them.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+/// The body of every answer that is not a success.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ErrorBody {
+    /// What went wrong.
+    pub error: ErrorDetail,
+}
+
+/// What went wrong, and what to do about it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ErrorDetail {
+    /// For programs: stable across versions.
+    pub code: ErrorCode,
+    /// For people: a sentence.
+    pub message: String,
+    /// What to do next, where there is something to do.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hint: Option<String>,
+}
+
+/// Why a request failed. Codes are added, never renamed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ErrorCode {
+    /// The request cannot be read, or a value is out of its range.
+    InvalidRequest,
+    /// No such route.
+    RouteNotFound,
+    /// The route exists, with another method.
+    MethodNotAllowed,
+    /// No GPU of that id or UUID is known.
+    GpuNotFound,
+    /// No pool of that name exists.
+    PoolNotFound,
+    /// No VM of that id is registered.
+    VmNotFound,
+    /// No session of that id is open.
+    SessionNotFound,
+    /// A pool of that name exists with other settings.
+    PoolExists,
+    /// The pool still has VMs.
+    PoolNotEmpty,
+    /// The VM is registered with other settings.
+    VmExists,
+    /// Another VM has that name.
+    NameInUse,
+    /// Another VM has that CID.
+    CidInUse,
+    /// Another VM has that socket path.
+    SocketInUse,
+    /// The GPU serves another pool.
+    GpuAssignedElsewhere,
+    /// The GPU cannot take work: it vanished, or is suspect.
+    GpuUnusable,
+    /// The key was used before with another command.
+    IdempotencyKeyReused,
+    /// TCP: no token, or an unknown one.
+    Unauthenticated,
+    /// The caller may not do that.
+    PermissionDenied,
+    /// Too many admin requests.
+    RateLimited,
+    /// The request is larger than the daemon reads.
+    RequestTooLarge,
+    /// The request took longer than the daemon waits.
+    Timeout,
+    /// The state database cannot be written (disk full, I/O error, read-only).
+    StoreUnwritable,
+    /// The change is stored, but the running daemon could not take it over.
+    NotApplied,
+    /// The GPU scan failed.
+    ScanFailed,
+    /// The configuration file is not valid; nothing was changed.
+    ConfigInvalid,
+    /// The daemon is stopping.
+    Draining,
+    /// The daemon has a fault; its log says more.
+    Internal,
+    /// A code newer than this program.
+    #[serde(other)]
+    Unknown,
+}
+
+impl ErrorCode {
+    /// The HTTP status that goes with the code.
+    #[must_use]
+    pub fn http_status(self) -> u16 {
+        match self {
+            Self::InvalidRequest | Self::ConfigInvalid => 400,
+            Self::Unauthenticated => 401,
+            Self::PermissionDenied => 403,
+            Self::RouteNotFound
+            | Self::GpuNotFound
+            | Self::PoolNotFound
+            | Self::VmNotFound
+            | Self::SessionNotFound => 404,
+            Self::MethodNotAllowed => 405,
+            Self::Timeout => 408,
+            Self::PoolExists
+            | Self::PoolNotEmpty
+            | Self::VmExists
+            | Self::NameInUse
+            | Self::CidInUse
+            | Self::SocketInUse
+            | Self::GpuAssignedElsewhere
+            | Self::GpuUnusable
+            | Self::IdempotencyKeyReused => 409,
+            Self::RequestTooLarge => 413,
+            Self::RateLimited => 429,
+            Self::NotApplied | Self::ScanFailed | Self::Internal | Self::Unknown => 500,
+            Self::Draining => 503,
+            Self::StoreUnwritable => 507,
+        }
+    }
+
+    /// The exit code that `vgpu-admin` documents for this failure: 1 failed, 2 usage, 3 not found,
+    /// 4 permission, 6 conflict or busy.
+    #[must_use]
+    pub fn exit_code(self) -> u8 {
+        match self.http_status() {
+            400 | 405 | 413 => 2,
+            401 | 403 => 4,
+            404 => 3,
+            409 | 429 | 503 => 6,
+            _ => 1,
+        }
+    }
+}
+
+impl std::fmt::Display for ErrorDetail {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match &self.hint {
+            Some(hint) => write!(f, "{} {hint}", self.message),
+            None => f.write_str(&self.message),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_code_from_a_newer_daemon_is_still_read() {
+        let body: ErrorBody =
+            serde_json::from_str(r#"{"error":{"code":"sun_too_hot","message":"No."}}"#).unwrap();
+        assert_eq!(body.error.code, ErrorCode::Unknown);
+        assert_eq!(body.error.hint, None);
+    }
+
+    #[test]
+    fn exit_codes_follow_the_kind_of_failure() {
+        assert_eq!(ErrorCode::PoolNotFound.exit_code(), 3);
+        assert_eq!(ErrorCode::PermissionDenied.exit_code(), 4);
+        assert_eq!(ErrorCode::PoolNotEmpty.exit_code(), 6);
+        assert_eq!(ErrorCode::InvalidRequest.exit_code(), 2);
+        assert_eq!(ErrorCode::StoreUnwritable.exit_code(), 1);
+    }
+}

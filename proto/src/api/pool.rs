@@ -1,0 +1,173 @@
+//! Pools: which VMs share which GPUs, and by what rule.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+/// How a pool chooses who runs next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum PoolPolicy {
+    /// Each VM gets GPU time by its weight.
+    Weighted,
+    /// The highest class first; a VM that waits rises one class per `aging_ms`.
+    Strict,
+    /// In the order of asking, one slice at a time.
+    Fifo,
+}
+
+/// What one VM of each class weighs against the others, in the same unit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Weights {
+    /// Weight of class low, 1 to 10000.
+    pub low: u32,
+    /// Weight of class medium, 1 to 10000.
+    pub medium: u32,
+    /// Weight of class high, 1 to 10000.
+    pub high: u32,
+    /// Weight of class critical, 1 to 10000.
+    pub critical: u32,
+}
+
+impl Default for Weights {
+    /// Each class counts four times the one below.
+    fn default() -> Self {
+        Self { low: 1, medium: 4, high: 16, critical: 64 }
+    }
+}
+
+/// Everything about a pool that can be set.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PoolSettings {
+    /// How the next VM is chosen.
+    pub policy: PoolPolicy,
+    /// How long one turn lasts while others wait, 100 to 1000000.
+    pub slice_us: u64,
+    /// `strict` only: a VM that waits this long counts as one class higher, and again after each
+    /// such time; 0 switches aging off.
+    pub aging_ms: u64,
+    /// The pool's own weights; `null` follows the host's (`GET /v1/weights`).
+    pub weights: Option<Weights>,
+    /// A turn without progress for this long is logged, counted and costs a strike; 0 = never.
+    pub soft_limit_ms: u64,
+    /// A turn without progress for this long ends the session; 0 = never while nobody else waits.
+    pub hard_limit_ms: u64,
+    /// How long the holder keeps the GPU while it has nothing to run, in case more comes.
+    pub idle_hold_us: u64,
+    /// This many strikes quarantine a VM; 0 = never.
+    pub quarantine_strikes: u32,
+    /// One strike is forgotten after this time without a new one; 0 = never.
+    pub strike_decay_s: u64,
+}
+
+impl Default for PoolSettings {
+    fn default() -> Self {
+        Self {
+            policy: PoolPolicy::Weighted,
+            slice_us: 2_000,
+            aging_ms: 500,
+            weights: None,
+            soft_limit_ms: 2_000,
+            hard_limit_ms: 10_000,
+            idle_hold_us: 100,
+            quarantine_strikes: 5,
+            strike_decay_s: 600,
+        }
+    }
+}
+
+/// A pool as it is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Pool {
+    /// Its name.
+    pub name: String,
+    /// Its settings.
+    pub settings: PoolSettings,
+    /// The weights in force: its own, or the host's.
+    pub effective_weights: Weights,
+    /// Numbers of the GPUs that serve it.
+    pub gpu_ids: Vec<u32>,
+    /// Numbers of the VMs in it.
+    pub vm_ids: Vec<u32>,
+    /// When it was created.
+    pub created_unix_ms: u64,
+}
+
+/// `POST /v1/pools`: create a pool.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PoolCreate {
+    /// Its name: 1 to 64 letters, digits, `-`, `_` and `.`, beginning with a letter or digit.
+    pub name: String,
+    /// Settings that differ from the daemon's defaults.
+    #[serde(default)]
+    pub settings: PoolPatch,
+}
+
+/// `PATCH /v1/pools/{name}`: change settings. Absent fields stay.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct PoolPatch {
+    /// See [`PoolSettings::policy`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub policy: Option<PoolPolicy>,
+    /// See [`PoolSettings::slice_us`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub slice_us: Option<u64>,
+    /// See [`PoolSettings::aging_ms`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub aging_ms: Option<u64>,
+    /// See [`PoolSettings::weights`]; `null` follows the host's again.
+    #[serde(deserialize_with = "super::present", skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Weights>)]
+    pub weights: Option<Option<Weights>>,
+    /// See [`PoolSettings::soft_limit_ms`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub soft_limit_ms: Option<u64>,
+    /// See [`PoolSettings::hard_limit_ms`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hard_limit_ms: Option<u64>,
+    /// See [`PoolSettings::idle_hold_us`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub idle_hold_us: Option<u64>,
+    /// See [`PoolSettings::quarantine_strikes`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub quarantine_strikes: Option<u32>,
+    /// See [`PoolSettings::strike_decay_s`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub strike_decay_s: Option<u64>,
+}
+
+/// `PUT /v1/weights`: change weights of the host, or of one pool. Absent classes stay.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct WeightsPatch {
+    /// The pool that gets weights of its own; absent: the host's weights change, and with them every
+    /// pool that has none of its own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pool: Option<String>,
+    /// With `pool`: drop the pool's own weights first, so that it follows the host's again.
+    pub reset: bool,
+    /// New weight of class low.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub low: Option<u32>,
+    /// New weight of class medium.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub medium: Option<u32>,
+    /// New weight of class high.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub high: Option<u32>,
+    /// New weight of class critical.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub critical: Option<u32>,
+}
+
+/// `GET /v1/weights`: all weights in force.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct WeightsReport {
+    /// The host's weights.
+    pub host: Weights,
+    /// The pools that have weights of their own.
+    pub pools: std::collections::BTreeMap<String, Weights>,
+}

@@ -1,0 +1,310 @@
+//! The operations of the data connection.
+
+use super::{Class, Need, OpInfo, RequestError};
+use crate::codec::{Decode, Encode, decode};
+use crate::cuda::{Ctx, DevPtr, Event, Func, Module, Stream};
+
+/// BLAKE3 of a module image: its name in the host's cache.
+pub type ImageHash = [u8; 32];
+
+macro_rules! ops {
+    ($(
+        $(#[$doc:meta])*
+        $name:ident = $num:literal, $class:ident, $need:ident, $bulk:literal,
+        { $($(#[$fdoc:meta])* $field:ident: $ty:ty),* $(,)? }
+        => { $($(#[$rdoc:meta])* $rfield:ident: $rty:ty),* $(,)? };
+    )*) => {
+        /// An operation's number on the wire.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        #[repr(u16)]
+        pub enum Op {
+            $($(#[$doc])* $name = $num,)*
+        }
+
+        /// The table in order of number.
+        pub static OPS: &[OpInfo] = &[$(OpInfo {
+            op: Op::$name,
+            name: stringify!($name),
+            class: Class::$class,
+            need: Need::$need,
+            bulk: $bulk,
+        },)*];
+
+        /// The table as text, for the fingerprint.
+        pub(super) const CANONICAL: &str = concat!($(
+            stringify!($name = $num $class $need $bulk { $($field: $ty),* } => { $($rfield: $rty),* };),
+        )*);
+
+        impl Op {
+            /// The operation of a wire number.
+            pub fn from_wire(op: u16) -> Option<Op> {
+                match op {
+                    $($num => Some(Op::$name),)*
+                    _ => None,
+                }
+            }
+
+            /// Its row.
+            pub fn info(self) -> &'static OpInfo {
+                // Rows are few and the table is in order; the search is a handful of compares.
+                match OPS.binary_search_by_key(&(self as u16), |row| row.op as u16) {
+                    Ok(i) => &OPS[i],
+                    Err(_) => unreachable!("every Op has a row: both come from one list"),
+                }
+            }
+
+            /// Name, for traces and errors.
+            pub fn name(self) -> &'static str {
+                match self { $(Op::$name => stringify!($name),)* }
+            }
+
+            /// What it needs of the GPU.
+            pub fn need(self) -> Need {
+                match self { $(Op::$name => Need::$need,)* }
+            }
+
+            /// Whether the guest waits for a reply.
+            pub fn class(self) -> Class {
+                match self { $(Op::$name => Class::$class,)* }
+            }
+        }
+
+        /// Arguments, one struct an operation.
+        pub mod req {
+            use super::*;
+            $(
+                $(#[$doc])*
+                #[derive(Debug, Clone, PartialEq, Eq, Encode, Decode)]
+                #[allow(missing_docs)] // Fields are CUDA's parameter names.
+                pub struct $name { $($(#[$fdoc])* pub $field: $ty,)* }
+
+                impl Call for $name {
+                    const OP: Op = Op::$name;
+                    type Reply = super::rep::$name;
+                }
+            )*
+        }
+
+        /// Results, one struct an operation.
+        pub mod rep {
+            use super::*;
+            $(
+                #[doc = concat!("Results of [`super::req::", stringify!($name), "`].")]
+                #[derive(Debug, Clone, PartialEq, Eq, Encode, Decode)]
+                #[allow(missing_docs)] // Fields are CUDA's parameter names.
+                pub struct $name { $($(#[$rdoc])* pub $rfield: $rty,)* }
+            )*
+        }
+
+        /// A decoded request.
+        #[derive(Debug, Clone, PartialEq, Eq)]
+        pub enum Request {
+            $($(#[$doc])* $name(req::$name),)*
+        }
+
+        impl Request {
+            /// Decodes the arguments of operation `op`; `bulk_len` is checked against the table.
+            ///
+            /// # Errors
+            /// [`RequestError`]; its sentence goes to the log and to the guest.
+            pub fn decode(op: u16, args: &[u8], bulk_len: usize) -> Result<Request, RequestError> {
+                match op {
+                    $($num => {
+                        if !$bulk && bulk_len != 0 {
+                            return Err(RequestError::Bulk(stringify!($name)));
+                        }
+                        decode::<req::$name>(args)
+                            .map(Request::$name)
+                            .map_err(|e| RequestError::Args(stringify!($name), e))
+                    })*
+                    _ => Err(RequestError::UnknownOp(op)),
+                }
+            }
+
+            /// Which operation.
+            pub fn op(&self) -> Op {
+                match self { $(Request::$name(_) => Op::$name,)* }
+            }
+        }
+    };
+}
+
+/// Arguments that know their operation and its results.
+pub trait Call: Encode {
+    /// Number on the wire.
+    const OP: Op;
+    /// What the reply carries.
+    type Reply: Decode<()>;
+}
+
+ops! {
+    /// Is an image of this hash complete in the host's cache of this VM?
+    ImageQuery = 0x0001, Sync, None, false, { hash: ImageHash, len: u64 } => { present: bool };
+    /// A piece of an image, in ascending order of offset without gaps.
+    ImageData = 0x0002, Async, None, true, { hash: ImageHash, len: u64, offset: u64 } => {};
+    /// `cuModuleLoadDataEx` of a complete image. The reply carries the logs also when it fails.
+    ModuleLoad = 0x0003, Sync, None, false,
+        {
+            ctx: Ctx,
+            hash: ImageHash,
+            len: u64,
+            /// Scalar JIT options: (CUjit_option, value).
+            options: Vec<(u32, u32)>,
+            /// Room of the caller's CU_JIT_INFO_LOG_BUFFER, 0 if none.
+            info_log_len: u32,
+            /// Room of the caller's CU_JIT_ERROR_LOG_BUFFER, 0 if none.
+            error_log_len: u32,
+        }
+        => { module: Module, info_log: Vec<u8>, error_log: Vec<u8> };
+    /// `cuModuleUnload`.
+    ModuleUnload = 0x0004, Sync, Drain, false, { module: Module } => {};
+    /// `cuModuleGetFunction`, with everything immutable about the function.
+    ModuleGetFunction = 0x0005, Sync, None, false, { module: Module, name: String }
+        => {
+            func: Func,
+            /// (offset, size) of each parameter in the parameter block, from the driver.
+            params: Vec<(u32, u32)>,
+            /// (CUfunction_attribute, value) of all that the driver answered.
+            attributes: Vec<(u32, i32)>,
+        };
+    /// `cuModuleGetGlobal_v2`.
+    ModuleGetGlobal = 0x0006, Sync, None, false, { module: Module, name: String }
+        => { ptr: DevPtr, size: u64 };
+    /// `cuFuncSetAttribute`.
+    FuncSetAttribute = 0x0007, Sync, None, false, { func: Func, attribute: u32, value: i32 } => {};
+    /// `cuFuncGetAttribute` of one that may change.
+    FuncGetAttribute = 0x0008, Sync, None, false, { func: Func, attribute: u32 } => { value: i32 };
+    /// `cuFuncSetCacheConfig`.
+    FuncSetCacheConfig = 0x0009, Async, None, false, { func: Func, config: u32 } => {};
+    /// `cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags`.
+    OccupancyBlocks = 0x000a, Sync, None, false,
+        { func: Func, block_size: i32, dynamic_shared: u64, flags: u32 } => { blocks: i32 };
+
+    /// `cuDevicePrimaryCtxRetain`.
+    PrimaryCtxRetain = 0x0010, Sync, None, false, { device: u32 } => { ctx: Ctx };
+    /// `cuDevicePrimaryCtxRelease_v2`.
+    PrimaryCtxRelease = 0x0011, Sync, Drain, false, { device: u32 } => {};
+    /// `cuDevicePrimaryCtxReset_v2`.
+    PrimaryCtxReset = 0x0012, Sync, Drain, false, { device: u32 } => {};
+    /// `cuDevicePrimaryCtxSetFlags_v2`.
+    PrimaryCtxSetFlags = 0x0013, Sync, None, false, { device: u32, flags: u32 } => {};
+    /// `cuDevicePrimaryCtxGetState`.
+    PrimaryCtxGetState = 0x0014, Sync, None, false, { device: u32 } => { flags: u32, active: bool };
+    /// `cuCtxCreate_v2` and later forms without parameters of their own.
+    CtxCreate = 0x0015, Sync, None, false, { device: u32, flags: u32 } => { ctx: Ctx };
+    /// `cuCtxDestroy_v2`.
+    CtxDestroy = 0x0016, Sync, Drain, false, { ctx: Ctx } => {};
+    /// `cuCtxSynchronize`.
+    CtxSynchronize = 0x0017, Sync, Drain, false, { ctx: Ctx } => {};
+    /// `cuCtxSetLimit`.
+    CtxSetLimit = 0x0018, Sync, None, false, { ctx: Ctx, limit: u32, value: u64 } => {};
+    /// `cuCtxGetLimit`.
+    CtxGetLimit = 0x0019, Sync, None, false, { ctx: Ctx, limit: u32 } => { value: u64 };
+    /// `cuCtxSetCacheConfig`.
+    CtxSetCacheConfig = 0x001a, Async, None, false, { ctx: Ctx, config: u32 } => {};
+
+    /// `cuMemAlloc_v2`. `collided` names blocks that this guest could not reserve at the same
+    /// address; the worker parks them until the session ends and gives another.
+    MemAlloc = 0x0020, Sync, None, false, { ctx: Ctx, size: u64, collided: Option<DevPtr> }
+        => { ptr: DevPtr };
+    /// `cuMemFree_v2`.
+    MemFree = 0x0021, Sync, Drain, false, { ptr: DevPtr } => {};
+    /// `cuMemGetInfo_v2`, within the VM's quota.
+    MemGetInfo = 0x0022, Sync, None, false, { ctx: Ctx } => { free: u64, total: u64 };
+
+    /// Host to device: one piece, its bytes in bulk.
+    MemcpyHtoD = 0x0028, Async, Submit, true, { ctx: Ctx, stream: Stream, dst: DevPtr } => {};
+    /// Device to host: the reply is one frame a piece, in order, each but the last with FLAG_MORE,
+    /// whose bulk parts together are `len` bytes. A failing reply ends it.
+    MemcpyDtoH = 0x0029, Sync, Submit, false,
+        { ctx: Ctx, stream: Stream, src: DevPtr, len: u64 } => {};
+    /// Device to device.
+    MemcpyDtoD = 0x002a, Async, Submit, false,
+        { ctx: Ctx, stream: Stream, dst: DevPtr, src: DevPtr, len: u64 } => {};
+    /// `cuMemsetD8/16/32`: `count` elements of `width` bytes (1, 2 or 4).
+    Memset = 0x002b, Async, Submit, false,
+        { ctx: Ctx, stream: Stream, dst: DevPtr, value: u32, width: u8, count: u64 } => {};
+    /// `cuMemsetD2D8/16/32`.
+    Memset2D = 0x002c, Async, Submit, false,
+        {
+            ctx: Ctx,
+            stream: Stream,
+            dst: DevPtr,
+            pitch: u64,
+            value: u32,
+            width: u8,
+            columns: u64,
+            rows: u64,
+        } => {};
+
+    /// `cuStreamCreateWithPriority`; the guest minted the handle.
+    StreamCreate = 0x0030, Async, None, false,
+        { ctx: Ctx, stream: Stream, flags: u32, priority: i32 } => {};
+    /// `cuStreamDestroy_v2`: work already in the stream still completes.
+    StreamDestroy = 0x0031, Async, Order, false, { stream: Stream } => {};
+    /// `cuStreamSynchronize`.
+    StreamSynchronize = 0x0032, Sync, Drain, false, { ctx: Ctx, stream: Stream } => {};
+    /// `cuStreamQuery`: status SUCCESS or NOT_READY.
+    StreamQuery = 0x0033, Sync, None, false, { ctx: Ctx, stream: Stream } => {};
+    /// `cuStreamWaitEvent`.
+    StreamWaitEvent = 0x0034, Async, Order, false,
+        { ctx: Ctx, stream: Stream, event: Event, flags: u32 } => {};
+
+    /// `cuEventCreate`; the guest minted the handle.
+    EventCreate = 0x0038, Async, None, false, { ctx: Ctx, event: Event, flags: u32 } => {};
+    /// `cuEventDestroy_v2`.
+    EventDestroy = 0x0039, Async, Order, false, { event: Event } => {};
+    /// `cuEventRecordWithFlags`.
+    EventRecord = 0x003a, Async, Order, false,
+        { ctx: Ctx, event: Event, stream: Stream, flags: u32 } => {};
+    /// `cuEventQuery`: status SUCCESS or NOT_READY.
+    EventQuery = 0x003b, Sync, None, false, { event: Event } => {};
+    /// `cuEventSynchronize`.
+    EventSynchronize = 0x003c, Sync, Drain, false, { event: Event } => {};
+    /// `cuEventElapsedTime`: the bits of a float, in milliseconds.
+    EventElapsedTime = 0x003d, Sync, None, false, { start: Event, end: Event }
+        => { milliseconds_bits: u32 };
+
+    /// `cuLaunchKernel`; the parameter block is the bulk part.
+    LaunchKernel = 0x0040, Async, Submit, true,
+        {
+            ctx: Ctx,
+            stream: Stream,
+            func: Func,
+            grid: [u32; 3],
+            block: [u32; 3],
+            shared: u32,
+            cooperative: bool,
+        } => {};
+}
+
+/// Worker → guest frames that answer no request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u16)]
+pub enum Notice {
+    /// Depth credit: encoded [`Progress`].
+    Progress = 0x8001,
+    /// An asynchronous call failed: header id is its request, status its error. Device faults
+    /// stick; others are reported once by the next synchronising call.
+    AsyncError = 0x8002,
+    /// Output of device `printf` in bulk, for the guest program's standard output.
+    Stdout = 0x8003,
+}
+
+impl Notice {
+    /// The notice of a wire number.
+    pub fn from_wire(op: u16) -> Option<Notice> {
+        [Notice::Progress, Notice::AsyncError, Notice::Stdout]
+            .into_iter()
+            .find(|n| *n as u16 == op)
+    }
+}
+
+/// Totals since the session began of what the worker has taken off its queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Encode, Decode)]
+pub struct Progress {
+    /// Requests.
+    pub calls: u64,
+    /// Their bulk bytes.
+    pub bytes: u64,
+}

@@ -1,0 +1,54 @@
+//! CUDA's numbers: result codes, handles, versions. Source: `cuda.h` of CUDA 13.5.
+
+mod results;
+
+pub use results::RESULTS;
+
+use crate::codec::{Decode, Encode};
+
+/// A `CUresult`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Encode, Decode)]
+pub struct CuResult(pub u32);
+
+/// The CUDA version that the served surface amounts to; raised when the client suites pass at it.
+/// 12.4 is the first with `cuFuncGetParamInfo`.
+pub const OFFERED_CUDA_VERSION: u32 = 12_040;
+
+/// Oldest host driver that the worker accepts (it needs `cuFuncGetParamInfo`).
+pub const MINIMUM_DRIVER_VERSION: u32 = 12_040;
+
+macro_rules! handles {
+    ($($(#[$doc:meta])* $name:ident;)*) => {$(
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Encode, Decode)]
+        pub struct $name(pub u64);
+    )*};
+}
+
+handles! {
+    /// A context, minted by the worker.
+    Ctx;
+    /// A stream. 0 is the NULL stream of the call's context; every other is minted by the guest
+    /// (see [`GUEST_HANDLES`]). The per-thread default stream is an explicit one on the wire.
+    Stream;
+    /// An event, minted by the guest.
+    Event;
+    /// A module, minted by the worker.
+    Module;
+    /// A function of a module, minted by the worker.
+    Func;
+    /// A device address: the same number in guest and host.
+    DevPtr;
+}
+
+impl Stream {
+    /// The NULL (legacy default) stream.
+    pub const NULL: Stream = Stream(0);
+}
+
+/// Handles that the guest mints (streams, events). Bit 63 stays clear: numba and cuda.core read
+/// handles as signed and raise OverflowError otherwise.
+pub const GUEST_HANDLES: std::ops::Range<u64> = 0x1000_0000_0000_0000..0x2000_0000_0000_0000;
+
+/// Handles that the worker mints.
+pub const WORKER_HANDLES: std::ops::Range<u64> = 0x2000_0000_0000_0000..0x3000_0000_0000_0000;

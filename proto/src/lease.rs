@@ -1,0 +1,1 @@
+//! The two shared pages between vgpud and a worker.

@@ -1,0 +1,30 @@
+//! The wire between guest shim, daemon and worker.
+//!
+//! Everything that two processes of this system must agree on, and nothing else: no I/O, no
+//! threads, no CUDA. Bytes from a guest or a worker are hostile: decoding never panics, never
+//! allocates from an announced length before checking it, and leaves no trailing byte unexamined.
+//!
+//! | module | what it fixes |
+//! |---|---|
+//! | [`call`] | the call table: every operation on the data connection and every function we serve |
+//! | [`frame`] | the frame header of the data connection |
+//! | [`codec`] | bincode, pinned and bounded; the only place that names it |
+//! | [`handshake`] | Hello, Welcome, refusals, and the control connection of a session |
+//! | [`worker`] | messages between vgpud and a worker |
+//! | [`lease`] | the two shared pages between vgpud and a worker |
+//! | [`cuda`] | CUDA's result codes and handles, as numbers |
+//! | [`limits`] | every bound, with its reason |
+//! | `api` | the admin API's JSON types (feature `api`) |
+#![forbid(unsafe_code)]
+
+pub mod call;
+pub mod codec;
+pub mod cuda;
+pub mod frame;
+pub mod handshake;
+pub mod limits;
+pub mod worker;
+
+#[cfg(feature = "api")]
+pub mod api;
+pub mod lease;

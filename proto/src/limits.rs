@@ -1,0 +1,51 @@
+//! Bounds of the wire. A peer that exceeds one is refused with a sentence and disconnected.
+
+/// Largest encoded argument block of a frame, in bytes. The largest legitimate one is a function
+/// name (C++ mangled names reach a few KiB).
+pub const MAX_ARGS: usize = 64 * 1024;
+
+/// Largest bulk part of a frame, in bytes. Longer data travels as several frames, so that neither
+/// side holds more than this for a peer that merely announced it.
+pub const MAX_BULK: usize = 1024 * 1024;
+
+/// Largest parameter block of a kernel, in bytes (CUDA ≥ 12.1 on Volta and later: 32,764).
+pub const MAX_KERNEL_PARAMS: usize = 32_764;
+
+/// Largest module image, in bytes. Streams in [`MAX_BULK`] pieces into a file of the host's cache.
+pub const MAX_IMAGE: u64 = 2 * 1024 * 1024 * 1024;
+
+/// Largest body of a handshake message, in bytes.
+pub const MAX_HANDSHAKE: usize = 64 * 1024;
+
+/// Largest text of a refusal or of a session's end, in bytes.
+pub const MAX_TEXT: usize = 4 * 1024;
+
+/// Largest message between vgpud and a worker, in bytes (one packet).
+pub const MAX_WORKER_MESSAGE: usize = 64 * 1024;
+
+/// Calls that a shim may have sent and the worker not yet taken off its queue.
+pub const DEPTH_CALLS: u32 = 8 * 1024;
+
+/// Bulk bytes likewise.
+pub const DEPTH_BYTES: u64 = 16 * 1024 * 1024;
+
+/// The worker reports progress at least every this many calls.
+pub const PROGRESS_CALLS: u32 = DEPTH_CALLS / 4;
+
+/// …or bulk bytes.
+pub const PROGRESS_BYTES: u64 = DEPTH_BYTES / 4;
+
+/// The shim writes its buffer when it holds this many bytes.
+pub const FLUSH_BYTES: usize = 16 * 1024;
+
+/// …or when the oldest call in it is this old, in microseconds.
+pub const FLUSH_AFTER_US: u64 = 50;
+
+/// Devices a session can see.
+pub const MAX_DEVICES: usize = 64;
+
+/// Live objects (streams, events, modules, functions, contexts, allocations) of a session.
+pub const MAX_OBJECTS: usize = 1 << 20;
+
+/// Default AF_VSOCK port, and the suffix of hybrid-vsock socket names.
+pub const VSOCK_PORT: u32 = 9440;

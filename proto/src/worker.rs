@@ -1,0 +1,136 @@
+//! Messages between vgpud and a worker: one SOCK_SEQPACKET packet each, at most
+//! [`crate::limits::MAX_WORKER_MESSAGE`] bytes, encoded by [`crate::codec`].
+//!
+//! A worker is hostile once its guest has loaded a module: vgpud checks every field of a
+//! [`FromWorker`] against its own books and believes none about time or about others.
+//! Every message about the lease names its epoch; one of an older epoch is ignored.
+
+use crate::codec::{Decode, Encode};
+use crate::cuda::CuResult;
+use crate::handshake::DeviceInfo;
+
+/// vgpud → worker.
+#[derive(Debug, Clone, PartialEq, Eq, Encode, Decode)]
+pub enum ToWorker {
+    /// First message. Carries two descriptors: vgpud's lease page (read-only memfd) and the
+    /// worker's hint page (memfd).
+    Start(Start),
+    /// The guest's data connection, as the one descriptor of this message.
+    Data,
+    /// The GPU is yours until [`FromWorker::Released`] of this epoch. The lease page says so too;
+    /// this packet wakes the worker.
+    Grant {
+        /// Which lease.
+        epoch: u64,
+        /// Nanoseconds until vgpud will want it back, if others wait.
+        slice_ns: u64,
+    },
+    /// Submit nothing more under this epoch, drain, release.
+    Revoke {
+        /// Which lease.
+        epoch: u64,
+    },
+    /// More token-bucket credit: the totals granted since the session began (cumulative, so that a
+    /// repeated or a reordered message does no harm).
+    Credit {
+        /// Calls that need [`crate::call::Need::Submit`].
+        calls: u64,
+        /// Bytes that they carry.
+        bytes: u64,
+    },
+    /// Answer to [`FromWorker::MemReserve`].
+    MemGrant {
+        /// Its request number.
+        request: u64,
+        /// False: over the VM's quota or the device's memory.
+        granted: bool,
+    },
+    /// Finish: the session ends for a reason that the guest has been told.
+    Shutdown,
+}
+
+/// What a worker is for.
+#[derive(Debug, Clone, PartialEq, Eq, Encode, Decode)]
+pub struct Start {
+    /// Session number.
+    pub session: u64,
+    /// VM number, for logs.
+    pub vm: u32,
+    /// Path of the driver library to load; `None`: the system's `libcuda.so.1`.
+    pub driver: Option<String>,
+    /// Directory of this tenant's cached module images; created by vgpud, writable by the worker.
+    pub image_dir: String,
+    /// The VM's device-memory quota in bytes; 0: none. Bounds what `cuMemGetInfo` shows.
+    pub memory_quota: u64,
+    /// Serve only a driver whose device name says that it is the software device, or only one
+    /// whose name does not.
+    pub expect_soft: bool,
+}
+
+/// Worker → vgpud.
+#[derive(Debug, Clone, PartialEq, Eq, Encode, Decode)]
+pub enum FromWorker {
+    /// The driver is up.
+    Ready {
+        /// `cuDriverGetVersion` of the host's driver.
+        driver_version: u32,
+        /// The devices, attributes clipped to what remoting serves.
+        devices: Vec<DeviceInfo>,
+        /// Bytes that the context took of the device.
+        context_bytes: u64,
+    },
+    /// The driver is not to be had; the worker exits.
+    Failed {
+        /// The driver's code.
+        code: CuResult,
+        /// A sentence for the administrator.
+        text: String,
+    },
+    /// Fully received operations wait for the lease or for credit.
+    Runnable {
+        /// Operations waiting.
+        calls: u64,
+        /// Bulk bytes they carry.
+        bytes: u64,
+    },
+    /// Nothing waits and nothing is in flight; the lease (if held) is parked in the hint page.
+    Idle {
+        /// Lease held, or 0.
+        epoch: u64,
+    },
+    /// Drained after a revoke, or given up early.
+    Released {
+        /// Which lease.
+        epoch: u64,
+        /// Whether operations still wait (counts as Runnable).
+        calls: u64,
+        /// Their bulk bytes.
+        bytes: u64,
+    },
+    /// Asks for device memory of the VM's ledger.
+    MemReserve {
+        /// Number of the request, for the answer.
+        request: u64,
+        /// Bytes wanted.
+        bytes: u64,
+    },
+    /// Gives device memory back to the ledger.
+    MemRelease {
+        /// Bytes freed.
+        bytes: u64,
+    },
+    /// The device faulted: the session's calls return this from now on.
+    Fault {
+        /// The driver's code.
+        code: CuResult,
+        /// What was seen.
+        text: String,
+    },
+    /// The guest closed its data connection, or broke the protocol; the worker exits.
+    Ended {
+        /// True if the guest broke the protocol.
+        protocol_error: bool,
+        /// A sentence.
+        text: String,
+    },
+}

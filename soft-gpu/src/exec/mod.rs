@@ -1,0 +1,3 @@
+//! The interpreter: lowers a parsed module and runs its kernels on the CPU.
+
+pub mod contract;
