@@ -38,7 +38,9 @@ pub fn encode_into<T: Encode>(value: &T, out: &mut Vec<u8>) -> Result<(), CodecE
         Ok(_) if out.len() - start <= MAX_ARGS => Ok(()),
         Ok(n) => {
             out.truncate(start);
-            Err(CodecError::Malformed(format!("{n} bytes of arguments, at most {MAX_ARGS}")))
+            Err(CodecError::Malformed(format!(
+                "{n} bytes of arguments, at most {MAX_ARGS}"
+            )))
         }
         Err(e) => {
             out.truncate(start);

@@ -209,8 +209,12 @@ pub enum ControlNote {
 impl ControlNote {
     /// The note of a wire number.
     pub fn from_kind(kind: u32) -> Option<ControlNote> {
-        [ControlNote::Ended, ControlNote::Draining, ControlNote::Goodbye]
-            .into_iter()
-            .find(|n| *n as u32 == kind)
+        [
+            ControlNote::Ended,
+            ControlNote::Draining,
+            ControlNote::Goodbye,
+        ]
+        .into_iter()
+        .find(|n| *n as u32 == kind)
     }
 }

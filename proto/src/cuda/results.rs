@@ -125,7 +125,10 @@ results! {
 
 impl CuResult {
     fn entry(self) -> Option<&'static (u32, &'static str, &'static str)> {
-        RESULTS.binary_search_by_key(&self.0, |r| r.0).ok().map(|i| &RESULTS[i])
+        RESULTS
+            .binary_search_by_key(&self.0, |r| r.0)
+            .ok()
+            .map(|i| &RESULTS[i])
     }
 
     /// `CUDA_ERROR_…`, or `None` for a number that CUDA does not define.

@@ -1,0 +1,41 @@
+# Thin: every target is one command that also works by hand.
+# A fresh machine needs Rust, a C compiler and make; what else a target needs, it installs itself.
+.PHONY: help build demo test bench vm-test lint loom install
+
+CARGO ?= cargo
+
+help:
+	@echo "make demo      the main job: 20 guests on two software GPUs, checked (under a minute once built)"
+	@echo "make test      unit, property, model and whole-system tests"
+	@echo "make vm-test   real guest VMs under QEMU"
+	@echo "make bench     figures beside their baselines, target/bench/report.json"
+	@echo "make lint      rustfmt, clippy, cargo deny"
+	@echo "make install   DESTDIR=/ PREFIX=/usr: binaries, shim, units (builds in release mode)"
+
+build:
+	$(CARGO) build --workspace
+
+demo: build
+	$(CARGO) run -q -p vgpu-tests --bin vgpu-demo
+
+test: build loom
+	tests/run.sh
+
+loom:
+	RUSTFLAGS="--cfg loom" $(CARGO) test -q -p vgpu-proto --test lease_loom --target-dir target/loom
+
+vm-test: build
+	tests/vm/run.sh
+
+bench:
+	$(CARGO) build --release --workspace
+	$(CARGO) run -q --release -p vgpu-benches --bin vgpu-bench
+
+lint:
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets -- -D warnings
+	tests/deny.sh
+
+install:
+	$(CARGO) build --release --workspace
+	systemd/install.sh

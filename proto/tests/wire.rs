@@ -1,0 +1,278 @@
+//! The wire does not change by accident, and nothing a guest sends can harm the decoder.
+
+use proptest::prelude::*;
+use vgpu_proto::call::{FINGERPRINT, FUNCTIONS, OPS, Op, Request, Served, req};
+use vgpu_proto::codec::{decode, encode};
+use vgpu_proto::cuda::{Ctx, CuResult, DevPtr, Event, Func, Module, RESULTS, Stream};
+use vgpu_proto::frame::{FrameError, HEADER_LEN, Header};
+use vgpu_proto::handshake::{DeviceInfo, Hello, Refusal, Welcome};
+use vgpu_proto::limits::{MAX_ARGS, MAX_BULK};
+use vgpu_proto::worker::{FromWorker, Start, ToWorker};
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|b| format!("{b:02x}")).collect()
+}
+
+/// One line a message: name and bytes. A change of this file is a change of the protocol: raise
+/// `PROTOCOL`, or accept that old shims are refused by the fingerprint, and say so in CHANGELOG.
+fn golden() -> String {
+    let launch = req::LaunchKernel {
+        ctx: Ctx(0x2000_0000_0000_0001),
+        stream: Stream(0x1000_0000_0000_0002),
+        func: Func(0x2000_0000_0000_0003),
+        grid: [1, 2, 3],
+        block: [32, 4, 5],
+        shared: 4096,
+        cooperative: false,
+    };
+    let load = req::ModuleLoad {
+        ctx: Ctx(1),
+        hash: [7; 32],
+        len: 99,
+        options: vec![(0, 32)],
+        info_log_len: 10,
+        error_log_len: 20,
+    };
+    let hello = Hello {
+        shim_version: "0.1.0".into(),
+        cuda_version: 12_040,
+        pid: 42,
+        program: "vecadd".into(),
+    };
+    let welcome = Welcome {
+        session: 5,
+        nonce: [9; 32],
+        daemon_version: "0.1.0".into(),
+        cuda_version: 12_040,
+        devices: vec![DeviceInfo {
+            name: "GPU".into(),
+            uuid: [3; 16],
+            total_memory: 1 << 30,
+            pci_bus_id: "0000:01:00.0".into(),
+            attributes: vec![(1, 1024)],
+            stream_priorities: (0, -5),
+        }],
+        depth_calls: 1,
+        depth_bytes: 2,
+    };
+    let start = Start {
+        session: 5,
+        vm: 1,
+        driver: Some("/lib/libcuda.so.1".into()),
+        image_dir: "/var/lib/vgpu/images/1".into(),
+        memory_quota: 0,
+        expect_soft: true,
+    };
+    let mut lines = vec![format!("fingerprint {FINGERPRINT:016x}")];
+    let header = Header::request(Op::LaunchKernel as u16, 7, 60, 24);
+    lines.push(format!("header {}", hex(&header.to_bytes())));
+    let mut message = |name: &str, bytes: Vec<u8>| lines.push(format!("{name} {}", hex(&bytes)));
+    message("LaunchKernel", encode(&launch).unwrap());
+    message("ModuleLoad", encode(&load).unwrap());
+    message("Hello", encode(&hello).unwrap());
+    message("Welcome", encode(&welcome).unwrap());
+    message("ToWorker::Start", encode(&ToWorker::Start(start)).unwrap());
+    message(
+        "ToWorker::Grant",
+        encode(&ToWorker::Grant {
+            epoch: 3,
+            slice_ns: 4,
+        })
+        .unwrap(),
+    );
+    message("FromWorker::Released", {
+        encode(&FromWorker::Released {
+            epoch: 3,
+            calls: 1,
+            bytes: 2,
+        })
+        .unwrap()
+    });
+    for op in OPS {
+        lines.push(format!(
+            "op {:04x} {} {:?} {:?} bulk={}",
+            op.op as u16, op.name, op.class, op.need, op.bulk
+        ));
+    }
+    lines.join("\n") + "\n"
+}
+
+#[test]
+fn golden_bytes_are_unchanged() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/wire.txt");
+    let now = golden();
+    if std::env::var_os("UPDATE_GOLDEN").is_some() {
+        std::fs::write(path, &now).unwrap();
+    }
+    let committed = std::fs::read_to_string(path).unwrap();
+    assert_eq!(
+        committed, now,
+        "the wire changed; UPDATE_GOLDEN=1 rewrites the file if it is meant"
+    );
+}
+
+#[test]
+fn table_is_in_order_and_without_double_numbers() {
+    for pair in OPS.windows(2) {
+        assert!(
+            (pair[0].op as u16) < pair[1].op as u16,
+            "{} {}",
+            pair[0].name,
+            pair[1].name
+        );
+    }
+    for row in OPS {
+        assert!(
+            (row.op as u16) < 0x8000,
+            "{} lies among the notices",
+            row.name
+        );
+        assert_eq!(row.op.info(), row);
+        assert_eq!(Op::from_wire(row.op as u16), Some(row.op));
+    }
+    assert_eq!(Op::from_wire(0), None);
+}
+
+#[test]
+fn every_operation_is_used_by_a_function() {
+    let used: Vec<Op> = FUNCTIONS
+        .iter()
+        .flat_map(|f| match f.served {
+            Served::By(ops) => ops.to_vec(),
+            Served::Local => vec![],
+        })
+        .collect();
+    for row in OPS {
+        assert!(used.contains(&row.op), "{} serves no function", row.name);
+    }
+    let mut names: Vec<_> = FUNCTIONS.iter().map(|f| f.symbol).collect();
+    names.sort_unstable();
+    let count = names.len();
+    names.dedup();
+    assert_eq!(names.len(), count, "a function is listed twice");
+}
+
+#[test]
+fn results_are_in_order() {
+    assert!(RESULTS.windows(2).all(|w| w[0].0 < w[1].0));
+    assert_eq!(
+        CuResult::ILLEGAL_ADDRESS.name(),
+        Some("CUDA_ERROR_ILLEGAL_ADDRESS")
+    );
+    assert_eq!(CuResult(12345).name(), None);
+}
+
+#[test]
+fn refusals_round_trip() {
+    for r in Refusal::ALL {
+        assert_eq!(Refusal::from_code(r as u32), Some(r));
+        assert!(!r.cu_result().is_ok());
+    }
+    assert_eq!(Refusal::from_code(0), None);
+}
+
+#[test]
+fn headers_over_a_bound_are_refused() {
+    let good = Header::request(1, 1, MAX_ARGS, MAX_BULK).to_bytes();
+    assert!(Header::parse(&good).is_ok());
+    let mut long_args = good;
+    long_args[8..12].copy_from_slice(&(MAX_ARGS as u32 + 1).to_le_bytes());
+    assert!(matches!(
+        Header::parse(&long_args),
+        Err(FrameError::TooLong(..))
+    ));
+    let mut long_bulk = good;
+    long_bulk[16..20].copy_from_slice(&u32::MAX.to_le_bytes());
+    assert!(matches!(
+        Header::parse(&long_bulk),
+        Err(FrameError::TooLong(..))
+    ));
+    let mut magic = good;
+    magic[0] ^= 1;
+    assert!(matches!(Header::parse(&magic), Err(FrameError::Magic(_))));
+    let mut reserved = good;
+    reserved[6] = 1;
+    assert_eq!(Header::parse(&reserved).err(), Some(FrameError::Reserved));
+}
+
+#[test]
+fn trailing_and_missing_bytes_are_refused() {
+    let free = req::MemFree { ptr: DevPtr(8) };
+    let bytes = encode(&free).unwrap();
+    assert_eq!(decode::<req::MemFree>(&bytes).unwrap(), free);
+    for cut in 0..bytes.len() {
+        assert!(decode::<req::MemFree>(&bytes[..cut]).is_err());
+    }
+    let mut more = bytes.clone();
+    more.push(0);
+    assert!(decode::<req::MemFree>(&more).is_err());
+    assert!(
+        Request::decode(Op::MemFree as u16, &bytes, 1).is_err(),
+        "bulk on MemFree"
+    );
+    assert!(Request::decode(0x7777, &bytes, 0).is_err());
+}
+
+#[test]
+fn an_announced_length_allocates_nothing() {
+    // A name of 2^62 bytes in a message of 24: the decoder must refuse, not try.
+    let mut bytes = encode(&Module(1)).unwrap();
+    bytes.extend_from_slice(&(1u64 << 62).to_le_bytes());
+    bytes.extend_from_slice(b"abcdefgh");
+    assert!(Request::decode(Op::ModuleGetFunction as u16, &bytes, 0).is_err());
+}
+
+#[test]
+fn oversized_values_are_not_encoded() {
+    let name = "x".repeat(MAX_ARGS + 1);
+    let mut out = vec![1, 2, 3];
+    let call = req::ModuleGetFunction {
+        module: Module(1),
+        name,
+    };
+    assert!(vgpu_proto::codec::encode_into(&call, &mut out).is_err());
+    assert_eq!(out, [1, 2, 3], "a failed encoding leaves nothing behind");
+}
+
+proptest! {
+    #[test]
+    fn any_bytes_decode_or_are_refused(op in 0u16..0x60, args in proptest::collection::vec(any::<u8>(), 0..200)) {
+        // Reaching the end without a panic is the property.
+        if let Ok(request) = Request::decode(op, &args, 0) {
+            prop_assert_eq!(request.op() as u16, op);
+        }
+        let _ = decode::<Hello>(&args);
+        let _ = decode::<FromWorker>(&args);
+        let _ = decode::<ToWorker>(&args);
+    }
+
+    #[test]
+    fn any_header_parses_within_bounds(bytes in proptest::array::uniform32(any::<u8>())) {
+        let mut bytes = bytes;
+        bytes[0..2].copy_from_slice(&vgpu_proto::frame::MAGIC.to_le_bytes());
+        if let Ok(h) = Header::parse(&bytes) {
+            prop_assert!(h.args_len() <= MAX_ARGS && h.bulk_len() <= MAX_BULK);
+            prop_assert_eq!(h.to_bytes(), bytes);
+        }
+    }
+
+    #[test]
+    fn launches_round_trip(stream in any::<u64>(), grid in any::<[u32; 3]>(), shared in any::<u32>()) {
+        let call = req::LaunchKernel {
+            ctx: Ctx(1), stream: Stream(stream), func: Func(2), grid, block: grid, shared, cooperative: true,
+        };
+        let bytes = encode(&call).unwrap();
+        prop_assert_eq!(
+            Request::decode(Op::LaunchKernel as u16, &bytes, 0).unwrap(),
+            Request::LaunchKernel(call)
+        );
+    }
+
+    #[test]
+    fn events_round_trip(event in any::<u64>(), flags in any::<u32>()) {
+        let call = req::EventCreate { ctx: Ctx(1), event: Event(event), flags };
+        prop_assert_eq!(decode::<req::EventCreate>(&encode(&call).unwrap()).unwrap(), call);
+    }
+}
+
+const _: () = assert!(HEADER_LEN == 32);
