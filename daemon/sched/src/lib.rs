@@ -1,1 +1,36 @@
-//! See the README of the workspace.
+//! The scheduler of vgpud: who may use which GPU, when, for how long, and what happens to those who
+//! do not give it back.
+//!
+//! A pure state machine: [`Scheduler::handle`] takes the time, one [`Event`] and a list to which it
+//! appends [`Action`]s. It reads no clock, does no I/O, starts no thread and uses integers and ordered
+//! collections only, so the same events give the same actions, in the daemon, in a simulator and in a
+//! replay. `docs/scheduling.md` describes the algorithm, its bounds, and every setting.
+//!
+//! # The life of a lease
+//!
+//! 1. A session that has work says [`Event::Runnable`]. If its GPU is free, [`Action::Grant`] follows.
+//! 2. While nobody else waits, the holder keeps the lease and nothing is said.
+//! 3. When somebody does, the holder is told ([`Action::Want`]), and at the end of its slice the lease is
+//!    asked back ([`Action::Revoke`]) or extended, if its VM is still the next.
+//! 4. The holder drains what it submitted and says [`Event::Released`] with the lease's epoch. Only that,
+//!    the death of its worker, or a declared overrun lets the next one in.
+#![forbid(unsafe_code)]
+
+mod action;
+mod config;
+mod event;
+mod histogram;
+mod id;
+mod scheduler;
+mod stats;
+
+pub use action::{Action, Credits, Ignored, KillCause, MemoryRefusal, Refusal, Terms};
+pub use config::{
+    Aging, Class, ClassWeights, Config, GpuConfig, GpuHealth, LimitOverride, Limits, MICROS,
+    MILLIS, Policy, PoolConfig, Rate, SECONDS, VmConfig,
+};
+pub use event::{Depth, Event, HeadCost, Usage};
+pub use histogram::Histogram;
+pub use id::{Epoch, GpuId, PoolId, SessionId, VmId};
+pub use scheduler::Scheduler;
+pub use stats::{Account, Cap, GpuStats, SessionState, SessionStats, VmStats, WaitReason};

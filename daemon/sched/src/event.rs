@@ -1,0 +1,229 @@
+//! What the scheduler is told.
+//!
+//! Order matters in one place: before [`Event::Timer`] feed everything that is already known: messages
+//! waiting on the workers' sockets, and one [`Event::Progress`] per lease holder from its hint page. A
+//! limit must never fire on a report that lies unread.
+
+use crate::config::{ClassWeights, GpuConfig, GpuHealth, PoolConfig, VmConfig};
+use crate::id::{Epoch, GpuId, PoolId, SessionId, VmId};
+
+/// Work that waits in a session's worker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Depth {
+    /// Fully received calls that need the GPU and are not submitted.
+    pub calls: u64,
+    /// Their bulk bytes.
+    pub bytes: u64,
+}
+
+/// What the first waiting call is expected to cost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct HeadCost {
+    /// Predicted GPU time; 0 where unknown.
+    pub gpu_ns: u64,
+    /// Bytes it copies.
+    pub bytes: u64,
+}
+
+/// Credits used, cumulative since the session began, by the worker's account (its hint page). Less
+/// than last time counts as nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Usage {
+    /// Calls submitted.
+    pub calls: u64,
+    /// Bytes copied.
+    pub bytes: u64,
+}
+
+/// One thing that happened.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Event {
+    /// A GPU appears. `health` is [`GpuHealth::Unverified`] after a restart with workers left over.
+    AddGpu {
+        /// Its name.
+        gpu: GpuId,
+        /// Its settings.
+        config: GpuConfig,
+        /// Whether it may be used at once.
+        health: GpuHealth,
+    },
+    /// New settings for a GPU.
+    SetGpu {
+        /// Which.
+        gpu: GpuId,
+        /// All its settings.
+        config: GpuConfig,
+    },
+    /// A GPU goes: its sessions are killed, its accounts forgotten when the last worker is gone.
+    RemoveGpu {
+        /// Which.
+        gpu: GpuId,
+    },
+    /// The probe or the administrator says how a GPU is.
+    GpuState {
+        /// Which.
+        gpu: GpuId,
+        /// Its health from now on.
+        health: GpuHealth,
+    },
+    /// A pool appears.
+    AddPool {
+        /// Its name.
+        pool: PoolId,
+        /// Its settings.
+        config: PoolConfig,
+    },
+    /// New settings for a pool, its policy included.
+    SetPool {
+        /// Which.
+        pool: PoolId,
+        /// All its settings.
+        config: PoolConfig,
+    },
+    /// A pool without VMs goes (one with VMs is refused).
+    RemovePool {
+        /// Which.
+        pool: PoolId,
+    },
+    /// The pool's VMs may be placed on this GPU.
+    AssignGpu {
+        /// Which GPU.
+        gpu: GpuId,
+        /// For which pool.
+        pool: PoolId,
+    },
+    /// No new placement of the pool's VMs on this GPU; sessions that are there finish there.
+    UnassignGpu {
+        /// Which GPU.
+        gpu: GpuId,
+        /// For which pool.
+        pool: PoolId,
+    },
+    /// New class weights.
+    SetClassWeights {
+        /// The weights.
+        weights: ClassWeights,
+    },
+    /// A VM is registered, or loaded from the store with what it owes.
+    AddVm {
+        /// Its name.
+        vm: VmId,
+        /// Its settings.
+        config: VmConfig,
+        /// [`crate::VmStats::debt_ns`] of an earlier run; 0 for a new VM.
+        debt_ns: u64,
+    },
+    /// New settings for a VM. A new pool takes effect at once where it shares the GPU on which the VM's
+    /// sessions run, otherwise for sessions that start after the present ones ended.
+    SetVm {
+        /// Which.
+        vm: VmId,
+        /// All its settings.
+        config: VmConfig,
+    },
+    /// A VM is unregistered: its sessions are killed.
+    RemoveVm {
+        /// Which.
+        vm: VmId,
+    },
+    /// Quarantine by command, or release of it (which also forgets the strikes).
+    SetQuarantine {
+        /// Which VM.
+        vm: VmId,
+        /// In or out.
+        on: bool,
+    },
+    /// A guest process asks to be served. Answered by [`crate::Action::Admit`] or
+    /// [`crate::Action::Refuse`].
+    SessionAdded {
+        /// Its name, never used before.
+        session: SessionId,
+        /// The VM it comes from.
+        vm: VmId,
+    },
+    /// The session is over: nothing more is granted to it, and a lease is asked back. What it holds is
+    /// freed by [`Event::WorkerExited`], which must follow.
+    SessionRemoved {
+        /// Which.
+        session: SessionId,
+    },
+    /// The session has work. Sent when its queue becomes non-empty, when a parked lease was retaken, and
+    /// now and then while the depth changes.
+    Runnable {
+        /// Which.
+        session: SessionId,
+        /// What waits.
+        depth: Depth,
+        /// What the first of it costs.
+        head: HeadCost,
+    },
+    /// Nothing waits and nothing is in flight.
+    Idle {
+        /// Which.
+        session: SessionId,
+        /// How long that has been so (a worker that held the GPU for the hold time by itself says so).
+        idle_for_ns: u64,
+    },
+    /// Cumulative counters of a session, from a message or from its hint page.
+    Progress {
+        /// Which.
+        session: SessionId,
+        /// Operations given to the device since the session began.
+        submitted: u64,
+        /// Operations completed since the session began.
+        completed: u64,
+    },
+    /// The lease is returned: everything submitted under it has completed.
+    Released {
+        /// By which session.
+        session: SessionId,
+        /// Which lease. Any other than the present one is ignored.
+        epoch: Epoch,
+        /// Credits used.
+        used: Usage,
+        /// Work left; `calls: 0` makes the session idle.
+        depth: Depth,
+    },
+    /// The credits of the lease are used up and work is left.
+    CreditsSpent {
+        /// By which session.
+        session: SessionId,
+        /// Under which lease.
+        epoch: Epoch,
+        /// Credits used.
+        used: Usage,
+    },
+    /// The worker's process is gone (its exit was seen by the kernel's word, not by its own).
+    WorkerExited {
+        /// Which.
+        session: SessionId,
+    },
+    /// A check that [`crate::Action::Canary`] asked for has ended, or left-over workers of an earlier run
+    /// are known dead.
+    Verified {
+        /// Which GPU.
+        gpu: GpuId,
+        /// Did the canary kernel complete and the memory come back?
+        ok: bool,
+    },
+    /// The worker wants device memory. Answered by [`crate::Action::MemoryGranted`] or
+    /// [`crate::Action::MemoryDenied`].
+    MemoryReserve {
+        /// For which session.
+        session: SessionId,
+        /// How much.
+        bytes: u64,
+        /// Returned with the answer.
+        tag: u64,
+    },
+    /// The worker gave memory back.
+    MemoryRelease {
+        /// Of which session.
+        session: SessionId,
+        /// How much; more than is booked empties the account.
+        bytes: u64,
+    },
+    /// The time of the last [`crate::Action::SetTimer`] has come (early is harmless).
+    Timer,
+}
