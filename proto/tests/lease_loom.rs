@@ -1,0 +1,268 @@
+//! The lease pages' protocol, in every interleaving that the memory model allows.
+//!
+//! ```text
+//! RUSTFLAGS="--cfg loom" cargo test -p vgpu-proto --test lease_loom --target-dir target/loom
+//! ```
+//!
+//! The GPU is a cell on which loom reports any two accesses that are not ordered: two holders, or a
+//! holder that does not see what the one before it did, fail the test. Death of a process is a thread
+//! that returns; that it is verified is the join.
+#![cfg(loom)]
+
+use loom::cell::UnsafeCell;
+use loom::sync::Arc;
+use loom::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use loom::thread;
+use vgpu_proto::lease::{DaemonEnd, GrantTerms, HintPage, LeasePage, Parked, UNLIMITED, WorkerEnd};
+
+/// Everything that both processes, and the GPU, are.
+struct World {
+    lease: LeasePage,
+    hint: HintPage,
+    gpu: UnsafeCell<()>,
+    /// The worker's `Released` message: the epoch.
+    released: AtomicU64,
+    /// vgpud's socket is closed.
+    daemon_gone: AtomicBool,
+}
+
+impl World {
+    fn new() -> Arc<Self> {
+        Arc::new(Self {
+            lease: LeasePage::new(1),
+            hint: HintPage::default(),
+            gpu: UnsafeCell::new(()),
+            released: AtomicU64::new(0),
+            daemon_gone: AtomicBool::new(false),
+        })
+    }
+
+    fn worker(&self) -> WorkerEnd<'_> {
+        WorkerEnd::new(&self.lease, &self.hint)
+    }
+
+    fn daemon(&self) -> DaemonEnd<'_> {
+        DaemonEnd::new(&self.lease, &self.hint)
+    }
+
+    fn use_gpu(&self) {
+        self.gpu.with_mut(|_| ());
+    }
+
+    fn send_released(&self, epoch: u64) {
+        self.released.store(epoch, Ordering::Release);
+    }
+
+    fn got_released(&self, epoch: u64) -> bool {
+        self.released.load(Ordering::Acquire) == epoch
+    }
+}
+
+fn terms(epoch: u64) -> GrantTerms {
+    GrantTerms {
+        epoch,
+        slice_end_ns: epoch * 10,
+        hold_ns: 0,
+        credit_calls: UNLIMITED,
+        credit_bytes: UNLIMITED,
+    }
+}
+
+/// Steps of a process that is killed before step `at` (`usize::MAX`: never).
+struct Life {
+    at: usize,
+    now: usize,
+}
+
+impl Life {
+    fn killed_before(at: usize) -> Self {
+        Self { at, now: 0 }
+    }
+
+    /// False: dead.
+    fn step(&mut self) -> bool {
+        self.now += 1;
+        self.now <= self.at
+    }
+}
+
+const FOREVER: usize = usize::MAX;
+
+/// One worker: accepts the lease, works, parks, finds new work, works again, parks for good. Sends
+/// `Released` where the protocol says so. Returns whether it ended with the lease parked as its own.
+fn worker_process(world: &World, mut life: Life) -> bool {
+    let end = world.worker();
+    if !life.step() {
+        return false;
+    }
+    let Some(epoch) = end.accept(0) else {
+        return false;
+    };
+    for round in 0..2 {
+        if !life.step() {
+            return false;
+        }
+        if end.may_submit(epoch) {
+            world.use_gpu();
+        }
+        if !life.step() {
+            return false;
+        }
+        match end.park(epoch) {
+            Parked::Kept => {}
+            Parked::GiveBack => {
+                if life.step() {
+                    world.send_released(epoch);
+                }
+                return false;
+            }
+            Parked::Taken => return false,
+        }
+        if round == 1 {
+            return true;
+        }
+        if !life.step() || !end.retake(epoch) {
+            return false;
+        }
+    }
+    true
+}
+
+/// vgpud wants the lease for somebody else and lets that one in if it may. Returns whether it did.
+fn daemon_wants(world: &World, epoch: u64, mut life: Life) -> bool {
+    let end = world.daemon();
+    if !life.step() {
+        return false;
+    }
+    let parked = end.want(epoch);
+    if !life.step() {
+        return false;
+    }
+    if parked && end.reclaim(epoch) || world.got_released(epoch) {
+        if life.step() {
+            world.use_gpu();
+            return true;
+        }
+    }
+    false
+}
+
+#[test]
+fn never_two_holders_and_no_lost_wakeup() {
+    loom::model(|| {
+        let world = World::new();
+        world.daemon().grant(&terms(1), false);
+        let worker = {
+            let world = Arc::clone(&world);
+            thread::spawn(move || worker_process(&world, Life::killed_before(FOREVER)))
+        };
+        let let_in = daemon_wants(&world, 1, Life::killed_before(FOREVER));
+        let parked_for_good = worker.join().unwrap();
+        // Both are at rest. The lease was wanted: it must have come back by one way or the other.
+        assert!(
+            let_in || world.got_released(1),
+            "a wanted lease was left where it was (parked: {parked_for_good})"
+        );
+        // And what lies parked may be used by one side only from now on.
+        if let_in {
+            assert!(
+                !world.worker().retake(1),
+                "retaken after it was given to somebody else"
+            );
+        }
+    });
+}
+
+#[test]
+fn a_revoke_is_seen_or_the_lease_is_taken() {
+    loom::model(|| {
+        let world = World::new();
+        world.daemon().grant(&terms(1), false);
+        let worker = {
+            let world = Arc::clone(&world);
+            thread::spawn(move || worker_process(&world, Life::killed_before(FOREVER)))
+        };
+        let daemon = world.daemon();
+        let taken = daemon.revoke(1) && daemon.reclaim(1);
+        if taken {
+            world.use_gpu();
+        }
+        worker.join().unwrap();
+        assert!(
+            taken ^ world.got_released(1),
+            "asked back and neither taken nor released, or both"
+        );
+    });
+}
+
+#[test]
+fn the_worker_is_killed_at_every_step() {
+    for at in 0..8 {
+        loom::model(move || {
+            let world = World::new();
+            world.daemon().grant(&terms(1), false);
+            let worker = {
+                let world = Arc::clone(&world);
+                thread::spawn(move || worker_process(&world, Life::killed_before(at)))
+            };
+            if !daemon_wants(&world, 1, Life::killed_before(FOREVER)) {
+                worker.join().unwrap();
+                world.use_gpu();
+            }
+        });
+    }
+}
+
+#[test]
+fn vgpud_is_killed_at_every_step() {
+    for at in 0..4 {
+        loom::model(move || {
+            let world = World::new();
+            world.daemon().grant(&terms(1), false);
+            let worker = {
+                let world = Arc::clone(&world);
+                thread::spawn(move || worker_process(&world, Life::killed_before(FOREVER)))
+            };
+            // What it let in dies with it: all its workers see its sockets close.
+            daemon_wants(&world, 1, Life::killed_before(at));
+            world.daemon_gone.store(true, Ordering::Release);
+            // The next vgpud grants nothing before the left-over worker is verified dead.
+            worker.join().unwrap();
+            assert!(world.daemon_gone.load(Ordering::Acquire));
+            world.use_gpu();
+        });
+    }
+}
+
+#[test]
+fn a_second_lease_is_a_new_one_and_carries_its_terms() {
+    loom::model(|| {
+        let world = World::new();
+        world.daemon().grant(&terms(1), false);
+        let worker = {
+            let world = Arc::clone(&world);
+            thread::spawn(move || {
+                let end = world.worker();
+                let first = end.accept(0);
+                assert_eq!(first, Some(1));
+                world.use_gpu();
+                match end.park(1) {
+                    Parked::GiveBack => world.send_released(1),
+                    Parked::Kept | Parked::Taken => {}
+                }
+                if let Some(epoch) = end.accept(1) {
+                    assert_eq!(epoch, 2);
+                    assert_eq!(end.slice_end_ns(), 20, "the terms of the lease before");
+                    assert!(end.may_submit(2), "the revoke of the lease before");
+                    world.use_gpu();
+                }
+            })
+        };
+        let daemon = world.daemon();
+        if daemon.revoke(1) && daemon.reclaim(1) || world.got_released(1) {
+            world.use_gpu();
+            daemon.grant(&terms(2), false);
+        }
+        worker.join().unwrap();
+    });
+}
