@@ -1,2 +1,39 @@
-//! See the README of the workspace.
-fn main() {}
+//! `vgpu-admin`: the administrator's command line.
+//!
+//! A thin client of vgpud's HTTP API: each command is one or two requests, and everything shown
+//! comes from their answers. [`cli`] is what can be said, [`commands`] what it does, [`output`] how
+//! it looks, [`client`] how it travels.
+
+mod cli;
+mod client;
+mod commands;
+mod error;
+mod output;
+mod units;
+mod vm_ids;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+fn main() -> ExitCode {
+    let cli = cli::Cli::parse();
+    let runtime = match tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+    {
+        Ok(runtime) => runtime,
+        Err(e) => {
+            eprintln!("vgpu-admin: cannot start: {e}");
+            return ExitCode::from(error::FAILED);
+        }
+    };
+    let json = cli.output == output::Format::Json;
+    match runtime.block_on(commands::run(cli)) {
+        Ok(code) => ExitCode::from(code),
+        Err(e) => {
+            e.print(json);
+            ExitCode::from(e.exit_code())
+        }
+    }
+}

@@ -1,0 +1,546 @@
+//! What can be said on the command line. Help texts here are the CLI's reference.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use vgpu_proto::api;
+
+use crate::output::Format;
+use crate::units::{self, Limit};
+use crate::vm_ids::{self, VmIds};
+
+const AFTER_HELP: &str = "\
+Examples:
+  vgpu-admin scan-gpus                                     find the host's GPUs
+  vgpu-admin assign-gpu --gpu-id=0 --pool=A                map GPU 0 to pool A (and create A)
+  vgpu-admin register-vm --vm-id=1-7 --pool=A --priority=high
+  vgpu-admin status --watch                                everything on one screen
+
+Exit codes:
+  0 done   1 failed   2 wrong usage or request   3 no such GPU, pool, VM or session
+  4 not permitted   5 daemon not reachable   6 in conflict or busy   7 doctor found errors";
+
+/// Administers vgpud, which shares this host's GPUs among virtual machines.
+#[derive(Debug, Parser)]
+#[command(name = "vgpu-admin", version, after_help = AFTER_HELP, max_term_width = 100)]
+pub(crate) struct Cli {
+    /// The daemon's admin socket.
+    #[arg(
+        long,
+        global = true,
+        env = "VGPU_ADMIN_SOCKET",
+        default_value = api::DEFAULT_ADMIN_SOCKET,
+        value_name = "PATH"
+    )]
+    pub(crate) socket: PathBuf,
+
+    /// How to print answers.
+    #[arg(long, short, global = true, value_enum, default_value_t = Format::Table)]
+    pub(crate) output: Format,
+
+    /// What to do.
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// Commands.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Show GPUs, pools, VMs, priorities, queues and limits on one screen.
+    #[command(after_help = "Examples:\n  vgpu-admin status\n  vgpu-admin status --watch -o wide")]
+    Status {
+        /// Show it again and again.
+        #[arg(long, short)]
+        watch: bool,
+        /// Seconds between two screens of --watch.
+        #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=3600))]
+        interval: u64,
+    },
+
+    /// Look for GPUs: model, UUID, memory, PCI address, driver, MIG, health, pool.
+    ScanGpus {
+        /// List what the last scan found instead of looking again.
+        #[arg(long)]
+        cached: bool,
+    },
+
+    /// Map a GPU to a pool, which is created if need be.
+    #[command(after_help = "Example:\n  vgpu-admin assign-gpu --gpu-id=0 --pool=A")]
+    AssignGpu {
+        /// The GPU: its number in scan-gpus, or its UUID.
+        #[arg(long, value_name = "GPU")]
+        gpu_id: String,
+        /// The pool.
+        #[arg(long)]
+        pool: String,
+        /// Refuse if the pool does not exist, instead of creating it.
+        #[arg(long)]
+        existing_pool: bool,
+        /// Let the GPU serve this pool beside the ones it serves already, by the pools' weights.
+        #[arg(long)]
+        shared: bool,
+    },
+
+    /// Take a GPU away from its pool; sessions on it end.
+    UnassignGpu {
+        /// The GPU: its number or its UUID.
+        #[arg(long, value_name = "GPU")]
+        gpu_id: String,
+        /// Only from this pool, where it serves several.
+        #[arg(long)]
+        pool: Option<String>,
+    },
+
+    /// Check one GPU or put a suspect one back into service.
+    #[command(subcommand)]
+    Gpu(GpuCommand),
+
+    /// Create, list, change and delete pools.
+    #[command(subcommand)]
+    Pool(PoolCommand),
+
+    /// Register VMs, so that their guests are served.
+    #[command(after_help = "\
+Examples:
+  vgpu-admin register-vm --vm-id=1 --pool=A --priority=high --cid=42
+  vgpu-admin register-vm --vm-id=8-20 --pool=B --memory=8GiB --calls-per-s=100000")]
+    RegisterVm(RegisterVm),
+
+    /// Forget VMs; their sessions end.
+    UnregisterVm {
+        /// The VMs: 1, 1-7 or 1-3,9.
+        #[arg(long, value_parser = vm_ids::parse)]
+        vm_id: VmIds,
+    },
+
+    /// Move VMs to another pool.
+    MoveVm {
+        /// The VMs: 1, 1-7 or 1-3,9.
+        #[arg(long, value_parser = vm_ids::parse)]
+        vm_id: VmIds,
+        /// Where they go.
+        #[arg(long)]
+        pool: String,
+    },
+
+    /// List, show and change VMs.
+    #[command(subcommand)]
+    Vm(VmCommand),
+
+    /// List and end sessions (one is one guest process).
+    #[command(subcommand)]
+    Session(SessionCommand),
+
+    /// Refuse VMs and end their sessions, until they are released.
+    Quarantine {
+        /// The VMs: 1, 1-7 or 1-3,9.
+        #[arg(long, value_parser = vm_ids::parse)]
+        vm_id: VmIds,
+        /// Why; shown to the guest and kept in the audit trail.
+        #[arg(long)]
+        reason: Option<String>,
+    },
+
+    /// Serve quarantined VMs again and forget their strikes.
+    Release {
+        /// The VMs: 1, 1-7 or 1-3,9.
+        #[arg(long, value_parser = vm_ids::parse)]
+        vm_id: VmIds,
+    },
+
+    /// Show or set the weights of the priority classes.
+    #[command(subcommand)]
+    Weights(WeightsCommand),
+
+    /// Show what happened: sessions, limits, strikes, refusals, GPUs.
+    Events {
+        /// Wait for more.
+        #[arg(long, short)]
+        follow: bool,
+        /// Only events after this number.
+        #[arg(long, default_value_t = 0)]
+        since: u64,
+        /// How many of the newest.
+        #[arg(long, short = 'n', default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=1000))]
+        limit: u32,
+    },
+
+    /// Show who changed what.
+    Audit {
+        /// Only lines after this number.
+        #[arg(long, default_value_t = 0)]
+        since: u64,
+        /// How many of the newest.
+        #[arg(long, short = 'n', default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=1000))]
+        limit: u32,
+    },
+
+    /// Check the installation and say what to do about what is wrong.
+    Doctor,
+
+    /// Make the daemon read its configuration file again.
+    Reload,
+}
+
+/// `gpu …`
+#[derive(Debug, Subcommand)]
+pub(crate) enum GpuCommand {
+    /// Run a canary kernel.
+    Check {
+        /// The GPU: its number or its UUID.
+        #[arg(long, value_name = "GPU")]
+        gpu_id: String,
+    },
+    /// Run a canary kernel and, if it passes, serve the GPU again.
+    Resume {
+        /// The GPU: its number or its UUID.
+        #[arg(long, value_name = "GPU")]
+        gpu_id: String,
+    },
+}
+
+/// `pool …`
+#[derive(Debug, Subcommand)]
+pub(crate) enum PoolCommand {
+    /// Create a pool.
+    #[command(after_help = "Example:\n  vgpu-admin pool create A --policy=strict --aging=200ms")]
+    Create {
+        /// Its name.
+        name: String,
+        #[command(flatten)]
+        settings: PoolSettings,
+    },
+    /// List pools.
+    List,
+    /// Change a pool's settings; effective at once.
+    #[command(after_help = "Example:\n  vgpu-admin pool set A --slice=5ms --hard-limit=30s")]
+    Set {
+        /// Its name.
+        name: String,
+        #[command(flatten)]
+        settings: PoolSettings,
+    },
+    /// Delete a pool without VMs.
+    Delete {
+        /// Its name.
+        name: String,
+    },
+}
+
+/// Scheduling policy.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub(crate) enum Policy {
+    /// GPU time in proportion to weights.
+    Weighted,
+    /// Higher classes first, with aging.
+    Strict,
+    /// In order of arrival.
+    Fifo,
+}
+
+/// Settings of a pool; absent ones stay.
+#[derive(Debug, Args)]
+pub(crate) struct PoolSettings {
+    /// Who goes next.
+    #[arg(long, value_enum)]
+    pub(crate) policy: Option<Policy>,
+    /// GPU time of one turn, for instance 2ms.
+    #[arg(long, value_parser = units::microseconds, value_name = "TIME")]
+    pub(crate) slice: Option<u64>,
+    /// `strict`: waiting this long counts as one class higher.
+    #[arg(long, value_parser = units::milliseconds, value_name = "TIME")]
+    pub(crate) aging: Option<u64>,
+    /// How long an idle holder keeps its turn.
+    #[arg(long, value_parser = units::microseconds, value_name = "TIME")]
+    pub(crate) idle_hold: Option<u64>,
+    /// A kernel longer than this is reported and its VM demoted.
+    #[arg(long, value_parser = units::milliseconds, value_name = "TIME")]
+    pub(crate) soft_limit: Option<u64>,
+    /// A kernel longer than this is killed with its session; 0: never while alone.
+    #[arg(long, value_parser = units::milliseconds, value_name = "TIME")]
+    pub(crate) hard_limit: Option<u64>,
+    /// The hard limit while somebody else waits, where the hard limit is longer or none.
+    #[arg(long, value_parser = units::milliseconds, value_name = "TIME")]
+    pub(crate) contended_limit: Option<u64>,
+    /// How long a turn may overrun before the next VM is let in beside it.
+    #[arg(long, value_parser = units::milliseconds, value_name = "TIME")]
+    pub(crate) overrun_grace: Option<u64>,
+    /// The pool's share of a GPU that serves several pools.
+    #[arg(long, value_name = "N")]
+    pub(crate) weight: Option<u32>,
+    /// Kills before a VM is quarantined; 0: never.
+    #[arg(long, value_name = "N")]
+    pub(crate) strikes: Option<u32>,
+    /// A strike is forgotten after this time.
+    #[arg(long, value_parser = units::milliseconds, value_name = "TIME")]
+    pub(crate) strike_decay: Option<u64>,
+}
+
+/// Priority class.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub(crate) enum Priority {
+    /// Weight 1 unless set otherwise.
+    Low,
+    /// Weight 4.
+    Medium,
+    /// Weight 16.
+    High,
+    /// Weight 64.
+    Critical,
+}
+
+impl From<Priority> for api::Priority {
+    fn from(p: Priority) -> api::Priority {
+        match p {
+            Priority::Low => api::Priority::Low,
+            Priority::Medium => api::Priority::Medium,
+            Priority::High => api::Priority::High,
+            Priority::Critical => api::Priority::Critical,
+        }
+    }
+}
+
+/// `register-vm`
+#[derive(Debug, Args)]
+pub(crate) struct RegisterVm {
+    /// The VMs: 1, 1-7 or 1-3,9.
+    #[arg(long, value_parser = vm_ids::parse)]
+    pub(crate) vm_id: VmIds,
+    /// Their pool.
+    #[arg(long)]
+    pub(crate) pool: String,
+    /// Their class.
+    #[arg(long, value_enum, default_value_t = Priority::Medium)]
+    pub(crate) priority: Priority,
+    /// AF_VSOCK CID; with several VMs that of the first, the others follow.
+    #[arg(long)]
+    pub(crate) cid: Option<u32>,
+    /// Unix socket to listen on for it; with several VMs it contains `{vm_id}`.
+    #[arg(long, value_name = "PATH")]
+    pub(crate) unix_socket: Option<String>,
+    /// Only this uid (the VMM's) may connect on the Unix sockets.
+    #[arg(long, value_name = "UID")]
+    pub(crate) peer_uid: Option<u32>,
+    /// Name; with several VMs the number is appended.
+    #[arg(long)]
+    pub(crate) name: Option<String>,
+    /// Weight within the class in percent.
+    #[arg(long, value_name = "PERCENT")]
+    pub(crate) factor: Option<u32>,
+    #[command(flatten)]
+    pub(crate) limits: Limits,
+}
+
+/// Limits of a VM. Each takes a value, `none` or `default`.
+#[derive(Debug, Args)]
+pub(crate) struct Limits {
+    /// GPU calls a second.
+    #[arg(long, value_parser = units::limit, value_name = "N")]
+    pub(crate) calls_per_s: Option<Limit>,
+    /// GPU calls at once after a rest.
+    #[arg(long, value_parser = units::limit, value_name = "N")]
+    pub(crate) calls_burst: Option<Limit>,
+    /// Copied bytes a second.
+    #[arg(long, value_parser = units::byte_limit, value_name = "SIZE")]
+    pub(crate) bytes_per_s: Option<Limit>,
+    /// Copied bytes at once after a rest.
+    #[arg(long, value_parser = units::byte_limit, value_name = "SIZE")]
+    pub(crate) bytes_burst: Option<Limit>,
+    /// GPU milliseconds a second.
+    #[arg(long, value_parser = units::limit, value_name = "N")]
+    pub(crate) gpu_ms_per_s: Option<Limit>,
+    /// GPU milliseconds at once after a rest.
+    #[arg(long, value_parser = units::limit, value_name = "N")]
+    pub(crate) gpu_ms_burst: Option<Limit>,
+    /// Calls that may wait.
+    #[arg(long, value_parser = units::limit, value_name = "N")]
+    pub(crate) queue_calls: Option<Limit>,
+    /// Bytes that may wait.
+    #[arg(long, value_parser = units::byte_limit, value_name = "SIZE")]
+    pub(crate) queue_bytes: Option<Limit>,
+    /// Guest processes at once.
+    #[arg(long, value_parser = units::limit, value_name = "N")]
+    pub(crate) sessions: Option<Limit>,
+    /// Device memory.
+    #[arg(long, value_parser = units::byte_limit, value_name = "SIZE")]
+    pub(crate) memory: Option<Limit>,
+    /// Own soft limit of a kernel, in milliseconds.
+    #[arg(long, value_parser = units::limit, value_name = "MS")]
+    pub(crate) soft_limit_ms: Option<Limit>,
+    /// Own hard limit of a kernel, in milliseconds.
+    #[arg(long, value_parser = units::limit, value_name = "MS")]
+    pub(crate) hard_limit_ms: Option<Limit>,
+}
+
+impl Limits {
+    /// As changes.
+    pub(crate) fn patch(&self) -> api::VmLimitsPatch {
+        let field = |l: Option<Limit>| l.map(Limit::patch);
+        api::VmLimitsPatch {
+            calls_per_s: field(self.calls_per_s),
+            calls_burst: field(self.calls_burst),
+            bytes_per_s: field(self.bytes_per_s),
+            bytes_burst: field(self.bytes_burst),
+            gpu_ms_per_s: field(self.gpu_ms_per_s),
+            gpu_ms_burst: field(self.gpu_ms_burst),
+            queue_calls: field(self.queue_calls),
+            queue_bytes: field(self.queue_bytes),
+            sessions: field(self.sessions),
+            memory_bytes: field(self.memory),
+            soft_limit_ms: field(self.soft_limit_ms),
+            hard_limit_ms: field(self.hard_limit_ms),
+        }
+    }
+
+    /// As the limits of a new VM.
+    pub(crate) fn initial(&self) -> api::VmLimits {
+        let mut limits = api::VmLimits::default();
+        self.patch().apply_to(&mut limits);
+        limits
+    }
+}
+
+/// `vm …`
+#[derive(Debug, Subcommand)]
+pub(crate) enum VmCommand {
+    /// List VMs.
+    List {
+        /// Only those of this pool.
+        #[arg(long)]
+        pool: Option<String>,
+    },
+    /// Show all about some VMs.
+    Show {
+        /// The VMs: 1, 1-7 or 1-3,9.
+        #[arg(value_parser = vm_ids::parse)]
+        vm_id: VmIds,
+    },
+    /// Change priority, limits and quotas; effective at once.
+    #[command(after_help = "\
+Examples:
+  vgpu-admin vm set 4 --priority=high
+  vgpu-admin vm set 8-20 --calls-per-s=50000 --memory=none")]
+    Set {
+        /// The VMs: 1, 1-7 or 1-3,9.
+        #[arg(value_parser = vm_ids::parse)]
+        vm_id: VmIds,
+        /// New class.
+        #[arg(long, value_enum)]
+        priority: Option<Priority>,
+        /// New weight within the class, in percent.
+        #[arg(long, value_name = "PERCENT")]
+        factor: Option<u32>,
+        /// New name (one VM).
+        #[arg(long)]
+        name: Option<String>,
+        /// New CID (one VM), or `none`; ends the VM's sessions.
+        #[arg(long, value_parser = cid)]
+        cid: Option<Cid>,
+        #[command(flatten)]
+        limits: Box<Limits>,
+    },
+}
+
+/// A CID, or none.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Cid(pub(crate) Option<u32>);
+
+fn cid(text: &str) -> Result<Cid, String> {
+    match text {
+        "none" => Ok(Cid(None)),
+        _ => text
+            .parse()
+            .map(|cid| Cid(Some(cid)))
+            .map_err(|_| format!("`{text}` is no CID; write a number from 3, or `none`")),
+    }
+}
+
+/// `session …`
+#[derive(Debug, Subcommand)]
+pub(crate) enum SessionCommand {
+    /// List open sessions.
+    List {
+        /// Only those of these VMs.
+        #[arg(long, value_parser = vm_ids::parse)]
+        vm_id: Option<VmIds>,
+    },
+    /// End a session; its guest program gets an error.
+    Kill {
+        /// Its number in `session list`.
+        session_id: u64,
+        /// Why; shown to the guest and kept in the audit trail.
+        #[arg(long)]
+        reason: Option<String>,
+    },
+}
+
+/// `weights …`
+#[derive(Debug, Subcommand)]
+pub(crate) enum WeightsCommand {
+    /// Show the weights of the host and of each pool.
+    Get,
+    /// Set some weights; absent ones stay.
+    #[command(after_help = "\
+Examples:
+  vgpu-admin weights set --high=32
+  vgpu-admin weights set --pool=B --low=2
+  vgpu-admin weights set --pool=B --reset")]
+    Set {
+        /// Of this pool instead of the host.
+        #[arg(long)]
+        pool: Option<String>,
+        /// Back to the default (host) or to the host's weights (pool).
+        #[arg(long, conflicts_with_all = ["low", "medium", "high", "critical"])]
+        reset: bool,
+        /// Weight of class low.
+        #[arg(long)]
+        low: Option<u32>,
+        /// Weight of class medium.
+        #[arg(long)]
+        medium: Option<u32>,
+        /// Weight of class high.
+        #[arg(long)]
+        high: Option<u32>,
+        /// Weight of class critical.
+        #[arg(long)]
+        critical: Option<u32>,
+    },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn definitions_are_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn the_owners_lines_parse() {
+        for line in [
+            "vgpu-admin scan-gpus",
+            "vgpu-admin assign-gpu --gpu-id=0 --pool=A",
+            "vgpu-admin register-vm --vm-id=1 --pool=A --priority=high",
+            "vgpu-admin register-vm --vm-id=1-7 --pool=A --cid=100",
+            "vgpu-admin status --watch -o wide",
+        ] {
+            Cli::try_parse_from(line.split(' ')).unwrap_or_else(|e| panic!("{line}: {e}"));
+        }
+    }
+
+    #[test]
+    fn limits_become_a_patch() {
+        let line = "vgpu-admin vm set 4 --memory=1GiB --calls-per-s=none --sessions=default";
+        let cli = Cli::try_parse_from(line.split(' ')).unwrap();
+        let Command::Vm(VmCommand::Set { limits, .. }) = cli.command else {
+            panic!()
+        };
+        let patch = limits.patch();
+        assert_eq!(patch.memory_bytes, Some(Some(1 << 30)));
+        assert_eq!(patch.calls_per_s, Some(Some(0)));
+        assert_eq!(patch.sessions, Some(None));
+        assert_eq!(patch.queue_calls, None);
+    }
+}

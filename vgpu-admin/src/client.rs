@@ -1,0 +1,174 @@
+//! HTTP over the daemon's Unix socket.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::Bytes;
+use hyper::{Method, Request, StatusCode};
+use hyper_util::rt::TokioIo;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tokio::net::UnixStream;
+use vgpu_proto::api::{API_VERSION, ErrorBody};
+
+use crate::error::Error;
+
+/// Longest answer that is read, in bytes: a status of thousands of VMs is a few MiB.
+const MAX_ANSWER: usize = 64 << 20;
+
+/// Longest wait for an answer that the daemon does not hold back on purpose. Scans run a probe
+/// with a deadline of its own.
+const TIMEOUT: Duration = Duration::from_secs(60);
+
+/// A daemon's address.
+#[derive(Debug, Clone)]
+pub(crate) struct Client {
+    socket: PathBuf,
+}
+
+impl Client {
+    /// A client of the daemon at `socket`; nothing is connected yet.
+    pub(crate) fn new(socket: PathBuf) -> Client {
+        Client { socket }
+    }
+
+    /// `GET /v1/<path>`.
+    pub(crate) async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, Error> {
+        self.call(Method::GET, path, None::<&()>).await
+    }
+
+    /// `POST /v1/<path>` with a JSON body.
+    pub(crate) async fn post<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: &impl Serialize,
+    ) -> Result<T, Error> {
+        self.call(Method::POST, path, Some(body)).await
+    }
+
+    /// Any request of the API. One connection a request: commands are few.
+    pub(crate) async fn call<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&impl Serialize>,
+    ) -> Result<T, Error> {
+        let request = async {
+            let stream = UnixStream::connect(&self.socket)
+                .await
+                .map_err(|cause| self.unreachable(cause))?;
+            let (mut sender, connection) =
+                hyper::client::conn::http1::handshake(TokioIo::new(stream))
+                    .await
+                    .map_err(|e| Error::Protocol(e.to_string()))?;
+            // Ends with the connection; its error shows in the request.
+            tokio::spawn(connection);
+            let request = build(method, path, body)?;
+            let response = sender
+                .send_request(request)
+                .await
+                .map_err(|e| Error::Protocol(e.to_string()))?;
+            let status = response.status();
+            let bytes = Limited::new(response.into_body(), MAX_ANSWER)
+                .collect()
+                .await
+                .map_err(|e| Error::Protocol(e.to_string()))?
+                .to_bytes();
+            parse(status, &bytes)
+        };
+        match tokio::time::timeout(TIMEOUT, request).await {
+            Ok(answer) => answer,
+            Err(_) => Err(self.unreachable(std::io::Error::new(
+                std::io::ErrorKind::TimedOut,
+                format!("no answer within {} s", TIMEOUT.as_secs()),
+            ))),
+        }
+    }
+
+    fn unreachable(&self, cause: std::io::Error) -> Error {
+        Error::Unreachable {
+            socket: self.socket.display().to_string(),
+            cause,
+        }
+    }
+}
+
+fn build(
+    method: Method,
+    path: &str,
+    body: Option<&impl Serialize>,
+) -> Result<Request<Full<Bytes>>, Error> {
+    let mut builder = Request::builder()
+        .method(method)
+        .uri(format!("/{API_VERSION}/{path}"))
+        .header("host", "vgpud")
+        .header(
+            "user-agent",
+            concat!("vgpu-admin/", env!("CARGO_PKG_VERSION")),
+        );
+    let bytes = match body {
+        Some(body) => {
+            builder = builder.header("content-type", "application/json");
+            serde_json::to_vec(body).map_err(|e| Error::Protocol(e.to_string()))?
+        }
+        None => Vec::new(),
+    };
+    builder
+        .body(Full::new(Bytes::from(bytes)))
+        .map_err(|e| Error::Protocol(e.to_string()))
+}
+
+fn parse<T: DeserializeOwned>(status: StatusCode, bytes: &[u8]) -> Result<T, Error> {
+    if status.is_success() {
+        let bytes = if bytes.is_empty() { b"null" } else { bytes };
+        return serde_json::from_slice(bytes).map_err(|e| Error::Protocol(e.to_string()));
+    }
+    match serde_json::from_slice::<ErrorBody>(bytes) {
+        Ok(body) => Err(Error::Api(body.error)),
+        Err(_) => Err(Error::Protocol(format!("HTTP status {status}"))),
+    }
+}
+
+/// Percent-encodes one path segment (pool names and GPU addresses come from the command line).
+pub(crate) fn segment(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        match byte {
+            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
+                out.push(char::from(byte));
+            }
+            _ => out.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn segments_cannot_leave_their_place() {
+        assert_eq!(segment("A-1_b.c~"), "A-1_b.c~");
+        assert_eq!(segment("../a b?x"), "..%2Fa%20b%3Fx");
+        assert_eq!(segment("é"), "%C3%A9");
+    }
+
+    #[test]
+    fn errors_of_the_daemon_are_kept_whole() {
+        let body = br#"{"error":{"code":"pool_not_found","message":"No pool B.","hint":"Try A."}}"#;
+        match parse::<()>(StatusCode::NOT_FOUND, body) {
+            Err(e @ Error::Api(_)) => {
+                assert_eq!(e.exit_code(), 3);
+                assert_eq!(e.to_string(), "No pool B. Try A.");
+            }
+            other => panic!("{other:?}"),
+        }
+        assert!(matches!(
+            parse::<()>(StatusCode::BAD_GATEWAY, b"<html>"),
+            Err(Error::Protocol(_))
+        ));
+        assert!(parse::<()>(StatusCode::OK, b"").is_ok());
+    }
+}

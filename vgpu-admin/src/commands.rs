@@ -1,0 +1,124 @@
+//! What each command does: its requests, and what is shown of the answers.
+
+mod gpu;
+mod journal;
+mod pool;
+mod session;
+mod status;
+mod vm;
+mod weights;
+
+use vgpu_proto::api::{
+    ApplyReport, AssignRequest, CheckStatus, DoctorReport, ReloadReport, UnassignRequest,
+};
+
+use crate::cli::{Cli, Command};
+use crate::client::Client;
+use crate::error::{Error, PARTIAL};
+use crate::output::{Format, Grid, json, print, show};
+
+/// Carries a command line out; the exit code is the result.
+pub(crate) async fn run(cli: Cli) -> Result<u8, Error> {
+    let client = Client::new(cli.socket);
+    let output = cli.output;
+    match cli.command {
+        Command::Status { watch, interval } => {
+            status::run(&client, output, watch.then_some(interval)).await?;
+        }
+        Command::ScanGpus { cached } => gpu::scan(&client, output, cached).await?,
+        Command::AssignGpu {
+            gpu_id,
+            pool,
+            existing_pool,
+            shared,
+        } => {
+            let create_pool = !existing_pool;
+            let request = AssignRequest {
+                gpu: gpu_id,
+                pool,
+                create_pool,
+                shared,
+            };
+            gpu::assign(&client, output, request).await?;
+        }
+        Command::UnassignGpu { gpu_id, pool } => {
+            gpu::unassign(&client, output, UnassignRequest { gpu: gpu_id, pool }).await?;
+        }
+        Command::Gpu(command) => gpu::run(&client, output, command).await?,
+        Command::Pool(command) => pool::run(&client, output, command).await?,
+        Command::RegisterVm(args) => vm::register(&client, output, args).await?,
+        Command::UnregisterVm { vm_id } => vm::unregister(&client, output, vm_id).await?,
+        Command::MoveVm { vm_id, pool } => vm::move_to(&client, output, vm_id, pool).await?,
+        Command::Vm(command) => vm::run(&client, output, command).await?,
+        Command::Session(command) => session::run(&client, output, command).await?,
+        Command::Quarantine { vm_id, reason } => {
+            vm::quarantine(&client, output, vm_id, reason).await?;
+        }
+        Command::Release { vm_id } => vm::release(&client, output, vm_id).await?,
+        Command::Weights(command) => weights::run(&client, output, command).await?,
+        Command::Events {
+            follow,
+            since,
+            limit,
+        } => {
+            journal::events(&client, output, follow, since, limit).await?;
+        }
+        Command::Audit { since, limit } => journal::audit(&client, output, since, limit).await?,
+        Command::Doctor => return doctor(&client, output).await,
+        Command::Reload => reload(&client, output).await?,
+    }
+    Ok(0)
+}
+
+/// Shows what a changing command did.
+fn applied(output: Format, report: &ApplyReport) -> Result<(), Error> {
+    if output == Format::Json {
+        return json(report);
+    }
+    let mut text = format!("{}\n", report.message);
+    for warning in &report.warnings {
+        text.push_str(&format!("warning: {warning}\n"));
+    }
+    print(&text)
+}
+
+async fn doctor(client: &Client, output: Format) -> Result<u8, Error> {
+    let report: DoctorReport = client.get("doctor").await?;
+    show(output, &report, |report| {
+        let mut grid = Grid::new(&["", "CHECK", "FOUND"]);
+        for check in &report.checks {
+            let mark = match check.status {
+                CheckStatus::Ok => "ok",
+                CheckStatus::Skipped => "skipped",
+                CheckStatus::Warning => "WARNING",
+                CheckStatus::Error => "ERROR",
+            };
+            let found = match &check.hint {
+                Some(hint) => format!("{} {hint}", check.message),
+                None => check.message.clone(),
+            };
+            grid.row(vec![mark.into(), check.name.clone(), found]);
+        }
+        grid
+    })?;
+    Ok(if report.ok { 0 } else { PARTIAL })
+}
+
+async fn reload(client: &Client, output: Format) -> Result<(), Error> {
+    let report: ReloadReport = client.post("reload", &serde_json::json!({})).await?;
+    if output == Format::Json {
+        return json(&report);
+    }
+    let list = |keys: &[String]| {
+        if keys.is_empty() {
+            "nothing".into()
+        } else {
+            keys.join(", ")
+        }
+    };
+    print(&format!(
+        "In force now: {}.\nNeeds a restart of vgpud: {}.\n",
+        list(&report.applied),
+        list(&report.restart_needed)
+    ))
+}

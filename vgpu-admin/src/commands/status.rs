@@ -1,0 +1,204 @@
+//! The status screen: GPUs, pools, VMs, priorities, queues and limits at one glance.
+
+use std::time::Duration;
+
+use std::io::IsTerminal;
+
+use vgpu_proto::api::{HostState, Status, Vm};
+
+use super::gpu::{names, state as gpu_state};
+use super::pool::{numbers, policy};
+use super::vm::{limit, priority, share, state as vm_state, wait_reason};
+use crate::client::Client;
+use crate::error::Error;
+use crate::output::{Format, Grid, json, or_dash, print, printable};
+use crate::units::{show_age, show_bytes, show_count, show_ns};
+
+/// Shows it once, or every `every` seconds.
+pub(super) async fn run(client: &Client, output: Format, every: Option<u64>) -> Result<(), Error> {
+    loop {
+        let status: Status = client.get("status").await?;
+        match output {
+            Format::Json => json(&status)?,
+            Format::Csv => print(&vm_grid(&status).render(Format::Csv))?,
+            Format::Table | Format::Wide => {
+                // Clears only where there is a screen to clear: a log file gets the text alone.
+                let clear = every.is_some() && std::io::stdout().is_terminal();
+                let head = if clear { "\x1b[H\x1b[2J" } else { "" };
+                print(&format!("{head}{}", screen(&status, output)))?;
+            }
+        }
+        match every {
+            Some(seconds) => tokio::time::sleep(Duration::from_secs(seconds)).await,
+            None => return Ok(()),
+        }
+    }
+}
+
+fn screen(status: &Status, format: Format) -> String {
+    let d = &status.daemon;
+    let state = match d.state {
+        HostState::Starting => "starting",
+        HostState::Serving => "serving",
+        HostState::Draining => "DRAINING",
+    };
+    let mut text = format!(
+        "vgpud {} {state}, up {}, {} GPUs, {} pools, {} VMs, {} sessions\n",
+        d.version,
+        show_age(d.now_unix_ms, d.started_unix_ms),
+        status.gpus.len(),
+        status.pools.len(),
+        status.vms.len(),
+        status.sessions.len()
+    );
+    for warning in &d.warnings {
+        text.push_str(&format!("warning: {}\n", printable(warning)));
+    }
+    for grid in [gpu_grid(status), pool_grid(status), vm_grid(status)] {
+        text.push('\n');
+        if grid.is_empty() {
+            text.pop();
+            continue;
+        }
+        text.push_str(&grid.render(format));
+    }
+    if let Some(hint) = next_step(status) {
+        text.push_str(&format!("\n{hint}\n"));
+    }
+    text
+}
+
+/// What a new administrator does next.
+fn next_step(status: &Status) -> Option<&'static str> {
+    if status.gpus.is_empty() {
+        Some("No GPU is known yet. Next: vgpu-admin scan-gpus")
+    } else if status.gpus.iter().all(|g| g.pools.is_empty()) {
+        Some("No GPU serves a pool yet. Next: vgpu-admin assign-gpu --gpu-id=0 --pool=A")
+    } else if status.vms.is_empty() {
+        Some("No VM is registered yet. Next: vgpu-admin register-vm --vm-id=1 --pool=A --cid=…")
+    } else {
+        None
+    }
+}
+
+fn gpu_grid(status: &Status) -> Grid {
+    let mut grid = Grid::new(&[
+        "GPU", "MODEL", "POOL", "STATE", "BUSY", "MEMORY", "HOLDER", "SESSIONS", "HANDOFFS",
+        "+UUID",
+    ]);
+    for gpu in &status.gpus {
+        let memory = match gpu.memory_used_bytes {
+            Some(used) => format!("{}/{}", show_bytes(used), show_bytes(gpu.memory_bytes)),
+            None => show_bytes(gpu.memory_bytes),
+        };
+        grid.row(vec![
+            gpu.gpu_id.to_string(),
+            gpu.model.clone(),
+            names(&gpu.pools),
+            gpu_state(gpu),
+            share(gpu.busy_permille),
+            memory,
+            gpu.holder_vm_id
+                .map_or_else(|| "-".into(), |vm| format!("VM {vm}")),
+            gpu.sessions.to_string(),
+            show_count(gpu.handoffs),
+            gpu.uuid.clone(),
+        ]);
+    }
+    grid
+}
+
+fn pool_grid(status: &Status) -> Grid {
+    let mut grid = Grid::new(&[
+        "POOL",
+        "GPUS",
+        "POLICY",
+        "SLICE",
+        "VMS",
+        "WAITING",
+        "QUEUE",
+        "SESSIONS",
+        "+WEIGHTS l/m/h/c",
+    ]);
+    for p in &status.pools {
+        let w = &p.pool.effective_weights;
+        grid.row(vec![
+            p.pool.name.clone(),
+            numbers(&p.pool.gpu_ids),
+            policy(p.pool.settings.policy).into(),
+            show_ns(p.pool.settings.slice_us.saturating_mul(1_000)),
+            p.pool.vm_ids.len().to_string(),
+            p.waiting_vms.to_string(),
+            show_count(p.queue_calls),
+            p.sessions.to_string(),
+            format!("{}/{}/{}/{}", w.low, w.medium, w.high, w.critical),
+        ]);
+    }
+    grid
+}
+
+fn vm_grid(status: &Status) -> Grid {
+    let mut grid = Grid::new(&[
+        "VM",
+        "POOL",
+        "PRIORITY",
+        "QUEUE",
+        "SHARE",
+        "GPU TIME",
+        "MEMORY",
+        "LIMITS",
+        "SESSIONS",
+        "STATE",
+        "+NAME",
+        "+CID",
+        "+GPU",
+        "+WAIT P50/P99",
+        "+STRIKES",
+    ]);
+    let mut vms: Vec<&Vm> = status.vms.iter().collect();
+    vms.sort_by(|a, b| (&a.pool, a.vm_id).cmp(&(&b.pool, b.vm_id)));
+    for vm in vms {
+        let state = match vm.waiting {
+            Some(reason) => format!("{}, waits for {}", vm_state(vm), wait_reason(reason)),
+            None => vm_state(vm),
+        };
+        grid.row(vec![
+            vm.vm_id.to_string(),
+            vm.pool.clone(),
+            priority(vm.priority).into(),
+            show_count(vm.queue_calls),
+            share(vm.share_permille),
+            show_ns(vm.usage.gpu_ns),
+            show_bytes(vm.memory_bytes),
+            limits(vm),
+            vm.sessions.to_string(),
+            state,
+            vm.name.clone(),
+            or_dash(vm.cid),
+            or_dash(vm.gpu_id),
+            format!("{}/{} us", vm.wait.p50_us, vm.wait.p99_us),
+            vm.strikes.to_string(),
+        ]);
+    }
+    grid
+}
+
+/// The limits in force, in few words: `1000 calls/s, 8G`.
+fn limits(vm: &Vm) -> String {
+    let l = &vm.effective_limits;
+    let parts: Vec<String> = [
+        (l.calls_per_s, "calls/s", show_count as fn(u64) -> String),
+        (l.bytes_per_s, "B/s", show_bytes),
+        (l.gpu_ms_per_s, "GPU ms/s", show_count),
+        (l.memory_bytes, "memory", show_bytes),
+    ]
+    .into_iter()
+    .filter(|(value, ..)| value.is_some_and(|v| v > 0))
+    .map(|(value, unit, show)| format!("{} {unit}", limit(value, show)))
+    .collect();
+    if parts.is_empty() {
+        "-".into()
+    } else {
+        parts.join(", ")
+    }
+}

@@ -1,0 +1,307 @@
+//! VMs.
+
+use vgpu_proto::api::{
+    ApplyReport, MoveRequest, Priority, QuarantineRequest, RegisterRequest, Vm, VmIds as ApiIds,
+    VmPatch, VmState, WaitReason,
+};
+
+use super::applied;
+use crate::cli::{RegisterVm, VmCommand};
+use crate::client::Client;
+use crate::error::Error;
+use crate::output::{Format, Grid, json, or_dash, print, printable, show};
+use crate::units::{show_bytes, show_count, show_ns, show_time};
+use crate::vm_ids::VmIds;
+
+pub(super) async fn register(
+    client: &Client,
+    output: Format,
+    args: RegisterVm,
+) -> Result<(), Error> {
+    let request = RegisterRequest {
+        vm_ids: args.vm_id.0,
+        pool: args.pool,
+        priority: args.priority.into(),
+        name: args.name,
+        first_cid: args.cid,
+        socket: args.unix_socket,
+        peer_uid: args.peer_uid,
+        factor_percent: args.factor,
+        limits: args.limits.initial(),
+    };
+    let report: ApplyReport = client.post("vms", &request).await?;
+    applied(output, &report)
+}
+
+pub(super) async fn unregister(client: &Client, output: Format, vms: VmIds) -> Result<(), Error> {
+    let ids = ApiIds { vm_ids: vms.0 };
+    let report: ApplyReport = client
+        .call(hyper::Method::DELETE, "vms", Some(&ids))
+        .await?;
+    applied(output, &report)
+}
+
+pub(super) async fn move_to(
+    client: &Client,
+    output: Format,
+    vms: VmIds,
+    pool: String,
+) -> Result<(), Error> {
+    let report: ApplyReport = client
+        .post(
+            "vms/move",
+            &MoveRequest {
+                vm_ids: vms.0,
+                pool,
+            },
+        )
+        .await?;
+    applied(output, &report)
+}
+
+pub(super) async fn quarantine(
+    client: &Client,
+    output: Format,
+    vms: VmIds,
+    reason: Option<String>,
+) -> Result<(), Error> {
+    let request = QuarantineRequest {
+        vm_ids: vms.0,
+        reason,
+    };
+    let report: ApplyReport = client.post("vms/quarantine", &request).await?;
+    applied(output, &report)
+}
+
+pub(super) async fn release(client: &Client, output: Format, vms: VmIds) -> Result<(), Error> {
+    let report: ApplyReport = client
+        .post("vms/release", &ApiIds { vm_ids: vms.0 })
+        .await?;
+    applied(output, &report)
+}
+
+pub(super) async fn run(client: &Client, output: Format, command: VmCommand) -> Result<(), Error> {
+    match command {
+        VmCommand::List { pool } => {
+            let mut vms: Vec<Vm> = client.get("vms").await?;
+            if let Some(pool) = pool {
+                vms.retain(|vm| vm.pool == pool);
+            }
+            show(output, &vms, |vms| grid(vms))
+        }
+        VmCommand::Show { vm_id } => show_vms(client, output, &vm_id).await,
+        VmCommand::Set {
+            vm_id,
+            priority,
+            factor,
+            name,
+            cid,
+            limits,
+        } => {
+            let patch = VmPatch {
+                vm_ids: vm_id.0,
+                priority: priority.map(Into::into),
+                factor_percent: factor,
+                name,
+                cid: cid.map(|c| c.0),
+                limits: limits.patch(),
+            };
+            let report: ApplyReport = client
+                .call(hyper::Method::PATCH, "vms", Some(&patch))
+                .await?;
+            applied(output, &report)
+        }
+    }
+}
+
+async fn show_vms(client: &Client, output: Format, ids: &VmIds) -> Result<(), Error> {
+    let mut vms: Vec<Vm> = Vec::with_capacity(ids.0.len());
+    for id in &ids.0 {
+        vms.push(client.get(&format!("vms/{id}")).await?);
+    }
+    match output {
+        Format::Json => json(&vms),
+        Format::Csv => print(&grid(&vms).render(Format::Csv)),
+        Format::Table | Format::Wide => {
+            let sheets: Vec<String> = vms.iter().map(sheet).collect();
+            print(&sheets.join("\n"))
+        }
+    }
+}
+
+/// All about one VM, one fact a line.
+fn sheet(vm: &Vm) -> String {
+    let l = &vm.effective_limits;
+    let u = &vm.usage;
+    let facts: Vec<(&str, String)> = vec![
+        ("VM", format!("{} ({})", vm.vm_id, vm.name)),
+        ("Pool", vm.pool.clone()),
+        (
+            "Priority",
+            format!("{} x {}%", priority(vm.priority), vm.factor_percent),
+        ),
+        ("State", state(vm)),
+        ("Strikes", vm.strikes.to_string()),
+        ("CID", or_dash(vm.cid)),
+        (
+            "Sockets",
+            if vm.socket_paths.is_empty() {
+                "-".into()
+            } else {
+                vm.socket_paths.join(" ")
+            },
+        ),
+        ("GPU", or_dash(vm.gpu_id)),
+        (
+            "Sessions",
+            format!("{} of {}", vm.sessions, limit(l.sessions, show_count)),
+        ),
+        (
+            "Memory",
+            format!(
+                "{} of {}",
+                show_bytes(vm.memory_bytes),
+                limit(l.memory_bytes, show_bytes)
+            ),
+        ),
+        (
+            "Queue",
+            format!(
+                "{} calls of {}, {} of {}",
+                vm.queue_calls,
+                limit(l.queue_calls, show_count),
+                show_bytes(vm.queue_bytes),
+                limit(l.queue_bytes, show_bytes)
+            ),
+        ),
+        ("Waits for", or_dash(vm.waiting.map(wait_reason))),
+        ("Share now", share(vm.share_permille)),
+        (
+            "Wait p50/p95/p99",
+            format!(
+                "{}/{}/{} us",
+                vm.wait.p50_us, vm.wait.p95_us, vm.wait.p99_us
+            ),
+        ),
+        ("Calls/s", limit(l.calls_per_s, show_count)),
+        ("Bytes/s", limit(l.bytes_per_s, show_bytes)),
+        ("GPU ms/s", limit(l.gpu_ms_per_s, show_count)),
+        ("Soft limit ms", limit(l.soft_limit_ms, show_count)),
+        ("Hard limit ms", limit(l.hard_limit_ms, show_count)),
+        ("GPU time", show_ns(u.gpu_ns)),
+        ("Waited", show_ns(u.wait_ns)),
+        ("Held by limits", show_ns(u.throttled_ns)),
+        ("Calls", show_count(u.calls)),
+        (
+            "Bytes in/out",
+            format!("{}/{}", show_bytes(u.bytes_in), show_bytes(u.bytes_out)),
+        ),
+        (
+            "Sessions ever",
+            format!("{}, {} killed", u.sessions, u.kills),
+        ),
+        ("Refusals", u.refusals.to_string()),
+        (
+            "Registered",
+            format!("{} UTC", show_time(vm.registered_unix_ms)),
+        ),
+    ];
+    facts
+        .iter()
+        .map(|(name, value)| format!("{name:18} {}\n", printable(value)))
+        .collect()
+}
+
+/// A limit in force: 0 and unknown are none.
+pub(super) fn limit(value: Option<u64>, show: impl Fn(u64) -> String) -> String {
+    match value {
+        None | Some(0) => "none".into(),
+        Some(n) => show(n),
+    }
+}
+
+/// A class's name.
+pub(super) fn priority(priority: Priority) -> &'static str {
+    match priority {
+        Priority::Low => "low",
+        Priority::Medium => "medium",
+        Priority::High => "high",
+        Priority::Critical => "critical",
+    }
+}
+
+/// A VM's state, with the reason where it is not served.
+pub(super) fn state(vm: &Vm) -> String {
+    match (vm.state, &vm.quarantine) {
+        (VmState::Active, _) => "active".into(),
+        (VmState::Quarantined, Some(q)) => format!("QUARANTINED ({})", q.reason),
+        (VmState::Quarantined, None) => "QUARANTINED".into(),
+    }
+}
+
+/// Why something waits, as a word.
+pub(super) fn wait_reason(reason: WaitReason) -> &'static str {
+    match reason {
+        WaitReason::Turn => "turn",
+        WaitReason::Slice => "slice",
+        WaitReason::RateLimit => "rate limit",
+        WaitReason::Depth => "queue depth",
+        WaitReason::Quota => "memory quota",
+        WaitReason::Quarantine => "quarantine",
+        WaitReason::NoGpu => "a GPU",
+    }
+}
+
+/// `12.5%`.
+pub(super) fn share(permille: u32) -> String {
+    format!("{}.{}%", permille / 10, permille % 10)
+}
+
+fn grid(vms: &[Vm]) -> Grid {
+    let mut grid = Grid::new(&[
+        "VM",
+        "NAME",
+        "POOL",
+        "PRIORITY",
+        "STATE",
+        "GPU",
+        "SESSIONS",
+        "QUEUE",
+        "SHARE",
+        "GPU TIME",
+        "MEMORY",
+        "+CID",
+        "+CALLS/S",
+        "+BYTES/S",
+        "+MEMORY LIMIT",
+        "+STRIKES",
+        "+CALLS",
+        "+WAIT P99 US",
+        "+SOCKETS",
+    ]);
+    for vm in vms {
+        let l = &vm.effective_limits;
+        grid.row(vec![
+            vm.vm_id.to_string(),
+            vm.name.clone(),
+            vm.pool.clone(),
+            priority(vm.priority).into(),
+            state(vm),
+            or_dash(vm.gpu_id),
+            vm.sessions.to_string(),
+            show_count(vm.queue_calls),
+            share(vm.share_permille),
+            show_ns(vm.usage.gpu_ns),
+            show_bytes(vm.memory_bytes),
+            or_dash(vm.cid),
+            limit(l.calls_per_s, show_count),
+            limit(l.bytes_per_s, show_bytes),
+            limit(l.memory_bytes, show_bytes),
+            vm.strikes.to_string(),
+            show_count(vm.usage.calls),
+            vm.wait.p99_us.to_string(),
+            vm.socket_paths.join(" "),
+        ]);
+    }
+    grid
+}

@@ -1,0 +1,88 @@
+//! Failures of a command and the exit codes that scripts rely on.
+
+use vgpu_proto::api::ErrorDetail;
+
+/// The command failed for a reason without a code of its own.
+pub(crate) const FAILED: u8 = 1;
+/// The daemon cannot be reached.
+pub(crate) const UNREACHABLE: u8 = 5;
+/// `doctor` found errors: some of what was asked is not well.
+pub(crate) const PARTIAL: u8 = 7;
+
+/// Why a command failed.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Error {
+    /// The daemon said no.
+    #[error("{0}")]
+    Api(ErrorDetail),
+    /// The daemon's socket does not answer.
+    #[error("Cannot reach vgpud at {socket}: {cause}.")]
+    Unreachable {
+        socket: String,
+        cause: std::io::Error,
+    },
+    /// The daemon is there and its answer is not understood.
+    #[error("vgpud's answer was not understood: {0}. Are vgpu-admin and vgpud of one version?")]
+    Protocol(String),
+    /// Writing to standard output failed.
+    #[error("cannot write the output: {0}")]
+    Output(#[from] std::io::Error),
+}
+
+impl Error {
+    /// The documented exit code.
+    pub(crate) fn exit_code(&self) -> u8 {
+        match self {
+            Error::Api(detail) => detail.code.exit_code(),
+            Error::Unreachable { cause, .. } if permission(cause) => 4,
+            Error::Unreachable { .. } => UNREACHABLE,
+            Error::Protocol(_) | Error::Output(_) => FAILED,
+        }
+    }
+
+    /// What to do about it.
+    fn hint(&self) -> Option<&str> {
+        match self {
+            Error::Unreachable { cause, .. } if permission(cause) => Some(
+                "Run it as root, or as a member of group vgpu (to look) or vgpu-admin (to change).",
+            ),
+            Error::Unreachable { .. } => Some(
+                "Is the daemon running? `systemctl status vgpud`, or name its socket with --socket.",
+            ),
+            _ => None,
+        }
+    }
+
+    /// Prints it to standard error: as JSON where the output was asked as JSON.
+    pub(crate) fn print(&self, json: bool) {
+        // A closed pipe is how `vgpu-admin … | head` ends; nobody is there to read a complaint.
+        if matches!(self, Error::Output(e) if e.kind() == std::io::ErrorKind::BrokenPipe) {
+            return;
+        }
+        if json {
+            let (code, message, hint) = match self {
+                Error::Api(d) => (
+                    serde_json::json!(d.code),
+                    d.message.clone(),
+                    d.hint.as_deref(),
+                ),
+                Error::Unreachable { .. } => ("unreachable".into(), self.to_string(), self.hint()),
+                Error::Protocol(_) => ("protocol".into(), self.to_string(), None),
+                Error::Output(_) => ("output".into(), self.to_string(), None),
+            };
+            eprintln!(
+                "{}",
+                serde_json::json!({"error": {"code": code, "message": message, "hint": hint}})
+            );
+        } else {
+            eprintln!("vgpu-admin: {self}");
+            if let Some(hint) = self.hint() {
+                eprintln!("{hint}");
+            }
+        }
+    }
+}
+
+fn permission(e: &std::io::Error) -> bool {
+    e.kind() == std::io::ErrorKind::PermissionDenied
+}

@@ -1,0 +1,170 @@
+//! How answers look: tables for people, JSON and CSV for programs.
+
+use std::io::Write;
+
+use clap::ValueEnum;
+use comfy_table::{ContentArrangement, Table, presets};
+use serde::Serialize;
+
+use crate::error::Error;
+
+/// Output formats. JSON is the API's own answer and keeps its schema; tables may change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Format {
+    /// Aligned columns.
+    Table,
+    /// More columns.
+    Wide,
+    /// The API's answer.
+    Json,
+    /// Comma-separated, all columns, with a header line.
+    Csv,
+}
+
+/// A table: columns with whether only `wide` shows them, and rows.
+#[derive(Debug, Default)]
+pub(crate) struct Grid {
+    columns: Vec<(&'static str, bool)>,
+    rows: Vec<Vec<String>>,
+}
+
+impl Grid {
+    /// Columns of which those marked with a leading `+` are shown only by `wide` and `csv`.
+    pub(crate) fn new(columns: &[&'static str]) -> Grid {
+        let columns = columns
+            .iter()
+            .map(|c| (c.trim_start_matches('+'), c.starts_with('+')))
+            .collect();
+        Grid {
+            columns,
+            rows: Vec::new(),
+        }
+    }
+
+    /// Appends a row; one cell a column.
+    pub(crate) fn row(&mut self, cells: impl IntoIterator<Item = String>) {
+        // What a guest chose (a program's name) must not steer the terminal.
+        let cells: Vec<String> = cells.into_iter().map(|c| printable(&c)).collect();
+        debug_assert_eq!(cells.len(), self.columns.len());
+        self.rows.push(cells);
+    }
+
+    /// True without rows.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+
+    /// The text in a format other than JSON.
+    pub(crate) fn render(&self, format: Format) -> String {
+        match format {
+            Format::Csv => self.csv(),
+            _ => self.table(format == Format::Wide),
+        }
+    }
+
+    fn table(&self, wide: bool) -> String {
+        let shown: Vec<usize> = (0..self.columns.len())
+            .filter(|&i| wide || !self.columns[i].1)
+            .collect();
+        let mut table = Table::new();
+        table.load_style(presets::NOTHING);
+        table.set_content_arrangement(ContentArrangement::Disabled);
+        table.set_header(shown.iter().map(|&i| self.columns[i].0));
+        for row in &self.rows {
+            table.add_row(shown.iter().map(|&i| row[i].as_str()));
+        }
+        let mut text = String::new();
+        for line in table.lines() {
+            text.push_str(line.trim_end());
+            text.push('\n');
+        }
+        text
+    }
+
+    fn csv(&self) -> String {
+        let mut text = String::new();
+        let header: Vec<String> = self
+            .columns
+            .iter()
+            .map(|c| c.0.to_ascii_lowercase().replace(' ', "_"))
+            .collect();
+        for row in std::iter::once(&header).chain(&self.rows) {
+            let cells: Vec<String> = row.iter().map(|c| quote(c)).collect();
+            text.push_str(&cells.join(","));
+            text.push('\n');
+        }
+        text
+    }
+}
+
+/// Prints `value` as JSON, or the grid made of it.
+pub(crate) fn show<T: Serialize>(
+    format: Format,
+    value: &T,
+    grid: impl FnOnce(&T) -> Grid,
+) -> Result<(), Error> {
+    match format {
+        Format::Json => json(value),
+        _ => print(&grid(value).render(format)),
+    }
+}
+
+/// Prints `value` as indented JSON.
+pub(crate) fn json<T: Serialize>(value: &T) -> Result<(), Error> {
+    let text = serde_json::to_string_pretty(value).map_err(|e| Error::Protocol(e.to_string()))?;
+    print(&(text + "\n"))
+}
+
+/// Writes text to standard output.
+pub(crate) fn print(text: &str) -> Result<(), Error> {
+    let mut out = std::io::stdout().lock();
+    out.write_all(text.as_bytes())?;
+    out.flush()?;
+    Ok(())
+}
+
+/// `text` without control characters.
+pub(crate) fn printable(text: &str) -> String {
+    text.chars()
+        .map(|c| if c.is_control() { '\u{fffd}' } else { c })
+        .collect()
+}
+
+fn quote(cell: &str) -> String {
+    if cell.contains([',', '"', '\n', '\r']) {
+        format!("\"{}\"", cell.replace('"', "\"\""))
+    } else {
+        cell.to_owned()
+    }
+}
+
+/// The cell of a value that may be unknown.
+pub(crate) fn or_dash<T: ToString>(value: Option<T>) -> String {
+    value.map_or_else(|| "-".into(), |v| v.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn grid() -> Grid {
+        let mut g = Grid::new(&["VM", "NAME", "+BYTES"]);
+        g.row(vec!["1".into(), "a,\"b\"".into(), "7".into()]);
+        g.row(vec!["22".into(), "x\x1b[2J".into(), "8".into()]);
+        g
+    }
+
+    #[test]
+    fn wide_columns_show_only_where_asked() {
+        assert!(!grid().render(Format::Table).contains("BYTES"));
+        assert!(grid().render(Format::Wide).contains("BYTES"));
+    }
+
+    #[test]
+    fn csv_is_quoted() {
+        assert_eq!(
+            grid().render(Format::Csv),
+            "vm,name,bytes\n1,\"a,\"\"b\"\"\",7\n22,x\u{fffd}[2J,8\n"
+        );
+    }
+}

@@ -1,0 +1,73 @@
+//! Lists of VM numbers as an administrator writes them: `1`, `1-7`, `1-3,9`.
+
+/// Most VMs that one command may name; a slip like `1-70000` is refused before it is sent.
+const MAX_VMS: usize = 4096;
+
+/// The numbers of `text` in ascending order without repeats. A clap value parser.
+pub(crate) fn parse(text: &str) -> Result<VmIds, String> {
+    let mut ids = Vec::new();
+    for part in text.split(',') {
+        let part = part.trim();
+        let (first, last) = match part.split_once('-') {
+            Some((first, last)) => (number(first)?, number(last)?),
+            None => (number(part)?, number(part)?),
+        };
+        if last < first {
+            return Err(format!("`{part}` runs backwards; write {last}-{first}"));
+        }
+        if (last - first) as usize >= MAX_VMS || ids.len() + (last - first) as usize >= MAX_VMS {
+            return Err(format!("more than {MAX_VMS} VMs in one command"));
+        }
+        ids.extend(first..=last);
+    }
+    ids.sort_unstable();
+    ids.dedup();
+    Ok(VmIds(ids))
+}
+
+/// The numbers of an option such as `--vm-id=1-7`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct VmIds(pub(crate) Vec<u32>);
+
+fn number(text: &str) -> Result<u32, String> {
+    match text.trim().parse::<u32>() {
+        Ok(0) | Err(_) => Err(format!(
+            "`{text}` is not a VM number; write a number from 1, a range 1-7, or a list"
+        )),
+        Ok(id) => Ok(id),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ids(text: &str) -> Vec<u32> {
+        parse(text).unwrap().0
+    }
+
+    #[test]
+    fn numbers_ranges_and_lists() {
+        assert_eq!(ids("4"), [4]);
+        assert_eq!(ids("1-3"), [1, 2, 3]);
+        assert_eq!(ids("9,1-3, 2"), [1, 2, 3, 9]);
+    }
+
+    #[test]
+    fn slips_are_refused_with_a_sentence() {
+        for text in [
+            "",
+            "0",
+            "x",
+            "-1",
+            "1-",
+            "7-1",
+            "1--2",
+            "1-70000",
+            "4294967296",
+        ] {
+            assert!(parse(text).is_err(), "{text}");
+        }
+        assert_eq!(parse("7-1").unwrap_err(), "`7-1` runs backwards; write 1-7");
+    }
+}
