@@ -1,1 +1,10 @@
-//! See the README of the workspace.
+//! Whole-system tests: the harness.
+//!
+//! Everything here runs real processes: [`host::Host`] is a vgpud of its own in a temporary
+//! directory, [`guest`] compiles and runs CUDA programs that know nothing of this project, and
+//! [`wait`] waits for conditions with a deadline. The demo, the tests and the benchmarks share it.
+
+pub mod guest;
+pub mod host;
+pub mod paths;
+pub mod wait;

@@ -1,0 +1,307 @@
+//! `make demo`: the main job, end to end, on two software GPUs.
+//!
+//! Starts a vgpud of its own, maps GPU 0 to pool A and GPU 1 to pool B, registers VMs 1–7 in A and
+//! 8–20 in B, and runs a CUDA program in each at once: one hangs its kernel, one floods, the others
+//! compute and check their results. Exits 0 only if everything held that the last table lists.
+
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use vgpu_tests::guest::{self, Guest, Program};
+use vgpu_tests::host::{Host, Options};
+
+/// The VM whose kernel never ends (pool A), and the one that floods (pool B).
+const HANGER: u32 = 7;
+const FLOODER: u32 = 20;
+
+/// The flooder's token bucket.
+const FLOOD_CALLS_PER_S: u64 = 2_000;
+const FLOOD_BURST: u64 = 500;
+const FLOOD_LAUNCHES: u64 = 8_000;
+
+/// A kernel of pool A may run this long.
+const HARD_LIMIT: Duration = Duration::from_secs(2);
+
+/// Longest any guest may take.
+const DEADLINE: Duration = Duration::from_secs(120);
+
+fn main() -> ExitCode {
+    let start = Instant::now();
+    match demo() {
+        Ok(checks) => {
+            println!("\n== What was checked");
+            for check in &checks {
+                println!("  {:4} {:44} {}", check.mark(), check.what, check.seen);
+            }
+            let failed = checks.iter().filter(|c| !c.held).count();
+            println!(
+                "\n{} checks, {failed} failed, {:.1} s",
+                checks.len(),
+                start.elapsed().as_secs_f64()
+            );
+            ExitCode::from(u8::from(failed > 0))
+        }
+        Err(e) => {
+            eprintln!("\nThe demo could not run: {e:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// One line of the last table.
+struct Check {
+    what: String,
+    held: bool,
+    seen: String,
+}
+
+impl Check {
+    fn new(what: impl Into<String>, held: bool, seen: impl Into<String>) -> Check {
+        Check {
+            what: what.into(),
+            held,
+            seen: seen.into(),
+        }
+    }
+
+    fn mark(&self) -> &'static str {
+        if self.held { "ok" } else { "FAIL" }
+    }
+}
+
+/// How one guest ended.
+struct Ended {
+    vm: u32,
+    program: &'static str,
+    success: bool,
+    line: String,
+    after: Duration,
+}
+
+fn demo() -> Result<Vec<Check>> {
+    println!("== vgpud with two software GPUs in a temporary directory");
+    let host = Host::start(&Options::default())?;
+    set_up(&host)?;
+
+    println!("\n== 20 guest programs at once");
+    let start = Instant::now();
+    let ended = run_guests(&host)?;
+    let wall = start.elapsed();
+
+    println!("\n$ vgpu-admin status");
+    print!("{}", host.admin("status")?);
+    println!("\n$ vgpu-admin events -n 8");
+    print!("{}", host.admin("events -n 8")?);
+
+    check(&host, &ended, wall)
+}
+
+/// The owner's example, by the commands an administrator types.
+fn set_up(host: &Host) -> Result<()> {
+    for words in [
+        "scan-gpus",
+        "assign-gpu --gpu-id=0 --pool=A",
+        "assign-gpu --gpu-id=1 --pool=B",
+        "pool set A --hard-limit=2s --soft-limit=500ms --contended-limit=2s",
+        "register-vm --vm-id=1-2 --pool=A --priority=low",
+        "register-vm --vm-id=3-5 --pool=A --priority=medium",
+        "register-vm --vm-id=6-7 --pool=A --priority=high",
+        "register-vm --vm-id=8-11 --pool=B --priority=low",
+        "register-vm --vm-id=12-16 --pool=B --priority=medium",
+        "register-vm --vm-id=17-20 --pool=B --priority=high",
+    ] {
+        command(host, words)?;
+    }
+    command(
+        host,
+        &format!("vm set {FLOODER} --calls-per-s={FLOOD_CALLS_PER_S} --calls-burst={FLOOD_BURST}"),
+    )
+}
+
+fn command(host: &Host, words: &str) -> Result<()> {
+    println!("$ vgpu-admin {words}");
+    let output = host.admin(words)?;
+    for line in output.lines() {
+        println!("  {line}");
+    }
+    Ok(())
+}
+
+fn program(vm: u32) -> (Program, Vec<String>) {
+    let words = |text: &str| text.split(' ').map(str::to_owned).collect();
+    match vm {
+        HANGER => (guest::HANG, vec![]),
+        FLOODER => (guest::FLOOD, vec![FLOOD_LAUNCHES.to_string(), "60".into()]),
+        _ => match vm % 4 {
+            0 => (guest::VECADD, words("262144 6")),
+            1 => (guest::MATMUL, words("128 4")),
+            2 => (guest::REDUCE, words("262144 6")),
+            _ => (guest::SAXPY, words("262144 6")),
+        },
+    }
+}
+
+/// Starts a guest in every VM, and reports each as it ends.
+fn run_guests(host: &Host) -> Result<Vec<Ended>> {
+    let mut waiting = Vec::new();
+    let start = Instant::now();
+    for vm in 1..=20 {
+        let (program, args) = program(vm);
+        let mut guest = Guest::new(program, host.target(vm))?;
+        for arg in args {
+            guest = guest.arg(arg);
+        }
+        let running = guest.spawn()?;
+        waiting.push(std::thread::spawn(move || {
+            let output = running.finish(DEADLINE);
+            let (success, line) = match output {
+                Ok(o) if o.status.success() => {
+                    (true, String::from_utf8_lossy(&o.stdout).trim().to_owned())
+                }
+                Ok(o) => (false, guest::describe(&o)),
+                Err(e) => (false, format!("{e:#}")),
+            };
+            let after = start.elapsed();
+            println!("  {:6.2} s  VM {vm:2}  {line}", after.as_secs_f64());
+            Ended {
+                vm,
+                program: program.name,
+                success,
+                line,
+                after,
+            }
+        }));
+    }
+    waiting
+        .into_iter()
+        .map(|w| {
+            w.join()
+                .map_err(|_| anyhow::anyhow!("a waiting thread panicked"))
+        })
+        .collect()
+}
+
+fn check(host: &Host, ended: &[Ended], wall: Duration) -> Result<Vec<Check>> {
+    let mut checks = Vec::new();
+    for name in ["vecadd", "matmul", "reduce", "saxpy"] {
+        let of: Vec<&Ended> = ended.iter().filter(|e| e.program == name).collect();
+        let right = of.iter().filter(|e| e.success).count();
+        checks.push(Check::new(
+            format!("{name}: results equal the CPU's"),
+            right == of.len() && !of.is_empty(),
+            format!("{right} of {} VMs", of.len()),
+        ));
+    }
+    checks.push(check_hang(ended));
+    checks.push(check_neighbours(ended));
+    checks.push(check_flood(ended));
+    check_status(host, &mut checks)?;
+    checks.push(Check::new(
+        "all of it in under a minute",
+        wall < Duration::from_secs(60),
+        format!("{:.1} s", wall.as_secs_f64()),
+    ));
+    Ok(checks)
+}
+
+fn of(ended: &[Ended], vm: u32) -> Option<&Ended> {
+    ended.iter().find(|e| e.vm == vm)
+}
+
+fn check_hang(ended: &[Ended]) -> Check {
+    let hanger = of(ended, HANGER);
+    Check::new(
+        format!("VM {HANGER}'s endless kernel was ended"),
+        hanger.is_some_and(|e| e.success),
+        hanger.map_or_else(|| "it did not run".into(), |e| e.line.clone()),
+    )
+}
+
+fn check_neighbours(ended: &[Ended]) -> Check {
+    let pool_a: Vec<&Ended> = ended.iter().filter(|e| e.vm < HANGER).collect();
+    let done = pool_a.iter().filter(|e| e.success).count();
+    let last = pool_a.iter().map(|e| e.after).max().unwrap_or_default();
+    Check::new(
+        "its neighbours in pool A finished",
+        done == pool_a.len() && !pool_a.is_empty(),
+        format!(
+            "{done} of {}, the last after {:.1} s (hard limit {:.0} s)",
+            pool_a.len(),
+            last.as_secs_f64(),
+            HARD_LIMIT.as_secs_f64()
+        ),
+    )
+}
+
+/// The flood must have taken at least the time that its bucket allows, and have lost nothing.
+fn check_flood(ended: &[Ended]) -> Check {
+    let what = format!("VM {FLOODER}'s flood was held by its token bucket");
+    let Some(flooder) = of(ended, FLOODER).filter(|e| e.success) else {
+        return Check::new(what, false, "it failed or did not run");
+    };
+    let numbers: Vec<f64> = flooder
+        .line
+        .split_whitespace()
+        .filter_map(|word| word.parse().ok())
+        .collect();
+    let [launches, seconds] = numbers[..] else {
+        return Check::new(what, false, format!("not understood: {}", flooder.line));
+    };
+    let least = (FLOOD_LAUNCHES - FLOOD_BURST) as f64 / FLOOD_CALLS_PER_S as f64;
+    Check::new(
+        what,
+        launches as u64 == FLOOD_LAUNCHES && seconds >= 0.95 * least,
+        format!("{launches} launches in {seconds:.2} s, at least {least:.2} s due"),
+    )
+}
+
+/// What the daemon itself says afterwards.
+fn check_status(host: &Host, checks: &mut Vec<Check>) -> Result<()> {
+    host.wait_no_sessions(Duration::from_secs(20))?;
+    let status = host.admin_json("status")?;
+    let vms = status["vms"].as_array().context("status lists no VMs")?;
+    let placed = vms.iter().all(|vm| {
+        let expected = if vm["pool"] == "A" { 0 } else { 1 };
+        vm["gpu_id"] == expected
+    });
+    checks.push(Check::new(
+        "pool A ran on GPU 0, pool B on GPU 1",
+        placed && vms.len() == 20,
+        format!("{} VMs", vms.len()),
+    ));
+    let charged = vms
+        .iter()
+        .filter(|vm| vm["usage"]["gpu_ns"].as_u64() > Some(0))
+        .count();
+    checks.push(Check::new(
+        "GPU time was charged to every VM",
+        charged == 20,
+        format!("{charged} of 20"),
+    ));
+    let killed = host.vm(HANGER)?;
+    checks.push(Check::new(
+        format!("VM {HANGER} has a kill on its account"),
+        killed["usage"]["kills"] == 1,
+        format!(
+            "{} kill, {} strikes",
+            killed["usage"]["kills"], killed["strikes"]
+        ),
+    ));
+    let limited = host.vm(FLOODER)?["usage"]["rate_limited"]
+        .as_u64()
+        .unwrap_or(0);
+    checks.push(Check::new(
+        format!("VM {FLOODER}'s waits for its bucket were counted"),
+        limited > 0,
+        format!("{limited}"),
+    ));
+    let gpus = status["gpus"].as_array().context("status lists no GPUs")?;
+    let ready = gpus.iter().filter(|g| g["state"] == "ready").count();
+    checks.push(Check::new(
+        "both GPUs are in service afterwards",
+        ready == 2,
+        format!("{ready} of {}", gpus.len()),
+    ));
+    Ok(())
+}

@@ -1,0 +1,282 @@
+//! Guest programs: C programs over the CUDA driver API, compiled here and run as a guest would.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail, ensure};
+
+use crate::paths;
+use crate::wait;
+
+/// A program of `tests/guests` and the module that it embeds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Program {
+    /// `tests/guests/<name>.c`.
+    pub name: &'static str,
+    /// Below the repository's root.
+    pub ptx: &'static str,
+}
+
+macro_rules! programs {
+    ($($(#[$doc:meta])* $id:ident = $name:literal, $ptx:literal;)*) => {
+        $($(#[$doc])* pub const $id: Program = Program { name: $name, ptx: $ptx };)*
+        /// Every program.
+        pub const ALL: &[Program] = &[$($id),*];
+    };
+}
+
+programs! {
+    /// Vector addition.
+    VECADD = "vecadd", "soft-gpu/fixtures/demo/vecadd.ptx";
+    /// Tiled matrix multiplication.
+    MATMUL = "matmul", "soft-gpu/fixtures/demo/matmul.ptx";
+    /// Sum by warp shuffles.
+    REDUCE = "reduce", "soft-gpu/fixtures/demo/reduce.ptx";
+    /// SAXPY on two streams with events.
+    SAXPY = "saxpy", "soft-gpu/fixtures/demo/saxpy.ptx";
+    /// A kernel that never ends.
+    HANG = "hang", "soft-gpu/fixtures/demo/spin.ptx";
+    /// Empty kernels as fast as possible.
+    FLOOD = "flood", "soft-gpu/fixtures/demo/null.ptx";
+}
+
+/// Compiles programs once per process, and once per build directory where nothing changed.
+static COMPILING: Mutex<()> = Mutex::new(());
+
+impl Program {
+    /// The compiled program.
+    ///
+    /// # Errors
+    /// If the C compiler is missing or refuses it.
+    pub fn build(self) -> anyhow::Result<PathBuf> {
+        let _one_at_a_time = COMPILING.lock().unwrap_or_else(|e| e.into_inner());
+        let source = paths::root()
+            .join("tests/guests")
+            .join(format!("{}.c", self.name));
+        let header = paths::root().join("tests/guests/guest.h");
+        let ptx = paths::root().join(self.ptx);
+        let dir = paths::build_dir()?.join("guests");
+        std::fs::create_dir_all(&dir)?;
+        let program = dir.join(self.name);
+        if newer(&program, &[&source, &header, &ptx]) {
+            return Ok(program);
+        }
+        let library_dir = paths::shim_dir()?;
+        // Compiled aside and renamed: several test processes do this at once.
+        let temporary = dir.join(format!("{}.{}", self.name, std::process::id()));
+        let output = Command::new("cc")
+            .args(["-O2", "-Wall", "-Wextra", "-Werror", "-o"])
+            .arg(&temporary)
+            .arg(format!("-DPTX_FILE=\"{}\"", ptx.display()))
+            .arg(&source)
+            .arg(format!("-L{}", library_dir.display()))
+            .args(["-l:libcuda.so.1", "-lm", "-lpthread"])
+            // The library is found at run time by LD_LIBRARY_PATH; its own needs are not ours.
+            .arg("-Wl,--allow-shlib-undefined")
+            .output()
+            .context("running cc (a C compiler is needed for the guest programs)")?;
+        ensure!(
+            output.status.success(),
+            "compiling {}: {}",
+            source.display(),
+            String::from_utf8_lossy(&output.stderr)
+        );
+        std::fs::rename(&temporary, &program)?;
+        Ok(program)
+    }
+}
+
+/// True if `made` exists and is newer than all of `from`.
+fn newer(made: &Path, from: &[&Path]) -> bool {
+    let time = |p: &Path| p.metadata().and_then(|m| m.modified()).ok();
+    let Some(made) = time(made) else { return false };
+    from.iter().all(|p| time(p).is_some_and(|t| t < made))
+}
+
+/// Where a guest's CUDA calls go.
+#[derive(Debug, Clone)]
+pub enum Target {
+    /// Through the shim to a vgpud at this address (`unix:/path`, `vsock:CID:PORT`).
+    Remote(String),
+    /// To soft-gpu in the same process: what remoting is compared with.
+    SoftGpu,
+}
+
+/// A guest process about to start.
+#[derive(Debug, Clone)]
+pub struct Guest {
+    program: PathBuf,
+    args: Vec<OsString>,
+    env: Vec<(OsString, OsString)>,
+    target: Target,
+}
+
+impl Guest {
+    /// A guest of `program`.
+    ///
+    /// # Errors
+    /// If it does not compile.
+    pub fn new(program: Program, target: Target) -> anyhow::Result<Guest> {
+        Ok(Guest::of_binary(program.build()?, target))
+    }
+
+    /// A guest of any executable.
+    pub fn of_binary(program: PathBuf, target: Target) -> Guest {
+        Guest {
+            program,
+            args: Vec::new(),
+            env: Vec::new(),
+            target,
+        }
+    }
+
+    /// Appends an argument.
+    #[must_use]
+    pub fn arg(mut self, arg: impl Into<OsString>) -> Guest {
+        self.args.push(arg.into());
+        self
+    }
+
+    /// Sets a variable.
+    #[must_use]
+    pub fn env(mut self, name: impl Into<OsString>, value: impl Into<OsString>) -> Guest {
+        self.env.push((name.into(), value.into()));
+        self
+    }
+
+    /// Starts it.
+    ///
+    /// # Errors
+    /// If the libraries are not built or the process does not start.
+    pub fn spawn(&self) -> anyhow::Result<Running> {
+        let mut command = Command::new(&self.program);
+        command.args(&self.args).envs(self.env.iter().cloned());
+        match &self.target {
+            Target::Remote(address) => {
+                command
+                    .env("LD_LIBRARY_PATH", paths::shim_dir()?)
+                    .env("VGPU_ADDRESS", address);
+            }
+            Target::SoftGpu => {
+                command.env("LD_LIBRARY_PATH", paths::soft_gpu_dir()?);
+            }
+        }
+        let child = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .with_context(|| format!("starting {}", self.program.display()))?;
+        Ok(Running {
+            name: self.program.display().to_string(),
+            child: Some(child),
+        })
+    }
+
+    /// Runs it to its end.
+    ///
+    /// # Errors
+    /// As [`Guest::spawn`] and [`Running::finish`].
+    pub fn run(&self, deadline: Duration) -> anyhow::Result<Output> {
+        self.spawn()?.finish(deadline)
+    }
+}
+
+/// A running guest. Killed when dropped.
+#[derive(Debug)]
+pub struct Running {
+    name: String,
+    child: Option<Child>,
+}
+
+impl Running {
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.child.as_ref().map_or(0, Child::id)
+    }
+
+    /// Waits for its end.
+    ///
+    /// # Errors
+    /// If it is still running after `deadline` (it is killed then).
+    pub fn finish(mut self, deadline: Duration) -> anyhow::Result<Output> {
+        let Some(mut child) = self.child.take() else {
+            bail!("{} was waited for", self.name)
+        };
+        // Its output must be read while it runs, or a chatty guest blocks on a full pipe.
+        let out = drain(child.stdout.take());
+        let err = drain(child.stderr.take());
+        let start = Instant::now();
+        let status = loop {
+            if let Some(status) = child.try_wait()? {
+                break status;
+            }
+            if start.elapsed() >= deadline {
+                let _ = child.kill();
+                let _ = child.wait();
+                let collect = |t: std::thread::JoinHandle<Vec<u8>>| {
+                    String::from_utf8_lossy(&t.join().unwrap_or_default()).into_owned()
+                };
+                bail!(
+                    "{} did not end within {deadline:?}; it printed: {}{}",
+                    self.name,
+                    collect(out),
+                    collect(err)
+                );
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        };
+        Ok(Output {
+            status,
+            stdout: out.join().unwrap_or_default(),
+            stderr: err.join().unwrap_or_default(),
+        })
+    }
+
+    /// SIGKILL.
+    pub fn kill(&mut self) {
+        if let Some(child) = &mut self.child {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+fn drain(pipe: Option<impl std::io::Read + Send + 'static>) -> std::thread::JoinHandle<Vec<u8>> {
+    std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        if let Some(mut pipe) = pipe {
+            let _ = std::io::Read::read_to_end(&mut pipe, &mut bytes);
+        }
+        bytes
+    })
+}
+
+/// The output as one readable text, for failures.
+pub fn describe(output: &Output) -> String {
+    format!(
+        "{}; stdout: {}; stderr: {}",
+        output.status,
+        String::from_utf8_lossy(&output.stdout).trim(),
+        String::from_utf8_lossy(&output.stderr).trim()
+    )
+}
+
+/// Runs `program` and expects it to find its own results right.
+///
+/// # Errors
+/// If it says otherwise, with what it printed.
+pub fn expect_right(guest: &Guest) -> anyhow::Result<String> {
+    let output = guest.run(4 * wait::SOON)?;
+    ensure!(output.status.success(), "{}", describe(&output));
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}

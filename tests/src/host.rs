@@ -1,0 +1,287 @@
+//! A vgpud of its own: temporary directory, soft devices, real binaries.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, ensure};
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::guest::Target;
+use crate::paths;
+use crate::wait::{SOON, until};
+
+/// What a host is started with.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Soft devices.
+    pub devices: u32,
+    /// Memory of each in bytes.
+    pub memory: u64,
+    /// soft-gpu aborts the worker on a call that hardware would only answer with an error, so
+    /// that no bug of the worker hides.
+    pub strict: bool,
+    /// Further `SOFT_GPU_*` variables.
+    pub soft_env: Vec<(String, String)>,
+    /// Lines appended to the configuration file.
+    pub config: String,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            devices: 2,
+            memory: 1 << 30,
+            strict: true,
+            soft_env: Vec::new(),
+            config: String::new(),
+        }
+    }
+}
+
+/// A running host. Stopped, and its directory removed, when dropped.
+#[derive(Debug)]
+pub struct Host {
+    dir: TempDir,
+    daemon: Option<Child>,
+}
+
+impl Host {
+    /// Starts a host and waits until it serves.
+    ///
+    /// # Errors
+    /// If it does not, with the end of its log.
+    pub fn start(options: &Options) -> anyhow::Result<Host> {
+        let dir = tempfile::Builder::new().prefix("vgpu-").tempdir()?;
+        let mut host = Host { dir, daemon: None };
+        std::fs::write(host.config_path(), host.config(options)?)?;
+        host.start_daemon()?;
+        Ok(host)
+    }
+
+    fn config(&self, options: &Options) -> anyhow::Result<String> {
+        let mut soft = options.soft_env.clone();
+        if options.strict {
+            soft.push(("SOFT_GPU_STRICT".into(), "1".into()));
+        }
+        let soft_env: String = soft.iter().map(|(k, v)| format!("{k} = {v:?}\n")).collect();
+        Ok(format!(
+            "[daemon]\nstate_dir = {state:?}\nruntime_dir = {runtime:?}\ndrain_s = 1\n\
+             [listen]\nvsock = false\n\
+             [driver]\nkind = \"soft\"\nsoft_library = {soft:?}\nsoft_devices = {devices}\n\
+             soft_memory_bytes = {memory}\n[driver.soft_env]\n{soft_env}\n{extra}\n",
+            state = self.dir.path().join("state"),
+            runtime = self.dir.path().join("run"),
+            soft = paths::soft_gpu_dir()?.join("libcuda.so.1"),
+            devices = options.devices,
+            memory = options.memory,
+            extra = options.config,
+        ))
+    }
+
+    /// Starts the daemon (again) on this host's directory.
+    ///
+    /// # Errors
+    /// If it does not serve within a deadline.
+    pub fn start_daemon(&mut self) -> anyhow::Result<()> {
+        let child = self.spawn_daemon()?;
+        self.daemon = Some(child);
+        let served = until("vgpud serves its admin socket", SOON, || {
+            if self.daemon_exited() {
+                return Some(false);
+            }
+            std::os::unix::net::UnixStream::connect(self.admin_socket())
+                .ok()
+                .map(|_| true)
+        });
+        match served {
+            Ok(true) => Ok(()),
+            Ok(false) => anyhow::bail!("vgpud exited at once; its log:\n{}", self.log()),
+            Err(e) => Err(e.context(format!("its log:\n{}", self.log()))),
+        }
+    }
+
+    /// Starts the daemon process and does not wait for anything.
+    ///
+    /// # Errors
+    /// If the binary is not there.
+    pub fn spawn_daemon(&self) -> anyhow::Result<Child> {
+        let log = std::fs::OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(self.log_path())?;
+        Command::new(paths::built("vgpud")?)
+            .arg("--config")
+            .arg(self.config_path())
+            .stdin(Stdio::null())
+            .stdout(log.try_clone()?)
+            .stderr(log)
+            .spawn()
+            .context("starting vgpud")
+    }
+
+    fn daemon_exited(&mut self) -> bool {
+        self.daemon
+            .as_mut()
+            .is_none_or(|d| !matches!(d.try_wait(), Ok(None)))
+    }
+
+    /// The daemon's process id; 0 when stopped.
+    pub fn pid(&self) -> u32 {
+        self.daemon.as_ref().map_or(0, Child::id)
+    }
+
+    /// SIGKILL to the daemon.
+    ///
+    /// # Errors
+    /// If it cannot be reaped.
+    pub fn kill_daemon(&mut self) -> anyhow::Result<()> {
+        if let Some(mut daemon) = self.daemon.take() {
+            daemon.kill()?;
+            daemon.wait()?;
+        }
+        Ok(())
+    }
+
+    /// SIGTERM to the daemon; waits for its end.
+    ///
+    /// # Errors
+    /// If it does not end within a deadline.
+    pub fn stop_daemon(&mut self) -> anyhow::Result<std::process::ExitStatus> {
+        let Some(mut daemon) = self.daemon.take() else {
+            anyhow::bail!("vgpud is not running")
+        };
+        signal(daemon.id(), nix::sys::signal::Signal::SIGTERM)?;
+        until("vgpud ends on SIGTERM", SOON, || {
+            daemon.try_wait().ok().flatten()
+        })
+        .inspect_err(|_| {
+            let _ = daemon.kill();
+            let _ = daemon.wait();
+        })
+    }
+
+    /// The host's temporary directory.
+    pub fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// The configuration file.
+    pub fn config_path(&self) -> PathBuf {
+        self.dir.path().join("vgpud.toml")
+    }
+
+    fn log_path(&self) -> PathBuf {
+        self.dir.path().join("vgpud.log")
+    }
+
+    /// What the daemon logged so far.
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.log_path()).unwrap_or_default()
+    }
+
+    /// The admin socket.
+    pub fn admin_socket(&self) -> PathBuf {
+        self.dir.path().join("run/admin.sock")
+    }
+
+    /// The Unix socket of a VM with its default name.
+    pub fn vm_socket(&self, vm: u32) -> PathBuf {
+        self.dir.path().join(format!("run/vm/vm{vm}.sock"))
+    }
+
+    /// Where a guest of this VM connects.
+    pub fn target(&self, vm: u32) -> Target {
+        Target::Remote(format!("unix:{}", self.vm_socket(vm).display()))
+    }
+
+    /// Runs `vgpu-admin` with these words.
+    ///
+    /// # Errors
+    /// If it does not start.
+    pub fn admin_output(&self, words: &str) -> anyhow::Result<Output> {
+        Command::new(paths::built("vgpu-admin")?)
+            .arg("--socket")
+            .arg(self.admin_socket())
+            .args(words.split_whitespace())
+            .stdin(Stdio::null())
+            .output()
+            .context("running vgpu-admin")
+    }
+
+    /// Runs `vgpu-admin` and expects it to succeed; its output.
+    ///
+    /// # Errors
+    /// If it fails, with what it said.
+    pub fn admin(&self, words: &str) -> anyhow::Result<String> {
+        let output = self.admin_output(words)?;
+        ensure!(
+            output.status.success(),
+            "vgpu-admin {words}: {}",
+            crate::guest::describe(&output)
+        );
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+
+    /// Runs `vgpu-admin … -o json`.
+    ///
+    /// # Errors
+    /// If it fails or prints something else.
+    pub fn admin_json(&self, words: &str) -> anyhow::Result<Value> {
+        let text = self.admin(&format!("{words} -o json"))?;
+        serde_json::from_str(&text).with_context(|| format!("vgpu-admin {words}: {text}"))
+    }
+
+    /// One VM as `vm show` tells it.
+    ///
+    /// # Errors
+    /// As [`Host::admin_json`].
+    pub fn vm(&self, vm: u32) -> anyhow::Result<Value> {
+        Ok(self.admin_json(&format!("vm show {vm}"))?[0].clone())
+    }
+
+    /// Waits until no session is open.
+    ///
+    /// # Errors
+    /// If one still is after `deadline`.
+    pub fn wait_no_sessions(&self, deadline: Duration) -> anyhow::Result<()> {
+        until("all sessions end", deadline, || {
+            let sessions = self.admin_json("session list").ok()?;
+            sessions.as_array().is_some_and(Vec::is_empty).then_some(())
+        })
+        .with_context(|| format!("open: {}", self.admin("session list").unwrap_or_default()))
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        if std::env::var_os("VGPU_TEST_LOG").is_some() {
+            eprintln!("---- log of vgpud\n{}----", self.log());
+        }
+        if self.daemon.is_some() && self.stop_daemon().is_err() {
+            let _ = self.kill_daemon();
+        }
+    }
+}
+
+/// Sends a signal.
+///
+/// # Errors
+/// If there is no such process.
+pub fn signal(pid: u32, signal: nix::sys::signal::Signal) -> anyhow::Result<()> {
+    let pid = nix::unistd::Pid::from_raw(i32::try_from(pid)?);
+    nix::sys::signal::kill(pid, signal).context("sending a signal")
+}
+
+/// A host with GPU 0 in pool A and VM 1 in it: what most tests need.
+///
+/// # Errors
+/// As [`Host::start`] and [`Host::admin`].
+pub fn one_vm(options: &Options) -> anyhow::Result<Host> {
+    let host = Host::start(options)?;
+    host.admin("scan-gpus")?;
+    host.admin("assign-gpu --gpu-id=0 --pool=A")?;
+    host.admin("register-vm --vm-id=1 --pool=A")?;
+    Ok(host)
+}

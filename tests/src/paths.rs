@@ -1,0 +1,85 @@
+//! Where the build put things.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, ensure};
+
+/// The repository's root.
+pub fn root() -> PathBuf {
+    // tests/ lies directly under it.
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .parent()
+        .map(Path::to_path_buf)
+        .unwrap_or_default()
+}
+
+/// The directory of this build's binaries (`target/debug`, `target/release`).
+///
+/// # Errors
+/// If this executable does not lie in a cargo target directory.
+pub fn build_dir() -> anyhow::Result<PathBuf> {
+    let exe = std::env::current_exe().context("finding this executable")?;
+    let dir = exe
+        .parent()
+        .context("this executable lies in no directory")?;
+    // Tests lie in deps/, binaries beside it.
+    let dir = if dir.ends_with("deps") {
+        dir.parent().unwrap_or(dir)
+    } else {
+        dir
+    };
+    Ok(dir.to_path_buf())
+}
+
+/// One file of the build.
+///
+/// # Errors
+/// If it is not there, saying what to run.
+pub fn built(name: &str) -> anyhow::Result<PathBuf> {
+    let path = build_dir()?.join(name);
+    ensure!(
+        path.exists(),
+        "{} is not built; run `make build` first",
+        path.display()
+    );
+    Ok(path)
+}
+
+/// A directory that holds `library` under the name `libcuda.so.1` and nothing else, for
+/// LD_LIBRARY_PATH.
+///
+/// # Errors
+/// If the library is not built or the directory cannot be made.
+pub fn library_dir(library: &str, dir: &str) -> anyhow::Result<PathBuf> {
+    let library = built(library)?;
+    let dir = build_dir()?.join(dir);
+    std::fs::create_dir_all(&dir).with_context(|| format!("making {}", dir.display()))?;
+    for name in ["libcuda.so.1", "libcuda.so"] {
+        let link = dir.join(name);
+        if std::fs::read_link(&link).ok().as_deref() != Some(&*library) {
+            // Made under another name and renamed: tests of several processes do this at once.
+            let temporary = dir.join(format!("{name}.{}", std::process::id()));
+            let _ = std::fs::remove_file(&temporary);
+            std::os::unix::fs::symlink(&library, &temporary)
+                .and_then(|()| std::fs::rename(&temporary, &link))
+                .with_context(|| format!("linking {}", link.display()))?;
+        }
+    }
+    Ok(dir)
+}
+
+/// The directory with the guest shim as `libcuda.so.1`.
+///
+/// # Errors
+/// As [`library_dir`].
+pub fn shim_dir() -> anyhow::Result<PathBuf> {
+    library_dir("libcuda.so", "guest-lib")
+}
+
+/// The directory with soft-gpu as `libcuda.so.1`.
+///
+/// # Errors
+/// As [`library_dir`].
+pub fn soft_gpu_dir() -> anyhow::Result<PathBuf> {
+    library_dir("libsoft_gpu.so", "soft-gpu-lib")
+}
