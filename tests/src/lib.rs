@@ -7,4 +7,5 @@
 pub mod guest;
 pub mod host;
 pub mod paths;
+pub mod vm;
 pub mod wait;

@@ -1,0 +1,10 @@
+#!/usr/bin/env bash
+# make test: every test of the workspace. Whole-system tests start many processes each, so they run
+# with fewer threads than there are cores to spare.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+if cargo nextest --version >/dev/null 2>&1; then
+    exec cargo nextest run --workspace --no-fail-fast "$@"
+fi
+echo "cargo-nextest is not installed; running cargo test instead" >&2
+exec cargo test --workspace --no-fail-fast "$@"

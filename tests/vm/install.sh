@@ -1,0 +1,69 @@
+#!/usr/bin/env bash
+# What the VM test needs and a machine may lack: QEMU, a guest kernel, busybox, vhost-device-vsock.
+# Nothing is installed into the system: Debian packages are unpacked into a cache, once a machine.
+# Prints the cache directory; progress goes to standard error.
+set -euo pipefail
+cache="${VGPU_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/vgpu}/vm"
+mkdir -p "$cache"
+exec 9>"$cache/lock"
+flock 9
+say() { echo "vm-test: $*" >&2; }
+
+# Debian packages, unpacked under one prefix. apt's own simulation names the packages that this
+# machine lacks, whatever its release; nothing of the simulation is carried out.
+unpack() { # directory, packages…
+    local dir=$1; shift
+    local debs; debs=$(mktemp -d "$cache/debs.XXXXXX")
+    (cd "$debs" && apt-get -qq -o APT::Sandbox::User=root download "$@" >&2)
+    mkdir -p "$dir.new"
+    for deb in "$debs"/*.deb; do dpkg-deb -x "$deb" "$dir.new"; done
+    rm -rf "$debs" "$dir"
+    mv "$dir.new" "$dir"
+}
+lists() { # apt's package lists, fetched if this machine has none
+    apt-cache show "$1" >/dev/null 2>&1 && return
+    say "fetching Debian's package lists"
+    apt-get -qq update >&2
+    apt-cache show "$1" >/dev/null || { say "Debian has no package $1 here"; exit 1; }
+}
+
+if [ ! -x "$cache/qemu/run" ]; then
+    if command -v qemu-system-x86_64 >/dev/null; then
+        mkdir -p "$cache/qemu"
+        printf '#!/bin/sh\nexec qemu-system-x86_64 "$@"\n' > "$cache/qemu/run"
+    else
+        say "unpacking QEMU"
+        lists qemu-system-x86
+        mapfile -t packages < <(apt-get install -s --no-install-recommends qemu-system-x86 |
+            sed -n 's/^Inst \([^ ]*\) .*(\([^ ]*\) .*/\1=\2/p')
+        [ "${#packages[@]}" -gt 0 ] || { say "apt names no packages for QEMU"; exit 1; }
+        unpack "$cache/qemu" "${packages[@]}"
+        cat > "$cache/qemu/run" <<EOF
+#!/bin/sh
+q=$cache/qemu
+l=x86_64-linux-gnu
+export LD_LIBRARY_PATH=\$q/usr/lib/\$l:\$q/lib/\$l:\$q/usr/lib:\$q/lib
+exec \$q/usr/bin/qemu-system-x86_64 -L \$q/usr/share/qemu -L \$q/usr/share/seabios "\$@"
+EOF
+    fi
+    chmod +x "$cache/qemu/run"
+fi
+"$cache/qemu/run" --version | head -1 >&2
+
+if [ ! -d "$cache/kernel/boot" ]; then
+    say "unpacking a guest kernel and busybox"
+    lists linux-image-cloud-amd64
+    image=$(apt-cache depends linux-image-cloud-amd64 | awk '/Depends: linux-image/{print $2; exit}')
+    unpack "$cache/busybox" busybox-static
+    unpack "$cache/kernel" "$image"
+fi
+
+vsock="$cache/vhost-device-vsock"
+if [ ! -x "$vsock/bin/vhost-device-vsock" ]; then
+    say "building vhost-device-vsock (about a minute)"
+    cargo install -q --locked --root "$vsock" --target-dir "$cache/build" \
+        vhost-device-vsock --version 0.3.0 >&2
+    rm -rf "$cache/build"
+fi
+"$vsock/bin/vhost-device-vsock" --version >&2
+echo "$cache"
