@@ -87,8 +87,8 @@ pub struct Gpu {
     pub state: GpuState,
     /// Why it is in this state, when that needs a reason.
     pub state_reason: Option<String>,
-    /// The pool it serves.
-    pub pool: Option<String>,
+    /// The pools it serves, by name; more than one only where that was asked for.
+    pub pools: Vec<String>,
     /// When it was first seen.
     pub first_seen_unix_ms: u64,
     /// When a scan last saw it.
@@ -127,6 +127,10 @@ pub struct AssignRequest {
     /// Create the pool with the default settings if it does not exist.
     #[serde(default)]
     pub create_pool: bool,
+    /// Let it serve this pool beside the ones it serves already; the pools share it by their
+    /// [`super::PoolSettings::weight`]. Without this, a GPU of another pool is refused.
+    #[serde(default)]
+    pub shared: bool,
 }
 
 /// `POST /v1/assignments/remove`: take a GPU out of its pool.
@@ -135,6 +139,9 @@ pub struct AssignRequest {
 pub struct UnassignRequest {
     /// The GPU: its number (`0`) or its UUID.
     pub gpu: String,
+    /// The pool; absent: every pool it serves.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pool: Option<String>,
 }
 
 /// What a scan found, next to what was known.

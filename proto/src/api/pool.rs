@@ -32,7 +32,12 @@ pub struct Weights {
 impl Default for Weights {
     /// Each class counts four times the one below.
     fn default() -> Self {
-        Self { low: 1, medium: 4, high: 16, critical: 64 }
+        Self {
+            low: 1,
+            medium: 4,
+            high: 16,
+            critical: 64,
+        }
     }
 }
 
@@ -42,6 +47,8 @@ impl Default for Weights {
 pub struct PoolSettings {
     /// How the next VM is chosen.
     pub policy: PoolPolicy,
+    /// The pool's share of a GPU that serves several pools, 1 to 10000.
+    pub weight: u32,
     /// How long one turn lasts while others wait, 100 to 1000000.
     pub slice_us: u64,
     /// `strict` only: a VM that waits this long counts as one class higher, and again after each
@@ -53,6 +60,11 @@ pub struct PoolSettings {
     pub soft_limit_ms: u64,
     /// A turn without progress for this long ends the session; 0 = never while nobody else waits.
     pub hard_limit_ms: u64,
+    /// The hard limit while somebody else waits, where `hard_limit_ms` is longer or 0; at least 1.
+    pub contended_limit_ms: u64,
+    /// A turn that does not end when it is asked to is given this long; then the next VM is let in
+    /// beside it. 0 = never.
+    pub overrun_grace_ms: u64,
     /// How long the holder keeps the GPU while it has nothing to run, in case more comes.
     pub idle_hold_us: u64,
     /// This many strikes quarantine a VM; 0 = never.
@@ -65,11 +77,14 @@ impl Default for PoolSettings {
     fn default() -> Self {
         Self {
             policy: PoolPolicy::Weighted,
+            weight: 100,
             slice_us: 2_000,
             aging_ms: 500,
             weights: None,
             soft_limit_ms: 2_000,
             hard_limit_ms: 10_000,
+            contended_limit_ms: 10_000,
+            overrun_grace_ms: 20,
             idle_hold_us: 100,
             quarantine_strikes: 5,
             strike_decay_s: 600,
@@ -112,6 +127,9 @@ pub struct PoolPatch {
     /// See [`PoolSettings::policy`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub policy: Option<PoolPolicy>,
+    /// See [`PoolSettings::weight`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub weight: Option<u32>,
     /// See [`PoolSettings::slice_us`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub slice_us: Option<u64>,
@@ -119,7 +137,10 @@ pub struct PoolPatch {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub aging_ms: Option<u64>,
     /// See [`PoolSettings::weights`]; `null` follows the host's again.
-    #[serde(deserialize_with = "super::present", skip_serializing_if = "Option::is_none")]
+    #[serde(
+        deserialize_with = "super::present",
+        skip_serializing_if = "Option::is_none"
+    )]
     #[schema(value_type = Option<Weights>)]
     pub weights: Option<Option<Weights>>,
     /// See [`PoolSettings::soft_limit_ms`].
@@ -128,6 +149,12 @@ pub struct PoolPatch {
     /// See [`PoolSettings::hard_limit_ms`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hard_limit_ms: Option<u64>,
+    /// See [`PoolSettings::contended_limit_ms`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub contended_limit_ms: Option<u64>,
+    /// See [`PoolSettings::overrun_grace_ms`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub overrun_grace_ms: Option<u64>,
     /// See [`PoolSettings::idle_hold_us`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub idle_hold_us: Option<u64>,
@@ -170,4 +197,27 @@ pub struct WeightsReport {
     pub host: Weights,
     /// The pools that have weights of their own.
     pub pools: std::collections::BTreeMap<String, Weights>,
+}
+
+impl PoolPatch {
+    /// Writes the changes into `settings`.
+    pub fn apply_to(&self, settings: &mut PoolSettings) {
+        fn set<T: Copy>(value: &mut T, change: Option<T>) {
+            if let Some(new) = change {
+                *value = new;
+            }
+        }
+        set(&mut settings.policy, self.policy);
+        set(&mut settings.weight, self.weight);
+        set(&mut settings.slice_us, self.slice_us);
+        set(&mut settings.aging_ms, self.aging_ms);
+        set(&mut settings.weights, self.weights);
+        set(&mut settings.soft_limit_ms, self.soft_limit_ms);
+        set(&mut settings.hard_limit_ms, self.hard_limit_ms);
+        set(&mut settings.contended_limit_ms, self.contended_limit_ms);
+        set(&mut settings.overrun_grace_ms, self.overrun_grace_ms);
+        set(&mut settings.idle_hold_us, self.idle_hold_us);
+        set(&mut settings.quarantine_strikes, self.quarantine_strikes);
+        set(&mut settings.strike_decay_s, self.strike_decay_s);
+    }
 }

@@ -5,7 +5,17 @@ use utoipa::ToSchema;
 
 /// The class of a VM. Ordered: a later one is more important.
 #[derive(
-    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
+    Debug,
+    Clone,
+    Copy,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Hash,
+    Default,
+    Serialize,
+    Deserialize,
     ToSchema,
 )]
 #[serde(rename_all = "snake_case")]
@@ -57,6 +67,8 @@ pub struct VmLimits {
     pub bytes_burst: Option<u64>,
     /// GPU time per second of wall time, in ms; above 1000 only means something on several GPUs.
     pub gpu_ms_per_s: Option<u64>,
+    /// GPU time that may be used at once after a pause, in ms.
+    pub gpu_ms_burst: Option<u64>,
     /// Calls that may wait in the queue.
     pub queue_calls: Option<u64>,
     /// Bytes that may wait in the queue.
@@ -76,47 +88,87 @@ pub struct VmLimits {
 #[serde(deny_unknown_fields, default)]
 pub struct VmLimitsPatch {
     /// See [`VmLimits::calls_per_s`].
-    #[serde(deserialize_with = "super::present", skip_serializing_if = "Option::is_none")]
+    #[serde(
+        deserialize_with = "super::present",
+        skip_serializing_if = "Option::is_none"
+    )]
     #[schema(value_type = Option<u64>)]
     pub calls_per_s: Option<Option<u64>>,
     /// See [`VmLimits::calls_burst`].
-    #[serde(deserialize_with = "super::present", skip_serializing_if = "Option::is_none")]
+    #[serde(
+        deserialize_with = "super::present",
+        skip_serializing_if = "Option::is_none"
+    )]
     #[schema(value_type = Option<u64>)]
     pub calls_burst: Option<Option<u64>>,
     /// See [`VmLimits::bytes_per_s`].
-    #[serde(deserialize_with = "super::present", skip_serializing_if = "Option::is_none")]
+    #[serde(
+        deserialize_with = "super::present",
+        skip_serializing_if = "Option::is_none"
+    )]
     #[schema(value_type = Option<u64>)]
     pub bytes_per_s: Option<Option<u64>>,
     /// See [`VmLimits::bytes_burst`].
-    #[serde(deserialize_with = "super::present", skip_serializing_if = "Option::is_none")]
+    #[serde(
+        deserialize_with = "super::present",
+        skip_serializing_if = "Option::is_none"
+    )]
     #[schema(value_type = Option<u64>)]
     pub bytes_burst: Option<Option<u64>>,
     /// See [`VmLimits::gpu_ms_per_s`].
-    #[serde(deserialize_with = "super::present", skip_serializing_if = "Option::is_none")]
+    #[serde(
+        deserialize_with = "super::present",
+        skip_serializing_if = "Option::is_none"
+    )]
     #[schema(value_type = Option<u64>)]
     pub gpu_ms_per_s: Option<Option<u64>>,
+    /// See [`VmLimits::gpu_ms_burst`].
+    #[serde(
+        deserialize_with = "super::present",
+        skip_serializing_if = "Option::is_none"
+    )]
+    #[schema(value_type = Option<u64>)]
+    pub gpu_ms_burst: Option<Option<u64>>,
     /// See [`VmLimits::queue_calls`].
-    #[serde(deserialize_with = "super::present", skip_serializing_if = "Option::is_none")]
+    #[serde(
+        deserialize_with = "super::present",
+        skip_serializing_if = "Option::is_none"
+    )]
     #[schema(value_type = Option<u64>)]
     pub queue_calls: Option<Option<u64>>,
     /// See [`VmLimits::queue_bytes`].
-    #[serde(deserialize_with = "super::present", skip_serializing_if = "Option::is_none")]
+    #[serde(
+        deserialize_with = "super::present",
+        skip_serializing_if = "Option::is_none"
+    )]
     #[schema(value_type = Option<u64>)]
     pub queue_bytes: Option<Option<u64>>,
     /// See [`VmLimits::sessions`].
-    #[serde(deserialize_with = "super::present", skip_serializing_if = "Option::is_none")]
+    #[serde(
+        deserialize_with = "super::present",
+        skip_serializing_if = "Option::is_none"
+    )]
     #[schema(value_type = Option<u64>)]
     pub sessions: Option<Option<u64>>,
     /// See [`VmLimits::memory_bytes`].
-    #[serde(deserialize_with = "super::present", skip_serializing_if = "Option::is_none")]
+    #[serde(
+        deserialize_with = "super::present",
+        skip_serializing_if = "Option::is_none"
+    )]
     #[schema(value_type = Option<u64>)]
     pub memory_bytes: Option<Option<u64>>,
     /// See [`VmLimits::soft_limit_ms`].
-    #[serde(deserialize_with = "super::present", skip_serializing_if = "Option::is_none")]
+    #[serde(
+        deserialize_with = "super::present",
+        skip_serializing_if = "Option::is_none"
+    )]
     #[schema(value_type = Option<u64>)]
     pub soft_limit_ms: Option<Option<u64>>,
     /// See [`VmLimits::hard_limit_ms`].
-    #[serde(deserialize_with = "super::present", skip_serializing_if = "Option::is_none")]
+    #[serde(
+        deserialize_with = "super::present",
+        skip_serializing_if = "Option::is_none"
+    )]
     #[schema(value_type = Option<u64>)]
     pub hard_limit_ms: Option<Option<u64>>,
 }
@@ -130,6 +182,7 @@ impl VmLimitsPatch {
             (self.bytes_per_s, &mut limits.bytes_per_s),
             (self.bytes_burst, &mut limits.bytes_burst),
             (self.gpu_ms_per_s, &mut limits.gpu_ms_per_s),
+            (self.gpu_ms_burst, &mut limits.gpu_ms_burst),
             (self.queue_calls, &mut limits.queue_calls),
             (self.queue_bytes, &mut limits.queue_bytes),
             (self.sessions, &mut limits.sessions),

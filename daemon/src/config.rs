@@ -1,0 +1,222 @@
+//! The daemon's own settings: `/etc/vgpu/vgpud.toml`.
+//!
+//! The file holds what the daemon needs before it can open its database (paths, listeners, the
+//! driver, bounds). GPUs, pools and VMs are in the database and are changed with `vgpu-admin`.
+//!
+//! Unknown keys are refused with the list of known ones. A reload is valid as a whole or changes
+//! nothing; which keys count at once and which need a restart is said by [`Config::is_live`] and
+//! reported by [`Config::reload`]. `systemd/vgpud.toml` documents every key; a test keeps it complete.
+
+mod keys;
+mod sections;
+
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use vgpu_proto::api::ReloadReport;
+
+pub use sections::{
+    Admin, Daemon, Defaults, Driver, DriverKind, Limits, Listen, Log, LogFormat, Worker,
+};
+
+/// Where the file is unless vgpud is told otherwise.
+pub const DEFAULT_PATH: &str = "/etc/vgpu/vgpud.toml";
+
+/// The whole file.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Config {
+    /// Directories and housekeeping.
+    pub daemon: Daemon,
+    /// The admin API's doors.
+    pub admin: Admin,
+    /// The guests' doors.
+    pub listen: Listen,
+    /// Which CUDA driver the workers load.
+    pub driver: Driver,
+    /// Worker processes.
+    pub worker: Worker,
+    /// Bounds at the guests' doors.
+    pub limits: Limits,
+    /// What new pools and VMs get.
+    pub defaults: Defaults,
+    /// The log.
+    pub log: Log,
+}
+
+/// Why a configuration is not used. The sentence names file, place, key, and what would be right.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The file cannot be read.
+    #[error("Cannot read the configuration {}: {source}. Create it (an example: /usr/share/doc/vgpu/vgpud.toml) or name another with --config.", file.display())]
+    Read {
+        /// The file.
+        file: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// It is not TOML, or a key or type is wrong.
+    #[error("The configuration {}:{line} is wrong: {message}", file.display())]
+    Parse {
+        /// The file.
+        file: PathBuf,
+        /// Where, from 1.
+        line: usize,
+        /// What, with the known keys where a key is unknown.
+        message: String,
+    },
+    /// A value is out of its range, or two do not go together.
+    #[error("The configuration {} is wrong: {}", file.display(), problems.join("; "))]
+    Invalid {
+        /// The file.
+        file: PathBuf,
+        /// Each problem, with its key.
+        problems: Vec<String>,
+    },
+}
+
+impl Config {
+    /// Reads and checks a file.
+    ///
+    /// # Errors
+    /// When it cannot be read, is not right TOML, has an unknown key, or a value out of range.
+    pub fn load(file: &Path) -> Result<Self, ConfigError> {
+        let text = std::fs::read_to_string(file).map_err(|source| ConfigError::Read {
+            file: file.to_path_buf(),
+            source,
+        })?;
+        Self::parse(&text, file)
+    }
+
+    /// As [`Config::load`]; but where nobody named the file and there is none, the defaults.
+    ///
+    /// # Errors
+    /// As [`Config::load`].
+    pub fn load_or_default(named: Option<&Path>) -> Result<Self, ConfigError> {
+        match named {
+            Some(file) => Self::load(file),
+            None if Path::new(DEFAULT_PATH).exists() => Self::load(Path::new(DEFAULT_PATH)),
+            None => Ok(Self::default()),
+        }
+    }
+
+    /// Parses and checks a text; `file` is for the sentences.
+    ///
+    /// # Errors
+    /// As [`Config::load`], but for reading.
+    pub fn parse(text: &str, file: &Path) -> Result<Self, ConfigError> {
+        let config: Self = toml::from_str(text).map_err(|error| {
+            let start = error.span().map_or(0, |span| span.start.min(text.len()));
+            let line = text.as_bytes()[..start]
+                .iter()
+                .filter(|&&b| b == b'\n')
+                .count()
+                + 1;
+            ConfigError::Parse {
+                file: file.to_path_buf(),
+                line,
+                message: error.message().trim_end().replace('\n', "; "),
+            }
+        })?;
+        let problems = config.problems();
+        if problems.is_empty() {
+            Ok(config)
+        } else {
+            Err(ConfigError::Invalid {
+                file: file.to_path_buf(),
+                problems,
+            })
+        }
+    }
+
+    /// Takes the live keys of `fresh` and keeps the others, and says which keys were which.
+    ///
+    /// # Errors
+    /// A sentence, when the combination of old and new keys is not valid: then a restart is needed.
+    pub fn reload(&self, fresh: &Self) -> Result<(Self, ReloadReport), String> {
+        let (merged, report) = keys::merge(self, fresh)?;
+        let problems = merged.problems();
+        if problems.is_empty() {
+            Ok((merged, report))
+        } else {
+            Err(format!(
+                "The new values do not go with those that need a restart ({}). Restart vgpud.",
+                problems.join("; ")
+            ))
+        }
+    }
+
+    /// Whether a new value of `key` (dotted: `limits.handshake_deadline_ms`) counts at once.
+    #[must_use]
+    pub fn is_live(key: &str) -> bool {
+        keys::is_live(key)
+    }
+
+    /// The admin API's socket.
+    #[must_use]
+    pub fn admin_socket(&self) -> PathBuf {
+        self.admin
+            .socket
+            .clone()
+            .unwrap_or_else(|| self.daemon.runtime_dir.join("admin.sock"))
+    }
+
+    /// The state database.
+    #[must_use]
+    pub fn database(&self) -> PathBuf {
+        self.daemon.state_dir.join("state.db")
+    }
+
+    /// The directory of the Unix sockets that every VM gets; `None`: it gets none.
+    #[must_use]
+    pub fn vm_socket_dir(&self) -> Option<PathBuf> {
+        if !self.listen.vm_sockets {
+            return None;
+        }
+        let default = || self.daemon.runtime_dir.join("vm");
+        Some(self.listen.vm_socket_dir.clone().unwrap_or_else(default))
+    }
+
+    /// Every Unix socket path on which the daemon listens for a VM: `<vm_socket_dir>/<name>.sock`,
+    /// `<hybrid dir>/<name>.sock_<vsock port>`, and the VM's own.
+    #[must_use]
+    pub fn socket_paths(&self, vm: &crate::model::VmRecord) -> Vec<PathBuf> {
+        let mut paths = Vec::new();
+        paths.extend(
+            self.vm_socket_dir()
+                .map(|dir| dir.join(format!("{}.sock", vm.name))),
+        );
+        let hybrid_name = format!("{}.sock_{}", vm.name, self.listen.vsock_port);
+        paths.extend(
+            self.listen
+                .hybrid_dirs
+                .iter()
+                .map(|dir| dir.join(&hybrid_name)),
+        );
+        paths.extend(vm.socket.as_ref().map(PathBuf::from));
+        paths
+    }
+
+    /// Where the soft devices keep their shared state.
+    #[must_use]
+    pub fn soft_state_dir(&self) -> PathBuf {
+        let default = || self.daemon.runtime_dir.join("soft-gpu");
+        self.driver.soft_state_dir.clone().unwrap_or_else(default)
+    }
+
+    fn problems(&self) -> Vec<String> {
+        let mut problems = Vec::new();
+        self.daemon.check(&mut problems);
+        self.admin.check(&mut problems);
+        self.listen.check(&mut problems);
+        self.driver.check(&mut problems);
+        self.worker.check(&mut problems);
+        self.limits.check(&mut problems);
+        self.defaults.check(&mut problems);
+        self.log.check(&mut problems);
+        problems
+    }
+}
+
+#[cfg(test)]
+mod tests;

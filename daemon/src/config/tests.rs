@@ -1,0 +1,145 @@
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use super::*;
+
+const SAMPLE: &str = include_str!("../../../systemd/vgpud.toml");
+
+fn parse(text: &str) -> Result<Config, ConfigError> {
+    Config::parse(text, Path::new("/etc/vgpu/vgpud.toml"))
+}
+
+/// The sample with every disabled key (`#key = …`) switched on.
+fn sample_with_every_key() -> String {
+    let enable = |line: &str| match line.strip_prefix('#') {
+        Some(rest) if rest.starts_with(|c: char| c.is_ascii_lowercase()) => rest.to_owned(),
+        _ => line.to_owned(),
+    };
+    SAMPLE.lines().map(enable).collect::<Vec<_>>().join("\n")
+}
+
+#[test]
+fn the_committed_sample_is_the_defaults() {
+    assert_eq!(parse(SAMPLE).unwrap(), Config::default());
+    assert_eq!(parse("").unwrap(), Config::default());
+}
+
+#[test]
+fn the_committed_sample_names_every_key_and_no_other() {
+    let full = parse(&sample_with_every_key()).unwrap();
+    let in_sample: BTreeSet<String> = keys::flatten(&full).unwrap().into_keys().collect();
+    // Serialisation leaves out what is `None`, so known keys are what the parser says it knows.
+    for table in [
+        "daemon",
+        "admin",
+        "listen",
+        "driver",
+        "worker",
+        "limits",
+        "defaults.pool",
+        "defaults.vm",
+        "log",
+    ] {
+        let error = parse(&format!("[{table}]\nno_such_key = 1\n"))
+            .unwrap_err()
+            .to_string();
+        let known = error
+            .split_once("expected")
+            .unwrap_or_else(|| panic!("{error}"))
+            .1;
+        let mut names = known.split('`').skip(1).step_by(2).peekable();
+        assert!(names.peek().is_some(), "{error}");
+        for name in names {
+            let key = format!("{table}.{name}");
+            let there = in_sample
+                .iter()
+                .any(|k| *k == key || k.starts_with(&format!("{key}.")));
+            assert!(there, "{key} is missing in systemd/vgpud.toml");
+        }
+    }
+}
+
+#[test]
+fn an_unknown_key_is_refused_with_place_and_known_keys() {
+    let error = parse("[daemon]\n\n# x\nstate_dirr = \"/x\"\n")
+        .unwrap_err()
+        .to_string();
+    assert!(error.contains("/etc/vgpu/vgpud.toml:4"), "{error}");
+    assert!(
+        error.contains("state_dirr") && error.contains("runtime_dir"),
+        "{error}"
+    );
+    let error = parse("[limts]\n").unwrap_err().to_string();
+    assert!(
+        error.contains("limts") && error.contains("limits"),
+        "{error}"
+    );
+    let error = parse("[daemon]\ndrain_s = \"long\"\n")
+        .unwrap_err()
+        .to_string();
+    assert!(error.contains(":2") && error.contains("drain_s") || error.contains("invalid type"));
+}
+
+#[test]
+fn every_problem_is_told_at_once() {
+    let text = "[daemon]\nstate_dir = \"here\"\ndrain_s = 999999\n[admin]\ntcp_listen = \
+                \"0.0.0.0:80\"\n[log]\nlevel = \"vgpud=loud\"\n";
+    let error = parse(text).unwrap_err().to_string();
+    let expected = [
+        "daemon.state_dir",
+        "daemon.drain_s",
+        "tcp_token_file",
+        "TLS",
+        "log.level",
+    ];
+    for part in expected {
+        assert!(error.contains(part), "{part} not in: {error}");
+    }
+}
+
+#[test]
+fn a_reload_takes_live_keys_and_names_the_others() {
+    let old = Config::default();
+    let fresh = parse(
+        "[limits]\nhandshake_deadline_ms = 500\n[listen]\nvsock_port = 7\n[defaults.vm]\n\
+         sessions = 3\n",
+    )
+    .unwrap();
+    let (merged, report) = old.reload(&fresh).unwrap();
+    assert_eq!(
+        report.applied,
+        ["defaults.vm.sessions", "limits.handshake_deadline_ms"]
+    );
+    assert_eq!(report.restart_needed, ["listen.vsock_port"]);
+    assert_eq!(merged.limits.handshake_deadline_ms, 500);
+    assert_eq!(merged.listen, old.listen);
+    assert_eq!(merged.defaults.vm_limits().sessions, Some(3));
+    assert!(
+        merged.defaults.vm_limits().queue_calls.is_some(),
+        "the other defaults stay"
+    );
+    // And back: a key that is gone from the file has its default again.
+    let (back, report) = merged.reload(&old).unwrap();
+    assert_eq!(back, old);
+    assert_eq!(report.applied.len(), 2);
+}
+
+#[test]
+fn every_live_key_exists() {
+    let full = parse(&sample_with_every_key()).unwrap();
+    let keys: Vec<String> = keys::flatten(&full).unwrap().into_keys().collect();
+    assert!(keys.iter().any(|key| Config::is_live(key)));
+    assert!(Config::is_live("defaults.vm.sessions") && !Config::is_live("limitsx"));
+    assert!(!Config::is_live("daemon.state_dir"));
+}
+
+#[test]
+fn a_missing_file_that_was_named_is_an_error() {
+    let error = Config::load(Path::new("/nonexistent/vgpud.toml"))
+        .unwrap_err()
+        .to_string();
+    assert!(
+        error.contains("/nonexistent/vgpud.toml") && error.contains("--config"),
+        "{error}"
+    );
+}

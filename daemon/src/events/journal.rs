@@ -1,0 +1,476 @@
+//! The memory behind [`super::EventSink`]: bounded, and emptied into the store by its writer.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use tokio::sync::watch;
+use vgpu_proto::api::{Event, EventKind, Severity, VmUsage};
+
+use crate::model::{UsageDelta, UsageRecord, now_unix_ms};
+
+/// Events kept in memory: for followers, for the status screen, and until they are saved.
+const RING: usize = 4_096;
+/// Events of one kind about one VM (or about none) that may come at once…
+const BURST: u32 = 20;
+/// …and the time after which one more may come.
+const REFILL: Duration = Duration::from_secs(3);
+/// Sequence numbers skipped at start: more than could have been told but not saved before a crash.
+const RESTART_GAP: u64 = RING as u64;
+
+/// Events and totals on their way to the store.
+#[derive(Debug)]
+pub struct Journal {
+    ring: Mutex<Ring>,
+    usage: Mutex<BTreeMap<u32, UsageEntry>>,
+    notes: Mutex<Notes>,
+    latest: watch::Sender<u64>,
+}
+
+#[derive(Debug, Default)]
+struct Ring {
+    events: VecDeque<Event>,
+    next_seq: u64,
+    saved_before: u64,
+    lost: u64,
+    rates: BTreeMap<(u8, Option<u32>), Rate>,
+    counts: BTreeMap<(u8, &'static str), EventCount>,
+}
+
+/// How many events of one kind (and label) there were since the daemon started, told or held back.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EventCount {
+    /// The kind.
+    pub kind: EventKind,
+    /// What distinguishes it within the kind (a cause, a refusal's code), or empty.
+    pub label: &'static str,
+    /// How many.
+    pub count: u64,
+}
+
+#[derive(Debug)]
+struct Rate {
+    tokens: u32,
+    since: Instant,
+    held_back: u64,
+}
+
+#[derive(Debug, Default)]
+struct UsageEntry {
+    record: UsageRecord,
+    dirty: bool,
+}
+
+#[derive(Debug, Default)]
+struct Notes {
+    vms: BTreeMap<u32, VmNote>,
+    gpus: BTreeMap<String, GpuNote>,
+}
+
+/// What the scheduler decided about a VM and the store has yet to remember.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct VmNote {
+    pub(crate) generation: u64,
+    pub(crate) at_unix_ms: u64,
+    pub(crate) strikes: Option<u32>,
+    pub(crate) quarantine: Option<String>,
+}
+
+impl VmNote {
+    pub(super) fn strike(generation: u64, strikes: u32) -> Self {
+        let at_unix_ms = now_unix_ms();
+        Self {
+            generation,
+            at_unix_ms,
+            strikes: Some(strikes),
+            quarantine: None,
+        }
+    }
+
+    pub(super) fn quarantine(generation: u64, reason: String) -> Self {
+        let at_unix_ms = now_unix_ms();
+        Self {
+            generation,
+            at_unix_ms,
+            strikes: None,
+            quarantine: Some(reason),
+        }
+    }
+
+    /// This note with a later one about the same VM.
+    fn merge(&mut self, later: Self) {
+        if later.generation > self.generation {
+            *self = later;
+            return;
+        }
+        self.at_unix_ms = later.at_unix_ms;
+        self.strikes = later.strikes.or(self.strikes);
+        self.quarantine = later.quarantine.or_else(|| self.quarantine.take());
+    }
+}
+
+/// What the mediation found out about a GPU and the store has yet to remember.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum GpuNote {
+    Suspect(String),
+    Vanished(String),
+}
+
+/// An event before it has a number.
+#[derive(Debug, Clone)]
+pub(crate) struct Draft {
+    pub(crate) kind: EventKind,
+    pub(crate) severity: Severity,
+    pub(crate) vm_id: Option<u32>,
+    pub(crate) session_id: Option<u64>,
+    pub(crate) gpu_uuid: Option<String>,
+    pub(crate) pool: Option<String>,
+    pub(crate) message: String,
+    pub(crate) label: &'static str,
+}
+
+impl Draft {
+    pub(crate) fn daemon(kind: EventKind, severity: Severity, message: String) -> Self {
+        Self {
+            kind,
+            severity,
+            vm_id: None,
+            session_id: None,
+            gpu_uuid: None,
+            pool: None,
+            message,
+            label: "",
+        }
+    }
+
+    pub(crate) fn vm(kind: EventKind, severity: Severity, vm_id: u32, message: String) -> Self {
+        Self {
+            vm_id: Some(vm_id),
+            ..Self::daemon(kind, severity, message)
+        }
+    }
+
+    pub(super) fn session(
+        kind: EventKind,
+        severity: Severity,
+        vm_id: u32,
+        session_id: u64,
+        message: String,
+    ) -> Self {
+        Self {
+            session_id: Some(session_id),
+            ..Self::vm(kind, severity, vm_id, message)
+        }
+    }
+
+    pub(super) fn gpu(kind: EventKind, uuid: String, what: String) -> Self {
+        let message = format!("GPU {uuid} {what}");
+        Self {
+            gpu_uuid: Some(uuid),
+            ..Self::daemon(kind, Severity::Error, message)
+        }
+    }
+}
+
+/// What the writer has to save.
+#[derive(Debug, Default)]
+pub(crate) struct Unsaved {
+    pub(crate) events: Vec<Event>,
+    pub(crate) usage: Vec<(u32, UsageRecord)>,
+}
+
+impl Default for Journal {
+    fn default() -> Self {
+        Self::new(0, BTreeMap::new())
+    }
+}
+
+impl Journal {
+    /// A journal that goes on after the last saved event, with the saved totals.
+    #[must_use]
+    pub fn new(last_saved_seq: u64, usage: BTreeMap<u32, UsageRecord>) -> Self {
+        let next_seq = if last_saved_seq == 0 {
+            1
+        } else {
+            last_saved_seq.saturating_add(RESTART_GAP)
+        };
+        let usage = usage
+            .into_iter()
+            .map(|(vm_id, record)| {
+                (
+                    vm_id,
+                    UsageEntry {
+                        record,
+                        dirty: false,
+                    },
+                )
+            })
+            .collect();
+        Self {
+            ring: Mutex::new(Ring {
+                next_seq,
+                saved_before: next_seq,
+                ..Ring::default()
+            }),
+            usage: Mutex::new(usage),
+            notes: Mutex::new(Notes::default()),
+            latest: watch::Sender::new(next_seq - 1),
+        }
+    }
+
+    /// The number of the newest event; changes wake followers.
+    #[must_use]
+    pub fn subscribe(&self) -> watch::Receiver<u64> {
+        self.latest.subscribe()
+    }
+
+    /// The oldest event number that is still in memory (or the next one, when none is).
+    #[must_use]
+    pub fn oldest_seq(&self) -> u64 {
+        let ring = lock(&self.ring);
+        ring.events.front().map_or(ring.next_seq, |event| event.seq)
+    }
+
+    /// Events in memory after `since` that pass `wanted`, oldest first, at most `limit`.
+    pub fn events_after(
+        &self,
+        since: u64,
+        limit: usize,
+        wanted: impl Fn(&Event) -> bool,
+    ) -> Vec<Event> {
+        let ring = lock(&self.ring);
+        let start = ring.events.partition_point(|event| event.seq <= since);
+        ring.events
+            .range(start..)
+            .filter(|event| wanted(event))
+            .take(limit)
+            .cloned()
+            .collect()
+    }
+
+    /// The latest events of at least `severity`, oldest first, at most `limit`.
+    #[must_use]
+    pub fn latest(&self, severity: Severity, limit: usize) -> Vec<Event> {
+        let ring = lock(&self.ring);
+        let newest = ring
+            .events
+            .iter()
+            .rev()
+            .filter(|event| event.severity >= severity);
+        let mut events: Vec<Event> = newest.take(limit).cloned().collect();
+        events.reverse();
+        events
+    }
+
+    /// Counts per kind since the daemon started.
+    #[must_use]
+    pub fn counts(&self) -> Vec<EventCount> {
+        lock(&self.ring).counts.values().cloned().collect()
+    }
+
+    /// Events that were forgotten before they could be saved.
+    #[must_use]
+    pub fn lost(&self) -> u64 {
+        lock(&self.ring).lost
+    }
+
+    /// The totals of a VM.
+    #[must_use]
+    pub fn usage_of(&self, vm_id: u32) -> UsageRecord {
+        lock(&self.usage)
+            .get(&vm_id)
+            .map_or_else(UsageRecord::default, |entry| entry.record)
+    }
+
+    /// The totals of all VMs.
+    #[must_use]
+    pub fn all_usage(&self) -> BTreeMap<u32, UsageRecord> {
+        lock(&self.usage)
+            .iter()
+            .map(|(vm_id, entry)| (*vm_id, entry.record))
+            .collect()
+    }
+
+    /// Forgets the totals of a VM that is no longer registered.
+    pub(crate) fn forget_usage(&self, vm_id: u32) {
+        lock(&self.usage).remove(&vm_id);
+    }
+
+    /// Adds to a VM's totals; those of an earlier registration are dropped.
+    pub(crate) fn add_usage(&self, vm_id: u32, generation: u64, delta: &UsageDelta) {
+        let mut usage = lock(&self.usage);
+        let entry = usage.entry(vm_id).or_default();
+        if generation < entry.record.generation {
+            return;
+        }
+        if generation > entry.record.generation {
+            entry.record = UsageRecord {
+                generation,
+                ..UsageRecord::default()
+            };
+        }
+        add(&mut entry.record.total, &delta.add);
+        entry.record.debt_ns = delta.debt_ns.unwrap_or(entry.record.debt_ns);
+        entry.dirty = true;
+    }
+
+    pub(super) fn note_vm(&self, vm_id: u32, note: VmNote) {
+        let mut notes = lock(&self.notes);
+        match notes.vms.entry(vm_id) {
+            std::collections::btree_map::Entry::Occupied(mut open) => open.get_mut().merge(note),
+            std::collections::btree_map::Entry::Vacant(free) => {
+                free.insert(note);
+            }
+        }
+    }
+
+    pub(super) fn note_gpu(&self, uuid: String, note: GpuNote) {
+        lock(&self.notes).gpus.insert(uuid, note);
+    }
+
+    /// Numbers, logs and keeps an event, unless its kind comes too often.
+    pub(crate) fn record(&self, draft: Draft) {
+        let event = {
+            let mut ring = lock(&self.ring);
+            let kind = draft.kind as u8;
+            let count = ring
+                .counts
+                .entry((kind, draft.label))
+                .or_insert(EventCount {
+                    kind: draft.kind,
+                    label: draft.label,
+                    count: 0,
+                });
+            count.count += 1;
+            let Some(held_back) = ring.admit(kind, draft.vm_id, Instant::now()) else {
+                return;
+            };
+            ring.push(draft, held_back)
+        };
+        super::log(&event);
+        self.latest.send_replace(event.seq);
+    }
+
+    /// What is to be saved, at most `limit` events; it stays until [`Journal::saved`].
+    pub(crate) fn unsaved(&self, limit: usize) -> Unsaved {
+        let mut unsaved = Unsaved::default();
+        {
+            let ring = lock(&self.ring);
+            let start = ring
+                .events
+                .partition_point(|event| event.seq < ring.saved_before);
+            unsaved.events = ring.events.range(start..).take(limit).cloned().collect();
+        }
+        let usage = lock(&self.usage);
+        let dirty = usage.iter().filter(|(_, entry)| entry.dirty);
+        unsaved.usage = dirty.map(|(vm_id, entry)| (*vm_id, entry.record)).collect();
+        unsaved
+    }
+
+    /// Takes what the mediation decided about VMs and GPUs; the caller remembers it from now on.
+    pub(crate) fn take_notes(&self) -> (BTreeMap<u32, VmNote>, BTreeMap<String, GpuNote>) {
+        let mut notes = lock(&self.notes);
+        (
+            std::mem::take(&mut notes.vms),
+            std::mem::take(&mut notes.gpus),
+        )
+    }
+
+    /// Whether events wait to be saved.
+    pub(crate) fn has_unsaved_events(&self) -> bool {
+        let ring = lock(&self.ring);
+        ring.events
+            .back()
+            .is_some_and(|event| event.seq >= ring.saved_before)
+    }
+
+    /// The store has `saved`; what changed meanwhile stays to be saved.
+    pub(crate) fn saved(&self, saved: &Unsaved) {
+        if let Some(last) = saved.events.last() {
+            let mut ring = lock(&self.ring);
+            ring.saved_before = ring.saved_before.max(last.seq + 1);
+        }
+        let mut usage = lock(&self.usage);
+        for (vm_id, record) in &saved.usage {
+            if let Some(entry) = usage.get_mut(vm_id) {
+                entry.dirty = entry.record != *record;
+            }
+        }
+    }
+}
+
+impl Ring {
+    /// Takes a token for one more event of `kind` about `vm_id`: how many were held back before it,
+    /// or `None` when this one is held back too.
+    fn admit(&mut self, kind: u8, vm_id: Option<u32>, now: Instant) -> Option<u64> {
+        let rate = self.rates.entry((kind, vm_id)).or_insert(Rate {
+            tokens: BURST,
+            since: now,
+            held_back: 0,
+        });
+        let waited = now.saturating_duration_since(rate.since);
+        let refilled = u32::try_from(waited.as_nanos() / REFILL.as_nanos()).unwrap_or(u32::MAX);
+        if refilled > 0 {
+            rate.tokens = rate.tokens.saturating_add(refilled).min(BURST);
+            rate.since = now;
+        }
+        if rate.tokens == 0 {
+            rate.held_back += 1;
+            return None;
+        }
+        rate.tokens -= 1;
+        Some(std::mem::take(&mut rate.held_back))
+    }
+
+    fn push(&mut self, draft: Draft, held_back: u64) -> Event {
+        let mut message = draft.message;
+        if held_back > 0 {
+            message.push_str(&format!(" ({held_back} like it were not listed)"));
+        }
+        let event = Event {
+            seq: self.next_seq,
+            at_unix_ms: now_unix_ms(),
+            kind: draft.kind,
+            severity: draft.severity,
+            vm_id: draft.vm_id,
+            session_id: draft.session_id,
+            gpu_uuid: draft.gpu_uuid,
+            pool: draft.pool,
+            message,
+        };
+        self.next_seq += 1;
+        if self.events.len() == RING
+            && let Some(oldest) = self.events.pop_front()
+            && oldest.seq >= self.saved_before
+        {
+            self.lost += 1;
+            self.saved_before = oldest.seq + 1;
+        }
+        self.events.push_back(event.clone());
+        event
+    }
+}
+
+fn add(total: &mut VmUsage, more: &VmUsage) {
+    let pairs = [
+        (&mut total.gpu_ns, more.gpu_ns),
+        (&mut total.wait_ns, more.wait_ns),
+        (&mut total.throttled_ns, more.throttled_ns),
+        (&mut total.calls, more.calls),
+        (&mut total.bytes_in, more.bytes_in),
+        (&mut total.bytes_out, more.bytes_out),
+        (&mut total.sessions, more.sessions),
+        (&mut total.kills, more.kills),
+        (&mut total.soft_limits, more.soft_limits),
+        (&mut total.refusals, more.refusals),
+        (&mut total.rate_limited, more.rate_limited),
+    ];
+    for (value, increment) in pairs {
+        *value = value.saturating_add(increment);
+    }
+}
+
+/// A panic elsewhere must not silence the journal: its state is valid between any two statements.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,341 @@
+//! What can happen, and how it reads.
+
+use std::time::Duration;
+
+use vgpu_proto::api::{EventKind, Severity};
+
+use super::journal::{Draft, GpuNote, VmNote};
+
+/// Why a session ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum EndCause {
+    /// The guest program finished, or its VM went away.
+    Guest,
+    /// The guest broke the protocol.
+    Protocol,
+    /// A device fault of its own work.
+    Fault,
+    /// The worker died.
+    WorkerDied,
+    /// The watchdog's hard limit.
+    HardLimit,
+    /// An administrator's command (kill, unregister, quarantine, move, unassign).
+    Administrator,
+    /// The worker cheated (lease, memory).
+    Cheating,
+    /// The GPU went away or is suspect.
+    GpuLost,
+    /// The daemon stopped.
+    Draining,
+}
+
+impl EndCause {
+    /// A stable short name, for metrics.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Guest => "guest",
+            Self::Protocol => "protocol",
+            Self::Fault => "fault",
+            Self::WorkerDied => "worker_died",
+            Self::HardLimit => "hard_limit",
+            Self::Administrator => "administrator",
+            Self::Cheating => "cheating",
+            Self::GpuLost => "gpu_lost",
+            Self::Draining => "draining",
+        }
+    }
+
+    fn severity(self) -> Severity {
+        match self {
+            Self::Guest | Self::Draining | Self::Administrator => Severity::Info,
+            Self::Protocol | Self::Fault | Self::HardLimit => Severity::Warning,
+            Self::WorkerDied | Self::Cheating | Self::GpuLost => Severity::Error,
+        }
+    }
+
+    fn kind(self) -> EventKind {
+        match self {
+            Self::Guest | Self::Protocol | Self::Fault => EventKind::SessionEnded,
+            Self::WorkerDied => EventKind::WorkerFailed,
+            Self::HardLimit => EventKind::HardLimit,
+            Self::Administrator | Self::Cheating | Self::GpuLost | Self::Draining => {
+                EventKind::SessionKilled
+            }
+        }
+    }
+}
+
+/// Something that happened in the mediation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Report {
+    /// A guest program was admitted.
+    SessionStarted {
+        /// The VM.
+        vm_id: u32,
+        /// The session.
+        session_id: u64,
+        /// Where it was placed.
+        gpu_uuid: String,
+        /// The program, as the guest says.
+        program: String,
+    },
+    /// A session ended.
+    SessionEnded {
+        /// The VM.
+        vm_id: u32,
+        /// The session.
+        session_id: u64,
+        /// Where it was placed.
+        gpu_uuid: Option<String>,
+        /// Why.
+        cause: EndCause,
+        /// More, as a sentence.
+        detail: String,
+    },
+    /// A turn passed its soft limit.
+    SoftLimit {
+        /// The VM.
+        vm_id: u32,
+        /// The session.
+        session_id: u64,
+        /// Where it runs.
+        gpu_uuid: String,
+        /// Without progress for this long.
+        after: Duration,
+    },
+    /// A VM got a strike.
+    Strike {
+        /// The VM.
+        vm_id: u32,
+        /// Its registration.
+        generation: u64,
+        /// Strikes now, this one included, forgotten ones not.
+        strikes: u32,
+        /// For what.
+        reason: String,
+    },
+    /// The scheduler quarantined a VM. It stays so over restarts, until it is released.
+    Quarantined {
+        /// The VM.
+        vm_id: u32,
+        /// Its registration.
+        generation: u64,
+        /// Why.
+        reason: String,
+    },
+    /// A guest was refused at the door.
+    Refused {
+        /// The VM, when it is known.
+        vm_id: Option<u32>,
+        /// Where it came from (`vsock:7`, a socket path).
+        peer: String,
+        /// A stable short name of the reason (`unknown_vm`).
+        code: &'static str,
+        /// The sentence the guest got.
+        message: String,
+    },
+    /// A rate limit began to hold a VM back.
+    RateLimited {
+        /// The VM.
+        vm_id: u32,
+        /// Which limit (`calls`, `bytes`, `gpu_time`).
+        what: &'static str,
+    },
+    /// A GPU takes nothing more until it was checked. It stays so over restarts.
+    GpuSuspect {
+        /// The GPU.
+        gpu_uuid: String,
+        /// Why.
+        reason: String,
+    },
+    /// A GPU is no longer answering at all.
+    GpuVanished {
+        /// The GPU.
+        gpu_uuid: String,
+        /// How that was seen.
+        reason: String,
+    },
+    /// A worker could not be started.
+    WorkerFailed {
+        /// The VM it was for.
+        vm_id: Option<u32>,
+        /// The session it was for.
+        session_id: Option<u64>,
+        /// Why.
+        message: String,
+    },
+}
+
+impl Report {
+    pub(super) fn vm_note(&self) -> Option<(u32, VmNote)> {
+        match self {
+            Self::Strike {
+                vm_id,
+                generation,
+                strikes,
+                ..
+            } => Some((*vm_id, VmNote::strike(*generation, *strikes))),
+            Self::Quarantined {
+                vm_id,
+                generation,
+                reason,
+            } => Some((*vm_id, VmNote::quarantine(*generation, reason.clone()))),
+            _ => None,
+        }
+    }
+
+    pub(super) fn gpu_note(&self) -> Option<(String, GpuNote)> {
+        match self {
+            Self::GpuSuspect { gpu_uuid, reason } => {
+                Some((gpu_uuid.clone(), GpuNote::Suspect(reason.clone())))
+            }
+            Self::GpuVanished { gpu_uuid, reason } => {
+                Some((gpu_uuid.clone(), GpuNote::Vanished(reason.clone())))
+            }
+            _ => None,
+        }
+    }
+
+    pub(super) fn into_draft(self) -> Draft {
+        match self {
+            Self::SessionStarted {
+                vm_id,
+                session_id,
+                gpu_uuid,
+                program,
+            } => Draft {
+                gpu_uuid: Some(gpu_uuid),
+                ..Draft::session(
+                    EventKind::SessionStarted,
+                    Severity::Info,
+                    vm_id,
+                    session_id,
+                    format!(
+                        "VM {vm_id} started {} as session {session_id}",
+                        clean(&program)
+                    ),
+                )
+            },
+            Self::SessionEnded {
+                vm_id,
+                session_id,
+                gpu_uuid,
+                cause,
+                detail,
+            } => Draft {
+                gpu_uuid,
+                label: cause.name(),
+                ..Draft::session(
+                    cause.kind(),
+                    cause.severity(),
+                    vm_id,
+                    session_id,
+                    format!(
+                        "Session {session_id} of VM {vm_id} ended: {}",
+                        clean(&detail)
+                    ),
+                )
+            },
+            Self::SoftLimit {
+                vm_id,
+                session_id,
+                gpu_uuid,
+                after,
+            } => Draft {
+                gpu_uuid: Some(gpu_uuid),
+                ..Draft::session(
+                    EventKind::SoftLimit,
+                    Severity::Warning,
+                    vm_id,
+                    session_id,
+                    format!(
+                        "Session {session_id} of VM {vm_id} held the GPU for {} ms without \
+                         progress (soft limit)",
+                        after.as_millis()
+                    ),
+                )
+            },
+            Self::Strike {
+                vm_id,
+                strikes,
+                reason,
+                ..
+            } => Draft::vm(
+                EventKind::Strike,
+                Severity::Warning,
+                vm_id,
+                format!("VM {vm_id} got strike {strikes}: {}", clean(&reason)),
+            ),
+            Self::Quarantined { vm_id, reason, .. } => Draft::vm(
+                EventKind::Quarantined,
+                Severity::Error,
+                vm_id,
+                format!(
+                    "VM {vm_id} is quarantined: {}. `vgpu-admin release --vm-id={vm_id}` ends it.",
+                    clean(&reason)
+                ),
+            ),
+            Self::Refused {
+                vm_id,
+                peer,
+                code,
+                message,
+            } => Draft {
+                vm_id,
+                label: code,
+                ..Draft::daemon(
+                    EventKind::Refused,
+                    Severity::Warning,
+                    format!("Refused {}: {}", clean(&peer), clean(&message)),
+                )
+            },
+            Self::RateLimited { vm_id, what } => Draft {
+                label: what,
+                ..Draft::vm(
+                    EventKind::RateLimited,
+                    Severity::Info,
+                    vm_id,
+                    format!("VM {vm_id} is held back by its {what} limit"),
+                )
+            },
+            Self::GpuSuspect { gpu_uuid, reason } => Draft::gpu(
+                EventKind::GpuSuspect,
+                gpu_uuid,
+                format!(
+                    "takes no more work until it was checked: {}",
+                    clean(&reason)
+                ),
+            ),
+            Self::GpuVanished { gpu_uuid, reason } => Draft::gpu(
+                EventKind::GpuVanished,
+                gpu_uuid,
+                format!("is gone: {}", clean(&reason)),
+            ),
+            Self::WorkerFailed {
+                vm_id,
+                session_id,
+                message,
+            } => Draft {
+                vm_id,
+                session_id,
+                ..Draft::daemon(EventKind::WorkerFailed, Severity::Error, clean(&message))
+            },
+        }
+    }
+}
+
+/// Text that may come from a guest, made fit for one line: control characters (terminal escapes
+/// among them) replaced, at most 500 characters.
+pub(super) fn clean(text: &str) -> String {
+    const LONGEST: usize = 500;
+    let mut clean: String = text
+        .chars()
+        .take(LONGEST)
+        .map(|c| if c.is_control() { '\u{fffd}' } else { c })
+        .collect();
+    if text.chars().nth(LONGEST).is_some() {
+        clean.push('…');
+    }
+    clean
+}

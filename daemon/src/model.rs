@@ -1,0 +1,398 @@
+//! The daemon's own records: what is configured, and what runs.
+//!
+//! Three kinds of facts, kept apart:
+//! - *configuration* (`*Record`): what administrators and scans said. The store keeps it; it changes
+//!   only by a committed command.
+//! - *runtime* ([`RuntimeSnapshot`]): what the mediation is doing now. Never stored.
+//! - *usage* ([`UsageDelta`]): totals that grow, stored now and then.
+//!
+//! What administrators see (`vgpu_proto::api`) is made out of the three in [`crate::api`].
+
+use serde::{Deserialize, Serialize};
+use vgpu_proto::api::{
+    GpuHealth, GpuSource, GpuState, HostState, LatencySummary, MigInstance, PoolSettings, Priority,
+    Quarantine, Session, VmLimits, VmState, VmUsage, WaitReason,
+};
+pub use vgpu_sched::Histogram;
+
+/// A GPU as it is known, present or not.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GpuRecord {
+    /// The number administrators use; given at first sight and kept for the UUID.
+    pub gpu_id: u32,
+    /// What was seen last.
+    pub seen: ScannedGpu,
+    /// Whether it takes work.
+    pub state: GpuState,
+    /// Why it is in this state, when that needs a reason.
+    pub state_reason: Option<String>,
+    /// First sight.
+    pub first_seen_unix_ms: u64,
+    /// Last sight.
+    pub last_seen_unix_ms: u64,
+}
+
+impl GpuRecord {
+    /// Whether new work may be placed on it.
+    #[must_use]
+    pub fn is_usable(&self) -> bool {
+        self.state == GpuState::Ready
+    }
+}
+
+/// A GPU as a scan saw it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ScannedGpu {
+    /// Identity.
+    pub uuid: String,
+    /// The driver's index at the time of the scan; changes between boots.
+    pub ordinal: u32,
+    /// The driver's name for the device.
+    pub model: String,
+    /// Total device memory.
+    pub memory_bytes: u64,
+    /// Memory in use by anything.
+    pub memory_used_bytes: Option<u64>,
+    /// PCI address.
+    pub pci_address: Option<String>,
+    /// Driver version.
+    pub driver: Option<String>,
+    /// Compute capability (`9.0`).
+    pub compute_capability: Option<String>,
+    /// Where these facts come from.
+    pub source: GpuSource,
+    /// MIG instances.
+    pub mig: Vec<MigInstance>,
+    /// Health.
+    pub health: GpuHealth,
+}
+
+/// What a scan found.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ScanResult {
+    /// The GPUs present.
+    pub gpus: Vec<ScannedGpu>,
+    /// What could not be found out, as sentences.
+    pub warnings: Vec<String>,
+}
+
+/// A pool.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PoolRecord {
+    /// Its name.
+    pub name: String,
+    /// Its settings.
+    pub settings: PoolSettings,
+    /// When it was created.
+    pub created_unix_ms: u64,
+}
+
+/// A GPU serves a pool.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AssignmentRecord {
+    /// The GPU.
+    pub gpu_uuid: String,
+    /// The pool.
+    pub pool: String,
+    /// Since when.
+    pub since_unix_ms: u64,
+}
+
+/// A registered VM.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VmRecord {
+    /// Its number, from 1.
+    pub vm_id: u32,
+    /// Its name, unique.
+    pub name: String,
+    /// Its pool.
+    pub pool: String,
+    /// Its class.
+    pub priority: Priority,
+    /// Its weight within the class, in percent.
+    pub factor_percent: u32,
+    /// Grows with every registration on this host; a session belongs to (vm_id, generation).
+    pub generation: u64,
+    /// Its AF_VSOCK CID, unique.
+    pub cid: Option<u32>,
+    /// A Unix socket of its own, in addition to those the configuration gives every VM.
+    pub socket: Option<String>,
+    /// Only this uid may connect on its Unix sockets.
+    pub peer_uid: Option<u32>,
+    /// Its own limits.
+    pub limits: VmLimits,
+    /// Why it is refused, when it is.
+    pub quarantine: Option<Quarantine>,
+    /// Strikes not yet forgotten, as of `last_strike_unix_ms`.
+    pub strikes: u32,
+    /// When the last strike was given; 0 when there was none.
+    pub last_strike_unix_ms: u64,
+    /// When it was registered.
+    pub registered_unix_ms: u64,
+}
+
+impl VmRecord {
+    /// Whether it is served.
+    #[must_use]
+    pub fn state(&self) -> VmState {
+        match self.quarantine {
+            Some(_) => VmState::Quarantined,
+            None => VmState::Active,
+        }
+    }
+
+    /// The limits in force: the VM's own, else `defaults`, and for the watchdog the pool's.
+    #[must_use]
+    pub fn effective_limits(&self, defaults: &VmLimits, pool: &PoolSettings) -> EffectiveLimits {
+        let of = |own: Option<u64>, default: Option<u64>| own.or(default).filter(|&n| n > 0);
+        let (own, def) = (&self.limits, defaults);
+        let calls_per_s = of(own.calls_per_s, def.calls_per_s);
+        let bytes_per_s = of(own.bytes_per_s, def.bytes_per_s);
+        let gpu_ms_per_s = of(own.gpu_ms_per_s, def.gpu_ms_per_s);
+        EffectiveLimits {
+            calls_per_s,
+            // Without a burst of its own a bucket holds one second's worth.
+            calls_burst: of(own.calls_burst, def.calls_burst).or(calls_per_s),
+            bytes_per_s,
+            bytes_burst: of(own.bytes_burst, def.bytes_burst).or(bytes_per_s),
+            gpu_ms_per_s,
+            gpu_ms_burst: of(own.gpu_ms_burst, def.gpu_ms_burst).or(gpu_ms_per_s),
+            queue_calls: of(own.queue_calls, def.queue_calls),
+            queue_bytes: of(own.queue_bytes, def.queue_bytes),
+            sessions: of(own.sessions, def.sessions),
+            memory_bytes: of(own.memory_bytes, def.memory_bytes),
+            soft_limit_ms: of(own.soft_limit_ms, Some(pool.soft_limit_ms)),
+            hard_limit_ms: of(own.hard_limit_ms, Some(pool.hard_limit_ms)),
+        }
+    }
+
+    /// The strikes still counted at `now_unix_ms`, when one is forgotten per `decay_s` (0 = never).
+    #[must_use]
+    pub fn strikes_at(&self, now_unix_ms: u64, decay_s: u64) -> u32 {
+        let Some(decay_ms) = decay_s.checked_mul(1000).filter(|&ms| ms > 0) else {
+            return self.strikes;
+        };
+        let forgotten = now_unix_ms.saturating_sub(self.last_strike_unix_ms) / decay_ms;
+        self.strikes
+            .saturating_sub(u32::try_from(forgotten).unwrap_or(u32::MAX))
+    }
+}
+
+/// Limits as they are enforced; `None` is no limit.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct EffectiveLimits {
+    /// Calls per second.
+    pub calls_per_s: Option<u64>,
+    /// Size of the call bucket.
+    pub calls_burst: Option<u64>,
+    /// Payload bytes per second, both directions together.
+    pub bytes_per_s: Option<u64>,
+    /// Size of the byte bucket.
+    pub bytes_burst: Option<u64>,
+    /// GPU milliseconds per second.
+    pub gpu_ms_per_s: Option<u64>,
+    /// Size of the GPU time bucket, in ms.
+    pub gpu_ms_burst: Option<u64>,
+    /// Calls that may wait.
+    pub queue_calls: Option<u64>,
+    /// Bytes that may wait.
+    pub queue_bytes: Option<u64>,
+    /// Sessions at once.
+    pub sessions: Option<u64>,
+    /// Device memory.
+    pub memory_bytes: Option<u64>,
+    /// Soft limit of the watchdog.
+    pub soft_limit_ms: Option<u64>,
+    /// Hard limit of the watchdog.
+    pub hard_limit_ms: Option<u64>,
+}
+
+impl EffectiveLimits {
+    /// For administrators, where 0 means no limit.
+    #[must_use]
+    pub fn to_api(&self) -> VmLimits {
+        let or_zero = |value: Option<u64>| Some(value.unwrap_or(0));
+        VmLimits {
+            calls_per_s: or_zero(self.calls_per_s),
+            calls_burst: or_zero(self.calls_burst),
+            bytes_per_s: or_zero(self.bytes_per_s),
+            bytes_burst: or_zero(self.bytes_burst),
+            gpu_ms_per_s: or_zero(self.gpu_ms_per_s),
+            gpu_ms_burst: or_zero(self.gpu_ms_burst),
+            queue_calls: or_zero(self.queue_calls),
+            queue_bytes: or_zero(self.queue_bytes),
+            sessions: or_zero(self.sessions),
+            memory_bytes: or_zero(self.memory_bytes),
+            soft_limit_ms: or_zero(self.soft_limit_ms),
+            hard_limit_ms: or_zero(self.hard_limit_ms),
+        }
+    }
+}
+
+/// What a VM used since the last report; all fields are increments.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct UsageDelta {
+    /// See [`VmUsage`]; its fields, as increments.
+    pub add: VmUsage,
+    /// The VM's debt to its neighbours now (not an increment), where the scheduler keeps one. It
+    /// outlives idling and restarts.
+    pub debt_ns: Option<u64>,
+}
+
+/// Totals of a VM as they are stored.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct UsageRecord {
+    /// The registration they belong to; another one starts at zero.
+    pub generation: u64,
+    /// The totals.
+    pub total: VmUsage,
+    /// The VM's debt to its neighbours.
+    pub debt_ns: u64,
+}
+
+/// What the mediation is doing now.
+#[derive(Debug, Clone, Default)]
+pub struct RuntimeSnapshot {
+    /// Serving, starting or draining; `None` before the mediation has said anything.
+    pub state: Option<HostState>,
+    /// GPUs the mediation knows.
+    pub gpus: Vec<GpuRuntime>,
+    /// VMs that have run since the daemon started.
+    pub vms: Vec<VmRuntime>,
+    /// Open sessions. `gpu_id` may be left empty: the API fills it in from `gpu_uuid`.
+    pub sessions: Vec<Session>,
+    /// Decisions the scheduler has taken.
+    pub decisions: u64,
+    /// Time one decision took.
+    pub decision_time: Histogram,
+    /// Lease moves: from the revoke (or release) to the next holder's grant.
+    pub handoff_time: Histogram,
+    /// Workers of an earlier daemon that are not yet verified gone.
+    pub leftover_workers: u32,
+    /// What needs an administrator, as sentences.
+    pub warnings: Vec<String>,
+}
+
+/// A GPU, now.
+#[derive(Debug, Clone, Default)]
+pub struct GpuRuntime {
+    /// The GPU.
+    pub uuid: String,
+    /// Sessions placed on it.
+    pub sessions: u32,
+    /// The VM that holds the lease.
+    pub holder_vm_id: Option<u32>,
+    /// Part of the last second in which a lease was held, 0 to 1000.
+    pub busy_permille: u32,
+    /// Lease moves since the daemon started.
+    pub handoffs: u64,
+    /// Time in which a lease was held, since the daemon started.
+    pub busy_ns: u64,
+    /// Memory in use by the last probe.
+    pub memory_used_bytes: Option<u64>,
+}
+
+/// A VM, now.
+#[derive(Debug, Clone, Default)]
+pub struct VmRuntime {
+    /// The VM.
+    pub vm_id: u32,
+    /// The GPU it is placed on.
+    pub gpu_uuid: Option<String>,
+    /// Open sessions.
+    pub sessions: u32,
+    /// Calls that wait.
+    pub queue_calls: u64,
+    /// Bytes that wait.
+    pub queue_bytes: u64,
+    /// Device memory held.
+    pub memory_bytes: u64,
+    /// Part of its GPU's charged time over the last second, 0 to 1000.
+    pub share_permille: u32,
+    /// Why it waits.
+    pub waiting: Option<WaitReason>,
+    /// Waiting for a turn.
+    pub wait: Histogram,
+    /// Length of its turns.
+    pub service: Histogram,
+}
+
+/// A distribution as administrators see it.
+#[must_use]
+pub fn summary(histogram: &Histogram) -> LatencySummary {
+    LatencySummary {
+        count: histogram.count(),
+        p50_us: histogram.quantile_ns(500) / 1_000,
+        p95_us: histogram.quantile_ns(950) / 1_000,
+        p99_us: histogram.quantile_ns(990) / 1_000,
+    }
+}
+
+/// Now, by the host's clock, as the records keep it.
+#[must_use]
+pub fn now_unix_ms() -> u64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    since.map_or(0, |d| u64::try_from(d.as_millis()).unwrap_or(u64::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn vm() -> VmRecord {
+        VmRecord {
+            vm_id: 1,
+            name: "vm1".into(),
+            pool: "A".into(),
+            priority: Priority::High,
+            factor_percent: 100,
+            generation: 1,
+            cid: None,
+            socket: None,
+            peer_uid: None,
+            limits: VmLimits::default(),
+            quarantine: None,
+            strikes: 3,
+            last_strike_unix_ms: 10_000,
+            registered_unix_ms: 0,
+        }
+    }
+
+    #[test]
+    fn limits_come_from_the_vm_then_the_default_and_zero_is_none() {
+        let mut vm = vm();
+        vm.limits.calls_per_s = Some(50);
+        vm.limits.sessions = Some(0);
+        let defaults = VmLimits {
+            sessions: Some(8),
+            queue_calls: Some(100),
+            ..VmLimits::default()
+        };
+        let pool = PoolSettings {
+            hard_limit_ms: 0,
+            ..PoolSettings::default()
+        };
+        let limits = vm.effective_limits(&defaults, &pool);
+        assert_eq!(limits.calls_per_s, Some(50));
+        assert_eq!(limits.calls_burst, Some(50), "one second's worth");
+        assert_eq!(limits.sessions, None, "0 lifts the default");
+        assert_eq!(limits.queue_calls, Some(100));
+        assert_eq!(limits.hard_limit_ms, None);
+        assert_eq!(limits.soft_limit_ms, Some(pool.soft_limit_ms));
+        assert_eq!(limits.to_api().sessions, Some(0));
+    }
+
+    #[test]
+    fn strikes_are_forgotten_one_by_one() {
+        let vm = vm();
+        assert_eq!(vm.strikes_at(10_000, 5), 3);
+        assert_eq!(vm.strikes_at(15_000, 5), 2);
+        assert_eq!(vm.strikes_at(1_000_000, 5), 0);
+        assert_eq!(vm.strikes_at(1_000_000, 0), 3, "never");
+        assert_eq!(
+            vm.strikes_at(0, 5),
+            3,
+            "a clock that went back forgets nothing"
+        );
+    }
+}

@@ -1,0 +1,317 @@
+//! What survives: GPUs, pools, assignments, VMs, limits, usage, strikes, events, the audit trail.
+//!
+//! SQLite in WAL mode with `synchronous=FULL`, owned by one writer thread. A command is applied to a
+//! copy of the [`Catalog`], saved with its audit line in one transaction, and published; then the
+//! caller hands the changes to the mediation and acknowledges. Readers get the published catalog and
+//! never wait for the disk.
+//!
+//! When the disk is full, commands are refused with a sentence, and everything else goes on: the
+//! catalog is in memory, usage is summed up there, events wait in a bounded ring.
+
+pub mod catalog;
+pub mod command;
+mod rows;
+pub mod rules;
+mod schema;
+mod writer;
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use crossbeam::channel::{Sender, TrySendError};
+use tokio::sync::oneshot;
+use vgpu_proto::api::{AuditEntry, ErrorCode, ErrorDetail, Event, PoolSettings};
+
+pub use catalog::{Catalog, Context};
+pub use command::{Actor, Command, Outcome, ScanDiff};
+pub use schema::StoreError;
+
+use crate::events::Journal;
+use command::refuse;
+use writer::{Job, Writer};
+
+/// Commands that may wait for the writer.
+const QUEUE: usize = 256;
+
+/// How the store is kept.
+#[derive(Debug, Clone)]
+pub struct StoreOptions {
+    /// Settings of a pool whose creator names none.
+    pub pool_defaults: PoolSettings,
+    /// Events kept.
+    pub events_kept: u64,
+    /// Usage is saved this often.
+    pub usage_flush: Duration,
+}
+
+impl Default for StoreOptions {
+    fn default() -> Self {
+        Self {
+            pool_defaults: PoolSettings::default(),
+            events_kept: 100_000,
+            usage_flush: Duration::from_secs(5),
+        }
+    }
+}
+
+/// Whether the store can be written.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct StoreHealth {
+    /// Why not, as a sentence; `None` is good.
+    pub problem: Option<String>,
+    /// Transactions since the daemon started.
+    pub commits: u64,
+    /// Transactions that failed.
+    pub failures: u64,
+}
+
+/// The store.
+#[derive(Debug)]
+pub struct Store {
+    file: PathBuf,
+    jobs: Sender<Job>,
+    shared: Arc<Shared>,
+    journal: Arc<Journal>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// What the writer publishes.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    catalog: RwLock<Arc<Catalog>>,
+    health: Mutex<StoreHealth>,
+}
+
+impl Shared {
+    pub(crate) fn catalog(&self) -> Arc<Catalog> {
+        self.catalog
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
+    pub(crate) fn publish(&self, catalog: Catalog) -> Arc<Catalog> {
+        let catalog = Arc::new(catalog);
+        *self.catalog.write().unwrap_or_else(PoisonError::into_inner) = catalog.clone();
+        catalog
+    }
+
+    pub(crate) fn update_health(&self, update: impl FnOnce(&mut StoreHealth)) {
+        update(&mut self.health.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+}
+
+impl Store {
+    /// Opens (or creates) the database and starts the writer.
+    ///
+    /// # Errors
+    /// A sentence that names the file; the file is then as it was.
+    pub fn open(file: &Path, options: StoreOptions) -> Result<Self, StoreError> {
+        let lock = writer::lock_file(file)?;
+        let connection = schema::open(file)?;
+        let fail = |error: rusqlite::Error| StoreError::from_sqlite(file, &error);
+        let catalog = rows::load_catalog(&connection).map_err(fail)?;
+        let usage = rows::load_usage(&connection).map_err(fail)?;
+        let last_event = rows::last_event(&connection).map_err(fail)?;
+        let journal = Arc::new(Journal::new(last_event, usage));
+        let shared = Arc::new(Shared {
+            catalog: RwLock::new(Arc::new(catalog)),
+            health: Mutex::new(StoreHealth::default()),
+        });
+        let (jobs, queue) = crossbeam::channel::bounded(QUEUE);
+        let writer = Writer::new(connection, lock, shared.clone(), journal.clone(), options);
+        let thread = std::thread::Builder::new()
+            .name("store".into())
+            .spawn(move || writer.run(&queue))
+            .map_err(|error| StoreError::Open {
+                file: file.to_path_buf(),
+                message: format!("cannot start the writer thread: {error}"),
+            })?;
+        Ok(Self {
+            file: file.to_path_buf(),
+            jobs,
+            shared,
+            journal,
+            thread: Mutex::new(Some(thread)),
+        })
+    }
+
+    /// The database file.
+    #[must_use]
+    pub fn file(&self) -> &Path {
+        &self.file
+    }
+
+    /// Everything configured, as committed last. Never waits for the disk.
+    #[must_use]
+    pub fn catalog(&self) -> Arc<Catalog> {
+        self.shared.catalog()
+    }
+
+    /// Events and usage on their way here.
+    #[must_use]
+    pub fn journal(&self) -> &Arc<Journal> {
+        &self.journal
+    }
+
+    /// Whether it can be written.
+    #[must_use]
+    pub fn health(&self) -> StoreHealth {
+        self.shared
+            .health
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
+    /// Carries out a command: when this returns `Ok`, it is on the disk.
+    ///
+    /// # Errors
+    /// A refusal; nothing was changed then.
+    pub async fn execute(
+        &self,
+        actor: Actor,
+        key: Option<String>,
+        command: Command,
+    ) -> Result<Outcome, ErrorDetail> {
+        let (reply, answer) = oneshot::channel();
+        self.send(Job::Execute {
+            actor,
+            key,
+            command: Box::new(command),
+            reply,
+        })?;
+        answer.await.map_err(|_| stopped())?
+    }
+
+    /// As [`Store::execute`], for callers without a runtime.
+    ///
+    /// # Errors
+    /// As [`Store::execute`].
+    pub fn execute_blocking(
+        &self,
+        actor: Actor,
+        key: Option<String>,
+        command: Command,
+    ) -> Result<Outcome, ErrorDetail> {
+        let (reply, answer) = oneshot::channel();
+        self.send(Job::Execute {
+            actor,
+            key,
+            command: Box::new(command),
+            reply,
+        })?;
+        answer.blocking_recv().map_err(|_| stopped())?
+    }
+
+    /// Takes over settings that were read again.
+    pub fn configure(&self, options: StoreOptions) {
+        // When the queue is full of commands, the next reload will do.
+        let _ = self.jobs.try_send(Job::Configure(Box::new(options)));
+    }
+
+    /// Events after `since`, oldest first: from the disk as far as they are no longer in memory.
+    ///
+    /// # Errors
+    /// When the database cannot be read.
+    pub async fn events(&self, since: u64, limit: usize) -> Result<Vec<Event>, ErrorDetail> {
+        let oldest = self.journal.oldest_seq();
+        let mut events = Vec::new();
+        if since.saturating_add(1) < oldest {
+            events = self
+                .read(move |connection| rows::load_events(connection, since, oldest, limit))
+                .await?;
+        }
+        let after = events.last().map_or(since, |event| event.seq);
+        if events.len() < limit {
+            events.extend(
+                self.journal
+                    .events_after(after, limit - events.len(), |_| true),
+            );
+        }
+        Ok(events)
+    }
+
+    /// The audit trail after `since`, oldest first.
+    ///
+    /// # Errors
+    /// When the database cannot be read.
+    pub async fn audit(&self, since: u64, limit: usize) -> Result<Vec<AuditEntry>, ErrorDetail> {
+        self.read(move |connection| rows::load_audit(connection, since, limit))
+            .await
+    }
+
+    /// SQLite's own check of the whole file: what is wrong, or `None`.
+    ///
+    /// # Errors
+    /// When the database cannot be read.
+    pub async fn integrity(&self) -> Result<Option<String>, ErrorDetail> {
+        self.read(|connection| schema::integrity(connection, "integrity_check"))
+            .await
+    }
+
+    /// Saves what waits and stops. Commands that come later are refused.
+    pub fn close(&self) {
+        let thread = self
+            .thread
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
+        if let Some(thread) = thread {
+            let _ = self.jobs.send(Job::Stop);
+            if thread.join().is_err() {
+                tracing::error!("the store's writer thread panicked");
+            }
+        }
+    }
+
+    async fn read<T: Send + 'static>(
+        &self,
+        query: impl FnOnce(&rusqlite::Connection) -> Result<T, rusqlite::Error> + Send + 'static,
+    ) -> Result<T, ErrorDetail> {
+        let (reply, answer) = oneshot::channel();
+        self.send(Job::Read(Box::new(move |connection| {
+            let _ = reply.send(query(connection));
+        })))?;
+        answer.await.map_err(|_| stopped())?.map_err(|error| {
+            refuse(
+                ErrorCode::Internal,
+                format!(
+                    "The state database {} cannot be read: {error}.",
+                    self.file.display()
+                ),
+                "`vgpu-admin doctor` checks it.",
+            )
+        })
+    }
+
+    fn send(&self, job: Job) -> Result<(), ErrorDetail> {
+        self.jobs.try_send(job).map_err(|error| match error {
+            TrySendError::Full(_) => refuse(
+                ErrorCode::StoreUnwritable,
+                "The state database does not keep up: too many commands wait for the disk.",
+                "Nothing was changed. Try again; if it stays so, look at the disk.",
+            ),
+            TrySendError::Disconnected(_) => stopped(),
+        })
+    }
+}
+
+impl Drop for Store {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+fn stopped() -> ErrorDetail {
+    refuse(
+        ErrorCode::Draining,
+        "The daemon is stopping.",
+        "Nothing more is changed.",
+    )
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,375 @@
+//! GPUs: what scans find, and which pools they serve.
+
+use std::collections::BTreeSet;
+
+use vgpu_proto::api::{
+    AssignRequest, ErrorCode, ErrorDetail, GpuSource, GpuState, PoolCreate, UnassignRequest,
+};
+
+use super::super::command::{Outcome, ScanDiff, refuse};
+use super::{Catalog, Context, list};
+use crate::mediation::Change;
+use crate::model::{AssignmentRecord, GpuRecord, ScanResult, ScannedGpu};
+
+impl Catalog {
+    pub(super) fn assign_gpu(
+        &mut self,
+        request: &AssignRequest,
+        context: &Context,
+    ) -> Result<Outcome, ErrorDetail> {
+        let gpu = self.gpu(&request.gpu)?.clone();
+        let (gpu_id, uuid) = (gpu.gpu_id, gpu.seen.uuid.clone());
+        let mut outcome = Outcome {
+            target: format!("gpu {gpu_id} pool {}", request.pool),
+            ..Outcome::default()
+        };
+        if request.create_pool && !self.pools.contains_key(&request.pool) {
+            let create = PoolCreate {
+                name: request.pool.clone(),
+                ..PoolCreate::default()
+            };
+            outcome.changes = self.create_pool(&create, context)?.changes;
+        }
+        self.pool(&request.pool)?;
+        let key = (uuid.clone(), request.pool.clone());
+        if self.assignments.contains_key(&key) {
+            outcome.message = format!("GPU {gpu_id} already serves pool {}.", request.pool);
+            return Ok(outcome);
+        }
+        let serving = self.pools_of(&uuid);
+        if !serving.is_empty() && !request.shared {
+            return Err(refuse(
+                ErrorCode::GpuAssignedElsewhere,
+                format!("GPU {gpu_id} serves pool {}.", list(serving.into_iter())),
+                format!(
+                    "Take it out first (`vgpu-admin unassign-gpu --gpu-id={gpu_id}`), or let the \
+                     pools share it (`--shared`)."
+                ),
+            ));
+        }
+        if gpu.state == GpuState::Vanished {
+            return Err(refuse(
+                ErrorCode::GpuUnusable,
+                format!(
+                    "GPU {gpu_id} ({}) was not seen by the last scan.",
+                    gpu.seen.model
+                ),
+                "Look with `vgpu-admin scan-gpus`.",
+            ));
+        }
+        outcome.warnings = assignment_warnings(&gpu);
+        let assignment = AssignmentRecord {
+            gpu_uuid: uuid,
+            pool: request.pool.clone(),
+            since_unix_ms: context.now_unix_ms,
+        };
+        self.assignments.insert(key, assignment.clone());
+        outcome.changes.push(Change::GpuAssigned(assignment));
+        outcome.message = format!(
+            "GPU {gpu_id} ({}) serves pool {}.",
+            gpu.seen.model, request.pool
+        );
+        Ok(outcome)
+    }
+
+    pub(super) fn unassign_gpu(
+        &mut self,
+        request: &UnassignRequest,
+    ) -> Result<Outcome, ErrorDetail> {
+        let gpu = self.gpu(&request.gpu)?;
+        let (gpu_id, uuid) = (gpu.gpu_id, gpu.seen.uuid.clone());
+        if let Some(pool) = &request.pool {
+            self.pool(pool)?;
+        }
+        let wanted = |a: &&AssignmentRecord| {
+            a.gpu_uuid == uuid && request.pool.as_ref().is_none_or(|pool| *pool == a.pool)
+        };
+        let gone: Vec<_> = self.assignments.values().filter(wanted).cloned().collect();
+        for assignment in &gone {
+            self.assignments
+                .remove(&(uuid.clone(), assignment.pool.clone()));
+        }
+        let pools = list(gone.iter().map(|assignment| assignment.pool.clone()));
+        Ok(Outcome {
+            target: format!("gpu {gpu_id}"),
+            message: match gone.len() {
+                0 => format!("GPU {gpu_id} does not serve it."),
+                _ => format!("GPU {gpu_id} serves pool {pools} no longer."),
+            },
+            changes: gone.into_iter().map(Change::GpuUnassigned).collect(),
+            ..Outcome::default()
+        })
+    }
+
+    /// Reconciles what is known with what is there.
+    pub(super) fn take_scan(&mut self, scan: &ScanResult, context: &Context) -> Outcome {
+        let before = self.gpus.clone();
+        let mut diff = ScanDiff::default();
+        let mut present = BTreeSet::new();
+        for seen in &scan.gpus {
+            present.insert(self.take_seen(seen, context, &mut diff));
+        }
+        for gpu in self.gpus.values_mut() {
+            if !present.contains(&gpu.seen.uuid) && gpu.state != GpuState::Vanished {
+                gpu.state = GpuState::Vanished;
+                gpu.state_reason = Some("not seen by the last scan".into());
+                diff.vanished.push(gpu.gpu_id);
+            }
+        }
+        let warnings = diff
+            .vanished
+            .iter()
+            .filter_map(|id| self.vanished_warning(*id))
+            .collect();
+        Outcome {
+            // Even if only temperatures differ: the mediation gets what is true now.
+            changes: if before == self.gpus {
+                Vec::new()
+            } else {
+                vec![self.inventory()]
+            },
+            target: "host".into(),
+            message: format!(
+                "{} GPUs found: {} new, {} back, {} moved, {} vanished.",
+                present.len(),
+                diff.added.len(),
+                diff.returned.len(),
+                diff.moved.len(),
+                diff.vanished.len()
+            ),
+            scan: Some(diff),
+            warnings,
+            ..Outcome::default()
+        }
+    }
+
+    /// Takes one seen GPU over and returns the UUID under which it is known.
+    fn take_seen(&mut self, seen: &ScannedGpu, context: &Context, diff: &mut ScanDiff) -> String {
+        let mut seen = seen.clone();
+        self.reconcile_identity(&mut seen);
+        let uuid = seen.uuid.clone();
+        let now = context.now_unix_ms;
+        let next_id = self
+            .gpus
+            .values()
+            .map(|gpu| gpu.gpu_id + 1)
+            .max()
+            .unwrap_or(0);
+        let Some(gpu) = self.gpus.get_mut(&uuid) else {
+            diff.added.push(next_id);
+            let gpu = GpuRecord {
+                gpu_id: next_id,
+                seen,
+                state: GpuState::Ready,
+                state_reason: None,
+                first_seen_unix_ms: now,
+                last_seen_unix_ms: now,
+            };
+            self.gpus.insert(uuid.clone(), gpu);
+            return uuid;
+        };
+        if gpu.state == GpuState::Vanished {
+            gpu.state = GpuState::Ready;
+            gpu.state_reason = None;
+            diff.returned.push(gpu.gpu_id);
+        }
+        if gpu.seen.pci_address != seen.pci_address {
+            diff.moved.push(gpu.gpu_id);
+        }
+        gpu.seen = seen;
+        gpu.last_seen_unix_ms = now;
+        uuid
+    }
+
+    /// The PCI bus knows no UUIDs: a board seen there is the one that NVML showed at that address,
+    /// and a board that NVML shows is the one that was seen on the bus there before.
+    fn reconcile_identity(&mut self, seen: &mut ScannedGpu) {
+        if self.gpus.contains_key(&seen.uuid) || seen.pci_address.is_none() {
+            return;
+        }
+        let same_place = |gpu: &&GpuRecord| gpu.seen.pci_address == seen.pci_address;
+        let Some(known) = self.gpus.values().find(same_place) else {
+            return;
+        };
+        match (known.seen.source, seen.source) {
+            (GpuSource::Nvml, GpuSource::Sysfs) => {
+                seen.uuid = known.seen.uuid.clone();
+                seen.model = known.seen.model.clone();
+                seen.memory_bytes = known.seen.memory_bytes;
+                seen.health.ok = false;
+                seen.health
+                    .problems
+                    .push("NVML does not show it; is the driver loaded?".into());
+            }
+            (GpuSource::Sysfs, GpuSource::Nvml) => {
+                let old = known.seen.uuid.clone();
+                self.rename_gpu(&old, &seen.uuid);
+            }
+            _ => {}
+        }
+    }
+
+    fn rename_gpu(&mut self, old: &str, new: &str) {
+        if let Some(mut gpu) = self.gpus.remove(old) {
+            gpu.seen.uuid = new.to_owned();
+            self.gpus.insert(new.to_owned(), gpu);
+        }
+        let moved: Vec<_> = self
+            .assignments
+            .keys()
+            .filter(|(uuid, _)| uuid == old)
+            .cloned()
+            .collect();
+        for key in moved {
+            if let Some(mut assignment) = self.assignments.remove(&key) {
+                assignment.gpu_uuid = new.to_owned();
+                self.assignments.insert((new.to_owned(), key.1), assignment);
+            }
+        }
+    }
+
+    fn vanished_warning(&self, gpu_id: u32) -> Option<String> {
+        let gpu = self.gpus.values().find(|gpu| gpu.gpu_id == gpu_id)?;
+        let pools = self.pools_of(&gpu.seen.uuid);
+        if pools.is_empty() {
+            return None;
+        }
+        let pools = list(pools.into_iter());
+        Some(format!(
+            "GPU {gpu_id} ({}) vanished and serves pool {pools}.",
+            gpu.seen.model
+        ))
+    }
+
+    pub(super) fn drain_gpu(&mut self, gpu: &str) -> Result<Outcome, ErrorDetail> {
+        let known = self.gpu(gpu)?;
+        match known.state {
+            GpuState::Ready => {
+                let uuid = known.seen.uuid.clone();
+                Ok(self.set_state(&uuid, GpuState::Draining, Some("by command".into())))
+            }
+            GpuState::Draining | GpuState::Suspect => Ok(Outcome {
+                target: format!("gpu {}", known.gpu_id),
+                message: format!("GPU {} already takes nothing new.", known.gpu_id),
+                ..Outcome::default()
+            }),
+            GpuState::Vanished => Err(vanished(known)),
+        }
+    }
+
+    pub(super) fn resume_gpu(&mut self, gpu: &str) -> Result<Outcome, ErrorDetail> {
+        let known = self.gpu(gpu)?;
+        match known.state {
+            GpuState::Suspect | GpuState::Draining => {
+                let uuid = known.seen.uuid.clone();
+                Ok(self.set_state(&uuid, GpuState::Ready, None))
+            }
+            GpuState::Ready => Ok(Outcome {
+                target: format!("gpu {}", known.gpu_id),
+                message: format!("GPU {} takes work already.", known.gpu_id),
+                ..Outcome::default()
+            }),
+            GpuState::Vanished => Err(vanished(known)),
+        }
+    }
+
+    pub(super) fn suspect_gpu(&mut self, gpu: &str, reason: &str) -> Result<Outcome, ErrorDetail> {
+        let uuid = self.gpu(gpu)?.seen.uuid.clone();
+        Ok(self.set_state(&uuid, GpuState::Suspect, Some(reason.to_owned())))
+    }
+
+    pub(super) fn forget_gpu(&mut self, gpu: &str) -> Result<Outcome, ErrorDetail> {
+        let known = self.gpu(gpu)?;
+        let (gpu_id, uuid) = (known.gpu_id, known.seen.uuid.clone());
+        if known.state != GpuState::Vanished {
+            return Err(refuse(
+                ErrorCode::GpuUnusable,
+                format!("GPU {gpu_id} is present; only a vanished one can be forgotten."),
+                "",
+            ));
+        }
+        let gone: Vec<_> = self
+            .assignments
+            .values()
+            .filter(|a| a.gpu_uuid == uuid)
+            .cloned()
+            .collect();
+        self.assignments
+            .retain(|(gpu_uuid, _), _| *gpu_uuid != uuid);
+        self.gpus.remove(&uuid);
+        let mut changes: Vec<_> = gone.into_iter().map(Change::GpuUnassigned).collect();
+        changes.push(self.inventory());
+        Ok(Outcome {
+            changes,
+            target: format!("gpu {gpu_id}"),
+            message: format!("GPU {gpu_id} forgotten."),
+            ..Outcome::default()
+        })
+    }
+
+    pub(crate) fn set_state(
+        &mut self,
+        uuid: &str,
+        state: GpuState,
+        reason: Option<String>,
+    ) -> Outcome {
+        let Some(gpu) = self.gpus.get_mut(uuid) else {
+            return Outcome::default();
+        };
+        let gpu_id = gpu.gpu_id;
+        let changed = gpu.state != state || gpu.state_reason != reason;
+        gpu.state = state;
+        gpu.state_reason = reason;
+        let does = match state {
+            GpuState::Ready => "takes work",
+            GpuState::Draining => "finishes what runs and takes nothing new",
+            GpuState::Suspect => "is suspect and takes nothing new",
+            GpuState::Vanished => "is gone",
+        };
+        Outcome {
+            changes: if changed {
+                vec![self.inventory()]
+            } else {
+                Vec::new()
+            },
+            target: format!("gpu {gpu_id}"),
+            message: format!("GPU {gpu_id} {does}."),
+            ..Outcome::default()
+        }
+    }
+}
+
+fn vanished(gpu: &GpuRecord) -> ErrorDetail {
+    refuse(
+        ErrorCode::GpuUnusable,
+        format!(
+            "GPU {} ({}) was not seen by the last scan.",
+            gpu.gpu_id, gpu.seen.model
+        ),
+        "Look with `vgpu-admin scan-gpus`.",
+    )
+}
+
+fn assignment_warnings(gpu: &GpuRecord) -> Vec<String> {
+    let mut warnings = Vec::new();
+    if gpu.seen.source == GpuSource::Sysfs {
+        warnings.push(format!(
+            "GPU {} is only seen on the PCI bus; it serves once the NVIDIA driver is loaded.",
+            gpu.gpu_id
+        ));
+    }
+    if gpu.state == GpuState::Suspect {
+        warnings.push(format!(
+            "GPU {} is suspect; it serves after `vgpu-admin resume-gpu --gpu-id={}`.",
+            gpu.gpu_id, gpu.gpu_id
+        ));
+    }
+    if !gpu.seen.mig.is_empty() {
+        warnings.push(format!(
+            "GPU {} is in MIG mode with {} instances; it is used as the driver shows it.",
+            gpu.gpu_id,
+            gpu.seen.mig.len()
+        ));
+    }
+    warnings
+}

@@ -1,0 +1,197 @@
+//! Pools and weights.
+
+use vgpu_proto::api::{
+    ErrorCode, ErrorDetail, PoolCreate, PoolPatch, PoolSettings, Weights, WeightsPatch,
+};
+
+use super::super::command::{Outcome, invalid, refuse};
+use super::super::rules;
+use super::{Catalog, Context, list};
+use crate::mediation::Change;
+use crate::model::PoolRecord;
+
+impl Catalog {
+    pub(super) fn create_pool(
+        &mut self,
+        request: &PoolCreate,
+        context: &Context,
+    ) -> Result<Outcome, ErrorDetail> {
+        let name = &request.name;
+        rules::name("pool", name).map_err(invalid)?;
+        let mut settings = context.pool_defaults.clone();
+        request.settings.apply_to(&mut settings);
+        rules::pool_settings(&settings).map_err(invalid)?;
+        if let Some(pool) = self.pools.get(name) {
+            return unchanged_pool(pool, &request.settings);
+        }
+        let pool = PoolRecord {
+            name: name.clone(),
+            settings,
+            created_unix_ms: context.now_unix_ms,
+        };
+        self.pools.insert(name.clone(), pool);
+        Ok(Outcome {
+            changes: self.pool_change(name).into_iter().collect(),
+            target: format!("pool {name}"),
+            message: format!("Pool {name} created."),
+            ..Outcome::default()
+        })
+    }
+
+    pub(super) fn set_pool(
+        &mut self,
+        name: &str,
+        patch: &PoolPatch,
+    ) -> Result<Outcome, ErrorDetail> {
+        let mut settings = self.pool(name)?.settings.clone();
+        patch.apply_to(&mut settings);
+        rules::pool_settings(&settings).map_err(invalid)?;
+        Ok(self.replace_settings(name, settings))
+    }
+
+    fn replace_settings(&mut self, name: &str, settings: PoolSettings) -> Outcome {
+        let changed = match self.pools.get_mut(name) {
+            Some(pool) if pool.settings != settings => {
+                pool.settings = settings;
+                true
+            }
+            _ => false,
+        };
+        let changes = if changed {
+            self.pool_change(name).into_iter().collect()
+        } else {
+            vec![]
+        };
+        Outcome {
+            changes,
+            target: format!("pool {name}"),
+            message: match changed {
+                true => format!("Pool {name} changed."),
+                false => format!("Pool {name} already was so."),
+            },
+            ..Outcome::default()
+        }
+    }
+
+    pub(super) fn delete_pool(&mut self, name: &str) -> Result<Outcome, ErrorDetail> {
+        self.pool(name)?;
+        let vms: Vec<String> = self
+            .vms_of(name)
+            .map(|vm| format!("{} ({})", vm.vm_id, vm.name))
+            .collect();
+        if !vms.is_empty() {
+            return Err(refuse(
+                ErrorCode::PoolNotEmpty,
+                format!(
+                    "Pool {name} still has {} VMs: {}.",
+                    vms.len(),
+                    list(vms.into_iter())
+                ),
+                "Move them (`vgpu-admin move-vm`) or remove them (`vgpu-admin unregister-vm`) \
+                 first.",
+            ));
+        }
+        let gone: Vec<_> = self
+            .assignments
+            .values()
+            .filter(|a| a.pool == name)
+            .cloned()
+            .collect();
+        for assignment in &gone {
+            self.assignments
+                .remove(&(assignment.gpu_uuid.clone(), name.to_owned()));
+        }
+        self.pools.remove(name);
+        let message = match gone.len() {
+            0 => format!("Pool {name} deleted."),
+            n => format!("Pool {name} deleted; {n} GPUs serve it no longer."),
+        };
+        let mut changes: Vec<_> = gone.into_iter().map(Change::GpuUnassigned).collect();
+        changes.push(Change::PoolDeleted {
+            name: name.to_owned(),
+        });
+        Ok(Outcome {
+            changes,
+            target: format!("pool {name}"),
+            message,
+            ..Outcome::default()
+        })
+    }
+
+    pub(super) fn set_weights(&mut self, patch: &WeightsPatch) -> Result<Outcome, ErrorDetail> {
+        let Some(name) = &patch.pool else {
+            if patch.reset {
+                return Err(invalid("`reset` needs a pool.".into()));
+            }
+            return self.set_host_weights(patch);
+        };
+        let pool = self.pool(name)?;
+        let base = if patch.reset {
+            self.host_weights
+        } else {
+            self.weights_of(pool)
+        };
+        let merged = merge(base, patch);
+        rules::weights(&merged).map_err(invalid)?;
+        let mut settings = pool.settings.clone();
+        let follows = patch.reset && merged == self.host_weights;
+        settings.weights = if follows { None } else { Some(merged) };
+        Ok(self.replace_settings(name, settings))
+    }
+
+    fn set_host_weights(&mut self, patch: &WeightsPatch) -> Result<Outcome, ErrorDetail> {
+        let merged = merge(self.host_weights, patch);
+        rules::weights(&merged).map_err(invalid)?;
+        let changed = merged != self.host_weights;
+        self.host_weights = merged;
+        let followers = self
+            .pools
+            .values()
+            .filter(|pool| pool.settings.weights.is_none());
+        let names: Vec<String> = followers.map(|pool| pool.name.clone()).collect();
+        let changes = match changed {
+            true => names
+                .iter()
+                .filter_map(|name| self.pool_change(name))
+                .collect(),
+            false => Vec::new(),
+        };
+        Ok(Outcome {
+            changes,
+            changed,
+            target: "host".into(),
+            message: match changed {
+                true => format!("Weights changed; {} pools follow them.", names.len()),
+                false => "The weights already were so.".into(),
+            },
+            ..Outcome::default()
+        })
+    }
+}
+
+fn merge(base: Weights, patch: &WeightsPatch) -> Weights {
+    Weights {
+        low: patch.low.unwrap_or(base.low),
+        medium: patch.medium.unwrap_or(base.medium),
+        high: patch.high.unwrap_or(base.high),
+        critical: patch.critical.unwrap_or(base.critical),
+    }
+}
+
+/// Creating a pool that exists is fine when everything asked for is already so.
+fn unchanged_pool(pool: &PoolRecord, asked: &PoolPatch) -> Result<Outcome, ErrorDetail> {
+    let mut settings = pool.settings.clone();
+    asked.apply_to(&mut settings);
+    if settings == pool.settings {
+        return Ok(Outcome {
+            target: format!("pool {}", pool.name),
+            message: format!("Pool {} exists already.", pool.name),
+            ..Outcome::default()
+        });
+    }
+    Err(refuse(
+        ErrorCode::PoolExists,
+        format!("Pool {} exists already, with other settings.", pool.name),
+        format!("Change it with `vgpu-admin pool set {}`.", pool.name),
+    ))
+}

@@ -1,0 +1,327 @@
+//! VMs: registration, identity, limits, quarantine.
+
+use std::collections::BTreeSet;
+
+use vgpu_proto::api::{
+    ErrorCode, ErrorDetail, Quarantine, QuarantineRequest, RegisterRequest, VmPatch,
+};
+
+use super::super::command::{Outcome, invalid, refuse};
+use super::super::rules;
+use super::{Catalog, Context, ranges};
+use crate::mediation::Change;
+use crate::model::VmRecord;
+
+/// The part of a socket path that stands for the VM's number.
+const VM_ID: &str = "{vm_id}";
+
+impl Catalog {
+    pub(super) fn register_vms(
+        &mut self,
+        request: &RegisterRequest,
+        context: &Context,
+    ) -> Result<Outcome, ErrorDetail> {
+        check_registration(request)?;
+        self.pool(&request.pool)?;
+        let mut outcome = Outcome {
+            target: format!("vm {}", ranges(request.vm_ids.iter().copied())),
+            ..Outcome::default()
+        };
+        for (position, vm_id) in request.vm_ids.iter().enumerate() {
+            let vm = self.requested_vm(request, *vm_id, position, context)?;
+            if let Some(known) = self.vms.get(vm_id) {
+                same_registration(known, &vm)?;
+                continue;
+            }
+            self.check_identity(&vm)?;
+            self.last_generation += 1;
+            let vm = VmRecord {
+                generation: self.last_generation,
+                ..vm
+            };
+            self.vms.insert(*vm_id, vm.clone());
+            outcome.changes.push(Change::VmUpserted {
+                vm,
+                debt_ns: Some(0),
+            });
+        }
+        outcome.message = match outcome.changes.len() {
+            0 => "Registered already, exactly so.".into(),
+            n => format!("{n} VMs registered in pool {}.", request.pool),
+        };
+        outcome.warnings = self.registration_warnings(request);
+        Ok(outcome)
+    }
+
+    fn requested_vm(
+        &self,
+        request: &RegisterRequest,
+        vm_id: u32,
+        position: usize,
+        context: &Context,
+    ) -> Result<VmRecord, ErrorDetail> {
+        let several = request.vm_ids.len() > 1;
+        let name = match &request.name {
+            None => format!("vm{vm_id}"),
+            Some(name) if several => format!("{name}-{vm_id}"),
+            Some(name) => name.clone(),
+        };
+        rules::name("VM", &name).map_err(invalid)?;
+        let offset = u32::try_from(position).unwrap_or(u32::MAX);
+        let cid = request.first_cid.map(|first| first.saturating_add(offset));
+        if let Some(cid) = cid {
+            rules::cid(cid).map_err(invalid)?;
+        }
+        let socket = request
+            .socket
+            .as_ref()
+            .map(|path| path.replace(VM_ID, &vm_id.to_string()));
+        if let Some(socket) = &socket {
+            rules::socket(socket).map_err(invalid)?;
+        }
+        Ok(VmRecord {
+            vm_id,
+            name,
+            pool: request.pool.clone(),
+            priority: request.priority,
+            factor_percent: request.factor_percent.unwrap_or(100),
+            generation: 0,
+            cid,
+            socket,
+            peer_uid: request.peer_uid,
+            limits: request.limits.clone(),
+            quarantine: None,
+            strikes: 0,
+            last_strike_unix_ms: 0,
+            registered_unix_ms: context.now_unix_ms,
+        })
+    }
+
+    /// No other VM may be known by the same name, CID or socket.
+    fn check_identity(&self, vm: &VmRecord) -> Result<(), ErrorDetail> {
+        for other in self.vms.values().filter(|other| other.vm_id != vm.vm_id) {
+            let who = format!("VM {} ({})", other.vm_id, other.name);
+            if other.name == vm.name {
+                return Err(refuse(
+                    ErrorCode::NameInUse,
+                    format!("The name {:?} belongs to {who}.", vm.name),
+                    "Give another one with --name.",
+                ));
+            }
+            if let (Some(cid), true) = (vm.cid, other.cid == vm.cid) {
+                return Err(refuse(
+                    ErrorCode::CidInUse,
+                    format!("CID {cid} belongs to {who}."),
+                    "Each VM needs a CID of its own; it is set in the VM's vsock device.",
+                ));
+            }
+            if vm.socket.is_some() && other.socket == vm.socket {
+                return Err(refuse(
+                    ErrorCode::SocketInUse,
+                    format!(
+                        "The socket {:?} belongs to {who}.",
+                        vm.socket.as_deref().unwrap_or("")
+                    ),
+                    "Each VM needs a socket of its own.",
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    fn registration_warnings(&self, request: &RegisterRequest) -> Vec<String> {
+        let mut warnings = Vec::new();
+        if self.gpus_of(&request.pool).is_empty() {
+            warnings.push(format!(
+                "Pool {} has no GPU yet: its VMs are refused until `vgpu-admin assign-gpu \
+                 --pool={}`.",
+                request.pool, request.pool
+            ));
+        }
+        if request.first_cid.is_some_and(|cid| cid < 3) {
+            warnings.push(
+                "CIDs 1 and 2 are this host's own programs; they are served only with \
+                 listen.allow_local_cid = true."
+                    .into(),
+            );
+        }
+        warnings
+    }
+
+    pub(super) fn unregister_vms(&mut self, vm_ids: &[u32]) -> Result<Outcome, ErrorDetail> {
+        check_batch(vm_ids)?;
+        let mut changes = Vec::new();
+        for vm_id in vm_ids {
+            let generation = self.vm(*vm_id)?.generation;
+            self.vms.remove(vm_id);
+            changes.push(Change::VmRemoved {
+                vm_id: *vm_id,
+                generation,
+            });
+        }
+        Ok(outcome(vm_ids, changes, "unregistered"))
+    }
+
+    pub(super) fn set_vms(&mut self, patch: &VmPatch) -> Result<Outcome, ErrorDetail> {
+        check_batch(&patch.vm_ids)?;
+        if patch.vm_ids.len() > 1 && (patch.name.is_some() || patch.cid.is_some()) {
+            return Err(invalid(
+                "A name or CID can only be given to one VM at a time.".into(),
+            ));
+        }
+        self.change_vms(&patch.vm_ids, "changed", |vm| {
+            vm.priority = patch.priority.unwrap_or(vm.priority);
+            vm.factor_percent = patch.factor_percent.unwrap_or(vm.factor_percent);
+            rules::factor(vm.factor_percent).map_err(invalid)?;
+            if let Some(name) = &patch.name {
+                rules::name("VM", name).map_err(invalid)?;
+                vm.name.clone_from(name);
+            }
+            if let Some(cid) = patch.cid {
+                cid.map_or(Ok(()), rules::cid).map_err(invalid)?;
+                vm.cid = cid;
+            }
+            patch.limits.apply_to(&mut vm.limits);
+            rules::vm_limits(&vm.limits).map_err(invalid)
+        })
+    }
+
+    pub(super) fn move_vms(&mut self, vm_ids: &[u32], pool: &str) -> Result<Outcome, ErrorDetail> {
+        check_batch(vm_ids)?;
+        self.pool(pool)?;
+        let what = format!("moved to pool {pool}");
+        self.change_vms(vm_ids, &what, |vm| {
+            pool.clone_into(&mut vm.pool);
+            Ok(())
+        })
+    }
+
+    pub(super) fn quarantine_vms(
+        &mut self,
+        request: &QuarantineRequest,
+        context: &Context,
+    ) -> Result<Outcome, ErrorDetail> {
+        check_batch(&request.vm_ids)?;
+        let reason = request
+            .reason
+            .clone()
+            .unwrap_or_else(|| "by an administrator".into());
+        rules::reason(&reason).map_err(invalid)?;
+        self.change_vms(&request.vm_ids, "quarantined", |vm| {
+            vm.quarantine.get_or_insert_with(|| Quarantine {
+                reason: reason.clone(),
+                since_unix_ms: context.now_unix_ms,
+                automatic: false,
+            });
+            Ok(())
+        })
+    }
+
+    pub(super) fn release_vms(&mut self, vm_ids: &[u32]) -> Result<Outcome, ErrorDetail> {
+        check_batch(vm_ids)?;
+        self.change_vms(vm_ids, "released", |vm| {
+            vm.quarantine = None;
+            vm.strikes = 0;
+            Ok(())
+        })
+    }
+
+    /// Changes VMs one after another, all of them or (by an error) none.
+    fn change_vms(
+        &mut self,
+        vm_ids: &[u32],
+        what: &str,
+        change: impl Fn(&mut VmRecord) -> Result<(), ErrorDetail>,
+    ) -> Result<Outcome, ErrorDetail> {
+        let mut changes = Vec::new();
+        for vm_id in vm_ids {
+            let known = self.vm(*vm_id)?;
+            let mut vm = known.clone();
+            change(&mut vm)?;
+            if vm == *known {
+                continue;
+            }
+            self.check_identity(&vm)?;
+            self.vms.insert(*vm_id, vm.clone());
+            changes.push(Change::VmUpserted { vm, debt_ns: None });
+        }
+        Ok(outcome(vm_ids, changes, what))
+    }
+}
+
+fn outcome(vm_ids: &[u32], changes: Vec<Change>, what: &str) -> Outcome {
+    let target = format!("vm {}", ranges(vm_ids.iter().copied()));
+    let message = match changes.len() {
+        0 => format!("Nothing to do: already {what}."),
+        1 => format!("1 VM {what}."),
+        n => format!("{n} VMs {what}."),
+    };
+    Outcome {
+        changes,
+        target,
+        message,
+        ..Outcome::default()
+    }
+}
+
+fn check_batch(vm_ids: &[u32]) -> Result<(), ErrorDetail> {
+    if vm_ids.is_empty() {
+        return Err(invalid("Name at least one VM (vm_ids).".into()));
+    }
+    if vm_ids.len() > rules::MAX_BATCH {
+        return Err(invalid(format!(
+            "{} VMs at once are too many; {} are allowed.",
+            vm_ids.len(),
+            rules::MAX_BATCH
+        )));
+    }
+    let mut seen = BTreeSet::new();
+    for vm_id in vm_ids {
+        rules::vm_id(*vm_id).map_err(invalid)?;
+        if !seen.insert(vm_id) {
+            return Err(invalid(format!("VM {vm_id} is named twice.")));
+        }
+    }
+    Ok(())
+}
+
+fn check_registration(request: &RegisterRequest) -> Result<(), ErrorDetail> {
+    check_batch(&request.vm_ids)?;
+    rules::factor(request.factor_percent.unwrap_or(100)).map_err(invalid)?;
+    rules::vm_limits(&request.limits).map_err(invalid)?;
+    let several = request.vm_ids.len() > 1;
+    if several
+        && request
+            .socket
+            .as_ref()
+            .is_some_and(|path| !path.contains(VM_ID))
+    {
+        return Err(invalid(format!(
+            "Several VMs cannot share a socket: write {VM_ID} where the number goes."
+        )));
+    }
+    Ok(())
+}
+
+/// Registering again is fine when everything is as before.
+fn same_registration(known: &VmRecord, asked: &VmRecord) -> Result<(), ErrorDetail> {
+    let same = known.name == asked.name
+        && known.pool == asked.pool
+        && known.priority == asked.priority
+        && known.factor_percent == asked.factor_percent
+        && known.cid == asked.cid
+        && known.socket == asked.socket
+        && known.peer_uid == asked.peer_uid
+        && known.limits == asked.limits;
+    if same {
+        return Ok(());
+    }
+    Err(refuse(
+        ErrorCode::VmExists,
+        format!(
+            "VM {} ({}) is registered already, in pool {} with other settings.",
+            known.vm_id, known.name, known.pool
+        ),
+        "Change it with `vgpu-admin vm set` or `vgpu-admin move-vm`, or unregister it first.",
+    ))
+}

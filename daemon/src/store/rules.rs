@@ -1,0 +1,242 @@
+//! What values are allowed, with the sentence for those that are not.
+
+use vgpu_proto::api::{PoolSettings, VmLimits, Weights};
+
+/// Longest name of a pool or VM.
+const NAME_LEN: usize = 64;
+/// Longest path of a Unix socket (`sun_path` less its NUL; unix(7)).
+const SOCKET_LEN: usize = 107;
+/// Longest reason an administrator may give.
+const REASON_LEN: usize = 200;
+/// Largest VM number: leaves room below 2^31 for `worker.uid + vm_id`.
+pub const MAX_VM_ID: u32 = 1_000_000;
+/// Most VMs in one command.
+pub const MAX_BATCH: usize = 4_096;
+
+/// A name of a pool or VM: it becomes part of paths and of metrics labels.
+pub fn name(what: &str, name: &str) -> Result<(), String> {
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    let good = (1..=NAME_LEN).contains(&name.len())
+        && name.chars().all(plain)
+        && name.starts_with(|c: char| c.is_ascii_alphanumeric());
+    if good {
+        return Ok(());
+    }
+    Err(format!(
+        "The {what} name {name:?} is not allowed: use 1 to {NAME_LEN} letters, digits, '-', '_' \
+         and '.', beginning with a letter or digit."
+    ))
+}
+
+/// A number of a VM.
+pub fn vm_id(vm_id: u32) -> Result<(), String> {
+    within("vm_id", vm_id.into(), 1, MAX_VM_ID.into())
+}
+
+/// A CID under which a VM may be known. 0 and the highest are the kernel's (vsock(7)).
+pub fn cid(cid: u32) -> Result<(), String> {
+    within("cid", cid.into(), 1, u64::from(u32::MAX) - 1)
+}
+
+/// A weight within a class.
+pub fn factor(percent: u32) -> Result<(), String> {
+    within("factor_percent", percent.into(), 1, 10_000)
+}
+
+/// A path for a VM's own socket.
+pub fn socket(path: &str) -> Result<(), String> {
+    let good = path.starts_with('/')
+        && !path.ends_with('/')
+        && path.len() <= SOCKET_LEN
+        && !path.chars().any(char::is_control)
+        && !path.split('/').any(|part| part == "..");
+    if good {
+        return Ok(());
+    }
+    Err(format!(
+        "The socket {path:?} is not allowed: give an absolute path without '..' of at most \
+         {SOCKET_LEN} bytes."
+    ))
+}
+
+/// A reason for the record.
+pub fn reason(reason: &str) -> Result<(), String> {
+    if reason.chars().count() <= REASON_LEN && !reason.chars().any(char::is_control) {
+        return Ok(());
+    }
+    Err(format!(
+        "The reason must be one line of at most {REASON_LEN} characters."
+    ))
+}
+
+/// Weights of the classes.
+pub fn weights(weights: &Weights) -> Result<(), String> {
+    let each = [
+        ("low", weights.low),
+        ("medium", weights.medium),
+        ("high", weights.high),
+        ("critical", weights.critical),
+    ];
+    for (class, weight) in each {
+        within(
+            &format!("weight of class {class}"),
+            weight.into(),
+            1,
+            10_000,
+        )?;
+    }
+    Ok(())
+}
+
+/// Settings of a pool.
+pub fn pool_settings(settings: &PoolSettings) -> Result<(), String> {
+    const HOUR_MS: u64 = 3_600_000;
+    within("weight", settings.weight.into(), 1, 10_000)?;
+    within("slice_us", settings.slice_us, 100, 1_000_000)?;
+    within("aging_ms", settings.aging_ms, 0, HOUR_MS)?;
+    within("soft_limit_ms", settings.soft_limit_ms, 0, 24 * HOUR_MS)?;
+    within("hard_limit_ms", settings.hard_limit_ms, 0, 24 * HOUR_MS)?;
+    within(
+        "contended_limit_ms",
+        settings.contended_limit_ms,
+        1,
+        HOUR_MS,
+    )?;
+    within("overrun_grace_ms", settings.overrun_grace_ms, 0, 60_000)?;
+    within("idle_hold_us", settings.idle_hold_us, 0, 1_000_000)?;
+    within(
+        "quarantine_strikes",
+        settings.quarantine_strikes.into(),
+        0,
+        1_000,
+    )?;
+    within("strike_decay_s", settings.strike_decay_s, 0, 30 * 86_400)?;
+    if let Some(own) = &settings.weights {
+        weights(own)?;
+    }
+    limits_in_order(Some(settings.soft_limit_ms), Some(settings.hard_limit_ms))
+}
+
+/// Limits of a VM; 0 stands for none.
+pub fn vm_limits(limits: &VmLimits) -> Result<(), String> {
+    const MILLION: u64 = 1_000_000;
+    let ranges = [
+        ("calls_per_s", limits.calls_per_s, 100 * MILLION),
+        ("calls_burst", limits.calls_burst, 100 * MILLION),
+        ("bytes_per_s", limits.bytes_per_s, 1 << 44),
+        ("bytes_burst", limits.bytes_burst, 1 << 44),
+        ("gpu_ms_per_s", limits.gpu_ms_per_s, 64_000),
+        ("gpu_ms_burst", limits.gpu_ms_burst, 3_600_000),
+        ("queue_calls", limits.queue_calls, MILLION),
+        ("queue_bytes", limits.queue_bytes, 1 << 40),
+        ("sessions", limits.sessions, 100_000),
+        ("memory_bytes", limits.memory_bytes, 1 << 50),
+        ("soft_limit_ms", limits.soft_limit_ms, 24 * 3_600_000),
+        ("hard_limit_ms", limits.hard_limit_ms, 24 * 3_600_000),
+    ];
+    for (name, value, most) in ranges {
+        within(name, value.unwrap_or(0), 0, most)?;
+    }
+    let bursts = [
+        (
+            "calls_burst",
+            limits.calls_burst,
+            "calls_per_s",
+            limits.calls_per_s,
+        ),
+        (
+            "bytes_burst",
+            limits.bytes_burst,
+            "bytes_per_s",
+            limits.bytes_per_s,
+        ),
+        (
+            "gpu_ms_burst",
+            limits.gpu_ms_burst,
+            "gpu_ms_per_s",
+            limits.gpu_ms_per_s,
+        ),
+    ];
+    for (burst, value, rate, per_second) in bursts {
+        if value.is_some_and(|n| n > 0) && per_second == Some(0) {
+            return Err(format!(
+                "{burst} means nothing while {rate} is 0 (no limit)."
+            ));
+        }
+    }
+    limits_in_order(limits.soft_limit_ms, limits.hard_limit_ms)
+}
+
+fn limits_in_order(soft: Option<u64>, hard: Option<u64>) -> Result<(), String> {
+    match (soft.unwrap_or(0), hard.unwrap_or(0)) {
+        (soft, hard) if soft > 0 && hard > 0 && soft > hard => Err(format!(
+            "soft_limit_ms ({soft}) must not be longer than hard_limit_ms ({hard})."
+        )),
+        _ => Ok(()),
+    }
+}
+
+fn within(what: &str, value: u64, least: u64, most: u64) -> Result<(), String> {
+    if (least..=most).contains(&value) {
+        return Ok(());
+    }
+    Err(format!(
+        "{what} = {value} is out of its range {least} to {most}."
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_become_paths_and_labels_safely() {
+        for good in ["A", "vm1", "gpu-pool_2.x", "7"] {
+            assert_eq!(name("pool", good), Ok(()), "{good}");
+        }
+        for bad in [
+            "",
+            ".",
+            "..",
+            "-x",
+            "a/b",
+            "a b",
+            "ä",
+            "a\n",
+            &"x".repeat(65),
+        ] {
+            assert!(name("pool", bad).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn the_defaults_are_within_their_ranges() {
+        assert_eq!(pool_settings(&PoolSettings::default()), Ok(()));
+        assert_eq!(vm_limits(&VmLimits::default()), Ok(()));
+        assert_eq!(weights(&Weights::default()), Ok(()));
+    }
+
+    #[test]
+    fn out_of_range_says_the_range() {
+        let settings = PoolSettings {
+            slice_us: 5,
+            ..PoolSettings::default()
+        };
+        assert_eq!(
+            pool_settings(&settings),
+            Err("slice_us = 5 is out of its range 100 to 1000000.".into())
+        );
+        let settings = PoolSettings {
+            soft_limit_ms: 99_000,
+            ..PoolSettings::default()
+        };
+        assert!(
+            pool_settings(&settings)
+                .unwrap_err()
+                .contains("must not be longer")
+        );
+        assert!(cid(0).is_err() && cid(u32::MAX).is_err() && cid(3).is_ok());
+        assert!(socket("relative").is_err() && socket("/a/../b").is_err());
+        assert_eq!(socket("/run/x.sock"), Ok(()));
+    }
+}

@@ -1,0 +1,300 @@
+//! The database file: opening it, and its tables through the versions.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rusqlite::config::DbConfig;
+use rusqlite::{Connection, ErrorCode, OpenFlags};
+
+/// Oldest SQLite without the WAL-reset corruption (sqlite.org/changes, 3.51.3).
+pub(super) const OLDEST_SQLITE: i32 = 3_051_003;
+
+/// Marks a file as ours (`PRAGMA application_id`): "vgpu".
+const APPLICATION_ID: i32 = 0x7667_7075;
+
+/// One step per version of the schema. Steps are added, never changed.
+const MIGRATIONS: &[&str] = &[include_str!("migrations/0001.sql")];
+
+/// Why the database is not used. It is left as it is.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// It cannot be opened or written.
+    #[error("Cannot open the state database {}: {message}. Check that its directory exists, belongs to vgpud's user and has space.", file.display())]
+    Open {
+        /// The database.
+        file: PathBuf,
+        /// Why.
+        message: String,
+    },
+    /// Another process has it.
+    #[error("The state database {} is in use by another vgpud. Stop that one first.", file.display())]
+    InUse {
+        /// The database.
+        file: PathBuf,
+    },
+    /// Its content is damaged, or it is something else.
+    #[error("The state database {} is damaged ({message}). It was left as it is. Put a backup in its place, or move it away to start empty (GPUs are found again; pools and VMs must be registered again).", file.display())]
+    Corrupt {
+        /// The database.
+        file: PathBuf,
+        /// What is wrong.
+        message: String,
+    },
+    /// A newer vgpud wrote it.
+    #[error("The state database {} has schema version {found}, this vgpud knows up to {known}. It was left as it is. Install the newer vgpud again, or put back the backup that the upgrade made beside it.", file.display())]
+    Newer {
+        /// The database.
+        file: PathBuf,
+        /// Its version.
+        found: i64,
+        /// Ours.
+        known: i64,
+    },
+    /// The bundled SQLite is older than it should be.
+    #[error(
+        "This vgpud was built with SQLite {0}, which can damage databases; build it with 3.51.3 or later."
+    )]
+    OldSqlite(String),
+}
+
+impl StoreError {
+    pub(super) fn from_sqlite(file: &Path, error: &rusqlite::Error) -> Self {
+        let file = file.to_path_buf();
+        let message = error.to_string();
+        match error.sqlite_error_code() {
+            Some(ErrorCode::NotADatabase | ErrorCode::DatabaseCorrupt) => {
+                Self::Corrupt { file, message }
+            }
+            Some(_) => Self::Open { file, message },
+            // Not SQLite's own error: a value that is not what the schema promises.
+            None => Self::Corrupt { file, message },
+        }
+    }
+}
+
+/// Opens (or creates) the database, checks it, and brings its schema up to date.
+///
+/// # Errors
+/// A sentence that names the file; the file is then as it was.
+pub(super) fn open(file: &Path) -> Result<Connection, StoreError> {
+    if rusqlite::version_number() < OLDEST_SQLITE {
+        return Err(StoreError::OldSqlite(rusqlite::version().to_owned()));
+    }
+    let fail = |error: rusqlite::Error| StoreError::from_sqlite(file, &error);
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE
+        | OpenFlags::SQLITE_OPEN_CREATE
+        | OpenFlags::SQLITE_OPEN_NO_MUTEX
+        | OpenFlags::SQLITE_OPEN_NOFOLLOW;
+    let mut connection = Connection::open_with_flags(file, flags).map_err(fail)?;
+    // Until the file is known to be sound and ours, nothing may be written to it, not even the
+    // checkpoint that closing a connection makes.
+    connection
+        .set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)
+        .map_err(fail)?;
+    check(&connection, file)?;
+    connection
+        .set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, false)
+        .map_err(fail)?;
+    configure(&connection).map_err(fail)?;
+    migrate(&mut connection, file, MIGRATIONS)?;
+    Ok(connection)
+}
+
+fn check(connection: &Connection, file: &Path) -> Result<(), StoreError> {
+    let fail = |error: rusqlite::Error| StoreError::from_sqlite(file, &error);
+    connection
+        .busy_timeout(Duration::from_secs(2))
+        .map_err(fail)?;
+    let number = |pragma: &str| -> Result<i64, StoreError> {
+        connection
+            .pragma_query_value(None, pragma, |row| row.get(0))
+            .map_err(fail)
+    };
+    let (application, version) = (number("application_id")?, number("user_version")?);
+    let tables: i64 = connection
+        .query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))
+        .map_err(fail)?;
+    if tables == 0 && version == 0 {
+        return Ok(());
+    }
+    if application != i64::from(APPLICATION_ID) {
+        let message = "it is not a database of vgpud".to_owned();
+        return Err(StoreError::Corrupt {
+            file: file.to_path_buf(),
+            message,
+        });
+    }
+    let known = MIGRATIONS.len() as i64;
+    if version > known {
+        return Err(StoreError::Newer {
+            file: file.to_path_buf(),
+            found: version,
+            known,
+        });
+    }
+    match integrity(connection, "quick_check").map_err(fail)? {
+        None => Ok(()),
+        Some(message) => Err(StoreError::Corrupt {
+            file: file.to_path_buf(),
+            message,
+        }),
+    }
+}
+
+/// Runs `quick_check` or `integrity_check`: what is wrong, or `None`.
+pub(super) fn integrity(
+    connection: &Connection,
+    pragma: &str,
+) -> Result<Option<String>, rusqlite::Error> {
+    let first: String = connection.pragma_query_value(None, pragma, |row| row.get(0))?;
+    Ok(Some(first).filter(|answer| answer != "ok"))
+}
+
+fn configure(connection: &Connection) -> Result<(), rusqlite::Error> {
+    connection
+        .pragma_update_and_check(None, "journal_mode", "wal", |row| row.get::<_, String>(0))?;
+    connection.pragma_update(None, "synchronous", "full")?;
+    connection.pragma_update(None, "foreign_keys", true)?;
+    connection.pragma_update(None, "trusted_schema", false)?;
+    connection.pragma_update(None, "cell_size_check", true)?;
+    connection.pragma_update(None, "journal_size_limit", 8 << 20)
+}
+
+fn migrate(
+    connection: &mut Connection,
+    file: &Path,
+    migrations: &[&str],
+) -> Result<(), StoreError> {
+    let fail = |error: rusqlite::Error| StoreError::from_sqlite(file, &error);
+    let version: i64 = connection
+        .pragma_query_value(None, "user_version", |row| row.get(0))
+        .map_err(fail)?;
+    let done = usize::try_from(version).unwrap_or(0);
+    if done >= migrations.len() {
+        return Ok(());
+    }
+    if done > 0 {
+        back_up(connection, file, version)?;
+    }
+    for (index, step) in migrations.iter().enumerate().skip(done) {
+        let transaction = connection.transaction().map_err(fail)?;
+        transaction.execute_batch(step).map_err(fail)?;
+        transaction
+            .pragma_update(None, "application_id", APPLICATION_ID)
+            .map_err(fail)?;
+        transaction
+            .pragma_update(None, "user_version", index as i64 + 1)
+            .map_err(fail)?;
+        transaction.commit().map_err(fail)?;
+    }
+    Ok(())
+}
+
+/// Keeps a copy of the database as the older version left it, once per version.
+fn back_up(connection: &Connection, file: &Path, version: i64) -> Result<(), StoreError> {
+    let mut name = file.as_os_str().to_owned();
+    name.push(format!(".v{version}.bak"));
+    let copy = PathBuf::from(name);
+    if copy.exists() {
+        return Ok(());
+    }
+    connection
+        .execute("VACUUM INTO ?1", [copy.to_string_lossy()])
+        .map(drop)
+        .map_err(|error| StoreError::from_sqlite(file, &error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_bundled_sqlite_is_sound() {
+        assert!(
+            rusqlite::version_number() >= OLDEST_SQLITE,
+            "{}",
+            rusqlite::version()
+        );
+    }
+
+    #[test]
+    fn an_upgrade_keeps_a_copy_and_runs_only_what_is_new() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("state.db");
+        let mut connection = open(&file).unwrap();
+        connection
+            .execute("INSERT INTO settings VALUES ('k', 'v')", [])
+            .unwrap();
+        let steps = [MIGRATIONS[0], "CREATE TABLE later (x INTEGER) STRICT;"];
+        migrate(&mut connection, &file, &steps).unwrap();
+        connection
+            .execute("INSERT INTO later VALUES (1)", [])
+            .unwrap();
+        drop(connection);
+        let copy = Connection::open(dir.path().join("state.db.v1.bak")).unwrap();
+        let kept: String = copy
+            .query_row("SELECT value FROM settings", [], |row| row.get(0))
+            .unwrap();
+        assert_eq!(kept, "v");
+        // And the older daemon refuses what the newer one made.
+        let before = std::fs::read(&file).unwrap();
+        let error = open(&file).unwrap_err();
+        assert!(
+            matches!(
+                error,
+                StoreError::Newer {
+                    found: 2,
+                    known: 1,
+                    ..
+                }
+            ),
+            "{error}"
+        );
+        assert!(error.to_string().contains(&file.display().to_string()));
+        assert_eq!(std::fs::read(&file).unwrap(), before, "left as it was");
+    }
+
+    #[test]
+    fn damage_is_told_and_left_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("state.db");
+        drop(open(&file).unwrap());
+        let mut bytes = std::fs::read(&file).unwrap();
+        let half = bytes.len() / 2;
+        bytes[100..half].fill(0xa5);
+        std::fs::write(&file, &bytes).unwrap();
+        let error = open(&file).unwrap_err();
+        assert!(matches!(error, StoreError::Corrupt { .. }), "{error}");
+        assert_eq!(std::fs::read(&file).unwrap(), bytes);
+
+        std::fs::write(
+            &file,
+            b"this is no database, but somebody's letter to their mother",
+        )
+        .unwrap();
+        let error = open(&file).unwrap_err();
+        assert!(matches!(error, StoreError::Corrupt { .. }), "{error}");
+        assert!(error.to_string().contains("left as it is"), "{error}");
+    }
+
+    #[test]
+    fn a_database_of_another_program_is_not_taken() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("state.db");
+        Connection::open(&file)
+            .unwrap()
+            .execute_batch("CREATE TABLE mine (x);")
+            .unwrap();
+        let error = open(&file).unwrap_err();
+        assert!(
+            error.to_string().contains("not a database of vgpud"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn a_missing_directory_is_a_sentence() {
+        let error = open(Path::new("/nonexistent/vgpu/state.db")).unwrap_err();
+        assert!(matches!(error, StoreError::Open { .. }), "{error}");
+    }
+}

@@ -1,0 +1,473 @@
+//! The thread that owns the database.
+
+use std::fs::{DirBuilder, File, OpenOptions};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crossbeam::channel::{Receiver, RecvTimeoutError};
+use nix::fcntl::{Flock, FlockArg};
+use rusqlite::{Connection, ErrorCode as SqlCode, TransactionBehavior};
+use tokio::sync::oneshot;
+use vgpu_proto::api::{ErrorCode, ErrorDetail, EventKind, GpuState, Quarantine, Severity};
+
+use super::catalog::{Catalog, Context};
+use super::command::{Actor, Command, Outcome, refuse};
+use super::{Shared, StoreError, StoreOptions, rows};
+use crate::events::{Draft, GpuNote, Journal, Unsaved, VmNote};
+use crate::mediation::Change;
+use crate::model::now_unix_ms;
+
+/// How often events and notes are looked for.
+const TICK: Duration = Duration::from_millis(100);
+/// After a failed write of events or usage, the next try.
+const RETRY: Duration = Duration::from_secs(2);
+/// Events per transaction.
+const BATCH: usize = 1_024;
+/// Old events are deleted after this many new ones.
+const TRIM_EVERY: u64 = 1_000;
+
+/// What the writer is asked to do.
+pub(super) enum Job {
+    Execute {
+        actor: Actor,
+        key: Option<String>,
+        command: Box<Command>,
+        reply: oneshot::Sender<Result<Outcome, ErrorDetail>>,
+    },
+    Read(Box<dyn FnOnce(&Connection) + Send>),
+    Configure(Box<StoreOptions>),
+    Stop,
+}
+
+/// Takes the lock that keeps a second daemon off the database; creates the directory if need be.
+pub(super) fn lock_file(database: &Path) -> Result<Flock<File>, StoreError> {
+    let open_error = |error: std::io::Error| StoreError::Open {
+        file: database.to_path_buf(),
+        message: error.to_string(),
+    };
+    if let Some(dir) = database.parent() {
+        DirBuilder::new()
+            .recursive(true)
+            .mode(0o750)
+            .create(dir)
+            .map_err(open_error)?;
+    }
+    let mut name = database.as_os_str().to_owned();
+    name.push(".lock");
+    let file = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .open(PathBuf::from(name))
+        .map_err(open_error)?;
+    Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|_| StoreError::InUse {
+        file: database.to_path_buf(),
+    })
+}
+
+pub(super) struct Writer {
+    connection: Connection,
+    _lock: Flock<File>,
+    shared: Arc<Shared>,
+    journal: Arc<Journal>,
+    options: StoreOptions,
+    /// What the database holds; the published catalog may be ahead of it while the disk is full (a
+    /// quarantine by the scheduler counts at once).
+    on_disk: Arc<Catalog>,
+    /// Set by a failed commit: what is on the disk is then unknown, so nothing is acknowledged any
+    /// more until a restart has read it again.
+    uncertain: Option<String>,
+    next_try: Instant,
+    next_usage: Instant,
+    events_since_trim: u64,
+}
+
+/// How a transaction failed.
+enum Failure {
+    /// Before the commit: nothing was changed.
+    Clean(rusqlite::Error),
+    /// At the commit.
+    Commit(rusqlite::Error),
+}
+
+impl From<rusqlite::Error> for Failure {
+    fn from(error: rusqlite::Error) -> Self {
+        Self::Clean(error)
+    }
+}
+
+impl Writer {
+    pub(super) fn new(
+        connection: Connection,
+        lock: Flock<File>,
+        shared: Arc<Shared>,
+        journal: Arc<Journal>,
+        options: StoreOptions,
+    ) -> Self {
+        let now = Instant::now();
+        Self {
+            connection,
+            _lock: lock,
+            on_disk: shared.catalog(),
+            shared,
+            journal,
+            options,
+            uncertain: None,
+            next_try: now,
+            next_usage: now,
+            events_since_trim: 0,
+        }
+    }
+
+    pub(super) fn run(mut self, queue: &Receiver<Job>) {
+        loop {
+            match queue.recv_timeout(TICK) {
+                Ok(Job::Execute {
+                    actor,
+                    key,
+                    command,
+                    reply,
+                }) => {
+                    // A caller that no longer listens has lost only the answer.
+                    let _ = reply.send(self.execute(&actor, key.as_deref(), &command));
+                }
+                Ok(Job::Read(query)) => query(&self.connection),
+                Ok(Job::Configure(options)) => self.options = *options,
+                Ok(Job::Stop) | Err(RecvTimeoutError::Disconnected) => break,
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+            self.flush_if_due();
+        }
+        self.flush_all();
+    }
+
+    fn execute(
+        &mut self,
+        actor: &Actor,
+        key: Option<&str>,
+        command: &Command,
+    ) -> Result<Outcome, ErrorDetail> {
+        if let Some(done) = self.repeated(actor, key, command)? {
+            return Ok(done);
+        }
+        let on_disk = self.on_disk.clone();
+        let mut after = Catalog::clone(&self.with_notes());
+        let now_unix_ms = now_unix_ms();
+        let context = Context {
+            now_unix_ms,
+            pool_defaults: self.options.pool_defaults.clone(),
+        };
+        let outcome = after.apply(command, &context)?;
+        if !outcome.changed && *actor == Actor::daemon() {
+            return Ok(outcome);
+        }
+        self.transact(|connection| {
+            rows::save_difference(connection, &on_disk, &after)?;
+            rows::save_audit(connection, now_unix_ms, actor, command, &outcome.target)?;
+            match key {
+                Some(key) => {
+                    rows::save_request(connection, now_unix_ms, actor, key, command, &outcome)
+                }
+                None => Ok(()),
+            }
+        })?;
+        self.on_disk = self.shared.publish(after);
+        self.tell(command, &outcome);
+        Ok(outcome)
+    }
+
+    /// What the same command under the same key came to before.
+    fn repeated(
+        &self,
+        actor: &Actor,
+        key: Option<&str>,
+        command: &Command,
+    ) -> Result<Option<Outcome>, ErrorDetail> {
+        let Some(key) = key else { return Ok(None) };
+        match rows::load_request(&self.connection, actor, key) {
+            Ok(None) => Ok(None),
+            Ok(Some((first, outcome))) if first == *command => Ok(Some(outcome)),
+            Ok(Some(_)) => Err(refuse(
+                ErrorCode::IdempotencyKeyReused,
+                format!("The key {key:?} was used before, with another command."),
+                "Use a new key for each command.",
+            )),
+            Err(error) => Err(self.unwritable(&error)),
+        }
+    }
+
+    /// One transaction, tried once.
+    fn transact(
+        &mut self,
+        work: impl FnOnce(&Connection) -> Result<(), rusqlite::Error>,
+    ) -> Result<(), ErrorDetail> {
+        if let Some(problem) = &self.uncertain {
+            return Err(refuse(
+                ErrorCode::StoreUnwritable,
+                problem.clone(),
+                "Nothing was changed. Mend the disk, then restart vgpud.",
+            ));
+        }
+        let result = self.try_transact(work);
+        let failure = match result {
+            Ok(()) => {
+                self.recovered();
+                return Ok(());
+            }
+            Err(failure) => failure,
+        };
+        let error = match failure {
+            Failure::Clean(error) => error,
+            Failure::Commit(error) => {
+                if error.sqlite_error_code() != Some(SqlCode::DiskFull) {
+                    self.uncertain = Some(format!(
+                        "The state database failed while committing ({error}); what is on the disk \
+                         is not certain."
+                    ));
+                }
+                error
+            }
+        };
+        let detail = self.unwritable(&error);
+        self.failed(&detail.message);
+        Err(detail)
+    }
+
+    fn try_transact(
+        &mut self,
+        work: impl FnOnce(&Connection) -> Result<(), rusqlite::Error>,
+    ) -> Result<(), Failure> {
+        let transaction = self
+            .connection
+            .transaction_with_behavior(TransactionBehavior::Immediate)?;
+        work(&transaction)?;
+        transaction.commit().map_err(Failure::Commit)
+    }
+
+    fn unwritable(&self, error: &rusqlite::Error) -> ErrorDetail {
+        let file = self.connection.path().unwrap_or("state.db").to_owned();
+        let (what, hint) = match error.sqlite_error_code() {
+            Some(SqlCode::DiskFull) => (
+                "its disk is full".to_owned(),
+                "Nothing was changed; running guests go on. Free some space and try again.",
+            ),
+            Some(SqlCode::ReadOnly) => (
+                "it is read-only".to_owned(),
+                "Nothing was changed; running guests go on. Check the mount and the file's owner.",
+            ),
+            _ => (
+                error.to_string(),
+                "Nothing was changed; running guests go on. `vgpu-admin doctor` checks the \
+                 database.",
+            ),
+        };
+        let message = format!("The state database {file} cannot be written: {what}.");
+        refuse(ErrorCode::StoreUnwritable, message, hint)
+    }
+
+    fn failed(&mut self, problem: &str) {
+        let mut first = false;
+        self.shared.update_health(|health| {
+            health.failures += 1;
+            first = health.problem.is_none();
+            health.problem = Some(problem.to_owned());
+        });
+        if first {
+            self.journal.record(Draft::daemon(
+                EventKind::StoreUnwritable,
+                Severity::Error,
+                format!("{problem} Commands are refused, guests go on."),
+            ));
+        }
+        self.next_try = Instant::now() + RETRY;
+    }
+
+    fn recovered(&mut self) {
+        let mut was_bad = false;
+        self.shared.update_health(|health| {
+            health.commits += 1;
+            was_bad = health.problem.take().is_some();
+        });
+        if was_bad {
+            self.journal.record(Draft::daemon(
+                EventKind::StoreRecovered,
+                Severity::Info,
+                "The state database can be written again.".into(),
+            ));
+        }
+    }
+
+    /// Puts a carried-out command into the event list.
+    fn tell(&self, command: &Command, outcome: &Outcome) {
+        for change in &outcome.changes {
+            if let Change::VmRemoved { vm_id, .. } = change {
+                self.journal.forget_usage(*vm_id);
+            }
+        }
+        if !outcome.changed {
+            return;
+        }
+        let (kind, severity) = match command {
+            Command::ScanGpus(_) => return self.tell_scan(outcome),
+            Command::Note { .. } => return,
+            Command::Quarantine(_) => (EventKind::Quarantined, Severity::Warning),
+            Command::Release(_) => (EventKind::Released, Severity::Info),
+            Command::ResumeGpu { .. } => (EventKind::GpuResumed, Severity::Info),
+            Command::SuspectGpu { .. } => (EventKind::GpuSuspect, Severity::Error),
+            _ => (EventKind::ConfigChanged, Severity::Info),
+        };
+        let message = format!(
+            "{} ({}, {})",
+            outcome.message,
+            command.action(),
+            outcome.target
+        );
+        self.journal.record(Draft::daemon(kind, severity, message));
+    }
+
+    fn tell_scan(&self, outcome: &Outcome) {
+        let Some(scan) = &outcome.scan else { return };
+        let catalog = self.shared.catalog();
+        let lists = [
+            (
+                EventKind::GpuAppeared,
+                Severity::Info,
+                &scan.added,
+                "was found",
+            ),
+            (
+                EventKind::GpuAppeared,
+                Severity::Info,
+                &scan.returned,
+                "is back",
+            ),
+            (
+                EventKind::GpuAppeared,
+                Severity::Info,
+                &scan.moved,
+                "is in another slot",
+            ),
+            (
+                EventKind::GpuVanished,
+                Severity::Error,
+                &scan.vanished,
+                "vanished",
+            ),
+        ];
+        for (kind, severity, gpu_ids, what) in lists {
+            for gpu in catalog
+                .gpus
+                .values()
+                .filter(|gpu| gpu_ids.contains(&gpu.gpu_id))
+            {
+                let message = format!("GPU {} ({}) {what}.", gpu.gpu_id, gpu.seen.model);
+                self.journal.record(Draft {
+                    gpu_uuid: Some(gpu.seen.uuid.clone()),
+                    ..Draft::daemon(kind, severity, message)
+                });
+            }
+        }
+    }
+
+    /// Takes over what the mediation decided by itself: it counts at once, and is saved with the
+    /// next transaction that succeeds.
+    fn with_notes(&mut self) -> Arc<Catalog> {
+        let (vms, gpus) = self.journal.take_notes();
+        let catalog = self.shared.catalog();
+        if vms.is_empty() && gpus.is_empty() {
+            return catalog;
+        }
+        let mut catalog = Catalog::clone(&catalog);
+        for (vm_id, note) in &vms {
+            note_vm(&mut catalog, *vm_id, note);
+        }
+        for (uuid, note) in gpus {
+            let (state, reason) = match note {
+                GpuNote::Suspect(reason) => (GpuState::Suspect, reason),
+                GpuNote::Vanished(reason) => (GpuState::Vanished, reason),
+            };
+            catalog.set_state(&uuid, state, Some(reason));
+        }
+        self.shared.publish(catalog)
+    }
+
+    fn flush_if_due(&mut self) {
+        let catalog = self.with_notes();
+        let now = Instant::now();
+        let usage_due = now >= self.next_usage;
+        let urgent = *catalog != *self.on_disk || self.journal.has_unsaved_events();
+        if now < self.next_try || !(usage_due || urgent) {
+            return;
+        }
+        let mut unsaved = self.journal.unsaved(BATCH);
+        if usage_due {
+            self.next_usage = now + self.options.usage_flush;
+        } else {
+            unsaved.usage.clear();
+        }
+        // A failure is in the health record, and is tried again.
+        let _ = self.flush(&catalog, &unsaved);
+    }
+
+    fn flush_all(&mut self) {
+        loop {
+            let catalog = self.with_notes();
+            let unsaved = self.journal.unsaved(BATCH);
+            let more = unsaved.events.len() == BATCH;
+            if self.flush(&catalog, &unsaved).is_err() || !more {
+                return;
+            }
+        }
+    }
+
+    fn flush(&mut self, catalog: &Arc<Catalog>, unsaved: &Unsaved) -> Result<(), ErrorDetail> {
+        let on_disk = self.on_disk.clone();
+        if unsaved.events.is_empty() && unsaved.usage.is_empty() && *catalog == on_disk {
+            return Ok(());
+        }
+        let events = self.events_since_trim + unsaved.events.len() as u64;
+        let trim = (events >= TRIM_EVERY).then_some(self.options.events_kept);
+        self.transact(|connection| {
+            save_unsaved(connection, unsaved)?;
+            rows::save_difference(connection, &on_disk, catalog)?;
+            trim.map_or(Ok(()), |kept| rows::trim_events(connection, kept))
+        })?;
+        self.events_since_trim = if trim.is_some() { 0 } else { events };
+        self.journal.saved(unsaved);
+        self.on_disk = catalog.clone();
+        Ok(())
+    }
+}
+
+fn save_unsaved(connection: &Connection, unsaved: &Unsaved) -> Result<(), rusqlite::Error> {
+    for event in &unsaved.events {
+        rows::save_event(connection, event)?;
+    }
+    for (vm_id, usage) in &unsaved.usage {
+        rows::save_usage(connection, *vm_id, usage)?;
+    }
+    Ok(())
+}
+
+fn note_vm(catalog: &mut Catalog, vm_id: u32, note: &VmNote) {
+    let Some(vm) = catalog.vms.get_mut(&vm_id) else {
+        return;
+    };
+    if vm.generation != note.generation {
+        return;
+    }
+    if let Some(strikes) = note.strikes {
+        vm.strikes = strikes;
+        vm.last_strike_unix_ms = note.at_unix_ms;
+    }
+    if let Some(reason) = &note.quarantine {
+        vm.quarantine.get_or_insert_with(|| Quarantine {
+            reason: reason.clone(),
+            since_unix_ms: note.at_unix_ms,
+            automatic: true,
+        });
+    }
+}
