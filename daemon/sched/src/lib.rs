@@ -17,12 +17,18 @@
 #![forbid(unsafe_code)]
 
 mod action;
+mod bucket;
 mod config;
+mod eevdf;
 mod event;
 mod histogram;
 mod id;
+mod model;
+mod ordered;
+mod runqueue;
 mod scheduler;
 mod stats;
+mod timers;
 
 pub use action::{Action, Credits, Ignored, KillCause, MemoryRefusal, Refusal, Terms};
 pub use config::{

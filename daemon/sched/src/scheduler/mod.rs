@@ -1,70 +1,210 @@
-//! The state machine.
+//! The state machine: dispatch of events, and what follows each of them.
 
-use crate::{
-    Action, Config, Depth, Event, GpuId, GpuStats, Refusal, SessionId, SessionStats, VmId, VmStats,
-};
+mod accounting;
+mod admission;
+mod configure;
+mod credit;
+mod lease;
+mod memory;
+mod placement;
+mod query;
+mod watchdog;
+mod work;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::action::{Action, Ignored};
+use crate::config::Config;
+use crate::event::Event;
+use crate::id::{GpuId, PoolId, SessionId, VmId};
+use crate::model::{Gpu, Pool, Session, Vm};
+use crate::timers::{TimerKey, Timers};
 
 /// The scheduler of all GPUs of a host.
+///
+/// Two schedulers that compare equal give the same actions for the same events: a clone is a snapshot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Scheduler {
     config: Config,
+    now_ns: u64,
+    gpus: BTreeMap<GpuId, Gpu>,
+    pools: BTreeMap<PoolId, Pool>,
+    vms: BTreeMap<VmId, Vm>,
+    sessions: BTreeMap<SessionId, Session>,
+    timers: Timers,
+    next_epoch: u64,
+    next_ticket: u64,
+    /// The timer that the caller knows of.
+    announced_ns: u64,
+    /// GPUs on which something changed since the event began.
+    dirty: BTreeSet<GpuId>,
+    /// What is to be done, while an event is handled.
+    out: Vec<Action>,
 }
 
 impl Scheduler {
     /// A scheduler without GPUs, pools and VMs.
     #[must_use]
     pub fn new(config: Config) -> Self {
-        Self { config }
+        let next_epoch = config.first_epoch.max(1);
+        Self {
+            config,
+            now_ns: 0,
+            gpus: BTreeMap::new(),
+            pools: BTreeMap::new(),
+            vms: BTreeMap::new(),
+            sessions: BTreeMap::new(),
+            timers: Timers::default(),
+            next_epoch,
+            next_ticket: 0,
+            announced_ns: u64::MAX,
+            dirty: BTreeSet::new(),
+            out: Vec::new(),
+        }
     }
 
     /// Takes one event that happened at `now_ns` (a monotonic clock; a smaller value than last time
     /// counts as the last) and appends what is to be done, in order, to `actions`.
     pub fn handle(&mut self, now_ns: u64, event: Event, actions: &mut Vec<Action>) {
-        let _ = (now_ns, event, actions, &self.config);
+        self.now_ns = self.now_ns.max(now_ns);
+        self.out = std::mem::take(actions);
+        if let Err(reason) = self.dispatch(event) {
+            self.out.push(Action::Ignored { reason });
+        }
+        while let Some(gpu) = self.dirty.pop_first() {
+            self.settle(gpu);
+        }
+        let next = self.timers.next();
+        if next != self.announced_ns {
+            self.announced_ns = next;
+            self.out.push(Action::SetTimer { at_ns: next });
+        }
+        *actions = std::mem::take(&mut self.out);
     }
 
-    /// Would a session of this VM be admitted, and on which GPU? Changes nothing: the answer that counts
-    /// is the one to [`Event::SessionAdded`].
-    pub fn can_admit(&self, vm: VmId) -> Result<GpuId, Refusal> {
-        let _ = vm;
-        Err(Refusal::UnknownVm)
-    }
-
-    /// Counters and state of a VM as of the last event; `None` if it is not known.
-    #[must_use]
-    pub fn vm_stats(&self, vm: VmId) -> Option<VmStats> {
-        let _ = vm;
-        None
-    }
-
-    /// Counters and state of a session.
-    #[must_use]
-    pub fn session_stats(&self, session: SessionId) -> Option<SessionStats> {
-        let _ = session;
-        None
-    }
-
-    /// Counters and state of a GPU.
-    #[must_use]
-    pub fn gpu_stats(&self, gpu: GpuId) -> Option<GpuStats> {
-        let _ = gpu;
-        None
-    }
-
-    /// How much one session may have queued: the VM's depth limits divided among its sessions, at least
-    /// one call. `u64::MAX` where there is no limit.
-    #[must_use]
-    pub fn depth_allowance(&self, session: SessionId) -> Depth {
-        let _ = session;
-        Depth {
-            calls: u64::MAX,
-            bytes: u64::MAX,
+    fn dispatch(&mut self, event: Event) -> Result<(), Ignored> {
+        match event {
+            Event::AddGpu {
+                gpu,
+                config,
+                health,
+            } => self.add_gpu(gpu, config, health),
+            Event::SetGpu { gpu, config } => self.set_gpu(gpu, config),
+            Event::RemoveGpu { gpu } => self.remove_gpu(gpu),
+            Event::GpuState { gpu, health } => self.gpu_state(gpu, health),
+            Event::AddPool { pool, config } => self.add_pool(pool, config),
+            Event::SetPool { pool, config } => self.set_pool(pool, &config),
+            Event::RemovePool { pool } => self.remove_pool(pool),
+            Event::AssignGpu { gpu, pool } => self.assign_gpu(gpu, pool),
+            Event::UnassignGpu { gpu, pool } => self.unassign_gpu(gpu, pool),
+            Event::SetClassWeights { weights } => {
+                self.config.class_weights = weights;
+                self.refresh_standings(|_| true);
+                Ok(())
+            }
+            Event::AddVm {
+                vm,
+                config,
+                debt_ns,
+            } => self.add_vm(vm, config, debt_ns),
+            Event::SetVm { vm, config } => self.set_vm(vm, config),
+            Event::RemoveVm { vm } => self.remove_vm(vm),
+            Event::SetQuarantine { vm, on } => self.set_quarantine(vm, on),
+            Event::SessionAdded { session, vm } => {
+                self.add_session(session, vm);
+                Ok(())
+            }
+            Event::SessionRemoved { session } => self.close_session(session),
+            Event::Runnable {
+                session,
+                depth,
+                head,
+            } => self.runnable(session, depth, head),
+            Event::Idle {
+                session,
+                idle_for_ns,
+            } => self.idle(session, idle_for_ns),
+            Event::Progress {
+                session,
+                submitted,
+                completed,
+            } => self.progress(session, submitted, completed),
+            Event::Released {
+                session,
+                epoch,
+                used,
+                depth,
+            } => self.released(session, epoch, used, depth),
+            Event::CreditsSpent {
+                session,
+                epoch,
+                used,
+            } => self.credits_spent(session, epoch, used),
+            Event::WorkerExited { session } => self.worker_exited(session),
+            Event::Verified { gpu, ok } => self.verified(gpu, ok),
+            Event::MemoryReserve {
+                session,
+                bytes,
+                tag,
+            } => self.reserve(session, bytes, tag),
+            Event::MemoryRelease { session, bytes } => self.give_back(session, bytes),
+            Event::Timer => {
+                self.timer();
+                Ok(())
+            }
         }
     }
 
-    /// When [`Event::Timer`] is due; `u64::MAX`: never.
-    #[must_use]
-    pub fn next_timer_ns(&self) -> u64 {
-        u64::MAX
+    fn timer(&mut self) {
+        let gpus: Vec<GpuId> = self.gpus.keys().copied().collect();
+        for gpu in gpus {
+            self.accrue(gpu);
+        }
+        while let Some(key) = self.timers.pop_due(self.now_ns) {
+            match key {
+                TimerKey::Gpu(gpu) => self.watch(gpu),
+                TimerKey::Vm(vm) => self.vm_timer(vm),
+            }
+        }
+        // The caller's timer has fired: whatever comes next must be announced again.
+        self.announced_ns = u64::MAX;
+    }
+
+    /// A rate limit or a demotion may be over.
+    fn vm_timer(&mut self, id: VmId) {
+        let now = self.now_ns;
+        let Some(vm) = self.vms.get_mut(&id) else {
+            return;
+        };
+        if vm.demoted_until_ns.is_some_and(|until| until <= now) {
+            vm.demoted_until_ns = None;
+            self.refresh_standing(id);
+        }
+        self.rethrottle(id);
+        self.sync_vm(id);
+    }
+
+    /// Sets the timer of a VM to what it waits for.
+    fn arm_vm(&mut self, id: VmId) {
+        let at = self.vms.get(&id).and_then(|vm| {
+            let throttle = vm.throttle.map(|throttle| throttle.until_ns);
+            [throttle, vm.demoted_until_ns].into_iter().flatten().min()
+        });
+        self.timers.set(TimerKey::Vm(id), at);
+    }
+
+    fn gpu_mut(&mut self, gpu: GpuId) -> Result<&mut Gpu, Ignored> {
+        self.gpus.get_mut(&gpu).ok_or(Ignored::UnknownGpu)
+    }
+
+    fn session_mut(&mut self, session: SessionId) -> Result<&mut Session, Ignored> {
+        self.sessions
+            .get_mut(&session)
+            .ok_or(Ignored::UnknownSession)
+    }
+
+    fn ticket(&mut self) -> u64 {
+        self.next_ticket += 1;
+        self.next_ticket
     }
 }

@@ -1,0 +1,181 @@
+//! Integer deficit buckets: rate limits that may be exceeded by the operation in progress, never by
+//! the next one.
+
+use crate::config::{Rate, SECONDS};
+
+/// Units are kept in billionths, so that a rate per second adds whole numbers per nanosecond.
+const SCALE: i128 = SECONDS as i128;
+/// Rates and bursts are held below this, so that no product leaves 128 bits.
+const LARGEST: u64 = 1 << 62;
+
+/// One bucket.
+///
+/// What is lent to a lease holder as credit counts against the burst until it is settled, so that
+/// credit and level together never exceed it: in any `t` seconds at most `burst + rate × t` units are
+/// used, plus the part of one operation by which the holder went beyond its credit.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Bucket {
+    rate: Rate,
+    /// Billionths of units that may be used now; negative while a debt is paid.
+    level: i128,
+    /// Units in the hands of a lease holder.
+    lent: u64,
+    /// Time of the last refill.
+    at_ns: u64,
+}
+
+impl Bucket {
+    /// A full bucket.
+    pub(crate) fn new(rate: Rate, now_ns: u64) -> Self {
+        let rate = sane(rate);
+        Self {
+            rate,
+            level: i128::from(rate.burst) * SCALE,
+            lent: 0,
+            at_ns: now_ns,
+        }
+    }
+
+    /// Changes rate and burst; what is owed stays owed.
+    pub(crate) fn set_rate(&mut self, rate: Rate, now_ns: u64) {
+        self.refill(now_ns);
+        self.rate = sane(rate);
+        self.level = self.level.min(self.room());
+    }
+
+    /// The rate in force.
+    pub(crate) fn rate(&self) -> Rate {
+        self.rate
+    }
+
+    fn room(&self) -> i128 {
+        i128::from(self.rate.burst) * SCALE - i128::from(self.lent) * SCALE
+    }
+
+    fn refill(&mut self, now_ns: u64) {
+        let passed = i128::from(now_ns.saturating_sub(self.at_ns).min(LARGEST));
+        self.at_ns = self.at_ns.max(now_ns);
+        let room = self.room();
+        if self.level < room {
+            self.level = (self.level + i128::from(self.rate.per_second) * passed).min(room);
+        }
+    }
+
+    /// Whole units that may be used now.
+    pub(crate) fn available(&mut self, now_ns: u64) -> u64 {
+        self.refill(now_ns);
+        u64::try_from((self.level / SCALE).max(0)).unwrap_or(u64::MAX)
+    }
+
+    /// Hands out all whole units as credit.
+    pub(crate) fn lend(&mut self, now_ns: u64) -> u64 {
+        let units = self.available(now_ns);
+        self.level -= i128::from(units) * SCALE;
+        self.lent += units;
+        units
+    }
+
+    /// Settles the credit that is out: `used` units of it (or more) were used, the rest comes back.
+    pub(crate) fn settle(&mut self, used: u64, now_ns: u64) {
+        self.refill(now_ns);
+        self.level += (i128::from(self.lent) - i128::from(used)) * SCALE;
+        self.lent = 0;
+        self.level = self.level.min(self.room());
+    }
+
+    /// Settles the credit that is out as used whole: nobody can say how much of it was.
+    pub(crate) fn forfeit(&mut self, now_ns: u64) {
+        self.settle(self.lent, now_ns);
+    }
+
+    /// Uses units without credit.
+    pub(crate) fn charge(&mut self, units: u64, now_ns: u64) {
+        self.refill(now_ns);
+        self.level -= i128::from(units) * SCALE;
+    }
+
+    /// When `units` can be had (at most a full bucket); `u64::MAX`: never.
+    pub(crate) fn ready_at(&mut self, units: u64, now_ns: u64) -> u64 {
+        self.refill(now_ns);
+        let missing = i128::from(units.min(self.rate.burst)) * SCALE - self.level;
+        if missing <= 0 {
+            return now_ns;
+        }
+        if self.rate.per_second == 0 {
+            return u64::MAX;
+        }
+        let rate = i128::from(self.rate.per_second);
+        let wait = (missing + rate - 1) / rate;
+        u64::try_from(wait).map_or(u64::MAX, |wait| now_ns.saturating_add(wait))
+    }
+
+    /// When a holder that uses one unit per nanosecond will have emptied the bucket; `u64::MAX`: never.
+    pub(crate) fn empty_at(&mut self, now_ns: u64) -> u64 {
+        self.refill(now_ns);
+        let drain = SCALE - i128::from(self.rate.per_second);
+        if drain <= 0 {
+            return u64::MAX;
+        }
+        let left = self.level.max(0) / drain;
+        u64::try_from(left).map_or(u64::MAX, |left| now_ns.saturating_add(left))
+    }
+}
+
+fn sane(rate: Rate) -> Rate {
+    Rate {
+        per_second: rate.per_second.min(LARGEST),
+        burst: rate.burst.clamp(1, LARGEST),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bucket(per_second: u64, burst: u64) -> Bucket {
+        Bucket::new(Rate { per_second, burst }, 0)
+    }
+
+    #[test]
+    fn credit_comes_back_and_does_not_multiply() {
+        let mut b = bucket(1000, 10);
+        assert_eq!(b.lend(0), 10);
+        assert_eq!(
+            b.available(SECONDS),
+            0,
+            "what is lent counts against the burst"
+        );
+        b.settle(3, SECONDS);
+        assert_eq!(b.available(SECONDS), 7);
+        assert_eq!(b.available(2 * SECONDS), 10);
+    }
+
+    #[test]
+    fn a_debt_is_paid_before_anything_else() {
+        let mut b = bucket(100, 10);
+        assert_eq!(b.lend(0), 10);
+        b.settle(1010, 0);
+        assert_eq!(b.available(9 * SECONDS), 0);
+        assert_eq!(b.ready_at(1, 9 * SECONDS), 10 * SECONDS + SECONDS / 100);
+        assert_eq!(b.available(11 * SECONDS), 10);
+    }
+
+    #[test]
+    fn extremes_do_not_overflow() {
+        let mut b = bucket(u64::MAX, u64::MAX);
+        b.lend(0);
+        b.settle(u64::MAX, u64::MAX);
+        b.charge(u64::MAX, u64::MAX);
+        assert_eq!(b.empty_at(u64::MAX), u64::MAX);
+        let mut none = bucket(0, 0);
+        assert_eq!(none.lend(0), 1);
+        none.settle(1, 5);
+        assert_eq!(none.ready_at(1, 5), u64::MAX);
+    }
+
+    #[test]
+    fn emptying_takes_longer_while_it_refills() {
+        let mut b = bucket(SECONDS / 2, 1_000_000);
+        assert_eq!(b.empty_at(0), 2_000_000);
+    }
+}

@@ -1,0 +1,355 @@
+//! What the scheduler remembers of GPUs, leases, VMs and sessions.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::bucket::Bucket;
+use crate::config::{Class, GpuConfig, GpuHealth, PoolConfig, VmConfig};
+use crate::eevdf::Eevdf;
+use crate::event::{Depth, HeadCost, Usage};
+use crate::histogram::Histogram;
+use crate::id::{Epoch, GpuId, PoolId, SessionId, VmId};
+use crate::runqueue::RunQueue;
+use crate::stats::{Account, Cap};
+
+/// What a lease is being used for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Use {
+    /// Work is there or in flight.
+    Active,
+    /// No work; charged until the hold is over.
+    Hold { until_ns: u64 },
+    /// No work, unwanted, uncharged.
+    Parked,
+}
+
+/// One lease that is out.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Lease {
+    pub(crate) session: SessionId,
+    pub(crate) vm: VmId,
+    pub(crate) epoch: Epoch,
+    pub(crate) granted_ns: u64,
+    pub(crate) slice_end_ns: u64,
+    pub(crate) charged_ns: u64,
+    pub(crate) usage: Use,
+    /// What the holder was told last.
+    pub(crate) wanted: bool,
+    pub(crate) revoked_ns: Option<u64>,
+    /// Declared: the next one may be let in beside it.
+    pub(crate) overrun: bool,
+}
+
+impl Lease {
+    /// Does its VM pay now?
+    pub(crate) fn charged(&self) -> bool {
+        self.usage != Use::Parked
+    }
+}
+
+/// The VMs of one pool on one GPU.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Node {
+    pub(crate) queue: RunQueue,
+    /// VMs that compete or run.
+    pub(crate) members: usize,
+    /// What the pool is owed on this GPU while none of its VMs compete.
+    pub(crate) lag_ns: i128,
+    /// Is it a member of the GPU's queue of pools?
+    pub(crate) joined: bool,
+}
+
+/// A canary kernel that is under way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Canary {
+    pub(crate) deadline_ns: u64,
+    /// Another worker died since it was started: one more is needed.
+    pub(crate) again: bool,
+}
+
+/// One GPU.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Gpu {
+    pub(crate) config: GpuConfig,
+    pub(crate) health: GpuHealth,
+    /// Going: forgotten when its last session is gone.
+    pub(crate) removed: bool,
+    pub(crate) pools: BTreeSet<PoolId>,
+    /// The pools that have VMs competing here.
+    pub(crate) top: Eevdf<PoolId>,
+    pub(crate) nodes: BTreeMap<PoolId, Node>,
+    /// None, one, or two (an overrunner and the one beside it).
+    pub(crate) leases: Vec<Lease>,
+    pub(crate) vms: BTreeSet<VmId>,
+    pub(crate) sessions: BTreeSet<SessionId>,
+    pub(crate) memory: u64,
+    pub(crate) since_ns: u64,
+    /// Up to when `account` is complete.
+    pub(crate) settled_ns: u64,
+    pub(crate) account: Account,
+    pub(crate) handoffs: u64,
+    pub(crate) last_holder: Option<SessionId>,
+    pub(crate) handoff: Histogram,
+    pub(crate) canary: Option<Canary>,
+    /// Killed and not yet known dead: when they were killed.
+    pub(crate) dying: BTreeMap<SessionId, u64>,
+}
+
+impl Gpu {
+    pub(crate) fn new(config: GpuConfig, health: GpuHealth, now_ns: u64) -> Self {
+        Self {
+            config,
+            health,
+            removed: false,
+            pools: BTreeSet::new(),
+            top: Eevdf::default(),
+            nodes: BTreeMap::new(),
+            leases: Vec::new(),
+            vms: BTreeSet::new(),
+            sessions: BTreeSet::new(),
+            memory: 0,
+            since_ns: now_ns,
+            settled_ns: now_ns,
+            account: Account::default(),
+            handoffs: 0,
+            last_holder: None,
+            handoff: Histogram::default(),
+            canary: None,
+            dying: BTreeMap::new(),
+        }
+    }
+
+    /// Device memory that may still be booked.
+    pub(crate) fn memory_left(&self) -> u64 {
+        if self.config.overcommit {
+            u64::MAX - self.memory
+        } else {
+            self.config.memory_bytes.saturating_sub(self.memory)
+        }
+    }
+
+    pub(crate) fn lease_of(&mut self, session: SessionId) -> Option<&mut Lease> {
+        self.leases
+            .iter_mut()
+            .find(|lease| lease.session == session)
+    }
+
+    /// May a lease be granted now?
+    pub(crate) fn is_free(&self) -> bool {
+        self.health.grants()
+            && match self.leases.as_slice() {
+                [] => true,
+                [only] => only.overrun,
+                _ => false,
+            }
+    }
+}
+
+/// One pool.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Pool {
+    pub(crate) config: PoolConfig,
+    pub(crate) vms: BTreeSet<VmId>,
+}
+
+/// What a VM's time is spent on when it has work and does not run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// It has no work, or runs.
+    Content,
+    /// Its turn has not come.
+    Waiting,
+    /// One of its limits holds it back.
+    Throttled,
+}
+
+/// A rate limit that holds a VM back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Throttle {
+    pub(crate) cap: Cap,
+    pub(crate) until_ns: u64,
+}
+
+/// The token buckets of a VM.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct Buckets {
+    pub(crate) calls: Option<Bucket>,
+    pub(crate) bytes: Option<Bucket>,
+    pub(crate) gpu_time: Option<Bucket>,
+}
+
+/// Strikes and when the count was last right.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Strikes {
+    pub(crate) count: u32,
+    pub(crate) at_ns: u64,
+}
+
+impl Strikes {
+    /// The count after forgetting one per `decay_ns`.
+    pub(crate) fn now(self, decay_ns: Option<u64>, now_ns: u64) -> u32 {
+        let Some(decay) = decay_ns.filter(|&decay| decay > 0) else {
+            return self.count;
+        };
+        let forgotten = now_ns.saturating_sub(self.at_ns) / decay;
+        self.count
+            .saturating_sub(u32::try_from(forgotten).unwrap_or(u32::MAX))
+    }
+}
+
+/// Counters of a VM.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct VmCounters {
+    pub(crate) gpu_ns: u64,
+    pub(crate) wait_ns: u64,
+    pub(crate) throttled_ns: u64,
+    pub(crate) rate_limited: u64,
+    pub(crate) grants: u64,
+    pub(crate) kills: u64,
+    pub(crate) soft_limits: u64,
+    pub(crate) memory_denied: u64,
+    pub(crate) calls: u64,
+    pub(crate) bytes: u64,
+    pub(crate) memory_peak: u64,
+    pub(crate) wait: Histogram,
+    pub(crate) service: Histogram,
+}
+
+/// One VM.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Vm {
+    pub(crate) config: VmConfig,
+    /// Going: forgotten when its last session is gone.
+    pub(crate) removed: bool,
+    /// What it is owed (negative: owes) while it does not compete, and under policies that keep no
+    /// account.
+    pub(crate) lag_ns: i128,
+    /// Where its sessions live, and under which pool.
+    pub(crate) placement: Option<(GpuId, PoolId)>,
+    /// Is it a member of its node's queue?
+    pub(crate) joined: bool,
+    pub(crate) sessions: BTreeSet<SessionId>,
+    /// Sessions with work that hold no lease, in the order of their turns.
+    pub(crate) runnable: BTreeMap<u64, SessionId>,
+    /// The session that holds a lease, and whether it is charged.
+    pub(crate) running: Option<(SessionId, bool)>,
+    /// Did its last lease end because its slice was over?
+    pub(crate) sliced: bool,
+    pub(crate) throttle: Option<Throttle>,
+    pub(crate) quarantined: bool,
+    pub(crate) strikes: Strikes,
+    pub(crate) demoted_until_ns: Option<u64>,
+    pub(crate) buckets: Buckets,
+    pub(crate) memory: u64,
+    pub(crate) quota_hit: bool,
+    pub(crate) phase: Phase,
+    pub(crate) phase_ns: u64,
+    pub(crate) count: VmCounters,
+}
+
+impl Vm {
+    pub(crate) fn new(config: VmConfig, debt_ns: u64, now_ns: u64) -> Self {
+        let limits = &config.limits;
+        let bucket = |rate: Option<crate::Rate>| rate.map(|rate| Bucket::new(rate, now_ns));
+        let buckets = Buckets {
+            calls: bucket(limits.calls),
+            bytes: bucket(limits.bytes),
+            gpu_time: bucket(limits.gpu_time),
+        };
+        Self {
+            config,
+            removed: false,
+            lag_ns: -i128::from(debt_ns.min(1 << 56)),
+            placement: None,
+            joined: false,
+            sessions: BTreeSet::new(),
+            runnable: BTreeMap::new(),
+            running: None,
+            sliced: false,
+            throttle: None,
+            quarantined: false,
+            strikes: Strikes::default(),
+            demoted_until_ns: None,
+            buckets,
+            memory: 0,
+            quota_hit: false,
+            phase: Phase::Content,
+            phase_ns: now_ns,
+            count: VmCounters::default(),
+        }
+    }
+
+    /// Its class with demotion.
+    pub(crate) fn class(&self) -> Class {
+        if self.demoted_until_ns.is_some() {
+            self.config.class.demoted()
+        } else {
+            self.config.class
+        }
+    }
+
+    /// Could it be chosen, were it its turn?
+    pub(crate) fn is_ready(&self) -> bool {
+        self.running.is_none()
+            && self.throttle.is_none()
+            && !self.quarantined
+            && !self.runnable.is_empty()
+    }
+}
+
+/// One session.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Session {
+    pub(crate) vm: VmId,
+    pub(crate) gpu: GpuId,
+    /// Its place in [`Vm::runnable`], while it is there.
+    pub(crate) ticket: Option<u64>,
+    pub(crate) waiting_since_ns: u64,
+    pub(crate) depth: Depth,
+    pub(crate) head: HeadCost,
+    /// Over by the guest's doing: gets nothing more.
+    pub(crate) closing: bool,
+    /// Killed: gets nothing more.
+    pub(crate) dying: bool,
+    pub(crate) submitted: u64,
+    pub(crate) completed: u64,
+    /// When work in flight last made progress (or began).
+    pub(crate) progress_ns: u64,
+    /// Has this stall been noted as a soft limit?
+    pub(crate) soft_noted: bool,
+    pub(crate) gpu_ns: u64,
+    pub(crate) memory: u64,
+    /// Credits settled so far.
+    pub(crate) used: Usage,
+}
+
+impl Session {
+    pub(crate) fn new(vm: VmId, gpu: GpuId, now_ns: u64) -> Self {
+        Self {
+            vm,
+            gpu,
+            ticket: None,
+            waiting_since_ns: now_ns,
+            depth: Depth::default(),
+            head: HeadCost::default(),
+            closing: false,
+            dying: false,
+            submitted: 0,
+            completed: 0,
+            progress_ns: now_ns,
+            soft_noted: false,
+            gpu_ns: 0,
+            memory: 0,
+            used: Usage::default(),
+        }
+    }
+
+    /// Operations in flight, by the worker's account.
+    pub(crate) fn in_flight(&self) -> u64 {
+        self.submitted.saturating_sub(self.completed)
+    }
+
+    /// May it be given a lease?
+    pub(crate) fn served(&self) -> bool {
+        !self.closing && !self.dying
+    }
+}

@@ -1,0 +1,340 @@
+//! Queues in a stated order: by class with aging (`strict`), or by arrival (`fifo`).
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::config::{Aging, Class};
+use crate::id::VmId;
+
+const LEVELS: usize = Class::ALL.len();
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Member {
+    class: Class,
+    /// While it waits.
+    waiting: Option<Waiting>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Waiting {
+    since_ns: u64,
+    /// Order of arrival; never two alike.
+    ticket: u64,
+    level: usize,
+    /// When it rises next, as filed in `rises`.
+    rises_ns: Option<u64>,
+}
+
+/// VMs that wait, by level and, within a level, by arrival. With classes a VM begins at the level of
+/// its class and rises while it waits; without, all are on one level.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Ordered {
+    /// `None`: by arrival only.
+    classes: Option<Rules>,
+    members: BTreeMap<VmId, Member>,
+    levels: [BTreeSet<(u64, VmId)>; LEVELS],
+    /// When waiting VMs rise next.
+    rises: BTreeSet<(u64, VmId)>,
+    next_ticket: u64,
+}
+
+/// How classes count.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Rules {
+    aging: Option<Aging>,
+}
+
+impl Ordered {
+    /// By arrival.
+    pub(crate) fn fifo() -> Self {
+        Self::with(None)
+    }
+
+    /// By class, with this aging.
+    pub(crate) fn strict(aging: Option<Aging>) -> Self {
+        Self::with(Some(Rules { aging }))
+    }
+
+    fn with(classes: Option<Rules>) -> Self {
+        Self {
+            classes,
+            members: BTreeMap::new(),
+            levels: Default::default(),
+            rises: BTreeSet::new(),
+            next_ticket: 0,
+        }
+    }
+
+    /// New aging; those that wait are placed as if it had always been so.
+    pub(crate) fn set_aging(&mut self, aging: Option<Aging>, now_ns: u64) {
+        let Some(rules) = &mut self.classes else {
+            return;
+        };
+        if rules.aging == aging {
+            return;
+        }
+        rules.aging = aging;
+        let all: Vec<VmId> = self.members.keys().copied().collect();
+        for vm in all {
+            self.replace(vm, now_ns);
+        }
+    }
+
+    pub(crate) fn join(&mut self, vm: VmId, class: Class) {
+        self.members.entry(vm).or_insert(Member {
+            class,
+            waiting: None,
+        });
+    }
+
+    pub(crate) fn leave(&mut self, vm: VmId) {
+        self.stop_waiting(vm);
+        self.members.remove(&vm);
+    }
+
+    /// Changes the class; the time waited so far counts on.
+    pub(crate) fn set_class(&mut self, vm: VmId, class: Class, now_ns: u64) {
+        let Some(member) = self.members.get_mut(&vm) else {
+            return;
+        };
+        if member.class != class {
+            member.class = class;
+            self.replace(vm, now_ns);
+        }
+    }
+
+    /// Begins or ends waiting. Who begins goes behind everybody of its level.
+    pub(crate) fn set_ready(&mut self, vm: VmId, ready: bool, now_ns: u64) {
+        let Some(member) = self.members.get_mut(&vm) else {
+            return;
+        };
+        if ready == member.waiting.is_some() {
+            return;
+        }
+        if !ready {
+            self.stop_waiting(vm);
+            return;
+        }
+        self.next_ticket += 1;
+        let ticket = self.next_ticket;
+        member.waiting = Some(Waiting {
+            since_ns: now_ns,
+            ticket,
+            level: 0,
+            rises_ns: None,
+        });
+        self.place(vm, now_ns);
+    }
+
+    /// Who is next.
+    pub(crate) fn peek(&mut self, now_ns: u64) -> Option<VmId> {
+        self.rise(now_ns);
+        self.levels
+            .iter()
+            .rev()
+            .find_map(|level| level.first().map(|&(_, vm)| vm))
+    }
+
+    /// Does `holder` go on at the end of its slice? Only above everybody who waits.
+    pub(crate) fn holder_wins(&mut self, holder: VmId, now_ns: u64) -> bool {
+        self.best_level(now_ns)
+            .is_none_or(|best| self.level_of(holder) > best)
+    }
+
+    /// Must `holder` stop before the end of its slice? For a higher class only.
+    pub(crate) fn preempts(&mut self, holder: VmId, now_ns: u64) -> bool {
+        self.classes.is_some()
+            && self
+                .best_level(now_ns)
+                .is_some_and(|best| best > self.level_of(holder))
+    }
+
+    pub(crate) fn ready_count(&self) -> usize {
+        self.levels.iter().map(BTreeSet::len).sum()
+    }
+
+    pub(crate) fn keys(&self) -> impl Iterator<Item = VmId> + '_ {
+        self.members.keys().copied()
+    }
+
+    fn best_level(&mut self, now_ns: u64) -> Option<usize> {
+        self.rise(now_ns);
+        self.levels.iter().rposition(|level| !level.is_empty())
+    }
+
+    /// The level of one that does not wait.
+    fn level_of(&self, vm: VmId) -> usize {
+        match (self.classes, self.members.get(&vm)) {
+            (Some(_), Some(member)) => member.class.index(),
+            _ => 0,
+        }
+    }
+
+    /// Moves up those whose time has come.
+    fn rise(&mut self, now_ns: u64) {
+        while let Some(&(at, vm)) = self.rises.first() {
+            if at > now_ns {
+                break;
+            }
+            self.replace(vm, now_ns);
+        }
+    }
+
+    fn replace(&mut self, vm: VmId, now_ns: u64) {
+        self.unplace(vm);
+        self.place(vm, now_ns);
+    }
+
+    fn place(&mut self, vm: VmId, now_ns: u64) {
+        let rules = self.classes;
+        let Some(member) = self.members.get_mut(&vm) else {
+            return;
+        };
+        let class = member.class.index();
+        let Some(waiting) = &mut member.waiting else {
+            return;
+        };
+        let (level, next_rise) = match rules {
+            None => (0, None),
+            Some(Rules { aging: None }) => (class, None),
+            Some(Rules { aging: Some(aging) }) => aged(class, waiting.since_ns, aging, now_ns),
+        };
+        waiting.level = level;
+        waiting.rises_ns = next_rise;
+        self.levels[level].insert((waiting.ticket, vm));
+        if let Some(at) = next_rise {
+            self.rises.insert((at, vm));
+        }
+    }
+
+    fn unplace(&mut self, vm: VmId) {
+        let Some(waiting) = self.members.get(&vm).and_then(|member| member.waiting) else {
+            return;
+        };
+        self.levels[waiting.level].remove(&(waiting.ticket, vm));
+        if let Some(at) = waiting.rises_ns {
+            self.rises.remove(&(at, vm));
+        }
+    }
+
+    fn stop_waiting(&mut self, vm: VmId) {
+        self.unplace(vm);
+        if let Some(member) = self.members.get_mut(&vm) {
+            member.waiting = None;
+        }
+    }
+}
+
+/// The level after waiting since `since_ns`, and when the next one is reached.
+fn aged(class: usize, since_ns: u64, aging: Aging, now_ns: u64) -> (usize, Option<u64>) {
+    let mut level = class;
+    while level + 1 < LEVELS && rise_at(class, since_ns, aging, level) <= now_ns {
+        level += 1;
+    }
+    let next = (level + 1 < LEVELS).then(|| rise_at(class, since_ns, aging, level));
+    (level, next)
+}
+
+/// When one of `class` leaves `level` upwards.
+fn rise_at(class: usize, since_ns: u64, aging: Aging, level: usize) -> u64 {
+    let steps = (level - class.min(level)) as u64;
+    since_ns
+        .saturating_add(aging.after_ns)
+        .saturating_add(steps.saturating_mul(aging.step_ns))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const AGING: Aging = Aging {
+        after_ns: 100,
+        step_ns: 10,
+    };
+
+    fn strict(members: &[(u32, Class)]) -> Ordered {
+        let mut q = Ordered::strict(Some(AGING));
+        for &(vm, class) in members {
+            q.join(VmId(vm), class);
+            q.set_ready(VmId(vm), true, 0);
+        }
+        q
+    }
+
+    #[test]
+    fn the_highest_class_first_then_by_arrival() {
+        let mut q = strict(&[(1, Class::Low), (2, Class::High), (3, Class::High)]);
+        assert_eq!(q.peek(0), Some(VmId(2)));
+        q.set_ready(VmId(2), false, 0);
+        assert_eq!(q.peek(0), Some(VmId(3)));
+        q.set_ready(VmId(2), true, 1);
+        assert_eq!(q.peek(1), Some(VmId(3)), "who had a turn goes behind");
+    }
+
+    #[test]
+    fn a_low_vm_rises_until_it_is_served() {
+        let mut q = strict(&[(1, Class::Low)]);
+        for now in [0, 99, 100, 110, 119] {
+            q.join(VmId(9), Class::Critical);
+            q.set_ready(VmId(9), true, now);
+            assert_eq!(q.peek(now), Some(VmId(9)), "at {now}");
+            q.leave(VmId(9));
+        }
+        q.join(VmId(9), Class::Critical);
+        q.set_ready(VmId(9), true, 119);
+        assert_eq!(
+            q.peek(120),
+            Some(VmId(1)),
+            "after + 2 × step: level with critical, and older"
+        );
+    }
+
+    #[test]
+    fn only_a_higher_level_preempts_and_only_a_lower_one_lets_the_holder_go_on() {
+        let mut q = strict(&[(1, Class::Medium), (2, Class::High)]);
+        q.set_ready(VmId(1), false, 0);
+        assert!(q.preempts(VmId(1), 0));
+        q.set_ready(VmId(2), false, 0);
+        q.set_ready(VmId(1), true, 0);
+        assert!(!q.preempts(VmId(2), 0) && q.holder_wins(VmId(2), 0));
+        assert!(
+            !q.holder_wins(VmId(2), 100),
+            "the medium VM has risen to the same level"
+        );
+    }
+
+    #[test]
+    fn changes_of_class_and_aging_keep_the_time_waited() {
+        let mut q = strict(&[(1, Class::Low), (2, Class::Medium)]);
+        q.set_class(VmId(1), Class::Critical, 5);
+        assert_eq!(q.peek(5), Some(VmId(1)));
+        q.set_class(VmId(1), Class::Low, 6);
+        assert_eq!(q.peek(6), Some(VmId(2)));
+        q.set_aging(None, 1_000);
+        assert_eq!(
+            q.peek(1_000),
+            Some(VmId(2)),
+            "without aging the class alone counts"
+        );
+        q.set_aging(Some(AGING), 1_000);
+        assert_eq!(
+            q.peek(1_000),
+            Some(VmId(1)),
+            "both are at the top, the older first"
+        );
+        q.leave(VmId(1));
+        q.leave(VmId(2));
+        assert!(q.rises.is_empty() && q.levels.iter().all(BTreeSet::is_empty));
+    }
+
+    #[test]
+    fn fifo_ignores_classes() {
+        let mut q = Ordered::fifo();
+        for (vm, class) in [(5, Class::Low), (4, Class::Critical)] {
+            q.join(VmId(vm), class);
+            q.set_ready(VmId(vm), true, 0);
+        }
+        assert_eq!(q.peek(0), Some(VmId(5)));
+        q.set_ready(VmId(5), false, 0);
+        assert!(!q.preempts(VmId(5), 0) && !q.holder_wins(VmId(5), 0));
+    }
+}

@@ -1,0 +1,141 @@
+//! The VMs of one pool on one GPU, in the order of the pool's policy.
+
+use crate::config::{Class, Policy, PoolConfig};
+use crate::eevdf::Eevdf;
+use crate::id::VmId;
+use crate::ordered::Ordered;
+
+/// What the queue must know of a VM.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Standing {
+    /// Its class now (demotion included).
+    pub(crate) class: Class,
+    /// Its weight now.
+    pub(crate) weight: u64,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Order {
+    Weighted(Eevdf<VmId>),
+    Ordered(Ordered),
+}
+
+/// The queue. A member either can be chosen (*ready*) or only counts (it runs).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct RunQueue {
+    policy: Policy,
+    slice_ns: u64,
+    order: Order,
+}
+
+impl RunQueue {
+    pub(crate) fn new(pool: &PoolConfig) -> Self {
+        let order = match pool.policy {
+            Policy::Weighted => Order::Weighted(Eevdf::default()),
+            Policy::Strict => Order::Ordered(Ordered::strict(pool.aging)),
+            Policy::Fifo => Order::Ordered(Ordered::fifo()),
+        };
+        Self {
+            policy: pool.policy,
+            slice_ns: pool.slice(),
+            order,
+        }
+    }
+
+    /// The policy that this queue was made for.
+    pub(crate) fn policy(&self) -> Policy {
+        self.policy
+    }
+
+    /// New settings under the same policy.
+    pub(crate) fn configure(&mut self, pool: &PoolConfig, now_ns: u64) {
+        self.slice_ns = pool.slice();
+        if let Order::Ordered(queue) = &mut self.order {
+            queue.set_aging(pool.aging, now_ns);
+        }
+    }
+
+    pub(crate) fn join(&mut self, vm: VmId, standing: Standing, lag_ns: i128) {
+        match &mut self.order {
+            Order::Weighted(queue) => queue.join(vm, standing.weight, lag_ns, self.slice_ns),
+            Order::Ordered(queue) => queue.join(vm, standing.class),
+        }
+    }
+
+    /// Removes the VM; says what it is owed (negative: owes), or `None` where the policy keeps no
+    /// account and what was before still holds.
+    pub(crate) fn leave(&mut self, vm: VmId) -> Option<i128> {
+        match &mut self.order {
+            Order::Weighted(queue) => Some(queue.leave(vm, self.slice_ns.saturating_mul(2))),
+            Order::Ordered(queue) => {
+                queue.leave(vm);
+                None
+            }
+        }
+    }
+
+    pub(crate) fn update(&mut self, vm: VmId, standing: Standing, now_ns: u64) {
+        match &mut self.order {
+            Order::Weighted(queue) => queue.update(vm, standing.weight, self.slice_ns),
+            Order::Ordered(queue) => queue.set_class(vm, standing.class, now_ns),
+        }
+    }
+
+    pub(crate) fn set_ready(&mut self, vm: VmId, ready: bool, now_ns: u64) {
+        match &mut self.order {
+            Order::Weighted(queue) => queue.set_ready(vm, ready),
+            Order::Ordered(queue) => queue.set_ready(vm, ready, now_ns),
+        }
+    }
+
+    pub(crate) fn charge(&mut self, vm: VmId, ns: u64) {
+        if let Order::Weighted(queue) = &mut self.order {
+            queue.charge(vm, ns);
+        }
+    }
+
+    /// What the VM is owed, where the policy keeps an account.
+    pub(crate) fn lag_ns(&self, vm: VmId) -> Option<i128> {
+        match &self.order {
+            Order::Weighted(queue) => Some(queue.lag_ns(vm)),
+            Order::Ordered(_) => None,
+        }
+    }
+
+    pub(crate) fn peek(&mut self, now_ns: u64) -> Option<VmId> {
+        match &mut self.order {
+            Order::Weighted(queue) => queue.peek(),
+            Order::Ordered(queue) => queue.peek(now_ns),
+        }
+    }
+
+    /// At the end of its slice: does the holder go on?
+    pub(crate) fn holder_wins(&mut self, holder: VmId, now_ns: u64) -> bool {
+        match &mut self.order {
+            Order::Weighted(queue) => queue.holder_wins(holder),
+            Order::Ordered(queue) => queue.holder_wins(holder, now_ns),
+        }
+    }
+
+    /// Before the end of its slice: must the holder stop?
+    pub(crate) fn preempts(&mut self, holder: VmId, now_ns: u64) -> bool {
+        match &mut self.order {
+            Order::Weighted(_) => false,
+            Order::Ordered(queue) => queue.preempts(holder, now_ns),
+        }
+    }
+
+    pub(crate) fn ready_count(&self) -> usize {
+        match &self.order {
+            Order::Weighted(queue) => queue.ready_count(),
+            Order::Ordered(queue) => queue.ready_count(),
+        }
+    }
+
+    pub(crate) fn keys(&self) -> Vec<VmId> {
+        match &self.order {
+            Order::Weighted(queue) => queue.keys().collect(),
+            Order::Ordered(queue) => queue.keys().collect(),
+        }
+    }
+}

@@ -1,0 +1,315 @@
+//! What the administrator changes. Everything may change while VMs run.
+
+use super::Scheduler;
+use crate::action::{Ignored, KillCause};
+use crate::bucket::Bucket;
+use crate::config::{GpuConfig, GpuHealth, PoolConfig, Rate, VmConfig};
+use crate::id::{GpuId, PoolId, VmId};
+use crate::model::{Gpu, Pool, Strikes, Vm};
+use crate::runqueue::RunQueue;
+use crate::timers::TimerKey;
+
+impl Scheduler {
+    pub(super) fn add_gpu(
+        &mut self,
+        id: GpuId,
+        config: GpuConfig,
+        health: GpuHealth,
+    ) -> Result<(), Ignored> {
+        if let Some(gpu) = self.gpus.get_mut(&id) {
+            if !gpu.removed {
+                return Err(Ignored::Exists);
+            }
+            // It was going and comes back before its last worker was gone.
+            gpu.removed = false;
+            gpu.config = config;
+            return self.gpu_state(id, health);
+        }
+        self.gpus.insert(id, Gpu::new(config, health, self.now_ns));
+        Ok(())
+    }
+
+    pub(super) fn set_gpu(&mut self, id: GpuId, config: GpuConfig) -> Result<(), Ignored> {
+        self.gpu_mut(id)?.config = config;
+        Ok(())
+    }
+
+    pub(super) fn remove_gpu(&mut self, id: GpuId) -> Result<(), Ignored> {
+        self.accrue(id);
+        let gpu = self.gpu_mut(id)?;
+        gpu.removed = true;
+        gpu.health = GpuHealth::Lost;
+        let sessions = gpu.sessions.iter().copied().collect();
+        self.kill_all(sessions, KillCause::GpuLost);
+        self.dirty.insert(id);
+        Ok(())
+    }
+
+    pub(super) fn forget_gpu(&mut self, id: GpuId) {
+        self.gpus.remove(&id);
+        self.timers.set(TimerKey::Gpu(id), None);
+    }
+
+    pub(super) fn gpu_state(&mut self, id: GpuId, health: GpuHealth) -> Result<(), Ignored> {
+        self.accrue(id);
+        let gpu = self.gpu_mut(id)?;
+        gpu.health = health;
+        if health == GpuHealth::Lost {
+            gpu.canary = None;
+            let sessions = gpu.sessions.iter().copied().collect();
+            self.kill_all(sessions, KillCause::GpuLost);
+        }
+        self.dirty.insert(id);
+        Ok(())
+    }
+
+    pub(super) fn add_pool(&mut self, id: PoolId, config: PoolConfig) -> Result<(), Ignored> {
+        if self.pools.contains_key(&id) {
+            return Err(Ignored::Exists);
+        }
+        self.pools.insert(
+            id,
+            Pool {
+                config,
+                vms: Default::default(),
+            },
+        );
+        Ok(())
+    }
+
+    pub(super) fn set_pool(&mut self, id: PoolId, config: &PoolConfig) -> Result<(), Ignored> {
+        let now = self.now_ns;
+        let pool = self.pools.get_mut(&id).ok_or(Ignored::UnknownPool)?;
+        pool.config.clone_from(config);
+        let gpus: Vec<GpuId> = self.gpus.keys().copied().collect();
+        for gpu_id in gpus {
+            self.accrue(gpu_id);
+            self.rebuild_node(gpu_id, id, config);
+            let Some(gpu) = self.gpus.get_mut(&gpu_id) else {
+                continue;
+            };
+            if !gpu.nodes.contains_key(&id) {
+                continue;
+            }
+            gpu.top.update(
+                id,
+                super::accounting::pool_weight(config.weight),
+                config.slice(),
+            );
+            for lease in &mut gpu.leases {
+                let here = self.vms.get(&lease.vm).and_then(|vm| vm.placement);
+                if here.is_some_and(|(_, pool)| pool == id) {
+                    lease.slice_end_ns = lease.slice_end_ns.min(now.saturating_add(config.slice()));
+                }
+            }
+            self.dirty.insert(gpu_id);
+        }
+        self.refresh_standings(|pool| pool == id);
+        Ok(())
+    }
+
+    /// Gives a node the queue of its pool's policy; its VMs move over with what they are owed.
+    fn rebuild_node(&mut self, gpu: GpuId, pool: PoolId, config: &PoolConfig) {
+        let now = self.now_ns;
+        let Some(node) = self
+            .gpus
+            .get_mut(&gpu)
+            .and_then(|gpu| gpu.nodes.get_mut(&pool))
+        else {
+            return;
+        };
+        if node.queue.policy() == config.policy {
+            node.queue.configure(config, now);
+            return;
+        }
+        let mut old = std::mem::replace(&mut node.queue, RunQueue::new(config));
+        // All are asked before any leaves: a queue's lags belong together.
+        let members: Vec<(VmId, Option<i128>)> = old
+            .keys()
+            .into_iter()
+            .map(|vm| (vm, old.lag_ns(vm)))
+            .collect();
+        for (vm, _) in &members {
+            old.leave(*vm);
+        }
+        for (id, lag) in members {
+            let standing = self.standing(id);
+            let Some(vm) = self.vms.get_mut(&id) else {
+                continue;
+            };
+            vm.lag_ns = lag.unwrap_or(vm.lag_ns);
+            let (lag, ready) = (vm.lag_ns, vm.is_ready());
+            if let Some(node) = self
+                .gpus
+                .get_mut(&gpu)
+                .and_then(|gpu| gpu.nodes.get_mut(&pool))
+            {
+                node.queue.join(id, standing, lag);
+                node.queue.set_ready(id, ready, now);
+            }
+        }
+    }
+
+    pub(super) fn remove_pool(&mut self, id: PoolId) -> Result<(), Ignored> {
+        let pool = self.pools.get(&id).ok_or(Ignored::UnknownPool)?;
+        let lived_in = self
+            .vms
+            .values()
+            .any(|vm| vm.placement.is_some_and(|(_, pool)| pool == id));
+        if !pool.vms.is_empty() || lived_in {
+            return Err(Ignored::PoolInUse);
+        }
+        for gpu in self.gpus.values_mut() {
+            gpu.pools.remove(&id);
+            gpu.nodes.remove(&id);
+        }
+        self.pools.remove(&id);
+        Ok(())
+    }
+
+    pub(super) fn assign_gpu(&mut self, gpu: GpuId, pool: PoolId) -> Result<(), Ignored> {
+        if !self.pools.contains_key(&pool) {
+            return Err(Ignored::UnknownPool);
+        }
+        self.gpu_mut(gpu)?.pools.insert(pool);
+        Ok(())
+    }
+
+    pub(super) fn unassign_gpu(&mut self, gpu: GpuId, pool: PoolId) -> Result<(), Ignored> {
+        self.gpu_mut(gpu)?.pools.remove(&pool);
+        self.tidy_node(gpu, pool);
+        Ok(())
+    }
+
+    pub(super) fn add_vm(
+        &mut self,
+        id: VmId,
+        config: VmConfig,
+        debt_ns: u64,
+    ) -> Result<(), Ignored> {
+        let pool = self
+            .pools
+            .get_mut(&config.pool)
+            .ok_or(Ignored::UnknownPool)?;
+        let fresh = Vm::new(config, debt_ns, self.now_ns);
+        if let Some(old) = self.vms.get_mut(&id) {
+            if !old.removed {
+                return Err(Ignored::Exists);
+            }
+            // The number is used again before the last worker of its former owner is gone: the new
+            // VM begins with nothing but the memory that those workers still hold.
+            pool.vms.insert(id);
+            let Vm {
+                placement,
+                joined,
+                sessions,
+                runnable,
+                running,
+                memory,
+                phase,
+                ..
+            } = old.clone();
+            *old = Vm {
+                placement,
+                joined,
+                sessions,
+                runnable,
+                running,
+                memory,
+                phase,
+                ..fresh
+            };
+            self.move_pool(id);
+            return Ok(());
+        }
+        pool.vms.insert(id);
+        self.vms.insert(id, fresh);
+        Ok(())
+    }
+
+    pub(super) fn set_vm(&mut self, id: VmId, config: VmConfig) -> Result<(), Ignored> {
+        let now = self.now_ns;
+        if !self.pools.contains_key(&config.pool) {
+            return Err(Ignored::UnknownPool);
+        }
+        let vm = self
+            .vms
+            .get_mut(&id)
+            .filter(|vm| !vm.removed)
+            .ok_or(Ignored::UnknownVm)?;
+        let (old, new) = (&vm.config.limits, &config.limits);
+        let recredit = old.calls != new.calls || old.bytes != new.bytes;
+        set_bucket(&mut vm.buckets.calls, new.calls, now);
+        set_bucket(&mut vm.buckets.bytes, new.bytes, now);
+        set_bucket(&mut vm.buckets.gpu_time, new.gpu_time, now);
+        let (old_pool, new_pool) = (vm.config.pool, config.pool);
+        vm.config = config;
+        let running = vm.running;
+        if let Some(pool) = self.pools.get_mut(&old_pool) {
+            pool.vms.remove(&id);
+        }
+        if let Some(pool) = self.pools.get_mut(&new_pool) {
+            pool.vms.insert(id);
+        }
+        self.move_pool(id);
+        self.refresh_standing(id);
+        self.rethrottle(id);
+        self.sync_vm(id);
+        // A lease whose credit was reckoned by the old rates ends.
+        if let (true, Some((session, _))) = (recredit, running)
+            && let Some(gpu) = self.sessions.get(&session).map(|session| session.gpu)
+        {
+            self.revoke(gpu, session);
+        }
+        Ok(())
+    }
+
+    pub(super) fn remove_vm(&mut self, id: VmId) -> Result<(), Ignored> {
+        let vm = self
+            .vms
+            .get_mut(&id)
+            .filter(|vm| !vm.removed)
+            .ok_or(Ignored::UnknownVm)?;
+        vm.removed = true;
+        let pool = vm.config.pool;
+        let sessions: Vec<_> = vm.sessions.iter().copied().collect();
+        if let Some(pool) = self.pools.get_mut(&pool) {
+            pool.vms.remove(&id);
+        }
+        if sessions.is_empty() {
+            self.forget_vm(id);
+        } else {
+            self.kill_all(sessions, KillCause::VmRemoved);
+        }
+        Ok(())
+    }
+
+    pub(super) fn forget_vm(&mut self, id: VmId) {
+        self.vms.remove(&id);
+        self.timers.set(TimerKey::Vm(id), None);
+    }
+
+    pub(super) fn set_quarantine(&mut self, id: VmId, on: bool) -> Result<(), Ignored> {
+        let vm = self
+            .vms
+            .get_mut(&id)
+            .filter(|vm| !vm.removed)
+            .ok_or(Ignored::UnknownVm)?;
+        if on {
+            self.quarantine(id);
+        } else {
+            vm.quarantined = false;
+            vm.strikes = Strikes::default();
+            self.sync_vm(id);
+        }
+        Ok(())
+    }
+}
+
+fn set_bucket(bucket: &mut Option<Bucket>, rate: Option<Rate>, now: u64) {
+    match (bucket.as_mut(), rate) {
+        (Some(bucket), Some(rate)) => bucket.set_rate(rate, now),
+        (None, Some(rate)) => *bucket = Some(Bucket::new(rate, now)),
+        (_, None) => *bucket = None,
+    }
+}

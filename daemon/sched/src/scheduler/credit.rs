@@ -1,0 +1,169 @@
+//! Rate limits: credit for lease holders, and who is held back.
+
+use super::Scheduler;
+use crate::action::{Action, Credits, Ignored};
+use crate::bucket::Bucket;
+use crate::config::{MILLIS, SECONDS};
+use crate::event::Usage;
+use crate::id::{Epoch, SessionId, VmId};
+use crate::model::{Buckets, Throttle};
+use crate::stats::Cap;
+
+/// A VM that was held back goes on with at least this much time's worth of tokens: a lease per token
+/// would cost more than it brings.
+const BATCH_NS: u64 = 5 * MILLIS;
+
+impl Scheduler {
+    /// Decides anew whether a rate limit holds the VM back, and sets its timer.
+    pub(super) fn rethrottle(&mut self, id: VmId) {
+        let now = self.now_ns;
+        if let Some((gpu, _)) = self.vms.get(&id).and_then(|vm| vm.placement) {
+            self.accrue(gpu);
+        }
+        let slice = self
+            .vms
+            .get(&id)
+            .and_then(|vm| self.pools.get(&vm.config.pool))
+            .map_or(MILLIS, |pool| pool.config.slice());
+        let Some(vm) = self.vms.get_mut(&id) else {
+            return;
+        };
+        let was = vm.throttle.is_some();
+        let running = vm.running.is_some();
+        vm.throttle = held_back(&mut vm.buckets, was, running, slice, now);
+        if vm.throttle.is_some() && !was {
+            vm.count.rate_limited += 1;
+        }
+        self.arm_vm(id);
+    }
+
+    /// The credit totals for a new lease of a session.
+    pub(super) fn lend(&mut self, session: SessionId) -> Credits {
+        let now = self.now_ns;
+        let Some(session) = self.sessions.get(&session) else {
+            return Credits::UNLIMITED;
+        };
+        let used = session.used;
+        let Some(vm) = self.vms.get_mut(&session.vm) else {
+            return Credits::UNLIMITED;
+        };
+        let total = |bucket: &mut Option<Bucket>, used: u64| {
+            bucket
+                .as_mut()
+                .map_or(u64::MAX, |bucket| used.saturating_add(bucket.lend(now)))
+        };
+        Credits {
+            calls: total(&mut vm.buckets.calls, used.calls),
+            bytes: total(&mut vm.buckets.bytes, used.bytes),
+        }
+    }
+
+    /// Settles what a session says it used since the last time. `None` (its worker died): all of it.
+    pub(super) fn settle_credit(&mut self, session: SessionId, used: Option<Usage>) {
+        let now = self.now_ns;
+        let Some(session) = self.sessions.get_mut(&session) else {
+            return;
+        };
+        let before = session.used;
+        let Some(vm) = self.vms.get_mut(&session.vm) else {
+            return;
+        };
+        let settle = |bucket: &mut Option<Bucket>, used: Option<u64>| {
+            if let Some(bucket) = bucket {
+                match used {
+                    Some(used) => bucket.settle(used, now),
+                    None => bucket.forfeit(now),
+                }
+            }
+        };
+        let calls = used.map(|used| used.calls.saturating_sub(before.calls));
+        let bytes = used.map(|used| used.bytes.saturating_sub(before.bytes));
+        settle(&mut vm.buckets.calls, calls);
+        settle(&mut vm.buckets.bytes, bytes);
+        vm.count.calls = vm.count.calls.saturating_add(calls.unwrap_or(0));
+        vm.count.bytes = vm.count.bytes.saturating_add(bytes.unwrap_or(0));
+        session.used.calls += calls.unwrap_or(0);
+        session.used.bytes += bytes.unwrap_or(0);
+    }
+
+    /// The holder has used its credit up: it gets more, or its lease ends.
+    pub(super) fn credits_spent(
+        &mut self,
+        id: SessionId,
+        epoch: Epoch,
+        used: Usage,
+    ) -> Result<(), Ignored> {
+        let (gpu, vm) = self
+            .session_mut(id)
+            .map(|session| (session.gpu, session.vm))?;
+        let lease = self.gpu_mut(gpu)?.lease_of(id).ok_or(Ignored::StaleEpoch)?;
+        if lease.epoch != epoch {
+            return Err(Ignored::StaleEpoch);
+        }
+        let revoked = lease.revoked_ns.is_some();
+        self.accrue(gpu);
+        self.settle_credit(id, Some(used));
+        if revoked {
+            return Ok(());
+        }
+        if self.has_tokens(vm) {
+            let credits = self.lend(id);
+            self.out.push(Action::Credit {
+                session: id,
+                epoch,
+                credits,
+            });
+        } else {
+            self.revoke(gpu, id);
+        }
+        self.dirty.insert(gpu);
+        Ok(())
+    }
+
+    /// Is there at least one token of each kind?
+    fn has_tokens(&mut self, vm: VmId) -> bool {
+        let now = self.now_ns;
+        let Some(vm) = self.vms.get_mut(&vm) else {
+            return true;
+        };
+        let Buckets { calls, bytes, .. } = &mut vm.buckets;
+        [calls, bytes]
+            .into_iter()
+            .flatten()
+            .all(|bucket| bucket.available(now) > 0)
+    }
+}
+
+/// The limit that holds a VM back the longest, if one does. Calls and bytes cannot while a holder has
+/// credit; they are looked at when it is settled.
+fn held_back(
+    buckets: &mut Buckets,
+    was: bool,
+    running: bool,
+    slice: u64,
+    now: u64,
+) -> Option<Throttle> {
+    let mut worst: Option<Throttle> = None;
+    let mut look = |cap: Cap, bucket: &mut Option<Bucket>, batch: u64| {
+        let Some(bucket) = bucket else { return };
+        let enough = if was { batch.max(1) } else { 1 };
+        if bucket.ready_at(enough, now) <= now {
+            return;
+        }
+        let until_ns = bucket.ready_at(batch.max(1), now);
+        if worst.is_none_or(|worst| until_ns > worst.until_ns) {
+            worst = Some(Throttle { cap, until_ns });
+        }
+    };
+    let batch = |bucket: &Option<Bucket>| {
+        let per_second = bucket.as_ref().map_or(0, |bucket| bucket.rate().per_second);
+        (u128::from(per_second) * u128::from(BATCH_NS) / u128::from(SECONDS)) as u64
+    };
+    if !running {
+        let (calls, bytes) = (batch(&buckets.calls), batch(&buckets.bytes));
+        look(Cap::Calls, &mut buckets.calls, calls);
+        look(Cap::Bytes, &mut buckets.bytes, bytes);
+    }
+    look(Cap::GpuTime, &mut buckets.gpu_time, slice);
+    worst
+}

@@ -1,0 +1,79 @@
+//! The ledger of device memory: per session, per VM, per GPU.
+
+use super::Scheduler;
+use crate::action::{Action, Ignored, MemoryRefusal};
+use crate::id::SessionId;
+
+impl Scheduler {
+    pub(super) fn reserve(&mut self, id: SessionId, bytes: u64, tag: u64) -> Result<(), Ignored> {
+        let session = self.sessions.get(&id).ok_or(Ignored::UnknownSession)?;
+        let gpu = self.gpus.get(&session.gpu).ok_or(Ignored::UnknownGpu)?;
+        let vm = self.vms.get_mut(&session.vm).ok_or(Ignored::UnknownVm)?;
+        let quota = vm.config.limits.memory_bytes;
+        let quota_left = quota.map_or(u64::MAX - vm.memory, |quota| {
+            quota.saturating_sub(vm.memory)
+        });
+        let gpu_left = gpu.memory_left();
+        if bytes > quota_left.min(gpu_left) {
+            let reason = if bytes > quota_left {
+                MemoryRefusal::Quota
+            } else {
+                MemoryRefusal::Gpu
+            };
+            vm.quota_hit = reason == MemoryRefusal::Quota;
+            vm.count.memory_denied += 1;
+            let available = quota_left.min(gpu_left);
+            self.out.push(Action::MemoryDenied {
+                session: id,
+                tag,
+                reason,
+                available,
+            });
+            return Ok(());
+        }
+        vm.quota_hit = false;
+        self.book(id, bytes);
+        self.out.push(Action::MemoryGranted {
+            session: id,
+            tag,
+            bytes,
+        });
+        Ok(())
+    }
+
+    pub(super) fn give_back(&mut self, id: SessionId, bytes: u64) -> Result<(), Ignored> {
+        self.session_mut(id)?;
+        self.unbook(id, bytes);
+        Ok(())
+    }
+
+    /// Books memory that was found to fit.
+    pub(super) fn book(&mut self, id: SessionId, bytes: u64) {
+        let Some(session) = self.sessions.get_mut(&id) else {
+            return;
+        };
+        session.memory = session.memory.saturating_add(bytes);
+        if let Some(gpu) = self.gpus.get_mut(&session.gpu) {
+            gpu.memory = gpu.memory.saturating_add(bytes);
+        }
+        if let Some(vm) = self.vms.get_mut(&session.vm) {
+            vm.memory = vm.memory.saturating_add(bytes);
+            vm.count.memory_peak = vm.count.memory_peak.max(vm.memory);
+        }
+    }
+
+    /// Takes memory off the books, at most what the session has.
+    pub(super) fn unbook(&mut self, id: SessionId, bytes: u64) {
+        let Some(session) = self.sessions.get_mut(&id) else {
+            return;
+        };
+        let bytes = bytes.min(session.memory);
+        session.memory -= bytes;
+        if let Some(gpu) = self.gpus.get_mut(&session.gpu) {
+            gpu.memory = gpu.memory.saturating_sub(bytes);
+        }
+        if let Some(vm) = self.vms.get_mut(&session.vm) {
+            vm.memory = vm.memory.saturating_sub(bytes);
+        }
+    }
+}

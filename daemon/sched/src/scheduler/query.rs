@@ -1,0 +1,252 @@
+//! Questions about the state. None of them changes anything.
+
+use super::Scheduler;
+use crate::config::GpuHealth;
+use crate::event::Depth;
+use crate::id::{GpuId, PoolId, SessionId, VmId};
+use crate::model::{Phase, Use, Vm};
+use crate::stats::{GpuStats, SessionState, SessionStats, VmStats, WaitReason};
+
+impl Scheduler {
+    /// Counters and state of a VM as of the last event; `None` if it is not known. (A
+    /// [`crate::Event::Timer`], due or not, brings charged time up to date.)
+    #[must_use]
+    pub fn vm_stats(&self, id: VmId) -> Option<VmStats> {
+        let vm = self.vms.get(&id)?;
+        let pool = self.pool_of(id)?;
+        let decay = self
+            .pools
+            .get(&pool)
+            .and_then(|pool| pool.config.strike_decay_ns);
+        let since_phase = self.now_ns.saturating_sub(vm.phase_ns);
+        let more = |phase: Phase| if vm.phase == phase { since_phase } else { 0 };
+        Some(VmStats {
+            pool: vm.config.pool,
+            class: vm.config.class,
+            demoted: vm.demoted_until_ns.is_some(),
+            gpu: vm.placement.map(|(gpu, _)| gpu),
+            quarantined: vm.quarantined,
+            strikes: vm.strikes.now(decay, self.now_ns),
+            sessions: u32::try_from(vm.sessions.len()).unwrap_or(u32::MAX),
+            gpu_ns: vm.count.gpu_ns,
+            wait_ns: vm.count.wait_ns + more(Phase::Waiting),
+            throttled_ns: vm.count.throttled_ns + more(Phase::Throttled),
+            rate_limited: vm.count.rate_limited,
+            grants: vm.count.grants,
+            kills: vm.count.kills,
+            soft_limits: vm.count.soft_limits,
+            memory_denied: vm.count.memory_denied,
+            calls: vm.count.calls,
+            bytes: vm.count.bytes,
+            debt_ns: u64::try_from((-self.lag_of(id, vm)).max(0)).unwrap_or(u64::MAX),
+            depth: self.depth_of(vm),
+            memory_bytes: vm.memory,
+            memory_peak_bytes: vm.count.memory_peak,
+            waiting: self.vm_waits(id, vm),
+            wait: vm.count.wait.clone(),
+            service: vm.count.service.clone(),
+        })
+    }
+
+    /// Counters and state of a session as of the last event.
+    #[must_use]
+    pub fn session_stats(&self, id: SessionId) -> Option<SessionStats> {
+        let session = self.sessions.get(&id)?;
+        let vm = self.vms.get(&session.vm)?;
+        let lease = self
+            .gpus
+            .get(&session.gpu)
+            .and_then(|gpu| gpu.leases.iter().find(|lease| lease.session == id));
+        let state = match lease {
+            _ if !session.served() => SessionState::Ending,
+            Some(lease) if lease.revoked_ns.is_some() => SessionState::Revoking,
+            Some(lease) if lease.usage == Use::Parked => SessionState::Parked,
+            Some(_) => SessionState::Running,
+            None if session.ticket.is_some() => SessionState::Waiting,
+            None => SessionState::Idle,
+        };
+        let waits = state == SessionState::Waiting;
+        Some(SessionStats {
+            vm: session.vm,
+            gpu: session.gpu,
+            state,
+            waiting: waits.then(|| self.why(session.vm, vm)),
+            gpu_ns: session.gpu_ns,
+            memory_bytes: session.memory,
+            depth: session.depth,
+            calls: session.used.calls,
+            bytes: session.used.bytes,
+        })
+    }
+
+    /// Counters and state of a GPU as of the last event.
+    #[must_use]
+    pub fn gpu_stats(&self, id: GpuId) -> Option<GpuStats> {
+        let gpu = self.gpus.get(&id)?;
+        let waiting = gpu.sessions.iter().filter(|session| {
+            self.sessions
+                .get(session)
+                .is_some_and(|session| session.ticket.is_some())
+        });
+        Some(GpuStats {
+            health: gpu.health,
+            holders: gpu
+                .leases
+                .iter()
+                .map(|l| (l.session, l.vm, l.epoch))
+                .collect(),
+            sessions: u32::try_from(gpu.sessions.len()).unwrap_or(u32::MAX),
+            waiting: u32::try_from(waiting.count()).unwrap_or(u32::MAX),
+            account: gpu.account,
+            handoffs: gpu.handoffs,
+            handoff: gpu.handoff.clone(),
+            memory_bytes: gpu.memory,
+            memory_total_bytes: gpu.config.memory_bytes,
+        })
+    }
+
+    /// GPUs that are known, in order.
+    pub fn gpus(&self) -> impl Iterator<Item = GpuId> + '_ {
+        self.gpus.keys().copied()
+    }
+
+    /// VMs that are known, in order (with those that are unregistered and not yet gone).
+    pub fn vms(&self) -> impl Iterator<Item = VmId> + '_ {
+        self.vms.keys().copied()
+    }
+
+    /// VMs of a pool.
+    pub fn vms_of(&self, pool: PoolId) -> impl Iterator<Item = VmId> + '_ {
+        self.pools
+            .get(&pool)
+            .into_iter()
+            .flat_map(|pool| pool.vms.iter().copied())
+    }
+
+    /// Live sessions of a VM.
+    pub fn sessions_of(&self, vm: VmId) -> impl Iterator<Item = SessionId> + '_ {
+        self.vms
+            .get(&vm)
+            .into_iter()
+            .flat_map(|vm| vm.sessions.iter().copied())
+    }
+
+    /// What a VM is owed in ns of GPU time (negative: it owes), as of the last event.
+    #[must_use]
+    pub fn lag_ns(&self, vm: VmId) -> Option<i128> {
+        self.vms.get(&vm).map(|record| self.lag_of(vm, record))
+    }
+
+    /// How much one session may have queued: the VM's depth limits divided among its sessions, at least
+    /// one call. `u64::MAX` where there is no limit.
+    #[must_use]
+    pub fn depth_allowance(&self, session: SessionId) -> Depth {
+        let unlimited = Depth {
+            calls: u64::MAX,
+            bytes: u64::MAX,
+        };
+        let vm = self
+            .sessions
+            .get(&session)
+            .and_then(|session| self.vms.get(&session.vm));
+        let Some(vm) = vm else { return unlimited };
+        let among = vm.sessions.len().max(1) as u64;
+        let part = |limit: Option<u64>| limit.map_or(u64::MAX, |limit| (limit / among).max(1));
+        Depth {
+            calls: part(vm.config.limits.depth_calls),
+            bytes: part(vm.config.limits.depth_bytes),
+        }
+    }
+
+    /// When [`crate::Event::Timer`] is due; `u64::MAX`: never.
+    #[must_use]
+    pub fn next_timer_ns(&self) -> u64 {
+        self.timers.next()
+    }
+
+    fn lag_of(&self, id: VmId, vm: &Vm) -> i128 {
+        let node = vm
+            .placement
+            .filter(|_| vm.joined)
+            .and_then(|(gpu, pool)| self.gpus.get(&gpu)?.nodes.get(&pool));
+        node.and_then(|node| node.queue.lag_ns(id))
+            .unwrap_or(vm.lag_ns)
+    }
+
+    fn depth_of(&self, vm: &Vm) -> Depth {
+        let sessions = vm
+            .sessions
+            .iter()
+            .filter_map(|session| self.sessions.get(session));
+        sessions.fold(Depth::default(), |sum, session| Depth {
+            calls: sum.calls.saturating_add(session.depth.calls),
+            bytes: sum.bytes.saturating_add(session.depth.bytes),
+        })
+    }
+
+    fn vm_waits(&self, id: VmId, vm: &Vm) -> Option<WaitReason> {
+        if vm.running.is_none() && !vm.runnable.is_empty() {
+            return Some(self.why(id, vm));
+        }
+        if vm.quarantined {
+            return Some(WaitReason::Quarantine);
+        }
+        let depth = self.depth_of(vm);
+        let full = |limit: Option<u64>, depth: u64| limit.is_some_and(|limit| depth >= limit);
+        let limits = &vm.config.limits;
+        if full(limits.depth_calls, depth.calls) || full(limits.depth_bytes, depth.bytes) {
+            return Some(WaitReason::Depth);
+        }
+        (vm.quota_hit && vm.running.is_none()).then_some(WaitReason::Quota)
+    }
+
+    /// Why a VM with work does not run.
+    fn why(&self, id: VmId, vm: &Vm) -> WaitReason {
+        if vm.quarantined {
+            return WaitReason::Quarantine;
+        }
+        let Some((gpu, _)) = vm.placement else {
+            return WaitReason::NoGpu;
+        };
+        let Some(gpu) = self.gpus.get(&gpu) else {
+            return WaitReason::NoGpu;
+        };
+        if !gpu.health.grants() {
+            return WaitReason::GpuUnavailable { health: gpu.health };
+        }
+        if let Some(throttle) = vm.throttle {
+            return WaitReason::RateLimit {
+                cap: throttle.cap,
+                until_ns: throttle.until_ns,
+            };
+        }
+        if vm.sliced {
+            return WaitReason::Slice;
+        }
+        let competes = |other: &&VmId| {
+            **other != id
+                && self
+                    .vms
+                    .get(other)
+                    .is_some_and(|vm| vm.is_ready() || vm.running.is_some())
+        };
+        let rivals = gpu.vms.iter().filter(competes).count();
+        WaitReason::Turn {
+            rivals: u32::try_from(rivals).unwrap_or(u32::MAX),
+        }
+    }
+}
+
+impl GpuHealth {
+    /// One word for the administrator.
+    #[must_use]
+    pub const fn word(self) -> &'static str {
+        match self {
+            GpuHealth::Unverified => "unverified",
+            GpuHealth::Healthy => "healthy",
+            GpuHealth::Draining => "draining",
+            GpuHealth::Suspect => "suspect",
+            GpuHealth::Lost => "lost",
+        }
+    }
+}

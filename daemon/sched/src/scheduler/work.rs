@@ -1,0 +1,147 @@
+//! What workers say about their queues.
+
+use super::Scheduler;
+use crate::action::Ignored;
+use crate::event::{Depth, HeadCost};
+use crate::id::SessionId;
+use crate::model::Use;
+
+impl Scheduler {
+    pub(super) fn runnable(
+        &mut self,
+        id: SessionId,
+        depth: Depth,
+        head: HeadCost,
+    ) -> Result<(), Ignored> {
+        let session = self.session_mut(id)?;
+        session.depth = depth;
+        session.head = head;
+        if !session.served() {
+            return Ok(());
+        }
+        let (gpu, vm) = (session.gpu, session.vm);
+        self.accrue(gpu);
+        let lease = self.gpus.get_mut(&gpu).and_then(|gpu| gpu.lease_of(id));
+        let Some(lease) = lease else {
+            self.requeue(id);
+            return Ok(());
+        };
+        if lease.usage != Use::Active {
+            lease.usage = Use::Active;
+            self.dirty.insert(gpu);
+            self.set_charged(vm, true);
+        }
+        Ok(())
+    }
+
+    pub(super) fn idle(&mut self, id: SessionId, idle_for_ns: u64) -> Result<(), Ignored> {
+        let now = self.now_ns;
+        let session = self.session_mut(id)?;
+        session.depth = Depth::default();
+        session.completed = session.submitted;
+        session.soft_noted = false;
+        let (gpu, vm) = (session.gpu, session.vm);
+        self.accrue(gpu);
+        self.unqueue(id);
+        let hold = self
+            .pool_of(vm)
+            .and_then(|pool| self.pools.get(&pool))
+            .map_or(0, |pool| pool.config.hold_ns);
+        let until_ns = now.saturating_sub(idle_for_ns).saturating_add(hold);
+        let lease = self.gpus.get_mut(&gpu).and_then(|gpu| gpu.lease_of(id));
+        if let Some(lease) = lease
+            && lease.usage == Use::Active
+            && lease.revoked_ns.is_none()
+        {
+            lease.usage = Use::Hold { until_ns };
+            self.end_hold(gpu, id);
+        }
+        self.sync_vm(vm);
+        Ok(())
+    }
+
+    /// Parks a holder whose hold is over and that nobody waits for (one that is waited for is asked to
+    /// give the lease back when the GPU is settled).
+    pub(super) fn end_hold(&mut self, gpu: crate::GpuId, id: SessionId) {
+        let now = self.now_ns;
+        self.accrue(gpu);
+        let Some(lease) = self.gpus.get_mut(&gpu).and_then(|gpu| gpu.lease_of(id)) else {
+            return;
+        };
+        let Use::Hold { until_ns } = lease.usage else {
+            return;
+        };
+        if until_ns > now {
+            return;
+        }
+        let vm = lease.vm;
+        if !self.others_wait(gpu, vm) {
+            if let Some(lease) = self.gpus.get_mut(&gpu).and_then(|gpu| gpu.lease_of(id)) {
+                lease.usage = Use::Parked;
+            }
+            self.set_charged(vm, false);
+        }
+        self.dirty.insert(gpu);
+    }
+
+    pub(super) fn progress(
+        &mut self,
+        id: SessionId,
+        submitted: u64,
+        completed: u64,
+    ) -> Result<(), Ignored> {
+        let now = self.now_ns;
+        let gpu = self.session_mut(id)?.gpu;
+        self.accrue(gpu);
+        let session = self.session_mut(id)?;
+        let was_in_flight = session.in_flight();
+        let completed = completed.min(submitted);
+        let moved = completed > session.completed;
+        // Counters only grow; smaller ones are an old report, or a lie.
+        session.submitted = session.submitted.max(submitted);
+        session.completed = session.completed.max(completed);
+        let began = was_in_flight == 0 && session.in_flight() > 0;
+        if moved || began {
+            session.progress_ns = now;
+            session.soft_noted = false;
+        }
+        if (session.in_flight() == 0) != (was_in_flight == 0) || moved {
+            self.dirty.insert(gpu);
+        }
+        Ok(())
+    }
+
+    /// Puts a session with work at the end of its VM's turns, if it is not there and holds no lease.
+    pub(super) fn requeue(&mut self, id: SessionId) {
+        let now = self.now_ns;
+        let ticket = self.ticket();
+        let Some(session) = self.sessions.get_mut(&id) else {
+            return;
+        };
+        let vm_id = session.vm;
+        if session.depth.calls == 0 || !session.served() {
+            self.unqueue(id);
+        } else if session.ticket.is_none()
+            && let Some(vm) = self.vms.get_mut(&vm_id)
+        {
+            session.ticket = Some(ticket);
+            session.waiting_since_ns = now;
+            vm.runnable.insert(ticket, id);
+        }
+        self.rethrottle(vm_id);
+        self.sync_vm(vm_id);
+    }
+
+    /// Takes a session off its VM's turns. The caller syncs the VM.
+    pub(super) fn unqueue(&mut self, id: SessionId) {
+        let Some(session) = self.sessions.get_mut(&id) else {
+            return;
+        };
+        let Some(ticket) = session.ticket.take() else {
+            return;
+        };
+        if let Some(vm) = self.vms.get_mut(&session.vm) {
+            vm.runnable.remove(&ticket);
+        }
+    }
+}

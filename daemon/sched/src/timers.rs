@@ -1,0 +1,52 @@
+//! When the scheduler must look again, per GPU and per VM.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::id::{GpuId, VmId};
+
+/// Whose time it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum TimerKey {
+    Gpu(GpuId),
+    Vm(VmId),
+}
+
+/// At most one time per key.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct Timers {
+    due: BTreeSet<(u64, TimerKey)>,
+    at: BTreeMap<TimerKey, u64>,
+}
+
+impl Timers {
+    /// Sets, moves or (with `None` or `u64::MAX`) clears the time of a key.
+    pub(crate) fn set(&mut self, key: TimerKey, at_ns: Option<u64>) {
+        let at_ns = at_ns.filter(|&at| at != u64::MAX);
+        if self.at.get(&key).copied() == at_ns {
+            return;
+        }
+        if let Some(old) = self.at.remove(&key) {
+            self.due.remove(&(old, key));
+        }
+        if let Some(at) = at_ns {
+            self.at.insert(key, at);
+            self.due.insert((at, key));
+        }
+    }
+
+    /// The earliest time.
+    pub(crate) fn next(&self) -> u64 {
+        self.due.first().map_or(u64::MAX, |&(at, _)| at)
+    }
+
+    /// Takes one key whose time has come.
+    pub(crate) fn pop_due(&mut self, now_ns: u64) -> Option<TimerKey> {
+        let &(at, key) = self.due.first()?;
+        if at > now_ns {
+            return None;
+        }
+        self.due.remove(&(at, key));
+        self.at.remove(&key);
+        Some(key)
+    }
+}
