@@ -1,0 +1,102 @@
+//! What the machine itself can do, measured in the same run: sockets without anything of ours.
+
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::time::Instant;
+
+use anyhow::{Result, anyhow};
+
+use crate::measure::quantile;
+
+/// Bytes of one message of the ping-pong: about a small call and its reply.
+const MESSAGE: usize = 64;
+
+/// Pseudo-random bytes (xorshift), so that no layer gains by compressing.
+pub fn random(len: usize) -> Vec<u8> {
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut bytes = Vec::with_capacity(len + 8);
+    while bytes.len() < len {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        bytes.extend_from_slice(&state.to_le_bytes());
+    }
+    bytes.truncate(len);
+    bytes
+}
+
+/// Microseconds of a bare ping-pong over a Unix stream socket between two processes: (p50, p99).
+///
+/// # Errors
+/// If the sockets fail.
+pub fn ping_pong(rounds: usize) -> Result<(f64, f64)> {
+    let mut client = echo_process(MESSAGE)?;
+    let mut message = [7u8; MESSAGE];
+    let mut samples = Vec::with_capacity(rounds);
+    for i in 0..rounds + 100 {
+        let start = Instant::now();
+        client.write_all(&message)?;
+        client.read_exact(&mut message)?;
+        if i >= 100 {
+            samples.push(start.elapsed().as_secs_f64() * 1e6);
+        }
+    }
+    Ok((quantile(&mut samples, 0.5), quantile(&mut samples, 0.99)))
+}
+
+/// A forked process that sends each message back; it ends when the socket closes.
+fn echo_process(message: usize) -> Result<UnixStream> {
+    let (ours, theirs) = UnixStream::pair()?;
+    child(move || {
+        let mut theirs = theirs;
+        let mut buffer = vec![0u8; message];
+        while theirs.read_exact(&mut buffer).is_ok() && theirs.write_all(&buffer).is_ok() {}
+    })?;
+    Ok(ours)
+}
+
+/// Runs `work` in a forked child. The parent is single-threaded when it calls this.
+fn child(work: impl FnOnce()) -> Result<()> {
+    // SAFETY: called before this process has any other thread; the child only uses its socket and
+    // its own heap, and leaves without running destructors.
+    match unsafe { libc::fork() } {
+        -1 => Err(anyhow!("fork: {}", std::io::Error::last_os_error())),
+        0 => {
+            work();
+            // SAFETY: ends the child at once.
+            unsafe { libc::_exit(0) }
+        }
+        _ => Ok(()),
+    }
+}
+
+/// GB/s of a Unix stream socket between two processes, written and read in pieces of `piece`
+/// bytes, `total` bytes in all, acknowledged at the end by one byte.
+///
+/// # Errors
+/// If the sockets fail.
+pub fn bandwidth(piece: usize, total: usize) -> Result<f64> {
+    let (mut ours, theirs) = UnixStream::pair()?;
+    child(move || {
+        let mut theirs = theirs;
+        let mut buffer = vec![0u8; piece];
+        let mut left = total;
+        while left > 0 {
+            match theirs.read(&mut buffer) {
+                Ok(n) if n > 0 => left = left.saturating_sub(n),
+                _ => return,
+            }
+        }
+        let _ = theirs.write_all(&[1]);
+    })?;
+    let data = random(piece);
+    let start = Instant::now();
+    let mut left = total;
+    while left > 0 {
+        let n = left.min(piece);
+        ours.write_all(&data[..n])?;
+        left -= n;
+    }
+    ours.read_exact(&mut [0])?;
+    Ok(total as f64 / start.elapsed().as_secs_f64() / 1e9)
+}

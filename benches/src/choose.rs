@@ -1,0 +1,137 @@
+//! What one scheduling decision costs: the production scheduler, driven in a loop.
+
+use std::time::Instant;
+
+use anyhow::{Context, Result};
+use vgpu_sched::{
+    Action, Class, Config, Depth, Event, GpuConfig, GpuHealth, GpuId, HeadCost, PoolConfig, PoolId,
+    Scheduler, SessionId, Terms, Usage, VmConfig, VmId,
+};
+
+use crate::measure::quantile;
+
+/// Decisions of a measurement, in batches whose median is taken.
+const BATCHES: usize = 50;
+const BATCH: usize = 200;
+
+const BACKLOG: Depth = Depth {
+    calls: 100,
+    bytes: 0,
+};
+
+/// Nanoseconds of choosing the next of `vms` VMs that all wait: the handling of one release, from
+/// the event to the next grant.
+///
+/// # Errors
+/// If the scheduler does not grant, which would be a fault of its own.
+pub fn choose_next(vms: u32) -> Result<f64> {
+    let mut bench = Bench::new(vms)?;
+    let mut samples = Vec::with_capacity(BATCHES);
+    for _ in 0..BATCHES {
+        let mut spent = 0;
+        for _ in 0..BATCH {
+            spent += bench.hand_over()?;
+        }
+        samples.push(spent as f64 / BATCH as f64);
+    }
+    Ok(quantile(&mut samples, 0.5))
+}
+
+struct Bench {
+    scheduler: Scheduler,
+    now_ns: u64,
+    holder: Terms,
+    actions: Vec<Action>,
+}
+
+impl Bench {
+    fn new(vms: u32) -> Result<Bench> {
+        let (gpu, pool) = (GpuId(0), PoolId(0));
+        let mut scheduler = Scheduler::new(Config::default());
+        let mut actions = Vec::new();
+        let config = GpuConfig {
+            memory_bytes: 1 << 40,
+            ..GpuConfig::default()
+        };
+        let mut events = vec![
+            Event::AddGpu {
+                gpu,
+                config,
+                health: GpuHealth::Healthy,
+            },
+            Event::AddPool {
+                pool,
+                config: PoolConfig::default(),
+            },
+            Event::AssignGpu { gpu, pool },
+        ];
+        for i in 1..=vms {
+            let class = Class::ALL[(i % 3) as usize];
+            let config = VmConfig::new(pool, class);
+            let (vm, session) = (VmId(i), SessionId(i.into()));
+            events.push(Event::AddVm {
+                vm,
+                config,
+                debt_ns: 0,
+            });
+            events.push(Event::SessionAdded { session, vm });
+            events.push(Event::Runnable {
+                session,
+                depth: BACKLOG,
+                head: HeadCost::default(),
+            });
+        }
+        for event in events {
+            scheduler.handle(0, event, &mut actions);
+        }
+        let holder = granted(&actions).context("nobody was granted the GPU")?;
+        Ok(Bench {
+            scheduler,
+            now_ns: 0,
+            holder,
+            actions,
+        })
+    }
+
+    /// One slice and its end; the time of the release in ns.
+    fn hand_over(&mut self) -> Result<u128> {
+        self.now_ns += 2_000_000;
+        self.actions.clear();
+        self.scheduler
+            .handle(self.now_ns, Event::Timer, &mut self.actions);
+        let released = Event::Released {
+            session: self.holder.session,
+            epoch: self.holder.epoch,
+            used: Usage {
+                calls: 10,
+                bytes: 0,
+            },
+            depth: BACKLOG,
+        };
+        self.actions.clear();
+        self.now_ns += 1_000;
+        let start = Instant::now();
+        self.scheduler
+            .handle(self.now_ns, released, &mut self.actions);
+        let spent = start.elapsed().as_nanos();
+        self.holder = granted(&self.actions).context("no grant follows a release")?;
+        Ok(spent)
+    }
+}
+
+fn granted(actions: &[Action]) -> Option<Terms> {
+    actions.iter().find_map(|action| match action {
+        Action::Grant(terms) => Some(*terms),
+        _ => None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_loop_hands_over() {
+        for vms in [1, 3] {
+            assert!(super::choose_next(vms).unwrap() > 0.0);
+        }
+    }
+}

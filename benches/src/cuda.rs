@@ -1,0 +1,223 @@
+//! The CUDA driver API of any library, loaded by path: the shim or soft-gpu.
+
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+use libloading::Library;
+
+/// Device address.
+pub type DevicePtr = u64;
+/// Opaque handle.
+pub type Handle = *mut c_void;
+
+type Status = c_int;
+
+macro_rules! api {
+    ($($(#[$doc:meta])* $field:ident = $symbol:literal ($($arg:ty),*);)*) => {
+        /// The functions that the benchmarks call.
+        #[derive(Debug)]
+        #[allow(missing_docs)] // Each is the function of its name.
+        pub struct Api {
+            $(pub $field: unsafe extern "C" fn($($arg),*) -> Status,)*
+            _library: Library,
+        }
+
+        impl Api {
+            /// Loads `library`.
+            ///
+            /// # Errors
+            /// If it or one of the functions is not there.
+            pub fn load(library: &Path) -> Result<Api> {
+                // SAFETY: a CUDA driver library; its initialisers are trusted like the bench itself.
+                let loaded = unsafe { Library::new(library) }
+                    .with_context(|| format!("loading {}", library.display()))?;
+                Ok(Api {
+                    $($field: {
+                        // SAFETY: the signature is the documented one of this symbol.
+                        let symbol = unsafe {
+                            loaded.get::<unsafe extern "C" fn($($arg),*) -> Status>(
+                                $symbol.as_bytes(),
+                            )
+                        };
+                        *symbol.with_context(|| format!("{} in {}", $symbol, library.display()))?
+                    },)*
+                    _library: loaded,
+                })
+            }
+        }
+    };
+}
+
+api! {
+    init = "cuInit" (c_uint);
+    device_get = "cuDeviceGet" (*mut c_int, c_int);
+    primary_retain = "cuDevicePrimaryCtxRetain" (*mut Handle, c_int);
+    set_current = "cuCtxSetCurrent" (Handle);
+    synchronize = "cuCtxSynchronize" ();
+    module_load = "cuModuleLoadData" (*mut Handle, *const c_void);
+    get_function = "cuModuleGetFunction" (*mut Handle, Handle, *const c_char);
+    mem_alloc = "cuMemAlloc_v2" (*mut DevicePtr, usize);
+    mem_free = "cuMemFree_v2" (DevicePtr);
+    mem_info = "cuMemGetInfo_v2" (*mut usize, *mut usize);
+    htod = "cuMemcpyHtoD_v2" (DevicePtr, *const c_void, usize);
+    dtoh = "cuMemcpyDtoH_v2" (*mut c_void, DevicePtr, usize);
+    stream_create = "cuStreamCreate" (*mut Handle, c_uint);
+    stream_query = "cuStreamQuery" (Handle);
+    stream_synchronize = "cuStreamSynchronize" (Handle);
+    launch = "cuLaunchKernel" (
+        Handle, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, Handle,
+        *mut *mut c_void, *mut *mut c_void
+    );
+}
+
+/// Turns a status into an error that names the call.
+///
+/// # Errors
+/// If it is not CUDA_SUCCESS.
+pub fn ok(call: &str, status: Status) -> Result<()> {
+    if status != 0 {
+        bail!("{call} returned {status}");
+    }
+    Ok(())
+}
+
+/// A program that has initialised CUDA and loaded the empty kernel.
+#[derive(Debug)]
+pub struct Program {
+    /// The library.
+    pub api: Api,
+    /// `null_kernel`.
+    pub null_kernel: Handle,
+    /// A non-blocking stream.
+    pub stream: Handle,
+}
+
+impl Program {
+    /// Initialises device 0.
+    ///
+    /// # Errors
+    /// If any step fails.
+    pub fn start(library: &Path, ptx: &CStr) -> Result<Program> {
+        const NON_BLOCKING: c_uint = 1;
+        let api = Api::load(library)?;
+        let (mut device, mut ctx) = (0, std::ptr::null_mut());
+        let (mut module, mut null_kernel) = (std::ptr::null_mut(), std::ptr::null_mut());
+        let mut stream = std::ptr::null_mut();
+        // SAFETY: every out pointer is a live local, every handle comes from the call before it.
+        unsafe {
+            ok("cuInit", (api.init)(0))?;
+            ok("cuDeviceGet", (api.device_get)(&raw mut device, 0))?;
+            ok(
+                "cuDevicePrimaryCtxRetain",
+                (api.primary_retain)(&raw mut ctx, device),
+            )?;
+            ok("cuCtxSetCurrent", (api.set_current)(ctx))?;
+            ok(
+                "cuModuleLoadData",
+                (api.module_load)(&raw mut module, ptx.as_ptr().cast()),
+            )?;
+            let name = c"null_kernel".as_ptr();
+            ok(
+                "cuModuleGetFunction",
+                (api.get_function)(&raw mut null_kernel, module, name),
+            )?;
+            ok(
+                "cuStreamCreate",
+                (api.stream_create)(&raw mut stream, NON_BLOCKING),
+            )?;
+        }
+        Ok(Program {
+            api,
+            null_kernel,
+            stream,
+        })
+    }
+
+    /// Launches the empty kernel.
+    ///
+    /// # Errors
+    /// If the driver refuses.
+    pub fn launch(&self) -> Result<()> {
+        let none = std::ptr::null_mut();
+        // SAFETY: a kernel without parameters on a live stream.
+        let status = unsafe {
+            (self.api.launch)(
+                self.null_kernel,
+                1,
+                1,
+                1,
+                32,
+                1,
+                1,
+                0,
+                self.stream,
+                none,
+                none,
+            )
+        };
+        ok("cuLaunchKernel", status)
+    }
+
+    /// `cuStreamQuery`; both "done" and "not ready" are answers.
+    ///
+    /// # Errors
+    /// On any other status.
+    pub fn query(&self) -> Result<()> {
+        const NOT_READY: Status = 600;
+        // SAFETY: a live stream.
+        match unsafe { (self.api.stream_query)(self.stream) } {
+            0 | NOT_READY => Ok(()),
+            status => ok("cuStreamQuery", status),
+        }
+    }
+
+    /// `cuStreamSynchronize`.
+    ///
+    /// # Errors
+    /// If the driver reports one.
+    pub fn synchronize(&self) -> Result<()> {
+        // SAFETY: a live stream.
+        ok("cuStreamSynchronize", unsafe {
+            (self.api.stream_synchronize)(self.stream)
+        })
+    }
+
+    /// Allocates device memory.
+    ///
+    /// # Errors
+    /// If there is none.
+    pub fn alloc(&self, bytes: usize) -> Result<DevicePtr> {
+        let mut ptr = 0;
+        // SAFETY: a live out pointer.
+        ok("cuMemAlloc", unsafe {
+            (self.api.mem_alloc)(&raw mut ptr, bytes)
+        })?;
+        Ok(ptr)
+    }
+
+    /// Copies to the device and waits until the bytes are there.
+    ///
+    /// # Errors
+    /// If the driver refuses.
+    pub fn upload(&self, dst: DevicePtr, src: &[u8]) -> Result<()> {
+        // SAFETY: `src` is readable for its length; the driver checks `dst`.
+        ok("cuMemcpyHtoD", unsafe {
+            (self.api.htod)(dst, src.as_ptr().cast(), src.len())
+        })?;
+        // A pageable copy may return with the bytes still staged.
+        // SAFETY: no arguments.
+        ok("cuCtxSynchronize", unsafe { (self.api.synchronize)() })
+    }
+
+    /// Copies from the device.
+    ///
+    /// # Errors
+    /// If the driver refuses.
+    pub fn download(&self, dst: &mut [u8], src: DevicePtr) -> Result<()> {
+        // SAFETY: `dst` is writable for its length; the driver checks `src`.
+        ok("cuMemcpyDtoH", unsafe {
+            (self.api.dtoh)(dst.as_mut_ptr().cast(), src, dst.len())
+        })
+    }
+}

@@ -1,0 +1,96 @@
+//! The table and `target/bench/report.json`.
+
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use serde_json::{Value, json};
+
+/// One figure beside its baseline.
+#[derive(Debug, Clone)]
+pub struct Figure {
+    /// Name, stable across versions.
+    pub name: String,
+    /// Measured.
+    pub value: f64,
+    /// Unit of both.
+    pub unit: &'static str,
+    /// What it is compared with, empty if nothing.
+    pub baseline: &'static str,
+    /// Measured in the same run.
+    pub baseline_value: Option<f64>,
+    /// Median over the passes of value / baseline.
+    pub ratio: Option<f64>,
+}
+
+impl Figure {
+    fn json(&self) -> Value {
+        json!({
+            "name": self.name,
+            "value": self.value,
+            "unit": self.unit,
+            "baseline": self.baseline,
+            "baseline_value": self.baseline_value,
+            "ratio": self.ratio,
+        })
+    }
+}
+
+/// The machine in a line: processor, cores, kernel.
+pub fn machine() -> String {
+    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+    let cpuinfo = read("/proc/cpuinfo");
+    let model = cpuinfo
+        .lines()
+        .find_map(|l| l.strip_prefix("model name"))
+        .map_or("unknown processor", |l| {
+            l.trim_start_matches([' ', '\t', ':'])
+        });
+    let cores = std::thread::available_parallelism().map_or(0, std::num::NonZero::get);
+    format!(
+        "{model}, {cores} CPUs, Linux {}, no GPU",
+        read("/proc/sys/kernel/osrelease").trim()
+    )
+}
+
+/// Prints the table.
+pub fn print(figures: &[Figure]) {
+    println!(
+        "\n{:24} {:>12} {:10} {:>12} {:>7}  baseline",
+        "figure", "value", "unit", "baseline", "ratio"
+    );
+    for f in figures {
+        let number = |v: Option<f64>| v.map_or_else(|| "-".into(), short);
+        println!(
+            "{:24} {:>12} {:10} {:>12} {:>7}  {}",
+            f.name,
+            short(f.value),
+            f.unit,
+            number(f.baseline_value),
+            f.ratio.map_or_else(|| "-".into(), |r| format!("{r:.2}")),
+            f.baseline
+        );
+    }
+}
+
+/// Three significant digits.
+fn short(v: f64) -> String {
+    match v.abs() {
+        x if x >= 1000.0 => format!("{v:.0}"),
+        x if x >= 100.0 => format!("{v:.1}"),
+        x if x >= 1.0 => format!("{v:.2}"),
+        _ => format!("{v:.4}"),
+    }
+}
+
+/// Writes the report.
+///
+/// # Errors
+/// If the file cannot be written.
+pub fn write(path: &Path, machine: &str, figures: &[Figure]) -> Result<()> {
+    if let Some(dir) = path.parent() {
+        std::fs::create_dir_all(dir)?;
+    }
+    let results: Vec<Value> = figures.iter().map(Figure::json).collect();
+    let text = serde_json::to_string_pretty(&json!({ "machine": machine, "results": results }))?;
+    std::fs::write(path, text + "\n").with_context(|| format!("writing {}", path.display()))
+}
