@@ -67,7 +67,7 @@ done
 export PATH=/bin
 ip link set lo up
 export LD_LIBRARY_PATH=/guest
-. /run.sh "$@"
+. /run.sh \"$@\"
 echo GUEST done
 poweroff -f
 ";
