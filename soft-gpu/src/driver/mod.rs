@@ -1,1 +1,164 @@
 //! The driver: memory, contexts, streams, events, modules, and the device shared across processes.
+//!
+//! One [`Driver`] a process, made by cuInit. Everything below it is reached through handles
+//! ([`handle`]) and addresses ([`memory`]). Work is queued on streams ([`stream`]); a device fault is
+//! sticky for the process ([`fault`]).
+
+pub mod arena;
+pub mod attributes;
+pub mod config;
+pub mod context;
+pub mod copy;
+pub mod error;
+pub mod event;
+pub mod fault;
+pub mod gpu;
+pub mod handle;
+pub mod image;
+pub mod inject;
+pub mod launch;
+pub mod library;
+pub mod memory;
+pub mod module;
+pub mod occupancy;
+pub mod pool;
+pub mod program;
+pub mod range;
+pub mod share;
+pub mod stream;
+pub mod strict;
+pub mod sync;
+pub mod turn;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use arena::Arena;
+use config::Config;
+use error::{CuError, Result};
+use gpu::Gpu;
+
+/// The process's driver.
+pub struct Driver {
+    /// The knobs.
+    pub config: Config,
+    /// Visible devices.
+    pub gpus: Vec<Arc<Gpu>>,
+    /// Address space.
+    pub arena: Arena,
+    /// Allocations and the account.
+    pub memory: memory::Memory,
+}
+
+static DRIVER: OnceLock<Result<Driver>> = OnceLock::new();
+static FORKED: AtomicBool = AtomicBool::new(false);
+
+extern "C" fn after_fork_in_child() {
+    FORKED.store(true, Ordering::Relaxed);
+}
+
+/// cuInit.
+///
+/// # Errors
+/// No device, or a knob or the state directory that cannot be used (said on stderr). In a child
+/// forked after it: CUDA_ERROR_NOT_INITIALIZED.
+pub fn init() -> Result {
+    if FORKED.load(Ordering::Relaxed) {
+        return Err(CuError::NOT_INITIALIZED);
+    }
+    DRIVER
+        .get_or_init(start)
+        .as_ref()
+        .map(|_| ())
+        .map_err(|e| *e)
+}
+
+/// The driver, after cuInit.
+///
+/// # Errors
+/// CUDA_ERROR_NOT_INITIALIZED before cuInit or in a forked child.
+pub fn driver() -> Result<&'static Driver> {
+    if FORKED.load(Ordering::Relaxed) {
+        return Err(CuError::NOT_INITIALIZED);
+    }
+    match DRIVER.get() {
+        Some(Ok(driver)) => Ok(driver),
+        _ => Err(CuError::NOT_INITIALIZED),
+    }
+}
+
+/// The driver, unless a device fault has poisoned the process.
+///
+/// # Errors
+/// As [`driver`], or the sticky fault.
+pub fn healthy() -> Result<&'static Driver> {
+    let driver = driver()?;
+    fault::check()?;
+    Ok(driver)
+}
+
+/// Device `ordinal` among the visible ones.
+///
+/// # Errors
+/// CUDA_ERROR_INVALID_DEVICE, or as [`driver`].
+pub fn gpu(ordinal: i32) -> Result<&'static Arc<Gpu>> {
+    let index = usize::try_from(ordinal).map_err(|_| CuError::INVALID_DEVICE)?;
+    driver()?.gpus.get(index).ok_or(CuError::INVALID_DEVICE)
+}
+
+fn start() -> Result<Driver> {
+    let vars = std::env::vars_os()
+        .filter_map(|(n, v)| Some((n.into_string().ok()?, v.to_string_lossy().into_owned())));
+    let (config, unknown) = Config::parse(vars).map_err(|bad| {
+        eprintln!("soft-gpu: {bad}");
+        CuError::INVALID_VALUE
+    })?;
+    for name in unknown {
+        eprintln!("soft-gpu: unknown setting {name} is ignored: see docs/soft-gpu.md");
+    }
+    // SAFETY: registers a handler that only stores to an atomic.
+    unsafe { libc::pthread_atfork(None, None, Some(after_fork_in_child)) };
+    strict::set(config.strict);
+    inject::install(&config);
+
+    let uuids: Vec<_> = (0..config.devices)
+        .map(|i| gpu::uuid(config.seed, i))
+        .collect();
+    let visible = gpu::visible(config.visible.as_deref(), &uuids);
+    if visible.is_empty() {
+        return Err(CuError::NO_DEVICE);
+    }
+    let gpus: Vec<_> = visible
+        .iter()
+        .enumerate()
+        .map(|(ordinal, physical)| Gpu::open(&config, ordinal, *physical).map(Arc::new))
+        .collect::<std::io::Result<_>>()
+        .map_err(|e| {
+            let dir = config.state.clone().unwrap_or_default();
+            eprintln!(
+                "soft-gpu: cannot open the device state in {}: {e}",
+                dir.display()
+            );
+            CuError::OPERATING_SYSTEM
+        })?;
+    let arena = Arena::reserve(gpus.len(), config.memory).map_err(|e| {
+        eprintln!(
+            "soft-gpu: cannot reserve address space at {:#x}: {e}",
+            arena::BASE
+        );
+        CuError::OPERATING_SYSTEM
+    })?;
+    if config.banner {
+        eprintln!(
+            "soft-gpu: {} x {:?}: kernels run on the CPU",
+            gpus.len(),
+            config.name
+        );
+    }
+    Ok(Driver {
+        config,
+        gpus,
+        arena,
+        memory: memory::Memory::default(),
+    })
+}

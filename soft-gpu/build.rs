@@ -1,0 +1,84 @@
+//! Completes the library's exports from the committed name lists.
+//!
+//! Every name of `src/capi/symbols.txt` that no `exports!` block in `src/capi/` serves becomes a
+//! stub that returns CUDA_ERROR_NOT_SUPPORTED, so that no client meets a missing symbol; the served
+//! rows of `src/capi/procs.txt` become the table of cuGetProcAddress. Also sets the SONAME.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::{env, fs, io};
+
+fn main() -> io::Result<()> {
+    println!("cargo:rerun-if-changed=build.rs");
+    println!("cargo:rerun-if-changed=src/capi");
+    // cudarc asks for `libcuda.so` first; glibc satisfies that by SONAME once this library was
+    // loaded by its path. The second option keeps our own references inside the library when
+    // another libcuda is loaded in the same process (a guest shim under test).
+    println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libcuda.so");
+    println!("cargo:rustc-cdylib-link-arg=-Wl,-Bsymbolic");
+
+    let capi = Path::new("src/capi");
+    let served = served(capi)?;
+    let symbols = fs::read_to_string(capi.join("symbols.txt"))?;
+    let procs = fs::read_to_string(capi.join("procs.txt"))?;
+    let out = PathBuf::from(env::var_os("OUT_DIR").ok_or(io::ErrorKind::NotFound)?);
+    fs::write(out.join("stubs.rs"), stubs(&symbols, &served))?;
+    fs::write(out.join("procs.rs"), table(&procs, &served))
+}
+
+/// Served export → the `capi` module that has it.
+fn served(capi: &Path) -> io::Result<BTreeMap<String, String>> {
+    let mut found = BTreeMap::new();
+    for entry in fs::read_dir(capi)? {
+        let path = entry?.path();
+        let Some(stem) = path.file_stem().and_then(|s| s.to_str()) else {
+            continue;
+        };
+        if path.extension().is_none_or(|e| e != "rs") {
+            continue;
+        }
+        for line in fs::read_to_string(&path)?.lines() {
+            let Some(rest) = line.trim_start().strip_prefix("fn cu") else {
+                continue;
+            };
+            let head = rest.split('(').next().unwrap_or_default();
+            for name in format!("cu{head}").split('|').map(str::trim) {
+                if name.starts_with("cu")
+                    && name.as_bytes().get(2).is_some_and(u8::is_ascii_uppercase)
+                {
+                    found.insert(name.to_owned(), stem.to_owned());
+                }
+            }
+        }
+    }
+    Ok(found)
+}
+
+fn stubs(symbols: &str, served: &BTreeMap<String, String>) -> String {
+    let mut text = String::from("stubs! {\n");
+    for name in symbols.lines().filter(|n| !served.contains_key(*n)) {
+        let _ = writeln!(text, "    {name};");
+    }
+    text + "}\n"
+}
+
+fn table(procs: &str, served: &BTreeMap<String, String>) -> String {
+    let mut text = String::from("static PROCS: &[Proc] = &[\n");
+    for line in procs.lines() {
+        let f: Vec<&str> = line.split(' ').collect();
+        let [base, version, flags, symbol] = f[..] else {
+            continue;
+        };
+        let entry = match served.get(symbol) {
+            Some(module) => format!("Some(Entry(crate::capi::{module}::{symbol} as *const ()))"),
+            None => "None".to_owned(),
+        };
+        let _ = writeln!(
+            text,
+            "    Proc {{ name: \"{base}\", version: {version}, per_thread: {}, entry: {entry} }},",
+            flags == "2"
+        );
+    }
+    text + "];\n"
+}

@@ -1,0 +1,200 @@
+//! Contexts.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use super::types::{In, Out};
+use crate::driver::context::{self, API_VERSION, LIMITS};
+use crate::driver::error::{CuError, Result};
+use crate::driver::healthy;
+use crate::driver::stream::PRIORITIES;
+
+/// CUctxCreateParams.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct CreateParams {
+    affinity: *const u8,
+    affinities: i32,
+    graphics: *const u8,
+}
+
+fn create(out: Out<u64>, flags: u32, device: i32) -> Result {
+    out.check()?;
+    out.set(context::create(flags, device)?)
+}
+
+/// A context argument where 0 is the current one.
+fn or_current(handle: u64) -> Result<std::sync::Arc<context::Context>> {
+    if handle == 0 {
+        context::current()
+    } else {
+        context::get(handle)
+    }
+}
+
+fn pop(out: Out<u64>) -> Result {
+    let top = context::pop()?;
+    out.set_if_wanted(top);
+    Ok(())
+}
+
+exports! {
+    fn cuCtxCreate(out: Out<u64>, flags: u32, device: i32) {
+        create(out, flags, device)
+    }
+
+    fn cuCtxCreate_v2(out: Out<u64>, flags: u32, device: i32) {
+        create(out, flags, device)
+    }
+
+    fn cuCtxCreate_v3(out: Out<u64>, _affinity: In<u8>, affinities: i32, flags: u32, device: i32) {
+        if affinities != 0 {
+            return Err(CuError::UNSUPPORTED_EXEC_AFFINITY);
+        }
+        create(out, flags, device)
+    }
+
+    fn cuCtxCreate_v4(out: Out<u64>, params: In<CreateParams>, flags: u32, device: i32) {
+        if let Ok(p) = params.get() {
+            if p.affinities != 0 {
+                return Err(CuError::UNSUPPORTED_EXEC_AFFINITY);
+            }
+            if !p.graphics.is_null() {
+                return Err(CuError::NOT_SUPPORTED);
+            }
+        }
+        create(out, flags, device)
+    }
+
+    fn cuCtxDestroy(handle: u64) {
+        context::destroy(handle)
+    }
+
+    fn cuCtxDestroy_v2(handle: u64) {
+        context::destroy(handle)
+    }
+
+    fn cuCtxPushCurrent(handle: u64) {
+        context::push(handle)
+    }
+
+    fn cuCtxPushCurrent_v2(handle: u64) {
+        context::push(handle)
+    }
+
+    fn cuCtxPopCurrent(out: Out<u64>) {
+        pop(out)
+    }
+
+    fn cuCtxPopCurrent_v2(out: Out<u64>) {
+        pop(out)
+    }
+
+    fn cuCtxSetCurrent(handle: u64) {
+        context::set_current(handle)
+    }
+
+    fn cuCtxGetCurrent(out: Out<u64>) {
+        out.set(context::current_handle()?)
+    }
+
+    fn cuCtxGetDevice(device: Out<i32>) {
+        device.set(context::current()?.gpu.ordinal as i32)
+    }
+
+    fn cuCtxGetDevice_v2(device: Out<i32>, handle: u64) {
+        device.set(or_current(handle)?.gpu.ordinal as i32)
+    }
+
+    fn cuCtxGetFlags(flags: Out<u32>) {
+        flags.set(context::current()?.flags.load(Relaxed))
+    }
+
+    fn cuCtxSetFlags(flags: u32) {
+        if flags & !0xff != 0 {
+            return Err(CuError::INVALID_VALUE);
+        }
+        context::current()?.flags.store(flags, Relaxed);
+        Ok(())
+    }
+
+    fn cuCtxGetId(handle: u64, id: Out<u64>) {
+        id.set(or_current(handle)?.id)
+    }
+
+    fn cuCtxSynchronize() {
+        healthy()?;
+        context::current()?.synchronize()
+    }
+
+    fn cuCtxSynchronize_v2(handle: u64) {
+        healthy()?;
+        or_current(handle)?.synchronize()
+    }
+
+    fn cuCtxGetLimit(value: Out<usize>, limit: u32) {
+        value.set(context::current()?.limit(limit)?.load(Relaxed) as usize)
+    }
+
+    fn cuCtxSetLimit(limit: u32, value: usize) {
+        let context = context::current()?;
+        let cell = context.limit(limit)?;
+        let most = LIMITS.iter().find(|l| l.0 == limit).map_or(0, |l| l.2);
+        if value as u64 > most {
+            return Err(CuError::INVALID_VALUE);
+        }
+        cell.store(value as u64, Relaxed);
+        Ok(())
+    }
+
+    fn cuCtxGetCacheConfig(out: Out<u32>) {
+        out.set(context::current()?.cache_config.load(Relaxed))
+    }
+
+    fn cuCtxSetCacheConfig(config: u32) {
+        if config > 3 {
+            return Err(CuError::INVALID_VALUE);
+        }
+        context::current()?.cache_config.store(config, Relaxed);
+        Ok(())
+    }
+
+    fn cuCtxGetSharedMemConfig(out: Out<u32>) {
+        out.set(context::current()?.shared_config.load(Relaxed))
+    }
+
+    fn cuCtxSetSharedMemConfig(config: u32) {
+        if config > 2 {
+            return Err(CuError::INVALID_VALUE);
+        }
+        // Bank width is fixed on this architecture: accepted, without effect.
+        context::current().map(|_| ())
+    }
+
+    fn cuCtxGetApiVersion(handle: u64, version: Out<u32>) {
+        or_current(handle)?;
+        version.set(API_VERSION)
+    }
+
+    fn cuCtxGetStreamPriorityRange(least: Out<i32>, greatest: Out<i32>) {
+        context::current()?;
+        least.set_if_wanted(PRIORITIES.0);
+        greatest.set_if_wanted(PRIORITIES.1);
+        Ok(())
+    }
+
+    fn cuCtxResetPersistingL2Cache() {
+        context::current().map(|_| ())
+    }
+
+    fn cuCtxEnablePeerAccess(peer: u64, flags: u32) {
+        context::current()?;
+        context::get(peer)?;
+        Err(if flags == 0 { CuError::PEER_ACCESS_UNSUPPORTED } else { CuError::INVALID_VALUE })
+    }
+
+    fn cuCtxDisablePeerAccess(peer: u64) {
+        context::current()?;
+        context::get(peer)?;
+        Err(CuError::PEER_ACCESS_NOT_ENABLED)
+    }
+}

@@ -1,0 +1,171 @@
+//! Devices and their primary contexts.
+
+use super::types::{Out, Text, put_text};
+use crate::driver::attributes as a;
+use crate::driver::error::{CuError, Result};
+use crate::driver::{self, context, gpu};
+
+/// CUdevprop.
+#[repr(C)]
+pub struct Properties {
+    max_threads_per_block: i32,
+    max_threads_dim: [i32; 3],
+    max_grid_size: [i32; 3],
+    shared_mem_per_block: i32,
+    total_constant_memory: i32,
+    simd_width: i32,
+    mem_pitch: i32,
+    regs_per_block: i32,
+    clock_rate: i32,
+    texture_align: i32,
+}
+
+fn properties() -> Properties {
+    let value = |id| a::value(id).unwrap_or(0);
+    Properties {
+        max_threads_per_block: value(1),
+        max_threads_dim: [2, 3, 4].map(value),
+        max_grid_size: [5, 6, 7].map(value),
+        shared_mem_per_block: value(8),
+        total_constant_memory: value(9),
+        simd_width: value(10),
+        mem_pitch: value(11),
+        regs_per_block: value(12),
+        clock_rate: value(13),
+        texture_align: value(14),
+    }
+}
+
+/// `[domain:]bus:device.function`, as cuDeviceGetByPCIBusId takes it.
+fn bus_of(text: &str) -> Option<u32> {
+    let text = text.strip_suffix(".0").unwrap_or(text);
+    let parts: Vec<u32> = text
+        .split(':')
+        .map(|p| u32::from_str_radix(p, 16))
+        .collect::<std::result::Result<_, _>>()
+        .ok()?;
+    match parts[..] {
+        [0, bus, 0] | [bus, 0] => Some(bus),
+        _ => None,
+    }
+}
+
+fn retain(context: Out<u64>, device: i32) -> Result {
+    context.check()?;
+    context.set(context::retain_primary(device)?)
+}
+
+exports! {
+    fn cuDeviceGetCount(count: Out<i32>) {
+        count.set(driver::driver()?.gpus.len() as i32)
+    }
+
+    fn cuDeviceGet(device: Out<i32>, ordinal: i32) {
+        gpu(ordinal)?;
+        device.set(ordinal)
+    }
+
+    fn cuDeviceGetName(name: Out<u8>, len: i32, device: i32) {
+        put_text(name, len, &gpu(device)?.name)
+    }
+
+    fn cuDeviceGetUuid(uuid: Out<[u8; 16]>, device: i32) {
+        uuid.set(gpu(device)?.uuid)
+    }
+
+    fn cuDeviceGetUuid_v2(uuid: Out<[u8; 16]>, device: i32) {
+        uuid.set(gpu(device)?.uuid)
+    }
+
+    fn cuDeviceTotalMem(bytes: Out<u32>, device: i32) {
+        bytes.set(u32::try_from(gpu(device)?.shared.memory().1).unwrap_or(u32::MAX))
+    }
+
+    fn cuDeviceTotalMem_v2(bytes: Out<usize>, device: i32) {
+        bytes.set(gpu(device)?.shared.memory().1 as usize)
+    }
+
+    fn cuDeviceGetAttribute(value: Out<i32>, attribute: i32, device: i32) {
+        value.set(gpu(device)?.attribute(attribute)?)
+    }
+
+    fn cuDeviceGetProperties(out: Out<Properties>, device: i32) {
+        gpu(device)?;
+        out.set(properties())
+    }
+
+    fn cuDeviceComputeCapability(major: Out<i32>, minor: Out<i32>, device: i32) {
+        let cc = gpu(device)?.compute_capability;
+        major.set(cc.0 as i32)?;
+        minor.set(cc.1 as i32)
+    }
+
+    fn cuDeviceGetPCIBusId(text: Out<u8>, len: i32, device: i32) {
+        put_text(text, len, &gpu(device)?.pci_bus_id())
+    }
+
+    fn cuDeviceGetByPCIBusId(device: Out<i32>, text: Text) {
+        let bus = bus_of(&text.get()?).ok_or(CuError::INVALID_VALUE)?;
+        let found = driver::driver()?.gpus.iter().find(|g| g.pci_bus() == bus);
+        device.set(found.ok_or(CuError::INVALID_DEVICE)?.ordinal as i32)
+    }
+
+    fn cuDeviceCanAccessPeer(can: Out<i32>, device: i32, peer: i32) {
+        gpu(device)?;
+        gpu(peer)?;
+        can.set(0)
+    }
+
+    fn cuDeviceGetP2PAttribute(value: Out<i32>, attribute: u32, source: i32, target: i32) {
+        gpu(source)?;
+        gpu(target)?;
+        if source == target || !(1..=5).contains(&attribute) {
+            return Err(if source == target { CuError::INVALID_DEVICE } else { CuError::INVALID_VALUE });
+        }
+        value.set(0)
+    }
+
+    fn cuDeviceGetExecAffinitySupport(value: Out<i32>, _kind: u32, device: i32) {
+        gpu(device)?;
+        value.set(0)
+    }
+
+    fn cuDeviceGetTexture1DLinearMaxWidth(width: Out<usize>, _format: u32, _channels: u32, device: i32) {
+        gpu(device)?;
+        width.set(1 << 28)
+    }
+
+    fn cuDevicePrimaryCtxRetain(context: Out<u64>, device: i32) {
+        retain(context, device)
+    }
+
+    fn cuDevicePrimaryCtxRelease(device: i32) {
+        context::release_primary(device)
+    }
+
+    fn cuDevicePrimaryCtxRelease_v2(device: i32) {
+        context::release_primary(device)
+    }
+
+    fn cuDevicePrimaryCtxReset(device: i32) {
+        context::reset_primary(device)
+    }
+
+    fn cuDevicePrimaryCtxReset_v2(device: i32) {
+        context::reset_primary(device)
+    }
+
+    fn cuDevicePrimaryCtxSetFlags(device: i32, flags: u32) {
+        context::set_primary_flags(device, flags)
+    }
+
+    fn cuDevicePrimaryCtxSetFlags_v2(device: i32, flags: u32) {
+        context::set_primary_flags(device, flags)
+    }
+
+    fn cuDevicePrimaryCtxGetState(device: i32, flags: Out<u32>, active: Out<i32>) {
+        let state = context::primary_state(device)?;
+        flags.set(state.0)?;
+        active.set(i32::from(state.1))
+    }
+}

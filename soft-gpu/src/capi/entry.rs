@@ -1,0 +1,184 @@
+//! Initialisation, errors, and finding entry points.
+
+use std::ffi::{c_char, c_void};
+
+use super::types::{In, Out, Text};
+use crate::driver::error::{CuError, Result};
+use crate::driver::{self, fault};
+
+/// A served entry point's address.
+#[derive(Clone, Copy)]
+struct Entry(*const ());
+
+// SAFETY: the address of a function, never written through.
+unsafe impl Sync for Entry {}
+
+/// One answer of cuGetProcAddress: `name` from CUDA `version` on.
+struct Proc {
+    name: &'static str,
+    version: i32,
+    per_thread: bool,
+    /// `None`: exists, but is not served.
+    entry: Option<Entry>,
+}
+
+include!(concat!(env!("OUT_DIR"), "/procs.rs"));
+
+/// CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM.
+const PER_THREAD: u64 = 2;
+/// The first CUDA version with per-thread default streams.
+const PER_THREAD_SINCE: i32 = 7000;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+enum Found {
+    Yes = 0,
+    NoSymbol = 1,
+    OldVersion = 2,
+}
+
+/// The highest variant of `name` at or below `version`. Names that have a per-thread variant give
+/// only that one where it was asked for.
+fn find(name: &str, version: i32, flags: u64) -> (Found, *const ()) {
+    let of = |per_thread| {
+        PROCS
+            .iter()
+            .filter(move |p| p.name == name && p.per_thread == per_thread)
+    };
+    let per_thread = flags & PER_THREAD != 0;
+    if per_thread && version < PER_THREAD_SINCE {
+        let known = of(false).chain(of(true)).next().is_some();
+        return (
+            if known {
+                Found::OldVersion
+            } else {
+                Found::NoSymbol
+            },
+            std::ptr::null(),
+        );
+    }
+    let mut rows: Vec<&Proc> = of(per_thread).collect();
+    if rows.is_empty() && per_thread {
+        rows = of(false).collect();
+    }
+    if rows.is_empty() {
+        return (Found::NoSymbol, std::ptr::null());
+    }
+    match rows
+        .iter()
+        .filter(|p| p.version <= version)
+        .max_by_key(|p| p.version)
+    {
+        None => (Found::OldVersion, std::ptr::null()),
+        Some(Proc { entry: None, .. }) => (Found::NoSymbol, std::ptr::null()),
+        Some(Proc { entry: Some(e), .. }) => (Found::Yes, e.0),
+    }
+}
+
+/// A UUID that no export table has gives CUDA_ERROR_INVALID_VALUE in NVIDIA's driver.
+fn export_table(table: Out<*const c_void>, id: In<[u8; 16]>) -> Result {
+    id.get()?;
+    table.check()?;
+    Err(CuError::INVALID_VALUE)
+}
+
+fn error_text(
+    code: u32,
+    out: Out<*const c_char>,
+    text: impl Fn(CuError) -> Option<&'static str>,
+) -> Result {
+    out.check()?;
+    let found = text(CuError(code));
+    out.set(found.map_or(std::ptr::null(), |t| t.as_ptr().cast()))?;
+    found.map(|_| ()).ok_or(CuError::INVALID_VALUE)
+}
+
+exports! {
+    fn cuInit(flags: u32) {
+        if flags != 0 {
+            return Err(CuError::INVALID_VALUE);
+        }
+        driver::init()
+    }
+
+    fn cuDriverGetVersion(version: Out<i32>) {
+        version.set(driver::driver().map_or(driver::config::DRIVER_VERSION, |d| d.config.driver_version))
+    }
+
+    fn cuGetErrorName(code: u32, name: Out<*const c_char>) {
+        error_text(code, name, CuError::name)
+    }
+
+    fn cuGetErrorString(code: u32, text: Out<*const c_char>) {
+        error_text(code, text, CuError::text)
+    }
+
+    fn cuGetProcAddress(name: Text, pfn: Out<*const ()>, version: i32, flags: u64) {
+        let name = name.get()?;
+        match find(&name, version, flags) {
+            (Found::Yes, entry) => pfn.set(entry),
+            _ => Err(CuError::NOT_FOUND),
+        }
+    }
+
+    fn cuGetProcAddress_v2(name: Text, pfn: Out<*const ()>, version: i32, flags: u64, status: Out<u32>) {
+        let name = name.get()?;
+        let (found, entry) = find(&name, version, flags);
+        pfn.set(entry)?;
+        status.set_if_wanted(found as u32);
+        Ok(())
+    }
+
+    fn cuGetExportTable(table: Out<*const c_void>, id: In<[u8; 16]>) {
+        export_table(table, id)
+    }
+
+    fn cuProfilerStart() {
+        driver::driver().map(|_| ())
+    }
+
+    fn cuProfilerStop() {
+        driver::driver().map(|_| ())
+    }
+
+    fn cuThreadExchangeStreamCaptureMode(mode: Out<u32>) {
+        mode.check()?;
+        // Capture is not served, so the mode only has to be remembered as CUDA's default.
+        fault::check()?;
+        mode.set(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn picks_the_highest_variant_at_or_below_the_version() {
+        let at = |name, version, flags| find(name, version, flags);
+        assert_eq!(
+            at("cuMemAlloc", 13000, 0),
+            (Found::Yes, super::super::memory::cuMemAlloc_v2 as *const ())
+        );
+        let old = super::super::device::cuDevicePrimaryCtxRelease as *const ();
+        assert_eq!(at("cuDevicePrimaryCtxRelease", 7000, 0), (Found::Yes, old));
+        let new = super::super::device::cuDevicePrimaryCtxRelease_v2 as *const ();
+        assert_eq!(at("cuDevicePrimaryCtxRelease", 12000, 0), (Found::Yes, new));
+        assert_eq!(at("cuMemAlloc_v2", 13000, 0).0, Found::NoSymbol);
+        assert_eq!(at("", 0, 0).0, Found::NoSymbol);
+        assert_eq!(at("cuGetProcAddress", 10000, 0).0, Found::OldVersion);
+        assert_eq!(
+            at("cuStreamSynchronize", 6050, PER_THREAD).0,
+            Found::OldVersion
+        );
+        let per_thread = super::super::stream::cuStreamSynchronize_ptsz as *const ();
+        assert_eq!(
+            at("cuStreamSynchronize", 7000, PER_THREAD),
+            (Found::Yes, per_thread)
+        );
+        // No per-thread variant exists: the plain one.
+        assert_eq!(at("cuInit", 12000, PER_THREAD).0, Found::Yes);
+        // Exists, not served.
+        assert_eq!(at("cuArrayCreate", 12000, 0).0, Found::NoSymbol);
+    }
+}

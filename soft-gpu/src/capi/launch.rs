@@ -1,0 +1,191 @@
+//! Launches.
+
+use std::ffi::c_void;
+
+use super::types::{Default, In, StreamArg};
+use crate::driver::error::{CuError, Result};
+use crate::driver::launch::{Shape, submit};
+use crate::driver::module::{self, Function};
+
+/// Entries of the `extra` array.
+const PARAM_BUFFER: usize = 1;
+const PARAM_SIZE: usize = 2;
+
+/// CUlaunchConfig.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct Config {
+    grid: [u32; 3],
+    block: [u32; 3],
+    shared: u32,
+    stream: StreamArg,
+    attributes: In<Attribute>,
+    count: u32,
+}
+
+/// CUlaunchAttribute.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct Attribute {
+    id: u32,
+    pad: u32,
+    value: [u32; 16],
+}
+
+/// The parameter block from an array of pointers, one a parameter.
+fn gather(f: &Function, params: In<*const u8>) -> Result<Vec<u8>> {
+    let mut block = vec![0; f.info.param_bytes];
+    for (i, (offset, size)) in f.info.params.iter().enumerate() {
+        let from = params.at(i)?;
+        if from.is_null() {
+            return Err(CuError::INVALID_VALUE);
+        }
+        // SAFETY: the API's contract: each pointer points to a value of the parameter's size.
+        block[*offset..offset + size]
+            .copy_from_slice(unsafe { std::slice::from_raw_parts(from, *size) });
+    }
+    Ok(block)
+}
+
+/// The parameter block from an `extra` array.
+fn unpack(f: &Function, extra: In<*const c_void>) -> Result<Vec<u8>> {
+    let (mut buffer, mut size) = (std::ptr::null(), std::ptr::null());
+    let mut i = 0;
+    loop {
+        match extra.at(i)? as usize {
+            0 => break,
+            PARAM_BUFFER => buffer = extra.at(i + 1)?,
+            PARAM_SIZE => size = extra.at(i + 1)?,
+            _ => return Err(CuError::INVALID_VALUE),
+        }
+        i += 2;
+    }
+    let size = In(size.cast::<usize>()).get()?;
+    let wanted = f.info.param_bytes;
+    // Trailing padding may be left out: the last parameter must be whole.
+    let needed = f.info.params.iter().map(|(o, s)| o + s).max().unwrap_or(0);
+    if size < needed || (buffer.is_null() && needed > 0) {
+        return Err(CuError::INVALID_VALUE);
+    }
+    let mut block = vec![0; wanted];
+    let n = size.min(wanted);
+    if n > 0 {
+        // SAFETY: the API's contract: the buffer has as many bytes as the size says.
+        block[..n].copy_from_slice(unsafe { std::slice::from_raw_parts(buffer.cast(), n) });
+    }
+    Ok(block)
+}
+
+fn parameters(f: &Function, params: In<*const u8>, extra: In<*const c_void>) -> Result<Vec<u8>> {
+    match (params.is_null(), extra.is_null()) {
+        (_, true) if f.info.params.is_empty() => Ok(vec![0; f.info.param_bytes]),
+        (false, true) => gather(f, params),
+        (true, false) => unpack(f, extra),
+        // Neither or both.
+        _ => Err(CuError::INVALID_VALUE),
+    }
+}
+
+fn launch(
+    handle: u64,
+    shape: Shape,
+    stream: StreamArg,
+    params: In<*const u8>,
+    extra: In<*const c_void>,
+    default: Default,
+) -> Result {
+    let stream = stream.get(default)?;
+    let f = module::function(handle)?;
+    let params = parameters(&f, params, extra)?;
+    submit(f, shape, params, &stream)
+}
+
+#[allow(clippy::too_many_arguments)]
+fn plain(
+    f: u64,
+    gx: u32,
+    gy: u32,
+    gz: u32,
+    bx: u32,
+    by: u32,
+    bz: u32,
+    shared: u32,
+    stream: StreamArg,
+    params: In<*const u8>,
+    extra: In<*const c_void>,
+    default: Default,
+) -> Result {
+    let shape = Shape {
+        grid: [gx, gy, gz],
+        block: [bx, by, bz],
+        shared,
+        cooperative: false,
+    };
+    launch(f, shape, stream, params, extra, default)
+}
+
+#[allow(clippy::too_many_arguments)]
+fn cooperative(
+    f: u64,
+    gx: u32,
+    gy: u32,
+    gz: u32,
+    bx: u32,
+    by: u32,
+    bz: u32,
+    shared: u32,
+    stream: StreamArg,
+    params: In<*const u8>,
+    default: Default,
+) -> Result {
+    let shape = Shape {
+        grid: [gx, gy, gz],
+        block: [bx, by, bz],
+        shared,
+        cooperative: true,
+    };
+    launch(f, shape, stream, params, In(std::ptr::null()), default)
+}
+
+/// What launch attributes mean for us.
+fn cooperative_attribute(config: &Config) -> Result<bool> {
+    let mut cooperative = false;
+    for i in 0..config.count as usize {
+        let a = config.attributes.at(i)?;
+        match a.id {
+            2 => cooperative = a.value[0] != 0,
+            // Clusters begin with compute capability 9.0; one block a cluster is none.
+            4 if a.value[..3] != [1, 1, 1] => return Err(CuError::INVALID_CLUSTER_SIZE),
+            // Events fired from inside a launch.
+            7 | 12 => return Err(CuError::NOT_SUPPORTED),
+            // Hints without effect on results.
+            0..=18 => {}
+            _ => return Err(CuError::INVALID_VALUE),
+        }
+    }
+    Ok(cooperative)
+}
+
+fn extended(
+    config: In<Config>,
+    f: u64,
+    params: In<*const u8>,
+    extra: In<*const c_void>,
+    default: Default,
+) -> Result {
+    let c = config.get()?;
+    let cooperative = cooperative_attribute(&c)?;
+    let shape = Shape {
+        grid: c.grid,
+        block: c.block,
+        shared: c.shared,
+        cooperative,
+    };
+    launch(f, shape, c.stream, params, extra, default)
+}
+
+stream_exports! {
+    fn cuLaunchKernel | cuLaunchKernel_ptsz(f: u64, gx: u32, gy: u32, gz: u32, bx: u32, by: u32, bz: u32, shared: u32, stream: StreamArg, params: In<*const u8>, extra: In<*const c_void>) => plain;
+    fn cuLaunchCooperativeKernel | cuLaunchCooperativeKernel_ptsz(f: u64, gx: u32, gy: u32, gz: u32, bx: u32, by: u32, bz: u32, shared: u32, stream: StreamArg, params: In<*const u8>) => cooperative;
+    fn cuLaunchKernelEx | cuLaunchKernelEx_ptsz(config: In<Config>, f: u64, params: In<*const u8>, extra: In<*const c_void>) => extended;
+}

@@ -1,0 +1,115 @@
+//! Libraries and kernels.
+
+use std::ffi::{c_char, c_void};
+
+use super::module::{JitOptions, read_image};
+use super::types::{In, Out, Text};
+use crate::driver::error::{CuError, Result};
+use crate::driver::{gpu, healthy, image, library};
+
+fn load(out: Out<u64>, code: In<u8>, options: &JitOptions) -> Result {
+    healthy()?;
+    out.check()?;
+    if code.is_null() {
+        return Err(CuError::INVALID_VALUE);
+    }
+    let cc = gpu(0)?.compute_capability;
+    // SAFETY: the API's contract: `code` is a module image.
+    let ptx = unsafe { image::ptx_at(code.0, cc) };
+    out.set(options.report(ptx.and_then(library::load))?.handle)
+}
+
+exports! {
+    fn cuLibraryLoadData(
+        out: Out<u64>, code: In<u8>, keys: In<u32>, values: Out<*mut c_void>, count: u32,
+        _options: In<u32>, _option_values: In<u64>, _option_count: u32,
+    ) {
+        load(out, code, &JitOptions { count, keys, values })
+    }
+
+    fn cuLibraryLoadFromFile(
+        out: Out<u64>, path: Text, keys: In<u32>, values: Out<*mut c_void>, count: u32,
+        _options: In<u32>, _option_values: In<u64>, _option_count: u32,
+    ) {
+        healthy()?;
+        let bytes = read_image(path)?;
+        load(out, In(bytes.as_ptr()), &JitOptions { count, keys, values })
+    }
+
+    fn cuLibraryUnload(handle: u64) {
+        library::unload(handle)
+    }
+
+    fn cuLibraryGetKernel(out: Out<u64>, handle: u64, name: Text) {
+        out.check()?;
+        out.set(library::get(handle)?.kernel(&name.get()?)?.handle)
+    }
+
+    fn cuLibraryGetKernelCount(count: Out<u32>, handle: u64) {
+        count.set(library::get(handle)?.kernel_names().len() as u32)
+    }
+
+    fn cuLibraryEnumerateKernels(out: Out<u64>, count: u32, handle: u64) {
+        let library = library::get(handle)?;
+        let names = library.kernel_names().iter().take(count as usize);
+        out.set_all(names.map(|n| library.kernel(n).map(|k| k.handle)).collect::<Result<Vec<_>>>()?)
+    }
+
+    fn cuLibraryGetModule(out: Out<u64>, handle: u64) {
+        out.set(library::get(handle)?.module()?.handle)
+    }
+
+    fn cuLibraryGetGlobal(addr: Out<u64>, bytes: Out<usize>, handle: u64, name: Text) {
+        let found = library::get(handle)?.module()?.global(&name.get()?)?;
+        addr.set_if_wanted(found.0);
+        bytes.set_if_wanted(found.1 as usize);
+        Ok(())
+    }
+
+    fn cuLibraryGetManaged(_addr: Out<u64>, _bytes: Out<usize>, handle: u64, _name: Text) {
+        library::get(handle)?;
+        Err(CuError::NOT_FOUND)
+    }
+
+    fn cuKernelGetFunction(out: Out<u64>, kernel: u64) {
+        out.set(library::kernel(kernel)?.function()?.handle)
+    }
+
+    fn cuKernelGetLibrary(out: Out<u64>, kernel: u64) {
+        let library = library::kernel(kernel)?.library.upgrade();
+        out.set(library.ok_or(CuError::INVALID_HANDLE)?.handle)
+    }
+
+    fn cuKernelGetName(out: Out<*const c_char>, kernel: u64) {
+        out.set(library::kernel(kernel)?.name.as_ptr())
+    }
+
+    fn cuKernelGetAttribute(value: Out<i32>, attribute: i32, kernel: u64, device: i32) {
+        gpu(device)?;
+        value.set(library::kernel(kernel)?.function()?.attribute(attribute)?)
+    }
+
+    fn cuKernelSetAttribute(attribute: i32, value: i32, kernel: u64, device: i32) {
+        gpu(device)?;
+        library::kernel(kernel)?.function()?.set_attribute(attribute, value)
+    }
+
+    fn cuKernelSetCacheConfig(kernel: u64, config: u32, device: i32) {
+        gpu(device)?;
+        if config > 3 {
+            return Err(CuError::INVALID_VALUE);
+        }
+        library::kernel(kernel).map(|_| ())
+    }
+
+    fn cuKernelGetParamInfo(kernel: u64, index: usize, offset: Out<usize>, size: Out<usize>) {
+        let parameter = library::kernel(kernel)?.function()?.parameter(index)?;
+        offset.set(parameter.0)?;
+        size.set_if_wanted(parameter.1);
+        Ok(())
+    }
+
+    fn cuKernelGetParamCount(kernel: u64, count: Out<usize>) {
+        count.set(library::kernel(kernel)?.function()?.info.params.len())
+    }
+}

@@ -1,0 +1,280 @@
+//! Allocation, pinned memory, and what is known of pointers.
+
+use super::types::{Default, In, Out, StreamArg};
+use crate::driver::attributes::PITCH;
+use crate::driver::error::{CuError, Result};
+use crate::driver::memory::{self, Allocation, Registered, Use};
+use crate::driver::{context, driver, gpu, healthy};
+
+fn alloc(out: Out<u64>, usage: Use, bytes: usize) -> Result {
+    out.check()?;
+    out.set(memory::alloc(usage, bytes as u64)?)
+}
+
+fn info(free: Out<usize>, total: Out<usize>) -> Result {
+    healthy()?;
+    let memory = context::current()?.gpu.shared.memory();
+    free.set_if_wanted(memory.0 as usize);
+    total.set_if_wanted(memory.1 as usize);
+    Ok(())
+}
+
+/// The type that an attribute's value has in memory.
+enum Value {
+    Word(u32),
+    Long(u64),
+}
+
+/// A CUpointer_attribute of an allocation.
+fn attribute(attribute: u32, addr: u64, a: &Allocation) -> Result<Value> {
+    use Value::{Long, Word};
+    let host = matches!(a.usage, Use::Host(_));
+    Ok(match attribute {
+        1 => Long(a.context),
+        2 => Word(if host { 1 } else { 2 }),
+        3 => Long(addr),
+        4 if host || a.usage == Use::Managed => Long(addr),
+        4 => return Err(CuError::INVALID_VALUE),
+        6 | 10 | 15 | 21 => Word(0),
+        7 | 20 => Long(a.id),
+        8 => Word(u32::from(a.usage == Use::Managed)),
+        9 => Word(a.device as u32),
+        11 | 19 => Long(a.addr),
+        12 | 18 => Long(a.size),
+        13 => Word(1),
+        14 => Long(0),
+        16 => Word(3),
+        17 => Long(if let Use::Pool(pool) = a.usage {
+            pool
+        } else {
+            0
+        }),
+        _ => return Err(CuError::INVALID_VALUE),
+    })
+}
+
+fn registered_attribute(attribute: u32, addr: u64, r: &Registered) -> Result<Value> {
+    Ok(match attribute {
+        1 => Value::Long(r.context),
+        2 => Value::Word(1),
+        4 => Value::Long(addr),
+        8 | 13 => Value::Word(0),
+        9 => Value::Word(context::find(r.context).map_or(0, |c| c.gpu.ordinal as u32)),
+        11 => Value::Long(r.addr),
+        12 => Value::Long(r.size),
+        _ => return Err(CuError::INVALID_VALUE),
+    })
+}
+
+fn pointer_attribute(out: Out<u8>, wanted: u32, addr: u64) -> Result {
+    out.check()?;
+    let memory = &driver()?.memory;
+    let value = match (memory.find(addr), memory.find_registered(addr)) {
+        (Some(a), _) => attribute(wanted, addr, &a)?,
+        (_, Some(r)) => registered_attribute(wanted, addr, &r)?,
+        _ => return Err(CuError::INVALID_VALUE),
+    };
+    match value {
+        Value::Word(w) => Out(out.0.cast::<u32>()).set(w),
+        Value::Long(l) => Out(out.0.cast::<u64>()).set(l),
+    }
+}
+
+fn host_alloc(out: Out<u64>, bytes: usize, flags: u32) -> Result {
+    if flags & !7 != 0 {
+        return Err(CuError::INVALID_VALUE);
+    }
+    alloc(out, Use::Host(flags), bytes)
+}
+
+fn register(addr: u64, bytes: usize, flags: u32) -> Result {
+    if flags & !0xf != 0 {
+        return Err(CuError::INVALID_VALUE);
+    }
+    let context = context::current()?.handle;
+    let memory = &healthy()?.memory;
+    if memory.find(addr).is_some() {
+        return Err(CuError::HOST_MEMORY_ALREADY_REGISTERED);
+    }
+    memory.register(Registered {
+        addr,
+        size: bytes as u64,
+        flags,
+        context,
+    })
+}
+
+fn advise(addr: u64, bytes: usize) -> Result {
+    healthy()?
+        .memory
+        .device_range(addr, bytes as u64)
+        .map(|_| ())
+}
+
+/// CUmemLocation, passed by value in the newer forms.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct Location {
+    kind: u32,
+    id: i32,
+}
+
+fn prefetch(addr: u64, bytes: usize, device: i32, stream: StreamArg, default: Default) -> Result {
+    if device >= 0 {
+        gpu(device)?;
+    }
+    stream.get(default)?;
+    advise(addr, bytes)
+}
+
+fn prefetch_v2(
+    addr: u64,
+    bytes: usize,
+    location: Location,
+    flags: u32,
+    stream: StreamArg,
+    default: Default,
+) -> Result {
+    if flags != 0 {
+        return Err(CuError::INVALID_VALUE);
+    }
+    // CU_MEM_LOCATION_TYPE_DEVICE is 1; the others are the host.
+    prefetch(
+        addr,
+        bytes,
+        if location.kind == 1 { location.id } else { -1 },
+        stream,
+        default,
+    )
+}
+
+stream_exports! {
+    fn cuMemPrefetchAsync | cuMemPrefetchAsync_ptsz(addr: u64, bytes: usize, device: i32, stream: StreamArg) => prefetch;
+    fn cuMemPrefetchAsync_v2 | cuMemPrefetchAsync_v2_ptsz(addr: u64, bytes: usize, location: Location, flags: u32, stream: StreamArg) => prefetch_v2;
+}
+
+exports! {
+    fn cuMemGetInfo_v2(free: Out<usize>, total: Out<usize>) {
+        info(free, total)
+    }
+
+    fn cuMemAlloc_v2(out: Out<u64>, bytes: usize) {
+        alloc(out, Use::Device, bytes)
+    }
+
+    fn cuMemAllocPitch_v2(out: Out<u64>, pitch: Out<usize>, width: usize, height: usize, element: u32) {
+        if width == 0 || height == 0 || !matches!(element, 4 | 8 | 16) {
+            return Err(CuError::INVALID_VALUE);
+        }
+        pitch.check()?;
+        let row = (width as u64).checked_next_multiple_of(PITCH).ok_or(CuError::OUT_OF_MEMORY)?;
+        let bytes = row.checked_mul(height as u64).ok_or(CuError::OUT_OF_MEMORY)?;
+        alloc(out, Use::Device, bytes as usize)?;
+        pitch.set(row as usize)
+    }
+
+    fn cuMemAllocManaged(out: Out<u64>, bytes: usize, flags: u32) {
+        if !matches!(flags, 1 | 2) {
+            return Err(CuError::INVALID_VALUE);
+        }
+        alloc(out, Use::Managed, bytes)
+    }
+
+    fn cuMemFree_v2(addr: u64) {
+        memory::free(addr)
+    }
+
+    fn cuMemGetAddressRange_v2(base: Out<u64>, bytes: Out<usize>, addr: u64) {
+        context::current()?;
+        let a = healthy()?.memory.find(addr).ok_or(CuError::NOT_FOUND)?;
+        base.set_if_wanted(a.addr);
+        bytes.set_if_wanted(a.size as usize);
+        Ok(())
+    }
+
+    fn cuMemAllocHost_v2(out: Out<u64>, bytes: usize) {
+        host_alloc(out, bytes, 0)
+    }
+
+    fn cuMemHostAlloc(out: Out<u64>, bytes: usize, flags: u32) {
+        host_alloc(out, bytes, flags)
+    }
+
+    fn cuMemFreeHost(addr: u64) {
+        memory::free_host(addr)
+    }
+
+    fn cuMemHostGetDevicePointer_v2(out: Out<u64>, addr: u64, flags: u32) {
+        if flags != 0 {
+            return Err(CuError::INVALID_VALUE);
+        }
+        let memory = &healthy()?.memory;
+        match memory.find(addr) {
+            Some(a) if matches!(a.usage, Use::Host(_)) => out.set(addr),
+            // Kernels reach the arena only; registered memory lies where the program put it.
+            None if memory.find_registered(addr).is_some() => Err(CuError::NOT_SUPPORTED),
+            _ => Err(CuError::INVALID_VALUE),
+        }
+    }
+
+    fn cuMemHostGetFlags(out: Out<u32>, addr: u64) {
+        let memory = &healthy()?.memory;
+        match (memory.find(addr), memory.find_registered(addr)) {
+            // Pinned memory is always mapped, as where addressing is unified.
+            (Some(Allocation { usage: Use::Host(flags), .. }), _) => out.set(flags | 2),
+            (_, Some(r)) => out.set(r.flags),
+            _ => Err(CuError::INVALID_VALUE),
+        }
+    }
+
+    fn cuMemHostRegister(addr: u64, bytes: usize, flags: u32) {
+        register(addr, bytes, flags)
+    }
+
+    fn cuMemHostRegister_v2(addr: u64, bytes: usize, flags: u32) {
+        register(addr, bytes, flags)
+    }
+
+    fn cuMemHostUnregister(addr: u64) {
+        let context = context::current()?;
+        context.synchronize()?;
+        healthy()?.memory.unregister(addr)
+    }
+
+    fn cuPointerGetAttribute(out: Out<u8>, attribute: u32, addr: u64) {
+        pointer_attribute(out, attribute, addr)
+    }
+
+    fn cuPointerGetAttributes(count: u32, attributes: In<u32>, out: In<*mut u8>, addr: u64) {
+        for i in 0..count as usize {
+            let (wanted, slot) = (attributes.at(i)?, out.at(i)?);
+            // Unknown pointers give zeroes here, not an error.
+            if pointer_attribute(Out(slot), wanted, addr).is_err() {
+                match wanted {
+                    2 | 6 | 8 | 10 | 13 | 15 | 16 => Out(slot.cast::<u32>()).set_if_wanted(0),
+                    9 => Out(slot.cast::<i32>()).set_if_wanted(-2),
+                    1..=20 => Out(slot.cast::<u64>()).set_if_wanted(0),
+                    _ => return Err(CuError::INVALID_VALUE),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn cuPointerSetAttribute(value: In<u32>, attribute: u32, addr: u64) {
+        value.get()?;
+        // CU_POINTER_ATTRIBUTE_SYNC_MEMOPS is the only one that can be set.
+        if attribute != 6 {
+            return Err(CuError::INVALID_VALUE);
+        }
+        healthy()?.memory.device_range(addr, 1).map(|_| ())
+    }
+
+    fn cuMemAdvise(addr: u64, bytes: usize, _advice: u32, _device: i32) {
+        advise(addr, bytes)
+    }
+
+    fn cuMemAdvise_v2(addr: u64, bytes: usize, _advice: u32, _location: Location) {
+        advise(addr, bytes)
+    }
+}

@@ -1,0 +1,207 @@
+//! Modules and functions.
+
+use std::ffi::{c_char, c_void};
+
+use super::types::{In, Out, Text};
+use crate::driver::error::{CuError, Result};
+use crate::driver::module::{self, Refusal};
+use crate::driver::{context, healthy, image};
+
+/// CU_JIT_* options that are served: where the logs go.
+const INFO_LOG: u32 = 3;
+const INFO_LOG_SIZE: u32 = 4;
+const ERROR_LOG: u32 = 5;
+const ERROR_LOG_SIZE: u32 = 6;
+
+/// The option arrays of a load.
+#[derive(Clone, Copy)]
+pub struct JitOptions {
+    /// How many.
+    pub count: u32,
+    /// Keys.
+    pub keys: In<u32>,
+    /// Values: numbers or pointers in pointer-sized slots.
+    pub values: Out<*mut c_void>,
+}
+
+impl JitOptions {
+    /// No options.
+    pub const NONE: JitOptions = JitOptions {
+        count: 0,
+        keys: In(std::ptr::null()),
+        values: Out(std::ptr::null_mut()),
+    };
+
+    fn find(&self, key: u32) -> Option<(usize, *mut c_void)> {
+        (0..self.count as usize)
+            .find(|i| self.keys.at(*i) == Ok(key))
+            .and_then(|i| {
+                let value = In(self.values.0.cast_const()).at(i).ok()?;
+                Some((i, value))
+            })
+    }
+
+    /// Writes a log, and its length into the size option.
+    fn log(&self, (buffer, size): (u32, u32), text: &str) {
+        let (Some((_, buffer)), Some((slot, room))) = (self.find(buffer), self.find(size)) else {
+            return;
+        };
+        // The size is passed in the slot itself, as a 32-bit number.
+        let room = room as usize & 0xffff_ffff;
+        if buffer.is_null() || room == 0 {
+            return;
+        }
+        let kept = text.len().min(room - 1);
+        let _ = Out(buffer.cast::<u8>()).set_all(text.bytes().take(kept).chain([0]));
+        // SAFETY: `find` saw this slot of the caller's array.
+        unsafe { self.values.0.add(slot).write_unaligned(kept as *mut c_void) };
+    }
+
+    /// Reports how a load went to the caller's logs and, when refused, to stderr.
+    pub fn report<T>(&self, outcome: std::result::Result<T, Refusal>) -> Result<T> {
+        match outcome {
+            Ok(value) => {
+                self.log((INFO_LOG, INFO_LOG_SIZE), "");
+                self.log((ERROR_LOG, ERROR_LOG_SIZE), "");
+                Ok(value)
+            }
+            Err((code, why)) => {
+                eprintln!("soft-gpu: module refused: {code}: {why}");
+                self.log((ERROR_LOG, ERROR_LOG_SIZE), &why);
+                Err(code)
+            }
+        }
+    }
+}
+
+/// The PTX of an image, for the current context's device.
+fn ptx_of(image: In<u8>) -> std::result::Result<Vec<u8>, Refusal> {
+    let cc = context::current()
+        .map(|c| c.gpu.compute_capability)
+        .unwrap_or((8, 0));
+    // SAFETY: the API's contract: `image` is a module image.
+    unsafe { image::ptx_at(image.0, cc) }
+}
+
+/// Loads an image into the current context.
+fn load(out: Out<u64>, image: In<u8>, options: &JitOptions) -> Result {
+    healthy()?;
+    out.check()?;
+    if image.is_null() {
+        return Err(CuError::INVALID_VALUE);
+    }
+    let context = context::current()?;
+    let loaded = ptx_of(image).and_then(|ptx| module::load(&context, &ptx));
+    out.set(options.report(loaded)?.handle)
+}
+
+/// An image from a file; text gets its terminating NUL.
+pub fn read_image(path: Text) -> Result<Vec<u8>> {
+    let mut bytes = std::fs::read(path.get()?).map_err(|_| CuError::FILE_NOT_FOUND)?;
+    // Room for a reader of headers past the end of a short file.
+    bytes.extend_from_slice(&[0; 64]);
+    Ok(bytes)
+}
+
+exports! {
+    fn cuModuleLoadData(out: Out<u64>, image: In<u8>) {
+        load(out, image, &JitOptions::NONE)
+    }
+
+    fn cuModuleLoadDataEx(out: Out<u64>, image: In<u8>, count: u32, keys: In<u32>, values: Out<*mut c_void>) {
+        load(out, image, &JitOptions { count, keys, values })
+    }
+
+    fn cuModuleLoadFatBinary(out: Out<u64>, image: In<u8>) {
+        load(out, image, &JitOptions::NONE)
+    }
+
+    fn cuModuleLoad(out: Out<u64>, path: Text) {
+        healthy()?;
+        let bytes = read_image(path)?;
+        load(out, In(bytes.as_ptr()), &JitOptions::NONE)
+    }
+
+    fn cuModuleUnload(handle: u64) {
+        module::unload(handle)
+    }
+
+    fn cuModuleGetLoadingMode(mode: Out<u32>) {
+        // CU_MODULE_LAZY_LOADING: with EAGER, runtimes load everything at start.
+        mode.set(2)
+    }
+
+    fn cuModuleGetFunction(out: Out<u64>, handle: u64, name: Text) {
+        out.check()?;
+        out.set(module::get(handle)?.function(&name.get()?)?.handle)
+    }
+
+    fn cuModuleGetFunctionCount(count: Out<u32>, handle: u64) {
+        count.set(module::get(handle)?.kernel_names().len() as u32)
+    }
+
+    fn cuModuleEnumerateFunctions(out: Out<u64>, count: u32, handle: u64) {
+        let module = module::get(handle)?;
+        let names = module.kernel_names();
+        let handles = names.iter().take(count as usize).map(|n| module.function(n).map(|f| f.handle));
+        out.set_all(handles.collect::<Result<Vec<_>>>()?)
+    }
+
+    fn cuModuleGetGlobal_v2(addr: Out<u64>, bytes: Out<usize>, handle: u64, name: Text) {
+        let found = module::get(handle)?.global(&name.get()?)?;
+        addr.set_if_wanted(found.0);
+        bytes.set_if_wanted(found.1 as usize);
+        Ok(())
+    }
+
+    fn cuFuncGetAttribute(value: Out<i32>, attribute: i32, handle: u64) {
+        value.set(module::function(handle)?.attribute(attribute)?)
+    }
+
+    fn cuFuncSetAttribute(handle: u64, attribute: i32, value: i32) {
+        module::function(handle)?.set_attribute(attribute, value)
+    }
+
+    fn cuFuncSetCacheConfig(handle: u64, config: u32) {
+        if config > 3 {
+            return Err(CuError::INVALID_VALUE);
+        }
+        module::function(handle).map(|_| ())
+    }
+
+    fn cuFuncSetSharedMemConfig(handle: u64, config: u32) {
+        if config > 2 {
+            return Err(CuError::INVALID_VALUE);
+        }
+        module::function(handle).map(|_| ())
+    }
+
+    fn cuFuncGetModule(out: Out<u64>, handle: u64) {
+        out.set(module::function(handle)?.module.handle)
+    }
+
+    fn cuFuncGetName(out: Out<*const c_char>, handle: u64) {
+        out.set(module::function(handle)?.c_name.as_ptr())
+    }
+
+    fn cuFuncGetParamInfo(handle: u64, index: usize, offset: Out<usize>, size: Out<usize>) {
+        let parameter = module::function(handle)?.parameter(index)?;
+        offset.set(parameter.0)?;
+        size.set_if_wanted(parameter.1);
+        Ok(())
+    }
+
+    fn cuFuncGetParamCount(handle: u64, count: Out<usize>) {
+        count.set(module::function(handle)?.info.params.len())
+    }
+
+    fn cuFuncIsLoaded(state: Out<u32>, handle: u64) {
+        module::function(handle)?;
+        // CU_FUNCTION_LOADING_STATE_LOADED.
+        state.set(1)
+    }
+
+    fn cuFuncLoad(handle: u64) {
+        module::function(handle).map(|_| ())
+    }
+}

@@ -1,0 +1,71 @@
+//! Occupancy.
+
+use super::types::Out;
+use crate::driver::error::{CuError, Result};
+use crate::driver::{module, occupancy};
+
+/// CUoccupancyB2DSize: dynamic shared memory of a block size.
+type SharedOf = Option<unsafe extern "C" fn(i32) -> usize>;
+
+fn max_blocks(out: Out<i32>, f: u64, threads: i32, shared: usize) -> Result {
+    let threads = u32::try_from(threads)
+        .ok()
+        .filter(|t| *t > 0)
+        .ok_or(CuError::INVALID_VALUE)?;
+    out.set(occupancy::blocks_per_sm(&*module::function(f)?, threads, shared as u64) as i32)
+}
+
+fn best(
+    grid: Out<i32>,
+    block: Out<i32>,
+    f: u64,
+    of: SharedOf,
+    shared: usize,
+    limit: i32,
+) -> Result {
+    let limit = u32::try_from(limit).map_err(|_| CuError::INVALID_VALUE)?;
+    let found = occupancy::best_block(&*module::function(f)?, limit, |size| match of {
+        // SAFETY: the API's contract: the caller's function of a block size.
+        Some(call) => unsafe { call(size as i32) as u64 },
+        None => shared as u64,
+    });
+    grid.set(found.0 as i32)?;
+    block.set(found.1 as i32)
+}
+
+exports! {
+    fn cuOccupancyMaxActiveBlocksPerMultiprocessor(out: Out<i32>, f: u64, threads: i32, shared: usize) {
+        max_blocks(out, f, threads, shared)
+    }
+
+    fn cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
+        out: Out<i32>, f: u64, threads: i32, shared: usize, flags: u32,
+    ) {
+        if flags > 1 {
+            return Err(CuError::INVALID_VALUE);
+        }
+        max_blocks(out, f, threads, shared)
+    }
+
+    fn cuOccupancyMaxPotentialBlockSize(
+        grid: Out<i32>, block: Out<i32>, f: u64, of: SharedOf, shared: usize, limit: i32,
+    ) {
+        best(grid, block, f, of, shared, limit)
+    }
+
+    fn cuOccupancyMaxPotentialBlockSizeWithFlags(
+        grid: Out<i32>, block: Out<i32>, f: u64, of: SharedOf, shared: usize, limit: i32, flags: u32,
+    ) {
+        if flags > 1 {
+            return Err(CuError::INVALID_VALUE);
+        }
+        best(grid, block, f, of, shared, limit)
+    }
+
+    fn cuOccupancyAvailableDynamicSMemPerBlock(out: Out<usize>, f: u64, blocks: i32, threads: i32) {
+        if blocks <= 0 || threads <= 0 {
+            return Err(CuError::INVALID_VALUE);
+        }
+        out.set(occupancy::available_shared(&*module::function(f)?, blocks as u32) as usize)
+    }
+}

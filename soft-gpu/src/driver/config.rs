@@ -1,0 +1,371 @@
+//! The `SOFT_GPU_*` environment variables (described in docs/soft-gpu.md).
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::PathBuf;
+
+use super::error::CuError;
+
+/// Most devices that one process may have.
+pub const MAX_DEVICES: usize = 16;
+
+/// What cuDriverGetVersion says unless told otherwise.
+pub const DRIVER_VERSION: i32 = 13000;
+
+/// An error injected at the Nth call of a function.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FailCall {
+    /// Export name, with or without its version suffix.
+    pub name: String,
+    /// Which call, from 1; 0 is every call.
+    pub nth: u64,
+    /// What it returns.
+    pub code: CuError,
+}
+
+/// What an injected kernel fault does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FaultKind {
+    /// A sticky error.
+    Code(CuError),
+    /// The kernel never ends.
+    Hang,
+}
+
+/// A fault injected into the Nth launch of a kernel.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KernelFault {
+    /// Kernel name; `*` is any.
+    pub kernel: String,
+    /// Which launch, from 1; 0 is every launch.
+    pub nth: u64,
+    /// What happens.
+    pub kind: FaultKind,
+}
+
+/// Known kernel times (`SOFT_GPU_CLOCK`): kernels listed here are not interpreted.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Clock {
+    by_name: BTreeMap<String, u64>,
+    default: Option<u64>,
+}
+
+impl Clock {
+    /// Nanoseconds that a launch of `kernel` takes; `None` when it is really executed.
+    pub fn ns(&self, kernel: &str) -> Option<u64> {
+        self.by_name.get(kernel).copied().or(self.default)
+    }
+
+    /// True if any kernel has a known time.
+    pub fn active(&self) -> bool {
+        self.default.is_some() || !self.by_name.is_empty()
+    }
+}
+
+/// Every knob, with its default.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Config {
+    /// Physical devices.
+    pub devices: usize,
+    /// Bytes of memory a device.
+    pub memory: u64,
+    /// Device name; contains `soft`.
+    pub name: String,
+    /// Compute capability.
+    pub compute_capability: (u32, u32),
+    /// What cuDriverGetVersion says.
+    pub driver_version: i32,
+    /// Distinguishes the UUIDs of one machine's soft devices from another's.
+    pub seed: u64,
+    /// Fail the Nth allocation of device memory (from 1).
+    pub fail_alloc: Option<u64>,
+    /// Injected call errors.
+    pub fail_calls: Vec<FailCall>,
+    /// Injected kernel faults.
+    pub faults: Vec<KernelFault>,
+    /// Time before each kernel starts.
+    pub launch_latency_ns: u64,
+    /// Time before each copy starts.
+    pub copy_latency_ns: u64,
+    /// Time of a copied byte.
+    pub copy_ns_per_byte: f64,
+    /// CPU threads for one launch.
+    pub threads: usize,
+    /// Known kernel times.
+    pub clock: Clock,
+    /// Directory of the shared device state; `None`: this process has its own devices.
+    pub state: Option<PathBuf>,
+    /// Abort on a caller's mistake.
+    pub strict: bool,
+    /// One line on stderr at cuInit.
+    pub banner: bool,
+    /// CUDA_VISIBLE_DEVICES.
+    pub visible: Option<String>,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Config {
+            devices: 1,
+            memory: 4 << 30,
+            name: "SoftGPU CPU (soft)".to_owned(),
+            compute_capability: (8, 0),
+            driver_version: DRIVER_VERSION,
+            seed: 0,
+            fail_alloc: None,
+            fail_calls: Vec::new(),
+            faults: Vec::new(),
+            launch_latency_ns: 0,
+            copy_latency_ns: 0,
+            copy_ns_per_byte: 0.0,
+            threads: std::thread::available_parallelism().map_or(1, usize::from),
+            clock: Clock::default(),
+            state: None,
+            strict: false,
+            banner: false,
+            visible: None,
+        }
+    }
+}
+
+/// A knob whose value cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BadKnob {
+    /// The variable.
+    pub name: String,
+    /// Its value.
+    pub value: String,
+    /// What it should be.
+    pub wanted: &'static str,
+}
+
+impl fmt::Display for BadKnob {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{}={:?} cannot be used: give {}",
+            self.name, self.value, self.wanted
+        )
+    }
+}
+
+impl Config {
+    /// Reads the knobs out of `vars`; also returns the unknown `SOFT_GPU_*` names.
+    ///
+    /// # Errors
+    /// The first knob whose value cannot be used.
+    pub fn parse(
+        vars: impl IntoIterator<Item = (String, String)>,
+    ) -> Result<(Config, Vec<String>), BadKnob> {
+        let mut config = Config::default();
+        let mut unknown = Vec::new();
+        for (name, value) in vars {
+            if name == "CUDA_VISIBLE_DEVICES" {
+                config.visible = Some(value);
+            } else if let Some(knob) = name.strip_prefix("SOFT_GPU_") {
+                match config.set(knob, &value) {
+                    Ok(true) => {}
+                    Ok(false) => unknown.push(name),
+                    Err(wanted) => {
+                        return Err(BadKnob {
+                            name,
+                            value,
+                            wanted,
+                        });
+                    }
+                }
+            }
+        }
+        Ok((config, unknown))
+    }
+
+    /// Sets one knob; false for an unknown name, `Err` says what the value should be.
+    fn set(&mut self, knob: &str, v: &str) -> Result<bool, &'static str> {
+        const NUMBER: &str = "a whole number";
+        match knob {
+            "DEVICES" => {
+                let n = v.parse().map_err(|_| NUMBER)?;
+                self.devices = Some(n).filter(|n| *n <= MAX_DEVICES).ok_or("0 to 16")?;
+            }
+            "MEMORY" => {
+                let bytes = parse_bytes(v).filter(|b| (1 << 20..=1 << 38).contains(b));
+                self.memory = bytes.ok_or("1M to 256G, like 512M or 8G")?;
+            }
+            "NAME" => {
+                let soft = v.to_ascii_lowercase().contains("soft");
+                self.name = if soft {
+                    v.to_owned()
+                } else {
+                    format!("{v} (soft)")
+                };
+            }
+            "CC" => self.compute_capability = parse_cc(v).ok_or("major.minor, like 8.0")?,
+            "DRIVER_VERSION" => {
+                self.driver_version = v.parse().map_err(|_| "a number like 13000")?;
+            }
+            "SEED" => self.seed = v.parse().map_err(|_| NUMBER)?,
+            "FAIL_ALLOC" => self.fail_alloc = Some(v.parse().map_err(|_| NUMBER)?),
+            "FAIL_CALL" => self.fail_calls = parse_list(v, parse_fail_call)?,
+            "FAULT" => self.faults = parse_list(v, parse_fault)?,
+            "LAUNCH_LATENCY_NS" => self.launch_latency_ns = v.parse().map_err(|_| NUMBER)?,
+            "COPY_LATENCY_NS" => self.copy_latency_ns = v.parse().map_err(|_| NUMBER)?,
+            "COPY_NS_PER_BYTE" => {
+                let ns = v.parse().ok().filter(|n: &f64| n.is_finite() && *n >= 0.0);
+                self.copy_ns_per_byte = ns.ok_or("a number, like 0.05")?;
+            }
+            "THREADS" => {
+                let n = v.parse().ok().filter(|n| (1..=1024).contains(n));
+                self.threads = n.ok_or("1 to 1024")?;
+            }
+            "CLOCK" => self.clock = parse_clock(v)?,
+            "STATE" => self.state = (!v.is_empty()).then(|| PathBuf::from(v)),
+            "STRICT" => self.strict = parse_bool(v)?,
+            "BANNER" => self.banner = parse_bool(v)?,
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+}
+
+fn parse_bool(v: &str) -> Result<bool, &'static str> {
+    match v {
+        "1" => Ok(true),
+        "0" | "" => Ok(false),
+        _ => Err("0 or 1"),
+    }
+}
+
+/// `4096`, `512M`, `8G`, `8GiB`: powers of 1024.
+fn parse_bytes(v: &str) -> Option<u64> {
+    let digits = v.find(|c: char| !c.is_ascii_digit()).unwrap_or(v.len());
+    let number: u64 = v[..digits].parse().ok()?;
+    let shift = match v[digits..].trim_end_matches("iB").trim_end_matches('B') {
+        "" => 0,
+        "K" | "k" => 10,
+        "M" | "m" => 20,
+        "G" | "g" => 30,
+        _ => return None,
+    };
+    number.checked_mul(1 << shift)
+}
+
+fn parse_cc(v: &str) -> Option<(u32, u32)> {
+    let (major, minor) = v.split_once('.')?;
+    let cc = (major.parse().ok()?, minor.parse().ok()?);
+    ((5..=12).contains(&cc.0) && cc.1 <= 9).then_some(cc)
+}
+
+fn parse_list<T>(
+    v: &str,
+    one: impl Fn(&str) -> Result<T, &'static str>,
+) -> Result<Vec<T>, &'static str> {
+    v.split(',')
+        .map(str::trim)
+        .filter(|s| !s.is_empty())
+        .map(one)
+        .collect()
+}
+
+fn parse_fail_call(v: &str) -> Result<FailCall, &'static str> {
+    const WANTED: &str =
+        "name:N:code, like cuMemAlloc:3:2 or cuLaunchKernel:1:CUDA_ERROR_LAUNCH_FAILED";
+    let mut f = v.split(':');
+    let (Some(name), Some(nth), Some(code), None) = (f.next(), f.next(), f.next(), f.next()) else {
+        return Err(WANTED);
+    };
+    Ok(FailCall {
+        name: name.to_owned(),
+        nth: nth.parse().map_err(|_| WANTED)?,
+        code: CuError::parse(code).ok_or(WANTED)?,
+    })
+}
+
+fn parse_fault(v: &str) -> Result<KernelFault, &'static str> {
+    const WANTED: &str = "kernel:N:code or kernel:N:hang, like vadd:2:700";
+    let mut f = v.split(':');
+    let (Some(kernel), Some(nth), Some(what), None) = (f.next(), f.next(), f.next(), f.next())
+    else {
+        return Err(WANTED);
+    };
+    let kind = match what {
+        "hang" => FaultKind::Hang,
+        code => FaultKind::Code(CuError::parse(code).ok_or(WANTED)?),
+    };
+    Ok(KernelFault {
+        kernel: kernel.to_owned(),
+        nth: nth.parse().map_err(|_| WANTED)?,
+        kind,
+    })
+}
+
+fn parse_clock(v: &str) -> Result<Clock, &'static str> {
+    const WANTED: &str = "ns for every kernel, or name:ns,… with *:ns for the others";
+    let mut clock = Clock::default();
+    for item in v.split(',').map(str::trim).filter(|s| !s.is_empty()) {
+        let (name, ns) = item.rsplit_once(':').unwrap_or(("*", item));
+        let ns = ns.parse().map_err(|_| WANTED)?;
+        if name == "*" {
+            clock.default = Some(ns);
+        } else {
+            clock.by_name.insert(name.to_owned(), ns);
+        }
+    }
+    Ok(clock)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(vars: &[(&str, &str)]) -> Result<(Config, Vec<String>), BadKnob> {
+        Config::parse(vars.iter().map(|(n, v)| ((*n).to_owned(), (*v).to_owned())))
+    }
+
+    #[test]
+    fn reads_every_knob() -> Result<(), BadKnob> {
+        let (c, unknown) = parse(&[
+            ("SOFT_GPU_DEVICES", "2"),
+            ("SOFT_GPU_MEMORY", "256MiB"),
+            ("SOFT_GPU_NAME", "H100"),
+            ("SOFT_GPU_CC", "9.0"),
+            ("SOFT_GPU_FAIL_ALLOC", "3"),
+            (
+                "SOFT_GPU_FAIL_CALL",
+                "cuMemAlloc:2:2, cuLaunchKernel:1:LAUNCH_FAILED",
+            ),
+            ("SOFT_GPU_FAULT", "vadd:1:700,spin:0:hang"),
+            ("SOFT_GPU_CLOCK", "a:1000,*:5"),
+            ("SOFT_GPU_COPY_NS_PER_BYTE", "0.5"),
+            ("SOFT_GPU_STRICT", "1"),
+            ("SOFT_GPU_TYPO", "1"),
+            ("CUDA_VISIBLE_DEVICES", "1"),
+            ("HOME", "/"),
+        ])?;
+        assert_eq!(unknown, ["SOFT_GPU_TYPO"]);
+        assert_eq!(
+            (c.devices, c.memory, c.name.as_str()),
+            (2, 256 << 20, "H100 (soft)")
+        );
+        assert_eq!(c.compute_capability, (9, 0));
+        assert_eq!(c.fail_calls[1].code, CuError::LAUNCH_FAILED);
+        assert_eq!(c.faults[1].kind, FaultKind::Hang);
+        assert_eq!((c.clock.ns("a"), c.clock.ns("b")), (Some(1000), Some(5)));
+        assert_eq!(c.visible.as_deref(), Some("1"));
+        Ok(())
+    }
+
+    #[test]
+    fn says_what_a_value_should_be() {
+        for (name, value) in [
+            ("SOFT_GPU_MEMORY", "lots"),
+            ("SOFT_GPU_DEVICES", "17"),
+            ("SOFT_GPU_FAIL_CALL", "cuMemAlloc:2"),
+            ("SOFT_GPU_FAULT", "k:1:nothing"),
+            ("SOFT_GPU_CLOCK", "k:soon"),
+            ("SOFT_GPU_CC", "80"),
+        ] {
+            let error = parse(&[(name, value)]).expect_err(name);
+            assert!(error.to_string().starts_with(name), "{error}");
+        }
+    }
+}

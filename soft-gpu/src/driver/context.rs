@@ -1,0 +1,367 @@
+//! Contexts: primary and created ones, the thread's stack, and what lives in a context.
+
+use std::cell::RefCell;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, RwLock, Weak};
+
+use super::error::{CuError, Result};
+use super::gpu::Gpu;
+use super::handle::{Kind, Table};
+use super::stream::{Class, Position, Stream};
+use super::sync::lock;
+use super::{driver, event, fault, gpu, healthy, library, module, stream};
+
+/// cuCtxGetApiVersion.
+pub const API_VERSION: u32 = 3020;
+
+/// Flags that cuCtxCreate knows.
+const FLAGS: u32 = 0xff;
+
+/// A context.
+pub struct Context {
+    /// CUcontext. A device's primary context has the same one each time.
+    pub handle: u64,
+    /// cuCtxGetId.
+    pub id: u64,
+    /// Its device.
+    pub gpu: Arc<Gpu>,
+    /// A device's primary context.
+    pub primary: bool,
+    /// CUctx_flags.
+    pub flags: AtomicU32,
+    /// Order of submissions between the NULL stream (write) and blocking streams (read).
+    pub order: RwLock<()>,
+    /// The legacy NULL stream.
+    pub legacy: Arc<Stream>,
+    /// CUlimit values by number.
+    pub limits: [AtomicU64; LIMITS.len()],
+    /// CUfunc_cache.
+    pub cache_config: AtomicU32,
+    /// CUsharedconfig.
+    pub shared_config: AtomicU32,
+    /// Bytes of device-side malloc in use.
+    pub heap_used: AtomicU64,
+    streams: Mutex<Streams>,
+}
+
+#[derive(Default)]
+struct Streams {
+    live: Vec<Weak<Stream>>,
+    /// Work that destroyed streams still have.
+    leftovers: Vec<(Class, Position)>,
+}
+
+/// (CUlimit, default, largest settable) for each limit that is served.
+pub const LIMITS: [(u32, u64, u64); 7] = [
+    (0, 1 << 10, 512 << 10), // stack bytes a thread
+    (1, 1 << 20, 1 << 30),   // printf FIFO
+    (2, 8 << 20, 64 << 30),  // device malloc heap
+    (3, 2, 24),              // sync depth
+    (4, 2048, 1 << 20),      // pending launches
+    (5, 64, 128),            // L2 fetch granularity
+    (6, 0, 30 << 20),        // persisting L2
+];
+
+static CONTEXTS: Table<Context> = Table::new(Kind::Context);
+static IDS: AtomicU64 = AtomicU64::new(1);
+
+impl Context {
+    fn create(gpu: &Arc<Gpu>, flags: u32, primary: bool, handle: u64) -> Arc<Context> {
+        let context = Arc::new_cyclic(|me| Context {
+            handle,
+            id: IDS.fetch_add(1, Ordering::Relaxed),
+            gpu: Arc::clone(gpu),
+            primary,
+            flags: AtomicU32::new(flags),
+            order: RwLock::new(()),
+            legacy: Arc::new(Stream::new(me.clone(), Class::Legacy, 0, 0, stream::LEGACY)),
+            limits: LIMITS.map(|(_, default, _)| AtomicU64::new(default)),
+            cache_config: AtomicU32::new(0),
+            shared_config: AtomicU32::new(0),
+            heap_used: AtomicU64::new(0),
+            streams: Mutex::default(),
+        });
+        CONTEXTS.put(handle, Arc::clone(&context));
+        context
+    }
+
+    /// Makes a stream take part in this context's synchronisation.
+    pub fn adopt(&self, stream: &Arc<Stream>) {
+        let mut streams = lock(&self.streams);
+        streams.live.retain(|s| s.strong_count() > 0);
+        streams.live.push(Arc::downgrade(stream));
+    }
+
+    /// Keeps only what a destroyed stream still has to do.
+    pub fn disown(&self, stream: &Arc<Stream>) {
+        let mut streams = lock(&self.streams);
+        streams
+            .live
+            .retain(|s| !Weak::ptr_eq(s, &Arc::downgrade(stream)));
+        streams.leftovers.retain(|(_, p)| !p.reached());
+        streams
+            .leftovers
+            .extend(stream.unfinished().map(|p| (stream.class, p)));
+    }
+
+    /// Unfinished work of the NULL stream.
+    pub fn legacy_pending(&self) -> Option<Position> {
+        self.legacy.unfinished()
+    }
+
+    /// Unfinished work of all blocking streams.
+    pub fn blocking_pending(&self) -> Vec<Position> {
+        self.unfinished(|class| class == Class::Blocking)
+    }
+
+    fn unfinished(&self, wanted: impl Fn(Class) -> bool) -> Vec<Position> {
+        let streams = lock(&self.streams);
+        let live = streams
+            .live
+            .iter()
+            .filter_map(Weak::upgrade)
+            .filter(|s| wanted(s.class));
+        let left = streams
+            .leftovers
+            .iter()
+            .filter(|(c, p)| wanted(*c) && !p.reached());
+        live.filter_map(|s| s.unfinished())
+            .chain(left.map(|(_, p)| p.clone()))
+            .collect()
+    }
+
+    /// cuCtxSynchronize.
+    ///
+    /// # Errors
+    /// The process is poisoned.
+    pub fn synchronize(&self) -> Result {
+        self.legacy_pending().iter().for_each(Position::wait);
+        self.unfinished(|_| true).iter().for_each(Position::wait);
+        fault::check()
+    }
+
+    /// A CUlimit's cell.
+    pub fn limit(&self, limit: u32) -> Result<&AtomicU64> {
+        let index = LIMITS.iter().position(|l| l.0 == limit);
+        Ok(&self.limits[index.ok_or(CuError::UNSUPPORTED_LIMIT)?])
+    }
+
+    /// Ends everything in the context. Waits for its work first.
+    fn destroy(self: &Arc<Self>) {
+        // A poisoned process skips its queued work, so this ends there too.
+        let _ = self.synchronize();
+        let _ = CONTEXTS.remove(self.handle);
+        module::forget_context(self.handle);
+        library::forget_context(self.handle);
+        event::forget_context(self.handle);
+        stream::forget_context(self);
+        if let Ok(driver) = driver() {
+            driver.memory.free_context(driver, self.handle);
+        }
+    }
+}
+
+thread_local! {
+    static STACK: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
+}
+
+/// The calling thread's current context.
+///
+/// # Errors
+/// CUDA_ERROR_INVALID_CONTEXT without one, CUDA_ERROR_CONTEXT_IS_DESTROYED after its end.
+pub fn current() -> Result<Arc<Context>> {
+    let handle = current_handle()?;
+    if handle == 0 {
+        return Err(CuError::INVALID_CONTEXT);
+    }
+    CONTEXTS.find(handle).ok_or(CuError::CONTEXT_IS_DESTROYED)
+}
+
+/// The handle on top of the thread's stack; 0 without one.
+///
+/// # Errors
+/// Before cuInit.
+pub fn current_handle() -> Result<u64> {
+    driver()?;
+    Ok(STACK.with_borrow(|s| s.last().copied().unwrap_or(0)))
+}
+
+/// A live context by handle, without complaint.
+pub fn find(handle: u64) -> Option<Arc<Context>> {
+    CONTEXTS.find(handle)
+}
+
+/// A context argument.
+///
+/// # Errors
+/// CUDA_ERROR_INVALID_CONTEXT (strict mode aborts on a stale or forged one).
+pub fn get(handle: u64) -> Result<Arc<Context>> {
+    driver()?;
+    CONTEXTS.get(handle).map_err(|_| CuError::INVALID_CONTEXT)
+}
+
+/// cuCtxPushCurrent.
+///
+/// # Errors
+/// As [`get`].
+pub fn push(handle: u64) -> Result {
+    get(handle)?;
+    STACK.with_borrow_mut(|s| s.push(handle));
+    Ok(())
+}
+
+/// cuCtxPopCurrent.
+///
+/// # Errors
+/// CUDA_ERROR_INVALID_CONTEXT on an empty stack.
+pub fn pop() -> Result<u64> {
+    driver()?;
+    STACK
+        .with_borrow_mut(Vec::pop)
+        .ok_or(CuError::INVALID_CONTEXT)
+}
+
+/// cuCtxSetCurrent: replaces the top; 0 pops it.
+///
+/// # Errors
+/// As [`get`].
+pub fn set_current(handle: u64) -> Result {
+    driver()?;
+    if handle != 0 {
+        get(handle)?;
+    }
+    STACK.with_borrow_mut(|s| {
+        s.pop();
+        if handle != 0 {
+            s.push(handle);
+        }
+    });
+    Ok(())
+}
+
+/// cuCtxCreate: the new context becomes current.
+///
+/// # Errors
+/// Unknown flags, no such device, a poisoned process.
+pub fn create(flags: u32, device: i32) -> Result<u64> {
+    healthy()?;
+    if flags & !FLAGS != 0 {
+        return Err(CuError::INVALID_VALUE);
+    }
+    let context = Context::create(gpu(device)?, flags, false, CONTEXTS.mint());
+    STACK.with_borrow_mut(|s| s.push(context.handle));
+    Ok(context.handle)
+}
+
+/// cuCtxDestroy: pops it where it is the caller's current one.
+///
+/// # Errors
+/// As [`get`]; a primary context is not destroyed this way.
+pub fn destroy(handle: u64) -> Result {
+    let context = get(handle)?;
+    if context.primary {
+        return Err(CuError::INVALID_CONTEXT);
+    }
+    context.destroy();
+    STACK.with_borrow_mut(|s| {
+        if s.last() == Some(&handle) {
+            s.pop();
+        }
+    });
+    Ok(())
+}
+
+#[derive(Default)]
+struct Primary {
+    handle: u64,
+    references: u64,
+    flags: u32,
+}
+
+static PRIMARIES: Mutex<Vec<Primary>> = Mutex::new(Vec::new());
+
+fn with_primary<T>(device: i32, f: impl FnOnce(&mut Primary, &Arc<Gpu>) -> Result<T>) -> Result<T> {
+    let gpu = gpu(device)?;
+    let mut all = lock(&PRIMARIES);
+    if all.len() <= gpu.ordinal {
+        all.resize_with(gpu.ordinal + 1, Primary::default);
+    }
+    let primary = &mut all[gpu.ordinal];
+    if primary.handle == 0 {
+        primary.handle = CONTEXTS.mint();
+    }
+    f(primary, gpu)
+}
+
+/// cuDevicePrimaryCtxRetain.
+///
+/// # Errors
+/// No such device; a poisoned process.
+pub fn retain_primary(device: i32) -> Result<u64> {
+    healthy()?;
+    with_primary(device, |p, gpu| {
+        if p.references == 0 {
+            Context::create(gpu, p.flags, true, p.handle);
+        }
+        p.references += 1;
+        Ok(p.handle)
+    })
+}
+
+/// cuDevicePrimaryCtxRelease: the last one ends the context.
+///
+/// # Errors
+/// CUDA_ERROR_INVALID_CONTEXT when it was not retained.
+pub fn release_primary(device: i32) -> Result {
+    let last = with_primary(device, |p, _| {
+        p.references = p
+            .references
+            .checked_sub(1)
+            .ok_or(CuError::INVALID_CONTEXT)?;
+        Ok((p.references == 0).then_some(p.handle))
+    })?;
+    if let Some(context) = last.and_then(find) {
+        context.destroy();
+    }
+    Ok(())
+}
+
+/// cuDevicePrimaryCtxReset: ends the context whatever its references.
+///
+/// # Errors
+/// No such device.
+pub fn reset_primary(device: i32) -> Result {
+    let handle = with_primary(device, |p, _| {
+        p.references = 0;
+        Ok(p.handle)
+    })?;
+    if let Some(context) = find(handle) {
+        context.destroy();
+    }
+    Ok(())
+}
+
+/// cuDevicePrimaryCtxSetFlags.
+///
+/// # Errors
+/// Unknown flags, no such device.
+pub fn set_primary_flags(device: i32, flags: u32) -> Result {
+    if flags & !FLAGS != 0 {
+        return Err(CuError::INVALID_VALUE);
+    }
+    with_primary(device, |p, _| {
+        p.flags = flags;
+        if let Some(context) = find(p.handle) {
+            context.flags.store(flags, Ordering::Relaxed);
+        }
+        Ok(())
+    })
+}
+
+/// cuDevicePrimaryCtxGetState: (flags, active).
+///
+/// # Errors
+/// No such device.
+pub fn primary_state(device: i32) -> Result<(u32, bool)> {
+    with_primary(device, |p, _| Ok((p.flags, p.references > 0)))
+}

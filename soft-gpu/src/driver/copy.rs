@@ -1,0 +1,254 @@
+//! Copies and memsets, of one to three dimensions, with CUDA's host-side ordering:
+//! pageable sources are read at the call, copies to pageable memory end before the call does, and
+//! copies between device memory (and memsets) only queue.
+
+use std::sync::Arc;
+
+use super::error::{CuError, Result};
+use super::memory::Place;
+use super::stream::{Running, Stream};
+use super::sync::{now_ns, sleep_until};
+use super::{Driver, healthy};
+
+/// Bytes a row, rows a slice, slices.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Extent {
+    /// Bytes a row.
+    pub width: u64,
+    /// Rows.
+    pub height: u64,
+    /// Slices.
+    pub depth: u64,
+}
+
+/// Where rows lie.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Layout {
+    /// First byte.
+    pub addr: u64,
+    /// From a row to the next.
+    pub pitch: u64,
+    /// From a slice to the next.
+    pub slice: u64,
+}
+
+/// What the caller says of an address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Side {
+    /// Device memory.
+    Device,
+    /// Host memory (which may lie in the arena).
+    Host,
+    /// To be found out.
+    Unified,
+}
+
+/// Must the copy be over when the call returns?
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    /// A synchronous function.
+    Sync,
+    /// An …Async function.
+    Async,
+}
+
+/// Small work of a synchronous function may run on the calling thread.
+const QUICK: u64 = 256 << 10;
+
+impl Extent {
+    /// One row.
+    pub fn row(width: u64) -> Self {
+        Extent {
+            width,
+            height: 1,
+            depth: 1,
+        }
+    }
+
+    fn bytes(self) -> Option<u64> {
+        self.width.checked_mul(self.height)?.checked_mul(self.depth)
+    }
+}
+
+impl Layout {
+    /// Contiguous bytes.
+    pub fn flat(addr: u64) -> Self {
+        Layout {
+            addr,
+            pitch: 0,
+            slice: 0,
+        }
+    }
+
+    /// Bytes from the first to the last, both included.
+    fn span(self, e: Extent) -> Option<u64> {
+        let rows = (e.height - 1).checked_mul(self.pitch)?;
+        let slices = (e.depth - 1).checked_mul(self.slice)?;
+        rows.checked_add(slices)?
+            .checked_add(e.width)
+            .filter(|n| self.addr.checked_add(*n).is_some())
+    }
+
+    fn rows(self, e: Extent) -> impl Iterator<Item = u64> {
+        (0..e.depth).flat_map(move |z| {
+            (0..e.height).map(move |y| self.addr + z * self.slice + y * self.pitch)
+        })
+    }
+}
+
+fn place(driver: &Driver, layout: Layout, e: Extent, side: Side) -> Result<Place> {
+    if layout.pitch < e.width && e.height > 1 {
+        return Err(CuError::INVALID_VALUE);
+    }
+    let span = layout.span(e).ok_or(CuError::INVALID_VALUE)?;
+    match side {
+        Side::Device => driver
+            .memory
+            .device_range(layout.addr, span)
+            .map(Place::Device),
+        Side::Host | Side::Unified => driver.memory.place(driver, layout.addr, span),
+    }
+}
+
+/// Models the time of a copy.
+fn spend(driver: &Driver, running: &Running<'_>, bytes: u64) {
+    let c = &driver.config;
+    let ns = c.copy_latency_ns + (bytes as f64 * c.copy_ns_per_byte) as u64;
+    if ns > 0 {
+        use std::sync::atomic::Ordering::Relaxed;
+        let modelled = running.core.time_ns.load(Relaxed);
+        let start = if c.clock.active() {
+            running.submitted_ns.max(modelled)
+        } else {
+            now_ns()
+        };
+        if c.clock.active() {
+            running.core.time_ns.store(start + ns, Relaxed);
+        }
+        sleep_until(start + ns);
+    }
+}
+
+fn move_rows(dst: Layout, src: Layout, e: Extent) {
+    for (d, s) in dst.rows(e).zip(src.rows(e)) {
+        // SAFETY: both ranges were checked at the call: live arena memory, whose pages stay
+        // readable and writable for the process's life, or host memory, which the caller keeps
+        // valid until the copy is done, as CUDA demands. `copy` allows overlap.
+        unsafe { std::ptr::copy(s as *const u8, d as *mut u8, e.width as usize) };
+    }
+}
+
+/// Copies.
+///
+/// # Errors
+/// CUDA_ERROR_INVALID_VALUE for an address or pitch that does not fit (strict mode aborts on an
+/// address); a poisoned process.
+pub fn copy(
+    dst: (Side, Layout),
+    src: (Side, Layout),
+    e: Extent,
+    mode: Mode,
+    stream: &Arc<Stream>,
+) -> Result {
+    let driver = healthy()?;
+    if e.width == 0 || e.height == 0 || e.depth == 0 {
+        return Ok(());
+    }
+    let bytes = e.bytes().ok_or(CuError::INVALID_VALUE)?;
+    let to = place(driver, dst.1, e, dst.0)?;
+    let from = place(driver, src.1, e, src.0)?;
+    let (to_layout, from_layout) = (dst.1, src.1);
+    let work = Box::new(move |running: &Running<'_>| {
+        spend(driver, running, bytes);
+        move_rows(to_layout, from_layout, e);
+    });
+    let between_devices = matches!((to, from), (Place::Device(_), Place::Device(_)));
+    match mode {
+        Mode::Sync if between_devices => stream.start(bytes <= QUICK, work),
+        Mode::Sync => stream.run(work),
+        Mode::Async if to == Place::Pageable => stream.run(work),
+        Mode::Async if from == Place::Pageable => {
+            let staged = stage(from_layout, e, bytes);
+            stream
+                .submit(
+                    Vec::new(),
+                    Some(Box::new(move |running| {
+                        spend(driver, running, bytes);
+                        let packed = Layout {
+                            addr: staged.as_ptr() as u64,
+                            pitch: e.width,
+                            slice: e.width * e.height,
+                        };
+                        move_rows(to_layout, packed, e);
+                    })),
+                )
+                .map(|_| ())
+        }
+        Mode::Async => stream.submit(Vec::new(), Some(work)).map(|_| ()),
+    }
+}
+
+/// Reads a pageable source now.
+fn stage(src: Layout, e: Extent, bytes: u64) -> Vec<u8> {
+    let mut staged = Vec::with_capacity(bytes as usize);
+    for row in src.rows(e) {
+        // SAFETY: the caller's host memory, valid for the call; copied into the vector at once.
+        staged.extend_from_slice(unsafe {
+            std::slice::from_raw_parts(row as *const u8, e.width as usize)
+        });
+    }
+    staged
+}
+
+/// Sets `width` elements of `size` (1, 2 or 4) bytes in each of `height` rows, `pitch` bytes apart,
+/// to `value`.
+///
+/// # Errors
+/// As [`copy`]; an address or pitch that is not a multiple of `size`.
+pub fn set(
+    (addr, pitch): (u64, u64),
+    (value, size): (u32, u64),
+    (width, height): (u64, u64),
+    mode: Mode,
+    stream: &Arc<Stream>,
+) -> Result {
+    let driver = healthy()?;
+    if width == 0 || height == 0 {
+        return Ok(());
+    }
+    if !addr.is_multiple_of(size) || (height > 1 && !pitch.is_multiple_of(size)) {
+        return Err(CuError::INVALID_VALUE);
+    }
+    let row = width.checked_mul(size).ok_or(CuError::INVALID_VALUE)?;
+    let e = Extent {
+        width: row,
+        height,
+        depth: 1,
+    };
+    let layout = Layout {
+        addr,
+        pitch,
+        slice: 0,
+    };
+    place(driver, layout, e, Side::Device)?;
+    let work = Box::new(move |_: &Running<'_>| fill(layout, e, value, size));
+    match mode {
+        Mode::Sync => stream.start(row.saturating_mul(height) <= QUICK, work),
+        Mode::Async => stream.submit(Vec::new(), Some(work)).map(|_| ()),
+    }
+}
+
+fn fill(layout: Layout, e: Extent, value: u32, size: u64) {
+    let n = (e.width / size) as usize;
+    for row in layout.rows(e) {
+        // SAFETY: the range was checked at the call (see `move_rows`), and rows are aligned to
+        // `size` as the address and the pitch are.
+        unsafe {
+            match size {
+                1 => std::ptr::write_bytes(row as *mut u8, value as u8, n),
+                2 => (0..n).for_each(|i| (row as *mut u16).add(i).write(value as u16)),
+                _ => (0..n).for_each(|i| (row as *mut u32).add(i).write(value)),
+            }
+        }
+    }
+}

@@ -1,0 +1,34 @@
+//! The sticky error: after a device fault every later call of the process returns it, as on
+//! hardware.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use super::error::{CuError, Result};
+
+static STICKY: AtomicU32 = AtomicU32::new(0);
+
+/// Poisons the process; the first fault wins. `why` goes to stderr.
+pub fn poison(code: CuError, why: &str) {
+    if STICKY
+        .compare_exchange(0, code.0, Ordering::SeqCst, Ordering::SeqCst)
+        .is_ok()
+    {
+        eprintln!("soft-gpu: device fault: {code}: {why}");
+    }
+}
+
+/// The sticky error, if any.
+pub fn sticky() -> Option<CuError> {
+    match STICKY.load(Ordering::Acquire) {
+        0 => None,
+        code => Some(CuError(code)),
+    }
+}
+
+/// Fails with the sticky error.
+///
+/// # Errors
+/// The process is poisoned.
+pub fn check() -> Result {
+    sticky().map_or(Ok(()), Err)
+}

@@ -1,0 +1,157 @@
+//! A device: what it says of itself, its memory account and its compute turn.
+
+use std::sync::Arc;
+
+use super::attributes;
+use super::config::Config;
+use super::error::{CuError, Result};
+use super::share::Shared;
+use super::turn::Turn;
+
+/// PCI bus of physical device 0; the others follow.
+const FIRST_BUS: u32 = 0xa0;
+
+/// One visible device.
+pub struct Gpu {
+    /// Number among this process's visible devices.
+    pub ordinal: usize,
+    /// Number on the machine.
+    pub physical: usize,
+    /// Name; contains `soft`.
+    pub name: String,
+    /// Compute capability.
+    pub compute_capability: (u32, u32),
+    /// UUID.
+    pub uuid: [u8; 16],
+    /// State shared by all processes on it.
+    pub shared: Arc<Shared>,
+    /// Whose turn it is to compute.
+    pub turn: Turn,
+}
+
+impl Gpu {
+    /// Opens physical device `physical` as this process's `ordinal`.
+    pub fn open(config: &Config, ordinal: usize, physical: usize) -> std::io::Result<Gpu> {
+        let shared = Arc::new(match &config.state {
+            Some(dir) => Shared::join(dir, physical, config.memory)?,
+            None => Shared::private(config.memory)?,
+        });
+        Ok(Gpu {
+            ordinal,
+            physical,
+            name: config.name.clone(),
+            compute_capability: config.compute_capability,
+            uuid: uuid(config.seed, physical),
+            turn: Turn::new(Arc::clone(&shared)),
+            shared,
+        })
+    }
+
+    /// cuDeviceGetAttribute.
+    pub fn attribute(&self, attribute: i32) -> Result<i32> {
+        match attribute {
+            33 => Ok(self.pci_bus() as i32),
+            75 => Ok(self.compute_capability.0 as i32),
+            76 => Ok(self.compute_capability.1 as i32),
+            other => attributes::value(other).ok_or(CuError::INVALID_VALUE),
+        }
+    }
+
+    /// PCI bus number (domain 0, device 0).
+    pub fn pci_bus(&self) -> u32 {
+        FIRST_BUS + self.physical as u32
+    }
+
+    /// `0000:a0:00.0`.
+    pub fn pci_bus_id(&self) -> String {
+        format!("0000:{:02x}:00.0", self.pci_bus())
+    }
+}
+
+/// The UUID of physical device `index`: the same on every start, distinct by seed and index.
+pub fn uuid(seed: u64, index: usize) -> [u8; 16] {
+    let mix = |mut z: u64| {
+        // splitmix64: a well-mixed function of its input, all that is needed here.
+        z = z.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    };
+    let high = mix(seed ^ 0x736f_6674_6770_7500);
+    let low = mix(high ^ index as u64);
+    let mut bytes = [0; 16];
+    bytes[..8].copy_from_slice(&mix(low).to_be_bytes());
+    bytes[8..].copy_from_slice(&low.to_be_bytes());
+    // RFC 9562 version 8 (vendor-specific) and variant.
+    bytes[6] = bytes[6] & 0x0f | 0x80;
+    bytes[8] = bytes[8] & 0x3f | 0x80;
+    bytes
+}
+
+/// `GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx`.
+pub fn uuid_text(uuid: &[u8; 16]) -> String {
+    let hex: String = uuid.iter().map(|b| format!("{b:02x}")).collect();
+    format!(
+        "GPU-{}-{}-{}-{}-{}",
+        &hex[..8],
+        &hex[8..12],
+        &hex[12..16],
+        &hex[16..20],
+        &hex[20..]
+    )
+}
+
+/// Physical devices that CUDA_VISIBLE_DEVICES leaves visible, in its order.
+///
+/// As NVIDIA's driver reads it: indices or UUID prefixes; the first entry that names no device ends
+/// the list; a device named twice hides all of them.
+pub fn visible(filter: Option<&str>, uuids: &[[u8; 16]]) -> Vec<usize> {
+    let Some(filter) = filter else {
+        return (0..uuids.len()).collect();
+    };
+    let mut chosen = Vec::new();
+    for item in filter.split(',').map(str::trim) {
+        let found = if item.starts_with("GPU-") {
+            let mut hits = (0..uuids.len()).filter(|i| uuid_text(&uuids[*i]).starts_with(item));
+            // An ambiguous prefix names nothing.
+            hits.next().filter(|_| hits.next().is_none())
+        } else {
+            item.parse::<usize>().ok().filter(|i| *i < uuids.len())
+        };
+        let Some(index) = found else { break };
+        if chosen.contains(&index) {
+            return Vec::new();
+        }
+        chosen.push(index);
+    }
+    chosen
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn visible_devices_as_nvidia_reads_them() {
+        let uuids = [uuid(0, 0), uuid(0, 1), uuid(0, 2)];
+        let see = |f: &str| visible(Some(f), &uuids);
+        assert_eq!(visible(None, &uuids), [0, 1, 2]);
+        assert_eq!(see("2,0"), [2, 0]);
+        assert_eq!(see("1,-1,0"), [1]);
+        assert_eq!(see(""), []);
+        assert_eq!(see("0,0"), []);
+        assert_eq!(see("7"), []);
+        let text = uuid_text(&uuids[1]);
+        assert_eq!(see(&text), [1]);
+        assert_eq!(see(&text[..12]), [1]);
+        assert_eq!(see("GPU-"), []);
+    }
+
+    #[test]
+    fn uuids_are_stable_and_distinct() {
+        assert_eq!(uuid(1, 0), uuid(1, 0));
+        assert_ne!(uuid(1, 0), uuid(1, 1));
+        assert_ne!(uuid(1, 0), uuid(2, 0));
+        assert_eq!(uuid_text(&uuid(0, 0)).len(), 40);
+    }
+}

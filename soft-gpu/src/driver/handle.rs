@@ -1,0 +1,137 @@
+//! Opaque handles: typed, never reused, never pointers.
+//!
+//! A handle is `0x05 | kind | serial`, below 2^63 (clients read handles as signed numbers). A
+//! number that was handed out once and is gone now is *stale*; any other unknown number is *forged*.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, RwLock};
+
+use super::error::{CuError, Result};
+use super::sync::{read, write};
+
+/// What a handle names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Kind {
+    /// CUcontext.
+    Context = 1,
+    /// CUstream.
+    Stream,
+    /// CUevent.
+    Event,
+    /// CUmodule.
+    Module,
+    /// CUfunction.
+    Function,
+    /// CUlibrary.
+    Library,
+    /// CUkernel.
+    Kernel,
+    /// CUmemoryPool.
+    Pool,
+    /// CUlinkState.
+    Link,
+    /// CUmemGenericAllocationHandle.
+    Physical,
+}
+
+const PREFIX: u64 = 0x05 << 56;
+
+/// Live objects of one kind by handle.
+pub struct Table<T> {
+    kind: Kind,
+    next: AtomicU64,
+    live: RwLock<Option<HashMap<u64, Arc<T>>>>,
+}
+
+impl<T> Table<T> {
+    /// An empty table.
+    pub const fn new(kind: Kind) -> Self {
+        Table {
+            kind,
+            next: AtomicU64::new(1),
+            live: RwLock::new(None),
+        }
+    }
+
+    /// A handle that was never given before.
+    pub fn mint(&self) -> u64 {
+        let serial = self.next.fetch_add(1, Ordering::Relaxed);
+        PREFIX | (self.kind as u64) << 48 | serial << 4
+    }
+
+    /// Makes `handle` (of [`mint`](Self::mint)) name `object`.
+    pub fn put(&self, handle: u64, object: Arc<T>) {
+        write(&self.live)
+            .get_or_insert_default()
+            .insert(handle, object);
+    }
+
+    /// Mints a handle for what `make` builds from it.
+    pub fn insert(&self, make: impl FnOnce(u64) -> Arc<T>) -> Arc<T> {
+        let handle = self.mint();
+        let object = make(handle);
+        self.put(handle, Arc::clone(&object));
+        object
+    }
+
+    /// The object, if the handle is live.
+    pub fn find(&self, handle: u64) -> Option<Arc<T>> {
+        read(&self.live).as_ref()?.get(&handle).cloned()
+    }
+
+    /// The object; otherwise CUDA_ERROR_INVALID_HANDLE, or an abort in strict mode.
+    pub fn get(&self, handle: u64) -> Result<Arc<T>> {
+        self.find(handle).ok_or_else(|| self.bad(handle))
+    }
+
+    /// Ends a handle.
+    pub fn remove(&self, handle: u64) -> Result<Arc<T>> {
+        write(&self.live)
+            .as_mut()
+            .and_then(|m| m.remove(&handle))
+            .ok_or_else(|| self.bad(handle))
+    }
+
+    /// Every live object.
+    pub fn all(&self) -> Vec<Arc<T>> {
+        read(&self.live)
+            .as_ref()
+            .map(|m| m.values().cloned().collect())
+            .unwrap_or_default()
+    }
+
+    /// Reports a bad handle (strict mode aborts) and gives the hardware's code.
+    pub fn bad(&self, handle: u64) -> CuError {
+        if handle != 0 {
+            let stale = handle >> 48 == (PREFIX >> 48 | self.kind as u64)
+                && handle & 0xf == 0
+                && (handle & 0xffff_ffff_ffff) >> 4 < self.next.load(Ordering::Relaxed);
+            let what = if stale { "stale" } else { "forged" };
+            super::strict::violation(format_args!("{what} {:?} handle {handle:#x}", self.kind));
+        }
+        CuError::INVALID_HANDLE
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn handles_are_distinct_positive_and_end() {
+        let table: Table<u32> = Table::new(Kind::Event);
+        let mut handle = 0;
+        let a = table.insert(|h| {
+            handle = h;
+            Arc::new(7)
+        });
+        assert_eq!(*a, 7);
+        assert!(handle < 1 << 63);
+        assert_eq!(table.get(handle).map(|v| *v), Ok(7));
+        assert!(table.remove(handle).is_ok());
+        assert_eq!(table.get(handle), Err(CuError::INVALID_HANDLE));
+        assert_ne!(table.mint(), handle);
+    }
+}

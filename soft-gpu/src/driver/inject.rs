@@ -1,0 +1,93 @@
+//! Injected errors and faults (`SOFT_GPU_FAIL_CALL`, `_FAIL_ALLOC`, `_FAULT`).
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::config::{Config, FailCall, FaultKind, KernelFault};
+use super::error::CuError;
+
+#[derive(Default)]
+struct Plan {
+    calls: Vec<(FailCall, AtomicU64)>,
+    faults: Vec<(KernelFault, AtomicU64)>,
+    alloc: Option<u64>,
+    allocs: AtomicU64,
+}
+
+static PLAN: OnceLock<Plan> = OnceLock::new();
+
+/// Takes the plan out of the knobs; without one, injection costs a load.
+pub fn install(config: &Config) {
+    let plan = Plan {
+        calls: config
+            .fail_calls
+            .iter()
+            .map(|c| (c.clone(), AtomicU64::new(0)))
+            .collect(),
+        faults: config
+            .faults
+            .iter()
+            .map(|f| (f.clone(), AtomicU64::new(0)))
+            .collect(),
+        alloc: config.fail_alloc,
+        allocs: AtomicU64::new(0),
+    };
+    if plan.calls.len() + plan.faults.len() > 0 || plan.alloc.is_some() {
+        let _ = PLAN.set(plan);
+    }
+}
+
+fn hit(nth: u64, counter: &AtomicU64) -> bool {
+    let now = counter.fetch_add(1, Ordering::Relaxed) + 1;
+    nth == 0 || nth == now
+}
+
+/// `cuMemAlloc_v2_ptsz` → `cuMemAlloc`.
+fn base(name: &str) -> &str {
+    let name = name
+        .strip_suffix("_ptsz")
+        .or(name.strip_suffix("_ptds"))
+        .unwrap_or(name);
+    match name.rsplit_once("_v") {
+        Some((base, version)) if version.bytes().all(|b| b.is_ascii_digit()) => base,
+        _ => name,
+    }
+}
+
+/// The error that this call of `name` must return.
+pub fn call(name: &str) -> Option<CuError> {
+    let plan = PLAN.get()?;
+    plan.calls
+        .iter()
+        .filter(|(c, _)| c.name == name || c.name == base(name))
+        .find(|(c, counter)| hit(c.nth, counter))
+        .map(|(c, _)| c.code)
+}
+
+/// True if this allocation of device memory must fail.
+pub fn alloc_fails() -> bool {
+    PLAN.get()
+        .is_some_and(|plan| plan.alloc.is_some_and(|nth| hit(nth, &plan.allocs)))
+}
+
+/// The fault of this launch of `kernel`.
+pub fn launch(kernel: &str) -> Option<FaultKind> {
+    let plan = PLAN.get()?;
+    plan.faults
+        .iter()
+        .filter(|(f, _)| f.kernel == "*" || f.kernel == kernel)
+        .find(|(f, counter)| hit(f.nth, counter))
+        .map(|(f, _)| f.kind)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn base_names() {
+        assert_eq!(base("cuMemAlloc_v2"), "cuMemAlloc");
+        assert_eq!(base("cuMemcpyHtoDAsync_v2_ptsz"), "cuMemcpyHtoDAsync");
+        assert_eq!(base("cuInit"), "cuInit");
+    }
+}

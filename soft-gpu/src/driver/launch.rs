@@ -1,0 +1,272 @@
+//! Kernel launches: checks, queueing, running, and what a running kernel asks of the driver.
+
+use std::io::Write as _;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use super::attributes::{MAX_BLOCK, MAX_GRID, MAX_THREADS_PER_BLOCK, SHARED_PER_BLOCK_OPTIN};
+use super::config::FaultKind;
+use super::context::Context;
+use super::error::{CuError, Result};
+use super::memory::Use;
+use super::module::Function;
+use super::stream::{Running, Stream};
+use super::sync::{lock, now_ns, sleep_until};
+use super::turn::Turn;
+use super::{Driver, fault, healthy, inject, occupancy};
+use crate::exec::contract::{ArenaView, Device, Fault, Launch};
+
+/// Device printf text is written out at the latest when this much has gathered.
+const PRINT_BUFFER: usize = 64 << 10;
+
+/// The shape of a launch.
+#[derive(Debug, Clone, Copy)]
+pub struct Shape {
+    /// Blocks.
+    pub grid: [u32; 3],
+    /// Threads a block.
+    pub block: [u32; 3],
+    /// Dynamic shared memory in bytes.
+    pub shared: u32,
+    /// All blocks resident at once.
+    pub cooperative: bool,
+}
+
+impl Shape {
+    /// Checks the shape against the device and the function, as the driver does on launch.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_VALUE, _LAUNCH_OUT_OF_RESOURCES or _COOPERATIVE_LAUNCH_TOO_LARGE.
+    pub fn check(&self, f: &Function) -> Result {
+        let within = |v: [u32; 3], max: [u32; 3]| (0..3).all(|i| v[i] >= 1 && v[i] <= max[i]);
+        if !within(self.grid, MAX_GRID) || !within(self.block, MAX_BLOCK) {
+            return Err(CuError::INVALID_VALUE);
+        }
+        let threads: u64 = self.block.iter().map(|d| u64::from(*d)).product();
+        if threads > MAX_THREADS_PER_BLOCK.into() {
+            return Err(CuError::INVALID_VALUE);
+        }
+        if f.info.required_block.is_some_and(|b| b != self.block) {
+            return Err(CuError::INVALID_VALUE);
+        }
+        if threads > f.info.max_threads.into() {
+            return Err(CuError::LAUNCH_OUT_OF_RESOURCES);
+        }
+        if self.shared > f.max_dynamic()
+            || f.info.shared_bytes as u64 + u64::from(self.shared) > SHARED_PER_BLOCK_OPTIN.into()
+        {
+            return Err(CuError::INVALID_VALUE);
+        }
+        let blocks: u64 = self.grid.iter().map(|d| u64::from(*d)).product();
+        let resident = || occupancy::resident_blocks(f, threads as u32, self.shared.into());
+        if self.cooperative && blocks > resident() {
+            return Err(CuError::COOPERATIVE_LAUNCH_TOO_LARGE);
+        }
+        Ok(())
+    }
+}
+
+/// Queues a launch; `params` is the parameter block.
+///
+/// # Errors
+/// As [`Shape::check`]; a function of another context than the stream's; a poisoned process.
+pub fn submit(f: Arc<Function>, shape: Shape, params: Vec<u8>, stream: &Stream) -> Result {
+    let driver = healthy()?;
+    shape.check(&f)?;
+    let context = stream
+        .context
+        .upgrade()
+        .ok_or(CuError::CONTEXT_IS_DESTROYED)?;
+    if f.module.context != context.handle {
+        return Err(CuError::INVALID_HANDLE);
+    }
+    let injected = inject::launch(&f.info.name);
+    let launch = Launch {
+        kernel: f.kernel,
+        grid: shape.grid,
+        block: shape.block,
+        dynamic_shared: shape.shared,
+        params,
+        cooperative: shape.cooperative,
+        threads: driver.config.threads,
+    };
+    let weak = Arc::downgrade(&context);
+    let work = move |running: &Running<'_>| {
+        if let Some(context) = weak.upgrade() {
+            execute(driver, &context, &f, &launch, injected, running);
+        }
+    };
+    stream.submit(Vec::new(), Some(Box::new(work))).map(|_| ())
+}
+
+fn execute(
+    driver: &'static Driver,
+    context: &Context,
+    f: &Function,
+    launch: &Launch,
+    injected: Option<FaultKind>,
+    running: &Running<'_>,
+) {
+    let latency = driver.config.launch_latency_ns;
+    if let Some(ns) = driver
+        .config
+        .clock
+        .ns(&f.info.name)
+        .filter(|_| injected.is_none())
+    {
+        let ready = running
+            .submitted_ns
+            .max(running.core.time_ns.load(Ordering::Relaxed));
+        let end = context.gpu.turn.consume(ns, ready + latency);
+        running.core.time_ns.store(end, Ordering::Relaxed);
+        return;
+    }
+    if latency > 0 {
+        sleep_until(now_ns() + latency);
+    }
+    let _turn = Held::new(&context.gpu.turn);
+    match injected {
+        Some(FaultKind::Code(code)) => {
+            return fault::poison(code, &format!("injected into kernel {}", f.info.name));
+        }
+        Some(FaultKind::Hang) => return hang(&context.gpu.turn),
+        None => {}
+    }
+    let device = KernelDevice {
+        driver,
+        context,
+        printed: Mutex::default(),
+    };
+    let outcome = super::program::run(&f.module.program, launch, &device);
+    device.flush();
+    if let Err(why) = outcome {
+        report(&why, &f.info.name);
+    }
+}
+
+/// A kernel that never ends: it holds the device in turns until the process ends.
+fn hang(turn: &Turn) {
+    while fault::sticky().is_none() {
+        std::thread::sleep(Duration::from_micros(100));
+        turn.check();
+    }
+}
+
+/// The compute turn for the time of one kernel, also when it panics.
+struct Held<'a>(&'a Turn);
+
+impl<'a> Held<'a> {
+    fn new(turn: &'a Turn) -> Self {
+        turn.begin();
+        Held(turn)
+    }
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        self.0.end();
+    }
+}
+
+fn report(fault: &Fault, kernel: &str) {
+    let (code, why) = match fault {
+        Fault::IllegalAddress(why) => (CuError::ILLEGAL_ADDRESS, why.as_str()),
+        Fault::Misaligned(why) => (CuError::MISALIGNED_ADDRESS, why.as_str()),
+        Fault::Trap => (CuError::LAUNCH_FAILED, "trap"),
+        Fault::Assert(why) => (CuError::ASSERT, why.as_str()),
+        Fault::IllegalInstruction(why) => (CuError::ILLEGAL_INSTRUCTION, why.as_str()),
+        Fault::StackOverflow => (CuError::LAUNCH_FAILED, "call stack exhausted"),
+        Fault::Stopped => return,
+    };
+    fault::poison(code, &format!("kernel {kernel}: {why}"));
+}
+
+/// The driver as a running kernel sees it.
+struct KernelDevice<'a> {
+    driver: &'static Driver,
+    context: &'a Context,
+    printed: Mutex<Vec<u8>>,
+}
+
+impl KernelDevice<'_> {
+    /// Writes what was printed to the process's standard output.
+    fn flush(&self) {
+        write_out(&mut lock(&self.printed));
+    }
+}
+
+fn write_out(text: &mut Vec<u8>) {
+    if !text.is_empty() {
+        // Unbuffered: the program's own standard library knows nothing of this text. A closed
+        // standard output is the program's wish.
+        let mut out = std::io::stdout();
+        let _ = out.write_all(text).and_then(|()| out.flush());
+        text.clear();
+    }
+}
+
+impl Device for KernelDevice<'_> {
+    fn arena(&self) -> ArenaView {
+        self.driver.arena.view(self.context.gpu.ordinal)
+    }
+
+    fn turn(&self) -> std::result::Result<(), Fault> {
+        if fault::sticky().is_some() {
+            return Err(Fault::Stopped);
+        }
+        self.context.gpu.turn.check();
+        Ok(())
+    }
+
+    fn print(&self, text: &[u8]) {
+        let mut printed = lock(&self.printed);
+        printed.extend_from_slice(text);
+        if printed.len() >= PRINT_BUFFER {
+            write_out(&mut printed);
+        }
+    }
+
+    fn malloc(&self, bytes: u64) -> u64 {
+        let limit = self
+            .context
+            .limit(2)
+            .map_or(0, |l| l.load(Ordering::Relaxed));
+        let used = &self.context.heap_used;
+        let taken = used.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |used| {
+            used.checked_add(bytes).filter(|n| bytes > 0 && *n <= limit)
+        });
+        if taken.is_err() {
+            return 0;
+        }
+        let (memory, gpu) = (&self.driver.memory, &self.context.gpu);
+        memory
+            .alloc(self.driver, gpu, Use::Heap, bytes, self.context.handle)
+            .unwrap_or_else(|_| {
+                used.fetch_sub(bytes, Ordering::SeqCst);
+                0
+            })
+    }
+
+    fn free(&self, addr: u64) -> bool {
+        let found = self
+            .driver
+            .memory
+            .find(addr)
+            .filter(|a| a.addr == addr && a.usage == Use::Heap);
+        let Some(a) = found else { return false };
+        let freed = self
+            .driver
+            .memory
+            .free(self.driver, addr, |u| u == Use::Heap)
+            .is_ok();
+        if freed {
+            self.context.heap_used.fetch_sub(a.size, Ordering::SeqCst);
+        }
+        freed
+    }
+
+    fn now_ns(&self) -> u64 {
+        now_ns()
+    }
+}

@@ -1,0 +1,394 @@
+//! Allocations: what is live, whose it is, and the device's account.
+
+use std::collections::BTreeMap;
+use std::sync::RwLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::error::{CuError, Result};
+use super::gpu::Gpu;
+use super::strict::violation;
+use super::sync::{read, write};
+use super::{Driver, healthy, inject};
+use crate::exec::contract::GRANULE;
+
+/// What an allocation is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Use {
+    /// cuMemAlloc and its kin.
+    Device,
+    /// cuMemAllocAsync: freed in stream order.
+    Pool(u64),
+    /// cuMemAllocManaged.
+    Managed,
+    /// cuMemHostAlloc, with its flags.
+    Host(u32),
+    /// A module's variables.
+    Module,
+    /// Device-side malloc.
+    Heap,
+    /// A cuMemMap mapping of this physical handle.
+    Mapped(u64),
+}
+
+impl Use {
+    /// Counted against the device's memory.
+    fn charged(self) -> bool {
+        !matches!(self, Use::Host(_) | Use::Mapped(_))
+    }
+
+    /// Reachable from every device, and from the host by right.
+    fn shared(self) -> bool {
+        matches!(self, Use::Host(_) | Use::Managed)
+    }
+}
+
+/// A live allocation.
+#[derive(Debug, Clone, Copy)]
+pub struct Allocation {
+    /// First address.
+    pub addr: u64,
+    /// Bytes asked for.
+    pub size: u64,
+    /// Bytes taken.
+    pub padded: u64,
+    /// What it is.
+    pub usage: Use,
+    /// Ordinal of its device.
+    pub device: usize,
+    /// Context that it ends with.
+    pub context: u64,
+    /// Never reused.
+    pub id: u64,
+}
+
+/// Host memory registered by cuMemHostRegister.
+#[derive(Debug, Clone, Copy)]
+pub struct Registered {
+    /// First address.
+    pub addr: u64,
+    /// Bytes.
+    pub size: u64,
+    /// Flags of the registration.
+    pub flags: u32,
+    /// Context that it ends with.
+    pub context: u64,
+}
+
+/// All allocations of the process.
+#[derive(Default)]
+pub struct Memory {
+    live: RwLock<BTreeMap<u64, Allocation>>,
+    registered: RwLock<BTreeMap<u64, Registered>>,
+    ids: AtomicU64,
+}
+
+/// A dead granule follows each allocation, so that running over its end is seen.
+const GUARD: u64 = GRANULE;
+
+/// Where an address of a copy lies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    /// Live arena memory of this device.
+    Device(usize),
+    /// Page-locked host memory: copies may run later.
+    Pinned,
+    /// Other host memory.
+    Pageable,
+}
+
+impl Memory {
+    /// Allocates `size` bytes on `gpu` for `context`.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_OUT_OF_MEMORY when the device's account (over all processes) does not have them.
+    pub fn alloc(
+        &self,
+        driver: &Driver,
+        gpu: &Gpu,
+        usage: Use,
+        size: u64,
+        context: u64,
+    ) -> Result<u64> {
+        if size == 0 {
+            return Err(CuError::INVALID_VALUE);
+        }
+        if size > 1 << 40 || (usage.charged() && usage != Use::Heap && inject::alloc_fails()) {
+            return Err(CuError::OUT_OF_MEMORY);
+        }
+        let padded = size.next_multiple_of(GRANULE);
+        if usage.charged() && !gpu.shared.charge(padded) {
+            return Err(CuError::OUT_OF_MEMORY);
+        }
+        let region = if usage.shared() { 0 } else { gpu.ordinal + 1 };
+        let placed = driver
+            .arena
+            .take(
+                region,
+                padded + GUARD,
+                if padded >= 2 << 20 { 2 << 20 } else { GRANULE },
+            )
+            .filter(|at| {
+                let usable = driver.arena.commit(*at, padded).is_ok();
+                if !usable {
+                    driver.arena.give(*at, padded + GUARD);
+                }
+                usable
+            });
+        let Some(addr) = placed else {
+            if usage.charged() {
+                gpu.shared.release(padded);
+            }
+            return Err(CuError::OUT_OF_MEMORY);
+        };
+        let visible_to = if usage.shared() {
+            None
+        } else {
+            Some(gpu.ordinal)
+        };
+        driver.arena.mark(visible_to, addr, padded, true);
+        let id = self.ids.fetch_add(1, Ordering::Relaxed) + 1;
+        let device = gpu.ordinal;
+        let allocation = Allocation {
+            addr,
+            size,
+            padded,
+            usage,
+            device,
+            context,
+            id,
+        };
+        write(&self.live).insert(addr, allocation);
+        Ok(addr)
+    }
+
+    /// Records a mapping that the VMM calls made at a reserved address.
+    pub fn insert_mapping(&self, driver: &Driver, a: Allocation) {
+        driver.arena.mark(Some(a.device), a.addr, a.padded, true);
+        let id = self.ids.fetch_add(1, Ordering::Relaxed) + 1;
+        write(&self.live).insert(a.addr, Allocation { id, ..a });
+    }
+
+    /// Takes the allocation that starts at `addr` out of the live ones, if `wanted` agrees with its
+    /// use; its memory stays until [`bury`](Self::bury).
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_VALUE: not the start of such an allocation (strict mode aborts).
+    pub fn unlist(&self, addr: u64, wanted: impl Fn(Use) -> bool) -> Result<Allocation> {
+        let mut live = write(&self.live);
+        match live.get(&addr) {
+            Some(a) if wanted(a.usage) => {
+                let a = *a;
+                live.remove(&addr);
+                Ok(a)
+            }
+            other => {
+                let what = match other {
+                    Some(a) => format!("it is {:?} memory", a.usage),
+                    None => "no live allocation starts there".to_owned(),
+                };
+                violation(format_args!("free of {addr:#x}: {what}"));
+                Err(CuError::INVALID_VALUE)
+            }
+        }
+    }
+
+    /// Ends an unlisted allocation's memory.
+    pub fn bury(&self, driver: &Driver, a: &Allocation) {
+        let visible_to = if a.usage.shared() {
+            None
+        } else {
+            Some(a.device)
+        };
+        driver.arena.mark(visible_to, a.addr, a.padded, false);
+        driver.arena.discard(a.addr, a.padded);
+        if matches!(a.usage, Use::Mapped(_)) {
+            return; // The address range belongs to its reservation, the bytes to the handle.
+        }
+        driver.arena.give(a.addr, a.padded + GUARD);
+        if a.usage.charged() {
+            driver.gpus[a.device].shared.release(a.padded);
+        }
+    }
+
+    /// Frees the allocation that starts at `addr`.
+    ///
+    /// # Errors
+    /// As [`unlist`](Self::unlist).
+    pub fn free(&self, driver: &Driver, addr: u64, wanted: impl Fn(Use) -> bool) -> Result {
+        let allocation = self.unlist(addr, wanted)?;
+        self.bury(driver, &allocation);
+        Ok(())
+    }
+
+    /// Frees everything that belongs to `context`.
+    pub fn free_context(&self, driver: &Driver, context: u64) {
+        let all: Vec<_> = read(&self.live)
+            .values()
+            .filter(|a| a.context == context)
+            .copied()
+            .collect();
+        for a in all {
+            if let Some(a) = write(&self.live).remove(&a.addr) {
+                self.bury(driver, &a);
+            }
+        }
+        write(&self.registered).retain(|_, r| r.context != context);
+    }
+
+    /// The live allocation that contains `addr`.
+    pub fn find(&self, addr: u64) -> Option<Allocation> {
+        let live = read(&self.live);
+        let (_, a) = live.range(..=addr).next_back()?;
+        (addr - a.addr < a.size).then_some(*a)
+    }
+
+    /// The device of `[addr, addr+len)`, if it lies wholly in contiguous live allocations.
+    fn covered(&self, addr: u64, len: u64) -> Option<usize> {
+        let live = read(&self.live);
+        let (_, first) = live.range(..=addr).next_back()?;
+        if addr - first.addr >= first.size {
+            return None;
+        }
+        let end = addr.checked_add(len)?;
+        let mut reached = first.addr + first.size;
+        while reached < end {
+            reached += live.get(&reached)?.size;
+        }
+        Some(first.device)
+    }
+
+    /// Checks that `[addr, addr+len)` is live device-accessible memory and gives its device.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_VALUE otherwise (strict mode aborts).
+    pub fn device_range(&self, addr: u64, len: u64) -> Result<usize> {
+        if len == 0 {
+            return Ok(self.find(addr).map_or(0, |a| a.device));
+        }
+        self.covered(addr, len).ok_or_else(|| {
+            violation(format_args!(
+                "{len} bytes at {addr:#x} are not within live allocations"
+            ));
+            CuError::INVALID_VALUE
+        })
+    }
+
+    /// Where a host-side or unified address of a copy lies.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_VALUE for null, or for dead arena memory (strict mode aborts).
+    pub fn place(&self, driver: &Driver, addr: u64, len: u64) -> Result<Place> {
+        if len == 0 {
+            return Ok(Place::Pageable);
+        }
+        if addr == 0 {
+            return Err(CuError::INVALID_VALUE);
+        }
+        if driver.arena.contains(addr) {
+            let device = self.device_range(addr, len)?;
+            let host = self
+                .find(addr)
+                .is_some_and(|a| matches!(a.usage, Use::Host(_)));
+            return Ok(if host {
+                Place::Pinned
+            } else {
+                Place::Device(device)
+            });
+        }
+        let registered = self.find_registered(addr);
+        let pinned = registered.is_some_and(|r| addr - r.addr + len <= r.size);
+        Ok(if pinned {
+            Place::Pinned
+        } else {
+            Place::Pageable
+        })
+    }
+
+    /// The registration that contains a host address.
+    pub fn find_registered(&self, addr: u64) -> Option<Registered> {
+        let all = read(&self.registered);
+        let (_, r) = all.range(..=addr).next_back()?;
+        (addr - r.addr < r.size).then_some(*r)
+    }
+
+    /// cuMemHostRegister.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED where it overlaps another registration.
+    pub fn register(&self, r: Registered) -> Result {
+        let end = r
+            .addr
+            .checked_add(r.size)
+            .filter(|_| r.addr != 0 && r.size != 0);
+        let end = end.ok_or(CuError::INVALID_VALUE)?;
+        let mut all = write(&self.registered);
+        let before = all.range(..end).next_back();
+        if before.is_some_and(|(_, b)| b.addr + b.size > r.addr) {
+            return Err(CuError::HOST_MEMORY_ALREADY_REGISTERED);
+        }
+        all.insert(r.addr, r);
+        Ok(())
+    }
+
+    /// cuMemHostUnregister.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED.
+    pub fn unregister(&self, addr: u64) -> Result {
+        let removed = write(&self.registered).remove(&addr);
+        removed
+            .map(|_| ())
+            .ok_or(CuError::HOST_MEMORY_NOT_REGISTERED)
+    }
+}
+
+/// Allocates in the current context.
+///
+/// # Errors
+/// As [`Memory::alloc`]; no current context; a poisoned process.
+pub fn alloc(usage: Use, size: u64) -> Result<u64> {
+    let driver = healthy()?;
+    let context = super::context::current()?;
+    driver
+        .memory
+        .alloc(driver, &context.gpu, usage, size, context.handle)
+}
+
+/// cuMemFree: waits for the work of the owning context, then frees.
+///
+/// # Errors
+/// Not an allocation (strict mode aborts); a poisoned process.
+pub fn free(addr: u64) -> Result {
+    let driver = healthy()?;
+    let current = super::context::current()?;
+    if addr == 0 {
+        return Ok(());
+    }
+    let freeable = |u| matches!(u, Use::Device | Use::Managed | Use::Pool(_));
+    let owner = driver
+        .memory
+        .find(addr)
+        .filter(|a| a.addr == addr && freeable(a.usage));
+    if let Some(a) = owner {
+        super::context::find(a.context)
+            .unwrap_or(current)
+            .synchronize()?;
+    }
+    driver.memory.free(driver, addr, freeable)
+}
+
+/// cuMemFreeHost: waits for the current context's work, then frees.
+///
+/// # Errors
+/// As [`free`].
+pub fn free_host(addr: u64) -> Result {
+    let driver = healthy()?;
+    let context = super::context::current()?;
+    if addr == 0 {
+        return Err(CuError::INVALID_VALUE);
+    }
+    context.synchronize()?;
+    driver
+        .memory
+        .free(driver, addr, |u| matches!(u, Use::Host(_)))
+}

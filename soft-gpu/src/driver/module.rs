@@ -1,0 +1,297 @@
+//! Modules, their functions and their variables.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+
+use super::attributes::{SHARED_PER_BLOCK, SHARED_PER_BLOCK_OPTIN};
+use super::context::{self, Context};
+use super::error::{CuError, Result};
+use super::gpu::Gpu;
+use super::handle::{Kind, Table};
+use super::memory::Use;
+use super::program::Program;
+use super::sync::lock;
+use super::{Driver, healthy};
+use crate::exec::contract::{KernelId, KernelInfo, LoadError, LoadOptions};
+
+/// A module variable in device memory.
+#[derive(Debug, Clone)]
+struct Variable {
+    name: String,
+    addr: u64,
+    size: u64,
+    visible: bool,
+}
+
+/// A loaded module.
+pub struct Module {
+    /// CUmodule.
+    pub handle: u64,
+    /// Its context's handle.
+    pub context: u64,
+    /// The executable form.
+    pub program: Program,
+    variables: Vec<Variable>,
+    functions: Mutex<HashMap<KernelId, Arc<Function>>>,
+}
+
+/// A kernel of a module.
+pub struct Function {
+    /// CUfunction.
+    pub handle: u64,
+    /// Its module.
+    pub module: Arc<Module>,
+    /// Which kernel.
+    pub kernel: KernelId,
+    /// Its static facts.
+    pub info: KernelInfo,
+    /// The name with a NUL, for cuFuncGetName.
+    pub c_name: std::ffi::CString,
+    max_dynamic: AtomicU32,
+    carveout: AtomicI32,
+}
+
+static MODULES: Table<Module> = Table::new(Kind::Module);
+static FUNCTIONS: Table<Function> = Table::new(Kind::Function);
+
+/// Why a load failed: the CUresult and the text of the JIT log.
+pub type Refusal = (CuError, String);
+
+fn refusal(error: LoadError) -> Refusal {
+    match error {
+        LoadError::NoBinary(why) => (CuError::NO_BINARY_FOR_GPU, why),
+        LoadError::Syntax(why) => (CuError::INVALID_PTX, why),
+        LoadError::Unsupported(why) => (CuError::UNSUPPORTED_PTX_VERSION, why),
+    }
+}
+
+/// Translates PTX for `gpu`.
+///
+/// # Errors
+/// The interpreter refuses it.
+pub fn translate(gpu: &Gpu, ptx: &[u8]) -> std::result::Result<Program, Refusal> {
+    let options = LoadOptions {
+        compute_capability: gpu.compute_capability,
+    };
+    Program::load(ptx, &options).map_err(refusal)
+}
+
+/// Loads `ptx` into `context`.
+///
+/// # Errors
+/// The interpreter refuses it, or its variables do not fit into memory.
+pub fn load(context: &Context, ptx: &[u8]) -> std::result::Result<Arc<Module>, Refusal> {
+    let plain = |e: CuError| (e, e.to_string());
+    let driver = healthy().map_err(plain)?;
+    let program = translate(&context.gpu, ptx)?;
+    place(driver, context, program).map_err(plain)
+}
+
+/// Gives a program's variables their memory and initial contents.
+fn place(driver: &Driver, context: &Context, mut program: Program) -> Result<Arc<Module>> {
+    let mut variables: Vec<Variable> = Vec::new();
+    for g in program.globals() {
+        let bytes = g.size.max(1);
+        match driver
+            .memory
+            .alloc(driver, &context.gpu, Use::Module, bytes, context.handle)
+        {
+            Ok(addr) => variables.push(Variable {
+                name: g.name.clone(),
+                addr,
+                size: g.size,
+                visible: g.visible,
+            }),
+            Err(e) => {
+                free_variables(driver, &variables);
+                return Err(e);
+            }
+        }
+    }
+    let addresses: Vec<u64> = variables.iter().map(|v| v.addr).collect();
+    for (addr, bytes) in program.link(&addresses) {
+        driver.memory.device_range(addr, bytes.len() as u64)?;
+        // SAFETY: the range was just checked to be live (and so committed) arena memory.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), addr as *mut u8, bytes.len()) };
+    }
+    Ok(MODULES.insert(|handle| {
+        Arc::new(Module {
+            handle,
+            context: context.handle,
+            program,
+            variables,
+            functions: Mutex::default(),
+        })
+    }))
+}
+
+fn free_variables(driver: &Driver, variables: &[Variable]) {
+    for v in variables {
+        let _ = driver.memory.free(driver, v.addr, |u| u == Use::Module);
+    }
+}
+
+/// A module argument.
+///
+/// # Errors
+/// CUDA_ERROR_INVALID_HANDLE (strict mode aborts on a stale or forged one).
+pub fn get(handle: u64) -> Result<Arc<Module>> {
+    healthy()?;
+    MODULES.get(handle)
+}
+
+/// cuModuleUnload: waits for the context's work, then ends the module and its functions.
+///
+/// # Errors
+/// As [`get`].
+pub fn unload(handle: u64) -> Result {
+    let module = get(handle)?;
+    if let Some(context) = context::find(module.context) {
+        context.synchronize()?;
+    }
+    end(&module);
+    free_variables(healthy()?, &module.variables);
+    Ok(())
+}
+
+fn end(module: &Module) {
+    let _ = MODULES.remove(module.handle);
+    for (_, f) in lock(&module.functions).drain() {
+        let _ = FUNCTIONS.remove(f.handle);
+    }
+}
+
+/// Ends the modules of a destroyed context; their memory is freed with the context's.
+pub fn forget_context(context: u64) {
+    for module in MODULES.all() {
+        if module.context == context {
+            end(&module);
+        }
+    }
+}
+
+impl Module {
+    /// cuModuleGetFunction: the same function each time.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_NOT_FOUND.
+    pub fn function(self: &Arc<Self>, name: &str) -> Result<Arc<Function>> {
+        let kernel = self.program.kernel(name).ok_or(CuError::NOT_FOUND)?;
+        let mut functions = lock(&self.functions);
+        if let Some(f) = functions.get(&kernel) {
+            return Ok(Arc::clone(f));
+        }
+        let info = self.program.kernel_info(kernel).clone();
+        let c_name = std::ffi::CString::new(info.name.clone()).unwrap_or_default();
+        let f = FUNCTIONS.insert(|handle| {
+            Arc::new(Function {
+                handle,
+                module: Arc::clone(self),
+                kernel,
+                max_dynamic: AtomicU32::new(
+                    SHARED_PER_BLOCK.saturating_sub(info.shared_bytes as u32),
+                ),
+                carveout: AtomicI32::new(-1),
+                info,
+                c_name,
+            })
+        });
+        functions.insert(kernel, Arc::clone(&f));
+        Ok(f)
+    }
+
+    /// Every kernel's name.
+    pub fn kernel_names(&self) -> Vec<String> {
+        self.program
+            .kernels()
+            .map(|(name, _)| name.to_owned())
+            .collect()
+    }
+
+    /// cuModuleGetGlobal: (address, bytes).
+    ///
+    /// # Errors
+    /// CUDA_ERROR_NOT_FOUND.
+    pub fn global(&self, name: &str) -> Result<(u64, u64)> {
+        let found = self.variables.iter().find(|v| v.visible && v.name == name);
+        found.map(|v| (v.addr, v.size)).ok_or(CuError::NOT_FOUND)
+    }
+}
+
+/// A CUfunction argument, which may also be a CUkernel.
+///
+/// # Errors
+/// CUDA_ERROR_INVALID_HANDLE (strict mode aborts on a stale or forged one).
+pub fn function(handle: u64) -> Result<Arc<Function>> {
+    healthy()?;
+    if let Some(kernel) = super::library::find_kernel(handle) {
+        return kernel.function();
+    }
+    FUNCTIONS.get(handle)
+}
+
+impl Function {
+    /// cuFuncGetAttribute (CUfunction_attribute).
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_VALUE for an unknown attribute.
+    pub fn attribute(&self, attribute: i32) -> Result<i32> {
+        let i = &self.info;
+        Ok(match attribute {
+            0 => i.max_threads as i32,
+            1 => i.shared_bytes as i32,
+            2 => i.const_bytes as i32,
+            3 => i.local_bytes as i32,
+            4 => i.registers as i32,
+            5 => i.ptx_version as i32,
+            6 => self.binary_version(),
+            8 => self.max_dynamic() as i32,
+            9 => self.carveout.load(Ordering::Relaxed),
+            7 | 10..=17 => 0,
+            _ => return Err(CuError::INVALID_VALUE),
+        })
+    }
+
+    fn binary_version(&self) -> i32 {
+        let gpu = context::find(self.module.context).map(|c| c.gpu.compute_capability);
+        gpu.map_or(80, |(major, minor)| (major * 10 + minor) as i32)
+    }
+
+    /// Most dynamic shared memory that a launch may ask for.
+    pub fn max_dynamic(&self) -> u32 {
+        self.max_dynamic.load(Ordering::Relaxed)
+    }
+
+    /// cuFuncSetAttribute.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_VALUE for a value or an attribute that cannot be set.
+    pub fn set_attribute(&self, attribute: i32, value: i32) -> Result {
+        match attribute {
+            8 => {
+                let room = SHARED_PER_BLOCK_OPTIN.saturating_sub(self.info.shared_bytes as u32);
+                let bytes = u32::try_from(value).ok().filter(|v| *v <= room);
+                self.max_dynamic
+                    .store(bytes.ok_or(CuError::INVALID_VALUE)?, Ordering::Relaxed);
+            }
+            9 if (-1..=100).contains(&value) => self.carveout.store(value, Ordering::Relaxed),
+            // Cluster settings have no meaning below compute capability 9.0; "off" is accepted.
+            10..=15 if value == 0 => {}
+            _ => return Err(CuError::INVALID_VALUE),
+        }
+        Ok(())
+    }
+
+    /// cuFuncGetParamInfo: (offset, size).
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_VALUE past the last parameter.
+    pub fn parameter(&self, index: usize) -> Result<(usize, usize)> {
+        self.info
+            .params
+            .get(index)
+            .copied()
+            .ok_or(CuError::INVALID_VALUE)
+    }
+}

@@ -1,0 +1,428 @@
+//! One device across processes: a mapped state file with a slot for each process.
+//!
+//! A slot is claimed with a POSIX record lock on one byte of a lock file, which the kernel drops
+//! when the process dies and which a forked child does not inherit; so "is that process alive" is
+//! a question to the kernel. All counters are single words, so a crash leaves nothing half done.
+//! The lock file is separate from the state file because closing *any* descriptor of a file drops
+//! a process's record locks on it; readers only open the state file.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use super::sync::lock;
+
+/// Most processes on one device at a time.
+pub const SLOTS: usize = 512;
+
+const MAGIC: u64 = u64::from_le_bytes(*b"softgpu1");
+
+/// The head of the state file.
+#[repr(C)]
+pub struct Header {
+    magic: AtomicU64,
+    /// Bytes of device memory: the first process decides.
+    pub memory: AtomicU64,
+    /// Who computes: slot + 1, or 0.
+    pub owner: AtomicU32,
+    /// Bumped at each change of `owner`; a futex word.
+    pub seq: AtomicU32,
+    /// End of the last reservation on the device timeline (CLOCK_MONOTONIC ns).
+    pub free_at: AtomicU64,
+    /// Times that the compute turn changed processes.
+    pub handovers: AtomicU64,
+    /// Device time of processes whose slots were reused.
+    pub retired_ns: AtomicU64,
+    /// Processes that wait for the turn: a hint (a process killed while waiting stays counted),
+    /// nonzero whenever somebody waits.
+    pub waiting: AtomicU32,
+    pad: [u32; 17],
+}
+
+/// One process's part.
+#[repr(C)]
+pub struct Slot {
+    /// Its process id; 0 in a slot never used.
+    pub pid: AtomicU32,
+    /// 1 while it waits for the compute turn.
+    pub wants: AtomicU32,
+    /// Bytes of device memory it holds.
+    pub used: AtomicU64,
+    /// Nanoseconds of device time it used: the ground truth.
+    pub busy_ns: AtomicU64,
+    /// Kernels it finished.
+    pub kernels: AtomicU64,
+    pad: [u64; 4],
+}
+
+/// The state file's layout.
+#[repr(C)]
+pub struct State {
+    /// Head.
+    pub header: Header,
+    /// Slots by index.
+    pub slots: [Slot; SLOTS],
+}
+
+/// What a reader sees of one process.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SlotView {
+    /// Process id.
+    pub pid: u32,
+    /// Bytes of device memory.
+    pub used: u64,
+    /// Nanoseconds of device time.
+    pub busy_ns: u64,
+    /// Kernels finished.
+    pub kernels: u64,
+}
+
+/// This process's view of one device.
+pub struct Shared {
+    state: *const State,
+    file: Option<File>,
+    me: usize,
+    mutex: Mutex<()>,
+}
+
+// SAFETY: the mapping lives as long as the process and is only touched through atomics.
+unsafe impl Send for Shared {}
+// SAFETY: as above.
+unsafe impl Sync for Shared {}
+
+/// The state file of physical device `device` in `dir`.
+pub fn state_path(dir: &Path, device: usize) -> PathBuf {
+    dir.join(format!("device-{device}.state"))
+}
+
+fn map_state(file: Option<&File>, write: bool) -> io::Result<*const State> {
+    let prot = if write {
+        libc::PROT_READ | libc::PROT_WRITE
+    } else {
+        libc::PROT_READ
+    };
+    let (flags, fd) = match file {
+        Some(f) => (libc::MAP_SHARED, f.as_raw_fd()),
+        None => (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1),
+    };
+    // SAFETY: a new mapping at an address of the kernel's choice.
+    let p = unsafe { libc::mmap(std::ptr::null_mut(), size_of::<State>(), prot, flags, fd, 0) };
+    if p == libc::MAP_FAILED {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(p.cast())
+    }
+}
+
+impl Shared {
+    /// A device of this process alone.
+    ///
+    /// # Errors
+    /// No memory for the state.
+    pub fn private(memory: u64) -> io::Result<Shared> {
+        let state = map_state(None, true)?;
+        let shared = Shared {
+            state,
+            file: None,
+            me: 0,
+            mutex: Mutex::new(()),
+        };
+        shared.header().memory.store(memory, Ordering::SeqCst);
+        shared.slots()[0]
+            .pid
+            .store(std::process::id(), Ordering::SeqCst);
+        Ok(shared)
+    }
+
+    /// Joins (or creates) physical device `device` in the directory `dir`.
+    ///
+    /// # Errors
+    /// The directory cannot be used, the file is of another version, or all slots are taken.
+    pub fn join(dir: &Path, device: usize, memory: u64) -> io::Result<Shared> {
+        std::fs::create_dir_all(dir)?;
+        let open = |path: PathBuf| {
+            OpenOptions::new()
+                .read(true)
+                .write(true)
+                .create(true)
+                .truncate(false)
+                .open(path)
+        };
+        let locks = open(dir.join(format!("device-{device}.lock")))?;
+        record_lock(&locks, libc::F_SETLKW, libc::F_WRLCK, 0)?;
+        let joined = Self::join_locked(dir, device, memory, &locks);
+        record_lock(&locks, libc::F_SETLK, libc::F_UNLCK, 0)?;
+        let (state, me) = joined?;
+        Ok(Shared {
+            state,
+            file: Some(locks),
+            me,
+            mutex: Mutex::new(()),
+        })
+    }
+
+    fn join_locked(
+        dir: &Path,
+        device: usize,
+        memory: u64,
+        locks: &File,
+    ) -> io::Result<(*const State, usize)> {
+        let path = state_path(dir, device);
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(&path)?;
+        let size = size_of::<State>() as u64;
+        let fresh = file.metadata()?.len() == 0;
+        if fresh {
+            file.set_len(size)?;
+        } else if file.metadata()?.len() != size {
+            return Err(wrong_version(&path));
+        }
+        let pointer = map_state(Some(&file), true)?;
+        // SAFETY: the file is exactly one State long, mapped shared for the process's life.
+        let state = unsafe { &*pointer };
+        let magic = state.header.magic.load(Ordering::SeqCst);
+        if magic == 0 {
+            state.header.memory.store(memory, Ordering::SeqCst);
+            state.header.magic.store(MAGIC, Ordering::SeqCst);
+        } else if magic != MAGIC {
+            return Err(wrong_version(&path));
+        }
+        let me = claim(state, locks)?;
+        Ok((pointer, me))
+    }
+
+    /// The mapped state.
+    pub fn state(&self) -> &State {
+        // SAFETY: mapped for the process's life; all fields are atomics.
+        unsafe { &*self.state }
+    }
+
+    /// The head of the state.
+    pub fn header(&self) -> &Header {
+        &self.state().header
+    }
+
+    /// All slots.
+    pub fn slots(&self) -> &[Slot; SLOTS] {
+        &self.state().slots
+    }
+
+    /// This process's slot.
+    pub fn mine(&self) -> &Slot {
+        &self.slots()[self.me]
+    }
+
+    /// This process's value of [`Header::owner`].
+    pub fn my_turn(&self) -> u32 {
+        self.me as u32 + 1
+    }
+
+    /// False once the process of that slot has ended.
+    pub fn alive(&self, slot: usize) -> bool {
+        match &self.file {
+            _ if slot == self.me => true,
+            Some(file) => locked_by_other(file, slot as i64 + 1).unwrap_or(true),
+            None => false,
+        }
+    }
+
+    /// Takes `bytes` from the device's one account; false when they are not there.
+    pub fn charge(&self, bytes: u64) -> bool {
+        let _guard = lock(&self.mutex);
+        let _lock = self.file.as_ref().map(MutexByte::hold);
+        let free = self
+            .header()
+            .memory
+            .load(Ordering::SeqCst)
+            .saturating_sub(self.total_used());
+        let fits = bytes <= free;
+        if fits {
+            self.mine().used.fetch_add(bytes, Ordering::SeqCst);
+        }
+        fits
+    }
+
+    /// Gives bytes back.
+    pub fn release(&self, bytes: u64) {
+        self.mine().used.fetch_sub(bytes, Ordering::SeqCst);
+    }
+
+    /// (free, total) bytes of the device.
+    pub fn memory(&self) -> (u64, u64) {
+        let total = self.header().memory.load(Ordering::SeqCst);
+        let used = {
+            let _guard = lock(&self.mutex);
+            let _lock = self.file.as_ref().map(MutexByte::hold);
+            self.total_used()
+        };
+        (total.saturating_sub(used), total)
+    }
+
+    /// Sums the account, dropping the share of processes that have died. Under the lock.
+    fn total_used(&self) -> u64 {
+        let mut sum = 0;
+        for (i, slot) in self.slots().iter().enumerate() {
+            let used = slot.used.load(Ordering::SeqCst);
+            if used != 0 && !self.alive(i) {
+                slot.used.store(0, Ordering::SeqCst);
+            } else {
+                sum += used;
+            }
+        }
+        sum
+    }
+
+    /// Waits until `seq` moves from `seen`, at most `ms`; spurious returns are allowed.
+    pub fn wait(&self, seen: u32, ms: u64) {
+        let t = libc::timespec {
+            tv_sec: (ms / 1000) as libc::time_t,
+            tv_nsec: (ms % 1000 * 1_000_000) as libc::c_long,
+        };
+        // SAFETY: the futex word is mapped and aligned; `t` is a valid relative timeout.
+        unsafe {
+            libc::syscall(
+                libc::SYS_futex,
+                &raw const self.header().seq,
+                libc::FUTEX_WAIT,
+                seen,
+                &t,
+            )
+        };
+    }
+
+    /// Wakes every process that waits on `seq`.
+    pub fn wake(&self) {
+        // SAFETY: the futex word is mapped and aligned.
+        unsafe {
+            libc::syscall(
+                libc::SYS_futex,
+                &raw const self.header().seq,
+                libc::FUTEX_WAKE,
+                i32::MAX,
+            )
+        };
+    }
+}
+
+fn wrong_version(path: &Path) -> io::Error {
+    io::Error::new(
+        io::ErrorKind::InvalidData,
+        format!(
+            "{} is of another soft-gpu version: remove it or name another directory",
+            path.display()
+        ),
+    )
+}
+
+/// Claims a slot: a never used one first, so that the figures of ended processes stay readable.
+fn claim(state: &State, locks: &File) -> io::Result<usize> {
+    let unused = |used: bool| {
+        (0..SLOTS).filter(move |i| (state.slots[*i].pid.load(Ordering::SeqCst) != 0) == used)
+    };
+    for i in unused(false).chain(unused(true)) {
+        if record_lock(locks, libc::F_SETLK, libc::F_WRLCK, i as i64 + 1).is_err() {
+            continue;
+        }
+        let slot = &state.slots[i];
+        slot.used.store(0, Ordering::SeqCst);
+        slot.wants.store(0, Ordering::SeqCst);
+        slot.kernels.store(0, Ordering::SeqCst);
+        let old = slot.busy_ns.swap(0, Ordering::SeqCst);
+        state.header.retired_ns.fetch_add(old, Ordering::SeqCst);
+        slot.pid.store(std::process::id(), Ordering::SeqCst);
+        // The slot's former process died with the turn, if it had it.
+        let turn = i as u32 + 1;
+        let _ = state
+            .header
+            .owner
+            .compare_exchange(turn, 0, Ordering::SeqCst, Ordering::SeqCst);
+        return Ok(i);
+    }
+    Err(io::Error::other("every slot of the soft device is taken"))
+}
+
+/// Byte 0 of the lock file as a mutex between processes.
+struct MutexByte<'a>(&'a File);
+
+impl<'a> MutexByte<'a> {
+    fn hold(file: &'a File) -> Self {
+        // A failure (deadlock detection, signal) leaves only this account's precision at stake.
+        let _ = record_lock(file, libc::F_SETLKW, libc::F_WRLCK, 0);
+        MutexByte(file)
+    }
+}
+
+impl Drop for MutexByte<'_> {
+    fn drop(&mut self) {
+        let _ = record_lock(self.0, libc::F_SETLK, libc::F_UNLCK, 0);
+    }
+}
+
+fn flock(kind: i32, byte: i64) -> libc::flock {
+    // SAFETY: flock is plain data; all zeroes is a valid value.
+    let mut l: libc::flock = unsafe { std::mem::zeroed() };
+    l.l_type = kind as libc::c_short;
+    l.l_whence = libc::SEEK_SET as libc::c_short;
+    l.l_start = byte;
+    l.l_len = 1;
+    l
+}
+
+fn record_lock(file: &File, command: i32, kind: i32, byte: i64) -> io::Result<()> {
+    let l = flock(kind, byte);
+    loop {
+        // SAFETY: a valid descriptor and a valid flock.
+        if unsafe { libc::fcntl(file.as_raw_fd(), command, &l) } == 0 {
+            return Ok(());
+        }
+        let error = io::Error::last_os_error();
+        if error.kind() != io::ErrorKind::Interrupted {
+            return Err(error);
+        }
+    }
+}
+
+fn locked_by_other(file: &File, byte: i64) -> io::Result<bool> {
+    let mut l = flock(libc::F_WRLCK, byte);
+    // SAFETY: a valid descriptor and a valid flock that the call fills.
+    if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETLK, &mut l) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(i32::from(l.l_type) != libc::F_UNLCK)
+}
+
+/// Reads every slot ever used of a device, dead processes included.
+///
+/// # Errors
+/// No such device in `dir`, or a file of another version.
+pub fn read_slots(dir: &Path, device: usize) -> io::Result<Vec<SlotView>> {
+    let path = state_path(dir, device);
+    let file = File::open(&path)?;
+    if file.metadata()?.len() != size_of::<State>() as u64 {
+        return Err(wrong_version(&path));
+    }
+    let pointer = map_state(Some(&file), false)?;
+    // SAFETY: one State long, mapped until the munmap below; only read.
+    let state = unsafe { &*pointer };
+    let views = state
+        .slots
+        .iter()
+        .filter(|s| s.pid.load(Ordering::SeqCst) != 0)
+        .map(|s| SlotView {
+            pid: s.pid.load(Ordering::SeqCst),
+            used: s.used.load(Ordering::SeqCst),
+            busy_ns: s.busy_ns.load(Ordering::SeqCst),
+            kernels: s.kernels.load(Ordering::SeqCst),
+        })
+        .collect();
+    // SAFETY: mapped above with this size, no reference outlives this.
+    unsafe { libc::munmap(pointer.cast_mut().cast(), size_of::<State>()) };
+    Ok(views)
+}

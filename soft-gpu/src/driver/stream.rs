@@ -1,0 +1,512 @@
+//! Streams: a queue and a thread each, and the rules of the legacy NULL stream.
+//!
+//! Every operation has a position in its stream. Waiting, for whatever reason, is waiting for a
+//! position: an operation may depend on positions of other streams, an event is a position, and the
+//! NULL stream's rule is dependencies added on submission (it waits for what every blocking stream
+//! has so far; a blocking stream waits for what the NULL stream has so far). As dependencies always
+//! point to earlier submissions, there are no cycles.
+
+use std::cell::RefCell;
+use std::collections::{HashMap, VecDeque};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
+
+use super::context::Context;
+use super::error::{CuError, Result};
+use super::fault;
+use super::handle::{Kind, Table};
+use super::sync::{lock, now_ns, read, write};
+
+/// How a stream relates to the legacy NULL stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Class {
+    /// The legacy NULL stream itself.
+    Legacy,
+    /// Synchronises with it.
+    Blocking,
+    /// Does not (CU_STREAM_NON_BLOCKING).
+    NonBlocking,
+}
+
+/// What an operation sees while it runs.
+pub struct Running<'a> {
+    /// Its stream's core.
+    pub core: &'a Core,
+    /// When it was submitted (CLOCK_MONOTONIC ns).
+    pub submitted_ns: u64,
+}
+
+type Work = Box<dyn FnOnce(&Running<'_>) + Send>;
+
+struct Item {
+    after: Vec<Position>,
+    submitted_ns: u64,
+    work: Option<Work>,
+}
+
+/// A place in a stream: all that was submitted up to it.
+#[derive(Clone)]
+pub struct Position {
+    core: Arc<Core>,
+    at: u64,
+}
+
+impl Position {
+    /// True once all of it is done.
+    pub fn reached(&self) -> bool {
+        self.core.done.load(Ordering::SeqCst) >= self.at
+    }
+
+    /// Waits until all of it is done.
+    pub fn wait(&self) {
+        self.core.wait(self.at);
+    }
+}
+
+#[derive(Default)]
+struct Queue {
+    items: VecDeque<Item>,
+    /// Somebody (the thread, or a caller inline) executes.
+    busy: bool,
+    thread: bool,
+    sleeping: bool,
+    closed: bool,
+}
+
+/// The part of a stream that its thread shares.
+#[derive(Default)]
+pub struct Core {
+    queue: Mutex<Queue>,
+    work: Condvar,
+    submitted: AtomicU64,
+    done: AtomicU64,
+    waiters: AtomicU32,
+    progress: Condvar,
+    /// When the stream's last modelled operation ended on the device timeline.
+    pub time_ns: AtomicU64,
+}
+
+impl Core {
+    fn wait(&self, at: u64) {
+        if self.done.load(Ordering::SeqCst) >= at {
+            return;
+        }
+        self.waiters.fetch_add(1, Ordering::SeqCst);
+        let mut queue = lock(&self.queue);
+        while self.done.load(Ordering::SeqCst) < at {
+            queue = self
+                .progress
+                .wait(queue)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+        drop(queue);
+        self.waiters.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    fn idle(&self) -> bool {
+        self.done.load(Ordering::SeqCst) == self.submitted.load(Ordering::SeqCst)
+    }
+
+    fn execute(&self, item: Item) {
+        for position in &item.after {
+            position.wait();
+        }
+        if let Some(work) = item.work
+            && fault::sticky().is_none()
+        {
+            let running = Running {
+                core: self,
+                submitted_ns: item.submitted_ns,
+            };
+            if catch_unwind(AssertUnwindSafe(|| work(&running))).is_err() {
+                fault::poison(
+                    CuError::UNKNOWN,
+                    "the driver panicked in an operation: please report it",
+                );
+            }
+        }
+    }
+
+    fn finish(&self, count: u64) {
+        self.done.fetch_add(count, Ordering::SeqCst);
+        if self.waiters.load(Ordering::SeqCst) > 0 {
+            // Taking the lock orders this after a waiter's check and before its sleep.
+            drop(lock(&self.queue));
+            self.progress.notify_all();
+        }
+    }
+
+    fn serve(&self) {
+        let mut batch = VecDeque::new();
+        let mut executed = false;
+        loop {
+            {
+                let mut queue = lock(&self.queue);
+                if executed {
+                    queue.busy = false;
+                }
+                while queue.items.is_empty() || queue.busy {
+                    if queue.closed && queue.items.is_empty() {
+                        queue.thread = false;
+                        return;
+                    }
+                    queue.sleeping = true;
+                    queue = self
+                        .work
+                        .wait(queue)
+                        .unwrap_or_else(PoisonError::into_inner);
+                    queue.sleeping = false;
+                }
+                queue.busy = true;
+                executed = true;
+                std::mem::swap(&mut queue.items, &mut batch);
+            }
+            for item in batch.drain(..) {
+                self.execute(item);
+                self.finish(1);
+            }
+        }
+    }
+
+    fn enqueue(self: &Arc<Self>, item: Item) -> Position {
+        let mut queue = lock(&self.queue);
+        let at = self.submitted.fetch_add(1, Ordering::SeqCst) + 1;
+        queue.items.push_back(item);
+        if !queue.thread {
+            queue.thread = true;
+            let core = Arc::clone(self);
+            let spawned = std::thread::Builder::new()
+                .name("soft-gpu stream".to_owned())
+                .spawn(move || core.serve());
+            if let Err(e) = spawned {
+                queue.thread = false;
+                fault::poison(
+                    CuError::OPERATING_SYSTEM,
+                    &format!("no thread for a stream: {e}"),
+                );
+                self.done
+                    .fetch_add(queue.items.len() as u64, Ordering::SeqCst);
+                queue.items.clear();
+                self.progress.notify_all();
+            }
+        } else if queue.sleeping {
+            self.work.notify_one();
+        }
+        Position {
+            core: Arc::clone(self),
+            at,
+        }
+    }
+
+    /// Runs `work` on the calling thread if nothing is ahead of it; gives it back otherwise.
+    fn inline(self: &Arc<Self>, item: Item) -> std::result::Result<(), Item> {
+        {
+            let mut queue = lock(&self.queue);
+            if queue.busy || !self.idle() || !item.after.iter().all(Position::reached) {
+                return Err(item);
+            }
+            queue.busy = true;
+            self.submitted.fetch_add(1, Ordering::SeqCst);
+        }
+        self.execute(item);
+        let mut queue = lock(&self.queue);
+        queue.busy = false;
+        if queue.sleeping && !queue.items.is_empty() {
+            self.work.notify_one();
+        }
+        drop(queue);
+        self.finish(1);
+        Ok(())
+    }
+
+    /// The position of everything submitted so far.
+    pub fn position(self: &Arc<Self>) -> Position {
+        Position {
+            core: Arc::clone(self),
+            at: self.submitted.load(Ordering::SeqCst),
+        }
+    }
+
+    fn close(&self) {
+        lock(&self.queue).closed = true;
+        self.work.notify_one();
+    }
+}
+
+/// A stream.
+pub struct Stream {
+    /// CUstream (for the NULL streams: never given out).
+    pub handle: u64,
+    /// cuStreamGetId.
+    pub id: u64,
+    /// Its context.
+    pub context: Weak<Context>,
+    /// Its rule.
+    pub class: Class,
+    /// Flags at creation.
+    pub flags: u32,
+    /// Priority, already clamped.
+    pub priority: i32,
+    core: Arc<Core>,
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        self.core.close();
+    }
+}
+
+static STREAMS: Table<Stream> = Table::new(Kind::Stream);
+static IDS: AtomicU64 = AtomicU64::new(1);
+
+/// Lowest and highest priority, as cuCtxGetStreamPriorityRange says.
+pub const PRIORITIES: (i32, i32) = (0, -5);
+
+impl Stream {
+    /// A stream of `context` without a handle.
+    pub fn new(
+        context: Weak<Context>,
+        class: Class,
+        flags: u32,
+        priority: i32,
+        handle: u64,
+    ) -> Self {
+        Stream {
+            handle,
+            id: IDS.fetch_add(1, Ordering::Relaxed),
+            context,
+            class,
+            flags,
+            priority: priority.clamp(PRIORITIES.1, PRIORITIES.0),
+            core: Arc::default(),
+        }
+    }
+
+    fn owner(&self) -> Result<Arc<Context>> {
+        self.context.upgrade().ok_or(CuError::CONTEXT_IS_DESTROYED)
+    }
+
+    /// Submits `work` after everything that the stream's rule and `after` demand.
+    ///
+    /// # Errors
+    /// The context is gone.
+    pub fn submit(&self, mut after: Vec<Position>, work: Option<Work>) -> Result<Position> {
+        let context = self.owner()?;
+        let submitted_ns = now_ns();
+        Ok(match self.class {
+            Class::NonBlocking => self.core.enqueue(Item {
+                after,
+                submitted_ns,
+                work,
+            }),
+            Class::Blocking => {
+                let _order = read(&context.order);
+                after.extend(context.legacy_pending());
+                self.core.enqueue(Item {
+                    after,
+                    submitted_ns,
+                    work,
+                })
+            }
+            Class::Legacy => {
+                let _order = write(&context.order);
+                after.extend(context.blocking_pending());
+                self.core.enqueue(Item {
+                    after,
+                    submitted_ns,
+                    work,
+                })
+            }
+        })
+    }
+
+    /// Submits `work` and waits for it, on the calling thread where nothing is ahead of it.
+    ///
+    /// # Errors
+    /// The context is gone, or the process is poisoned.
+    pub fn run(&self, work: Work) -> Result {
+        let context = self.owner()?;
+        let mut item = Item {
+            after: Vec::new(),
+            submitted_ns: now_ns(),
+            work: Some(work),
+        };
+        // Only an idle neighbourhood qualifies, so the order lock need not be held while it runs:
+        // what is submitted meanwhile is concurrent with this call.
+        let ahead = match self.class {
+            Class::NonBlocking => Vec::new(),
+            Class::Blocking => context.legacy_pending().into_iter().collect(),
+            Class::Legacy => context.blocking_pending(),
+        };
+        if ahead.is_empty() {
+            match self.core.inline(item) {
+                Ok(()) => return fault::check(),
+                Err(back) => item = back,
+            }
+        }
+        self.submit(item.after, item.work)?.wait();
+        fault::check()
+    }
+
+    /// Submits `work` that is quickly done; it may run at once on the calling thread.
+    ///
+    /// # Errors
+    /// The context is gone.
+    pub fn start(&self, quick: bool, work: Work) -> Result {
+        let context = self.owner()?;
+        let mut item = Item {
+            after: Vec::new(),
+            submitted_ns: now_ns(),
+            work: Some(work),
+        };
+        if quick && self.class == Class::Legacy && context.blocking_pending().is_empty() {
+            match self.core.inline(item) {
+                Ok(()) => return Ok(()),
+                Err(back) => item = back,
+            }
+        }
+        self.submit(item.after, item.work).map(|_| ())
+    }
+
+    /// What must be done before work submitted now may start, as positions.
+    ///
+    /// # Errors
+    /// The context is gone.
+    pub fn pending(&self) -> Result<Vec<Position>> {
+        let mut all = vec![self.core.position()];
+        if self.class == Class::Legacy {
+            all.extend(self.owner()?.blocking_pending());
+        }
+        Ok(all)
+    }
+
+    /// Everything submitted to this stream alone, if any of it is not done.
+    pub fn unfinished(&self) -> Option<Position> {
+        (!self.core.idle()).then(|| self.core.position())
+    }
+
+    /// cuStreamSynchronize.
+    ///
+    /// # Errors
+    /// The process is poisoned, or the context is gone.
+    pub fn synchronize(&self) -> Result {
+        self.pending()?.iter().for_each(Position::wait);
+        fault::check()
+    }
+
+    /// cuStreamQuery.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_NOT_READY, or as [`synchronize`](Self::synchronize).
+    pub fn query(&self) -> Result {
+        fault::check()?;
+        let ready = self.pending()?.iter().all(Position::reached);
+        if ready {
+            fault::check()
+        } else {
+            Err(CuError::NOT_READY)
+        }
+    }
+}
+
+thread_local! {
+    /// This thread's default stream in each context.
+    static PER_THREAD: RefCell<HashMap<u64, Arc<Stream>>> = RefCell::default();
+}
+
+/// The legacy NULL stream by explicit handle.
+pub const LEGACY: u64 = 1;
+/// The calling thread's default stream by explicit handle.
+pub const PER_THREAD_HANDLE: u64 = 2;
+
+/// The stream that a CUstream names in the current context.
+///
+/// # Errors
+/// CUDA_ERROR_INVALID_HANDLE (strict mode aborts), or no current context.
+pub fn resolve(handle: u64) -> Result<Arc<Stream>> {
+    match handle {
+        0 | LEGACY => Ok(Arc::clone(&super::context::current()?.legacy)),
+        PER_THREAD_HANDLE => per_thread(),
+        _ => {
+            let stream = STREAMS.get(handle)?;
+            // A stream of another context than the current one is used in its own.
+            stream.owner()?;
+            Ok(stream)
+        }
+    }
+}
+
+fn per_thread() -> Result<Arc<Stream>> {
+    let context = super::context::current()?;
+    PER_THREAD.with_borrow_mut(|map| {
+        map.retain(|_, s| s.context.strong_count() > 0);
+        if let Some(stream) = map
+            .get(&context.handle)
+            .filter(|s| Weak::ptr_eq(&s.context, &Arc::downgrade(&context)))
+        {
+            return Ok(Arc::clone(stream));
+        }
+        let made = Stream::new(
+            Arc::downgrade(&context),
+            Class::Blocking,
+            0,
+            0,
+            PER_THREAD_HANDLE,
+        );
+        let stream = Arc::new(made);
+        context.adopt(&stream);
+        map.insert(context.handle, Arc::clone(&stream));
+        Ok(stream)
+    })
+}
+
+/// cuStreamCreateWithPriority.
+///
+/// # Errors
+/// Unknown flags; no current context; a poisoned process.
+pub fn create(flags: u32, priority: i32) -> Result<u64> {
+    super::healthy()?;
+    let context = super::context::current()?;
+    let class = match flags {
+        0 => Class::Blocking,
+        1 => Class::NonBlocking,
+        _ => return Err(CuError::INVALID_VALUE),
+    };
+    let stream = STREAMS.insert(|handle| {
+        Arc::new(Stream::new(
+            Arc::downgrade(&context),
+            class,
+            flags,
+            priority,
+            handle,
+        ))
+    });
+    context.adopt(&stream);
+    Ok(stream.handle)
+}
+
+/// cuStreamDestroy: returns at once; work already submitted still runs.
+///
+/// # Errors
+/// CUDA_ERROR_INVALID_HANDLE, also for the default streams.
+pub fn destroy(handle: u64) -> Result {
+    if handle <= PER_THREAD_HANDLE {
+        return Err(CuError::INVALID_HANDLE);
+    }
+    let stream = STREAMS.remove(handle)?;
+    if let Some(context) = stream.context.upgrade() {
+        context.disown(&stream);
+    }
+    Ok(())
+}
+
+/// Ends the handles of a destroyed context's streams.
+pub fn forget_context(context: &Arc<Context>) {
+    let weak = Arc::downgrade(context);
+    for stream in STREAMS.all() {
+        if Weak::ptr_eq(&stream.context, &weak) {
+            let _ = STREAMS.remove(stream.handle);
+        }
+    }
+}

@@ -1,0 +1,240 @@
+//! The compute turn: one process computes on a device at a time, for about a millisecond.
+//!
+//! As a GPU slices time between processes. The turn is taken at a process's first running kernel
+//! and given up when its last one ends, or handed to the next waiting process after [`QUANTUM_NS`].
+//! A holder that died is found by its lock; one that is stopped loses the turn after [`STEAL_NS`].
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+use super::share::Shared;
+use super::sync::{lock, now_ns, sleep_until};
+
+/// How long a process computes while others wait.
+pub const QUANTUM_NS: u64 = 1_000_000;
+
+/// A holder silent for this long, while others wait, is taken to be stopped.
+const STEAL_NS: u64 = 500_000_000;
+
+/// How long a waiter sleeps before it looks whether the holder still lives.
+const LOOK_MS: u64 = 20;
+
+#[derive(Default)]
+struct State {
+    /// Kernels of this process in flight, and those of them whose wall time is device time.
+    active: u32,
+    measured: u32,
+    held: bool,
+    acquiring: bool,
+    /// Where the account of wall time stands.
+    counted_to: u64,
+}
+
+/// This process's side of a device's turn.
+pub struct Turn {
+    shared: Arc<Shared>,
+    state: Mutex<State>,
+    changed: Condvar,
+    /// When the held quantum ends; 0 while the turn is not held.
+    deadline: AtomicU64,
+}
+
+impl Turn {
+    /// The turn of a device.
+    pub fn new(shared: Arc<Shared>) -> Self {
+        Turn {
+            shared,
+            state: Mutex::default(),
+            changed: Condvar::new(),
+            deadline: AtomicU64::new(0),
+        }
+    }
+
+    /// A really executed kernel starts; blocks until this process has the turn.
+    pub fn begin(&self) {
+        let mut state = lock(&self.state);
+        self.account(&mut state);
+        state.active += 1;
+        state.measured += 1;
+        drop(self.hold(state));
+    }
+
+    /// It ended.
+    pub fn end(&self) {
+        let mut state = lock(&self.state);
+        self.account(&mut state);
+        state.measured -= 1;
+        self.leave(state);
+    }
+
+    fn leave(&self, mut state: MutexGuard<'_, State>) {
+        state.active -= 1;
+        self.shared.mine().kernels.fetch_add(1, Ordering::Relaxed);
+        if state.active == 0 && state.held {
+            self.give_up(&mut state);
+        }
+    }
+
+    /// Called often while kernels run: blocks while another process has its quantum.
+    #[inline]
+    pub fn check(&self) {
+        if self.deadline.load(Ordering::Relaxed) <= now_ns() {
+            self.quantum_over();
+        }
+    }
+
+    #[cold]
+    fn quantum_over(&self) {
+        let mut state = lock(&self.state);
+        if state.held && self.deadline.load(Ordering::Relaxed) <= now_ns() {
+            self.account(&mut state);
+            let stolen = self.shared.header().owner.load(Ordering::SeqCst) != self.shared.my_turn();
+            if stolen {
+                state.held = false;
+                self.deadline.store(0, Ordering::Relaxed);
+            } else if self.next_waiter().is_some() {
+                self.give_up(&mut state);
+            } else {
+                self.deadline
+                    .store(now_ns() + QUANTUM_NS, Ordering::Relaxed);
+            }
+        }
+        drop(self.hold(state));
+    }
+
+    /// A kernel of known length: `ns` on the device's one timeline, from `ready` at the earliest.
+    /// Returns when it ended on that timeline; the caller has then waited until that time.
+    pub fn consume(&self, ns: u64, ready: u64) -> u64 {
+        let mut state = lock(&self.state);
+        self.account(&mut state);
+        state.active += 1;
+        drop(self.hold(state));
+        let (mut left, mut at) = (ns, ready);
+        loop {
+            let piece = left.min(QUANTUM_NS);
+            let free_at = &self.shared.header().free_at;
+            let reserve = |free: u64| Some(free.max(at) + piece);
+            let free = free_at.fetch_update(Ordering::SeqCst, Ordering::SeqCst, reserve);
+            at = free.unwrap_or_else(|same| same).max(at) + piece;
+            sleep_until(at);
+            self.shared
+                .mine()
+                .busy_ns
+                .fetch_add(piece, Ordering::Relaxed);
+            left -= piece;
+            if left == 0 {
+                break;
+            }
+            self.check();
+        }
+        self.leave(lock(&self.state));
+        at
+    }
+
+    /// Adds the wall time since the last account, if kernels were really executing in it.
+    fn account(&self, state: &mut State) {
+        let now = now_ns();
+        if state.held && state.measured > 0 {
+            let ns = now.saturating_sub(state.counted_to);
+            self.shared.mine().busy_ns.fetch_add(ns, Ordering::Relaxed);
+        }
+        state.counted_to = now;
+    }
+
+    /// Waits until this process holds the turn (one of its threads fetches it for all).
+    fn hold<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        while !state.held {
+            if state.acquiring {
+                state = self
+                    .changed
+                    .wait(state)
+                    .unwrap_or_else(PoisonError::into_inner);
+                continue;
+            }
+            state.acquiring = true;
+            drop(state);
+            self.acquire();
+            state = lock(&self.state);
+            state.acquiring = false;
+            state.held = true;
+            state.counted_to = now_ns();
+            self.deadline
+                .store(state.counted_to + QUANTUM_NS, Ordering::Relaxed);
+            self.changed.notify_all();
+        }
+        state
+    }
+
+    fn acquire(&self) {
+        let (header, me) = (self.shared.header(), self.shared.my_turn());
+        let take = |from: u32| {
+            header
+                .owner
+                .compare_exchange(from, me, Ordering::SeqCst, Ordering::SeqCst)
+                .is_ok()
+        };
+        if take(0) {
+            return;
+        }
+        let wants = &self.shared.mine().wants;
+        header.waiting.fetch_add(1, Ordering::SeqCst);
+        wants.store(1, Ordering::SeqCst);
+        let (mut seen_seq, mut since) = (header.seq.load(Ordering::SeqCst), now_ns());
+        loop {
+            let seq = header.seq.load(Ordering::SeqCst);
+            let owner = header.owner.load(Ordering::SeqCst);
+            if owner == me || (owner == 0 && take(0)) {
+                break;
+            }
+            if seq != seen_seq {
+                (seen_seq, since) = (seq, now_ns());
+            }
+            self.shared.wait(seq, LOOK_MS);
+            let dead = owner != 0 && !self.shared.alive(owner as usize - 1);
+            if dead {
+                self.shared.slots()[owner as usize - 1]
+                    .wants
+                    .store(0, Ordering::SeqCst);
+            }
+            let silent =
+                header.seq.load(Ordering::SeqCst) == seen_seq && now_ns() - since > STEAL_NS;
+            if owner != 0 && (dead || silent) && take(owner) {
+                header.seq.fetch_add(1, Ordering::SeqCst);
+                break;
+            }
+        }
+        wants.store(0, Ordering::SeqCst);
+        header.waiting.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// The next process that waits, after this one in slot order.
+    fn next_waiter(&self) -> Option<u32> {
+        if self.shared.header().waiting.load(Ordering::SeqCst) == 0 {
+            return None;
+        }
+        let slots = self.shared.slots();
+        let me = self.shared.my_turn() as usize - 1;
+        (1..slots.len())
+            .map(|k| (me + k) % slots.len())
+            .find(|i| slots[*i].wants.load(Ordering::SeqCst) == 1)
+            .map(|i| i as u32 + 1)
+    }
+
+    fn give_up(&self, state: &mut State) {
+        state.held = false;
+        self.deadline.store(0, Ordering::Relaxed);
+        let (header, me) = (self.shared.header(), self.shared.my_turn());
+        let next = self.next_waiter().unwrap_or(0);
+        // Fails only if the turn was stolen from us meanwhile: then there is nothing to give.
+        let _ = header
+            .owner
+            .compare_exchange(me, next, Ordering::SeqCst, Ordering::SeqCst);
+        header.seq.fetch_add(1, Ordering::SeqCst);
+        if next != 0 {
+            header.handovers.fetch_add(1, Ordering::Relaxed);
+        }
+        if next != 0 || self.next_waiter().is_some() {
+            self.shared.wake();
+        }
+    }
+}
