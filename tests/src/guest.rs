@@ -41,6 +41,10 @@ programs! {
     HANG = "hang", "soft-gpu/fixtures/demo/spin.ptx";
     /// Empty kernels as fast as possible.
     FLOOD = "flood", "soft-gpu/fixtures/demo/null.ptx";
+    /// One rule of CUDA's semantics a run.
+    RULES = "rules", "soft-gpu/fixtures/demo/spin.ptx";
+    /// Device printf.
+    PRINT = "print", "soft-gpu/fixtures/output.ptx";
 }
 
 /// Compiles programs once per process, and once per build directory where nothing changed.

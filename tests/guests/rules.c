@@ -1,0 +1,275 @@
+/*
+ * One rule of CUDA's semantics a run, each seen from inside a program; usage: rules NAME.
+ * Exits 0 if the rule held.
+ */
+#define _GNU_SOURCE
+#include "guest.h"
+
+#include <pthread.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+
+static CUmodule module;
+static CUcontext ctx;
+
+static CUfunction start(const char *kernel) {
+    CUdevice device;
+    CUfunction f = setup(kernel, &module);
+    CU(cuDeviceGet(&device, 0));
+    CU(cuDevicePrimaryCtxRetain(&ctx, device));
+    return f;
+}
+
+static int wrong(const char *what) {
+    fprintf(stderr, "%s\n", what);
+    return EXIT_WRONG;
+}
+
+static double seconds(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
+}
+
+static const unsigned NON_BLOCKING = 1;
+
+/* One thread waits for a stream whose kernel ends only when another thread feeds it. */
+static CUstream waiting_stream;
+static void *wait_for_stream(void *unused) {
+    (void)unused;
+    CU(cuCtxSetCurrent(ctx));
+    CU(cuStreamSynchronize(waiting_stream));
+    return NULL;
+}
+
+static int threads(void) {
+    CUfunction spin = start("spin_flag");
+    CUdeviceptr flag;
+    CUstream feeding;
+    CU(cuMemAlloc_v2(&flag, 4));
+    CU(cuMemsetD32_v2(flag, 0, 1));
+    CU(cuCtxSynchronize());
+    CU(cuStreamCreate(&waiting_stream, NON_BLOCKING));
+    CU(cuStreamCreate(&feeding, NON_BLOCKING));
+    void *params[] = {&flag};
+    CU(cuLaunchKernel(spin, 1, 1, 1, 1, 1, 1, 0, waiting_stream, params, NULL));
+    pthread_t thread;
+    if (pthread_create(&thread, NULL, wait_for_stream, NULL)) return EXIT_USAGE;
+    if (cuStreamQuery(waiting_stream) != 600) return wrong("the kernel ended without its flag");
+    unsigned one = 1;
+    CU(cuMemcpyHtoDAsync_v2(flag, &one, 4, feeding));
+    CU(cuStreamSynchronize(feeding));
+    pthread_join(thread, NULL);
+    puts("threads: the fed stream ended");
+    return 0;
+}
+
+/* A program that launches and then makes no call: the launch is carried out all the same. */
+static int sleeper(void) {
+    CUfunction null = start("spin_ns");
+    unsigned long long ns = 1000;
+    void *params[] = {&ns};
+    CU(cuLaunchKernel(null, 1, 1, 1, 1, 1, 1, 0, NULL, params, NULL));
+    puts("sleeper: launched");
+    fflush(stdout);
+    sleep(600);
+    return 0;
+}
+
+/* An asynchronous copy to pinned memory arrives while the program only looks at its memory. */
+static int async_copy(void) {
+    start("spin_ns");
+    const size_t n = 8u << 20;
+    unsigned char *host;
+    CUdeviceptr device;
+    CUstream stream;
+    CU(cuMemHostAlloc((void **)&host, n, 0));
+    memset(host, 0, n);
+    CU(cuMemAlloc_v2(&device, n));
+    CU(cuStreamCreate(&stream, NON_BLOCKING));
+    CU(cuMemsetD8_v2(device, 0xa5, n));
+    CU(cuCtxSynchronize());
+    CU(cuMemcpyDtoHAsync_v2(host, device, n, stream));
+    double deadline = seconds() + 30;
+    volatile unsigned char *last = host + n - 1;
+    while (*last != 0xa5) {
+        if (seconds() > deadline) return wrong("the copy did not arrive");
+        usleep(1000);
+    }
+    CU(cuStreamSynchronize(stream));
+    for (size_t i = 0; i < n; i++) {
+        if (host[i] != 0xa5) return wrong("a byte is wrong");
+    }
+    puts("async_copy: arrived while the program did not read");
+    return 0;
+}
+
+/* The address that the device gives is taken in this process: another one is given. */
+static int collision(void) {
+    start("spin_ns");
+    const size_t n = 4u << 20;
+    CUdeviceptr first, second;
+    CU(cuMemAlloc_v2(&first, n));
+    CU(cuMemFree_v2(first));
+    CU(cuCtxSynchronize());
+    void *mine = mmap((void *)first, n, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+    if (mine != (void *)first) return wrong("a freed range is still reserved");
+    memset(mine, 7, n);
+    CU(cuMemAlloc_v2(&second, n));
+    if (second < first + n && first < second + n) return wrong("the range was given twice");
+    unsigned char *sent = allocate(n), *got = allocate(n);
+    memset(sent, 9, n);
+    CU(cuMemcpyHtoD_v2(second, sent, n));
+    CU(cuMemcpyDtoH_v2(got, second, n));
+    if (memcmp(sent, got, n)) return wrong("the other range does not hold its bytes");
+    for (size_t i = 0; i < n; i++) {
+        if (((unsigned char *)mine)[i] != 7) return wrong("the program's own memory changed");
+    }
+    puts("collision: another range was given");
+    return 0;
+}
+
+static int exit_of(pid_t child) {
+    int status;
+    if (waitpid(child, &status, 0) != child || !WIFEXITED(status)) return -1;
+    return WEXITSTATUS(status);
+}
+
+/* Forked before cuInit: both processes may use CUDA, each with a session of its own. */
+static int fork_before(void) {
+    pid_t child = fork();
+    CUfunction null = start("spin_ns");
+    unsigned long long ns = 1000;
+    void *params[] = {&ns};
+    CU(cuLaunchKernel(null, 1, 1, 1, 1, 1, 1, 0, NULL, params, NULL));
+    CU(cuCtxSynchronize());
+    if (child == 0) _exit(0);
+    if (exit_of(child) != 0) return wrong("the child failed");
+    puts("fork_before: both computed");
+    return 0;
+}
+
+/* Forked after cuInit: the child is told so, and the parent is not disturbed. */
+static int fork_after(void) {
+    CUfunction null = start("spin_ns");
+    unsigned long long ns = 1000;
+    void *params[] = {&ns};
+    pid_t child = fork();
+    if (child == 0) {
+        const CUresult NOT_INITIALIZED = 3;
+        CUdeviceptr p;
+        if (cuCtxSynchronize() != NOT_INITIALIZED) _exit(10);
+        if (cuMemAlloc_v2(&p, 4) != NOT_INITIALIZED) _exit(11);
+        if (cuInit(0) != NOT_INITIALIZED) _exit(12);
+        /* Runs the library's destructors: they must not end the parent's session. */
+        exit(0);
+    }
+    int code = exit_of(child);
+    if (code != 0) {
+        fprintf(stderr, "the child ended with %d\n", code);
+        return EXIT_WRONG;
+    }
+    for (int i = 0; i < 100; i++) {
+        CU(cuLaunchKernel(null, 1, 1, 1, 1, 1, 1, 0, NULL, params, NULL));
+    }
+    CU(cuCtxSynchronize());
+    puts("fork_after: the child was refused, the parent went on");
+    return 0;
+}
+
+/* Two threads' per-thread default streams do not wait for each other. */
+static CUfunction spin_kernel;
+static CUdeviceptr shared_flag;
+static void *hold_own_stream(void *unused) {
+    (void)unused;
+    CUstream per_thread = (CUstream)2;
+    CU(cuCtxSetCurrent(ctx));
+    void *params[] = {&shared_flag};
+    CU(cuLaunchKernel(spin_kernel, 1, 1, 1, 1, 1, 1, 0, per_thread, params, NULL));
+    CU(cuStreamSynchronize(per_thread));
+    return NULL;
+}
+
+static int per_thread(void) {
+    CUstream mine = (CUstream)2;
+    spin_kernel = start("spin_flag");
+    CU(cuMemAlloc_v2(&shared_flag, 4));
+    CU(cuMemsetD32_v2(shared_flag, 0, 1));
+    CU(cuCtxSynchronize());
+    pthread_t thread;
+    if (pthread_create(&thread, NULL, hold_own_stream, NULL)) return EXIT_USAGE;
+    unsigned one = 1;
+    usleep(50000); /* So that the other kernel is likely there; right either way. */
+    CU(cuMemcpyHtoDAsync_v2(shared_flag, &one, 4, mine));
+    CU(cuStreamSynchronize(mine));
+    pthread_join(thread, NULL);
+    puts("per_thread: one thread's default stream did not hold the other's");
+    return 0;
+}
+
+/* A write out of bounds: the hardware's error at the next synchronisation, and it sticks. */
+static int out_of_bounds(void) {
+    const CUresult ILLEGAL_ADDRESS = 700;
+    CUfunction spin = start("spin_flag");
+    CUdeviceptr nowhere = 0x1000;
+    void *params[] = {&nowhere};
+    CU(cuLaunchKernel(spin, 1, 1, 1, 1, 1, 1, 0, NULL, params, NULL));
+    if (cuCtxSynchronize() != ILLEGAL_ADDRESS) return wrong("no CUDA_ERROR_ILLEGAL_ADDRESS");
+    CUdeviceptr p;
+    if (cuMemAlloc_v2(&p, 4) != ILLEGAL_ADDRESS) return wrong("the error did not stick");
+    puts("out_of_bounds: reported, and it stuck");
+    return 0;
+}
+
+/* More memory than there is: an error, and the program goes on. */
+static int out_of_memory(void) {
+    const CUresult OUT_OF_MEMORY = 2;
+    start("spin_ns");
+    size_t free_bytes, total;
+    CU(cuMemGetInfo_v2(&free_bytes, &total));
+    CUdeviceptr p;
+    if (cuMemAlloc_v2(&p, total + 1) != OUT_OF_MEMORY) return wrong("more than the total was given");
+    CU(cuMemAlloc_v2(&p, total / 2));
+    CU(cuMemFree_v2(p));
+    CU(cuMemAlloc_v2(&p, total / 2));
+    CU(cuMemFree_v2(p));
+    printf("out_of_memory: total %zu\n", total);
+    return 0;
+}
+
+/* Holds a session open and says when a call fails, for tests that end it from outside. */
+static int hold(void) {
+    CUfunction null = start("spin_ns");
+    unsigned long long ns = 1000;
+    void *params[] = {&ns};
+    puts("hold: open");
+    fflush(stdout);
+    for (;;) {
+        CUresult result = cuLaunchKernel(null, 1, 1, 1, 1, 1, 1, 0, NULL, params, NULL);
+        if (result == 0) result = cuCtxSynchronize();
+        if (result != 0) {
+            printf("hold: ended with %d\n", result);
+            return 0;
+        }
+        usleep(1000);
+    }
+}
+
+int main(int argc, char **argv) {
+    static const struct {
+        const char *name;
+        int (*run)(void);
+    } RULES[] = {
+        {"threads", threads},           {"sleeper", sleeper},
+        {"async_copy", async_copy},     {"collision", collision},
+        {"fork_before", fork_before},   {"fork_after", fork_after},
+        {"per_thread", per_thread},     {"out_of_bounds", out_of_bounds},
+        {"out_of_memory", out_of_memory}, {"hold", hold},
+    };
+    for (size_t i = 0; argc == 2 && i < sizeof RULES / sizeof *RULES; i++) {
+        if (!strcmp(argv[1], RULES[i].name)) return RULES[i].run();
+    }
+    fprintf(stderr, "usage: rules NAME\n");
+    return EXIT_USAGE;
+}

@@ -1,0 +1,113 @@
+//! The administrator's commands: what they do, and what they say when they cannot.
+
+use anyhow::Result;
+use vgpu_tests::guest::describe;
+use vgpu_tests::host::{Host, Options, one_vm};
+
+/// A command that must fail with this exit code and these words.
+fn refused(host: &Host, words: &str, code: i32, contains: &[&str]) -> Result<()> {
+    let output = host.admin_output(words)?;
+    let text = describe(&output);
+    assert_eq!(
+        output.status.code(),
+        Some(code),
+        "vgpu-admin {words}: {text}"
+    );
+    for part in contains {
+        assert!(
+            text.contains(part),
+            "vgpu-admin {words} does not say `{part}`: {text}"
+        );
+    }
+    Ok(())
+}
+
+#[test]
+fn wrong_commands_say_what_to_do() -> Result<()> {
+    let host = one_vm(&Options::default())?;
+    refused(&host, "assign-gpu --gpu-id=9 --pool=A", 3, &["9", "0", "1"])?;
+    refused(&host, "register-vm --vm-id=2 --pool=Z", 3, &["Z", "A"])?;
+    refused(
+        &host,
+        "register-vm --vm-id=1 --pool=A --cid=50 --priority=low",
+        6,
+        &["1"],
+    )?;
+    refused(&host, "pool delete A", 6, &["1"])?;
+    refused(&host, "pool delete Z", 3, &["Z"])?;
+    refused(&host, "vm show 77", 3, &["77"])?;
+    refused(&host, "session kill 12345", 3, &["12345"])?;
+    refused(&host, "register-vm --vm-id=0 --pool=A", 2, &["VM number"])?;
+    refused(&host, "assign-gpu --gpu-id=0 --pool=B", 6, &["A"])?;
+    Ok(())
+}
+
+#[test]
+fn an_absent_daemon_is_named_with_its_socket() -> Result<()> {
+    let mut host = Host::start(&Options::default())?;
+    host.stop_daemon()?;
+    refused(
+        &host,
+        "status",
+        5,
+        &["admin.sock", "systemctl status vgpud"],
+    )
+}
+
+#[test]
+fn commands_may_be_repeated() -> Result<()> {
+    let host = one_vm(&Options::default())?;
+    host.admin("assign-gpu --gpu-id=0 --pool=A")?;
+    host.admin("register-vm --vm-id=1 --pool=A")?;
+    host.admin("pool create B")?;
+    host.admin("move-vm --vm-id=1 --pool=B")?;
+    host.admin("move-vm --vm-id=1 --pool=B")?;
+    host.admin("pool delete A")
+        .expect_err("a pool with a GPU or VMs is kept")
+        .to_string();
+    host.admin("unassign-gpu --gpu-id=0")?;
+    host.admin("pool delete A")?;
+    Ok(())
+}
+
+#[test]
+fn the_status_screen_shows_everything() -> Result<()> {
+    let host = one_vm(&Options::default())?;
+    host.admin(
+        "register-vm --vm-id=2-3 --pool=A --priority=high --calls-per-s=1000 --memory=1GiB",
+    )?;
+    let screen = host.admin("status")?;
+    for part in [
+        "GPU",
+        "soft",
+        "POOL",
+        "weighted",
+        "VM",
+        "medium",
+        "high",
+        "1000 calls/s",
+        "1G memory",
+    ] {
+        assert!(screen.contains(part), "`{part}` is missing:\n{screen}");
+    }
+    let csv = host.admin("status -o csv")?;
+    assert_eq!(csv.lines().count(), 4, "a header and three VMs:\n{csv}");
+    host.admin("doctor").map(|_| ())
+}
+
+#[test]
+fn events_and_audit_name_what_was_done() -> Result<()> {
+    let host = one_vm(&Options::default())?;
+    host.admin("quarantine --vm-id=1 --reason=testing")?;
+    assert_eq!(host.vm(1)?["state"], "quarantined");
+    host.admin("release --vm-id=1")?;
+    assert_eq!(host.vm(1)?["state"], "active");
+    let events = host.admin("events")?;
+    assert!(events.contains("testing"), "{events}");
+    let audit = host.admin("audit")?;
+    assert!(
+        audit.contains("uid") || audit.contains("root"),
+        "the caller is named: {audit}"
+    );
+    Ok(())
+}

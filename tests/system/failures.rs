@@ -1,0 +1,190 @@
+//! Processes die, disks fill, daemons restart: a clear error, nothing lost, nobody else disturbed.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use nix::sys::signal::Signal;
+use vgpu_tests::guest::{self, Guest, Running, expect_right};
+use vgpu_tests::host::{Host, Options, one_vm, signal};
+use vgpu_tests::wait::{SOON, until};
+
+/// From the end of a session to the guest's error.
+const TWO_SECONDS: Duration = Duration::from_secs(2);
+
+fn hold(host: &Host, vm: u32) -> Result<Running> {
+    let running = Guest::new(guest::RULES, host.target(vm))?
+        .arg("hold")
+        .spawn()?;
+    until("a session computes", SOON, || {
+        let sessions = host.admin_json("session list").ok()?;
+        let mine = sessions
+            .as_array()?
+            .iter()
+            .find(|s| s["vm_id"] == vm)?
+            .clone();
+        mine["calls"].as_u64().is_some_and(|n| n > 0).then_some(())
+    })
+    .with_context(|| host.log())?;
+    Ok(running)
+}
+
+/// Waits for the guest's own report; what it saw, and how long after `since`.
+fn ended(running: Running, since: Instant) -> Result<(String, Duration)> {
+    let output = running.finish(SOON)?;
+    let after = since.elapsed();
+    assert!(output.status.success(), "{}", guest::describe(&output));
+    Ok((String::from_utf8_lossy(&output.stdout).into_owned(), after))
+}
+
+#[test]
+fn a_killed_daemon_gives_guests_an_error_and_serves_again() -> Result<()> {
+    let mut host = one_vm(&Options::default())?;
+    let running = hold(&host, 1)?;
+    let since = Instant::now();
+    host.kill_daemon()?;
+    let (text, after) = ended(running, since)?;
+    assert!(
+        text.contains("ended with 46"),
+        "CUDA_ERROR_DEVICE_UNAVAILABLE: {text}"
+    );
+    assert!(after < TWO_SECONDS, "{after:?}");
+    host.start_daemon()?;
+    expect_right(&Guest::new(guest::VECADD, host.target(1))?.arg("1000"))?;
+    Ok(())
+}
+
+#[test]
+fn a_killed_worker_ends_its_session_only() -> Result<()> {
+    let host = one_vm(&Options::default())?;
+    host.admin("register-vm --vm-id=2 --pool=A")?;
+    let victim = hold(&host, 1)?;
+    let neighbour = hold(&host, 2)?;
+    let sessions = host.admin_json("session list")?;
+    let worker = sessions
+        .as_array()
+        .and_then(|all| all.iter().find(|s| s["vm_id"] == 1))
+        .and_then(|s| s["worker_pid"].as_u64())
+        .context("the session has a worker")?;
+    let since = Instant::now();
+    signal(u32::try_from(worker)?, Signal::SIGKILL)?;
+    let (text, after) = ended(victim, since)?;
+    assert!(
+        text.contains("ended with 46"),
+        "CUDA_ERROR_DEVICE_UNAVAILABLE: {text}"
+    );
+    assert!(after < TWO_SECONDS, "{after:?}");
+    let calls = || host.vm(2).ok()?["usage"]["calls"].as_u64();
+    let before = calls();
+    until("the neighbour goes on", SOON, || {
+        (calls() > before).then_some(())
+    })?;
+    drop(neighbour);
+    Ok(())
+}
+
+#[test]
+fn a_guest_that_vanishes_leaves_nothing_behind() -> Result<()> {
+    let host = one_vm(&Options::default())?;
+    let mut running = hold(&host, 1)?;
+    let sessions = host.admin_json("session list")?;
+    let worker = sessions[0]["worker_pid"].as_u64().context("a worker")?;
+    running.kill();
+    host.wait_no_sessions(SOON)?;
+    until("the worker is gone", SOON, || {
+        (!std::path::Path::new(&format!("/proc/{worker}")).exists()).then_some(())
+    })?;
+    assert_eq!(host.vm(1)?["memory_bytes"], 0);
+    Ok(())
+}
+
+#[test]
+fn a_session_killed_by_command_says_so() -> Result<()> {
+    let host = one_vm(&Options::default())?;
+    let running = hold(&host, 1)?;
+    let sessions = host.admin_json("session list")?;
+    let since = Instant::now();
+    host.admin(&format!(
+        "session kill {} --reason=maintenance",
+        sessions[0]["session_id"]
+    ))?;
+    let output = running.finish(SOON)?;
+    let text = guest::describe(&output);
+    assert!(since.elapsed() < TWO_SECONDS, "{text}");
+    assert!(
+        text.contains("maintenance"),
+        "the reason reaches the guest: {text}"
+    );
+    Ok(())
+}
+
+#[test]
+fn restart_brings_everything_back() -> Result<()> {
+    let mut host = one_vm(&Options::default())?;
+    host.admin("vm set 1 --priority=high --memory=512MiB")?;
+    host.admin("weights set --high=20")?;
+    host.admin("assign-gpu --gpu-id=1 --pool=B")?;
+    expect_right(&Guest::new(guest::VECADD, host.target(1))?.arg("1000"))?;
+    host.wait_no_sessions(SOON)?;
+    let status = host.stop_daemon()?;
+    assert!(status.success(), "SIGTERM is a clean end: {status}");
+    host.start_daemon()?;
+    let vm = host.vm(1)?;
+    assert_eq!(vm["priority"], "high");
+    assert_eq!(vm["limits"]["memory_bytes"], 512 << 20);
+    assert_eq!(vm["usage"]["sessions"], 1, "usage survives: {vm:#}");
+    assert_eq!(host.admin_json("weights get")?["host"]["high"], 20);
+    let status = host.admin_json("status")?;
+    assert_eq!(status["gpus"][1]["pools"][0], "B");
+    expect_right(&Guest::new(guest::VECADD, host.target(1))?.arg("1000"))?;
+    Ok(())
+}
+
+#[test]
+fn a_corrupt_database_is_refused_and_kept() -> Result<()> {
+    let mut host = one_vm(&Options::default())?;
+    host.stop_daemon()?;
+    let state = host.dir().join("state");
+    let database = std::fs::read_dir(&state)?
+        .filter_map(Result::ok)
+        .map(|e| e.path())
+        .find(|p| p.extension().is_some_and(|e| e == "db" || e == "sqlite"))
+        .context("the state directory holds a database")?;
+    let junk = b"this is not a database, whatever its name says".repeat(100);
+    std::fs::write(&database, &junk)?;
+    for side in ["-wal", "-shm"] {
+        let _ = std::fs::remove_file(format!("{}{side}", database.display()));
+    }
+    let mut daemon = host.spawn_daemon()?;
+    let status = until("vgpud refuses to start", SOON, || {
+        daemon.try_wait().ok().flatten()
+    })?;
+    assert!(!status.success());
+    assert!(
+        host.log().contains(&database.display().to_string()),
+        "{}",
+        host.log()
+    );
+    assert_eq!(
+        std::fs::read(&database)?,
+        junk,
+        "the file is kept as it was"
+    );
+    Ok(())
+}
+
+#[test]
+fn an_unregistered_vm_is_refused_with_a_sentence() -> Result<()> {
+    let host = one_vm(&Options::default())?;
+    // Its socket does not exist: the daemon listens only for those it knows.
+    let output = Guest::new(guest::VECADD, host.target(9))?.run(SOON)?;
+    let text = guest::describe(&output);
+    assert_eq!(output.status.code(), Some(2), "{text}");
+    assert!(text.contains("vm9.sock"), "the address is named: {text}");
+    // And a VM that was unregistered while its guest ran is told.
+    let running = hold(&host, 1)?;
+    let since = Instant::now();
+    host.admin("unregister-vm --vm-id=1")?;
+    let (_, after) = ended(running, since)?;
+    assert!(after < TWO_SECONDS, "{after:?}");
+    Ok(())
+}

@@ -1,0 +1,73 @@
+//! Programs get right results, alone and together.
+
+use anyhow::Result;
+use vgpu_tests::guest::{self, Guest, Target, expect_right};
+use vgpu_tests::host::{Options, one_vm};
+use vgpu_tests::wait::SOON;
+
+const PROGRAMS: [(guest::Program, &str); 4] = [
+    (guest::VECADD, "100000"),
+    (guest::MATMUL, "64"),
+    (guest::REDUCE, "100000"),
+    (guest::SAXPY, "100000"),
+];
+
+#[test]
+fn programs_are_right_on_soft_gpu_directly() -> Result<()> {
+    for (program, size) in PROGRAMS {
+        expect_right(&Guest::new(program, Target::SoftGpu)?.arg(size))?;
+    }
+    Ok(())
+}
+
+#[test]
+fn programs_are_right_through_the_whole_line() -> Result<()> {
+    let host = one_vm(&Options::default())?;
+    for (program, size) in PROGRAMS {
+        expect_right(&Guest::new(program, host.target(1))?.arg(size))?;
+    }
+    host.wait_no_sessions(SOON)?;
+    let vm = host.vm(1)?;
+    assert_eq!(vm["usage"]["sessions"], 4, "{vm:#}");
+    assert_eq!(vm["memory_bytes"], 0, "memory came back: {vm:#}");
+    assert!(
+        vm["usage"]["gpu_ns"].as_u64() > Some(0),
+        "GPU time was charged: {vm:#}"
+    );
+    Ok(())
+}
+
+#[test]
+fn programs_of_several_vms_share_a_gpu() -> Result<()> {
+    let host = one_vm(&Options::default())?;
+    host.admin("register-vm --vm-id=2-4 --pool=A --priority=high")?;
+    let running = PROGRAMS
+        .iter()
+        .zip(1u32..)
+        .map(|((program, size), vm)| Guest::new(*program, host.target(vm))?.arg(*size).spawn())
+        .collect::<Result<Vec<_>>>()?;
+    for guest in running {
+        let output = guest.finish(4 * SOON)?;
+        assert!(output.status.success(), "{}", guest::describe(&output));
+    }
+    Ok(())
+}
+
+#[test]
+fn device_printf_appears_on_the_guests_standard_output() -> Result<()> {
+    let host = one_vm(&Options::default())?;
+    let text = expect_right(&Guest::new(guest::PRINT, host.target(1))?)?;
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(lines.first(), Some(&"before"), "{text}");
+    assert_eq!(lines.last(), Some(&"after"), "{text}");
+    let mut printed: Vec<&str> = lines[1..lines.len() - 1].to_vec();
+    printed.sort_unstable();
+    let expected = [
+        "thread 0 of block 0",
+        "thread 0 of block 1",
+        "thread 2 of block 0",
+        "thread 2 of block 1",
+    ];
+    assert_eq!(printed, expected);
+    Ok(())
+}

@@ -1,0 +1,8 @@
+//! Whole-system tests: real vgpud, real workers, real guest programs over real sockets, on strict
+//! soft-gpu. One binary, a module a subject.
+
+mod admin;
+mod failures;
+mod guests;
+mod limits;
+mod rules;
