@@ -40,6 +40,16 @@ impl Histogram {
         self.max = self.max.max(ns);
     }
 
+    /// Adds what another histogram counted.
+    pub fn merge(&mut self, other: &Self) {
+        for (mine, theirs) in self.counts.iter_mut().zip(other.counts.iter()) {
+            *mine = mine.saturating_add(*theirs);
+        }
+        self.count = self.count.saturating_add(other.count);
+        self.sum += other.sum;
+        self.max = self.max.max(other.max);
+    }
+
     /// How many durations were counted.
     #[must_use]
     pub fn count(&self) -> u64 {

@@ -1,0 +1,189 @@
+//! Mediation as administration sees it: the mediator, the doors and the probes behind one trait.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use vgpu_proto::api::{CheckStatus, DoctorCheck};
+
+use crate::config::Config;
+use crate::gateway::Gateway;
+use crate::mediation::{Change, GpuCheck, Mediation, MediationError, MediationFuture};
+use crate::mediator::{Command, MediatorHandle};
+use crate::model::{RuntimeSnapshot, ScanResult, ScannedGpu, VmRecord};
+use crate::probe::Prober;
+use crate::supervisor::launcher::{Launcher, driver_library, probe_binary, worker_binary};
+
+/// Everything of the mediation.
+#[derive(Debug)]
+pub struct Core {
+    mediator: MediatorHandle,
+    gateway: Gateway,
+    prober: Prober,
+    launcher: Arc<Launcher>,
+    known: Mutex<Known>,
+    /// One scan at a time.
+    scanning: tokio::sync::Mutex<()>,
+    /// Changes are taken over one batch after the other.
+    applying: tokio::sync::Mutex<()>,
+}
+
+/// What the doors and the probes need of the configuration.
+#[derive(Debug, Default)]
+struct Known {
+    vms: BTreeMap<u32, VmRecord>,
+    gpus: BTreeMap<String, ScannedGpu>,
+}
+
+impl Known {
+    fn take(&mut self, change: &Change) {
+        match change {
+            Change::VmUpserted { vm, .. } => {
+                self.vms.insert(vm.vm_id, vm.clone());
+            }
+            Change::VmRemoved { vm_id, generation } => {
+                if self.vms.get(vm_id).is_some_and(|vm| vm.generation == *generation) {
+                    self.vms.remove(vm_id);
+                }
+            }
+            Change::GpuInventory(gpus) => {
+                self.gpus =
+                    gpus.iter().map(|gpu| (gpu.seen.uuid.clone(), gpu.seen.clone())).collect();
+            }
+            _ => {}
+        }
+    }
+}
+
+impl Core {
+    /// Puts the parts together. The doors stay closed until [`Core::open_doors`].
+    #[must_use]
+    pub fn new(
+        mediator: MediatorHandle,
+        gateway: Gateway,
+        prober: Prober,
+        launcher: Arc<Launcher>,
+    ) -> Core {
+        Core {
+            mediator,
+            gateway,
+            prober,
+            launcher,
+            known: Mutex::default(),
+            scanning: tokio::sync::Mutex::default(),
+            applying: tokio::sync::Mutex::default(),
+        }
+    }
+
+    /// Begins to serve guests. Must be called within the runtime.
+    pub fn open_doors(&self) {
+        self.gateway.open();
+        self.gateway.sync(self.known().vms.values());
+    }
+
+    /// Takes no new connections; what is connected stays.
+    pub fn close_doors(&self) {
+        self.gateway.close();
+    }
+
+    fn known(&self) -> std::sync::MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn programs(&self) -> DoctorCheck {
+        let config = self.launcher.config();
+        let soft = config.driver.kind == crate::config::DriverKind::Soft;
+        let problems: Vec<String> = [
+            worker_binary(&config).err(),
+            probe_binary(&config).err(),
+            driver_library(&config, soft).err(),
+        ]
+        .into_iter()
+        .flatten()
+        .collect();
+        let (status, message, hint) = if problems.is_empty() {
+            (CheckStatus::Ok, "worker, probe and driver library are there".to_owned(), None)
+        } else {
+            let hint = "install the vgpu packages completely, or set the paths in vgpud.toml";
+            (CheckStatus::Error, problems.join("; "), Some(hint.to_owned()))
+        };
+        DoctorCheck { name: "programs".into(), status, message, hint }
+    }
+}
+
+impl Mediation for Core {
+    fn apply(&self, changes: Vec<Change>) -> MediationFuture<'_, ()> {
+        Box::pin(async move {
+            let _turn = self.applying.lock().await;
+            for change in &changes {
+                self.known().take(change);
+            }
+            // The mediator first: a guest that comes through a new door is known there.
+            self.mediator.ask(|done| Command::Apply(changes, done)).await?;
+            self.gateway.sync(self.known().vms.values());
+            Ok(())
+        })
+    }
+
+    fn snapshot(&self) -> MediationFuture<'_, RuntimeSnapshot> {
+        Box::pin(self.mediator.ask(Command::Snapshot))
+    }
+
+    fn kill_session(&self, session_id: u64, reason: String) -> MediationFuture<'_, ()> {
+        Box::pin(async move {
+            let session = session_id;
+            self.mediator
+                .ask(|answer| Command::KillSession { session, reason, answer })
+                .await?
+        })
+    }
+
+    fn scan_gpus(&self) -> MediationFuture<'_, ScanResult> {
+        Box::pin(async move {
+            let _turn = self.scanning.lock().await;
+            let prober = self.prober.clone();
+            tokio::task::spawn_blocking(move || prober.scan())
+                .await
+                .map_err(|e| MediationError::Probe(e.to_string()))?
+                .map_err(MediationError::Probe)
+        })
+    }
+
+    fn check_gpu(&self, uuid: String) -> MediationFuture<'_, GpuCheck> {
+        Box::pin(async move {
+            let gpu = self.known().gpus.get(&uuid).cloned();
+            let gpu = gpu.ok_or(MediationError::NoGpu(uuid))?;
+            let prober = self.prober.clone();
+            tokio::task::spawn_blocking(move || prober.check(&gpu))
+                .await
+                .map_err(|e| MediationError::Probe(e.to_string()))
+        })
+    }
+
+    fn reconfigure(&self, config: Arc<Config>) -> MediationFuture<'_, ()> {
+        Box::pin(async move {
+            self.launcher.reconfigure(config.clone());
+            self.gateway.reconfigure(config.clone());
+            self.mediator.ask(|done| Command::Reconfigure(config, done)).await
+        })
+    }
+
+    fn doctor(&self) -> MediationFuture<'_, Vec<DoctorCheck>> {
+        Box::pin(async move {
+            let mut checks = self.gateway.doctor();
+            checks.push(self.programs());
+            let snapshot = self.mediator.ask(Command::Snapshot).await?;
+            let left = snapshot.leftover_workers;
+            checks.push(DoctorCheck {
+                name: "leftover-workers".into(),
+                status: if left == 0 { CheckStatus::Ok } else { CheckStatus::Error },
+                message: format!("{left} workers of an earlier vgpud still run"),
+                hint: (left > 0).then(|| {
+                    "they do not end although they were killed: the driver holds them; only a \
+                     reboot, or a reset of their GPU, frees it"
+                        .to_owned()
+                }),
+            });
+            Ok(checks)
+        })
+    }
+}

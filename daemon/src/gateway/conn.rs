@@ -1,0 +1,137 @@
+//! A guest's connection, whatever socket it came in by: read exactly, written with a deadline by the
+//! caller, handed on as a descriptor.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+
+use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use nix::sys::socket::{MsgFlags, Shutdown, recv, send, shutdown};
+use tokio::io::unix::AsyncFd;
+
+/// One connected stream socket.
+#[derive(Debug)]
+pub struct Conn {
+    fd: AsyncFd<OwnedFd>,
+}
+
+impl Conn {
+    /// Takes over a connected stream socket. Must be called within the runtime.
+    ///
+    /// # Errors
+    /// When it cannot be registered with the runtime.
+    pub fn new(fd: OwnedFd) -> io::Result<Conn> {
+        fcntl(&fd, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
+        Ok(Conn { fd: register(fd)? })
+    }
+
+    /// Reads what there is, at most the buffer; 0 at the end of the stream.
+    ///
+    /// # Errors
+    /// As of the socket.
+    pub async fn read(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        loop {
+            let mut ready = self.fd.readable().await?;
+            let got = ready.try_io(|fd| Ok(recv(fd.as_raw_fd(), buffer, MsgFlags::empty())?));
+            match got {
+                Ok(Err(e)) if e.kind() == io::ErrorKind::Interrupted => {}
+                Ok(result) => return result,
+                Err(_would_block) => {}
+            }
+        }
+    }
+
+    /// Reads exactly the buffer and not one byte more.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::UnexpectedEof`] when the stream ends before; or as of the socket.
+    pub async fn read_exact(&self, buffer: &mut [u8]) -> io::Result<()> {
+        let mut filled = 0;
+        while filled < buffer.len() {
+            match self.read(&mut buffer[filled..]).await? {
+                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+                n => filled += n,
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes all bytes.
+    ///
+    /// # Errors
+    /// As of the socket; a closed peer is an error, never a signal.
+    pub async fn write_all(&self, mut bytes: &[u8]) -> io::Result<()> {
+        while !bytes.is_empty() {
+            let mut ready = self.fd.writable().await?;
+            let sent = ready.try_io(|fd| Ok(send(fd.as_raw_fd(), bytes, MsgFlags::MSG_NOSIGNAL)?));
+            match sent {
+                Ok(Ok(n)) => bytes = &bytes[n..],
+                Ok(Err(e)) if e.kind() == io::ErrorKind::Interrupted => {}
+                Ok(Err(e)) => return Err(e),
+                Err(_would_block) => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends both directions at once, for everybody who holds the socket.
+    pub fn shutdown(&self) {
+        shut(self.fd.get_ref());
+    }
+
+    /// The socket itself, in blocking mode, for whoever takes it over.
+    ///
+    /// # Errors
+    /// When the mode cannot be changed.
+    pub fn into_fd(self) -> io::Result<OwnedFd> {
+        let fd = self.fd.into_inner();
+        fcntl(&fd, FcntlArg::F_SETFL(OFlag::empty()))?;
+        Ok(fd)
+    }
+}
+
+/// Registers a descriptor with the runtime.
+#[allow(deprecated)] // Deprecated for types whose descriptor may change; an `OwnedFd` keeps its own.
+pub(crate) fn register(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
+    AsyncFd::new(fd)
+}
+
+/// Ends both directions of a socket, for everybody who holds it.
+pub(crate) fn shut(fd: &impl AsFd) {
+    // ENOTCONN: the peer was faster.
+    let _: Result<(), Errno> = shutdown(fd.as_fd().as_raw_fd(), Shutdown::Both);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::net::UnixStream;
+
+    #[tokio::test]
+    async fn reads_exactly_what_was_asked_and_leaves_the_rest() {
+        use std::io::{Read, Write};
+        let (mut guest, ours) = UnixStream::pair().unwrap();
+        let conn = Conn::new(ours.into()).unwrap();
+        guest.write_all(b"headbody").unwrap();
+        let mut head = [0; 4];
+        conn.read_exact(&mut head).await.unwrap();
+        assert_eq!(&head, b"head");
+        let mut rest = UnixStream::from(conn.into_fd().unwrap());
+        let mut body = [0; 4];
+        rest.read_exact(&mut body).unwrap();
+        assert_eq!(&body, b"body", "nothing was read ahead");
+        rest.write_all(b"ok").unwrap();
+        let mut ok = [0; 2];
+        guest.read_exact(&mut ok).unwrap();
+    }
+
+    #[tokio::test]
+    async fn an_early_end_and_a_closed_peer_are_errors() {
+        let (guest, ours) = UnixStream::pair().unwrap();
+        let conn = Conn::new(ours.into()).unwrap();
+        drop(guest);
+        let end = conn.read_exact(&mut [0; 4]).await.unwrap_err();
+        assert_eq!(end.kind(), io::ErrorKind::UnexpectedEof);
+        assert!(conn.write_all(b"x").await.is_err());
+    }
+}

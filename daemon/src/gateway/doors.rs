@@ -1,0 +1,359 @@
+//! Listeners, and the one accept path behind all of them.
+
+use std::collections::{BTreeMap, HashMap};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::Duration;
+
+use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
+use tokio::io::unix::AsyncFd;
+use tokio::net::UnixListener;
+use tokio::task::JoinHandle;
+use vgpu_proto::api::{CheckStatus, DoctorCheck};
+use vsock::{VMADDR_CID_ANY, VsockListener};
+
+use super::caps::{Caps, Verdict};
+use super::conn::{self, Conn};
+use super::{Peer, Shared, session};
+use crate::config::Config;
+use crate::events::EventSink;
+use crate::mediator::{MediatorHandle, VmIdentity};
+use crate::model::VmRecord;
+use crate::supervisor::launcher::Launcher;
+
+/// After a failed accept (out of descriptors), wait this long.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// CIDs below this are this host's own programs, over vsock loopback.
+const FIRST_GUEST_CID: u32 = 3;
+
+/// All guests' doors.
+#[derive(Debug)]
+pub struct Gateway {
+    shared: Arc<Shared>,
+    cids: Arc<RwLock<HashMap<u32, VmIdentity>>>,
+    doors: Mutex<Doors>,
+}
+
+#[derive(Debug, Default)]
+struct Doors {
+    vsock: Option<Task>,
+    vsock_problem: Option<String>,
+    unix: BTreeMap<PathBuf, UnixDoor>,
+    problems: BTreeMap<PathBuf, String>,
+    open: bool,
+}
+
+/// Whose door a Unix socket is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Owner {
+    identity: VmIdentity,
+    uid: Option<u32>,
+}
+
+#[derive(Debug)]
+struct UnixDoor {
+    owner: Owner,
+    _task: Task,
+}
+
+/// A task that ends when dropped.
+#[derive(Debug)]
+struct Task(JoinHandle<()>);
+
+impl Drop for Task {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+impl Gateway {
+    /// Doors that are all still closed.
+    #[must_use]
+    pub fn new(
+        config: Arc<Config>,
+        mediator: MediatorHandle,
+        launcher: Arc<Launcher>,
+        events: EventSink,
+    ) -> Gateway {
+        let shared = Arc::new(Shared {
+            mediator,
+            launcher,
+            events,
+            nonces: Arc::default(),
+            caps: Caps::new(&config.limits),
+            config: RwLock::new(config),
+        });
+        Gateway { shared, cids: Arc::default(), doors: Mutex::default() }
+    }
+
+    /// Takes a reloaded configuration over.
+    pub fn reconfigure(&self, config: Arc<Config>) {
+        self.shared.set_config(config);
+    }
+
+    /// From now on [`Gateway::sync`] opens doors.
+    pub fn open(&self) {
+        self.doors.lock().unwrap_or_else(PoisonError::into_inner).open = true;
+    }
+
+    /// Opens and closes doors so that they are those of these VMs. Must be called within the runtime.
+    pub fn sync<'a>(&self, vms: impl IntoIterator<Item = &'a VmRecord>) {
+        let config = self.shared.config();
+        let mut cids = HashMap::new();
+        let mut wanted: BTreeMap<PathBuf, Owner> = BTreeMap::new();
+        for vm in vms {
+            let identity = VmIdentity { vm_id: vm.vm_id, generation: vm.generation };
+            cids.extend(vm.cid.map(|cid| (cid, identity)));
+            for path in config.socket_paths(vm) {
+                wanted.insert(path, Owner { identity, uid: vm.peer_uid });
+            }
+        }
+        *self.cids.write().unwrap_or_else(PoisonError::into_inner) = cids;
+        let mut doors = self.doors.lock().unwrap_or_else(PoisonError::into_inner);
+        if !doors.open {
+            return;
+        }
+        if config.listen.vsock && doors.vsock.is_none() && doors.vsock_problem.is_none() {
+            self.open_vsock(&mut doors, &config);
+        }
+        let gone: Vec<PathBuf> = doors
+            .unix
+            .iter()
+            .filter(|(path, door)| wanted.get(*path) != Some(&door.owner))
+            .map(|(path, _)| path.clone())
+            .collect();
+        for path in gone {
+            close_path(&mut doors, &path);
+        }
+        doors.problems.retain(|path, _| wanted.contains_key(path));
+        for (path, owner) in wanted {
+            if !doors.unix.contains_key(&path) {
+                self.open_path(&mut doors, path, owner, config.listen.socket_mode());
+            }
+        }
+    }
+
+    /// Closes every door; what is connected stays.
+    pub fn close(&self) {
+        let mut doors = self.doors.lock().unwrap_or_else(PoisonError::into_inner);
+        doors.open = false;
+        doors.vsock = None;
+        let paths: Vec<PathBuf> = doors.unix.keys().cloned().collect();
+        for path in paths {
+            close_path(&mut doors, &path);
+        }
+    }
+
+    /// What is wrong with the doors.
+    #[must_use]
+    pub fn doctor(&self) -> Vec<DoctorCheck> {
+        let doors = self.doors.lock().unwrap_or_else(PoisonError::into_inner);
+        let check = |name: &str, status, message: String, hint: Option<&str>| DoctorCheck {
+            name: name.to_owned(),
+            status,
+            message,
+            hint: hint.map(str::to_owned),
+        };
+        let vsock = match (&doors.vsock, &doors.vsock_problem) {
+            (Some(_), _) => check("vsock-listener", CheckStatus::Ok, "listens".into(), None),
+            (None, Some(problem)) => check(
+                "vsock-listener",
+                CheckStatus::Warning,
+                problem.clone(),
+                Some("load vhost_vsock, or set listen.vsock = false; then restart vgpud"),
+            ),
+            (None, None) => {
+                check("vsock-listener", CheckStatus::Skipped, "is switched off".into(), None)
+            }
+        };
+        let unix = if doors.problems.is_empty() {
+            let open = doors.unix.len();
+            check("unix-listeners", CheckStatus::Ok, format!("{open} sockets are open"), None)
+        } else {
+            let problems: Vec<&str> = doors.problems.values().map(String::as_str).collect();
+            check(
+                "unix-listeners",
+                CheckStatus::Error,
+                problems.join("; "),
+                Some("make the directories exist and writable by vgpud, then restart vgpud"),
+            )
+        };
+        let open = self.shared.caps.open();
+        let connections = check(
+            "guest-connections",
+            CheckStatus::Ok,
+            format!("{open} connections are open"),
+            None,
+        );
+        vec![vsock, unix, connections]
+    }
+
+    fn open_vsock(&self, doors: &mut Doors, config: &Config) {
+        let port = config.listen.vsock_port;
+        let opened = VsockListener::bind_with_cid_port(VMADDR_CID_ANY, port)
+            .and_then(|listener| {
+                listener.set_nonblocking(true)?;
+                // The runtime watches a second descriptor of the same socket.
+                let watched = conn::register(listener.try_clone()?.into())?;
+                Ok((listener, watched))
+            });
+        match opened {
+            Ok(listener) => {
+                let (shared, cids) = (self.shared.clone(), self.cids.clone());
+                let task = accept_vsock(listener, shared, cids, config.listen.allow_local_cid);
+                doors.vsock = Some(Task(tokio::spawn(task)));
+                tracing::info!(port, "listening on AF_VSOCK");
+            }
+            Err(e) => {
+                let problem = format!("cannot listen on AF_VSOCK port {port}: {e}");
+                tracing::warn!("{problem}");
+                doors.vsock_problem = Some(problem);
+            }
+        }
+    }
+
+    fn open_path(&self, doors: &mut Doors, path: PathBuf, owner: Owner, mode: u32) {
+        match listen(&path, &owner, mode) {
+            Ok(listener) => {
+                let shared = self.shared.clone();
+                let task = accept_unix(listener, shared, Arc::from(path.as_path()), owner.clone());
+                doors.problems.remove(&path);
+                let door = UnixDoor { owner, _task: Task(tokio::spawn(task)) };
+                doors.unix.insert(path, door);
+            }
+            Err(e) => {
+                let problem = format!("cannot listen on {}: {e}", path.display());
+                tracing::warn!(vm = owner.identity.vm_id, "{problem}");
+                doors.problems.insert(path, problem);
+            }
+        }
+    }
+}
+
+fn close_path(doors: &mut Doors, path: &Path) {
+    if doors.unix.remove(path).is_some() {
+        // A path that is gone already is as good.
+        let _ = std::fs::remove_file(path);
+    }
+}
+
+/// Binds a Unix socket. What lies at the path is replaced only if it is a socket that nobody serves.
+fn listen(path: &Path, owner: &Owner, mode: u32) -> io::Result<UnixListener> {
+    if let Some(dir) = path.parent() {
+        std::fs::create_dir_all(dir)?;
+    }
+    match std::fs::symlink_metadata(path) {
+        Ok(meta) if !meta.file_type().is_socket() => {
+            return Err(io::Error::new(io::ErrorKind::AlreadyExists, "something else is there"));
+        }
+        Ok(_) => {
+            if std::os::unix::net::UnixStream::connect(path).is_ok() {
+                return Err(io::Error::new(io::ErrorKind::AddrInUse, "another process serves it"));
+            }
+            std::fs::remove_file(path)?;
+        }
+        Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+        Err(e) => return Err(e),
+    }
+    let listener = UnixListener::bind(path)?;
+    if let Some(uid) = owner.uid
+        && nix::unistd::geteuid().is_root()
+    {
+        std::os::unix::fs::chown(path, Some(uid), None)?;
+    }
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))?;
+    Ok(listener)
+}
+
+async fn accept_vsock(
+    (listener, watched): (VsockListener, AsyncFd<OwnedFd>),
+    shared: Arc<Shared>,
+    cids: Arc<RwLock<HashMap<u32, VmIdentity>>>,
+    allow_local: bool,
+) {
+    loop {
+        let accepted = match watched.readable().await {
+            Ok(mut ready) => match ready.try_io(|_| listener.accept()) {
+                Ok(accepted) => accepted,
+                Err(_would_block) => continue,
+            },
+            Err(e) => Err(e),
+        };
+        match accepted {
+            Ok((stream, address)) => {
+                let cid = address.cid();
+                let known = cids.read().unwrap_or_else(PoisonError::into_inner).get(&cid).copied();
+                let identity = known.filter(|_| allow_local || cid >= FIRST_GUEST_CID);
+                enter(&shared, OwnedFd::from(stream), Peer::Vsock(cid), identity);
+            }
+            Err(e) => pause("AF_VSOCK", &e).await,
+        }
+    }
+}
+
+async fn accept_unix(listener: UnixListener, shared: Arc<Shared>, path: Arc<Path>, owner: Owner) {
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) => match stream.into_std() {
+                Ok(stream) => {
+                    let fd = OwnedFd::from(stream);
+                    let uid = getsockopt(&fd, PeerCredentials).map(|peer| peer.uid());
+                    let allowed = match (owner.uid, &uid) {
+                        (None, _) => true,
+                        (Some(wanted), Ok(uid)) => wanted == *uid,
+                        (Some(_), Err(_)) => false,
+                    };
+                    let peer = Peer::Unix(path.clone(), uid.unwrap_or(u32::MAX));
+                    if allowed {
+                        enter(&shared, fd, peer, Some(owner.identity));
+                    } else {
+                        turn_away_foreigner(&shared, fd, peer, &owner);
+                    }
+                }
+                Err(e) => pause("a VM's socket", &e).await,
+            },
+            Err(e) => pause("a VM's socket", &e).await,
+        }
+    }
+}
+
+/// The right path, the wrong user: refused as unknown, and told so.
+fn turn_away_foreigner(shared: &Arc<Shared>, fd: OwnedFd, peer: Peer, owner: &Owner) {
+    let Peer::Unix(_, uid) = &peer else { return };
+    tracing::warn!(vm = owner.identity.vm_id, uid, "a process of another user connected at {peer}");
+    enter(shared, fd, peer, None);
+}
+
+/// The accept path of every listener: counted, then served by a task of its own.
+fn enter(shared: &Arc<Shared>, fd: OwnedFd, peer: Peer, identity: Option<VmIdentity>) {
+    let verdict = shared.caps.enter(identity.map(|vm| vm.vm_id));
+    if matches!(verdict, Verdict::Close) {
+        return;
+    }
+    let conn = match Conn::new(fd) {
+        Ok(conn) => conn,
+        Err(e) => {
+            tracing::warn!("a connection from {peer} cannot be served: {e}");
+            return;
+        }
+    };
+    match verdict {
+        Verdict::Serve(permit) => {
+            tokio::spawn(session::serve(shared.clone(), conn, peer, identity, permit));
+        }
+        Verdict::Tell(permit, text) => {
+            let shared = shared.clone();
+            tokio::spawn(session::turn_away(shared, conn, peer, identity, text, permit));
+        }
+        Verdict::Close => {}
+    }
+}
+
+async fn pause(what: &str, error: &io::Error) {
+    tracing::warn!("cannot accept on {what}: {error}");
+    tokio::time::sleep(ACCEPT_PAUSE).await;
+}

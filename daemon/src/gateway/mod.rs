@@ -1,0 +1,59 @@
+//! The guests' doors: who connects, who may, and what becomes of the connection.
+//!
+//! Every listener, whatever its kind, ends in one accept path that yields a stream and the VM behind
+//! it. A VM is known by what it cannot forge: its CID, or the path of its socket (and, where asked
+//! for, the uid of the process at the other end).
+//!
+//! | module | what it does |
+//! |---|---|
+//! | [`doors`] | listeners appear and disappear with the VMs |
+//! | `caps` | how many connections, how fast |
+//! | [`opening`] | the first bytes, exactly as long as announced |
+//! | `session` | from Hello to Welcome; then the control connection until the end |
+//! | `nonces` | binds a data connection to its session |
+//! | [`conn`] | a stream socket |
+
+pub(crate) mod caps;
+pub mod conn;
+pub mod doors;
+pub(crate) mod nonces;
+pub mod opening;
+mod peer;
+mod session;
+
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use crate::config::Config;
+use crate::events::EventSink;
+use crate::mediator::MediatorHandle;
+use crate::supervisor::launcher::Launcher;
+
+pub use doors::Gateway;
+pub use peer::Peer;
+
+/// What every connection needs.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) mediator: MediatorHandle,
+    pub(crate) launcher: Arc<Launcher>,
+    pub(crate) events: EventSink,
+    pub(crate) nonces: Arc<nonces::Nonces>,
+    pub(crate) caps: Arc<caps::Caps>,
+    config: RwLock<Arc<Config>>,
+}
+
+impl Shared {
+    pub(crate) fn config(&self) -> Arc<Config> {
+        self.config.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn set_config(&self, config: Arc<Config>) {
+        self.caps.set(&config.limits);
+        *self.config.write().unwrap_or_else(PoisonError::into_inner) = config;
+    }
+
+    pub(crate) fn handshake_deadline(&self) -> Duration {
+        Duration::from_millis(self.config().limits.handshake_deadline_ms)
+    }
+}

@@ -1,0 +1,110 @@
+//! Nonces: what binds a data connection to the session that was promised it.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use vgpu_proto::handshake::NONCE_LEN;
+
+use crate::mediator::VmIdentity;
+
+type Nonce = [u8; NONCE_LEN];
+
+/// The nonces that were given out and not used.
+#[derive(Debug, Default)]
+pub(crate) struct Nonces {
+    open: Mutex<HashMap<Nonce, (u64, VmIdentity)>>,
+}
+
+/// A nonce that was given out; withdrawn when dropped.
+#[derive(Debug)]
+pub(crate) struct Issued {
+    nonces: Arc<Nonces>,
+    nonce: Nonce,
+}
+
+impl Nonces {
+    /// Gives out a nonce for one data connection of `session`.
+    ///
+    /// # Errors
+    /// When the kernel gives no random numbers.
+    pub(crate) fn issue(
+        self: &Arc<Self>,
+        session: u64,
+        identity: VmIdentity,
+    ) -> std::io::Result<Issued> {
+        let mut nonce = [0; NONCE_LEN];
+        let got = rustix::rand::getrandom(&mut nonce, rustix::rand::GetRandomFlags::empty())?;
+        if got != NONCE_LEN {
+            return Err(std::io::Error::other("the kernel gave too few random numbers"));
+        }
+        self.lock().insert(nonce, (session, identity));
+        Ok(Issued { nonces: self.clone(), nonce })
+    }
+
+    /// The session that this nonce opens, once, to the VM that it was given to. Another VM neither
+    /// gets the session nor spoils the nonce.
+    pub(crate) fn redeem(&self, nonce: &Nonce, identity: VmIdentity) -> Option<u64> {
+        let mut open = self.lock();
+        let &(session, owner) = open.get(nonce)?;
+        if owner != identity {
+            return None;
+        }
+        open.remove(nonce);
+        Some(session)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<Nonce, (u64, VmIdentity)>> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Issued {
+    /// For the Welcome.
+    pub(crate) fn nonce(&self) -> Nonce {
+        self.nonce
+    }
+
+    /// Whether no data connection has come yet.
+    pub(crate) fn is_open(&self) -> bool {
+        self.nonces.lock().contains_key(&self.nonce)
+    }
+}
+
+impl Drop for Issued {
+    fn drop(&mut self) {
+        self.nonces.lock().remove(&self.nonce);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_nonce_opens_one_session_once_to_its_own_vm() {
+        let nonces = Arc::new(Nonces::default());
+        let owner = VmIdentity { vm_id: 1, generation: 5 };
+        let issued = nonces.issue(7, owner).unwrap();
+        let nonce = issued.nonce();
+        for other in
+            [VmIdentity { vm_id: 2, generation: 5 }, VmIdentity { vm_id: 1, generation: 6 }]
+        {
+            assert_eq!(nonces.redeem(&nonce, other), None, "{other:?}");
+        }
+        assert!(issued.is_open());
+        assert_eq!(nonces.redeem(&nonce, owner), Some(7));
+        assert!(!issued.is_open());
+        assert_eq!(nonces.redeem(&nonce, owner), None, "used");
+        assert_ne!(nonces.issue(8, owner).unwrap().nonce(), nonce);
+    }
+
+    #[test]
+    fn a_session_that_ends_withdraws_its_nonce() {
+        let nonces = Arc::new(Nonces::default());
+        let owner = VmIdentity { vm_id: 1, generation: 5 };
+        let issued = nonces.issue(7, owner).unwrap();
+        let nonce = issued.nonce();
+        drop(issued);
+        assert_eq!(nonces.redeem(&nonce, owner), None);
+    }
+}

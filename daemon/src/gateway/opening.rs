@@ -1,0 +1,238 @@
+//! The first bytes of a connection: which kind it is, and whether it is well-formed.
+//!
+//! Reads exactly what was announced and nothing further, and announces are bounded before anything is
+//! allocated. The caller holds the deadline.
+
+use std::io;
+
+use vgpu_proto::call::FINGERPRINT;
+use vgpu_proto::codec;
+use vgpu_proto::handshake::{
+    DATA_MAGIC, HELLO_MAGIC, Hello, NONCE_LEN, PREAMBLE_LEN, PROTOCOL, Preamble,
+    REPLY_PREAMBLE_LEN, Refusal, ReplyPreamble, WELCOME_MAGIC, Welcome,
+};
+use vgpu_proto::limits::{MAX_HANDSHAKE, MAX_TEXT};
+use zerocopy::little_endian::U32;
+use zerocopy::{FromBytes, IntoBytes};
+
+use super::conn::Conn;
+
+/// A well-formed beginning.
+#[derive(Debug)]
+pub enum Opening {
+    /// A guest process introduces itself.
+    Control(Hello),
+    /// A session's data connection.
+    Data([u8; NONCE_LEN]),
+}
+
+/// A beginning that is answered with a refusal, or not at all.
+#[derive(Debug)]
+pub enum BadOpening {
+    /// Tell the guest.
+    Refuse(Refusal, String),
+    /// The connection broke or ended; there is nobody to tell.
+    Gone(io::Error),
+}
+
+impl From<io::Error> for BadOpening {
+    fn from(e: io::Error) -> Self {
+        BadOpening::Gone(e)
+    }
+}
+
+const MAGIC_LEN: usize = 8;
+
+/// Reads the beginning of a connection.
+///
+/// # Errors
+/// [`BadOpening`].
+pub async fn read(conn: &Conn) -> Result<Opening, BadOpening> {
+    let mut magic = [0; MAGIC_LEN];
+    conn.read_exact(&mut magic).await?;
+    if magic == DATA_MAGIC {
+        let mut nonce = [0; NONCE_LEN];
+        conn.read_exact(&mut nonce).await?;
+        return Ok(Opening::Data(nonce));
+    }
+    if magic != HELLO_MAGIC {
+        let text = "this is vgpud's door for guests, and what connected does not speak its protocol";
+        return Err(BadOpening::Refuse(Refusal::Malformed, text.into()));
+    }
+    let mut bytes = [0; PREAMBLE_LEN];
+    bytes[..MAGIC_LEN].copy_from_slice(&magic);
+    conn.read_exact(&mut bytes[MAGIC_LEN..]).await?;
+    let Ok(preamble) = Preamble::read_from_bytes(&bytes) else {
+        return Err(BadOpening::Refuse(Refusal::Malformed, "the greeting is cut short".into()));
+    };
+    hello(conn, preamble).await.map(Opening::Control)
+}
+
+async fn hello(conn: &Conn, preamble: Preamble) -> Result<Hello, BadOpening> {
+    let announced = preamble.body_len.get() as usize;
+    if announced > MAX_HANDSHAKE {
+        let text = format!("the greeting announces {announced} bytes; at most {MAX_HANDSHAKE} are read");
+        return Err(BadOpening::Refuse(Refusal::Malformed, text));
+    }
+    let mut body = vec![0; announced];
+    conn.read_exact(&mut body).await?;
+    let hello = codec::decode::<Hello>(&body);
+    let (protocol, fingerprint) = (preamble.protocol.get(), preamble.fingerprint.get());
+    if protocol != PROTOCOL || fingerprint != FINGERPRINT {
+        let shim = hello.ok().map(|h| h.shim_version);
+        return Err(BadOpening::Refuse(
+            Refusal::Version,
+            version_sentence(shim.as_deref(), protocol, fingerprint),
+        ));
+    }
+    hello.map_err(|e| BadOpening::Refuse(Refusal::Malformed, format!("the greeting: {e}")))
+}
+
+fn version_sentence(shim: Option<&str>, protocol: u32, fingerprint: u64) -> String {
+    let shim = shim.map(|v| format!(" {}", printable(v, 32))).unwrap_or_default();
+    format!(
+        "the guest's libcuda.so.1{shim} speaks protocol {protocol} with call table \
+         {fingerprint:016x}; this host's vgpud {} speaks protocol {PROTOCOL} with call table \
+         {FINGERPRINT:016x}; install the libcuda.so.1 of vgpud {} in the guest",
+        crate::VERSION,
+        crate::VERSION
+    )
+}
+
+/// The bytes of a refusal.
+#[must_use]
+pub fn refusal(code: Refusal, sentence: &str) -> Vec<u8> {
+    let text = cut(sentence, MAX_TEXT);
+    reply(code as u32, text.as_bytes())
+}
+
+/// The bytes of a Welcome.
+///
+/// # Errors
+/// When it is larger than a message may be (a device with absurdly many attributes).
+pub fn welcome(welcome: &Welcome) -> Result<Vec<u8>, codec::CodecError> {
+    Ok(reply(0, &codec::encode(welcome)?))
+}
+
+fn reply(code: u32, body: &[u8]) -> Vec<u8> {
+    let preamble = ReplyPreamble {
+        magic: WELCOME_MAGIC,
+        code: U32::new(code),
+        body_len: U32::new(u32::try_from(body.len()).unwrap_or(u32::MAX)),
+    };
+    let mut bytes = Vec::with_capacity(REPLY_PREAMBLE_LEN + body.len());
+    bytes.extend_from_slice(preamble.as_bytes());
+    bytes.extend_from_slice(body);
+    bytes
+}
+
+/// At most `max` bytes of a text, cut between characters.
+#[must_use]
+pub fn cut(text: &str, max: usize) -> &str {
+    let mut end = text.len().min(max);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    &text[..end]
+}
+
+/// A guest's text for people: at most `max` characters, control characters replaced.
+#[must_use]
+pub fn printable(text: &str, max: usize) -> String {
+    text.chars().take(max).map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+    use std::os::unix::net::UnixStream;
+    use zerocopy::little_endian::U64;
+
+    fn hello() -> Hello {
+        Hello {
+            shim_version: "0.1.0".into(),
+            cuda_version: 12_040,
+            pid: 7,
+            program: "vectoradd".into(),
+        }
+    }
+
+    fn greeting(protocol: u32, fingerprint: u64, body: &[u8]) -> Vec<u8> {
+        let preamble = Preamble {
+            magic: HELLO_MAGIC,
+            protocol: U32::new(protocol),
+            body_len: U32::new(body.len() as u32),
+            fingerprint: U64::new(fingerprint),
+        };
+        [preamble.as_bytes(), body].concat()
+    }
+
+    async fn open(bytes: &[u8]) -> Result<Opening, BadOpening> {
+        let (mut guest, ours) = UnixStream::pair().unwrap();
+        let conn = Conn::new(ours.into()).unwrap();
+        guest.write_all(bytes).unwrap();
+        drop(guest);
+        read(&conn).await
+    }
+
+    #[tokio::test]
+    async fn a_greeting_and_a_nonce_are_understood() {
+        let body = codec::encode(&hello()).unwrap();
+        match open(&greeting(PROTOCOL, FINGERPRINT, &body)).await {
+            Ok(Opening::Control(h)) => assert_eq!(h, hello()),
+            other => panic!("{other:?}"),
+        }
+        let data = [&DATA_MAGIC[..], &[9; NONCE_LEN]].concat();
+        assert!(matches!(open(&data).await, Ok(Opening::Data([9, ..]))));
+    }
+
+    #[tokio::test]
+    async fn another_version_is_refused_naming_both() {
+        let body = codec::encode(&hello()).unwrap();
+        for bytes in
+            [greeting(PROTOCOL + 1, FINGERPRINT, &body), greeting(PROTOCOL, !FINGERPRINT, &body)]
+        {
+            let Err(BadOpening::Refuse(Refusal::Version, text)) = open(&bytes).await else {
+                panic!("not refused");
+            };
+            assert!(text.contains("libcuda.so.1 0.1.0 speaks protocol"), "{text}");
+            assert!(text.contains(&format!("speaks protocol {PROTOCOL} with")), "{text}");
+            assert!(text.contains(&format!("{FINGERPRINT:016x}")), "{text}");
+        }
+        // Another version's greeting need not be decodable to be refused with a sentence.
+        let strange = open(&greeting(PROTOCOL + 1, 1, b"\x01\x02")).await;
+        assert!(matches!(strange, Err(BadOpening::Refuse(Refusal::Version, _))));
+    }
+
+    #[tokio::test]
+    async fn malformed_and_truncated_greetings_are_refused_or_gone() {
+        let body = codec::encode(&hello()).unwrap();
+        let whole = greeting(PROTOCOL, FINGERPRINT, &body);
+        for cut in 0..whole.len() {
+            assert!(matches!(open(&whole[..cut]).await, Err(BadOpening::Gone(_))), "{cut}");
+        }
+        let trailing = [&body[..], b"x"].concat();
+        let malformed = [
+            b"GET / HTTP/1.1\r\n".to_vec(),
+            greeting(PROTOCOL, FINGERPRINT, &trailing),
+            greeting(PROTOCOL, FINGERPRINT, &[0xff; 30]),
+        ];
+        for bytes in malformed {
+            let refused = open(&bytes).await;
+            assert!(matches!(refused, Err(BadOpening::Refuse(Refusal::Malformed, _))), "{refused:?}");
+        }
+        let mut oversized = greeting(PROTOCOL, FINGERPRINT, b"");
+        oversized[12..16].copy_from_slice(&u32::MAX.to_le_bytes());
+        let refused = open(&oversized).await;
+        assert!(matches!(refused, Err(BadOpening::Refuse(Refusal::Malformed, _))), "{refused:?}");
+    }
+
+    #[test]
+    fn texts_of_guests_are_cut_and_cleaned() {
+        assert_eq!(cut("añb", 2), "a");
+        assert_eq!(printable("a\x1b[31m\n", 4), "a\u{fffd}[3");
+        let bytes = refusal(Refusal::Busy, &"é".repeat(MAX_TEXT));
+        assert!(bytes.len() <= REPLY_PREAMBLE_LEN + MAX_TEXT);
+    }
+}

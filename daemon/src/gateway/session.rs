@@ -1,0 +1,354 @@
+//! One connection, from its first byte to its last.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+use tokio::time::{Instant, timeout};
+use vgpu_proto::cuda::OFFERED_CUDA_VERSION;
+use vgpu_proto::handshake::{
+    CONTROL_HEADER_LEN, ControlHeader, ControlNote, DeviceInfo, Hello, NONCE_LEN, Refusal, Welcome,
+};
+use vgpu_proto::limits::MAX_TEXT;
+use zerocopy::little_endian::U32;
+use zerocopy::{FromBytes, IntoBytes};
+
+use super::caps::Permit;
+use super::conn::Conn;
+use super::nonces::Issued;
+use super::opening::{self, BadOpening, Opening};
+use super::{Peer, Shared};
+use crate::events::Report;
+use crate::mediator::{AdmitRequest, Admitted, GuestEnd, Note, Ready, Refused, VmIdentity};
+use crate::supervisor::log;
+
+/// A guest that does not read what it is told within this is not told.
+const TELL_DEADLINE: Duration = Duration::from_secs(2);
+
+/// After the last word the connection stays open this long, for the guest to read it.
+const LINGER: Duration = Duration::from_secs(2);
+
+/// A session whose data connection has not come after this is ended.
+const DATA_DEADLINE: Duration = Duration::from_secs(10);
+
+/// Notes that may lie unsent before a guest counts as not reading.
+const NOTES: usize = 4;
+
+/// Serves one connection until it is over.
+pub(super) async fn serve(
+    shared: Arc<Shared>,
+    conn: Conn,
+    peer: Peer,
+    identity: Option<VmIdentity>,
+    mut permit: Permit,
+) {
+    let opening = match timeout(shared.handshake_deadline(), opening::read(&conn)).await {
+        Ok(Ok(opening)) => opening,
+        Ok(Err(BadOpening::Gone(_))) => return,
+        Ok(Err(BadOpening::Refuse(code, text))) => {
+            return refuse(&shared, &conn, &peer, identity, Refused { code, text }).await;
+        }
+        Err(_late) => {
+            let text = format!(
+                "the guest did not introduce itself within {} ms (limits.handshake_deadline_ms)",
+                shared.handshake_deadline().as_millis()
+            );
+            let refused = Refused { code: Refusal::Malformed, text };
+            return refuse(&shared, &conn, &peer, identity, refused).await;
+        }
+    };
+    permit.introduced();
+    let Some(identity) = identity else {
+        return refuse(&shared, &conn, &peer, None, unknown_vm(&peer)).await;
+    };
+    match opening {
+        Opening::Data(nonce) => data(&shared, conn, &peer, identity, &nonce).await,
+        Opening::Control(hello) => {
+            if let Err(refused) = control(&shared, &conn, &peer, identity, hello).await {
+                refuse(&shared, &conn, &peer, Some(identity), refused).await;
+            }
+        }
+    }
+}
+
+/// Refuses a connection that is over its bounds, before anything of it was read.
+pub(super) async fn turn_away(
+    shared: Arc<Shared>,
+    conn: Conn,
+    peer: Peer,
+    identity: Option<VmIdentity>,
+    text: String,
+    permit: Permit,
+) {
+    refuse(&shared, &conn, &peer, identity, Refused { code: Refusal::Busy, text }).await;
+    drop(permit);
+}
+
+fn unknown_vm(peer: &Peer) -> Refused {
+    let cure = match peer {
+        Peer::Vsock(cid) => format!("vgpu-admin register-vm --vm-id=<n> --pool=<pool> --cid={cid}"),
+        Peer::Unix(..) => "vgpu-admin register-vm".to_owned(),
+    };
+    let text = format!("no VM is registered for {peer}; on the host: {cure}");
+    Refused { code: Refusal::UnknownVm, text }
+}
+
+async fn refuse(
+    shared: &Shared,
+    conn: &Conn,
+    peer: &Peer,
+    identity: Option<VmIdentity>,
+    refused: Refused,
+) {
+    let vm_id = identity.map(|vm| vm.vm_id);
+    shared.events.report(Report::Refused {
+        vm_id,
+        peer: peer.to_string(),
+        code: code_name(refused.code),
+        message: refused.text.clone(),
+    });
+    if let Some(vm) = identity {
+        let mut delta = crate::model::UsageDelta::default();
+        delta.add.refusals = 1;
+        shared.events.usage(vm.vm_id, vm.generation, &delta);
+    }
+    let bytes = opening::refusal(refused.code, &refused.text);
+    if let Ok(Ok(())) = timeout(TELL_DEADLINE, conn.write_all(&bytes)).await {
+        linger(conn).await;
+    }
+}
+
+/// Lets the peer read what was written before the socket closes: closing with unread input would
+/// reset the connection and could take the last words with it.
+async fn linger(conn: &Conn) {
+    let mut scratch = [0; 4096];
+    let drain = async {
+        let mut left = 64 * 1024_usize;
+        while let Ok(n) = conn.read(&mut scratch).await {
+            left = left.saturating_sub(n);
+            if n == 0 || left == 0 {
+                return;
+            }
+        }
+    };
+    let _ = timeout(LINGER, drain).await;
+}
+
+fn code_name(code: Refusal) -> &'static str {
+    match code {
+        Refusal::Malformed => "malformed",
+        Refusal::Version => "version",
+        Refusal::UnknownVm => "unknown_vm",
+        Refusal::Quarantined => "quarantined",
+        Refusal::SessionLimit => "session_limit",
+        Refusal::Busy => "busy",
+        Refusal::NoGpu => "no_gpu",
+        Refusal::Draining => "draining",
+        Refusal::HostFailure => "host_failure",
+        Refusal::BadNonce => "bad_nonce",
+    }
+}
+
+async fn data(
+    shared: &Shared,
+    conn: Conn,
+    peer: &Peer,
+    identity: VmIdentity,
+    nonce: &[u8; NONCE_LEN],
+) {
+    let Some(session) = shared.nonces.redeem(nonce, identity) else {
+        let text = "the data connection's nonce is unknown, used, or another VM's".to_owned();
+        let refused = Refused { code: Refusal::BadNonce, text };
+        return refuse(shared, &conn, peer, Some(identity), refused).await;
+    };
+    match conn.into_fd() {
+        Ok(fd) => shared.mediator.data(session, fd),
+        Err(e) => {
+            tracing::warn!(session, "the data connection cannot be handed over: {e}");
+            shared.mediator.guest_gone(session, GuestEnd::NoData);
+        }
+    }
+}
+
+/// Admits, starts the worker, welcomes, and then keeps the control connection until the end.
+async fn control(
+    shared: &Arc<Shared>,
+    conn: &Conn,
+    peer: &Peer,
+    identity: VmIdentity,
+    hello: Hello,
+) -> Result<(), Refused> {
+    let (notes, mut noted) = mpsc::channel(NOTES);
+    let request = AdmitRequest { identity, hello, peer: peer.to_string(), notes };
+    let (admitted, ready) = start(shared, identity, request).await?;
+    let session = admitted.session;
+    let welcomed = welcome(shared, conn, identity, &admitted, ready).await;
+    match welcomed {
+        Ok(issued) => {
+            let how = keep(conn, &mut noted, &issued).await;
+            if let Some(how) = how {
+                shared.mediator.guest_gone(session, how);
+            }
+            Ok(())
+        }
+        Err(e) => {
+            tracing::debug!(session, "the guest was gone before its Welcome: {e}");
+            shared.mediator.guest_gone(session, GuestEnd::Vanished);
+            Ok(())
+        }
+    }
+}
+
+/// Admits the guest and starts its worker.
+async fn start(
+    shared: &Arc<Shared>,
+    identity: VmIdentity,
+    request: AdmitRequest,
+) -> Result<(Admitted, Ready), Refused> {
+    let begun = Instant::now();
+    let deadline = Duration::from_millis(shared.config().worker.start_deadline_ms);
+    let admission = shared.mediator.admit(request).await?;
+    let admitted = admission.admitted().clone();
+    let (launcher, order) = (shared.launcher.clone(), admitted.clone());
+    let launched = tokio::task::spawn_blocking(move || {
+        launcher.launch(order.session, identity.vm_id, &order.gpu, order.memory_quota)
+    })
+    .await
+    .unwrap_or_else(|e| Err(format!("the start of the worker failed: {e}")));
+    let launched = match launched {
+        Ok(launched) => launched,
+        Err(why) => {
+            let refused = host_failure(&why);
+            admission.abandon(why);
+            return Err(refused);
+        }
+    };
+    tokio::spawn(log::relay(launched.log, admitted.session, identity.vm_id));
+    let ready = admission.attach(launched.worker, launched.start);
+    match timeout(deadline.saturating_sub(begun.elapsed()), ready).await {
+        Ok(Ok(Ok(ready))) => Ok((admitted, ready)),
+        Ok(Ok(Err(why))) => Err(host_failure(&why)),
+        Ok(Err(_stopped)) => Err(Refused::draining()),
+        Err(_late) => {
+            let session = admitted.session;
+            let why = format!(
+                "the worker was not ready within {} ms (worker.start_deadline_ms)",
+                deadline.as_millis()
+            );
+            shared.events.report(Report::WorkerFailed {
+                vm_id: Some(identity.vm_id),
+                session_id: Some(session),
+                message: format!("Session {session} of VM {}: {why}", identity.vm_id),
+            });
+            shared.mediator.guest_gone(session, GuestEnd::Vanished);
+            Err(host_failure(&why))
+        }
+    }
+}
+
+fn host_failure(why: &str) -> Refused {
+    Refused { code: Refusal::HostFailure, text: format!("the host could not start a session: {why}") }
+}
+
+async fn welcome(
+    shared: &Shared,
+    conn: &Conn,
+    identity: VmIdentity,
+    admitted: &Admitted,
+    ready: Ready,
+) -> io::Result<Issued> {
+    let issued = shared.nonces.issue(admitted.session, identity)?;
+    let quota = admitted.memory_quota;
+    let within_quota = |mut device: DeviceInfo| {
+        if quota > 0 {
+            device.total_memory = device.total_memory.min(quota);
+        }
+        device
+    };
+    let welcome = Welcome {
+        session: admitted.session,
+        nonce: issued.nonce(),
+        daemon_version: crate::VERSION.to_owned(),
+        cuda_version: ready.driver_version.min(OFFERED_CUDA_VERSION),
+        devices: ready.devices.into_iter().map(within_quota).collect(),
+        depth_calls: admitted.depth_calls,
+        depth_bytes: admitted.depth_bytes,
+    };
+    let bytes = opening::welcome(&welcome).map_err(io::Error::other)?;
+    match timeout(TELL_DEADLINE, conn.write_all(&bytes)).await {
+        Ok(written) => written.map(|()| issued),
+        Err(_late) => Err(io::ErrorKind::TimedOut.into()),
+    }
+}
+
+/// Watches the control connection. Returns how the guest's side ended, or `None` when the session was
+/// ended by the host, and the guest was told as well as it could be.
+async fn keep(conn: &Conn, noted: &mut mpsc::Receiver<Note>, issued: &Issued) -> Option<GuestEnd> {
+    let mut incoming = Incoming::default();
+    let data_due = tokio::time::sleep(DATA_DEADLINE);
+    tokio::pin!(data_due);
+    let mut data_came = false;
+    loop {
+        tokio::select! {
+            note = noted.recv() => match note {
+                Some(Note::Draining(text)) => {
+                    if tell(conn, ControlNote::Draining, 0, &text).await.is_err() {
+                        return Some(GuestEnd::Vanished);
+                    }
+                }
+                Some(Note::Ended(code, text)) => {
+                    if tell(conn, ControlNote::Ended, code.0, &text).await.is_ok() {
+                        linger(conn).await;
+                    }
+                    return None;
+                }
+                None => return None,
+            },
+            end = incoming.next(conn) => return Some(end),
+            () = &mut data_due, if !data_came => {
+                data_came = true;
+                if issued.is_open() {
+                    return Some(GuestEnd::NoData);
+                }
+            }
+        }
+    }
+}
+
+async fn tell(conn: &Conn, kind: ControlNote, code: u32, text: &str) -> io::Result<()> {
+    let text = opening::cut(text, MAX_TEXT);
+    let header = ControlHeader {
+        kind: U32::new(kind as u32),
+        code: U32::new(code),
+        text_len: U32::new(u32::try_from(text.len()).unwrap_or(0)),
+    };
+    let bytes = [header.as_bytes(), text.as_bytes()].concat();
+    match timeout(TELL_DEADLINE, conn.write_all(&bytes)).await {
+        Ok(written) => written,
+        Err(_late) => Err(io::ErrorKind::TimedOut.into()),
+    }
+}
+
+/// What the guest says after its Hello: at most one Goodbye. Keeps what was read across a select.
+#[derive(Debug, Default)]
+struct Incoming {
+    header: [u8; CONTROL_HEADER_LEN],
+    filled: usize,
+}
+
+impl Incoming {
+    async fn next(&mut self, conn: &Conn) -> GuestEnd {
+        while self.filled < self.header.len() {
+            match conn.read(&mut self.header[self.filled..]).await {
+                Ok(0) | Err(_) => return GuestEnd::Vanished,
+                Ok(n) => self.filled += n,
+            }
+        }
+        let kind = ControlHeader::read_from_bytes(&self.header).map(|h| h.kind.get());
+        match kind.ok().and_then(ControlNote::from_kind) {
+            Some(ControlNote::Goodbye) => GuestEnd::Goodbye,
+            _ => GuestEnd::Broken,
+        }
+    }
+}

@@ -1,0 +1,331 @@
+//! The mediator's thread: takes what happened, in order, and lets the scheduler decide.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use crossbeam::channel::{Receiver, unbounded};
+use vgpu_proto::limits::MAX_WORKER_MESSAGE;
+use vgpu_sched::{Action, Event, GpuId, Scheduler, SessionId};
+
+use super::books::Books;
+use super::handle::{Command, MediatorHandle, Pong, Refused};
+use super::meter::Meter;
+use super::reactor::{Due, Reactor, Source, now_ns};
+use super::session::Session;
+use crate::config::Config;
+use crate::events::EventSink;
+use crate::mediation::GpuCheck;
+use crate::model::{GpuRecord, Histogram};
+use crate::supervisor::leftover::WorkerBook;
+
+/// Runs a canary on a GPU, in a process with a deadline.
+pub type Canary =
+    Arc<dyn Fn(GpuRecord) -> Pin<Box<dyn Future<Output = GpuCheck> + Send>> + Send + Sync>;
+
+/// Messages taken from one worker before the others have their turn.
+const MESSAGES_AT_ONCE: usize = 64;
+
+/// Commands taken before the workers have their turn.
+const COMMANDS_AT_ONCE: usize = 256;
+
+const TICK_NS: u64 = vgpu_sched::SECONDS;
+
+/// What the mediator is made of.
+pub struct MediatorSettings {
+    /// The configuration.
+    pub config: Arc<Config>,
+    /// Where to tell what happened.
+    pub events: EventSink,
+    /// Where workers are written down.
+    pub book: WorkerBook,
+    /// Checks a GPU after a kill.
+    pub canary: Canary,
+    /// Where canaries run.
+    pub runtime: tokio::runtime::Handle,
+    /// GPUs on which a worker of an earlier vgpud may still run.
+    pub unverified: BTreeSet<String>,
+    /// How many such workers there are.
+    pub leftovers: u32,
+    /// The first session number: above every one of earlier runs.
+    pub first_session: u64,
+    /// The first lease epoch: above every one of earlier runs.
+    pub first_epoch: u64,
+}
+
+/// The running mediator.
+#[derive(Debug)]
+pub struct Mediator {
+    handle: MediatorHandle,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Mediator {
+    /// Starts the mediator's thread.
+    ///
+    /// # Errors
+    /// When the thread, or what it waits with, cannot be made.
+    pub fn start(settings: MediatorSettings) -> io::Result<Mediator> {
+        let reactor = Reactor::new()?;
+        let (commands, inbox) = unbounded();
+        let handle = MediatorHandle::new(commands, reactor.waker());
+        let actor = Actor::new(settings, reactor, inbox, handle.clone());
+        let thread = std::thread::Builder::new()
+            .name("vgpud-mediator".into())
+            .spawn(move || actor.run())?;
+        Ok(Mediator { handle, thread: Some(thread) })
+    }
+
+    /// How to speak with it.
+    #[must_use]
+    pub fn handle(&self) -> MediatorHandle {
+        self.handle.clone()
+    }
+
+    /// Ends the thread; workers that still run end because their control sockets close.
+    pub fn stop(mut self) {
+        let _ = self.handle.tell(Command::Stop);
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            tracing::error!("the mediator's thread panicked");
+        }
+    }
+}
+
+pub(super) struct Actor {
+    pub(super) scheduler: Scheduler,
+    pub(super) books: Books,
+    pub(super) sessions: BTreeMap<u64, Session>,
+    pub(super) reactor: Reactor,
+    pub(super) events: EventSink,
+    pub(super) book: WorkerBook,
+    pub(super) canary: Canary,
+    pub(super) runtime: tokio::runtime::Handle,
+    pub(super) handle: MediatorHandle,
+    pub(super) meter: Meter,
+    pub(super) next_session: u64,
+    /// Why nobody is admitted any more.
+    pub(super) draining: Option<String>,
+    /// The configuration has been taken over.
+    pub(super) serving: bool,
+    /// Workers of an earlier vgpud that still run.
+    pub(super) leftovers: u32,
+    /// The answer to the session that is being added.
+    pub(super) admission: Option<Result<GpuId, Refused>>,
+    /// What the last canary of a GPU said, when it failed.
+    pub(super) canary_said: BTreeMap<GpuId, String>,
+    pub(super) decisions: u64,
+    pub(super) decision_time: Histogram,
+    inbox: Receiver<Command>,
+    queue: VecDeque<Event>,
+    actions: Vec<Action>,
+    settling: bool,
+    timer_ns: u64,
+    buffer: Vec<u8>,
+    running: bool,
+}
+
+impl Actor {
+    fn new(
+        settings: MediatorSettings,
+        mut reactor: Reactor,
+        inbox: Receiver<Command>,
+        handle: MediatorHandle,
+    ) -> Actor {
+        let worker = &settings.config.worker;
+        let scheduler = Scheduler::new(vgpu_sched::Config {
+            first_epoch: settings.first_epoch,
+            verify_ns: worker.kill_verify_ms.saturating_mul(vgpu_sched::MILLIS),
+            ..vgpu_sched::Config::default()
+        });
+        reactor.at(now_ns() + TICK_NS, Due::Tick);
+        Actor {
+            scheduler,
+            books: Books::new(settings.config, settings.unverified),
+            sessions: BTreeMap::new(),
+            reactor,
+            events: settings.events,
+            book: settings.book,
+            canary: settings.canary,
+            runtime: settings.runtime,
+            handle,
+            meter: Meter::default(),
+            next_session: settings.first_session.max(1),
+            draining: None,
+            leftovers: settings.leftovers,
+            serving: false,
+            admission: None,
+            canary_said: BTreeMap::new(),
+            decisions: 0,
+            decision_time: Histogram::default(),
+            inbox,
+            queue: VecDeque::new(),
+            actions: Vec::new(),
+            settling: false,
+            timer_ns: u64::MAX,
+            buffer: Vec::with_capacity(MAX_WORKER_MESSAGE),
+            running: true,
+        }
+    }
+
+    fn run(mut self) {
+        // Wake-ups within a microsecond instead of the default 50 (prctl PR_SET_TIMERSLACK).
+        if let Err(e) = nix::sys::prctl::set_timerslack(1) {
+            tracing::debug!("the timer slack stays: {e}");
+        }
+        let mut found = Vec::new();
+        while self.running {
+            self.reactor.arm(self.timer_ns);
+            self.reactor.ready(false, &mut found);
+            self.take(&found);
+            self.take_commands();
+            self.take_due(&mut found);
+        }
+    }
+
+    /// Hears workers and sees their deaths. Deaths come last: what a worker said before it died counts.
+    fn take(&mut self, found: &[Source]) {
+        for source in found {
+            match *source {
+                Source::Worker(session) => self.hear(session, MESSAGES_AT_ONCE),
+                Source::Timer => self.reactor.fired(),
+                Source::Wake | Source::Death(_) => {}
+            }
+        }
+        for source in found {
+            if let Source::Death(session) = *source {
+                self.died(session);
+            }
+        }
+    }
+
+    fn take_commands(&mut self) {
+        for _ in 0..COMMANDS_AT_ONCE {
+            match self.inbox.try_recv() {
+                Ok(Command::Stop) => self.running = false,
+                Ok(command) => self.obey(command),
+                Err(_) => return,
+            }
+        }
+        // More may wait, and the counter was read already.
+        if !self.inbox.is_empty() {
+            let _ = self.reactor.waker().write(1);
+        }
+    }
+
+    fn take_due(&mut self, found: &mut Vec<Source>) {
+        let now = now_ns();
+        while let Some(due) = self.reactor.take_due(now) {
+            match due {
+                Due::Kill(session) => self.kill_now(session),
+                Due::Stuck(session) => self.is_stuck(session),
+                Due::Listen(session) => self.listen_again(session),
+                Due::Tick => {
+                    self.tick();
+                    self.reactor.at(now + TICK_NS, Due::Tick);
+                }
+            }
+        }
+        if self.timer_ns > now {
+            return;
+        }
+        // The scheduler's rule: what is known already comes before the timer, so that a limit never
+        // fires on a report that lies unread.
+        self.reactor.ready(true, found);
+        self.take(found);
+        self.report_progress();
+        self.timer_ns = u64::MAX;
+        self.feed(Event::Timer);
+    }
+
+    fn report_progress(&mut self) {
+        let holders: Vec<(u64, u64, u64)> = self
+            .sessions
+            .values()
+            .filter(|session| session.lease.is_some())
+            .filter_map(|session| {
+                let hints = session.worker.as_ref()?.pages.end().hints();
+                Some((session.id, hints.submitted, hints.completed))
+            })
+            .collect();
+        for (session, submitted, completed) in holders {
+            self.feed(Event::Progress { session: SessionId(session), submitted, completed });
+        }
+    }
+
+    /// Gives the scheduler an event, and carries out what it decides, with all that follows. From
+    /// within an action the event waits until the present event's actions are all carried out.
+    pub(super) fn feed(&mut self, event: Event) {
+        self.queue.push_back(event);
+        if self.settling {
+            return;
+        }
+        self.settling = true;
+        while let Some(event) = self.queue.pop_front() {
+            let begun = now_ns();
+            let mut actions = std::mem::take(&mut self.actions);
+            self.scheduler.handle(begun, event, &mut actions);
+            self.decisions += 1;
+            self.decision_time.record(now_ns().saturating_sub(begun));
+            for action in actions.drain(..) {
+                self.carry_out(action);
+            }
+            self.actions = actions;
+        }
+        self.settling = false;
+    }
+
+    pub(super) fn set_timer(&mut self, at_ns: u64) {
+        self.timer_ns = at_ns;
+    }
+
+    /// Takes what a worker has said.
+    pub(super) fn hear(&mut self, id: u64, most: usize) {
+        let mut buffer = std::mem::take(&mut self.buffer);
+        for _ in 0..most {
+            let Some(session) = self.sessions.get_mut(&id) else { break };
+            let Some(worker) = &session.worker else { break };
+            if session.hearing.paused {
+                break;
+            }
+            let received = worker.channel.receive(&mut buffer);
+            if let Some(until) = session.hearing.hears(now_ns()) {
+                self.stop_listening(id, until);
+            }
+            if !self.received(id, received) {
+                break;
+            }
+        }
+        self.buffer = buffer;
+    }
+
+    fn stop_listening(&mut self, id: u64, until_ns: u64) {
+        let Some(session) = self.sessions.get_mut(&id) else { return };
+        if let Some(worker) = &session.worker {
+            self.reactor.forget(&worker.channel);
+            session.hearing.paused = true;
+            self.reactor.at(until_ns, Due::Listen(id));
+            tracing::debug!(session = id, "the worker says too much and is not heard for a while");
+        }
+    }
+
+    fn listen_again(&mut self, id: u64) {
+        let Some(session) = self.sessions.get_mut(&id) else { return };
+        if let Some(worker) = session.worker.as_ref().filter(|_| session.hearing.paused) {
+            session.hearing.paused = false;
+            if let Err(e) = self.reactor.watch(&worker.channel, Source::Worker(id)) {
+                tracing::warn!(session = id, "the worker cannot be heard: {e}");
+            }
+        }
+    }
+
+    /// The proof that the mediator lives, and what the daemon's housekeeping needs.
+    pub(super) fn pong(&self) -> Pong {
+        let open = self.sessions.values().filter(|s| !s.is_ending()).count();
+        Pong { open, known: self.sessions.len(), next_session: self.next_session }
+    }
+}

@@ -1,0 +1,224 @@
+//! GPUs, pools and VMs as they are configured, and as the scheduler wants them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use vgpu_proto::api::{GpuSource, GpuState, PoolPolicy, Priority, Weights};
+use vgpu_sched::{
+    Aging, Class, ClassWeights, GpuConfig, GpuHealth, GpuId, LimitOverride, Limits, MICROS, MILLIS,
+    Policy, PoolConfig, PoolId, Rate, SECONDS, VmConfig, VmId,
+};
+
+use super::VmIdentity;
+use crate::config::Config;
+use crate::model::{EffectiveLimits, GpuRecord, PoolRecord, VmRecord};
+
+/// A context's memory on a hardware GPU before the first one was measured; CUDA 12 on data-centre
+/// GPUs takes 300 to 600 MB.
+const CONTEXT_GUESS: u64 = 512 << 20;
+
+/// What is configured.
+#[derive(Debug)]
+pub(super) struct Books {
+    pub(super) config: Arc<Config>,
+    pub(super) gpus: BTreeMap<u32, GpuRecord>,
+    pub(super) pools: BTreeMap<String, Pool>,
+    pub(super) vms: BTreeMap<u32, VmRecord>,
+    /// (GPU UUID, pool).
+    pub(super) assigned: BTreeSet<(String, String)>,
+    /// GPUs on which a worker of an earlier vgpud may still run.
+    pub(super) unverified: BTreeSet<String>,
+    contexts: BTreeMap<u32, u64>,
+    next_pool: u32,
+}
+
+/// A pool, with its name for the scheduler.
+#[derive(Debug, Clone)]
+pub(super) struct Pool {
+    pub(super) id: PoolId,
+    pub(super) record: PoolRecord,
+}
+
+impl Books {
+    pub(super) fn new(config: Arc<Config>, unverified: BTreeSet<String>) -> Books {
+        Books {
+            config,
+            gpus: BTreeMap::new(),
+            pools: BTreeMap::new(),
+            vms: BTreeMap::new(),
+            assigned: BTreeSet::new(),
+            unverified,
+            contexts: BTreeMap::new(),
+            next_pool: 1,
+        }
+    }
+
+    pub(super) fn gpu_by_uuid(&self, uuid: &str) -> Option<&GpuRecord> {
+        self.gpus.values().find(|gpu| gpu.seen.uuid == uuid)
+    }
+
+    pub(super) fn gpu(&self, gpu: GpuId) -> Option<&GpuRecord> {
+        self.gpus.get(&gpu.0)
+    }
+
+    pub(super) fn vm(&self, identity: VmIdentity) -> Option<&VmRecord> {
+        self.vms.get(&identity.vm_id).filter(|vm| vm.generation == identity.generation)
+    }
+
+    /// The registration behind the scheduler's name.
+    pub(super) fn identity(&self, vm: VmId) -> Option<VmIdentity> {
+        self.vms.get(&vm.0).map(identity_of)
+    }
+
+    pub(super) fn is_assigned(&self, gpu_uuid: &str, pool: &str) -> bool {
+        self.assigned.contains(&(gpu_uuid.to_owned(), pool.to_owned()))
+    }
+
+    /// The scheduler's name for a new pool.
+    pub(super) fn new_pool_id(&mut self) -> PoolId {
+        let id = PoolId(self.next_pool);
+        self.next_pool += 1;
+        id
+    }
+
+    /// Whether a GPU may be used, as the scheduler counts it.
+    pub(super) fn health(&self, gpu: &GpuRecord) -> GpuHealth {
+        match gpu.state {
+            GpuState::Vanished => GpuHealth::Lost,
+            _ if self.unverified.contains(&gpu.seen.uuid) => GpuHealth::Unverified,
+            GpuState::Ready => GpuHealth::Healthy,
+            GpuState::Draining => GpuHealth::Draining,
+            GpuState::Suspect => GpuHealth::Suspect,
+        }
+    }
+
+    /// What a context takes on this GPU, now measured. True: that is news.
+    pub(super) fn measured_context(&mut self, gpu_id: u32, bytes: u64) -> bool {
+        self.contexts.insert(gpu_id, bytes) != Some(bytes)
+    }
+
+    pub(super) fn gpu_config(&self, gpu: &GpuRecord) -> GpuConfig {
+        let guess = if gpu.seen.source == GpuSource::Soft { 0 } else { CONTEXT_GUESS };
+        GpuConfig {
+            memory_bytes: gpu.seen.memory_bytes,
+            context_bytes: self.contexts.get(&gpu.gpu_id).copied().unwrap_or(guess),
+            overcommit: false,
+        }
+    }
+
+    /// The limits in force of a VM.
+    pub(super) fn limits(&self, vm: &VmRecord) -> EffectiveLimits {
+        let settings = self.pools.get(&vm.pool).map(|pool| &pool.record.settings);
+        let fallback;
+        let settings = match settings {
+            Some(settings) => settings,
+            None => {
+                fallback = self.config.defaults.pool_settings();
+                &fallback
+            }
+        };
+        vm.effective_limits(&self.config.defaults.vm, settings)
+    }
+
+    /// A VM's settings; `None` while its pool is unknown.
+    pub(super) fn vm_config(&self, vm: &VmRecord) -> Option<VmConfig> {
+        let pool = self.pools.get(&vm.pool)?;
+        let limits = self.limits(vm);
+        let mut config = VmConfig::new(pool.id, class(vm.priority));
+        config.factor_milli = vm.factor_percent.saturating_mul(10);
+        config.soft_limit = limit_override(vm.limits.soft_limit_ms);
+        config.hard_limit = limit_override(vm.limits.hard_limit_ms);
+        config.limits = Limits {
+            calls: rate(limits.calls_per_s, limits.calls_burst),
+            bytes: rate(limits.bytes_per_s, limits.bytes_burst),
+            gpu_time: limits.gpu_ms_per_s.map(|ms| {
+                let per_second = ms.saturating_mul(MILLIS);
+                // A tenth of a second's worth at once: short bursts pass, long ones are spread.
+                Rate { per_second, burst: per_second / 10 }
+            }),
+            depth_calls: limits.queue_calls,
+            depth_bytes: limits.queue_bytes,
+            sessions: limits.sessions.map(|n| u32::try_from(n).unwrap_or(u32::MAX)),
+            memory_bytes: limits.memory_bytes,
+        };
+        Some(config)
+    }
+}
+
+/// The scheduler's name for a VM. Which registration is meant is our books' business: a number that is
+/// registered anew is removed and added there.
+pub(super) fn vm_id(identity: VmIdentity) -> VmId {
+    VmId(identity.vm_id)
+}
+
+pub(super) fn identity_of(vm: &VmRecord) -> VmIdentity {
+    VmIdentity { vm_id: vm.vm_id, generation: vm.generation }
+}
+
+/// A pool's settings, with the weights in force in it.
+pub(super) fn pool_config(pool: &PoolRecord, weights: &Weights) -> PoolConfig {
+    let s = &pool.settings;
+    let limit = |ms: u64| (ms > 0).then(|| ms.saturating_mul(MILLIS));
+    let weights = [weights.low, weights.medium, weights.high, weights.critical];
+    PoolConfig {
+        policy: match s.policy {
+            PoolPolicy::Weighted => Policy::Weighted,
+            PoolPolicy::Strict => Policy::Strict,
+            PoolPolicy::Fifo => Policy::Fifo,
+        },
+        slice_ns: s.slice_us.saturating_mul(MICROS),
+        hold_ns: s.idle_hold_us.saturating_mul(MICROS),
+        aging: limit(s.aging_ms).map(|step| Aging { after_ns: step, step_ns: step }),
+        class_weights: Some(ClassWeights { weights }),
+        soft_limit_ns: limit(s.soft_limit_ms),
+        hard_limit_ns: limit(s.hard_limit_ms),
+        // While others wait even an unlimited turn ends: by the pool's limit, else after 10 s.
+        contended_limit_ns: limit(s.hard_limit_ms).unwrap_or(10 * SECONDS),
+        // Counted by the mediator, which remembers strikes over restarts.
+        strike_limit: None,
+        ..PoolConfig::default()
+    }
+}
+
+fn class(priority: Priority) -> Class {
+    match priority {
+        Priority::Low => Class::Low,
+        Priority::Medium => Class::Medium,
+        Priority::High => Class::High,
+        Priority::Critical => Class::Critical,
+    }
+}
+
+fn limit_override(own_ms: Option<u64>) -> LimitOverride {
+    match own_ms {
+        None => LimitOverride::Inherit,
+        Some(0) => LimitOverride::Unlimited,
+        Some(ms) => LimitOverride::At(ms.saturating_mul(MILLIS)),
+    }
+}
+
+fn rate(per_second: Option<u64>, burst: Option<u64>) -> Option<Rate> {
+    let per_second = per_second?;
+    Some(Rate { per_second, burst: burst.unwrap_or(per_second) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn zero_switches_limits_and_aging_off() {
+        let settings = vgpu_proto::api::PoolSettings {
+            hard_limit_ms: 0,
+            aging_ms: 0,
+            ..Default::default()
+        };
+        let record = PoolRecord { name: "A".into(), settings, created_unix_ms: 0 };
+        let config = pool_config(&record, &Weights { high: 7, ..Weights::default() });
+        assert_eq!(config.hard_limit_ns, None);
+        assert_eq!(config.contended_limit_ns, 10 * SECONDS);
+        assert_eq!(config.aging, None);
+        assert_eq!(config.class_weights, Some(ClassWeights { weights: [1, 4, 7, 64] }));
+        assert_eq!(config.soft_limit_ns, Some(2 * SECONDS));
+    }
+}

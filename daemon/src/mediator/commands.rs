@@ -1,0 +1,440 @@
+//! What the mediator is asked to do.
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use tokio::sync::oneshot;
+use vgpu_proto::cuda::CuResult;
+use vgpu_proto::handshake::Refusal;
+use vgpu_proto::limits::{DEPTH_BYTES, DEPTH_CALLS};
+use vgpu_proto::worker::{Start, ToWorker};
+use vgpu_sched::{Event, GpuHealth, GpuId, SessionId};
+
+use super::actor::Actor;
+use super::books::{self, Pool, identity_of};
+use super::handle::{AdmitRequest, Admitted, Command, GuestEnd, Ready, Refused};
+use super::reactor::{Source, now_ns};
+use super::session::{About, Hearing, Phase, Session};
+use crate::events::{EndCause, Report};
+use crate::gateway::opening::printable;
+use crate::mediation::{Change, MediationError};
+use crate::model::{AssignmentRecord, GpuRecord, PoolRecord, UsageDelta, VmRecord, now_unix_ms};
+use crate::supervisor::spawn::{Worker, reap_soon};
+
+impl Actor {
+    pub(super) fn obey(&mut self, command: Command) {
+        match command {
+            Command::Apply(changes, done) => {
+                for change in changes {
+                    self.apply(change);
+                }
+                self.serving = true;
+                let _ = done.send(());
+            }
+            Command::Reconfigure(config, done) => {
+                self.books.config = config;
+                self.set_all_vms();
+                let _ = done.send(());
+            }
+            Command::Admit(request, answer) => self.admit(*request, answer),
+            Command::Attach { session, worker, start, ready } => {
+                self.attach(session, *worker, start, ready);
+            }
+            Command::Abandon { session, why } => self.abandon(session, why),
+            Command::Data { session, fd } => self.data(session, fd),
+            Command::GuestGone { session, how } => self.guest_gone(session, how),
+            Command::KillSession { session, reason, answer } => {
+                let _ = answer.send(self.kill_session(session, reason));
+            }
+            Command::Snapshot(answer) => {
+                let _ = answer.send(self.snapshot());
+            }
+            Command::CanaryDone { gpu_id, check } => self.canary_done(GpuId(gpu_id), check),
+            Command::Verified { gpu_uuids, left } => self.verified(&gpu_uuids, left),
+            Command::Drain { reason } => self.drain(reason),
+            Command::EndAll { reason } => self.end_all(&reason),
+            Command::Ping(answer) => {
+                let _ = answer.send(self.pong());
+            }
+            // Taken by the loop.
+            Command::Stop => {}
+        }
+    }
+
+    fn apply(&mut self, change: Change) {
+        match change {
+            Change::GpuInventory(gpus) => self.inventory(gpus),
+            Change::PoolUpserted { pool, weights } => self.pool_upserted(pool, weights),
+            Change::PoolDeleted { name } => {
+                if let Some(pool) = self.books.pools.remove(&name) {
+                    self.feed(Event::RemovePool { pool: pool.id });
+                }
+            }
+            Change::GpuAssigned(assignment) => self.assigned(assignment),
+            Change::GpuUnassigned(assignment) => self.unassigned(&assignment),
+            Change::VmUpserted { vm, debt_ns } => self.vm_upserted(vm, debt_ns),
+            Change::VmRemoved { vm_id, generation } => {
+                let known = self.books.vms.get(&vm_id);
+                if known.is_some_and(|vm| vm.generation == generation) {
+                    self.remove_vm(vm_id);
+                }
+            }
+        }
+    }
+
+    fn inventory(&mut self, gpus: Vec<GpuRecord>) {
+        let gone: Vec<u32> = self
+            .books
+            .gpus
+            .keys()
+            .copied()
+            .filter(|id| !gpus.iter().any(|gpu| gpu.gpu_id == *id))
+            .collect();
+        for gpu_id in gone {
+            self.books.gpus.remove(&gpu_id);
+            self.feed(Event::RemoveGpu { gpu: GpuId(gpu_id) });
+        }
+        for gpu in gpus {
+            let (id, config) = (GpuId(gpu.gpu_id), self.books.gpu_config(&gpu));
+            let health = self.books.health(&gpu);
+            match self.books.gpus.insert(gpu.gpu_id, gpu) {
+                None => self.feed(Event::AddGpu { gpu: id, config, health }),
+                Some(before) => {
+                    if self.books.gpu_config(&before) != config {
+                        self.feed(Event::SetGpu { gpu: id, config });
+                    }
+                    if self.books.health(&before) != health {
+                        self.feed(Event::GpuState { gpu: id, health });
+                    }
+                }
+            }
+        }
+    }
+
+    fn pool_upserted(&mut self, record: PoolRecord, weights: vgpu_proto::api::Weights) {
+        let config = books::pool_config(&record, &weights);
+        let name = record.name.clone();
+        match self.books.pools.get_mut(&name) {
+            Some(pool) => {
+                pool.record = record;
+                let pool = pool.id;
+                self.feed(Event::SetPool { pool, config });
+            }
+            None => {
+                let id = self.books.new_pool_id();
+                self.books.pools.insert(name, Pool { id, record });
+                self.feed(Event::AddPool { pool: id, config });
+            }
+        }
+    }
+
+    fn set_all_vms(&mut self) {
+        let vms: Vec<_> = self
+            .books
+            .vms
+            .values()
+            .filter_map(|vm| Some((books::vm_id(identity_of(vm)), self.books.vm_config(vm)?)))
+            .collect();
+        for (vm, config) in vms {
+            self.feed(Event::SetVm { vm, config });
+        }
+    }
+
+    fn assigned(&mut self, assignment: AssignmentRecord) {
+        let ids = self.ids_of(&assignment);
+        let new = self.books.assigned.insert((assignment.gpu_uuid, assignment.pool));
+        if let Some((gpu, pool)) = ids.filter(|_| new) {
+            self.feed(Event::AssignGpu { gpu, pool });
+        }
+    }
+
+    fn unassigned(&mut self, assignment: &AssignmentRecord) {
+        let key = (assignment.gpu_uuid.clone(), assignment.pool.clone());
+        if !self.books.assigned.remove(&key) {
+            return;
+        }
+        if let Some((gpu, pool)) = self.ids_of(assignment) {
+            self.feed(Event::UnassignGpu { gpu, pool });
+        }
+        let books = &self.books;
+        let of_pool = |s: &Session| {
+            books.vm(s.vm).is_some_and(|vm| vm.pool == assignment.pool)
+                && s.gpu_uuid == assignment.gpu_uuid
+        };
+        let sessions: Vec<u64> =
+            self.sessions.values().filter(|s| of_pool(s)).map(|s| s.id).collect();
+        let text = format!("the GPU no longer serves pool {}", assignment.pool);
+        self.end_by_administrator(&sessions, &text);
+    }
+
+    fn ids_of(&self, assignment: &AssignmentRecord) -> Option<(GpuId, vgpu_sched::PoolId)> {
+        let gpu = self.books.gpu_by_uuid(&assignment.gpu_uuid)?.gpu_id;
+        Some((GpuId(gpu), self.books.pools.get(&assignment.pool)?.id))
+    }
+
+    fn vm_upserted(&mut self, vm: VmRecord, debt_ns: Option<u64>) {
+        let before = self.books.vms.get(&vm.vm_id).cloned();
+        if before.as_ref().is_some_and(|old| old.generation != vm.generation) {
+            self.remove_vm(vm.vm_id);
+        }
+        let before = before.filter(|old| old.generation == vm.generation);
+        let (identity, quarantined) = (identity_of(&vm), vm.quarantine.is_some());
+        let id = books::vm_id(identity);
+        let Some(config) = self.books.vm_config(&vm) else {
+            // The catalog never lets a VM name a pool that does not exist.
+            tracing::error!(vm = vm.vm_id, pool = %vm.pool, "the VM's pool is unknown");
+            return;
+        };
+        self.books.vms.insert(vm.vm_id, vm.clone());
+        match &before {
+            None => {
+                let debt_ns = debt_ns.unwrap_or(0);
+                self.feed(Event::AddVm { vm: id, config, debt_ns });
+            }
+            Some(_) => self.feed(Event::SetVm { vm: id, config }),
+        }
+        let was = before.as_ref().is_some_and(|old| old.quarantine.is_some());
+        if quarantined != was {
+            self.feed(Event::SetQuarantine { vm: id, on: quarantined });
+        }
+        if let Some(before) = before {
+            self.end_what_changed(&before, &vm);
+        }
+    }
+
+    /// Ends the sessions that a changed VM may not have any more.
+    fn end_what_changed(&mut self, before: &VmRecord, vm: &VmRecord) {
+        let identity = identity_of(vm);
+        let moved_door = (before.cid, &before.socket, before.peer_uid)
+            != (vm.cid, &vm.socket, vm.peer_uid);
+        let books = &self.books;
+        let may_stay = |s: &Session| !moved_door && books.is_assigned(&s.gpu_uuid, &vm.pool);
+        let sessions: Vec<u64> = self
+            .sessions
+            .values()
+            .filter(|s| s.vm == identity && !may_stay(s))
+            .map(|s| s.id)
+            .collect();
+        let text = if moved_door {
+            "the VM's address was changed on the host".to_owned()
+        } else {
+            format!("the VM was moved to pool {}", vm.pool)
+        };
+        self.end_by_administrator(&sessions, &text);
+    }
+
+    fn remove_vm(&mut self, vm_id: u32) {
+        let Some(vm) = self.books.vms.remove(&vm_id) else { return };
+        let identity = identity_of(&vm);
+        self.flush_usage(identity);
+        self.feed(Event::RemoveVm { vm: books::vm_id(identity) });
+        self.meter.forget(identity);
+    }
+
+    fn end_by_administrator(&mut self, sessions: &[u64], text: &str) {
+        for &session in sessions {
+            self.end(session, EndCause::Administrator, CuResult::DEVICE_UNAVAILABLE, text);
+        }
+    }
+
+    fn admit(&mut self, request: AdmitRequest, answer: oneshot::Sender<Result<Admitted, Refused>>) {
+        let result = self.try_admit(request);
+        let session = result.as_ref().ok().map(|admitted| admitted.session);
+        if answer.send(result).is_err()
+            && let Some(session) = session
+        {
+            self.abandon(session, None);
+        }
+    }
+
+    fn try_admit(&mut self, request: AdmitRequest) -> Result<Admitted, Refused> {
+        if self.draining.is_some() {
+            return Err(Refused::draining());
+        }
+        let Some(vm) = self.books.vm(request.identity).cloned() else {
+            let text = format!("VM {} is not registered on this host", request.identity.vm_id);
+            return Err(Refused { code: Refusal::UnknownVm, text });
+        };
+        if let Some(quarantine) = &vm.quarantine {
+            let text = format!(
+                "VM {} is quarantined: {}; on the host: vgpu-admin release --vm-id={}",
+                vm.vm_id, quarantine.reason, vm.vm_id
+            );
+            return Err(Refused { code: Refusal::Quarantined, text });
+        }
+        let id = self.next_session;
+        self.next_session += 1;
+        self.admission = None;
+        let vm_id = books::vm_id(request.identity);
+        self.feed(Event::SessionAdded { session: SessionId(id), vm: vm_id });
+        let gpu = match self.admission.take() {
+            Some(Ok(gpu)) => gpu,
+            Some(Err(refused)) => return Err(refused),
+            None => {
+                let text = "the scheduler gave no answer; see vgpud's log".to_owned();
+                return Err(Refused { code: Refusal::HostFailure, text });
+            }
+        };
+        let Some(record) = self.books.gpu(gpu).cloned() else {
+            self.feed(Event::SessionRemoved { session: SessionId(id) });
+            self.feed(Event::WorkerExited { session: SessionId(id) });
+            let text = "the GPU is gone".to_owned();
+            return Err(Refused { code: Refusal::NoGpu, text });
+        };
+        let admitted = self.admitted(id, &vm, &record);
+        self.enter(id, gpu, &record, request);
+        Ok(admitted)
+    }
+
+    fn admitted(&self, session: u64, vm: &VmRecord, gpu: &GpuRecord) -> Admitted {
+        let limits = self.books.limits(vm);
+        let calls = limits.queue_calls.unwrap_or(u64::MAX).min(DEPTH_CALLS.into());
+        Admitted {
+            session,
+            gpu: gpu.seen.clone(),
+            memory_quota: limits.memory_bytes.unwrap_or(0),
+            depth_calls: u32::try_from(calls).unwrap_or(DEPTH_CALLS).max(1),
+            depth_bytes: limits.queue_bytes.unwrap_or(u64::MAX).clamp(1, DEPTH_BYTES),
+        }
+    }
+
+    fn enter(&mut self, id: u64, gpu: GpuId, record: &GpuRecord, request: AdmitRequest) {
+        let program = printable(&request.hello.program, 64);
+        let gpu_uuid = record.seen.uuid.clone();
+        self.events.report(Report::SessionStarted {
+            vm_id: request.identity.vm_id,
+            session_id: id,
+            gpu_uuid: gpu_uuid.clone(),
+            program: program.clone(),
+        });
+        let mut delta = UsageDelta::default();
+        delta.add.sessions = 1;
+        self.events.usage(request.identity.vm_id, request.identity.generation, &delta);
+        let about = About {
+            guest_pid: request.hello.pid,
+            program,
+            peer: request.peer,
+            since_unix_ms: now_unix_ms(),
+        };
+        let session = Session {
+            id,
+            vm: request.identity,
+            gpu,
+            gpu_uuid,
+            phase: Phase::Starting,
+            worker: None,
+            ready: None,
+            notes: Some(request.notes),
+            data: None,
+            lease: None,
+            fault: None,
+            about,
+            hearing: Hearing::default(),
+        };
+        self.sessions.insert(id, session);
+    }
+
+    fn attach(
+        &mut self,
+        id: u64,
+        worker: Worker,
+        start: Start,
+        ready: oneshot::Sender<Result<Ready, String>>,
+    ) {
+        let session = self.sessions.get_mut(&id);
+        let Some(session) = session.filter(|s| s.worker.is_none() && !s.is_ending()) else {
+            // The session ended while its worker started. It was told nothing yet.
+            let _ = ready.send(Err("the session was ended".to_owned()));
+            self.book.strike_out(worker.process.pid());
+            worker.process.kill();
+            reap_soon(worker.process);
+            return;
+        };
+        worker.pages.end().name(id);
+        let told = worker.channel.send(&ToWorker::Start(start), &worker.start_fds());
+        let watched = self
+            .reactor
+            .watch(&worker.channel, Source::Worker(id))
+            .and_then(|()| self.reactor.watch(&worker.process, Source::Death(id)));
+        session.ready = Some(ready);
+        session.worker = Some(worker);
+        let failed = told.map_err(|e| e.to_string()).err();
+        let failed = failed.or_else(|| watched.err().map(|e| e.to_string()));
+        if let Some(why) = failed {
+            self.worker_failed(id, &why);
+        }
+    }
+
+    fn abandon(&mut self, id: u64, why: Option<String>) {
+        if let Some(why) = why {
+            self.worker_failed(id, &why);
+        } else {
+            let text = "the guest went away before its session began";
+            self.end(id, EndCause::Guest, CuResult::DEVICE_UNAVAILABLE, text);
+        }
+    }
+
+    fn data(&mut self, id: u64, fd: OwnedFd) {
+        let session = self.sessions.get_mut(&id);
+        let Some(session) = session.filter(|s| s.phase == Phase::Live && s.data.is_none()) else {
+            return;
+        };
+        let Some(worker) = &session.worker else { return };
+        let sent = worker.channel.send(&ToWorker::Data, &[fd.as_fd()]);
+        session.data = Some(fd);
+        if let Err(e) = sent {
+            self.breach(id, &e.to_string());
+        }
+    }
+
+    fn guest_gone(&mut self, id: u64, how: GuestEnd) {
+        let (cause, text) = match how {
+            GuestEnd::Goodbye => (EndCause::Guest, "the program finished"),
+            GuestEnd::Vanished => (EndCause::Guest, "the program or its VM went away"),
+            GuestEnd::Broken => {
+                (EndCause::Protocol, "the guest sent what does not belong on its control connection")
+            }
+            GuestEnd::NoData => (EndCause::Protocol, "the guest did not open its data connection"),
+        };
+        self.end(id, cause, CuResult::DEVICE_UNAVAILABLE, text);
+    }
+
+    fn kill_session(&mut self, id: u64, reason: String) -> Result<(), MediationError> {
+        if !self.sessions.contains_key(&id) {
+            return Err(MediationError::NoSession(id));
+        }
+        let reason = if reason.is_empty() { "no reason was given".to_owned() } else { reason };
+        let text = format!("an administrator of the host ended the session: {reason}");
+        self.end(id, EndCause::Administrator, CuResult::DEVICE_UNAVAILABLE, &text);
+        Ok(())
+    }
+
+    /// No worker of an earlier vgpud runs on these GPUs any more.
+    fn verified(&mut self, gpu_uuids: &[String], left: u32) {
+        self.leftovers = left;
+        for uuid in gpu_uuids {
+            self.books.unverified.remove(uuid);
+            let Some(gpu) = self.books.gpu_by_uuid(uuid) else { continue };
+            let (id, health) = (GpuId(gpu.gpu_id), self.books.health(gpu));
+            self.feed(Event::Verified { gpu: id, ok: true });
+            if health != GpuHealth::Healthy {
+                self.feed(Event::GpuState { gpu: id, health });
+            }
+        }
+    }
+
+    fn drain(&mut self, reason: String) {
+        for session in self.sessions.values() {
+            session.note(super::Note::Draining(reason.clone()));
+        }
+        self.draining = Some(reason);
+    }
+
+    fn end_all(&mut self, reason: &str) {
+        let sessions: Vec<u64> = self.sessions.keys().copied().collect();
+        for session in sessions {
+            self.end(session, EndCause::Draining, CuResult::DEVICE_UNAVAILABLE, reason);
+        }
+        let now = now_ns();
+        self.meter_tick(now);
+    }
+}

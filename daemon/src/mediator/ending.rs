@@ -1,0 +1,155 @@
+//! The end of a session: the guest is told why, its data connection is shut, the worker is killed,
+//! and the session is gone only when the kernel says that the process is.
+
+use vgpu_proto::cuda::CuResult;
+use vgpu_proto::worker::ToWorker;
+use vgpu_sched::{Event, SessionId};
+
+use super::actor::Actor;
+use super::handle::Note;
+use super::reactor::{Due, now_ns};
+use super::session::{Phase, Session};
+use crate::events::{EndCause, Report};
+use crate::gateway::conn::shut;
+use crate::model::UsageDelta;
+
+/// A worker whose guest ended in good order has this long to do the same.
+const GRACE_NS: u64 = 300 * vgpu_sched::MILLIS;
+
+/// Messages of a dead worker that are still read.
+const LAST_WORDS: usize = 1_024;
+
+impl Actor {
+    /// Ends a session: once, whatever else happens to it afterwards.
+    pub(super) fn end(&mut self, id: u64, cause: EndCause, code: CuResult, text: &str) {
+        let Some(session) = self.sessions.get_mut(&id) else { return };
+        if session.is_ending() {
+            return;
+        }
+        session.phase = Phase::Ending(cause, text.to_owned());
+        tell_guest(session, cause, code, text);
+        let vm = session.vm;
+        let mut deadline = None;
+        let mut has_worker = false;
+        if let Some(worker) = &session.worker {
+            has_worker = true;
+            let now = now_ns();
+            let in_order = cause == EndCause::Guest
+                && worker.channel.send(&ToWorker::Shutdown, &[]).is_ok();
+            if in_order {
+                self.reactor.at(now + GRACE_NS, Due::Kill(id));
+                deadline = Some(now + GRACE_NS);
+            } else {
+                worker.process.kill();
+                deadline = Some(now);
+            }
+        }
+        if let Some(begun) = deadline {
+            let verify_ns = self.books.config.worker.kill_verify_ms * vgpu_sched::MILLIS;
+            self.reactor.at(begun.saturating_add(verify_ns), Due::Stuck(id));
+        }
+        if !matches!(cause, EndCause::Guest | EndCause::Fault | EndCause::WorkerDied) {
+            let mut delta = UsageDelta::default();
+            delta.add.kills = 1;
+            self.events.usage(vm.vm_id, vm.generation, &delta);
+        }
+        self.feed(Event::SessionRemoved { session: SessionId(id) });
+        if !has_worker {
+            self.gone(id);
+        }
+        if cause == EndCause::HardLimit {
+            self.strike(vm, text);
+        }
+    }
+
+    /// The worker had its time.
+    pub(super) fn kill_now(&mut self, id: u64) {
+        if let Some(worker) = self.sessions.get(&id).and_then(|s| s.worker.as_ref()) {
+            worker.process.kill();
+        }
+    }
+
+    /// The worker closed its control socket. It ends by itself now, or is made to.
+    pub(super) fn closed(&mut self, id: u64) {
+        if self.sessions.get(&id).is_some_and(|s| s.worker.is_some()) {
+            self.reactor.at(now_ns() + GRACE_NS, Due::Kill(id));
+        }
+    }
+
+    /// A killed worker should be gone by now and is not: neither SIGKILL nor the driver helps.
+    pub(super) fn is_stuck(&mut self, id: u64) {
+        let Some(session) = self.sessions.get(&id) else { return };
+        let pid = session.worker.as_ref().map_or(0, |w| w.process.pid());
+        let gpu_uuid = session.gpu_uuid.clone();
+        let reason = format!(
+            "worker {pid} of session {id} does not end although it was killed; it is stuck in the \
+             driver"
+        );
+        tracing::error!(session = id, pid, gpu = %gpu_uuid, "{reason}");
+        self.events.report(Report::GpuSuspect { gpu_uuid, reason });
+    }
+
+    /// The kernel says that a worker is gone.
+    pub(super) fn died(&mut self, id: u64) {
+        let Some(worker) = self.sessions.get(&id).and_then(|s| s.worker.as_ref()) else { return };
+        let Some(exit) = worker.process.ended() else { return };
+        // What it said before: a fault, or why it ended.
+        if let Some(session) = self.sessions.get_mut(&id) {
+            session.hearing = super::session::Hearing::default();
+        }
+        self.hear(id, LAST_WORDS);
+        let Some(session) = self.sessions.get(&id) else { return };
+        match (&session.phase, &session.fault) {
+            (Phase::Ending(..), _) => {}
+            (Phase::Starting, _) => self.worker_failed(id, &format!("its worker {exit}")),
+            (Phase::Live, Some((code, text))) => {
+                let (code, text) = (*code, text.clone());
+                self.end(id, EndCause::Fault, code, &text);
+            }
+            (Phase::Live, None) => {
+                let text = format!("the worker process of this session {exit}");
+                self.end(id, EndCause::WorkerDied, CuResult::DEVICE_UNAVAILABLE, &text);
+            }
+        }
+        self.gone(id);
+    }
+
+    /// A session is over and nothing of it runs any more.
+    fn gone(&mut self, id: u64) {
+        let Some(session) = self.sessions.remove(&id) else { return };
+        if let Some(worker) = &session.worker {
+            self.reactor.forget(&worker.channel);
+            self.reactor.forget(&worker.process);
+            self.book.strike_out(worker.process.pid());
+        }
+        let (cause, detail) = match session.phase {
+            Phase::Ending(cause, detail) => (cause, detail),
+            Phase::Starting | Phase::Live => (EndCause::WorkerDied, "its worker is gone".into()),
+        };
+        self.flush_usage(session.vm);
+        self.feed(Event::WorkerExited { session: SessionId(id) });
+        self.events.report(Report::SessionEnded {
+            vm_id: session.vm.vm_id,
+            session_id: id,
+            gpu_uuid: Some(session.gpu_uuid),
+            cause,
+            detail,
+        });
+    }
+}
+
+/// Says on the control connection why, and shuts the data connection. The order matters: a guest that
+/// sees its data connection end finds the cause on the other one.
+fn tell_guest(session: &mut Session, cause: EndCause, code: CuResult, text: &str) {
+    if let Some(ready) = session.ready.take() {
+        let _ = ready.send(Err(text.to_owned()));
+    }
+    session.note(Note::Ended(code, text.to_owned()));
+    session.notes = None;
+    if let Some(data) = session.data.take() {
+        // A worker whose guest is gone may still answer what it was asked; nobody reads it.
+        if cause != EndCause::Guest {
+            shut(&data);
+        }
+    }
+}

@@ -1,0 +1,202 @@
+//! What workers say. A guest may own its worker, so nothing here decides more than how fast an honest
+//! guest is served; what does not fit the books ends the session.
+
+use vgpu_proto::cuda::{CuResult, MINIMUM_DRIVER_VERSION};
+use vgpu_proto::handshake::DeviceInfo;
+use vgpu_proto::lease::Holding;
+use vgpu_proto::limits::{DEPTH_BYTES, DEPTH_CALLS, MAX_DEVICES, MAX_TEXT};
+use vgpu_proto::worker::FromWorker;
+use vgpu_sched::{Depth, Epoch, Event, HeadCost, SessionId};
+
+use super::actions::used;
+use super::actor::Actor;
+use super::handle::Ready;
+use super::session::{Phase, Session};
+use crate::events::{EndCause, Report};
+use crate::gateway::opening::{cut, printable};
+use crate::supervisor::channel::Received;
+
+/// More than a queue can hold is a false claim: depth credits bound it.
+const MOST: Depth = Depth { calls: DEPTH_CALLS as u64 * 2, bytes: DEPTH_BYTES * 2 };
+
+/// A context larger than this is no context.
+const CONTEXT_MOST: u64 = 16 << 30;
+
+impl Actor {
+    /// Takes what a look at a worker's socket found. False: there is nothing more to look at.
+    pub(super) fn received(&mut self, id: u64, received: Received) -> bool {
+        match received {
+            Received::Message(message) => {
+                self.message(id, message);
+                true
+            }
+            Received::Empty => false,
+            Received::Closed => {
+                // Its death follows, and tells more; a worker that only closed its socket is killed.
+                if let Some(worker) = self.sessions.get(&id).and_then(|s| s.worker.as_ref()) {
+                    self.reactor.forget(&worker.channel);
+                }
+                self.closed(id);
+                false
+            }
+            Received::Malformed(what) => {
+                self.breach(id, &format!("the worker sent what is no message: {what}"));
+                false
+            }
+        }
+    }
+
+    fn message(&mut self, id: u64, message: FromWorker) {
+        let Some(session) = self.sessions.get_mut(&id) else { return };
+        let name = SessionId(id);
+        match (&session.phase, message) {
+            // What a worker that is being ended says matters only as far as it explains the end.
+            (Phase::Ending(..), FromWorker::Fault { code, text }) => {
+                session.fault = Some((code, text));
+            }
+            (Phase::Ending(..), _) => {}
+            (Phase::Starting, FromWorker::Ready { driver_version, devices, context_bytes }) => {
+                self.ready(id, driver_version, devices, context_bytes);
+            }
+            (Phase::Starting, FromWorker::Failed { code, text }) => {
+                let why = format!("{} (CUDA error {})", printable(&text, MAX_TEXT), code.0);
+                self.worker_failed(id, &why);
+            }
+            (Phase::Live, FromWorker::Runnable { calls, bytes }) => {
+                let event = runnable(session, name, depth(calls, bytes));
+                self.feed(event);
+            }
+            (Phase::Live, FromWorker::Idle { epoch }) => {
+                let event = idle(session, name, epoch);
+                self.feed(event);
+            }
+            (Phase::Live, FromWorker::Released { epoch, calls, bytes }) => {
+                self.released(id, epoch, depth(calls, bytes));
+            }
+            (Phase::Live, FromWorker::MemReserve { request, bytes }) => {
+                self.feed(Event::MemoryReserve { session: name, bytes, tag: request });
+            }
+            (Phase::Live, FromWorker::MemRelease { bytes }) => {
+                self.feed(Event::MemoryRelease { session: name, bytes });
+            }
+            (Phase::Live, FromWorker::Fault { code, text }) => {
+                let text = printable(&text, MAX_TEXT);
+                tracing::info!(session = id, vm = session.vm.vm_id, code = code.0, "device fault: {text}");
+                session.fault = Some((code, text));
+            }
+            (Phase::Live, FromWorker::Ended { protocol_error, text }) => {
+                self.ended_by_worker(id, protocol_error, &text);
+            }
+            (Phase::Starting, FromWorker::Ended { text, .. }) => {
+                self.worker_failed(id, &printable(&text, MAX_TEXT));
+            }
+            (Phase::Starting, _) => self.breach(id, "the worker spoke before it was ready"),
+            (Phase::Live, FromWorker::Ready { .. } | FromWorker::Failed { .. }) => {
+                self.breach(id, "the worker said twice how it started");
+            }
+        }
+    }
+
+    fn ready(&mut self, id: u64, driver_version: u32, devices: Vec<DeviceInfo>, context: u64) {
+        let Some(session) = self.sessions.get_mut(&id) else { return };
+        if devices.is_empty() || devices.len() > MAX_DEVICES {
+            let why = format!("the worker sees {} devices instead of one", devices.len());
+            return self.worker_failed(id, &why);
+        }
+        if driver_version < MINIMUM_DRIVER_VERSION {
+            let why = format!(
+                "the host's driver offers CUDA {driver_version}; {MINIMUM_DRIVER_VERSION} is the least"
+            );
+            return self.worker_failed(id, &why);
+        }
+        session.phase = Phase::Live;
+        if let Some(ready) = session.ready.take() {
+            // A gateway that no longer waits ends the session itself.
+            let _ = ready.send(Ok(Ready { driver_version, devices }));
+        }
+        // The guest has loaded nothing yet, so the worker is still honest here.
+        let gpu = session.gpu;
+        if context <= CONTEXT_MOST && self.books.measured_context(gpu.0, context) {
+            let config = self.books.gpu(gpu).map(|record| self.books.gpu_config(record));
+            if let Some(config) = config {
+                self.feed(Event::SetGpu { gpu, config });
+            }
+        }
+    }
+
+    fn released(&mut self, id: u64, epoch: u64, depth: Depth) {
+        let Some(session) = self.sessions.get_mut(&id) else { return };
+        // Another epoch: said before our revoke of an earlier lease was read; the scheduler ignores it.
+        let Some(lease) = session.lease.filter(|lease| lease.epoch == epoch) else { return };
+        let Some(worker) = &session.worker else { return };
+        let hints = worker.pages.end().hints();
+        session.lease = None;
+        let used = used(&lease, hints.used_calls, hints.used_bytes);
+        self.feed(Event::Released { session: SessionId(id), epoch: Epoch(epoch), used, depth });
+    }
+
+    fn ended_by_worker(&mut self, id: u64, protocol_error: bool, text: &str) {
+        let Some(session) = self.sessions.get(&id) else { return };
+        let (vm, fault) = (session.vm, session.fault.clone());
+        let text = printable(cut(text, MAX_TEXT), MAX_TEXT);
+        match (protocol_error, fault) {
+            (true, _) => {
+                self.end(id, EndCause::Protocol, CuResult::DEVICE_UNAVAILABLE, &text);
+                self.strike(vm, &format!("its guest broke the protocol: {text}"));
+            }
+            (false, Some((code, why))) => self.end(id, EndCause::Fault, code, &why),
+            (false, None) => self.end(id, EndCause::Guest, CuResult::DEVICE_UNAVAILABLE, &text),
+        }
+    }
+
+    /// The worker did what an honest one never does.
+    pub(super) fn breach(&mut self, id: u64, what: &str) {
+        let Some(session) = self.sessions.get(&id) else { return };
+        if session.is_ending() {
+            return;
+        }
+        let vm = session.vm;
+        self.end(id, EndCause::Cheating, CuResult::DEVICE_UNAVAILABLE, what);
+        self.strike(vm, what);
+    }
+
+    /// The worker did not come up: no fault of the guest.
+    pub(super) fn worker_failed(&mut self, id: u64, why: &str) {
+        let Some(session) = self.sessions.get(&id) else { return };
+        if session.is_ending() {
+            return;
+        }
+        self.events.report(Report::WorkerFailed {
+            vm_id: Some(session.vm.vm_id),
+            session_id: Some(id),
+            message: format!("Session {id} of VM {} did not start: {why}", session.vm.vm_id),
+        });
+        self.end(id, EndCause::WorkerDied, CuResult::DEVICE_UNAVAILABLE, why);
+    }
+}
+
+fn depth(calls: u64, bytes: u64) -> Depth {
+    Depth { calls: calls.min(MOST.calls), bytes: bytes.min(MOST.bytes) }
+}
+
+/// Work waits: for a turn, or, under a lease whose credit is used up, for credit.
+fn runnable(session: &Session, name: SessionId, depth: Depth) -> Event {
+    let hints = session.worker.as_ref().map(|w| w.pages.end().hints()).unwrap_or_default();
+    if let Some(lease) = &session.lease
+        && (hints.used_calls >= lease.credit_calls || hints.used_bytes >= lease.credit_bytes)
+    {
+        let used = used(lease, hints.used_calls, hints.used_bytes);
+        return Event::CreditsSpent { session: name, epoch: Epoch(lease.epoch), used };
+    }
+    let head = HeadCost { gpu_ns: hints.head_ns, bytes: hints.head_bytes.min(MOST.bytes) };
+    Event::Runnable { session: name, depth, head }
+}
+
+fn idle(session: &Session, name: SessionId, epoch: u64) -> Event {
+    // A worker parks a lease only after it kept it for the hold time without work.
+    let parked = session.worker.as_ref().is_some_and(|worker| {
+        worker.pages.end().hints().holding == Holding::Parked(epoch)
+    });
+    let hold_ns = session.lease.filter(|lease| lease.epoch == epoch).map_or(0, |l| l.hold_ns);
+    Event::Idle { session: name, idle_for_ns: if parked { hold_ns } else { 0 } }
+}

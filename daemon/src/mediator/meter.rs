@@ -1,0 +1,166 @@
+//! Once a second: what each VM used since, and which part of its GPU that was.
+
+use std::collections::BTreeMap;
+
+use vgpu_sched::{Cap, GpuId, VmId, VmStats, WaitReason};
+
+use super::VmIdentity;
+use super::actor::Actor;
+use super::books;
+use super::reactor::now_ns;
+use crate::events::Report;
+use crate::model::UsageDelta;
+
+/// What was counted at the last look.
+#[derive(Debug, Default)]
+pub(super) struct Meter {
+    at_ns: u64,
+    vms: BTreeMap<VmIdentity, VmMeter>,
+    gpus: BTreeMap<GpuId, GpuMeter>,
+}
+
+#[derive(Debug, Default)]
+struct VmMeter {
+    told: Totals,
+    gpu_ns: u64,
+    share_permille: u32,
+}
+
+#[derive(Debug, Default)]
+struct GpuMeter {
+    charged_ns: u64,
+    busy_permille: u32,
+}
+
+/// Totals of a VM by the scheduler, as far as the store was told.
+#[derive(Debug, Default, Clone, Copy)]
+struct Totals {
+    gpu_ns: u64,
+    wait_ns: u64,
+    throttled_ns: u64,
+    calls: u64,
+    bytes: u64,
+    soft_limits: u64,
+    rate_limited: u64,
+}
+
+impl Totals {
+    fn of(stats: &VmStats) -> Totals {
+        Totals {
+            gpu_ns: stats.gpu_ns,
+            wait_ns: stats.wait_ns,
+            throttled_ns: stats.throttled_ns,
+            calls: stats.calls,
+            bytes: stats.bytes,
+            soft_limits: stats.soft_limits,
+            rate_limited: stats.rate_limited,
+        }
+    }
+}
+
+impl Meter {
+    /// Part of its GPU's charged time over the last second.
+    pub(super) fn share_permille(&self, vm: VmIdentity) -> u32 {
+        self.vms.get(&vm).map_or(0, |meter| meter.share_permille)
+    }
+
+    /// Part of the last second in which somebody held the GPU.
+    pub(super) fn busy_permille(&self, gpu: GpuId) -> u32 {
+        self.gpus.get(&gpu).map_or(0, |meter| meter.busy_permille)
+    }
+
+    pub(super) fn forget(&mut self, vm: VmIdentity) {
+        self.vms.remove(&vm);
+    }
+}
+
+impl Actor {
+    pub(super) fn tick(&mut self) {
+        // Brings the charges up to now; due or not, it harms nothing.
+        self.feed(vgpu_sched::Event::Timer);
+        self.meter_tick(now_ns());
+    }
+
+    pub(super) fn meter_tick(&mut self, now: u64) {
+        let elapsed = now.saturating_sub(self.meter.at_ns).max(1);
+        self.meter.at_ns = now;
+        let mut charged = BTreeMap::new();
+        for gpu in self.scheduler.gpus() {
+            let Some(stats) = self.scheduler.gpu_stats(gpu) else { continue };
+            let meter = self.meter.gpus.entry(gpu).or_default();
+            let delta = stats.account.charged_ns.saturating_sub(meter.charged_ns);
+            meter.charged_ns = stats.account.charged_ns;
+            meter.busy_permille = permille(delta, elapsed);
+            charged.insert(gpu, delta);
+        }
+        let vms: Vec<VmId> = self.scheduler.vms().collect();
+        for vm in vms {
+            let Some(stats) = self.scheduler.vm_stats(vm) else { continue };
+            let of_gpu = stats.gpu.and_then(|gpu| charged.get(&gpu)).copied().unwrap_or(0);
+            let Some(identity) = self.books.identity(vm) else { continue };
+            let meter = self.meter.vms.entry(identity).or_default();
+            let delta = stats.gpu_ns.saturating_sub(meter.gpu_ns);
+            meter.gpu_ns = stats.gpu_ns;
+            meter.share_permille = permille(delta, of_gpu);
+            self.tell_usage(identity, &stats);
+        }
+    }
+
+    /// Tells the store what a VM used since it was last told.
+    pub(super) fn flush_usage(&mut self, vm: VmIdentity) {
+        let known = self.books.vm(vm).is_some();
+        if let Some(stats) = self.scheduler.vm_stats(books::vm_id(vm)).filter(|_| known) {
+            self.tell_usage(vm, &stats);
+        }
+    }
+
+    fn tell_usage(&mut self, vm: VmIdentity, stats: &VmStats) {
+        let meter = self.meter.vms.entry(vm).or_default();
+        let (now, told) = (Totals::of(stats), meter.told);
+        meter.told = now;
+        let mut delta = UsageDelta::default();
+        let add = &mut delta.add;
+        add.gpu_ns = now.gpu_ns.saturating_sub(told.gpu_ns);
+        add.wait_ns = now.wait_ns.saturating_sub(told.wait_ns);
+        add.throttled_ns = now.throttled_ns.saturating_sub(told.throttled_ns);
+        add.calls = now.calls.saturating_sub(told.calls);
+        // The scheduler counts both directions together; the worker does not tell them apart.
+        add.bytes_in = now.bytes.saturating_sub(told.bytes);
+        add.soft_limits = now.soft_limits.saturating_sub(told.soft_limits);
+        add.rate_limited = now.rate_limited.saturating_sub(told.rate_limited);
+        if delta == UsageDelta::default() {
+            return;
+        }
+        if delta.add.rate_limited > 0 {
+            let what = match stats.waiting {
+                Some(WaitReason::RateLimit { cap: Cap::Bytes, .. }) => "bytes",
+                Some(WaitReason::RateLimit { cap: Cap::GpuTime, .. }) => "gpu_time",
+                _ => "calls",
+            };
+            self.events.report(Report::RateLimited { vm_id: vm.vm_id, what });
+        }
+        delta.debt_ns = Some(stats.debt_ns);
+        self.events.usage(vm.vm_id, vm.generation, &delta);
+    }
+}
+
+fn permille(part: u64, whole: u64) -> u32 {
+    if whole == 0 {
+        return 0;
+    }
+    let permille = u128::from(part) * 1000 / u128::from(whole);
+    u32::try_from(permille.min(1000)).unwrap_or(1000)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_part_is_never_more_than_the_whole() {
+        assert_eq!(permille(1, 4), 250);
+        assert_eq!(permille(5, 4), 1000);
+        assert_eq!(permille(5, 0), 0);
+        assert_eq!(permille(u64::MAX, u64::MAX), 1000);
+    }
+}

@@ -1,0 +1,39 @@
+//! The mediator: one thread that owns the scheduler and everything the scheduler decides about.
+//!
+//! It waits in one place for what concerns mediation: messages and deaths of workers, commands of the
+//! rest of vgpud, and one timer. It never waits anywhere else, never touches a disk, and never reads
+//! the wall clock for a decision: the kernel's monotonic clock is its time.
+//!
+//! | module | what it does |
+//! |---|---|
+//! | [`handle`] | how the rest of vgpud speaks with it |
+//! | `actor` | the thread: what happened, in order |
+//! | `commands` | what it is asked to do |
+//! | `actions` | what the scheduler decided: leases, kills, canaries |
+//! | `messages` | what workers say, checked against the books |
+//! | `ending` | the end of a session: the guest is told, the worker killed and verified gone |
+//! | `books` | GPUs, pools and VMs, as the scheduler wants them |
+//! | `session` | the session table |
+//! | `strikes` | misbehaviour counted, up to the quarantine |
+//! | `meter` | usage and shares, once a second |
+//! | `snapshot` | what runs now, for administrators |
+//! | `reactor` | epoll, timer, deadlines |
+
+mod actions;
+mod actor;
+mod books;
+mod commands;
+mod ending;
+pub mod handle;
+mod messages;
+mod meter;
+mod reactor;
+mod session;
+mod snapshot;
+mod strikes;
+
+pub use actor::{Canary, Mediator, MediatorSettings};
+pub(crate) use handle::Command;
+pub use handle::{
+    AdmitRequest, Admission, Admitted, GuestEnd, MediatorHandle, Note, Ready, Refused, VmIdentity,
+};

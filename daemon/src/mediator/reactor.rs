@@ -1,0 +1,212 @@
+//! Where the mediator waits: epoll over workers, their deaths, a wake-up counter and one timer.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+use nix::errno::Errno;
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+use nix::sys::eventfd::{EfdFlags, EventFd};
+use nix::sys::time::TimeSpec;
+use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
+
+/// Now, on CLOCK_MONOTONIC, in nanoseconds: the scheduler's clock, and the lease pages'.
+#[must_use]
+pub(super) fn now_ns() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    let (seconds, nanos) = (now.tv_sec.unsigned_abs(), now.tv_nsec.unsigned_abs());
+    seconds.saturating_mul(1_000_000_000).saturating_add(nanos)
+}
+
+/// What became ready.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Source {
+    /// A command waits.
+    Wake,
+    /// The timer went off.
+    Timer,
+    /// A session's worker said something, or closed.
+    Worker(u64),
+    /// A session's worker is gone.
+    Death(u64),
+}
+
+impl Source {
+    const KINDS: u64 = 4;
+
+    fn token(self) -> u64 {
+        match self {
+            Source::Wake => 0,
+            Source::Timer => 1,
+            Source::Worker(session) => session * Self::KINDS + 2,
+            Source::Death(session) => session * Self::KINDS + 3,
+        }
+    }
+
+    fn of(token: u64) -> Source {
+        match (token % Self::KINDS, token / Self::KINDS) {
+            (0, _) => Source::Wake,
+            (1, _) => Source::Timer,
+            (2, session) => Source::Worker(session),
+            (_, session) => Source::Death(session),
+        }
+    }
+}
+
+/// Something to do later, besides the scheduler's own timer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Due {
+    /// The worker had its time to end by itself.
+    Kill(u64),
+    /// The killed worker should be gone by now.
+    Stuck(u64),
+    /// The worker that spoke too much may be heard again.
+    Listen(u64),
+    /// Once a second.
+    Tick,
+}
+
+/// Events taken at once.
+const BATCH: usize = 64;
+
+#[derive(Debug)]
+pub(super) struct Reactor {
+    epoll: Epoll,
+    timer: TimerFd,
+    wake: Arc<EventFd>,
+    armed_ns: u64,
+    due: BTreeMap<(u64, u64), Due>,
+    order: u64,
+}
+
+impl Reactor {
+    pub(super) fn new() -> io::Result<Reactor> {
+        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
+        let flags = TimerFlags::TFD_CLOEXEC | TimerFlags::TFD_NONBLOCK;
+        let timer = TimerFd::new(ClockId::CLOCK_MONOTONIC, flags)?;
+        let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
+        let wake = Arc::new(EventFd::from_value_and_flags(0, flags)?);
+        let reactor =
+            Reactor { epoll, timer, wake, armed_ns: u64::MAX, due: BTreeMap::new(), order: 0 };
+        reactor.watch(reactor.wake.as_ref(), Source::Wake)?;
+        reactor.watch(&reactor.timer, Source::Timer)?;
+        Ok(reactor)
+    }
+
+    /// The counter that wakes it.
+    pub(super) fn waker(&self) -> Arc<EventFd> {
+        self.wake.clone()
+    }
+
+    /// Watches for input (or the end) of `fd`.
+    pub(super) fn watch(&self, fd: impl AsFd, source: Source) -> io::Result<()> {
+        Ok(self.epoll.add(fd, EpollEvent::new(EpollFlags::EPOLLIN, source.token()))?)
+    }
+
+    /// Watches `fd` no more.
+    pub(super) fn forget(&self, fd: impl AsFd) {
+        // Not watched: as wanted.
+        let _ = self.epoll.delete(fd);
+    }
+
+    /// Waits until something is ready; with `look`, only looks.
+    pub(super) fn ready(&self, look: bool, found: &mut Vec<Source>) {
+        found.clear();
+        let mut events = [EpollEvent::empty(); BATCH];
+        let timeout = if look { EpollTimeout::ZERO } else { EpollTimeout::NONE };
+        match self.epoll.wait(&mut events, timeout) {
+            Ok(n) => found.extend(events[..n].iter().map(|e| Source::of(e.data()))),
+            Err(Errno::EINTR) => {}
+            Err(e) => {
+                // Cannot happen with valid descriptors; without a pause it would spin.
+                tracing::error!("the mediator cannot wait: {e}");
+                std::thread::sleep(std::time::Duration::from_millis(10));
+            }
+        }
+        for source in found.iter() {
+            match source {
+                Source::Wake => drop(self.wake.read()),
+                Source::Timer => drop(self.timer.wait()),
+                Source::Worker(_) | Source::Death(_) => {}
+            }
+        }
+    }
+
+    /// Notes something to do at `at_ns`.
+    pub(super) fn at(&mut self, at_ns: u64, due: Due) {
+        self.order += 1;
+        self.due.insert((at_ns, self.order), due);
+    }
+
+    /// Takes the first thing that is due.
+    pub(super) fn take_due(&mut self, now_ns: u64) -> Option<Due> {
+        let entry = self.due.first_entry()?;
+        (entry.key().0 <= now_ns).then(|| entry.remove())
+    }
+
+    /// Sets the timer to the earlier of `at_ns` and what is noted.
+    pub(super) fn arm(&mut self, at_ns: u64) {
+        let noted = self.due.first_key_value().map_or(u64::MAX, |(&(at, _), _)| at);
+        let at_ns = at_ns.min(noted);
+        if at_ns == self.armed_ns {
+            return;
+        }
+        let set = if at_ns == u64::MAX {
+            self.timer.unset()
+        } else {
+            // 0 would disarm the timer; 1 ns after boot is in the past and fires at once.
+            let at = std::time::Duration::from_nanos(at_ns.max(1));
+            let once = Expiration::OneShot(TimeSpec::from_duration(at));
+            self.timer.set(once, TimerSetTimeFlags::TFD_TIMER_ABSTIME)
+        };
+        match set {
+            Ok(()) => self.armed_ns = at_ns,
+            Err(e) => tracing::error!("the mediator's timer cannot be set: {e}"),
+        }
+    }
+
+    /// The timer went off: it is no longer set.
+    pub(super) fn fired(&mut self) {
+        self.armed_ns = u64::MAX;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_timer_fires_in_order_and_the_wake_up_counts() {
+        let mut reactor = Reactor::new().unwrap();
+        let start = now_ns();
+        reactor.at(start + 3_000_000, Due::Tick);
+        reactor.at(start + 1_000_000, Due::Kill(4));
+        reactor.arm(start + 2_000_000);
+        let mut found = Vec::new();
+        while !found.contains(&Source::Timer) {
+            reactor.ready(false, &mut found);
+        }
+        reactor.fired();
+        let now = now_ns();
+        assert!(now >= start + 1_000_000);
+        assert_eq!(reactor.take_due(start + 1_000_000), Some(Due::Kill(4)));
+        assert_eq!(reactor.take_due(start + 1_000_000), None);
+
+        reactor.ready(true, &mut found);
+        assert!(found.is_empty());
+        reactor.waker().write(1).unwrap();
+        reactor.ready(false, &mut found);
+        assert_eq!(found, [Source::Wake]);
+        reactor.arm(0);
+        reactor.ready(false, &mut found);
+        assert_eq!(found, [Source::Timer], "the past is now");
+    }
+
+    #[test]
+    fn sources_survive_their_tokens() {
+        for source in [Source::Wake, Source::Timer, Source::Worker(1 << 60), Source::Death(7)] {
+            assert_eq!(Source::of(source.token()), source);
+        }
+    }
+}

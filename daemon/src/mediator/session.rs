@@ -1,0 +1,122 @@
+//! The session table.
+
+use std::os::fd::OwnedFd;
+
+use tokio::sync::{mpsc, oneshot};
+use vgpu_proto::cuda::CuResult;
+use vgpu_sched::GpuId;
+
+use super::VmIdentity;
+use super::handle::{Note, Ready};
+use crate::events::EndCause;
+use crate::supervisor::spawn::Worker;
+
+/// One guest process.
+#[derive(Debug)]
+pub(super) struct Session {
+    pub(super) id: u64,
+    pub(super) vm: VmIdentity,
+    pub(super) gpu: GpuId,
+    pub(super) gpu_uuid: String,
+    pub(super) phase: Phase,
+    pub(super) worker: Option<Worker>,
+    /// Answered when the worker is up, or will not be.
+    pub(super) ready: Option<oneshot::Sender<Result<Ready, String>>>,
+    /// The control connection; closed when there is nothing more to say.
+    pub(super) notes: Option<mpsc::Sender<Note>>,
+    /// Our copy of the data connection, only to shut it down.
+    pub(super) data: Option<OwnedFd>,
+    pub(super) lease: Option<Lease>,
+    /// The device fault that the worker reported, if any.
+    pub(super) fault: Option<(CuResult, String)>,
+    pub(super) about: About,
+    pub(super) hearing: Hearing,
+}
+
+/// For people.
+#[derive(Debug)]
+pub(super) struct About {
+    pub(super) guest_pid: u32,
+    pub(super) program: String,
+    pub(super) peer: String,
+    pub(super) since_unix_ms: u64,
+}
+
+/// Where a session is in its life.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// Admitted; no worker yet, or its driver is not up.
+    Starting,
+    /// Serving its guest.
+    Live,
+    /// Being ended; the worker is not yet verified gone.
+    Ending(EndCause, String),
+}
+
+/// The lease a session holds, by our books.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Lease {
+    pub(super) epoch: u64,
+    /// The credit totals on the page.
+    pub(super) credit_calls: u64,
+    pub(super) credit_bytes: u64,
+    /// The worker's claims of use when the lease was granted.
+    pub(super) base_calls: u64,
+    pub(super) base_bytes: u64,
+    pub(super) hold_ns: u64,
+}
+
+/// How much a worker has said lately.
+#[derive(Debug, Default)]
+pub(super) struct Hearing {
+    window_ns: u64,
+    heard: u32,
+    pub(super) paused: bool,
+}
+
+impl Hearing {
+    /// Messages that a worker may send within one window. An honest one sends a few per lease.
+    const PER_WINDOW: u32 = 4_000;
+    /// Length of a window.
+    const WINDOW_NS: u64 = 100_000_000;
+
+    /// Counts one message; gives the time until which the worker is not heard if it was one too many.
+    pub(super) fn hears(&mut self, now_ns: u64) -> Option<u64> {
+        if now_ns >= self.window_ns + Self::WINDOW_NS {
+            self.window_ns = now_ns;
+            self.heard = 0;
+        }
+        self.heard += 1;
+        (self.heard > Self::PER_WINDOW).then_some(self.window_ns + Self::WINDOW_NS)
+    }
+}
+
+impl Session {
+    pub(super) fn is_ending(&self) -> bool {
+        matches!(self.phase, Phase::Ending(..))
+    }
+
+    /// Says something on the control connection, if it still listens. Never waits: a guest that does
+    /// not read misses it.
+    pub(super) fn note(&self, note: Note) {
+        if let Some(notes) = &self.notes {
+            let _ = notes.try_send(note);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_worker_that_floods_is_not_heard_until_the_window_ends() {
+        let mut hearing = Hearing::default();
+        let start = 5 * Hearing::WINDOW_NS;
+        for _ in 0..Hearing::PER_WINDOW {
+            assert_eq!(hearing.hears(start), None);
+        }
+        assert_eq!(hearing.hears(start + 1), Some(start + Hearing::WINDOW_NS));
+        assert_eq!(hearing.hears(start + Hearing::WINDOW_NS), None);
+    }
+}

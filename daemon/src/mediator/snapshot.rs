@@ -1,0 +1,139 @@
+//! What runs now, for administrators.
+
+use vgpu_proto::api::{self, HostState, SessionState, WaitReason};
+use vgpu_sched::{SessionId, SessionStats};
+
+use super::actor::Actor;
+use super::books::{self, identity_of};
+use super::session::{Phase, Session};
+use crate::model::{GpuRuntime, Histogram, RuntimeSnapshot, VmRuntime};
+
+impl Actor {
+    pub(super) fn snapshot(&mut self) -> RuntimeSnapshot {
+        // Brings the charges up to now; due or not, it harms nothing.
+        self.feed(vgpu_sched::Event::Timer);
+        let state = match &self.draining {
+            Some(_) => HostState::Draining,
+            None if self.serving => HostState::Serving,
+            None => HostState::Starting,
+        };
+        let mut handoff_time = Histogram::default();
+        let gpus = self.gpus(&mut handoff_time);
+        RuntimeSnapshot {
+            state: Some(state),
+            gpus,
+            vms: self.vms(),
+            sessions: self.sessions.values().map(|session| self.session(session)).collect(),
+            decisions: self.decisions,
+            decision_time: self.decision_time.clone(),
+            handoff_time,
+            leftover_workers: self.leftovers,
+            warnings: self.warnings(),
+        }
+    }
+
+    fn gpus(&self, handoff_time: &mut Histogram) -> Vec<GpuRuntime> {
+        let mut gpus = Vec::new();
+        for record in self.books.gpus.values() {
+            let id = vgpu_sched::GpuId(record.gpu_id);
+            let Some(stats) = self.scheduler.gpu_stats(id) else { continue };
+            handoff_time.merge(&stats.handoff);
+            gpus.push(GpuRuntime {
+                uuid: record.seen.uuid.clone(),
+                sessions: stats.sessions,
+                holder_vm_id: stats.holders.first().map(|holder| holder.1.0),
+                busy_permille: self.meter.busy_permille(id),
+                handoffs: stats.handoffs,
+                busy_ns: stats.account.charged_ns,
+                memory_used_bytes: Some(stats.memory_bytes),
+            });
+        }
+        gpus
+    }
+
+    fn vms(&self) -> Vec<VmRuntime> {
+        let mut vms = Vec::new();
+        for vm in self.books.vms.values() {
+            let identity = identity_of(vm);
+            let Some(stats) = self.scheduler.vm_stats(books::vm_id(identity)) else { continue };
+            let gpu = stats.gpu.and_then(|gpu| self.books.gpu(gpu));
+            vms.push(VmRuntime {
+                vm_id: vm.vm_id,
+                gpu_uuid: gpu.map(|gpu| gpu.seen.uuid.clone()),
+                sessions: stats.sessions,
+                queue_calls: stats.depth.calls,
+                queue_bytes: stats.depth.bytes,
+                memory_bytes: stats.memory_bytes,
+                share_permille: self.meter.share_permille(identity),
+                waiting: stats.waiting.map(why),
+                wait: stats.wait,
+                service: stats.service,
+            });
+        }
+        vms
+    }
+
+    fn session(&self, session: &Session) -> api::Session {
+        let stats = self.scheduler.session_stats(SessionId(session.id));
+        let stats = stats.as_ref();
+        api::Session {
+            session_id: session.id,
+            vm_id: session.vm.vm_id,
+            guest_pid: session.about.guest_pid,
+            program: session.about.program.clone(),
+            gpu_id: Some(session.gpu.0),
+            gpu_uuid: Some(session.gpu_uuid.clone()),
+            state: state(session, stats),
+            waiting: stats.and_then(|stats| stats.waiting).map(why),
+            peer: session.about.peer.clone(),
+            worker_pid: session.worker.as_ref().map(|worker| worker.process.pid()),
+            since_unix_ms: session.about.since_unix_ms,
+            gpu_ns: stats.map_or(0, |stats| stats.gpu_ns),
+            memory_bytes: stats.map_or(0, |stats| stats.memory_bytes),
+            queue_calls: stats.map_or(0, |stats| stats.depth.calls),
+            queue_bytes: stats.map_or(0, |stats| stats.depth.bytes),
+            calls: stats.map_or(0, |stats| stats.calls),
+            bytes: stats.map_or(0, |stats| stats.bytes),
+        }
+    }
+
+    fn warnings(&self) -> Vec<String> {
+        let mut warnings = Vec::new();
+        if self.leftovers > 0 {
+            warnings.push(format!(
+                "{} workers of an earlier vgpud do not end; their GPUs are not used",
+                self.leftovers
+            ));
+        }
+        if let Some(reason) = &self.draining {
+            warnings.push(format!("No new session is admitted: {reason}"));
+        }
+        warnings
+    }
+}
+
+fn state(session: &Session, stats: Option<&SessionStats>) -> SessionState {
+    match (&session.phase, stats.map(|stats| stats.state)) {
+        (Phase::Ending(..), _) => SessionState::Ending,
+        (Phase::Starting, _) => SessionState::Starting,
+        (Phase::Live, Some(vgpu_sched::SessionState::Waiting)) => SessionState::Waiting,
+        (Phase::Live, Some(vgpu_sched::SessionState::Running)) => SessionState::Running,
+        (Phase::Live, Some(vgpu_sched::SessionState::Revoking)) => SessionState::Revoking,
+        (Phase::Live, Some(vgpu_sched::SessionState::Ending)) => SessionState::Ending,
+        (Phase::Live, _) => SessionState::Idle,
+    }
+}
+
+fn why(reason: vgpu_sched::WaitReason) -> WaitReason {
+    match reason {
+        vgpu_sched::WaitReason::Slice => WaitReason::Slice,
+        vgpu_sched::WaitReason::RateLimit { .. } => WaitReason::RateLimit,
+        vgpu_sched::WaitReason::Depth => WaitReason::Depth,
+        vgpu_sched::WaitReason::Quota => WaitReason::Quota,
+        vgpu_sched::WaitReason::Quarantine => WaitReason::Quarantine,
+        vgpu_sched::WaitReason::GpuUnavailable { .. } | vgpu_sched::WaitReason::NoGpu => {
+            WaitReason::NoGpu
+        }
+        _ => WaitReason::Turn,
+    }
+}

@@ -1,0 +1,126 @@
+//! GPU scans and checks, each in a process of its own with a deadline.
+//!
+//! vgpud itself never loads NVIDIA's libraries: both libcuda and NVML can hang a process beyond the
+//! reach of SIGKILL. A probe that hangs is given up, and vgpud goes on.
+
+mod run;
+
+use std::ffi::OsString;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::Deserialize;
+use vgpu_proto::api::GpuSource;
+
+use crate::config::{Config, DriverKind};
+use crate::mediation::GpuCheck;
+use crate::model::{ScanResult, ScannedGpu};
+use crate::supervisor::launcher::{Launcher, driver_library, environment, probe_binary};
+
+/// Runs probes.
+#[derive(Debug, Clone)]
+pub struct Prober {
+    launcher: Arc<Launcher>,
+}
+
+/// What `vgpu-probe canary` prints.
+#[derive(Debug, Deserialize)]
+struct CanaryAnswer {
+    ok: bool,
+    message: String,
+}
+
+impl Prober {
+    /// Probes as the launcher's configuration says.
+    #[must_use]
+    pub fn new(launcher: Arc<Launcher>) -> Prober {
+        Prober { launcher }
+    }
+
+    /// Looks for GPUs. Blocks until the probes answered or their deadline passed.
+    ///
+    /// # Errors
+    /// A sentence, when nothing could be found out at all.
+    pub fn scan(&self) -> Result<ScanResult, String> {
+        let config = self.launcher.config();
+        let mut result = ScanResult::default();
+        if config.driver.kind != DriverKind::Soft {
+            match self.scan_one(&config, false) {
+                Ok(found) => result = found,
+                Err(why) if config.driver.kind == DriverKind::Nvidia => return Err(why),
+                Err(why) => result.warnings.push(why),
+            }
+        }
+        let soft = match config.driver.kind {
+            DriverKind::Soft => true,
+            DriverKind::Nvidia => false,
+            // A soft device never takes the place of a GPU that is there.
+            DriverKind::Auto => result.gpus.is_empty(),
+        };
+        if soft {
+            let found = self.scan_one(&config, true)?;
+            result.gpus.extend(found.gpus);
+            result.warnings.extend(found.warnings);
+        }
+        Ok(result)
+    }
+
+    fn scan_one(&self, config: &Config, soft: bool) -> Result<ScanResult, String> {
+        let mut args: Vec<OsString> = vec!["scan".into()];
+        args.extend(library_args(config, soft)?);
+        let output = self.run(config, soft, &args, &[])?;
+        let found: ScanResult = serde_json::from_slice(&output)
+            .map_err(|e| format!("the probe's answer is not understood: {e}"))?;
+        // A soft device that was not asked for, or the other way round, is a wrong library.
+        if found.gpus.iter().any(|gpu| (gpu.source == GpuSource::Soft) != soft) {
+            return Err("the probe found devices of another driver than it was asked about".into());
+        }
+        Ok(found)
+    }
+
+    /// Runs a small kernel on one GPU, checks its result, and that its memory comes back. Blocks.
+    #[must_use]
+    pub fn check(&self, gpu: &ScannedGpu) -> GpuCheck {
+        let config = self.launcher.config();
+        let soft = gpu.source == GpuSource::Soft;
+        let answer = library_args(&config, soft).and_then(|library| {
+            let mut args: Vec<OsString> = vec!["canary".into()];
+            args.extend(library);
+            let only = [("CUDA_VISIBLE_DEVICES".into(), OsString::from(&gpu.uuid))];
+            let output = self.run(&config, soft, &args, &only)?;
+            serde_json::from_slice::<CanaryAnswer>(&output)
+                .map_err(|e| format!("the canary's answer is not understood: {e}"))
+        });
+        match answer {
+            Ok(CanaryAnswer { ok, message }) => GpuCheck { passed: ok, message },
+            Err(message) => GpuCheck { passed: false, message },
+        }
+    }
+
+    fn run(
+        &self,
+        config: &Config,
+        soft: bool,
+        args: &[OsString],
+        more: &[(OsString, OsString)],
+    ) -> Result<Vec<u8>, String> {
+        let mut env = environment(config, soft);
+        env.extend(more.iter().cloned());
+        let deadline = Duration::from_millis(config.worker.probe_deadline_ms);
+        run::run(&probe_binary(config)?, args, &env, deadline)
+    }
+}
+
+/// Which libraries a probe loads.
+fn library_args(config: &Config, soft: bool) -> Result<Vec<OsString>, String> {
+    let mut args = Vec::new();
+    if soft {
+        args.push("--soft".into());
+    } else if let Some(nvml) = &config.driver.nvml_library {
+        args.extend(["--nvml".into(), nvml.into()]);
+    }
+    if let Some(driver) = driver_library(config, soft)? {
+        args.extend(["--driver".into(), driver.into()]);
+    }
+    Ok(args)
+}

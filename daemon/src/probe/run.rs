@@ -1,0 +1,170 @@
+//! A program with a deadline: started, listened to, killed when it takes too long.
+
+use std::ffi::OsString;
+use std::io::Read;
+use std::os::fd::AsFd;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+use crate::supervisor::process::{Exit, Process};
+use crate::supervisor::spawn::reap_soon;
+
+/// More than any host's inventory.
+const OUTPUT_MOST: usize = 1 << 20;
+
+/// What of a failed program's standard error is kept.
+const SAID_MOST: usize = 2_000;
+
+/// Runs a program to its end and gives its standard output.
+///
+/// # Errors
+/// A sentence: it could not be started, failed, or took longer than `deadline` and was killed.
+pub(super) fn run(
+    program: &Path,
+    args: &[OsString],
+    env: &[(OsString, OsString)],
+    deadline: Duration,
+) -> Result<Vec<u8>, String> {
+    let name = program.display();
+    let until = Instant::now() + deadline;
+    let mut child = Command::new(program)
+        .args(args)
+        .env_clear()
+        .envs(env.iter().map(|(k, v)| (k, v)))
+        .current_dir("/")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .process_group(0)
+        .spawn()
+        .map_err(|e| format!("cannot start {name}: {e}"))?;
+    let process = match Process::open(child.id()) {
+        Ok(process) => process,
+        Err(e) => {
+            let _ = child.kill();
+            let _ = child.wait();
+            return Err(format!("cannot watch {name}: {e}"));
+        }
+    };
+    let late = || format!("{name} did not answer within {} ms and was killed", deadline.as_millis());
+    let heard = listen(child.stdout.take(), child.stderr.take(), until);
+    let Some((output, said)) = heard else {
+        process.kill();
+        reap_soon(process);
+        return Err(late());
+    };
+    let Some(exit) = wait(&process, until) else {
+        process.kill();
+        reap_soon(process);
+        return Err(late());
+    };
+    if exit == Exit::Status(0) {
+        return Ok(output);
+    }
+    let said: String = String::from_utf8_lossy(&said).trim().chars().take(SAID_MOST).collect();
+    Err(if said.is_empty() { format!("{name} {exit}") } else { format!("{name} {exit}: {said}") })
+}
+
+/// Waits for the end of a process; `None` when the time is over.
+fn wait(process: &Process, until: Instant) -> Option<Exit> {
+    loop {
+        if let Some(exit) = process.ended() {
+            return Some(exit);
+        }
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return None;
+        }
+        pause(&mut [PollFd::new(process.as_fd(), PollFlags::POLLIN)], left);
+    }
+}
+
+/// Waits until one of them is ready, or a while.
+fn pause(fds: &mut [PollFd<'_>], left: Duration) {
+    // Rounded up: with less than a millisecond left it would not wait at all.
+    let left = left.saturating_add(Duration::from_millis(1));
+    // An interrupted wait is as good as one that ended: the caller looks again.
+    let _ = poll(fds, PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX));
+}
+
+/// Reads both pipes to their ends; `None` when the time is over or there is too much.
+fn listen<O: Read + AsFd, E: Read + AsFd>(
+    mut out: Option<O>,
+    mut err: Option<E>,
+    until: Instant,
+) -> Option<(Vec<u8>, Vec<u8>)> {
+    let (mut output, mut said) = (Vec::new(), Vec::new());
+    while out.is_some() || err.is_some() {
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return None;
+        }
+        let (out_ready, err_ready) = {
+            let mut fds = Vec::with_capacity(2);
+            fds.extend(out.as_ref().map(|pipe| PollFd::new(pipe.as_fd(), PollFlags::POLLIN)));
+            fds.extend(err.as_ref().map(|pipe| PollFd::new(pipe.as_fd(), PollFlags::POLLIN)));
+            pause(&mut fds, left);
+            let ready = |fd: Option<&PollFd<'_>>| fd.and_then(PollFd::any).unwrap_or(false);
+            let out_ready = out.is_some() && ready(fds.first());
+            let err_ready = err.is_some() && ready(fds.get(usize::from(out.is_some())));
+            (out_ready, err_ready)
+        };
+        if out_ready && take(&mut out, &mut output) > OUTPUT_MOST {
+            return None;
+        }
+        if err_ready && take(&mut err, &mut said) > OUTPUT_MOST {
+            return None;
+        }
+    }
+    Some((output, said))
+}
+
+/// Reads once from a pipe that is ready; at its end the pipe is closed. Gives what was read in all.
+fn take<R: Read>(pipe: &mut Option<R>, into: &mut Vec<u8>) -> usize {
+    let mut buffer = [0; 16 * 1024];
+    match pipe.as_mut().map(|pipe| pipe.read(&mut buffer)) {
+        Some(Ok(n)) if n > 0 => into.extend_from_slice(&buffer[..n]),
+        Some(Err(e)) if e.kind() == std::io::ErrorKind::Interrupted => {}
+        _ => *pipe = None,
+    }
+    into.len()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sh(script: &str, deadline_ms: u64) -> Result<String, String> {
+        let args = ["-c".into(), OsString::from(script)];
+        let env = [("PATH".into(), OsString::from("/usr/bin:/bin"))];
+        run(Path::new("/bin/sh"), &args, &env, Duration::from_millis(deadline_ms))
+            .map(|output| String::from_utf8_lossy(&output).into_owned())
+    }
+
+    #[test]
+    fn output_and_failure_are_told_apart() {
+        assert_eq!(sh("printf hello; printf noise >&2", 20_000).unwrap(), "hello");
+        let failed = sh("printf half; echo broken >&2; exit 3", 20_000).unwrap_err();
+        assert!(failed.contains("exited with status 3: broken"), "{failed}");
+        assert!(sh("kill -9 $$", 20_000).unwrap_err().contains("SIGKILL"));
+        assert!(run(Path::new("/nowhere"), &[], &[], Duration::from_secs(9)).is_err());
+    }
+
+    #[test]
+    fn nothing_is_inherited() {
+        assert_eq!(sh("env | grep -c CARGO || true", 20_000).unwrap().trim(), "0");
+    }
+
+    #[test]
+    fn a_program_that_hangs_or_floods_is_killed() {
+        let begun = Instant::now();
+        assert!(sh("exec sleep 100", 200).unwrap_err().contains("within 200 ms"));
+        assert!(sh("exec >&- 2>&-; exec sleep 100", 200).unwrap_err().contains("within 200 ms"));
+        assert!(begun.elapsed() < Duration::from_secs(60));
+        assert!(sh("exec cat /dev/zero", 20_000).is_err());
+    }
+}

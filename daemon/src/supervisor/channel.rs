@@ -1,0 +1,161 @@
+//! The control socket between vgpud and one worker: whole packets, never a wait.
+
+use std::io::IoSlice;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+
+use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use nix::sys::socket::{
+    AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType, recv, sendmsg, socketpair,
+};
+use vgpu_proto::codec;
+use vgpu_proto::limits::MAX_WORKER_MESSAGE;
+use vgpu_proto::worker::{FromWorker, ToWorker};
+
+/// vgpud's end of a worker's control socket.
+#[derive(Debug)]
+pub struct Channel {
+    fd: OwnedFd,
+}
+
+/// What a look at the socket found.
+#[derive(Debug)]
+pub enum Received {
+    /// A message.
+    Message(FromWorker),
+    /// Nothing now.
+    Empty,
+    /// The worker closed its end, or is gone.
+    Closed,
+    /// A packet that is no message: the worker is broken or hostile.
+    Malformed(String),
+}
+
+/// Why a message did not reach a worker.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum SendError {
+    /// The worker does not read: its socket is full.
+    #[error("the worker does not read its control socket")]
+    Full,
+    /// The worker is gone.
+    #[error("the worker closed its control socket")]
+    Closed,
+    /// Anything else.
+    #[error("cannot send to the worker: {0}")]
+    Other(String),
+}
+
+impl Channel {
+    /// A new socket pair: vgpud's end, and the worker's end for its descriptor 3.
+    ///
+    /// # Errors
+    /// When the process is out of descriptors.
+    pub fn pair() -> std::io::Result<(Channel, OwnedFd)> {
+        let (ours, theirs) =
+            socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)?;
+        fcntl(&ours, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
+        Ok((Channel { fd: ours }, theirs))
+    }
+
+    /// Sends one message with the descriptors that belong to it. Never waits.
+    ///
+    /// # Errors
+    /// [`SendError`]; the message was then not sent at all.
+    pub fn send(&self, message: &ToWorker, fds: &[BorrowedFd<'_>]) -> Result<(), SendError> {
+        let bytes = codec::encode(message).map_err(|e| SendError::Other(e.to_string()))?;
+        let raw: Vec<RawFd> = fds.iter().map(AsRawFd::as_raw_fd).collect();
+        let rights = [ControlMessage::ScmRights(&raw)];
+        let control: &[ControlMessage<'_>] = if raw.is_empty() { &[] } else { &rights };
+        let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
+        loop {
+            let sent =
+                sendmsg::<()>(self.fd.as_raw_fd(), &[IoSlice::new(&bytes)], control, flags, None);
+            return match sent {
+                Ok(_) => Ok(()),
+                Err(Errno::EINTR) => continue,
+                Err(Errno::EAGAIN) => Err(SendError::Full),
+                Err(Errno::EPIPE | Errno::ECONNRESET | Errno::ENOTCONN) => Err(SendError::Closed),
+                Err(e) => Err(SendError::Other(e.to_string())),
+            };
+        }
+    }
+
+    /// Takes one message, if there is one. `buffer` is scratch space that the caller keeps.
+    ///
+    /// Descriptors that a worker attaches are dropped by the kernel: there is no room for them.
+    pub fn receive(&self, buffer: &mut Vec<u8>) -> Received {
+        buffer.resize(MAX_WORKER_MESSAGE, 0);
+        let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_TRUNC;
+        loop {
+            return match recv(self.fd.as_raw_fd(), buffer, flags) {
+                Ok(0) => Received::Closed,
+                Ok(n) if n > MAX_WORKER_MESSAGE => {
+                    Received::Malformed(format!("a packet of {n} bytes"))
+                }
+                Ok(n) => match codec::decode(&buffer[..n]) {
+                    Ok(message) => Received::Message(message),
+                    Err(e) => Received::Malformed(e.to_string()),
+                },
+                Err(Errno::EINTR) => continue,
+                Err(Errno::EAGAIN) => Received::Empty,
+                Err(_) => Received::Closed,
+            };
+        }
+    }
+}
+
+impl AsFd for Channel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nix::sys::socket::send;
+
+    #[test]
+    fn messages_and_descriptors_cross_whole() {
+        let (ours, theirs) = Channel::pair().unwrap();
+        let mut buffer = Vec::new();
+        assert!(matches!(ours.receive(&mut buffer), Received::Empty));
+
+        let null = std::fs::File::open("/dev/null").unwrap();
+        ours.send(&ToWorker::Data, &[null.as_fd()]).unwrap();
+
+        let wire = codec::encode(&FromWorker::Idle { epoch: 7 }).unwrap();
+        send(theirs.as_raw_fd(), &wire, MsgFlags::empty()).unwrap();
+        match ours.receive(&mut buffer) {
+            Received::Message(FromWorker::Idle { epoch }) => assert_eq!(epoch, 7),
+            other => panic!("{other:?}"),
+        }
+        drop(theirs);
+        assert!(matches!(ours.receive(&mut buffer), Received::Closed));
+        assert_eq!(ours.send(&ToWorker::Shutdown, &[]), Err(SendError::Closed));
+    }
+
+    #[test]
+    fn a_packet_that_is_no_message_is_told_apart() {
+        let (ours, theirs) = Channel::pair().unwrap();
+        let mut buffer = Vec::new();
+        send(theirs.as_raw_fd(), &[0xff; 40], MsgFlags::empty()).unwrap();
+        assert!(matches!(ours.receive(&mut buffer), Received::Malformed(_)));
+        send(theirs.as_raw_fd(), &vec![0; MAX_WORKER_MESSAGE + 1], MsgFlags::empty()).unwrap();
+        assert!(matches!(ours.receive(&mut buffer), Received::Malformed(_)));
+    }
+
+    #[test]
+    fn a_worker_that_does_not_read_never_blocks_the_sender() {
+        let (ours, _theirs) = Channel::pair().unwrap();
+        let mut sent = 0;
+        let refused = loop {
+            match ours.send(&ToWorker::Revoke { epoch: sent }, &[]) {
+                Ok(()) => sent += 1,
+                Err(e) => break e,
+            }
+        };
+        assert_eq!(refused, SendError::Full);
+        assert!(sent > 8, "{sent}");
+    }
+}

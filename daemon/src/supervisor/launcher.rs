@@ -1,0 +1,224 @@
+//! From the configuration to a running worker: which driver, which environment, which user.
+
+use std::ffi::OsString;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, PoisonError, RwLock};
+
+use vgpu_proto::api::GpuSource;
+use vgpu_proto::worker::Start;
+
+use super::leftover::WorkerBook;
+use super::spawn::{self, Worker, WorkerOrder, WorkerTemplate};
+use crate::config::Config;
+use crate::model::ScannedGpu;
+
+/// Where an installed soft-gpu is.
+const SOFT_LIBRARY: &str = "/usr/lib/vgpu/soft-gpu/libcuda.so.1";
+
+/// Starts workers and probes as the configuration says.
+#[derive(Debug)]
+pub struct Launcher {
+    config: RwLock<Arc<Config>>,
+    book: WorkerBook,
+}
+
+/// A worker that was started, and what to tell it first.
+#[derive(Debug)]
+pub struct Launched {
+    /// The worker.
+    pub worker: Worker,
+    /// Its first message.
+    pub start: Start,
+    /// Its standard error.
+    pub log: OwnedFd,
+}
+
+impl Launcher {
+    /// A launcher that writes its workers down in `book`.
+    #[must_use]
+    pub fn new(config: Arc<Config>, book: WorkerBook) -> Launcher {
+        Launcher { config: RwLock::new(config), book }
+    }
+
+    /// Takes a reloaded configuration over, for workers from now on.
+    pub fn reconfigure(&self, config: Arc<Config>) {
+        *self.config.write().unwrap_or_else(PoisonError::into_inner) = config;
+    }
+
+    /// The configuration in force.
+    #[must_use]
+    pub fn config(&self) -> Arc<Config> {
+        self.config.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The book of running workers.
+    #[must_use]
+    pub fn book(&self) -> &WorkerBook {
+        &self.book
+    }
+
+    /// Starts a worker. Blocks for a few milliseconds.
+    ///
+    /// # Errors
+    /// A sentence for the administrator.
+    pub fn launch(
+        &self,
+        session: u64,
+        vm: u32,
+        gpu: &ScannedGpu,
+        memory_quota: u64,
+    ) -> Result<Launched, String> {
+        let config = self.config();
+        let soft = gpu.source == GpuSource::Soft;
+        let owner = worker_owner(&config, vm);
+        let images = config.daemon.state_dir.join("images");
+        let image_dir = spawn::image_dir(&images, vm, owner)
+            .map_err(|e| format!("cannot make {}/vm{vm}: {e}", images.display()))?;
+        let template = WorkerTemplate {
+            binary: worker_binary(&config)?,
+            environment: environment(&config, soft),
+            max_files: config.worker.max_files,
+            max_tasks: config.worker.max_tasks,
+        };
+        let order = WorkerOrder { session, vm, gpu_uuid: gpu.uuid.clone(), owner };
+        let (worker, log) = spawn::spawn(&template, &order, &self.book)?;
+        let start = Start {
+            session,
+            vm,
+            driver: driver_library(&config, soft)?,
+            image_dir: image_dir.to_string_lossy().into_owned(),
+            memory_quota,
+            expect_soft: soft,
+        };
+        Ok(Launched { worker, start, log })
+    }
+}
+
+/// Makes what soft devices share: a directory that workers of every uid may use.
+///
+/// # Errors
+/// When it cannot be made.
+pub fn prepare_soft_state(config: &Config) -> std::io::Result<()> {
+    use std::os::unix::fs::{PermissionsExt, chown};
+    let dir = config.soft_state_dir();
+    std::fs::create_dir_all(&dir)?;
+    let (mode, owner) = match worker_owner(config, 0) {
+        // Workers of several users share it: sticky, as /tmp.
+        Some(_) if config.worker.uid_per_vm => (0o1777, None),
+        owner => (0o700, owner),
+    };
+    if let Some((uid, gid)) = owner {
+        chown(&dir, Some(uid), Some(gid))?;
+    }
+    std::fs::set_permissions(&dir, std::fs::Permissions::from_mode(mode))
+}
+
+/// The environment of a process that loads a driver; nothing of vgpud's own is in it.
+#[must_use]
+pub fn environment(config: &Config, soft: bool) -> Vec<(OsString, OsString)> {
+    let mut env: Vec<(OsString, OsString)> = vec![
+        ("PATH".into(), "/usr/bin:/bin".into()),
+        // A cache on disk that tenants share could be poisoned by one of them.
+        ("CUDA_CACHE_DISABLE".into(), "1".into()),
+        ("VGPU_LOG".into(), config.log.level.clone().into()),
+    ];
+    if soft {
+        let driver = &config.driver;
+        env.push(("SOFT_GPU_DEVICES".into(), driver.soft_devices.to_string().into()));
+        env.push(("SOFT_GPU_MEMORY".into(), driver.soft_memory_bytes.to_string().into()));
+        env.push(("SOFT_GPU_STATE".into(), config.soft_state_dir().into()));
+        env.extend(driver.soft_env.iter().map(|(k, v)| (k.into(), v.into())));
+    }
+    env
+}
+
+/// The driver library that a worker or probe loads; `None`: what the dynamic linker finds.
+///
+/// # Errors
+/// When soft-gpu is asked for and not found.
+pub fn driver_library(config: &Config, soft: bool) -> Result<Option<String>, String> {
+    let text = |path: &Path| path.to_string_lossy().into_owned();
+    if !soft {
+        return Ok(config.driver.library.as_deref().map(text));
+    }
+    if let Some(library) = &config.driver.soft_library {
+        return Ok(Some(text(library)));
+    }
+    let beside = beside_vgpud("soft-gpu/libcuda.so.1");
+    let candidates = [beside, Some(PathBuf::from(SOFT_LIBRARY))];
+    let found = candidates.into_iter().flatten().find(|path| path.exists());
+    found.map(|path| Some(text(&path))).ok_or_else(|| {
+        format!(
+            "soft-gpu's libcuda.so.1 is neither beside vgpud nor at {SOFT_LIBRARY}; set \
+             driver.soft_library"
+        )
+    })
+}
+
+/// The vgpu-worker program.
+///
+/// # Errors
+/// When it is not found.
+pub fn worker_binary(config: &Config) -> Result<PathBuf, String> {
+    program(config.worker.binary.as_deref(), "vgpu-worker", "worker.binary")
+}
+
+/// The vgpu-probe program.
+///
+/// # Errors
+/// When it is not found.
+pub fn probe_binary(config: &Config) -> Result<PathBuf, String> {
+    program(config.worker.probe_binary.as_deref(), "vgpu-probe", "worker.probe_binary")
+}
+
+fn program(configured: Option<&Path>, name: &str, key: &str) -> Result<PathBuf, String> {
+    let path = configured.map(Path::to_path_buf).or_else(|| beside_vgpud(name));
+    let path = path.ok_or_else(|| format!("cannot tell where {name} is; set {key}"))?;
+    if path.is_file() {
+        return Ok(path);
+    }
+    Err(format!("there is no {name} at {}; install it there or set {key}", path.display()))
+}
+
+fn beside_vgpud(name: &str) -> Option<PathBuf> {
+    Some(std::env::current_exe().ok()?.parent()?.join(name))
+}
+
+/// Uid and gid of a VM's workers, where vgpud is root and they are configured.
+fn worker_owner(config: &Config, vm: u32) -> Option<(u32, u32)> {
+    if !nix::unistd::geteuid().is_root() {
+        return None;
+    }
+    let (uid, gid) = (config.worker.uid?, config.worker.gid?);
+    let uid = if config.worker.uid_per_vm { uid.saturating_add(vm) } else { uid };
+    Some((uid, gid))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_workers_environment_is_only_what_is_configured() {
+        let mut config = Config::default();
+        config.driver.soft_env.insert("SOFT_GPU_CLOCK".into(), "k=1ms".into());
+        let names = |soft| -> Vec<String> {
+            environment(&config, soft)
+                .into_iter()
+                .map(|(name, _)| name.to_string_lossy().into_owned())
+                .collect()
+        };
+        assert_eq!(names(false), ["PATH", "CUDA_CACHE_DISABLE", "VGPU_LOG"]);
+        assert!(names(true).contains(&"SOFT_GPU_CLOCK".to_owned()));
+        assert!(names(true).contains(&"SOFT_GPU_STATE".to_owned()));
+    }
+
+    #[test]
+    fn a_missing_program_is_named_with_its_key() {
+        let mut config = Config::default();
+        config.worker.binary = Some("/nowhere/vgpu-worker".into());
+        let error = worker_binary(&config).unwrap_err();
+        assert!(error.contains("/nowhere/vgpu-worker") && error.contains("worker.binary"), "{error}");
+    }
+}

@@ -1,0 +1,129 @@
+//! What a worker says on its standard error, in vgpud's log: bounded, escaped and at a bounded rate.
+
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+use tokio::io::AsyncReadExt;
+use tokio::net::unix::pipe;
+
+/// Longest line that is kept, in bytes; the rest of it is dropped.
+const LINE: usize = 512;
+
+/// Lines of one worker per second; more are counted and dropped.
+const LINES_PER_SECOND: u32 = 20;
+
+/// Copies a worker's standard error into the log until the pipe closes.
+///
+/// The worker's guest may own it, so nothing of what it writes is believed: control characters are
+/// escaped, and the text stands behind the session's number.
+pub(crate) async fn relay(pipe: OwnedFd, session: u64, vm: u32) {
+    let mut pipe = match pipe::Receiver::from_owned_fd(pipe) {
+        Ok(pipe) => pipe,
+        Err(e) => {
+            tracing::warn!(session, vm, "the worker's log cannot be read: {e}");
+            return;
+        }
+    };
+    let mut lines = Lines::default();
+    let mut gate = Gate::new(Instant::now());
+    let mut buffer = [0_u8; 4096];
+    loop {
+        match pipe.read(&mut buffer).await {
+            Ok(0) | Err(_) => break,
+            Ok(n) => lines.push(&buffer[..n], |line| gate.pass(line, session, vm)),
+        }
+    }
+    lines.finish(|line| gate.pass(line, session, vm));
+    gate.report(session, vm);
+}
+
+/// Cuts a byte stream into escaped lines of bounded length.
+#[derive(Debug, Default)]
+struct Lines {
+    line: String,
+}
+
+impl Lines {
+    fn push(&mut self, bytes: &[u8], mut out: impl FnMut(&str)) {
+        for &byte in bytes {
+            if byte == b'\n' {
+                out(&self.line);
+                self.line.clear();
+            } else if self.line.len() < LINE {
+                self.line.extend(std::ascii::escape_default(byte).map(char::from));
+            }
+        }
+    }
+
+    fn finish(&mut self, mut out: impl FnMut(&str)) {
+        if !self.line.is_empty() {
+            out(&self.line);
+            self.line.clear();
+        }
+    }
+}
+
+/// The rate limit.
+#[derive(Debug)]
+struct Gate {
+    second: Instant,
+    passed: u32,
+    dropped: u64,
+}
+
+impl Gate {
+    fn new(now: Instant) -> Gate {
+        Gate { second: now, passed: 0, dropped: 0 }
+    }
+
+    fn admits(&mut self, now: Instant) -> bool {
+        if now.duration_since(self.second) >= Duration::from_secs(1) {
+            self.second = now;
+            self.passed = 0;
+        }
+        if self.passed < LINES_PER_SECOND {
+            self.passed += 1;
+            return true;
+        }
+        self.dropped += 1;
+        false
+    }
+
+    fn pass(&mut self, line: &str, session: u64, vm: u32) {
+        if self.admits(Instant::now()) {
+            tracing::info!(target: "vgpu_worker", session, vm, "{line}");
+        }
+    }
+
+    fn report(&self, session: u64, vm: u32) {
+        if self.dropped > 0 {
+            tracing::warn!(session, vm, "{} lines of the worker's log were dropped", self.dropped);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_cut_escaped_and_bounded() {
+        let mut lines = Lines::default();
+        let mut seen = Vec::new();
+        lines.push(b"one\ntw", |l| seen.push(l.to_owned()));
+        lines.push(b"o\x1b[31m\n", |l| seen.push(l.to_owned()));
+        lines.push(&[b'x'; 100_000], |l| seen.push(l.to_owned()));
+        lines.finish(|l| seen.push(l.to_owned()));
+        assert_eq!(seen[..2], ["one".to_owned(), "two\\x1b[31m".to_owned()]);
+        assert_eq!(seen[2].len(), LINE);
+    }
+
+    #[test]
+    fn a_flood_is_dropped_and_counted() {
+        let start = Instant::now();
+        let mut gate = Gate::new(start);
+        let passed = (0..1000).filter(|_| gate.admits(start)).count();
+        assert_eq!((passed as u32, gate.dropped), (LINES_PER_SECOND, 1000 - 20));
+        assert!(gate.admits(start + Duration::from_secs(1)));
+    }
+}

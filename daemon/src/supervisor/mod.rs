@@ -1,0 +1,20 @@
+//! Workers as processes: started with nothing of vgpud's, spoken to without ever waiting, killed, and
+//! verified gone.
+//!
+//! | module | what it does |
+//! |---|---|
+//! | [`spawn`] | starts one: cleared environment, own uid, limits, control socket |
+//! | [`launcher`] | what a worker gets, by the configuration |
+//! | [`channel`] | the control socket |
+//! | [`pages`] | the two shared pages |
+//! | [`process`] | a process by its pidfd: kill, exit, identity |
+//! | [`leftover`] | workers of an earlier vgpud |
+//! | `log` | what a worker writes to its standard error |
+
+pub mod channel;
+pub mod launcher;
+pub mod leftover;
+pub(crate) mod log;
+pub mod pages;
+pub mod process;
+pub mod spawn;

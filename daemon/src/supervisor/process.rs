@@ -1,0 +1,140 @@
+//! A process that is held by a pidfd: killed without the race of a reused number, and never waited for.
+
+use std::fmt;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::Signal;
+use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
+
+/// How a process ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Exit {
+    /// By itself, with this status.
+    Status(i32),
+    /// By this signal.
+    Signal(Signal),
+    /// It is gone, and the kernel does not say how (it was not our child).
+    Unknown,
+}
+
+impl fmt::Display for Exit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Exit::Status(code) => write!(f, "exited with status {code}"),
+            Exit::Signal(signal) => write!(f, "was killed by {signal}"),
+            Exit::Unknown => f.write_str("is gone"),
+        }
+    }
+}
+
+/// One process.
+#[derive(Debug)]
+pub struct Process {
+    pid: u32,
+    pidfd: OwnedFd,
+}
+
+impl Process {
+    /// Takes hold of a running process.
+    ///
+    /// # Errors
+    /// When there is no such process.
+    pub fn open(pid: u32) -> std::io::Result<Process> {
+        let number = i32::try_from(pid).ok().and_then(rustix::process::Pid::from_raw);
+        let Some(number) = number else {
+            return Err(std::io::Error::from(std::io::ErrorKind::InvalidInput));
+        };
+        let pidfd =
+            rustix::process::pidfd_open(number, rustix::process::PidfdFlags::empty())?;
+        Ok(Process { pid, pidfd })
+    }
+
+    /// Its number.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// Sends SIGKILL. Done again it does no harm; a process that is gone is no error.
+    pub fn kill(&self) {
+        // ESRCH: gone already. EPERM cannot be: the worker never has more rights than vgpud.
+        let _ = rustix::process::pidfd_send_signal(&self.pidfd, rustix::process::Signal::KILL);
+    }
+
+    /// How it ended, once it has; never waits. A child is reaped by this.
+    #[must_use]
+    pub fn ended(&self) -> Option<Exit> {
+        let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG;
+        match waitid(Id::PIDFd(self.pidfd.as_fd()), flags) {
+            Ok(WaitStatus::Exited(_, code)) => Some(Exit::Status(code)),
+            Ok(WaitStatus::Signaled(_, signal, _)) => Some(Exit::Signal(signal)),
+            // Not our child, or reaped before: the pidfd alone says whether it is gone.
+            Err(Errno::ECHILD) => self.is_gone().then_some(Exit::Unknown),
+            Ok(_) | Err(_) => None,
+        }
+    }
+
+    fn is_gone(&self) -> bool {
+        let mut fds = [PollFd::new(self.pidfd.as_fd(), PollFlags::POLLIN)];
+        matches!(poll(&mut fds, PollTimeout::ZERO), Ok(n) if n > 0)
+    }
+}
+
+impl AsFd for Process {
+    /// The pidfd: readable once the process is gone.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.pidfd.as_fd()
+    }
+}
+
+/// When a process started, in clock ticks since boot: with its number, its identity.
+#[must_use]
+pub fn start_ticks(pid: u32) -> Option<u64> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The second field is the program's name in parentheses and may contain anything; the start
+    // time is the 20th after it (proc(5), field 22).
+    let (_, after) = stat.rsplit_once(')')?;
+    after.split_ascii_whitespace().nth(19)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Command;
+    use std::time::{Duration, Instant};
+
+    fn wait(process: &Process) -> Exit {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        loop {
+            if let Some(exit) = process.ended() {
+                return exit;
+            }
+            assert!(Instant::now() < deadline, "the process does not end");
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    #[test]
+    #[allow(clippy::zombie_processes)] // Reaping through the pidfd is what is tested.
+    fn a_child_is_killed_and_reaped_through_its_pidfd() {
+        let child = Command::new("sleep").arg("100").spawn().unwrap();
+        let process = Process::open(child.id()).unwrap();
+        assert_eq!(process.ended(), None);
+        assert!(start_ticks(child.id()).is_some());
+        process.kill();
+        assert_eq!(wait(&process), Exit::Signal(Signal::SIGKILL));
+        assert_eq!(start_ticks(child.id()), None, "reaped");
+        process.kill();
+        assert_eq!(process.ended(), Some(Exit::Unknown));
+    }
+
+    #[test]
+    #[allow(clippy::zombie_processes)]
+    fn a_status_is_told() {
+        let child = Command::new("sh").args(["-c", "exit 3"]).spawn().unwrap();
+        let process = Process::open(child.id()).unwrap();
+        assert_eq!(wait(&process), Exit::Status(3));
+    }
+}

@@ -1,0 +1,179 @@
+//! Starting a worker: a fresh program with nothing of vgpud's but its control socket.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use command_fds::{CommandFdExt, FdMapping};
+use nix::fcntl::OFlag;
+use rustix::process::{Pid, Resource, Rlimit, prlimit};
+
+use super::channel::Channel;
+use super::leftover::WorkerBook;
+use super::pages::Pages;
+use super::process::Process;
+
+/// The descriptor on which a worker finds its control socket.
+const CONTROL_FD: i32 = 3;
+
+/// What every worker gets, whoever it serves.
+#[derive(Debug, Clone)]
+pub struct WorkerTemplate {
+    /// The vgpu-worker program.
+    pub binary: PathBuf,
+    /// The environment besides what depends on the session; nothing is inherited.
+    pub environment: Vec<(OsString, OsString)>,
+    /// Open files.
+    pub max_files: u64,
+    /// Processes and threads, where the worker has a uid of its own.
+    pub max_tasks: u64,
+}
+
+/// What one worker gets.
+#[derive(Debug, Clone)]
+pub struct WorkerOrder {
+    /// The session it serves.
+    pub session: u64,
+    /// Its VM.
+    pub vm: u32,
+    /// The only GPU it sees.
+    pub gpu_uuid: String,
+    /// Uid and gid, where vgpud is root and may give them.
+    pub owner: Option<(u32, u32)>,
+}
+
+/// A worker that runs and has not been told anything yet.
+#[derive(Debug)]
+pub struct Worker {
+    /// The process.
+    pub process: Process,
+    /// Its control socket.
+    pub channel: Channel,
+    /// The shared pages.
+    pub pages: Pages,
+}
+
+/// Starts a worker and writes it down in the book. Blocks for a few milliseconds.
+///
+/// Its standard error becomes the returned pipe; standard input and output are `/dev/null`.
+///
+/// # Errors
+/// A sentence that names what failed.
+pub fn spawn(
+    template: &WorkerTemplate,
+    order: &WorkerOrder,
+    book: &WorkerBook,
+) -> Result<(Worker, OwnedFd), String> {
+    let failed = |what: &str, e: &dyn std::fmt::Display| format!("cannot {what}: {e}");
+    let pages = Pages::new().map_err(|e| failed("make the worker's shared pages", &e))?;
+    let (channel, theirs) =
+        Channel::pair().map_err(|e| failed("make the worker's control socket", &e))?;
+    let (log, log_end) =
+        nix::unistd::pipe2(OFlag::O_CLOEXEC).map_err(|e| failed("make the worker's log", &e))?;
+    let process = start(template, order, theirs, log_end).map_err(|e| {
+        format!("cannot start {}: {e}", template.binary.display())
+    })?;
+    // From here on a failure must not leave the process behind.
+    let finished = confine(&process, template, order)
+        .and_then(|()| book.enter(process.pid(), &order.gpu_uuid, order.session));
+    if let Err(e) = finished {
+        process.kill();
+        reap_soon(process);
+        return Err(failed("set the worker up", &e));
+    }
+    Ok((Worker { process, channel, pages }, log))
+}
+
+fn start(
+    template: &WorkerTemplate,
+    order: &WorkerOrder,
+    control: OwnedFd,
+    log: OwnedFd,
+) -> io::Result<Process> {
+    let mut command = Command::new(&template.binary);
+    command
+        // What `ps` shows, so that an administrator sees whose worker it is.
+        .arg0(format!("vgpu-worker: vm {} session {}", order.vm, order.session))
+        .env_clear()
+        .envs(template.environment.iter().map(|(k, v)| (k, v)))
+        .env("CUDA_VISIBLE_DEVICES", &order.gpu_uuid)
+        .current_dir("/")
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(log)
+        // A group of its own: a signal to vgpud's terminal does not reach it.
+        .process_group(0);
+    if let Some((uid, gid)) = order.owner {
+        // The standard library also drops the supplementary groups when it sets the uid as root.
+        command.uid(uid).gid(gid);
+    }
+    command
+        .fd_mappings(vec![FdMapping { parent_fd: control, child_fd: CONTROL_FD }])
+        .map_err(io::Error::other)?;
+    let mut child = command.spawn()?;
+    Process::open(child.id()).inspect_err(|_| {
+        let _ = child.kill();
+        let _ = child.wait();
+    })
+}
+
+/// Bounds what the worker may take of the host. It has done nothing yet: it waits for its Start.
+fn confine(process: &Process, template: &WorkerTemplate, order: &WorkerOrder) -> io::Result<()> {
+    let pid = i32::try_from(process.pid()).ok().and_then(Pid::from_raw);
+    let limit = |resource, n| prlimit(pid, resource, Rlimit { current: Some(n), maximum: Some(n) });
+    limit(Resource::Core, 0)?;
+    limit(Resource::Nofile, template.max_files)?;
+    if order.owner.is_some() {
+        // Counted per uid: without one of its own it would count vgpud's threads too.
+        limit(Resource::Nproc, template.max_tasks)?;
+    }
+    Ok(())
+}
+
+/// Waits for a killed process on a thread of its own, so that it leaves no zombie.
+pub fn reap_soon(process: Process) {
+    let spawned = std::thread::Builder::new().name("vgpud-reap".into()).spawn(move || {
+        for _ in 0..1_000 {
+            if process.ended().is_some() {
+                return;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+        tracing::error!(pid = process.pid(), "a killed process does not end");
+    });
+    if let Err(e) = spawned {
+        tracing::error!("cannot start a thread: {e}");
+    }
+}
+
+/// Makes the directory of a VM's cached module images, owned by whoever its workers run as.
+///
+/// # Errors
+/// When it cannot be made or given away.
+pub fn image_dir(images: &Path, vm: u32, owner: Option<(u32, u32)>) -> io::Result<PathBuf> {
+    use std::os::unix::fs::{DirBuilderExt, PermissionsExt, chown};
+    let dir = images.join(format!("vm{vm}"));
+    if !dir.is_dir() {
+        std::fs::DirBuilder::new().recursive(true).mode(0o711).create(images)?;
+        match std::fs::DirBuilder::new().mode(0o700).create(&dir) {
+            Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(e),
+            _ => {}
+        }
+    }
+    if let Some((uid, gid)) = owner {
+        chown(&dir, Some(uid), Some(gid))?;
+        std::fs::set_permissions(&dir, std::fs::Permissions::from_mode(0o700))?;
+    }
+    Ok(dir)
+}
+
+impl Worker {
+    /// The descriptors that go with the Start message: vgpud's page, then the worker's.
+    #[must_use]
+    pub fn start_fds(&self) -> [std::os::fd::BorrowedFd<'_>; 2] {
+        [self.pages.lease_fd().as_fd(), self.pages.hints_fd().as_fd()]
+    }
+}
