@@ -1,3 +1,27 @@
 //! The interpreter: lowers a parsed module and runs its kernels on the CPU.
+//!
+//! - [`program::Program::load`] parses and lowers PTX: registers become 32-lane columns, operands
+//!   column numbers, each instruction a function chosen from one table ([`lower`]). What is not
+//!   served refuses the module then, by name and line; nothing is discovered at run time.
+//! - [`run`] executes a launch: blocks over CPU threads ([`grid`]), warps of a block in turn
+//!   ([`block`]), groups of lanes of a warp ([`warp`]), operations on columns ([`ops`]).
+//!
+//! The driver's side of the line is in [`contract`].
 
+mod block;
+mod col;
 pub mod contract;
+mod env;
+mod grid;
+mod inst;
+mod lower;
+mod ops;
+mod printf;
+pub mod program;
+mod round;
+mod special;
+#[cfg(test)]
+mod tests;
+mod warp;
+
+pub use grid::run;

@@ -1,0 +1,293 @@
+//! A block: its warps in turn, its shared memory, its barriers.
+
+use super::col::Col32;
+use super::contract::Fault;
+use super::env::Env;
+use super::inst::LANES;
+use super::ops::control::bar;
+use super::special as sp;
+use super::warp::{Ran, Wait, Warp};
+
+/// Warp instructions between two looks at the other warps.
+const SLICE: u64 = 20_000;
+
+/// One of the 16 barriers of a block.
+#[derive(Debug, Clone, Default)]
+struct Barrier {
+    /// Lanes that arrived, a mask for each warp.
+    arrived: Vec<u32>,
+    /// Their number.
+    lanes: u32,
+    /// Threads expected, or 0 for all.
+    count: u32,
+    /// True predicates of `bar.red`.
+    votes: u32,
+}
+
+/// How far a block is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Progress {
+    /// Something ran.
+    Some,
+    /// Every warp waits at a barrier that nobody completes.
+    Stuck,
+    /// All threads have exited.
+    Done,
+}
+
+/// A resident block. Reused for one block after the other.
+pub(crate) struct Block {
+    warps: Vec<Warp>,
+    used: usize,
+    shared: Vec<u128>,
+    barriers: Vec<Barrier>,
+    /// Bit n: somebody waits at barrier n.
+    waiting: u32,
+    /// This block's index in the grid.
+    pub(crate) index: [u32; 3],
+    next: usize,
+}
+
+/// What is fixed for all blocks of a launch.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Shape {
+    /// Function index of the kernel.
+    pub(crate) func: u32,
+    /// Bytes of shared memory, static and dynamic.
+    pub(crate) shared: u32,
+    /// Where the dynamic part begins.
+    pub(crate) dynamic: u32,
+    /// Address of the grid workspace (`%envreg1`, `%envreg2`), or 0.
+    pub(crate) workspace: u64,
+    /// SM number reported for the executing thread.
+    pub(crate) sm: u32,
+}
+
+impl Block {
+    /// An empty place for blocks.
+    pub(crate) fn new() -> Block {
+        Block {
+            warps: Vec::new(),
+            used: 0,
+            shared: Vec::new(),
+            barriers: vec![Barrier::default(); 16],
+            waiting: 0,
+            index: [0; 3],
+            next: 0,
+        }
+    }
+
+    /// Shared memory for a block of this shape.
+    pub(crate) fn shared(&mut self, bytes: u32) -> *mut u8 {
+        let words = (bytes as usize).div_ceil(16).max(1);
+        if self.shared.len() < words {
+            self.shared.resize(words, 0);
+        }
+        self.shared.as_mut_ptr().cast()
+    }
+
+    /// Places the threads of block `env.block` at the kernel's start.
+    pub(crate) fn start(&mut self, env: &Env<'_>, shape: &Shape, fresh: bool) -> Result<(), Fault> {
+        let dims = env.launch.block;
+        let threads = dims[0] * dims[1] * dims[2];
+        let count = (threads as usize).div_ceil(LANES);
+        self.index = env.block;
+        self.used = count;
+        self.next = 0;
+        self.waiting = 0;
+        for b in &mut self.barriers {
+            *b = Barrier {
+                arrived: std::mem::take(&mut b.arrived),
+                ..Barrier::default()
+            };
+            b.arrived.clear();
+            b.arrived.resize(count, 0);
+        }
+        while self.warps.len() < count {
+            self.warps.push(Warp::new());
+        }
+        for (n, w) in self.warps.iter_mut().take(count).enumerate() {
+            if fresh {
+                fixed_specials(w, env, shape, n as u32, count as u32);
+            }
+            for d in 0..3 {
+                w.spec32[sp::CTAID as usize + d] = Col32([env.block[d]; LANES]);
+            }
+            let left = threads - (n * LANES) as u32;
+            let mask = if left >= 32 {
+                u32::MAX
+            } else {
+                (1 << left) - 1
+            };
+            w.start(env, n as u32, mask, shape.func)?;
+        }
+        Ok(())
+    }
+
+    /// Runs every warp for a slice, as long as `budget` lasts.
+    pub(crate) fn run(&mut self, env: &Env<'_>, budget: &mut u64) -> Result<Progress, Fault> {
+        let mut progress = false;
+        let mut alive = false;
+        for _ in 0..self.used {
+            let n = self.next;
+            self.next = (n + 1) % self.used;
+            let w = &mut self.warps[n];
+            if w.live == 0 {
+                continue;
+            }
+            alive = true;
+            let before = w.count;
+            let ran = w.run(env, SLICE.min(*budget).max(1));
+            let used = w.count - before;
+            *budget = budget.saturating_sub(used);
+            progress |= used > 0;
+            if ran == Ran::Fault {
+                return Err(w.fault.take().unwrap_or(Fault::Trap));
+            }
+            self.arrivals(n);
+            if self.waiting != 0 {
+                self.release(env);
+            }
+            if *budget == 0 {
+                return Ok(Progress::Some);
+            }
+        }
+        Ok(match (alive, progress) {
+            (false, _) => Progress::Done,
+            (_, true) => Progress::Some,
+            _ => Progress::Stuck,
+        })
+    }
+
+    /// Instructions executed by this block's warps since it was made.
+    pub(crate) fn instructions(&self) -> u64 {
+        self.warps.iter().map(|w| w.count).sum()
+    }
+
+    fn arrivals(&mut self, n: usize) {
+        let Block {
+            warps,
+            barriers,
+            waiting,
+            ..
+        } = self;
+        for a in warps[n].arrivals.drain(..) {
+            let b = &mut barriers[usize::from(a.id)];
+            let new = a.mask & !b.arrived[n];
+            b.arrived[n] |= a.mask;
+            b.lanes += new.count_ones();
+            b.count = b.count.max(a.count);
+            b.votes += a.votes.count_ones();
+            *waiting |= 1 << a.id;
+        }
+    }
+
+    /// Releases every barrier that is complete.
+    fn release(&mut self, env: &Env<'_>) {
+        for id in 0..16u8 {
+            if self.waiting >> id & 1 == 0 || !self.complete(usize::from(id)) {
+                continue;
+            }
+            let b = &mut self.barriers[usize::from(id)];
+            let (lanes, votes) = (b.lanes, b.votes);
+            b.arrived.fill(0);
+            (b.lanes, b.count, b.votes) = (0, 0, 0);
+            self.waiting &= !(1 << id);
+            for w in self.warps.iter_mut().take(self.used) {
+                free(w, env, id, lanes, votes);
+            }
+        }
+    }
+
+    fn complete(&self, id: usize) -> bool {
+        let b = &self.barriers[id];
+        let warps = self.warps.iter().take(self.used);
+        if b.count == 0 {
+            return b.lanes >= warps.map(|w| w.live.count_ones()).sum::<u32>();
+        }
+        // A count is in whole warps: lanes that do not exist or have exited count as arrived.
+        let sum: u32 = warps
+            .zip(&b.arrived)
+            .map(|(w, &a)| match a {
+                0 => 0,
+                a if a | !w.live == u32::MAX => 32,
+                a => a.count_ones(),
+            })
+            .sum();
+        sum >= b.count
+    }
+}
+
+/// Lets the groups of a warp that wait at a barrier go on, with the results of a `bar.red`.
+fn free(w: &mut Warp, env: &Env<'_>, id: u8, lanes: u32, votes: u32) {
+    for i in 0..w.groups.len() {
+        let g = w.groups[i];
+        if g.wait != Wait::Barrier(id) {
+            continue;
+        }
+        w.groups[i].wait = Wait::Ready;
+        let inst = &env.code[g.pc as usize - 1];
+        if inst.imm == bar::SYNC {
+            continue;
+        }
+        w.borrow_frame(g.frame);
+        match inst.imm {
+            bar::POPC => super::col::put(w, inst.d, &[votes; LANES], g.mask),
+            bar::AND => w.put_pred(inst.d, if votes == lanes { u32::MAX } else { 0 }, g.mask),
+            _ => w.put_pred(inst.d, if votes != 0 { u32::MAX } else { 0 }, g.mask),
+        }
+    }
+}
+
+/// Fills the special registers that stay the same for all blocks.
+fn fixed_specials(w: &mut Warp, env: &Env<'_>, shape: &Shape, index: u32, warps: u32) {
+    let (b, g) = (env.launch.block, env.launch.grid);
+    for l in 0..LANES as u32 {
+        let t = index * 32 + l;
+        let i = l as usize;
+        let tid = [t % b[0], t / b[0] % b[1], t / b[0] / b[1]];
+        for (d, v) in tid.iter().enumerate() {
+            w.spec32[sp::TID as usize + d].0[i] = *v;
+        }
+        let eq = 1u32 << l;
+        for (at, v) in [
+            (sp::LANEID, l),
+            (sp::MASK_EQ, eq),
+            (sp::MASK_LT, eq - 1),
+            (sp::MASK_LE, eq | (eq - 1)),
+            (sp::MASK_GE, !(eq - 1)),
+            (sp::MASK_GT, !(eq | (eq - 1))),
+        ] {
+            w.spec32[at as usize].0[i] = v;
+        }
+    }
+    let dynamic = env.launch.dynamic_shared;
+    for (at, v) in [
+        (sp::NTID, b[0]),
+        (sp::NTID + 1, b[1]),
+        (sp::NTID + 2, b[2]),
+        (sp::NCTAID, g[0]),
+        (sp::NCTAID + 1, g[1]),
+        (sp::NCTAID + 2, g[2]),
+        (sp::WARPID, index),
+        (sp::NWARPID, warps),
+        (sp::SMID, shape.sm),
+        (sp::NSMID, env.launch.threads.max(1) as u32),
+        (sp::DYNAMIC_SMEM, dynamic),
+        (sp::TOTAL_SMEM, shape.shared),
+        (sp::DYNAMIC_BASE, shape.dynamic),
+        (sp::ZERO, 0),
+        (sp::ONE, 1),
+        (sp::ENV1, (shape.workspace >> 32) as u32),
+        (sp::ENV2, shape.workspace as u32),
+    ] {
+        w.spec32[at as usize] = Col32([v; LANES]);
+    }
+    w.spec64[sp::DYNAMIC_BASE64 as usize].0 = [u64::from(shape.dynamic); LANES];
+    w.spec64[sp::ZERO64 as usize].0 = [0; LANES];
+}
+
+/// Static shared memory rounded up to where dynamic shared memory may begin.
+pub(crate) fn dynamic_base(static_bytes: usize) -> u32 {
+    (static_bytes as u32).next_multiple_of(16)
+}

@@ -1,0 +1,147 @@
+//! Columns: the 32 lanes of one virtual register, and the views of their bits.
+
+use super::inst::{LANES, bank};
+use super::warp::Warp;
+
+/// Lanes of a register of up to 32 bits.
+#[derive(Clone, Copy)]
+#[repr(C, align(64))]
+pub(crate) struct Col32(pub(crate) [u32; LANES]);
+
+/// Lanes of a 64-bit register.
+#[derive(Clone, Copy)]
+#[repr(C, align(64))]
+pub(crate) struct Col64(pub(crate) [u64; LANES]);
+
+impl Default for Col32 {
+    fn default() -> Self {
+        Col32([0; LANES])
+    }
+}
+
+impl Default for Col64 {
+    fn default() -> Self {
+        Col64([0; LANES])
+    }
+}
+
+/// Column indices come only from the lowering, which allots them within the frame's size, and the
+/// warp grows its files to a frame's size before it enters the frame: that is why the accessors
+/// below may skip bounds checks.
+pub(crate) trait Raw: Copy + Default + PartialEq {
+    /// Bytes a lane.
+    const BYTES: usize;
+    /// The lanes of a source operand.
+    fn src(w: &Warp, op: u32) -> &[Self; LANES];
+    /// The lanes of a destination register.
+    fn dst(w: &mut Warp, op: u32) -> &mut [Self; LANES];
+    /// Low 64 bits.
+    fn to_u64(self) -> u64;
+    /// Truncates.
+    fn from_u64(v: u64) -> Self;
+}
+
+impl Raw for u32 {
+    const BYTES: usize = 4;
+    #[inline(always)]
+    fn src(w: &Warp, op: u32) -> &[u32; LANES] {
+        // SAFETY: see the trait: the index is within the bank, whose pointer is current.
+        unsafe { &(*w.bank32[(op >> 30) as usize].add((op & bank::INDEX) as usize)).0 }
+    }
+    #[inline(always)]
+    fn dst(w: &mut Warp, op: u32) -> &mut [u32; LANES] {
+        // SAFETY: as above; destinations are always in the register bank, which the warp owns.
+        unsafe { &mut (*w.bank32[0].cast_mut().add((op & bank::INDEX) as usize)).0 }
+    }
+    #[inline(always)]
+    fn to_u64(self) -> u64 {
+        u64::from(self)
+    }
+    #[inline(always)]
+    fn from_u64(v: u64) -> u32 {
+        v as u32
+    }
+}
+
+impl Raw for u64 {
+    const BYTES: usize = 8;
+    #[inline(always)]
+    fn src(w: &Warp, op: u32) -> &[u64; LANES] {
+        // SAFETY: see the trait.
+        unsafe { &(*w.bank64[(op >> 30) as usize].add((op & bank::INDEX) as usize)).0 }
+    }
+    #[inline(always)]
+    fn dst(w: &mut Warp, op: u32) -> &mut [u64; LANES] {
+        // SAFETY: as above; destinations are always in the register bank, which the warp owns.
+        unsafe { &mut (*w.bank64[0].cast_mut().add((op & bank::INDEX) as usize)).0 }
+    }
+    #[inline(always)]
+    fn to_u64(self) -> u64 {
+        self
+    }
+    #[inline(always)]
+    fn from_u64(v: u64) -> u64 {
+        v
+    }
+}
+
+/// Writes the lanes in `mask`.
+#[inline(always)]
+pub(crate) fn put<R: Raw>(w: &mut Warp, op: u32, v: &[R; LANES], mask: u32) {
+    let d = R::dst(w, op);
+    if mask == u32::MAX {
+        *d = *v;
+    } else {
+        for l in 0..LANES {
+            d[l] = if (mask >> l) & 1 != 0 { v[l] } else { d[l] };
+        }
+    }
+}
+
+/// A typed view of a lane's bits. Types narrower than the column use its low bits and ignore the
+/// rest.
+pub(crate) trait Val: Copy {
+    /// The column's element.
+    type R: Raw;
+    /// From bits.
+    fn of(r: Self::R) -> Self;
+    /// To bits.
+    fn raw(self) -> Self::R;
+}
+
+macro_rules! val_int {
+    ($($t:ty => $r:ty),*) => {$(
+        impl Val for $t {
+            type R = $r;
+            #[inline(always)]
+            fn of(r: $r) -> $t { r as $t }
+            #[inline(always)]
+            fn raw(self) -> $r { self as $r }
+        }
+    )*};
+}
+val_int!(u8 => u32, i8 => u32, u16 => u32, i16 => u32, u32 => u32, i32 => u32, u64 => u64, i64 => u64);
+
+impl Val for f32 {
+    type R = u32;
+    #[inline(always)]
+    fn of(r: u32) -> f32 {
+        f32::from_bits(r)
+    }
+    #[inline(always)]
+    fn raw(self) -> u32 {
+        self.to_bits()
+    }
+}
+
+impl Val for f64 {
+    type R = u64;
+    #[inline(always)]
+    fn of(r: u64) -> f64 {
+        f64::from_bits(r)
+    }
+    #[inline(always)]
+    fn raw(self) -> u64 {
+        self.to_bits()
+    }
+}

@@ -1,0 +1,289 @@
+//! A launch: blocks spread over CPU threads.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use super::block::{Block, Progress, Shape, dynamic_base};
+use super::contract::{Device, Fault, Launch, RunStats, TURN_INSTRUCTIONS};
+use super::env::Env;
+use super::program::Program;
+
+/// A launch that is done sooner never starts another thread.
+const ALONE: Duration = Duration::from_micros(100);
+
+/// Bytes of the workspace that cooperative groups keep for a grid-wide barrier.
+const WORKSPACE: u64 = 256;
+
+/// What the threads of a launch share.
+struct Grid<'a> {
+    program: &'a Program,
+    launch: &'a Launch,
+    device: &'a dyn Device,
+    shape: Shape,
+    blocks: u64,
+    next: AtomicU64,
+    stop: AtomicBool,
+    fault: Mutex<Option<Fault>>,
+    instructions: AtomicU64,
+}
+
+/// Runs a kernel to its end on this thread and up to `launch.threads - 1` others.
+///
+/// # Errors
+/// The first device fault; the other blocks are then abandoned.
+pub fn run(program: &Program, launch: &Launch, device: &dyn Device) -> Result<RunStats, Fault> {
+    let (func, info) = program
+        .kernels
+        .get(launch.kernel.0 as usize)
+        .ok_or_else(|| Fault::IllegalInstruction("no such kernel".into()))?;
+    let threads = launch
+        .block
+        .iter()
+        .fold(1u64, |a, d| a.saturating_mul(u64::from(*d)));
+    let blocks = launch
+        .grid
+        .iter()
+        .fold(1u64, |a, d| a.saturating_mul(u64::from(*d)));
+    if threads == 0 || threads > 1024 || blocks == 0 {
+        return Err(Fault::IllegalInstruction(
+            "launch dimensions out of range".into(),
+        ));
+    }
+    let dynamic = dynamic_base(info.shared_bytes);
+    let shared = u64::from(dynamic) + u64::from(launch.dynamic_shared);
+    let shared = u32::try_from(shared)
+        .map_err(|_| Fault::IllegalInstruction("shared memory out of range".into()))?;
+    let workspace = if launch.cooperative {
+        workspace(device)?
+    } else {
+        0
+    };
+    let grid = Grid {
+        program,
+        launch,
+        device,
+        shape: Shape {
+            func: *func,
+            shared,
+            dynamic,
+            workspace,
+            sm: 0,
+        },
+        blocks,
+        next: AtomicU64::new(0),
+        stop: AtomicBool::new(false),
+        fault: Mutex::new(None),
+        instructions: AtomicU64::new(0),
+    };
+    let workers = (launch.threads.max(1) as u64).min(blocks) as usize;
+    if launch.cooperative {
+        std::thread::scope(|s| {
+            for n in 1..workers {
+                let grid = &grid;
+                s.spawn(move || grid.resident(n, workers));
+            }
+            grid.resident(0, workers);
+        });
+    } else {
+        grid.spread(workers);
+    }
+    if workspace != 0 {
+        device.free(workspace);
+    }
+    match grid
+        .fault
+        .into_inner()
+        .unwrap_or_else(std::sync::PoisonError::into_inner)
+    {
+        Some(fault) => Err(fault),
+        None => Ok(RunStats {
+            warp_instructions: grid.instructions.into_inner(),
+        }),
+    }
+}
+
+/// Device memory for grid synchronisation: its size, then the barrier's words, zero.
+fn workspace(device: &dyn Device) -> Result<u64, Fault> {
+    let addr = device.malloc(WORKSPACE);
+    if addr == 0 || !device.arena().live(addr, WORKSPACE) {
+        return Err(Fault::IllegalAddress(
+            "no device memory for the workspace of a cooperative launch".into(),
+        ));
+    }
+    let mut bytes = [0u8; WORKSPACE as usize];
+    bytes[..4].copy_from_slice(&(WORKSPACE as u32).to_le_bytes());
+    // SAFETY: the driver just gave this memory to us, and the arena says that it is mapped.
+    unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), addr as *mut u8, bytes.len()) };
+    Ok(addr)
+}
+
+impl Grid<'_> {
+    fn fail(&self, fault: Fault) {
+        let mut slot = self
+            .fault
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        slot.get_or_insert(fault);
+        self.stop.store(true, Ordering::Relaxed);
+    }
+
+    fn index(&self, n: u64) -> [u32; 3] {
+        let [x, y, _] = self.launch.grid.map(u64::from);
+        [(n % x) as u32, (n / x % y) as u32, (n / x / y) as u32]
+    }
+
+    fn env(&self, block: [u32; 3], shared: *mut u8) -> Env<'_> {
+        Env {
+            program: self.program,
+            code: &self.program.code,
+            launch: self.launch,
+            device: self.device,
+            arena: self.device.arena(),
+            shared,
+            shared_len: u64::from(self.shape.shared),
+            params: &self.launch.params,
+            block,
+        }
+    }
+
+    fn turn(&self) -> Result<(), Fault> {
+        if self.stop.load(Ordering::Relaxed) {
+            return Err(Fault::Stopped);
+        }
+        self.device.turn()
+    }
+
+    /// This thread takes blocks; when that lasts, others help.
+    fn spread(&self, workers: usize) {
+        let started = Instant::now();
+        let mut block = Block::new();
+        let mut budget = TURN_INSTRUCTIONS;
+        let alone = |_: &()| workers == 1 || started.elapsed() < ALONE;
+        self.take_blocks(&mut block, 0, &mut budget, &alone);
+        if self.next.load(Ordering::Relaxed) < self.blocks && !self.stop.load(Ordering::Relaxed) {
+            std::thread::scope(|s| {
+                for n in 1..workers {
+                    s.spawn(move || {
+                        let mut block = Block::new();
+                        let mut budget = 0;
+                        self.take_blocks(&mut block, n as u32, &mut budget, &|()| true);
+                        self.add(&block);
+                    });
+                }
+                self.take_blocks(&mut block, 0, &mut budget, &|()| true);
+            });
+        }
+        self.add(&block);
+    }
+
+    fn add(&self, block: &Block) {
+        self.instructions
+            .fetch_add(block.instructions(), Ordering::Relaxed);
+    }
+
+    /// Runs blocks until none is left or `go_on` says stop.
+    fn take_blocks(
+        &self,
+        block: &mut Block,
+        sm: u32,
+        budget: &mut u64,
+        go_on: &dyn Fn(&()) -> bool,
+    ) {
+        let shape = Shape { sm, ..self.shape };
+        let mut fresh = true;
+        loop {
+            let n = self.next.fetch_add(1, Ordering::Relaxed);
+            if n >= self.blocks {
+                return;
+            }
+            if let Err(fault) = self.one(block, &shape, n, fresh, budget) {
+                return self.fail(fault);
+            }
+            fresh = false;
+            if !go_on(&()) {
+                return;
+            }
+        }
+    }
+
+    fn one(
+        &self,
+        block: &mut Block,
+        shape: &Shape,
+        n: u64,
+        fresh: bool,
+        budget: &mut u64,
+    ) -> Result<(), Fault> {
+        self.turn()?;
+        let shared = block.shared(shape.shared);
+        let env = self.env(self.index(n), shared);
+        block.start(&env, shape, fresh)?;
+        loop {
+            let progress = block.run(&env, budget)?;
+            if *budget == 0 {
+                *budget = TURN_INSTRUCTIONS;
+                self.turn()?;
+            }
+            match progress {
+                Progress::Done => return Ok(()),
+                Progress::Some => {}
+                Progress::Stuck => self.hang()?,
+            }
+        }
+    }
+
+    /// A barrier that nobody completes hangs a GPU; so it does here, until the driver says stop.
+    fn hang(&self) -> Result<(), Fault> {
+        std::thread::sleep(Duration::from_millis(1));
+        self.turn()
+    }
+
+    /// All blocks of a cooperative launch that fall to this thread, in turn.
+    fn resident(&self, first: usize, step: usize) {
+        if let Err(fault) = self.resident_blocks(first, step) {
+            self.fail(fault);
+        }
+    }
+
+    fn resident_blocks(&self, first: usize, step: usize) -> Result<(), Fault> {
+        let shape = Shape {
+            sm: first as u32,
+            ..self.shape
+        };
+        let mut all: Vec<(Block, *mut u8, bool)> = Vec::new();
+        self.turn()?;
+        for n in (first as u64..self.blocks).step_by(step) {
+            let mut b = Block::new();
+            let shared = b.shared(shape.shared);
+            b.start(&self.env(self.index(n), shared), &shape, true)?;
+            all.push((b, shared, false));
+        }
+        let mut since = 0u64;
+        while all.iter().any(|(.., done)| !done) {
+            let mut progress = false;
+            for (b, shared, done) in all.iter_mut().filter(|(.., done)| !*done) {
+                let env = self.env(b.index, *shared);
+                // Short turns: blocks wait for each other at grid barriers.
+                let mut budget = TURN_INSTRUCTIONS / 4;
+                match b.run(&env, &mut budget)? {
+                    Progress::Done => *done = true,
+                    Progress::Some => progress = true,
+                    Progress::Stuck => {}
+                }
+                since += TURN_INSTRUCTIONS / 4 - budget;
+                if since >= TURN_INSTRUCTIONS {
+                    since = 0;
+                    self.turn()?;
+                }
+            }
+            if !progress && all.iter().any(|(.., done)| !done) {
+                self.hang()?;
+            }
+        }
+        for (b, ..) in &all {
+            self.add(b);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,541 @@
+//! `cvt`, `mov`, `cvta`, `isspacep`.
+
+use super::arith::copy;
+use super::float::rounding;
+use super::func::{Func, Reg};
+use super::mods::Mods;
+use super::operand::Want;
+use super::{R, Sym, Why};
+use crate::exec::env::{LOCAL_WINDOW, PARAM_WINDOW, SHARED_WINDOW};
+use crate::exec::inst::{Inst, OpFn, bank, op, op_plain};
+use crate::exec::ops::convert::{self as cv, INTEGRAL, Num, RELU};
+use crate::exec::ops::family::{Map1, Map2, PredLogic};
+use crate::exec::ops::float::flag;
+use crate::exec::ops::int;
+use crate::exec::ops::memory::{IsSpace, Lea, Lea32};
+use crate::exec::ops::misc::ReadClock;
+use crate::exec::round::Mode;
+use crate::exec::special::{self, Special};
+use crate::ptx::ast::{Operand, Type};
+
+/// Lowers moves and conversions; false if the opcode is not one.
+pub(crate) fn lower<'m>(f: &mut Func<'_, 'm>, m: &mut Mods<'_>, ops: &'m [Operand]) -> R<bool> {
+    match m.base {
+        "cvt" => cvt(f, m, ops)?,
+        "mov" => mov(f, m, ops)?,
+        "cvta" => cvta(f, m, ops)?,
+        "isspacep" => isspacep(f, m, ops)?,
+        _ => return Ok(false),
+    }
+    Ok(true)
+}
+
+fn num(t: Type) -> R<Num> {
+    use Type::*;
+    Ok(match t {
+        U8 | B8 => Num::U8,
+        S8 => Num::S8,
+        U16 | B16 => Num::U16,
+        S16 => Num::S16,
+        U32 | B32 => Num::U32,
+        S32 => Num::S32,
+        U64 | B64 => Num::U64,
+        S64 => Num::S64,
+        F16 => Num::F16,
+        BF16 => Num::BF16,
+        F32 => Num::F32,
+        F64 => Num::F64,
+        _ => return Err(Why::unsupported("conversion of this type")),
+    })
+}
+
+fn cvt<'m>(f: &mut Func<'_, 'm>, m: &mut Mods<'_>, ops: &'m [Operand]) -> R<()> {
+    let integral = m.one(&[
+        ("rni", Mode::Nearest),
+        ("rzi", Mode::Zero),
+        ("rmi", Mode::Down),
+        ("rpi", Mode::Up),
+    ]);
+    let mode = integral.or(rounding(m)).unwrap_or(Mode::Nearest);
+    let mut flags = mode as u64;
+    for (name, bit) in [("ftz", flag::FTZ), ("sat", flag::SAT), ("relu", RELU)] {
+        if m.has(name) {
+            flags |= bit;
+        }
+    }
+    if integral.is_some() {
+        flags |= INTEGRAL;
+    }
+    let (d, s) = (m.ty()?, m.ty()?);
+    if matches!(d, Type::F16x2 | Type::BF16x2) && s == Type::F32 {
+        let half = if d == Type::F16x2 {
+            Num::F16
+        } else {
+            Num::BF16
+        };
+        return f.plan(
+            op_plain::<cv::Pack2>(),
+            "i=ff",
+            ops,
+            cv::describe(half, Num::F32, flags),
+        );
+    }
+    let (dn, sn) = (num(d)?, num(s)?);
+    Func::count(ops, 2)?;
+    let wide_d = match &ops[0] {
+        Operand::Name(n) => matches!(f.register(n)?, Reg::W64(_)),
+        _ => dn.bits() == 64,
+    };
+    // Registers wider than the type are allowed; literals take the type.
+    let wide_s = match &ops[1] {
+        Operand::Name(_) => f.width(&ops[1]) == 64,
+        _ => sn.bits() == 64,
+    };
+    let narrow = |n: Num, wide: bool| n.bits() > 32 && !wide;
+    if narrow(dn, wide_d) || narrow(sn, wide_s) {
+        return Err(Why::invalid("a register is narrower than its type"));
+    }
+    let want = match (sn, wide_s) {
+        (Num::F32, false) => Want::F32,
+        (Num::F64, _) => Want::F64,
+        (_, true) => Want::I64,
+        (_, false) => Want::I32,
+    };
+    if let Operand::Name(n) = &ops[1]
+        && let Some(Special::Clock(_)) = special::find(n)
+    {
+        return Err(Why::unsupported("cvt of a clock register"));
+    }
+    let mut inst = Inst {
+        imm: cv::describe(dn, sn, flags),
+        ..f.blank()
+    };
+    inst.d = f.dst(&ops[0], wide_d)?;
+    inst.a = f.src(&ops[1], want)?;
+    inst.run = fast(dn, sn, flags, wide_d, wide_s).unwrap_or(match (wide_s, wide_d) {
+        (false, false) => op_plain::<cv::Cvt<u32, u32>>(),
+        (false, true) => op_plain::<cv::Cvt<u32, u64>>(),
+        (true, false) => op_plain::<cv::Cvt<u64, u32>>(),
+        (true, true) => op_plain::<cv::Cvt<u64, u64>>(),
+    });
+    f.emit(inst);
+    Ok(())
+}
+
+/// The common conversions between registers of the types' own widths.
+fn fast(d: Num, s: Num, flags: u64, wide_d: bool, wide_s: bool) -> Option<OpFn> {
+    use Num::*;
+    let near = Mode::Nearest as u64;
+    let integral = |mode: Mode| INTEGRAL | mode as u64;
+    Some(match (wide_s, wide_d, s, d) {
+        (false, false, U8, U32 | S32 | U16 | S16) if flags == 0 => op::<Map1<cv::U32FromU8>>(),
+        (false, false, S8, U32 | S32 | S16 | U16) if flags == 0 => op::<Map1<cv::S32FromS8>>(),
+        (false, false, U16, U32 | S32) if flags == 0 => op::<Map1<cv::U32FromU16>>(),
+        (false, false, S16, U32 | S32) if flags == 0 => op::<Map1<cv::S32FromS16>>(),
+        (false, false, U32 | S32, U16) if flags == 0 => op::<Map1<cv::Lo16>>(),
+        (false, true, U32, U64 | S64) if flags == 0 => op::<Map1<cv::U64FromU32>>(),
+        (false, true, S32, U64 | S64) if flags == 0 => op::<Map1<cv::S64FromS32>>(),
+        (false, true, U16, U64 | S64) if flags == 0 => op::<Map1<cv::U64FromU16>>(),
+        (true, false, U64 | S64, U32 | S32) if flags == 0 => op::<Map1<cv::U32From64>>(),
+        (_, _, S32, F32) if flags == near => op::<Map1<cv::F32FromS32>>(),
+        (_, _, U32, F32) if flags == near => op::<Map1<cv::F32FromU32>>(),
+        (_, _, S32, F64) if flags == near => op::<Map1<cv::F64FromS32>>(),
+        (_, _, U32, F64) if flags == near => op::<Map1<cv::F64FromU32>>(),
+        (_, _, S64, F64) if flags == near => op::<Map1<cv::F64FromS64>>(),
+        (_, _, U64, F64) if flags == near => op::<Map1<cv::F64FromU64>>(),
+        (_, _, F32, F64) if flags == 0 => op::<Map1<cv::F64FromF32>>(),
+        (_, _, F64, F32) if flags == near => op::<Map1<cv::F32FromF64>>(),
+        (false, false, F32, S32) if flags == integral(Mode::Zero) => op::<Map1<cv::S32FromF32>>(),
+        (false, false, F32, U32) if flags == integral(Mode::Zero) => op::<Map1<cv::U32FromF32>>(),
+        (_, _, F32, F32) if flags == integral(Mode::Nearest) => op::<Map1<cv::RintF32>>(),
+        (_, _, F32, F32) if flags == integral(Mode::Zero) => op::<Map1<cv::TruncF32>>(),
+        (_, _, F32, F32) if flags == integral(Mode::Down) => op::<Map1<cv::FloorF32>>(),
+        (_, _, F32, F32) if flags == integral(Mode::Up) => op::<Map1<cv::CeilF32>>(),
+        (_, _, F64, F64) if flags == integral(Mode::Nearest) => op::<Map1<cv::RintF64>>(),
+        (_, _, F64, F64) if flags == integral(Mode::Zero) => op::<Map1<cv::TruncF64>>(),
+        (_, _, F64, F64) if flags == integral(Mode::Down) => op::<Map1<cv::FloorF64>>(),
+        (_, _, F64, F64) if flags == integral(Mode::Up) => op::<Map1<cv::CeilF64>>(),
+        _ => return None,
+    })
+}
+
+fn mov<'m>(f: &mut Func<'_, 'm>, m: &mut Mods<'_>, ops: &'m [Operand]) -> R<()> {
+    let t = m.ty()?;
+    Func::count(ops, 2)?;
+    if t == Type::Pred {
+        if let Operand::Int(n) = &ops[1] {
+            let d = f.dst_pred(&ops[0])?;
+            let imm = if *n != 0 { 0xff } else { 0 };
+            let inst = Inst {
+                run: op_plain::<PredLogic>(),
+                d,
+                a: d,
+                b: d,
+                imm,
+                ..f.blank()
+            };
+            f.emit(inst);
+            return Ok(());
+        }
+        let (d, a) = (f.dst_pred(&ops[0])?, f.pred(&ops[1])?);
+        let inst = Inst {
+            run: op_plain::<PredLogic>(),
+            d,
+            a,
+            b: a,
+            imm: 0xf0,
+            ..f.blank()
+        };
+        f.emit(inst);
+        return Ok(());
+    }
+    match (&ops[0], &ops[1]) {
+        (Operand::Vector(to), from) => return unpack(f, t, to, from),
+        (to, Operand::Vector(from)) => return pack(f, t, to, from),
+        _ => {}
+    }
+    let wide = t.size() == 8;
+    if let Operand::Name(n) | Operand::Offset(n, _) = &ops[1] {
+        if let Some(Special::Clock(c)) = special::find(n) {
+            let d = f.dst(&ops[0], wide)?;
+            let e = if wide { 64 } else { 32 };
+            let run = op_plain::<ReadClock>();
+            f.emit(Inst {
+                run,
+                d,
+                e,
+                imm: c as u64,
+                ..f.blank()
+            });
+            return Ok(());
+        }
+        if address(f, &ops[0], n, &ops[1], wide)? {
+            return Ok(());
+        }
+        if f.is_register(n) {
+            return move_register(f, t, &ops[0], &ops[1]);
+        }
+    }
+    let d = f.dst(&ops[0], wide)?;
+    // A literal keeps its bits: `mov.b32 %r, 0f3F800000`.
+    let want = match (t, wide) {
+        (Type::F32, _) => Want::F32,
+        (Type::F64, _) => Want::F64,
+        (_, true) => Want::I64,
+        (_, false) => Want::I32,
+    };
+    // `%gridid` is 64 bits wide, but older code reads 32 of them.
+    if !wide && matches!(&ops[1], Operand::Name(n) if n == "%gridid") {
+        let run = op::<Map1<cv::U32From64>>();
+        let a = f.src(&ops[1], Want::I64)?;
+        f.emit(Inst {
+            run,
+            d,
+            a,
+            ..f.blank()
+        });
+        return Ok(());
+    }
+    if wide && f.width(&ops[1]) == 32 {
+        let a = f.src(&ops[1], Want::I32)?;
+        f.emit(Inst {
+            run: op::<Map1<cv::U64FromU32>>(),
+            d,
+            a,
+            ..f.blank()
+        });
+        return Ok(());
+    }
+    let a = f.src(&ops[1], want)?;
+    f.emit(Inst {
+        run: copy(wide),
+        d,
+        a,
+        ..f.blank()
+    });
+    Ok(())
+}
+
+fn move_register(f: &mut Func<'_, '_>, t: Type, to: &Operand, from: &Operand) -> R<()> {
+    let wide = t.size() == 8;
+    let d = f.dst(to, wide)?;
+    let a = f.src(from, if wide { Want::I64 } else { Want::I32 })?;
+    f.emit(Inst {
+        run: copy(wide),
+        d,
+        a,
+        ..f.blank()
+    });
+    Ok(())
+}
+
+/// `mov` of the address of something in the frame or the parameter block.
+fn address(f: &mut Func<'_, '_>, to: &Operand, name: &str, from: &Operand, wide: bool) -> R<bool> {
+    let add = if let Operand::Offset(_, n) = from {
+        *n as u64
+    } else {
+        0
+    };
+    let (a, imm) = if let Some(slot) = f.slots.get(name) {
+        (
+            bank::SPECIAL | special::FRAME_LOCAL,
+            slot.offset.wrapping_add(add),
+        )
+    } else if let Some(&off) = f.kernel_params.get(name) {
+        (bank::SPECIAL | special::ZERO64, off.wrapping_add(add))
+    } else if f.m.lookup(Some(f.index), name) == Some(Sym::Dynamic) && add != 0 {
+        (bank::SPECIAL | special::DYNAMIC_BASE64, add)
+    } else {
+        return Ok(false);
+    };
+    let d = f.dst(to, wide)?;
+    let run = if wide {
+        op_plain::<Lea>()
+    } else {
+        op_plain::<Lea32>()
+    };
+    f.emit(Inst {
+        run,
+        d,
+        a,
+        imm,
+        ..f.blank()
+    });
+    Ok(true)
+}
+
+fn unpack(f: &mut Func<'_, '_>, t: Type, to: &[Operand], from: &Operand) -> R<()> {
+    match (t.size(), to.len()) {
+        (8, 2) => {
+            // The destinations may be the source's neighbours, never the source: widths differ.
+            let a = f.src(from, Want::I64)?;
+            for (op_, run) in to
+                .iter()
+                .zip([op::<Map1<cv::Lo32>>(), op::<Map1<cv::Hi32>>()])
+            {
+                if *op_ != Operand::Sink {
+                    let d = f.dst(op_, false)?;
+                    f.emit(Inst {
+                        run,
+                        d,
+                        a,
+                        ..f.blank()
+                    });
+                }
+            }
+        }
+        (4, 2) => {
+            let a = f.src(from, Want::I32)?;
+            for (op_, run) in to
+                .iter()
+                .zip([op::<Map1<cv::Lo16>>(), op::<Map1<cv::Hi16>>()])
+            {
+                if *op_ != Operand::Sink {
+                    let d = f.dst(op_, false)?;
+                    f.emit(Inst {
+                        run,
+                        d,
+                        a,
+                        ..f.blank()
+                    });
+                }
+            }
+        }
+        (size @ (2 | 4 | 8), n @ (2 | 4 | 8)) if size / n > 0 => {
+            // Fields by shifting, least significant first.
+            let bits = (size / n * 8) as u64;
+            let wide = size == 8;
+            let a = f.src(from, if wide { Want::I64 } else { Want::I32 })?;
+            for (k, op_) in to.iter().enumerate() {
+                if *op_ == Operand::Sink {
+                    continue;
+                }
+                let d = f.dst(op_, false)?;
+                let b = f.m.const32((k as u64 * bits) as u32)?;
+                let c = f.m.const32(bits as u32)?;
+                if wide {
+                    let t = f.fresh64()?;
+                    let run = op::<crate::exec::ops::family::Map3<int::BfeU64>>();
+                    f.emit(Inst {
+                        run,
+                        d: t,
+                        a,
+                        b,
+                        c,
+                        ..f.blank()
+                    });
+                    f.emit(Inst {
+                        run: op::<Map1<cv::Lo32>>(),
+                        d,
+                        a: t,
+                        ..f.blank()
+                    });
+                } else {
+                    let run = op::<crate::exec::ops::family::Map3<int::BfeU32>>();
+                    f.emit(Inst {
+                        run,
+                        d,
+                        a,
+                        b,
+                        c,
+                        ..f.blank()
+                    });
+                }
+            }
+        }
+        _ => return Err(Why::unsupported("mov of these parts")),
+    }
+    Ok(())
+}
+
+fn pack(f: &mut Func<'_, '_>, t: Type, to: &Operand, from: &[Operand]) -> R<()> {
+    let mut parts = Vec::new();
+    for p in from {
+        parts.push(f.src(p, Want::I32)?);
+    }
+    match (t.size(), parts.as_slice()) {
+        (8, &[a, b]) => {
+            let d = f.dst(to, true)?;
+            f.emit(Inst {
+                run: op::<Map2<cv::Join32>>(),
+                d,
+                a,
+                b,
+                ..f.blank()
+            });
+        }
+        (8, &[a, b, c, e]) => {
+            let (lo, hi) = (f.fresh32()?, f.fresh32()?);
+            let d = f.dst(to, true)?;
+            let join = op::<Map2<cv::Join16>>();
+            f.emit(Inst {
+                run: join,
+                d: lo,
+                a,
+                b,
+                ..f.blank()
+            });
+            f.emit(Inst {
+                run: join,
+                d: hi,
+                a: c,
+                b: e,
+                ..f.blank()
+            });
+            f.emit(Inst {
+                run: op::<Map2<cv::Join32>>(),
+                d,
+                a: lo,
+                b: hi,
+                ..f.blank()
+            });
+        }
+        (4, &[a, b]) => {
+            let d = f.dst(to, false)?;
+            f.emit(Inst {
+                run: op::<Map2<cv::Join16>>(),
+                d,
+                a,
+                b,
+                ..f.blank()
+            });
+        }
+        (2, &[a, b]) => {
+            let d = f.dst(to, false)?;
+            f.emit(Inst {
+                run: op::<Map2<cv::Join8>>(),
+                d,
+                a,
+                b,
+                ..f.blank()
+            });
+        }
+        (4, &[a, b, c, e]) => {
+            let (lo, hi) = (f.fresh32()?, f.fresh32()?);
+            let d = f.dst(to, false)?;
+            let join = op::<Map2<cv::Join8>>();
+            f.emit(Inst {
+                run: join,
+                d: lo,
+                a,
+                b,
+                ..f.blank()
+            });
+            f.emit(Inst {
+                run: join,
+                d: hi,
+                a: c,
+                b: e,
+                ..f.blank()
+            });
+            f.emit(Inst {
+                run: op::<Map2<cv::Join16>>(),
+                d,
+                a: lo,
+                b: hi,
+                ..f.blank()
+            });
+        }
+        _ => return Err(Why::unsupported("mov of these parts")),
+    }
+    Ok(())
+}
+
+/// The window of a state space; 0 where addresses are the same in both.
+fn window(m: &mut Mods<'_>) -> Option<u64> {
+    m.one(&[
+        ("global", 0),
+        ("const", 0),
+        ("shared", SHARED_WINDOW),
+        ("shared::cta", SHARED_WINDOW),
+        ("shared::cluster", SHARED_WINDOW),
+        ("local", LOCAL_WINDOW),
+        ("param", PARAM_WINDOW),
+        ("param::entry", PARAM_WINDOW),
+    ])
+}
+
+fn cvta<'m>(f: &mut Func<'_, 'm>, m: &mut Mods<'_>, ops: &'m [Operand]) -> R<()> {
+    let to = m.has("to");
+    let base = window(m).ok_or_else(|| Why::invalid("cvta of no state space"))?;
+    if m.ty()? != Type::U64 {
+        return Err(Why::unsupported("32-bit addresses"));
+    }
+    Func::count(ops, 2)?;
+    let delta = if to { base.wrapping_neg() } else { base };
+    // `cvta.local.u64 %rd, var;` takes the address and converts it at once.
+    if let Operand::Name(n) | Operand::Offset(n, _) = &ops[1]
+        && address(f, &ops[0], n, &ops[1], true)?
+    {
+        let d = f.dst(&ops[0], true)?;
+        f.emit(Inst {
+            run: op_plain::<Lea>(),
+            d,
+            a: d,
+            imm: delta,
+            ..f.blank()
+        });
+        return Ok(());
+    }
+    let d = f.dst(&ops[0], true)?;
+    let a = f.src(&ops[1], Want::I64)?;
+    let run = if delta == 0 { copy(true) } else { op::<Lea>() };
+    f.emit(Inst {
+        run,
+        d,
+        a,
+        imm: delta,
+        ..f.blank()
+    });
+    Ok(())
+}
+
+fn isspacep<'m>(f: &mut Func<'_, 'm>, m: &mut Mods<'_>, ops: &'m [Operand]) -> R<()> {
+    let constant = m.has("const");
+    let base = if constant {
+        1
+    } else {
+        window(m).ok_or_else(|| Why::invalid("no state space"))?
+    };
+    f.plan(op_plain::<IsSpace>(), "p=l", ops, base)
+}

@@ -1,0 +1,408 @@
+//! One function: columns for its registers, a frame for its memory, labels, instructions.
+
+use std::collections::HashMap;
+
+use super::{Module, R, Why, arith, control, convert, float, memory, warp};
+use crate::exec::contract::LoadError;
+use crate::exec::inst::{Inst, NEGATED, NONE, OpFn, op_plain};
+use crate::exec::ops::control::{Exit, Nop, Ret};
+use crate::exec::warp::{MAX_LOCAL, Place};
+use crate::ptx::ast::{Function, Instruction, Param, Space, Statement, Type};
+
+use super::mods::Mods;
+
+/// Most register columns of one function.
+const MAX_COLUMNS: u32 = 1 << 16;
+
+/// The column of a register.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Reg {
+    /// Up to 32 bits.
+    W32(u32),
+    /// 64 bits.
+    W64(u32),
+    /// A predicate.
+    Pred(u32),
+}
+
+/// A variable in a frame's local memory.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Slot {
+    /// Offset in the frame.
+    pub(crate) offset: u64,
+    /// Bytes.
+    pub(crate) size: u64,
+}
+
+/// A function being lowered.
+pub(crate) struct Func<'a, 'm> {
+    pub(crate) m: &'a mut Module<'m>,
+    pub(crate) ast: &'m Function,
+    /// Index in the module's functions.
+    pub(crate) index: usize,
+    types: HashMap<&'m str, Type>,
+    columns: HashMap<&'m str, Reg>,
+    /// `.local` and `.param` variables and the parameters of device functions.
+    pub(crate) slots: HashMap<&'m str, Slot>,
+    /// Kernel parameters: offset in the block.
+    pub(crate) kernel_params: HashMap<&'m str, u64>,
+    labels: HashMap<&'m str, u32>,
+    fixes: Vec<(usize, &'m str)>,
+    table_fixes: Vec<(usize, &'m [String])>,
+    n32: u32,
+    n64: u32,
+    np: u32,
+    junk32: u32,
+    junk64: u32,
+    junkp: u32,
+    local: u64,
+    guard: u32,
+    line: u32,
+}
+
+/// Offsets and sizes of a kernel's parameters in its block.
+pub(crate) fn param_offsets(params: &[Param]) -> Vec<(usize, usize)> {
+    let mut at = 0usize;
+    params
+        .iter()
+        .map(|p| {
+            let align = (p.var.align.max(1) as usize)
+                .next_power_of_two()
+                .max(p.var.ty.size());
+            at = at.next_multiple_of(align);
+            let size = p
+                .var
+                .count
+                .saturating_mul(p.var.ty.size() as u64)
+                .min(1 << 16) as usize;
+            let here = (at, size);
+            at += size;
+            here
+        })
+        .collect()
+}
+
+/// Bytes of a frame taken by memory parameters, and where they and the others are.
+fn places(params: &[&Param]) -> R<(Vec<Place>, u64)> {
+    let mut out = Vec::new();
+    let mut at = 0u64;
+    let (mut n32, mut n64, mut np) = (0, 0, 0);
+    for p in params {
+        if p.in_register {
+            let slot = match p.var.ty {
+                Type::Pred => (&mut np, Place::Pred as fn(u32) -> Place),
+                Type::B128 => return Err(Why::unsupported("128-bit parameter")),
+                t if t.size() == 8 => (&mut n64, Place::Reg64 as fn(u32) -> Place),
+                _ => (&mut n32, Place::Reg32 as fn(u32) -> Place),
+            };
+            out.push(slot.1(*slot.0));
+            *slot.0 += 1;
+        } else {
+            let align = u64::from(p.var.align.max(1)).max(p.var.ty.size() as u64);
+            at = at.next_multiple_of(align.next_power_of_two());
+            let size = p.var.count.saturating_mul(p.var.ty.size() as u64);
+            if size > MAX_LOCAL {
+                return Err(Why::unsupported("parameter too large"));
+            }
+            out.push(Place::Local(at, size));
+            at += size;
+        }
+    }
+    Ok((out, at))
+}
+
+/// Fixes where a function's parameters and results live, so that calls can be lowered before it.
+pub(crate) fn signature(m: &mut Module<'_>, id: u32, f: &Function) -> Result<(), LoadError> {
+    let all: Vec<&Param> = f.returns.iter().chain(&f.params).collect();
+    let (mut places, _) =
+        places(&all).map_err(|w| w.at(&format!("function {} (line {})", f.name, f.line)))?;
+    let info = &mut m.funcs[id as usize];
+    if f.kernel {
+        let total = param_offsets(&f.params).last().map_or(0, |(o, s)| o + s);
+        if total > 32764 {
+            return Err(LoadError::Syntax(format!(
+                "{}: parameters exceed 32764 bytes",
+                f.name
+            )));
+        }
+        return Ok(());
+    }
+    info.params = places.split_off(f.returns.len());
+    info.returns = places;
+    info.callable = true;
+    Ok(())
+}
+
+/// Lowers a body.
+pub(crate) fn lower(m: &mut Module<'_>, id: u32, index: usize) -> Result<(), LoadError> {
+    let ast = &m.ast.functions[index];
+    let entry = m.code.len() as u32;
+    let mut f = Func {
+        m,
+        ast,
+        index,
+        types: HashMap::new(),
+        columns: HashMap::new(),
+        slots: HashMap::new(),
+        kernel_params: HashMap::new(),
+        labels: HashMap::new(),
+        fixes: Vec::new(),
+        table_fixes: Vec::new(),
+        n32: 0,
+        n64: 0,
+        np: 0,
+        junk32: NONE,
+        junk64: NONE,
+        junkp: NONE,
+        local: 0,
+        guard: NONE,
+        line: ast.line,
+    };
+    f.declare()
+        .map_err(|w| w.at(&format!("function {} (line {})", ast.name, ast.line)))?;
+    f.body()?;
+    let (n32, n64, np, local) = (f.n32, f.n64, f.np, f.local.next_multiple_of(16));
+    let info = &mut m.funcs[id as usize];
+    info.entry = entry;
+    (info.n32, info.n64, info.np, info.local) = (n32, n64, np, local);
+    Ok(())
+}
+
+impl<'m> Func<'_, 'm> {
+    fn declare(&mut self) -> R<()> {
+        self.types = self
+            .ast
+            .registers
+            .iter()
+            .map(|(n, t)| (n.as_str(), *t))
+            .collect();
+        if self.ast.kernel {
+            let offsets = param_offsets(&self.ast.params);
+            for (p, (at, _)) in self.ast.params.iter().zip(offsets) {
+                self.kernel_params.insert(&p.var.name, at as u64);
+            }
+        } else {
+            let all: Vec<&'m Param> = self.ast.returns.iter().chain(&self.ast.params).collect();
+            let (places, bytes) = places(&all)?;
+            for (p, place) in all.iter().zip(places) {
+                let name = p.var.name.as_str();
+                match place {
+                    Place::Local(offset, size) => {
+                        self.slots.insert(name, Slot { offset, size });
+                    }
+                    Place::Reg32(c) => {
+                        self.columns.insert(name, Reg::W32(c));
+                        self.n32 = self.n32.max(c + 1);
+                    }
+                    Place::Reg64(c) => {
+                        self.columns.insert(name, Reg::W64(c));
+                        self.n64 = self.n64.max(c + 1);
+                    }
+                    Place::Pred(c) => {
+                        self.columns.insert(name, Reg::Pred(c));
+                        self.np = self.np.max(c + 1);
+                    }
+                }
+            }
+            self.local = bytes;
+        }
+        for v in &self.ast.variables {
+            if matches!(v.space, Space::Local | Space::Param) {
+                let align = u64::from(v.align.max(1))
+                    .max(v.ty.size() as u64)
+                    .next_power_of_two();
+                if align > 256 {
+                    return Err(Why::unsupported(format!("alignment {align} of {}", v.name)));
+                }
+                let offset = self.local.next_multiple_of(align);
+                let size = v.count.saturating_mul(v.ty.size() as u64);
+                if offset.saturating_add(size) > MAX_LOCAL {
+                    return Err(Why::unsupported(format!(
+                        "more than {MAX_LOCAL} bytes of local memory"
+                    )));
+                }
+                self.slots.insert(&v.name, Slot { offset, size });
+                self.local = offset + size;
+            }
+        }
+        Ok(())
+    }
+
+    fn body(&mut self) -> Result<(), LoadError> {
+        let ast = self.ast;
+        for s in &ast.body {
+            match s {
+                Statement::Label(name) => {
+                    self.labels.insert(name, self.m.code.len() as u32);
+                }
+                Statement::Inst(i) => {
+                    self.line = i.line;
+                    self.instruction(i).map_err(|w| {
+                        w.at(&format!(
+                            "function {}, line {}: {}",
+                            ast.name, i.line, i.opcode
+                        ))
+                    })?;
+                }
+            }
+        }
+        // Whatever the body does, control never runs past it.
+        self.guard = NONE;
+        let end = if ast.kernel {
+            op_plain::<Exit>()
+        } else {
+            op_plain::<Ret>()
+        };
+        self.emit(Inst {
+            run: end,
+            ..self.blank()
+        });
+        let place = format!("function {}", ast.name);
+        for (at, label) in std::mem::take(&mut self.fixes) {
+            let target = self.label(label).map_err(|w| w.at(&place))?;
+            self.m.code[at].imm = u64::from(target);
+        }
+        for (table, labels) in std::mem::take(&mut self.table_fixes) {
+            let targets: R<Vec<u32>> = labels.iter().map(|l| self.label(l)).collect();
+            self.m.tables[table] = targets.map_err(|w| w.at(&place))?;
+        }
+        Ok(())
+    }
+
+    fn label(&self, name: &str) -> R<u32> {
+        self.labels
+            .get(name)
+            .copied()
+            .ok_or_else(|| Why::invalid(format!("no label {name}")))
+    }
+
+    fn instruction(&mut self, i: &'m Instruction) -> R<()> {
+        self.guard = match &i.guard {
+            None => NONE,
+            Some((name, negated)) => match self.register(name)? {
+                Reg::Pred(c) if *negated => c | NEGATED,
+                Reg::Pred(c) => c,
+                _ => return Err(Why::invalid(format!("guard {name} is not a predicate"))),
+            },
+        };
+        let mut m = Mods::new(&i.opcode);
+        let ops = i.operands.as_slice();
+        let served = arith::lower(self, &mut m, ops)?
+            || float::lower(self, &mut m, ops)?
+            || convert::lower(self, &mut m, ops)?
+            || memory::lower(self, &mut m, ops)?
+            || control::lower(self, &mut m, ops)?
+            || warp::lower(self, &mut m, ops)?;
+        if !served {
+            return Err(Why::unsupported("this instruction is not served"));
+        }
+        m.finish()
+    }
+
+    /// An instruction with no operands yet, under the current guard.
+    pub(crate) fn blank(&self) -> Inst {
+        Inst {
+            run: op_plain::<Nop>(),
+            guard: self.guard,
+            d: NONE,
+            a: NONE,
+            b: NONE,
+            c: NONE,
+            e: NONE,
+            imm: 0,
+        }
+    }
+
+    /// Appends an instruction.
+    pub(crate) fn emit(&mut self, i: Inst) {
+        self.m.code.push(i);
+        self.m.lines.push(self.line);
+    }
+
+    /// Appends a branch-like instruction whose immediate becomes a label's address.
+    pub(crate) fn emit_to(&mut self, run: OpFn, label: &'m str) {
+        self.fixes.push((self.m.code.len(), label));
+        self.emit(Inst {
+            run,
+            ..self.blank()
+        });
+    }
+
+    /// Allots a table of labels.
+    pub(crate) fn table(&mut self, labels: &'m [String]) -> u64 {
+        let at = self.m.tables.len();
+        self.m.tables.push(Vec::new());
+        self.table_fixes.push((at, labels));
+        at as u64
+    }
+
+    /// The column of a declared register, allotted at its first use.
+    pub(crate) fn register(&mut self, name: &str) -> R<Reg> {
+        if let Some(r) = self.columns.get(name) {
+            return Ok(*r);
+        }
+        let Some((&name, &ty)) = self.types.get_key_value(name) else {
+            return Err(Why::invalid(format!("{name} is not declared")));
+        };
+        let r = match ty {
+            Type::Pred => Reg::Pred(self.fresh_pred()?),
+            Type::B128 => return Err(Why::unsupported("128-bit registers are not served")),
+            t if t.size() == 8 => Reg::W64(self.fresh64()?),
+            _ => Reg::W32(self.fresh32()?),
+        };
+        self.columns.insert(name, r);
+        Ok(r)
+    }
+
+    /// True if the name is a register of this function.
+    pub(crate) fn is_register(&self, name: &str) -> bool {
+        self.columns.contains_key(name) || self.types.contains_key(name)
+    }
+
+    fn fresh(n: &mut u32) -> R<u32> {
+        if *n >= MAX_COLUMNS {
+            return Err(Why::unsupported("too many registers"));
+        }
+        *n += 1;
+        Ok(*n - 1)
+    }
+
+    /// A new 32-bit column.
+    pub(crate) fn fresh32(&mut self) -> R<u32> {
+        Self::fresh(&mut self.n32)
+    }
+
+    /// A new 64-bit column.
+    pub(crate) fn fresh64(&mut self) -> R<u32> {
+        Self::fresh(&mut self.n64)
+    }
+
+    /// A new predicate.
+    pub(crate) fn fresh_pred(&mut self) -> R<u32> {
+        Self::fresh(&mut self.np)
+    }
+
+    /// The column that takes 32-bit results nobody wants.
+    pub(crate) fn junk32(&mut self) -> R<u32> {
+        if self.junk32 == NONE {
+            self.junk32 = self.fresh32()?;
+        }
+        Ok(self.junk32)
+    }
+
+    /// The column that takes 64-bit results nobody wants.
+    pub(crate) fn junk64(&mut self) -> R<u32> {
+        if self.junk64 == NONE {
+            self.junk64 = self.fresh64()?;
+        }
+        Ok(self.junk64)
+    }
+
+    /// The predicate that takes results nobody wants.
+    pub(crate) fn junk_pred(&mut self) -> R<u32> {
+        if self.junkp == NONE {
+            self.junkp = self.fresh_pred()?;
+        }
+        Ok(self.junkp)
+    }
+}

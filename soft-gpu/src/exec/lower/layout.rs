@@ -1,0 +1,178 @@
+//! Where static shared variables live.
+//!
+//! A variable has one offset for all kernels (device functions use it too), chosen so that only
+//! variables that some kernel can reach together are kept apart: a module of many kernels does
+//! not add up their shared memory.
+
+use std::collections::{HashMap, HashSet};
+
+use super::{MAX_SHARED, R, Why};
+use crate::ptx::ast::{Function, Init, Module, Operand, Space, Statement, Variable};
+
+/// A shared variable: the function whose body declares it, and its name.
+type Key<'m> = (Option<usize>, &'m str);
+
+/// The layout.
+pub(crate) struct Shared {
+    offsets: HashMap<(Option<usize>, String), u64>,
+    bytes: HashMap<usize, u64>,
+}
+
+impl Shared {
+    /// Offset of a variable.
+    pub(crate) fn offset(&self, scope: Option<usize>, name: &str) -> Option<u64> {
+        self.offsets.get(&(scope, name.to_string())).copied()
+    }
+
+    /// Static shared bytes of the kernel that is function `index` of the module.
+    pub(crate) fn kernel_bytes(&self, index: usize) -> u64 {
+        self.bytes.get(&index).copied().unwrap_or(0)
+    }
+}
+
+fn names<'m>(op: &'m Operand, out: &mut HashSet<&'m str>) {
+    match op {
+        Operand::Name(n) | Operand::Offset(n, _) | Operand::Memory { base: Some(n), .. } => {
+            out.insert(n);
+        }
+        Operand::Negated(o) => names(o, out),
+        Operand::Vector(v) | Operand::List(v) => v.iter().for_each(|o| names(o, out)),
+        Operand::Pair(a, b) => {
+            names(a, out);
+            names(b, out);
+        }
+        _ => {}
+    }
+}
+
+fn mentioned(f: &Function) -> HashSet<&str> {
+    let mut out = HashSet::new();
+    for s in &f.body {
+        if let Statement::Inst(i) = s {
+            i.operands.iter().for_each(|o| names(o, &mut out));
+        }
+    }
+    for (_, targets) in &f.targets {
+        out.extend(targets.iter().map(String::as_str));
+    }
+    out
+}
+
+fn is_static(v: &Variable) -> bool {
+    v.space == Space::Shared && !v.external && v.count > 0
+}
+
+/// Lays out all static shared variables of a module.
+pub(crate) fn shared(m: &Module) -> R<Shared> {
+    let mut out = Shared {
+        offsets: HashMap::new(),
+        bytes: HashMap::new(),
+    };
+    let any = m.variables.iter().any(is_static)
+        || m.functions
+            .iter()
+            .any(|f| f.variables.iter().any(is_static));
+    if !any {
+        return Ok(out);
+    }
+    let users = users(m);
+    let mut placed: Vec<(u64, u64, &HashSet<usize>)> = Vec::new();
+    let none = HashSet::new();
+    let outer = m.variables.iter().map(|v| (None, v));
+    let inner = m
+        .functions
+        .iter()
+        .enumerate()
+        .flat_map(|(i, f)| f.variables.iter().map(move |v| (Some(i), v)));
+    for (scope, v) in outer.chain(inner).filter(|(_, v)| is_static(v)) {
+        let mine = users.get(&(scope, v.name.as_str())).unwrap_or(&none);
+        let align = u64::from(v.align.max(1))
+            .max(v.ty.size() as u64)
+            .next_power_of_two();
+        let size = v.count.saturating_mul(v.ty.size() as u64);
+        let mut others: Vec<_> = placed
+            .iter()
+            .filter(|(.., u)| !u.is_disjoint(mine))
+            .map(|p| (p.0, p.1))
+            .collect();
+        others.sort_unstable();
+        let mut at = 0u64;
+        for (start, end) in others {
+            if at.saturating_add(size) <= start {
+                break;
+            }
+            at = at.max(end).next_multiple_of(align);
+        }
+        let end = at.saturating_add(size);
+        if end > MAX_SHARED {
+            return Err(Why::invalid(format!(
+                "{} and others need {end} bytes",
+                v.name
+            )));
+        }
+        placed.push((at, end, mine));
+        out.offsets.insert((scope, v.name.clone()), at);
+        for k in mine {
+            let b = out.bytes.entry(*k).or_insert(0);
+            *b = (*b).max(end);
+        }
+    }
+    Ok(out)
+}
+
+/// Which kernels can reach which shared variables.
+fn users(m: &Module) -> HashMap<Key<'_>, HashSet<usize>> {
+    let ids: HashMap<&str, usize> = m
+        .functions
+        .iter()
+        .enumerate()
+        .filter(|(_, f)| !f.declaration)
+        .map(|(i, f)| (f.name.as_str(), i))
+        .collect();
+    let said: Vec<HashSet<&str>> = m.functions.iter().map(mentioned).collect();
+    // Functions whose address is in a variable may be called by whoever calls indirectly.
+    let stored: Vec<usize> = m
+        .variables
+        .iter()
+        .flat_map(|v| &v.init)
+        .filter_map(|i| match i {
+            Init::Symbol { name, .. } => ids.get(name.as_str()).copied(),
+            _ => None,
+        })
+        .collect();
+    let shared: HashSet<&str> = m
+        .variables
+        .iter()
+        .filter(|v| is_static(v))
+        .map(|v| v.name.as_str())
+        .collect();
+    let mut out: HashMap<Key<'_>, HashSet<usize>> = HashMap::new();
+    for (k, _) in m
+        .functions
+        .iter()
+        .enumerate()
+        .filter(|(_, f)| f.kernel && !f.declaration)
+    {
+        let mut seen = HashSet::from([k]);
+        let mut todo = vec![k];
+        todo.extend(stored.iter().filter(|s| seen.insert(**s)));
+        while let Some(f) = todo.pop() {
+            let func = &m.functions[f];
+            for v in func.variables.iter().filter(|v| is_static(v)) {
+                out.entry((Some(f), &v.name)).or_default().insert(k);
+            }
+            for n in &said[f] {
+                let own = func.variables.iter().any(|v| v.name == *n);
+                if !own && shared.contains(n) {
+                    out.entry((None, n)).or_default().insert(k);
+                }
+                if let Some(&g) = ids.get(n)
+                    && seen.insert(g)
+                {
+                    todo.push(g);
+                }
+            }
+        }
+    }
+    out
+}

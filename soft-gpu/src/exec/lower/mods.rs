@@ -1,0 +1,110 @@
+//! The parts of a dotted opcode. Each lowering takes the parts that it understands; what is left
+//! over makes the instruction unsupported.
+
+use crate::ptx::ast::Type;
+
+use super::Why;
+
+/// The modifiers of one opcode.
+pub(crate) struct Mods<'a> {
+    /// The first word.
+    pub(crate) base: &'a str,
+    rest: Vec<&'a str>,
+}
+
+/// A type by its PTX name.
+pub(crate) fn type_named(name: &str) -> Option<Type> {
+    use Type::*;
+    Some(match name {
+        "b8" => B8,
+        "b16" => B16,
+        "b32" => B32,
+        "b64" => B64,
+        "b128" => B128,
+        "u8" => U8,
+        "u16" => U16,
+        "u32" => U32,
+        "u64" => U64,
+        "s8" => S8,
+        "s16" => S16,
+        "s32" => S32,
+        "s64" => S64,
+        "f16" => F16,
+        "f16x2" => F16x2,
+        "bf16" => BF16,
+        "bf16x2" => BF16x2,
+        "f32" => F32,
+        "f64" => F64,
+        "pred" => Pred,
+        _ => return None,
+    })
+}
+
+impl<'a> Mods<'a> {
+    /// Splits an opcode.
+    pub(crate) fn new(opcode: &'a str) -> Mods<'a> {
+        let mut parts = opcode.split('.');
+        let base = parts.next().unwrap_or("");
+        Mods {
+            base,
+            rest: parts.collect(),
+        }
+    }
+
+    /// Takes a modifier; true if it was there.
+    pub(crate) fn has(&mut self, name: &str) -> bool {
+        match self.rest.iter().position(|m| *m == name) {
+            Some(i) => {
+                self.rest.remove(i);
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Takes the first modifier that is in a table, with its meaning.
+    pub(crate) fn one<T: Copy>(&mut self, table: &[(&str, T)]) -> Option<T> {
+        let (i, v) = self
+            .rest
+            .iter()
+            .enumerate()
+            .find_map(|(i, m)| table.iter().find(|(n, _)| n == m).map(|(_, v)| (i, *v)))?;
+        self.rest.remove(i);
+        Some(v)
+    }
+
+    /// Takes all modifiers in a list.
+    pub(crate) fn ignore(&mut self, names: &[&str]) {
+        self.rest.retain(|m| !names.contains(m));
+    }
+
+    /// Takes all modifiers with a prefix.
+    pub(crate) fn ignore_prefix(&mut self, prefix: &str) {
+        self.rest.retain(|m| !m.starts_with(prefix));
+    }
+
+    /// Takes the first type.
+    pub(crate) fn ty(&mut self) -> Result<Type, Why> {
+        let found = self
+            .rest
+            .iter()
+            .enumerate()
+            .find_map(|(i, m)| type_named(m).map(|t| (i, t)));
+        let (i, t) = found.ok_or_else(|| Why::invalid("the opcode names no type"))?;
+        self.rest.remove(i);
+        Ok(t)
+    }
+
+    /// The first type, left in place.
+    pub(crate) fn peek_type(&self) -> Option<Type> {
+        self.rest.iter().find_map(|m| type_named(m))
+    }
+
+    /// Nothing may be left.
+    pub(crate) fn finish(&self) -> Result<(), Why> {
+        match self.rest.first() {
+            None => Ok(()),
+            Some(m) => Err(Why::unsupported(format!("modifier .{m} is not served"))),
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! `atom` and `red`: one read-modify-write a lane, in lane order, with host atomics.
+
+use std::marker::PhantomData;
+use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
+
+use super::family::each_lane;
+use super::float::{canon, ftz};
+use super::memory::{addresses, resolve};
+use crate::exec::col::Raw;
+use crate::exec::env::Env;
+use crate::exec::inst::{Flow, Inst, NONE, Op};
+use crate::exec::warp::Warp;
+
+/// A word with an atomic form.
+pub(crate) trait Word: Copy {
+    /// Register element.
+    type R: Raw;
+    /// Bytes.
+    const SIZE: u64;
+    /// From a register.
+    fn of(r: Self::R) -> Self;
+    /// To a register.
+    fn raw(self) -> Self::R;
+    /// Applies `f` atomically; returns the old value.
+    ///
+    /// # Safety
+    /// `p` must be valid and aligned.
+    unsafe fn update(p: *mut u8, f: impl Fn(Self) -> Self) -> Self;
+}
+
+macro_rules! words {
+    ($($t:ty, $r:ty, $a:ident;)*) => {$(
+        impl Word for $t {
+            type R = $r;
+            const SIZE: u64 = std::mem::size_of::<$t>() as u64;
+            #[inline(always)]
+            fn of(r: $r) -> $t { r as $t }
+            #[inline(always)]
+            fn raw(self) -> $r { self as $r }
+            #[inline(always)]
+            unsafe fn update(p: *mut u8, f: impl Fn($t) -> $t) -> $t {
+                // SAFETY: valid and aligned by the caller's contract.
+                let cell = unsafe { $a::from_ptr(p.cast()) };
+                let mut old = cell.load(Ordering::Relaxed);
+                loop {
+                    match cell.compare_exchange_weak(old, f(old), Ordering::SeqCst, Ordering::Relaxed) {
+                        Ok(v) => return v,
+                        Err(v) => old = v,
+                    }
+                }
+            }
+        }
+    )*};
+}
+words! { u16, u32, AtomicU16; u32, u32, AtomicU32; u64, u64, AtomicU64; }
+
+/// A new value from the old one and the operands.
+pub(crate) trait Rmw {
+    /// The word.
+    type T: Word;
+    /// The function.
+    fn f(old: Self::T, b: Self::T, c: Self::T) -> Self::T;
+}
+
+macro_rules! rmw {
+    ($($n:ident $t:ty = |$o:ident, $b:ident, $c:ident| $e:expr;)*) => {$(
+        /// Read-modify-write.
+        pub(crate) struct $n;
+        impl Rmw for $n {
+            type T = $t;
+            #[inline(always)]
+            fn f($o: $t, $b: $t, $c: $t) -> $t { let _ = ($o, $c); $e }
+        }
+    )*};
+}
+
+rmw! {
+    Add32 u32 = |o, b, c| o.wrapping_add(b);
+    Add64 u64 = |o, b, c| o.wrapping_add(b);
+    // Single-precision atomics flush subnormals on global memory only with .ftz kernels of old;
+    // here they keep them, as on shared memory.
+    AddF32 u32 = |o, b, c| canon(f32::from_bits(o) + f32::from_bits(b)).to_bits();
+    AddFtzF32 u32 = |o, b, c| ftz(canon(ftz(f32::from_bits(o)) + ftz(f32::from_bits(b)))).to_bits();
+    AddF64 u64 = |o, b, c| (f64::from_bits(o) + f64::from_bits(b)).to_bits();
+    MinU32 u32 = |o, b, c| o.min(b);
+    MinS32 u32 = |o, b, c| (o as i32).min(b as i32) as u32;
+    MinU64 u64 = |o, b, c| o.min(b);
+    MinS64 u64 = |o, b, c| (o as i64).min(b as i64) as u64;
+    MaxU32 u32 = |o, b, c| o.max(b);
+    MaxS32 u32 = |o, b, c| (o as i32).max(b as i32) as u32;
+    MaxU64 u64 = |o, b, c| o.max(b);
+    MaxS64 u64 = |o, b, c| (o as i64).max(b as i64) as u64;
+    And32 u32 = |o, b, c| o & b;
+    And64 u64 = |o, b, c| o & b;
+    Or32 u32 = |o, b, c| o | b;
+    Or64 u64 = |o, b, c| o | b;
+    Xor32 u32 = |o, b, c| o ^ b;
+    Xor64 u64 = |o, b, c| o ^ b;
+    Exch32 u32 = |o, b, c| b;
+    Exch64 u64 = |o, b, c| b;
+    Inc32 u32 = |o, b, c| if o >= b { 0 } else { o + 1 };
+    Dec32 u32 = |o, b, c| if o == 0 || o > b { b } else { o - 1 };
+    Cas16 u16 = |o, b, c| if o == b { c } else { o };
+    Cas32 u32 = |o, b, c| if o == b { c } else { o };
+    Cas64 u64 = |o, b, c| if o == b { c } else { o };
+}
+
+/// `atom` (result in `d`) and `red` (`d` is [`NONE`]): address `e`, operands `b` and `c`.
+pub(crate) struct Atom<F, const SPACE: u8>(PhantomData<F>);
+impl<F: Rmw, const SPACE: u8> Op for Atom<F, SPACE> {
+    fn run(w: &mut Warp, env: &Env<'_>, i: &Inst, mask: u32) -> Flow {
+        let mut ad = addresses(w, i, mask);
+        if !resolve::<SPACE>(w, env, &mut ad, F::T::SIZE, true) {
+            return Flow::Fault;
+        }
+        each_lane(mask, |l| {
+            let b = F::T::of(<F::T as Word>::R::src(w, i.b)[l]);
+            let c = if i.c == NONE {
+                b
+            } else {
+                F::T::of(<F::T as Word>::R::src(w, i.c)[l])
+            };
+            // SAFETY: `resolve` checked every active lane's address, size and alignment.
+            let old = unsafe { F::T::update(ad[l] as *mut u8, |o| F::f(o, b, c)) };
+            if i.d != NONE {
+                <F::T as Word>::R::dst(w, i.d)[l] = old.raw();
+            }
+        });
+        Flow::Next
+    }
+}

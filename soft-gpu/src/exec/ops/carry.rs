@@ -1,0 +1,89 @@
+//! Extended-precision arithmetic: the carry flag is one bit a lane.
+
+use crate::exec::col::{Raw, put};
+use crate::exec::env::Env;
+use crate::exec::inst::{Flow, Inst, LANES, Op};
+use crate::exec::warp::Warp;
+
+/// The bits of `imm`.
+pub(crate) mod flag {
+    /// Adds (or subtracts) the carry that is there.
+    pub(crate) const USE: u64 = 1;
+    /// Leaves the new carry.
+    pub(crate) const SET: u64 = 2;
+    /// Subtracts.
+    pub(crate) const SUB: u64 = 4;
+    /// The product's high half (else its low half).
+    pub(crate) const HI: u64 = 8;
+    /// The product is signed.
+    pub(crate) const SIGNED: u64 = 16;
+}
+
+#[inline(always)]
+fn add_sub<R: Raw>(x: u64, y: u64, flags: u64, carry: bool) -> (u64, bool) {
+    let mask = if R::BYTES == 4 {
+        u128::from(u32::MAX)
+    } else {
+        u128::from(u64::MAX)
+    };
+    let c = u128::from(flags & flag::USE != 0 && carry);
+    let wide = if flags & flag::SUB != 0 {
+        u128::from(x).wrapping_sub(u128::from(y)).wrapping_sub(c)
+    } else {
+        u128::from(x) + u128::from(y) + c
+    };
+    ((wide & mask) as u64, wide & !mask != 0)
+}
+
+fn finish<R: Raw>(
+    w: &mut Warp,
+    i: &Inst,
+    mask: u32,
+    f: impl Fn(&Warp, usize) -> (u64, u64),
+) -> Flow {
+    let mut t = [R::default(); LANES];
+    let mut out = 0u32;
+    for (l, t) in t.iter_mut().enumerate() {
+        let (x, y) = f(w, l);
+        let (v, c) = add_sub::<R>(x, y, i.imm, w.carry >> l & 1 != 0);
+        *t = R::from_u64(v);
+        out |= u32::from(c) << l;
+    }
+    if i.imm & flag::SET != 0 {
+        w.carry = (w.carry & !mask) | (out & mask);
+    }
+    put(w, i.d, &t, mask);
+    Flow::Next
+}
+
+/// `add.cc`, `addc`, `sub.cc`, `subc`. Carry out of a subtraction is the borrow.
+pub(crate) struct AddSub<R>(std::marker::PhantomData<R>);
+impl<R: Raw> Op for AddSub<R> {
+    fn run(w: &mut Warp, _: &Env<'_>, i: &Inst, mask: u32) -> Flow {
+        finish::<R>(w, i, mask, |w, l| {
+            (R::src(w, i.a)[l].to_u64(), R::src(w, i.b)[l].to_u64())
+        })
+    }
+}
+
+/// `mad.cc`, `madc`.
+pub(crate) struct Mad<R>(std::marker::PhantomData<R>);
+impl<R: Raw> Op for Mad<R> {
+    fn run(w: &mut Warp, _: &Env<'_>, i: &Inst, mask: u32) -> Flow {
+        finish::<R>(w, i, mask, |w, l| {
+            let (a, b) = (R::src(w, i.a)[l].to_u64(), R::src(w, i.b)[l].to_u64());
+            let bits = R::BYTES as u32 * 8;
+            let p = if i.imm & flag::SIGNED != 0 {
+                let sx = |v: u64| i128::from((v << (64 - bits)) as i64 >> (64 - bits));
+                (sx(a) * sx(b)) as u128
+            } else {
+                u128::from(a) * u128::from(b)
+            };
+            let half = if i.imm & flag::HI != 0 { p >> bits } else { p };
+            (
+                R::from_u64(half as u64).to_u64(),
+                R::src(w, i.c)[l].to_u64(),
+            )
+        })
+    }
+}

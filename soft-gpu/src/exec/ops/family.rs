@@ -1,0 +1,311 @@
+//! The shapes of lane-wise operations: a function of one lane's values becomes an operation on a
+//! warp. All 32 lanes are computed and blended by mask (`Map*`), or only the active ones where a
+//! lane is dear (`Each*`).
+
+use std::marker::PhantomData;
+
+use crate::exec::col::{Raw, Val, put};
+use crate::exec::env::Env;
+use crate::exec::inst::{Flow, Inst, LANES, NONE, Op};
+use crate::exec::warp::Warp;
+
+/// A function of one value; `m` is the instruction's immediate.
+pub(crate) trait F1 {
+    /// Source.
+    type A: Val;
+    /// Result.
+    type D: Val;
+    /// The function.
+    fn f(a: Self::A, m: u64) -> Self::D;
+}
+
+/// A function of two values.
+pub(crate) trait F2 {
+    /// First source.
+    type A: Val;
+    /// Second source.
+    type B: Val;
+    /// Result.
+    type D: Val;
+    /// The function.
+    fn f(a: Self::A, b: Self::B, m: u64) -> Self::D;
+}
+
+/// A function of three values.
+pub(crate) trait F3 {
+    /// First source.
+    type A: Val;
+    /// Second source.
+    type B: Val;
+    /// Third source.
+    type C: Val;
+    /// Result.
+    type D: Val;
+    /// The function.
+    fn f(a: Self::A, b: Self::B, c: Self::C, m: u64) -> Self::D;
+}
+
+/// A comparison.
+pub(crate) trait Cmp {
+    /// Both sources.
+    type A: Val;
+    /// The comparison.
+    fn f(a: Self::A, b: Self::A) -> bool;
+}
+
+/// Declares functions of one value: `Name: (a: A) -> D = expression;`.
+macro_rules! f1 {
+    ($($(#[$m:meta])* $n:ident: ($a:ident: $ta:ty) -> $td:ty = $e:expr;)*) => {$(
+        $(#[$m])*
+        pub(crate) struct $n;
+        impl $crate::exec::ops::family::F1 for $n {
+            type A = $ta;
+            type D = $td;
+            #[inline(always)]
+            fn f($a: $ta, _m: u64) -> $td { $e }
+        }
+    )*};
+}
+
+/// Declares functions of two values.
+macro_rules! f2 {
+    ($($(#[$m:meta])* $n:ident: ($a:ident: $ta:ty, $b:ident: $tb:ty) -> $td:ty = $e:expr;)*) => {$(
+        $(#[$m])*
+        pub(crate) struct $n;
+        impl $crate::exec::ops::family::F2 for $n {
+            type A = $ta;
+            type B = $tb;
+            type D = $td;
+            #[inline(always)]
+            fn f($a: $ta, $b: $tb, _m: u64) -> $td { $e }
+        }
+    )*};
+}
+
+/// Declares functions of three values.
+macro_rules! f3 {
+    ($($(#[$m:meta])* $n:ident: ($a:ident: $ta:ty, $b:ident: $tb:ty, $c:ident: $tc:ty) -> $td:ty = $e:expr;)*) => {$(
+        $(#[$m])*
+        pub(crate) struct $n;
+        impl $crate::exec::ops::family::F3 for $n {
+            type A = $ta;
+            type B = $tb;
+            type C = $tc;
+            type D = $td;
+            #[inline(always)]
+            fn f($a: $ta, $b: $tb, $c: $tc, _m: u64) -> $td { $e }
+        }
+    )*};
+}
+pub(crate) use {f1, f2, f3};
+
+type RawOf<T> = <T as Val>::R;
+
+/// `d = f(a)` on all lanes.
+pub(crate) struct Map1<F>(PhantomData<F>);
+impl<F: F1> Op for Map1<F> {
+    #[inline(always)]
+    fn run(w: &mut Warp, _: &Env<'_>, i: &Inst, mask: u32) -> Flow {
+        let a = RawOf::<F::A>::src(w, i.a);
+        let mut t = [RawOf::<F::D>::default(); LANES];
+        for l in 0..LANES {
+            t[l] = F::f(F::A::of(a[l]), i.imm).raw();
+        }
+        put(w, i.d, &t, mask);
+        Flow::Next
+    }
+}
+
+/// `d = f(a, b)` on all lanes.
+pub(crate) struct Map2<F>(PhantomData<F>);
+impl<F: F2> Op for Map2<F> {
+    #[inline(always)]
+    fn run(w: &mut Warp, _: &Env<'_>, i: &Inst, mask: u32) -> Flow {
+        let a = RawOf::<F::A>::src(w, i.a);
+        let b = RawOf::<F::B>::src(w, i.b);
+        let mut t = [RawOf::<F::D>::default(); LANES];
+        for l in 0..LANES {
+            t[l] = F::f(F::A::of(a[l]), F::B::of(b[l]), i.imm).raw();
+        }
+        put(w, i.d, &t, mask);
+        Flow::Next
+    }
+}
+
+/// `d = f(a, b, c)` on all lanes.
+pub(crate) struct Map3<F>(PhantomData<F>);
+impl<F: F3> Op for Map3<F> {
+    #[inline(always)]
+    fn run(w: &mut Warp, _: &Env<'_>, i: &Inst, mask: u32) -> Flow {
+        let a = RawOf::<F::A>::src(w, i.a);
+        let b = RawOf::<F::B>::src(w, i.b);
+        let c = RawOf::<F::C>::src(w, i.c);
+        let mut t = [RawOf::<F::D>::default(); LANES];
+        for l in 0..LANES {
+            t[l] = F::f(F::A::of(a[l]), F::B::of(b[l]), F::C::of(c[l]), i.imm).raw();
+        }
+        put(w, i.d, &t, mask);
+        Flow::Next
+    }
+}
+
+/// Calls `f` for each lane of a mask.
+#[inline(always)]
+pub(crate) fn each_lane(mask: u32, mut f: impl FnMut(usize)) {
+    let mut m = mask;
+    while m != 0 {
+        f(m.trailing_zeros() as usize);
+        m &= m - 1;
+    }
+}
+
+/// `d = f(a)` on active lanes.
+pub(crate) struct Each1<F>(PhantomData<F>);
+impl<F: F1> Op for Each1<F> {
+    #[inline(always)]
+    fn run(w: &mut Warp, _: &Env<'_>, i: &Inst, mask: u32) -> Flow {
+        each_lane(mask, |l| {
+            let v = F::f(F::A::of(RawOf::<F::A>::src(w, i.a)[l]), i.imm);
+            RawOf::<F::D>::dst(w, i.d)[l] = v.raw();
+        });
+        Flow::Next
+    }
+}
+
+/// `d = f(a, b)` on active lanes.
+pub(crate) struct Each2<F>(PhantomData<F>);
+impl<F: F2> Op for Each2<F> {
+    #[inline(always)]
+    fn run(w: &mut Warp, _: &Env<'_>, i: &Inst, mask: u32) -> Flow {
+        each_lane(mask, |l| {
+            let a = F::A::of(RawOf::<F::A>::src(w, i.a)[l]);
+            let b = F::B::of(RawOf::<F::B>::src(w, i.b)[l]);
+            RawOf::<F::D>::dst(w, i.d)[l] = F::f(a, b, i.imm).raw();
+        });
+        Flow::Next
+    }
+}
+
+/// `d = f(a, b, c)` on active lanes.
+pub(crate) struct Each3<F>(PhantomData<F>);
+impl<F: F3> Op for Each3<F> {
+    #[inline(always)]
+    fn run(w: &mut Warp, _: &Env<'_>, i: &Inst, mask: u32) -> Flow {
+        each_lane(mask, |l| {
+            let a = F::A::of(RawOf::<F::A>::src(w, i.a)[l]);
+            let b = F::B::of(RawOf::<F::B>::src(w, i.b)[l]);
+            let c = F::C::of(RawOf::<F::C>::src(w, i.c)[l]);
+            RawOf::<F::D>::dst(w, i.d)[l] = F::f(a, b, c, i.imm).raw();
+        });
+        Flow::Next
+    }
+}
+
+/// How `setp` and `set` combine the comparison with predicate `c` (the low bits of `imm`).
+pub(crate) mod combine {
+    /// No predicate.
+    pub(crate) const NONE: u64 = 0;
+    /// `.and`.
+    pub(crate) const AND: u64 = 1;
+    /// `.or`.
+    pub(crate) const OR: u64 = 2;
+    /// `.xor`.
+    pub(crate) const XOR: u64 = 3;
+}
+
+#[inline(always)]
+fn compare<F: Cmp>(w: &Warp, i: &Inst) -> u32 {
+    let a = RawOf::<F::A>::src(w, i.a);
+    let b = RawOf::<F::A>::src(w, i.b);
+    let mut bits = 0u32;
+    for l in 0..LANES {
+        bits |= u32::from(F::f(F::A::of(a[l]), F::A::of(b[l]))) << l;
+    }
+    bits
+}
+
+#[inline(always)]
+fn combined(w: &Warp, i: &Inst, bits: u32) -> u32 {
+    match i.imm & 3 {
+        combine::AND => bits & w.pred(i.c),
+        combine::OR => bits | w.pred(i.c),
+        combine::XOR => bits ^ w.pred(i.c),
+        _ => bits,
+    }
+}
+
+/// `setp`: predicate `d` (and its complement `e`) of a comparison.
+pub(crate) struct Setp<F>(PhantomData<F>);
+impl<F: Cmp> Op for Setp<F> {
+    #[inline(always)]
+    fn run(w: &mut Warp, _: &Env<'_>, i: &Inst, mask: u32) -> Flow {
+        let bits = compare::<F>(w, i);
+        let p = combined(w, i, bits);
+        if i.e != NONE {
+            let q = combined(w, i, !bits);
+            w.put_pred(i.e, q, mask);
+        }
+        if i.d != NONE {
+            w.put_pred(i.d, p, mask);
+        }
+        Flow::Next
+    }
+}
+
+/// `set`: all ones or 1.0f (bits in the high half of `imm`) where the comparison holds, else 0.
+pub(crate) struct Set<F>(PhantomData<F>);
+impl<F: Cmp> Op for Set<F> {
+    #[inline(always)]
+    fn run(w: &mut Warp, _: &Env<'_>, i: &Inst, mask: u32) -> Flow {
+        let bits = compare::<F>(w, i);
+        let p = combined(w, i, bits);
+        let yes = (i.imm >> 32) as u32;
+        let mut t = [0u32; LANES];
+        for (l, t) in t.iter_mut().enumerate() {
+            *t = if (p >> l) & 1 != 0 { yes } else { 0 };
+        }
+        put(w, i.d, &t, mask);
+        Flow::Next
+    }
+}
+
+/// `selp`: `c ? a : b`.
+pub(crate) struct Selp<R>(PhantomData<R>);
+impl<R: Raw> Op for Selp<R> {
+    #[inline(always)]
+    fn run(w: &mut Warp, _: &Env<'_>, i: &Inst, mask: u32) -> Flow {
+        let p = w.pred(i.c);
+        let a = R::src(w, i.a);
+        let b = R::src(w, i.b);
+        let mut t = [R::default(); LANES];
+        for l in 0..LANES {
+            t[l] = if (p >> l) & 1 != 0 { a[l] } else { b[l] };
+        }
+        put(w, i.d, &t, mask);
+        Flow::Next
+    }
+}
+
+/// `mov` of a whole column.
+pub(crate) struct Mov<R>(PhantomData<R>);
+impl<R: Raw> Op for Mov<R> {
+    #[inline(always)]
+    fn run(w: &mut Warp, _: &Env<'_>, i: &Inst, mask: u32) -> Flow {
+        let t = *R::src(w, i.a);
+        put(w, i.d, &t, mask);
+        Flow::Next
+    }
+}
+
+/// Logic on predicates; `imm` is a three-input truth table over (a, b, c) as `lop3` has it.
+pub(crate) struct PredLogic;
+impl Op for PredLogic {
+    #[inline(always)]
+    fn run(w: &mut Warp, _: &Env<'_>, i: &Inst, mask: u32) -> Flow {
+        let a = w.pred(i.a);
+        let b = w.pred(i.b);
+        let v = super::int::lut3(a, b, 0, i.imm);
+        w.put_pred(i.d, v, mask);
+        Flow::Next
+    }
+}

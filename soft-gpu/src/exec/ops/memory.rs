@@ -1,0 +1,482 @@
+//! Loads, stores and address conversion.
+//!
+//! An access first turns every active lane's address into a checked host address
+//! ([`resolve`]; inactive lanes get a copy of an active lane's), then moves the data: in bulk
+//! when the lanes are contiguous, else lane by lane with relaxed atomics, so that racing kernels
+//! and spin-waits see what the machine's memory gives.
+
+use std::marker::PhantomData;
+use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering::Relaxed};
+
+use super::family::each_lane;
+use crate::exec::col::{Raw, put};
+use crate::exec::contract::Fault;
+use crate::exec::env::{Env, FUNC_WINDOW, LOCAL_WINDOW, PARAM_WINDOW, SHARED_WINDOW, WINDOW_SHIFT};
+use crate::exec::inst::{Flow, Inst, LANES, NONE, Op};
+use crate::exec::warp::Warp;
+
+/// Layout of a memory instruction's immediate: offset in the low half, then these.
+pub(crate) mod layout {
+    /// Where the number of vector elements is.
+    pub(crate) const COUNT_SHIFT: u32 = 32;
+    /// The address register is 32 bits wide.
+    pub(crate) const NARROW: u64 = 1 << 40;
+}
+
+/// State spaces of an access, as const parameters.
+pub(crate) mod space {
+    /// `.global` and `.const`.
+    pub(crate) const GLOBAL: u8 = 0;
+    /// `.shared`.
+    pub(crate) const SHARED: u8 = 1;
+    /// `.local` and parameters of device functions.
+    pub(crate) const LOCAL: u8 = 2;
+    /// Generic addresses, and `.param` through a register.
+    pub(crate) const GENERIC: u8 = 3;
+}
+
+/// A memory element and its register form.
+pub(crate) trait Mem {
+    /// The register's element.
+    type R: Raw;
+    /// Bytes in memory.
+    const SIZE: usize;
+    /// Memory holds exactly the register's bits.
+    const WHOLE: bool;
+    /// Reads one element.
+    ///
+    /// # Safety
+    /// `p` must be valid for reads and aligned to [`Self::SIZE`].
+    unsafe fn load(p: *mut u8) -> Self::R;
+    /// Writes one element.
+    ///
+    /// # Safety
+    /// `p` must be valid for writes and aligned to [`Self::SIZE`].
+    unsafe fn store(p: *mut u8, v: Self::R);
+}
+
+macro_rules! mems {
+    ($($n:ident: $r:ty, $t:ty, $u:ty, $a:ident, $whole:expr;)*) => {$(
+        /// Element in memory and register.
+        pub(crate) struct $n;
+        impl Mem for $n {
+            type R = $r;
+            const SIZE: usize = std::mem::size_of::<$t>();
+            const WHOLE: bool = $whole;
+            #[inline(always)]
+            unsafe fn load(p: *mut u8) -> $r {
+                // SAFETY: valid and aligned by the caller's contract.
+                unsafe { $a::from_ptr(p.cast()) }.load(Relaxed) as $t as $r
+            }
+            #[inline(always)]
+            unsafe fn store(p: *mut u8, v: $r) {
+                // SAFETY: valid and aligned by the caller's contract.
+                unsafe { $a::from_ptr(p.cast()) }.store(v as $u, Relaxed);
+            }
+        }
+    )*};
+}
+
+mems! {
+    U8In32: u32, u8, u8, AtomicU8, false;
+    S8In32: u32, i8, u8, AtomicU8, false;
+    U16In32: u32, u16, u16, AtomicU16, false;
+    S16In32: u32, i16, u16, AtomicU16, false;
+    B32In32: u32, u32, u32, AtomicU32, true;
+    U8In64: u64, u8, u8, AtomicU8, false;
+    S8In64: u64, i8, u8, AtomicU8, false;
+    U16In64: u64, u16, u16, AtomicU16, false;
+    S16In64: u64, i16, u16, AtomicU16, false;
+    U32In64: u64, u32, u32, AtomicU32, false;
+    S32In64: u64, i32, u32, AtomicU32, false;
+    B64In64: u64, u64, u64, AtomicU64, true;
+}
+
+/// The lanes' addresses in the instruction's space; inactive lanes repeat an active one's.
+#[inline(always)]
+pub(crate) fn addresses(w: &Warp, i: &Inst, mask: u32) -> [u64; LANES] {
+    let off = i64::from(i.imm as u32 as i32) as u64;
+    let mut t = [0u64; LANES];
+    if i.e == NONE {
+        return [off; LANES];
+    }
+    if i.imm & layout::NARROW != 0 {
+        let a = u32::src(w, i.e);
+        for l in 0..LANES {
+            t[l] = u64::from(a[l].wrapping_add(off as u32));
+        }
+    } else {
+        let a = u64::src(w, i.e);
+        for l in 0..LANES {
+            t[l] = a[l].wrapping_add(off);
+        }
+    }
+    if mask != u32::MAX {
+        let first = t[mask.trailing_zeros() as usize];
+        for l in 0..LANES {
+            t[l] = if (mask >> l) & 1 != 0 { t[l] } else { first };
+        }
+    }
+    t
+}
+
+/// Turns addresses into host addresses, all checked for `size` bytes (a power of two up to 16).
+#[inline(always)]
+pub(crate) fn resolve<const SPACE: u8>(
+    w: &mut Warp,
+    env: &Env<'_>,
+    ad: &mut [u64; LANES],
+    size: u64,
+    write: bool,
+) -> bool {
+    let mut bits = 0u64;
+    for a in ad.iter() {
+        bits |= a;
+    }
+    if bits & (size - 1) != 0 {
+        return misaligned(w, env, ad, size);
+    }
+    match SPACE {
+        space::GLOBAL => global(w, env, ad, size),
+        space::SHARED => shared(w, env, ad, size, bits),
+        space::LOCAL => local(w, env, ad, size, bits),
+        _ if bits >> WINDOW_SHIFT < SHARED_WINDOW >> WINDOW_SHIFT => global(w, env, ad, size),
+        _ => windows(w, env, ad, size, write),
+    }
+}
+
+#[inline(always)]
+fn global(w: &mut Warp, env: &Env<'_>, ad: &[u64; LANES], size: u64) -> bool {
+    let (mut lo, mut hi) = (u64::MAX, 0);
+    for &a in ad {
+        lo = lo.min(a);
+        hi = hi.max(a);
+    }
+    if hi - lo <= 8192 && env.arena.live(lo, hi - lo + size) {
+        return true;
+    }
+    // Scattered, or with a hole between: each lane alone, remembering the last granule.
+    let mut last = u64::MAX;
+    for &a in ad {
+        let g = a / super::super::contract::GRANULE;
+        if g != last {
+            if !env.arena.live(a, size) {
+                return illegal(w, env, a, size);
+            }
+            last = g;
+        }
+    }
+    true
+}
+
+#[inline(always)]
+fn shared(w: &mut Warp, env: &Env<'_>, ad: &mut [u64; LANES], size: u64, bits: u64) -> bool {
+    // `bits` bounds every address from above; only near the end must they be compared one by one.
+    if bits.saturating_add(size) > env.shared_len {
+        for &a in ad.iter() {
+            if a.saturating_add(size) > env.shared_len {
+                return illegal(w, env, a, size);
+            }
+        }
+    }
+    let base = env.shared as u64;
+    for a in ad.iter_mut() {
+        *a += base;
+    }
+    true
+}
+
+#[inline(always)]
+fn local(w: &mut Warp, env: &Env<'_>, ad: &mut [u64; LANES], size: u64, bits: u64) -> bool {
+    if bits.saturating_add(size) > w.stride {
+        for &a in ad.iter() {
+            if a.saturating_add(size) > w.stride {
+                return illegal(w, env, a, size);
+            }
+        }
+    }
+    let base = w.local_base() as u64;
+    for (l, a) in ad.iter_mut().enumerate() {
+        *a += base + l as u64 * w.stride;
+    }
+    true
+}
+
+#[inline(never)]
+fn windows(w: &mut Warp, env: &Env<'_>, ad: &mut [u64; LANES], size: u64, write: bool) -> bool {
+    for l in 0..LANES {
+        let a = ad[l];
+        match host_address(w, env, l, a, size, write) {
+            Some(p) => ad[l] = p as u64,
+            None => return illegal(w, env, a, size),
+        }
+    }
+    true
+}
+
+/// The host address behind one lane's generic address, if `len` bytes are valid there.
+pub(crate) fn host_address(
+    w: &Warp,
+    env: &Env<'_>,
+    lane: usize,
+    a: u64,
+    len: u64,
+    write: bool,
+) -> Option<*mut u8> {
+    let off = a & ((1 << WINDOW_SHIFT) - 1);
+    match a & !((1 << WINDOW_SHIFT) - 1) {
+        SHARED_WINDOW if off + len <= env.shared_len => Some(env.shared.wrapping_add(off as usize)),
+        LOCAL_WINDOW if off + len <= w.stride => Some(
+            w.local_base()
+                .wrapping_add((lane as u64 * w.stride + off) as usize),
+        ),
+        PARAM_WINDOW if !write && off + len <= env.params.len() as u64 => {
+            Some(env.params.as_ptr().cast_mut().wrapping_add(off as usize))
+        }
+        base if base < SHARED_WINDOW && env.arena.live(a, len) => Some(a as *mut u8),
+        _ => None,
+    }
+}
+
+#[cold]
+#[inline(never)]
+pub(crate) fn illegal(w: &mut Warp, env: &Env<'_>, addr: u64, size: u64) -> bool {
+    let text = format!(
+        "address {addr:#x}, {size} bytes: not mapped; {}",
+        place(w, env)
+    );
+    w.fault = Some(Fault::IllegalAddress(text));
+    false
+}
+
+#[cold]
+#[inline(never)]
+fn misaligned(w: &mut Warp, env: &Env<'_>, ad: &[u64; LANES], size: u64) -> bool {
+    let a = ad
+        .iter()
+        .find(|a| *a & (size - 1) != 0)
+        .copied()
+        .unwrap_or(0);
+    let text = format!(
+        "address {a:#x} is not a multiple of {size}; {}",
+        place(w, env)
+    );
+    w.fault = Some(Fault::Misaligned(text));
+    false
+}
+
+/// Where the warp is, for a message.
+#[cold]
+pub(crate) fn place(w: &Warp, env: &Env<'_>) -> String {
+    let line = env.program.lines.get(w.pc as usize).copied().unwrap_or(0);
+    let func = env
+        .program
+        .funcs
+        .get(w.func() as usize)
+        .map_or("?", |f| f.name.as_str());
+    let [x, y, z] = env.block;
+    format!(
+        "in {func} at PTX line {line}, block ({x},{y},{z}), warp {}",
+        w.index
+    )
+}
+
+/// Consecutive elements in consecutive lanes.
+#[inline(always)]
+fn contiguous(ad: &[u64; LANES], size: u64) -> bool {
+    let mut odd = 0;
+    for (l, a) in ad.iter().enumerate() {
+        odd |= a ^ ad[0].wrapping_add(l as u64 * size);
+    }
+    odd == 0
+}
+
+#[inline(always)]
+fn vector(i: &Inst) -> [u32; 4] {
+    [i.d, i.a, i.b, i.c]
+}
+
+/// `ld`: registers `d, a, b, c`, address `e`.
+pub(crate) struct Ld<M, const SPACE: u8>(PhantomData<M>);
+impl<M: Mem, const SPACE: u8> Op for Ld<M, SPACE> {
+    #[inline(always)]
+    fn run(w: &mut Warp, env: &Env<'_>, i: &Inst, mask: u32) -> Flow {
+        let count = (i.imm >> layout::COUNT_SHIFT & 0xff) as usize;
+        let mut ad = addresses(w, i, mask);
+        if !resolve::<SPACE>(w, env, &mut ad, (M::SIZE * count) as u64, false) {
+            return Flow::Fault;
+        }
+        if M::WHOLE && count == 1 && contiguous(&ad, M::SIZE as u64) {
+            // SAFETY: all lanes are checked, and they are adjacent: so is the range.
+            let t = unsafe { (ad[0] as *const [M::R; LANES]).read() };
+            put(w, i.d, &t, mask);
+            return Flow::Next;
+        }
+        let regs = vector(i);
+        for (k, &reg) in regs.iter().enumerate().take(count) {
+            if reg == NONE {
+                continue;
+            }
+            let mut t = [M::R::default(); LANES];
+            for l in 0..LANES {
+                // SAFETY: checked above, also for inactive lanes, which repeat an active one's.
+                t[l] = unsafe { M::load((ad[l] as usize + k * M::SIZE) as *mut u8) };
+            }
+            put(w, reg, &t, mask);
+        }
+        Flow::Next
+    }
+}
+
+/// `st`: values `d, a, b, c` (sources here), address `e`.
+pub(crate) struct St<M, const SPACE: u8>(PhantomData<M>);
+impl<M: Mem, const SPACE: u8> Op for St<M, SPACE> {
+    #[inline(always)]
+    fn run(w: &mut Warp, env: &Env<'_>, i: &Inst, mask: u32) -> Flow {
+        let count = (i.imm >> layout::COUNT_SHIFT & 0xff) as usize;
+        let mut ad = addresses(w, i, mask);
+        if !resolve::<SPACE>(w, env, &mut ad, (M::SIZE * count) as u64, true) {
+            return Flow::Fault;
+        }
+        let regs = vector(i);
+        if M::WHOLE && count == 1 && mask == u32::MAX && contiguous(&ad, M::SIZE as u64) {
+            let t = *M::R::src(w, regs[0]);
+            // SAFETY: all lanes are checked, and they are adjacent: so is the range.
+            unsafe { (ad[0] as *mut [M::R; LANES]).write(t) };
+            return Flow::Next;
+        }
+        for (k, &reg) in regs.iter().enumerate().take(count) {
+            let v = M::R::src(w, reg);
+            each_lane(mask, |l| {
+                // SAFETY: checked above.
+                unsafe { M::store((ad[l] as usize + k * M::SIZE) as *mut u8, v[l]) };
+            });
+        }
+        Flow::Next
+    }
+}
+
+/// `ld.param` of a kernel parameter at a fixed offset: one value for all lanes.
+pub(crate) struct LdKernelParam<M>(PhantomData<M>);
+impl<M: Mem> Op for LdKernelParam<M> {
+    fn run(w: &mut Warp, env: &Env<'_>, i: &Inst, mask: u32) -> Flow {
+        let count = (i.imm >> layout::COUNT_SHIFT & 0xff) as usize;
+        let off = i.imm as u32 as usize;
+        for (k, &reg) in vector(i).iter().enumerate().take(count) {
+            let at = off + k * M::SIZE;
+            let Some(bytes) = env.params.get(at..at + M::SIZE) else {
+                illegal(w, env, PARAM_WINDOW + at as u64, M::SIZE as u64);
+                return Flow::Fault;
+            };
+            if reg == NONE {
+                continue;
+            }
+            let mut word = [0u64; 1];
+            // SAFETY: at most 8 bytes are copied into 8; the copy is aligned for any element.
+            let v = unsafe {
+                let p = word.as_mut_ptr().cast::<u8>();
+                std::ptr::copy_nonoverlapping(bytes.as_ptr(), p, M::SIZE);
+                M::load(p)
+            };
+            put(w, reg, &[v; LANES], mask);
+        }
+        Flow::Next
+    }
+}
+
+/// `d = a + imm` on addresses (taking the address of a frame's variable, `cvta`).
+pub(crate) struct Lea;
+impl Op for Lea {
+    fn run(w: &mut Warp, _: &Env<'_>, i: &Inst, mask: u32) -> Flow {
+        let a = u64::src(w, i.a);
+        let mut t = [0u64; LANES];
+        for l in 0..LANES {
+            t[l] = a[l].wrapping_add(i.imm);
+        }
+        put(w, i.d, &t, mask);
+        Flow::Next
+    }
+}
+
+/// As [`Lea`], into a 32-bit register.
+pub(crate) struct Lea32;
+impl Op for Lea32 {
+    fn run(w: &mut Warp, _: &Env<'_>, i: &Inst, mask: u32) -> Flow {
+        let a = u64::src(w, i.a);
+        let mut t = [0u32; LANES];
+        for l in 0..LANES {
+            t[l] = a[l].wrapping_add(i.imm) as u32;
+        }
+        put(w, i.d, &t, mask);
+        Flow::Next
+    }
+}
+
+/// `isspacep`: predicate `d` of the generic address `a`; `imm` is the window's base, 0 for global
+/// and 1 for const.
+pub(crate) struct IsSpace;
+impl Op for IsSpace {
+    fn run(w: &mut Warp, env: &Env<'_>, i: &Inst, mask: u32) -> Flow {
+        let mut bits = 0u32;
+        for (l, &a) in u64::src(w, i.a).iter().enumerate() {
+            let constant = || {
+                env.program
+                    .const_ranges
+                    .iter()
+                    .any(|&(s, e)| a >= s && a < e)
+            };
+            let yes = match i.imm {
+                0 => a < SHARED_WINDOW && !constant(),
+                1 => constant(),
+                base => a >> WINDOW_SHIFT == base >> WINDOW_SHIFT && a < FUNC_WINDOW,
+            };
+            bits |= u32::from(yes) << l;
+        }
+        w.put_pred(i.d, bits, mask);
+        Flow::Next
+    }
+}
+
+/// `cp.async` and kin, done at once: `imm` bytes to shared `d` from global `a` (64-bit address
+/// registers hold both); `b` is the number of source bytes (the rest is zero) or [`NONE`].
+pub(crate) struct CopyAsync;
+impl Op for CopyAsync {
+    fn run(w: &mut Warp, env: &Env<'_>, i: &Inst, mask: u32) -> Flow {
+        let size = i.imm & 0xff;
+        let mut fault = false;
+        each_lane(mask, |l| {
+            if fault {
+                return;
+            }
+            let dst = u64::src(w, i.c)[l];
+            let src = u64::src(w, i.a)[l];
+            let take = if i.b == NONE {
+                size
+            } else {
+                u64::from(u32::src(w, i.b)[l]).min(size)
+            };
+            if (dst | src) & (size - 1) != 0 {
+                misaligned(w, env, &[dst | src; LANES], size);
+                fault = true;
+                return;
+            }
+            if dst.saturating_add(size) > env.shared_len {
+                illegal(w, env, dst, size);
+                fault = true;
+                return;
+            }
+            if take > 0 && !env.arena.live(src, take) {
+                illegal(w, env, src, take);
+                fault = true;
+                return;
+            }
+            // SAFETY: both ranges were checked; they cannot overlap (arena and shared memory).
+            unsafe {
+                let p = env.shared.add(dst as usize);
+                std::ptr::copy_nonoverlapping(src as *const u8, p, take as usize);
+                std::ptr::write_bytes(p.add(take as usize), 0, (size - take) as usize);
+            }
+        });
+        if fault { Flow::Fault } else { Flow::Next }
+    }
+}

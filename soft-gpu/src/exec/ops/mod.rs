@@ -1,0 +1,14 @@
+//! The operations, one family a file.
+
+pub(crate) mod atomic;
+pub(crate) mod builtin;
+pub(crate) mod carry;
+pub(crate) mod compare;
+pub(crate) mod control;
+pub(crate) mod convert;
+pub(crate) mod family;
+pub(crate) mod float;
+pub(crate) mod int;
+pub(crate) mod memory;
+pub(crate) mod misc;
+pub(crate) mod shuffle;

@@ -1,0 +1,186 @@
+//! A loaded program: code, constants and symbols of one PTX module.
+
+use std::collections::HashMap;
+
+use super::col::{Col32, Col64};
+use super::contract::{GlobalVar, KernelId, KernelInfo, LoadError, LoadOptions};
+use super::env::{FUNC_STRIDE, FUNC_WINDOW, SHARED_WINDOW};
+use super::inst::Inst;
+use super::lower;
+use super::warp::Place;
+
+/// A function's static facts.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct FuncInfo {
+    /// Name.
+    pub(crate) name: String,
+    /// First instruction.
+    pub(crate) entry: u32,
+    /// 32-bit columns of a frame.
+    pub(crate) n32: u32,
+    /// 64-bit columns of a frame.
+    pub(crate) n64: u32,
+    /// Predicates of a frame.
+    pub(crate) np: u32,
+    /// Local bytes of a frame (multiple of 16).
+    pub(crate) local: u64,
+    /// Where arguments arrive.
+    pub(crate) params: Vec<Place>,
+    /// Where results are left.
+    pub(crate) returns: Vec<Place>,
+    /// A `.func` with a body: may be called through its address.
+    pub(crate) callable: bool,
+}
+
+/// A call's actual arguments and results, in the caller's frame.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct CallSite {
+    /// Arguments.
+    pub(crate) args: Vec<Place>,
+    /// Results.
+    pub(crate) rets: Vec<Place>,
+}
+
+/// An element of an initialiser that needs an address.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Target {
+    /// Global variable by index.
+    Global(u32),
+    /// Function by index.
+    Func(u32),
+    /// Offset in shared memory, generic.
+    Shared(u64),
+}
+
+/// Initial contents of a global.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Contents {
+    /// Leading bytes; the rest is zero.
+    pub(crate) bytes: Vec<u8>,
+    /// (offset, bytes, target, addend).
+    pub(crate) addresses: Vec<(usize, usize, Target, i64)>,
+}
+
+/// One loaded PTX module.
+pub struct Program {
+    pub(crate) code: Vec<Inst>,
+    /// PTX line of each instruction.
+    pub(crate) lines: Vec<u32>,
+    pub(crate) pool32: Vec<Col32>,
+    pub(crate) pool64: Vec<Col64>,
+    /// Constants that are addresses of globals: (pool index, global, addend).
+    pub(crate) relocations: Vec<(u32, u32, i64)>,
+    pub(crate) funcs: Vec<FuncInfo>,
+    pub(crate) calls: Vec<CallSite>,
+    /// Targets of `brx.idx`.
+    pub(crate) tables: Vec<Vec<u32>>,
+    /// Address ranges of constants, after linking.
+    pub(crate) const_ranges: Vec<(u64, u64)>,
+    pub(crate) globals: Vec<GlobalVar>,
+    pub(crate) contents: Vec<Contents>,
+    pub(crate) kernels: Vec<(u32, KernelInfo)>,
+    pub(crate) by_name: HashMap<String, KernelId>,
+}
+
+/// Globals larger than this are written only as far as their initialiser reaches.
+const WHOLE_LIMIT: u64 = 64 << 20;
+
+impl Program {
+    /// Loads PTX text (it may end in NULs). Nothing of the device is touched.
+    ///
+    /// # Errors
+    /// See [`LoadError`]; the text names function, line and opcode.
+    pub fn load(ptx: &[u8], opts: &LoadOptions) -> Result<Program, LoadError> {
+        let end = ptx.iter().position(|&b| b == 0).unwrap_or(ptx.len());
+        if ptx.starts_with(b"\x7fELF") || ptx.starts_with(&[0x50, 0xed, 0x55, 0xba]) {
+            return Err(LoadError::NoBinary(
+                "the image holds compiled GPU code; this software device runs PTX only: build \
+                 with PTX included (-gencode arch=compute_80,code=compute_80)"
+                    .into(),
+            ));
+        }
+        if ptx[..end].iter().all(u8::is_ascii_whitespace) {
+            return Err(LoadError::NoBinary("the image is empty".into()));
+        }
+        let module = crate::ptx::parse(&ptx[..end]).map_err(|e| {
+            if e.unsupported {
+                LoadError::Unsupported(e.to_string())
+            } else {
+                LoadError::Syntax(e.to_string())
+            }
+        })?;
+        lower::module(&module, opts)
+    }
+
+    /// The variables that the driver places in its arena, zeroed, in this order.
+    pub fn globals(&self) -> &[GlobalVar] {
+        &self.globals
+    }
+
+    /// Fixes the globals' addresses (one each, in the order of [`Self::globals`]) and gives the
+    /// initial contents to write. A global's bytes beyond its entry (and a global without an
+    /// entry) must be zero.
+    pub fn link(&mut self, addresses: &[u64]) -> Vec<(u64, Vec<u8>)> {
+        let address = |g: u32| addresses.get(g as usize).copied().unwrap_or(0);
+        for &(at, global, addend) in &self.relocations {
+            self.pool64[at as usize] =
+                Col64([address(global).wrapping_add(addend as u64); super::inst::LANES]);
+        }
+        self.const_ranges = self
+            .globals
+            .iter()
+            .zip(addresses)
+            .filter(|(g, _)| g.constant)
+            .map(|(g, &a)| (a, a.saturating_add(g.size)))
+            .collect();
+        let mut out = Vec::new();
+        for (g, (var, c)) in self.globals.iter().zip(&self.contents).enumerate() {
+            let mut bytes = c.bytes.clone();
+            for &(at, size, target, addend) in &c.addresses {
+                let value = match target {
+                    Target::Global(g) => address(g),
+                    Target::Func(f) => FUNC_WINDOW + u64::from(f) * FUNC_STRIDE,
+                    Target::Shared(off) => SHARED_WINDOW + off,
+                };
+                let value = value.wrapping_add(addend as u64).to_le_bytes();
+                if let Some(slot) = bytes.get_mut(at..at + size) {
+                    slot.copy_from_slice(&value[..size]);
+                }
+            }
+            if var.size <= WHOLE_LIMIT {
+                bytes.resize(var.size as usize, 0);
+            }
+            if !bytes.is_empty() {
+                out.push((address(g as u32), bytes));
+            }
+        }
+        out
+    }
+
+    /// Finds a kernel by name.
+    pub fn kernel(&self, name: &str) -> Option<KernelId> {
+        self.by_name.get(name).copied()
+    }
+
+    /// All kernels in order of appearance.
+    pub fn kernels(&self) -> impl Iterator<Item = (&str, KernelId)> {
+        self.kernels
+            .iter()
+            .enumerate()
+            .map(|(i, (_, k))| (k.name.as_str(), KernelId(i as u32)))
+    }
+
+    /// A kernel's static facts. The id must come from this program.
+    pub fn kernel_info(&self, id: KernelId) -> &KernelInfo {
+        &self.kernels[id.0 as usize].1
+    }
+}
+
+impl std::fmt::Debug for Program {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Program")
+            .field("instructions", &self.code.len())
+            .field("kernels", &self.by_name.keys())
+            .finish_non_exhaustive()
+    }
+}
