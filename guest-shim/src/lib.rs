@@ -1,1 +1,38 @@
-//! See the README of the workspace.
+//! `libcuda.so.1` for guests without a GPU.
+//!
+//! An unmodified CUDA program loads this library as it would load NVIDIA's. What can be answered
+//! here is answered here; the rest becomes frames on one socket to a worker process on the host
+//! (see `vgpu_proto` for the wire, `docs/guest.md` for users).
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | `exports` | the C functions: check arguments, call into the rest, never unwind |
+//! | `process` | the life of the library in a process: cuInit, fork, exit |
+//! | `session` | the connection: handshake, ordered sending, reading, the pump thread |
+//! | `state` | what the guest knows without asking: contexts, streams, events, memory, modules |
+//! | `proc_address`, `symbols` | every name of `cuda.h`, and what `cuGetProcAddress` answers |
+//! | `image`, `jit` | module images: their size from a pointer, JIT options |
+#![deny(clippy::unwrap_used, clippy::expect_used)]
+
+mod exports;
+mod ffi;
+mod image;
+mod jit;
+mod log;
+mod proc_address;
+mod process;
+mod session;
+mod state;
+mod symbols;
+mod unserved;
+
+/// A CUDA result: the value, or the code that the function returns.
+pub(crate) type Cu<T = ()> = Result<T, vgpu_proto::cuda::CuResult>;
+
+/// Locks a mutex. A panic of another thread while it held the lock is caught at the C boundary and
+/// leaves no state half-changed that would be worse than the error it returned.
+pub(crate) fn lock<T>(mutex: &std::sync::Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex
+        .lock()
+        .unwrap_or_else(std::sync::PoisonError::into_inner)
+}

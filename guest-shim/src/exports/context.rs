@@ -1,0 +1,362 @@
+//! Contexts: created, ones primary, and the calling thread's stack of them.
+
+use std::ffi::{c_int, c_void};
+use std::sync::atomic::Ordering;
+
+use vgpu_proto::call::req;
+use vgpu_proto::cuda::CuResult;
+
+use crate::Cu;
+use crate::ffi::{exports, put, put_optional, required};
+use crate::process::{live, shim};
+use crate::state::Shim;
+use crate::state::contexts;
+
+/// What `cuCtxGetApiVersion` answers for every context made by the forms since CUDA 3.2.
+const API_VERSION: u32 = 3020;
+/// `CU_CTX_FLAGS_MASK`.
+const FLAGS_MASK: u32 = 0xff;
+/// `CU_CTX_SCHED_MASK`, of which only one bit may be set.
+const SCHED_MASK: u32 = 0x07;
+
+/// `CUctxCreateParams`.
+#[repr(C)]
+pub(crate) struct CreateParams {
+    exec_affinity: *mut c_void,
+    exec_affinities: c_int,
+    cig: *mut c_void,
+}
+
+exports! {
+    /// Creates a context and pushes it.
+    fn cuCtxCreate_v2(out: *mut u64, flags: u32, device: c_int) {
+        // SAFETY: by the contract of the function.
+        unsafe { create(out, flags, device) }
+    }
+
+    /// As cuCtxCreate_v2; execution affinity is not served.
+    fn cuCtxCreate_v3(out: *mut u64, affinity: *mut c_void, count: c_int, flags: u32, device: c_int) {
+        if !affinity.is_null() && count != 0 {
+            return Err(CuResult::UNSUPPORTED_EXEC_AFFINITY);
+        }
+        // SAFETY: by the contract of the function.
+        unsafe { create(out, flags, device) }
+    }
+
+    /// As cuCtxCreate_v2; execution affinity and graphics interoperation are not served.
+    fn cuCtxCreate_v4(out: *mut u64, params: *const CreateParams, flags: u32, device: c_int) {
+        // SAFETY: by the contract of the function.
+        if let Some(params) = unsafe { params.as_ref() } {
+            if !params.cig.is_null() {
+                return Err(CuResult::NOT_SUPPORTED);
+            }
+            if !params.exec_affinity.is_null() && params.exec_affinities != 0 {
+                return Err(CuResult::UNSUPPORTED_EXEC_AFFINITY);
+            }
+        }
+        // SAFETY: by the contract of the function.
+        unsafe { create(out, flags, device) }
+    }
+
+    /// Destroys a context; popped if it is current to the calling thread.
+    fn cuCtxDestroy_v2(ctx: u64) {
+        let shim = live()?;
+        let context = named(shim, ctx)?;
+        if context.primary {
+            return Err(CuResult::INVALID_CONTEXT);
+        }
+        shim.session.wait_for_copies()?;
+        if contexts::top()? == ctx {
+            contexts::pop()?;
+        }
+        shim.purge(ctx);
+        shim.session.call(&req::CtxDestroy { ctx: context.handle })?;
+        Ok(())
+    }
+
+    /// Pushes (the form before CUDA 4.0; the same for contexts as they are now).
+    fn cuCtxPushCurrent(ctx: u64) {
+        push(ctx)
+    }
+
+    /// Pushes.
+    fn cuCtxPushCurrent_v2(ctx: u64) {
+        push(ctx)
+    }
+
+    /// Pops (the form before CUDA 4.0).
+    fn cuCtxPopCurrent(out: *mut u64) {
+        // SAFETY: by the contract of the function.
+        unsafe { pop(out) }
+    }
+
+    /// Pops.
+    fn cuCtxPopCurrent_v2(out: *mut u64) {
+        // SAFETY: by the contract of the function.
+        unsafe { pop(out) }
+    }
+
+    /// Replaces the top of the stack; null pops it.
+    fn cuCtxSetCurrent(ctx: u64) {
+        let shim = shim()?;
+        if ctx != 0 {
+            named(shim, ctx)?;
+        }
+        contexts::replace(ctx)
+    }
+
+    /// The top of the stack, or null.
+    fn cuCtxGetCurrent(out: *mut u64) {
+        shim()?;
+        // SAFETY: by the contract of the function.
+        unsafe { put(out, contexts::top()?) }
+    }
+
+    /// The current context's device.
+    fn cuCtxGetDevice(out: *mut c_int) {
+        let context = shim()?.contexts.current()?;
+        // SAFETY: by the contract of the function.
+        unsafe { put(out, context.device) }
+    }
+
+    /// The current context's flags.
+    fn cuCtxGetFlags(out: *mut u32) {
+        let context = shim()?.contexts.current()?;
+        // SAFETY: by the contract of the function.
+        unsafe { put(out, context.flags.load(Ordering::Relaxed)) }
+    }
+
+    /// A number unique to the context in this process.
+    fn cuCtxGetId(ctx: u64, out: *mut u64) {
+        let context = shim()?.contexts.named(ctx)?;
+        // SAFETY: by the contract of the function.
+        unsafe { put(out, context.id) }
+    }
+
+    /// Constant since CUDA 3.2.
+    fn cuCtxGetApiVersion(ctx: u64, out: *mut u32) {
+        shim()?.contexts.named(ctx)?;
+        // SAFETY: by the contract of the function.
+        unsafe { put(out, API_VERSION) }
+    }
+
+    /// The device's range; both results may be left out.
+    fn cuCtxGetStreamPriorityRange(least: *mut c_int, greatest: *mut c_int) {
+        let shim = shim()?;
+        let context = shim.contexts.current()?;
+        let (low, high) = shim.devices.get(context.device)?.info.stream_priorities;
+        // SAFETY: by the contract of the function.
+        unsafe {
+            put_optional(least, low);
+            put_optional(greatest, high);
+        }
+        Ok(())
+    }
+
+    /// Waits for all work of the current context.
+    fn cuCtxSynchronize() {
+        let shim = live()?;
+        let ctx = shim.contexts.current()?.handle;
+        shim.session.synchronize(&req::CtxSynchronize { ctx })
+    }
+
+    /// Sets a limit of the current context.
+    fn cuCtxSetLimit(limit: u32, value: usize) {
+        let shim = live()?;
+        let ctx = shim.contexts.current()?.handle;
+        shim.session.call(&req::CtxSetLimit { ctx, limit, value: value as u64 })?;
+        Ok(())
+    }
+
+    /// A limit of the current context.
+    fn cuCtxGetLimit(out: *mut usize, limit: u32) {
+        let shim = live()?;
+        let ctx = shim.contexts.current()?.handle;
+        required(out)?;
+        let value = shim.session.call(&req::CtxGetLimit { ctx, limit })?.value;
+        // SAFETY: by the contract of the function.
+        unsafe { put(out, value as usize) }
+    }
+
+    /// A preference; remembered here too, for the question.
+    fn cuCtxSetCacheConfig(config: u32) {
+        const CONFIGS: u32 = 4;
+        let shim = live()?;
+        let context = shim.contexts.current()?;
+        if config >= CONFIGS {
+            return Err(CuResult::INVALID_VALUE);
+        }
+        context.cache_config.store(config, Ordering::Relaxed);
+        shim.session.post(&req::CtxSetCacheConfig { ctx: context.handle, config })
+    }
+
+    /// What was last set.
+    fn cuCtxGetCacheConfig(out: *mut u32) {
+        let context = shim()?.contexts.current()?;
+        // SAFETY: by the contract of the function.
+        unsafe { put(out, context.cache_config.load(Ordering::Relaxed)) }
+    }
+
+    /// Counted here; the host is asked once.
+    fn cuDevicePrimaryCtxRetain(out: *mut u64, device: c_int) {
+        let shim = live()?;
+        required(out)?;
+        let wire = shim.devices.get(device)?.wire;
+        let mut primary = shim.contexts.primary(device)?;
+        let handle = match &primary.context {
+            Some(context) => context.handle,
+            None => {
+                let ctx = shim.session.call(&req::PrimaryCtxRetain { device: wire })?.ctx;
+                primary.context = Some(shim.contexts.add(ctx, device, primary.flags, true)?);
+                ctx
+            }
+        };
+        primary.references += 1;
+        // SAFETY: by the contract of the function.
+        unsafe { put(out, handle.0) }
+    }
+
+    /// The form that cudart calls at exit.
+    fn cuDevicePrimaryCtxRelease(device: c_int) {
+        release(device)
+    }
+
+    /// Releases one reference; the last one destroys.
+    fn cuDevicePrimaryCtxRelease_v2(device: c_int) {
+        release(device)
+    }
+
+    /// The form before CUDA 11.
+    fn cuDevicePrimaryCtxReset(device: c_int) {
+        reset(device)
+    }
+
+    /// Destroys whatever the primary context holds.
+    fn cuDevicePrimaryCtxReset_v2(device: c_int) {
+        reset(device)
+    }
+
+    /// The form before CUDA 11.
+    fn cuDevicePrimaryCtxSetFlags(device: c_int, flags: u32) {
+        set_flags(device, flags)
+    }
+
+    /// Flags of the primary context, also while it is active.
+    fn cuDevicePrimaryCtxSetFlags_v2(device: c_int, flags: u32) {
+        set_flags(device, flags)
+    }
+
+    /// Answered from what this process did; frameworks ask before almost every call.
+    fn cuDevicePrimaryCtxGetState(device: c_int, flags: *mut u32, active: *mut c_int) {
+        let shim = shim()?;
+        required(flags)?;
+        let primary = shim.contexts.primary(device)?;
+        // SAFETY: by the contract of the function.
+        unsafe {
+            put(flags, primary.flags)?;
+            put(active, c_int::from(primary.context.is_some()))
+        }
+    }
+}
+
+fn named(shim: &Shim, ctx: u64) -> Cu<std::sync::Arc<contexts::Context>> {
+    if ctx == 0 {
+        return Err(CuResult::INVALID_CONTEXT);
+    }
+    shim.contexts.named(ctx)
+}
+
+fn valid_flags(flags: u32) -> Cu {
+    if flags & !FLAGS_MASK != 0 || (flags & SCHED_MASK).count_ones() > 1 {
+        return Err(CuResult::INVALID_VALUE);
+    }
+    Ok(())
+}
+
+/// # Safety
+/// `out` is null or valid for a write.
+unsafe fn create(out: *mut u64, flags: u32, device: c_int) -> Cu {
+    let shim = live()?;
+    required(out)?;
+    valid_flags(flags)?;
+    let wire = shim.devices.get(device)?.wire;
+    let ctx = shim
+        .session
+        .call(&req::CtxCreate {
+            device: wire,
+            flags,
+        })?
+        .ctx;
+    shim.contexts.add(ctx, device, flags, false)?;
+    contexts::push(ctx.0)?;
+    // SAFETY: by this function's contract.
+    unsafe { put(out, ctx.0) }
+}
+
+fn push(ctx: u64) -> Cu {
+    named(shim()?, ctx)?;
+    contexts::push(ctx)
+}
+
+/// # Safety
+/// `out` is null (the caller does not want to know) or valid for a write.
+unsafe fn pop(out: *mut u64) -> Cu {
+    shim()?;
+    let ctx = contexts::pop()?;
+    // SAFETY: by this function's contract.
+    unsafe { put_optional(out, ctx) };
+    Ok(())
+}
+
+fn release(device: c_int) -> Cu {
+    let shim = live()?;
+    let wire = shim.devices.get(device)?.wire;
+    let mut primary = shim.contexts.primary(device)?;
+    match primary.references {
+        0 => return Err(CuResult::INVALID_CONTEXT),
+        1 => {}
+        _ => {
+            primary.references -= 1;
+            return Ok(());
+        }
+    }
+    primary.references = 0;
+    let Some(context) = primary.context.take() else {
+        return Ok(());
+    };
+    shim.session.wait_for_copies()?;
+    shim.purge(context.handle.0);
+    shim.session
+        .call(&req::PrimaryCtxRelease { device: wire })?;
+    Ok(())
+}
+
+fn reset(device: c_int) -> Cu {
+    let shim = live()?;
+    let wire = shim.devices.get(device)?.wire;
+    let mut primary = shim.contexts.primary(device)?;
+    primary.references = 0;
+    let Some(context) = primary.context.take() else {
+        return Ok(());
+    };
+    shim.session.wait_for_copies()?;
+    shim.purge(context.handle.0);
+    shim.session.call(&req::PrimaryCtxReset { device: wire })?;
+    Ok(())
+}
+
+fn set_flags(device: c_int, flags: u32) -> Cu {
+    let shim = live()?;
+    valid_flags(flags)?;
+    let wire = shim.devices.get(device)?.wire;
+    let mut primary = shim.contexts.primary(device)?;
+    shim.session.call(&req::PrimaryCtxSetFlags {
+        device: wire,
+        flags,
+    })?;
+    primary.flags = flags;
+    if let Some(context) = &primary.context {
+        context.flags.store(flags, Ordering::Relaxed);
+    }
+    Ok(())
+}

@@ -1,0 +1,190 @@
+//! Copies.
+//!
+//! Bytes on their way to the device have left the program's memory when a call returns, whatever
+//! its name: that is what the synchronous forms promise and more than the others do. Bytes on their
+//! way back arrive before the call returns, or, for page-locked memory, before the stream's
+//! completion can be seen.
+
+use std::ffi::c_void;
+
+use vgpu_proto::call::req;
+use vgpu_proto::cuda::{CuResult, DevPtr};
+use vgpu_proto::limits::MAX_BULK;
+
+use crate::Cu;
+use crate::ffi::exports;
+use crate::process::live;
+use crate::session::sys::UserMemory;
+use crate::state::Shim;
+use crate::state::streams::{Target, resolve};
+
+exports! {
+    /// Any direction, by the addresses.
+    fn cuMemcpy / cuMemcpy_ptds [mode] (dst: u64, src: u64, len: usize) {
+        let shim = live()?;
+        any(shim, &resolve(shim, 0, mode)?, dst, src, len, true)
+    }
+
+    /// Any direction, by the addresses, in a stream.
+    fn cuMemcpyAsync / cuMemcpyAsync_ptsz [mode] (dst: u64, src: u64, len: usize, stream: u64) {
+        let shim = live()?;
+        any(shim, &resolve(shim, stream, mode)?, dst, src, len, false)
+    }
+
+    /// Host to device.
+    fn cuMemcpyHtoD_v2 / cuMemcpyHtoD_v2_ptds [mode] (dst: u64, src: *const c_void, len: usize) {
+        let shim = live()?;
+        to_device(shim, &resolve(shim, 0, mode)?, dst, src as u64, len, true)
+    }
+
+    /// Host to device, in a stream.
+    fn cuMemcpyHtoDAsync_v2 / cuMemcpyHtoDAsync_v2_ptsz [mode] (
+        dst: u64,
+        src: *const c_void,
+        len: usize,
+        stream: u64
+    ) {
+        let shim = live()?;
+        to_device(shim, &resolve(shim, stream, mode)?, dst, src as u64, len, false)
+    }
+
+    /// Device to host.
+    fn cuMemcpyDtoH_v2 / cuMemcpyDtoH_v2_ptds [mode] (dst: *mut c_void, src: u64, len: usize) {
+        let shim = live()?;
+        to_host(shim, &resolve(shim, 0, mode)?, dst as u64, src, len, true)
+    }
+
+    /// Device to host, in a stream.
+    fn cuMemcpyDtoHAsync_v2 / cuMemcpyDtoHAsync_v2_ptsz [mode] (
+        dst: *mut c_void,
+        src: u64,
+        len: usize,
+        stream: u64
+    ) {
+        let shim = live()?;
+        to_host(shim, &resolve(shim, stream, mode)?, dst as u64, src, len, false)
+    }
+
+    /// Device to device. Asynchronous in spite of its name, as in CUDA.
+    fn cuMemcpyDtoD_v2 / cuMemcpyDtoD_v2_ptds [mode] (dst: u64, src: u64, len: usize) {
+        let shim = live()?;
+        within(shim, &resolve(shim, 0, mode)?, dst, src, len)
+    }
+
+    /// Device to device, in a stream.
+    fn cuMemcpyDtoDAsync_v2 / cuMemcpyDtoDAsync_v2_ptsz [mode] (
+        dst: u64,
+        src: u64,
+        len: usize,
+        stream: u64
+    ) {
+        let shim = live()?;
+        within(shim, &resolve(shim, stream, mode)?, dst, src, len)
+    }
+}
+
+fn any(shim: &Shim, target: &Target, dst: u64, src: u64, len: usize, sync: bool) -> Cu {
+    let device = |address| shim.memory.find(address).is_some();
+    match (device(dst), device(src)) {
+        (true, true) => within(shim, target, dst, src, len),
+        (true, false) => to_device(shim, target, dst, src, len, sync),
+        (false, true) => to_host(shim, target, dst, src, len, sync),
+        (false, false) => {
+            if dst == 0 || src == 0 {
+                return if len == 0 {
+                    Ok(())
+                } else {
+                    Err(CuResult::INVALID_VALUE)
+                };
+            }
+            // In its place in the stream, which only a wait can give it.
+            let call = req::StreamSynchronize {
+                ctx: target.ctx(),
+                stream: target.stream,
+            };
+            shim.session.synchronize(&call)?;
+            // SAFETY: neither address is the device's, so both are the program's, who vouches for
+            // them by the contract of the function.
+            unsafe { (dst as *mut u8).copy_from(src as *const u8, len) };
+            Ok(())
+        }
+    }
+}
+
+/// Host memory that the program names: neither null nor the device's.
+fn host_memory(shim: &Shim, address: u64, len: usize) -> Cu<UserMemory> {
+    if address == 0 || shim.memory.find(address).is_some() {
+        return Err(CuResult::INVALID_VALUE);
+    }
+    Ok(UserMemory {
+        at: address as *mut u8,
+        len,
+    })
+}
+
+fn to_device(shim: &Shim, target: &Target, dst: u64, src: u64, len: usize, sync: bool) -> Cu {
+    if len == 0 {
+        return Ok(());
+    }
+    shim.memory.check(dst, len as u64)?;
+    let mut rest = host_memory(shim, src, len)?;
+    target.order(shim)?;
+    let (ctx, stream) = (target.ctx(), target.stream);
+    while rest.len > 0 {
+        let piece = rest.first(MAX_BULK);
+        let at = DevPtr(dst + (len - rest.len) as u64);
+        shim.session.post_user(
+            &req::MemcpyHtoD {
+                ctx,
+                stream,
+                dst: at,
+            },
+            piece,
+        )?;
+        rest = rest.skip(piece.len);
+    }
+    match (sync, &target.info) {
+        (false, _) => Ok(()),
+        (true, None) => target.ctx.copies.copied(shim, ctx),
+        // A thread's own stream is in no order with most others: the copy must be there.
+        (true, Some(_)) => shim
+            .session
+            .synchronize(&req::StreamSynchronize { ctx, stream }),
+    }
+}
+
+fn to_host(shim: &Shim, target: &Target, dst: u64, src: u64, len: usize, sync: bool) -> Cu {
+    if len == 0 {
+        return Ok(());
+    }
+    shim.memory.check(src, len as u64)?;
+    let into = host_memory(shim, dst, len)?;
+    target.order(shim)?;
+    let call = req::MemcpyDtoH {
+        ctx: target.ctx(),
+        stream: target.stream,
+        src: DevPtr(src),
+        len: len as u64,
+    };
+    if !sync && shim.pinned.covers(dst as usize, len) {
+        shim.session.fetch_later(&call, into)
+    } else {
+        shim.session.fetch(&call, into)
+    }
+}
+
+fn within(shim: &Shim, target: &Target, dst: u64, src: u64, len: usize) -> Cu {
+    if len == 0 {
+        return Ok(());
+    }
+    shim.memory.check(dst, len as u64)?;
+    shim.memory.check(src, len as u64)?;
+    target.order(shim)?;
+    shim.session.post(&req::MemcpyDtoD {
+        ctx: target.ctx(),
+        stream: target.stream,
+        dst: DevPtr(dst),
+        src: DevPtr(src),
+        len: len as u64,
+    })
+}

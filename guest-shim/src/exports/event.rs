@@ -1,0 +1,134 @@
+//! Events.
+
+use std::sync::Arc;
+
+use vgpu_proto::call::req;
+use vgpu_proto::cuda::{CuResult, Event};
+
+use crate::Cu;
+use crate::ffi::{DefaultStream, exports, put, required};
+use crate::process::live;
+use crate::state::Shim;
+use crate::state::events::{DISABLE_TIMING, EventInfo, INTERPROCESS};
+use crate::state::streams::resolve;
+
+/// `CU_EVENT_BLOCKING_SYNC`, `DISABLE_TIMING`, `INTERPROCESS`.
+const FLAGS: u32 = 7;
+
+exports! {
+    /// Creates an event, without a round trip.
+    fn cuEventCreate(out: *mut u64, flags: u32) {
+        let shim = live()?;
+        required(out)?;
+        let ctx = shim.contexts.current()?.handle;
+        if flags & !FLAGS != 0 || (flags & INTERPROCESS != 0 && flags & DISABLE_TIMING == 0) {
+            return Err(CuResult::INVALID_VALUE);
+        }
+        if flags & INTERPROCESS != 0 {
+            return Err(CuResult::NOT_SUPPORTED);
+        }
+        let event = Event(shim.mint());
+        shim.events.insert(event.0, Arc::new(EventInfo::new(event, ctx, flags)))?;
+        shim.session.post(&req::EventCreate { ctx, event, flags })?;
+        // SAFETY: by the contract of the function.
+        unsafe { put(out, event.0) }
+    }
+
+    /// Destroys an event; a record on its way still completes.
+    fn cuEventDestroy_v2(event: u64) {
+        let shim = live()?;
+        let event = shim.events.remove(event)?;
+        shim.session.post(&req::EventDestroy { event: event.handle })
+    }
+
+    /// Records an event in a stream.
+    fn cuEventRecord / cuEventRecord_ptsz [mode] (event: u64, stream: u64) {
+        record(event, stream, 0, mode)
+    }
+
+    /// Records an event in a stream.
+    fn cuEventRecordWithFlags / cuEventRecordWithFlags_ptsz [mode] (event: u64, stream: u64, flags: u32) {
+        record(event, stream, flags, mode)
+    }
+
+    /// Success if the last record completed or there is none, else CUDA_ERROR_NOT_READY.
+    fn cuEventQuery(event: u64) {
+        let shim = live()?;
+        let event = shim.events.get(event)?;
+        if event.is_complete() {
+            return Ok(());
+        }
+        let record = event.last_record();
+        shim.session.call(&req::EventQuery { event: event.handle })?;
+        event.complete(record);
+        shim.session.usable()
+    }
+
+    /// Waits for the last record.
+    fn cuEventSynchronize(event: u64) {
+        let shim = live()?;
+        let event = shim.events.get(event)?;
+        if event.is_complete() {
+            return Ok(());
+        }
+        let record = event.last_record();
+        shim.session.synchronize(&req::EventSynchronize { event: event.handle })?;
+        event.complete(record);
+        Ok(())
+    }
+
+    /// Milliseconds between two records.
+    fn cuEventElapsedTime(out: *mut f32, start: u64, end: u64) {
+        // SAFETY: by the contract of the function.
+        unsafe { elapsed(out, start, end) }
+    }
+
+    /// Milliseconds between two records.
+    fn cuEventElapsedTime_v2(out: *mut f32, start: u64, end: u64) {
+        // SAFETY: by the contract of the function.
+        unsafe { elapsed(out, start, end) }
+    }
+}
+
+fn record(event: u64, stream: u64, flags: u32, mode: DefaultStream) -> Cu {
+    const EXTERNAL: u32 = 1;
+    let shim = live()?;
+    let event = shim.events.get(event)?;
+    let target = resolve(shim, stream, mode)?;
+    if flags & !EXTERNAL != 0 {
+        return Err(CuResult::INVALID_VALUE);
+    }
+    if event.ctx != target.ctx() {
+        return Err(CuResult::INVALID_HANDLE);
+    }
+    target.order(shim)?;
+    // Before it is sent: an answer about an earlier record must not complete this one.
+    event.record();
+    let (ctx, stream) = (target.ctx(), target.stream);
+    shim.session.post(&req::EventRecord {
+        ctx,
+        event: event.handle,
+        stream,
+        flags,
+    })
+}
+
+/// # Safety
+/// `out` is null or valid for a write.
+unsafe fn elapsed(out: *mut f32, start: u64, end: u64) -> Cu {
+    let shim: &Shim = live()?;
+    required(out)?;
+    let (start, end) = (shim.events.get(start)?, shim.events.get(end)?);
+    for event in [&start, &end] {
+        if event.flags & DISABLE_TIMING != 0 || event.last_record() == 0 {
+            return Err(CuResult::INVALID_HANDLE);
+        }
+    }
+    let call = req::EventElapsedTime {
+        start: start.handle,
+        end: end.handle,
+    };
+    let bits = shim.session.call(&call)?.milliseconds_bits;
+    // SAFETY: by this function's contract.
+    unsafe { put(out, f32::from_bits(bits)) }
+}

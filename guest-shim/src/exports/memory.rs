@@ -1,0 +1,153 @@
+//! Device memory, and page-locked host memory.
+
+use std::ffi::c_void;
+
+use vgpu_proto::call::req;
+use vgpu_proto::cuda::CuResult;
+
+use crate::Cu;
+use crate::ffi::{exports, put, put_optional, required};
+use crate::process::{live, shim};
+use crate::state::memory::{allocate, free};
+
+/// Rows of pitched memory begin at multiples of this, as on every GPU since Maxwell.
+const PITCH: usize = 512;
+
+/// `CU_MEMHOSTALLOC_PORTABLE`, `DEVICEMAP`, `WRITECOMBINED`.
+const HOST_ALLOC_FLAGS: u32 = 0x07;
+const PORTABLE: u32 = 0x01;
+const DEVICEMAP: u32 = 0x02;
+/// `CU_MEMHOSTREGISTER_PORTABLE`, `DEVICEMAP`, `IOMEMORY`, `READ_ONLY`.
+const HOST_REGISTER_FLAGS: u32 = 0x0f;
+const IOMEMORY: u32 = 0x04;
+
+exports! {
+    /// Allocates device memory, at an address that is free in this process too.
+    fn cuMemAlloc_v2(out: *mut u64, size: usize) {
+        let shim = live()?;
+        required(out)?;
+        let context = shim.contexts.current()?;
+        let address = allocate(shim, context.handle, context.device, size as u64)?;
+        // SAFETY: by the contract of the function.
+        unsafe { put(out, address) }
+    }
+
+    /// Allocates rows that each begin aligned.
+    fn cuMemAllocPitch_v2(out: *mut u64, pitch: *mut usize, width: usize, height: usize, element: u32) {
+        let shim = live()?;
+        required(out)?;
+        required(pitch)?;
+        let context = shim.contexts.current()?;
+        if !matches!(element, 4 | 8 | 16) {
+            return Err(CuResult::INVALID_VALUE);
+        }
+        let row = width.checked_next_multiple_of(PITCH).ok_or(CuResult::INVALID_VALUE)?;
+        let size = row.checked_mul(height).ok_or(CuResult::OUT_OF_MEMORY)?;
+        let address = allocate(shim, context.handle, context.device, size as u64)?;
+        // SAFETY: by the contract of the function.
+        unsafe {
+            put(pitch, row)?;
+            put(out, address)
+        }
+    }
+
+    /// Frees, after the work that may use it.
+    fn cuMemFree_v2(address: u64) {
+        free(live()?, address)
+    }
+
+    /// What the VM's quota leaves.
+    fn cuMemGetInfo_v2(available: *mut usize, total: *mut usize) {
+        let shim = live()?;
+        let ctx = shim.contexts.current()?.handle;
+        let info = shim.session.call(&req::MemGetInfo { ctx })?;
+        // SAFETY: by the contract of the function.
+        unsafe {
+            put_optional(available, info.free as usize);
+            put_optional(total, info.total as usize);
+        }
+        Ok(())
+    }
+
+    /// The allocation that holds an address.
+    fn cuMemGetAddressRange_v2(base: *mut u64, size: *mut usize, address: u64) {
+        let shim = shim()?;
+        let range = shim.memory.find(address).ok_or(CuResult::NOT_FOUND)?;
+        // SAFETY: by the contract of the function.
+        unsafe {
+            put_optional(base, range.base);
+            put_optional(size, range.size as usize);
+        }
+        Ok(())
+    }
+
+    /// Page-locked memory of the guest.
+    fn cuMemAllocHost_v2(out: *mut *mut c_void, size: usize) {
+        // SAFETY: by the contract of the function.
+        unsafe { host_alloc(out, size, 0) }
+    }
+
+    /// Page-locked memory of the guest. The device cannot reach it: see cuMemHostGetDevicePointer.
+    fn cuMemHostAlloc(out: *mut *mut c_void, size: usize, flags: u32) {
+        if flags & !HOST_ALLOC_FLAGS != 0 {
+            return Err(CuResult::INVALID_VALUE);
+        }
+        // SAFETY: by the contract of the function.
+        unsafe { host_alloc(out, size, flags) }
+    }
+
+    /// Frees, after the copies that may still fill it.
+    fn cuMemFreeHost(address: *mut c_void) {
+        let shim = shim()?;
+        shim.session.wait_for_copies()?;
+        shim.pinned.free(address as usize)
+    }
+
+    /// The flags it was made with.
+    fn cuMemHostGetFlags(out: *mut u32, address: *mut c_void) {
+        let shim = shim()?;
+        let block = shim.pinned.find(address as usize).ok_or(CuResult::INVALID_VALUE)?;
+        // SAFETY: by the contract of the function.
+        unsafe { put(out, block.flags) }
+    }
+
+    /// Makes memory of the program page-locked in the sense of copies.
+    fn cuMemHostRegister_v2(address: *mut c_void, size: usize, flags: u32) {
+        let shim = live()?;
+        let context = shim.contexts.current()?;
+        if address.is_null() || size == 0 || flags & !HOST_REGISTER_FLAGS != 0 {
+            return Err(CuResult::INVALID_VALUE);
+        }
+        if flags & IOMEMORY != 0 {
+            return Err(CuResult::NOT_SUPPORTED);
+        }
+        // Every registered range is portable and mapped since CUDA 4.0 with unified addresses.
+        let flags = flags | PORTABLE | DEVICEMAP;
+        shim.pinned.register(address as usize, size, flags, context.handle.0, context.device)
+    }
+
+    /// Undoes it, after the copies that may still fill it.
+    fn cuMemHostUnregister(address: *mut c_void) {
+        let shim = shim()?;
+        shim.session.wait_for_copies()?;
+        shim.pinned.unregister(address as usize)
+    }
+}
+
+/// # Safety
+/// `out` is null or valid for a write.
+unsafe fn host_alloc(out: *mut *mut c_void, size: usize, flags: u32) -> Cu {
+    let shim = live()?;
+    required(out)?;
+    let context = shim.contexts.current()?;
+    if size == 0 {
+        return Err(CuResult::INVALID_VALUE);
+    }
+    // As on hardware with unified addresses: portable and mapped whatever was asked.
+    let flags = flags | PORTABLE | DEVICEMAP;
+    let base = shim
+        .pinned
+        .allocate(size, flags, context.handle.0, context.device)?;
+    // SAFETY: by this function's contract.
+    unsafe { put(out, base as *mut c_void) }
+}

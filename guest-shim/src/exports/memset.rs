@@ -1,0 +1,208 @@
+//! Filling device memory. All forms are asynchronous, as in CUDA.
+
+use vgpu_proto::call::req;
+use vgpu_proto::cuda::{CuResult, DevPtr};
+
+use crate::Cu;
+use crate::ffi::exports;
+use crate::process::live;
+use crate::state::Shim;
+use crate::state::streams::{Target, resolve};
+
+exports! {
+    /// 8-bit elements.
+    fn cuMemsetD8_v2 / cuMemsetD8_v2_ptds [mode] (dst: u64, value: u8, count: usize) {
+        let shim = live()?;
+        line(shim, &resolve(shim, 0, mode)?, dst, value.into(), 1, count)
+    }
+
+    /// 8-bit elements, in a stream.
+    fn cuMemsetD8Async / cuMemsetD8Async_ptsz [mode] (
+        dst: u64,
+        value: u8,
+        count: usize,
+        stream: u64
+    ) {
+        let shim = live()?;
+        line(shim, &resolve(shim, stream, mode)?, dst, value.into(), 1, count)
+    }
+
+    /// 16-bit elements.
+    fn cuMemsetD16_v2 / cuMemsetD16_v2_ptds [mode] (dst: u64, value: u16, count: usize) {
+        let shim = live()?;
+        line(shim, &resolve(shim, 0, mode)?, dst, value.into(), 2, count)
+    }
+
+    /// 16-bit elements, in a stream.
+    fn cuMemsetD16Async / cuMemsetD16Async_ptsz [mode] (
+        dst: u64,
+        value: u16,
+        count: usize,
+        stream: u64
+    ) {
+        let shim = live()?;
+        line(shim, &resolve(shim, stream, mode)?, dst, value.into(), 2, count)
+    }
+
+    /// 32-bit elements.
+    fn cuMemsetD32_v2 / cuMemsetD32_v2_ptds [mode] (dst: u64, value: u32, count: usize) {
+        let shim = live()?;
+        line(shim, &resolve(shim, 0, mode)?, dst, value, 4, count)
+    }
+
+    /// 32-bit elements, in a stream.
+    fn cuMemsetD32Async / cuMemsetD32Async_ptsz [mode] (
+        dst: u64,
+        value: u32,
+        count: usize,
+        stream: u64
+    ) {
+        let shim = live()?;
+        line(shim, &resolve(shim, stream, mode)?, dst, value, 4, count)
+    }
+
+    /// Rows of 8-bit elements.
+    fn cuMemsetD2D8_v2 / cuMemsetD2D8_v2_ptds [mode] (
+        dst: u64,
+        pitch: usize,
+        value: u8,
+        columns: usize,
+        rows: usize
+    ) {
+        let shim = live()?;
+        let area = Area { dst, pitch, columns, rows };
+        area.fill(shim, &resolve(shim, 0, mode)?, value.into(), 1)
+    }
+
+    /// Rows of 8-bit elements, in a stream.
+    fn cuMemsetD2D8Async / cuMemsetD2D8Async_ptsz [mode] (
+        dst: u64,
+        pitch: usize,
+        value: u8,
+        columns: usize,
+        rows: usize,
+        stream: u64
+    ) {
+        let shim = live()?;
+        let area = Area { dst, pitch, columns, rows };
+        area.fill(shim, &resolve(shim, stream, mode)?, value.into(), 1)
+    }
+
+    /// Rows of 16-bit elements.
+    fn cuMemsetD2D16_v2 / cuMemsetD2D16_v2_ptds [mode] (
+        dst: u64,
+        pitch: usize,
+        value: u16,
+        columns: usize,
+        rows: usize
+    ) {
+        let shim = live()?;
+        let area = Area { dst, pitch, columns, rows };
+        area.fill(shim, &resolve(shim, 0, mode)?, value.into(), 2)
+    }
+
+    /// Rows of 16-bit elements, in a stream.
+    fn cuMemsetD2D16Async / cuMemsetD2D16Async_ptsz [mode] (
+        dst: u64,
+        pitch: usize,
+        value: u16,
+        columns: usize,
+        rows: usize,
+        stream: u64
+    ) {
+        let shim = live()?;
+        let area = Area { dst, pitch, columns, rows };
+        area.fill(shim, &resolve(shim, stream, mode)?, value.into(), 2)
+    }
+
+    /// Rows of 32-bit elements.
+    fn cuMemsetD2D32_v2 / cuMemsetD2D32_v2_ptds [mode] (
+        dst: u64,
+        pitch: usize,
+        value: u32,
+        columns: usize,
+        rows: usize
+    ) {
+        let shim = live()?;
+        let area = Area { dst, pitch, columns, rows };
+        area.fill(shim, &resolve(shim, 0, mode)?, value, 4)
+    }
+
+    /// Rows of 32-bit elements, in a stream.
+    fn cuMemsetD2D32Async / cuMemsetD2D32Async_ptsz [mode] (
+        dst: u64,
+        pitch: usize,
+        value: u32,
+        columns: usize,
+        rows: usize,
+        stream: u64
+    ) {
+        let shim = live()?;
+        let area = Area { dst, pitch, columns, rows };
+        area.fill(shim, &resolve(shim, stream, mode)?, value, 4)
+    }
+}
+
+fn line(shim: &Shim, target: &Target, dst: u64, value: u32, width: u8, count: usize) -> Cu {
+    if count == 0 {
+        return Ok(());
+    }
+    let bytes = (count as u64)
+        .checked_mul(width.into())
+        .ok_or(CuResult::INVALID_VALUE)?;
+    if !dst.is_multiple_of(width.into()) {
+        return Err(CuResult::INVALID_VALUE);
+    }
+    shim.memory.check(dst, bytes)?;
+    target.order(shim)?;
+    shim.session.post(&req::Memset {
+        ctx: target.ctx(),
+        stream: target.stream,
+        dst: DevPtr(dst),
+        value,
+        width,
+        count: count as u64,
+    })
+}
+
+/// Rows of elements, `pitch` bytes apart.
+struct Area {
+    dst: u64,
+    pitch: usize,
+    columns: usize,
+    rows: usize,
+}
+
+impl Area {
+    fn fill(&self, shim: &Shim, target: &Target, value: u32, width: u8) -> Cu {
+        if self.columns == 0 || self.rows == 0 {
+            return Ok(());
+        }
+        self.check(shim, width).ok_or(CuResult::INVALID_VALUE)?;
+        target.order(shim)?;
+        shim.session.post(&req::Memset2D {
+            ctx: target.ctx(),
+            stream: target.stream,
+            dst: DevPtr(self.dst),
+            pitch: self.pitch as u64,
+            value,
+            width,
+            columns: self.columns as u64,
+            rows: self.rows as u64,
+        })
+    }
+
+    fn check(&self, shim: &Shim, width: u8) -> Option<()> {
+        let (pitch, width) = (self.pitch as u64, u64::from(width));
+        let row = (self.columns as u64).checked_mul(width)?;
+        // The pitch of a single row does not matter.
+        let fits = self.rows == 1 || (pitch >= row && pitch.is_multiple_of(width));
+        if !fits || !self.dst.is_multiple_of(width) {
+            return None;
+        }
+        let whole = (self.rows as u64 - 1)
+            .checked_mul(pitch)?
+            .checked_add(row)?;
+        shim.memory.check(self.dst, whole).ok()
+    }
+}

@@ -1,0 +1,16 @@
+//! The C functions, by theme. Each checks what it is given, calls into the rest of the library and
+//! writes what comes back; see [`crate::ffi`]. Which of them exist is `build.rs`'s business to find
+//! out: a line `fn cuName(` here is all it takes.
+
+pub(crate) mod context;
+pub(crate) mod copy;
+pub(crate) mod device;
+pub(crate) mod event;
+pub(crate) mod init;
+pub(crate) mod launch;
+pub(crate) mod memory;
+pub(crate) mod memset;
+pub(crate) mod module;
+pub(crate) mod occupancy;
+pub(crate) mod pointer;
+pub(crate) mod stream;

@@ -1,0 +1,201 @@
+//! Modules, their functions and globals.
+
+use std::ffi::{CStr, OsStr, c_char, c_void};
+use std::os::unix::ffi::OsStrExt as _;
+
+use vgpu_proto::call::req;
+use vgpu_proto::cuda::CuResult;
+use vgpu_proto::limits::MAX_IMAGE;
+
+use crate::ffi::{exports, put, put_optional, required, text};
+use crate::jit::Options;
+use crate::process::{live, shim};
+use crate::session::sys::UserMemory;
+use crate::state::modules;
+use crate::{Cu, image};
+
+/// `CU_MODULE_LAZY_LOADING`: with anything else frameworks load hundreds of megabytes at start.
+const LAZY_LOADING: u32 = 2;
+
+exports! {
+    /// Loads a file of the guest.
+    fn cuModuleLoad(out: *mut u64, path: *const c_char) {
+        required(out)?;
+        required(path)?;
+        // SAFETY: by the contract of the function.
+        let path = OsStr::from_bytes(unsafe { CStr::from_ptr(path) }.to_bytes());
+        let shim = live()?;
+        let context = shim.contexts.current()?;
+        let mut bytes = read_image(path)?;
+        let memory = UserMemory { at: bytes.as_mut_ptr(), len: bytes.len() };
+        // SAFETY: no options.
+        let options = unsafe { Options::read(0, std::ptr::null(), std::ptr::null_mut()) }?;
+        let module = modules::load(shim, &context, memory, &options)?;
+        // SAFETY: by the contract of the function.
+        unsafe { put(out, module) }
+    }
+
+    /// Loads an image in memory.
+    fn cuModuleLoadData(out: *mut u64, data: *const c_void) {
+        // SAFETY: by the contract of the function; no options.
+        unsafe { load_data(out, data, 0, std::ptr::null(), std::ptr::null_mut()) }
+    }
+
+    /// Loads an image in memory with JIT options.
+    fn cuModuleLoadDataEx(
+        out: *mut u64,
+        data: *const c_void,
+        count: u32,
+        options: *const u32,
+        values: *mut *mut c_void
+    ) {
+        // SAFETY: by the contract of the function.
+        unsafe { load_data(out, data, count, options, values) }
+    }
+
+    /// Loads a fatbin, or whatever else clients pass here.
+    fn cuModuleLoadFatBinary(out: *mut u64, data: *const c_void) {
+        // SAFETY: by the contract of the function; no options.
+        unsafe { load_data(out, data, 0, std::ptr::null(), std::ptr::null_mut()) }
+    }
+
+    /// Unloads.
+    fn cuModuleUnload(module: u64) {
+        modules::unload(live()?, module)
+    }
+
+    /// Lazy, whatever the host does.
+    fn cuModuleGetLoadingMode(mode: *mut u32) {
+        shim()?;
+        // SAFETY: by the contract of the function.
+        unsafe { put(mode, LAZY_LOADING) }
+    }
+
+    /// A function by name; a name has one handle for the module's life.
+    fn cuModuleGetFunction(out: *mut u64, module: u64, name: *const c_char) {
+        let shim = live()?;
+        required(out)?;
+        // SAFETY: by the contract of the function.
+        let name = unsafe { text(name) }?;
+        let function = modules::function(shim, &*shim.modules.get(module)?, name)?;
+        // SAFETY: by the contract of the function.
+        unsafe { put(out, function) }
+    }
+
+    /// A global by name; either result may be left out.
+    fn cuModuleGetGlobal_v2(out: *mut u64, size: *mut usize, module: u64, name: *const c_char) {
+        let shim = live()?;
+        // SAFETY: by the contract of the function.
+        let name = unsafe { text(name) }?;
+        let (address, bytes) = modules::global(shim, &*shim.modules.get(module)?, name)?;
+        // SAFETY: by the contract of the function.
+        unsafe {
+            put_optional(out, address);
+            put_optional(size, bytes as usize);
+        }
+        Ok(())
+    }
+
+    /// The module of a function.
+    fn cuFuncGetModule(out: *mut u64, function: u64) {
+        let module = shim()?.functions.get(function)?.module;
+        // SAFETY: by the contract of the function.
+        unsafe { put(out, module.0) }
+    }
+
+    /// The name of a function, valid while its module is loaded.
+    fn cuFuncGetName(out: *mut *const c_char, function: u64) {
+        let function = shim()?.functions.get(function)?;
+        // SAFETY: by the contract of the function.
+        unsafe { put(out, function.name.as_ptr()) }
+    }
+
+    /// Where a parameter lies in the parameter block; the size may be left out.
+    fn cuFuncGetParamInfo(function: u64, index: usize, offset: *mut usize, size: *mut usize) {
+        let function = shim()?.functions.get(function)?;
+        let (at, len) = function.params.get(index).ok_or(CuResult::INVALID_VALUE)?;
+        // SAFETY: by the contract of the function.
+        unsafe {
+            put(offset, *at as usize)?;
+            put_optional(size, *len as usize);
+        }
+        Ok(())
+    }
+
+    /// An attribute, known since the function was asked for.
+    fn cuFuncGetAttribute(out: *mut i32, attribute: u32, function: u64) {
+        let shim = live()?;
+        required(out)?;
+        let function = shim.functions.get(function)?;
+        if attribute as usize >= modules::attribute::NUMBER {
+            return Err(CuResult::INVALID_VALUE);
+        }
+        let value = match function.attribute(attribute) {
+            Some(value) => value,
+            None => {
+                let func = function.handle;
+                let reply = shim.session.call(&req::FuncGetAttribute { func, attribute })?;
+                function.set_attribute(attribute, reply.value);
+                reply.value
+            }
+        };
+        // SAFETY: by the contract of the function.
+        unsafe { put(out, value) }
+    }
+
+    /// Sets an attribute; what the driver agreed to is what cuFuncGetAttribute answers.
+    fn cuFuncSetAttribute(function: u64, attribute: u32, value: i32) {
+        let shim = live()?;
+        let function = shim.functions.get(function)?;
+        shim.session.call(&req::FuncSetAttribute { func: function.handle, attribute, value })?;
+        function.set_attribute(attribute, value);
+        Ok(())
+    }
+
+    /// A preference.
+    fn cuFuncSetCacheConfig(function: u64, config: u32) {
+        const CONFIGS: u32 = 4;
+        let shim = live()?;
+        let func = shim.functions.get(function)?.handle;
+        if config >= CONFIGS {
+            return Err(CuResult::INVALID_VALUE);
+        }
+        shim.session.post(&req::FuncSetCacheConfig { func, config })
+    }
+}
+
+/// # Safety
+/// As cuModuleLoadDataEx.
+unsafe fn load_data(
+    out: *mut u64,
+    data: *const c_void,
+    count: u32,
+    options: *const u32,
+    values: *mut *mut c_void,
+) -> Cu {
+    let shim = live()?;
+    required(out)?;
+    let context = shim.contexts.current()?;
+    // SAFETY: by this function's contract.
+    let options = unsafe { Options::read(count, options, values) }?;
+    // SAFETY: by this function's contract.
+    let memory = unsafe { image::at(data) }?;
+    let module = modules::load(shim, &context, memory, &options)?;
+    // SAFETY: by this function's contract.
+    unsafe { put(out, module) }
+}
+
+/// A file's bytes; text gets the NUL that it has in memory.
+fn read_image(path: &OsStr) -> Cu<Vec<u8>> {
+    let len = std::fs::metadata(path)
+        .map_err(|_| CuResult::FILE_NOT_FOUND)?
+        .len();
+    if len == 0 || len >= MAX_IMAGE {
+        return Err(CuResult::INVALID_IMAGE);
+    }
+    let mut bytes = std::fs::read(path).map_err(|_| CuResult::FILE_NOT_FOUND)?;
+    if bytes.last() != Some(&0) && !bytes.contains(&0) {
+        bytes.push(0);
+    }
+    Ok(bytes)
+}

@@ -1,0 +1,155 @@
+//! Occupancy.
+
+use std::ffi::c_int;
+
+use vgpu_proto::call::req;
+use vgpu_proto::cuda::CuResult;
+
+use crate::Cu;
+use crate::ffi::{exports, put, required};
+use crate::process::live;
+use crate::state::Shim;
+use crate::state::devices::attribute as attr;
+use crate::state::modules::{FunctionInfo, attribute};
+
+/// `CUoccupancyB2DSize`: dynamic shared memory of a block size.
+pub(crate) type SharedOfBlock = Option<unsafe extern "C" fn(c_int) -> usize>;
+
+exports! {
+    /// Blocks that one multiprocessor holds.
+    fn cuOccupancyMaxActiveBlocksPerMultiprocessor(
+        out: *mut c_int,
+        function: u64,
+        block_size: c_int,
+        shared: usize
+    ) {
+        // SAFETY: by the contract of the function.
+        unsafe { active_blocks(out, function, block_size, shared, 0) }
+    }
+
+    /// Blocks that one multiprocessor holds.
+    fn cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
+        out: *mut c_int,
+        function: u64,
+        block_size: c_int,
+        shared: usize,
+        flags: u32
+    ) {
+        // SAFETY: by the contract of the function.
+        unsafe { active_blocks(out, function, block_size, shared, flags) }
+    }
+
+    /// The block size that fills a multiprocessor best.
+    fn cuOccupancyMaxPotentialBlockSize(
+        min_grid: *mut c_int,
+        block_size: *mut c_int,
+        function: u64,
+        shared_of_block: SharedOfBlock,
+        shared: usize,
+        limit: c_int
+    ) {
+        // SAFETY: by the contract of the function.
+        unsafe { potential(min_grid, block_size, function, (shared_of_block, shared), limit, 0) }
+    }
+
+    /// The block size that fills a multiprocessor best.
+    fn cuOccupancyMaxPotentialBlockSizeWithFlags(
+        min_grid: *mut c_int,
+        block_size: *mut c_int,
+        function: u64,
+        shared_of_block: SharedOfBlock,
+        shared: usize,
+        limit: c_int,
+        flags: u32
+    ) {
+        // SAFETY: by the contract of the function.
+        unsafe { potential(min_grid, block_size, function, (shared_of_block, shared), limit, flags) }
+    }
+}
+
+fn ask(
+    shim: &Shim,
+    function: &FunctionInfo,
+    block_size: i32,
+    shared: usize,
+    flags: u32,
+) -> Cu<i32> {
+    let call = req::OccupancyBlocks {
+        func: function.handle,
+        block_size,
+        dynamic_shared: shared as u64,
+        flags,
+    };
+    Ok(shim.session.call(&call)?.blocks)
+}
+
+/// # Safety
+/// `out` is null or valid for a write.
+unsafe fn active_blocks(
+    out: *mut c_int,
+    function: u64,
+    size: c_int,
+    shared: usize,
+    flags: u32,
+) -> Cu {
+    let shim = live()?;
+    required(out)?;
+    let function = shim.functions.get(function)?;
+    if size <= 0 || flags > 1 {
+        return Err(CuResult::INVALID_VALUE);
+    }
+    let blocks = ask(shim, &function, size, shared, flags)?;
+    // SAFETY: by this function's contract.
+    unsafe { put(out, blocks) }
+}
+
+/// Tries block sizes from the largest down, in steps of a warp, and keeps the first of those that
+/// put the most threads on a multiprocessor.
+///
+/// # Safety
+/// The results are null or valid for a write; the callback is the program's own.
+unsafe fn potential(
+    min_grid: *mut c_int,
+    block_size: *mut c_int,
+    function: u64,
+    (shared_of_block, shared): (SharedOfBlock, usize),
+    limit: c_int,
+    flags: u32,
+) -> Cu {
+    let shim = live()?;
+    required(min_grid)?;
+    required(block_size)?;
+    let function = shim.functions.get(function)?;
+    let device = shim.devices.get(function.device)?;
+    if limit < 0 || flags > 1 {
+        return Err(CuResult::INVALID_VALUE);
+    }
+    let warp = device.attribute(attr::WARP_SIZE)?.max(1);
+    let most = device
+        .attribute(attr::MAX_THREADS_PER_MULTIPROCESSOR)
+        .unwrap_or(i32::MAX);
+    let of_function = function
+        .attribute(attribute::MAX_THREADS_PER_BLOCK)
+        .unwrap_or(i32::MAX);
+    let mut size = (device.max_threads as i32).min(of_function);
+    if limit > 0 {
+        size = size.min(limit);
+    }
+    let (mut best, mut best_threads, mut best_blocks) = (0, 0, 0);
+    while size > 0 && best_threads < most {
+        // SAFETY: the program's own function, by this function's contract.
+        let shared = shared_of_block.map_or(shared, |f| unsafe { f(size) });
+        let blocks = ask(shim, &function, size, shared, flags)?;
+        if blocks * size > best_threads {
+            (best, best_threads, best_blocks) = (size, blocks * size, blocks);
+        }
+        // The first step rounds down to whole warps.
+        size = (size - 1) / warp * warp;
+    }
+    let processors = device.attribute(attr::MULTIPROCESSOR_COUNT)?;
+    // SAFETY: by this function's contract.
+    unsafe {
+        put(min_grid, best_blocks * processors)?;
+        put(block_size, best)
+    }
+}

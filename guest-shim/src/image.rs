@@ -1,0 +1,234 @@
+//! How long a module image is, given only a pointer to it.
+//!
+//! Four forms occur: a wrapper (what nvcc embeds) that points to a fatbin, a bare fatbin, an ELF
+//! file (a cubin), and PTX text. Only the bytes that say how long the rest is are read, and no size
+//! over the wire's limit is believed.
+
+use std::ffi::{CStr, c_void};
+
+use vgpu_proto::cuda::CuResult;
+use vgpu_proto::limits::MAX_IMAGE;
+
+use crate::Cu;
+use crate::session::sys::UserMemory;
+
+/// `__fatBinC_Wrapper_t`: magic, version, pointer to the fatbin.
+const WRAPPER_MAGIC: u32 = 0x4662_43b1;
+/// A fatbin's header: magic, u16 version, u16 bytes of the header, u64 bytes after it.
+const FATBIN_MAGIC: u32 = 0xba55_ed50;
+const ELF_MAGIC: u32 = u32::from_le_bytes(*b"\x7fELF");
+
+/// A value at some offset of memory that the program vouches for.
+///
+/// # Safety
+/// `offset + size_of::<T>()` bytes at `base` are readable; `T` has no invalid values.
+unsafe fn read<T: Copy>(base: *const u8, offset: usize) -> T {
+    // SAFETY: readable by this function's contract; any alignment will do.
+    unsafe { base.wrapping_add(offset).cast::<T>().read_unaligned() }
+}
+
+/// The bytes of the image at `image`. For PTX the terminating NUL belongs to them.
+///
+/// # Errors
+/// CUDA_ERROR_INVALID_VALUE for null, CUDA_ERROR_INVALID_IMAGE for none of the forms or a size
+/// beyond the limit.
+///
+/// # Safety
+/// `image` is null or points to a complete image of one of the forms.
+pub(crate) unsafe fn at(image: *const c_void) -> Cu<UserMemory> {
+    if image.is_null() {
+        return Err(CuResult::INVALID_VALUE);
+    }
+    let base: *const u8 = image.cast();
+    // SAFETY: every form has at least four bytes but for the shortest texts, which have a NUL
+    // within; those are read bytewise.
+    let magic = unsafe { magic(base) };
+    let (base, len) = match magic {
+        Some(WRAPPER_MAGIC) => {
+            // SAFETY: a wrapper has 24 bytes; it points to a fatbin.
+            let data: *const u8 = unsafe { read(base, 8) };
+            if data.is_null() {
+                return Err(CuResult::INVALID_IMAGE);
+            }
+            // SAFETY: as above.
+            if unsafe { self::magic(data) } != Some(FATBIN_MAGIC) {
+                return Err(CuResult::INVALID_IMAGE);
+            }
+            // SAFETY: as above.
+            (data, unsafe { fatbin_len(data) }?)
+        }
+        // SAFETY: a fatbin, by its magic number.
+        Some(FATBIN_MAGIC) => (base, unsafe { fatbin_len(base) }?),
+        // SAFETY: an ELF file, by its magic number.
+        Some(ELF_MAGIC) => (base, unsafe { elf_len(base) }?),
+        // SAFETY: what is none of these is text that ends with a NUL.
+        _ => (base, unsafe { text_len(base) }?),
+    };
+    Ok(UserMemory {
+        at: base.cast_mut(),
+        len,
+    })
+}
+
+/// The first four bytes; `None` if a NUL comes before.
+///
+/// # Safety
+/// Bytes at `base` are readable up to the first NUL, or for four.
+unsafe fn magic(base: *const u8) -> Option<u32> {
+    let mut bytes = [0; 4];
+    for (i, byte) in bytes.iter_mut().enumerate() {
+        // SAFETY: no NUL so far.
+        *byte = unsafe { read(base, i) };
+        if *byte == 0 {
+            return None;
+        }
+    }
+    Some(u32::from_le_bytes(bytes))
+}
+
+fn bounded(len: u64) -> Cu<usize> {
+    if (1..=MAX_IMAGE).contains(&len) {
+        Ok(len as usize)
+    } else {
+        Err(CuResult::INVALID_IMAGE)
+    }
+}
+
+/// # Safety
+/// `base` points to a fatbin's header.
+unsafe fn fatbin_len(base: *const u8) -> Cu<usize> {
+    // SAFETY: the header has 16 bytes.
+    let (header, rest) = unsafe { (read::<u16>(base, 6), read::<u64>(base, 8)) };
+    bounded(
+        rest.checked_add(u64::from(header))
+            .ok_or(CuResult::INVALID_IMAGE)?,
+    )
+}
+
+/// # Safety
+/// `base` points to a complete 64-bit ELF file.
+unsafe fn elf_len(base: *const u8) -> Cu<usize> {
+    const CLASS_64: u8 = 2;
+    const NOBITS: u32 = 8;
+    // SAFETY: the file header has 64 bytes.
+    let (class, phoff, shoff, phentsize, phnum, shentsize, shnum) = unsafe {
+        (
+            read::<u8>(base, 4),
+            read::<u64>(base, 32),
+            read::<u64>(base, 40),
+            u64::from(read::<u16>(base, 54)),
+            u64::from(read::<u16>(base, 56)),
+            u64::from(read::<u16>(base, 58)),
+            u64::from(read::<u16>(base, 60)),
+        )
+    };
+    if class != CLASS_64 || (shnum > 0 && shentsize < 64) {
+        return Err(CuResult::INVALID_IMAGE);
+    }
+    let end = |offset: u64, size: u64| -> Cu<u64> {
+        offset
+            .checked_add(size)
+            .filter(|e| *e <= MAX_IMAGE)
+            .ok_or(CuResult::INVALID_IMAGE)
+    };
+    let sections = end(shoff, shentsize * shnum)?;
+    let mut len = sections.max(end(phoff, phentsize * phnum)?).max(64);
+    for i in 0..shnum {
+        let section = (shoff + i * shentsize) as usize;
+        // SAFETY: the section table is part of the complete file.
+        let (kind, offset, size) = unsafe {
+            (
+                read::<u32>(base, section + 4),
+                read::<u64>(base, section + 24),
+                read::<u64>(base, section + 32),
+            )
+        };
+        if kind != NOBITS {
+            len = len.max(end(offset, size)?);
+        }
+    }
+    bounded(len)
+}
+
+/// # Safety
+/// `base` points to text that ends with a NUL.
+unsafe fn text_len(base: *const u8) -> Cu<usize> {
+    // SAFETY: NUL-terminated by this function's contract.
+    let text = unsafe { CStr::from_ptr(base.cast()) };
+    if text.is_empty() {
+        return Err(CuResult::INVALID_IMAGE);
+    }
+    bounded(text.count_bytes() as u64 + 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn len(bytes: &[u8]) -> Cu<usize> {
+        // SAFETY: the tests pass complete images.
+        unsafe { at(bytes.as_ptr().cast()) }.map(|m| m.len)
+    }
+
+    fn fatbin(payload: u64) -> Vec<u8> {
+        let mut bytes = FATBIN_MAGIC.to_le_bytes().to_vec();
+        bytes.extend(1_u16.to_le_bytes());
+        bytes.extend(16_u16.to_le_bytes());
+        bytes.extend(payload.to_le_bytes());
+        bytes
+    }
+
+    #[test]
+    fn text_includes_its_nul() {
+        assert_eq!(len(b".version 8.0\n\0junk"), Ok(14));
+        assert_eq!(len(b"\0"), Err(CuResult::INVALID_IMAGE));
+        // SAFETY: null is allowed.
+        assert_eq!(
+            unsafe { at(std::ptr::null()) }.err(),
+            Some(CuResult::INVALID_VALUE)
+        );
+    }
+
+    #[test]
+    fn fatbins_bare_and_wrapped() {
+        let bare = fatbin(1000);
+        assert_eq!(len(&bare), Ok(1016));
+        for version in [1_u32, 2] {
+            let mut wrapper = WRAPPER_MAGIC.to_le_bytes().to_vec();
+            wrapper.extend(version.to_le_bytes());
+            wrapper.extend((bare.as_ptr() as u64).to_le_bytes());
+            wrapper.extend(0_u64.to_le_bytes());
+            // SAFETY: a complete wrapper that points to a complete header.
+            let memory = unsafe { at(wrapper.as_ptr().cast()) }.expect("a wrapped fatbin");
+            assert_eq!((memory.at.cast_const(), memory.len), (bare.as_ptr(), 1016));
+        }
+        assert_eq!(len(&fatbin(u64::MAX)), Err(CuResult::INVALID_IMAGE));
+        assert_eq!(len(&fatbin(MAX_IMAGE)), Err(CuResult::INVALID_IMAGE));
+    }
+
+    #[test]
+    fn elf_ends_with_its_last_part() {
+        let mut file = vec![0_u8; 64 + 2 * 64];
+        file[..5].copy_from_slice(b"\x7fELF\x02");
+        file[40..48].copy_from_slice(&64_u64.to_le_bytes()); // section table
+        file[58..60].copy_from_slice(&64_u16.to_le_bytes());
+        file[60..62].copy_from_slice(&2_u16.to_le_bytes());
+        assert_eq!(len(&file), Ok(192), "the section table is last");
+        let section = 64 + 64;
+        file[section + 4] = 1;
+        file[section + 24..section + 32].copy_from_slice(&192_u64.to_le_bytes());
+        file[section + 32..section + 40].copy_from_slice(&100_u64.to_le_bytes());
+        assert_eq!(len(&file), Ok(292), "a section is last");
+        file[section + 4] = 8;
+        assert_eq!(
+            len(&file),
+            Ok(192),
+            "a section without bytes does not count"
+        );
+        file[section + 4] = 1;
+        file[section + 32..section + 40].copy_from_slice(&u64::MAX.to_le_bytes());
+        assert_eq!(len(&file), Err(CuResult::INVALID_IMAGE));
+        file[4] = 1;
+        assert_eq!(len(&file), Err(CuResult::INVALID_IMAGE), "32-bit");
+    }
+}

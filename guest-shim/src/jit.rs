@@ -1,0 +1,188 @@
+//! JIT options of `cuModuleLoadDataEx`: scalars travel, logs come back, pointers to symbols do not.
+
+use std::ffi::c_void;
+
+use vgpu_proto::cuda::CuResult;
+use vgpu_proto::limits::MAX_ARGS;
+
+use crate::Cu;
+
+/// `CUjit_option` numbers.
+mod option {
+    pub(super) const WALL_TIME: u32 = 2;
+    pub(super) const INFO_LOG_BUFFER: u32 = 3;
+    pub(super) const INFO_LOG_BUFFER_SIZE_BYTES: u32 = 4;
+    pub(super) const ERROR_LOG_BUFFER: u32 = 5;
+    pub(super) const ERROR_LOG_BUFFER_SIZE_BYTES: u32 = 6;
+    pub(super) const GLOBAL_SYMBOL_NAMES: u32 = 17;
+    pub(super) const GLOBAL_SYMBOL_COUNT: u32 = 19;
+    pub(super) const REFERENCED_KERNEL_NAMES: u32 = 25;
+    pub(super) const REFERENCED_VARIABLE_COUNT: u32 = 28;
+    pub(super) const NUMBER: u32 = 36;
+}
+
+/// Most of a log that is asked of the host: both logs fit one reply.
+const MAX_LOG: u32 = (MAX_ARGS / 2 - 1024) as u32;
+
+/// A log buffer of the caller.
+#[derive(Debug, Clone, Copy)]
+struct Log {
+    buffer: *mut u8,
+    size: usize,
+    /// Where the number of bytes written goes: the size option's value.
+    filled: *mut *mut c_void,
+}
+
+const NO_LOG: Log = Log {
+    buffer: std::ptr::null_mut(),
+    size: 0,
+    filled: std::ptr::null_mut(),
+};
+
+/// The options of one load.
+#[derive(Debug)]
+pub(crate) struct Options {
+    /// (`CUjit_option`, value), as on the wire.
+    pub(crate) scalars: Vec<(u32, u32)>,
+    info: Log,
+    error: Log,
+}
+
+impl Options {
+    /// Reads the caller's arrays.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_VALUE for an unknown option or missing arrays, CUDA_ERROR_NOT_SUPPORTED
+    /// for an option that passes host symbols.
+    ///
+    /// # Safety
+    /// `options` and `values` have `count` elements; a log buffer is as long as its size says.
+    pub(crate) unsafe fn read(
+        count: u32,
+        options: *const u32,
+        values: *mut *mut c_void,
+    ) -> Cu<Options> {
+        let mut all = Options {
+            scalars: Vec::new(),
+            info: NO_LOG,
+            error: NO_LOG,
+        };
+        if count == 0 {
+            return Ok(all);
+        }
+        if options.is_null() || values.is_null() || count > 2 * option::NUMBER {
+            return Err(CuResult::INVALID_VALUE);
+        }
+        for i in 0..count as usize {
+            // SAFETY: both arrays have `count` elements by this function's contract.
+            let (name, place) = unsafe { (*options.add(i), values.add(i)) };
+            // SAFETY: as above.
+            let value = unsafe { *place };
+            match name {
+                option::INFO_LOG_BUFFER => all.info.buffer = value.cast(),
+                option::ERROR_LOG_BUFFER => all.error.buffer = value.cast(),
+                option::INFO_LOG_BUFFER_SIZE_BYTES => {
+                    (all.info.size, all.info.filled) = (value as usize as u32 as usize, place);
+                }
+                option::ERROR_LOG_BUFFER_SIZE_BYTES => {
+                    (all.error.size, all.error.filled) = (value as usize as u32 as usize, place);
+                }
+                // An output: milliseconds, as a float's bits. Not measured on this side.
+                // SAFETY: the value's place is the caller's to have written.
+                option::WALL_TIME => unsafe { place.write(std::ptr::null_mut()) },
+                option::GLOBAL_SYMBOL_NAMES..=option::GLOBAL_SYMBOL_COUNT
+                | option::REFERENCED_KERNEL_NAMES..=option::REFERENCED_VARIABLE_COUNT => {
+                    return Err(CuResult::NOT_SUPPORTED);
+                }
+                _ if name < option::NUMBER => all.scalars.push((name, value as usize as u32)),
+                _ => return Err(CuResult::INVALID_VALUE),
+            }
+        }
+        Ok(all)
+    }
+
+    /// Room for the info log.
+    pub(crate) fn info_len(&self) -> u32 {
+        self.info.len()
+    }
+
+    /// Room for the error log.
+    pub(crate) fn error_len(&self) -> u32 {
+        self.error.len()
+    }
+
+    /// Writes the logs into the caller's buffers.
+    pub(crate) fn store(&self, info: &[u8], error: &[u8]) {
+        self.info.store(info);
+        self.error.store(error);
+    }
+}
+
+impl Log {
+    fn len(&self) -> u32 {
+        if self.buffer.is_null() {
+            0
+        } else {
+            u32::try_from(self.size).unwrap_or(u32::MAX).min(MAX_LOG)
+        }
+    }
+
+    fn store(&self, text: &[u8]) {
+        let text = text.strip_suffix(b"\0").unwrap_or(text);
+        let mut filled = 0;
+        if self.len() > 0 {
+            filled = text.len().min(self.size - 1);
+            // SAFETY: the buffer has `size` bytes by the contract of `Options::read`; the text and
+            // its NUL fit.
+            unsafe {
+                self.buffer.copy_from(text.as_ptr(), filled);
+                self.buffer.add(filled).write(0);
+            }
+        }
+        if !self.filled.is_null() {
+            // SAFETY: an element of the caller's array, by the contract of `Options::read`.
+            unsafe { self.filled.write(filled as *mut c_void) };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn logs_come_back_within_their_buffers() {
+        let mut log = [0x55_u8; 8];
+        let names = [
+            option::INFO_LOG_BUFFER,
+            option::INFO_LOG_BUFFER_SIZE_BYTES,
+            0,
+        ];
+        let mut values = [
+            log.as_mut_ptr().cast::<c_void>(),
+            6 as *mut c_void,
+            32 as *mut c_void,
+        ];
+        // SAFETY: arrays of three, a buffer of eight of which six are named.
+        let options =
+            unsafe { Options::read(3, names.as_ptr(), values.as_mut_ptr()) }.expect("valid");
+        assert_eq!(options.scalars, [(0, 32)]);
+        assert_eq!((options.info_len(), options.error_len()), (6, 0));
+        options.store(b"longer than that\0", b"x");
+        assert_eq!(&log, b"longe\0\x55\x55");
+        assert_eq!(values[1] as usize, 5);
+    }
+
+    #[test]
+    fn what_cannot_travel_is_refused() {
+        let mut values = [std::ptr::null_mut::<c_void>()];
+        for (name, code) in [(18, CuResult::NOT_SUPPORTED), (99, CuResult::INVALID_VALUE)] {
+            // SAFETY: arrays of one.
+            let result = unsafe { Options::read(1, &name, values.as_mut_ptr()) };
+            assert_eq!(result.err(), Some(code));
+        }
+        // SAFETY: null arrays are refused.
+        let result = unsafe { Options::read(1, std::ptr::null(), std::ptr::null_mut()) };
+        assert_eq!(result.err(), Some(CuResult::INVALID_VALUE));
+    }
+}

@@ -1,0 +1,34 @@
+//! What the library says on standard error: nothing, unless something ended or VGPU_LOG asks.
+
+use std::sync::OnceLock;
+
+/// How much is said. `VGPU_LOG` is one of `off`, `error` (default), `warn`, `info`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Level {
+    /// Nothing at all.
+    Off,
+    /// Why the program cannot go on: a refusal, the end of a session.
+    Error,
+    /// Functions that are not served, once each.
+    Warn,
+    /// How the session began, that the host drains.
+    Info,
+}
+
+fn level() -> Level {
+    static LEVEL: OnceLock<Level> = OnceLock::new();
+    *LEVEL.get_or_init(|| match std::env::var("VGPU_LOG").as_deref() {
+        Ok("off") => Level::Off,
+        Ok("warn") => Level::Warn,
+        Ok("info" | "debug" | "trace") => Level::Info,
+        _ => Level::Error,
+    })
+}
+
+/// Writes one line, if the level asks for it. A closed standard error is no reason to fail.
+pub(crate) fn line(at: Level, text: &str) {
+    if at <= level() {
+        let line = format!("vgpu: {text}\n");
+        crate::session::sys::write_fd(libc::STDERR_FILENO, line.as_bytes());
+    }
+}

@@ -1,0 +1,193 @@
+//! The life of the library in a process: before cuInit, in a session, after a fork, at exit.
+//!
+//! The session lives for ever once it exists. What changes is whether calls still find it: the
+//! pointer is cleared in the child of a fork and when the process ends, and a reason takes its
+//! place.
+
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU8, Ordering};
+use std::time::Duration;
+
+use vgpu_proto::cuda::{CuResult, OFFERED_CUDA_VERSION};
+
+use crate::session::address::Address;
+use crate::session::{self, NoSession, Session, sys};
+use crate::state::Shim;
+use crate::{Cu, log};
+
+const BEFORE: u8 = 0;
+const READY: u8 = 1;
+const FORKED: u8 = 2;
+const EXITING: u8 = 3;
+
+static PHASE: AtomicU8 = AtomicU8::new(BEFORE);
+static SHIM: AtomicPtr<Shim> = AtomicPtr::new(std::ptr::null_mut());
+
+/// The session's descriptors, where the child of a fork finds them without a lock.
+static DESCRIPTORS: [AtomicI32; 4] = [const { AtomicI32::new(-1) }; 4];
+
+/// Held during cuInit, and across a fork, so that a child never starts half initialised. A flag
+/// and not a mutex: the three fork handlers take and release it in different processes.
+static INITIALISING: AtomicBool = AtomicBool::new(false);
+
+/// Everything, if cuInit has succeeded and the session goes on.
+///
+/// # Errors
+/// CUDA_ERROR_NOT_INITIALIZED, CUDA_ERROR_DEINITIALIZED, or why the session ended.
+#[inline]
+pub(crate) fn shim() -> Cu<&'static Shim> {
+    let shim = SHIM.load(Ordering::Acquire);
+    if shim.is_null() {
+        return Err(match PHASE.load(Ordering::Acquire) {
+            EXITING => CuResult::DEINITIALIZED,
+            _ => CuResult::NOT_INITIALIZED,
+        });
+    }
+    // SAFETY: the pointer comes from a leaked box and is never freed.
+    let shim: &'static Shim = unsafe { &*shim };
+    shim.session.not_ended()?;
+    Ok(shim)
+}
+
+/// As [`shim`], and no device fault has poisoned the session.
+///
+/// # Errors
+/// Also the fault.
+#[inline]
+pub(crate) fn live() -> Cu<&'static Shim> {
+    let shim = shim()?;
+    shim.session.usable()?;
+    Ok(shim)
+}
+
+/// What cuDriverGetVersion answers; before cuInit what the library offers.
+pub(crate) fn cuda_version() -> u32 {
+    let shim = SHIM.load(Ordering::Acquire);
+    // SAFETY: null, or from a leaked box that is never freed.
+    unsafe { shim.as_ref() }.map_or(OFFERED_CUDA_VERSION, |shim| shim.devices.cuda_version)
+}
+
+/// `cuInit`.
+///
+/// # Errors
+/// CUDA_ERROR_INVALID_VALUE for flags, CUDA_ERROR_NO_DEVICE if CUDA_VISIBLE_DEVICES leaves none,
+/// or why there is no session.
+pub(crate) fn init(flags: u32) -> Cu {
+    if flags != 0 {
+        return Err(CuResult::INVALID_VALUE);
+    }
+    lock_initialising();
+    let result = match PHASE.load(Ordering::Acquire) {
+        BEFORE => begin(),
+        READY => shim().map(|_| ()),
+        EXITING => Err(CuResult::DEINITIALIZED),
+        _ => Err(CuResult::NOT_INITIALIZED),
+    };
+    INITIALISING.store(false, Ordering::Release);
+    result
+}
+
+fn begin() -> Cu {
+    let refused = |none: NoSession| {
+        log::line(log::Level::Error, &format!("{} [{}]", none.text, none.code));
+        none.code
+    };
+    let address = Address::from_environment().map_err(|text| {
+        refused(NoSession {
+            code: CuResult::INVALID_VALUE,
+            text,
+        })
+    })?;
+    let opened = session::open(&address).map_err(refused)?;
+    let visible = std::env::var("CUDA_VISIBLE_DEVICES").ok();
+    let devices = crate::state::devices::Devices::new(&opened.welcome, visible.as_deref());
+    let session = Session::start(&opened).map_err(refused)?;
+    for (place, fd) in DESCRIPTORS.iter().zip(session.descriptors()) {
+        place.store(fd, Ordering::Release);
+    }
+    log::line(
+        log::Level::Info,
+        &format!(
+            "session {} with vgpud {} at {address}, CUDA {}",
+            opened.welcome.session, opened.welcome.daemon_version, devices.cuda_version
+        ),
+    );
+    let empty = devices.count() == 0;
+    let shim = Box::leak(Box::new(Shim::new(session, devices)));
+    if empty {
+        // As NVIDIA's with an empty CUDA_VISIBLE_DEVICES. The session stays unused until the
+        // process ends; a later cuInit cannot find more devices.
+        return Err(CuResult::NO_DEVICE);
+    }
+    SHIM.store(shim, Ordering::Release);
+    PHASE.store(READY, Ordering::Release);
+    Ok(())
+}
+
+fn lock_initialising() {
+    while INITIALISING.swap(true, Ordering::AcqRel) {
+        std::thread::sleep(Duration::from_micros(200));
+    }
+}
+
+extern "C" fn before_fork() {
+    lock_initialising();
+}
+
+extern "C" fn after_fork_in_parent() {
+    INITIALISING.store(false, Ordering::Release);
+}
+
+/// Only atomics and close: other threads' locks may be held for ever in the child.
+extern "C" fn after_fork_in_child() {
+    INITIALISING.store(false, Ordering::Release);
+    if PHASE.load(Ordering::Acquire) == BEFORE {
+        return;
+    }
+    SHIM.store(std::ptr::null_mut(), Ordering::Release);
+    PHASE.store(FORKED, Ordering::Release);
+    for place in &DESCRIPTORS {
+        let fd = place.swap(-1, Ordering::AcqRel);
+        if fd >= 0 {
+            // Closed, not shut down: the parent goes on with the same connections.
+            sys::close(fd);
+        }
+    }
+}
+
+extern "C" fn on_load() {
+    // SAFETY: the handlers are functions of this library, which is never unmapped (-z nodelete).
+    unsafe {
+        libc::pthread_atfork(
+            Some(before_fork),
+            Some(after_fork_in_parent),
+            Some(after_fork_in_child),
+        );
+    }
+}
+
+/// Runs after the program's own exit handlers, which may still make calls. Threads of the program
+/// may go on running; they find CUDA_ERROR_DEINITIALIZED and nothing that has been freed.
+extern "C" fn on_exit() {
+    if PHASE
+        .compare_exchange(READY, EXITING, Ordering::AcqRel, Ordering::Acquire)
+        .is_err()
+    {
+        return;
+    }
+    let shim = SHIM.swap(std::ptr::null_mut(), Ordering::AcqRel);
+    // SAFETY: null, or from a leaked box that is never freed.
+    if let Some(shim) = unsafe { shim.as_ref() } {
+        shim.session.goodbye();
+    }
+}
+
+// SAFETY: the loader calls the functions in these arrays with C's calling convention when it maps
+// and unmaps the library; both tolerate being called once each, in that order.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static ON_LOAD: extern "C" fn() = on_load;
+
+// SAFETY: as above.
+#[used]
+#[unsafe(link_section = ".fini_array")]
+static ON_EXIT: extern "C" fn() = on_exit;

@@ -1,0 +1,346 @@
+//! The connection of this process to its worker on the host.
+//!
+//! One data socket carries everything in one order. Threads encode into a shared buffer under one
+//! lock ([`outbox`]); a synchronous call writes it out and then reads its reply itself ([`inbox`]);
+//! what nobody writes or reads in time is the pump's work ([`pump`]). The control connection says
+//! why a session ended ([`control`]).
+
+pub(crate) mod address;
+mod connect;
+mod control;
+mod frames;
+mod inbox;
+mod outbox;
+mod pump;
+pub(crate) mod sys;
+
+use std::os::fd::RawFd;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+pub(crate) use connect::{NoSession, Opened, open};
+use control::Control;
+use inbox::{Answer, For, Inbox, Waiter};
+use outbox::Outbox;
+use vgpu_proto::call::ops::{Call, Progress};
+use vgpu_proto::codec;
+use vgpu_proto::cuda::CuResult;
+
+use self::sys::UserMemory;
+use crate::{Cu, lock, log};
+
+/// How long a broken data connection waits for its cause on the control connection.
+const CAUSE_LIMIT: Duration = Duration::from_millis(1500);
+
+/// One session. Lives until the process ends.
+#[derive(Debug)]
+pub(crate) struct Session {
+    data: RawFd,
+    timer: RawFd,
+    epoll: RawFd,
+    outbox: Mutex<Outbox>,
+    inbox: Inbox,
+    control: Control,
+    /// The device fault that poisons the session, or 0.
+    fault: AtomicU32,
+    /// The first other asynchronous error that has not been reported, or 0.
+    deferred: AtomicU32,
+    /// Why the session is over, or 0.
+    ended: AtomicU32,
+    taken_calls: AtomicU64,
+    taken_bytes: AtomicU64,
+    depth_calls: u64,
+    depth_bytes: u64,
+    /// The pump waits for data.
+    watching: AtomicBool,
+}
+
+impl Session {
+    /// Starts the pump on what the handshake opened.
+    ///
+    /// # Errors
+    /// [`NoSession`] if the system has no timer, epoll set or thread to give.
+    pub(crate) fn start(opened: &Opened) -> Result<&'static Session, NoSession> {
+        let failed = |e: std::io::Error| NoSession {
+            code: CuResult::OPERATING_SYSTEM,
+            text: format!("the guest's system refused what the session needs ({e})"),
+        };
+        let session = Session {
+            data: opened.data,
+            timer: sys::timer().map_err(failed)?,
+            epoll: sys::epoll().map_err(failed)?,
+            outbox: Mutex::new(Outbox::new()),
+            inbox: Inbox::new(),
+            control: Control::new(opened.control),
+            fault: AtomicU32::new(0),
+            deferred: AtomicU32::new(0),
+            ended: AtomicU32::new(0),
+            taken_calls: AtomicU64::new(0),
+            taken_bytes: AtomicU64::new(0),
+            // A daemon that says 0 would stop everything; one call at a time always works.
+            depth_calls: u64::from(opened.welcome.depth_calls).max(1),
+            depth_bytes: opened.welcome.depth_bytes.max(1),
+            watching: AtomicBool::new(false),
+        };
+        // For ever: other threads may be in a call when the process ends.
+        let session: &'static Session = Box::leak(Box::new(session));
+        pump::start(session).map_err(failed)?;
+        Ok(session)
+    }
+
+    /// The descriptors, for the child of a fork to close.
+    pub(crate) fn descriptors(&self) -> [RawFd; 4] {
+        [self.data, self.control.fd(), self.timer, self.epoll]
+    }
+
+    /// Ok unless the session is over.
+    ///
+    /// # Errors
+    /// Why it is over.
+    pub(crate) fn not_ended(&self) -> Cu {
+        match self.ended.load(Ordering::Acquire) {
+            0 => Ok(()),
+            code => Err(CuResult(code)),
+        }
+    }
+
+    /// Ok unless the session is over or poisoned by a device fault.
+    ///
+    /// # Errors
+    /// Why.
+    pub(crate) fn usable(&self) -> Cu {
+        self.not_ended()?;
+        match self.fault.load(Ordering::Acquire) {
+            0 => Ok(()),
+            code => Err(CuResult(code)),
+        }
+    }
+
+    /// Sends a call and forgets it.
+    ///
+    /// # Errors
+    /// Why the session is over.
+    pub(crate) fn post<C: Call>(&self, call: &C) -> Cu {
+        self.post_with(call, 0, |_| ())
+    }
+
+    /// Sends a call whose `len` bulk bytes `fill` writes.
+    ///
+    /// # Errors
+    /// Why the session is over.
+    #[inline]
+    pub(crate) fn post_with<C: Call>(
+        &self,
+        call: &C,
+        len: usize,
+        fill: impl FnOnce(&mut [u8]),
+    ) -> Cu {
+        let mut out = lock(&self.outbox);
+        let id = out.begin(self, len)?;
+        out.append(call, id, len)?;
+        fill(out.bulk(len));
+        out.flush_when_due(self)
+    }
+
+    /// Sends a call whose bulk bytes are the program's memory; they have been read when it returns.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_VALUE if the memory is not readable; why the session is over.
+    pub(crate) fn post_user<C: Call>(&self, call: &C, memory: UserMemory) -> Cu {
+        let mut out = lock(&self.outbox);
+        let id = out.begin(self, memory.len)?;
+        out.append_user(self, call, id, memory)
+    }
+
+    /// Sends a call and waits for its results.
+    ///
+    /// # Errors
+    /// The call's status; why the session is over.
+    pub(crate) fn call<C: Call>(&self, call: &C) -> Cu<C::Reply> {
+        let answer = self.exchange(call, NO_BULK)?;
+        self.judge(answer.status)?;
+        self.decode::<C>(&answer)
+    }
+
+    /// As [`Session::call`], with the results also where the call failed but sent them.
+    ///
+    /// # Errors
+    /// Why the session is over.
+    pub(crate) fn call_with_failure<C: Call>(&self, call: &C) -> Cu<(CuResult, Option<C::Reply>)> {
+        let answer = self.exchange(call, NO_BULK)?;
+        let reply = match answer.args.is_empty() && !answer.status.is_ok() {
+            true => None,
+            false => Some(self.decode::<C>(&answer)?),
+        };
+        let _ = self.judge(answer.status);
+        Ok((answer.status, reply))
+    }
+
+    /// Sends a call and waits until its bulk bytes are in the program's memory.
+    ///
+    /// # Errors
+    /// As [`Session::synchronize`].
+    pub(crate) fn fetch<C: Call>(&self, call: &C, into: UserMemory) -> Cu {
+        let answer = self.exchange(call, into)?;
+        self.judge(answer.status)?;
+        self.report()
+    }
+
+    /// Sends a call whose bulk bytes arrive in the program's memory later.
+    ///
+    /// # Errors
+    /// Why the session is over.
+    pub(crate) fn fetch_later<C: Call>(&self, call: &C, into: UserMemory) -> Cu {
+        {
+            let mut out = lock(&self.outbox);
+            let id = out.begin(self, 0)?;
+            self.inbox.expect(id, For::AsyncCopy, into);
+            out.append(call, id, 0)?;
+            out.flush_when_due(self)?;
+        }
+        self.watch_data();
+        Ok(())
+    }
+
+    /// Waits until no asynchronous copy to the host is on its way.
+    ///
+    /// # Errors
+    /// Why the session is over.
+    pub(crate) fn wait_for_copies(&self) -> Cu {
+        if self.inbox.unattended() == 0 {
+            return Ok(());
+        }
+        lock(&self.outbox).flush(self)?;
+        self.inbox.wait_until(self, || self.inbox.unattended() == 0)
+    }
+
+    /// A call at which CUDA reports what earlier asynchronous calls did wrong.
+    ///
+    /// # Errors
+    /// The call's status, else an earlier asynchronous error; why the session is over.
+    pub(crate) fn synchronize<C: Call>(&self, call: &C) -> Cu {
+        self.call(call)?;
+        self.report()
+    }
+
+    fn exchange<C: Call>(&self, call: &C, into: UserMemory) -> Cu<Answer> {
+        let waiter = Arc::new(Waiter::default());
+        {
+            let mut out = lock(&self.outbox);
+            let id = out.begin(self, 0)?;
+            self.inbox.expect(id, For::Waiter(waiter.clone()), into);
+            out.append(call, id, 0)?;
+            out.flush(self)?;
+        }
+        self.inbox.wait_for(self, &waiter)
+    }
+
+    fn decode<C: Call>(&self, answer: &Answer) -> Cu<C::Reply> {
+        codec::decode(&answer.args).map_err(|e| {
+            self.end(
+                CuResult::SYSTEM_DRIVER_MISMATCH,
+                &format!("{}: {e}", C::OP.name()),
+            );
+            CuResult::SYSTEM_DRIVER_MISMATCH
+        })
+    }
+
+    fn judge(&self, status: CuResult) -> Cu {
+        if status.is_ok() {
+            return Ok(());
+        }
+        if status.is_sticky() {
+            self.failed_later(status);
+        }
+        Err(status)
+    }
+
+    /// A pending fault or asynchronous error; the latter is reported once.
+    fn report(&self) -> Cu {
+        self.usable()?;
+        // Loaded first: the common case stays free of a write.
+        match self.deferred.load(Ordering::Acquire) {
+            0 => Ok(()),
+            _ => match self.deferred.swap(0, Ordering::AcqRel) {
+                0 => Ok(()),
+                code => Err(CuResult(code)),
+            },
+        }
+    }
+
+    /// An asynchronous call failed.
+    fn failed_later(&self, status: CuResult) {
+        let place = if status.is_sticky() {
+            &self.fault
+        } else {
+            &self.deferred
+        };
+        // The first error counts, as in CUDA: later ones are often its consequences.
+        let _ = place.compare_exchange(0, status.0, Ordering::AcqRel, Ordering::Acquire);
+    }
+
+    /// The worker took calls off its queue.
+    fn progress(&self, progress: Progress) {
+        self.taken_calls.fetch_max(progress.calls, Ordering::AcqRel);
+        self.taken_bytes.fetch_max(progress.bytes, Ordering::AcqRel);
+        self.inbox.wake_general();
+    }
+
+    /// The session is over: every waiting and every later call returns `code`.
+    fn end(&self, code: CuResult, why: &str) {
+        let code = if code.is_ok() {
+            CuResult::DEVICE_UNAVAILABLE
+        } else {
+            code
+        };
+        if self
+            .ended
+            .compare_exchange(0, code.0, Ordering::AcqRel, Ordering::Acquire)
+            .is_err()
+        {
+            return;
+        }
+        log::line(
+            log::Level::Error,
+            &format!("the session ended: {why} [{code}]"),
+        );
+        // Wakes the thread that reads, or is stuck writing.
+        sys::shutdown(self.data);
+        self.inbox.wake_all();
+    }
+
+    /// The data connection broke: the cause comes on the control connection, or soon never.
+    fn data_lost(&self, what: &str) {
+        if self.not_ended().is_ok() {
+            self.control.await_cause(self, CAUSE_LIMIT);
+            self.end(
+                CuResult::DEVICE_UNAVAILABLE,
+                &format!("the worker on the host is gone: {what}"),
+            );
+        }
+    }
+
+    /// Has the pump read when data comes; needed only while nobody else would.
+    fn watch_data(&self) {
+        if !self.watching.swap(true, Ordering::AcqRel) {
+            pump::watch_data(self);
+        }
+    }
+
+    /// The process ends: says so to vgpud, after what is still in the buffer. Never blocks.
+    pub(crate) fn goodbye(&self) {
+        if self.not_ended().is_err() {
+            return;
+        }
+        if let Ok(mut out) = self.outbox.try_lock() {
+            out.flush_some(self);
+        }
+        self.control.goodbye();
+    }
+}
+
+const NO_BULK: UserMemory = UserMemory {
+    at: std::ptr::null_mut(),
+    len: 0,
+};

@@ -1,0 +1,230 @@
+//! Writing: frames of all threads in one buffer, in one order.
+
+use std::io::ErrorKind;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use vgpu_proto::call::ops::Call;
+use vgpu_proto::codec;
+use vgpu_proto::cuda::CuResult;
+use vgpu_proto::frame::{HEADER_LEN, Header};
+use vgpu_proto::limits::{FLUSH_AFTER_US, FLUSH_BYTES};
+
+use super::sys::{self, UserMemory};
+use super::{NO_BULK, Session};
+use crate::Cu;
+
+/// Memory of the program up to this size is copied into the buffer; more is written from where it
+/// is. Below, the copy is cheaper than a system call of its own.
+const COPY_LIMIT: usize = 8 * 1024;
+
+/// The shared buffer and its books.
+#[derive(Debug)]
+pub(crate) struct Outbox {
+    buffer: Vec<u8>,
+    /// Requests begun, which is also the last id.
+    calls: u64,
+    bytes: u64,
+    /// The timer runs for what is in the buffer.
+    armed: bool,
+}
+
+impl Outbox {
+    /// Empty.
+    pub(crate) fn new() -> Outbox {
+        Outbox {
+            buffer: Vec::with_capacity(4 * FLUSH_BYTES),
+            calls: 0,
+            bytes: 0,
+            armed: false,
+        }
+    }
+
+    /// The id of the next request, which carries `len` bulk bytes. Holds the caller back while the
+    /// worker has too much untaken.
+    ///
+    /// # Errors
+    /// Why the session is over.
+    pub(crate) fn begin(&mut self, session: &Session, len: usize) -> Cu<u64> {
+        session.not_ended()?;
+        let (calls, bytes) = (self.calls + 1, self.bytes + len as u64);
+        let fits = || {
+            let untaken_calls = calls.saturating_sub(session.taken_calls.load(Ordering::Acquire));
+            let untaken_bytes = bytes.saturating_sub(session.taken_bytes.load(Ordering::Acquire));
+            // A single call larger than the whole credit goes when nothing else is untaken.
+            untaken_calls <= session.depth_calls
+                && (untaken_bytes <= session.depth_bytes || untaken_bytes == len as u64)
+        };
+        if !fits() {
+            self.flush(session)?;
+            session.inbox.wait_until(session, fits)?;
+        }
+        (self.calls, self.bytes) = (calls, bytes);
+        Ok(calls)
+    }
+
+    /// Appends header and arguments, and `len` zero bytes of bulk for the caller to fill.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_VALUE if the arguments exceed a frame; the books are put back.
+    pub(crate) fn append<C: Call>(&mut self, call: &C, id: u64, len: usize) -> Cu {
+        self.append_frame(call, id, len)?;
+        self.buffer.resize(self.buffer.len() + len, 0);
+        Ok(())
+    }
+
+    fn append_frame<C: Call>(&mut self, call: &C, id: u64, len: usize) -> Cu {
+        let start = self.buffer.len();
+        self.buffer.extend_from_slice(&[0; HEADER_LEN]);
+        if codec::encode_into(call, &mut self.buffer).is_err() {
+            self.buffer.truncate(start);
+            (self.calls, self.bytes) = (self.calls - 1, self.bytes - len as u64);
+            return Err(CuResult::INVALID_VALUE);
+        }
+        let args = self.buffer.len() - start - HEADER_LEN;
+        let header = Header::request(C::OP as u16, id, args, len).to_bytes();
+        self.buffer[start..start + HEADER_LEN].copy_from_slice(&header);
+        Ok(())
+    }
+
+    /// The bulk bytes of the frame just appended.
+    pub(crate) fn bulk(&mut self, len: usize) -> &mut [u8] {
+        let start = self.buffer.len() - len;
+        &mut self.buffer[start..]
+    }
+
+    /// Appends a frame whose bulk is the program's memory, writing it out at once when it is large.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_VALUE if the memory is not readable; why the session is over.
+    pub(crate) fn append_user<C: Call>(
+        &mut self,
+        session: &Session,
+        call: &C,
+        id: u64,
+        memory: UserMemory,
+    ) -> Cu {
+        if memory.len > COPY_LIMIT {
+            self.append_frame(call, id, memory.len)?;
+            return self.write_out(session, memory);
+        }
+        self.append(call, id, memory.len)?;
+        // SAFETY: that the memory is readable is the contract of the CUDA call that named it; the
+        // destination was just made that long.
+        unsafe {
+            self.bulk(memory.len)
+                .as_mut_ptr()
+                .copy_from(memory.at, memory.len);
+        };
+        self.flush_when_due(session)
+    }
+
+    /// Writes when the buffer is full, else makes sure that the pump will.
+    ///
+    /// # Errors
+    /// Why the session is over.
+    #[inline]
+    pub(crate) fn flush_when_due(&mut self, session: &Session) -> Cu {
+        if self.buffer.len() >= FLUSH_BYTES {
+            // The timer runs on; the next call sets it anew, which is all it takes to put it off.
+            self.armed = false;
+            return self.write_out(session, NO_BULK);
+        }
+        if !self.armed {
+            self.armed = true;
+            sys::set_timer(session.timer, Duration::from_micros(FLUSH_AFTER_US));
+        }
+        Ok(())
+    }
+
+    /// Writes everything now.
+    ///
+    /// # Errors
+    /// Why the session is over.
+    pub(crate) fn flush(&mut self, session: &Session) -> Cu {
+        if self.armed {
+            // Spares the pump a wake for nothing.
+            self.armed = false;
+            sys::set_timer(session.timer, Duration::ZERO);
+        }
+        self.write_out(session, NO_BULK)
+    }
+
+    /// Writes what the socket takes now, for the pump and for the end of the process; true if that
+    /// was all.
+    pub(crate) fn flush_some(&mut self, session: &Session) -> bool {
+        self.armed = false;
+        while !self.buffer.is_empty() {
+            match sys::send(session.data, &self.buffer, NO_BULK) {
+                Ok(n) => {
+                    self.buffer.drain(..n);
+                }
+                Err(e) if e.kind() == ErrorKind::WouldBlock => return false,
+                Err(_) => {
+                    // The reading side finds the cause.
+                    self.buffer.clear();
+                    return true;
+                }
+            }
+        }
+        true
+    }
+
+    /// Writes the buffer, then `tail`.
+    fn write_out(&mut self, session: &Session, mut tail: UserMemory) -> Cu {
+        let mut sent = 0;
+        let mut unreadable = false;
+        while sent < self.buffer.len() || tail.len > 0 {
+            let head = &self.buffer[sent.min(self.buffer.len())..];
+            match sys::send(session.data, head, tail) {
+                Ok(n) => {
+                    let of_head = n.min(head.len());
+                    sent += of_head;
+                    tail = tail.skip(n - of_head);
+                }
+                Err(e) if e.kind() == ErrorKind::WouldBlock => {
+                    if let Err(code) = wait_writable(session) {
+                        self.buffer.clear();
+                        return Err(code);
+                    }
+                }
+                Err(e) if e.raw_os_error() == Some(libc::EFAULT) && tail.len > 0 => {
+                    // The header has announced these bytes: zeros keep the stream in step.
+                    unreadable = true;
+                    self.buffer.resize(self.buffer.len() + tail.len, 0);
+                    tail = NO_BULK;
+                }
+                Err(e) => {
+                    self.buffer.clear();
+                    session.data_lost(&format!("writing failed ({e})"));
+                    return session.not_ended();
+                }
+            }
+        }
+        self.buffer.clear();
+        if unreadable {
+            Err(CuResult::INVALID_VALUE)
+        } else {
+            Ok(())
+        }
+    }
+}
+
+/// Waits until the socket takes bytes, reading meanwhile: the worker may be unable to take more
+/// before it has got rid of its replies.
+fn wait_writable(session: &Session) -> Cu {
+    loop {
+        session.not_ended()?;
+        let reading = session.inbox.drain(session);
+        // Without the reading role only the writing side is ours to wait for, and not for long:
+        // whoever reads may stop.
+        let (events, limit) = match reading {
+            true => (libc::POLLOUT | libc::POLLIN, Duration::from_millis(50)),
+            false => (libc::POLLOUT, Duration::from_millis(1)),
+        };
+        let ready = sys::poll(session.data, events, limit).unwrap_or(true);
+        if ready && sys::poll(session.data, libc::POLLOUT, Duration::ZERO).unwrap_or(true) {
+            return session.not_ended();
+        }
+    }
+}

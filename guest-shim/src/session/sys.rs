@@ -1,0 +1,277 @@
+//! System calls of the session, each a safe function that retries when interrupted.
+
+use std::io::{Error, ErrorKind, Result};
+use std::os::fd::RawFd;
+use std::time::Duration;
+
+/// A place in memory that belongs to the guest program and may change or vanish at any time: only
+/// the kernel reads or writes it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct UserMemory {
+    /// First byte.
+    pub(crate) at: *mut u8,
+    /// Bytes.
+    pub(crate) len: usize,
+}
+
+// SAFETY: an address is only a number here; whoever passes it to the kernel takes what comes.
+unsafe impl Send for UserMemory {}
+
+impl UserMemory {
+    /// The rest after `n` bytes.
+    pub(crate) fn skip(self, n: usize) -> UserMemory {
+        let n = n.min(self.len);
+        UserMemory {
+            at: self.at.wrapping_add(n),
+            len: self.len - n,
+        }
+    }
+
+    /// The first `n` bytes.
+    pub(crate) fn first(self, n: usize) -> UserMemory {
+        UserMemory {
+            at: self.at,
+            len: self.len.min(n),
+        }
+    }
+}
+
+fn retry(mut call: impl FnMut() -> isize) -> Result<usize> {
+    loop {
+        match call() {
+            n if n >= 0 => return Ok(n as usize),
+            _ => {
+                let e = Error::last_os_error();
+                if e.kind() != ErrorKind::Interrupted {
+                    return Err(e);
+                }
+            }
+        }
+    }
+}
+
+fn iovec(bytes: &[u8]) -> libc::iovec {
+    libc::iovec {
+        iov_base: bytes.as_ptr() as *mut libc::c_void,
+        iov_len: bytes.len(),
+    }
+}
+
+fn user_iovec(memory: UserMemory) -> libc::iovec {
+    libc::iovec {
+        iov_base: memory.at.cast(),
+        iov_len: memory.len,
+    }
+}
+
+fn message(parts: &mut [libc::iovec]) -> libc::msghdr {
+    // SAFETY: all-zero is a valid msghdr: no name, no parts, no control data.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    message.msg_iov = parts.as_mut_ptr();
+    message.msg_iovlen = parts.len();
+    message
+}
+
+/// Sends what the socket takes now: `head`, then `tail`. Never blocks, never raises SIGPIPE.
+pub(crate) fn send(fd: RawFd, head: &[u8], tail: UserMemory) -> Result<usize> {
+    let mut parts = [iovec(head), user_iovec(tail)];
+    let message = message(&mut parts);
+    // SAFETY: the parts describe a live slice and memory that the kernel checks itself.
+    retry(|| unsafe { libc::sendmsg(fd, &message, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) })
+}
+
+/// Receives into `user`, then `rest`; 0 means end of stream.
+pub(crate) fn receive(fd: RawFd, user: UserMemory, rest: &mut [u8], wait: bool) -> Result<usize> {
+    let flags = if wait { 0 } else { libc::MSG_DONTWAIT };
+    if user.len == 0 {
+        // SAFETY: `rest` is a live slice that we may write.
+        return retry(|| unsafe { libc::recv(fd, rest.as_mut_ptr().cast(), rest.len(), flags) });
+    }
+    let mut parts = [user_iovec(user), iovec(rest)];
+    let mut message = message(&mut parts);
+    // SAFETY: the parts describe memory that the kernel checks itself and a slice that we may write.
+    retry(|| unsafe { libc::recvmsg(fd, &mut message, flags) })
+}
+
+/// Waits until one of `events` holds; false when the time is over.
+pub(crate) fn poll(fd: RawFd, events: libc::c_short, timeout: Duration) -> Result<bool> {
+    let mut entry = libc::pollfd {
+        fd,
+        events,
+        revents: 0,
+    };
+    let ms = timeout.as_millis().min(i32::MAX as u128) as i32;
+    // SAFETY: one entry, live for the call.
+    retry(|| unsafe { libc::poll(&mut entry, 1, ms) } as isize).map(|n| n > 0)
+}
+
+/// Ends both directions, waking whoever is blocked on the socket.
+pub(crate) fn shutdown(fd: RawFd) {
+    // SAFETY: takes a number; a bad one is an error that does not matter here.
+    unsafe { libc::shutdown(fd, libc::SHUT_RDWR) };
+}
+
+/// Closes a descriptor. Safe in the child of a fork (async-signal-safe).
+pub(crate) fn close(fd: RawFd) {
+    // SAFETY: closing is the owner's decision; the callers own what they close.
+    unsafe { libc::close(fd) };
+}
+
+/// Writes all bytes to a descriptor of the guest program, as far as it takes them.
+pub(crate) fn write_fd(fd: RawFd, mut bytes: &[u8]) {
+    while !bytes.is_empty() {
+        // SAFETY: a live slice.
+        match retry(|| unsafe { libc::write(fd, bytes.as_ptr().cast(), bytes.len()) }) {
+            Ok(n) if n > 0 => bytes = &bytes[n..],
+            Err(e) if e.kind() == ErrorKind::WouldBlock => {
+                if poll(fd, libc::POLLOUT, Duration::from_secs(1)).is_err() {
+                    return;
+                }
+            }
+            _ => return,
+        }
+    }
+}
+
+/// A stream socket, close-on-exec.
+pub(crate) fn socket(family: i32) -> Result<RawFd> {
+    // SAFETY: plain numbers.
+    retry(|| unsafe { libc::socket(family, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0) } as isize)
+        .map(|fd| fd as RawFd)
+}
+
+/// Bounds how long a blocking connect, send or receive may take; zero: no bound.
+pub(crate) fn set_timeouts(fd: RawFd, limit: Duration) -> Result<()> {
+    let value = libc::timeval {
+        tv_sec: limit.as_secs() as libc::time_t,
+        tv_usec: limit.subsec_micros() as libc::suseconds_t,
+    };
+    for option in [libc::SO_RCVTIMEO, libc::SO_SNDTIMEO] {
+        // SAFETY: the option takes a timeval, live for the call.
+        let rc = unsafe {
+            libc::setsockopt(
+                fd,
+                libc::SOL_SOCKET,
+                option,
+                (&raw const value).cast(),
+                size_of::<libc::timeval>() as libc::socklen_t,
+            )
+        };
+        if rc != 0 {
+            return Err(Error::last_os_error());
+        }
+    }
+    Ok(())
+}
+
+/// Connects to a Unix socket's path.
+pub(crate) fn connect_unix(fd: RawFd, path: &[u8]) -> Result<()> {
+    // SAFETY: all-zero is a valid sockaddr_un.
+    let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
+    address.sun_family = libc::AF_UNIX as libc::sa_family_t;
+    if path.len() >= address.sun_path.len() {
+        return Err(Error::new(
+            ErrorKind::InvalidInput,
+            "the path is too long for a Unix socket",
+        ));
+    }
+    for (to, from) in address.sun_path.iter_mut().zip(path) {
+        *to = *from as libc::c_char;
+    }
+    connect(fd, &address)
+}
+
+/// Connects to a vsock port.
+pub(crate) fn connect_vsock(fd: RawFd, cid: u32, port: u32) -> Result<()> {
+    // SAFETY: all-zero is a valid sockaddr_vm.
+    let mut address: libc::sockaddr_vm = unsafe { std::mem::zeroed() };
+    address.svm_family = libc::AF_VSOCK as libc::sa_family_t;
+    address.svm_cid = cid;
+    address.svm_port = port;
+    connect(fd, &address)
+}
+
+fn connect<T>(fd: RawFd, address: &T) -> Result<()> {
+    // SAFETY: `T` is a sockaddr structure of the socket's family, live for the call.
+    retry(|| unsafe {
+        libc::connect(
+            fd,
+            (&raw const *address).cast(),
+            size_of::<T>() as libc::socklen_t,
+        ) as isize
+    })
+    .map(|_| ())
+}
+
+/// A one-shot timer as a descriptor. Setting it wakes nobody; its expiry wakes the pump. (The
+/// timeout of a poll would be late by the thread's timer slack, 50 µs by default.)
+pub(crate) fn timer() -> Result<RawFd> {
+    let flags = libc::TFD_CLOEXEC | libc::TFD_NONBLOCK;
+    // SAFETY: plain numbers.
+    retry(|| unsafe { libc::timerfd_create(libc::CLOCK_MONOTONIC, flags) } as isize)
+        .map(|fd| fd as RawFd)
+}
+
+/// Sets the timer; zero stops it.
+pub(crate) fn set_timer(fd: RawFd, after: Duration) {
+    let zero = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    let value = libc::timespec {
+        tv_sec: after.as_secs() as libc::time_t,
+        tv_nsec: after.subsec_nanos() as libc::c_long,
+    };
+    let spec = libc::itimerspec {
+        it_interval: zero,
+        it_value: value,
+    };
+    // SAFETY: a live itimerspec. It cannot fail: the descriptor is a timer, the times are in range.
+    unsafe { libc::timerfd_settime(fd, 0, &spec, std::ptr::null_mut()) };
+}
+
+/// Takes the expiry off a timer that fired.
+pub(crate) fn clear_timer(fd: RawFd) {
+    let mut count = [0_u8; 8];
+    // SAFETY: eight bytes, as a timer gives. Nothing to take is no error here.
+    unsafe { libc::read(fd, count.as_mut_ptr().cast(), count.len()) };
+}
+
+/// An epoll set.
+pub(crate) fn epoll() -> Result<RawFd> {
+    // SAFETY: plain numbers.
+    retry(|| unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) } as isize).map(|fd| fd as RawFd)
+}
+
+/// Adds (or changes) what the set waits for on `fd`; `token` comes back with the event.
+pub(crate) fn epoll_set(epoll: RawFd, add: bool, fd: RawFd, events: i32, token: u64) -> Result<()> {
+    let mut event = libc::epoll_event {
+        events: events as u32,
+        u64: token,
+    };
+    let op = if add {
+        libc::EPOLL_CTL_ADD
+    } else {
+        libc::EPOLL_CTL_MOD
+    };
+    // SAFETY: one event, live for the call.
+    retry(|| unsafe { libc::epoll_ctl(epoll, op, fd, &mut event) } as isize).map(|_| ())
+}
+
+/// Waits for events without limit and returns their tokens.
+pub(crate) fn epoll_wait(epoll: RawFd) -> Result<impl Iterator<Item = u64>> {
+    let mut events = [libc::epoll_event { events: 0, u64: 0 }; 4];
+    // SAFETY: four events, live for the call.
+    let n = retry(|| unsafe { libc::epoll_wait(epoll, events.as_mut_ptr(), 4, -1) } as isize)?;
+    Ok(events.into_iter().take(n).map(|e| e.u64))
+}
+
+/// Keeps the guest program's signal handlers off the calling thread.
+pub(crate) fn block_signals() {
+    // SAFETY: a set on the stack, filled before use.
+    unsafe {
+        let mut all: libc::sigset_t = std::mem::zeroed();
+        libc::sigfillset(&mut all);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &all, std::ptr::null_mut());
+    }
+}

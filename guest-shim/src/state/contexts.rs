@@ -1,0 +1,267 @@
+//! Contexts, the per-thread stack of current ones, and primary contexts.
+
+use std::cell::RefCell;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use vgpu_proto::call::req;
+use vgpu_proto::cuda::{Ctx, CuResult, Event, Stream};
+
+use super::Shim;
+use super::handles::Handles;
+use crate::{Cu, lock};
+
+/// One context.
+#[derive(Debug)]
+pub(crate) struct Context {
+    /// The worker's handle, which is also the program's.
+    pub(crate) handle: Ctx,
+    /// Ordinal of its device.
+    pub(crate) device: i32,
+    /// Primary contexts are not destroyed by cuCtxDestroy.
+    pub(crate) primary: bool,
+    /// Unique in the process (`cuCtxGetId`).
+    pub(crate) id: u64,
+    /// `cuCtxGetFlags`.
+    pub(crate) flags: AtomicU32,
+    /// `cuCtxGetCacheConfig`.
+    pub(crate) cache_config: AtomicU32,
+    /// See [`AfterCopies`].
+    pub(crate) copies: AfterCopies,
+}
+
+/// Orders non-blocking streams behind synchronous copies to the device.
+///
+/// When `cuMemcpyHtoD` returns, CUDA's documents promise that work launched afterwards, on any
+/// stream, sees the data; here the copy is still on its way, in order only with the NULL stream. So
+/// an event is recorded behind it, and a non-blocking stream waits for that before its next work.
+#[derive(Debug, Default)]
+pub(crate) struct AfterCopies {
+    /// Synchronous copies so far.
+    epoch: AtomicU64,
+    /// The event, once there is a non-blocking stream; 0 before.
+    event: AtomicU64,
+    /// Held while the event is made, so that there is one.
+    making: Mutex<()>,
+    /// A non-blocking stream exists or existed.
+    needed: AtomicBool,
+}
+
+/// All live contexts.
+#[derive(Debug)]
+pub(crate) struct Contexts {
+    live: Handles<Context>,
+    primary: Vec<Mutex<Primary>>,
+    next_id: AtomicU64,
+}
+
+/// A device's primary context.
+#[derive(Debug, Default)]
+pub(crate) struct Primary {
+    /// While retained.
+    pub(crate) context: Option<Arc<Context>>,
+    /// How often.
+    pub(crate) references: u32,
+    /// `cuDevicePrimaryCtxSetFlags`.
+    pub(crate) flags: u32,
+}
+
+thread_local! {
+    static STACK: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Works on the calling thread's stack of contexts; a thread that is being torn down has none.
+fn with_stack<T>(f: impl FnOnce(&mut Vec<u64>) -> T) -> Cu<T> {
+    STACK
+        .try_with(|stack| f(&mut stack.borrow_mut()))
+        .map_err(|_| CuResult::DEINITIALIZED)
+}
+
+/// The handle on top of the calling thread's stack, 0 if there is none.
+pub(crate) fn top() -> Cu<u64> {
+    with_stack(|stack| stack.last().copied().unwrap_or(0))
+}
+
+/// Pushes a live context.
+///
+/// # Errors
+/// CUDA_ERROR_DEINITIALIZED while the thread is torn down.
+pub(crate) fn push(ctx: u64) -> Cu {
+    with_stack(|stack| stack.push(ctx))
+}
+
+/// Pops the top.
+///
+/// # Errors
+/// CUDA_ERROR_INVALID_CONTEXT if there is none.
+pub(crate) fn pop() -> Cu<u64> {
+    with_stack(Vec::pop)?.ok_or(CuResult::INVALID_CONTEXT)
+}
+
+/// Replaces the top; 0 pops it.
+///
+/// # Errors
+/// CUDA_ERROR_DEINITIALIZED while the thread is torn down.
+pub(crate) fn replace(ctx: u64) -> Cu {
+    with_stack(|stack| {
+        stack.pop();
+        if ctx != 0 {
+            stack.push(ctx);
+        }
+    })
+}
+
+impl Contexts {
+    /// None, on `devices` devices.
+    pub(crate) fn new(devices: usize) -> Contexts {
+        Contexts {
+            live: Handles::new(),
+            primary: (0..devices).map(|_| Mutex::default()).collect(),
+            next_id: AtomicU64::new(1),
+        }
+    }
+
+    /// The calling thread's current context.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_CONTEXT if there is none, CUDA_ERROR_CONTEXT_IS_DESTROYED.
+    #[inline]
+    pub(crate) fn current(&self) -> Cu<Arc<Context>> {
+        match top()? {
+            0 => Err(CuResult::INVALID_CONTEXT),
+            ctx => self
+                .live
+                .get(ctx)
+                .map_err(|_| CuResult::CONTEXT_IS_DESTROYED),
+        }
+    }
+
+    /// A context that the program names; 0 means the current one.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_CONTEXT.
+    pub(crate) fn named(&self, ctx: u64) -> Cu<Arc<Context>> {
+        match ctx {
+            0 => self.current(),
+            ctx => self.live.get(ctx).map_err(|_| CuResult::INVALID_CONTEXT),
+        }
+    }
+
+    /// Adds what the worker made.
+    ///
+    /// # Errors
+    /// As [`Handles::insert`].
+    pub(crate) fn add(
+        &self,
+        handle: Ctx,
+        device: i32,
+        flags: u32,
+        primary: bool,
+    ) -> Cu<Arc<Context>> {
+        let context = Arc::new(Context {
+            handle,
+            device,
+            primary,
+            id: self.next_id.fetch_add(1, Ordering::Relaxed),
+            flags: AtomicU32::new(flags),
+            cache_config: AtomicU32::new(0),
+            copies: AfterCopies::default(),
+        });
+        self.live.insert(handle.0, context.clone())?;
+        Ok(context)
+    }
+
+    /// Forgets a destroyed context. It stays on the stacks of threads, where it is found destroyed.
+    pub(crate) fn remove(&self, ctx: u64) {
+        // A context that is not there needs no removing.
+        let _ = self.live.remove(ctx);
+    }
+
+    /// The primary context of a device, locked.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_DEVICE.
+    pub(crate) fn primary(&self, device: i32) -> Cu<MutexGuard<'_, Primary>> {
+        let slot = usize::try_from(device)
+            .ok()
+            .and_then(|n| self.primary.get(n));
+        slot.map(lock).ok_or(CuResult::INVALID_DEVICE)
+    }
+}
+
+impl AfterCopies {
+    /// A synchronous copy on the NULL stream has been sent.
+    ///
+    /// # Errors
+    /// Why the session is over.
+    pub(crate) fn copied(&self, shim: &Shim, ctx: Ctx) -> Cu {
+        // Counted before the look at `needed`, which `need` sets before its look at the count:
+        // one of the two sees the other. Counted again after the mark, so that a stream that saw
+        // the first count without a mark looks again.
+        self.epoch.fetch_add(1, Ordering::SeqCst);
+        if self.needed.load(Ordering::SeqCst) {
+            self.mark(shim, ctx)?;
+            self.epoch.fetch_add(1, Ordering::SeqCst);
+        }
+        Ok(())
+    }
+
+    /// A non-blocking stream has been created.
+    ///
+    /// # Errors
+    /// Why the session is over.
+    pub(crate) fn need(&self, shim: &Shim, ctx: Ctx) -> Cu {
+        if !self.needed.swap(true, Ordering::SeqCst) && self.epoch.load(Ordering::SeqCst) > 0 {
+            // Covers the copies made before anybody could have waited for them.
+            self.mark(shim, ctx)?;
+            self.epoch.fetch_add(1, Ordering::SeqCst);
+        }
+        Ok(())
+    }
+
+    /// Has a non-blocking stream wait for copies since `seen`, which it moves on.
+    ///
+    /// # Errors
+    /// Why the session is over.
+    #[inline]
+    pub(crate) fn order(&self, shim: &Shim, ctx: Ctx, stream: Stream, seen: &AtomicU64) -> Cu {
+        let epoch = self.epoch.load(Ordering::Acquire);
+        if epoch == seen.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let event = Event(self.event.load(Ordering::Acquire));
+        if event.0 != 0 {
+            shim.session.post(&req::StreamWaitEvent {
+                ctx,
+                stream,
+                event,
+                flags: 0,
+            })?;
+        }
+        seen.store(epoch, Ordering::Release);
+        Ok(())
+    }
+
+    fn mark(&self, shim: &Shim, ctx: Ctx) -> Cu {
+        const DISABLE_TIMING: u32 = 2;
+        let _one = lock(&self.making);
+        let mut event = self.event.load(Ordering::Acquire);
+        if event == 0 {
+            event = shim.mint();
+            let create = req::EventCreate {
+                ctx,
+                event: Event(event),
+                flags: DISABLE_TIMING,
+            };
+            shim.session.post(&create)?;
+            self.event.store(event, Ordering::Release);
+        }
+        let event = Event(event);
+        shim.session.post(&req::EventRecord {
+            ctx,
+            event,
+            stream: Stream::NULL,
+            flags: 0,
+        })
+    }
+}

@@ -1,0 +1,226 @@
+//! The devices that the program sees, and everything immutable about them.
+
+use vgpu_proto::cuda::{CuResult, OFFERED_CUDA_VERSION};
+use vgpu_proto::handshake::{DeviceInfo, Welcome};
+
+use crate::Cu;
+
+/// `CUdevice_attribute` numbers that the library itself needs.
+pub(crate) mod attribute {
+    pub(crate) const MAX_THREADS_PER_BLOCK: u32 = 1;
+    pub(crate) const MAX_BLOCK_DIM_X: u32 = 2;
+    pub(crate) const MAX_GRID_DIM_X: u32 = 5;
+    pub(crate) const MAX_SHARED_MEMORY_PER_BLOCK: u32 = 8;
+    pub(crate) const TOTAL_CONSTANT_MEMORY: u32 = 9;
+    pub(crate) const WARP_SIZE: u32 = 10;
+    pub(crate) const MAX_PITCH: u32 = 11;
+    pub(crate) const MAX_REGISTERS_PER_BLOCK: u32 = 12;
+    pub(crate) const CLOCK_RATE: u32 = 13;
+    pub(crate) const TEXTURE_ALIGNMENT: u32 = 14;
+    pub(crate) const MULTIPROCESSOR_COUNT: u32 = 16;
+    pub(crate) const MAX_THREADS_PER_MULTIPROCESSOR: u32 = 39;
+    pub(crate) const COMPUTE_CAPABILITY_MAJOR: u32 = 75;
+    pub(crate) const COMPUTE_CAPABILITY_MINOR: u32 = 76;
+}
+
+/// One device.
+#[derive(Debug)]
+pub(crate) struct Device {
+    /// The worker's number of it.
+    pub(crate) wire: u32,
+    /// The answers.
+    pub(crate) info: DeviceInfo,
+    /// Most threads of a block.
+    pub(crate) max_threads: u32,
+    /// Largest block in each direction.
+    pub(crate) max_block: [u32; 3],
+    /// Largest grid in each direction.
+    pub(crate) max_grid: [u32; 3],
+}
+
+/// All of them, in the program's order.
+#[derive(Debug)]
+pub(crate) struct Devices {
+    list: Vec<Device>,
+    /// What cuDriverGetVersion answers.
+    pub(crate) cuda_version: u32,
+}
+
+impl Device {
+    fn new(wire: u32, info: DeviceInfo) -> Device {
+        let get = |id: u32, otherwise: u32| {
+            info.attributes
+                .iter()
+                .find(|(a, _)| *a == id)
+                .map_or(otherwise, |(_, value)| (*value).max(0) as u32)
+        };
+        // Where the host did not say, the smallest limit that every device since Kepler has.
+        let block = attribute::MAX_BLOCK_DIM_X;
+        let grid = attribute::MAX_GRID_DIM_X;
+        Device {
+            wire,
+            max_threads: get(attribute::MAX_THREADS_PER_BLOCK, 1024),
+            max_block: [get(block, 1024), get(block + 1, 1024), get(block + 2, 64)],
+            max_grid: [
+                get(grid, i32::MAX as u32),
+                get(grid + 1, 65_535),
+                get(grid + 2, 65_535),
+            ],
+            info,
+        }
+    }
+
+    /// `cuDeviceGetAttribute`.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_VALUE for an attribute that the host did not answer.
+    pub(crate) fn attribute(&self, id: u32) -> Cu<i32> {
+        let found = self.info.attributes.iter().find(|(a, _)| *a == id);
+        found
+            .map(|(_, value)| *value)
+            .ok_or(CuResult::INVALID_VALUE)
+    }
+}
+
+impl Devices {
+    /// The devices of the welcome that `CUDA_VISIBLE_DEVICES` leaves.
+    pub(crate) fn new(welcome: &Welcome, visible: Option<&str>) -> Devices {
+        let all = &welcome.devices;
+        let list = chosen(all, visible)
+            .into_iter()
+            .map(|n| Device::new(n as u32, all[n].clone()))
+            .collect();
+        Devices {
+            list,
+            cuda_version: welcome.cuda_version.min(OFFERED_CUDA_VERSION),
+        }
+    }
+
+    /// How many.
+    pub(crate) fn count(&self) -> usize {
+        self.list.len()
+    }
+
+    /// The device of an ordinal (a `CUdevice`).
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_DEVICE.
+    pub(crate) fn get(&self, ordinal: i32) -> Cu<&Device> {
+        usize::try_from(ordinal)
+            .ok()
+            .and_then(|n| self.list.get(n))
+            .ok_or(CuResult::INVALID_DEVICE)
+    }
+
+    /// `cuDeviceGetByPCIBusId`.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_VALUE if it is no such text, CUDA_ERROR_INVALID_DEVICE if none has it.
+    pub(crate) fn by_pci(&self, text: &str) -> Cu<i32> {
+        let wanted = pci(text).ok_or(CuResult::INVALID_VALUE)?;
+        self.list
+            .iter()
+            .position(|d| pci(&d.info.pci_bus_id) == Some(wanted))
+            .map(|n| n as i32)
+            .ok_or(CuResult::INVALID_DEVICE)
+    }
+}
+
+/// Positions in order of appearance; as the driver reads it: numbers or beginnings of UUIDs, up to
+/// the first that is neither or is repeated.
+fn chosen(all: &[DeviceInfo], visible: Option<&str>) -> Vec<usize> {
+    let Some(text) = visible else {
+        return (0..all.len()).collect();
+    };
+    let mut list = Vec::new();
+    for item in text.split(',').map(str::trim) {
+        let found = match item.parse::<usize>() {
+            Ok(n) if n < all.len() => Some(n),
+            Ok(_) => None,
+            Err(_) => by_uuid(all, item),
+        };
+        match found {
+            Some(n) if list.contains(&n) => return Vec::new(),
+            Some(n) => list.push(n),
+            None => break,
+        }
+    }
+    list
+}
+
+fn by_uuid(all: &[DeviceInfo], text: &str) -> Option<usize> {
+    let wanted = text
+        .strip_prefix("GPU-")
+        .or_else(|| text.strip_prefix("MIG-"))?;
+    let mut matching = all.iter().enumerate().filter(|(_, d)| {
+        !wanted.is_empty() && uuid_text(&d.uuid).starts_with(&wanted.to_ascii_lowercase())
+    });
+    let first = matching.next()?.0;
+    // An ambiguous beginning names none.
+    matching.next().is_none().then_some(first)
+}
+
+fn uuid_text(uuid: &[u8; 16]) -> String {
+    let mut text = String::with_capacity(36);
+    for (i, byte) in uuid.iter().enumerate() {
+        if matches!(i, 4 | 6 | 8 | 10) {
+            text.push('-');
+        }
+        text.push_str(&format!("{byte:02x}"));
+    }
+    text
+}
+
+/// (domain, bus, device, function) of `[domain:]bus:device[.function]`, hexadecimal.
+fn pci(text: &str) -> Option<(u32, u32, u32, u32)> {
+    let hex = |s: &str| u32::from_str_radix(s, 16).ok();
+    let (address, function) = match text.split_once('.') {
+        Some((address, function)) => (address, hex(function)?),
+        None => (text, 0),
+    };
+    let parts: Vec<&str> = address.split(':').collect();
+    match parts[..] {
+        [domain, bus, device] => Some((hex(domain)?, hex(bus)?, hex(device)?, function)),
+        [bus, device] => Some((0, hex(bus)?, hex(device)?, function)),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn device(first: u8) -> DeviceInfo {
+        DeviceInfo {
+            name: "soft".into(),
+            uuid: [first; 16],
+            total_memory: 1,
+            pci_bus_id: format!("0000:{first:02x}:00.0"),
+            attributes: vec![(1, 512)],
+            stream_priorities: (0, -5),
+        }
+    }
+
+    #[test]
+    fn visible_devices() {
+        let all = [device(0xaa), device(0xab), device(0xcc)];
+        let pick = |text| chosen(&all, Some(text));
+        assert_eq!(chosen(&all, None), [0, 1, 2]);
+        assert_eq!(pick("2,0"), [2, 0]);
+        assert_eq!(pick("1,7,0"), [1]);
+        assert_eq!(pick(""), [0_usize; 0]);
+        assert_eq!(pick("-1"), [0_usize; 0]);
+        assert_eq!(pick("0,0"), [0_usize; 0]);
+        assert_eq!(pick("GPU-cc"), [2]);
+        assert_eq!(pick("GPU-ABABABAB-abab"), [1]);
+        assert_eq!(pick("GPU-a"), [0_usize; 0], "ambiguous");
+    }
+
+    #[test]
+    fn pci_forms() {
+        assert_eq!(pci("0000:0A:00.0"), Some((0, 10, 0, 0)));
+        assert_eq!(pci("0a:00"), Some((0, 10, 0, 0)));
+        assert_eq!(pci("0a"), None);
+        assert_eq!(pci("x:y:z.w"), None);
+    }
+}

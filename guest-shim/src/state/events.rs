@@ -1,0 +1,78 @@
+//! Events: minted here; what is known about their last record saves round trips.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use vgpu_proto::cuda::{Ctx, Event};
+
+/// `CU_EVENT_DISABLE_TIMING`.
+pub(crate) const DISABLE_TIMING: u32 = 2;
+/// `CU_EVENT_INTERPROCESS`.
+pub(crate) const INTERPROCESS: u32 = 4;
+
+/// One event.
+#[derive(Debug)]
+pub(crate) struct EventInfo {
+    /// Its handle.
+    pub(crate) handle: Event,
+    /// Its context.
+    pub(crate) ctx: Ctx,
+    /// `CUevent_flags`.
+    pub(crate) flags: u32,
+    recorded: AtomicU64,
+    completed: AtomicU64,
+}
+
+impl EventInfo {
+    /// Not recorded.
+    pub(crate) fn new(handle: Event, ctx: Ctx, flags: u32) -> EventInfo {
+        EventInfo {
+            handle,
+            ctx,
+            flags,
+            recorded: AtomicU64::new(0),
+            completed: AtomicU64::new(0),
+        }
+    }
+
+    /// It is about to be recorded again.
+    pub(crate) fn record(&self) {
+        self.recorded.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// The number of its last record; 0: never.
+    pub(crate) fn last_record(&self) -> u64 {
+        self.recorded.load(Ordering::Acquire)
+    }
+
+    /// The host said that record number `record` completed.
+    pub(crate) fn complete(&self, record: u64) {
+        self.completed.fetch_max(record, Ordering::AcqRel);
+    }
+
+    /// Nothing that was recorded is still running.
+    pub(crate) fn is_complete(&self) -> bool {
+        self.completed.load(Ordering::Acquire) >= self.last_record()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_new_record_is_not_complete() {
+        let event = EventInfo::new(Event(1), Ctx(1), 0);
+        assert!(event.is_complete(), "never recorded");
+        event.record();
+        assert!(!event.is_complete());
+        let asked = event.last_record();
+        event.record();
+        event.complete(asked);
+        assert!(
+            !event.is_complete(),
+            "the answer was about the record before"
+        );
+        event.complete(event.last_record());
+        assert!(event.is_complete());
+    }
+}

@@ -1,0 +1,104 @@
+//! Tables of live handles of one kind.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+use std::sync::{Arc, PoisonError, RwLock};
+
+use vgpu_proto::cuda::CuResult;
+use vgpu_proto::limits::MAX_OBJECTS;
+
+use crate::Cu;
+
+/// Handles are small counters with a tag in the high bits: one multiplication spreads them.
+#[derive(Debug, Default, Clone, Copy)]
+pub(crate) struct HandleHasher(u64);
+
+impl Hasher for HandleHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.write_u64(u64::from(*byte));
+        }
+    }
+
+    fn write_u64(&mut self, n: u64) {
+        // Fibonacci hashing; the rotation brings the well-mixed high bits down to where the table
+        // takes its index from.
+        self.0 = (self.0 ^ n)
+            .wrapping_mul(0x9e37_79b9_7f4a_7c15)
+            .rotate_left(32);
+    }
+}
+
+type Map<T> = HashMap<u64, Arc<T>, BuildHasherDefault<HandleHasher>>;
+
+/// handle → what it is. Handles are never reused, so a stale one is not found.
+#[derive(Debug)]
+pub(crate) struct Handles<T> {
+    map: RwLock<Map<T>>,
+}
+
+impl<T> Handles<T> {
+    /// Empty.
+    pub(crate) fn new() -> Handles<T> {
+        Handles {
+            map: RwLock::default(),
+        }
+    }
+
+    /// The object.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_HANDLE if there is none.
+    #[inline]
+    pub(crate) fn get(&self, handle: u64) -> Cu<Arc<T>> {
+        let map = self.map.read().unwrap_or_else(PoisonError::into_inner);
+        map.get(&handle).cloned().ok_or(CuResult::INVALID_HANDLE)
+    }
+
+    /// Adds an object.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_OUT_OF_MEMORY when the session holds as many as it may.
+    pub(crate) fn insert(&self, handle: u64, object: Arc<T>) -> Cu {
+        let mut map = self.map.write().unwrap_or_else(PoisonError::into_inner);
+        if map.len() >= MAX_OBJECTS {
+            return Err(CuResult::OUT_OF_MEMORY);
+        }
+        map.insert(handle, object);
+        Ok(())
+    }
+
+    /// Takes an object out.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_HANDLE if there is none.
+    pub(crate) fn remove(&self, handle: u64) -> Cu<Arc<T>> {
+        let mut map = self.map.write().unwrap_or_else(PoisonError::into_inner);
+        map.remove(&handle).ok_or(CuResult::INVALID_HANDLE)
+    }
+
+    /// Keeps those of which `keep` is true.
+    pub(crate) fn retain(&self, mut keep: impl FnMut(&T) -> bool) {
+        let mut map = self.map.write().unwrap_or_else(PoisonError::into_inner);
+        map.retain(|_, object| keep(object));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stale_handles_are_invalid() {
+        let handles = Handles::new();
+        handles.insert(7, Arc::new("x")).expect("there is room");
+        assert_eq!(handles.get(7).as_deref(), Ok(&"x"));
+        assert!(handles.remove(7).is_ok());
+        assert_eq!(handles.get(7), Err(CuResult::INVALID_HANDLE));
+        assert_eq!(handles.remove(7), Err(CuResult::INVALID_HANDLE));
+    }
+}

@@ -1,0 +1,261 @@
+//! Live device memory: what an address means, checked before it is sent.
+
+use std::collections::BTreeMap;
+use std::sync::{PoisonError, RwLock, RwLockWriteGuard};
+
+use vgpu_proto::call::req;
+use vgpu_proto::cuda::{Ctx, CuResult, DevPtr};
+
+use super::Shim;
+use super::reserve::Reservations;
+use crate::Cu;
+
+/// Blocks that may collide before an allocation gives up.
+const MAX_COLLISIONS: usize = 64;
+
+/// One range of device memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Range {
+    /// First address.
+    pub(crate) base: u64,
+    /// Bytes.
+    pub(crate) size: u64,
+    /// Its context.
+    pub(crate) ctx: u64,
+    /// Ordinal of its device.
+    pub(crate) device: i32,
+    /// Unique in the process (`CU_POINTER_ATTRIBUTE_BUFFER_ID`).
+    pub(crate) id: u64,
+    /// The module whose global it is; 0 for allocated memory.
+    pub(crate) module: u64,
+}
+
+#[derive(Debug, Default)]
+struct Map {
+    ranges: BTreeMap<u64, Range>,
+    reserved: Reservations,
+    next_id: u64,
+}
+
+/// All ranges of the session.
+#[derive(Debug, Default)]
+pub(crate) struct DeviceMemory {
+    map: RwLock<Map>,
+}
+
+impl DeviceMemory {
+    fn write(&self) -> RwLockWriteGuard<'_, Map> {
+        self.map.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The range that holds `address`.
+    pub(crate) fn find(&self, address: u64) -> Option<Range> {
+        let map = self.map.read().unwrap_or_else(PoisonError::into_inner);
+        map.find(address)
+    }
+
+    /// Ok if all of `[address, address + len)` is live device memory.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_VALUE.
+    pub(crate) fn check(&self, address: u64, len: u64) -> Cu {
+        let end = address.checked_add(len).ok_or(CuResult::INVALID_VALUE)?;
+        let map = self.map.read().unwrap_or_else(PoisonError::into_inner);
+        let mut at = address;
+        // Usually one step: a range may continue in the next without a gap.
+        loop {
+            let range = map.find(at).ok_or(CuResult::INVALID_VALUE)?;
+            at = range.base + range.size;
+            if at >= end {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Enters a module's global, which the host has placed where it is.
+    pub(crate) fn add_global(&self, ptr: u64, size: u64, ctx: Ctx, device: i32, module: u64) {
+        let mut map = self.write();
+        if size == 0 || map.ranges.contains_key(&ptr) {
+            return;
+        }
+        map.next_id += 1;
+        let id = map.next_id;
+        map.ranges.insert(
+            ptr,
+            Range {
+                base: ptr,
+                size,
+                ctx: ctx.0,
+                device,
+                id,
+                module,
+            },
+        );
+    }
+
+    /// Forgets the globals of an unloaded module.
+    pub(crate) fn remove_module(&self, module: u64) {
+        self.write().remove(|r| r.module == module);
+    }
+
+    /// Forgets the memory of a destroyed context.
+    pub(crate) fn remove_context(&self, ctx: u64) {
+        self.write().remove(|r| r.ctx == ctx);
+    }
+
+    /// Takes an allocation out before it is freed on the host: from then on its address may be
+    /// handed out again.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_VALUE unless `address` is the beginning of an allocation.
+    pub(crate) fn take(&self, address: u64) -> Cu<Range> {
+        let mut map = self.write();
+        match map.ranges.get(&address) {
+            Some(range) if range.module == 0 => {
+                let range = *range;
+                map.ranges.remove(&address);
+                map.reserved.release(range.base, range.size);
+                Ok(range)
+            }
+            _ => Err(CuResult::INVALID_VALUE),
+        }
+    }
+
+    /// Enters what the host allocated; `false` if the program has mapped something there.
+    fn enter(&self, base: u64, size: u64, ctx: Ctx, device: i32) -> bool {
+        let mut map = self.write();
+        if map.overlaps(base, size) || map.reserved.reserve(base, size).is_err() {
+            return false;
+        }
+        map.next_id += 1;
+        let id = map.next_id;
+        map.ranges.insert(
+            base,
+            Range {
+                base,
+                size,
+                ctx: ctx.0,
+                device,
+                id,
+                module: 0,
+            },
+        );
+        true
+    }
+}
+
+impl Map {
+    fn find(&self, address: u64) -> Option<Range> {
+        let (_, range) = self.ranges.range(..=address).next_back()?;
+        (address - range.base < range.size).then_some(*range)
+    }
+
+    fn overlaps(&self, base: u64, size: u64) -> bool {
+        let Some(end) = base.checked_add(size) else {
+            return true;
+        };
+        self.ranges
+            .range(..end)
+            .next_back()
+            .is_some_and(|(_, r)| r.base + r.size > base)
+    }
+
+    fn remove(&mut self, mut gone: impl FnMut(&Range) -> bool) {
+        let Map {
+            ranges, reserved, ..
+        } = self;
+        ranges.retain(|_, range| {
+            let gone = gone(range);
+            if gone && range.module == 0 {
+                reserved.release(range.base, range.size);
+            }
+            !gone
+        });
+    }
+}
+
+/// `cuMemAlloc`: asks the host, and asks again for another place while the program has something
+/// mapped where the host's memory is.
+///
+/// # Errors
+/// The host's; CUDA_ERROR_OUT_OF_MEMORY when no place is free on both sides.
+pub(crate) fn allocate(shim: &Shim, ctx: Ctx, device: i32, size: u64) -> Cu<u64> {
+    if size == 0 {
+        return Err(CuResult::INVALID_VALUE);
+    }
+    let mut collided = None;
+    for _ in 0..MAX_COLLISIONS {
+        let ptr = shim
+            .session
+            .call(&req::MemAlloc {
+                ctx,
+                size,
+                collided,
+            })?
+            .ptr;
+        if shim.memory.enter(ptr.0, size, ctx, device) {
+            return Ok(ptr.0);
+        }
+        collided = Some(ptr);
+    }
+    if let Some(ptr) = collided {
+        // The last block has not been parked by a further request.
+        let _ = shim.session.call(&req::MemFree { ptr });
+    }
+    Err(CuResult::OUT_OF_MEMORY)
+}
+
+/// `cuMemFree`.
+///
+/// # Errors
+/// CUDA_ERROR_INVALID_VALUE unless `address` is the beginning of an allocation; the host's.
+pub(crate) fn free(shim: &Shim, address: u64) -> Cu {
+    if address == 0 {
+        return Ok(());
+    }
+    shim.memory.take(address)?;
+    shim.session.call(&req::MemFree {
+        ptr: DevPtr(address),
+    })?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_checked_to_the_byte() {
+        let memory = DeviceMemory::default();
+        memory.add_global(0x1000, 0x100, Ctx(1), 0, 9);
+        memory.add_global(0x1100, 0x100, Ctx(1), 0, 9);
+        memory.add_global(0x2000, 0x10, Ctx(1), 0, 8);
+        assert_eq!(
+            memory.check(0x1000, 0x200),
+            Ok(()),
+            "two ranges without a gap"
+        );
+        assert_eq!(memory.check(0x10ff, 1), Ok(()));
+        for (at, len) in [
+            (0xfff, 2),
+            (0x1000, 0x201),
+            (0x1200, 1),
+            (u64::MAX, 2),
+            (0x1fff, 1),
+        ] {
+            assert_eq!(
+                memory.check(at, len),
+                Err(CuResult::INVALID_VALUE),
+                "{at:#x} {len:#x}"
+            );
+        }
+        assert_eq!(
+            memory.take(0x1000),
+            Err(CuResult::INVALID_VALUE),
+            "a global is not freed"
+        );
+        memory.remove_module(9);
+        assert_eq!(memory.find(0x1000), None);
+        assert!(memory.find(0x200f).is_some());
+    }
+}

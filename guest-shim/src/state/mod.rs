@@ -1,0 +1,77 @@
+//! What the guest knows without asking the host.
+
+pub(crate) mod contexts;
+pub(crate) mod devices;
+pub(crate) mod events;
+pub(crate) mod handles;
+pub(crate) mod memory;
+pub(crate) mod modules;
+pub(crate) mod pinned;
+pub(crate) mod reserve;
+pub(crate) mod streams;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use vgpu_proto::cuda::GUEST_HANDLES;
+
+use crate::session::Session;
+
+/// Everything there is once cuInit has succeeded.
+#[derive(Debug)]
+pub(crate) struct Shim {
+    /// The connection.
+    pub(crate) session: &'static Session,
+    /// The devices that the program sees.
+    pub(crate) devices: devices::Devices,
+    /// Contexts, and which are primary.
+    pub(crate) contexts: contexts::Contexts,
+    /// Streams.
+    pub(crate) streams: handles::Handles<streams::StreamInfo>,
+    /// Events.
+    pub(crate) events: handles::Handles<events::EventInfo>,
+    /// Modules.
+    pub(crate) modules: handles::Handles<modules::ModuleInfo>,
+    /// Functions of modules.
+    pub(crate) functions: handles::Handles<modules::FunctionInfo>,
+    /// Device memory.
+    pub(crate) memory: memory::DeviceMemory,
+    /// Page-locked host memory.
+    pub(crate) pinned: pinned::Pinned,
+    /// Images that the host is known to have.
+    pub(crate) images: modules::KnownImages,
+    next_handle: AtomicU64,
+}
+
+impl Shim {
+    /// Nothing yet.
+    pub(crate) fn new(session: &'static Session, devices: devices::Devices) -> Shim {
+        Shim {
+            session,
+            contexts: contexts::Contexts::new(devices.count()),
+            devices,
+            streams: handles::Handles::new(),
+            events: handles::Handles::new(),
+            modules: handles::Handles::new(),
+            functions: handles::Handles::new(),
+            memory: memory::DeviceMemory::default(),
+            pinned: pinned::Pinned::default(),
+            images: modules::KnownImages::default(),
+            next_handle: AtomicU64::new(GUEST_HANDLES.start),
+        }
+    }
+
+    /// A handle that was never used before. 2^60 of them last longer than any process.
+    pub(crate) fn mint(&self) -> u64 {
+        self.next_handle.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Forgets everything of a context that has been destroyed.
+    pub(crate) fn purge(&self, ctx: u64) {
+        self.contexts.remove(ctx);
+        self.streams.retain(|s| s.ctx.handle.0 != ctx);
+        self.events.retain(|e| e.ctx.0 != ctx);
+        self.functions.retain(|f| f.ctx.0 != ctx);
+        self.modules.retain(|m| m.ctx.0 != ctx);
+        self.memory.remove_context(ctx);
+    }
+}

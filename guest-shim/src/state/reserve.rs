@@ -1,0 +1,175 @@
+//! Keeping device addresses free of host memory.
+//!
+//! A device address is the same number in guest and host, so the guest must not map anything of its
+//! own there: a program (or its libraries) tells host from device by the address alone. Each range
+//! is therefore reserved as an inaccessible mapping. Allocations may share a page, so pages are
+//! counted.
+
+use std::collections::HashMap;
+use std::ops::Range;
+
+/// Bytes of a page on every machine we run on (x86-64; on others a larger page would only make the
+/// kernel refuse, which is a collision and handled).
+const PAGE: u64 = 4096;
+
+/// Pages that an allocation shares with a neighbour, or could: its first and its last.
+#[derive(Debug, Default)]
+pub(crate) struct Reservations {
+    edges: HashMap<u64, u32>,
+}
+
+/// The range is (partly) in use by the program.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Collision;
+
+impl Reservations {
+    /// Reserves the pages of `[start, start + len)`.
+    ///
+    /// # Errors
+    /// [`Collision`]; nothing is reserved then.
+    pub(crate) fn reserve(&mut self, start: u64, len: u64) -> Result<(), Collision> {
+        let pages = pages(start, len).ok_or(Collision)?;
+        let (first, last) = (pages.start, pages.end - PAGE);
+        let fresh = self.without_shared(pages);
+        if !fresh.is_empty() && !map(&fresh) {
+            return Err(Collision);
+        }
+        *self.edges.entry(first).or_insert(0) += 1;
+        if last != first {
+            *self.edges.entry(last).or_insert(0) += 1;
+        }
+        Ok(())
+    }
+
+    /// Gives back what [`Reservations::reserve`] took for the same range.
+    pub(crate) fn release(&mut self, start: u64, len: u64) {
+        let Some(pages) = pages(start, len) else {
+            return;
+        };
+        let (first, last) = (pages.start, pages.end - PAGE);
+        for edge in if first == last {
+            vec![first]
+        } else {
+            vec![first, last]
+        } {
+            if let Some(count) = self.edges.get_mut(&edge) {
+                *count -= 1;
+                if *count == 0 {
+                    self.edges.remove(&edge);
+                }
+            }
+        }
+        let unused = self.without_shared(pages);
+        if !unused.is_empty() {
+            unmap(&unused);
+        }
+    }
+
+    /// The range without the edge pages that another allocation holds.
+    fn without_shared(&self, pages: Range<u64>) -> Range<u64> {
+        let mut rest = pages;
+        if self.edges.contains_key(&rest.start) {
+            rest.start += PAGE;
+        }
+        if !rest.is_empty() && self.edges.contains_key(&(rest.end - PAGE)) {
+            rest.end -= PAGE;
+        }
+        rest
+    }
+}
+
+/// Whole pages around a range; `None` if it is empty or wraps.
+fn pages(start: u64, len: u64) -> Option<Range<u64>> {
+    let end = start.checked_add(len)?.checked_next_multiple_of(PAGE)?;
+    let start = start & !(PAGE - 1);
+    (start < end).then_some(start..end)
+}
+
+fn map(range: &Range<u64>) -> bool {
+    let wanted = range.start as usize as *mut libc::c_void;
+    let flags =
+        libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
+    let len = (range.end - range.start) as usize;
+    // SAFETY: NOREPLACE: an existing mapping is never touched; the new one is inaccessible.
+    let got = unsafe { libc::mmap(wanted, len, libc::PROT_NONE, flags, -1, 0) };
+    if got == libc::MAP_FAILED {
+        return false;
+    }
+    if got != wanted {
+        // A kernel before 4.17 takes the address as a hint.
+        // SAFETY: the mapping was made just now, by us, and nothing else knows it.
+        unsafe { libc::munmap(got, len) };
+        return false;
+    }
+    true
+}
+
+fn unmap(range: &Range<u64>) {
+    // SAFETY: the pages were reserved by `map`, no other allocation holds them, and nobody can
+    // have a use for inaccessible memory.
+    unsafe {
+        libc::munmap(
+            range.start as usize as *mut libc::c_void,
+            (range.end - range.start) as usize,
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A place where nothing is mapped now.
+    fn free_place(pages: u64) -> u64 {
+        let len = (pages * PAGE) as usize;
+        // SAFETY: a fresh mapping of our own, removed again at once.
+        unsafe {
+            let at = libc::mmap(
+                std::ptr::null_mut(),
+                len,
+                libc::PROT_NONE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+                -1,
+                0,
+            );
+            assert_ne!(at, libc::MAP_FAILED);
+            libc::munmap(at, len);
+            at as u64
+        }
+    }
+
+    #[test]
+    fn neighbours_share_a_page() {
+        let base = free_place(8);
+        let mut r = Reservations::default();
+        assert_eq!(r.reserve(base, 512), Ok(()));
+        assert_eq!(r.reserve(base + 512, 2 * PAGE), Ok(()));
+        r.release(base, 512);
+        // The second allocation still holds the first page.
+        assert!(
+            !map(&(base..base + PAGE)),
+            "the shared page must stay reserved"
+        );
+        r.release(base + 512, 2 * PAGE);
+        assert!(
+            map(&(base..base + 3 * PAGE)),
+            "all pages must be free again"
+        );
+        unmap(&(base..base + 3 * PAGE));
+    }
+
+    #[test]
+    fn a_mapping_of_the_program_collides() {
+        let base = free_place(4);
+        assert!(map(&(base + PAGE..base + 2 * PAGE)));
+        let mut r = Reservations::default();
+        assert_eq!(r.reserve(base, 3 * PAGE), Err(Collision));
+        unmap(&(base + PAGE..base + 2 * PAGE));
+        assert_eq!(
+            r.reserve(base, 3 * PAGE),
+            Ok(()),
+            "a failed attempt leaves nothing behind"
+        );
+        r.release(base, 3 * PAGE);
+    }
+}

@@ -1,0 +1,180 @@
+//! Streams: minted here, created on the host without a round trip.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use vgpu_proto::call::req;
+use vgpu_proto::cuda::{Ctx, CuResult, Stream};
+
+use super::Shim;
+use super::contexts::Context;
+use crate::ffi::DefaultStream;
+use crate::{Cu, process};
+
+/// `CU_STREAM_NON_BLOCKING`.
+pub(crate) const NON_BLOCKING: u32 = 1;
+/// `CU_STREAM_LEGACY`.
+const LEGACY: u64 = 1;
+/// `CU_STREAM_PER_THREAD`.
+const PER_THREAD: u64 = 2;
+
+/// One stream that the program, or a thread's default, created.
+#[derive(Debug)]
+pub(crate) struct StreamInfo {
+    /// Its handle.
+    pub(crate) handle: Stream,
+    /// Its context.
+    pub(crate) ctx: Arc<Context>,
+    /// `cuStreamGetFlags`.
+    pub(crate) flags: u32,
+    /// `cuStreamGetPriority`.
+    pub(crate) priority: i32,
+    /// Synchronous copies that it is ordered behind.
+    pub(crate) seen: AtomicU64,
+}
+
+/// Where a call's work goes.
+#[derive(Debug)]
+pub(crate) struct Target {
+    /// The stream's context.
+    pub(crate) ctx: Arc<Context>,
+    /// The stream on the wire.
+    pub(crate) stream: Stream,
+    /// Absent for the NULL stream.
+    pub(crate) info: Option<Arc<StreamInfo>>,
+}
+
+impl Target {
+    /// The context's handle.
+    pub(crate) fn ctx(&self) -> Ctx {
+        self.ctx.handle
+    }
+
+    /// To be called before work is put into the stream, see
+    /// [`AfterCopies`](super::contexts::AfterCopies).
+    ///
+    /// # Errors
+    /// Why the session is over.
+    #[inline]
+    pub(crate) fn order(&self, shim: &Shim) -> Cu {
+        match &self.info {
+            Some(info) if info.flags & NON_BLOCKING != 0 => {
+                self.ctx
+                    .copies
+                    .order(shim, self.ctx(), self.stream, &info.seen)
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The stream that a handle means in a call.
+///
+/// # Errors
+/// CUDA_ERROR_INVALID_HANDLE; CUDA_ERROR_INVALID_CONTEXT if the handle needs a current context and
+/// there is none.
+#[inline]
+pub(crate) fn resolve(shim: &Shim, handle: u64, mode: DefaultStream) -> Cu<Target> {
+    match (handle, mode) {
+        (LEGACY, _) | (0, DefaultStream::Legacy) => Ok(Target {
+            ctx: shim.contexts.current()?,
+            stream: Stream::NULL,
+            info: None,
+        }),
+        (PER_THREAD, _) | (0, DefaultStream::PerThread) => per_thread(shim),
+        _ => {
+            let info = shim.streams.get(handle)?;
+            Ok(Target {
+                ctx: info.ctx.clone(),
+                stream: info.handle,
+                info: Some(info),
+            })
+        }
+    }
+}
+
+/// Mints and creates a stream.
+///
+/// # Errors
+/// CUDA_ERROR_OUT_OF_MEMORY when there are too many; why the session is over.
+pub(crate) fn create(
+    shim: &Shim,
+    ctx: &Arc<Context>,
+    flags: u32,
+    priority: i32,
+) -> Cu<Arc<StreamInfo>> {
+    let handle = Stream(shim.mint());
+    if flags & NON_BLOCKING != 0 {
+        ctx.copies.need(shim, ctx.handle)?;
+    }
+    let info = Arc::new(StreamInfo {
+        handle,
+        ctx: ctx.clone(),
+        flags,
+        priority,
+        seen: AtomicU64::new(u64::MAX),
+    });
+    shim.streams.insert(handle.0, info.clone())?;
+    shim.session.post(&req::StreamCreate {
+        ctx: ctx.handle,
+        stream: handle,
+        flags,
+        priority,
+    })?;
+    Ok(info)
+}
+
+/// The calling thread's own streams: (context, stream). Destroyed with the thread.
+#[derive(Debug, Default)]
+struct OwnStreams(Vec<(u64, u64)>);
+
+impl Drop for OwnStreams {
+    fn drop(&mut self) {
+        // A thread may end before, after or without the session, and in the child of a fork.
+        let Ok(shim) = process::live() else { return };
+        for (_, stream) in &self.0 {
+            if let Ok(info) = shim.streams.remove(*stream) {
+                let _ = shim.session.post(&req::StreamDestroy {
+                    stream: info.handle,
+                });
+            }
+        }
+    }
+}
+
+thread_local! {
+    static OWN: RefCell<OwnStreams> = const { RefCell::new(OwnStreams(Vec::new())) };
+}
+
+/// The per-thread default stream of the current context: an ordinary stream on the host, which
+/// waits for the NULL stream as CUDA's does.
+fn per_thread(shim: &Shim) -> Cu<Target> {
+    let ctx = shim.contexts.current()?;
+    let known = OWN
+        .try_with(|own| {
+            own.borrow()
+                .0
+                .iter()
+                .find(|(c, _)| *c == ctx.handle.0)
+                .map(|(_, s)| *s)
+        })
+        .map_err(|_| CuResult::DEINITIALIZED)?;
+    if let Some(stream) = known
+        && let Ok(info) = shim.streams.get(stream)
+    {
+        return Ok(Target {
+            ctx,
+            stream: info.handle,
+            info: Some(info),
+        });
+    }
+    let info = create(shim, &ctx, 0, 0)?;
+    OWN.try_with(|own| own.borrow_mut().0.push((ctx.handle.0, info.handle.0)))
+        .map_err(|_| CuResult::DEINITIALIZED)?;
+    Ok(Target {
+        ctx,
+        stream: info.handle,
+        info: Some(info),
+    })
+}
