@@ -308,7 +308,7 @@ fn bfe_s(a: i64, pos: u32, len: u32, width: u32) -> i64 {
     if field >= 64 {
         return v;
     }
-    let low = (1i64 << field) - 1;
+    let low = ((1u64 << field) - 1) as i64;
     (v & low) | (sign & !low)
 }
 

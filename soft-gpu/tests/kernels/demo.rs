@@ -1,0 +1,169 @@
+//! The kernels that demo programs use.
+
+use std::time::{Duration, Instant};
+
+use soft_gpu::exec::contract::Fault;
+
+use crate::harness::{Random, load};
+
+#[test]
+fn null_kernel_runs_at_every_size() {
+    let module = load("demo/null");
+    module.run("null_kernel", 1, 1, &[]);
+    module.run("null_kernel", 1000, 33, &[]);
+    module.run("null_kernel", 1, 1024, &[]);
+    assert_eq!(
+        module
+            .program
+            .kernels()
+            .map(|(name, _)| name)
+            .collect::<Vec<_>>(),
+        ["null_kernel"]
+    );
+}
+
+#[test]
+fn vector_add() {
+    let module = load("demo/vecadd");
+    let n = 10_007;
+    let mut random = Random(1);
+    let a: Vec<f32> = (0..n)
+        .map(|_| f32::from_bits(random.next() as u32 & 0xbfff_ffff))
+        .collect();
+    let b: Vec<f32> = (0..n)
+        .map(|_| f32::from_bits(random.next() as u32 & 0xbfff_ffff))
+        .collect();
+    let (da, db) = (module.gpu.upload(&a), module.gpu.upload(&b));
+    let dc = module.gpu.zeroed::<f32>(n + 100);
+    module.run(
+        "vecadd",
+        (n as u32).div_ceil(256),
+        256,
+        &[&da, &db, &dc, &(n as u32)],
+    );
+    let c = module.gpu.read(dc);
+    for i in 0..n {
+        assert_eq!(c[i].to_bits(), (a[i] + b[i]).to_bits(), "{i}");
+    }
+    assert!(c[n..].iter().all(|&v| v == 0.0), "written past the end");
+}
+
+#[test]
+fn saxpy_in_a_grid_stride_loop() {
+    let module = load("demo/saxpy");
+    let n = 5000;
+    let x: Vec<f32> = (0..n).map(|i| i as f32 * 0.37).collect();
+    let y: Vec<f32> = (0..n).map(|i| 1e6 - i as f32).collect();
+    let (dx, dy) = (module.gpu.upload(&x), module.gpu.upload(&y));
+    module.run("saxpy", 3, 96, &[&2.5f32, &dx, &dy, &(n as u32)]);
+    let got = module.gpu.read(dy);
+    for i in 0..n {
+        // NVRTC contracts to one fused operation.
+        assert_eq!(got[i], 2.5f32.mul_add(x[i], y[i]), "{i}");
+    }
+}
+
+#[test]
+fn tiled_matrix_product() {
+    let module = load("demo/matmul");
+    for n in [1usize, 16, 50] {
+        let a: Vec<f32> = (0..n * n).map(|i| (i % 17) as f32 - 8.0).collect();
+        let b: Vec<f32> = (0..n * n).map(|i| (i % 13) as f32 * 0.5).collect();
+        let (da, db, dc) = (
+            module.gpu.upload(&a),
+            module.gpu.upload(&b),
+            module.gpu.zeroed::<f32>(n * n),
+        );
+        let tiles = n.div_ceil(16) as u32;
+        let launch = module.launch(
+            "matmul",
+            [tiles, tiles, 1],
+            [16, 16, 1],
+            &[&da, &db, &dc, &(n as u32)],
+        );
+        module.try_launch(&launch).unwrap();
+        let c = module.gpu.read(dc);
+        for row in 0..n {
+            for col in 0..n {
+                // Halves of small integers: exact in any order.
+                let want: f32 = (0..n).map(|k| a[row * n + k] * b[k * n + col]).sum();
+                assert_eq!(c[row * n + col], want, "n {n} row {row} col {col}");
+            }
+        }
+    }
+}
+
+#[test]
+fn reduction_by_shuffles_and_atomics() {
+    let module = load("demo/reduce");
+    let n = 20_011u32;
+    let mut random = Random(2);
+    let whole: Vec<u32> = (0..n).map(|_| random.next() as u32).collect();
+    let small: Vec<f32> = whole.iter().map(|v| (v % 64) as f32).collect();
+    let (du, df) = (module.gpu.upload(&whole), module.gpu.upload(&small));
+    for (grid, block) in [(1, 32), (4, 256), (7, 1024)] {
+        let (su, sf) = (module.gpu.upload(&[5u32]), module.gpu.zeroed::<f32>(1));
+        module.run("reduce_u32", grid, block, &[&du, &su, &n]);
+        module.run("reduce_f32", grid, block, &[&df, &sf, &n]);
+        let want = whole.iter().fold(5u32, |sum, &v| sum.wrapping_add(v));
+        assert_eq!(module.gpu.read(su), [want], "{grid} x {block}");
+        // Sums below 2^24 are exact in any order.
+        assert_eq!(
+            module.gpu.read(sf),
+            [small.iter().sum::<f32>()],
+            "{grid} x {block}"
+        );
+    }
+}
+
+#[test]
+fn spin_takes_at_least_its_time() {
+    let module = load("demo/spin");
+    let start = Instant::now();
+    module.run("spin_ns", 2, 32, &[&5_000_000u64]);
+    assert!(
+        start.elapsed() >= Duration::from_millis(5),
+        "{:?}",
+        start.elapsed()
+    );
+}
+
+#[test]
+fn a_flag_from_outside_ends_a_spin() {
+    let module = load("demo/spin");
+    let flag = module.gpu.zeroed::<u32>(1);
+    std::thread::scope(|scope| {
+        let kernel = scope.spawn(|| module.try_run("spin_flag", 1, 64, &[&flag]));
+        wait_for_turns(&module.gpu);
+        assert!(!kernel.is_finished());
+        module
+            .gpu
+            .cell(flag)
+            .store(1, std::sync::atomic::Ordering::SeqCst);
+        kernel.join().unwrap().unwrap();
+    });
+}
+
+#[test]
+fn a_kernel_that_never_ends_is_stopped_by_the_device() {
+    let module = load("demo/spin");
+    std::thread::scope(|scope| {
+        let kernel = scope.spawn(|| module.try_run("hang", 4, 128, &[]));
+        wait_for_turns(&module.gpu);
+        assert!(!kernel.is_finished());
+        module.gpu.stop();
+        assert_eq!(kernel.join().unwrap(), Err(Fault::Stopped));
+    });
+}
+
+/// Returns when a kernel has asked a few times whether it may go on.
+fn wait_for_turns(gpu: &crate::harness::Gpu) {
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while gpu.turns() < 20 {
+        assert!(
+            Instant::now() < deadline,
+            "the kernel never asked for its turn"
+        );
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
