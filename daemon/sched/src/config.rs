@@ -248,6 +248,12 @@ impl PoolConfig {
     pub fn slice(&self) -> u64 {
         self.slice_ns.clamp(Self::MIN_SLICE_NS, Self::MAX_SLICE_NS)
     }
+
+    /// How much of what a VM is owed outlives its having no work: about what one turn of another can
+    /// cost it. More would be a monopoly saved up.
+    pub(crate) fn claim_cap_ns(&self) -> u64 {
+        self.slice().saturating_mul(2)
+    }
 }
 
 /// A rate limit: a deficit bucket. In any window of `t` seconds a VM gets at most

@@ -96,14 +96,10 @@ impl<K: Ord + Copy> Eevdf<K> {
     }
 
     /// Removes a member and says what it is owed, in ns. What it owes is told whole; what it is owed is
-    /// told up to `claim_cap_ns` (a claim that nobody uses must not become a monopoly later).
+    /// told up to `claim_cap_ns`: who leaves has all it wants, and a claim saved up would be a monopoly
+    /// later. What is given up is no longer owed by those who stay.
     pub(crate) fn leave(&mut self, key: K, claim_cap_ns: u64) -> i128 {
         let lag = self.lag_ns(key).min(i128::from(claim_cap_ns));
-        // If exactly one other stays, what it owes beyond the claim that leaves stays with it.
-        let other = (self.members.len() == 2)
-            .then(|| self.members.keys().copied().find(|other| *other != key))
-            .flatten();
-        let owed = other.map(|other| self.lag_ns(other) + lag);
         let Some(member) = self.members.remove(&key) else {
             return 0;
         };
@@ -112,11 +108,6 @@ impl<K: Ord + Copy> Eevdf<K> {
         self.moment -= member.weight * member.vruntime;
         if self.weight == 0 {
             self.origin = member.vruntime;
-        }
-        if let (Some(other), Some(owed)) = (other, owed)
-            && let Some(lone) = self.members.get_mut(&other)
-        {
-            lone.carry_ns = owed;
         }
         lag
     }
@@ -238,10 +229,10 @@ impl<K: Ord + Copy> Eevdf<K> {
         };
         let holder_eligible = h.vruntime * self.weight <= self.moment;
         match (holder_eligible, self.is_eligible(best)) {
-            (true, true) => h.deadline < b.deadline,
+            (true, true) => (h.deadline, holder) < (b.deadline, best),
             (true, false) => true,
             (false, true) => false,
-            (false, false) => h.vruntime < b.vruntime,
+            (false, false) => (h.vruntime, holder) < (b.vruntime, best),
         }
     }
 
@@ -428,12 +419,12 @@ mod tests {
     }
 
     #[test]
-    fn a_claim_that_is_cut_leaves_the_debt_where_it_is() {
+    fn a_claim_that_is_given_up_is_owed_no_more() {
         let mut q = queue(&[1, 1]);
         q.charge(0, 10_000_000);
         assert_eq!(q.leave(1, 1_000_000), 1_000_000);
         q.join(1, 1, 1_000_000, SLICE);
-        assert_eq!((q.lag_ns(0), q.lag_ns(1)), (-5_000_000, 5_000_000));
+        assert_eq!((q.lag_ns(0), q.lag_ns(1)), (-1_000_000, 1_000_000));
     }
 
     #[test]

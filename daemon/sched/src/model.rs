@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::action::Credits;
 use crate::bucket::Bucket;
 use crate::config::{Class, GpuConfig, GpuHealth, PoolConfig, VmConfig};
 use crate::eevdf::Eevdf;
@@ -320,6 +321,9 @@ pub(crate) struct Session {
     pub(crate) memory: u64,
     /// Credits settled so far.
     pub(crate) used: Usage,
+    /// The totals of its last grant. What was used without limit is not charged to a limit that came
+    /// later.
+    pub(crate) granted: Credits,
 }
 
 impl Session {
@@ -340,6 +344,7 @@ impl Session {
             gpu_ns: 0,
             memory: 0,
             used: Usage::default(),
+            granted: Credits::UNLIMITED,
         }
     }
 

@@ -25,6 +25,7 @@ enum Order {
 pub(crate) struct RunQueue {
     policy: Policy,
     slice_ns: u64,
+    claim_cap_ns: u64,
     order: Order,
 }
 
@@ -38,6 +39,7 @@ impl RunQueue {
         Self {
             policy: pool.policy,
             slice_ns: pool.slice(),
+            claim_cap_ns: pool.claim_cap_ns(),
             order,
         }
     }
@@ -50,6 +52,7 @@ impl RunQueue {
     /// New settings under the same policy.
     pub(crate) fn configure(&mut self, pool: &PoolConfig, now_ns: u64) {
         self.slice_ns = pool.slice();
+        self.claim_cap_ns = pool.claim_cap_ns();
         if let Order::Ordered(queue) = &mut self.order {
             queue.set_aging(pool.aging, now_ns);
         }
@@ -66,7 +69,7 @@ impl RunQueue {
     /// account and what was before still holds.
     pub(crate) fn leave(&mut self, vm: VmId) -> Option<i128> {
         match &mut self.order {
-            Order::Weighted(queue) => Some(queue.leave(vm, self.slice_ns.saturating_mul(2))),
+            Order::Weighted(queue) => Some(queue.leave(vm, self.claim_cap_ns)),
             Order::Ordered(queue) => {
                 queue.leave(vm);
                 None

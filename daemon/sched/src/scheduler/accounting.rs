@@ -107,6 +107,7 @@ impl Scheduler {
             return;
         };
         let (weight, slice) = (pool_weight(config.weight), config.slice());
+        let claim_cap = config.claim_cap_ns();
         let Some(Gpu {
             nodes,
             top,
@@ -125,7 +126,7 @@ impl Scheduler {
             node.joined = true;
         }
         if node.members == 0 && node.joined {
-            node.lag_ns = top.leave(pool, slice.saturating_mul(2));
+            node.lag_ns = top.leave(pool, claim_cap);
             node.joined = false;
         }
         top.set_ready(pool, node.queue.ready_count() > 0);

@@ -40,7 +40,7 @@ impl Scheduler {
     /// The credit totals for a new lease of a session.
     pub(super) fn lend(&mut self, session: SessionId) -> Credits {
         let now = self.now_ns;
-        let Some(session) = self.sessions.get(&session) else {
+        let Some(session) = self.sessions.get_mut(&session) else {
             return Credits::UNLIMITED;
         };
         let used = session.used;
@@ -52,10 +52,11 @@ impl Scheduler {
                 .as_mut()
                 .map_or(u64::MAX, |bucket| used.saturating_add(bucket.lend(now)))
         };
-        Credits {
+        session.granted = Credits {
             calls: total(&mut vm.buckets.calls, used.calls),
             bytes: total(&mut vm.buckets.bytes, used.bytes),
-        }
+        };
+        session.granted
     }
 
     /// Settles what a session says it used since the last time. `None` (its worker died): all of it.
@@ -68,18 +69,18 @@ impl Scheduler {
         let Some(vm) = self.vms.get_mut(&session.vm) else {
             return;
         };
-        let settle = |bucket: &mut Option<Bucket>, used: Option<u64>| {
-            if let Some(bucket) = bucket {
-                match used {
-                    Some(used) => bucket.settle(used, now),
-                    None => bucket.forfeit(now),
-                }
+        let settle = |bucket: &mut Option<Bucket>, granted: u64, used: Option<u64>| {
+            let Some(bucket) = bucket else { return };
+            match used {
+                _ if granted == u64::MAX => bucket.settle(0, now),
+                Some(used) => bucket.settle(used, now),
+                None => bucket.forfeit(now),
             }
         };
         let calls = used.map(|used| used.calls.saturating_sub(before.calls));
         let bytes = used.map(|used| used.bytes.saturating_sub(before.bytes));
-        settle(&mut vm.buckets.calls, calls);
-        settle(&mut vm.buckets.bytes, bytes);
+        settle(&mut vm.buckets.calls, session.granted.calls, calls);
+        settle(&mut vm.buckets.bytes, session.granted.bytes, bytes);
         vm.count.calls = vm.count.calls.saturating_add(calls.unwrap_or(0));
         vm.count.bytes = vm.count.bytes.saturating_add(bytes.unwrap_or(0));
         session.used.calls += calls.unwrap_or(0);

@@ -289,8 +289,9 @@ impl Scheduler {
             session.soft_noted = false;
             session.depth = depth;
         }
+        // First the queue, then the lease: a VM that has more work never leaves the competition between.
+        self.enqueue(id);
         self.end_lease(gpu, id, Some(used));
-        self.requeue(id);
         Ok(())
     }
 

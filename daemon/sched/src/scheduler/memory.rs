@@ -10,19 +10,18 @@ impl Scheduler {
         let gpu = self.gpus.get(&session.gpu).ok_or(Ignored::UnknownGpu)?;
         let vm = self.vms.get_mut(&session.vm).ok_or(Ignored::UnknownVm)?;
         let quota = vm.config.limits.memory_bytes;
-        let quota_left = quota.map_or(u64::MAX - vm.memory, |quota| {
-            quota.saturating_sub(vm.memory)
-        });
+        let quota_left = quota.map_or(u64::MAX, |quota| quota.saturating_sub(vm.memory));
         let gpu_left = gpu.memory_left();
-        if bytes > quota_left.min(gpu_left) {
-            let reason = if bytes > quota_left {
+        let available = quota_left.min(gpu_left);
+        if bytes > available {
+            let over_quota = quota.is_some() && bytes > quota_left;
+            let reason = if over_quota {
                 MemoryRefusal::Quota
             } else {
                 MemoryRefusal::Gpu
             };
             vm.quota_hit = reason == MemoryRefusal::Quota;
             vm.count.memory_denied += 1;
-            let available = quota_left.min(gpu_left);
             self.out.push(Action::MemoryDenied {
                 session: id,
                 tag,

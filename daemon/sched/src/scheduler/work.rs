@@ -47,7 +47,7 @@ impl Scheduler {
             .pool_of(vm)
             .and_then(|pool| self.pools.get(&pool))
             .map_or(0, |pool| pool.config.hold_ns);
-        let until_ns = now.saturating_sub(idle_for_ns).saturating_add(hold);
+        let until_ns = now.saturating_add(hold.saturating_sub(idle_for_ns));
         let lease = self.gpus.get_mut(&gpu).and_then(|gpu| gpu.lease_of(id));
         if let Some(lease) = lease
             && lease.usage == Use::Active
@@ -111,25 +111,32 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Puts a session with work at the end of its VM's turns, if it is not there and holds no lease.
-    pub(super) fn requeue(&mut self, id: SessionId) {
+    /// [`Scheduler::enqueue`], and what follows from it for the VM.
+    fn requeue(&mut self, id: SessionId) {
+        self.enqueue(id);
+        if let Some(vm) = self.sessions.get(&id).map(|session| session.vm) {
+            self.rethrottle(vm);
+            self.sync_vm(vm);
+        }
+    }
+
+    /// Puts a session with work at the end of its VM's turns, if it is not there; one without work, or
+    /// that is not served any more, is taken off. The caller syncs the VM.
+    pub(super) fn enqueue(&mut self, id: SessionId) {
         let now = self.now_ns;
         let ticket = self.ticket();
         let Some(session) = self.sessions.get_mut(&id) else {
             return;
         };
-        let vm_id = session.vm;
         if session.depth.calls == 0 || !session.served() {
             self.unqueue(id);
         } else if session.ticket.is_none()
-            && let Some(vm) = self.vms.get_mut(&vm_id)
+            && let Some(vm) = self.vms.get_mut(&session.vm)
         {
             session.ticket = Some(ticket);
             session.waiting_since_ns = now;
             vm.runnable.insert(ticket, id);
         }
-        self.rethrottle(vm_id);
-        self.sync_vm(vm_id);
     }
 
     /// Takes a session off its VM's turns. The caller syncs the VM.

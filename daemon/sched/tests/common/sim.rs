@@ -1,0 +1,467 @@
+//! A discrete-event simulator of honest (and hanging) workers over the real scheduler. It checks at
+//! every step what must always hold: one holder per GPU, none idle while somebody could run, every
+//! nanosecond accounted for.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use vgpu_sched::{
+    Action, Depth, Epoch, Event, GpuId, HeadCost, SessionId, SessionState, Usage, VmId, WaitReason,
+};
+
+use super::Rig;
+
+/// What one session does.
+#[derive(Debug, Clone)]
+pub(crate) struct Load {
+    /// Length of each operation.
+    pub(crate) kernel_ns: u64,
+    /// Bytes of each operation.
+    pub(crate) bytes: u64,
+    /// Operations that arrive at once.
+    pub(crate) burst: u64,
+    /// Time from the end of a burst to the next; `None`: the next is there at once, for ever.
+    pub(crate) pause_ns: Option<u64>,
+    /// First arrival.
+    pub(crate) from_ns: u64,
+    /// The operation of this number never ends.
+    pub(crate) hangs_at: Option<u64>,
+}
+
+impl Load {
+    /// Work without end.
+    pub(crate) fn backlog(kernel_ns: u64) -> Self {
+        Self {
+            kernel_ns,
+            bytes: 0,
+            burst: 1,
+            pause_ns: None,
+            from_ns: 0,
+            hangs_at: None,
+        }
+    }
+
+    /// Bursts of operations with pauses.
+    pub(crate) fn bursts(kernel_ns: u64, burst: u64, pause_ns: u64) -> Self {
+        Self {
+            burst,
+            pause_ns: Some(pause_ns),
+            ..Self::backlog(kernel_ns)
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Lease {
+    gpu: GpuId,
+    epoch: Epoch,
+    slice_end: u64,
+    wanted: bool,
+    revoked: bool,
+    calls: u64,
+    bytes: u64,
+    fresh: bool,
+    told_idle: bool,
+    told_spent: bool,
+}
+
+#[derive(Debug)]
+struct Worker {
+    vm: VmId,
+    load: Load,
+    queue: u64,
+    lease: Option<Lease>,
+    in_flight: bool,
+    submitted: u64,
+    completed: u64,
+    used: Usage,
+    dead: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum What {
+    Done(SessionId),
+    Arrive(SessionId),
+    Exit(SessionId),
+    Verified(GpuId),
+}
+
+/// The simulator.
+pub(crate) struct Sim {
+    pub(crate) rig: Rig,
+    /// Time from a grant to the begin of its first operation.
+    pub(crate) switch_ns: u64,
+    /// Time from a kill to the death.
+    pub(crate) kill_ns: u64,
+    workers: BTreeMap<SessionId, Worker>,
+    events: BTreeSet<(u64, u64, What)>,
+    serial: u64,
+    /// Every kill: when, who.
+    pub(crate) kills: Vec<(u64, SessionId)>,
+    /// Every operation's end, with its session.
+    pub(crate) done: Vec<(u64, SessionId, u64)>,
+    /// Declared overrunners that are still there.
+    overrun: BTreeSet<SessionId>,
+    /// Longest idle time of a GPU while somebody could have run; see [`Sim::check`].
+    pub(crate) steps: u64,
+}
+
+impl Sim {
+    pub(crate) fn new(rig: Rig, switch_ns: u64) -> Self {
+        Self {
+            rig,
+            switch_ns,
+            kill_ns: 1_000_000,
+            workers: BTreeMap::new(),
+            events: BTreeSet::new(),
+            serial: 0,
+            kills: Vec::new(),
+            done: Vec::new(),
+            overrun: BTreeSet::new(),
+            steps: 0,
+        }
+    }
+
+    /// Adds a session of a VM that does this.
+    pub(crate) fn start(&mut self, session: u64, vm: u32, load: Load) {
+        self.rig.add_session(session, vm);
+        let id = SessionId(session);
+        let from = load.from_ns.max(self.rig.now);
+        let worker = Worker {
+            vm: VmId(vm),
+            load,
+            queue: 0,
+            lease: None,
+            in_flight: false,
+            submitted: 0,
+            completed: 0,
+            used: Usage::default(),
+            dead: false,
+        };
+        self.workers.insert(id, worker);
+        self.at(from, What::Arrive(id));
+    }
+
+    /// Runs up to a time.
+    pub(crate) fn run_until(&mut self, end: u64) {
+        loop {
+            let timer = self.rig.sched.next_timer_ns();
+            let next = self.events.first().map_or(u64::MAX, |&(at, _, _)| at);
+            if timer.min(next) > end {
+                break;
+            }
+            self.rig.now = self.rig.now.max(timer.min(next));
+            if next <= timer {
+                let Some((_, _, what)) = self.events.pop_first() else {
+                    break;
+                };
+                self.happen(what);
+            } else {
+                self.sample();
+                self.feed(Event::Timer);
+            }
+            self.check();
+        }
+        self.rig.now = end;
+        self.sample();
+        self.feed(Event::Timer);
+        self.check();
+    }
+
+    /// As vgpud does before a timer: the holders' counters.
+    fn sample(&mut self) {
+        let holders: Vec<(SessionId, u64, u64)> = self
+            .workers
+            .iter()
+            .filter(|(_, worker)| worker.lease.is_some() && !worker.dead)
+            .map(|(&id, worker)| (id, worker.submitted, worker.completed))
+            .collect();
+        for (session, submitted, completed) in holders {
+            self.feed(Event::Progress {
+                session,
+                submitted,
+                completed,
+            });
+        }
+    }
+
+    fn at(&mut self, time: u64, what: What) {
+        self.serial += 1;
+        self.events.insert((time, self.serial, what));
+    }
+
+    fn happen(&mut self, what: What) {
+        match what {
+            What::Arrive(id) => {
+                let Some(worker) = self.workers.get_mut(&id).filter(|w| !w.dead) else {
+                    return;
+                };
+                worker.queue += worker.load.burst;
+                if let Some(lease) = &mut worker.lease {
+                    lease.told_idle = false;
+                }
+                self.tell_runnable(id);
+                self.pump(id);
+            }
+            What::Done(id) => {
+                let now = self.rig.now;
+                let Some(worker) = self.workers.get_mut(&id).filter(|w| !w.dead) else {
+                    return;
+                };
+                worker.in_flight = false;
+                worker.completed += 1;
+                self.done.push((now, id, worker.load.kernel_ns));
+                if worker.queue == 0 {
+                    match worker.load.pause_ns {
+                        None => worker.queue = worker.load.burst,
+                        Some(pause) => self.at(now + pause, What::Arrive(id)),
+                    }
+                }
+                self.pump(id);
+            }
+            What::Exit(session) => {
+                self.overrun.remove(&session);
+                self.feed(Event::WorkerExited { session });
+            }
+            What::Verified(gpu) => self.feed(Event::Verified { gpu, ok: true }),
+        }
+    }
+
+    fn tell_runnable(&mut self, id: SessionId) {
+        let worker = &self.workers[&id];
+        let depth = Depth {
+            calls: worker.queue,
+            bytes: worker.queue * worker.load.bytes,
+        };
+        let head = HeadCost {
+            gpu_ns: worker.load.kernel_ns,
+            bytes: worker.load.bytes,
+        };
+        self.feed(Event::Runnable {
+            session: id,
+            depth,
+            head,
+        });
+    }
+
+    /// What a worker does when something changed for it.
+    fn pump(&mut self, id: SessionId) {
+        let now = self.rig.now;
+        let switch = self.switch_ns;
+        let Some(worker) = self.workers.get_mut(&id) else {
+            return;
+        };
+        let Some(lease) = &mut worker.lease else {
+            return;
+        };
+        if worker.in_flight || worker.dead {
+            return;
+        }
+        if lease.revoked {
+            let epoch = lease.epoch;
+            worker.lease = None;
+            self.overrun.remove(&id);
+            let worker = &self.workers[&id];
+            let depth = Depth {
+                calls: worker.queue,
+                bytes: worker.queue * worker.load.bytes,
+            };
+            let used = worker.used;
+            self.feed(Event::Released {
+                session: id,
+                epoch,
+                used,
+                depth,
+            });
+            return;
+        }
+        if worker.queue == 0 {
+            if !lease.told_idle {
+                lease.told_idle = true;
+                self.feed(Event::Idle {
+                    session: id,
+                    idle_for_ns: 0,
+                });
+            }
+            return;
+        }
+        let bytes = worker.load.bytes;
+        if worker.used.calls >= lease.calls || bytes > 0 && worker.used.bytes >= lease.bytes {
+            if !lease.told_spent {
+                lease.told_spent = true;
+                let (epoch, used) = (lease.epoch, worker.used);
+                self.feed(Event::CreditsSpent {
+                    session: id,
+                    epoch,
+                    used,
+                });
+            }
+            return;
+        }
+        let start = if lease.fresh { now + switch } else { now };
+        lease.fresh = false;
+        worker.queue -= 1;
+        worker.used.calls += 1;
+        worker.used.bytes += bytes;
+        worker.submitted += 1;
+        worker.in_flight = true;
+        let end = start + worker.load.kernel_ns;
+        if worker.load.hangs_at != Some(worker.submitted) {
+            self.at(end, What::Done(id));
+        }
+    }
+
+    /// One event to the scheduler, and everything that follows from it.
+    pub(crate) fn feed(&mut self, event: Event) {
+        let mut actions = self.rig.feed(event);
+        self.steps += 1;
+        for action in actions.drain(..) {
+            self.act(action);
+        }
+    }
+
+    fn act(&mut self, action: Action) {
+        let now = self.rig.now;
+        match action {
+            Action::Grant(terms) | Action::GrantBeside(terms) => {
+                let worker = self
+                    .workers
+                    .get_mut(&terms.session)
+                    .expect("granted to a session");
+                assert!(worker.lease.is_none() && !worker.dead, "granted twice");
+                worker.lease = Some(Lease {
+                    gpu: terms.gpu,
+                    epoch: terms.epoch,
+                    slice_end: terms.slice_end_ns,
+                    wanted: terms.wanted,
+                    revoked: false,
+                    calls: terms.credits.calls,
+                    bytes: terms.credits.bytes,
+                    fresh: true,
+                    told_idle: false,
+                    told_spent: false,
+                });
+                self.pump(terms.session);
+            }
+            Action::Extend {
+                session,
+                epoch,
+                slice_end_ns,
+                ..
+            } => {
+                self.with_lease(session, epoch, |lease| lease.slice_end = slice_end_ns);
+            }
+            Action::Want {
+                session,
+                epoch,
+                wanted,
+                ..
+            } => {
+                self.with_lease(session, epoch, |lease| lease.wanted = wanted);
+            }
+            Action::Revoke { session, epoch, .. } => {
+                self.with_lease(session, epoch, |lease| lease.revoked = true);
+                self.pump(session);
+            }
+            Action::Credit {
+                session,
+                epoch,
+                credits,
+            } => {
+                self.with_lease(session, epoch, |lease| {
+                    (lease.calls, lease.bytes) = (credits.calls, credits.bytes);
+                    lease.told_spent = false;
+                });
+                self.pump(session);
+            }
+            Action::Kill { session, .. } => {
+                self.kills.push((now, session));
+                if let Some(worker) = self.workers.get_mut(&session) {
+                    worker.dead = true;
+                    worker.lease = None;
+                    self.at(now + self.kill_ns, What::Exit(session));
+                }
+            }
+            Action::Canary { gpu } => self.at(now + 1_000_000, What::Verified(gpu)),
+            Action::Overrun { session, .. } => {
+                self.overrun.insert(session);
+            }
+            Action::Ignored { reason } => panic!("an honest event was ignored: {reason:?}"),
+            _ => {}
+        }
+    }
+
+    fn with_lease(&mut self, session: SessionId, epoch: Epoch, change: impl FnOnce(&mut Lease)) {
+        let lease = self
+            .workers
+            .get_mut(&session)
+            .and_then(|worker| worker.lease.as_mut());
+        if let Some(lease) = lease
+            && lease.epoch == epoch
+        {
+            change(lease);
+        }
+    }
+
+    /// What must hold after every step.
+    fn check(&mut self) {
+        let gpus: Vec<GpuId> = self.rig.sched.gpus().collect();
+        for gpu in gpus {
+            let running = self.workers.iter().filter(|(id, worker)| {
+                worker.lease.as_ref().is_some_and(|lease| lease.gpu == gpu)
+                    && !self.overrun.contains(*id)
+            });
+            assert!(
+                running.count() <= 1,
+                "two holders without a declared overrun"
+            );
+            let stats = self.rig.sched.gpu_stats(gpu).expect("listed");
+            assert!(stats.holders.len() <= 2);
+            if stats.holders.is_empty() && stats.health.grants() && stats.waiting > 0 {
+                self.check_nobody_could_run(gpu);
+            }
+        }
+    }
+
+    fn check_nobody_could_run(&self, gpu: GpuId) {
+        for &id in self.workers.keys() {
+            let Some(stats) = self.rig.sched.session_stats(id) else {
+                continue;
+            };
+            let held_back = matches!(
+                stats.waiting,
+                Some(WaitReason::RateLimit { .. } | WaitReason::Quarantine)
+            );
+            assert!(
+                stats.gpu != gpu || stats.state != SessionState::Waiting || held_back,
+                "{id} waits on an idle {gpu}: {stats:?}"
+            );
+        }
+    }
+
+    /// Charged time of a VM.
+    pub(crate) fn gpu_ns(&self, vm: u32) -> u64 {
+        self.rig.gpu_ns(vm)
+    }
+
+    /// Σ charged + idle + switch = wall, and Σ over VMs = charged, for every GPU together.
+    pub(crate) fn check_accounts(&self, since: u64) {
+        let (mut charged, mut gpus) = (0, 0);
+        for gpu in self.rig.sched.gpus() {
+            let account = self.rig.sched.gpu_stats(gpu).expect("listed").account;
+            assert_eq!(
+                account.charged_ns + account.idle_ns + account.switch_ns,
+                self.rig.now - since,
+                "{gpu}: {account:?}"
+            );
+            charged += account.charged_ns;
+            gpus += 1;
+        }
+        let by_vm: u64 = self
+            .rig
+            .sched
+            .vms()
+            .map(|vm| self.rig.sched.vm_stats(vm).expect("listed").gpu_ns)
+            .sum();
+        assert_eq!(by_vm, charged, "over {gpus} GPUs");
+    }
+}

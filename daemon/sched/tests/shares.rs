@@ -1,0 +1,594 @@
+//! Who gets how much of a GPU, and how long anybody waits: the stated bounds, in the simulator.
+
+mod common;
+
+use common::sim::{Load, Sim};
+use common::{GPU, POOL, Rig};
+use proptest::prelude::*;
+use proptest::test_runner::FileFailurePersistence;
+use vgpu_sched::{
+    Aging, Class, Event, GpuId, MICROS, MILLIS, Policy, PoolConfig, PoolId, Rate, SECONDS,
+    VmConfig, VmId,
+};
+
+const SWITCH: u64 = 60 * MICROS;
+
+fn pool() -> PoolConfig {
+    PoolConfig::default()
+}
+
+/// A VM of the default pool with this weight factor in class low (weight 1).
+fn weighted_vm(factor_milli: u32) -> VmConfig {
+    VmConfig {
+        factor_milli,
+        ..VmConfig::new(POOL, Class::Low)
+    }
+}
+
+/// One backlogged VM per weight, operations of these lengths.
+fn backlogged(weights: &[u32], kernels: &[u64], slice_ns: u64) -> Sim {
+    let mut sim = Sim::new(Rig::new(PoolConfig { slice_ns, ..pool() }), SWITCH);
+    for (index, (&weight, &kernel)) in weights.iter().zip(kernels.iter().cycle()).enumerate() {
+        let vm = index as u32 + 1;
+        sim.rig.add_vm_with(vm, weighted_vm(weight * 1000));
+        sim.start(u64::from(vm), vm, Load::backlog(kernel));
+    }
+    sim
+}
+
+/// The largest error of any VM's share over windows of this length, in ns, sampled every quarter window.
+fn largest_error(sim: &mut Sim, weights: &[u32], window: u64, windows: u64) -> u64 {
+    let total: u64 = weights.iter().map(|&weight| u64::from(weight)).sum();
+    let mut samples = vec![];
+    let begin = sim.rig.now;
+    for quarter in 0..=windows * 4 {
+        sim.run_until(begin + quarter * window / 4);
+        samples.push(
+            (1..=weights.len() as u32)
+                .map(|vm| sim.gpu_ns(vm))
+                .collect::<Vec<_>>(),
+        );
+    }
+    let mut worst = 0;
+    for (from, to) in samples.iter().zip(samples.iter().skip(4)) {
+        let charged: u64 = to.iter().zip(from).map(|(to, from)| to - from).sum();
+        for (index, &weight) in weights.iter().enumerate() {
+            let got = to[index] - from[index];
+            worst = worst.max(got.abs_diff(charged * u64::from(weight) / total));
+        }
+    }
+    worst
+}
+
+#[test]
+fn shares_follow_weights_within_a_quarter_point_at_ten_seconds() {
+    for (weights, kernels) in [
+        (vec![1, 1], vec![500 * MICROS]),
+        (vec![16, 1], vec![5 * MICROS, MILLIS]),
+        (vec![16, 4, 1], vec![MILLIS, 300 * MICROS, 20 * MICROS]),
+        (vec![3, 1, 4, 1, 5, 9, 2, 6], vec![700 * MICROS]),
+    ] {
+        let mut sim = backlogged(&weights, &kernels, 2 * MILLIS);
+        sim.run_until(SECONDS);
+        let error = largest_error(&mut sim, &weights, 10 * SECONDS, 1);
+        let at_one = largest_error(&mut sim, &weights, SECONDS, 4);
+        sim.check_accounts(0);
+        assert!(
+            error <= 10 * SECONDS / 400,
+            "{weights:?}: {error} ns of 10 s"
+        );
+        assert!(at_one <= SECONDS / 100, "{weights:?}: {at_one} ns of 1 s");
+    }
+}
+
+#[test]
+fn long_kernels_of_one_vm_do_not_take_from_the_others() {
+    let weights = [1, 1, 1];
+    let mut sim = backlogged(
+        &weights,
+        &[18 * MILLIS, 100 * MICROS, 50 * MICROS],
+        2 * MILLIS,
+    );
+    sim.run_until(SECONDS);
+    let error = largest_error(&mut sim, &weights, 10 * SECONDS, 1);
+    assert!(error <= 2 * 20 * MILLIS + MILLIS, "{error}: more than 2C");
+}
+
+#[test]
+fn many_sessions_bring_a_vm_nothing() {
+    let mut sim = backlogged(&[1, 1], &[200 * MICROS], 2 * MILLIS);
+    for session in 100..120 {
+        sim.start(session, 1, Load::backlog(200 * MICROS));
+    }
+    sim.run_until(5 * SECONDS);
+    let (greedy, honest) = (sim.gpu_ns(1), sim.gpu_ns(2));
+    assert!(
+        greedy.abs_diff(honest) <= 10 * MILLIS,
+        "{greedy} against {honest}"
+    );
+}
+
+#[test]
+fn a_vm_that_sleeps_does_not_launder_its_debt() {
+    // It runs 15 ms kernels in a slice of 2 ms and sleeps a little after each.
+    let mut sim = Sim::new(
+        Rig::new(PoolConfig {
+            overrun_grace_ns: None,
+            ..pool()
+        }),
+        SWITCH,
+    );
+    for vm in [1, 2] {
+        sim.rig.add_vm(vm, Class::Medium);
+    }
+    sim.start(1, 1, Load::bursts(15 * MILLIS, 1, 300 * MICROS));
+    sim.start(2, 2, Load::backlog(100 * MICROS));
+    sim.run_until(10 * SECONDS);
+    let (sleeper, honest) = (sim.gpu_ns(1), sim.gpu_ns(2));
+    assert!(sleeper <= 5 * SECONDS + 50 * MILLIS, "{sleeper}");
+    assert!(honest >= 5 * SECONDS - 50 * MILLIS, "{honest}");
+}
+
+#[test]
+fn a_joiner_neither_gains_nor_loses() {
+    let mut sim = backlogged(&[1, 1], &[300 * MICROS], 2 * MILLIS);
+    sim.run_until(7 * SECONDS);
+    sim.rig.add_vm_with(9, weighted_vm(1000));
+    sim.start(90, 9, Load::backlog(300 * MICROS));
+    let before = [sim.gpu_ns(1), sim.gpu_ns(2)];
+    sim.run_until(10 * SECONDS);
+    let got = [
+        sim.gpu_ns(1) - before[0],
+        sim.gpu_ns(2) - before[1],
+        sim.gpu_ns(9),
+    ];
+    for time in got {
+        assert!(time.abs_diff(SECONDS) <= 10 * MILLIS, "{got:?}");
+    }
+}
+
+#[test]
+fn new_weights_take_effect_at_once() {
+    let mut sim = backlogged(&[1, 1], &[300 * MICROS], 2 * MILLIS);
+    sim.run_until(SECONDS);
+    sim.feed(Event::SetVm {
+        vm: VmId(1),
+        config: weighted_vm(4000),
+    });
+    let weights = [4, 1];
+    let error = largest_error(&mut sim, &weights, SECONDS, 2);
+    assert!(error <= 10 * MILLIS, "{error}");
+    let class_weights = vgpu_sched::ClassWeights {
+        weights: [7, 7, 7, 7],
+    };
+    sim.feed(Event::SetClassWeights {
+        weights: class_weights,
+    });
+    assert!(
+        largest_error(&mut sim, &weights, SECONDS, 1) <= 10 * MILLIS,
+        "same ratio"
+    );
+}
+
+#[test]
+fn several_pools_share_a_gpu_by_pool_weight() {
+    let mut sim = backlogged(&[1, 1, 1], &[300 * MICROS], 2 * MILLIS);
+    let other = PoolId(2);
+    sim.rig.add_pool(
+        other,
+        PoolConfig {
+            weight: 300,
+            ..pool()
+        },
+    );
+    sim.rig.feed(Event::AssignGpu {
+        gpu: GPU,
+        pool: other,
+    });
+    sim.rig.add_vm_with(9, VmConfig::new(other, Class::Low));
+    sim.start(90, 9, Load::backlog(300 * MICROS));
+    sim.run_until(4 * SECONDS);
+    let first: u64 = (1..=3).map(|vm| sim.gpu_ns(vm)).sum();
+    assert!(
+        first.abs_diff(SECONDS) <= 10 * MILLIS,
+        "{first}: the pool of three has weight 100 of 400"
+    );
+    assert!(sim.gpu_ns(1).abs_diff(sim.gpu_ns(3)) <= 10 * MILLIS);
+    sim.check_accounts(0);
+}
+
+#[test]
+fn throughput_is_kept_and_an_idle_gpu_is_given_at_once() {
+    let mut sim = backlogged(&[1, 1, 1, 1], &[250 * MICROS], 2 * MILLIS);
+    sim.run_until(2 * SECONDS);
+    let work: u64 = sim.done.iter().map(|&(_, _, ns)| ns).sum();
+    assert!(work >= 2 * SECONDS * 96 / 100, "{work} ns of work in 2 s");
+    // One that works 10 % of the time beside one that always has work: nothing is lost.
+    let mut sim = Sim::new(Rig::new(pool()), SWITCH);
+    sim.rig.add_vm(1, Class::Critical);
+    sim.rig.add_vm(2, Class::Low);
+    sim.start(1, 1, Load::bursts(MILLIS, 1, 9 * MILLIS));
+    sim.start(2, 2, Load::backlog(200 * MICROS));
+    sim.run_until(2 * SECONDS);
+    let account = sim.rig.sched.gpu_stats(GPU).unwrap().account;
+    assert_eq!((account.idle_ns, account.switch_ns), (0, 0));
+    let wait = sim.rig.sched.vm_stats(VmId(1)).unwrap().wait;
+    assert!(
+        wait.max_ns() <= 2 * MILLIS + 200 * MICROS,
+        "one slice and one kernel: {wait:?}"
+    );
+}
+
+#[test]
+fn several_gpus_serve_a_pool() {
+    let mut rig = Rig::new(pool());
+    rig.add_gpu(GpuId(1));
+    rig.feed(Event::AssignGpu {
+        gpu: GpuId(1),
+        pool: POOL,
+    });
+    let mut sim = Sim::new(rig, SWITCH);
+    for vm in 1..=4 {
+        sim.rig.add_vm(vm, Class::Medium);
+        sim.start(u64::from(vm), vm, Load::backlog(300 * MICROS));
+    }
+    sim.run_until(2 * SECONDS);
+    for vm in 1..=4 {
+        assert!(sim.gpu_ns(vm).abs_diff(SECONDS) <= 10 * MILLIS);
+    }
+    sim.check_accounts(0);
+}
+
+#[test]
+fn strict_serves_the_higher_class_and_ages_the_lower() {
+    let aging = Aging {
+        after_ns: 100 * MILLIS,
+        step_ns: 50 * MILLIS,
+    };
+    let config = PoolConfig {
+        policy: Policy::Strict,
+        aging: Some(aging),
+        ..pool()
+    };
+    let mut sim = Sim::new(Rig::new(config), SWITCH);
+    let n = 5;
+    for vm in 1..=n {
+        let class = if vm == 1 { Class::Low } else { Class::Critical };
+        sim.rig.add_vm(vm, class);
+        sim.start(u64::from(vm), vm, Load::backlog(300 * MICROS));
+    }
+    sim.run_until(5 * SECONDS);
+    let wait = sim.rig.sched.vm_stats(VmId(1)).unwrap().wait;
+    // after + 2 steps to the top, the slice under way, then those that waited longer, one slice each.
+    let turn = 2 * MILLIS + 300 * MICROS + SWITCH;
+    let bound = 100 * MILLIS + 2 * 50 * MILLIS + u64::from(n) * turn;
+    assert!(wait.max_ns() <= bound, "{} > {bound}", wait.max_ns());
+    assert!(
+        wait.max_ns() >= 200 * MILLIS,
+        "it is not served like the others"
+    );
+    assert!(sim.gpu_ns(1) < SECONDS / 10);
+}
+
+#[test]
+fn strict_interrupts_a_lower_class_before_its_slice_ends() {
+    let config = PoolConfig {
+        policy: Policy::Strict,
+        slice_ns: 50 * MILLIS,
+        ..pool()
+    };
+    let mut sim = Sim::new(Rig::new(config), SWITCH);
+    sim.rig.add_vm(1, Class::Low);
+    sim.rig.add_vm(2, Class::High);
+    sim.start(1, 1, Load::backlog(300 * MICROS));
+    sim.start(2, 2, Load::bursts(300 * MICROS, 3, 20 * MILLIS));
+    sim.run_until(SECONDS);
+    let wait = sim.rig.sched.vm_stats(VmId(2)).unwrap().wait;
+    assert!(wait.count() >= 30);
+    assert!(
+        wait.max_ns() <= 300 * MICROS + SWITCH,
+        "one kernel: {}",
+        wait.max_ns()
+    );
+}
+
+#[test]
+fn fifo_gives_equal_slices_whatever_the_class() {
+    let config = PoolConfig {
+        policy: Policy::Fifo,
+        ..pool()
+    };
+    let mut sim = Sim::new(Rig::new(config), SWITCH);
+    for (vm, class) in [(1, Class::Low), (2, Class::Critical), (3, Class::Medium)] {
+        sim.rig.add_vm(vm, class);
+        sim.start(u64::from(vm), vm, Load::backlog(500 * MICROS));
+    }
+    sim.run_until(3 * SECONDS);
+    for vm in 1..=3 {
+        assert!(sim.gpu_ns(vm).abs_diff(SECONDS) <= 10 * MILLIS);
+        let wait = sim.rig.sched.vm_stats(VmId(vm)).unwrap().wait.max_ns();
+        assert!(wait <= 2 * (2 * MILLIS + 500 * MICROS + SWITCH), "{wait}");
+    }
+}
+
+#[test]
+fn the_policy_changes_while_vms_run() {
+    let mut sim = backlogged(&[4, 1], &[300 * MICROS], 2 * MILLIS);
+    for policy in [
+        Policy::Fifo,
+        Policy::Weighted,
+        Policy::Strict,
+        Policy::Weighted,
+    ] {
+        sim.run_until(sim.rig.now + 500 * MILLIS);
+        sim.feed(Event::SetPool {
+            pool: POOL,
+            config: PoolConfig { policy, ..pool() },
+        });
+    }
+    sim.run_until(sim.rig.now + SECONDS);
+    let error = largest_error(&mut sim, &[4, 1], SECONDS, 2);
+    assert!(error <= 10 * MILLIS, "{error}");
+    sim.check_accounts(0);
+}
+
+#[test]
+fn a_hang_costs_the_neighbours_at_most_half_and_only_until_the_limit() {
+    let config = PoolConfig {
+        hard_limit_ns: Some(SECONDS),
+        ..pool()
+    };
+    let mut sim = Sim::new(Rig::new(config), SWITCH);
+    for vm in 1..=3 {
+        sim.rig.add_vm(vm, Class::Medium);
+    }
+    sim.start(
+        1,
+        1,
+        Load {
+            hangs_at: Some(100),
+            ..Load::backlog(300 * MICROS)
+        },
+    );
+    sim.start(2, 2, Load::backlog(300 * MICROS));
+    sim.start(3, 3, Load::backlog(300 * MICROS));
+    sim.run_until(4 * SECONDS);
+    assert_eq!(sim.kills.len(), 1);
+    assert_eq!(sim.kills[0].1.0, 1);
+    sim.check_accounts(0);
+    let (a, b) = (sim.gpu_ns(2), sim.gpu_ns(3));
+    assert!(a.abs_diff(b) <= 10 * MILLIS);
+    assert!(a + b >= 3 * SECONDS + 400 * MILLIS, "{} ns", a + b);
+}
+
+/// Dispatches of one VM: the most in any window of this length.
+fn most_in_window(times: &[u64], window: u64) -> u64 {
+    let mut begin = 0;
+    let mut most = 0;
+    for (end, &time) in times.iter().enumerate() {
+        while times[begin] + window < time {
+            begin += 1;
+        }
+        most = most.max(end - begin + 1);
+    }
+    most as u64
+}
+
+#[test]
+fn calls_per_second_hold_over_all_sessions_of_a_vm_and_hurt_nobody_else() {
+    let mut sim = Sim::new(Rig::new(pool()), SWITCH);
+    let mut config = VmConfig::new(POOL, Class::High);
+    config.limits.calls = Some(Rate {
+        per_second: 1000,
+        burst: 50,
+    });
+    sim.rig.add_vm_with(1, config);
+    sim.rig.add_vm(2, Class::Low);
+    for session in 10..14 {
+        sim.start(session, 1, Load::backlog(20 * MICROS));
+    }
+    sim.start(20, 2, Load::backlog(200 * MICROS));
+    sim.run_until(3 * SECONDS);
+    let times: Vec<u64> = sim
+        .done
+        .iter()
+        .filter(|(_, session, _)| session.0 < 20)
+        .map(|&(time, _, _)| time)
+        .collect();
+    for window in [10 * MILLIS, 100 * MILLIS, SECONDS] {
+        let most = most_in_window(&times, window);
+        let bound = 50 + 1000 * window / SECONDS + 4;
+        assert!(most <= bound, "{most} calls in {window} ns, bound {bound}");
+    }
+    assert!(
+        times.len() as u64 >= 2900,
+        "the rate is used: {}",
+        times.len()
+    );
+    let stats = sim.rig.sched.vm_stats(VmId(1)).unwrap();
+    assert!(
+        stats.throttled_ns > 2 * SECONDS && stats.rate_limited > 100,
+        "{stats:?}"
+    );
+    assert!(sim.gpu_ns(2) > 2 * SECONDS);
+}
+
+#[test]
+fn bytes_per_second_hold_and_a_large_copy_pays_afterwards() {
+    let mut sim = Sim::new(Rig::new(pool()), SWITCH);
+    let mut config = VmConfig::new(POOL, Class::High);
+    config.limits.bytes = Some(Rate {
+        per_second: 100_000_000,
+        burst: 1_000_000,
+    });
+    sim.rig.add_vm_with(1, config);
+    sim.start(
+        10,
+        1,
+        Load {
+            bytes: 16_000_000,
+            ..Load::backlog(MILLIS)
+        },
+    );
+    sim.run_until(10 * SECONDS);
+    let copies = sim.done.len() as u64;
+    let bytes = copies * 16_000_000;
+    assert!(bytes <= 1_000_000 + 1_000_000_000 + 16_000_000, "{bytes}");
+    assert!(bytes >= 960_000_000, "{bytes}");
+}
+
+#[test]
+fn gpu_time_per_second_holds_even_for_a_lone_vm() {
+    for kernel in [50 * MICROS, 5 * MILLIS] {
+        let mut sim = Sim::new(Rig::new(pool()), SWITCH);
+        let mut config = VmConfig::new(POOL, Class::High);
+        let rate = Rate {
+            per_second: 250 * MILLIS,
+            burst: 10 * MILLIS,
+        };
+        config.limits.gpu_time = Some(rate);
+        sim.rig.add_vm_with(1, config);
+        sim.start(10, 1, Load::backlog(kernel));
+        sim.start(11, 1, Load::backlog(kernel));
+        sim.run_until(4 * SECONDS);
+        let used = sim.gpu_ns(1);
+        assert!(used <= SECONDS + 10 * MILLIS + kernel + SWITCH, "{used}");
+        assert!(used >= SECONDS - 10 * MILLIS, "{used}");
+        sim.check_accounts(0);
+    }
+}
+
+#[test]
+fn a_limit_set_while_running_takes_effect() {
+    let mut sim = backlogged(&[1], &[50 * MICROS], 2 * MILLIS);
+    sim.run_until(SECONDS);
+    let before = sim.done.len();
+    let mut config = weighted_vm(1000);
+    config.limits.calls = Some(Rate {
+        per_second: 100,
+        burst: 10,
+    });
+    sim.feed(Event::SetVm {
+        vm: VmId(1),
+        config,
+    });
+    sim.run_until(3 * SECONDS);
+    let calls = sim.done.len() - before;
+    assert!((200..=212).contains(&calls), "{calls} calls");
+    sim.feed(Event::SetVm {
+        vm: VmId(1),
+        config: weighted_vm(1000),
+    });
+    let before = sim.done.len();
+    sim.run_until(4 * SECONDS);
+    assert!(sim.done.len() - before > 15_000);
+}
+
+#[derive(Debug, Clone)]
+struct Tenant {
+    weight: u32,
+    kernel: u64,
+    sessions: u64,
+    bursts: Option<(u64, u64)>,
+}
+
+fn tenants() -> impl Strategy<Value = Vec<Tenant>> {
+    let bursts = proptest::option::of((1..20_u64, 10 * MICROS..20 * MILLIS));
+    let tenant = (1..17_u32, 30 * MICROS..3 * MILLIS, 1..4_u64, bursts).prop_map(
+        |(weight, kernel, sessions, bursts)| Tenant {
+            weight,
+            kernel,
+            sessions,
+            bursts,
+        },
+    );
+    proptest::collection::vec(tenant, 1..9)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig {
+        cases: 32,
+        max_shrink_iters: 100,
+        failure_persistence: Some(Box::new(FileFailurePersistence::Direct(
+            "tests/shares.proptest-regressions",
+        ))),
+        ..ProptestConfig::default()
+    })]
+
+    /// Any mixture: the simulator checks one holder, work conservation; here accounts and bounds.
+    #[test]
+    fn any_mixture_keeps_the_bounds(
+        tenants in tenants(),
+        slice in 1..4_u64,
+        switch in 20 * MICROS..150 * MICROS,
+    ) {
+        let slice_ns = slice * MILLIS;
+        let mut sim = Sim::new(Rig::new(PoolConfig { slice_ns, ..pool() }), switch);
+        for (index, tenant) in tenants.iter().enumerate() {
+            let vm = index as u32 + 1;
+            sim.rig.add_vm_with(vm, weighted_vm(tenant.weight * 1000));
+            for session in 0..tenant.sessions {
+                let load = match tenant.bursts {
+                    None => Load::backlog(tenant.kernel),
+                    Some((burst, pause)) => Load::bursts(tenant.kernel, burst, pause),
+                };
+                sim.start(u64::from(vm) * 10 + session, vm, load);
+            }
+        }
+        sim.run_until(SECONDS);
+        sim.check_accounts(0);
+        let longest = tenants.iter().map(|tenant| tenant.kernel).max().unwrap_or(0);
+        let c = slice_ns + longest + switch;
+        let total: u64 = tenants.iter().map(|tenant| u64::from(tenant.weight)).sum();
+        // While the set of rivals is stable: 2C beyond the turn; C more for each that comes and goes.
+        let movers = tenants.iter().filter(|tenant| tenant.bursts.is_some()).count() as u64;
+        for (index, tenant) in tenants.iter().enumerate() {
+            let id = VmId(index as u32 + 1);
+            let lag = sim.rig.sched.lag_ns(id).unwrap();
+            prop_assert!(lag.unsigned_abs() <= u128::from((2 + movers) * c) + 1, "{id}: lag {lag}, C {c}");
+            let wait = sim.rig.sched.vm_stats(id).unwrap().wait.max_ns();
+            let turns = c * total / u64::from(tenant.weight) * tenant.sessions;
+            let bound = turns + turns * switch / slice_ns + (2 + movers) * c;
+            prop_assert!(wait <= bound, "{id}: waited {wait}, bound {bound}");
+        }
+    }
+
+    /// Backlogged VMs: share error at most 2C in any window.
+    #[test]
+    fn backlogged_shares_are_within_two_c(
+        weights in proptest::collection::vec(1..17_u32, 2..9),
+        kernel in 30 * MICROS..3 * MILLIS,
+    ) {
+        let mut sim = backlogged(&weights, &[kernel], 2 * MILLIS);
+        sim.run_until(100 * MILLIS);
+        let error = largest_error(&mut sim, &weights, 500 * MILLIS, 2);
+        let c = 2 * MILLIS + kernel + SWITCH;
+        prop_assert!(error <= 2 * c, "{error} > 2 × {c}");
+    }
+
+    /// Strict: nobody waits longer than the stated bound.
+    #[test]
+    fn strict_waits_are_bounded(
+        classes in proptest::collection::vec(0..4_usize, 1..9),
+        kernel in 30 * MICROS..2 * MILLIS,
+        after in 1..100_u64,
+        step in 1..50_u64,
+    ) {
+        let aging = Aging { after_ns: after * MILLIS, step_ns: step * MILLIS };
+        let config = PoolConfig { policy: Policy::Strict, aging: Some(aging), ..pool() };
+        let mut sim = Sim::new(Rig::new(config), SWITCH);
+        for (index, &class) in classes.iter().enumerate() {
+            let vm = index as u32 + 1;
+            sim.rig.add_vm(vm, Class::ALL[class]);
+            sim.start(u64::from(vm), vm, Load::backlog(kernel));
+        }
+        sim.run_until(2 * SECONDS);
+        let turn = 2 * MILLIS + kernel + SWITCH;
+        let bound = aging.after_ns + 2 * aging.step_ns + classes.len() as u64 * turn;
+        for vm in 1..=classes.len() as u32 {
+            let wait = sim.rig.sched.vm_stats(VmId(vm)).unwrap().wait.max_ns();
+            prop_assert!(wait <= bound, "vm {vm}: {wait} > {bound}");
+        }
+        sim.check_accounts(0);
+    }
+}

@@ -1,0 +1,261 @@
+//! Work that does not end, leases that do not come back, deaths that are not confirmed.
+
+mod common;
+
+use common::{GPU, POOL, Rig, granted, revoked};
+use vgpu_sched::{
+    Action, Class, Config, Event, GpuHealth, KillCause, LimitOverride, MILLIS, PoolConfig, Refusal,
+    SECONDS, SessionId, VmConfig, VmId,
+};
+
+fn rig(pool: PoolConfig) -> Rig {
+    let mut rig = Rig::new(pool);
+    for vm in [1, 2, 3] {
+        rig.add_vm(vm, Class::High);
+        rig.add_session(u64::from(vm) * 10, vm);
+    }
+    rig
+}
+
+fn position(actions: &[Action], wanted: impl Fn(&Action) -> bool) -> Option<usize> {
+    actions.iter().position(wanted)
+}
+
+fn killed(actions: &[Action]) -> Option<(u64, KillCause)> {
+    actions.iter().find_map(|action| match action {
+        Action::Kill { session, cause } => Some((session.0, *cause)),
+        _ => None,
+    })
+}
+
+#[test]
+fn a_hung_kernel_is_noted_then_killed_then_verified_and_the_lease_moves_on() {
+    let mut rig = rig(PoolConfig {
+        overrun_grace_ns: None,
+        ..PoolConfig::default()
+    });
+    granted(&rig.runnable(10));
+    rig.progress(10, 1, 0);
+    rig.runnable(20);
+    let actions = rig.pass(10 * SECONDS - 1);
+    assert_eq!(revoked(&actions), Some(10));
+    let soft = Action::SoftLimit {
+        session: SessionId(10),
+        vm: VmId(1),
+        stalled_ns: 2 * SECONDS,
+    };
+    assert!(actions.contains(&soft), "{actions:?}");
+    assert_eq!(killed(&actions), None);
+    assert_eq!(
+        killed(&rig.pass(1)),
+        Some((10, KillCause::LaunchTimeout)),
+        "to the nanosecond"
+    );
+    assert_eq!(rig.holders(GPU), [10]);
+    rig.pass(50 * MILLIS);
+    let actions = rig.exited(10);
+    assert_eq!(
+        granted(&actions).session,
+        SessionId(20),
+        "before the canary is back"
+    );
+    assert!(actions.contains(&Action::Canary { gpu: GPU }));
+    rig.feed(Event::Verified { gpu: GPU, ok: true });
+    assert_eq!(rig.sched.gpu_stats(GPU).unwrap().health, GpuHealth::Healthy);
+    let stats = rig.sched.vm_stats(VmId(1)).unwrap();
+    assert_eq!((stats.kills, stats.soft_limits, stats.strikes), (1, 1, 2));
+    assert!(stats.demoted);
+    rig.pass(10 * SECONDS);
+    assert!(
+        !rig.sched.vm_stats(VmId(1)).unwrap().demoted,
+        "demotion ends"
+    );
+}
+
+#[test]
+fn progress_is_no_hang_however_long_it_goes_on() {
+    let mut rig = rig(PoolConfig::default());
+    granted(&rig.runnable(10));
+    for step in 0..100 {
+        rig.progress(10, step + 2, step + 1);
+        assert_eq!(rig.pass(SECONDS), vec![]);
+    }
+    assert_eq!(rig.sched.vm_stats(VmId(1)).unwrap().strikes, 0);
+}
+
+#[test]
+fn without_a_hard_limit_a_lone_kernel_may_run_for_ever_but_not_against_others() {
+    let pool = PoolConfig {
+        soft_limit_ns: None,
+        hard_limit_ns: None,
+        contended_limit_ns: 3 * SECONDS,
+        overrun_grace_ns: None,
+        ..PoolConfig::default()
+    };
+    let mut rig = rig(pool);
+    granted(&rig.runnable(10));
+    rig.progress(10, 1, 0);
+    assert_eq!(rig.pass(1_000 * SECONDS), vec![]);
+    rig.runnable(20);
+    let actions = rig.pass(10 * MILLIS);
+    assert_eq!(killed(&actions), Some((10, KillCause::LaunchTimeout)));
+}
+
+#[test]
+fn limits_of_a_vm_override_those_of_its_pool() {
+    let mut rig = rig(PoolConfig::default());
+    let mut config = VmConfig::new(POOL, Class::High);
+    config.soft_limit = LimitOverride::Unlimited;
+    config.hard_limit = LimitOverride::At(SECONDS);
+    rig.feed(Event::SetVm {
+        vm: VmId(1),
+        config,
+    });
+    granted(&rig.runnable(10));
+    rig.progress(10, 1, 0);
+    assert_eq!(rig.pass(SECONDS - 1), vec![]);
+    assert_eq!(killed(&rig.pass(1)), Some((10, KillCause::LaunchTimeout)));
+}
+
+#[test]
+fn an_overrunner_gets_a_neighbour_and_both_pay_half() {
+    let mut rig = rig(PoolConfig::default());
+    let long = granted(&rig.runnable(10));
+    rig.progress(10, 1, 0);
+    rig.runnable(20);
+    rig.runnable(30);
+    let actions = rig.pass(22 * MILLIS);
+    let overrun = position(&actions, |a| matches!(a, Action::Overrun { .. })).expect("declared");
+    let beside = position(&actions, |a| matches!(a, Action::GrantBeside(_))).expect("let in");
+    assert!(overrun < beside);
+    assert_eq!(rig.holders(GPU), [10, 20]);
+    let (before_1, before_2) = (rig.gpu_ns(1), rig.gpu_ns(2));
+    // The neighbours take turns beside it; there is never a third.
+    let actions = rig.pass(4 * MILLIS);
+    assert_eq!(
+        revoked(&actions),
+        Some(20),
+        "a slice that is paid by half lasts twice as long"
+    );
+    assert_eq!(
+        (rig.gpu_ns(1) - before_1, rig.gpu_ns(2) - before_2),
+        (2 * MILLIS, 2 * MILLIS)
+    );
+    let epoch = rig.sched.gpu_stats(GPU).unwrap().holders[1].2;
+    assert_eq!(granted(&rig.release(20, epoch, 1)).session, SessionId(30));
+    assert_eq!(rig.holders(GPU), [10, 30]);
+    rig.release(10, long.epoch, 1);
+    assert_eq!(rig.holders(GPU), [30], "now alone, so no other is let in");
+    rig.feed(Event::Timer);
+    let account = rig.sched.gpu_stats(GPU).unwrap().account;
+    assert_eq!(account.charged_ns, rig.now);
+    assert_eq!(rig.gpu_ns(1) + rig.gpu_ns(2) + rig.gpu_ns(3), rig.now);
+}
+
+#[test]
+fn a_lease_that_is_not_returned_although_nothing_runs_is_taken_by_force() {
+    let pool = PoolConfig {
+        contended_limit_ns: SECONDS,
+        ..PoolConfig::default()
+    };
+    let mut rig = rig(pool);
+    granted(&rig.runnable(10));
+    rig.runnable(20);
+    let actions = rig.pass(2 * MILLIS + SECONDS);
+    assert_eq!(killed(&actions), Some((10, KillCause::LeaseNotReturned)));
+}
+
+#[test]
+fn a_worker_that_cannot_be_killed_blocks_nobody_and_makes_the_gpu_suspect() {
+    let mut rig = rig(PoolConfig {
+        overrun_grace_ns: None,
+        ..PoolConfig::default()
+    });
+    granted(&rig.runnable(10));
+    rig.progress(10, 1, 0);
+    rig.runnable(20);
+    assert!(killed(&rig.pass(10 * SECONDS)).is_some());
+    let actions = rig.pass(2 * SECONDS);
+    let beside = actions
+        .iter()
+        .any(|action| matches!(action, Action::GrantBeside(_)));
+    assert!(beside, "neighbours run again within 2 s: {actions:?}");
+    let actions = rig.pass(8 * SECONDS);
+    assert!(
+        actions.contains(&Action::GpuSuspect { gpu: GPU }),
+        "{actions:?}"
+    );
+    assert_eq!(rig.sched.can_admit(VmId(3)), Err(Refusal::GpuUnavailable));
+    assert_eq!(rig.pass(100 * SECONDS), vec![], "said once");
+    rig.feed(Event::GpuState {
+        gpu: GPU,
+        health: GpuHealth::Healthy,
+    });
+    assert_eq!(rig.sched.can_admit(VmId(3)), Ok(GPU));
+}
+
+#[test]
+fn a_canary_that_fails_or_stays_away_makes_the_gpu_suspect() {
+    for answers in [true, false] {
+        let mut rig = rig(PoolConfig::default());
+        granted(&rig.runnable(10));
+        rig.progress(10, 1, 0);
+        rig.pass(10 * SECONDS);
+        rig.exited(10);
+        let actions = if answers {
+            rig.feed(Event::Verified {
+                gpu: GPU,
+                ok: false,
+            })
+        } else {
+            rig.pass(10 * SECONDS)
+        };
+        assert!(actions.contains(&Action::GpuSuspect { gpu: GPU }));
+    }
+}
+
+#[test]
+fn strikes_quarantine_and_are_forgotten_with_time() {
+    let pool = PoolConfig {
+        soft_limit_ns: None,
+        hard_limit_ns: Some(SECONDS),
+        strike_limit: Some(2),
+        strike_decay_ns: Some(60 * SECONDS),
+        ..PoolConfig::default()
+    };
+    let mut rig = Rig::with(Config::default(), pool);
+    rig.add_vm(1, Class::High);
+    let mut hang = |session: u64| {
+        rig.add_session(session, 1);
+        rig.add_session(session + 100, 1);
+        granted(&rig.runnable(session));
+        rig.progress(session, 1, 0);
+        let actions = rig.pass(SECONDS);
+        rig.exited(session);
+        rig.exited(session + 100);
+        rig.feed(Event::Verified { gpu: GPU, ok: true });
+        let strikes = rig.sched.vm_stats(VmId(1)).unwrap().strikes;
+        rig.pass(if session == 1 { 60 * SECONDS } else { SECONDS });
+        (actions, strikes)
+    };
+    assert_eq!(hang(1).1, 1);
+    assert_eq!(hang(2).1, 1, "the first was forgotten");
+    let (actions, strikes) = hang(3);
+    assert_eq!(strikes, 2);
+    assert!(actions.contains(&Action::Quarantine {
+        vm: VmId(1),
+        strikes: 2
+    }));
+    let bystander = Action::Kill {
+        session: SessionId(103),
+        cause: KillCause::Quarantined,
+    };
+    assert!(actions.contains(&bystander), "all its sessions end");
+    assert_eq!(rig.sched.can_admit(VmId(1)), Err(Refusal::Quarantined));
+    rig.feed(Event::SetQuarantine {
+        vm: VmId(1),
+        on: false,
+    });
+    assert_eq!(rig.sched.vm_stats(VmId(1)).unwrap().strikes, 0);
+    assert_eq!(rig.sched.can_admit(VmId(1)), Ok(GPU));
+}
