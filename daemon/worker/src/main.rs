@@ -1,2 +1,5 @@
-//! See the README of the workspace.
-fn main() {}
+//! `vgpu-worker`: started by vgpud, one for each guest program. See the library.
+
+fn main() -> std::process::ExitCode {
+    vgpu_worker::start::run()
+}

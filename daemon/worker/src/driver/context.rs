@@ -1,0 +1,215 @@
+//! Contexts and device memory.
+
+use std::cell::Cell;
+use std::ffi::c_int;
+use std::ptr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use cudarc::driver::sys;
+
+use super::{Device, Result, check, raw};
+
+/// `CU_CTX_SCHED_BLOCKING_SYNC`: waiting threads sleep instead of spinning.
+const SCHED_BLOCKING_SYNC: u32 = 4;
+/// `CU_CTX_MAP_HOST | CU_CTX_LMEM_RESIZE_TO_MAX`: the flags of a guest that mean something here.
+const GUEST_FLAGS: u32 = 0x08 | 0x10;
+
+thread_local! {
+    /// Number of the context that is current on this thread, as we set it; 0: none. A number and
+    /// not the handle: the driver may give a handle again after its context is gone.
+    static CURRENT: Cell<u64> = const { Cell::new(0) };
+}
+
+fn fresh_number() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
+/// A context of the driver. Streams, events, modules and memory keep theirs alive.
+#[derive(Debug)]
+pub struct Context {
+    raw: sys::CUcontext,
+    number: u64,
+    device: Device,
+    primary: bool,
+}
+
+// SAFETY: a context handle may be used from any thread; the driver locks.
+unsafe impl Send for Context {}
+// SAFETY: as above.
+unsafe impl Sync for Context {}
+
+impl Context {
+    /// Retains the primary context of a device, with blocking waits.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn primary(device: Device) -> Result<Arc<Context>> {
+        // SAFETY: plain numbers.
+        check(unsafe { sys::cuDevicePrimaryCtxSetFlags_v2(device.raw(), SCHED_BLOCKING_SYNC) })?;
+        let mut raw: sys::CUcontext = ptr::null_mut();
+        // SAFETY: writes one handle.
+        check(unsafe { sys::cuDevicePrimaryCtxRetain(&mut raw, device.raw()) })?;
+        Ok(Arc::new(Context {
+            raw,
+            number: fresh_number(),
+            device,
+            primary: true,
+        }))
+    }
+
+    /// Creates a context; of `flags` only those that mean something for remote programs count.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn create(device: Device, flags: u32) -> Result<Arc<Context>> {
+        let mut raw: sys::CUcontext = ptr::null_mut();
+        let flags = (flags & GUEST_FLAGS) | SCHED_BLOCKING_SYNC;
+        CURRENT.set(0);
+        // SAFETY: writes one handle. The driver makes the new context current on this thread.
+        check(unsafe { sys::cuCtxCreate_v2(&mut raw, flags, device.raw()) })?;
+        let context = Context {
+            raw,
+            number: fresh_number(),
+            device,
+            primary: false,
+        };
+        // SAFETY: no context is a valid choice; threads bind when they need one.
+        check(unsafe { sys::cuCtxSetCurrent(ptr::null_mut()) })?;
+        Ok(Arc::new(context))
+    }
+
+    /// The device it is on.
+    pub fn device(&self) -> Device {
+        self.device
+    }
+
+    /// Makes it current on this thread.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn bind(&self) -> Result<()> {
+        if CURRENT.get() == self.number {
+            return Ok(());
+        }
+        // SAFETY: the context lives as long as `self`.
+        check(unsafe { sys::cuCtxSetCurrent(self.raw) })?;
+        CURRENT.set(self.number);
+        Ok(())
+    }
+
+    /// `cuCtxGetStreamPriorityRange`: (least, greatest).
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn stream_priorities(&self) -> Result<(i32, i32)> {
+        self.bind()?;
+        let (mut least, mut greatest): (c_int, c_int) = (0, 0);
+        // SAFETY: writes two ints.
+        check(unsafe { sys::cuCtxGetStreamPriorityRange(&mut least, &mut greatest) })?;
+        Ok((least, greatest))
+    }
+
+    /// `cuMemGetInfo_v2`: (free, total) bytes of the device.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn memory_info(&self) -> Result<(u64, u64)> {
+        self.bind()?;
+        let (mut free, mut total) = (0usize, 0usize);
+        // SAFETY: writes two sizes.
+        check(unsafe { sys::cuMemGetInfo_v2(&mut free, &mut total) })?;
+        Ok((free as u64, total as u64))
+    }
+
+    /// `cuCtxSetLimit`. May wait for the context's work.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn set_limit(&self, limit: u32, value: u64) -> Result<()> {
+        self.bind()?;
+        // SAFETY: plain numbers; the context is current.
+        unsafe { raw::cuCtxSetLimit(limit, value as usize) }
+    }
+
+    /// `cuCtxGetLimit`.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn limit(&self, limit: u32) -> Result<u64> {
+        self.bind()?;
+        let mut value = 0usize;
+        // SAFETY: writes one size.
+        unsafe { raw::cuCtxGetLimit(&mut value, limit) }?;
+        Ok(value as u64)
+    }
+
+    /// `cuCtxSetCacheConfig`.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn set_cache_config(&self, config: u32) -> Result<()> {
+        self.bind()?;
+        // SAFETY: plain numbers; the context is current.
+        unsafe { raw::cuCtxSetCacheConfig(config) }
+    }
+}
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        if CURRENT.get() == self.number {
+            // SAFETY: no context is a valid choice.
+            let _ = check(unsafe { sys::cuCtxSetCurrent(ptr::null_mut()) });
+            CURRENT.set(0);
+        }
+        // SAFETY: this was the last owner, so nothing of the context is in use by us any more.
+        let _ = check(unsafe {
+            if self.primary {
+                sys::cuDevicePrimaryCtxRelease_v2(self.device.raw())
+            } else {
+                sys::cuCtxDestroy_v2(self.raw)
+            }
+        });
+    }
+}
+
+/// A block of device memory; freed when dropped. The free waits for the context's work, so the last
+/// owner drops it where waiting is allowed.
+#[derive(Debug)]
+pub struct DeviceMemory {
+    address: u64,
+    context: Arc<Context>,
+}
+
+impl DeviceMemory {
+    /// `cuMemAlloc_v2`.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn alloc(context: &Arc<Context>, bytes: u64) -> Result<DeviceMemory> {
+        context.bind()?;
+        let mut address: sys::CUdeviceptr = 0;
+        // SAFETY: writes one address; the context is current.
+        check(unsafe { sys::cuMemAlloc_v2(&mut address, bytes as usize) })?;
+        Ok(DeviceMemory {
+            address,
+            context: Arc::clone(context),
+        })
+    }
+
+    /// Its first address.
+    pub fn address(&self) -> u64 {
+        self.address
+    }
+}
+
+impl Drop for DeviceMemory {
+    fn drop(&mut self) {
+        if self.context.bind().is_ok() {
+            // SAFETY: the block is ours and was not freed before; the session has removed it from
+            // its map, and its copies are over.
+            let _ = check(unsafe { sys::cuMemFree_v2(self.address) });
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! Devices and their immutable facts.
+
+use std::ffi::{CStr, c_char, c_int};
+use std::sync::Arc;
+
+use cudarc::driver::sys;
+use vgpu_proto::handshake::DeviceInfo;
+
+use super::{Context, Result, check, raw};
+
+/// `CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS`: kernels can reach the whole address space of the
+/// process. A worker must not serve strangers while it is 1.
+pub const PAGEABLE_MEMORY_ACCESS: u32 = 88;
+
+/// Attributes are asked for up to this number (CUDA 13 has about 150).
+const LAST_ATTRIBUTE: u32 = 199;
+
+/// One device of the process.
+#[derive(Debug, Clone, Copy)]
+pub struct Device {
+    raw: sys::CUdevice,
+}
+
+impl Device {
+    /// The devices in ordinal order. Only after [`super::load`].
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn all() -> Result<Vec<Device>> {
+        let mut count: c_int = 0;
+        // SAFETY: writes one int.
+        check(unsafe { sys::cuDeviceGetCount(&mut count) })?;
+        (0..count)
+            .map(|ordinal| {
+                let mut raw: sys::CUdevice = 0;
+                // SAFETY: writes one device number.
+                check(unsafe { sys::cuDeviceGet(&mut raw, ordinal) })?;
+                Ok(Device { raw })
+            })
+            .collect()
+    }
+
+    pub(super) fn raw(self) -> sys::CUdevice {
+        self.raw
+    }
+
+    /// `cuDeviceGetName`.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn name(self) -> Result<String> {
+        let mut text = [0 as c_char; 256];
+        // SAFETY: the driver writes at most 256 bytes, the last of them NUL.
+        check(unsafe { sys::cuDeviceGetName(text.as_mut_ptr(), 256, self.raw) })?;
+        Ok(until_nul(&mut text))
+    }
+
+    /// `cuDeviceGetPCIBusId`.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn pci_bus_id(self) -> Result<String> {
+        let mut text = [0 as c_char; 32];
+        // SAFETY: the driver writes at most 32 bytes.
+        check(unsafe { sys::cuDeviceGetPCIBusId(text.as_mut_ptr(), 32, self.raw) })?;
+        Ok(until_nul(&mut text))
+    }
+
+    /// `cuDeviceGetUuid_v2`.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn uuid(self) -> Result<[u8; 16]> {
+        let mut uuid = sys::CUuuid { bytes: [0; 16] };
+        // SAFETY: writes 16 bytes.
+        check(unsafe { sys::cuDeviceGetUuid_v2(&mut uuid, self.raw) })?;
+        Ok(uuid.bytes.map(|b| b as u8))
+    }
+
+    /// `cuDeviceTotalMem_v2`.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn total_memory(self) -> Result<u64> {
+        let mut bytes = 0usize;
+        // SAFETY: writes one size.
+        check(unsafe { sys::cuDeviceTotalMem_v2(&mut bytes, self.raw) })?;
+        Ok(bytes as u64)
+    }
+
+    /// `cuDeviceGetAttribute`.
+    ///
+    /// # Errors
+    /// The driver's, also for a number it does not know.
+    pub fn attribute(self, attribute: u32) -> Result<i32> {
+        let mut value: c_int = 0;
+        // SAFETY: writes one int.
+        unsafe { raw::cuDeviceGetAttribute(&mut value, attribute, self.raw) }?;
+        Ok(value)
+    }
+}
+
+/// Everything about a device that never changes. `context` is one on it.
+///
+/// # Errors
+/// The driver's.
+pub fn describe(device: Device, context: &Arc<Context>) -> Result<DeviceInfo> {
+    Ok(DeviceInfo {
+        name: device.name()?,
+        uuid: device.uuid()?,
+        total_memory: device.total_memory()?,
+        pci_bus_id: device.pci_bus_id()?,
+        attributes: (1..=LAST_ATTRIBUTE)
+            .filter_map(|a| device.attribute(a).ok().map(|value| (a, value)))
+            .collect(),
+        stream_priorities: context.stream_priorities()?,
+    })
+}
+
+fn until_nul(text: &mut [c_char]) -> String {
+    if let Some(last) = text.last_mut() {
+        *last = 0;
+    }
+    // SAFETY: the text ends with NUL, set above at the latest.
+    unsafe { CStr::from_ptr(text.as_ptr()) }
+        .to_string_lossy()
+        .into_owned()
+}

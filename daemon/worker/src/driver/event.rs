@@ -1,0 +1,188 @@
+//! Streams and events.
+
+use std::ptr;
+use std::sync::Arc;
+
+use cudarc::driver::sys;
+use vgpu_proto::cuda::CuResult;
+
+use super::{Context, Result, check};
+
+/// `CU_EVENT_BLOCKING_SYNC`: a thread that waits sleeps.
+pub const BLOCKING_SYNC: u32 = 1;
+/// `CU_EVENT_DISABLE_TIMING`: cheaper.
+pub const DISABLE_TIMING: u32 = 2;
+
+/// A stream; the NULL stream of its context is one too.
+#[derive(Debug)]
+pub struct Stream {
+    raw: sys::CUstream,
+    context: Arc<Context>,
+}
+
+// SAFETY: a stream handle may be used from any thread; the driver locks.
+unsafe impl Send for Stream {}
+// SAFETY: as above.
+unsafe impl Sync for Stream {}
+
+impl Stream {
+    /// The NULL stream of a context.
+    pub fn null(context: &Arc<Context>) -> Stream {
+        Stream {
+            raw: ptr::null_mut(),
+            context: Arc::clone(context),
+        }
+    }
+
+    /// `cuStreamCreateWithPriority`.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn create(context: &Arc<Context>, flags: u32, priority: i32) -> Result<Stream> {
+        context.bind()?;
+        let mut raw: sys::CUstream = ptr::null_mut();
+        // SAFETY: writes one handle; the context is current.
+        check(unsafe { sys::cuStreamCreateWithPriority(&mut raw, flags, priority) })?;
+        Ok(Stream {
+            raw,
+            context: Arc::clone(context),
+        })
+    }
+
+    /// Its context.
+    pub fn context(&self) -> &Arc<Context> {
+        &self.context
+    }
+
+    /// The handle, with its context made current (the NULL stream means the current context's).
+    pub(super) fn bound(&self) -> Result<sys::CUstream> {
+        self.context.bind()?;
+        Ok(self.raw)
+    }
+
+    /// `cuStreamQuery`: is all its work complete?
+    ///
+    /// # Errors
+    /// The driver's, a device fault among them.
+    pub fn is_complete(&self) -> Result<bool> {
+        let raw = self.bound()?;
+        // SAFETY: the stream lives.
+        complete(check(unsafe { sys::cuStreamQuery(raw) }))
+    }
+
+    /// `cuStreamSynchronize`: waits.
+    ///
+    /// # Errors
+    /// The driver's, a device fault among them.
+    pub fn synchronize(&self) -> Result<()> {
+        let raw = self.bound()?;
+        // SAFETY: the stream lives.
+        check(unsafe { sys::cuStreamSynchronize(raw) })
+    }
+
+    /// `cuStreamWaitEvent`: what is submitted from now on waits for the event.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn wait(&self, event: &Event, flags: u32) -> Result<()> {
+        let raw = self.bound()?;
+        // SAFETY: both live.
+        check(unsafe { sys::cuStreamWaitEvent(raw, event.raw, flags) })
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        if !self.raw.is_null() && self.context.bind().is_ok() {
+            // SAFETY: last owner. Work in the stream still completes.
+            let _ = check(unsafe { sys::cuStreamDestroy_v2(self.raw) });
+        }
+    }
+}
+
+/// An event.
+#[derive(Debug)]
+pub struct Event {
+    raw: sys::CUevent,
+    context: Arc<Context>,
+}
+
+// SAFETY: an event handle may be used from any thread; the driver locks.
+unsafe impl Send for Event {}
+// SAFETY: as above.
+unsafe impl Sync for Event {}
+
+impl Event {
+    /// `cuEventCreate`.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn create(context: &Arc<Context>, flags: u32) -> Result<Event> {
+        context.bind()?;
+        let mut raw: sys::CUevent = ptr::null_mut();
+        // SAFETY: writes one handle; the context is current.
+        check(unsafe { sys::cuEventCreate(&mut raw, flags) })?;
+        Ok(Event {
+            raw,
+            context: Arc::clone(context),
+        })
+    }
+
+    /// `cuEventRecordWithFlags`.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn record(&self, stream: &Stream, flags: u32) -> Result<()> {
+        let raw = stream.bound()?;
+        // SAFETY: both live.
+        check(unsafe { sys::cuEventRecordWithFlags(self.raw, raw, flags) })
+    }
+
+    /// `cuEventQuery`: is what was recorded complete?
+    ///
+    /// # Errors
+    /// The driver's, a device fault among them.
+    pub fn is_complete(&self) -> Result<bool> {
+        // SAFETY: the event lives.
+        complete(check(unsafe { sys::cuEventQuery(self.raw) }))
+    }
+
+    /// `cuEventSynchronize`: waits.
+    ///
+    /// # Errors
+    /// The driver's, a device fault among them.
+    pub fn synchronize(&self) -> Result<()> {
+        self.context.bind()?;
+        // SAFETY: the event lives.
+        check(unsafe { sys::cuEventSynchronize(self.raw) })
+    }
+
+    /// `cuEventElapsedTime` from `self` to `end`, in milliseconds.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn elapsed_until(&self, end: &Event) -> Result<f32> {
+        self.context.bind()?;
+        let mut milliseconds = 0f32;
+        // SAFETY: writes one float; both events live.
+        check(unsafe { sys::cuEventElapsedTime(&mut milliseconds, self.raw, end.raw) })?;
+        Ok(milliseconds)
+    }
+}
+
+impl Drop for Event {
+    fn drop(&mut self) {
+        if self.context.bind().is_ok() {
+            // SAFETY: last owner; the driver keeps what pending waits need.
+            let _ = check(unsafe { sys::cuEventDestroy_v2(self.raw) });
+        }
+    }
+}
+
+fn complete(result: Result<()>) -> Result<bool> {
+    match result {
+        Ok(()) => Ok(true),
+        Err(CuResult::NOT_READY) => Ok(false),
+        Err(code) => Err(code),
+    }
+}

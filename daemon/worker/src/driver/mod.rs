@@ -1,0 +1,47 @@
+//! The host's CUDA driver, through cudarc's `sys`. The only place that calls it.
+//!
+//! Handles are owned values: a stream, an event, a module or a block of device memory is given back
+//! to the driver when its last owner drops it, and each keeps its context alive, so that a stale
+//! handle cannot reach the driver. What Rust cannot know is stated with each function: an address
+//! must have been checked against the session's live allocations (see `session::memory`), and the
+//! host side of a copy must stay untouched until an event says that it is over.
+//!
+//! Results are numbers, not cudarc's enum: a newer driver may answer a code that it does not know.
+
+mod context;
+mod copy;
+mod device;
+mod event;
+mod image;
+mod load;
+mod module;
+mod pinned;
+mod raw;
+mod stdio;
+
+pub use context::{Context, DeviceMemory};
+pub use copy::{copy_dtod, copy_dtoh, copy_htod, fill, fill_2d};
+pub use device::{Device, PAGEABLE_MEMORY_ACCESS, describe};
+pub use event::{BLOCKING_SYNC, DISABLE_TIMING, Event, Stream};
+pub use image::MappedImage;
+pub use load::{LoadError, load};
+pub use module::{Function, JitLogs, Launch, Module, OPTION_LIMIT, option_allowed};
+pub use pinned::{Block, BlockPool};
+pub use stdio::{exit_now, flush_stdio};
+
+use cudarc::driver::sys;
+use vgpu_proto::cuda::CuResult;
+
+/// What a driver call gives.
+pub type Result<T> = std::result::Result<T, CuResult>;
+
+fn check(code: sys::CUresult) -> Result<()> {
+    number(code as u32)
+}
+
+fn number(code: u32) -> Result<()> {
+    match code {
+        0 => Ok(()),
+        code => Err(CuResult(code)),
+    }
+}

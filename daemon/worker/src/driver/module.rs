@@ -1,0 +1,354 @@
+//! Modules, functions and launches.
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ptr;
+use std::sync::Arc;
+
+use cudarc::driver::sys;
+use vgpu_proto::cuda::CuResult;
+use vgpu_proto::limits::MAX_KERNEL_PARAMS;
+
+use super::{Context, MappedImage, Result, Stream, check, raw};
+
+const JIT_INFO_LOG: u32 = 3;
+const JIT_INFO_LOG_LEN: u32 = 4;
+const JIT_ERROR_LOG: u32 = 5;
+const JIT_ERROR_LOG_LEN: u32 = 6;
+
+/// Scalar JIT options that a guest may set: registers, threads per block, optimisation level, target
+/// (from the context or by number), fallback, debug and line information, verbosity, cache mode,
+/// fast compile, and the link-time ones (20–24, 29–33). Pointers, and options that the worker sets
+/// itself, are not among them.
+const JIT_ALLOWED: &[u32] = &[
+    0, 1, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 20, 21, 22, 23, 24, 29, 30, 31, 32, 33,
+];
+
+/// Most options of one load.
+pub const OPTION_LIMIT: usize = 64;
+
+/// Function attributes are asked for up to this number.
+const LAST_FUNCTION_ATTRIBUTE: u32 = 15;
+
+/// May a guest set this JIT option?
+pub fn option_allowed(option: u32) -> bool {
+    JIT_ALLOWED.contains(&option)
+}
+
+/// What the JIT compiler wrote.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct JitLogs {
+    /// `CU_JIT_INFO_LOG_BUFFER`.
+    pub info: Vec<u8>,
+    /// `CU_JIT_ERROR_LOG_BUFFER`.
+    pub error: Vec<u8>,
+}
+
+/// A loaded module; unloaded when dropped, which may wait for the context's work.
+#[derive(Debug)]
+pub struct Module {
+    raw: sys::CUmodule,
+    context: Arc<Context>,
+}
+
+// SAFETY: a module handle may be used from any thread; the driver locks.
+unsafe impl Send for Module {}
+// SAFETY: as above.
+unsafe impl Sync for Module {}
+
+impl Module {
+    /// `cuModuleLoadDataEx` with `options` (all of them allowed ones) and logs of at most the given
+    /// sizes. May take seconds.
+    ///
+    /// # Errors
+    /// The driver's; the logs come in either case.
+    pub fn load(
+        context: &Arc<Context>,
+        image: &MappedImage,
+        options: &[(u32, u32)],
+        (info_len, error_len): (usize, usize),
+    ) -> (Result<Module>, JitLogs) {
+        let mut logs = JitLogs {
+            info: vec![0; info_len],
+            error: vec![0; error_len],
+        };
+        let mut numbers: Vec<u32> = Vec::with_capacity(options.len() + 4);
+        let mut values: Vec<*mut c_void> = Vec::with_capacity(options.len() + 4);
+        for &(option, value) in options.iter().filter(|(option, _)| option_allowed(*option)) {
+            numbers.push(option);
+            values.push(value as usize as *mut c_void);
+        }
+        let own = numbers.len();
+        if info_len > 0 {
+            numbers.extend([JIT_INFO_LOG, JIT_INFO_LOG_LEN]);
+            values.extend([logs.info.as_mut_ptr().cast(), info_len as *mut c_void]);
+        }
+        let error_at = numbers.len();
+        if error_len > 0 {
+            numbers.extend([JIT_ERROR_LOG, JIT_ERROR_LOG_LEN]);
+            values.extend([logs.error.as_mut_ptr().cast(), error_len as *mut c_void]);
+        }
+        let mut raw: sys::CUmodule = ptr::null_mut();
+        let loaded = context.bind().and_then(|()| {
+            // SAFETY: the image is followed by a zero byte; numbers and values are as many; the log
+            // buffers have the sizes given; the options are of kinds that hold scalars.
+            check(unsafe {
+                sys::cuModuleLoadDataEx(
+                    &mut raw,
+                    image.bytes().as_ptr().cast(),
+                    numbers.len() as u32,
+                    numbers.as_mut_ptr().cast(),
+                    values.as_mut_ptr(),
+                )
+            })
+        });
+        // The driver writes the lengths that it filled into the values of the length options.
+        if info_len > 0 {
+            trim_log(&mut logs.info, values[own + 1] as usize);
+        }
+        if error_len > 0 {
+            trim_log(&mut logs.error, values[error_at + 1] as usize);
+        }
+        let module = loaded.map(|()| Module {
+            raw,
+            context: Arc::clone(context),
+        });
+        (module, logs)
+    }
+
+    /// Its context.
+    pub fn context(&self) -> &Arc<Context> {
+        &self.context
+    }
+
+    /// `cuModuleGetGlobal_v2`: (address, bytes).
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn global(&self, name: &CStr) -> Result<(u64, u64)> {
+        self.context.bind()?;
+        let mut address: sys::CUdeviceptr = 0;
+        let mut bytes = 0usize;
+        // SAFETY: writes an address and a size; the module lives and the name ends with NUL.
+        check(unsafe {
+            sys::cuModuleGetGlobal_v2(&mut address, &mut bytes, self.raw, name.as_ptr())
+        })?;
+        Ok((address, bytes as u64))
+    }
+}
+
+impl Drop for Module {
+    fn drop(&mut self) {
+        if self.context.bind().is_ok() {
+            // SAFETY: last owner: its functions keep it alive.
+            let _ = check(unsafe { sys::cuModuleUnload(self.raw) });
+        }
+    }
+}
+
+fn trim_log(log: &mut Vec<u8>, filled: usize) {
+    log.truncate(filled);
+    let text = log.iter().position(|b| *b == 0).unwrap_or(log.len());
+    log.truncate(text);
+}
+
+/// A function of a module, with what never changes about it.
+#[derive(Debug)]
+pub struct Function {
+    raw: sys::CUfunction,
+    module: Arc<Module>,
+    params: Vec<(u32, u32)>,
+    params_len: usize,
+}
+
+// SAFETY: a function handle may be used from any thread; the driver locks.
+unsafe impl Send for Function {}
+// SAFETY: as above.
+unsafe impl Sync for Function {}
+
+/// A launch, checked.
+#[derive(Debug)]
+pub struct Launch<'a> {
+    /// Blocks.
+    pub grid: [u32; 3],
+    /// Threads a block.
+    pub block: [u32; 3],
+    /// Dynamic shared memory in bytes.
+    pub shared: u32,
+    /// All blocks resident at once.
+    pub cooperative: bool,
+    /// The parameter block, at least [`Function::params_len`] bytes.
+    pub params: &'a [u8],
+}
+
+impl Function {
+    /// `cuModuleGetFunction` and `cuFuncGetParamInfo` of every parameter.
+    ///
+    /// # Errors
+    /// The driver's; INVALID_VALUE if it describes parameters beyond CUDA's own bound.
+    pub fn find(module: &Arc<Module>, name: &CStr) -> Result<Function> {
+        module.context.bind()?;
+        let mut raw: sys::CUfunction = ptr::null_mut();
+        // SAFETY: writes one handle; the module lives and the name ends with NUL.
+        check(unsafe {
+            sys::cuModuleGetFunction(&mut raw, module.raw, name.as_ptr().cast::<c_char>())
+        })?;
+        let mut params = Vec::new();
+        let mut params_len = 0usize;
+        loop {
+            let (mut offset, mut size) = (0usize, 0usize);
+            // SAFETY: writes two sizes; the function lives with its module.
+            match check(unsafe {
+                sys::cuFuncGetParamInfo(raw, params.len(), &mut offset, &mut size)
+            }) {
+                Ok(()) => {}
+                // The driver's way to say that there is none of this number.
+                Err(CuResult::INVALID_VALUE) => break,
+                Err(code) => return Err(code),
+            }
+            let end = offset
+                .checked_add(size)
+                .filter(|end| *end <= MAX_KERNEL_PARAMS);
+            let Some(end) = end else {
+                return Err(CuResult::INVALID_VALUE);
+            };
+            params_len = params_len.max(end);
+            params.push((offset as u32, size as u32));
+        }
+        Ok(Function {
+            raw,
+            module: Arc::clone(module),
+            params,
+            params_len,
+        })
+    }
+
+    /// Its module.
+    pub fn module(&self) -> &Arc<Module> {
+        &self.module
+    }
+
+    /// (offset, size) of each parameter.
+    pub fn params(&self) -> &[(u32, u32)] {
+        &self.params
+    }
+
+    /// Bytes of the parameter block.
+    pub fn params_len(&self) -> usize {
+        self.params_len
+    }
+
+    /// (attribute, value) of all that the driver answers.
+    pub fn attributes(&self) -> Vec<(u32, i32)> {
+        (0..=LAST_FUNCTION_ATTRIBUTE)
+            .filter_map(|a| self.attribute(a).ok().map(|value| (a, value)))
+            .collect()
+    }
+
+    /// `cuFuncGetAttribute`.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn attribute(&self, attribute: u32) -> Result<i32> {
+        self.module.context.bind()?;
+        let mut value: c_int = 0;
+        // SAFETY: writes one int; the function lives.
+        unsafe { raw::cuFuncGetAttribute(&mut value, attribute, self.raw) }?;
+        Ok(value)
+    }
+
+    /// `cuFuncSetAttribute`.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn set_attribute(&self, attribute: u32, value: i32) -> Result<()> {
+        self.module.context.bind()?;
+        // SAFETY: plain numbers; the function lives.
+        unsafe { raw::cuFuncSetAttribute(self.raw, attribute, value) }
+    }
+
+    /// `cuFuncSetCacheConfig`.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn set_cache_config(&self, config: u32) -> Result<()> {
+        self.module.context.bind()?;
+        // SAFETY: plain numbers; the function lives.
+        unsafe { raw::cuFuncSetCacheConfig(self.raw, config) }
+    }
+
+    /// `cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags`.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn occupancy(&self, block_size: i32, dynamic_shared: u64, flags: u32) -> Result<i32> {
+        self.module.context.bind()?;
+        let mut blocks: c_int = 0;
+        // SAFETY: writes one int; the function lives.
+        check(unsafe {
+            sys::cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
+                &mut blocks,
+                self.raw,
+                block_size,
+                dynamic_shared as usize,
+                flags,
+            )
+        })?;
+        Ok(blocks)
+    }
+
+    /// `cuLaunchKernel` or `cuLaunchCooperativeKernel`.
+    ///
+    /// # Errors
+    /// The driver's; INVALID_VALUE for a parameter block that is too short.
+    pub fn launch(&self, stream: &Stream, launch: &Launch<'_>) -> Result<()> {
+        if launch.params.len() < self.params_len {
+            return Err(CuResult::INVALID_VALUE);
+        }
+        let mut pointers: [*mut c_void; 32] = [ptr::null_mut(); 32];
+        let mut many: Vec<*mut c_void>;
+        let pointers: &mut [*mut c_void] = if self.params.len() <= pointers.len() {
+            &mut pointers
+        } else {
+            many = vec![ptr::null_mut(); self.params.len()];
+            &mut many
+        };
+        for (pointer, (offset, _)) in pointers.iter_mut().zip(&self.params) {
+            *pointer = launch.params[*offset as usize..].as_ptr().cast_mut().cast();
+        }
+        let raw = stream.bound()?;
+        let ([gx, gy, gz], [bx, by, bz]) = (launch.grid, launch.block);
+        let kernel_params = pointers.as_mut_ptr();
+        // SAFETY: function and stream live; each pointer leads to as many bytes of the block as the
+        // driver says that its parameter has (checked above against the largest end).
+        check(unsafe {
+            if launch.cooperative {
+                sys::cuLaunchCooperativeKernel(
+                    self.raw,
+                    gx,
+                    gy,
+                    gz,
+                    bx,
+                    by,
+                    bz,
+                    launch.shared,
+                    raw,
+                    kernel_params,
+                )
+            } else {
+                sys::cuLaunchKernel(
+                    self.raw,
+                    gx,
+                    gy,
+                    gz,
+                    bx,
+                    by,
+                    bz,
+                    launch.shared,
+                    raw,
+                    kernel_params,
+                    ptr::null_mut(),
+                )
+            }
+        })
+    }
+}

@@ -1,0 +1,167 @@
+//! Page-locked host memory for staging copies, in blocks that return to their pool.
+
+use std::ffi::c_void;
+use std::ptr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use cudarc::driver::sys;
+
+use super::{Context, Result, check};
+
+/// `CU_MEMHOSTALLOC_PORTABLE`: page-locked for every context.
+const PORTABLE: u32 = 1;
+
+/// One allocation that blocks are cut from.
+#[derive(Debug)]
+struct Slab {
+    base: *mut u8,
+    context: Arc<Context>,
+}
+
+// SAFETY: the memory is reached only through blocks, each of which is owned by one thread at a time.
+unsafe impl Send for Slab {}
+// SAFETY: as above.
+unsafe impl Sync for Slab {}
+
+impl Drop for Slab {
+    fn drop(&mut self) {
+        if self.context.bind().is_ok() {
+            // SAFETY: no block of it is left, as each keeps it alive.
+            let _ = check(unsafe { sys::cuMemFreeHost(self.base.cast()) });
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Piece {
+    slab: Arc<Slab>,
+    offset: usize,
+}
+
+/// Blocks of one size, made a slab at a time, up to a bound.
+#[derive(Debug)]
+pub struct BlockPool {
+    free: Arc<Mutex<Vec<Piece>>>,
+    context: Arc<Context>,
+    block: usize,
+    blocks_per_slab: usize,
+    slabs_left: usize,
+}
+
+impl BlockPool {
+    /// A pool that allocates nothing yet.
+    pub fn new(
+        context: &Arc<Context>,
+        block: usize,
+        blocks_per_slab: usize,
+        slabs: usize,
+    ) -> BlockPool {
+        BlockPool {
+            free: Arc::default(),
+            context: Arc::clone(context),
+            block,
+            blocks_per_slab,
+            slabs_left: slabs,
+        }
+    }
+
+    /// Blocks that could be taken now.
+    pub fn available(&self) -> usize {
+        lock(&self.free).len() + self.slabs_left * self.blocks_per_slab
+    }
+
+    /// Takes a block of which `len` bytes will be used, or `None` while all are out.
+    ///
+    /// # Errors
+    /// The driver's, when it cannot page-lock more.
+    pub fn take(&mut self, len: usize) -> Result<Option<Block>> {
+        debug_assert!(len <= self.block);
+        let mut piece = lock(&self.free).pop();
+        if piece.is_none() && self.slabs_left > 0 {
+            piece = Some(self.grow()?);
+        }
+        Ok(piece.map(|piece| Block {
+            piece: Some(piece),
+            len: len.min(self.block),
+            home: Arc::clone(&self.free),
+        }))
+    }
+
+    fn grow(&mut self) -> Result<Piece> {
+        self.context.bind()?;
+        let mut base: *mut c_void = ptr::null_mut();
+        let bytes = self.block * self.blocks_per_slab;
+        // SAFETY: writes one pointer; the context is current.
+        check(unsafe { sys::cuMemHostAlloc(&mut base, bytes, PORTABLE) })?;
+        // SAFETY: `bytes` fresh bytes. Zeroed so that no reply can ever carry what was there.
+        unsafe { ptr::write_bytes(base.cast::<u8>(), 0, bytes) };
+        self.slabs_left -= 1;
+        let slab = Arc::new(Slab {
+            base: base.cast(),
+            context: Arc::clone(&self.context),
+        });
+        let mut free = lock(&self.free);
+        free.extend((1..self.blocks_per_slab).map(|i| Piece {
+            slab: Arc::clone(&slab),
+            offset: i * self.block,
+        }));
+        Ok(Piece { slab, offset: 0 })
+    }
+}
+
+/// A block taken from a pool; returns when dropped.
+///
+/// While a copy to or from it is in flight its bytes must not be touched; the session keeps it in
+/// the stream's list of things to do on completion until then.
+#[derive(Debug)]
+pub struct Block {
+    piece: Option<Piece>,
+    len: usize,
+    home: Arc<Mutex<Vec<Piece>>>,
+}
+
+impl Block {
+    /// Bytes in use.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Nothing in use?
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    pub(super) fn pointer(&self) -> *mut u8 {
+        match &self.piece {
+            // SAFETY: the offset lies within the slab.
+            Some(piece) => unsafe { piece.slab.base.add(piece.offset) },
+            None => ptr::NonNull::dangling().as_ptr(),
+        }
+    }
+
+    /// The bytes.
+    pub fn bytes(&self) -> &[u8] {
+        // SAFETY: `len` initialised bytes of a live slab that only this block covers; no copy is in
+        // flight (see the type).
+        unsafe { std::slice::from_raw_parts(self.pointer(), self.len) }
+    }
+
+    /// The bytes, to be filled.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as in `bytes`, and `self` is borrowed mutably.
+        unsafe { std::slice::from_raw_parts_mut(self.pointer(), self.len) }
+    }
+}
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        if let Some(piece) = self.piece.take() {
+            lock(&self.home).push(piece);
+        }
+    }
+}
+
+fn lock(free: &Mutex<Vec<Piece>>) -> MutexGuard<'_, Vec<Piece>> {
+    // The list is whole after every step, so a panic elsewhere does not spoil it.
+    free.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,239 @@
+//! The worker's side of the GPU lease: when it may submit, when it must give back, what it tells
+//! vgpud. The steps on the shared pages are [`vgpu_proto::lease`]'s.
+
+use std::time::{Duration, Instant};
+
+use nix::time::{ClockId, clock_gettime};
+use vgpu_proto::lease::{Parked, WorkerEnd};
+use vgpu_proto::worker::FromWorker;
+
+use crate::control::Vgpud;
+
+/// What waits in the session's queue.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Waiting {
+    /// Operations.
+    pub calls: u64,
+    /// Their bulk bytes.
+    pub bytes: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// No lease, none asked for.
+    None,
+    /// vgpud knows that there is work.
+    Asked,
+    /// Ours.
+    Held,
+    /// Ours while nobody wants it.
+    Parked,
+}
+
+/// The lease of this worker.
+#[derive(Debug)]
+pub struct Lease {
+    pages: WorkerEnd<'static>,
+    vgpud: Vgpud,
+    state: State,
+    epoch: u64,
+    /// Nothing more may be submitted under this epoch.
+    closing: bool,
+    /// An operation was let through under this epoch.
+    used: bool,
+    /// Since when a held lease has had nothing to do.
+    idle_since: Option<Instant>,
+    submitted: u64,
+    completed: u64,
+}
+
+impl Lease {
+    /// Holds nothing.
+    pub fn new(pages: WorkerEnd<'static>, vgpud: Vgpud) -> Lease {
+        Lease {
+            pages,
+            vgpud,
+            state: State::None,
+            epoch: 0,
+            closing: false,
+            used: false,
+            idle_since: None,
+            submitted: 0,
+            completed: 0,
+        }
+    }
+
+    /// May an operation be submitted now? Takes a parked lease back, or asks for one.
+    pub fn enter(&mut self, waiting: Waiting) -> bool {
+        self.idle_since = None;
+        match self.state {
+            State::Held => {}
+            State::Parked => {
+                if !self.pages.retake(self.epoch) {
+                    self.state = State::None;
+                    return self.ask(waiting);
+                }
+                self.state = State::Held;
+                self.tell_runnable(waiting);
+            }
+            State::None => return self.ask(waiting),
+            State::Asked => return false,
+        }
+        if self.closing {
+            return false;
+        }
+        let revoked = !self.pages.may_submit(self.epoch);
+        // A slice that ended before it was used still serves one operation: else a session whose
+        // grants arrive late would never get anything done.
+        let over =
+            self.used && self.pages.wanted(self.epoch) && now_ns() >= self.pages.slice_end_ns();
+        self.closing = revoked || over;
+        self.used = true;
+        !self.closing
+    }
+
+    fn ask(&mut self, waiting: Waiting) -> bool {
+        self.state = State::Asked;
+        self.tell_runnable(waiting);
+        // A grant may have been written just now; its packet would bring us back here anyway.
+        self.granted()
+    }
+
+    fn tell_runnable(&self, waiting: Waiting) {
+        self.vgpud.send(&FromWorker::Runnable {
+            calls: waiting.calls,
+            bytes: waiting.bytes,
+        });
+    }
+
+    /// Looks for a grant on the page. True: a lease is ours now that was not before.
+    pub fn granted(&mut self) -> bool {
+        if matches!(self.state, State::Held | State::Parked) {
+            return false;
+        }
+        let Some(epoch) = self.pages.accept(self.epoch) else {
+            return false;
+        };
+        self.epoch = epoch;
+        self.state = State::Held;
+        self.closing = false;
+        self.used = false;
+        self.idle_since = None;
+        true
+    }
+
+    /// vgpud asks back what it granted as `epoch`.
+    pub fn revoked(&mut self, epoch: u64) {
+        self.granted();
+        if epoch != self.epoch {
+            return;
+        }
+        match self.state {
+            State::Held => self.closing = true,
+            State::Parked => {
+                if self.pages.retake(epoch) {
+                    self.state = State::Held;
+                    self.closing = true;
+                } else {
+                    self.state = State::None;
+                }
+            }
+            State::None | State::Asked => {}
+        }
+    }
+
+    /// Is the lease ours and being given back?
+    pub fn closing(&self) -> bool {
+        self.state == State::Held && self.closing
+    }
+
+    /// Is the lease in use?
+    pub fn held(&self) -> bool {
+        self.state == State::Held
+    }
+
+    /// Takes credit for an operation. False: none is left; it was said to vgpud.
+    pub fn take(&mut self, calls: u64, bytes: u64) -> bool {
+        if self.pages.take(calls, bytes) {
+            return true;
+        }
+        self.closing = true;
+        false
+    }
+
+    /// Gives a drained lease back. `waiting` is what remains.
+    pub fn release(&mut self, waiting: Waiting) {
+        if self.state != State::Held {
+            return;
+        }
+        self.publish(waiting, 0);
+        self.vgpud.send(&FromWorker::Released {
+            epoch: self.epoch,
+            calls: waiting.calls,
+            bytes: waiting.bytes,
+        });
+        self.closing = false;
+        self.state = if waiting.calls > 0 {
+            State::Asked
+        } else {
+            State::None
+        };
+    }
+
+    /// The lease is held, nothing waits for it and nothing is in flight: keeps it for the hold time,
+    /// then parks it. Returns how long until the next look; `None` when there is nothing to look for.
+    pub fn rest(&mut self) -> Option<Duration> {
+        if self.state != State::Held {
+            return None;
+        }
+        let since = *self.idle_since.get_or_insert_with(Instant::now);
+        let hold = Duration::from_nanos(self.pages.hold_ns());
+        let idle = since.elapsed();
+        if idle < hold && self.pages.may_submit(self.epoch) {
+            return Some(hold - idle);
+        }
+        self.idle_since = None;
+        self.publish(Waiting::default(), 0);
+        match self.pages.park(self.epoch) {
+            Parked::Kept => {
+                self.state = State::Parked;
+                self.vgpud.send(&FromWorker::Idle { epoch: self.epoch });
+            }
+            Parked::GiveBack => self.release(Waiting::default()),
+            Parked::Taken => self.state = State::None,
+        }
+        None
+    }
+
+    /// Work waited, but does no longer (the device faulted, say), and no lease was had.
+    pub fn withdraw(&mut self) {
+        if self.state == State::Asked {
+            self.state = State::None;
+            self.vgpud.send(&FromWorker::Idle { epoch: 0 });
+        }
+    }
+
+    /// Counts operations given to the device.
+    pub fn count_submitted(&mut self, n: u64) {
+        self.submitted += n;
+        self.pages.publish_submitted(self.submitted);
+    }
+
+    /// Counts operations that completed.
+    pub fn count_completed(&mut self, n: u64) {
+        self.completed += n;
+        self.pages.publish_completed(self.completed);
+    }
+
+    /// Publishes what waits, and the bytes of the first of it.
+    pub fn publish(&self, waiting: Waiting, head_bytes: u64) {
+        self.pages
+            .publish_queue(waiting.calls, waiting.bytes, 0, head_bytes);
+    }
+}
+
+fn now_ns() -> u64 {
+    clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(0, |t| {
+        t.tv_sec() as u64 * 1_000_000_000 + t.tv_nsec() as u64
+    })
+}

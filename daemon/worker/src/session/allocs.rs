@@ -1,0 +1,192 @@
+//! Allocations: drawn from the VM's ledger, answered when the ledger and the device have room.
+
+use std::collections::VecDeque;
+
+use vgpu_proto::call::{Op, rep};
+use vgpu_proto::cuda::{Ctx, CuResult, DevPtr};
+use vgpu_proto::worker::FromWorker;
+
+use super::Session;
+use super::contexts::Garbage;
+use super::drains::{After, Target};
+use super::memory::{Backing, charge};
+use crate::driver::{DeviceMemory, Result};
+
+/// An allocation that has not been answered.
+#[derive(Debug)]
+struct Pending {
+    id: u64,
+    ctx: Ctx,
+    size: u64,
+    /// How often the ledger was asked in vain since something was freed.
+    denied: u32,
+}
+
+/// Allocations that wait, and what they wait for.
+#[derive(Debug, Default)]
+pub(super) struct Allocs {
+    waiting: VecDeque<Pending>,
+    /// (number, bytes) of the request that vgpud has not answered.
+    asked: Option<(u64, u64)>,
+    requests: u64,
+    /// Things that are being given back to the driver.
+    pub freeing: u64,
+}
+
+impl Allocs {
+    /// How many wait.
+    pub(super) fn len(&self) -> usize {
+        self.waiting.len()
+    }
+}
+
+enum Outcome {
+    Answer(Result<u64>),
+    Wait,
+}
+
+impl Session {
+    /// `cuMemAlloc`.
+    pub(super) fn allocate(&mut self, id: u64, ctx: Ctx, size: u64, collided: Option<DevPtr>) {
+        if let Some(ptr) = collided
+            && !self.memory.park(ptr.0)
+        {
+            return self.refuse(Op::MemAlloc, id, CuResult::INVALID_VALUE);
+        }
+        self.allocs.waiting.push_back(Pending {
+            id,
+            ctx,
+            size,
+            denied: 0,
+        });
+        if self.allocs.waiting.len() == 1 {
+            self.try_allocs();
+        }
+    }
+
+    /// `cuMemFree`: the address is dead at once, the memory goes when earlier work is complete.
+    pub(super) fn free(&mut self, ptr: DevPtr) -> Result<rep::MemFree> {
+        if ptr.0 == 0 {
+            // As the driver: freeing nothing succeeds.
+            return Ok(rep::MemFree {});
+        }
+        let (memory, charge) = self.memory.remove(ptr.0).ok_or(CuResult::INVALID_VALUE)?;
+        let garbage = Garbage {
+            memory: vec![memory],
+            ..Garbage::default()
+        };
+        self.allocs.freeing += 1;
+        self.drain(
+            Target::Everything,
+            After::Release {
+                garbage,
+                charge,
+                reply: None,
+            },
+        );
+        Ok(rep::MemFree {})
+    }
+
+    /// Something was given back to the driver.
+    pub(super) fn freed(&mut self, charge: u64) {
+        self.allocs.freeing -= 1;
+        let surplus = self.ledger.give(charge);
+        if surplus > 0 {
+            self.vgpud.send(&FromWorker::MemRelease { bytes: surplus });
+        }
+        for pending in &mut self.allocs.waiting {
+            pending.denied = 0;
+        }
+        self.try_allocs();
+    }
+
+    /// vgpud answered a request for memory.
+    pub(super) fn ledger_answered(&mut self, request: u64, granted: bool) {
+        let Some((_, bytes)) = self.allocs.asked.take_if(|(number, _)| *number == request) else {
+            return;
+        };
+        if granted {
+            self.ledger.draw(bytes);
+        } else if let Some(first) = self.allocs.waiting.front_mut() {
+            first.denied += 1;
+        }
+        self.try_allocs();
+    }
+
+    fn try_allocs(&mut self) {
+        while let Some(pending) = self.allocs.waiting.pop_front() {
+            match self.try_alloc(&pending) {
+                Outcome::Wait => {
+                    self.allocs.waiting.push_front(pending);
+                    return;
+                }
+                Outcome::Answer(Ok(ptr)) => {
+                    let reply = rep::MemAlloc { ptr: DevPtr(ptr) };
+                    self.out.reply(Op::MemAlloc, pending.id, Ok(reply));
+                }
+                Outcome::Answer(Err(code)) => self.refuse(Op::MemAlloc, pending.id, code),
+            }
+        }
+    }
+
+    fn try_alloc(&mut self, pending: &Pending) -> Outcome {
+        let driver = match self.context(pending.ctx) {
+            Ok(context) => std::sync::Arc::clone(&context.driver),
+            Err(code) => return Outcome::Answer(Err(code)),
+        };
+        if pending.size == 0 {
+            return Outcome::Answer(Err(CuResult::INVALID_VALUE));
+        }
+        let Some(cost) = charge(pending.size) else {
+            return Outcome::Answer(Err(CuResult::OUT_OF_MEMORY));
+        };
+        if !self.ledger.take(cost) {
+            return self.ask_ledger(cost, pending.denied);
+        }
+        match DeviceMemory::alloc(&driver, pending.size) {
+            Ok(memory) => {
+                let address = memory.address();
+                let backing = Backing::Owned(memory, cost);
+                self.memory
+                    .insert(address, pending.size, pending.ctx.0, backing);
+                Outcome::Answer(Ok(address))
+            }
+            Err(code) => {
+                let surplus = self.ledger.give(cost);
+                if surplus > 0 {
+                    self.vgpud.send(&FromWorker::MemRelease { bytes: surplus });
+                }
+                if code == CuResult::OUT_OF_MEMORY && self.allocs.freeing > 0 {
+                    return Outcome::Wait;
+                }
+                Outcome::Answer(Err(code))
+            }
+        }
+    }
+
+    /// Draws a slice more from the ledger, or just enough, or waits for what is being freed.
+    fn ask_ledger(&mut self, cost: u64, denied: u32) -> Outcome {
+        if self.allocs.asked.is_some() {
+            return Outcome::Wait;
+        }
+        let (slice, exact) = self.ledger.shortage(cost);
+        let bytes = match denied {
+            0 => slice,
+            1 if slice > exact => exact,
+            _ if self.allocs.freeing > 0 => return Outcome::Wait,
+            _ => return Outcome::Answer(Err(CuResult::OUT_OF_MEMORY)),
+        };
+        self.allocs.requests += 1;
+        let request = self.allocs.requests;
+        self.allocs.asked = Some((request, bytes));
+        self.vgpud.send(&FromWorker::MemReserve { request, bytes });
+        Outcome::Wait
+    }
+
+    /// The device is of no more use.
+    pub(super) fn abandon_allocs(&mut self, code: CuResult) {
+        for pending in std::mem::take(&mut self.allocs.waiting) {
+            self.out.status(Op::MemAlloc, pending.id, code);
+        }
+    }
+}

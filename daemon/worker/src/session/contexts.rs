@@ -1,0 +1,344 @@
+//! Devices and contexts, and taking a context down with all that is in it.
+
+use std::sync::Arc;
+
+use vgpu_proto::call::{Op, rep};
+use vgpu_proto::cuda::{Ctx, CuResult};
+use vgpu_proto::handshake::DeviceInfo;
+
+use super::drains::{After, Target};
+use super::streams::StreamState;
+use super::{FoundDevice, Session};
+use crate::driver::{Context, Device, DeviceMemory, Event, Function, Module, Result, Stream};
+
+/// Flags of `cuCtxCreate` and `cuDevicePrimaryCtxSetFlags` that CUDA 12.4 defines.
+const CONTEXT_FLAGS: u32 = 0xff;
+
+/// (limit, its ceiling): stack per thread, printf buffer, device heap, depth of device-side
+/// synchronisation, pending device-side launches, L2 fetch granularity, persisting L2.
+const LIMITS: &[(u32, u64)] = &[
+    (0, 512 << 10),
+    (1, 64 << 20),
+    (2, 1 << 30),
+    (3, 24),
+    (4, 1 << 16),
+    (5, 128),
+    (6, 1 << 30),
+];
+
+/// What a launch may not exceed on a device.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct LaunchLimits {
+    /// Threads of a block, a dimension.
+    pub block: [u32; 3],
+    /// Blocks of a grid, a dimension.
+    pub grid: [u32; 3],
+}
+
+/// One device.
+#[derive(Debug)]
+pub(super) struct DeviceState {
+    device: Device,
+    /// Kept for the life of the session, whatever the guest does with its own.
+    context: Arc<Context>,
+    /// Launch limits.
+    pub limits: LaunchLimits,
+    primary: Option<u64>,
+    retained: u64,
+    flags: u32,
+}
+
+impl DeviceState {
+    /// As found at start.
+    pub(super) fn new((device, info, context): FoundDevice) -> DeviceState {
+        let limits = LaunchLimits {
+            block: [2, 3, 4].map(|a| attribute(&info, a)),
+            grid: [5, 6, 7].map(|a| attribute(&info, a)),
+        };
+        DeviceState {
+            device,
+            context,
+            limits,
+            primary: None,
+            retained: 0,
+            flags: 0,
+        }
+    }
+}
+
+fn attribute(info: &DeviceInfo, number: u32) -> u32 {
+    let found = info.attributes.iter().find(|(a, _)| *a == number);
+    found.map_or(0, |(_, value)| u32::try_from(*value).unwrap_or(0))
+}
+
+/// One context of the guest.
+#[derive(Debug)]
+pub(super) struct ContextState {
+    /// The driver's.
+    pub driver: Arc<Context>,
+    /// Ordinal of its device.
+    pub device: usize,
+    /// Its NULL stream.
+    pub null: u64,
+    /// Events for markers.
+    pub spare: Vec<Arc<Event>>,
+    primary: bool,
+}
+
+/// What is to be given back to the driver, in this order.
+#[derive(Debug, Default)]
+pub(super) struct Garbage {
+    /// Device memory; held only to be dropped.
+    #[allow(dead_code)]
+    pub memory: Vec<DeviceMemory>,
+    /// Functions; they keep their modules.
+    pub functions: Vec<Arc<Function>>,
+    /// Modules.
+    pub modules: Vec<Arc<Module>>,
+    /// Events by our own handle, still in the table until the work is over.
+    pub event_ids: Vec<u64>,
+    /// Streams likewise.
+    pub stream_ids: Vec<u64>,
+    /// Events.
+    pub events: Vec<Arc<Event>>,
+    /// Streams.
+    pub streams: Vec<StreamState>,
+    /// Contexts.
+    pub contexts: Vec<Arc<Context>>,
+}
+
+impl Session {
+    /// The context that a guest names.
+    pub(super) fn context(&self, ctx: Ctx) -> Result<&ContextState> {
+        self.contexts.get(ctx.0).ok_or(CuResult::INVALID_CONTEXT)
+    }
+
+    fn device(&mut self, ordinal: u32) -> Result<&mut DeviceState> {
+        self.devices
+            .get_mut(ordinal as usize)
+            .ok_or(CuResult::INVALID_DEVICE)
+    }
+
+    /// Gives a context of the driver a handle.
+    fn add_context(&mut self, driver: Arc<Context>, device: usize, primary: bool) -> Result<u64> {
+        let null = Stream::null(&driver);
+        let state = ContextState {
+            driver,
+            device,
+            null: 0,
+            spare: Vec::new(),
+            primary,
+        };
+        let id = self.contexts.insert(state).ok_or(CuResult::OUT_OF_MEMORY)?;
+        let Some(null) = self
+            .streams
+            .table
+            .insert(StreamState::new(id, 0, null, false))
+        else {
+            self.contexts.remove(id);
+            return Err(CuResult::OUT_OF_MEMORY);
+        };
+        if let Some(context) = self.contexts.get_mut(id) {
+            context.null = null;
+        }
+        Ok(id)
+    }
+
+    pub(super) fn primary_retain(&mut self, ordinal: u32) -> Result<rep::PrimaryCtxRetain> {
+        let device = self.device(ordinal)?;
+        let id = match device.primary {
+            Some(id) => id,
+            None => {
+                let driver = Arc::clone(&device.context);
+                self.add_context(driver, ordinal as usize, true)?
+            }
+        };
+        let device = self.device(ordinal)?;
+        device.primary = Some(id);
+        device.retained += 1;
+        Ok(rep::PrimaryCtxRetain { ctx: Ctx(id) })
+    }
+
+    /// One retain fewer; with the last, everything in the context goes.
+    pub(super) fn primary_release(&mut self, op: Op, id: u64, ordinal: u32) {
+        let released = self.device(ordinal).and_then(|device| {
+            let context = device.primary.ok_or(CuResult::INVALID_CONTEXT)?;
+            device.retained -= 1;
+            if device.retained > 0 {
+                return Ok(None);
+            }
+            device.primary = None;
+            Ok(Some(context))
+        });
+        match released {
+            Ok(None) => self.out.status(op, id, CuResult::SUCCESS),
+            Ok(Some(context)) => self.take_down(context, true, (op, id)),
+            Err(code) => self.refuse(op, id, code),
+        }
+    }
+
+    /// Everything in the primary context goes; the context stays as retained as it was.
+    pub(super) fn primary_reset(&mut self, op: Op, id: u64, ordinal: u32) {
+        match self.device(ordinal).map(|device| device.primary) {
+            Ok(None) => self.out.status(op, id, CuResult::SUCCESS),
+            Ok(Some(context)) => self.take_down(context, false, (op, id)),
+            Err(code) => self.refuse(op, id, code),
+        }
+    }
+
+    /// The flags are the guest's to read back; how threads wait is decided in the worker.
+    pub(super) fn primary_set_flags(
+        &mut self,
+        ordinal: u32,
+        flags: u32,
+    ) -> Result<rep::PrimaryCtxSetFlags> {
+        if flags & !CONTEXT_FLAGS != 0 {
+            return Err(CuResult::INVALID_VALUE);
+        }
+        self.device(ordinal)?.flags = flags;
+        Ok(rep::PrimaryCtxSetFlags {})
+    }
+
+    pub(super) fn primary_state(&mut self, ordinal: u32) -> Result<rep::PrimaryCtxGetState> {
+        let device = self.device(ordinal)?;
+        Ok(rep::PrimaryCtxGetState {
+            flags: device.flags,
+            active: device.primary.is_some(),
+        })
+    }
+
+    /// Creating a context takes long on hardware: a helper does it.
+    pub(super) fn context_create(&mut self, op: Op, id: u64, ordinal: u32, flags: u32) {
+        let device = match self.device(ordinal) {
+            Ok(_) if flags & !CONTEXT_FLAGS != 0 => {
+                return self.refuse(op, id, CuResult::INVALID_VALUE);
+            }
+            Ok(device) => device.device,
+            Err(code) => return self.refuse(op, id, code),
+        };
+        self.helpers.run(move || {
+            let made = Context::create(device, flags);
+            Box::new(move |session: &mut Session| {
+                match made.and_then(|driver| session.add_context(driver, ordinal as usize, false)) {
+                    Ok(ctx) => session
+                        .out
+                        .reply(op, id, Ok(rep::CtxCreate { ctx: Ctx(ctx) })),
+                    Err(code) => session.refuse(op, id, code),
+                }
+            })
+        });
+    }
+
+    pub(super) fn context_destroy(&mut self, op: Op, id: u64, ctx: Ctx) {
+        match self.context(ctx) {
+            // As the driver says for a primary context.
+            Ok(context) if context.primary => self.refuse(op, id, CuResult::INVALID_CONTEXT),
+            Ok(_) => self.take_down(ctx.0, true, (op, id)),
+            Err(code) => self.refuse(op, id, code),
+        }
+    }
+
+    pub(super) fn set_limit(&mut self, op: Op, id: u64, ctx: Ctx, limit: u32, value: u64) {
+        let checked = self.context(ctx).and_then(|context| {
+            let ceiling = LIMITS.iter().find(|(l, _)| *l == limit);
+            match ceiling {
+                None => Err(CuResult::UNSUPPORTED_LIMIT),
+                Some((_, ceiling)) if value > *ceiling => Err(CuResult::INVALID_VALUE),
+                Some(_) => Ok(Arc::clone(&context.driver)),
+            }
+        });
+        match checked {
+            // It may wait for the context's work.
+            Ok(context) => self.helpers.run(move || {
+                let result = context.set_limit(limit, value);
+                Box::new(move |session: &mut Session| match result {
+                    Ok(()) => session.out.status(op, id, CuResult::SUCCESS),
+                    Err(code) => session.refuse(op, id, code),
+                })
+            }),
+            Err(code) => self.refuse(op, id, code),
+        }
+    }
+
+    pub(super) fn limit(&self, ctx: Ctx, limit: u32) -> Result<rep::CtxGetLimit> {
+        let context = self.context(ctx)?;
+        if !LIMITS.iter().any(|(l, _)| *l == limit) {
+            return Err(CuResult::UNSUPPORTED_LIMIT);
+        }
+        context
+            .driver
+            .limit(limit)
+            .map(|value| rep::CtxGetLimit { value })
+    }
+
+    /// What `cuMemGetInfo` says, within the quota.
+    pub(super) fn memory_info(&self, ctx: Ctx) -> Result<rep::MemGetInfo> {
+        let (free, total) = self.context(ctx)?.driver.memory_info()?;
+        if self.quota == 0 {
+            return Ok(rep::MemGetInfo { free, total });
+        }
+        let left = self.quota.saturating_sub(self.ledger.used());
+        Ok(rep::MemGetInfo {
+            free: free.min(left),
+            total: total.min(self.quota),
+        })
+    }
+
+    /// Makes every handle of a context invalid now, and gives all of it back when the work received
+    /// so far is complete. With `entirely`, the context goes too.
+    fn take_down(&mut self, context: u64, entirely: bool, reply: (Op, u64)) {
+        let (memory, charge) = self.memory.remove_context(context);
+        let mut garbage = Garbage {
+            memory,
+            ..Garbage::default()
+        };
+        for id in self.functions.handles(|f| f.context == context) {
+            garbage
+                .functions
+                .extend(self.functions.remove(id).map(|f| f.driver));
+        }
+        for id in self.modules.handles(|m| m.context == context) {
+            garbage
+                .modules
+                .extend(self.modules.remove(id).map(|m| m.driver));
+        }
+        garbage.event_ids = self.events.table.handles(|e| e.context == context);
+        self.events
+            .names
+            .retain(|_, id| !garbage.event_ids.contains(id));
+        let null = self.contexts.get(context).map_or(0, |c| c.null);
+        garbage.stream_ids = self.streams.table.handles(|s| s.context == context);
+        if entirely {
+            garbage
+                .contexts
+                .extend(self.contexts.remove(context).map(|c| c.driver));
+        } else {
+            garbage.stream_ids.retain(|id| *id != null);
+        }
+        self.streams
+            .names
+            .retain(|_, id| !garbage.stream_ids.contains(id));
+        self.allocs.freeing += 1;
+        self.drain(
+            Target::Context(context),
+            After::Release {
+                garbage,
+                charge,
+                reply: Some(reply),
+            },
+        );
+    }
+
+    /// Takes out of the tables what had to stay there until the work was over.
+    pub(super) fn collect_garbage(&mut self, mut garbage: Garbage) -> Garbage {
+        for id in std::mem::take(&mut garbage.event_ids) {
+            garbage
+                .events
+                .extend(self.events.table.remove(id).map(|e| e.driver));
+        }
+        for id in std::mem::take(&mut garbage.stream_ids) {
+            garbage.streams.extend(self.streams.table.remove(id));
+        }
+        garbage
+    }
+}

@@ -1,0 +1,349 @@
+//! Requests that wait for earlier work: first until it has been submitted, then until it is complete.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use vgpu_proto::call::Op;
+use vgpu_proto::cuda::CuResult;
+
+use super::Session;
+use super::contexts::Garbage;
+use super::streams::Action;
+use crate::driver::Event;
+
+/// Whose earlier work.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Target {
+    /// A stream's.
+    Stream(u64),
+    /// A context's.
+    Context(u64),
+    /// What an event recorded last.
+    Event(u64),
+    /// The session's.
+    Everything,
+}
+
+/// Where the driver may still hold output of device `printf` that is now due.
+#[derive(Debug, Clone)]
+pub(super) enum Flush {
+    /// In this stream.
+    Stream(u64),
+    /// In this context.
+    Context(u64),
+    /// Before this event.
+    Event(Arc<Event>),
+}
+
+/// What happens then.
+#[derive(Debug)]
+pub(super) enum After {
+    /// The request is answered.
+    Reply {
+        /// Its operation.
+        op: Op,
+        /// Its number.
+        id: u64,
+        /// What to forward first.
+        flush: Flush,
+    },
+    /// Things are given back to the driver, then the request (if it waits) is answered.
+    Release {
+        /// What.
+        garbage: Garbage,
+        /// Bytes that the VM's ledger gets back.
+        charge: u64,
+        /// (operation, number).
+        reply: Option<(Op, u64)>,
+    },
+}
+
+#[derive(Debug)]
+struct Drain {
+    after: After,
+    /// Streams that are not yet past the point.
+    missing: usize,
+}
+
+/// All that wait.
+#[derive(Debug, Default)]
+pub(super) struct Drains {
+    next: u64,
+    list: HashMap<u64, Drain>,
+    /// Those whose work is still in the queue: (place of the last of it, drain).
+    later: BTreeMap<(u64, u64), Target>,
+}
+
+impl Drains {
+    /// How many wait.
+    pub(super) fn len(&self) -> usize {
+        self.list.len()
+    }
+}
+
+impl Session {
+    /// Does `after` when the target's work received so far is complete.
+    pub(super) fn drain(&mut self, target: Target, after: After) {
+        self.drains.next += 1;
+        let id = self.drains.next;
+        self.drains.list.insert(id, Drain { after, missing: 1 });
+        let last = self.last_queued(target);
+        if last > self.queue.executed() {
+            self.drains.later.insert((last, id), target);
+        } else {
+            self.arm(id, target);
+        }
+    }
+
+    /// The place in the queue of the target's last operation; 0: it has none there.
+    fn last_queued(&self, target: Target) -> u64 {
+        let latest = |pick: &dyn Fn(u64, bool) -> bool| {
+            self.streams
+                .table
+                .iter()
+                .filter(|(_, s)| s.queued > 0 && pick(s.context, s.blocking))
+                .map(|(_, s)| s.last_queued)
+                .max()
+                .unwrap_or(0)
+        };
+        match target {
+            Target::Everything => self.queue.last(),
+            Target::Context(context) => latest(&|c, _| c == context),
+            Target::Event(event) => self
+                .events
+                .table
+                .get(event)
+                .map_or(0, |e| if e.queued > 0 { e.last_queued } else { 0 }),
+            Target::Stream(stream) => match self.streams.table.get(stream) {
+                // The NULL stream comes after the blocking streams' earlier work.
+                Some(s) if s.name == 0 => {
+                    let context = s.context;
+                    latest(&|c, blocking| c == context && blocking)
+                }
+                Some(s) if s.queued > 0 => s.last_queued,
+                _ => 0,
+            },
+        }
+    }
+
+    /// Arms the drains whose work has now been submitted.
+    pub(super) fn arm_drains(&mut self) {
+        while let Some(entry) = self.drains.later.first_entry() {
+            let (last, id) = *entry.key();
+            if last > self.queue.executed() {
+                return;
+            }
+            let target = entry.remove();
+            self.arm(id, target);
+        }
+    }
+
+    /// The target's work has been submitted: waits for its completion.
+    fn arm(&mut self, id: u64, target: Target) {
+        match target {
+            Target::Event(event) => self.await_event(id, event),
+            Target::Stream(stream) => {
+                self.join_null(stream);
+                self.await_stream(id, stream);
+            }
+            Target::Context(context) => {
+                let active = self.active_streams(|c| c == context);
+                active
+                    .into_iter()
+                    .for_each(|stream| self.await_stream(id, stream));
+            }
+            Target::Everything => {
+                let active = self.active_streams(|_| true);
+                active
+                    .into_iter()
+                    .for_each(|stream| self.await_stream(id, stream));
+            }
+        }
+        // The one that `drain` counted for itself.
+        self.due.push_back(Action::Drain(id));
+    }
+
+    fn active_streams(&self, pick: impl Fn(u64) -> bool) -> Vec<u64> {
+        let active = self.streams.active().iter().copied();
+        active
+            .filter(|id| self.streams.table.get(*id).is_some_and(|s| pick(s.context)))
+            .collect()
+    }
+
+    /// A marker in the NULL stream comes after all that the blocking streams were given before it,
+    /// even if the NULL stream itself is empty.
+    fn join_null(&mut self, stream: u64) {
+        let Some(state) = self.streams.table.get(stream) else {
+            return;
+        };
+        if state.name != 0 || !state.drained() {
+            return;
+        }
+        let context = state.context;
+        let busy = self.streams.active().iter().any(|id| {
+            self.streams
+                .table
+                .get(*id)
+                .is_some_and(|s| s.context == context && s.blocking)
+        });
+        if busy {
+            self.submitted(stream);
+        }
+    }
+
+    fn await_stream(&mut self, drain: u64, stream: u64) {
+        let Some(state) = self.streams.table.get(stream) else {
+            return;
+        };
+        if state.drained() {
+            return;
+        }
+        // Most often it is the stream's only work and done by now.
+        let complete = state.driver.as_ref().map(|driver| driver.is_complete());
+        match complete {
+            Some(Ok(true)) => {
+                self.complete_all(stream);
+                return;
+            }
+            Some(Err(code)) => return self.device_failed(code, "seen while synchronising"),
+            Some(Ok(false)) | None => {}
+        }
+        if let Err(code) = self.mark(stream) {
+            return self.trouble(0, code);
+        }
+        self.wait_one_more(drain);
+        self.after_tip(stream, Action::Drain(drain));
+    }
+
+    fn await_event(&mut self, drain: u64, event: u64) {
+        let Some(state) = self.events.table.get(event) else {
+            return;
+        };
+        let Some((stream, seq)) = state.recorded else {
+            return;
+        };
+        if self.streams.table.get(stream).is_none_or(|s| s.past(seq)) {
+            return;
+        }
+        let driver = Arc::clone(&state.driver);
+        self.mark_with(stream, seq, &driver);
+        self.wait_one_more(drain);
+        self.after(stream, seq, Action::Drain(drain));
+        self.harvest(stream);
+    }
+
+    fn wait_one_more(&mut self, drain: u64) {
+        if let Some(drain) = self.drains.list.get_mut(&drain) {
+            drain.missing += 1;
+        }
+    }
+
+    /// One of the things that a drain waits for has come. True: it was the last.
+    pub(super) fn drain_step(&mut self, id: u64) -> bool {
+        let Some(drain) = self.drains.list.get_mut(&id) else {
+            return false;
+        };
+        drain.missing -= 1;
+        drain.missing == 0
+    }
+
+    /// All that a drain waited for has come.
+    pub(super) fn drained(&mut self, id: u64) {
+        let Some(drain) = self.drains.list.remove(&id) else {
+            return;
+        };
+        match drain.after {
+            After::Reply { op, id, flush } => {
+                self.print(&flush);
+                self.out.status(op, id, CuResult::SUCCESS);
+            }
+            After::Release {
+                garbage,
+                charge,
+                reply,
+            } => self.release(garbage, charge, reply),
+        }
+    }
+
+    /// Gives things back to the driver on a thread that may wait.
+    fn release(&mut self, garbage: Garbage, charge: u64, reply: Option<(Op, u64)>) {
+        let garbage = self.collect_garbage(garbage);
+        self.helpers.run(move || {
+            drop(garbage);
+            Box::new(move |session: &mut Session| session.released(charge, reply))
+        });
+    }
+
+    fn released(&mut self, charge: u64, reply: Option<(Op, u64)>) {
+        self.freed(charge);
+        if let Some((op, id)) = reply {
+            self.print_all();
+            self.out
+                .status(op, id, self.poison.unwrap_or(CuResult::SUCCESS));
+        }
+    }
+
+    /// The device is of no more use: answers everybody who waits.
+    pub(super) fn abandon_drains(&mut self, code: CuResult) {
+        self.drains.later.clear();
+        for (_, drain) in std::mem::take(&mut self.drains.list) {
+            match drain.after {
+                After::Reply { op, id, .. } => self.out.status(op, id, code),
+                After::Release {
+                    garbage,
+                    charge,
+                    reply,
+                } => {
+                    self.release(garbage, charge, reply);
+                }
+            }
+        }
+    }
+
+    /// Forwards what device `printf` wrote, as far as it is certain to be there.
+    pub(super) fn print(&mut self, flush: &Flush) {
+        if !self.printf.due() {
+            return;
+        }
+        // The driver hands output over in its synchronising calls; here nothing is left to wait for.
+        match flush {
+            Flush::Event(event) => drop(event.synchronize()),
+            Flush::Stream(stream) => self.touch(|id, _| id == *stream),
+            Flush::Context(context) => self.touch(|_, c| c == *context),
+        }
+        self.forward_print();
+    }
+
+    /// As [`Session::print`], for everything that is complete.
+    pub(super) fn print_all(&mut self) {
+        if self.printf.due() {
+            self.touch(|_, _| true);
+            self.forward_print();
+        }
+    }
+
+    fn touch(&self, pick: impl Fn(u64, u64) -> bool) {
+        let idle = |c: u64| {
+            !self
+                .streams
+                .active()
+                .iter()
+                .any(|id| self.streams.table.get(*id).is_some_and(|s| s.context == c))
+        };
+        for (id, stream) in self.streams.table.iter() {
+            // Synchronising the NULL stream would wait for the blocking ones too.
+            let still = stream.drained() && (stream.name != 0 || idle(stream.context));
+            if still
+                && pick(id, stream.context)
+                && let Some(driver) = &stream.driver
+            {
+                let _ = driver.synchronize();
+            }
+        }
+    }
+
+    fn forward_print(&mut self) {
+        let text = self.printf.collect(self.out.queued());
+        self.out.stdout(&text);
+    }
+}

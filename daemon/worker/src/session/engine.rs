@@ -1,0 +1,292 @@
+//! The session's thread: reads, works, waits.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, ppoll};
+use nix::sys::time::TimeSpec;
+use vgpu_proto::worker::ToWorker;
+
+use super::execute::Stop;
+use super::pool::Done;
+use super::{Parts, Session};
+use crate::wire::{Filled, Reader, Writer};
+
+/// Reads of the socket before the queue gets its turn.
+const READS: usize = 4;
+/// How long a session with work in flight and nothing waiting goes unwatched: programs that submit in
+/// bursts cost one look a burst.
+const IDLE_LOOK: Duration = Duration::from_micros(100);
+/// How long completion is looked for before a thread is woken to wait for it.
+const SPIN: Duration = Duration::from_micros(15);
+/// How often the session's thread looks itself when there are more streams than waiting threads.
+const SATURATED_LOOK: Duration = Duration::from_micros(500);
+
+/// How a session ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ending {
+    /// The guest broke the protocol.
+    pub protocol_error: bool,
+    /// What happened.
+    pub text: String,
+}
+
+impl Ending {
+    fn closed(text: impl Into<String>) -> Ending {
+        Ending {
+            protocol_error: false,
+            text: text.into(),
+        }
+    }
+
+    fn broken(text: impl Into<String>) -> Ending {
+        Ending {
+            protocol_error: true,
+            text: text.into(),
+        }
+    }
+}
+
+/// Serves the guest on `socket` until it goes.
+pub fn serve(parts: Parts, socket: OwnedFd) -> Ending {
+    let socket = File::from(socket);
+    let writer = match prepare(&socket) {
+        Ok(writer) => writer,
+        Err(e) => return Ending::closed(format!("the guest's socket cannot be used: {e}")),
+    };
+    let session = match Session::new(parts, writer) {
+        Ok(session) => session,
+        Err(text) => return Ending::closed(text),
+    };
+    Engine {
+        reader: Reader::new(socket),
+        session,
+        readable: true,
+        marks_due: None,
+        spun: false,
+    }
+    .run()
+}
+
+fn prepare(socket: &File) -> io::Result<Writer> {
+    use nix::fcntl::{FcntlArg, OFlag, fcntl};
+    fcntl(socket, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
+    Ok(Writer::new(socket.try_clone()?))
+}
+
+struct Engine {
+    reader: Reader,
+    session: Session,
+    /// The socket may have something.
+    readable: bool,
+    /// When streams with unmarked work get markers although nobody waits.
+    marks_due: Option<Instant>,
+    /// Completion has been looked for in vain since something last happened.
+    spun: bool,
+}
+
+impl Engine {
+    fn run(mut self) -> Ending {
+        loop {
+            self.session.take_messages();
+            if let Some(ending) = self.read() {
+                return ending;
+            }
+            let stop = self.session.work();
+            if let Err(e) = self.session.out.flush() {
+                return Ending::closed(format!("the guest is gone: {e}"));
+            }
+            if (!self.readable || self.session.out.congested())
+                && let Err(e) = self.wait(stop)
+            {
+                return Ending::closed(format!("waiting failed: {e}"));
+            }
+        }
+    }
+
+    /// Reads and takes requests.
+    fn read(&mut self) -> Option<Ending> {
+        if !self.readable || self.session.out.congested() {
+            return None;
+        }
+        for _ in 0..READS {
+            let filled = match self.reader.fill() {
+                Ok(filled) => filled,
+                Err(e) => return Some(Ending::closed(format!("reading from the guest: {e}"))),
+            };
+            if filled == Filled::Closed {
+                return Some(Ending::closed("the guest closed its connection"));
+            }
+            loop {
+                let staging = &mut self.session.staging;
+                let frame = match self.reader.next_frame(|r, len| staging.place(r, len)) {
+                    Ok(Some(frame)) => frame,
+                    Ok(None) => break,
+                    Err(e) => return Some(Ending::broken(e.to_string())),
+                };
+                self.spun = false;
+                self.marks_due = None;
+                if let Err(text) = self.session.receive(frame) {
+                    return Some(Ending::broken(text));
+                }
+            }
+            if filled == Filled::Empty {
+                self.readable = false;
+                return None;
+            }
+        }
+        None
+    }
+
+    /// Sees to it that everything somebody waits for will wake this thread, then sleeps.
+    fn wait(&mut self, stop: Stop) -> io::Result<()> {
+        if !self.spun && self.session.awaited() {
+            self.spun = true;
+            let until = Instant::now() + SPIN;
+            while Instant::now() < until {
+                if self.session.harvest_awaited() {
+                    self.spun = false;
+                    return Ok(());
+                }
+                std::hint::spin_loop();
+            }
+        }
+        let mut timeout = self.session.before_sleep(stop, &mut self.marks_due);
+        if self.session.has_due() {
+            return Ok(());
+        }
+        if self.session.waiters.saturated() {
+            timeout = earlier(timeout, Some(SATURATED_LOOK));
+        }
+        self.sleep(timeout)?;
+        if self.session.waiters.saturated() {
+            self.session.harvest_all();
+        }
+        if stop == Stop::Window && self.session.streams.stall_in().is_zero() {
+            self.session.harvest_all();
+            if self.session.streams.window_full() {
+                self.session.streams.widen();
+            }
+        }
+        Ok(())
+    }
+
+    fn sleep(&mut self, timeout: Option<Duration>) -> io::Result<()> {
+        let session = &self.session;
+        let mut wanted = PollFlags::empty();
+        if !session.out.congested() {
+            wanted |= PollFlags::POLLIN;
+        }
+        if session.out.queued() > 0 {
+            wanted |= PollFlags::POLLOUT;
+        }
+        let mut fds = [
+            PollFd::new(self.reader.as_fd(), wanted),
+            PollFd::new(session.waker.fd().as_fd(), PollFlags::POLLIN),
+        ];
+        match ppoll(&mut fds, timeout.map(TimeSpec::from), None) {
+            Ok(_) | Err(Errno::EINTR) => {}
+            Err(e) => return Err(e.into()),
+        }
+        let socket = fds[0].revents().unwrap_or(PollFlags::empty());
+        let woken = fds[1].any().unwrap_or(false);
+        let heard = PollFlags::POLLIN | PollFlags::POLLHUP | PollFlags::POLLERR;
+        if socket.intersects(heard) {
+            self.readable = true;
+        }
+        if woken {
+            self.session.waker.clear();
+            self.spun = false;
+        }
+        Ok(())
+    }
+}
+
+impl Session {
+    /// Takes what vgpud and the session's other threads have sent.
+    fn take_messages(&mut self) {
+        while let Ok(received) = self.control.try_recv() {
+            match received.message {
+                ToWorker::Grant { .. } => {
+                    self.lease.granted();
+                }
+                ToWorker::Revoke { epoch } => self.lease.revoked(epoch),
+                // It is in the lease page; this message only wakes.
+                ToWorker::Credit { .. } => {}
+                ToWorker::MemGrant { request, granted } => self.ledger_answered(request, granted),
+                other @ (ToWorker::Start(_) | ToWorker::Data | ToWorker::Shutdown) => {
+                    tracing::warn!("vgpud sent a message out of turn: {other:?}");
+                }
+            }
+        }
+        while let Ok(done) = self.done.try_recv() {
+            match done {
+                Done::Marker {
+                    stream,
+                    seq,
+                    result,
+                } => self.marker_fired(stream, seq, result),
+                Done::Task(completion) => completion(self),
+            }
+        }
+    }
+
+    /// Does all that can be done now.
+    fn work(&mut self) -> Stop {
+        loop {
+            self.do_due();
+            let stop = self.run_queue();
+            if !self.do_due() {
+                return stop;
+            }
+        }
+    }
+
+    fn has_due(&self) -> bool {
+        !self.due.is_empty()
+    }
+
+    /// Sets up what has to wake this thread. Returns the longest sleep.
+    fn before_sleep(&mut self, stop: Stop, marks_due: &mut Option<Instant>) -> Option<Duration> {
+        let mut timeout = None;
+        let waiting = self.queue.waiting();
+        if self.streams.in_flight() == 0 {
+            *marks_due = None;
+            if self.lease.closing() {
+                self.lease.release(if stop == Stop::Staging {
+                    Default::default()
+                } else {
+                    waiting
+                });
+            } else if stop == Stop::Empty || stop == Stop::Staging {
+                timeout = self.lease.rest();
+            }
+        } else {
+            let wanted = stop != Stop::Empty || self.lease.closing() || self.drains.len() > 0;
+            let now = Instant::now();
+            let due = *marks_due.get_or_insert(if wanted { now } else { now + IDLE_LOOK });
+            if wanted || due <= now {
+                self.mark_all();
+            } else if self.any_unmarked() {
+                timeout = Some(due - now);
+            }
+            self.watch_all();
+        }
+        if stop == Stop::Window {
+            timeout = earlier(timeout, Some(self.streams.stall_in()));
+        }
+        let head = self.queue.front().map_or(0, |q| q.cost);
+        self.lease.publish(waiting, head);
+        timeout
+    }
+}
+
+fn earlier(a: Option<Duration>, b: Option<Duration>) -> Option<Duration> {
+    match (a, b) {
+        (Some(a), Some(b)) => Some(a.min(b)),
+        (a, b) => a.or(b),
+    }
+}

@@ -1,0 +1,225 @@
+//! The session's live device memory: which addresses its guest may name, and the ledger of the VM's
+//! quota as far as this session has drawn on it.
+
+use std::collections::BTreeMap;
+
+use crate::driver::DeviceMemory;
+
+/// Bytes drawn from the VM's ledger at a time.
+pub(super) const SLICE: u64 = 64 << 20;
+
+/// What stands behind a range of addresses.
+#[derive(Debug)]
+pub(super) enum Backing {
+    /// The guest's own allocation, and what it costs in the ledger.
+    Owned(DeviceMemory, u64),
+    /// An allocation that collided with something in the guest: kept so that the driver does not
+    /// give it again, and not accessible.
+    Parked(DeviceMemory, u64),
+    /// A variable of this module.
+    Global(u64),
+}
+
+#[derive(Debug)]
+struct Range {
+    len: u64,
+    context: u64,
+    backing: Backing,
+}
+
+/// Live ranges by first address; they never overlap.
+#[derive(Debug, Default)]
+pub(super) struct Memory {
+    ranges: BTreeMap<u64, Range>,
+}
+
+impl Memory {
+    /// Adds the range that the driver gave.
+    pub(super) fn insert(&mut self, address: u64, len: u64, context: u64, backing: Backing) {
+        self.ranges.insert(
+            address,
+            Range {
+                len,
+                context,
+                backing,
+            },
+        );
+    }
+
+    /// Is `[address, address + len)` wholly inside one live range that the guest may use? An empty
+    /// range is, if its address is.
+    pub(super) fn contains(&self, address: u64, len: u64) -> bool {
+        let Some((base, range)) = self.ranges.range(..=address).next_back() else {
+            return false;
+        };
+        if matches!(range.backing, Backing::Parked(..)) {
+            return false;
+        }
+        let offset = address - base;
+        offset < range.len && len <= range.len - offset
+    }
+
+    /// Takes out the guest's allocation that begins at `address`.
+    pub(super) fn remove(&mut self, address: u64) -> Option<(DeviceMemory, u64)> {
+        if !matches!(self.ranges.get(&address)?.backing, Backing::Owned(..)) {
+            return None;
+        }
+        match self.ranges.remove(&address)?.backing {
+            Backing::Owned(memory, charge) => Some((memory, charge)),
+            _ => None,
+        }
+    }
+
+    /// Makes the guest's allocation at `address` inaccessible for good. False: there is none.
+    pub(super) fn park(&mut self, address: u64) -> bool {
+        let Some((len, context)) = self.ranges.get(&address).map(|r| (r.len, r.context)) else {
+            return false;
+        };
+        let Some((memory, charge)) = self.remove(address) else {
+            return false;
+        };
+        self.insert(address, len, context, Backing::Parked(memory, charge));
+        true
+    }
+
+    /// Takes out everything of a context: the memory, and its charge in the ledger.
+    pub(super) fn remove_context(&mut self, context: u64) -> (Vec<DeviceMemory>, u64) {
+        let mut taken = Vec::new();
+        let mut total = 0;
+        let addresses: Vec<u64> = self
+            .ranges
+            .iter()
+            .filter(|(_, r)| r.context == context)
+            .map(|(a, _)| *a)
+            .collect();
+        for address in addresses {
+            match self.ranges.remove(&address).map(|r| r.backing) {
+                Some(Backing::Owned(memory, charge) | Backing::Parked(memory, charge)) => {
+                    taken.push(memory);
+                    total += charge;
+                }
+                Some(Backing::Global(_)) | None => {}
+            }
+        }
+        (taken, total)
+    }
+
+    /// Takes out the variables of a module.
+    pub(super) fn remove_globals(&mut self, module: u64) {
+        self.ranges
+            .retain(|_, r| !matches!(r.backing, Backing::Global(m) if m == module));
+    }
+}
+
+/// What an allocation costs: the driver's granularity, 512 bytes for small blocks and 2 MiB for
+/// large ones.
+pub(super) fn charge(bytes: u64) -> Option<u64> {
+    let unit = if bytes < 1 << 20 { 512 } else { 2 << 20 };
+    bytes.checked_next_multiple_of(unit)
+}
+
+/// What this session has drawn from the VM's ledger and how much of it is in use.
+#[derive(Debug, Default)]
+pub(super) struct Ledger {
+    granted: u64,
+    used: u64,
+}
+
+impl Ledger {
+    /// Bytes in use.
+    pub(super) fn used(&self) -> u64 {
+        self.used
+    }
+
+    /// Uses `bytes` of what was granted. False: more must be drawn first.
+    pub(super) fn take(&mut self, bytes: u64) -> bool {
+        match self.used.checked_add(bytes) {
+            Some(used) if used <= self.granted => {
+                self.used = used;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// How much to draw so that `bytes` can be taken: (a whole slice more, just enough).
+    pub(super) fn shortage(&self, bytes: u64) -> (u64, u64) {
+        let exact = bytes.saturating_sub(self.granted - self.used);
+        (
+            exact.checked_next_multiple_of(SLICE).unwrap_or(exact),
+            exact,
+        )
+    }
+
+    /// vgpud granted more.
+    pub(super) fn draw(&mut self, bytes: u64) {
+        self.granted = self.granted.saturating_add(bytes);
+    }
+
+    /// Bytes are free again. Returns what should go back to vgpud: all beyond one slice in hand.
+    pub(super) fn give(&mut self, bytes: u64) -> u64 {
+        self.used -= bytes.min(self.used);
+        let surplus = (self.granted - self.used).saturating_sub(SLICE);
+        self.granted -= surplus;
+        surplus
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_range_must_lie_in_one_live_range() {
+        let mut memory = Memory::default();
+        memory.insert(0x1000, 0x200, 1, Backing::Global(9));
+        memory.insert(0x1200, 0x100, 1, Backing::Global(8));
+        for (address, len, inside) in [
+            (0x1000, 0x200, true),
+            (0x11ff, 1, true),
+            (0x1000, 0, true),
+            (0x1000, 0x201, false),
+            (0x11ff, 2, false),
+            (0x0fff, 1, false),
+            (0x1300, 0, false),
+            (0x1300, 1, false),
+            (0, 1, false),
+            (u64::MAX, 1, false),
+            (0x1200, u64::MAX, false),
+            (0x1250, u64::MAX - 0x1200, false),
+        ] {
+            assert_eq!(
+                memory.contains(address, len),
+                inside,
+                "{address:#x}+{len:#x}"
+            );
+        }
+        assert!(
+            memory.remove(0x1000).is_none(),
+            "a variable is not freed as memory"
+        );
+        assert!(!memory.park(0x1000));
+        memory.remove_globals(9);
+        assert!(!memory.contains(0x1000, 1));
+        assert!(memory.contains(0x1200, 1));
+    }
+
+    #[test]
+    fn the_ledger_draws_slices_and_gives_the_surplus_back() {
+        let mut ledger = Ledger::default();
+        assert!(!ledger.take(1));
+        assert_eq!(ledger.shortage(1), (SLICE, 1));
+        ledger.draw(SLICE);
+        assert!(ledger.take(SLICE));
+        assert!(!ledger.take(512));
+        assert_eq!(ledger.shortage(SLICE + 512), (2 * SLICE, SLICE + 512));
+        ledger.draw(2 * SLICE);
+        assert!(ledger.take(SLICE + 512));
+        assert_eq!(ledger.give(SLICE), 2 * SLICE - 512 - SLICE);
+        assert_eq!(ledger.used(), SLICE + 512);
+        assert_eq!(ledger.shortage(u64::MAX).1, u64::MAX - SLICE);
+        assert_eq!(charge(1), Some(512));
+        assert_eq!(charge((1 << 20) + 1), Some(2 << 20));
+        assert_eq!(charge(u64::MAX), None);
+    }
+}

@@ -1,0 +1,211 @@
+//! One guest program's session.
+//!
+//! One thread owns all of it: it reads frames, runs what needs no turn, submits the rest in order
+//! under the lease, and replies. It makes no call that waits for the GPU: waiting is the business of
+//! the threads of [`pool`].
+
+mod allocs;
+mod contexts;
+mod dispatch;
+mod drains;
+mod engine;
+mod events;
+mod execute;
+mod images;
+mod memory;
+mod modules;
+mod out;
+mod pool;
+mod printf;
+mod queue;
+mod staging;
+mod streams;
+mod table;
+
+use std::collections::VecDeque;
+use std::path::Path;
+
+use crossbeam::channel::{Receiver, unbounded};
+use vgpu_proto::call::Op;
+use vgpu_proto::cuda::CuResult;
+use vgpu_proto::handshake::DeviceInfo;
+use vgpu_proto::lease::WorkerEnd;
+use vgpu_proto::worker::{FromWorker, Start};
+
+use self::allocs::Allocs;
+use self::contexts::{ContextState, DeviceState};
+use self::drains::Drains;
+use self::events::Events;
+use self::images::Images;
+use self::memory::{Ledger, Memory};
+use self::modules::{FunctionState, ModuleState};
+use self::out::Out;
+use self::pool::{Done, Pool};
+pub use self::printf::Printf;
+use self::queue::Queue;
+use self::staging::Staging;
+use self::streams::{Action, Streams};
+use self::table::{Kind, Table};
+use crate::control::{Received, Vgpud, Waker};
+use crate::driver::{Context, Device};
+use crate::lease::Lease;
+use crate::wire::Writer;
+
+pub use engine::{Ending, serve};
+
+/// Threads that wait for events. More streams than these are looked at by the session's thread.
+const WAITERS: usize = 24;
+/// Threads for calls that may block.
+const HELPERS: usize = 4;
+
+/// A device as it was found at start: the device, its facts, its primary context.
+pub type FoundDevice = (Device, DeviceInfo, std::sync::Arc<Context>);
+
+/// What a session is made of.
+pub struct Parts {
+    /// What vgpud ordered.
+    pub start: Start,
+    /// The shared pages.
+    pub pages: WorkerEnd<'static>,
+    /// The devices, at least one.
+    pub devices: Vec<FoundDevice>,
+    /// Where device `printf` goes.
+    pub printf: Printf,
+    /// To vgpud.
+    pub vgpud: Vgpud,
+    /// From vgpud.
+    pub control: Receiver<Received>,
+    /// Wakes the session's thread.
+    pub waker: Waker,
+}
+
+/// Everything of a session.
+pub struct Session {
+    out: Out,
+    vgpud: Vgpud,
+    control: Receiver<Received>,
+    done: Receiver<Done>,
+    waker: Waker,
+    waiters: Pool,
+    helpers: Pool,
+    lease: Lease,
+
+    devices: Vec<DeviceState>,
+    contexts: Table<ContextState>,
+    streams: Streams,
+    events: Events,
+    modules: Table<ModuleState>,
+    functions: Table<FunctionState>,
+    memory: Memory,
+    ledger: Ledger,
+    quota: u64,
+    allocs: Allocs,
+    images: Images,
+    staging: Staging,
+    printf: Printf,
+
+    queue: Queue,
+    drains: Drains,
+    /// What streams have passed and what is to be done about it, in order.
+    due: VecDeque<Action>,
+    /// Pieces of data for the guest that are in flight.
+    pieces_out: usize,
+    /// Requests received, and their bulk bytes.
+    received: (u64, u64),
+    /// The device is of no more use: what every call returns.
+    poison: Option<CuResult>,
+}
+
+impl Session {
+    /// A session over the guest's socket.
+    ///
+    /// # Errors
+    /// A sentence, if there is no device.
+    pub fn new(parts: Parts, writer: Writer) -> Result<Session, String> {
+        let Parts {
+            start,
+            pages,
+            devices,
+            printf,
+            vgpud,
+            control,
+            waker,
+        } = parts;
+        let first = devices.first().ok_or("the driver has no device")?;
+        let staging = Staging::new(&first.2);
+        let (tell, done) = unbounded();
+        Ok(Session {
+            out: Out::new(writer),
+            lease: Lease::new(pages, vgpud.clone()),
+            vgpud,
+            control,
+            done,
+            waiters: Pool::new("waiter", WAITERS, tell.clone(), waker.clone()),
+            helpers: Pool::new("helper", HELPERS, tell, waker.clone()),
+            waker,
+            devices: devices.into_iter().map(DeviceState::new).collect(),
+            contexts: Table::new(Kind::Context),
+            streams: Streams::new(),
+            events: Events::new(),
+            modules: Table::new(Kind::Module),
+            functions: Table::new(Kind::Function),
+            memory: Memory::default(),
+            ledger: Ledger::default(),
+            quota: start.memory_quota,
+            allocs: Allocs::default(),
+            images: Images::new(Path::new(&start.image_dir)),
+            staging,
+            printf,
+            queue: Queue::default(),
+            drains: Drains::default(),
+            due: VecDeque::new(),
+            pieces_out: 0,
+            received: (0, 0),
+            poison: None,
+        })
+    }
+
+    /// A driver call about request `id` failed (0: about none). A device fault ends the session's use
+    /// of the device; anything else is told to the guest as an asynchronous error.
+    fn trouble(&mut self, id: u64, code: CuResult) {
+        if code.is_sticky() {
+            self.device_failed(code, "returned by a driver call");
+        } else {
+            self.out.async_error(id, code);
+        }
+    }
+
+    /// As [`Session::trouble`], for a request whose caller waits for the answer.
+    fn refuse(&mut self, op: Op, id: u64, code: CuResult) {
+        if code.is_sticky() {
+            self.device_failed(code, "returned by a driver call");
+        }
+        self.out.status(op, id, code);
+    }
+
+    /// The device reported a fault: whatever waits fails with it, and everything from now on.
+    fn device_failed(&mut self, code: CuResult, seen: &str) {
+        if self.poison.is_some() {
+            return;
+        }
+        tracing::warn!("device fault: {code}, {seen}");
+        self.poison = Some(code);
+        let text = format!("{code}, {seen}");
+        self.vgpud.send(&FromWorker::Fault { code, text });
+        self.print_all();
+        self.out.async_error(0, code);
+        for action in self.abandon_streams() {
+            match action {
+                Action::Piece { id, last: true, .. } => self.out.status(Op::MemcpyDtoH, id, code),
+                Action::Failed { id, op, .. } => self.out.status(op, id, code),
+                Action::Piece { .. } | Action::Staged(_) => {}
+                // Below, with those that are not yet attached to a stream.
+                Action::Drain(_) | Action::Drained(_) => {}
+            }
+        }
+        self.pieces_out = 0;
+        self.abandon_queue(code);
+        self.abandon_drains(code);
+        self.abandon_allocs(code);
+    }
+}

@@ -1,0 +1,345 @@
+//! Modules and functions.
+
+use std::collections::HashMap;
+use std::ffi::CString;
+use std::fs::File;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use vgpu_proto::call::ops::ImageHash;
+use vgpu_proto::call::{Op, rep, req};
+use vgpu_proto::cuda::{CuResult, DevPtr, Func, Module as ModuleName};
+use vgpu_proto::limits::MAX_IMAGE;
+
+use super::Session;
+use super::contexts::Garbage;
+use super::drains::{After, Target};
+use super::images::ImageError;
+use super::memory::Backing;
+use super::printf::may_print;
+use crate::driver::{
+    Context, Function, JitLogs, MappedImage, Module, OPTION_LIMIT, Result, option_allowed,
+};
+
+/// Largest JIT log of each kind that is returned, in bytes (both must fit a reply's arguments).
+const LOG_LIMIT: u32 = 16 * 1024;
+
+const ATTRIBUTE_MAX_THREADS: u32 = 0;
+const ATTRIBUTE_MAX_DYNAMIC_SHARED: u32 = 8;
+const LAST_FUNCTION_ATTRIBUTE: u32 = 15;
+/// `CU_FUNC_CACHE_PREFER_EQUAL`, the last.
+const LAST_CACHE_CONFIG: u32 = 3;
+
+/// One module.
+#[derive(Debug)]
+pub(super) struct ModuleState {
+    /// The driver's.
+    pub driver: Arc<Module>,
+    /// The context's handle.
+    pub context: u64,
+    functions: HashMap<String, u64>,
+}
+
+/// One function.
+#[derive(Debug)]
+pub(super) struct FunctionState {
+    /// The driver's.
+    pub driver: Arc<Function>,
+    /// The context's handle.
+    pub context: u64,
+    /// Threads of a block.
+    pub max_threads: u32,
+    /// Dynamic shared memory of a launch, in bytes; the guest may raise it.
+    pub max_dynamic: AtomicU32,
+}
+
+/// What a helper needs to load a module.
+struct Loading {
+    hash: ImageHash,
+    len: u64,
+    file: File,
+    context: Arc<Context>,
+    options: Vec<(u32, u32)>,
+    logs: (usize, usize),
+}
+
+struct Loaded {
+    module: Result<Module>,
+    logs: JitLogs,
+    prints: bool,
+    /// The cached file is not what its name says.
+    damaged: bool,
+}
+
+impl Session {
+    pub(super) fn image_data(&mut self, id: u64, r: &req::ImageData, bytes: &[u8]) {
+        if let Err(e) = self.images.receive(&r.hash, r.len, r.offset, bytes) {
+            tracing::warn!("{e}");
+            self.out.async_error(id, image_code(&e));
+        }
+    }
+
+    /// Loading compiles, which may take seconds: a helper does it.
+    pub(super) fn module_load(&mut self, op: Op, id: u64, r: req::ModuleLoad) {
+        let ctx = r.ctx;
+        let loading = match self.prepare_load(r) {
+            Ok(loading) => loading,
+            Err(code) => return self.refuse(op, id, code),
+        };
+        let hash = loading.hash;
+        self.helpers.run(move || {
+            let loaded = loading.run();
+            Box::new(move |session: &mut Session| {
+                if loaded.damaged {
+                    session.images.forget(&hash);
+                }
+                session.module_loaded(op, id, ctx.0, loaded);
+            })
+        });
+    }
+
+    fn prepare_load(&mut self, r: req::ModuleLoad) -> Result<Loading> {
+        let context = Arc::clone(&self.context(r.ctx)?.driver);
+        if r.len == 0 || r.len > MAX_IMAGE {
+            return Err(CuResult::INVALID_IMAGE);
+        }
+        if r.options.len() > OPTION_LIMIT || r.options.iter().any(|(o, _)| !option_allowed(*o)) {
+            return Err(CuResult::INVALID_VALUE);
+        }
+        let file = self.images.finish(&r.hash, r.len).map_err(|e| {
+            tracing::warn!("{e}");
+            image_code(&e)
+        })?;
+        let bounded = |len: u32| len.min(LOG_LIMIT) as usize;
+        Ok(Loading {
+            hash: r.hash,
+            len: r.len,
+            file,
+            context,
+            options: r.options,
+            logs: (bounded(r.info_log_len), bounded(r.error_log_len)),
+        })
+    }
+
+    fn module_loaded(&mut self, op: Op, id: u64, context: u64, loaded: Loaded) {
+        let JitLogs {
+            info: info_log,
+            error: error_log,
+        } = loaded.logs;
+        let added = loaded.module.and_then(|module| {
+            if self.contexts.get(context).is_none() {
+                return Err(CuResult::CONTEXT_IS_DESTROYED);
+            }
+            if loaded.prints {
+                self.printf.arm();
+            }
+            let driver = Arc::new(module);
+            self.modules
+                .insert(ModuleState {
+                    driver,
+                    context,
+                    functions: HashMap::new(),
+                })
+                .ok_or(CuResult::OUT_OF_MEMORY)
+        });
+        let (status, module) = match added {
+            Ok(module) => (CuResult::SUCCESS, module),
+            Err(code) => (code, 0),
+        };
+        if status.is_sticky() {
+            self.device_failed(status, "returned by a module load");
+        }
+        let reply = rep::ModuleLoad {
+            module: ModuleName(module),
+            info_log,
+            error_log,
+        };
+        self.out.reply_with(op, id, status, &reply);
+    }
+
+    fn module(&self, module: ModuleName) -> Result<&ModuleState> {
+        self.modules.get(module.0).ok_or(CuResult::INVALID_HANDLE)
+    }
+
+    /// The function that a guest names.
+    pub(super) fn function(&self, func: Func) -> Result<&FunctionState> {
+        self.functions.get(func.0).ok_or(CuResult::INVALID_HANDLE)
+    }
+
+    pub(super) fn module_unload(&mut self, op: Op, id: u64, module: ModuleName) {
+        let Some(state) = self.modules.remove(module.0) else {
+            return self.refuse(op, id, CuResult::INVALID_HANDLE);
+        };
+        self.memory.remove_globals(module.0);
+        let mut garbage = Garbage {
+            modules: vec![state.driver],
+            ..Garbage::default()
+        };
+        for function in state.functions.into_values() {
+            garbage
+                .functions
+                .extend(self.functions.remove(function).map(|f| f.driver));
+        }
+        self.allocs.freeing += 1;
+        let after = After::Release {
+            garbage,
+            charge: 0,
+            reply: Some((op, id)),
+        };
+        self.drain(Target::Context(state.context), after);
+    }
+
+    pub(super) fn module_function(
+        &mut self,
+        r: req::ModuleGetFunction,
+    ) -> Result<rep::ModuleGetFunction> {
+        let state = self.module(r.module)?;
+        if let Some(known) = state
+            .functions
+            .get(&r.name)
+            .and_then(|id| self.functions.get(*id).map(|f| describe(*id, &f.driver)))
+        {
+            return Ok(known);
+        }
+        let context = state.context;
+        let name = CString::new(r.name.as_str()).map_err(|_| CuResult::NOT_FOUND)?;
+        let driver = Arc::new(Function::find(&state.driver, &name)?);
+        let value = |a| driver.attribute(a).ok().and_then(|v| u32::try_from(v).ok());
+        let function = FunctionState {
+            context,
+            max_threads: value(ATTRIBUTE_MAX_THREADS).unwrap_or(0),
+            max_dynamic: AtomicU32::new(value(ATTRIBUTE_MAX_DYNAMIC_SHARED).unwrap_or(0)),
+            driver,
+        };
+        let id = self
+            .functions
+            .insert(function)
+            .ok_or(CuResult::OUT_OF_MEMORY)?;
+        if let Some(module) = self.modules.get_mut(r.module.0) {
+            module.functions.insert(r.name, id);
+        }
+        self.functions
+            .get(id)
+            .map(|f| describe(id, &f.driver))
+            .ok_or(CuResult::INVALID_HANDLE)
+    }
+
+    pub(super) fn module_global(
+        &mut self,
+        r: &req::ModuleGetGlobal,
+    ) -> Result<rep::ModuleGetGlobal> {
+        let state = self.module(r.module)?;
+        let name = CString::new(r.name.as_str()).map_err(|_| CuResult::NOT_FOUND)?;
+        let (ptr, size) = state.driver.global(&name)?;
+        let context = state.context;
+        self.memory
+            .insert(ptr, size, context, Backing::Global(r.module.0));
+        Ok(rep::ModuleGetGlobal {
+            ptr: DevPtr(ptr),
+            size,
+        })
+    }
+
+    pub(super) fn function_set(&self, r: &req::FuncSetAttribute) -> Result<rep::FuncSetAttribute> {
+        let state = self.function(r.func)?;
+        if r.attribute > LAST_FUNCTION_ATTRIBUTE {
+            return Err(CuResult::INVALID_VALUE);
+        }
+        state.driver.set_attribute(r.attribute, r.value)?;
+        if r.attribute == ATTRIBUTE_MAX_DYNAMIC_SHARED {
+            state
+                .max_dynamic
+                .store(u32::try_from(r.value).unwrap_or(0), Ordering::Relaxed);
+        }
+        Ok(rep::FuncSetAttribute {})
+    }
+
+    pub(super) fn function_get(&self, r: &req::FuncGetAttribute) -> Result<rep::FuncGetAttribute> {
+        let state = self.function(r.func)?;
+        if r.attribute > LAST_FUNCTION_ATTRIBUTE {
+            return Err(CuResult::INVALID_VALUE);
+        }
+        state
+            .driver
+            .attribute(r.attribute)
+            .map(|value| rep::FuncGetAttribute { value })
+    }
+
+    pub(super) fn function_cache(&self, func: Func, config: u32) -> Result<()> {
+        let state = self.function(func)?;
+        match config {
+            0..=LAST_CACHE_CONFIG => state.driver.set_cache_config(config),
+            _ => Err(CuResult::INVALID_VALUE),
+        }
+    }
+
+    pub(super) fn context_cache(&self, ctx: vgpu_proto::cuda::Ctx, config: u32) -> Result<()> {
+        let state = self.context(ctx)?;
+        match config {
+            0..=LAST_CACHE_CONFIG => state.driver.set_cache_config(config),
+            _ => Err(CuResult::INVALID_VALUE),
+        }
+    }
+
+    pub(super) fn occupancy(&self, r: &req::OccupancyBlocks) -> Result<rep::OccupancyBlocks> {
+        let state = self.function(r.func)?;
+        if r.block_size <= 0 || r.flags > 1 {
+            return Err(CuResult::INVALID_VALUE);
+        }
+        state
+            .driver
+            .occupancy(r.block_size, r.dynamic_shared, r.flags)
+            .map(|blocks| rep::OccupancyBlocks { blocks })
+    }
+}
+
+impl Loading {
+    fn run(self) -> Loaded {
+        let image = match MappedImage::map(&self.file, self.len as usize) {
+            Ok(image) => image,
+            Err(e) => {
+                tracing::warn!("cannot map a module image: {e}");
+                return self.lost(false);
+            }
+        };
+        if blake3::hash(image.bytes()) != blake3::Hash::from_bytes(self.hash) {
+            tracing::warn!("a cached module image is damaged; it is removed");
+            return self.lost(true);
+        }
+        let (module, logs) = Module::load(&self.context, &image, &self.options, self.logs);
+        Loaded {
+            module,
+            logs,
+            prints: may_print(image.bytes()),
+            damaged: false,
+        }
+    }
+
+    fn lost(&self, damaged: bool) -> Loaded {
+        let module = Err(CuResult::FILE_NOT_FOUND);
+        Loaded {
+            module,
+            logs: JitLogs::default(),
+            prints: false,
+            damaged,
+        }
+    }
+}
+
+fn describe(id: u64, function: &Function) -> rep::ModuleGetFunction {
+    rep::ModuleGetFunction {
+        func: Func(id),
+        params: function.params().to_vec(),
+        attributes: function.attributes(),
+    }
+}
+
+/// What a guest is told. FILE_NOT_FOUND: send the image again.
+fn image_code(error: &ImageError) -> CuResult {
+    match error {
+        ImageError::Order => CuResult::INVALID_VALUE,
+        ImageError::Incomplete => CuResult::FILE_NOT_FOUND,
+        ImageError::Hash => CuResult::INVALID_IMAGE,
+        ImageError::Io(_) => CuResult::OPERATING_SYSTEM,
+    }
+}

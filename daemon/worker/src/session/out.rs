@@ -1,0 +1,145 @@
+//! What goes to the guest: replies, notices, depth credit.
+
+use vgpu_proto::call::ops::Progress;
+use vgpu_proto::call::{Notice, Op};
+use vgpu_proto::codec::{Encode, encode_into};
+use vgpu_proto::cuda::CuResult;
+use vgpu_proto::frame::{FLAG_MORE, Header};
+use vgpu_proto::limits::{MAX_BULK, PROGRESS_BYTES, PROGRESS_CALLS};
+
+use crate::driver::{Block, Result};
+use crate::wire::Writer;
+
+/// While more than this waits for the guest to read, its requests are not read.
+pub(super) const OUT_LIMIT: usize = 8 << 20;
+
+/// The guest's side of the session, outbound.
+#[derive(Debug)]
+pub(super) struct Out {
+    writer: Writer,
+    taken: Progress,
+    told: Progress,
+    scratch: Vec<u8>,
+}
+
+impl Out {
+    /// Over the guest's socket.
+    pub(super) fn new(writer: Writer) -> Out {
+        let zero = Progress { calls: 0, bytes: 0 };
+        Out {
+            writer,
+            taken: zero,
+            told: zero,
+            scratch: Vec::new(),
+        }
+    }
+
+    /// Does the guest not read what it is sent?
+    pub(super) fn congested(&self) -> bool {
+        self.writer.queued() > OUT_LIMIT
+    }
+
+    /// Bytes that wait for the socket.
+    pub(super) fn queued(&self) -> usize {
+        self.writer.queued()
+    }
+
+    /// Writes what the socket takes.
+    ///
+    /// # Errors
+    /// The socket's.
+    pub(super) fn flush(&mut self) -> std::io::Result<()> {
+        self.writer.flush()
+    }
+
+    /// Answers a request.
+    pub(super) fn reply<T: Encode>(&mut self, op: Op, id: u64, result: Result<T>) {
+        match result {
+            Ok(value) => self.reply_with(op, id, CuResult::SUCCESS, &value),
+            Err(code) => self.status(op, id, code),
+        }
+    }
+
+    /// Answers a request with results and a status of their own.
+    pub(super) fn reply_with<T: Encode>(&mut self, op: Op, id: u64, status: CuResult, value: &T) {
+        let mut args = std::mem::take(&mut self.scratch);
+        args.clear();
+        match encode_into(value, &mut args) {
+            Ok(()) => {
+                self.writer.push(
+                    Header::reply(op as u16, 0, status, id, args.len(), 0),
+                    &args,
+                    &[],
+                );
+            }
+            Err(e) => {
+                tracing::error!("the reply to {} does not encode: {e}", op.name());
+                self.status(op, id, CuResult::UNKNOWN);
+            }
+        }
+        self.scratch = args;
+    }
+
+    /// Answers a request whose results are empty, or which failed.
+    pub(super) fn status(&mut self, op: Op, id: u64, status: CuResult) {
+        self.writer
+            .push(Header::reply(op as u16, 0, status, id, 0, 0), &[], &[]);
+    }
+
+    /// A piece of a device-to-host copy.
+    pub(super) fn piece(&mut self, id: u64, block: Block, last: bool) {
+        let flags = if last { 0 } else { FLAG_MORE };
+        let op = Op::MemcpyDtoH as u16;
+        let header = Header::reply(op, flags, CuResult::SUCCESS, id, 0, block.len());
+        // A short one goes with the frames around it, in one write.
+        if block.len() <= 4096 {
+            self.writer.push(header, &[], block.bytes());
+        } else {
+            self.writer.push_block(header, block);
+        }
+    }
+
+    /// An asynchronous call failed.
+    pub(super) fn async_error(&mut self, id: u64, code: CuResult) {
+        self.writer.push(
+            Header::reply(Notice::AsyncError as u16, 0, code, id, 0, 0),
+            &[],
+            &[],
+        );
+    }
+
+    /// Output of device `printf`.
+    pub(super) fn stdout(&mut self, text: &[u8]) {
+        for piece in text.chunks(MAX_BULK) {
+            let op = Notice::Stdout as u16;
+            self.writer.push(
+                Header::reply(op, 0, CuResult::SUCCESS, 0, 0, piece.len()),
+                &[],
+                piece,
+            );
+        }
+    }
+
+    /// Requests were taken off the queue; tells the guest now and then.
+    pub(super) fn took(&mut self, calls: u64, bytes: u64) {
+        self.taken.calls += calls;
+        self.taken.bytes += bytes;
+        if self.taken.calls - self.told.calls < u64::from(PROGRESS_CALLS)
+            && self.taken.bytes - self.told.bytes < PROGRESS_BYTES
+        {
+            return;
+        }
+        self.told = self.taken;
+        self.scratch.clear();
+        if encode_into(&self.told, &mut self.scratch).is_ok() {
+            let op = Notice::Progress as u16;
+            let header = Header::reply(op, 0, CuResult::SUCCESS, 0, self.scratch.len(), 0);
+            self.writer.push(header, &self.scratch, &[]);
+        }
+    }
+
+    /// What was taken since the session began.
+    pub(super) fn taken(&self) -> Progress {
+        self.taken
+    }
+}

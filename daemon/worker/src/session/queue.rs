@@ -1,0 +1,231 @@
+//! The session's queue: operations that keep their order, checked and with every handle resolved when
+//! they were received, so that what a guest frees afterwards does no harm to what came before.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use vgpu_proto::call::{Need, Op};
+
+use super::Session;
+use crate::driver::Function;
+use crate::lease::Waiting;
+use crate::wire::Bulk;
+
+/// A launch, as checked.
+#[derive(Debug)]
+pub(super) struct LaunchWork {
+    /// What to run. Keeps its module loaded.
+    pub function: Arc<Function>,
+    /// Blocks.
+    pub grid: [u32; 3],
+    /// Threads a block.
+    pub block: [u32; 3],
+    /// Dynamic shared memory in bytes.
+    pub shared: u32,
+    /// All blocks resident at once.
+    pub cooperative: bool,
+    /// The parameter block.
+    pub params: Bulk,
+}
+
+/// A fill, as checked.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct FillWork {
+    /// First address.
+    pub dst: u64,
+    /// The element.
+    pub value: u32,
+    /// Its bytes.
+    pub width: u8,
+    /// Elements of a row.
+    pub columns: u64,
+    /// (rows, bytes between their beginnings), if there are several.
+    pub rows: Option<(u64, u64)>,
+}
+
+/// What a queued operation does. Streams and events are our own handles.
+#[derive(Debug)]
+pub(super) enum Work {
+    /// A piece of data to the device.
+    HtoD {
+        /// To where.
+        dst: u64,
+        /// The data.
+        data: Bulk,
+    },
+    /// Data from the device.
+    DtoH {
+        /// From where.
+        src: u64,
+        /// How much.
+        len: u64,
+        /// How much of it has been submitted.
+        done: u64,
+    },
+    /// Within the device.
+    DtoD {
+        /// To where.
+        dst: u64,
+        /// From where.
+        src: u64,
+        /// How much.
+        len: u64,
+    },
+    /// A fill.
+    Fill(FillWork),
+    /// A kernel.
+    Launch(LaunchWork),
+    /// `cuStreamDestroy`.
+    StreamDestroy,
+    /// `cuStreamWaitEvent`.
+    StreamWait {
+        /// Which event.
+        event: u64,
+        /// Flags.
+        flags: u32,
+    },
+    /// `cuEventRecord`.
+    EventRecord {
+        /// Which event.
+        event: u64,
+        /// Flags.
+        flags: u32,
+    },
+    /// `cuEventDestroy`.
+    EventDestroy {
+        /// Which event.
+        event: u64,
+    },
+}
+
+impl Work {
+    /// Bytes that it copies between host and device, for credit.
+    pub(super) fn bytes(&self) -> u64 {
+        match self {
+            Work::HtoD { data, .. } => data.bytes().len() as u64,
+            Work::DtoH { len, .. } => *len,
+            _ => 0,
+        }
+    }
+}
+
+/// An operation in the queue.
+#[derive(Debug)]
+pub(super) struct Queued {
+    /// Its place, from 1.
+    pub seq: u64,
+    /// The request.
+    pub id: u64,
+    /// Its operation.
+    pub op: Op,
+    /// In which stream; 0: none.
+    pub stream: u64,
+    /// Bytes that it counts for in the depth of the queue.
+    pub bulk: u64,
+    /// Bytes that it counts for in credit.
+    pub cost: u64,
+    /// Credit has been taken for it.
+    pub paid: bool,
+    /// What to do.
+    pub work: Work,
+}
+
+impl Queued {
+    /// Does it need a turn?
+    pub(super) fn needs_turn(&self) -> bool {
+        self.op.need() == Need::Submit
+    }
+}
+
+/// The queue.
+#[derive(Debug, Default)]
+pub(super) struct Queue {
+    list: VecDeque<Queued>,
+    pushed: u64,
+    executed: u64,
+    waiting: Waiting,
+}
+
+impl Queue {
+    /// What waits for a turn.
+    pub(super) fn waiting(&self) -> Waiting {
+        self.waiting
+    }
+
+    /// The place of the last operation that has been executed.
+    pub(super) fn executed(&self) -> u64 {
+        self.executed
+    }
+
+    /// The place of the last operation received.
+    pub(super) fn last(&self) -> u64 {
+        self.pushed
+    }
+
+    /// The first that waits.
+    pub(super) fn front(&self) -> Option<&Queued> {
+        self.list.front()
+    }
+
+    /// Takes the first out; to be followed by [`Queue::put_back`] or [`Queue::finished`].
+    pub(super) fn take(&mut self) -> Option<Queued> {
+        self.list.pop_front()
+    }
+
+    /// It could not be done yet.
+    pub(super) fn put_back(&mut self, item: Queued) {
+        self.list.push_front(item);
+    }
+
+    /// It has been done.
+    pub(super) fn finished(&mut self, item: &Queued) {
+        self.executed = item.seq;
+        if item.needs_turn() {
+            self.waiting.calls -= 1;
+            self.waiting.bytes -= item.cost;
+        }
+    }
+}
+
+impl Session {
+    /// Appends an operation to the queue.
+    pub(super) fn enqueue(&mut self, op: Op, id: u64, stream: u64, bulk: u64, work: Work) {
+        self.queue.pushed += 1;
+        let seq = self.queue.pushed;
+        if let Some(stream) = self.streams.table.get_mut(stream) {
+            stream.queued += 1;
+            stream.last_queued = seq;
+        }
+        if let Work::EventRecord { event, .. } = work
+            && let Some(event) = self.events.table.get_mut(event)
+        {
+            event.queued += 1;
+            event.last_queued = seq;
+        }
+        let cost = work.bytes();
+        let item = Queued {
+            seq,
+            id,
+            op,
+            stream,
+            bulk,
+            cost,
+            paid: false,
+            work,
+        };
+        if item.needs_turn() {
+            self.queue.waiting.calls += 1;
+            self.queue.waiting.bytes += cost;
+        }
+        self.queue.list.push_back(item);
+    }
+
+    /// Counts an operation as done: it is off the queue.
+    pub(super) fn dequeued(&mut self, item: &Queued) {
+        self.queue.finished(item);
+        if let Some(stream) = self.streams.table.get_mut(item.stream) {
+            stream.queued -= 1;
+        }
+        self.out.took(1, item.bulk);
+    }
+}

@@ -1,0 +1,67 @@
+//! Page-locked blocks between the socket and the device.
+
+use std::sync::Arc;
+
+use vgpu_proto::call::Request;
+use vgpu_proto::limits::MAX_BULK;
+
+use crate::driver::{Block, BlockPool, Context, Result};
+use crate::wire::Bulk;
+
+/// Small blocks, for copies of up to this many bytes.
+const SMALL: usize = 16 * 1024;
+const SMALL_PER_SLAB: usize = 32;
+const SMALL_SLABS: usize = 8;
+/// Large blocks hold one piece of a copy.
+const LARGE_PER_SLAB: usize = 4;
+const LARGE_SLABS: usize = 6;
+/// Blocks that arriving data may not take, so that the operation at the head of the queue always
+/// finds one.
+const RESERVED: usize = 8;
+
+/// Where the data of copies waits.
+#[derive(Debug)]
+pub(super) struct Staging {
+    small: BlockPool,
+    large: BlockPool,
+}
+
+impl Staging {
+    /// Allocates nothing yet; page-locks in `context` when blocks are asked for.
+    pub(super) fn new(context: &Arc<Context>) -> Staging {
+        Staging {
+            small: BlockPool::new(context, SMALL, SMALL_PER_SLAB, SMALL_SLABS),
+            large: BlockPool::new(context, MAX_BULK, LARGE_PER_SLAB, LARGE_SLABS),
+        }
+    }
+
+    fn pool(&mut self, len: usize) -> &mut BlockPool {
+        if len <= SMALL {
+            &mut self.small
+        } else {
+            &mut self.large
+        }
+    }
+
+    /// A block for `len` bytes (at most [`MAX_BULK`]); `None` while all are in use.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub(super) fn take(&mut self, len: usize) -> Result<Option<Block>> {
+        self.pool(len).take(len)
+    }
+
+    /// Where the bulk part of an arriving request goes: data for the device into a block if there is
+    /// one to spare, anything else into ordinary memory.
+    pub(super) fn place(&mut self, request: &Request, len: usize) -> Bulk {
+        if matches!(request, Request::MemcpyHtoD(_)) {
+            let pool = self.pool(len);
+            if pool.available() > RESERVED
+                && let Ok(Some(block)) = pool.take(len)
+            {
+                return Bulk::Staged(block);
+            }
+        }
+        Bulk::Heap(vec![0; len])
+    }
+}

@@ -1,0 +1,504 @@
+//! What is in flight, stream by stream.
+//!
+//! Every operation given to a stream has a number in it. A *marker* is a driver event recorded behind
+//! an operation; when it fires, everything up to its number is complete, and the *actions* that
+//! waited for that are done, in order. Markers are recorded only where somebody waits: a
+//! synchronising call, data on its way to the guest, a lease to be given back, an idle session.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use vgpu_proto::call::Op;
+use vgpu_proto::cuda::CuResult;
+
+use super::Session;
+use super::drains::Flush;
+use super::table::{HandleMap, Kind, Table};
+use crate::driver::{BLOCKING_SYNC, Block, DISABLE_TIMING, Event, Result, Stream};
+
+/// Device time that the unfinished work of a session should amount to.
+const WINDOW_NS: u64 = 2_000_000;
+/// Fewest and most unfinished operations.
+const WINDOW: std::ops::RangeInclusive<u64> = 2..=512;
+/// A full window that moves this slowly is widened: what was submitted may be waiting for what was
+/// not.
+pub(super) const STALL: Duration = Duration::from_millis(1);
+
+/// What to do when a stream is past an operation.
+#[derive(Debug)]
+pub(super) enum Action {
+    /// The data has been fetched; the block is free.
+    Staged(Block),
+    /// A piece of data for the guest.
+    Piece {
+        /// The request.
+        id: u64,
+        /// From which stream it comes.
+        stream: u64,
+        /// The data.
+        block: Block,
+        /// No more follow.
+        last: bool,
+    },
+    /// The copy went wrong after pieces of it had been submitted.
+    Failed {
+        /// The request.
+        id: u64,
+        /// Its operation.
+        op: Op,
+        /// How.
+        code: CuResult,
+    },
+    /// One of the things that a drain waits for.
+    Drain(u64),
+    /// All that a drain waited for has come.
+    Drained(u64),
+}
+
+#[derive(Debug)]
+struct Marker {
+    seq: u64,
+    event: Arc<Event>,
+}
+
+/// One stream.
+#[derive(Debug)]
+pub(super) struct StreamState {
+    /// The context's handle.
+    pub context: u64,
+    /// The guest's name for it; 0 for a NULL stream.
+    pub name: u64,
+    /// The driver's; `None` once destroyed while work is still in it.
+    pub driver: Option<Arc<Stream>>,
+    /// Waits for, and is waited for by, the NULL stream.
+    pub blocking: bool,
+    /// Operations that wait in the queue.
+    pub queued: u64,
+    /// The last of them.
+    pub last_queued: u64,
+    submitted: u64,
+    completed: u64,
+    markers: VecDeque<Marker>,
+    actions: VecDeque<(u64, Action)>,
+    /// A thread waits for the first marker.
+    watched: bool,
+}
+
+impl StreamState {
+    /// A stream without work.
+    pub(super) fn new(context: u64, name: u64, driver: Stream, blocking: bool) -> StreamState {
+        StreamState {
+            context,
+            name,
+            driver: Some(Arc::new(driver)),
+            blocking,
+            queued: 0,
+            last_queued: 0,
+            submitted: 0,
+            completed: 0,
+            markers: VecDeque::new(),
+            actions: VecDeque::new(),
+            watched: false,
+        }
+    }
+
+    /// Is everything that was submitted complete?
+    pub(super) fn drained(&self) -> bool {
+        self.submitted == self.completed
+    }
+
+    /// Number of the last operation submitted.
+    pub(super) fn tip(&self) -> u64 {
+        self.submitted
+    }
+
+    /// Is the operation of this number complete?
+    pub(super) fn past(&self, seq: u64) -> bool {
+        self.completed >= seq
+    }
+
+    fn unmarked(&self) -> u64 {
+        self.submitted
+            - self
+                .markers
+                .back()
+                .map_or(self.completed, |m| m.seq.max(self.completed))
+    }
+
+    fn add_action(&mut self, seq: u64, action: Action) {
+        let at = self.actions.partition_point(|(s, _)| *s <= seq);
+        self.actions.insert(at, (seq, action));
+    }
+}
+
+/// All streams of the session.
+#[derive(Debug)]
+pub(super) struct Streams {
+    /// By our own handle.
+    pub table: Table<StreamState>,
+    /// The guest's handles.
+    pub names: HandleMap<u64>,
+    /// Those with work in flight.
+    active: Vec<u64>,
+    in_flight: u64,
+    window: u64,
+    /// When the last operation completed, or the first of a busy time was submitted.
+    moved: Instant,
+}
+
+impl Streams {
+    /// None yet.
+    pub(super) fn new() -> Streams {
+        Streams {
+            table: Table::new(Kind::Stream),
+            names: HandleMap::default(),
+            active: Vec::new(),
+            in_flight: 0,
+            window: 32,
+            moved: Instant::now(),
+        }
+    }
+
+    /// Operations given to the device and not known to be complete.
+    pub(super) fn in_flight(&self) -> u64 {
+        self.in_flight
+    }
+
+    /// May not more be submitted before something completes?
+    pub(super) fn window_full(&self) -> bool {
+        self.in_flight >= self.window
+    }
+
+    /// How long a full window may still go without moving.
+    pub(super) fn stall_in(&self) -> Duration {
+        STALL.saturating_sub(self.moved.elapsed())
+    }
+
+    /// Lets more be submitted although nothing completed.
+    pub(super) fn widen(&mut self) {
+        self.window = (self.window * 2).min(*WINDOW.end());
+        self.moved = Instant::now();
+    }
+
+    /// Streams with work in flight.
+    pub(super) fn active(&self) -> &[u64] {
+        &self.active
+    }
+
+    fn measure(&mut self, completed: u64) {
+        let now = Instant::now();
+        let each = now.duration_since(self.moved).as_nanos() as u64 / completed.max(1);
+        self.moved = now;
+        let fits = WINDOW_NS / each.max(1);
+        // Quarter steps: one odd measurement does not throw the window about.
+        self.window = ((self.window * 3 + fits) / 4).clamp(*WINDOW.start(), *WINDOW.end());
+    }
+}
+
+impl Session {
+    /// An operation was given to the stream.
+    pub(super) fn submitted(&mut self, id: u64) -> u64 {
+        let Some(stream) = self.streams.table.get_mut(id) else {
+            return 0;
+        };
+        if stream.drained() {
+            self.streams.active.push(id);
+        }
+        if self.streams.in_flight == 0 {
+            self.streams.moved = Instant::now();
+        }
+        stream.submitted += 1;
+        self.streams.in_flight += 1;
+        self.lease.count_submitted(1);
+        stream.submitted
+    }
+
+    /// Enough without a marker that one is due, so that the window can move?
+    pub(super) fn marker_due(&self, id: u64) -> bool {
+        let step = (self.streams.window / 4).max(1);
+        self.streams
+            .table
+            .get(id)
+            .is_some_and(|s| s.unmarked() >= step)
+    }
+
+    /// Sees to it that a marker stands behind the last operation of the stream.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub(super) fn mark(&mut self, id: u64) -> Result<()> {
+        let Some(stream) = self.streams.table.get_mut(id) else {
+            return Ok(());
+        };
+        if stream.unmarked() == 0 {
+            return Ok(());
+        }
+        let Some(driver) = stream.driver.as_ref().map(Arc::clone) else {
+            return Ok(());
+        };
+        let event = match self
+            .contexts
+            .get_mut(stream.context)
+            .and_then(|c| c.spare.pop())
+        {
+            Some(event) => event,
+            None => Arc::new(Event::create(
+                driver.context(),
+                BLOCKING_SYNC | DISABLE_TIMING,
+            )?),
+        };
+        event.record(&driver, 0)?;
+        stream.markers.push_back(Marker {
+            seq: stream.submitted,
+            event,
+        });
+        Ok(())
+    }
+
+    /// Puts a marker behind the last operation of every stream that has none.
+    pub(super) fn mark_all(&mut self) {
+        for i in 0..self.streams.active.len() {
+            let id = self.streams.active[i];
+            if let Err(code) = self.mark(id) {
+                self.trouble(0, code);
+                return;
+            }
+        }
+    }
+
+    /// Streams with operations that no marker stands behind.
+    pub(super) fn any_unmarked(&self) -> bool {
+        self.streams.active.iter().any(|id| {
+            self.streams
+                .table
+                .get(*id)
+                .is_some_and(|s| s.unmarked() > 0)
+        })
+    }
+
+    /// Does `action` when the stream is past its last operation, or at once if it is.
+    pub(super) fn after_tip(&mut self, id: u64, action: Action) {
+        let tip = self.streams.table.get(id).map_or(0, StreamState::tip);
+        self.after(id, tip, action);
+    }
+
+    /// Does `action` when the stream is past operation `seq`, or at once if it is.
+    pub(super) fn after(&mut self, id: u64, seq: u64, action: Action) {
+        match self.streams.table.get_mut(id) {
+            Some(stream) if !stream.past(seq) => stream.add_action(seq, action),
+            _ => self.due.push_back(action),
+        }
+    }
+
+    /// Lets `event`, which was recorded as operation `seq` of the stream, serve as a marker.
+    pub(super) fn mark_with(&mut self, id: u64, seq: u64, event: &Arc<Event>) {
+        let Some(stream) = self.streams.table.get_mut(id) else {
+            return;
+        };
+        let at = stream.markers.partition_point(|m| m.seq < seq);
+        if stream.past(seq) || stream.markers.get(at).is_some_and(|m| m.seq == seq) {
+            return;
+        }
+        if at == 0 {
+            // The thread that waits for a later one is of no use for this.
+            stream.watched = false;
+        }
+        stream.markers.insert(
+            at,
+            Marker {
+                seq,
+                event: Arc::clone(event),
+            },
+        );
+    }
+
+    /// Looks which markers of a stream have fired. True: something moved.
+    pub(super) fn harvest(&mut self, id: u64) -> bool {
+        let mut moved = false;
+        while let Some(marker) = self.streams.table.get(id).and_then(|s| s.markers.front()) {
+            let seq = marker.seq;
+            match marker.event.is_complete() {
+                Ok(true) => self.complete(id, seq),
+                Ok(false) => break,
+                Err(code) => {
+                    self.device_failed(code, "seen while looking for completion");
+                    return true;
+                }
+            }
+            moved = true;
+        }
+        moved
+    }
+
+    /// Looks at every stream that somebody waits for. True: something moved.
+    pub(super) fn harvest_awaited(&mut self) -> bool {
+        let mut moved = false;
+        for i in (0..self.streams.active.len()).rev() {
+            let Some(&id) = self.streams.active.get(i) else {
+                continue;
+            };
+            if self
+                .streams
+                .table
+                .get(id)
+                .is_some_and(|s| !s.actions.is_empty())
+            {
+                moved |= self.harvest(id);
+            }
+        }
+        moved
+    }
+
+    /// Looks at every stream with work. True: something moved.
+    pub(super) fn harvest_all(&mut self) -> bool {
+        let mut moved = false;
+        for i in (0..self.streams.active.len()).rev() {
+            let Some(&id) = self.streams.active.get(i) else {
+                continue;
+            };
+            moved |= self.harvest(id);
+        }
+        moved
+    }
+
+    /// Does anybody wait for work in flight?
+    pub(super) fn awaited(&self) -> bool {
+        self.streams.active.iter().any(|id| {
+            self.streams
+                .table
+                .get(*id)
+                .is_some_and(|s| !s.actions.is_empty())
+        })
+    }
+
+    /// A thread that waited for a marker has come back.
+    pub(super) fn marker_fired(&mut self, id: u64, seq: u64, result: Result<()>) {
+        if let Some(stream) = self.streams.table.get_mut(id)
+            && stream.markers.front().is_none_or(|m| m.seq <= seq)
+        {
+            stream.watched = false;
+        }
+        match result {
+            Ok(()) => {
+                self.complete(id, seq);
+                self.harvest(id);
+            }
+            Err(code) => self.device_failed(code, "seen while waiting for a stream"),
+        }
+    }
+
+    /// The stream is past operation `seq`.
+    fn complete(&mut self, id: u64, seq: u64) {
+        let Some(stream) = self.streams.table.get_mut(id) else {
+            return;
+        };
+        let n = seq.saturating_sub(stream.completed);
+        if n > 0 {
+            stream.completed = seq;
+            self.streams.in_flight -= n.min(self.streams.in_flight);
+        }
+        let mut fired = Vec::new();
+        while stream.markers.front().is_some_and(|m| m.seq <= seq) {
+            fired.extend(stream.markers.pop_front().map(|m| m.event));
+            stream.watched = false;
+        }
+        while stream.actions.front().is_some_and(|(s, _)| *s <= seq) {
+            self.due
+                .extend(stream.actions.pop_front().map(|(_, action)| action));
+        }
+        let (context, drained) = (stream.context, stream.drained());
+        let gone = drained && stream.driver.is_none();
+        if let Some(context) = self.contexts.get_mut(context) {
+            // Only those that nobody else holds: a guest's event is not for reuse.
+            for event in fired {
+                if Arc::strong_count(&event) == 1 && context.spare.len() < 64 {
+                    context.spare.push(event);
+                }
+            }
+        }
+        if n > 0 {
+            self.streams.measure(n);
+            self.lease.count_completed(n);
+        }
+        if drained {
+            self.streams.active.retain(|a| *a != id);
+        }
+        if gone {
+            self.streams.table.remove(id);
+        }
+    }
+
+    /// The driver says that everything in the stream is complete.
+    pub(super) fn complete_all(&mut self, id: u64) {
+        let tip = self.streams.table.get(id).map_or(0, StreamState::tip);
+        self.complete(id, tip);
+    }
+
+    /// Gives the first marker of every stream to a thread that waits for it.
+    pub(super) fn watch_all(&mut self) {
+        for id in &self.streams.active {
+            let Some(stream) = self.streams.table.get_mut(*id) else {
+                continue;
+            };
+            if stream.watched {
+                continue;
+            }
+            if let Some(marker) = stream.markers.front() {
+                stream.watched = true;
+                self.waiters
+                    .watch(*id, marker.seq, Arc::clone(&marker.event));
+            }
+        }
+    }
+
+    /// Does what is due, in the order in which it became so. True: there was something.
+    pub(super) fn do_due(&mut self) -> bool {
+        let any = !self.due.is_empty();
+        while let Some(action) = self.due.pop_front() {
+            match action {
+                Action::Staged(block) => drop(block),
+                Action::Piece {
+                    id,
+                    stream,
+                    block,
+                    last,
+                } => {
+                    self.pieces_out -= 1;
+                    if last {
+                        self.print(&Flush::Stream(stream));
+                    }
+                    self.out.piece(id, block, last);
+                }
+                Action::Failed { id, op, code } => self.out.status(op, id, code),
+                Action::Drain(drain) => {
+                    if self.drain_step(drain) {
+                        // Data that other streams fetched before this point goes out first.
+                        if self.pieces_out > 0 {
+                            self.harvest_awaited();
+                        }
+                        self.due.push_back(Action::Drained(drain));
+                    }
+                }
+                Action::Drained(drain) => self.drained(drain),
+            }
+        }
+        any
+    }
+
+    /// Takes every stream's pending actions away: the device is of no more use.
+    pub(super) fn abandon_streams(&mut self) -> Vec<Action> {
+        let mut left = Vec::new();
+        for id in std::mem::take(&mut self.streams.active) {
+            let Some(stream) = self.streams.table.get_mut(id) else {
+                continue;
+            };
+            stream.completed = stream.submitted;
+            stream.markers.clear();
+            left.extend(stream.actions.drain(..).map(|(_, action)| action));
+        }
+        left.extend(self.due.drain(..));
+        self.streams.in_flight = 0;
+        left
+    }
+}

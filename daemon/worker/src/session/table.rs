@@ -1,0 +1,179 @@
+//! Tables of live objects. A handle names kind, slot and generation, so that one that was freed, made
+//! up, or meant for something else finds nothing.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+
+use vgpu_proto::cuda::WORKER_HANDLES;
+use vgpu_proto::limits::MAX_OBJECTS;
+
+const SLOT_BITS: u32 = MAX_OBJECTS.trailing_zeros();
+const GENERATION_BITS: u32 = 36;
+const _: () = assert!(MAX_OBJECTS.is_power_of_two());
+const _: () = assert!(SLOT_BITS + GENERATION_BITS + 4 <= WORKER_HANDLES.start.trailing_zeros() + 3);
+
+/// What a handle is of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u64)]
+pub(super) enum Kind {
+    /// A context.
+    Context = 1,
+    /// A stream.
+    Stream = 2,
+    /// An event.
+    Event = 3,
+    /// A module.
+    Module = 4,
+    /// A function.
+    Function = 5,
+}
+
+#[derive(Debug)]
+struct Slot<T> {
+    generation: u64,
+    value: Option<T>,
+}
+
+/// Objects of one kind.
+#[derive(Debug)]
+pub(super) struct Table<T> {
+    kind: Kind,
+    slots: Vec<Slot<T>>,
+    free: Vec<usize>,
+}
+
+impl<T> Table<T> {
+    /// An empty table.
+    pub(super) fn new(kind: Kind) -> Table<T> {
+        Table {
+            kind,
+            slots: Vec::new(),
+            free: Vec::new(),
+        }
+    }
+
+    /// Adds one; `None` when the session has [`MAX_OBJECTS`] of the kind.
+    pub(super) fn insert(&mut self, value: T) -> Option<u64> {
+        let slot = match self.free.pop() {
+            Some(slot) => slot,
+            None if self.slots.len() < MAX_OBJECTS => {
+                self.slots.push(Slot {
+                    generation: 0,
+                    value: None,
+                });
+                self.slots.len() - 1
+            }
+            None => return None,
+        };
+        self.slots[slot].value = Some(value);
+        Some(self.handle(slot))
+    }
+
+    fn handle(&self, slot: usize) -> u64 {
+        WORKER_HANDLES.start
+            | (self.kind as u64) << (SLOT_BITS + GENERATION_BITS)
+            | self.slots[slot].generation << SLOT_BITS
+            | slot as u64
+    }
+
+    fn slot(&self, handle: u64) -> Option<usize> {
+        let slot = (handle & (MAX_OBJECTS as u64 - 1)) as usize;
+        (slot < self.slots.len() && self.handle(slot) == handle).then_some(slot)
+    }
+
+    /// The object of a handle.
+    pub(super) fn get(&self, handle: u64) -> Option<&T> {
+        self.slot(handle)
+            .and_then(|slot| self.slots[slot].value.as_ref())
+    }
+
+    /// The object of a handle, to be changed.
+    pub(super) fn get_mut(&mut self, handle: u64) -> Option<&mut T> {
+        self.slot(handle)
+            .and_then(|slot| self.slots[slot].value.as_mut())
+    }
+
+    /// Takes an object out; its handle is dead from now on.
+    pub(super) fn remove(&mut self, handle: u64) -> Option<T> {
+        let slot = self.slot(handle)?;
+        let value = self.slots[slot].value.take()?;
+        self.slots[slot].generation = (self.slots[slot].generation + 1) % (1 << GENERATION_BITS);
+        self.free.push(slot);
+        Some(value)
+    }
+
+    /// Handles and objects.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (u64, &T)> {
+        self.slots
+            .iter()
+            .enumerate()
+            .filter_map(|(i, slot)| slot.value.as_ref().map(|value| (self.handle(i), value)))
+    }
+
+    /// Handles of the objects that `pick` likes.
+    pub(super) fn handles(&self, pick: impl Fn(&T) -> bool) -> Vec<u64> {
+        self.iter()
+            .filter(|(_, value)| pick(value))
+            .map(|(handle, _)| handle)
+            .collect()
+    }
+}
+
+/// A map from handles. A guest that chooses handles which collide slows down only itself.
+pub(super) type HandleMap<V> = HashMap<u64, V, BuildHasherDefault<HandleHasher>>;
+
+/// Multiplies by a large odd number; handles are nearly consecutive.
+#[derive(Debug, Default)]
+pub(super) struct HandleHasher(u64);
+
+impl Hasher for HandleHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.write_u64(u64::from(*byte));
+        }
+    }
+
+    fn write_u64(&mut self, n: u64) {
+        let mixed = (self.0 ^ n).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.0 = mixed ^ (mixed >> 32);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_very_handle_finds_its_object() {
+        let mut modules = Table::new(Kind::Module);
+        let mut functions = Table::new(Kind::Function);
+        let module = modules.insert("m").expect("room");
+        let function = functions.insert("f").expect("room");
+        assert!(WORKER_HANDLES.contains(&module) && WORKER_HANDLES.contains(&function));
+        assert_eq!(modules.get(module), Some(&"m"));
+        assert_eq!(modules.get(function), None, "another kind");
+        for forged in [
+            0,
+            1,
+            module + 1,
+            module ^ (1 << 30),
+            u64::MAX,
+            module | 1 << 63,
+        ] {
+            assert_eq!(modules.get(forged), None, "{forged:#x}");
+        }
+        assert_eq!(modules.remove(module), Some("m"));
+        assert_eq!(modules.remove(module), None, "twice");
+        let next = modules.insert("n").expect("room");
+        assert_ne!(
+            next, module,
+            "the slot is used again under another generation"
+        );
+        assert_eq!(modules.get(module), None, "stale");
+        assert_eq!(modules.handles(|_| true), [next]);
+    }
+}

@@ -1,0 +1,172 @@
+//! From process start to the guest's first frame: sandbox, driver, handshake with vgpud.
+
+use std::os::fd::OwnedFd;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use nix::sys::prctl;
+use nix::sys::resource::{Resource, setrlimit};
+use nix::sys::signal::Signal;
+use vgpu_proto::cuda::CuResult;
+use vgpu_proto::worker::{FromWorker, Start, ToWorker};
+
+use crate::control::{self, ControlError, Received, Vgpud, Waker};
+use crate::driver::{Context, Device, LoadError, PAGEABLE_MEMORY_ACCESS, describe, exit_now, load};
+use crate::pages;
+use crate::session::{FoundDevice, Parts, Printf, serve};
+
+/// Runs a worker. Returns only if it could not begin; otherwise the process ends with its session.
+pub fn run() -> ExitCode {
+    tracing_subscriber::fmt()
+        .with_writer(std::io::stderr)
+        .with_ansi(false)
+        .with_env_filter(tracing_subscriber::EnvFilter::from_default_env())
+        .init();
+    if let Err(e) = confine() {
+        eprintln!("vgpu-worker: cannot confine itself: {e}");
+        return ExitCode::FAILURE;
+    }
+    match begin() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(text) => {
+            eprintln!("vgpu-worker: {text}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Nobody else of this uid may look into this process, it leaves no memory image behind, gains no
+/// privileges, and dies with vgpud.
+fn confine() -> nix::Result<()> {
+    prctl::set_dumpable(false)?;
+    prctl::set_no_new_privs()?;
+    prctl::set_pdeathsig(Signal::SIGKILL)?;
+    setrlimit(Resource::RLIMIT_CORE, 0, 0)
+}
+
+fn begin() -> Result<(), String> {
+    let socket = Arc::new(control::inherited());
+    let vgpud = Vgpud::new(Arc::clone(&socket));
+    let (start, lease, hint) = match control::receive(&socket) {
+        Ok(Received {
+            message: ToWorker::Start(start),
+            fds,
+        }) => match <[OwnedFd; 2]>::try_from(fds) {
+            Ok([lease, hint]) => (start, lease, hint),
+            Err(fds) => return Err(format!("Start came with {} descriptors, not 2", fds.len())),
+        },
+        Ok(other) => return Err(format!("vgpud began with {:?}", other.message)),
+        Err(ControlError::Closed) => {
+            return Err(
+                "this program is started by vgpud, with a control socket on descriptor 3"
+                    .to_owned(),
+            );
+        }
+        Err(e) => return Err(format!("{e}; this program is started by vgpud")),
+    };
+    let waker = Waker::new().map_err(|e| format!("no eventfd: {e}"))?;
+    let messages = control::listen(Arc::clone(&socket), waker.clone())
+        .map_err(|e| format!("no control thread: {e}"))?;
+    let pages = pages::map(&lease, &hint)?;
+    if pages.session() != start.session {
+        return Err(format!("the lease page is session {}'s", pages.session()));
+    }
+    let printf = Printf::capture().map_err(|e| format!("cannot capture device printf: {e}"))?;
+
+    let (driver_version, devices) = match bring_up(&start) {
+        Ok(up) => up,
+        Err(LoadError { code, text }) => {
+            vgpud.send(&FromWorker::Failed {
+                code,
+                text: text.clone(),
+            });
+            return Err(text);
+        }
+    };
+    vgpud.send(&FromWorker::Ready {
+        driver_version,
+        devices: devices.iter().map(|(_, info, _)| info.clone()).collect(),
+        context_bytes: context_bytes(&start, &devices),
+    });
+    let data = loop {
+        match messages.recv() {
+            Ok(Received {
+                message: ToWorker::Data,
+                mut fds,
+            }) if fds.len() == 1 => break fds.remove(0),
+            Ok(other) => tracing::warn!("vgpud sent a message out of turn: {:?}", other.message),
+            Err(_) => return Err("the control thread has ended".to_owned()),
+        }
+    };
+    let parts = Parts {
+        start,
+        pages,
+        devices,
+        printf,
+        vgpud: vgpud.clone(),
+        control: messages,
+        waker,
+    };
+    let ending = serve(parts, data);
+    vgpud.send(&FromWorker::Ended {
+        protocol_error: ending.protocol_error,
+        text: ending.text,
+    });
+    exit_now(0)
+}
+
+/// Loads the driver and finds the devices.
+fn bring_up(start: &Start) -> Result<(u32, Vec<FoundDevice>), LoadError> {
+    let version = load(start.driver.as_deref())?;
+    let failed = |what: &str, code: CuResult| LoadError {
+        code,
+        text: format!(
+            "{what}: {code}; is the GPU healthy? see the kernel's log and `vgpu-admin doctor`"
+        ),
+    };
+    let mut found: Vec<FoundDevice> = Vec::new();
+    for device in Device::all().map_err(|code| failed("cannot list the devices", code))? {
+        let name = device
+            .name()
+            .map_err(|code| failed("cannot read a device's name", code))?;
+        if name.to_lowercase().contains("soft") != start.expect_soft {
+            let other = if start.expect_soft {
+                "a GPU"
+            } else {
+                "the software device"
+            };
+            return Err(LoadError {
+                code: CuResult::SYSTEM_DRIVER_MISMATCH,
+                text: format!(
+                    "the driver library serves {other} ({name}), which was not asked for"
+                ),
+            });
+        }
+        if device.attribute(PAGEABLE_MEMORY_ACCESS).unwrap_or(0) != 0 {
+            tracing::warn!(
+                "{name}: kernels can reach all memory of this process (pageable access); load \
+                 nvidia-uvm with uvm_enable_va_space_mm=0"
+            );
+        }
+        let context =
+            Context::primary(device).map_err(|code| failed("cannot make a context", code))?;
+        let info =
+            describe(device, &context).map_err(|code| failed("cannot describe a device", code))?;
+        found.push((device, info, context));
+    }
+    if found.is_empty() {
+        return Err(failed("the driver found no device", CuResult::NO_DEVICE));
+    }
+    Ok((version, found))
+}
+
+/// Device memory that this process's contexts take. The driver does not tell; what the probe sees is
+/// the truth, and this is what to book until then.
+fn context_bytes(start: &Start, devices: &[FoundDevice]) -> u64 {
+    const CONTEXT_OF_HARDWARE: u64 = 512 << 20;
+    if start.expect_soft {
+        0
+    } else {
+        CONTEXT_OF_HARDWARE * devices.len() as u64
+    }
+}

@@ -1,0 +1,327 @@
+//! Frames from the guest. Everything is checked before memory is taken for it.
+
+use std::fs::File;
+use std::io::{self, IoSliceMut, Read};
+use std::os::fd::{AsFd, BorrowedFd};
+
+use vgpu_proto::call::{Request, RequestError};
+use vgpu_proto::frame::{FrameError, HEADER_LEN, Header};
+use vgpu_proto::limits::MAX_ARGS;
+
+use crate::driver::Block;
+
+/// Bytes read at once; at least one header with the largest arguments.
+const BUFFER: usize = 256 * 1024;
+const _: () = assert!(BUFFER >= HEADER_LEN + MAX_ARGS);
+
+/// Bulk bytes of a frame.
+#[derive(Debug)]
+pub enum Bulk {
+    /// None.
+    None,
+    /// In ordinary memory.
+    Heap(Vec<u8>),
+    /// Already where the device can fetch them.
+    Staged(Block),
+}
+
+impl Bulk {
+    /// The bytes.
+    pub fn bytes(&self) -> &[u8] {
+        match self {
+            Bulk::None => &[],
+            Bulk::Heap(bytes) => bytes,
+            Bulk::Staged(block) => block.bytes(),
+        }
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        match self {
+            Bulk::None => &mut [],
+            Bulk::Heap(bytes) => bytes,
+            Bulk::Staged(block) => block.bytes_mut(),
+        }
+    }
+}
+
+/// A whole frame.
+#[derive(Debug)]
+pub struct Frame {
+    /// Number of the request.
+    pub id: u64,
+    /// What is asked.
+    pub request: Request,
+    /// Its raw bytes.
+    pub bulk: Bulk,
+}
+
+/// What one look at the socket brought.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Filled {
+    /// Bytes, and there may be more.
+    More,
+    /// Nothing (more) now.
+    Empty,
+    /// The guest closed its end.
+    Closed,
+}
+
+/// The guest broke the protocol; the session ends with the sentence.
+#[derive(Debug, thiserror::Error)]
+pub enum WireError {
+    /// A bad header.
+    #[error(transparent)]
+    Frame(#[from] FrameError),
+    /// A bad request.
+    #[error(transparent)]
+    Request(#[from] RequestError),
+    /// Ids must be 1, 2, 3, …
+    #[error("request {found} arrived where {expected} was due")]
+    Order {
+        /// The id that was due.
+        expected: u64,
+        /// The id that came.
+        found: u64,
+    },
+}
+
+#[derive(Debug)]
+struct Partial {
+    frame: Frame,
+    filled: usize,
+}
+
+impl AsFd for Reader {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+/// Reads frames from a nonblocking socket.
+#[derive(Debug)]
+pub struct Reader {
+    socket: File,
+    buffer: Vec<u8>,
+    start: usize,
+    end: usize,
+    partial: Option<Partial>,
+    next_id: u64,
+}
+
+impl Reader {
+    /// Over the guest's socket, which must be nonblocking.
+    pub fn new(socket: File) -> Reader {
+        Reader {
+            socket,
+            buffer: vec![0; BUFFER],
+            start: 0,
+            end: 0,
+            partial: None,
+            next_id: 1,
+        }
+    }
+
+    /// Reads what there is, once.
+    ///
+    /// # Errors
+    /// The socket's.
+    pub fn fill(&mut self) -> io::Result<Filled> {
+        if self.start == self.end {
+            (self.start, self.end) = (0, 0);
+        } else if self.buffer.len() - self.end < HEADER_LEN + MAX_ARGS {
+            self.buffer.copy_within(self.start..self.end, 0);
+            (self.start, self.end) = (0, self.end - self.start);
+        }
+        let space = &mut self.buffer[self.end..];
+        let mut direct = 0;
+        let room;
+        let read = match &mut self.partial {
+            // The rest of a bulk part goes where it belongs; what follows it, into the buffer.
+            Some(partial) => {
+                let rest = &mut partial.frame.bulk.bytes_mut()[partial.filled..];
+                direct = rest.len();
+                room = direct + space.len();
+                self.socket
+                    .read_vectored(&mut [IoSliceMut::new(rest), IoSliceMut::new(space)])
+            }
+            None => {
+                room = space.len();
+                self.socket.read(space)
+            }
+        };
+        let n = match read {
+            Ok(0) => return Ok(Filled::Closed),
+            Ok(n) => n,
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(Filled::Empty),
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => return Ok(Filled::More),
+            Err(e) if e.kind() == io::ErrorKind::ConnectionReset => return Ok(Filled::Closed),
+            Err(e) => return Err(e),
+        };
+        if let Some(partial) = &mut self.partial {
+            partial.filled += n.min(direct);
+        }
+        self.end += n.saturating_sub(direct);
+        // Less than there was room for: the socket is empty, and another look can wait for poll.
+        Ok(if n == room {
+            Filled::More
+        } else {
+            Filled::Empty
+        })
+    }
+
+    /// The next whole frame, if it has arrived. `place` chooses where the bulk part of a request
+    /// goes: it gets the request and the length, and returns room of exactly that length.
+    ///
+    /// # Errors
+    /// When the guest broke the protocol.
+    pub fn next_frame(
+        &mut self,
+        place: impl FnOnce(&Request, usize) -> Bulk,
+    ) -> Result<Option<Frame>, WireError> {
+        if let Some(partial) = self.partial.take() {
+            if partial.filled < partial.frame.bulk.bytes().len() {
+                self.partial = Some(partial);
+                return Ok(None);
+            }
+            return Ok(Some(partial.frame));
+        }
+        let Some(header) = self.buffer[self.start..self.end].first_chunk::<HEADER_LEN>() else {
+            return Ok(None);
+        };
+        let header = Header::parse(header)?;
+        let args_at = self.start + HEADER_LEN;
+        let bulk_at = args_at + header.args_len();
+        if bulk_at > self.end {
+            return Ok(None);
+        }
+        if header.id() != self.next_id {
+            return Err(WireError::Order {
+                expected: self.next_id,
+                found: header.id(),
+            });
+        }
+        self.next_id += 1;
+        let len = header.bulk_len();
+        let request = Request::decode(header.op(), &self.buffer[args_at..bulk_at], len)?;
+        let mut bulk = if len == 0 {
+            Bulk::None
+        } else {
+            place(&request, len)
+        };
+        let room = bulk.bytes_mut();
+        debug_assert_eq!(room.len(), len);
+        let here = room.len().min(self.end - bulk_at);
+        room[..here].copy_from_slice(&self.buffer[bulk_at..bulk_at + here]);
+        self.start = bulk_at + here;
+        let frame = Frame {
+            id: header.id(),
+            request,
+            bulk,
+        };
+        if here < len {
+            self.partial = Some(Partial {
+                frame,
+                filled: here,
+            });
+            return Ok(None);
+        }
+        Ok(Some(frame))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+    use std::os::fd::OwnedFd;
+    use std::os::unix::net::UnixStream;
+    use vgpu_proto::call::{Op, req};
+    use vgpu_proto::codec::encode;
+    use vgpu_proto::cuda::{Ctx, DevPtr, Stream};
+    use vgpu_proto::limits::MAX_BULK;
+
+    fn pair() -> (UnixStream, Reader) {
+        let (ours, theirs) = UnixStream::pair().expect("a socket pair");
+        theirs.set_nonblocking(true).expect("nonblocking");
+        (ours, Reader::new(File::from(OwnedFd::from(theirs))))
+    }
+
+    fn heap(_: &Request, len: usize) -> Bulk {
+        Bulk::Heap(vec![0; len])
+    }
+
+    fn copy(id: u64, bulk: &[u8]) -> Vec<u8> {
+        let args = encode(&req::MemcpyHtoD {
+            ctx: Ctx(1),
+            stream: Stream(0),
+            dst: DevPtr(2),
+        })
+        .expect("encodes");
+        let header = Header::request(Op::MemcpyHtoD as u16, id, args.len(), bulk.len());
+        [&header.to_bytes()[..], &args, bulk].concat()
+    }
+
+    #[test]
+    fn frames_come_whole_however_they_are_cut() {
+        let payload: Vec<u8> = (0..300_000u32).map(|i| i as u8).collect();
+        let wire = [copy(1, &payload), copy(2, &[7; 3]), copy(3, &[])].concat();
+        for step in [1usize, 31, 4096, 100_000] {
+            let (mut guest, mut reader) = pair();
+            let mut frames = Vec::new();
+            // One byte at a time only around the edges: the whole would take too long.
+            let cuts: Vec<&[u8]> = if step == 1 {
+                let (head, tail) = wire.split_at(64);
+                let (middle, end) = tail.split_at(tail.len() - 200);
+                head.chunks(1)
+                    .chain(middle.chunks(50_000))
+                    .chain(end.chunks(1))
+                    .collect()
+            } else {
+                wire.chunks(step).collect()
+            };
+            for cut in cuts {
+                guest.write_all(cut).expect("write");
+                while let Filled::More = reader.fill().expect("read") {}
+                while let Some(frame) = reader.next_frame(heap).expect("valid") {
+                    frames.push((frame.id, frame.bulk.bytes().to_vec()));
+                }
+            }
+            assert_eq!(frames.len(), 3, "step {step}");
+            assert!(frames[0].1 == payload, "step {step}");
+            assert_eq!(frames[1], (2, vec![7; 3]));
+            assert_eq!(frames[2], (3, vec![]));
+            drop(guest);
+            assert_eq!(reader.fill().expect("read"), Filled::Closed);
+        }
+    }
+
+    #[test]
+    fn a_broken_protocol_is_an_error_and_takes_no_memory() {
+        let over = |bulk_len: u32| {
+            let mut wire = copy(1, &[]);
+            wire[16..20].copy_from_slice(&bulk_len.to_le_bytes());
+            wire
+        };
+        let mut unknown = copy(1, &[]);
+        unknown[2..4].copy_from_slice(&0x7777u16.to_le_bytes());
+        let mut trailing = copy(1, &[]);
+        trailing[8..12].copy_from_slice(&25u32.to_le_bytes());
+        trailing.push(0);
+        let cases = [
+            (vec![0u8; HEADER_LEN], "magic"),
+            (over(MAX_BULK as u32 + 1), "at most"),
+            (unknown, "unknown operation"),
+            (copy(2, &[]), "was due"),
+            (trailing, "trailing"),
+        ];
+        for (wire, sentence) in cases {
+            let (mut guest, mut reader) = pair();
+            guest.write_all(&wire).expect("write");
+            reader.fill().expect("read");
+            let error = reader
+                .next_frame(|_, _| panic!("took memory for a refused frame"))
+                .expect_err(sentence);
+            assert!(error.to_string().contains(sentence), "{error}");
+        }
+    }
+}

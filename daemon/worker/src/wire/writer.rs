@@ -1,0 +1,162 @@
+//! Frames for the guest, queued while its socket is full.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io::{self, IoSlice, Write};
+
+use vgpu_proto::frame::Header;
+
+use crate::driver::Block;
+
+/// Small frames are gathered into chunks of about this size.
+const CHUNK: usize = 64 * 1024;
+
+/// Slices given to one write.
+const SLICES: usize = 16;
+
+#[derive(Debug)]
+enum Chunk {
+    Bytes(Vec<u8>),
+    Staged(Block),
+}
+
+impl Chunk {
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Chunk::Bytes(bytes) => bytes,
+            Chunk::Staged(block) => block.bytes(),
+        }
+    }
+}
+
+/// Writes frames to a nonblocking socket.
+#[derive(Debug)]
+pub struct Writer {
+    socket: File,
+    queue: VecDeque<Chunk>,
+    /// Bytes of the first chunk that are gone.
+    written: usize,
+    queued: usize,
+    spare: Vec<u8>,
+}
+
+impl Writer {
+    /// Over the guest's socket, which must be nonblocking.
+    pub fn new(socket: File) -> Writer {
+        Writer {
+            socket,
+            queue: VecDeque::new(),
+            written: 0,
+            queued: 0,
+            spare: Vec::new(),
+        }
+    }
+
+    /// Bytes that the socket has not taken yet.
+    pub fn queued(&self) -> usize {
+        self.queued
+    }
+
+    /// Queues a frame. `bulk` is small; what is large comes in a block.
+    pub fn push(&mut self, header: Header, args: &[u8], bulk: &[u8]) {
+        let header = header.to_bytes();
+        let len = header.len() + args.len() + bulk.len();
+        let open = matches!(self.queue.back(), Some(Chunk::Bytes(b)) if b.len() + len <= CHUNK);
+        if !open {
+            let mut fresh = std::mem::take(&mut self.spare);
+            fresh.clear();
+            self.queue.push_back(Chunk::Bytes(fresh));
+        }
+        if let Some(Chunk::Bytes(bytes)) = self.queue.back_mut() {
+            bytes.extend_from_slice(&header);
+            bytes.extend_from_slice(args);
+            bytes.extend_from_slice(bulk);
+        }
+        self.queued += len;
+    }
+
+    /// Queues a frame whose bulk part is a block.
+    pub fn push_block(&mut self, header: Header, block: Block) {
+        self.push(header, &[], &[]);
+        self.queued += block.len();
+        self.queue.push_back(Chunk::Staged(block));
+    }
+
+    /// Writes as much as the socket takes.
+    ///
+    /// # Errors
+    /// The socket's; a guest that is gone among them.
+    pub fn flush(&mut self) -> io::Result<()> {
+        while !self.queue.is_empty() {
+            let mut slices = [IoSlice::new(&[]); SLICES];
+            let mut n = 0;
+            for (slice, chunk) in slices.iter_mut().zip(&self.queue) {
+                let skip = if n == 0 { self.written } else { 0 };
+                *slice = IoSlice::new(&chunk.bytes()[skip..]);
+                n += 1;
+            }
+            match self.socket.write_vectored(&slices[..n]) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(written) => self.took(written),
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(())
+    }
+
+    fn took(&mut self, mut bytes: usize) {
+        self.queued -= bytes;
+        while let Some(first) = self.queue.front() {
+            let rest = first.bytes().len() - self.written;
+            if bytes < rest {
+                self.written += bytes;
+                return;
+            }
+            bytes -= rest;
+            self.written = 0;
+            if let Some(Chunk::Bytes(spare)) = self.queue.pop_front() {
+                self.spare = spare;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Read;
+    use std::os::fd::OwnedFd;
+    use std::os::unix::net::UnixStream;
+    use vgpu_proto::cuda::CuResult;
+
+    #[test]
+    fn frames_leave_in_order_through_a_full_socket() {
+        let (mut guest, ours) = UnixStream::pair().expect("a socket pair");
+        ours.set_nonblocking(true).expect("nonblocking");
+        guest.set_nonblocking(true).expect("nonblocking");
+        let mut writer = Writer::new(File::from(OwnedFd::from(ours)));
+        let mut expected = Vec::new();
+        for id in 0..2_000u64 {
+            let bulk = vec![id as u8; (id % 700) as usize];
+            let header = Header::reply(1, 0, CuResult::SUCCESS, id, 2, bulk.len());
+            writer.push(header, &[1, 2], &bulk);
+            expected.extend_from_slice(&header.to_bytes());
+            expected.extend_from_slice(&[1, 2]);
+            expected.extend_from_slice(&bulk);
+        }
+        assert_eq!(writer.queued(), expected.len());
+        let mut got = Vec::new();
+        let mut buffer = [0u8; 10_000];
+        while got.len() < expected.len() {
+            writer.flush().expect("write");
+            match guest.read(&mut buffer) {
+                Ok(n) => got.extend_from_slice(&buffer[..n]),
+                Err(e) => assert_eq!(e.kind(), io::ErrorKind::WouldBlock),
+            }
+        }
+        assert!(got == expected);
+        assert_eq!(writer.queued(), 0);
+    }
+}
