@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use soft_gpu::capi::types::{In, Out, StreamArg, Text};
 use soft_gpu::capi::{
     context::*, copy::*, device::*, entry::*, event::*, memory::*, memset::*, pool::*, stream::*,
+    vmm::*,
 };
 
 const NULL: StreamArg = StreamArg(0);
@@ -484,4 +485,48 @@ fn a_thousand_operations_on_many_streams_end_in_order() {
     for i in 0..8 {
         assert_eq!(read(p + i * 1024, 4), 127u32.to_le_bytes());
     }
+}
+
+#[test]
+fn one_physical_memory_is_the_same_wherever_it_is_mapped() {
+    start();
+    const SIZE: usize = 2 << 20;
+    // CUmemAllocationProp: pinned, no handle types, on device 0.
+    let properties: [u32; 8] = [1, 0, 1, 0, 0, 0, 0, 0];
+    let properties = In(properties.as_ptr().cast());
+    let access: [u32; 3] = [1, 0, 3];
+    let (mut handle, mut range) = (0, 0);
+    ok(cuMemCreate(out(&mut handle), SIZE, properties, 0));
+    ok(cuMemAddressReserve(out(&mut range), 3 * SIZE, 0, 0, 0));
+    assert_eq!(
+        cuMemcpyHtoD_v2(range, [0u8; 8].as_ptr() as u64, 8),
+        1,
+        "nothing there yet"
+    );
+    ok(cuMemMap(range, SIZE, 0, handle, 0));
+    ok(cuMemMap(range + SIZE as u64, SIZE, 0, handle, 0));
+    assert_eq!(cuMemMap(range, SIZE, 0, handle, 0), 1, "taken");
+    ok(cuMemSetAccess(
+        range,
+        2 * SIZE,
+        In(access.as_ptr().cast()),
+        1,
+    ));
+    // A copy across both mappings, which are contiguous.
+    let bytes = vec![7u8; 64];
+    ok(cuMemcpyHtoD_v2(
+        range + SIZE as u64 - 32,
+        bytes.as_ptr() as u64,
+        64,
+    ));
+    assert_eq!(
+        read(range, 32),
+        [7; 32],
+        "written through the second mapping"
+    );
+    ok(cuMemRelease(handle));
+    ok(cuMemUnmap(range, 2 * SIZE));
+    assert_eq!(cuMemUnmap(range, SIZE), 1);
+    ok(cuMemAddressFree(range, 3 * SIZE));
+    assert_eq!(cuMemAddressFree(range, 3 * SIZE), 1);
 }

@@ -2,72 +2,23 @@
 //!
 //! Each child is this test binary again, running one of the ignored `role_…` tests.
 
+mod driver_support;
+
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
-use std::process::{Child, ChildStdin, ChildStdout, Command, Output, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use driver_support::{alloc, ok, passes, role, run, start};
 use soft_gpu::capi::types::{Out, StreamArg};
-use soft_gpu::capi::{context::*, copy::*, device::*, entry::*, event::*, memory::*, stream::*};
+use soft_gpu::capi::{copy::*, device::*, entry::*, event::*, memory::*, stream::*};
 use soft_gpu::driver::share::{Shared, read_slots};
 use soft_gpu::driver::sync::now_ns;
 use soft_gpu::driver::turn::{QUANTUM_NS, Turn};
 
 const MIB: usize = 1 << 20;
-
-fn role(name: &str, env: &[(&str, &str)]) -> Command {
-    let mut c = Command::new(std::env::current_exe().expect("the test binary has a path"));
-    c.args([
-        "--exact",
-        name,
-        "--ignored",
-        "--nocapture",
-        "--test-threads=1",
-    ]);
-    for (k, _) in std::env::vars().filter(|(k, _)| k.starts_with("SOFT_GPU_")) {
-        c.env_remove(k);
-    }
-    c.env_remove("CUDA_VISIBLE_DEVICES")
-        .envs(env.iter().copied());
-    c
-}
-
-fn run(name: &str, env: &[(&str, &str)]) -> Output {
-    role(name, env).output().expect("the role starts")
-}
-
-#[track_caller]
-fn passes(name: &str, env: &[(&str, &str)]) -> String {
-    let o = run(name, env);
-    let err = String::from_utf8_lossy(&o.stderr).into_owned();
-    let out = String::from_utf8_lossy(&o.stdout);
-    assert!(o.status.success(), "{name} failed:\n{out}\n{err}");
-    assert!(out.contains("1 passed"), "{name} is no role:\n{out}");
-    err
-}
-
-#[track_caller]
-fn ok(code: u32) {
-    assert_eq!(code, 0, "a call failed");
-}
-
-fn start() -> u64 {
-    ok(cuInit(0));
-    let mut context = 0;
-    ok(cuDevicePrimaryCtxRetain(Out(&mut context), 0));
-    ok(cuCtxSetCurrent(context));
-    context
-}
-
-fn alloc(bytes: usize) -> Result<u64, u32> {
-    let mut p = 0;
-    match cuMemAlloc_v2(Out(&mut p), bytes) {
-        0 => Ok(p),
-        code => Err(code),
-    }
-}
 
 /// A role that follows commands on its standard input, one answer a line.
 struct Puppet {
@@ -258,7 +209,7 @@ fn role_fork() {
 
 #[test]
 fn settings_are_honoured_and_mistakes_named() {
-    let err = passes(
+    let (_, err) = passes(
         "role_settings",
         &[
             ("SOFT_GPU_DEVICES", "3"),
@@ -275,7 +226,7 @@ fn settings_are_honoured_and_mistakes_named() {
         ],
     );
     assert!(err.contains("SOFT_GPU_SURPRISE"), "{err}");
-    let err = passes("role_no_init", &[("SOFT_GPU_MEMORY", "much")]);
+    let (_, err) = passes("role_no_init", &[("SOFT_GPU_MEMORY", "much")]);
     assert!(err.contains("SOFT_GPU_MEMORY=\"much\""), "{err}");
     passes("role_no_device", &[("CUDA_VISIBLE_DEVICES", "")]);
     passes("role_no_device", &[("SOFT_GPU_DEVICES", "0")]);

@@ -59,6 +59,7 @@ pub mod pool;
 pub mod stream;
 pub mod stubs;
 pub mod types;
+pub mod vmm;
 
 thread_local! {
     static CALL: Cell<&'static str> = const { Cell::new("no call") };

@@ -161,9 +161,9 @@ impl Memory {
         Ok(addr)
     }
 
-    /// Records a mapping that the VMM calls made at a reserved address.
-    pub fn insert_mapping(&self, driver: &Driver, a: Allocation) {
-        driver.arena.mark(Some(a.device), a.addr, a.padded, true);
+    /// Records a mapping that the VMM calls made at a reserved address. Kernels reach it once
+    /// access was set.
+    pub fn insert_mapping(&self, a: Allocation) {
         let id = self.ids.fetch_add(1, Ordering::Relaxed) + 1;
         write(&self.live).insert(a.addr, Allocation { id, ..a });
     }

@@ -29,6 +29,7 @@ pub mod stream;
 pub mod strict;
 pub mod sync;
 pub mod turn;
+pub mod vmm;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};

@@ -21,7 +21,6 @@ struct Variable {
     name: String,
     addr: u64,
     size: u64,
-    visible: bool,
 }
 
 /// A loaded module.
@@ -101,7 +100,6 @@ fn place(driver: &Driver, context: &Context, mut program: Program) -> Result<Arc
                 name: g.name.clone(),
                 addr,
                 size: g.size,
-                visible: g.visible,
             }),
             Err(e) => {
                 free_variables(driver, &variables);
@@ -209,12 +207,13 @@ impl Module {
             .collect()
     }
 
-    /// cuModuleGetGlobal: (address, bytes).
+    /// cuModuleGetGlobal: (address, bytes). Variables without `.visible` are found too: runtimes
+    /// look up `static` variables, which compilers emit that way.
     ///
     /// # Errors
     /// CUDA_ERROR_NOT_FOUND.
     pub fn global(&self, name: &str) -> Result<(u64, u64)> {
-        let found = self.variables.iter().find(|v| v.visible && v.name == name);
+        let found = self.variables.iter().find(|v| v.name == name);
         found.map(|v| (v.addr, v.size)).ok_or(CuError::NOT_FOUND)
     }
 }

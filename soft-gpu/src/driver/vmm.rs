@@ -1,0 +1,296 @@
+//! Virtual memory management: reservations, physical memory, and mappings of one onto the other.
+//!
+//! Physical memory is a memory file, so that the same memory mapped twice, or again elsewhere, has
+//! the same contents.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+
+use super::error::{CuError, Result};
+use super::gpu::Gpu;
+use super::handle::{Kind, Table};
+use super::memory::{Allocation, Use};
+use super::sync::lock;
+use super::{gpu, healthy, inject};
+
+/// Sizes and addresses of all of these are multiples of this.
+pub const GRANULARITY: u64 = 2 << 20;
+
+/// Memory without an address.
+pub struct Physical {
+    handle: u64,
+    size: u64,
+    gpu: Arc<Gpu>,
+    file: File,
+    references: AtomicU32,
+}
+
+impl Drop for Physical {
+    fn drop(&mut self) {
+        self.gpu.shared.release(self.size);
+    }
+}
+
+static PHYSICAL: Table<Physical> = Table::new(Kind::Physical);
+/// Reservations: start to length.
+static RESERVED: Mutex<BTreeMap<u64, u64>> = Mutex::new(BTreeMap::new());
+/// Mappings: start to what is there.
+static MAPPED: Mutex<BTreeMap<u64, Arc<Physical>>> = Mutex::new(BTreeMap::new());
+
+fn aligned(values: &[u64]) -> Result {
+    let good = values.iter().all(|v| v.is_multiple_of(GRANULARITY));
+    if good {
+        Ok(())
+    } else {
+        Err(CuError::INVALID_VALUE)
+    }
+}
+
+/// cuMemAddressReserve: at `wanted` where that is free, elsewhere otherwise.
+///
+/// # Errors
+/// A size or alignment that does not fit; no address space.
+pub fn reserve(size: u64, alignment: u64, wanted: u64) -> Result<u64> {
+    let arena = &healthy()?.arena;
+    aligned(&[size])?;
+    if size == 0 || (alignment != 0 && !alignment.is_power_of_two()) {
+        return Err(CuError::INVALID_VALUE);
+    }
+    let there = wanted != 0 && wanted.is_multiple_of(GRANULARITY) && arena.take_at(wanted, size);
+    let at = if there {
+        Some(wanted)
+    } else {
+        arena.take(0, size, alignment.max(GRANULARITY))
+    };
+    let at = at.ok_or(CuError::OUT_OF_MEMORY)?;
+    lock(&RESERVED).insert(at, size);
+    Ok(at)
+}
+
+/// cuMemAddressFree: of a whole reservation without mappings.
+///
+/// # Errors
+/// CUDA_ERROR_INVALID_VALUE.
+pub fn unreserve(addr: u64, size: u64) -> Result {
+    let driver = healthy()?;
+    let mut reserved = lock(&RESERVED);
+    let whole = reserved.get(&addr) == Some(&size);
+    if !whole || lock(&MAPPED).range(addr..addr + size).next().is_some() {
+        return Err(CuError::INVALID_VALUE);
+    }
+    reserved.remove(&addr);
+    driver.arena.give(addr, size);
+    Ok(())
+}
+
+/// cuMemCreate on a device.
+///
+/// # Errors
+/// CUDA_ERROR_OUT_OF_MEMORY by the device's account.
+pub fn create(device: i32, size: u64) -> Result<u64> {
+    healthy()?;
+    aligned(&[size])?;
+    let gpu = Arc::clone(gpu(device)?);
+    if size == 0 {
+        return Err(CuError::INVALID_VALUE);
+    }
+    if inject::alloc_fails() || !gpu.shared.charge(size) {
+        return Err(CuError::OUT_OF_MEMORY);
+    }
+    let file = memory_file(size).map_err(|_| {
+        gpu.shared.release(size);
+        CuError::OUT_OF_MEMORY
+    })?;
+    let references = AtomicU32::new(1);
+    let physical = PHYSICAL.insert(|handle| {
+        Arc::new(Physical {
+            handle,
+            size,
+            gpu,
+            file,
+            references,
+        })
+    });
+    Ok(physical.handle)
+}
+
+fn memory_file(size: u64) -> io::Result<File> {
+    // SAFETY: a NUL-terminated name; a new descriptor of our own results.
+    let fd = unsafe { libc::memfd_create(c"soft-gpu".as_ptr(), libc::MFD_CLOEXEC) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the descriptor was just made and belongs to nobody else.
+    let file = unsafe { File::from_raw_fd(fd) };
+    file.set_len(size)?;
+    Ok(file)
+}
+
+/// cuMemRelease: the memory lives on while it is mapped.
+///
+/// # Errors
+/// CUDA_ERROR_INVALID_VALUE (strict mode aborts on a stale or forged handle).
+pub fn release(handle: u64) -> Result {
+    let physical = get(handle)?;
+    if physical.references.fetch_sub(1, Ordering::SeqCst) == 1 {
+        PHYSICAL.remove(handle)?;
+    }
+    Ok(())
+}
+
+fn get(handle: u64) -> Result<Arc<Physical>> {
+    healthy()?;
+    PHYSICAL.get(handle).map_err(|_| CuError::INVALID_VALUE)
+}
+
+/// Device and size of physical memory.
+///
+/// # Errors
+/// As [`release`].
+pub fn properties(handle: u64) -> Result<(i32, u64)> {
+    get(handle).map(|p| (p.gpu.ordinal as i32, p.size))
+}
+
+/// cuMemRetainAllocationHandle.
+///
+/// # Errors
+/// CUDA_ERROR_INVALID_VALUE where nothing is mapped.
+pub fn retain(addr: u64) -> Result<u64> {
+    healthy()?;
+    let mapped = lock(&MAPPED);
+    let (start, physical) = mapped
+        .range(..=addr)
+        .next_back()
+        .ok_or(CuError::INVALID_VALUE)?;
+    if addr - start >= physical.size {
+        return Err(CuError::INVALID_VALUE);
+    }
+    if physical.references.fetch_add(1, Ordering::SeqCst) == 0 {
+        PHYSICAL.put(physical.handle, Arc::clone(physical));
+    }
+    Ok(physical.handle)
+}
+
+/// cuMemMap: all of the physical memory onto reserved, unmapped addresses.
+///
+/// # Errors
+/// CUDA_ERROR_INVALID_VALUE.
+pub fn map(addr: u64, size: u64, handle: u64) -> Result {
+    let driver = healthy()?;
+    let physical = get(handle)?;
+    aligned(&[addr, size])?;
+    let reserved = lock(&RESERVED);
+    let inside = reserved
+        .range(..=addr)
+        .next_back()
+        .is_some_and(|(start, len)| addr - start <= *len && size <= len - (addr - start));
+    let mut mapped = lock(&MAPPED);
+    let before = mapped.range(..addr + size).next_back();
+    let overlaps = before.is_some_and(|(start, p)| start + p.size > addr);
+    if !inside || overlaps || size != physical.size {
+        return Err(CuError::INVALID_VALUE);
+    }
+    replace(addr, size, Some(&physical.file)).map_err(|_| CuError::OUT_OF_MEMORY)?;
+    driver.memory.insert_mapping(Allocation {
+        addr,
+        size,
+        padded: size,
+        usage: Use::Mapped(handle),
+        device: physical.gpu.ordinal,
+        context: 0,
+        id: 0,
+    });
+    mapped.insert(addr, physical);
+    Ok(())
+}
+
+/// Puts a file's memory, or nothing, at addresses of the arena.
+fn replace(addr: u64, size: u64, file: Option<&File>) -> io::Result<()> {
+    let (prot, flags, fd) = match file {
+        Some(f) => (
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_SHARED,
+            f.as_raw_fd(),
+        ),
+        // Writable like the rest of the arena that was once used.
+        None => (
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+            -1,
+        ),
+    };
+    let at = addr as *mut libc::c_void;
+    // SAFETY: replaces pages of our own reservation that no live allocation uses.
+    let p = unsafe { libc::mmap(at, size as usize, prot, flags | libc::MAP_FIXED, fd, 0) };
+    if p == libc::MAP_FAILED {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(())
+    }
+}
+
+/// The mappings that exactly cover `[addr, addr+size)`.
+fn covering(mapped: &BTreeMap<u64, Arc<Physical>>, addr: u64, size: u64) -> Result<Vec<u64>> {
+    let end = addr
+        .checked_add(size)
+        .filter(|_| size > 0)
+        .ok_or(CuError::INVALID_VALUE)?;
+    let mut reached = addr;
+    let mut all = Vec::new();
+    while reached < end {
+        let physical = mapped.get(&reached).ok_or(CuError::INVALID_VALUE)?;
+        all.push(reached);
+        reached += physical.size;
+    }
+    if reached == end {
+        Ok(all)
+    } else {
+        Err(CuError::INVALID_VALUE)
+    }
+}
+
+/// cuMemUnmap of whole mappings. Waits for nothing, as on hardware.
+///
+/// # Errors
+/// CUDA_ERROR_INVALID_VALUE.
+pub fn unmap(addr: u64, size: u64) -> Result {
+    let driver = healthy()?;
+    let mut mapped = lock(&MAPPED);
+    for start in covering(&mapped, addr, size)? {
+        let a = driver
+            .memory
+            .unlist(start, |u| matches!(u, Use::Mapped(_)))?;
+        driver.memory.bury(driver, &a);
+        replace(a.addr, a.size, None).map_err(|_| CuError::OPERATING_SYSTEM)?;
+        mapped.remove(&start);
+    }
+    Ok(())
+}
+
+/// cuMemSetAccess for one device: kernels may touch the mappings, or may not.
+///
+/// # Errors
+/// CUDA_ERROR_INVALID_VALUE.
+pub fn set_access(addr: u64, size: u64, device: i32, allowed: bool) -> Result {
+    let driver = healthy()?;
+    let ordinal = gpu(device)?.ordinal;
+    for start in covering(&lock(&MAPPED), addr, size)? {
+        let a = driver.memory.find(start).ok_or(CuError::INVALID_VALUE)?;
+        driver.arena.mark(Some(ordinal), a.addr, a.size, allowed);
+    }
+    Ok(())
+}
+
+/// cuMemGetAccess for a device.
+///
+/// # Errors
+/// CUDA_ERROR_INVALID_VALUE.
+pub fn access(addr: u64, device: i32) -> Result<bool> {
+    let driver = healthy()?;
+    driver.memory.find(addr).ok_or(CuError::INVALID_VALUE)?;
+    Ok(driver.arena.live(gpu(device)?.ordinal, addr, 1))
+}

@@ -1,0 +1,169 @@
+//! What the driver's tests share: calls that must succeed, and children that play a role.
+//!
+//! A role is an ignored test of the same binary, run in a process of its own.
+
+#![allow(dead_code)]
+
+use std::ffi::{CString, c_void};
+use std::process::{Command, Output};
+use std::time::{Duration, Instant};
+
+use soft_gpu::capi::types::{In, Out, StreamArg, Text};
+use soft_gpu::capi::{
+    context::*, copy::*, device::*, entry::*, launch::*, memory::*, module::*, stream::*,
+};
+
+/// The default stream.
+pub const NULL: StreamArg = StreamArg(0);
+
+/// Long enough on any machine.
+pub const SOON: Duration = Duration::from_secs(30);
+
+/// This test binary as the role `name`, with only these settings.
+pub fn role(name: &str, env: &[(&str, &str)]) -> Command {
+    let mut c = Command::new(std::env::current_exe().expect("the test binary has a path"));
+    c.args([
+        "--exact",
+        name,
+        "--ignored",
+        "--nocapture",
+        "--test-threads=1",
+    ]);
+    for (k, _) in std::env::vars().filter(|(k, _)| k.starts_with("SOFT_GPU_")) {
+        c.env_remove(k);
+    }
+    c.env_remove("CUDA_VISIBLE_DEVICES")
+        .envs(env.iter().copied());
+    c
+}
+
+/// Runs a role to its end.
+pub fn run(name: &str, env: &[(&str, &str)]) -> Output {
+    role(name, env).output().expect("the role starts")
+}
+
+/// Runs a role that must pass; gives its stdout and stderr.
+#[track_caller]
+pub fn passes(name: &str, env: &[(&str, &str)]) -> (String, String) {
+    let o = run(name, env);
+    let err = String::from_utf8_lossy(&o.stderr).into_owned();
+    let out = String::from_utf8_lossy(&o.stdout).into_owned();
+    assert!(o.status.success(), "{name} failed:\n{out}\n{err}");
+    assert!(out.contains("1 passed"), "{name} is no role:\n{out}");
+    (out, err)
+}
+
+/// Checks a CUresult.
+#[track_caller]
+pub fn ok(code: u32) {
+    assert_eq!(code, 0, "a call failed");
+}
+
+/// Waits for a condition.
+#[track_caller]
+pub fn within(what: &str, mut done: impl FnMut() -> bool) {
+    let end = Instant::now() + SOON;
+    while !done() {
+        assert!(Instant::now() < end, "not within {SOON:?}: {what}");
+        std::thread::yield_now();
+    }
+}
+
+/// Initialises and makes the primary context of device 0 current.
+pub fn start() -> u64 {
+    ok(cuInit(0));
+    let mut context = 0;
+    ok(cuDevicePrimaryCtxRetain(Out(&mut context), 0));
+    ok(cuCtxSetCurrent(context));
+    context
+}
+
+/// Device memory, or the error.
+pub fn alloc(bytes: usize) -> Result<u64, u32> {
+    let mut p = 0;
+    match cuMemAlloc_v2(Out(&mut p), bytes) {
+        0 => Ok(p),
+        code => Err(code),
+    }
+}
+
+/// Device memory with these contents.
+pub fn upload<T: Copy>(values: &[T]) -> u64 {
+    let bytes = size_of_val(values);
+    let p = alloc(bytes).expect("memory");
+    ok(cuMemcpyHtoD_v2(p, values.as_ptr() as u64, bytes));
+    p
+}
+
+/// Reads `n` values back.
+pub fn download<T: Copy + Default>(p: u64, n: usize) -> Vec<T> {
+    let mut v = vec![T::default(); n];
+    ok(cuMemcpyDtoH_v2(
+        v.as_mut_ptr() as u64,
+        p,
+        n * size_of::<T>(),
+    ));
+    v
+}
+
+/// A new stream.
+pub fn stream(flags: u32) -> StreamArg {
+    let mut s = 0;
+    ok(cuStreamCreate(Out(&mut s), flags));
+    StreamArg(s)
+}
+
+/// Loads PTX text.
+pub fn module(ptx: &str) -> u64 {
+    let text = CString::new(ptx).expect("no NUL inside");
+    let mut m = 0;
+    ok(cuModuleLoadData(Out(&mut m), In(text.as_ptr().cast())));
+    m
+}
+
+/// A kernel of a module.
+pub fn function(module: u64, name: &str) -> u64 {
+    let name = CString::new(name).expect("no NUL inside");
+    let mut f = 0;
+    ok(cuModuleGetFunction(
+        Out(&mut f),
+        module,
+        Text(name.as_ptr()),
+    ));
+    f
+}
+
+/// Launches with each parameter as raw bytes of its size.
+pub fn launch(f: u64, grid: u32, block: u32, stream: StreamArg, params: &[&dyn AsBytes]) -> u32 {
+    let pointers: Vec<*const u8> = params.iter().map(|p| p.pointer()).collect();
+    let none = In(std::ptr::null::<*const c_void>());
+    cuLaunchKernel(
+        f,
+        grid,
+        1,
+        1,
+        block,
+        1,
+        1,
+        0,
+        stream,
+        In(pointers.as_ptr()),
+        none,
+    )
+}
+
+/// A kernel argument.
+pub trait AsBytes {
+    /// Where its bytes are.
+    fn pointer(&self) -> *const u8;
+}
+
+macro_rules! arguments {
+    ($($t:ty)*) => { $(impl AsBytes for $t {
+        fn pointer(&self) -> *const u8 {
+            std::ptr::from_ref(self).cast()
+        }
+    })* };
+}
+
+arguments! { u32 i32 u64 f32 }
