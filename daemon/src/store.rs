@@ -234,6 +234,35 @@ impl Store {
         Ok(events)
     }
 
+    /// The newest events that are wanted, oldest first, at most `limit`.
+    ///
+    /// # Errors
+    /// When the database cannot be read.
+    pub async fn newest_events(
+        &self,
+        limit: usize,
+        wanted: impl Fn(&Event) -> bool,
+    ) -> Result<Vec<Event>, ErrorDetail> {
+        /// Saved events that are looked through.
+        const LOOKED_THROUGH: usize = 1_000;
+        let oldest = self.journal.oldest_seq();
+        let recent = self.journal.newest(limit, &wanted);
+        if recent.len() == limit {
+            return Ok(recent);
+        }
+        let saved = self
+            .read(move |connection| rows::load_newest(connection, oldest, LOOKED_THROUGH))
+            .await?;
+        let mut events: Vec<Event> = saved
+            .into_iter()
+            .filter(wanted)
+            .take(limit - recent.len())
+            .collect();
+        events.reverse();
+        events.extend(recent);
+        Ok(events)
+    }
+
     /// The audit trail after `since`, oldest first.
     ///
     /// # Errors

@@ -248,15 +248,10 @@ impl Journal {
             .collect()
     }
 
-    /// The latest events of at least `severity`, oldest first, at most `limit`.
-    #[must_use]
-    pub fn latest(&self, severity: Severity, limit: usize) -> Vec<Event> {
+    /// The newest events in memory that are wanted, oldest first, at most `limit`.
+    pub fn newest(&self, limit: usize, wanted: impl Fn(&Event) -> bool) -> Vec<Event> {
         let ring = lock(&self.ring);
-        let newest = ring
-            .events
-            .iter()
-            .rev()
-            .filter(|event| event.severity >= severity);
+        let newest = ring.events.iter().rev().filter(|event| wanted(event));
         let mut events: Vec<Event> = newest.take(limit).cloned().collect();
         events.reverse();
         events

@@ -313,22 +313,33 @@ pub(super) fn load_events(
 ) -> Sql<Vec<Event>> {
     let sql = "SELECT * FROM events WHERE seq > ?1 AND seq < ?2 ORDER BY seq LIMIT ?3";
     let mut statement = connection.prepare_cached(sql)?;
-    let rows = statement.query_map(params![int(since), int(before), int(limit as u64)], |row| {
-        Ok(Event {
-            seq: uint(row, "seq")?,
-            at_unix_ms: uint(row, "at_ms")?,
-            kind: json(row, "kind")?,
-            severity: json(row, "severity")?,
-            vm_id: row.get("vm_id")?,
-            session_id: row
-                .get::<_, Option<i64>>("session_id")?
-                .and_then(|id| id.try_into().ok()),
-            gpu_uuid: row.get("gpu_uuid")?,
-            pool: row.get("pool")?,
-            message: row.get("message")?,
-        })
-    })?;
-    rows.collect()
+    let bounds = params![int(since), int(before), int(limit as u64)];
+    statement.query_map(bounds, read_event)?.collect()
+}
+
+/// The newest events before `before`, newest first.
+pub(super) fn load_newest(connection: &Connection, before: u64, limit: usize) -> Sql<Vec<Event>> {
+    let sql = "SELECT * FROM events WHERE seq < ?1 ORDER BY seq DESC LIMIT ?2";
+    let mut statement = connection.prepare_cached(sql)?;
+    statement
+        .query_map(params![int(before), int(limit as u64)], read_event)?
+        .collect()
+}
+
+fn read_event(row: &Row<'_>) -> Sql<Event> {
+    Ok(Event {
+        seq: uint(row, "seq")?,
+        at_unix_ms: uint(row, "at_ms")?,
+        kind: json(row, "kind")?,
+        severity: json(row, "severity")?,
+        vm_id: row.get("vm_id")?,
+        session_id: row
+            .get::<_, Option<i64>>("session_id")?
+            .and_then(|id| id.try_into().ok()),
+        gpu_uuid: row.get("gpu_uuid")?,
+        pool: row.get("pool")?,
+        message: row.get("message")?,
+    })
 }
 
 pub(super) fn save_audit(

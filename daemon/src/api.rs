@@ -1,0 +1,31 @@
+//! The admin API: HTTP and JSON over a Unix socket, and over TCP where that is configured.
+//!
+//! | module | what it does |
+//! |---|---|
+//! | [`service`] | carries commands out: store, then mediation, then the answer |
+//! | [`server`] | listeners, connections, bounds, shutdown |
+//! | `auth` | who calls, and what they may |
+//! | `routes` | one function per route; `docs/openapi.json` is made from them |
+//! | `views` | what administrators see, made of configuration, runtime and usage |
+//! | `doctor` | self-examination |
+//!
+//! Bounds: requests per caller per second (governor), connections, bytes of head and body, time per
+//! request. A command runs to its end even when its caller goes away.
+
+mod auth;
+mod doctor;
+mod extract;
+mod failure;
+mod peer;
+mod routes;
+pub mod server;
+pub mod service;
+mod views;
+
+pub use routes::{openapi, openapi_json};
+pub use server::{AdminServer, ServeError};
+pub use service::Admin;
+pub(crate) use views::World;
+
+#[cfg(test)]
+mod tests;

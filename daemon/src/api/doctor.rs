@@ -1,0 +1,390 @@
+//! `vgpu-admin doctor`: each check says what it saw and what cures it.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use vgpu_proto::api::{CheckStatus, DoctorCheck, GpuSource, GpuState};
+
+use super::auth;
+use super::views::World;
+use crate::config::{Config, DriverKind};
+use crate::store::Store;
+
+/// Less free space than this for the database is a warning.
+const LOW_SPACE: u64 = 64 << 20;
+
+pub(super) fn is_fine(check: &DoctorCheck) -> bool {
+    check.status != CheckStatus::Error
+}
+
+fn check(
+    status: CheckStatus,
+    name: &str,
+    message: impl Into<String>,
+    hint: impl Into<String>,
+) -> DoctorCheck {
+    let hint = Some(hint.into()).filter(|hint| !hint.is_empty());
+    DoctorCheck {
+        name: name.into(),
+        status,
+        message: message.into(),
+        hint,
+    }
+}
+
+fn ok(name: &str, message: impl Into<String>) -> DoctorCheck {
+    check(CheckStatus::Ok, name, message, "")
+}
+
+fn warning(name: &str, message: impl Into<String>, hint: impl Into<String>) -> DoctorCheck {
+    check(CheckStatus::Warning, name, message, hint)
+}
+
+pub(super) fn error(
+    name: &str,
+    message: impl Into<String>,
+    hint: impl Into<String>,
+) -> DoctorCheck {
+    check(CheckStatus::Error, name, message, hint)
+}
+
+/// What can be seen on the host: files, groups, database, driver.
+pub(super) async fn examine(
+    config: &Config,
+    config_file: Option<&Path>,
+    store: &Store,
+) -> Vec<DoctorCheck> {
+    let mut checks = vec![
+        configuration(config, config_file),
+        integrity(store).await,
+        writable(store),
+        space(config),
+        group("admin-read-group", &config.admin.read_group),
+        group("admin-write-group", &config.admin.write_group),
+        admin_socket(config),
+    ];
+    checks.extend(guest_doors(config));
+    checks.push(binary(
+        "worker-binary",
+        config.worker.binary.as_deref(),
+        "vgpu-worker",
+    ));
+    checks.push(binary(
+        "probe-binary",
+        config.worker.probe_binary.as_deref(),
+        "vgpu-probe",
+    ));
+    checks.extend(driver(config));
+    checks
+}
+
+fn configuration(config: &Config, file: Option<&Path>) -> DoctorCheck {
+    const NAME: &str = "configuration";
+    let fresh = match Config::load_or_default(file) {
+        Ok(fresh) => fresh,
+        Err(problem) => {
+            return error(
+                NAME,
+                problem.to_string(),
+                "Mend it before the next reload or restart.",
+            );
+        }
+    };
+    match config.reload(&fresh) {
+        Ok((_, report)) if report.applied.is_empty() && report.restart_needed.is_empty() => {
+            ok(NAME, "The configuration file is in force as it is.")
+        }
+        Ok((_, report)) => warning(
+            NAME,
+            format!(
+                "The file differs from what is in force: {}.",
+                [report.applied, report.restart_needed].concat().join(", ")
+            ),
+            "`systemctl reload vgpud` takes live keys over; the others need a restart.",
+        ),
+        Err(problem) => warning(NAME, problem, "Restart vgpud."),
+    }
+}
+
+async fn integrity(store: &Store) -> DoctorCheck {
+    const NAME: &str = "store-integrity";
+    let file = store.file().display();
+    match store.integrity().await {
+        Ok(None) => ok(NAME, format!("{file}: integrity_check is ok.")),
+        Ok(Some(problem)) => error(
+            NAME,
+            format!("{file} is damaged: {problem}."),
+            "Stop vgpud, keep a copy, and put a backup in its place.",
+        ),
+        Err(problem) => error(
+            NAME,
+            problem.message,
+            "Look at the disk and the file's owner.",
+        ),
+    }
+}
+
+fn writable(store: &Store) -> DoctorCheck {
+    const NAME: &str = "store-writable";
+    let health = store.health();
+    match health.problem {
+        None => ok(
+            NAME,
+            format!("{} transactions since the start.", health.commits),
+        ),
+        Some(problem) => error(NAME, problem, "Free space or mend the disk; guests go on."),
+    }
+}
+
+fn space(config: &Config) -> DoctorCheck {
+    const NAME: &str = "disk-space";
+    let dir = &config.daemon.state_dir;
+    match nix::sys::statvfs::statvfs(dir) {
+        Ok(stat) => {
+            let free = stat.blocks_available() * stat.fragment_size();
+            let message = format!("{} MiB free in {}.", free >> 20, dir.display());
+            if free < LOW_SPACE {
+                warning(
+                    NAME,
+                    message,
+                    "Free some space: commands are refused when it is full.",
+                )
+            } else {
+                ok(NAME, message)
+            }
+        }
+        Err(errno) => warning(
+            NAME,
+            format!("{} cannot be seen: {errno}.", dir.display()),
+            "",
+        ),
+    }
+}
+
+fn group(name: &str, group: &str) -> DoctorCheck {
+    match auth::gid(group) {
+        Some(gid) => ok(name, format!("Group {group} exists ({gid}).")),
+        None => warning(
+            name,
+            format!("There is no group {group}: only root and vgpud's own user get in."),
+            format!("`groupadd --system {group}`, then restart vgpud."),
+        ),
+    }
+}
+
+fn admin_socket(config: &Config) -> DoctorCheck {
+    const NAME: &str = "admin-socket";
+    let socket = config.admin_socket();
+    match std::fs::metadata(&socket) {
+        Ok(metadata) => {
+            let mode = metadata.permissions().mode() & 0o777;
+            let message = format!("{} has mode {mode:04o}.", socket.display());
+            if mode & 0o007 == 0 {
+                ok(NAME, message)
+            } else {
+                error(
+                    NAME,
+                    message,
+                    "Others can reach it: restart vgpud, and find who changed it.",
+                )
+            }
+        }
+        Err(problem) => error(
+            NAME,
+            format!("{} is not there: {problem}.", socket.display()),
+            "Restart vgpud.",
+        ),
+    }
+}
+
+fn guest_doors(config: &Config) -> Vec<DoctorCheck> {
+    let mut checks = Vec::new();
+    if config.listen.vsock {
+        const NAME: &str = "vsock";
+        checks.push(match Path::new("/dev/vsock").exists() {
+            true => ok(
+                NAME,
+                format!("/dev/vsock is there (port {}).", config.listen.vsock_port),
+            ),
+            false => warning(
+                NAME,
+                "This host has no AF_VSOCK; only Unix sockets and hybrid vsock are served.",
+                "`modprobe vhost_vsock`, or set listen.vsock = false.",
+            ),
+        });
+    }
+    let dirs = config
+        .vm_socket_dir()
+        .into_iter()
+        .map(|dir| ("vm-socket-dir", dir));
+    let hybrid = config
+        .listen
+        .hybrid_dirs
+        .iter()
+        .map(|dir| ("hybrid-dir", dir.clone()));
+    for (name, dir) in dirs.chain(hybrid) {
+        checks.push(directory(name, &dir));
+    }
+    checks
+}
+
+fn directory(name: &str, dir: &Path) -> DoctorCheck {
+    match std::fs::metadata(dir) {
+        Ok(metadata) if !metadata.is_dir() => {
+            error(name, format!("{} is not a directory.", dir.display()), "")
+        }
+        Ok(metadata) if metadata.permissions().mode() & 0o002 != 0 => error(
+            name,
+            format!(
+                "{} can be written by everybody: VMs can be impersonated.",
+                dir.display()
+            ),
+            format!("`chmod o-w {}`.", dir.display()),
+        ),
+        Ok(_) => ok(name, format!("{} is there.", dir.display())),
+        Err(problem) => warning(
+            name,
+            format!("{}: {problem}.", dir.display()),
+            "vgpud makes it when needed.",
+        ),
+    }
+}
+
+fn binary(name: &str, configured: Option<&Path>, default: &str) -> DoctorCheck {
+    let beside = || Some(std::env::current_exe().ok()?.parent()?.join(default));
+    let Some(path) = configured.map(PathBuf::from).or_else(beside) else {
+        return error(name, "vgpud does not know where its own binary is.", "");
+    };
+    let executable = std::fs::metadata(&path)
+        .is_ok_and(|metadata| metadata.is_file() && metadata.permissions().mode() & 0o111 != 0);
+    match executable {
+        true => ok(name, format!("{} can be run.", path.display())),
+        false => error(
+            name,
+            format!("{} is not there or cannot be run.", path.display()),
+            format!(
+                "Install it, or set worker.{} in vgpud.toml.",
+                name.replace('-', "_")
+            ),
+        ),
+    }
+}
+
+fn driver(config: &Config) -> Vec<DoctorCheck> {
+    const NAME: &str = "driver-library";
+    let mut checks = Vec::new();
+    let explicit = [
+        ("driver.library", &config.driver.library),
+        ("driver.nvml_library", &config.driver.nvml_library),
+        ("driver.soft_library", &config.driver.soft_library),
+    ];
+    for (key, path) in explicit {
+        if let Some(path) = path {
+            checks.push(match path.exists() {
+                true => ok(NAME, format!("{key}: {} is there.", path.display())),
+                false => error(
+                    NAME,
+                    format!("{key}: {} is not there.", path.display()),
+                    "Correct the path in vgpud.toml.",
+                ),
+            });
+        }
+    }
+    let nvidia = Path::new("/proc/driver/nvidia/version");
+    match (nvidia.exists(), config.driver.kind) {
+        (true, _) => {
+            checks.push(ok("nvidia-driver", "NVIDIA's kernel driver is loaded."));
+            checks.push(pageable_access());
+        }
+        (false, DriverKind::Nvidia) => checks.push(error(
+            "nvidia-driver",
+            "NVIDIA's kernel driver is not loaded, and driver.kind = \"nvidia\".",
+            "Install and load it, or use software devices (driver.kind = \"soft\").",
+        )),
+        (false, DriverKind::Auto | DriverKind::Soft) => checks.push(check(
+            CheckStatus::Skipped,
+            "nvidia-driver",
+            "NVIDIA's kernel driver is not loaded; software devices serve.",
+            "",
+        )),
+    }
+    checks
+}
+
+/// With pageable access a kernel can reach every page of its worker's memory.
+fn pageable_access() -> DoctorCheck {
+    const NAME: &str = "pageable-access";
+    let read = |name: &str| {
+        let file = format!("/sys/module/nvidia_uvm/parameters/{name}");
+        std::fs::read_to_string(file)
+            .ok()
+            .map(|value| value.trim().to_owned())
+    };
+    let va_space = read("uvm_enable_va_space_mm");
+    let hmm = read("uvm_disable_hmm");
+    let off = va_space.as_deref() == Some("0") || matches!(hmm.as_deref(), Some("Y" | "1"));
+    match (off, va_space.or(hmm)) {
+        (true, _) => ok(NAME, "Kernels cannot reach their worker's pageable memory."),
+        (false, None) => check(CheckStatus::Skipped, NAME, "nvidia-uvm does not say.", ""),
+        (false, Some(_)) => warning(
+            NAME,
+            "Kernels may be able to reach every page of their worker's memory (HMM, ATS).",
+            "Put `options nvidia-uvm uvm_enable_va_space_mm=0` into /etc/modprobe.d/ and reload \
+             the module.",
+        ),
+    }
+}
+
+/// What the running daemon shows: GPUs, pools, left-over workers.
+pub(super) fn of_world(world: &World) -> Vec<DoctorCheck> {
+    let mut checks: Vec<DoctorCheck> = world.gpus().iter().map(gpu).collect();
+    if checks.is_empty() {
+        checks.push(error(
+            "gpus",
+            "No GPU is known.",
+            "`vgpu-admin scan-gpus`; without hardware set driver.kind = \"soft\".",
+        ));
+    }
+    let warnings = world.warnings();
+    if warnings.is_empty() {
+        checks.push(ok("warnings", "Nothing else needs an administrator."));
+    }
+    checks.extend(
+        warnings
+            .into_iter()
+            .map(|sentence| warning("warnings", sentence, "")),
+    );
+    checks
+}
+
+fn gpu(gpu: &vgpu_proto::api::Gpu) -> DoctorCheck {
+    let name = format!("gpu-{}", gpu.gpu_id);
+    let reason = gpu.state_reason.as_deref().unwrap_or("no reason given");
+    match gpu.state {
+        GpuState::Suspect => error(
+            &name,
+            format!("{} is suspect: {reason}.", gpu.model),
+            format!("`vgpu-admin resume-gpu --gpu-id={}` checks it.", gpu.gpu_id),
+        ),
+        GpuState::Vanished => warning(
+            &name,
+            format!("{} is gone: {reason}.", gpu.model),
+            format!(
+                "`vgpu-admin scan-gpus` looks again; `vgpu-admin forget-gpu --gpu-id={}` forgets \
+                 it.",
+                gpu.gpu_id
+            ),
+        ),
+        GpuState::Ready | GpuState::Draining if !gpu.health.ok => warning(
+            &name,
+            format!("{}: {}.", gpu.model, gpu.health.problems.join("; ")),
+            "See the driver's log (`dmesg`, `nvidia-smi -q`).",
+        ),
+        GpuState::Ready | GpuState::Draining if gpu.source == GpuSource::Sysfs => warning(
+            &name,
+            format!("{} is only seen on the PCI bus.", gpu.model),
+            "Load the NVIDIA driver to use it.",
+        ),
+        GpuState::Ready | GpuState::Draining => ok(&name, format!("{} is healthy.", gpu.model)),
+    }
+}

@@ -1,0 +1,84 @@
+//! Failures as HTTP answers.
+
+use axum::Json;
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use vgpu_proto::api::{ErrorBody, ErrorCode, ErrorDetail};
+
+use crate::mediation::MediationError;
+use crate::store::command::refuse;
+
+/// An answer that is not a success.
+#[derive(Debug)]
+pub(super) struct Failure(pub(super) ErrorDetail);
+
+impl From<ErrorDetail> for Failure {
+    fn from(detail: ErrorDetail) -> Self {
+        Self(detail)
+    }
+}
+
+impl Failure {
+    pub(super) fn new(
+        code: ErrorCode,
+        message: impl Into<String>,
+        hint: impl Into<String>,
+    ) -> Self {
+        Self(refuse(code, message, hint))
+    }
+
+    pub(super) fn invalid(message: impl Into<String>) -> Self {
+        Self::new(ErrorCode::InvalidRequest, message, "")
+    }
+}
+
+impl IntoResponse for Failure {
+    fn into_response(self) -> Response {
+        let code = self.0.code;
+        let status =
+            StatusCode::from_u16(code.http_status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let mut response = (status, Json(ErrorBody { error: self.0 })).into_response();
+        let headers = response.headers_mut();
+        match code {
+            ErrorCode::Unauthenticated => {
+                headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+            }
+            ErrorCode::RateLimited => {
+                headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+            }
+            _ => {}
+        }
+        response
+    }
+}
+
+/// What the mediation could not do, as administrators are told.
+pub(super) fn of_mediation(error: &MediationError) -> ErrorDetail {
+    match error {
+        MediationError::NoSession(id) => refuse(
+            ErrorCode::SessionNotFound,
+            format!("No session {id} is open."),
+            "`vgpu-admin session list` shows those that are.",
+        ),
+        MediationError::NoGpu(uuid) => refuse(
+            ErrorCode::GpuNotFound,
+            format!("The mediation knows no GPU {uuid}."),
+            "Look with `vgpu-admin scan-gpus`.",
+        ),
+        MediationError::Probe(what) => refuse(
+            ErrorCode::ScanFailed,
+            format!("The GPU probe failed: {what}."),
+            "Nothing was changed. The daemon's log and `vgpu-admin doctor` say more.",
+        ),
+        MediationError::Draining => refuse(
+            ErrorCode::Draining,
+            "The daemon is stopping.",
+            "Nothing more is changed.",
+        ),
+        MediationError::Failed(what) => refuse(
+            ErrorCode::Internal,
+            format!("The mediation failed: {what}."),
+            "The daemon's log says more.",
+        ),
+    }
+}

@@ -1,0 +1,121 @@
+//! One function per route. Their annotations make `docs/openapi.json`; a test keeps it true.
+
+mod events;
+mod gpus;
+mod host;
+mod pools;
+mod sessions;
+mod vms;
+
+use std::sync::Arc;
+
+use axum::Router;
+use tokio::sync::Semaphore;
+use utoipa::OpenApi;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+use vgpu_proto::api::ErrorCode;
+
+use super::failure::Failure;
+use super::service::Admin;
+
+/// Followers of the event stream at once: each keeps a connection.
+const FOLLOWERS: usize = 32;
+
+/// What every handler can use.
+#[derive(Clone)]
+pub(super) struct ApiState {
+    pub(super) admin: Arc<Admin>,
+    pub(super) followers: Arc<Semaphore>,
+}
+
+#[derive(OpenApi)]
+#[openapi(
+    info(
+        title = "vgpud admin API",
+        description = "Administration of a vGPU host: GPUs, pools, VMs, sessions, events. Served on \
+                       /run/vgpu/admin.sock (looking: group vgpu; changing: root or group \
+                       vgpu-admin), and on TCP with bearer tokens where that is configured. Every \
+                       failure is an ErrorBody. A command may carry an `Idempotency-Key` header; \
+                       repeated under the same key it is answered as the first time.",
+        license(name = "MIT OR Apache-2.0")
+    ),
+    components(schemas(vgpu_proto::api::ErrorBody))
+)]
+struct Document;
+
+fn documented() -> OpenApiRouter<ApiState> {
+    OpenApiRouter::with_openapi(Document::openapi())
+        .routes(routes!(gpus::list))
+        .routes(routes!(gpus::scan))
+        .routes(routes!(gpus::show, gpus::forget))
+        .routes(routes!(gpus::check))
+        .routes(routes!(gpus::resume))
+        .routes(routes!(gpus::drain))
+        .routes(routes!(gpus::assignments, gpus::assign))
+        .routes(routes!(gpus::unassign))
+        .routes(routes!(pools::list, pools::create))
+        .routes(routes!(pools::show, pools::change, pools::delete))
+        .routes(routes!(pools::weights, pools::set_weights))
+        .routes(routes!(
+            vms::list,
+            vms::register,
+            vms::change,
+            vms::unregister
+        ))
+        .routes(routes!(vms::move_to))
+        .routes(routes!(vms::quarantine))
+        .routes(routes!(vms::release))
+        .routes(routes!(vms::show))
+        .routes(routes!(sessions::list))
+        .routes(routes!(sessions::show))
+        .routes(routes!(sessions::kill))
+        .routes(routes!(events::list))
+        .routes(routes!(events::stream))
+        .routes(routes!(events::audit))
+        .routes(routes!(host::status))
+        .routes(routes!(host::doctor))
+        .routes(routes!(host::reload))
+        .routes(routes!(host::document))
+        .routes(routes!(host::metrics))
+        .routes(routes!(host::healthz))
+}
+
+/// The API's description, made from the handlers.
+#[must_use]
+pub fn openapi() -> utoipa::openapi::OpenApi {
+    documented().into_openapi()
+}
+
+/// The same as `docs/openapi.json` has it.
+///
+/// # Errors
+/// When it cannot be written as JSON.
+pub fn openapi_json() -> Result<String, serde_json::Error> {
+    serde_json::to_string_pretty(&openapi()).map(|text| text + "\n")
+}
+
+/// The router, without who may come in.
+pub(super) fn router(admin: Arc<Admin>) -> Router {
+    let state = ApiState {
+        admin,
+        followers: Arc::new(Semaphore::new(FOLLOWERS)),
+    };
+    let (router, _) = documented().split_for_parts();
+    router
+        .fallback(|| async {
+            Failure::new(
+                ErrorCode::RouteNotFound,
+                "There is no such route.",
+                "GET /v1/openapi.json lists them.",
+            )
+        })
+        .method_not_allowed_fallback(|| async {
+            Failure::new(
+                ErrorCode::MethodNotAllowed,
+                "The route exists, but not with this method.",
+                "GET /v1/openapi.json lists them.",
+            )
+        })
+        .with_state(state)
+}

@@ -1,0 +1,234 @@
+//! Events (listed, awaited, streamed) and the audit trail.
+
+use std::convert::Infallible;
+use std::time::Duration;
+
+use axum::Json;
+use axum::body::{Body, Bytes};
+use axum::extract::State;
+use axum::http::{HeaderMap, HeaderValue, header};
+use axum::response::Response;
+use http_body_util::channel::{Channel, Sender};
+use serde::Deserialize;
+use tokio::time::Instant;
+use utoipa::IntoParams;
+use vgpu_proto::api::{AuditPage, ErrorBody, ErrorCode, Event, EventPage, Severity};
+
+use super::super::extract::{Params, Reader};
+use super::super::failure::Failure;
+use super::super::service::Admin;
+use super::ApiState;
+
+/// Events or audit lines per answer, at most.
+const MOST: usize = 1_000;
+/// Longest wait for events in one request.
+const LONGEST_WAIT_MS: u64 = 25_000;
+/// A stream that has nothing to say says so this often, so that a dead follower is noticed.
+const KEEP_ALIVE: Duration = Duration::from_secs(15);
+/// A follower that does not read for this long is dropped.
+const STALLED: Duration = Duration::from_secs(30);
+
+/// Which events to list.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct Page {
+    /// Only events after this number; without it, the newest ones.
+    since: Option<u64>,
+    /// At most this many, up to 1000.
+    limit: Option<usize>,
+    /// Only events of at least this severity.
+    severity: Option<Severity>,
+    /// Only events about this VM.
+    vm_id: Option<u32>,
+    /// When there are none yet, wait this long for one, up to 25000 ms.
+    wait_ms: Option<u64>,
+}
+
+impl Page {
+    fn wants(&self, event: &Event) -> bool {
+        self.severity
+            .is_none_or(|severity| event.severity >= severity)
+            && self.vm_id.is_none_or(|vm_id| event.vm_id == Some(vm_id))
+    }
+
+    fn limit(&self) -> usize {
+        self.limit.unwrap_or(100).clamp(1, MOST)
+    }
+}
+
+/// Lists events, oldest first; waits for the next one when asked to.
+#[utoipa::path(get, path = "/v1/events", tag = "events", params(Page),
+    responses((status = 200, body = EventPage), (status = "4XX", body = ErrorBody)))]
+pub(super) async fn list(
+    _: Reader,
+    State(state): State<ApiState>,
+    Params(page): Params<Page>,
+) -> Result<Json<EventPage>, Failure> {
+    let wait = Duration::from_millis(page.wait_ms.unwrap_or(0).min(LONGEST_WAIT_MS));
+    let deadline = Instant::now() + wait;
+    let mut latest = state.admin.store().journal().subscribe();
+    let Some(mut since) = page.since else {
+        return newest(&state.admin, &page).await;
+    };
+    loop {
+        let seen = *latest.borrow_and_update();
+        let found = state.admin.store().events(since, MOST).await?;
+        let scanned = found.len();
+        since = found.last().map_or(since, |event| event.seq);
+        let mut events: Vec<Event> = found.into_iter().filter(|e| page.wants(e)).collect();
+        if events.len() > page.limit() {
+            events.truncate(page.limit());
+            since = events.last().map_or(since, |event| event.seq);
+        }
+        if !events.is_empty() {
+            return Ok(Json(EventPage {
+                events,
+                next_since: since,
+            }));
+        }
+        if scanned == MOST || since < seen {
+            continue;
+        }
+        if tokio::time::timeout_at(deadline, latest.changed())
+            .await
+            .is_err()
+        {
+            return Ok(Json(EventPage {
+                events,
+                next_since: since,
+            }));
+        }
+    }
+}
+
+/// The newest events that fit the page, oldest first.
+async fn newest(admin: &Admin, page: &Page) -> Result<Json<EventPage>, Failure> {
+    let newest = *admin.store().journal().subscribe().borrow();
+    let mut events = admin
+        .store()
+        .newest_events(page.limit(), |e| page.wants(e))
+        .await?;
+    if events.len() > page.limit() {
+        events.drain(..events.len() - page.limit());
+    }
+    let next_since = events.last().map_or(newest, |event| event.seq.max(newest));
+    Ok(Json(EventPage { events, next_since }))
+}
+
+/// Where to begin to follow.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct Follow {
+    /// First what came after this number; without it (and without `Last-Event-ID`), only what is
+    /// new.
+    since: Option<u64>,
+}
+
+/// Follows events as server-sent events (`id`: the number, `data`: an Event as JSON).
+#[utoipa::path(get, path = "/v1/events/stream", tag = "events", params(Follow),
+    responses((status = 200, content_type = "text/event-stream", body = String),
+        (status = "4XX", body = ErrorBody)))]
+pub(super) async fn stream(
+    _: Reader,
+    State(state): State<ApiState>,
+    Params(follow): Params<Follow>,
+    headers: HeaderMap,
+) -> Result<Response, Failure> {
+    let permit = state.followers.clone().try_acquire_owned().map_err(|_| {
+        Failure::new(
+            ErrorCode::RateLimited,
+            "Too many callers follow the events already.",
+            "Use GET /v1/events with wait_ms, or try later.",
+        )
+    })?;
+    let seen = headers
+        .get("last-event-id")
+        .and_then(|id| id.to_str().ok()?.parse().ok());
+    let newest = *state.admin.store().journal().subscribe().borrow();
+    let since = seen.or(follow.since).unwrap_or(newest);
+    let (sender, body) = Channel::<Bytes, Infallible>::new(16);
+    tokio::spawn(async move {
+        let _permit = permit;
+        send_events(&state.admin, since, sender).await;
+    });
+    let mut response = Response::new(Body::new(body));
+    let headers = response.headers_mut();
+    headers.insert(
+        header::CONTENT_TYPE,
+        HeaderValue::from_static("text/event-stream"),
+    );
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    Ok(response)
+}
+
+/// Sends until the follower goes away, stalls, or the daemon stops.
+async fn send_events(admin: &Admin, mut since: u64, mut sender: Sender<Bytes, Infallible>) {
+    let mut latest = admin.store().journal().subscribe();
+    loop {
+        latest.borrow_and_update();
+        let Ok(events) = admin.store().events(since, MOST).await else {
+            return;
+        };
+        let more = events.len() == MOST;
+        for event in events {
+            since = event.seq;
+            let Ok(data) = serde_json::to_string(&event) else {
+                continue;
+            };
+            let chunk = Bytes::from(format!("id: {}\ndata: {data}\n\n", event.seq));
+            if !send(&mut sender, chunk).await {
+                return;
+            }
+        }
+        if more {
+            continue;
+        }
+        match tokio::time::timeout(KEEP_ALIVE, latest.changed()).await {
+            Ok(Ok(())) => {}
+            Ok(Err(_)) => return,
+            Err(_) => {
+                if !send(&mut sender, Bytes::from_static(b": nothing new\n\n")).await {
+                    return;
+                }
+            }
+        }
+    }
+}
+
+async fn send(sender: &mut Sender<Bytes, Infallible>, chunk: Bytes) -> bool {
+    matches!(
+        tokio::time::timeout(STALLED, sender.send_data(chunk)).await,
+        Ok(Ok(()))
+    )
+}
+
+/// Which audit lines to list.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct AuditQuery {
+    /// Only lines after this number.
+    since: Option<u64>,
+    /// At most this many, up to 1000.
+    limit: Option<usize>,
+}
+
+/// Lists the audit trail, oldest first.
+#[utoipa::path(get, path = "/v1/audit", tag = "events", params(AuditQuery),
+    responses((status = 200, body = AuditPage), (status = "4XX", body = ErrorBody)))]
+pub(super) async fn audit(
+    _: Reader,
+    State(state): State<ApiState>,
+    Params(query): Params<AuditQuery>,
+) -> Result<Json<AuditPage>, Failure> {
+    let since = query.since.unwrap_or(0);
+    let limit = query.limit.unwrap_or(100).clamp(1, MOST);
+    let entries = state.admin.store().audit(since, limit).await?;
+    let next_since = entries.last().map_or(since, |entry| entry.seq);
+    Ok(Json(AuditPage {
+        entries,
+        next_since,
+    }))
+}

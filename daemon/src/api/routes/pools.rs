@@ -1,0 +1,104 @@
+//! Pools and weights.
+
+use axum::Json;
+use axum::extract::{Path, State};
+use vgpu_proto::api::{
+    ApplyReport, ErrorBody, PoolCreate, PoolPatch, PoolStatus, WeightsPatch, WeightsReport,
+};
+
+use super::super::extract::{Input, Reader, Writer};
+use super::super::failure::Failure;
+use super::ApiState;
+use crate::store::Command;
+
+type Answer<T> = Result<Json<T>, Failure>;
+
+/// Lists pools with what waits in them.
+#[utoipa::path(get, path = "/v1/pools", tag = "pools",
+    responses((status = 200, body = Vec<PoolStatus>), (status = "4XX", body = ErrorBody)))]
+pub(super) async fn list(_: Reader, State(state): State<ApiState>) -> Json<Vec<PoolStatus>> {
+    Json(state.admin.world().await.pools())
+}
+
+/// Shows one pool.
+#[utoipa::path(get, path = "/v1/pools/{name}", tag = "pools",
+    params(("name" = String, Path, description = "The pool")),
+    responses((status = 200, body = PoolStatus), (status = "4XX", body = ErrorBody)))]
+pub(super) async fn show(
+    _: Reader,
+    State(state): State<ApiState>,
+    Path(name): Path<String>,
+) -> Answer<PoolStatus> {
+    state.admin.store().catalog().pool(&name)?;
+    let pools = state.admin.world().await.pools();
+    let gone = || {
+        Failure::new(
+            vgpu_proto::api::ErrorCode::PoolNotFound,
+            "It was just deleted.",
+            "",
+        )
+    };
+    let found = pools.into_iter().find(|status| status.pool.name == name);
+    Ok(Json(found.ok_or_else(gone)?))
+}
+
+/// Creates a pool.
+#[utoipa::path(post, path = "/v1/pools", tag = "pools", request_body = PoolCreate,
+    responses((status = 200, body = ApplyReport), (status = "default", body = ErrorBody)))]
+pub(super) async fn create(
+    writer: Writer,
+    State(state): State<ApiState>,
+    Input(request): Input<PoolCreate>,
+) -> Answer<ApplyReport> {
+    state.command(writer, Command::CreatePool(request)).await
+}
+
+/// Changes a pool's settings, while its VMs run.
+#[utoipa::path(patch, path = "/v1/pools/{name}", tag = "pools", request_body = PoolPatch,
+    params(("name" = String, Path, description = "The pool")),
+    responses((status = 200, body = ApplyReport), (status = "default", body = ErrorBody)))]
+pub(super) async fn change(
+    writer: Writer,
+    State(state): State<ApiState>,
+    Path(name): Path<String>,
+    Input(patch): Input<PoolPatch>,
+) -> Answer<ApplyReport> {
+    state
+        .command(writer, Command::SetPool { name, patch })
+        .await
+}
+
+/// Deletes a pool that has no VMs; its GPUs become free.
+#[utoipa::path(delete, path = "/v1/pools/{name}", tag = "pools",
+    params(("name" = String, Path, description = "The pool")),
+    responses((status = 200, body = ApplyReport), (status = "default", body = ErrorBody)))]
+pub(super) async fn delete(
+    writer: Writer,
+    State(state): State<ApiState>,
+    Path(name): Path<String>,
+) -> Answer<ApplyReport> {
+    state.command(writer, Command::DeletePool { name }).await
+}
+
+/// Shows the weights of the classes: the host's, and those of pools that have their own.
+#[utoipa::path(get, path = "/v1/weights", tag = "pools",
+    responses((status = 200, body = WeightsReport), (status = "4XX", body = ErrorBody)))]
+pub(super) async fn weights(_: Reader, State(state): State<ApiState>) -> Json<WeightsReport> {
+    let catalog = state.admin.store().catalog();
+    let own = |pool: &crate::model::PoolRecord| Some((pool.name.clone(), pool.settings.weights?));
+    Json(WeightsReport {
+        host: catalog.host_weights,
+        pools: catalog.pools.values().filter_map(own).collect(),
+    })
+}
+
+/// Changes weights of the host or of one pool, while VMs run.
+#[utoipa::path(put, path = "/v1/weights", tag = "pools", request_body = WeightsPatch,
+    responses((status = 200, body = ApplyReport), (status = "default", body = ErrorBody)))]
+pub(super) async fn set_weights(
+    writer: Writer,
+    State(state): State<ApiState>,
+    Input(patch): Input<WeightsPatch>,
+) -> Answer<ApplyReport> {
+    state.command(writer, Command::SetWeights(patch)).await
+}

@@ -1,0 +1,87 @@
+//! Sessions.
+
+use axum::Json;
+use axum::extract::{Path, State};
+use serde::Deserialize;
+use utoipa::IntoParams;
+use vgpu_proto::api::{ApplyReport, ErrorBody, ErrorCode, KillRequest, Session};
+
+use super::super::extract::{Input, Params, Reader, Writer};
+use super::super::failure::Failure;
+use super::ApiState;
+
+/// Which sessions to list.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct Filter {
+    /// Only those of this VM.
+    vm_id: Option<u32>,
+}
+
+/// Lists open sessions.
+#[utoipa::path(get, path = "/v1/sessions", tag = "sessions", params(Filter),
+    responses((status = 200, body = Vec<Session>), (status = "4XX", body = ErrorBody)))]
+pub(super) async fn list(
+    _: Reader,
+    State(state): State<ApiState>,
+    Params(filter): Params<Filter>,
+) -> Result<Json<Vec<Session>>, Failure> {
+    if let Some(vm_id) = filter.vm_id {
+        state.admin.store().catalog().vm(vm_id)?;
+    }
+    let mut sessions = state.admin.world().await.sessions();
+    sessions.retain(|session| filter.vm_id.is_none_or(|vm_id| session.vm_id == vm_id));
+    Ok(Json(sessions))
+}
+
+/// Shows one session.
+#[utoipa::path(get, path = "/v1/sessions/{session_id}", tag = "sessions",
+    params(("session_id" = u64, Path, description = "Its number")),
+    responses((status = 200, body = Session), (status = "4XX", body = ErrorBody)))]
+pub(super) async fn show(
+    _: Reader,
+    State(state): State<ApiState>,
+    Path(session_id): Path<String>,
+) -> Result<Json<Session>, Failure> {
+    let session_id = number(&session_id)?;
+    let sessions = state.admin.world().await.sessions();
+    let found = sessions
+        .into_iter()
+        .find(|session| session.session_id == session_id);
+    found.map(Json).ok_or_else(|| {
+        Failure::new(
+            ErrorCode::SessionNotFound,
+            format!("No session {session_id} is open."),
+            "`vgpu-admin session list` shows those that are.",
+        )
+    })
+}
+
+/// Ends a session: its guest program gets an error, its worker is killed.
+#[utoipa::path(post, path = "/v1/sessions/{session_id}/kill", tag = "sessions",
+    request_body = KillRequest,
+    params(("session_id" = u64, Path, description = "Its number")),
+    responses((status = 200, body = ApplyReport), (status = "default", body = ErrorBody)))]
+pub(super) async fn kill(
+    writer: Writer,
+    State(state): State<ApiState>,
+    Path(session_id): Path<String>,
+    Input(request): Input<KillRequest>,
+) -> Result<Json<ApplyReport>, Failure> {
+    let session_id = number(&session_id)?;
+    let reason = request
+        .reason
+        .unwrap_or_else(|| "ended by an administrator".into());
+    Ok(Json(
+        state
+            .admin
+            .kill_session(writer.caller.actor(), session_id, reason)
+            .await?,
+    ))
+}
+
+fn number(text: &str) -> Result<u64, Failure> {
+    text.parse()
+        .map_err(|_| Failure::invalid(format!("{text:?} is not the number of a session.")))
+}

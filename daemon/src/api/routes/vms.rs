@@ -1,0 +1,104 @@
+//! VMs. Every command takes a list and is done for all of them or for none.
+
+use axum::Json;
+use axum::extract::{Path, State};
+use vgpu_proto::api::{
+    ApplyReport, ErrorBody, MoveRequest, QuarantineRequest, RegisterRequest, Vm, VmIds, VmPatch,
+};
+
+use super::super::extract::{Input, Reader, Writer};
+use super::super::failure::Failure;
+use super::ApiState;
+use crate::store::Command;
+
+type Answer<T> = Result<Json<T>, Failure>;
+
+/// Lists VMs.
+#[utoipa::path(get, path = "/v1/vms", tag = "vms",
+    responses((status = 200, body = Vec<Vm>), (status = "4XX", body = ErrorBody)))]
+pub(super) async fn list(_: Reader, State(state): State<ApiState>) -> Json<Vec<Vm>> {
+    Json(state.admin.world().await.vms())
+}
+
+/// Shows one VM.
+#[utoipa::path(get, path = "/v1/vms/{vm_id}", tag = "vms",
+    params(("vm_id" = u32, Path, description = "Its number")),
+    responses((status = 200, body = Vm), (status = "4XX", body = ErrorBody)))]
+pub(super) async fn show(
+    _: Reader,
+    State(state): State<ApiState>,
+    Path(vm_id): Path<String>,
+) -> Answer<Vm> {
+    let vm_id = vm_id
+        .parse()
+        .map_err(|_| Failure::invalid(format!("{vm_id:?} is not the number of a VM.")))?;
+    let catalog = state.admin.store().catalog();
+    let record = catalog.vm(vm_id)?;
+    Ok(Json(state.admin.world().await.vm(record)))
+}
+
+/// Registers VMs.
+#[utoipa::path(post, path = "/v1/vms", tag = "vms", request_body = RegisterRequest,
+    responses((status = 200, body = ApplyReport), (status = "default", body = ErrorBody)))]
+pub(super) async fn register(
+    writer: Writer,
+    State(state): State<ApiState>,
+    Input(request): Input<RegisterRequest>,
+) -> Answer<ApplyReport> {
+    state.command(writer, Command::RegisterVm(request)).await
+}
+
+/// Changes VMs, while they run.
+#[utoipa::path(patch, path = "/v1/vms", tag = "vms", request_body = VmPatch,
+    responses((status = 200, body = ApplyReport), (status = "default", body = ErrorBody)))]
+pub(super) async fn change(
+    writer: Writer,
+    State(state): State<ApiState>,
+    Input(patch): Input<VmPatch>,
+) -> Answer<ApplyReport> {
+    state.command(writer, Command::SetVm(patch)).await
+}
+
+/// Removes VMs; their sessions end.
+#[utoipa::path(delete, path = "/v1/vms", tag = "vms", request_body = VmIds,
+    responses((status = 200, body = ApplyReport), (status = "default", body = ErrorBody)))]
+pub(super) async fn unregister(
+    writer: Writer,
+    State(state): State<ApiState>,
+    Input(request): Input<VmIds>,
+) -> Answer<ApplyReport> {
+    state.command(writer, Command::UnregisterVm(request)).await
+}
+
+/// Moves VMs to another pool.
+#[utoipa::path(post, path = "/v1/vms/move", tag = "vms", request_body = MoveRequest,
+    responses((status = 200, body = ApplyReport), (status = "default", body = ErrorBody)))]
+pub(super) async fn move_to(
+    writer: Writer,
+    State(state): State<ApiState>,
+    Input(request): Input<MoveRequest>,
+) -> Answer<ApplyReport> {
+    state.command(writer, Command::MoveVm(request)).await
+}
+
+/// Refuses VMs and ends their sessions, until they are released.
+#[utoipa::path(post, path = "/v1/vms/quarantine", tag = "vms", request_body = QuarantineRequest,
+    responses((status = 200, body = ApplyReport), (status = "default", body = ErrorBody)))]
+pub(super) async fn quarantine(
+    writer: Writer,
+    State(state): State<ApiState>,
+    Input(request): Input<QuarantineRequest>,
+) -> Answer<ApplyReport> {
+    state.command(writer, Command::Quarantine(request)).await
+}
+
+/// Serves VMs again and forgets their strikes.
+#[utoipa::path(post, path = "/v1/vms/release", tag = "vms", request_body = VmIds,
+    responses((status = 200, body = ApplyReport), (status = "default", body = ErrorBody)))]
+pub(super) async fn release(
+    writer: Writer,
+    State(state): State<ApiState>,
+    Input(request): Input<VmIds>,
+) -> Answer<ApplyReport> {
+    state.command(writer, Command::Release(request)).await
+}

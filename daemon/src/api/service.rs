@@ -1,0 +1,441 @@
+//! Carries administrators' commands out.
+//!
+//! A command goes: validate and commit (store), hand over (mediation), acknowledge. The second step
+//! happens in the order of the first, and both happen even when the caller has gone away. What does
+//! not change the configuration (killing a session) does not wait for the disk.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use tokio::sync::{Mutex, watch};
+use vgpu_proto::api::{
+    ApplyReport, DaemonStatus, DoctorReport, ErrorCode, ErrorDetail, EventKind, GpuCheckReport,
+    HostState, ReloadReport, ScanReport, Severity, Status,
+};
+
+use super::failure::of_mediation;
+use super::views::World;
+use super::{doctor, failure};
+use crate::config::Config;
+use crate::events::EventSink;
+use crate::mediation::{Mediation, MediationError, MediationFuture};
+use crate::model::{RuntimeSnapshot, now_unix_ms};
+use crate::store::command::refuse;
+use crate::store::{Actor, Command, Outcome, Store, StoreOptions};
+
+/// How long the mediation may take to say what it is doing.
+const SNAPSHOT_DEADLINE: Duration = Duration::from_secs(2);
+
+/// The administration of one daemon.
+pub struct Admin {
+    store: Arc<Store>,
+    mediation: Arc<dyn Mediation>,
+    events: EventSink,
+    config: watch::Sender<Arc<Config>>,
+    config_file: Option<PathBuf>,
+    /// Held from a commit until the mediation has it.
+    order: Mutex<()>,
+    draining: AtomicBool,
+    started_unix_ms: u64,
+}
+
+impl std::fmt::Debug for Admin {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Admin")
+            .field("store", &self.store.file())
+            .finish_non_exhaustive()
+    }
+}
+
+/// How the store is kept, by a configuration.
+#[must_use]
+pub fn store_options(config: &Config) -> StoreOptions {
+    StoreOptions {
+        pool_defaults: config.defaults.pool_settings(),
+        events_kept: config.daemon.events_kept,
+        usage_flush: Duration::from_secs(config.daemon.usage_flush_s),
+    }
+}
+
+impl Admin {
+    /// Administration over a store and a mediation. `config_file` is read again on reload.
+    #[must_use]
+    pub fn new(
+        store: Arc<Store>,
+        mediation: Arc<dyn Mediation>,
+        config: Arc<Config>,
+        config_file: Option<PathBuf>,
+    ) -> Arc<Self> {
+        let events = EventSink::new(store.journal().clone());
+        Arc::new(Self {
+            store,
+            mediation,
+            events,
+            config: watch::Sender::new(config),
+            config_file,
+            order: Mutex::new(()),
+            draining: AtomicBool::new(false),
+            started_unix_ms: now_unix_ms(),
+        })
+    }
+
+    /// Hands everything configured to the mediation, then looks for GPUs and reconciles. A scan that
+    /// fails is an event, not an error: the daemon serves what it can.
+    ///
+    /// # Errors
+    /// When the mediation does not take the configuration over.
+    pub async fn start(self: &Arc<Self>) -> Result<(), ErrorDetail> {
+        let changes = self
+            .store
+            .catalog()
+            .start_changes(&self.store.journal().all_usage());
+        self.mediation
+            .apply(changes)
+            .await
+            .map_err(|error| of_mediation(&error))?;
+        if let Err(error) = self.scan(Actor::daemon()).await {
+            self.events
+                .daemon(EventKind::GpuVanished, Severity::Error, error.to_string());
+        }
+        Ok(())
+    }
+
+    /// The configuration in force; changes are published here (the log level is the caller's).
+    #[must_use]
+    pub fn config(&self) -> watch::Receiver<Arc<Config>> {
+        self.config.subscribe()
+    }
+
+    /// The store.
+    #[must_use]
+    pub fn store(&self) -> &Arc<Store> {
+        &self.store
+    }
+
+    /// From now on commands are refused; looking goes on.
+    pub fn begin_drain(&self) {
+        self.draining.store(true, Ordering::Relaxed);
+    }
+
+    /// Carries a command out.
+    ///
+    /// # Errors
+    /// A refusal with what to do instead.
+    pub async fn command(
+        self: &Arc<Self>,
+        actor: Actor,
+        key: Option<String>,
+        command: Command,
+    ) -> Result<Outcome, ErrorDetail> {
+        if self.draining.load(Ordering::Relaxed) {
+            return Err(of_mediation(&MediationError::Draining));
+        }
+        let admin = self.clone();
+        // A task of its own: a caller who goes away must not leave it half done.
+        let task = tokio::spawn(async move { admin.carry_out(actor, key, command).await });
+        task.await.map_err(|error| {
+            refuse(
+                ErrorCode::Internal,
+                format!("The command broke off: {error}."),
+                "",
+            )
+        })?
+    }
+
+    async fn carry_out(
+        &self,
+        actor: Actor,
+        key: Option<String>,
+        command: Command,
+    ) -> Result<Outcome, ErrorDetail> {
+        let _in_order = self.order.lock().await;
+        let mut outcome = self.store.execute(actor, key, command).await?;
+        let changes = std::mem::take(&mut outcome.changes);
+        if changes.is_empty() {
+            return Ok(outcome);
+        }
+        match self.mediation.apply(changes).await {
+            Ok(()) => Ok(outcome),
+            Err(error) => Err(refuse(
+                ErrorCode::NotApplied,
+                format!(
+                    "{} It is stored, but the running daemon failed: {error}.",
+                    outcome.message
+                ),
+                "A restart of vgpud takes it over; its log says more.",
+            )),
+        }
+    }
+
+    /// As [`Admin::command`], as callers are answered.
+    pub(super) async fn report(
+        self: &Arc<Self>,
+        actor: Actor,
+        key: Option<String>,
+        command: Command,
+    ) -> Result<ApplyReport, ErrorDetail> {
+        let outcome = self.command(actor, key, command).await?;
+        Ok(ApplyReport {
+            changed: outcome.changed,
+            message: outcome.message,
+            warnings: outcome.warnings,
+        })
+    }
+
+    /// Looks for GPUs and reconciles what is known with what is there.
+    ///
+    /// # Errors
+    /// When the probe fails, or the store cannot be written.
+    pub async fn scan(self: &Arc<Self>, actor: Actor) -> Result<ScanReport, ErrorDetail> {
+        let found = self
+            .mediation
+            .scan_gpus()
+            .await
+            .map_err(|error| of_mediation(&error))?;
+        let mut warnings = found.warnings.clone();
+        let outcome = self.command(actor, None, Command::ScanGpus(found)).await?;
+        warnings.extend(outcome.warnings);
+        let diff = outcome.scan.unwrap_or_default();
+        let gpus = self.world().await.gpus();
+        Ok(ScanReport {
+            gpus,
+            added: diff.added,
+            returned: diff.returned,
+            moved: diff.moved,
+            vanished: diff.vanished,
+            warnings,
+        })
+    }
+
+    /// Runs a canary on a GPU. One that fails becomes suspect.
+    ///
+    /// # Errors
+    /// When there is no such GPU, or the probe cannot be run.
+    pub async fn check_gpu(
+        self: &Arc<Self>,
+        actor: Actor,
+        gpu: &str,
+    ) -> Result<GpuCheckReport, ErrorDetail> {
+        let uuid = self.store.catalog().gpu(gpu)?.seen.uuid.clone();
+        let check = self
+            .mediation
+            .check_gpu(uuid.clone())
+            .await
+            .map_err(|error| of_mediation(&error))?;
+        if !check.passed {
+            let reason = check.message.clone();
+            self.command(
+                actor,
+                None,
+                Command::SuspectGpu {
+                    gpu: uuid.clone(),
+                    reason,
+                },
+            )
+            .await?;
+        }
+        self.check_report(&uuid, check.passed, check.message).await
+    }
+
+    /// Checks a suspect or draining GPU, and lets it take work again when it passes.
+    ///
+    /// # Errors
+    /// When there is no such GPU, the probe cannot be run, or the check fails.
+    pub async fn resume_gpu(
+        self: &Arc<Self>,
+        actor: Actor,
+        key: Option<String>,
+        gpu: &str,
+    ) -> Result<GpuCheckReport, ErrorDetail> {
+        let report = self.check_gpu(actor.clone(), gpu).await?;
+        if !report.passed {
+            return Err(refuse(
+                ErrorCode::GpuUnusable,
+                format!(
+                    "GPU {} failed its check: {}",
+                    report.gpu.gpu_id, report.message
+                ),
+                "Reset it (`nvidia-smi --gpu-reset`) or reboot the host, then try again.",
+            ));
+        }
+        let uuid = report.gpu.uuid.clone();
+        self.command(actor, key, Command::ResumeGpu { gpu: uuid.clone() })
+            .await?;
+        self.check_report(&uuid, true, report.message).await
+    }
+
+    async fn check_report(
+        &self,
+        uuid: &str,
+        passed: bool,
+        message: String,
+    ) -> Result<GpuCheckReport, ErrorDetail> {
+        let catalog = self.store.catalog();
+        let record = catalog.gpu(uuid)?;
+        let gpu = self.world().await.gpu(record);
+        Ok(GpuCheckReport {
+            gpu,
+            passed,
+            message,
+        })
+    }
+
+    /// Ends a session; the audit line follows, as the disk allows.
+    ///
+    /// # Errors
+    /// When no such session is open.
+    pub async fn kill_session(
+        self: &Arc<Self>,
+        actor: Actor,
+        session_id: u64,
+        reason: String,
+    ) -> Result<ApplyReport, ErrorDetail> {
+        crate::store::rules::reason(&reason)
+            .map_err(|problem| refuse(ErrorCode::InvalidRequest, problem, ""))?;
+        self.mediation
+            .kill_session(session_id, reason)
+            .await
+            .map_err(|error| of_mediation(&error))?;
+        let mut report = ApplyReport {
+            changed: true,
+            message: format!("Session {session_id} is being ended."),
+            warnings: Vec::new(),
+        };
+        report.warnings.extend(
+            self.note(actor, "session-kill", format!("session {session_id}"))
+                .await
+                .err(),
+        );
+        Ok(report)
+    }
+
+    /// A line for the audit trail about something done already.
+    async fn note(&self, actor: Actor, action: &str, target: String) -> Result<(), String> {
+        let command = Command::Note {
+            action: action.into(),
+            target,
+        };
+        match self.store.execute(actor, None, command).await {
+            Ok(_) => Ok(()),
+            Err(error) => Err(format!("It is not in the audit trail: {}", error.message)),
+        }
+    }
+
+    /// Reads the configuration file again: all of it or nothing.
+    ///
+    /// # Errors
+    /// What is wrong with the file; nothing was changed then.
+    pub async fn reload(self: &Arc<Self>, actor: Actor) -> Result<ReloadReport, ErrorDetail> {
+        let _in_order = self.order.lock().await;
+        let invalid =
+            |message: String| refuse(ErrorCode::ConfigInvalid, message, "Nothing was changed.");
+        let fresh = Config::load_or_default(self.config_file.as_deref())
+            .map_err(|error| invalid(error.to_string()))?;
+        let current = self.config.borrow().clone();
+        let (merged, report) = current.reload(&fresh).map_err(invalid)?;
+        let merged = Arc::new(merged);
+        self.mediation
+            .reconfigure(merged.clone())
+            .await
+            .map_err(|error| of_mediation(&error))?;
+        self.store.configure(store_options(&merged));
+        self.config.send_replace(merged);
+        let message = format!(
+            "The configuration was read again: {} keys changed, {} need a restart.",
+            report.applied.len(),
+            report.restart_needed.len()
+        );
+        self.events
+            .daemon(EventKind::ConfigReloaded, Severity::Info, message);
+        if let Err(problem) = self.note(actor, "reload", "vgpud.toml".into()).await {
+            tracing::warn!(problem);
+        }
+        Ok(report)
+    }
+
+    /// What the mediation is doing; what it does not say in time is a warning.
+    pub async fn snapshot(&self) -> RuntimeSnapshot {
+        match in_time(self.mediation.snapshot()).await {
+            Ok(snapshot) => snapshot,
+            Err(problem) => RuntimeSnapshot {
+                warnings: vec![format!("The mediation does not say what runs: {problem}.")],
+                ..RuntimeSnapshot::default()
+            },
+        }
+    }
+
+    /// Everything, at one moment.
+    pub(crate) async fn world(&self) -> World {
+        let snapshot = self.snapshot().await;
+        let config = self.config.borrow().clone();
+        World::new(self.store.catalog(), config, snapshot, self.store.journal())
+    }
+
+    /// Everything the status screen shows.
+    pub async fn status(&self) -> Status {
+        self.status_of(&self.world().await)
+    }
+
+    pub(crate) fn status_of(&self, world: &World) -> Status {
+        let mut warnings = world.warnings();
+        warnings.extend(self.store.health().problem);
+        let draining = self.draining.load(Ordering::Relaxed);
+        let daemon = DaemonStatus {
+            version: env!("CARGO_PKG_VERSION").into(),
+            pid: std::process::id(),
+            state: if draining {
+                HostState::Draining
+            } else {
+                world.host_state()
+            },
+            started_unix_ms: self.started_unix_ms,
+            now_unix_ms: now_unix_ms(),
+            warnings,
+            weights: world.catalog.host_weights,
+        };
+        world.status(daemon, self.store.journal())
+    }
+
+    /// Examines this host.
+    pub async fn doctor(&self) -> DoctorReport {
+        let config = self.config.borrow().clone();
+        let mut checks = doctor::examine(&config, self.config_file.as_deref(), &self.store).await;
+        checks.extend(doctor::of_world(&self.world().await));
+        match in_time(self.mediation.doctor()).await {
+            Ok(more) => checks.extend(more),
+            Err(problem) => checks.push(doctor::error(
+                "mediation",
+                format!("The mediation does not answer: {problem}."),
+                "Look at the daemon's log, and restart it.",
+            )),
+        }
+        DoctorReport {
+            ok: checks.iter().all(doctor::is_fine),
+            checks,
+        }
+    }
+
+    /// Whether the daemon does its work: a sentence when not.
+    pub async fn unhealthy(&self) -> Option<String> {
+        if let Some(problem) = self.store.health().problem {
+            return Some(problem);
+        }
+        let snapshot = in_time(self.mediation.snapshot()).await;
+        snapshot
+            .err()
+            .map(|problem| format!("The mediation does not answer: {problem}."))
+    }
+}
+
+async fn in_time<T>(future: MediationFuture<'_, T>) -> Result<T, String> {
+    match tokio::time::timeout(SNAPSHOT_DEADLINE, future).await {
+        Ok(Ok(answer)) => Ok(answer),
+        Ok(Err(error)) => Err(failure::of_mediation(&error).message),
+        Err(_) => Err(format!(
+            "no answer within {} s",
+            SNAPSHOT_DEADLINE.as_secs()
+        )),
+    }
+}

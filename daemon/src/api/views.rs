@@ -1,0 +1,258 @@
+//! What administrators see: configuration, runtime and usage put together.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use vgpu_proto::api::{DaemonStatus, Gpu, HostState, Pool, PoolStatus, Session, Status, Vm};
+
+use crate::config::Config;
+use crate::events::Journal;
+use crate::model::{
+    GpuRecord, GpuRuntime, PoolRecord, RuntimeSnapshot, UsageRecord, VmRecord, VmRuntime,
+    now_unix_ms, summary,
+};
+use crate::store::Catalog;
+
+/// Everything a view is made of, at one moment.
+#[derive(Debug)]
+pub(crate) struct World {
+    pub(crate) catalog: Arc<Catalog>,
+    /// Less its lists of GPUs and VMs, which are below.
+    pub(crate) snapshot: RuntimeSnapshot,
+    config: Arc<Config>,
+    usage: BTreeMap<u32, UsageRecord>,
+    running_gpus: BTreeMap<String, GpuRuntime>,
+    running_vms: BTreeMap<u32, VmRuntime>,
+}
+
+impl World {
+    pub(crate) fn new(
+        catalog: Arc<Catalog>,
+        config: Arc<Config>,
+        mut snapshot: RuntimeSnapshot,
+        journal: &Journal,
+    ) -> Self {
+        let gpus = std::mem::take(&mut snapshot.gpus).into_iter();
+        let vms = std::mem::take(&mut snapshot.vms).into_iter();
+        Self {
+            catalog,
+            snapshot,
+            config,
+            usage: journal.all_usage(),
+            running_gpus: gpus.map(|gpu| (gpu.uuid.clone(), gpu)).collect(),
+            running_vms: vms.map(|vm| (vm.vm_id, vm)).collect(),
+        }
+    }
+
+    pub(crate) fn running_gpu(&self, uuid: &str) -> Option<&GpuRuntime> {
+        self.running_gpus.get(uuid)
+    }
+
+    pub(crate) fn running_vm(&self, vm_id: u32) -> Option<&VmRuntime> {
+        self.running_vms.get(&vm_id)
+    }
+
+    pub(crate) fn gpus(&self) -> Vec<Gpu> {
+        let mut gpus: Vec<Gpu> = self
+            .catalog
+            .gpus
+            .values()
+            .map(|record| self.gpu(record))
+            .collect();
+        gpus.sort_by_key(|gpu| gpu.gpu_id);
+        gpus
+    }
+
+    pub(crate) fn gpu(&self, record: &GpuRecord) -> Gpu {
+        let idle = GpuRuntime::default();
+        let runtime = self.running_gpu(&record.seen.uuid).unwrap_or(&idle);
+        let seen = &record.seen;
+        Gpu {
+            gpu_id: record.gpu_id,
+            uuid: seen.uuid.clone(),
+            model: seen.model.clone(),
+            memory_bytes: seen.memory_bytes,
+            memory_used_bytes: runtime.memory_used_bytes.or(seen.memory_used_bytes),
+            pci_address: seen.pci_address.clone(),
+            driver: seen.driver.clone(),
+            compute_capability: seen.compute_capability.clone(),
+            source: seen.source,
+            mig: seen.mig.clone(),
+            health: seen.health.clone(),
+            state: record.state,
+            state_reason: record.state_reason.clone(),
+            pools: self.catalog.pools_of(&seen.uuid),
+            first_seen_unix_ms: record.first_seen_unix_ms,
+            last_seen_unix_ms: record.last_seen_unix_ms,
+            sessions: runtime.sessions,
+            holder_vm_id: runtime.holder_vm_id,
+            busy_permille: runtime.busy_permille,
+            handoffs: runtime.handoffs,
+        }
+    }
+
+    pub(crate) fn pool(&self, record: &PoolRecord) -> Pool {
+        let gpus = self.catalog.gpus_of(&record.name);
+        Pool {
+            name: record.name.clone(),
+            settings: record.settings.clone(),
+            effective_weights: self.catalog.weights_of(record),
+            gpu_ids: gpus.iter().map(|gpu| gpu.gpu_id).collect(),
+            vm_ids: self
+                .catalog
+                .vms_of(&record.name)
+                .map(|vm| vm.vm_id)
+                .collect(),
+            created_unix_ms: record.created_unix_ms,
+        }
+    }
+
+    pub(crate) fn pools(&self) -> Vec<PoolStatus> {
+        let status = |record: &PoolRecord| {
+            let pool = self.pool(record);
+            let running = pool
+                .vm_ids
+                .iter()
+                .filter_map(|vm_id| self.running_vm(*vm_id));
+            let (mut sessions, mut queue_calls, mut waiting_vms) = (0, 0, 0);
+            for vm in running {
+                sessions += vm.sessions;
+                queue_calls += vm.queue_calls;
+                waiting_vms += u32::from(vm.waiting.is_some());
+            }
+            PoolStatus {
+                pool,
+                sessions,
+                queue_calls,
+                waiting_vms,
+            }
+        };
+        self.catalog.pools.values().map(status).collect()
+    }
+
+    pub(crate) fn vms(&self) -> Vec<Vm> {
+        self.catalog
+            .vms
+            .values()
+            .map(|record| self.vm(record))
+            .collect()
+    }
+
+    pub(crate) fn vm(&self, record: &VmRecord) -> Vm {
+        let idle = VmRuntime::default();
+        let runtime = self.running_vm(record.vm_id).unwrap_or(&idle);
+        let pool = self.catalog.pools.get(&record.pool);
+        let settings = pool.map(|pool| pool.settings.clone()).unwrap_or_default();
+        let limits = record.effective_limits(&self.config.defaults.vm_limits(), &settings);
+        let usage = self
+            .usage
+            .get(&record.vm_id)
+            .filter(|u| u.generation == record.generation);
+        Vm {
+            vm_id: record.vm_id,
+            name: record.name.clone(),
+            pool: record.pool.clone(),
+            priority: record.priority,
+            factor_percent: record.factor_percent,
+            generation: record.generation,
+            cid: record.cid,
+            socket: record.socket.clone(),
+            peer_uid: record.peer_uid,
+            socket_paths: self
+                .config
+                .socket_paths(record)
+                .iter()
+                .map(|path| path.display().to_string())
+                .collect(),
+            limits: record.limits.clone(),
+            effective_limits: limits.to_api(),
+            state: record.state(),
+            quarantine: record.quarantine.clone(),
+            strikes: record.strikes_at(now_unix_ms(), settings.strike_decay_s),
+            registered_unix_ms: record.registered_unix_ms,
+            gpu_id: runtime
+                .gpu_uuid
+                .as_deref()
+                .and_then(|uuid| self.gpu_id(uuid)),
+            sessions: runtime.sessions,
+            queue_calls: runtime.queue_calls,
+            queue_bytes: runtime.queue_bytes,
+            memory_bytes: runtime.memory_bytes,
+            share_permille: runtime.share_permille,
+            waiting: runtime.waiting,
+            wait: summary(&runtime.wait),
+            usage: usage.map(|usage| usage.total).unwrap_or_default(),
+        }
+    }
+
+    pub(crate) fn sessions(&self) -> Vec<Session> {
+        let mut sessions = self.snapshot.sessions.clone();
+        for session in &mut sessions {
+            let gpu_id = session
+                .gpu_uuid
+                .as_deref()
+                .and_then(|uuid| self.gpu_id(uuid));
+            session.gpu_id = gpu_id.or(session.gpu_id);
+        }
+        sessions.sort_by_key(|session| session.session_id);
+        sessions
+    }
+
+    pub(crate) fn status(&self, daemon: DaemonStatus, journal: &Journal) -> Status {
+        use vgpu_proto::api::Severity;
+        Status {
+            daemon,
+            gpus: self.gpus(),
+            pools: self.pools(),
+            vms: self.vms(),
+            sessions: self.sessions(),
+            recent_events: journal.newest(10, |event| event.severity >= Severity::Warning),
+        }
+    }
+
+    /// What needs an administrator, as sentences.
+    pub(crate) fn warnings(&self) -> Vec<String> {
+        use vgpu_proto::api::GpuState;
+        let mut warnings = self.snapshot.warnings.clone();
+        for gpu in self.gpus() {
+            let reason = gpu.state_reason.as_deref().unwrap_or("no reason given");
+            match gpu.state {
+                GpuState::Suspect => warnings.push(format!(
+                    "GPU {} is suspect: {reason}. `vgpu-admin resume-gpu --gpu-id={}` checks it \
+                     and lets it work again.",
+                    gpu.gpu_id, gpu.gpu_id
+                )),
+                GpuState::Vanished if !gpu.pools.is_empty() => warnings.push(format!(
+                    "GPU {} ({}) serves pool {} but is gone: {reason}.",
+                    gpu.gpu_id,
+                    gpu.model,
+                    gpu.pools.join(", ")
+                )),
+                GpuState::Ready | GpuState::Draining | GpuState::Vanished => {}
+            }
+        }
+        for pool in self.pools() {
+            if pool.pool.gpu_ids.is_empty() && !pool.pool.vm_ids.is_empty() {
+                warnings.push(format!(
+                    "Pool {} has VMs but no GPU: `vgpu-admin assign-gpu --pool={}`.",
+                    pool.pool.name, pool.pool.name
+                ));
+            }
+        }
+        if self.snapshot.leftover_workers > 0 {
+            warnings.push(format!(
+                "{} workers of an earlier vgpud are not yet gone; their GPUs wait for them.",
+                self.snapshot.leftover_workers
+            ));
+        }
+        warnings
+    }
+
+    pub(crate) fn host_state(&self) -> HostState {
+        self.snapshot.state.unwrap_or(HostState::Starting)
+    }
+
+    fn gpu_id(&self, uuid: &str) -> Option<u32> {
+        self.catalog.gpus.get(uuid).map(|gpu| gpu.gpu_id)
+    }
+}

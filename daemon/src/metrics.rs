@@ -1,0 +1,25 @@
+//! Prometheus metrics: `vgpu_*`, base units, made at each scrape from the same facts as the status
+//! screen. Labels are names and numbers that administrators gave, never text from a guest.
+
+mod families;
+
+use prometheus_client::encoding::text;
+use prometheus_client::registry::Registry;
+
+use crate::api::Admin;
+use families::Facts;
+
+/// The content type of [`scrape`]'s text.
+pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// All metrics as OpenMetrics text.
+///
+/// # Errors
+/// When the text cannot be written.
+pub async fn scrape(admin: &Admin) -> Result<String, std::fmt::Error> {
+    let mut registry = Registry::default();
+    registry.register_collector(Box::new(Facts::gather(admin).await));
+    let mut out = String::new();
+    text::encode(&mut out, &registry)?;
+    Ok(out)
+}
