@@ -3,12 +3,15 @@
 //! Administration: [`config`], [`store`], [`api`], [`metrics`]. Mediation: the gateway, the mediator,
 //! workers. They meet in [`mediation`] (commands, one way) and [`events`] (what happened, the other
 //! way); [`model`] has the records of both.
-// Allowed in one place: `supervisor::pages`, which maps the pages shared with workers.
+// Allowed in two places: `supervisor::pages` maps the pages shared with workers, and `api::peer` asks
+// the kernel for a caller's groups.
 #![deny(unsafe_code)]
 
+pub mod api;
 pub mod config;
 pub mod events;
 pub mod mediation;
+pub mod metrics;
 pub mod model;
 pub mod store;
 pub mod app;
