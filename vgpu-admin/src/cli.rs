@@ -91,7 +91,7 @@ pub(crate) enum Command {
         pool: Option<String>,
     },
 
-    /// Check one GPU or put a suspect one back into service.
+    /// Check, drain and resume a GPU, or forget one that vanished.
     #[command(subcommand)]
     Gpu(GpuCommand),
 
@@ -157,9 +157,12 @@ Examples:
         /// Wait for more.
         #[arg(long, short)]
         follow: bool,
-        /// Only events after this number.
-        #[arg(long, default_value_t = 0)]
-        since: u64,
+        /// Only events after this number, the oldest first; without it the newest.
+        #[arg(long)]
+        since: Option<u64>,
+        /// Only events about this VM.
+        #[arg(long)]
+        vm_id: Option<u32>,
         /// How many of the newest.
         #[arg(long, short = 'n', default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=1000))]
         limit: u32,
@@ -187,6 +190,18 @@ Examples:
 pub(crate) enum GpuCommand {
     /// Run a canary kernel.
     Check {
+        /// The GPU: its number or its UUID.
+        #[arg(long, value_name = "GPU")]
+        gpu_id: String,
+    },
+    /// Admit no new sessions on the GPU; running ones go on.
+    Drain {
+        /// The GPU: its number or its UUID.
+        #[arg(long, value_name = "GPU")]
+        gpu_id: String,
+    },
+    /// Forget a GPU that vanished.
+    Forget {
         /// The GPU: its number or its UUID.
         #[arg(long, value_name = "GPU")]
         gpu_id: String,

@@ -59,9 +59,15 @@ pub(crate) async fn run(cli: Cli) -> Result<u8, Error> {
         Command::Events {
             follow,
             since,
+            vm_id,
             limit,
         } => {
-            journal::events(&client, output, follow, since, limit).await?;
+            let wanted = journal::Wanted {
+                since,
+                vm_id,
+                limit,
+            };
+            journal::events(&client, output, follow, wanted).await?;
         }
         Command::Audit { since, limit } => journal::audit(&client, output, since, limit).await?,
         Command::Doctor => return doctor(&client, output).await,

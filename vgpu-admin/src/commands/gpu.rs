@@ -105,12 +105,25 @@ pub(super) async fn unassign(
 }
 
 pub(super) async fn run(client: &Client, output: Format, command: GpuCommand) -> Result<(), Error> {
+    let none = serde_json::json!({});
     let (gpu, verb) = match command {
+        GpuCommand::Drain { gpu_id } => {
+            let path = format!("gpus/{}/drain", segment(&gpu_id));
+            let report: ApplyReport = client.post(&path, &none).await?;
+            return applied(output, &report);
+        }
+        GpuCommand::Forget { gpu_id } => {
+            let path = format!("gpus/{}", segment(&gpu_id));
+            let report: ApplyReport = client
+                .call(hyper::Method::DELETE, &path, None::<&()>)
+                .await?;
+            return applied(output, &report);
+        }
         GpuCommand::Check { gpu_id } => (gpu_id, "check"),
         GpuCommand::Resume { gpu_id } => (gpu_id, "resume"),
     };
     let path = format!("gpus/{}/{verb}", segment(&gpu));
-    let report: GpuCheckReport = client.post(&path, &serde_json::json!({})).await?;
+    let report: GpuCheckReport = client.post(&path, &none).await?;
     show(output, &report, |report| {
         let mut grid = Grid::new(&["GPU", "STATE", "CANARY", "FOUND"]);
         grid.row(vec![

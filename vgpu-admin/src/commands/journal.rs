@@ -1,7 +1,5 @@
 //! Events and the audit trail.
 
-use std::time::Duration;
-
 use vgpu_proto::api::{AuditPage, Event, EventPage, Severity};
 
 use crate::client::Client;
@@ -9,19 +7,43 @@ use crate::error::Error;
 use crate::output::{Format, Grid, or_dash, print, printable, show};
 use crate::units::show_time;
 
-/// Seconds that the daemon may hold an empty answer back while following.
-const FOLLOW_WAIT_S: u64 = 20;
+/// How long the daemon may hold an empty answer back while following.
+const FOLLOW_WAIT_MS: u64 = 20_000;
+
+/// Most lines of one answer of the API.
+const PAGE: usize = 1_000;
+
+/// Which events are wanted.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Wanted {
+    /// Those after this number; `None`: the newest.
+    pub(super) since: Option<u64>,
+    /// Those about this VM.
+    pub(super) vm_id: Option<u32>,
+    /// This many.
+    pub(super) limit: u32,
+}
+
+impl Wanted {
+    fn query(self) -> String {
+        let mut query = format!("limit={}", self.limit);
+        if let Some(since) = self.since {
+            query.push_str(&format!("&since={since}"));
+        }
+        if let Some(vm) = self.vm_id {
+            query.push_str(&format!("&vm_id={vm}"));
+        }
+        query
+    }
+}
 
 pub(super) async fn events(
     client: &Client,
     output: Format,
     follow: bool,
-    since: u64,
-    limit: u32,
+    wanted: Wanted,
 ) -> Result<(), Error> {
-    let page: EventPage = client
-        .get(&format!("events?since={since}&limit={limit}"))
-        .await?;
+    let page: EventPage = client.get(&format!("events?{}", wanted.query())).await?;
     if !follow {
         return show(output, &page, |page| grid(&page.events));
     }
@@ -31,12 +53,13 @@ pub(super) async fn events(
         for event in &events {
             print(&line(output, event)?)?;
         }
-        let path = format!("events?since={next}&limit=1000&wait_s={FOLLOW_WAIT_S}");
+        let after = Wanted {
+            since: Some(next),
+            limit: PAGE as u32,
+            ..wanted
+        };
+        let path = format!("events?{}&wait_ms={FOLLOW_WAIT_MS}", after.query());
         let page: EventPage = client.get(&path).await?;
-        if page.events.is_empty() && page.next_since == next {
-            // A daemon that does not hold answers back must not be asked in a tight loop.
-            tokio::time::sleep(Duration::from_millis(200)).await;
-        }
         next = page.next_since;
         events = page.events;
     }

@@ -1,0 +1,34 @@
+#!/usr/bin/env bash
+# Installs a release build: make install DESTDIR=/ PREFIX=/usr
+# Never overwrites a configuration file that is there.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+destdir="${DESTDIR:-/}"
+prefix="${PREFIX:-/usr}"
+target="${CARGO_TARGET_DIR:-target}/release"
+root="${destdir%/}"
+put() { install -D -m "$1" "$2" "$root$3"; }
+
+for binary in vgpud vgpu-worker vgpu-probe; do put 0755 "$target/$binary" "$prefix/sbin/$binary"; done
+put 0755 "$target/vgpu-admin" "$prefix/bin/vgpu-admin"
+
+# The library for guests lies apart from the host's own libcuda: copy it into VMs from there.
+put 0755 "$target/libcuda.so" "$prefix/share/vgpu/guest/libcuda.so.1"
+# The software device, never in a default library path.
+put 0755 "$target/libsoft_gpu.so" "$prefix/lib/vgpu/soft-gpu/libcuda.so.1"
+ln -sf libcuda.so.1 "$root$prefix/lib/vgpu/soft-gpu/libcuda.so"
+
+for unit in systemd/*.service; do put 0644 "$unit" "$prefix/lib/systemd/system/$(basename "$unit")"; done
+for file in systemd/*sysusers*.conf; do
+    [ -e "$file" ] && put 0644 "$file" "$prefix/lib/sysusers.d/vgpu.conf"
+done
+for file in systemd/*tmpfiles*.conf; do
+    [ -e "$file" ] && put 0644 "$file" "$prefix/lib/tmpfiles.d/vgpu.conf"
+done
+if [ -e "$root/etc/vgpu/vgpud.toml" ]; then
+    put 0644 systemd/vgpud.toml "$prefix/share/vgpu/vgpud.toml.new"
+    echo "/etc/vgpu/vgpud.toml is kept; the new sample is $prefix/share/vgpu/vgpud.toml.new"
+else
+    put 0640 systemd/vgpud.toml /etc/vgpu/vgpud.toml
+fi
+echo "installed under $root$prefix; next: systemctl daemon-reload && systemctl enable --now vgpud"
