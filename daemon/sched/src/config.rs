@@ -243,6 +243,9 @@ impl PoolConfig {
     /// Longest slice.
     pub const MAX_SLICE_NS: u64 = SECONDS;
 
+    /// Shortest soft, hard and contended limit: a smaller one counts as this.
+    pub const MIN_LIMIT_NS: u64 = MILLIS;
+
     /// The slice, held within its bounds.
     #[must_use]
     pub fn slice(&self) -> u64 {

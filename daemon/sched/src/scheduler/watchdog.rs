@@ -4,7 +4,7 @@
 
 use super::Scheduler;
 use crate::action::{Action, Ignored, KillCause};
-use crate::config::GpuHealth;
+use crate::config::{GpuHealth, PoolConfig};
 use crate::id::{GpuId, SessionId, VmId};
 use crate::model::{Gpu, Lease, Session, Strikes, Use};
 
@@ -222,16 +222,19 @@ impl Scheduler {
         let vm = self.vms.get(&lease.vm)?;
         let (_, pool) = vm.placement?;
         let config = &self.pools.get(&pool)?.config;
-        let hard = vm.config.hard_limit.resolve(config.hard_limit_ns);
-        let finite = hard.unwrap_or(u64::MAX).min(config.contended_limit_ns);
+        let sane = |limit: u64| limit.max(PoolConfig::MIN_LIMIT_NS);
+        let hard = vm.config.hard_limit.resolve(config.hard_limit_ns).map(sane);
+        let finite = hard
+            .unwrap_or(u64::MAX)
+            .min(sane(config.contended_limit_ns));
         let contended = gpu.leases.len() > 1 || self.others_wait(id, lease.vm);
         let hard_ns = if contended { Some(finite) } else { hard };
         let in_flight = self.sessions.get(&session)?.in_flight() > 0;
         Some(LimitsNow {
-            soft_ns: vm.config.soft_limit.resolve(config.soft_limit_ns),
+            soft_ns: vm.config.soft_limit.resolve(config.soft_limit_ns).map(sane),
             hard_ns,
             return_ns: if in_flight { hard_ns } else { Some(finite) },
-            grace_ns: config.overrun_grace_ns,
+            grace_ns: config.overrun_grace_ns.map(|grace| grace.max(1)),
         })
     }
 

@@ -1,0 +1,549 @@
+//! Any events in any order, honest or not: what must hold holds after each of them.
+
+mod common;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use proptest::prelude::*;
+use proptest::sample::Index;
+use proptest::test_runner::FileFailurePersistence;
+use vgpu_sched::{
+    Action, Aging, Class, ClassWeights, Config, Depth, Epoch, Event, GpuConfig, GpuHealth, GpuId,
+    HeadCost, LimitOverride, Limits, MICROS, MILLIS, Policy, PoolConfig, PoolId, Rate, SECONDS,
+    Scheduler, SessionId, SessionState, Usage, VmConfig, VmId, WaitReason,
+};
+
+/// What a step does; session and epoch are chosen among those that were ever seen.
+#[derive(Debug, Clone)]
+enum Step {
+    Wait(u64),
+    ToTimer,
+    Event(Event),
+    Start(VmId),
+    Session(Index, What),
+    Held(Index, bool, Usage, u64),
+}
+
+#[derive(Debug, Clone)]
+enum What {
+    Close,
+    Runnable(u64, u64),
+    Idle(u64),
+    Progress(u64, u64),
+    Release(u64, Usage, u64),
+    Spent(u64, Usage),
+    Exit,
+    Reserve(u64),
+    GiveBack(u64),
+}
+
+fn gpu() -> impl Strategy<Value = GpuId> {
+    (0..3_u32).prop_map(GpuId)
+}
+
+fn pool() -> impl Strategy<Value = PoolId> {
+    (0..3_u32).prop_map(PoolId)
+}
+
+fn vm() -> impl Strategy<Value = VmId> {
+    (0..5_u32).prop_map(VmId)
+}
+
+fn health() -> impl Strategy<Value = GpuHealth> {
+    prop_oneof![
+        6 => Just(GpuHealth::Healthy),
+        1 => Just(GpuHealth::Unverified),
+        1 => Just(GpuHealth::Draining),
+        1 => Just(GpuHealth::Suspect),
+        1 => Just(GpuHealth::Lost),
+    ]
+}
+
+fn gpu_config() -> impl Strategy<Value = GpuConfig> {
+    (
+        prop_oneof![Just(1000_u64), Just(u64::MAX)],
+        0..100_u64,
+        any::<bool>(),
+    )
+        .prop_map(|(memory_bytes, context_bytes, overcommit)| GpuConfig {
+            memory_bytes,
+            context_bytes,
+            overcommit,
+        })
+}
+
+fn nanos() -> impl Strategy<Value = u64> {
+    prop_oneof![
+        Just(0),
+        Just(1),
+        1..10 * MILLIS,
+        1..20 * SECONDS,
+        Just(u64::MAX)
+    ]
+}
+
+fn pool_config() -> impl Strategy<Value = PoolConfig> {
+    let policy = prop_oneof![
+        Just(Policy::Weighted),
+        Just(Policy::Strict),
+        Just(Policy::Fifo)
+    ];
+    let aging = proptest::option::of((nanos(), nanos()))
+        .prop_map(|aging| aging.map(|(after_ns, step_ns)| Aging { after_ns, step_ns }));
+    let limits = (
+        proptest::option::of(nanos()),
+        proptest::option::of(nanos()),
+        nanos(),
+        proptest::option::of(nanos()),
+    );
+    let strikes = (
+        proptest::option::of(0..4_u32),
+        proptest::option::of(nanos()),
+    );
+    (
+        policy,
+        any::<u32>(),
+        nanos(),
+        nanos(),
+        aging,
+        limits,
+        strikes,
+    )
+        .prop_map(
+            |(policy, weight, slice_ns, hold_ns, aging, limits, strikes)| PoolConfig {
+                policy,
+                weight,
+                slice_ns,
+                hold_ns,
+                aging,
+                class_weights: None,
+                soft_limit_ns: limits.0,
+                hard_limit_ns: limits.1,
+                contended_limit_ns: limits.2,
+                overrun_grace_ns: limits.3,
+                strike_limit: strikes.0,
+                strike_decay_ns: strikes.1,
+            },
+        )
+}
+
+fn rate() -> impl Strategy<Value = Option<Rate>> {
+    let rate = (
+        prop_oneof![Just(0), 1..2000_u64, 1..SECONDS, Just(u64::MAX)],
+        prop_oneof![Just(0), 1..100_u64, 1..SECONDS, Just(u64::MAX)],
+    );
+    proptest::option::weighted(
+        0.3,
+        rate.prop_map(|(per_second, burst)| Rate { per_second, burst }),
+    )
+}
+
+fn vm_config() -> impl Strategy<Value = VmConfig> {
+    let limits = (rate(), rate(), rate(), proptest::option::of(0..500_u64)).prop_map(
+        |(calls, bytes, gpu_time, memory_bytes)| Limits {
+            calls,
+            bytes,
+            gpu_time,
+            memory_bytes,
+            sessions: Some(6),
+            ..Limits::default()
+        },
+    );
+    let hard = prop_oneof![
+        Just(LimitOverride::Inherit),
+        Just(LimitOverride::Unlimited),
+        nanos().prop_map(LimitOverride::At)
+    ];
+    let gpus = proptest::option::weighted(0.1, proptest::collection::btree_set(gpu(), 0..3));
+    (pool(), 0..4_usize, any::<u32>(), limits, hard, gpus).prop_map(
+        |(pool, class, factor_milli, limits, hard_limit, gpus)| VmConfig {
+            factor_milli,
+            gpus,
+            limits,
+            soft_limit: hard_limit,
+            hard_limit,
+            ..VmConfig::new(pool, Class::ALL[class])
+        },
+    )
+}
+
+fn admin() -> impl Strategy<Value = Event> {
+    prop_oneof![
+        (gpu(), gpu_config(), health()).prop_map(|(gpu, config, health)| Event::AddGpu {
+            gpu,
+            config,
+            health
+        }),
+        (gpu(), gpu_config()).prop_map(|(gpu, config)| Event::SetGpu { gpu, config }),
+        gpu().prop_map(|gpu| Event::RemoveGpu { gpu }),
+        (gpu(), health()).prop_map(|(gpu, health)| Event::GpuState { gpu, health }),
+        (gpu(), any::<bool>()).prop_map(|(gpu, ok)| Event::Verified { gpu, ok }),
+        (pool(), pool_config()).prop_map(|(pool, config)| Event::AddPool { pool, config }),
+        (pool(), pool_config()).prop_map(|(pool, config)| Event::SetPool { pool, config }),
+        pool().prop_map(|pool| Event::RemovePool { pool }),
+        (gpu(), pool()).prop_map(|(gpu, pool)| Event::AssignGpu { gpu, pool }),
+        (gpu(), pool()).prop_map(|(gpu, pool)| Event::UnassignGpu { gpu, pool }),
+        any::<[u32; 4]>().prop_map(|weights| Event::SetClassWeights {
+            weights: ClassWeights { weights }
+        }),
+        (vm(), vm_config(), nanos()).prop_map(|(vm, config, debt_ns)| Event::AddVm {
+            vm,
+            config,
+            debt_ns
+        }),
+        (vm(), vm_config()).prop_map(|(vm, config)| Event::SetVm { vm, config }),
+        vm().prop_map(|vm| Event::RemoveVm { vm }),
+        (vm(), any::<bool>()).prop_map(|(vm, on)| Event::SetQuarantine { vm, on }),
+    ]
+}
+
+fn usage() -> impl Strategy<Value = Usage> {
+    let any_u64 = || prop_oneof![0..200_u64, any::<u64>()];
+    (any_u64(), any_u64()).prop_map(|(calls, bytes)| Usage { calls, bytes })
+}
+
+fn what() -> impl Strategy<Value = What> {
+    prop_oneof![
+        1 => Just(What::Close),
+        8 => (0..4_u64, any::<u64>()).prop_map(|(calls, bytes)| What::Runnable(calls, bytes)),
+        3 => nanos().prop_map(What::Idle),
+        4 => (0..9_u64, 0..9_u64).prop_map(|(s, c)| What::Progress(s, c)),
+        1 => (any::<u64>(), usage(), 0..3_u64).prop_map(|(e, u, d)| What::Release(e, u, d)),
+        1 => (any::<u64>(), usage()).prop_map(|(e, u)| What::Spent(e, u)),
+        2 => Just(What::Exit),
+        2 => prop_oneof![0..400_u64, any::<u64>()].prop_map(What::Reserve),
+        1 => any::<u64>().prop_map(What::GiveBack),
+    ]
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        4 => prop_oneof![0..3 * MILLIS, 0..200 * MICROS, 0..5 * SECONDS].prop_map(Step::Wait),
+        6 => Just(Step::ToTimer),
+        3 => admin().prop_map(Step::Event),
+        3 => vm().prop_map(Step::Start),
+        12 => (any::<Index>(), what()).prop_map(|(index, what)| Step::Session(index, what)),
+        6 => (any::<Index>(), any::<bool>(), usage(), 0..3_u64)
+            .prop_map(|(index, spent, used, depth)| Step::Held(index, spent, used, depth)),
+    ]
+}
+
+/// What the world knows from the actions alone.
+#[derive(Default)]
+struct Model {
+    holders: BTreeMap<GpuId, Vec<(SessionId, Epoch)>>,
+    overrun: BTreeSet<SessionId>,
+    gone: BTreeSet<SessionId>,
+    sessions: Vec<SessionId>,
+    last_epoch: u64,
+}
+
+impl Model {
+    /// What an event says before the scheduler answers.
+    fn before(&mut self, event: &Event) {
+        match *event {
+            Event::Released { session, epoch, .. } => {
+                for holders in self.holders.values_mut() {
+                    holders.retain(|&holder| holder != (session, epoch));
+                }
+            }
+            Event::WorkerExited { session } => {
+                for holders in self.holders.values_mut() {
+                    holders.retain(|&(holder, _)| holder != session);
+                }
+                self.gone.insert(session);
+            }
+            Event::SessionRemoved { session } => {
+                self.gone.insert(session);
+            }
+            _ => {}
+        }
+    }
+
+    fn after(&mut self, action: &Action) {
+        match action {
+            Action::Grant(terms) | Action::GrantBeside(terms) => {
+                let holders = self.holders.entry(terms.gpu).or_default();
+                if matches!(action, Action::Grant(_)) {
+                    assert!(holders.is_empty(), "granted while {holders:?} hold");
+                } else {
+                    let overrun = holders.iter().all(|(s, _)| self.overrun.contains(s));
+                    assert!(holders.len() == 1 && overrun, "beside {holders:?}");
+                }
+                assert!(
+                    !self.gone.contains(&terms.session),
+                    "granted to one that is gone"
+                );
+                assert!(terms.epoch.0 > self.last_epoch, "an epoch was used again");
+                self.last_epoch = terms.epoch.0;
+                self.overrun.remove(&terms.session);
+                holders.push((terms.session, terms.epoch));
+            }
+            Action::Overrun { session, .. } => {
+                self.overrun.insert(*session);
+            }
+            Action::Kill { session, .. } => {
+                assert!(!self.gone.contains(session) || self.sessions.contains(session));
+                self.gone.insert(*session);
+            }
+            Action::Admit { session, .. } => self.sessions.push(*session),
+            _ => {}
+        }
+    }
+}
+
+struct World {
+    sched: Scheduler,
+    twin: Scheduler,
+    model: Model,
+    now: u64,
+    since: BTreeMap<GpuId, u64>,
+    next_session: u64,
+}
+
+impl World {
+    fn new() -> Self {
+        let sched = Scheduler::new(Config::default());
+        let twin = sched.clone();
+        let model = Model::default();
+        let mut world = Self {
+            sched,
+            twin,
+            model,
+            now: 0,
+            since: BTreeMap::new(),
+            next_session: 0,
+        };
+        for index in 0..2 {
+            let config = GpuConfig {
+                memory_bytes: 1000,
+                context_bytes: 10,
+                overcommit: index == 1,
+            };
+            let (gpu, health) = (GpuId(index), GpuHealth::Healthy);
+            world.feed(Event::AddGpu {
+                gpu,
+                config,
+                health,
+            });
+            world.feed(Event::AddPool {
+                pool: PoolId(index),
+                config: PoolConfig::default(),
+            });
+            world.feed(Event::AssignGpu {
+                gpu,
+                pool: PoolId(index),
+            });
+        }
+        world.feed(Event::AssignGpu {
+            gpu: GpuId(0),
+            pool: PoolId(1),
+        });
+        for index in 0..4 {
+            let config = VmConfig::new(PoolId(index % 2), Class::ALL[index as usize]);
+            world.feed(Event::AddVm {
+                vm: VmId(index),
+                config,
+                debt_ns: 0,
+            });
+            world.start(VmId(index));
+            world.start(VmId(index));
+        }
+        world
+    }
+
+    fn start(&mut self, vm: VmId) {
+        self.next_session += 1;
+        self.feed(Event::SessionAdded {
+            session: SessionId(self.next_session),
+            vm,
+        });
+    }
+
+    fn step(&mut self, step: Step) {
+        match step {
+            Step::Wait(ns) => self.now += ns,
+            Step::ToTimer => {
+                let next = self.sched.next_timer_ns();
+                if next != u64::MAX && next < self.now + 100 * SECONDS {
+                    self.now = self.now.max(next);
+                }
+                let mut rounds = 0;
+                while self.sched.next_timer_ns() <= self.now {
+                    self.feed(Event::Timer);
+                    rounds += 1;
+                    assert!(rounds < 5, "the timer spins");
+                }
+            }
+            Step::Event(event) => self.feed(event),
+            Step::Start(vm) => self.start(vm),
+            Step::Session(index, what) => {
+                if !self.model.sessions.is_empty() {
+                    let session = *index.get(&self.model.sessions);
+                    self.feed(say(session, what));
+                }
+            }
+            Step::Held(index, spent, used, calls) => {
+                let held: Vec<_> = self.model.holders.values().flatten().copied().collect();
+                if held.is_empty() {
+                    return;
+                }
+                let (session, epoch) = *index.get(&held);
+                let depth = Depth { calls, bytes: 0 };
+                self.feed(if spent {
+                    Event::CreditsSpent {
+                        session,
+                        epoch,
+                        used,
+                    }
+                } else {
+                    Event::Released {
+                        session,
+                        epoch,
+                        used,
+                        depth,
+                    }
+                });
+            }
+        }
+    }
+
+    fn feed(&mut self, event: Event) {
+        self.model.before(&event);
+        let known: BTreeSet<GpuId> = self.sched.gpus().collect();
+        let (mut actions, mut again) = (vec![], vec![]);
+        self.twin.handle(self.now, event.clone(), &mut again);
+        self.sched.handle(self.now, event, &mut actions);
+        assert_eq!(actions, again, "the same events gave other actions");
+        for action in &actions {
+            self.model.after(action);
+        }
+        for gpu in self.sched.gpus() {
+            if !known.contains(&gpu) {
+                self.since.insert(gpu, self.now);
+            }
+        }
+        self.check();
+    }
+
+    fn check(&self) {
+        for gpu in self.sched.gpus() {
+            let stats = self.sched.gpu_stats(gpu).unwrap();
+            let holders: Vec<_> = stats.holders.iter().map(|&(s, _, e)| (s, e)).collect();
+            let expected = self.model.holders.get(&gpu).cloned().unwrap_or_default();
+            assert_eq!(holders, expected, "{gpu}");
+            let account = stats.account;
+            let sum = account.charged_ns + account.idle_ns + account.switch_ns;
+            assert!(sum <= self.now - self.since[&gpu]);
+            let sessions: Vec<_> = self
+                .model
+                .sessions
+                .iter()
+                .filter_map(|&id| self.sched.session_stats(id).map(|stats| (id, stats)))
+                .filter(|(_, session)| session.gpu == gpu)
+                .collect();
+            assert_eq!(sessions.len(), stats.sessions as usize);
+            let memory: u64 = sessions
+                .iter()
+                .map(|(_, session)| session.memory_bytes)
+                .sum();
+            assert_eq!(memory, stats.memory_bytes);
+            for (id, session) in &sessions {
+                let could_run = session.state == SessionState::Waiting
+                    && matches!(
+                        session.waiting,
+                        Some(WaitReason::Turn { .. } | WaitReason::Slice)
+                    );
+                assert!(
+                    !(holders.is_empty() && stats.health.grants() && could_run),
+                    "{id} waits on an idle {gpu}"
+                );
+            }
+        }
+        for vm in self.sched.vms() {
+            let memory: u64 = self
+                .sched
+                .sessions_of(vm)
+                .map(|id| self.sched.session_stats(id).unwrap().memory_bytes)
+                .sum();
+            assert_eq!(memory, self.sched.vm_stats(vm).unwrap().memory_bytes);
+        }
+    }
+
+    /// At the end: all accounts are complete and everybody can leave.
+    fn finish(&mut self) {
+        self.feed(Event::Timer);
+        for gpu in self.sched.gpus() {
+            let account = self.sched.gpu_stats(gpu).unwrap().account;
+            let sum = account.charged_ns + account.idle_ns + account.switch_ns;
+            assert_eq!(sum, self.now - self.since[&gpu], "{gpu}: {account:?}");
+        }
+        for session in self.model.sessions.clone() {
+            self.feed(Event::WorkerExited { session });
+        }
+        for gpu in self.sched.gpus() {
+            let stats = self.sched.gpu_stats(gpu).unwrap();
+            assert_eq!((stats.memory_bytes, stats.sessions), (0, 0));
+            assert!(stats.holders.is_empty());
+        }
+    }
+}
+
+fn say(session: SessionId, what: What) -> Event {
+    match what {
+        What::Close => Event::SessionRemoved { session },
+        What::Runnable(calls, bytes) => Event::Runnable {
+            session,
+            depth: Depth { calls, bytes },
+            head: HeadCost::default(),
+        },
+        What::Idle(idle_for_ns) => Event::Idle {
+            session,
+            idle_for_ns,
+        },
+        What::Progress(submitted, completed) => Event::Progress {
+            session,
+            submitted,
+            completed,
+        },
+        What::Release(epoch, used, calls) => Event::Released {
+            session,
+            epoch: Epoch(epoch),
+            used,
+            depth: Depth { calls, bytes: 0 },
+        },
+        What::Spent(epoch, used) => Event::CreditsSpent {
+            session,
+            epoch: Epoch(epoch),
+            used,
+        },
+        What::Exit => Event::WorkerExited { session },
+        What::Reserve(bytes) => Event::MemoryReserve {
+            session,
+            bytes,
+            tag: 0,
+        },
+        What::GiveBack(bytes) => Event::MemoryRelease { session, bytes },
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig {
+        cases: 256,
+        failure_persistence: Some(Box::new(FileFailurePersistence::Direct(
+            "tests/any_events.proptest-regressions",
+        ))),
+        ..ProptestConfig::default()
+    })]
+
+    #[test]
+    fn whatever_is_said_the_books_are_right(
+        steps in proptest::collection::vec(step(), 1..200),
+    ) {
+        let mut world = World::new();
+        for step in steps {
+            world.step(step);
+        }
+        world.finish();
+    }
+}
