@@ -12,6 +12,7 @@ mod convert;
 mod damage;
 mod demo;
 mod faults;
+mod handwritten;
 mod harness;
 mod hostile;
 mod integer;
