@@ -1,1 +1,330 @@
-//! The daemon put together.
+//! The daemon put together: in which order its parts begin, and in which they end.
+//!
+//! Start: configuration, store, workers of an earlier vgpud, mediator, GPUs reconciled, admin API,
+//! doors, READY. Nothing is granted on a GPU before the workers left over on it are verified gone.
+//!
+//! End (SIGTERM, SIGINT): guests are told, new ones are refused, sessions may finish until the
+//! deadline, the rest is ended, and the store is closed last.
+
+mod leftovers;
+mod log;
+mod numbers;
+mod systemd;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use vgpu_proto::api::{EventKind, Severity};
+
+use crate::api::service::store_options;
+use crate::api::{Admin, AdminServer};
+use crate::config::{Config, DriverKind};
+use crate::core::Core;
+use crate::events::EventSink;
+use crate::gateway::Gateway;
+use crate::mediator::{Canary, Command, Mediator, MediatorHandle, MediatorSettings};
+use crate::model::GpuRecord;
+use crate::probe::Prober;
+use crate::store::{Actor, Store};
+use crate::supervisor::launcher::{Launcher, prepare_soft_state};
+use crate::supervisor::leftover::WorkerBook;
+
+use leftovers::LeftOvers;
+use log::Level;
+use numbers::SessionNumbers;
+
+/// After the drain deadline the rest of the sessions is ended; their workers have this long to be gone.
+const END_DEADLINE: Duration = Duration::from_secs(3);
+
+/// Housekeeping happens this often.
+const HOUSEKEEPING: Duration = Duration::from_secs(1);
+
+/// What the command line says.
+#[derive(Debug, Clone, Default)]
+pub struct Options {
+    /// The configuration file; `None`: the usual one, or the defaults where there is none.
+    pub config_file: Option<PathBuf>,
+    /// In place of `daemon.state_dir`.
+    pub state_dir: Option<PathBuf>,
+    /// In place of `daemon.runtime_dir`.
+    pub runtime_dir: Option<PathBuf>,
+}
+
+impl Options {
+    /// Reads the configuration that these options name.
+    ///
+    /// # Errors
+    /// A sentence with file, line and key.
+    pub fn load(&self) -> anyhow::Result<Config> {
+        let mut config = Config::load_or_default(self.config_file.as_deref())?;
+        if let Some(dir) = &self.state_dir {
+            config.daemon.state_dir = std::path::absolute(dir)?;
+        }
+        if let Some(dir) = &self.runtime_dir {
+            config.daemon.runtime_dir = std::path::absolute(dir)?;
+        }
+        Ok(config)
+    }
+}
+
+/// Runs the daemon until it is told to stop.
+///
+/// # Errors
+/// When it cannot begin to serve.
+pub fn run(options: &Options) -> anyhow::Result<()> {
+    let config = Arc::new(options.load()?);
+    let level = log::start(&config.log)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .thread_name("vgpud")
+        .build()
+        .context("cannot start the runtime")?;
+    let served = runtime.block_on(async {
+        let daemon = Daemon::begin(options, config, level).await?;
+        daemon.serve().await
+    });
+    // What still runs (a probe that hangs) must not hold the process.
+    runtime.shutdown_timeout(Duration::from_secs(1));
+    if let Err(error) = &served {
+        tracing::error!("{error:#}");
+    }
+    served
+}
+
+/// Everything that runs.
+struct Daemon {
+    store: Arc<Store>,
+    events: EventSink,
+    core: Arc<Core>,
+    admin: Arc<Admin>,
+    api: JoinHandle<()>,
+    close_api: watch::Sender<bool>,
+    mediator: Mediator,
+    numbers: SessionNumbers,
+    level: Level,
+}
+
+impl Daemon {
+    async fn begin(options: &Options, config: Arc<Config>, level: Level) -> anyhow::Result<Daemon> {
+        // Before anything else: a signal that comes early must not kill us without a word.
+        make_directories(&config)?;
+        let store = Arc::new(Store::open(&config.database(), store_options(&config))?);
+        let events = EventSink::new(store.journal().clone());
+        let book = WorkerBook::open(&config.daemon.runtime_dir)
+            .context("cannot open the book of workers in daemon.runtime_dir")?;
+        let leftovers = LeftOvers::end(&book).await?;
+        let numbers = SessionNumbers::open(&config.daemon.state_dir)
+            .context("cannot reserve session numbers in daemon.state_dir")?;
+
+        let launcher = Arc::new(Launcher::new(config.clone(), book.clone()));
+        let prober = Prober::new(launcher.clone());
+        let mediator = Mediator::start(MediatorSettings {
+            config: config.clone(),
+            events: events.clone(),
+            book,
+            canary: canary(prober.clone()),
+            runtime: tokio::runtime::Handle::current(),
+            unverified: leftovers.gpus(),
+            leftovers: leftovers.count(),
+            first_session: numbers.first(),
+            first_epoch: first_epoch(),
+        })
+        .context("cannot start the mediator")?;
+        leftovers.watch(mediator.handle());
+
+        let handle = mediator.handle();
+        let gateway = Gateway::new(
+            config.clone(),
+            handle.clone(),
+            launcher.clone(),
+            events.clone(),
+        );
+        let core = Arc::new(Core::new(handle, gateway, prober, launcher));
+        let admin = Admin::new(
+            store.clone(),
+            core.clone(),
+            config,
+            options.config_file.clone(),
+        );
+        admin
+            .start()
+            .await
+            .map_err(|e| anyhow::anyhow!("cannot take the configuration over: {e}"))?;
+        let server = AdminServer::bind(admin.clone())
+            .await
+            .context("cannot serve the admin API")?;
+        let close_api = watch::Sender::new(false);
+        let api = tokio::spawn(server.serve(close_api.subscribe()));
+        core.open_doors();
+        Ok(Daemon {
+            store,
+            events,
+            core,
+            admin,
+            api,
+            close_api,
+            mediator,
+            numbers,
+            level,
+        })
+    }
+
+    async fn serve(mut self) -> anyhow::Result<()> {
+        let mut hangup = signal(SignalKind::hangup())?;
+        let mut stop = [
+            signal(SignalKind::terminate())?,
+            signal(SignalKind::interrupt())?,
+        ];
+        let version = crate::VERSION;
+        self.events.daemon(
+            EventKind::DaemonStarted,
+            Severity::Info,
+            format!("vgpud {version} serves"),
+        );
+        systemd::ready();
+        let watchdog = tokio::spawn(systemd::feed_watchdog(self.mediator.handle()));
+        let mut tick = tokio::time::interval(HOUSEKEEPING);
+        loop {
+            tokio::select! {
+                _ = hangup.recv() => self.reload().await,
+                () = any(&mut stop) => break,
+                _ = tick.tick() => self.keep_house().await,
+            }
+        }
+        self.drain(&mut stop).await;
+        watchdog.abort();
+        self.end().await;
+        Ok(())
+    }
+
+    async fn reload(&mut self) {
+        systemd::reloading();
+        match self.admin.reload(Actor::daemon()).await {
+            Ok(_) => self.level.set(&self.admin.config().borrow().log),
+            Err(error) => {
+                let text = format!("The configuration was not read again: {error}");
+                self.events
+                    .daemon(EventKind::ConfigReloaded, Severity::Error, text);
+            }
+        }
+        systemd::ready();
+    }
+
+    async fn keep_house(&mut self) {
+        // A reload over the API changes the level too.
+        self.level.set(&self.admin.config().borrow().log);
+        if let Ok(pong) = self.mediator.handle().ask(Command::Ping).await {
+            self.numbers.keep_ahead(pong.next_session);
+        }
+    }
+
+    /// Lets sessions finish until the deadline, or until asked again.
+    async fn drain(&self, stop: &mut [Signal; 2]) {
+        let seconds = self.admin.config().borrow().daemon.drain_s;
+        self.events.daemon(
+            EventKind::DaemonStopping,
+            Severity::Info,
+            format!("vgpud stops; sessions may finish within {seconds} s"),
+        );
+        systemd::stopping(Duration::from_secs(seconds) + END_DEADLINE);
+        self.admin.begin_drain();
+        let reason = "the host stops its GPU service".to_owned();
+        let handle = self.mediator.handle();
+        let _ = handle.tell(Command::Drain { reason });
+        let finished = until_none(&handle, Duration::from_secs(seconds));
+        tokio::select! {
+            () = finished => {}
+            () = any(stop) => {}
+        }
+    }
+
+    async fn end(self) {
+        self.core.close_doors();
+        let handle = self.mediator.handle();
+        let reason = "the host's GPU service was stopped".to_owned();
+        let _ = handle.tell(Command::EndAll { reason });
+        until_none(&handle, END_DEADLINE).await;
+        self.close_api.send_replace(true);
+        if tokio::time::timeout(END_DEADLINE, self.api).await.is_err() {
+            tracing::warn!("the admin API still serves somebody; it is cut off");
+        }
+        let (mediator, store) = (self.mediator, self.store);
+        let closed = tokio::task::spawn_blocking(move || {
+            mediator.stop();
+            store.close();
+        });
+        if let Err(e) = closed.await {
+            tracing::error!("vgpud did not end in good order: {e}");
+        }
+    }
+}
+
+fn make_directories(config: &Config) -> anyhow::Result<()> {
+    use std::os::unix::fs::DirBuilderExt;
+    let dirs = [
+        (&config.daemon.state_dir, 0o711),
+        (&config.daemon.runtime_dir, 0o755),
+    ];
+    for (dir, mode) in dirs {
+        std::fs::DirBuilder::new()
+            .recursive(true)
+            .mode(mode)
+            .create(dir)
+            .with_context(|| format!("cannot create {}", dir.display()))?;
+    }
+    if config.driver.kind != DriverKind::Nvidia {
+        prepare_soft_state(config).with_context(|| {
+            format!(
+                "cannot prepare {} (driver.soft_state_dir)",
+                config.soft_state_dir().display()
+            )
+        })?;
+    }
+    Ok(())
+}
+
+/// Above every epoch of an earlier run: the clock, unless it was set back by more than the time that
+/// has passed, and then no worker of that run is left to confuse it with.
+fn first_epoch() -> u64 {
+    crate::model::now_unix_ms()
+        .saturating_mul(1_000_000)
+        .clamp(1, vgpu_proto::lease::MAX_EPOCH / 2)
+}
+
+fn canary(prober: Prober) -> Canary {
+    Arc::new(move |gpu: GpuRecord| {
+        let prober = prober.clone();
+        Box::pin(async move {
+            let checked = tokio::task::spawn_blocking(move || prober.check(&gpu.seen)).await;
+            checked.unwrap_or_else(|e| crate::mediation::GpuCheck {
+                passed: false,
+                message: format!("the check broke off: {e}"),
+            })
+        })
+    })
+}
+
+async fn any(signals: &mut [Signal; 2]) {
+    let [first, second] = signals;
+    tokio::select! {
+        _ = first.recv() => {}
+        _ = second.recv() => {}
+    }
+}
+
+/// Waits until no session is left, at most this long.
+async fn until_none(handle: &MediatorHandle, most: Duration) {
+    let until = Instant::now() + most;
+    while Instant::now() < until {
+        match handle.ask(Command::Ping).await {
+            Ok(pong) if pong.known > 0 => {}
+            _ => return,
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}

@@ -41,13 +41,19 @@ impl Known {
                 self.vms.insert(vm.vm_id, vm.clone());
             }
             Change::VmRemoved { vm_id, generation } => {
-                if self.vms.get(vm_id).is_some_and(|vm| vm.generation == *generation) {
+                if self
+                    .vms
+                    .get(vm_id)
+                    .is_some_and(|vm| vm.generation == *generation)
+                {
                     self.vms.remove(vm_id);
                 }
             }
             Change::GpuInventory(gpus) => {
-                self.gpus =
-                    gpus.iter().map(|gpu| (gpu.seen.uuid.clone(), gpu.seen.clone())).collect();
+                self.gpus = gpus
+                    .iter()
+                    .map(|gpu| (gpu.seen.uuid.clone(), gpu.seen.clone()))
+                    .collect();
             }
             _ => {}
         }
@@ -101,12 +107,25 @@ impl Core {
         .flatten()
         .collect();
         let (status, message, hint) = if problems.is_empty() {
-            (CheckStatus::Ok, "worker, probe and driver library are there".to_owned(), None)
+            (
+                CheckStatus::Ok,
+                "worker, probe and driver library are there".to_owned(),
+                None,
+            )
         } else {
             let hint = "install the vgpu packages completely, or set the paths in vgpud.toml";
-            (CheckStatus::Error, problems.join("; "), Some(hint.to_owned()))
+            (
+                CheckStatus::Error,
+                problems.join("; "),
+                Some(hint.to_owned()),
+            )
         };
-        DoctorCheck { name: "programs".into(), status, message, hint }
+        DoctorCheck {
+            name: "programs".into(),
+            status,
+            message,
+            hint,
+        }
     }
 }
 
@@ -118,7 +137,9 @@ impl Mediation for Core {
                 self.known().take(change);
             }
             // The mediator first: a guest that comes through a new door is known there.
-            self.mediator.ask(|done| Command::Apply(changes, done)).await?;
+            self.mediator
+                .ask(|done| Command::Apply(changes, done))
+                .await?;
             self.gateway.sync(self.known().vms.values());
             Ok(())
         })
@@ -132,7 +153,11 @@ impl Mediation for Core {
         Box::pin(async move {
             let session = session_id;
             self.mediator
-                .ask(|answer| Command::KillSession { session, reason, answer })
+                .ask(|answer| Command::KillSession {
+                    session,
+                    reason,
+                    answer,
+                })
                 .await?
         })
     }
@@ -163,7 +188,9 @@ impl Mediation for Core {
         Box::pin(async move {
             self.launcher.reconfigure(config.clone());
             self.gateway.reconfigure(config.clone());
-            self.mediator.ask(|done| Command::Reconfigure(config, done)).await
+            self.mediator
+                .ask(|done| Command::Reconfigure(config, done))
+                .await
         })
     }
 
@@ -175,7 +202,11 @@ impl Mediation for Core {
             let left = snapshot.leftover_workers;
             checks.push(DoctorCheck {
                 name: "leftover-workers".into(),
-                status: if left == 0 { CheckStatus::Ok } else { CheckStatus::Error },
+                status: if left == 0 {
+                    CheckStatus::Ok
+                } else {
+                    CheckStatus::Error
+                },
                 message: format!("{left} workers of an earlier vgpud still run"),
                 hint: (left > 0).then(|| {
                     "they do not end although they were killed: the driver holds them; only a \

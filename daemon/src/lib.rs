@@ -8,17 +8,17 @@
 #![deny(unsafe_code)]
 
 pub mod api;
+pub mod app;
 pub mod config;
+pub mod core;
 pub mod events;
+pub mod gateway;
 pub mod mediation;
+pub mod mediator;
 pub mod metrics;
 pub mod model;
-pub mod store;
-pub mod app;
-pub mod core;
-pub mod gateway;
-pub mod mediator;
 pub mod probe;
+pub mod store;
 pub mod supervisor;
 
 /// vgpud's version.

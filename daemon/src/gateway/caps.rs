@@ -57,7 +57,9 @@ impl Caps {
             rate: limiter(limits.connects_per_s_total, limits.connects_per_s_total),
             peers: HashMap::new(),
         };
-        Arc::new(Caps { state: Mutex::new(state) })
+        Arc::new(Caps {
+            state: Mutex::new(state),
+        })
     }
 
     /// Takes new limits over; what is open stays open.
@@ -73,7 +75,12 @@ impl Caps {
     /// Counts a new connection, or says why not.
     pub(crate) fn enter(self: &Arc<Self>, who: Who) -> Verdict {
         let mut state = self.lock();
-        let State { limits, total, rate, peers } = &mut *state;
+        let State {
+            limits,
+            total,
+            rate,
+            peers,
+        } = &mut *state;
         if *total >= limits.connections_total {
             return Verdict::Close;
         }
@@ -96,12 +103,23 @@ impl Caps {
                 *total += 1;
                 door.connections += 1;
                 door.handshakes += 1;
-                Verdict::Serve(Permit { caps: self.clone(), who, kind: Kind::Handshake })
+                Verdict::Serve(Permit {
+                    caps: self.clone(),
+                    who,
+                    kind: Kind::Handshake,
+                })
             }
             Some(reason) if door.telling < TELLING => {
                 *total += 1;
                 door.telling += 1;
-                Verdict::Tell(Permit { caps: self.clone(), who, kind: Kind::Telling }, reason)
+                Verdict::Tell(
+                    Permit {
+                        caps: self.clone(),
+                        who,
+                        kind: Kind::Telling,
+                    },
+                    reason,
+                )
             }
             Some(_) => Verdict::Close,
         }
@@ -115,7 +133,9 @@ impl Caps {
     fn leave(&self, who: Who, kind: Kind) {
         let mut state = self.lock();
         state.total = state.total.saturating_sub(1);
-        let Some(door) = state.peers.get_mut(&who) else { return };
+        let Some(door) = state.peers.get_mut(&who) else {
+            return;
+        };
         match kind {
             Kind::Telling => door.telling = door.telling.saturating_sub(1),
             Kind::Handshake => {
@@ -235,7 +255,9 @@ mod tests {
             permit.introduced();
             held.push(permit);
         }
-        let Verdict::Tell(_, text) = caps.enter(Some(1)) else { panic!("a fifth is served") };
+        let Verdict::Tell(_, text) = caps.enter(Some(1)) else {
+            panic!("a fifth is served")
+        };
         assert!(text.contains("limits.connections_per_vm"), "{text}");
         drop(held);
         assert_eq!(caps.open(), 0);
@@ -244,16 +266,24 @@ mod tests {
 
     #[test]
     fn a_flood_of_one_vm_leaves_the_others_their_rate() {
-        let caps = Caps::new(&Limits { connects_per_s_per_vm: 1, connects_burst_per_vm: 3, ..limits() });
-        let served =
-            (0..100).filter(|_| matches!(caps.enter(Some(1)), Verdict::Serve(_))).count();
+        let caps = Caps::new(&Limits {
+            connects_per_s_per_vm: 1,
+            connects_burst_per_vm: 3,
+            ..limits()
+        });
+        let served = (0..100)
+            .filter(|_| matches!(caps.enter(Some(1)), Verdict::Serve(_)))
+            .count();
         assert!((3..=4).contains(&served), "{served}");
         drop(serve(&caps, Some(2)));
     }
 
     #[test]
     fn the_total_is_a_hard_bound() {
-        let caps = Caps::new(&Limits { connections_total: 2, ..limits() });
+        let caps = Caps::new(&Limits {
+            connections_total: 2,
+            ..limits()
+        });
         let _held = [serve(&caps, Some(1)), serve(&caps, None)];
         assert!(matches!(caps.enter(Some(3)), Verdict::Close));
     }

@@ -87,7 +87,11 @@ impl Gateway {
             caps: Caps::new(&config.limits),
             config: RwLock::new(config),
         });
-        Gateway { shared, cids: Arc::default(), doors: Mutex::default() }
+        Gateway {
+            shared,
+            cids: Arc::default(),
+            doors: Mutex::default(),
+        }
     }
 
     /// Takes a reloaded configuration over.
@@ -97,7 +101,10 @@ impl Gateway {
 
     /// From now on [`Gateway::sync`] opens doors.
     pub fn open(&self) {
-        self.doors.lock().unwrap_or_else(PoisonError::into_inner).open = true;
+        self.doors
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .open = true;
     }
 
     /// Opens and closes doors so that they are those of these VMs. Must be called within the runtime.
@@ -106,10 +113,19 @@ impl Gateway {
         let mut cids = HashMap::new();
         let mut wanted: BTreeMap<PathBuf, Owner> = BTreeMap::new();
         for vm in vms {
-            let identity = VmIdentity { vm_id: vm.vm_id, generation: vm.generation };
+            let identity = VmIdentity {
+                vm_id: vm.vm_id,
+                generation: vm.generation,
+            };
             cids.extend(vm.cid.map(|cid| (cid, identity)));
             for path in config.socket_paths(vm) {
-                wanted.insert(path, Owner { identity, uid: vm.peer_uid });
+                wanted.insert(
+                    path,
+                    Owner {
+                        identity,
+                        uid: vm.peer_uid,
+                    },
+                );
             }
         }
         *self.cids.write().unwrap_or_else(PoisonError::into_inner) = cids;
@@ -166,13 +182,21 @@ impl Gateway {
                 problem.clone(),
                 Some("load vhost_vsock, or set listen.vsock = false; then restart vgpud"),
             ),
-            (None, None) => {
-                check("vsock-listener", CheckStatus::Skipped, "is switched off".into(), None)
-            }
+            (None, None) => check(
+                "vsock-listener",
+                CheckStatus::Skipped,
+                "is switched off".into(),
+                None,
+            ),
         };
         let unix = if doors.problems.is_empty() {
             let open = doors.unix.len();
-            check("unix-listeners", CheckStatus::Ok, format!("{open} sockets are open"), None)
+            check(
+                "unix-listeners",
+                CheckStatus::Ok,
+                format!("{open} sockets are open"),
+                None,
+            )
         } else {
             let problems: Vec<&str> = doors.problems.values().map(String::as_str).collect();
             check(
@@ -194,13 +218,12 @@ impl Gateway {
 
     fn open_vsock(&self, doors: &mut Doors, config: &Config) {
         let port = config.listen.vsock_port;
-        let opened = VsockListener::bind_with_cid_port(VMADDR_CID_ANY, port)
-            .and_then(|listener| {
-                listener.set_nonblocking(true)?;
-                // The runtime watches a second descriptor of the same socket.
-                let watched = conn::register(listener.try_clone()?.into())?;
-                Ok((listener, watched))
-            });
+        let opened = VsockListener::bind_with_cid_port(VMADDR_CID_ANY, port).and_then(|listener| {
+            listener.set_nonblocking(true)?;
+            // The runtime watches a second descriptor of the same socket.
+            let watched = conn::register(listener.try_clone()?.into())?;
+            Ok((listener, watched))
+        });
         match opened {
             Ok(listener) => {
                 let (shared, cids) = (self.shared.clone(), self.cids.clone());
@@ -222,7 +245,10 @@ impl Gateway {
                 let shared = self.shared.clone();
                 let task = accept_unix(listener, shared, Arc::from(path.as_path()), owner.clone());
                 doors.problems.remove(&path);
-                let door = UnixDoor { owner, _task: Task(tokio::spawn(task)) };
+                let door = UnixDoor {
+                    owner,
+                    _task: Task(tokio::spawn(task)),
+                };
                 doors.unix.insert(path, door);
             }
             Err(e) => {
@@ -248,11 +274,17 @@ fn listen(path: &Path, owner: &Owner, mode: u32) -> io::Result<UnixListener> {
     }
     match std::fs::symlink_metadata(path) {
         Ok(meta) if !meta.file_type().is_socket() => {
-            return Err(io::Error::new(io::ErrorKind::AlreadyExists, "something else is there"));
+            return Err(io::Error::new(
+                io::ErrorKind::AlreadyExists,
+                "something else is there",
+            ));
         }
         Ok(_) => {
             if std::os::unix::net::UnixStream::connect(path).is_ok() {
-                return Err(io::Error::new(io::ErrorKind::AddrInUse, "another process serves it"));
+                return Err(io::Error::new(
+                    io::ErrorKind::AddrInUse,
+                    "another process serves it",
+                ));
             }
             std::fs::remove_file(path)?;
         }
@@ -286,7 +318,11 @@ async fn accept_vsock(
         match accepted {
             Ok((stream, address)) => {
                 let cid = address.cid();
-                let known = cids.read().unwrap_or_else(PoisonError::into_inner).get(&cid).copied();
+                let known = cids
+                    .read()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .get(&cid)
+                    .copied();
                 let identity = known.filter(|_| allow_local || cid >= FIRST_GUEST_CID);
                 enter(&shared, OwnedFd::from(stream), Peer::Vsock(cid), identity);
             }
@@ -324,7 +360,11 @@ async fn accept_unix(listener: UnixListener, shared: Arc<Shared>, path: Arc<Path
 /// The right path, the wrong user: refused as unknown, and told so.
 fn turn_away_foreigner(shared: &Arc<Shared>, fd: OwnedFd, peer: Peer, owner: &Owner) {
     let Peer::Unix(_, uid) = &peer else { return };
-    tracing::warn!(vm = owner.identity.vm_id, uid, "a process of another user connected at {peer}");
+    tracing::warn!(
+        vm = owner.identity.vm_id,
+        uid,
+        "a process of another user connected at {peer}"
+    );
     enter(shared, fd, peer, None);
 }
 
@@ -347,7 +387,9 @@ fn enter(shared: &Arc<Shared>, fd: OwnedFd, peer: Peer, identity: Option<VmIdent
         }
         Verdict::Tell(permit, text) => {
             let shared = shared.clone();
-            tokio::spawn(session::turn_away(shared, conn, peer, identity, text, permit));
+            tokio::spawn(session::turn_away(
+                shared, conn, peer, identity, text, permit,
+            ));
         }
         Verdict::Close => {}
     }

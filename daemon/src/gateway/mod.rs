@@ -45,7 +45,10 @@ pub(crate) struct Shared {
 
 impl Shared {
     pub(crate) fn config(&self) -> Arc<Config> {
-        self.config.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.config
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
     }
 
     fn set_config(&self, config: Arc<Config>) {

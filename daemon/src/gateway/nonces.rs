@@ -35,10 +35,15 @@ impl Nonces {
         let mut nonce = [0; NONCE_LEN];
         let got = rustix::rand::getrandom(&mut nonce, rustix::rand::GetRandomFlags::empty())?;
         if got != NONCE_LEN {
-            return Err(std::io::Error::other("the kernel gave too few random numbers"));
+            return Err(std::io::Error::other(
+                "the kernel gave too few random numbers",
+            ));
         }
         self.lock().insert(nonce, (session, identity));
-        Ok(Issued { nonces: self.clone(), nonce })
+        Ok(Issued {
+            nonces: self.clone(),
+            nonce,
+        })
     }
 
     /// The session that this nonce opens, once, to the VM that it was given to. Another VM neither
@@ -83,12 +88,22 @@ mod tests {
     #[test]
     fn a_nonce_opens_one_session_once_to_its_own_vm() {
         let nonces = Arc::new(Nonces::default());
-        let owner = VmIdentity { vm_id: 1, generation: 5 };
+        let owner = VmIdentity {
+            vm_id: 1,
+            generation: 5,
+        };
         let issued = nonces.issue(7, owner).unwrap();
         let nonce = issued.nonce();
-        for other in
-            [VmIdentity { vm_id: 2, generation: 5 }, VmIdentity { vm_id: 1, generation: 6 }]
-        {
+        for other in [
+            VmIdentity {
+                vm_id: 2,
+                generation: 5,
+            },
+            VmIdentity {
+                vm_id: 1,
+                generation: 6,
+            },
+        ] {
             assert_eq!(nonces.redeem(&nonce, other), None, "{other:?}");
         }
         assert!(issued.is_open());
@@ -101,7 +116,10 @@ mod tests {
     #[test]
     fn a_session_that_ends_withdraws_its_nonce() {
         let nonces = Arc::new(Nonces::default());
-        let owner = VmIdentity { vm_id: 1, generation: 5 };
+        let owner = VmIdentity {
+            vm_id: 1,
+            generation: 5,
+        };
         let issued = nonces.issue(7, owner).unwrap();
         let nonce = issued.nonce();
         drop(issued);

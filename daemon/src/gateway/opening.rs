@@ -56,14 +56,18 @@ pub async fn read(conn: &Conn) -> Result<Opening, BadOpening> {
         return Ok(Opening::Data(nonce));
     }
     if magic != HELLO_MAGIC {
-        let text = "this is vgpud's door for guests, and what connected does not speak its protocol";
+        let text =
+            "this is vgpud's door for guests, and what connected does not speak its protocol";
         return Err(BadOpening::Refuse(Refusal::Malformed, text.into()));
     }
     let mut bytes = [0; PREAMBLE_LEN];
     bytes[..MAGIC_LEN].copy_from_slice(&magic);
     conn.read_exact(&mut bytes[MAGIC_LEN..]).await?;
     let Ok(preamble) = Preamble::read_from_bytes(&bytes) else {
-        return Err(BadOpening::Refuse(Refusal::Malformed, "the greeting is cut short".into()));
+        return Err(BadOpening::Refuse(
+            Refusal::Malformed,
+            "the greeting is cut short".into(),
+        ));
     };
     hello(conn, preamble).await.map(Opening::Control)
 }
@@ -71,7 +75,8 @@ pub async fn read(conn: &Conn) -> Result<Opening, BadOpening> {
 async fn hello(conn: &Conn, preamble: Preamble) -> Result<Hello, BadOpening> {
     let announced = preamble.body_len.get() as usize;
     if announced > MAX_HANDSHAKE {
-        let text = format!("the greeting announces {announced} bytes; at most {MAX_HANDSHAKE} are read");
+        let text =
+            format!("the greeting announces {announced} bytes; at most {MAX_HANDSHAKE} are read");
         return Err(BadOpening::Refuse(Refusal::Malformed, text));
     }
     let mut body = vec![0; announced];
@@ -89,7 +94,9 @@ async fn hello(conn: &Conn, preamble: Preamble) -> Result<Hello, BadOpening> {
 }
 
 fn version_sentence(shim: Option<&str>, protocol: u32, fingerprint: u64) -> String {
-    let shim = shim.map(|v| format!(" {}", printable(v, 32))).unwrap_or_default();
+    let shim = shim
+        .map(|v| format!(" {}", printable(v, 32)))
+        .unwrap_or_default();
     format!(
         "the guest's libcuda.so.1{shim} speaks protocol {protocol} with call table \
          {fingerprint:016x}; this host's vgpud {} speaks protocol {PROTOCOL} with call table \
@@ -139,7 +146,10 @@ pub fn cut(text: &str, max: usize) -> &str {
 /// A guest's text for people: at most `max` characters, control characters replaced.
 #[must_use]
 pub fn printable(text: &str, max: usize) -> String {
-    text.chars().take(max).map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
+    text.chars()
+        .take(max)
+        .map(|c| if c.is_control() { '\u{fffd}' } else { c })
+        .collect()
 }
 
 #[cfg(test)]
@@ -190,19 +200,29 @@ mod tests {
     #[tokio::test]
     async fn another_version_is_refused_naming_both() {
         let body = codec::encode(&hello()).unwrap();
-        for bytes in
-            [greeting(PROTOCOL + 1, FINGERPRINT, &body), greeting(PROTOCOL, !FINGERPRINT, &body)]
-        {
+        for bytes in [
+            greeting(PROTOCOL + 1, FINGERPRINT, &body),
+            greeting(PROTOCOL, !FINGERPRINT, &body),
+        ] {
             let Err(BadOpening::Refuse(Refusal::Version, text)) = open(&bytes).await else {
                 panic!("not refused");
             };
-            assert!(text.contains("libcuda.so.1 0.1.0 speaks protocol"), "{text}");
-            assert!(text.contains(&format!("speaks protocol {PROTOCOL} with")), "{text}");
+            assert!(
+                text.contains("libcuda.so.1 0.1.0 speaks protocol"),
+                "{text}"
+            );
+            assert!(
+                text.contains(&format!("speaks protocol {PROTOCOL} with")),
+                "{text}"
+            );
             assert!(text.contains(&format!("{FINGERPRINT:016x}")), "{text}");
         }
         // Another version's greeting need not be decodable to be refused with a sentence.
         let strange = open(&greeting(PROTOCOL + 1, 1, b"\x01\x02")).await;
-        assert!(matches!(strange, Err(BadOpening::Refuse(Refusal::Version, _))));
+        assert!(matches!(
+            strange,
+            Err(BadOpening::Refuse(Refusal::Version, _))
+        ));
     }
 
     #[tokio::test]
@@ -210,7 +230,10 @@ mod tests {
         let body = codec::encode(&hello()).unwrap();
         let whole = greeting(PROTOCOL, FINGERPRINT, &body);
         for cut in 0..whole.len() {
-            assert!(matches!(open(&whole[..cut]).await, Err(BadOpening::Gone(_))), "{cut}");
+            assert!(
+                matches!(open(&whole[..cut]).await, Err(BadOpening::Gone(_))),
+                "{cut}"
+            );
         }
         let trailing = [&body[..], b"x"].concat();
         let malformed = [
@@ -220,12 +243,18 @@ mod tests {
         ];
         for bytes in malformed {
             let refused = open(&bytes).await;
-            assert!(matches!(refused, Err(BadOpening::Refuse(Refusal::Malformed, _))), "{refused:?}");
+            assert!(
+                matches!(refused, Err(BadOpening::Refuse(Refusal::Malformed, _))),
+                "{refused:?}"
+            );
         }
         let mut oversized = greeting(PROTOCOL, FINGERPRINT, b"");
         oversized[12..16].copy_from_slice(&u32::MAX.to_le_bytes());
         let refused = open(&oversized).await;
-        assert!(matches!(refused, Err(BadOpening::Refuse(Refusal::Malformed, _))), "{refused:?}");
+        assert!(
+            matches!(refused, Err(BadOpening::Refuse(Refusal::Malformed, _))),
+            "{refused:?}"
+        );
     }
 
     #[test]

@@ -54,7 +54,10 @@ pub(super) async fn serve(
                 "the guest did not introduce itself within {} ms (limits.handshake_deadline_ms)",
                 shared.handshake_deadline().as_millis()
             );
-            let refused = Refused { code: Refusal::Malformed, text };
+            let refused = Refused {
+                code: Refusal::Malformed,
+                text,
+            };
             return refuse(&shared, &conn, &peer, identity, refused).await;
         }
     };
@@ -81,7 +84,17 @@ pub(super) async fn turn_away(
     text: String,
     permit: Permit,
 ) {
-    refuse(&shared, &conn, &peer, identity, Refused { code: Refusal::Busy, text }).await;
+    refuse(
+        &shared,
+        &conn,
+        &peer,
+        identity,
+        Refused {
+            code: Refusal::Busy,
+            text,
+        },
+    )
+    .await;
     drop(permit);
 }
 
@@ -91,7 +104,10 @@ fn unknown_vm(peer: &Peer) -> Refused {
         Peer::Unix(..) => "vgpu-admin register-vm".to_owned(),
     };
     let text = format!("no VM is registered for {peer}; on the host: {cure}");
-    Refused { code: Refusal::UnknownVm, text }
+    Refused {
+        code: Refusal::UnknownVm,
+        text,
+    }
 }
 
 async fn refuse(
@@ -159,7 +175,10 @@ async fn data(
 ) {
     let Some(session) = shared.nonces.redeem(nonce, identity) else {
         let text = "the data connection's nonce is unknown, used, or another VM's".to_owned();
-        let refused = Refused { code: Refusal::BadNonce, text };
+        let refused = Refused {
+            code: Refusal::BadNonce,
+            text,
+        };
         return refuse(shared, &conn, peer, Some(identity), refused).await;
     };
     match conn.into_fd() {
@@ -180,7 +199,12 @@ async fn control(
     hello: Hello,
 ) -> Result<(), Refused> {
     let (notes, mut noted) = mpsc::channel(NOTES);
-    let request = AdmitRequest { identity, hello, peer: peer.to_string(), notes };
+    let request = AdmitRequest {
+        identity,
+        hello,
+        peer: peer.to_string(),
+        notes,
+    };
     let (admitted, ready) = start(shared, identity, request).await?;
     let session = admitted.session;
     let welcomed = welcome(shared, conn, identity, &admitted, ready).await;
@@ -212,7 +236,12 @@ async fn start(
     let admitted = admission.admitted().clone();
     let (launcher, order) = (shared.launcher.clone(), admitted.clone());
     let launched = tokio::task::spawn_blocking(move || {
-        launcher.launch(order.session, identity.vm_id, &order.gpu, order.memory_quota)
+        launcher.launch(
+            order.session,
+            identity.vm_id,
+            &order.gpu,
+            order.memory_quota,
+        )
     })
     .await
     .unwrap_or_else(|e| Err(format!("the start of the worker failed: {e}")));
@@ -248,7 +277,10 @@ async fn start(
 }
 
 fn host_failure(why: &str) -> Refused {
-    Refused { code: Refusal::HostFailure, text: format!("the host could not start a session: {why}") }
+    Refused {
+        code: Refusal::HostFailure,
+        text: format!("the host could not start a session: {why}"),
+    }
 }
 
 async fn welcome(

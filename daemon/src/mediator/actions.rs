@@ -4,11 +4,9 @@ use std::time::Duration;
 
 use vgpu_proto::cuda::CuResult;
 use vgpu_proto::handshake::Refusal;
-use vgpu_proto::lease::{GrantTerms, UNLIMITED};
+use vgpu_proto::lease::GrantTerms;
 use vgpu_proto::worker::ToWorker;
-use vgpu_sched::{
-    Action, Credits, Depth, Epoch, Event, GpuId, KillCause, SessionId, Terms, Usage,
-};
+use vgpu_sched::{Action, Credits, Depth, Epoch, Event, GpuId, KillCause, SessionId, Terms};
 
 use super::actor::Actor;
 use super::handle::{Command, Refused};
@@ -23,7 +21,12 @@ impl Actor {
             Action::Admit { gpu, .. } => self.admission = Some(Ok(gpu)),
             Action::Refuse { reason, .. } => self.admission = Some(Err(refused(reason))),
             Action::Grant(terms) | Action::GrantBeside(terms) => self.grant(&terms),
-            Action::Extend { session, epoch, slice_end_ns, .. } => {
+            Action::Extend {
+                session,
+                epoch,
+                slice_end_ns,
+                ..
+            } => {
                 if let Some((session, _)) = self.holder(session, epoch)
                     && let Some(worker) = &session.worker
                 {
@@ -31,23 +34,53 @@ impl Actor {
                 }
             }
             Action::Revoke { session, epoch, .. } => self.revoke(session, epoch),
-            Action::Want { session, epoch, wanted, .. } => self.want(session, epoch, wanted),
-            Action::Credit { session, epoch, credits } => self.credit(session, epoch, credits),
+            Action::Want {
+                session,
+                epoch,
+                wanted,
+                ..
+            } => self.want(session, epoch, wanted),
+            Action::Credit {
+                session,
+                epoch,
+                credits,
+            } => self.credit(session, epoch, credits),
             Action::SetTimer { at_ns } => self.set_timer(at_ns),
             Action::Kill { session, cause } => self.kill(session, cause),
             Action::Canary { gpu } => self.run_canary(gpu),
             Action::GpuSuspect { gpu } => self.suspect(gpu),
-            Action::SoftLimit { session, stalled_ns, .. } => self.soft_limit(session, stalled_ns),
+            Action::SoftLimit {
+                session,
+                stalled_ns,
+                ..
+            } => self.soft_limit(session, stalled_ns),
             Action::Overrun { session, .. } => {
-                tracing::info!(session = session.0, "a turn outlasts its slice; the next VM runs beside it");
+                tracing::info!(
+                    session = session.0,
+                    "a turn outlasts its slice; the next VM runs beside it"
+                );
             }
             Action::MemoryGranted { session, tag, .. } => {
-                self.send(session.0, &ToWorker::MemGrant { request: tag, granted: true });
+                self.send(
+                    session.0,
+                    &ToWorker::MemGrant {
+                        request: tag,
+                        granted: true,
+                    },
+                );
             }
             Action::MemoryDenied { session, tag, .. } => {
-                self.send(session.0, &ToWorker::MemGrant { request: tag, granted: false });
+                self.send(
+                    session.0,
+                    &ToWorker::MemGrant {
+                        request: tag,
+                        granted: false,
+                    },
+                );
             }
-            Action::Ignored { reason } => tracing::debug!(?reason, "the scheduler ignored an event"),
+            Action::Ignored { reason } => {
+                tracing::debug!(?reason, "the scheduler ignored an event")
+            }
             // Strikes are counted in `strikes`, where each pool has its own number of them.
             Action::Quarantine { .. } => {}
             other => tracing::error!(?other, "an action of the scheduler that nobody carries out"),
@@ -56,7 +89,9 @@ impl Actor {
 
     /// Sends to a session's worker. One that does not read is broken, and is ended.
     pub(super) fn send(&mut self, id: u64, message: &ToWorker) {
-        let Some(worker) = self.sessions.get(&id).and_then(|s| s.worker.as_ref()) else { return };
+        let Some(worker) = self.sessions.get(&id).and_then(|s| s.worker.as_ref()) else {
+            return;
+        };
         match worker.channel.send(message, &[]) {
             // Closed: its death is on the way.
             Ok(()) | Err(crate::supervisor::channel::SendError::Closed) => {}
@@ -71,33 +106,36 @@ impl Actor {
     }
 
     fn grant(&mut self, terms: &Terms) {
-        let Some(session) = self.sessions.get_mut(&terms.session.0) else { return };
-        let Some(worker) = &session.worker else { return };
-        let end = worker.pages.end();
-        let hints = end.hints();
-        let lease = Lease {
-            epoch: terms.epoch.0,
-            credit_calls: total(hints.used_calls, terms.credits.calls),
-            credit_bytes: total(hints.used_bytes, terms.credits.bytes),
-            base_calls: hints.used_calls,
-            base_bytes: hints.used_bytes,
-            hold_ns: terms.hold_ns,
+        let Some(session) = self.sessions.get_mut(&terms.session.0) else {
+            return;
         };
-        session.lease = Some(lease);
+        let Some(worker) = &session.worker else {
+            return;
+        };
+        let end = worker.pages.end();
+        let epoch = terms.epoch.0;
+        session.lease = Some(Lease {
+            epoch,
+            credits: terms.credits,
+            hold_ns: terms.hold_ns,
+        });
         let page = GrantTerms {
-            epoch: lease.epoch,
+            epoch,
             slice_end_ns: terms.slice_end_ns,
             hold_ns: terms.hold_ns,
-            credit_calls: lease.credit_calls,
-            credit_bytes: lease.credit_bytes,
+            credit_calls: terms.credits.calls,
+            credit_bytes: terms.credits.bytes,
         };
         end.grant(&page, terms.wanted);
         let slice_ns = terms.slice_end_ns.saturating_sub(now_ns());
-        self.send(terms.session.0, &ToWorker::Grant { epoch: lease.epoch, slice_ns });
+        self.send(terms.session.0, &ToWorker::Grant { epoch, slice_ns });
+        self.look_soon();
     }
 
     fn revoke(&mut self, session: SessionId, epoch: Epoch) {
-        let Some((held, _)) = self.holder(session, epoch) else { return };
+        let Some((held, _)) = self.holder(session, epoch) else {
+            return;
+        };
         let Some(worker) = &held.worker else { return };
         let end = worker.pages.end();
         if end.revoke(epoch.0) && end.reclaim(epoch.0) {
@@ -109,15 +147,23 @@ impl Actor {
 
     /// A parked lease was taken back: the worker had nothing in flight and sends nothing about it.
     fn reclaimed(&mut self, session: SessionId, epoch: Epoch) {
-        let Some((held, lease)) = self.holder(session, epoch) else { return };
+        let Some((held, _)) = self.holder(session, epoch) else {
+            return;
+        };
         held.lease = None;
-        let hints = held.worker.as_ref().map(|w| w.pages.end().hints()).unwrap_or_default();
-        let used = used(&lease, hints.used_calls, hints.used_bytes);
-        self.feed(Event::Released { session, epoch, used, depth: Depth::default() });
+        let used = held.used();
+        self.feed(Event::Released {
+            session,
+            epoch,
+            used,
+            depth: Depth::default(),
+        });
     }
 
     fn want(&mut self, session: SessionId, epoch: Epoch, wanted: bool) {
-        let Some((held, _)) = self.holder(session, epoch) else { return };
+        let Some((held, _)) = self.holder(session, epoch) else {
+            return;
+        };
         let Some(worker) = &held.worker else { return };
         let end = worker.pages.end();
         if !wanted {
@@ -127,14 +173,14 @@ impl Actor {
         }
     }
 
-    fn credit(&mut self, session: SessionId, epoch: Epoch, more: Credits) {
-        let Some((held, mut lease)) = self.holder(session, epoch) else { return };
-        lease.credit_calls = total(lease.credit_calls, more.calls);
-        lease.credit_bytes = total(lease.credit_bytes, more.bytes);
-        held.lease = Some(lease);
+    fn credit(&mut self, session: SessionId, epoch: Epoch, credits: Credits) {
+        let Some((held, lease)) = self.holder(session, epoch) else {
+            return;
+        };
+        held.lease = Some(Lease { credits, ..lease });
         let Some(worker) = &held.worker else { return };
-        worker.pages.end().credit(lease.credit_calls, lease.credit_bytes);
-        let (calls, bytes) = (lease.credit_calls, lease.credit_bytes);
+        worker.pages.end().credit(credits.calls, credits.bytes);
+        let Credits { calls, bytes } = credits;
         self.send(session.0, &ToWorker::Credit { calls, bytes });
     }
 
@@ -149,7 +195,9 @@ impl Actor {
     }
 
     fn soft_limit(&mut self, session: SessionId, stalled_ns: u64) {
-        let Some(session) = self.sessions.get(&session.0) else { return };
+        let Some(session) = self.sessions.get(&session.0) else {
+            return;
+        };
         let (vm, gpu_uuid) = (session.vm, session.gpu_uuid.clone());
         self.events.report(Report::SoftLimit {
             vm_id: vm.vm_id,
@@ -157,11 +205,16 @@ impl Actor {
             gpu_uuid,
             after: Duration::from_nanos(stalled_ns),
         });
-        self.strike(vm, "its work on the GPU made no progress within the soft limit");
+        self.strike(
+            vm,
+            "its work on the GPU made no progress within the soft limit",
+        );
     }
 
     fn run_canary(&mut self, gpu: GpuId) {
-        let Some(record) = self.books.gpu(gpu).cloned() else { return };
+        let Some(record) = self.books.gpu(gpu).cloned() else {
+            return;
+        };
         let (canary, handle) = (self.canary.clone(), self.handle.clone());
         self.runtime.spawn(async move {
             let gpu_id = record.gpu_id;
@@ -174,10 +227,17 @@ impl Actor {
         if check.passed {
             self.canary_said.remove(&gpu);
         } else {
-            tracing::warn!(gpu = gpu.0, "the check after a kill failed: {}", check.message);
+            tracing::warn!(
+                gpu = gpu.0,
+                "the check after a kill failed: {}",
+                check.message
+            );
             self.canary_said.insert(gpu, check.message);
         }
-        self.feed(Event::Verified { gpu, ok: check.passed });
+        self.feed(Event::Verified {
+            gpu,
+            ok: check.passed,
+        });
     }
 
     fn suspect(&mut self, gpu: GpuId) {
@@ -188,21 +248,13 @@ impl Actor {
                 self.books.config.worker.kill_verify_ms
             )
         });
-        let Some(record) = self.books.gpu(gpu) else { return };
-        self.events.report(Report::GpuSuspect { gpu_uuid: record.seen.uuid.clone(), reason });
-    }
-}
-
-/// A credit total: what was there and what is added; no limit stays none.
-fn total(have: u64, more: u64) -> u64 {
-    if more == UNLIMITED { UNLIMITED } else { have.saturating_add(more) }
-}
-
-/// Credits used under a lease, by the worker's account.
-pub(super) fn used(lease: &Lease, calls: u64, bytes: u64) -> Usage {
-    Usage {
-        calls: calls.saturating_sub(lease.base_calls),
-        bytes: bytes.saturating_sub(lease.base_bytes),
+        let Some(record) = self.books.gpu(gpu) else {
+            return;
+        };
+        self.events.report(Report::GpuSuspect {
+            gpu_uuid: record.seen.uuid.clone(),
+            reason,
+        });
     }
 }
 
@@ -216,5 +268,8 @@ fn refused(reason: vgpu_sched::Refusal) -> Refused {
         | vgpu_sched::Refusal::NoMemory => Refusal::NoGpu,
         _ => Refusal::HostFailure,
     };
-    Refused { code, text: reason.to_string() }
+    Refused {
+        code,
+        text: reason.to_string(),
+    }
 }

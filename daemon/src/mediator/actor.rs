@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use crossbeam::channel::{Receiver, unbounded};
+use vgpu_proto::lease::Holding;
 use vgpu_proto::limits::MAX_WORKER_MESSAGE;
 use vgpu_sched::{Action, Event, GpuId, Scheduler, SessionId};
 
@@ -33,6 +34,9 @@ const MESSAGES_AT_ONCE: usize = 64;
 const COMMANDS_AT_ONCE: usize = 256;
 
 const TICK_NS: u64 = vgpu_sched::SECONDS;
+
+/// How often holders are looked at.
+const LOOK_NS: u64 = 20 * vgpu_sched::MILLIS;
 
 /// What the mediator is made of.
 pub struct MediatorSettings {
@@ -76,7 +80,10 @@ impl Mediator {
         let thread = std::thread::Builder::new()
             .name("vgpud-mediator".into())
             .spawn(move || actor.run())?;
-        Ok(Mediator { handle, thread: Some(thread) })
+        Ok(Mediator {
+            handle,
+            thread: Some(thread),
+        })
     }
 
     /// How to speak with it.
@@ -124,6 +131,7 @@ pub(super) struct Actor {
     queue: VecDeque<Event>,
     actions: Vec<Action>,
     settling: bool,
+    looking: bool,
     timer_ns: u64,
     buffer: Vec<u8>,
     running: bool,
@@ -166,6 +174,7 @@ impl Actor {
             queue: VecDeque::new(),
             actions: Vec::new(),
             settling: false,
+            looking: false,
             timer_ns: u64::MAX,
             buffer: Vec::with_capacity(MAX_WORKER_MESSAGE),
             running: true,
@@ -224,6 +233,7 @@ impl Actor {
                 Due::Kill(session) => self.kill_now(session),
                 Due::Stuck(session) => self.is_stuck(session),
                 Due::Listen(session) => self.listen_again(session),
+                Due::Look => self.look(),
                 Due::Tick => {
                     self.tick();
                     self.reactor.at(now + TICK_NS, Due::Tick);
@@ -237,9 +247,36 @@ impl Actor {
         // fires on a report that lies unread.
         self.reactor.ready(true, found);
         self.take(found);
-        self.report_progress();
         self.timer_ns = u64::MAX;
+        self.bring_up_to_date();
+    }
+
+    /// Tells the scheduler how far the holders have come, and the time. Due or not, it harms nothing,
+    /// and brings every account up to now.
+    pub(super) fn bring_up_to_date(&mut self) {
+        self.report_progress();
         self.feed(Event::Timer);
+    }
+
+    /// Looks at the holders again and again while there are any: only so does the scheduler learn that
+    /// something is in flight, from when on its limits count.
+    pub(super) fn look_soon(&mut self) {
+        if !self.looking {
+            self.looking = true;
+            self.reactor.at(now_ns() + LOOK_NS, Due::Look);
+        }
+    }
+
+    fn look(&mut self) {
+        self.looking = false;
+        self.report_progress();
+        let in_use = |session: &Session| {
+            let parked = |epoch| session.hints().holding == Holding::Parked(epoch);
+            session.lease.is_some_and(|lease| !parked(lease.epoch))
+        };
+        if self.sessions.values().any(in_use) {
+            self.look_soon();
+        }
     }
 
     fn report_progress(&mut self) {
@@ -247,13 +284,17 @@ impl Actor {
             .sessions
             .values()
             .filter(|session| session.lease.is_some())
-            .filter_map(|session| {
-                let hints = session.worker.as_ref()?.pages.end().hints();
-                Some((session.id, hints.submitted, hints.completed))
+            .map(|session| {
+                let hints = session.hints();
+                (session.id, hints.submitted, hints.completed)
             })
             .collect();
         for (session, submitted, completed) in holders {
-            self.feed(Event::Progress { session: SessionId(session), submitted, completed });
+            self.feed(Event::Progress {
+                session: SessionId(session),
+                submitted,
+                completed,
+            });
         }
     }
 
@@ -287,7 +328,9 @@ impl Actor {
     pub(super) fn hear(&mut self, id: u64, most: usize) {
         let mut buffer = std::mem::take(&mut self.buffer);
         for _ in 0..most {
-            let Some(session) = self.sessions.get_mut(&id) else { break };
+            let Some(session) = self.sessions.get_mut(&id) else {
+                break;
+            };
             let Some(worker) = &session.worker else { break };
             if session.hearing.paused {
                 break;
@@ -304,17 +347,24 @@ impl Actor {
     }
 
     fn stop_listening(&mut self, id: u64, until_ns: u64) {
-        let Some(session) = self.sessions.get_mut(&id) else { return };
+        let Some(session) = self.sessions.get_mut(&id) else {
+            return;
+        };
         if let Some(worker) = &session.worker {
             self.reactor.forget(&worker.channel);
             session.hearing.paused = true;
             self.reactor.at(until_ns, Due::Listen(id));
-            tracing::debug!(session = id, "the worker says too much and is not heard for a while");
+            tracing::debug!(
+                session = id,
+                "the worker says too much and is not heard for a while"
+            );
         }
     }
 
     fn listen_again(&mut self, id: u64) {
-        let Some(session) = self.sessions.get_mut(&id) else { return };
+        let Some(session) = self.sessions.get_mut(&id) else {
+            return;
+        };
         if let Some(worker) = session.worker.as_ref().filter(|_| session.hearing.paused) {
             session.hearing.paused = false;
             if let Err(e) = self.reactor.watch(&worker.channel, Source::Worker(id)) {
@@ -326,6 +376,10 @@ impl Actor {
     /// The proof that the mediator lives, and what the daemon's housekeeping needs.
     pub(super) fn pong(&self) -> Pong {
         let open = self.sessions.values().filter(|s| !s.is_ending()).count();
-        Pong { open, known: self.sessions.len(), next_session: self.next_session }
+        Pong {
+            open,
+            known: self.sessions.len(),
+            next_session: self.next_session,
+        }
     }
 }

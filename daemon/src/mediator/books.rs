@@ -62,7 +62,9 @@ impl Books {
     }
 
     pub(super) fn vm(&self, identity: VmIdentity) -> Option<&VmRecord> {
-        self.vms.get(&identity.vm_id).filter(|vm| vm.generation == identity.generation)
+        self.vms
+            .get(&identity.vm_id)
+            .filter(|vm| vm.generation == identity.generation)
     }
 
     /// The registration behind the scheduler's name.
@@ -71,7 +73,8 @@ impl Books {
     }
 
     pub(super) fn is_assigned(&self, gpu_uuid: &str, pool: &str) -> bool {
-        self.assigned.contains(&(gpu_uuid.to_owned(), pool.to_owned()))
+        self.assigned
+            .contains(&(gpu_uuid.to_owned(), pool.to_owned()))
     }
 
     /// The scheduler's name for a new pool.
@@ -98,7 +101,11 @@ impl Books {
     }
 
     pub(super) fn gpu_config(&self, gpu: &GpuRecord) -> GpuConfig {
-        let guess = if gpu.seen.source == GpuSource::Soft { 0 } else { CONTEXT_GUESS };
+        let guess = if gpu.seen.source == GpuSource::Soft {
+            0
+        } else {
+            CONTEXT_GUESS
+        };
         GpuConfig {
             memory_bytes: gpu.seen.memory_bytes,
             context_bytes: self.contexts.get(&gpu.gpu_id).copied().unwrap_or(guess),
@@ -134,11 +141,16 @@ impl Books {
             gpu_time: limits.gpu_ms_per_s.map(|ms| {
                 let per_second = ms.saturating_mul(MILLIS);
                 // A tenth of a second's worth at once: short bursts pass, long ones are spread.
-                Rate { per_second, burst: per_second / 10 }
+                Rate {
+                    per_second,
+                    burst: per_second / 10,
+                }
             }),
             depth_calls: limits.queue_calls,
             depth_bytes: limits.queue_bytes,
-            sessions: limits.sessions.map(|n| u32::try_from(n).unwrap_or(u32::MAX)),
+            sessions: limits
+                .sessions
+                .map(|n| u32::try_from(n).unwrap_or(u32::MAX)),
             memory_bytes: limits.memory_bytes,
         };
         Some(config)
@@ -152,7 +164,10 @@ pub(super) fn vm_id(identity: VmIdentity) -> VmId {
 }
 
 pub(super) fn identity_of(vm: &VmRecord) -> VmIdentity {
-    VmIdentity { vm_id: vm.vm_id, generation: vm.generation }
+    VmIdentity {
+        vm_id: vm.vm_id,
+        generation: vm.generation,
+    }
 }
 
 /// A pool's settings, with the weights in force in it.
@@ -168,7 +183,10 @@ pub(super) fn pool_config(pool: &PoolRecord, weights: &Weights) -> PoolConfig {
         },
         slice_ns: s.slice_us.saturating_mul(MICROS),
         hold_ns: s.idle_hold_us.saturating_mul(MICROS),
-        aging: limit(s.aging_ms).map(|step| Aging { after_ns: step, step_ns: step }),
+        aging: limit(s.aging_ms).map(|step| Aging {
+            after_ns: step,
+            step_ns: step,
+        }),
         class_weights: Some(ClassWeights { weights }),
         soft_limit_ns: limit(s.soft_limit_ms),
         hard_limit_ns: limit(s.hard_limit_ms),
@@ -199,7 +217,10 @@ fn limit_override(own_ms: Option<u64>) -> LimitOverride {
 
 fn rate(per_second: Option<u64>, burst: Option<u64>) -> Option<Rate> {
     let per_second = per_second?;
-    Some(Rate { per_second, burst: burst.unwrap_or(per_second) })
+    Some(Rate {
+        per_second,
+        burst: burst.unwrap_or(per_second),
+    })
 }
 
 #[cfg(test)]
@@ -213,12 +234,27 @@ mod tests {
             aging_ms: 0,
             ..Default::default()
         };
-        let record = PoolRecord { name: "A".into(), settings, created_unix_ms: 0 };
-        let config = pool_config(&record, &Weights { high: 7, ..Weights::default() });
+        let record = PoolRecord {
+            name: "A".into(),
+            settings,
+            created_unix_ms: 0,
+        };
+        let config = pool_config(
+            &record,
+            &Weights {
+                high: 7,
+                ..Weights::default()
+            },
+        );
         assert_eq!(config.hard_limit_ns, None);
         assert_eq!(config.contended_limit_ns, 10 * SECONDS);
         assert_eq!(config.aging, None);
-        assert_eq!(config.class_weights, Some(ClassWeights { weights: [1, 4, 7, 64] }));
+        assert_eq!(
+            config.class_weights,
+            Some(ClassWeights {
+                weights: [1, 4, 7, 64]
+            })
+        );
         assert_eq!(config.soft_limit_ns, Some(2 * SECONDS));
     }
 }

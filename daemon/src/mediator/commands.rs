@@ -18,6 +18,7 @@ use crate::events::{EndCause, Report};
 use crate::gateway::opening::printable;
 use crate::mediation::{Change, MediationError};
 use crate::model::{AssignmentRecord, GpuRecord, PoolRecord, UsageDelta, VmRecord, now_unix_ms};
+use crate::supervisor::channel::SendError;
 use crate::supervisor::spawn::{Worker, reap_soon};
 
 impl Actor {
@@ -36,13 +37,22 @@ impl Actor {
                 let _ = done.send(());
             }
             Command::Admit(request, answer) => self.admit(*request, answer),
-            Command::Attach { session, worker, start, ready } => {
+            Command::Attach {
+                session,
+                worker,
+                start,
+                ready,
+            } => {
                 self.attach(session, *worker, start, ready);
             }
             Command::Abandon { session, why } => self.abandon(session, why),
             Command::Data { session, fd } => self.data(session, fd),
             Command::GuestGone { session, how } => self.guest_gone(session, how),
-            Command::KillSession { session, reason, answer } => {
+            Command::KillSession {
+                session,
+                reason,
+                answer,
+            } => {
                 let _ = answer.send(self.kill_session(session, reason));
             }
             Command::Snapshot(answer) => {
@@ -97,7 +107,11 @@ impl Actor {
             let (id, config) = (GpuId(gpu.gpu_id), self.books.gpu_config(&gpu));
             let health = self.books.health(&gpu);
             match self.books.gpus.insert(gpu.gpu_id, gpu) {
-                None => self.feed(Event::AddGpu { gpu: id, config, health }),
+                None => self.feed(Event::AddGpu {
+                    gpu: id,
+                    config,
+                    health,
+                }),
                 Some(before) => {
                     if self.books.gpu_config(&before) != config {
                         self.feed(Event::SetGpu { gpu: id, config });
@@ -141,7 +155,10 @@ impl Actor {
 
     fn assigned(&mut self, assignment: AssignmentRecord) {
         let ids = self.ids_of(&assignment);
-        let new = self.books.assigned.insert((assignment.gpu_uuid, assignment.pool));
+        let new = self
+            .books
+            .assigned
+            .insert((assignment.gpu_uuid, assignment.pool));
         if let Some((gpu, pool)) = ids.filter(|_| new) {
             self.feed(Event::AssignGpu { gpu, pool });
         }
@@ -160,8 +177,12 @@ impl Actor {
             books.vm(s.vm).is_some_and(|vm| vm.pool == assignment.pool)
                 && s.gpu_uuid == assignment.gpu_uuid
         };
-        let sessions: Vec<u64> =
-            self.sessions.values().filter(|s| of_pool(s)).map(|s| s.id).collect();
+        let sessions: Vec<u64> = self
+            .sessions
+            .values()
+            .filter(|s| of_pool(s))
+            .map(|s| s.id)
+            .collect();
         let text = format!("the GPU no longer serves pool {}", assignment.pool);
         self.end_by_administrator(&sessions, &text);
     }
@@ -173,7 +194,10 @@ impl Actor {
 
     fn vm_upserted(&mut self, vm: VmRecord, debt_ns: Option<u64>) {
         let before = self.books.vms.get(&vm.vm_id).cloned();
-        if before.as_ref().is_some_and(|old| old.generation != vm.generation) {
+        if before
+            .as_ref()
+            .is_some_and(|old| old.generation != vm.generation)
+        {
             self.remove_vm(vm.vm_id);
         }
         let before = before.filter(|old| old.generation == vm.generation);
@@ -188,13 +212,20 @@ impl Actor {
         match &before {
             None => {
                 let debt_ns = debt_ns.unwrap_or(0);
-                self.feed(Event::AddVm { vm: id, config, debt_ns });
+                self.feed(Event::AddVm {
+                    vm: id,
+                    config,
+                    debt_ns,
+                });
             }
             Some(_) => self.feed(Event::SetVm { vm: id, config }),
         }
         let was = before.as_ref().is_some_and(|old| old.quarantine.is_some());
         if quarantined != was {
-            self.feed(Event::SetQuarantine { vm: id, on: quarantined });
+            self.feed(Event::SetQuarantine {
+                vm: id,
+                on: quarantined,
+            });
         }
         if let Some(before) = before {
             self.end_what_changed(&before, &vm);
@@ -204,8 +235,8 @@ impl Actor {
     /// Ends the sessions that a changed VM may not have any more.
     fn end_what_changed(&mut self, before: &VmRecord, vm: &VmRecord) {
         let identity = identity_of(vm);
-        let moved_door = (before.cid, &before.socket, before.peer_uid)
-            != (vm.cid, &vm.socket, vm.peer_uid);
+        let moved_door =
+            (before.cid, &before.socket, before.peer_uid) != (vm.cid, &vm.socket, vm.peer_uid);
         let books = &self.books;
         let may_stay = |s: &Session| !moved_door && books.is_assigned(&s.gpu_uuid, &vm.pool);
         let sessions: Vec<u64> = self
@@ -223,16 +254,25 @@ impl Actor {
     }
 
     fn remove_vm(&mut self, vm_id: u32) {
-        let Some(vm) = self.books.vms.remove(&vm_id) else { return };
+        let Some(vm) = self.books.vms.remove(&vm_id) else {
+            return;
+        };
         let identity = identity_of(&vm);
         self.flush_usage(identity);
-        self.feed(Event::RemoveVm { vm: books::vm_id(identity) });
+        self.feed(Event::RemoveVm {
+            vm: books::vm_id(identity),
+        });
         self.meter.forget(identity);
     }
 
     fn end_by_administrator(&mut self, sessions: &[u64], text: &str) {
         for &session in sessions {
-            self.end(session, EndCause::Administrator, CuResult::DEVICE_UNAVAILABLE, text);
+            self.end(
+                session,
+                EndCause::Administrator,
+                CuResult::DEVICE_UNAVAILABLE,
+                text,
+            );
         }
     }
 
@@ -251,34 +291,56 @@ impl Actor {
             return Err(Refused::draining());
         }
         let Some(vm) = self.books.vm(request.identity).cloned() else {
-            let text = format!("VM {} is not registered on this host", request.identity.vm_id);
-            return Err(Refused { code: Refusal::UnknownVm, text });
+            let text = format!(
+                "VM {} is not registered on this host",
+                request.identity.vm_id
+            );
+            return Err(Refused {
+                code: Refusal::UnknownVm,
+                text,
+            });
         };
         if let Some(quarantine) = &vm.quarantine {
             let text = format!(
                 "VM {} is quarantined: {}; on the host: vgpu-admin release --vm-id={}",
                 vm.vm_id, quarantine.reason, vm.vm_id
             );
-            return Err(Refused { code: Refusal::Quarantined, text });
+            return Err(Refused {
+                code: Refusal::Quarantined,
+                text,
+            });
         }
         let id = self.next_session;
         self.next_session += 1;
         self.admission = None;
         let vm_id = books::vm_id(request.identity);
-        self.feed(Event::SessionAdded { session: SessionId(id), vm: vm_id });
+        self.feed(Event::SessionAdded {
+            session: SessionId(id),
+            vm: vm_id,
+        });
         let gpu = match self.admission.take() {
             Some(Ok(gpu)) => gpu,
             Some(Err(refused)) => return Err(refused),
             None => {
                 let text = "the scheduler gave no answer; see vgpud's log".to_owned();
-                return Err(Refused { code: Refusal::HostFailure, text });
+                return Err(Refused {
+                    code: Refusal::HostFailure,
+                    text,
+                });
             }
         };
         let Some(record) = self.books.gpu(gpu).cloned() else {
-            self.feed(Event::SessionRemoved { session: SessionId(id) });
-            self.feed(Event::WorkerExited { session: SessionId(id) });
+            self.feed(Event::SessionRemoved {
+                session: SessionId(id),
+            });
+            self.feed(Event::WorkerExited {
+                session: SessionId(id),
+            });
             let text = "the GPU is gone".to_owned();
-            return Err(Refused { code: Refusal::NoGpu, text });
+            return Err(Refused {
+                code: Refusal::NoGpu,
+                text,
+            });
         };
         let admitted = self.admitted(id, &vm, &record);
         self.enter(id, gpu, &record, request);
@@ -287,7 +349,10 @@ impl Actor {
 
     fn admitted(&self, session: u64, vm: &VmRecord, gpu: &GpuRecord) -> Admitted {
         let limits = self.books.limits(vm);
-        let calls = limits.queue_calls.unwrap_or(u64::MAX).min(DEPTH_CALLS.into());
+        let calls = limits
+            .queue_calls
+            .unwrap_or(u64::MAX)
+            .min(DEPTH_CALLS.into());
         Admitted {
             session,
             gpu: gpu.seen.clone(),
@@ -308,7 +373,8 @@ impl Actor {
         });
         let mut delta = UsageDelta::default();
         delta.add.sessions = 1;
-        self.events.usage(request.identity.vm_id, request.identity.generation, &delta);
+        self.events
+            .usage(request.identity.vm_id, request.identity.generation, &delta);
         let about = About {
             guest_pid: request.hello.pid,
             program,
@@ -350,17 +416,21 @@ impl Actor {
             return;
         };
         worker.pages.end().name(id);
-        let told = worker.channel.send(&ToWorker::Start(start), &worker.start_fds());
+        let told = worker
+            .channel
+            .send(&ToWorker::Start(start), &worker.start_fds());
         let watched = self
             .reactor
             .watch(&worker.channel, Source::Worker(id))
             .and_then(|()| self.reactor.watch(&worker.process, Source::Death(id)));
         session.ready = Some(ready);
         session.worker = Some(worker);
-        let failed = told.map_err(|e| e.to_string()).err();
-        let failed = failed.or_else(|| watched.err().map(|e| e.to_string()));
-        if let Some(why) = failed {
-            self.worker_failed(id, &why);
+        match (told, watched) {
+            (Ok(()), Ok(())) => {}
+            // It is gone already; its death tells why.
+            (Err(SendError::Closed), Ok(())) => self.closed(id),
+            (Err(e), _) => self.worker_failed(id, &e.to_string()),
+            (_, Err(e)) => self.worker_failed(id, &format!("it cannot be watched: {e}")),
         }
     }
 
@@ -378,7 +448,9 @@ impl Actor {
         let Some(session) = session.filter(|s| s.phase == Phase::Live && s.data.is_none()) else {
             return;
         };
-        let Some(worker) = &session.worker else { return };
+        let Some(worker) = &session.worker else {
+            return;
+        };
         let sent = worker.channel.send(&ToWorker::Data, &[fd.as_fd()]);
         session.data = Some(fd);
         if let Err(e) = sent {
@@ -390,10 +462,14 @@ impl Actor {
         let (cause, text) = match how {
             GuestEnd::Goodbye => (EndCause::Guest, "the program finished"),
             GuestEnd::Vanished => (EndCause::Guest, "the program or its VM went away"),
-            GuestEnd::Broken => {
-                (EndCause::Protocol, "the guest sent what does not belong on its control connection")
-            }
-            GuestEnd::NoData => (EndCause::Protocol, "the guest did not open its data connection"),
+            GuestEnd::Broken => (
+                EndCause::Protocol,
+                "the guest sent what does not belong on its control connection",
+            ),
+            GuestEnd::NoData => (
+                EndCause::Protocol,
+                "the guest did not open its data connection",
+            ),
         };
         self.end(id, cause, CuResult::DEVICE_UNAVAILABLE, text);
     }
@@ -402,9 +478,18 @@ impl Actor {
         if !self.sessions.contains_key(&id) {
             return Err(MediationError::NoSession(id));
         }
-        let reason = if reason.is_empty() { "no reason was given".to_owned() } else { reason };
+        let reason = if reason.is_empty() {
+            "no reason was given".to_owned()
+        } else {
+            reason
+        };
         let text = format!("an administrator of the host ended the session: {reason}");
-        self.end(id, EndCause::Administrator, CuResult::DEVICE_UNAVAILABLE, &text);
+        self.end(
+            id,
+            EndCause::Administrator,
+            CuResult::DEVICE_UNAVAILABLE,
+            &text,
+        );
         Ok(())
     }
 
@@ -413,7 +498,9 @@ impl Actor {
         self.leftovers = left;
         for uuid in gpu_uuids {
             self.books.unverified.remove(uuid);
-            let Some(gpu) = self.books.gpu_by_uuid(uuid) else { continue };
+            let Some(gpu) = self.books.gpu_by_uuid(uuid) else {
+                continue;
+            };
             let (id, health) = (GpuId(gpu.gpu_id), self.books.health(gpu));
             self.feed(Event::Verified { gpu: id, ok: true });
             if health != GpuHealth::Healthy {
@@ -432,7 +519,12 @@ impl Actor {
     fn end_all(&mut self, reason: &str) {
         let sessions: Vec<u64> = self.sessions.keys().copied().collect();
         for session in sessions {
-            self.end(session, EndCause::Draining, CuResult::DEVICE_UNAVAILABLE, reason);
+            self.end(
+                session,
+                EndCause::Draining,
+                CuResult::DEVICE_UNAVAILABLE,
+                reason,
+            );
         }
         let now = now_ns();
         self.meter_tick(now);

@@ -22,7 +22,9 @@ const LAST_WORDS: usize = 1_024;
 impl Actor {
     /// Ends a session: once, whatever else happens to it afterwards.
     pub(super) fn end(&mut self, id: u64, cause: EndCause, code: CuResult, text: &str) {
-        let Some(session) = self.sessions.get_mut(&id) else { return };
+        let Some(session) = self.sessions.get_mut(&id) else {
+            return;
+        };
         if session.is_ending() {
             return;
         }
@@ -34,8 +36,8 @@ impl Actor {
         if let Some(worker) = &session.worker {
             has_worker = true;
             let now = now_ns();
-            let in_order = cause == EndCause::Guest
-                && worker.channel.send(&ToWorker::Shutdown, &[]).is_ok();
+            let in_order =
+                cause == EndCause::Guest && worker.channel.send(&ToWorker::Shutdown, &[]).is_ok();
             if in_order {
                 self.reactor.at(now + GRACE_NS, Due::Kill(id));
                 deadline = Some(now + GRACE_NS);
@@ -46,14 +48,20 @@ impl Actor {
         }
         if let Some(begun) = deadline {
             let verify_ns = self.books.config.worker.kill_verify_ms * vgpu_sched::MILLIS;
-            self.reactor.at(begun.saturating_add(verify_ns), Due::Stuck(id));
+            self.reactor
+                .at(begun.saturating_add(verify_ns), Due::Stuck(id));
         }
-        if !matches!(cause, EndCause::Guest | EndCause::Fault | EndCause::WorkerDied) {
+        if !matches!(
+            cause,
+            EndCause::Guest | EndCause::Fault | EndCause::WorkerDied
+        ) {
             let mut delta = UsageDelta::default();
             delta.add.kills = 1;
             self.events.usage(vm.vm_id, vm.generation, &delta);
         }
-        self.feed(Event::SessionRemoved { session: SessionId(id) });
+        self.feed(Event::SessionRemoved {
+            session: SessionId(id),
+        });
         if !has_worker {
             self.gone(id);
         }
@@ -78,7 +86,9 @@ impl Actor {
 
     /// A killed worker should be gone by now and is not: neither SIGKILL nor the driver helps.
     pub(super) fn is_stuck(&mut self, id: u64) {
-        let Some(session) = self.sessions.get(&id) else { return };
+        let Some(session) = self.sessions.get(&id) else {
+            return;
+        };
         let pid = session.worker.as_ref().map_or(0, |w| w.process.pid());
         let gpu_uuid = session.gpu_uuid.clone();
         let reason = format!(
@@ -91,14 +101,20 @@ impl Actor {
 
     /// The kernel says that a worker is gone.
     pub(super) fn died(&mut self, id: u64) {
-        let Some(worker) = self.sessions.get(&id).and_then(|s| s.worker.as_ref()) else { return };
-        let Some(exit) = worker.process.ended() else { return };
+        let Some(worker) = self.sessions.get(&id).and_then(|s| s.worker.as_ref()) else {
+            return;
+        };
+        let Some(exit) = worker.process.ended() else {
+            return;
+        };
         // What it said before: a fault, or why it ended.
         if let Some(session) = self.sessions.get_mut(&id) {
             session.hearing = super::session::Hearing::default();
         }
         self.hear(id, LAST_WORDS);
-        let Some(session) = self.sessions.get(&id) else { return };
+        let Some(session) = self.sessions.get(&id) else {
+            return;
+        };
         match (&session.phase, &session.fault) {
             (Phase::Ending(..), _) => {}
             (Phase::Starting, _) => self.worker_failed(id, &format!("its worker {exit}")),
@@ -108,7 +124,12 @@ impl Actor {
             }
             (Phase::Live, None) => {
                 let text = format!("the worker process of this session {exit}");
-                self.end(id, EndCause::WorkerDied, CuResult::DEVICE_UNAVAILABLE, &text);
+                self.end(
+                    id,
+                    EndCause::WorkerDied,
+                    CuResult::DEVICE_UNAVAILABLE,
+                    &text,
+                );
             }
         }
         self.gone(id);
@@ -116,7 +137,9 @@ impl Actor {
 
     /// A session is over and nothing of it runs any more.
     fn gone(&mut self, id: u64) {
-        let Some(session) = self.sessions.remove(&id) else { return };
+        let Some(session) = self.sessions.remove(&id) else {
+            return;
+        };
         if let Some(worker) = &session.worker {
             self.reactor.forget(&worker.channel);
             self.reactor.forget(&worker.process);
@@ -127,7 +150,9 @@ impl Actor {
             Phase::Starting | Phase::Live => (EndCause::WorkerDied, "its worker is gone".into()),
         };
         self.flush_usage(session.vm);
-        self.feed(Event::WorkerExited { session: SessionId(id) });
+        self.feed(Event::WorkerExited {
+            session: SessionId(id),
+        });
         self.events.report(Report::SessionEnded {
             vm_id: session.vm.vm_id,
             session_id: id,

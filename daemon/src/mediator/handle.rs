@@ -108,18 +108,49 @@ pub struct Pong {
 pub(crate) enum Command {
     Apply(Vec<Change>, oneshot::Sender<()>),
     Reconfigure(Arc<Config>, oneshot::Sender<()>),
-    Admit(Box<AdmitRequest>, oneshot::Sender<Result<Admitted, Refused>>),
-    Attach { session: u64, worker: Box<Worker>, start: Start, ready: oneshot::Sender<Result<Ready, String>> },
-    Abandon { session: u64, why: Option<String> },
-    Data { session: u64, fd: OwnedFd },
-    GuestGone { session: u64, how: GuestEnd },
-    KillSession { session: u64, reason: String, answer: oneshot::Sender<Result<(), MediationError>> },
+    Admit(
+        Box<AdmitRequest>,
+        oneshot::Sender<Result<Admitted, Refused>>,
+    ),
+    Attach {
+        session: u64,
+        worker: Box<Worker>,
+        start: Start,
+        ready: oneshot::Sender<Result<Ready, String>>,
+    },
+    Abandon {
+        session: u64,
+        why: Option<String>,
+    },
+    Data {
+        session: u64,
+        fd: OwnedFd,
+    },
+    GuestGone {
+        session: u64,
+        how: GuestEnd,
+    },
+    KillSession {
+        session: u64,
+        reason: String,
+        answer: oneshot::Sender<Result<(), MediationError>>,
+    },
     Snapshot(oneshot::Sender<RuntimeSnapshot>),
-    CanaryDone { gpu_id: u32, check: GpuCheck },
+    CanaryDone {
+        gpu_id: u32,
+        check: GpuCheck,
+    },
     /// These GPUs have no worker of an earlier vgpud any more; `left` such workers remain in all.
-    Verified { gpu_uuids: Vec<String>, left: u32 },
-    Drain { reason: String },
-    EndAll { reason: String },
+    Verified {
+        gpu_uuids: Vec<String>,
+        left: u32,
+    },
+    Drain {
+        reason: String,
+    },
+    EndAll {
+        reason: String,
+    },
     Ping(oneshot::Sender<Pong>),
     Stop,
 }
@@ -137,7 +168,9 @@ impl MediatorHandle {
     }
 
     pub(crate) fn tell(&self, command: Command) -> Result<(), MediationError> {
-        self.commands.send(command).map_err(|_| MediationError::Draining)?;
+        self.commands
+            .send(command)
+            .map_err(|_| MediationError::Draining)?;
         // The counter cannot overflow in practice, and a lost wake-up of a counter that is set is none.
         let _ = self.wake.write(1);
         Ok(())
@@ -159,7 +192,11 @@ impl MediatorHandle {
     pub async fn admit(&self, request: AdmitRequest) -> Result<Admission, Refused> {
         let answer = self.ask(|tx| Command::Admit(Box::new(request), tx)).await;
         let admitted = answer.unwrap_or_else(|_| Err(Refused::draining()))?;
-        Ok(Admission { handle: self.clone(), admitted, open: true })
+        Ok(Admission {
+            handle: self.clone(),
+            admitted,
+            open: true,
+        })
     }
 
     /// Hands over a session's data connection.
@@ -179,7 +216,10 @@ impl Refused {
     #[must_use]
     pub fn draining() -> Refused {
         let text = "this host is stopping its GPU service; try again later";
-        Refused { code: Refusal::Draining, text: text.into() }
+        Refused {
+            code: Refusal::Draining,
+            text: text.into(),
+        }
     }
 }
 
@@ -201,13 +241,22 @@ impl Admission {
     /// Hands the started worker over; the receiver learns when its driver is up, or why not. From now
     /// on the session ends by [`MediatorHandle::guest_gone`].
     #[must_use]
-    pub fn attach(mut self, worker: Worker, start: Start) -> oneshot::Receiver<Result<Ready, String>> {
+    pub fn attach(
+        mut self,
+        worker: Worker,
+        start: Start,
+    ) -> oneshot::Receiver<Result<Ready, String>> {
         self.open = false;
         let (ready, is_ready) = oneshot::channel();
         let session = self.admitted.session;
         let worker = Box::new(worker);
         // On failure the sender is dropped, which the receiver sees.
-        let _ = self.handle.tell(Command::Attach { session, worker, start, ready });
+        let _ = self.handle.tell(Command::Attach {
+            session,
+            worker,
+            start,
+            ready,
+        });
         is_ready
     }
 
@@ -215,7 +264,10 @@ impl Admission {
     pub fn abandon(mut self, why: String) {
         self.open = false;
         let session = self.admitted.session;
-        let _ = self.handle.tell(Command::Abandon { session, why: Some(why) });
+        let _ = self.handle.tell(Command::Abandon {
+            session,
+            why: Some(why),
+        });
     }
 }
 

@@ -8,16 +8,18 @@ use vgpu_proto::limits::{DEPTH_BYTES, DEPTH_CALLS, MAX_DEVICES, MAX_TEXT};
 use vgpu_proto::worker::FromWorker;
 use vgpu_sched::{Depth, Epoch, Event, HeadCost, SessionId};
 
-use super::actions::used;
 use super::actor::Actor;
 use super::handle::Ready;
-use super::session::{Phase, Session};
+use super::session::{Lease, Phase, Session};
 use crate::events::{EndCause, Report};
 use crate::gateway::opening::{cut, printable};
 use crate::supervisor::channel::Received;
 
 /// More than a queue can hold is a false claim: depth credits bound it.
-const MOST: Depth = Depth { calls: DEPTH_CALLS as u64 * 2, bytes: DEPTH_BYTES * 2 };
+const MOST: Depth = Depth {
+    calls: DEPTH_CALLS as u64 * 2,
+    bytes: DEPTH_BYTES * 2,
+};
 
 /// A context larger than this is no context.
 const CONTEXT_MOST: u64 = 16 << 30;
@@ -47,7 +49,9 @@ impl Actor {
     }
 
     fn message(&mut self, id: u64, message: FromWorker) {
-        let Some(session) = self.sessions.get_mut(&id) else { return };
+        let Some(session) = self.sessions.get_mut(&id) else {
+            return;
+        };
         let name = SessionId(id);
         match (&session.phase, message) {
             // What a worker that is being ended says matters only as far as it explains the end.
@@ -55,7 +59,14 @@ impl Actor {
                 session.fault = Some((code, text));
             }
             (Phase::Ending(..), _) => {}
-            (Phase::Starting, FromWorker::Ready { driver_version, devices, context_bytes }) => {
+            (
+                Phase::Starting,
+                FromWorker::Ready {
+                    driver_version,
+                    devices,
+                    context_bytes,
+                },
+            ) => {
                 self.ready(id, driver_version, devices, context_bytes);
             }
             (Phase::Starting, FromWorker::Failed { code, text }) => {
@@ -65,26 +76,53 @@ impl Actor {
             (Phase::Live, FromWorker::Runnable { calls, bytes }) => {
                 let event = runnable(session, name, depth(calls, bytes));
                 self.feed(event);
+                // It may have retaken a parked lease.
+                self.look_soon();
             }
             (Phase::Live, FromWorker::Idle { epoch }) => {
                 let event = idle(session, name, epoch);
                 self.feed(event);
             }
-            (Phase::Live, FromWorker::Released { epoch, calls, bytes }) => {
+            (
+                Phase::Live,
+                FromWorker::Released {
+                    epoch,
+                    calls,
+                    bytes,
+                },
+            ) => {
                 self.released(id, epoch, depth(calls, bytes));
             }
             (Phase::Live, FromWorker::MemReserve { request, bytes }) => {
-                self.feed(Event::MemoryReserve { session: name, bytes, tag: request });
+                self.feed(Event::MemoryReserve {
+                    session: name,
+                    bytes,
+                    tag: request,
+                });
             }
             (Phase::Live, FromWorker::MemRelease { bytes }) => {
-                self.feed(Event::MemoryRelease { session: name, bytes });
+                self.feed(Event::MemoryRelease {
+                    session: name,
+                    bytes,
+                });
             }
             (Phase::Live, FromWorker::Fault { code, text }) => {
                 let text = printable(&text, MAX_TEXT);
-                tracing::info!(session = id, vm = session.vm.vm_id, code = code.0, "device fault: {text}");
+                tracing::info!(
+                    session = id,
+                    vm = session.vm.vm_id,
+                    code = code.0,
+                    "device fault: {text}"
+                );
                 session.fault = Some((code, text));
             }
-            (Phase::Live, FromWorker::Ended { protocol_error, text }) => {
+            (
+                Phase::Live,
+                FromWorker::Ended {
+                    protocol_error,
+                    text,
+                },
+            ) => {
                 self.ended_by_worker(id, protocol_error, &text);
             }
             (Phase::Starting, FromWorker::Ended { text, .. }) => {
@@ -98,7 +136,9 @@ impl Actor {
     }
 
     fn ready(&mut self, id: u64, driver_version: u32, devices: Vec<DeviceInfo>, context: u64) {
-        let Some(session) = self.sessions.get_mut(&id) else { return };
+        let Some(session) = self.sessions.get_mut(&id) else {
+            return;
+        };
         if devices.is_empty() || devices.len() > MAX_DEVICES {
             let why = format!("the worker sees {} devices instead of one", devices.len());
             return self.worker_failed(id, &why);
@@ -112,12 +152,18 @@ impl Actor {
         session.phase = Phase::Live;
         if let Some(ready) = session.ready.take() {
             // A gateway that no longer waits ends the session itself.
-            let _ = ready.send(Ok(Ready { driver_version, devices }));
+            let _ = ready.send(Ok(Ready {
+                driver_version,
+                devices,
+            }));
         }
         // The guest has loaded nothing yet, so the worker is still honest here.
         let gpu = session.gpu;
         if context <= CONTEXT_MOST && self.books.measured_context(gpu.0, context) {
-            let config = self.books.gpu(gpu).map(|record| self.books.gpu_config(record));
+            let config = self
+                .books
+                .gpu(gpu)
+                .map(|record| self.books.gpu_config(record));
             if let Some(config) = config {
                 self.feed(Event::SetGpu { gpu, config });
             }
@@ -125,18 +171,27 @@ impl Actor {
     }
 
     fn released(&mut self, id: u64, epoch: u64, depth: Depth) {
-        let Some(session) = self.sessions.get_mut(&id) else { return };
+        let Some(session) = self.sessions.get_mut(&id) else {
+            return;
+        };
         // Another epoch: said before our revoke of an earlier lease was read; the scheduler ignores it.
-        let Some(lease) = session.lease.filter(|lease| lease.epoch == epoch) else { return };
-        let Some(worker) = &session.worker else { return };
-        let hints = worker.pages.end().hints();
+        if session.lease.is_none_or(|lease| lease.epoch != epoch) {
+            return;
+        }
         session.lease = None;
-        let used = used(&lease, hints.used_calls, hints.used_bytes);
-        self.feed(Event::Released { session: SessionId(id), epoch: Epoch(epoch), used, depth });
+        let used = session.used();
+        self.feed(Event::Released {
+            session: SessionId(id),
+            epoch: Epoch(epoch),
+            used,
+            depth,
+        });
     }
 
     fn ended_by_worker(&mut self, id: u64, protocol_error: bool, text: &str) {
-        let Some(session) = self.sessions.get(&id) else { return };
+        let Some(session) = self.sessions.get(&id) else {
+            return;
+        };
         let (vm, fault) = (session.vm, session.fault.clone());
         let text = printable(cut(text, MAX_TEXT), MAX_TEXT);
         match (protocol_error, fault) {
@@ -151,7 +206,9 @@ impl Actor {
 
     /// The worker did what an honest one never does.
     pub(super) fn breach(&mut self, id: u64, what: &str) {
-        let Some(session) = self.sessions.get(&id) else { return };
+        let Some(session) = self.sessions.get(&id) else {
+            return;
+        };
         if session.is_ending() {
             return;
         }
@@ -162,41 +219,63 @@ impl Actor {
 
     /// The worker did not come up: no fault of the guest.
     pub(super) fn worker_failed(&mut self, id: u64, why: &str) {
-        let Some(session) = self.sessions.get(&id) else { return };
+        let Some(session) = self.sessions.get(&id) else {
+            return;
+        };
         if session.is_ending() {
             return;
         }
         self.events.report(Report::WorkerFailed {
             vm_id: Some(session.vm.vm_id),
             session_id: Some(id),
-            message: format!("Session {id} of VM {} did not start: {why}", session.vm.vm_id),
+            message: format!(
+                "Session {id} of VM {} did not start: {why}",
+                session.vm.vm_id
+            ),
         });
         self.end(id, EndCause::WorkerDied, CuResult::DEVICE_UNAVAILABLE, why);
     }
 }
 
 fn depth(calls: u64, bytes: u64) -> Depth {
-    Depth { calls: calls.min(MOST.calls), bytes: bytes.min(MOST.bytes) }
+    Depth {
+        calls: calls.min(MOST.calls),
+        bytes: bytes.min(MOST.bytes),
+    }
 }
 
 /// Work waits: for a turn, or, under a lease whose credit is used up, for credit.
 fn runnable(session: &Session, name: SessionId, depth: Depth) -> Event {
-    let hints = session.worker.as_ref().map(|w| w.pages.end().hints()).unwrap_or_default();
-    if let Some(lease) = &session.lease
-        && (hints.used_calls >= lease.credit_calls || hints.used_bytes >= lease.credit_bytes)
+    let hints = session.hints();
+    if let Some(Lease { epoch, credits, .. }) = session.lease
+        && (hints.used_calls >= credits.calls || hints.used_bytes >= credits.bytes)
     {
-        let used = used(lease, hints.used_calls, hints.used_bytes);
-        return Event::CreditsSpent { session: name, epoch: Epoch(lease.epoch), used };
+        return Event::CreditsSpent {
+            session: name,
+            epoch: Epoch(epoch),
+            used: session.used(),
+        };
     }
-    let head = HeadCost { gpu_ns: hints.head_ns, bytes: hints.head_bytes.min(MOST.bytes) };
-    Event::Runnable { session: name, depth, head }
+    let head = HeadCost {
+        gpu_ns: hints.head_ns,
+        bytes: hints.head_bytes.min(MOST.bytes),
+    };
+    Event::Runnable {
+        session: name,
+        depth,
+        head,
+    }
 }
 
 fn idle(session: &Session, name: SessionId, epoch: u64) -> Event {
     // A worker parks a lease only after it kept it for the hold time without work.
-    let parked = session.worker.as_ref().is_some_and(|worker| {
-        worker.pages.end().hints().holding == Holding::Parked(epoch)
-    });
-    let hold_ns = session.lease.filter(|lease| lease.epoch == epoch).map_or(0, |l| l.hold_ns);
-    Event::Idle { session: name, idle_for_ns: if parked { hold_ns } else { 0 } }
+    let parked = session.hints().holding == Holding::Parked(epoch);
+    let hold_ns = session
+        .lease
+        .filter(|lease| lease.epoch == epoch)
+        .map_or(0, |l| l.hold_ns);
+    Event::Idle {
+        session: name,
+        idle_for_ns: if parked { hold_ns } else { 0 },
+    }
 }

@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use vgpu_sched::{Cap, GpuId, VmId, VmStats, WaitReason};
+use vgpu_sched::{Cap, GpuId, SessionId, Usage, VmId, VmStats, WaitReason};
 
 use super::VmIdentity;
 use super::actor::Actor;
 use super::books;
 use super::reactor::now_ns;
+use super::session::Session;
 use crate::events::Report;
 use crate::model::UsageDelta;
 
@@ -76,8 +77,7 @@ impl Meter {
 
 impl Actor {
     pub(super) fn tick(&mut self) {
-        // Brings the charges up to now; due or not, it harms nothing.
-        self.feed(vgpu_sched::Event::Timer);
+        self.bring_up_to_date();
         self.meter_tick(now_ns());
     }
 
@@ -86,7 +86,9 @@ impl Actor {
         self.meter.at_ns = now;
         let mut charged = BTreeMap::new();
         for gpu in self.scheduler.gpus() {
-            let Some(stats) = self.scheduler.gpu_stats(gpu) else { continue };
+            let Some(stats) = self.scheduler.gpu_stats(gpu) else {
+                continue;
+            };
             let meter = self.meter.gpus.entry(gpu).or_default();
             let delta = stats.account.charged_ns.saturating_sub(meter.charged_ns);
             meter.charged_ns = stats.account.charged_ns;
@@ -95,9 +97,17 @@ impl Actor {
         }
         let vms: Vec<VmId> = self.scheduler.vms().collect();
         for vm in vms {
-            let Some(stats) = self.scheduler.vm_stats(vm) else { continue };
-            let of_gpu = stats.gpu.and_then(|gpu| charged.get(&gpu)).copied().unwrap_or(0);
-            let Some(identity) = self.books.identity(vm) else { continue };
+            let Some(stats) = self.scheduler.vm_stats(vm) else {
+                continue;
+            };
+            let of_gpu = stats
+                .gpu
+                .and_then(|gpu| charged.get(&gpu))
+                .copied()
+                .unwrap_or(0);
+            let Some(identity) = self.books.identity(vm) else {
+                continue;
+            };
             let meter = self.meter.vms.entry(identity).or_default();
             let delta = stats.gpu_ns.saturating_sub(meter.gpu_ns);
             meter.gpu_ns = stats.gpu_ns;
@@ -114,10 +124,36 @@ impl Actor {
         }
     }
 
+    /// Calls and bytes of a session that the scheduler has not settled yet, by the worker's account.
+    pub(super) fn unsettled(&self, session: &Session) -> Usage {
+        let Some(settled) = self.scheduler.session_stats(SessionId(session.id)) else {
+            return Usage::default();
+        };
+        let used = session.used();
+        Usage {
+            calls: used.calls.saturating_sub(settled.calls),
+            bytes: used.bytes.saturating_sub(settled.bytes),
+        }
+    }
+
     fn tell_usage(&mut self, vm: VmIdentity, stats: &VmStats) {
+        let mut unsettled = Usage::default();
+        for session in self.sessions.values().filter(|session| session.vm == vm) {
+            let more = self.unsettled(session);
+            unsettled.calls = unsettled.calls.saturating_add(more.calls);
+            unsettled.bytes = unsettled.bytes.saturating_add(more.bytes);
+        }
         let meter = self.meter.vms.entry(vm).or_default();
-        let (now, told) = (Totals::of(stats), meter.told);
-        meter.told = now;
+        let mut now = Totals::of(stats);
+        now.calls = now.calls.saturating_add(unsettled.calls);
+        now.bytes = now.bytes.saturating_add(unsettled.bytes);
+        let told = meter.told;
+        // A worker's account may go back only if it lies; what was told stays told.
+        meter.told = Totals {
+            calls: now.calls.max(told.calls),
+            bytes: now.bytes.max(told.bytes),
+            ..now
+        };
         let mut delta = UsageDelta::default();
         let add = &mut delta.add;
         add.gpu_ns = now.gpu_ns.saturating_sub(told.gpu_ns);
@@ -133,11 +169,18 @@ impl Actor {
         }
         if delta.add.rate_limited > 0 {
             let what = match stats.waiting {
-                Some(WaitReason::RateLimit { cap: Cap::Bytes, .. }) => "bytes",
-                Some(WaitReason::RateLimit { cap: Cap::GpuTime, .. }) => "gpu_time",
+                Some(WaitReason::RateLimit {
+                    cap: Cap::Bytes, ..
+                }) => "bytes",
+                Some(WaitReason::RateLimit {
+                    cap: Cap::GpuTime, ..
+                }) => "gpu_time",
                 _ => "calls",
             };
-            self.events.report(Report::RateLimited { vm_id: vm.vm_id, what });
+            self.events.report(Report::RateLimited {
+                vm_id: vm.vm_id,
+                what,
+            });
         }
         delta.debt_ns = Some(stats.debt_ns);
         self.events.usage(vm.vm_id, vm.generation, &delta);

@@ -35,5 +35,5 @@ mod strikes;
 pub use actor::{Canary, Mediator, MediatorSettings};
 pub(crate) use handle::Command;
 pub use handle::{
-    AdmitRequest, Admission, Admitted, GuestEnd, MediatorHandle, Note, Ready, Refused, VmIdentity,
+    Admission, AdmitRequest, Admitted, GuestEnd, MediatorHandle, Note, Ready, Refused, VmIdentity,
 };

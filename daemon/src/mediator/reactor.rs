@@ -63,6 +63,8 @@ pub(super) enum Due {
     Stuck(u64),
     /// The worker that spoke too much may be heard again.
     Listen(u64),
+    /// While somebody holds a lease: how far has it come?
+    Look,
     /// Once a second.
     Tick,
 }
@@ -87,8 +89,14 @@ impl Reactor {
         let timer = TimerFd::new(ClockId::CLOCK_MONOTONIC, flags)?;
         let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
         let wake = Arc::new(EventFd::from_value_and_flags(0, flags)?);
-        let reactor =
-            Reactor { epoll, timer, wake, armed_ns: u64::MAX, due: BTreeMap::new(), order: 0 };
+        let reactor = Reactor {
+            epoll,
+            timer,
+            wake,
+            armed_ns: u64::MAX,
+            due: BTreeMap::new(),
+            order: 0,
+        };
         reactor.watch(reactor.wake.as_ref(), Source::Wake)?;
         reactor.watch(&reactor.timer, Source::Timer)?;
         Ok(reactor)
@@ -101,7 +109,9 @@ impl Reactor {
 
     /// Watches for input (or the end) of `fd`.
     pub(super) fn watch(&self, fd: impl AsFd, source: Source) -> io::Result<()> {
-        Ok(self.epoll.add(fd, EpollEvent::new(EpollFlags::EPOLLIN, source.token()))?)
+        Ok(self
+            .epoll
+            .add(fd, EpollEvent::new(EpollFlags::EPOLLIN, source.token()))?)
     }
 
     /// Watches `fd` no more.
@@ -114,7 +124,11 @@ impl Reactor {
     pub(super) fn ready(&self, look: bool, found: &mut Vec<Source>) {
         found.clear();
         let mut events = [EpollEvent::empty(); BATCH];
-        let timeout = if look { EpollTimeout::ZERO } else { EpollTimeout::NONE };
+        let timeout = if look {
+            EpollTimeout::ZERO
+        } else {
+            EpollTimeout::NONE
+        };
         match self.epoll.wait(&mut events, timeout) {
             Ok(n) => found.extend(events[..n].iter().map(|e| Source::of(e.data()))),
             Err(Errno::EINTR) => {}
@@ -147,7 +161,10 @@ impl Reactor {
 
     /// Sets the timer to the earlier of `at_ns` and what is noted.
     pub(super) fn arm(&mut self, at_ns: u64) {
-        let noted = self.due.first_key_value().map_or(u64::MAX, |(&(at, _), _)| at);
+        let noted = self
+            .due
+            .first_key_value()
+            .map_or(u64::MAX, |(&(at, _), _)| at);
         let at_ns = at_ns.min(noted);
         if at_ns == self.armed_ns {
             return;
@@ -205,7 +222,12 @@ mod tests {
 
     #[test]
     fn sources_survive_their_tokens() {
-        for source in [Source::Wake, Source::Timer, Source::Worker(1 << 60), Source::Death(7)] {
+        for source in [
+            Source::Wake,
+            Source::Timer,
+            Source::Worker(1 << 60),
+            Source::Death(7),
+        ] {
             assert_eq!(Source::of(source.token()), source);
         }
     }

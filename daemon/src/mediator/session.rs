@@ -4,7 +4,8 @@ use std::os::fd::OwnedFd;
 
 use tokio::sync::{mpsc, oneshot};
 use vgpu_proto::cuda::CuResult;
-use vgpu_sched::GpuId;
+use vgpu_proto::lease::Hints;
+use vgpu_sched::{Credits, GpuId, Usage};
 
 use super::VmIdentity;
 use super::handle::{Note, Ready};
@@ -58,11 +59,7 @@ pub(super) enum Phase {
 pub(super) struct Lease {
     pub(super) epoch: u64,
     /// The credit totals on the page.
-    pub(super) credit_calls: u64,
-    pub(super) credit_bytes: u64,
-    /// The worker's claims of use when the lease was granted.
-    pub(super) base_calls: u64,
-    pub(super) base_bytes: u64,
+    pub(super) credits: Credits,
     pub(super) hold_ns: u64,
 }
 
@@ -94,6 +91,23 @@ impl Hearing {
 impl Session {
     pub(super) fn is_ending(&self) -> bool {
         matches!(self.phase, Phase::Ending(..))
+    }
+
+    /// What the worker claims on its page.
+    pub(super) fn hints(&self) -> Hints {
+        self.worker
+            .as_ref()
+            .map(|worker| worker.pages.end().hints())
+            .unwrap_or_default()
+    }
+
+    /// Credit used since the session began, by the worker's account.
+    pub(super) fn used(&self) -> Usage {
+        let hints = self.hints();
+        Usage {
+            calls: hints.used_calls,
+            bytes: hints.used_bytes,
+        }
     }
 
     /// Says something on the control connection, if it still listens. Never waits: a guest that does

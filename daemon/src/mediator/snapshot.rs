@@ -10,8 +10,7 @@ use crate::model::{GpuRuntime, Histogram, RuntimeSnapshot, VmRuntime};
 
 impl Actor {
     pub(super) fn snapshot(&mut self) -> RuntimeSnapshot {
-        // Brings the charges up to now; due or not, it harms nothing.
-        self.feed(vgpu_sched::Event::Timer);
+        self.bring_up_to_date();
         let state = match &self.draining {
             Some(_) => HostState::Draining,
             None if self.serving => HostState::Serving,
@@ -23,7 +22,11 @@ impl Actor {
             state: Some(state),
             gpus,
             vms: self.vms(),
-            sessions: self.sessions.values().map(|session| self.session(session)).collect(),
+            sessions: self
+                .sessions
+                .values()
+                .map(|session| self.session(session))
+                .collect(),
             decisions: self.decisions,
             decision_time: self.decision_time.clone(),
             handoff_time,
@@ -36,7 +39,9 @@ impl Actor {
         let mut gpus = Vec::new();
         for record in self.books.gpus.values() {
             let id = vgpu_sched::GpuId(record.gpu_id);
-            let Some(stats) = self.scheduler.gpu_stats(id) else { continue };
+            let Some(stats) = self.scheduler.gpu_stats(id) else {
+                continue;
+            };
             handoff_time.merge(&stats.handoff);
             gpus.push(GpuRuntime {
                 uuid: record.seen.uuid.clone(),
@@ -55,7 +60,9 @@ impl Actor {
         let mut vms = Vec::new();
         for vm in self.books.vms.values() {
             let identity = identity_of(vm);
-            let Some(stats) = self.scheduler.vm_stats(books::vm_id(identity)) else { continue };
+            let Some(stats) = self.scheduler.vm_stats(books::vm_id(identity)) else {
+                continue;
+            };
             let gpu = stats.gpu.and_then(|gpu| self.books.gpu(gpu));
             vms.push(VmRuntime {
                 vm_id: vm.vm_id,
@@ -76,6 +83,7 @@ impl Actor {
     fn session(&self, session: &Session) -> api::Session {
         let stats = self.scheduler.session_stats(SessionId(session.id));
         let stats = stats.as_ref();
+        let unsettled = self.unsettled(session);
         api::Session {
             session_id: session.id,
             vm_id: session.vm.vm_id,
@@ -92,8 +100,12 @@ impl Actor {
             memory_bytes: stats.map_or(0, |stats| stats.memory_bytes),
             queue_calls: stats.map_or(0, |stats| stats.depth.calls),
             queue_bytes: stats.map_or(0, |stats| stats.depth.bytes),
-            calls: stats.map_or(0, |stats| stats.calls),
-            bytes: stats.map_or(0, |stats| stats.bytes),
+            calls: stats
+                .map_or(0, |stats| stats.calls)
+                .saturating_add(unsettled.calls),
+            bytes: stats
+                .map_or(0, |stats| stats.bytes)
+                .saturating_add(unsettled.bytes),
         }
     }
 

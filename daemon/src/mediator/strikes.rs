@@ -11,11 +11,17 @@ use crate::model::now_unix_ms;
 impl Actor {
     /// Gives a VM a strike. The number that quarantines, and how soon one is forgotten, are its pool's.
     pub(super) fn strike(&mut self, identity: VmIdentity, reason: &str) {
-        let Some(vm) = self.books.vm(identity) else { return };
-        let Some(pool) = self.books.pools.get(&vm.pool) else { return };
+        let Some(vm) = self.books.vm(identity) else {
+            return;
+        };
+        let Some(pool) = self.books.pools.get(&vm.pool) else {
+            return;
+        };
         let settings = &pool.record.settings;
         let now = now_unix_ms();
-        let strikes = vm.strikes_at(now, settings.strike_decay_s).saturating_add(1);
+        let strikes = vm
+            .strikes_at(now, settings.strike_decay_s)
+            .saturating_add(1);
         let enough = settings.quarantine_strikes > 0 && strikes >= settings.quarantine_strikes;
         let already = vm.quarantine.is_some();
         if let Some(vm) = self.books.vms.get_mut(&identity.vm_id) {
@@ -43,6 +49,9 @@ impl Actor {
             generation: identity.generation,
             reason,
         });
-        self.feed(Event::SetQuarantine { vm: books::vm_id(identity), on: true });
+        self.feed(Event::SetQuarantine {
+            vm: books::vm_id(identity),
+            on: true,
+        });
     }
 }

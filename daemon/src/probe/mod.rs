@@ -72,7 +72,11 @@ impl Prober {
         let found: ScanResult = serde_json::from_slice(&output)
             .map_err(|e| format!("the probe's answer is not understood: {e}"))?;
         // A soft device that was not asked for, or the other way round, is a wrong library.
-        if found.gpus.iter().any(|gpu| (gpu.source == GpuSource::Soft) != soft) {
+        if found
+            .gpus
+            .iter()
+            .any(|gpu| (gpu.source == GpuSource::Soft) != soft)
+        {
             return Err("the probe found devices of another driver than it was asked about".into());
         }
         Ok(found)
@@ -92,8 +96,14 @@ impl Prober {
                 .map_err(|e| format!("the canary's answer is not understood: {e}"))
         });
         match answer {
-            Ok(CanaryAnswer { ok, message }) => GpuCheck { passed: ok, message },
-            Err(message) => GpuCheck { passed: false, message },
+            Ok(CanaryAnswer { ok, message }) => GpuCheck {
+                passed: ok,
+                message,
+            },
+            Err(message) => GpuCheck {
+                passed: false,
+                message,
+            },
         }
     }
 

@@ -50,7 +50,12 @@ pub(super) fn run(
             return Err(format!("cannot watch {name}: {e}"));
         }
     };
-    let late = || format!("{name} did not answer within {} ms and was killed", deadline.as_millis());
+    let late = || {
+        format!(
+            "{name} did not answer within {} ms and was killed",
+            deadline.as_millis()
+        )
+    };
     let heard = listen(child.stdout.take(), child.stderr.take(), until);
     let Some((output, said)) = heard else {
         process.kill();
@@ -65,8 +70,16 @@ pub(super) fn run(
     if exit == Exit::Status(0) {
         return Ok(output);
     }
-    let said: String = String::from_utf8_lossy(&said).trim().chars().take(SAID_MOST).collect();
-    Err(if said.is_empty() { format!("{name} {exit}") } else { format!("{name} {exit}: {said}") })
+    let said: String = String::from_utf8_lossy(&said)
+        .trim()
+        .chars()
+        .take(SAID_MOST)
+        .collect();
+    Err(if said.is_empty() {
+        format!("{name} {exit}")
+    } else {
+        format!("{name} {exit}: {said}")
+    })
 }
 
 /// Waits for the end of a process; `None` when the time is over.
@@ -105,8 +118,14 @@ fn listen<O: Read + AsFd, E: Read + AsFd>(
         }
         let (out_ready, err_ready) = {
             let mut fds = Vec::with_capacity(2);
-            fds.extend(out.as_ref().map(|pipe| PollFd::new(pipe.as_fd(), PollFlags::POLLIN)));
-            fds.extend(err.as_ref().map(|pipe| PollFd::new(pipe.as_fd(), PollFlags::POLLIN)));
+            fds.extend(
+                out.as_ref()
+                    .map(|pipe| PollFd::new(pipe.as_fd(), PollFlags::POLLIN)),
+            );
+            fds.extend(
+                err.as_ref()
+                    .map(|pipe| PollFd::new(pipe.as_fd(), PollFlags::POLLIN)),
+            );
             pause(&mut fds, left);
             let ready = |fd: Option<&PollFd<'_>>| fd.and_then(PollFd::any).unwrap_or(false);
             let out_ready = out.is_some() && ready(fds.first());
@@ -141,13 +160,21 @@ mod tests {
     fn sh(script: &str, deadline_ms: u64) -> Result<String, String> {
         let args = ["-c".into(), OsString::from(script)];
         let env = [("PATH".into(), OsString::from("/usr/bin:/bin"))];
-        run(Path::new("/bin/sh"), &args, &env, Duration::from_millis(deadline_ms))
-            .map(|output| String::from_utf8_lossy(&output).into_owned())
+        run(
+            Path::new("/bin/sh"),
+            &args,
+            &env,
+            Duration::from_millis(deadline_ms),
+        )
+        .map(|output| String::from_utf8_lossy(&output).into_owned())
     }
 
     #[test]
     fn output_and_failure_are_told_apart() {
-        assert_eq!(sh("printf hello; printf noise >&2", 20_000).unwrap(), "hello");
+        assert_eq!(
+            sh("printf hello; printf noise >&2", 20_000).unwrap(),
+            "hello"
+        );
         let failed = sh("printf half; echo broken >&2; exit 3", 20_000).unwrap_err();
         assert!(failed.contains("exited with status 3: broken"), "{failed}");
         assert!(sh("kill -9 $$", 20_000).unwrap_err().contains("SIGKILL"));
@@ -156,14 +183,25 @@ mod tests {
 
     #[test]
     fn nothing_is_inherited() {
-        assert_eq!(sh("env | grep -c CARGO || true", 20_000).unwrap().trim(), "0");
+        assert_eq!(
+            sh("env | grep -c CARGO || true", 20_000).unwrap().trim(),
+            "0"
+        );
     }
 
     #[test]
     fn a_program_that_hangs_or_floods_is_killed() {
         let begun = Instant::now();
-        assert!(sh("exec sleep 100", 200).unwrap_err().contains("within 200 ms"));
-        assert!(sh("exec >&- 2>&-; exec sleep 100", 200).unwrap_err().contains("within 200 ms"));
+        assert!(
+            sh("exec sleep 100", 200)
+                .unwrap_err()
+                .contains("within 200 ms")
+        );
+        assert!(
+            sh("exec >&- 2>&-; exec sleep 100", 200)
+                .unwrap_err()
+                .contains("within 200 ms")
+        );
         assert!(begun.elapsed() < Duration::from_secs(60));
         assert!(sh("exec cat /dev/zero", 20_000).is_err());
     }

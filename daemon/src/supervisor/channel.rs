@@ -51,8 +51,12 @@ impl Channel {
     /// # Errors
     /// When the process is out of descriptors.
     pub fn pair() -> std::io::Result<(Channel, OwnedFd)> {
-        let (ours, theirs) =
-            socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)?;
+        let (ours, theirs) = socketpair(
+            AddressFamily::Unix,
+            SockType::SeqPacket,
+            None,
+            SockFlag::SOCK_CLOEXEC,
+        )?;
         fcntl(&ours, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
         Ok((Channel { fd: ours }, theirs))
     }
@@ -68,8 +72,13 @@ impl Channel {
         let control: &[ControlMessage<'_>] = if raw.is_empty() { &[] } else { &rights };
         let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
         loop {
-            let sent =
-                sendmsg::<()>(self.fd.as_raw_fd(), &[IoSlice::new(&bytes)], control, flags, None);
+            let sent = sendmsg::<()>(
+                self.fd.as_raw_fd(),
+                &[IoSlice::new(&bytes)],
+                control,
+                flags,
+                None,
+            );
             return match sent {
                 Ok(_) => Ok(()),
                 Err(Errno::EINTR) => continue,
@@ -141,7 +150,12 @@ mod tests {
         let mut buffer = Vec::new();
         send(theirs.as_raw_fd(), &[0xff; 40], MsgFlags::empty()).unwrap();
         assert!(matches!(ours.receive(&mut buffer), Received::Malformed(_)));
-        send(theirs.as_raw_fd(), &vec![0; MAX_WORKER_MESSAGE + 1], MsgFlags::empty()).unwrap();
+        send(
+            theirs.as_raw_fd(),
+            &vec![0; MAX_WORKER_MESSAGE + 1],
+            MsgFlags::empty(),
+        )
+        .unwrap();
         assert!(matches!(ours.receive(&mut buffer), Received::Malformed(_)));
     }
 

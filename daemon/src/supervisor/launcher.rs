@@ -38,7 +38,10 @@ impl Launcher {
     /// A launcher that writes its workers down in `book`.
     #[must_use]
     pub fn new(config: Arc<Config>, book: WorkerBook) -> Launcher {
-        Launcher { config: RwLock::new(config), book }
+        Launcher {
+            config: RwLock::new(config),
+            book,
+        }
     }
 
     /// Takes a reloaded configuration over, for workers from now on.
@@ -49,7 +52,10 @@ impl Launcher {
     /// The configuration in force.
     #[must_use]
     pub fn config(&self) -> Arc<Config> {
-        self.config.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.config
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
     }
 
     /// The book of running workers.
@@ -81,7 +87,12 @@ impl Launcher {
             max_files: config.worker.max_files,
             max_tasks: config.worker.max_tasks,
         };
-        let order = WorkerOrder { session, vm, gpu_uuid: gpu.uuid.clone(), owner };
+        let order = WorkerOrder {
+            session,
+            vm,
+            gpu_uuid: gpu.uuid.clone(),
+            owner,
+        };
         let (worker, log) = spawn::spawn(&template, &order, &self.book)?;
         let start = Start {
             session,
@@ -125,8 +136,14 @@ pub fn environment(config: &Config, soft: bool) -> Vec<(OsString, OsString)> {
     ];
     if soft {
         let driver = &config.driver;
-        env.push(("SOFT_GPU_DEVICES".into(), driver.soft_devices.to_string().into()));
-        env.push(("SOFT_GPU_MEMORY".into(), driver.soft_memory_bytes.to_string().into()));
+        env.push((
+            "SOFT_GPU_DEVICES".into(),
+            driver.soft_devices.to_string().into(),
+        ));
+        env.push((
+            "SOFT_GPU_MEMORY".into(),
+            driver.soft_memory_bytes.to_string().into(),
+        ));
         env.push(("SOFT_GPU_STATE".into(), config.soft_state_dir().into()));
         env.extend(driver.soft_env.iter().map(|(k, v)| (k.into(), v.into())));
     }
@@ -161,7 +178,11 @@ pub fn driver_library(config: &Config, soft: bool) -> Result<Option<String>, Str
 /// # Errors
 /// When it is not found.
 pub fn worker_binary(config: &Config) -> Result<PathBuf, String> {
-    program(config.worker.binary.as_deref(), "vgpu-worker", "worker.binary")
+    program(
+        config.worker.binary.as_deref(),
+        "vgpu-worker",
+        "worker.binary",
+    )
 }
 
 /// The vgpu-probe program.
@@ -169,16 +190,25 @@ pub fn worker_binary(config: &Config) -> Result<PathBuf, String> {
 /// # Errors
 /// When it is not found.
 pub fn probe_binary(config: &Config) -> Result<PathBuf, String> {
-    program(config.worker.probe_binary.as_deref(), "vgpu-probe", "worker.probe_binary")
+    program(
+        config.worker.probe_binary.as_deref(),
+        "vgpu-probe",
+        "worker.probe_binary",
+    )
 }
 
 fn program(configured: Option<&Path>, name: &str, key: &str) -> Result<PathBuf, String> {
-    let path = configured.map(Path::to_path_buf).or_else(|| beside_vgpud(name));
+    let path = configured
+        .map(Path::to_path_buf)
+        .or_else(|| beside_vgpud(name));
     let path = path.ok_or_else(|| format!("cannot tell where {name} is; set {key}"))?;
     if path.is_file() {
         return Ok(path);
     }
-    Err(format!("there is no {name} at {}; install it there or set {key}", path.display()))
+    Err(format!(
+        "there is no {name} at {}; install it there or set {key}",
+        path.display()
+    ))
 }
 
 fn beside_vgpud(name: &str) -> Option<PathBuf> {
@@ -191,7 +221,11 @@ fn worker_owner(config: &Config, vm: u32) -> Option<(u32, u32)> {
         return None;
     }
     let (uid, gid) = (config.worker.uid?, config.worker.gid?);
-    let uid = if config.worker.uid_per_vm { uid.saturating_add(vm) } else { uid };
+    let uid = if config.worker.uid_per_vm {
+        uid.saturating_add(vm)
+    } else {
+        uid
+    };
     Some((uid, gid))
 }
 
@@ -202,7 +236,10 @@ mod tests {
     #[test]
     fn a_workers_environment_is_only_what_is_configured() {
         let mut config = Config::default();
-        config.driver.soft_env.insert("SOFT_GPU_CLOCK".into(), "k=1ms".into());
+        config
+            .driver
+            .soft_env
+            .insert("SOFT_GPU_CLOCK".into(), "k=1ms".into());
         let names = |soft| -> Vec<String> {
             environment(&config, soft)
                 .into_iter()
@@ -219,6 +256,9 @@ mod tests {
         let mut config = Config::default();
         config.worker.binary = Some("/nowhere/vgpu-worker".into());
         let error = worker_binary(&config).unwrap_err();
-        assert!(error.contains("/nowhere/vgpu-worker") && error.contains("worker.binary"), "{error}");
+        assert!(
+            error.contains("/nowhere/vgpu-worker") && error.contains("worker.binary"),
+            "{error}"
+        );
     }
 }

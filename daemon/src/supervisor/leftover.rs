@@ -39,7 +39,10 @@ impl WorkerBook {
         fs::create_dir_all(&dir)?;
         // Process numbers and start times mean nothing across a boot.
         let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-        Ok(WorkerBook { dir, boot: boot.trim().to_owned() })
+        Ok(WorkerBook {
+            dir,
+            boot: boot.trim().to_owned(),
+        })
     }
 
     /// Writes a worker down.
@@ -48,7 +51,10 @@ impl WorkerBook {
     /// When the file cannot be written, or the process is gone already.
     pub fn enter(&self, pid: u32, gpu_uuid: &str, session: u64) -> io::Result<()> {
         let Some(start) = start_ticks(pid) else {
-            return Err(io::Error::new(io::ErrorKind::NotFound, "the worker exited at once"));
+            return Err(io::Error::new(
+                io::ErrorKind::NotFound,
+                "the worker exited at once",
+            ));
         };
         let temporary = self.dir.join(format!(".{pid}"));
         let mut file = fs::File::create(&temporary)?;
@@ -93,8 +99,11 @@ impl WorkerBook {
         let gpu_uuid = lines.next()?.to_owned();
         // The pidfd first, then the start time: what the pidfd holds cannot change any more.
         let process = Process::open(pid).ok()?;
-        (start_ticks(pid)? == start && process.ended().is_none())
-            .then_some(LeftOver { process, gpu_uuid, session })
+        (start_ticks(pid)? == start && process.ended().is_none()).then_some(LeftOver {
+            process,
+            gpu_uuid,
+            session,
+        })
     }
 }
 
@@ -123,7 +132,10 @@ mod tests {
         ended.0.kill().unwrap();
         ended.0.wait().unwrap();
         // A reused number: same pid, another start time.
-        let reused = dir.path().join("workers").join(std::process::id().to_string());
+        let reused = dir
+            .path()
+            .join("workers")
+            .join(std::process::id().to_string());
         fs::write(&reused, format!("{}\n1\n7\nGPU-c\n", book.boot)).unwrap();
         fs::write(dir.path().join("workers/1x"), "garbage").unwrap();
 
@@ -143,7 +155,10 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let book = WorkerBook::open(dir.path()).unwrap();
         let running = Sleeper(Command::new("sleep").arg("100").spawn().unwrap());
-        let before = WorkerBook { dir: book.dir.clone(), boot: "another".into() };
+        let before = WorkerBook {
+            dir: book.dir.clone(),
+            boot: "another".into(),
+        };
         before.enter(running.0.id(), "GPU-a", 5).unwrap();
         assert!(book.left_over().unwrap().is_empty());
     }

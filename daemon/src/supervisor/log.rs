@@ -50,7 +50,8 @@ impl Lines {
                 out(&self.line);
                 self.line.clear();
             } else if self.line.len() < LINE {
-                self.line.extend(std::ascii::escape_default(byte).map(char::from));
+                self.line
+                    .extend(std::ascii::escape_default(byte).map(char::from));
             }
         }
     }
@@ -73,7 +74,11 @@ struct Gate {
 
 impl Gate {
     fn new(now: Instant) -> Gate {
-        Gate { second: now, passed: 0, dropped: 0 }
+        Gate {
+            second: now,
+            passed: 0,
+            dropped: 0,
+        }
     }
 
     fn admits(&mut self, now: Instant) -> bool {
@@ -97,7 +102,12 @@ impl Gate {
 
     fn report(&self, session: u64, vm: u32) {
         if self.dropped > 0 {
-            tracing::warn!(session, vm, "{} lines of the worker's log were dropped", self.dropped);
+            tracing::warn!(
+                session,
+                vm,
+                "{} lines of the worker's log were dropped",
+                self.dropped
+            );
         }
     }
 }

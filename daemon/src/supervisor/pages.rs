@@ -55,7 +55,10 @@ impl Pages {
         // pattern is valid and which may be shared with another process that writes to them. The
         // seals keep the file at its size, so that a look never faults.
         let (lease, hints) = unsafe {
-            (self.lease.at.cast::<LeasePage>().as_ref(), self.hints.at.cast::<HintPage>().as_ref())
+            (
+                self.lease.at.cast::<LeasePage>().as_ref(),
+                self.hints.at.cast::<HintPage>().as_ref(),
+            )
         };
         DaemonEnd::new(lease, hints)
     }
@@ -82,8 +85,7 @@ impl Page {
         // SAFETY: a new mapping at an address of the kernel's choice replaces nothing.
         let at = unsafe { mmap(None, length, access, MapFlags::MAP_SHARED, &fd, 0)? };
         let page = Page { fd, at };
-        let seals =
-            SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL | seal;
+        let seals = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL | seal;
         fcntl(&page.fd, FcntlArg::F_ADD_SEALS(seals))?;
         Ok(page)
     }
@@ -108,21 +110,41 @@ mod tests {
     fn pages_are_sealed_against_the_worker() {
         let pages = Pages::new().unwrap();
         assert_eq!(pages.end().hints(), Hints::default());
-        let terms =
-            GrantTerms { epoch: 3, slice_end_ns: 4, hold_ns: 5, credit_calls: 6, credit_bytes: 7 };
+        let terms = GrantTerms {
+            epoch: 3,
+            slice_end_ns: 4,
+            hold_ns: 5,
+            credit_calls: 6,
+            credit_bytes: 7,
+        };
         pages.end().grant(&terms, false);
 
         for fd in [pages.lease_fd(), pages.hints_fd()] {
             assert_eq!(ftruncate(fd, 0), Err(Errno::EPERM), "cannot be shrunk");
         }
-        assert_eq!(nix::unistd::write(pages.lease_fd(), b"x"), Err(Errno::EPERM));
+        assert_eq!(
+            nix::unistd::write(pages.lease_fd(), b"x"),
+            Err(Errno::EPERM)
+        );
         assert_eq!(nix::unistd::write(pages.hints_fd(), b"x"), Ok(1));
 
         let length = NonZeroUsize::new(PAGE_BYTES).unwrap();
         let access = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
         // SAFETY: a new mapping replaces nothing; this one must fail.
-        let mapped =
-            unsafe { mmap(None, length, access, MapFlags::MAP_SHARED, pages.lease_fd(), 0) };
-        assert_eq!(mapped.map(|_| ()), Err(Errno::EPERM), "vgpud's page cannot be mapped writable");
+        let mapped = unsafe {
+            mmap(
+                None,
+                length,
+                access,
+                MapFlags::MAP_SHARED,
+                pages.lease_fd(),
+                0,
+            )
+        };
+        assert_eq!(
+            mapped.map(|_| ()),
+            Err(Errno::EPERM),
+            "vgpud's page cannot be mapped writable"
+        );
     }
 }

@@ -42,12 +42,13 @@ impl Process {
     /// # Errors
     /// When there is no such process.
     pub fn open(pid: u32) -> std::io::Result<Process> {
-        let number = i32::try_from(pid).ok().and_then(rustix::process::Pid::from_raw);
+        let number = i32::try_from(pid)
+            .ok()
+            .and_then(rustix::process::Pid::from_raw);
         let Some(number) = number else {
             return Err(std::io::Error::from(std::io::ErrorKind::InvalidInput));
         };
-        let pidfd =
-            rustix::process::pidfd_open(number, rustix::process::PidfdFlags::empty())?;
+        let pidfd = rustix::process::pidfd_open(number, rustix::process::PidfdFlags::empty())?;
         Ok(Process { pid, pidfd })
     }
 

@@ -73,9 +73,8 @@ pub fn spawn(
         Channel::pair().map_err(|e| failed("make the worker's control socket", &e))?;
     let (log, log_end) =
         nix::unistd::pipe2(OFlag::O_CLOEXEC).map_err(|e| failed("make the worker's log", &e))?;
-    let process = start(template, order, theirs, log_end).map_err(|e| {
-        format!("cannot start {}: {e}", template.binary.display())
-    })?;
+    let process = start(template, order, theirs, log_end)
+        .map_err(|e| format!("cannot start {}: {e}", template.binary.display()))?;
     // From here on a failure must not leave the process behind.
     let finished = confine(&process, template, order)
         .and_then(|()| book.enter(process.pid(), &order.gpu_uuid, order.session));
@@ -84,7 +83,14 @@ pub fn spawn(
         reap_soon(process);
         return Err(failed("set the worker up", &e));
     }
-    Ok((Worker { process, channel, pages }, log))
+    Ok((
+        Worker {
+            process,
+            channel,
+            pages,
+        },
+        log,
+    ))
 }
 
 fn start(
@@ -96,7 +102,10 @@ fn start(
     let mut command = Command::new(&template.binary);
     command
         // What `ps` shows, so that an administrator sees whose worker it is.
-        .arg0(format!("vgpu-worker: vm {} session {}", order.vm, order.session))
+        .arg0(format!(
+            "vgpu-worker: vm {} session {}",
+            order.vm, order.session
+        ))
         .env_clear()
         .envs(template.environment.iter().map(|(k, v)| (k, v)))
         .env("CUDA_VISIBLE_DEVICES", &order.gpu_uuid)
@@ -111,7 +120,10 @@ fn start(
         command.uid(uid).gid(gid);
     }
     command
-        .fd_mappings(vec![FdMapping { parent_fd: control, child_fd: CONTROL_FD }])
+        .fd_mappings(vec![FdMapping {
+            parent_fd: control,
+            child_fd: CONTROL_FD,
+        }])
         .map_err(io::Error::other)?;
     let mut child = command.spawn()?;
     Process::open(child.id()).inspect_err(|_| {
@@ -123,7 +135,16 @@ fn start(
 /// Bounds what the worker may take of the host. It has done nothing yet: it waits for its Start.
 fn confine(process: &Process, template: &WorkerTemplate, order: &WorkerOrder) -> io::Result<()> {
     let pid = i32::try_from(process.pid()).ok().and_then(Pid::from_raw);
-    let limit = |resource, n| prlimit(pid, resource, Rlimit { current: Some(n), maximum: Some(n) });
+    let limit = |resource, n| {
+        prlimit(
+            pid,
+            resource,
+            Rlimit {
+                current: Some(n),
+                maximum: Some(n),
+            },
+        )
+    };
     limit(Resource::Core, 0)?;
     limit(Resource::Nofile, template.max_files)?;
     if order.owner.is_some() {
@@ -135,15 +156,17 @@ fn confine(process: &Process, template: &WorkerTemplate, order: &WorkerOrder) ->
 
 /// Waits for a killed process on a thread of its own, so that it leaves no zombie.
 pub fn reap_soon(process: Process) {
-    let spawned = std::thread::Builder::new().name("vgpud-reap".into()).spawn(move || {
-        for _ in 0..1_000 {
-            if process.ended().is_some() {
-                return;
+    let spawned = std::thread::Builder::new()
+        .name("vgpud-reap".into())
+        .spawn(move || {
+            for _ in 0..1_000 {
+                if process.ended().is_some() {
+                    return;
+                }
+                std::thread::sleep(std::time::Duration::from_millis(10));
             }
-            std::thread::sleep(std::time::Duration::from_millis(10));
-        }
-        tracing::error!(pid = process.pid(), "a killed process does not end");
-    });
+            tracing::error!(pid = process.pid(), "a killed process does not end");
+        });
     if let Err(e) = spawned {
         tracing::error!("cannot start a thread: {e}");
     }
@@ -157,7 +180,10 @@ pub fn image_dir(images: &Path, vm: u32, owner: Option<(u32, u32)>) -> io::Resul
     use std::os::unix::fs::{DirBuilderExt, PermissionsExt, chown};
     let dir = images.join(format!("vm{vm}"));
     if !dir.is_dir() {
-        std::fs::DirBuilder::new().recursive(true).mode(0o711).create(images)?;
+        std::fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o711)
+            .create(images)?;
         match std::fs::DirBuilder::new().mode(0o700).create(&dir) {
             Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(e),
             _ => {}

@@ -1,0 +1,249 @@
+//! Who gets in, and who does not.
+
+use std::io::{Read, Write};
+use std::time::{Duration, Instant};
+
+use vgpu_proto::api::{EventKind, Quarantine, VmLimits};
+use vgpu_proto::handshake::{DATA_MAGIC, NONCE_LEN, Refusal};
+use vgpud::mediation::Change;
+
+use crate::host::{Guest, Host, SOON, Setup, answer, connect, greeting, until, vm};
+
+#[test]
+fn a_guest_is_welcomed_and_its_bytes_reach_its_worker() {
+    let host = Host::new();
+    let door = host.vm(
+        1,
+        VmLimits {
+            memory_bytes: Some(1 << 20),
+            ..VmLimits::default()
+        },
+    );
+    let mut guest = Guest::connect(&door);
+    assert_eq!(
+        guest.welcome.cuda_version,
+        vgpu_proto::cuda::OFFERED_CUDA_VERSION
+    );
+    assert_eq!(guest.welcome.devices.len(), 1);
+    assert_eq!(
+        guest.welcome.devices[0].total_memory,
+        1 << 20,
+        "the quota is what it sees"
+    );
+    guest.ask(b'E', b'e');
+    let sessions = host.sessions();
+    assert_eq!((sessions[0].vm_id, sessions[0].guest_pid), (1, 42));
+    drop(guest);
+    host.wait_no_sessions();
+    host.no_errors();
+}
+
+#[test]
+fn a_quarantined_vm_is_refused_with_the_reason_and_its_sessions_end() {
+    let host = Host::new();
+    let door = host.vm(1, VmLimits::default());
+    let mut guest = Guest::connect(&door);
+    guest.ask(b'E', b'e');
+    let mut record = vm(1, 101, VmLimits::default());
+    record.quarantine = Some(Quarantine {
+        reason: "it mines".into(),
+        since_unix_ms: 0,
+        automatic: false,
+    });
+    host.apply(vec![Change::VmUpserted {
+        vm: record,
+        debt_ns: None,
+    }]);
+    let (_, code, text) = guest.note();
+    assert_eq!(code, 46);
+    assert!(text.contains("quarantined"), "{text}");
+    let (code, text) = Guest::try_connect(&door).err().expect("refused");
+    assert_eq!(code, Refusal::Quarantined);
+    assert!(
+        text.contains("it mines") && text.contains("vgpu-admin release"),
+        "{text}"
+    );
+    host.apply(vec![Change::VmUpserted {
+        vm: vm(1, 101, VmLimits::default()),
+        debt_ns: None,
+    }]);
+    Guest::connect(&door).ask(b'E', b'e');
+}
+
+#[test]
+fn doors_come_and_go_with_the_vms() {
+    let host = Host::new();
+    let door = host.vm(1, VmLimits::default());
+    let mut guest = Guest::connect(&door);
+    guest.ask(b'E', b'e');
+    host.apply(vec![Change::VmRemoved {
+        vm_id: 1,
+        generation: 101,
+    }]);
+    assert!(!door.exists());
+    let (_, code, text) = guest.note();
+    assert_eq!(code, 46);
+    assert!(text.contains("unregistered"), "{text}");
+    host.wait_no_sessions();
+    // The number again: another VM. What belonged to the former one is gone.
+    host.apply(vec![Change::VmUpserted {
+        vm: vm(1, 900, VmLimits::default()),
+        debt_ns: None,
+    }]);
+    Guest::connect(&door).ask(b'E', b'e');
+}
+
+#[test]
+fn a_foreign_user_is_refused() {
+    let host = Host::new();
+    let mut record = vm(1, 101, VmLimits::default());
+    record.peer_uid = Some(nix::unistd::geteuid().as_raw() + 1);
+    host.apply(vec![Change::VmUpserted {
+        vm: record,
+        debt_ns: None,
+    }]);
+    let (code, text) = Guest::try_connect(&host.door(1)).err().expect("refused");
+    assert_eq!(code, Refusal::UnknownVm, "{text}");
+}
+
+#[test]
+fn what_is_no_greeting_is_refused_and_told() {
+    let host = Host::new();
+    let door = host.vm(1, VmLimits::default());
+    let mut stranger = connect(&door);
+    stranger
+        .write_all(b"GET / HTTP/1.1\r\n\r\n")
+        .expect("goes out");
+    assert_eq!(
+        answer(&mut stranger).err().expect("refused").0,
+        Refusal::Malformed
+    );
+
+    let mut other_version = connect(&door);
+    let mut bytes = greeting();
+    bytes[16] ^= 1;
+    other_version.write_all(&bytes).expect("goes out");
+    let (code, text) = answer(&mut other_version).err().expect("refused");
+    assert_eq!(code, Refusal::Version);
+    assert!(
+        text.matches("call table").count() == 2,
+        "both versions are named: {text}"
+    );
+
+    let mut cut_short = connect(&door);
+    cut_short.write_all(&greeting()[..30]).expect("goes out");
+    drop(cut_short);
+    assert_eq!(host.events(EventKind::Refused).len(), 2);
+    Guest::connect(&door).ask(b'E', b'e');
+}
+
+#[test]
+fn a_guest_that_is_slow_to_introduce_itself_is_cut_off() {
+    let setup = Setup {
+        configure: |config| config.limits.handshake_deadline_ms = 100,
+        ..Setup::default()
+    };
+    let host = Host::with(&setup);
+    let door = host.vm(1, VmLimits::default());
+    let mut slow = connect(&door);
+    let begun = Instant::now();
+    for byte in greeting() {
+        if slow.write_all(&[byte]).is_err() {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+        if begun.elapsed() > SOON {
+            break;
+        }
+    }
+    let mut end = Vec::new();
+    // A refusal, then the end; or a reset, because bytes were still under way.
+    let _ = slow.read_to_end(&mut end);
+    assert!(host.sessions().is_empty());
+    assert!(begun.elapsed() < SOON);
+    until("the refusal is told", || {
+        (!host.events(EventKind::Refused).is_empty()).then_some(())
+    });
+    Guest::connect(&door).ask(b'E', b'e');
+}
+
+#[test]
+fn a_nonce_opens_one_data_connection_of_its_own_vm() {
+    let host = Host::new();
+    let (one, two) = (
+        host.vm(1, VmLimits::default()),
+        host.vm(2, VmLimits::default()),
+    );
+    let mut control = connect(&one);
+    control.write_all(&greeting()).expect("goes out");
+    let welcome = answer(&mut control).expect("welcome");
+    let opening = [&DATA_MAGIC[..], &welcome.nonce].concat();
+
+    let mut thief = connect(&two);
+    thief.write_all(&opening).expect("goes out");
+    assert_eq!(
+        answer(&mut thief).err().expect("refused").0,
+        Refusal::BadNonce
+    );
+
+    let data = connect(&one);
+    let mut guest = Guest {
+        control,
+        data,
+        welcome,
+    };
+    guest.data.write_all(&opening).expect("goes out");
+    guest.ask(b'E', b'e');
+
+    for bad in [opening, [&DATA_MAGIC[..], &[7; NONCE_LEN]].concat()] {
+        let mut again = connect(&one);
+        again.write_all(&bad).expect("goes out");
+        assert_eq!(
+            answer(&mut again).err().expect("refused").0,
+            Refusal::BadNonce
+        );
+    }
+    guest.ask(b'E', b'e');
+}
+
+#[test]
+fn sessions_and_connections_of_a_vm_are_bounded() {
+    let setup = Setup {
+        configure: |config| config.limits.connections_per_vm = 4,
+        ..Setup::default()
+    };
+    let host = Host::with(&setup);
+    let one = host.vm(
+        1,
+        VmLimits {
+            sessions: Some(1),
+            ..VmLimits::default()
+        },
+    );
+    let two = host.vm(2, VmLimits::default());
+    let mut first = Guest::connect(&one);
+    first.ask(b'E', b'e');
+    let (code, text) = Guest::try_connect(&one).err().expect("refused");
+    assert_eq!(code, Refusal::SessionLimit, "{text}");
+
+    // A data connection counts only until it is handed over.
+    let mut held: Vec<Guest> = (0..3).map(|_| Guest::connect(&two)).collect();
+    held.iter_mut().for_each(|guest| guest.ask(b'E', b'e'));
+    let fourth = connect(&two);
+    let (code, text) = until("no more is served", || Guest::try_connect(&two).err());
+    drop(fourth);
+    assert_eq!(code, Refusal::Busy);
+    assert!(text.contains("limits.connections_per_vm"), "{text}");
+    first.ask(b'E', b'e');
+    drop(held);
+    until("there is room again", || Guest::try_connect(&two).ok());
+}
+
+#[test]
+fn nobody_is_served_without_a_gpu() {
+    let host = Host::new();
+    let door = host.vm(1, VmLimits::default());
+    host.apply(vec![Change::GpuInventory(Vec::new())]);
+    let (code, text) = Guest::try_connect(&door).err().expect("refused");
+    assert_eq!(code, Refusal::NoGpu, "{text}");
+}

@@ -1,0 +1,265 @@
+//! How sessions end: the guest learns why, within two seconds, and nothing is left behind.
+
+use std::io::{Read, Write};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use vgpu_proto::api::{EventKind, PoolSettings, VmLimits};
+use vgpu_proto::handshake::{ControlHeader, ControlNote, Refusal};
+use vgpud::mediation::Change;
+use vgpud::supervisor::leftover::WorkerBook;
+use zerocopy::IntoBytes;
+use zerocopy::little_endian::U32;
+
+use crate::host::{Guest, Host, SOON, Setup, until, vm};
+
+const TWO_SECONDS: Duration = Duration::from_secs(2);
+const LAUNCH_TIMEOUT: u32 = 702;
+const DEVICE_UNAVAILABLE: u32 = 46;
+
+fn is_running(pid: u32) -> bool {
+    Path::new(&format!("/proc/{pid}")).exists()
+}
+
+#[test]
+fn a_worker_that_dies_tells_its_guest_and_disturbs_nobody() {
+    let host = Host::new();
+    let (one, two) = (
+        host.vm(1, VmLimits::default()),
+        host.vm(2, VmLimits::default()),
+    );
+    let (mut victim, mut neighbour) = (Guest::connect(&one), Guest::connect(&two));
+    victim.ask(b'E', b'e');
+    victim.say(b'C');
+    let begun = Instant::now();
+    let (kind, code, text) = victim.note();
+    assert!(begun.elapsed() < TWO_SECONDS);
+    assert_eq!((kind, code), (ControlNote::Ended, DEVICE_UNAVAILABLE));
+    assert!(text.contains("SIGABRT"), "{text}");
+    assert_eq!(
+        victim.data.read(&mut [0]).unwrap_or(0),
+        0,
+        "the data connection is shut"
+    );
+    neighbour.ask(b'E', b'e');
+    until("the event", || {
+        (!host.events(EventKind::WorkerFailed).is_empty()).then_some(())
+    });
+    assert_eq!(host.sessions().len(), 1);
+}
+
+#[test]
+fn a_device_fault_that_ends_the_worker_is_the_guests_error() {
+    let host = Host::new();
+    let mut guest = Guest::connect(&host.vm(1, VmLimits::default()));
+    guest.say(b'F');
+    let (kind, code, text) = guest.note();
+    assert_eq!((kind, code), (ControlNote::Ended, 700));
+    assert!(text.contains("illegal address"), "{text}");
+    host.wait_no_sessions();
+}
+
+#[test]
+fn a_guest_that_vanishes_takes_its_worker_along() {
+    let host = Host::new();
+    let door = host.vm(1, VmLimits::default());
+    for goodbye in [false, true] {
+        let mut guest = Guest::connect(&door);
+        // In the middle of an operation that does not end.
+        guest.ask(b'W', b'G');
+        let worker = host.sessions()[0].worker_pid.expect("a worker");
+        if goodbye {
+            let header = ControlHeader {
+                kind: U32::new(ControlNote::Goodbye as u32),
+                code: U32::ZERO,
+                text_len: U32::ZERO,
+            };
+            guest
+                .control
+                .write_all(header.as_bytes())
+                .expect("goes out");
+        } else {
+            drop(guest);
+        }
+        until("the worker is gone", || (!is_running(worker)).then_some(()));
+        host.wait_no_sessions();
+    }
+    host.no_errors();
+    let mut next = Guest::connect(&door);
+    next.ask(b'W', b'G');
+}
+
+#[test]
+fn a_hung_operation_is_killed_and_the_neighbour_runs() {
+    let settings = PoolSettings {
+        soft_limit_ms: 100,
+        hard_limit_ms: 300,
+        ..PoolSettings::default()
+    };
+    let host = Host::with(&Setup {
+        settings,
+        ..Setup::default()
+    });
+    let (one, two) = (
+        host.vm(1, VmLimits::default()),
+        host.vm(2, VmLimits::default()),
+    );
+    let (mut hung, mut neighbour) = (Guest::connect(&one), Guest::connect(&two));
+    hung.ask(b'W', b'G');
+    let begun = Instant::now();
+    neighbour.say(b'W');
+    let (kind, code, text) = hung.note();
+    assert_eq!((kind, code), (ControlNote::Ended, LAUNCH_TIMEOUT), "{text}");
+    neighbour.expect(b'G');
+    assert!(
+        begun.elapsed() < TWO_SECONDS + Duration::from_millis(300),
+        "{:?}",
+        begun.elapsed()
+    );
+    neighbour.ask(b'D', b'd');
+    until("the worker is gone", || {
+        (host.sessions().len() == 1).then_some(())
+    });
+    assert_eq!(host.events(EventKind::HardLimit).len(), 1);
+    assert!(!host.events(EventKind::SoftLimit).is_empty());
+    assert!(
+        host.events(EventKind::Strike).len() >= 2,
+        "one for each limit"
+    );
+    assert!(host.events(EventKind::GpuSuspect).is_empty());
+}
+
+#[test]
+fn a_gpu_that_fails_its_check_after_a_kill_is_suspect() {
+    let settings = PoolSettings {
+        soft_limit_ms: 0,
+        hard_limit_ms: 200,
+        ..PoolSettings::default()
+    };
+    let host = Host::with(&Setup {
+        settings,
+        canary: false,
+        ..Setup::default()
+    });
+    let mut hung = Guest::connect(&host.vm(1, VmLimits::default()));
+    hung.ask(b'W', b'G');
+    assert_eq!(hung.note().1, LAUNCH_TIMEOUT);
+    let events = until("the event", || {
+        Some(host.events(EventKind::GpuSuspect)).filter(|events| !events.is_empty())
+    });
+    assert!(
+        events[0].message.contains("as the test says"),
+        "{}",
+        events[0].message
+    );
+    let refused = Guest::try_connect(&host.door(1)).err().expect("refused");
+    assert_eq!(refused.0, Refusal::NoGpu, "{}", refused.1);
+}
+
+#[test]
+fn strikes_quarantine_a_vm() {
+    let settings = PoolSettings {
+        quarantine_strikes: 2,
+        ..PoolSettings::default()
+    };
+    let host = Host::with(&Setup {
+        settings,
+        ..Setup::default()
+    });
+    let door = host.vm(1, VmLimits::default());
+    for _ in 0..2 {
+        let mut guest = Guest::connect(&door);
+        // A worker that breaks the rules is its guest's doing.
+        guest.say(b'M');
+        assert_eq!(guest.note().1, DEVICE_UNAVAILABLE);
+    }
+    let refused = Guest::try_connect(&door).err().expect("refused");
+    assert_eq!(refused.0, Refusal::Quarantined);
+    assert!(refused.1.contains("2 strikes"), "{}", refused.1);
+    assert_eq!(host.events(EventKind::Quarantined).len(), 1);
+    host.apply(vec![Change::VmUpserted {
+        vm: vm(1, 101, VmLimits::default()),
+        debt_ns: None,
+    }]);
+    Guest::connect(&door).ask(b'E', b'e');
+}
+
+#[test]
+fn an_administrators_kill_gives_its_reason() {
+    let host = Host::new();
+    let mut guest = Guest::connect(&host.vm(1, VmLimits::default()));
+    guest.ask(b'W', b'G');
+    host.kill_session(guest.welcome.session, "maintenance");
+    let (kind, code, text) = guest.note();
+    assert_eq!((kind, code), (ControlNote::Ended, DEVICE_UNAVAILABLE));
+    assert!(text.contains("maintenance"), "{text}");
+    host.wait_no_sessions();
+}
+
+#[test]
+fn a_worker_that_does_not_start_refuses_the_guest_with_its_reason() {
+    let cases = [
+        ("fail", "no driver here"),
+        ("exit", "exited with status 7"),
+        ("silent", "ready within"),
+    ];
+    for (start, reason) in cases {
+        let configure =
+            |config: &mut vgpud::config::Config| config.worker.start_deadline_ms = 1_500;
+        let host = Host::with(&Setup {
+            start,
+            configure,
+            ..Setup::default()
+        });
+        let door = host.vm(1, VmLimits::default());
+        let (code, text) = Guest::try_connect(&door).err().expect("refused");
+        assert_eq!(code, Refusal::HostFailure);
+        assert!(text.contains(reason), "{start}: {text}");
+        host.wait_no_sessions();
+        assert!(!host.events(EventKind::WorkerFailed).is_empty(), "{start}");
+    }
+}
+
+#[test]
+fn a_missing_worker_program_is_named() {
+    let configure = |config: &mut vgpud::config::Config| {
+        config.worker.binary = Some("/nowhere/vgpu-worker".into());
+    };
+    let host = Host::with(&Setup {
+        configure,
+        ..Setup::default()
+    });
+    let (code, text) = Guest::try_connect(&host.vm(1, VmLimits::default()))
+        .err()
+        .expect("refused");
+    assert_eq!(code, Refusal::HostFailure);
+    assert!(text.contains("/nowhere/vgpu-worker"), "{text}");
+    host.wait_no_sessions();
+}
+
+#[test]
+fn workers_end_when_their_vgpud_is_gone() {
+    let mut host = Host::new();
+    let mut guest = Guest::connect(&host.vm(1, VmLimits::default()));
+    guest.ask(b'W', b'G');
+    let worker = host.sessions()[0].worker_pid.expect("a worker");
+    let book = WorkerBook::open(&host.dir.path().join("run")).expect("the book");
+    assert_eq!(
+        book.left_over().expect("readable").len(),
+        1,
+        "it is written down"
+    );
+    let begun = Instant::now();
+    host.stop_mediator();
+    let mut end = Vec::new();
+    guest
+        .control
+        .set_read_timeout(Some(SOON))
+        .expect("a timeout");
+    let _ = guest.data.read_to_end(&mut end);
+    assert!(begun.elapsed() < TWO_SECONDS, "the guest sees the end");
+    until("the worker is gone", || {
+        book.left_over().expect("readable").is_empty().then_some(())
+    });
+    let _ = worker;
+}

@@ -1,0 +1,387 @@
+//! A host under test, and guests that speak to it.
+
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use vgpu_proto::api::{
+    Event, EventKind, GpuHealth, GpuSource, GpuState, PoolSettings, Priority, Session, Severity,
+    VmLimits, Weights,
+};
+use vgpu_proto::call::FINGERPRINT;
+use vgpu_proto::codec;
+use vgpu_proto::handshake::{
+    CONTROL_HEADER_LEN, ControlHeader, ControlNote, DATA_MAGIC, HELLO_MAGIC, Hello, PROTOCOL,
+    Preamble, REPLY_PREAMBLE_LEN, Refusal, ReplyPreamble, Welcome,
+};
+use vgpud::config::{Config, DriverKind};
+use vgpud::core::Core;
+use vgpud::events::{EventSink, Journal};
+use vgpud::gateway::Gateway;
+use vgpud::mediation::{Change, GpuCheck, Mediation};
+use vgpud::mediator::{Mediator, MediatorSettings};
+use vgpud::model::{
+    AssignmentRecord, GpuRecord, PoolRecord, RuntimeSnapshot, ScannedGpu, VmRecord,
+};
+use vgpud::probe::Prober;
+use vgpud::supervisor::launcher::Launcher;
+use vgpud::supervisor::leftover::WorkerBook;
+use zerocopy::little_endian::{U32, U64};
+use zerocopy::{FromBytes, IntoBytes};
+
+/// No condition takes longer, however loaded the machine.
+pub(crate) const SOON: Duration = Duration::from_secs(30);
+
+/// What differs between hosts.
+#[derive(Clone)]
+pub(crate) struct Setup {
+    pub(crate) start: &'static str,
+    pub(crate) settings: PoolSettings,
+    pub(crate) configure: fn(&mut Config),
+    pub(crate) canary: bool,
+    pub(crate) unverified: bool,
+}
+
+impl Default for Setup {
+    fn default() -> Self {
+        Self {
+            start: "",
+            settings: PoolSettings::default(),
+            configure: |_| {},
+            canary: true,
+            unverified: false,
+        }
+    }
+}
+
+/// One GPU, pool A.
+pub(crate) struct Host {
+    pub(crate) dir: tempfile::TempDir,
+    runtime: tokio::runtime::Runtime,
+    journal: Arc<Journal>,
+    pub(crate) core: Arc<Core>,
+    mediator: Option<Mediator>,
+}
+
+impl Host {
+    pub(crate) fn new() -> Host {
+        Host::with(&Setup::default())
+    }
+
+    pub(crate) fn with(setup: &Setup) -> Host {
+        let dir = tempfile::tempdir().expect("a directory");
+        let config = Arc::new(config(dir.path(), setup));
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2)
+            .enable_all()
+            .build()
+            .expect("a runtime");
+        let journal = Arc::new(Journal::new(0, Default::default()));
+        let events = EventSink::new(journal.clone());
+        let book = WorkerBook::open(&config.daemon.runtime_dir).expect("a book");
+        let launcher = Arc::new(Launcher::new(config.clone(), book.clone()));
+        let passed = setup.canary;
+        let unverified = if setup.unverified {
+            [GPU.to_owned()].into()
+        } else {
+            Default::default()
+        };
+        let mediator = Mediator::start(MediatorSettings {
+            config: config.clone(),
+            events: events.clone(),
+            book,
+            canary: Arc::new(move |_| {
+                Box::pin(async move {
+                    GpuCheck {
+                        passed,
+                        message: "as the test says".into(),
+                    }
+                })
+            }),
+            runtime: runtime.handle().clone(),
+            unverified,
+            leftovers: u32::from(setup.unverified),
+            first_session: 1,
+            first_epoch: 1,
+        })
+        .expect("a mediator");
+        let gateway = Gateway::new(config, mediator.handle(), launcher.clone(), events);
+        let prober = Prober::new(launcher.clone());
+        let core = Arc::new(Core::new(mediator.handle(), gateway, prober, launcher));
+        let host = Host {
+            dir,
+            runtime,
+            journal,
+            core,
+            mediator: Some(mediator),
+        };
+        host.apply(vec![
+            Change::GpuInventory(vec![gpu()]),
+            Change::PoolUpserted {
+                pool: pool(setup.settings.clone()),
+                weights: Weights::default(),
+            },
+            Change::GpuAssigned(AssignmentRecord {
+                gpu_uuid: GPU.into(),
+                pool: "A".into(),
+                since_unix_ms: 0,
+            }),
+        ]);
+        let entered = host.runtime.enter();
+        host.core.open_doors();
+        drop(entered);
+        host
+    }
+
+    pub(crate) fn apply(&self, changes: Vec<Change>) {
+        self.runtime
+            .block_on(self.core.apply(changes))
+            .expect("applied");
+    }
+
+    /// Registers a VM with these limits; gives its door.
+    pub(crate) fn vm(&self, vm_id: u32, limits: VmLimits) -> PathBuf {
+        let vm = vm(vm_id, 100 + u64::from(vm_id), limits);
+        self.apply(vec![Change::VmUpserted { vm, debt_ns: None }]);
+        self.door(vm_id)
+    }
+
+    pub(crate) fn door(&self, vm_id: u32) -> PathBuf {
+        self.dir.path().join(format!("run/vm/vm{vm_id}.sock"))
+    }
+
+    pub(crate) fn snapshot(&self) -> RuntimeSnapshot {
+        self.runtime
+            .block_on(self.core.snapshot())
+            .expect("a snapshot")
+    }
+
+    pub(crate) fn sessions(&self) -> Vec<Session> {
+        self.snapshot().sessions
+    }
+
+    pub(crate) fn kill_session(&self, session: u64, reason: &str) {
+        self.runtime
+            .block_on(self.core.kill_session(session, reason.into()))
+            .expect("such a session");
+    }
+
+    pub(crate) fn events(&self, kind: EventKind) -> Vec<Event> {
+        self.journal
+            .events_after(0, 10_000, |event| event.kind == kind)
+    }
+
+    pub(crate) fn wait_no_sessions(&self) {
+        until("no session is left", || {
+            self.sessions().is_empty().then_some(())
+        });
+    }
+
+    pub(crate) fn no_errors(&self) {
+        let errors = self
+            .journal
+            .events_after(0, 100, |event| event.severity == Severity::Error);
+        assert!(errors.is_empty(), "{errors:#?}");
+    }
+
+    /// Ends the mediator, and nothing else: as if vgpud were killed.
+    pub(crate) fn stop_mediator(&mut self) {
+        if let Some(mediator) = self.mediator.take() {
+            mediator.stop();
+        }
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        self.stop_mediator();
+    }
+}
+
+/// The one GPU.
+pub(crate) const GPU: &str = "GPU-00000000-0000-0000-0000-000000000001";
+
+fn config(dir: &Path, setup: &Setup) -> Config {
+    let mut config = Config::default();
+    config.daemon.state_dir = dir.join("state");
+    config.daemon.runtime_dir = dir.join("run");
+    config.listen.vsock = false;
+    config.driver.kind = DriverKind::Soft;
+    // Never loaded: the worker is a fake.
+    config.driver.soft_library = Some("/dev/null".into());
+    config
+        .driver
+        .soft_env
+        .insert("FAKE_START".into(), setup.start.into());
+    config.worker.binary = Some(env!("CARGO_BIN_EXE_vgpud-fake-worker").into());
+    (setup.configure)(&mut config);
+    config
+}
+
+pub(crate) fn gpu() -> GpuRecord {
+    GpuRecord {
+        gpu_id: 0,
+        seen: ScannedGpu {
+            uuid: GPU.into(),
+            ordinal: 0,
+            model: "Fake (soft)".into(),
+            memory_bytes: 1 << 30,
+            memory_used_bytes: None,
+            pci_address: None,
+            driver: None,
+            compute_capability: None,
+            source: GpuSource::Soft,
+            mig: Vec::new(),
+            health: GpuHealth {
+                ok: true,
+                ..GpuHealth::default()
+            },
+        },
+        state: GpuState::Ready,
+        state_reason: None,
+        first_seen_unix_ms: 0,
+        last_seen_unix_ms: 0,
+    }
+}
+
+fn pool(settings: PoolSettings) -> PoolRecord {
+    PoolRecord {
+        name: "A".into(),
+        settings,
+        created_unix_ms: 0,
+    }
+}
+
+pub(crate) fn vm(vm_id: u32, generation: u64, limits: VmLimits) -> VmRecord {
+    VmRecord {
+        vm_id,
+        name: format!("vm{vm_id}"),
+        pool: "A".into(),
+        priority: Priority::Medium,
+        factor_percent: 100,
+        generation,
+        cid: None,
+        socket: None,
+        peer_uid: None,
+        limits,
+        quarantine: None,
+        strikes: 0,
+        last_strike_unix_ms: 0,
+        registered_unix_ms: 0,
+    }
+}
+
+/// Waits for a condition.
+pub(crate) fn until<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + SOON;
+    loop {
+        if let Some(value) = condition() {
+            return value;
+        }
+        assert!(Instant::now() < deadline, "waited in vain: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// A guest's greeting.
+pub(crate) fn greeting() -> Vec<u8> {
+    let hello = Hello {
+        shim_version: "0.1.0".into(),
+        cuda_version: 12_040,
+        pid: 42,
+        program: "test".into(),
+    };
+    let body = codec::encode(&hello).expect("encodes");
+    let preamble = Preamble {
+        magic: HELLO_MAGIC,
+        protocol: U32::new(PROTOCOL),
+        body_len: U32::new(body.len() as u32),
+        fingerprint: U64::new(FINGERPRINT),
+    };
+    [preamble.as_bytes(), &body].concat()
+}
+
+pub(crate) fn connect(door: &Path) -> UnixStream {
+    let stream = UnixStream::connect(door).expect("the door is open");
+    stream.set_read_timeout(Some(SOON)).expect("a timeout");
+    stream
+}
+
+/// What vgpud answers to a greeting.
+pub(crate) fn answer(stream: &mut UnixStream) -> Result<Welcome, (Refusal, String)> {
+    let mut preamble = [0; REPLY_PREAMBLE_LEN];
+    stream.read_exact(&mut preamble).expect("an answer");
+    let preamble = ReplyPreamble::read_from_bytes(&preamble).expect("a preamble");
+    let mut body = vec![0; preamble.body_len.get() as usize];
+    stream.read_exact(&mut body).expect("the whole answer");
+    match preamble.code.get() {
+        0 => Ok(codec::decode(&body).expect("a Welcome")),
+        code => Err((
+            Refusal::from_code(code).expect("a known refusal"),
+            String::from_utf8(body).expect("a sentence"),
+        )),
+    }
+}
+
+/// One session of a guest.
+pub(crate) struct Guest {
+    pub(crate) control: UnixStream,
+    pub(crate) data: UnixStream,
+    pub(crate) welcome: Welcome,
+}
+
+impl Guest {
+    pub(crate) fn connect(door: &Path) -> Guest {
+        Guest::try_connect(door).unwrap_or_else(|(code, text)| panic!("{code:?}: {text}"))
+    }
+
+    pub(crate) fn try_connect(door: &Path) -> Result<Guest, (Refusal, String)> {
+        let mut control = connect(door);
+        control
+            .write_all(&greeting())
+            .expect("the greeting goes out");
+        let welcome = answer(&mut control)?;
+        let mut data = connect(door);
+        data.write_all(&[&DATA_MAGIC[..], &welcome.nonce].concat())
+            .expect("the nonce goes out");
+        Ok(Guest {
+            control,
+            data,
+            welcome,
+        })
+    }
+
+    /// Tells the worker what to do.
+    pub(crate) fn say(&mut self, byte: u8) {
+        self.data.write_all(&[byte]).expect("the worker listens");
+    }
+
+    /// Waits for the worker's answer.
+    pub(crate) fn expect(&mut self, byte: u8) {
+        let mut got = [0];
+        self.data.read_exact(&mut got).expect("the worker answers");
+        assert_eq!(char::from(got[0]), char::from(byte));
+    }
+
+    pub(crate) fn ask(&mut self, byte: u8, answer: u8) {
+        self.say(byte);
+        self.expect(answer);
+    }
+
+    /// Waits for the next note on the control connection.
+    pub(crate) fn note(&mut self) -> (ControlNote, u32, String) {
+        let mut header = [0; CONTROL_HEADER_LEN];
+        self.control.read_exact(&mut header).expect("a note");
+        let header = ControlHeader::read_from_bytes(&header).expect("a header");
+        let mut text = vec![0; header.text_len.get() as usize];
+        self.control.read_exact(&mut text).expect("the whole note");
+        let kind = ControlNote::from_kind(header.kind.get()).expect("a known note");
+        (
+            kind,
+            header.code.get(),
+            String::from_utf8(text).expect("a sentence"),
+        )
+    }
+}

@@ -1,0 +1,137 @@
+//! The GPU goes from hand to hand.
+
+use std::time::Duration;
+
+use vgpu_proto::api::{PoolSettings, SessionState, VmLimits, WaitReason};
+
+use crate::host::{Guest, Host, Setup, until};
+
+#[test]
+fn one_at_a_time_in_turn() {
+    let host = Host::new();
+    let (one, two) = (
+        host.vm(1, VmLimits::default()),
+        host.vm(2, VmLimits::default()),
+    );
+    let (mut first, mut second) = (Guest::connect(&one), Guest::connect(&two));
+    for _ in 0..20 {
+        first.ask(b'W', b'G');
+        second.say(b'W');
+        until("the second waits", || {
+            let sessions = host.sessions();
+            let waits = sessions.iter().any(|s| {
+                s.vm_id == 2
+                    && s.state == SessionState::Waiting
+                    && s.waiting == Some(WaitReason::Turn)
+            });
+            waits.then_some(())
+        });
+        first.ask(b'D', b'd');
+        second.expect(b'G');
+        second.ask(b'D', b'd');
+    }
+    let snapshot = host.snapshot();
+    assert!(
+        snapshot.gpus[0].handoffs >= 20,
+        "{}",
+        snapshot.gpus[0].handoffs
+    );
+    host.no_errors();
+}
+
+#[test]
+fn a_parked_lease_is_taken_without_a_message() {
+    let host = Host::new();
+    let (one, two) = (
+        host.vm(1, VmLimits::default()),
+        host.vm(2, VmLimits::default()),
+    );
+    let (mut first, mut second) = (Guest::connect(&one), Guest::connect(&two));
+    first.ask(b'W', b'G');
+    first.ask(b'P', b'p');
+    second.ask(b'W', b'G');
+    second.ask(b'D', b'd');
+    first.ask(b'W', b'G');
+    host.no_errors();
+}
+
+#[test]
+fn device_memory_is_the_vms_ledger() {
+    let host = Host::new();
+    // The context takes 1 MiB by the first worker's measure; what is left is for one request.
+    let door = host.vm(
+        1,
+        VmLimits {
+            memory_bytes: Some(1 << 20),
+            ..VmLimits::default()
+        },
+    );
+    let mut guest = Guest::connect(&door);
+    guest.ask(b'R', b'y');
+    guest.ask(b'R', b'n');
+    let vm = &host.snapshot().vms[0];
+    assert_eq!(vm.memory_bytes, 1 << 20);
+    drop(guest);
+    host.wait_no_sessions();
+    assert_eq!(host.snapshot().vms[0].memory_bytes, 0);
+}
+
+#[test]
+fn nothing_is_granted_on_a_gpu_with_left_over_workers() {
+    let host = Host::with(&Setup {
+        unverified: true,
+        ..Setup::default()
+    });
+    let mut guest = Guest::connect(&host.vm(1, VmLimits::default()));
+    guest.say(b'W');
+    until("it waits", || {
+        host.sessions()
+            .iter()
+            .any(|s| s.state == SessionState::Waiting)
+            .then_some(())
+    });
+    guest
+        .data
+        .set_read_timeout(Some(Duration::from_millis(100)))
+        .expect("a timeout");
+    let mut byte = [0];
+    assert!(
+        std::io::Read::read(&mut guest.data, &mut byte).is_err(),
+        "no grant"
+    );
+    assert_eq!(host.snapshot().leftover_workers, 1);
+}
+
+#[test]
+fn a_call_rate_holds_a_vm_back_and_nobody_else() {
+    let settings = PoolSettings {
+        idle_hold_us: 10,
+        ..PoolSettings::default()
+    };
+    let host = Host::with(&Setup {
+        settings,
+        ..Setup::default()
+    });
+    let limits = VmLimits {
+        calls_per_s: Some(1),
+        calls_burst: Some(2),
+        ..VmLimits::default()
+    };
+    let (one, two) = (host.vm(1, limits), host.vm(2, VmLimits::default()));
+    let (mut capped, mut free) = (Guest::connect(&one), Guest::connect(&two));
+    for _ in 0..2 {
+        capped.ask(b'W', b'G');
+        capped.ask(b'D', b'd');
+    }
+    capped.say(b'W');
+    until("it is held back", || {
+        let sessions = host.sessions();
+        let held = sessions
+            .iter()
+            .any(|s| s.vm_id == 1 && s.waiting == Some(WaitReason::RateLimit));
+        held.then_some(())
+    });
+    free.ask(b'W', b'G');
+    free.ask(b'D', b'd');
+    capped.expect(b'G');
+}
