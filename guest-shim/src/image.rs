@@ -183,10 +183,8 @@ mod tests {
         assert_eq!(len(b".version 8.0\n\0junk"), Ok(14));
         assert_eq!(len(b"\0"), Err(CuResult::INVALID_IMAGE));
         // SAFETY: null is allowed.
-        assert_eq!(
-            unsafe { at(std::ptr::null()) }.err(),
-            Some(CuResult::INVALID_VALUE)
-        );
+        let nothing = unsafe { at(std::ptr::null()) };
+        assert_eq!(nothing.err(), Some(CuResult::INVALID_VALUE));
     }
 
     #[test]

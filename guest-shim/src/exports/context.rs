@@ -36,6 +36,7 @@ exports! {
 
     /// As cuCtxCreate_v2; execution affinity is not served.
     fn cuCtxCreate_v3(out: *mut u64, affinity: *mut c_void, count: c_int, flags: u32, device: c_int) {
+        live()?;
         if !affinity.is_null() && count != 0 {
             return Err(CuResult::UNSUPPORTED_EXEC_AFFINITY);
         }
@@ -45,6 +46,7 @@ exports! {
 
     /// As cuCtxCreate_v2; execution affinity and graphics interoperation are not served.
     fn cuCtxCreate_v4(out: *mut u64, params: *const CreateParams, flags: u32, device: c_int) {
+        live()?;
         // SAFETY: by the contract of the function.
         if let Some(params) = unsafe { params.as_ref() } {
             if !params.cig.is_null() {

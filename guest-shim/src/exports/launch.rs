@@ -85,6 +85,7 @@ exports! {
         params: *const *const c_void,
         extra: *const *const c_void
     ) {
+        live()?;
         // SAFETY: by the contract of the function.
         let config = unsafe { config.as_ref() }.ok_or(CuResult::INVALID_VALUE)?;
         // SAFETY: by the contract of the function.

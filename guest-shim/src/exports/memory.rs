@@ -89,6 +89,7 @@ exports! {
 
     /// Page-locked memory of the guest. The device cannot reach it: see cuMemHostGetDevicePointer.
     fn cuMemHostAlloc(out: *mut *mut c_void, size: usize, flags: u32) {
+        live()?;
         if flags & !HOST_ALLOC_FLAGS != 0 {
             return Err(CuResult::INVALID_VALUE);
         }

@@ -20,11 +20,11 @@ const LAZY_LOADING: u32 = 2;
 exports! {
     /// Loads a file of the guest.
     fn cuModuleLoad(out: *mut u64, path: *const c_char) {
+        let shim = live()?;
         required(out)?;
         required(path)?;
         // SAFETY: by the contract of the function.
         let path = OsStr::from_bytes(unsafe { CStr::from_ptr(path) }.to_bytes());
-        let shim = live()?;
         let context = shim.contexts.current()?;
         let mut bytes = read_image(path)?;
         let memory = UserMemory { at: bytes.as_mut_ptr(), len: bytes.len() };

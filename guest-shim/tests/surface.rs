@@ -1,0 +1,296 @@
+//! What the library looks like from outside: its symbols, `cuGetProcAddress`, calls before cuInit.
+
+mod common;
+#[path = "../src/symbols.rs"]
+#[allow(dead_code)]
+mod symbols;
+
+use std::ffi::{CString, c_char, c_void};
+
+use common::guest;
+use common::host::Host;
+use vgpu_proto::call::FUNCTIONS;
+use vgpu_proto::cuda::{CuResult, RESULTS};
+
+/// A field of a little-endian file.
+fn field<const N: usize>(file: &[u8], at: usize) -> [u8; N] {
+    file[at..at + N].try_into().expect("within the file")
+}
+
+fn u64_at(file: &[u8], at: usize) -> usize {
+    u64::from_le_bytes(field(file, at)) as usize
+}
+
+fn u32_at(file: &[u8], at: usize) -> usize {
+    u32::from_le_bytes(field(file, at)) as usize
+}
+
+/// (type, offset, size, linked section) of each section of a 64-bit ELF file.
+fn sections(file: &[u8]) -> Vec<(usize, usize, usize, usize)> {
+    let (start, number) = (
+        u64_at(file, 40),
+        u16::from_le_bytes(field(file, 60)) as usize,
+    );
+    (0..number)
+        .map(|i| start + i * 64)
+        .map(|s| {
+            (
+                u32_at(file, s + 4),
+                u64_at(file, s + 24),
+                u64_at(file, s + 32),
+                u32_at(file, s + 40),
+            )
+        })
+        .collect()
+}
+
+fn text_at(file: &[u8], at: usize) -> String {
+    let end = file[at..].iter().position(|b| *b == 0).expect("a NUL") + at;
+    String::from_utf8_lossy(&file[at..end]).into_owned()
+}
+
+#[test]
+fn exactly_the_symbols_of_the_header_are_exported() {
+    const DYNSYM: usize = 11;
+    let file = std::fs::read(guest::library()).expect("the library was built");
+    let sections = sections(&file);
+    let (_, offset, size, strings) = *sections
+        .iter()
+        .find(|s| s.0 == DYNSYM)
+        .expect("a shared object has dynamic symbols");
+    let names = sections[strings].1;
+    let mut exported: Vec<String> = (0..size / 24)
+        .map(|i| offset + i * 24)
+        .filter(|s| {
+            let (info, section) = (file[s + 4], u16::from_le_bytes(field(&file, s + 6)));
+            // Global or weak, and defined here.
+            matches!(info >> 4, 1 | 2) && section != 0
+        })
+        .map(|s| text_at(&file, names + u32_at(&file, s)))
+        .collect();
+    exported.sort();
+    assert_eq!(exported, symbols::SYMBOLS);
+}
+
+#[test]
+fn programs_find_it_by_the_driver_s_name() {
+    const DYNAMIC: usize = 6;
+    const DT_SONAME: usize = 14;
+    let file = std::fs::read(guest::library()).expect("the library was built");
+    let sections = sections(&file);
+    let (_, offset, size, strings) = *sections.iter().find(|s| s.0 == DYNAMIC).expect("dynamic");
+    let soname = (0..size / 16)
+        .map(|i| offset + i * 16)
+        .find(|d| u64_at(&file, *d) == DT_SONAME)
+        .map(|d| text_at(&file, sections[strings].1 + u64_at(&file, d + 8)));
+    assert_eq!(soname.as_deref(), Some("libcuda.so.1"));
+}
+
+/// Calls any function with arguments that are all zero.
+fn call_with_zeros(cuda: &guest::Cuda, symbol: &str) -> u32 {
+    type Any = unsafe extern "C" fn(u64, u64, u64, u64, u64, u64, u64, u64, u64, u64, u64) -> u32;
+    let function: Any = cuda.symbol(symbol);
+    // SAFETY: integers and pointers are passed alike, superfluous arguments are not looked at, and
+    // every pointer is null, which each function must withstand.
+    unsafe { function(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0) }
+}
+
+/// Served functions that need no session.
+const ALWAYS: [&str; 7] = [
+    "cuInit",
+    "cuDriverGetVersion",
+    "cuGetErrorName",
+    "cuGetErrorString",
+    "cuGetProcAddress",
+    "cuGetProcAddress_v2",
+    "cuGetExportTable",
+];
+
+#[test]
+fn before_cuinit_nothing_works_and_nothing_crashes() {
+    let name = "before_cuinit_nothing_works_and_nothing_crashes";
+    if let Some(cuda) = guest::enter(name) {
+        for symbol in symbols::SYMBOLS {
+            let base = symbol.trim_end_matches("_ptds").trim_end_matches("_ptsz");
+            let served = FUNCTIONS.iter().any(|f| f.symbol == base);
+            if ALWAYS.contains(symbol) {
+                continue;
+            }
+            let expected = if served {
+                CuResult::NOT_INITIALIZED
+            } else {
+                CuResult::NOT_SUPPORTED
+            };
+            assert_eq!(call_with_zeros(&cuda, symbol), expected.0, "{symbol}");
+        }
+        return;
+    }
+    let host = Host::usual();
+    let outcome = guest::start(name, &host).success();
+    assert!(
+        !outcome.stderr.contains("vgpu:"),
+        "quiet by default: {}",
+        outcome.stderr
+    );
+}
+
+#[test]
+fn after_cuinit_null_arguments_crash_nothing() {
+    let name = "after_cuinit_null_arguments_crash_nothing";
+    if let Some(cuda) = guest::enter(name) {
+        cuda.begin();
+        for symbol in symbols::SYMBOLS {
+            let code = call_with_zeros(&cuda, symbol);
+            assert_ne!(code, CuResult::UNKNOWN.0, "{symbol}");
+            // Some of them end the context: begin again.
+            cuda.begin();
+        }
+        return;
+    }
+    let host = Host::usual();
+    guest::start(name, &host).success();
+}
+
+#[test]
+fn an_unserved_function_is_named_once_when_asked() {
+    let name = "an_unserved_function_is_named_once_when_asked";
+    if let Some(cuda) = guest::enter(name) {
+        for _ in 0..3 {
+            assert_eq!(
+                call_with_zeros(&cuda, "cuGraphLaunch"),
+                CuResult::NOT_SUPPORTED.0
+            );
+        }
+        return;
+    }
+    let host = Host::usual();
+    let outcome = guest::start(name, &host).success();
+    assert!(
+        !outcome.stderr.contains("cuGraphLaunch"),
+        "{}",
+        outcome.stderr
+    );
+    let outcome = guest::start_with(name, &[("VGPU_LOG", "warn")]).success();
+    assert_eq!(
+        outcome.stderr.matches("cuGraphLaunch").count(),
+        1,
+        "{}",
+        outcome.stderr
+    );
+}
+
+#[test]
+fn get_proc_address_answers_as_a_driver() {
+    let name = "get_proc_address_answers_as_a_driver";
+    let Some(cuda) = guest::enter(name) else {
+        guest::start(name, &Host::usual()).success();
+        return;
+    };
+    let junk = 0xdead as *const c_void;
+    let v2 = |symbol: &str, version: i32, flags: u64| {
+        let symbol = CString::new(symbol).expect("no NUL");
+        let (mut pfn, mut status) = (junk, 77);
+        let code = cu!(cuda, cuGetProcAddress_v2(
+            symbol.as_ptr() => *const c_char,
+            &mut pfn => *mut *const c_void,
+            version => i32,
+            flags => u64,
+            &mut status => *mut u32,
+        ));
+        (code, pfn, status)
+    };
+    let address = |symbol: &str| cuda.symbol::<*const c_void>(symbol);
+    let none = std::ptr::null();
+    assert_eq!(
+        v2("", 0, 0),
+        (0, none, 1),
+        "the first thing that cudart asks"
+    );
+    assert_eq!(v2("cuMemAlloc", 3020, 0), (0, address("cuMemAlloc_v2"), 0));
+    assert_eq!(
+        v2("cuMemAlloc_v2", 12_000, 0),
+        (0, none, 1),
+        "suffixed names are not found"
+    );
+    assert_eq!(
+        v2("cuLaunchKernel", 12_000, 2),
+        (0, address("cuLaunchKernel_ptsz"), 0)
+    );
+    assert_eq!(
+        v2("cuLaunchKernel", 6050, 2),
+        (0, none, 2),
+        "no per-thread form is that old"
+    );
+    assert_eq!(
+        v2("cuMemcpyHtoD", 12_000, 1),
+        (0, address("cuMemcpyHtoD_v2"), 0)
+    );
+    assert_eq!(v2("cuStreamQuery", 1000, 0), (0, none, 2));
+    assert_eq!(
+        v2("cuGraphLaunch", 12_000, 0),
+        (0, none, 1),
+        "not served: not found"
+    );
+    assert_eq!(v2("cuInit", 12_000, 4), (1, junk, 77), "an unknown flag");
+    assert_eq!(
+        v2("cuDevicePrimaryCtxRelease", 7000, 0),
+        (0, address("cuDevicePrimaryCtxRelease"), 0),
+        "cudart asks for old forms by version"
+    );
+
+    let v1 = |symbol: &str, version: i32, flags: u64| {
+        let symbol = CString::new(symbol).expect("no NUL");
+        let mut pfn = junk;
+        let code = cu!(cuda, cuGetProcAddress(
+            symbol.as_ptr() => *const c_char,
+            &mut pfn => *mut *const c_void,
+            version => i32,
+            flags => u64,
+        ));
+        (code, pfn)
+    };
+    assert_eq!(v1("cuInit", 2000, 0), (0, address("cuInit")));
+    assert_eq!(
+        v1("cuGraphLaunch", 12_000, 0),
+        (CuResult::NOT_FOUND.0, junk),
+        "untouched"
+    );
+    let (mut pfn, missing) = (junk, c"cuNoSuch");
+    let code = cu!(cuda, cuGetProcAddress_v2(
+        missing.as_ptr() => *const c_char,
+        &mut pfn => *mut *const c_void,
+        12_000 => i32,
+        0 => u64,
+        std::ptr::null_mut() => *mut u32,
+    ));
+    assert_eq!(
+        (code, pfn),
+        (0, none),
+        "also without a place for the status"
+    );
+}
+
+#[test]
+fn error_names_and_texts() {
+    let name = "error_names_and_texts";
+    let Some(cuda) = guest::enter(name) else {
+        guest::start(name, &Host::usual()).success();
+        return;
+    };
+    for (code, expected, _) in RESULTS {
+        let mut text = std::ptr::null();
+        assert_eq!(
+            cu!(cuda, cuGetErrorName(*code => u32, &mut text => *mut *const c_char)),
+            0
+        );
+        // SAFETY: a static string of the library.
+        let text = unsafe { std::ffi::CStr::from_ptr(text) };
+        assert_eq!(text.to_str(), Ok(*expected));
+    }
+    let mut text = c"".as_ptr();
+    assert_eq!(
+        cu!(cuda, cuGetErrorString(12_345 => u32, &mut text => *mut *const c_char)),
+        1
+    );
+    assert!(text.is_null());
+}
