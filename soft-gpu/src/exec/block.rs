@@ -159,6 +159,18 @@ impl Block {
         })
     }
 
+    /// Starts counting instructions anew.
+    pub(crate) fn forget_count(&mut self) {
+        for w in &mut self.warps {
+            w.count = 0;
+        }
+    }
+
+    /// Cheap enough to keep while nothing runs.
+    pub(crate) fn is_small(&self) -> bool {
+        self.shared.len() <= 16 * 1024 && self.warps.iter().all(Warp::is_small)
+    }
+
     /// Instructions executed by this block's warps since it was made.
     pub(crate) fn instructions(&self) -> u64 {
         self.warps.iter().map(|w| w.count).sum()

@@ -15,6 +15,12 @@ const ALONE: Duration = Duration::from_micros(100);
 /// Bytes of the workspace that cooperative groups keep for a grid-wide barrier.
 const WORKSPACE: u64 = 256;
 
+thread_local! {
+    /// The launching thread's block, kept from one launch to the next: a stream of small launches
+    /// then allocates nothing.
+    static KEPT: std::cell::Cell<Option<Block>> = const { std::cell::Cell::new(None) };
+}
+
 /// What the threads of a launch share.
 struct Grid<'a> {
     program: &'a Program,
@@ -157,7 +163,8 @@ impl Grid<'_> {
     /// This thread takes blocks; when that lasts, others help.
     fn spread(&self, workers: usize) {
         let started = Instant::now();
-        let mut block = Block::new();
+        let mut block = KEPT.take().unwrap_or_else(Block::new);
+        block.forget_count();
         let mut budget = TURN_INSTRUCTIONS;
         let alone = |_: &()| workers == 1 || started.elapsed() < ALONE;
         self.take_blocks(&mut block, 0, &mut budget, &alone);
@@ -175,6 +182,9 @@ impl Grid<'_> {
             });
         }
         self.add(&block);
+        if block.is_small() {
+            KEPT.set(Some(block));
+        }
     }
 
     fn add(&self, block: &Block) {

@@ -5,6 +5,9 @@ use super::ops::builtin::LaneMemory;
 /// Widest field and longest precision (a hostile format must not ask for gigabytes).
 const MAX_WIDTH: usize = 4096;
 
+/// Longest output of one call by one thread.
+const MAX_OUTPUT: usize = 256 * 1024;
+
 #[derive(Default)]
 struct Spec {
     left: bool,
@@ -53,7 +56,8 @@ pub(crate) fn format(
         count: 0,
     };
     let mut i = 0;
-    while i < format.len() {
+    let limit = out.len() + MAX_OUTPUT;
+    while i < format.len() && out.len() < limit {
         if format[i] != b'%' {
             out.push(format[i]);
             i += 1;

@@ -17,8 +17,9 @@ use super::special;
 pub(crate) const MAX_LOCAL: u64 = 512 * 1024;
 /// Deepest call nesting.
 const MAX_DEPTH: u32 = 4096;
-/// Most register columns of a warp (of each width).
-const MAX_COLUMNS: usize = 1 << 17;
+/// Most register columns of a warp (of each width) once functions have been called: a kernel's own
+/// are bounded when it is loaded.
+const MAX_COLUMNS: usize = 1 << 15;
 /// Instructions that a starved group gets at the start of a slice.
 const BURST: u64 = 512;
 
@@ -29,8 +30,8 @@ pub(crate) enum Wait {
     Ready,
     /// At a block barrier; its pc is already past it.
     Barrier(u8),
-    /// At a warp-level `.sync` instruction, for other lanes to come.
-    Sync,
+    /// At a warp-level `.sync` instruction, for these lanes to come.
+    Sync(u32),
 }
 
 /// Lanes with the same pc and frame.
@@ -170,6 +171,11 @@ impl Warp {
         }
     }
 
+    /// Small registers and local memory: at most some 100 KiB.
+    pub(crate) fn is_small(&self) -> bool {
+        self.file32.len() <= 256 && self.file64.len() <= 256 && self.stride <= 1024
+    }
+
     /// Places the lanes in `mask` at the start of the kernel `func`.
     pub(crate) fn start(
         &mut self,
@@ -247,7 +253,8 @@ impl Warp {
         let n32 = f.base32 as usize + info.n32 as usize;
         let n64 = f.base64 as usize + info.n64 as usize;
         let np = f.basep as usize + info.np as usize;
-        if n32 > MAX_COLUMNS || n64 > MAX_COLUMNS || f.depth > MAX_DEPTH {
+        let deep = f.depth > 0 && n32.max(n64).max(np) > MAX_COLUMNS;
+        if deep || f.depth > MAX_DEPTH {
             return Err(Fault::StackOverflow);
         }
         if self.file32.len() < n32 {
@@ -406,9 +413,9 @@ impl Warp {
 
     /// Parks the running group at a `.sync` instruction (see [`Self::together`]): the lanes in
     /// `mask` wait there, guarded-off lanes go on.
-    pub(crate) fn wait_together(&mut self, mask: u32) -> Flow {
+    pub(crate) fn wait_together(&mut self, members: u32, mask: u32) -> Flow {
         let rest = self.active & !mask;
-        self.park(self.pc, mask, Wait::Sync);
+        self.park(self.pc, mask, Wait::Sync(members));
         if rest != 0 {
             self.park(self.pc + 1, rest, Wait::Ready);
         }
@@ -648,7 +655,12 @@ impl Warp {
         if self.groups.len() > 1 {
             self.merge_groups();
         }
-        let ready = |g: &&Group| g.wait == Wait::Ready;
+        let live = self.live;
+        let can_run = |g: &Group| match g.wait {
+            Wait::Ready => true,
+            Wait::Sync(members) => members & live & !g.mask == 0,
+            Wait::Barrier(_) => false,
+        };
         let key = |g: &Group| {
             if rotate {
                 (g.last, 0)
@@ -656,7 +668,7 @@ impl Warp {
                 (u64::from(u32::MAX - g.depth), g.pc)
             }
         };
-        let best = self.groups.iter().filter(ready).map(key).min();
+        let best = self.groups.iter().filter(|g| can_run(g)).map(key).min();
         let at = match best {
             Some(k) => self
                 .groups

@@ -273,7 +273,8 @@ fn load<'m>(f: &mut Func<'_, 'm>, m: &mut Mods<'_>, ops: &'m [Operand]) -> R<()>
     let run = load_form(t, wide, &a)?;
     let mut dst = [NONE; 4];
     for (slot, r) in dst.iter_mut().zip(regs) {
-        if *r != Operand::Sink {
+        // In a vector `_` is skipped; alone it still loads, and may fault.
+        if count == 1 || *r != Operand::Sink {
             *slot = f.dst(r, wide)?;
         }
     }

@@ -188,7 +188,7 @@ impl Op for BarWarp {
         if w.together(members, mask) {
             Flow::Next
         } else {
-            w.wait_together(mask)
+            w.wait_together(members, mask)
         }
     }
 }

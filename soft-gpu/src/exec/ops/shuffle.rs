@@ -33,7 +33,7 @@ impl Op for Shfl {
     fn run(w: &mut Warp, _: &Env<'_>, i: &Inst, mask: u32) -> Flow {
         let m = members(w, i.e, mask);
         if !w.together(m, mask) {
-            return w.wait_together(mask);
+            return w.wait_together(m, mask);
         }
         let v = *u32::src(w, i.a);
         let (b, c) = (u32::src(w, i.b), u32::src(w, i.c));
@@ -78,7 +78,7 @@ impl Op for Vote {
     fn run(w: &mut Warp, _: &Env<'_>, i: &Inst, mask: u32) -> Flow {
         let m = members(w, i.e, mask);
         if !w.together(m, mask) {
-            return w.wait_together(mask);
+            return w.wait_together(m, mask);
         }
         let among = m & mask;
         let p = w.pred(i.a) & among;
@@ -102,7 +102,7 @@ impl<R: Raw, const ALL: bool> Op for Match<R, ALL> {
     fn run(w: &mut Warp, _: &Env<'_>, i: &Inst, mask: u32) -> Flow {
         let m = members(w, i.e, mask);
         if !w.together(m, mask) {
-            return w.wait_together(mask);
+            return w.wait_together(m, mask);
         }
         let among = m & mask;
         let v = *R::src(w, i.a);
@@ -143,7 +143,7 @@ impl Op for Redux {
     fn run(w: &mut Warp, _: &Env<'_>, i: &Inst, mask: u32) -> Flow {
         let m = members(w, i.e, mask);
         if !w.together(m, mask) {
-            return w.wait_together(mask);
+            return w.wait_together(m, mask);
         }
         let v = u32::src(w, i.a);
         let mut acc: Option<u32> = None;
@@ -182,7 +182,7 @@ impl Op for Elect {
     fn run(w: &mut Warp, _: &Env<'_>, i: &Inst, mask: u32) -> Flow {
         let m = members(w, i.e, mask);
         if !w.together(m, mask) {
-            return w.wait_together(mask);
+            return w.wait_together(m, mask);
         }
         let leader = (m & mask).trailing_zeros();
         if i.d != NONE {

@@ -160,7 +160,7 @@ impl Bench {
             dynamic_shared,
             params: bytes,
             cooperative,
-            threads: 2,
+            threads: std::env::var("T").map_or(2, |t| t.parse().unwrap()),
         };
         run(p, &launch, self)
     }

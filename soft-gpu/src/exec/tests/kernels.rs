@@ -3,7 +3,7 @@
 use super::{Bench, HEADER};
 use crate::exec::contract::Fault;
 
-const VECADD: &str = "
+pub(super) const VECADD: &str = "
 .visible .entry vecadd(.param .u64 a, .param .u64 b, .param .u64 c, .param .u32 n)
 {
     .reg .pred %p<2>;
@@ -89,7 +89,7 @@ fn out_of_bounds_is_a_fault() {
     assert!(matches!(run(32, 1 << 48), Err(Fault::IllegalAddress(_))));
 }
 
-const MATMUL: &str = "
+pub(super) const MATMUL: &str = "
 .shared .align 4 .b8 As[1024];
 .shared .align 4 .b8 Bs[1024];
 .visible .entry matmul(.param .u64 a, .param .u64 b, .param .u64 c, .param .u32 n)

@@ -1,7 +1,11 @@
 //! Tests of the interpreter against independent computation.
 
 mod device;
+mod eval;
+mod fixtures;
+mod integer;
 mod kernels;
+mod rounding;
 
 use device::Bench;
 
