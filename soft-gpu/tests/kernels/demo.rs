@@ -23,6 +23,28 @@ fn null_kernel_runs_at_every_size() {
 }
 
 #[test]
+fn the_device_is_asked_and_work_is_counted() {
+    let module = load("demo/null");
+    let stats = module.try_run("null_kernel", 1000, 33, &[]).unwrap();
+    assert!(
+        module.gpu.turns() >= 1000,
+        "a turn at every block's start: {}",
+        module.gpu.turns()
+    );
+    assert_eq!(stats, module.try_run("null_kernel", 1000, 33, &[]).unwrap());
+    let half = module.try_run("null_kernel", 500, 33, &[]).unwrap();
+    assert!(
+        half.warp_instructions >= 1000 && stats.warp_instructions == 2 * half.warp_instructions
+    );
+    let matmul = load("demo/matmul");
+    let info = matmul.program.kernel_info(matmul.kernel("matmul"));
+    assert_eq!(
+        (info.shared_bytes, info.param_bytes, info.params.len()),
+        (2048, 28, 4)
+    );
+}
+
+#[test]
 fn vector_add() {
     let module = load("demo/vecadd");
     let n = 10_007;
