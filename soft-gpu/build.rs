@@ -17,6 +17,8 @@ fn main() -> io::Result<()> {
     // another libcuda is loaded in the same process (a guest shim under test).
     println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libcuda.so");
     println!("cargo:rustc-cdylib-link-arg=-Wl,-Bsymbolic");
+    // Streams have threads in the library's code: it stays for the process's life.
+    println!("cargo:rustc-cdylib-link-arg=-Wl,-z,nodelete");
 
     let capi = Path::new("src/capi");
     let served = served(capi)?;

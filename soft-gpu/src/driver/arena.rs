@@ -155,6 +155,17 @@ impl Arena {
             }
             state.committed_to = end;
         }
+        if len >= 2 * COMMIT_STEP {
+            // Large pages make the first touch of large buffers cheap; only a hint.
+            // SAFETY: pages of our own reservation.
+            unsafe {
+                libc::madvise(
+                    addr as *mut libc::c_void,
+                    len as usize & !4095,
+                    libc::MADV_HUGEPAGE,
+                )
+            };
+        }
         Ok(())
     }
 

@@ -4,6 +4,7 @@
 //! number that was handed out once and is gone now is *stale*; any other unknown number is *forged*.
 
 use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, RwLock};
 
@@ -36,13 +37,43 @@ pub enum Kind {
     Physical,
 }
 
+impl Kind {
+    /// True if `handle` may be of this kind.
+    pub fn matches(self, handle: u64) -> bool {
+        handle >> 48 == PREFIX >> 48 | self as u64
+    }
+}
+
+/// Hashes handles: they are distinct by construction, one multiplication spreads them. (A caller who
+/// forges handles only slows itself.)
+#[derive(Default)]
+struct HandleHasher(u64);
+
+impl Hasher for HandleHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for b in bytes {
+            self.write_u64(self.0 ^ u64::from(*b));
+        }
+    }
+
+    fn write_u64(&mut self, n: u64) {
+        self.0 = n.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(32);
+    }
+}
+
+type Map<T> = HashMap<u64, Arc<T>, BuildHasherDefault<HandleHasher>>;
+
 const PREFIX: u64 = 0x05 << 56;
 
 /// Live objects of one kind by handle.
 pub struct Table<T> {
     kind: Kind,
     next: AtomicU64,
-    live: RwLock<Option<HashMap<u64, Arc<T>>>>,
+    live: RwLock<Option<Map<T>>>,
 }
 
 impl<T> Table<T> {
@@ -105,7 +136,7 @@ impl<T> Table<T> {
     /// Reports a bad handle (strict mode aborts) and gives the hardware's code.
     pub fn bad(&self, handle: u64) -> CuError {
         if handle != 0 {
-            let stale = handle >> 48 == (PREFIX >> 48 | self.kind as u64)
+            let stale = self.kind.matches(handle)
                 && handle & 0xf == 0
                 && (handle & 0xffff_ffff_ffff) >> 4 < self.next.load(Ordering::Relaxed);
             let what = if stale { "stale" } else { "forged" };

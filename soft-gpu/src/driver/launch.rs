@@ -91,13 +91,10 @@ pub fn submit(f: Arc<Function>, shape: Shape, params: Vec<u8>, stream: &Stream) 
         cooperative: shape.cooperative,
         threads: driver.config.threads,
     };
-    let weak = Arc::downgrade(&context);
-    let work = move |running: &Running<'_>| {
-        if let Some(context) = weak.upgrade() {
-            execute(driver, &context, &f, &launch, injected, running);
-        }
-    };
-    stream.submit(Vec::new(), Some(Box::new(work))).map(|_| ())
+    let own = Arc::clone(&context);
+    let work = move |running: &Running<'_>| execute(driver, &own, &f, &launch, injected, running);
+    stream.submit_in(&context, Vec::new(), Some(Box::new(work)));
+    Ok(())
 }
 
 fn execute(

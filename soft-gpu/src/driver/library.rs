@@ -140,7 +140,10 @@ impl Library {
 
 /// A live CUkernel, if `handle` is one.
 pub fn find_kernel(handle: u64) -> Option<Arc<Kernel>> {
-    KERNELS.find(handle)
+    Kind::Kernel
+        .matches(handle)
+        .then(|| KERNELS.find(handle))
+        .flatten()
 }
 
 /// A kernel argument.

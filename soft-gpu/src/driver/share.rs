@@ -6,9 +6,10 @@
 //! The lock file is separate from the state file because closing *any* descriptor of a file drops
 //! a process's record locks on it; readers only open the state file.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{File, OpenOptions, Permissions};
 use std::io;
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -93,6 +94,25 @@ unsafe impl Send for Shared {}
 // SAFETY: as above.
 unsafe impl Sync for Shared {}
 
+/// Opens a file of the state, or makes it as accessible as its directory is: workers of one device
+/// may run under several users.
+fn open(dir: &Path, path: &Path) -> io::Result<File> {
+    match OpenOptions::new().read(true).write(true).open(path) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+        opened => return opened,
+    }
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .open(path)?;
+    let mode = std::fs::metadata(dir)?.permissions().mode() & 0o666;
+    // Fails where another process made the file first: then that one sets it.
+    let _ = file.set_permissions(Permissions::from_mode(mode));
+    Ok(file)
+}
+
 /// The state file of physical device `device` in `dir`.
 pub fn state_path(dir: &Path, device: usize) -> PathBuf {
     dir.join(format!("device-{device}.state"))
@@ -143,15 +163,7 @@ impl Shared {
     /// The directory cannot be used, the file is of another version, or all slots are taken.
     pub fn join(dir: &Path, device: usize, memory: u64) -> io::Result<Shared> {
         std::fs::create_dir_all(dir)?;
-        let open = |path: PathBuf| {
-            OpenOptions::new()
-                .read(true)
-                .write(true)
-                .create(true)
-                .truncate(false)
-                .open(path)
-        };
-        let locks = open(dir.join(format!("device-{device}.lock")))?;
+        let locks = open(dir, &dir.join(format!("device-{device}.lock")))?;
         record_lock(&locks, libc::F_SETLKW, libc::F_WRLCK, 0)?;
         let joined = Self::join_locked(dir, device, memory, &locks);
         record_lock(&locks, libc::F_SETLK, libc::F_UNLCK, 0)?;
@@ -171,12 +183,7 @@ impl Shared {
         locks: &File,
     ) -> io::Result<(*const State, usize)> {
         let path = state_path(dir, device);
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .open(&path)?;
+        let file = open(dir, &path)?;
         let size = size_of::<State>() as u64;
         let fresh = file.metadata()?.len() == 0;
         if fresh {

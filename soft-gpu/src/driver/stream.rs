@@ -9,8 +9,9 @@
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
+use std::time::{Duration, Instant};
 
 use super::context::Context;
 use super::error::{CuError, Result};
@@ -33,9 +34,12 @@ pub enum Class {
 pub struct Running<'a> {
     /// Its stream's core.
     pub core: &'a Core,
-    /// When it was submitted (CLOCK_MONOTONIC ns).
+    /// When it was submitted (CLOCK_MONOTONIC ns), where there is a device clock.
     pub submitted_ns: u64,
 }
+
+/// How long a stream's thread looks for more work before it sleeps.
+const LINGER: Duration = Duration::from_micros(20);
 
 type Work = Box<dyn FnOnce(&Running<'_>) + Send>;
 
@@ -55,7 +59,7 @@ pub struct Position {
 impl Position {
     /// True once all of it is done.
     pub fn reached(&self) -> bool {
-        self.core.done.load(Ordering::SeqCst) >= self.at
+        self.core.end.done.load(Ordering::SeqCst) >= self.at
     }
 
     /// Waits until all of it is done.
@@ -75,37 +79,60 @@ struct Queue {
 }
 
 /// The part of a stream that its thread shares.
-#[derive(Default)]
 pub struct Core {
     queue: Mutex<Queue>,
     work: Condvar,
     submitted: AtomicU64,
-    done: AtomicU64,
-    waiters: AtomicU32,
     progress: Condvar,
+    end: End,
     /// When the stream's last modelled operation ended on the device timeline.
     pub time_ns: AtomicU64,
 }
 
+/// The thread's end of the queue, on a cache line of its own: callers write the other end.
+#[repr(align(128))]
+struct End {
+    done: AtomicU64,
+    /// The nearest position that somebody waits for; `u64::MAX` without waiters.
+    wanted: AtomicU64,
+}
+
+impl Default for Core {
+    fn default() -> Self {
+        Core {
+            queue: Mutex::default(),
+            work: Condvar::new(),
+            submitted: AtomicU64::new(0),
+            progress: Condvar::new(),
+            end: End {
+                done: AtomicU64::new(0),
+                wanted: AtomicU64::new(u64::MAX),
+            },
+            time_ns: AtomicU64::new(0),
+        }
+    }
+}
+
 impl Core {
     fn wait(&self, at: u64) {
-        if self.done.load(Ordering::SeqCst) >= at {
+        if self.end.done.load(Ordering::SeqCst) >= at {
             return;
         }
-        self.waiters.fetch_add(1, Ordering::SeqCst);
         let mut queue = lock(&self.queue);
-        while self.done.load(Ordering::SeqCst) < at {
+        loop {
+            self.end.wanted.fetch_min(at, Ordering::SeqCst);
+            if self.end.done.load(Ordering::SeqCst) >= at {
+                return;
+            }
             queue = self
                 .progress
                 .wait(queue)
                 .unwrap_or_else(PoisonError::into_inner);
         }
-        drop(queue);
-        self.waiters.fetch_sub(1, Ordering::SeqCst);
     }
 
     fn idle(&self) -> bool {
-        self.done.load(Ordering::SeqCst) == self.submitted.load(Ordering::SeqCst)
+        self.end.done.load(Ordering::SeqCst) == self.submitted.load(Ordering::SeqCst)
     }
 
     fn execute(&self, item: Item) {
@@ -128,11 +155,14 @@ impl Core {
         }
     }
 
-    fn finish(&self, count: u64) {
-        self.done.fetch_add(count, Ordering::SeqCst);
-        if self.waiters.load(Ordering::SeqCst) > 0 {
-            // Taking the lock orders this after a waiter's check and before its sleep.
-            drop(lock(&self.queue));
+    fn finish(&self) {
+        let done = self.end.done.fetch_add(1, Ordering::SeqCst) + 1;
+        if done >= self.end.wanted.load(Ordering::SeqCst) {
+            // Under the lock: after a waiter's check and before its sleep. Waiters that want more
+            // say so again.
+            let queue = lock(&self.queue);
+            self.end.wanted.store(u64::MAX, Ordering::SeqCst);
+            drop(queue);
             self.progress.notify_all();
         }
     }
@@ -141,6 +171,7 @@ impl Core {
         let mut batch = VecDeque::new();
         let mut executed = false;
         loop {
+            self.linger();
             {
                 let mut queue = lock(&self.queue);
                 if executed {
@@ -164,7 +195,17 @@ impl Core {
             }
             for item in batch.drain(..) {
                 self.execute(item);
-                self.finish(1);
+                self.finish();
+            }
+        }
+    }
+
+    /// Looks for more work for a moment: launches come in trains, and sleeping costs more.
+    fn linger(&self) {
+        let end = Instant::now() + LINGER;
+        while self.idle() && Instant::now() < end {
+            for _ in 0..32 {
+                std::hint::spin_loop();
             }
         }
     }
@@ -185,7 +226,8 @@ impl Core {
                     CuError::OPERATING_SYSTEM,
                     &format!("no thread for a stream: {e}"),
                 );
-                self.done
+                self.end
+                    .done
                     .fetch_add(queue.items.len() as u64, Ordering::SeqCst);
                 queue.items.clear();
                 self.progress.notify_all();
@@ -216,7 +258,7 @@ impl Core {
             self.work.notify_one();
         }
         drop(queue);
-        self.finish(1);
+        self.finish();
         Ok(())
     }
 
@@ -263,6 +305,12 @@ static IDS: AtomicU64 = AtomicU64::new(1);
 /// Lowest and highest priority, as cuCtxGetStreamPriorityRange says.
 pub const PRIORITIES: (i32, i32) = (0, -5);
 
+/// When work is submitted; only a device clock asks.
+fn submission_time() -> u64 {
+    let clock = super::driver().is_ok_and(|d| d.config.clock.active());
+    if clock { now_ns() } else { 0 }
+}
+
 impl Stream {
     /// A stream of `context` without a handle.
     pub fn new(
@@ -291,34 +339,36 @@ impl Stream {
     ///
     /// # Errors
     /// The context is gone.
-    pub fn submit(&self, mut after: Vec<Position>, work: Option<Work>) -> Result<Position> {
-        let context = self.owner()?;
-        let submitted_ns = now_ns();
-        Ok(match self.class {
-            Class::NonBlocking => self.core.enqueue(Item {
-                after,
-                submitted_ns,
-                work,
-            }),
+    pub fn submit(&self, after: Vec<Position>, work: Option<Work>) -> Result<Position> {
+        Ok(self.submit_in(&*self.owner()?, after, work))
+    }
+
+    /// As [`submit`](Self::submit), by a caller who has the stream's context at hand.
+    pub fn submit_in(
+        &self,
+        context: &Context,
+        after: Vec<Position>,
+        work: Option<Work>,
+    ) -> Position {
+        let submitted_ns = submission_time();
+        let mut item = Item {
+            after,
+            submitted_ns,
+            work,
+        };
+        match self.class {
+            Class::NonBlocking => self.core.enqueue(item),
             Class::Blocking => {
                 let _order = read(&context.order);
-                after.extend(context.legacy_pending());
-                self.core.enqueue(Item {
-                    after,
-                    submitted_ns,
-                    work,
-                })
+                item.after.extend(context.legacy_pending());
+                self.core.enqueue(item)
             }
             Class::Legacy => {
                 let _order = write(&context.order);
-                after.extend(context.blocking_pending());
-                self.core.enqueue(Item {
-                    after,
-                    submitted_ns,
-                    work,
-                })
+                item.after.extend(context.blocking_pending());
+                self.core.enqueue(item)
             }
-        })
+        }
     }
 
     /// Submits `work` and waits for it, on the calling thread where nothing is ahead of it.
@@ -329,7 +379,7 @@ impl Stream {
         let context = self.owner()?;
         let mut item = Item {
             after: Vec::new(),
-            submitted_ns: now_ns(),
+            submitted_ns: submission_time(),
             work: Some(work),
         };
         // Only an idle neighbourhood qualifies, so the order lock need not be held while it runs:
@@ -357,7 +407,7 @@ impl Stream {
         let context = self.owner()?;
         let mut item = Item {
             after: Vec::new(),
-            submitted_ns: now_ns(),
+            submitted_ns: submission_time(),
             work: Some(work),
         };
         if quick && self.class == Class::Legacy && context.blocking_pending().is_empty() {
@@ -401,7 +451,8 @@ impl Stream {
     /// CUDA_ERROR_NOT_READY, or as [`synchronize`](Self::synchronize).
     pub fn query(&self) -> Result {
         fault::check()?;
-        let ready = self.pending()?.iter().all(Position::reached);
+        let ready = self.core.idle()
+            && (self.class != Class::Legacy || self.pending()?.iter().all(Position::reached));
         if ready {
             fault::check()
         } else {
@@ -429,10 +480,8 @@ pub fn resolve(handle: u64) -> Result<Arc<Stream>> {
         0 | LEGACY => Ok(Arc::clone(&super::context::current()?.legacy)),
         PER_THREAD_HANDLE => per_thread(),
         _ => {
-            let stream = STREAMS.get(handle)?;
             // A stream of another context than the current one is used in its own.
-            stream.owner()?;
-            Ok(stream)
+            STREAMS.get(handle)
         }
     }
 }

@@ -26,6 +26,8 @@ struct State {
     measured: u32,
     held: bool,
     acquiring: bool,
+    /// Threads that wait for the one that acquires.
+    followers: u32,
     /// Where the account of wall time stands.
     counted_to: u64,
 }
@@ -133,8 +135,11 @@ impl Turn {
 
     /// Adds the wall time since the last account, if kernels were really executing in it.
     fn account(&self, state: &mut State) {
+        if !state.held {
+            return;
+        }
         let now = now_ns();
-        if state.held && state.measured > 0 {
+        if state.measured > 0 {
             let ns = now.saturating_sub(state.counted_to);
             self.shared.mine().busy_ns.fetch_add(ns, Ordering::Relaxed);
         }
@@ -145,10 +150,12 @@ impl Turn {
     fn hold<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
         while !state.held {
             if state.acquiring {
+                state.followers += 1;
                 state = self
                     .changed
                     .wait(state)
                     .unwrap_or_else(PoisonError::into_inner);
+                state.followers -= 1;
                 continue;
             }
             state.acquiring = true;
@@ -160,7 +167,9 @@ impl Turn {
             state.counted_to = now_ns();
             self.deadline
                 .store(state.counted_to + QUANTUM_NS, Ordering::Relaxed);
-            self.changed.notify_all();
+            if state.followers > 0 {
+                self.changed.notify_all();
+            }
         }
         state
     }
