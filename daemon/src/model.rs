@@ -10,9 +10,10 @@
 
 use serde::{Deserialize, Serialize};
 use vgpu_proto::api::{
-    GpuHealth, GpuSource, GpuState, HostState, LatencySummary, MigInstance, PoolSettings, Priority,
-    Quarantine, Session, VmLimits, VmState, VmUsage, WaitReason,
+    GpuState, HostState, LatencySummary, PoolSettings, Priority, Quarantine, Session, VmLimits,
+    VmState, VmUsage, WaitReason,
 };
+pub use vgpu_proto::api::{ScanResult, ScannedGpu};
 pub use vgpu_sched::Histogram;
 
 /// A GPU as it is known, present or not.
@@ -38,42 +39,6 @@ impl GpuRecord {
     pub fn is_usable(&self) -> bool {
         self.state == GpuState::Ready
     }
-}
-
-/// A GPU as a scan saw it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ScannedGpu {
-    /// Identity.
-    pub uuid: String,
-    /// The driver's index at the time of the scan; changes between boots.
-    pub ordinal: u32,
-    /// The driver's name for the device.
-    pub model: String,
-    /// Total device memory.
-    pub memory_bytes: u64,
-    /// Memory in use by anything.
-    pub memory_used_bytes: Option<u64>,
-    /// PCI address.
-    pub pci_address: Option<String>,
-    /// Driver version.
-    pub driver: Option<String>,
-    /// Compute capability (`9.0`).
-    pub compute_capability: Option<String>,
-    /// Where these facts come from.
-    pub source: GpuSource,
-    /// MIG instances.
-    pub mig: Vec<MigInstance>,
-    /// Health.
-    pub health: GpuHealth,
-}
-
-/// What a scan found.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ScanResult {
-    /// The GPUs present.
-    pub gpus: Vec<ScannedGpu>,
-    /// What could not be found out, as sentences.
-    pub warnings: Vec<String>,
 }
 
 /// A pool.

@@ -27,7 +27,7 @@ pub use error::{ErrorBody, ErrorCode, ErrorDetail};
 pub use event::{AuditEntry, AuditPage, Event, EventKind, EventPage, Severity};
 pub use gpu::{
     AssignRequest, Assignment, Gpu, GpuCheckReport, GpuHealth, GpuSource, GpuState, MigInstance,
-    ScanReport, UnassignRequest,
+    ScanReport, ScanResult, ScannedGpu, UnassignRequest,
 };
 pub use pool::{
     Pool, PoolCreate, PoolPatch, PoolPolicy, PoolSettings, Weights, WeightsPatch, WeightsReport,

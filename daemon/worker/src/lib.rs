@@ -11,12 +11,14 @@
 //! | [`pages`], [`lease`] | the shared pages; when the GPU is ours |
 //! | [`wire`] | frames of the guest, in and out |
 //! | [`session`] | handles, memory, queue, streams: what the guest's calls mean |
+//! | [`probe`] | `vgpu-probe`: scans and canaries, in a process of their own |
 //! | [`driver`] | the CUDA driver, through cudarc; the only caller of it |
 
 pub mod control;
 pub mod driver;
 pub mod lease;
 pub mod pages;
+pub mod probe;
 pub mod session;
 pub mod start;
 pub mod wire;

@@ -171,3 +171,39 @@ pub struct GpuCheckReport {
     /// What was done and seen.
     pub message: String,
 }
+
+/// A GPU as `vgpu-probe scan` saw it; what the probe prints and the daemon reads.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ScannedGpu {
+    /// Identity.
+    pub uuid: String,
+    /// The driver's index at the time of the scan; changes between boots.
+    pub ordinal: u32,
+    /// The driver's name for the device.
+    pub model: String,
+    /// Total device memory.
+    pub memory_bytes: u64,
+    /// Memory in use by anything.
+    pub memory_used_bytes: Option<u64>,
+    /// PCI address.
+    pub pci_address: Option<String>,
+    /// Driver version.
+    pub driver: Option<String>,
+    /// Compute capability (`9.0`).
+    pub compute_capability: Option<String>,
+    /// Where these facts come from.
+    pub source: GpuSource,
+    /// MIG instances.
+    pub mig: Vec<MigInstance>,
+    /// Health.
+    pub health: GpuHealth,
+}
+
+/// What a scan found.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ScanResult {
+    /// The GPUs present.
+    pub gpus: Vec<ScannedGpu>,
+    /// What could not be found out, as sentences.
+    pub warnings: Vec<String>,
+}
