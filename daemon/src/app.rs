@@ -121,7 +121,8 @@ impl Daemon {
         let numbers = SessionNumbers::open(&config.daemon.state_dir)
             .context("cannot reserve session numbers in daemon.state_dir")?;
 
-        let launcher = Arc::new(Launcher::new(config.clone(), book.clone()));
+        let launcher = Launcher::new(config.clone(), book.clone());
+        let launcher = Arc::new(launcher.context("cannot start a thread for workers")?);
         let prober = Prober::new(launcher.clone());
         let mediator = Mediator::start(MediatorSettings {
             config: config.clone(),

@@ -234,17 +234,15 @@ async fn start(
     let deadline = Duration::from_millis(shared.config().worker.start_deadline_ms);
     let admission = shared.mediator.admit(request).await?;
     let admitted = admission.admitted().clone();
-    let (launcher, order) = (shared.launcher.clone(), admitted.clone());
-    let launched = tokio::task::spawn_blocking(move || {
-        launcher.launch(
-            order.session,
+    let launched = shared
+        .launcher
+        .launch(
+            admitted.session,
             identity.vm_id,
-            &order.gpu,
-            order.memory_quota,
+            admitted.gpu.clone(),
+            admitted.memory_quota,
         )
-    })
-    .await
-    .unwrap_or_else(|e| Err(format!("the start of the worker failed: {e}")));
+        .await;
     let launched = match launched {
         Ok(launched) => launched,
         Err(why) => {

@@ -9,6 +9,7 @@ use vgpu_proto::api::GpuSource;
 use vgpu_proto::worker::Start;
 
 use super::leftover::WorkerBook;
+use super::nursery::Nursery;
 use super::spawn::{self, Worker, WorkerOrder, WorkerTemplate};
 use crate::config::Config;
 use crate::model::ScannedGpu;
@@ -21,6 +22,7 @@ const SOFT_LIBRARY: &str = "/usr/lib/vgpu/soft-gpu/libcuda.so.1";
 pub struct Launcher {
     config: RwLock<Arc<Config>>,
     book: WorkerBook,
+    nursery: Nursery,
 }
 
 /// A worker that was started, and what to tell it first.
@@ -35,13 +37,16 @@ pub struct Launched {
 }
 
 impl Launcher {
-    /// A launcher that writes its workers down in `book`.
-    #[must_use]
-    pub fn new(config: Arc<Config>, book: WorkerBook) -> Launcher {
-        Launcher {
+    /// A launcher that writes its workers down in `book`. Workers die when it is dropped.
+    ///
+    /// # Errors
+    /// When the system gives no thread.
+    pub fn new(config: Arc<Config>, book: WorkerBook) -> std::io::Result<Launcher> {
+        Ok(Launcher {
             config: RwLock::new(config),
             book,
-        }
+            nursery: Nursery::new()?,
+        })
     }
 
     /// Takes a reloaded configuration over, for workers from now on.
@@ -64,11 +69,27 @@ impl Launcher {
         &self.book
     }
 
-    /// Starts a worker. Blocks for a few milliseconds.
+    /// Starts a worker for a session of a VM.
     ///
     /// # Errors
     /// A sentence for the administrator.
-    pub fn launch(
+    pub async fn launch(
+        self: &Arc<Self>,
+        session: u64,
+        vm: u32,
+        gpu: ScannedGpu,
+        memory_quota: u64,
+    ) -> Result<Launched, String> {
+        let launcher = self.clone();
+        let started = self
+            .nursery
+            .run(move || launcher.start(session, vm, &gpu, memory_quota));
+        started
+            .await
+            .unwrap_or_else(|_| Err("the start of the worker broke off".to_owned()))
+    }
+
+    fn start(
         &self,
         session: u64,
         vm: u32,
@@ -132,7 +153,7 @@ pub fn environment(config: &Config, soft: bool) -> Vec<(OsString, OsString)> {
         ("PATH".into(), "/usr/bin:/bin".into()),
         // A cache on disk that tenants share could be poisoned by one of them.
         ("CUDA_CACHE_DISABLE".into(), "1".into()),
-        ("VGPU_LOG".into(), config.log.level.clone().into()),
+        ("RUST_LOG".into(), config.log.level.clone().into()),
     ];
     if soft {
         let driver = &config.driver;
@@ -246,7 +267,7 @@ mod tests {
                 .map(|(name, _)| name.to_string_lossy().into_owned())
                 .collect()
         };
-        assert_eq!(names(false), ["PATH", "CUDA_CACHE_DISABLE", "VGPU_LOG"]);
+        assert_eq!(names(false), ["PATH", "CUDA_CACHE_DISABLE", "RUST_LOG"]);
         assert!(names(true).contains(&"SOFT_GPU_CLOCK".to_owned()));
         assert!(names(true).contains(&"SOFT_GPU_STATE".to_owned()));
     }

@@ -8,6 +8,7 @@
 //! | [`channel`] | the control socket |
 //! | [`pages`] | the two shared pages |
 //! | [`process`] | a process by its pidfd: kill, exit, identity |
+//! | [`nursery`] | the thread that starts them all |
 //! | [`leftover`] | workers of an earlier vgpud |
 //! | `log` | what a worker writes to its standard error |
 
@@ -15,6 +16,7 @@ pub mod channel;
 pub mod launcher;
 pub mod leftover;
 pub(crate) mod log;
+pub mod nursery;
 pub mod pages;
 pub mod process;
 pub mod spawn;

@@ -81,7 +81,8 @@ impl Host {
         let journal = Arc::new(Journal::new(0, Default::default()));
         let events = EventSink::new(journal.clone());
         let book = WorkerBook::open(&config.daemon.runtime_dir).expect("a book");
-        let launcher = Arc::new(Launcher::new(config.clone(), book.clone()));
+        let launcher = Launcher::new(config.clone(), book.clone()).expect("a thread");
+        let launcher = Arc::new(launcher);
         let passed = setup.canary;
         let unverified = if setup.unverified {
             [GPU.to_owned()].into()

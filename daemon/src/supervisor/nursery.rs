@@ -1,0 +1,66 @@
+//! The one thread that starts workers.
+//!
+//! A worker asks the kernel to be killed when its parent dies (PR_SET_PDEATHSIG), and the kernel means
+//! the thread that started it. So all are started by one thread, which lives as long as vgpud does.
+
+use std::io;
+
+use crossbeam::channel::{Sender, unbounded};
+use tokio::sync::oneshot;
+
+type Job = Box<dyn FnOnce() + Send>;
+
+/// Starts processes on its own thread. The thread ends when this is dropped.
+#[derive(Debug)]
+pub struct Nursery {
+    jobs: Sender<Job>,
+}
+
+impl Nursery {
+    /// Starts the thread.
+    ///
+    /// # Errors
+    /// When the system gives no thread.
+    pub fn new() -> io::Result<Nursery> {
+        let (jobs, queue) = unbounded::<Job>();
+        std::thread::Builder::new()
+            .name("vgpud-nursery".into())
+            .spawn(move || {
+                for job in queue {
+                    // A job that panics must not take the thread, and with it every worker, along.
+                    if std::panic::catch_unwind(std::panic::AssertUnwindSafe(job)).is_err() {
+                        tracing::error!("the start of a worker panicked");
+                    }
+                }
+            })?;
+        Ok(Nursery { jobs })
+    }
+
+    /// Runs `start` on the thread; the receiver gets its result, or nothing if it panicked.
+    pub fn run<T: Send + 'static>(
+        &self,
+        start: impl FnOnce() -> T + Send + 'static,
+    ) -> oneshot::Receiver<T> {
+        let (answer, answered) = oneshot::channel();
+        // The thread ends only with the sender, so that this cannot fail.
+        let _ = self.jobs.send(Box::new(move || {
+            let _ = answer.send(start());
+        }));
+        answered
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn every_job_runs_on_the_same_thread_even_after_a_panic() {
+        let nursery = Nursery::new().unwrap();
+        let first = nursery.run(|| std::thread::current().id()).await.unwrap();
+        assert!(nursery.run(|| panic!("as the test wants")).await.is_err());
+        let second = nursery.run(|| std::thread::current().id()).await.unwrap();
+        assert_eq!(first, second);
+        assert_ne!(first, std::thread::current().id());
+    }
+}
