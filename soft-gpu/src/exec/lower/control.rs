@@ -108,7 +108,14 @@ fn brx<'m>(f: &mut Func<'_, 'm>, m: &mut Mods<'_>, ops: &'m [Operand]) -> R<()> 
 }
 
 /// The parts of a call: results, target, arguments, prototype.
-fn parts(ops: &[Operand]) -> R<(&[Operand], &Operand, &[Operand], Option<&Operand>)> {
+type Parts<'o> = (
+    &'o [Operand],
+    &'o Operand,
+    &'o [Operand],
+    Option<&'o Operand>,
+);
+
+fn parts(ops: &[Operand]) -> R<Parts<'_>> {
     let (rets, rest): (&[Operand], _) = match ops {
         [Operand::List(r), rest @ ..] => (r, rest),
         rest => (&[], rest),

@@ -34,12 +34,12 @@ macro_rules! int_compares {
 macro_rules! float_compares {
     ($($m:ident $t:ty),*) => { compares! { $( $m $t {
         Eq = |a, b| a == b;
-        Ne = |a, b| a < b || a > b;
+        Ne = |a, b| a != b && !a.is_nan() && !b.is_nan();
         Lt = |a, b| a < b;
         Le = |a, b| a <= b;
         Gt = |a, b| a > b;
         Ge = |a, b| a >= b;
-        Equ = |a, b| !(a < b || a > b);
+        Equ = |a, b| a == b || a.is_nan() || b.is_nan();
         Neu = |a, b| a != b;
         Ltu = |a, b| !matches!(a.partial_cmp(&b), Some(std::cmp::Ordering::Greater | std::cmp::Ordering::Equal));
         Leu = |a, b| !matches!(a.partial_cmp(&b), Some(std::cmp::Ordering::Greater));

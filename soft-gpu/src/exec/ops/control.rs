@@ -42,7 +42,7 @@ impl Op for BrxIdx {
             return Flow::Jump;
         }
         each_lane(mask, |l| {
-            w.park(table[index[l] as usize], 1 << l, Wait::Ready)
+            w.park(table[index[l] as usize], 1 << l, Wait::Ready);
         });
         let rest = w.active & !mask;
         if rest != 0 {

@@ -46,11 +46,11 @@ f2! {
     Mul24HiU: (a: u32, b: u32) -> u32 = (((u64::from(a & 0xff_ffff)) * u64::from(b & 0xff_ffff)) >> 16) as u32;
     Mul24HiS: (a: u32, b: u32) -> u32 = (mul24s(a, b) >> 16) as u32;
     // Division by zero gives all ones and the dividend as remainder, as the hardware's code does.
-    DivU16: (a: u16, b: u16) -> u16 = if b == 0 { u16::MAX } else { a / b };
+    DivU16: (a: u16, b: u16) -> u16 = a.checked_div(b).unwrap_or(u16::MAX);
     DivS16: (a: i16, b: i16) -> i16 = if b == 0 { -1 } else { a.wrapping_div(b) };
-    DivU32: (a: u32, b: u32) -> u32 = if b == 0 { u32::MAX } else { a / b };
+    DivU32: (a: u32, b: u32) -> u32 = a.checked_div(b).unwrap_or(u32::MAX);
     DivS32: (a: i32, b: i32) -> i32 = if b == 0 { -1 } else { a.wrapping_div(b) };
-    DivU64: (a: u64, b: u64) -> u64 = if b == 0 { u64::MAX } else { a / b };
+    DivU64: (a: u64, b: u64) -> u64 = a.checked_div(b).unwrap_or(u64::MAX);
     DivS64: (a: i64, b: i64) -> i64 = if b == 0 { -1 } else { a.wrapping_div(b) };
     RemU16: (a: u16, b: u16) -> u16 = if b == 0 { a } else { a % b };
     RemS16: (a: i16, b: i16) -> i16 = if b == 0 { a } else { a.wrapping_rem(b) };

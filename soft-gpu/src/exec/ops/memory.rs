@@ -102,19 +102,19 @@ pub(crate) fn addresses(w: &Warp, i: &Inst, mask: u32) -> [u64; LANES] {
     }
     if i.imm & layout::NARROW != 0 {
         let a = u32::src(w, i.e);
-        for l in 0..LANES {
-            t[l] = u64::from(a[l].wrapping_add(off as u32));
+        for (t, a) in t.iter_mut().zip(a) {
+            *t = u64::from(a.wrapping_add(off as u32));
         }
     } else {
         let a = u64::src(w, i.e);
-        for l in 0..LANES {
-            t[l] = a[l].wrapping_add(off);
+        for (t, a) in t.iter_mut().zip(a) {
+            *t = a.wrapping_add(off);
         }
     }
     if mask != u32::MAX {
         let first = t[mask.trailing_zeros() as usize];
-        for l in 0..LANES {
-            t[l] = if (mask >> l) & 1 != 0 { t[l] } else { first };
+        for (l, t) in t.iter_mut().enumerate() {
+            *t = if (mask >> l) & 1 != 0 { *t } else { first };
         }
     }
     t
@@ -204,10 +204,10 @@ fn local(w: &mut Warp, env: &Env<'_>, ad: &mut [u64; LANES], size: u64, bits: u6
 
 #[inline(never)]
 fn windows(w: &mut Warp, env: &Env<'_>, ad: &mut [u64; LANES], size: u64, write: bool) -> bool {
-    for l in 0..LANES {
-        let a = ad[l];
+    for (l, slot) in ad.iter_mut().enumerate() {
+        let a = *slot;
         match host_address(w, env, l, a, size, write) {
-            Some(p) => ad[l] = p as u64,
+            Some(p) => *slot = p as u64,
             None => return illegal(w, env, a, size),
         }
     }

@@ -160,7 +160,7 @@ impl Bench {
             dynamic_shared,
             params: bytes,
             cooperative,
-            threads: std::env::var("T").map_or(2, |t| t.parse().unwrap()),
+            threads: 2,
         };
         run(p, &launch, self)
     }

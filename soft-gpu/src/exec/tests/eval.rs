@@ -37,11 +37,21 @@ pub(crate) fn kernel(code: &str, d: &str, srcs: &[&str]) -> String {
          mov.u32 %i, %ctaid.x; mov.u32 %w, %tid.x; mad.lo.u32 %i, %i, 64, %w;\n\
          setp.ge.u32 %end, %i, %n; @%end exit;\n",
     );
-    text.push_str(&format!("mad.wide.u32 %p, %i, {}, %p; mad.wide.u32 %q, %i, 8, %q;\n", srcs.len() * 8));
+    text.push_str(&format!(
+        "mad.wide.u32 %p, %i, {}, %p; mad.wide.u32 %q, %i, 8, %q;\n",
+        srcs.len() * 8
+    ));
     for (k, (n, ty)) in names.iter().zip(srcs).enumerate() {
-        text.push_str(&format!("ld.global.u64 %t, [%p+{}]; {}\n", k * 8, load(ty, n)));
+        text.push_str(&format!(
+            "ld.global.u64 %t, [%p+{}]; {}\n",
+            k * 8,
+            load(ty, n)
+        ));
     }
-    text.push_str(&format!("{code}\n{}\nst.global.u64 [%q], %t;\nret;\n}}\n", store(d)));
+    text.push_str(&format!(
+        "{code}\n{}\nst.global.u64 [%q], %t;\nret;\n}}\n",
+        store(d)
+    ));
     text
 }
 
@@ -52,13 +62,23 @@ pub(crate) fn eval(code: &str, d: &str, srcs: &[&str], rows: &[Vec<u64>]) -> Vec
     let flat: Vec<u64> = rows.iter().flat_map(|r| r.iter().copied()).collect();
     let (input, out) = (bench.longs(&flat), bench.longs(&vec![0; rows.len()]));
     let n = rows.len() as u64;
-    bench.launch(&p, "k", [n.div_ceil(64) as u32, 1, 1], [64, 1, 1], &[input, out, n]).unwrap();
+    bench
+        .launch(
+            &p,
+            "k",
+            [n.div_ceil(64) as u32, 1, 1],
+            [64, 1, 1],
+            &[input, out, n],
+        )
+        .unwrap();
     bench.read_longs(out, rows.len())
 }
 
 /// All pairs of two lists.
 pub(crate) fn pairs(a: &[u64], b: &[u64]) -> Vec<Vec<u64>> {
-    a.iter().flat_map(|x| b.iter().map(move |y| vec![*x, *y])).collect()
+    a.iter()
+        .flat_map(|x| b.iter().map(move |y| vec![*x, *y]))
+        .collect()
 }
 
 /// All triples of three lists.

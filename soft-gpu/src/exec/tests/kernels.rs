@@ -3,7 +3,7 @@
 use super::{Bench, HEADER};
 use crate::exec::contract::Fault;
 
-pub(super) const VECADD: &str = "
+const VECADD: &str = "
 .visible .entry vecadd(.param .u64 a, .param .u64 b, .param .u64 c, .param .u32 n)
 {
     .reg .pred %p<2>;
@@ -62,8 +62,8 @@ fn vector_add() {
         .unwrap();
     assert!(stats.warp_instructions > 313 * 20, "{stats:?}");
     let c = floats(&bench.read_words(pc, n));
-    for i in 0..n {
-        assert_eq!(c[i], i as f32 * 0.5 + (3.0 - i as f32), "element {i}");
+    for (i, c) in c.into_iter().enumerate() {
+        assert_eq!(c, i as f32 * 0.5 + (3.0 - i as f32), "element {i}");
     }
 }
 
@@ -89,7 +89,7 @@ fn out_of_bounds_is_a_fault() {
     assert!(matches!(run(32, 1 << 48), Err(Fault::IllegalAddress(_))));
 }
 
-pub(super) const MATMUL: &str = "
+const MATMUL: &str = "
 .shared .align 4 .b8 As[1024];
 .shared .align 4 .b8 Bs[1024];
 .visible .entry matmul(.param .u64 a, .param .u64 b, .param .u64 c, .param .u32 n)

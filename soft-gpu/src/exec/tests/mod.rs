@@ -1,11 +1,16 @@
 //! Tests of the interpreter against independent computation.
 
+mod convert;
 mod device;
 mod eval;
 mod fixtures;
+mod float;
 mod integer;
 mod kernels;
+mod memory;
+mod output;
 mod rounding;
+mod warps;
 
 use device::Bench;
 

@@ -81,15 +81,35 @@ fn narrow_host(a: f64, rc: u32) -> f32 {
 
 fn singles(random: &mut Random, n: usize) -> Vec<f32> {
     let edges = [
-        0u32, 0x8000_0000, 1, 0x8000_0001, 0x007f_ffff, 0x0080_0000, 0x0080_0001, 0x3f80_0000,
-        0xbf80_0000, 0x3f80_0001, 0x3f7f_ffff, 0x7f7f_ffff, 0xff7f_ffff, 0x7f80_0000, 0xff80_0000,
-        0x4b7f_ffff, 0x3400_0000, 0x3380_0000, 0x3380_0001,
+        0u32,
+        0x8000_0000,
+        1,
+        0x8000_0001,
+        0x007f_ffff,
+        0x0080_0000,
+        0x0080_0001,
+        0x3f80_0000,
+        0xbf80_0000,
+        0x3f80_0001,
+        0x3f7f_ffff,
+        0x7f7f_ffff,
+        0xff7f_ffff,
+        0x7f80_0000,
+        0xff80_0000,
+        0x4b7f_ffff,
+        0x3400_0000,
+        0x3380_0000,
+        0x3380_0001,
     ];
     let mut out: Vec<f32> = edges.iter().map(|b| f32::from_bits(*b)).collect();
     while out.len() < n {
         let r = random.next();
         // Half of them with exponents near each other, so that cancellation happens.
-        let bits = if r & 1 << 40 == 0 { r as u32 } else { r as u32 & 0x80ff_ffff | 0x3f00_0000 };
+        let bits = if r & 1 << 40 == 0 {
+            r as u32
+        } else {
+            r as u32 & 0x80ff_ffff | 0x3f00_0000
+        };
         let x = f32::from_bits(bits);
         if !x.is_nan() {
             out.push(x);
@@ -100,9 +120,20 @@ fn singles(random: &mut Random, n: usize) -> Vec<f32> {
 
 fn doubles(random: &mut Random, n: usize) -> Vec<f64> {
     let edges = [
-        0u64, 1 << 63, 1, 0x000f_ffff_ffff_ffff, 0x0010_0000_0000_0000, 0x3ff0_0000_0000_0000,
-        0x3ff0_0000_0000_0001, 0xbfef_ffff_ffff_ffff, 0x7fef_ffff_ffff_ffff, 0xffef_ffff_ffff_ffff,
-        0x7ff0_0000_0000_0000, 0x3ca0_0000_0000_0000, 0x3c90_0000_0000_0001, 0x0370_0000_0000_0000,
+        0u64,
+        1 << 63,
+        1,
+        0x000f_ffff_ffff_ffff,
+        0x0010_0000_0000_0000,
+        0x3ff0_0000_0000_0000,
+        0x3ff0_0000_0000_0001,
+        0xbfef_ffff_ffff_ffff,
+        0x7fef_ffff_ffff_ffff,
+        0xffef_ffff_ffff_ffff,
+        0x7ff0_0000_0000_0000,
+        0x3ca0_0000_0000_0000,
+        0x3c90_0000_0000_0001,
+        0x0370_0000_0000_0000,
     ];
     let mut out: Vec<f64> = edges.iter().map(|b| f64::from_bits(*b)).collect();
     while out.len() < n {
@@ -123,12 +154,20 @@ fn doubles(random: &mut Random, n: usize) -> Vec<f64> {
 
 fn same32(got: f32, want: f32, what: impl FnOnce() -> String) {
     let nan = got.is_nan() && want.is_nan();
-    assert!(nan || got.to_bits() == want.to_bits(), "{}: {got:e} not {want:e}", what());
+    assert!(
+        nan || got.to_bits() == want.to_bits(),
+        "{}: {got:e} not {want:e}",
+        what()
+    );
 }
 
 fn same64(got: f64, want: f64, what: impl FnOnce() -> String) {
     let nan = got.is_nan() && want.is_nan();
-    assert!(nan || got.to_bits() == want.to_bits(), "{}: {got:e} not {want:e}", what());
+    assert!(
+        nan || got.to_bits() == want.to_bits(),
+        "{}: {got:e} not {want:e}",
+        what()
+    );
 }
 
 #[test]
@@ -137,7 +176,9 @@ fn single_precision() {
     let v = singles(&mut random, 300);
     for (mode, rc, name) in MODES {
         for &a in &v {
-            same32(round::sqrt32(a, mode), sqrt32(a, a, rc), || format!("sqrt.{name} {a:e}"));
+            same32(round::sqrt32(a, mode), sqrt32(a, a, rc), || {
+                format!("sqrt.{name} {a:e}")
+            });
             for &b in &v {
                 let what = |op: &str| format!("{op}.{name} {a:e} {b:e}");
                 same32(round::add32(a, b, mode), add32(a, b, rc), || what("add"));
@@ -154,8 +195,12 @@ fn double_precision() {
     let v = doubles(&mut random, 300);
     for (mode, rc, name) in MODES {
         for &a in &v {
-            same64(round::sqrt64(a, mode), sqrt64(a, a, rc), || format!("sqrt.{name} {a:e}"));
-            same32(round::narrow(a, mode), narrow_host(a, rc), || format!("cvt.{name} {a:e}"));
+            same64(round::sqrt64(a, mode), sqrt64(a, a, rc), || {
+                format!("sqrt.{name} {a:e}")
+            });
+            same32(round::narrow(a, mode), narrow_host(a, rc), || {
+                format!("cvt.{name} {a:e}")
+            });
             let packed = f32::from_bits(round::from_f64(a, mode, round::F32) as u32);
             if a.is_finite() {
                 same32(packed, narrow_host(a, rc), || format!("pack.{name} {a:e}"));
@@ -216,21 +261,44 @@ fn instructions_use_their_modes() {
         .collect();
     for (_, rc, name) in MODES {
         type Host = fn(f32, f32, u32) -> f32;
-        let ops: [(&str, Host); 4] =
-            [("add", add32), ("mul", mul32), ("div", div32), ("sub", |a, b, rc| add32(a, -b, rc))];
+        let ops: [(&str, Host); 4] = [
+            ("add", add32),
+            ("mul", mul32),
+            ("div", div32),
+            ("sub", |a, b, rc| add32(a, -b, rc)),
+        ];
         for (op, host) in ops {
-            let got = eval(&format!("{op}.{name}.f32 %d, %a, %b;"), "f32", &["f32", "f32"], &rows);
+            let got = eval(
+                &format!("{op}.{name}.f32 %d, %a, %b;"),
+                "f32",
+                &["f32", "f32"],
+                &rows,
+            );
             for (row, got) in rows.iter().zip(got) {
                 let (a, b) = (f32::from_bits(row[0] as u32), f32::from_bits(row[1] as u32));
-                same32(f32::from_bits(got as u32), host(a, b, rc), || format!("{op}.{name} {a:e} {b:e}"));
+                same32(f32::from_bits(got as u32), host(a, b, rc), || {
+                    format!("{op}.{name} {a:e} {b:e}")
+                });
             }
         }
-        let got = eval(&format!("rcp.{name}.f32 %d, %b; "), "f32", &["f32", "f32"], &rows);
+        let got = eval(
+            &format!("rcp.{name}.f32 %d, %b; "),
+            "f32",
+            &["f32", "f32"],
+            &rows,
+        );
         for (row, got) in rows.iter().zip(got) {
             let b = f32::from_bits(row[1] as u32);
-            same32(f32::from_bits(got as u32), div32(1.0, b, rc), || format!("rcp.{name} {b:e}"));
+            same32(f32::from_bits(got as u32), div32(1.0, b, rc), || {
+                format!("rcp.{name} {b:e}")
+            });
         }
-        let got = eval(&format!("cvt.{name}.f32.s64 %d, %a;"), "f32", &["b64"], &[vec![0x7fff_ffbf_ffff_ffff], vec![(-16_777_217i64) as u64]]);
+        let got = eval(
+            &format!("cvt.{name}.f32.s64 %d, %a;"),
+            "f32",
+            &["b64"],
+            &[vec![0x7fff_ffbf_ffff_ffff], vec![(-16_777_217i64) as u64]],
+        );
         let want: Vec<u64> = [0x7fff_ffbf_ffff_ffffu64 as i64, -16_777_217]
             .iter()
             .map(|v| {

@@ -1,0 +1,247 @@
+//! Warp-wide operations, divergence and barriers.
+
+use super::{Bench, HEADER};
+use crate::exec::contract::Fault;
+
+/// Runs a body for one block; the body has `%tid` in `%t` and writes `%r0` to `out[tid]`.
+fn block(body: &str, threads: u32) -> Vec<u32> {
+    let bench = Bench::new();
+    let (p, _) = bench.load(&wrapped(body));
+    let out = bench.words(&vec![0xeeee_eeee; threads as usize]);
+    bench
+        .launch(&p, "k", [1, 1, 1], [threads, 1, 1], &[out])
+        .unwrap();
+    bench.read_words(out, threads as usize)
+}
+
+fn wrapped(body: &str) -> String {
+    format!(
+        "{HEADER}.visible .entry k(.param .u64 out) {{\n\
+         .reg .b32 %t, %l, %r<16>; .reg .b64 %o, %d<4>; .reg .pred %p<8>;\n\
+         .shared .align 8 .b8 buf[4096];\n\
+         ld.param.u64 %o, [out]; mov.u32 %t, %tid.x; mov.u32 %l, %laneid;\n\
+         mad.wide.u32 %o, %t, 4, %o;\n{body}\nst.global.u32 [%o], %r0;\nret;\n}}\n"
+    )
+}
+
+#[test]
+fn shuffles_within_segments() {
+    // (mode, lane operand, clamp and segment, the manual's formula)
+    type Source = fn(i32) -> i32;
+    let cases: [(&str, &str, &str, Source); 7] = [
+        ("up", "1", "0", |l| l - 1),
+        ("down", "3", "31", |l| l + 3),
+        ("bfly", "5", "31", |l| l ^ 5),
+        ("idx", "7", "31", |_| 7),
+        // Segments of 8 lanes: clamp 31 & segment mask 0x18.
+        ("down", "2", "0x181f", |l| {
+            if l % 8 + 2 < 8 { l + 2 } else { -1 }
+        }),
+        ("up", "2", "0x1800", |l| if l % 8 >= 2 { l - 2 } else { -1 }),
+        ("idx", "3", "0x181f", |l| l / 8 * 8 + 3),
+    ];
+    for (mode, b, c, source) in cases {
+        let body = format!(
+            "add.u32 %r1, %t, 100; shfl.sync.{mode}.b32 %r0|%p1, %r1, {b}, {c}, -1;\n\
+             @!%p1 add.u32 %r0, %r0, 1000;"
+        );
+        let got = block(&body, 32);
+        for (l, got) in got.into_iter().enumerate() {
+            let s = source(l as i32);
+            let want = if (0..32).contains(&s) {
+                100 + s
+            } else {
+                1100 + l as i32
+            };
+            assert_eq!(got, want as u32, "shfl.{mode} {b} {c}, lane {l}");
+        }
+    }
+}
+
+#[test]
+fn votes_and_matches() {
+    let got = block(
+        "and.b32 %r1, %t, 3; setp.eq.u32 %p1, %r1, 0; vote.sync.ballot.b32 %r0, %p1, -1;",
+        64,
+    );
+    assert!(got.iter().all(|v| *v == 0x1111_1111), "{got:x?}");
+    let got = block(
+        "setp.lt.u32 %p1, %t, 32; vote.sync.all.pred %p2, %p1, -1; vote.sync.any.pred %p3, !%p1, -1;\n\
+         vote.sync.uni.pred %p4, %p1, -1; selp.u32 %r0, 1, 0, %p2; @%p3 add.u32 %r0, %r0, 2; @%p4 add.u32 %r0, %r0, 4;",
+        64,
+    );
+    assert_eq!(&got[..32], [5; 32]);
+    assert_eq!(&got[32..], [6; 32]);
+    let got = block("shr.u32 %r1, %t, 3; match.any.sync.b32 %r0, %r1, -1;", 32);
+    for (l, v) in got.iter().enumerate() {
+        assert_eq!(*v, 0xff << (l / 8 * 8));
+    }
+    let got = block(
+        "cvt.u64.u32 %d0, %t; match.all.sync.b64 %r0|%p1, %d0, -1; @%p1 add.u32 %r0, %r0, 7;",
+        32,
+    );
+    assert_eq!(got, [0; 32]);
+    let got = block(
+        "mov.u32 %r1, 9; match.all.sync.b32 %r0|%p1, %r1, -1; @!%p1 mov.u32 %r0, 0;",
+        32,
+    );
+    assert_eq!(got, [u32::MAX; 32]);
+}
+
+#[test]
+fn warp_reductions() {
+    let cases = [
+        ("add.u32", 496u32),
+        ("max.s32", 31),
+        ("min.u32", 0),
+        ("or.b32", 31),
+        ("xor.b32", 0),
+        ("and.b32", 0),
+    ];
+    for (op, want) in cases {
+        assert_eq!(
+            block(&format!("redux.sync.{op} %r0, %t, -1;"), 32),
+            [want; 32],
+            "{op}"
+        );
+    }
+    let half = block(
+        "setp.lt.u32 %p1, %t, 16; mov.u32 %r0, 5; @%p1 redux.sync.add.s32 %r0, %t, 0xffff;",
+        32,
+    );
+    assert_eq!(&half[..16], [120; 16]);
+    assert_eq!(&half[16..], [5; 16]);
+}
+
+#[test]
+fn lanes_wait_for_each_other_at_a_shuffle() {
+    // The upper lanes take a long way round; the shuffle names all lanes, so it must wait.
+    let body = "mov.u32 %r1, %t; setp.lt.u32 %p1, %t, 16; @%p1 bra JOIN;\n\
+        mov.u32 %r2, 0;\n\
+        LOOP: add.u32 %r2, %r2, 1; add.u32 %r1, %r1, 1000; setp.lt.u32 %p2, %r2, 50; @%p2 bra LOOP;\n\
+        bra JOIN;\n\
+        JOIN: shfl.sync.bfly.b32 %r0, %r1, 16, 31, -1;";
+    let got = block(body, 32);
+    for (l, v) in got.into_iter().enumerate() {
+        let from = l ^ 16;
+        assert_eq!(
+            v as usize,
+            if from < 16 { from } else { from + 50_000 },
+            "lane {l}"
+        );
+    }
+}
+
+#[test]
+fn divergent_masks() {
+    let got = block(
+        "setp.lt.u32 %p1, %t, 10; activemask.b32 %r0; @%p1 activemask.b32 %r0;",
+        32,
+    );
+    assert_eq!(&got[..10], [0x3ff; 10]);
+    assert_eq!(&got[10..], [u32::MAX; 22]);
+    let got = block(
+        "mov.u32 %r1, %lanemask_lt; mov.u32 %r2, %lanemask_ge; xor.b32 %r0, %r1, %r2;",
+        32,
+    );
+    assert_eq!(got, [u32::MAX; 32]);
+}
+
+#[test]
+fn a_spin_lock_between_lanes_of_a_warp() {
+    // Every lane takes the lock in turn; the holder is ahead of the spinning lanes, so it must get
+    // time although its pc is the higher one.
+    let body = "mov.u32 %r5, buf; setp.eq.u32 %p1, %t, 0; @%p1 st.shared.u32 [%r5], 0; @%p1 st.shared.u32 [%r5+4], 0;\n\
+        bar.sync 0;\n\
+        SPIN: atom.shared.cas.b32 %r1, [%r5], 0, 1; setp.ne.u32 %p2, %r1, 0; @%p2 bra SPIN;\n\
+        ld.volatile.shared.u32 %r2, [%r5+4]; add.u32 %r2, %r2, 1; st.volatile.shared.u32 [%r5+4], %r2;\n\
+        membar.cta; atom.shared.exch.b32 %r3, [%r5], 0;\n\
+        bar.sync 0; ld.shared.u32 %r0, [%r5+4];";
+    assert_eq!(block(body, 64), [64; 64]);
+}
+
+#[test]
+fn barriers_with_counts_and_reductions() {
+    // Warps 0 and 1 exchange through barrier 3 (64 threads); warps 2 and 3 never come to it.
+    let body = "mov.u32 %r0, 7; setp.ge.u32 %p1, %t, 64; @%p1 bra END;\n\
+        mov.u32 %r5, buf; shl.b32 %r1, %t, 2; add.u32 %r1, %r1, %r5; st.shared.u32 [%r1], %t;\n\
+        barrier.sync 3, 64;\n\
+        xor.b32 %r2, %t, 63; shl.b32 %r2, %r2, 2; add.u32 %r2, %r2, %r5; ld.shared.u32 %r0, [%r2];\n\
+        END: bar.sync 0;";
+    let got = block(body, 128);
+    for (t, v) in got.into_iter().enumerate() {
+        assert_eq!(v, if t < 64 { 63 - t as u32 } else { 7 });
+    }
+    let body = "setp.lt.u32 %p1, %t, 70; bar.red.popc.u32 %r0, 0, %p1; bar.red.and.pred %p2, 0, %p1; bar.red.or.pred %p3, 0, %p1;\n\
+        @%p2 add.u32 %r0, %r0, 1000; @%p3 add.u32 %r0, %r0, 2000;";
+    assert_eq!(block(body, 96), [2070; 96]);
+    // Producer and consumer: one warp arrives, the other waits.
+    let body = "mov.u32 %r5, buf; mov.u32 %r0, 0; setp.lt.u32 %p1, %t, 32; @%p1 bra CONSUME;\n\
+        st.shared.u32 [%r5+64], 1234; bar.arrive 1, 64; bra END;\n\
+        CONSUME: bar.sync 1, 64; ld.shared.u32 %r0, [%r5+64];\n\
+        END: bar.sync 0;";
+    let got = block(body, 64);
+    assert_eq!((got[0], got[63]), (1234, 0));
+}
+
+#[test]
+fn exited_threads_do_not_hold_a_barrier() {
+    let body = "mov.u32 %r0, 1; setp.ge.u32 %p1, %t, 40; @%p1 exit; bar.sync 0; mov.u32 %r0, 2;";
+    let got = block(body, 100);
+    assert_eq!(&got[..40], [2; 40]);
+    assert_eq!(&got[40..], [0xeeee_eeee; 60]);
+}
+
+#[test]
+fn a_barrier_that_nobody_completes_hangs_until_stopped() {
+    let bench = Bench::new();
+    let (p, _) = bench.load(&wrapped(
+        "setp.lt.u32 %p1, %t, 32; @%p1 bar.sync 1, 96; mov.u32 %r0, 0;",
+    ));
+    let out = bench.alloc(512);
+    bench.turns.store(20, std::sync::atomic::Ordering::Relaxed);
+    assert_eq!(
+        bench.launch(&p, "k", [1, 1, 1], [64, 1, 1], &[out]),
+        Err(Fault::Stopped)
+    );
+    let (p, _) = bench.load(&wrapped("SPIN: bra SPIN;"));
+    bench.turns.store(20, std::sync::atomic::Ordering::Relaxed);
+    assert_eq!(
+        bench.launch(&p, "k", [64, 1, 1], [64, 1, 1], &[out]),
+        Err(Fault::Stopped)
+    );
+}
+
+#[test]
+fn indexed_branches() {
+    let body = "and.b32 %r1, %t, 3; T: .branchtargets A, B, C, D; brx.idx %r1, T;\n\
+        A: mov.u32 %r0, 10; bra END; B: mov.u32 %r0, 11; bra END; C: mov.u32 %r0, 12; bra END; D: mov.u32 %r0, 13; END:";
+    let got = block(body, 48);
+    for (t, v) in got.into_iter().enumerate() {
+        assert_eq!(v, 10 + t as u32 % 4);
+    }
+    let bench = Bench::new();
+    let (p, _) = bench.load(&wrapped(
+        "T: .branchtargets A; brx.idx %t, T; A: mov.u32 %r0, 0;",
+    ));
+    let out = bench.alloc(512);
+    let got = bench.launch(&p, "k", [1, 1, 1], [32, 1, 1], &[out]);
+    assert!(matches!(got, Err(Fault::IllegalInstruction(_))), "{got:?}");
+}
+
+#[test]
+fn blocks_of_a_cooperative_launch_meet() {
+    // Every block counts itself, then spins until all have: only if all are resident does it end.
+    let text = format!(
+        "{HEADER}.visible .entry k(.param .u64 cell) {{ .reg .b64 %c; .reg .b32 %r<4>; .reg .pred %p;\n\
+         ld.param.u64 %c, [cell]; atom.global.add.u32 %r0, [%c], 1; mov.u32 %r1, %nctaid.x; mov.u32 %r2, %ntid.x; mul.lo.u32 %r1, %r1, %r2;\n\
+         SPIN: ld.acquire.gpu.global.u32 %r3, [%c]; setp.lt.u32 %p, %r3, %r1; @%p bra SPIN; ret; }}\n"
+    );
+    let bench = Bench::new();
+    let (p, _) = bench.load(&text);
+    let cell = bench.words(&[0]);
+    bench
+        .launch_with(&p, "k", [24, 1, 1], [64, 1, 1], &[cell], 0, true)
+        .unwrap();
+    assert_eq!(bench.read_words(cell, 1), [24 * 64]);
+}
