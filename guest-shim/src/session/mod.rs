@@ -13,6 +13,7 @@ mod inbox;
 mod outbox;
 mod pump;
 pub(crate) mod sys;
+mod timing;
 
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};

@@ -2,15 +2,16 @@
 
 use std::io::ErrorKind;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use vgpu_proto::call::ops::Call;
 use vgpu_proto::codec;
 use vgpu_proto::cuda::CuResult;
 use vgpu_proto::frame::{HEADER_LEN, Header};
-use vgpu_proto::limits::{FLUSH_AFTER_US, FLUSH_BYTES};
+use vgpu_proto::limits::FLUSH_BYTES;
 
 use super::sys::{self, UserMemory};
+use super::timing::{Act, Timing};
 use super::{NO_BULK, Session};
 use crate::Cu;
 
@@ -25,8 +26,7 @@ pub(crate) struct Outbox {
     /// Requests begun, which is also the last id.
     calls: u64,
     bytes: u64,
-    /// The timer runs for what is in the buffer.
-    armed: bool,
+    timing: Timing,
 }
 
 impl Outbox {
@@ -36,7 +36,7 @@ impl Outbox {
             buffer: Vec::with_capacity(4 * FLUSH_BYTES),
             calls: 0,
             bytes: 0,
-            armed: false,
+            timing: Timing::new(Instant::now()),
         }
     }
 
@@ -119,20 +119,19 @@ impl Outbox {
         self.flush_when_due(session)
     }
 
-    /// Writes when the buffer is full, else makes sure that the pump will.
+    /// Writes when it is time, else makes sure that the pump will.
     ///
     /// # Errors
     /// Why the session is over.
     #[inline]
     pub(crate) fn flush_when_due(&mut self, session: &Session) -> Cu {
-        if self.buffer.len() >= FLUSH_BYTES {
-            // The timer runs on; the next call sets it anew, which is all it takes to put it off.
-            self.armed = false;
-            return self.write_out(session, NO_BULK);
-        }
-        if !self.armed {
-            self.armed = true;
-            sys::set_timer(session.timer, Duration::from_micros(FLUSH_AFTER_US));
+        match self
+            .timing
+            .posted(self.buffer.len() >= FLUSH_BYTES, Instant::now)
+        {
+            Act::Write => return self.write_out(session, NO_BULK),
+            Act::Arm(after) => sys::set_timer(session.timer, after),
+            Act::Wait => {}
         }
         Ok(())
     }
@@ -142,9 +141,7 @@ impl Outbox {
     /// # Errors
     /// Why the session is over.
     pub(crate) fn flush(&mut self, session: &Session) -> Cu {
-        if self.armed {
-            // Spares the pump a wake for nothing.
-            self.armed = false;
+        if self.timing.synchronous() {
             sys::set_timer(session.timer, Duration::ZERO);
         }
         self.write_out(session, NO_BULK)
@@ -153,7 +150,8 @@ impl Outbox {
     /// Writes what the socket takes now, for the pump and for the end of the process; true if that
     /// was all.
     pub(crate) fn flush_some(&mut self, session: &Session) -> bool {
-        self.armed = false;
+        self.timing.fired();
+        self.timing.wrote(Instant::now());
         while !self.buffer.is_empty() {
             match sys::send(session.data, &self.buffer, NO_BULK) {
                 Ok(n) => {
@@ -202,6 +200,7 @@ impl Outbox {
             }
         }
         self.buffer.clear();
+        self.timing.wrote(Instant::now());
         if unreadable {
             Err(CuResult::INVALID_VALUE)
         } else {
