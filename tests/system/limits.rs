@@ -36,8 +36,9 @@ fn a_hung_kernel_is_killed_and_its_neighbour_runs() -> Result<()> {
 fn strikes_quarantine_a_vm_until_it_is_released() -> Result<()> {
     let host = one_vm(&Options::default())?;
     host.admin(
-        "pool set A --hard-limit=300ms --contended-limit=300ms --soft-limit=100ms --strikes=1",
+        "pool set A --hard-limit=300ms --contended-limit=300ms --soft-limit=100ms --strikes=2",
     )?;
+    // One strike at the soft limit, one at the hard limit.
     expect_right(&Guest::new(guest::HANG, host.target(1))?)?;
     until("the VM is quarantined", SOON, || {
         (host.vm(1).ok()?["state"] == "quarantined").then_some(())
