@@ -41,6 +41,8 @@ pub struct Lease {
     closing: bool,
     /// An operation was let through under this epoch.
     used: bool,
+    /// vgpud was told that the credit is used up.
+    spent: bool,
     /// Since when a held lease has had nothing to do.
     idle_since: Option<Instant>,
     submitted: u64,
@@ -57,6 +59,7 @@ impl Lease {
             epoch: 0,
             closing: false,
             used: false,
+            spent: false,
             idle_since: None,
             submitted: 0,
             completed: 0,
@@ -118,6 +121,7 @@ impl Lease {
         self.state = State::Held;
         self.closing = false;
         self.used = false;
+        self.spent = false;
         self.idle_since = None;
         true
     }
@@ -152,12 +156,17 @@ impl Lease {
         self.state == State::Held
     }
 
-    /// Takes credit for an operation. False: none is left; it was said to vgpud.
-    pub fn take(&mut self, calls: u64, bytes: u64) -> bool {
+    /// Takes credit for an operation. False: none is left; vgpud, which has been told, extends it or
+    /// asks the lease back.
+    pub fn take(&mut self, waiting: Waiting, calls: u64, bytes: u64) -> bool {
         if self.pages.take(calls, bytes) {
+            self.spent = false;
             return true;
         }
-        self.closing = true;
+        if !self.spent {
+            self.spent = true;
+            self.tell_runnable(waiting);
+        }
         false
     }
 

@@ -519,7 +519,7 @@ impl Session {
             return Err(CuResult::INVALID_HANDLE);
         };
         let ready = driver.is_complete()?;
-        if ready {
+        if ready && !self.joins_others(stream) {
             self.complete_all(stream);
         }
         Ok(ready)

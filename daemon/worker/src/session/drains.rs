@@ -8,7 +8,7 @@ use vgpu_proto::cuda::CuResult;
 
 use super::Session;
 use super::contexts::Garbage;
-use super::streams::Action;
+use super::streams::{Action, StreamState};
 use crate::driver::Event;
 
 /// Whose earlier work.
@@ -97,18 +97,14 @@ impl Session {
 
     /// The place in the queue of the target's last operation; 0: it has none there.
     fn last_queued(&self, target: Target) -> u64 {
-        let latest = |pick: &dyn Fn(u64, bool) -> bool| {
-            self.streams
-                .table
-                .iter()
-                .filter(|(_, s)| s.queued > 0 && pick(s.context, s.blocking))
-                .map(|(_, s)| s.last_queued)
-                .max()
-                .unwrap_or(0)
+        let latest = |pick: &dyn Fn(u64, &StreamState) -> bool| {
+            let queued = self.streams.table.iter().filter(|(_, s)| s.queued > 0);
+            let picked = queued.filter(|(id, s)| pick(*id, s));
+            picked.map(|(_, s)| s.last_queued).max().unwrap_or(0)
         };
         match target {
             Target::Everything => self.queue.last(),
-            Target::Context(context) => latest(&|c, _| c == context),
+            Target::Context(context) => latest(&|_, s| s.context == context),
             Target::Event(event) => self
                 .events
                 .table
@@ -118,7 +114,7 @@ impl Session {
                 // The NULL stream comes after the blocking streams' earlier work.
                 Some(s) if s.name == 0 => {
                     let context = s.context;
-                    latest(&|c, blocking| c == context && blocking)
+                    latest(&|id, s| id == stream || (s.context == context && s.blocking))
                 }
                 Some(s) if s.queued > 0 => s.last_queued,
                 _ => 0,
@@ -173,22 +169,23 @@ impl Session {
     /// A marker in the NULL stream comes after all that the blocking streams were given before it,
     /// even if the NULL stream itself is empty.
     fn join_null(&mut self, stream: u64) {
-        let Some(state) = self.streams.table.get(stream) else {
-            return;
-        };
-        if state.name != 0 || !state.drained() {
-            return;
-        }
-        let context = state.context;
-        let busy = self.streams.active().iter().any(|id| {
-            self.streams
-                .table
-                .get(*id)
-                .is_some_and(|s| s.context == context && s.blocking)
-        });
-        if busy {
+        let empty = self.streams.table.get(stream).is_some_and(|s| s.drained());
+        if empty && self.joins_others(stream) {
+            self.mark_before(stream);
             self.submitted(stream);
         }
+    }
+
+    /// Is this a NULL stream with work in blocking streams beside it?
+    pub(super) fn joins_others(&self, stream: u64) -> bool {
+        let Some(state) = self.streams.table.get(stream) else {
+            return false;
+        };
+        state.name == 0
+            && self.streams.active().iter().any(|id| {
+                let other = self.streams.table.get(*id);
+                other.is_some_and(|s| s.context == state.context && s.blocking)
+            })
     }
 
     fn await_stream(&mut self, drain: u64, stream: u64) {
@@ -198,8 +195,12 @@ impl Session {
         if state.drained() {
             return;
         }
-        // Most often it is the stream's only work and done by now.
-        let complete = state.driver.as_ref().map(|driver| driver.is_complete());
+        // Most often it is the stream's only work and done by now. (A query of the NULL stream says
+        // nothing about the others.)
+        let complete = match &state.driver {
+            Some(driver) if !self.joins_others(stream) => Some(driver.is_complete()),
+            _ => None,
+        };
         match complete {
             Some(Ok(true)) => {
                 self.complete_all(stream);

@@ -61,14 +61,18 @@ pub fn serve(parts: Parts, socket: OwnedFd) -> Ending {
         Ok(session) => session,
         Err(text) => return Ending::closed(text),
     };
-    Engine {
+    let mut engine = Engine {
         reader: Reader::new(socket),
         session,
         readable: true,
         marks_due: None,
         spun: false,
-    }
-    .run()
+    };
+    let ending = engine.run();
+    // Giving things back one by one could wait for a kernel that never ends; the process ends now
+    // and the kernel takes all of it.
+    std::mem::forget(engine);
+    ending
 }
 
 fn prepare(socket: &File) -> io::Result<Writer> {
@@ -89,7 +93,7 @@ struct Engine {
 }
 
 impl Engine {
-    fn run(mut self) -> Ending {
+    fn run(&mut self) -> Ending {
         loop {
             self.session.take_messages();
             if let Some(ending) = self.read() {
@@ -166,9 +170,8 @@ impl Engine {
             self.session.harvest_all();
         }
         if stop == Stop::Window && self.session.streams.stall_in().is_zero() {
-            self.session.harvest_all();
-            if self.session.streams.window_full() {
-                self.session.streams.widen();
+            if !self.session.harvest_all() {
+                self.session.unblock_idle_streams();
             }
         }
         Ok(())

@@ -45,6 +45,7 @@ impl Session {
             let Some(first) = self.queue.front() else {
                 return Stop::Empty;
             };
+            let first_seq = first.seq;
             if first.needs_turn() {
                 if self.starved() {
                     return Stop::Staging;
@@ -52,11 +53,11 @@ impl Session {
                 if !self.lease.enter(self.queue.waiting()) {
                     return Stop::Turn;
                 }
-                if self.streams.window_full() {
+                if self.streams.window_full(first_seq) {
                     return Stop::Window;
                 }
                 let (paid, cost) = (first.paid, first.cost);
-                if !paid && !self.lease.take(1, cost) {
+                if !paid && !self.lease.take(self.queue.waiting(), 1, cost) {
                     return Stop::Turn;
                 }
             }
@@ -95,6 +96,22 @@ impl Session {
             && (self.pieces_out >= PIECES || self.out.queued() > UNREAD_LIMIT)
     }
 
+    /// The window has been full without moving: the work of idle streams goes in all the same, and
+    /// what stands before it in the queue.
+    pub(super) fn unblock_idle_streams(&mut self) {
+        let idle = self.queue.iter().find(|item| {
+            item.needs_turn()
+                && self
+                    .streams
+                    .table
+                    .get(item.stream)
+                    .is_some_and(|s| s.drained())
+        });
+        // Nothing: look again when as much time has passed.
+        let place = idle.map_or(0, |item| item.seq);
+        self.streams.exempt(place);
+    }
+
     fn execute(&mut self, item: &mut Queued) -> Step {
         let (id, stream) = (item.id, item.stream);
         // Replaced where the operation must stay.
@@ -107,6 +124,7 @@ impl Session {
             self.failed(item, CuResult::INVALID_HANDLE);
             return Step::Done;
         };
+        self.mark_before(stream);
         let result = match work {
             Work::HtoD { dst, data } => match self.send(id, stream, &driver, dst, data) {
                 Ok(None) => Ok(()),

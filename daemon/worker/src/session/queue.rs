@@ -167,6 +167,11 @@ impl Queue {
         self.list.front()
     }
 
+    /// All that waits, in order.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Queued> {
+        self.list.iter()
+    }
+
     /// Takes the first out; to be followed by [`Queue::put_back`] or [`Queue::finished`].
     pub(super) fn take(&mut self) -> Option<Queued> {
         self.list.pop_front()

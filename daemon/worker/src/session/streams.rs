@@ -143,6 +143,8 @@ pub(super) struct Streams {
     active: Vec<u64>,
     in_flight: u64,
     window: u64,
+    /// Operations up to this place in the queue are submitted although the window is full.
+    exempt: u64,
     /// When the last operation completed, or the first of a busy time was submitted.
     moved: Instant,
 }
@@ -155,7 +157,8 @@ impl Streams {
             names: HandleMap::default(),
             active: Vec::new(),
             in_flight: 0,
-            window: 32,
+            window: 4,
+            exempt: 0,
             moved: Instant::now(),
         }
     }
@@ -165,9 +168,9 @@ impl Streams {
         self.in_flight
     }
 
-    /// May not more be submitted before something completes?
-    pub(super) fn window_full(&self) -> bool {
-        self.in_flight >= self.window
+    /// May the operation at this place not be submitted before something completes?
+    pub(super) fn window_full(&self, place: u64) -> bool {
+        self.in_flight >= self.window && place > self.exempt
     }
 
     /// How long a full window may still go without moving.
@@ -175,9 +178,9 @@ impl Streams {
         STALL.saturating_sub(self.moved.elapsed())
     }
 
-    /// Lets more be submitted although nothing completed.
-    pub(super) fn widen(&mut self) {
-        self.window = (self.window * 2).min(*WINDOW.end());
+    /// Lets everything up to this place be submitted although nothing completed.
+    pub(super) fn exempt(&mut self, place: u64) {
+        self.exempt = place;
         self.moved = Instant::now();
     }
 
@@ -191,8 +194,10 @@ impl Streams {
         let each = now.duration_since(self.moved).as_nanos() as u64 / completed.max(1);
         self.moved = now;
         let fits = WINDOW_NS / each.max(1);
-        // Quarter steps: one odd measurement does not throw the window about.
-        self.window = ((self.window * 3 + fits) / 4).clamp(*WINDOW.start(), *WINDOW.end());
+        // It narrows at once, and widens in quarter steps.
+        self.window = fits
+            .min((self.window * 3 + fits) / 4)
+            .clamp(*WINDOW.start(), *WINDOW.end());
     }
 }
 
@@ -261,6 +266,30 @@ impl Session {
         for i in 0..self.streams.active.len() {
             let id = self.streams.active[i];
             if let Err(code) = self.mark(id) {
+                self.trouble(0, code);
+                return;
+            }
+        }
+    }
+
+    /// To be called before anything is given to a stream. The NULL stream and the blocking streams of
+    /// a context wait for each other's earlier work, markers included: a marker must stand before
+    /// what it would otherwise wait for.
+    pub(super) fn mark_before(&mut self, id: u64) {
+        let Some(stream) = self.streams.table.get(id) else {
+            return;
+        };
+        let (context, null) = (stream.context, stream.name == 0);
+        if !null && !stream.blocking {
+            return;
+        }
+        for i in 0..self.streams.active.len() {
+            let other = self.streams.active[i];
+            let ordered = other != id
+                && self.streams.table.get(other).is_some_and(|s| {
+                    s.context == context && (if null { s.blocking } else { s.name == 0 })
+                });
+            if ordered && let Err(code) = self.mark(other) {
                 self.trouble(0, code);
                 return;
             }

@@ -1,0 +1,218 @@
+//! The real worker between a vgpud and a guest that are made up, on the software device in strict
+//! mode: an address or a handle that the worker should have stopped aborts it.
+#![allow(dead_code, unreachable_pub, unused_imports, unused_macros)] // Each test program uses a part of it.
+
+mod guest;
+mod vgpud;
+
+pub use guest::Guest;
+pub use vgpud::{Policy, Vgpud};
+
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+use command_fds::{CommandFdExt, FdMapping};
+use vgpu_proto::call::req;
+use vgpu_proto::cuda::{Ctx, CuResult};
+use vgpu_proto::handshake::DeviceInfo;
+use vgpu_proto::worker::{FromWorker, Start, ToWorker};
+
+/// How long anything may take before a test fails.
+pub const DEADLINE: Duration = Duration::from_secs(30);
+
+/// Session number of the tests.
+pub const SESSION: u64 = 77;
+
+/// What a test changes about its worker.
+pub struct Setup {
+    /// Variables besides `SOFT_GPU_STRICT`.
+    pub environment: Vec<(&'static str, String)>,
+    /// The VM's quota.
+    pub quota: u64,
+    /// What vgpud does.
+    pub policy: Policy,
+    /// The cache; a fresh one if `None`.
+    pub image_dir: Option<PathBuf>,
+    /// Which kind of device is asked for.
+    pub expect_soft: bool,
+    /// The driver library; the software device's if `None`.
+    pub driver: Option<String>,
+}
+
+impl Default for Setup {
+    fn default() -> Setup {
+        Setup {
+            environment: Vec::new(),
+            quota: 0,
+            policy: Policy::default(),
+            image_dir: None,
+            expect_soft: true,
+            driver: None,
+        }
+    }
+}
+
+impl Setup {
+    /// With a knob of the software device.
+    pub fn knob(mut self, name: &'static str, value: &str) -> Setup {
+        self.environment.push((name, value.to_owned()));
+        self
+    }
+}
+
+/// A running worker with its two peers.
+pub struct Bench {
+    pub guest: Guest,
+    pub vgpud: Vgpud,
+    pub devices: Vec<DeviceInfo>,
+    pub child: Child,
+    pub images: PathBuf,
+    _dir: tempfile::TempDir,
+}
+
+impl Bench {
+    /// With everything as usual.
+    pub fn new() -> Bench {
+        Bench::with(Setup::default())
+    }
+
+    /// With what the test changes.
+    pub fn with(setup: Setup) -> Bench {
+        let (mut bench, ready) = Bench::launch(setup);
+        match ready {
+            FromWorker::Ready { devices, .. } => bench.devices = devices,
+            other => panic!("the worker is not ready: {other:?}"),
+        }
+        bench.connect();
+        bench
+    }
+
+    /// Starts a worker and returns what it says first. The guest is not connected yet.
+    pub fn launch(setup: Setup) -> (Bench, FromWorker) {
+        let dir = tempfile::tempdir().expect("a directory");
+        let images = setup.image_dir.unwrap_or_else(|| dir.path().to_owned());
+        let (vgpud, theirs) = Vgpud::new(setup.policy);
+        let mut command = Command::new(env!("CARGO_BIN_EXE_vgpu-worker"));
+        command
+            .env_clear()
+            .env("SOFT_GPU_STRICT", "1")
+            .envs(setup.environment)
+            .env("RUST_LOG", std::env::var("RUST_LOG").unwrap_or_default())
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .fd_mappings(vec![FdMapping {
+                parent_fd: theirs,
+                child_fd: 3,
+            }])
+            .expect("a descriptor");
+        let child = command.spawn().expect("the worker starts");
+        drop(command);
+        let driver = setup
+            .driver
+            .unwrap_or_else(|| soft_gpu().to_string_lossy().into_owned());
+        let start = Start {
+            session: SESSION,
+            vm: 1,
+            driver: Some(driver),
+            image_dir: images.to_string_lossy().into_owned(),
+            memory_quota: setup.quota,
+            expect_soft: setup.expect_soft,
+        };
+        vgpud.start(&start);
+        let first = vgpud.wait("the worker's first message", |m| Some(m.clone()));
+        let guest = Guest::unconnected();
+        (
+            Bench {
+                guest,
+                vgpud,
+                devices: Vec::new(),
+                child,
+                images,
+                _dir: dir,
+            },
+            first,
+        )
+    }
+
+    fn connect(&mut self) {
+        let (ours, theirs) = UnixStream::pair().expect("a socket pair");
+        self.vgpud.send(&ToWorker::Data, &[OwnedFd::from(theirs)]);
+        self.guest = Guest::new(ours);
+    }
+
+    /// The primary context of device 0.
+    pub fn primary(&mut self) -> Ctx {
+        self.guest.ask(&req::PrimaryCtxRetain { device: 0 }).ctx
+    }
+
+    /// Waits for the worker's end and returns its exit code; `None`: killed by a signal.
+    pub fn exit_code(&mut self) -> Option<i32> {
+        let since = Instant::now();
+        loop {
+            if let Some(status) = self.child.try_wait().expect("wait") {
+                return status.code();
+            }
+            assert!(since.elapsed() < DEADLINE, "the worker does not end");
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+}
+
+impl Drop for Bench {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            // In strict mode a bug of the worker shows as an abort.
+            if let Ok(Some(status)) = self.child.try_wait() {
+                assert!(
+                    status.code().is_some(),
+                    "the worker was ended by a signal: {status}"
+                );
+            }
+        }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The software device's library, built if it is not there.
+pub fn soft_gpu() -> &'static Path {
+    static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
+    LIBRARY.get_or_init(|| {
+        let exe = std::env::current_exe().expect("the test's path");
+        // target/<profile>/deps/<test>
+        let profile = exe
+            .parent()
+            .and_then(Path::parent)
+            .expect("a target directory")
+            .to_owned();
+        let library = profile.join("libsoft_gpu.so");
+        if !library.exists() {
+            let built = Command::new(env!("CARGO"))
+                .args(["build", "-p", "soft-gpu"])
+                .current_dir(env!("CARGO_MANIFEST_DIR"))
+                .status()
+                .expect("cargo runs");
+            assert!(built.success(), "soft-gpu does not build");
+        }
+        assert!(library.exists(), "{} is missing", library.display());
+        library
+    })
+}
+
+/// A PTX fixture of the software device.
+macro_rules! fixture {
+    ($name:literal) => {
+        include_bytes!(concat!("../../../soft-gpu/fixtures/", $name, ".ptx")).as_slice()
+    };
+}
+pub(crate) use fixture;
+
+/// Fails unless `result` is success.
+#[track_caller]
+pub fn ok(result: CuResult) {
+    assert_eq!(result, CuResult::SUCCESS, "{result}");
+}

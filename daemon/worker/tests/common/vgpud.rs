@@ -1,0 +1,277 @@
+//! A vgpud that is made up: it grants what its policy says and remembers what it hears.
+
+use std::io::IoSlice;
+use std::num::NonZeroUsize;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Instant;
+
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::sys::mman::{MapFlags, ProtFlags, mmap};
+use nix::sys::socket::{
+    AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType, recv, sendmsg, socketpair,
+};
+use nix::unistd::ftruncate;
+use vgpu_proto::codec::{decode, encode};
+use vgpu_proto::lease::{DaemonEnd, GrantTerms, HintPage, LeasePage, PAGE_BYTES, UNLIMITED};
+use vgpu_proto::limits::MAX_WORKER_MESSAGE;
+use vgpu_proto::worker::{FromWorker, Start, ToWorker};
+
+use super::{DEADLINE, SESSION};
+
+/// What it does by itself.
+#[derive(Debug, Clone)]
+pub struct Policy {
+    /// Grant whenever the worker is runnable.
+    pub grant: bool,
+    /// Credit totals.
+    pub credit: (u64, u64),
+    /// How long an idle lease is kept.
+    pub hold_ns: u64,
+    /// Bytes of the ledger.
+    pub memory: u64,
+}
+
+impl Default for Policy {
+    fn default() -> Policy {
+        Policy {
+            grant: true,
+            credit: (UNLIMITED, UNLIMITED),
+            hold_ns: 100_000,
+            memory: u64::MAX,
+        }
+    }
+}
+
+#[derive(Default)]
+struct Books {
+    heard: Vec<FromWorker>,
+    /// Where the last wait stopped.
+    seen: usize,
+    epoch: u64,
+    lease: bool,
+    used: u64,
+    closed: bool,
+}
+
+pub struct Vgpud {
+    socket: Arc<OwnedFd>,
+    pub pages: DaemonEnd<'static>,
+    fds: [OwnedFd; 2],
+    policy: Arc<Mutex<Policy>>,
+    books: Arc<(Mutex<Books>, Condvar)>,
+}
+
+impl Vgpud {
+    pub fn new(policy: Policy) -> (Vgpud, OwnedFd) {
+        let (ours, theirs) = socketpair(
+            AddressFamily::Unix,
+            SockType::SeqPacket,
+            None,
+            SockFlag::SOCK_CLOEXEC,
+        )
+        .expect("a socket pair");
+        let (lease_fd, lease) = page();
+        let (hint_fd, hint) = page();
+        // SAFETY: a whole zeroed page, mapped for the life of the process; all words are atomics.
+        let lease = unsafe { &*lease.cast::<LeasePage>() };
+        // SAFETY: as above.
+        let hint = unsafe { &*hint.cast::<HintPage>() };
+        let pages = DaemonEnd::new(lease, hint);
+        pages.name(SESSION);
+        let vgpud = Vgpud {
+            socket: Arc::new(ours),
+            pages,
+            fds: [lease_fd, hint_fd],
+            policy: Arc::new(Mutex::new(policy)),
+            books: Arc::default(),
+        };
+        vgpud.listen();
+        (vgpud, theirs)
+    }
+
+    pub fn start(&self, start: &Start) {
+        let raw: Vec<RawFd> = self.fds.iter().map(AsRawFd::as_raw_fd).collect();
+        send(&self.socket, &ToWorker::Start(start.clone()), &raw);
+    }
+
+    pub fn send(&self, message: &ToWorker, fds: &[OwnedFd]) {
+        let raw: Vec<RawFd> = fds.iter().map(AsRawFd::as_raw_fd).collect();
+        send(&self.socket, message, &raw);
+    }
+
+    /// Closes its end, as a vgpud that dies.
+    pub fn hang_up(&self) {
+        nix::sys::socket::shutdown(self.socket.as_raw_fd(), nix::sys::socket::Shutdown::Both)
+            .expect("shutdown");
+    }
+
+    /// Changes what it does.
+    pub fn set(&self, change: impl FnOnce(&mut Policy)) {
+        change(&mut self.policy.lock().expect("policy"));
+    }
+
+    /// Grants now, whatever the policy. Returns the epoch.
+    pub fn grant(&self) -> u64 {
+        let policy = self.policy.lock().expect("policy").clone();
+        let mut books = self.books.0.lock().expect("books");
+        grant(&self.socket, &self.pages, &policy, &mut books)
+    }
+
+    /// Asks the lease back as vgpud does: page, then message unless it lay parked. True: it was.
+    pub fn revoke(&self, epoch: u64) -> bool {
+        if self.pages.revoke(epoch) && self.pages.reclaim(epoch) {
+            self.books.0.lock().expect("books").lease = false;
+            return true;
+        }
+        send(&self.socket, &ToWorker::Revoke { epoch }, &[]);
+        false
+    }
+
+    /// Waits for a message after those that earlier waits have seen.
+    #[track_caller]
+    pub fn wait<T>(&self, what: &str, pick: impl Fn(&FromWorker) -> Option<T>) -> T {
+        let (lock, changed) = &*self.books;
+        let until = Instant::now() + DEADLINE;
+        let mut books = lock.lock().expect("books");
+        loop {
+            while let Some(message) = books.heard.get(books.seen) {
+                let picked = pick(message);
+                books.seen += 1;
+                if let Some(found) = picked {
+                    return found;
+                }
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            assert!(!left.is_zero(), "no {what}; heard {:?}", books.heard);
+            assert!(
+                !books.closed,
+                "no {what}: the worker is gone; heard {:?}",
+                books.heard
+            );
+            books = changed.wait_timeout(books, left).expect("books").0;
+        }
+    }
+
+    /// Everything heard so far.
+    pub fn heard(&self) -> Vec<FromWorker> {
+        self.books.0.lock().expect("books").heard.clone()
+    }
+
+    fn listen(&self) {
+        let (socket, pages) = (Arc::clone(&self.socket), self.pages);
+        let (policy, books) = (Arc::clone(&self.policy), Arc::clone(&self.books));
+        std::thread::spawn(move || {
+            let mut buffer = vec![0u8; MAX_WORKER_MESSAGE];
+            loop {
+                let n = recv(socket.as_raw_fd(), &mut buffer, MsgFlags::empty()).unwrap_or(0);
+                let (lock, changed) = &*books;
+                let mut books = lock.lock().expect("books");
+                if n == 0 {
+                    books.closed = true;
+                    changed.notify_all();
+                    return;
+                }
+                let message: FromWorker = decode(&buffer[..n]).expect("a message");
+                let policy = policy.lock().expect("policy").clone();
+                answer(&socket, &pages, &policy, &mut books, &message);
+                books.heard.push(message);
+                changed.notify_all();
+            }
+        });
+    }
+}
+
+fn answer(
+    socket: &OwnedFd,
+    pages: &DaemonEnd<'static>,
+    policy: &Policy,
+    books: &mut Books,
+    message: &FromWorker,
+) {
+    match message {
+        FromWorker::Runnable { .. } if policy.grant && !books.lease => {
+            grant(socket, pages, policy, books);
+        }
+        FromWorker::Released { epoch, calls, .. } => {
+            assert_eq!(*epoch, books.epoch, "another lease than the one granted");
+            books.lease = false;
+            if *calls > 0 && policy.grant {
+                grant(socket, pages, policy, books);
+            }
+        }
+        FromWorker::MemReserve { request, bytes } => {
+            let granted = books
+                .used
+                .checked_add(*bytes)
+                .is_some_and(|used| used <= policy.memory);
+            if granted {
+                books.used += bytes;
+            }
+            send(
+                socket,
+                &ToWorker::MemGrant {
+                    request: *request,
+                    granted,
+                },
+                &[],
+            );
+        }
+        FromWorker::MemRelease { bytes } => {
+            books.used = books
+                .used
+                .checked_sub(*bytes)
+                .expect("more given back than was granted");
+        }
+        _ => {}
+    }
+}
+
+fn grant(socket: &OwnedFd, pages: &DaemonEnd<'static>, policy: &Policy, books: &mut Books) -> u64 {
+    assert!(!books.lease, "a second lease");
+    books.epoch += 1;
+    books.lease = true;
+    let epoch = books.epoch;
+    let terms = GrantTerms {
+        epoch,
+        slice_end_ns: 0,
+        hold_ns: policy.hold_ns,
+        credit_calls: policy.credit.0,
+        credit_bytes: policy.credit.1,
+    };
+    pages.grant(&terms, false);
+    send(
+        socket,
+        &ToWorker::Grant {
+            epoch,
+            slice_ns: 2_000_000,
+        },
+        &[],
+    );
+    epoch
+}
+
+fn send(socket: &OwnedFd, message: &ToWorker, fds: &[RawFd]) {
+    let bytes = encode(message).expect("encodes");
+    let rights = [ControlMessage::ScmRights(fds)];
+    let control: &[ControlMessage<'_>] = if fds.is_empty() { &[] } else { &rights };
+    let iov = [IoSlice::new(&bytes)];
+    // A worker that is gone is what some tests are about.
+    let _ = sendmsg::<()>(
+        socket.as_raw_fd(),
+        &iov,
+        control,
+        MsgFlags::MSG_NOSIGNAL,
+        None,
+    );
+}
+
+fn page() -> (OwnedFd, *const u8) {
+    let fd = memfd_create(c"page", MFdFlags::MFD_CLOEXEC).expect("a memfd");
+    ftruncate(&fd, PAGE_BYTES as i64).expect("a page");
+    let len = NonZeroUsize::new(PAGE_BYTES).expect("not zero");
+    let protection = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
+    // SAFETY: a fresh shared mapping, never unmapped.
+    let at = unsafe { mmap(None, len, protection, MapFlags::MAP_SHARED, fd.as_fd(), 0) };
+    (fd, at.expect("mapped").as_ptr().cast())
+}

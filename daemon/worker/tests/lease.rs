@@ -1,0 +1,373 @@
+//! What a worker does with the GPU's lease: asks, uses, drains, releases, parks.
+
+mod common;
+
+use std::time::{Duration, Instant};
+
+use common::{Bench, DEADLINE, Policy, Setup, fixture, ok};
+use vgpu_proto::call::req;
+use vgpu_proto::cuda::{Ctx, CuResult, DevPtr, Func, Stream};
+use vgpu_proto::lease::{Holding, UNLIMITED};
+use vgpu_proto::worker::{FromWorker, ToWorker};
+
+const NULL: Stream = Stream::NULL;
+
+fn with(policy: Policy) -> Bench {
+    Bench::with(Setup {
+        policy,
+        ..Setup::default()
+    })
+}
+
+fn never() -> Policy {
+    Policy {
+        grant: false,
+        ..Policy::default()
+    }
+}
+
+fn spinner(bench: &mut Bench, name: &str) -> (Ctx, Func) {
+    let ctx = bench.primary();
+    let module = bench.guest.module(ctx, fixture!("demo/spin"));
+    (ctx, bench.guest.function(module, name))
+}
+
+fn runnable(message: &FromWorker) -> Option<(u64, u64)> {
+    match message {
+        FromWorker::Runnable { calls, bytes } => Some((*calls, *bytes)),
+        _ => None,
+    }
+}
+
+fn released(message: &FromWorker) -> Option<(u64, u64)> {
+    match message {
+        FromWorker::Released { epoch, calls, .. } => Some((*epoch, *calls)),
+        _ => None,
+    }
+}
+
+fn idle(message: &FromWorker) -> Option<u64> {
+    match message {
+        FromWorker::Idle { epoch } => Some(*epoch),
+        _ => None,
+    }
+}
+
+#[track_caller]
+fn until(what: &str, condition: impl Fn() -> bool) {
+    let since = Instant::now();
+    while !condition() {
+        assert!(since.elapsed() < DEADLINE, "{what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn without_a_lease_work_waits_and_queries_do_not() {
+    let mut bench = with(never());
+    let ctx = bench.primary();
+    let guest = &mut bench.guest;
+    let ptr = guest.alloc(ctx, 4096);
+    let stream = guest.stream(ctx, 1);
+    let event = guest.event(ctx, 2);
+    guest.htod(ctx, stream, ptr, &[1; 4096]);
+    guest.post(&req::EventRecord {
+        ctx,
+        event,
+        stream,
+        flags: 0,
+    });
+    let sync = guest.post(&req::StreamSynchronize { ctx, stream });
+    // None of these waits for the lease.
+    assert_eq!(
+        guest.status(&req::StreamQuery { ctx, stream }),
+        CuResult::NOT_READY
+    );
+    assert_eq!(
+        guest.status(&req::EventQuery { event }),
+        CuResult::NOT_READY
+    );
+    let other = guest.alloc(ctx, 64);
+    ok(guest.status(&req::MemFree { ptr: other }));
+    guest.module(ctx, fixture!("demo/vecadd"));
+    assert!(!guest.has(sync));
+    let (calls, bytes) = bench.vgpud.wait("Runnable", runnable);
+    assert_eq!((calls, bytes), (1, 4096));
+    assert_eq!(bench.vgpud.pages.hints().submitted, 0);
+    bench.vgpud.grant();
+    ok(bench.guest.wait(sync).status);
+    ok(bench.guest.status(&req::EventQuery { event }));
+}
+
+#[test]
+fn an_idle_lease_is_parked_and_taken_again_without_a_grant() {
+    let mut bench = Bench::new();
+    let ctx = bench.primary();
+    let ptr = bench.guest.alloc(ctx, 64);
+    for round in 0..3u8 {
+        bench.guest.htod(ctx, NULL, ptr, &[round; 64]);
+        assert_eq!(bench.guest.dtoh(ctx, NULL, ptr, 64), vec![round; 64]);
+        assert_eq!(bench.vgpud.wait("Idle", idle), 1);
+        assert_eq!(bench.vgpud.pages.hints().holding, Holding::Parked(1));
+    }
+    // Nobody took it, so there was one grant and no release.
+    assert!(!bench.vgpud.heard().iter().any(|m| released(m).is_some()));
+    // Now vgpud takes it: the worker asks for another.
+    assert!(bench.vgpud.revoke(1), "it lies parked");
+    bench.guest.htod(ctx, NULL, ptr, &[9; 64]);
+    assert_eq!(bench.guest.dtoh(ctx, NULL, ptr, 64), vec![9; 64]);
+    assert_eq!(bench.vgpud.wait("Idle", idle), 2);
+}
+
+#[test]
+fn while_a_lease_is_held_calls_cost_no_messages() {
+    let mut bench = with(Policy {
+        hold_ns: 60_000_000_000,
+        ..Policy::default()
+    });
+    let ctx = bench.primary();
+    let ptr = bench.guest.alloc(ctx, 4096);
+    bench.guest.htod(ctx, NULL, ptr, &[0; 4096]);
+    ok(bench.guest.sync(ctx, NULL));
+    let before = bench.vgpud.heard().len();
+    for round in 0..200u8 {
+        bench.guest.htod(ctx, NULL, ptr, &[round; 4096]);
+        ok(bench.guest.sync(ctx, NULL));
+    }
+    assert_eq!(bench.guest.dtoh(ctx, NULL, ptr, 4096), vec![199; 4096]);
+    assert_eq!(
+        bench.vgpud.heard().len(),
+        before,
+        "{:?}",
+        bench.vgpud.heard()
+    );
+    // Wanted by somebody, and asked back: given back at once, as nothing is in flight.
+    let epoch = 1;
+    assert!(!bench.vgpud.pages.want(epoch), "in use");
+    bench.vgpud.revoke(epoch);
+    assert_eq!(bench.vgpud.wait("Released", released), (epoch, 0));
+}
+
+#[test]
+fn a_revoked_lease_is_released_only_when_its_work_is_complete() {
+    let mut bench = with(never());
+    let (ctx, spin) = spinner(&mut bench, "spin_flag");
+    let flag = bench.guest.alloc(ctx, 4);
+    let feed = bench.guest.stream(ctx, 1);
+    let work = bench.guest.stream(ctx, 1);
+    bench.guest.htod(ctx, feed, flag, &0u32.to_le_bytes());
+    let zeroed = bench
+        .guest
+        .post(&req::StreamSynchronize { ctx, stream: feed });
+    bench.guest.flush();
+    bench.vgpud.wait("Runnable", runnable);
+    let first = bench.vgpud.grant();
+    ok(bench.guest.wait(zeroed).status);
+
+    // One kernel runs; the rest of the queue belongs to a later lease.
+    bench
+        .guest
+        .launch((ctx, work), spin, (1, 1), &flag.0.to_le_bytes());
+    bench.guest.flush();
+    let pages = bench.vgpud.pages;
+    until("the kernel was submitted", || pages.hints().submitted == 2);
+    bench.vgpud.revoke(first);
+    bench.guest.htod(ctx, feed, flag, &1u32.to_le_bytes());
+    let _ = bench.guest.status(&req::MemGetInfo { ctx });
+    assert_eq!(
+        bench.vgpud.pages.hints().submitted,
+        2,
+        "nothing goes under a revoked lease"
+    );
+    assert!(
+        !bench.vgpud.heard().iter().any(|m| released(m).is_some()),
+        "the kernel still runs"
+    );
+
+    // The kernel waits for what the guest could not submit: a lease given beside lets it end.
+    // (vgpud would grant only after an overrun; here the page is written as it would be then.)
+    bench.vgpud.set(|p| p.grant = true);
+    let end = bench
+        .guest
+        .post(&req::StreamSynchronize { ctx, stream: work });
+    bench.guest.flush();
+    assert!(!bench.guest.has(end));
+    bench.child.kill().expect("kill");
+    assert_eq!(bench.exit_code(), None);
+    let _ = bench.child.wait();
+    std::mem::forget(bench);
+}
+
+#[test]
+fn what_is_left_at_a_release_is_done_under_the_next_lease() {
+    let mut bench = with(never());
+    let (ctx, spin) = spinner(&mut bench, "spin_ns");
+    for _ in 0..40 {
+        bench
+            .guest
+            .launch((ctx, NULL), spin, (1, 1), &5_000_000u64.to_le_bytes());
+    }
+    let sync = bench
+        .guest
+        .post(&req::StreamSynchronize { ctx, stream: NULL });
+    bench.guest.flush();
+    assert_eq!(bench.vgpud.wait("Runnable", runnable).0, 40);
+    let mut left = 40;
+    let mut leases = 0;
+    while left > 0 {
+        let epoch = bench.vgpud.grant();
+        leases += 1;
+        let pages = bench.vgpud.pages;
+        let before = pages.hints().completed;
+        until("something completes", || pages.hints().completed > before);
+        bench.vgpud.revoke(epoch);
+        let (gone, calls) = bench.vgpud.wait("Released", released);
+        assert_eq!(gone, epoch);
+        let hints = bench.vgpud.pages.hints();
+        assert_eq!(hints.submitted, hints.completed, "released undrained");
+        assert_eq!(hints.submitted + calls, 40);
+        assert!(calls < left, "a lease brought nothing forward");
+        left = calls;
+    }
+    assert!(
+        leases > 1,
+        "the first lease took everything: the window is too wide"
+    );
+    ok(bench.guest.wait(sync).status);
+}
+
+#[test]
+fn a_lease_that_is_wanted_past_its_slice_is_given_up_unasked() {
+    let mut bench = with(never());
+    let (ctx, spin) = spinner(&mut bench, "spin_ns");
+    for _ in 0..40 {
+        bench
+            .guest
+            .launch((ctx, NULL), spin, (1, 1), &5_000_000u64.to_le_bytes());
+    }
+    bench.guest.flush();
+    bench.vgpud.wait("Runnable", runnable);
+    // The fake vgpud's slices end in the past, so one operation is served and no more.
+    let epoch = bench.vgpud.grant();
+    let _ = bench.vgpud.pages.want(epoch);
+    let (gone, left) = bench.vgpud.wait("Released", released);
+    assert_eq!(gone, epoch);
+    assert!((1..40).contains(&left), "{left}");
+}
+
+#[test]
+fn credit_bounds_calls_and_bytes_and_more_of_it_goes_on() {
+    let mut bench = with(Policy {
+        credit: (3, UNLIMITED),
+        ..Policy::default()
+    });
+    let ctx = bench.primary();
+    let guest = &mut bench.guest;
+    let ptr = guest.alloc(ctx, 64);
+    for i in 0..5u64 {
+        guest.htod(ctx, NULL, DevPtr(ptr.0 + i), &[i as u8 + 1]);
+    }
+    let sync = guest.post(&req::StreamSynchronize { ctx, stream: NULL });
+    guest.flush();
+    assert_eq!(bench.vgpud.wait("Runnable", runnable).0, 5);
+    assert_eq!(
+        bench
+            .vgpud
+            .wait("word that the credit is spent", runnable)
+            .0,
+        2
+    );
+    let hints = bench.vgpud.pages.hints();
+    assert_eq!((hints.submitted, hints.used_calls), (3, 3));
+    // Queries and allocations go on.
+    let other = bench.guest.alloc(ctx, 64);
+    ok(bench.guest.status(&req::MemFree { ptr: other }));
+    assert!(!bench.guest.has(sync));
+    bench.vgpud.pages.credit(100, 0);
+    bench.vgpud.send(
+        &ToWorker::Credit {
+            calls: 100,
+            bytes: 0,
+        },
+        &[],
+    );
+    bench.vgpud.pages.credit(100, UNLIMITED);
+    bench.vgpud.send(
+        &ToWorker::Credit {
+            calls: 100,
+            bytes: UNLIMITED,
+        },
+        &[],
+    );
+    ok(bench.guest.wait(sync).status);
+    assert_eq!(bench.guest.dtoh(ctx, NULL, ptr, 5), [1, 2, 3, 4, 5]);
+    let hints = bench.vgpud.pages.hints();
+    assert_eq!((hints.used_calls, hints.used_bytes), (6, 10));
+}
+
+#[test]
+fn a_lease_without_credit_is_released_when_it_is_asked_back() {
+    let mut bench = with(Policy {
+        credit: (UNLIMITED, 1000),
+        ..Policy::default()
+    });
+    let ctx = bench.primary();
+    let guest = &mut bench.guest;
+    let ptr = guest.alloc(ctx, 8192);
+    // The first may exceed what is left; the debt keeps the second back.
+    guest.htod(ctx, NULL, ptr, &[1; 4096]);
+    guest.htod(ctx, NULL, DevPtr(ptr.0 + 4096), &[2; 4096]);
+    let sync = guest.post(&req::StreamSynchronize { ctx, stream: NULL });
+    guest.flush();
+    bench.vgpud.wait("Runnable", runnable);
+    assert_eq!(
+        bench.vgpud.wait("word that the credit is spent", runnable),
+        (1, 4096)
+    );
+    bench.vgpud.set(|p| p.grant = false);
+    bench.vgpud.revoke(1);
+    assert_eq!(bench.vgpud.wait("Released", released), (1, 1));
+    bench.vgpud.set(|p| p.credit.1 = 1_000_000);
+    bench.vgpud.grant();
+    ok(bench.guest.wait(sync).status);
+}
+
+#[test]
+fn kernels_that_wait_for_later_work_get_it_although_the_window_is_full() {
+    let mut bench = Bench::new();
+    let (ctx, spin) = spinner(&mut bench, "spin_flag");
+    let guest = &mut bench.guest;
+    let flag = guest.alloc(ctx, 4);
+    let feed = guest.stream(ctx, 1);
+    guest.htod(ctx, feed, flag, &0u32.to_le_bytes());
+    ok(guest.sync(ctx, feed));
+    // Teach the worker that operations are long, so that its window is narrow.
+    let module = guest.module(ctx, fixture!("demo/spin"));
+    let long = guest.function(module, "spin_ns");
+    for _ in 0..12 {
+        guest.launch((ctx, feed), long, (1, 1), &3_000_000u64.to_le_bytes());
+    }
+    ok(guest.sync(ctx, feed));
+    let streams: Vec<Stream> = (0..6).map(|_| guest.stream(ctx, 1)).collect();
+    for stream in &streams {
+        guest.launch((ctx, *stream), spin, (1, 1), &flag.0.to_le_bytes());
+    }
+    guest.htod(ctx, feed, flag, &1u32.to_le_bytes());
+    for stream in &streams {
+        ok(guest.sync(ctx, *stream));
+    }
+}
+
+#[test]
+fn a_program_that_launches_and_sleeps_is_run_and_its_lease_comes_back() {
+    let mut bench = Bench::new();
+    let (ctx, spin) = spinner(&mut bench, "spin_ns");
+    bench
+        .guest
+        .launch((ctx, NULL), spin, (1, 1), &1_000_000u64.to_le_bytes());
+    bench.guest.flush();
+    // It asks for nothing more: the worker finds out by itself that it is done.
+    assert_eq!(bench.vgpud.wait("Idle", idle), 1);
+    let hints = bench.vgpud.pages.hints();
+    assert_eq!((hints.submitted, hints.completed), (1, 1));
+}

@@ -1,0 +1,186 @@
+//! Device memory: the VM's ledger, the quota, collisions.
+
+mod common;
+
+use common::{Bench, Policy, Setup, ok};
+use vgpu_proto::call::req;
+use vgpu_proto::cuda::{CuResult, Stream};
+use vgpu_proto::worker::FromWorker;
+
+const MIB: u64 = 1 << 20;
+const NULL: Stream = Stream::NULL;
+
+fn with_ledger(memory: u64, quota: u64) -> Bench {
+    let policy = Policy {
+        memory,
+        ..Policy::default()
+    };
+    Bench::with(Setup {
+        policy,
+        quota,
+        ..Setup::default()
+    })
+}
+
+#[test]
+fn allocations_draw_on_the_ledger_in_slices_and_exactly_near_its_end() {
+    let mut bench = with_ledger(100 * MIB, 100 * MIB);
+    let ctx = bench.primary();
+    let guest = &mut bench.guest;
+    let info = guest.ask(&req::MemGetInfo { ctx });
+    assert_eq!((info.free, info.total), (100 * MIB, 100 * MIB));
+    let small = guest.alloc(ctx, 1);
+    let large = guest.alloc(ctx, 64 * MIB);
+    assert!(guest.ask(&req::MemGetInfo { ctx }).free < 36 * MIB);
+    // A whole slice is not to be had any more; what is needed is.
+    let rest = guest.alloc(ctx, 34 * MIB);
+    let over = req::MemAlloc {
+        ctx,
+        size: 4 * MIB,
+        collided: None,
+    };
+    assert_eq!(guest.status(&over), CuResult::OUT_OF_MEMORY);
+    for ptr in [small, large, rest] {
+        ok(guest.status(&req::MemFree { ptr }));
+    }
+    // The frees go through in the background; this waits for them instead of failing.
+    let again = guest.alloc(ctx, 100 * MIB);
+    ok(guest.status(&req::MemFree { ptr: again }));
+    for (size, code) in [
+        (0, CuResult::INVALID_VALUE),
+        (u64::MAX, CuResult::OUT_OF_MEMORY),
+        (u64::MAX - 4096, CuResult::OUT_OF_MEMORY),
+        (1 << 62, CuResult::OUT_OF_MEMORY),
+    ] {
+        assert_eq!(
+            guest.status(&req::MemAlloc {
+                ctx,
+                size,
+                collided: None
+            }),
+            code,
+            "{size:#x}"
+        );
+    }
+    let asked = bench
+        .vgpud
+        .heard()
+        .iter()
+        .filter(|m| matches!(m, FromWorker::MemReserve { .. }))
+        .count();
+    assert!(asked >= 3, "{asked}");
+}
+
+#[test]
+fn most_allocations_ask_nobody() {
+    let mut bench = with_ledger(u64::MAX, 0);
+    let ctx = bench.primary();
+    let guest = &mut bench.guest;
+    for _ in 0..300 {
+        let ptr = guest.alloc(ctx, 256 * 1024);
+        ok(guest.status(&req::MemFree { ptr }));
+    }
+    let asked = bench
+        .vgpud
+        .heard()
+        .iter()
+        .filter(|m| matches!(m, FromWorker::MemReserve { .. }))
+        .count();
+    assert!(
+        asked <= 4,
+        "{asked} requests for 300 allocations of 256 KiB"
+    );
+}
+
+#[test]
+fn an_allocation_that_the_device_has_no_room_for_waits_for_what_is_being_freed() {
+    let setup = Setup::default().knob("SOFT_GPU_MEMORY", "64MiB");
+    let mut bench = Bench::with(setup);
+    let ctx = bench.primary();
+    let guest = &mut bench.guest;
+    let most = guest.ask(&req::MemGetInfo { ctx }).free / 4 * 3;
+    for _ in 0..20 {
+        let ptr = guest.alloc(ctx, most);
+        let free = guest.post(&req::MemFree { ptr });
+        let alloc = guest.post(&req::MemAlloc {
+            ctx,
+            size: most,
+            collided: None,
+        });
+        ok(guest.wait(free).status);
+        let reply = guest.wait(alloc);
+        ok(reply.status);
+        let ptr = vgpu_proto::codec::decode::<vgpu_proto::call::rep::MemAlloc>(&reply.args)
+            .expect("results")
+            .ptr;
+        ok(guest.status(&req::MemFree { ptr }));
+    }
+    assert_eq!(
+        guest.status(&req::MemAlloc {
+            ctx,
+            size: 128 * MIB,
+            collided: None
+        }),
+        CuResult::OUT_OF_MEMORY
+    );
+}
+
+#[test]
+fn a_block_that_collided_is_parked_and_another_given() {
+    let mut bench = Bench::new();
+    let ctx = bench.primary();
+    let guest = &mut bench.guest;
+    let first = guest.alloc(ctx, 4096);
+    let second = guest
+        .ask(&req::MemAlloc {
+            ctx,
+            size: 4096,
+            collided: Some(first),
+        })
+        .ptr;
+    assert_ne!(first, second);
+    // The parked one is of no use to the guest, and is not given again.
+    let copy = req::MemcpyDtoH {
+        ctx,
+        stream: NULL,
+        src: first,
+        len: 1,
+    };
+    assert_eq!(guest.status(&copy), CuResult::INVALID_VALUE);
+    assert_eq!(
+        guest.status(&req::MemFree { ptr: first }),
+        CuResult::INVALID_VALUE
+    );
+    for _ in 0..50 {
+        assert_ne!(guest.alloc(ctx, 4096), first);
+    }
+    for forged in [
+        first,
+        vgpu_proto::cuda::DevPtr(second.0 + 1),
+        vgpu_proto::cuda::DevPtr(0),
+    ] {
+        let call = req::MemAlloc {
+            ctx,
+            size: 64,
+            collided: Some(forged),
+        };
+        assert_eq!(guest.status(&call), CuResult::INVALID_VALUE, "{forged:?}");
+    }
+}
+
+#[test]
+fn what_a_destroyed_context_held_goes_back_to_the_ledger() {
+    let mut bench = with_ledger(128 * MIB, 0);
+    let guest = &mut bench.guest;
+    for _ in 0..5 {
+        let ctx = guest
+            .ask(&req::CtxCreate {
+                device: 0,
+                flags: 0,
+            })
+            .ctx;
+        guest.alloc(ctx, 60 * MIB);
+        guest.alloc(ctx, 60 * MIB);
+        ok(guest.status(&req::CtxDestroy { ctx }));
+    }
+}

@@ -1,0 +1,357 @@
+//! Module images, device printf, device faults.
+
+mod common;
+
+use common::{Bench, Guest, Setup, fixture, ok};
+use vgpu_proto::call::req;
+use vgpu_proto::codec::decode;
+use vgpu_proto::cuda::{CuResult, DevPtr, Stream};
+use vgpu_proto::worker::FromWorker;
+
+const NULL: Stream = Stream::NULL;
+
+#[test]
+fn an_image_travels_once_and_is_found_by_the_next_worker() {
+    let cache = tempfile::tempdir().expect("a directory");
+    let image = fixture!("demo/vecadd");
+    let setup = || Setup {
+        image_dir: Some(cache.path().to_owned()),
+        ..Setup::default()
+    };
+    let mut bench = Bench::with(setup());
+    let ctx = bench.primary();
+    let guest = &mut bench.guest;
+    let (hash, len) = (*blake3::hash(image).as_bytes(), image.len() as u64);
+    assert!(!guest.ask(&req::ImageQuery { hash, len }).present);
+    let load = Guest::load_call(ctx, (hash, len));
+    assert_eq!(
+        guest.status(&load),
+        CuResult::FILE_NOT_FOUND,
+        "it was never sent"
+    );
+    guest.send_image(image);
+    ok(guest.status(&load));
+    assert!(guest.ask(&req::ImageQuery { hash, len }).present);
+    drop(bench);
+
+    let mut bench = Bench::with(setup());
+    let ctx = bench.primary();
+    assert!(bench.guest.ask(&req::ImageQuery { hash, len }).present);
+    ok(bench.guest.status(&Guest::load_call(ctx, (hash, len))));
+
+    // Damaged in the cache: refused, removed, and sent again.
+    let file = std::fs::read_dir(cache.path())
+        .expect("dir")
+        .next()
+        .expect("a file")
+        .expect("a file");
+    std::fs::write(file.path(), vec![b'/'; image.len()]).expect("write");
+    assert_eq!(
+        bench.guest.status(&Guest::load_call(ctx, (hash, len))),
+        CuResult::FILE_NOT_FOUND
+    );
+    assert!(!bench.guest.ask(&req::ImageQuery { hash, len }).present);
+    bench.guest.module(ctx, image);
+}
+
+#[test]
+fn an_image_under_a_wrong_hash_is_refused_and_not_kept() {
+    let mut bench = Bench::new();
+    let ctx = bench.primary();
+    let guest = &mut bench.guest;
+    let image = fixture!("demo/vecadd");
+    let (hash, len) = ([7u8; 32], image.len() as u64);
+    guest.post_bulk(
+        &req::ImageData {
+            hash,
+            len,
+            offset: 0,
+        },
+        image,
+    );
+    assert_eq!(
+        guest.status(&Guest::load_call(ctx, (hash, len))),
+        CuResult::INVALID_IMAGE
+    );
+    assert!(!guest.ask(&req::ImageQuery { hash, len }).present);
+    // A gap, and a piece beyond the end.
+    let hash = *blake3::hash(image).as_bytes();
+    guest.post_bulk(
+        &req::ImageData {
+            hash,
+            len,
+            offset: 0,
+        },
+        &image[..100],
+    );
+    let gap = guest.post_bulk(
+        &req::ImageData {
+            hash,
+            len,
+            offset: 101,
+        },
+        &image[101..200],
+    );
+    assert_eq!(guest.outcome(gap, ctx), CuResult::INVALID_VALUE);
+    let long = guest.post_bulk(
+        &req::ImageData {
+            hash,
+            len: 10,
+            offset: 0,
+        },
+        &image[..11],
+    );
+    assert_eq!(guest.outcome(long, ctx), CuResult::INVALID_VALUE);
+    guest.post_bulk(
+        &req::ImageData {
+            hash,
+            len,
+            offset: 0,
+        },
+        &image[..100],
+    );
+    assert_eq!(
+        guest.status(&Guest::load_call(ctx, (hash, len))),
+        CuResult::FILE_NOT_FOUND
+    );
+    assert_eq!(std::fs::read_dir(&bench.images).expect("dir").count(), 0);
+}
+
+#[test]
+fn a_module_that_does_not_compile_says_why() {
+    let mut bench = Bench::new();
+    let ctx = bench.primary();
+    let guest = &mut bench.guest;
+    let text =
+        b".version 7.0\n.target sm_80\n.address_size 64\n.visible .entry k() { nonsense; }\n";
+    let image = guest.send_image(text);
+    let reply = guest.call(&Guest::load_call(ctx, image));
+    assert_ne!(reply.status, CuResult::SUCCESS);
+    let results: vgpu_proto::call::rep::ModuleLoad = decode(&reply.args).expect("results");
+    let log = String::from_utf8_lossy(&results.error_log);
+    assert!(log.contains("nonsense"), "{log:?}");
+    // A page's worth of text: no zero byte follows in the file.
+    let mut long = text.to_vec();
+    long.resize(4096, b' ');
+    let image = guest.send_image(&long);
+    assert_ne!(
+        guest.status(&Guest::load_call(ctx, image)),
+        CuResult::SUCCESS
+    );
+    let image = guest.send_image(b"\x7fELF no PTX in here");
+    assert_eq!(
+        guest.status(&Guest::load_call(ctx, image)),
+        CuResult::NO_BINARY_FOR_GPU
+    );
+    let mut load = Guest::load_call(ctx, image);
+    load.options = vec![(3, 1 << 20)];
+    assert_eq!(
+        guest.status(&load),
+        CuResult::INVALID_VALUE,
+        "a pointer option"
+    );
+    load.options = vec![(7, 4); 1000];
+    assert_eq!(
+        guest.status(&load),
+        CuResult::INVALID_VALUE,
+        "too many options"
+    );
+}
+
+#[test]
+fn variables_of_a_module_are_memory_until_it_goes() {
+    let mut bench = Bench::new();
+    let ctx = bench.primary();
+    let guest = &mut bench.guest;
+    let text = b".version 7.0\n.target sm_80\n.address_size 64\n\
+        .visible .global .align 4 .u32 answer = 42;\n.visible .entry k() { ret; }\n";
+    let module = guest.module(ctx, text);
+    let global = guest.ask(&req::ModuleGetGlobal {
+        module,
+        name: "answer".to_owned(),
+    });
+    assert_eq!(global.size, 4);
+    assert_eq!(guest.dtoh(ctx, NULL, global.ptr, 4), 42u32.to_le_bytes());
+    let over = req::MemcpyDtoH {
+        ctx,
+        stream: NULL,
+        src: global.ptr,
+        len: 5,
+    };
+    assert_eq!(guest.status(&over), CuResult::INVALID_VALUE);
+    assert_eq!(
+        guest.status(&req::MemFree { ptr: global.ptr }),
+        CuResult::INVALID_VALUE
+    );
+    for name in ["nothing", "", "an\0swer"] {
+        let call = req::ModuleGetGlobal {
+            module,
+            name: name.to_owned(),
+        };
+        assert_eq!(guest.status(&call), CuResult::NOT_FOUND, "{name:?}");
+        let call = req::ModuleGetFunction {
+            module,
+            name: name.to_owned(),
+        };
+        assert_eq!(guest.status(&call), CuResult::NOT_FOUND, "{name:?}");
+    }
+    ok(guest.status(&req::ModuleUnload { module }));
+    let gone = req::MemcpyDtoH {
+        ctx,
+        stream: NULL,
+        src: global.ptr,
+        len: 4,
+    };
+    assert_eq!(guest.status(&gone), CuResult::INVALID_VALUE);
+}
+
+#[test]
+fn device_printf_arrives_before_the_call_that_makes_it_visible_returns() {
+    let mut bench = Bench::new();
+    let ctx = bench.primary();
+    let guest = &mut bench.guest;
+    let module = guest.module(ctx, fixture!("output"));
+    let print = guest.function(module, "print_threads");
+    for round in 1..=3usize {
+        guest.launch((ctx, NULL), print, (2, 4), &[]);
+        let id = match round {
+            1 => guest.post(&req::StreamSynchronize { ctx, stream: NULL }),
+            2 => guest.post(&req::CtxSynchronize { ctx }),
+            _ => {
+                let event = guest.event(ctx, 0);
+                guest.post(&req::EventRecord {
+                    ctx,
+                    event,
+                    stream: NULL,
+                    flags: 0,
+                });
+                guest.post(&req::EventSynchronize { event })
+            }
+        };
+        ok(guest.wait(id).status);
+        let text = String::from_utf8(guest.stdout.clone()).expect("text");
+        assert_eq!(text.lines().count(), 4 * round, "{text}");
+        assert!(text.contains("thread 2 of block 1\n"), "{text}");
+    }
+}
+
+#[test]
+fn a_flood_of_printf_is_forwarded_whole_while_the_guest_reads() {
+    let mut bench = Bench::new();
+    let ctx = bench.primary();
+    let guest = &mut bench.guest;
+    let module = guest.module(ctx, fixture!("output"));
+    let print = guest.function(module, "print_threads");
+    for _ in 0..40 {
+        guest.launch((ctx, NULL), print, (32, 256), &[]);
+        ok(guest.sync(ctx, NULL));
+    }
+    let lines = guest.stdout.iter().filter(|b| **b == b'\n').count();
+    assert_eq!(lines, 40 * 32 * 128);
+}
+
+#[test]
+fn a_device_fault_ends_everything_with_its_code() {
+    let mut bench = Bench::new();
+    let ctx = bench.primary();
+    let guest = &mut bench.guest;
+    let module = guest.module(ctx, fixture!("faults"));
+    let store = guest.function(module, "store");
+    let ptr = guest.alloc(ctx, 64);
+    let params = [0x10u64.to_le_bytes().to_vec(), 1u32.to_le_bytes().to_vec()].concat();
+    guest.launch((ctx, NULL), store, (1, 1), &params);
+    let code = CuResult::ILLEGAL_ADDRESS;
+    assert_eq!(guest.sync(ctx, NULL), code);
+    assert_eq!(guest.errors, [(0, code)]);
+    // It stays: for queries, copies, allocations, and what was queued behind it.
+    assert_eq!(
+        guest.status(&req::MemAlloc {
+            ctx,
+            size: 64,
+            collided: None
+        }),
+        code
+    );
+    assert_eq!(
+        guest.status(&req::MemcpyDtoH {
+            ctx,
+            stream: NULL,
+            src: ptr,
+            len: 4
+        }),
+        code
+    );
+    assert_eq!(guest.status(&req::StreamQuery { ctx, stream: NULL }), code);
+    guest.post(&req::Memset {
+        ctx,
+        stream: NULL,
+        dst: ptr,
+        value: 0,
+        width: 1,
+        count: 1,
+    });
+    assert_eq!(guest.status(&req::CtxSynchronize { ctx }), code);
+    let fault = bench.vgpud.wait("Fault", |m| match m {
+        FromWorker::Fault { code, .. } => Some(*code),
+        _ => None,
+    });
+    assert_eq!(fault, code);
+}
+
+#[test]
+fn a_fault_answers_everybody_who_waits() {
+    let mut bench = Bench::new();
+    let ctx = bench.primary();
+    let guest = &mut bench.guest;
+    let module = guest.module(ctx, fixture!("faults"));
+    let store = guest.function(module, "store");
+    let spin = guest.module(ctx, fixture!("demo/spin"));
+    let spin = guest.function(spin, "spin_ns");
+    let ptr = guest.alloc(ctx, 8 << 20);
+    let (one, two) = (guest.stream(ctx, 1), guest.stream(ctx, 1));
+    let event = guest.event(ctx, 2);
+    guest.launch((ctx, one), spin, (1, 1), &50_000_000u64.to_le_bytes());
+    let params = [0x10u64.to_le_bytes().to_vec(), 1u32.to_le_bytes().to_vec()].concat();
+    guest.launch((ctx, one), store, (1, 1), &params);
+    guest.post(&req::EventRecord {
+        ctx,
+        event,
+        stream: one,
+        flags: 0,
+    });
+    let waiting = [
+        guest.post(&req::MemcpyDtoH {
+            ctx,
+            stream: one,
+            src: ptr,
+            len: 8 << 20,
+        }),
+        guest.post(&req::StreamSynchronize { ctx, stream: one }),
+        guest.post(&req::EventSynchronize { event }),
+        guest.post(&req::CtxSynchronize { ctx }),
+        guest.post(&req::ModuleUnload { module }),
+        guest.post(&req::StreamSynchronize { ctx, stream: two }),
+    ];
+    let statuses = waiting.map(|id| guest.wait(id).status);
+    assert_eq!(statuses[..5], [CuResult::ILLEGAL_ADDRESS; 5]);
+    // The other stream was empty: it may have been found so before the fault.
+    assert!([CuResult::ILLEGAL_ADDRESS, CuResult::SUCCESS].contains(&statuses[5]));
+}
+
+#[test]
+fn an_assertion_prints_and_faults() {
+    let mut bench = Bench::new();
+    let ctx = bench.primary();
+    let guest = &mut bench.guest;
+    let module = guest.module(ctx, fixture!("output"));
+    let asserts = guest.function(module, "asserts");
+    let input = guest.alloc(ctx, 4);
+    guest.htod(ctx, NULL, input, &(-1i32).to_le_bytes());
+    guest.launch(
+        (ctx, NULL),
+        asserts,
+        (1, 1),
+        &DevPtr(input.0).0.to_le_bytes(),
+    );
+    assert_eq!(guest.sync(ctx, NULL), CuResult::ASSERT);
+}
