@@ -24,7 +24,7 @@ enum Step {
     Held(Index, bool, Usage, u64),
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Copy)]
 enum What {
     Close,
     Runnable(u64, u64),

@@ -130,6 +130,24 @@ fn a_vm_that_sleeps_does_not_launder_its_debt() {
 }
 
 #[test]
+fn a_vm_that_wants_less_than_its_share_saves_up_no_monopoly() {
+    let slice_ns = 3 * MILLIS;
+    let mut sim = Sim::new(Rig::new(PoolConfig { slice_ns, ..pool() }), SWITCH);
+    sim.rig.add_vm_with(1, weighted_vm(1000));
+    sim.rig.add_vm_with(2, weighted_vm(8000));
+    sim.start(1, 1, Load::backlog(1400 * MICROS));
+    for session in 20..23 {
+        sim.start(session, 2, Load::bursts(400 * MICROS, 3, 3 * MILLIS));
+    }
+    sim.run_until(3 * SECONDS);
+    let claim = sim.rig.sched.lag_ns(VmId(2)).unwrap();
+    assert!(
+        claim <= i128::from(2 * slice_ns + slice_ns + 1400 * MICROS + SWITCH),
+        "{claim}"
+    );
+}
+
+#[test]
 fn a_joiner_neither_gains_nor_loses() {
     let mut sim = backlogged(&[1, 1], &[300 * MICROS], 2 * MILLIS);
     sim.run_until(7 * SECONDS);

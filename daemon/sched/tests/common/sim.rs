@@ -312,16 +312,16 @@ impl Sim {
 
     /// One event to the scheduler, and everything that follows from it.
     pub(crate) fn feed(&mut self, event: Event) {
-        let mut actions = self.rig.feed(event);
+        let actions = self.rig.feed(event);
         self.steps += 1;
-        for action in actions.drain(..) {
+        for action in &actions {
             self.act(action);
         }
     }
 
-    fn act(&mut self, action: Action) {
+    fn act(&mut self, action: &Action) {
         let now = self.rig.now;
-        match action {
+        match *action {
             Action::Grant(terms) | Action::GrantBeside(terms) => {
                 let worker = self
                     .workers
