@@ -175,13 +175,30 @@ fn run_guests(host: &Host) -> Result<(Vec<Ended>, BTreeMap<u64, u64>)> {
             }
         }));
     }
-    waiting
+    let mut placed = BTreeMap::new();
+    let mut shown = false;
+    while !waiting.iter().all(std::thread::JoinHandle::is_finished) {
+        let sessions = host.admin_json("session list")?;
+        for session in sessions.as_array().into_iter().flatten() {
+            if let (Some(vm), Some(gpu)) = (session["vm_id"].as_u64(), session["gpu_id"].as_u64()) {
+                placed.insert(vm, gpu);
+            }
+        }
+        if !shown && placed.len() == 20 {
+            shown = true;
+            println!("\n$ vgpu-admin status      (all 20 at work)");
+            println!("{}", host.admin("status")?);
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let ended = waiting
         .into_iter()
         .map(|w| {
             w.join()
                 .map_err(|_| anyhow::anyhow!("a waiting thread panicked"))
         })
-        .collect()
+        .collect::<Result<_>>()?;
+    Ok((ended, placed))
 }
 
 fn check(
