@@ -530,3 +530,58 @@ fn one_physical_memory_is_the_same_wherever_it_is_mapped() {
     ok(cuMemAddressFree(range, 3 * SIZE));
     assert_eq!(cuMemAddressFree(range, 3 * SIZE), 1);
 }
+
+/// Threads make, order, wait for and destroy streams and events at random: nothing hangs, and
+/// order within each stream holds.
+#[test]
+fn threads_that_order_streams_at_random_do_not_hang() {
+    let context = start();
+    let shared: Vec<StreamArg> = [0, 0, 1].map(stream).to_vec();
+    let threads: Vec<_> = (0..4u64)
+        .map(|t| {
+            let shared = shared.clone();
+            std::thread::spawn(move || {
+                ok(cuCtxSetCurrent(context));
+                let mut seed = t + 1;
+                let mut random = |n: u64| {
+                    seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                    (seed >> 33) % n
+                };
+                let (p, e) = (alloc(4), event(2));
+                let mut own = stream(random(2) as u32);
+                for i in 0..400u32 {
+                    let all = [NULL, StreamArg(2), own, shared[0], shared[1], shared[2]];
+                    let s = all[random(6) as usize];
+                    match random(6) {
+                        0 => ok(cuEventRecord(e, s)),
+                        1 => ok(cuStreamWaitEvent(s, e, 0)),
+                        2 => ok(cuLaunchHostFunc(s, Some(nothing), std::ptr::null_mut())),
+                        3 if random(8) == 0 => ok(cuStreamSynchronize(s)),
+                        4 if random(8) == 0 => {
+                            // Its work would otherwise race with the next stream's.
+                            ok(cuStreamSynchronize(own));
+                            ok(cuStreamDestroy_v2(own.0));
+                            own = stream(random(2) as u32);
+                        }
+                        _ => {
+                            ok(cuMemsetD32Async(p, i, 1, own));
+                            if random(16) == 0 {
+                                ok(cuStreamSynchronize(own));
+                                assert_eq!(read(p, 4), i.to_le_bytes());
+                            }
+                        }
+                    }
+                }
+                ok(cuStreamSynchronize(own));
+                ok(cuEventSynchronize(e));
+            })
+        })
+        .collect();
+    within("all threads end", SOON, || {
+        threads.iter().all(|t| t.is_finished())
+    });
+    for t in threads {
+        assert!(t.join().is_ok());
+    }
+    ok(cuCtxSynchronize());
+}

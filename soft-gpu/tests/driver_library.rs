@@ -55,6 +55,27 @@ fn unserved_functions_say_so() {
     assert_eq!(code, 801);
 }
 
+/// Every entry point with every argument zero: null pointers, null handles, device 0.
+#[test]
+fn no_entry_point_crashes_on_zeroes() {
+    type Any =
+        unsafe extern "C" fn(u64, u64, u64, u64, u64, u64, u64, u64, u64, u64, u64, u64) -> u32;
+    let library = load();
+    for _ in 0..2 {
+        for name in include_str!("../src/capi/symbols.txt").lines() {
+            // SAFETY: integer arguments only; more than a function takes are ignored.
+            let code = unsafe {
+                let f = library.get::<Any>(name.as_bytes()).expect("exported");
+                f(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
+            };
+            assert_ne!(code, 999, "{name} panicked");
+        }
+        // The second round is after cuInit and with a current context.
+        let context = CudaContext::new(0).expect("a device");
+        std::mem::forget(context);
+    }
+}
+
 const VECTOR_ADD: &str = include_str!("../fixtures/demo/vecadd.ptx");
 
 fn context() -> Arc<CudaContext> {

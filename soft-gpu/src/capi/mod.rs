@@ -85,3 +85,20 @@ fn enter(name: &'static str, body: impl FnOnce() -> Result) -> u32 {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn structures_have_the_sizes_of_the_header() {
+        // sizeof in CUDA 13.5's cuda.h, x86-64.
+        assert_eq!(size_of::<super::copy::Copy2>(), 128);
+        assert_eq!(size_of::<super::copy::Copy3>(), 200);
+        assert_eq!(size_of::<super::launch::Config>(), 56);
+        assert_eq!(size_of::<super::launch::Attribute>(), 72);
+        assert_eq!(size_of::<super::vmm::Properties>(), 32);
+        assert_eq!(size_of::<super::vmm::Access>(), 12);
+        assert_eq!(size_of::<super::context::CreateParams>(), 24);
+        assert_eq!(size_of::<super::device::Properties>(), 56);
+        assert_eq!(size_of::<super::memory::Location>(), 8);
+    }
+}

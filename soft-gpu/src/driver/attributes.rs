@@ -66,9 +66,10 @@ pub fn value(id: i32) -> Option<i32> {
         131 | 134 => -1,
         139 => 0x5f06_1af4,
         // Yes: overlap, map host memory, concurrent kernels, unified addressing, stream
-        // priorities, L1 caches, managed memory, host pointers of registered memory (not in the
-        // arena: 91 stays no), cooperative launch, virtual memory, memory pools, preemption.
-        15 | 19 | 31 | 41 | 78 | 79 | 80 | 83 | 90 | 95 | 99 | 102 | 115 | 113 => 1,
+        // priorities, L1 caches, managed memory (concurrently with the host), cooperative launch,
+        // virtual memory, memory pools, preemption, host registration. No: 91, as kernels do not
+        // reach registered memory.
+        15 | 19 | 31 | 41 | 78 | 79 | 80 | 83 | 89 | 90 | 95 | 99 | 102 | 113 | 115 => 1,
         // Textures and surfaces are not served: plausible limits all the same, as programs print
         // or check them at start.
         21 | 22 | 23 | 42 | 45 | 46 | 52 | 53 | 55 | 66 | 67 => 32768,

@@ -268,7 +268,7 @@ pub fn destroy(handle: u64) -> Result {
             s.pop();
         }
     });
-    Ok(())
+    fault::check()
 }
 
 #[derive(Default)]
@@ -323,7 +323,7 @@ pub fn release_primary(device: i32) -> Result {
     if let Some(context) = last.and_then(find) {
         context.destroy();
     }
-    Ok(())
+    fault::check()
 }
 
 /// cuDevicePrimaryCtxReset: ends the context whatever its references.
@@ -338,7 +338,7 @@ pub fn reset_primary(device: i32) -> Result {
     if let Some(context) = find(handle) {
         context.destroy();
     }
-    Ok(())
+    fault::check()
 }
 
 /// cuDevicePrimaryCtxSetFlags.

@@ -60,7 +60,8 @@ pub fn create(flags: u32) -> Result<u64> {
 /// # Errors
 /// CUDA_ERROR_INVALID_HANDLE.
 pub fn destroy(handle: u64) -> Result {
-    EVENTS.remove(handle).map(|_| ())
+    EVENTS.remove(handle)?;
+    fault::check()
 }
 
 /// An event argument.

@@ -121,6 +121,9 @@ fn start() -> Result<Driver> {
     unsafe { libc::pthread_atfork(None, None, Some(after_fork_in_child)) };
     strict::set(config.strict);
     inject::install(&config);
+    if let Some(code) = inject::call("cuInit") {
+        return Err(code);
+    }
 
     let uuids: Vec<_> = (0..config.devices)
         .map(|i| gpu::uuid(config.seed, i))

@@ -547,7 +547,7 @@ pub fn destroy(handle: u64) -> Result {
     if let Some(context) = stream.context.upgrade() {
         context.disown(&stream);
     }
-    Ok(())
+    fault::check()
 }
 
 /// Ends the handles of a destroyed context's streams.
