@@ -16,6 +16,10 @@ use crate::model::{
 };
 
 /// A committed change of the configuration.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "a handful exist at a time, and only in passing"
+)]
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Change {
     /// The GPUs known now, present or not, after a scan or after one's state changed. Complete: a

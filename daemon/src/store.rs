@@ -343,4 +343,4 @@ fn stopped() -> ErrorDetail {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

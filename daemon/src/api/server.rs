@@ -28,7 +28,7 @@ use super::{auth, peer};
 use crate::config::{self, Config};
 
 /// A connection must have sent a request's head within this time, also while it is idle.
-const HEAD_DEADLINE: Duration = Duration::from_secs(30);
+const HEAD_DEADLINE: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 30 });
 /// Largest request head.
 const HEAD_LEN: usize = 16 * 1024;
 /// After the shutdown signal, answers under way have this long.
@@ -214,10 +214,10 @@ async fn bind_unix(socket: &Path, read_gid: Option<u32>) -> Result<UnixListener,
         format!("{error}. Its directory must exist and be writable, its path under 100 bytes.")
     })?;
     std::fs::set_permissions(&new, PermissionsExt::from_mode(0o600)).map_err(text)?;
-    if let Some(gid) = read_gid {
-        if let Err(error) = chown(&new, None, Some(gid)) {
-            tracing::warn!(%error, gid, "the admin socket cannot be given to its group");
-        }
+    if let Some(gid) = read_gid
+        && let Err(error) = chown(&new, None, Some(gid))
+    {
+        tracing::warn!(%error, gid, "the admin socket cannot be given to its group");
     }
     std::fs::set_permissions(&new, PermissionsExt::from_mode(0o660)).map_err(text)?;
     std::fs::rename(&new, socket).map_err(text)?;

@@ -88,6 +88,7 @@ impl World {
             holder_vm_id: runtime.holder_vm_id,
             busy_permille: runtime.busy_permille,
             handoffs: runtime.handoffs,
+            handoff: summary(&runtime.handoff),
         }
     }
 

@@ -143,3 +143,30 @@ fn a_missing_file_that_was_named_is_an_error() {
         "{error}"
     );
 }
+
+#[test]
+fn the_reference_names_every_key() {
+    let reference = include_str!("../../../docs/configuration.md");
+    let full = parse(&sample_with_every_key()).unwrap();
+    for path in keys::flatten(&full).unwrap().into_keys() {
+        let table = ["defaults.pool.", "defaults.vm."]
+            .iter()
+            .find(|table| path.starts_with(**table));
+        let (table, key) = match table {
+            Some(table) => path.split_at(table.len()),
+            None => path.split_at(path.find('.').unwrap() + 1),
+        };
+        // `weights` is one key with a table for its value.
+        let key = key.split('.').next().unwrap();
+        let section = format!("\n## [{}]\n", table.trim_end_matches('.'));
+        let start = reference
+            .find(&section)
+            .unwrap_or_else(|| panic!("no section {section:?}"));
+        let text = &reference[start + section.len()..];
+        let text = &text[..text.find("\n## ").unwrap_or(text.len())];
+        assert!(
+            text.contains(&format!("`{key}`")),
+            "{path} is not in docs/configuration.md"
+        );
+    }
+}

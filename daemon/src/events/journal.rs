@@ -163,7 +163,7 @@ impl Draft {
         }
     }
 
-    pub(super) fn gpu(kind: EventKind, uuid: String, what: String) -> Self {
+    pub(super) fn gpu(kind: EventKind, uuid: String, what: &str) -> Self {
         let message = format!("GPU {uuid} {what}");
         Self {
             gpu_uuid: Some(uuid),

@@ -302,7 +302,7 @@ impl Report {
             Self::GpuSuspect { gpu_uuid, reason } => Draft::gpu(
                 EventKind::GpuSuspect,
                 gpu_uuid,
-                format!(
+                &format!(
                     "takes no more work until it was checked: {}",
                     clean(&reason)
                 ),
@@ -310,7 +310,7 @@ impl Report {
             Self::GpuVanished { gpu_uuid, reason } => Draft::gpu(
                 EventKind::GpuVanished,
                 gpu_uuid,
-                format!("is gone: {}", clean(&reason)),
+                &format!("is gone: {}", clean(&reason)),
             ),
             Self::WorkerFailed {
                 vm_id,

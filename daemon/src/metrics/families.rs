@@ -484,6 +484,9 @@ impl Families<'_> {
             .encoder
             .encode_descriptor(name, help, None, metric_type)?;
         for (labels, value) in values {
+            if labels.is_empty() {
+                return write(value, family);
+            }
             write(value, family.encode_family(&labels)?)?;
         }
         Ok(())

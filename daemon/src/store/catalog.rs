@@ -240,4 +240,4 @@ pub(crate) fn ranges(ids: impl Iterator<Item = u32>) -> String {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -1,1 +1,535 @@
+use vgpu_proto::api::{
+    AssignRequest, GpuHealth, GpuSource, GpuState, MoveRequest, PoolCreate, PoolPatch, Priority,
+    QuarantineRequest, RegisterRequest, UnassignRequest, VmIds, VmLimitsPatch, VmPatch,
+    WeightsPatch,
+};
 
+use super::*;
+use crate::model::{ScanResult, ScannedGpu};
+
+fn context() -> Context {
+    Context {
+        now_unix_ms: 1_000,
+        pool_defaults: PoolSettings::default(),
+    }
+}
+
+pub(crate) fn gpu(n: u32) -> ScannedGpu {
+    ScannedGpu {
+        uuid: format!("GPU-{n:04}"),
+        ordinal: n,
+        model: format!("Test {n} (soft)"),
+        memory_bytes: 1 << 30,
+        memory_used_bytes: None,
+        pci_address: Some(format!("0000:{n:02x}:00.0")),
+        driver: None,
+        compute_capability: Some("8.0".into()),
+        source: GpuSource::Nvml,
+        mig: Vec::new(),
+        health: GpuHealth {
+            ok: true,
+            ..GpuHealth::default()
+        },
+    }
+}
+
+fn scan(gpus: &[ScannedGpu]) -> Command {
+    Command::ScanGpus(ScanResult {
+        gpus: gpus.to_vec(),
+        warnings: Vec::new(),
+    })
+}
+
+fn pool(name: &str) -> Command {
+    Command::CreatePool(PoolCreate {
+        name: name.into(),
+        settings: PoolPatch::default(),
+    })
+}
+
+fn assign(gpu: &str, pool: &str) -> Command {
+    Command::AssignGpu(AssignRequest {
+        gpu: gpu.into(),
+        pool: pool.into(),
+        create_pool: false,
+        shared: false,
+    })
+}
+
+fn register(ids: &[u32], pool: &str) -> RegisterRequest {
+    RegisterRequest {
+        vm_ids: ids.to_vec(),
+        pool: pool.into(),
+        ..RegisterRequest::default()
+    }
+}
+
+/// Two GPUs, pool A with GPU 0 and VMs 1 to 3, empty pool B.
+fn host() -> Catalog {
+    let mut catalog = Catalog::default();
+    let commands = [
+        scan(&[gpu(0), gpu(1)]),
+        pool("A"),
+        pool("B"),
+        assign("0", "A"),
+        Command::RegisterVm(RegisterRequest {
+            first_cid: Some(10),
+            ..register(&[1, 2, 3], "A")
+        }),
+    ];
+    for command in commands {
+        done(&mut catalog, &command);
+    }
+    catalog
+}
+
+fn done(catalog: &mut Catalog, command: &Command) -> Outcome {
+    catalog
+        .apply(command, &context())
+        .unwrap_or_else(|e| panic!("{command:?}: {e}"))
+}
+
+fn refused(catalog: &Catalog, command: &Command) -> ErrorDetail {
+    match catalog.clone().apply(command, &context()) {
+        Err(error) => error,
+        Ok(outcome) => panic!("{command:?} was done: {outcome:?}"),
+    }
+}
+
+#[test]
+fn what_does_not_exist_is_refused_with_what_does() {
+    let host = host();
+    let error = refused(&host, &assign("7", "A"));
+    assert_eq!(error.code, ErrorCode::GpuNotFound);
+    assert!(
+        error
+            .to_string()
+            .contains("0 (Test 0 (soft)), 1 (Test 1 (soft))"),
+        "{error}"
+    );
+    let error = refused(&host, &assign("1", "C"));
+    assert_eq!(error.code, ErrorCode::PoolNotFound);
+    assert!(error.to_string().contains("A, B"), "{error}");
+    let error = refused(&host, &Command::UnregisterVm(VmIds { vm_ids: vec![2, 9] }));
+    assert_eq!(error.code, ErrorCode::VmNotFound);
+    assert!(
+        error.to_string().contains("VM 9") && error.to_string().contains("1-3"),
+        "{error}"
+    );
+    let empty = Catalog::default();
+    assert!(
+        refused(&empty, &assign("0", "A"))
+            .to_string()
+            .contains("scan-gpus")
+    );
+    let error = refused(&empty, &Command::RegisterVm(register(&[1], "A")));
+    assert!(error.to_string().contains("pool create A"), "{error}");
+}
+
+#[test]
+fn a_pool_with_vms_is_not_deleted() {
+    let mut host = host();
+    let delete = Command::DeletePool { name: "A".into() };
+    let error = refused(&host, &delete);
+    assert_eq!(error.code, ErrorCode::PoolNotEmpty);
+    assert!(
+        error.message.contains("1 (vm1), 2 (vm2), 3 (vm3)"),
+        "{error}"
+    );
+    done(
+        &mut host,
+        &Command::UnregisterVm(VmIds {
+            vm_ids: vec![1, 2, 3],
+        }),
+    );
+    let outcome = done(&mut host, &delete);
+    assert!(
+        matches!(outcome.changes[0], Change::GpuUnassigned(_)),
+        "its GPU becomes free"
+    );
+    assert!(matches!(outcome.changes[1], Change::PoolDeleted { .. }));
+    assert!(host.assignments.is_empty());
+}
+
+#[test]
+fn identities_are_unique() {
+    let host = host();
+    let with = |change: fn(&mut RegisterRequest)| {
+        let mut request = register(&[9], "B");
+        change(&mut request);
+        Command::RegisterVm(request)
+    };
+    let error = refused(&host, &with(|r| r.first_cid = Some(11)));
+    assert_eq!(error.code, ErrorCode::CidInUse);
+    assert!(error.message.contains("VM 2 (vm2)"), "{error}");
+    let error = refused(&host, &with(|r| r.name = Some("vm3".into())));
+    assert_eq!(error.code, ErrorCode::NameInUse);
+    let error = refused(&host, &with(|r| r.first_cid = Some(0)));
+    assert_eq!(error.code, ErrorCode::InvalidRequest);
+    let change = Command::SetVm(VmPatch {
+        vm_ids: vec![1],
+        cid: Some(Some(12)),
+        ..VmPatch::default()
+    });
+    assert_eq!(refused(&host, &change).code, ErrorCode::CidInUse);
+    let two = RegisterRequest {
+        socket: Some("/run/x.sock".into()),
+        ..register(&[8, 9], "B")
+    };
+    assert!(
+        refused(&host, &Command::RegisterVm(two))
+            .message
+            .contains("{vm_id}")
+    );
+}
+
+#[test]
+fn registering_is_all_or_nothing_and_may_be_repeated() {
+    let mut host = host();
+    let again = Command::RegisterVm(RegisterRequest {
+        first_cid: Some(10),
+        ..register(&[1, 2, 3], "A")
+    });
+    let outcome = done(&mut host, &again);
+    assert!(
+        !outcome.changed && outcome.changes.is_empty(),
+        "{outcome:?}"
+    );
+    let other = Command::RegisterVm(register(&[3, 4], "B"));
+    assert_eq!(refused(&host, &other).code, ErrorCode::VmExists);
+    assert!(!host.vms.contains_key(&4));
+    assert_eq!(
+        refused(&host, &Command::RegisterVm(register(&[5, 5], "B"))).code,
+        ErrorCode::InvalidRequest
+    );
+    assert_eq!(
+        refused(&host, &Command::RegisterVm(register(&[], "B"))).code,
+        ErrorCode::InvalidRequest
+    );
+    assert_eq!(
+        refused(&host, &Command::RegisterVm(register(&[0], "B"))).code,
+        ErrorCode::InvalidRequest
+    );
+}
+
+#[test]
+fn a_number_registered_again_is_another_vm() {
+    let mut host = host();
+    let before = host.vms[&2].generation;
+    done(&mut host, &Command::UnregisterVm(VmIds { vm_ids: vec![2] }));
+    done(&mut host, &Command::RegisterVm(register(&[2], "A")));
+    assert!(host.vms[&2].generation > before);
+    let generations: std::collections::BTreeSet<u64> =
+        host.vms.values().map(|vm| vm.generation).collect();
+    assert_eq!(generations.len(), host.vms.len());
+}
+
+#[test]
+fn a_gpu_of_another_pool_is_refused_unless_shared() {
+    let mut host = host();
+    let error = refused(&host, &assign("0", "B"));
+    assert_eq!(error.code, ErrorCode::GpuAssignedElsewhere);
+    assert!(error.to_string().contains("pool A") && error.to_string().contains("unassign-gpu"));
+    assert!(
+        !done(&mut host, &assign("GPU-0000", "A")).changed,
+        "again is fine"
+    );
+    let shared = Command::AssignGpu(AssignRequest {
+        gpu: "gpu-0000".into(),
+        pool: "B".into(),
+        create_pool: false,
+        shared: true,
+    });
+    done(&mut host, &shared);
+    assert_eq!(host.pools_of("GPU-0000"), ["A", "B"]);
+    let one = UnassignRequest {
+        gpu: "0".into(),
+        pool: Some("A".into()),
+    };
+    assert!(done(&mut host, &Command::UnassignGpu(one)).changed);
+    let rest = UnassignRequest {
+        gpu: "0".into(),
+        pool: None,
+    };
+    assert!(done(&mut host, &Command::UnassignGpu(rest.clone())).changed);
+    assert!(!done(&mut host, &Command::UnassignGpu(rest)).changed);
+}
+
+#[test]
+fn a_scan_tells_new_moved_vanished_and_returned() {
+    let mut host = host();
+    let mut moved = gpu(0);
+    moved.pci_address = Some("0000:77:00.0".into());
+    let outcome = done(&mut host, &scan(&[moved.clone(), gpu(5)]));
+    let diff = outcome.scan.unwrap();
+    assert_eq!((diff.added, diff.moved), (vec![2], vec![0]));
+    assert_eq!((diff.vanished, diff.returned), (vec![1], vec![]));
+    assert_eq!(host.gpu("1").unwrap().state, GpuState::Vanished);
+    assert_eq!(
+        refused(&host, &assign("1", "B")).code,
+        ErrorCode::GpuUnusable
+    );
+    assert_eq!(
+        host.gpu("0").unwrap().gpu_id,
+        0,
+        "keeps its number and its pool"
+    );
+    assert_eq!(host.pools_of("GPU-0000"), ["A"]);
+
+    let diff = done(&mut host, &scan(&[moved, gpu(1), gpu(5)]))
+        .scan
+        .unwrap();
+    assert_eq!(diff.returned, [1]);
+    let outcome = done(&mut host, &scan(&[gpu(1), gpu(5)]));
+    assert!(outcome.warnings[0].contains("serves pool A"), "{outcome:?}");
+    assert!(
+        !done(&mut host, &Command::ForgetGpu { gpu: "0".into() })
+            .changes
+            .is_empty()
+    );
+    assert!(host.pools_of("GPU-0000").is_empty());
+    assert_eq!(
+        refused(&host, &Command::ForgetGpu { gpu: "1".into() }).code,
+        ErrorCode::GpuUnusable
+    );
+}
+
+#[test]
+fn a_board_keeps_its_number_when_its_driver_comes_or_goes() {
+    let mut host = host();
+    let bus = ScannedGpu {
+        uuid: "PCI-0000:00:00.0".into(),
+        source: GpuSource::Sysfs,
+        ..gpu(0)
+    };
+    done(&mut host, &scan(&[bus.clone(), gpu(1)]));
+    let known = host.gpu("0").unwrap();
+    assert_eq!(
+        known.seen.uuid, "GPU-0000",
+        "NVML is gone, the board is the same"
+    );
+    assert!(!known.seen.health.ok);
+
+    let mut fresh = Catalog::default();
+    done(&mut fresh, &scan(&[bus]));
+    done(&mut fresh, &pool("A"));
+    done(&mut fresh, &assign("0", "A"));
+    done(&mut fresh, &scan(&[gpu(0)]));
+    assert_eq!(fresh.gpus.len(), 1);
+    assert_eq!(fresh.gpu("0").unwrap().seen.uuid, "GPU-0000");
+    assert_eq!(
+        fresh.pools_of("GPU-0000"),
+        ["A"],
+        "the assignment came along"
+    );
+}
+
+#[test]
+fn suspect_gpus_stay_so_until_they_are_resumed() {
+    let mut host = host();
+    done(
+        &mut host,
+        &Command::SuspectGpu {
+            gpu: "0".into(),
+            reason: "hangs".into(),
+        },
+    );
+    done(&mut host, &scan(&[gpu(0), gpu(1)]));
+    assert_eq!(
+        host.gpu("0").unwrap().state,
+        GpuState::Suspect,
+        "a scan proves nothing"
+    );
+    assert!(done(&mut host, &Command::ResumeGpu { gpu: "0".into() }).changed);
+    assert_eq!(host.gpu("0").unwrap().state, GpuState::Ready);
+    assert!(done(&mut host, &Command::DrainGpu { gpu: "0".into() }).changed);
+    assert!(!done(&mut host, &Command::DrainGpu { gpu: "0".into() }).changed);
+}
+
+#[test]
+fn weights_follow_the_host_until_a_pool_has_its_own() {
+    let mut host = host();
+    let own = Command::SetWeights(WeightsPatch {
+        pool: Some("B".into()),
+        high: Some(50),
+        ..WeightsPatch::default()
+    });
+    done(&mut host, &own);
+    let everywhere = Command::SetWeights(WeightsPatch {
+        high: Some(20),
+        ..Default::default()
+    });
+    let outcome = done(&mut host, &everywhere);
+    assert_eq!(outcome.changes.len(), 1, "only pool A follows");
+    assert!(matches!(&outcome.changes[0],
+        Change::PoolUpserted { pool, weights } if pool.name == "A" && weights.high == 20));
+    assert_eq!(host.weights_of(&host.pools["B"]).high, 50);
+    let reset = Command::SetWeights(WeightsPatch {
+        pool: Some("B".into()),
+        reset: true,
+        ..WeightsPatch::default()
+    });
+    done(&mut host, &reset);
+    assert_eq!(host.pools["B"].settings.weights, None);
+    let zero = Command::SetWeights(WeightsPatch {
+        low: Some(0),
+        ..Default::default()
+    });
+    assert!(refused(&host, &zero).message.contains("class low"));
+}
+
+#[test]
+fn limits_are_patched_field_by_field() {
+    let mut host = host();
+    let set = |limits: VmLimitsPatch| {
+        Command::SetVm(VmPatch {
+            vm_ids: vec![1, 2],
+            limits,
+            ..VmPatch::default()
+        })
+    };
+    let patch = VmLimitsPatch {
+        calls_per_s: Some(Some(100)),
+        sessions: Some(Some(2)),
+        ..VmLimitsPatch::default()
+    };
+    assert_eq!(done(&mut host, &set(patch)).changes.len(), 2);
+    let patch = VmLimitsPatch {
+        sessions: Some(None),
+        ..VmLimitsPatch::default()
+    };
+    done(&mut host, &set(patch));
+    assert_eq!(host.vms[&1].limits.calls_per_s, Some(100));
+    assert_eq!(host.vms[&1].limits.sessions, None);
+    let patch = VmLimitsPatch {
+        soft_limit_ms: Some(Some(5)),
+        hard_limit_ms: Some(Some(4)),
+        ..VmLimitsPatch::default()
+    };
+    assert!(
+        refused(&host, &set(patch))
+            .message
+            .contains("must not be longer")
+    );
+}
+
+#[test]
+fn quarantine_and_release_and_move() {
+    let mut host = host();
+    let quarantine = Command::Quarantine(QuarantineRequest {
+        vm_ids: vec![1, 3],
+        reason: Some("noisy".into()),
+    });
+    assert_eq!(done(&mut host, &quarantine).changes.len(), 2);
+    assert!(!done(&mut host, &quarantine).changed);
+    assert_eq!(host.vms[&1].quarantine.as_ref().unwrap().reason, "noisy");
+    host.vms.get_mut(&1).unwrap().strikes = 4;
+    done(&mut host, &Command::Release(VmIds { vm_ids: vec![1] }));
+    assert_eq!(
+        (host.vms[&1].quarantine.clone(), host.vms[&1].strikes),
+        (None, 0)
+    );
+    let to_b = Command::MoveVm(MoveRequest {
+        vm_ids: vec![1, 2],
+        pool: "B".into(),
+    });
+    assert_eq!(done(&mut host, &to_b).changes.len(), 2);
+    assert_eq!(host.vms_of("A").count(), 1);
+}
+
+#[test]
+fn settings_of_a_pool_are_checked() {
+    let mut host = host();
+    let set = |patch: PoolPatch| Command::SetPool {
+        name: "A".into(),
+        patch,
+    };
+    let low = PoolPatch {
+        slice_us: Some(1),
+        ..PoolPatch::default()
+    };
+    assert!(refused(&host, &set(low)).message.contains("100 to 1000000"));
+    let good = PoolPatch {
+        slice_us: Some(4_000),
+        ..PoolPatch::default()
+    };
+    assert!(done(&mut host, &set(good.clone())).changed);
+    assert!(!done(&mut host, &set(good)).changed);
+    assert!(
+        !done(&mut host, &pool("B")).changed,
+        "creating it again is fine"
+    );
+    let other = Command::CreatePool(PoolCreate {
+        name: "A".into(),
+        settings: PoolPatch {
+            slice_us: Some(9_000),
+            ..PoolPatch::default()
+        },
+    });
+    assert_eq!(refused(&host, &other).code, ErrorCode::PoolExists);
+    assert!(
+        refused(&host, &pool("../x"))
+            .message
+            .contains("not allowed")
+    );
+}
+
+#[test]
+fn the_start_brings_everything_in_order_with_debts() {
+    let host = host();
+    let generation = host.vms[&2].generation;
+    let usage = BTreeMap::from([
+        (
+            2,
+            UsageRecord {
+                generation,
+                debt_ns: 77,
+                ..UsageRecord::default()
+            },
+        ),
+        (
+            3,
+            UsageRecord {
+                generation: 99,
+                debt_ns: 5,
+                ..UsageRecord::default()
+            },
+        ),
+    ]);
+    let changes = host.start_changes(&usage);
+    let order: Vec<u8> = changes
+        .iter()
+        .map(|change| match change {
+            Change::GpuInventory(gpus) => u8::from(gpus.len() == 2),
+            Change::PoolUpserted { .. } => 2,
+            Change::GpuAssigned(_) => 3,
+            Change::VmUpserted { .. } => 4,
+            _ => 9,
+        })
+        .collect();
+    assert_eq!(order, [1, 2, 2, 3, 4, 4, 4]);
+    let debts: Vec<Option<u64>> = changes
+        .iter()
+        .filter_map(|change| match change {
+            Change::VmUpserted { debt_ns, .. } => Some(*debt_ns),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(
+        debts,
+        [None, Some(77), None],
+        "another registration's debt is not inherited"
+    );
+}
+
+#[test]
+fn priorities_are_ordered() {
+    assert!(Priority::Critical > Priority::High && Priority::Medium > Priority::Low);
+}
+
+#[test]
+fn ranges_are_short() {
+    assert_eq!(ranges([1, 2, 3, 5, 8, 9].into_iter()), "1-3, 5, 8-9");
+    assert_eq!(ranges(std::iter::empty()), "");
+    assert_eq!(ranges([u32::MAX].into_iter()), "4294967295");
+}

@@ -151,13 +151,12 @@ impl Catalog {
     pub(super) fn unregister_vms(&mut self, vm_ids: &[u32]) -> Result<Outcome, ErrorDetail> {
         check_batch(vm_ids)?;
         let mut changes = Vec::new();
+        for &vm_id in vm_ids {
+            let generation = self.vm(vm_id)?.generation;
+            changes.push(Change::VmRemoved { vm_id, generation });
+        }
         for vm_id in vm_ids {
-            let generation = self.vm(*vm_id)?.generation;
             self.vms.remove(vm_id);
-            changes.push(Change::VmRemoved {
-                vm_id: *vm_id,
-                generation,
-            });
         }
         Ok(outcome(vm_ids, changes, "unregistered"))
     }

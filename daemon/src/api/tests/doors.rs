@@ -1,0 +1,226 @@
+//! Who gets in, how often, how large, how slowly, and how it ends.
+
+use std::os::unix::fs::PermissionsExt;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use serde_json::json;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::UnixStream;
+
+use super::{Host, client};
+use crate::api::AdminServer;
+
+#[tokio::test]
+async fn the_socket_is_closed_to_others() {
+    let host = Host::start().await;
+    let mode = std::fs::metadata(&host.socket)
+        .unwrap()
+        .permissions()
+        .mode();
+    assert_eq!(mode & 0o777, 0o660);
+}
+
+#[tokio::test]
+async fn tokens_open_the_tcp_door_as_far_as_they_say() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("tokens");
+    let (reader, writer) = ("r".repeat(32), "w".repeat(32));
+    std::fs::write(
+        &file,
+        format!("panel read {reader}\nrobot write {writer}\n"),
+    )
+    .unwrap();
+    std::fs::set_permissions(&file, PermissionsExt::from_mode(0o600)).unwrap();
+    let host = Host::start_with(&format!(
+        "[admin]\ntcp_listen = \"127.0.0.1:0\"\ntcp_token_file = \"{}\"\n",
+        file.display()
+    ))
+    .await;
+    let address = host.tcp.unwrap();
+    let call = |method: &'static str, path: &'static str, token: Option<String>, body: String| async move {
+        let value = token.map(|token| format!("Bearer {token}"));
+        let headers: Vec<(&str, &str)> = value
+            .as_deref()
+            .map(|value| ("authorization", value))
+            .into_iter()
+            .collect();
+        client::tcp(address, method, path, &headers, Some(body))
+            .await
+            .unwrap()
+    };
+    let pool = || json!({"name": "A"}).to_string();
+    assert_eq!(
+        call("GET", "/v1/status", None, String::new()).await.status,
+        401
+    );
+    assert_eq!(
+        call("GET", "/v1/status", Some("x".repeat(32)), String::new())
+            .await
+            .status,
+        401
+    );
+    assert_eq!(
+        call("GET", "/metrics", None, String::new()).await.status,
+        401
+    );
+    assert_eq!(
+        call("GET", "/healthz", None, String::new()).await.status,
+        200
+    );
+    assert_eq!(
+        call("GET", "/v1/status", Some(reader.clone()), String::new())
+            .await
+            .status,
+        200
+    );
+    let answer = call("POST", "/v1/pools", Some(reader.clone()), pool()).await;
+    assert_eq!(
+        (answer.status, answer.json()["error"]["code"].as_str()),
+        (403, Some("permission_denied"))
+    );
+    assert_eq!(
+        call("POST", "/v1/pools", Some(writer), pool()).await.status,
+        200
+    );
+    let audit = host.get("/v1/audit").await.json();
+    let last = audit["entries"].as_array().unwrap().last().unwrap().clone();
+    assert_eq!(last["actor"], "token:robot");
+    assert!(
+        !audit.to_string().contains("wwww"),
+        "no secret in the trail"
+    );
+}
+
+#[tokio::test]
+async fn a_repeated_command_is_done_once() {
+    let host = Host::start().await;
+    let send = || async {
+        let stream = UnixStream::connect(&host.socket).await.unwrap();
+        let body = Some(json!({"name": "A"}).to_string());
+        let headers = [("idempotency-key", "abc")];
+        client::send(stream, "POST", "/v1/pools", &headers, body)
+            .await
+            .unwrap()
+    };
+    let first = send().await;
+    host.done("DELETE", "/v1/pools/A", json!({})).await;
+    let again = send().await;
+    assert_eq!(first.text, again.text);
+    assert_eq!(
+        host.get("/v1/pools").await.json(),
+        json!([]),
+        "it was not created again"
+    );
+}
+
+#[tokio::test]
+async fn requests_are_bounded_in_number_and_size() {
+    let host = Host::start_with(
+        "[admin]\nrequests_per_s = 1\nrequests_burst = 5\nmax_body_bytes = 2048\n",
+    )
+    .await;
+    let large = json!({"name": "x".repeat(5_000)});
+    let said = host
+        .refused("POST", "/v1/pools", large, "request_too_large")
+        .await;
+    assert!(said.contains("max_body_bytes"), "{said}");
+    let mut refused = 0;
+    for _ in 0..20 {
+        let answer = host.get("/v1/weights").await;
+        if answer.status == 429 {
+            assert_eq!(answer.json()["error"]["code"], "rate_limited");
+            refused += 1;
+        }
+    }
+    assert!(refused >= 10, "{refused}");
+}
+
+#[tokio::test]
+async fn connections_are_bounded_and_a_dawdler_is_cut_off() {
+    let host = Host::start_with("[admin]\nmax_connections = 2\n").await;
+    let mut first = UnixStream::connect(&host.socket).await.unwrap();
+    let mut second = UnixStream::connect(&host.socket).await.unwrap();
+    for dawdler in [&mut first, &mut second] {
+        dawdler
+            .write_all(b"GET /v1/status HTTP/1.1\r\nhost: x\r\nx-slow: ")
+            .await
+            .unwrap();
+    }
+    // No place left: closed without an answer.
+    let third = client::unix(&host.socket, "GET", "/v1/status", None).await;
+    assert!(third.is_err(), "{third:?}");
+    let mut rest = Vec::new();
+    for dawdler in [&mut first, &mut second] {
+        let cut = dawdler.read_to_end(&mut rest);
+        tokio::time::timeout(Duration::from_secs(10), cut)
+            .await
+            .expect("cut off")
+            .unwrap();
+    }
+    assert_eq!(host.get("/v1/status").await.status, 200);
+}
+
+#[tokio::test]
+async fn a_request_that_takes_too_long_is_given_up() {
+    let host = Host::start_with("[admin]\ntimeout_ms = 100\n").await;
+    host.mediation.apply_ms.store(60_000, Ordering::SeqCst);
+    let said = host
+        .refused("POST", "/v1/pools", json!({"name": "A"}), "timeout")
+        .await;
+    assert!(said.contains("idempotency key"), "{said}");
+}
+
+#[tokio::test]
+async fn stopping_finishes_what_is_under_way_and_removes_the_socket() {
+    let host = Host::start().await;
+    host.mediation.apply_ms.store(300, Ordering::SeqCst);
+    let body = json!({"name": "A"});
+    let (answer, ()) = tokio::join!(host.send("POST", "/v1/pools", body), async {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        host.stop.send_replace(true);
+    });
+    assert_eq!(answer.status, 200, "{}", answer.text);
+    let Host {
+        serving, socket, ..
+    } = host;
+    tokio::time::timeout(Duration::from_secs(10), serving)
+        .await
+        .expect("it ends")
+        .unwrap();
+    assert!(!socket.exists());
+}
+
+#[tokio::test]
+async fn a_draining_host_can_be_looked_at_but_not_changed() {
+    let host = Host::start().await;
+    host.admin.begin_drain();
+    host.refused("POST", "/v1/pools", json!({"name": "A"}), "draining")
+        .await;
+    assert_eq!(
+        host.get("/v1/status").await.json()["daemon"]["state"],
+        "draining"
+    );
+    host.done("POST", "/v1/sessions/77/kill", json!({})).await;
+}
+
+#[tokio::test]
+async fn a_socket_in_use_is_not_taken_and_a_stale_one_is() {
+    let host = Host::start().await;
+    let error = AdminServer::bind(host.admin.clone())
+        .await
+        .unwrap_err()
+        .to_string();
+    assert!(error.contains("another daemon serves it"), "{error}");
+    host.serving.abort();
+    let _ = host.serving.await;
+    assert!(host.socket.exists(), "as after kill -9");
+    AdminServer::bind(host.admin.clone()).await.unwrap();
+    std::fs::remove_file(&host.socket).unwrap();
+    std::fs::write(&host.socket, "a file").unwrap();
+    let error = AdminServer::bind(host.admin.clone())
+        .await
+        .unwrap_err()
+        .to_string();
+    assert!(error.contains("not a socket"), "{error}");
+}

@@ -1,0 +1,178 @@
+//! A mediation that remembers what it was told and answers as it is told to.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use vgpu_proto::api::{
+    CheckStatus, DoctorCheck, GpuHealth, GpuSource, HostState, Session, SessionState, WaitReason,
+};
+
+use crate::config::Config;
+use crate::mediation::{Change, GpuCheck, Mediation, MediationError, MediationFuture};
+use crate::model::{GpuRuntime, Histogram, RuntimeSnapshot, ScanResult, ScannedGpu, VmRuntime};
+
+#[derive(Debug, Default)]
+pub(super) struct FakeMediation {
+    pub(super) applied: Mutex<Vec<Change>>,
+    pub(super) killed: Mutex<Vec<(u64, String)>>,
+    pub(super) reconfigured: Mutex<Vec<Arc<Config>>>,
+    /// Each `apply` takes this long.
+    pub(super) apply_ms: AtomicU64,
+    /// `apply` fails.
+    pub(super) broken: AtomicBool,
+    /// `snapshot` never answers.
+    pub(super) silent: AtomicBool,
+    /// Checks fail.
+    pub(super) sick_gpu: AtomicBool,
+    /// The probe fails.
+    pub(super) no_probe: AtomicBool,
+}
+
+fn soft(n: u32) -> ScannedGpu {
+    ScannedGpu {
+        uuid: format!("GPU-soft-{n}"),
+        ordinal: n,
+        model: format!("Soft GPU {n} (soft)"),
+        memory_bytes: 1 << 30,
+        memory_used_bytes: Some(1 << 20),
+        pci_address: None,
+        driver: Some("12.4".into()),
+        compute_capability: Some("8.0".into()),
+        source: GpuSource::Soft,
+        mig: Vec::new(),
+        health: GpuHealth {
+            ok: true,
+            ..GpuHealth::default()
+        },
+    }
+}
+
+fn session() -> Session {
+    Session {
+        session_id: 77,
+        vm_id: 3,
+        guest_pid: 1234,
+        program: "matmul".into(),
+        gpu_id: None,
+        gpu_uuid: Some("GPU-soft-0".into()),
+        state: SessionState::Waiting,
+        waiting: Some(WaitReason::Turn),
+        peer: "vsock:103".into(),
+        worker_pid: Some(999),
+        since_unix_ms: 5,
+        gpu_ns: 1_000_000,
+        memory_bytes: 4096,
+        queue_calls: 12,
+        queue_bytes: 300,
+        calls: 40,
+        bytes: 5_000,
+    }
+}
+
+fn snapshot() -> RuntimeSnapshot {
+    let mut wait = Histogram::default();
+    wait.record(2_000_000);
+    RuntimeSnapshot {
+        state: Some(HostState::Serving),
+        gpus: vec![GpuRuntime {
+            uuid: "GPU-soft-0".into(),
+            sessions: 1,
+            holder_vm_id: Some(3),
+            busy_permille: 900,
+            handoffs: 5,
+            busy_ns: 3_000_000_000,
+            memory_used_bytes: Some(2 << 20),
+        }],
+        vms: vec![VmRuntime {
+            vm_id: 3,
+            gpu_uuid: Some("GPU-soft-0".into()),
+            sessions: 1,
+            queue_calls: 12,
+            queue_bytes: 300,
+            memory_bytes: 4096,
+            share_permille: 500,
+            waiting: Some(WaitReason::Turn),
+            wait,
+            service: Histogram::default(),
+        }],
+        sessions: vec![session()],
+        decisions: 42,
+        ..RuntimeSnapshot::default()
+    }
+}
+
+impl Mediation for FakeMediation {
+    fn apply(&self, changes: Vec<Change>) -> MediationFuture<'_, ()> {
+        Box::pin(async move {
+            tokio::time::sleep(Duration::from_millis(self.apply_ms.load(Ordering::SeqCst))).await;
+            if self.broken.load(Ordering::SeqCst) {
+                return Err(MediationError::Failed("the scheduler is gone".into()));
+            }
+            self.applied.lock().unwrap().extend(changes);
+            Ok(())
+        })
+    }
+
+    fn snapshot(&self) -> MediationFuture<'_, RuntimeSnapshot> {
+        Box::pin(async {
+            if self.silent.load(Ordering::SeqCst) {
+                std::future::pending::<()>().await;
+            }
+            Ok(snapshot())
+        })
+    }
+
+    fn kill_session(&self, session_id: u64, reason: String) -> MediationFuture<'_, ()> {
+        Box::pin(async move {
+            if session_id != session().session_id {
+                return Err(MediationError::NoSession(session_id));
+            }
+            self.killed.lock().unwrap().push((session_id, reason));
+            Ok(())
+        })
+    }
+
+    fn scan_gpus(&self) -> MediationFuture<'_, ScanResult> {
+        Box::pin(async {
+            if self.no_probe.load(Ordering::SeqCst) {
+                return Err(MediationError::Probe("no answer within 10 s".into()));
+            }
+            Ok(ScanResult {
+                gpus: vec![soft(0), soft(1)],
+                warnings: vec!["NVML is absent".into()],
+            })
+        })
+    }
+
+    fn check_gpu(&self, _uuid: String) -> MediationFuture<'_, GpuCheck> {
+        Box::pin(async {
+            let passed = !self.sick_gpu.load(Ordering::SeqCst);
+            let message = if passed {
+                "canary in 3 ms"
+            } else {
+                "the canary hangs"
+            };
+            Ok(GpuCheck {
+                passed,
+                message: message.into(),
+            })
+        })
+    }
+
+    fn reconfigure(&self, config: Arc<Config>) -> MediationFuture<'_, ()> {
+        self.reconfigured.lock().unwrap().push(config);
+        Box::pin(async { Ok(()) })
+    }
+
+    fn doctor(&self) -> MediationFuture<'_, Vec<DoctorCheck>> {
+        Box::pin(async {
+            Ok(vec![DoctorCheck {
+                name: "listeners".into(),
+                status: CheckStatus::Ok,
+                message: "20 sockets".into(),
+                hint: None,
+            }])
+        })
+    }
+}

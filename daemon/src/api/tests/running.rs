@@ -1,0 +1,549 @@
+//! Administration as it is done: commands, their order, their failures, what is shown.
+
+use std::sync::atomic::Ordering;
+
+use serde_json::{Value, json};
+
+use super::{Host, client, eventually};
+use crate::mediation::Change;
+
+#[tokio::test]
+async fn the_owners_example_is_on_one_screen() {
+    let host = Host::start().await;
+    host.owners_example().await;
+    let status = host.get("/v1/status").await.json();
+    assert_eq!(status["daemon"]["state"], "serving");
+    assert_eq!(status["daemon"]["warnings"], json!([]));
+    assert_eq!(status["gpus"][0]["pools"], json!(["A"]));
+    assert_eq!(status["gpus"][0]["holder_vm_id"], 3);
+    assert_eq!(status["gpus"][0]["memory_used_bytes"], 2 << 20);
+    assert_eq!(status["pools"][1]["name"], "B");
+    assert_eq!(status["pools"][1]["vm_ids"].as_array().unwrap().len(), 13);
+    assert_eq!(status["pools"][0]["queue_calls"], 12);
+    assert_eq!(status["pools"][0]["effective_weights"]["high"], 16);
+    let vm = &status["vms"][2];
+    assert_eq!((&vm["vm_id"], &vm["cid"]), (&json!(3), &json!(103)));
+    assert_eq!(
+        (&vm["priority"], &vm["waiting"]),
+        (&json!("high"), &json!("turn"))
+    );
+    assert_eq!(
+        (&vm["gpu_id"], &vm["share_permille"]),
+        (&json!(0), &json!(500))
+    );
+    assert_eq!(vm["effective_limits"]["sessions"], 64);
+    assert_eq!(vm["wait"]["count"], 1);
+    assert!(
+        vm["socket_paths"][0]
+            .as_str()
+            .unwrap()
+            .ends_with("/run/vm/vm3.sock"),
+        "{vm}"
+    );
+    let session = &status["sessions"][0];
+    assert_eq!(
+        (&session["session_id"], &session["gpu_id"]),
+        (&json!(77), &json!(0))
+    );
+    // The whole answer is what the shared types say.
+    let text = host.get("/v1/status").await.text;
+    serde_json::from_str::<vgpu_proto::api::Status>(&text).unwrap();
+}
+
+#[tokio::test]
+async fn the_mediation_hears_of_each_change_once_and_in_order() {
+    let host = Host::start().await;
+    host.owners_example().await;
+    // Again: nothing changes, nothing is told.
+    host.done("POST", "/v1/pools", json!({"name": "A"})).await;
+    host.done(
+        "POST",
+        "/v1/assignments",
+        json!({"gpu": "GPU-soft-0", "pool": "A"}),
+    )
+    .await;
+    host.done("DELETE", "/v1/vms", json!({"vm_ids": [1]})).await;
+    let applied = host.mediation.applied.lock().unwrap();
+    let kinds: Vec<String> = applied
+        .iter()
+        .map(|change| match change {
+            Change::GpuInventory(gpus) => format!("inventory of {}", gpus.len()),
+            Change::PoolUpserted { pool, .. } => format!("pool {}", pool.name),
+            Change::GpuAssigned(a) => format!("{} for {}", a.gpu_uuid, a.pool),
+            Change::VmUpserted { vm, .. } => format!("vm {}", vm.vm_id),
+            Change::VmRemoved { vm_id, .. } => format!("no vm {vm_id}"),
+            other => format!("{other:?}"),
+        })
+        .collect();
+    let mut expected = vec![
+        "inventory of 0".to_owned(),
+        "inventory of 2".into(),
+        "pool A".into(),
+        "pool B".into(),
+        "GPU-soft-0 for A".into(),
+        "GPU-soft-1 for B".into(),
+    ];
+    expected.extend((1..=20).map(|vm| format!("vm {vm}")));
+    expected.push("no vm 1".into());
+    assert_eq!(kinds, expected);
+}
+
+#[tokio::test]
+async fn refusals_say_what_exists_and_what_to_do() {
+    let host = Host::start().await;
+    host.owners_example().await;
+    let table: Vec<(&str, &str, Value, &str, &str)> = vec![
+        (
+            "POST",
+            "/v1/assignments",
+            json!({"gpu": "9", "pool": "A"}),
+            "gpu_not_found",
+            "Soft GPU 1",
+        ),
+        (
+            "POST",
+            "/v1/assignments",
+            json!({"gpu": "0", "pool": "Z"}),
+            "pool_not_found",
+            "A, B",
+        ),
+        (
+            "POST",
+            "/v1/assignments",
+            json!({"gpu": "0", "pool": "B"}),
+            "gpu_assigned_elsewhere",
+            "A",
+        ),
+        (
+            "DELETE",
+            "/v1/pools/A",
+            json!({}),
+            "pool_not_empty",
+            "1 (vm1), 2 (vm2)",
+        ),
+        ("DELETE", "/v1/pools/Z", json!({}), "pool_not_found", "A, B"),
+        (
+            "POST",
+            "/v1/vms",
+            json!({"vm_ids": [30], "pool": "Z"}),
+            "pool_not_found",
+            "A, B",
+        ),
+        (
+            "POST",
+            "/v1/vms",
+            json!({"vm_ids": [30], "pool": "A", "first_cid": 103}),
+            "cid_in_use",
+            "VM 3",
+        ),
+        (
+            "POST",
+            "/v1/vms",
+            json!({"vm_ids": [3], "pool": "B"}),
+            "vm_exists",
+            "vm set",
+        ),
+        (
+            "POST",
+            "/v1/vms",
+            json!({"vm_ids": [30], "pool": "A", "priority": "urgent"}),
+            "invalid_request",
+            "critical",
+        ),
+        (
+            "POST",
+            "/v1/vms",
+            json!({"vm_ids": [30], "pool": "A", "prio": "low"}),
+            "invalid_request",
+            "prio",
+        ),
+        (
+            "PATCH",
+            "/v1/vms",
+            json!({"vm_ids": [99]}),
+            "vm_not_found",
+            "1-20",
+        ),
+        (
+            "POST",
+            "/v1/vms/move",
+            json!({"vm_ids": [1], "pool": "Z"}),
+            "pool_not_found",
+            "A, B",
+        ),
+        (
+            "PATCH",
+            "/v1/pools/A",
+            json!({"slice_us": 3}),
+            "invalid_request",
+            "100 to 1000000",
+        ),
+        (
+            "PUT",
+            "/v1/weights",
+            json!({"low": 0}),
+            "invalid_request",
+            "class low",
+        ),
+        (
+            "POST",
+            "/v1/sessions/5/kill",
+            json!({}),
+            "session_not_found",
+            "session list",
+        ),
+        (
+            "POST",
+            "/v1/sessions/x/kill",
+            json!({}),
+            "invalid_request",
+            "not the number",
+        ),
+        ("GET", "/v1/vms/99", json!({}), "vm_not_found", "1-20"),
+        (
+            "GET",
+            "/v1/sessions?vm=1",
+            json!({}),
+            "invalid_request",
+            "vm_id",
+        ),
+        (
+            "GET",
+            "/v1/nothing",
+            json!({}),
+            "route_not_found",
+            "openapi.json",
+        ),
+        (
+            "PUT",
+            "/v1/status",
+            json!({}),
+            "method_not_allowed",
+            "openapi.json",
+        ),
+    ];
+    for (method, path, body, code, said) in table {
+        let sentences = host.refused(method, path, body, code).await;
+        assert!(
+            sentences.contains(said),
+            "{method} {path}: {said:?} not in {sentences}"
+        );
+    }
+    let answer = client::unix(&host.socket, "POST", "/v1/pools", Some("{\"name\"".into())).await;
+    let answer = answer.unwrap();
+    assert_eq!(
+        (answer.status, answer.json()["error"]["code"].as_str()),
+        (400, Some("invalid_request"))
+    );
+    let vms = host.get("/v1/vms").await.json();
+    assert_eq!(vms.as_array().unwrap().len(), 20, "nothing was changed");
+}
+
+#[tokio::test]
+async fn everything_can_be_changed_while_it_runs() {
+    let host = Host::start().await;
+    host.owners_example().await;
+    let body = json!({"policy": "strict", "aging_ms": 250, "slice_us": 4000});
+    host.done("PATCH", "/v1/pools/A", body).await;
+    let pool = host.get("/v1/pools/A").await.json();
+    assert_eq!(
+        (&pool["settings"]["policy"], &pool["settings"]["slice_us"]),
+        (&json!("strict"), &json!(4000))
+    );
+    let limits = json!({"calls_per_s": 500, "memory_bytes": 1 << 28});
+    let body = json!({"vm_ids": [1, 2], "priority": "low", "limits": limits});
+    host.done("PATCH", "/v1/vms", body).await;
+    let body = json!({"vm_ids": [2], "limits": {"calls_per_s": null}});
+    host.done("PATCH", "/v1/vms", body).await;
+    let vm = host.get("/v1/vms/1").await.json();
+    assert_eq!(vm["effective_limits"]["calls_per_s"], 500);
+    let vm = host.get("/v1/vms/2").await.json();
+    assert_eq!(
+        (&vm["limits"]["calls_per_s"], &vm["limits"]["memory_bytes"]),
+        (&json!(null), &json!(1 << 28))
+    );
+    host.done("PUT", "/v1/weights", json!({"pool": "A", "high": 40}))
+        .await;
+    let weights = host.get("/v1/weights").await.json();
+    assert_eq!(
+        (&weights["pools"]["A"]["high"], &weights["host"]["high"]),
+        (&json!(40), &json!(16))
+    );
+    host.done(
+        "POST",
+        "/v1/vms/quarantine",
+        json!({"vm_ids": [4], "reason": "noisy"}),
+    )
+    .await;
+    let vm = host.get("/v1/vms/4").await.json();
+    assert_eq!(
+        (&vm["state"], &vm["quarantine"]["reason"]),
+        (&json!("quarantined"), &json!("noisy"))
+    );
+    host.done("POST", "/v1/vms/release", json!({"vm_ids": [4]}))
+        .await;
+    host.done(
+        "POST",
+        "/v1/vms/move",
+        json!({"vm_ids": [4, 5], "pool": "B"}),
+    )
+    .await;
+    assert_eq!(host.get("/v1/vms/5").await.json()["pool"], "B");
+    host.done("POST", "/v1/assignments/remove", json!({"gpu": "1"}))
+        .await;
+    let assignments = host.get("/v1/assignments").await.json();
+    assert_eq!(assignments.as_array().unwrap().len(), 1);
+    let status = host.get("/v1/status").await.json();
+    let warnings = status["daemon"]["warnings"].to_string();
+    assert!(warnings.contains("Pool B has VMs but no GPU"), "{warnings}");
+    let audit = host.get("/v1/audit?limit=1000").await.json();
+    let entries = audit["entries"].as_array().unwrap();
+    let last = entries.last().unwrap();
+    assert_eq!(
+        (&last["action"], &last["pid"]),
+        (&json!("unassign-gpu"), &json!(std::process::id()))
+    );
+    assert!(
+        last["actor"].as_str().unwrap().starts_with("uid:"),
+        "{last}"
+    );
+}
+
+#[tokio::test]
+async fn a_session_is_killed_even_when_the_disk_is_full() {
+    let host = Host::start().await;
+    host.owners_example().await;
+    crate::store::tests::fill_disk(host.admin.store(), true);
+    // Fill what is left of the last pages.
+    let ids: Vec<u32> = (1_000..3_000).collect();
+    let said = host
+        .refused(
+            "POST",
+            "/v1/vms",
+            json!({"vm_ids": ids, "pool": "A"}),
+            "store_unwritable",
+        )
+        .await;
+    assert!(
+        said.contains("disk is full") && said.contains("guests go on"),
+        "{said}"
+    );
+    let report = host
+        .done("POST", "/v1/sessions/77/kill", json!({"reason": "stuck"}))
+        .await;
+    assert_eq!(report["changed"], true);
+    assert_eq!(
+        *host.mediation.killed.lock().unwrap(),
+        [(77, "stuck".to_owned())]
+    );
+    let status = host.get("/v1/status").await.json();
+    let told = status["recent_events"].to_string();
+    assert!(told.contains("disk is full"), "{told}");
+}
+
+#[tokio::test]
+async fn a_caller_who_goes_away_leaves_nothing_half_done() {
+    let host = Host::start().await;
+    host.owners_example().await;
+    host.mediation.apply_ms.store(300, Ordering::SeqCst);
+    let call = client::unix(
+        &host.socket,
+        "POST",
+        "/v1/vms",
+        Some(json!({"vm_ids": [50], "pool": "A"}).to_string()),
+    );
+    // Committed, and then the caller hangs up while the mediation is slow.
+    let gone = tokio::time::timeout(std::time::Duration::from_millis(150), call).await;
+    assert!(gone.is_err(), "the answer came too early for this test");
+    let heard = || {
+        let applied = host.mediation.applied.lock().unwrap();
+        applied
+            .iter()
+            .any(|c| matches!(c, Change::VmUpserted { vm, .. } if vm.vm_id == 50))
+    };
+    eventually("the mediation hears of it", heard).await;
+    assert!(host.admin.store().catalog().vms.contains_key(&50));
+}
+
+#[tokio::test]
+async fn a_mediation_that_fails_or_is_silent_is_told() {
+    let host = Host::start_with("[admin]\ntimeout_ms = 5000\n").await;
+    host.owners_example().await;
+    host.mediation.broken.store(true, Ordering::SeqCst);
+    let said = host
+        .refused("POST", "/v1/pools", json!({"name": "C"}), "not_applied")
+        .await;
+    assert!(
+        said.contains("It is stored") && said.contains("restart"),
+        "{said}"
+    );
+    host.mediation.silent.store(true, Ordering::SeqCst);
+    let status = host.get("/v1/status").await.json();
+    assert!(
+        status["daemon"]["warnings"]
+            .to_string()
+            .contains("does not say"),
+        "{status}"
+    );
+    assert_eq!(
+        status["vms"].as_array().unwrap().len(),
+        20,
+        "what is configured is still shown"
+    );
+    assert_eq!(host.get("/healthz").await.status, 503);
+}
+
+#[tokio::test]
+async fn a_sick_gpu_is_suspect_until_it_passes_its_check() {
+    let host = Host::start().await;
+    host.owners_example().await;
+    host.mediation.sick_gpu.store(true, Ordering::SeqCst);
+    let report = host.done("POST", "/v1/gpus/0/check", json!({})).await;
+    assert_eq!(
+        (&report["passed"], &report["gpu"]["state"]),
+        (&json!(false), &json!("suspect"))
+    );
+    let said = host
+        .refused("POST", "/v1/gpus/0/resume", json!({}), "gpu_unusable")
+        .await;
+    assert!(said.contains("canary hangs"), "{said}");
+    let doctor = host.get("/v1/doctor").await.json();
+    assert_eq!(doctor["ok"], false);
+    assert!(
+        doctor.to_string().contains("resume-gpu --gpu-id=0"),
+        "{doctor}"
+    );
+    host.mediation.sick_gpu.store(false, Ordering::SeqCst);
+    let report = host.done("POST", "/v1/gpus/0/resume", json!({})).await;
+    assert_eq!(
+        (&report["passed"], &report["gpu"]["state"]),
+        (&json!(true), &json!("ready"))
+    );
+    host.done("POST", "/v1/gpus/1/drain", json!({})).await;
+    assert_eq!(host.get("/v1/gpus/1").await.json()["state"], "draining");
+}
+
+#[tokio::test]
+async fn a_scan_reports_and_a_failed_one_changes_nothing() {
+    let host = Host::start().await;
+    let report = host.done("POST", "/v1/gpus/scan", json!({})).await;
+    assert_eq!(report["gpus"].as_array().unwrap().len(), 2);
+    assert_eq!(
+        (&report["added"], &report["warnings"]),
+        (&json!([]), &json!(["NVML is absent"]))
+    );
+    host.mediation.no_probe.store(true, Ordering::SeqCst);
+    let said = host
+        .refused("POST", "/v1/gpus/scan", json!({}), "scan_failed")
+        .await;
+    assert!(said.contains("no answer within 10 s"), "{said}");
+    assert_eq!(host.get("/v1/gpus/0").await.json()["state"], "ready");
+}
+
+#[tokio::test]
+async fn doctor_examines_the_host() {
+    let host = Host::start().await;
+    host.owners_example().await;
+    let doctor = host.get("/v1/doctor").await.json();
+    let check = |name: &str| {
+        let checks = doctor["checks"].as_array().unwrap();
+        let found = checks.iter().find(|check| check["name"] == name);
+        found
+            .unwrap_or_else(|| panic!("{name} is not in {doctor}"))
+            .clone()
+    };
+    for good in [
+        "configuration",
+        "store-integrity",
+        "store-writable",
+        "admin-socket",
+        "gpu-0",
+        "listeners",
+        "warnings",
+    ] {
+        assert_eq!(check(good)["status"], "ok", "{good}: {doctor}");
+    }
+    // The test binary has no worker beside it.
+    assert_eq!(check("worker-binary")["status"], "error");
+    assert!(
+        check("worker-binary")["hint"]
+            .as_str()
+            .unwrap()
+            .contains("worker.worker_binary")
+            || check("worker-binary")["hint"]
+                .as_str()
+                .unwrap()
+                .contains("worker.")
+    );
+}
+
+#[tokio::test]
+async fn a_reload_is_valid_as_a_whole_or_changes_nothing() {
+    let host = Host::start().await;
+    let file = host.dir.path().join("vgpud.toml");
+    let text = std::fs::read_to_string(&file).unwrap();
+    std::fs::write(&file, format!("{text}\n[limits]\nconnections_total = 0\n")).unwrap();
+    let said = host
+        .refused("POST", "/v1/reload", json!({}), "config_invalid")
+        .await;
+    assert!(
+        said.contains("connections_total") && said.contains("Nothing was changed"),
+        "{said}"
+    );
+    assert!(host.mediation.reconfigured.lock().unwrap().is_empty());
+    let fresh = format!("{text}\n[limits]\nconnections_total = 77\n[listen]\nvsock = false\n");
+    std::fs::write(&file, fresh).unwrap();
+    let report = host.done("POST", "/v1/reload", json!({})).await;
+    assert_eq!(report["applied"], json!(["limits.connections_total"]));
+    assert_eq!(report["restart_needed"], json!(["listen.vsock"]));
+    let reconfigured = host.mediation.reconfigured.lock().unwrap();
+    assert_eq!(reconfigured[0].limits.connections_total, 77);
+    assert!(reconfigured[0].listen.vsock, "needs a restart");
+}
+
+#[tokio::test]
+async fn metrics_are_open_metrics_in_base_units() {
+    let host = Host::start().await;
+    host.owners_example().await;
+    let answer = host.get("/metrics").await;
+    assert_eq!(answer.status, 200);
+    assert!(
+        answer
+            .content_type
+            .starts_with("application/openmetrics-text"),
+        "{answer:?}"
+    );
+    assert!(answer.text.ends_with("# EOF\n"), "{}", answer.text);
+    let expected = [
+        "vgpu_gpu_up{gpu=\"0\",uuid=\"GPU-soft-0\"} 1.0",
+        "vgpu_gpu_busy_seconds_total{gpu=\"0\",uuid=\"GPU-soft-0\"} 3.0",
+        "vgpu_vm_queue_depth{vm=\"vm3\"} 12.0",
+        "vgpu_vm_memory_used_bytes{vm=\"vm3\"} 4096.0",
+        "vgpu_vm_queue_wait_seconds_bucket{le=\"0.0025\",vm=\"vm3\"} 1",
+        "vgpu_vm_queue_wait_seconds_count{vm=\"vm3\"} 1",
+        "vgpu_pool_vms{pool=\"B\"} 13.0",
+        "vgpu_sched_decisions_total 42.0",
+        "vgpu_store_writable 1.0",
+        "vgpu_vm_gpu_time_seconds_total{vm=\"vm1\"} 0.0",
+    ];
+    for line in expected {
+        assert!(
+            answer.text.lines().any(|l| l == line),
+            "{line} is not in\n{}",
+            answer.text
+        );
+    }
+    let names = answer
+        .text
+        .lines()
+        .filter(|line| line.starts_with("# TYPE "));
+    for name in names.filter_map(|line| line.split(' ').nth(2)) {
+        assert!(
+            name.starts_with("vgpu_") || name.starts_with("process_"),
+            "{name}"
+        );
+        for unit in ["_ms", "_us", "_ns", "_milliseconds", "_mib", "_percent"] {
+            assert!(!name.ends_with(unit), "{name} is not in base units");
+        }
+    }
+}
