@@ -251,6 +251,8 @@ pub struct GpuRuntime {
     pub busy_permille: u32,
     /// Lease moves since the daemon started.
     pub handoffs: u64,
+    /// How long they took, from the asking back to the next grant.
+    pub handoff: Histogram,
     /// Time in which a lease was held, since the daemon started.
     pub busy_ns: u64,
     /// Memory in use by the last probe.

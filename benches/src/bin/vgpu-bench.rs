@@ -39,11 +39,9 @@ fn bench() -> Result<()> {
     println!("{machine}");
     let mut figures = Vec::new();
     for vms in [1, 16, 256, 4096] {
-        figures.push(alone(
-            format!("choose_next_{vms}"),
-            choose::choose_next(vms)?,
-            "ns",
-        ));
+        let cost = choose::cost(vms)?;
+        figures.push(alone(format!("choose_next_{vms}"), cost.choose, "ns"));
+        figures.push(alone(format!("release_to_grant_{vms}"), cost.handoff, "ns"));
     }
 
     // Strict mode costs checks that no user pays.

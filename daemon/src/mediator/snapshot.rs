@@ -49,6 +49,7 @@ impl Actor {
                 holder_vm_id: stats.holders.first().map(|holder| holder.1.0),
                 busy_permille: self.meter.busy_permille(id),
                 handoffs: stats.handoffs,
+                handoff: stats.handoff,
                 busy_ns: stats.account.charged_ns,
                 memory_used_bytes: Some(stats.memory_bytes),
             });

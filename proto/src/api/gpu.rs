@@ -101,6 +101,8 @@ pub struct Gpu {
     pub busy_permille: u32,
     /// Times the lease went from one session to another, since the daemon started.
     pub handoffs: u64,
+    /// How long lease moves took since the daemon started, from the asking back to the next grant.
+    pub handoff: super::LatencySummary,
 }
 
 /// Which pool a GPU serves.
