@@ -5,21 +5,18 @@
 //! structured code without any analysis. Registers are columns, one stripe a lane, so groups at
 //! overlapping frames never touch each other's lanes.
 
+mod frame;
+
+use self::frame::Frame;
+pub(crate) use self::frame::{MAX_LOCAL, Place};
 use super::col::{Col32, Col64};
 use super::contract::Fault;
 use super::env::Env;
-use super::inst::{Flow, LANES, NEGATED, NONE};
-use super::ops::family::each_lane;
-use super::program::FuncInfo;
+use super::inst::{Flow, NEGATED, NONE};
 use super::special;
 
-/// Most bytes of local memory a thread may have, as on hardware.
-pub(crate) const MAX_LOCAL: u64 = 512 * 1024;
-/// Deepest call nesting.
-const MAX_DEPTH: u32 = 4096;
-/// Most register columns of a warp (of each width) once functions have been called: a kernel's own
-/// are bounded when it is loaded.
-const MAX_COLUMNS: usize = 1 << 15;
+/// Instructions that a group may spend on atomics while others wait.
+const PATIENCE: u64 = 1024;
 /// Instructions that a starved group gets at the start of a slice.
 const BURST: u64 = 512;
 
@@ -43,22 +40,6 @@ pub(crate) struct Group {
     depth: u32,
     pub(crate) wait: Wait,
     last: u64,
-}
-
-/// One activation of a function.
-#[derive(Debug, Clone, Copy)]
-struct Frame {
-    func: u32,
-    parent: u32,
-    /// Groups here, plus frames above.
-    refs: u32,
-    depth: u32,
-    ret_pc: u32,
-    call: u32,
-    base32: u32,
-    base64: u32,
-    basep: u32,
-    local: u64,
 }
 
 /// An arrival at a block barrier, for the block to count.
@@ -109,6 +90,8 @@ pub(crate) struct Warp {
     pub(crate) live: u32,
     /// Carry flag of each lane.
     pub(crate) carry: u32,
+    /// An atomic ran: the lanes may be spinning on each other.
+    pub(crate) busy: bool,
     /// Do not wait for missing lanes at the next `.sync`: none will come.
     force: bool,
     stop: u32,
@@ -149,6 +132,7 @@ impl Warp {
             pc: 0,
             live: 0,
             carry: 0,
+            busy: false,
             force: false,
             stop: u32::MAX,
             frame: NONE,
@@ -234,87 +218,6 @@ impl Warp {
         *p = (*p & !mask) | (bits & mask);
     }
 
-    fn push_frame(&mut self, f: Frame) -> u32 {
-        match self.free.pop() {
-            Some(i) => {
-                self.frames[i as usize] = f;
-                i
-            }
-            None => {
-                self.frames.push(f);
-                self.frames.len() as u32 - 1
-            }
-        }
-    }
-
-    /// Makes the register files and local memory large enough for `frame` of `info`.
-    fn reserve(&mut self, info: &FuncInfo, frame: u32) -> Result<(), Fault> {
-        let f = self.frames[frame as usize];
-        let n32 = f.base32 as usize + info.n32 as usize;
-        let n64 = f.base64 as usize + info.n64 as usize;
-        let np = f.basep as usize + info.np as usize;
-        let deep = f.depth > 0 && n32.max(n64).max(np) > MAX_COLUMNS;
-        if deep || f.depth > MAX_DEPTH {
-            return Err(Fault::StackOverflow);
-        }
-        if self.file32.len() < n32 {
-            self.file32
-                .resize(n32.next_power_of_two(), Col32::default());
-        }
-        if self.file64.len() < n64 {
-            self.file64
-                .resize(n64.next_power_of_two(), Col64::default());
-        }
-        if self.filep.len() < np {
-            self.filep.resize(np.next_power_of_two(), 0);
-        }
-        self.reserve_local(f.local + info.local)
-    }
-
-    fn reserve_local(&mut self, bytes: u64) -> Result<(), Fault> {
-        if bytes <= self.stride {
-            return Ok(());
-        }
-        if bytes > MAX_LOCAL {
-            return Err(Fault::StackOverflow);
-        }
-        let stride = bytes.next_power_of_two().max(256);
-        let words = (stride / 16) as usize;
-        let mut new: Vec<u128> = Vec::new();
-        if new.try_reserve_exact(words * LANES).is_err() {
-            return Err(Fault::StackOverflow);
-        }
-        new.resize(words * LANES, 0);
-        let old = (self.stride / 16) as usize;
-        for l in 0..LANES {
-            new[l * words..l * words + old].copy_from_slice(&self.local[l * old..(l + 1) * old]);
-        }
-        self.local = new;
-        self.stride = stride;
-        Ok(())
-    }
-
-    /// Start of a lane's local memory.
-    #[inline(always)]
-    pub(crate) fn local_base(&self) -> *mut u8 {
-        self.local.as_ptr().cast::<u8>().cast_mut()
-    }
-
-    /// Makes `frame` current.
-    fn set_frame(&mut self, frame: u32) {
-        let f = self.frames[frame as usize];
-        self.frame = frame;
-        // SAFETY: `reserve` grew the files beyond these bases when the frame was entered, and they
-        // never shrink while the warp runs.
-        unsafe {
-            self.bank32[0] = self.file32.as_mut_ptr().add(f.base32 as usize).cast_const();
-            self.bank64[0] = self.file64.as_mut_ptr().add(f.base64 as usize).cast_const();
-            self.preds = self.filep.as_mut_ptr().add(f.basep as usize);
-        }
-        self.spec64[special::FRAME_LOCAL as usize].0 = [f.local; LANES];
-        self.bank64[2] = self.spec64.as_ptr();
-    }
-
     /// Puts lanes of the current frame aside at `pc`; the running group keeps its own reference.
     pub(crate) fn park(&mut self, pc: u32, mask: u32, wait: Wait) {
         let frame = self.frame;
@@ -343,20 +246,6 @@ impl Warp {
     pub(crate) fn drop_current(&mut self) {
         self.active = 0;
         self.release(self.frame);
-    }
-
-    fn release(&mut self, frame: u32) {
-        let mut at = frame;
-        while at != NONE {
-            let f = &mut self.frames[at as usize];
-            f.refs -= 1;
-            if f.refs > 0 {
-                return;
-            }
-            let parent = f.parent;
-            self.free.push(at);
-            at = parent;
-        }
     }
 
     /// The lanes in `taken` go to `target`, the others of the running group to the following
@@ -432,200 +321,6 @@ impl Warp {
         }
         self.drop_current();
         Flow::Choose
-    }
-
-    /// Enters `func` with the lanes in `mask`; `copy` moves the arguments (from the frame that is
-    /// current to the one that will be).
-    pub(crate) fn call(
-        &mut self,
-        env: &Env<'_>,
-        mask: u32,
-        func: u32,
-        call: u32,
-    ) -> Result<Flow, Fault> {
-        let cur = self.frames[self.frame as usize];
-        let from = &env.program.funcs[cur.func as usize];
-        let info = &env.program.funcs[func as usize];
-        let rest = self.active & !mask;
-        if rest != 0 {
-            self.park(self.pc + 1, rest, Wait::Ready);
-        }
-        let parent = self.frame;
-        // The running group's reference to the parent becomes the new frame's.
-        let frame = self.push_frame(Frame {
-            func,
-            parent,
-            refs: 1,
-            depth: cur.depth + 1,
-            ret_pc: self.pc + 1,
-            call,
-            base32: cur.base32 + from.n32,
-            base64: cur.base64 + from.n64,
-            basep: cur.basep + from.np,
-            local: cur.local + from.local,
-        });
-        self.reserve(info, frame)?;
-        let site = &env.program.calls[call as usize];
-        self.set_frame(frame);
-        for (src, dst) in site.args.iter().zip(&info.params) {
-            self.transfer(parent, src, frame, dst, mask);
-        }
-        self.active = mask;
-        self.pc = info.entry;
-        self.stop = u32::MAX;
-        Ok(Flow::Jump)
-    }
-
-    /// Returns lanes from the current frame; from a kernel they exit.
-    pub(crate) fn ret(&mut self, env: &Env<'_>, mask: u32) -> Flow {
-        let frame = self.frame;
-        let f = self.frames[frame as usize];
-        if f.parent == NONE {
-            return self.exit(mask);
-        }
-        let info = &env.program.funcs[f.func as usize];
-        let site = &env.program.calls[f.call as usize];
-        for (src, dst) in info.returns.iter().zip(&site.rets) {
-            self.transfer(frame, src, f.parent, dst, mask);
-        }
-        let rest = self.active & !mask;
-        if rest != 0 {
-            self.park(self.pc + 1, rest, Wait::Ready);
-        }
-        self.frame = f.parent;
-        self.park(f.ret_pc, mask, Wait::Ready);
-        self.frame = frame;
-        self.drop_current();
-        Flow::Choose
-    }
-
-    /// Copies one argument or result between frames for the lanes in `mask`.
-    fn transfer(&mut self, from: u32, src: &Place, to: u32, dst: &Place, mask: u32) {
-        let (f, t) = (self.frames[from as usize], self.frames[to as usize]);
-        let local = self.local_base();
-        let stride = self.stride;
-        each_lane(mask, |l| {
-            let lane = l as u64 * stride;
-            let mut word = [0u8; 8];
-            match *src {
-                Place::Reg32(c) => word[..4].copy_from_slice(&self.read32(f.base32, c, l)),
-                Place::Reg64(c) => word = self.read64(f.base64, c, l),
-                Place::Pred(c) => {
-                    word[0] = (self.filep[(f.basep + c) as usize] >> l & 1) as u8;
-                }
-                Place::Local(off, len) => {
-                    let n = len.min(8) as usize;
-                    // SAFETY: the place lies in the frame, whose local memory `reserve` made.
-                    unsafe {
-                        let p = local.add((lane + f.local + off) as usize);
-                        if let Place::Local(to_off, to_len) = *dst {
-                            let n = len.min(to_len) as usize;
-                            let q = local.add((lane + t.local + to_off) as usize);
-                            std::ptr::copy(p, q, n);
-                            return;
-                        }
-                        std::ptr::copy_nonoverlapping(p, word.as_mut_ptr(), n);
-                    }
-                }
-            }
-            match *dst {
-                Place::Reg32(c) => {
-                    let v = u32::from_le_bytes([word[0], word[1], word[2], word[3]]);
-                    self.file32[(t.base32 + c) as usize].0[l] = v;
-                }
-                Place::Reg64(c) => {
-                    self.file64[(t.base64 + c) as usize].0[l] = u64::from_le_bytes(word);
-                }
-                Place::Pred(c) => {
-                    let p = &mut self.filep[(t.basep + c) as usize];
-                    *p = (*p & !(1 << l)) | (u32::from(word[0] & 1) << l);
-                }
-                Place::Local(off, len) => {
-                    let n = len.min(8) as usize;
-                    // SAFETY: as above.
-                    unsafe {
-                        let q = local.add((lane + t.local + off) as usize);
-                        std::ptr::copy_nonoverlapping(word.as_ptr(), q, n);
-                    }
-                }
-            }
-        });
-    }
-
-    /// A 32-bit operand's lane, from a register of the frame at `base` or a fixed bank.
-    fn read32(&self, base: u32, op: u32, l: usize) -> [u8; 4] {
-        let v = match op >> 30 {
-            0 => self.file32[(base + op) as usize].0[l],
-            // SAFETY: constant and special indices come from the lowering.
-            b => unsafe {
-                (*self.bank32[b as usize].add((op & super::inst::bank::INDEX) as usize)).0[l]
-            },
-        };
-        v.to_le_bytes()
-    }
-
-    fn read64(&self, base: u32, op: u32, l: usize) -> [u8; 8] {
-        let v = match op >> 30 {
-            0 => self.file64[(base + op) as usize].0[l],
-            // SAFETY: as in `read32`.
-            b => unsafe {
-                (*self.bank64[b as usize].add((op & super::inst::bank::INDEX) as usize)).0[l]
-            },
-        };
-        v.to_le_bytes()
-    }
-
-    /// An argument or result of the current frame, one lane's (up to 8 bytes of it).
-    pub(crate) fn get(&self, place: &Place, l: usize) -> u64 {
-        let f = self.frames[self.frame as usize];
-        match *place {
-            Place::Reg32(c) => u64::from(u32::from_le_bytes(self.read32(f.base32, c, l))),
-            Place::Reg64(c) => u64::from_le_bytes(self.read64(f.base64, c, l)),
-            Place::Pred(c) => u64::from(self.filep[(f.basep + c) as usize] >> l & 1),
-            Place::Local(off, len) => {
-                let mut word = [0u8; 8];
-                // SAFETY: the place lies in the frame, whose local memory `reserve` made.
-                unsafe {
-                    let p = self
-                        .local_base()
-                        .add((l as u64 * self.stride + f.local + off) as usize);
-                    std::ptr::copy_nonoverlapping(p, word.as_mut_ptr(), len.min(8) as usize);
-                }
-                u64::from_le_bytes(word)
-            }
-        }
-    }
-
-    /// Sets an argument or result of the current frame, one lane's.
-    pub(crate) fn set(&mut self, place: &Place, l: usize, v: u64) {
-        let f = self.frames[self.frame as usize];
-        match *place {
-            Place::Reg32(c) => self.file32[(f.base32 + c) as usize].0[l] = v as u32,
-            Place::Reg64(c) => self.file64[(f.base64 + c) as usize].0[l] = v,
-            Place::Pred(c) => {
-                let p = &mut self.filep[(f.basep + c) as usize];
-                *p = (*p & !(1 << l)) | ((v as u32 & 1) << l);
-            }
-            Place::Local(off, len) => {
-                // SAFETY: as in `get`.
-                unsafe {
-                    let p = self
-                        .local_base()
-                        .add((l as u64 * self.stride + f.local + off) as usize);
-                    std::ptr::copy_nonoverlapping(v.to_le_bytes().as_ptr(), p, len.min(8) as usize);
-                }
-            }
-        }
-    }
-
-    /// The name of the running function (for messages).
-    pub(crate) fn func(&self) -> u32 {
-        self.frames.get(self.frame as usize).map_or(0, |f| f.func)
-    }
-
-    /// Makes a parked group current so that registers can be written on its behalf.
-    pub(crate) fn borrow_frame(&mut self, frame: u32) {
-        self.set_frame(frame);
     }
 
     fn merge_groups(&mut self) {
@@ -708,56 +403,62 @@ impl Warp {
     pub(crate) fn run(&mut self, env: &Env<'_>, budget: u64) -> Ran {
         self.slice += 1;
         let mut left = budget;
-        if self.rotate && !self.groups.is_empty() {
-            // Spin-waits among the lanes of a warp: whoever ran least recently gets a burst.
-            self.rotate = false;
-            if self.active != 0 {
-                self.park(self.pc, self.active, Wait::Ready);
-                self.drop_current();
-            }
-            if self.choose(true) {
-                let mut burst = BURST.min(left);
-                left -= burst;
-                let step = self.execute(env, &mut burst);
-                left += burst;
-                match step {
-                    Step::Fault => return self.ran(budget - left, Ran::Fault),
-                    Step::Yield => return self.ran(budget - left, Ran::Budget),
-                    Step::Choose => {}
-                    Step::Budget => {
-                        self.park(self.pc, self.active, Wait::Ready);
-                        self.drop_current();
+        let end = self.slices(env, &mut left);
+        self.count += budget - left;
+        end
+    }
+
+    fn slices(&mut self, env: &Env<'_>, left: &mut u64) -> Ran {
+        while *left > 0 {
+            if std::mem::take(&mut self.rotate) && !self.groups.is_empty() {
+                // Spin-waits among the lanes of a warp: whoever ran least recently gets a burst.
+                self.slice += 1;
+                self.put_aside();
+                if self.choose(true) {
+                    match self.part(env, left, BURST) {
+                        Step::Fault => return Ran::Fault,
+                        Step::Yield => return Ran::Budget,
+                        Step::Choose => {}
+                        Step::Budget => self.put_aside(),
                     }
                 }
             }
-        }
-        loop {
             if self.active == 0 && !self.choose(false) {
-                let end = if self.live == 0 {
+                return if self.live == 0 {
                     Ran::Done
                 } else {
                     Ran::Parked
                 };
-                return self.ran(budget - left, end);
             }
-            match self.execute(env, &mut left) {
+            let spinning = std::mem::take(&mut self.busy) && !self.groups.is_empty();
+            match self.part(env, left, if spinning { PATIENCE } else { u64::MAX }) {
                 Step::Choose => {}
-                Step::Budget => {
-                    self.rotate = true;
-                    return self.ran(budget - left, Ran::Budget);
-                }
+                Step::Budget => self.rotate = true,
                 Step::Yield => {
                     self.rotate = true;
-                    return self.ran(budget - left, Ran::Budget);
+                    return Ran::Budget;
                 }
-                Step::Fault => return self.ran(budget - left, Ran::Fault),
+                Step::Fault => return Ran::Fault,
             }
         }
+        Ran::Budget
     }
 
-    fn ran(&mut self, used: u64, end: Ran) -> Ran {
-        self.count += used;
-        end
+    /// Executes at most `most` of the instructions that are left.
+    fn part(&mut self, env: &Env<'_>, left: &mut u64, most: u64) -> Step {
+        let given = most.min(*left);
+        let mut n = given;
+        let step = self.execute(env, &mut n);
+        *left -= given - n;
+        step
+    }
+
+    /// Parks the running group where it is.
+    fn put_aside(&mut self) {
+        if self.active != 0 {
+            self.park(self.pc, self.active, Wait::Ready);
+            self.drop_current();
+        }
     }
 
     /// Runs the current group until it meets another, ends, or uses up `left`.
@@ -802,17 +503,4 @@ impl Warp {
         *left = n;
         step
     }
-}
-
-/// Where an argument or a result lives, relative to its frame.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Place {
-    /// A 32-bit operand.
-    Reg32(u32),
-    /// A 64-bit operand.
-    Reg64(u32),
-    /// A predicate.
-    Pred(u32),
-    /// Offset and bytes in the frame's local memory.
-    Local(u64, u64),
 }

@@ -4,6 +4,7 @@ use super::func::Func;
 use super::mods::Mods;
 use super::{R, Why};
 use crate::exec::inst::{OpFn, op};
+use crate::exec::ops::approx::{self as ap, Approx, MapApprox};
 use crate::exec::ops::family::{Each1, Each2, Each3, F1, F2, F3, Map1, Map2, Map3};
 use crate::exec::ops::float::{self as fl, Ftz, Sat, flag};
 use crate::exec::ops::misc::{Testp, class};
@@ -62,6 +63,14 @@ fn dear1<F: F1<A = f32, D = f32>>(ftz: bool) -> OpFn {
         op::<Each1<Ftz<F>>>()
     } else {
         op::<Each1<F>>()
+    }
+}
+
+fn approx<F: Approx>(ftz: bool) -> OpFn {
+    if ftz {
+        op::<MapApprox<F, true>>()
+    } else {
+        op::<MapApprox<F, false>>()
     }
 }
 
@@ -160,10 +169,10 @@ fn single_unary(base: &str, x: &Flags) -> Option<(OpFn, &'static str)> {
         "rcp" if near => with1::<fl::RcpF32>(x.ftz),
         "rcp" => op::<Each1<fl::RcpRndF32>>(),
         "rsqrt" if x.approx => with1::<fl::RsqrtF32>(x.ftz),
-        "sin" if x.approx => dear1::<fl::SinF32>(x.ftz),
-        "cos" if x.approx => dear1::<fl::CosF32>(x.ftz),
-        "ex2" if x.approx => dear1::<fl::Ex2F32>(x.ftz),
-        "lg2" if x.approx => dear1::<fl::Lg2F32>(x.ftz),
+        "sin" if x.approx => approx::<ap::Sin>(x.ftz),
+        "cos" if x.approx => approx::<ap::Cos>(x.ftz),
+        "ex2" if x.approx => approx::<ap::Ex2>(x.ftz),
+        "lg2" if x.approx => approx::<ap::Lg2>(x.ftz),
         "tanh" if x.approx => dear1::<fl::TanhF32>(x.ftz),
         _ => return None,
     };

@@ -113,6 +113,7 @@ impl<F: Rmw, const SPACE: u8> Op for Atom<F, SPACE> {
         if !resolve::<SPACE>(w, env, &mut ad, F::T::SIZE, true) {
             return Flow::Fault;
         }
+        w.busy = true;
         each_lane(mask, |l| {
             let b = F::T::of(<F::T as Word>::R::src(w, i.b)[l]);
             let c = if i.c == NONE {

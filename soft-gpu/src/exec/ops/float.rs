@@ -172,11 +172,7 @@ f1! {
     // The approximate double reciprocals leave the low word zero.
     RcpApproxF64: (a: f64) -> f64 = high_word(1.0 / flush64(a));
     RsqrtApproxF64: (a: f64) -> f64 = high_word(1.0 / flush64(a).sqrt());
-    SinF32: (a: f32) -> f32 = canon(f64::from(a).sin() as f32);
-    CosF32: (a: f32) -> f32 = canon(f64::from(a).cos() as f32);
     TanhF32: (a: f32) -> f32 = canon(f64::from(a).tanh() as f32);
-    Ex2F32: (a: f32) -> f32 = canon(f64::from(a).exp2() as f32);
-    Lg2F32: (a: f32) -> f32 = canon(f64::from(a).log2() as f32);
 }
 
 fn high_word(x: f64) -> f64 {

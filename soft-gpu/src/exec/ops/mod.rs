@@ -1,5 +1,6 @@
 //! The operations, one family a file.
 
+pub(crate) mod approx;
 pub(crate) mod atomic;
 pub(crate) mod builtin;
 pub(crate) mod carry;

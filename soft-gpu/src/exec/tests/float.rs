@@ -236,6 +236,36 @@ fn approximations_are_close() {
             }
         }
     }
+    // Far angles, and inputs that are powers of two.
+    let far: Vec<Vec<u64>> = [1e5f32, 123_456.7, 3e10, -2e6, 99_999.0]
+        .iter()
+        .map(|x| vec![u64::from(x.to_bits())])
+        .collect();
+    for (op, host) in [("sin.approx", f64::sin as Double), ("cos.approx", f64::cos)] {
+        for (row, got) in far
+            .iter()
+            .zip(eval(&format!("{op}.f32 %d, %a;"), "f32", &["f32"], &far))
+        {
+            let want = host(f64::from(f(row[0])));
+            assert!(
+                (f64::from(f(got)) - want).abs() < 1e-7,
+                "{op} {}",
+                f(row[0])
+            );
+        }
+    }
+    let whole: Vec<Vec<u64>> = (-149..128)
+        .map(|n| vec![u64::from((n as f32).to_bits())])
+        .collect();
+    let powers = eval("ex2.approx.f32 %d, %a;", "f32", &["f32"], &whole);
+    for (n, got) in (-149..128).zip(&powers) {
+        assert_eq!(f64::from(f(*got)), 2f64.powi(n), "2^{n}");
+    }
+    let back: Vec<Vec<u64>> = powers.iter().map(|p| vec![*p]).collect();
+    assert_eq!(
+        eval("lg2.approx.f32 %d, %a;", "f32", &["f32"], &back),
+        whole.concat()
+    );
     let special = |op: &str, x: f32| {
         f(eval(
             &format!("{op}.f32 %d, %a;"),
