@@ -44,6 +44,44 @@ pub struct Config {
     pub log: Log,
 }
 
+/// Where the configuration comes from: a file, and what the command line says in place of its keys.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Source {
+    /// The file that was named; without one the usual file, or the defaults where there is none.
+    pub file: Option<PathBuf>,
+    /// In place of `daemon.state_dir`.
+    pub state_dir: Option<PathBuf>,
+    /// In place of `daemon.runtime_dir`.
+    pub runtime_dir: Option<PathBuf>,
+}
+
+impl From<Option<PathBuf>> for Source {
+    fn from(file: Option<PathBuf>) -> Self {
+        Self {
+            file,
+            ..Self::default()
+        }
+    }
+}
+
+impl Source {
+    /// Reads the configuration, at start and at every reload.
+    ///
+    /// # Errors
+    /// As [`Config::load`].
+    pub fn load(&self) -> Result<Config, ConfigError> {
+        let mut config = Config::load_or_default(self.file.as_deref())?;
+        let absolute = |dir: &Path| std::path::absolute(dir).unwrap_or_else(|_| dir.to_path_buf());
+        if let Some(dir) = &self.state_dir {
+            config.daemon.state_dir = absolute(dir);
+        }
+        if let Some(dir) = &self.runtime_dir {
+            config.daemon.runtime_dir = absolute(dir);
+        }
+        Ok(config)
+    }
+}
+
 /// Why a configuration is not used. The sentence names file, place, key, and what would be right.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {

@@ -7,7 +7,7 @@ use vgpu_proto::api::{CheckStatus, DoctorCheck, GpuSource, GpuState};
 
 use super::auth;
 use super::views::World;
-use crate::config::{Config, DriverKind};
+use crate::config::{Config, DriverKind, Source};
 use crate::store::Store;
 
 /// Less free space than this for the database is a warning.
@@ -49,13 +49,9 @@ pub(super) fn error(
 }
 
 /// What can be seen on the host: files, groups, database, driver.
-pub(super) async fn examine(
-    config: &Config,
-    config_file: Option<&Path>,
-    store: &Store,
-) -> Vec<DoctorCheck> {
+pub(super) async fn examine(config: &Config, source: &Source, store: &Store) -> Vec<DoctorCheck> {
     let mut checks = vec![
-        configuration(config, config_file),
+        configuration(config, source),
         integrity(store).await,
         writable(store),
         space(config),
@@ -78,9 +74,9 @@ pub(super) async fn examine(
     checks
 }
 
-fn configuration(config: &Config, file: Option<&Path>) -> DoctorCheck {
+fn configuration(config: &Config, source: &Source) -> DoctorCheck {
     const NAME: &str = "configuration";
-    let fresh = match Config::load_or_default(file) {
+    let fresh = match source.load() {
         Ok(fresh) => fresh,
         Err(problem) => {
             return error(

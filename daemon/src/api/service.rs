@@ -4,7 +4,6 @@
 //! happens in the order of the first, and both happen even when the caller has gone away. What does
 //! not change the configuration (killing a session) does not wait for the disk.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -18,7 +17,7 @@ use vgpu_proto::api::{
 use super::failure::of_mediation;
 use super::views::World;
 use super::{doctor, failure};
-use crate::config::Config;
+use crate::config::{Config, Source};
 use crate::events::EventSink;
 use crate::mediation::{Mediation, MediationError, MediationFuture};
 use crate::model::{RuntimeSnapshot, now_unix_ms};
@@ -34,7 +33,7 @@ pub struct Admin {
     mediation: Arc<dyn Mediation>,
     events: EventSink,
     config: watch::Sender<Arc<Config>>,
-    config_file: Option<PathBuf>,
+    source: Source,
     /// Held from a commit until the mediation has it.
     order: Mutex<()>,
     draining: AtomicBool,
@@ -60,13 +59,13 @@ pub fn store_options(config: &Config) -> StoreOptions {
 }
 
 impl Admin {
-    /// Administration over a store and a mediation. `config_file` is read again on reload.
+    /// Administration over a store and a mediation. `source` is read again on reload.
     #[must_use]
     pub fn new(
         store: Arc<Store>,
         mediation: Arc<dyn Mediation>,
         config: Arc<Config>,
-        config_file: Option<PathBuf>,
+        source: impl Into<Source>,
     ) -> Arc<Self> {
         let events = EventSink::new(store.journal().clone());
         Arc::new(Self {
@@ -74,7 +73,7 @@ impl Admin {
             mediation,
             events,
             config: watch::Sender::new(config),
-            config_file,
+            source: source.into(),
             order: Mutex::new(()),
             draining: AtomicBool::new(false),
             started_unix_ms: now_unix_ms(),
@@ -331,7 +330,9 @@ impl Admin {
         let _in_order = self.order.lock().await;
         let invalid =
             |message: String| refuse(ErrorCode::ConfigInvalid, message, "Nothing was changed.");
-        let fresh = Config::load_or_default(self.config_file.as_deref())
+        let fresh = self
+            .source
+            .load()
             .map_err(|error| invalid(error.to_string()))?;
         let current = self.config.borrow().clone();
         let (merged, report) = current.reload(&fresh).map_err(invalid)?;
@@ -401,7 +402,7 @@ impl Admin {
     /// Examines this host.
     pub async fn doctor(&self) -> DoctorReport {
         let config = self.config.borrow().clone();
-        let mut checks = doctor::examine(&config, self.config_file.as_deref(), &self.store).await;
+        let mut checks = doctor::examine(&config, &self.source, &self.store).await;
         checks.extend(doctor::of_world(&self.world().await));
         match in_time(self.mediation.doctor()).await {
             Ok(more) => checks.extend(more),

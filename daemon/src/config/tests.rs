@@ -170,3 +170,24 @@ fn the_reference_names_every_key() {
         );
     }
 }
+
+#[test]
+fn the_command_line_wins_also_at_a_reload() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("vgpud.toml");
+    std::fs::write(&file, "[daemon]\nstate_dir = \"/elsewhere\"\n").unwrap();
+    let source = Source {
+        file: Some(file.clone()),
+        state_dir: Some("/from/the/command/line".into()),
+        runtime_dir: None,
+    };
+    let config = source.load().unwrap();
+    assert_eq!(
+        config.database(),
+        Path::new("/from/the/command/line/state.db")
+    );
+    std::fs::write(&file, "[limits]\nconnections_total = 9\n").unwrap();
+    let (_, report) = config.reload(&source.load().unwrap()).unwrap();
+    assert_eq!(report.applied, ["limits.connections_total"]);
+    assert!(report.restart_needed.is_empty(), "{report:?}");
+}

@@ -83,6 +83,7 @@ fn snapshot() -> RuntimeSnapshot {
             handoffs: 5,
             busy_ns: 3_000_000_000,
             memory_used_bytes: Some(2 << 20),
+            ..GpuRuntime::default()
         }],
         vms: vec![VmRuntime {
             vm_id: 3,

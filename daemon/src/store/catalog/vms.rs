@@ -206,7 +206,8 @@ impl Catalog {
             .clone()
             .unwrap_or_else(|| "by an administrator".into());
         rules::reason(&reason).map_err(invalid)?;
-        self.change_vms(&request.vm_ids, "quarantined", |vm| {
+        let what = format!("quarantined ({reason})");
+        self.change_vms(&request.vm_ids, &what, |vm| {
             vm.quarantine.get_or_insert_with(|| Quarantine {
                 reason: reason.clone(),
                 since_unix_ms: context.now_unix_ms,
