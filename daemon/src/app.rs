@@ -16,6 +16,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -23,7 +24,7 @@ use vgpu_proto::api::{EventKind, Severity};
 
 use crate::api::service::store_options;
 use crate::api::{Admin, AdminServer};
-use crate::config::{Config, DriverKind};
+use crate::config::{Config, DriverKind, Source};
 use crate::core::Core;
 use crate::events::EventSink;
 use crate::gateway::Gateway;
@@ -61,14 +62,16 @@ impl Options {
     /// # Errors
     /// A sentence with file, line and key.
     pub fn load(&self) -> anyhow::Result<Config> {
-        let mut config = Config::load_or_default(self.config_file.as_deref())?;
-        if let Some(dir) = &self.state_dir {
-            config.daemon.state_dir = std::path::absolute(dir)?;
+        Ok(self.source().load()?)
+    }
+
+    /// What is read at start and again at every reload.
+    fn source(&self) -> Source {
+        Source {
+            file: self.config_file.clone(),
+            state_dir: self.state_dir.clone(),
+            runtime_dir: self.runtime_dir.clone(),
         }
-        if let Some(dir) = &self.runtime_dir {
-            config.daemon.runtime_dir = std::path::absolute(dir)?;
-        }
-        Ok(config)
     }
 }
 
@@ -111,7 +114,7 @@ struct Daemon {
 
 impl Daemon {
     async fn begin(options: &Options, config: Arc<Config>, level: Level) -> anyhow::Result<Daemon> {
-        // Before anything else: a signal that comes early must not kill us without a word.
+        raise_descriptor_limit();
         make_directories(&config)?;
         let store = Arc::new(Store::open(&config.database(), store_options(&config))?);
         let events = EventSink::new(store.journal().clone());
@@ -146,12 +149,7 @@ impl Daemon {
             events.clone(),
         );
         let core = Arc::new(Core::new(handle, gateway, prober, launcher));
-        let admin = Admin::new(
-            store.clone(),
-            core.clone(),
-            config,
-            options.config_file.clone(),
-        );
+        let admin = Admin::new(store.clone(), core.clone(), config, options.source());
         admin
             .start()
             .await
@@ -262,6 +260,15 @@ impl Daemon {
         if let Err(e) = closed.await {
             tracing::error!("vgpud did not end in good order: {e}");
         }
+    }
+}
+
+/// Each session takes a handful of descriptors; the usual soft limit is 1024.
+fn raise_descriptor_limit() {
+    let raised = getrlimit(Resource::RLIMIT_NOFILE)
+        .and_then(|(_, hard)| setrlimit(Resource::RLIMIT_NOFILE, hard, hard));
+    if let Err(e) = raised {
+        tracing::warn!("the limit of open files stays as it is: {e}");
     }
 }
 

@@ -41,13 +41,8 @@ impl Known {
                 self.vms.insert(vm.vm_id, vm.clone());
             }
             Change::VmRemoved { vm_id, generation } => {
-                if self
-                    .vms
-                    .get(vm_id)
-                    .is_some_and(|vm| vm.generation == *generation)
-                {
-                    self.vms.remove(vm_id);
-                }
+                self.vms
+                    .retain(|id, vm| id != vm_id || vm.generation != *generation);
             }
             Change::GpuInventory(gpus) => {
                 self.gpus = gpus

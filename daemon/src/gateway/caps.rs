@@ -2,7 +2,7 @@
 //!
 //! One VM that floods hurts itself: its own bounds are reached long before those of all.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::num::NonZeroU32;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -123,6 +123,13 @@ impl Caps {
             }
             Some(_) => Verdict::Close,
         }
+    }
+
+    /// Forgets the counters of VMs that are no more, unless something of them is still open.
+    pub(crate) fn keep(&self, vms: &HashSet<u32>) {
+        self.lock().peers.retain(|who, door| {
+            who.is_none_or(|vm| vms.contains(&vm)) || door.connections + door.telling > 0
+        });
     }
 
     /// Open connections.
@@ -276,6 +283,19 @@ mod tests {
             .count();
         assert!((3..=4).contains(&served), "{served}");
         drop(serve(&caps, Some(2)));
+    }
+
+    #[test]
+    fn counters_of_vms_that_are_gone_are_forgotten() {
+        let caps = Caps::new(&limits());
+        let held = serve(&caps, Some(1));
+        drop(serve(&caps, Some(2)));
+        caps.keep(&HashSet::new());
+        let known = || caps.lock().peers.len();
+        assert_eq!(known(), 1, "what is open still counts");
+        drop(held);
+        caps.keep(&HashSet::new());
+        assert_eq!(known(), 0);
     }
 
     #[test]

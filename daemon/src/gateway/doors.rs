@@ -1,6 +1,6 @@
 //! Listeners, and the one accept path behind all of them.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
@@ -111,12 +111,14 @@ impl Gateway {
     pub fn sync<'a>(&self, vms: impl IntoIterator<Item = &'a VmRecord>) {
         let config = self.shared.config();
         let mut cids = HashMap::new();
+        let mut known = HashSet::new();
         let mut wanted: BTreeMap<PathBuf, Owner> = BTreeMap::new();
         for vm in vms {
             let identity = VmIdentity {
                 vm_id: vm.vm_id,
                 generation: vm.generation,
             };
+            known.insert(vm.vm_id);
             cids.extend(vm.cid.map(|cid| (cid, identity)));
             for path in config.socket_paths(vm) {
                 wanted.insert(
@@ -129,6 +131,7 @@ impl Gateway {
             }
         }
         *self.cids.write().unwrap_or_else(PoisonError::into_inner) = cids;
+        self.shared.caps.keep(&known);
         let mut doors = self.doors.lock().unwrap_or_else(PoisonError::into_inner);
         if !doors.open {
             return;

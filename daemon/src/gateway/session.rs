@@ -99,11 +99,17 @@ pub(super) async fn turn_away(
 }
 
 fn unknown_vm(peer: &Peer) -> Refused {
-    let cure = match peer {
-        Peer::Vsock(cid) => format!("vgpu-admin register-vm --vm-id=<n> --pool=<pool> --cid={cid}"),
-        Peer::Unix(..) => "vgpu-admin register-vm".to_owned(),
+    let text = match peer {
+        Peer::Vsock(cid) => format!(
+            "no VM is registered for CID {cid}; on the host: vgpu-admin register-vm --vm-id=<n> \
+             --pool=<pool> --cid={cid}"
+        ),
+        Peer::Unix(path, uid) => format!(
+            "{} belongs to a VM whose processes run as another user than {uid}; on the host: \
+             vgpu-admin vm show",
+            path.display()
+        ),
     };
-    let text = format!("no VM is registered for {peer}; on the host: {cure}");
     Refused {
         code: Refusal::UnknownVm,
         text,

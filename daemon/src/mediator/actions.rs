@@ -79,7 +79,7 @@ impl Actor {
                 );
             }
             Action::Ignored { reason } => {
-                tracing::debug!(?reason, "the scheduler ignored an event")
+                tracing::debug!(?reason, "the scheduler ignored an event");
             }
             // Strikes are counted in `strikes`, where each pool has its own number of them.
             Action::Quarantine { .. } => {}

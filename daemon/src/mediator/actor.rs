@@ -79,7 +79,15 @@ impl Mediator {
         let actor = Actor::new(settings, reactor, inbox, handle.clone());
         let thread = std::thread::Builder::new()
             .name("vgpud-mediator".into())
-            .spawn(move || actor.run())?;
+            .spawn(move || {
+                let lived = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| actor.run()));
+                if lived.is_err() {
+                    // Without it nobody would be granted, ended or watched any more. Workers end
+                    // with us, and whoever supervises vgpud starts it again.
+                    tracing::error!("the mediator failed; vgpud ends");
+                    std::process::abort();
+                }
+            })?;
         Ok(Mediator {
             handle,
             thread: Some(thread),

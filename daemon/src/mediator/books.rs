@@ -6,7 +6,7 @@ use std::sync::Arc;
 use vgpu_proto::api::{GpuSource, GpuState, PoolPolicy, Priority, Weights};
 use vgpu_sched::{
     Aging, Class, ClassWeights, GpuConfig, GpuHealth, GpuId, LimitOverride, Limits, MICROS, MILLIS,
-    Policy, PoolConfig, PoolId, Rate, SECONDS, VmConfig, VmId,
+    Policy, PoolConfig, PoolId, Rate, VmConfig, VmId,
 };
 
 use super::VmIdentity;
@@ -138,14 +138,10 @@ impl Books {
         config.limits = Limits {
             calls: rate(limits.calls_per_s, limits.calls_burst),
             bytes: rate(limits.bytes_per_s, limits.bytes_burst),
-            gpu_time: limits.gpu_ms_per_s.map(|ms| {
-                let per_second = ms.saturating_mul(MILLIS);
-                // A tenth of a second's worth at once: short bursts pass, long ones are spread.
-                Rate {
-                    per_second,
-                    burst: per_second / 10,
-                }
-            }),
+            gpu_time: rate(
+                limits.gpu_ms_per_s.map(|ms| ms.saturating_mul(MILLIS)),
+                limits.gpu_ms_burst.map(|ms| ms.saturating_mul(MILLIS)),
+            ),
             depth_calls: limits.queue_calls,
             depth_bytes: limits.queue_bytes,
             sessions: limits
@@ -181,6 +177,7 @@ pub(super) fn pool_config(pool: &PoolRecord, weights: &Weights) -> PoolConfig {
             PoolPolicy::Strict => Policy::Strict,
             PoolPolicy::Fifo => Policy::Fifo,
         },
+        weight: s.weight,
         slice_ns: s.slice_us.saturating_mul(MICROS),
         hold_ns: s.idle_hold_us.saturating_mul(MICROS),
         aging: limit(s.aging_ms).map(|step| Aging {
@@ -190,11 +187,11 @@ pub(super) fn pool_config(pool: &PoolRecord, weights: &Weights) -> PoolConfig {
         class_weights: Some(ClassWeights { weights }),
         soft_limit_ns: limit(s.soft_limit_ms),
         hard_limit_ns: limit(s.hard_limit_ms),
-        // While others wait even an unlimited turn ends: by the pool's limit, else after 10 s.
-        contended_limit_ns: limit(s.hard_limit_ms).unwrap_or(10 * SECONDS),
+        contended_limit_ns: s.contended_limit_ms.saturating_mul(MILLIS),
+        overrun_grace_ns: limit(s.overrun_grace_ms),
         // Counted by the mediator, which remembers strikes over restarts.
         strike_limit: None,
-        ..PoolConfig::default()
+        strike_decay_ns: None,
     }
 }
 
@@ -247,7 +244,7 @@ mod tests {
             },
         );
         assert_eq!(config.hard_limit_ns, None);
-        assert_eq!(config.contended_limit_ns, 10 * SECONDS);
+        assert_eq!(config.contended_limit_ns, 10_000 * MILLIS);
         assert_eq!(config.aging, None);
         assert_eq!(
             config.class_weights,
@@ -255,6 +252,6 @@ mod tests {
                 weights: [1, 4, 7, 64]
             })
         );
-        assert_eq!(config.soft_limit_ns, Some(2 * SECONDS));
+        assert_eq!(config.soft_limit_ns, Some(2_000 * MILLIS));
     }
 }

@@ -208,7 +208,8 @@ impl Actor {
             tracing::error!(vm = vm.vm_id, pool = %vm.pool, "the VM's pool is unknown");
             return;
         };
-        self.books.vms.insert(vm.vm_id, vm.clone());
+        let vm_number = vm.vm_id;
+        self.books.vms.insert(vm_number, vm);
         match &before {
             None => {
                 let debt_ns = debt_ns.unwrap_or(0);
@@ -228,13 +229,16 @@ impl Actor {
             });
         }
         if let Some(before) = before {
-            self.end_what_changed(&before, &vm);
+            self.end_what_changed(&before);
         }
     }
 
     /// Ends the sessions that a changed VM may not have any more.
-    fn end_what_changed(&mut self, before: &VmRecord, vm: &VmRecord) {
-        let identity = identity_of(vm);
+    fn end_what_changed(&mut self, before: &VmRecord) {
+        let identity = identity_of(before);
+        let Some(vm) = self.books.vm(identity) else {
+            return;
+        };
         let moved_door =
             (before.cid, &before.socket, before.peer_uid) != (vm.cid, &vm.socket, vm.peer_uid);
         let books = &self.books;

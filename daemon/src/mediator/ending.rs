@@ -3,7 +3,7 @@
 
 use vgpu_proto::cuda::CuResult;
 use vgpu_proto::worker::ToWorker;
-use vgpu_sched::{Event, SessionId};
+use vgpu_sched::{Event, GpuHealth, SessionId};
 
 use super::actor::Actor;
 use super::handle::Note;
@@ -90,13 +90,17 @@ impl Actor {
             return;
         };
         let pid = session.worker.as_ref().map_or(0, |w| w.process.pid());
-        let gpu_uuid = session.gpu_uuid.clone();
+        let (gpu, gpu_uuid) = (session.gpu, session.gpu_uuid.clone());
         let reason = format!(
             "worker {pid} of session {id} does not end although it was killed; it is stuck in the \
              driver"
         );
         tracing::error!(session = id, pid, gpu = %gpu_uuid, "{reason}");
         self.events.report(Report::GpuSuspect { gpu_uuid, reason });
+        self.feed(Event::GpuState {
+            gpu,
+            health: GpuHealth::Suspect,
+        });
     }
 
     /// The kernel says that a worker is gone.

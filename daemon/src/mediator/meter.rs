@@ -95,6 +95,7 @@ impl Actor {
             meter.busy_permille = permille(delta, elapsed);
             charged.insert(gpu, delta);
         }
+        let unsettled = self.unsettled_by_vm();
         let vms: Vec<VmId> = self.scheduler.vms().collect();
         for vm in vms {
             let Some(stats) = self.scheduler.vm_stats(vm) else {
@@ -112,15 +113,27 @@ impl Actor {
             let delta = stats.gpu_ns.saturating_sub(meter.gpu_ns);
             meter.gpu_ns = stats.gpu_ns;
             meter.share_permille = permille(delta, of_gpu);
-            self.tell_usage(identity, &stats);
+            let more = unsettled.get(&identity).copied().unwrap_or_default();
+            self.tell_usage(identity, &stats, more);
         }
+    }
+
+    fn unsettled_by_vm(&self) -> BTreeMap<VmIdentity, Usage> {
+        let mut all: BTreeMap<VmIdentity, Usage> = BTreeMap::new();
+        for session in self.sessions.values() {
+            let (more, sum) = (self.unsettled(session), all.entry(session.vm).or_default());
+            sum.calls = sum.calls.saturating_add(more.calls);
+            sum.bytes = sum.bytes.saturating_add(more.bytes);
+        }
+        all
     }
 
     /// Tells the store what a VM used since it was last told.
     pub(super) fn flush_usage(&mut self, vm: VmIdentity) {
         let known = self.books.vm(vm).is_some();
         if let Some(stats) = self.scheduler.vm_stats(books::vm_id(vm)).filter(|_| known) {
-            self.tell_usage(vm, &stats);
+            let more = self.unsettled_by_vm().get(&vm).copied().unwrap_or_default();
+            self.tell_usage(vm, &stats, more);
         }
     }
 
@@ -136,13 +149,7 @@ impl Actor {
         }
     }
 
-    fn tell_usage(&mut self, vm: VmIdentity, stats: &VmStats) {
-        let mut unsettled = Usage::default();
-        for session in self.sessions.values().filter(|session| session.vm == vm) {
-            let more = self.unsettled(session);
-            unsettled.calls = unsettled.calls.saturating_add(more.calls);
-            unsettled.bytes = unsettled.bytes.saturating_add(more.bytes);
-        }
+    fn tell_usage(&mut self, vm: VmIdentity, stats: &VmStats, unsettled: Usage) {
         let meter = self.meter.vms.entry(vm).or_default();
         let mut now = Totals::of(stats);
         now.calls = now.calls.saturating_add(unsettled.calls);

@@ -102,6 +102,7 @@ impl Launcher {
         let images = config.daemon.state_dir.join("images");
         let image_dir = spawn::image_dir(&images, vm, owner)
             .map_err(|e| format!("cannot make {}/vm{vm}: {e}", images.display()))?;
+        spawn::prune_images(&image_dir, config.worker.image_cache_bytes);
         let template = WorkerTemplate {
             binary: worker_binary(&config)?,
             environment: environment(&config, soft),

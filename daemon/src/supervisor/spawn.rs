@@ -196,10 +196,59 @@ pub fn image_dir(images: &Path, vm: u32, owner: Option<(u32, u32)>) -> io::Resul
     Ok(dir)
 }
 
+/// Keeps a VM's image cache within `most` bytes; the images that were used longest ago go. Workers do
+/// the same, but a worker may be its guest's.
+pub fn prune_images(dir: &Path, most: u64) {
+    let Ok(entries) = std::fs::read_dir(dir) else {
+        return;
+    };
+    let mut images: Vec<(std::time::SystemTime, u64, PathBuf)> = entries
+        .filter_map(|entry| {
+            let entry = entry.ok()?;
+            let meta = entry.metadata().ok().filter(std::fs::Metadata::is_file)?;
+            Some((meta.modified().ok()?, meta.len(), entry.path()))
+        })
+        .collect();
+    images.sort();
+    let mut total: u64 = images.iter().map(|(_, len, _)| len).sum();
+    for (_, len, path) in images {
+        if total <= most {
+            return;
+        }
+        match std::fs::remove_file(&path) {
+            Ok(()) => total -= len,
+            Err(e) => tracing::warn!("cannot remove {}: {e}", path.display()),
+        }
+    }
+}
+
 impl Worker {
     /// The descriptors that go with the Start message: vgpud's page, then the worker's.
     #[must_use]
     pub fn start_fds(&self) -> [std::os::fd::BorrowedFd<'_>; 2] {
         [self.pages.lease_fd().as_fd(), self.pages.hints_fd().as_fd()]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::{Duration, SystemTime};
+
+    #[test]
+    fn the_oldest_images_make_room() {
+        let dir = tempfile::tempdir().unwrap();
+        for (name, age_s) in [("new", 10), ("old", 1_000), ("middle", 100)] {
+            let file = std::fs::File::create(dir.path().join(name)).unwrap();
+            file.set_len(100).unwrap();
+            file.set_modified(SystemTime::now() - Duration::from_secs(age_s))
+                .unwrap();
+        }
+        prune_images(dir.path(), 1_000);
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 3);
+        prune_images(dir.path(), 150);
+        let left: Vec<_> = std::fs::read_dir(dir.path()).unwrap().collect();
+        assert_eq!(left.len(), 1);
+        assert!(dir.path().join("new").exists());
     }
 }

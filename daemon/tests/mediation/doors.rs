@@ -57,7 +57,7 @@ fn a_quarantined_vm_is_refused_with_the_reason_and_its_sessions_end() {
     let (_, code, text) = guest.note();
     assert_eq!(code, 46);
     assert!(text.contains("quarantined"), "{text}");
-    let (code, text) = Guest::try_connect(&door).err().expect("refused");
+    let (code, text) = Guest::try_connect(&door).expect_err("refused");
     assert_eq!(code, Refusal::Quarantined);
     assert!(
         text.contains("it mines") && text.contains("vgpu-admin release"),
@@ -102,7 +102,7 @@ fn a_foreign_user_is_refused() {
         vm: record,
         debt_ns: None,
     }]);
-    let (code, text) = Guest::try_connect(&host.door(1)).err().expect("refused");
+    let (code, text) = Guest::try_connect(&host.door(1)).expect_err("refused");
     assert_eq!(code, Refusal::UnknownVm, "{text}");
 }
 
@@ -115,7 +115,7 @@ fn what_is_no_greeting_is_refused_and_told() {
         .write_all(b"GET / HTTP/1.1\r\n\r\n")
         .expect("goes out");
     assert_eq!(
-        answer(&mut stranger).err().expect("refused").0,
+        answer(&mut stranger).expect_err("refused").0,
         Refusal::Malformed
     );
 
@@ -123,7 +123,7 @@ fn what_is_no_greeting_is_refused_and_told() {
     let mut bytes = greeting();
     bytes[16] ^= 1;
     other_version.write_all(&bytes).expect("goes out");
-    let (code, text) = answer(&mut other_version).err().expect("refused");
+    let (code, text) = answer(&mut other_version).expect_err("refused");
     assert_eq!(code, Refusal::Version);
     assert!(
         text.matches("call table").count() == 2,
@@ -182,7 +182,7 @@ fn a_nonce_opens_one_data_connection_of_its_own_vm() {
     let mut thief = connect(&two);
     thief.write_all(&opening).expect("goes out");
     assert_eq!(
-        answer(&mut thief).err().expect("refused").0,
+        answer(&mut thief).expect_err("refused").0,
         Refusal::BadNonce
     );
 
@@ -199,7 +199,7 @@ fn a_nonce_opens_one_data_connection_of_its_own_vm() {
         let mut again = connect(&one);
         again.write_all(&bad).expect("goes out");
         assert_eq!(
-            answer(&mut again).err().expect("refused").0,
+            answer(&mut again).expect_err("refused").0,
             Refusal::BadNonce
         );
     }
@@ -223,7 +223,7 @@ fn sessions_and_connections_of_a_vm_are_bounded() {
     let two = host.vm(2, VmLimits::default());
     let mut first = Guest::connect(&one);
     first.ask(b'E', b'e');
-    let (code, text) = Guest::try_connect(&one).err().expect("refused");
+    let (code, text) = Guest::try_connect(&one).expect_err("refused");
     assert_eq!(code, Refusal::SessionLimit, "{text}");
 
     // A data connection counts only until it is handed over.
@@ -244,6 +244,6 @@ fn nobody_is_served_without_a_gpu() {
     let host = Host::new();
     let door = host.vm(1, VmLimits::default());
     host.apply(vec![Change::GpuInventory(Vec::new())]);
-    let (code, text) = Guest::try_connect(&door).err().expect("refused");
+    let (code, text) = Guest::try_connect(&door).expect_err("refused");
     assert_eq!(code, Refusal::NoGpu, "{text}");
 }

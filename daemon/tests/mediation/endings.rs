@@ -152,7 +152,7 @@ fn a_gpu_that_fails_its_check_after_a_kill_is_suspect() {
         "{}",
         events[0].message
     );
-    let refused = Guest::try_connect(&host.door(1)).err().expect("refused");
+    let refused = Guest::try_connect(&host.door(1)).expect_err("refused");
     assert_eq!(refused.0, Refusal::NoGpu, "{}", refused.1);
 }
 
@@ -173,7 +173,7 @@ fn strikes_quarantine_a_vm() {
         guest.say(b'M');
         assert_eq!(guest.note().1, DEVICE_UNAVAILABLE);
     }
-    let refused = Guest::try_connect(&door).err().expect("refused");
+    let refused = Guest::try_connect(&door).expect_err("refused");
     assert_eq!(refused.0, Refusal::Quarantined);
     assert!(refused.1.contains("2 strikes"), "{}", refused.1);
     assert_eq!(host.events(EventKind::Quarantined).len(), 1);
@@ -212,7 +212,7 @@ fn a_worker_that_does_not_start_refuses_the_guest_with_its_reason() {
             ..Setup::default()
         });
         let door = host.vm(1, VmLimits::default());
-        let (code, text) = Guest::try_connect(&door).err().expect("refused");
+        let (code, text) = Guest::try_connect(&door).expect_err("refused");
         assert_eq!(code, Refusal::HostFailure);
         assert!(text.contains(reason), "{start}: {text}");
         host.wait_no_sessions();
@@ -229,9 +229,7 @@ fn a_missing_worker_program_is_named() {
         configure,
         ..Setup::default()
     });
-    let (code, text) = Guest::try_connect(&host.vm(1, VmLimits::default()))
-        .err()
-        .expect("refused");
+    let (code, text) = Guest::try_connect(&host.vm(1, VmLimits::default())).expect_err("refused");
     assert_eq!(code, Refusal::HostFailure);
     assert!(text.contains("/nowhere/vgpu-worker"), "{text}");
     host.wait_no_sessions();

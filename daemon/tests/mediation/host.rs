@@ -327,6 +327,7 @@ pub(crate) fn answer(stream: &mut UnixStream) -> Result<Welcome, (Refusal, Strin
 }
 
 /// One session of a guest.
+#[derive(Debug)]
 pub(crate) struct Guest {
     pub(crate) control: UnixStream,
     pub(crate) data: UnixStream,
