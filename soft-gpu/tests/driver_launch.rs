@@ -2,6 +2,7 @@
 
 mod driver_support;
 
+use std::cell::Cell;
 use std::ffi::{CString, c_void};
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;
@@ -13,8 +14,8 @@ use driver_support::{
 };
 use soft_gpu::capi::types::{In, Out, Text};
 use soft_gpu::capi::{
-    context::*, copy::*, event::*, launch::*, library::*, link::*, memory::*, memset::*, module::*,
-    occupancy::*, stream::*,
+    context::*, copy::*, device::*, event::*, launch::*, library::*, link::*, memory::*, memset::*,
+    module::*, occupancy::*, stream::*,
 };
 use soft_gpu::driver::share::read_slots;
 
@@ -23,6 +24,7 @@ const SPIN: &str = include_str!("../fixtures/demo/spin.ptx");
 const NULL_KERNEL: &str = include_str!("../fixtures/demo/null.ptx");
 const OUTPUT: &str = include_str!("../fixtures/output.ptx");
 const FAULTS: &str = include_str!("../fixtures/faults.ptx");
+const SYNC: &str = include_str!("../fixtures/sync.ptx");
 const MEMORY: &str = include_str!("../fixtures/memory.ptx");
 
 fn text(s: &str) -> CString {
@@ -56,18 +58,18 @@ fn adds_vectors_and_takes_parameters_both_ways() {
     let c = alloc(400).expect("memory");
     // `extra`: one packed buffer.
     let mut packed = [a, b, c, u64::from(n)];
-    let mut size = 28usize;
+    let size = Cell::new(28usize);
     let extra: [*const c_void; 5] = [
-        1 as *const c_void,
+        std::ptr::without_provenance(1),
         packed.as_mut_ptr().cast(),
-        2 as *const c_void,
-        (&raw mut size).cast(),
+        std::ptr::without_provenance(2),
+        size.as_ptr().cast(),
         std::ptr::null(),
     ];
     let (none, extra) = (In(std::ptr::null()), In(extra.as_ptr()));
     ok(cuLaunchKernel(f, 1, 1, 1, 128, 1, 1, 0, NULL, none, extra));
     assert_eq!(download::<f32>(c, 100), [3.0; 100]);
-    size = 27;
+    size.set(27);
     assert_eq!(
         cuLaunchKernel(f, 1, 1, 1, 128, 1, 1, 0, NULL, none, extra),
         1,
@@ -261,6 +263,97 @@ fn kernels_of_two_streams_run_at_once() {
     assert_eq!(cuStreamQuery(waits), 600);
     ok(cuMemsetD32Async(flag, 1, 1, feeds));
     ok(cuStreamSynchronize(waits));
+}
+
+#[test]
+fn kernels_reach_pinned_and_managed_memory() {
+    start();
+    let f = function(module(VECADD), "vecadd");
+    let (mut a, mut b) = (0, 0);
+    ok(cuMemHostAlloc(Out(&mut a), 4096, 2));
+    ok(cuMemAllocManaged(Out(&mut b), 4096, 1));
+    for p in [a, b] {
+        // SAFETY: 4096 bytes that the host may write.
+        unsafe { std::slice::from_raw_parts_mut(p as *mut f32, 1024) }.fill(1.5);
+    }
+    let n = 1024u32;
+    ok(launch(f, 8, 128, NULL, &[&a, &b, &b, &n]));
+    ok(cuCtxSynchronize());
+    // SAFETY: the kernel that wrote it has ended.
+    let sums = unsafe { std::slice::from_raw_parts(b as *const f32, 1024) };
+    assert_eq!(sums, [3.0; 1024]);
+}
+
+#[test]
+fn device_malloc_is_bounded_by_the_heap_limit() {
+    start();
+    let f = function(module(MEMORY), "heap");
+    let out = upload(&[0u32; 32]);
+    ok(launch(f, 1, 32, NULL, &[&out, &20u32]));
+    assert_eq!(
+        download::<u32>(out, 32),
+        (0..32).map(|t| 20 * t + 190).collect::<Vec<u32>>()
+    );
+    ok(cuCtxSetLimit(2, 4096));
+    ok(launch(f, 1, 32, NULL, &[&out, &20u32]));
+    assert!(
+        download::<u32>(out, 32).contains(&u32::MAX),
+        "32 lists of 20 nodes exceed 4 KiB"
+    );
+}
+
+#[test]
+fn blocks_of_a_cooperative_launch_run_together() {
+    start();
+    let f = function(module(SYNC), "grid_barrier");
+    let (blocks, rounds) = (32u32, 5u32);
+    let data = upload(&vec![0u32; blocks as usize + 1]);
+    let params = [(&raw const data).cast::<u8>(), (&raw const rounds).cast()];
+    ok(cuLaunchCooperativeKernel(
+        f,
+        blocks,
+        1,
+        1,
+        64,
+        1,
+        1,
+        0,
+        NULL,
+        In(params.as_ptr()),
+    ));
+    let seen = download::<u32>(data, blocks as usize + 1);
+    assert_eq!(seen[..blocks as usize], vec![rounds; blocks as usize]);
+    assert_eq!(
+        seen[blocks as usize], 0,
+        "a block saw its neighbour too early"
+    );
+}
+
+#[test]
+fn one_devices_kernels_do_not_reach_anothers_memory() {
+    let (_, err) = passes("role_two_devices", &[("SOFT_GPU_DEVICES", "2")]);
+    assert!(err.contains("(700,"), "{err}");
+}
+
+#[test]
+#[ignore = "a role"]
+fn role_two_devices() {
+    start();
+    let (mut context, here) = (0, upload(&[1u32]));
+    ok(cuDevicePrimaryCtxRetain(Out(&mut context), 1));
+    ok(cuCtxSetCurrent(context));
+    let there = upload(&[2u32]);
+    ok(cuMemcpyDtoD_v2(there, here, 4));
+    assert_eq!(
+        download::<u32>(there, 1),
+        [1],
+        "copies cross, as cuMemcpyPeer does"
+    );
+    let f = function(module(FAULTS), "store");
+    ok(launch(f, 1, 1, NULL, &[&there, &7u32]));
+    assert_eq!(download::<u32>(there, 1), [7]);
+    ok(launch(f, 1, 1, NULL, &[&here, &7u32]));
+    poisoned(700);
 }
 
 #[test]
@@ -501,7 +594,11 @@ fn role_clock() {
     ok(cuEventRecord(end, s));
     ok(cuEventSynchronize(end));
     ok(cuEventElapsedTime(Out(&mut ms), begin, end));
-    assert_eq!(ms, 22.5, "nine kernels back to back");
+    // Exactly that, unless this thread slept for the length of a kernel between two calls.
+    assert!(
+        (22.5..1000.0).contains(&ms),
+        "nine kernels back to back: {ms} ms"
+    );
 }
 
 #[test]

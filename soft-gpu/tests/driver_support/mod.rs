@@ -14,13 +14,13 @@ use soft_gpu::capi::{
 };
 
 /// The default stream.
-pub const NULL: StreamArg = StreamArg(0);
+pub(crate) const NULL: StreamArg = StreamArg(0);
 
 /// Long enough on any machine.
-pub const SOON: Duration = Duration::from_secs(30);
+pub(crate) const SOON: Duration = Duration::from_secs(30);
 
 /// This test binary as the role `name`, with only these settings.
-pub fn role(name: &str, env: &[(&str, &str)]) -> Command {
+pub(crate) fn role(name: &str, env: &[(&str, &str)]) -> Command {
     let mut c = Command::new(std::env::current_exe().expect("the test binary has a path"));
     c.args([
         "--exact",
@@ -38,13 +38,13 @@ pub fn role(name: &str, env: &[(&str, &str)]) -> Command {
 }
 
 /// Runs a role to its end.
-pub fn run(name: &str, env: &[(&str, &str)]) -> Output {
+pub(crate) fn run(name: &str, env: &[(&str, &str)]) -> Output {
     role(name, env).output().expect("the role starts")
 }
 
 /// Runs a role that must pass; gives its stdout and stderr.
 #[track_caller]
-pub fn passes(name: &str, env: &[(&str, &str)]) -> (String, String) {
+pub(crate) fn passes(name: &str, env: &[(&str, &str)]) -> (String, String) {
     let o = run(name, env);
     let err = String::from_utf8_lossy(&o.stderr).into_owned();
     let out = String::from_utf8_lossy(&o.stdout).into_owned();
@@ -55,13 +55,13 @@ pub fn passes(name: &str, env: &[(&str, &str)]) -> (String, String) {
 
 /// Checks a CUresult.
 #[track_caller]
-pub fn ok(code: u32) {
+pub(crate) fn ok(code: u32) {
     assert_eq!(code, 0, "a call failed");
 }
 
 /// Waits for a condition.
 #[track_caller]
-pub fn within(what: &str, mut done: impl FnMut() -> bool) {
+pub(crate) fn within(what: &str, mut done: impl FnMut() -> bool) {
     let end = Instant::now() + SOON;
     while !done() {
         assert!(Instant::now() < end, "not within {SOON:?}: {what}");
@@ -70,7 +70,7 @@ pub fn within(what: &str, mut done: impl FnMut() -> bool) {
 }
 
 /// Initialises and makes the primary context of device 0 current.
-pub fn start() -> u64 {
+pub(crate) fn start() -> u64 {
     ok(cuInit(0));
     let mut context = 0;
     ok(cuDevicePrimaryCtxRetain(Out(&mut context), 0));
@@ -79,7 +79,7 @@ pub fn start() -> u64 {
 }
 
 /// Device memory, or the error.
-pub fn alloc(bytes: usize) -> Result<u64, u32> {
+pub(crate) fn alloc(bytes: usize) -> Result<u64, u32> {
     let mut p = 0;
     match cuMemAlloc_v2(Out(&mut p), bytes) {
         0 => Ok(p),
@@ -88,7 +88,7 @@ pub fn alloc(bytes: usize) -> Result<u64, u32> {
 }
 
 /// Device memory with these contents.
-pub fn upload<T: Copy>(values: &[T]) -> u64 {
+pub(crate) fn upload<T: Copy>(values: &[T]) -> u64 {
     let bytes = size_of_val(values);
     let p = alloc(bytes).expect("memory");
     ok(cuMemcpyHtoD_v2(p, values.as_ptr() as u64, bytes));
@@ -96,7 +96,7 @@ pub fn upload<T: Copy>(values: &[T]) -> u64 {
 }
 
 /// Reads `n` values back.
-pub fn download<T: Copy + Default>(p: u64, n: usize) -> Vec<T> {
+pub(crate) fn download<T: Copy + Default>(p: u64, n: usize) -> Vec<T> {
     let mut v = vec![T::default(); n];
     ok(cuMemcpyDtoH_v2(
         v.as_mut_ptr() as u64,
@@ -107,14 +107,14 @@ pub fn download<T: Copy + Default>(p: u64, n: usize) -> Vec<T> {
 }
 
 /// A new stream.
-pub fn stream(flags: u32) -> StreamArg {
+pub(crate) fn stream(flags: u32) -> StreamArg {
     let mut s = 0;
     ok(cuStreamCreate(Out(&mut s), flags));
     StreamArg(s)
 }
 
 /// Loads PTX text.
-pub fn module(ptx: &str) -> u64 {
+pub(crate) fn module(ptx: &str) -> u64 {
     let text = CString::new(ptx).expect("no NUL inside");
     let mut m = 0;
     ok(cuModuleLoadData(Out(&mut m), In(text.as_ptr().cast())));
@@ -122,7 +122,7 @@ pub fn module(ptx: &str) -> u64 {
 }
 
 /// A kernel of a module.
-pub fn function(module: u64, name: &str) -> u64 {
+pub(crate) fn function(module: u64, name: &str) -> u64 {
     let name = CString::new(name).expect("no NUL inside");
     let mut f = 0;
     ok(cuModuleGetFunction(
@@ -134,7 +134,13 @@ pub fn function(module: u64, name: &str) -> u64 {
 }
 
 /// Launches with each parameter as raw bytes of its size.
-pub fn launch(f: u64, grid: u32, block: u32, stream: StreamArg, params: &[&dyn AsBytes]) -> u32 {
+pub(crate) fn launch(
+    f: u64,
+    grid: u32,
+    block: u32,
+    stream: StreamArg,
+    params: &[&dyn AsBytes],
+) -> u32 {
     let pointers: Vec<*const u8> = params.iter().map(|p| p.pointer()).collect();
     let none = In(std::ptr::null::<*const c_void>());
     cuLaunchKernel(
@@ -153,7 +159,7 @@ pub fn launch(f: u64, grid: u32, block: u32, stream: StreamArg, params: &[&dyn A
 }
 
 /// A kernel argument.
-pub trait AsBytes {
+pub(crate) trait AsBytes {
     /// Where its bytes are.
     fn pointer(&self) -> *const u8;
 }
