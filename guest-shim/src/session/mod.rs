@@ -137,8 +137,7 @@ impl Session {
         len: usize,
         fill: impl FnOnce(&mut [u8]),
     ) -> Cu {
-        let mut out = lock(&self.outbox);
-        let id = out.begin(self, len)?;
+        let (mut out, id) = outbox::begin(self, len)?;
         out.append(call, id, len)?;
         fill(out.bulk(len));
         out.flush_when_due(self)
@@ -149,8 +148,7 @@ impl Session {
     /// # Errors
     /// CUDA_ERROR_INVALID_VALUE if the memory is not readable; why the session is over.
     pub(crate) fn post_user<C: Call>(&self, call: &C, memory: UserMemory) -> Cu {
-        let mut out = lock(&self.outbox);
-        let id = out.begin(self, memory.len)?;
+        let (mut out, id) = outbox::begin(self, memory.len)?;
         out.append_user(self, call, id, memory)
     }
 
@@ -194,8 +192,7 @@ impl Session {
     /// Why the session is over.
     pub(crate) fn fetch_later<C: Call>(&self, call: &C, into: UserMemory) -> Cu {
         {
-            let mut out = lock(&self.outbox);
-            let id = out.begin(self, 0)?;
+            let (mut out, id) = outbox::begin(self, 0)?;
             self.inbox.expect(id, For::AsyncCopy, into);
             out.append(call, id, 0)?;
             out.flush_when_due(self)?;
@@ -228,8 +225,7 @@ impl Session {
     fn exchange<C: Call>(&self, call: &C, into: UserMemory) -> Cu<Answer> {
         let waiter = Arc::new(Waiter::default());
         {
-            let mut out = lock(&self.outbox);
-            let id = out.begin(self, 0)?;
+            let (mut out, id) = outbox::begin(self, 0)?;
             self.inbox.expect(id, For::Waiter(waiter.clone()), into);
             out.append(call, id, 0)?;
             out.flush(self)?;
@@ -331,13 +327,18 @@ impl Session {
 
     /// The process ends: says so to vgpud, after what is still in the buffer. Never blocks.
     pub(crate) fn goodbye(&self) {
-        if self.not_ended().is_err() {
-            return;
-        }
         if let Ok(mut out) = self.outbox.try_lock() {
             out.flush_some(self);
         }
-        self.control.goodbye();
+        // From here on a connection that closes is no surprise, and no line on standard error.
+        let over = CuResult::DEINITIALIZED.0;
+        if self
+            .ended
+            .compare_exchange(0, over, Ordering::AcqRel, Ordering::Acquire)
+            .is_ok()
+        {
+            self.control.goodbye();
+        }
     }
 }
 

@@ -1,6 +1,7 @@
 //! Writing: frames of all threads in one buffer, in one order.
 
 use std::io::ErrorKind;
+use std::sync::MutexGuard;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -13,7 +14,7 @@ use vgpu_proto::limits::FLUSH_BYTES;
 use super::sys::{self, UserMemory};
 use super::timing::{Act, Timing};
 use super::{NO_BULK, Session};
-use crate::Cu;
+use crate::{Cu, lock};
 
 /// Memory of the program up to this size is copied into the buffer; more is written from where it
 /// is. Below, the copy is cheaper than a system call of its own.
@@ -26,7 +27,44 @@ pub(crate) struct Outbox {
     /// Requests begun, which is also the last id.
     calls: u64,
     bytes: u64,
+    /// The thread that made the last calls, and how many in a row.
+    run: (usize, u64),
     timing: Timing,
+}
+
+/// Takes the lock for a request with `len` bulk bytes, and its id. Holds the calling thread back
+/// while the worker has too much untaken; not the others, for what it waits for may be up to them.
+///
+/// # Errors
+/// Why the session is over.
+#[inline]
+pub(crate) fn begin(session: &Session, len: usize) -> Cu<(MutexGuard<'_, Outbox>, u64)> {
+    loop {
+        session.not_ended()?;
+        let mut out = lock(&session.outbox);
+        let (calls, bytes) = (out.calls + 1, out.bytes + len as u64);
+        let limit = out.limit(session);
+        let fits = || {
+            let untaken_calls = calls.saturating_sub(session.taken_calls.load(Ordering::Acquire));
+            let untaken_bytes = bytes.saturating_sub(session.taken_bytes.load(Ordering::Acquire));
+            // A single call larger than the whole credit goes when nothing else is untaken.
+            untaken_calls <= limit
+                && (untaken_bytes <= session.depth_bytes || untaken_bytes == len as u64)
+        };
+        if fits() {
+            (out.calls, out.bytes) = (calls, bytes);
+            return Ok((out, calls));
+        }
+        out.flush(session)?;
+        drop(out);
+        session.inbox.wait_until(session, fits)?;
+    }
+}
+
+/// A number of the calling thread: the address of something that each has.
+fn this_thread() -> usize {
+    thread_local!(static HERE: u8 = const { 0 });
+    HERE.with(|here| std::ptr::from_ref(here) as usize)
 }
 
 impl Outbox {
@@ -36,31 +74,26 @@ impl Outbox {
             buffer: Vec::with_capacity(4 * FLUSH_BYTES),
             calls: 0,
             bytes: 0,
+            run: (0, 0),
             timing: Timing::new(Instant::now()),
         }
     }
 
-    /// The id of the next request, which carries `len` bulk bytes. Holds the caller back while the
-    /// worker has too much untaken.
-    ///
-    /// # Errors
-    /// Why the session is over.
-    pub(crate) fn begin(&mut self, session: &Session, len: usize) -> Cu<u64> {
-        session.not_ended()?;
-        let (calls, bytes) = (self.calls + 1, self.bytes + len as u64);
-        let fits = || {
-            let untaken_calls = calls.saturating_sub(session.taken_calls.load(Ordering::Acquire));
-            let untaken_bytes = bytes.saturating_sub(session.taken_bytes.load(Ordering::Acquire));
-            // A single call larger than the whole credit goes when nothing else is untaken.
-            untaken_calls <= session.depth_calls
-                && (untaken_bytes <= session.depth_bytes || untaken_bytes == len as u64)
+    /// Untaken calls that the calling thread may bring about. One that floods leaves some of the
+    /// credit to the others: the kernel that blocks its queue may be waiting for their copies.
+    fn limit(&mut self, session: &Session) -> u64 {
+        let thread = this_thread();
+        self.run = if self.run.0 == thread {
+            (thread, self.run.1 + 1)
+        } else {
+            (thread, 1)
         };
-        if !fits() {
-            self.flush(session)?;
-            session.inbox.wait_until(session, fits)?;
+        let depth = session.depth_calls;
+        if self.run.1 > depth / 8 {
+            (depth - depth / 8).max(1)
+        } else {
+            depth
         }
-        (self.calls, self.bytes) = (calls, bytes);
-        Ok(calls)
     }
 
     /// Appends header and arguments, and `len` zero bytes of bulk for the caller to fill.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
+use std::os::fd::AsRawFd as _;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex};
@@ -40,6 +41,7 @@ pub(crate) struct Frame {
 pub(crate) struct Link {
     pub(crate) data: UnixStream,
     pub(crate) control: UnixStream,
+    depth_calls: u32,
     calls: u64,
     bytes: u64,
     next: u64,
@@ -133,8 +135,8 @@ impl Host {
             let (seen, changed) = (&host.0, &host.1);
             seen.lock().expect("no panic").hellos.push(hello);
             changed.notify_all();
-            let (script, host) = (script.clone(), host.clone());
-            std::thread::spawn(move || serve(&host, control, data, &script));
+            let (script, host, depth) = (script.clone(), host.clone(), welcome.depth_calls);
+            std::thread::spawn(move || serve(&host, control, data, depth, &script));
         })
     }
 
@@ -237,12 +239,14 @@ fn serve(
     host: &Arc<(Mutex<Seen>, Condvar)>,
     control: UnixStream,
     data: UnixStream,
+    depth_calls: u32,
     script: &Mutex<Script>,
 ) {
     let mut goodbye = control.try_clone().expect("a descriptor");
     let mut link = Link {
         data,
         control,
+        depth_calls,
         calls: 0,
         bytes: 0,
         next: ARENA,
@@ -372,10 +376,22 @@ impl Link {
         let _ = self.control.write_all(&bytes);
     }
 
+    /// True if no byte comes within `time`.
+    pub(crate) fn is_quiet(&mut self, time: Duration) -> bool {
+        let entry = &mut libc::pollfd {
+            fd: self.data.as_raw_fd(),
+            events: libc::POLLIN,
+            revents: 0,
+        };
+        // SAFETY: one live entry.
+        unsafe { libc::poll(entry, 1, time.as_millis() as i32) == 0 }
+    }
+
     /// The usual answer.
     pub(crate) fn usual(&mut self, frame: &Frame) {
         const OK: CuResult = CuResult::SUCCESS;
-        if self.calls.is_multiple_of(256) {
+        // A test with little credit gives it itself.
+        if self.depth_calls > 256 && self.calls.is_multiple_of(256) {
             self.progress();
         }
         match &frame.request {
