@@ -130,7 +130,7 @@ impl Block {
         let mut alive = false;
         for _ in 0..self.used {
             let n = self.next;
-            self.next = (n + 1) % self.used;
+            self.next = if n + 1 == self.used { 0 } else { n + 1 };
             let w = &mut self.warps[n];
             if w.live == 0 {
                 continue;

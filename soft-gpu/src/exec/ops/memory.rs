@@ -96,26 +96,19 @@ mems! {
 #[inline(always)]
 pub(crate) fn addresses(w: &Warp, i: &Inst, mask: u32) -> [u64; LANES] {
     let off = i64::from(i.imm as u32 as i32) as u64;
-    let mut t = [0u64; LANES];
     if i.e == NONE {
         return [off; LANES];
     }
-    if i.imm & layout::NARROW != 0 {
+    let mut t: [u64; LANES] = if i.imm & layout::NARROW != 0 {
         let a = u32::src(w, i.e);
-        for (t, a) in t.iter_mut().zip(a) {
-            *t = u64::from(a.wrapping_add(off as u32));
-        }
+        std::array::from_fn(|l| u64::from(a[l].wrapping_add(off as u32)))
     } else {
         let a = u64::src(w, i.e);
-        for (t, a) in t.iter_mut().zip(a) {
-            *t = a.wrapping_add(off);
-        }
-    }
+        std::array::from_fn(|l| a[l].wrapping_add(off))
+    };
     if mask != u32::MAX {
         let first = t[mask.trailing_zeros() as usize];
-        for (l, t) in t.iter_mut().enumerate() {
-            *t = if (mask >> l) & 1 != 0 { *t } else { first };
-        }
+        t = std::array::from_fn(|l| if (mask >> l) & 1 != 0 { t[l] } else { first });
     }
     t
 }
@@ -284,9 +277,12 @@ pub(crate) fn place(w: &Warp, env: &Env<'_>) -> String {
 /// Consecutive elements in consecutive lanes.
 #[inline(always)]
 fn contiguous(ad: &[u64; LANES], size: u64) -> bool {
+    // Hidden from the optimiser, which would drop the comparison of lane 0 and then read the
+    // others misaligned with how they were just written.
+    let first = std::hint::black_box(ad[0]);
     let mut odd = 0;
     for (l, a) in ad.iter().enumerate() {
-        odd |= a ^ ad[0].wrapping_add(l as u64 * size);
+        odd |= a ^ first.wrapping_add(l as u64 * size);
     }
     odd == 0
 }
