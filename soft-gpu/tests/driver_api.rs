@@ -189,10 +189,8 @@ fn copies_in_every_direction() {
     ok(cuMemcpyDtoHAsync_v2(host, a, bytes.len(), NULL));
     ok(cuStreamSynchronize(NULL));
     // SAFETY: pinned memory of that size, written before the synchronisation ended.
-    assert_eq!(
-        unsafe { std::slice::from_raw_parts(host as *const u8, bytes.len()) },
-        bytes
-    );
+    let pinned = unsafe { std::slice::from_raw_parts(host as *const u8, bytes.len()) };
+    assert_eq!(pinned, bytes);
     let mut device = 0;
     ok(cuMemHostGetDevicePointer_v2(out(&mut device), host, 0));
     assert_eq!(device, host);
@@ -513,7 +511,7 @@ fn one_physical_memory_is_the_same_wherever_it_is_mapped() {
         1,
     ));
     // A copy across both mappings, which are contiguous.
-    let bytes = vec![7u8; 64];
+    let bytes = [7u8; 64];
     ok(cuMemcpyHtoD_v2(
         range + SIZE as u64 - 32,
         bytes.as_ptr() as u64,
@@ -536,7 +534,7 @@ fn one_physical_memory_is_the_same_wherever_it_is_mapped() {
 #[test]
 fn threads_that_order_streams_at_random_do_not_hang() {
     let context = start();
-    let shared: Vec<StreamArg> = [0, 0, 1].map(stream).to_vec();
+    let shared: Vec<StreamArg> = [0, 0, 1].map(stream).into();
     let threads: Vec<_> = (0..4u64)
         .map(|t| {
             let shared = shared.clone();
