@@ -1,7 +1,7 @@
 //! The daemon put together: in which order its parts begin, and in which they end.
 //!
-//! Start: configuration, store, workers of an earlier vgpud, mediator, GPUs reconciled, admin API,
-//! doors, READY. Nothing is granted on a GPU before the workers left over on it are verified gone.
+//! Start: configuration, store, workers of an earlier vgpud, mediator, GPUs reconciled, doors, admin
+//! API, READY. Nothing is granted on a GPU before the workers left over on it are verified gone.
 //!
 //! End (SIGTERM, SIGINT): guests are told, new ones are refused, sessions may finish until the
 //! deadline, the rest is ended, and the store is closed last.
@@ -154,12 +154,13 @@ impl Daemon {
             .start()
             .await
             .map_err(|e| anyhow::anyhow!("cannot take the configuration over: {e}"))?;
+        // Whoever sees the admin API answer may start guests.
+        core.open_doors();
         let server = AdminServer::bind(admin.clone())
             .await
             .context("cannot serve the admin API")?;
         let close_api = watch::Sender::new(false);
         let api = tokio::spawn(server.serve(close_api.subscribe()));
-        core.open_doors();
         Ok(Daemon {
             store,
             events,
