@@ -195,25 +195,10 @@ impl Session {
         if state.drained() {
             return;
         }
-        // Most often it is the stream's only work and done by now. (A query of the NULL stream says
-        // nothing about the others.)
-        let complete = match &state.driver {
-            Some(driver) if !self.joins_others(stream) => Some(driver.is_complete()),
-            _ => None,
-        };
-        match complete {
-            Some(Ok(true)) => {
-                self.complete_all(stream);
-                return;
-            }
-            Some(Err(code)) => return self.device_failed(code, "seen while synchronising"),
-            Some(Ok(false)) | None => {}
-        }
-        if let Err(code) = self.mark(stream) {
-            return self.trouble(0, code);
-        }
         self.wait_one_more(drain);
         self.after_tip(stream, Action::Drain(drain));
+        // Most often it is the stream's only work and done by now.
+        self.harvest(stream);
     }
 
     fn await_event(&mut self, drain: u64, event: u64) {

@@ -20,8 +20,11 @@ const READS: usize = 4;
 /// How long a session with work in flight and nothing waiting goes unwatched: programs that submit in
 /// bursts cost one look a burst.
 const IDLE_LOOK: Duration = Duration::from_micros(100);
-/// How long completion is looked for before a thread is woken to wait for it.
-const SPIN: Duration = Duration::from_micros(15);
+/// How long completion, or the next request after an answer, is looked for before this thread sleeps:
+/// being woken costs about as much.
+const SPIN: Duration = Duration::from_micros(20);
+/// Most looks that are left out after one in vain.
+const MOST_SKIPPED: u32 = 255;
 /// How often the session's thread looks itself when there are more streams than waiting threads.
 const SATURATED_LOOK: Duration = Duration::from_micros(500);
 
@@ -65,8 +68,12 @@ pub fn serve(parts: Parts, socket: OwnedFd) -> Ending {
         reader: Reader::new(socket),
         session,
         readable: true,
+        filled: None,
         marks_due: None,
         spun: false,
+        for_completion: Spinning::default(),
+        for_requests: Spinning::default(),
+        active: false,
     };
     let ending = engine.run();
     // Giving things back one by one could wait for a kernel that never ends; the process ends now
@@ -86,10 +93,44 @@ struct Engine {
     session: Session,
     /// The socket may have something.
     readable: bool,
+    /// What a look at the socket has brought already.
+    filled: Option<Filled>,
     /// When streams with unmarked work get markers although nobody waits.
     marks_due: Option<Instant>,
     /// Completion has been looked for in vain since something last happened.
     spun: bool,
+    for_completion: Spinning,
+    for_requests: Spinning,
+    /// Requests arrived since this thread last slept.
+    active: bool,
+}
+
+/// When to look for something instead of sleeping: while that keeps succeeding. Each failure doubles
+/// how many chances are passed by, so that on a busy host, where looking only takes the processor
+/// from whoever it is waited for, hardly any is taken.
+#[derive(Debug, Default)]
+struct Spinning {
+    skip: u32,
+    penalty: u32,
+}
+
+impl Spinning {
+    fn try_now(&mut self) -> bool {
+        if self.skip > 0 {
+            self.skip -= 1;
+            return false;
+        }
+        true
+    }
+
+    fn ended(&mut self, success: bool) {
+        self.penalty = if success {
+            0
+        } else {
+            (self.penalty * 2 + 1).min(MOST_SKIPPED)
+        };
+        self.skip = self.penalty;
+    }
 }
 
 impl Engine {
@@ -117,7 +158,7 @@ impl Engine {
             return None;
         }
         for _ in 0..READS {
-            let filled = match self.reader.fill() {
+            let filled = match self.filled.take().map_or_else(|| self.reader.fill(), Ok) {
                 Ok(filled) => filled,
                 Err(e) => return Some(Ending::closed(format!("reading from the guest: {e}"))),
             };
@@ -132,12 +173,13 @@ impl Engine {
                     Err(e) => return Some(Ending::broken(e.to_string())),
                 };
                 self.spun = false;
+                self.active = true;
                 self.marks_due = None;
                 if let Err(text) = self.session.receive(frame) {
                     return Some(Ending::broken(text));
                 }
             }
-            if filled == Filled::Empty {
+            if filled != Filled::More {
                 self.readable = false;
                 return None;
             }
@@ -147,16 +189,8 @@ impl Engine {
 
     /// Sees to it that everything somebody waits for will wake this thread, then sleeps.
     fn wait(&mut self, stop: Stop) -> io::Result<()> {
-        if !self.spun && self.session.awaited() {
-            self.spun = true;
-            let until = Instant::now() + SPIN;
-            while Instant::now() < until {
-                if self.session.harvest_awaited() {
-                    self.spun = false;
-                    return Ok(());
-                }
-                std::hint::spin_loop();
-            }
+        if self.spin_for_completion() || self.spin_for_requests()? {
+            return Ok(());
         }
         let mut timeout = self.session.before_sleep(stop, &mut self.marks_due);
         if self.session.has_due() {
@@ -169,12 +203,52 @@ impl Engine {
         if self.session.waiters.saturated() {
             self.session.harvest_all();
         }
-        if stop == Stop::Window && self.session.streams.stall_in().is_zero() {
-            if !self.session.harvest_all() {
-                self.session.unblock_idle_streams();
-            }
+        if stop == Stop::Window
+            && self.session.streams.stall_in().is_zero()
+            && !self.session.harvest_all()
+        {
+            self.session.unblock_idle_streams();
         }
         Ok(())
+    }
+
+    /// Looks for the completion of what somebody waits for. True: found.
+    fn spin_for_completion(&mut self) -> bool {
+        if self.spun || !self.session.awaited() || !self.for_completion.try_now() {
+            return false;
+        }
+        self.spun = true;
+        let until = Instant::now() + SPIN;
+        let mut found = false;
+        while !found && Instant::now() < until {
+            found = self.session.harvest_awaited();
+            std::hint::spin_loop();
+        }
+        self.for_completion.ended(found);
+        self.spun = !found;
+        found
+    }
+
+    /// Looks for the next request of a guest that has just been answered. True: found.
+    fn spin_for_requests(&mut self) -> io::Result<bool> {
+        let answered = std::mem::take(&mut self.active)
+            && self.session.streams.in_flight() == 0
+            && self.session.out.queued() == 0;
+        if !answered || !self.for_requests.try_now() {
+            return Ok(false);
+        }
+        let until = Instant::now() + SPIN;
+        let mut found = false;
+        while !found && Instant::now() < until && !self.session.waiting_messages() {
+            let filled = self.reader.fill()?;
+            found = filled != Filled::Nothing;
+            if found {
+                self.readable = true;
+                self.filled = Some(filled);
+            }
+        }
+        self.for_requests.ended(found);
+        Ok(found)
     }
 
     fn sleep(&mut self, timeout: Option<Duration>) -> io::Result<()> {
@@ -209,6 +283,11 @@ impl Engine {
 }
 
 impl Session {
+    /// Has vgpud or another thread sent something?
+    fn waiting_messages(&self) -> bool {
+        !self.control.is_empty() || !self.done.is_empty()
+    }
+
     /// Takes what vgpud and the session's other threads have sent.
     fn take_messages(&mut self) {
         while let Ok(received) = self.control.try_recv() {

@@ -217,6 +217,7 @@ impl Session {
             if self.starved_for_pieces() {
                 return Step::Blocked(Work::DtoH { src, len, done });
             }
+            self.mark_before(stream);
             let fetched = match self.staging.take(piece as usize) {
                 Ok(None) => return Step::Blocked(Work::DtoH { src, len, done }),
                 Ok(Some(block)) => copy_dtoh(driver, &block, src + done).map(|()| block),

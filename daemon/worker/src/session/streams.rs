@@ -81,6 +81,8 @@ pub(super) struct StreamState {
     completed: u64,
     markers: VecDeque<Marker>,
     actions: VecDeque<(u64, Action)>,
+    /// Somebody waits for operations up to this one (what only frees staging does not count).
+    awaited: u64,
     /// A thread waits for the first marker.
     watched: bool,
 }
@@ -99,6 +101,7 @@ impl StreamState {
             completed: 0,
             markers: VecDeque::new(),
             actions: VecDeque::new(),
+            awaited: 0,
             watched: false,
         }
     }
@@ -126,7 +129,14 @@ impl StreamState {
                 .map_or(self.completed, |m| m.seq.max(self.completed))
     }
 
+    fn is_awaited(&self) -> bool {
+        self.awaited > self.completed
+    }
+
     fn add_action(&mut self, seq: u64, action: Action) {
+        if !matches!(action, Action::Staged(_)) {
+            self.awaited = self.awaited.max(seq);
+        }
         let at = self.actions.partition_point(|(s, _)| *s <= seq);
         self.actions.insert(at, (seq, action));
     }
@@ -357,7 +367,36 @@ impl Session {
             }
             moved = true;
         }
-        moved
+        moved | self.harvest_tip(id)
+    }
+
+    /// Asks the driver about a stream behind whose last operation no marker stands, if somebody waits
+    /// for that. True: it is complete.
+    fn harvest_tip(&mut self, id: u64) -> bool {
+        let Some(stream) = self.streams.table.get(id) else {
+            return false;
+        };
+        if !stream.is_awaited() || stream.unmarked() == 0 || !stream.markers.is_empty() {
+            return false;
+        }
+        let Some(driver) = stream.driver.as_ref().map(Arc::clone) else {
+            return false;
+        };
+        // A query of the NULL stream says nothing about the blocking ones.
+        if self.joins_others(id) {
+            return false;
+        }
+        match driver.is_complete() {
+            Ok(true) => {
+                self.complete_all(id);
+                true
+            }
+            Ok(false) => false,
+            Err(code) => {
+                self.device_failed(code, "seen while looking for completion");
+                true
+            }
+        }
     }
 
     /// Looks at every stream that somebody waits for. True: something moved.

@@ -60,8 +60,10 @@ pub struct Frame {
 pub enum Filled {
     /// Bytes, and there may be more.
     More,
-    /// Nothing (more) now.
-    Empty,
+    /// Bytes, and the socket is empty now.
+    Drained,
+    /// Nothing.
+    Nothing,
     /// The guest closed its end.
     Closed,
 }
@@ -152,7 +154,7 @@ impl Reader {
         let n = match read {
             Ok(0) => return Ok(Filled::Closed),
             Ok(n) => n,
-            Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(Filled::Empty),
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(Filled::Nothing),
             Err(e) if e.kind() == io::ErrorKind::Interrupted => return Ok(Filled::More),
             Err(e) if e.kind() == io::ErrorKind::ConnectionReset => return Ok(Filled::Closed),
             Err(e) => return Err(e),
@@ -165,7 +167,7 @@ impl Reader {
         Ok(if n == room {
             Filled::More
         } else {
-            Filled::Empty
+            Filled::Drained
         })
     }
 

@@ -151,6 +151,11 @@ impl Guest {
         }
     }
 
+    /// Requests sent and not known to be taken off the worker's queue.
+    pub fn outstanding(&self) -> u64 {
+        self.next_id - self.progress.calls
+    }
+
     /// Has the reply to a request come already? Reads nothing.
     pub fn has(&self, id: u64) -> bool {
         self.replies.contains_key(&id)
