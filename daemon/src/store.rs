@@ -115,7 +115,14 @@ impl Store {
         let catalog = rows::load_catalog(&connection).map_err(fail)?;
         let usage = rows::load_usage(&connection).map_err(fail)?;
         let last_event = rows::last_event(&connection).map_err(fail)?;
-        let journal = Arc::new(Journal::new(last_event, usage));
+        // After a crash some events may have been told but not saved: their numbers are skipped.
+        let clean = rows::take_clean_stop(&connection).map_err(fail)?;
+        let last_told = if clean {
+            last_event
+        } else {
+            Journal::after_crash(last_event)
+        };
+        let journal = Arc::new(Journal::new(last_told, usage));
         let shared = Arc::new(Shared {
             catalog: RwLock::new(Arc::new(catalog)),
             health: Mutex::new(StoreHealth::default()),

@@ -17,7 +17,9 @@ use vgpu_proto::api::{
 use vgpud::store::{Actor, Catalog, Command, Context, Store, StoreOptions};
 
 const CHILD: &str = "VGPU_TEST_STORE_CHILD";
+/// Kills, unless this variable says how many.
 const ROUNDS: u64 = 40;
+const ROUNDS_VARIABLE: &str = "VGPU_TEST_KILLS";
 
 /// The `k`-th command of the sequence; each one changes something.
 fn command(k: u64) -> Command {
@@ -151,7 +153,11 @@ fn no_acknowledged_command_is_lost() {
     let dir = tempfile::tempdir().expect("a directory");
     let mut total = 0;
     let mut seed = u64::from(std::process::id());
-    for round in 0..ROUNDS {
+    let asked = std::env::var(ROUNDS_VARIABLE)
+        .ok()
+        .and_then(|rounds| rounds.parse().ok());
+    let rounds = asked.unwrap_or(ROUNDS);
+    for round in 0..rounds {
         // A small generator is enough to vary the moment; the seed is in the message.
         seed = seed
             .wrapping_mul(6_364_136_223_846_793_005)
@@ -180,5 +186,5 @@ fn no_acknowledged_command_is_lost() {
         assert!(kept > total, "each round adds something");
         total = kept;
     }
-    println!("{ROUNDS} kills, {total} commands, 0 acknowledged ones lost");
+    println!("{rounds} kills, {total} commands, 0 acknowledged ones lost");
 }

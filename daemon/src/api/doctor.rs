@@ -360,13 +360,13 @@ fn gpu(gpu: &vgpu_proto::api::Gpu) -> DoctorCheck {
         GpuState::Suspect => error(
             &name,
             format!("{} is suspect: {reason}.", gpu.model),
-            format!("`vgpu-admin resume-gpu --gpu-id={}` checks it.", gpu.gpu_id),
+            format!("`vgpu-admin gpu resume --gpu-id={}` checks it.", gpu.gpu_id),
         ),
         GpuState::Vanished => warning(
             &name,
             format!("{} is gone: {reason}.", gpu.model),
             format!(
-                "`vgpu-admin scan-gpus` looks again; `vgpu-admin forget-gpu --gpu-id={}` forgets \
+                "`vgpu-admin scan-gpus` looks again; `vgpu-admin gpu forget --gpu-id={}` forgets \
                  it.",
                 gpu.gpu_id
             ),

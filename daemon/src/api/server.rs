@@ -176,6 +176,7 @@ impl AdminServer {
         }
         drop(self.unix);
         let _ = std::fs::remove_file(&self.socket);
+        self.gate.admin.close();
         stop.send_replace(true);
         let _ = tokio::time::timeout(SHUTDOWN_GRACE, stop.closed()).await;
     }

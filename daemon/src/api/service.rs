@@ -27,6 +27,9 @@ use crate::store::{Actor, Command, Outcome, Store, StoreOptions};
 /// How long the mediation may take to say what it is doing.
 const SNAPSHOT_DEADLINE: Duration = Duration::from_secs(2);
 
+/// How long what was done already waits for its audit line.
+const NOTE_DEADLINE: Duration = Duration::from_secs(1);
+
 /// The administration of one daemon.
 pub struct Admin {
     store: Arc<Store>,
@@ -37,6 +40,8 @@ pub struct Admin {
     /// Held from a commit until the mediation has it.
     order: Mutex<()>,
     draining: AtomicBool,
+    /// True once the API's doors close: those who wait for events are sent home.
+    closing: watch::Sender<bool>,
     started_unix_ms: u64,
 }
 
@@ -76,6 +81,7 @@ impl Admin {
             source: source.into(),
             order: Mutex::new(()),
             draining: AtomicBool::new(false),
+            closing: watch::Sender::new(false),
             started_unix_ms: now_unix_ms(),
         })
     }
@@ -118,6 +124,16 @@ impl Admin {
         self.draining.store(true, Ordering::Relaxed);
     }
 
+    /// Sends those home who wait for events.
+    pub(super) fn close(&self) {
+        self.closing.send_replace(true);
+    }
+
+    /// Becomes true when [`Admin::close`] was called.
+    pub(super) fn closing(&self) -> watch::Receiver<bool> {
+        self.closing.subscribe()
+    }
+
     /// Carries a command out.
     ///
     /// # Errors
@@ -134,13 +150,7 @@ impl Admin {
         let admin = self.clone();
         // A task of its own: a caller who goes away must not leave it half done.
         let task = tokio::spawn(async move { admin.carry_out(actor, key, command).await });
-        task.await.map_err(|error| {
-            refuse(
-                ErrorCode::Internal,
-                format!("The command broke off: {error}."),
-                "",
-            )
-        })?
+        task.await.map_err(|error| broke_off(&error))?
     }
 
     async fn carry_out(
@@ -293,32 +303,33 @@ impl Admin {
     ) -> Result<ApplyReport, ErrorDetail> {
         crate::store::rules::reason(&reason)
             .map_err(|problem| refuse(ErrorCode::InvalidRequest, problem, ""))?;
-        self.mediation
-            .kill_session(session_id, reason)
-            .await
-            .map_err(|error| of_mediation(&error))?;
-        let mut report = ApplyReport {
+        let admin = self.clone();
+        // As with commands: a caller who goes away must not leave it without its audit line.
+        let task = tokio::spawn(async move {
+            let killed = admin.mediation.kill_session(session_id, reason).await;
+            killed.map_err(|error| of_mediation(&error))?;
+            let target = format!("session {session_id}");
+            Ok(admin.note(actor, "session-kill", target).await.err())
+        });
+        let warning = task.await.map_err(|error| broke_off(&error))??;
+        Ok(ApplyReport {
             changed: true,
             message: format!("Session {session_id} is being ended."),
-            warnings: Vec::new(),
-        };
-        report.warnings.extend(
-            self.note(actor, "session-kill", format!("session {session_id}"))
-                .await
-                .err(),
-        );
-        Ok(report)
+            warnings: warning.into_iter().collect(),
+        })
     }
 
-    /// A line for the audit trail about something done already.
+    /// A line for the audit trail about something done already. Waits only a moment for the disk.
     async fn note(&self, actor: Actor, action: &str, target: String) -> Result<(), String> {
         let command = Command::Note {
             action: action.into(),
             target,
         };
-        match self.store.execute(actor, None, command).await {
-            Ok(_) => Ok(()),
-            Err(error) => Err(format!("It is not in the audit trail: {}", error.message)),
+        let written = self.store.execute(actor, None, command);
+        match tokio::time::timeout(NOTE_DEADLINE, written).await {
+            Ok(Ok(_)) => Ok(()),
+            Ok(Err(error)) => Err(format!("It is not in the audit trail: {}", error.message)),
+            Err(_) => Err("It is not yet in the audit trail: the disk is slow.".into()),
         }
     }
 
@@ -428,6 +439,11 @@ impl Admin {
             .err()
             .map(|problem| format!("The mediation does not answer: {problem}."))
     }
+}
+
+fn broke_off(error: &tokio::task::JoinError) -> ErrorDetail {
+    let message = format!("The command broke off: {error}.");
+    refuse(ErrorCode::Internal, message, "The daemon's log says more.")
 }
 
 async fn in_time<T>(future: MediationFuture<'_, T>) -> Result<T, String> {

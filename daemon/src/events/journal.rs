@@ -15,7 +15,7 @@ const RING: usize = 4_096;
 const BURST: u32 = 20;
 /// …and the time after which one more may come.
 const REFILL: Duration = Duration::from_secs(3);
-/// Sequence numbers skipped at start: more than could have been told but not saved before a crash.
+/// Sequence numbers skipped after a crash: more than could have been told but not saved before a crash.
 const RESTART_GAP: u64 = RING as u64;
 
 /// Events and totals on their way to the store.
@@ -186,14 +186,19 @@ impl Default for Journal {
 }
 
 impl Journal {
-    /// A journal that goes on after the last saved event, with the saved totals.
+    /// The last number that may have been told, when `last_saved` is the last that was saved.
     #[must_use]
-    pub fn new(last_saved_seq: u64, usage: BTreeMap<u32, UsageRecord>) -> Self {
-        let next_seq = if last_saved_seq == 0 {
-            1
-        } else {
-            last_saved_seq.saturating_add(RESTART_GAP)
-        };
+    pub fn after_crash(last_saved: u64) -> u64 {
+        match last_saved {
+            0 => 0,
+            saved => saved.saturating_add(RESTART_GAP),
+        }
+    }
+
+    /// A journal that goes on after the event `last_seq`, with the saved totals.
+    #[must_use]
+    pub fn new(last_seq: u64, usage: BTreeMap<u32, UsageRecord>) -> Self {
+        let next_seq = last_seq.saturating_add(1);
         let usage = usage
             .into_iter()
             .map(|(vm_id, record)| {

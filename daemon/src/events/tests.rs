@@ -134,7 +134,7 @@ fn a_new_registration_inherits_no_usage() {
 
 #[test]
 fn numbers_go_on_after_a_restart_and_are_never_used_twice() {
-    let journal = Journal::new(500, BTreeMap::new());
+    let journal = Journal::new(Journal::after_crash(500), BTreeMap::new());
     let sink = EventSink::new(Arc::new(journal));
     sink.daemon(EventKind::DaemonStarted, Severity::Info, "started");
     let seq = *sink.journal.subscribe().borrow();

@@ -162,11 +162,6 @@ impl Facts {
         gauge("vgpu_gpu_memory_total_bytes", "Memory of the GPU.", |g| {
             g.memory_bytes as f64
         })?;
-        gauge(
-            "vgpu_gpu_memory_used_bytes",
-            "Memory in use, by the last probe.",
-            |gpu| gpu.memory_used_bytes.unwrap_or(0) as f64,
-        )?;
         gauge("vgpu_gpu_sessions", "Open sessions on the GPU.", |gpu| {
             f64::from(gpu.sessions)
         })?;
@@ -175,10 +170,26 @@ impl Facts {
             "Part of the last second with a lease held.",
             |gpu| f64::from(gpu.busy_permille) / 1_000.0,
         )?;
-        gauge(
+        // What nobody measured is absent, not 0.
+        let mut measured = |name, help, value: fn(&Gpu) -> Option<f64>| {
+            let known = self.gpus.iter();
+            let values = known.filter_map(|gpu| Some((gpu_labels(gpu), value(gpu)?)));
+            out.gauges(name, help, values)
+        };
+        measured(
+            "vgpu_gpu_memory_used_bytes",
+            "Memory in use, by the last probe.",
+            |gpu| Some(gpu.memory_used_bytes? as f64),
+        )?;
+        measured(
             "vgpu_gpu_temperature_celsius",
             "Core temperature, by the last scan.",
-            |gpu| f64::from(gpu.health.temperature_celsius.unwrap_or(0)),
+            |gpu| Some(f64::from(gpu.health.temperature_celsius?)),
+        )?;
+        measured(
+            "vgpu_gpu_power_watts",
+            "Power draw, by the last scan.",
+            |gpu| Some(f64::from(gpu.health.power_milliwatts?) / 1_000.0),
         )?;
         let handoffs = self
             .gpus

@@ -16,6 +16,7 @@ type Sql<T> = Result<T, rusqlite::Error>;
 
 const HOST_WEIGHTS: &str = "host_weights";
 const LAST_GENERATION: &str = "last_generation";
+const CLEAN_STOP: &str = "clean_stop";
 
 /// Commands under an idempotency key are remembered this long.
 const REQUEST_KEPT_MS: u64 = 24 * 3_600_000;
@@ -279,6 +280,18 @@ pub(super) fn save_usage(connection: &Connection, vm_id: u32, usage: &UsageRecor
 pub(super) fn last_event(connection: &Connection) -> Sql<u64> {
     let sql = "SELECT coalesce(max(seq), 0) AS seq FROM events";
     connection.query_row(sql, [], |row| uint(row, "seq"))
+}
+
+/// Whether the daemon stopped in order, so that every event it told is saved. Remembers that this
+/// one has not yet.
+pub(super) fn take_clean_stop(connection: &Connection) -> Sql<bool> {
+    let clean = setting(connection, CLEAN_STOP)?.unwrap_or(false);
+    // On a full disk it cannot be remembered; then it is taken for a crash.
+    Ok(clean && set(connection, CLEAN_STOP, &false).is_ok())
+}
+
+pub(super) fn save_clean_stop(connection: &Connection) -> Sql<()> {
+    set(connection, CLEAN_STOP, &true)
 }
 
 pub(super) fn save_event(connection: &Connection, event: &Event) -> Sql<()> {

@@ -64,6 +64,16 @@ pub(crate) fn fill_disk(store: &Store, full: bool) {
     wait.recv().unwrap().unwrap();
 }
 
+/// Keeps the writer busy, as a disk that hangs does, until the returned sender is dropped.
+pub(crate) fn stall_disk(store: &Store) -> std::sync::mpsc::Sender<()> {
+    let (release, wait) = std::sync::mpsc::channel::<()>();
+    let job = Job::Read(Box::new(move |_| {
+        let _ = wait.recv();
+    }));
+    store.jobs.send(job).unwrap();
+    release
+}
+
 fn block_on<T>(future: impl Future<Output = T>) -> T {
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -440,4 +450,33 @@ proptest! {
         prop_assert_eq!(store.catalog(), before);
         prop_assert_eq!(block_on(store.integrity()).unwrap(), None);
     }
+}
+
+#[test]
+fn events_are_numbered_without_a_gap_unless_the_daemon_crashed() {
+    let dir = tempfile::tempdir().unwrap();
+    let next = || {
+        let store = open(&dir);
+        EventSink::new(store.journal().clone()).daemon(
+            EventKind::DaemonStarted,
+            Severity::Info,
+            "started",
+        );
+        let seq = *store.journal().subscribe().borrow();
+        (store, seq)
+    };
+    let (store, first) = next();
+    store.close();
+    drop(store);
+    let (store, second) = next();
+    assert_eq!((first, second), (1, 2));
+    eventually("saving", || !store.journal().has_unsaved_events());
+    // A copy of the files as they are is what a crash leaves.
+    let crashed = tempfile::tempdir().unwrap();
+    for file in ["state.db", "state.db-wal"] {
+        std::fs::copy(dir.path().join(file), crashed.path().join(file)).unwrap();
+    }
+    let after = open(&crashed);
+    let told = *after.journal().subscribe().borrow();
+    assert!(told > second + 1_000, "{told}");
 }

@@ -358,11 +358,8 @@ impl Writer {
             ),
         ];
         for (kind, severity, gpu_ids, what) in lists {
-            for gpu in catalog
-                .gpus
-                .values()
-                .filter(|gpu| gpu_ids.contains(&gpu.gpu_id))
-            {
+            let named = |gpu_id: &u32| catalog.gpus.values().find(|gpu| gpu.gpu_id == *gpu_id);
+            for gpu in gpu_ids.iter().filter_map(named) {
                 let message = format!("GPU {} ({}) {what}.", gpu.gpu_id, gpu.seen.model);
                 self.journal.record(Draft {
                     gpu_uuid: Some(gpu.seen.uuid.clone()),
@@ -417,7 +414,12 @@ impl Writer {
             let catalog = self.with_notes();
             let unsaved = self.journal.unsaved(BATCH);
             let more = unsaved.events.len() == BATCH;
-            if self.flush(&catalog, &unsaved).is_err() || !more {
+            if self.flush(&catalog, &unsaved).is_err() {
+                return;
+            }
+            if !more {
+                // Without this the next start takes it for a crash, which is safe.
+                let _ = self.transact(rows::save_clean_stop);
                 return;
             }
         }

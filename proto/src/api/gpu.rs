@@ -25,7 +25,7 @@ pub enum GpuState {
     /// Finishing what runs; takes nothing new.
     Draining,
     /// A kill on it could not be verified, or it failed a check: takes nothing until a check passes
-    /// (`vgpu-admin` `resume-gpu`).
+    /// (`vgpu-admin gpu resume`).
     Suspect,
     /// Known from before, not seen by the last scan.
     Vanished,

@@ -10,6 +10,7 @@ use axum::http::{HeaderMap, HeaderValue, header};
 use axum::response::Response;
 use http_body_util::channel::{Channel, Sender};
 use serde::Deserialize;
+use tokio::sync::watch;
 use tokio::time::Instant;
 use utoipa::IntoParams;
 use vgpu_proto::api::{AuditPage, ErrorBody, ErrorCode, Event, EventPage, Severity};
@@ -68,6 +69,7 @@ pub(super) async fn list(
     let wait = Duration::from_millis(page.wait_ms.unwrap_or(0).min(LONGEST_WAIT_MS));
     let deadline = Instant::now() + wait;
     let mut latest = state.admin.store().journal().subscribe();
+    let mut closing = state.admin.closing();
     let Some(mut since) = page.since else {
         return newest(&state.admin, &page).await;
     };
@@ -90,10 +92,11 @@ pub(super) async fn list(
         if scanned == MOST || since < seen {
             continue;
         }
-        if tokio::time::timeout_at(deadline, latest.changed())
-            .await
-            .is_err()
-        {
+        let ended = tokio::select! {
+            waited = tokio::time::timeout_at(deadline, latest.changed()) => waited.is_err(),
+            () = closed(&mut closing) => true,
+        };
+        if ended {
             return Ok(Json(EventPage {
                 events,
                 next_since: since,
@@ -166,6 +169,7 @@ pub(super) async fn stream(
 /// Sends until the follower goes away, stalls, or the daemon stops.
 async fn send_events(admin: &Admin, mut since: u64, mut sender: Sender<Bytes, Infallible>) {
     let mut latest = admin.store().journal().subscribe();
+    let mut closing = admin.closing();
     loop {
         latest.borrow_and_update();
         let Ok(events) = admin.store().events(since, MOST).await else {
@@ -185,7 +189,11 @@ async fn send_events(admin: &Admin, mut since: u64, mut sender: Sender<Bytes, In
         if more {
             continue;
         }
-        match tokio::time::timeout(KEEP_ALIVE, latest.changed()).await {
+        let waited = tokio::select! {
+            waited = tokio::time::timeout(KEEP_ALIVE, latest.changed()) => waited,
+            () = closed(&mut closing) => return,
+        };
+        match waited {
             Ok(Ok(())) => {}
             Ok(Err(_)) => return,
             Err(_) => {
@@ -195,6 +203,11 @@ async fn send_events(admin: &Admin, mut since: u64, mut sender: Sender<Bytes, In
             }
         }
     }
+}
+
+/// Ends when the API closes.
+async fn closed(closing: &mut watch::Receiver<bool>) {
+    let _ = closing.wait_for(|closing| *closing).await;
 }
 
 async fn send(sender: &mut Sender<Bytes, Infallible>, chunk: Bytes) -> bool {

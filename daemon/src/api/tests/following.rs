@@ -124,3 +124,26 @@ async fn the_stream_goes_on_where_a_follower_left() {
     let from_query = follow(&host, &format!("{path}?since={since}"), None, 2).await;
     assert_eq!(from_query, events);
 }
+
+#[tokio::test]
+async fn who_waits_for_events_is_sent_home_when_the_daemon_stops() {
+    let host = Host::start().await;
+    let since = host.get("/v1/events").await.json()["next_since"]
+        .as_u64()
+        .unwrap();
+    let path = format!("/v1/events?since={since}&wait_ms=25000");
+    let begun = std::time::Instant::now();
+    let (page, ()) = tokio::join!(host.get(&path), async {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        host.stop.send_replace(true);
+    });
+    assert_eq!(page.status, 200, "{}", page.text);
+    let Host { serving, .. } = host;
+    serving.await.unwrap();
+    // Neither the long poll's 25 s nor the 5 s of grace were needed.
+    assert!(
+        begun.elapsed() < Duration::from_secs(5),
+        "{:?}",
+        begun.elapsed()
+    );
+}

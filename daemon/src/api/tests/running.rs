@@ -342,6 +342,31 @@ async fn a_session_is_killed_even_when_the_disk_is_full() {
 }
 
 #[tokio::test]
+async fn nobody_waits_for_a_disk_that_hangs_but_commands() {
+    let host = Host::start_with("[admin]\ntimeout_ms = 3000\n").await;
+    host.owners_example().await;
+    let disk = crate::store::tests::stall_disk(host.admin.store());
+    let report = host.done("POST", "/v1/sessions/77/kill", json!({})).await;
+    assert!(
+        report["warnings"].to_string().contains("the disk is slow"),
+        "{report}"
+    );
+    assert_eq!(host.mediation.killed.lock().unwrap().len(), 1);
+    assert_eq!(host.get("/v1/status").await.status, 200);
+    assert_eq!(host.get("/metrics").await.status, 200);
+    host.refused("POST", "/v1/pools", json!({"name": "C"}), "timeout")
+        .await;
+    drop(disk);
+    let admin = host.admin.clone();
+    eventually("the command", move || {
+        admin.store().catalog().pools.contains_key("C")
+    })
+    .await;
+    let audit = host.get("/v1/audit?limit=1000").await.json().to_string();
+    assert!(audit.contains("session-kill"), "{audit}");
+}
+
+#[tokio::test]
 async fn a_caller_who_goes_away_leaves_nothing_half_done() {
     let host = Host::start().await;
     host.owners_example().await;
@@ -410,7 +435,7 @@ async fn a_sick_gpu_is_suspect_until_it_passes_its_check() {
     let doctor = host.get("/v1/doctor").await.json();
     assert_eq!(doctor["ok"], false);
     assert!(
-        doctor.to_string().contains("resume-gpu --gpu-id=0"),
+        doctor.to_string().contains("gpu resume --gpu-id=0"),
         "{doctor}"
     );
     host.mediation.sick_gpu.store(false, Ordering::SeqCst);

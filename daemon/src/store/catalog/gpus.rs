@@ -360,7 +360,7 @@ fn assignment_warnings(gpu: &GpuRecord) -> Vec<String> {
     }
     if gpu.state == GpuState::Suspect {
         warnings.push(format!(
-            "GPU {} is suspect; it serves after `vgpu-admin resume-gpu --gpu-id={}`.",
+            "GPU {} is suspect; it serves after `vgpu-admin gpu resume --gpu-id={}`.",
             gpu.gpu_id, gpu.gpu_id
         ));
     }
