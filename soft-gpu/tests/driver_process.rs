@@ -114,6 +114,19 @@ fn memory_is_one_account_and_a_crash_gives_back() {
 }
 
 #[test]
+fn what_ended_processes_left_does_not_bind_new_ones() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut a = Puppet::start(dir.path(), &[("SOFT_GPU_MEMORY", "64M")]);
+    assert_eq!(a.ask("alloc 60"), "ok");
+    let mut b = Puppet::start(dir.path(), &[("SOFT_GPU_MEMORY", "1G")]);
+    assert_eq!(b.ask("info"), "4", "a device in use keeps its size");
+    b.kill();
+    a.kill();
+    let mut c = Puppet::start(dir.path(), &[("SOFT_GPU_MEMORY", "1G")]);
+    assert_eq!(c.ask("info"), "1024");
+}
+
+#[test]
 fn devices_are_separate_accounts_also_when_renumbered() {
     let dir = tempfile::tempdir().expect("a directory");
     let base = [("SOFT_GPU_MEMORY", "64M"), ("SOFT_GPU_DEVICES", "2")];

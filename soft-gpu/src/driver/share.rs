@@ -202,6 +202,14 @@ impl Shared {
             return Err(wrong_version(&path));
         }
         let me = claim(state, locks)?;
+        if !others_alive(state, locks, me) {
+            // What ended processes left does not bind: another memory size may be set, and the
+            // timeline of a machine that was restarted begins anew.
+            state.header.memory.store(memory, Ordering::SeqCst);
+            state.header.free_at.store(0, Ordering::SeqCst);
+            state.header.owner.store(0, Ordering::SeqCst);
+            state.header.waiting.store(0, Ordering::SeqCst);
+        }
         Ok((pointer, me))
     }
 
@@ -353,6 +361,14 @@ fn claim(state: &State, locks: &File) -> io::Result<usize> {
         return Ok(i);
     }
     Err(io::Error::other("every slot of the soft device is taken"))
+}
+
+fn others_alive(state: &State, locks: &File, me: usize) -> bool {
+    (0..SLOTS).any(|i| {
+        i != me
+            && state.slots[i].pid.load(Ordering::SeqCst) != 0
+            && locked_by_other(locks, i as i64 + 1).unwrap_or(true)
+    })
 }
 
 /// Byte 0 of the lock file as a mutex between processes.

@@ -90,8 +90,7 @@ impl Turn {
         let mut state = lock(&self.state);
         if state.held && self.deadline.load(Ordering::Relaxed) <= now_ns() {
             self.account(&mut state);
-            let stolen = self.shared.header().owner.load(Ordering::SeqCst) != self.shared.my_turn();
-            if stolen {
+            if !self.owned() {
                 state.held = false;
                 self.deadline.store(0, Ordering::Relaxed);
             } else if self.next_waiter().is_some() {
@@ -133,17 +132,23 @@ impl Turn {
         at
     }
 
-    /// Adds the wall time since the last account, if kernels were really executing in it.
+    /// Adds the wall time since the last account, if kernels were really executing in it. A process
+    /// that was stopped until it lost the turn did not use the device.
     fn account(&self, state: &mut State) {
         if !state.held {
             return;
         }
         let now = now_ns();
-        if state.measured > 0 {
+        if state.measured > 0 && self.owned() {
             let ns = now.saturating_sub(state.counted_to);
             self.shared.mine().busy_ns.fetch_add(ns, Ordering::Relaxed);
         }
         state.counted_to = now;
+    }
+
+    /// False once another process has taken the turn from this one.
+    fn owned(&self) -> bool {
+        self.shared.header().owner.load(Ordering::SeqCst) == self.shared.my_turn()
     }
 
     /// Waits until this process holds the turn (one of its threads fetches it for all).
