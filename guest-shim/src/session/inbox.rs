@@ -7,6 +7,7 @@
 
 use std::cell::UnsafeCell;
 use std::collections::HashMap;
+use std::hash::BuildHasherDefault;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 
@@ -15,6 +16,7 @@ use vgpu_proto::cuda::CuResult;
 use super::Session;
 use super::frames::{FrameReader, Step};
 use super::sys::UserMemory;
+use crate::state::handles::HandleHasher;
 use crate::{Cu, lock};
 
 /// A place where one thread sleeps. A wake before the sleep is not lost.
@@ -83,7 +85,7 @@ struct Parked {
     /// Leads next, or waits for something that no single reply brings (credit, quiet).
     list: Vec<(Arc<Parker>, bool)>,
     leading: bool,
-    pending: HashMap<u64, Pending>,
+    pending: HashMap<u64, Pending, BuildHasherDefault<HandleHasher>>,
 }
 
 /// The reading side of a session.

@@ -74,10 +74,15 @@ fn message(parts: &mut [libc::iovec]) -> libc::msghdr {
 
 /// Sends what the socket takes now: `head`, then `tail`. Never blocks, never raises SIGPIPE.
 pub(crate) fn send(fd: RawFd, head: &[u8], tail: UserMemory) -> Result<usize> {
+    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+    if tail.len == 0 {
+        // SAFETY: a live slice.
+        return retry(|| unsafe { libc::send(fd, head.as_ptr().cast(), head.len(), flags) });
+    }
     let mut parts = [iovec(head), user_iovec(tail)];
     let message = message(&mut parts);
     // SAFETY: the parts describe a live slice and memory that the kernel checks itself.
-    retry(|| unsafe { libc::sendmsg(fd, &message, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) })
+    retry(|| unsafe { libc::sendmsg(fd, &message, flags) })
 }
 
 /// Receives into `user`, then `rest`; 0 means end of stream.

@@ -66,7 +66,7 @@ functions! {
     cuDevicePrimaryCtxReset_v2 11000 by PrimaryCtxReset;
     cuDevicePrimaryCtxSetFlags 7000 by PrimaryCtxSetFlags;
     cuDevicePrimaryCtxSetFlags_v2 11000 by PrimaryCtxSetFlags;
-    cuDevicePrimaryCtxGetState 7000 by PrimaryCtxGetState;
+    cuDevicePrimaryCtxGetState 7000;
     cuCtxCreate_v2 3020 by CtxCreate;
     cuCtxCreate_v3 11040 by CtxCreate;
     cuCtxCreate_v4 12050 by CtxCreate;
@@ -138,7 +138,7 @@ functions! {
     cuFuncSetCacheConfig 3000 by FuncSetCacheConfig;
     cuLaunchKernel 4000 by LaunchKernel;
     cuLaunchKernelEx 11060 by LaunchKernel;
-    cuLaunchCooperativeKernel 9000 by LaunchKernel;
+    cuLaunchCooperativeKernel 9000 by OccupancyBlocks LaunchKernel;
     cuOccupancyMaxActiveBlocksPerMultiprocessor 6050 by OccupancyBlocks;
     cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags 7000 by OccupancyBlocks;
     cuOccupancyMaxPotentialBlockSize 6050 by OccupancyBlocks;
