@@ -7,7 +7,8 @@
 //! ```text
 //! Program::load(ptx: &[u8], opts: &LoadOptions) -> Result<Program, LoadError>   pure, no memory touched
 //! program.globals() -> &[GlobalVar]                  what the driver must place in its arena
-//! program.link(&[u64] addresses)  -> Vec<(u64 addr, Vec<u8> bytes)>   initial contents to write
+//! program.link(&mut self, &[u64] addresses) -> Vec<(u64 addr, Vec<u8> bytes)>   initial contents to
+//!                                                    write; what they do not cover must be zero
 //! program.kernel(name) -> Option<KernelId>; program.kernels() -> iterator of (&str, KernelId)
 //! program.kernel_info(KernelId) -> &KernelInfo
 //! run(&Program, &Launch, &dyn Device) -> Result<RunStats, Fault>    blocks until the grid is done

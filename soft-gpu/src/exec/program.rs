@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use super::col::{Col32, Col64};
 use super::contract::{GlobalVar, KernelId, KernelInfo, LoadError, LoadOptions};
-use super::env::{FUNC_STRIDE, FUNC_WINDOW, SHARED_WINDOW};
+use super::env::{FUNC_STRIDE, FUNC_WINDOW};
 use super::inst::Inst;
 use super::lower;
 use super::warp::Place;
@@ -48,7 +48,7 @@ pub(crate) enum Target {
     Global(u32),
     /// Function by index.
     Func(u32),
-    /// Offset in shared memory, generic.
+    /// Address of a shared variable, in its space or generic.
     Shared(u64),
 }
 
@@ -140,7 +140,7 @@ impl Program {
                 let value = match target {
                     Target::Global(g) => address(g),
                     Target::Func(f) => FUNC_WINDOW + u64::from(f) * FUNC_STRIDE,
-                    Target::Shared(off) => SHARED_WINDOW + off,
+                    Target::Shared(addr) => addr,
                 };
                 let value = value.wrapping_add(addend as u64).to_le_bytes();
                 if let Some(slot) = bytes.get_mut(at..at + size) {

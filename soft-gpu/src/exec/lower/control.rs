@@ -160,15 +160,6 @@ fn actual(f: &mut Func<'_, '_>, op_: &Operand, formal: Option<Type>, write: bool
     })
 }
 
-fn bytes(p: &Place) -> u64 {
-    match p {
-        Place::Reg32(_) => 4,
-        Place::Reg64(_) => 8,
-        Place::Pred(_) => 1,
-        Place::Local(_, n) => *n,
-    }
-}
-
 fn site(
     f: &mut Func<'_, '_>,
     rets: &[Operand],
@@ -222,10 +213,7 @@ fn call<'m>(f: &mut Func<'_, 'm>, m: &mut Mods<'_>, ops: &'m [Operand]) -> R<()>
         return Err(Why::invalid(format!("no function {name}")));
     };
     let ast = f.m.ast;
-    let body = ast
-        .functions
-        .iter()
-        .find(|g| g.name == *name && !g.declaration && !g.kernel);
+    let body = f.m.bodies.get(name.as_str()).map(|&i| &ast.functions[i]);
     if let Some(g) = body {
         let imm = site(f, rets, args, Some((&g.returns, &g.params)))?;
         f.emit(Inst {
@@ -281,8 +269,6 @@ fn indirect<'m>(
         imm,
         ..f.blank()
     });
-    let largest = f.m.calls[imm as usize].args.iter().map(bytes).max();
-    debug_assert!(largest.is_none_or(|n| n <= crate::exec::warp::MAX_LOCAL));
     Ok(())
 }
 

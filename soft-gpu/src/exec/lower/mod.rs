@@ -15,6 +15,7 @@ use std::collections::HashMap;
 
 use super::col::{Col32, Col64};
 use super::contract::{GlobalVar, KernelId, KernelInfo, LoadError, LoadOptions};
+use super::env::SHARED_WINDOW;
 use super::inst::{Inst, LANES, bank};
 use super::program::{CallSite, Contents, FuncInfo, Program, Target};
 use crate::ptx::ast::{self, Init, Space, Type, Variable};
@@ -85,6 +86,8 @@ pub(crate) struct Module<'m> {
     pub(crate) symbols: HashMap<&'m str, Sym>,
     /// Symbols of a function's own `.shared`, `.global` and `.const` variables.
     pub(crate) scoped: HashMap<(usize, &'m str), Sym>,
+    /// Device functions with a body, by name: index in the parsed module.
+    pub(crate) bodies: HashMap<&'m str, usize>,
     pub(crate) funcs: Vec<FuncInfo>,
     pub(crate) calls: Vec<CallSite>,
     pub(crate) tables: Vec<Vec<u32>>,
@@ -107,6 +110,7 @@ pub(crate) fn module(ast: &ast::Module, opts: &LoadOptions) -> Result<Program, L
         contents: Vec::new(),
         symbols: HashMap::new(),
         scoped: HashMap::new(),
+        bodies: HashMap::new(),
         funcs: Vec::new(),
         calls: Vec::new(),
         tables: Vec::new(),
@@ -226,7 +230,10 @@ fn kernel_info(
 impl<'m> Module<'m> {
     /// Numbers the functions, definitions before bare declarations of the same name.
     fn declare_functions(&mut self) {
-        for f in &self.ast.functions {
+        for (i, f) in self.ast.functions.iter().enumerate() {
+            if !f.declaration && !f.kernel {
+                self.bodies.entry(&f.name).or_insert(i);
+            }
             let known = self.symbols.get(f.name.as_str()).copied();
             if let Some(Sym::Func(_)) = known {
                 continue;
@@ -338,11 +345,16 @@ impl<'m> Module<'m> {
                     ),
                     _ => x.to_bits(),
                 },
-                Init::Symbol { name, addend, .. } => {
+                Init::Symbol {
+                    name,
+                    addend,
+                    generic,
+                } => {
                     let sym = self.lookup(scope, name);
                     let target = match sym {
                         Some(Sym::Global(g)) => Target::Global(g),
                         Some(Sym::Func(f)) => Target::Func(f),
+                        Some(Sym::Shared(o)) if *generic => Target::Shared(SHARED_WINDOW + o),
                         Some(Sym::Shared(o)) => Target::Shared(o),
                         Some(Sym::Dynamic) | None => {
                             return Err(Why::unsupported(format!("address of {name}")));
