@@ -59,3 +59,58 @@ where
 {
     Option::<T>::deserialize(deserializer).map(Some)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn in_a_patch_absent_null_and_a_value_are_three_things() {
+        let read = |text: &str| serde_json::from_str::<VmLimitsPatch>(text).unwrap();
+        let mut limits = VmLimits {
+            sessions: Some(7),
+            ..VmLimits::default()
+        };
+        read("{}").apply_to(&mut limits);
+        assert_eq!(limits.sessions, Some(7));
+        read(r#"{"sessions": 0}"#).apply_to(&mut limits);
+        assert_eq!(limits.sessions, Some(0), "0 is no limit, not the default");
+        read(r#"{"sessions": null}"#).apply_to(&mut limits);
+        assert_eq!(limits.sessions, None);
+        // And what was read is written the same way.
+        for text in ["{}", r#"{"sessions":null}"#, r#"{"sessions":3}"#] {
+            assert_eq!(serde_json::to_string(&read(text)).unwrap(), text);
+        }
+    }
+
+    #[test]
+    fn a_typing_error_in_a_request_is_refused() {
+        let text = r#"{"vm_ids": [1], "pool": "A", "priorty": "high"}"#;
+        let error = serde_json::from_str::<RegisterRequest>(text).unwrap_err();
+        assert!(error.to_string().contains("priorty"), "{error}");
+    }
+
+    #[test]
+    fn a_pool_patch_reaches_every_setting() {
+        let every = PoolSettings {
+            policy: PoolPolicy::Fifo,
+            weight: 2,
+            slice_us: 3,
+            aging_ms: 4,
+            weights: Some(Weights::default()),
+            soft_limit_ms: 5,
+            hard_limit_ms: 6,
+            contended_limit_ms: 7,
+            overrun_grace_ms: 8,
+            idle_hold_us: 9,
+            quarantine_strikes: 10,
+            strike_decay_s: 11,
+        };
+        // The settings as JSON are a patch that sets all of them (the store relies on it).
+        let json = serde_json::to_string(&every).unwrap();
+        let patch: PoolPatch = serde_json::from_str(&json).unwrap();
+        let mut settings = PoolSettings::default();
+        patch.apply_to(&mut settings);
+        assert_eq!(settings, every);
+    }
+}

@@ -1,5 +1,7 @@
 //! The database file: opening it, and its tables through the versions.
 
+use std::fs::OpenOptions;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -85,6 +87,7 @@ pub(super) fn open(file: &Path) -> Result<Connection, StoreError> {
         | OpenFlags::SQLITE_OPEN_CREATE
         | OpenFlags::SQLITE_OPEN_NO_MUTEX
         | OpenFlags::SQLITE_OPEN_NOFOLLOW;
+    create_private(file)?;
     let mut connection = Connection::open_with_flags(file, flags).map_err(fail)?;
     // Until the file is known to be sound and ours, nothing may be written to it, not even the
     // checkpoint that closing a connection makes.
@@ -98,6 +101,21 @@ pub(super) fn open(file: &Path) -> Result<Connection, StoreError> {
     configure(&connection).map_err(fail)?;
     migrate(&mut connection, file, MIGRATIONS)?;
     Ok(connection)
+}
+
+/// SQLite would create it readable for all; its log takes over the mode of the file.
+fn create_private(file: &Path) -> Result<(), StoreError> {
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).truncate(false).mode(0o600);
+    match options.open(file) {
+        Ok(_) => Ok(()),
+        // An unwritable one is told by SQLite, which says more.
+        Err(_) if file.exists() => Ok(()),
+        Err(error) => Err(StoreError::Open {
+            file: file.to_path_buf(),
+            message: error.to_string(),
+        }),
+    }
 }
 
 fn check(connection: &Connection, file: &Path) -> Result<(), StoreError> {
@@ -290,6 +308,21 @@ mod tests {
             error.to_string().contains("not a database of vgpud"),
             "{error}"
         );
+    }
+
+    #[test]
+    fn only_its_owner_can_read_it() {
+        use std::os::unix::fs::PermissionsExt;
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("state.db");
+        let connection = open(&file).unwrap();
+        connection
+            .execute("INSERT INTO settings VALUES ('k', 'v')", [])
+            .unwrap();
+        for name in ["state.db", "state.db-wal"] {
+            let metadata = std::fs::metadata(dir.path().join(name)).unwrap();
+            assert_eq!(metadata.permissions().mode() & 0o777, 0o600, "{name}");
+        }
     }
 
     #[test]
