@@ -219,6 +219,11 @@ async fn control(
             let how = keep(conn, &mut noted, &issued).await;
             if let Some(how) = how {
                 shared.mediator.guest_gone(session, how);
+                if how == GuestEnd::Goodbye {
+                    // The process is still on its way out: were we to close first, it would take
+                    // that for the host's end.
+                    linger(conn).await;
+                }
             }
             Ok(())
         }
@@ -339,7 +344,11 @@ async fn keep(conn: &Conn, noted: &mut mpsc::Receiver<Note>, issued: &Issued) ->
                     }
                     return None;
                 }
-                None => return None,
+                // The guest ended it, and knows.
+                None => {
+                    linger(conn).await;
+                    return None;
+                }
             },
             end = incoming.next(conn) => return Some(end),
             () = &mut data_due, if !data_came => {

@@ -173,12 +173,12 @@ fn tell_guest(session: &mut Session, cause: EndCause, code: CuResult, text: &str
     if let Some(ready) = session.ready.take() {
         let _ = ready.send(Err(text.to_owned()));
     }
-    session.note(Note::Ended(code, text.to_owned()));
-    session.notes = None;
-    if let Some(data) = session.data.take() {
-        // A worker whose guest is gone may still answer what it was asked; nobody reads it.
-        if cause != EndCause::Guest {
+    let data = session.data.take();
+    if cause != EndCause::Guest {
+        session.note(Note::Ended(code, text.to_owned()));
+        if let Some(data) = data {
             shut(&data);
         }
     }
+    session.notes = None;
 }
