@@ -12,7 +12,7 @@
 //! | `M` | sends garbage on the control socket | – |
 //! | `R` | asks for 1 MiB of device memory | `y` or `n` |
 //!
-//! `FAKE_START` in its environment: `fail`, `exit`, `silent`.
+//! `FAKE_START` in its environment: `fail`, `exit`, `silent`, or `stubborn` (does not end with vgpud).
 #![allow(unsafe_code)]
 
 use std::io::{IoSliceMut, Read, Write};
@@ -63,6 +63,9 @@ fn hear() -> (ToWorker, Vec<OwnedFd>) {
     let length = received.bytes;
     if length == 0 {
         // vgpud is gone, or has closed its end.
+        while std::env::var("FAKE_START").is_ok_and(|mode| mode == "stubborn") {
+            std::thread::sleep(Duration::from_secs(1));
+        }
         exit(0);
     }
     (codec::decode(&buffer[..length]).expect("a message"), fds)

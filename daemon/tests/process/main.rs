@@ -1,0 +1,358 @@
+//! The `vgpud` program itself: arguments, signals, and what a restart finds.
+
+use std::io::{Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use vgpu_proto::api::{AssignRequest, RegisterRequest};
+use vgpu_proto::call::FINGERPRINT;
+use vgpu_proto::codec;
+use vgpu_proto::handshake::{
+    CONTROL_HEADER_LEN, ControlHeader, ControlNote, DATA_MAGIC, HELLO_MAGIC, Hello, PROTOCOL,
+    Preamble, REPLY_PREAMBLE_LEN, ReplyPreamble, Welcome,
+};
+use vgpud::store::{Actor, Command as StoreCommand, Store, StoreOptions};
+use zerocopy::little_endian::{U32, U64};
+use zerocopy::{FromBytes, IntoBytes};
+
+/// No condition takes longer, however loaded the machine.
+const SOON: Duration = Duration::from_secs(30);
+
+const GPU: &str = "GPU-00000000-0000-0000-0000-000000000001";
+
+fn until<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + SOON;
+    loop {
+        if let Some(value) = condition() {
+            return value;
+        }
+        assert!(Instant::now() < deadline, "waited in vain: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// A directory with a configuration, a probe that always finds one GPU, and VM 1 in pool A.
+struct Place {
+    dir: tempfile::TempDir,
+}
+
+impl Place {
+    fn new(start: &str) -> Place {
+        let dir = tempfile::tempdir().expect("a directory");
+        let place = Place { dir };
+        let gpu = format!(
+            r#"{{"gpus":[{{"uuid":"{GPU}","ordinal":0,"model":"Fake (soft)","memory_bytes":1073741824,
+            "memory_used_bytes":null,"pci_address":null,"driver":null,"compute_capability":null,
+            "source":"soft","mig":[],"health":{{"ok":true,"problems":[],"temperature_celsius":null,
+            "power_milliwatts":null,"ecc_enabled":null}}}}],"warnings":[]}}"#
+        );
+        let probe = place.path("probe");
+        let script = format!(
+            "#!/bin/sh\nif [ \"$1\" = scan ]; then cat <<'EOF'\n{gpu}\nEOF\n\
+             else echo '{{\"ok\":true,\"message\":\"fake\"}}'; fi\n"
+        );
+        std::fs::write(&probe, script).expect("a probe");
+        std::fs::set_permissions(&probe, std::fs::Permissions::from_mode(0o755)).expect("a mode");
+        let config = format!(
+            "[daemon]\nstate_dir = {:?}\nruntime_dir = {:?}\ndrain_s = 5\n[listen]\nvsock = false\n\
+             [driver]\nkind = \"soft\"\nsoft_library = \"/dev/null\"\n\
+             [driver.soft_env]\nFAKE_START = \"{start}\"\n[worker]\nbinary = {:?}\n\
+             probe_binary = {probe:?}\n",
+            place.path("state"),
+            place.path("run"),
+            env!("CARGO_BIN_EXE_vgpud-fake-worker"),
+        );
+        std::fs::write(place.path("vgpud.toml"), config).expect("a configuration");
+        place
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    fn vgpud(&self) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_vgpud"));
+        command.arg("--config").arg(self.path("vgpud.toml"));
+        command
+    }
+
+    /// Registers VM 1 behind the daemon's back, while it does not run.
+    fn register(&self) {
+        std::fs::create_dir_all(self.path("state")).expect("a directory");
+        let store =
+            Store::open(&self.path("state/state.db"), StoreOptions::default()).expect("a store");
+        let scan = serde_json::from_slice(
+            &Command::new(self.path("probe"))
+                .arg("scan")
+                .output()
+                .expect("a scan")
+                .stdout,
+        )
+        .expect("an inventory");
+        let commands = [
+            StoreCommand::ScanGpus(scan),
+            StoreCommand::AssignGpu(AssignRequest {
+                gpu: "0".into(),
+                pool: "A".into(),
+                create_pool: true,
+                shared: false,
+            }),
+            StoreCommand::RegisterVm(RegisterRequest {
+                vm_ids: vec![1],
+                pool: "A".into(),
+                ..RegisterRequest::default()
+            }),
+        ];
+        for command in commands {
+            store
+                .execute_blocking(Actor::daemon(), None, command)
+                .expect("done");
+        }
+        store.close();
+    }
+
+    fn start(&self) -> Daemon {
+        let log = std::fs::File::create(self.path("log")).expect("a log");
+        let child = self
+            .vgpud()
+            .stdin(Stdio::null())
+            .stderr(log)
+            .spawn()
+            .expect("vgpud starts");
+        let daemon = Daemon { child };
+        until("vgpud serves", || {
+            UnixStream::connect(self.path("run/admin.sock")).ok()
+        });
+        daemon
+    }
+
+    fn log(&self) -> String {
+        std::fs::read_to_string(self.path("log")).unwrap_or_default()
+    }
+}
+
+struct Daemon {
+    child: Child,
+}
+
+impl Daemon {
+    fn signal(&self, signal: Signal) {
+        kill(Pid::from_raw(self.child.id() as i32), signal).expect("it runs");
+    }
+
+    fn end(mut self) -> ExitStatus {
+        until("vgpud ends", || self.child.try_wait().expect("a child"))
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+struct Guest {
+    control: UnixStream,
+    data: UnixStream,
+}
+
+impl Guest {
+    fn connect(door: &Path) -> Guest {
+        let connect = || {
+            let stream = UnixStream::connect(door).expect("the door is open");
+            stream.set_read_timeout(Some(SOON)).expect("a timeout");
+            stream
+        };
+        let hello = Hello {
+            shim_version: "0.1.0".into(),
+            cuda_version: 12_040,
+            pid: 42,
+            program: "test".into(),
+        };
+        let body = codec::encode(&hello).expect("encodes");
+        let preamble = Preamble {
+            magic: HELLO_MAGIC,
+            protocol: U32::new(PROTOCOL),
+            body_len: U32::new(body.len() as u32),
+            fingerprint: U64::new(FINGERPRINT),
+        };
+        let mut control = connect();
+        control
+            .write_all(&[preamble.as_bytes(), &body].concat())
+            .expect("goes out");
+        let mut reply = [0; REPLY_PREAMBLE_LEN];
+        control.read_exact(&mut reply).expect("an answer");
+        let reply = ReplyPreamble::read_from_bytes(&reply).expect("a preamble");
+        let mut body = vec![0; reply.body_len.get() as usize];
+        control.read_exact(&mut body).expect("the whole answer");
+        assert_eq!(reply.code.get(), 0, "{}", String::from_utf8_lossy(&body));
+        let welcome: Welcome = codec::decode(&body).expect("a Welcome");
+        let mut data = connect();
+        data.write_all(&[&DATA_MAGIC[..], &welcome.nonce].concat())
+            .expect("goes out");
+        Guest { control, data }
+    }
+
+    fn ask(&mut self, byte: u8, answer: u8) {
+        self.data.write_all(&[byte]).expect("the worker listens");
+        let mut got = [0];
+        self.data.read_exact(&mut got).expect("the worker answers");
+        assert_eq!(char::from(got[0]), char::from(answer));
+    }
+
+    fn note(&mut self) -> (ControlNote, String) {
+        let mut header = [0; CONTROL_HEADER_LEN];
+        self.control.read_exact(&mut header).expect("a note");
+        let header = ControlHeader::read_from_bytes(&header).expect("a header");
+        let mut text = vec![0; header.text_len.get() as usize];
+        self.control.read_exact(&mut text).expect("the whole note");
+        let kind = ControlNote::from_kind(header.kind.get()).expect("a known note");
+        (kind, String::from_utf8(text).expect("a sentence"))
+    }
+}
+
+#[test]
+fn a_configuration_is_checked_without_starting() {
+    let place = Place::new("");
+    let good = place.vgpud().arg("--check").output().expect("runs");
+    assert!(
+        good.status.success(),
+        "{}",
+        String::from_utf8_lossy(&good.stderr)
+    );
+    assert!(!place.path("state").exists(), "nothing was made");
+    std::fs::write(place.path("vgpud.toml"), "[daemon]\nstatedir = \"/x\"\n").expect("written");
+    for arguments in [&["--check"][..], &[]] {
+        let bad = place.vgpud().args(arguments).output().expect("runs");
+        let said = String::from_utf8_lossy(&bad.stderr);
+        assert_eq!(bad.status.code(), Some(2), "{said}");
+        assert!(
+            said.contains("vgpud.toml:2") && said.contains("state_dir"),
+            "{said}"
+        );
+    }
+}
+
+#[test]
+fn sigterm_tells_guests_lets_them_finish_and_ends_cleanly() {
+    let place = Place::new("");
+    place.register();
+    let daemon = place.start();
+    let mut guest = Guest::connect(&place.path("run/vm/vm1.sock"));
+    guest.ask(b'W', b'G');
+    daemon.signal(Signal::SIGTERM);
+    let (kind, text) = guest.note();
+    assert_eq!(kind, ControlNote::Draining, "{text}");
+    // What runs may finish.
+    guest.ask(b'D', b'd');
+    drop(guest);
+    let status = daemon.end();
+    assert!(status.success(), "{status}: {}", place.log());
+    assert!(!place.path("run/vm/vm1.sock").exists(), "the door is gone");
+    assert!(!place.path("run/admin.sock").exists());
+}
+
+#[test]
+fn after_the_deadline_sessions_are_ended_with_a_reason() {
+    let place = Place::new("");
+    place.register();
+    let daemon = place.start();
+    let mut guest = Guest::connect(&place.path("run/vm/vm1.sock"));
+    guest.ask(b'W', b'G');
+    daemon.signal(Signal::SIGTERM);
+    assert_eq!(guest.note().0, ControlNote::Draining);
+    // Asked again, it does not wait for the deadline.
+    daemon.signal(Signal::SIGTERM);
+    let (kind, text) = guest.note();
+    assert_eq!(kind, ControlNote::Ended);
+    assert!(text.contains("stopped"), "{text}");
+    assert!(daemon.end().success(), "{}", place.log());
+}
+
+#[test]
+fn a_worker_left_over_by_a_killed_vgpud_is_gone_before_guests_are_served() {
+    let place = Place::new("stubborn");
+    place.register();
+    let daemon = place.start();
+    let mut guest = Guest::connect(&place.path("run/vm/vm1.sock"));
+    guest.ask(b'W', b'G');
+    let workers = || -> Vec<PathBuf> {
+        std::fs::read_dir(place.path("run/workers"))
+            .expect("the book")
+            .map(|entry| entry.expect("an entry").path())
+            .collect()
+    };
+    let pid: i32 = workers()[0]
+        .file_name()
+        .and_then(|n| n.to_str())
+        .expect("a name")
+        .parse()
+        .expect("a pid");
+    daemon.signal(Signal::SIGKILL);
+    assert_eq!(daemon.end().code(), None);
+    let runs = |pid: i32| {
+        let status = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        // A zombie whom nobody reaps is as gone as can be.
+        !status.is_empty() && !status.contains(") Z ")
+    };
+    assert!(runs(pid), "this worker does not end with its vgpud");
+
+    let again = place.start();
+    assert!(!runs(pid), "{}", place.log());
+    assert!(place.log().contains("earlier vgpud"), "{}", place.log());
+    assert!(workers().is_empty());
+    let mut next = Guest::connect(&place.path("run/vm/vm1.sock"));
+    next.ask(b'W', b'G');
+    drop((guest, next, again));
+    // The second vgpud was killed too, and its worker is as stubborn.
+    for path in workers() {
+        let pid = path
+            .file_name()
+            .and_then(|n| n.to_str())
+            .expect("a name")
+            .parse()
+            .expect("a pid");
+        let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
+    }
+}
+
+#[test]
+fn sighup_takes_a_new_configuration_and_keeps_the_old_one_when_it_is_wrong() {
+    let place = Place::new("");
+    place.register();
+    let daemon = place.start();
+    let good = std::fs::read_to_string(place.path("vgpud.toml")).expect("readable");
+    std::fs::write(
+        place.path("vgpud.toml"),
+        format!("{good}[limits]\nnonsense = 1\n"),
+    )
+    .expect("written");
+    daemon.signal(Signal::SIGHUP);
+    until("the refusal is logged", || {
+        place.log().contains("nonsense").then_some(())
+    });
+    std::fs::write(
+        place.path("vgpud.toml"),
+        format!("{good}[limits]\nhandshake_deadline_ms = 60\n"),
+    )
+    .expect("written");
+    daemon.signal(Signal::SIGHUP);
+    until("the reload is logged", || {
+        place.log().contains("1 keys changed").then_some(())
+    });
+    // It counts: one that says nothing is cut off.
+    let mut silent = UnixStream::connect(place.path("run/vm/vm1.sock")).expect("the door is open");
+    silent.set_read_timeout(Some(SOON)).expect("a timeout");
+    let mut answer = Vec::new();
+    silent.read_to_end(&mut answer).expect("an end");
+    let answer = String::from_utf8_lossy(&answer);
+    assert!(answer.contains("60 ms"), "{answer}");
+    daemon.signal(Signal::SIGTERM);
+    assert!(daemon.end().success());
+}
