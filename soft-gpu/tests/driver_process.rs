@@ -296,7 +296,7 @@ fn role_compute() {
     let mut go = String::new();
     std::io::stdin().read_line(&mut go).expect("readable");
     if std::env::var("ROLE_MODELLED").is_ok() {
-        turn.consume(ns, now_ns());
+        turn.consume(ns, now_ns(), false);
     } else {
         turn.begin();
         while shared
@@ -307,7 +307,7 @@ fn role_compute() {
         {
             turn.check();
         }
-        turn.end();
+        turn.end(false);
     }
     println!(
         "done {}",

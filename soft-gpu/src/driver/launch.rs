@@ -93,7 +93,7 @@ pub fn submit(f: Arc<Function>, shape: Shape, params: Vec<u8>, stream: &Stream) 
     };
     let own = Arc::clone(&context);
     let work = move |running: &Running<'_>| execute(driver, &own, &f, &launch, injected, running);
-    stream.submit_in(&context, Vec::new(), Some(Box::new(work)));
+    stream.submit_kernel(&context, Box::new(work));
     Ok(())
 }
 
@@ -115,14 +115,14 @@ fn execute(
         let ready = running
             .submitted_ns
             .max(running.core.time_ns.load(Ordering::Relaxed));
-        let end = context.gpu.turn.consume(ns, ready + latency);
+        let end = context.gpu.turn.consume(ns, ready + latency, running.more);
         running.core.time_ns.store(end, Ordering::Relaxed);
         return;
     }
     if latency > 0 {
         sleep_until(now_ns() + latency);
     }
-    let _turn = Held::new(&context.gpu.turn);
+    let _turn = Held::new(&context.gpu.turn, running.more);
     match injected {
         Some(FaultKind::Code(code)) => {
             return fault::poison(code, &format!("injected into kernel {}", f.info.name));
@@ -151,18 +151,21 @@ fn hang(turn: &Turn) {
 }
 
 /// The compute turn for the time of one kernel, also when it panics.
-struct Held<'a>(&'a Turn);
+struct Held<'a> {
+    turn: &'a Turn,
+    more: bool,
+}
 
 impl<'a> Held<'a> {
-    fn new(turn: &'a Turn) -> Self {
+    fn new(turn: &'a Turn, more: bool) -> Self {
         turn.begin();
-        Held(turn)
+        Held { turn, more }
     }
 }
 
 impl Drop for Held<'_> {
     fn drop(&mut self) {
-        self.0.end();
+        self.turn.end(self.more && fault::sticky().is_none());
     }
 }
 

@@ -36,6 +36,8 @@ pub struct Running<'a> {
     pub core: &'a Core,
     /// When it was submitted (CLOCK_MONOTONIC ns), where there is a device clock.
     pub submitted_ns: u64,
+    /// Another kernel follows at once on the same thread.
+    pub more: bool,
 }
 
 /// How long a stream's thread looks for more work before it sleeps.
@@ -47,6 +49,23 @@ struct Item {
     after: Vec<Position>,
     submitted_ns: u64,
     work: Option<Work>,
+    kernel: bool,
+}
+
+impl Item {
+    fn new(after: Vec<Position>, work: Option<Work>) -> Item {
+        Item {
+            after,
+            submitted_ns: submission_time(),
+            work,
+            kernel: false,
+        }
+    }
+
+    /// True if this is a kernel that can start at once.
+    fn is_ready_kernel(&self) -> bool {
+        self.kernel && self.after.iter().all(Position::reached)
+    }
 }
 
 /// A place in a stream: all that was submitted up to it.
@@ -135,7 +154,7 @@ impl Core {
         self.end.done.load(Ordering::SeqCst) == self.submitted.load(Ordering::SeqCst)
     }
 
-    fn execute(&self, item: Item) {
+    fn execute(&self, item: Item, more: bool) {
         for position in &item.after {
             position.wait();
         }
@@ -145,6 +164,7 @@ impl Core {
             let running = Running {
                 core: self,
                 submitted_ns: item.submitted_ns,
+                more,
             };
             if catch_unwind(AssertUnwindSafe(|| work(&running))).is_err() {
                 fault::poison(
@@ -193,8 +213,9 @@ impl Core {
                 executed = true;
                 std::mem::swap(&mut queue.items, &mut batch);
             }
-            for item in batch.drain(..) {
-                self.execute(item);
+            while let Some(item) = batch.pop_front() {
+                let more = batch.front().is_some_and(Item::is_ready_kernel);
+                self.execute(item, more);
                 self.finish();
             }
         }
@@ -251,7 +272,7 @@ impl Core {
             queue.busy = true;
             self.submitted.fetch_add(1, Ordering::SeqCst);
         }
-        self.execute(item);
+        self.execute(item, false);
         let mut queue = lock(&self.queue);
         queue.busy = false;
         if queue.sleeping && !queue.items.is_empty() {
@@ -340,22 +361,19 @@ impl Stream {
     /// # Errors
     /// The context is gone.
     pub fn submit(&self, after: Vec<Position>, work: Option<Work>) -> Result<Position> {
-        Ok(self.submit_in(&*self.owner()?, after, work))
+        Ok(self.submit_item(&*self.owner()?, Item::new(after, work)))
     }
 
-    /// As [`submit`](Self::submit), by a caller who has the stream's context at hand.
-    pub fn submit_in(
-        &self,
-        context: &Context,
-        after: Vec<Position>,
-        work: Option<Work>,
-    ) -> Position {
-        let submitted_ns = submission_time();
-        let mut item = Item {
-            after,
-            submitted_ns,
-            work,
+    /// Submits a kernel; the caller has the stream's context at hand.
+    pub fn submit_kernel(&self, context: &Context, work: Work) {
+        let item = Item {
+            kernel: true,
+            ..Item::new(Vec::new(), Some(work))
         };
+        self.submit_item(context, item);
+    }
+
+    fn submit_item(&self, context: &Context, mut item: Item) -> Position {
         match self.class {
             Class::NonBlocking => self.core.enqueue(item),
             Class::Blocking => {
@@ -377,11 +395,7 @@ impl Stream {
     /// The context is gone, or the process is poisoned.
     pub fn run(&self, work: Work) -> Result {
         let context = self.owner()?;
-        let mut item = Item {
-            after: Vec::new(),
-            submitted_ns: submission_time(),
-            work: Some(work),
-        };
+        let mut item = Item::new(Vec::new(), Some(work));
         // Only an idle neighbourhood qualifies, so the order lock need not be held while it runs:
         // what is submitted meanwhile is concurrent with this call.
         let ahead = match self.class {
@@ -405,11 +419,7 @@ impl Stream {
     /// The context is gone.
     pub fn start(&self, quick: bool, work: Work) -> Result {
         let context = self.owner()?;
-        let mut item = Item {
-            after: Vec::new(),
-            submitted_ns: submission_time(),
-            work: Some(work),
-        };
+        let mut item = Item::new(Vec::new(), Some(work));
         if quick && self.class == Class::Legacy && context.blocking_pending().is_empty() {
             match self.core.inline(item) {
                 Ok(()) => return Ok(()),

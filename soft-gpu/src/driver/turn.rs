@@ -61,18 +61,20 @@ impl Turn {
         drop(self.hold(state));
     }
 
-    /// It ended.
-    pub fn end(&self) {
+    /// It ended. With `more`, the caller begins another at once: the turn is kept for it to the
+    /// end of the quantum, so that short kernels do not change processes each time.
+    pub fn end(&self, more: bool) {
         let mut state = lock(&self.state);
         self.account(&mut state);
         state.measured -= 1;
-        self.leave(state);
+        self.leave(state, more);
     }
 
-    fn leave(&self, mut state: MutexGuard<'_, State>) {
+    fn leave(&self, mut state: MutexGuard<'_, State>, more: bool) {
         state.active -= 1;
         self.shared.mine().kernels.fetch_add(1, Ordering::Relaxed);
-        if state.active == 0 && state.held {
+        let keep = more && self.deadline.load(Ordering::Relaxed) > now_ns();
+        if state.active == 0 && state.held && !keep {
             self.give_up(&mut state);
         }
     }
@@ -105,7 +107,7 @@ impl Turn {
 
     /// A kernel of known length: `ns` on the device's one timeline, from `ready` at the earliest.
     /// Returns when it ended on that timeline; the caller has then waited until that time.
-    pub fn consume(&self, ns: u64, ready: u64) -> u64 {
+    pub fn consume(&self, ns: u64, ready: u64, more: bool) -> u64 {
         let mut state = lock(&self.state);
         self.account(&mut state);
         state.active += 1;
@@ -128,7 +130,7 @@ impl Turn {
             }
             self.check();
         }
-        self.leave(lock(&self.state));
+        self.leave(lock(&self.state), more);
         at
     }
 
