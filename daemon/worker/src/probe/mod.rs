@@ -1,64 +1,118 @@
-//! `vgpu-probe`: a short-lived process that looks at GPUs, because looking can hang.
+//! `vgpu-probe`: looks at the host's GPUs in a process of its own.
 //!
-//! `scan` prints a [`ScanResult`] as JSON; `canary` runs a small kernel and prints whether its
-//! result was right. vgpud starts both with a deadline and believes nothing about time from them.
+//! NVIDIA's libraries can hang a process beyond the reach of SIGKILL, so vgpud never loads them: it
+//! starts this program with a deadline and reads one line of JSON.
 
 mod canary;
-mod driver;
+mod cuda;
 mod nvml;
 mod sysfs;
 
-pub use canary::{CanaryAnswer, canary};
-
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 
+use clap::{Args, Parser, Subcommand};
+use serde::Serialize;
 use vgpu_proto::api::ScanResult;
 
-/// Where a scan looks.
-#[derive(Debug, Clone)]
-pub struct Options {
-    /// Look for software devices (with `driver`) instead of GPUs.
-    pub soft: bool,
-    /// The CUDA driver library; `None`: the system's.
-    pub driver: Option<PathBuf>,
-    /// The NVML library; `None`: the system's.
-    pub nvml: Option<PathBuf>,
-    /// Root of sysfs, `/sys` but in tests.
-    pub sysfs: PathBuf,
+/// Looks at the GPUs of this host. Started by vgpud; prints one line of JSON.
+#[derive(Debug, Parser)]
+#[command(name = "vgpu-probe", version)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
 }
 
-impl Default for Options {
-    fn default() -> Options {
-        Options {
-            soft: false,
-            driver: None,
-            nvml: None,
-            sysfs: PathBuf::from("/sys"),
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Lists the GPUs.
+    Scan {
+        #[command(flatten)]
+        libraries: Libraries,
+        /// Where sysfs is mounted.
+        #[arg(long, default_value = "/sys")]
+        sysfs: PathBuf,
+    },
+    /// Runs a small kernel on the first visible GPU and checks its result.
+    Canary {
+        #[command(flatten)]
+        libraries: Libraries,
+    },
+}
+
+#[derive(Debug, Args)]
+struct Libraries {
+    /// The driver library serves the software device.
+    #[arg(long)]
+    soft: bool,
+    /// The CUDA driver library; by default the system's.
+    #[arg(long)]
+    driver: Option<String>,
+    /// The management library; by default the system's.
+    #[arg(long)]
+    nvml: Option<PathBuf>,
+}
+
+/// What `canary` prints.
+#[derive(Debug, Serialize)]
+struct Answer {
+    ok: bool,
+    message: String,
+}
+
+/// Runs the program.
+pub fn run() -> ExitCode {
+    let line = match Cli::parse().command {
+        Command::Scan { libraries, sysfs } => scan(&libraries, &sysfs)
+            .and_then(|found| serde_json::to_string(&found).map_err(|e| e.to_string())),
+        Command::Canary { libraries } => {
+            let answer = match canary::run(libraries.driver.as_deref(), libraries.soft) {
+                Ok(message) => Answer { ok: true, message },
+                Err(message) => Answer { ok: false, message },
+            };
+            serde_json::to_string(&answer).map_err(|e| e.to_string())
+        }
+    };
+    match line {
+        Ok(line) => {
+            println!("{line}");
+            ExitCode::SUCCESS
+        }
+        Err(text) => {
+            eprintln!("vgpu-probe: {text}");
+            ExitCode::FAILURE
         }
     }
 }
 
-/// Looks for GPUs: software devices through their driver; real ones through NVML, or through PCI
-/// where NVML is absent.
-#[must_use]
-pub fn scan(options: &Options) -> ScanResult {
-    if options.soft {
-        return driver::scan(options.driver.as_deref());
+/// The management library knows best; the PCI bus knows at least what is there.
+fn scan(libraries: &Libraries, sysfs: &Path) -> Result<ScanResult, String> {
+    if libraries.soft {
+        // What is wrong with the library is news about the host, not a failure of the scan.
+        let found = cuda::scan(libraries.driver.as_deref());
+        return Ok(found.unwrap_or_else(|why| ScanResult {
+            gpus: Vec::new(),
+            warnings: vec![why],
+        }));
     }
-    match nvml::scan(options.nvml.as_deref()) {
-        Ok(found) => found,
-        Err(why) => {
-            let mut found = sysfs::scan(&options.sysfs);
-            // Where there is no NVIDIA device at all, an absent NVML is no news.
-            if !found.gpus.is_empty() {
-                found.warnings.insert(0, why);
+    let on_bus = sysfs::scan(sysfs);
+    match nvml::scan(libraries.nvml.as_deref()) {
+        Ok(mut found) => {
+            for gpu in on_bus {
+                let known = found.gpus.iter().any(|g| g.pci_address == gpu.pci_address);
+                if !known && let Some(address) = &gpu.pci_address {
+                    found.warnings.push(format!(
+                        "the GPU at {address} is on the PCI bus, but its driver does not serve it; \
+                         see the kernel's log for Xid messages"
+                    ));
+                }
             }
-            found
+            Ok(found)
         }
+        Err(_) if on_bus.is_empty() => Ok(ScanResult::default()),
+        Err(why) => Ok(ScanResult {
+            gpus: on_bus,
+            warnings: vec![why],
+        }),
     }
-}
-
-/// A path as the driver's loader takes it.
-fn text(path: Option<&Path>) -> Option<String> {
-    path.map(|p| p.to_string_lossy().into_owned())
 }

@@ -1,90 +1,85 @@
-//! GPUs as NVIDIA's management library tells them.
+//! What NVIDIA's management library says.
 
-use std::ffi::OsStr;
 use std::path::Path;
 
-use nvml_wrapper::Nvml;
 use nvml_wrapper::enum_wrappers::device::{EccCounter, MemoryError, TemperatureSensor};
-use nvml_wrapper::error::NvmlError;
+use nvml_wrapper::{Device, Nvml};
 use vgpu_proto::api::{GpuHealth, GpuSource, MigInstance, ScanResult, ScannedGpu};
 
-/// What NVML finds.
-///
-/// # Errors
-/// A sentence where NVML is absent or refuses.
+/// The GPUs that the driver serves. `library`: which one to load instead of the system's.
 pub(super) fn scan(library: Option<&Path>) -> Result<ScanResult, String> {
-    let mut builder = Nvml::builder();
-    if let Some(library) = library {
-        builder.lib_path(OsStr::new(library));
-    } else {
-        // The library's runtime name; the crate's own default is that of development packages.
-        builder.lib_path(OsStr::new("libnvidia-ml.so.1"));
-    }
-    let nvml = builder
-        .init()
-        .map_err(|e| format!("NVML is not to be had: {e}"))?;
+    // The run-time name: the binding's own default is that of development packages.
+    let library = library.unwrap_or(Path::new("libnvidia-ml.so.1"));
+    let nvml = Nvml::builder().lib_path(library.as_os_str()).init();
+    let nvml = nvml.map_err(|e| {
+        format!("NVIDIA's management library (libnvidia-ml.so.1) cannot be used: {e}")
+    })?;
     let driver = nvml.sys_driver_version().ok();
     let count = nvml
         .device_count()
         .map_err(|e| format!("NVML cannot count the GPUs: {e}"))?;
     let mut result = ScanResult::default();
-    for index in 0..count {
-        match device(&nvml, index, driver.as_deref()) {
+    for ordinal in 0..count {
+        let gpu = nvml
+            .device_by_index(ordinal)
+            .and_then(|device| gpu(&device, ordinal, driver.clone(), &mut result.warnings));
+        match gpu {
             Ok(gpu) => result.gpus.push(gpu),
-            Err(e) => result
-                .warnings
-                .push(format!("NVML cannot describe GPU {index}: {e}")),
+            Err(e) => result.warnings.push(format!(
+                "GPU {ordinal} does not answer ({e}); see the kernel's log for Xid messages"
+            )),
         }
     }
     Ok(result)
 }
 
-fn device(nvml: &Nvml, index: u32, driver: Option<&str>) -> Result<ScannedGpu, NvmlError> {
-    let device = nvml.device_by_index(index)?;
+fn gpu(
+    device: &Device<'_>,
+    ordinal: u32,
+    driver: Option<String>,
+    warnings: &mut Vec<String>,
+) -> Result<ScannedGpu, nvml_wrapper::error::NvmlError> {
+    let uuid = device.uuid()?;
     let memory = device.memory_info()?;
+    let capability = device.cuda_compute_capability().ok();
+    let mig = mig_instances(device, &uuid, warnings);
     Ok(ScannedGpu {
-        uuid: device.uuid()?,
-        ordinal: index,
+        ordinal,
         model: device.name()?,
         memory_bytes: memory.total,
         memory_used_bytes: Some(memory.used),
-        pci_address: device
-            .pci_info()
-            .ok()
-            .map(|pci| pci.bus_id.to_ascii_lowercase()),
-        driver: driver.map(str::to_owned),
-        compute_capability: device
-            .cuda_compute_capability()
-            .ok()
-            .map(|cc| format!("{}.{}", cc.major, cc.minor)),
+        pci_address: device.pci_info().ok().map(|pci| pci_address(&pci.bus_id)),
+        driver,
+        compute_capability: capability.map(|c| format!("{}.{}", c.major, c.minor)),
         source: GpuSource::Nvml,
-        mig: mig(&device),
-        health: health(&device),
+        mig,
+        health: health(device),
+        uuid,
     })
 }
 
-/// MIG instances, where the mode is on.
-fn mig(device: &nvml_wrapper::Device<'_>) -> Vec<MigInstance> {
-    let count = device.mig_device_count().unwrap_or(0);
-    (0..count)
-        .filter_map(|i| {
-            let instance = device.mig_device_by_index(i).ok()?;
-            Some(MigInstance {
-                uuid: instance.uuid().ok()?,
-                profile: instance.name().ok()?,
-                memory_bytes: instance.memory_info().ok()?.total,
-            })
-        })
-        .collect()
+/// NVML writes the domain with eight digits, the kernel with four.
+fn pci_address(bus_id: &str) -> String {
+    let id = bus_id.to_ascii_lowercase();
+    match id.split_once(':') {
+        Some((domain, rest)) if domain.len() > 4 && domain.starts_with("0000") => {
+            format!("{}:{rest}", &domain[domain.len() - 4..])
+        }
+        _ => id,
+    }
 }
 
-fn health(device: &nvml_wrapper::Device<'_>) -> GpuHealth {
+fn health(device: &Device<'_>) -> GpuHealth {
     let mut problems = Vec::new();
-    // An error here means that the card has no ECC, which is its own line below.
-    let errors = device.total_ecc_errors(MemoryError::Uncorrected, EccCounter::Volatile);
-    if let Ok(count @ 1..) = errors {
+    let ecc = device
+        .is_ecc_enabled()
+        .ok()
+        .map(|state| state.currently_enabled);
+    if let Ok(errors @ 1..) =
+        device.total_ecc_errors(MemoryError::Uncorrected, EccCounter::Volatile)
+    {
         problems.push(format!(
-            "{count} uncorrected memory errors since the driver was loaded"
+            "{errors} uncorrectable memory errors since the driver was loaded; drain and reset it"
         ));
     }
     GpuHealth {
@@ -92,9 +87,59 @@ fn health(device: &nvml_wrapper::Device<'_>) -> GpuHealth {
         problems,
         temperature_celsius: device.temperature(TemperatureSensor::Gpu).ok(),
         power_milliwatts: device.power_usage().ok(),
-        ecc_enabled: device
-            .is_ecc_enabled()
-            .ok()
-            .map(|ecc| ecc.currently_enabled),
+        ecc_enabled: ecc,
+    }
+}
+
+fn mig_instances(device: &Device<'_>, uuid: &str, warnings: &mut Vec<String>) -> Vec<MigInstance> {
+    if device.mig_mode().map_or(true, |mode| mode.current == 0) {
+        return Vec::new();
+    }
+    let slots = device.mig_device_count().unwrap_or(0);
+    let mut found = Vec::new();
+    // Slots may be empty; NVML says so with an error.
+    for instance in (0..slots).filter_map(|slot| device.mig_device_by_index(slot).ok()) {
+        let (Ok(uuid), Ok(memory)) = (instance.uuid(), instance.memory_info()) else {
+            continue;
+        };
+        let name = instance.name().unwrap_or_default();
+        found.push(MigInstance {
+            uuid,
+            profile: profile(&name),
+            memory_bytes: memory.total,
+        });
+    }
+    if found.is_empty() {
+        warnings.push(format!(
+            "GPU {uuid} is in MIG mode without instances; create some with nvidia-smi mig"
+        ));
+    }
+    found
+}
+
+/// `NVIDIA H100 80GB HBM3 MIG 1g.10gb` → `1g.10gb`.
+fn profile(name: &str) -> String {
+    name.rsplit_once("MIG ")
+        .map_or(name, |(_, profile)| profile)
+        .to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_and_profiles_are_written_as_the_kernel_and_nvidia_write_them() {
+        assert_eq!(pci_address("00000000:65:00.0"), "0000:65:00.0");
+        assert_eq!(pci_address("0000:AF:00.0"), "0000:af:00.0");
+        assert_eq!(pci_address("00010000:01:00.0"), "00010000:01:00.0");
+        assert_eq!(profile("NVIDIA H100 80GB HBM3 MIG 1g.10gb"), "1g.10gb");
+        assert_eq!(profile("odd"), "odd");
+    }
+
+    #[test]
+    fn a_library_that_is_not_there_is_an_error_with_a_sentence() {
+        let error = scan(Some(Path::new("/nonexistent/libnvidia-ml.so.1"))).expect_err("absent");
+        assert!(error.contains("libnvidia-ml.so.1"), "{error}");
     }
 }

@@ -1,74 +1,70 @@
-//! NVIDIA devices as PCI shows them, for hosts without NVML: enough to say that a GPU is there and
-//! that its driver is not.
+//! What the PCI bus says, where NVIDIA's management library is not to be had.
 
+use std::fs;
 use std::path::Path;
 
-use vgpu_proto::api::{GpuHealth, GpuSource, ScanResult, ScannedGpu};
+use vgpu_proto::api::{GpuHealth, GpuSource, ScannedGpu};
 
 /// NVIDIA's PCI vendor number.
-const VENDOR: &str = "0x10de";
-/// PCI class of display controllers (VGA and 3D), its upper byte.
-const DISPLAY: &str = "0x03";
+const NVIDIA: u32 = 0x10de;
+/// PCI class of display and 3D controllers.
+const DISPLAY_CLASS: u32 = 0x03;
 
-/// NVIDIA's display controllers under `root`/bus/pci/devices.
-pub(super) fn scan(root: &Path) -> ScanResult {
-    let mut result = ScanResult::default();
-    let devices = root.join("bus/pci/devices");
-    let entries = match std::fs::read_dir(&devices) {
-        Ok(entries) => entries,
-        Err(e) => {
-            result
-                .warnings
-                .push(format!("cannot read {}: {e}", devices.display()));
-            return result;
+/// The NVIDIA GPUs on the bus, in order of address. `sysfs` is where sysfs is mounted.
+pub(super) fn scan(sysfs: &Path) -> Vec<ScannedGpu> {
+    let Ok(devices) = fs::read_dir(sysfs.join("bus/pci/devices")) else {
+        return Vec::new();
+    };
+    let mut found: Vec<ScannedGpu> = devices
+        .flatten()
+        .filter_map(|entry| {
+            let address = entry.file_name().to_string_lossy().into_owned();
+            gpu(sysfs, &entry.path(), address)
+        })
+        .collect();
+    found.sort_by(|a, b| a.pci_address.cmp(&b.pci_address));
+    for (ordinal, gpu) in found.iter_mut().enumerate() {
+        gpu.ordinal = ordinal as u32;
+    }
+    found
+}
+
+fn gpu(sysfs: &Path, device: &Path, address: String) -> Option<ScannedGpu> {
+    let number = |file: &str| {
+        let text = fs::read_to_string(device.join(file)).ok()?;
+        u32::from_str_radix(text.trim().trim_start_matches("0x"), 16).ok()
+    };
+    if number("vendor")? != NVIDIA || number("class")? >> 16 != DISPLAY_CLASS {
+        return None;
+    }
+    let model = number("device").unwrap_or(0);
+    let bound = fs::read_link(device.join("driver")).ok();
+    let bound = bound.and_then(|d| d.file_name().map(|n| n.to_string_lossy().into_owned()));
+    let version = fs::read_to_string(sysfs.join("module/nvidia/version")).ok();
+    let problem = match bound.as_deref() {
+        Some("nvidia") => {
+            "NVIDIA's management library (libnvidia-ml.so.1) cannot be used; install \
+                           the one that belongs to the loaded driver"
+                .to_owned()
         }
+        Some("vfio-pci") => {
+            "it is given to a VM as a whole (vfio-pci); bind it to the nvidia driver to share it"
+                .to_owned()
+        }
+        Some(other) => format!("it is bound to the driver {other}; NVIDIA's driver must serve it"),
+        None => "no driver serves it; install NVIDIA's driver".to_owned(),
     };
-    let mut addresses: Vec<String> = entries
-        .filter_map(Result::ok)
-        .filter_map(|entry| entry.file_name().into_string().ok())
-        .filter(|address| is_gpu(&devices.join(address)))
-        .collect();
-    addresses.sort_unstable();
-    result.gpus = (0..)
-        .zip(addresses)
-        .map(|(i, address)| gpu(i, &devices, address))
-        .collect();
-    result
-}
-
-fn read(device: &Path, file: &str) -> String {
-    std::fs::read_to_string(device.join(file))
-        .unwrap_or_default()
-        .trim()
-        .to_owned()
-}
-
-fn is_gpu(device: &Path) -> bool {
-    read(device, "vendor") == VENDOR && read(device, "class").starts_with(DISPLAY)
-}
-
-fn gpu(ordinal: u32, devices: &Path, address: String) -> ScannedGpu {
-    let device = devices.join(&address);
-    let driver = std::fs::read_link(device.join("driver"))
-        .ok()
-        .and_then(|link| {
-            link.file_name()
-                .map(|name| name.to_string_lossy().into_owned())
-        });
-    let problem = match driver.as_deref() {
-        Some("nvidia") => "NVML is missing: install NVIDIA's libnvidia-ml.so.1".to_owned(),
-        Some(other) => format!("bound to the kernel driver {other}, not to nvidia"),
-        None => "no kernel driver is bound to it: install NVIDIA's".to_owned(),
-    };
-    ScannedGpu {
-        // PCI shows no UUID; the slot stands in for it until NVML answers.
+    Some(ScannedGpu {
+        // The address stands in for the identity that only the driver can read.
         uuid: format!("PCI-{address}"),
-        ordinal,
-        model: format!("NVIDIA device {}", read(&device, "device")),
-        memory_bytes: 0,
+        ordinal: 0,
+        model: format!("NVIDIA device {model:#06x}"),
+        memory_bytes: largest_region(device),
         memory_used_bytes: None,
         pci_address: Some(address),
-        driver,
+        driver: version
+            .map(|v| v.trim().to_owned())
+            .filter(|_| bound.as_deref() == Some("nvidia")),
         compute_capability: None,
         source: GpuSource::Sysfs,
         mig: Vec::new(),
@@ -77,43 +73,89 @@ fn gpu(ordinal: u32, devices: &Path, address: String) -> ScannedGpu {
             problems: vec![problem],
             ..GpuHealth::default()
         },
-    }
+    })
+}
+
+/// The size of the largest memory region: on data-centre GPUs all of the memory, elsewhere a part.
+fn largest_region(device: &Path) -> u64 {
+    let Ok(text) = fs::read_to_string(device.join("resource")) else {
+        return 0;
+    };
+    let hex = |word: &str| u64::from_str_radix(word.trim_start_matches("0x"), 16).ok();
+    text.lines()
+        .filter_map(|line| {
+            let mut words = line.split_whitespace();
+            let (start, end) = (hex(words.next()?)?, hex(words.next()?)?);
+            (end > start).then(|| end - start + 1)
+        })
+        .max()
+        .unwrap_or(0)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::symlink;
 
-    fn device(root: &Path, address: &str, vendor: &str, class: &str) {
+    fn device(root: &Path, address: &str, files: &[(&str, &str)]) {
         let dir = root.join("bus/pci/devices").join(address);
-        std::fs::create_dir_all(&dir).unwrap();
-        for (file, text) in [("vendor", vendor), ("class", class), ("device", "0x2330")] {
-            std::fs::write(dir.join(file), format!("{text}\n")).unwrap();
+        fs::create_dir_all(&dir).expect("a directory");
+        for (name, text) in files {
+            fs::write(dir.join(name), text).expect("a file");
         }
     }
 
     #[test]
-    fn only_nvidias_display_controllers_count() {
-        let root = tempfile::tempdir().unwrap();
-        device(root.path(), "0000:02:00.0", VENDOR, "0x030200");
-        device(root.path(), "0000:01:00.0", VENDOR, "0x030000");
-        device(root.path(), "0000:01:00.1", VENDOR, "0x040300");
-        device(root.path(), "0000:03:00.0", "0x8086", "0x030000");
-        let found = scan(root.path());
-        let at: Vec<_> = found
-            .gpus
+    fn nvidia_gpus_are_told_from_everything_else_on_the_bus() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let root = dir.path();
+        let h100 = [
+            ("vendor", "0x10de\n"),
+            ("class", "0x030200\n"),
+            ("device", "0x2330\n"),
+            (
+                "resource",
+                "0x00000000d2000000 0x00000000d2ffffff 0x0000000000040200\n\
+                 0x0000004000000000 0x0000005fffffffff 0x000000000014220c\n\
+                 0x0000000000000000 0x0000000000000000 0x0000000000000000\n",
+            ),
+        ];
+        device(root, "0000:65:00.0", &h100);
+        device(root, "0000:17:00.0", &h100[..3]);
+        // Its audio function, another vendor's display, a file that is no number.
+        device(
+            root,
+            "0000:65:00.1",
+            &[("vendor", "0x10de"), ("class", "0x040300")],
+        );
+        device(
+            root,
+            "0000:00:02.0",
+            &[("vendor", "0x8086"), ("class", "0x030000")],
+        );
+        device(
+            root,
+            "0000:99:00.0",
+            &[("vendor", "nonsense"), ("class", "0x030200")],
+        );
+        symlink(
+            "../../../../drivers/vfio-pci",
+            root.join("bus/pci/devices/0000:17:00.0/driver"),
+        )
+        .expect("a link");
+
+        let found = scan(root);
+        let addresses: Vec<_> = found
             .iter()
             .filter_map(|g| g.pci_address.as_deref())
             .collect();
-        assert_eq!(at, ["0000:01:00.0", "0000:02:00.0"]);
-        assert!(!found.gpus[0].health.ok);
-        assert!(found.gpus[0].health.problems[0].contains("no kernel driver"));
-    }
-
-    #[test]
-    fn a_host_without_pci_is_told() {
-        let found = scan(Path::new("/nonexistent"));
-        assert!(found.gpus.is_empty());
-        assert_eq!(found.warnings.len(), 1);
+        assert_eq!(addresses, ["0000:17:00.0", "0000:65:00.0"]);
+        assert_eq!((found[0].ordinal, found[1].ordinal), (0, 1));
+        assert!(found[0].health.problems[0].contains("vfio-pci"));
+        assert!(found[1].health.problems[0].contains("no driver"));
+        assert_eq!(found[1].memory_bytes, 128 << 30);
+        assert_eq!(found[1].model, "NVIDIA device 0x2330");
+        assert!(!found[1].health.ok && found[1].source == GpuSource::Sysfs);
+        assert!(scan(Path::new("/nonexistent")).is_empty());
     }
 }

@@ -1,0 +1,116 @@
+//! `vgpu-probe` on the software device and on a made-up PCI bus.
+
+mod common;
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use vgpu_proto::api::{GpuSource, ScanResult};
+
+fn probe(args: &[&str], environment: &[(&str, &str)]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_vgpu-probe"))
+        .args(args)
+        .env_clear()
+        .envs(environment.iter().copied())
+        .output()
+        .expect("the probe runs")
+}
+
+fn scan(args: &[&str], environment: &[(&str, &str)]) -> ScanResult {
+    let output = probe(args, environment);
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    assert_eq!(
+        output.stdout.iter().filter(|b| **b == b'\n').count(),
+        1,
+        "one line"
+    );
+    serde_json::from_slice(&output.stdout).expect("a scan")
+}
+
+fn soft() -> &'static str {
+    common::soft_gpu().to_str().expect("a path")
+}
+
+#[test]
+fn soft_devices_are_found_with_all_their_facts() {
+    let environment = [("SOFT_GPU_DEVICES", "3"), ("SOFT_GPU_MEMORY", "256MiB")];
+    let found = scan(&["scan", "--soft", "--driver", soft()], &environment);
+    assert_eq!(found.gpus.len(), 3);
+    for (i, gpu) in found.gpus.iter().enumerate() {
+        assert_eq!(gpu.ordinal as usize, i);
+        assert_eq!(gpu.source, GpuSource::Soft);
+        assert_eq!(gpu.memory_bytes, 256 << 20);
+        assert_eq!(gpu.compute_capability.as_deref(), Some("8.0"));
+        assert!(gpu.health.ok && gpu.uuid.starts_with("GPU-"), "{gpu:?}");
+        // The identity is what CUDA_VISIBLE_DEVICES takes.
+        let only = [
+            environment[0],
+            environment[1],
+            ("CUDA_VISIBLE_DEVICES", gpu.uuid.as_str()),
+        ];
+        let one = scan(&["scan", "--soft", "--driver", soft()], &only);
+        assert_eq!(one.gpus.len(), 1);
+        assert_eq!(one.gpus[0].uuid, gpu.uuid);
+    }
+}
+
+#[test]
+fn a_canary_computes_on_the_device_and_a_broken_device_fails_it() {
+    let args = ["canary", "--soft", "--driver", soft()];
+    let run = |environment: &[(&str, &str)]| -> serde_json::Value {
+        let output = probe(&args, environment);
+        assert!(
+            output.status.success(),
+            "{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        serde_json::from_slice(&output.stdout).expect("an answer")
+    };
+    let good = run(&[("SOFT_GPU_STRICT", "1")]);
+    assert_eq!(good["ok"], true, "{good}");
+    let bad = run(&[("SOFT_GPU_FAULT", "canary:1:700")]);
+    assert_eq!(bad["ok"], false, "{bad}");
+    assert!(
+        bad["message"]
+            .as_str()
+            .expect("text")
+            .contains("ILLEGAL_ADDRESS"),
+        "{bad}"
+    );
+    let none = run(&[("CUDA_VISIBLE_DEVICES", "GPU-nothing")]);
+    assert_eq!(none["ok"], false, "{none}");
+}
+
+#[test]
+fn without_a_management_library_the_pci_bus_tells_what_is_there() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let absent = ["--nvml", "/nonexistent/libnvidia-ml.so.1"];
+    let root = dir.path().to_str().expect("a path");
+    let none = scan(&["scan", "--sysfs", root, absent[0], absent[1]], &[]);
+    assert_eq!(
+        none,
+        ScanResult::default(),
+        "a host without GPUs is no reason for a warning"
+    );
+    let device = Path::new(root).join("bus/pci/devices/0000:65:00.0");
+    std::fs::create_dir_all(&device).expect("a directory");
+    for (name, text) in [
+        ("vendor", "0x10de"),
+        ("class", "0x030200"),
+        ("device", "0x2330"),
+    ] {
+        std::fs::write(device.join(name), text).expect("a file");
+    }
+    let one = scan(&["scan", "--sysfs", root, absent[0], absent[1]], &[]);
+    assert_eq!(one.gpus.len(), 1);
+    assert_eq!(one.gpus[0].pci_address.as_deref(), Some("0000:65:00.0"));
+    assert!(
+        one.warnings[0].contains("libnvidia-ml"),
+        "{:?}",
+        one.warnings
+    );
+}
