@@ -10,6 +10,8 @@
 //! | `C` | crashes | – |
 //! | `F` | reports a device fault and ends | – |
 //! | `M` | sends garbage on the control socket | – |
+//! | `S` | sends 100,000 messages as fast as it can | – |
+//! | `X` | closes its control socket and goes on | – |
 //! | `R` | asks for 1 MiB of device memory | `y` or `n` |
 //!
 //! `FAKE_START` in its environment: `fail`, `exit`, `silent`, or `stubborn` (does not end with vgpud).
@@ -62,7 +64,7 @@ fn hear() -> (ToWorker, Vec<OwnedFd>) {
     }
     let length = received.bytes;
     if length == 0 {
-        // vgpud is gone, or has closed its end.
+        // vgpud is gone, or has closed its end; or `X` has.
         while std::env::var("FAKE_START").is_ok_and(|mode| mode == "stubborn") {
             std::thread::sleep(Duration::from_secs(1));
         }
@@ -232,6 +234,17 @@ fn serve(shared: &Shared, mut data: UnixStream) {
             }
             b'M' => {
                 let _ = send(CONTROL, &[0xff; 64], MsgFlags::MSG_NOSIGNAL);
+            }
+            b'S' => {
+                for _ in 0..100_000 {
+                    tell(&FromWorker::Idle { epoch: 0 });
+                }
+            }
+            b'X' => {
+                let _ = nix::sys::socket::shutdown(CONTROL, nix::sys::socket::Shutdown::Both);
+                loop {
+                    std::thread::sleep(Duration::from_secs(1));
+                }
             }
             b'R' => tell(&FromWorker::MemReserve {
                 request: 1,

@@ -261,3 +261,41 @@ fn workers_end_when_their_vgpud_is_gone() {
     });
     let _ = worker;
 }
+
+#[test]
+fn a_worker_that_floods_its_control_socket_slows_only_itself() {
+    let host = Host::new();
+    let (one, two) = (
+        host.vm(1, VmLimits::default()),
+        host.vm(2, VmLimits::default()),
+    );
+    let (mut flood, mut neighbour) = (Guest::connect(&one), Guest::connect(&two));
+    flood.say(b'S');
+    for _ in 0..50 {
+        neighbour.ask(b'W', b'G');
+        neighbour.ask(b'D', b'd');
+    }
+    // 4,000 messages are heard in 100 ms: the flood is still under way, and held back.
+    assert_eq!(host.sessions().len(), 2);
+    drop(flood);
+    until("the flood is gone", || {
+        (host.sessions().len() == 1).then_some(())
+    });
+    neighbour.ask(b'E', b'e');
+}
+
+#[test]
+fn a_worker_that_leaves_its_control_socket_is_ended() {
+    let setup = Setup {
+        start: "stubborn",
+        ..Setup::default()
+    };
+    let host = Host::with(&setup);
+    let mut guest = Guest::connect(&host.vm(1, VmLimits::default()));
+    guest.ask(b'W', b'G');
+    guest.say(b'X');
+    let (kind, code, text) = guest.note();
+    assert_eq!((kind, code), (ControlNote::Ended, DEVICE_UNAVAILABLE));
+    assert!(text.contains("SIGKILL"), "{text}");
+    host.wait_no_sessions();
+}
