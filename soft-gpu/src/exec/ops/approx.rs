@@ -4,6 +4,7 @@
 
 use std::marker::PhantomData;
 
+use super::family::lane_bits;
 use super::float::{canon, ftz};
 use crate::exec::col::{Raw, put};
 use crate::exec::env::Env;
@@ -35,11 +36,10 @@ impl<F: Approx, const FTZ: bool> Op for MapApprox<F, FTZ> {
         };
         let output = |r: f32| if FTZ { ftz(canon(r)) } else { canon(r) }.to_bits();
         let mut t = [0u32; LANES];
-        let mut odd = 0u32;
         for l in 0..LANES {
             t[l] = output(F::fast(input(a[l])));
-            odd |= u32::from(F::outside(input(a[l]))) << l;
         }
+        let odd = lane_bits(|l| F::outside(input(a[l])));
         let mut rest = odd & mask;
         while rest != 0 {
             let l = rest.trailing_zeros() as usize;

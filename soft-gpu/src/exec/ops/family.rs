@@ -213,15 +213,46 @@ pub(crate) mod combine {
     pub(crate) const XOR: u64 = 3;
 }
 
+/// One bit a lane from all-ones or all-zero words.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+fn pick_bits(words: &[u32; LANES]) -> u32 {
+    use std::arch::x86_64::{_mm_loadu_ps, _mm_movemask_ps};
+    let mut bits = 0;
+    for (k, four) in words.chunks_exact(4).enumerate() {
+        // SAFETY: SSE is part of x86-64, and `four` is 16 readable bytes.
+        let m = unsafe { _mm_movemask_ps(_mm_loadu_ps(four.as_ptr().cast())) };
+        bits |= (m as u32) << (4 * k);
+    }
+    bits
+}
+
+/// One bit a lane from all-ones or all-zero words.
+#[cfg(not(target_arch = "x86_64"))]
+#[inline(always)]
+fn pick_bits(words: &[u32; LANES]) -> u32 {
+    words
+        .iter()
+        .enumerate()
+        .fold(0, |bits, (l, w)| bits | (w & 1) << l)
+}
+
+/// One bit a lane. Compared into words first: a loop that shifts each lane's bit into place reads
+/// the lanes misaligned with how they were written, and stalls.
+#[inline(always)]
+pub(crate) fn lane_bits(f: impl Fn(usize) -> bool) -> u32 {
+    let mut words = [0u32; LANES];
+    for (l, w) in words.iter_mut().enumerate() {
+        *w = if f(l) { u32::MAX } else { 0 };
+    }
+    pick_bits(&words)
+}
+
 #[inline(always)]
 fn compare<F: Cmp>(w: &Warp, i: &Inst) -> u32 {
     let a = RawOf::<F::A>::src(w, i.a);
     let b = RawOf::<F::A>::src(w, i.b);
-    let mut bits = 0u32;
-    for l in 0..LANES {
-        bits |= u32::from(F::f(F::A::of(a[l]), F::A::of(b[l]))) << l;
-    }
-    bits
+    lane_bits(|l| F::f(F::A::of(a[l]), F::A::of(b[l])))
 }
 
 #[inline(always)]
@@ -291,8 +322,19 @@ pub(crate) struct Mov<R>(PhantomData<R>);
 impl<R: Raw> Op for Mov<R> {
     #[inline(always)]
     fn run(w: &mut Warp, _: &Env<'_>, i: &Inst, mask: u32) -> Flow {
-        let t = *R::src(w, i.a);
-        put(w, i.d, &t, mask);
+        let a: *const [R; LANES] = R::src(w, i.a);
+        let d = R::dst(w, i.d);
+        // SAFETY: both are whole columns; they are the same one or apart, which `copy` allows. By
+        // pointer, because an array by value would be moved a word at a time.
+        unsafe {
+            if mask == u32::MAX {
+                std::ptr::copy(a, d, 1);
+            } else {
+                for (l, d) in d.iter_mut().enumerate() {
+                    *d = if (mask >> l) & 1 != 0 { (*a)[l] } else { *d };
+                }
+            }
+        }
         Flow::Next
     }
 }

@@ -302,10 +302,11 @@ impl<M: Mem, const SPACE: u8> Op for Ld<M, SPACE> {
         if !resolve::<SPACE>(w, env, &mut ad, (M::SIZE * count) as u64, false) {
             return Flow::Fault;
         }
-        if M::WHOLE && count == 1 && contiguous(&ad, M::SIZE as u64) {
-            // SAFETY: all lanes are checked, and they are adjacent: so is the range.
-            let t = unsafe { (ad[0] as *const [M::R; LANES]).read() };
-            put(w, i.d, &t, mask);
+        if M::WHOLE && count == 1 && mask == u32::MAX && contiguous(&ad, M::SIZE as u64) {
+            let d = M::R::dst(w, i.d);
+            // SAFETY: all lanes are checked, and they are adjacent: so is the range. Registers are
+            // never in a kernel's reach, so the two do not overlap.
+            unsafe { std::ptr::copy_nonoverlapping(ad[0] as *const [M::R; LANES], d, 1) };
             return Flow::Next;
         }
         let regs = vector(i);
@@ -336,9 +337,9 @@ impl<M: Mem, const SPACE: u8> Op for St<M, SPACE> {
         }
         let regs = vector(i);
         if M::WHOLE && count == 1 && mask == u32::MAX && contiguous(&ad, M::SIZE as u64) {
-            let t = *M::R::src(w, regs[0]);
-            // SAFETY: all lanes are checked, and they are adjacent: so is the range.
-            unsafe { (ad[0] as *mut [M::R; LANES]).write(t) };
+            let v = M::R::src(w, regs[0]);
+            // SAFETY: as for a load.
+            unsafe { std::ptr::copy_nonoverlapping(v, ad[0] as *mut [M::R; LANES], 1) };
             return Flow::Next;
         }
         for (k, &reg) in regs.iter().enumerate().take(count) {
