@@ -141,8 +141,13 @@ impl Engine {
                 return ending;
             }
             let stop = self.session.work();
+            let queued = self.session.out.queued();
             if let Err(e) = self.session.out.flush() {
                 return Ending::closed(format!("the guest is gone: {e}"));
+            }
+            if stop == Stop::Staging && self.session.out.queued() < queued {
+                // What was written gave blocks back: nothing else would wake the copy for them.
+                continue;
             }
             if (!self.readable || self.session.out.congested())
                 && let Err(e) = self.wait(stop)
