@@ -28,7 +28,7 @@ use super::{auth, peer};
 use crate::config::{self, Config};
 
 /// A connection must have sent a request's head within this time, also while it is idle.
-const HEAD_DEADLINE: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 30 });
+const HEAD_DEADLINE: Duration = Duration::from_secs(if cfg!(test) { 3 } else { 30 });
 /// Largest request head.
 const HEAD_LEN: usize = 16 * 1024;
 /// After the shutdown signal, answers under way have this long.

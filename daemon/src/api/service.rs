@@ -134,6 +134,12 @@ impl Admin {
         self.closing.subscribe()
     }
 
+    /// How many wait for events.
+    #[cfg(test)]
+    pub(super) fn waiting(&self) -> usize {
+        self.closing.receiver_count()
+    }
+
     /// Carries a command out.
     ///
     /// # Errors

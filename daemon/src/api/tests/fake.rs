@@ -17,8 +17,10 @@ pub(super) struct FakeMediation {
     pub(super) applied: Mutex<Vec<Change>>,
     pub(super) killed: Mutex<Vec<(u64, String)>>,
     pub(super) reconfigured: Mutex<Vec<Arc<Config>>>,
-    /// Each `apply` takes this long.
-    pub(super) apply_ms: AtomicU64,
+    /// `apply` waits while this is set.
+    pub(super) held: AtomicBool,
+    /// How often `apply` was asked for.
+    pub(super) asked: AtomicU64,
     /// `apply` fails.
     pub(super) broken: AtomicBool,
     /// `snapshot` never answers.
@@ -106,7 +108,10 @@ fn snapshot() -> RuntimeSnapshot {
 impl Mediation for FakeMediation {
     fn apply(&self, changes: Vec<Change>) -> MediationFuture<'_, ()> {
         Box::pin(async move {
-            tokio::time::sleep(Duration::from_millis(self.apply_ms.load(Ordering::SeqCst))).await;
+            self.asked.fetch_add(1, Ordering::SeqCst);
+            while self.held.load(Ordering::SeqCst) {
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
             if self.broken.load(Ordering::SeqCst) {
                 return Err(MediationError::Failed("the scheduler is gone".into()));
             }

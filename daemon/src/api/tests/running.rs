@@ -370,24 +370,26 @@ async fn nobody_waits_for_a_disk_that_hangs_but_commands() {
 async fn a_caller_who_goes_away_leaves_nothing_half_done() {
     let host = Host::start().await;
     host.owners_example().await;
-    host.mediation.apply_ms.store(300, Ordering::SeqCst);
-    let call = client::unix(
-        &host.socket,
-        "POST",
-        "/v1/vms",
-        Some(json!({"vm_ids": [50], "pool": "A"}).to_string()),
-    );
-    // Committed, and then the caller hangs up while the mediation is slow.
-    let gone = tokio::time::timeout(std::time::Duration::from_millis(150), call).await;
-    assert!(gone.is_err(), "the answer came too early for this test");
+    let asked = host.mediation.asked.load(Ordering::SeqCst);
+    host.mediation.held.store(true, Ordering::SeqCst);
+    let socket = host.socket.clone();
+    let body = json!({"vm_ids": [50], "pool": "A"}).to_string();
+    let call =
+        tokio::spawn(async move { client::unix(&socket, "POST", "/v1/vms", Some(body)).await });
+    // It is committed, the mediation is being told, and the caller hangs up.
+    let being_told = || host.mediation.asked.load(Ordering::SeqCst) > asked;
+    eventually("the mediation is told", being_told).await;
+    assert!(host.admin.store().catalog().vms.contains_key(&50));
+    call.abort();
+    assert!(call.await.is_err(), "no answer before the mediation has it");
+    host.mediation.held.store(false, Ordering::SeqCst);
     let heard = || {
         let applied = host.mediation.applied.lock().unwrap();
         applied
             .iter()
             .any(|c| matches!(c, Change::VmUpserted { vm, .. } if vm.vm_id == 50))
     };
-    eventually("the mediation hears of it", heard).await;
-    assert!(host.admin.store().catalog().vms.contains_key(&50));
+    eventually("the mediation has it", heard).await;
 }
 
 #[tokio::test]
