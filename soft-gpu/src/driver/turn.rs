@@ -14,7 +14,7 @@ use super::sync::{lock, now_ns, sleep_until};
 pub const QUANTUM_NS: u64 = 1_000_000;
 
 /// A holder silent for this long, while others wait, is taken to be stopped.
-const STEAL_NS: u64 = 500_000_000;
+pub const STEAL_NS: u64 = 500_000_000;
 
 /// How long a waiter sleeps before it looks whether the holder still lives.
 const LOOK_MS: u64 = 20;
