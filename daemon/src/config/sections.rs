@@ -318,9 +318,9 @@ pub struct Worker {
     pub binary: Option<PathBuf>,
     /// The vgpu-probe binary; default: beside the vgpud binary.
     pub probe_binary: Option<PathBuf>,
-    /// Run workers as this uid (only where vgpud is root).
+    /// Run workers as this uid (only where vgpud is root); default: the user `vgpu-worker`.
     pub uid: Option<u32>,
-    /// Run workers with this gid (only where vgpud is root).
+    /// Run workers with this gid (only where vgpud is root); default: that of `vgpu-worker`.
     pub gid: Option<u32>,
     /// Give each VM's workers a uid of their own: `uid + vm_id`.
     pub uid_per_vm: bool,

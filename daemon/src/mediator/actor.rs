@@ -36,7 +36,7 @@ const COMMANDS_AT_ONCE: usize = 256;
 const TICK_NS: u64 = vgpu_sched::SECONDS;
 
 /// How often holders are looked at.
-const LOOK_NS: u64 = 20 * vgpu_sched::MILLIS;
+const LOOK_NS: u64 = 5 * vgpu_sched::MILLIS;
 
 /// What the mediator is made of.
 pub struct MediatorSettings {

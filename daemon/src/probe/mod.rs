@@ -15,7 +15,9 @@ use vgpu_proto::api::GpuSource;
 use crate::config::{Config, DriverKind};
 use crate::mediation::GpuCheck;
 use crate::model::{ScanResult, ScannedGpu};
-use crate::supervisor::launcher::{Launcher, driver_library, environment, probe_binary};
+use crate::supervisor::launcher::{
+    Launcher, driver_library, environment, probe_binary, worker_owner,
+};
 
 /// Runs probes.
 #[derive(Debug, Clone)]
@@ -117,7 +119,9 @@ impl Prober {
         let mut env = environment(config, soft);
         env.extend(more.iter().cloned());
         let deadline = Duration::from_millis(config.worker.probe_deadline_ms);
-        run::run(&probe_binary(config)?, args, &env, deadline)
+        // As the workers: what a probe may not open, they may not either.
+        let owner = worker_owner(config, 0);
+        run::run(&probe_binary(config)?, args, &env, owner, deadline)
     }
 }
 

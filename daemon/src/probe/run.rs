@@ -27,11 +27,16 @@ pub(super) fn run(
     program: &Path,
     args: &[OsString],
     env: &[(OsString, OsString)],
+    owner: Option<(u32, u32)>,
     deadline: Duration,
 ) -> Result<Vec<u8>, String> {
     let name = program.display();
     let until = Instant::now() + deadline;
-    let mut child = Command::new(program)
+    let mut command = Command::new(program);
+    if let Some((uid, gid)) = owner {
+        command.uid(uid).gid(gid);
+    }
+    let mut child = command
         .args(args)
         .env_clear()
         .envs(env.iter().map(|(k, v)| (k, v)))
@@ -164,6 +169,7 @@ mod tests {
             Path::new("/bin/sh"),
             &args,
             &env,
+            None,
             Duration::from_millis(deadline_ms),
         )
         .map(|output| String::from_utf8_lossy(&output).into_owned())
@@ -178,7 +184,16 @@ mod tests {
         let failed = sh("printf half; echo broken >&2; exit 3", 20_000).unwrap_err();
         assert!(failed.contains("exited with status 3: broken"), "{failed}");
         assert!(sh("kill -9 $$", 20_000).unwrap_err().contains("SIGKILL"));
-        assert!(run(Path::new("/nowhere"), &[], &[], Duration::from_secs(9)).is_err());
+        assert!(
+            run(
+                Path::new("/nowhere"),
+                &[],
+                &[],
+                None,
+                Duration::from_secs(9)
+            )
+            .is_err()
+        );
     }
 
     #[test]

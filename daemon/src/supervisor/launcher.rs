@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
 use vgpu_proto::api::GpuSource;
 use vgpu_proto::worker::Start;
@@ -13,6 +13,9 @@ use super::nursery::Nursery;
 use super::spawn::{self, Worker, WorkerOrder, WorkerTemplate};
 use crate::config::Config;
 use crate::model::ScannedGpu;
+
+/// The user that workers run as unless another is configured; made by systemd/vgpu.sysusers.conf.
+const WORKER_USER: &str = "vgpu-worker";
 
 /// Where an installed soft-gpu is.
 const SOFT_LIBRARY: &str = "/usr/lib/vgpu/soft-gpu/libcuda.so.1";
@@ -233,16 +236,35 @@ fn program(configured: Option<&Path>, name: &str, key: &str) -> Result<PathBuf, 
     ))
 }
 
+/// The user `vgpu-worker`, if there is one. Looked up once: users do not come and go.
+fn packaged_user() -> &'static Option<(u32, u32)> {
+    static USER: OnceLock<Option<(u32, u32)>> = OnceLock::new();
+    USER.get_or_init(|| {
+        let user = nix::unistd::User::from_name(WORKER_USER).ok().flatten();
+        if user.is_none() {
+            tracing::warn!(
+                "workers run as root: there is no user {WORKER_USER}; make one (systemd-sysusers), \
+                 or set worker.uid and worker.gid"
+            );
+        }
+        user.map(|user| (user.uid.as_raw(), user.gid.as_raw()))
+    })
+}
+
 fn beside_vgpud(name: &str) -> Option<PathBuf> {
     Some(std::env::current_exe().ok()?.parent()?.join(name))
 }
 
-/// Uid and gid of a VM's workers, where vgpud is root and they are configured.
-fn worker_owner(config: &Config, vm: u32) -> Option<(u32, u32)> {
+/// Uid and gid of a VM's workers, where vgpud is root: as configured, else those of the user that the
+/// packages make for it. VM 0 stands for probes. `None`: as vgpud itself.
+#[must_use]
+pub fn worker_owner(config: &Config, vm: u32) -> Option<(u32, u32)> {
     if !nix::unistd::geteuid().is_root() {
         return None;
     }
-    let (uid, gid) = (config.worker.uid?, config.worker.gid?);
+    let (Some(uid), Some(gid)) = (config.worker.uid, config.worker.gid) else {
+        return *packaged_user();
+    };
     let uid = if config.worker.uid_per_vm {
         uid.saturating_add(vm)
     } else {

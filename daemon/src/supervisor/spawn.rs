@@ -134,22 +134,29 @@ fn start(
 
 /// Bounds what the worker may take of the host. It has done nothing yet: it waits for its Start.
 fn confine(process: &Process, template: &WorkerTemplate, order: &WorkerOrder) -> io::Result<()> {
+    static UNBOUNDED: std::sync::Once = std::sync::Once::new();
     let pid = i32::try_from(process.pid()).ok().and_then(Pid::from_raw);
-    let limit = |resource, n| {
-        prlimit(
-            pid,
-            resource,
-            Rlimit {
-                current: Some(n),
-                maximum: Some(n),
-            },
-        )
-    };
-    limit(Resource::Core, 0)?;
-    limit(Resource::Nofile, template.max_files)?;
+    let mut limits = vec![(Resource::Core, 0), (Resource::Nofile, template.max_files)];
     if order.owner.is_some() {
         // Counted per uid: without one of its own it would count vgpud's threads too.
-        limit(Resource::Nproc, template.max_tasks)?;
+        limits.push((Resource::Nproc, template.max_tasks));
+    }
+    for (resource, most) in limits {
+        let limit = Rlimit {
+            current: Some(most),
+            maximum: Some(most),
+        };
+        match prlimit(pid, resource, limit) {
+            Ok(_) => {}
+            // Another user's process takes CAP_SYS_RESOURCE, which a container may lack.
+            Err(rustix::io::Errno::PERM) => UNBOUNDED.call_once(|| {
+                tracing::warn!(
+                    "workers keep the host's resource limits: vgpud lacks CAP_SYS_RESOURCE, which \
+                     it needs to limit workers of another user"
+                );
+            }),
+            Err(e) => return Err(e.into()),
+        }
     }
     Ok(())
 }
