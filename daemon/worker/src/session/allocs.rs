@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 
 use vgpu_proto::call::{Op, rep};
 use vgpu_proto::cuda::{Ctx, CuResult, DevPtr};
+use vgpu_proto::limits::MAX_OBJECTS;
 use vgpu_proto::worker::FromWorker;
 
 use super::Session;
@@ -31,6 +32,9 @@ pub(super) struct Allocs {
     requests: u64,
     /// Things that are being given back to the driver.
     pub freeing: u64,
+    /// Of these, the frees, whose callers have been answered: as many as a program likes, so that
+    /// they count as objects and not as requests.
+    pub answered: usize,
 }
 
 impl Allocs {
@@ -76,6 +80,7 @@ impl Session {
             ..Garbage::default()
         };
         self.allocs.freeing += 1;
+        self.allocs.answered += 1;
         self.drain(
             Target::Everything,
             After::Release {
@@ -136,6 +141,9 @@ impl Session {
         };
         if pending.size == 0 {
             return Outcome::Answer(Err(CuResult::INVALID_VALUE));
+        }
+        if self.memory.len() + self.allocs.answered >= MAX_OBJECTS {
+            return Outcome::Answer(Err(CuResult::OUT_OF_MEMORY));
         }
         let Some(cost) = charge(pending.size) else {
             return Outcome::Answer(Err(CuResult::OUT_OF_MEMORY));

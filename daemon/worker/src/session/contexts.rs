@@ -302,12 +302,17 @@ impl Session {
                 .modules
                 .extend(self.modules.remove(id).map(|m| m.driver));
         }
-        garbage.event_ids = self.events.table.handles(|e| e.context == context);
+        let events = &self.events.table;
+        garbage.event_ids = events.handles(|e| e.context == context);
         self.events
             .names
-            .retain(|_, id| !garbage.event_ids.contains(id));
+            .retain(|_, id| events.get(*id).is_some_and(|e| e.context != context));
         let null = self.contexts.get(context).map_or(0, |c| c.null);
-        garbage.stream_ids = self.streams.table.handles(|s| s.context == context);
+        let streams = &self.streams.table;
+        garbage.stream_ids = streams.handles(|s| s.context == context);
+        self.streams
+            .names
+            .retain(|_, id| streams.get(*id).is_some_and(|s| s.context != context));
         if entirely {
             garbage
                 .contexts
@@ -315,9 +320,6 @@ impl Session {
         } else {
             garbage.stream_ids.retain(|id| *id != null);
         }
-        self.streams
-            .names
-            .retain(|_, id| !garbage.stream_ids.contains(id));
         self.allocs.freeing += 1;
         self.drain(
             Target::Context(context),

@@ -42,7 +42,7 @@ impl Session {
         let taken = self.out.taken();
         if self.received.0 - taken.calls > u64::from(DEPTH_CALLS)
             || self.received.1 - taken.bytes > DEPTH_BYTES
-            || self.drains.len() + self.allocs.len() > DEPTH_CALLS as usize
+            || self.unanswered() > DEPTH_CALLS as usize
         {
             return Err("more requests than there was credit for".to_owned());
         }
@@ -68,6 +68,13 @@ impl Session {
             self.out.took(1, bulk);
         }
         Ok(())
+    }
+
+    /// Requests whose callers wait, off the queue already. An honest guest has one a thread; one that
+    /// does not wait for answers is bounded by this.
+    fn unanswered(&self) -> usize {
+        let waiting = self.drains.len() + self.helpers.pending() + self.allocs.len();
+        waiting.saturating_sub(self.allocs.answered)
     }
 
     fn take(&mut self, op: Op, id: u64, frame: Frame) -> Result<Taken> {

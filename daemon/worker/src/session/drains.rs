@@ -262,10 +262,13 @@ impl Session {
 
     fn released(&mut self, charge: u64, reply: Option<(Op, u64)>) {
         self.freed(charge);
-        if let Some((op, id)) = reply {
-            self.print_all();
-            self.out
-                .status(op, id, self.poison.unwrap_or(CuResult::SUCCESS));
+        match reply {
+            Some((op, id)) => {
+                self.print_all();
+                self.out
+                    .status(op, id, self.poison.unwrap_or(CuResult::SUCCESS));
+            }
+            None => self.allocs.answered -= 1,
         }
     }
 

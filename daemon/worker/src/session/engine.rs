@@ -22,9 +22,9 @@ const READS: usize = 4;
 const IDLE_LOOK: Duration = Duration::from_micros(100);
 /// How long completion, or the next request after an answer, is looked for before this thread sleeps:
 /// being woken costs about as much.
-const SPIN: Duration = Duration::from_micros(20);
+const SPIN: Duration = Duration::from_micros(30);
 /// Most looks that are left out after one in vain.
-const MOST_SKIPPED: u32 = 255;
+const MOST_SKIPPED: u32 = 127;
 /// How often the session's thread looks itself when there are more streams than waiting threads.
 const SATURATED_LOOK: Duration = Duration::from_micros(500);
 
@@ -141,6 +141,9 @@ impl Engine {
                 return ending;
             }
             let stop = self.session.work();
+            if stop == Stop::Empty {
+                self.session.out.tell();
+            }
             let queued = self.session.out.queued();
             if let Err(e) = self.session.out.flush() {
                 return Ending::closed(format!("the guest is gone: {e}"));

@@ -73,7 +73,7 @@ impl Session {
                     if self.marker_due(stream)
                         && let Err(code) = self.mark(stream)
                     {
-                        self.trouble(0, code);
+                        self.unmarkable(code);
                     }
                 }
                 Step::Blocked(work) => {
@@ -268,7 +268,7 @@ impl Session {
     fn destroy_stream(&mut self, id: u64) {
         // What waits for it needs a marker, and nothing can be recorded afterwards.
         if let Err(code) = self.mark(id) {
-            self.trouble(0, code);
+            return self.unmarkable(code);
         }
         let Some(stream) = self.streams.table.get_mut(id) else {
             return;

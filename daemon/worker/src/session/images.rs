@@ -18,6 +18,9 @@ const MAX_UPLOADS: usize = 8;
 /// Bytes of a tenant's cache; the images used longest ago make room.
 const CACHE_LIMIT: u64 = 8 << 30;
 
+/// Bytes of the file system that images leave free: vgpud's database may live on it.
+const DISK_RESERVE: u64 = 256 << 20;
+
 /// Why an image is not to be had.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ImageError {
@@ -125,6 +128,7 @@ impl Images {
         if len == 0 || len > MAX_IMAGE || self.uploads.len() >= MAX_UPLOADS {
             return Err(ImageError::Order);
         }
+        self.check_room(len)?;
         self.counter += 1;
         let path = self
             .dir
@@ -147,6 +151,21 @@ impl Images {
             },
         );
         Ok(())
+    }
+
+    /// Is there room for one more image, when those that are begun have come?
+    fn check_room(&self, len: u64) -> io::Result<()> {
+        let disk = nix::sys::statvfs::statvfs(&self.dir)?;
+        let free = disk.blocks_available().saturating_mul(disk.fragment_size());
+        let due: u64 = self.uploads.values().map(|u| u.len - u.received).sum();
+        if due + len + DISK_RESERVE <= free {
+            return Ok(());
+        }
+        let text = format!(
+            "{free} bytes are left on the disk of {}",
+            self.dir.display()
+        );
+        Err(io::Error::new(io::ErrorKind::StorageFull, text))
     }
 
     /// The complete image as a file: the one just received, moved into the cache, or the cached one.

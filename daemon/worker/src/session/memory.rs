@@ -46,6 +46,11 @@ impl Memory {
         );
     }
 
+    /// How many ranges live.
+    pub(super) fn len(&self) -> usize {
+        self.ranges.len()
+    }
+
     /// Is `[address, address + len)` wholly inside one live range that the guest may use? An empty
     /// range is, if its address is.
     pub(super) fn contains(&self, address: u64, len: u64) -> bool {

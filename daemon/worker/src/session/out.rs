@@ -129,6 +129,15 @@ impl Out {
         {
             return;
         }
+        self.tell();
+    }
+
+    /// Tells the guest what was taken, unless it knows. Also to be called when the queue has run
+    /// empty: a guest whose whole credit is less than those steps would wait for it for ever.
+    pub(super) fn tell(&mut self) {
+        if self.told == self.taken {
+            return;
+        }
         self.told = self.taken;
         self.scratch.clear();
         if encode_into(&self.told, &mut self.scratch).is_ok() {

@@ -76,6 +76,11 @@ impl Pool {
         self.give(Job::Task(Box::new(task)));
     }
 
+    /// Jobs given and not yet done.
+    pub(super) fn pending(&self) -> usize {
+        self.busy.load(Ordering::Relaxed)
+    }
+
     /// More jobs than threads: some wait for a thread.
     pub(super) fn saturated(&self) -> bool {
         self.busy.load(Ordering::Relaxed) > self.threads

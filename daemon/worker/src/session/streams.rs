@@ -157,6 +157,8 @@ pub(super) struct Streams {
     exempt: u64,
     /// When the last operation completed, or the first of a busy time was submitted.
     moved: Instant,
+    /// When something was last done about a full window that does not move.
+    helped: Instant,
 }
 
 impl Streams {
@@ -170,6 +172,7 @@ impl Streams {
             window: 4,
             exempt: 0,
             moved: Instant::now(),
+            helped: Instant::now(),
         }
     }
 
@@ -185,13 +188,13 @@ impl Streams {
 
     /// How long a full window may still go without moving.
     pub(super) fn stall_in(&self) -> Duration {
-        STALL.saturating_sub(self.moved.elapsed())
+        STALL.saturating_sub(self.moved.max(self.helped).elapsed())
     }
 
     /// Lets everything up to this place be submitted although nothing completed.
     pub(super) fn exempt(&mut self, place: u64) {
         self.exempt = place;
-        self.moved = Instant::now();
+        self.helped = Instant::now();
     }
 
     /// Streams with work in flight.
@@ -271,13 +274,17 @@ impl Session {
         Ok(())
     }
 
+    /// A marker cannot be had, so nobody who waits would ever be answered.
+    pub(super) fn unmarkable(&mut self, code: CuResult) {
+        self.device_failed(code, "returned while recording a completion event");
+    }
+
     /// Puts a marker behind the last operation of every stream that has none.
     pub(super) fn mark_all(&mut self) {
         for i in 0..self.streams.active.len() {
             let id = self.streams.active[i];
             if let Err(code) = self.mark(id) {
-                self.trouble(0, code);
-                return;
+                return self.unmarkable(code);
             }
         }
     }
@@ -300,8 +307,7 @@ impl Session {
                     s.context == context && (if null { s.blocking } else { s.name == 0 })
                 });
             if ordered && let Err(code) = self.mark(other) {
-                self.trouble(0, code);
-                return;
+                return self.unmarkable(code);
             }
         }
     }
