@@ -242,12 +242,13 @@ fn free(w: &mut Warp, env: &Env<'_>, id: u8, lanes: u32, votes: u32) {
         if inst.imm == bar::SYNC {
             continue;
         }
-        w.borrow_frame(g.frame);
+        let running = w.borrow_frame(g.frame);
         match inst.imm {
             bar::POPC => super::col::put(w, inst.d, &[votes; LANES], g.mask),
             bar::AND => w.put_pred(inst.d, if votes == lanes { u32::MAX } else { 0 }, g.mask),
             _ => w.put_pred(inst.d, if votes != 0 { u32::MAX } else { 0 }, g.mask),
         }
+        w.borrow_frame(running);
     }
 }
 

@@ -185,6 +185,32 @@ fn barriers_with_counts_and_reductions() {
 }
 
 #[test]
+fn a_reduction_ends_while_other_lanes_are_in_a_function() {
+    // The lower halves of both warps meet at a counted bar.red; the upper halves are deep in a long
+    // function when it completes, and must find their registers unharmed.
+    let text = format!(
+        "{HEADER}.func (.reg .b32 %out) slow(.reg .b32 %in) {{ .reg .b32 %n, %s; .reg .pred %p; mov.u32 %n, 0; mov.u32 %s, 0;\n\
+         L: add.u32 %s, %s, %in; add.u32 %n, %n, 1; setp.lt.u32 %p, %n, 30000; @%p bra L; mov.u32 %out, %s; ret; }}\n\
+         .visible .entry k(.param .u64 out) {{ .reg .b32 %t, %r<4>; .reg .b64 %o; .reg .pred %p<4>;\n\
+         ld.param.u64 %o, [out]; mov.u32 %t, %tid.x; mad.wide.u32 %o, %t, 4, %o;\n\
+         setp.lt.u32 %p0, %t, 10; and.b32 %r1, %t, 16; setp.ne.u32 %p1, %r1, 0; mov.u32 %r0, 0;\n\
+         @%p1 bra SLOW; barrier.red.popc.u32 %r0, 1, 32, %p0; bra END;\n\
+         SLOW: call (%r0), slow, (%t);\n\
+         END: st.global.u32 [%o], %r0; ret; }}\n"
+    );
+    let bench = Bench::new();
+    let (p, _) = bench.load(&text);
+    let out = bench.words(&[0; 64]);
+    bench
+        .launch(&p, "k", [1, 1, 1], [64, 1, 1], &[out])
+        .unwrap();
+    for (t, v) in bench.read_words(out, 64).into_iter().enumerate() {
+        let want = if t & 16 != 0 { 30_000 * t as u32 } else { 10 };
+        assert_eq!(v, want, "thread {t}");
+    }
+}
+
+#[test]
 fn exited_threads_do_not_hold_a_barrier() {
     let body = "mov.u32 %r0, 1; setp.ge.u32 %p1, %t, 40; @%p1 exit; bar.sync 0; mov.u32 %r0, 2;";
     let got = block(body, 100);

@@ -327,8 +327,11 @@ impl Warp {
         self.frames.get(self.frame as usize).map_or(0, |f| f.func)
     }
 
-    /// Makes a parked group current so that registers can be written on its behalf.
-    pub(crate) fn borrow_frame(&mut self, frame: u32) {
+    /// Makes another frame current, so that registers can be written on behalf of a parked group;
+    /// gives the frame to put back.
+    pub(crate) fn borrow_frame(&mut self, frame: u32) -> u32 {
+        let before = self.frame;
         self.set_frame(frame);
+        before
     }
 }
