@@ -889,5 +889,7 @@ fn a_worker_ends_with_its_vgpud_even_while_a_kernel_hangs() {
     ok(bench.guest.status(&req::MemGetInfo { ctx }));
     bench.vgpud.hang_up();
     assert_eq!(bench.exit_code(), Some(0));
-    assert!(!bench.guest.read_frame(), "the guest sees the end");
+    let more = bench.guest.read_frame();
+    let (order, errors) = (&bench.guest.order, &bench.guest.errors);
+    assert!(!more, "the guest sees the end, not {order:?} {errors:?}");
 }
