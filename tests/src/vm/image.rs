@@ -64,12 +64,22 @@ impl Image {
         Ok(())
     }
 
-    /// A copy of a host's program, and of the shared libraries it loads, each at its own path.
+    /// A copy of a host's program without its debugging information (it would fill the guest's
+    /// memory), and of the shared libraries it loads, each at its own path.
     ///
     /// # Errors
     /// If it cannot be read or a library is missing.
     pub fn program(&mut self, path: &str, from: &Path) -> Result<()> {
-        self.file(path, from)?;
+        let stripped = tempfile::NamedTempFile::new()?;
+        let status = Command::new("strip")
+            .arg("--strip-debug")
+            .arg("-o")
+            .arg(stripped.path())
+            .arg(from)
+            .status()
+            .context("running strip (it comes with the C compiler)")?;
+        ensure!(status.success(), "strip {}: {status}", from.display());
+        self.file(path, stripped.path())?;
         for library in libraries(from)? {
             let at = library.display().to_string();
             let at = at.trim_start_matches('/');
