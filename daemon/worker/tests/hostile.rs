@@ -889,7 +889,9 @@ fn a_worker_ends_with_its_vgpud_even_while_a_kernel_hangs() {
     ok(bench.guest.status(&req::MemGetInfo { ctx }));
     bench.vgpud.hang_up();
     assert_eq!(bench.exit_code(), Some(0));
-    let more = bench.guest.read_frame();
-    let (order, errors) = (&bench.guest.order, &bench.guest.errors);
-    assert!(!more, "the guest sees the end, not {order:?} {errors:?}");
+    // Notices may come before the end, replies may not.
+    let answered = bench.guest.order.clone();
+    while bench.guest.read_frame() {}
+    assert_eq!(bench.guest.order, answered);
+    assert!(bench.guest.errors.is_empty(), "{:?}", bench.guest.errors);
 }
