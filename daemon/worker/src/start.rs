@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use nix::sys::prctl;
 use nix::sys::resource::{Resource, setrlimit};
-use nix::sys::signal::Signal;
 use vgpu_proto::cuda::CuResult;
 use vgpu_proto::worker::{FromWorker, Start, ToWorker};
 
@@ -35,12 +34,12 @@ pub fn run() -> ExitCode {
     }
 }
 
-/// Nobody else of this uid may look into this process, it leaves no memory image behind, gains no
-/// privileges, and dies with vgpud.
+/// Nobody else of this uid may look into this process, it leaves no memory image behind, and gains no
+/// privileges. (It ends with vgpud because the control thread sees the socket close. A parent-death
+/// signal would come too early: it is bound to the thread that started this process.)
 fn confine() -> nix::Result<()> {
     prctl::set_dumpable(false)?;
     prctl::set_no_new_privs()?;
-    prctl::set_pdeathsig(Signal::SIGKILL)?;
     setrlimit(Resource::RLIMIT_CORE, 0, 0)
 }
 

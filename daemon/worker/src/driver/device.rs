@@ -15,6 +15,15 @@ pub const PAGEABLE_MEMORY_ACCESS: u32 = 88;
 /// Attributes are asked for up to this number (CUDA 13 has about 150).
 const LAST_ATTRIBUTE: u32 = 199;
 
+/// Attributes that say that something can be done which remote programs cannot do: mapped host
+/// memory, managed and pageable memory, stream memory operations, virtual memory management, memory
+/// pools, sharing with other processes and devices, clusters, tensor maps, multicast. They answer 0,
+/// so that programs take their other way.
+const NOT_SERVED: &[u32] = &[
+    19, 83, 86, 88, 89, 91, 92, 93, 94, 98, 100, 101, 102, 103, 104, 105, 110, 112, 113, 114, 115,
+    116, 119, 120, 121, 122, 123, 124, 125, 127, 128, 129, 132, 133,
+];
+
 /// One device of the process.
 #[derive(Debug, Clone, Copy)]
 pub struct Device {
@@ -100,7 +109,8 @@ impl Device {
     }
 }
 
-/// Everything about a device that never changes. `context` is one on it.
+/// Everything about a device that never changes, clipped to what remoting serves. `context` is one on
+/// the device.
 ///
 /// # Errors
 /// The driver's.
@@ -112,6 +122,13 @@ pub fn describe(device: Device, context: &Arc<Context>) -> Result<DeviceInfo> {
         pci_bus_id: device.pci_bus_id()?,
         attributes: (1..=LAST_ATTRIBUTE)
             .filter_map(|a| device.attribute(a).ok().map(|value| (a, value)))
+            .map(|(a, value)| {
+                if NOT_SERVED.contains(&a) {
+                    (a, 0)
+                } else {
+                    (a, value)
+                }
+            })
             .collect(),
         stream_priorities: context.stream_priorities()?,
     })
