@@ -26,6 +26,9 @@ pub struct Options {
     pub soft_env: Vec<(String, String)>,
     /// Lines appended to the configuration file.
     pub config: String,
+    /// Writing beyond [`Host::limit_files`] is an error for vgpud and its workers, as on a full disk,
+    /// instead of a signal that ends them.
+    pub ignore_file_limit: bool,
 }
 
 impl Default for Options {
@@ -36,6 +39,7 @@ impl Default for Options {
             strict: true,
             soft_env: Vec::new(),
             config: String::new(),
+            ignore_file_limit: false,
         }
     }
 }
@@ -45,6 +49,7 @@ impl Default for Options {
 pub struct Host {
     dir: TempDir,
     daemon: Option<Child>,
+    ignore_file_limit: bool,
 }
 
 impl Host {
@@ -54,7 +59,11 @@ impl Host {
     /// If it does not, with the end of its log.
     pub fn start(options: &Options) -> anyhow::Result<Host> {
         let dir = tempfile::Builder::new().prefix("vgpu-").tempdir()?;
-        let mut host = Host { dir, daemon: None };
+        let mut host = Host {
+            dir,
+            daemon: None,
+            ignore_file_limit: options.ignore_file_limit,
+        };
         std::fs::write(host.config_path(), host.config(options)?)?;
         host.start_daemon()?;
         Ok(host)
@@ -111,7 +120,18 @@ impl Host {
             .create(true)
             .append(true)
             .open(self.log_path())?;
-        Command::new(paths::built("vgpud")?)
+        let vgpud = paths::built("vgpud")?;
+        let mut command = if self.ignore_file_limit {
+            // What is ignored stays so across exec.
+            let mut shell = Command::new("sh");
+            shell
+                .args(["-c", "trap '' XFSZ; exec \"$0\" \"$@\""])
+                .arg(vgpud);
+            shell
+        } else {
+            Command::new(vgpud)
+        };
+        command
             .arg("--config")
             .arg(self.config_path())
             .stdin(Stdio::null())
@@ -119,6 +139,25 @@ impl Host {
             .stderr(log)
             .spawn()
             .context("starting vgpud")
+    }
+
+    /// Bounds the files that the daemon, and every worker that it starts from now on, may write;
+    /// `None`: as large as they like. A full disk, without one.
+    ///
+    /// # Errors
+    /// If the daemon does not run.
+    pub fn limit_files(&self, bytes: Option<u64>) -> anyhow::Result<()> {
+        let pid = rustix::process::Pid::from_raw(i32::try_from(self.pid())?);
+        let limit = rustix::process::Rlimit {
+            current: bytes,
+            maximum: None,
+        };
+        rustix::process::prlimit(
+            Some(pid.context("vgpud is not running")?),
+            rustix::process::Resource::Fsize,
+            limit,
+        )?;
+        Ok(())
     }
 
     fn daemon_exited(&mut self) -> bool {

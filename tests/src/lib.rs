@@ -6,6 +6,7 @@
 
 pub mod guest;
 pub mod host;
+pub mod hostile;
 pub mod paths;
 pub mod vm;
 pub mod wait;

@@ -4,5 +4,6 @@
 mod admin;
 mod failures;
 mod guests;
+mod hostile;
 mod limits;
 mod rules;

@@ -85,9 +85,15 @@ impl Conn {
     /// When the mode cannot be changed.
     pub fn into_fd(self) -> io::Result<OwnedFd> {
         let fd = self.fd.into_inner();
-        fcntl(&fd, FcntlArg::F_SETFL(OFlag::empty()))?;
+        set_blocking(&fd)?;
         Ok(fd)
     }
+}
+
+/// Puts a socket into blocking mode, as whoever takes it over expects it.
+pub(crate) fn set_blocking(fd: &OwnedFd) -> io::Result<()> {
+    fcntl(fd, FcntlArg::F_SETFL(OFlag::empty()))?;
+    Ok(())
 }
 
 /// Registers a descriptor with the runtime.

@@ -377,6 +377,11 @@ fn enter(shared: &Arc<Shared>, fd: OwnedFd, peer: Peer, identity: Option<VmIdent
     if matches!(verdict, Verdict::Close) {
         return;
     }
+    if matches!(verdict, Verdict::Serve(_))
+        && let Some(session) = identity.and_then(|vm| session::take_data(shared, &fd, vm))
+    {
+        return shared.mediator.data(session, fd);
+    }
     let conn = match Conn::new(fd) {
         Ok(conn) => conn,
         Err(e) => {

@@ -1,21 +1,24 @@
 //! One connection, from its first byte to its last.
 
 use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
+use nix::sys::socket::{MsgFlags, recv};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout};
 use vgpu_proto::cuda::OFFERED_CUDA_VERSION;
 use vgpu_proto::handshake::{
-    CONTROL_HEADER_LEN, ControlHeader, ControlNote, DeviceInfo, Hello, NONCE_LEN, Refusal, Welcome,
+    CONTROL_HEADER_LEN, ControlHeader, ControlNote, DATA_MAGIC, DATA_PREAMBLE_LEN, DeviceInfo,
+    Hello, NONCE_LEN, Refusal, Welcome,
 };
 use vgpu_proto::limits::MAX_TEXT;
 use zerocopy::little_endian::U32;
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::caps::Permit;
-use super::conn::Conn;
+use super::conn::{self, Conn};
 use super::nonces::Issued;
 use super::opening::{self, BadOpening, Opening};
 use super::{Peer, Shared};
@@ -172,6 +175,27 @@ fn code_name(code: Refusal) -> &'static str {
     }
 }
 
+/// Takes a data connection whose opening has arrived whole, without waiting for anything: the usual
+/// case, and the only one in which connections are taken in the order of their coming. `None`: it goes
+/// the long way.
+pub(super) fn take_data(shared: &Shared, fd: &OwnedFd, identity: VmIdentity) -> Option<u64> {
+    let mut opening = [0; DATA_PREAMBLE_LEN];
+    let look = MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT;
+    if recv(fd.as_raw_fd(), &mut opening, look) != Ok(opening.len()) {
+        return None;
+    }
+    let nonce: &[u8; NONCE_LEN] = opening.strip_prefix(&DATA_MAGIC)?.try_into().ok()?;
+    let session = shared.nonces.redeem(nonce, identity)?;
+    // These bytes are there; after them comes what the worker reads.
+    match recv(fd.as_raw_fd(), &mut opening, MsgFlags::MSG_DONTWAIT) {
+        Ok(n) if n == opening.len() && conn::set_blocking(fd).is_ok() => Some(session),
+        _ => {
+            shared.mediator.guest_gone(session, GuestEnd::NoData);
+            None
+        }
+    }
+}
+
 async fn data(
     shared: &Shared,
     conn: Conn,
@@ -216,15 +240,7 @@ async fn control(
     let welcomed = welcome(shared, conn, identity, &admitted, ready).await;
     match welcomed {
         Ok(issued) => {
-            let how = keep(conn, &mut noted, &issued).await;
-            if let Some(how) = how {
-                shared.mediator.guest_gone(session, how);
-                if how == GuestEnd::Goodbye {
-                    // The process is still on its way out: were we to close first, it would take
-                    // that for the host's end.
-                    linger(conn).await;
-                }
-            }
+            keep(shared, conn, session, &mut noted, issued).await;
             Ok(())
         }
         Err(e) => {
@@ -323,41 +339,56 @@ async fn welcome(
     }
 }
 
-/// Watches the control connection. Returns how the guest's side ended, or `None` when the session was
-/// ended by the host, and the guest was told as well as it could be.
-async fn keep(conn: &Conn, noted: &mut mpsc::Receiver<Note>, issued: &Issued) -> Option<GuestEnd> {
+/// Watches the control connection until there is nothing more to hear or to say on it.
+async fn keep(
+    shared: &Shared,
+    conn: &Conn,
+    session: u64,
+    noted: &mut mpsc::Receiver<Note>,
+    issued: Issued,
+) {
     let mut incoming = Incoming::default();
     let data_due = tokio::time::sleep(DATA_DEADLINE);
     tokio::pin!(data_due);
-    let mut data_came = false;
+    let (mut over, mut data_came) = (false, false);
     loop {
-        tokio::select! {
+        let end = tokio::select! {
             note = noted.recv() => match note {
                 Some(Note::Draining(text)) => {
-                    if tell(conn, ControlNote::Draining, 0, &text).await.is_err() {
-                        return Some(GuestEnd::Vanished);
+                    match tell(conn, ControlNote::Draining, 0, &text).await {
+                        Ok(()) => continue,
+                        Err(_) => GuestEnd::Vanished,
                     }
                 }
                 Some(Note::Ended(code, text)) => {
+                    drop(issued);
                     if tell(conn, ControlNote::Ended, code.0, &text).await.is_ok() {
                         linger(conn).await;
                     }
-                    return None;
+                    return;
                 }
-                // The guest ended it, and knows.
+                // The guest ended it, and knows. It may still be on its way out: were we to close
+                // first, it would take that for the host's end.
                 None => {
-                    linger(conn).await;
-                    return None;
+                    drop(issued);
+                    return linger(conn).await;
                 }
             },
-            end = incoming.next(conn) => return Some(end),
-            () = &mut data_due, if !data_came => {
+            end = incoming.next(conn), if !over => end,
+            () = &mut data_due, if !over && !data_came => {
                 data_came = true;
-                if issued.is_open() {
-                    return Some(GuestEnd::NoData);
+                if !issued.is_open() {
+                    continue;
                 }
+                GuestEnd::NoData
             }
+        };
+        shared.mediator.guest_gone(session, end);
+        if end == GuestEnd::Vanished {
+            return;
         }
+        // The mediator's answer is a note, or the end of the notes.
+        over = true;
     }
 }
 

@@ -32,7 +32,7 @@ use self::sys::UserMemory;
 use crate::{Cu, lock, log};
 
 /// How long a broken data connection waits for its cause on the control connection.
-const CAUSE_LIMIT: Duration = Duration::from_millis(1500);
+const CAUSE_LIMIT: Duration = Duration::from_millis(1000);
 
 /// One session. Lives until the process ends.
 #[derive(Debug)]

@@ -61,8 +61,8 @@ impl Machine {
                 "-machine",
                 "q35,accel=tcg,memory-backend=mem0",
             ])
-            .args(["-cpu", "max", "-smp", "1", "-m", "512M"])
-            .args(["-object", "memory-backend-memfd,id=mem0,size=512M,share=on"])
+            .args(["-cpu", "max", "-smp", "1", "-m", "1G"])
+            .args(["-object", "memory-backend-memfd,id=mem0,size=1G,share=on"])
             .args([
                 "-nodefaults",
                 "-no-user-config",
