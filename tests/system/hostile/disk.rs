@@ -1,0 +1,95 @@
+//! A full disk, as vgpud and its workers see it: every write beyond what a file has fails.
+
+use anyhow::{Result, ensure};
+use vgpu_proto::call::req;
+use vgpu_proto::cuda::CuResult;
+use vgpu_tests::guest::{self, Guest, describe, expect_right};
+use vgpu_tests::host::Options;
+use vgpu_tests::hostile::load_call;
+
+use super::{Adder, SPIN, Scene};
+
+fn scene() -> Result<Scene> {
+    Scene::with(&Options {
+        ignore_file_limit: true,
+        ..Options::default()
+    })
+}
+
+#[test]
+fn a_full_disk_refuses_commands_while_guests_compute() -> Result<()> {
+    let mut scene = scene()?;
+    let host = &scene.host;
+    // Far less than the database has, and enough for the few pages that a worker shares with vgpud.
+    host.limit_files(Some(16 << 10))?;
+    let refused = host.admin_output("register-vm --vm-id=3 --pool=A")?;
+    let text = describe(&refused);
+    ensure!(!refused.status.success(), "{text}");
+    ensure!(
+        ["disk", "database", "store", "write"]
+            .iter()
+            .any(|word| text.contains(word)),
+        "the cause is not named: {text}"
+    );
+    // What was not written is not there, and those who are there are served.
+    ensure!(
+        !host.admin_output("vm show 3")?.status.success(),
+        "half a command"
+    );
+    scene.neighbour_computes()?;
+    let mut session = scene.open()?;
+    session.primary()?;
+    drop(session);
+    scene.vm_is_clean()?;
+    host.limit_files(None)?;
+    // A write that fails in the middle of a commit (which a disk that is merely full does not bring
+    // about) leaves open what is on the disk; vgpud then asks for a restart.
+    scene.restart()?;
+    scene.host.admin("register-vm --vm-id=3 --pool=A")?;
+    expect_right(&Guest::new(guest::VECADD, scene.host.target(3))?.arg("1000"))?;
+    scene.unharmed()
+}
+
+#[test]
+fn a_full_disk_under_the_module_cache_is_an_error_and_no_more() -> Result<()> {
+    let scene = scene()?;
+    let host = &scene.host;
+    let mut before = scene.open()?;
+    let adder = Adder::new(&mut before)?;
+    // Workers get the limit when they are started.
+    host.limit_files(Some(4096))?;
+    let mut session = scene.open()?;
+    let ctx = session.primary()?;
+    let big = vec![b'/'; 1 << 16];
+    let image = session.send_image(&big)?;
+    let status = session.status(&load_call(ctx, image), &[])?;
+    ensure!(status == CuResult::FILE_NOT_FOUND, "not complete: {status}");
+    let (_, code) = session
+        .errors
+        .first()
+        .copied()
+        .unwrap_or((0, CuResult::SUCCESS));
+    ensure!(
+        code == CuResult::OPERATING_SYSTEM,
+        "the piece itself: {code}"
+    );
+    let status = session.status(&req::CtxSynchronize { ctx }, &[])?;
+    ensure!(status.is_ok(), "the session goes on: {status}");
+    // The shim's words of it, in a program that does not know of any of this.
+    let output = Guest::new(guest::MATMUL, host.target(1))?
+        .arg("16")
+        .run(vgpu_tests::wait::SOON)?;
+    let text = describe(&output);
+    ensure!(
+        !output.status.success(),
+        "its module is larger than any file may be: {text}"
+    );
+    ensure!(text.contains("CUDA_ERROR"), "{text}");
+    host.limit_files(None)?;
+    adder.works(&mut before)?;
+    let mut after = scene.open()?;
+    let ctx = after.primary()?;
+    after.module(ctx, SPIN)?;
+    drop((session, before, after));
+    scene.unharmed()
+}

@@ -1,0 +1,252 @@
+//! More than anybody asked for: of requests, of data, of objects.
+
+use anyhow::{Result, ensure};
+use vgpu_proto::call::{Op, rep, req};
+use vgpu_proto::codec::{decode, encode};
+use vgpu_proto::cuda::{CuResult, Stream};
+use vgpu_proto::limits::DEPTH_CALLS;
+use vgpu_tests::hostile::Session;
+use vgpu_tests::wait::{SOON, until};
+
+use super::{Adder, SPIN, Scene, resident};
+
+/// Host memory that a worker may take beyond what it had, whatever its guest does not read.
+const SLACK: u64 = 96 << 20;
+
+#[test]
+fn a_guest_that_never_reads_holds_up_nobody_and_takes_no_memory() -> Result<()> {
+    let scene = Scene::new()?;
+    let mut session = scene.open()?;
+    let ctx = session.primary()?;
+    let (stream, len) = (Stream::NULL, 64 << 20);
+    let src = session.alloc(ctx, len)?;
+    let fill = req::Memset {
+        ctx,
+        stream,
+        dst: src,
+        value: 7,
+        width: 1,
+        count: len,
+    };
+    session.send(&fill, &[])?;
+    session.ask(&req::StreamSynchronize { ctx, stream })?;
+    let worker = scene.worker()?;
+    let before = resident(worker);
+    for _ in 0..256 {
+        session.send(
+            &req::MemcpyDtoH {
+                ctx,
+                stream,
+                src,
+                len,
+            },
+            &[],
+        )?;
+    }
+    for _ in 0..3 {
+        scene.neighbour_computes()?;
+        let now = resident(worker);
+        ensure!(now < before + SLACK, "{before} bytes, then {now}");
+    }
+    // Who begins to read gets all of the first, byte for byte.
+    let first = session.send(&req::StreamQuery { ctx, stream }, &[])? - 256;
+    let reply = session.wait(first)?;
+    ensure!(
+        reply.status.is_ok() && reply.bulk.len() as u64 == len,
+        "{}",
+        reply.status
+    );
+    ensure!(reply.bulk.iter().all(|b| *b == 7), "other bytes");
+    // And who vanishes leaves nothing, whatever was on its way to him.
+    drop(session);
+    scene.unharmed()
+}
+
+#[test]
+fn replies_that_nobody_reads_take_no_memory() -> Result<()> {
+    let scene = Scene::new()?;
+    for op in [
+        Op::CtxSetLimit,
+        Op::MemGetInfo,
+        Op::StreamSynchronize,
+        Op::MemFree,
+    ] {
+        let mut session = scene.open()?;
+        let ctx = session.primary()?;
+        let args = match op {
+            // By a thread that may wait, each time.
+            Op::CtxSetLimit => encode(&req::CtxSetLimit {
+                ctx,
+                limit: 0,
+                value: 2048,
+            })?,
+            Op::MemGetInfo => encode(&req::MemGetInfo { ctx })?,
+            Op::StreamSynchronize => {
+                let stream = Stream::NULL;
+                encode(&req::StreamSynchronize { ctx, stream })?
+            }
+            _ => encode(&req::MemFree {
+                ptr: vgpu_proto::cuda::DevPtr(12345),
+            })?,
+        };
+        let worker = scene.worker()?;
+        let before = resident(worker);
+        let timeout = std::time::Duration::from_millis(300);
+        session.data.set_write_timeout(Some(timeout))?;
+        let mut wire = Vec::new();
+        'flood: for _ in 0..400 {
+            wire.clear();
+            for _ in 0..1000 {
+                wire.extend(session.frame(op, &args, &[]).1);
+            }
+            // Ends when the host reads no more, or has closed the connection.
+            if std::io::Write::write_all(&mut session.data, &wire).is_err() {
+                break 'flood;
+            }
+            let now = resident(worker);
+            ensure!(
+                now < before + SLACK,
+                "{}: {before} bytes, then {now}",
+                op.name()
+            );
+        }
+        let now = resident(worker);
+        ensure!(
+            now < before + SLACK,
+            "{}: {before} bytes, then {now}",
+            op.name()
+        );
+        drop(session);
+        scene.vm_is_clean()?;
+    }
+    scene.unharmed()
+}
+
+#[test]
+fn many_objects_are_made_and_gone() -> Result<()> {
+    let scene = Scene::new()?;
+    let mut session = scene.open()?;
+    let adder = Adder::new(&mut session)?;
+    let ctx = adder.ctx;
+    let many = 10_000;
+    for _ in 0..many {
+        let stream = session.stream(ctx)?;
+        let event = session.event(ctx)?;
+        let sent = session.send(
+            &req::EventRecord {
+                ctx,
+                event,
+                stream,
+                flags: 0,
+            },
+            &[],
+        )?;
+        keep_within_credit(&mut session, sent)?;
+    }
+    ensure!(
+        session.status(&req::CtxSynchronize { ctx }, &[])?.is_ok(),
+        "synchronised"
+    );
+    ensure!(session.errors.is_empty(), "{:?}", session.errors.first());
+    adder.works(&mut session)?;
+    // All of them at once, by one call, in a time that a program may wait.
+    let id = session.send(&req::PrimaryCtxReset { device: 0 }, &[])?;
+    let status = session.wait(id)?.status;
+    ensure!(status.is_ok(), "{status}");
+    drop(session);
+    scene.unharmed()
+}
+
+/// Reads depth credit as an honest guest does: before it sends more than it has.
+fn keep_within_credit(session: &mut Session, sent: u64) -> Result<()> {
+    while sent - session.progress.calls.min(sent) > u64::from(DEPTH_CALLS) / 2 {
+        ensure!(session.read_frame()?, "the host closed the connection");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_program_may_free_all_it_has_behind_a_long_kernel() -> Result<()> {
+    let scene = Scene::new()?;
+    let limits = "--soft-limit=60s --hard-limit=120s --contended-limit=120s";
+    scene.host.admin(&format!("pool set A {limits}"))?;
+    let mut session = scene.open()?;
+    let ctx = session.primary()?;
+    let module = session.module(ctx, SPIN)?;
+    let func = session.function(module, "spin_ns")?;
+    // More than may wait of what a caller waits for; a free is answered at once.
+    let many = DEPTH_CALLS as usize + 1000;
+    let alloc = encode(&req::MemAlloc {
+        ctx,
+        size: 512,
+        collided: None,
+    })?;
+    let mut blocks = Vec::new();
+    for _ in 0..many {
+        blocks.push(session.send_raw(Op::MemAlloc, &alloc, &[])?);
+    }
+    let mut ptrs = Vec::new();
+    for id in blocks {
+        let reply = session.wait(id)?;
+        ptrs.push(decode::<rep::MemAlloc>(&reply.args)?.ptr);
+    }
+    let launch = req::LaunchKernel {
+        ctx,
+        stream: Stream::NULL,
+        func,
+        grid: [1; 3],
+        block: [1; 3],
+        shared: 0,
+        cooperative: false,
+    };
+    session.send(&launch, &1_500_000_000u64.to_le_bytes())?;
+    let mut freed = Vec::new();
+    for ptr in ptrs {
+        freed.push(session.send(&req::MemFree { ptr }, &[])?);
+    }
+    for id in freed {
+        let status = session.wait(id)?.status;
+        ensure!(status.is_ok(), "{status}");
+    }
+    let status = session.status(&req::CtxSynchronize { ctx }, &[])?;
+    ensure!(status.is_ok(), "{status}");
+    // And the memory is there again.
+    let most = session.alloc(ctx, 900 << 20)?;
+    ensure!(
+        session.status(&req::MemFree { ptr: most }, &[])?.is_ok(),
+        "freed"
+    );
+    drop(session);
+    scene.unharmed()
+}
+
+#[test]
+fn denied_allocations_again_and_again_hold_up_nobody() -> Result<()> {
+    let scene = Scene::new()?;
+    scene.host.admin("vm set 1 --memory=64MiB")?;
+    let mut session = scene.open()?;
+    let ctx = session.primary()?;
+    let adder = Adder::new(&mut session)?;
+    // Each is asked of vgpud, and not one is granted.
+    let alloc = encode(&req::MemAlloc {
+        ctx,
+        size: 1 << 30,
+        collided: None,
+    })?;
+    let mut ids = Vec::new();
+    for _ in 0..4000 {
+        ids.push(session.send_raw(Op::MemAlloc, &alloc, &[])?);
+    }
+    scene.neighbour_computes()?;
+    for id in ids {
+        let status = session.wait(id)?.status;
+        ensure!(status == CuResult::OUT_OF_MEMORY, "{status}");
+    }
+    adder.works(&mut session)?;
+    until("the ledger says so", SOON, || {
+        (scene.host.vm(1).ok()?["memory_bytes"].as_u64()? <= 64 << 20).then_some(())
+    })?;
+    drop(session);
+    scene.host.admin("vm set 1 --memory=none").ok();
+    scene.unharmed()
+}

@@ -1,0 +1,494 @@
+//! Forged and stale handles of every kind, and addresses outside live memory, on every operation that
+//! takes them.
+
+use anyhow::{Result, ensure};
+use vgpu_proto::call::ops::Call;
+use vgpu_proto::call::{OPS, Op, req};
+use vgpu_proto::codec::encode;
+use vgpu_proto::cuda::{Ctx, DevPtr, Event, Func, Module, Stream};
+use vgpu_tests::hostile::{Session, load_call};
+
+use super::{Adder, Scene, VECADD, is_refusal};
+
+/// Bytes of the allocation that addresses are tried around.
+const LEN: u64 = 4096;
+
+/// What a call names. All live, until one of them is changed.
+#[derive(Clone)]
+struct Names {
+    device: u32,
+    ctx: Ctx,
+    stream: Stream,
+    event: Event,
+    end: Event,
+    module: Module,
+    func: Func,
+    new_stream: Stream,
+    new_event: Event,
+    dst: DevPtr,
+    src: DevPtr,
+    freed: DevPtr,
+    collided: DevPtr,
+    len: u64,
+}
+
+fn row<C: Call>(call: &C) -> Result<Vec<u8>> {
+    Ok(encode(call)?)
+}
+
+/// A call of every operation, with its bulk data. Exhaustive: a new operation must be tried too.
+fn call(op: Op, n: &Names) -> Result<(Vec<u8>, Vec<u8>)> {
+    let (ctx, stream, event, module, func) = (n.ctx, n.stream, n.event, n.module, n.func);
+    let (device, name) = (n.device, "vecadd".to_owned());
+    let (dst, src, len, flags, value) = (n.dst, n.src, n.len, 0, 0);
+    let (hash, image) = (*blake3::hash(VECADD).as_bytes(), VECADD.len() as u64);
+    let mut bulk = Vec::new();
+    let args = match op {
+        Op::ImageQuery => row(&req::ImageQuery { hash, len: image }),
+        Op::ImageData => {
+            bulk = VECADD.to_vec();
+            let (len, offset) = (image, 0);
+            row(&req::ImageData { hash, len, offset })
+        }
+        Op::ModuleLoad => row(&load_call(ctx, (hash, image))),
+        Op::ModuleUnload => row(&req::ModuleUnload { module }),
+        Op::ModuleGetFunction => row(&req::ModuleGetFunction { module, name }),
+        Op::ModuleGetGlobal => row(&req::ModuleGetGlobal { module, name }),
+        Op::FuncSetAttribute => row(&req::FuncSetAttribute {
+            func,
+            attribute: 8,
+            value,
+        }),
+        Op::FuncGetAttribute => row(&req::FuncGetAttribute { func, attribute: 8 }),
+        Op::FuncSetCacheConfig => row(&req::FuncSetCacheConfig { func, config: 0 }),
+        Op::OccupancyBlocks => row(&req::OccupancyBlocks {
+            func,
+            block_size: 32,
+            dynamic_shared: 0,
+            flags,
+        }),
+        Op::PrimaryCtxRetain => row(&req::PrimaryCtxRetain { device }),
+        Op::PrimaryCtxRelease => row(&req::PrimaryCtxRelease { device }),
+        Op::PrimaryCtxReset => row(&req::PrimaryCtxReset { device }),
+        Op::PrimaryCtxSetFlags => row(&req::PrimaryCtxSetFlags { device, flags }),
+        Op::PrimaryCtxGetState => row(&req::PrimaryCtxGetState { device }),
+        Op::CtxCreate => row(&req::CtxCreate { device, flags }),
+        Op::CtxDestroy => row(&req::CtxDestroy { ctx }),
+        Op::CtxSynchronize => row(&req::CtxSynchronize { ctx }),
+        Op::CtxSetLimit => row(&req::CtxSetLimit {
+            ctx,
+            limit: 0,
+            value: 1024,
+        }),
+        Op::CtxGetLimit => row(&req::CtxGetLimit { ctx, limit: 0 }),
+        Op::CtxSetCacheConfig => row(&req::CtxSetCacheConfig { ctx, config: 0 }),
+        Op::MemAlloc => row(&req::MemAlloc {
+            ctx,
+            size: 64,
+            collided: Some(n.collided),
+        }),
+        Op::MemFree => row(&req::MemFree { ptr: n.freed }),
+        Op::MemGetInfo => row(&req::MemGetInfo { ctx }),
+        Op::MemcpyHtoD => {
+            bulk = vec![1; len.min(8) as usize];
+            row(&req::MemcpyHtoD { ctx, stream, dst })
+        }
+        Op::MemcpyDtoH => row(&req::MemcpyDtoH {
+            ctx,
+            stream,
+            src,
+            len,
+        }),
+        Op::MemcpyDtoD => row(&req::MemcpyDtoD {
+            ctx,
+            stream,
+            dst,
+            src,
+            len,
+        }),
+        Op::Memset => row(&req::Memset {
+            ctx,
+            stream,
+            dst,
+            value: 0,
+            width: 1,
+            count: len,
+        }),
+        Op::Memset2D => row(&req::Memset2D {
+            ctx,
+            stream,
+            dst,
+            pitch: len,
+            value: 0,
+            width: 1,
+            columns: len,
+            rows: 1,
+        }),
+        Op::StreamCreate => row(&req::StreamCreate {
+            ctx,
+            stream: n.new_stream,
+            flags,
+            priority: 0,
+        }),
+        Op::StreamDestroy => row(&req::StreamDestroy { stream }),
+        Op::StreamSynchronize => row(&req::StreamSynchronize { ctx, stream }),
+        Op::StreamQuery => row(&req::StreamQuery { ctx, stream }),
+        Op::StreamWaitEvent => row(&req::StreamWaitEvent {
+            ctx,
+            stream,
+            event,
+            flags,
+        }),
+        Op::EventCreate => row(&req::EventCreate {
+            ctx,
+            event: n.new_event,
+            flags,
+        }),
+        Op::EventDestroy => row(&req::EventDestroy { event }),
+        Op::EventRecord => row(&req::EventRecord {
+            ctx,
+            event,
+            stream,
+            flags,
+        }),
+        Op::EventQuery => row(&req::EventQuery { event }),
+        Op::EventSynchronize => row(&req::EventSynchronize { event }),
+        Op::EventElapsedTime => row(&req::EventElapsedTime {
+            start: event,
+            end: n.end,
+        }),
+        Op::LaunchKernel => {
+            bulk = vec![0; 28];
+            row(&req::LaunchKernel {
+                ctx,
+                stream,
+                func,
+                grid: [1; 3],
+                block: [1; 3],
+                shared: 0,
+                cooperative: false,
+            })
+        }
+    }?;
+    Ok((args, bulk))
+}
+
+/// Live names, and for each kind those that were live once.
+struct Objects {
+    live: Names,
+    stale: Names,
+}
+
+fn names(session: &mut Session, ctx: Ctx, ptr: DevPtr) -> Result<Names> {
+    let module = session.module(ctx, VECADD)?;
+    Ok(Names {
+        device: 0,
+        ctx,
+        stream: session.stream(ctx)?,
+        event: session.event(ctx)?,
+        end: session.event(ctx)?,
+        module,
+        func: session.function(module, "vecadd")?,
+        new_stream: Stream(session.fresh()),
+        new_event: Event(session.fresh()),
+        dst: ptr,
+        src: ptr,
+        freed: ptr,
+        collided: ptr,
+        len: 8,
+    })
+}
+
+fn objects(session: &mut Session) -> Result<Objects> {
+    let ctx = session.primary()?;
+    let ptr = session.alloc(ctx, LEN)?;
+    let live = names(session, ctx, ptr)?;
+    let (device, flags) = (0, 0);
+    let old = session.ask(&req::CtxCreate { device, flags })?.ctx;
+    let freed = session.alloc(old, LEN)?;
+    let stale = names(session, old, freed)?;
+    session.ask(&req::CtxDestroy { ctx: old })?;
+    Ok(Objects { live, stale })
+}
+
+/// Puts a number into a call.
+type Setter = fn(&mut Names, u64);
+
+/// A kind of handle: its name, how a call gets one, and how to read it.
+type Kind = (&'static str, Setter, fn(&Names) -> u64);
+
+/// A context is looked at where the stream is its NULL stream; other streams have one of their own.
+const KINDS: [Kind; 6] = [
+    (
+        "context",
+        |n, v| (n.ctx, n.stream) = (Ctx(v), Stream::NULL),
+        |n| n.ctx.0,
+    ),
+    ("stream", |n, v| n.stream = Stream(v), |n| n.stream.0),
+    ("event", |n, v| n.event = Event(v), |n| n.event.0),
+    ("second event", |n, v| n.end = Event(v), |n| n.end.0),
+    ("module", |n, v| n.module = Module(v), |n| n.module.0),
+    ("function", |n, v| n.func = Func(v), |n| n.func.0),
+];
+
+/// Numbers that are no live handle of the kind.
+fn forged(o: &Objects, foreign: &Names, get: fn(&Names) -> u64) -> Vec<u64> {
+    let live = get(&o.live);
+    let mut all = vec![
+        1,
+        2,
+        u64::MAX,
+        i64::MAX as u64,
+        1 << 63,
+        live ^ 1,
+        live ^ (1 << 20),
+    ];
+    all.extend([live ^ (1 << 24), live + (1 << 40), live.wrapping_neg()]);
+    all.push(get(&o.stale));
+    // Live handles of every other kind, and of another program of the same VM.
+    for names in [&o.live, foreign] {
+        all.extend(KINDS.iter().map(|(_, _, get)| get(names)));
+        all.push(names.dst.0);
+    }
+    let is_live: Vec<u64> = match get(&o.live) {
+        // Both events are.
+        n if n == o.live.event.0 || n == o.live.end.0 => vec![o.live.event.0, o.live.end.0],
+        n => vec![n],
+    };
+    all.retain(|n| !is_live.contains(n));
+    all
+}
+
+#[track_caller]
+fn refused(session: &mut Session, op: Op, n: &Names, what: &str) -> Result<()> {
+    let (args, bulk) = call(op, n)?;
+    let status = session.outcome(op, &args, &bulk)?;
+    ensure!(is_refusal(status), "{} with {what}: {status}", op.name());
+    Ok(())
+}
+
+/// A second program of the VM, whose objects the first must not reach. It has more of each kind, so
+/// that its numbers are not by chance live ones of the first.
+fn foreigner(scene: &Scene) -> Result<(Session, Names)> {
+    let mut other = scene.open()?;
+    let ctx = other.primary()?;
+    for _ in 0..20 {
+        let (device, flags) = (0, 0);
+        other.ask(&req::CtxCreate { device, flags })?;
+        names(&mut other, ctx, DevPtr(0))?;
+    }
+    let mut last = other.alloc(ctx, 1 << 20)?;
+    for _ in 0..20 {
+        last = last.max(other.alloc(ctx, 1 << 20)?);
+    }
+    let (device, flags) = (0, 0);
+    let ctx = other.ask(&req::CtxCreate { device, flags })?.ctx;
+    let names = names(&mut other, ctx, last)?;
+    Ok((other, names))
+}
+
+#[test]
+fn forged_handles_are_refused_by_every_operation() -> Result<()> {
+    let scene = Scene::new()?;
+    let (other, foreign) = foreigner(&scene)?;
+    let mut session = scene.open()?;
+    let o = objects(&mut session)?;
+    let adder = Adder::new(&mut session)?;
+    let mut tried = std::collections::BTreeSet::new();
+    for row in OPS {
+        for (kind, set, get) in KINDS {
+            let with = |value| {
+                let mut names = o.live.clone();
+                set(&mut names, value);
+                names
+            };
+            let right = call(row.op, &with(get(&o.live)))?;
+            for value in forged(&o, &foreign, get) {
+                let names = with(value);
+                if call(row.op, &names)? != right {
+                    tried.insert(row.op as u16);
+                    refused(&mut session, row.op, &names, &format!("{kind} {value:#x}"))?;
+                }
+            }
+        }
+        for device in [1, 2, 64, i32::MAX as u32, u32::MAX] {
+            let names = Names {
+                device,
+                ..o.live.clone()
+            };
+            if call(row.op, &names)? != call(row.op, &o.live)? {
+                tried.insert(row.op as u16);
+                refused(&mut session, row.op, &names, &format!("device {device}"))?;
+            }
+        }
+    }
+    // All but the two about images, and the freeing of memory, which takes an address.
+    ensure!(
+        tried.len() == OPS.len() - 3,
+        "tried {} of {}",
+        tried.len(),
+        OPS.len()
+    );
+    adder.works(&mut session)?;
+    drop((session, other));
+    scene.unharmed()
+}
+
+#[test]
+fn names_that_the_guest_may_not_give_are_refused() -> Result<()> {
+    let scene = Scene::new()?;
+    let mut session = scene.open()?;
+    let o = objects(&mut session)?;
+    let n = &o.live;
+    for name in [
+        0,
+        1,
+        n.stream.0,
+        n.event.0,
+        n.ctx.0,
+        n.dst.0,
+        0x0fff_ffff_ffff_ffff,
+        0x2000_0000_0000_0000,
+        u64::MAX,
+    ] {
+        let (new_stream, new_event) = (Stream(name), Event(name));
+        let names = Names {
+            new_stream,
+            new_event,
+            ..n.clone()
+        };
+        if name != n.event.0 {
+            refused(
+                &mut session,
+                Op::StreamCreate,
+                &names,
+                &format!("name {name:#x}"),
+            )?;
+        }
+        if name != n.stream.0 {
+            refused(
+                &mut session,
+                Op::EventCreate,
+                &names,
+                &format!("name {name:#x}"),
+            )?;
+        }
+    }
+    Adder::new(&mut session)?.works(&mut session)?;
+    drop(session);
+    scene.unharmed()
+}
+
+#[test]
+fn addresses_outside_live_memory_are_refused_by_every_operation() -> Result<()> {
+    let scene = Scene::new()?;
+    let (other, foreign) = foreigner(&scene)?;
+    let mut session = scene.open()?;
+    let o = objects(&mut session)?;
+    let base = o.live.dst.0;
+    let here = std::ptr::from_ref(&o) as u64;
+    let bad = [
+        (0, 1),
+        (1, 8),
+        (u64::MAX, 1),
+        (u64::MAX - 3, 8),
+        (base - 1, 1),
+        (base - 1, 8),
+        (base + LEN, 1),
+        (base + LEN - 1, 2),
+        (base + LEN - 7, 8),
+        (base, LEN + 1),
+        (base, u64::MAX),
+        (base, u64::MAX - base + 1),
+        (base + 8, u64::MAX - 4),
+        (base, 1 << 63),
+        (o.stale.dst.0, 8),
+        (foreign.dst.0, 8),
+        (here, 8),
+        (0x40_0000, 8),
+        (1 << 63, 8),
+        (base | 1 << 63, 8),
+    ];
+    let sets: [(&str, Setter); 2] = [
+        ("destination", |n, v| n.dst = DevPtr(v)),
+        ("source", |n, v| n.src = DevPtr(v)),
+    ];
+    for row in OPS {
+        for (kind, set) in sets {
+            for (address, len) in bad {
+                let mut right = o.live.clone();
+                right.len = len;
+                let mut names = right.clone();
+                set(&mut names, address);
+                // A long range is bad at a right address too; the length of this one is its data's.
+                let bounded = row.op == Op::MemcpyHtoD && len > 8;
+                let matters = call(row.op, &names)? != call(row.op, &right)?
+                    || (len > 8 && call(row.op, &right)? != call(row.op, &o.live)?);
+                let matters = matters && !bounded;
+                if matters {
+                    let what = format!("{kind} {address:#x} + {len:#x}");
+                    refused(&mut session, row.op, &names, &what)?;
+                }
+            }
+        }
+    }
+    // What is freed, or said to have collided, must be the beginning of the guest's own block.
+    for address in [
+        1,
+        u64::MAX,
+        base - 1,
+        base + 1,
+        base + 8,
+        base + LEN,
+        o.stale.freed.0,
+        foreign.freed.0,
+        here,
+        1 << 63,
+    ] {
+        let ptr = DevPtr(address);
+        let names = Names {
+            freed: ptr,
+            collided: ptr,
+            ..o.live.clone()
+        };
+        refused(&mut session, Op::MemFree, &names, &format!("{address:#x}"))?;
+        refused(&mut session, Op::MemAlloc, &names, &format!("{address:#x}"))?;
+    }
+    // Freed twice; used after it was freed; said to have collided, then used.
+    ensure!(
+        session
+            .status(&req::MemFree { ptr: o.live.dst }, &[])?
+            .is_ok(),
+        "freed"
+    );
+    refused(&mut session, Op::MemFree, &o.live, "a block that is free")?;
+    for op in [
+        Op::MemcpyHtoD,
+        Op::MemcpyDtoH,
+        Op::MemcpyDtoD,
+        Op::Memset,
+        Op::Memset2D,
+    ] {
+        refused(&mut session, op, &o.live, "a block that is free")?;
+    }
+    let parked = session.alloc(o.live.ctx, LEN)?;
+    let names = Names {
+        dst: parked,
+        src: parked,
+        freed: parked,
+        ..o.live.clone()
+    };
+    let collided = Some(parked);
+    let ctx = o.live.ctx;
+    session.ask(&req::MemAlloc {
+        ctx,
+        size: LEN,
+        collided,
+    })?;
+    for op in [Op::MemcpyHtoD, Op::MemcpyDtoH, Op::Memset, Op::MemFree] {
+        refused(&mut session, op, &names, "a block that collided")?;
+    }
+    Adder::new(&mut session)?.works(&mut session)?;
+    drop((session, other));
+    scene.unharmed()
+}

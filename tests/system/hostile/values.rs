@@ -1,0 +1,266 @@
+//! Sizes, dimensions, parameters and options that are wrong although every name is right.
+
+use anyhow::{Result, ensure};
+use vgpu_proto::call::req;
+use vgpu_proto::cuda::{CuResult, DevPtr, Stream};
+use vgpu_proto::limits::MAX_KERNEL_PARAMS;
+use vgpu_tests::hostile::load_call;
+
+use super::{Adder, Scene, VECADD, is_refusal};
+
+#[test]
+fn sizes_that_no_device_has_are_refused() -> Result<()> {
+    let scene = Scene::new()?;
+    let mut session = scene.open()?;
+    let adder = Adder::new(&mut session)?;
+    let ctx = adder.ctx;
+    let alloc = |size| req::MemAlloc {
+        ctx,
+        size,
+        collided: None,
+    };
+    let none = session.status(&alloc(0), &[])?;
+    ensure!(none == CuResult::INVALID_VALUE, "no bytes: {none}");
+    for size in [1 << 40, 1 << 63, u64::MAX - 511, u64::MAX] {
+        let status = session.status(&alloc(size), &[])?;
+        ensure!(status == CuResult::OUT_OF_MEMORY, "{size:#x}: {status}");
+    }
+    let dst = adder.arrays[0];
+    let stream = Stream::NULL;
+    for (width, count) in [
+        (0, 1),
+        (3, 1),
+        (8, 1),
+        (255, 1),
+        (4, 1 << 62),
+        (4, (1 << 62) + 1),
+        (2, 1 << 63),
+        (1, u64::MAX),
+    ] {
+        let fill = req::Memset {
+            ctx,
+            stream,
+            dst,
+            value: 0,
+            width,
+            count,
+        };
+        let status = session.status(&fill, &[])?;
+        ensure!(is_refusal(status), "{count:#x} of {width} bytes: {status}");
+    }
+    for (dst, width) in [(dst.0 + 1, 2), (dst.0 + 2, 4)] {
+        let dst = DevPtr(dst);
+        let fill = req::Memset {
+            ctx,
+            stream,
+            dst,
+            value: 0,
+            width,
+            count: 1,
+        };
+        ensure!(is_refusal(session.status(&fill, &[])?), "not aligned");
+    }
+    for (pitch, width, columns, rows) in [
+        (8, 1, 16, 2),
+        (0, 1, 1, 2),
+        (u64::MAX, 1, 1, 2),
+        (u64::MAX, 1, 1, u64::MAX),
+        (1 << 40, 1, 1, 1 << 40),
+        (1 << 32, 1, 1, (1 << 32) + 1),
+        (16, 1, 16, u64::MAX),
+        (1022, 2, 1, 3),
+        (513, 2, 1, 2),
+        (512, 4, 1 << 62, 1),
+    ] {
+        let fill = req::Memset2D {
+            ctx,
+            stream,
+            dst,
+            pitch,
+            value: 0,
+            width,
+            columns,
+            rows,
+        };
+        let status = session.status(&fill, &[])?;
+        ensure!(
+            is_refusal(status),
+            "{rows:#x} rows of {columns:#x}: {status}"
+        );
+    }
+    // Nothing at all is nothing at all.
+    for fill in [(0, 5), (5, 0), (0, 0)] {
+        let (columns, rows) = fill;
+        let fill = req::Memset2D {
+            ctx,
+            stream,
+            dst,
+            pitch: 64,
+            value: 0,
+            width: 1,
+            columns,
+            rows,
+        };
+        ensure!(session.status(&fill, &[])?.is_ok(), "an empty rectangle");
+    }
+    adder.works(&mut session)?;
+    drop(session);
+    scene.unharmed()
+}
+
+#[test]
+fn launches_that_fit_no_device_are_refused() -> Result<()> {
+    let scene = Scene::new()?;
+    let mut session = scene.open()?;
+    let adder = Adder::new(&mut session)?;
+    let params = adder.params();
+    let one = [1; 3];
+    for (grid, block, shared) in [
+        ([0, 1, 1], one, 0),
+        ([1, 0, 1], one, 0),
+        ([1, 1, 0], one, 0),
+        (one, [0, 1, 1], 0),
+        (one, [1, 0, 1], 0),
+        (one, [1, 1, 0], 0),
+        ([1, 65_536, 1], one, 0),
+        ([1, 1, 65_536], one, 0),
+        ([1 << 31, 1, 1], one, 0),
+        ([u32::MAX; 3], one, 0),
+        (one, [1025, 1, 1], 0),
+        (one, [1024, 2, 1], 0),
+        (one, [1, 1, 65], 0),
+        (one, [65_536, 65_536, 1], 0),
+        (one, [u32::MAX; 3], 0),
+        (one, one, 48 * 1024 + 1),
+        (one, one, u32::MAX),
+    ] {
+        let status = session.status(&adder.launch(grid, block, shared), &params)?;
+        ensure!(is_refusal(status), "{grid:?} {block:?} {shared}: {status}");
+    }
+    let launch = adder.launch(one, one, 0);
+    for len in [0, 1, 8, params.len() - 1, MAX_KERNEL_PARAMS + 1, 1 << 20] {
+        let status = session.status(&launch, &vec![0; len])?;
+        ensure!(is_refusal(status), "{len} bytes of parameters: {status}");
+    }
+    let cooperative = req::LaunchKernel {
+        cooperative: true,
+        ..adder.launch([65_535, 1, 1], [1024, 1, 1], 0)
+    };
+    // Whether all its blocks fit at once is the driver's to say, when it is submitted.
+    session.send(&cooperative, &params)?;
+    let ctx = adder.ctx;
+    let status = session.status(&req::CtxSynchronize { ctx }, &[])?;
+    let errors: Vec<CuResult> = session.errors.drain(..).map(|(_, code)| code).collect();
+    ensure!(
+        status.is_ok() && errors.last() == Some(&CuResult::COOPERATIVE_LAUNCH_TOO_LARGE),
+        "{status}, {errors:?}"
+    );
+    adder.works(&mut session)?;
+    drop(session);
+    scene.unharmed()
+}
+
+#[test]
+fn a_kernel_with_wild_pointers_harms_only_its_own_session() -> Result<()> {
+    let scene = Scene::new()?;
+    let mut session = scene.open()?;
+    let adder = Adder::new(&mut session)?;
+    let mut params = adder.params();
+    params[..8].copy_from_slice(&0x6666_0000_0000u64.to_le_bytes());
+    session.send(&adder.launch([1, 1, 1], [32, 1, 1], 0), &params)?;
+    let ctx = adder.ctx;
+    let status = session.status(&req::CtxSynchronize { ctx }, &[])?;
+    ensure!(status == CuResult::ILLEGAL_ADDRESS, "{status}");
+    // It sticks, and the session stays well behaved about it.
+    let status = session.status(&req::MemGetInfo { ctx }, &[])?;
+    ensure!(status == CuResult::ILLEGAL_ADDRESS, "{status}");
+    drop(session);
+    scene.unharmed()
+}
+
+#[test]
+fn options_and_attributes_outside_the_lists_are_refused() -> Result<()> {
+    let scene = Scene::new()?;
+    let mut session = scene.open()?;
+    let adder = Adder::new(&mut session)?;
+    let (ctx, func) = (adder.ctx, adder.func);
+    let image = session.send_image(VECADD)?;
+    let load = |options: Vec<(u32, u32)>| req::ModuleLoad {
+        options,
+        ..load_call(ctx, image)
+    };
+    // Options whose value is an address would be one of the worker's; unknown ones could be.
+    for option in [2, 3, 4, 5, 6, 17, 18, 25, 27, 99, u32::MAX] {
+        let status = session.status(&load(vec![(option, 1)]), &[])?;
+        ensure!(is_refusal(status), "JIT option {option}: {status}");
+    }
+    let many = session.status(&load(vec![(7, 2); 5000]), &[])?;
+    ensure!(is_refusal(many), "5000 options: {many}");
+    for attribute in [16, 99, 1 << 31, u32::MAX] {
+        let set = req::FuncSetAttribute {
+            func,
+            attribute,
+            value: 1,
+        };
+        ensure!(
+            is_refusal(session.status(&set, &[])?),
+            "attribute {attribute}"
+        );
+        let get = req::FuncGetAttribute { func, attribute };
+        ensure!(
+            is_refusal(session.status(&get, &[])?),
+            "attribute {attribute}"
+        );
+    }
+    for value in [-1, i32::MIN, i32::MAX] {
+        let set = req::FuncSetAttribute {
+            func,
+            attribute: 8,
+            value,
+        };
+        let status = session.status(&set, &[])?;
+        ensure!(
+            !status.is_ok() && !status.is_sticky(),
+            "{value} bytes: {status}"
+        );
+    }
+    for (limit, value) in [
+        (0, u64::MAX),
+        (1, u64::MAX),
+        (2, u64::MAX),
+        (7, 1),
+        (u32::MAX, 1),
+    ] {
+        let set = req::CtxSetLimit { ctx, limit, value };
+        let status = session.status(&set, &[])?;
+        ensure!(
+            !status.is_ok() && !status.is_sticky(),
+            "limit {limit}: {status}"
+        );
+    }
+    for block_size in [0, -1, i32::MIN] {
+        let ask = req::OccupancyBlocks {
+            func,
+            block_size,
+            dynamic_shared: u64::MAX,
+            flags: 0,
+        };
+        ensure!(
+            is_refusal(session.status(&ask, &[])?),
+            "blocks of {block_size}"
+        );
+    }
+    for flags in [0x100, u32::MAX] {
+        let device = 0;
+        let set = req::PrimaryCtxSetFlags { device, flags };
+        ensure!(is_refusal(session.status(&set, &[])?), "flags {flags:#x}");
+        let create = req::CtxCreate { device, flags };
+        ensure!(
+            is_refusal(session.status(&create, &[])?),
+            "flags {flags:#x}"
+        );
+    }
+    adder.works(&mut session)?;
+    drop(session);
+    scene.unharmed()
+}
