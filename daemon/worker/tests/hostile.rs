@@ -840,6 +840,29 @@ fn credit_comes_back_as_requests_are_taken() {
 }
 
 #[test]
+fn credit_comes_back_to_a_guest_that_has_little() {
+    let mut bench = Bench::new();
+    let ctx = bench.primary();
+    let ptr = bench.guest.alloc(ctx, 64);
+    for value in 0..20 {
+        bench.guest.post(&req::Memset {
+            ctx,
+            stream: NULL,
+            dst: ptr,
+            value,
+            width: 1,
+            count: 64,
+        });
+        bench.guest.flush();
+        // Its credit is one call: it waits for word that this one was taken.
+        while bench.guest.outstanding() > 0 {
+            assert!(bench.guest.read_frame());
+        }
+    }
+    assert_eq!(bench.guest.dtoh(ctx, NULL, ptr, 1), [19]);
+}
+
+#[test]
 fn a_guest_that_vanishes_ends_its_worker() {
     // Between frames, within a frame, with work queued and with work running.
     for step in 0..4 {

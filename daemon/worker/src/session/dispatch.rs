@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 use vgpu_proto::call::{Class, Op, Request, rep, req};
 use vgpu_proto::codec::Encode;
 use vgpu_proto::cuda::{Ctx, CuResult, Event as EventName, GUEST_HANDLES, Stream as StreamName};
-use vgpu_proto::limits::{DEPTH_BYTES, DEPTH_CALLS, MAX_KERNEL_PARAMS};
+use vgpu_proto::limits::{DEPTH_CALLS, MAX_KERNEL_PARAMS};
 
 use super::Session;
 use super::drains::{After, Flush, Target};
@@ -40,8 +40,10 @@ impl Session {
         let (id, bulk) = (frame.id, frame.bulk.bytes().len() as u64);
         self.received = (self.received.0 + 1, self.received.1 + bulk);
         let taken = self.out.taken();
-        if self.received.0 - taken.calls > u64::from(DEPTH_CALLS)
-            || self.received.1 - taken.bytes > DEPTH_BYTES
+        let untaken = self.received.1 - taken.bytes;
+        if self.received.0 - taken.calls > self.depth.0
+            // One call larger than the whole credit may come alone.
+            || (untaken > self.depth.1 && untaken != bulk)
             || self.unanswered() > DEPTH_CALLS as usize
         {
             return Err("more requests than there was credit for".to_owned());

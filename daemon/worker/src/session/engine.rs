@@ -22,7 +22,10 @@ const READS: usize = 4;
 const IDLE_LOOK: Duration = Duration::from_micros(100);
 /// How long completion, or the next request after an answer, is looked for before this thread sleeps:
 /// being woken costs about as much.
-const SPIN: Duration = Duration::from_micros(30);
+const SPIN: Duration = Duration::from_micros(20);
+/// With fewer processors than this nobody looks for the next request: the guest that is to send it
+/// may have been woken on this very one.
+const SPIN_PROCESSORS: usize = 8;
 /// Most looks that are left out after one in vain.
 const MOST_SKIPPED: u32 = 127;
 /// How often the session's thread looks itself when there are more streams than waiting threads.
@@ -70,9 +73,13 @@ pub fn serve(parts: Parts, socket: OwnedFd) -> Ending {
         readable: true,
         filled: None,
         marks_due: None,
+        tell_due: None,
         spun: false,
         for_completion: Spinning::default(),
-        for_requests: Spinning::default(),
+        for_requests: Spinning {
+            never: std::thread::available_parallelism().map_or(1, usize::from) < SPIN_PROCESSORS,
+            ..Spinning::default()
+        },
         active: false,
     };
     let ending = engine.run();
@@ -97,6 +104,9 @@ struct Engine {
     filled: Option<Filled>,
     /// When streams with unmarked work get markers although nobody waits.
     marks_due: Option<Instant>,
+    /// When the guest is told of the last requests taken although a step's worth is not reached: its
+    /// whole credit may be less than that.
+    tell_due: Option<Instant>,
     /// Completion has been looked for in vain since something last happened.
     spun: bool,
     for_completion: Spinning,
@@ -110,6 +120,7 @@ struct Engine {
 /// from whoever it is waited for, hardly any is taken.
 #[derive(Debug, Default)]
 struct Spinning {
+    never: bool,
     skip: u32,
     penalty: u32,
 }
@@ -120,7 +131,7 @@ impl Spinning {
             self.skip -= 1;
             return false;
         }
-        true
+        !self.never
     }
 
     fn ended(&mut self, success: bool) {
@@ -141,9 +152,6 @@ impl Engine {
                 return ending;
             }
             let stop = self.session.work();
-            if stop == Stop::Empty {
-                self.session.out.tell();
-            }
             let queued = self.session.out.queued();
             if let Err(e) = self.session.out.flush() {
                 return Ending::closed(format!("the guest is gone: {e}"));
@@ -183,6 +191,7 @@ impl Engine {
                 self.spun = false;
                 self.active = true;
                 self.marks_due = None;
+                self.tell_due = None;
                 if let Err(text) = self.session.receive(frame) {
                     return Some(Ending::broken(text));
                 }
@@ -206,6 +215,15 @@ impl Engine {
         }
         if self.session.waiters.saturated() {
             timeout = earlier(timeout, Some(SATURATED_LOOK));
+        }
+        if self.session.out.untold() {
+            let now = Instant::now();
+            let due = *self.tell_due.get_or_insert(now + IDLE_LOOK);
+            if due <= now {
+                self.session.out.tell();
+                return self.session.out.flush();
+            }
+            timeout = earlier(timeout, Some(due - now));
         }
         self.sleep(timeout)?;
         if self.session.waiters.saturated() {

@@ -99,6 +99,8 @@ pub struct Session {
     memory: Memory,
     ledger: Ledger,
     quota: u64,
+    /// Depth credit: calls, and their bulk bytes.
+    depth: (u64, u64),
     allocs: Allocs,
     images: Images,
     staging: Staging,
@@ -152,6 +154,7 @@ impl Session {
             memory: Memory::default(),
             ledger: Ledger::default(),
             quota: start.memory_quota,
+            depth: (start.depth_calls.into(), start.depth_bytes),
             allocs: Allocs::default(),
             images: Images::new(Path::new(&start.image_dir)),
             staging,

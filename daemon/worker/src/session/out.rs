@@ -132,8 +132,13 @@ impl Out {
         self.tell();
     }
 
-    /// Tells the guest what was taken, unless it knows. Also to be called when the queue has run
-    /// empty: a guest whose whole credit is less than those steps would wait for it for ever.
+    /// Was something taken that the guest does not know of?
+    pub(super) fn untold(&self) -> bool {
+        self.told != self.taken
+    }
+
+    /// Tells the guest what was taken, unless it knows. Also to be called when nothing happens for a
+    /// while: a guest whose whole credit is less than those steps would wait for it for ever.
     pub(super) fn tell(&mut self) {
         if self.told == self.taken {
             return;

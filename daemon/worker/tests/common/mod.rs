@@ -120,6 +120,8 @@ impl Bench {
             driver: Some(driver),
             image_dir: images.to_string_lossy().into_owned(),
             memory_quota: setup.quota,
+            depth_calls: vgpu_proto::limits::DEPTH_CALLS,
+            depth_bytes: vgpu_proto::limits::DEPTH_BYTES,
             expect_soft: setup.expect_soft,
         };
         vgpud.start(&start);
