@@ -46,7 +46,7 @@ fn latency() {
         a.read_exact(&mut frame).expect("read");
     });
     let policy = Policy {
-        hold_ns: 60_000_000_000,
+        hold_ns: std::env::var("HOLD_NS").map_or(60_000_000_000, |v| v.parse().expect("a number")),
         ..Policy::default()
     };
     let mut bench = Bench::with(Setup {

@@ -73,7 +73,6 @@ pub fn serve(parts: Parts, socket: OwnedFd) -> Ending {
         readable: true,
         filled: None,
         marks_due: None,
-        tell_due: None,
         spun: false,
         for_completion: Spinning::default(),
         for_requests: Spinning {
@@ -104,9 +103,6 @@ struct Engine {
     filled: Option<Filled>,
     /// When streams with unmarked work get markers although nobody waits.
     marks_due: Option<Instant>,
-    /// When the guest is told of the last requests taken although a step's worth is not reached: its
-    /// whole credit may be less than that.
-    tell_due: Option<Instant>,
     /// Completion has been looked for in vain since something last happened.
     spun: bool,
     for_completion: Spinning,
@@ -152,6 +148,9 @@ impl Engine {
                 return ending;
             }
             let stop = self.session.work();
+            if stop == Stop::Empty {
+                self.session.out.tell();
+            }
             let queued = self.session.out.queued();
             if let Err(e) = self.session.out.flush() {
                 return Ending::closed(format!("the guest is gone: {e}"));
@@ -191,7 +190,6 @@ impl Engine {
                 self.spun = false;
                 self.active = true;
                 self.marks_due = None;
-                self.tell_due = None;
                 if let Err(text) = self.session.receive(frame) {
                     return Some(Ending::broken(text));
                 }
@@ -215,15 +213,6 @@ impl Engine {
         }
         if self.session.waiters.saturated() {
             timeout = earlier(timeout, Some(SATURATED_LOOK));
-        }
-        if self.session.out.untold() {
-            let now = Instant::now();
-            let due = *self.tell_due.get_or_insert(now + IDLE_LOOK);
-            if due <= now {
-                self.session.out.tell();
-                return self.session.out.flush();
-            }
-            timeout = earlier(timeout, Some(due - now));
         }
         self.sleep(timeout)?;
         if self.session.waiters.saturated() {

@@ -132,13 +132,9 @@ impl Out {
         self.tell();
     }
 
-    /// Was something taken that the guest does not know of?
-    pub(super) fn untold(&self) -> bool {
-        self.told != self.taken
-    }
-
-    /// Tells the guest what was taken, unless it knows. Also to be called when nothing happens for a
-    /// while: a guest whose whole credit is less than those steps would wait for it for ever.
+    /// Tells the guest what was taken, unless it knows. Also to be called when the queue has run
+    /// empty: a guest whose whole credit is less than those steps would wait for it for ever. (At once:
+    /// a timer for it would cost every synchronous call more than the few bytes do.)
     pub(super) fn tell(&mut self) {
         if self.told == self.taken {
             return;
