@@ -62,6 +62,11 @@ pub struct Start {
     pub image_dir: String,
     /// The VM's device-memory quota in bytes; 0: none. Bounds what `cuMemGetInfo` shows.
     pub memory_quota: u64,
+    /// The depth credit that the guest's Welcome names: calls sent and not yet taken by the worker. A
+    /// guest that sends more is disconnected.
+    pub depth_calls: u32,
+    /// Bulk bytes likewise. One call larger than all of it may come while nothing else is untaken.
+    pub depth_bytes: u64,
     /// Serve only a driver whose device name says that it is the software device, or only one
     /// whose name does not.
     pub expect_soft: bool,

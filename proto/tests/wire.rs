@@ -61,6 +61,8 @@ fn golden() -> String {
         driver: Some("/lib/libcuda.so.1".into()),
         image_dir: "/var/lib/vgpu/images/1".into(),
         memory_quota: 0,
+        depth_calls: 8192,
+        depth_bytes: 16 << 20,
         expect_soft: true,
     };
     let mut lines = vec![format!("fingerprint {FINGERPRINT:016x}")];

@@ -117,3 +117,18 @@ fn sessions_are_limited_per_vm() -> Result<()> {
     assert!(text.contains("session"), "one line says why: {text}");
     Ok(())
 }
+
+#[test]
+fn a_short_queue_slows_a_program_and_loses_nothing() -> Result<()> {
+    let host = one_vm(&Options::default())?;
+    host.admin("vm set 1 --queue-calls=10 --queue-bytes=64KiB")?;
+    let line = expect_right(
+        &Guest::new(guest::FLOOD, host.target(1))?
+            .arg("5000")
+            .arg("60"),
+    )?;
+    assert!(line.contains("5000 launches"), "{line}");
+    // Copies larger than the whole queue go through it in pieces.
+    expect_right(&Guest::new(guest::VECADD, host.target(1))?.arg("1000000"))?;
+    Ok(())
+}

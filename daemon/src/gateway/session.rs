@@ -24,6 +24,7 @@ use super::opening::{self, BadOpening, Opening};
 use super::{Peer, Shared};
 use crate::events::Report;
 use crate::mediator::{AdmitRequest, Admitted, GuestEnd, Note, Ready, Refused, VmIdentity};
+use crate::supervisor::launcher::Bounds;
 use crate::supervisor::log;
 
 /// A guest that does not read what it is told within this is not told.
@@ -267,7 +268,11 @@ async fn start(
             admitted.session,
             identity.vm_id,
             admitted.gpu.clone(),
-            admitted.memory_quota,
+            Bounds {
+                memory_quota: admitted.memory_quota,
+                depth_calls: admitted.depth_calls,
+                depth_bytes: admitted.depth_bytes,
+            },
         )
         .await;
     let launched = match launched {

@@ -28,6 +28,17 @@ pub struct Launcher {
     nursery: Nursery,
 }
 
+/// What a session may take, as its worker is told.
+#[derive(Debug, Clone, Copy)]
+pub struct Bounds {
+    /// Bytes of device memory; 0: no quota.
+    pub memory_quota: u64,
+    /// Calls that the guest may have sent and the worker not taken.
+    pub depth_calls: u32,
+    /// Their bulk bytes.
+    pub depth_bytes: u64,
+}
+
 /// A worker that was started, and what to tell it first.
 #[derive(Debug)]
 pub struct Launched {
@@ -81,12 +92,12 @@ impl Launcher {
         session: u64,
         vm: u32,
         gpu: ScannedGpu,
-        memory_quota: u64,
+        bounds: Bounds,
     ) -> Result<Launched, String> {
         let launcher = self.clone();
         let started = self
             .nursery
-            .run(move || launcher.start(session, vm, &gpu, memory_quota));
+            .run(move || launcher.start(session, vm, &gpu, bounds));
         started
             .await
             .unwrap_or_else(|_| Err("the start of the worker broke off".to_owned()))
@@ -97,7 +108,7 @@ impl Launcher {
         session: u64,
         vm: u32,
         gpu: &ScannedGpu,
-        memory_quota: u64,
+        bounds: Bounds,
     ) -> Result<Launched, String> {
         let config = self.config();
         let soft = gpu.source == GpuSource::Soft;
@@ -124,7 +135,9 @@ impl Launcher {
             vm,
             driver: driver_library(&config, soft)?,
             image_dir: image_dir.to_string_lossy().into_owned(),
-            memory_quota,
+            memory_quota: bounds.memory_quota,
+            depth_calls: bounds.depth_calls,
+            depth_bytes: bounds.depth_bytes,
             expect_soft: soft,
         };
         Ok(Launched { worker, start, log })

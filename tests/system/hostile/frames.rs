@@ -145,6 +145,59 @@ fn more_than_the_credit_ends_the_session() -> Result<()> {
     scene.unharmed()
 }
 
+#[test]
+fn a_vms_own_queue_limit_is_its_credit() -> Result<()> {
+    let scene = Scene::new()?;
+    scene
+        .host
+        .admin("vm set 1 --queue-calls=20 --queue-bytes=64KiB")?;
+    let mut session = scene.open()?;
+    let credit = (session.welcome.depth_calls, session.welcome.depth_bytes);
+    ensure!(credit == (20, 64 << 10), "{credit:?}");
+    let ctx = session.primary()?;
+    let (stream, dst) = (Stream::NULL, session.alloc(ctx, 1 << 20)?);
+    hang(&mut session)?;
+    let (value, width, count) = (0, 1, 1);
+    let fill = encode(&req::Memset {
+        ctx,
+        stream,
+        dst,
+        value,
+        width,
+        count,
+    })?;
+    let wire: Vec<u8> = (0..600)
+        .flat_map(|_| session.frame(Op::Memset, &fill, &[]).1)
+        .collect();
+    let _ = session.data.write_all(&wire);
+    let (_, text) = session.ended()?;
+    ensure!(text.contains("credit"), "{text}");
+
+    let mut session = scene.open()?;
+    let ctx = session.primary()?;
+    let dst = session.alloc(ctx, 1 << 20)?;
+    // A copy larger than the whole credit may come alone; not two, while none is taken.
+    let copy = req::MemcpyHtoD { ctx, stream, dst };
+    session.send(&copy, &vec![7; 1 << 20])?;
+    while session.progress.bytes < 1 << 20 {
+        ensure!(session.read_frame()?, "the host closed the connection");
+    }
+    ensure!(session.errors.is_empty(), "{:?}", session.errors);
+    hang(&mut session)?;
+    for _ in 0..600 {
+        if session.send(&copy, &[7; 32 << 10]).is_err() {
+            break;
+        }
+    }
+    let (_, text) = session.ended()?;
+    ensure!(text.contains("credit"), "{text}");
+    scene
+        .host
+        .admin("vm set 1 --queue-calls=default --queue-bytes=default")
+        .ok();
+    scene.unharmed()
+}
+
 /// Launches a kernel that never ends.
 fn hang(session: &mut vgpu_tests::hostile::Session) -> Result<()> {
     let ctx = session.primary()?;
