@@ -12,6 +12,10 @@ const LINE: usize = 512;
 /// Lines of one worker per second; more are counted and dropped.
 const LINES_PER_SECOND: u32 = 20;
 
+/// Bytes of one worker per second that are read at all. One that writes more waits in its own pipe,
+/// and costs vgpud no time.
+const BYTES_PER_SECOND: usize = 256 * 1024;
+
 /// Copies a worker's standard error into the log until the pipe closes.
 ///
 /// The worker's guest may own it, so nothing of what it writes is believed: control characters are
@@ -30,7 +34,13 @@ pub(crate) async fn relay(pipe: OwnedFd, session: u64, vm: u32) {
     loop {
         match pipe.read(&mut buffer).await {
             Ok(0) | Err(_) => break,
-            Ok(n) => lines.push(&buffer[..n], |line| gate.pass(line, session, vm)),
+            Ok(n) => {
+                lines.push(&buffer[..n], |line| gate.pass(line, session, vm));
+                let pause = gate.read(n, Instant::now());
+                if !pause.is_zero() {
+                    tokio::time::sleep(pause).await;
+                }
+            }
         }
     }
     lines.finish(|line| gate.pass(line, session, vm));
@@ -69,6 +79,7 @@ impl Lines {
 struct Gate {
     second: Instant,
     passed: u32,
+    bytes: usize,
     dropped: u64,
 }
 
@@ -77,15 +88,29 @@ impl Gate {
         Gate {
             second: now,
             passed: 0,
+            bytes: 0,
             dropped: 0,
         }
     }
 
-    fn admits(&mut self, now: Instant) -> bool {
+    fn turn(&mut self, now: Instant) {
         if now.duration_since(self.second) >= Duration::from_secs(1) {
-            self.second = now;
-            self.passed = 0;
+            (self.second, self.passed, self.bytes) = (now, 0, 0);
         }
+    }
+
+    /// Counts what was read; how long to read no more.
+    fn read(&mut self, bytes: usize, now: Instant) -> Duration {
+        self.turn(now);
+        self.bytes = self.bytes.saturating_add(bytes);
+        if self.bytes < BYTES_PER_SECOND {
+            return Duration::ZERO;
+        }
+        (self.second + Duration::from_secs(1)).saturating_duration_since(now)
+    }
+
+    fn admits(&mut self, now: Instant) -> bool {
+        self.turn(now);
         if self.passed < LINES_PER_SECOND {
             self.passed += 1;
             return true;
@@ -135,5 +160,15 @@ mod tests {
         let passed = (0..1000).filter(|_| gate.admits(start)).count();
         assert_eq!((passed as u32, gate.dropped), (LINES_PER_SECOND, 1000 - 20));
         assert!(gate.admits(start + Duration::from_secs(1)));
+    }
+
+    #[test]
+    fn a_worker_that_writes_without_end_is_read_slowly() {
+        let start = Instant::now();
+        let mut gate = Gate::new(start);
+        assert_eq!(gate.read(BYTES_PER_SECOND - 1, start), Duration::ZERO);
+        let later = start + Duration::from_millis(300);
+        assert_eq!(gate.read(1, later), Duration::from_millis(700));
+        assert_eq!(gate.read(1, start + Duration::from_secs(1)), Duration::ZERO);
     }
 }

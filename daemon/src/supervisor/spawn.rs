@@ -203,6 +203,10 @@ pub fn image_dir(images: &Path, vm: u32, owner: Option<(u32, u32)>) -> io::Resul
     Ok(dir)
 }
 
+/// Files of a VM's image cache that are looked at, at most: the directory is its workers' to fill, and
+/// other VMs' workers are not to wait for the look.
+const IMAGES_MOST: usize = 4_096;
+
 /// Keeps a VM's image cache within `most` bytes; the images that were used longest ago go. Workers do
 /// the same, but a worker may be its guest's.
 pub fn prune_images(dir: &Path, most: u64) {
@@ -210,6 +214,7 @@ pub fn prune_images(dir: &Path, most: u64) {
         return;
     };
     let mut images: Vec<(std::time::SystemTime, u64, PathBuf)> = entries
+        .take(IMAGES_MOST)
         .filter_map(|entry| {
             let entry = entry.ok()?;
             let meta = entry.metadata().ok().filter(std::fs::Metadata::is_file)?;
