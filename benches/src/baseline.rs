@@ -1,6 +1,7 @@
 //! What the machine itself can do, measured in the same run: sockets without anything of ours.
 
 use std::io::{Read, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::time::Instant;
 
@@ -47,7 +48,7 @@ pub fn ping_pong(rounds: usize) -> Result<(f64, f64)> {
 /// A forked process that sends each message back; it ends when the socket closes.
 fn echo_process(message: usize) -> Result<UnixStream> {
     let (ours, theirs) = UnixStream::pair()?;
-    child(move || {
+    child(&ours, move || {
         let mut theirs = theirs;
         let mut buffer = vec![0u8; message];
         while theirs.read_exact(&mut buffer).is_ok() && theirs.write_all(&buffer).is_ok() {}
@@ -55,13 +56,16 @@ fn echo_process(message: usize) -> Result<UnixStream> {
     Ok(ours)
 }
 
-/// Runs `work` in a forked child. The parent is single-threaded when it calls this.
-fn child(work: impl FnOnce()) -> Result<()> {
+/// Runs `work` in a forked child, which ends when `other_end` closes here: it closes its own copy.
+/// The parent is single-threaded when it calls this.
+fn child(other_end: &UnixStream, work: impl FnOnce()) -> Result<()> {
     // SAFETY: called before this process has any other thread; the child only uses its socket and
     // its own heap, and leaves without running destructors.
     match unsafe { libc::fork() } {
         -1 => Err(anyhow!("fork: {}", std::io::Error::last_os_error())),
         0 => {
+            // SAFETY: a descriptor of this process, which the child never uses again.
+            unsafe { libc::close(other_end.as_raw_fd()) };
             work();
             // SAFETY: ends the child at once.
             unsafe { libc::_exit(0) }
@@ -77,7 +81,7 @@ fn child(work: impl FnOnce()) -> Result<()> {
 /// If the sockets fail.
 pub fn bandwidth(piece: usize, total: usize) -> Result<f64> {
     let (mut ours, theirs) = UnixStream::pair()?;
-    child(move || {
+    child(&ours, move || {
         let mut theirs = theirs;
         let mut buffer = vec![0u8; piece];
         let mut left = total;

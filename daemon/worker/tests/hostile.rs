@@ -411,7 +411,6 @@ fn forged_handles_are_refused_by_every_operation() {
         refused(b, ctx, &req::PrimaryCtxRelease { device }, &[]);
         refused(b, ctx, &req::PrimaryCtxReset { device }, &[]);
         refused(b, ctx, &req::PrimaryCtxSetFlags { device, flags: 0 }, &[]);
-        refused(b, ctx, &req::PrimaryCtxGetState { device }, &[]);
         refused(b, ctx, &req::CtxCreate { device, flags: 0 }, &[]);
     }
     // And the worker is as good as new.

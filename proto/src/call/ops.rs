@@ -188,8 +188,7 @@ ops! {
     PrimaryCtxReset = 0x0012, Sync, Drain, false, { device: u32 } => {};
     /// `cuDevicePrimaryCtxSetFlags_v2`.
     PrimaryCtxSetFlags = 0x0013, Sync, None, false, { device: u32, flags: u32 } => {};
-    /// `cuDevicePrimaryCtxGetState`.
-    PrimaryCtxGetState = 0x0014, Sync, None, false, { device: u32 } => { flags: u32, active: bool };
+    // 0x0014 was cuDevicePrimaryCtxGetState, which the guest knows itself.
     /// `cuCtxCreate_v2` and later forms without parameters of their own.
     CtxCreate = 0x0015, Sync, None, false, { device: u32, flags: u32 } => { ctx: Ctx };
     /// `cuCtxDestroy_v2`.

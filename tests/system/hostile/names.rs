@@ -71,7 +71,6 @@ fn call(op: Op, n: &Names) -> Result<(Vec<u8>, Vec<u8>)> {
         Op::PrimaryCtxRelease => row(&req::PrimaryCtxRelease { device }),
         Op::PrimaryCtxReset => row(&req::PrimaryCtxReset { device }),
         Op::PrimaryCtxSetFlags => row(&req::PrimaryCtxSetFlags { device, flags }),
-        Op::PrimaryCtxGetState => row(&req::PrimaryCtxGetState { device }),
         Op::CtxCreate => row(&req::CtxCreate { device, flags }),
         Op::CtxDestroy => row(&req::CtxDestroy { ctx }),
         Op::CtxSynchronize => row(&req::CtxSynchronize { ctx }),

@@ -199,14 +199,6 @@ impl Session {
         Ok(rep::PrimaryCtxSetFlags {})
     }
 
-    pub(super) fn primary_state(&mut self, ordinal: u32) -> Result<rep::PrimaryCtxGetState> {
-        let device = self.device(ordinal)?;
-        Ok(rep::PrimaryCtxGetState {
-            flags: device.flags,
-            active: device.primary.is_some(),
-        })
-    }
-
     /// Creating a context takes long on hardware: a helper does it.
     pub(super) fn context_create(&mut self, op: Op, id: u64, ordinal: u32, flags: u32) {
         let device = match self.device(ordinal) {

@@ -129,10 +129,6 @@ impl Session {
                 let reply = self.primary_set_flags(r.device, r.flags);
                 self.answer(op, id, reply)
             }
-            Request::PrimaryCtxGetState(r) => {
-                let reply = self.primary_state(r.device);
-                self.answer(op, id, reply)
-            }
             Request::CtxCreate(r) => {
                 self.context_create(op, id, r.device, r.flags);
                 Ok(Taken::Done)
