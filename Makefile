@@ -18,7 +18,7 @@ build:
 demo: build
 	$(CARGO) run -q -p vgpu-tests --bin vgpu-demo
 
-test: build loom
+test: loom
 	tests/run.sh
 
 loom:

@@ -3,6 +3,8 @@
 # with fewer threads than there are cores to spare.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+# Tests start the workspace's binaries and libraries: they must be of the same source.
+cargo build --workspace
 if cargo nextest --version >/dev/null 2>&1; then
     exec cargo nextest run --workspace --no-fail-fast "$@"
 fi
