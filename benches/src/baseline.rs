@@ -26,12 +26,22 @@ pub fn random(len: usize) -> Vec<u8> {
     bytes
 }
 
-/// Microseconds of a bare ping-pong over a Unix stream socket between two processes: (p50, p99).
+/// Microseconds of a bare ping-pong over a Unix stream socket between two processes on these CPUs:
+/// (p50, p99). Where the other process runs decides the figure (waking another core costs several
+/// times the message), so both sides are pinned, as the processes that it is compared with are.
 ///
 /// # Errors
-/// If the sockets fail.
-pub fn ping_pong(rounds: usize) -> Result<(f64, f64)> {
-    let mut client = echo_process(MESSAGE)?;
+/// If the sockets fail or a CPU is not there.
+pub fn ping_pong(rounds: usize, cpus: (usize, usize)) -> Result<(f64, f64)> {
+    let mut client = echo_process(MESSAGE, cpus.1)?;
+    let before = affinity()?;
+    pin(cpus.0)?;
+    let result = measure_ping_pong(&mut client, rounds);
+    set_affinity(&before)?;
+    result
+}
+
+fn measure_ping_pong(client: &mut UnixStream, rounds: usize) -> Result<(f64, f64)> {
     let mut message = [7u8; MESSAGE];
     let mut samples = Vec::with_capacity(rounds);
     for i in 0..rounds + 100 {
@@ -46,14 +56,50 @@ pub fn ping_pong(rounds: usize) -> Result<(f64, f64)> {
 }
 
 /// A forked process that sends each message back; it ends when the socket closes.
-fn echo_process(message: usize) -> Result<UnixStream> {
+fn echo_process(message: usize, cpu: usize) -> Result<UnixStream> {
     let (ours, theirs) = UnixStream::pair()?;
     child(&ours, move || {
+        if pin(cpu).is_err() {
+            return;
+        }
         let mut theirs = theirs;
         let mut buffer = vec![0u8; message];
         while theirs.read_exact(&mut buffer).is_ok() && theirs.write_all(&buffer).is_ok() {}
     })?;
     Ok(ours)
+}
+
+/// The CPUs this thread may use.
+fn affinity() -> Result<libc::cpu_set_t> {
+    // SAFETY: a set of bits, for which zeroes are a value.
+    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    // SAFETY: writes at most the size given.
+    match unsafe { libc::sched_getaffinity(0, size_of_val(&set), &raw mut set) } {
+        0 => Ok(set),
+        _ => Err(anyhow!(
+            "sched_getaffinity: {}",
+            std::io::Error::last_os_error()
+        )),
+    }
+}
+
+fn set_affinity(set: &libc::cpu_set_t) -> Result<()> {
+    // SAFETY: reads the size given.
+    match unsafe { libc::sched_setaffinity(0, size_of_val(set), set) } {
+        0 => Ok(()),
+        _ => Err(anyhow!(
+            "sched_setaffinity: {}",
+            std::io::Error::last_os_error()
+        )),
+    }
+}
+
+fn pin(cpu: usize) -> Result<()> {
+    // SAFETY: a set of bits, for which zeroes are a value.
+    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    // SAFETY: CPU_SET bounds the index by the size of the set.
+    unsafe { libc::CPU_SET(cpu, &mut set) };
+    set_affinity(&set)
 }
 
 /// Runs `work` in a forked child, which ends when `other_end` closes here: it closes its own copy.

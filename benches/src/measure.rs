@@ -21,11 +21,37 @@ pub const BULK: usize = 64 << 20;
 /// Bytes of a small copy.
 pub const SMALL: usize = 4 << 10;
 
-/// Everything, in the process of the client. `launches` false: only what needs no GPU turn.
+/// What a client measures.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Set {
+    /// What waits for an answer: calls, launches with a synchronisation, small copies.
+    Latency,
+    /// What does not: streams of launches, large copies, the start of a session.
+    Throughput,
+}
+
+impl Set {
+    /// The name on the client's command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Set::Latency => "latency",
+            Set::Throughput => "throughput",
+        }
+    }
+
+    /// The set of a name.
+    pub fn from_name(name: &str) -> Option<Set> {
+        [Set::Latency, Set::Throughput]
+            .into_iter()
+            .find(|set| set.name() == name)
+    }
+}
+
+/// One pass, in the process of the client.
 ///
 /// # Errors
 /// If a CUDA call fails or a copy comes back wrong.
-pub fn pass(library: &Path, ptx: &Path) -> Result<Map<String, Value>> {
+pub fn pass(library: &Path, ptx: &Path, set: Set) -> Result<Map<String, Value>> {
     let mut out = Map::new();
     let text = CString::new(std::fs::read(ptx).context("reading the PTX")?)?;
     let start = Instant::now();
@@ -33,9 +59,16 @@ pub fn pass(library: &Path, ptx: &Path) -> Result<Map<String, Value>> {
     program.query()?;
     put(&mut out, "session_start", micros(start));
 
-    calls(&program, &mut out)?;
-    launches(&program, &mut out)?;
-    copies(&program, &mut out)?;
+    match set {
+        Set::Latency => {
+            calls(&program, &mut out)?;
+            small_copies(&program, &mut out)?;
+        }
+        Set::Throughput => {
+            launches(&program, &mut out)?;
+            bulk_copies(&program, &mut out)?;
+        }
+    }
     Ok(out)
 }
 
@@ -104,7 +137,7 @@ fn launches(program: &Program, out: &mut Map<String, Value>) -> Result<()> {
     Ok(())
 }
 
-fn copies(program: &Program, out: &mut Map<String, Value>) -> Result<()> {
+fn bulk_copies(program: &Program, out: &mut Map<String, Value>) -> Result<()> {
     let device = program.alloc(BULK)?;
     let sent = crate::baseline::random(BULK);
     let mut received = vec![0u8; BULK];
@@ -123,16 +156,23 @@ fn copies(program: &Program, out: &mut Map<String, Value>) -> Result<()> {
     }
     put(out, "copy_h2d_64mib", quantile(&mut up, 0.5));
     put(out, "copy_d2h_64mib", quantile(&mut down, 0.5));
+    Ok(())
+}
 
+fn small_copies(program: &Program, out: &mut Map<String, Value>) -> Result<()> {
+    let device = program.alloc(SMALL)?;
+    let sent = crate::baseline::random(SMALL);
+    let mut received = vec![0u8; SMALL];
     let (mut up, mut down) = (Vec::new(), Vec::new());
     for _ in 0..CALLS / 4 {
         let start = Instant::now();
-        program.upload(device, &sent[..SMALL])?;
+        program.upload(device, &sent)?;
         up.push(micros(start));
         let start = Instant::now();
-        program.download(&mut received[..SMALL], device)?;
+        program.download(&mut received, device)?;
         down.push(micros(start));
     }
+    ensure!(sent == received, "4 KiB came back changed");
     put(out, "copy_h2d_4kib", quantile(&mut up, 0.5));
     put(out, "copy_d2h_4kib", quantile(&mut down, 0.5));
     Ok(())

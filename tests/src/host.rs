@@ -29,6 +29,24 @@ pub struct Options {
     /// Writing beyond [`Host::limit_files`] is an error for vgpud and its workers, as on a full disk,
     /// instead of a signal that ends them.
     pub ignore_file_limit: bool,
+    /// Run the daemon and its workers on this CPU only (benchmarks).
+    pub cpu: Option<usize>,
+}
+
+impl Options {
+    /// The words before the daemon's own that start it as these options say.
+    fn launcher(&self) -> Vec<String> {
+        let mut words = Vec::new();
+        if let Some(cpu) = self.cpu {
+            words.extend(["taskset".into(), "-c".into(), cpu.to_string()]);
+        }
+        if self.ignore_file_limit {
+            // What is ignored stays so across exec.
+            let script = "trap '' XFSZ; exec \"$0\" \"$@\"";
+            words.extend(["sh".into(), "-c".into(), script.into()]);
+        }
+        words
+    }
 }
 
 impl Default for Options {
@@ -40,6 +58,7 @@ impl Default for Options {
             soft_env: Vec::new(),
             config: String::new(),
             ignore_file_limit: false,
+            cpu: None,
         }
     }
 }
@@ -49,7 +68,7 @@ impl Default for Options {
 pub struct Host {
     dir: TempDir,
     daemon: Option<Child>,
-    ignore_file_limit: bool,
+    launcher: Vec<String>,
 }
 
 impl Host {
@@ -62,7 +81,7 @@ impl Host {
         let mut host = Host {
             dir,
             daemon: None,
-            ignore_file_limit: options.ignore_file_limit,
+            launcher: options.launcher(),
         };
         std::fs::write(host.config_path(), host.config(options)?)?;
         host.start_daemon()?;
@@ -121,15 +140,13 @@ impl Host {
             .append(true)
             .open(self.log_path())?;
         let vgpud = paths::built("vgpud")?;
-        let mut command = if self.ignore_file_limit {
-            // What is ignored stays so across exec.
-            let mut shell = Command::new("sh");
-            shell
-                .args(["-c", "trap '' XFSZ; exec \"$0\" \"$@\""])
-                .arg(vgpud);
-            shell
-        } else {
-            Command::new(vgpud)
+        let mut command = match &self.launcher[..] {
+            [first, rest @ ..] => {
+                let mut command = Command::new(first);
+                command.args(rest).arg(vgpud);
+                command
+            }
+            [] => Command::new(vgpud),
         };
         command
             .arg("--config")

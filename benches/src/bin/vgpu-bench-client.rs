@@ -1,15 +1,22 @@
-//! One pass of the benchmarks as a CUDA program: `vgpu-bench-client LIBCUDA PTX`, JSON on stdout.
+//! One pass of the benchmarks as a CUDA program: `vgpu-bench-client LIBCUDA PTX SET`, JSON on
+//! stdout.
 
-use std::path::PathBuf;
+use std::ffi::OsString;
+use std::path::Path;
 use std::process::ExitCode;
 
+use vgpu_benches::measure::{Set, pass};
+
 fn main() -> ExitCode {
-    let mut args = std::env::args_os().skip(1).map(PathBuf::from);
-    let (Some(library), Some(ptx)) = (args.next(), args.next()) else {
-        eprintln!("usage: vgpu-bench-client LIBCUDA PTX");
+    let args: Vec<OsString> = std::env::args_os().skip(1).collect();
+    let set = args
+        .get(2)
+        .and_then(|name| Set::from_name(&name.to_string_lossy()));
+    let ([library, ptx, _], Some(set)) = (&args[..], set) else {
+        eprintln!("usage: vgpu-bench-client LIBCUDA PTX latency|throughput");
         return ExitCode::from(2);
     };
-    match vgpu_benches::measure::pass(&library, &ptx) {
+    match pass(Path::new(library), Path::new(ptx), set) {
         Ok(figures) => {
             println!("{}", serde_json::Value::Object(figures));
             ExitCode::SUCCESS

@@ -1,11 +1,11 @@
 //! `make bench`: prints the table and writes `target/bench/report.json`.
 
-use std::path::PathBuf;
+use std::path::Path;
 use std::process::{Command, ExitCode};
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Map, Value};
-use vgpu_benches::measure::quantile;
+use vgpu_benches::measure::{Set, quantile};
 use vgpu_benches::report::{self, Figure};
 use vgpu_benches::{baseline, choose};
 use vgpu_tests::guest::{self, Guest};
@@ -27,16 +27,39 @@ fn main() -> ExitCode {
 
 /// The samples of one pass.
 struct Pass {
-    remote: Map<String, Value>,
-    direct: Map<String, Value>,
-    ping_p50: f64,
-    ping_p99: f64,
+    /// Latencies with guest and host on two CPUs, and on one.
+    two_cpus: Map<String, Value>,
+    one_cpu: Map<String, Value>,
+    throughput: Map<String, Value>,
+    direct_latency: Map<String, Value>,
+    direct_throughput: Map<String, Value>,
+    ping_two_cpus: (f64, f64),
+    ping_one_cpu: (f64, f64),
     bandwidth: f64,
 }
+
+/// The hosts that the passes alternate between.
+struct Hosts {
+    /// Anywhere.
+    free: Host,
+    /// On the CPU that the guest is on.
+    same: Host,
+    /// On another.
+    other: Host,
+}
+
+/// The guest's CPU, and the host's when they are apart.
+const GUEST_CPU: usize = 0;
+const HOST_CPU: usize = 1;
 
 fn bench() -> Result<()> {
     let machine = report::machine();
     println!("{machine}");
+    let cpus = std::thread::available_parallelism()?.get();
+    ensure!(
+        cpus > HOST_CPU,
+        "the benchmarks need two CPUs, this machine has {cpus}"
+    );
     let mut figures = Vec::new();
     for vms in [1, 16, 256, 4096] {
         let cost = choose::cost(vms)?;
@@ -49,16 +72,26 @@ fn bench() -> Result<()> {
         strict: false,
         ..Options::default()
     };
-    let host = vgpu_tests::host::one_vm(&options)?;
+    let on = |cpu| {
+        vgpu_tests::host::one_vm(&Options {
+            cpu,
+            ..options.clone()
+        })
+    };
+    let hosts = Hosts {
+        free: on(None)?,
+        same: on(Some(GUEST_CPU))?,
+        other: on(Some(HOST_CPU))?,
+    };
     let passes = (1..=PASSES)
         .map(|i| {
             eprintln!("pass {i} of {PASSES}");
-            one_pass(&host)
+            one_pass(&hosts)
         })
         .collect::<Result<Vec<_>>>()?;
     figures.extend(paired(&passes));
-    figures.extend(memory(&host)?);
-    drop(host);
+    figures.extend(memory(&hosts.free)?);
+    drop(hosts);
     figures.push(handoff()?);
 
     report::print(&figures);
@@ -79,29 +112,46 @@ fn alone(name: String, value: f64, unit: &'static str) -> Figure {
     }
 }
 
-fn one_pass(host: &Host) -> Result<Pass> {
-    // First, while this process has one thread: the baselines fork.
-    let (ping_p50, ping_p99) = baseline::ping_pong(3_000)?;
-    let bandwidth = baseline::bandwidth(1 << 20, 256 << 20)?;
-    let address = format!("unix:{}", host.vm_socket(1).display());
-    let remote = client(paths::shim_dir()?.join("libcuda.so.1"), Some(&address))?;
-    let direct = client(paths::soft_gpu_dir()?.join("libcuda.so.1"), None)?;
+fn one_pass(hosts: &Hosts) -> Result<Pass> {
+    let shim = paths::shim_dir()?.join("libcuda.so.1");
+    let soft = paths::soft_gpu_dir()?.join("libcuda.so.1");
+    let remote = |host: &Host, set, cpu| client(&shim, set, Some(host), cpu);
     Ok(Pass {
-        remote,
-        direct,
-        ping_p50,
-        ping_p99,
-        bandwidth,
+        ping_two_cpus: baseline::ping_pong(3_000, (GUEST_CPU, HOST_CPU))?,
+        two_cpus: remote(&hosts.other, Set::Latency, Some(GUEST_CPU))?,
+        ping_one_cpu: baseline::ping_pong(3_000, (GUEST_CPU, GUEST_CPU))?,
+        one_cpu: remote(&hosts.same, Set::Latency, Some(GUEST_CPU))?,
+        bandwidth: baseline::bandwidth(1 << 20, 256 << 20)?,
+        throughput: remote(&hosts.free, Set::Throughput, None)?,
+        direct_throughput: client(&soft, Set::Throughput, None, None)?,
+        direct_latency: client(&soft, Set::Latency, None, None)?,
     })
 }
 
-fn client(library: PathBuf, address: Option<&str>) -> Result<Map<String, Value>> {
-    let mut command = Command::new(paths::built("vgpu-bench-client")?);
+fn client(
+    library: &Path,
+    set: Set,
+    host: Option<&Host>,
+    cpu: Option<usize>,
+) -> Result<Map<String, Value>> {
+    let binary = paths::built("vgpu-bench-client")?;
+    let mut command = match cpu {
+        Some(cpu) => {
+            let mut command = Command::new("taskset");
+            command.arg("-c").arg(cpu.to_string()).arg(binary);
+            command
+        }
+        None => Command::new(binary),
+    };
     command
         .arg(library)
-        .arg(paths::root().join(guest::FLOOD.ptx));
-    if let Some(address) = address {
-        command.env("VGPU_ADDRESS", address);
+        .arg(paths::root().join(guest::FLOOD.ptx))
+        .arg(set.name());
+    if let Some(host) = host {
+        command.env(
+            "VGPU_ADDRESS",
+            format!("unix:{}", host.vm_socket(1).display()),
+        );
     }
     let output = command.output().context("running vgpu-bench-client")?;
     ensure!(output.status.success(), "{}", guest::describe(&output));
@@ -114,61 +164,69 @@ fn client(library: PathBuf, address: Option<&str>) -> Result<Map<String, Value>>
     serde_json::from_str(line).context(text.clone())
 }
 
-/// Figures that stand beside a baseline of the same pass.
-fn paired(passes: &[Pass]) -> Vec<Figure> {
-    let remote = |name: &'static str| move |p: &Pass| p.remote[name].as_f64().unwrap_or(f64::NAN);
-    let direct = |name: &'static str| move |p: &Pass| p.direct[name].as_f64().unwrap_or(f64::NAN);
-    let pair = |name: &'static str, unit, baseline, base: &dyn Fn(&Pass) -> f64| {
-        median_pair(passes, name, unit, baseline, &remote(name), base)
-    };
-    const PING: &str = "bare ping-pong on the same socket type";
-    const SOCKET: &str = "the socket's own bandwidth, 1 MiB writes";
-    const DIRECT: &str = "the same program on soft-gpu directly";
-    vec![
-        pair("sync_call_p50", "us", PING, &|p| p.ping_p50),
-        pair("sync_call_p99", "us", PING, &|p| p.ping_p99),
-        pair("launch_sync_p50", "us", DIRECT, &direct("launch_sync_p50")),
-        pair("launch_sync_p99", "us", DIRECT, &direct("launch_sync_p99")),
-        pair(
-            "async_launch_caller",
-            "ns",
-            DIRECT,
-            &direct("async_launch_caller"),
-        ),
-        pair(
-            "async_launch_rate",
-            "1/s",
-            DIRECT,
-            &direct("async_launch_rate"),
-        ),
-        pair("copy_h2d_64mib", "GB/s", SOCKET, &|p| p.bandwidth),
-        pair("copy_d2h_64mib", "GB/s", SOCKET, &|p| p.bandwidth),
-        pair("copy_h2d_4kib", "us", PING, &|p| p.ping_p50),
-        pair("copy_d2h_4kib", "us", PING, &|p| p.ping_p50),
-        pair("session_start", "us", DIRECT, &direct("session_start")),
-    ]
+fn number(figures: &Map<String, Value>, name: &str) -> f64 {
+    figures
+        .get(name)
+        .and_then(Value::as_f64)
+        .unwrap_or(f64::NAN)
 }
 
-fn median_pair(
-    passes: &[Pass],
-    name: &str,
-    unit: &'static str,
-    baseline: &'static str,
-    value: &dyn Fn(&Pass) -> f64,
-    base: &dyn Fn(&Pass) -> f64,
-) -> Figure {
-    let median = |f: &dyn Fn(&Pass) -> f64| {
-        let mut samples: Vec<f64> = passes.iter().map(f).collect();
-        quantile(&mut samples, 0.5)
+/// Figures that stand beside a baseline of the same pass.
+fn paired(passes: &[Pass]) -> Vec<Figure> {
+    const PING: &str = "bare ping-pong, same sockets and CPUs";
+    const SOCKET: &str = "the socket's own bandwidth, 1 MiB writes";
+    const DIRECT: &str = "the same program on soft-gpu directly";
+    type Get = fn(&Pass, &str) -> f64;
+    let two: Get = |p, name| number(&p.two_cpus, name);
+    let one: Get = |p, name| number(&p.one_cpu, name);
+    let stream: Get = |p, name| number(&p.throughput, name);
+    let direct: Get =
+        |p, name| number(&p.direct_latency, name).max(number(&p.direct_throughput, name));
+    let ping_two: Get = |p, name| {
+        if name.ends_with("p99") {
+            p.ping_two_cpus.1
+        } else {
+            p.ping_two_cpus.0
+        }
     };
-    Figure {
-        name: name.to_owned(),
-        value: median(value),
-        unit,
-        baseline,
-        baseline_value: Some(median(base)),
-        ratio: Some(median(&|p| value(p) / base(p))),
-    }
+    let ping_one: Get = |p, name| {
+        if name.ends_with("p99") {
+            p.ping_one_cpu.1
+        } else {
+            p.ping_one_cpu.0
+        }
+    };
+    let socket: Get = |p, _| p.bandwidth;
+    let rows: [(&str, &str, Get, &'static str, &'static str, Get); 13] = [
+        ("sync_call_p50", "", two, "us", PING, ping_two),
+        ("sync_call_p99", "", two, "us", PING, ping_two),
+        ("sync_call_p50", "_one_cpu", one, "us", PING, ping_one),
+        ("sync_call_p99", "_one_cpu", one, "us", PING, ping_one),
+        ("launch_sync_p50", "", two, "us", DIRECT, direct),
+        ("launch_sync_p99", "", two, "us", DIRECT, direct),
+        ("async_launch_caller", "", stream, "ns", DIRECT, direct),
+        ("async_launch_rate", "", stream, "1/s", DIRECT, direct),
+        ("copy_h2d_64mib", "", stream, "GB/s", SOCKET, socket),
+        ("copy_d2h_64mib", "", stream, "GB/s", SOCKET, socket),
+        ("copy_h2d_4kib", "", two, "us", PING, ping_two),
+        ("copy_d2h_4kib", "", two, "us", PING, ping_two),
+        ("session_start", "", stream, "us", DIRECT, direct),
+    ];
+    rows.iter()
+        .map(|&(name, suffix, value, unit, baseline, base)| Figure {
+            name: format!("{name}{suffix}"),
+            value: median(passes, |p| value(p, name)),
+            unit,
+            baseline,
+            baseline_value: Some(median(passes, |p| base(p, name))),
+            ratio: Some(median(passes, |p| value(p, name) / base(p, name))),
+        })
+        .collect()
+}
+
+fn median(passes: &[Pass], of: impl Fn(&Pass) -> f64) -> f64 {
+    let mut samples: Vec<f64> = passes.iter().map(of).collect();
+    quantile(&mut samples, 0.5)
 }
 
 /// Proportional set size in MiB: pages shared with others counted in part.
