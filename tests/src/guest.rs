@@ -43,6 +43,8 @@ programs! {
     FLOOD = "flood", "soft-gpu/fixtures/demo/null.ptx";
     /// One rule of CUDA's semantics a run.
     RULES = "rules", "soft-gpu/fixtures/demo/spin.ptx";
+    /// A module image of any size.
+    BIGIMAGE = "bigimage", "soft-gpu/fixtures/demo/null.ptx";
     /// Device printf.
     PRINT = "print", "soft-gpu/fixtures/output.ptx";
 }
@@ -200,6 +202,13 @@ impl Running {
     /// Its process id.
     pub fn pid(&self) -> u32 {
         self.child.as_ref().map_or(0, Child::id)
+    }
+
+    /// Whether it has ended by itself.
+    pub fn has_ended(&mut self) -> bool {
+        self.child
+            .as_mut()
+            .is_none_or(|child| !matches!(child.try_wait(), Ok(None)))
     }
 
     /// Waits for its end.

@@ -3,7 +3,7 @@
 use anyhow::Result;
 use vgpu_tests::guest::{self, Guest, Target, expect_right};
 use vgpu_tests::host::{Options, one_vm};
-use vgpu_tests::wait::SOON;
+use vgpu_tests::wait::{SOON, until};
 
 const PROGRAMS: [(guest::Program, &str); 4] = [
     (guest::VECADD, "100000"),
@@ -69,5 +69,41 @@ fn device_printf_appears_on_the_guests_standard_output() -> Result<()> {
         "thread 2 of block 1",
     ];
     assert_eq!(printed, expected);
+    Ok(())
+}
+
+/// Bytes of a process's own (anonymous) memory.
+fn own_memory(pid: u64) -> Option<u64> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("RssAnon:"))?;
+    let kib: u64 = line.split_whitespace().next()?.parse().ok()?;
+    Some(kib << 10)
+}
+
+#[test]
+fn an_image_of_a_gigabyte_and_a_half_streams_in_bounded_memory() -> Result<()> {
+    const BOUND: u64 = 256 << 20;
+    let host = one_vm(&Options::default())?;
+    let mut guest = Guest::new(guest::BIGIMAGE, host.target(1))?
+        .arg("1500")
+        .spawn()?;
+    let mut largest = 0;
+    until("the image is loaded", 8 * SOON, || {
+        let sessions = host.admin_json("session list").ok()?;
+        let worker = sessions[0]["worker_pid"].as_u64();
+        let processes = [worker, Some(host.pid().into()), Some(guest.pid().into())];
+        for memory in processes.into_iter().flatten().filter_map(own_memory) {
+            largest = largest.max(memory);
+        }
+        guest.has_ended().then_some(())
+    })?;
+    let output = guest.finish(SOON)?;
+    assert!(output.status.success(), "{}", guest::describe(&output));
+    assert!(
+        largest > 0 && largest < BOUND,
+        "{largest} bytes in one process"
+    );
     Ok(())
 }

@@ -19,7 +19,6 @@ const LIVE: &[&str] = &[
     "worker.kill_verify_ms",
     "worker.max_files",
     "worker.max_tasks",
-    "worker.max_memory_bytes",
 ];
 
 /// Whether a new value of `key` counts at once.

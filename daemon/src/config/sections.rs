@@ -328,8 +328,6 @@ pub struct Worker {
     pub max_files: u64,
     /// Processes and threads of a worker.
     pub max_tasks: u64,
-    /// Host memory of a worker (cgroup, where vgpud may make one).
-    pub max_memory_bytes: u64,
     /// The bytes of module images kept per VM in `<state_dir>/images`.
     pub image_cache_bytes: u64,
     /// A worker that is not ready after this long is given up.
@@ -351,7 +349,6 @@ impl Default for Worker {
             uid_per_vm: false,
             max_files: 1_024,
             max_tasks: 512,
-            max_memory_bytes: 16 << 30,
             image_cache_bytes: 8 << 30,
             start_deadline_ms: 10_000,
             probe_deadline_ms: 10_000,
@@ -382,13 +379,6 @@ impl Worker {
         }
         range(problems, "worker.max_files", self.max_files, 64, 1 << 20);
         range(problems, "worker.max_tasks", self.max_tasks, 16, 1 << 20);
-        range(
-            problems,
-            "worker.max_memory_bytes",
-            self.max_memory_bytes,
-            64 << 20,
-            1 << 44,
-        );
         range(
             problems,
             "worker.image_cache_bytes",
