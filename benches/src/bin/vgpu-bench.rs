@@ -5,7 +5,7 @@ use std::process::{Command, ExitCode};
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Map, Value};
-use vgpu_benches::measure::{Set, quantile};
+use vgpu_benches::measure::{BULK, Set, quantile};
 use vgpu_benches::report::{self, Figure};
 use vgpu_benches::{baseline, choose};
 use vgpu_tests::guest::{self, Guest};
@@ -121,7 +121,7 @@ fn one_pass(hosts: &Hosts) -> Result<Pass> {
         two_cpus: remote(&hosts.other, Set::Latency, Some(GUEST_CPU))?,
         ping_one_cpu: baseline::ping_pong(3_000, (GUEST_CPU, GUEST_CPU))?,
         one_cpu: remote(&hosts.same, Set::Latency, Some(GUEST_CPU))?,
-        bandwidth: baseline::bandwidth(1 << 20, 256 << 20)?,
+        bandwidth: baseline::bandwidth(1 << 20, BULK, 3)?,
         throughput: remote(&hosts.free, Set::Throughput, None)?,
         direct_throughput: client(&soft, Set::Throughput, None, None)?,
         direct_latency: client(&soft, Set::Latency, None, None)?,
@@ -174,7 +174,7 @@ fn number(figures: &Map<String, Value>, name: &str) -> f64 {
 /// Figures that stand beside a baseline of the same pass.
 fn paired(passes: &[Pass]) -> Vec<Figure> {
     const PING: &str = "bare ping-pong, same sockets and CPUs";
-    const SOCKET: &str = "the socket's own bandwidth, 1 MiB writes";
+    const SOCKET: &str = "the socket alone, memory to memory, 1 MiB writes";
     const DIRECT: &str = "the same program on soft-gpu directly";
     type Get = fn(&Pass, &str) -> f64;
     let two: Get = |p, name| number(&p.two_cpus, name);
