@@ -254,7 +254,7 @@ pub struct Driver {
     pub soft_devices: u32,
     /// Memory of each soft device.
     pub soft_memory_bytes: u64,
-    /// Further knobs of soft-gpu, as environment variables (`SOFT_GPU_*`; see its README).
+    /// Further knobs of soft-gpu, as environment variables (`SOFT_GPU_*`; see docs/soft-gpu.md).
     pub soft_env: BTreeMap<String, String>,
 }
 

@@ -1,7 +1,8 @@
 //! The one thread that starts workers.
 //!
-//! A worker asks the kernel to be killed when its parent dies (PR_SET_PDEATHSIG), and the kernel means
-//! the thread that started it. So all are started by one thread, which lives as long as vgpud does.
+//! What a child inherits of its starter (CPU affinity, signal mask, resource limits, and a
+//! parent-death signal, which means the starting *thread*) is then the same for all of them, whatever
+//! a pool of threads does. The thread lives as long as vgpud does.
 
 use std::io;
 

@@ -61,6 +61,34 @@ pub enum Type {
 }
 
 impl Type {
+    /// The type of a PTX name, without its dot: `"u32"`.
+    pub fn named(name: &str) -> Option<Type> {
+        use Type::*;
+        Some(match name {
+            "b8" => B8,
+            "b16" => B16,
+            "b32" => B32,
+            "b64" => B64,
+            "b128" => B128,
+            "u8" => U8,
+            "u16" => U16,
+            "u32" => U32,
+            "u64" => U64,
+            "s8" => S8,
+            "s16" => S16,
+            "s32" => S32,
+            "s64" => S64,
+            "f16" => F16,
+            "f16x2" => F16x2,
+            "bf16" => BF16,
+            "bf16x2" => BF16x2,
+            "f32" => F32,
+            "f64" => F64,
+            "pred" => Pred,
+            _ => return None,
+        })
+    }
+
     /// Size in bytes (a predicate counts as 1).
     pub fn size(self) -> usize {
         use Type::*;

@@ -19,34 +19,6 @@ pub(super) struct Linkage {
     pub(super) visible: bool,
 }
 
-/// The type named by a dot word.
-pub(super) fn type_of(word: &str) -> Option<Type> {
-    use Type::*;
-    Some(match word {
-        "b8" => B8,
-        "b16" => B16,
-        "b32" => B32,
-        "b64" => B64,
-        "b128" => B128,
-        "u8" => U8,
-        "u16" => U16,
-        "u32" => U32,
-        "u64" => U64,
-        "s8" => S8,
-        "s16" => S16,
-        "s32" => S32,
-        "s64" => S64,
-        "f16" => F16,
-        "f16x2" => F16x2,
-        "bf16" => BF16,
-        "bf16x2" => BF16x2,
-        "f32" => F32,
-        "f64" => F64,
-        "pred" => Pred,
-        _ => return None,
-    })
-}
-
 /// The state space named by a dot word. A shared variable may say `::cta`.
 pub(super) fn space_of(word: &str) -> Option<Space> {
     Some(match word {
@@ -103,7 +75,7 @@ fn prefix(stream: &mut Stream<'_>) -> Result<Prefix, ParseError> {
                     format!("`.{word}` variables are not supported"),
                 ));
             }
-            _ => match type_of(word) {
+            _ => match Type::named(word) {
                 Some(found) => ty = Some(found),
                 None => {
                     return Err(ParseError::new(

@@ -12,34 +12,6 @@ pub(crate) struct Mods<'a> {
     rest: Vec<&'a str>,
 }
 
-/// A type by its PTX name.
-pub(crate) fn type_named(name: &str) -> Option<Type> {
-    use Type::*;
-    Some(match name {
-        "b8" => B8,
-        "b16" => B16,
-        "b32" => B32,
-        "b64" => B64,
-        "b128" => B128,
-        "u8" => U8,
-        "u16" => U16,
-        "u32" => U32,
-        "u64" => U64,
-        "s8" => S8,
-        "s16" => S16,
-        "s32" => S32,
-        "s64" => S64,
-        "f16" => F16,
-        "f16x2" => F16x2,
-        "bf16" => BF16,
-        "bf16x2" => BF16x2,
-        "f32" => F32,
-        "f64" => F64,
-        "pred" => Pred,
-        _ => return None,
-    })
-}
-
 impl<'a> Mods<'a> {
     /// Splits an opcode.
     pub(crate) fn new(opcode: &'a str) -> Mods<'a> {
@@ -89,7 +61,7 @@ impl<'a> Mods<'a> {
             .rest
             .iter()
             .enumerate()
-            .find_map(|(i, m)| type_named(m).map(|t| (i, t)));
+            .find_map(|(i, m)| Type::named(m).map(|t| (i, t)));
         let (i, t) = found.ok_or_else(|| Why::invalid("the opcode names no type"))?;
         self.rest.remove(i);
         Ok(t)
@@ -97,7 +69,7 @@ impl<'a> Mods<'a> {
 
     /// The first type, left in place.
     pub(crate) fn peek_type(&self) -> Option<Type> {
-        self.rest.iter().find_map(|m| type_named(m))
+        self.rest.iter().find_map(|m| Type::named(m))
     }
 
     /// Nothing may be left.
