@@ -21,6 +21,7 @@ mod bucket;
 mod config;
 mod eevdf;
 mod event;
+pub mod gate;
 mod histogram;
 mod id;
 mod model;
