@@ -2,12 +2,14 @@
 
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
+
 use crate::id::{Epoch, GpuId, SessionId, VmId};
 
 /// Up to which totals, counted since the session began, a lease holder may submit. Totals make a
 /// repeated message harmless. `u64::MAX` is "no limit". A later total may be smaller: what was not used
 /// under a lease goes back when it ends.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Credits {
     /// Calls.
     pub calls: u64,
@@ -24,7 +26,7 @@ impl Credits {
 }
 
 /// The terms of a lease.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Terms {
     /// The GPU.
     pub gpu: GpuId,
@@ -43,7 +45,7 @@ pub struct Terms {
 }
 
 /// Why a session is killed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum KillCause {
     /// Work without progress past the hard limit: the guest gets `CUDA_ERROR_LAUNCH_TIMEOUT`.
@@ -71,7 +73,7 @@ impl fmt::Display for KillCause {
 }
 
 /// Why a session is not admitted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Refusal {
     /// No such VM.
@@ -123,7 +125,7 @@ impl fmt::Display for Refusal {
 }
 
 /// Why memory is not granted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum MemoryRefusal {
     /// The VM's quota would be exceeded.
     Quota,
@@ -132,7 +134,7 @@ pub enum MemoryRefusal {
 }
 
 /// Why an event had no effect.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Ignored {
     /// It names a GPU that is not known.
@@ -152,7 +154,7 @@ pub enum Ignored {
 }
 
 /// One thing to do.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Action {
     /// The session is admitted on this GPU: start its worker there.

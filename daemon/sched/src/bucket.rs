@@ -1,6 +1,8 @@
 //! Integer deficit buckets: rate limits that may be exceeded by the operation in progress, never by
 //! the next one.
 
+use serde::{Deserialize, Serialize};
+
 use crate::config::{Rate, SECONDS};
 
 /// Units are kept in billionths, so that a rate per second adds whole numbers per nanosecond.
@@ -13,7 +15,7 @@ const LARGEST: u64 = 1 << 62;
 /// What is lent to a lease holder as credit counts against the burst until it is settled, so that
 /// credit and level together never exceed it: in any `t` seconds at most `burst + rate × t` units are
 /// used, plus the part of one operation by which the holder went beyond its credit.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Bucket {
     rate: Rate,
     /// Billionths of units that may be used now; negative while a debt is paid.

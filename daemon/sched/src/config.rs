@@ -3,6 +3,8 @@
 
 use std::collections::BTreeSet;
 
+use serde::{Deserialize, Serialize};
+
 use crate::id::{GpuId, PoolId};
 
 /// One microsecond in nanoseconds.
@@ -15,7 +17,9 @@ pub const SECONDS: u64 = 1_000_000_000;
 /// Priority class of a VM.
 ///
 /// In a `weighted` pool it is a share, in a `strict` pool an order; a `fifo` pool ignores it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
+)]
 pub enum Class {
     /// Background work.
     Low,
@@ -56,7 +60,7 @@ impl Class {
 
 /// Share of each class relative to the others: with the default 1/4/16/64 a high VM gets four times the
 /// GPU time of a medium one while both have work.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClassWeights {
     /// Weight per class, in the order of [`Class::ALL`]; each is held within 1..=10,000.
     pub weights: [u32; 4],
@@ -82,7 +86,9 @@ impl ClassWeights {
 }
 
 /// How a pool chooses among its VMs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
+)]
 #[non_exhaustive]
 pub enum Policy {
     /// Shares of GPU time by weight (EEVDF over charged time).
@@ -98,7 +104,7 @@ pub enum Policy {
 ///
 /// A VM waits at most `after_ns + 2 × step_ns`, then the turn of every VM that has waited longer
 /// (`docs/scheduling.md` has the proof).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Aging {
     /// Waiting time before the first step up.
     pub after_ns: u64,
@@ -116,7 +122,7 @@ impl Default for Aging {
 }
 
 /// Settings of the scheduler as a whole.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Config {
     /// Weight of each class, in pools that have no weights of their own.
     pub class_weights: ClassWeights,
@@ -144,7 +150,9 @@ impl Default for Config {
 }
 
 /// Whether a GPU may be used.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
+)]
 pub enum GpuHealth {
     /// Nothing is granted until the workers of an earlier run are verified dead
     /// ([`crate::Event::Verified`]): the state after a restart.
@@ -178,7 +186,7 @@ impl GpuHealth {
 }
 
 /// One GPU.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct GpuConfig {
     /// Device memory that VMs may use.
     pub memory_bytes: u64,
@@ -189,7 +197,7 @@ pub struct GpuConfig {
 }
 
 /// One pool.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PoolConfig {
     /// How to choose among the pool's VMs.
     pub policy: Policy,
@@ -261,7 +269,7 @@ impl PoolConfig {
 
 /// A rate limit: a deficit bucket. In any window of `t` seconds a VM gets at most
 /// `burst + per_second × t`, plus one operation that was begun with credit left.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rate {
     /// Units per second: calls, bytes, or ns of GPU time.
     pub per_second: u64,
@@ -270,7 +278,7 @@ pub struct Rate {
 }
 
 /// A time limit of one VM that may differ from its pool's.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum LimitOverride {
     /// As the pool says.
     #[default]
@@ -294,7 +302,7 @@ impl LimitOverride {
 }
 
 /// Limits of one VM over all its sessions. `None` is unlimited.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Limits {
     /// Submitted calls (launches, copies, memsets) per second.
     pub calls: Option<Rate>,
@@ -313,7 +321,7 @@ pub struct Limits {
 }
 
 /// One VM.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VmConfig {
     /// The pool that serves it.
     pub pool: PoolId,

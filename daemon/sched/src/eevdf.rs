@@ -12,10 +12,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use serde::{Deserialize, Serialize};
+
 /// Virtual time is in 2^-20 ns per unit of weight.
 const FRACTION_BITS: u32 = 20;
 
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Member {
     weight: i128,
     vruntime: i128,
@@ -26,7 +28,7 @@ struct Member {
 }
 
 /// In which index a member is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 enum Place {
     /// In none: it counts in the mean but cannot be chosen (it has nothing to run, or runs).
     Held,
@@ -37,7 +39,7 @@ enum Place {
 }
 
 /// A queue of competing members.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Eevdf<K: Ord> {
     members: BTreeMap<K, Member>,
     eligible: BTreeSet<(i128, K)>,

@@ -4,11 +4,13 @@
 //! waiting on the workers' sockets, and one [`Event::Progress`] per lease holder from its hint page. A
 //! limit must never fire on a report that lies unread.
 
+use serde::{Deserialize, Serialize};
+
 use crate::config::{ClassWeights, GpuConfig, GpuHealth, PoolConfig, VmConfig};
 use crate::id::{Epoch, GpuId, PoolId, SessionId, VmId};
 
 /// Work that waits in a session's worker.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Depth {
     /// Fully received calls that need the GPU and are not submitted.
     pub calls: u64,
@@ -17,7 +19,7 @@ pub struct Depth {
 }
 
 /// What the first waiting call is expected to cost.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct HeadCost {
     /// Predicted GPU time; 0 where unknown.
     pub gpu_ns: u64,
@@ -27,7 +29,7 @@ pub struct HeadCost {
 
 /// Credits used, cumulative since the session began, by the worker's account (its hint page). Less
 /// than last time counts as nothing.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Usage {
     /// Calls submitted.
     pub calls: u64,
@@ -36,7 +38,7 @@ pub struct Usage {
 }
 
 /// One thing that happened.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Event {
     /// A GPU appears. `health` is [`GpuHealth::Unverified`] after a restart with workers left over.

@@ -1,5 +1,7 @@
 //! Log-linear histograms of nanoseconds in fixed memory.
 
+use serde::{Deserialize, Serialize};
+
 /// Values below this share the first bucket (64 ns: below any wait worth telling).
 const FIRST: u64 = 1 << FIRST_BITS;
 const FIRST_BITS: u32 = 6;
@@ -11,8 +13,9 @@ const LAST_BITS: u32 = 42;
 const BUCKETS: usize = 1 + (LAST_BITS - FIRST_BITS) as usize * SUBS + 1;
 
 /// A histogram of durations: about 1.2 KiB, whatever it counts.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Histogram {
+    #[serde(with = "sparse")]
     counts: Box<[u32; BUCKETS]>,
     count: u64,
     sum: u128,
@@ -134,6 +137,32 @@ fn upper(bucket: usize) -> u64 {
     let sub = ((bucket - 1) % SUBS) as u64;
     let step = 1_u64 << (power - SUB_BITS);
     (1_u64 << power) + (sub + 1) * step - 1
+}
+
+/// Only the buckets that counted something, as `[bucket, count]`.
+mod sparse {
+    use serde::de::Error;
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    use super::BUCKETS;
+
+    pub(super) fn serialize<S: Serializer>(
+        counts: &[u32; BUCKETS],
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(counts.iter().enumerate().filter(|&(_, &count)| count > 0))
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Box<[u32; BUCKETS]>, D::Error> {
+        let mut counts = Box::new([0; BUCKETS]);
+        for (bucket, count) in Vec::<(usize, u32)>::deserialize(deserializer)? {
+            let place = counts.get_mut(bucket);
+            *place.ok_or_else(|| D::Error::custom("a histogram has no such bucket"))? = count;
+        }
+        Ok(counts)
+    }
 }
 
 #[cfg(test)]

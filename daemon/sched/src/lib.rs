@@ -24,10 +24,12 @@ mod event;
 pub mod gate;
 mod histogram;
 mod id;
+pub mod log;
 mod model;
 mod ordered;
 mod runqueue;
 mod scheduler;
+mod serial;
 mod stats;
 mod timers;
 

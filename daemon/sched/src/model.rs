@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use serde::{Deserialize, Serialize};
+
 use crate::action::Credits;
 use crate::bucket::Bucket;
 use crate::config::{Class, GpuConfig, GpuHealth, PoolConfig, VmConfig};
@@ -13,7 +15,7 @@ use crate::runqueue::RunQueue;
 use crate::stats::{Account, Cap};
 
 /// What a lease is being used for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Use {
     /// Work is there or in flight.
     Active,
@@ -24,7 +26,7 @@ pub(crate) enum Use {
 }
 
 /// One lease that is out.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Lease {
     pub(crate) session: SessionId,
     pub(crate) vm: VmId,
@@ -48,7 +50,7 @@ impl Lease {
 }
 
 /// The VMs of one pool on one GPU.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Node {
     pub(crate) queue: RunQueue,
     /// VMs that compete or run.
@@ -60,7 +62,7 @@ pub(crate) struct Node {
 }
 
 /// A canary kernel that is under way.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Canary {
     pub(crate) deadline_ns: u64,
     /// Another worker died since it was started: one more is needed.
@@ -68,7 +70,7 @@ pub(crate) struct Canary {
 }
 
 /// One GPU.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Gpu {
     pub(crate) config: GpuConfig,
     pub(crate) health: GpuHealth,
@@ -146,14 +148,14 @@ impl Gpu {
 }
 
 /// One pool.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Pool {
     pub(crate) config: PoolConfig,
     pub(crate) vms: BTreeSet<VmId>,
 }
 
 /// What a VM's time is spent on when it has work and does not run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Phase {
     /// It has no work, or runs.
     Content,
@@ -164,14 +166,14 @@ pub(crate) enum Phase {
 }
 
 /// A rate limit that holds a VM back.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Throttle {
     pub(crate) cap: Cap,
     pub(crate) until_ns: u64,
 }
 
 /// The token buckets of a VM.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub(crate) struct Buckets {
     pub(crate) calls: Option<Bucket>,
     pub(crate) bytes: Option<Bucket>,
@@ -179,7 +181,7 @@ pub(crate) struct Buckets {
 }
 
 /// Strikes and when the count was last right.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub(crate) struct Strikes {
     pub(crate) count: u32,
     pub(crate) at_ns: u64,
@@ -198,7 +200,7 @@ impl Strikes {
 }
 
 /// Counters of a VM.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub(crate) struct VmCounters {
     pub(crate) gpu_ns: u64,
     pub(crate) wait_ns: u64,
@@ -216,7 +218,7 @@ pub(crate) struct VmCounters {
 }
 
 /// One VM.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Vm {
     pub(crate) config: VmConfig,
     /// Going: forgotten when its last session is gone.
@@ -298,7 +300,7 @@ impl Vm {
 }
 
 /// One session.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Session {
     pub(crate) vm: VmId,
     pub(crate) gpu: GpuId,

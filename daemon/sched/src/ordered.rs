@@ -2,19 +2,21 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use serde::{Deserialize, Serialize};
+
 use crate::config::{Aging, Class};
 use crate::id::VmId;
 
 const LEVELS: usize = Class::ALL.len();
 
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Member {
     class: Class,
     /// While it waits.
     waiting: Option<Waiting>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 struct Waiting {
     since_ns: u64,
     /// Order of arrival; never two alike.
@@ -26,7 +28,7 @@ struct Waiting {
 
 /// VMs that wait, by level and, within a level, by arrival. With classes a VM begins at the level of
 /// its class and rises while it waits; without, all are on one level.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Ordered {
     /// `None`: by arrival only.
     classes: Option<Rules>,
@@ -38,7 +40,7 @@ pub(crate) struct Ordered {
 }
 
 /// How classes count.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 struct Rules {
     aging: Option<Aging>,
 }

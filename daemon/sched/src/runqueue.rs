@@ -1,12 +1,14 @@
 //! The VMs of one pool on one GPU, in the order of the pool's policy.
 
+use serde::{Deserialize, Serialize};
+
 use crate::config::{Class, Policy, PoolConfig};
 use crate::eevdf::Eevdf;
 use crate::id::VmId;
 use crate::ordered::Ordered;
 
 /// What the queue must know of a VM.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Standing {
     /// Its class now (demotion included).
     pub(crate) class: Class,
@@ -14,14 +16,14 @@ pub(crate) struct Standing {
     pub(crate) weight: u64,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 enum Order {
     Weighted(Eevdf<VmId>),
     Ordered(Ordered),
 }
 
 /// The queue. A member either can be chosen (*ready*) or only counts (it runs).
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct RunQueue {
     policy: Policy,
     slice_ns: u64,

@@ -1,11 +1,13 @@
 //! What can be asked of the scheduler: counters, reasons, summaries.
 
+use serde::{Deserialize, Serialize};
+
 use crate::histogram::Histogram;
 use crate::id::{Epoch, GpuId, PoolId, SessionId, VmId};
 use crate::{Class, Depth, GpuHealth};
 
 /// Which rate limit holds a VM back.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Cap {
     /// Calls per second.
     Calls,
@@ -142,7 +144,7 @@ pub struct SessionStats {
 }
 
 /// Where a GPU's time went. The three sum up to the time since it was added, to the nanosecond.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Account {
     /// Charged to VMs.
     pub charged_ns: u64,

@@ -2,19 +2,22 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use serde::{Deserialize, Serialize};
+
 use crate::id::{GpuId, VmId};
 
 /// Whose time it is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) enum TimerKey {
     Gpu(GpuId),
     Vm(VmId),
 }
 
 /// At most one time per key.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub(crate) struct Timers {
     due: BTreeSet<(u64, TimerKey)>,
+    #[serde(with = "crate::serial::pairs")]
     at: BTreeMap<TimerKey, u64>,
 }
 

@@ -13,6 +13,8 @@ mod work;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use serde::{Deserialize, Serialize};
+
 use crate::action::{Action, Ignored};
 use crate::config::Config;
 use crate::event::Event;
@@ -23,7 +25,7 @@ use crate::timers::{TimerKey, Timers};
 /// The scheduler of all GPUs of a host.
 ///
 /// Two schedulers that compare equal give the same actions for the same events: a clone is a snapshot.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Scheduler {
     config: Config,
     now_ns: u64,

@@ -1,0 +1,232 @@
+//! The decision log: what the scheduler was told and what it decided, so that it can be decided again.
+//!
+//! [`DecisionLog::handle`] stands in front of [`Scheduler::handle`] and keeps each event, its time and
+//! the actions that followed. The log is a ring of segments. A segment begins with a snapshot of the
+//! scheduler; when it is full a new one begins and the one before the last is dropped, so that one full
+//! segment, at least, is always there. Memory is bounded by [`Bounds`] and two snapshots.
+//!
+//! Recording is a copy of the event and of its actions (no serialisation, no allocation per event); a new
+//! segment costs one clone of the scheduler. [`DecisionLog::view`] shares what is recorded, so that
+//! somebody else can write it down ([`View::lines`]) while the recording goes on.
+//!
+//! A [`Replay`] takes those lines, feeds the events to the snapshot, and says at which record another
+//! scheduler, or a file that was changed, decides otherwise. `vgpu-sim replay FILE` runs it.
+//!
+//! The log holds numbers: ids, times, sizes, settings. Names, addresses and what guests send are not
+//! known to the scheduler.
+
+mod dump;
+mod replay;
+
+use std::sync::Arc;
+
+pub use dump::View;
+pub use replay::{Replay, ReplayError, ReplayReport};
+
+use crate::{Action, Event, Scheduler};
+
+/// Version of the file format. The state that a log carries also changes with the scheduler, whose
+/// version stands beside it.
+pub const FORMAT: u32 = 1;
+
+/// Records that are kept together and shared with a [`View`] as one.
+const CHUNK: usize = 1_024;
+
+/// How much is kept: twice this, at most, and two snapshots.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Bounds {
+    /// Records in a segment; at least one.
+    pub records: usize,
+    /// Bytes of memory in a segment (the last record may exceed them).
+    pub bytes: usize,
+}
+
+impl Default for Bounds {
+    fn default() -> Self {
+        Self {
+            records: 16_384,
+            bytes: 16 << 20,
+        }
+    }
+}
+
+/// One event and where its actions end among those of its chunk.
+#[derive(Debug, Clone)]
+struct Entry {
+    at_ns: u64,
+    event: Event,
+    actions_end: u32,
+}
+
+/// Some records in a row.
+#[derive(Debug, Default)]
+struct Chunk {
+    entries: Vec<Entry>,
+    actions: Vec<Action>,
+}
+
+impl Chunk {
+    fn new() -> Self {
+        Self {
+            entries: Vec::with_capacity(CHUNK),
+            actions: Vec::with_capacity(CHUNK),
+        }
+    }
+
+    /// Keeps a record; says how many bytes it takes.
+    fn push(&mut self, at_ns: u64, event: Event, actions: &[Action]) -> usize {
+        let bytes = size_of::<Entry>() + heap_bytes(&event) + size_of_val(actions);
+        self.actions.extend_from_slice(actions);
+        self.entries.push(Entry {
+            at_ns,
+            event,
+            actions_end: u32::try_from(self.actions.len()).unwrap_or(u32::MAX),
+        });
+        bytes
+    }
+
+    fn is_full(&self) -> bool {
+        // The second bound keeps `actions_end` right; no event brings that many actions.
+        self.entries.len() >= CHUNK || self.actions.len() >= 1 << 24
+    }
+
+    fn records(&self) -> impl Iterator<Item = (&Entry, &[Action])> {
+        let mut begin = 0;
+        self.entries.iter().map(move |entry| {
+            let end = entry.actions_end as usize;
+            let actions = self.actions.get(begin..end).unwrap_or_default();
+            begin = end;
+            (entry, actions)
+        })
+    }
+}
+
+/// Memory that an event has beside itself.
+fn heap_bytes(event: &Event) -> usize {
+    match event {
+        Event::AddVm { config, .. } | Event::SetVm { config, .. } => {
+            // A set of numbers in a B-tree: about twice their size.
+            config.gpus.as_ref().map_or(0, |gpus| gpus.len() * 8)
+        }
+        _ => 0,
+    }
+}
+
+/// A snapshot and what followed it.
+#[derive(Debug, Clone)]
+struct Segment {
+    snapshot: Arc<Scheduler>,
+    /// The number of its first record.
+    first: u64,
+    records: usize,
+    bytes: usize,
+    chunks: Vec<Arc<Chunk>>,
+}
+
+impl Segment {
+    fn new(scheduler: &Scheduler, first: u64) -> Self {
+        Self {
+            snapshot: Arc::new(scheduler.clone()),
+            first,
+            records: 0,
+            bytes: 0,
+            chunks: Vec::new(),
+        }
+    }
+}
+
+/// The log of one scheduler.
+#[derive(Debug)]
+pub struct DecisionLog {
+    bounds: Bounds,
+    previous: Option<Segment>,
+    current: Segment,
+    /// The last chunk of the current segment.
+    open: Chunk,
+}
+
+impl DecisionLog {
+    /// A log that begins with the state of `scheduler`. From now on everything that this scheduler is
+    /// told must go through [`DecisionLog::handle`].
+    #[must_use]
+    pub fn new(scheduler: &Scheduler, bounds: Bounds) -> Self {
+        Self {
+            bounds,
+            previous: None,
+            current: Segment::new(scheduler, 0),
+            open: Chunk::new(),
+        }
+    }
+
+    /// [`Scheduler::handle`], recorded.
+    pub fn handle(
+        &mut self,
+        scheduler: &mut Scheduler,
+        now_ns: u64,
+        event: Event,
+        actions: &mut Vec<Action>,
+    ) {
+        if self.current.records >= self.bounds.records.max(1)
+            || self.current.bytes >= self.bounds.bytes
+        {
+            self.begin_segment(scheduler);
+        }
+        let before = actions.len();
+        let kept = event.clone();
+        scheduler.handle(now_ns, event, actions);
+        let decided = actions.get(before..).unwrap_or_default();
+        self.current.bytes += self.open.push(now_ns, kept, decided);
+        self.current.records += 1;
+        if self.open.is_full() {
+            self.seal();
+        }
+    }
+
+    /// What is recorded, as far as it is kept, with the state it leads to. `scheduler` is the recorded
+    /// one. Costs one clone of it; the records are shared.
+    pub fn view(&mut self, scheduler: &Scheduler) -> View {
+        self.seal();
+        let segments = self.previous.iter().chain([&self.current]);
+        View::new(segments.cloned().collect(), scheduler.clone())
+    }
+
+    /// How many records are kept.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.current.records + self.previous.as_ref().map_or(0, |segment| segment.records)
+    }
+
+    /// True before the first record.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Bytes that the records take (without the snapshots).
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.current.bytes + self.previous.as_ref().map_or(0, |segment| segment.bytes)
+    }
+
+    fn begin_segment(&mut self, scheduler: &Scheduler) {
+        self.seal();
+        let first = self.current.first + self.current.records as u64;
+        let full = std::mem::replace(&mut self.current, Segment::new(scheduler, first));
+        self.previous = Some(full);
+    }
+
+    /// Makes what is recorded shareable.
+    fn seal(&mut self) {
+        if self.open.entries.is_empty() {
+            return;
+        }
+        let mut chunk = std::mem::replace(&mut self.open, Chunk::new());
+        // One that is sealed early would hold memory that nobody counts.
+        chunk.entries.shrink_to_fit();
+        chunk.actions.shrink_to_fit();
+        self.current.chunks.push(Arc::new(chunk));
+    }
+}
+
+#[cfg(test)]
+mod tests;
