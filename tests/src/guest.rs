@@ -45,6 +45,8 @@ programs! {
     RULES = "rules", "soft-gpu/fixtures/demo/spin.ptx";
     /// A module image of any size.
     BIGIMAGE = "bigimage", "soft-gpu/fixtures/demo/null.ptx";
+    /// Known load: saturating, requests with pauses, a hang. [`crate::device`] says how long.
+    LOAD = "load", "tests/guests/clocked.ptx";
     /// Device printf.
     PRINT = "print", "soft-gpu/fixtures/output.ptx";
 }
