@@ -126,6 +126,14 @@ impl Daemon {
 
         let launcher = Launcher::new(config.clone(), book.clone());
         let launcher = Arc::new(launcher.context("cannot start a thread for workers")?);
+        if config.driver.kind != DriverKind::Nvidia {
+            prepare_soft_state(&config, launcher.owners()).with_context(|| {
+                format!(
+                    "cannot prepare {} (driver.soft_state_dir)",
+                    config.soft_state_dir().display()
+                )
+            })?;
+        }
         let prober = Prober::new(launcher.clone());
         let mediator = Mediator::start(MediatorSettings {
             config: config.clone(),
@@ -274,25 +282,19 @@ fn raise_descriptor_limit() {
 }
 
 fn make_directories(config: &Config) -> anyhow::Result<()> {
-    use std::os::unix::fs::DirBuilderExt;
+    use std::os::unix::fs::PermissionsExt;
     let dirs = [
         (&config.daemon.state_dir, 0o711),
         (&config.daemon.runtime_dir, 0o755),
     ];
     for (dir, mode) in dirs {
-        std::fs::DirBuilder::new()
-            .recursive(true)
-            .mode(mode)
-            .create(dir)
+        if dir.is_dir() {
+            continue;
+        }
+        // Whatever the umask is: workers pass through to what is theirs.
+        std::fs::create_dir_all(dir)
+            .and_then(|()| std::fs::set_permissions(dir, PermissionsExt::from_mode(mode)))
             .with_context(|| format!("cannot create {}", dir.display()))?;
-    }
-    if config.driver.kind != DriverKind::Nvidia {
-        prepare_soft_state(config).with_context(|| {
-            format!(
-                "cannot prepare {} (driver.soft_state_dir)",
-                config.soft_state_dir().display()
-            )
-        })?;
     }
     Ok(())
 }

@@ -90,6 +90,23 @@ impl Core {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn worker_user(&self) -> DoctorCheck {
+        let (good, message) = self.launcher.owners().describe();
+        DoctorCheck {
+            name: "worker-user".into(),
+            status: if good {
+                CheckStatus::Ok
+            } else {
+                CheckStatus::Error
+            },
+            message,
+            hint: (!good).then(|| {
+                "A guest may come to own its worker; see `[worker]` in docs/configuration.md."
+                    .to_owned()
+            }),
+        }
+    }
+
     fn programs(&self) -> DoctorCheck {
         let config = self.launcher.config();
         let soft = config.driver.kind == crate::config::DriverKind::Soft;
@@ -193,6 +210,7 @@ impl Mediation for Core {
         Box::pin(async move {
             let mut checks = self.gateway.doctor();
             checks.push(self.programs());
+            checks.push(self.worker_user());
             let snapshot = self.mediator.ask(Command::Snapshot).await?;
             let left = snapshot.leftover_workers;
             checks.push(DoctorCheck {

@@ -1,5 +1,6 @@
 //! A vgpud of its own: temporary directory, soft devices, real binaries.
 
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
@@ -78,14 +79,41 @@ impl Host {
     /// If it does not, with the end of its log.
     pub fn start(options: &Options) -> anyhow::Result<Host> {
         let dir = tempfile::Builder::new().prefix("vgpu-").tempdir()?;
+        // Workers have users of their own and pass through.
+        std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o711))?;
         let mut host = Host {
             dir,
             daemon: None,
             launcher: options.launcher(),
         };
+        if nix::unistd::geteuid().is_root() && paths::is_closed(&paths::build_dir()?) {
+            host.copy_programs()?;
+        }
         std::fs::write(host.config_path(), host.config(options)?)?;
         host.start_daemon()?;
         Ok(host)
+    }
+
+    /// Where a build that lies in a closed directory (root's home) was copied to, for the workers.
+    fn copies(&self) -> Option<PathBuf> {
+        Some(self.dir.path().join("programs")).filter(|dir| dir.is_dir())
+    }
+
+    fn copy_programs(&self) -> anyhow::Result<()> {
+        let dir = self.dir.path().join("programs");
+        std::fs::create_dir(&dir)?;
+        std::fs::set_permissions(&dir, std::fs::Permissions::from_mode(0o755))?;
+        for name in ["vgpud", "vgpu-worker", "vgpu-probe"] {
+            std::fs::copy(paths::built(name)?, dir.join(name))?;
+        }
+        let soft = paths::soft_gpu_dir()?.join("libcuda.so.1");
+        std::fs::copy(soft, dir.join("libcuda.so.1"))?;
+        Ok(())
+    }
+
+    fn soft_library(&self) -> anyhow::Result<PathBuf> {
+        let dir = self.copies().map_or_else(paths::soft_gpu_dir, Ok)?;
+        Ok(dir.join("libcuda.so.1"))
     }
 
     fn config(&self, options: &Options) -> anyhow::Result<String> {
@@ -101,7 +129,7 @@ impl Host {
              soft_memory_bytes = {memory}\n[driver.soft_env]\n{soft_env}\n{extra}\n",
             state = self.dir.path().join("state"),
             runtime = self.dir.path().join("run"),
-            soft = paths::soft_gpu_dir()?.join("libcuda.so.1"),
+            soft = self.soft_library()?,
             devices = options.devices,
             memory = options.memory,
             extra = options.config,
@@ -139,7 +167,10 @@ impl Host {
             .create(true)
             .append(true)
             .open(self.log_path())?;
-        let vgpud = paths::built("vgpud")?;
+        let vgpud = match self.copies() {
+            Some(dir) => dir.join("vgpud"),
+            None => paths::built("vgpud")?,
+        };
         let mut command = match &self.launcher[..] {
             [first, rest @ ..] => {
                 let mut command = Command::new(first);

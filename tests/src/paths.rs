@@ -31,6 +31,15 @@ pub fn build_dir() -> anyhow::Result<PathBuf> {
     Ok(dir.to_path_buf())
 }
 
+/// Whether other users than its own cannot get there.
+pub fn is_closed(dir: &Path) -> bool {
+    use std::os::unix::fs::PermissionsExt;
+    dir.ancestors().any(|way| {
+        way.metadata()
+            .is_ok_and(|meta| meta.permissions().mode() & 0o1 == 0)
+    })
+}
+
 /// One file of the build.
 ///
 /// # Errors

@@ -6,4 +6,5 @@ mod failures;
 mod guests;
 mod hostile;
 mod limits;
+mod owners;
 mod rules;

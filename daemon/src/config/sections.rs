@@ -310,6 +310,10 @@ impl Driver {
     }
 }
 
+/// The first uid and gid of workers. systemd's table of users (UIDS-GIDS) leaves 1879048192 to
+/// 2147483647 to nobody: no distribution, container manager or dynamic user is there.
+const WORKER_UID: u32 = 2_000_000_000;
+
 /// `[worker]`: worker processes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -318,12 +322,17 @@ pub struct Worker {
     pub binary: Option<PathBuf>,
     /// The vgpu-probe binary; default: beside the vgpud binary.
     pub probe_binary: Option<PathBuf>,
-    /// Run workers as this uid (only where vgpud is root); default: the user `vgpu-worker`.
-    pub uid: Option<u32>,
-    /// Run workers with this gid (only where vgpud is root); default: that of `vgpu-worker`.
-    pub gid: Option<u32>,
-    /// Give each VM's workers a uid of their own: `uid + vm_id`.
+    /// The first uid of workers, where vgpud is root. VM n's have `uid + n`; probes have `uid`.
+    pub uid: u32,
+    /// The first gid, likewise. Every worker is in this group as well.
+    pub gid: u32,
+    /// Whether each VM's workers have a uid and gid of their own; otherwise all have `uid` and `gid`.
     pub uid_per_vm: bool,
+    /// Groups, by name or number, that workers and probes are in besides: for device nodes.
+    pub groups: Vec<String>,
+    /// Where vgpud is root and cannot run workers as another user: run them as root, rather than not
+    /// at all.
+    pub allow_root: bool,
     /// Open files of a worker.
     pub max_files: u64,
     /// Processes and threads of a worker.
@@ -344,9 +353,11 @@ impl Default for Worker {
         Self {
             binary: None,
             probe_binary: None,
-            uid: None,
-            gid: None,
-            uid_per_vm: false,
+            uid: WORKER_UID,
+            gid: WORKER_UID,
+            uid_per_vm: true,
+            groups: Vec::new(),
+            allow_root: false,
             max_files: 1_024,
             max_tasks: 512,
             image_cache_bytes: 8 << 30,
@@ -368,15 +379,10 @@ impl Worker {
                 absolute(problems, key, path);
             }
         }
-        if self.uid == Some(0) || self.gid == Some(0) {
-            problems.push("worker.uid and worker.gid must not be 0 (root)".into());
-        }
-        if self.uid.is_some() != self.gid.is_some() {
-            problems.push("worker.uid and worker.gid go together: set both or none".into());
-        }
-        if self.uid_per_vm && self.uid.is_none() {
-            problems.push("worker.uid_per_vm needs worker.uid, the first uid".into());
-        }
+        // 2^31 - 1 is the most that every file system and tool can hold.
+        let most = u64::from(i32::MAX.unsigned_abs() - rules::MAX_VM_ID);
+        range(problems, "worker.uid", self.uid.into(), 1, most);
+        range(problems, "worker.gid", self.gid.into(), 1, most);
         range(problems, "worker.max_files", self.max_files, 64, 1 << 20);
         range(problems, "worker.max_tasks", self.max_tasks, 16, 1 << 20);
         range(
@@ -414,7 +420,8 @@ impl Worker {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Limits {
-    /// A connection that has not said who it is after this long is closed.
+    /// A connection that has not said who it is after this long is closed, and a session without
+    /// its data connection is ended.
     pub handshake_deadline_ms: u64,
     /// Connections at once, all VMs.
     pub connections_total: u32,

@@ -33,9 +33,6 @@ const TELL_DEADLINE: Duration = Duration::from_secs(2);
 /// After the last word the connection stays open this long, for the guest to read it.
 const LINGER: Duration = Duration::from_secs(2);
 
-/// A session whose data connection has not come after this is ended.
-const DATA_DEADLINE: Duration = Duration::from_secs(10);
-
 /// Notes that may lie unsent before a guest counts as not reading.
 const NOTES: usize = 4;
 
@@ -353,7 +350,8 @@ async fn keep(
     issued: Issued,
 ) {
     let mut incoming = Incoming::default();
-    let data_due = tokio::time::sleep(DATA_DEADLINE);
+    // The data connection belongs to the handshake.
+    let data_due = tokio::time::sleep(shared.handshake_deadline());
     tokio::pin!(data_due);
     let (mut over, mut data_came) = (false, false);
     loop {

@@ -15,9 +15,8 @@ use vgpu_proto::api::GpuSource;
 use crate::config::{Config, DriverKind};
 use crate::mediation::GpuCheck;
 use crate::model::{ScanResult, ScannedGpu};
-use crate::supervisor::launcher::{
-    Launcher, driver_library, environment, probe_binary, worker_owner,
-};
+use crate::supervisor::launcher::{Launcher, driver_library, environment, probe_binary};
+use crate::supervisor::owner::reachable;
 
 /// Runs probes.
 #[derive(Debug, Clone)]
@@ -120,8 +119,12 @@ impl Prober {
         env.extend(more.iter().cloned());
         let deadline = Duration::from_millis(config.worker.probe_deadline_ms);
         // As the workers: what a probe may not open, they may not either.
-        let owner = worker_owner(config, 0);
-        run::run(&probe_binary(config)?, args, &env, owner, deadline)
+        let owner = self.launcher.owners().of(0)?;
+        let binary = probe_binary(config)?;
+        if let Some(owner) = &owner {
+            reachable(&binary, owner)?;
+        }
+        run::run(&binary, args, &env, owner.as_ref(), deadline)
     }
 }
 

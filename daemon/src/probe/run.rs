@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
+use crate::supervisor::owner::Owner;
 use crate::supervisor::process::{Exit, Process};
 use crate::supervisor::spawn::reap_soon;
 
@@ -27,14 +28,14 @@ pub(super) fn run(
     program: &Path,
     args: &[OsString],
     env: &[(OsString, OsString)],
-    owner: Option<(u32, u32)>,
+    owner: Option<&Owner>,
     deadline: Duration,
 ) -> Result<Vec<u8>, String> {
     let name = program.display();
     let until = Instant::now() + deadline;
     let mut command = Command::new(program);
-    if let Some((uid, gid)) = owner {
-        command.uid(uid).gid(gid);
+    if let Some(owner) = owner {
+        owner.take(&mut command, Vec::new());
     }
     let mut child = command
         .args(args)

@@ -3,19 +3,17 @@
 use std::ffi::OsString;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock};
 
 use vgpu_proto::api::GpuSource;
 use vgpu_proto::worker::Start;
 
 use super::leftover::WorkerBook;
 use super::nursery::Nursery;
+use super::owner::{Owner, Owners, reachable};
 use super::spawn::{self, Worker, WorkerOrder, WorkerTemplate};
 use crate::config::Config;
 use crate::model::ScannedGpu;
-
-/// The user that workers run as unless another is configured; made by systemd/vgpu.sysusers.conf.
-const WORKER_USER: &str = "vgpu-worker";
 
 /// Where an installed soft-gpu is.
 const SOFT_LIBRARY: &str = "/usr/lib/vgpu/soft-gpu/libcuda.so.1";
@@ -24,6 +22,7 @@ const SOFT_LIBRARY: &str = "/usr/lib/vgpu/soft-gpu/libcuda.so.1";
 #[derive(Debug)]
 pub struct Launcher {
     config: RwLock<Arc<Config>>,
+    owners: Owners,
     book: WorkerBook,
     nursery: Nursery,
 }
@@ -57,6 +56,7 @@ impl Launcher {
     /// When the system gives no thread.
     pub fn new(config: Arc<Config>, book: WorkerBook) -> std::io::Result<Launcher> {
         Ok(Launcher {
+            owners: Owners::find(&config.worker),
             config: RwLock::new(config),
             book,
             nursery: Nursery::new()?,
@@ -75,6 +75,12 @@ impl Launcher {
             .read()
             .unwrap_or_else(PoisonError::into_inner)
             .clone()
+    }
+
+    /// As whom workers and probes run.
+    #[must_use]
+    pub fn owners(&self) -> &Owners {
+        &self.owners
     }
 
     /// The book of running workers.
@@ -112,13 +118,25 @@ impl Launcher {
     ) -> Result<Launched, String> {
         let config = self.config();
         let soft = gpu.source == GpuSource::Soft;
-        let owner = worker_owner(&config, vm);
+        let owner = self.owners.of(vm)?;
         let images = config.daemon.state_dir.join("images");
-        let image_dir = spawn::image_dir(&images, vm, owner)
+        let image_dir = spawn::image_dir(&images, vm, owner.as_ref())
             .map_err(|e| format!("cannot make {}/vm{vm}: {e}", images.display()))?;
         spawn::prune_images(&image_dir, config.worker.image_cache_bytes);
+        let (binary, driver) = (worker_binary(&config)?, driver_library(&config, soft)?);
+        if let Some(owner) = &owner {
+            let soft_state = soft.then(|| config.soft_state_dir());
+            let library = driver.as_deref().map(Path::new);
+            let ways = [
+                Some(&*binary),
+                library,
+                soft_state.as_deref(),
+                Some(&*image_dir),
+            ];
+            reach_all(ways.into_iter().flatten(), owner)?;
+        }
         let template = WorkerTemplate {
-            binary: worker_binary(&config)?,
+            binary,
             environment: environment(&config, soft),
             max_files: config.worker.max_files,
             max_tasks: config.worker.max_tasks,
@@ -133,7 +151,7 @@ impl Launcher {
         let start = Start {
             session,
             vm,
-            driver: driver_library(&config, soft)?,
+            driver,
             image_dir: image_dir.to_string_lossy().into_owned(),
             memory_quota: bounds.memory_quota,
             depth_calls: bounds.depth_calls,
@@ -144,23 +162,42 @@ impl Launcher {
     }
 }
 
-/// Makes what soft devices share: a directory that workers of every uid may use.
+fn reach_all<'a>(paths: impl Iterator<Item = &'a Path>, owner: &Owner) -> Result<(), String> {
+    paths
+        .into_iter()
+        .try_for_each(|path| reachable(path, owner))
+}
+
+/// Makes what processes on one soft device share. Where workers have users of their own they may
+/// use the files and make no others; vgpud makes the files, which soft-gpu takes as new while they
+/// are empty.
 ///
 /// # Errors
 /// When it cannot be made.
-pub fn prepare_soft_state(config: &Config) -> std::io::Result<()> {
+pub fn prepare_soft_state(config: &Config, owners: &Owners) -> std::io::Result<()> {
     use std::os::unix::fs::{PermissionsExt, chown};
+    let mode = std::fs::Permissions::from_mode;
     let dir = config.soft_state_dir();
     std::fs::create_dir_all(&dir)?;
-    let (mode, owner) = match worker_owner(config, 0) {
-        // Workers of several users share it: sticky, as /tmp.
-        Some(_) if config.worker.uid_per_vm => (0o1777, None),
-        owner => (0o700, owner),
+    let Some(group) = owners.common_group() else {
+        return std::fs::set_permissions(&dir, mode(0o700));
     };
-    if let Some((uid, gid)) = owner {
-        chown(&dir, Some(uid), Some(gid))?;
+    // Closed first: what is done in it below is then only ours.
+    chown(&dir, Some(0), Some(group))?;
+    std::fs::set_permissions(&dir, mode(0o700))?;
+    for device in 0..config.driver.soft_devices {
+        for kind in ["lock", "state"] {
+            let path = dir.join(format!("device-{device}.{kind}"));
+            if std::fs::symlink_metadata(&path).is_ok_and(|meta| !meta.is_file()) {
+                std::fs::remove_file(&path)?;
+            }
+            let mut options = std::fs::OpenOptions::new();
+            let file = options.create(true).append(true).open(&path)?;
+            file.set_permissions(mode(0o660))?;
+            chown(&path, Some(0), Some(group))?;
+        }
     }
-    std::fs::set_permissions(&dir, std::fs::Permissions::from_mode(mode))
+    std::fs::set_permissions(&dir, mode(0o750))
 }
 
 /// The environment of a process that loads a driver; nothing of vgpud's own is in it.
@@ -249,41 +286,8 @@ fn program(configured: Option<&Path>, name: &str, key: &str) -> Result<PathBuf, 
     ))
 }
 
-/// The user `vgpu-worker`, if there is one. Looked up once: users do not come and go.
-fn packaged_user() -> &'static Option<(u32, u32)> {
-    static USER: OnceLock<Option<(u32, u32)>> = OnceLock::new();
-    USER.get_or_init(|| {
-        let user = nix::unistd::User::from_name(WORKER_USER).ok().flatten();
-        if user.is_none() {
-            tracing::warn!(
-                "workers run as root: there is no user {WORKER_USER}; make one (systemd-sysusers), \
-                 or set worker.uid and worker.gid"
-            );
-        }
-        user.map(|user| (user.uid.as_raw(), user.gid.as_raw()))
-    })
-}
-
 fn beside_vgpud(name: &str) -> Option<PathBuf> {
     Some(std::env::current_exe().ok()?.parent()?.join(name))
-}
-
-/// Uid and gid of a VM's workers, where vgpud is root: as configured, else those of the user that the
-/// packages make for it. VM 0 stands for probes. `None`: as vgpud itself.
-#[must_use]
-pub fn worker_owner(config: &Config, vm: u32) -> Option<(u32, u32)> {
-    if !nix::unistd::geteuid().is_root() {
-        return None;
-    }
-    let (Some(uid), Some(gid)) = (config.worker.uid, config.worker.gid) else {
-        return *packaged_user();
-    };
-    let uid = if config.worker.uid_per_vm {
-        uid.saturating_add(vm)
-    } else {
-        uid
-    };
-    Some((uid, gid))
 }
 
 #[cfg(test)]

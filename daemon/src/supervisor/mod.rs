@@ -5,6 +5,7 @@
 //! |---|---|
 //! | [`spawn`] | starts one: cleared environment, own uid, limits, control socket |
 //! | [`launcher`] | what a worker gets, by the configuration |
+//! | [`owner`] | as whom they run |
 //! | [`channel`] | the control socket |
 //! | [`pages`] | the two shared pages |
 //! | [`process`] | a process by its pidfd: kill, exit, identity |
@@ -17,6 +18,7 @@ pub mod launcher;
 pub mod leftover;
 pub(crate) mod log;
 pub mod nursery;
+pub mod owner;
 pub mod pages;
 pub mod process;
 pub mod spawn;

@@ -9,10 +9,11 @@ use std::process::{Command, Stdio};
 
 use command_fds::{CommandFdExt, FdMapping};
 use nix::fcntl::OFlag;
-use rustix::process::{Pid, Resource, Rlimit, prlimit};
+use rustix::process::Resource;
 
 use super::channel::Channel;
 use super::leftover::WorkerBook;
+use super::owner::{self, Owner};
 use super::pages::Pages;
 use super::process::Process;
 
@@ -28,7 +29,7 @@ pub struct WorkerTemplate {
     pub environment: Vec<(OsString, OsString)>,
     /// Open files.
     pub max_files: u64,
-    /// Processes and threads, where the worker has a uid of its own.
+    /// Processes and threads of its user, where the worker does not run as vgpud's.
     pub max_tasks: u64,
 }
 
@@ -41,8 +42,8 @@ pub struct WorkerOrder {
     pub vm: u32,
     /// The only GPU it sees.
     pub gpu_uuid: String,
-    /// Uid and gid, where vgpud is root and may give them.
-    pub owner: Option<(u32, u32)>,
+    /// As whom it runs; `None`: as vgpud.
+    pub owner: Option<Owner>,
 }
 
 /// A worker that runs and has not been told anything yet.
@@ -76,9 +77,7 @@ pub fn spawn(
     let process = start(template, order, theirs, log_end)
         .map_err(|e| format!("cannot start {}: {e}", template.binary.display()))?;
     // From here on a failure must not leave the process behind.
-    let finished = confine(&process, template, order)
-        .and_then(|()| book.enter(process.pid(), &order.gpu_uuid, order.session));
-    if let Err(e) = finished {
+    if let Err(e) = book.enter(process.pid(), &order.gpu_uuid, order.session) {
         process.kill();
         reap_soon(process);
         return Err(failed("set the worker up", &e));
@@ -115,50 +114,26 @@ fn start(
         .stderr(log)
         // A group of its own: a signal to vgpud's terminal does not reach it.
         .process_group(0);
-    if let Some((uid, gid)) = order.owner {
-        // The standard library also drops the supplementary groups when it sets the uid as root.
-        command.uid(uid).gid(gid);
-    }
     command
         .fd_mappings(vec![FdMapping {
             parent_fd: control,
             child_fd: CONTROL_FD,
         }])
         .map_err(io::Error::other)?;
+    let mut limits = vec![(Resource::Core, 0), (Resource::Nofile, template.max_files)];
+    match &order.owner {
+        Some(owner) => {
+            // Counted per uid: without one of its own it would count vgpud's threads too.
+            limits.push((Resource::Nproc, template.max_tasks));
+            owner.take(&mut command, limits);
+        }
+        None => owner::limit(&mut command, limits),
+    }
     let mut child = command.spawn()?;
     Process::open(child.id()).inspect_err(|_| {
         let _ = child.kill();
         let _ = child.wait();
     })
-}
-
-/// Bounds what the worker may take of the host. It has done nothing yet: it waits for its Start.
-fn confine(process: &Process, template: &WorkerTemplate, order: &WorkerOrder) -> io::Result<()> {
-    static UNBOUNDED: std::sync::Once = std::sync::Once::new();
-    let pid = i32::try_from(process.pid()).ok().and_then(Pid::from_raw);
-    let mut limits = vec![(Resource::Core, 0), (Resource::Nofile, template.max_files)];
-    if order.owner.is_some() {
-        // Counted per uid: without one of its own it would count vgpud's threads too.
-        limits.push((Resource::Nproc, template.max_tasks));
-    }
-    for (resource, most) in limits {
-        let limit = Rlimit {
-            current: Some(most),
-            maximum: Some(most),
-        };
-        match prlimit(pid, resource, limit) {
-            Ok(_) => {}
-            // Another user's process takes CAP_SYS_RESOURCE, which a container may lack.
-            Err(rustix::io::Errno::PERM) => UNBOUNDED.call_once(|| {
-                tracing::warn!(
-                    "workers keep the host's resource limits: vgpud lacks CAP_SYS_RESOURCE, which \
-                     it needs to limit workers of another user"
-                );
-            }),
-            Err(e) => return Err(e.into()),
-        }
-    }
-    Ok(())
 }
 
 /// Waits for a killed process on a thread of its own, so that it leaves no zombie.
@@ -179,27 +154,31 @@ pub fn reap_soon(process: Process) {
     }
 }
 
-/// Makes the directory of a VM's cached module images, owned by whoever its workers run as.
+/// Makes the directory of a VM's cached module images, which only its workers may enter.
+///
+/// One that belongs to somebody else (the users of workers were changed) is emptied: it is a cache.
 ///
 /// # Errors
 /// When it cannot be made or given away.
-pub fn image_dir(images: &Path, vm: u32, owner: Option<(u32, u32)>) -> io::Result<PathBuf> {
-    use std::os::unix::fs::{DirBuilderExt, PermissionsExt, chown};
+pub fn image_dir(images: &Path, vm: u32, owner: Option<&Owner>) -> io::Result<PathBuf> {
+    use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, chown};
+    let mode = std::fs::Permissions::from_mode;
     let dir = images.join(format!("vm{vm}"));
-    if !dir.is_dir() {
-        std::fs::DirBuilder::new()
-            .recursive(true)
-            .mode(0o711)
-            .create(images)?;
-        match std::fs::DirBuilder::new().mode(0o700).create(&dir) {
-            Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(e),
-            _ => {}
+    let uid = owner.map_or_else(|| nix::unistd::geteuid().as_raw(), |owner| owner.uid);
+    match std::fs::symlink_metadata(&dir) {
+        Ok(found) if found.is_dir() && found.uid() == uid => return Ok(dir),
+        Ok(_) => std::fs::remove_dir_all(&dir)?,
+        Err(_) => {
+            std::fs::create_dir_all(images)?;
+            // Whatever the umask is: workers pass through, and see none but their own.
+            std::fs::set_permissions(images, mode(0o711))?;
         }
     }
-    if let Some((uid, gid)) = owner {
-        chown(&dir, Some(uid), Some(gid))?;
-        std::fs::set_permissions(&dir, std::fs::Permissions::from_mode(0o700))?;
+    std::fs::DirBuilder::new().mode(0o700).create(&dir)?;
+    if let Some(owner) = owner {
+        chown(&dir, Some(owner.uid), Some(owner.gid))?;
     }
+    std::fs::set_permissions(&dir, mode(0o700))?;
     Ok(dir)
 }
 

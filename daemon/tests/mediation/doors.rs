@@ -207,6 +207,36 @@ fn a_nonce_opens_one_data_connection_of_its_own_vm() {
 }
 
 #[test]
+fn a_guest_that_never_opens_its_data_connection_is_ended_at_the_deadline() {
+    let setup = Setup {
+        configure: |config| config.limits.handshake_deadline_ms = 300,
+        ..Setup::default()
+    };
+    let host = Host::with(&setup);
+    let limits = VmLimits {
+        sessions: Some(1),
+        ..VmLimits::default()
+    };
+    let door = host.vm(1, limits);
+    let mut control = connect(&door);
+    control.write_all(&greeting()).expect("goes out");
+    let welcome = answer(&mut control).expect("welcome");
+    let begun = Instant::now();
+    let mut said = Vec::new();
+    control.read_to_end(&mut said).expect("an end");
+    let said = String::from_utf8_lossy(&said);
+    assert!(said.contains("data connection"), "{said}");
+    assert!(begun.elapsed() < Duration::from_secs(9), "not ten seconds");
+    host.wait_no_sessions();
+    // Its nonce is worth nothing now, and its place is free.
+    let mut late = connect(&door);
+    late.write_all(&[&DATA_MAGIC[..], &welcome.nonce].concat())
+        .expect("goes out");
+    assert_eq!(answer(&mut late).expect_err("refused").0, Refusal::BadNonce);
+    Guest::connect(&door).ask(b'E', b'e');
+}
+
+#[test]
 fn sessions_and_connections_of_a_vm_are_bounded() {
     let setup = Setup {
         configure: |config| config.limits.connections_per_vm = 4,

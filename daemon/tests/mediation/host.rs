@@ -71,7 +71,7 @@ impl Host {
     }
 
     pub(crate) fn with(setup: &Setup) -> Host {
-        let dir = tempfile::tempdir().expect("a directory");
+        let dir = passable(tempfile::tempdir().expect("a directory"));
         let config = Arc::new(config(dir.path(), setup));
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(2)
@@ -203,6 +203,13 @@ impl Drop for Host {
 
 /// The one GPU.
 pub(crate) const GPU: &str = "GPU-00000000-0000-0000-0000-000000000001";
+
+/// Lets workers, which have users of their own, pass through.
+fn passable(dir: tempfile::TempDir) -> tempfile::TempDir {
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o711);
+    std::fs::set_permissions(dir.path(), mode).expect("a mode");
+    dir
+}
 
 fn config(dir: &Path, setup: &Setup) -> Config {
     let mut config = Config::default();

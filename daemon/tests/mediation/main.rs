@@ -5,3 +5,4 @@ mod doors;
 mod endings;
 mod host;
 mod leases;
+mod owners;

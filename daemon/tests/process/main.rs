@@ -44,6 +44,9 @@ struct Place {
 impl Place {
     fn new(start: &str) -> Place {
         let dir = tempfile::tempdir().expect("a directory");
+        // Workers and probes have users of their own and pass through.
+        std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o711))
+            .expect("a mode");
         let place = Place { dir };
         let gpu = format!(
             r#"{{"gpus":[{{"uuid":"{GPU}","ordinal":0,"model":"Fake (soft)","memory_bytes":1073741824,
