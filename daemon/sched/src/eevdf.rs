@@ -253,6 +253,26 @@ impl<K: Ord + Copy> Eevdf<K> {
         self.members.keys().copied()
     }
 
+    /// Who of those that can be chosen would be, as it stands now, before `key` (a member or not).
+    pub(crate) fn before(&self, key: K) -> Vec<K> {
+        let rank = |key: K, m: &Member| {
+            let eligible = m.vruntime * self.weight <= self.moment;
+            let order = if eligible { m.deadline } else { m.vruntime };
+            (!eligible, order, key)
+        };
+        let own = self.members.get(&key).map(|m| rank(key, m));
+        let ready = |m: &Member| m.place != Place::Held;
+        let mut ranks: Vec<_> = self
+            .members
+            .iter()
+            .filter(|&(&other, m)| other != key && ready(m))
+            .map(|(&other, m)| rank(other, m))
+            .filter(|rank| own.is_none_or(|own| *rank < own))
+            .collect();
+        ranks.sort_unstable();
+        ranks.into_iter().map(|(_, _, key)| key).collect()
+    }
+
     fn lone_mut(&mut self) -> Option<&mut Member> {
         if self.members.len() == 1 {
             self.members.values_mut().next()
@@ -440,6 +460,24 @@ mod tests {
         for time in got {
             assert!(time.abs_diff(100 * SLICE) <= SLICE);
         }
+    }
+
+    #[test]
+    fn who_is_before_whom_is_the_order_of_choosing() {
+        let mut q = queue(&[1, 4, 2, 8]);
+        for key in [3, 1, 0] {
+            q.charge(key, SLICE / 3);
+        }
+        for _ in 0..20 {
+            let mut order = q.before(9);
+            assert_eq!(order.len(), 4);
+            assert_eq!(order.first().copied(), q.peek());
+            let last = order.pop().unwrap();
+            assert_eq!(q.before(last), order);
+            serve(&mut q, 4, 1);
+        }
+        q.set_ready(2, false);
+        assert!(!q.before(9).contains(&2), "who runs is not before anybody");
     }
 
     #[test]

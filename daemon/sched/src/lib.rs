@@ -41,5 +41,5 @@ pub use config::{
 pub use event::{Depth, Event, HeadCost, Usage};
 pub use histogram::Histogram;
 pub use id::{Epoch, GpuId, PoolId, SessionId, VmId};
-pub use scheduler::Scheduler;
+pub use scheduler::{Explanation, Holder, NoBound, Reason, Scheduler, WaitBound};
 pub use stats::{Account, Cap, GpuStats, SessionState, SessionStats, VmStats, WaitReason};

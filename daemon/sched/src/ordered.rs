@@ -150,6 +150,37 @@ impl Ordered {
                 .is_some_and(|best| best > self.level_of(holder))
     }
 
+    /// Who of those that wait goes, as it stands at `now_ns`, before `vm` (which waits or not).
+    pub(crate) fn before(&self, vm: VmId, now_ns: u64) -> Vec<VmId> {
+        let rank = |id: VmId, member: &Member| {
+            let waiting = member.waiting?;
+            let level = match self.classes {
+                None => 0,
+                Some(Rules { aging: None }) => member.class.index(),
+                Some(Rules { aging: Some(aging) }) => {
+                    aged(member.class.index(), waiting.since_ns, aging, now_ns).0
+                }
+            };
+            Some((LEVELS - level, waiting.ticket, id))
+        };
+        let own = self.members.get(&vm).and_then(|member| rank(vm, member));
+        let mut ranks: Vec<_> = self
+            .members
+            .iter()
+            .filter(|&(&other, _)| other != vm)
+            .filter_map(|(&other, member)| rank(other, member))
+            .filter(|rank| own.is_none_or(|own| *rank < own))
+            .collect();
+        ranks.sort_unstable();
+        ranks.into_iter().map(|(_, _, id)| id).collect()
+    }
+
+    /// Since when `vm` waits, if it does.
+    pub(crate) fn waiting_since(&self, vm: VmId) -> Option<u64> {
+        let waiting = self.members.get(&vm)?.waiting?;
+        Some(waiting.since_ns)
+    }
+
     pub(crate) fn ready_count(&self) -> usize {
         self.levels.iter().map(BTreeSet::len).sum()
     }
@@ -326,6 +357,22 @@ mod tests {
         q.leave(VmId(1));
         q.leave(VmId(2));
         assert!(q.rises.is_empty() && q.levels.iter().all(BTreeSet::is_empty));
+    }
+
+    #[test]
+    fn who_is_before_whom_follows_level_and_arrival_even_before_it_rose() {
+        let mut q = strict(&[(1, Class::Low), (2, Class::High), (3, Class::Medium)]);
+        assert_eq!(q.before(VmId(1), 0), [VmId(2), VmId(3)]);
+        assert_eq!(q.before(VmId(9), 0), [VmId(2), VmId(3), VmId(1)]);
+        assert_eq!(
+            q.before(VmId(2), 120),
+            [VmId(1)],
+            "as old, and first of its level"
+        );
+        assert_eq!(q.waiting_since(VmId(1)), Some(0));
+        q.set_ready(VmId(1), false, 1);
+        assert_eq!(q.waiting_since(VmId(1)), None);
+        assert_eq!(q.peek(1), q.before(VmId(9), 1).first().copied());
     }
 
     #[test]

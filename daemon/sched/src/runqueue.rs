@@ -137,6 +137,22 @@ impl RunQueue {
         }
     }
 
+    /// Who of those that can be chosen goes, as it stands now, before `vm`.
+    pub(crate) fn before(&self, vm: VmId, now_ns: u64) -> Vec<VmId> {
+        match &self.order {
+            Order::Weighted(queue) => queue.before(vm),
+            Order::Ordered(queue) => queue.before(vm, now_ns),
+        }
+    }
+
+    /// Since when the VM waits, where the policy counts that.
+    pub(crate) fn waiting_since(&self, vm: VmId) -> Option<u64> {
+        match &self.order {
+            Order::Weighted(_) => None,
+            Order::Ordered(queue) => queue.waiting_since(vm),
+        }
+    }
+
     pub(crate) fn keys(&self) -> Vec<VmId> {
         match &self.order {
             Order::Weighted(queue) => queue.keys().collect(),

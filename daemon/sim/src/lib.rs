@@ -1,4 +1,26 @@
 //! A deterministic discrete-event simulator of GPUs, workers and guests around the production scheduler
 //! ([`vgpu_sched`]), and the proofs that it runs: shares, bounds, accounts, containment.
 //! `make sim` runs all of them.
+//!
+//! | module | what it is |
+//! |---|---|
+//! | [`setup`] | what is simulated |
+//! | [`world`] | the host: what happens, in order of time; messages and their delays |
+//! | `daemon` | vgpud's part between workers and scheduler |
+//! | `worker` | workers: the lease protocol on the real pages, window, markers |
+//! | [`guest`], [`dist`], [`trace`] | what guests do |
+//! | [`device`] | GPUs, and the ground truth of who occupied them |
+//! | [`books`] | who held what when, by the simulator's own account |
 #![forbid(unsafe_code)]
+
+pub mod books;
+mod daemon;
+pub mod device;
+pub mod dist;
+pub mod guest;
+pub mod rng;
+pub mod setup;
+pub mod trace;
+mod window;
+mod worker;
+pub mod world;

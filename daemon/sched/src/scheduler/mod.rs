@@ -4,12 +4,15 @@ mod accounting;
 mod admission;
 mod configure;
 mod credit;
+mod explain;
 mod lease;
 mod memory;
 mod placement;
 mod query;
 mod watchdog;
 mod work;
+
+pub use explain::{Explanation, Holder, NoBound, Reason, WaitBound};
 
 use std::collections::{BTreeMap, BTreeSet};
 

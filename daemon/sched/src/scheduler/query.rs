@@ -164,7 +164,7 @@ impl Scheduler {
         self.timers.next()
     }
 
-    fn lag_of(&self, id: VmId, vm: &Vm) -> i128 {
+    pub(super) fn lag_of(&self, id: VmId, vm: &Vm) -> i128 {
         let node = vm
             .placement
             .filter(|_| vm.joined)
@@ -184,7 +184,7 @@ impl Scheduler {
         })
     }
 
-    fn vm_waits(&self, id: VmId, vm: &Vm) -> Option<WaitReason> {
+    pub(super) fn vm_waits(&self, id: VmId, vm: &Vm) -> Option<WaitReason> {
         if vm.running.is_none() && !vm.runnable.is_empty() {
             return Some(self.why(id, vm));
         }

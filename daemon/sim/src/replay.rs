@@ -1,0 +1,98 @@
+//! A decision log of vgpud (`vgpu-admin sched log`), decided again by this scheduler.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use vgpu_sched::log::{Replay, ReplayReport};
+
+/// Feeds the log's events to its first snapshot and compares every decision and state.
+///
+/// # Errors
+/// When the file cannot be read, is no whole log, or at the first record that is decided otherwise: the
+/// error names the record and what differs.
+pub fn replay(path: &Path) -> Result<ReplayReport> {
+    let name = || format!("the decision log {}", path.display());
+    let file = File::open(path).with_context(|| format!("cannot open {}", name()))?;
+    replay_lines(BufReader::new(file)).with_context(name)
+}
+
+/// The same for any text, one line of the log per line.
+///
+/// # Errors
+/// As [`replay()`].
+pub fn replay_lines(text: impl BufRead) -> Result<ReplayReport> {
+    let mut replay = Replay::new();
+    for line in text.lines() {
+        // A line that is no text is one that no log has; the replay says which it is.
+        let line = match line {
+            Err(error) if error.kind() == std::io::ErrorKind::InvalidData => String::new(),
+            line => line.context("reading")?,
+        };
+        replay.line(&line)?;
+    }
+    Ok(replay.finish()?)
+}
+
+/// The report as a sentence.
+#[must_use]
+pub fn sentence(report: &ReplayReport) -> String {
+    format!(
+        "{} events (from number {}, over {:.3} s) were decided again: {} actions and {} states, each as it \
+         was the first time.",
+        report.records,
+        report.first,
+        report.span_ns as f64 / 1e9,
+        report.actions,
+        report.states
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use vgpu_sched::log::{Bounds, DecisionLog};
+    use vgpu_sched::{Class, Config, Event, PoolConfig, PoolId, Scheduler, VmConfig, VmId};
+
+    fn log() -> String {
+        let mut scheduler = Scheduler::new(Config::default());
+        let mut log = DecisionLog::new(&scheduler, Bounds::default());
+        let mut feed = |at, event| log.handle(&mut scheduler, at, event, &mut Vec::new());
+        let (pool, config) = (PoolId(1), PoolConfig::default());
+        feed(5, Event::AddPool { pool, config });
+        let config = VmConfig::new(pool, Class::High);
+        let (vm, debt_ns) = (VmId(1), 7);
+        feed(
+            9_000_000,
+            Event::AddVm {
+                vm,
+                config,
+                debt_ns,
+            },
+        );
+        let view = log.view(&scheduler);
+        let lines: Result<Vec<String>, _> = view.lines().collect();
+        lines.expect("JSON").join("\n")
+    }
+
+    #[test]
+    fn a_log_is_followed_to_its_end() {
+        let report = replay_lines(log().as_bytes()).expect("the same decisions");
+        assert_eq!((report.records, report.span_ns), (2, 8_999_995));
+        assert!(sentence(&report).contains("2 events"), "{report:?}");
+    }
+
+    #[test]
+    fn what_cannot_be_followed_says_why() {
+        let whole = log();
+        let cut = whole.rfind('\n').expect("lines");
+        let said = |text: &[u8]| format!("{:#}", replay_lines(text).expect_err("refused"));
+        assert!(said(&whole.as_bytes()[..cut]).contains("truncated"));
+        assert!(said(&whole.as_bytes()[..cut - 9]).contains("cannot be read"));
+        assert!(said(b"\xff\xfe\n").contains("not a decision log"));
+        assert!(said(b"").contains("not a decision log"));
+        let missing = replay(Path::new("/nowhere/log")).expect_err("no file");
+        assert!(format!("{missing:#}").contains("cannot open the decision log /nowhere/log"));
+    }
+}
