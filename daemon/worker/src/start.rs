@@ -16,6 +16,16 @@ use crate::session::{FoundDevice, Parts, Printf, serve};
 
 /// Runs a worker. Returns only if it could not begin; otherwise the process ends with its session.
 pub fn run() -> ExitCode {
+    run_as(false)
+}
+
+/// As [`run`], but the worker takes the GPU without asking: the benchmarks measure the lease against it.
+/// `vgpu-worker` has no way to it.
+pub fn run_unasked() -> ExitCode {
+    run_as(true)
+}
+
+fn run_as(unasked: bool) -> ExitCode {
     tracing_subscriber::fmt()
         .with_writer(std::io::stderr)
         .with_ansi(false)
@@ -25,7 +35,7 @@ pub fn run() -> ExitCode {
         eprintln!("vgpu-worker: cannot confine itself: {e}");
         return ExitCode::FAILURE;
     }
-    match begin() {
+    match begin(unasked) {
         Ok(()) => ExitCode::SUCCESS,
         Err(text) => {
             eprintln!("vgpu-worker: {text}");
@@ -43,7 +53,7 @@ fn confine() -> nix::Result<()> {
     setrlimit(Resource::RLIMIT_CORE, 0, 0)
 }
 
-fn begin() -> Result<(), String> {
+fn begin(unasked: bool) -> Result<(), String> {
     let socket = Arc::new(control::inherited());
     let vgpud = Vgpud::new(Arc::clone(&socket));
     let (start, lease, hint) = match control::receive(&socket) {
@@ -105,6 +115,7 @@ fn begin() -> Result<(), String> {
         vgpud: vgpud.clone(),
         control: messages,
         waker,
+        unasked,
     };
     let ending = serve(parts, data);
     vgpud.send(&FromWorker::Ended {

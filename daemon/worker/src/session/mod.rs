@@ -77,6 +77,8 @@ pub struct Parts {
     pub control: Receiver<Received>,
     /// Wakes the session's thread.
     pub waker: Waker,
+    /// Submit without a lease: for the benchmarks only.
+    pub unasked: bool,
 }
 
 /// Everything of a session.
@@ -132,13 +134,18 @@ impl Session {
             vgpud,
             control,
             waker,
+            unasked,
         } = parts;
+        let lease = match unasked {
+            false => Lease::new(pages, vgpud.clone()),
+            true => Lease::unasked(pages, vgpud.clone()),
+        };
         let first = devices.first().ok_or("the driver has no device")?;
         let staging = Staging::new(&first.2);
         let (tell, done) = unbounded();
         Ok(Session {
             out: Out::new(writer),
-            lease: Lease::new(pages, vgpud.clone()),
+            lease,
             vgpud,
             control,
             done,
