@@ -7,4 +7,5 @@ pub mod baseline;
 pub mod choose;
 pub mod cuda;
 pub mod measure;
+pub mod mediation;
 pub mod report;

@@ -55,13 +55,13 @@ pub fn machine() -> String {
 /// Prints the table.
 pub fn print(figures: &[Figure]) {
     println!(
-        "\n{:24} {:>12} {:10} {:>12} {:>7}  baseline",
+        "\n{:36} {:>12} {:10} {:>12} {:>7}  baseline",
         "figure", "value", "unit", "baseline", "ratio"
     );
     for f in figures {
         let number = |v: Option<f64>| v.map_or_else(|| "-".into(), short);
         println!(
-            "{:24} {:>12} {:10} {:>12} {:>7}  {}",
+            "{:36} {:>12} {:10} {:>12} {:>7}  {}",
             f.name,
             short(f.value),
             f.unit,

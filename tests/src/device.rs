@@ -12,7 +12,7 @@ use anyhow::{Context, Result, ensure};
 use nix::time::{ClockId, clock_gettime};
 use soft_gpu::driver::share::{SlotView, read_slots};
 
-use crate::guest::{Guest, LOAD, Running};
+use crate::guest::{Guest, LOAD, Running, Target};
 use crate::host::{Host, Options};
 use crate::wait;
 
@@ -41,22 +41,28 @@ impl Default for Kernels {
 }
 
 impl Kernels {
-    /// One device with this clock, on which the kernel `hang` never ends (and takes no processor
-    /// while it does not).
+    /// The variables of soft-gpu that say so.
     #[must_use]
-    pub fn on(self, options: Options) -> Options {
+    pub fn environment(self) -> [(String, String); 2] {
         let Kernels {
             short,
             medium,
             long,
             longest,
         } = self;
+        let clock = format!("short:{short},medium:{medium},long:{long},longest:{longest},null:0");
+        [
+            ("SOFT_GPU_CLOCK".into(), clock),
+            ("SOFT_GPU_FAULT".into(), "hang:0:hang".into()),
+        ]
+    }
+
+    /// One device with this clock, on which the kernel `hang` never ends (and takes no processor
+    /// while it does not).
+    #[must_use]
+    pub fn on(self, options: Options) -> Options {
         let mut soft_env = options.soft_env;
-        soft_env.push((
-            "SOFT_GPU_CLOCK".into(),
-            format!("short:{short},medium:{medium},long:{long},longest:{longest}"),
-        ));
-        soft_env.push(("SOFT_GPU_FAULT".into(), "hang:0:hang".into()));
+        soft_env.extend(self.environment());
         Options {
             devices: 1,
             soft_env,
@@ -72,17 +78,24 @@ pub fn now_ns() -> u64 {
     })
 }
 
-/// A guest of `vm` that always has two batches of `batch` kernels queued.
+/// A guest that always has two batches of `batch` kernels queued.
+///
+/// # Errors
+/// If it does not compile.
+pub fn saturating(target: Target, kernel: &str, batch: u32, seconds: u64) -> Result<Guest> {
+    Ok(Guest::new(LOAD, target)?
+        .arg("saturate")
+        .arg(kernel)
+        .arg(batch.to_string())
+        .arg(seconds.to_string()))
+}
+
+/// Starts such a guest of `vm`.
 ///
 /// # Errors
 /// If it does not start.
 pub fn saturate(host: &Host, vm: u32, kernel: &str, batch: u32, seconds: u64) -> Result<Running> {
-    Guest::new(LOAD, host.target(vm))?
-        .arg("saturate")
-        .arg(kernel)
-        .arg(batch.to_string())
-        .arg(seconds.to_string())
-        .spawn()
+    saturating(host.target(vm), kernel, batch, seconds)?.spawn()
 }
 
 /// The worker processes of each VM.

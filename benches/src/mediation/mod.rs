@@ -1,0 +1,142 @@
+//! Mediation on the real daemon: vgpud with soft-gpu and its device clock, workers and guest processes as
+//! in use. Shares are measured at the device, by soft-gpu's own account of each process.
+//!
+//! Each figure stands beside the published one that it is to beat (its conditions are in the text). Theirs
+//! were taken on GPUs, ours on a device of software whose kernels last exactly what its clock says:
+//! what is compared is scheduling, not speed.
+
+mod handoff;
+mod hang;
+mod latency;
+mod live;
+mod overhead;
+mod reclaim;
+mod shares;
+
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use vgpu_tests::device::Kernels;
+use vgpu_tests::guest::{Guest, LOAD, Running, describe};
+use vgpu_tests::host::{Host, Options, one_vm};
+
+use crate::measure::quantile;
+use crate::report::Figure;
+
+/// How long to measure.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pace {
+    /// As the figures demand.
+    Full,
+    /// Windows a fifth as long: to try the bench itself. Its figures are not to be quoted.
+    Quick,
+}
+
+impl Pace {
+    fn seconds(self, full: u64) -> u64 {
+        match self {
+            Pace::Full => full,
+            Pace::Quick => full.div_ceil(5).max(2),
+        }
+    }
+
+    fn time(self, full: u64) -> Duration {
+        Duration::from_secs(self.seconds(full))
+    }
+}
+
+/// A part of the bench by name.
+pub type Part = (&'static str, fn(Pace) -> Result<Vec<Figure>>);
+
+/// The parts, in the order of the report.
+pub const PARTS: [Part; 7] = [
+    ("shares", shares::figures),
+    ("latency", latency::figures),
+    ("handoff", handoff::figures),
+    ("hang", hang::figures),
+    ("overhead", overhead::figures),
+    ("reclaim", reclaim::figures),
+    ("live", live::figures),
+];
+
+/// A host with one clocked device and VM 1 in pool A.
+fn host(kernels: Kernels) -> Result<Host> {
+    // Strict mode costs checks that no user pays.
+    let options = Options {
+        strict: false,
+        ..Options::default()
+    };
+    one_vm(&kernels.on(options))
+}
+
+/// A guest that makes requests of `count` kernels and pauses for about `think`.
+fn requests(
+    host: &Host,
+    vm: u32,
+    (kernel, count): (&str, u32),
+    think: Duration,
+    seconds: u64,
+) -> Result<Running> {
+    Guest::new(LOAD, host.target(vm))?
+        .arg("requests")
+        .arg(kernel)
+        .arg(count.to_string())
+        .arg(think.as_micros().to_string())
+        .arg(seconds.to_string())
+        .spawn()
+}
+
+/// The numbers that a guest printed, by line; waits for its end.
+fn printed(guest: Running, seconds: u64) -> Result<Vec<Vec<u64>>> {
+    let output = guest.finish(Duration::from_secs(seconds + 30))?;
+    anyhow::ensure!(output.status.success(), "{}", describe(&output));
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let number = |word: &str| {
+        word.parse()
+            .with_context(|| format!("a number, not {word}"))
+    };
+    text.lines()
+        .map(|line| line.split_whitespace().map(number).collect())
+        .collect()
+}
+
+/// Latencies of a guest of requests in microseconds.
+fn latencies(guest: Running, seconds: u64) -> Result<Vec<f64>> {
+    let lines = printed(guest, seconds)?;
+    Ok(lines
+        .iter()
+        .filter_map(|line| Some(*line.get(1)? as f64 / 1e3))
+        .collect())
+}
+
+fn p(samples: &[f64], q: f64) -> f64 {
+    quantile(&mut samples.to_vec(), q)
+}
+
+/// A figure beside a published one, or a bound.
+fn beside(
+    name: impl Into<String>,
+    value: f64,
+    unit: &'static str,
+    (published, baseline): (f64, &'static str),
+) -> Figure {
+    Figure {
+        name: name.into(),
+        value,
+        unit,
+        baseline,
+        baseline_value: Some(published),
+        ratio: Some(value / published),
+    }
+}
+
+fn alone(name: impl Into<String>, value: f64, unit: &'static str, text: &'static str) -> Figure {
+    Figure {
+        name: name.into(),
+        value,
+        unit,
+        baseline: text,
+        baseline_value: None,
+        ratio: None,
+    }
+}

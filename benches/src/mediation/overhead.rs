@@ -1,0 +1,150 @@
+//! What the scheduler costs a guest that is alone: the same guest on `vgpu-worker` and on a worker that
+//! asks nobody (no lease, no credit; `vgpu-bench-worker`), in pairs; and on soft-gpu in its own process,
+//! which tells what all of remoting costs.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use vgpu_tests::device::{Kernels, saturating};
+use vgpu_tests::guest::Target;
+use vgpu_tests::host::{Host, Options, one_vm};
+use vgpu_tests::paths;
+
+use super::{Pace, beside, latencies, p, printed, requests};
+use crate::report::Figure;
+
+/// Saturating with kernels of 0.1 ms: what a busy guest notices.
+const BUSY: (&str, u32) = ("short", 200);
+/// One kernel of 0.1 ms and a synchronisation, again and again: a turn is parked and retaken each time.
+const REQUEST: (&str, u32) = ("short", 1);
+/// Kernels without any length: nothing but the calls.
+const NULL: (&str, u32) = ("null", 2_000);
+
+pub(super) fn figures(pace: Pace) -> Result<Vec<Figure>> {
+    let rounds = match pace {
+        Pace::Full => 5,
+        Pace::Quick => 2,
+    };
+    let (on, off) = (leased(true)?, leased(false)?);
+    let seconds = pace.seconds(2).min(2);
+    let mut pairs = Pairs::default();
+    for i in 1..=rounds {
+        eprintln!("overhead: pair {i} of {rounds}");
+        // Whoever goes first has the warmer machine: the order alternates.
+        let order = if i % 2 == 0 {
+            [true, false]
+        } else {
+            [false, true]
+        };
+        for with in order {
+            let host = if with { &on } else { &off };
+            let side = if with { &mut pairs.on } else { &mut pairs.off };
+            side.busy.push(rate(&host.target(1), BUSY, seconds)?);
+            side.null.push(rate(&host.target(1), NULL, seconds)?);
+            let request = requests(host, 1, REQUEST, Duration::ZERO, seconds)?;
+            side.request.push(p(&latencies(request, seconds)?, 0.5));
+        }
+        pairs.direct.push(rate(&Target::SoftGpu, BUSY, seconds)?);
+    }
+    Ok(pairs.figures())
+}
+
+/// A host whose workers ask for leases, or do not.
+fn leased(asked: bool) -> Result<Host> {
+    let config = if asked {
+        String::new()
+    } else {
+        let worker = paths::built("vgpu-bench-worker")?;
+        format!("[worker]\nbinary = {:?}\n", worker.display().to_string())
+    };
+    one_vm(&Kernels::default().on(Options {
+        strict: false,
+        config,
+        ..Options::default()
+    }))
+}
+
+/// Kernels a second of a saturating guest.
+fn rate(target: &Target, (kernel, batch): (&str, u32), seconds: u64) -> Result<f64> {
+    let mut guest = saturating(target.clone(), kernel, batch, seconds)?;
+    if let Target::SoftGpu = target {
+        for (name, value) in Kernels::default().environment() {
+            guest = guest.env(name, value);
+        }
+    }
+    let ends: Vec<u64> = printed(guest.spawn()?, seconds)?
+        .into_iter()
+        .flatten()
+        .collect();
+    let (first, last) = (
+        ends.first().context("no batch ended")?,
+        ends.last().context("no batch ended")?,
+    );
+    Ok((ends.len() - 1) as f64 * f64::from(batch) * 1e9 / (last - first) as f64)
+}
+
+#[derive(Debug, Default)]
+struct Side {
+    busy: Vec<f64>,
+    null: Vec<f64>,
+    request: Vec<f64>,
+}
+
+#[derive(Debug, Default)]
+struct Pairs {
+    on: Side,
+    off: Side,
+    direct: Vec<f64>,
+}
+
+impl Pairs {
+    fn figures(&self) -> Vec<Figure> {
+        // Per cent that `a` is worse than `b`, the median over the pairs.
+        let percent = |a: &[f64], b: &[f64], more_is_better: bool| {
+            let each: Vec<f64> = a
+                .iter()
+                .zip(b)
+                .map(|(a, b)| if more_is_better { b / a } else { a / b })
+                .map(|ratio| (ratio - 1.0) * 100.0)
+                .collect();
+            p(&each, 0.5)
+        };
+        let (on, off) = (&self.on, &self.off);
+        const XSCHED: (f64, &str) = (
+            0.8,
+            "XSched Lv1 on GV100: 0.8 % (design: <= 1 %); kernels of 0.1 ms, lease on to off in pairs",
+        );
+        vec![
+            beside(
+                "lease_overhead_busy",
+                percent(&on.busy, &off.busy, true),
+                "%",
+                XSCHED,
+            ),
+            beside(
+                "lease_overhead_request",
+                percent(&on.request, &off.request, false),
+                "%",
+                (
+                    1.0,
+                    "design: <= 1 %; one kernel of 0.1 ms and a synchronisation, p50",
+                ),
+            ),
+            beside(
+                "lease_overhead_null_kernels",
+                percent(&on.null, &off.null, true),
+                "%",
+                (1.0, "the worst case: kernels without length, calls alone"),
+            ),
+            beside(
+                "single_guest_rate",
+                p(&on.busy, 0.5),
+                "1/s",
+                (
+                    p(&self.direct, 0.5),
+                    "the same program on soft-gpu directly, kernels of 0.1 ms",
+                ),
+            ),
+        ]
+    }
+}
