@@ -5,8 +5,8 @@ use std::time::Instant;
 
 use anyhow::{Context, Result};
 use vgpu_sched::{
-    Action, Class, Config, Depth, Event, GpuConfig, GpuHealth, GpuId, HeadCost, PoolConfig, PoolId,
-    Scheduler, SessionId, Terms, Usage, VmConfig, VmId,
+    Action, Class, Config, Depth, Event, GpuConfig, GpuHealth, GpuId, HeadCost, Past, PoolConfig,
+    PoolId, Scheduler, SessionId, Terms, Usage, VmConfig, VmId,
 };
 
 use crate::measure::quantile;
@@ -89,7 +89,7 @@ impl Bench {
             events.push(Event::AddVm {
                 vm,
                 config,
-                debt_ns: 0,
+                past: Past::default(),
             });
             events.push(Event::SessionAdded { session, vm });
             events.push(Event::Runnable {
@@ -138,7 +138,7 @@ impl Bench {
 
 fn granted(actions: &[Action]) -> Option<Terms> {
     actions.iter().find_map(|action| match action {
-        Action::Grant(terms) => Some(*terms),
+        Action::Grant(terms) => Some(terms.clone()),
         _ => None,
     })
 }

@@ -26,10 +26,12 @@ impl Credits {
 }
 
 /// The terms of a lease.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Terms {
-    /// The GPU.
+    /// The GPU; of a gang, its first. It names the lease in later actions about it.
     pub gpu: GpuId,
+    /// The other GPUs of a gang, in order: one lease for all of them. Empty for one GPU.
+    pub also: Vec<GpuId>,
     /// Who gets it.
     pub session: SessionId,
     /// The lease's number, to be repeated in every message about it.
@@ -68,6 +70,31 @@ impl fmt::Display for KillCause {
             KillCause::Quarantined => "the VM is quarantined",
             KillCause::VmRemoved => "the VM was unregistered",
             KillCause::GpuLost => "the GPU is gone",
+        })
+    }
+}
+
+/// What a strike was for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[non_exhaustive]
+pub enum StrikeCause {
+    /// Work without progress past the soft limit.
+    SoftLimit,
+    /// Work without progress past the hard limit.
+    HardLimit,
+    /// A lease that was not returned.
+    LeaseNotReturned,
+    /// [`crate::Event::Strike`].
+    Breach,
+}
+
+impl fmt::Display for StrikeCause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            StrikeCause::SoftLimit => "its work on the GPU made no progress within the soft limit",
+            StrikeCause::HardLimit => "its work on the GPU made no progress within the hard limit",
+            StrikeCause::LeaseNotReturned => "it did not return the GPU when asked",
+            StrikeCause::Breach => "it broke the protocol",
         })
     }
 }
@@ -131,6 +158,10 @@ pub enum MemoryRefusal {
     Quota,
     /// The GPU has no more.
     Gpu,
+    /// The VM's limit of pinned memory would be exceeded.
+    Pinned,
+    /// The session does not run on that GPU.
+    NotItsGpu,
 }
 
 /// Why an event had no effect.
@@ -163,8 +194,10 @@ pub enum Action {
         session: SessionId,
         /// Its VM.
         vm: VmId,
-        /// Where.
+        /// Where; of a gang, its first GPU.
         gpu: GpuId,
+        /// The other GPUs of a gang, in order.
+        also: Vec<GpuId>,
     },
     /// The session is refused; nothing is remembered of it.
     Refuse {
@@ -237,12 +270,28 @@ pub enum Action {
         /// Where.
         gpu: GpuId,
     },
+    /// The VM has got a strike.
+    Struck {
+        /// Which.
+        vm: VmId,
+        /// How many it has now that are not forgotten.
+        strikes: u32,
+        /// What for.
+        cause: StrikeCause,
+    },
     /// The VM has been quarantined by its strikes (its sessions are killed by actions of their own).
     Quarantine {
         /// Which.
         vm: VmId,
         /// How many strikes it had.
         strikes: u32,
+        /// For how long; `None`: until it is released.
+        for_ns: Option<u64>,
+    },
+    /// A quarantine by strikes has ended by itself; the strikes are forgotten.
+    QuarantineOver {
+        /// Which VM.
+        vm: VmId,
     },
     /// A kill could not be verified in time: the GPU is [`crate::GpuHealth::Suspect`] now.
     GpuSuspect {

@@ -98,6 +98,8 @@ pub enum Policy {
     Strict,
     /// In the order of becoming runnable, each for at most one slice.
     Fifo,
+    /// The shortest predicted first; a VM that waits counts as shorter and shorter ([`Aging`]).
+    Sjf,
 }
 
 /// How a waiting VM rises in a `strict` pool.
@@ -205,9 +207,12 @@ pub struct PoolConfig {
     pub weight: u32,
     /// Longest turn while somebody else waits; held within 100 µs..=1 s.
     pub slice_ns: u64,
+    /// For [`Policy::Weighted`]: how long a holder runs at least before a VM that wakes up with an
+    /// earlier deadline interrupts it.
+    pub min_run_ns: u64,
     /// How long a holder without work keeps the GPU (and pays for it) before it moves on.
     pub hold_ns: u64,
-    /// For [`Policy::Strict`]. `None`: no aging, a low VM may wait for ever.
+    /// For [`Policy::Strict`] and [`Policy::Sjf`]. `None`: no aging, a VM may wait for ever.
     pub aging: Option<Aging>,
     /// The pool's own class weights. `None`: those of [`Config`].
     pub class_weights: Option<ClassWeights>,
@@ -222,8 +227,14 @@ pub struct PoolConfig {
     pub overrun_grace_ns: Option<u64>,
     /// This many strikes quarantine a VM. `None`: never.
     pub strike_limit: Option<u32>,
-    /// One strike is forgotten after each such time. `None`: never.
+    /// One strike is forgotten after each such time. `None`: never. One step of the quarantines'
+    /// back-off is forgotten after each such time outside quarantine.
     pub strike_decay_ns: Option<u64>,
+    /// How long the first quarantine by strikes lasts; each further one lasts twice as long as the one
+    /// before. `None`: until an administrator releases the VM.
+    pub quarantine_ns: Option<u64>,
+    /// The longest quarantine by strikes.
+    pub quarantine_max_ns: u64,
 }
 
 impl Default for PoolConfig {
@@ -232,6 +243,7 @@ impl Default for PoolConfig {
             policy: Policy::Weighted,
             weight: 100,
             slice_ns: 2 * MILLIS,
+            min_run_ns: 500 * MICROS,
             hold_ns: 100 * MICROS,
             aging: Some(Aging::default()),
             class_weights: None,
@@ -241,6 +253,8 @@ impl Default for PoolConfig {
             overrun_grace_ns: Some(20 * MILLIS),
             strike_limit: Some(5),
             strike_decay_ns: Some(600 * SECONDS),
+            quarantine_ns: Some(60 * SECONDS),
+            quarantine_max_ns: 24 * 3600 * SECONDS,
         }
     }
 }
@@ -318,6 +332,8 @@ pub struct Limits {
     pub sessions: Option<u32>,
     /// Device memory.
     pub memory_bytes: Option<u64>,
+    /// Host memory pinned for the VM.
+    pub pinned_bytes: Option<u64>,
 }
 
 /// One VM.
@@ -329,8 +345,15 @@ pub struct VmConfig {
     pub class: Class,
     /// Its own factor on the class weight in thousandths (1000 = 1×); held within 1..=100,000.
     pub factor_milli: u32,
+    /// Its own slice: its longest turn, and in a weighted pool the length of its requests, so that a
+    /// shorter one is served sooner and more often with the same share. Held within the bounds of
+    /// [`PoolConfig::slice_ns`]; `None`: as its pool.
+    pub slice_ns: Option<u64>,
     /// GPUs of the pool that it may use. `None`: all.
     pub gpus: Option<BTreeSet<GpuId>>,
+    /// Does it use all the GPUs that it may use at once, or none? Counts for sessions that start after
+    /// its present ones ended.
+    pub gang: bool,
     /// What it may use.
     pub limits: Limits,
     /// Its soft limit, where it differs from the pool's.
@@ -350,7 +373,9 @@ impl VmConfig {
             pool,
             class,
             factor_milli: 1000,
+            slice_ns: None,
             gpus: None,
+            gang: false,
             limits: Limits::default(),
             soft_limit: LimitOverride::Inherit,
             hard_limit: LimitOverride::Inherit,

@@ -27,6 +27,47 @@ pub struct HeadCost {
     pub bytes: u64,
 }
 
+/// Memory of which kind, and where.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub enum Memory {
+    /// Device memory of the session's first GPU.
+    #[default]
+    Device,
+    /// Device memory of this GPU, which must be one of the session's.
+    DeviceOn(GpuId),
+    /// Pinned memory of the host.
+    Pinned,
+}
+
+/// A quarantine that is in force.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Quarantine {
+    /// Until an administrator releases the VM.
+    UntilReleased,
+    /// It ends by itself.
+    For {
+        /// After so much time.
+        left_ns: u64,
+    },
+}
+
+/// What is remembered of a VM over restarts; [`crate::Scheduler::past`] tells it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Past {
+    /// GPU time it had beyond its share and still owes.
+    pub debt_ns: u64,
+    /// Strikes that are not forgotten.
+    pub strikes: u32,
+    /// How long the next of them to be forgotten has already waited for that.
+    pub strikes_age_ns: u64,
+    /// A quarantine that goes on.
+    pub quarantine: Option<Quarantine>,
+    /// How many quarantines by strikes are not forgotten: each doubles the next one.
+    pub quarantines: u32,
+    /// How long the next of them to be forgotten has already waited for that.
+    pub quarantines_age_ns: u64,
+}
+
 /// Credits used, cumulative since the session began, by the worker's account (its hint page). Less
 /// than last time counts as nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -113,8 +154,8 @@ pub enum Event {
         vm: VmId,
         /// Its settings.
         config: VmConfig,
-        /// [`crate::VmStats::debt_ns`] of an earlier run; 0 for a new VM.
-        debt_ns: u64,
+        /// What is remembered of an earlier run; the default for a new VM.
+        past: Past,
     },
     /// New settings for a VM. A new pool takes effect at once where it shares the GPU on which the VM's
     /// sessions run, otherwise for sessions that start after the present ones ended.
@@ -129,12 +170,24 @@ pub enum Event {
         /// Which.
         vm: VmId,
     },
-    /// Quarantine by command, or release of it (which also forgets the strikes).
+    /// Quarantine by command, or release of any quarantine (which also forgets the strikes, but not how
+    /// many quarantines there were: the next one is as long as if this one had ended by itself).
     SetQuarantine {
         /// Which VM.
         vm: VmId,
         /// In or out.
         on: bool,
+    },
+    /// The daemon saw a VM break the rules (a protocol breach, a worker that lies): one strike.
+    Strike {
+        /// Which VM.
+        vm: VmId,
+    },
+    /// Counters and histograms begin anew; what decides anything (debts, strikes, buckets, bookings)
+    /// stays.
+    ResetStats {
+        /// Of which VM; `None`: of all VMs and all GPUs.
+        vm: Option<VmId>,
     },
     /// A guest process asks to be served. Answered by [`crate::Action::Admit`] or
     /// [`crate::Action::Refuse`].
@@ -209,11 +262,13 @@ pub enum Event {
         /// Did the canary kernel complete and the memory come back?
         ok: bool,
     },
-    /// The worker wants device memory. Answered by [`crate::Action::MemoryGranted`] or
+    /// The worker wants memory. Answered by [`crate::Action::MemoryGranted`] or
     /// [`crate::Action::MemoryDenied`].
     MemoryReserve {
         /// For which session.
         session: SessionId,
+        /// Which memory.
+        of: Memory,
         /// How much.
         bytes: u64,
         /// Returned with the answer.
@@ -223,6 +278,8 @@ pub enum Event {
     MemoryRelease {
         /// Of which session.
         session: SessionId,
+        /// Which memory.
+        of: Memory,
         /// How much; more than is booked empties the account.
         bytes: u64,
     },

@@ -33,12 +33,12 @@ mod serial;
 mod stats;
 mod timers;
 
-pub use action::{Action, Credits, Ignored, KillCause, MemoryRefusal, Refusal, Terms};
+pub use action::{Action, Credits, Ignored, KillCause, MemoryRefusal, Refusal, StrikeCause, Terms};
 pub use config::{
     Aging, Class, ClassWeights, Config, GpuConfig, GpuHealth, LimitOverride, Limits, MICROS,
     MILLIS, Policy, PoolConfig, Rate, SECONDS, VmConfig,
 };
-pub use event::{Depth, Event, HeadCost, Usage};
+pub use event::{Depth, Event, HeadCost, Memory, Past, Quarantine, Usage};
 pub use histogram::Histogram;
 pub use id::{Epoch, GpuId, PoolId, SessionId, VmId};
 pub use scheduler::{Explanation, Holder, NoBound, Reason, Scheduler, WaitBound};

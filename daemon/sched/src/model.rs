@@ -8,7 +8,7 @@ use crate::action::Credits;
 use crate::bucket::Bucket;
 use crate::config::{Class, GpuConfig, GpuHealth, PoolConfig, VmConfig};
 use crate::eevdf::Eevdf;
-use crate::event::{Depth, HeadCost, Usage};
+use crate::event::{Depth, HeadCost, Past, Usage};
 use crate::histogram::Histogram;
 use crate::id::{Epoch, GpuId, PoolId, SessionId, VmId};
 use crate::runqueue::RunQueue;
@@ -180,22 +180,36 @@ pub(crate) struct Buckets {
     pub(crate) gpu_time: Option<Bucket>,
 }
 
-/// Strikes and when the count was last right.
+/// A count of which one is forgotten after each of some time, and when it was last right.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub(crate) struct Strikes {
+pub(crate) struct Fading {
     pub(crate) count: u32,
-    pub(crate) at_ns: u64,
+    /// May lie in the future (nothing is forgotten before), or before the clock began.
+    pub(crate) at_ns: i128,
 }
 
-impl Strikes {
+impl Fading {
     /// The count after forgetting one per `decay_ns`.
     pub(crate) fn now(self, decay_ns: Option<u64>, now_ns: u64) -> u32 {
         let Some(decay) = decay_ns.filter(|&decay| decay > 0) else {
             return self.count;
         };
-        let forgotten = now_ns.saturating_sub(self.at_ns) / decay;
+        let forgotten = self.passed(now_ns) / decay;
         self.count
             .saturating_sub(u32::try_from(forgotten).unwrap_or(u32::MAX))
+    }
+
+    /// How long the next one to be forgotten has waited for that.
+    pub(crate) fn age(self, decay_ns: Option<u64>, now_ns: u64) -> u64 {
+        let age = self.passed(now_ns);
+        decay_ns
+            .filter(|&decay| decay > 0)
+            .map_or(age, |decay| age % decay)
+    }
+
+    fn passed(self, now_ns: u64) -> u64 {
+        let passed = (i128::from(now_ns) - self.at_ns).max(0);
+        u64::try_from(passed).unwrap_or(u64::MAX)
     }
 }
 
@@ -213,6 +227,7 @@ pub(crate) struct VmCounters {
     pub(crate) calls: u64,
     pub(crate) bytes: u64,
     pub(crate) memory_peak: u64,
+    pub(crate) pinned_peak: u64,
     pub(crate) wait: Histogram,
     pub(crate) service: Histogram,
 }
@@ -238,11 +253,15 @@ pub(crate) struct Vm {
     /// Did its last lease end because its slice was over?
     pub(crate) sliced: bool,
     pub(crate) throttle: Option<Throttle>,
-    pub(crate) quarantined: bool,
-    pub(crate) strikes: Strikes,
+    /// Out of service until then; `u64::MAX`: until it is released.
+    pub(crate) quarantine: Option<u64>,
+    pub(crate) strikes: Fading,
+    /// Quarantines by strikes.
+    pub(crate) quarantines: Fading,
     pub(crate) demoted_until_ns: Option<u64>,
     pub(crate) buckets: Buckets,
     pub(crate) memory: u64,
+    pub(crate) pinned: u64,
     pub(crate) quota_hit: bool,
     pub(crate) phase: Phase,
     pub(crate) phase_ns: u64,
@@ -250,7 +269,7 @@ pub(crate) struct Vm {
 }
 
 impl Vm {
-    pub(crate) fn new(config: VmConfig, debt_ns: u64, now_ns: u64) -> Self {
+    pub(crate) fn new(config: VmConfig, past: &Past, now_ns: u64) -> Self {
         let limits = &config.limits;
         let bucket = |rate: Option<crate::Rate>| rate.map(|rate| Bucket::new(rate, now_ns));
         let buckets = Buckets {
@@ -258,10 +277,10 @@ impl Vm {
             bytes: bucket(limits.bytes),
             gpu_time: bucket(limits.gpu_time),
         };
-        Self {
+        let mut vm = Self {
             config,
             removed: false,
-            lag_ns: -i128::from(debt_ns.min(1 << 56)),
+            lag_ns: 0,
             placement: None,
             joined: false,
             sessions: BTreeSet::new(),
@@ -269,16 +288,20 @@ impl Vm {
             running: None,
             sliced: false,
             throttle: None,
-            quarantined: false,
-            strikes: Strikes::default(),
+            quarantine: None,
+            strikes: Fading::default(),
+            quarantines: Fading::default(),
             demoted_until_ns: None,
             buckets,
             memory: 0,
+            pinned: 0,
             quota_hit: false,
             phase: Phase::Content,
             phase_ns: now_ns,
             count: VmCounters::default(),
-        }
+        };
+        vm.remember(past, now_ns);
+        vm
     }
 
     /// Its class with demotion.
@@ -294,7 +317,7 @@ impl Vm {
     pub(crate) fn is_ready(&self) -> bool {
         self.running.is_none()
             && self.throttle.is_none()
-            && !self.quarantined
+            && !self.quarantined()
             && !self.runnable.is_empty()
     }
 }
@@ -321,6 +344,7 @@ pub(crate) struct Session {
     pub(crate) soft_noted: bool,
     pub(crate) gpu_ns: u64,
     pub(crate) memory: u64,
+    pub(crate) pinned: u64,
     /// Credits settled so far.
     pub(crate) used: Usage,
     /// The totals of its last grant. What was used without limit is not charged to a limit that came
@@ -345,6 +369,7 @@ impl Session {
             soft_noted: false,
             gpu_ns: 0,
             memory: 0,
+            pinned: 0,
             used: Usage::default(),
             granted: Credits::UNLIMITED,
         }

@@ -36,7 +36,7 @@ impl RunQueue {
         let order = match pool.policy {
             Policy::Weighted => Order::Weighted(Eevdf::default()),
             Policy::Strict => Order::Ordered(Ordered::strict(pool.aging)),
-            Policy::Fifo => Order::Ordered(Ordered::fifo()),
+            Policy::Fifo | Policy::Sjf => Order::Ordered(Ordered::fifo()),
         };
         Self {
             policy: pool.policy,

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::histogram::Histogram;
 use crate::id::{Epoch, GpuId, PoolId, SessionId, VmId};
-use crate::{Class, Depth, GpuHealth};
+use crate::{Class, Depth, GpuHealth, Quarantine};
 
 /// Which rate limit holds a VM back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -41,6 +41,13 @@ pub enum WaitReason {
     Quota,
     /// The VM is quarantined.
     Quarantine,
+    /// It is a gang, has some of its GPUs and waits for the others.
+    Gang {
+        /// How many it has.
+        held: u32,
+        /// How many it needs.
+        of: u32,
+    },
     /// Its GPU may not be used now.
     GpuUnavailable {
         /// How it is.
@@ -57,6 +64,8 @@ pub enum SessionState {
     Idle,
     /// Has work and waits for a lease.
     Waiting,
+    /// A gang that keeps some of its GPUs reserved and waits for the others.
+    Gathering,
     /// Holds the lease.
     Running,
     /// Holds the lease without work, unwanted and uncharged.
@@ -76,10 +85,16 @@ pub struct VmStats {
     pub class: Class,
     /// Is it demoted now for having passed the soft limit?
     pub demoted: bool,
-    /// The GPU it is placed on.
+    /// The GPU it is placed on; of a gang, its first.
     pub gpu: Option<GpuId>,
+    /// The other GPUs of a gang, in order.
+    pub also: Vec<GpuId>,
     /// Quarantined?
     pub quarantined: bool,
+    /// How long.
+    pub quarantine: Option<Quarantine>,
+    /// Quarantines by strikes that are not forgotten: each doubles the next.
+    pub quarantines: u32,
     /// Strikes that are not forgotten.
     pub strikes: u32,
     /// Live sessions.
@@ -112,6 +127,10 @@ pub struct VmStats {
     pub memory_bytes: u64,
     /// The most that was ever booked.
     pub memory_peak_bytes: u64,
+    /// Pinned host memory booked now.
+    pub pinned_bytes: u64,
+    /// The most that was ever booked.
+    pub pinned_peak_bytes: u64,
     /// Why it waits, if it has work and nothing of it runs.
     pub waiting: Option<WaitReason>,
     /// From having work to the grant.
@@ -125,16 +144,20 @@ pub struct VmStats {
 pub struct SessionStats {
     /// Its VM.
     pub vm: VmId,
-    /// Its GPU.
+    /// Its GPU; of a gang, its first.
     pub gpu: GpuId,
+    /// The other GPUs of a gang, in order.
+    pub also: Vec<GpuId>,
     /// What it is doing.
     pub state: SessionState,
     /// Why it waits, if it does.
     pub waiting: Option<WaitReason>,
-    /// Charged GPU time.
+    /// Charged GPU time (of a gang, summed up over its GPUs).
     pub gpu_ns: u64,
-    /// Device memory booked now.
+    /// Device memory booked now (of a gang, over its GPUs).
     pub memory_bytes: u64,
+    /// Pinned host memory booked now.
+    pub pinned_bytes: u64,
     /// Work queued now.
     pub depth: Depth,
     /// Submitted calls, as settled by releases.

@@ -9,8 +9,9 @@ use proptest::sample::Index;
 use proptest::test_runner::FileFailurePersistence;
 use vgpu_sched::{
     Action, Aging, Class, ClassWeights, Config, Depth, Epoch, Event, GpuConfig, GpuHealth, GpuId,
-    HeadCost, LimitOverride, Limits, MICROS, MILLIS, Policy, PoolConfig, PoolId, Rate, SECONDS,
-    Scheduler, SessionId, SessionState, Usage, VmConfig, VmId, WaitReason,
+    HeadCost, LimitOverride, Limits, MICROS, MILLIS, Memory, Past, Policy, PoolConfig, PoolId,
+    Quarantine, Rate, SECONDS, Scheduler, SessionId, SessionState, Usage, VmConfig, VmId,
+    WaitReason,
 };
 
 /// What a step does; session and epoch are chosen among those that were ever seen.
@@ -18,7 +19,7 @@ use vgpu_sched::{
 enum Step {
     Wait(u64),
     ToTimer,
-    Event(Event),
+    Event(Box<Event>),
     Start(VmId),
     Session(Index, What),
     Held(Index, bool, Usage, u64),
@@ -33,8 +34,8 @@ enum What {
     Release(u64, Usage, u64),
     Spent(u64, Usage),
     Exit,
-    Reserve(u64),
-    GiveBack(u64),
+    Reserve(Memory, u64),
+    GiveBack(Memory, u64),
 }
 
 fn gpu() -> impl Strategy<Value = GpuId> {
@@ -86,7 +87,8 @@ fn pool_config() -> impl Strategy<Value = PoolConfig> {
     let policy = prop_oneof![
         Just(Policy::Weighted),
         Just(Policy::Strict),
-        Just(Policy::Fifo)
+        Just(Policy::Fifo),
+        Just(Policy::Sjf)
     ];
     let aging = proptest::option::of((nanos(), nanos()))
         .prop_map(|aging| aging.map(|(after_ns, step_ns)| Aging { after_ns, step_ns }));
@@ -99,6 +101,8 @@ fn pool_config() -> impl Strategy<Value = PoolConfig> {
     let strikes = (
         proptest::option::of(0..4_u32),
         proptest::option::of(nanos()),
+        proptest::option::of(nanos()),
+        nanos(),
     );
     (
         policy,
@@ -123,6 +127,9 @@ fn pool_config() -> impl Strategy<Value = PoolConfig> {
                 overrun_grace_ns: limits.3,
                 strike_limit: strikes.0,
                 strike_decay_ns: strikes.1,
+                quarantine_ns: strikes.2,
+                quarantine_max_ns: strikes.3,
+                min_run_ns: hold_ns,
             },
         )
 }
@@ -139,12 +146,14 @@ fn rate() -> impl Strategy<Value = Option<Rate>> {
 }
 
 fn vm_config() -> impl Strategy<Value = VmConfig> {
-    let limits = (rate(), rate(), rate(), proptest::option::of(0..500_u64)).prop_map(
-        |(calls, bytes, gpu_time, memory_bytes)| Limits {
+    let quota = || proptest::option::of(0..500_u64);
+    let limits = (rate(), rate(), rate(), quota(), quota()).prop_map(
+        |(calls, bytes, gpu_time, memory_bytes, pinned_bytes)| Limits {
             calls,
             bytes,
             gpu_time,
             memory_bytes,
+            pinned_bytes,
             sessions: Some(6),
             ..Limits::default()
         },
@@ -167,6 +176,36 @@ fn vm_config() -> impl Strategy<Value = VmConfig> {
     )
 }
 
+fn past() -> impl Strategy<Value = Past> {
+    let quarantine = proptest::option::weighted(
+        0.2,
+        prop_oneof![
+            Just(Quarantine::UntilReleased),
+            nanos().prop_map(|left_ns| Quarantine::For { left_ns })
+        ],
+    );
+    (
+        nanos(),
+        0..4_u32,
+        nanos(),
+        quarantine,
+        any::<u32>(),
+        nanos(),
+    )
+        .prop_map(
+            |(debt_ns, strikes, strikes_age_ns, quarantine, quarantines, quarantines_age_ns)| {
+                Past {
+                    debt_ns,
+                    strikes,
+                    strikes_age_ns,
+                    quarantine,
+                    quarantines,
+                    quarantines_age_ns,
+                }
+            },
+        )
+}
+
 fn admin() -> impl Strategy<Value = Event> {
     prop_oneof![
         (gpu(), gpu_config(), health()).prop_map(|(gpu, config, health)| Event::AddGpu {
@@ -186,20 +225,30 @@ fn admin() -> impl Strategy<Value = Event> {
         any::<[u32; 4]>().prop_map(|weights| Event::SetClassWeights {
             weights: ClassWeights { weights }
         }),
-        (vm(), vm_config(), nanos()).prop_map(|(vm, config, debt_ns)| Event::AddVm {
+        (vm(), vm_config(), past()).prop_map(|(vm, config, past)| Event::AddVm {
             vm,
             config,
-            debt_ns
+            past
         }),
         (vm(), vm_config()).prop_map(|(vm, config)| Event::SetVm { vm, config }),
         vm().prop_map(|vm| Event::RemoveVm { vm }),
         (vm(), any::<bool>()).prop_map(|(vm, on)| Event::SetQuarantine { vm, on }),
+        vm().prop_map(|vm| Event::Strike { vm }),
+        vm().prop_map(|vm| Event::ResetStats { vm: Some(vm) }),
     ]
 }
 
 fn usage() -> impl Strategy<Value = Usage> {
     let any_u64 = || prop_oneof![0..200_u64, any::<u64>()];
     (any_u64(), any_u64()).prop_map(|(calls, bytes)| Usage { calls, bytes })
+}
+
+fn memory() -> impl Strategy<Value = Memory> {
+    prop_oneof![
+        2 => Just(Memory::Device),
+        1 => gpu().prop_map(Memory::DeviceOn),
+        1 => Just(Memory::Pinned),
+    ]
 }
 
 fn what() -> impl Strategy<Value = What> {
@@ -211,8 +260,8 @@ fn what() -> impl Strategy<Value = What> {
         1 => (any::<u64>(), usage(), 0..3_u64).prop_map(|(e, u, d)| What::Release(e, u, d)),
         1 => (any::<u64>(), usage()).prop_map(|(e, u)| What::Spent(e, u)),
         2 => Just(What::Exit),
-        2 => prop_oneof![0..400_u64, any::<u64>()].prop_map(What::Reserve),
-        1 => any::<u64>().prop_map(What::GiveBack),
+        2 => (memory(), prop_oneof![0..400_u64, any::<u64>()]).prop_map(|(of, n)| What::Reserve(of, n)),
+        1 => (memory(), any::<u64>()).prop_map(|(of, n)| What::GiveBack(of, n)),
     ]
 }
 
@@ -220,7 +269,7 @@ fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         4 => prop_oneof![0..3 * MILLIS, 0..200 * MICROS, 0..5 * SECONDS].prop_map(Step::Wait),
         6 => Just(Step::ToTimer),
-        3 => admin().prop_map(Step::Event),
+        3 => admin().prop_map(|event| Step::Event(Box::new(event))),
         3 => vm().prop_map(Step::Start),
         12 => (any::<Index>(), what()).prop_map(|(index, what)| Step::Session(index, what)),
         6 => (any::<Index>(), any::<bool>(), usage(), 0..3_u64)
@@ -344,7 +393,7 @@ impl World {
             world.feed(Event::AddVm {
                 vm: VmId(index),
                 config,
-                debt_ns: 0,
+                past: Past::default(),
             });
             world.start(VmId(index));
             world.start(VmId(index));
@@ -375,7 +424,7 @@ impl World {
                     assert!(rounds < 5, "the timer spins");
                 }
             }
-            Step::Event(event) => self.feed(event),
+            Step::Event(event) => self.feed(*event),
             Step::Start(vm) => self.start(vm),
             Step::Session(index, what) => {
                 if !self.model.sessions.is_empty() {
@@ -518,12 +567,13 @@ fn say(session: SessionId, what: What) -> Event {
             used,
         },
         What::Exit => Event::WorkerExited { session },
-        What::Reserve(bytes) => Event::MemoryReserve {
+        What::Reserve(of, bytes) => Event::MemoryReserve {
             session,
+            of,
             bytes,
             tag: 0,
         },
-        What::GiveBack(bytes) => Event::MemoryRelease { session, bytes },
+        What::GiveBack(of, bytes) => Event::MemoryRelease { session, of, bytes },
     }
 }
 

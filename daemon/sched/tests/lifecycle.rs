@@ -5,8 +5,8 @@ mod common;
 use common::{GPU, POOL, Rig, granted, revoked};
 use vgpu_sched::{
     Action, Class, Epoch, Event, GpuConfig, GpuHealth, GpuId, Ignored, KillCause, Limits, MICROS,
-    MILLIS, MemoryRefusal, Policy, PoolConfig, PoolId, Refusal, SECONDS, SessionId, SessionState,
-    VmConfig, VmId, WaitReason,
+    MILLIS, Memory, MemoryRefusal, Policy, PoolConfig, PoolId, Refusal, SECONDS, SessionId,
+    SessionState, VmConfig, VmId, WaitReason,
 };
 
 fn two_vms() -> Rig {
@@ -324,6 +324,7 @@ fn memory_is_one_account_per_vm_over_all_its_sessions() {
     let mut reserve = |session: u64, bytes: u64| {
         let event = Event::MemoryReserve {
             session: SessionId(session),
+            of: Memory::Device,
             bytes,
             tag: bytes,
         };
@@ -350,6 +351,7 @@ fn memory_is_one_account_per_vm_over_all_its_sessions() {
     assert_eq!(rig.sched.can_admit(VmId(2)), Err(Refusal::NoMemory));
     rig.feed(Event::MemoryRelease {
         session: SessionId(10),
+        of: Memory::Device,
         bytes: u64::MAX,
     });
     assert_eq!(rig.sched.vm_stats(VmId(1)).unwrap().memory_bytes, 150);
@@ -459,6 +461,7 @@ fn a_vm_number_that_is_used_again_at_once_inherits_nothing_but_the_memory_still_
     granted(&rig.runnable(10));
     rig.feed(Event::MemoryReserve {
         session: SessionId(10),
+        of: Memory::Device,
         bytes: 77,
         tag: 0,
     });

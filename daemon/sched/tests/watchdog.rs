@@ -4,8 +4,8 @@ mod common;
 
 use common::{GPU, POOL, Rig, granted, revoked};
 use vgpu_sched::{
-    Action, Class, Config, Event, GpuHealth, KillCause, LimitOverride, MILLIS, PoolConfig, Refusal,
-    SECONDS, SessionId, VmConfig, VmId,
+    Action, Class, Config, Event, GpuHealth, KillCause, LimitOverride, MILLIS, Memory, PoolConfig,
+    Quarantine, Refusal, SECONDS, SessionId, VmConfig, VmId,
 };
 
 fn rig(pool: PoolConfig) -> Rig {
@@ -244,7 +244,8 @@ fn strikes_quarantine_and_are_forgotten_with_time() {
     assert_eq!(strikes, 2);
     assert!(actions.contains(&Action::Quarantine {
         vm: VmId(1),
-        strikes: 2
+        strikes: 2,
+        for_ns: Some(60 * SECONDS)
     }));
     let bystander = Action::Kill {
         session: SessionId(103),
@@ -258,4 +259,143 @@ fn strikes_quarantine_and_are_forgotten_with_time() {
     });
     assert_eq!(rig.sched.vm_stats(VmId(1)).unwrap().strikes, 0);
     assert_eq!(rig.sched.can_admit(VmId(1)), Ok(GPU));
+}
+
+fn quarantined(actions: &[Action]) -> Option<u64> {
+    actions.iter().find_map(|action| match action {
+        Action::Quarantine { for_ns, .. } => *for_ns,
+        _ => None,
+    })
+}
+
+fn back_off() -> Rig {
+    let pool = PoolConfig {
+        strike_limit: Some(3),
+        strike_decay_ns: Some(600 * SECONDS),
+        quarantine_ns: Some(60 * SECONDS),
+        quarantine_max_ns: 200 * SECONDS,
+        ..PoolConfig::default()
+    };
+    let mut rig = Rig::new(pool);
+    rig.add_vm(1, Class::High);
+    rig
+}
+
+fn three_strikes(rig: &mut Rig) -> Option<u64> {
+    let strike = || Event::Strike { vm: VmId(1) };
+    assert_eq!(quarantined(&rig.feed(strike())), None);
+    assert_eq!(quarantined(&rig.feed(strike())), None);
+    quarantined(&rig.feed(strike()))
+}
+
+#[test]
+fn quarantines_end_by_themselves_and_each_is_twice_as_long_as_the_one_before() {
+    let mut rig = back_off();
+    for seconds in [60, 120, 200, 200] {
+        let session = seconds * 1_000_000 + rig.now / SECONDS;
+        rig.add_session(session, 1);
+        assert_eq!(three_strikes(&mut rig), Some(seconds * SECONDS));
+        rig.exited(session);
+        assert_eq!(rig.sched.can_admit(VmId(1)), Err(Refusal::Quarantined));
+        let left = rig.sched.vm_stats(VmId(1)).unwrap().quarantine;
+        let all = Quarantine::For {
+            left_ns: seconds * SECONDS,
+        };
+        assert_eq!(left, Some(all));
+        assert_eq!(rig.pass(seconds * SECONDS - 1), vec![]);
+        let over = Action::QuarantineOver { vm: VmId(1) };
+        assert_eq!(rig.pass(1), vec![over]);
+        assert_eq!(rig.sched.can_admit(VmId(1)), Ok(GPU));
+        assert_eq!(rig.sched.vm_stats(VmId(1)).unwrap().strikes, 0);
+    }
+}
+
+#[test]
+fn a_release_forgets_strikes_but_not_the_back_off_until_that_fades() {
+    let mut rig = back_off();
+    let release = Event::SetQuarantine {
+        vm: VmId(1),
+        on: false,
+    };
+    assert_eq!(three_strikes(&mut rig), Some(60 * SECONDS));
+    rig.feed(release.clone());
+    assert_eq!(rig.sched.vm_stats(VmId(1)).unwrap().strikes, 0);
+    assert_eq!(three_strikes(&mut rig), Some(120 * SECONDS));
+    rig.feed(release.clone());
+    rig.pass(600 * SECONDS);
+    rig.feed(Event::Timer);
+    assert_eq!(rig.sched.vm_stats(VmId(1)).unwrap().quarantines, 1);
+    assert_eq!(
+        three_strikes(&mut rig),
+        Some(120 * SECONDS),
+        "one step less"
+    );
+    rig.feed(release);
+    rig.pass(1200 * SECONDS);
+    assert_eq!(three_strikes(&mut rig), Some(60 * SECONDS));
+}
+
+#[test]
+fn what_is_remembered_of_a_vm_survives_a_restart() {
+    let mut rig = back_off();
+    three_strikes(&mut rig);
+    rig.pass(20 * SECONDS);
+    rig.feed(Event::Timer);
+    let past = rig.sched.past(VmId(1)).unwrap();
+    assert_eq!(
+        past.quarantine,
+        Some(Quarantine::For {
+            left_ns: 40 * SECONDS
+        })
+    );
+    let mut next = back_off();
+    next.pass(5 * SECONDS);
+    next.feed(Event::RemoveVm { vm: VmId(1) });
+    next.feed(Event::AddVm {
+        vm: VmId(1),
+        config: VmConfig::new(POOL, Class::High),
+        past,
+    });
+    assert_eq!(next.sched.past(VmId(1)), Some(past));
+    assert_eq!(next.sched.can_admit(VmId(1)), Err(Refusal::Quarantined));
+    let over = Action::QuarantineOver { vm: VmId(1) };
+    assert_eq!(next.pass(40 * SECONDS), vec![over]);
+    assert_eq!(three_strikes(&mut next), Some(120 * SECONDS));
+    // Strikes on the way to a quarantine, and their age.
+    let mut rig = back_off();
+    rig.feed(Event::Strike { vm: VmId(1) });
+    rig.pass(599 * SECONDS);
+    rig.feed(Event::Timer);
+    let past = rig.sched.past(VmId(1)).unwrap();
+    assert_eq!((past.strikes, past.strikes_age_ns), (1, 599 * SECONDS));
+}
+
+#[test]
+fn pinned_memory_is_one_account_per_vm() {
+    let mut rig = Rig::new(PoolConfig::default());
+    let mut config = VmConfig::new(POOL, Class::High);
+    config.limits.pinned_bytes = Some(100);
+    rig.add_vm_with(1, config);
+    rig.add_session(10, 1);
+    rig.add_session(11, 1);
+    let mut pin = |session: u64, bytes: u64| {
+        let (session, of) = (SessionId(session), Memory::Pinned);
+        let event = Event::MemoryReserve {
+            session,
+            of,
+            bytes,
+            tag: 3,
+        };
+        matches!(rig.feed(event)[0], Action::MemoryGranted { tag: 3, .. })
+    };
+    assert!(pin(10, 60) && !pin(11, 41) && pin(11, 40) && !pin(10, 1));
+    rig.exited(11);
+    let stats = rig.sched.vm_stats(VmId(1)).unwrap();
+    assert_eq!((stats.pinned_bytes, stats.pinned_peak_bytes), (60, 100));
+    rig.feed(Event::MemoryRelease {
+        session: SessionId(10),
+        of: Memory::Pinned,
+        bytes: 999,
+    });
+    assert_eq!(rig.sched.vm_stats(VmId(1)).unwrap().pinned_bytes, 0);
 }

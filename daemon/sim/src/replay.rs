@@ -53,7 +53,7 @@ pub fn sentence(report: &ReplayReport) -> String {
 mod tests {
     use super::*;
     use vgpu_sched::log::{Bounds, DecisionLog};
-    use vgpu_sched::{Class, Config, Event, PoolConfig, PoolId, Scheduler, VmConfig, VmId};
+    use vgpu_sched::{Class, Config, Event, Past, PoolConfig, PoolId, Scheduler, VmConfig, VmId};
 
     fn log() -> String {
         let mut scheduler = Scheduler::new(Config::default());
@@ -62,15 +62,12 @@ mod tests {
         let (pool, config) = (PoolId(1), PoolConfig::default());
         feed(5, Event::AddPool { pool, config });
         let config = VmConfig::new(pool, Class::High);
-        let (vm, debt_ns) = (VmId(1), 7);
-        feed(
-            9_000_000,
-            Event::AddVm {
-                vm,
-                config,
-                debt_ns,
-            },
-        );
+        let vm = VmId(1);
+        let past = Past {
+            debt_ns: 7,
+            ..Past::default()
+        };
+        feed(9_000_000, Event::AddVm { vm, config, past });
         let view = log.view(&scheduler);
         let lines: Result<Vec<String>, _> = view.lines().collect();
         lines.expect("JSON").join("\n")

@@ -82,7 +82,7 @@ impl Actor {
                 tracing::debug!(?reason, "the scheduler ignored an event");
             }
             // Strikes are counted in `strikes`, where each pool has its own number of them.
-            Action::Quarantine { .. } => {}
+            Action::Struck { .. } | Action::Quarantine { .. } => {}
             other => tracing::error!(?other, "an action of the scheduler that nobody carries out"),
         }
     }

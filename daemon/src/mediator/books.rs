@@ -148,6 +148,7 @@ impl Books {
                 .sessions
                 .map(|n| u32::try_from(n).unwrap_or(u32::MAX)),
             memory_bytes: limits.memory_bytes,
+            ..Limits::default()
         };
         Some(config)
     }
@@ -192,6 +193,7 @@ pub(super) fn pool_config(pool: &PoolRecord, weights: &Weights) -> PoolConfig {
         // Counted by the mediator, which remembers strikes over restarts.
         strike_limit: None,
         strike_decay_ns: None,
+        ..PoolConfig::default()
     }
 }
 

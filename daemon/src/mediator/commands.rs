@@ -212,11 +212,14 @@ impl Actor {
         self.books.vms.insert(vm_number, vm);
         match &before {
             None => {
-                let debt_ns = debt_ns.unwrap_or(0);
+                let past = vgpu_sched::Past {
+                    debt_ns: debt_ns.unwrap_or(0),
+                    ..Default::default()
+                };
                 self.feed(Event::AddVm {
                     vm: id,
                     config,
-                    debt_ns,
+                    past,
                 });
             }
             Some(_) => self.feed(Event::SetVm { vm: id, config }),

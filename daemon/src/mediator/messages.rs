@@ -96,6 +96,7 @@ impl Actor {
             (Phase::Live, FromWorker::MemReserve { request, bytes }) => {
                 self.feed(Event::MemoryReserve {
                     session: name,
+                    of: vgpu_sched::Memory::Device,
                     bytes,
                     tag: request,
                 });
@@ -103,6 +104,7 @@ impl Actor {
             (Phase::Live, FromWorker::MemRelease { bytes }) => {
                 self.feed(Event::MemoryRelease {
                     session: name,
+                    of: vgpu_sched::Memory::Device,
                     bytes,
                 });
             }

@@ -1,7 +1,7 @@
 use super::*;
 use crate::{
-    Class, Config, Depth, Epoch, GpuConfig, GpuHealth, GpuId, HeadCost, Policy, PoolConfig, PoolId,
-    Rate, SessionId, Usage, VmConfig, VmId,
+    Class, Config, Depth, Epoch, GpuConfig, GpuHealth, GpuId, HeadCost, Memory, Past, Policy,
+    PoolConfig, PoolId, Rate, SessionId, Usage, VmConfig, VmId,
 };
 
 /// A scheduler that some VMs keep busy, with its log.
@@ -58,13 +58,12 @@ impl Host {
                 });
                 config.gpus = Some([GpuId(0), GpuId(1)].into());
             }
-            let debt_ns = u64::from(vm) * 1_000;
+            let past = Past {
+                debt_ns: u64::from(vm) * 1_000,
+                ..Past::default()
+            };
             let vm = VmId(vm);
-            host.feed(Event::AddVm {
-                vm,
-                config,
-                debt_ns,
-            });
+            host.feed(Event::AddVm { vm, config, past });
             let session = SessionId(u64::from(vm.0));
             host.feed(Event::SessionAdded { session, vm });
         }
@@ -258,6 +257,7 @@ fn a_difference_of_states_is_named() {
         host.now,
         Event::MemoryReserve {
             session: SessionId(3),
+            of: Memory::Device,
             bytes: 77,
             tag: 1,
         },

@@ -1,8 +1,9 @@
 //! Where time goes: charging leases, the GPU's account, and a VM's place in the queues.
 
 use super::Scheduler;
+use crate::action::Ignored;
 use crate::id::{GpuId, VmId};
-use crate::model::{Gpu, Node, Phase, Vm};
+use crate::model::{Gpu, Node, Phase, Vm, VmCounters};
 use crate::runqueue::Standing;
 
 impl Scheduler {
@@ -219,6 +220,44 @@ impl Scheduler {
         for id in all {
             self.refresh_standing(id);
         }
+    }
+}
+
+impl Scheduler {
+    /// Counters begin anew, of one VM or of everything.
+    pub(super) fn reset_stats(&mut self, of: Option<VmId>) -> Result<(), Ignored> {
+        let now = self.now_ns;
+        let gpus: Vec<GpuId> = self.gpus.keys().copied().collect();
+        for &gpu in &gpus {
+            self.accrue(gpu);
+        }
+        if let Some(vm) = of {
+            let vm = self.vms.get_mut(&vm).ok_or(Ignored::UnknownVm)?;
+            vm.reset(now);
+            return Ok(());
+        }
+        for vm in self.vms.values_mut() {
+            vm.reset(now);
+        }
+        for gpu in self.gpus.values_mut() {
+            gpu.since_ns = now;
+            gpu.settled_ns = now;
+            gpu.account = Default::default();
+            gpu.handoffs = 0;
+            gpu.handoff = Default::default();
+        }
+        Ok(())
+    }
+}
+
+impl Vm {
+    fn reset(&mut self, now_ns: u64) {
+        note_phase(self, now_ns);
+        self.count = VmCounters {
+            memory_peak: self.memory,
+            pinned_peak: self.pinned,
+            ..VmCounters::default()
+        };
     }
 }
 

@@ -39,6 +39,7 @@ impl Scheduler {
             session: id,
             vm: vm_id,
             gpu: gpu_id,
+            also: Vec::new(),
         });
     }
 
@@ -106,6 +107,7 @@ impl Scheduler {
         }
         let memory = self.sessions.get(&id).map_or(0, |session| session.memory);
         self.unbook(id, memory);
+        self.unpin(id, u64::MAX);
         self.sessions.remove(&id);
         let killed = self.gpus.get_mut(&gpu_id).and_then(|gpu| {
             gpu.sessions.remove(&id);

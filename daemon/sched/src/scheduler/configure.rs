@@ -4,8 +4,9 @@ use super::Scheduler;
 use crate::action::{Ignored, KillCause};
 use crate::bucket::Bucket;
 use crate::config::{GpuConfig, GpuHealth, PoolConfig, Rate, VmConfig};
+use crate::event::Past;
 use crate::id::{GpuId, PoolId, VmId};
-use crate::model::{Gpu, Pool, Strikes, Vm};
+use crate::model::{Gpu, Pool, Vm};
 use crate::runqueue::RunQueue;
 use crate::timers::TimerKey;
 
@@ -185,13 +186,13 @@ impl Scheduler {
         &mut self,
         id: VmId,
         config: VmConfig,
-        debt_ns: u64,
+        past: &Past,
     ) -> Result<(), Ignored> {
         let pool = self
             .pools
             .get_mut(&config.pool)
             .ok_or(Ignored::UnknownPool)?;
-        let fresh = Vm::new(config, debt_ns, self.now_ns);
+        let fresh = Vm::new(config, past, self.now_ns);
         if let Some(old) = self.vms.get_mut(&id) {
             if !old.removed {
                 return Err(Ignored::Exists);
@@ -206,6 +207,7 @@ impl Scheduler {
                 runnable,
                 running,
                 memory,
+                pinned,
                 phase,
                 ..
             } = old.clone();
@@ -216,14 +218,17 @@ impl Scheduler {
                 runnable,
                 running,
                 memory,
+                pinned,
                 phase,
                 ..fresh
             };
+            self.arm_vm(id);
             self.move_pool(id);
             return Ok(());
         }
         pool.vms.insert(id);
         self.vms.insert(id, fresh);
+        self.arm_vm(id);
         Ok(())
     }
 
@@ -287,22 +292,6 @@ impl Scheduler {
     pub(super) fn forget_vm(&mut self, id: VmId) {
         self.vms.remove(&id);
         self.timers.set(TimerKey::Vm(id), None);
-    }
-
-    pub(super) fn set_quarantine(&mut self, id: VmId, on: bool) -> Result<(), Ignored> {
-        let vm = self
-            .vms
-            .get_mut(&id)
-            .filter(|vm| !vm.removed)
-            .ok_or(Ignored::UnknownVm)?;
-        if on {
-            self.quarantine(id);
-        } else {
-            vm.quarantined = false;
-            vm.strikes = Strikes::default();
-            self.sync_vm(id);
-        }
-        Ok(())
     }
 }
 

@@ -344,7 +344,7 @@ impl Scheduler {
                 let turns = rivals.len() as u64 + 1;
                 within(&|c| each(turns, c, turn.switch_ns).saturating_add(rise))
             }
-            Policy::Fifo => {
+            Policy::Fifo | Policy::Sjf => {
                 let before = node.map_or(0, |node| node.queue.before(id, self.now_ns).len());
                 let turns = before as u64 + 1;
                 within(&|c| each(turns, c, turn.switch_ns))

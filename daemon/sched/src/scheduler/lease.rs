@@ -96,6 +96,7 @@ impl Scheduler {
         lease.wanted = wanted;
         let terms = Terms {
             gpu: id,
+            also: Vec::new(),
             session: session_id,
             epoch,
             slice_end_ns: lease.slice_end_ns,
@@ -130,7 +131,7 @@ impl Scheduler {
             return false;
         };
         let brother = |vm: &crate::model::Vm| {
-            !vm.runnable.is_empty() && vm.throttle.is_none() && !vm.quarantined
+            !vm.runnable.is_empty() && vm.throttle.is_none() && !vm.quarantined()
         };
         gpu.top.has_ready() || self.vms.get(&vm).is_some_and(brother)
     }

@@ -2,10 +2,44 @@
 
 use super::Scheduler;
 use crate::action::{Action, Ignored, MemoryRefusal};
+use crate::event::Memory;
 use crate::id::SessionId;
 
 impl Scheduler {
-    pub(super) fn reserve(&mut self, id: SessionId, bytes: u64, tag: u64) -> Result<(), Ignored> {
+    pub(super) fn reserve(
+        &mut self,
+        id: SessionId,
+        of: Memory,
+        bytes: u64,
+        tag: u64,
+    ) -> Result<(), Ignored> {
+        let session = self.sessions.get(&id).ok_or(Ignored::UnknownSession)?;
+        let fits = match of {
+            Memory::Pinned => self.pin(id, bytes),
+            Memory::DeviceOn(gpu) if gpu != session.gpu => Err((MemoryRefusal::NotItsGpu, 0)),
+            Memory::Device | Memory::DeviceOn(_) => self.reserve_device(id, bytes)?,
+        };
+        self.out.push(match fits {
+            Ok(()) => Action::MemoryGranted {
+                session: id,
+                tag,
+                bytes,
+            },
+            Err((reason, available)) => Action::MemoryDenied {
+                session: id,
+                tag,
+                reason,
+                available,
+            },
+        });
+        Ok(())
+    }
+
+    fn reserve_device(
+        &mut self,
+        id: SessionId,
+        bytes: u64,
+    ) -> Result<Result<(), (MemoryRefusal, u64)>, Ignored> {
         let session = self.sessions.get(&id).ok_or(Ignored::UnknownSession)?;
         let gpu = self.gpus.get(&session.gpu).ok_or(Ignored::UnknownGpu)?;
         let vm = self.vms.get_mut(&session.vm).ok_or(Ignored::UnknownVm)?;
@@ -22,28 +56,58 @@ impl Scheduler {
             };
             vm.quota_hit = reason == MemoryRefusal::Quota;
             vm.count.memory_denied += 1;
-            self.out.push(Action::MemoryDenied {
-                session: id,
-                tag,
-                reason,
-                available,
-            });
-            return Ok(());
+            return Ok(Err((reason, available)));
         }
         vm.quota_hit = false;
         self.book(id, bytes);
-        self.out.push(Action::MemoryGranted {
-            session: id,
-            tag,
-            bytes,
-        });
+        Ok(Ok(()))
+    }
+
+    pub(super) fn give_back(
+        &mut self,
+        id: SessionId,
+        of: Memory,
+        bytes: u64,
+    ) -> Result<(), Ignored> {
+        self.session_mut(id)?;
+        match of {
+            Memory::Pinned => self.unpin(id, bytes),
+            Memory::Device | Memory::DeviceOn(_) => self.unbook(id, bytes),
+        }
         Ok(())
     }
 
-    pub(super) fn give_back(&mut self, id: SessionId, bytes: u64) -> Result<(), Ignored> {
-        self.session_mut(id)?;
-        self.unbook(id, bytes);
+    /// Books pinned memory if the VM's limit allows it; otherwise says how much could be had.
+    fn pin(&mut self, id: SessionId, bytes: u64) -> Result<(), (MemoryRefusal, u64)> {
+        let none = Err((MemoryRefusal::Pinned, 0));
+        let Some(session) = self.sessions.get_mut(&id) else {
+            return none;
+        };
+        let Some(vm) = self.vms.get_mut(&session.vm) else {
+            return none;
+        };
+        let limit = vm.config.limits.pinned_bytes.unwrap_or(u64::MAX);
+        let left = limit.saturating_sub(vm.pinned);
+        if bytes > left {
+            vm.count.memory_denied += 1;
+            return Err((MemoryRefusal::Pinned, left));
+        }
+        vm.pinned += bytes;
+        session.pinned += bytes;
+        vm.count.pinned_peak = vm.count.pinned_peak.max(vm.pinned);
         Ok(())
+    }
+
+    /// Takes pinned memory off the books, at most what the session has.
+    pub(super) fn unpin(&mut self, id: SessionId, bytes: u64) {
+        let Some(session) = self.sessions.get_mut(&id) else {
+            return;
+        };
+        let bytes = bytes.min(session.pinned);
+        session.pinned -= bytes;
+        if let Some(vm) = self.vms.get_mut(&session.vm) {
+            vm.pinned -= bytes;
+        }
     }
 
     /// Books memory that was found to fit.

@@ -9,6 +9,7 @@ mod lease;
 mod memory;
 mod placement;
 mod query;
+mod strikes;
 mod watchdog;
 mod work;
 
@@ -107,14 +108,12 @@ impl Scheduler {
                 self.refresh_standings(|_| true);
                 Ok(())
             }
-            Event::AddVm {
-                vm,
-                config,
-                debt_ns,
-            } => self.add_vm(vm, config, debt_ns),
+            Event::AddVm { vm, config, past } => self.add_vm(vm, config, &past),
             Event::SetVm { vm, config } => self.set_vm(vm, config),
             Event::RemoveVm { vm } => self.remove_vm(vm),
             Event::SetQuarantine { vm, on } => self.set_quarantine(vm, on),
+            Event::Strike { vm } => self.breach(vm),
+            Event::ResetStats { vm } => self.reset_stats(vm),
             Event::SessionAdded { session, vm } => {
                 self.add_session(session, vm);
                 Ok(())
@@ -149,10 +148,11 @@ impl Scheduler {
             Event::Verified { gpu, ok } => self.verified(gpu, ok),
             Event::MemoryReserve {
                 session,
+                of,
                 bytes,
                 tag,
-            } => self.reserve(session, bytes, tag),
-            Event::MemoryRelease { session, bytes } => self.give_back(session, bytes),
+            } => self.reserve(session, of, bytes, tag),
+            Event::MemoryRelease { session, of, bytes } => self.give_back(session, of, bytes),
             Event::Timer => {
                 self.timer();
                 Ok(())
@@ -175,7 +175,7 @@ impl Scheduler {
         self.announced_ns = u64::MAX;
     }
 
-    /// A rate limit or a demotion may be over.
+    /// A rate limit, a demotion or a quarantine may be over.
     fn vm_timer(&mut self, id: VmId) {
         let now = self.now_ns;
         let Some(vm) = self.vms.get_mut(&id) else {
@@ -185,6 +185,7 @@ impl Scheduler {
             vm.demoted_until_ns = None;
             self.refresh_standing(id);
         }
+        self.end_quarantine(id);
         self.rethrottle(id);
         self.sync_vm(id);
     }
@@ -193,7 +194,10 @@ impl Scheduler {
     fn arm_vm(&mut self, id: VmId) {
         let at = self.vms.get(&id).and_then(|vm| {
             let throttle = vm.throttle.map(|throttle| throttle.until_ns);
-            [throttle, vm.demoted_until_ns].into_iter().flatten().min()
+            [throttle, vm.demoted_until_ns, vm.quarantine]
+                .into_iter()
+                .flatten()
+                .min()
         });
         self.timers.set(TimerKey::Vm(id), at);
     }

@@ -15,7 +15,7 @@ impl Scheduler {
             .get(&id)
             .filter(|vm| !vm.removed)
             .ok_or(Refusal::UnknownVm)?;
-        if vm.quarantined {
+        if vm.quarantined() {
             return Err(Refusal::Quarantined);
         }
         if let Some(limit) = vm.config.limits.sessions

@@ -25,7 +25,10 @@ impl Scheduler {
             class: vm.config.class,
             demoted: vm.demoted_until_ns.is_some(),
             gpu: vm.placement.map(|(gpu, _)| gpu),
-            quarantined: vm.quarantined,
+            also: Vec::new(),
+            quarantined: vm.quarantined(),
+            quarantine: vm.quarantine_left(self.now_ns),
+            quarantines: vm.quarantines.now(decay, self.now_ns),
             strikes: vm.strikes.now(decay, self.now_ns),
             sessions: u32::try_from(vm.sessions.len()).unwrap_or(u32::MAX),
             gpu_ns: vm.count.gpu_ns,
@@ -38,10 +41,12 @@ impl Scheduler {
             memory_denied: vm.count.memory_denied,
             calls: vm.count.calls,
             bytes: vm.count.bytes,
-            debt_ns: u64::try_from((-self.lag_of(id, vm)).max(0)).unwrap_or(u64::MAX),
+            debt_ns: self.debt_of(id, vm),
             depth: self.depth_of(vm),
             memory_bytes: vm.memory,
             memory_peak_bytes: vm.count.memory_peak,
+            pinned_bytes: vm.pinned,
+            pinned_peak_bytes: vm.count.pinned_peak,
             waiting: self.vm_waits(id, vm),
             wait: vm.count.wait.clone(),
             service: vm.count.service.clone(),
@@ -69,10 +74,12 @@ impl Scheduler {
         Some(SessionStats {
             vm: session.vm,
             gpu: session.gpu,
+            also: Vec::new(),
             state,
             waiting: waits.then(|| self.why(session.vm, vm)),
             gpu_ns: session.gpu_ns,
             memory_bytes: session.memory,
+            pinned_bytes: session.pinned,
             depth: session.depth,
             calls: session.used.calls,
             bytes: session.used.bytes,
@@ -164,6 +171,10 @@ impl Scheduler {
         self.timers.next()
     }
 
+    pub(super) fn debt_of(&self, id: VmId, vm: &Vm) -> u64 {
+        u64::try_from((-self.lag_of(id, vm)).max(0)).unwrap_or(u64::MAX)
+    }
+
     pub(super) fn lag_of(&self, id: VmId, vm: &Vm) -> i128 {
         let node = vm
             .placement
@@ -188,7 +199,7 @@ impl Scheduler {
         if vm.running.is_none() && !vm.runnable.is_empty() {
             return Some(self.why(id, vm));
         }
-        if vm.quarantined {
+        if vm.quarantined() {
             return Some(WaitReason::Quarantine);
         }
         let depth = self.depth_of(vm);
@@ -202,7 +213,7 @@ impl Scheduler {
 
     /// Why a VM with work does not run.
     fn why(&self, id: VmId, vm: &Vm) -> WaitReason {
-        if vm.quarantined {
+        if vm.quarantined() {
             return WaitReason::Quarantine;
         }
         let Some((gpu, _)) = vm.placement else {

@@ -3,10 +3,10 @@
 //! It looks only when a timer says so, never when work is submitted.
 
 use super::Scheduler;
-use crate::action::{Action, Ignored, KillCause};
+use crate::action::{Action, Ignored, KillCause, StrikeCause};
 use crate::config::{GpuHealth, PoolConfig};
 use crate::id::{GpuId, SessionId, VmId};
-use crate::model::{Gpu, Lease, Session, Strikes, Use};
+use crate::model::{Gpu, Lease, Session, Use};
 
 /// The limits that hold for one lease now.
 #[derive(Debug, Clone, Copy)]
@@ -98,7 +98,11 @@ impl Scheduler {
             if let Some(vm) = self.vms.get_mut(&vm) {
                 vm.count.kills += 1;
             }
-            self.strike(vm);
+            let cause = match cause {
+                KillCause::LeaseNotReturned => StrikeCause::LeaseNotReturned,
+                _ => StrikeCause::HardLimit,
+            };
+            self.strike(vm, cause);
         }
     }
 
@@ -115,40 +119,7 @@ impl Scheduler {
         });
         self.refresh_standing(vm_id);
         self.arm_vm(vm_id);
-        self.strike(vm_id);
-    }
-
-    /// One strike more; enough of them quarantine the VM.
-    fn strike(&mut self, id: VmId) {
-        let now = self.now_ns;
-        let pool = self.pool_of(id).and_then(|pool| self.pools.get(&pool));
-        let Some((limit, decay)) = pool.map(|p| (p.config.strike_limit, p.config.strike_decay_ns))
-        else {
-            return;
-        };
-        let Some(vm) = self.vms.get_mut(&id) else {
-            return;
-        };
-        let count = vm.strikes.now(decay, now).saturating_add(1);
-        vm.strikes = Strikes { count, at_ns: now };
-        if limit.is_some_and(|limit| count >= limit) && !vm.quarantined {
-            self.out.push(Action::Quarantine {
-                vm: id,
-                strikes: count,
-            });
-            self.quarantine(id);
-        }
-    }
-
-    /// Takes a VM out of service and ends its sessions.
-    pub(super) fn quarantine(&mut self, id: VmId) {
-        let Some(vm) = self.vms.get_mut(&id) else {
-            return;
-        };
-        vm.quarantined = true;
-        let sessions = vm.sessions.iter().copied().collect();
-        self.sync_vm(id);
-        self.kill_all(sessions, KillCause::Quarantined);
+        self.strike(vm_id, StrikeCause::SoftLimit);
     }
 
     /// Killed workers that are not gone, canaries that do not come back.

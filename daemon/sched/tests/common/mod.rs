@@ -4,8 +4,8 @@
 pub(crate) mod sim;
 
 use vgpu_sched::{
-    Action, Class, Config, Depth, Epoch, Event, GpuConfig, GpuHealth, GpuId, HeadCost, PoolConfig,
-    PoolId, Scheduler, SessionId, Terms, Usage, VmConfig, VmId,
+    Action, Class, Config, Depth, Epoch, Event, GpuConfig, GpuHealth, GpuId, HeadCost, Past,
+    PoolConfig, PoolId, Scheduler, SessionId, Terms, Usage, VmConfig, VmId,
 };
 
 pub(crate) const GPU: GpuId = GpuId(0);
@@ -63,7 +63,7 @@ impl Rig {
         self.feed(Event::AddVm {
             vm: VmId(vm),
             config,
-            debt_ns: 0,
+            past: Past::default(),
         });
     }
 
@@ -165,7 +165,7 @@ impl Rig {
 /// The terms of the only grant among some actions.
 pub(crate) fn granted(actions: &[Action]) -> Terms {
     let mut grants = actions.iter().filter_map(|action| match action {
-        Action::Grant(terms) | Action::GrantBeside(terms) => Some(*terms),
+        Action::Grant(terms) | Action::GrantBeside(terms) => Some(terms.clone()),
         _ => None,
     });
     match (grants.next(), grants.next()) {

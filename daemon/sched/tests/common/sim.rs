@@ -322,7 +322,7 @@ impl Sim {
     fn act(&mut self, action: &Action) {
         let now = self.rig.now;
         match *action {
-            Action::Grant(terms) | Action::GrantBeside(terms) => {
+            Action::Grant(ref terms) | Action::GrantBeside(ref terms) => {
                 let worker = self
                     .workers
                     .get_mut(&terms.session)

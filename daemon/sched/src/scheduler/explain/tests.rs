@@ -1,6 +1,7 @@
 use super::*;
 use crate::{
-    Action, Config, Depth, Event, GpuConfig, HeadCost, Limits, Rate, SECONDS, Usage, VmConfig,
+    Action, Config, Depth, Event, GpuConfig, HeadCost, Limits, Memory, Past, Rate, SECONDS, Usage,
+    VmConfig,
 };
 
 const GPU: GpuId = GpuId(0);
@@ -41,7 +42,7 @@ impl Rig {
         self.feed(Event::AddVm {
             vm,
             config,
-            debt_ns: 0,
+            past: Past::default(),
         });
         self.feed(Event::SessionAdded { session, vm });
     }
@@ -305,6 +306,7 @@ fn depth_and_quota_are_named() {
     });
     rig.feed(Event::MemoryReserve {
         session: SessionId(2),
+        of: Memory::Device,
         bytes: 101,
         tag: 1,
     });
@@ -352,7 +354,7 @@ fn quarantine_and_missing_gpus_have_no_bound() {
     rig.feed(Event::AddVm {
         vm: VmId(5),
         config: class(Class::Medium),
-        debt_ns: 0,
+        past: Past::default(),
     });
     assert_eq!(rig.why(5).reason, Reason::Refused(Refusal::GpuUnavailable));
 }
@@ -365,7 +367,7 @@ fn without_a_program_the_answer_is_about_the_next_one() {
     rig.feed(Event::AddVm {
         vm: VmId(2),
         config: class(Class::Medium),
-        debt_ns: 0,
+        past: Past::default(),
     });
     let why = rig.why(2);
     assert_eq!((why.reason, why.gpu), (Reason::NoProgram, None));

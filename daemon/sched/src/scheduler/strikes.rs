@@ -1,0 +1,172 @@
+//! Strikes, and the quarantines that follow from them.
+
+use super::Scheduler;
+use crate::action::{Action, Ignored, KillCause, StrikeCause};
+use crate::config::{MILLIS, PoolConfig};
+use crate::event::{Past, Quarantine};
+use crate::id::VmId;
+use crate::model::{Fading, Vm};
+
+/// Quarantines are no shorter: each ends by a timer of its own.
+const SHORTEST_NS: u64 = MILLIS;
+
+impl Scheduler {
+    /// The daemon saw a VM break the rules.
+    pub(super) fn breach(&mut self, id: VmId) -> Result<(), Ignored> {
+        let known = self.vms.get(&id).is_some_and(|vm| !vm.removed);
+        if !known {
+            return Err(Ignored::UnknownVm);
+        }
+        self.strike(id, StrikeCause::Breach);
+        Ok(())
+    }
+
+    /// One strike more; enough of them quarantine the VM.
+    pub(super) fn strike(&mut self, id: VmId, cause: StrikeCause) {
+        let now = self.now_ns;
+        let pool = self.pool_of(id).and_then(|pool| self.pools.get(&pool));
+        let Some(config) = pool.map(|pool| &pool.config) else {
+            return;
+        };
+        let (limit, decay) = (config.strike_limit, config.strike_decay_ns);
+        let Some(vm) = self.vms.get_mut(&id) else {
+            return;
+        };
+        let strikes = vm.strikes.now(decay, now).saturating_add(1);
+        vm.strikes = Fading {
+            count: strikes,
+            at_ns: now.into(),
+        };
+        self.out.push(Action::Struck {
+            vm: id,
+            strikes,
+            cause,
+        });
+        if vm.quarantined() || limit.is_none_or(|limit| strikes < limit) {
+            return;
+        }
+        let steps = vm.quarantines.now(decay, now);
+        let for_ns = length(config, steps);
+        let until_ns = for_ns.map_or(u64::MAX, |ns| now.saturating_add(ns));
+        // The back-off is forgotten outside quarantine only.
+        vm.quarantines = Fading {
+            count: steps.saturating_add(1),
+            at_ns: if for_ns.is_some() { until_ns } else { now }.into(),
+        };
+        self.out.push(Action::Quarantine {
+            vm: id,
+            strikes,
+            for_ns,
+        });
+        self.quarantine(id, until_ns);
+    }
+
+    /// Takes a VM out of service until then (`u64::MAX`: until it is released) and ends its sessions.
+    fn quarantine(&mut self, id: VmId, until_ns: u64) {
+        let Some(vm) = self.vms.get_mut(&id) else {
+            return;
+        };
+        vm.quarantine = Some(until_ns);
+        let sessions = vm.sessions.iter().copied().collect();
+        self.arm_vm(id);
+        self.sync_vm(id);
+        self.kill_all(sessions, KillCause::Quarantined);
+    }
+
+    pub(super) fn set_quarantine(&mut self, id: VmId, on: bool) -> Result<(), Ignored> {
+        let now = self.now_ns;
+        let vm = self
+            .vms
+            .get_mut(&id)
+            .filter(|vm| !vm.removed)
+            .ok_or(Ignored::UnknownVm)?;
+        if on {
+            self.quarantine(id, u64::MAX);
+            return Ok(());
+        }
+        if vm.quarantine.take().is_some() {
+            vm.quarantines.at_ns = now.into();
+        }
+        vm.strikes = Fading::default();
+        self.arm_vm(id);
+        self.sync_vm(id);
+        Ok(())
+    }
+
+    /// Ends a quarantine whose time is over.
+    pub(super) fn end_quarantine(&mut self, id: VmId) {
+        let now = self.now_ns;
+        let Some(vm) = self.vms.get_mut(&id) else {
+            return;
+        };
+        if vm.quarantine.is_none_or(|until| until > now) {
+            return;
+        }
+        vm.quarantine = None;
+        vm.strikes = Fading::default();
+        self.out.push(Action::QuarantineOver { vm: id });
+    }
+
+    /// What of a VM must be stored to be given back with [`crate::Event::AddVm`] after a restart.
+    #[must_use]
+    pub fn past(&self, id: VmId) -> Option<Past> {
+        let vm = self.vms.get(&id)?;
+        let decay = self
+            .pool_of(id)
+            .and_then(|pool| self.pools.get(&pool))
+            .and_then(|pool| pool.config.strike_decay_ns);
+        let (strikes, quarantines) = (vm.strikes, vm.quarantines);
+        Some(Past {
+            debt_ns: self.debt_of(id, vm),
+            strikes: strikes.now(decay, self.now_ns),
+            strikes_age_ns: strikes.age(decay, self.now_ns),
+            quarantine: vm.quarantine_left(self.now_ns),
+            quarantines: quarantines.now(decay, self.now_ns),
+            quarantines_age_ns: quarantines.age(decay, self.now_ns),
+        })
+    }
+}
+
+/// How long a quarantine lasts before which so many are not forgotten.
+fn length(config: &PoolConfig, steps: u32) -> Option<u64> {
+    let first = config.quarantine_ns?.max(SHORTEST_NS);
+    let most = config.quarantine_max_ns.max(SHORTEST_NS);
+    let doubled = 1_u64.checked_shl(steps).and_then(|n| first.checked_mul(n));
+    Some(doubled.unwrap_or(most).min(most))
+}
+
+impl Vm {
+    /// Is it out of service?
+    pub(crate) fn quarantined(&self) -> bool {
+        self.quarantine.is_some()
+    }
+
+    /// The quarantine in force.
+    pub(crate) fn quarantine_left(&self, now_ns: u64) -> Option<Quarantine> {
+        self.quarantine.map(|until| match until {
+            u64::MAX => Quarantine::UntilReleased,
+            until => Quarantine::For {
+                left_ns: until.saturating_sub(now_ns),
+            },
+        })
+    }
+
+    /// Takes over what is remembered of an earlier run.
+    pub(crate) fn remember(&mut self, past: &Past, now_ns: u64) {
+        self.lag_ns = -i128::from(past.debt_ns.min(1 << 56));
+        let fading = |count: u32, age: u64| Fading {
+            count,
+            at_ns: i128::from(now_ns) - i128::from(age),
+        };
+        self.strikes = fading(past.strikes, past.strikes_age_ns);
+        self.quarantines = fading(past.quarantines, past.quarantines_age_ns);
+        self.quarantine = past.quarantine.map(|quarantine| match quarantine {
+            Quarantine::UntilReleased => u64::MAX,
+            Quarantine::For { left_ns } => {
+                let until = now_ns.saturating_add(left_ns).min(u64::MAX - 1);
+                self.quarantines.at_ns = until.into();
+                until
+            }
+        });
+    }
+}
