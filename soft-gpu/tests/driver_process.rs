@@ -446,3 +446,24 @@ fn modelled_kernels_share_one_timeline() {
         assert!(child.wait().expect("ends").success());
     }
 }
+
+#[test]
+fn executed_and_modelled_kernels_share_the_device() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let ns = "40000000";
+    let mut hog = computers(dir.path(), &[("ROLE_NS", "1000000000000")], 1);
+    let mut other = computers(dir.path(), &[("ROLE_NS", ns), ("ROLE_MODELLED", "1")], 1);
+    let began = Instant::now();
+    go(&mut hog);
+    go(&mut other);
+    assert_eq!(wait_for(&mut other[0].1, "done"), ns);
+    let slots = read_slots(dir.path(), 0).expect("readable");
+    let wall = began.elapsed().as_nanos() as u64;
+    let busy: u64 = slots.iter().map(|s| s.busy_ns).sum();
+    assert!(
+        busy <= wall,
+        "device time {busy} exceeds wall time {wall}: they ran side by side"
+    );
+    hog[0].0.kill().expect("killed");
+    hog[0].0.wait().expect("waited");
+}

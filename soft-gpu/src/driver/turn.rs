@@ -240,6 +240,10 @@ impl Turn {
         state.held = false;
         self.deadline.store(0, Ordering::Relaxed);
         let (header, me) = (self.shared.header(), self.shared.my_turn());
+        if state.measured > 0 {
+            // Executing kernels are interrupted: what they took is over on the timeline, too.
+            header.free_at.fetch_max(now_ns(), Ordering::SeqCst);
+        }
         let next = self.next_waiter().unwrap_or(0);
         // Fails only if the turn was stolen from us meanwhile: then there is nothing to give.
         let _ = header
