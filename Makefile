@@ -1,6 +1,6 @@
 # Thin: every target is one command that also works by hand.
 # A fresh machine needs Rust, a C compiler and make; what else a target needs, it installs itself.
-.PHONY: help build demo test bench vm-test lint loom install
+.PHONY: help build demo test bench sim vm-test lint loom install
 
 CARGO ?= cargo
 
@@ -9,6 +9,7 @@ help:
 	@echo "make test      unit, property, model and whole-system tests"
 	@echo "make vm-test   real guest VMs under QEMU"
 	@echo "make bench     figures beside their baselines, target/bench/report.json"
+	@echo "make sim       the scheduler's bounds, proven in simulation, target/sim/report.json (SIM=--ci: briefly)"
 	@echo "make lint      rustfmt, clippy, cargo deny"
 	@echo "make install   DESTDIR=/ PREFIX=/usr: binaries, shim, units (builds in release mode)"
 
@@ -30,6 +31,9 @@ vm-test: build
 bench:
 	$(CARGO) build --release --workspace
 	$(CARGO) run -q --release -p vgpu-benches --bin vgpu-bench
+
+sim:
+	$(CARGO) run -q -p vgpu-sim -- $(SIM)
 
 lint:
 	$(CARGO) fmt --all --check

@@ -11,14 +11,24 @@
 //! | [`guest`], [`dist`], [`trace`] | what guests do |
 //! | [`device`] | GPUs, and the ground truth of who occupied them |
 //! | [`books`] | who held what when, by the simulator's own account |
+//! | [`measure`], [`found`] | what is measured, and its bounds |
+//! | [`proofs`] | the runs and what must hold in them |
+//! | [`runner`], [`report`] | all runs on all CPUs; the table |
+//! | [`mod@replay`] | a decision log of vgpud, decided again |
 #![forbid(unsafe_code)]
 
 pub mod books;
 mod daemon;
 pub mod device;
 pub mod dist;
+pub mod found;
 pub mod guest;
+pub mod measure;
+pub mod proofs;
+pub mod replay;
+pub mod report;
 pub mod rng;
+pub mod runner;
 pub mod setup;
 pub mod trace;
 mod window;

@@ -1,0 +1,207 @@
+//! The simulator's own books: who held which GPU when, what that must cost, who waited how long. Kept
+//! apart from the scheduler's, and compared with them.
+
+/// One lease, as seen from outside of the scheduler.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Held {
+    pub(crate) worker: u32,
+    pub(crate) vm: u32,
+    /// Idle by its worker's word: may be parked by now.
+    pub(crate) quiet: bool,
+    pub(crate) parked: bool,
+    pub(crate) wanted: bool,
+    pub(crate) overrun: bool,
+    pub(crate) slice_end_ns: u64,
+    /// The context's busy time when the lease began.
+    pub(crate) busy_ns: u64,
+    /// The device's idle time when somebody else began to wait.
+    pub(crate) idle_from_ns: u64,
+    /// Idle time of the device while somebody else waited.
+    pub(crate) idle_ns: u64,
+}
+
+/// A VM's charged time at every moment: between points it grows evenly.
+#[derive(Debug, Clone, Default)]
+pub struct Track {
+    points: Vec<(u64, u64)>,
+}
+
+impl Track {
+    fn push(&mut self, at: u64, value: u64) {
+        if let Some(last) = self.points.last_mut()
+            && last.0 == at
+        {
+            last.1 = value;
+            return;
+        }
+        self.points.push((at, value));
+    }
+
+    /// The moments at which its growth changes.
+    #[must_use]
+    pub fn points(&self) -> &[(u64, u64)] {
+        &self.points
+    }
+
+    /// Its value then.
+    #[must_use]
+    pub fn at(&self, ns: u64) -> u64 {
+        let after = self.points.partition_point(|&(at, _)| at <= ns);
+        self.between(after, ns)
+    }
+
+    /// Its value at `ns`, which lies before the point `after` and not before the one before that.
+    pub(crate) fn between(&self, after: usize, ns: u64) -> u64 {
+        let Some(&(from, low)) = after.checked_sub(1).and_then(|i| self.points.get(i)) else {
+            return 0;
+        };
+        let Some(&(to, high)) = self.points.get(after) else {
+            return low;
+        };
+        let part = u128::from(high - low) * u128::from(ns - from) / u128::from(to - from);
+        low + part as u64
+    }
+}
+
+/// What is kept of one VM.
+#[derive(Debug, Clone, Default)]
+pub struct VmBook {
+    /// Time it must have been charged.
+    pub charged_ns: u64,
+    /// The same over time, if tracked.
+    pub track: Track,
+    /// Its sessions that ask for a lease, by vgpud's knowledge.
+    pub(crate) asks: u32,
+    pub(crate) leases: u32,
+    pub(crate) waits_since: Option<u64>,
+    /// Longest time with work and without lease.
+    pub longest_wait_ns: u64,
+    /// When that ended.
+    pub longest_wait_at_ns: u64,
+    /// All waits (if tracked).
+    pub waits: Vec<u64>,
+    /// Most work of it on the device when its lease was asked back.
+    pub residue_ns: u64,
+    /// Largest |lag| seen at the begin and end of its leases.
+    pub lag_ns: u128,
+    /// Leases.
+    pub grants: u64,
+}
+
+/// What is kept of one GPU.
+#[derive(Debug, Clone, Default)]
+pub struct GpuBook {
+    pub(crate) leases: Vec<Held>,
+    pub(crate) settled_ns: u64,
+    /// Time charged to anybody.
+    pub charged_ns: u64,
+    /// The same over time, if tracked.
+    pub track: Track,
+    /// Most time idle during one lease while somebody else waited.
+    pub idle_per_lease_ns: u64,
+    /// Work of contexts while they held a lease.
+    pub(crate) leased_busy_ns: u64,
+    /// From asking a lease back to having it, the longest.
+    pub overshoot_ns: u64,
+}
+
+/// All of it.
+#[derive(Debug, Clone, Default)]
+pub struct Books {
+    /// By VM number.
+    pub vms: Vec<VmBook>,
+    /// By GPU number.
+    pub gpus: Vec<GpuBook>,
+    pub(crate) tracked: bool,
+}
+
+impl Books {
+    pub(crate) fn new(vms: usize, gpus: usize, tracked: bool) -> Self {
+        Self {
+            vms: vec![VmBook::default(); vms],
+            gpus: vec![GpuBook::default(); gpus],
+            tracked,
+        }
+    }
+
+    /// Charges what has passed since the last time. Comes before every change of who pays.
+    pub(crate) fn charge(&mut self, gpu: u32, now: u64) {
+        let book = &mut self.gpus[gpu as usize];
+        let passed = now - book.settled_ns;
+        let from = std::mem::replace(&mut book.settled_ns, now);
+        let payers = book.leases.iter().filter(|lease| !lease.parked).count() as u64;
+        if passed == 0 || payers == 0 {
+            return;
+        }
+        if self.tracked {
+            book.track.push(from, book.charged_ns);
+            book.track.push(now, book.charged_ns + passed);
+        }
+        book.charged_ns += passed;
+        let mut part = passed / payers + passed % payers;
+        for lease in book.leases.iter().filter(|lease| !lease.parked) {
+            let vm = &mut self.vms[lease.vm as usize];
+            if self.tracked {
+                vm.track.push(from, vm.charged_ns);
+                vm.track.push(now, vm.charged_ns + part);
+            }
+            vm.charged_ns += part;
+            part = passed / payers;
+        }
+    }
+
+    pub(crate) fn lease(&mut self, gpu: u32, worker: u32) -> Option<&mut Held> {
+        let leases = &mut self.gpus[gpu as usize].leases;
+        leases.iter_mut().find(|lease| lease.worker == worker)
+    }
+
+    /// A session begins or ends asking.
+    pub(crate) fn ask(&mut self, vm: u32, more: bool, now: u64) {
+        let book = &mut self.vms[vm as usize];
+        book.asks = if more {
+            book.asks + 1
+        } else {
+            book.asks.saturating_sub(1)
+        };
+        self.waits(vm, now);
+    }
+
+    /// Looks whether the VM waits now.
+    pub(crate) fn waits(&mut self, vm: u32, now: u64) {
+        let book = &mut self.vms[vm as usize];
+        let waits = book.asks > 0 && book.leases == 0;
+        match (book.waits_since, waits) {
+            (None, true) => book.waits_since = Some(now),
+            (Some(since), false) => {
+                book.waits_since = None;
+                if book.leases > 0 {
+                    let wait = now - since;
+                    if wait > book.longest_wait_ns {
+                        (book.longest_wait_ns, book.longest_wait_at_ns) = (wait, now);
+                    }
+                    if self.tracked {
+                        book.waits.push(wait);
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// The longest wait of a VM, one that still lasts included.
+    #[must_use]
+    pub fn longest_wait(&self, vm: u32, now: u64) -> u64 {
+        let book = &self.vms[vm as usize];
+        let open = book.waits_since.map_or(0, |since| now - since);
+        book.longest_wait_ns.max(open)
+    }
+
+    #[cfg(test)]
+    pub(crate) fn tracks_for_tests(&self, points: &[(u64, u64)], end: u64) -> (Track, Track) {
+        let points = points.to_vec();
+        let all = Track {
+            points: vec![(0, 0), (end, end)],
+        };
+        (Track { points }, all)
+    }
+}

@@ -1,0 +1,499 @@
+//! vgpud's part: what `mediator` does between the workers and the scheduler, with the simulator's books
+//! kept beside.
+
+use vgpu_proto::lease::{DaemonEnd, GrantTerms, Holding};
+use vgpu_sched::{
+    Action, Credits, Depth, Epoch, Event, GpuId, HeadCost, SessionId, SessionState, Terms, Usage,
+    VmId, WaitReason,
+};
+
+use crate::books::Held;
+use crate::worker::{Life, Pages};
+use crate::world::{Happening, Said, Told, World};
+
+/// What vgpud keeps of a session.
+#[derive(Debug, Default)]
+pub(crate) struct Session {
+    lease: Option<Lease>,
+    /// vgpud knows of work and has given no lease.
+    asks: bool,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Lease {
+    epoch: u64,
+    credits: Credits,
+    hold_ns: u64,
+}
+
+impl Pages {
+    pub(crate) fn daemon(&self) -> DaemonEnd<'_> {
+        DaemonEnd::new(&self.lease, &self.hint)
+    }
+
+    fn used(&self) -> Usage {
+        let hints = self.hint.read();
+        Usage {
+            calls: hints.used_calls,
+            bytes: hints.used_bytes,
+        }
+    }
+}
+
+fn name(id: u32) -> SessionId {
+    SessionId(u64::from(id))
+}
+
+fn number(session: SessionId) -> u32 {
+    session.0 as u32
+}
+
+impl World {
+    /// Gives the scheduler an event, and carries out what it decides, with all that follows.
+    pub fn feed(&mut self, event: Event) {
+        self.inbox.push_back(event);
+        if self.settling {
+            return;
+        }
+        self.settling = true;
+        while let Some(event) = self.inbox.pop_front() {
+            self.note(|| format!("  event {event:?}"));
+            let mut actions = std::mem::take(&mut self.actions);
+            self.sched.handle(self.now, event, &mut actions);
+            self.decisions += 1;
+            for action in actions.drain(..) {
+                self.carry_out(&action);
+            }
+            self.actions = actions;
+            self.see_parked();
+            self.check();
+        }
+        self.settling = false;
+    }
+
+    /// Tells the scheduler how far the holders have come, and the time.
+    pub(crate) fn bring_up_to_date(&mut self) {
+        self.report_progress();
+        self.feed(Event::Timer);
+    }
+
+    pub(crate) fn report_progress(&mut self) {
+        for gpu in 0..self.books.gpus.len() {
+            for index in 0..self.books.gpus[gpu].leases.len() {
+                let Some(held) = self.books.gpus[gpu].leases.get(index) else {
+                    break;
+                };
+                let id = held.worker;
+                let hints = self.pages[id as usize].hint.read();
+                self.feed(Event::Progress {
+                    session: name(id),
+                    submitted: hints.submitted,
+                    completed: hints.completed,
+                });
+            }
+        }
+    }
+
+    /// vgpud reads a worker's message.
+    pub(crate) fn heard(&mut self, id: u32, said: Said) {
+        if self.workers[id as usize].life != Life::Live {
+            return;
+        }
+        self.note(|| format!("session {id} says {said:?}"));
+        match said {
+            Said::Runnable { calls, bytes } => {
+                let event = self.runnable(id, Depth { calls, bytes });
+                self.feed(event);
+                self.look_soon();
+            }
+            Said::Idle { epoch } => self.idle(id, epoch),
+            Said::Released {
+                epoch,
+                calls,
+                bytes,
+            } => {
+                if self.sessions[id as usize]
+                    .lease
+                    .is_none_or(|l| l.epoch != epoch)
+                {
+                    return;
+                }
+                self.lease_back(id, Depth { calls, bytes });
+            }
+        }
+    }
+
+    fn runnable(&mut self, id: u32, depth: Depth) -> Event {
+        let hints = self.pages[id as usize].hint.read();
+        let session = &mut self.sessions[id as usize];
+        if let Some(Lease { epoch, credits, .. }) = session.lease
+            && (hints.used_calls >= credits.calls || hints.used_bytes >= credits.bytes)
+        {
+            return Event::CreditsSpent {
+                session: name(id),
+                epoch: Epoch(epoch),
+                used: self.pages[id as usize].used(),
+            };
+        }
+        let (vm, gpu) = (self.workers[id as usize].vm, self.workers[id as usize].gpu);
+        if session.lease.is_none() && !session.asks && depth.calls > 0 {
+            session.asks = true;
+            self.books.ask(vm, true, self.now);
+        }
+        self.books.charge(gpu, self.now);
+        if let Some(held) = self.books.lease(gpu, id) {
+            (held.quiet, held.parked) = (false, false);
+        }
+        Event::Runnable {
+            session: name(id),
+            depth,
+            head: HeadCost {
+                gpu_ns: hints.head_ns,
+                bytes: hints.head_bytes,
+            },
+        }
+    }
+
+    fn idle(&mut self, id: u32, epoch: u64) {
+        let hints = self.pages[id as usize].hint.read();
+        let session = &mut self.sessions[id as usize];
+        let lease = session.lease.filter(|lease| lease.epoch == epoch);
+        let parked = hints.holding == Holding::Parked(epoch);
+        let idle_for_ns = if parked {
+            lease.map_or(0, |lease| lease.hold_ns)
+        } else {
+            0
+        };
+        let was_asking = std::mem::take(&mut session.asks);
+        let (vm, gpu) = (self.workers[id as usize].vm, self.workers[id as usize].gpu);
+        if was_asking {
+            self.books.ask(vm, false, self.now);
+        }
+        if let Some(held) = self.books.lease(gpu, id) {
+            held.quiet = true;
+        }
+        self.feed(Event::Idle {
+            session: name(id),
+            idle_for_ns,
+        });
+    }
+
+    /// A lease is returned, or was taken while parked.
+    fn lease_back(&mut self, id: u32, depth: Depth) {
+        let Some(lease) = self.sessions[id as usize].lease.take() else {
+            return;
+        };
+        let (vm, gpu) = (self.workers[id as usize].vm, self.workers[id as usize].gpu);
+        let active = self.devices[gpu as usize].is_active(id);
+        if active {
+            self.problem(|| format!("session {id} gave its lease back with work on the device"));
+        }
+        self.unlease(gpu, id);
+        if depth.calls > 0 {
+            self.sessions[id as usize].asks = true;
+            self.books.ask(vm, true, self.now);
+        }
+        self.feed(Event::Released {
+            session: name(id),
+            epoch: Epoch(lease.epoch),
+            used: self.pages[id as usize].used(),
+            depth,
+        });
+        self.note_lag(vm);
+    }
+
+    /// Takes a lease off the books.
+    fn unlease(&mut self, gpu: u32, id: u32) {
+        let now = self.now;
+        self.step_device(gpu);
+        self.books.charge(gpu, now);
+        self.note_idle(gpu, id, false);
+        let busy = self.devices[gpu as usize].busy_ns(id);
+        let book = &mut self.books.gpus[gpu as usize];
+        let Some(index) = book.leases.iter().position(|held| held.worker == id) else {
+            return;
+        };
+        let held = book.leases.remove(index);
+        if held.wanted && !held.overrun {
+            let over = now.saturating_sub(held.slice_end_ns);
+            book.overshoot_ns = book.overshoot_ns.max(over);
+        }
+        book.idle_per_lease_ns = book.idle_per_lease_ns.max(held.idle_ns);
+        book.leased_busy_ns += busy - held.busy_ns;
+        let vm = &mut self.books.vms[held.vm as usize];
+        vm.leases -= 1;
+        self.books.waits(held.vm, now);
+    }
+
+    /// Books the device's idle time while somebody waits for this lease.
+    fn note_idle(&mut self, gpu: u32, id: u32, wanted: bool) {
+        let idle = self.devices[gpu as usize].truth().idle_ns;
+        if let Some(held) = self.books.lease(gpu, id) {
+            if held.wanted {
+                held.idle_ns += idle - held.idle_from_ns;
+            }
+            held.wanted = wanted;
+            held.idle_from_ns = idle;
+        }
+    }
+
+    fn note_lag(&mut self, vm: u32) {
+        let lag = self.sched.lag_ns(VmId(vm)).unwrap_or(0).unsigned_abs();
+        let book = &mut self.books.vms[vm as usize];
+        book.lag_ns = book.lag_ns.max(lag);
+    }
+
+    fn carry_out(&mut self, action: &Action) {
+        if !matches!(action, Action::SetTimer { .. }) {
+            self.note(|| format!("  => {action:?}"));
+        }
+        match *action {
+            Action::Admit { session, gpu, .. } => self.admitted(number(session), gpu),
+            Action::Refuse { session, reason } => {
+                self.problem(|| format!("{session} refused: {reason}"));
+            }
+            Action::Grant(ref terms) => self.grant(terms, false),
+            Action::GrantBeside(ref terms) => self.grant(terms, true),
+            Action::Extend {
+                session,
+                slice_end_ns,
+                ..
+            } => {
+                let id = number(session);
+                self.pages[id as usize].daemon().extend(slice_end_ns);
+                let gpu = self.workers[id as usize].gpu;
+                if let Some(held) = self.books.lease(gpu, id) {
+                    held.slice_end_ns = slice_end_ns;
+                }
+            }
+            Action::Revoke { session, epoch, .. } => self.revoke(number(session), epoch),
+            Action::Want {
+                session,
+                epoch,
+                wanted,
+                ..
+            } => self.want(number(session), epoch, wanted),
+            Action::Credit {
+                session, credits, ..
+            } => {
+                let id = number(session);
+                if let Some(lease) = &mut self.sessions[id as usize].lease {
+                    lease.credits = credits;
+                }
+                let end = self.pages[id as usize].daemon();
+                end.credit(credits.calls, credits.bytes);
+                self.tell(id, Told::Credit);
+            }
+            Action::SetTimer { at_ns } => {
+                let late = self.host.timer_late_ns;
+                let late = if late > 0 { self.rng.below(late) } else { 0 };
+                self.timer_ns = at_ns.max(self.now).saturating_add(late);
+            }
+            Action::Kill { session, .. } => self.kill(number(session)),
+            Action::Canary { gpu } => {
+                self.at(self.now + self.host.canary_ns, Happening::Verified(gpu.0));
+            }
+            Action::Overrun { session, .. } => {
+                let id = number(session);
+                self.overruns.push((self.now, id));
+                let gpu = self.workers[id as usize].gpu;
+                if let Some(held) = self.books.lease(gpu, id) {
+                    held.overrun = true;
+                }
+            }
+            Action::Ignored { reason } => {
+                self.problem(|| format!("the scheduler ignored an event: {reason:?}"));
+            }
+            _ => {}
+        }
+    }
+
+    fn admitted(&mut self, id: u32, gpu: GpuId) {
+        let worker = &mut self.workers[id as usize];
+        worker.gpu = gpu.0;
+        worker.life = Life::Live;
+        self.pages[id as usize].daemon().name(u64::from(id));
+        self.at(self.now, Happening::Arrive(id));
+    }
+
+    fn grant(&mut self, terms: &Terms, beside: bool) {
+        let now = self.now;
+        let id = number(terms.session);
+        let (vm, gpu) = (self.workers[id as usize].vm, terms.gpu.0);
+        self.step_device(gpu);
+        self.books.charge(gpu, now);
+        let others = &self.books.gpus[gpu as usize].leases;
+        if others.iter().any(|held| !held.overrun) || !beside && !others.is_empty() {
+            self.problem(|| format!("two leases of GPU {gpu} without a declared overrun"));
+        }
+        let session = &mut self.sessions[id as usize];
+        if session.lease.is_some() || self.workers[id as usize].life != Life::Live {
+            self.problem(|| {
+                format!("session {id} holds a lease, or does not live, and is granted one")
+            });
+        }
+        let session = &mut self.sessions[id as usize];
+        let asked = std::mem::take(&mut session.asks);
+        session.lease = Some(Lease {
+            epoch: terms.epoch.0,
+            credits: terms.credits,
+            hold_ns: terms.hold_ns,
+        });
+        let device = &self.devices[gpu as usize];
+        let held = Held {
+            worker: id,
+            vm,
+            quiet: false,
+            parked: false,
+            wanted: terms.wanted,
+            overrun: false,
+            slice_end_ns: terms.slice_end_ns,
+            busy_ns: device.busy_ns(id),
+            idle_from_ns: device.truth().idle_ns,
+            idle_ns: 0,
+        };
+        self.books.gpus[gpu as usize].leases.push(held);
+        let book = &mut self.books.vms[vm as usize];
+        book.leases += 1;
+        book.grants += 1;
+        if asked {
+            self.books.ask(vm, false, now);
+        } else {
+            self.books.waits(vm, now);
+        }
+        let page = GrantTerms {
+            epoch: terms.epoch.0,
+            slice_end_ns: terms.slice_end_ns,
+            hold_ns: terms.hold_ns,
+            credit_calls: terms.credits.calls,
+            credit_bytes: terms.credits.bytes,
+        };
+        self.pages[id as usize].daemon().grant(&page, terms.wanted);
+        self.tell(id, Told::Grant);
+        self.note_lag(vm);
+        self.look_soon();
+    }
+
+    fn revoke(&mut self, id: u32, epoch: Epoch) {
+        let gpu = self.workers[id as usize].gpu;
+        self.step_device(gpu);
+        self.books.charge(gpu, self.now);
+        if let Some(held) = self.books.lease(gpu, id) {
+            (held.quiet, held.parked) = (false, false);
+        }
+        let left = self.devices[gpu as usize].left_ns(id);
+        let book = &mut self.books.vms[self.workers[id as usize].vm as usize];
+        book.residue_ns = book.residue_ns.max(left);
+        if self.sessions[id as usize]
+            .lease
+            .is_none_or(|l| l.epoch != epoch.0)
+        {
+            return;
+        }
+        let end = self.pages[id as usize].daemon();
+        if end.revoke(epoch.0) && end.reclaim(epoch.0) {
+            self.lease_back(id, Depth::default());
+        } else {
+            self.tell(id, Told::Revoke(epoch.0));
+        }
+    }
+
+    fn want(&mut self, id: u32, epoch: Epoch, wanted: bool) {
+        let gpu = self.workers[id as usize].gpu;
+        self.step_device(gpu);
+        self.note_idle(gpu, id, wanted);
+        if self.sessions[id as usize]
+            .lease
+            .is_none_or(|l| l.epoch != epoch.0)
+        {
+            return;
+        }
+        let end = self.pages[id as usize].daemon();
+        if !wanted {
+            end.unwant();
+        } else if end.want(epoch.0) && end.reclaim(epoch.0) {
+            self.lease_back(id, Depth::default());
+        }
+    }
+
+    fn kill(&mut self, id: u32) {
+        self.kills.push((self.now, id));
+        self.die(id);
+    }
+
+    /// A process is gone.
+    pub(crate) fn gone(&mut self, id: u32) {
+        let (vm, gpu) = (self.workers[id as usize].vm, self.workers[id as usize].gpu);
+        self.devices[gpu as usize].remove(self.now, id);
+        self.step_device(gpu);
+        self.unlease(gpu, id);
+        let session = &mut self.sessions[id as usize];
+        session.lease = None;
+        if std::mem::take(&mut session.asks) {
+            self.books.ask(vm, false, self.now);
+        }
+        self.workers[id as usize].life = Life::Gone;
+        self.feed(Event::WorkerExited { session: name(id) });
+    }
+
+    /// Which quiet leases does the scheduler count as parked, that is, free of charge?
+    fn see_parked(&mut self) {
+        let now = self.now;
+        for gpu in 0..self.books.gpus.len() {
+            for index in 0..self.books.gpus[gpu].leases.len() {
+                let held = self.books.gpus[gpu].leases[index];
+                if !held.quiet {
+                    continue;
+                }
+                let state = self.sched.session_stats(name(held.worker)).map(|s| s.state);
+                let parked = state == Some(SessionState::Parked);
+                if parked != held.parked {
+                    self.books.charge(gpu as u32, now);
+                    self.books.gpus[gpu].leases[index].parked = parked;
+                }
+            }
+        }
+    }
+
+    /// No GPU without a holder while somebody could run on it.
+    fn check(&mut self) {
+        if !self.inbox.is_empty() {
+            return;
+        }
+        for gpu in 0..self.books.gpus.len() {
+            if !self.books.gpus[gpu].leases.is_empty() {
+                continue;
+            }
+            for id in 0..self.sessions.len() as u32 {
+                let asks = self.sessions[id as usize].asks;
+                if asks && self.workers[id as usize].gpu == gpu as u32 {
+                    self.check_waiting(id);
+                }
+            }
+        }
+    }
+
+    fn check_waiting(&mut self, id: u32) {
+        let Some(stats) = self.sched.session_stats(name(id)) else {
+            return;
+        };
+        let held_back = matches!(
+            stats.waiting,
+            Some(
+                WaitReason::RateLimit { .. }
+                    | WaitReason::Quarantine
+                    | WaitReason::GpuUnavailable { .. }
+            )
+        );
+        if stats.state == SessionState::Waiting && !held_back {
+            self.problem(|| format!("session {id} waits for a GPU that nobody holds: {stats:?}"));
+        }
+    }
+
+    pub(crate) fn problem(&mut self, text: impl FnOnce() -> String) {
+        if self.problems.len() < 20 {
+            let text = format!("at {} ns: {}", self.now, text());
+            self.problems.push(text);
+        }
+    }
+}

@@ -1,0 +1,397 @@
+//! A GPU: contexts with streams, one of them at a time on the device, and the ground truth of who
+//! occupied it.
+//!
+//! What one context has in its streams runs in the order of submission, one operation at a time (each
+//! fills the device), except that a kernel that spins for another stream lets that one pass. A context
+//! that is not loaded costs a switch. Where several contexts have work, the driver lets them take turns.
+
+use std::collections::VecDeque;
+
+use crate::guest::Until;
+
+/// Operations of one stream that were given to the device together; a marker stands behind the last.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Batch {
+    /// Of which stream.
+    pub stream: u16,
+    /// How many.
+    pub ops: u32,
+    /// How long they run, all together.
+    pub ns: u64,
+    /// A batch with this is one spinning kernel.
+    pub until: Option<Until>,
+}
+
+/// A batch is complete: its marker fires.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Fired {
+    /// Whose.
+    pub context: u32,
+    /// Of which stream.
+    pub stream: u16,
+    /// How many operations.
+    pub ops: u32,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Pending {
+    batch: Batch,
+    left_ns: u64,
+    serial: u64,
+}
+
+#[derive(Debug, Default)]
+struct Context {
+    streams: Vec<VecDeque<Pending>>,
+    completed: Vec<u64>,
+    batches: usize,
+    busy_ns: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    Idle,
+    /// A context is being loaded.
+    Switching {
+        until_ns: u64,
+    },
+    /// The first of the active contexts is on the device; this stream of it runs (`None`: all spin).
+    Running {
+        stream: Option<u16>,
+    },
+}
+
+/// Where a GPU's time really went, in ns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Truth {
+    /// Work of some context was on the device.
+    pub busy_ns: u64,
+    /// A context was being loaded.
+    pub switch_ns: u64,
+    /// Nothing.
+    pub idle_ns: u64,
+    /// How many times a context was loaded.
+    pub switches: u64,
+}
+
+/// One GPU.
+#[derive(Debug)]
+pub struct Device {
+    switch_ns: u64,
+    turn_ns: u64,
+    contexts: Vec<Context>,
+    /// Contexts with work; the first is on the device.
+    active: VecDeque<u32>,
+    loaded: Option<u32>,
+    phase: Phase,
+    /// Since when the first context has had its driver turn.
+    turn_from_ns: u64,
+    at_ns: u64,
+    next_ns: u64,
+    serial: u64,
+    truth: Truth,
+}
+
+impl Device {
+    /// An idle device. `switch_ns` is what loading another context costs, `turn_ns` how long the driver
+    /// lets one of several contexts run.
+    #[must_use]
+    pub fn new(switch_ns: u64, turn_ns: u64) -> Self {
+        Self {
+            switch_ns,
+            turn_ns: turn_ns.max(1),
+            contexts: Vec::new(),
+            active: VecDeque::new(),
+            loaded: None,
+            phase: Phase::Idle,
+            turn_from_ns: 0,
+            at_ns: 0,
+            next_ns: u64::MAX,
+            serial: 0,
+            truth: Truth::default(),
+        }
+    }
+
+    /// When something happens by itself next; `u64::MAX`: never.
+    #[must_use]
+    pub fn next_ns(&self) -> u64 {
+        self.next_ns
+    }
+
+    /// Where the time went, up to the last step.
+    #[must_use]
+    pub fn truth(&self) -> Truth {
+        self.truth
+    }
+
+    /// How long a context had the device, up to the last step.
+    #[must_use]
+    pub fn busy_ns(&self, context: u32) -> u64 {
+        self.contexts
+            .get(context as usize)
+            .map_or(0, |context| context.busy_ns)
+    }
+
+    /// What a context has on the device and is not done, in ns of running.
+    #[must_use]
+    pub fn left_ns(&self, context: u32) -> u64 {
+        let Some(context) = self.contexts.get(context as usize) else {
+            return 0;
+        };
+        let pending = context.streams.iter().flatten();
+        pending.fold(0, |sum, pending| sum.saturating_add(pending.left_ns))
+    }
+
+    /// Has this context anything on the device?
+    #[must_use]
+    pub fn is_active(&self, context: u32) -> bool {
+        self.contexts
+            .get(context as usize)
+            .is_some_and(|context| context.batches > 0)
+    }
+
+    /// Gives a batch to a stream.
+    pub fn submit(&mut self, now: u64, context: u32, batch: Batch) {
+        self.advance(now);
+        let index = context as usize;
+        if self.contexts.len() <= index {
+            self.contexts.resize_with(index + 1, Context::default);
+        }
+        let state = &mut self.contexts[index];
+        let stream = usize::from(batch.stream);
+        if state.streams.len() <= stream {
+            state.streams.resize_with(stream + 1, VecDeque::new);
+            state.completed.resize(stream + 1, 0);
+        }
+        self.serial += 1;
+        state.streams[stream].push_back(Pending {
+            batch,
+            left_ns: batch.ns,
+            serial: self.serial,
+        });
+        state.batches += 1;
+        if state.batches == 1 {
+            if self.active.len() == 1 {
+                // It shares from now on.
+                self.turn_from_ns = now;
+            }
+            self.active.push_back(context);
+        }
+    }
+
+    /// The process is gone, with all that it had on the device.
+    pub fn remove(&mut self, now: u64, context: u32) {
+        self.advance(now);
+        if let Some(state) = self.contexts.get_mut(context as usize) {
+            state.streams.iter_mut().for_each(VecDeque::clear);
+            state.batches = 0;
+        }
+        let first = self.active.front() == Some(&context);
+        self.active.retain(|&other| other != context);
+        if first {
+            self.phase = Phase::Idle;
+        }
+        if self.loaded == Some(context) {
+            self.loaded = None;
+        }
+    }
+
+    /// Brings the device to `now` and says which batches are complete.
+    pub fn step(&mut self, now: u64, fired: &mut Vec<Fired>) {
+        self.advance(now);
+        self.next_ns = self.settle(now, fired);
+    }
+
+    /// Books the time since the last call.
+    fn advance(&mut self, now: u64) {
+        let passed = now - self.at_ns;
+        if passed == 0 {
+            return;
+        }
+        self.at_ns = now;
+        match self.phase {
+            Phase::Idle => self.truth.idle_ns += passed,
+            Phase::Switching { .. } => self.truth.switch_ns += passed,
+            Phase::Running { stream } => {
+                self.truth.busy_ns += passed;
+                let Some(&first) = self.active.front() else {
+                    return;
+                };
+                let context = &mut self.contexts[first as usize];
+                context.busy_ns += passed;
+                if let Some(stream) = stream
+                    && let Some(pending) = context.streams[usize::from(stream)].front_mut()
+                {
+                    pending.left_ns = pending.left_ns.saturating_sub(passed);
+                }
+            }
+        }
+    }
+
+    /// Decides what runs from `now` on, and until when.
+    fn settle(&mut self, now: u64, fired: &mut Vec<Fired>) -> u64 {
+        loop {
+            let Some(&first) = self.active.front() else {
+                self.phase = Phase::Idle;
+                return u64::MAX;
+            };
+            if let Some(until) = self.load(first, now) {
+                return until;
+            }
+            let shared = self.active.len() > 1;
+            let turn_end = self.turn_from_ns.saturating_add(self.turn_ns);
+            if shared && now >= turn_end {
+                self.active.rotate_left(1);
+                continue;
+            }
+            let context = &mut self.contexts[first as usize];
+            let Some(stream) = context.runs() else {
+                self.phase = Phase::Running { stream: None };
+                return if shared { turn_end } else { u64::MAX };
+            };
+            let left = context.streams[stream].front().map_or(0, |p| p.left_ns);
+            if left > 0 {
+                self.phase = Phase::Running {
+                    stream: Some(stream as u16),
+                };
+                let end = now.saturating_add(left);
+                return if shared { end.min(turn_end) } else { end };
+            }
+            let Some(done) = context.streams[stream].pop_front() else {
+                continue;
+            };
+            context.batches -= 1;
+            context.completed[stream] += u64::from(done.batch.ops);
+            fired.push(Fired {
+                context: first,
+                stream: stream as u16,
+                ops: done.batch.ops,
+            });
+            if context.batches == 0 {
+                self.active.pop_front();
+            }
+        }
+    }
+
+    /// Sees to it that the context is on the device. `Some`: it will be then.
+    fn load(&mut self, context: u32, now: u64) -> Option<u64> {
+        if self.loaded != Some(context) {
+            self.loaded = Some(context);
+            self.truth.switches += 1;
+            self.phase = Phase::Switching {
+                until_ns: now + self.switch_ns,
+            };
+            self.turn_from_ns = now + self.switch_ns;
+        }
+        match self.phase {
+            Phase::Switching { until_ns } if until_ns > now => Some(until_ns),
+            _ => None,
+        }
+    }
+}
+
+impl Context {
+    /// The stream whose first batch runs: the one submitted first of those that do not spin.
+    fn runs(&self) -> Option<usize> {
+        if let [only] = self.streams.as_slice() {
+            return only.front().is_some_and(|p| self.may_run(p)).then_some(0);
+        }
+        let heads = self.streams.iter().enumerate();
+        heads
+            .filter_map(|(index, stream)| Some((stream.front()?, index)))
+            .filter(|(head, _)| self.may_run(head))
+            .min_by_key(|(head, _)| head.serial)
+            .map(|(_, index)| index)
+    }
+
+    fn may_run(&self, head: &Pending) -> bool {
+        head.batch.until.is_none_or(|until| {
+            let completed = self.completed.get(usize::from(until.stream));
+            completed.is_some_and(|&completed| completed >= until.completed)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn batch(stream: u16, ns: u64) -> Batch {
+        Batch {
+            stream,
+            ops: 1,
+            ns,
+            until: None,
+        }
+    }
+
+    /// Runs the device until it is idle or `end`; when each batch was done.
+    fn run(device: &mut Device, end: u64) -> Vec<(u64, u32, u16)> {
+        let mut done = Vec::new();
+        let mut fired = Vec::new();
+        device.step(device.at_ns, &mut fired);
+        while device.next_ns() <= end {
+            let now = device.next_ns();
+            device.step(now, &mut fired);
+            done.extend(fired.drain(..).map(|f| (now, f.context, f.stream)));
+        }
+        device.step(end, &mut fired);
+        done
+    }
+
+    #[test]
+    fn batches_run_in_order_and_a_context_is_loaded_once() {
+        let mut device = Device::new(10, 1000);
+        device.submit(5, 0, batch(0, 100));
+        device.submit(5, 0, batch(1, 50));
+        assert_eq!(run(&mut device, 500), [(115, 0, 0), (165, 0, 1)]);
+        device.submit(500, 0, batch(0, 7));
+        assert_eq!(run(&mut device, 600), [(507, 0, 0)]);
+        let truth = device.truth();
+        assert_eq!((truth.busy_ns, truth.switch_ns), (157, 10));
+        assert_eq!(truth.busy_ns + truth.switch_ns + truth.idle_ns, 600);
+    }
+
+    #[test]
+    fn contexts_take_turns_and_each_turn_costs_a_switch() {
+        let mut device = Device::new(10, 100);
+        device.submit(0, 0, batch(0, 250));
+        device.submit(0, 1, batch(0, 120));
+        // 0: 10..110, 1: 120..220, 0: 230..330, 1: 340..360, 0: 370..420.
+        assert_eq!(run(&mut device, 1000), [(360, 1, 0), (420, 0, 0)]);
+        assert_eq!((device.busy_ns(0), device.busy_ns(1)), (250, 120));
+        assert_eq!(device.truth().switches, 5);
+    }
+
+    #[test]
+    fn a_spinning_kernel_waits_for_the_other_stream() {
+        let mut device = Device::new(0, 1000);
+        let until = Some(Until {
+            stream: 1,
+            completed: 1,
+        });
+        device.submit(
+            0,
+            0,
+            Batch {
+                until,
+                ..batch(0, 20)
+            },
+        );
+        assert_eq!(run(&mut device, 500), []);
+        assert_eq!(device.truth().busy_ns, 500, "it spins");
+        device.submit(500, 0, batch(1, 30));
+        assert_eq!(run(&mut device, 1000), [(530, 0, 1), (550, 0, 0)]);
+    }
+
+    #[test]
+    fn a_dead_process_leaves_nothing() {
+        let mut device = Device::new(10, 100);
+        device.submit(0, 0, batch(0, u64::MAX / 8));
+        device.submit(0, 1, batch(0, 50));
+        run(&mut device, 60);
+        device.remove(60, 0);
+        assert_eq!(run(&mut device, 500), [(120, 1, 0)]);
+        assert!(!device.is_active(0));
+    }
+}

@@ -1,0 +1,240 @@
+//! How long things take: distributions of times, in integers, so that every machine draws the same.
+
+use crate::rng::Rng;
+
+/// A distribution of times in ns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Length {
+    /// Always the same.
+    Const(u64),
+    /// Evenly from the first to the second.
+    Uniform(u64, u64),
+    /// Exponential with this mean, cut off at 16 times it.
+    Exp(u64),
+    /// Log-normal: e to the power of a normal variable, cut off at 64 times the median.
+    LogNormal {
+        /// Half of all are shorter.
+        median: u64,
+        /// Standard deviation of the logarithm, in thousandths.
+        sigma_milli: u32,
+    },
+    /// One of two.
+    Bimodal {
+        /// The usual one.
+        short: u64,
+        /// The other.
+        long: u64,
+        /// How many of a thousand are long.
+        long_permille: u32,
+    },
+    /// First the one, then the other, and so on: what a predictor of the mean is always wrong about.
+    Alternate(u64, u64),
+    /// So many times the first, then once the second.
+    Lure {
+        /// The usual one, on which the predictor is trained.
+        short: u64,
+        /// The one that comes once it is.
+        long: u64,
+        /// How many short ones go before a long one.
+        every: u32,
+    },
+}
+
+/// Lengths are at least this long: less than a launch costs.
+pub const SHORTEST_NS: u64 = 1_000;
+
+impl Length {
+    /// Draws one; `nth` counts the draws.
+    pub fn draw(&self, rng: &mut Rng, nth: u64) -> u64 {
+        let ns = match *self {
+            Length::Const(ns) => ns,
+            Length::Uniform(low, high) => rng.between(low, high),
+            Length::Exp(mean) => {
+                let factor = exponential(rng).min(16 << 16);
+                scale(mean, factor)
+            }
+            Length::LogNormal {
+                median,
+                sigma_milli,
+            } => {
+                // ln(2) = 0.6931: e^x = 2^(x / ln 2).
+                let exponent = normal(rng) * i64::from(sigma_milli) / 693;
+                scale(median, exp2(exponent.clamp(-16 << 16, 6 << 16)))
+            }
+            Length::Bimodal {
+                short,
+                long,
+                long_permille,
+            } => {
+                if rng.chance(u64::from(long_permille)) {
+                    long
+                } else {
+                    short
+                }
+            }
+            Length::Alternate(a, b) => {
+                if nth.is_multiple_of(2) {
+                    a
+                } else {
+                    b
+                }
+            }
+            Length::Lure { short, long, every } => {
+                if nth % (u64::from(every) + 1) == u64::from(every) {
+                    long
+                } else {
+                    short
+                }
+            }
+        };
+        ns.max(SHORTEST_NS)
+    }
+
+    /// None is longer.
+    #[must_use]
+    pub fn longest(&self) -> u64 {
+        match *self {
+            Length::Const(ns) => ns,
+            Length::Uniform(_, high) => high,
+            Length::Exp(mean) => mean * 16,
+            Length::LogNormal { median, .. } => median * 64,
+            Length::Bimodal { short, long, .. } | Length::Lure { short, long, .. } => {
+                short.max(long)
+            }
+            Length::Alternate(a, b) => a.max(b),
+        }
+        .max(SHORTEST_NS)
+    }
+}
+
+fn scale(ns: u64, factor: u64) -> u64 {
+    ((u128::from(ns) * u128::from(factor)) >> 16) as u64
+}
+
+const STEPS: usize = 256;
+
+/// −ln(1 − i/256) in 2^-16.
+static MINUS_LN: [u64; STEPS] = minus_ln();
+
+const fn minus_ln() -> [u64; STEPS] {
+    let mut table = [0; STEPS];
+    let mut i = 0;
+    while i < STEPS {
+        // ln(2) in 2^-32; log2 in 2^-16.
+        let log2 = (8 << 16) - log2_fixed((STEPS - i) as u64);
+        table[i] = (log2 * 2_977_044_472) >> 32;
+        i += 1;
+    }
+    table
+}
+
+/// log2 of a whole number in 2^-16, by squaring the mantissa bit by bit.
+const fn log2_fixed(x: u64) -> u64 {
+    let whole = x.ilog2() as u64;
+    let mut mantissa = (x << 32) >> whole;
+    let mut result = whole << 16;
+    let mut bit = 1 << 15;
+    while bit > 0 {
+        mantissa = ((mantissa as u128 * mantissa as u128) >> 32) as u64;
+        if mantissa >= 2 << 32 {
+            mantissa >>= 1;
+            result += bit;
+        }
+        bit >>= 1;
+    }
+    result
+}
+
+/// Exponential with mean 1, in 2^-16. What falls into the last step of the table begins anew on top of
+/// it: the exponential distribution has no memory.
+fn exponential(rng: &mut Rng) -> u64 {
+    let mut base = 0;
+    loop {
+        let bits = rng.bits();
+        let step = (bits >> 56) as usize;
+        if step + 1 < STEPS {
+            let (low, high) = (MINUS_LN[step], MINUS_LN[step + 1]);
+            let fraction = (bits >> 40) & 0xffff;
+            return base + low + (((high - low) * fraction) >> 16);
+        }
+        base += MINUS_LN[STEPS - 1];
+    }
+}
+
+/// Nearly normal with deviation 1, in 2^-16: the sum of twelve even ones.
+fn normal(rng: &mut Rng) -> i64 {
+    let mut sum: i64 = 0;
+    for _ in 0..3 {
+        let bits = rng.bits();
+        for part in 0..4 {
+            sum += ((bits >> (16 * part)) & 0xffff) as i64;
+        }
+    }
+    sum - (6 << 16)
+}
+
+/// 2^x in 2^-16, x in 2^-16; between whole powers a parabola (off by less than 0.4 %).
+fn exp2(x: i64) -> u64 {
+    let whole = x >> 16;
+    let f = (x & 0xffff) as u64;
+    let mantissa = (1 << 16) + ((f * (43_023 + ((22_513 * f) >> 16))) >> 16);
+    if whole >= 0 {
+        mantissa << whole
+    } else {
+        mantissa >> -whole
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mean(of: Length) -> u64 {
+        let mut rng = Rng::new(3);
+        (0..100_000).map(|n| of.draw(&mut rng, n)).sum::<u64>() / 100_000
+    }
+
+    #[test]
+    fn means_are_what_they_say() {
+        let near = |got: u64, want: u64| assert!(got.abs_diff(want) <= want / 50, "{got}: {want}");
+        near(mean(Length::Const(5_000)), 5_000);
+        near(mean(Length::Uniform(100_000, 300_000)), 200_000);
+        near(mean(Length::Exp(500_000)), 500_000);
+        near(mean(Length::Alternate(1_000, 50_000_000)), 25_000_500);
+        // e^(σ²/2) = 1.133 for σ = 0.5.
+        let log_normal = Length::LogNormal {
+            median: 1_000_000,
+            sigma_milli: 500,
+        };
+        near(mean(log_normal), 1_133_000);
+        let bimodal = Length::Bimodal {
+            short: 10_000,
+            long: 1_000_000,
+            long_permille: 100,
+        };
+        near(mean(bimodal), 109_000);
+        let lure = Length::Lure {
+            short: 1_000,
+            long: 100_000,
+            every: 9,
+        };
+        near(mean(lure), 10_900);
+    }
+
+    #[test]
+    fn none_is_longer_than_the_longest() {
+        let mut rng = Rng::new(9);
+        for of in [
+            Length::Exp(700_000),
+            Length::LogNormal {
+                median: 30_000,
+                sigma_milli: 2_000,
+            },
+            Length::Uniform(5, 9),
+        ] {
+            for n in 0..100_000 {
+                assert!(of.draw(&mut rng, n) <= of.longest());
+            }
+        }
+    }
+}

@@ -1,0 +1,357 @@
+//! What guest programs ask for: operations, and when they arrive.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use crate::dist::Length;
+use crate::rng::Rng;
+use crate::trace::TraceOp;
+
+/// What an operation is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum What {
+    /// A kernel launch.
+    Kernel,
+    /// A graph launch: one unit, however many nodes it has.
+    Graph,
+    /// A copy to or from the host.
+    Copy,
+}
+
+/// A kernel that spins until another stream of its process has got so far (as NCCL's do).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Until {
+    /// The other stream.
+    pub stream: u16,
+    /// So many operations of that stream must be complete.
+    pub completed: u64,
+}
+
+/// One operation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Op {
+    /// Kernel, graph or copy.
+    pub what: What,
+    /// What a predictor can know it by: function and shape.
+    pub key: u32,
+    /// In which stream of its process.
+    pub stream: u16,
+    /// How long it will run; nobody but the device knows.
+    pub ns: u64,
+    /// Bytes that it copies.
+    pub bytes: u64,
+    /// Its run begins when another stream has got so far; until then it spins.
+    pub until: Option<Until>,
+}
+
+/// A kind of operation that a guest submits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Kind {
+    /// What it is.
+    pub what: What,
+    /// How long it runs.
+    pub length: Length,
+    /// Bytes that it copies.
+    pub bytes: u64,
+}
+
+/// Bytes per ns over the bus: 25 GB/s.
+const BUS: u64 = 25;
+
+impl Kind {
+    /// A kernel.
+    #[must_use]
+    pub fn kernel(length: Length) -> Self {
+        Self {
+            what: What::Kernel,
+            length,
+            bytes: 0,
+        }
+    }
+
+    /// A graph launch; `length` is the whole graph's.
+    #[must_use]
+    pub fn graph(length: Length) -> Self {
+        Self {
+            what: What::Graph,
+            length,
+            bytes: 0,
+        }
+    }
+
+    /// A copy, as long as the bus needs for it.
+    #[must_use]
+    pub fn copy(bytes: u64) -> Self {
+        Self {
+            what: What::Copy,
+            length: Length::Const(2_000 + bytes / BUS),
+            bytes,
+        }
+    }
+}
+
+/// When operations arrive.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Pattern {
+    /// There is always more.
+    Backlog,
+    /// So many operations, then a synchronise, then a pause, and again: a synchronising loop, or (with
+    /// long pauses) a program that is on and off.
+    Loop {
+        /// Operations before each synchronise.
+        ops: u64,
+        /// From its end to the next operation.
+        pause: Length,
+    },
+    /// Requests of so many operations arrive, whether or not the last one is served.
+    Requests {
+        /// Operations of a request.
+        ops: u64,
+        /// From one request to the next.
+        gap: Length,
+    },
+    /// A recorded trace, repeated with this period.
+    Trace {
+        /// The operations in the order of arrival.
+        ops: Arc<[TraceOp]>,
+        /// Begin of the next repetition, from the begin of this one.
+        period_ns: u64,
+    },
+}
+
+/// What one guest process does.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Load {
+    /// When its operations arrive.
+    pub pattern: Pattern,
+    /// Which operations, in turn.
+    pub kinds: Vec<Kind>,
+    /// Over how many streams, in turn.
+    pub streams: u16,
+    /// Every second operation waits, spinning, for the one after it in the next stream.
+    pub spins: bool,
+    /// The operation of this number never ends.
+    pub hangs_at: Option<u64>,
+    /// When it starts.
+    pub from_ns: u64,
+    /// When it stops asking for more.
+    pub until_ns: u64,
+}
+
+impl Load {
+    /// A load of one kind of operation, from the begin to the end.
+    #[must_use]
+    pub fn new(pattern: Pattern, kinds: Vec<Kind>) -> Self {
+        Self {
+            pattern,
+            kinds,
+            streams: 1,
+            spins: false,
+            hangs_at: None,
+            from_ns: 0,
+            until_ns: u64::MAX,
+        }
+    }
+
+    /// Kernels without end.
+    #[must_use]
+    pub fn backlog(length: Length) -> Self {
+        Self::new(Pattern::Backlog, vec![Kind::kernel(length)])
+    }
+
+    /// `ops` kernels, a synchronise, a pause, and again.
+    #[must_use]
+    pub fn looping(ops: u64, length: Length, pause: Length) -> Self {
+        Self::new(Pattern::Loop { ops, pause }, vec![Kind::kernel(length)])
+    }
+
+    /// Requests of `ops` kernels each.
+    #[must_use]
+    pub fn requests(ops: u64, length: Length, gap: Length) -> Self {
+        Self::new(Pattern::Requests { ops, gap }, vec![Kind::kernel(length)])
+    }
+
+    /// The longest operation (a hang aside).
+    #[must_use]
+    pub fn longest_ns(&self) -> u64 {
+        let traced = match &self.pattern {
+            Pattern::Trace { ops, .. } => ops.iter().map(|op| op.ns).max().unwrap_or(0),
+            _ => 0,
+        };
+        let drawn = self.kinds.iter().map(|kind| kind.length.longest()).max();
+        drawn.unwrap_or(0).max(traced)
+    }
+}
+
+/// An operation that never ends runs this long.
+pub const FOREVER_NS: u64 = u64::MAX / 8;
+
+/// A queue shows at most this many operations: the guest is held back by depth credits.
+const MOST_QUEUED: u64 = 1024;
+
+/// A guest process at work.
+#[derive(Debug)]
+pub struct Guest {
+    load: Load,
+    rng: Rng,
+    /// Operations that have arrived and are not taken.
+    available: u64,
+    /// The next of them, once somebody looked.
+    head: Option<Op>,
+    made: u64,
+    arrived: u64,
+    /// Operations given to each stream so far.
+    per_stream: Vec<u64>,
+    /// Which operation ends a request, and when that arrived.
+    open: VecDeque<(u64, u64)>,
+    /// Where the trace stands, and the begin of this repetition.
+    traced: (usize, u64),
+    /// From a request's arrival to its completion.
+    pub latency: Vec<u64>,
+}
+
+impl Guest {
+    /// A guest that has not begun.
+    #[must_use]
+    pub fn new(load: Load, rng: Rng) -> Self {
+        let streams = if load.spins { 2 } else { load.streams.max(1) };
+        let traced = match &load.pattern {
+            Pattern::Trace { ops, .. } => ops.iter().map(|op| op.stream + 1).max().unwrap_or(1),
+            _ => 1,
+        };
+        Self {
+            per_stream: vec![0; usize::from(streams.max(traced))],
+            traced: (0, load.from_ns),
+            load,
+            rng,
+            available: 0,
+            head: None,
+            made: 0,
+            arrived: 0,
+            open: VecDeque::new(),
+            latency: Vec::new(),
+        }
+    }
+
+    /// What it does.
+    #[must_use]
+    pub fn load(&self) -> &Load {
+        &self.load
+    }
+
+    /// How many streams it uses.
+    #[must_use]
+    pub fn streams(&self) -> usize {
+        self.per_stream.len()
+    }
+
+    /// Operations that wait, as its queue shows them.
+    #[must_use]
+    pub fn waiting(&self) -> u64 {
+        self.available.min(MOST_QUEUED)
+    }
+
+    /// Something arrives. Says when more will without anything else happening.
+    pub fn arrive(&mut self, now: u64) -> Option<u64> {
+        if now >= self.load.until_ns {
+            if matches!(self.load.pattern, Pattern::Backlog) {
+                self.available = 0;
+                self.head = None;
+            }
+            return None;
+        }
+        let (ops, next) = match &self.load.pattern {
+            Pattern::Backlog => {
+                self.available = u64::MAX;
+                let until = self.load.until_ns;
+                return (until != u64::MAX).then_some(until);
+            }
+            Pattern::Loop { ops, .. } => (*ops, None),
+            Pattern::Requests { ops, gap } => {
+                let gap = gap.draw(&mut self.rng, self.arrived);
+                (*ops, Some(now + gap))
+            }
+            Pattern::Trace { ops, period_ns } => {
+                let (index, begun) = self.traced;
+                self.traced = if index + 1 < ops.len() {
+                    (index + 1, begun)
+                } else {
+                    (0, begun + period_ns)
+                };
+                let at = ops.get(self.traced.0).map(|op| self.traced.1 + op.at_ns);
+                (1, at.map(|at| at.max(now)))
+            }
+        };
+        self.available += ops;
+        self.arrived += ops;
+        self.open.push_back((self.arrived, now));
+        next
+    }
+
+    /// The first operation that waits.
+    pub fn peek(&mut self) -> Option<Op> {
+        if self.available == 0 {
+            return None;
+        }
+        if self.head.is_none() {
+            self.head = Some(self.make());
+        }
+        self.head
+    }
+
+    /// Takes the first operation that waits.
+    pub fn take(&mut self) {
+        if let Some(op) = self.head.take() {
+            self.per_stream[usize::from(op.stream)] += 1;
+            self.available -= u64::from(self.available != u64::MAX);
+            self.made += 1;
+        }
+    }
+
+    /// All operations up to this number are complete. Says when the next arrives, if that made the
+    /// guest go on.
+    pub fn completed(&mut self, total: u64, now: u64) -> Option<u64> {
+        let mut next = None;
+        while let Some(&(last, since)) = self.open.front() {
+            if last > total {
+                break;
+            }
+            self.open.pop_front();
+            self.latency.push(now - since);
+            if let Pattern::Loop { pause, .. } = &self.load.pattern {
+                next = Some(now + pause.draw(&mut self.rng, self.arrived));
+            }
+        }
+        next
+    }
+
+    fn make(&mut self) -> Op {
+        if let Pattern::Trace { ops, .. } = &self.load.pattern {
+            let op = ops[(self.made % ops.len() as u64) as usize];
+            return op.op();
+        }
+        let n = self.made;
+        let index = (n % self.load.kinds.len() as u64) as usize;
+        let kind = self.load.kinds[index];
+        let mut ns = kind
+            .length
+            .draw(&mut self.rng, n / self.load.kinds.len() as u64);
+        if self.load.hangs_at == Some(n) {
+            ns = FOREVER_NS;
+        }
+        let streams = self.per_stream.len() as u64;
+        let stream = (n % streams) as u16;
+        let spins = self.load.spins && stream == 0;
+        Op {
+            what: kind.what,
+            key: index as u32 + if spins { 1 << 16 } else { 0 },
+            stream,
+            ns,
+            bytes: kind.bytes,
+            until: spins.then(|| Until {
+                stream: 1,
+                completed: self.per_stream[1] + 1,
+            }),
+        }
+    }
+}

@@ -1,0 +1,49 @@
+//! The proofs: each a family of runs, drawn from a seed, with bounds that must hold in every one.
+
+mod shares;
+
+use vgpu_sched::SECONDS;
+
+use crate::found::Found;
+use crate::setup::Setup;
+use crate::world::World;
+
+/// Which run of a proof.
+#[derive(Debug, Clone, Copy)]
+pub struct Plan {
+    /// Everything that is drawn comes from this.
+    pub seed: u64,
+    /// How long it runs, in simulated seconds.
+    pub seconds: u64,
+    /// Print every event and decision.
+    pub verbose: bool,
+}
+
+/// A proof.
+#[derive(Debug, Clone, Copy)]
+pub struct Proof {
+    /// How it is called on the command line.
+    pub name: &'static str,
+    /// What it proves.
+    pub what: &'static str,
+    /// Its part of all runs.
+    pub part: u64,
+    /// One run.
+    pub run: fn(Plan) -> Found,
+}
+
+/// All of them.
+pub static ALL: &[Proof] = &[shares::PROOF];
+
+impl Plan {
+    /// Runs a setup to the end of the plan.
+    #[must_use]
+    pub fn simulate(&self, setup: &Setup) -> World {
+        let mut world = World::new(setup);
+        if self.verbose {
+            world.set_verbose();
+        }
+        world.run_until(self.seconds * SECONDS);
+        world
+    }
+}

@@ -1,0 +1,213 @@
+//! Shares of charged time among VMs that always have work.
+
+use vgpu_sched::{MICROS, MILLIS, PoolConfig, SECONDS};
+
+use super::{Plan, Proof};
+use crate::dist::Length;
+use crate::found::{Found, Measure, Rule, ms, points};
+use crate::guest::Load;
+use crate::measure::{Share, share_error};
+use crate::rng::Rng;
+use crate::setup::Setup;
+use crate::world::World;
+
+pub(super) const PROOF: Proof = Proof {
+    name: "shares",
+    what: "shares of charged time among backlogged VMs, any window",
+    part: 100,
+    run,
+};
+
+/// Share error over any 10 s.
+pub(super) static AT_10S: Measure = Measure {
+    name: "share_error_10s_max",
+    what: "share error, any 10 s (slice ≤ 4 ms, kernels ≤ 1 ms)",
+    unit: "points",
+    rule: Rule::AtMost,
+};
+/// Share error over any 1 s.
+pub(super) static AT_1S: Measure = Measure {
+    name: "share_error_1s_max",
+    what: "share error, any 1 s (slice ≤ 4 ms, kernels ≤ 1 ms)",
+    unit: "points",
+    rule: Rule::AtMost,
+};
+/// Share error against 2C.
+pub(super) static TO_BOUND: Measure = Measure {
+    name: "error_ratio_to_bound",
+    what: "share error / 2C, any 0.1, 1 and 10 s, all slices and kernels",
+    unit: "ratio",
+    rule: Rule::AtMost,
+};
+/// Longest wait against its bound.
+pub(super) static WAIT_TO_BOUND: Measure = Measure {
+    name: "max_wait_ratio_to_bound",
+    what: "longest wait / (C_i·Σw/w_i·(1 + switch/slice) + 2C)",
+    unit: "ratio",
+    rule: Rule::AtMost,
+};
+static LAG: Measure = Measure {
+    name: "lag_ms_max",
+    what: "largest |lag| at the begin or end of a lease",
+    unit: "ms",
+    rule: Rule::Told,
+};
+static OVERSHOOT: Measure = Measure {
+    name: "overshoot_ms_max",
+    what: "a lease past the end of its slice, the longest",
+    unit: "ms",
+    rule: Rule::Told,
+};
+
+/// The first second is left out: it has the joins, and kernels that nobody knows yet.
+pub(super) const WARM_NS: u64 = SECONDS;
+
+/// What one run is about.
+pub(super) struct Drawn {
+    pub(super) setup: Setup,
+    pub(super) weights: Vec<u32>,
+    pub(super) slice_ns: u64,
+    pub(super) switch_ns: u64,
+    /// No kernel is longer.
+    pub(super) longest_ns: u64,
+}
+
+fn kernels(rng: &mut Rng, short: bool) -> Length {
+    if short {
+        return match rng.below(5) {
+            0 => Length::Const(rng.between(5 * MICROS, MILLIS)),
+            1 => Length::Uniform(5 * MICROS, rng.between(10 * MICROS, MILLIS)),
+            2 => Length::Exp(rng.between(5 * MICROS, 62 * MICROS)),
+            3 => Length::LogNormal {
+                median: rng.between(5 * MICROS, 15 * MICROS),
+                sigma_milli: 800,
+            },
+            _ => Length::Bimodal {
+                short: rng.between(5 * MICROS, 100 * MICROS),
+                long: rng.between(100 * MICROS, MILLIS),
+                long_permille: 100,
+            },
+        };
+    }
+    match rng.below(4) {
+        0 => Length::Const(rng.between(MILLIS, 80 * MILLIS)),
+        1 => Length::Exp(rng.between(100 * MICROS, 5 * MILLIS)),
+        2 => Length::Bimodal {
+            short: rng.between(50 * MICROS, MILLIS),
+            long: rng.between(5 * MILLIS, 80 * MILLIS),
+            long_permille: 20,
+        },
+        _ => Length::Const(rng.between(5 * MICROS, MILLIS)),
+    }
+}
+
+/// A setup of backlogged VMs.
+pub(super) fn draw(seed: u64) -> Drawn {
+    let mut rng = Rng::part(seed, 1 << 40);
+    let short = rng.chance(700);
+    let n = rng.pick(&[2, 2, 3, 4, 4, 8, 16, 32, 64]);
+    let switch_ns = rng.pick(&[20, 60, 150]) * MICROS;
+    let slice_ns = if short {
+        rng.pick(&[1, 2, 2, 3, 4]) * MILLIS
+    } else {
+        rng.pick(&[1, 2, 4, 10]) * MILLIS
+    };
+    let pool = PoolConfig {
+        slice_ns,
+        // Without overrun: shares beside one that is declared are another proof's.
+        overrun_grace_ns: None,
+        ..PoolConfig::default()
+    };
+    let mut setup = Setup::new(seed, switch_ns, pool);
+    let mut weights = Vec::new();
+    let same = rng.chance(200);
+    for index in 0..n {
+        let weight = match index {
+            0 => 1,
+            1 if !same => 16,
+            _ if same => 1,
+            _ => rng.between(1, 16) as u32,
+        };
+        weights.push(weight);
+        let load = Load::backlog(kernels(&mut rng, short));
+        setup.weighted(weight, load);
+    }
+    let longest_ns = longest(&setup);
+    Drawn {
+        setup,
+        weights,
+        slice_ns,
+        switch_ns,
+        longest_ns,
+    }
+}
+
+fn longest(setup: &Setup) -> u64 {
+    let loads = setup.vms.iter().flat_map(|vm| &vm.guests);
+    loads
+        .map(|guest| guest.load.longest_ns())
+        .max()
+        .unwrap_or(0)
+}
+
+/// C of a VM: its slice, what it may have on the device when asked back, and the handoff.
+pub(super) fn c_of(world: &World, drawn: &Drawn, vm: usize) -> u64 {
+    let residue = world.books.vms[vm].residue_ns;
+    drawn.slice_ns + residue + drawn.switch_ns + drawn.setup.host.handoff_ns()
+}
+
+fn run(plan: Plan) -> Found {
+    let drawn = draw(plan.seed);
+    let mut world = plan.simulate(&drawn.setup);
+    let mut found = Found::default();
+    check_shares(&world, &drawn, &mut found);
+    check_waits(&world, &drawn, &mut found);
+    for vm in &world.books.vms {
+        found.tell(&LAG, vm.lag_ns as f64 / 1e6);
+    }
+    found.tell(&OVERSHOOT, ms(world.books.gpus[0].overshoot_ns));
+    found.close(&mut world);
+    found
+}
+
+fn check_shares(world: &World, drawn: &Drawn, found: &mut Found) {
+    let all = drawn.weights.iter().map(|&w| u64::from(w)).sum();
+    let most = (0..drawn.weights.len())
+        .map(|vm| c_of(world, drawn, vm))
+        .max();
+    let bound = 2 * most.unwrap_or(0);
+    let fine = drawn.slice_ns <= 4 * MILLIS && drawn.longest_ns <= MILLIS;
+    for (vm, &weight) in drawn.weights.iter().enumerate() {
+        let share = Share {
+            of: u64::from(weight),
+            all,
+        };
+        let track = &world.books.vms[vm].track;
+        for window in [SECONDS / 10, SECONDS, 10 * SECONDS] {
+            let period = (WARM_NS, world.now);
+            let total = &world.books.gpus[0].track;
+            let (less, more) = share_error(track, total, share, window, period);
+            let error = less.max(more);
+            found.see(&TO_BOUND, error as f64 / bound as f64, 1.0);
+            match window {
+                SECONDS if fine => found.see(&AT_1S, points(error, window), 1.0),
+                w if w > SECONDS && fine => found.see(&AT_10S, points(error, w), 0.25),
+                _ => {}
+            }
+        }
+    }
+}
+
+fn check_waits(world: &World, drawn: &Drawn, found: &mut Found) {
+    let all: u64 = drawn.weights.iter().map(|&w| u64::from(w)).sum();
+    let n = drawn.weights.len();
+    let most = (0..n).map(|vm| c_of(world, drawn, vm)).max().unwrap_or(0);
+    for (vm, &weight) in drawn.weights.iter().enumerate() {
+        let c = c_of(world, drawn, vm) as f64;
+        let turns = c * all as f64 / f64::from(weight);
+        let switching = 1.0 + drawn.switch_ns as f64 / drawn.slice_ns as f64;
+        let bound = turns * switching + 2.0 * most as f64;
+        let wait = world.books.longest_wait(vm as u32, world.now);
+        found.see(&WAIT_TO_BOUND, wait as f64 / bound, 1.0);
+    }
+}

@@ -1,0 +1,89 @@
+//! Runs spread over the CPUs. What they find is put together in the order of the runs, so the number
+//! of threads changes nothing.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc;
+
+use crate::found::Found;
+use crate::proofs::{ALL, Plan, Proof};
+use crate::report::Report;
+
+/// One run that is to be made.
+#[derive(Debug, Clone, Copy)]
+pub struct Job {
+    /// Of which proof.
+    pub proof: &'static Proof,
+    /// Which one.
+    pub plan: Plan,
+}
+
+impl Job {
+    /// The arguments that show this run again.
+    #[must_use]
+    pub fn place(&self) -> String {
+        format!(
+            "--scenario {} --seed {} --seconds {}",
+            self.proof.name, self.plan.seed, self.plan.seconds
+        )
+    }
+}
+
+/// `runs` runs of `seconds` each, spread over all proofs by their parts, and at least one of each: of
+/// `brief` seconds where `runs` are too few for all.
+#[must_use]
+pub fn plan(runs: u64, seconds: u64, brief: u64) -> Vec<Job> {
+    let parts: u64 = ALL.iter().map(|proof| proof.part).sum();
+    let mut jobs = Vec::new();
+    let mut before = 0;
+    let mut made = 0;
+    for proof in ALL {
+        before += proof.part;
+        let upto = runs * before / parts;
+        let count = upto - made;
+        made = upto;
+        let lengths = (0..count).map(|_| seconds);
+        let extra = if count == 0 { 2 } else { 0 };
+        for (seed, seconds) in lengths.chain((0..extra).map(|_| brief)).enumerate() {
+            jobs.push(Job {
+                proof,
+                plan: Plan {
+                    seed: seed as u64,
+                    seconds,
+                    verbose: false,
+                },
+            });
+        }
+    }
+    jobs
+}
+
+/// Makes the runs on so many threads and puts what they find into the report.
+pub fn run(jobs: &[Job], threads: usize, report: &mut Report) {
+    let next = AtomicUsize::new(0);
+    let (sender, receiver) = mpsc::channel::<(usize, Found)>();
+    let mut results: Vec<Option<Found>> = (0..jobs.len()).map(|_| None).collect();
+    std::thread::scope(|scope| {
+        for _ in 0..threads.max(1) {
+            let (sender, next) = (sender.clone(), &next);
+            scope.spawn(move || {
+                loop {
+                    let index = next.fetch_add(1, Ordering::Relaxed);
+                    let Some(job) = jobs.get(index) else { return };
+                    let found = (job.proof.run)(job.plan);
+                    if sender.send((index, found)).is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+        drop(sender);
+        for (index, found) in receiver {
+            results[index] = Some(found);
+        }
+    });
+    for (job, found) in jobs.iter().zip(results) {
+        if let Some(found) = found {
+            report.add(&job.place(), found);
+        }
+    }
+}

@@ -1,0 +1,399 @@
+//! The simulated host: what happens, in order of time.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+
+use vgpu_sched::{
+    Action, Config, Event, GpuConfig, GpuHealth, GpuId, PoolId, Scheduler, SessionId, VmId,
+};
+
+use crate::books::Books;
+use crate::device::{Device, Fired};
+use crate::guest::Guest;
+use crate::rng::Rng;
+use crate::setup::{Host, Setup};
+use crate::worker::{Life, Pages, Worker};
+
+/// What a worker says to vgpud.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Said {
+    Runnable { calls: u64, bytes: u64 },
+    Idle { epoch: u64 },
+    Released { epoch: u64, calls: u64, bytes: u64 },
+}
+
+/// What vgpud says to a worker. (The rest is on the pages.)
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Told {
+    Grant,
+    Revoke(u64),
+    Credit,
+}
+
+/// What can happen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Happening {
+    /// A guest process starts.
+    Start(u32),
+    /// It ends.
+    End(u32),
+    /// Its next operations are there.
+    Arrive(u32),
+    /// A worker notices a marker.
+    Marker(u32, u32),
+    /// A worker's hold may be over.
+    Hold(u32, u64),
+    /// A worker hears vgpud.
+    Hear(u32, Told),
+    /// vgpud hears a worker.
+    Heard(u32, Said),
+    /// A GPU is done with something.
+    Device(u32),
+    /// A killed process is gone.
+    Gone(u32),
+    /// A canary is back.
+    Verified(u32),
+    /// vgpud looks at the holders' pages.
+    Look,
+    /// The administrator does something.
+    Script(u32),
+}
+
+/// How often vgpud looks at the holders' pages (`mediator::actor`).
+const LOOK_NS: u64 = 5 * vgpu_sched::MILLIS;
+
+/// The simulated host.
+pub struct World {
+    /// The time.
+    pub now: u64,
+    /// The production scheduler.
+    pub sched: Scheduler,
+    /// Who held what when, by the simulator's own account.
+    pub books: Books,
+    /// By GPU number.
+    pub devices: Vec<Device>,
+    /// By session number.
+    pub workers: Vec<Worker>,
+    /// What must not happen and did, in words.
+    pub problems: Vec<String>,
+    /// Operations submitted so far.
+    pub operations: u64,
+    /// Events given to the scheduler so far.
+    pub decisions: u64,
+    /// Every kill: when, which session.
+    pub kills: Vec<(u64, u32)>,
+    /// Every declared overrun: when, which session.
+    pub overruns: Vec<(u64, u32)>,
+    pub(crate) pages: Vec<Pages>,
+    pub(crate) sessions: Vec<crate::daemon::Session>,
+    pub(crate) host: Host,
+    pub(crate) inbox: VecDeque<Event>,
+    pub(crate) actions: Vec<Action>,
+    pub(crate) settling: bool,
+    pub(crate) timer_ns: u64,
+    pub(crate) looking: bool,
+    pub(crate) rng: Rng,
+    heap: BinaryHeap<Reverse<(u64, u64, Happening)>>,
+    serial: u64,
+    scheduled: Vec<u64>,
+    fired: Vec<Fired>,
+    ends: Vec<u64>,
+    script: Vec<Event>,
+    verbose: bool,
+}
+
+impl World {
+    /// A host before its first nanosecond.
+    #[must_use]
+    pub fn new(setup: &Setup) -> Self {
+        let guests = setup.vms.iter().map(|vm| vm.guests.len()).sum::<usize>();
+        let mut world = Self {
+            now: 0,
+            sched: Scheduler::new(Config::default()),
+            books: Books::new(setup.vms.len(), setup.gpus.len(), setup.track),
+            devices: Vec::new(),
+            workers: Vec::with_capacity(guests),
+            problems: Vec::new(),
+            operations: 0,
+            decisions: 0,
+            kills: Vec::new(),
+            overruns: Vec::new(),
+            pages: Vec::with_capacity(guests),
+            sessions: Vec::with_capacity(guests),
+            host: setup.host,
+            inbox: VecDeque::new(),
+            actions: Vec::new(),
+            settling: false,
+            timer_ns: u64::MAX,
+            looking: false,
+            rng: Rng::part(setup.seed, u64::MAX - 1),
+            heap: BinaryHeap::new(),
+            serial: 0,
+            scheduled: vec![u64::MAX; setup.gpus.len()],
+            fired: Vec::new(),
+            ends: Vec::new(),
+            script: setup
+                .script
+                .iter()
+                .map(|(_, event)| event.clone())
+                .collect(),
+            verbose: false,
+        };
+        world.build(setup);
+        world
+    }
+
+    fn build(&mut self, setup: &Setup) {
+        for (index, gpu) in setup.gpus.iter().enumerate() {
+            self.devices.push(Device::new(gpu.switch_ns, gpu.turn_ns));
+            self.feed(Event::AddGpu {
+                gpu: GpuId(index as u32),
+                config: GpuConfig {
+                    memory_bytes: 80 << 30,
+                    context_bytes: 0,
+                    overcommit: false,
+                },
+                health: GpuHealth::Healthy,
+            });
+        }
+        for (index, (config, gpus)) in setup.pools.iter().enumerate() {
+            let pool = PoolId(index as u32);
+            let config = config.clone();
+            self.feed(Event::AddPool { pool, config });
+            for &gpu in gpus {
+                let gpu = GpuId(gpu);
+                self.feed(Event::AssignGpu { gpu, pool });
+            }
+        }
+        for (index, vm) in setup.vms.iter().enumerate() {
+            self.feed(Event::AddVm {
+                vm: VmId(index as u32),
+                config: vm.config.clone(),
+                past: vgpu_sched::Past::default(),
+            });
+            for guest in &vm.guests {
+                let id = self.workers.len() as u32;
+                let rng = Rng::part(setup.seed, u64::from(id));
+                let from = guest.load.from_ns;
+                let program = Guest::new(guest.load.clone(), rng);
+                self.workers
+                    .push(Worker::new(index as u32, program, guest.conduct));
+                self.pages.push(Pages::default());
+                self.sessions.push(crate::daemon::Session::default());
+                self.ends.push(guest.ends_ns);
+                self.at(from, Happening::Start(id));
+                if guest.ends_ns != u64::MAX {
+                    self.at(guest.ends_ns, Happening::End(id));
+                }
+            }
+        }
+        for (index, (at, _)) in setup.script.iter().enumerate() {
+            self.at(*at, Happening::Script(index as u32));
+        }
+    }
+
+    /// Prints every decision from now on.
+    pub fn set_verbose(&mut self) {
+        self.verbose = true;
+    }
+
+    pub(crate) fn note(&self, text: impl FnOnce() -> String) {
+        if self.verbose {
+            println!("{:>14} {}", self.now, text());
+        }
+    }
+
+    /// Something will happen.
+    pub(crate) fn at(&mut self, time: u64, what: Happening) {
+        self.serial += 1;
+        self.heap.push(Reverse((time, self.serial, what)));
+    }
+
+    /// Runs up to a time.
+    pub fn run_until(&mut self, end: u64) {
+        loop {
+            let next = self.heap.peek().map_or(u64::MAX, |Reverse((at, _, _))| *at);
+            let at = next.min(self.timer_ns);
+            if at > end {
+                break;
+            }
+            self.now = self.now.max(at);
+            if next <= self.timer_ns {
+                let Some(Reverse((_, _, what))) = self.heap.pop() else {
+                    break;
+                };
+                self.happen(what);
+            } else {
+                self.timer_ns = u64::MAX;
+                self.bring_up_to_date();
+            }
+        }
+        self.now = end;
+        self.bring_up_to_date();
+        for gpu in 0..self.devices.len() as u32 {
+            self.step_device(gpu);
+            self.books.charge(gpu, end);
+        }
+    }
+
+    fn happen(&mut self, what: Happening) {
+        match what {
+            Happening::Start(id) => self.start(id),
+            Happening::End(id) => self.end(id),
+            Happening::Arrive(id) => self.arrive(id),
+            Happening::Marker(id, ops) => self.marker(id, ops),
+            Happening::Hold(id, epoch) => self.hold_over(id, epoch),
+            Happening::Hear(id, told) => self.hear(id, told),
+            Happening::Heard(id, said) => self.heard(id, said),
+            Happening::Device(gpu) => {
+                if self.scheduled[gpu as usize] == self.now {
+                    self.scheduled[gpu as usize] = u64::MAX;
+                }
+                if self.devices[gpu as usize].next_ns() <= self.now {
+                    self.step_device(gpu);
+                }
+            }
+            Happening::Gone(id) => self.gone(id),
+            Happening::Verified(gpu) => self.feed(Event::Verified {
+                gpu: GpuId(gpu),
+                ok: true,
+            }),
+            Happening::Look => self.look(),
+            Happening::Script(index) => {
+                let event = self.script[index as usize].clone();
+                self.note(|| format!("administrator: {event:?}"));
+                self.feed(event);
+            }
+        }
+    }
+
+    /// Brings a device to now, tells the workers whose markers fired, and sets its alarm.
+    pub(crate) fn step_device(&mut self, gpu: u32) {
+        let index = gpu as usize;
+        let mut fired = std::mem::take(&mut self.fired);
+        self.devices[index].step(self.now, &mut fired);
+        for done in fired.drain(..) {
+            self.at(
+                self.now + self.host.wake_ns,
+                Happening::Marker(done.context, done.ops),
+            );
+        }
+        self.fired = fired;
+        let next = self.devices[index].next_ns();
+        if next < self.scheduled[index] {
+            self.scheduled[index] = next;
+            self.at(next, Happening::Device(gpu));
+        } else if next != u64::MAX && next != self.scheduled[index] {
+            // The alarm that is set comes too early; it will set this one.
+        }
+    }
+
+    fn look(&mut self) {
+        self.looking = false;
+        self.report_progress();
+        if self.books.gpus.iter().any(|gpu| !gpu.leases.is_empty()) {
+            self.look_soon();
+        }
+    }
+
+    pub(crate) fn look_soon(&mut self) {
+        if !self.looking {
+            self.looking = true;
+            self.at(self.now + LOOK_NS, Happening::Look);
+        }
+    }
+
+    /// A message on its way to vgpud; messages of one worker keep their order.
+    pub(crate) fn say(&mut self, id: u32, said: Said) {
+        let (low, high) = self.host.up_ns;
+        let delay = self.rng.between(low, high);
+        let worker = &mut self.workers[id as usize];
+        worker.up_at_ns = worker.up_at_ns.max(self.now + delay);
+        let at = worker.up_at_ns;
+        self.at(at, Happening::Heard(id, said));
+    }
+
+    /// A message on its way to a worker.
+    pub(crate) fn tell(&mut self, id: u32, told: Told) {
+        let (low, high) = self.host.down_ns;
+        let delay = self.rng.between(low, high);
+        let worker = &mut self.workers[id as usize];
+        worker.down_at_ns = worker.down_at_ns.max(self.now + delay);
+        let at = worker.down_at_ns;
+        self.at(at, Happening::Hear(id, told));
+    }
+
+    fn hear(&mut self, id: u32, told: Told) {
+        if self.workers[id as usize].life != Life::Live {
+            return;
+        }
+        match told {
+            Told::Grant => {
+                self.granted(id);
+            }
+            Told::Revoke(epoch) => self.revoked(id, epoch),
+            Told::Credit => {}
+        }
+        self.pump(id);
+    }
+
+    fn start(&mut self, id: u32) {
+        let vm = VmId(self.workers[id as usize].vm);
+        self.feed(Event::SessionAdded {
+            session: SessionId(u64::from(id)),
+            vm,
+        });
+    }
+
+    /// The guest process ends by itself: its worker sees that and goes.
+    fn end(&mut self, id: u32) {
+        if self.workers[id as usize].life != Life::Live {
+            return;
+        }
+        self.feed(Event::SessionRemoved {
+            session: SessionId(u64::from(id)),
+        });
+        self.die(id);
+    }
+
+    /// The worker stops at once; what it had on the device is gone when the process is.
+    pub(crate) fn die(&mut self, id: u32) {
+        let worker = &mut self.workers[id as usize];
+        if matches!(worker.life, Life::Dying | Life::Gone) {
+            return;
+        }
+        worker.life = Life::Dying;
+        self.at(self.now + self.host.kill_ns, Happening::Gone(id));
+    }
+
+    /// What contexts of a GPU did on the device while they held no lease.
+    #[must_use]
+    pub fn stolen_ns(&self, gpu: usize) -> u64 {
+        let book = &self.books.gpus[gpu];
+        let device = &self.devices[gpu];
+        let held = book.leases.iter();
+        let running: u64 = held
+            .map(|held| device.busy_ns(held.worker) - held.busy_ns)
+            .sum();
+        device.truth().busy_ns - book.leased_busy_ns - running
+    }
+
+    /// How long a VM's contexts had the devices.
+    #[must_use]
+    pub fn busy_ns(&self, vm: u32) -> u64 {
+        let ids = 0..self.workers.len() as u32;
+        let of_vm = ids.filter(|&id| self.workers[id as usize].vm == vm);
+        of_vm
+            .map(|id| self.devices[self.workers[id as usize].gpu as usize].busy_ns(id))
+            .sum()
+    }
+
+    /// From arrival to completion, all requests of a VM.
+    #[must_use]
+    pub fn latencies(&self, vm: u32) -> Vec<u64> {
+        let of_vm = self.workers.iter().filter(|worker| worker.vm == vm);
+        of_vm
+            .flat_map(|worker| worker.guest.latency.iter().copied())
+            .collect()
+    }
+}
