@@ -6,6 +6,7 @@
 //! | [`server`] | listeners, connections, bounds, shutdown |
 //! | `auth` | who calls, and what they may |
 //! | `routes` | one function per route; `docs/openapi.json` is made from them |
+//! | `explain` | why a VM waits, as a paragraph |
 //! | `views` | what administrators see, made of configuration, runtime and usage |
 //! | `doctor` | self-examination |
 //!
@@ -14,6 +15,7 @@
 
 mod auth;
 mod doctor;
+mod explain;
 mod extract;
 mod failure;
 mod peer;

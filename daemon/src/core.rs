@@ -7,7 +7,7 @@ use vgpu_proto::api::{CheckStatus, DoctorCheck};
 
 use crate::config::Config;
 use crate::gateway::Gateway;
-use crate::mediation::{Change, GpuCheck, Mediation, MediationError, MediationFuture};
+use crate::mediation::{Change, Explained, GpuCheck, Mediation, MediationError, MediationFuture};
 use crate::mediator::{Command, MediatorHandle};
 use crate::model::{RuntimeSnapshot, ScanResult, ScannedGpu, VmRecord};
 use crate::probe::Prober;
@@ -194,6 +194,17 @@ impl Mediation for Core {
                 .await
                 .map_err(|e| MediationError::Probe(e.to_string()))
         })
+    }
+
+    fn sched_log(&self) -> MediationFuture<'_, vgpu_sched::log::View> {
+        Box::pin(self.mediator.ask(Command::SchedLog))
+    }
+
+    fn explain(&self, vm_id: u32) -> MediationFuture<'_, Option<Explained>> {
+        Box::pin(
+            self.mediator
+                .ask(move |answer| Command::Explain { vm_id, answer }),
+        )
     }
 
     fn reconfigure(&self, config: Arc<Config>) -> MediationFuture<'_, ()> {

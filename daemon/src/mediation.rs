@@ -87,6 +87,15 @@ pub struct GpuCheck {
     pub message: String,
 }
 
+/// The scheduler's answer about one VM.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Explained {
+    /// The answer.
+    pub explanation: vgpu_sched::Explanation,
+    /// The name of the pool under which the VM runs.
+    pub pool: String,
+}
+
 /// A future of the mediation.
 pub type MediationFuture<'a, T> =
     Pin<Box<dyn Future<Output = Result<T, MediationError>> + Send + 'a>>;
@@ -111,6 +120,12 @@ pub trait Mediation: Send + Sync + 'static {
 
     /// Runs a canary on one GPU, in a process with a deadline.
     fn check_gpu(&self, uuid: String) -> MediationFuture<'_, GpuCheck>;
+
+    /// The scheduler's decision log, as far as it is kept.
+    fn sched_log(&self) -> MediationFuture<'_, vgpu_sched::log::View>;
+
+    /// Why a VM waits, and for how long at most; `None` where the scheduler does not know it.
+    fn explain(&self, vm_id: u32) -> MediationFuture<'_, Option<Explained>>;
 
     /// Takes over a configuration that was read again; only live keys differ.
     fn reconfigure(&self, config: Arc<Config>) -> MediationFuture<'_, ()>;

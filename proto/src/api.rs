@@ -15,6 +15,7 @@ mod command;
 mod doctor;
 mod error;
 mod event;
+mod explain;
 mod gpu;
 mod pool;
 mod session;
@@ -25,6 +26,7 @@ pub use command::{ApplyReport, KillRequest, QuarantineRequest, ReloadReport};
 pub use doctor::{CheckStatus, DoctorCheck, DoctorReport};
 pub use error::{ErrorBody, ErrorCode, ErrorDetail};
 pub use event::{AuditEntry, AuditPage, Event, EventKind, EventPage, Severity};
+pub use explain::{Cap, Explain, ExplainHolder, ExplainReason};
 pub use gpu::{
     AssignRequest, Assignment, Gpu, GpuCheckReport, GpuHealth, GpuSource, GpuState, MigInstance,
     ScanReport, ScanResult, ScannedGpu, UnassignRequest,

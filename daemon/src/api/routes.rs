@@ -4,6 +4,7 @@ mod events;
 mod gpus;
 mod host;
 mod pools;
+mod sched;
 mod sessions;
 mod vms;
 
@@ -22,11 +23,15 @@ use super::service::Admin;
 /// Followers of the event stream at once: each keeps a connection.
 const FOLLOWERS: usize = 32;
 
+/// Readers of the decision log at once: each keeps its own view of it in memory.
+const DUMPS: usize = 2;
+
 /// What every handler can use.
 #[derive(Clone)]
 pub(super) struct ApiState {
     pub(super) admin: Arc<Admin>,
     pub(super) followers: Arc<Semaphore>,
+    pub(super) dumps: Arc<Semaphore>,
 }
 
 #[derive(OpenApi)]
@@ -67,6 +72,7 @@ fn documented() -> OpenApiRouter<ApiState> {
         .routes(routes!(vms::quarantine))
         .routes(routes!(vms::release))
         .routes(routes!(vms::show))
+        .routes(routes!(sched::explain_vm))
         .routes(routes!(sessions::list))
         .routes(routes!(sessions::show))
         .routes(routes!(sessions::kill))
@@ -100,6 +106,7 @@ pub(super) fn router(admin: Arc<Admin>) -> Router {
     let state = ApiState {
         admin,
         followers: Arc::new(Semaphore::new(FOLLOWERS)),
+        dumps: Arc::new(Semaphore::new(DUMPS)),
     };
     let (router, _) = documented().split_for_parts();
     router

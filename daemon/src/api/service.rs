@@ -19,7 +19,7 @@ use super::views::World;
 use super::{doctor, failure};
 use crate::config::{Config, Source};
 use crate::events::EventSink;
-use crate::mediation::{Mediation, MediationError, MediationFuture};
+use crate::mediation::{Explained, Mediation, MediationError, MediationFuture};
 use crate::model::{RuntimeSnapshot, now_unix_ms};
 use crate::store::command::refuse;
 use crate::store::{Actor, Command, Outcome, Store, StoreOptions};
@@ -384,6 +384,29 @@ impl Admin {
         }
     }
 
+    /// The scheduler's decision log.
+    ///
+    /// # Errors
+    /// When the mediation does not answer.
+    pub(super) async fn sched_log(&self) -> Result<vgpu_sched::log::View, ErrorDetail> {
+        in_time(self.mediation.sched_log()).await.map_err(no_answer)
+    }
+
+    /// Why a VM waits.
+    ///
+    /// # Errors
+    /// When the mediation does not answer, or does not know the VM (yet).
+    pub(super) async fn explain(&self, vm_id: u32) -> Result<Explained, ErrorDetail> {
+        let explained = in_time(self.mediation.explain(vm_id)).await;
+        explained.map_err(no_answer)?.ok_or_else(|| {
+            refuse(
+                ErrorCode::VmNotFound,
+                format!("The scheduler does not know VM {vm_id}."),
+                "It is being registered or removed; try again.",
+            )
+        })
+    }
+
     /// Everything, at one moment.
     pub(crate) async fn world(&self) -> World {
         let snapshot = self.snapshot().await;
@@ -449,6 +472,11 @@ impl Admin {
 
 fn broke_off(error: &tokio::task::JoinError) -> ErrorDetail {
     let message = format!("The command broke off: {error}.");
+    refuse(ErrorCode::Internal, message, "The daemon's log says more.")
+}
+
+fn no_answer(problem: String) -> ErrorDetail {
+    let message = format!("The mediation does not answer: {problem}.");
     refuse(ErrorCode::Internal, message, "The daemon's log says more.")
 }
 

@@ -23,6 +23,10 @@ pub struct Daemon {
     pub events_kept: u64,
     /// Usage totals are written to the database this often.
     pub usage_flush_s: u64,
+    /// Decisions in one segment of the scheduler's decision log; between one and two segments are kept.
+    pub sched_log_records: u64,
+    /// Bytes in one segment.
+    pub sched_log_bytes: u64,
 }
 
 impl Default for Daemon {
@@ -33,6 +37,8 @@ impl Default for Daemon {
             drain_s: 10,
             events_kept: 100_000,
             usage_flush_s: 5,
+            sched_log_records: 16_384,
+            sched_log_bytes: 16 << 20,
         }
     }
 }
@@ -56,6 +62,25 @@ impl Daemon {
             1,
             3_600,
         );
+        let (records, bytes) = (self.sched_log_records, self.sched_log_bytes);
+        range(
+            problems,
+            "daemon.sched_log_records",
+            records,
+            1_000,
+            10_000_000,
+        );
+        range(problems, "daemon.sched_log_bytes", bytes, 1 << 20, 4 << 30);
+    }
+
+    /// The bounds of the scheduler's decision log.
+    #[must_use]
+    pub fn sched_log(&self) -> vgpu_sched::log::Bounds {
+        let size = |n: u64| usize::try_from(n).unwrap_or(usize::MAX);
+        vgpu_sched::log::Bounds {
+            records: size(self.sched_log_records),
+            bytes: size(self.sched_log_bytes),
+        }
     }
 }
 

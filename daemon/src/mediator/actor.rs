@@ -10,6 +10,7 @@ use std::thread::JoinHandle;
 use crossbeam::channel::{Receiver, unbounded};
 use vgpu_proto::lease::Holding;
 use vgpu_proto::limits::MAX_WORKER_MESSAGE;
+use vgpu_sched::log::DecisionLog;
 use vgpu_sched::{Action, Event, GpuId, Scheduler, SessionId};
 
 use super::books::Books;
@@ -113,6 +114,8 @@ impl Mediator {
 
 pub(super) struct Actor {
     pub(super) scheduler: Scheduler,
+    /// What the scheduler was told and decided. Nothing is told to it but through this.
+    pub(super) log: DecisionLog,
     pub(super) books: Books,
     pub(super) sessions: BTreeMap<u64, Session>,
     pub(super) reactor: Reactor,
@@ -158,8 +161,10 @@ impl Actor {
             verify_ns: worker.kill_verify_ms.saturating_mul(vgpu_sched::MILLIS),
             ..vgpu_sched::Config::default()
         });
+        let log = DecisionLog::new(&scheduler, settings.config.daemon.sched_log());
         reactor.at(now_ns() + TICK_NS, Due::Tick);
         Actor {
+            log,
             scheduler,
             books: Books::new(settings.config, settings.unverified),
             sessions: BTreeMap::new(),
@@ -317,7 +322,8 @@ impl Actor {
         while let Some(event) = self.queue.pop_front() {
             let begun = now_ns();
             let mut actions = std::mem::take(&mut self.actions);
-            self.scheduler.handle(begun, event, &mut actions);
+            self.log
+                .handle(&mut self.scheduler, begun, event, &mut actions);
             self.decisions += 1;
             self.decision_time.record(now_ns().saturating_sub(begun));
             for action in actions.drain(..) {

@@ -58,7 +58,25 @@ impl Actor {
             Command::Snapshot(answer) => {
                 let _ = answer.send(self.snapshot());
             }
-            Command::CanaryDone { gpu_id, check } => self.canary_done(GpuId(gpu_id), check),
+            Command::SchedLog(answer) => {
+                let _ = answer.send(self.sched_log());
+            }
+            Command::Explain { vm_id, answer } => {
+                let _ = answer.send(self.explain(vm_id));
+            }
+            Command::CanaryDone {
+                gpu_id,
+                check,
+                killed,
+            } => self.canary_done(GpuId(gpu_id), check, &killed),
+            Command::Audit(answer) => {
+                self.begin_audit();
+                let _ = answer.send(());
+            }
+            Command::DeviceUse {
+                gpu_uuid,
+                processes,
+            } => self.audit(&gpu_uuid, &processes),
             Command::Verified { gpu_uuids, left } => self.verified(&gpu_uuids, left),
             Command::Drain { reason } => self.drain(reason),
             Command::EndAll { reason } => self.end_all(&reason),
@@ -327,7 +345,7 @@ impl Actor {
         });
         let gpu = match self.admission.take() {
             Some(Ok(gpu)) => gpu,
-            Some(Err(refused)) => return Err(refused),
+            Some(Err(refused)) => return Err(self.explained(refused, &vm.pool)),
             None => {
                 let text = "the scheduler gave no answer; see vgpud's log".to_owned();
                 return Err(Refused {
@@ -352,6 +370,28 @@ impl Actor {
         let admitted = self.admitted(id, &vm, &record);
         self.enter(id, gpu, &record, request);
         Ok(admitted)
+    }
+
+    /// A refusal for want of a GPU says what is wrong with those that the pool has.
+    fn explained(&self, mut refused: Refused, pool: &str) -> Refused {
+        if refused.code != Refusal::NoGpu {
+            return refused;
+        }
+        for gpu in self.books.gpus.values() {
+            let suspect = self.suspects.get(&GpuId(gpu.gpu_id));
+            let Some(reason) = suspect.or(gpu.state_reason.as_ref()) else {
+                continue;
+            };
+            if self.books.is_assigned(&gpu.seen.uuid, pool) {
+                let state = if suspect.is_some() {
+                    "is suspect"
+                } else {
+                    "takes nothing new"
+                };
+                refused.text += &format!("; GPU {} {state}: {reason}", gpu.gpu_id);
+            }
+        }
+        refused
     }
 
     fn admitted(&self, session: u64, vm: &VmRecord, gpu: &GpuRecord) -> Admitted {

@@ -11,8 +11,9 @@ use vgpu_proto::handshake::{DeviceInfo, Hello, Refusal};
 use vgpu_proto::worker::Start;
 
 use crate::config::Config;
-use crate::mediation::{Change, GpuCheck, MediationError};
+use crate::mediation::{Change, Explained, GpuCheck, MediationError};
 use crate::model::{RuntimeSnapshot, ScannedGpu};
+use crate::probe::DeviceProcess;
 use crate::supervisor::spawn::Worker;
 
 /// The registered VM behind a connection: the record and which registration of it.
@@ -136,6 +137,11 @@ pub(crate) enum Command {
         answer: oneshot::Sender<Result<(), MediationError>>,
     },
     Snapshot(oneshot::Sender<RuntimeSnapshot>),
+    SchedLog(oneshot::Sender<vgpu_sched::log::View>),
+    Explain {
+        vm_id: u32,
+        answer: oneshot::Sender<Option<Explained>>,
+    },
     CanaryDone {
         gpu_id: u32,
         check: GpuCheck,

@@ -16,6 +16,7 @@
 //! | `session` | the session table |
 //! | `strikes` | misbehaviour counted, up to the quarantine |
 //! | `meter` | usage and shares, once a second |
+//! | `explain` | its decisions, written down and explained |
 //! | `snapshot` | what runs now, for administrators |
 //! | `reactor` | epoll, timer, deadlines |
 
@@ -24,6 +25,7 @@ mod actor;
 mod books;
 mod commands;
 mod ending;
+mod explain;
 pub mod handle;
 mod messages;
 mod meter;

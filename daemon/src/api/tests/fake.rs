@@ -8,8 +8,11 @@ use vgpu_proto::api::{
     CheckStatus, DoctorCheck, GpuHealth, GpuSource, HostState, Session, SessionState, WaitReason,
 };
 
+use vgpu_sched::log::{Bounds, DecisionLog};
+use vgpu_sched::{Class, Event as SchedEvent, PoolConfig, PoolId, Scheduler, VmConfig, VmId};
+
 use crate::config::Config;
-use crate::mediation::{Change, GpuCheck, Mediation, MediationError, MediationFuture};
+use crate::mediation::{Change, Explained, GpuCheck, Mediation, MediationError, MediationFuture};
 use crate::model::{GpuRuntime, Histogram, RuntimeSnapshot, ScanResult, ScannedGpu, VmRuntime};
 
 #[derive(Debug, Default)]
@@ -105,6 +108,33 @@ fn snapshot() -> RuntimeSnapshot {
     }
 }
 
+/// A pool, and a VM in it.
+fn events(vm_id: u32) -> [SchedEvent; 2] {
+    let pool = PoolId(1);
+    [
+        SchedEvent::AddPool {
+            pool,
+            config: PoolConfig::default(),
+        },
+        SchedEvent::AddVm {
+            vm: VmId(vm_id),
+            config: VmConfig::new(pool, Class::High),
+            past: vgpu_sched::Past::default(),
+        },
+    ]
+}
+
+impl FakeMediation {
+    fn log(&self) -> vgpu_sched::log::View {
+        let mut scheduler = Scheduler::new(vgpu_sched::Config::default());
+        let mut log = DecisionLog::new(&scheduler, Bounds::default());
+        for event in events(3) {
+            log.handle(&mut scheduler, 1_000, event, &mut Vec::new());
+        }
+        log.view(&scheduler)
+    }
+}
+
 impl Mediation for FakeMediation {
     fn apply(&self, changes: Vec<Change>) -> MediationFuture<'_, ()> {
         Box::pin(async move {
@@ -163,6 +193,24 @@ impl Mediation for FakeMediation {
                 passed,
                 message: message.into(),
             })
+        })
+    }
+
+    fn sched_log(&self) -> MediationFuture<'_, vgpu_sched::log::View> {
+        Box::pin(async { Ok(self.log()) })
+    }
+
+    fn explain(&self, vm_id: u32) -> MediationFuture<'_, Option<Explained>> {
+        Box::pin(async move {
+            let mut scheduler = Scheduler::new(vgpu_sched::Config::default());
+            for event in events(vm_id) {
+                scheduler.handle(1_000, event, &mut Vec::new());
+            }
+            let explanation = scheduler.explain(VmId(vm_id));
+            Ok(explanation.map(|explanation| Explained {
+                explanation,
+                pool: "A".into(),
+            }))
         })
     }
 

@@ -1,0 +1,374 @@
+//! Why a VM waits, as an administrator reads it.
+
+use vgpu_proto::api::{self, Explain, ExplainHolder, ExplainReason, PoolPolicy, Priority};
+use vgpu_sched::{Class, Explanation, NoBound, Policy, Reason, WaitBound, WaitReason};
+
+use crate::mediation::Explained;
+use crate::model::VmRecord;
+use crate::store::Catalog;
+
+/// VMs that are named before the rest is only counted.
+const NAMED: usize = 8;
+
+/// The answer about one VM.
+pub(super) fn view(catalog: &Catalog, vm: &VmRecord, explained: &Explained) -> Explain {
+    let e = &explained.explanation;
+    let pool = catalog.pools.get(&explained.pool);
+    let (usual, worst) = match e.wait {
+        WaitBound::Now => (Some(0), Some(0)),
+        WaitBound::Within { usual_ns, worst_ns } => (Some(usual_ns), Some(worst_ns)),
+        WaitBound::Never(_) => (None, None),
+    };
+    let (cap, cap_until) = match e.reason {
+        Reason::Waits(WaitReason::RateLimit { cap, until_ns }) => (Some(cap), Some(until_ns)),
+        _ => (None, None),
+    };
+    let left = |until: u64| until.saturating_sub(e.now_ns);
+    Explain {
+        vm_id: vm.vm_id,
+        summary: summary(vm, explained),
+        reason: reason(e.reason),
+        cap: cap.map(limit),
+        cap_left_ns: cap_until.filter(|&until| until != u64::MAX).map(left),
+        waiting_ns: e
+            .waiting_since_ns
+            .map(|since| e.now_ns - since.min(e.now_ns)),
+        wait_usual_ns: usual,
+        wait_worst_ns: worst,
+        no_bound: match e.wait {
+            WaitBound::Never(why) => Some(no_bound(why)),
+            _ => None,
+        },
+        pool: explained.pool.clone(),
+        policy: pool.map_or(PoolPolicy::Weighted, |pool| pool.settings.policy),
+        gpu_id: e.gpu.map(|gpu| gpu.0),
+        holders: e.holders.iter().map(holder).collect(),
+        before_vm_ids: e.before.iter().map(|vm| vm.0).collect(),
+        competing: e.competing,
+        class: priority(e.class),
+        demoted_ns: e.demoted_until_ns.map(left),
+        weight_milli: e.weight_milli,
+        competing_weight_milli: e.competing_weight_milli,
+        share_permille: e.share_permille,
+        lag_ns: i64::try_from(e.lag_ns).unwrap_or(if e.lag_ns < 0 { i64::MIN } else { i64::MAX }),
+    }
+}
+
+fn holder(holder: &vgpu_sched::Holder) -> ExplainHolder {
+    ExplainHolder {
+        vm_id: holder.vm.0,
+        session_id: holder.session.0,
+        held_ns: holder.held_ns,
+        slice_left_ns: holder.slice_left_ns,
+        asked_ns: holder.asked_ns,
+        overrun: holder.overrun,
+    }
+}
+
+fn reason(reason: Reason) -> ExplainReason {
+    match reason {
+        Reason::Running => ExplainReason::Running,
+        Reason::Parked => ExplainReason::Parked,
+        Reason::Idle => ExplainReason::Idle,
+        Reason::NoProgram => ExplainReason::NoProgram,
+        Reason::Refused(_) => ExplainReason::Refused,
+        Reason::Waits(why) => match why {
+            WaitReason::Slice => ExplainReason::Slice,
+            WaitReason::RateLimit { .. } => ExplainReason::RateLimit,
+            WaitReason::Depth => ExplainReason::Depth,
+            WaitReason::Quota => ExplainReason::Quota,
+            WaitReason::Quarantine => ExplainReason::Quarantine,
+            WaitReason::GpuUnavailable { .. } => ExplainReason::GpuUnavailable,
+            WaitReason::NoGpu => ExplainReason::NoGpu,
+            _ => ExplainReason::Turn,
+        },
+        _ => ExplainReason::Turn,
+    }
+}
+
+fn limit(cap: vgpu_sched::Cap) -> api::Cap {
+    match cap {
+        vgpu_sched::Cap::Calls => api::Cap::Calls,
+        vgpu_sched::Cap::Bytes => api::Cap::Bytes,
+        vgpu_sched::Cap::GpuTime => api::Cap::GpuTime,
+    }
+}
+
+fn priority(class: Class) -> Priority {
+    match class {
+        Class::Low => Priority::Low,
+        Class::Medium => Priority::Medium,
+        Class::High => Priority::High,
+        Class::Critical => Priority::Critical,
+    }
+}
+
+fn class_name(class: Class) -> &'static str {
+    match class {
+        Class::Low => "low",
+        Class::Medium => "medium",
+        Class::High => "high",
+        Class::Critical => "critical",
+    }
+}
+
+fn cap_name(cap: vgpu_sched::Cap) -> &'static str {
+    match cap {
+        vgpu_sched::Cap::Calls => "calls per second",
+        vgpu_sched::Cap::Bytes => "bytes per second",
+        vgpu_sched::Cap::GpuTime => "GPU time per second",
+    }
+}
+
+/// The paragraph: what it does, who is before it, what it may expect, how long it waits.
+fn summary(vm: &VmRecord, explained: &Explained) -> String {
+    let e = &explained.explanation;
+    let mut text = format!("VM {} {}.", vm.vm_id, what(vm, explained));
+    let waits_for_turn = matches!(
+        e.reason,
+        Reason::Waits(WaitReason::Turn { .. } | WaitReason::Slice)
+    );
+    let mut add = |sentence: String| {
+        text.push(' ');
+        text.push_str(&sentence);
+    };
+    if waits_for_turn {
+        if let Some(since) = e.waiting_since_ns {
+            let ago = duration(e.now_ns.saturating_sub(since));
+            add(format!("It has had work for {ago}."));
+        }
+        e.holders.iter().for_each(|holder| add(holding(holder)));
+        if !e.before.is_empty() {
+            add(format!(
+                "Before it: {}.",
+                vms(e.before.iter().map(|vm| vm.0))
+            ));
+        }
+    }
+    if let Some(until) = e.demoted_until_ns {
+        add(format!(
+            "For having passed the soft limit it counts as class {} for another {}.",
+            class_name(e.class),
+            duration(until.saturating_sub(e.now_ns))
+        ));
+    }
+    if e.competing > 1 && e.gpu.is_some() {
+        add(expectation(e));
+    }
+    if let Some(sentence) = account(e) {
+        add(sentence);
+    }
+    if let Some(sentence) = bound(e) {
+        add(sentence);
+    }
+    text
+}
+
+/// What the VM does, or why it does not.
+fn what(vm: &VmRecord, explained: &Explained) -> String {
+    let e = &explained.explanation;
+    let pool = &explained.pool;
+    let gpu = e
+        .gpu
+        .map_or_else(|| "the GPU".to_owned(), |gpu| format!("GPU {}", gpu.0));
+    match e.reason {
+        Reason::Running => format!("does not wait: it has {gpu}"),
+        Reason::Parked => format!(
+            "does not wait: it has nothing to do, and keeps {gpu} because nobody else wants it"
+        ),
+        Reason::Idle => "does not wait: its programs have nothing for the GPU to do".into(),
+        Reason::NoProgram => "does not wait: none of its programs uses the GPU".into(),
+        Reason::Refused(vgpu_sched::Refusal::Quarantined)
+        | Reason::Waits(WaitReason::Quarantine) => match &vm.quarantine {
+            Some(quarantine) => format!("is quarantined: {}", quarantine.reason),
+            None => "is quarantined".into(),
+        },
+        Reason::Refused(refusal) => {
+            format!("has no program, and one that starts now is refused: {refusal}")
+        }
+        Reason::Waits(WaitReason::Turn { .. }) => {
+            format!(
+                "waits for its turn on {gpu} (pool {pool}, {})",
+                policy(e.policy)
+            )
+        }
+        Reason::Waits(WaitReason::Slice) => format!(
+            "waits: it has used up its slice on {gpu}, and others have their turn (pool {pool}, {})",
+            policy(e.policy)
+        ),
+        Reason::Waits(WaitReason::RateLimit { cap, until_ns }) => {
+            let name = cap_name(cap);
+            if until_ns == u64::MAX {
+                return format!(
+                    "is held back by its own limit of {name}, which lets nothing through"
+                );
+            }
+            let left = duration(until_ns.saturating_sub(e.now_ns));
+            format!("is held back by its own limit of {name}, for another {left} at most")
+        }
+        Reason::Waits(WaitReason::Depth) => "has as much work in its queue as it may have (limits \
+             queue_calls and queue_bytes): its programs wait in the guest until some of it is done"
+            .into(),
+        Reason::Waits(WaitReason::Quota) => {
+            "has nothing to do on the GPU: its last request for device memory was over its quota"
+                .into()
+        }
+        Reason::Waits(WaitReason::GpuUnavailable { health }) => {
+            format!(
+                "waits for {gpu}, which is {} and takes no work",
+                health.word()
+            )
+        }
+        Reason::Waits(WaitReason::NoGpu) => format!("waits for a GPU: none serves pool {pool}"),
+        _ => format!("waits for its turn on {gpu}"),
+    }
+}
+
+fn policy(policy: Policy) -> &'static str {
+    match policy {
+        Policy::Weighted => "policy weighted",
+        Policy::Strict => "policy strict",
+        Policy::Fifo => "policy fifo",
+        _ => "its own policy",
+    }
+}
+
+fn holding(holder: &vgpu_sched::Holder) -> String {
+    let mut text = format!(
+        "VM {} (session {}) has had the GPU for {}",
+        holder.vm.0,
+        holder.session.0,
+        duration(holder.held_ns)
+    );
+    match holder.asked_ns {
+        Some(ago) => text.push_str(&format!(
+            " and was asked to give it back {} ago",
+            duration(ago)
+        )),
+        None if holder.slice_left_ns == 0 => text.push_str(", longer than its slice"),
+        None => text.push_str(&format!(
+            "; {} of its slice are left",
+            duration(holder.slice_left_ns)
+        )),
+    }
+    if holder.overrun {
+        text.push_str(", past the grace: the next one may run beside it");
+    }
+    text + "."
+}
+
+fn expectation(e: &Explanation) -> String {
+    let others = e.competing - 1;
+    let rivals = match others {
+        1 => "one other VM competes".to_owned(),
+        n => format!("{n} other VMs compete"),
+    };
+    format!(
+        "In its pool {rivals} for this GPU; with weight {} of {} it may expect {}.{} % of the GPU's time.",
+        weight(e.weight_milli),
+        weight(e.competing_weight_milli),
+        e.share_permille / 10,
+        e.share_permille % 10
+    )
+}
+
+/// What it is owed or owes, when that is worth telling.
+fn account(e: &Explanation) -> Option<String> {
+    const WORTH_TELLING: u128 = 10_000;
+    let amount = e.lag_ns.unsigned_abs();
+    if amount < WORTH_TELLING {
+        return None;
+    }
+    let time = duration(u64::try_from(amount).unwrap_or(u64::MAX));
+    Some(if e.lag_ns > 0 {
+        format!("It is owed {time} of GPU time.")
+    } else {
+        format!("It had {time} of GPU time more than its share, which the others get first.")
+    })
+}
+
+fn bound(e: &Explanation) -> Option<String> {
+    let (usual, worst) = match e.wait {
+        WaitBound::Now => return None,
+        WaitBound::Never(why) => {
+            return Some(format!("Nothing bounds its wait: {}", no_bound(why)));
+        }
+        WaitBound::Within { usual_ns, worst_ns } => (usual_ns, worst_ns),
+    };
+    let begin = match e.reason {
+        Reason::Waits(WaitReason::Depth | WaitReason::Quota) | Reason::Idle | Reason::NoProgram => {
+            "If it had work now, it would wait"
+        }
+        _ => "From now it waits",
+    };
+    if worst == 0 {
+        return Some(format!("{begin} for nobody."));
+    }
+    if usual == worst {
+        return Some(format!("{begin} {} at most.", duration(worst)));
+    }
+    Some(format!(
+        "{begin} {} at most while the others give the GPU back as they did so far and none is added, and \
+         {} if every one of them lets its work hang until the pool's contended limit.",
+        duration(usual),
+        duration(worst)
+    ))
+}
+
+fn no_bound(why: NoBound) -> String {
+    match why {
+        NoBound::Quarantined => "it is not served until an administrator releases it \
+             (`vgpu-admin release`)."
+            .into(),
+        NoBound::NoGpu => "there is no GPU that would serve it (`vgpu-admin status`).".into(),
+        NoBound::GpuUnavailable(health) => format!(
+            "the GPU is {} (`vgpu-admin gpu resume` serves it again).",
+            health.word()
+        ),
+        NoBound::AgingOff => "its pool's aging is off, so higher classes may be first for ever \
+             (`vgpu-admin pool set --aging`)."
+            .into(),
+        NoBound::ZeroRate(cap) => format!(
+            "its own limit of {} lets nothing through (`vgpu-admin vm set`).",
+            cap_name(cap)
+        ),
+        _ => "nothing is known about it.".into(),
+    }
+}
+
+/// `VM 4, 7 and 12`, the first few.
+fn vms(ids: impl ExactSizeIterator<Item = u32>) -> String {
+    let all = ids.len();
+    let named: Vec<String> = ids.take(NAMED).map(|id| id.to_string()).collect();
+    let more = match all - named.len() {
+        0 => String::new(),
+        n => format!(" and {n} more"),
+    };
+    format!("VM {}{more}", named.join(", "))
+}
+
+/// A weight in thousandths.
+fn weight(milli: u64) -> String {
+    match milli % 1000 {
+        0 => (milli / 1000).to_string(),
+        rest => {
+            let text = format!("{}.{rest:03}", milli / 1000);
+            text.trim_end_matches('0').to_owned()
+        }
+    }
+}
+
+/// `350 us`, `12.3 ms`, `1.50 s`, `13.4 min`, `2.0 h`.
+fn duration(ns: u64) -> String {
+    let ns_f = ns as f64;
+    match ns {
+        0..1_000_000 => format!("{} us", ns / 1_000),
+        1_000_000..1_000_000_000 => format!("{:.1} ms", ns_f / 1e6),
+        1_000_000_000..120_000_000_000 => format!("{:.2} s", ns_f / 1e9),
+        120_000_000_000..7_200_000_000_000 => format!("{:.1} min", ns_f / 60e9),
+        _ => format!("{:.1} h", ns_f / 3_600e9),
+    }
+}
+
+#[cfg(test)]
+mod tests;

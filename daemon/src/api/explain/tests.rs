@@ -1,0 +1,258 @@
+use super::*;
+use crate::model::PoolRecord;
+use vgpu_proto::api::{PoolSettings, Quarantine, VmLimits};
+use vgpu_sched::{
+    Config, Depth, Event, GpuConfig, GpuHealth, GpuId, HeadCost, PoolConfig, PoolId, Rate,
+    Scheduler, SessionId, VmConfig, VmId,
+};
+
+const POOL: PoolId = PoolId(1);
+
+/// A scheduler with one GPU and one pool, and the catalog's side of it.
+struct Rig {
+    scheduler: Scheduler,
+    catalog: Catalog,
+    now: u64,
+}
+
+impl Rig {
+    fn new(policy: Policy) -> Self {
+        let mut rig = Self {
+            scheduler: Scheduler::new(Config::default()),
+            catalog: Catalog::default(),
+            now: 0,
+        };
+        rig.catalog.pools.insert(
+            "A".into(),
+            PoolRecord {
+                name: "A".into(),
+                settings: PoolSettings::default(),
+                created_unix_ms: 0,
+            },
+        );
+        let (gpu, pool) = (GpuId(0), POOL);
+        rig.feed(Event::AddGpu {
+            gpu,
+            config: GpuConfig::default(),
+            health: GpuHealth::Healthy,
+        });
+        rig.feed(Event::AddPool {
+            pool,
+            config: PoolConfig {
+                policy,
+                ..PoolConfig::default()
+            },
+        });
+        rig.feed(Event::AssignGpu { gpu, pool });
+        rig
+    }
+
+    fn add(&mut self, vm: u32, config: VmConfig) {
+        let id = VmId(vm);
+        self.feed(Event::AddVm {
+            vm: id,
+            config,
+            past: vgpu_sched::Past::default(),
+        });
+        self.feed(Event::SessionAdded {
+            session: SessionId(u64::from(vm) + 100),
+            vm: id,
+        });
+    }
+
+    fn works(&mut self, vm: u32) {
+        self.feed(Event::Runnable {
+            session: SessionId(u64::from(vm) + 100),
+            depth: Depth { calls: 1, bytes: 0 },
+            head: HeadCost::default(),
+        });
+    }
+
+    fn feed(&mut self, event: Event) {
+        self.scheduler.handle(self.now, event, &mut Vec::new());
+    }
+
+    fn pass(&mut self, ns: u64) {
+        self.now += ns;
+        self.feed(Event::Timer);
+    }
+
+    fn ask(&self, vm: u32) -> Explain {
+        let explained = Explained {
+            explanation: self.scheduler.explain(VmId(vm)).expect("known"),
+            pool: "A".into(),
+        };
+        view(&self.catalog, &record(vm), &explained)
+    }
+}
+
+fn record(vm_id: u32) -> VmRecord {
+    VmRecord {
+        vm_id,
+        name: format!("vm{vm_id}"),
+        pool: "A".into(),
+        priority: Priority::Medium,
+        factor_percent: 100,
+        generation: 1,
+        cid: None,
+        socket: None,
+        peer_uid: None,
+        limits: VmLimits::default(),
+        quarantine: Some(Quarantine {
+            reason: "five strikes".into(),
+            since_unix_ms: 0,
+            automatic: true,
+        }),
+        strikes: 0,
+        last_strike_unix_ms: 0,
+        registered_unix_ms: 0,
+    }
+}
+
+fn class(class: Class) -> VmConfig {
+    VmConfig::new(POOL, class)
+}
+
+#[test]
+fn one_that_waits_reads_who_holds_who_is_before_and_how_long() {
+    let mut rig = Rig::new(Policy::Weighted);
+    for vm in 1..=2 {
+        rig.add(vm, class(Class::Medium));
+        rig.works(vm);
+    }
+    rig.add(3, class(Class::High));
+    rig.works(3);
+    rig.pass(1_500_000);
+    let answer = rig.ask(2);
+    assert_eq!(
+        answer.summary,
+        "VM 2 waits for its turn on GPU 0 (pool A, policy weighted). It has had work for 1.5 ms. VM 1 \
+         (session 101) has had the GPU for 1.5 ms; 500 us of its slice are left. Before it: VM 3. In its \
+         pool 2 other VMs compete for this GPU; with weight 4 of 24 it may expect 16.6 % of the GPU's \
+         time. It is owed 250 us of GPU time. From now it waits 16.0 ms at most while the others give the \
+         GPU back as they did so far and none is added, and 92.02 s if every one of them lets its work \
+         hang until the pool's contended limit."
+    );
+    assert_eq!(answer.reason, ExplainReason::Turn);
+    assert_eq!(answer.before_vm_ids, [3]);
+    assert_eq!(answer.holders[0].session_id, 101);
+    assert_eq!(answer.wait_usual_ns, Some(16_000_000));
+    assert_eq!(
+        (answer.gpu_id, answer.waiting_ns),
+        (Some(0), Some(1_500_000))
+    );
+
+    let runs = rig.ask(1);
+    assert!(
+        runs.summary
+            .starts_with("VM 1 does not wait: it has GPU 0."),
+        "{}",
+        runs.summary
+    );
+    assert_eq!((runs.wait_usual_ns, runs.wait_worst_ns), (Some(0), Some(0)));
+}
+
+#[test]
+fn a_capped_one_reads_which_cap_and_until_when() {
+    let mut rig = Rig::new(Policy::Weighted);
+    let mut config = class(Class::Medium);
+    config.limits.gpu_time = Some(Rate {
+        per_second: 10_000_000,
+        burst: 2_000_000,
+    });
+    rig.add(1, config);
+    rig.works(1);
+    rig.pass(3_000_000);
+    rig.feed(Event::WorkerExited {
+        session: SessionId(101),
+    });
+    rig.feed(Event::SessionAdded {
+        session: SessionId(201),
+        vm: VmId(1),
+    });
+    rig.feed(Event::Runnable {
+        session: SessionId(201),
+        depth: Depth { calls: 1, bytes: 0 },
+        head: HeadCost::default(),
+    });
+    let answer = rig.ask(1);
+    assert_eq!(answer.reason, ExplainReason::RateLimit);
+    assert_eq!(answer.cap, Some(api::Cap::GpuTime));
+    let left = answer.cap_left_ns.expect("it ends");
+    assert!(left > 100_000_000, "{left}");
+    assert_eq!(answer.wait_worst_ns, Some(left), "{answer:?}");
+    assert!(
+        answer
+            .summary
+            .starts_with("VM 1 is held back by its own limit of GPU time per second, for another "),
+        "{}",
+        answer.summary
+    );
+}
+
+#[test]
+fn what_has_no_bound_says_why_and_what_to_do() {
+    let mut rig = Rig::new(Policy::Strict);
+    rig.add(1, class(Class::Low));
+    rig.feed(Event::SetQuarantine {
+        vm: VmId(1),
+        on: true,
+    });
+    let answer = rig.ask(1);
+    assert_eq!(answer.reason, ExplainReason::Quarantine);
+    assert_eq!((answer.wait_usual_ns, answer.wait_worst_ns), (None, None));
+    assert!(
+        answer
+            .summary
+            .starts_with("VM 1 is quarantined: five strikes.")
+            && answer.summary.contains("vgpu-admin release"),
+        "{}",
+        answer.summary
+    );
+    rig.add(2, class(Class::Critical));
+    rig.works(2);
+    rig.add(3, class(Class::Low));
+    rig.works(3);
+    rig.feed(Event::SetPool {
+        pool: POOL,
+        config: PoolConfig {
+            policy: Policy::Strict,
+            aging: None,
+            ..PoolConfig::default()
+        },
+    });
+    let answer = rig.ask(3);
+    assert!(
+        answer
+            .no_bound
+            .as_deref()
+            .is_some_and(|why| why.contains("aging is off")),
+        "{answer:?}"
+    );
+    rig.feed(Event::GpuState {
+        gpu: GpuId(0),
+        health: GpuHealth::Unverified,
+    });
+    let answer = rig.ask(3);
+    assert_eq!(answer.reason, ExplainReason::GpuUnavailable);
+    assert!(
+        answer.summary.contains("is unverified"),
+        "{}",
+        answer.summary
+    );
+}
+
+#[test]
+fn numbers_read_as_people_write_them() {
+    assert_eq!(duration(350_999), "350 us");
+    assert_eq!(duration(12_340_000), "12.3 ms");
+    assert_eq!(duration(1_500_000_000), "1.50 s");
+    assert_eq!(duration(804_000_000_000), "13.4 min");
+    assert_eq!(duration(7_200_000_000_000), "2.0 h");
+    assert_eq!(weight(4_000), "4");
+    assert_eq!(weight(4_050), "4.05");
+    assert_eq!(
+        vms((1..=10_u32).collect::<Vec<_>>().into_iter()),
+        "VM 1, 2, 3, 4, 5, 6, 7, 8 and 2 more"
+    );
+}

@@ -1,0 +1,77 @@
+//! The scheduler's decisions over the API: explained, and as a log.
+
+use std::os::unix::fs::PermissionsExt;
+
+use vgpu_sched::log::Replay;
+
+use super::{Host, client};
+
+#[tokio::test]
+async fn a_vm_is_explained_and_an_unknown_one_is_not() {
+    let host = Host::start().await;
+    host.owners_example().await;
+    let answer = host.get("/v1/vms/3/explain").await;
+    let explain = answer.json();
+    assert_eq!(answer.status, 200, "{explain}");
+    assert_eq!(explain["reason"], "refused", "the fake has no GPU");
+    assert_eq!(
+        (explain["vm_id"].as_u64(), explain["pool"].as_str()),
+        (Some(3), Some("A"))
+    );
+    assert!(explain["wait_usual_ns"].is_null() && explain["no_bound"].is_string());
+    let summary = explain["summary"].as_str().unwrap();
+    assert!(summary.starts_with("VM 3 has no program"), "{summary}");
+
+    let answer = host.get("/v1/vms/99/explain").await;
+    assert_eq!(answer.status, 404, "{}", answer.text);
+    assert_eq!(answer.json()["error"]["code"], "vm_not_found");
+    assert_eq!(host.get("/v1/vms/three/explain").await.status, 400);
+}
+
+#[tokio::test]
+async fn the_decision_log_is_lines_that_replay() {
+    let host = Host::start().await;
+    let answer = host.get("/v1/sched/log").await;
+    assert_eq!(
+        (answer.status, answer.content_type.as_str()),
+        (200, "application/x-ndjson")
+    );
+    let mut replay = Replay::new();
+    for line in answer.text.lines() {
+        replay.line(line).unwrap();
+    }
+    assert_eq!(replay.finish().unwrap().records, 2);
+    assert!(answer.text.ends_with('\n'));
+}
+
+#[tokio::test]
+async fn the_decision_log_is_for_administrators() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("tokens");
+    let (reader, writer) = ("r".repeat(32), "w".repeat(32));
+    std::fs::write(
+        &file,
+        format!("panel read {reader}\nrobot write {writer}\n"),
+    )
+    .unwrap();
+    std::fs::set_permissions(&file, PermissionsExt::from_mode(0o600)).unwrap();
+    let host = Host::start_with(&format!(
+        "[admin]\ntcp_listen = \"127.0.0.1:0\"\ntcp_token_file = \"{}\"\n",
+        file.display()
+    ))
+    .await;
+    host.owners_example().await;
+    let address = host.tcp.unwrap();
+    let get = |path: &'static str, token: String| async move {
+        let value = format!("Bearer {token}");
+        let headers = [("authorization", value.as_str())];
+        let answer = client::tcp(address, "GET", path, &headers, None).await;
+        answer.unwrap()
+    };
+    let refused = get("/v1/sched/log", reader.clone()).await;
+    assert_eq!(refused.status, 403, "{}", refused.text);
+    assert_eq!(refused.json()["error"]["code"], "permission_denied");
+    assert_eq!(get("/v1/sched/log", writer).await.status, 200);
+    // Why a VM waits may be asked by whoever may look.
+    assert_eq!(get("/v1/vms/3/explain", reader).await.status, 200);
+}
