@@ -79,6 +79,7 @@ fn documented() -> OpenApiRouter<ApiState> {
         .routes(routes!(events::list))
         .routes(routes!(events::stream))
         .routes(routes!(events::audit))
+        .routes(routes!(sched::log))
         .routes(routes!(host::status))
         .routes(routes!(host::doctor))
         .routes(routes!(host::reload))
