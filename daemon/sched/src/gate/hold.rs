@@ -1,0 +1,139 @@
+//! How long a lease is kept without work.
+//!
+//! A program that synchronises often goes idle for the time that its answer and its next launch take,
+//! and giving the GPU away for that costs more than waiting. One that has ended, or sleeps, comes back
+//! later than any hold. So the hold is learned from the gaps of this session: nine of ten of those
+//! that a hold can span are spanned; where most cannot be, the least is held.
+
+/// Shortest hold, where the pool allows as much: 50 µs.
+const LEAST_NS: u64 = 50_000;
+/// Gaps remembered.
+const GAPS: usize = 32;
+/// Fewer gaps than these teach nothing.
+const ENOUGH: usize = 4;
+
+/// The learned idle hold of a session.
+#[derive(Debug, Clone, Default)]
+pub struct Hold {
+    gaps: [u64; GAPS],
+    /// Gaps seen.
+    seen: usize,
+    idle_since: Option<u64>,
+    /// (granted, hold): as worked out since the last gap.
+    known: Option<(u64, u64)>,
+}
+
+impl Hold {
+    /// The session has nothing more to do, since `now`. Said again it changes nothing.
+    pub fn idle(&mut self, now: u64) {
+        self.idle_since.get_or_insert(now);
+    }
+
+    /// The session has work: the gap is over.
+    pub fn work(&mut self, now: u64) {
+        let Some(since) = self.idle_since.take() else {
+            return;
+        };
+        self.gaps[self.seen % GAPS] = now.saturating_sub(since);
+        self.seen += 1;
+        self.known = None;
+    }
+
+    /// Since when the session has had nothing to do.
+    #[must_use]
+    pub fn idle_since(&self) -> Option<u64> {
+        self.idle_since
+    }
+
+    /// How long to keep the lease from the beginning of a gap, in ns; at most what was `granted`.
+    pub fn hold_ns(&mut self, granted: u64) -> u64 {
+        match self.known {
+            Some((for_granted, hold)) if for_granted == granted => hold,
+            _ => {
+                let hold = self.learned(granted);
+                self.known = Some((granted, hold));
+                hold
+            }
+        }
+    }
+
+    fn learned(&self, granted: u64) -> u64 {
+        let seen = self.seen.min(GAPS);
+        if seen < ENOUGH {
+            return granted;
+        }
+        let mut spanned = self.gaps;
+        let spanned = &mut spanned[..seen];
+        spanned.sort_unstable();
+        let within = spanned.partition_point(|gap| *gap <= granted);
+        if within * 2 < seen {
+            return LEAST_NS.min(granted);
+        }
+        // The ninth of ten that can be spanned, and half as much again for what varies.
+        let ninth = spanned[(within * 9).div_ceil(10).max(1) - 1];
+        (ninth + ninth / 2).max(LEAST_NS).min(granted)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GRANTED: u64 = 200_000;
+
+    fn after(gaps: &[u64]) -> Hold {
+        let mut hold = Hold::default();
+        let mut now = 0;
+        for gap in gaps {
+            now += 1_000;
+            hold.idle(now);
+            hold.idle(now + gap / 2);
+            now += gap;
+            hold.work(now);
+        }
+        hold
+    }
+
+    #[test]
+    fn nothing_known_holds_what_was_granted() {
+        assert_eq!(Hold::default().hold_ns(GRANTED), GRANTED);
+        assert_eq!(after(&[10, 10]).hold_ns(GRANTED), GRANTED);
+    }
+
+    #[test]
+    fn a_loop_that_synchronises_is_held_for_its_gap_and_a_little() {
+        assert_eq!(after(&[80_000; 40]).hold_ns(GRANTED), 120_000);
+        assert_eq!(after(&[5_000; 40]).hold_ns(GRANTED), LEAST_NS, "at least");
+        assert_eq!(after(&[190_000; 40]).hold_ns(GRANTED), GRANTED, "at most");
+    }
+
+    #[test]
+    fn a_program_that_sleeps_wastes_little() {
+        assert_eq!(after(&[10_000_000; 10]).hold_ns(GRANTED), LEAST_NS);
+    }
+
+    #[test]
+    fn a_pause_now_and_then_changes_nothing() {
+        let mut gaps = [80_000; 32];
+        for pause in gaps.iter_mut().step_by(4) {
+            *pause = 30_000_000;
+        }
+        assert_eq!(after(&gaps).hold_ns(GRANTED), 120_000);
+    }
+
+    #[test]
+    fn what_was_granted_is_never_exceeded_and_may_change() {
+        let mut hold = after(&[80_000; 40]);
+        assert_eq!(hold.hold_ns(0), 0);
+        assert_eq!(hold.hold_ns(20_000), 20_000);
+        assert_eq!(hold.hold_ns(100_000), 100_000);
+        assert_eq!(hold.hold_ns(GRANTED), 120_000);
+    }
+
+    #[test]
+    fn old_gaps_are_forgotten() {
+        let mut gaps = vec![10_000_000; 32];
+        gaps.extend([70_000; 32]);
+        assert_eq!(after(&gaps).hold_ns(GRANTED), 105_000);
+    }
+}

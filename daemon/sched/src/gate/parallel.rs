@@ -1,0 +1,100 @@
+//! How many streams of a session run side by side on the device, by trying.
+//!
+//! What completes while several streams have work is compared with the time that passed: operations
+//! that took 800 µs each, two in 800 µs, ran side by side. In one phase of four one more stream than
+//! is believed gets in, where that keeps nobody waiting.
+
+/// Most streams that are believed to run side by side.
+const MOST: u64 = 32;
+/// Fewest completions of a phase.
+const PHASE: u64 = 8;
+/// One phase in so many tries one stream more.
+const TRY_EVERY: u64 = 4;
+
+/// What is believed, and the phase that tests it.
+#[derive(Debug, Clone)]
+pub(super) struct Parallel {
+    streams: u64,
+    phase: u64,
+    completions: u64,
+    summed_ns: u64,
+    busy_ns: u64,
+}
+
+impl Default for Parallel {
+    fn default() -> Parallel {
+        Parallel {
+            streams: 1,
+            phase: 0,
+            completions: 0,
+            summed_ns: 0,
+            busy_ns: 0,
+        }
+    }
+}
+
+impl Parallel {
+    /// Streams that are believed to run side by side, at least 1.
+    pub(super) fn streams(&self) -> u64 {
+        self.streams
+    }
+
+    /// Is it time to try one more?
+    pub(super) fn trying(&self) -> bool {
+        self.phase % TRY_EVERY == TRY_EVERY - 1
+    }
+
+    /// Operations of one stream that take `took_ns` completed, `busy_ns` after the last completion of the
+    /// session. `overlapped`: another stream had unfinished work meanwhile.
+    pub(super) fn completed(&mut self, took_ns: u64, busy_ns: u64, overlapped: bool) {
+        self.completions += 1;
+        if overlapped {
+            self.summed_ns = self.summed_ns.saturating_add(took_ns);
+            self.busy_ns = self.busy_ns.saturating_add(busy_ns);
+        }
+        if self.completions < PHASE.max(2 * self.streams) {
+            return;
+        }
+        let rounded = self.summed_ns.saturating_add(self.busy_ns / 2);
+        if let Some(seen) = rounded.checked_div(self.busy_ns) {
+            self.streams = seen.clamp(1, MOST);
+        }
+        *self = Parallel {
+            streams: self.streams,
+            phase: self.phase + 1,
+            ..Parallel::default()
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_grows_by_trying_and_shrinks_by_seeing() {
+        let mut p = Parallel::default();
+        // A device that runs five side by side, a program that has more.
+        for _ in 0..2_000 {
+            let running = (p.streams() + u64::from(p.trying())).min(5);
+            p.completed(800 * running, 800, true);
+        }
+        assert_eq!(p.streams(), 5);
+        for _ in 0..100 {
+            p.completed(800, 800, true);
+        }
+        assert_eq!(p.streams(), 1);
+    }
+
+    #[test]
+    fn one_stream_alone_says_nothing() {
+        let mut p = Parallel {
+            streams: 4,
+            ..Parallel::default()
+        };
+        for _ in 0..100 {
+            p.completed(800, 800, false);
+        }
+        assert_eq!(p.streams(), 4);
+    }
+}

@@ -1,0 +1,578 @@
+//! The window of unfinished work. See the module's description for the rules.
+
+use std::collections::VecDeque;
+
+use super::parallel::Parallel;
+use super::predict::{Estimate, Predictor};
+use super::work::Work;
+
+/// Unfinished work of a session, in predicted ns, unless configured otherwise.
+pub const WINDOW_NS: u64 = 500_000;
+/// What [`Config::window_ns`] may be.
+const WINDOW_RANGE: std::ops::RangeInclusive<u64> = 200_000..=500_000;
+/// Without progress for so long, operations may be waiting for what was not submitted.
+pub const STALL_NS: u64 = 1_000_000;
+/// Most launches behind one marker while somebody waits for the lease or for the work.
+pub const MARKER_LAUNCHES: u64 = 32;
+/// Most unfinished operations, whatever they are predicted to take.
+const MOST_OPS: u64 = 512;
+/// Most unfinished operations when a stall is relieved. Drivers block a launch when about 1,000 are
+/// queued, and the session's thread must never block.
+pub const MAX_IN_FLIGHT: u64 = 900;
+/// Operations that the first relief of a stall lets in; each further one doubles it.
+const RELIEF: u64 = 64;
+/// A misprediction is more than twice the prediction, and more than this beyond it: completion is seen
+/// by threads that were woken for it.
+const SURPRISE_NS: u64 = 250_000;
+/// Operations allowed before any prediction has been kept or broken.
+const TRUST: u64 = 32;
+
+/// Settings of a gate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Config {
+    /// Unfinished work in predicted ns; 200 to 500 µs.
+    pub window_ns: u64,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config {
+            window_ns: WINDOW_NS,
+        }
+    }
+}
+
+/// What the gate is told of the lease.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LeaseView {
+    /// It was asked back, or its slice is over: nothing new goes in, except what relieves a stall.
+    pub closing: bool,
+    /// The end of the slice, while somebody else waits for the lease.
+    pub slice_end_ns: Option<u64>,
+}
+
+/// May an operation be submitted?
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// Yes; to be handed to [`Gate::submitted`]. `None`: nothing is known of it.
+    Submit(Option<Estimate>),
+    /// Not now. Ask again after a completion, a relief, a change of the lease, or at a time.
+    Wait(Wait),
+}
+
+/// What an operation waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Wait {
+    /// The reason.
+    pub why: WaitFor,
+    /// When the answer will be another though nothing happens.
+    pub until_ns: Option<u64>,
+}
+
+/// Why an operation waits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WaitFor {
+    /// The lease is being given back.
+    Lease,
+    /// An operation of which nothing is known goes alone.
+    Alone,
+    /// Enough is unfinished.
+    Window,
+    /// It would end after the slice.
+    SliceEnd,
+}
+
+/// An operation that waits in the queue and needs a turn, for [`Gate::relieve`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Waiting {
+    /// Its place in the queue.
+    pub place: u64,
+    /// Nothing of its stream is unfinished.
+    pub idle: bool,
+}
+
+/// What completed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Completion {
+    /// Gated operations.
+    pub ops: u64,
+    /// They took far more than was predicted.
+    pub surprise: bool,
+}
+
+/// Like operations in a row.
+#[derive(Debug, Clone, Copy)]
+struct Run {
+    work: Work,
+    estimate: Option<Estimate>,
+    /// Numbers of the first and the last in their stream; those between are all of the run.
+    first: u64,
+    last: u64,
+    /// When the first was submitted.
+    since: u64,
+    /// For how long the stream had, by prediction, nothing to do before one of them came.
+    idle_ns: u64,
+}
+
+impl Run {
+    fn mean(&self) -> u64 {
+        self.estimate.map_or(0, |e| e.mean_ns)
+    }
+
+    fn weight(&self) -> u64 {
+        self.estimate.map_or(0, |e| e.weight_ns())
+    }
+
+    /// How many of it have a number up to `upto`.
+    fn upto(&self, upto: u64) -> u64 {
+        (self.last.min(upto) + 1).saturating_sub(self.first)
+    }
+}
+
+/// What of one stream is unfinished.
+#[derive(Debug, Clone, Default)]
+pub struct Flow {
+    runs: VecDeque<Run>,
+    ops: u64,
+    /// When something of it was last seen complete.
+    completed_at: u64,
+    /// When, by prediction, all of it will be complete.
+    finishes: u64,
+    /// Operations up to this one were marked only long after they were submitted.
+    late: u64,
+    /// Behind the last marker.
+    unmarked_ops: u64,
+    unmarked_ns: u64,
+}
+
+impl Flow {
+    /// Unfinished operations.
+    #[must_use]
+    pub fn ops(&self) -> u64 {
+        self.ops
+    }
+}
+
+/// The gate of one session.
+#[derive(Debug, Clone)]
+pub struct Gate {
+    window_ns: u64,
+    predictor: Predictor,
+    ops: u64,
+    /// Their weights.
+    unfinished_ns: u64,
+    /// Those of which nothing is known.
+    unknown: u64,
+    /// Streams with unfinished work.
+    streams: u64,
+    /// Operations that trust allows: doubled by each prediction kept, one after a broken one.
+    trust: u64,
+    /// When something last completed, or the first of a busy time was submitted.
+    progressed: u64,
+    /// When a stall was last relieved.
+    relieved: u64,
+    /// Reliefs since the last progress.
+    reliefs: u32,
+    /// Operations up to this place are submitted in any case.
+    exempt: u64,
+    parallel: Parallel,
+}
+
+impl Gate {
+    /// A gate that has seen nothing. A window out of range is moved into it.
+    #[must_use]
+    pub fn new(config: Config) -> Gate {
+        Gate {
+            window_ns: config
+                .window_ns
+                .clamp(*WINDOW_RANGE.start(), *WINDOW_RANGE.end()),
+            predictor: Predictor::default(),
+            ops: 0,
+            unfinished_ns: 0,
+            unknown: 0,
+            streams: 0,
+            trust: TRUST,
+            progressed: 0,
+            relieved: 0,
+            reliefs: 0,
+            exempt: 0,
+            parallel: Parallel::default(),
+        }
+    }
+
+    /// What is known of how long operations take.
+    #[must_use]
+    pub fn predictor(&self) -> &Predictor {
+        &self.predictor
+    }
+
+    /// Unfinished operations.
+    #[must_use]
+    pub fn in_flight(&self) -> u64 {
+        self.ops
+    }
+
+    /// Their predicted time in ns.
+    #[must_use]
+    pub fn unfinished_ns(&self) -> u64 {
+        self.unfinished_ns
+    }
+
+    /// May the operation at this place of the queue be submitted to this stream now?
+    pub fn may_submit(
+        &mut self,
+        now: u64,
+        place: u64,
+        work: Work,
+        flow: &Flow,
+        lease: &LeaseView,
+    ) -> Verdict {
+        if self.ops == 0 {
+            return if lease.closing {
+                wait(WaitFor::Lease, None)
+            } else {
+                Verdict::Submit(self.predictor.predict(work))
+            };
+        }
+        if place <= self.exempt {
+            return Verdict::Submit(self.predictor.predict(work));
+        }
+        if lease.closing {
+            return wait(WaitFor::Lease, None);
+        }
+        if self.unknown > 0 {
+            return wait(WaitFor::Alone, None);
+        }
+        let Some(estimate) = self.predictor.predict(work) else {
+            return wait(WaitFor::Alone, None);
+        };
+        if let Err(held) = self.room(now, estimate, flow, lease) {
+            return Verdict::Wait(held);
+        }
+        if let Some(end) = lease.slice_end_ns {
+            let elapsed = now.saturating_sub(self.progressed);
+            let before = self.unfinished_ns.saturating_sub(elapsed);
+            let ends = now
+                .saturating_add(before)
+                .saturating_add(estimate.mean_ns.max(estimate.high_ns / 2));
+            if ends > end {
+                return wait(WaitFor::SliceEnd, None);
+            }
+        }
+        Verdict::Submit(Some(estimate))
+    }
+
+    /// Is there room in the window?
+    fn room(
+        &self,
+        now: u64,
+        estimate: Estimate,
+        flow: &Flow,
+        lease: &LeaseView,
+    ) -> Result<(), Wait> {
+        let full = |until_ns| Wait {
+            why: WaitFor::Window,
+            until_ns,
+        };
+        if self.ops >= self.trust.min(MOST_OPS) {
+            return Err(full(None));
+        }
+        let parallel = self.parallel.streams();
+        let window = self.window_ns * parallel;
+        if self.unfinished_ns.saturating_add(estimate.weight_ns()) <= window {
+            return Ok(());
+        }
+        if flow.ops == 0 {
+            // Streams that run side by side have at least one operation each; now and then one more is
+            // tried, where it keeps nobody waiting.
+            let more = self.parallel.trying() && lease.slice_end_ns.is_none();
+            if self.streams < parallel + u64::from(more) {
+                return Ok(());
+            }
+        }
+        if self.ops > 1 {
+            return Err(full(None));
+        }
+        // A second one follows when the first is nearly over, so that the device does not idle.
+        let weight = self.unfinished_ns;
+        let elapsed = now.saturating_sub(self.progressed);
+        if elapsed > weight.saturating_mul(2).saturating_add(SURPRISE_NS) {
+            return Err(full(None));
+        }
+        if weight.saturating_sub(elapsed) <= self.window_ns {
+            return Ok(());
+        }
+        let until = self.progressed.saturating_add(weight - self.window_ns);
+        Err(full(Some(until)))
+    }
+
+    /// The operation was given to the device, as number `number` of its stream.
+    pub fn submitted(
+        &mut self,
+        now: u64,
+        flow: &mut Flow,
+        number: u64,
+        work: Work,
+        estimate: Option<Estimate>,
+    ) {
+        if self.ops == 0 {
+            self.progressed = now;
+        }
+        if flow.ops == 0 {
+            self.streams += 1;
+        }
+        let weight = estimate.map_or(0, |e| e.weight_ns());
+        let mean = estimate.map_or(0, |e| e.mean_ns);
+        let (begins, idle_ns) = if flow.ops == 0 {
+            (now, 0)
+        } else {
+            (flow.finishes.max(now), now.saturating_sub(flow.finishes))
+        };
+        flow.finishes = begins.saturating_add(mean);
+        self.ops += 1;
+        self.unknown += u64::from(estimate.is_none());
+        self.unfinished_ns = self.unfinished_ns.saturating_add(weight);
+        flow.ops += 1;
+        flow.unmarked_ops += 1;
+        flow.unmarked_ns = flow.unmarked_ns.saturating_add(weight);
+        match flow.runs.back_mut() {
+            Some(run) if run.last + 1 == number && run.work == work && run.estimate == estimate => {
+                run.last = number;
+                run.idle_ns += idle_ns;
+            }
+            _ => flow.runs.push_back(Run {
+                work,
+                estimate,
+                first: number,
+                last: number,
+                since: now,
+                idle_ns,
+            }),
+        }
+    }
+
+    /// Is a marker due behind the stream's last operation? `awaited`: somebody waits for the lease or
+    /// for the work, so that completion should be seen soon.
+    #[must_use]
+    pub fn marker_due(&self, flow: &Flow, awaited: bool) -> bool {
+        let ops = if awaited {
+            MARKER_LAUNCHES
+        } else {
+            MOST_OPS / 4
+        };
+        flow.unmarked_ops >= ops.min(self.trust / 2).max(1)
+            || flow.unmarked_ops > 0 && flow.unmarked_ns >= self.window_ns / 4
+    }
+
+    /// A marker stands behind the stream's last operation. `late`: it was set long after the operation
+    /// was submitted, because nobody had asked; when it fires tells little about how long that took.
+    pub fn marked(&self, flow: &mut Flow, late: bool) {
+        if late && flow.unmarked_ops > 0 {
+            flow.late = flow.runs.back().map_or(0, |run| run.last);
+        }
+        flow.unmarked_ops = 0;
+        flow.unmarked_ns = 0;
+    }
+
+    /// Everything of the stream up to operation `upto` is complete. To be called once for all markers
+    /// that are seen at a time.
+    pub fn completed(&mut self, now: u64, flow: &mut Flow, upto: u64) -> Completion {
+        let batch = Batch::of(flow, upto);
+        if batch.ops == 0 {
+            return Completion::default();
+        }
+        let begun = flow.runs.front().map_or(now, |run| run.since);
+        // The batch took at most the time since the stream's last completion; if nothing else of the
+        // session ran meanwhile, exactly that.
+        let took_from = |at: u64| {
+            let busy = now.saturating_sub(begun.max(at));
+            busy.saturating_sub(batch.idle_ns).max(1)
+        };
+        let longest = took_from(flow.completed_at);
+        let shortest = if upto <= flow.late {
+            1
+        } else {
+            took_from(self.progressed)
+        };
+        let surprise = batch.unknown == 0
+            && shortest > batch.weight_ns.saturating_mul(2)
+            && shortest - batch.weight_ns > SURPRISE_NS;
+        let took = if batch.unknown > 0 {
+            longest
+        } else {
+            batch.mean_ns.clamp(shortest.min(longest), longest)
+        };
+        let exact = shortest >= longest;
+        let lesson = (exact || took != batch.mean_ns).then_some(took);
+        self.learn(flow, upto, &batch, lesson, surprise);
+        let busy = now.saturating_sub(self.progressed).max(1);
+        self.parallel
+            .completed(took, busy, self.streams > 1 || longest > shortest);
+        self.trust = if surprise {
+            1
+        } else {
+            (self.trust * 2).min(MOST_OPS)
+        };
+        self.ops -= batch.ops.min(self.ops);
+        self.unknown -= batch.unknown.min(self.unknown);
+        self.unfinished_ns = self.unfinished_ns.saturating_sub(batch.weight_ns);
+        flow.ops -= batch.ops.min(flow.ops);
+        flow.unmarked_ops = flow.unmarked_ops.min(flow.ops);
+        flow.completed_at = now;
+        self.progressed = now;
+        self.reliefs = 0;
+        if flow.ops == 0 {
+            self.streams -= 1;
+            flow.unmarked_ns = 0;
+        }
+        if self.ops == 0 {
+            self.unfinished_ns = 0;
+            self.exempt = 0;
+        }
+        Completion {
+            ops: batch.ops,
+            surprise,
+        }
+    }
+
+    /// Takes the batch out of the stream and teaches the predictor: in proportion to what each
+    /// operation was believed to take, or, where some were unknown, what the others leave to them.
+    fn learn(
+        &mut self,
+        flow: &mut Flow,
+        upto: u64,
+        batch: &Batch,
+        took: Option<u64>,
+        surprise: bool,
+    ) {
+        while let Some(run) = flow.runs.front_mut() {
+            let n = run.upto(upto);
+            if n == 0 {
+                break;
+            }
+            let done = *run;
+            if done.last > upto {
+                run.first = upto + 1;
+                run.idle_ns = 0;
+            } else {
+                flow.runs.pop_front();
+            }
+            let Some(took) = took else { continue };
+            match done.estimate {
+                None => {
+                    let rest = took.saturating_sub(batch.mean_ns) / batch.unknown.max(1);
+                    self.predictor.learn(done.work, rest.max(1), n, false);
+                }
+                Some(_) if batch.unknown > 0 => {}
+                Some(estimate) => {
+                    let share = u128::from(estimate.mean_ns) * u128::from(took)
+                        / u128::from(batch.mean_ns.max(1));
+                    let share = u64::try_from(share).unwrap_or(u64::MAX);
+                    self.predictor.learn(done.work, share, n, surprise);
+                }
+            }
+        }
+    }
+
+    /// How long until the unfinished work counts as stalled; `None`: nothing is unfinished.
+    #[must_use]
+    pub fn stall_in(&self, now: u64) -> Option<u64> {
+        let since = self.progressed.max(self.relieved);
+        (self.ops > 0).then(|| STALL_NS.saturating_sub(now.saturating_sub(since)))
+    }
+
+    /// Has the unfinished work made no progress for a millisecond? Then what is unfinished may be
+    /// waiting for what was not submitted: [`Gate::relieve`].
+    #[must_use]
+    pub fn stalled(&self, now: u64) -> bool {
+        self.stall_in(now) == Some(0)
+    }
+
+    /// Relieves a stall: the first waiting operation of an idle stream, and what stands before it in the
+    /// queue, is let in whatever window and lease say; as many as a relief may let in, twice as many
+    /// each time that it does not help. `waiting`: what waits, in order. `backed_up`: the program cannot
+    /// send more before something is taken off the queue; then the first ones go in even where none is of
+    /// an idle stream, as far as a driver would take them. Returns up to which place; `None`: there is
+    /// nothing to let in (or no stall). It is tried again a millisecond later.
+    pub fn relieve(
+        &mut self,
+        now: u64,
+        waiting: impl IntoIterator<Item = Waiting>,
+        backed_up: bool,
+    ) -> Option<u64> {
+        if !self.stalled(now) {
+            return None;
+        }
+        self.relieved = now;
+        let most = (RELIEF << self.reliefs.min(4)).min(MAX_IN_FLIGHT.saturating_sub(self.ops));
+        let mut place = None;
+        let mut found = false;
+        let mut waiting = waiting.into_iter();
+        for next in waiting.by_ref().take(usize::try_from(most).unwrap_or(0)) {
+            place = Some(next.place);
+            if next.idle {
+                found = true;
+                break;
+            }
+        }
+        // Further than this relief reaches: worth the way only if there is one at the end of it.
+        if !found && !backed_up && !waiting.any(|w| w.idle) {
+            return None;
+        }
+        if let Some(place) = place {
+            self.reliefs += 1;
+            self.exempt = self.exempt.max(place);
+        }
+        place
+    }
+
+    /// Is the operation at this place let in to relieve a stall?
+    #[must_use]
+    pub fn exempted(&self, place: u64) -> bool {
+        self.ops > 0 && place <= self.exempt
+    }
+
+    /// The device is of no more use: nothing is unfinished any more. The flows are to be dropped, or
+    /// replaced by fresh ones.
+    pub fn abandon(&mut self) {
+        self.ops = 0;
+        self.unfinished_ns = 0;
+        self.unknown = 0;
+        self.streams = 0;
+        self.exempt = 0;
+    }
+}
+
+/// What completes at once in a stream.
+#[derive(Debug, Default)]
+struct Batch {
+    ops: u64,
+    unknown: u64,
+    mean_ns: u64,
+    weight_ns: u64,
+    idle_ns: u64,
+}
+
+impl Batch {
+    fn of(flow: &Flow, upto: u64) -> Batch {
+        let mut batch = Batch::default();
+        for run in &flow.runs {
+            let n = run.upto(upto);
+            if n == 0 {
+                break;
+            }
+            batch.ops += n;
+            batch.idle_ns = batch.idle_ns.saturating_add(run.idle_ns);
+            batch.unknown += if run.estimate.is_none() { n } else { 0 };
+            batch.mean_ns = batch.mean_ns.saturating_add(run.mean().saturating_mul(n));
+            batch.weight_ns = batch
+                .weight_ns
+                .saturating_add(run.weight().saturating_mul(n));
+        }
+        batch
+    }
+}
+
+fn wait(why: WaitFor, until_ns: Option<u64>) -> Verdict {
+    Verdict::Wait(Wait { why, until_ns })
+}
