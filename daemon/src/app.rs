@@ -196,6 +196,7 @@ impl Daemon {
         );
         systemd::ready();
         let watchdog = tokio::spawn(systemd::feed_watchdog(self.mediator.handle()));
+        let auditor = tokio::spawn(audit(self.core.clone()));
         let mut tick = tokio::time::interval(HOUSEKEEPING);
         loop {
             tokio::select! {
@@ -206,6 +207,7 @@ impl Daemon {
         }
         self.drain(&mut stop).await;
         watchdog.abort();
+        auditor.abort();
         self.end().await;
         Ok(())
     }
@@ -308,10 +310,11 @@ fn first_epoch() -> u64 {
 }
 
 fn canary(prober: Prober) -> Canary {
-    Arc::new(move |gpu: GpuRecord| {
+    Arc::new(move |gpu: GpuRecord, killed: Vec<u32>| {
         let prober = prober.clone();
         Box::pin(async move {
-            let checked = tokio::task::spawn_blocking(move || prober.check(&gpu.seen)).await;
+            let look = move || prober.check(&gpu.seen, &killed);
+            let checked = tokio::task::spawn_blocking(look).await;
             checked.unwrap_or_else(|e| crate::mediation::GpuCheck {
                 passed: false,
                 message: format!("the check broke off: {e}"),
@@ -325,6 +328,16 @@ async fn any(signals: &mut [Signal; 2]) {
     tokio::select! {
         _ = first.recv() => {}
         _ = second.recv() => {}
+    }
+}
+
+/// Looks again and again who uses the devices.
+async fn audit(core: Arc<Core>) {
+    let mut tick = tokio::time::interval(HOUSEKEEPING);
+    tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        tick.tick().await;
+        core.audit().await;
     }
 }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use vgpu_proto::api::{CheckStatus, DoctorCheck};
+use vgpu_proto::api::{CheckStatus, DoctorCheck, GpuSource};
 
 use crate::config::Config;
 use crate::gateway::Gateway;
@@ -84,6 +84,37 @@ impl Core {
     /// Takes no new connections; what is connected stays.
     pub fn close_doors(&self) {
         self.gateway.close();
+    }
+
+    /// Asks the devices that keep an account of their own (soft-gpu's) who uses them, and has whoever
+    /// uses one without a lease ended.
+    pub async fn audit(&self) {
+        let gpus: Vec<ScannedGpu> = self
+            .known()
+            .gpus
+            .values()
+            .filter(|gpu| gpu.source == GpuSource::Soft)
+            .cloned()
+            .collect();
+        if gpus.is_empty() || self.mediator.ask(Command::Audit).await.is_err() {
+            return;
+        }
+        let prober = self.prober.clone();
+        let look = move || {
+            gpus.into_iter()
+                .filter_map(|gpu| Some((prober.processes(&gpu).ok()?, gpu.uuid)))
+                .collect::<Vec<_>>()
+        };
+        let Ok(seen) = tokio::task::spawn_blocking(look).await else {
+            return;
+        };
+        for (processes, gpu_uuid) in seen {
+            let said = Command::DeviceUse {
+                gpu_uuid,
+                processes,
+            };
+            let _ = self.mediator.tell(said);
+        }
     }
 
     fn known(&self) -> std::sync::MutexGuard<'_, Known> {
@@ -188,9 +219,15 @@ impl Mediation for Core {
     fn check_gpu(&self, uuid: String) -> MediationFuture<'_, GpuCheck> {
         Box::pin(async move {
             let gpu = self.known().gpus.get(&uuid).cloned();
-            let gpu = gpu.ok_or(MediationError::NoGpu(uuid))?;
+            let gpu = gpu.ok_or_else(|| MediationError::NoGpu(uuid.clone()))?;
             let prober = self.prober.clone();
-            tokio::task::spawn_blocking(move || prober.check(&gpu))
+            let snapshot = self.mediator.ask(Command::Snapshot).await?;
+            let running = snapshot
+                .gpus
+                .into_iter()
+                .find(|running| running.uuid == uuid);
+            let killed = running.map(|gpu| gpu.killed_pids).unwrap_or_default();
+            tokio::task::spawn_blocking(move || prober.check(&gpu, &killed))
                 .await
                 .map_err(|e| MediationError::Probe(e.to_string()))
         })

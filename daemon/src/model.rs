@@ -257,6 +257,8 @@ pub struct GpuRuntime {
     pub busy_ns: u64,
     /// Memory in use by the last probe.
     pub memory_used_bytes: Option<u64>,
+    /// Killed workers whose memory is not yet seen to be back.
+    pub killed_pids: Vec<u32>,
 }
 
 /// A VM, now.

@@ -119,6 +119,7 @@ impl Actor {
             credits: terms.credits,
             hold_ns: terms.hold_ns,
         });
+        session.held.begin(now_ns());
         let page = GrantTerms {
             epoch,
             slice_end_ns: terms.slice_end_ns,
@@ -151,6 +152,7 @@ impl Actor {
             return;
         };
         held.lease = None;
+        held.held.end(now_ns());
         let used = held.used();
         self.feed(Event::Released {
             session,
@@ -216,16 +218,28 @@ impl Actor {
             return;
         };
         let (canary, handle) = (self.canary.clone(), self.handle.clone());
+        let killed = self.killed_on(gpu);
         self.runtime.spawn(async move {
             let gpu_id = record.gpu_id;
-            let check = canary(record).await;
-            let _ = handle.tell(Command::CanaryDone { gpu_id, check });
+            let check = canary(record, killed.clone()).await;
+            let _ = handle.tell(Command::CanaryDone {
+                gpu_id,
+                check,
+                killed,
+            });
         });
     }
 
-    pub(super) fn canary_done(&mut self, gpu: GpuId, check: GpuCheck) {
+    pub(super) fn killed_on(&self, gpu: GpuId) -> Vec<u32> {
+        let killed = self.killed.get(&gpu);
+        killed.into_iter().flatten().copied().collect()
+    }
+
+    /// `killed`: the processes whose memory was looked for.
+    pub(super) fn canary_done(&mut self, gpu: GpuId, check: GpuCheck, killed: &[u32]) {
         if check.passed {
             self.canary_said.remove(&gpu);
+            self.memory_is_back(gpu, killed);
         } else {
             tracing::warn!(
                 gpu = gpu.0,
@@ -240,21 +254,36 @@ impl Actor {
         });
     }
 
+    pub(super) fn memory_is_back(&mut self, gpu: GpuId, killed: &[u32]) {
+        if let Some(waiting) = self.killed.get_mut(&gpu) {
+            waiting.retain(|pid| !killed.contains(pid));
+        }
+    }
+
     fn suspect(&mut self, gpu: GpuId) {
         let said = self.canary_said.remove(&gpu);
-        let reason = said.unwrap_or_else(|| {
+        let reason = said.or_else(|| self.stuck_on(gpu)).unwrap_or_else(|| {
             format!(
                 "a killed worker was not verified gone, with its memory back, within {} ms",
                 self.books.config.worker.kill_verify_ms
             )
         });
+        self.report_suspect(gpu, reason);
+    }
+
+    /// The alert, and what guests are told that are refused from now on. Once, until it was checked.
+    pub(super) fn report_suspect(&mut self, gpu: GpuId, reason: String) {
+        if self.suspects.contains_key(&gpu) {
+            return;
+        }
         let Some(record) = self.books.gpu(gpu) else {
             return;
         };
         self.events.report(Report::GpuSuspect {
             gpu_uuid: record.seen.uuid.clone(),
-            reason,
+            reason: reason.clone(),
         });
+        self.suspects.insert(gpu, reason);
     }
 }
 

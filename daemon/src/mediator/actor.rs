@@ -24,9 +24,11 @@ use crate::mediation::GpuCheck;
 use crate::model::{GpuRecord, Histogram};
 use crate::supervisor::leftover::WorkerBook;
 
-/// Runs a canary on a GPU, in a process with a deadline.
-pub type Canary =
-    Arc<dyn Fn(GpuRecord) -> Pin<Box<dyn Future<Output = GpuCheck> + Send>> + Send + Sync>;
+/// Runs a canary on a GPU, in a process with a deadline, and looks whether the memory of these
+/// killed processes came back.
+pub type Canary = Arc<
+    dyn Fn(GpuRecord, Vec<u32>) -> Pin<Box<dyn Future<Output = GpuCheck> + Send>> + Send + Sync,
+>;
 
 /// Messages taken from one worker before the others have their turn.
 const MESSAGES_AT_ONCE: usize = 64;
@@ -136,6 +138,10 @@ pub(super) struct Actor {
     pub(super) admission: Option<Result<GpuId, Refused>>,
     /// What the last canary of a GPU said, when it failed.
     pub(super) canary_said: BTreeMap<GpuId, String>,
+    /// Killed workers that are gone, whose memory is not yet seen to be back.
+    pub(super) killed: BTreeMap<GpuId, BTreeSet<u32>>,
+    /// Why a GPU is suspect, for the guests that are refused.
+    pub(super) suspects: BTreeMap<GpuId, String>,
     pub(super) decisions: u64,
     pub(super) decision_time: Histogram,
     inbox: Receiver<Command>,
@@ -181,6 +187,8 @@ impl Actor {
             serving: false,
             admission: None,
             canary_said: BTreeMap::new(),
+            killed: BTreeMap::new(),
+            suspects: BTreeMap::new(),
             decisions: 0,
             decision_time: Histogram::default(),
             inbox,

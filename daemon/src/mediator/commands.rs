@@ -13,7 +13,7 @@ use super::actor::Actor;
 use super::books::{self, Pool, identity_of};
 use super::handle::{AdmitRequest, Admitted, Command, GuestEnd, Ready, Refused};
 use super::reactor::{Source, now_ns};
-use super::session::{About, Hearing, Phase, Session};
+use super::session::{About, Hearing, Held, Phase, Session};
 use crate::events::{EndCause, Report};
 use crate::gateway::opening::printable;
 use crate::mediation::{Change, MediationError};
@@ -124,6 +124,10 @@ impl Actor {
         for gpu in gpus {
             let (id, config) = (GpuId(gpu.gpu_id), self.books.gpu_config(&gpu));
             let health = self.books.health(&gpu);
+            if health == GpuHealth::Healthy {
+                // It passed its check, or was never doubted.
+                self.suspects.remove(&id);
+            }
             match self.books.gpus.insert(gpu.gpu_id, gpu) {
                 None => self.feed(Event::AddGpu {
                     gpu: id,
@@ -439,6 +443,7 @@ impl Actor {
             notes: Some(request.notes),
             data: None,
             lease: None,
+            held: Held::default(),
             fault: None,
             about,
             hearing: Hearing::default(),

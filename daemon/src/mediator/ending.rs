@@ -3,7 +3,7 @@
 
 use vgpu_proto::cuda::CuResult;
 use vgpu_proto::worker::ToWorker;
-use vgpu_sched::{Event, GpuHealth, SessionId};
+use vgpu_sched::{Event, GpuHealth, GpuId, SessionId};
 
 use super::actor::Actor;
 use super::handle::Note;
@@ -15,6 +15,9 @@ use crate::model::UsageDelta;
 
 /// A worker whose guest ended in good order has this long to do the same.
 const GRACE_NS: u64 = 300 * vgpu_sched::MILLIS;
+
+/// Killed workers of a GPU whose memory is looked for at the next check.
+const KILLED_MOST: usize = 1_024;
 
 /// Messages of a dead worker that are still read.
 const LAST_WORDS: usize = 1_024;
@@ -89,18 +92,19 @@ impl Actor {
         let Some(session) = self.sessions.get(&id) else {
             return;
         };
-        let pid = session.worker.as_ref().map_or(0, |w| w.process.pid());
-        let (gpu, gpu_uuid) = (session.gpu, session.gpu_uuid.clone());
-        let reason = format!(
-            "worker {pid} of session {id} does not end although it was killed; it is stuck in the \
-             driver"
-        );
-        tracing::error!(session = id, pid, gpu = %gpu_uuid, "{reason}");
-        self.events.report(Report::GpuSuspect { gpu_uuid, reason });
+        let (gpu, reason) = (session.gpu, stuck(session));
+        tracing::error!(session = id, gpu = gpu.0, "{reason}");
+        self.report_suspect(gpu, reason);
         self.feed(Event::GpuState {
             gpu,
             health: GpuHealth::Suspect,
         });
+    }
+
+    /// The sentence about a killed worker on this GPU that is still there.
+    pub(super) fn stuck_on(&self, gpu: GpuId) -> Option<String> {
+        let on_it = |s: &&Session| s.gpu == gpu && s.is_ending() && s.worker.is_some();
+        self.sessions.values().find(on_it).map(stuck)
     }
 
     /// The kernel says that a worker is gone.
@@ -148,6 +152,12 @@ impl Actor {
             self.reactor.forget(&worker.channel);
             self.reactor.forget(&worker.process);
             self.book.strike_out(worker.process.pid());
+            if matches!(&session.phase, Phase::Ending(cause, _) if *cause != EndCause::Guest) {
+                let killed = self.killed.entry(session.gpu).or_default();
+                if killed.len() < KILLED_MOST {
+                    killed.insert(worker.process.pid());
+                }
+            }
         }
         let (cause, detail) = match session.phase {
             Phase::Ending(cause, detail) => (cause, detail),
@@ -165,6 +175,14 @@ impl Actor {
             detail,
         });
     }
+}
+
+fn stuck(session: &Session) -> String {
+    let pid = session.worker.as_ref().map_or(0, |w| w.process.pid());
+    format!(
+        "worker {pid} of session {} does not end although it was killed; it is stuck in the driver",
+        session.id
+    )
 }
 
 /// Says on the control connection why, and shuts the data connection. The order matters: a guest that

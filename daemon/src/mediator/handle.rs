@@ -145,6 +145,15 @@ pub(crate) enum Command {
     CanaryDone {
         gpu_id: u32,
         check: GpuCheck,
+        /// The killed processes whose memory was looked for.
+        killed: Vec<u32>,
+    },
+    /// The devices are going to be asked who uses them.
+    Audit(oneshot::Sender<()>),
+    /// What a device said since.
+    DeviceUse {
+        gpu_uuid: String,
+        processes: Vec<DeviceProcess>,
     },
     /// These GPUs have no worker of an earlier vgpud any more; `left` such workers remain in all.
     Verified {

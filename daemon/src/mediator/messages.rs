@@ -10,6 +10,7 @@ use vgpu_sched::{Depth, Epoch, Event, HeadCost, SessionId};
 
 use super::actor::Actor;
 use super::handle::Ready;
+use super::reactor::now_ns;
 use super::session::{Lease, Phase, Session};
 use crate::events::{EndCause, Report};
 use crate::gateway::opening::{cut, printable};
@@ -181,6 +182,7 @@ impl Actor {
             return;
         }
         session.lease = None;
+        session.held.end(now_ns());
         let used = session.used();
         self.feed(Event::Released {
             session: SessionId(id),

@@ -22,6 +22,7 @@
 
 mod actions;
 mod actor;
+mod audit;
 mod books;
 mod commands;
 mod ending;

@@ -28,6 +28,7 @@ pub(super) struct Session {
     /// Our copy of the data connection, only to shut it down.
     pub(super) data: Option<OwnedFd>,
     pub(super) lease: Option<Lease>,
+    pub(super) held: Held,
     /// The device fault that the worker reported, if any.
     pub(super) fault: Option<(CuResult, String)>,
     pub(super) about: About,
@@ -61,6 +62,44 @@ pub(super) struct Lease {
     /// The credit totals on the page.
     pub(super) credits: Credits,
     pub(super) hold_ns: u64,
+}
+
+/// How long a session has held the lease, for comparison with what the device says.
+#[derive(Debug, Default)]
+pub(super) struct Held {
+    total_ns: u64,
+    since_ns: Option<u64>,
+    /// `total` when the devices were asked now and before, and what this one said before.
+    pub(super) mark_ns: u64,
+    pub(super) before_ns: u64,
+    pub(super) used_ns: u64,
+}
+
+impl Held {
+    pub(super) fn begin(&mut self, now_ns: u64) {
+        self.since_ns.get_or_insert(now_ns);
+    }
+
+    pub(super) fn end(&mut self, now_ns: u64) {
+        self.total_ns = self.until(now_ns);
+        self.since_ns = None;
+    }
+
+    pub(super) fn until(&self, now_ns: u64) -> u64 {
+        let since = self
+            .since_ns
+            .map_or(0, |since| now_ns.saturating_sub(since));
+        self.total_ns.saturating_add(since)
+    }
+
+    /// The device says that the session has used it for `used_ns` in all, at some moment since the
+    /// mark. What of that, since it said so before, no lease can explain?
+    pub(super) fn unexplained(&mut self, used_ns: u64, now_ns: u64) -> u64 {
+        let used = used_ns.saturating_sub(self.used_ns);
+        let held = self.until(now_ns).saturating_sub(self.before_ns);
+        (self.used_ns, self.before_ns) = (used_ns, self.mark_ns);
+        used.saturating_sub(held)
+    }
 }
 
 /// How much a worker has said lately.
@@ -122,6 +161,25 @@ impl Session {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn use_is_explained_by_leases_of_the_same_time() {
+        let mut held = Held::default();
+        held.begin(1_000);
+        held.mark_ns = held.until(1_500);
+        assert_eq!(held.unexplained(550, 1_600), 0);
+        held.end(2_000);
+        // What was used after the device was last asked and before that was heard is explained.
+        held.mark_ns = held.until(3_000);
+        assert_eq!(held.unexplained(990, 3_100), 0);
+        held.mark_ns = held.until(4_000);
+        assert_eq!(held.unexplained(990, 4_100), 0);
+        // A lease that was held long ago does not pay for use without one.
+        held.mark_ns = held.until(5_000);
+        assert_eq!(held.unexplained(1_290, 5_100), 300);
+        held.mark_ns = held.until(6_000);
+        assert_eq!(held.unexplained(1_290, 6_100), 0);
+    }
 
     #[test]
     fn a_worker_that_floods_is_not_heard_until_the_window_ends() {

@@ -52,6 +52,7 @@ impl Actor {
                 handoff: stats.handoff,
                 busy_ns: stats.account.charged_ns,
                 memory_used_bytes: Some(stats.memory_bytes),
+                killed_pids: self.killed_on(id),
             });
         }
         gpus

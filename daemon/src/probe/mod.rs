@@ -3,7 +3,9 @@
 //! vgpud itself never loads NVIDIA's libraries: both libcuda and NVML can hang a process beyond the
 //! reach of SIGKILL. A probe that hangs is given up, and vgpud goes on.
 
+mod processes;
 mod run;
+mod soft_state;
 
 use std::ffi::OsString;
 use std::sync::Arc;
@@ -17,6 +19,8 @@ use crate::mediation::GpuCheck;
 use crate::model::{ScanResult, ScannedGpu};
 use crate::supervisor::launcher::{Launcher, driver_library, environment, probe_binary};
 use crate::supervisor::owner::reachable;
+
+pub use processes::DeviceProcess;
 
 /// Runs probes.
 #[derive(Debug, Clone)]
@@ -83,28 +87,34 @@ impl Prober {
         Ok(found)
     }
 
-    /// Runs a small kernel on one GPU, checks its result, and that its memory comes back. Blocks.
+    /// Runs a small kernel on one GPU in a fresh process, checks its result, and that memory came
+    /// back: the kernel's own, and that of processes that are gone, `killed` ones among them. Blocks.
     #[must_use]
-    pub fn check(&self, gpu: &ScannedGpu) -> GpuCheck {
+    pub fn check(&self, gpu: &ScannedGpu, killed: &[u32]) -> GpuCheck {
         let config = self.launcher.config();
-        let soft = gpu.source == GpuSource::Soft;
-        let answer = library_args(&config, soft).and_then(|library| {
-            let mut args: Vec<OsString> = vec!["canary".into()];
-            args.extend(library);
-            let only = [("CUDA_VISIBLE_DEVICES".into(), OsString::from(&gpu.uuid))];
-            let output = self.run(&config, soft, &args, &only)?;
-            serde_json::from_slice::<CanaryAnswer>(&output)
-                .map_err(|e| format!("the canary's answer is not understood: {e}"))
+        let most = Duration::from_millis(config.worker.kill_verify_ms / 2);
+        let checked = self.canary(&config, gpu).and_then(|message| {
+            self.memory_is_back(gpu, killed, most)?;
+            Ok(message)
         });
-        match answer {
-            Ok(CanaryAnswer { ok, message }) => GpuCheck {
-                passed: ok,
-                message,
-            },
-            Err(message) => GpuCheck {
-                passed: false,
-                message,
-            },
+        GpuCheck {
+            passed: checked.is_ok(),
+            message: checked.unwrap_or_else(|why| why),
+        }
+    }
+
+    fn canary(&self, config: &Config, gpu: &ScannedGpu) -> Result<String, String> {
+        let soft = gpu.source == GpuSource::Soft;
+        let mut args: Vec<OsString> = vec!["canary".into()];
+        args.extend(library_args(config, soft)?);
+        let only = [("CUDA_VISIBLE_DEVICES".into(), OsString::from(&gpu.uuid))];
+        let output = self.run(config, soft, &args, &only)?;
+        let answer: CanaryAnswer = serde_json::from_slice(&output)
+            .map_err(|e| format!("the canary's answer is not understood: {e}"))?;
+        if answer.ok {
+            Ok(answer.message)
+        } else {
+            Err(answer.message)
         }
     }
 

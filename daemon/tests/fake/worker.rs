@@ -13,18 +13,26 @@
 //! | `S` | sends 100,000 messages as fast as it can | – |
 //! | `X` | closes its control socket and goes on | – |
 //! | `R` | asks for 1 MiB of device memory | `y` or `n` |
+//! | `U` | uses the device for 500 ms, by the device's own account | `u` |
 //!
-//! `FAKE_START` in its environment: `fail`, `exit`, `silent`, or `stubborn` (does not end with vgpud).
+//! `FAKE_START` in its environment: `fail`, `exit`, `silent`, `stubborn` (does not end with vgpud), or
+//! `unkillable`: it has a tracer that holds it on its way out, as a driver that does not answer would,
+//! until there is a file `let-go` in the soft devices' directory.
 #![allow(unsafe_code)]
 
+use std::fs::{File, OpenOptions};
 use std::io::{IoSliceMut, Read, Write};
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixStream;
-use std::process::exit;
+use std::path::PathBuf;
+use std::process::{Command, Stdio, exit};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::Duration;
 
+use nix::fcntl::{FcntlArg, fcntl};
 use nix::sys::mman::{MapFlags, ProtFlags, mmap};
+use nix::sys::ptrace;
 use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg, send};
 use vgpu_proto::codec;
 use vgpu_proto::cuda::CuResult;
@@ -127,8 +135,112 @@ impl Shared {
     }
 }
 
+/// Where processes on soft devices keep what they share.
+fn soft_state(file: &str) -> PathBuf {
+    PathBuf::from(std::env::var_os("SOFT_GPU_STATE").expect("a directory")).join(file)
+}
+
+/// A place on device 0, as soft-gpu would take it (`soft-gpu/src/driver/share.rs`).
+struct Slot {
+    state: File,
+    at: u64,
+    busy_ns: u64,
+    /// Dropped only with the process: closing it would give the place up.
+    _locks: File,
+}
+
+impl Slot {
+    fn take(vm: u32) -> Slot {
+        let open = |name| {
+            OpenOptions::new()
+                .read(true)
+                .write(true)
+                .open(soft_state(name))
+        };
+        let (state, locks) = (
+            open("device-0.state").expect("a state"),
+            open("device-0.lock").expect("locks"),
+        );
+        let lock = nix::libc::flock {
+            l_type: nix::libc::F_WRLCK as nix::libc::c_short,
+            l_whence: nix::libc::SEEK_SET as nix::libc::c_short,
+            l_start: i64::from(vm) + 1,
+            l_len: 1,
+            l_pid: 0,
+        };
+        fcntl(&locks, FcntlArg::F_SETLK(&lock)).expect("the place is free");
+        state.set_len(120 + 512 * 64).expect("a length");
+        state.write_all_at(b"softgpu1", 0).expect("a magic");
+        let at = 120 + 64 * u64::from(vm);
+        state
+            .write_all_at(&std::process::id().to_le_bytes(), at)
+            .expect("a pid");
+        state
+            .write_all_at(&0_u64.to_le_bytes(), at + 16)
+            .expect("a clock");
+        Slot {
+            state,
+            at,
+            busy_ns: 0,
+            _locks: locks,
+        }
+    }
+
+    fn use_for(&mut self, ns: u64) {
+        self.busy_ns += ns;
+        let clock = self.busy_ns.to_le_bytes();
+        self.state
+            .write_all_at(&clock, self.at + 16)
+            .expect("a clock");
+    }
+}
+
+/// Starts a tracer that has this process stop when it is killed.
+fn become_unkillable() {
+    let mut tracer = Command::new("/proc/self/exe")
+        .env("FAKE_START", format!("trace {}", std::process::id()))
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("a tracer");
+    let mut ready = [0];
+    let said = tracer.stdout.take().expect("piped").read_exact(&mut ready);
+    said.expect("the tracer holds it");
+}
+
+fn trace(pid: i32) -> ! {
+    let pid = nix::unistd::Pid::from_raw(pid);
+    ptrace::seize(pid, ptrace::Options::PTRACE_O_TRACEEXIT).expect("the tracer may");
+    std::io::stdout().write_all(b"!\n").expect("it is heard");
+    // Whatever becomes of the test: not for ever.
+    for _ in 0..6_000 {
+        if soft_state("let-go").exists() {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    exit(0)
+}
+
 fn main() {
     let mode = std::env::var("FAKE_START").unwrap_or_default();
+    if let Some(pid) = mode.strip_prefix("trace ") {
+        trace(pid.parse().expect("a pid"));
+    }
+    if mode == "unkillable" {
+        // The tracer is a child, where the system lets only parents trace.
+        // SAFETY: sets a flag of this process; fails harmlessly where there is no Yama.
+        unsafe {
+            nix::libc::prctl(
+                nix::libc::PR_SET_PTRACER,
+                nix::libc::PR_SET_PTRACER_ANY,
+                0,
+                0,
+                0,
+            )
+        };
+        become_unkillable();
+    }
     if mode == "exit" {
         exit(7);
     }
@@ -164,10 +276,10 @@ fn main() {
         data: Mutex::new(None),
     });
     let (data_came, data) = mpsc::channel::<UnixStream>();
-    let guest = shared.clone();
+    let (guest, vm) = (shared.clone(), start.vm);
     std::thread::spawn(move || {
         if let Ok(data) = data.recv() {
-            serve(&guest, data);
+            serve(&guest, data, vm);
         }
     });
     loop {
@@ -189,8 +301,9 @@ fn main() {
     }
 }
 
-fn serve(shared: &Shared, mut data: UnixStream) {
+fn serve(shared: &Shared, mut data: UnixStream, vm: u32) {
     let mut byte = [0];
+    let mut slot: Option<Slot> = None;
     let epoch = || *shared.held();
     while data.read_exact(&mut byte).is_ok() {
         match byte[0] {
@@ -250,6 +363,11 @@ fn serve(shared: &Shared, mut data: UnixStream) {
                 request: 1,
                 bytes: 1 << 20,
             }),
+            b'U' => {
+                slot.get_or_insert_with(|| Slot::take(vm))
+                    .use_for(500_000_000);
+                shared.answer(b'u');
+            }
             _ => exit(1),
         }
     }

@@ -26,7 +26,7 @@ use vgpud::model::{
     AssignmentRecord, GpuRecord, PoolRecord, RuntimeSnapshot, ScannedGpu, VmRecord,
 };
 use vgpud::probe::Prober;
-use vgpud::supervisor::launcher::Launcher;
+use vgpud::supervisor::launcher::{Launcher, prepare_soft_state};
 use vgpud::supervisor::leftover::WorkerBook;
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, IntoBytes};
@@ -83,6 +83,7 @@ impl Host {
         let book = WorkerBook::open(&config.daemon.runtime_dir).expect("a book");
         let launcher = Launcher::new(config.clone(), book.clone()).expect("a thread");
         let launcher = Arc::new(launcher);
+        prepare_soft_state(&config, launcher.owners()).expect("a directory for soft devices");
         let passed = setup.canary;
         let unverified = if setup.unverified {
             [GPU.to_owned()].into()
@@ -93,7 +94,7 @@ impl Host {
             config: config.clone(),
             events: events.clone(),
             book,
-            canary: Arc::new(move |_| {
+            canary: Arc::new(move |_, _| {
                 Box::pin(async move {
                     GpuCheck {
                         passed,
@@ -161,6 +162,11 @@ impl Host {
 
     pub(crate) fn sessions(&self) -> Vec<Session> {
         self.snapshot().sessions
+    }
+
+    /// Asks the device who uses it, as vgpud does every second.
+    pub(crate) fn audit(&self) {
+        self.runtime.block_on(self.core.audit());
     }
 
     pub(crate) fn kill_session(&self, session: u64, reason: &str) {

@@ -1,6 +1,7 @@
 //! The mediation as a whole: real sockets, real processes (a worker that does as its guest says), the
 //! real scheduler; no store and no admin API.
 
+mod containment;
 mod doors;
 mod endings;
 mod host;

@@ -33,6 +33,15 @@ enum Command {
         #[arg(long, default_value = "/sys")]
         sysfs: PathBuf,
     },
+    /// Lists the processes on one GPU, by the management library.
+    Processes {
+        /// Its UUID.
+        #[arg(long)]
+        gpu: String,
+        /// The management library; by default the system's.
+        #[arg(long)]
+        nvml: Option<PathBuf>,
+    },
     /// Runs a small kernel on the first visible GPU and checks its result.
     Canary {
         #[command(flatten)]
@@ -64,6 +73,8 @@ struct Answer {
 pub fn run() -> ExitCode {
     let line = match Cli::parse().command {
         Command::Scan { libraries, sysfs } => scan(&libraries, &sysfs)
+            .and_then(|found| serde_json::to_string(&found).map_err(|e| e.to_string())),
+        Command::Processes { gpu, nvml } => nvml::processes(nvml.as_deref(), &gpu)
             .and_then(|found| serde_json::to_string(&found).map_err(|e| e.to_string())),
         Command::Canary { libraries } => {
             let answer = match canary::run(libraries.driver.as_deref(), libraries.soft) {

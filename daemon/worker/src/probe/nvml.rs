@@ -3,17 +3,16 @@
 use std::path::Path;
 
 use nvml_wrapper::enum_wrappers::device::{EccCounter, MemoryError, TemperatureSensor};
+use nvml_wrapper::enums::device::UsedGpuMemory;
+use nvml_wrapper::error::NvmlError;
+use nvml_wrapper::struct_wrappers::device::ProcessInfo;
 use nvml_wrapper::{Device, Nvml};
+use serde::Serialize;
 use vgpu_proto::api::{GpuHealth, GpuSource, MigInstance, ScanResult, ScannedGpu};
 
 /// The GPUs that the driver serves. `library`: which one to load instead of the system's.
 pub(super) fn scan(library: Option<&Path>) -> Result<ScanResult, String> {
-    // The run-time name: the binding's own default is that of development packages.
-    let library = library.unwrap_or(Path::new("libnvidia-ml.so.1"));
-    let nvml = Nvml::builder().lib_path(library.as_os_str()).init();
-    let nvml = nvml.map_err(|e| {
-        format!("NVIDIA's management library (libnvidia-ml.so.1) cannot be used: {e}")
-    })?;
+    let nvml = open(library)?;
     let driver = nvml.sys_driver_version().ok();
     let count = nvml
         .device_count()
@@ -33,12 +32,44 @@ pub(super) fn scan(library: Option<&Path>) -> Result<ScanResult, String> {
     Ok(result)
 }
 
+fn open(library: Option<&Path>) -> Result<Nvml, String> {
+    // The run-time name: the binding's own default is that of development packages.
+    let library = library.unwrap_or(Path::new("libnvidia-ml.so.1"));
+    let nvml = Nvml::builder().lib_path(library.as_os_str()).init();
+    nvml.map_err(|e| format!("NVIDIA's management library (libnvidia-ml.so.1) cannot be used: {e}"))
+}
+
+/// A process on a GPU, as vgpud reads it.
+#[derive(Debug, Serialize)]
+pub(super) struct Process {
+    pid: u32,
+    memory_bytes: u64,
+}
+
+/// The processes that compute on the GPU with this UUID, and the memory each of them holds. One whose
+/// memory the driver does not tell (it is not allowed to, or the process is on its way out) counts as
+/// holding one byte: it is there.
+pub(super) fn processes(library: Option<&Path>, uuid: &str) -> Result<Vec<Process>, String> {
+    let nvml = open(library)?;
+    let failed = |e: NvmlError| format!("NVML cannot list the processes on GPU {uuid}: {e}");
+    let device = nvml.device_by_uuid(uuid).map_err(failed)?;
+    let found = device.running_compute_processes().map_err(failed)?;
+    let process = |info: ProcessInfo| Process {
+        pid: info.pid,
+        memory_bytes: match info.used_gpu_memory {
+            UsedGpuMemory::Used(bytes) => bytes,
+            UsedGpuMemory::Unavailable => 1,
+        },
+    };
+    Ok(found.into_iter().map(process).collect())
+}
+
 fn gpu(
     device: &Device<'_>,
     ordinal: u32,
     driver: Option<String>,
     warnings: &mut Vec<String>,
-) -> Result<ScannedGpu, nvml_wrapper::error::NvmlError> {
+) -> Result<ScannedGpu, NvmlError> {
     let uuid = device.uuid()?;
     let memory = device.memory_info()?;
     let capability = device.cuda_compute_capability().ok();

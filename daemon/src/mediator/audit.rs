@@ -1,0 +1,58 @@
+//! The device's own account, held against ours: who uses a GPU without a lease cheats.
+//!
+//! Leases bind honest workers; one that its guest has taken over may say that it has drained and go on.
+//! Where the device keeps a clock per process (soft-gpu), its use between two looks must be explained by
+//! leases held in that time.
+
+use std::collections::BTreeMap;
+
+use super::actor::Actor;
+use super::reactor::now_ns;
+use crate::probe::DeviceProcess;
+
+/// Use without a lease between two looks that is not yet cheating: what a device's account lags behind,
+/// at most two of soft-gpu's quanta on each of a program's streams.
+const TOLERANCE_NS: u64 = 20 * vgpu_sched::MILLIS;
+
+impl Actor {
+    /// The devices are going to be asked: what is held from now on may be part of their answers.
+    pub(super) fn begin_audit(&mut self) {
+        let now = now_ns();
+        for session in self.sessions.values_mut() {
+            session.held.mark_ns = session.held.until(now);
+        }
+    }
+
+    /// What the device says of each process on it.
+    pub(super) fn audit(&mut self, gpu_uuid: &str, processes: &[DeviceProcess]) {
+        let now = now_ns();
+        let by_pid: BTreeMap<u32, &DeviceProcess> = processes
+            .iter()
+            .map(|process| (process.pid, process))
+            .collect();
+        let mut cheats = Vec::new();
+        for session in self.sessions.values_mut() {
+            if session.gpu_uuid != gpu_uuid || session.is_ending() {
+                continue;
+            }
+            let pid = session.worker.as_ref().map(|worker| worker.process.pid());
+            let Some(process) = pid.and_then(|pid| by_pid.get(&pid)) else {
+                continue;
+            };
+            let Some(busy_ns) = process.busy_ns else {
+                continue;
+            };
+            let beyond = session.held.unexplained(busy_ns, now);
+            if beyond > TOLERANCE_NS {
+                cheats.push((session.id, beyond));
+            }
+        }
+        for (id, beyond) in cheats {
+            let what = format!(
+                "its worker used the GPU for {} ms without holding the lease",
+                beyond / vgpu_sched::MILLIS
+            );
+            self.breach(id, &what);
+        }
+    }
+}

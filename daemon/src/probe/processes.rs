@@ -1,0 +1,117 @@
+//! Who is on a device, by the device's own account: soft-gpu's state file, or NVIDIA's management
+//! library, which only a probe process loads.
+
+use std::ffi::OsString;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use serde::Deserialize;
+use vgpu_proto::api::GpuSource;
+
+use super::{Prober, soft_state};
+use crate::model::ScannedGpu;
+
+/// How often a device is asked again whether memory came back.
+const AGAIN: Duration = Duration::from_millis(100);
+
+/// A process on a device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+pub struct DeviceProcess {
+    /// Its number.
+    pub pid: u32,
+    /// Device memory that it holds.
+    pub memory_bytes: u64,
+    /// How long it has used the device; `None` where the device keeps no such account.
+    #[serde(default)]
+    pub busy_ns: Option<u64>,
+}
+
+impl Prober {
+    /// Who is on this GPU. Blocks: on hardware until a probe process answered.
+    ///
+    /// # Errors
+    /// A sentence, when that cannot be found out.
+    pub fn processes(&self, gpu: &ScannedGpu) -> Result<Vec<DeviceProcess>, String> {
+        let config = self.launcher.config();
+        match gpu.source {
+            GpuSource::Soft => {
+                let dir = config.soft_state_dir();
+                soft_state::read(&dir, gpu.ordinal)
+                    .map_err(|e| format!("cannot read {}: {e}", dir.display()))
+            }
+            GpuSource::Sysfs => Ok(Vec::new()),
+            GpuSource::Nvml => {
+                let mut args: Vec<OsString> = vec!["processes".into(), "--gpu".into()];
+                args.push((&gpu.uuid).into());
+                if let Some(nvml) = &config.driver.nvml_library {
+                    args.extend(["--nvml".into(), nvml.into()]);
+                }
+                let output = self.run(&config, false, &args, &[])?;
+                serde_json::from_slice(&output)
+                    .map_err(|e| format!("the probe's answer is not understood: {e}"))
+            }
+        }
+    }
+
+    /// Waits until the device holds no memory of processes that are gone: of `killed` ones, and, on a
+    /// software device, of any. Blocks.
+    ///
+    /// # Errors
+    /// A sentence, when memory is still held when the time is over.
+    pub(super) fn memory_is_back(
+        &self,
+        gpu: &ScannedGpu,
+        killed: &[u32],
+        most: Duration,
+    ) -> Result<(), String> {
+        let until = Instant::now() + most;
+        // Numbers that NVML gives may be those of another namespace of processes.
+        let ours = gpu.source == GpuSource::Soft;
+        loop {
+            let found = self.processes(gpu)?;
+            let Some(held) = found.iter().find(|p| is_left(p, killed, ours)) else {
+                return Ok(());
+            };
+            if Instant::now() >= until {
+                return Err(format!(
+                    "{} bytes of device memory of process {}, which is gone, did not come back \
+                     within {} ms",
+                    held.memory_bytes,
+                    held.pid,
+                    most.as_millis()
+                ));
+            }
+            std::thread::sleep(AGAIN);
+        }
+    }
+}
+
+fn is_left(process: &DeviceProcess, killed: &[u32], ours: bool) -> bool {
+    let gone = || !Path::new("/proc").join(process.pid.to_string()).exists();
+    process.memory_bytes > 0 && (killed.contains(&process.pid) || ours) && gone()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_memory_of_processes_that_are_gone_counts() {
+        let mut process = DeviceProcess {
+            pid: std::process::id(),
+            memory_bytes: 1,
+            busy_ns: None,
+        };
+        assert!(!is_left(&process, &[], true), "it lives");
+        // Larger than any number the kernel gives.
+        process.pid = 1 << 30;
+        assert!(is_left(&process, &[], true));
+        assert!(
+            !is_left(&process, &[], false),
+            "perhaps not of our namespace"
+        );
+        assert!(is_left(&process, &[process.pid], false), "but killed by us");
+        process.memory_bytes = 0;
+        assert!(!is_left(&process, &[], true), "its memory is back");
+    }
+}
