@@ -148,6 +148,18 @@ Examples:
         vm_id: VmIds,
     },
 
+    /// Say why a VM waits (or does not), who is before it, and for how long it waits at most.
+    #[command(after_help = "Examples:\n  vgpu-admin explain 3\n  vgpu-admin explain 1-7 -o wide")]
+    Explain {
+        /// The VMs: 1, 1-7 or 1-3,9.
+        #[arg(value_parser = vm_ids::parse)]
+        vm_id: VmIds,
+    },
+
+    /// Look into the scheduler.
+    #[command(subcommand)]
+    Sched(SchedCommand),
+
     /// Show or set the weights of the priority classes.
     #[command(subcommand)]
     Weights(WeightsCommand),
@@ -489,6 +501,18 @@ pub(crate) enum SessionCommand {
     },
 }
 
+/// `sched …`
+#[derive(Debug, Subcommand)]
+pub(crate) enum SchedCommand {
+    /// Dump the scheduler's last decisions, one JSON value per line, for `vgpu-sim replay`.
+    #[command(after_help = "Example:\n  vgpu-admin sched log --file=sched.log")]
+    Log {
+        /// Write it there instead of to standard output.
+        #[arg(long, value_name = "FILE")]
+        file: Option<PathBuf>,
+    },
+}
+
 /// `weights …`
 #[derive(Debug, Subcommand)]
 pub(crate) enum WeightsCommand {
@@ -540,6 +564,8 @@ mod tests {
             "vgpu-admin register-vm --vm-id=1 --pool=A --priority=high",
             "vgpu-admin register-vm --vm-id=1-7 --pool=A --cid=100",
             "vgpu-admin status --watch -o wide",
+            "vgpu-admin explain 3 -o json",
+            "vgpu-admin sched log --file=/tmp/log",
         ] {
             Cli::try_parse_from(line.split(' ')).unwrap_or_else(|e| panic!("{line}: {e}"));
         }

@@ -1,11 +1,13 @@
 //! HTTP over the daemon's Unix socket.
 
+use std::fmt::Display;
+use std::io::Write;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use http_body_util::{BodyExt, Full, Limited};
-use hyper::body::Bytes;
-use hyper::{Method, Request, StatusCode};
+use hyper::body::{Bytes, Incoming};
+use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -47,6 +49,28 @@ impl Client {
         self.call(Method::POST, path, Some(body)).await
     }
 
+    /// Writes the answer of `GET /v1/<path>` to `out` as it comes, however long it is.
+    pub(crate) async fn download(&self, path: &str, out: &mut impl Write) -> Result<(), Error> {
+        let opened = self.open(Method::GET, path, None::<&()>);
+        let mut response = self.in_time(opened).await?;
+        let status = response.status();
+        if !status.is_success() {
+            let body = Limited::new(response.into_body(), MAX_ANSWER).collect();
+            let bytes = self.in_time(async { body.await.map_err(protocol) }).await?;
+            return parse::<serde::de::IgnoredAny>(status, &bytes.to_bytes()).map(drop);
+        }
+        loop {
+            let frame = response.frame();
+            let next = self.in_time(async { frame.await.transpose().map_err(|_| Error::CutOff) });
+            let Some(frame) = next.await? else {
+                return Ok(());
+            };
+            if let Ok(data) = frame.into_data() {
+                out.write_all(&data)?;
+            }
+        }
+    }
+
     /// Any request of the API. One connection a request: commands are few.
     pub(crate) async fn call<T: DeserializeOwned>(
         &self,
@@ -54,30 +78,37 @@ impl Client {
         path: &str,
         body: Option<&impl Serialize>,
     ) -> Result<T, Error> {
-        let request = async {
-            let stream = UnixStream::connect(&self.socket)
-                .await
-                .map_err(|cause| self.unreachable(cause))?;
-            let (mut sender, connection) =
-                hyper::client::conn::http1::handshake(TokioIo::new(stream))
-                    .await
-                    .map_err(|e| Error::Protocol(e.to_string()))?;
-            // Ends with the connection; its error shows in the request.
-            tokio::spawn(connection);
-            let request = build(method, path, body)?;
-            let response = sender
-                .send_request(request)
-                .await
-                .map_err(|e| Error::Protocol(e.to_string()))?;
+        self.in_time(async {
+            let response = self.open(method, path, body).await?;
             let status = response.status();
-            let bytes = Limited::new(response.into_body(), MAX_ANSWER)
-                .collect()
-                .await
-                .map_err(|e| Error::Protocol(e.to_string()))?
-                .to_bytes();
+            let body = Limited::new(response.into_body(), MAX_ANSWER).collect();
+            let bytes = body.await.map_err(protocol)?.to_bytes();
             parse(status, &bytes)
-        };
-        match tokio::time::timeout(TIMEOUT, request).await {
+        })
+        .await
+    }
+
+    /// Sends a request; the answer's head.
+    async fn open(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&impl Serialize>,
+    ) -> Result<Response<Incoming>, Error> {
+        let stream = UnixStream::connect(&self.socket)
+            .await
+            .map_err(|cause| self.unreachable(cause))?;
+        let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
+            .await
+            .map_err(protocol)?;
+        // Ends with the connection; its error shows in the request.
+        tokio::spawn(connection);
+        let request = build(method, path, body)?;
+        sender.send_request(request).await.map_err(protocol)
+    }
+
+    async fn in_time<T>(&self, step: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+        match tokio::time::timeout(TIMEOUT, step).await {
             Ok(answer) => answer,
             Err(_) => Err(self.unreachable(std::io::Error::new(
                 std::io::ErrorKind::TimedOut,
@@ -92,6 +123,10 @@ impl Client {
             cause,
         }
     }
+}
+
+fn protocol(error: impl Display) -> Error {
+    Error::Protocol(error.to_string())
 }
 
 fn build(

@@ -3,6 +3,7 @@
 mod gpu;
 mod journal;
 mod pool;
+mod sched;
 mod session;
 mod status;
 mod vm;
@@ -55,6 +56,8 @@ pub(crate) async fn run(cli: Cli) -> Result<u8, Error> {
             vm::quarantine(&client, output, vm_id, reason).await?;
         }
         Command::Release { vm_id } => vm::release(&client, output, vm_id).await?,
+        Command::Explain { vm_id } => sched::explain(&client, output, &vm_id).await?,
+        Command::Sched(command) => sched::run(&client, command).await?,
         Command::Weights(command) => weights::run(&client, output, command).await?,
         Command::Events {
             follow,

@@ -24,6 +24,15 @@ pub(crate) enum Error {
     /// The daemon is there and its answer is not understood.
     #[error("vgpud's answer was not understood: {0}. Are vgpu-admin and vgpud of one version?")]
     Protocol(String),
+    /// The daemon's answer ended before it was whole.
+    #[error("vgpud broke off before the log was whole; try again")]
+    CutOff,
+    /// Writing to a file failed.
+    #[error("cannot write {path}: {source}")]
+    File {
+        path: String,
+        source: std::io::Error,
+    },
     /// Writing to standard output failed.
     #[error("cannot write the output: {0}")]
     Output(#[from] std::io::Error),
@@ -36,7 +45,7 @@ impl Error {
             Error::Api(detail) => detail.code.exit_code(),
             Error::Unreachable { cause, .. } if permission(cause) => 4,
             Error::Unreachable { .. } => UNREACHABLE,
-            Error::Protocol(_) | Error::Output(_) => FAILED,
+            Error::Protocol(_) | Error::CutOff | Error::File { .. } | Error::Output(_) => FAILED,
         }
     }
 
@@ -68,6 +77,8 @@ impl Error {
                 ),
                 Error::Unreachable { .. } => ("unreachable".into(), self.to_string(), self.hint()),
                 Error::Protocol(_) => ("protocol".into(), self.to_string(), None),
+                Error::CutOff => ("cut_off".into(), self.to_string(), None),
+                Error::File { .. } => ("file".into(), self.to_string(), None),
                 Error::Output(_) => ("output".into(), self.to_string(), None),
             };
             eprintln!(

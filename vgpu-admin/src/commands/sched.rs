@@ -1,0 +1,228 @@
+//! The scheduler's decisions: why a VM waits, and the log of all of them.
+
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+use vgpu_proto::api::{Explain, ExplainReason};
+
+use crate::cli::SchedCommand;
+use crate::client::Client;
+use crate::error::Error;
+use crate::output::{Format, Grid, or_dash, print, printable, show};
+use crate::units::show_ns;
+use crate::vm_ids::VmIds;
+
+/// The begin of a decision log's last line; a dump without it was cut off.
+const END: &[u8] = b"{\"end\":";
+
+pub(super) async fn explain(client: &Client, output: Format, vms: &VmIds) -> Result<(), Error> {
+    let mut answers: Vec<Explain> = Vec::with_capacity(vms.0.len());
+    for vm in &vms.0 {
+        answers.push(client.get(&format!("vms/{vm}/explain")).await?);
+    }
+    if output == Format::Table {
+        let paragraphs: Vec<String> = answers
+            .iter()
+            .map(|answer| wrapped(&printable(&answer.summary)))
+            .collect();
+        return print(&paragraphs.join("\n"));
+    }
+    show(output, &answers, |answers| grid(answers))
+}
+
+/// A paragraph in lines of at most 100 characters, as the help texts are.
+fn wrapped(text: &str) -> String {
+    const WIDTH: usize = 100;
+    let mut lines = String::new();
+    let mut width = 0;
+    for word in text.split_whitespace() {
+        let length = word.chars().count();
+        if width > 0 && width + 1 + length > WIDTH {
+            lines.push('\n');
+            width = 0;
+        }
+        if width > 0 {
+            lines.push(' ');
+            width += 1;
+        }
+        lines.push_str(word);
+        width += length;
+    }
+    lines.push('\n');
+    lines
+}
+
+fn grid(answers: &[Explain]) -> Grid {
+    let mut grid = Grid::new(&[
+        "VM", "POOL", "GPU", "REASON", "WAITING", "AT MOST", "WORST", "HOLDERS", "BEFORE",
+        "SHARE %", "WEIGHT", "OWED US",
+    ]);
+    let list = |ids: Vec<String>| {
+        if ids.is_empty() {
+            "-".into()
+        } else {
+            ids.join(" ")
+        }
+    };
+    for answer in answers {
+        let holders = answer.holders.iter().map(|h| h.vm_id.to_string());
+        let before = answer.before_vm_ids.iter().map(u32::to_string);
+        let permille = answer.share_permille;
+        grid.row(vec![
+            answer.vm_id.to_string(),
+            answer.pool.clone(),
+            or_dash(answer.gpu_id),
+            reason(answer.reason),
+            or_dash(answer.waiting_ns.map(show_ns)),
+            or_dash(answer.wait_usual_ns.map(show_ns)),
+            or_dash(answer.wait_worst_ns.map(show_ns)),
+            list(holders.collect()),
+            list(before.collect()),
+            format!("{}.{}", permille / 10, permille % 10),
+            format!(
+                "{}/{}",
+                answer.weight_milli as f64 / 1e3,
+                answer.competing_weight_milli as f64 / 1e3
+            ),
+            (answer.lag_ns / 1_000).to_string(),
+        ]);
+    }
+    grid
+}
+
+/// The snake-case name of a reason, as in JSON.
+fn reason(reason: ExplainReason) -> String {
+    serde_json::to_value(reason)
+        .ok()
+        .and_then(|value| value.as_str().map(str::to_owned))
+        .unwrap_or_else(|| "?".into())
+}
+
+pub(super) async fn run(client: &Client, command: SchedCommand) -> Result<(), Error> {
+    match command {
+        SchedCommand::Log { file: None } => {
+            let mut tail = Tail::new(std::io::stdout().lock());
+            client.download("sched/log", &mut tail).await?;
+            tail.finish().map(drop)
+        }
+        SchedCommand::Log { file: Some(path) } => log_to(client, &path).await,
+    }
+}
+
+/// Writes beside the file and puts it in place when it is whole, so that a log that is cut off never
+/// stands where a whole one was.
+async fn log_to(client: &Client, path: &Path) -> Result<(), Error> {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".partial");
+    let partial = PathBuf::from(name);
+    let failed = |source| Error::File {
+        path: path.display().to_string(),
+        source,
+    };
+    let file = File::create(&partial).map_err(failed)?;
+    let mut tail = Tail::new(BufWriter::new(file));
+    let written = match client.download("sched/log", &mut tail).await {
+        Ok(()) => tail.finish(),
+        Err(error) => Err(error),
+    };
+    let written = written.map_err(|error| match error {
+        Error::Output(source) => failed(source),
+        other => other,
+    });
+    if let Err(error) = written {
+        let _ = std::fs::remove_file(&partial);
+        return Err(error);
+    }
+    std::fs::rename(&partial, path).map_err(failed)
+}
+
+/// Passes a log on and keeps the begin of its last line.
+struct Tail<W> {
+    out: W,
+    line: Vec<u8>,
+    at_line_end: bool,
+}
+
+impl<W: Write> Tail<W> {
+    fn new(out: W) -> Self {
+        Self {
+            out,
+            line: Vec::new(),
+            at_line_end: false,
+        }
+    }
+
+    /// The end of the answer: was it all?
+    fn finish(mut self) -> Result<W, Error> {
+        self.out.flush()?;
+        if self.at_line_end && self.line.starts_with(END) {
+            return Ok(self.out);
+        }
+        Err(Error::CutOff)
+    }
+}
+
+impl<W: Write> Write for Tail<W> {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        let n = self.out.write(bytes)?;
+        for &byte in &bytes[..n] {
+            if self.at_line_end {
+                self.line.clear();
+            }
+            self.at_line_end = byte == b'\n';
+            if self.line.len() < END.len() {
+                self.line.push(byte);
+            }
+        }
+        Ok(n)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        self.out.flush()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn whole(text: &str, piece: usize) -> bool {
+        let mut tail = Tail::new(Vec::new());
+        for piece in text.as_bytes().chunks(piece) {
+            tail.write_all(piece).unwrap();
+        }
+        match tail.finish() {
+            Ok(out) => {
+                assert_eq!(out, text.as_bytes());
+                true
+            }
+            Err(Error::CutOff) => false,
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    #[test]
+    fn a_log_without_its_end_line_was_cut_off() {
+        let log = "{\"state\":{}}\n{\"end\":{\"records\":0}}\n";
+        for piece in [1, 3, 1_000] {
+            assert!(whole(log, piece));
+            assert!(!whole(&log[..log.len() - 1], piece), "half a line");
+            assert!(!whole("{\"state\":{}}\n", piece));
+            assert!(!whole("", piece));
+        }
+    }
+
+    #[test]
+    fn paragraphs_are_wrapped_between_words() {
+        let text = "word ".repeat(50);
+        let lines = wrapped(&text);
+        assert!(
+            lines
+                .lines()
+                .all(|line| line.len() <= 100 && !line.ends_with(' '))
+        );
+        assert_eq!(lines.split_whitespace().count(), 50);
+        assert_eq!(wrapped("a"), "a\n");
+    }
+}
