@@ -13,6 +13,7 @@
 //! | [`books`] | who held what when, by the simulator's own account |
 //! | [`measure`], [`found`] | what is measured, and its bounds |
 //! | [`proofs`] | the runs and what must hold in them |
+//! | [`fuzz`] | random events, compared with a model after each |
 //! | [`runner`], [`report`] | all runs on all CPUs; the table |
 //! | [`mod@replay`] | a decision log of vgpud, decided again |
 #![forbid(unsafe_code)]
@@ -22,6 +23,7 @@ mod daemon;
 pub mod device;
 pub mod dist;
 pub mod found;
+pub mod fuzz;
 pub mod guest;
 pub mod measure;
 pub mod proofs;
@@ -31,6 +33,5 @@ pub mod rng;
 pub mod runner;
 pub mod setup;
 pub mod trace;
-mod window;
 mod worker;
 pub mod world;

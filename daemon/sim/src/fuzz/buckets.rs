@@ -1,0 +1,152 @@
+//! The model's own token buckets, in billionths of a unit, by the rule in `docs/scheduling.md`: credit
+//! that is out counts against the burst, what was not used comes back, what was used beyond is owed.
+
+use vgpu_sched::{Credits, Limits, Rate, SECONDS, Usage};
+
+const UNIT: i128 = SECONDS as i128;
+/// Rates and bursts beyond this count as this.
+const LARGEST: u64 = 1 << 62;
+
+#[derive(Debug, Clone)]
+struct Bucket {
+    rate: Rate,
+    level: i128,
+    out: u64,
+    at_ns: u64,
+}
+
+impl Bucket {
+    fn new(rate: Rate, now: u64) -> Self {
+        let rate = sane(rate);
+        let level = i128::from(rate.burst) * UNIT;
+        Self {
+            rate,
+            level,
+            out: 0,
+            at_ns: now,
+        }
+    }
+
+    fn fill(&mut self, now: u64) {
+        let passed = i128::from(now.saturating_sub(self.at_ns));
+        self.at_ns = now;
+        self.level = self.filled(self.level, passed);
+    }
+
+    /// The level after so many nanoseconds.
+    fn filled(&self, level: i128, passed: i128) -> i128 {
+        let most = (i128::from(self.rate.burst) - i128::from(self.out)) * UNIT;
+        let filled = level + i128::from(self.rate.per_second) * passed;
+        filled.min(most.max(level))
+    }
+
+    fn cut(&mut self) {
+        let most = (i128::from(self.rate.burst) - i128::from(self.out)) * UNIT;
+        self.level = self.level.min(most);
+    }
+
+    fn lend(&mut self, now: u64) -> u64 {
+        self.fill(now);
+        let units = u64::try_from((self.level / UNIT).max(0)).unwrap_or(u64::MAX);
+        self.level -= i128::from(units) * UNIT;
+        self.out += units;
+        units
+    }
+
+    fn settle(&mut self, used: u64, now: u64) {
+        self.fill(now);
+        self.level += (i128::from(self.out) - i128::from(used)) * UNIT;
+        self.out = 0;
+        self.cut();
+    }
+}
+
+fn sane(rate: Rate) -> Rate {
+    Rate {
+        per_second: rate.per_second.min(LARGEST),
+        burst: rate.burst.clamp(1, LARGEST),
+    }
+}
+
+/// The buckets of a VM.
+#[derive(Debug, Clone)]
+pub(super) struct Buckets {
+    calls: Option<Bucket>,
+    bytes: Option<Bucket>,
+    gpu_time: Option<Bucket>,
+}
+
+impl Buckets {
+    pub(super) fn new(limits: &Limits, now: u64) -> Self {
+        let full = |rate: Option<Rate>| rate.map(|rate| Bucket::new(rate, now));
+        Self {
+            calls: full(limits.calls),
+            bytes: full(limits.bytes),
+            gpu_time: full(limits.gpu_time),
+        }
+    }
+
+    /// New limits: what is owed stays owed, a limit that was not there begins full.
+    pub(super) fn configure(&mut self, limits: &Limits, now: u64) {
+        let set = |bucket: &mut Option<Bucket>, rate: Option<Rate>| match (bucket.as_mut(), rate) {
+            (Some(bucket), Some(rate)) => {
+                bucket.fill(now);
+                bucket.rate = sane(rate);
+                bucket.cut();
+            }
+            (_, rate) => *bucket = rate.map(|rate| Bucket::new(rate, now)),
+        };
+        set(&mut self.calls, limits.calls);
+        set(&mut self.bytes, limits.bytes);
+        set(&mut self.gpu_time, limits.gpu_time);
+    }
+
+    /// The totals up to which a session that used `used` may go on, if all is lent to it.
+    pub(super) fn lend(&mut self, used: Usage, now: u64) -> Credits {
+        let total = |bucket: &mut Option<Bucket>, used: u64| {
+            bucket
+                .as_mut()
+                .map_or(u64::MAX, |bucket| used.saturating_add(bucket.lend(now)))
+        };
+        Credits {
+            calls: total(&mut self.calls, used.calls),
+            bytes: total(&mut self.bytes, used.bytes),
+        }
+    }
+
+    /// Takes credit back. What was used without limit is not charged to a limit that came later; what
+    /// died with a worker counts as used.
+    pub(super) fn settle(&mut self, had: Credits, used: Option<Usage>, now: u64) {
+        let settle = |bucket: &mut Option<Bucket>, had: u64, used: Option<u64>| {
+            if let Some(bucket) = bucket {
+                let used = match used {
+                    _ if had == u64::MAX => 0,
+                    Some(used) => used,
+                    None => bucket.out,
+                };
+                bucket.settle(used, now);
+            }
+        };
+        settle(&mut self.calls, had.calls, used.map(|used| used.calls));
+        settle(&mut self.bytes, had.bytes, used.map(|used| used.bytes));
+    }
+
+    pub(super) fn charge_gpu(&mut self, ns: u64, now: u64) {
+        if let Some(bucket) = &mut self.gpu_time {
+            // What was earned while it was used is not lost, also where the bucket was full before.
+            let passed = i128::from(now.saturating_sub(bucket.at_ns));
+            bucket.at_ns = now;
+            let level = bucket.level - i128::from(ns) * UNIT;
+            bucket.level = bucket.filled(level, passed);
+        }
+    }
+
+    /// Is at least one nanosecond left? (The scheduler charges in larger steps and so never has more
+    /// than this.)
+    pub(super) fn has_gpu_time(&mut self, now: u64) -> bool {
+        self.gpu_time.as_mut().is_none_or(|bucket| {
+            bucket.fill(now);
+            bucket.level >= UNIT
+        })
+    }
+}

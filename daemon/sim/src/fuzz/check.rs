@@ -1,0 +1,323 @@
+//! What must hold after every event.
+
+use vgpu_sched::{
+    Event, GpuId, PoolConfig, Scheduler, SessionId, SessionState, SessionStats, VmId, WaitReason,
+};
+
+use super::lags::Lags;
+use super::model::{GpuModel, Holder, Model};
+use super::{Verdict, ensure};
+
+/// Compares a scheduler with the model.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Checker {
+    lags: Lags,
+    /// VMs that wait for their turn and for nothing else, with their GPU.
+    ready: Vec<(GpuId, VmId)>,
+}
+
+impl Checker {
+    /// `event` was handled and the model has heard and obeyed.
+    pub(super) fn check(
+        &mut self,
+        model: &mut Model,
+        sched: &Scheduler,
+        event: &Event,
+        complete: &[GpuId],
+    ) -> Verdict {
+        ensure!(
+            sched.gpus().eq(model.gpus.keys().copied()),
+            "known GPUs differ: {:?}",
+            model.gpus.keys()
+        );
+        ensure!(
+            sched.vms().eq(model.vms.keys().copied()),
+            "known VMs differ: {:?}",
+            model.vms.keys()
+        );
+        ensure!(
+            sched.next_timer_ns() == model.timer_ns,
+            "the timer is due at {}, announced was {}",
+            sched.next_timer_ns(),
+            model.timer_ns
+        );
+        self.sessions(model, sched, matches!(event, Event::Timer))?;
+        let settled = matches!(event, Event::Timer) && model.timer_ns > model.now;
+        let ids: Vec<GpuId> = model.gpus.keys().copied().collect();
+        for id in ids {
+            let complete = complete.contains(&id);
+            self.gpu(model, sched, id, complete)?;
+            let Some(gpu) = model.gpus.get(&id) else {
+                continue;
+            };
+            ensure!(
+                complete || !matches!(event, Event::Timer),
+                "a timer leaves time of {id} unaccounted for"
+            );
+            self.work_is_conserved(gpu, id)?;
+            if settled {
+                self.nothing_is_overdue(model, sched, gpu, id)?;
+            }
+            let ready: Vec<VmId> = self.ready_on(id).collect();
+            if !gpu.health.grants() {
+                self.lags.lose(model, id);
+            } else if complete {
+                self.lags.check(model, sched, id, &ready)?;
+            }
+        }
+        self.lags.keep_apart(model, sched, &self.ready, event)?;
+        Ok(())
+    }
+
+    fn ready_on(&self, gpu: GpuId) -> impl Iterator<Item = VmId> {
+        self.ready
+            .iter()
+            .filter(move |(on, _)| *on == gpu)
+            .map(|&(_, vm)| vm)
+    }
+
+    /// Sessions and VMs: memory, who is ready, what the present state of each lease is; with all time
+    /// `settled`, what they were charged, to the nanosecond.
+    fn sessions(&mut self, model: &mut Model, sched: &Scheduler, settled: bool) -> Verdict {
+        self.ready.clear();
+        let Model {
+            sessions,
+            vms,
+            gpus,
+            ..
+        } = model;
+        for (&vm_id, vm) in vms.iter_mut() {
+            ensure!(
+                sched.sessions_of(vm_id).eq(vm.sessions.iter().copied()),
+                "{vm_id} has other sessions than {:?}",
+                vm.sessions
+            );
+            let mut memory = 0_u64;
+            let mut waits = false;
+            for &id in &vm.sessions {
+                let stats = sched.session_stats(id).ok_or("a session is forgotten")?;
+                let Some(session) = sessions.get(&id) else {
+                    continue;
+                };
+                ensure!(
+                    (stats.memory_bytes, stats.pinned_bytes) == (session.memory, session.pinned)
+                        && stats.gpu == session.gpu,
+                    "{id}: {stats:?}, but {session:?}"
+                );
+                ensure!(
+                    !settled || stats.gpu_ns == session.gpu_ns,
+                    "{id} was charged {} ns, used {} ns",
+                    stats.gpu_ns,
+                    session.gpu_ns
+                );
+                memory = memory.saturating_add(session.memory);
+                if let Some(gpu) = gpus.get_mut(&session.gpu) {
+                    lease_state(gpu, id, &stats)?;
+                }
+                waits |= turn(&stats);
+                if let Some(WaitReason::RateLimit { until_ns, .. }) = stats.waiting {
+                    ensure!(
+                        until_ns == u64::MAX || sched.next_timer_ns() <= until_ns,
+                        "{id} is held back until {until_ns}, and no timer looks after it"
+                    );
+                }
+            }
+            let stats = sched.vm_stats(vm_id).ok_or("a VM is forgotten")?;
+            ensure!(
+                stats.memory_bytes == memory && stats.quarantined == vm.quarantined,
+                "{vm_id} has {memory} bytes, quarantined: {}; told is {stats:?}",
+                vm.quarantined
+            );
+            ensure!(
+                !settled || stats.gpu_ns == vm.gpu_ns,
+                "{vm_id} was charged {} ns, used {} ns",
+                stats.gpu_ns,
+                vm.gpu_ns
+            );
+            vm.demoted = stats.demoted;
+            let Some((gpu, _)) = vm.placement else {
+                continue;
+            };
+            let runs = gpus
+                .get(&gpu)
+                .is_some_and(|gpu| gpu.holders.iter().any(|holder| holder.vm == vm_id));
+            if waits && !runs {
+                self.ready.push((gpu, vm_id));
+            }
+        }
+        Ok(())
+    }
+
+    /// One GPU's books; if all its time is accounted for, to the nanosecond.
+    fn gpu(&self, model: &Model, sched: &Scheduler, id: GpuId, complete: bool) -> Verdict {
+        let stats = sched.gpu_stats(id).ok_or("a GPU is forgotten")?;
+        let gpu = model.gpus.get(&id).ok_or("no such GPU")?;
+        ensure!(
+            stats.health == gpu.health,
+            "{id} is {:?}, not {:?}",
+            stats.health,
+            gpu.health
+        );
+        let same = |(told, holder): (&(SessionId, VmId, vgpu_sched::Epoch), &Holder)| {
+            *told == (holder.session, holder.vm, holder.epoch)
+        };
+        ensure!(
+            stats.holders.len() == gpu.holders.len()
+                && stats.holders.iter().zip(&gpu.holders).all(same),
+            "{id} is held by {:?}, by its own account by {:?}",
+            gpu.holders,
+            stats.holders
+        );
+        let here = || model.sessions.values().filter(|s| s.gpu == id);
+        let memory = here().fold(0_u64, |sum, s| sum.saturating_add(s.memory));
+        ensure!(
+            stats.memory_bytes == memory && stats.sessions as usize == here().count(),
+            "{id}: {} bytes and {} sessions booked, {memory} bytes expected",
+            stats.memory_bytes,
+            stats.sessions
+        );
+        let account = stats.account;
+        let sum = account.charged_ns + account.idle_ns + account.switch_ns;
+        let wall = model.now - gpu.since_ns;
+        ensure!(sum <= wall, "{id}: {account:?} of {wall} ns");
+        if !complete {
+            return Ok(());
+        }
+        let free = account.idle_ns + account.switch_ns;
+        ensure!(
+            account.charged_ns == gpu.spent.charged_ns
+                && free == gpu.spent.idle_ns + gpu.spent.either_ns
+                && account.switch_ns <= gpu.spent.either_ns,
+            "{id}: {account:?}, expected {:?}",
+            gpu.spent
+        );
+        Ok(())
+    }
+
+    /// No GPU idles while somebody could use it.
+    fn work_is_conserved(&self, gpu: &GpuModel, id: GpuId) -> Verdict {
+        let free = match gpu.holders.as_slice() {
+            [] => true,
+            [only] => only.overrun,
+            _ => false,
+        };
+        if gpu.health.grants() && free {
+            let waits = self.ready_on(id).next();
+            ensure!(waits.is_none(), "{waits:?} waits and {id} is free");
+        }
+        Ok(())
+    }
+
+    /// With all timers fed: slices have ended, limits have been acted upon.
+    fn nothing_is_overdue(
+        &self,
+        model: &Model,
+        sched: &Scheduler,
+        gpu: &GpuModel,
+        id: GpuId,
+    ) -> Verdict {
+        let now = model.now;
+        for holder in &gpu.holders {
+            let (Some(session), Some(vm)) = (
+                model.sessions.get(&holder.session),
+                model.vms.get(&holder.vm),
+            ) else {
+                continue;
+            };
+            let Some(pool) = vm.placement.and_then(|(_, pool)| model.pools.get(&pool)) else {
+                continue;
+            };
+            let rivals = self.ready_on(id).any(|vm| vm != holder.vm);
+            if session.killed_ns.is_some() {
+                continue;
+            }
+            if rivals && holder.revoked_ns.is_none() && !session.said_idle && session.depth > 0 {
+                ensure!(
+                    holder.slice_end_ns > now,
+                    "others wait, and {holder:?} keeps the GPU"
+                );
+            }
+            // A parked lease costs nothing; it is asked back when it is retaken.
+            let empty = !holder.parked && !vm.buckets.clone().has_gpu_time(now);
+            ensure!(
+                !empty || holder.revoked_ns.is_some(),
+                "{holder:?} has no GPU time left and keeps the GPU"
+            );
+            let asked = holder.revoked_ns.map(|at| now - at);
+            let grace = pool.overrun_grace_ns.map(|grace| grace.max(1));
+            if let (Some(asked), Some(grace)) = (asked, grace) {
+                ensure!(
+                    asked < grace || holder.overrun,
+                    "{holder:?} overruns by {asked} ns, undeclared"
+                );
+            }
+            let contended = gpu.holders.len() > 1 || brothers_wait(vm, sched) || rivals;
+            let limit = hard_limit(vm, pool, contended);
+            let stalled =
+                (session.in_flight() > 0).then(|| now - session.progress_ns.max(holder.granted_ns));
+            ensure!(
+                stalled.zip(limit).is_none_or(|(time, limit)| time < limit),
+                "{holder:?} hangs for {stalled:?}, limit {limit:?}"
+            );
+            let back = if session.in_flight() > 0 {
+                limit
+            } else {
+                hard_limit(vm, pool, true)
+            };
+            ensure!(
+                asked.zip(back).is_none_or(|(time, limit)| time < limit),
+                "{holder:?} keeps its lease for {asked:?}, limit {back:?}"
+            );
+        }
+        Ok(())
+    }
+}
+
+fn turn(stats: &SessionStats) -> bool {
+    stats.state == SessionState::Waiting
+        && matches!(
+            stats.waiting,
+            Some(WaitReason::Turn { .. } | WaitReason::Slice)
+        )
+}
+
+/// Does another session of a holder's VM wait, uncapped?
+fn brothers_wait(vm: &super::model::VmModel, sched: &Scheduler) -> bool {
+    vm.sessions
+        .iter()
+        .filter_map(|&id| sched.session_stats(id))
+        .any(|stats| turn(&stats))
+}
+
+fn hard_limit(vm: &super::model::VmModel, pool: &PoolConfig, contended: bool) -> Option<u64> {
+    let sane = |limit: u64| limit.max(PoolConfig::MIN_LIMIT_NS);
+    let hard = vm.config.hard_limit.resolve(pool.hard_limit_ns).map(sane);
+    if contended {
+        let finite = sane(pool.contended_limit_ns);
+        Some(hard.map_or(finite, |hard| hard.min(finite)))
+    } else {
+        hard
+    }
+}
+
+/// Takes over which lease is parked, and checks that lease and state agree.
+fn lease_state(gpu: &mut GpuModel, id: SessionId, stats: &SessionStats) -> Verdict {
+    let holder = gpu.holders.iter_mut().find(|h| h.session == id);
+    match (holder, stats.state) {
+        (Some(holder), state) => {
+            let revoking = holder.revoked_ns.is_some();
+            let right = match state {
+                SessionState::Running | SessionState::Parked => !revoking,
+                SessionState::Revoking | SessionState::Ending => true,
+                _ => false,
+            };
+            ensure!(right, "{id} is {state:?} with {holder:?}");
+            holder.parked = state == SessionState::Parked;
+        }
+        (None, SessionState::Running | SessionState::Parked | SessionState::Revoking) => {
+            return Err(format!("{id} is {:?} without a lease", stats.state));
+        }
+        _ => {}
+    }
+    Ok(())
+}

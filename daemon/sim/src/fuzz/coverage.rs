@@ -1,0 +1,254 @@
+//! Which events have been fed in which state of what they are about.
+
+use std::fmt::Write;
+
+use vgpu_sched::Event;
+
+/// What an event is about, with the states that it can be in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Subject {
+    /// A session and its lease.
+    Session,
+    /// A VM.
+    Vm,
+    /// A GPU.
+    Gpu,
+    /// A pool.
+    Pool,
+    /// The timer.
+    Timer,
+}
+
+/// Kinds of events with their subject. The order is the table's.
+const KINDS: &[(&str, Subject)] = &[
+    ("Runnable", Subject::Session),
+    ("Idle", Subject::Session),
+    ("Progress", Subject::Session),
+    ("Released", Subject::Session),
+    ("Released (forged)", Subject::Session),
+    ("CreditsSpent", Subject::Session),
+    ("CreditsSpent (forged)", Subject::Session),
+    ("MemoryReserve", Subject::Session),
+    ("MemoryRelease", Subject::Session),
+    ("SessionRemoved", Subject::Session),
+    ("WorkerExited", Subject::Session),
+    ("SessionAdded", Subject::Vm),
+    ("AddVm", Subject::Vm),
+    ("SetVm", Subject::Vm),
+    ("RemoveVm", Subject::Vm),
+    ("SetQuarantine", Subject::Vm),
+    ("Strike", Subject::Vm),
+    ("ResetStats", Subject::Vm),
+    ("AddGpu", Subject::Gpu),
+    ("SetGpu", Subject::Gpu),
+    ("RemoveGpu", Subject::Gpu),
+    ("GpuState", Subject::Gpu),
+    ("Verified", Subject::Gpu),
+    ("AssignGpu", Subject::Gpu),
+    ("UnassignGpu", Subject::Gpu),
+    ("AddPool", Subject::Pool),
+    ("SetPool", Subject::Pool),
+    ("RemovePool", Subject::Pool),
+    ("SetClassWeights", Subject::Timer),
+    ("Timer", Subject::Timer),
+];
+
+const MOST_STATES: usize = 12;
+
+/// Only who has a lease can return it, and use its credit up: states that are met by forgeries only.
+const WITHOUT_LEASE: [&str; 5] = ["unknown", "idle", "waiting", "capped", "barred"];
+
+fn possible(kind: &str, state: &str) -> bool {
+    !(matches!(kind, "Released" | "CreditsSpent") && WITHOUT_LEASE.contains(&state))
+}
+
+impl Subject {
+    const ALL: [Subject; 5] = [
+        Subject::Session,
+        Subject::Vm,
+        Subject::Gpu,
+        Subject::Pool,
+        Subject::Timer,
+    ];
+
+    /// The states, in the order of the table.
+    #[must_use]
+    pub fn states(self) -> &'static [&'static str] {
+        match self {
+            Subject::Session => &[
+                "unknown", "idle", "waiting", "capped", "barred", "running", "hold", "parked",
+                "revoking", "overrun", "beside", "ending",
+            ],
+            Subject::Vm => &[
+                "unknown",
+                "no session",
+                "idle",
+                "waiting",
+                "capped",
+                "running",
+                "quarantined",
+                "leaving",
+            ],
+            Subject::Gpu => &[
+                "unknown",
+                "free",
+                "held",
+                "overlap",
+                "unverified",
+                "draining",
+                "suspect",
+                "lost",
+                "leaving",
+            ],
+            Subject::Pool => &["unknown", "empty", "in use", "running"],
+            Subject::Timer => &["early", "due", "late"],
+        }
+    }
+}
+
+/// Counts per kind of event and state.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Coverage {
+    cells: Vec<[u64; MOST_STATES]>,
+}
+
+impl Default for Coverage {
+    fn default() -> Self {
+        Self {
+            cells: vec![[0; MOST_STATES]; KINDS.len()],
+        }
+    }
+}
+
+impl Coverage {
+    /// Counts one event.
+    pub(super) fn count(&mut self, kind: usize, state: usize) {
+        if let Some(cell) = self
+            .cells
+            .get_mut(kind)
+            .and_then(|row| row.get_mut(state.min(MOST_STATES - 1)))
+        {
+            *cell += 1;
+        }
+    }
+
+    /// Adds what another run counted.
+    pub fn merge(&mut self, other: &Self) {
+        for (mine, theirs) in self.cells.iter_mut().zip(&other.cells) {
+            for (mine, theirs) in mine.iter_mut().zip(theirs) {
+                *mine += theirs;
+            }
+        }
+    }
+
+    /// Cells that can be reached: kinds times the states of their subject.
+    #[must_use]
+    pub fn cells(&self) -> usize {
+        let states = |(name, subject): &(&str, Subject)| {
+            let possible = |state: &&&str| possible(name, state);
+            subject.states().iter().filter(possible).count()
+        };
+        KINDS.iter().map(states).sum()
+    }
+
+    /// Cells in which nothing was fed.
+    #[must_use]
+    pub fn empty(&self) -> Vec<String> {
+        let mut empty = vec![];
+        for ((name, subject), row) in KINDS.iter().zip(&self.cells) {
+            for (state, count) in subject.states().iter().zip(row) {
+                if *count == 0 && possible(name, state) {
+                    empty.push(format!("{name} × {state}"));
+                }
+            }
+        }
+        empty
+    }
+
+    /// The table, one block per subject.
+    #[must_use]
+    pub fn table(&self) -> String {
+        let mut text = String::new();
+        for subject in Subject::ALL {
+            let _ = write!(text, "{:<22}", "event \\ state");
+            for state in subject.states() {
+                let _ = write!(text, " {state:>11}");
+            }
+            text.push('\n');
+            let rows = KINDS.iter().zip(&self.cells);
+            for ((name, _), row) in rows.filter(|((_, of), _)| *of == subject) {
+                let _ = write!(text, "{name:<22}");
+                for (state, count) in subject.states().iter().zip(row) {
+                    if possible(name, state) {
+                        let _ = write!(text, " {count:>11}");
+                    } else {
+                        let _ = write!(text, " {:>11}", "-");
+                    }
+                }
+                text.push('\n');
+            }
+        }
+        text
+    }
+}
+
+/// The row of an event. `forged`: it names a lease that is not the session's.
+pub(super) fn kind(event: &Event, forged: bool) -> usize {
+    match event {
+        Event::Runnable { .. } => 0,
+        Event::Idle { .. } => 1,
+        Event::Progress { .. } => 2,
+        Event::Released { .. } if forged => 4,
+        Event::Released { .. } => 3,
+        Event::CreditsSpent { .. } if forged => 6,
+        Event::CreditsSpent { .. } => 5,
+        Event::MemoryReserve { .. } => 7,
+        Event::MemoryRelease { .. } => 8,
+        Event::SessionRemoved { .. } => 9,
+        Event::WorkerExited { .. } => 10,
+        Event::SessionAdded { .. } => 11,
+        Event::AddVm { .. } => 12,
+        Event::SetVm { .. } => 13,
+        Event::RemoveVm { .. } => 14,
+        Event::SetQuarantine { .. } => 15,
+        Event::Strike { .. } => 16,
+        Event::ResetStats { .. } => 17,
+        Event::AddGpu { .. } => 18,
+        Event::SetGpu { .. } => 19,
+        Event::RemoveGpu { .. } => 20,
+        Event::GpuState { .. } => 21,
+        Event::Verified { .. } => 22,
+        Event::AssignGpu { .. } => 23,
+        Event::UnassignGpu { .. } => 24,
+        Event::AddPool { .. } => 25,
+        Event::SetPool { .. } => 26,
+        Event::RemovePool { .. } => 27,
+        Event::SetClassWeights { .. } => 28,
+        _ => 29,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use vgpu_sched::{SessionId, VmId};
+
+    #[test]
+    fn rows_are_those_of_the_table() {
+        let row = |event: &Event, forged| KINDS[kind(event, forged)].0;
+        let (vm, session) = (VmId(1), SessionId(1));
+        assert_eq!(
+            row(&Event::ResetStats { vm: Some(vm) }, false),
+            "ResetStats"
+        );
+        assert_eq!(row(&Event::WorkerExited { session }, false), "WorkerExited");
+        assert_eq!(row(&Event::Timer, false), "Timer");
+        let spent = Event::CreditsSpent {
+            session,
+            epoch: vgpu_sched::Epoch(1),
+            used: vgpu_sched::Usage::default(),
+        };
+        assert_eq!(row(&spent, true), "CreditsSpent (forged)");
+        assert_eq!(row(&spent, false), "CreditsSpent");
+    }
+}
