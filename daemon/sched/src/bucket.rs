@@ -111,14 +111,15 @@ impl Bucket {
         u64::try_from(wait).map_or(u64::MAX, |wait| now_ns.saturating_add(wait))
     }
 
-    /// When a holder that uses one unit per nanosecond will have emptied the bucket; `u64::MAX`: never.
-    pub(crate) fn empty_at(&mut self, now_ns: u64) -> u64 {
+    /// When somebody who uses so many units per nanosecond will have emptied the bucket; `u64::MAX`:
+    /// never.
+    pub(crate) fn empty_at(&mut self, per_ns: u64, now_ns: u64) -> u64 {
         self.refill(now_ns);
-        let drain = SCALE - i128::from(self.rate.per_second);
+        let drain = SCALE * i128::from(per_ns) - i128::from(self.rate.per_second);
         if drain <= 0 {
             return u64::MAX;
         }
-        let left = self.level.max(0) / drain;
+        let left = (self.level.max(0) + drain - 1) / drain;
         u64::try_from(left).map_or(u64::MAX, |left| now_ns.saturating_add(left))
     }
 }
@@ -168,7 +169,7 @@ mod tests {
         b.lend(0);
         b.settle(u64::MAX, u64::MAX);
         b.charge(u64::MAX, u64::MAX);
-        assert_eq!(b.empty_at(u64::MAX), u64::MAX);
+        assert_eq!(b.empty_at(1, u64::MAX), u64::MAX);
         let mut none = bucket(0, 0);
         assert_eq!(none.lend(0), 1);
         none.settle(1, 5);
@@ -178,6 +179,6 @@ mod tests {
     #[test]
     fn emptying_takes_longer_while_it_refills() {
         let mut b = bucket(SECONDS / 2, 1_000_000);
-        assert_eq!(b.empty_at(0), 2_000_000);
+        assert_eq!(b.empty_at(1, 0), 2_000_000);
     }
 }

@@ -274,10 +274,19 @@ impl PoolConfig {
         self.slice_ns.clamp(Self::MIN_SLICE_NS, Self::MAX_SLICE_NS)
     }
 
-    /// How much of what a VM is owed outlives its having no work: about what one turn of another can
-    /// cost it. More would be a monopoly saved up.
-    pub(crate) fn claim_cap_ns(&self) -> u64 {
-        self.slice().saturating_mul(2)
+    /// The slice of a VM of this pool: its own, or the pool's.
+    #[must_use]
+    pub fn slice_of(&self, vm: &VmConfig) -> u64 {
+        vm.slice_ns.map_or_else(
+            || self.slice(),
+            |own| own.clamp(Self::MIN_SLICE_NS, Self::MAX_SLICE_NS),
+        )
+    }
+
+    /// How much of what somebody with this slice is owed outlives its having no work: about what one
+    /// turn of another can cost it. More would be a monopoly saved up.
+    pub(crate) fn claim_cap_ns(slice_ns: u64) -> u64 {
+        slice_ns.saturating_mul(2)
     }
 }
 

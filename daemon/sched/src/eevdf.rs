@@ -238,6 +238,14 @@ impl<K: Ord + Copy> Eevdf<K> {
         }
     }
 
+    /// Is `other`, which can be chosen, eligible with an earlier deadline than `holder`, which runs?
+    pub(crate) fn is_due_before(&self, other: K, holder: K) -> bool {
+        let (Some(o), Some(h)) = (self.members.get(&other), self.members.get(&holder)) else {
+            return false;
+        };
+        o.place != Place::Held && self.is_eligible(other) && o.deadline < h.deadline
+    }
+
     /// Can anybody be chosen?
     pub(crate) fn has_ready(&self) -> bool {
         !self.eligible.is_empty() || !self.early.is_empty()

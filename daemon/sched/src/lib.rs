@@ -30,6 +30,7 @@ mod ordered;
 mod runqueue;
 mod scheduler;
 mod serial;
+mod shortest;
 mod stats;
 mod timers;
 

@@ -17,6 +17,8 @@ use crate::stats::{Account, Cap};
 /// What a lease is being used for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Use {
+    /// A gang has some of its GPUs and waits for the others; its worker knows of nothing yet.
+    Gathering,
     /// Work is there or in flight.
     Active,
     /// No work; charged until the hold is over.
@@ -25,27 +27,51 @@ pub(crate) enum Use {
     Parked,
 }
 
-/// One lease that is out.
+/// A lease that is out, or being gathered.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Lease {
-    pub(crate) session: SessionId,
-    pub(crate) vm: VmId,
+    /// 0 while it is being gathered.
     pub(crate) epoch: Epoch,
     pub(crate) granted_ns: u64,
     pub(crate) slice_end_ns: u64,
     pub(crate) charged_ns: u64,
     pub(crate) usage: Use,
+    /// Of how many of the session's GPUs, in order, it is. All, except while it is being gathered.
+    pub(crate) held: usize,
     /// What the holder was told last.
     pub(crate) wanted: bool,
+    /// A VM that woke up was due before the holder: asked back once that ran for its least time.
+    pub(crate) challenged: bool,
     pub(crate) revoked_ns: Option<u64>,
     /// Declared: the next one may be let in beside it.
     pub(crate) overrun: bool,
 }
 
 impl Lease {
+    /// A lease of no GPU yet.
+    pub(crate) fn begin(now_ns: u64) -> Self {
+        Self {
+            epoch: Epoch(0),
+            granted_ns: now_ns,
+            slice_end_ns: now_ns,
+            charged_ns: 0,
+            usage: Use::Gathering,
+            held: 0,
+            wanted: false,
+            challenged: false,
+            revoked_ns: None,
+            overrun: false,
+        }
+    }
+
     /// Does its VM pay now?
     pub(crate) fn charged(&self) -> bool {
         self.usage != Use::Parked
+    }
+
+    /// Does its worker have it?
+    pub(crate) fn granted(&self) -> bool {
+        self.usage != Use::Gathering
     }
 }
 
@@ -80,8 +106,10 @@ pub(crate) struct Gpu {
     /// The pools that have VMs competing here.
     pub(crate) top: Eevdf<PoolId>,
     pub(crate) nodes: BTreeMap<PoolId, Node>,
-    /// None, one, or two (an overrunner and the one beside it).
-    pub(crate) leases: Vec<Lease>,
+    /// Whose lease it is of: none, one, or two (an overrunner and the one beside it).
+    pub(crate) holders: Vec<SessionId>,
+    /// VMs with work that may not run beside the overrunner that is here, having overrun themselves.
+    pub(crate) held_off: BTreeSet<VmId>,
     pub(crate) vms: BTreeSet<VmId>,
     pub(crate) sessions: BTreeSet<SessionId>,
     pub(crate) memory: u64,
@@ -106,7 +134,8 @@ impl Gpu {
             pools: BTreeSet::new(),
             top: Eevdf::default(),
             nodes: BTreeMap::new(),
-            leases: Vec::new(),
+            holders: Vec::new(),
+            held_off: BTreeSet::new(),
             vms: BTreeSet::new(),
             sessions: BTreeSet::new(),
             memory: 0,
@@ -128,22 +157,6 @@ impl Gpu {
         } else {
             self.config.memory_bytes.saturating_sub(self.memory)
         }
-    }
-
-    pub(crate) fn lease_of(&mut self, session: SessionId) -> Option<&mut Lease> {
-        self.leases
-            .iter_mut()
-            .find(|lease| lease.session == session)
-    }
-
-    /// May a lease be granted now?
-    pub(crate) fn is_free(&self) -> bool {
-        self.health.grants()
-            && match self.leases.as_slice() {
-                [] => true,
-                [only] => only.overrun,
-                _ => false,
-            }
     }
 }
 
@@ -232,24 +245,42 @@ pub(crate) struct VmCounters {
     pub(crate) service: Histogram,
 }
 
+/// Where a VM's sessions live.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Placement {
+    pub(crate) pool: PoolId,
+    /// One per GPU, in the order of the GPUs; more than one for a gang.
+    pub(crate) seats: Vec<Seat>,
+}
+
+/// A VM's place on one GPU.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Seat {
+    pub(crate) gpu: GpuId,
+    /// Is it a member of its node's queue?
+    pub(crate) joined: bool,
+    /// What it is owed there (negative: owes) while it does not compete, and under policies that keep
+    /// no account.
+    pub(crate) lag_ns: i128,
+}
+
 /// One VM.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Vm {
     pub(crate) config: VmConfig,
     /// Going: forgotten when its last session is gone.
     pub(crate) removed: bool,
-    /// What it is owed (negative: owes) while it does not compete, and under policies that keep no
-    /// account.
+    /// What it is owed (negative: owes) while it is not placed.
     pub(crate) lag_ns: i128,
     /// Where its sessions live, and under which pool.
-    pub(crate) placement: Option<(GpuId, PoolId)>,
-    /// Is it a member of its node's queue?
-    pub(crate) joined: bool,
+    pub(crate) placement: Option<Placement>,
     pub(crate) sessions: BTreeSet<SessionId>,
     /// Sessions with work that hold no lease, in the order of their turns.
     pub(crate) runnable: BTreeMap<u64, SessionId>,
     /// The session that holds a lease, and whether it is charged.
     pub(crate) running: Option<(SessionId, bool)>,
+    /// The session of a gang that holds some of its GPUs; it is the first of the runnable ones.
+    pub(crate) gathering: Option<SessionId>,
     /// Did its last lease end because its slice was over?
     pub(crate) sliced: bool,
     pub(crate) throttle: Option<Throttle>,
@@ -259,6 +290,10 @@ pub(crate) struct Vm {
     /// Quarantines by strikes.
     pub(crate) quarantines: Fading,
     pub(crate) demoted_until_ns: Option<u64>,
+    /// Outlasted slice and grace not long ago: not let in beside another that does.
+    pub(crate) overran_until_ns: Option<u64>,
+    /// What its turns took lately.
+    pub(crate) usual_ns: Option<u64>,
     pub(crate) buckets: Buckets,
     pub(crate) memory: u64,
     pub(crate) pinned: u64,
@@ -282,16 +317,18 @@ impl Vm {
             removed: false,
             lag_ns: 0,
             placement: None,
-            joined: false,
             sessions: BTreeSet::new(),
             runnable: BTreeMap::new(),
             running: None,
+            gathering: None,
             sliced: false,
             throttle: None,
             quarantine: None,
             strikes: Fading::default(),
             quarantines: Fading::default(),
             demoted_until_ns: None,
+            overran_until_ns: None,
+            usual_ns: None,
             buckets,
             memory: 0,
             pinned: 0,
@@ -302,6 +339,35 @@ impl Vm {
         };
         vm.remember(past, now_ns);
         vm
+    }
+
+    /// The GPU where it is placed, of a gang the first, and the pool under which it runs there.
+    pub(crate) fn home(&self) -> Option<(GpuId, PoolId)> {
+        let placement = self.placement.as_ref()?;
+        placement
+            .seats
+            .first()
+            .map(|seat| (seat.gpu, placement.pool))
+    }
+
+    /// The GPU of its seat of this number.
+    pub(crate) fn seat_gpu(&self, index: usize) -> Option<GpuId> {
+        let placement = self.placement.as_ref()?;
+        placement.seats.get(index).map(|seat| seat.gpu)
+    }
+
+    /// How many GPUs it is placed on.
+    pub(crate) fn width(&self) -> usize {
+        self.placement
+            .as_ref()
+            .map_or(0, |placement| placement.seats.len())
+    }
+
+    /// The pool under which it runs.
+    pub(crate) fn pool(&self) -> PoolId {
+        self.placement
+            .as_ref()
+            .map_or(self.config.pool, |placement| placement.pool)
     }
 
     /// Its class with demotion.
@@ -322,11 +388,21 @@ impl Vm {
     }
 }
 
+/// One GPU of a session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Place {
+    pub(crate) gpu: GpuId,
+    /// Device memory booked there.
+    pub(crate) memory: u64,
+}
+
 /// One session.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Session {
     pub(crate) vm: VmId,
-    pub(crate) gpu: GpuId,
+    /// Its GPUs, in order; more than one for a gang, and never none.
+    pub(crate) places: Vec<Place>,
+    pub(crate) lease: Option<Lease>,
     /// Its place in [`Vm::runnable`], while it is there.
     pub(crate) ticket: Option<u64>,
     pub(crate) waiting_since_ns: u64,
@@ -343,7 +419,6 @@ pub(crate) struct Session {
     /// Has this stall been noted as a soft limit?
     pub(crate) soft_noted: bool,
     pub(crate) gpu_ns: u64,
-    pub(crate) memory: u64,
     pub(crate) pinned: u64,
     /// Credits settled so far.
     pub(crate) used: Usage,
@@ -353,10 +428,11 @@ pub(crate) struct Session {
 }
 
 impl Session {
-    pub(crate) fn new(vm: VmId, gpu: GpuId, now_ns: u64) -> Self {
+    pub(crate) fn new(vm: VmId, gpus: &[GpuId], now_ns: u64) -> Self {
         Self {
             vm,
-            gpu,
+            places: gpus.iter().map(|&gpu| Place { gpu, memory: 0 }).collect(),
+            lease: None,
             ticket: None,
             waiting_since_ns: now_ns,
             depth: Depth::default(),
@@ -368,11 +444,32 @@ impl Session {
             progress_ns: now_ns,
             soft_noted: false,
             gpu_ns: 0,
-            memory: 0,
             pinned: 0,
             used: Usage::default(),
             granted: Credits::UNLIMITED,
         }
+    }
+
+    /// Its GPU; of a gang, its first.
+    pub(crate) fn gpu(&self) -> GpuId {
+        self.places
+            .first()
+            .map_or_else(GpuId::default, |place| place.gpu)
+    }
+
+    /// Its GPU of this number.
+    pub(crate) fn nth_gpu(&self, index: usize) -> Option<GpuId> {
+        self.places.get(index).map(|place| place.gpu)
+    }
+
+    /// The GPUs after the first.
+    pub(crate) fn also(&self) -> Vec<GpuId> {
+        self.places.iter().skip(1).map(|place| place.gpu).collect()
+    }
+
+    /// Device memory booked for it.
+    pub(crate) fn memory(&self) -> u64 {
+        self.places.iter().map(|place| place.memory).sum()
     }
 
     /// Operations in flight, by the worker's account.

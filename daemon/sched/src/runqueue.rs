@@ -6,28 +6,32 @@ use crate::config::{Class, Policy, PoolConfig};
 use crate::eevdf::Eevdf;
 use crate::id::VmId;
 use crate::ordered::Ordered;
+use crate::shortest::Shortest;
 
 /// What the queue must know of a VM.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Standing {
     /// Its class now (demotion included).
     pub(crate) class: Class,
     /// Its weight now.
     pub(crate) weight: u64,
+    /// Its slice.
+    pub(crate) slice_ns: u64,
+    /// What its next turn is expected to take.
+    pub(crate) cost_ns: u64,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 enum Order {
     Weighted(Eevdf<VmId>),
     Ordered(Ordered),
+    Shortest(Shortest),
 }
 
 /// The queue. A member either can be chosen (*ready*) or only counts (it runs).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct RunQueue {
     policy: Policy,
-    slice_ns: u64,
-    claim_cap_ns: u64,
     order: Order,
 }
 
@@ -36,12 +40,11 @@ impl RunQueue {
         let order = match pool.policy {
             Policy::Weighted => Order::Weighted(Eevdf::default()),
             Policy::Strict => Order::Ordered(Ordered::strict(pool.aging)),
-            Policy::Fifo | Policy::Sjf => Order::Ordered(Ordered::fifo()),
+            Policy::Fifo => Order::Ordered(Ordered::fifo()),
+            Policy::Sjf => Order::Shortest(Shortest::new(pool.aging, pool.slice())),
         };
         Self {
             policy: pool.policy,
-            slice_ns: pool.slice(),
-            claim_cap_ns: pool.claim_cap_ns(),
             order,
         }
     }
@@ -53,26 +56,31 @@ impl RunQueue {
 
     /// New settings under the same policy.
     pub(crate) fn configure(&mut self, pool: &PoolConfig, now_ns: u64) {
-        self.slice_ns = pool.slice();
-        self.claim_cap_ns = pool.claim_cap_ns();
-        if let Order::Ordered(queue) = &mut self.order {
-            queue.set_aging(pool.aging, now_ns);
+        match &mut self.order {
+            Order::Weighted(_) => {}
+            Order::Ordered(queue) => queue.set_aging(pool.aging, now_ns),
+            Order::Shortest(queue) => queue.configure(pool.aging, pool.slice()),
         }
     }
 
     pub(crate) fn join(&mut self, vm: VmId, standing: Standing, lag_ns: i128) {
         match &mut self.order {
-            Order::Weighted(queue) => queue.join(vm, standing.weight, lag_ns, self.slice_ns),
+            Order::Weighted(queue) => queue.join(vm, standing.weight, lag_ns, standing.slice_ns),
             Order::Ordered(queue) => queue.join(vm, standing.class),
+            Order::Shortest(queue) => queue.join(vm, standing.cost_ns),
         }
     }
 
     /// Removes the VM; says what it is owed (negative: owes), or `None` where the policy keeps no
     /// account and what was before still holds.
-    pub(crate) fn leave(&mut self, vm: VmId) -> Option<i128> {
+    pub(crate) fn leave(&mut self, vm: VmId, claim_cap_ns: u64) -> Option<i128> {
         match &mut self.order {
-            Order::Weighted(queue) => Some(queue.leave(vm, self.claim_cap_ns)),
+            Order::Weighted(queue) => Some(queue.leave(vm, claim_cap_ns)),
             Order::Ordered(queue) => {
+                queue.leave(vm);
+                None
+            }
+            Order::Shortest(queue) => {
                 queue.leave(vm);
                 None
             }
@@ -81,8 +89,9 @@ impl RunQueue {
 
     pub(crate) fn update(&mut self, vm: VmId, standing: Standing, now_ns: u64) {
         match &mut self.order {
-            Order::Weighted(queue) => queue.update(vm, standing.weight, self.slice_ns),
+            Order::Weighted(queue) => queue.update(vm, standing.weight, standing.slice_ns),
             Order::Ordered(queue) => queue.set_class(vm, standing.class, now_ns),
+            Order::Shortest(queue) => queue.set_cost(vm, standing.cost_ns),
         }
     }
 
@@ -90,6 +99,14 @@ impl RunQueue {
         match &mut self.order {
             Order::Weighted(queue) => queue.set_ready(vm, ready),
             Order::Ordered(queue) => queue.set_ready(vm, ready, now_ns),
+            Order::Shortest(queue) => queue.set_ready(vm, ready, now_ns),
+        }
+    }
+
+    /// A new prediction for a VM, where the policy goes by it.
+    pub(crate) fn set_cost(&mut self, vm: VmId, cost_ns: u64) {
+        if let Order::Shortest(queue) = &mut self.order {
+            queue.set_cost(vm, cost_ns);
         }
     }
 
@@ -103,7 +120,7 @@ impl RunQueue {
     pub(crate) fn lag_ns(&self, vm: VmId) -> Option<i128> {
         match &self.order {
             Order::Weighted(queue) => Some(queue.lag_ns(vm)),
-            Order::Ordered(_) => None,
+            Order::Ordered(_) | Order::Shortest(_) => None,
         }
     }
 
@@ -111,6 +128,7 @@ impl RunQueue {
         match &mut self.order {
             Order::Weighted(queue) => queue.peek(),
             Order::Ordered(queue) => queue.peek(now_ns),
+            Order::Shortest(queue) => queue.peek(),
         }
     }
 
@@ -119,14 +137,23 @@ impl RunQueue {
         match &mut self.order {
             Order::Weighted(queue) => queue.holder_wins(holder),
             Order::Ordered(queue) => queue.holder_wins(holder, now_ns),
+            Order::Shortest(queue) => queue.holder_wins(holder, now_ns),
         }
     }
 
-    /// Before the end of its slice: must the holder stop?
+    /// Before the end of its slice: must the holder stop for one that is more urgent?
     pub(crate) fn preempts(&mut self, holder: VmId, now_ns: u64) -> bool {
         match &mut self.order {
-            Order::Weighted(_) => false,
+            Order::Weighted(_) | Order::Shortest(_) => false,
             Order::Ordered(queue) => queue.preempts(holder, now_ns),
+        }
+    }
+
+    /// Is this VM, which has just woken up, due before the holder?
+    pub(crate) fn challenges(&self, challenger: VmId, holder: VmId) -> bool {
+        match &self.order {
+            Order::Weighted(queue) => queue.is_due_before(challenger, holder),
+            Order::Ordered(_) | Order::Shortest(_) => false,
         }
     }
 
@@ -134,6 +161,7 @@ impl RunQueue {
         match &self.order {
             Order::Weighted(queue) => queue.ready_count(),
             Order::Ordered(queue) => queue.ready_count(),
+            Order::Shortest(queue) => queue.ready_count(),
         }
     }
 
@@ -142,6 +170,7 @@ impl RunQueue {
         match &self.order {
             Order::Weighted(queue) => queue.before(vm),
             Order::Ordered(queue) => queue.before(vm, now_ns),
+            Order::Shortest(queue) => queue.before(vm),
         }
     }
 
@@ -150,6 +179,7 @@ impl RunQueue {
         match &self.order {
             Order::Weighted(_) => None,
             Order::Ordered(queue) => queue.waiting_since(vm),
+            Order::Shortest(queue) => queue.waiting_since(vm),
         }
     }
 
@@ -157,6 +187,7 @@ impl RunQueue {
         match &self.order {
             Order::Weighted(queue) => queue.keys().collect(),
             Order::Ordered(queue) => queue.keys().collect(),
+            Order::Shortest(queue) => queue.keys().collect(),
         }
     }
 }

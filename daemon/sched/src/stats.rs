@@ -184,6 +184,8 @@ pub struct GpuStats {
     pub health: GpuHealth,
     /// Who holds it: two only while an overrunner is on it.
     pub holders: Vec<(SessionId, VmId, Epoch)>,
+    /// The gang that keeps it reserved until it has all its GPUs.
+    pub reserved: Option<(SessionId, VmId)>,
     /// Sessions placed here.
     pub sessions: u32,
     /// Sessions that wait here.

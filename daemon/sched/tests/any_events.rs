@@ -164,8 +164,14 @@ fn vm_config() -> impl Strategy<Value = VmConfig> {
         nanos().prop_map(LimitOverride::At)
     ];
     let gpus = proptest::option::weighted(0.1, proptest::collection::btree_set(gpu(), 0..3));
-    (pool(), 0..4_usize, any::<u32>(), limits, hard, gpus).prop_map(
-        |(pool, class, factor_milli, limits, hard_limit, gpus)| VmConfig {
+    let own = (
+        proptest::option::weighted(0.3, nanos()),
+        proptest::bool::weighted(0.3),
+    );
+    (pool(), 0..4_usize, any::<u32>(), limits, hard, gpus, own).prop_map(
+        |(pool, class, factor_milli, limits, hard_limit, gpus, (slice_ns, gang))| VmConfig {
+            slice_ns,
+            gang,
             factor_milli,
             gpus,
             limits,
@@ -312,13 +318,16 @@ impl Model {
     fn after(&mut self, action: &Action) {
         match action {
             Action::Grant(terms) | Action::GrantBeside(terms) => {
-                let holders = self.holders.entry(terms.gpu).or_default();
-                if matches!(action, Action::Grant(_)) {
-                    assert!(holders.is_empty(), "granted while {holders:?} hold");
-                } else {
+                let mut company = 0;
+                for gpu in [terms.gpu].iter().chain(&terms.also) {
+                    let holders = self.holders.entry(*gpu).or_default();
                     let overrun = holders.iter().all(|(s, _)| self.overrun.contains(s));
-                    assert!(holders.len() == 1 && overrun, "beside {holders:?}");
+                    assert!(holders.len() <= 1 && overrun, "beside {holders:?}");
+                    company += holders.len();
+                    holders.push((terms.session, terms.epoch));
                 }
+                let beside = matches!(action, Action::GrantBeside(_));
+                assert_eq!(beside, company > 0, "{terms:?}");
                 assert!(
                     !self.gone.contains(&terms.session),
                     "granted to one that is gone"
@@ -326,7 +335,6 @@ impl Model {
                 assert!(terms.epoch.0 > self.last_epoch, "an epoch was used again");
                 self.last_epoch = terms.epoch.0;
                 self.overrun.remove(&terms.session);
-                holders.push((terms.session, terms.epoch));
             }
             Action::Overrun { session, .. } => {
                 self.overrun.insert(*session);
@@ -389,7 +397,8 @@ impl World {
             pool: PoolId(1),
         });
         for index in 0..4 {
-            let config = VmConfig::new(PoolId(index % 2), Class::ALL[index as usize]);
+            let mut config = VmConfig::new(PoolId(index % 2), Class::ALL[index as usize]);
+            config.gang = index == 3;
             world.feed(Event::AddVm {
                 vm: VmId(index),
                 config,
@@ -489,26 +498,44 @@ impl World {
                 .sessions
                 .iter()
                 .filter_map(|&id| self.sched.session_stats(id).map(|stats| (id, stats)))
-                .filter(|(_, session)| session.gpu == gpu)
+                .filter(|(_, session)| session.gpu == gpu || session.also.contains(&gpu))
                 .collect();
             assert_eq!(sessions.len(), stats.sessions as usize);
-            let memory: u64 = sessions
+            let memory: u128 = sessions
                 .iter()
-                .map(|(_, session)| session.memory_bytes)
+                .map(|(_, session)| u128::from(session.memory_bytes))
                 .sum();
-            assert_eq!(memory, stats.memory_bytes);
+            let gangs = sessions.iter().any(|(_, session)| !session.also.is_empty());
+            assert!(
+                memory == stats.memory_bytes.into() || gangs && memory > stats.memory_bytes.into()
+            );
+            for (id, session) in &sessions {
+                let holds = holders.iter().any(|(holder, _)| holder == id);
+                let all = session.state != SessionState::Gathering
+                    && session.also.iter().chain([&session.gpu]).all(|gpu| {
+                        let held = self.model.holders.get(gpu);
+                        held.is_some_and(|held| held.iter().any(|(holder, _)| holder == id))
+                    });
+                assert_eq!(holds, all, "{id}: all of its GPUs or none");
+            }
             for (id, session) in &sessions {
                 let could_run = session.state == SessionState::Waiting
+                    && session.gpu == gpu
+                    && stats.reserved.is_none()
                     && matches!(
                         session.waiting,
                         Some(WaitReason::Turn { .. } | WaitReason::Slice)
                     );
                 assert!(
                     !(holders.is_empty() && stats.health.grants() && could_run),
-                    "{id} waits on an idle {gpu}"
+                    "{id} waits on an idle {gpu}: {session:?} {stats:?}"
                 );
             }
         }
+        let booked = |gpu: GpuId| u128::from(self.sched.gpu_stats(gpu).unwrap().memory_bytes);
+        let on_gpus: u128 = self.sched.gpus().map(booked).sum();
+        let of_vms = |vm: VmId| u128::from(self.sched.vm_stats(vm).unwrap().memory_bytes);
+        assert_eq!(on_gpus, self.sched.vms().map(of_vms).sum::<u128>());
         for vm in self.sched.vms() {
             let memory: u64 = self
                 .sched

@@ -14,8 +14,8 @@ impl Scheduler {
             });
             return;
         }
-        let gpu_id = match self.can_admit(vm_id) {
-            Ok(gpu) => gpu,
+        let gpus = match self.admits(vm_id) {
+            Ok(gpus) => gpus,
             Err(reason) => {
                 self.out.push(Action::Refuse {
                     session: id,
@@ -24,22 +24,25 @@ impl Scheduler {
                 return;
             }
         };
-        self.place(vm_id, gpu_id);
-        self.sessions
-            .insert(id, Session::new(vm_id, gpu_id, self.now_ns));
+        self.place(vm_id, &gpus);
+        let session = Session::new(vm_id, &gpus, self.now_ns);
+        let (gpu, also) = (session.gpu(), session.also());
+        self.sessions.insert(id, session);
         if let Some(vm) = self.vms.get_mut(&vm_id) {
             vm.sessions.insert(id);
         }
-        let context = self.gpus.get_mut(&gpu_id).map_or(0, |gpu| {
-            gpu.sessions.insert(id);
-            gpu.config.context_bytes
-        });
-        self.book(id, context);
+        for (index, gpu) in gpus.iter().enumerate() {
+            let context = self.gpus.get_mut(gpu).map_or(0, |gpu| {
+                gpu.sessions.insert(id);
+                gpu.config.context_bytes
+            });
+            self.book(id, index, context);
+        }
         self.out.push(Action::Admit {
             session: id,
             vm: vm_id,
-            gpu: gpu_id,
-            also: Vec::new(),
+            gpu,
+            also,
         });
     }
 
@@ -47,10 +50,9 @@ impl Scheduler {
     pub(super) fn close_session(&mut self, id: SessionId) -> Result<(), Ignored> {
         let session = self.session_mut(id)?;
         session.closing = true;
-        let (gpu, vm) = (session.gpu, session.vm);
+        let vm = session.vm;
         self.unqueue(id);
         self.sync_vm(vm);
-        self.dirty.insert(gpu);
         Ok(())
     }
 
@@ -63,26 +65,26 @@ impl Scheduler {
         if std::mem::replace(&mut session.dying, true) {
             return;
         }
-        let (gpu_id, vm) = (session.gpu, session.vm);
+        let vm = session.vm;
         self.unqueue(id);
-        self.accrue(gpu_id);
-        if let Some(gpu) = self.gpus.get_mut(&gpu_id) {
-            gpu.dying.insert(id, now);
-            if let Some(lease) = gpu.lease_of(id) {
-                lease.revoked_ns.get_or_insert(now);
-                lease.usage = Use::Active;
+        // What a gang gathered is free at once: its worker never had it.
+        self.sync_vm(vm);
+        let Some(session) = self.sessions.get_mut(&id) else {
+            return;
+        };
+        let holds = session.lease.is_some();
+        if let Some(lease) = &mut session.lease {
+            lease.revoked_ns.get_or_insert(now);
+            lease.usage = Use::Active;
+        }
+        for place in &session.places {
+            if let Some(gpu) = self.gpus.get_mut(&place.gpu) {
+                gpu.dying.insert(id, now);
             }
         }
-        let holds = self
-            .vms
-            .get(&vm)
-            .is_some_and(|vm| vm.running.is_some_and(|(s, _)| s == id));
         if holds {
             self.set_charged(vm, true);
-        } else {
-            self.sync_vm(vm);
         }
-        self.dirty.insert(gpu_id);
         self.out.push(Action::Kill { session: id, cause });
     }
 
@@ -96,28 +98,33 @@ impl Scheduler {
     /// The process is gone: what it had is free.
     pub(super) fn worker_exited(&mut self, id: SessionId) -> Result<(), Ignored> {
         let session = self.session_mut(id)?;
-        let (gpu_id, vm_id) = (session.gpu, session.vm);
+        let vm_id = session.vm;
         let unclean = session.dying || session.in_flight() > 0;
         self.unqueue(id);
-        let held = self
-            .gpu_mut(gpu_id)
-            .is_ok_and(|gpu| gpu.lease_of(id).is_some());
+        self.sync_vm(vm_id);
+        let held = self.lease(id).is_some();
         if held {
-            self.end_lease(gpu_id, id, None);
+            self.end_lease(id, None);
         }
-        let memory = self.sessions.get(&id).map_or(0, |session| session.memory);
-        self.unbook(id, memory);
         self.unpin(id, u64::MAX);
-        self.sessions.remove(&id);
-        let killed = self.gpus.get_mut(&gpu_id).and_then(|gpu| {
-            gpu.sessions.remove(&id);
-            gpu.dying.remove(&id)
-        });
-        if held && unclean {
-            self.start_canary(gpu_id, killed.unwrap_or(self.now_ns));
+        let places = self.sessions.get(&id).map_or(0, |s| s.places.len());
+        for index in 0..places {
+            self.unbook(id, index, u64::MAX);
+        }
+        let Some(session) = self.sessions.remove(&id) else {
+            return Ok(());
+        };
+        for place in &session.places {
+            let killed = self.gpus.get_mut(&place.gpu).and_then(|gpu| {
+                gpu.sessions.remove(&id);
+                gpu.dying.remove(&id)
+            });
+            if held && unclean {
+                self.start_canary(place.gpu, killed.unwrap_or(self.now_ns));
+            }
+            self.dirty.insert(place.gpu);
         }
         self.leave_vm(id, vm_id);
-        self.dirty.insert(gpu_id);
         Ok(())
     }
 

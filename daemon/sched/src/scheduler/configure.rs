@@ -5,7 +5,7 @@ use crate::action::{Ignored, KillCause};
 use crate::bucket::Bucket;
 use crate::config::{GpuConfig, GpuHealth, PoolConfig, Rate, VmConfig};
 use crate::event::Past;
-use crate::id::{GpuId, PoolId, VmId};
+use crate::id::{GpuId, PoolId, SessionId, VmId};
 use crate::model::{Gpu, Pool, Vm};
 use crate::runqueue::RunQueue;
 use crate::timers::TimerKey;
@@ -55,6 +55,8 @@ impl Scheduler {
         self.accrue(id);
         let gpu = self.gpu_mut(id)?;
         gpu.health = health;
+        self.sync_gangs(id);
+        let gpu = self.gpu_mut(id)?;
         if health == GpuHealth::Lost {
             gpu.canary = None;
             let sessions = gpu.sessions.iter().copied().collect();
@@ -79,7 +81,6 @@ impl Scheduler {
     }
 
     pub(super) fn set_pool(&mut self, id: PoolId, config: &PoolConfig) -> Result<(), Ignored> {
-        let now = self.now_ns;
         let pool = self.pools.get_mut(&id).ok_or(Ignored::UnknownPool)?;
         pool.config.clone_from(config);
         let gpus: Vec<GpuId> = self.gpus.keys().copied().collect();
@@ -92,21 +93,26 @@ impl Scheduler {
             if !gpu.nodes.contains_key(&id) {
                 continue;
             }
-            gpu.top.update(
-                id,
-                super::accounting::pool_weight(config.weight),
-                config.slice(),
-            );
-            for lease in &mut gpu.leases {
-                let here = self.vms.get(&lease.vm).and_then(|vm| vm.placement);
-                if here.is_some_and(|(_, pool)| pool == id) {
-                    lease.slice_end_ns = lease.slice_end_ns.min(now.saturating_add(config.slice()));
-                }
+            gpu.top
+                .update(id, super::seats::pool_weight(config.weight), config.slice());
+            for holder in gpu.holders.clone() {
+                self.shorten(holder);
             }
             self.dirty.insert(gpu_id);
         }
         self.refresh_standings(|pool| pool == id);
         Ok(())
+    }
+
+    /// A lease that runs ends at the latest one slice from now, as slices are now.
+    fn shorten(&mut self, id: SessionId) {
+        let Some(vm) = self.sessions.get(&id).and_then(|s| self.vms.get(&s.vm)) else {
+            return;
+        };
+        let latest = self.now_ns.saturating_add(self.slice_of(vm));
+        if let Some(lease) = self.lease_mut(id) {
+            lease.slice_end_ns = lease.slice_end_ns.min(latest);
+        }
     }
 
     /// Gives a node the queue of its pool's policy; its VMs move over with what they are owed.
@@ -131,23 +137,28 @@ impl Scheduler {
             .map(|vm| (vm, old.lag_ns(vm)))
             .collect();
         for (vm, _) in &members {
-            old.leave(*vm);
+            old.leave(*vm, u64::MAX);
         }
         for (id, lag) in members {
             let standing = self.standing(id);
             let Some(vm) = self.vms.get_mut(&id) else {
                 continue;
             };
-            vm.lag_ns = lag.unwrap_or(vm.lag_ns);
-            let (lag, ready) = (vm.lag_ns, vm.is_ready());
+            let Some(placement) = &mut vm.placement else {
+                continue;
+            };
+            let seat = placement.seats.iter_mut().find(|seat| seat.gpu == gpu);
+            let Some(seat) = seat else { continue };
+            seat.lag_ns = lag.unwrap_or(seat.lag_ns);
+            let lag = seat.lag_ns;
             if let Some(node) = self
                 .gpus
                 .get_mut(&gpu)
                 .and_then(|gpu| gpu.nodes.get_mut(&pool))
             {
                 node.queue.join(id, standing, lag);
-                node.queue.set_ready(id, ready, now);
             }
+            self.sync_vm(id);
         }
     }
 
@@ -156,7 +167,7 @@ impl Scheduler {
         let lived_in = self
             .vms
             .values()
-            .any(|vm| vm.placement.is_some_and(|(_, pool)| pool == id));
+            .any(|vm| vm.placement.is_some() && vm.pool() == id);
         if !pool.vms.is_empty() || lived_in {
             return Err(Ignored::PoolInUse);
         }
@@ -202,10 +213,10 @@ impl Scheduler {
             pool.vms.insert(id);
             let Vm {
                 placement,
-                joined,
                 sessions,
                 runnable,
                 running,
+                gathering,
                 memory,
                 pinned,
                 phase,
@@ -213,10 +224,10 @@ impl Scheduler {
             } = old.clone();
             *old = Vm {
                 placement,
-                joined,
                 sessions,
                 runnable,
                 running,
+                gathering,
                 memory,
                 pinned,
                 phase,
@@ -260,11 +271,12 @@ impl Scheduler {
         self.refresh_standing(id);
         self.rethrottle(id);
         self.sync_vm(id);
-        // A lease whose credit was reckoned by the old rates ends.
-        if let (true, Some((session, _))) = (recredit, running)
-            && let Some(gpu) = self.sessions.get(&session).map(|session| session.gpu)
-        {
-            self.revoke(gpu, session);
+        if let Some((session, _)) = running {
+            self.shorten(session);
+            // A lease whose credit was reckoned by the old rates ends.
+            if recredit {
+                self.revoke(session);
+            }
         }
         Ok(())
     }

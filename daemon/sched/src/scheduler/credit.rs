@@ -6,7 +6,7 @@ use crate::bucket::Bucket;
 use crate::config::{MILLIS, SECONDS};
 use crate::event::Usage;
 use crate::id::{Epoch, SessionId, VmId};
-use crate::model::{Buckets, Throttle};
+use crate::model::{Buckets, Lease, Throttle};
 use crate::stats::Cap;
 
 /// A VM that was held back goes on with at least this much time's worth of tokens: a lease per token
@@ -17,14 +17,8 @@ impl Scheduler {
     /// Decides anew whether a rate limit holds the VM back, and sets its timer.
     pub(super) fn rethrottle(&mut self, id: VmId) {
         let now = self.now_ns;
-        if let Some((gpu, _)) = self.vms.get(&id).and_then(|vm| vm.placement) {
-            self.accrue(gpu);
-        }
-        let slice = self
-            .vms
-            .get(&id)
-            .and_then(|vm| self.pools.get(&vm.config.pool))
-            .map_or(MILLIS, |pool| pool.config.slice());
+        self.accrue_vm(id);
+        let slice = self.vms.get(&id).map_or(MILLIS, |vm| self.slice_of(vm));
         let Some(vm) = self.vms.get_mut(&id) else {
             return;
         };
@@ -94,15 +88,12 @@ impl Scheduler {
         epoch: Epoch,
         used: Usage,
     ) -> Result<(), Ignored> {
-        let (gpu, vm) = self
-            .session_mut(id)
-            .map(|session| (session.gpu, session.vm))?;
-        let lease = self.gpu_mut(gpu)?.lease_of(id).ok_or(Ignored::StaleEpoch)?;
-        if lease.epoch != epoch {
-            return Err(Ignored::StaleEpoch);
-        }
-        let revoked = lease.revoked_ns.is_some();
-        self.accrue(gpu);
+        let session = self.session_mut(id)?;
+        let vm = session.vm;
+        let present = |lease: &&Lease| lease.granted() && lease.epoch == epoch;
+        let lease = session.lease.as_ref().filter(present);
+        let revoked = lease.ok_or(Ignored::StaleEpoch)?.revoked_ns.is_some();
+        self.accrue_vm(vm);
         self.settle_credit(id, Some(used));
         if revoked {
             return Ok(());
@@ -115,9 +106,9 @@ impl Scheduler {
                 credits,
             });
         } else {
-            self.revoke(gpu, id);
+            self.revoke(id);
         }
-        self.dirty.insert(gpu);
+        self.touch(id);
         Ok(())
     }
 

@@ -14,7 +14,7 @@
 //! it is when every other VM lets its work hang until the contended limit ends it.
 
 use super::Scheduler;
-use super::accounting::pool_weight;
+use super::seats::pool_weight;
 use crate::action::Refusal;
 use crate::config::{Aging, Class, GpuHealth, MILLIS, Policy, PoolConfig};
 use crate::id::{Epoch, GpuId, PoolId, SessionId, VmId};
@@ -145,7 +145,7 @@ impl Scheduler {
         let vm = self.vms.get(&id)?;
         let pool = self.pool_of(id)?;
         let config = &self.pools.get(&pool)?.config;
-        let gpu_id = vm.placement.map(|(gpu, _)| gpu);
+        let gpu_id = vm.home().map(|(gpu, _)| gpu);
         let gpu = gpu_id.and_then(|gpu| self.gpus.get(&gpu));
         let node = gpu.and_then(|gpu| gpu.nodes.get(&pool));
         let reason = self.reason(id, vm);
@@ -224,11 +224,14 @@ impl Scheduler {
     fn holders(&self, gpu: &Gpu) -> Vec<Holder> {
         let left = |until: u64| until.saturating_sub(self.now_ns);
         let since = |at: u64| self.now_ns.saturating_sub(at);
-        gpu.leases
-            .iter()
-            .map(|lease| Holder {
-                vm: lease.vm,
-                session: lease.session,
+        let leases = gpu.holders.iter().filter_map(|&session| {
+            let record = self.sessions.get(&session)?;
+            Some((session, record.vm, record.lease.as_ref()?))
+        });
+        leases
+            .map(|(session, vm, lease)| Holder {
+                vm,
+                session,
                 epoch: lease.epoch,
                 held_ns: since(lease.granted_ns),
                 slice_left_ns: left(lease.slice_end_ns),
@@ -296,7 +299,7 @@ impl Scheduler {
 
     /// How long until its turn, by the policy of its pool.
     fn turn_bound(&self, id: VmId, vm: &Vm, gpu: &Gpu, config: &PoolConfig) -> WaitBound {
-        let pool = vm.placement.map_or(vm.config.pool, |(_, pool)| pool);
+        let pool = vm.pool();
         let node = gpu.nodes.get(&pool);
         let turn = self.turn(gpu);
         let rivals = self.rivals(id, node);
@@ -314,7 +317,7 @@ impl Scheduler {
                 worst_ns: stretched(turn.worst_ns),
             }
         };
-        if rivals.is_empty() && gpu.leases.iter().all(|lease| lease.usage == Use::Parked) {
+        if rivals.is_empty() && self.all_parked(gpu) {
             // Only pools may be before it.
             return within(&|_| 0);
         }
@@ -350,6 +353,11 @@ impl Scheduler {
                 within(&|c| each(turns, c, turn.switch_ns))
             }
         }
+    }
+
+    fn all_parked(&self, gpu: &Gpu) -> bool {
+        let mut leases = gpu.holders.iter().map(|&holder| self.lease(holder));
+        leases.all(|lease| lease.is_none_or(|lease| lease.usage == Use::Parked))
     }
 
     /// The longest turn of one VM on a GPU.

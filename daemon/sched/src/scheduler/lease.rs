@@ -4,7 +4,7 @@ use super::Scheduler;
 use crate::action::{Action, Ignored, Terms};
 use crate::event::{Depth, Usage};
 use crate::id::{Epoch, GpuId, PoolId, SessionId, VmId};
-use crate::model::{Gpu, Lease, Use};
+use crate::model::{Gpu, Lease, Session, Use, Vm};
 use crate::timers::TimerKey;
 
 impl Scheduler {
@@ -12,15 +12,18 @@ impl Scheduler {
     /// the holders who waits, and sets the GPU's timer.
     pub(super) fn settle(&mut self, id: GpuId) {
         self.accrue(id);
-        while self.gpus.get(&id).is_some_and(Gpu::is_free) {
+        while self.is_free(id) {
             let Some((vm, session)) = self.choose(id) else {
                 break;
             };
-            self.grant(id, vm, session);
+            if !self.acquire(id, vm, session) {
+                break;
+            }
         }
-        let holders = self.gpus.get(&id).map_or(0, |gpu| gpu.leases.len());
-        for index in 0..holders {
-            self.press(id, index);
+        let mut index = 0;
+        while let Some(holder) = self.holder(id, index) {
+            self.press(holder);
+            index += 1;
         }
         let at = self.next_watch(id);
         self.timers.set(TimerKey::Gpu(id), at);
@@ -31,6 +34,28 @@ impl Scheduler {
         {
             self.forget_gpu(id);
         }
+    }
+
+    /// May a lease of this GPU be granted now?
+    fn is_free(&self, id: GpuId) -> bool {
+        let Some(gpu) = self.gpus.get(&id) else {
+            return false;
+        };
+        gpu.health.grants()
+            && match gpu.holders.as_slice() {
+                [] => true,
+                [only] => self.lease(*only).is_some_and(|lease| lease.overrun),
+                _ => false,
+            }
+    }
+
+    /// The lease of a session, granted or being gathered.
+    pub(super) fn lease(&self, session: SessionId) -> Option<&Lease> {
+        self.sessions.get(&session)?.lease.as_ref()
+    }
+
+    pub(super) fn lease_mut(&mut self, session: SessionId) -> Option<&mut Lease> {
+        self.sessions.get_mut(&session)?.lease.as_mut()
     }
 
     /// Who would be granted a free GPU now.
@@ -46,16 +71,57 @@ impl Scheduler {
         Some((vm, session))
     }
 
-    fn grant(&mut self, id: GpuId, vm_id: VmId, session_id: SessionId) {
+    /// Gives a session the GPU. A gang keeps it reserved, and pays for it, until it has all its GPUs.
+    fn acquire(&mut self, id: GpuId, vm_id: VmId, session_id: SessionId) -> bool {
+        let now = self.now_ns;
+        let Some(session) = self.sessions.get_mut(&session_id) else {
+            return false;
+        };
+        let held = session.lease.as_ref().map_or(0, |lease| lease.held);
+        if session.nth_gpu(held) != Some(id) {
+            return false;
+        }
+        let all = held + 1 == session.places.len();
+        let lease = session.lease.get_or_insert_with(|| Lease::begin(now));
+        lease.held = held + 1;
+        if let Some(gpu) = self.gpus.get_mut(&id) {
+            gpu.holders.push(session_id);
+            if gpu.last_holder.replace(session_id) != Some(session_id) {
+                gpu.handoffs += 1;
+            }
+        }
+        if all {
+            self.grant(vm_id, session_id);
+        } else {
+            if let Some(vm) = self.vms.get_mut(&vm_id) {
+                vm.gathering = Some(session_id);
+            }
+            self.sync_vm(vm_id);
+        }
+        true
+    }
+
+    /// Tells a session that has all its GPUs.
+    fn grant(&mut self, vm_id: VmId, session_id: SessionId) {
         let now = self.now_ns;
         let epoch = Epoch(self.next_epoch);
         self.next_epoch += 1;
+        if let Some(vm) = self.vms.get_mut(&vm_id) {
+            vm.gathering = None;
+        }
         self.unqueue(session_id);
         let credits = self.lend(session_id);
         let (slice, hold) = self.slice_and_hold(vm_id);
+        let slice_end_ns = now.saturating_add(slice);
         if let Some(session) = self.sessions.get_mut(&session_id) {
             // Work of an earlier lease was drained before that was returned.
             session.progress_ns = now;
+            if let Some(lease) = &mut session.lease {
+                lease.epoch = epoch;
+                lease.granted_ns = now;
+                lease.slice_end_ns = slice_end_ns;
+                lease.usage = Use::Active;
+            }
             if let Some(vm) = self.vms.get_mut(&vm_id) {
                 vm.running = Some((session_id, true));
                 vm.sliced = false;
@@ -65,41 +131,21 @@ impl Scheduler {
                     .record(now.saturating_sub(session.waiting_since_ns));
             }
         }
-        let Some(gpu) = self.gpus.get_mut(&id) else {
-            return;
-        };
-        if gpu.last_holder.replace(session_id) != Some(session_id) {
-            gpu.handoffs += 1;
-        }
-        let beside = !gpu.leases.is_empty();
-        gpu.leases.push(Lease {
-            session: session_id,
-            vm: vm_id,
-            epoch,
-            granted_ns: now,
-            slice_end_ns: now.saturating_add(slice),
-            charged_ns: 0,
-            usage: Use::Active,
-            wanted: false,
-            revoked_ns: None,
-            overrun: false,
-        });
         self.sync_vm(vm_id);
-        let wanted = self.others_wait(id, vm_id);
-        let Some(lease) = self
-            .gpus
-            .get_mut(&id)
-            .and_then(|gpu| gpu.lease_of(session_id))
-        else {
+        let wanted = self.others_wait(session_id);
+        let beside = self.has_company(session_id);
+        let Some(session) = self.sessions.get_mut(&session_id) else {
             return;
         };
-        lease.wanted = wanted;
+        if let Some(lease) = &mut session.lease {
+            lease.wanted = wanted;
+        }
         let terms = Terms {
-            gpu: id,
-            also: Vec::new(),
+            gpu: session.gpu(),
+            also: session.also(),
             session: session_id,
             epoch,
-            slice_end_ns: lease.slice_end_ns,
+            slice_end_ns,
             credits,
             hold_ns: hold,
             wanted,
@@ -112,71 +158,74 @@ impl Scheduler {
     }
 
     fn slice_and_hold(&self, vm: VmId) -> (u64, u64) {
-        let pool = self
-            .vms
-            .get(&vm)
-            .and_then(|vm| vm.placement)
-            .map(|(_, pool)| pool);
-        let config = pool
-            .and_then(|pool| self.pools.get(&pool))
-            .map(|pool| &pool.config);
-        config.map_or((crate::MILLIS, 0), |config| {
-            (config.slice(), config.hold_ns)
-        })
+        let Some(vm) = self.vms.get(&vm) else {
+            return (crate::MILLIS, 0);
+        };
+        let pool = self.pools.get(&vm.pool());
+        (
+            self.slice_of(vm),
+            pool.map_or(0, |pool| pool.config.hold_ns),
+        )
     }
 
-    /// Does anybody but the holder (a session of `vm`) wait for this GPU?
-    pub(super) fn others_wait(&self, id: GpuId, vm: VmId) -> bool {
-        let Some(gpu) = self.gpus.get(&id) else {
+    /// Does anybody else hold a GPU that is this session's?
+    pub(super) fn has_company(&self, session: SessionId) -> bool {
+        self.any_gpu(session, |gpu| gpu.holders.len() > 1)
+    }
+
+    /// Does anybody but the holder wait for a GPU of its lease?
+    pub(super) fn others_wait(&self, session: SessionId) -> bool {
+        let vm = self.sessions.get(&session).map(|session| session.vm);
+        let Some(vm) = vm.and_then(|vm| self.vms.get(&vm)) else {
             return false;
         };
-        let brother = |vm: &crate::model::Vm| {
-            !vm.runnable.is_empty() && vm.throttle.is_none() && !vm.quarantined()
-        };
-        gpu.top.has_ready() || self.vms.get(&vm).is_some_and(brother)
+        let brother = !vm.runnable.is_empty() && vm.throttle.is_none() && !vm.quarantined();
+        brother
+            || self.any_gpu(session, |gpu| {
+                gpu.top.has_ready() || !gpu.held_off.is_empty()
+            })
+    }
+
+    fn any_gpu(&self, session: SessionId, what: impl Fn(&Gpu) -> bool) -> bool {
+        let places = self.sessions.get(&session).map(|session| &session.places);
+        places
+            .into_iter()
+            .flatten()
+            .any(|place| self.gpus.get(&place.gpu).is_some_and(&what))
     }
 
     /// Tells one holder whether it is wanted, and asks its lease back if that is due.
-    fn press(&mut self, id: GpuId, index: usize) {
+    fn press(&mut self, id: SessionId) {
         let now = self.now_ns;
-        let Some(lease) = self.gpus.get(&id).and_then(|gpu| gpu.leases.get(index)) else {
+        let wanted = self.others_wait(id);
+        let Some(session) = self.sessions.get_mut(&id) else {
             return;
         };
-        let (session, epoch, vm) = (lease.session, lease.epoch, lease.vm);
-        let wanted = self.others_wait(id, vm);
-        let Some(lease) = self
-            .gpus
-            .get_mut(&id)
-            .and_then(|gpu| gpu.leases.get_mut(index))
-        else {
+        let (vm, gpu, served) = (session.vm, session.gpu(), session.served());
+        let Some(lease) = session.lease.as_mut().filter(|lease| lease.granted()) else {
             return;
         };
-        if lease.revoked_ns.is_some() {
-            lease.wanted = wanted;
-            return;
-        }
         let turned = lease.wanted != wanted;
         lease.wanted = wanted;
-        let (usage, over) = (lease.usage, lease.slice_end_ns <= now);
+        if lease.revoked_ns.is_some() {
+            return;
+        }
+        let (usage, epoch, over) = (lease.usage, lease.epoch, lease.slice_end_ns <= now);
         let held_back = self.vms.get(&vm).is_some_and(|vm| vm.throttle.is_some());
-        let served = self
-            .sessions
-            .get(&session)
-            .is_some_and(crate::model::Session::served);
         let end = match usage {
             _ if held_back || !served => true,
             _ if !wanted => false,
             Use::Parked => true,
             Use::Hold { until_ns } => until_ns <= now,
-            Use::Active if over => !self.slice_over(id, vm, session, epoch),
-            Use::Active => self.is_preempted(id, vm),
+            Use::Active if over => !self.slice_over(id, vm),
+            Use::Active | Use::Gathering => self.is_preempted(id, vm),
         };
         if end {
-            self.revoke(id, session);
+            self.revoke(id);
         } else if turned {
             self.out.push(Action::Want {
-                gpu: id,
-                session,
+                gpu,
+                session: id,
                 epoch,
                 wanted,
             });
@@ -184,7 +233,7 @@ impl Scheduler {
     }
 
     /// At the end of a slice that others wait for: true if the holder is the next again and goes on.
-    fn slice_over(&mut self, id: GpuId, vm: VmId, session: SessionId, epoch: Epoch) -> bool {
+    fn slice_over(&mut self, id: SessionId, vm: VmId) -> bool {
         let now = self.now_ns;
         if !self.holder_wins(id, vm) {
             if let Some(vm) = self.vms.get_mut(&vm) {
@@ -194,57 +243,112 @@ impl Scheduler {
         }
         let (slice, _) = self.slice_and_hold(vm);
         let slice_end_ns = now.saturating_add(slice);
-        if let Some(lease) = self.gpus.get_mut(&id).and_then(|gpu| gpu.lease_of(session)) {
-            lease.slice_end_ns = slice_end_ns;
-        }
+        let Some(session) = self.sessions.get_mut(&id) else {
+            return false;
+        };
+        let gpu = session.gpu();
+        let Some(lease) = &mut session.lease else {
+            return false;
+        };
+        lease.slice_end_ns = slice_end_ns;
         self.out.push(Action::Extend {
-            gpu: id,
-            session,
-            epoch,
+            gpu,
+            session: id,
+            epoch: lease.epoch,
             slice_end_ns,
         });
         true
     }
 
-    fn holder_wins(&mut self, id: GpuId, vm_id: VmId) -> bool {
+    /// Would the holder be chosen again on every one of its GPUs?
+    fn holder_wins(&mut self, id: SessionId, vm_id: VmId) -> bool {
         let now = self.now_ns;
         let Some(vm) = self.vms.get(&vm_id) else {
             return false;
         };
-        let Some((_, pool)) = vm.placement else {
+        let (pool, alone_in_vm) = (vm.pool(), vm.runnable.is_empty());
+        let Some(session) = self.sessions.get(&id) else {
             return false;
         };
-        let alone_in_vm = vm.runnable.is_empty();
-        let Some(Gpu { top, nodes, .. }) = self.gpus.get_mut(&id) else {
-            return false;
-        };
-        let Some(node) = nodes.get_mut(&pool) else {
-            return false;
-        };
-        let pool_wins = match top.peek() {
-            Some(best) if best == pool => true,
-            _ => top.holder_wins(pool),
-        };
-        pool_wins && alone_in_vm && node.queue.holder_wins(vm_id, now)
+        alone_in_vm
+            && session.places.iter().all(|place| {
+                let Some(Gpu { top, nodes, .. }) = self.gpus.get_mut(&place.gpu) else {
+                    return false;
+                };
+                let Some(node) = nodes.get_mut(&pool) else {
+                    return false;
+                };
+                let pool_wins = match top.peek() {
+                    Some(best) if best == pool => true,
+                    _ => top.holder_wins(pool),
+                };
+                pool_wins && node.queue.holder_wins(vm_id, now)
+            })
     }
 
-    fn is_preempted(&mut self, id: GpuId, vm: VmId) -> bool {
+    /// Must the holder stop before its slice ends: for a higher class, or for a VM that woke up?
+    fn is_preempted(&mut self, id: SessionId, vm: VmId) -> bool {
         let now = self.now_ns;
-        let Some((_, pool)) = self.vms.get(&vm).and_then(|vm| vm.placement) else {
+        let Some(session) = self.sessions.get(&id) else {
             return false;
         };
-        let node = self
-            .gpus
-            .get_mut(&id)
-            .and_then(|gpu| gpu.nodes.get_mut(&pool));
-        node.is_some_and(|node| node.queue.preempts(vm, now))
+        let Some(pool) = self.vms.get(&vm).map(Vm::pool) else {
+            return false;
+        };
+        let urgent = session.places.iter().any(|place| {
+            let gpu = self.gpus.get_mut(&place.gpu);
+            gpu.and_then(|gpu| gpu.nodes.get_mut(&pool))
+                .is_some_and(|node| node.queue.preempts(vm, now))
+        });
+        if urgent {
+            return true;
+        }
+        let Some(lease) = session.lease.as_ref().filter(|lease| lease.challenged) else {
+            return false;
+        };
+        if now < self.preemptible_ns(lease, pool) {
+            return false;
+        }
+        let mut index = 0;
+        while let Some(gpu) = self.sessions.get(&id).and_then(|s| s.nth_gpu(index)) {
+            let best = self.best(gpu);
+            if best.is_some_and(|best| self.is_due_before(gpu, best, vm)) {
+                return true;
+            }
+            index += 1;
+        }
+        // Whoever it was has gone, or is not due before the holder any more.
+        if let Some(lease) = self.lease_mut(id) {
+            lease.challenged = false;
+        }
+        false
+    }
+
+    /// From when on a holder may be interrupted by one that woke up.
+    pub(super) fn preemptible_ns(&self, lease: &Lease, pool: PoolId) -> u64 {
+        let least = self.pools.get(&pool).map_or(0, |p| p.config.min_run_ns);
+        lease.granted_ns.saturating_add(least)
+    }
+
+    fn best(&mut self, gpu: GpuId) -> Option<(PoolId, VmId)> {
+        let Gpu { top, nodes, .. } = self.gpus.get_mut(&gpu)?;
+        let pool = top.peek()?;
+        let vm = nodes.get_mut(&pool)?.queue.peek(self.now_ns)?;
+        Some((pool, vm))
     }
 
     /// Asks a lease back. A parked one is charged again from here on, so that keeping it costs.
-    pub(super) fn revoke(&mut self, id: GpuId, session: SessionId) {
+    pub(super) fn revoke(&mut self, id: SessionId) {
         let now = self.now_ns;
-        self.accrue(id);
-        let Some(lease) = self.gpus.get_mut(&id).and_then(|gpu| gpu.lease_of(session)) else {
+        let Some(vm) = self.sessions.get(&id).map(|session| session.vm) else {
+            return;
+        };
+        self.accrue_vm(vm);
+        let Some(session) = self.sessions.get_mut(&id) else {
+            return;
+        };
+        let gpu = session.gpu();
+        let Some(lease) = session.lease.as_mut().filter(|lease| lease.granted()) else {
             return;
         };
         if lease.revoked_ns.is_some() {
@@ -252,13 +356,11 @@ impl Scheduler {
         }
         lease.revoked_ns = Some(now);
         lease.usage = Use::Active;
-        let (epoch, vm) = (lease.epoch, lease.vm);
         self.out.push(Action::Revoke {
-            gpu: id,
-            session,
-            epoch,
+            gpu,
+            session: id,
+            epoch: lease.epoch,
         });
-        self.dirty.insert(id);
         self.set_charged(vm, true);
     }
 
@@ -280,50 +382,76 @@ impl Scheduler {
         depth: Depth,
     ) -> Result<(), Ignored> {
         let session = self.session_mut(id)?;
-        let gpu = session.gpu;
-        let lease = self.gpu_mut(gpu)?.lease_of(id).ok_or(Ignored::StaleEpoch)?;
-        if lease.epoch != epoch {
+        let present = |lease: &Lease| lease.granted() && lease.epoch == epoch;
+        if !session.lease.as_ref().is_some_and(present) {
             return Err(Ignored::StaleEpoch);
         }
-        if let Some(session) = self.sessions.get_mut(&id) {
-            session.completed = session.submitted;
-            session.soft_noted = false;
-            session.depth = depth;
-        }
+        session.completed = session.submitted;
+        session.soft_noted = false;
+        session.depth = depth;
         // First the queue, then the lease: a VM that has more work never leaves the competition between.
         self.enqueue(id);
-        self.end_lease(gpu, id, Some(used));
+        self.end_lease(id, Some(used));
         Ok(())
     }
 
     /// Takes a lease off the books. `used` is `None` when its worker died.
-    pub(super) fn end_lease(&mut self, id: GpuId, session: SessionId, used: Option<Usage>) {
+    pub(super) fn end_lease(&mut self, id: SessionId, used: Option<Usage>) {
         let now = self.now_ns;
-        self.accrue(id);
-        let Some(gpu) = self.gpus.get_mut(&id) else {
+        let Some(vm_id) = self.sessions.get(&id).map(|session| session.vm) else {
             return;
         };
-        let Some(index) = gpu.leases.iter().position(|lease| lease.session == session) else {
+        self.accrue_vm(vm_id);
+        let Some(lease) = self.sessions.get_mut(&id).and_then(|s| s.lease.take()) else {
             return;
         };
-        let lease = gpu.leases.remove(index);
-        if let Some(revoked) = lease.revoked_ns {
-            gpu.handoff.record(now.saturating_sub(revoked));
+        for place in self.sessions.get(&id).into_iter().flat_map(|s| &s.places) {
+            let Some(gpu) = self.gpus.get_mut(&place.gpu) else {
+                continue;
+            };
+            gpu.holders.retain(|&holder| holder != id);
+            if let Some(revoked) = lease.revoked_ns {
+                gpu.handoff.record(now.saturating_sub(revoked));
+            }
         }
         // The one beside an overrunner now has the GPU to itself: its own grace begins when it is asked.
-        self.settle_credit(session, used);
-        if let Some(vm) = self.vms.get_mut(&lease.vm) {
-            vm.running = None;
-            vm.count.service.record(lease.charged_ns);
+        self.settle_credit(id, used);
+        if let Some(vm) = self.vms.get(&vm_id) {
+            let most = self.slice_of(vm).saturating_mul(4);
+            let took = lease.charged_ns.min(most);
+            let usual = vm.usual_ns.map_or(took, |usual| (3 * usual + took) / 4);
+            let overran = now.saturating_add(self.config.demotion_ns);
+            if let Some(vm) = self.vms.get_mut(&vm_id) {
+                vm.running = None;
+                vm.usual_ns = Some(usual);
+                vm.count.service.record(lease.charged_ns);
+                if lease.overrun {
+                    vm.overran_until_ns = Some(overran);
+                }
+            }
         }
-        self.rethrottle(lease.vm);
-        self.sync_vm(lease.vm);
+        self.rethrottle(vm_id);
+        self.sync_vm(vm_id);
+        if lease.overrun {
+            self.sync_neighbours(id);
+        }
+    }
+
+    /// An overrun of this session began or is over: who may run beside whom is decided anew.
+    pub(super) fn sync_neighbours(&mut self, session: SessionId) {
+        let mut index = 0;
+        while let Some(gpu) = self
+            .sessions
+            .get(&session)
+            .and_then(|s: &Session| s.nth_gpu(index))
+        {
+            self.sync_overrunners(gpu);
+            index += 1;
+        }
     }
 
     /// The pool under which a VM runs.
     pub(super) fn pool_of(&self, vm: VmId) -> Option<PoolId> {
-        self.vms
-            .get(&vm)
-            .map(|vm| vm.placement.map_or(vm.config.pool, |(_, pool)| pool))
+        self.vms.get(&vm).map(Vm::pool)
     }
 }

@@ -4,6 +4,7 @@ use super::Scheduler;
 use crate::action::{Action, Ignored, MemoryRefusal};
 use crate::event::Memory;
 use crate::id::SessionId;
+use crate::model::Session;
 
 impl Scheduler {
     pub(super) fn reserve(
@@ -16,8 +17,10 @@ impl Scheduler {
         let session = self.sessions.get(&id).ok_or(Ignored::UnknownSession)?;
         let fits = match of {
             Memory::Pinned => self.pin(id, bytes),
-            Memory::DeviceOn(gpu) if gpu != session.gpu => Err((MemoryRefusal::NotItsGpu, 0)),
-            Memory::Device | Memory::DeviceOn(_) => self.reserve_device(id, bytes)?,
+            Memory::Device | Memory::DeviceOn(_) => match place_of(session, of) {
+                Some(index) => self.reserve_device(id, index, bytes)?,
+                None => Err((MemoryRefusal::NotItsGpu, 0)),
+            },
         };
         self.out.push(match fits {
             Ok(()) => Action::MemoryGranted {
@@ -38,13 +41,15 @@ impl Scheduler {
     fn reserve_device(
         &mut self,
         id: SessionId,
+        index: usize,
         bytes: u64,
     ) -> Result<Result<(), (MemoryRefusal, u64)>, Ignored> {
         let session = self.sessions.get(&id).ok_or(Ignored::UnknownSession)?;
-        let gpu = self.gpus.get(&session.gpu).ok_or(Ignored::UnknownGpu)?;
+        let gpu = session.nth_gpu(index).and_then(|gpu| self.gpus.get(&gpu));
+        let gpu = gpu.ok_or(Ignored::UnknownGpu)?;
         let vm = self.vms.get_mut(&session.vm).ok_or(Ignored::UnknownVm)?;
         let quota = vm.config.limits.memory_bytes;
-        let quota_left = quota.map_or(u64::MAX, |quota| quota.saturating_sub(vm.memory));
+        let quota_left = quota.unwrap_or(u64::MAX).saturating_sub(vm.memory);
         let gpu_left = gpu.memory_left();
         let available = quota_left.min(gpu_left);
         if bytes > available {
@@ -59,7 +64,7 @@ impl Scheduler {
             return Ok(Err((reason, available)));
         }
         vm.quota_hit = false;
-        self.book(id, bytes);
+        self.book(id, index, bytes);
         Ok(Ok(()))
     }
 
@@ -69,10 +74,12 @@ impl Scheduler {
         of: Memory,
         bytes: u64,
     ) -> Result<(), Ignored> {
-        self.session_mut(id)?;
-        match of {
-            Memory::Pinned => self.unpin(id, bytes),
-            Memory::Device | Memory::DeviceOn(_) => self.unbook(id, bytes),
+        let index = place_of(self.session_mut(id)?, of);
+        match (of, index) {
+            (Memory::Pinned, _) => self.unpin(id, bytes),
+            (_, Some(index)) => self.unbook(id, index, bytes),
+            // Nothing of it is booked there.
+            (_, None) => {}
         }
         Ok(())
     }
@@ -110,13 +117,16 @@ impl Scheduler {
         }
     }
 
-    /// Books memory that was found to fit.
-    pub(super) fn book(&mut self, id: SessionId, bytes: u64) {
+    /// Books device memory that was found to fit, on the session's GPU of this number.
+    pub(super) fn book(&mut self, id: SessionId, index: usize, bytes: u64) {
         let Some(session) = self.sessions.get_mut(&id) else {
             return;
         };
-        session.memory = session.memory.saturating_add(bytes);
-        if let Some(gpu) = self.gpus.get_mut(&session.gpu) {
+        let Some(place) = session.places.get_mut(index) else {
+            return;
+        };
+        place.memory = place.memory.saturating_add(bytes);
+        if let Some(gpu) = self.gpus.get_mut(&place.gpu) {
             gpu.memory = gpu.memory.saturating_add(bytes);
         }
         if let Some(vm) = self.vms.get_mut(&session.vm) {
@@ -125,18 +135,29 @@ impl Scheduler {
         }
     }
 
-    /// Takes memory off the books, at most what the session has.
-    pub(super) fn unbook(&mut self, id: SessionId, bytes: u64) {
+    /// Takes device memory off the books, at most what the session has on that GPU.
+    pub(super) fn unbook(&mut self, id: SessionId, index: usize, bytes: u64) {
         let Some(session) = self.sessions.get_mut(&id) else {
             return;
         };
-        let bytes = bytes.min(session.memory);
-        session.memory -= bytes;
-        if let Some(gpu) = self.gpus.get_mut(&session.gpu) {
+        let Some(place) = session.places.get_mut(index) else {
+            return;
+        };
+        let bytes = bytes.min(place.memory);
+        place.memory -= bytes;
+        if let Some(gpu) = self.gpus.get_mut(&place.gpu) {
             gpu.memory = gpu.memory.saturating_sub(bytes);
         }
         if let Some(vm) = self.vms.get_mut(&session.vm) {
             vm.memory = vm.memory.saturating_sub(bytes);
         }
+    }
+}
+
+/// Which of the session's GPUs is meant; `None`: none of them.
+fn place_of(session: &Session, of: Memory) -> Option<usize> {
+    match of {
+        Memory::DeviceOn(gpu) => session.places.iter().position(|place| place.gpu == gpu),
+        Memory::Device | Memory::Pinned => Some(0),
     }
 }

@@ -9,6 +9,7 @@ mod lease;
 mod memory;
 mod placement;
 mod query;
+mod seats;
 mod strikes;
 mod watchdog;
 mod work;
@@ -175,7 +176,7 @@ impl Scheduler {
         self.announced_ns = u64::MAX;
     }
 
-    /// A rate limit, a demotion or a quarantine may be over.
+    /// A rate limit, a demotion, a quarantine or the memory of an overrun may be over.
     fn vm_timer(&mut self, id: VmId) {
         let now = self.now_ns;
         let Some(vm) = self.vms.get_mut(&id) else {
@@ -184,6 +185,11 @@ impl Scheduler {
         if vm.demoted_until_ns.is_some_and(|until| until <= now) {
             vm.demoted_until_ns = None;
             self.refresh_standing(id);
+        }
+        if let Some(vm) = self.vms.get_mut(&id)
+            && vm.overran_until_ns.is_some_and(|until| until <= now)
+        {
+            vm.overran_until_ns = None;
         }
         self.end_quarantine(id);
         self.rethrottle(id);
@@ -194,10 +200,15 @@ impl Scheduler {
     fn arm_vm(&mut self, id: VmId) {
         let at = self.vms.get(&id).and_then(|vm| {
             let throttle = vm.throttle.map(|throttle| throttle.until_ns);
-            [throttle, vm.demoted_until_ns, vm.quarantine]
-                .into_iter()
-                .flatten()
-                .min()
+            [
+                throttle,
+                vm.demoted_until_ns,
+                vm.overran_until_ns,
+                vm.quarantine,
+            ]
+            .into_iter()
+            .flatten()
+            .min()
         });
         self.timers.set(TimerKey::Vm(id), at);
     }

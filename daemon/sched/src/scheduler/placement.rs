@@ -1,15 +1,21 @@
-//! Which GPU serves a VM.
+//! Which GPUs serve a VM.
 
 use super::Scheduler;
 use crate::action::Refusal;
 use crate::config::VmConfig;
 use crate::id::{GpuId, PoolId, VmId};
-use crate::model::Gpu;
+use crate::model::{Gpu, Placement, Seat, Vm};
 
 impl Scheduler {
-    /// Would a session of this VM be admitted, and on which GPU? Changes nothing: the answer that counts
-    /// is the one to [`crate::Event::SessionAdded`].
+    /// Would a session of this VM be admitted, and on which GPU (of a gang, the first)? Changes nothing:
+    /// the answer that counts is the one to [`crate::Event::SessionAdded`].
     pub fn can_admit(&self, id: VmId) -> Result<GpuId, Refusal> {
+        let gpus = self.admits(id)?;
+        gpus.first().copied().ok_or(Refusal::NoGpu)
+    }
+
+    /// The GPUs on which a session of this VM would be admitted.
+    pub(super) fn admits(&self, id: VmId) -> Result<Vec<GpuId>, Refusal> {
         let vm = self
             .vms
             .get(&id)
@@ -23,36 +29,57 @@ impl Scheduler {
         {
             return Err(Refusal::TooManySessions { limit });
         }
-        let quota_left = vm
-            .config
-            .limits
-            .memory_bytes
-            .map(|quota| quota.saturating_sub(vm.memory));
-        let fits = |gpu: &Gpu| {
-            let needed = gpu.config.context_bytes;
-            quota_left.is_none_or(|left| left >= needed) && gpu.memory_left() >= needed
-        };
-        if let Some((here, _)) = vm.placement {
-            let gpu = self.gpus.get(&here).ok_or(Refusal::NoGpu)?;
-            return match (gpu.health.admits() && !gpu.removed, fits(gpu)) {
-                (false, _) => Err(Refusal::GpuUnavailable),
-                (_, false) => Err(Refusal::NoMemory),
-                _ => Ok(here),
-            };
+        if let Some(placement) = &vm.placement {
+            let gpus: Vec<GpuId> = placement.seats.iter().map(|seat| seat.gpu).collect();
+            return self.all_admit(vm, gpus);
         }
-        self.least_loaded(&vm.config, fits)
+        if vm.config.gang {
+            let gpus = self.gang_gpus(&vm.config)?;
+            return self.all_admit(vm, gpus);
+        }
+        self.least_loaded(vm).map(|gpu| vec![gpu])
+    }
+
+    /// All the GPUs of a gang: those it names, each of which must serve its pool, or all of its pool.
+    fn gang_gpus(&self, config: &VmConfig) -> Result<Vec<GpuId>, Refusal> {
+        let serving = self
+            .gpus
+            .iter()
+            .filter(|&(&id, gpu)| serves(gpu, id, config, config.pool));
+        let gpus: Vec<GpuId> = serving.map(|(&id, _)| id).collect();
+        let named = config.gpus.as_ref().map_or(gpus.len(), |gpus| gpus.len());
+        if gpus.is_empty() || gpus.len() < named {
+            return Err(Refusal::NoGpu);
+        }
+        Ok(gpus)
+    }
+
+    /// One session more needs a context on each of these GPUs.
+    fn all_admit(&self, vm: &Vm, gpus: Vec<GpuId>) -> Result<Vec<GpuId>, Refusal> {
+        let mut contexts = 0_u64;
+        for id in &gpus {
+            let gpu = self.gpus.get(id).ok_or(Refusal::NoGpu)?;
+            if !gpu.health.admits() || gpu.removed {
+                return Err(Refusal::GpuUnavailable);
+            }
+            if gpu.memory_left() < gpu.config.context_bytes {
+                return Err(Refusal::NoMemory);
+            }
+            contexts = contexts.saturating_add(gpu.config.context_bytes);
+        }
+        if quota_left(vm) < contexts {
+            return Err(Refusal::NoMemory);
+        }
+        Ok(gpus)
     }
 
     /// The least loaded GPU (by the weights of the VMs placed there) that the VM may use.
-    fn least_loaded(
-        &self,
-        config: &VmConfig,
-        fits: impl Fn(&Gpu) -> bool,
-    ) -> Result<GpuId, Refusal> {
+    fn least_loaded(&self, vm: &Vm) -> Result<GpuId, Refusal> {
+        let quota = quota_left(vm);
         let mut refusal = Refusal::NoGpu;
         let mut best: Option<(u64, GpuId)> = None;
         for (&id, gpu) in &self.gpus {
-            if !serves(gpu, id, config, config.pool) {
+            if !serves(gpu, id, &vm.config, vm.config.pool) {
                 continue;
             }
             if !gpu.health.admits() {
@@ -61,7 +88,7 @@ impl Scheduler {
                 }
                 continue;
             }
-            if !fits(gpu) {
+            if gpu.memory_left().min(quota) < gpu.config.context_bytes {
                 refusal = Refusal::NoMemory;
                 continue;
             }
@@ -73,8 +100,8 @@ impl Scheduler {
         best.map(|(_, id)| id).ok_or(refusal)
     }
 
-    /// Places a VM that has no placement.
-    pub(super) fn place(&mut self, id: VmId, gpu_id: GpuId) {
+    /// Places a VM that has no placement. What it owes is divided among its GPUs.
+    pub(super) fn place(&mut self, id: VmId, gpus: &[GpuId]) {
         let Some(vm) = self.vms.get_mut(&id) else {
             return;
         };
@@ -82,10 +109,20 @@ impl Scheduler {
             return;
         }
         let pool = vm.config.pool;
-        vm.placement = Some((gpu_id, pool));
-        self.ensure_node(gpu_id, pool);
-        if let Some(gpu) = self.gpus.get_mut(&gpu_id) {
-            gpu.vms.insert(id);
+        let parts = (gpus.len() as i128).max(1);
+        let (part, rest) = (vm.lag_ns.div_euclid(parts), vm.lag_ns.rem_euclid(parts));
+        let seat = |(index, &gpu): (usize, &GpuId)| Seat {
+            gpu,
+            joined: false,
+            lag_ns: part + if index == 0 { rest } else { 0 },
+        };
+        let seats = gpus.iter().enumerate().map(seat).collect();
+        vm.placement = Some(Placement { pool, seats });
+        for &gpu_id in gpus {
+            self.ensure_node(gpu_id, pool);
+            if let Some(gpu) = self.gpus.get_mut(&gpu_id) {
+                gpu.vms.insert(id);
+            }
         }
     }
 
@@ -95,49 +132,67 @@ impl Scheduler {
         let Some(vm) = self.vms.get_mut(&id) else {
             return;
         };
-        let Some((gpu_id, pool)) = vm.placement.take() else {
+        let Some(placement) = vm.placement.take() else {
             return;
         };
-        if let Some(gpu) = self.gpus.get_mut(&gpu_id) {
-            gpu.vms.remove(&id);
+        vm.lag_ns = placement.seats.iter().map(|seat| seat.lag_ns).sum();
+        for seat in &placement.seats {
+            if let Some(gpu) = self.gpus.get_mut(&seat.gpu) {
+                gpu.vms.remove(&id);
+                gpu.held_off.remove(&id);
+            }
+            self.tidy_node(seat.gpu, placement.pool);
         }
-        self.tidy_node(gpu_id, pool);
     }
 
-    /// After a change of pool: moves the VM to its new pool where that one is served by the same GPU.
+    /// After a change of pool: moves the VM to its new pool where that one is served by the same GPUs.
     /// Elsewhere its sessions finish where they are.
     pub(super) fn move_pool(&mut self, id: VmId) {
         let Some(vm) = self.vms.get(&id) else { return };
-        let Some((gpu_id, old)) = vm.placement else {
+        let Some(placement) = &vm.placement else {
             return;
         };
-        let new = vm.config.pool;
-        let moves = self
-            .gpus
-            .get(&gpu_id)
-            .is_some_and(|gpu| serves(gpu, gpu_id, &vm.config, new));
+        let (old, new) = (placement.pool, vm.config.pool);
+        let moves = placement.seats.iter().all(|seat| {
+            self.gpus
+                .get(&seat.gpu)
+                .is_some_and(|gpu| serves(gpu, seat.gpu, &vm.config, new))
+        });
         if new == old || !moves {
             return;
         }
-        self.accrue(gpu_id);
-        if let Some(node) = self
-            .gpus
-            .get_mut(&gpu_id)
-            .and_then(|gpu| gpu.nodes.get_mut(&old))
-            && let Some(vm) = self.vms.get_mut(&id)
-            && vm.joined
-        {
-            vm.lag_ns = node.queue.leave(id).unwrap_or(vm.lag_ns);
-            node.members -= 1;
-            vm.joined = false;
+        self.accrue_vm(id);
+        let cap = crate::PoolConfig::claim_cap_ns(self.standing(id).slice_ns);
+        let Some(placement) = self.vms.get_mut(&id).and_then(|vm| vm.placement.as_mut()) else {
+            return;
+        };
+        placement.pool = new;
+        let mut gpus = Vec::new();
+        for seat in &mut placement.seats {
+            gpus.push(seat.gpu);
+            let node = self
+                .gpus
+                .get_mut(&seat.gpu)
+                .and_then(|gpu| gpu.nodes.get_mut(&old));
+            if let Some(node) = node.filter(|_| seat.joined) {
+                seat.lag_ns = node.queue.leave(id, cap).unwrap_or(seat.lag_ns);
+                node.members -= 1;
+                seat.joined = false;
+            }
         }
-        if let Some(vm) = self.vms.get_mut(&id) {
-            vm.placement = Some((gpu_id, new));
+        for &gpu in &gpus {
+            self.ensure_node(gpu, new);
         }
-        self.ensure_node(gpu_id, new);
         self.sync_vm(id);
-        self.tidy_node(gpu_id, old);
+        for gpu in gpus {
+            self.tidy_node(gpu, old);
+        }
     }
+}
+
+fn quota_left(vm: &Vm) -> u64 {
+    let quota = vm.config.limits.memory_bytes.unwrap_or(u64::MAX);
+    quota.saturating_sub(vm.memory)
 }
 
 fn serves(gpu: &Gpu, id: GpuId, config: &VmConfig, pool: PoolId) -> bool {

@@ -4,7 +4,7 @@ use super::Scheduler;
 use crate::config::GpuHealth;
 use crate::event::Depth;
 use crate::id::{GpuId, PoolId, SessionId, VmId};
-use crate::model::{Phase, Use, Vm};
+use crate::model::{Lease, Phase, Seat, Use, Vm};
 use crate::stats::{GpuStats, SessionState, SessionStats, VmStats, WaitReason};
 
 impl Scheduler {
@@ -24,8 +24,10 @@ impl Scheduler {
             pool: vm.config.pool,
             class: vm.config.class,
             demoted: vm.demoted_until_ns.is_some(),
-            gpu: vm.placement.map(|(gpu, _)| gpu),
-            also: Vec::new(),
+            gpu: vm.home().map(|(gpu, _)| gpu),
+            also: (1..vm.width())
+                .filter_map(|index| vm.seat_gpu(index))
+                .collect(),
             quarantined: vm.quarantined(),
             quarantine: vm.quarantine_left(self.now_ns),
             quarantines: vm.quarantines.now(decay, self.now_ns),
@@ -58,27 +60,24 @@ impl Scheduler {
     pub fn session_stats(&self, id: SessionId) -> Option<SessionStats> {
         let session = self.sessions.get(&id)?;
         let vm = self.vms.get(&session.vm)?;
-        let lease = self
-            .gpus
-            .get(&session.gpu)
-            .and_then(|gpu| gpu.leases.iter().find(|lease| lease.session == id));
-        let state = match lease {
+        let state = match &session.lease {
             _ if !session.served() => SessionState::Ending,
+            Some(lease) if !lease.granted() => SessionState::Gathering,
             Some(lease) if lease.revoked_ns.is_some() => SessionState::Revoking,
             Some(lease) if lease.usage == Use::Parked => SessionState::Parked,
             Some(_) => SessionState::Running,
             None if session.ticket.is_some() => SessionState::Waiting,
             None => SessionState::Idle,
         };
-        let waits = state == SessionState::Waiting;
+        let waits = matches!(state, SessionState::Waiting | SessionState::Gathering);
         Some(SessionStats {
             vm: session.vm,
-            gpu: session.gpu,
-            also: Vec::new(),
+            gpu: session.gpu(),
+            also: session.also(),
             state,
             waiting: waits.then(|| self.why(session.vm, vm)),
             gpu_ns: session.gpu_ns,
-            memory_bytes: session.memory,
+            memory_bytes: session.memory(),
             pinned_bytes: session.pinned,
             depth: session.depth,
             calls: session.used.calls,
@@ -95,13 +94,21 @@ impl Scheduler {
                 .get(session)
                 .is_some_and(|session| session.ticket.is_some())
         });
+        let lease = |id: &SessionId| {
+            let session = self.sessions.get(id)?;
+            Some((*id, session.vm, session.lease.as_ref()?))
+        };
+        let leases = || gpu.holders.iter().filter_map(lease);
+        let granted = |(_, _, lease): &(SessionId, VmId, &Lease)| lease.granted();
         Some(GpuStats {
             health: gpu.health,
-            holders: gpu
-                .leases
-                .iter()
-                .map(|l| (l.session, l.vm, l.epoch))
+            holders: leases()
+                .filter(granted)
+                .map(|(session, vm, lease)| (session, vm, lease.epoch))
                 .collect(),
+            reserved: leases()
+                .find(|lease| !granted(lease))
+                .map(|(session, vm, _)| (session, vm)),
             sessions: u32::try_from(gpu.sessions.len()).unwrap_or(u32::MAX),
             waiting: u32::try_from(waiting.count()).unwrap_or(u32::MAX),
             account: gpu.account,
@@ -176,12 +183,16 @@ impl Scheduler {
     }
 
     pub(super) fn lag_of(&self, id: VmId, vm: &Vm) -> i128 {
-        let node = vm
-            .placement
-            .filter(|_| vm.joined)
-            .and_then(|(gpu, pool)| self.gpus.get(&gpu)?.nodes.get(&pool));
-        node.and_then(|node| node.queue.lag_ns(id))
-            .unwrap_or(vm.lag_ns)
+        let Some(placement) = &vm.placement else {
+            return vm.lag_ns;
+        };
+        let at = |seat: &Seat| {
+            let gpu = self.gpus.get(&seat.gpu).filter(|_| seat.joined);
+            gpu.and_then(|gpu| gpu.nodes.get(&placement.pool))
+                .and_then(|node| node.queue.lag_ns(id))
+                .unwrap_or(seat.lag_ns)
+        };
+        placement.seats.iter().map(at).sum()
     }
 
     fn depth_of(&self, vm: &Vm) -> Depth {
@@ -216,19 +227,28 @@ impl Scheduler {
         if vm.quarantined() {
             return WaitReason::Quarantine;
         }
-        let Some((gpu, _)) = vm.placement else {
-            return WaitReason::NoGpu;
-        };
-        let Some(gpu) = self.gpus.get(&gpu) else {
-            return WaitReason::NoGpu;
-        };
-        if !gpu.health.grants() {
-            return WaitReason::GpuUnavailable { health: gpu.health };
+        let held = self.held(id);
+        let gpus = || (0..vm.width()).filter_map(|index| vm.seat_gpu(index));
+        let health = gpus()
+            .filter_map(|gpu| self.gpus.get(&gpu).map(|gpu| gpu.health))
+            .find(|health| !health.grants());
+        if let Some(health) = health {
+            return WaitReason::GpuUnavailable { health };
         }
+        let Some(gpu) = vm.seat_gpu(held).and_then(|gpu| self.gpus.get(&gpu)) else {
+            return WaitReason::NoGpu;
+        };
         if let Some(throttle) = vm.throttle {
             return WaitReason::RateLimit {
                 cap: throttle.cap,
                 until_ns: throttle.until_ns,
+            };
+        }
+        if held > 0 {
+            let number = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+            return WaitReason::Gang {
+                held: number(held),
+                of: number(vm.width()),
             };
         }
         if vm.sliced {

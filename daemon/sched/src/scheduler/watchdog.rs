@@ -6,7 +6,7 @@ use super::Scheduler;
 use crate::action::{Action, Ignored, KillCause, StrikeCause};
 use crate::config::{GpuHealth, PoolConfig};
 use crate::id::{GpuId, SessionId, VmId};
-use crate::model::{Gpu, Lease, Session, Use};
+use crate::model::{Session, Use};
 
 /// The limits that hold for one lease now.
 #[derive(Debug, Clone, Copy)]
@@ -24,53 +24,46 @@ impl Scheduler {
     pub(super) fn watch(&mut self, id: GpuId) {
         self.accrue(id);
         self.dirty.insert(id);
-        let leases: Vec<(SessionId, VmId)> = self.gpus.get(&id).map_or(Vec::new(), |gpu| {
-            gpu.leases
-                .iter()
-                .map(|lease| (lease.session, lease.vm))
-                .collect()
-        });
-        for (session, vm) in leases {
-            self.end_hold(id, session);
+        let holders = self
+            .gpus
+            .get(&id)
+            .map_or(Vec::new(), |gpu| gpu.holders.clone());
+        for session in holders {
+            self.end_hold(session);
+            let Some(vm) = self.sessions.get(&session).map(|session| session.vm) else {
+                continue;
+            };
             if self.vms.get(&vm).is_some_and(|vm| vm.throttle.is_none()) {
                 self.rethrottle(vm);
+                self.sync_vm(vm);
             }
-            self.watch_lease(id, session, vm);
+            self.watch_lease(session, vm);
         }
         self.watch_deaths(id);
     }
 
-    fn watch_lease(&mut self, id: GpuId, session_id: SessionId, vm: VmId) {
+    fn watch_lease(&mut self, session_id: SessionId, vm: VmId) {
         let now = self.now_ns;
-        let Some(limits) = self.limits_now(id, session_id) else {
+        let Some(limits) = self.limits_now(session_id) else {
             return;
         };
-        let Some(lease) = self
-            .gpus
-            .get_mut(&id)
-            .and_then(|gpu| gpu.lease_of(session_id))
-        else {
-            return;
-        };
-        let asked_ago = lease.revoked_ns.map(|at| now.saturating_sub(at));
         let Some(session) = self.sessions.get_mut(&session_id) else {
             return;
         };
-        if let (Some(ago), Some(grace)) = (asked_ago, limits.grace_ns)
-            && ago >= grace
-            && !lease.overrun
-            && !session.dying
-        {
-            lease.overrun = true;
-            self.out.push(Action::Overrun {
-                gpu: id,
-                session: session_id,
-            });
-        }
+        let gpu = session.gpu();
+        let Some(lease) = session.lease.as_mut().filter(|lease| lease.granted()) else {
+            return;
+        };
         if session.dying {
             return;
         }
-        let stalled = stalled_since(session, lease).map(|since| now.saturating_sub(since));
+        let asked_ago = lease.revoked_ns.map(|at| now.saturating_sub(at));
+        let overruns = limits
+            .grace_ns
+            .zip(asked_ago)
+            .is_some_and(|(grace, ago)| ago >= grace && !lease.overrun);
+        lease.overrun |= overruns;
+        let stalled = stalled_since(session).map(|since| now.saturating_sub(since));
         let reached = |limit: Option<u64>, time: Option<u64>| {
             limit.zip(time).is_some_and(|(limit, time)| time >= limit)
         };
@@ -90,6 +83,13 @@ impl Scheduler {
         } else {
             None
         };
+        if overruns {
+            self.out.push(Action::Overrun {
+                gpu,
+                session: session_id,
+            });
+            self.sync_neighbours(session_id);
+        }
         if soft {
             self.pass_soft_limit(session_id, vm, stalled.unwrap_or(0));
         }
@@ -126,22 +126,23 @@ impl Scheduler {
     fn watch_deaths(&mut self, id: GpuId) {
         let now = self.now_ns;
         let (grace, verify) = (self.config.kill_grace_ns, self.config.verify_ns);
-        let Some(gpu) = self.gpus.get_mut(&id) else {
+        let Some(gpu) = self.gpus.get(&id) else {
             return;
         };
-        let mut lost = false;
-        for (&session, &killed) in &gpu.dying {
+        let mut lost = gpu.canary.is_some_and(|canary| canary.deadline_ns <= now);
+        for (session, killed) in gpu.dying.clone() {
             let ago = now.saturating_sub(killed);
             lost |= ago >= verify;
             if ago >= grace
-                && let Some(lease) = gpu.leases.iter_mut().find(|lease| lease.session == session)
+                && let Some(lease) = self.lease_mut(session)
                 && !lease.overrun
             {
                 lease.overrun = true;
                 self.out.push(Action::Overrun { gpu: id, session });
+                self.sync_neighbours(session);
+                self.touch(session);
             }
         }
-        lost |= gpu.canary.is_some_and(|canary| canary.deadline_ns <= now);
         if lost {
             self.suspect(id);
         }
@@ -157,6 +158,7 @@ impl Scheduler {
             if let Some(gpu) = self.gpus.get_mut(&id) {
                 gpu.health = GpuHealth::Suspect;
             }
+            self.sync_gangs(id);
             self.out.push(Action::GpuSuspect { gpu: id });
         }
         self.dirty.insert(id);
@@ -170,7 +172,8 @@ impl Scheduler {
             self.suspect(id);
             return Ok(());
         }
-        if gpu.health == GpuHealth::Unverified {
+        let verified = gpu.health == GpuHealth::Unverified;
+        if verified {
             gpu.health = GpuHealth::Healthy;
         }
         if let Some(canary) = gpu.canary.take()
@@ -182,25 +185,27 @@ impl Scheduler {
             });
             self.out.push(Action::Canary { gpu: id });
         }
+        if verified {
+            self.sync_gangs(id);
+        }
         self.dirty.insert(id);
         Ok(())
     }
 
     /// The limits of a lease. While somebody waits (or runs beside it) they are finite.
-    fn limits_now(&self, id: GpuId, session: SessionId) -> Option<LimitsNow> {
-        let gpu = self.gpus.get(&id)?;
-        let lease = gpu.leases.iter().find(|lease| lease.session == session)?;
-        let vm = self.vms.get(&lease.vm)?;
-        let (_, pool) = vm.placement?;
-        let config = &self.pools.get(&pool)?.config;
+    fn limits_now(&self, id: SessionId) -> Option<LimitsNow> {
+        let session = self.sessions.get(&id)?;
+        session.lease.as_ref()?;
+        let vm = self.vms.get(&session.vm)?;
+        let config = &self.pools.get(&vm.pool())?.config;
         let sane = |limit: u64| limit.max(PoolConfig::MIN_LIMIT_NS);
         let hard = vm.config.hard_limit.resolve(config.hard_limit_ns).map(sane);
         let finite = hard
             .unwrap_or(u64::MAX)
             .min(sane(config.contended_limit_ns));
-        let contended = gpu.leases.len() > 1 || self.others_wait(id, lease.vm);
+        let contended = self.has_company(id) || self.others_wait(id);
         let hard_ns = if contended { Some(finite) } else { hard };
-        let in_flight = self.sessions.get(&session)?.in_flight() > 0;
+        let in_flight = session.in_flight() > 0;
         Some(LimitsNow {
             soft_ns: vm.config.soft_limit.resolve(config.soft_limit_ns).map(sane),
             hard_ns,
@@ -221,31 +226,24 @@ impl Scheduler {
             if !suspect {
                 at(Some(killed.saturating_add(self.config.verify_ns)));
             }
-            let waits = |lease: &Lease| lease.session == session && !lease.overrun;
-            if gpu.leases.iter().any(waits) {
+            let waits = self.lease(session).is_some_and(|lease| !lease.overrun);
+            if waits {
                 at(Some(killed.saturating_add(self.config.kill_grace_ns)));
             }
         }
-        let leases: Vec<(SessionId, VmId)> = gpu
-            .leases
-            .iter()
-            .map(|lease| (lease.session, lease.vm))
-            .collect();
-        for (session, vm) in leases {
-            at(self.lease_due(id, session));
-            at(self.cap_due(id, session, vm));
+        let mut index = 0;
+        while let Some(session) = self.holder(id, index) {
+            at(self.lease_due(session));
+            at(self.cap_due(session));
+            index += 1;
         }
         next
     }
 
-    fn lease_due(&self, id: GpuId, session_id: SessionId) -> Option<u64> {
-        let limits = self.limits_now(id, session_id)?;
-        let gpu = self.gpus.get(&id)?;
-        let lease = gpu
-            .leases
-            .iter()
-            .find(|lease| lease.session == session_id)?;
-        let session = self.sessions.get(&session_id)?;
+    fn lease_due(&self, id: SessionId) -> Option<u64> {
+        let limits = self.limits_now(id)?;
+        let session = self.sessions.get(&id)?;
+        let lease = session.lease.as_ref().filter(|lease| lease.granted())?;
         if session.dying {
             return None;
         }
@@ -255,11 +253,16 @@ impl Scheduler {
                 .map(|(since, limit)| since.saturating_add(limit))
         };
         let turn = match (lease.revoked_ns, lease.usage) {
-            (Some(_), _) | (None, Use::Parked) => None,
+            (Some(_), _) | (None, Use::Parked | Use::Gathering) => None,
             (None, Use::Hold { until_ns }) => Some(until_ns),
-            (None, Use::Active) => lease.wanted.then_some(lease.slice_end_ns),
+            (None, Use::Active) if !lease.wanted => None,
+            (None, Use::Active) if lease.challenged => {
+                let pool = self.pool_of(session.vm)?;
+                Some(lease.slice_end_ns.min(self.preemptible_ns(lease, pool)))
+            }
+            (None, Use::Active) => Some(lease.slice_end_ns),
         };
-        let stalled = stalled_since(session, lease);
+        let stalled = stalled_since(session);
         let soft = if session.soft_noted {
             None
         } else {
@@ -275,22 +278,22 @@ impl Scheduler {
         [turn, soft, grace, hard, back].into_iter().flatten().min()
     }
 
-    /// When a running VM will have used up its GPU time.
-    fn cap_due(&mut self, id: GpuId, session: SessionId, vm: VmId) -> Option<u64> {
+    /// When a VM that pays for a lease will have used up its GPU time.
+    fn cap_due(&mut self, id: SessionId) -> Option<u64> {
         let now = self.now_ns;
-        let lease = self
-            .gpus
-            .get_mut(&id)
-            .and_then(|gpu: &mut Gpu| gpu.lease_of(session))?;
+        let session = self.sessions.get(&id)?;
+        let lease = session.lease.as_ref()?;
         if lease.revoked_ns.is_some() || !lease.charged() {
             return None;
         }
-        let bucket = self.vms.get_mut(&vm)?.buckets.gpu_time.as_mut()?;
-        Some(bucket.empty_at(now))
+        let held = lease.held as u64;
+        let bucket = self.vms.get_mut(&session.vm)?.buckets.gpu_time.as_mut()?;
+        Some(bucket.empty_at(held, now))
     }
 }
 
 /// Since when work in flight has made no progress.
-fn stalled_since(session: &Session, lease: &Lease) -> Option<u64> {
+fn stalled_since(session: &Session) -> Option<u64> {
+    let lease = session.lease.as_ref()?;
     (session.in_flight() > 0).then(|| session.progress_ns.max(lease.granted_ns))
 }

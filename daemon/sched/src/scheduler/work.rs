@@ -19,16 +19,15 @@ impl Scheduler {
         if !session.served() {
             return Ok(());
         }
-        let (gpu, vm) = (session.gpu, session.vm);
-        self.accrue(gpu);
-        let lease = self.gpus.get_mut(&gpu).and_then(|gpu| gpu.lease_of(id));
+        let vm = session.vm;
+        self.accrue_vm(vm);
+        let lease = self.lease_mut(id).filter(|lease| lease.granted());
         let Some(lease) = lease else {
             self.requeue(id);
             return Ok(());
         };
         if lease.usage != Use::Active {
             lease.usage = Use::Active;
-            self.dirty.insert(gpu);
             self.set_charged(vm, true);
         }
         Ok(())
@@ -40,21 +39,20 @@ impl Scheduler {
         session.depth = Depth::default();
         session.completed = session.submitted;
         session.soft_noted = false;
-        let (gpu, vm) = (session.gpu, session.vm);
-        self.accrue(gpu);
+        let vm = session.vm;
+        self.accrue_vm(vm);
         self.unqueue(id);
         let hold = self
             .pool_of(vm)
             .and_then(|pool| self.pools.get(&pool))
             .map_or(0, |pool| pool.config.hold_ns);
         let until_ns = now.saturating_add(hold.saturating_sub(idle_for_ns));
-        let lease = self.gpus.get_mut(&gpu).and_then(|gpu| gpu.lease_of(id));
-        if let Some(lease) = lease
+        if let Some(lease) = self.lease_mut(id)
             && lease.usage == Use::Active
             && lease.revoked_ns.is_none()
         {
             lease.usage = Use::Hold { until_ns };
-            self.end_hold(gpu, id);
+            self.end_hold(id);
         }
         self.sync_vm(vm);
         Ok(())
@@ -62,26 +60,33 @@ impl Scheduler {
 
     /// Parks a holder whose hold is over and that nobody waits for (one that is waited for is asked to
     /// give the lease back when the GPU is settled).
-    pub(super) fn end_hold(&mut self, gpu: crate::GpuId, id: SessionId) {
+    pub(super) fn end_hold(&mut self, id: SessionId) {
         let now = self.now_ns;
-        self.accrue(gpu);
-        let Some(lease) = self.gpus.get_mut(&gpu).and_then(|gpu| gpu.lease_of(id)) else {
+        let Some(vm) = self.sessions.get(&id).map(|session| session.vm) else {
             return;
         };
-        let Use::Hold { until_ns } = lease.usage else {
+        self.accrue_vm(vm);
+        let Some(Use::Hold { until_ns }) = self.lease(id).map(|lease| lease.usage) else {
             return;
         };
         if until_ns > now {
             return;
         }
-        let vm = lease.vm;
-        if !self.others_wait(gpu, vm) {
-            if let Some(lease) = self.gpus.get_mut(&gpu).and_then(|gpu| gpu.lease_of(id)) {
+        if !self.others_wait(id) {
+            if let Some(lease) = self.lease_mut(id) {
                 lease.usage = Use::Parked;
             }
             self.set_charged(vm, false);
         }
-        self.dirty.insert(gpu);
+        self.touch(id);
+    }
+
+    /// All GPUs of a session are looked at again when the event has been taken.
+    pub(super) fn touch(&mut self, id: SessionId) {
+        if let Some(session) = self.sessions.get(&id) {
+            self.dirty
+                .extend(session.places.iter().map(|place| place.gpu));
+        }
     }
 
     pub(super) fn progress(
@@ -91,8 +96,8 @@ impl Scheduler {
         completed: u64,
     ) -> Result<(), Ignored> {
         let now = self.now_ns;
-        let gpu = self.session_mut(id)?.gpu;
-        self.accrue(gpu);
+        let vm = self.session_mut(id)?.vm;
+        self.accrue_vm(vm);
         let session = self.session_mut(id)?;
         let was_in_flight = session.in_flight();
         let completed = completed.min(submitted);
@@ -106,7 +111,7 @@ impl Scheduler {
             session.soft_noted = false;
         }
         if (session.in_flight() == 0) != (was_in_flight == 0) || moved {
-            self.dirty.insert(gpu);
+            self.touch(id);
         }
         Ok(())
     }

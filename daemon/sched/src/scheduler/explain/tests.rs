@@ -94,7 +94,10 @@ const WORST: u64 = SLICE + 10 * SECONDS + 1_500 * MILLIS;
 
 #[test]
 fn one_that_runs_and_one_that_waits_for_its_turn() {
-    let mut rig = Rig::new(PoolConfig::default());
+    let mut rig = Rig::new(PoolConfig {
+        min_run_ns: SLICE,
+        ..PoolConfig::default()
+    });
     for vm in 1..=3 {
         rig.add_vm(vm, class(Class::Medium));
     }

@@ -1,0 +1,302 @@
+//! A VM's places in the queues of its GPUs, and the gangs that gather their GPUs one by one.
+
+use super::Scheduler;
+use crate::config::PoolConfig;
+use crate::id::{GpuId, PoolId, SessionId, VmId};
+use crate::model::{Gpu, Node, Phase, Vm};
+use crate::runqueue::{RunQueue, Standing};
+
+/// How a VM stands in the queue of one of its GPUs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stand {
+    /// It does not compete.
+    Out,
+    /// It counts, and cannot be chosen: it runs, keeps the GPU reserved, or is held off.
+    Counts,
+    /// It can be chosen.
+    Ready,
+}
+
+impl Scheduler {
+    /// Puts a VM where its state says it belongs: outside the queues, in them as one that runs, or in
+    /// them as one that can be chosen. To be called after every change of its sessions, lease, throttle
+    /// or quarantine.
+    pub(super) fn sync_vm(&mut self, id: VmId) {
+        let now = self.now_ns;
+        let Some(width) = self.vms.get(&id).map(Vm::width) else {
+            return;
+        };
+        for index in 0..width {
+            if let Some(gpu) = self.vms.get(&id).and_then(|vm| vm.seat_gpu(index)) {
+                self.accrue(gpu);
+                self.dirty.insert(gpu);
+            }
+        }
+        let mut wants = self.wants(id);
+        if !wants {
+            self.abandon(id);
+            // Another session of the VM may gather now.
+            wants = self.wants(id);
+        }
+        if let Some(vm) = self.vms.get_mut(&id) {
+            note_phase(vm, now);
+        }
+        let standing = self.standing(id);
+        for index in 0..width {
+            self.sync_seat(id, index, wants, standing);
+        }
+    }
+
+    /// Could the VM be chosen on a GPU, were it its turn? A gang only while all its GPUs may be used,
+    /// and while the session for which it gathers them is still there.
+    fn wants(&self, id: VmId) -> bool {
+        let Some(vm) = self.vms.get(&id).filter(|vm| vm.is_ready()) else {
+            return false;
+        };
+        let Some(placement) = &vm.placement else {
+            return false;
+        };
+        if let [_] = placement.seats.as_slice() {
+            return true;
+        }
+        let usable = placement.seats.iter().all(|seat| {
+            self.gpus
+                .get(&seat.gpu)
+                .is_some_and(|gpu| gpu.health.grants())
+        });
+        let first = vm.runnable.first_key_value().map(|(_, &session)| session);
+        usable && vm.gathering.is_none_or(|session| first == Some(session))
+    }
+
+    fn sync_seat(&mut self, id: VmId, index: usize, wants: bool, standing: Standing) {
+        let now = self.now_ns;
+        let held = self.held(id);
+        let Some(vm) = self.vms.get_mut(&id) else {
+            return;
+        };
+        let Some(placement) = &mut vm.placement else {
+            return;
+        };
+        let pool = placement.pool;
+        let Some(seat) = placement.seats.get_mut(index) else {
+            return;
+        };
+        let gpu_id = seat.gpu;
+        let Some(gpu) = self.gpus.get_mut(&gpu_id) else {
+            return;
+        };
+        let held_off = wants
+            && index == held
+            && vm.overran_until_ns.is_some()
+            && gpu.holders.iter().any(|holder| {
+                let lease = self.sessions.get(holder).and_then(|s| s.lease.as_ref());
+                lease.is_some_and(|lease| lease.overrun)
+            });
+        let stand = match vm.running {
+            Some((_, true)) => Stand::Counts,
+            Some((_, false)) => Stand::Out,
+            None if vm.gathering.is_some() && index < held => Stand::Counts,
+            None if wants && index == held && held_off => Stand::Counts,
+            None if wants && index == held => Stand::Ready,
+            None => Stand::Out,
+        };
+        if held_off {
+            gpu.held_off.insert(id);
+        } else {
+            gpu.held_off.remove(&id);
+        }
+        let Some(node) = gpu.nodes.get_mut(&pool) else {
+            return;
+        };
+        let woke = stand == Stand::Ready && !seat.joined;
+        if stand != Stand::Out && !seat.joined {
+            node.queue.join(id, standing, seat.lag_ns);
+            node.members += 1;
+            seat.joined = true;
+        }
+        if stand == Stand::Out && seat.joined {
+            let cap = PoolConfig::claim_cap_ns(standing.slice_ns);
+            seat.lag_ns = node.queue.leave(id, cap).unwrap_or(seat.lag_ns);
+            node.members -= 1;
+            seat.joined = false;
+        }
+        if seat.joined {
+            node.queue.set_cost(id, standing.cost_ns);
+            node.queue.set_ready(id, stand == Stand::Ready, now);
+        }
+        self.sync_pool(gpu_id, pool);
+        if woke {
+            self.challenge(gpu_id, pool, id);
+        }
+    }
+
+    /// How many of its GPUs a gang has gathered.
+    pub(super) fn held(&self, id: VmId) -> usize {
+        let gathering = self.vms.get(&id).and_then(|vm| vm.gathering);
+        let lease = gathering.and_then(|session| self.sessions.get(&session)?.lease.as_ref());
+        lease.map_or(0, |lease| lease.held)
+    }
+
+    /// Gives up what a gang has gathered: its worker was told of nothing, so it is free at once.
+    fn abandon(&mut self, id: VmId) {
+        let Some(vm) = self.vms.get_mut(&id) else {
+            return;
+        };
+        let Some(session_id) = vm.gathering.take() else {
+            return;
+        };
+        let Some(session) = self.sessions.get_mut(&session_id) else {
+            return;
+        };
+        session.lease = None;
+        for place in &session.places {
+            if let Some(gpu) = self.gpus.get_mut(&place.gpu) {
+                gpu.holders.retain(|&holder| holder != session_id);
+            }
+        }
+    }
+
+    /// After a change of a GPU's health: gangs that gather it go on, or give up.
+    pub(super) fn sync_gangs(&mut self, gpu: GpuId) {
+        self.sync_those(gpu, |vm| vm.width() > 1);
+    }
+
+    /// After an overrun begins or ends: who may run beside it.
+    pub(super) fn sync_overrunners(&mut self, gpu: GpuId) {
+        self.sync_those(gpu, |vm| vm.overran_until_ns.is_some());
+    }
+
+    fn sync_those(&mut self, gpu: GpuId, which: impl Fn(&Vm) -> bool) {
+        let here = self.gpus.get(&gpu).into_iter().flat_map(|gpu| &gpu.vms);
+        let those: Vec<VmId> = here
+            .copied()
+            .filter(|vm| self.vms.get(vm).is_some_and(&which))
+            .collect();
+        for vm in those {
+            self.sync_vm(vm);
+        }
+    }
+
+    /// A VM woke up: notes the holders that it is due before.
+    fn challenge(&mut self, gpu_id: GpuId, pool: PoolId, challenger: VmId) {
+        let Some(gpu) = self.gpus.get(&gpu_id) else {
+            return;
+        };
+        for holder in gpu.holders.clone() {
+            let Some(vm) = self.sessions.get(&holder).map(|session| session.vm) else {
+                continue;
+            };
+            if vm != challenger
+                && self.is_due_before(gpu_id, (pool, challenger), vm)
+                && let Some(session) = self.sessions.get_mut(&holder)
+                && let Some(lease) = &mut session.lease
+            {
+                lease.challenged = lease.granted() && lease.revoked_ns.is_none();
+            }
+        }
+    }
+
+    /// Is a VM that can be chosen eligible with an earlier deadline than a holder's?
+    pub(super) fn is_due_before(&self, gpu: GpuId, other: (PoolId, VmId), holder: VmId) -> bool {
+        let Some(pool) = self.vms.get(&holder).map(Vm::pool) else {
+            return false;
+        };
+        let Some(gpu) = self.gpus.get(&gpu) else {
+            return false;
+        };
+        if other.0 != pool {
+            return gpu.top.is_due_before(other.0, pool);
+        }
+        gpu.nodes
+            .get(&pool)
+            .is_some_and(|node| node.queue.challenges(other.1, holder))
+    }
+
+    /// The same for a pool among the pools of a GPU.
+    fn sync_pool(&mut self, gpu: GpuId, pool: PoolId) {
+        let Some(config) = self.pools.get(&pool).map(|pool| &pool.config) else {
+            return;
+        };
+        let (weight, slice) = (pool_weight(config.weight), config.slice());
+        let claim_cap = PoolConfig::claim_cap_ns(slice);
+        let Some(Gpu {
+            nodes,
+            top,
+            pools,
+            vms,
+            ..
+        }) = self.gpus.get_mut(&gpu)
+        else {
+            return;
+        };
+        let Some(node) = nodes.get_mut(&pool) else {
+            return;
+        };
+        if node.members > 0 && !node.joined {
+            top.join(pool, weight, node.lag_ns, slice);
+            node.joined = true;
+        }
+        if node.members == 0 && node.joined {
+            node.lag_ns = top.leave(pool, claim_cap);
+            node.joined = false;
+        }
+        top.set_ready(pool, node.queue.ready_count() > 0);
+        // A node outlives its assignment as long as VMs are placed on it.
+        let vms_here = || {
+            let of_pool = |vm: &Vm| vm.placement.as_ref().is_some_and(|p| p.pool == pool);
+            vms.iter().any(|vm| self.vms.get(vm).is_some_and(of_pool))
+        };
+        if node.members == 0 && !pools.contains(&pool) && !vms_here() {
+            nodes.remove(&pool);
+        }
+    }
+
+    /// The node of a pool on a GPU, made if it is not there.
+    pub(super) fn ensure_node(&mut self, gpu: GpuId, pool: PoolId) {
+        let Some(config) = self.pools.get(&pool).map(|pool| &pool.config) else {
+            return;
+        };
+        let Some(gpu) = self.gpus.get_mut(&gpu) else {
+            return;
+        };
+        gpu.nodes.entry(pool).or_insert_with(|| Node {
+            queue: RunQueue::new(config),
+            members: 0,
+            lag_ns: 0,
+            joined: false,
+        });
+    }
+
+    /// Drops a node that nobody needs any more.
+    pub(super) fn tidy_node(&mut self, gpu: GpuId, pool: PoolId) {
+        self.sync_pool(gpu, pool);
+    }
+
+    /// Whose lease is of this GPU and not asked back, or being gathered.
+    pub(super) fn holder(&self, gpu: GpuId, index: usize) -> Option<SessionId> {
+        self.gpus.get(&gpu)?.holders.get(index).copied()
+    }
+}
+
+/// A pool's weight, held within its bounds.
+pub(super) fn pool_weight(weight: u32) -> u64 {
+    u64::from(weight.clamp(1, crate::ClassWeights::MAX))
+}
+
+/// Adds the time since the last change to what the VM spent it on.
+pub(super) fn note_phase(vm: &mut Vm, now: u64) {
+    let passed = now.saturating_sub(vm.phase_ns);
+    match vm.phase {
+        Phase::Content => {}
+        Phase::Waiting => vm.count.wait_ns += passed,
+        Phase::Throttled => vm.count.throttled_ns += passed,
+    }
+    vm.phase_ns = now;
+    vm.phase = if vm.runnable.is_empty() || vm.running.is_some() {
+        Phase::Content
+    } else if vm.throttle.is_some() {
+        Phase::Throttled
+    } else {
+        Phase::Waiting
+    };
+}
