@@ -8,13 +8,16 @@
 //!
 //! What administrators see (`vgpu_proto::api`) is made out of the three in [`crate::api`].
 
+use std::collections::BTreeSet;
+
 use serde::{Deserialize, Serialize};
 use vgpu_proto::api::{
-    GpuState, HostState, LatencySummary, PoolSettings, Priority, Quarantine, Session, VmLimits,
-    VmState, VmUsage, WaitReason,
+    GpuAccount, GpuState, HostState, LatencySummary, PoolSettings, Priority, Quarantine, Session,
+    VmLimits, VmState, VmUsage, WaitReason,
 };
 pub use vgpu_proto::api::{ScanResult, ScannedGpu};
 pub use vgpu_sched::Histogram;
+use vgpu_sched::Past;
 
 /// A GPU as it is known, present or not.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -84,6 +87,12 @@ pub struct VmRecord {
     pub socket: Option<String>,
     /// Only this uid may connect on its Unix sockets.
     pub peer_uid: Option<u32>,
+    /// Its own longest turn, in place of its pool's.
+    pub slice_us: Option<u64>,
+    /// Whether its sessions get all GPUs that it may use at once, or none of them.
+    pub gang: bool,
+    /// UUIDs of the GPUs that it may use; `None`: all of its pool.
+    pub gpus: Option<BTreeSet<String>>,
     /// Its own limits.
     pub limits: VmLimits,
     /// Why it is refused, when it is.
@@ -92,11 +101,21 @@ pub struct VmRecord {
     pub strikes: u32,
     /// When the last strike was given; 0 when there was none.
     pub last_strike_unix_ms: u64,
+    /// Quarantines by strikes not yet forgotten, as of `quarantines_unix_ms`.
+    pub quarantines: u32,
+    /// Since when the next of them to be forgotten waits for that.
+    pub quarantines_unix_ms: u64,
     /// When it was registered.
     pub registered_unix_ms: u64,
 }
 
 impl VmRecord {
+    /// Whether it may use this GPU, as far as it says itself.
+    #[must_use]
+    pub fn may_use(&self, gpu_uuid: &str) -> bool {
+        self.gpus.as_ref().is_none_or(|gpus| gpus.contains(gpu_uuid))
+    }
+
     /// Whether it is served.
     #[must_use]
     pub fn state(&self) -> VmState {
@@ -126,6 +145,7 @@ impl VmRecord {
             queue_bytes: of(own.queue_bytes, def.queue_bytes),
             sessions: of(own.sessions, def.sessions),
             memory_bytes: of(own.memory_bytes, def.memory_bytes),
+            pinned_bytes: of(own.pinned_bytes, def.pinned_bytes),
             soft_limit_ms: of(own.soft_limit_ms, Some(pool.soft_limit_ms)),
             hard_limit_ms: of(own.hard_limit_ms, Some(pool.hard_limit_ms)),
         }
@@ -137,10 +157,42 @@ impl VmRecord {
         let Some(decay_ms) = decay_s.checked_mul(1000).filter(|&ms| ms > 0) else {
             return self.strikes;
         };
-        let forgotten = now_unix_ms.saturating_sub(self.last_strike_unix_ms) / decay_ms;
-        self.strikes
-            .saturating_sub(u32::try_from(forgotten).unwrap_or(u32::MAX))
+        left(self.strikes, self.last_strike_unix_ms, now_unix_ms, decay_ms)
     }
+
+    /// The quarantines still counted, likewise; a running one postpones the forgetting.
+    #[must_use]
+    pub fn quarantines_at(&self, now_unix_ms: u64, decay_s: u64) -> u32 {
+        let Some(decay_ms) = decay_s.checked_mul(1000).filter(|&ms| ms > 0) else {
+            return self.quarantines;
+        };
+        left(self.quarantines, self.quarantines_unix_ms, now_unix_ms, decay_ms)
+    }
+
+    /// What the scheduler is told of a VM that it does not know yet.
+    #[must_use]
+    pub fn past(&self, debt_ns: u64, now_unix_ms: u64) -> Past {
+        let age_ns = |since_ms: u64| now_unix_ms.saturating_sub(since_ms).saturating_mul(1_000_000);
+        Past {
+            debt_ns,
+            strikes: self.strikes,
+            strikes_age_ns: age_ns(self.last_strike_unix_ms),
+            quarantine: self.quarantine.as_ref().map(|q| match q.until_unix_ms {
+                None => vgpu_sched::Quarantine::UntilReleased,
+                Some(until) => vgpu_sched::Quarantine::For {
+                    left_ns: until.saturating_sub(now_unix_ms).saturating_mul(1_000_000),
+                },
+            }),
+            quarantines: self.quarantines,
+            quarantines_age_ns: age_ns(self.quarantines_unix_ms),
+        }
+    }
+}
+
+/// What is left of `count` when one is forgotten per `decay_ms` since `since_ms`.
+fn left(count: u32, since_ms: u64, now_ms: u64, decay_ms: u64) -> u32 {
+    let forgotten = now_ms.saturating_sub(since_ms) / decay_ms;
+    count.saturating_sub(u32::try_from(forgotten).unwrap_or(u32::MAX))
 }
 
 /// Limits as they are enforced; `None` is no limit.
@@ -166,6 +218,8 @@ pub struct EffectiveLimits {
     pub sessions: Option<u64>,
     /// Device memory.
     pub memory_bytes: Option<u64>,
+    /// Pinned host memory.
+    pub pinned_bytes: Option<u64>,
     /// Soft limit of the watchdog.
     pub soft_limit_ms: Option<u64>,
     /// Hard limit of the watchdog.
@@ -188,6 +242,7 @@ impl EffectiveLimits {
             queue_bytes: or_zero(self.queue_bytes),
             sessions: or_zero(self.sessions),
             memory_bytes: or_zero(self.memory_bytes),
+            pinned_bytes: or_zero(self.pinned_bytes),
             soft_limit_ms: or_zero(self.soft_limit_ms),
             hard_limit_ms: or_zero(self.hard_limit_ms),
         }
@@ -253,8 +308,8 @@ pub struct GpuRuntime {
     pub handoffs: u64,
     /// How long they took, from the asking back to the next grant.
     pub handoff: Histogram,
-    /// Time in which a lease was held, since the daemon started.
-    pub busy_ns: u64,
+    /// Where its time went.
+    pub account: GpuAccount,
     /// Memory in use by the last probe.
     pub memory_used_bytes: Option<u64>,
     /// Killed workers whose memory is not yet seen to be back.
@@ -268,6 +323,10 @@ pub struct VmRuntime {
     pub vm_id: u32,
     /// The GPU it is placed on.
     pub gpu_uuid: Option<String>,
+    /// The other GPUs of a gang.
+    pub more_gpu_uuids: Vec<String>,
+    /// Whether it counts one class lower for now.
+    pub demoted: bool,
     /// Open sessions.
     pub sessions: u32,
     /// Calls that wait.
@@ -276,6 +335,8 @@ pub struct VmRuntime {
     pub queue_bytes: u64,
     /// Device memory held.
     pub memory_bytes: u64,
+    /// Pinned host memory.
+    pub pinned_bytes: u64,
     /// Part of its GPU's charged time over the last second, 0 to 1000.
     pub share_permille: u32,
     /// Why it waits.
@@ -294,6 +355,7 @@ pub fn summary(histogram: &Histogram) -> LatencySummary {
         p50_us: histogram.quantile_ns(500) / 1_000,
         p95_us: histogram.quantile_ns(950) / 1_000,
         p99_us: histogram.quantile_ns(990) / 1_000,
+        max_us: histogram.max_ns() / 1_000,
     }
 }
 

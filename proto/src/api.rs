@@ -28,7 +28,7 @@ pub use error::{ErrorBody, ErrorCode, ErrorDetail};
 pub use event::{AuditEntry, AuditPage, Event, EventKind, EventPage, Severity};
 pub use explain::{Cap, Explain, ExplainHolder, ExplainReason};
 pub use gpu::{
-    AssignRequest, Assignment, Gpu, GpuCheckReport, GpuHealth, GpuSource, GpuState, MigInstance,
+    AssignRequest, Assignment, Gpu, GpuAccount, GpuCheckReport, GpuHealth, GpuSource, GpuState, MigInstance,
     ScanReport, ScanResult, ScannedGpu, UnassignRequest,
 };
 pub use pool::{

@@ -192,6 +192,8 @@ pub struct GpuStats {
     pub waiting: u32,
     /// Where its time went.
     pub account: Account,
+    /// The time since it was added, which the account must sum up to.
+    pub wall_ns: u64,
     /// Times the lease went from one session to another.
     pub handoffs: u64,
     /// From asking the lease back to having it.

@@ -341,6 +341,7 @@ pub(super) fn of_world(world: &World) -> Vec<DoctorCheck> {
             "`vgpu-admin scan-gpus`; without hardware set driver.kind = \"soft\".",
         ));
     }
+    checks.extend(world.gpus().iter().filter_map(account));
     let warnings = world.warnings();
     if warnings.is_empty() {
         checks.push(ok("warnings", "Nothing else needs an administrator."));
@@ -351,6 +352,34 @@ pub(super) fn of_world(world: &World) -> Vec<DoctorCheck> {
             .map(|sentence| warning("warnings", sentence, "")),
     );
     checks
+}
+
+/// Is every nanosecond of a GPU accounted for, once?
+fn account(gpu: &vgpu_proto::api::Gpu) -> Option<DoctorCheck> {
+    let account = gpu.account?;
+    let name = format!("gpu-{}-account", gpu.gpu_id);
+    let seconds = |ns: u64| ns as f64 / 1e9;
+    let message = format!(
+        "{:.3} s charged, {:.3} s idle, {:.3} s switching: {} {:.3} s.",
+        seconds(account.charged_ns),
+        seconds(account.idle_ns),
+        seconds(account.switch_ns),
+        if account.is_balanced() {
+            "all of"
+        } else {
+            "not"
+        },
+        seconds(account.wall_ns),
+    );
+    Some(if account.is_balanced() {
+        ok(&name, message)
+    } else {
+        error(
+            &name,
+            message,
+            "A fault of vgpud: please report it with `vgpu-admin sched log`.",
+        )
+    })
 }
 
 fn gpu(gpu: &vgpu_proto::api::Gpu) -> DoctorCheck {

@@ -65,7 +65,8 @@ impl World {
 
     pub(crate) fn gpu(&self, record: &GpuRecord) -> Gpu {
         let idle = GpuRuntime::default();
-        let runtime = self.running_gpu(&record.seen.uuid).unwrap_or(&idle);
+        let running = self.running_gpu(&record.seen.uuid);
+        let runtime = running.unwrap_or(&idle);
         let seen = &record.seen;
         Gpu {
             gpu_id: record.gpu_id,
@@ -89,6 +90,7 @@ impl World {
             busy_permille: runtime.busy_permille,
             handoffs: runtime.handoffs,
             handoff: summary(&runtime.handoff),
+            account: running.map(|gpu| gpu.account),
         }
     }
 

@@ -50,7 +50,12 @@ impl Actor {
                 busy_permille: self.meter.busy_permille(id),
                 handoffs: stats.handoffs,
                 handoff: stats.handoff,
-                busy_ns: stats.account.charged_ns,
+                account: api::GpuAccount {
+                    charged_ns: stats.account.charged_ns,
+                    idle_ns: stats.account.idle_ns,
+                    switch_ns: stats.account.switch_ns,
+                    wall_ns: stats.wall_ns,
+                },
                 memory_used_bytes: Some(stats.memory_bytes),
                 killed_pids: self.killed_on(id),
             });

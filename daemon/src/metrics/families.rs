@@ -7,7 +7,7 @@ use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, MetricEncoder
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
-use vgpu_proto::api::{EventKind, Gpu, GpuState, PoolStatus, Priority, Vm, VmState};
+use vgpu_proto::api::{EventKind, Gpu, GpuAccount, GpuState, PoolStatus, Priority, Vm, VmState};
 
 use crate::api::{Admin, World};
 use crate::events::EventCount;
@@ -200,14 +200,32 @@ impl Facts {
             "Lease moves between sessions.",
             handoffs,
         )?;
-        let busy = self.gpus.iter().map(|gpu| {
-            let busy_ns = self
-                .world
-                .running_gpu(&gpu.uuid)
-                .map_or(0, |running| running.busy_ns);
-            (gpu_labels(gpu), seconds(busy_ns))
-        });
-        out.counters("vgpu_gpu_busy_seconds", "Time with a lease held.", busy)
+        let mut time = |name, help, part: fn(&GpuAccount) -> u64| {
+            let values = self.gpus.iter();
+            out.counters(
+                name,
+                help,
+                values.map(|gpu| {
+                    (
+                        gpu_labels(gpu),
+                        seconds(gpu.account.as_ref().map_or(0, part)),
+                    )
+                }),
+            )
+        };
+        time("vgpu_gpu_busy_seconds", "Time charged to VMs.", |a| {
+            a.charged_ns
+        })?;
+        time(
+            "vgpu_gpu_idle_seconds",
+            "Time in which nobody had work.",
+            |a| a.idle_ns,
+        )?;
+        time(
+            "vgpu_gpu_switch_seconds",
+            "Time with work waiting and nobody on the GPU.",
+            |a| a.switch_ns,
+        )
     }
 
     fn pools(&self, out: &mut Families<'_>) -> Result<(), Error> {

@@ -57,6 +57,29 @@ pub struct GpuHealth {
     pub ecc_enabled: Option<bool>,
 }
 
+/// Where a GPU's time went since the daemon took it up. The first three sum up to the fourth, to the
+/// nanosecond.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct GpuAccount {
+    /// Charged to VMs.
+    pub charged_ns: u64,
+    /// Nobody had work, or the holder had parked the lease.
+    pub idle_ns: u64,
+    /// Somebody had work and nobody held the GPU: moves between holders, checks after a kill.
+    pub switch_ns: u64,
+    /// All of it, by the daemon's clock.
+    pub wall_ns: u64,
+}
+
+impl GpuAccount {
+    /// Does it add up?
+    #[must_use]
+    pub fn is_balanced(&self) -> bool {
+        let parts = [self.charged_ns, self.idle_ns, self.switch_ns];
+        parts.iter().map(|ns| u128::from(*ns)).sum::<u128>() == u128::from(self.wall_ns)
+    }
+}
+
 /// A GPU of this host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Gpu {
@@ -103,6 +126,9 @@ pub struct Gpu {
     pub handoffs: u64,
     /// How long lease moves took since the daemon started, from the asking back to the next grant.
     pub handoff: super::LatencySummary,
+    /// Where its time went; absent while the daemon does not mediate it.
+    #[serde(default)]
+    pub account: Option<GpuAccount>,
 }
 
 /// Which pool a GPU serves.

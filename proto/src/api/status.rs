@@ -61,6 +61,9 @@ pub struct LatencySummary {
     pub p95_us: u64,
     /// 99 % were at most this long.
     pub p99_us: u64,
+    /// The longest.
+    #[serde(default)]
+    pub max_us: u64,
 }
 
 /// `GET /v1/status`.

@@ -112,6 +112,7 @@ impl Scheduler {
             sessions: u32::try_from(gpu.sessions.len()).unwrap_or(u32::MAX),
             waiting: u32::try_from(waiting.count()).unwrap_or(u32::MAX),
             account: gpu.account,
+            wall_ns: self.now_ns.saturating_sub(gpu.since_ns),
             handoffs: gpu.handoffs,
             handoff: gpu.handoff.clone(),
             memory_bytes: gpu.memory,

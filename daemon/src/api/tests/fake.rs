@@ -5,7 +5,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use vgpu_proto::api::{
-    CheckStatus, DoctorCheck, GpuHealth, GpuSource, HostState, Session, SessionState, WaitReason,
+    CheckStatus, DoctorCheck, GpuAccount, GpuHealth, GpuSource, HostState, Session, SessionState,
+    WaitReason,
 };
 
 use vgpu_sched::log::{Bounds, DecisionLog};
@@ -86,7 +87,12 @@ fn snapshot() -> RuntimeSnapshot {
             holder_vm_id: Some(3),
             busy_permille: 900,
             handoffs: 5,
-            busy_ns: 3_000_000_000,
+            account: GpuAccount {
+                charged_ns: 3_000_000_000,
+                idle_ns: 2_000_000_000,
+                switch_ns: 4_000,
+                wall_ns: 5_000_004_000,
+            },
             memory_used_bytes: Some(2 << 20),
             ..GpuRuntime::default()
         }],
