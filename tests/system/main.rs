@@ -2,6 +2,7 @@
 //! soft-gpu. One binary, a module a subject.
 
 mod admin;
+mod decisions;
 mod failures;
 mod guests;
 mod hostile;
