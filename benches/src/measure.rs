@@ -28,6 +28,8 @@ pub enum Set {
     Latency,
     /// What does not: streams of launches, large copies, the start of a session.
     Throughput,
+    /// Large copies alone.
+    Copies,
 }
 
 impl Set {
@@ -36,12 +38,13 @@ impl Set {
         match self {
             Set::Latency => "latency",
             Set::Throughput => "throughput",
+            Set::Copies => "copies",
         }
     }
 
     /// The set of a name.
     pub fn from_name(name: &str) -> Option<Set> {
-        [Set::Latency, Set::Throughput]
+        [Set::Latency, Set::Throughput, Set::Copies]
             .into_iter()
             .find(|set| set.name() == name)
     }
@@ -68,6 +71,7 @@ pub fn pass(library: &Path, ptx: &Path, set: Set) -> Result<Map<String, Value>> 
             launches(&program, &mut out)?;
             bulk_copies(&program, &mut out)?;
         }
+        Set::Copies => bulk_copies(&program, &mut out)?,
     }
     Ok(out)
 }

@@ -23,7 +23,7 @@ static PHASE: AtomicU8 = AtomicU8::new(BEFORE);
 static SHIM: AtomicPtr<Shim> = AtomicPtr::new(std::ptr::null_mut());
 
 /// The session's descriptors, where the child of a fork finds them without a lock.
-static DESCRIPTORS: [AtomicI32; 4] = [const { AtomicI32::new(-1) }; 4];
+static DESCRIPTORS: [AtomicI32; 6] = [const { AtomicI32::new(-1) }; 6];
 
 /// Held during cuInit, and across a fork, so that a child never starts half initialised. A flag
 /// and not a mutex: the three fork handlers take and release it in different processes.

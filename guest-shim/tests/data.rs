@@ -8,7 +8,7 @@ use common::guest;
 use common::host::{FUNC, Host, MODULE};
 use vgpu_proto::call::{Request, rep, req};
 use vgpu_proto::cuda::{CuResult, Module};
-use vgpu_proto::limits::MAX_BULK;
+use vgpu_proto::limits::{COPY_PIECE, MAX_BULK};
 
 #[test]
 fn copies_of_every_size_there_and_back() {
@@ -26,6 +26,8 @@ fn copies_of_every_size_there_and_back() {
             8192,
             8193,
             16_384,
+            COPY_PIECE,
+            COPY_PIECE + 1,
             MAX_BULK,
             MAX_BULK + 1,
             most,

@@ -8,6 +8,10 @@ pub const MAX_ARGS: usize = 64 * 1024;
 /// side holds more than this for a peer that merely announced it.
 pub const MAX_BULK: usize = 1024 * 1024;
 
+/// Most bytes of one frame of a copy between host and device. Small enough that a piece is still in
+/// the processor's cache when it is passed on, large enough that a frame's own cost does not show.
+pub const COPY_PIECE: usize = 256 * 1024;
+
 /// Largest parameter block of a kernel, in bytes (CUDA ≥ 12.1 on Volta and later: 32,764).
 pub const MAX_KERNEL_PARAMS: usize = 32_764;
 

@@ -5,6 +5,7 @@ mod common;
 use common::{Bench, Setup, fixture, ok};
 use vgpu_proto::call::req;
 use vgpu_proto::cuda::{CuResult, DevPtr, Stream};
+use vgpu_proto::limits::COPY_PIECE;
 use vgpu_proto::worker::FromWorker;
 
 const NULL: Stream = Stream::NULL;
@@ -94,7 +95,7 @@ fn bytes_come_back_as_they_went() {
         });
         ok(reply.status);
         assert!(reply.bulk == data, "{len} bytes differ");
-        assert_eq!(reply.frames, len.div_ceil(1024 * 1024));
+        assert_eq!(reply.frames, len.div_ceil(COPY_PIECE));
         ok(guest.status(&req::MemFree { ptr: a }));
         ok(guest.status(&req::MemFree { ptr: b }));
     }

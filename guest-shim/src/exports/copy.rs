@@ -1,15 +1,15 @@
 //! Copies.
 //!
-//! Bytes on their way to the device have left the program's memory when a call returns, whatever
-//! its name: that is what the synchronous forms promise and more than the others do. Bytes on their
-//! way back arrive before the call returns, or, for page-locked memory, before the stream's
-//! completion can be seen.
+//! Bytes on their way to the device have left the program's memory when a call returns, except
+//! asynchronous copies of page-locked memory: those have when the stream's completion can be seen, as
+//! CUDA says. Bytes on their way back arrive before the call returns, or, for page-locked memory,
+//! before the stream's completion can be seen.
 
 use std::ffi::c_void;
 
 use vgpu_proto::call::req;
 use vgpu_proto::cuda::{CuResult, DevPtr};
-use vgpu_proto::limits::MAX_BULK;
+use vgpu_proto::limits::COPY_PIECE;
 
 use crate::Cu;
 use crate::ffi::exports;
@@ -17,6 +17,10 @@ use crate::process::live;
 use crate::session::sys::UserMemory;
 use crate::state::Shim;
 use crate::state::streams::{Target, resolve};
+
+/// Memory from this size on is lent to the socket where the program leaves it alone until the worker
+/// has received it. Below, waiting for the receipt costs more than the copy that it saves.
+const LEND_FROM: usize = 1024 * 1024;
 
 exports! {
     /// Any direction, by the addresses.
@@ -130,18 +134,27 @@ fn to_device(shim: &Shim, target: &Target, dst: u64, src: u64, len: usize, sync:
     let mut rest = host_memory(shim, src, len)?;
     target.order(shim)?;
     let (ctx, stream) = (target.ctx(), target.stream);
+    // Until completion page-locked memory is the program's to leave alone; other memory is until the
+    // call returns, which then waits for the worker to have received it.
+    let lend = len >= LEND_FROM && (sync || shim.pinned.covers(src as usize, len));
     while rest.len > 0 {
-        let piece = rest.first(MAX_BULK);
+        let piece = rest.first(COPY_PIECE);
         let at = DevPtr(dst + (len - rest.len) as u64);
-        shim.session.post_user(
-            &req::MemcpyHtoD {
-                ctx,
-                stream,
-                dst: at,
-            },
-            piece,
-        )?;
+        let call = req::MemcpyHtoD {
+            ctx,
+            stream,
+            dst: at,
+        };
+        if lend {
+            shim.session.post_lent(&call, piece)?;
+        } else {
+            shim.session.post_user(&call, piece)?;
+        }
         rest = rest.skip(piece.len);
+    }
+    if sync {
+        // A synchronous copy also ends after asynchronous ones before it.
+        shim.session.take_back()?;
     }
     match (sync, &target.info) {
         (false, _) => Ok(()),

@@ -20,6 +20,10 @@ use super::sys::{self, UserMemory};
 /// Room for the largest header and arguments, and for many small frames at once.
 const BUFFER: usize = 2 * (HEADER_LEN + MAX_ARGS);
 
+/// Bytes read into the buffer behind a bulk part: the next header, and small frames. More would most
+/// often be the next bulk part, which had to be copied out of the buffer again.
+const BEHIND_BULK: usize = 4 * 1024;
+
 /// What one step of reading did.
 #[derive(Debug)]
 pub(crate) enum Step {
@@ -140,12 +144,12 @@ impl FrameReader {
             bulk.store(&buffered[..n]);
             self.start += n;
         } else {
-            let direct = match bulk.into {
-                Into::Program(memory) => memory,
-                _ => NO_MEMORY,
+            let (direct, room) = match bulk.into {
+                Into::Program(memory) => (memory, BEHIND_BULK),
+                _ => (NO_MEMORY, BUFFER),
             };
             (self.start, self.end) = (0, 0);
-            match sys::receive(session.data, direct, &mut self.buffer, wait) {
+            match sys::receive(session.data, direct, &mut self.buffer[..room], wait) {
                 Err(e) if e.raw_os_error() == Some(libc::EFAULT) => {
                     session.failed_later(CuResult::INVALID_VALUE);
                     bulk.into = Into::Nowhere;

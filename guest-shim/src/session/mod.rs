@@ -10,6 +10,7 @@ mod connect;
 mod control;
 mod frames;
 mod inbox;
+mod lend;
 mod outbox;
 mod pump;
 pub(crate) mod sys;
@@ -23,8 +24,10 @@ use std::time::Duration;
 pub(crate) use connect::{NoSession, Opened, open};
 use control::Control;
 use inbox::{Answer, For, Inbox, Waiter};
+use lend::Lender;
 use outbox::Outbox;
 use vgpu_proto::call::ops::{Call, Progress};
+use vgpu_proto::call::req;
 use vgpu_proto::codec;
 use vgpu_proto::cuda::CuResult;
 
@@ -41,6 +44,9 @@ pub(crate) struct Session {
     timer: RawFd,
     epoll: RawFd,
     outbox: Mutex<Outbox>,
+    lender: Lender,
+    /// The last request with lent memory that the worker may not have received; 0: none.
+    lent: AtomicU64,
     inbox: Inbox,
     control: Control,
     /// The device fault that poisons the session, or 0.
@@ -72,6 +78,8 @@ impl Session {
             timer: sys::timer().map_err(failed)?,
             epoll: sys::epoll().map_err(failed)?,
             outbox: Mutex::new(Outbox::new()),
+            lender: Lender::new(opened.data),
+            lent: AtomicU64::new(0),
             inbox: Inbox::new(),
             control: Control::new(opened.control),
             fault: AtomicU32::new(0),
@@ -91,8 +99,16 @@ impl Session {
     }
 
     /// The descriptors, for the child of a fork to close.
-    pub(crate) fn descriptors(&self) -> [RawFd; 4] {
-        [self.data, self.control.fd(), self.timer, self.epoll]
+    pub(crate) fn descriptors(&self) -> [RawFd; 6] {
+        let [from, to] = self.lender.descriptors();
+        [
+            self.data,
+            self.control.fd(),
+            self.timer,
+            self.epoll,
+            from,
+            to,
+        ]
     }
 
     /// Ok unless the session is over.
@@ -149,7 +165,38 @@ impl Session {
     /// CUDA_ERROR_INVALID_VALUE if the memory is not readable; why the session is over.
     pub(crate) fn post_user<C: Call>(&self, call: &C, memory: UserMemory) -> Cu {
         let (mut out, id) = outbox::begin(self, memory.len)?;
-        out.append_user(self, call, id, memory)
+        out.append_user(self, call, id, memory, false)
+    }
+
+    /// The same with memory that the program leaves alone until it has seen the call's completion:
+    /// it may be read until then, which saves a copy. A call that promises the program its memory back
+    /// sooner waits with [`Session::take_back`].
+    ///
+    /// # Errors
+    /// As [`Session::post_user`].
+    pub(crate) fn post_lent<C: Call>(&self, call: &C, memory: UserMemory) -> Cu {
+        let (mut out, id) = outbox::begin(self, memory.len)?;
+        if self.lender.willing() {
+            self.lent.store(id, Ordering::Release);
+        }
+        out.append_user(self, call, id, memory, self.lender.willing())
+    }
+
+    /// Waits until the worker has received all memory that was lent. Any answer to a later request says
+    /// that it has; only if there was none since, one is asked for.
+    ///
+    /// # Errors
+    /// Why the session is over.
+    pub(crate) fn take_back(&self) -> Cu {
+        if self.lent.load(Ordering::Acquire) == 0 {
+            return Ok(());
+        }
+        // Answered on receipt, whatever waits, and it touches no device.
+        let any = req::ImageQuery {
+            hash: Default::default(),
+            len: 0,
+        };
+        self.exchange(&any, NO_BULK).map(|_| ())
     }
 
     /// Sends a call and waits for its results.
@@ -201,11 +248,12 @@ impl Session {
         Ok(())
     }
 
-    /// Waits until no asynchronous copy to the host is on its way.
+    /// Waits until no asynchronous copy to the host is on its way, and no lent memory.
     ///
     /// # Errors
     /// Why the session is over.
     pub(crate) fn wait_for_copies(&self) -> Cu {
+        self.take_back()?;
         if self.inbox.unattended() == 0 {
             return Ok(());
         }
@@ -224,13 +272,21 @@ impl Session {
 
     fn exchange<C: Call>(&self, call: &C, into: UserMemory) -> Cu<Answer> {
         let waiter = Arc::new(Waiter::default());
-        {
+        let lent = {
             let (mut out, id) = outbox::begin(self, 0)?;
             self.inbox.expect(id, For::Waiter(waiter.clone()), into);
             out.append(call, id, 0)?;
             out.flush(self)?;
+            self.lent.load(Ordering::Acquire)
+        };
+        let answer = self.inbox.wait_for(self, &waiter)?;
+        if lent != 0 {
+            // Whoever could answer this has received what came before it.
+            let _ = self
+                .lent
+                .compare_exchange(lent, 0, Ordering::AcqRel, Ordering::Acquire);
         }
-        self.inbox.wait_for(self, &waiter)
+        Ok(answer)
     }
 
     fn decode<C: Call>(&self, answer: &Answer) -> Cu<C::Reply> {

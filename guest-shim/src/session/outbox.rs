@@ -127,6 +127,7 @@ impl Outbox {
     }
 
     /// Appends a frame whose bulk is the program's memory, writing it out at once when it is large.
+    /// With `lend` the memory may be read any time until the worker has received the frame.
     ///
     /// # Errors
     /// CUDA_ERROR_INVALID_VALUE if the memory is not readable; why the session is over.
@@ -136,10 +137,11 @@ impl Outbox {
         call: &C,
         id: u64,
         memory: UserMemory,
+        lend: bool,
     ) -> Cu {
         if memory.len > COPY_LIMIT {
             self.append_frame(call, id, memory.len)?;
-            return self.write_out(session, memory);
+            return self.write_out(session, memory, lend);
         }
         self.append(call, id, memory.len)?;
         // SAFETY: that the memory is readable is the contract of the CUDA call that named it; the
@@ -162,7 +164,7 @@ impl Outbox {
             .timing
             .posted(self.buffer.len() >= FLUSH_BYTES, Instant::now)
         {
-            Act::Write => return self.write_out(session, NO_BULK),
+            Act::Write => return self.write_out(session, NO_BULK, false),
             Act::Arm(after) => sys::set_timer(session.timer, after),
             Act::Wait => {}
         }
@@ -177,7 +179,7 @@ impl Outbox {
         if self.timing.synchronous() {
             sys::set_timer(session.timer, Duration::ZERO);
         }
-        self.write_out(session, NO_BULK)
+        self.write_out(session, NO_BULK, false)
     }
 
     /// Writes what the socket takes now, for the pump and for the end of the process; true if that
@@ -201,13 +203,18 @@ impl Outbox {
         true
     }
 
-    /// Writes the buffer, then `tail`.
-    fn write_out(&mut self, session: &Session, mut tail: UserMemory) -> Cu {
+    /// Writes the buffer, then `tail`, which may be lent.
+    fn write_out(&mut self, session: &Session, mut tail: UserMemory, mut lend: bool) -> Cu {
         let mut sent = 0;
         let mut unreadable = false;
         while sent < self.buffer.len() || tail.len > 0 {
             let head = &self.buffer[sent.min(self.buffer.len())..];
-            match sys::send(session.data, head, tail) {
+            let written = match (lend, head) {
+                (true, []) => session.lender.lend(session.data, tail),
+                (true, head) => sys::send(session.data, head, NO_BULK),
+                (false, head) => sys::send(session.data, head, tail),
+            };
+            match written {
                 Ok(n) => {
                     let of_head = n.min(head.len());
                     sent += of_head;
@@ -219,6 +226,8 @@ impl Outbox {
                         return Err(code);
                     }
                 }
+                // Written as usual, which also tells what is wrong, if anything is.
+                Err(_) if lend && head.is_empty() => lend = false,
                 Err(e) if e.raw_os_error() == Some(libc::EFAULT) && tail.len > 0 => {
                     // The header has announced these bytes: zeros keep the stream in step.
                     unreadable = true;

@@ -98,6 +98,103 @@ pub(crate) fn receive(fd: RawFd, user: UserMemory, rest: &mut [u8], wait: bool) 
     retry(|| unsafe { libc::recvmsg(fd, &mut message, flags) })
 }
 
+/// Is this a Unix socket?
+pub(crate) fn is_unix(fd: RawFd) -> bool {
+    option(fd, libc::SO_DOMAIN) == Some(libc::AF_UNIX)
+}
+
+/// Has the socket hold about `bytes` that the peer has not read. Returns what it holds then, by the
+/// kernel's books, which count its own structures; 0 if it does not say.
+pub(crate) fn set_send_buffer(fd: RawFd, bytes: usize) -> usize {
+    let value = bytes.min(i32::MAX as usize) as libc::c_int;
+    // SAFETY: the option takes an int, live for the call. The system may grant less, or nothing.
+    unsafe {
+        libc::setsockopt(
+            fd,
+            libc::SOL_SOCKET,
+            libc::SO_SNDBUF,
+            (&raw const value).cast(),
+            size_of::<libc::c_int>() as libc::socklen_t,
+        )
+    };
+    option(fd, libc::SO_SNDBUF).map_or(0, |n| n.max(0) as usize)
+}
+
+/// Bytes that the peer of a Unix socket has not read, by the same books.
+pub(crate) fn unread(fd: RawFd) -> Result<usize> {
+    let mut bytes: libc::c_int = 0;
+    // SAFETY: the request writes one int.
+    retry(|| unsafe { libc::ioctl(fd, libc::TIOCOUTQ, &raw mut bytes) } as isize)?;
+    Ok(bytes.max(0) as usize)
+}
+
+fn option(fd: RawFd, name: libc::c_int) -> Option<libc::c_int> {
+    let mut value: libc::c_int = 0;
+    let mut len = size_of::<libc::c_int>() as libc::socklen_t;
+    // SAFETY: the option is an int, and there is room for one.
+    let rc = unsafe {
+        libc::getsockopt(
+            fd,
+            libc::SOL_SOCKET,
+            name,
+            (&raw mut value).cast(),
+            &raw mut len,
+        )
+    };
+    (rc == 0).then_some(value)
+}
+
+/// A pipe that holds about `bytes`: its reading and its writing end, and what it holds.
+pub(crate) fn pipe(bytes: usize) -> Result<([RawFd; 2], usize)> {
+    let mut ends = [-1; 2];
+    // SAFETY: room for two descriptors.
+    retry(
+        || unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC | libc::O_NONBLOCK) } as isize,
+    )?;
+    // SAFETY: plain numbers. It stays smaller if the system does not allow that much.
+    unsafe { libc::fcntl(ends[1], libc::F_SETPIPE_SZ, bytes as libc::c_int) };
+    // SAFETY: plain numbers.
+    let holds = unsafe { libc::fcntl(ends[1], libc::F_GETPIPE_SZ) };
+    Ok((ends, holds.max(0) as usize))
+}
+
+/// Puts references to the pages of `memory` into a pipe, as many as fit.
+pub(crate) fn vmsplice(pipe: RawFd, memory: UserMemory) -> Result<usize> {
+    let part = user_iovec(memory);
+    // SAFETY: one iovec, live for the call; the kernel checks the memory itself.
+    retry(|| unsafe { libc::vmsplice(pipe, &part, 1, 0) })
+}
+
+/// Moves what a pipe holds into a socket. Never raises SIGPIPE.
+pub(crate) fn splice(pipe: RawFd, socket: RawFd, bytes: usize) -> Result<usize> {
+    let none = std::ptr::null_mut();
+    // SAFETY: descriptors and a length; the null pointers mean "no offset".
+    without_sigpipe(|| retry(|| unsafe { libc::splice(pipe, none, socket, none, bytes, 0) }))
+}
+
+/// Runs a system call that has no flag for not raising SIGPIPE, which would end the program.
+fn without_sigpipe(call: impl FnOnce() -> Result<usize>) -> Result<usize> {
+    // SAFETY: sets on the stack, each filled before use. The thread's mask is put back as it was,
+    // and a signal is taken only if this call brought it.
+    unsafe {
+        let mut sigpipe: libc::sigset_t = std::mem::zeroed();
+        let mut pending: libc::sigset_t = std::mem::zeroed();
+        let mut before: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&mut sigpipe);
+        libc::sigaddset(&mut sigpipe, libc::SIGPIPE);
+        libc::sigpending(&mut pending);
+        libc::pthread_sigmask(libc::SIG_BLOCK, &sigpipe, &mut before);
+        let result = call();
+        let broken = |e: &Error| e.raw_os_error() == Some(libc::EPIPE);
+        if result.as_ref().is_err_and(broken) && libc::sigismember(&pending, libc::SIGPIPE) == 0 {
+            let now: libc::timespec = std::mem::zeroed();
+            let _ = retry(|| libc::sigtimedwait(&sigpipe, std::ptr::null_mut(), &now) as isize);
+        }
+        libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut());
+        result
+    }
+}
+
 /// Waits until one of `events` holds; false when the time is over.
 pub(crate) fn poll(fd: RawFd, events: libc::c_short, timeout: Duration) -> Result<bool> {
     let mut entry = libc::pollfd {

@@ -14,7 +14,7 @@ use vgpu_proto::codec;
 use vgpu_proto::cuda::{Ctx, CuResult, DevPtr, Func, Module, WORKER_HANDLES};
 use vgpu_proto::frame::{FLAG_MORE, HEADER_LEN, Header};
 use vgpu_proto::handshake::*;
-use vgpu_proto::limits::{DEPTH_BYTES, DEPTH_CALLS, MAX_BULK};
+use vgpu_proto::limits::{DEPTH_BYTES, DEPTH_CALLS, MAX_BULK, PROGRESS_BYTES};
 use zerocopy::IntoBytes as _;
 
 /// No test waits longer than this for anything.
@@ -44,6 +44,7 @@ pub(crate) struct Link {
     depth_calls: u32,
     calls: u64,
     bytes: u64,
+    bytes_told: u64,
     next: u64,
     memory: BTreeMap<u64, Vec<u8>>,
 }
@@ -249,6 +250,7 @@ fn serve(
         depth_calls,
         calls: 0,
         bytes: 0,
+        bytes_told: 0,
         next: ARENA,
         memory: BTreeMap::new(),
     };
@@ -324,6 +326,7 @@ impl Link {
 
     /// Gives credit for all that has come.
     pub(crate) fn progress(&mut self) {
+        self.bytes_told = self.bytes;
         let progress = Progress {
             calls: self.calls,
             bytes: self.bytes,
@@ -391,7 +394,8 @@ impl Link {
     pub(crate) fn usual(&mut self, frame: &Frame) {
         const OK: CuResult = CuResult::SUCCESS;
         // A test with little credit gives it itself.
-        if self.depth_calls > 256 && self.calls.is_multiple_of(256) {
+        let bytes = self.bytes - self.bytes_told >= PROGRESS_BYTES;
+        if self.depth_calls > 256 && (self.calls.is_multiple_of(256) || bytes) {
             self.progress();
         }
         match &frame.request {

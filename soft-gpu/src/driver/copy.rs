@@ -7,6 +7,7 @@ use std::sync::Arc;
 use super::error::{CuError, Result};
 use super::memory::Place;
 use super::stream::{Running, Stream};
+use super::streaming;
 use super::sync::{now_ns, sleep_until};
 use super::{Driver, healthy};
 
@@ -52,7 +53,12 @@ pub enum Mode {
     Async,
 }
 
-/// Small work of a synchronous function may run on the calling thread.
+/// Rows of device memory from this size on are written past the processor's cache, as a copy engine
+/// writes them: fetching each line only to overwrite it costs as much as the copy.
+const STREAMED: usize = 64 << 10;
+
+/// Work of up to this many bytes may run on the calling thread where nothing is ahead of it: handing it
+/// to the stream's thread takes longer than doing it.
 const QUICK: u64 = 256 << 10;
 
 impl Extent {
@@ -110,6 +116,12 @@ fn place(driver: &Driver, layout: Layout, e: Extent, side: Side) -> Result<Place
     }
 }
 
+/// Does a copy take the time that its bytes take, and no modelled one?
+fn unmodelled(driver: &Driver) -> bool {
+    let c = &driver.config;
+    c.copy_latency_ns == 0 && c.copy_ns_per_byte == 0.0 && !c.clock.active()
+}
+
 /// Models the time of a copy.
 fn spend(driver: &Driver, running: &Running<'_>, bytes: u64) {
     let c = &driver.config;
@@ -129,12 +141,21 @@ fn spend(driver: &Driver, running: &Running<'_>, bytes: u64) {
     }
 }
 
-fn move_rows(dst: Layout, src: Layout, e: Extent) {
+fn move_rows(dst: Layout, src: Layout, e: Extent, to: Place) {
+    let n = e.width as usize;
+    let past_the_cache = matches!(to, Place::Device(_)) && n >= STREAMED;
     for (d, s) in dst.rows(e).zip(src.rows(e)) {
+        let (d, s) = (d as *mut u8, s as *const u8);
         // SAFETY: both ranges were checked at the call: live arena memory, whose pages stay
         // readable and writable for the process's life, or host memory, which the caller keeps
         // valid until the copy is done, as CUDA demands. `copy` allows overlap.
-        unsafe { std::ptr::copy(s as *const u8, d as *mut u8, e.width as usize) };
+        unsafe {
+            if past_the_cache && (d as usize).abs_diff(s as usize) >= n {
+                streaming::copy(d, s, n);
+            } else {
+                std::ptr::copy(s, d, n);
+            }
+        }
     }
 }
 
@@ -160,11 +181,11 @@ pub fn copy(
     let (to_layout, from_layout) = (dst.1, src.1);
     let work = Box::new(move |running: &Running<'_>| {
         spend(driver, running, bytes);
-        move_rows(to_layout, from_layout, e);
+        move_rows(to_layout, from_layout, e, to);
     });
     let between_devices = matches!((to, from), (Place::Device(_), Place::Device(_)));
     match mode {
-        Mode::Sync if between_devices => stream.start(bytes <= QUICK, work),
+        Mode::Sync if between_devices => stream.start(bytes <= QUICK, work).map(|_| ()),
         Mode::Sync => stream.run(work),
         Mode::Async if to == Place::Pageable => stream.run(work),
         Mode::Async if from == Place::Pageable => {
@@ -179,12 +200,14 @@ pub fn copy(
                             pitch: e.width,
                             slice: e.width * e.height,
                         };
-                        move_rows(to_layout, packed, e);
+                        move_rows(to_layout, packed, e, to);
                     })),
                 )
                 .map(|_| ())
         }
-        Mode::Async => stream.submit(Vec::new(), Some(work)).map(|_| ()),
+        Mode::Async => stream
+            .start(bytes <= QUICK && unmodelled(driver), work)
+            .map(|_| ()),
     }
 }
 
@@ -233,7 +256,9 @@ pub fn set(
     place(driver, layout, e, Side::Device)?;
     let work = Box::new(move |_: &Running<'_>| fill(layout, e, value, size));
     match mode {
-        Mode::Sync => stream.start(row.saturating_mul(height) <= QUICK, work),
+        Mode::Sync => stream
+            .start(row.saturating_mul(height) <= QUICK, work)
+            .map(|_| ()),
         Mode::Async => stream.submit(Vec::new(), Some(work)).map(|_| ()),
     }
 }

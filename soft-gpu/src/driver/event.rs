@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use super::error::{CuError, Result};
 use super::handle::{Kind, Table};
-use super::stream::{Position, Stream};
+use super::stream::{Position, Running, Stream};
 use super::sync::{lock, now_ns};
 use super::{context, fault, healthy};
 
@@ -89,18 +89,16 @@ impl Event {
         let reached_ns = Arc::new(AtomicU64::new(0));
         let cell = Arc::clone(&reached_ns);
         let mut last = lock(&self.last);
-        let position = stream.submit(
-            Vec::new(),
-            Some(Box::new(move |running| {
-                let modelled = running.core.time_ns.load(Ordering::Relaxed);
-                let now = if modelled == 0 {
-                    now_ns()
-                } else {
-                    modelled.max(running.submitted_ns)
-                };
-                cell.store(now, Ordering::Release);
-            })),
-        )?;
+        let stamp = Box::new(move |running: &Running<'_>| {
+            let modelled = running.core.time_ns.load(Ordering::Relaxed);
+            let now = if modelled == 0 {
+                now_ns()
+            } else {
+                modelled.max(running.submitted_ns)
+            };
+            cell.store(now, Ordering::Release);
+        });
+        let position = stream.start(true, stamp)?;
         *last = Some(Record {
             position,
             reached_ns,

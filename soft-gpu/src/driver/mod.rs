@@ -26,6 +26,7 @@ pub mod program;
 pub mod range;
 pub mod share;
 pub mod stream;
+pub mod streaming;
 pub mod strict;
 pub mod sync;
 pub mod turn;

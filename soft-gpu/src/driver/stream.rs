@@ -263,15 +263,15 @@ impl Core {
     }
 
     /// Runs `work` on the calling thread if nothing is ahead of it; gives it back otherwise.
-    fn inline(self: &Arc<Self>, item: Item) -> std::result::Result<(), Item> {
-        {
+    fn inline(self: &Arc<Self>, item: Item) -> std::result::Result<Position, Item> {
+        let at = {
             let mut queue = lock(&self.queue);
             if queue.busy || !self.idle() || !item.after.iter().all(Position::reached) {
                 return Err(item);
             }
             queue.busy = true;
-            self.submitted.fetch_add(1, Ordering::SeqCst);
-        }
+            self.submitted.fetch_add(1, Ordering::SeqCst) + 1
+        };
         self.execute(item, false);
         let mut queue = lock(&self.queue);
         queue.busy = false;
@@ -280,7 +280,10 @@ impl Core {
         }
         drop(queue);
         self.finish();
-        Ok(())
+        Ok(Position {
+            core: Arc::clone(self),
+            at,
+        })
     }
 
     /// The position of everything submitted so far.
@@ -398,14 +401,9 @@ impl Stream {
         let mut item = Item::new(Vec::new(), Some(work));
         // Only an idle neighbourhood qualifies, so the order lock need not be held while it runs:
         // what is submitted meanwhile is concurrent with this call.
-        let ahead = match self.class {
-            Class::NonBlocking => Vec::new(),
-            Class::Blocking => context.legacy_pending().into_iter().collect(),
-            Class::Legacy => context.blocking_pending(),
-        };
-        if ahead.is_empty() {
+        if self.ahead(&context).is_empty() {
             match self.core.inline(item) {
-                Ok(()) => return fault::check(),
+                Ok(_) => return fault::check(),
                 Err(back) => item = back,
             }
         }
@@ -417,16 +415,25 @@ impl Stream {
     ///
     /// # Errors
     /// The context is gone.
-    pub fn start(&self, quick: bool, work: Work) -> Result {
+    pub fn start(&self, quick: bool, work: Work) -> Result<Position> {
         let context = self.owner()?;
         let mut item = Item::new(Vec::new(), Some(work));
-        if quick && self.class == Class::Legacy && context.blocking_pending().is_empty() {
+        if quick && self.ahead(&context).is_empty() {
             match self.core.inline(item) {
-                Ok(()) => return Ok(()),
+                Ok(position) => return Ok(position),
                 Err(back) => item = back,
             }
         }
-        self.submit(item.after, item.work).map(|_| ())
+        Ok(self.submit_item(&context, item))
+    }
+
+    /// What other streams have to finish first, by the NULL stream's rule.
+    fn ahead(&self, context: &Context) -> Vec<Position> {
+        match self.class {
+            Class::NonBlocking => Vec::new(),
+            Class::Blocking => context.legacy_pending().into_iter().collect(),
+            Class::Legacy => context.blocking_pending(),
+        }
     }
 
     /// What must be done before work submitted now may start, as positions.

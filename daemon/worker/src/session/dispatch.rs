@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 use vgpu_proto::call::{Class, Op, Request, rep, req};
 use vgpu_proto::codec::Encode;
 use vgpu_proto::cuda::{Ctx, CuResult, Event as EventName, GUEST_HANDLES, Stream as StreamName};
-use vgpu_proto::limits::{DEPTH_CALLS, MAX_KERNEL_PARAMS};
+use vgpu_proto::limits::{COPY_PIECE, DEPTH_CALLS, MAX_KERNEL_PARAMS};
 
 use super::Session;
 use super::drains::{After, Flush, Target};
@@ -163,6 +163,9 @@ impl Session {
             Request::MemcpyHtoD(r) => {
                 let stream = self.stream(r.ctx, r.stream)?;
                 self.check_range(r.dst.0, bulk)?;
+                if bulk > COPY_PIECE as u64 {
+                    return Err(CuResult::INVALID_VALUE);
+                }
                 self.queue_it(
                     op,
                     id,

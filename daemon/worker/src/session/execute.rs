@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use vgpu_proto::call::Op;
 use vgpu_proto::cuda::CuResult;
-use vgpu_proto::limits::MAX_BULK;
+use vgpu_proto::limits::COPY_PIECE;
 
 use super::Session;
+use super::Staging;
 use super::queue::{FillWork, LaunchWork, Queued, Work};
 use super::streams::Action;
 use crate::driver::{
@@ -15,9 +16,9 @@ use crate::driver::{
 use crate::wire::Bulk;
 
 /// Pieces of data for the guest that may be in flight or wait for its socket.
-const PIECES: usize = 8;
+const PIECES: usize = 4;
 /// Bytes that wait for the guest to read before no more data is fetched for it.
-const UNREAD_LIMIT: usize = 4 << 20;
+const UNREAD_LIMIT: usize = 1 << 20;
 
 /// What stopped the queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -203,8 +204,16 @@ impl Session {
             },
         };
         copy_htod(driver, dst, &block)?;
+        let large = Staging::is_large(block.len());
         self.submitted(stream);
         self.after_tip(stream, Action::Staged(block));
+        // A large block is wanted back while it is still in the processor's cache.
+        if large {
+            match self.mark(stream) {
+                Ok(()) => _ = self.harvest(stream),
+                Err(code) => self.unmarkable(code),
+            }
+        }
         Ok(None)
     }
 
@@ -213,7 +222,7 @@ impl Session {
         let (id, stream) = (item.id, item.stream);
         let mut done = done;
         while done < len {
-            let piece = (len - done).min(MAX_BULK as u64);
+            let piece = (len - done).min(COPY_PIECE as u64);
             if self.starved_for_pieces() {
                 return Step::Blocked(Work::DtoH { src, len, done });
             }
@@ -238,7 +247,11 @@ impl Session {
                 );
                 self.mark(stream)
             });
-            if let Err(code) = marked {
+            if marked.is_ok() {
+                // It may be there already: then it goes out while it is in the processor's cache.
+                self.harvest(stream);
+            }
+            if let Err(code) = marked.and(self.poison.map_or(Ok(()), Err)) {
                 if code.is_sticky() {
                     self.device_failed(code, "returned by a copy to the host");
                     // Its last piece, if it had been submitted, has been answered with the code.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use vgpu_proto::call::Request;
-use vgpu_proto::limits::MAX_BULK;
+use vgpu_proto::limits::COPY_PIECE;
 
 use crate::driver::{Block, BlockPool, Context, Result};
 use crate::wire::Bulk;
@@ -13,7 +13,7 @@ const SMALL: usize = 16 * 1024;
 const SMALL_PER_SLAB: usize = 32;
 const SMALL_SLABS: usize = 8;
 /// Large blocks hold one piece of a copy.
-const LARGE_PER_SLAB: usize = 4;
+const LARGE_PER_SLAB: usize = 16;
 const LARGE_SLABS: usize = 6;
 /// Blocks that arriving data may not take, so that the operation at the head of the queue always
 /// finds one.
@@ -31,19 +31,24 @@ impl Staging {
     pub(super) fn new(context: &Arc<Context>) -> Staging {
         Staging {
             small: BlockPool::new(context, SMALL, SMALL_PER_SLAB, SMALL_SLABS),
-            large: BlockPool::new(context, MAX_BULK, LARGE_PER_SLAB, LARGE_SLABS),
+            large: BlockPool::new(context, COPY_PIECE, LARGE_PER_SLAB, LARGE_SLABS),
         }
+    }
+
+    /// Is a block for `len` bytes one of the few large ones?
+    pub(super) fn is_large(len: usize) -> bool {
+        len > SMALL
     }
 
     fn pool(&mut self, len: usize) -> &mut BlockPool {
-        if len <= SMALL {
-            &mut self.small
-        } else {
+        if Staging::is_large(len) {
             &mut self.large
+        } else {
+            &mut self.small
         }
     }
 
-    /// A block for `len` bytes (at most [`MAX_BULK`]); `None` while all are in use.
+    /// A block for `len` bytes (at most [`COPY_PIECE`]); `None` while all are in use.
     ///
     /// # Errors
     /// The driver's.
@@ -52,9 +57,9 @@ impl Staging {
     }
 
     /// Where the bulk part of an arriving request goes: data for the device into a block if there is
-    /// one to spare, anything else into ordinary memory.
+    /// one to spare, anything else (what will be refused, too) into ordinary memory.
     pub(super) fn place(&mut self, request: &Request, len: usize) -> Bulk {
-        if matches!(request, Request::MemcpyHtoD(_)) {
+        if matches!(request, Request::MemcpyHtoD(_)) && len <= COPY_PIECE {
             let pool = self.pool(len);
             if pool.available() > RESERVED
                 && let Ok(Some(block)) = pool.take(len)

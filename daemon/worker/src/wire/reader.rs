@@ -14,6 +14,10 @@ use crate::driver::Block;
 const BUFFER: usize = 256 * 1024;
 const _: () = assert!(BUFFER >= HEADER_LEN + MAX_ARGS);
 
+/// Bytes read into the buffer behind a bulk part: the next header, and small requests. More would most
+/// often be the next bulk part, which had to be copied out of the buffer again.
+const BEHIND_BULK: usize = 4 * 1024;
+
 /// Bulk bytes of a frame.
 #[derive(Debug)]
 pub enum Bulk {
@@ -141,6 +145,7 @@ impl Reader {
             // The rest of a bulk part goes where it belongs; what follows it, into the buffer.
             Some(partial) => {
                 let rest = &mut partial.frame.bulk.bytes_mut()[partial.filled..];
+                let space = &mut space[..BEHIND_BULK];
                 direct = rest.len();
                 room = direct + space.len();
                 self.socket

@@ -4,12 +4,16 @@ use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, IoSlice, Write};
 
+use nix::sys::socket::{setsockopt, sockopt};
 use vgpu_proto::frame::Header;
 
 use crate::driver::Block;
 
 /// Small frames are gathered into chunks of about this size.
 const CHUNK: usize = 64 * 1024;
+
+/// What the socket is asked to hold for the guest.
+const SEND_BUFFER: usize = 1024 * 1024;
 
 /// Slices given to one write.
 const SLICES: usize = 16;
@@ -43,6 +47,8 @@ pub struct Writer {
 impl Writer {
     /// Over the guest's socket, which must be nonblocking.
     pub fn new(socket: File) -> Writer {
+        // What it holds is worth few wake-ups instead of many; the system may grant less.
+        let _ = setsockopt(&socket, sockopt::SndBuf, &SEND_BUFFER);
         Writer {
             socket,
             queue: VecDeque::new(),

@@ -9,7 +9,7 @@ use vgpu_proto::call::{Notice, req};
 use vgpu_proto::codec::{Decode, decode, encode};
 use vgpu_proto::cuda::{Ctx, CuResult, DevPtr, Event, Func, Module, Stream};
 use vgpu_proto::frame::{FLAG_MORE, HEADER_LEN, Header};
-use vgpu_proto::limits::MAX_BULK;
+use vgpu_proto::limits::{COPY_PIECE, MAX_BULK};
 
 use super::{DEADLINE, ok};
 
@@ -213,8 +213,8 @@ impl Guest {
     }
 
     pub fn htod(&mut self, ctx: Ctx, stream: Stream, dst: DevPtr, bytes: &[u8]) {
-        for (i, piece) in bytes.chunks(MAX_BULK).enumerate() {
-            let dst = DevPtr(dst.0 + (i * MAX_BULK) as u64);
+        for (i, piece) in bytes.chunks(COPY_PIECE).enumerate() {
+            let dst = DevPtr(dst.0 + (i * COPY_PIECE) as u64);
             self.post_bulk(&req::MemcpyHtoD { ctx, stream, dst }, piece);
             self.flush();
         }
