@@ -291,13 +291,18 @@ impl<'p> WorkerEnd<'p> {
         {
             return false;
         }
-        progress
-            .used_calls
-            .store(used_calls.saturating_add(calls), Ordering::Relaxed);
-        progress
-            .used_bytes
-            .store(used_bytes.saturating_add(bytes), Ordering::Relaxed);
+        self.owe(calls, bytes);
         true
+    }
+
+    /// Takes credit whether there is any or not; what is taken beyond the total is owed, and vgpud keeps
+    /// it back from later credit. For operations that must go on although the lease is being given back.
+    pub fn owe(&self, calls: u64, bytes: u64) {
+        let progress = &self.hint.progress.0;
+        for (used, more) in [(&progress.used_calls, calls), (&progress.used_bytes, bytes)] {
+            let total = used.load(Ordering::Relaxed).saturating_add(more);
+            used.store(total, Ordering::Relaxed);
+        }
     }
 
     /// Leaves an idle lease where vgpud can take it without a message. Nothing of ours may be in flight.

@@ -47,6 +47,8 @@ programs! {
     BIGIMAGE = "bigimage", "soft-gpu/fixtures/demo/null.ptx";
     /// Known load: saturating, requests with pauses, a hang. [`crate::device`] says how long.
     LOAD = "load", "tests/guests/clocked.ptx";
+    /// A kernel that waits for work which its program sends later.
+    LATER = "later", "soft-gpu/fixtures/demo/spin.ptx";
     /// Device printf.
     PRINT = "print", "soft-gpu/fixtures/output.ptx";
 }

@@ -9,3 +9,4 @@ mod hostile;
 mod limits;
 mod owners;
 mod rules;
+mod waiting;

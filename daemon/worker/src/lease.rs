@@ -1,11 +1,12 @@
 //! The worker's side of the GPU lease: when it may submit, when it must give back, what it tells
 //! vgpud. The steps on the shared pages are [`vgpu_proto::lease`]'s.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use nix::time::{ClockId, clock_gettime};
 use vgpu_proto::lease::{Parked, WorkerEnd};
 use vgpu_proto::worker::FromWorker;
+use vgpu_sched::gate::{Hold, LeaseView};
 
 use crate::control::Vgpud;
 
@@ -15,6 +16,15 @@ pub struct Waiting {
     /// Operations.
     pub calls: u64,
     /// Their bulk bytes.
+    pub bytes: u64,
+}
+
+/// What the first operation of the queue is expected to cost.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Head {
+    /// GPU time in ns; 0: unknown.
+    pub ns: u64,
+    /// Bytes between host and device.
     pub bytes: u64,
 }
 
@@ -43,8 +53,8 @@ pub struct Lease {
     used: bool,
     /// vgpud was told that the credit is used up.
     spent: bool,
-    /// Since when a held lease has had nothing to do.
-    idle_since: Option<Instant>,
+    /// How long it is kept without work.
+    hold: Hold,
     submitted: u64,
     completed: u64,
     /// Nobody is asked and nothing is counted: see [`Lease::unasked`].
@@ -62,7 +72,7 @@ impl Lease {
             closing: false,
             used: false,
             spent: false,
-            idle_since: None,
+            hold: Hold::default(),
             submitted: 0,
             completed: 0,
             unasked: false,
@@ -83,7 +93,9 @@ impl Lease {
         if self.unasked {
             return true;
         }
-        self.idle_since = None;
+        if self.hold.idle_since().is_some() {
+            self.hold.work(now_ns());
+        }
         match self.state {
             State::Held => {}
             State::Parked => {
@@ -137,7 +149,6 @@ impl Lease {
         self.closing = false;
         self.used = false;
         self.spent = false;
-        self.idle_since = None;
         true
     }
 
@@ -166,6 +177,24 @@ impl Lease {
         self.state == State::Held && self.closing
     }
 
+    /// Does somebody else wait for the lease that is ours?
+    pub fn wanted(&self) -> bool {
+        self.state == State::Held && self.pages.wanted(self.epoch)
+    }
+
+    /// The lease as the gate sees it.
+    pub fn view(&self) -> LeaseView {
+        LeaseView {
+            closing: self.closing,
+            slice_end_ns: self.wanted().then(|| self.pages.slice_end_ns()),
+        }
+    }
+
+    /// Would entering ask vgpud for something?
+    pub fn asks(&self) -> bool {
+        matches!(self.state, State::None | State::Parked) && !self.unasked
+    }
+
     /// Is the lease in use?
     pub fn held(&self) -> bool {
         self.state == State::Held
@@ -185,12 +214,21 @@ impl Lease {
         false
     }
 
-    /// Gives a drained lease back. `waiting` is what remains.
-    pub fn release(&mut self, waiting: Waiting) {
+    /// Takes credit that there is not: what relieves a stall under a lease that is being given back, and
+    /// will get no more.
+    pub fn owe(&mut self, calls: u64, bytes: u64) {
+        self.pages.owe(calls, bytes);
+    }
+
+    /// Gives a drained lease back. `waiting` is what remains, `head` what the first of it costs.
+    pub fn release(&mut self, waiting: Waiting, head: Head) {
         if self.state != State::Held {
             return;
         }
-        self.publish(waiting, 0);
+        if waiting.calls == 0 {
+            self.hold.idle(now_ns());
+        }
+        self.publish(waiting, head);
         self.vgpud.send(&FromWorker::Released {
             epoch: self.epoch,
             calls: waiting.calls,
@@ -210,20 +248,20 @@ impl Lease {
         if self.state != State::Held {
             return None;
         }
-        let since = *self.idle_since.get_or_insert_with(Instant::now);
-        let hold = Duration::from_nanos(self.pages.hold_ns());
-        let idle = since.elapsed();
+        let now = now_ns();
+        self.hold.idle(now);
+        let hold = self.hold.hold_ns(self.pages.hold_ns());
+        let idle = now.saturating_sub(self.hold.idle_since().unwrap_or(now));
         if idle < hold && self.pages.may_submit(self.epoch) {
-            return Some(hold - idle);
+            return Some(Duration::from_nanos(hold - idle));
         }
-        self.idle_since = None;
-        self.publish(Waiting::default(), 0);
+        self.publish(Waiting::default(), Head::default());
         match self.pages.park(self.epoch) {
             Parked::Kept => {
                 self.state = State::Parked;
                 self.vgpud.send(&FromWorker::Idle { epoch: self.epoch });
             }
-            Parked::GiveBack => self.release(Waiting::default()),
+            Parked::GiveBack => self.release(Waiting::default(), Head::default()),
             Parked::Taken => self.state = State::None,
         }
         None
@@ -249,14 +287,15 @@ impl Lease {
         self.pages.publish_completed(self.completed);
     }
 
-    /// Publishes what waits, and the bytes of the first of it.
-    pub fn publish(&self, waiting: Waiting, head_bytes: u64) {
+    /// Publishes what waits, and what the first of it costs.
+    pub fn publish(&self, waiting: Waiting, head: Head) {
         self.pages
-            .publish_queue(waiting.calls, waiting.bytes, 0, head_bytes);
+            .publish_queue(waiting.calls, waiting.bytes, head.ns, head.bytes);
     }
 }
 
-fn now_ns() -> u64 {
+/// The host's CLOCK_MONOTONIC in ns: the clock of the lease pages and of the gate.
+pub(crate) fn now_ns() -> u64 {
     clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(0, |t| {
         t.tv_sec() as u64 * 1_000_000_000 + t.tv_nsec() as u64
     })

@@ -16,9 +16,9 @@ pub const STALL_NS: u64 = 1_000_000;
 pub const MARKER_LAUNCHES: u64 = 32;
 /// Most unfinished operations, whatever they are predicted to take.
 const MOST_OPS: u64 = 512;
-/// Most unfinished operations when a stall is relieved. Drivers block a launch when about 1,000 are
-/// queued, and the session's thread must never block.
-pub const MAX_IN_FLIGHT: u64 = 900;
+/// Most unfinished operations when a stall is relieved. Drivers block a launch when 1,024 are queued, and
+/// the session's thread must never block.
+pub const MAX_IN_FLIGHT: u64 = 1_020;
 /// Operations that the first relief of a stall lets in; each further one doubles it.
 const RELIEF: u64 = 64;
 /// A misprediction is more than twice the prediction, and more than this beyond it: completion is seen

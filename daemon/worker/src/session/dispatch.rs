@@ -10,6 +10,7 @@ use vgpu_proto::call::{Class, Op, Request, rep, req};
 use vgpu_proto::codec::Encode;
 use vgpu_proto::cuda::{Ctx, CuResult, Event as EventName, GUEST_HANDLES, Stream as StreamName};
 use vgpu_proto::limits::{COPY_PIECE, DEPTH_CALLS, MAX_KERNEL_PARAMS};
+use vgpu_sched::gate::Key;
 
 use super::Session;
 use super::drains::{After, Flush, Target};
@@ -430,6 +431,7 @@ impl Session {
         }
         Ok(LaunchWork {
             function: Arc::clone(&function.driver),
+            key: Key::kernel(function.timed_as, r.grid, r.block, r.shared),
             grid: r.grid,
             block: r.block,
             shared: r.shared,

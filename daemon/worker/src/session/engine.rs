@@ -13,6 +13,7 @@ use vgpu_proto::worker::ToWorker;
 use super::execute::Stop;
 use super::pool::Done;
 use super::{Parts, Session};
+use crate::lease::{Waiting, now_ns};
 use crate::wire::{Filled, Reader, Writer};
 
 /// Reads of the socket before the queue gets its turn.
@@ -218,11 +219,11 @@ impl Engine {
         if self.session.waiters.saturated() {
             self.session.harvest_all();
         }
-        if stop == Stop::Window
-            && self.session.streams.stall_in().is_zero()
+        if self.session.held_back(stop)
+            && self.session.streams.gate.stalled(now_ns())
             && !self.session.harvest_all()
         {
-            self.session.unblock_idle_streams();
+            self.session.relieve();
         }
         Ok(())
     }
@@ -353,11 +354,12 @@ impl Session {
         if self.streams.in_flight() == 0 {
             *marks_due = None;
             if self.lease.closing() {
-                self.lease.release(if stop == Stop::Staging {
-                    Default::default()
+                let left = if stop == Stop::Staging {
+                    Waiting::default()
                 } else {
                     waiting
-                });
+                };
+                self.lease.release(left, self.head());
             } else if stop == Stop::Empty || stop == Stop::Staging {
                 timeout = self.lease.rest();
             }
@@ -366,18 +368,27 @@ impl Session {
             let now = Instant::now();
             let due = *marks_due.get_or_insert(if wanted { now } else { now + IDLE_LOOK });
             if wanted || due <= now {
-                self.mark_all();
+                self.mark_all(!wanted);
             } else if self.any_unmarked() {
                 timeout = Some(due - now);
             }
             self.watch_all();
         }
-        if stop == Stop::Window {
-            timeout = earlier(timeout, Some(self.streams.stall_in()));
+        if self.held_back(stop) {
+            let now = now_ns();
+            let again = self.streams.ask_again.map(|at| at.saturating_sub(now));
+            let stall = self.streams.gate.stall_in(now);
+            for wake in [again, stall].into_iter().flatten() {
+                timeout = earlier(timeout, Some(Duration::from_nanos(wake)));
+            }
         }
-        let head = self.queue.front().map_or(0, |q| q.cost);
-        self.lease.publish(waiting, head);
+        self.lease.publish(waiting, self.head());
         timeout
+    }
+
+    /// Does work wait only because of what is in flight?
+    fn held_back(&self, stop: Stop) -> bool {
+        stop == Stop::Window || stop == Stop::Turn && self.lease.closing()
     }
 }
 

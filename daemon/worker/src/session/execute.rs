@@ -5,14 +5,16 @@ use std::sync::Arc;
 use vgpu_proto::call::Op;
 use vgpu_proto::cuda::CuResult;
 use vgpu_proto::limits::COPY_PIECE;
+use vgpu_sched::gate::{Estimate, Verdict, Waiting};
 
 use super::Session;
 use super::Staging;
 use super::queue::{FillWork, LaunchWork, Queued, Work};
-use super::streams::Action;
+use super::streams::{Action, Streams, Timed};
 use crate::driver::{
     BLOCKING_SYNC, Event, Launch, Result, Stream, copy_dtod, copy_dtoh, copy_htod, fill, fill_2d,
 };
+use crate::lease::{Head, now_ns};
 use crate::wire::Bulk;
 
 /// Pieces of data for the guest that may be in flight or wait for its socket.
@@ -35,31 +37,56 @@ pub(super) enum Stop {
 
 enum Step {
     Done,
-    /// The operation is not (wholly) submitted; it stays first.
+    /// The operation is not (wholly) submitted; it stays first, and waits for staging.
     Blocked(Work),
+    /// A piece of it is submitted; the rest stays first.
+    Partly(Work),
+}
+
+/// Operations submitted between two looks at the clock.
+const CLOCK_EVERY: u32 = 16;
+
+/// The time, as of a few operations ago.
+struct Clock {
+    now: u64,
+    used: u32,
+}
+
+impl Clock {
+    fn new() -> Clock {
+        Clock {
+            now: now_ns(),
+            used: 0,
+        }
+    }
+
+    fn advance(&mut self) {
+        self.used += 1;
+        if self.used == CLOCK_EVERY {
+            *self = Clock::new();
+        }
+    }
 }
 
 impl Session {
     /// Does as much of the queue as may be done now. Tells why it stopped.
     pub(super) fn run_queue(&mut self) -> Stop {
+        let mut clock = Clock::new();
+        let mut awaited = self.somebody_waits();
+        self.streams.ask_again = None;
         loop {
             let Some(first) = self.queue.front() else {
                 return Stop::Empty;
             };
-            let first_seq = first.seq;
+            let mut estimate = None;
             if first.needs_turn() {
-                if self.starved() {
-                    return Stop::Staging;
+                match self.admit(clock.now) {
+                    Ok(known) => estimate = known,
+                    Err(stop) => return stop,
                 }
-                if !self.lease.enter(self.queue.waiting()) {
-                    return Stop::Turn;
-                }
-                if self.streams.window_full(first_seq) {
-                    return Stop::Window;
-                }
-                let (paid, cost) = (first.paid, first.cost);
-                if !paid && !self.lease.take(self.queue.waiting(), 1, cost) {
-                    return Stop::Turn;
+                clock.advance();
+                if clock.used == 0 {
+                    awaited = self.somebody_waits();
                 }
             }
             let Some(mut item) = self.queue.take() else {
@@ -67,15 +94,20 @@ impl Session {
             };
             item.paid = true;
             let stream = item.stream;
-            match self.execute(&mut item) {
+            let step = self.execute(&mut item, clock.now, estimate);
+            match step {
                 Step::Done => {
                     self.dequeued(&item);
                     self.arm_drains();
-                    if self.marker_due(stream)
+                    if self.marker_due(stream, awaited)
                         && let Err(code) = self.mark(stream)
                     {
                         self.unmarkable(code);
                     }
+                }
+                Step::Partly(work) => {
+                    item.work = work;
+                    self.queue.put_back(item);
                 }
                 Step::Blocked(work) => {
                     item.work = work;
@@ -89,6 +121,67 @@ impl Session {
         }
     }
 
+    /// May the first operation be submitted? With what is known of how long it takes.
+    fn admit(&mut self, now: u64) -> std::result::Result<Option<Estimate>, Stop> {
+        let Some(first) = self.queue.front() else {
+            return Err(Stop::Empty);
+        };
+        if self.starved() {
+            return Err(Stop::Staging);
+        }
+        let (place, paid, cost) = (first.seq, first.paid, first.cost);
+        let (stream, work) = (first.stream, first.work.timed());
+        let waiting = self.queue.waiting();
+        if self.lease.asks() {
+            self.lease.publish(waiting, self.head());
+        }
+        // What relieves a stall goes in even while the lease is being given back: what is in flight
+        // may be waiting for it, and would keep the lease for ever.
+        let relieves = self.streams.gate.exempted(place);
+        let entered = self.lease.enter(waiting);
+        let relieved = relieves && self.lease.closing();
+        if !entered && !relieved {
+            return Err(Stop::Turn);
+        }
+        let mut estimate = None;
+        let Streams { table, gate, .. } = &mut self.streams;
+        if let (Some(stream), Some(work)) = (table.get(stream), work) {
+            match gate.may_submit(now, place, work, &stream.flow, &self.lease.view()) {
+                Verdict::Submit(known) => estimate = known,
+                Verdict::Wait(wait) => {
+                    self.streams.ask_again = wait.until_ns;
+                    return Err(Stop::Window);
+                }
+            }
+        }
+        if !paid && !self.lease.take(waiting, 1, cost) {
+            if entered {
+                return Err(Stop::Turn);
+            }
+            // No more credit comes under this lease; it is owed.
+            self.lease.owe(1, cost);
+        }
+        Ok(estimate)
+    }
+
+    /// Does somebody wait for the lease, or for the work?
+    fn somebody_waits(&self) -> bool {
+        self.drains.len() > 0 || self.lease.wanted()
+    }
+
+    /// What the first of the queue is expected to cost.
+    pub(super) fn head(&self) -> Head {
+        let Some(first) = self.queue.front() else {
+            return Head::default();
+        };
+        let known = first.work.timed();
+        let known = known.and_then(|work| self.streams.gate.predictor().peek(work));
+        Head {
+            ns: known.map_or(0, |e| e.mean_ns),
+            bytes: first.cost,
+        }
+    }
+
     /// The first operation fetches data for the guest, which does not read what it was sent.
     fn starved(&self) -> bool {
         self.queue
@@ -97,26 +190,30 @@ impl Session {
             && (self.pieces_out >= PIECES || self.out.queued() > UNREAD_LIMIT)
     }
 
-    /// The window has been full without moving: the work of idle streams goes in all the same, and
-    /// what stands before it in the queue.
-    pub(super) fn unblock_idle_streams(&mut self) {
-        let idle = self.queue.iter().find(|item| {
-            item.needs_turn()
-                && self
-                    .streams
-                    .table
-                    .get(item.stream)
-                    .is_some_and(|s| s.drained())
+    /// Nothing in flight has moved for a while: the work of idle streams goes in all the same, and what
+    /// stands before it in the queue.
+    pub(super) fn relieve(&mut self) {
+        let Streams { table, gate, .. } = &mut self.streams;
+        let waiting = self.queue.iter().filter(|item| item.needs_turn());
+        let waiting = waiting.map(|item| Waiting {
+            place: item.seq,
+            idle: table.get(item.stream).is_some_and(|s| s.drained()),
         });
-        // Nothing: look again when as much time has passed.
-        let place = idle.map_or(0, |item| item.seq);
-        self.streams.exempt(place);
+        let taken = self.out.taken();
+        let (calls, bytes) = (self.received.0 - taken.calls, self.received.1 - taken.bytes);
+        // With half its credit used up the program may be unable to send the very call that is missing.
+        let backed_up = calls >= self.depth.0 / 2 || bytes >= self.depth.1 / 2;
+        let upto = gate.relieve(now_ns(), waiting, backed_up);
+        if let Some(place) = upto {
+            tracing::debug!("nothing moves: operations up to {place} are let in");
+        }
     }
 
-    fn execute(&mut self, item: &mut Queued) -> Step {
-        let (id, stream) = (item.id, item.stream);
+    fn execute(&mut self, item: &mut Queued, now: u64, estimate: Option<Estimate>) -> Step {
+        let stream = item.stream;
         // Replaced where the operation must stay.
         let work = std::mem::replace(&mut item.work, Work::StreamDestroy);
+        let timed = work.timed().map(|work| (work, estimate));
         if let Work::EventDestroy { event } = work {
             self.events.table.remove(event);
             return Step::Done;
@@ -127,13 +224,13 @@ impl Session {
         };
         self.mark_before(stream);
         let result = match work {
-            Work::HtoD { dst, data } => match self.send(id, stream, &driver, dst, data) {
+            Work::HtoD { dst, data } => match self.send(stream, &driver, dst, data, (now, timed)) {
                 Ok(None) => Ok(()),
                 Ok(Some(data)) => return Step::Blocked(Work::HtoD { dst, data }),
                 Err(code) => Err(code),
             },
             Work::DtoH { src, len, done } => {
-                return self.fetch(item, &driver, (src, len, done));
+                return self.fetch(item, &driver, (src, len, done), (now, timed));
             }
             Work::DtoD { dst, src, len } => copy_dtod(&driver, dst, src, len),
             Work::Fill(f) => run_fill(&driver, f),
@@ -159,12 +256,19 @@ impl Session {
             Ok(()) => {
                 // A copy has counted itself, with what is to be done when it is over.
                 if item.op != Op::MemcpyHtoD {
-                    self.submitted(stream);
+                    self.count(stream, (now, timed));
                 }
             }
             Err(code) => self.failed(item, code),
         }
         Step::Done
+    }
+
+    fn count(&mut self, stream: u64, (now, timed): (u64, Option<Timed>)) {
+        match timed {
+            Some(timed) => self.submitted_work(now, stream, timed),
+            None => _ = self.submitted(stream),
+        }
     }
 
     fn driver_stream(&self, stream: u64) -> Option<Arc<Stream>> {
@@ -186,11 +290,11 @@ impl Session {
     /// Copies to the device. `Some`: there is no block for the data now.
     fn send(
         &mut self,
-        _id: u64,
         stream: u64,
         driver: &Stream,
         dst: u64,
         data: Bulk,
+        counted: (u64, Option<Timed>),
     ) -> Result<Option<Bulk>> {
         let block = match data {
             Bulk::None => return Ok(None),
@@ -205,7 +309,7 @@ impl Session {
         };
         copy_htod(driver, dst, &block)?;
         let large = Staging::is_large(block.len());
-        self.submitted(stream);
+        self.count(stream, counted);
         self.after_tip(stream, Action::Staged(block));
         // A large block is wanted back while it is still in the processor's cache.
         if large {
@@ -217,59 +321,59 @@ impl Session {
         Ok(None)
     }
 
-    /// Copies from the device, piece by piece, each answered as soon as it is there.
-    fn fetch(&mut self, item: &Queued, driver: &Stream, (src, len, done): (u64, u64, u64)) -> Step {
+    /// Copies the next piece from the device, answered as soon as it is there.
+    fn fetch(
+        &mut self,
+        item: &Queued,
+        driver: &Stream,
+        (src, len, done): (u64, u64, u64),
+        counted: (u64, Option<Timed>),
+    ) -> Step {
         let (id, stream) = (item.id, item.stream);
+        let piece = (len - done).min(COPY_PIECE as u64);
+        if self.starved_for_pieces() {
+            return Step::Blocked(Work::DtoH { src, len, done });
+        }
+        let fetched = match self.staging.take(piece as usize) {
+            Ok(None) => return Step::Blocked(Work::DtoH { src, len, done }),
+            Ok(Some(block)) => copy_dtoh(driver, &block, src + done).map(|()| block),
+            Err(code) => Err(code),
+        };
         let mut done = done;
-        while done < len {
-            let piece = (len - done).min(COPY_PIECE as u64);
-            if self.starved_for_pieces() {
-                return Step::Blocked(Work::DtoH { src, len, done });
-            }
-            self.mark_before(stream);
-            let fetched = match self.staging.take(piece as usize) {
-                Ok(None) => return Step::Blocked(Work::DtoH { src, len, done }),
-                Ok(Some(block)) => copy_dtoh(driver, &block, src + done).map(|()| block),
-                Err(code) => Err(code),
-            };
-            let marked = fetched.and_then(|block| {
-                self.submitted(stream);
-                done += piece;
-                self.pieces_out += 1;
-                self.after_tip(
+        let marked = fetched.and_then(|block| {
+            self.count(stream, counted);
+            done += piece;
+            self.pieces_out += 1;
+            self.after_tip(
+                stream,
+                Action::Piece {
+                    id,
                     stream,
-                    Action::Piece {
-                        id,
-                        stream,
-                        block,
-                        last: done == len,
-                    },
-                );
-                self.mark(stream)
-            });
-            if marked.is_ok() {
-                // It may be there already: then it goes out while it is in the processor's cache.
-                self.harvest(stream);
-            }
-            if let Err(code) = marked.and(self.poison.map_or(Ok(()), Err)) {
-                if code.is_sticky() {
-                    self.device_failed(code, "returned by a copy to the host");
-                    // Its last piece, if it had been submitted, has been answered with the code.
-                    if done < len {
-                        self.out.status(item.op, id, code);
-                    }
-                } else if done < len {
-                    self.after_tip(
-                        stream,
-                        Action::Failed {
-                            id,
-                            op: item.op,
-                            code,
-                        },
-                    );
+                    block,
+                    last: done == len,
+                },
+            );
+            self.mark(stream)
+        });
+        if marked.is_ok() {
+            // It may be there already: then it goes out while it is in the processor's cache.
+            self.harvest(stream);
+        }
+        match marked.and(self.poison.map_or(Ok(()), Err)) {
+            Ok(()) if done < len => return Step::Partly(Work::DtoH { src, len, done }),
+            Ok(()) => {}
+            Err(code) if code.is_sticky() => {
+                self.device_failed(code, "returned by a copy to the host");
+                // Its last piece, if it had been submitted, has been answered with the code.
+                if done < len {
+                    self.out.status(item.op, id, code);
                 }
-                return Step::Done;
             }
+            Err(code) if done < len => {
+                let op = item.op;
+                self.after_tip(stream, Action::Failed { id, op, code });
+            }
+            Err(_) => {}
         }
         Step::Done
     }

@@ -10,6 +10,7 @@ use vgpu_proto::call::ops::ImageHash;
 use vgpu_proto::call::{Op, rep, req};
 use vgpu_proto::cuda::{CuResult, DevPtr, Func, Module as ModuleName};
 use vgpu_proto::limits::MAX_IMAGE;
+use vgpu_sched::gate::FunctionId;
 
 use super::Session;
 use super::contexts::Garbage;
@@ -37,6 +38,7 @@ pub(super) struct ModuleState {
     pub driver: Arc<Module>,
     /// The context's handle.
     pub context: u64,
+    hash: ImageHash,
     functions: HashMap<String, u64>,
 }
 
@@ -51,6 +53,8 @@ pub(super) struct FunctionState {
     pub max_threads: u32,
     /// Dynamic shared memory of a launch, in bytes; the guest may raise it.
     pub max_dynamic: AtomicU32,
+    /// What its durations are remembered by.
+    pub timed_as: FunctionId,
 }
 
 /// What a helper needs to load a module.
@@ -93,7 +97,7 @@ impl Session {
                 if loaded.damaged {
                     session.images.forget(&hash);
                 }
-                session.module_loaded(op, id, ctx.0, loaded);
+                session.module_loaded(op, id, (ctx.0, hash), loaded);
             })
         });
     }
@@ -121,7 +125,13 @@ impl Session {
         })
     }
 
-    fn module_loaded(&mut self, op: Op, id: u64, context: u64, loaded: Loaded) {
+    fn module_loaded(
+        &mut self,
+        op: Op,
+        id: u64,
+        (context, hash): (u64, ImageHash),
+        loaded: Loaded,
+    ) {
         let JitLogs {
             info: info_log,
             error: error_log,
@@ -138,6 +148,7 @@ impl Session {
                 .insert(ModuleState {
                     driver,
                     context,
+                    hash,
                     functions: HashMap::new(),
                 })
                 .ok_or(CuResult::OUT_OF_MEMORY)
@@ -202,6 +213,7 @@ impl Session {
             return Ok(known);
         }
         let context = state.context;
+        let timed_as = FunctionId::new(&state.hash, &r.name);
         let name = CString::new(r.name.as_str()).map_err(|_| CuResult::NOT_FOUND)?;
         let driver = Arc::new(Function::find(&state.driver, &name)?);
         let value = |a| driver.attribute(a).ok().and_then(|v| u32::try_from(v).ok());
@@ -209,6 +221,7 @@ impl Session {
             context,
             max_threads: value(ATTRIBUTE_MAX_THREADS).unwrap_or(0),
             max_dynamic: AtomicU32::new(value(ATTRIBUTE_MAX_DYNAMIC_SHARED).unwrap_or(0)),
+            timed_as,
             driver,
         };
         let id = self

@@ -5,6 +5,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use vgpu_proto::call::{Need, Op};
+use vgpu_proto::limits::COPY_PIECE;
+use vgpu_sched::gate::{self, Direction, Key};
 
 use super::Session;
 use crate::driver::Function;
@@ -16,6 +18,8 @@ use crate::wire::Bulk;
 pub(super) struct LaunchWork {
     /// What to run. Keeps its module loaded.
     pub function: Arc<Function>,
+    /// What its duration is remembered by.
+    pub key: Key,
     /// Blocks.
     pub grid: [u32; 3],
     /// Threads a block.
@@ -41,6 +45,13 @@ pub(super) struct FillWork {
     pub columns: u64,
     /// (rows, bytes between their beginnings), if there are several.
     pub rows: Option<(u64, u64)>,
+}
+
+impl FillWork {
+    fn bytes(&self) -> u64 {
+        let row = self.columns.saturating_mul(u64::from(self.width));
+        row.saturating_mul(self.rows.map_or(1, |(rows, _)| rows))
+    }
 }
 
 /// What a queued operation does. Streams and events are our own handles.
@@ -105,6 +116,24 @@ impl Work {
             Work::HtoD { data, .. } => data.bytes().len() as u64,
             Work::DtoH { len, .. } => *len,
             _ => 0,
+        }
+    }
+
+    /// What of it goes to the device next, as the gate sees it; `None`: what takes no GPU time.
+    pub(super) fn timed(&self) -> Option<gate::Work> {
+        let bytes = |direction, bytes| Some(gate::Work::Bytes { direction, bytes });
+        match self {
+            Work::HtoD { data, .. } => bytes(Direction::ToDevice, data.bytes().len() as u64),
+            Work::DtoH { len, done, .. } => {
+                bytes(Direction::ToHost, (len - done).min(COPY_PIECE as u64))
+            }
+            Work::DtoD { len, .. } => bytes(Direction::OnDevice, *len),
+            Work::Fill(f) => bytes(Direction::Fill, f.bytes()),
+            Work::Launch(launch) => Some(gate::Work::Kernel(launch.key)),
+            Work::StreamDestroy
+            | Work::StreamWait { .. }
+            | Work::EventRecord { .. }
+            | Work::EventDestroy { .. } => None,
         }
     }
 }

@@ -7,23 +7,16 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use vgpu_proto::call::Op;
 use vgpu_proto::cuda::CuResult;
+use vgpu_sched::gate::{self, Estimate, Flow, Gate};
 
 use super::Session;
 use super::drains::Flush;
 use super::table::{HandleMap, Kind, Table};
 use crate::driver::{BLOCKING_SYNC, Block, DISABLE_TIMING, Event, Result, Stream};
-
-/// Device time that the unfinished work of a session should amount to.
-const WINDOW_NS: u64 = 2_000_000;
-/// Fewest and most unfinished operations.
-const WINDOW: std::ops::RangeInclusive<u64> = 2..=512;
-/// A full window that moves this slowly is widened: what was submitted may be waiting for what was
-/// not.
-pub(super) const STALL: Duration = Duration::from_millis(1);
+use crate::lease::now_ns;
 
 /// What to do when a stream is past an operation.
 #[derive(Debug)]
@@ -56,6 +49,9 @@ pub(super) enum Action {
     Drained(u64),
 }
 
+/// An operation that takes GPU time, and what it is expected to take.
+pub(super) type Timed = (gate::Work, Option<Estimate>);
+
 #[derive(Debug)]
 struct Marker {
     seq: u64,
@@ -77,6 +73,8 @@ pub(super) struct StreamState {
     pub queued: u64,
     /// The last of them.
     pub last_queued: u64,
+    /// What of it the gate counts.
+    pub flow: Flow,
     submitted: u64,
     completed: u64,
     markers: VecDeque<Marker>,
@@ -97,6 +95,7 @@ impl StreamState {
             blocking,
             queued: 0,
             last_queued: 0,
+            flow: Flow::default(),
             submitted: 0,
             completed: 0,
             markers: VecDeque::new(),
@@ -152,13 +151,10 @@ pub(super) struct Streams {
     /// Those with work in flight.
     active: Vec<u64>,
     in_flight: u64,
-    window: u64,
-    /// Operations up to this place in the queue are submitted although the window is full.
-    exempt: u64,
-    /// When the last operation completed, or the first of a busy time was submitted.
-    moved: Instant,
-    /// When something was last done about a full window that does not move.
-    helped: Instant,
+    /// How much may be unfinished.
+    pub gate: Gate,
+    /// When the first operation of the queue may be let in though nothing happens.
+    pub ask_again: Option<u64>,
 }
 
 impl Streams {
@@ -169,10 +165,8 @@ impl Streams {
             names: HandleMap::default(),
             active: Vec::new(),
             in_flight: 0,
-            window: 4,
-            exempt: 0,
-            moved: Instant::now(),
-            helped: Instant::now(),
+            gate: Gate::new(gate::Config::default()),
+            ask_again: None,
         }
     }
 
@@ -181,36 +175,9 @@ impl Streams {
         self.in_flight
     }
 
-    /// May the operation at this place not be submitted before something completes?
-    pub(super) fn window_full(&self, place: u64) -> bool {
-        self.in_flight >= self.window && place > self.exempt
-    }
-
-    /// How long a full window may still go without moving.
-    pub(super) fn stall_in(&self) -> Duration {
-        STALL.saturating_sub(self.moved.max(self.helped).elapsed())
-    }
-
-    /// Lets everything up to this place be submitted although nothing completed.
-    pub(super) fn exempt(&mut self, place: u64) {
-        self.exempt = place;
-        self.helped = Instant::now();
-    }
-
     /// Streams with work in flight.
     pub(super) fn active(&self) -> &[u64] {
         &self.active
-    }
-
-    fn measure(&mut self, completed: u64) {
-        let now = Instant::now();
-        let each = now.duration_since(self.moved).as_nanos() as u64 / completed.max(1);
-        self.moved = now;
-        let fits = WINDOW_NS / each.max(1);
-        // It narrows at once, and widens in quarter steps.
-        self.window = fits
-            .min((self.window * 3 + fits) / 4)
-            .clamp(*WINDOW.start(), *WINDOW.end());
     }
 }
 
@@ -223,22 +190,26 @@ impl Session {
         if stream.drained() {
             self.streams.active.push(id);
         }
-        if self.streams.in_flight == 0 {
-            self.streams.moved = Instant::now();
-        }
         stream.submitted += 1;
         self.streams.in_flight += 1;
         self.lease.count_submitted(1);
         stream.submitted
     }
 
-    /// Enough without a marker that one is due, so that the window can move?
-    pub(super) fn marker_due(&self, id: u64) -> bool {
-        let step = (self.streams.window / 4).max(1);
-        self.streams
-            .table
-            .get(id)
-            .is_some_and(|s| s.unmarked() >= step)
+    /// As [`Session::submitted`], for an operation that takes GPU time.
+    pub(super) fn submitted_work(&mut self, now: u64, id: u64, (work, estimate): Timed) {
+        let number = self.submitted(id);
+        let Streams { table, gate, .. } = &mut self.streams;
+        if let Some(stream) = table.get_mut(id) {
+            gate.submitted(now, &mut stream.flow, number, work, estimate);
+        }
+    }
+
+    /// Enough without a marker that one is due, so that the window can move? `awaited`: somebody waits
+    /// for the lease or for the work.
+    pub(super) fn marker_due(&self, id: u64, awaited: bool) -> bool {
+        let stream = self.streams.table.get(id);
+        stream.is_some_and(|s| self.streams.gate.marker_due(&s.flow, awaited))
     }
 
     /// Sees to it that a marker stands behind the last operation of the stream.
@@ -246,6 +217,11 @@ impl Session {
     /// # Errors
     /// The driver's.
     pub(super) fn mark(&mut self, id: u64) -> Result<()> {
+        self.mark_as(id, false)
+    }
+
+    /// As [`Session::mark`]. `late`: only now, though the work was submitted some time ago.
+    fn mark_as(&mut self, id: u64, late: bool) -> Result<()> {
         let Some(stream) = self.streams.table.get_mut(id) else {
             return Ok(());
         };
@@ -271,6 +247,7 @@ impl Session {
             seq: stream.submitted,
             event,
         });
+        self.streams.gate.marked(&mut stream.flow, late);
         Ok(())
     }
 
@@ -279,11 +256,12 @@ impl Session {
         self.device_failed(code, "returned while recording a completion event");
     }
 
-    /// Puts a marker behind the last operation of every stream that has none.
-    pub(super) fn mark_all(&mut self) {
+    /// Puts a marker behind the last operation of every stream that has none. `late`: nobody waits for
+    /// one, and the work was submitted some time ago.
+    pub(super) fn mark_all(&mut self, late: bool) {
         for i in 0..self.streams.active.len() {
             let id = self.streams.active[i];
-            if let Err(code) = self.mark(id) {
+            if let Err(code) = self.mark_as(id, late) {
                 return self.unmarkable(code);
             }
         }
@@ -360,20 +338,29 @@ impl Session {
 
     /// Looks which markers of a stream have fired. True: something moved.
     pub(super) fn harvest(&mut self, id: u64) -> bool {
-        let mut moved = false;
-        while let Some(marker) = self.streams.table.get(id).and_then(|s| s.markers.front()) {
-            let seq = marker.seq;
-            match marker.event.is_complete() {
-                Ok(true) => self.complete(id, seq),
-                Ok(false) => break,
-                Err(code) => {
-                    self.device_failed(code, "seen while looking for completion");
-                    return true;
-                }
-            }
-            moved = true;
+        let (fired, failed) = self.fired(id);
+        if let Some(seq) = fired {
+            self.complete(id, seq);
         }
-        moved | self.harvest_tip(id)
+        if let Some(code) = failed {
+            self.device_failed(code, "seen while looking for completion");
+            return true;
+        }
+        fired.is_some() | self.harvest_tip(id)
+    }
+
+    /// Up to where a stream's markers have fired, and what was seen instead of the next.
+    fn fired(&self, id: u64) -> (Option<u64>, Option<CuResult>) {
+        let markers = self.streams.table.get(id).map(|s| &s.markers);
+        let mut fired = None;
+        for marker in markers.into_iter().flatten() {
+            match marker.event.is_complete() {
+                Ok(true) => fired = Some(marker.seq),
+                Ok(false) => break,
+                Err(code) => return (fired, Some(code)),
+            }
+        }
+        (fired, None)
     }
 
     /// Asks the driver about a stream behind whose last operation no marker stands, if somebody waits
@@ -455,8 +442,13 @@ impl Session {
         }
         match result {
             Ok(()) => {
-                self.complete(id, seq);
-                self.harvest(id);
+                // All that is seen at a time is told at once: it is taken for one batch.
+                let (later, failed) = self.fired(id);
+                self.complete(id, later.map_or(seq, |later| later.max(seq)));
+                match failed {
+                    Some(code) => self.device_failed(code, "seen while waiting for a stream"),
+                    None => _ = self.harvest_tip(id),
+                }
             }
             Err(code) => self.device_failed(code, "seen while waiting for a stream"),
         }
@@ -471,6 +463,12 @@ impl Session {
         if n > 0 {
             stream.completed = seq;
             self.streams.in_flight -= n.min(self.streams.in_flight);
+            if stream.flow.ops() > 0 {
+                let seen = self.streams.gate.completed(now_ns(), &mut stream.flow, seq);
+                if seen.surprise {
+                    tracing::debug!("{} operations took longer than predicted", seen.ops);
+                }
+            }
         }
         let mut fired = Vec::new();
         while stream.markers.front().is_some_and(|m| m.seq <= seq) {
@@ -492,7 +490,6 @@ impl Session {
             }
         }
         if n > 0 {
-            self.streams.measure(n);
             self.lease.count_completed(n);
         }
         if drained {
@@ -568,11 +565,13 @@ impl Session {
                 continue;
             };
             stream.completed = stream.submitted;
+            stream.flow = Flow::default();
             stream.markers.clear();
             left.extend(stream.actions.drain(..).map(|(_, action)| action));
         }
         left.extend(self.due.drain(..));
         self.streams.in_flight = 0;
+        self.streams.gate.abandon();
         left
     }
 }

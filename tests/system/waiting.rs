@@ -1,0 +1,40 @@
+//! Gating delays, it never deadlocks: kernels may wait for work that their program sends later.
+
+use anyhow::Result;
+use vgpu_tests::device::{self, Kernels};
+use vgpu_tests::guest::{self, Guest, expect_right};
+use vgpu_tests::host::{Options, one_vm};
+use vgpu_tests::wait::{SOON, until};
+
+#[test]
+fn a_kernel_that_waits_for_later_work_ends_alone() -> Result<()> {
+    let host = one_vm(&Options::default())?;
+    expect_right(&Guest::new(guest::LATER, host.target(1))?)
+}
+
+/// The lease is asked back while the kernel spins: what sets its flag goes in all the same. Without
+/// that, only the contended limit would end it, with an error.
+#[test]
+fn a_kernel_that_waits_for_later_work_ends_beside_a_neighbour() -> Result<()> {
+    let host = one_vm(&Kernels::default().on(Options::default()))?;
+    host.admin("pool set A --hard-limit=60s --contended-limit=60s --soft-limit=50s")?;
+    host.admin("register-vm --vm-id=2 --pool=A")?;
+    let mut neighbour = device::saturate(&host, 2, "medium", 4, 60)?;
+    until("the neighbour has the GPU", SOON, || {
+        (host.vm(2).ok()?["usage"]["gpu_ns"].as_u64()? > 0).then_some(())
+    })?;
+    let waiting = Guest::new(guest::LATER, host.target(1))?
+        .arg("100")
+        .spawn()?;
+    let output = waiting.finish(SOON)?;
+    let text = guest::describe(&output);
+    assert!(output.status.success(), "{text}\n{}", host.log());
+    // And it did wait for its turn beside the other, who goes on.
+    let used = || host.vm(2).ok()?["usage"]["gpu_ns"].as_u64();
+    let before = used();
+    until("the neighbour goes on", SOON, || {
+        (used() > before).then_some(())
+    })?;
+    neighbour.kill();
+    Ok(())
+}
