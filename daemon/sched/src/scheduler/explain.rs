@@ -1,24 +1,13 @@
 //! Why a VM waits, and for how long at most.
-//!
-//! The reason is what the state says now. The bound is what the policy promises from now on, while the
-//! set of rivals stays as it is (`docs/scheduling.md`, "Bounds"): with C the longest turn of one VM and
-//! σ the cost of a switch,
-//!
-//! - `weighted`: C·Σw/wᵢ·(1 + σ/slice) + 2C, and the time in which the others work off what the VM owes
-//!   beyond C;
-//! - `strict`, with aging: the time until it is on the highest level, and then one turn of each other;
-//! - `fifo`: one turn of each that is before it.
-//!
-//! Where several pools use the GPU, the time at the VM's level is stretched by Σw/w of its pool, and 2C
-//! come on top. C comes twice: as it usually is (slice, and what giving the GPU back took so far) and as
-//! it is when every other VM lets its work hang until the contended limit ends it.
+
+mod bound;
 
 use super::Scheduler;
 use super::seats::pool_weight;
 use crate::action::Refusal;
-use crate::config::{Aging, Class, GpuHealth, MILLIS, Policy, PoolConfig};
+use crate::config::{Class, GpuHealth, Policy};
 use crate::id::{Epoch, GpuId, PoolId, SessionId, VmId};
-use crate::model::{Gpu, Node, Throttle, Use, Vm};
+use crate::model::{Gpu, Node, Vm};
 use crate::stats::{Cap, WaitReason};
 
 /// What a VM is doing, or why it does not.
@@ -46,8 +35,10 @@ pub struct Holder {
     pub vm: VmId,
     /// Its session.
     pub session: SessionId,
-    /// Its lease.
+    /// Its lease; 0 while a gang only keeps the GPU reserved.
     pub epoch: Epoch,
+    /// A gang keeps it reserved until it has its other GPUs.
+    pub reserved: bool,
     /// For how long it has had it.
     pub held_ns: u64,
     /// How much of its slice is left; counts while others wait.
@@ -78,7 +69,7 @@ pub enum WaitBound {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NoBound {
-    /// The VM is quarantined until it is released.
+    /// It is quarantined until an administrator releases it.
     Quarantined,
     /// Nothing serves it.
     NoGpu,
@@ -99,14 +90,23 @@ pub struct Explanation {
     pub pool: PoolId,
     /// The pool's policy.
     pub policy: Policy,
-    /// The GPU on which it is placed.
+    /// The GPU on which it is placed; of a gang, the one for which it waits, or the first.
     pub gpu: Option<GpuId>,
+    /// All the GPUs of a gang, in the order in which it takes them; otherwise empty.
+    pub gang: Vec<GpuId>,
+    /// How many of them it keeps reserved.
+    pub gang_held: u32,
     /// Its class now (demotion included).
     pub class: Class,
     /// Demoted until then for having passed the soft limit.
     pub demoted_until_ns: Option<u64>,
     /// What it does, or why it does not.
     pub reason: Reason,
+    /// Quarantined until then; `u64::MAX`: until it is released.
+    pub quarantined_until_ns: Option<u64>,
+    /// It has outlasted slice and grace itself until lately, and is not let in beside the overrunner that
+    /// has the GPU now.
+    pub held_off: bool,
     /// Since when it has work that does not run.
     pub waiting_since_ns: Option<u64>,
     /// Who has the GPU.
@@ -128,16 +128,6 @@ pub struct Explanation {
     pub wait: WaitBound,
 }
 
-/// The parts of a bound that both levels of the tree need.
-#[derive(Debug, Clone, Copy)]
-struct Turn {
-    slice_ns: u64,
-    switch_ns: u64,
-    /// C: slice, and what is in flight when the GPU is asked back.
-    usual_ns: u64,
-    worst_ns: u64,
-}
-
 impl Scheduler {
     /// Why the VM waits, and for how long at most, as of the last event; `None` if it is not known.
     #[must_use]
@@ -145,38 +135,37 @@ impl Scheduler {
         let vm = self.vms.get(&id)?;
         let pool = self.pool_of(id)?;
         let config = &self.pools.get(&pool)?.config;
-        let gpu_id = vm.home().map(|(gpu, _)| gpu);
+        let held = self.held(id);
+        let gpu_id = vm.seat_gpu(held).or_else(|| vm.seat_gpu(0));
         let gpu = gpu_id.and_then(|gpu| self.gpus.get(&gpu));
         let node = gpu.and_then(|gpu| gpu.nodes.get(&pool));
         let reason = self.reason(id, vm);
         let rivals = self.rivals(id, node);
-        let own = self.standing(id).weight;
-        let all = rivals
-            .iter()
-            .map(|&vm| self.standing(vm).weight)
-            .fold(own, u64::saturating_add);
+        let (own, all) = self.weights(id, &rivals);
         let (pool_own, pool_all) = self.pool_weights(pool, gpu);
         let share = u128::from(own) * u128::from(pool_own) * 1000
             / (u128::from(all) * u128::from(pool_all)).max(1);
-        let before = node.map_or_else(Vec::new, |node| node.queue.before(id, self.now_ns));
-        let wait = self.wait(id, vm, reason, gpu, config);
         Some(Explanation {
             now_ns: self.now_ns,
             pool,
             policy: config.policy,
             gpu: gpu_id,
+            gang: gang(vm),
+            gang_held: u32::try_from(held).unwrap_or(u32::MAX),
             class: vm.class(),
             demoted_until_ns: vm.demoted_until_ns,
             reason,
+            quarantined_until_ns: vm.quarantine,
+            held_off: gpu.is_some_and(|gpu| gpu.held_off.contains(&id)),
             waiting_since_ns: self.waiting_since(vm),
             holders: gpu.map_or_else(Vec::new, |gpu| self.holders(gpu)),
-            before,
+            before: node.map_or_else(Vec::new, |node| node.queue.before(id, self.now_ns)),
             competing: u32::try_from(rivals.len() + 1).unwrap_or(u32::MAX),
             weight_milli: own,
             competing_weight_milli: all,
             share_permille: u32::try_from(share.min(1000)).unwrap_or(1000),
             lag_ns: self.lag_of(id, vm),
-            wait,
+            wait: self.wait_bound(id, vm, reason),
         })
     }
 
@@ -206,6 +195,14 @@ impl Scheduler {
         members.into_iter().filter(|&vm| vm != id).collect()
     }
 
+    /// The weight of a VM, and of all that compete, itself included.
+    fn weights(&self, id: VmId, rivals: &[VmId]) -> (u64, u64) {
+        let weight = |vm: VmId| self.standing(vm).weight;
+        let own = weight(id).max(1);
+        let others = rivals.iter().map(|&vm| weight(vm));
+        (own, others.fold(own, u64::saturating_add))
+    }
+
     /// The weight of a pool on a GPU, and of all pools that compete there, itself included.
     fn pool_weights(&self, pool: PoolId, gpu: Option<&Gpu>) -> (u64, u64) {
         let weight = |pool: PoolId| {
@@ -233,6 +230,7 @@ impl Scheduler {
                 vm,
                 session,
                 epoch: lease.epoch,
+                reserved: !lease.granted(),
                 held_ns: since(lease.granted_ns),
                 slice_left_ns: left(lease.slice_end_ns),
                 asked_ns: lease.revoked_ns.map(since),
@@ -250,175 +248,14 @@ impl Scheduler {
             .get(first)
             .map(|session| session.waiting_since_ns)
     }
-
-    fn wait(
-        &self,
-        id: VmId,
-        vm: &Vm,
-        reason: Reason,
-        gpu: Option<&Gpu>,
-        config: &PoolConfig,
-    ) -> WaitBound {
-        match reason {
-            Reason::Running | Reason::Parked => return WaitBound::Now,
-            Reason::Refused(Refusal::Quarantined) | Reason::Waits(WaitReason::Quarantine) => {
-                return WaitBound::Never(NoBound::Quarantined);
-            }
-            Reason::Waits(WaitReason::NoGpu) => return WaitBound::Never(NoBound::NoGpu),
-            Reason::Waits(WaitReason::GpuUnavailable { health }) => {
-                return WaitBound::Never(NoBound::GpuUnavailable(health));
-            }
-            Reason::Refused(_) => return WaitBound::Never(NoBound::NoGpu),
-            _ => {}
-        }
-        let capped = match vm.throttle {
-            Some(Throttle {
-                cap,
-                until_ns: u64::MAX,
-            }) => return WaitBound::Never(NoBound::ZeroRate(cap)),
-            Some(throttle) => throttle.until_ns.saturating_sub(self.now_ns),
-            None => 0,
-        };
-        match gpu {
-            Some(gpu) if !gpu.health.grants() => {
-                WaitBound::Never(NoBound::GpuUnavailable(gpu.health))
-            }
-            Some(gpu) => self.turn_bound(id, vm, gpu, config).after(capped),
-            // Without a program it is placed on the GPU where the least is to be waited for.
-            None => self
-                .least(id, vm, config)
-                .map_or(WaitBound::Never(NoBound::NoGpu), |wait| wait.after(capped)),
-        }
-    }
-
-    /// The bound on the GPU where its next program would be placed.
-    fn least(&self, id: VmId, vm: &Vm, config: &PoolConfig) -> Option<WaitBound> {
-        let gpu = self.gpus.get(&self.can_admit(id).ok()?)?;
-        Some(self.turn_bound(id, vm, gpu, config))
-    }
-
-    /// How long until its turn, by the policy of its pool.
-    fn turn_bound(&self, id: VmId, vm: &Vm, gpu: &Gpu, config: &PoolConfig) -> WaitBound {
-        let pool = vm.pool();
-        let node = gpu.nodes.get(&pool);
-        let turn = self.turn(gpu);
-        let rivals = self.rivals(id, node);
-        let (pool_own, pool_all) = self.pool_weights(pool, Some(gpu));
-        let within = |bound: &dyn Fn(u64) -> u64| {
-            let stretched = |c: u64| {
-                let here = bound(c);
-                if pool_all == pool_own {
-                    return here;
-                }
-                scaled(here, pool_all, pool_own).saturating_add(c.saturating_mul(2))
-            };
-            WaitBound::Within {
-                usual_ns: stretched(turn.usual_ns),
-                worst_ns: stretched(turn.worst_ns),
-            }
-        };
-        if rivals.is_empty() && self.all_parked(gpu) {
-            // Only pools may be before it.
-            return within(&|_| 0);
-        }
-        match config.policy {
-            Policy::Weighted => {
-                let own = self.standing(id).weight.max(1);
-                let all = rivals
-                    .iter()
-                    .map(|&vm| self.standing(vm).weight)
-                    .fold(own, u64::saturating_add);
-                let owes = u64::try_from((-self.lag_of(id, vm)).max(0)).unwrap_or(u64::MAX);
-                within(&|c| {
-                    let round = scaled(c, all, own);
-                    let switches = scaled(round, turn.switch_ns, turn.slice_ns);
-                    let debt = scaled(owes.saturating_sub(c), all, own);
-                    [round, switches, c, c, debt]
-                        .into_iter()
-                        .fold(0, u64::saturating_add)
-                })
-            }
-            Policy::Strict => {
-                let since = node.and_then(|node| node.queue.waiting_since(id));
-                let since = since.unwrap_or(self.now_ns);
-                let Some(rise) = rise_left(vm.class(), config.aging, since, self.now_ns) else {
-                    return WaitBound::Never(NoBound::AgingOff);
-                };
-                let turns = rivals.len() as u64 + 1;
-                within(&|c| each(turns, c, turn.switch_ns).saturating_add(rise))
-            }
-            Policy::Fifo | Policy::Sjf => {
-                let before = node.map_or(0, |node| node.queue.before(id, self.now_ns).len());
-                let turns = before as u64 + 1;
-                within(&|c| each(turns, c, turn.switch_ns))
-            }
-        }
-    }
-
-    fn all_parked(&self, gpu: &Gpu) -> bool {
-        let mut leases = gpu.holders.iter().map(|&holder| self.lease(holder));
-        leases.all(|lease| lease.is_none_or(|lease| lease.usage == Use::Parked))
-    }
-
-    /// The longest turn of one VM on a GPU.
-    fn turn(&self, gpu: &Gpu) -> Turn {
-        let pools = gpu.nodes.keys().chain(&gpu.pools);
-        let configs = || {
-            pools
-                .clone()
-                .filter_map(|pool| self.pools.get(pool))
-                .map(|pool| &pool.config)
-        };
-        let slice_ns = configs().map(PoolConfig::slice).max().unwrap_or(MILLIS);
-        let limit_ns = configs()
-            .map(|config| config.contended_limit_ns.max(PoolConfig::MIN_LIMIT_NS))
-            .max()
-            .unwrap_or(0);
-        let hung_ns = limit_ns.saturating_add(self.config.kill_grace_ns);
-        Turn {
-            slice_ns,
-            switch_ns: (gpu.account.switch_ns / gpu.handoffs.max(1)).min(slice_ns),
-            usual_ns: slice_ns.saturating_add(gpu.handoff.quantile_ns(990)),
-            worst_ns: slice_ns.saturating_add(hung_ns),
-        }
-    }
 }
 
-impl WaitBound {
-    /// The bound where something else must pass before.
-    fn after(self, ns: u64) -> Self {
-        match self {
-            WaitBound::Within { usual_ns, worst_ns } => WaitBound::Within {
-                usual_ns: usual_ns.saturating_add(ns),
-                worst_ns: worst_ns.saturating_add(ns),
-            },
-            other => other,
-        }
+/// The GPUs of a gang.
+fn gang(vm: &Vm) -> Vec<GpuId> {
+    match vm.width() {
+        0 | 1 => Vec::new(),
+        width => (0..width).filter_map(|index| vm.seat_gpu(index)).collect(),
     }
-}
-
-/// `turns` turns of `c` and as many switches.
-fn each(turns: u64, c: u64, switch_ns: u64) -> u64 {
-    turns.saturating_mul(c.saturating_add(switch_ns))
-}
-
-/// `value × all ÷ own`, rounded up.
-fn scaled(value: u64, all: u64, own: u64) -> u64 {
-    let product = u128::from(value) * u128::from(all);
-    u64::try_from(product.div_ceil(u128::from(own.max(1)))).unwrap_or(u64::MAX)
-}
-
-/// How long until one that has waited since `since_ns` is on the highest level; `None`: never.
-fn rise_left(class: Class, aging: Option<Aging>, since_ns: u64, now_ns: u64) -> Option<u64> {
-    let steps = (Class::ALL.len() - 1 - class.index()) as u64;
-    if steps == 0 {
-        return Some(0);
-    }
-    let aging = aging?;
-    let whole = aging
-        .after_ns
-        .saturating_add(aging.step_ns.saturating_mul(steps - 1));
-    Some(since_ns.saturating_add(whole).saturating_sub(now_ns))
 }
 
 #[cfg(test)]

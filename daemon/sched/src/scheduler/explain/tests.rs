@@ -1,7 +1,7 @@
 use super::*;
 use crate::{
-    Action, Config, Depth, Event, GpuConfig, HeadCost, Limits, Memory, Past, Rate, SECONDS, Usage,
-    VmConfig,
+    Action, Aging, Config, Depth, Event, GpuConfig, HeadCost, Limits, MILLIS, Memory, Past,
+    PoolConfig, Rate, SECONDS, Usage, VmConfig,
 };
 
 const GPU: GpuId = GpuId(0);
@@ -54,8 +54,12 @@ impl Rig {
     }
 
     fn pass(&mut self, ns: u64) {
+        self.pass_and_collect(ns);
+    }
+
+    fn pass_and_collect(&mut self, ns: u64) -> Vec<Action> {
         self.now += ns;
-        self.feed(Event::Timer);
+        self.feed(Event::Timer)
     }
 
     fn works(&mut self, vm: u32) -> Vec<Action> {
@@ -486,4 +490,147 @@ fn an_overrunner_is_named() {
     assert_eq!(why.holders.len(), 2, "{why:?}");
     assert!(why.holders[0].overrun && !why.holders[1].overrun);
     assert_eq!(why.holders[0].asked_ns, Some(25 * MILLIS));
+}
+
+#[test]
+fn sjf_waits_until_nobody_is_filed_before_it_and_then_for_the_others() {
+    let sjf = |aging| PoolConfig {
+        policy: Policy::Sjf,
+        aging,
+        ..PoolConfig::default()
+    };
+    let mut rig = Rig::new(sjf(Some(Aging {
+        after_ns: 300 * MILLIS,
+        step_ns: 0,
+    })));
+    for vm in 1..=3 {
+        rig.add_vm(vm, class(Class::Medium));
+        rig.works(vm);
+    }
+    rig.pass(40 * MILLIS);
+    let (usual, worst) = bounds(&rig.why(3));
+    assert_eq!(
+        (usual, worst),
+        (260 * MILLIS + 3 * SLICE, 260 * MILLIS + 3 * WORST)
+    );
+    assert_eq!(rig.why(3).before, [VmId(2)]);
+    rig.feed(Event::SetPool {
+        pool: POOL,
+        config: sjf(None),
+    });
+    assert_eq!(rig.why(3).wait, WaitBound::Never(NoBound::AgingOff));
+}
+
+#[test]
+fn a_quarantine_that_ends_by_itself_has_a_bound() {
+    let mut rig = Rig::new(PoolConfig {
+        strike_limit: Some(1),
+        quarantine_ns: Some(60 * SECONDS),
+        ..PoolConfig::default()
+    });
+    rig.add_vm(1, class(Class::Medium));
+    rig.feed(Event::Strike { vm: VmId(1) });
+    rig.feed(Event::WorkerExited {
+        session: SessionId(1),
+    });
+    rig.pass(10 * SECONDS);
+    let why = rig.why(1);
+    assert_eq!(why.reason, Reason::Waits(WaitReason::Quarantine));
+    assert_eq!(why.quarantined_until_ns, Some(60 * SECONDS));
+    assert_eq!(bounds(&why), (50 * SECONDS, 50 * SECONDS));
+}
+
+/// Two GPUs, and a gang on both.
+fn gang() -> Rig {
+    let mut rig = Rig::new(PoolConfig::default());
+    let gpu = GpuId(1);
+    rig.feed(Event::AddGpu {
+        gpu,
+        config: GpuConfig {
+            memory_bytes: 1_000,
+            ..GpuConfig::default()
+        },
+        health: GpuHealth::Healthy,
+    });
+    rig.feed(Event::AssignGpu { gpu, pool: POOL });
+    let config = VmConfig {
+        gang: true,
+        ..class(Class::Medium)
+    };
+    rig.add_vm(1, config);
+    for (vm, gpu) in [(2, GPU), (3, gpu)] {
+        let config = VmConfig {
+            gpus: Some([gpu].into()),
+            ..class(Class::Medium)
+        };
+        rig.add_vm(vm, config);
+    }
+    rig
+}
+
+#[test]
+fn a_gang_waits_for_one_gpu_after_the_other() {
+    let mut rig = gang();
+    rig.works(3);
+    rig.works(1);
+    let why = rig.why(1);
+    assert_eq!(
+        why.reason,
+        Reason::Waits(WaitReason::Gang { held: 1, of: 2 })
+    );
+    assert_eq!((why.gpu, why.gang_held), (Some(GpuId(1)), 1));
+    assert_eq!(why.gang, [GPU, GpuId(1)]);
+    assert_eq!(why.holders[0].vm, VmId(3), "who has the one that it lacks");
+    // Only the second GPU is to come.
+    let one = SLICE * 2 + 2 * SLICE;
+    assert_eq!(bounds(&why).0, one);
+
+    // A neighbour on the first GPU waits for the gang, which keeps it reserved while it waits itself.
+    rig.works(2);
+    let why = rig.why(2);
+    assert!(why.holders[0].reserved, "{why:?}");
+    assert_eq!(why.holders[0].vm, VmId(1));
+    let c = SLICE + one;
+    assert_eq!(bounds(&why).0, c * 2 + 2 * c);
+}
+
+#[test]
+fn one_that_is_held_off_says_so() {
+    let mut rig = Rig::new(PoolConfig::default());
+    for vm in 1..=3 {
+        rig.add_vm(vm, class(Class::Medium));
+    }
+    // The first overruns and comes back; the second overruns after it.
+    let mut epochs = Vec::new();
+    for vm in [1, 2] {
+        let granted = rig.works(vm);
+        epochs.extend(granted.iter().find_map(|action| match action {
+            Action::Grant(terms) => Some(terms.epoch),
+            _ => None,
+        }));
+    }
+    rig.pass(3 * MILLIS);
+    let second = rig.pass_and_collect(25 * MILLIS);
+    assert!(rig.why(2).holders[0].overrun);
+    assert!(
+        second
+            .iter()
+            .any(|action| matches!(action, Action::GrantBeside(_)))
+    );
+    rig.feed(Event::Released {
+        session: SessionId(1),
+        epoch: epochs[0],
+        used: Usage::default(),
+        depth: Depth { calls: 1, bytes: 0 },
+    });
+    rig.pass(3 * MILLIS);
+    rig.pass(25 * MILLIS);
+    rig.pass(25 * MILLIS);
+    let why = rig.why(1);
+    assert!(why.held_off, "{why:?}");
+    assert!(
+        bounds(&why).0 >= 10 * SECONDS,
+        "until the overrunner is gone"
+    );
+    assert!(!rig.why(3).held_off);
 }

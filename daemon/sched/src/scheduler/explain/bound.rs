@@ -1,0 +1,306 @@
+//! For how long a VM waits at most.
+//!
+//! It is what the policy promises from now on, while the set of rivals stays as it is
+//! (`docs/scheduling.md`). With C the longest turn of one VM and σ the cost of a switch,
+//!
+//! - `weighted`: C·Σw/wᵢ·(1 + σ/slice) + 2C, and the time in which the others work off what the VM owes
+//!   beyond C;
+//! - `strict`, with aging: the time until it is on the highest level, and then one turn of each other;
+//! - `sjf`, with aging: the time until nobody who comes is filed before it, and then the same;
+//! - `fifo`: one turn of each that is before it.
+//!
+//! Where several pools use the GPU, the time at the VM's level is stretched by Σw/w of its pool, and 2C
+//! come on top. A gang waits for one GPU after the other. While it waits for the later ones it keeps the
+//! earlier ones reserved, which lengthens C there by as much; because all gangs take GPUs in one order,
+//! the bounds of the last GPU come first and those of the others follow from them.
+//!
+//! Every bound comes twice: as it usually is (C: the longest slice, and what giving the GPU back took so
+//! far) and as it is when every other VM lets its work hang until the contended limit ends it.
+
+use std::collections::BTreeMap;
+
+use super::{NoBound, Reason, WaitBound};
+use crate::Scheduler;
+use crate::action::Refusal;
+use crate::config::{Aging, Class, MILLIS, Policy, PoolConfig};
+use crate::id::{GpuId, VmId};
+use crate::model::{Gpu, Throttle, Use, Vm};
+
+/// A time as it usually is, and as it is at worst.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+struct Span {
+    usual_ns: u64,
+    worst_ns: u64,
+}
+
+impl Span {
+    fn both(ns: u64) -> Self {
+        Self {
+            usual_ns: ns,
+            worst_ns: ns,
+        }
+    }
+
+    fn plus(self, other: Self) -> Self {
+        Self {
+            usual_ns: self.usual_ns.saturating_add(other.usual_ns),
+            worst_ns: self.worst_ns.saturating_add(other.worst_ns),
+        }
+    }
+
+    fn max(self, other: Self) -> Self {
+        Self {
+            usual_ns: self.usual_ns.max(other.usual_ns),
+            worst_ns: self.worst_ns.max(other.worst_ns),
+        }
+    }
+
+    fn map(self, change: impl Fn(u64) -> u64) -> Self {
+        Self {
+            usual_ns: change(self.usual_ns),
+            worst_ns: change(self.worst_ns),
+        }
+    }
+}
+
+/// The longest turn of one VM on a GPU.
+#[derive(Debug, Clone, Copy)]
+struct Turn {
+    slice_ns: u64,
+    switch_ns: u64,
+    /// Until the contended limit has ended what hangs, and it is gone.
+    hung_ns: u64,
+    /// C: slice, what is in flight when the GPU is asked back, and what gangs keep reserved.
+    longest: Span,
+}
+
+/// How much longer gangs keep a GPU than their slice, per GPU that they use.
+type Reserved = BTreeMap<GpuId, Result<Span, NoBound>>;
+
+impl Scheduler {
+    /// How long the VM waits at most from now on; for one that has nothing to do, if it had work now.
+    pub(super) fn wait_bound(&self, id: VmId, vm: &Vm, reason: Reason) -> WaitBound {
+        if matches!(reason, Reason::Running | Reason::Parked) {
+            return WaitBound::Now;
+        }
+        match self.try_wait_bound(id, vm) {
+            Ok(Span { usual_ns, worst_ns }) => WaitBound::Within { usual_ns, worst_ns },
+            Err(why) => WaitBound::Never(why),
+        }
+    }
+
+    fn try_wait_bound(&self, id: VmId, vm: &Vm) -> Result<Span, NoBound> {
+        let held_back = self.held_back(vm)?;
+        let gpus = self.gpus_to_come(id, vm)?;
+        let reserved = self.reserved(id);
+        gpus.into_iter().try_fold(held_back, |sum, gpu| {
+            Ok(sum.plus(self.turn_bound(id, vm, gpu, &reserved)?))
+        })
+    }
+
+    /// How long a quarantine or a limit of its own keeps the VM out of the competition.
+    fn held_back(&self, vm: &Vm) -> Result<Span, NoBound> {
+        let left = |until: u64| until.saturating_sub(self.now_ns);
+        let quarantine = match vm.quarantine {
+            Some(u64::MAX) => return Err(NoBound::Quarantined),
+            Some(until) => left(until),
+            None => 0,
+        };
+        let throttle = match vm.throttle {
+            Some(Throttle {
+                cap,
+                until_ns: u64::MAX,
+            }) => return Err(NoBound::ZeroRate(cap)),
+            Some(throttle) => left(throttle.until_ns),
+            None => 0,
+        };
+        Ok(Span::both(quarantine.max(throttle)))
+    }
+
+    /// The GPUs that it has yet to get, in order.
+    fn gpus_to_come(&self, id: VmId, vm: &Vm) -> Result<Vec<GpuId>, NoBound> {
+        let mut gpus: Vec<GpuId> = (self.held(id)..vm.width())
+            .filter_map(|index| vm.seat_gpu(index))
+            .collect();
+        if gpus.is_empty() {
+            // Without a program: where the next one would be placed.
+            gpus = match self.admits(id) {
+                Ok(gpus) => gpus,
+                // Where it would be placed is seen when it is served again.
+                Err(Refusal::Quarantined) => Vec::new(),
+                Err(_) => return Err(NoBound::NoGpu),
+            };
+        }
+        let health = gpus
+            .iter()
+            .filter_map(|gpu| self.gpus.get(gpu))
+            .map(|gpu| gpu.health)
+            .find(|health| !health.grants());
+        health.map_or(Ok(gpus), |health| Err(NoBound::GpuUnavailable(health)))
+    }
+
+    /// How long gangs with work keep each of their GPUs reserved, at most. The last GPU of a gang is not
+    /// waited on with anything reserved after it, so it is known first.
+    fn reserved(&self, without: VmId) -> Reserved {
+        let mut reserved = Reserved::new();
+        for (&gpu_id, gpu) in self.gpus.iter().rev() {
+            let mut most = Ok(Span::default());
+            for &id in gpu.vms.iter().filter(|&&vm| vm != without) {
+                let Some(vm) = self.vms.get(&id).filter(|vm| vm.width() > 1) else {
+                    continue;
+                };
+                let has_work = vm.running.is_some() || !vm.runnable.is_empty();
+                if !has_work {
+                    continue;
+                }
+                let later = (0..vm.width())
+                    .filter_map(|index| vm.seat_gpu(index))
+                    .filter(|&later| later > gpu_id);
+                let waits = later.into_iter().try_fold(Span::default(), |sum, later| {
+                    Ok(sum.plus(self.turn_bound(id, vm, later, &reserved)?))
+                });
+                most = most.and_then(|most: Span| Ok(most.max(waits?)));
+            }
+            reserved.insert(gpu_id, most);
+        }
+        reserved
+    }
+
+    /// How long until its turn on one GPU, by the policy of its pool.
+    fn turn_bound(
+        &self,
+        id: VmId,
+        vm: &Vm,
+        gpu_id: GpuId,
+        reserved: &Reserved,
+    ) -> Result<Span, NoBound> {
+        let pool = vm.pool();
+        let (Some(gpu), Some(config)) = (
+            self.gpus.get(&gpu_id),
+            self.pools.get(&pool).map(|pool| &pool.config),
+        ) else {
+            return Err(NoBound::NoGpu);
+        };
+        let node = gpu.nodes.get(&pool);
+        let turn = self.turn(gpu, reserved.get(&gpu_id).copied())?;
+        let rivals = self.rivals(id, node);
+        let (pool_own, pool_all) = self.pool_weights(pool, Some(gpu));
+        let among_vms = if rivals.is_empty() && self.all_parked(gpu) {
+            // Only pools may be before it.
+            Span::default()
+        } else {
+            self.among_vms(id, vm, (gpu, config), turn, &rivals)?
+        };
+        let held_off = if gpu.held_off.contains(&id) {
+            turn.hung_ns
+        } else {
+            0
+        };
+        let among_pools = if pool_all == pool_own {
+            among_vms
+        } else {
+            let stretched = among_vms.map(|ns| scaled(ns, pool_all, pool_own));
+            stretched.plus(turn.longest.map(|c| c.saturating_mul(2)))
+        };
+        Ok(among_pools.plus(Span::both(held_off)))
+    }
+
+    /// The part of the bound within the pool, as if the pool had the GPU to itself.
+    fn among_vms(
+        &self,
+        id: VmId,
+        vm: &Vm,
+        (gpu, config): (&Gpu, &PoolConfig),
+        turn: Turn,
+        rivals: &[VmId],
+    ) -> Result<Span, NoBound> {
+        let node = gpu.nodes.get(&vm.pool());
+        let since = node
+            .and_then(|node| node.queue.waiting_since(id))
+            .unwrap_or(self.now_ns);
+        let turns = |turns: usize, after: u64| {
+            let each = |c: u64| c.saturating_add(turn.switch_ns);
+            let all = |c: u64| each(c).saturating_mul(turns as u64).saturating_add(after);
+            Ok(turn.longest.map(all))
+        };
+        match config.policy {
+            Policy::Weighted => {
+                let (own, all) = self.weights(id, rivals);
+                let owes = self.debt_of(id, vm);
+                Ok(turn.longest.map(|c| {
+                    let round = scaled(c, all, own);
+                    let switches = scaled(round, turn.switch_ns, turn.slice_ns);
+                    let debt = scaled(owes.saturating_sub(c), all, own);
+                    [round, switches, c, c, debt]
+                        .into_iter()
+                        .fold(0, u64::saturating_add)
+                }))
+            }
+            Policy::Strict => {
+                let rise = rise_left(vm.class(), config.aging, since, self.now_ns);
+                turns(rivals.len() + 1, rise.ok_or(NoBound::AgingOff)?)
+            }
+            Policy::Sjf => {
+                let aging = config.aging.ok_or(NoBound::AgingOff)?;
+                let overtaken = since.saturating_add(aging.after_ns);
+                turns(rivals.len() + 1, overtaken.saturating_sub(self.now_ns))
+            }
+            Policy::Fifo => {
+                let before = node.map_or(0, |node| node.queue.before(id, self.now_ns).len());
+                turns(before + 1, 0)
+            }
+        }
+    }
+
+    fn all_parked(&self, gpu: &Gpu) -> bool {
+        let mut leases = gpu.holders.iter().map(|&holder| self.lease(holder));
+        leases.all(|lease| lease.is_none_or(|lease| lease.usage == Use::Parked))
+    }
+
+    fn turn(&self, gpu: &Gpu, reserved: Option<Result<Span, NoBound>>) -> Result<Turn, NoBound> {
+        let configs = gpu
+            .nodes
+            .keys()
+            .chain(&gpu.pools)
+            .filter_map(|pool| self.pools.get(pool));
+        let (mut slice_ns, mut limit_ns) = (0, 0);
+        for pool in configs {
+            let config = &pool.config;
+            slice_ns = slice_ns.max(config.slice());
+            limit_ns = limit_ns.max(config.contended_limit_ns.max(PoolConfig::MIN_LIMIT_NS));
+        }
+        let own_slices = gpu.vms.iter().map(|&vm| self.standing(vm).slice_ns);
+        let slice_ns = own_slices.max().map_or(slice_ns, |own| own.max(slice_ns));
+        let slice_ns = if slice_ns == 0 { MILLIS } else { slice_ns };
+        let hung_ns = limit_ns.saturating_add(self.config.kill_grace_ns);
+        let longest = Span {
+            usual_ns: slice_ns.saturating_add(gpu.handoff.quantile_ns(990)),
+            worst_ns: slice_ns.saturating_add(hung_ns),
+        };
+        Ok(Turn {
+            slice_ns,
+            switch_ns: (gpu.account.switch_ns / gpu.handoffs.max(1)).min(slice_ns),
+            hung_ns,
+            longest: longest.plus(reserved.unwrap_or(Ok(Span::default()))?),
+        })
+    }
+}
+
+/// `value × all ÷ own`, rounded up.
+fn scaled(value: u64, all: u64, own: u64) -> u64 {
+    let product = u128::from(value) * u128::from(all);
+    u64::try_from(product.div_ceil(u128::from(own.max(1)))).unwrap_or(u64::MAX)
+}
+
+/// How long until one that has waited since `since_ns` is on the highest level; `None`: never.
+fn rise_left(class: Class, aging: Option<Aging>, since_ns: u64, now_ns: u64) -> Option<u64> {
+    let steps = (Class::ALL.len() - 1 - class.index()) as u64;
+    if steps == 0 {
+        return Some(0);
+    }
+    let aging = aging?;
+    let whole = aging
+        .after_ns
+        .saturating_add(aging.step_ns.saturating_mul(steps - 1));
+    Some(since_ns.saturating_add(whole).saturating_sub(now_ns))
+}
