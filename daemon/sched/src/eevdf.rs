@@ -4,8 +4,15 @@
 //! of all members' `v`, is where everybody would be under ideal sharing; `weight × (V − v)` is a member's
 //! *lag*: the GPU time (ns) that it is still owed, negative if it had too much. The lags of the members
 //! of a queue sum up to zero. A member is eligible while its lag is not negative; among the eligible
-//! the earliest deadline wins, where a deadline is `v` at the begin of a request (one slice) plus the
-//! request ÷ weight. Members come and go with their lag in ns (Stoica & Abdel-Wahab, 1995).
+//! the earliest deadline wins. Members come and go with their lag in ns (Stoica & Abdel-Wahab, 1995).
+//!
+//! A deadline is `v` plus a *lead*. In EEVDF the lead is the whole request (one slice ÷ weight), for
+//! everybody and always; two turns of a member may then lie almost two periods apart, the first at the
+//! begin of its period and the second at the end of the next. Here the lead of a member's next turn
+//! follows from its last: how far `V` was beyond `v` when that began, so that the next is due one
+//! period after it. Members keep their places in the round, and meet the other bound as well, that
+//! of the time between turns. The lead is never longer than the request, and drifts a tenth of the way
+//! towards it at each turn, so that a member that is often late does not lose its share by that.
 //!
 //! A lone member has lag zero by definition, whatever it owes from before; that is kept aside
 //! (`carry`) until somebody is there to whom it can be owed.
@@ -21,10 +28,30 @@ const FRACTION_BITS: u32 = 20;
 struct Member {
     weight: i128,
     vruntime: i128,
-    deadline: i128,
+    /// From `vruntime` to the deadline.
+    lead: i128,
+    /// Where `vruntime` will be when the request for which it runs is done, and the deadline under
+    /// which it was chosen for that.
+    until: i128,
+    due: i128,
     request_ns: u64,
     carry_ns: i128,
     place: Place,
+}
+
+impl Member {
+    fn deadline(&self) -> i128 {
+        self.vruntime + self.lead
+    }
+
+    /// The deadline of one that runs: while its request is not done, that under which it was chosen.
+    fn running_deadline(&self) -> i128 {
+        if self.vruntime < self.until {
+            self.due
+        } else {
+            self.deadline()
+        }
+    }
 }
 
 /// In which index a member is.
@@ -82,14 +109,16 @@ impl<K: Ord + Copy> Eevdf<K> {
         } else {
             (self.place_for(weight, lag), 0)
         };
-        let deadline = vruntime + virtual_time(u128::from(request_ns), weight);
+        let lead = virtual_time(u128::from(request_ns), weight);
         self.weight += weight;
         self.moment += weight * vruntime;
         let place = Place::Held;
         let member = Member {
             weight,
             vruntime,
-            deadline,
+            lead,
+            until: vruntime,
+            due: vruntime,
             request_ns,
             carry_ns,
             place,
@@ -140,9 +169,6 @@ impl<K: Ord + Copy> Eevdf<K> {
         self.moment += member.weight * step;
         if let Some(m) = self.members.get_mut(&key) {
             m.vruntime += step;
-            if m.vruntime >= m.deadline {
-                m.deadline = m.vruntime + virtual_time(u128::from(m.request_ns), m.weight);
-            }
         }
         if member.place != Place::Held {
             self.index(key);
@@ -170,14 +196,35 @@ impl<K: Ord + Copy> Eevdf<K> {
         };
         self.weight += weight;
         self.moment += weight * vruntime;
-        // What is left of the request keeps its length in ns, but is never longer than a new one.
-        let left = (member.deadline - member.vruntime) * member.weight / weight;
+        // Leads keep their length in ns, but none is longer than the new request.
         let whole = virtual_time(u128::from(request_ns), weight);
+        let scaled = |lead: i128| (lead * member.weight / weight).clamp(0, whole);
         if let Some(m) = self.members.get_mut(&key) {
             m.weight = weight;
             m.vruntime = vruntime;
             m.request_ns = request_ns;
-            m.deadline = vruntime + left.clamp(0, whole);
+            m.lead = scaled(member.lead);
+            m.until = vruntime + scaled(member.until - member.vruntime);
+            m.due = vruntime + scaled(member.due - member.vruntime);
+        }
+        if member.place != Place::Held {
+            self.index(key);
+        }
+    }
+
+    /// A turn of the member begins: its lag now decides when the next is due.
+    pub(crate) fn begin_turn(&mut self, key: K) {
+        let Some(member) = self.members.get(&key).cloned() else {
+            return;
+        };
+        self.unindex(&member, key);
+        let whole = virtual_time(u128::from(member.request_ns), member.weight);
+        let late = self.moment.div_euclid(self.weight) - member.vruntime;
+        let late = late.clamp(0, whole);
+        if let Some(m) = self.members.get_mut(&key) {
+            m.due = member.deadline();
+            m.lead = (late * 9 / 10 + whole * 9 / 100).min(whole * 9 / 10);
+            m.until = member.vruntime + whole;
         }
         if member.place != Place::Held {
             self.index(key);
@@ -231,19 +278,20 @@ impl<K: Ord + Copy> Eevdf<K> {
         };
         let holder_eligible = h.vruntime * self.weight <= self.moment;
         match (holder_eligible, self.is_eligible(best)) {
-            (true, true) => (h.deadline, holder) < (b.deadline, best),
+            (true, true) => (h.running_deadline(), holder) < (b.deadline(), best),
             (true, false) => true,
             (false, true) => false,
             (false, false) => (h.vruntime, holder) < (b.vruntime, best),
         }
     }
 
-    /// Is `other`, which can be chosen, eligible with an earlier deadline than `holder`, which runs?
+    /// Is `other`, which can be chosen, eligible, with a deadline before that by which the request for
+    /// which `holder` runs would be done?
     pub(crate) fn is_due_before(&self, other: K, holder: K) -> bool {
         let (Some(o), Some(h)) = (self.members.get(&other), self.members.get(&holder)) else {
             return false;
         };
-        o.place != Place::Held && self.is_eligible(other) && o.deadline < h.deadline
+        o.place != Place::Held && self.is_eligible(other) && o.deadline() < h.until
     }
 
     /// Can anybody be chosen?
@@ -265,7 +313,7 @@ impl<K: Ord + Copy> Eevdf<K> {
     pub(crate) fn before(&self, key: K) -> Vec<K> {
         let rank = |key: K, m: &Member| {
             let eligible = m.vruntime * self.weight <= self.moment;
-            let order = if eligible { m.deadline } else { m.vruntime };
+            let order = if eligible { m.deadline() } else { m.vruntime };
             (!eligible, order, key)
         };
         let own = self.members.get(&key).map(|m| rank(key, m));
@@ -307,7 +355,7 @@ impl<K: Ord + Copy> Eevdf<K> {
         match member.place {
             Place::Held => {}
             Place::Eligible => {
-                self.eligible.remove(&(member.deadline, key));
+                self.eligible.remove(&(member.deadline(), key));
             }
             Place::Early => {
                 self.early.remove(&(member.vruntime, key));
@@ -326,7 +374,7 @@ impl<K: Ord + Copy> Eevdf<K> {
         };
         member.place = place;
         match place {
-            Place::Eligible => self.eligible.insert((member.deadline, key)),
+            Place::Eligible => self.eligible.insert((member.deadline(), key)),
             Place::Early | Place::Held => self.early.insert((member.vruntime, key)),
         };
     }
@@ -338,10 +386,10 @@ impl<K: Ord + Copy> Eevdf<K> {
         match place {
             Place::Eligible => {
                 self.early.remove(&(member.vruntime, key));
-                self.eligible.insert((member.deadline, key));
+                self.eligible.insert((member.deadline(), key));
             }
             Place::Early | Place::Held => {
-                self.eligible.remove(&(member.deadline, key));
+                self.eligible.remove(&(member.deadline(), key));
                 self.early.insert((member.vruntime, key));
             }
         }
@@ -379,6 +427,7 @@ mod tests {
         for _ in 0..turns {
             let key = q.peek().unwrap();
             q.set_ready(key, false);
+            q.begin_turn(key);
             q.charge(key, SLICE);
             q.set_ready(key, true);
             got[key] += SLICE;

@@ -110,6 +110,13 @@ impl RunQueue {
         }
     }
 
+    /// A turn of the VM begins.
+    pub(crate) fn begin_turn(&mut self, vm: VmId) {
+        if let Order::Weighted(queue) = &mut self.order {
+            queue.begin_turn(vm);
+        }
+    }
+
     pub(crate) fn charge(&mut self, vm: VmId, ns: u64) {
         if let Order::Weighted(queue) = &mut self.order {
             queue.charge(vm, ns);

@@ -82,6 +82,10 @@ impl Scheduler {
             return false;
         }
         let all = held + 1 == session.places.len();
+        self.begin_turn(id, vm_id);
+        let Some(session) = self.sessions.get_mut(&session_id) else {
+            return false;
+        };
         let lease = session.lease.get_or_insert_with(|| Lease::begin(now));
         lease.held = held + 1;
         if let Some(gpu) = self.gpus.get_mut(&id) {
@@ -99,6 +103,20 @@ impl Scheduler {
             self.sync_vm(vm_id);
         }
         true
+    }
+
+    /// A turn of the VM, and of its pool, begins on this GPU.
+    fn begin_turn(&mut self, id: GpuId, vm: VmId) {
+        let Some(pool) = self.vms.get(&vm).map(Vm::pool) else {
+            return;
+        };
+        let Some(gpu) = self.gpus.get_mut(&id) else {
+            return;
+        };
+        gpu.top.begin_turn(pool);
+        if let Some(node) = gpu.nodes.get_mut(&pool) {
+            node.queue.begin_turn(vm);
+        }
     }
 
     /// Tells a session that has all its GPUs.
@@ -240,6 +258,11 @@ impl Scheduler {
                 vm.sliced = true;
             }
             return false;
+        }
+        let mut index = 0;
+        while let Some(gpu) = self.sessions.get(&id).and_then(|s| s.nth_gpu(index)) {
+            self.begin_turn(gpu, vm);
+            index += 1;
         }
         let (slice, _) = self.slice_and_hold(vm);
         let slice_end_ns = now.saturating_add(slice);
