@@ -26,6 +26,7 @@ pub mod found;
 pub mod fuzz;
 pub mod guest;
 pub mod measure;
+pub mod mutants;
 pub mod proofs;
 pub mod replay;
 pub mod report;

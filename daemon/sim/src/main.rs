@@ -6,9 +6,14 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 use clap::Parser;
+use vgpu_sim::fuzz::{self, FuzzReport};
+use vgpu_sim::mutants::{self, MutantReport};
 use vgpu_sim::proofs::{ALL, Plan};
-use vgpu_sim::report::Report;
+use vgpu_sim::report::{Report, Row};
 use vgpu_sim::runner::{self, Job};
+
+/// How the random events are called among the proofs.
+const FUZZ: &str = "fuzz";
 
 /// Proves the scheduler's bounds in simulation. Without arguments: all proofs, as `make sim` does.
 #[derive(Debug, Parser)]
@@ -38,6 +43,12 @@ struct Arguments {
     /// Threads; the results do not depend on it
     #[arg(long)]
     threads: Option<usize>,
+    /// Only the mutants (of this name): each is built and must be noticed by a proof
+    #[arg(long, value_name = "NAME", num_args = 0..=1, default_missing_value = "")]
+    mutants: Option<String>,
+    /// What a mutant is run with: the proofs in a hurry, these first, up to the first that fails
+    #[arg(long, hide = true, num_args = 0..)]
+    first_failure: Option<Vec<String>>,
     /// Where to write the report
     #[arg(long, default_value = "target/sim/report.json")]
     report: PathBuf,
@@ -59,14 +70,36 @@ fn prove(arguments: &Arguments) -> Result<bool> {
         for proof in ALL {
             println!("{:16} {}", proof.name, proof.what);
         }
+        println!("{FUZZ:16} random events, compared with a model after each");
         return Ok(true);
     }
-    let jobs = jobs(arguments)?;
+    if let Some(named) = &arguments.first_failure {
+        let caught = mutants::first_failure(named);
+        if let Some(caught) = &caught {
+            println!("caught by {}: {}", caught.by, caught.what);
+        }
+        return Ok(caught.is_none());
+    }
     let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let threads = arguments.threads.unwrap_or(cpus);
+    if let Some(only) = &arguments.mutants {
+        return Ok(mutate(only)?.passed());
+    }
+    if arguments.scenario.as_deref() == Some(FUZZ) {
+        return Ok(fuzz_events(arguments, threads).passed());
+    }
+    let jobs = jobs(arguments)?;
     let begun = Instant::now();
     let mut report = Report::default();
-    runner::run(&jobs, arguments.threads.unwrap_or(cpus), &mut report);
+    runner::run(&jobs, threads, &mut report);
     let took = begun.elapsed();
+    let mut sound = true;
+    if arguments.scenario.is_none() {
+        let fuzzed = fuzz_events(arguments, threads);
+        let mutated = mutate("")?;
+        sound = fuzzed.passed() && mutated.passed();
+        put_counts(&mut report, &fuzzed, &mutated);
+    }
     report.print();
     println!(
         "\n{} runs, {:.0} simulated s, {:.1} M operations, {:.1} M decisions in {:.1} s ({:.2} M operations/s)",
@@ -87,7 +120,71 @@ fn prove(arguments: &Arguments) -> Result<bool> {
         println!("\nFAILED: {}", failures.join(", "));
         println!("one run again: cargo run -q -p vgpu-sim -- <where> [--verbose]");
     }
-    Ok(failures.is_empty() && report.problems.is_empty())
+    Ok(sound && failures.is_empty() && report.problems.is_empty())
+}
+
+/// Random events: one seed, or all.
+fn fuzz_events(arguments: &Arguments, threads: usize) -> FuzzReport {
+    let all = if arguments.ci {
+        fuzz::SEEDS_CI
+    } else {
+        fuzz::SEEDS
+    };
+    let report = match (arguments.seed, &arguments.scenario) {
+        (Some(seed), _) => fuzz::run_seed(seed),
+        (None, Some(_)) => fuzz::run(arguments.runs.unwrap_or(all), threads),
+        (None, None) => fuzz::run(all, threads),
+    };
+    print!("{}", report.text());
+    report
+}
+
+fn mutate(only: &str) -> Result<MutantReport> {
+    let only = Some(only).filter(|only| !only.is_empty());
+    let report = mutants::run(&mutants::repository(), only)?;
+    print!("{}", report.text());
+    Ok(report)
+}
+
+/// The counts of what has no bound of its own.
+fn put_counts(report: &mut Report, fuzzed: &FuzzReport, mutated: &MutantReport) {
+    let (caught, mutants) = (mutated.caught() as f64, mutated.outcomes.len() as f64);
+    let mut put = |name, what: String, value, bound, place: &str, pass| {
+        let row = Row {
+            name,
+            what,
+            unit: "",
+            value,
+            bound,
+            place: place.to_owned(),
+            pass,
+        };
+        report.put(row, 0.0);
+    };
+    put(
+        "seeds",
+        format!("random runs, {} events", fuzzed.events),
+        fuzzed.seeds as f64,
+        None,
+        "--scenario fuzz",
+        fuzzed.passed(),
+    );
+    put(
+        "mutants_caught",
+        "wrong schedulers that a proof noticed".to_owned(),
+        caught,
+        Some(mutants),
+        "--mutants",
+        mutated.passed(),
+    );
+    put(
+        "mutants",
+        "wrong schedulers".to_owned(),
+        mutants,
+        None,
+        "--mutants",
+        true,
+    );
 }
 
 fn jobs(arguments: &Arguments) -> Result<Vec<Job>> {

@@ -149,4 +149,12 @@ impl Buckets {
             bucket.level >= UNIT
         })
     }
+
+    /// Was more used than there was?
+    pub(super) fn owes_gpu_time(&mut self, now: u64) -> bool {
+        self.gpu_time.as_mut().is_some_and(|bucket| {
+            bucket.fill(now);
+            bucket.level < 0
+        })
+    }
 }

@@ -54,9 +54,9 @@ impl Checker {
                 complete || !matches!(event, Event::Timer),
                 "a timer leaves time of {id} unaccounted for"
             );
-            self.work_is_conserved(gpu, id)?;
+            self.work_is_conserved(model, gpu, id)?;
             if settled {
-                self.nothing_is_overdue(model, sched, gpu, id)?;
+                self.nothing_is_overdue(model, sched, id)?;
             }
             let ready: Vec<VmId> = self.ready_on(id).collect();
             if !gpu.health.grants() {
@@ -80,10 +80,11 @@ impl Checker {
     /// `settled`, what they were charged, to the nanosecond.
     fn sessions(&mut self, model: &mut Model, sched: &Scheduler, settled: bool) -> Verdict {
         self.ready.clear();
+        let now = model.now;
         let Model {
             sessions,
             vms,
-            gpus,
+            leases,
             ..
         } = model;
         for (&vm_id, vm) in vms.iter_mut() {
@@ -92,16 +93,16 @@ impl Checker {
                 "{vm_id} has other sessions than {:?}",
                 vm.sessions
             );
-            let mut memory = 0_u64;
-            let mut waits = false;
+            let mut memory = 0_u128;
+            let mut waits = None;
             for &id in &vm.sessions {
                 let stats = sched.session_stats(id).ok_or("a session is forgotten")?;
                 let Some(session) = sessions.get(&id) else {
                     continue;
                 };
                 ensure!(
-                    (stats.memory_bytes, stats.pinned_bytes) == (session.memory, session.pinned)
-                        && stats.gpu == session.gpu,
+                    u128::from(stats.memory_bytes) == session.memory()
+                        && stats.pinned_bytes == session.pinned,
                     "{id}: {stats:?}, but {session:?}"
                 );
                 ensure!(
@@ -110,11 +111,9 @@ impl Checker {
                     stats.gpu_ns,
                     session.gpu_ns
                 );
-                memory = memory.saturating_add(session.memory);
-                if let Some(gpu) = gpus.get_mut(&session.gpu) {
-                    lease_state(gpu, id, &stats)?;
-                }
-                waits |= turn(&stats);
+                memory += session.memory();
+                lease_state(leases.get_mut(&id), id, &stats)?;
+                waits = waits.or(turn(&stats));
                 if let Some(WaitReason::RateLimit { until_ns, .. }) = stats.waiting {
                     ensure!(
                         until_ns == u64::MAX || sched.next_timer_ns() <= until_ns,
@@ -124,7 +123,7 @@ impl Checker {
             }
             let stats = sched.vm_stats(vm_id).ok_or("a VM is forgotten")?;
             ensure!(
-                stats.memory_bytes == memory && stats.quarantined == vm.quarantined,
+                u128::from(stats.memory_bytes) == memory && stats.quarantined == vm.quarantined,
                 "{vm_id} has {memory} bytes, quarantined: {}; told is {stats:?}",
                 vm.quarantined
             );
@@ -135,14 +134,14 @@ impl Checker {
                 vm.gpu_ns
             );
             vm.demoted = stats.demoted;
-            let Some((gpu, _)) = vm.placement else {
-                continue;
-            };
-            let runs = gpus
-                .get(&gpu)
-                .is_some_and(|gpu| gpu.holders.iter().any(|holder| holder.vm == vm_id));
-            if waits && !runs {
-                self.ready.push((gpu, vm_id));
+            if settled && vm.overran_until_ns.is_some_and(|until| until <= now) {
+                vm.overran_until_ns = None;
+            }
+            let gpus = vm.placement.as_ref().map(|(gpus, _)| gpus);
+            let runs = leases.values().any(|lease| lease.vm == vm_id);
+            if let (Some(held), Some(gpus), false) = (waits, gpus, runs) {
+                let next = gpus.get(held).ok_or("it has all its GPUs and waits")?;
+                self.ready.push((*next, vm_id));
             }
         }
         Ok(())
@@ -158,20 +157,22 @@ impl Checker {
             stats.health,
             gpu.health
         );
-        let same = |(told, holder): (&(SessionId, VmId, vgpu_sched::Epoch), &Holder)| {
-            *told == (holder.session, holder.vm, holder.epoch)
-        };
+        let told = stats.holders.iter().copied();
+        let expected = model.holders_on(id).map(|h| (h.session, h.vm, h.epoch));
         ensure!(
-            stats.holders.len() == gpu.holders.len()
-                && stats.holders.iter().zip(&gpu.holders).all(same),
+            told.eq(expected),
             "{id} is held by {:?}, by its own account by {:?}",
             gpu.holders,
             stats.holders
         );
-        let here = || model.sessions.values().filter(|s| s.gpu == id);
-        let memory = here().fold(0_u64, |sum, s| sum.saturating_add(s.memory));
+        let here = || model.sessions.values().filter(|s| s.is_on(id));
+        let places = here().flat_map(|session| &session.places);
+        let booked = places
+            .filter(|(on, _)| *on == id)
+            .map(|&(_, bytes)| u128::from(bytes));
+        let memory: u128 = booked.sum();
         ensure!(
-            stats.memory_bytes == memory && stats.sessions as usize == here().count(),
+            u128::from(stats.memory_bytes) == memory && stats.sessions as usize == here().count(),
             "{id}: {} bytes and {} sessions booked, {memory} bytes expected",
             stats.memory_bytes,
             stats.sessions
@@ -195,50 +196,63 @@ impl Checker {
     }
 
     /// No GPU idles while somebody could use it.
-    fn work_is_conserved(&self, gpu: &GpuModel, id: GpuId) -> Verdict {
+    fn work_is_conserved(&self, model: &Model, gpu: &GpuModel, id: GpuId) -> Verdict {
+        let overruns = |holder| model.holder(holder).is_some_and(|lease| lease.overrun);
         let free = match gpu.holders.as_slice() {
             [] => true,
-            [only] => only.overrun,
+            [only] => overruns(*only),
             _ => false,
         };
+        // Who overran lately is not let in beside another that does.
+        let kept_off = |vm: &VmId| {
+            let vm = model.vms.get(vm);
+            !gpu.holders.is_empty() && vm.is_some_and(|vm| vm.overran_until_ns.is_some())
+        };
         if gpu.health.grants() && free {
-            let waits = self.ready_on(id).next();
+            let waits = self.ready_on(id).find(|vm| !kept_off(vm));
             ensure!(waits.is_none(), "{waits:?} waits and {id} is free");
         }
         Ok(())
     }
 
     /// With all timers fed: slices have ended, limits have been acted upon.
-    fn nothing_is_overdue(
-        &self,
-        model: &Model,
-        sched: &Scheduler,
-        gpu: &GpuModel,
-        id: GpuId,
-    ) -> Verdict {
+    fn nothing_is_overdue(&self, model: &Model, sched: &Scheduler, id: GpuId) -> Verdict {
         let now = model.now;
-        for holder in &gpu.holders {
+        for holder in model.holders_on(id) {
             let (Some(session), Some(vm)) = (
                 model.sessions.get(&holder.session),
                 model.vms.get(&holder.vm),
             ) else {
                 continue;
             };
-            let Some(pool) = vm.placement.and_then(|(_, pool)| model.pools.get(&pool)) else {
+            let Some(pool) = vm
+                .placement
+                .as_ref()
+                .and_then(|(_, pool)| model.pools.get(pool))
+            else {
                 continue;
             };
-            let rivals = self.ready_on(id).any(|vm| vm != holder.vm);
+            let mut waiting = session
+                .places
+                .iter()
+                .flat_map(|(gpu, _)| self.ready_on(*gpu));
+            let rivals = waiting.any(|vm| vm != holder.vm);
             if session.killed_ns.is_some() {
                 continue;
             }
+            ensure!(
+                !(rivals && holder.parked),
+                "others wait, and {holder:?} is parked"
+            );
             if rivals && holder.revoked_ns.is_none() && !session.said_idle && session.depth > 0 {
                 ensure!(
                     holder.slice_end_ns > now,
                     "others wait, and {holder:?} keeps the GPU"
                 );
             }
-            // A parked lease costs nothing; it is asked back when it is retaken.
-            let empty = !holder.parked && !vm.buckets.clone().has_gpu_time(now);
+            // A parked lease costs nothing; it is asked back when it is retaken. A gang pays for its GPUs
+            // one after the other.
+            let empty = !holder.parked && !vm.is_spread() && vm.buckets.clone().owes_gpu_time(now);
             ensure!(
                 !empty || holder.revoked_ns.is_some(),
                 "{holder:?} has no GPU time left and keeps the GPU"
@@ -251,7 +265,7 @@ impl Checker {
                     "{holder:?} overruns by {asked} ns, undeclared"
                 );
             }
-            let contended = gpu.holders.len() > 1 || brothers_wait(vm, sched) || rivals;
+            let contended = model.has_company(session) || brothers_wait(vm, sched) || rivals;
             let limit = hard_limit(vm, pool, contended);
             let stalled =
                 (session.in_flight() > 0).then(|| now - session.progress_ns.max(holder.granted_ns));
@@ -273,12 +287,13 @@ impl Checker {
     }
 }
 
-fn turn(stats: &SessionStats) -> bool {
-    stats.state == SessionState::Waiting
-        && matches!(
-            stats.waiting,
-            Some(WaitReason::Turn { .. } | WaitReason::Slice)
-        )
+/// If it waits for a GPU and nothing else, how many GPUs it has already.
+fn turn(stats: &SessionStats) -> Option<usize> {
+    match (stats.state, stats.waiting) {
+        (SessionState::Waiting, Some(WaitReason::Turn { .. } | WaitReason::Slice)) => Some(0),
+        (SessionState::Gathering, Some(WaitReason::Gang { held, .. })) => Some(held as usize),
+        _ => None,
+    }
 }
 
 /// Does another session of a holder's VM wait, uncapped?
@@ -286,7 +301,7 @@ fn brothers_wait(vm: &super::model::VmModel, sched: &Scheduler) -> bool {
     vm.sessions
         .iter()
         .filter_map(|&id| sched.session_stats(id))
-        .any(|stats| turn(&stats))
+        .any(|stats| turn(&stats).is_some())
 }
 
 fn hard_limit(vm: &super::model::VmModel, pool: &PoolConfig, contended: bool) -> Option<u64> {
@@ -301,8 +316,7 @@ fn hard_limit(vm: &super::model::VmModel, pool: &PoolConfig, contended: bool) ->
 }
 
 /// Takes over which lease is parked, and checks that lease and state agree.
-fn lease_state(gpu: &mut GpuModel, id: SessionId, stats: &SessionStats) -> Verdict {
-    let holder = gpu.holders.iter_mut().find(|h| h.session == id);
+fn lease_state(holder: Option<&mut Holder>, id: SessionId, stats: &SessionStats) -> Verdict {
     match (holder, stats.state) {
         (Some(holder), state) => {
             let revoking = holder.revoked_ns.is_some();

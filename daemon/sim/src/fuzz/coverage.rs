@@ -53,10 +53,17 @@ const KINDS: &[(&str, Subject)] = &[
     ("Timer", Subject::Timer),
 ];
 
-const MOST_STATES: usize = 12;
+const MOST_STATES: usize = 13;
 
 /// Only who has a lease can return it, and use its credit up: states that are met by forgeries only.
-const WITHOUT_LEASE: [&str; 5] = ["unknown", "idle", "waiting", "capped", "barred"];
+const WITHOUT_LEASE: [&str; 6] = [
+    "unknown",
+    "idle",
+    "waiting",
+    "capped",
+    "barred",
+    "gathering",
+];
 
 fn possible(kind: &str, state: &str) -> bool {
     !(matches!(kind, "Released" | "CreditsSpent") && WITHOUT_LEASE.contains(&state))
@@ -76,8 +83,19 @@ impl Subject {
     pub fn states(self) -> &'static [&'static str] {
         match self {
             Subject::Session => &[
-                "unknown", "idle", "waiting", "capped", "barred", "running", "hold", "parked",
-                "revoking", "overrun", "beside", "ending",
+                "unknown",
+                "idle",
+                "waiting",
+                "capped",
+                "barred",
+                "running",
+                "hold",
+                "parked",
+                "revoking",
+                "overrun",
+                "beside",
+                "ending",
+                "gathering",
             ],
             Subject::Vm => &[
                 "unknown",

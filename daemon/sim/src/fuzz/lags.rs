@@ -8,7 +8,9 @@
 
 use std::collections::BTreeMap;
 
-use vgpu_sched::{ClassWeights, Event, GpuId, Policy, PoolId, Scheduler, VmConfig, VmId};
+use vgpu_sched::{
+    ClassWeights, Event, GpuId, Policy, PoolId, Scheduler, SessionId, VmConfig, VmId,
+};
 
 use super::model::Model;
 use super::{Verdict, ensure};
@@ -41,7 +43,8 @@ impl Lags {
         self.queues.retain(|(on, _), _| *on != gpu);
         self.apart.retain(|vm, _| {
             let vm = model.vms.get(vm);
-            vm.is_some_and(|vm| vm.placement.is_none_or(|(on, _)| on != gpu))
+            let placement = vm.and_then(|vm| vm.placement.as_ref());
+            vm.is_some() && placement.is_none_or(|(gpus, _)| !gpus.contains(&gpu))
         });
     }
 
@@ -62,7 +65,7 @@ impl Lags {
             let now = members_of(model, sched, key, ready);
             let odd = |member: &Member| {
                 let vm = model.vms.get(&member.vm);
-                vm.is_none_or(|vm| vm.revived) || model.comes_back(gpu, member.vm)
+                vm.is_none_or(|vm| vm.revived || vm.is_spread()) || model.comes_back(gpu, member.vm)
             };
             if now.iter().any(odd) {
                 self.queues.remove(&key);
@@ -70,12 +73,17 @@ impl Lags {
             }
             let old = self.queues.get(&key);
             if let Some(old) = old {
-                let cap = config.slice().saturating_mul(2) as f64;
+                let cap = |vm: VmId| {
+                    let vm = model.vms.get(&vm);
+                    let slice = vm.map_or(0, |vm| config.slice_of(&vm.config));
+                    slice.saturating_mul(2) as f64
+                };
                 let here = |vm: VmId| {
                     let vm = model.vms.get(&vm);
-                    vm.is_some_and(|vm| vm.placement.is_none_or(|at| at == key))
+                    let placement = vm.and_then(|vm| vm.placement.as_ref());
+                    vm.is_some() && placement.is_none_or(|(gpus, of)| (gpus[0], *of) == key)
                 };
-                self.compare(&old.members, &now, (model, sched), cap, &here)
+                self.compare(&old.members, &now, (model, sched), &cap, &here)
                     .map_err(|what| format!("{gpu}, {pool}: {what}"))?;
             }
             if now.is_empty() && old.is_none_or(|old| old.members.is_empty()) {
@@ -96,22 +104,22 @@ impl Lags {
         event: &Event,
     ) -> Verdict {
         let queued = |vm: VmId| {
-            let mut holders = model.gpus.values().flat_map(|gpu| &gpu.holders);
+            let mut holders = model.leases.values();
             holders.any(|h| h.vm == vm && !h.parked) || ready.iter().any(|&(_, other)| other == vm)
         };
         let mut apart = BTreeMap::new();
         for (&vm, record) in &model.vms {
-            let policy = record
-                .placement
-                .and_then(|(_, pool)| model.pools.get(&pool))
+            let placement = record.placement.as_ref();
+            let policy = placement
+                .and_then(|(_, pool)| model.pools.get(pool))
                 .map(|pool| pool.policy);
-            let barred = record
-                .placement
-                .and_then(|(gpu, _)| model.gpus.get(&gpu))
+            let barred = placement
+                .and_then(|(gpus, _)| model.gpus.get(gpus.first()?))
                 .is_some_and(|gpu| !gpu.health.grants());
             if queued(vm)
                 || barred
                 || record.revived
+                || record.is_spread()
                 || policy.is_some_and(|p| p != Policy::Weighted)
             {
                 continue;
@@ -136,7 +144,7 @@ impl Lags {
         old: &[Member],
         now: &[Member],
         (model, sched): (&Model, &Scheduler),
-        cap: f64,
+        cap: &dyn Fn(VmId) -> f64,
         here: &dyn Fn(VmId) -> bool,
     ) -> Verdict {
         let find = |all: &[Member], vm: VmId| all.iter().copied().find(|m| m.vm == vm);
@@ -180,6 +188,7 @@ impl Lags {
                     return Ok(());
                 };
                 let kept = sched.lag_ns(gone.vm).map(|lag| lag as f64);
+                let cap = cap(gone.vm);
                 let right = |kept: f64| (kept - lag.min(cap)).abs() <= tolerance;
                 ensure!(
                     !here(gone.vm) || kept.is_none_or(right),
@@ -259,12 +268,15 @@ fn members_of(
     let Some(here) = model.gpus.get(&gpu) else {
         return vec![];
     };
-    let running = here.holders.iter().filter(|h| !h.parked).map(|h| h.vm);
+    let pays = |id: &SessionId| model.holder(*id).is_none_or(|lease| !lease.parked);
+    let running = here.holders.iter().filter(|id| pays(id));
     running
+        .filter_map(|id| Some(model.sessions.get(id)?.vm))
         .chain(ready.iter().copied())
         .filter_map(|vm| {
             let record = model.vms.get(&vm)?;
-            if record.placement != Some((gpu, pool)) {
+            let (gpus, under) = record.placement.as_ref()?;
+            if *under != pool || !gpus.contains(&gpu) {
                 return None;
             }
             let own = model.pools.get(&pool).and_then(|pool| pool.class_weights);

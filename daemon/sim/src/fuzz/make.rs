@@ -179,6 +179,7 @@ pub(super) fn vm(r: &mut Rng, wild: bool) -> VmConfig {
             amount(r, 20_000) as u32
         },
         gpus: odds(r, 1, 10).then(|| (0..r.below(3)).map(|_| any_gpu(r)).collect()),
+        gang: odds(r, 1, 6),
         limits,
         ..VmConfig::new(pool, class)
     };

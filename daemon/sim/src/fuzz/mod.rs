@@ -107,7 +107,7 @@ impl FuzzReport {
         for failure in &self.failures {
             let _ = writeln!(
                 text,
-                "seed {}: {}\n  again: vgpu-sim fuzz --seed {}",
+                "seed {}: {}\n  again: cargo run -q -p vgpu-sim -- --scenario fuzz --seed {}",
                 failure.seed, failure.what, failure.seed
             );
             for line in &failure.story {
@@ -126,6 +126,11 @@ impl FuzzReport {
         self.failures.extend(other.failures);
     }
 }
+
+/// Seeds of a whole run, as `make sim` does it.
+pub const SEEDS: u64 = 100_000;
+/// Seeds in CI.
+pub const SEEDS_CI: u64 = 2_000;
 
 /// Runs seeds 0 to `seeds` on so many threads. Stops at the first few failures.
 #[must_use]
@@ -238,6 +243,19 @@ fn play(seed: u64, genes: &[u64], tell: bool) -> Outcome {
         failed,
         story: world.story.unwrap_or_default(),
     }
+}
+
+/// What does not hold in the first of so many seeds that fails, unshrunk.
+#[must_use]
+pub fn first_failure(seeds: u64) -> Option<String> {
+    let mut found = None;
+    quietly(|| {
+        found = (0..seeds).find_map(|seed| {
+            let failed = play(seed, &genes(seed), false).failed;
+            failed.map(|what| format!("seed {seed}: {what}"))
+        });
+    });
+    found
 }
 
 /// Plays a run of the caller's genes: for tests that shrink by means of their own.

@@ -6,12 +6,15 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use vgpu_sched::{
     Action, ClassWeights, Credits, Epoch, Event, GpuConfig, GpuHealth, GpuId, KillCause, Memory,
-    PoolConfig, PoolId, SessionId, Usage, VmConfig, VmId,
+    PoolConfig, PoolId, SECONDS, SessionId, Terms, Usage, VmConfig, VmId,
 };
 
 use super::Verdict;
 use super::buckets::Buckets;
 use super::ensure;
+
+/// So long a VM that overran is not let in beside another overrunner.
+const OVERRAN_NS: u64 = 10 * SECONDS;
 
 /// One lease that is out.
 #[derive(Debug, Clone)]
@@ -52,7 +55,8 @@ pub(super) struct GpuModel {
     /// Nobody holds it, and nobody could.
     barred: bool,
     pub(super) spent: Spent,
-    pub(super) holders: Vec<Holder>,
+    /// Whose lease it is of, in the order of their coming; a gang that keeps it reserved among them.
+    pub(super) holders: Vec<SessionId>,
     /// Canaries asked for and not answered.
     pub(super) canary: bool,
 }
@@ -62,11 +66,14 @@ pub(super) struct VmModel {
     pub(super) config: VmConfig,
     pub(super) removed: bool,
     pub(super) quarantined: bool,
-    pub(super) placement: Option<(GpuId, PoolId)>,
+    /// Its GPUs, in order, and the pool under which it runs there.
+    pub(super) placement: Option<(Vec<GpuId>, PoolId)>,
     pub(super) sessions: BTreeSet<SessionId>,
     pub(super) gpu_ns: u64,
     /// The same, never reset.
     pub(super) total_ns: u64,
+    /// A lease of it overran; until then it is not let in beside another overrunner.
+    pub(super) overran_until_ns: Option<u64>,
     /// As the scheduler said after the last event.
     pub(super) demoted: bool,
     /// Its number was used again before the last worker of its former owner was gone.
@@ -74,13 +81,22 @@ pub(super) struct VmModel {
     pub(super) buckets: Buckets,
 }
 
+impl VmModel {
+    /// Is it a gang, with a lag on each of several GPUs?
+    pub(super) fn is_spread(&self) -> bool {
+        self.placement
+            .as_ref()
+            .is_some_and(|(gpus, _)| gpus.len() > 1)
+    }
+}
+
 #[derive(Debug, Clone)]
 pub(super) struct SessionModel {
     pub(super) vm: VmId,
-    pub(super) gpu: GpuId,
+    /// Its GPUs, in order, and the device memory booked on each.
+    pub(super) places: Vec<(GpuId, u64)>,
     pub(super) closing: bool,
     pub(super) killed_ns: Option<u64>,
-    pub(super) memory: u64,
     pub(super) pinned: u64,
     pub(super) gpu_ns: u64,
     /// Calls that wait, as last told.
@@ -101,6 +117,27 @@ impl SessionModel {
     pub(super) fn in_flight(&self) -> u64 {
         self.submitted - self.completed
     }
+
+    pub(super) fn is_on(&self, gpu: GpuId) -> bool {
+        self.places.iter().any(|&(on, _)| on == gpu)
+    }
+
+    pub(super) fn memory(&self) -> u128 {
+        self.places
+            .iter()
+            .map(|&(_, bytes)| u128::from(bytes))
+            .sum()
+    }
+
+    /// The place that is meant.
+    pub(super) fn place_mut(&mut self, of: Memory) -> Option<&mut u64> {
+        let at = |&(gpu, _): &(GpuId, u64)| match of {
+            Memory::DeviceOn(on) => gpu == on,
+            _ => true,
+        };
+        let index = self.places.iter().position(at)?;
+        self.places.get_mut(index).map(|(_, bytes)| bytes)
+    }
 }
 
 /// Everything.
@@ -113,6 +150,8 @@ pub(super) struct Model {
     pub(super) vms: BTreeMap<VmId, VmModel>,
     /// Admitted and not known dead.
     pub(super) sessions: BTreeMap<SessionId, SessionModel>,
+    /// Leases that are out.
+    pub(super) leases: BTreeMap<SessionId, Holder>,
     /// Every session number that was ever used.
     pub(super) ever: Vec<SessionId>,
     pub(super) last_epoch: u64,
@@ -129,6 +168,7 @@ impl Default for Model {
             pools: BTreeMap::new(),
             vms: BTreeMap::new(),
             sessions: BTreeMap::new(),
+            leases: BTreeMap::new(),
             ever: vec![],
             last_epoch: 0,
             timer_ns: u64::MAX,
@@ -178,13 +218,37 @@ impl Model {
         }
     }
 
-    /// Notes who pays for each GPU from here on.
+    /// Notes who pays for each GPU from here on: holders, unless their lease is parked, and who keeps it
+    /// reserved.
     pub(super) fn note_payers(&mut self) {
+        let (leases, sessions) = (&self.leases, &self.sessions);
         for gpu in self.gpus.values_mut() {
             gpu.payers.clear();
-            let paying = gpu.holders.iter().filter(|holder| !holder.parked);
-            gpu.payers.extend(paying.map(|h| (h.session, h.vm)));
+            let pays = |id: &SessionId| leases.get(id).is_none_or(|lease| !lease.parked);
+            for &id in gpu.holders.iter().filter(|id| pays(id)) {
+                if let Some(session) = sessions.get(&id) {
+                    gpu.payers.push((id, session.vm));
+                }
+            }
             gpu.barred = gpu.holders.is_empty() && !gpu.health.grants();
+        }
+    }
+
+    /// A reservation that is given up is free at once: its worker was told of nothing.
+    pub(super) fn note_given_up(&mut self, gpu: GpuId, by: Option<SessionId>) {
+        let leases = &self.leases;
+        if let Some(gpu) = self.gpus.get_mut(&gpu) {
+            gpu.holders
+                .retain(|id| leases.contains_key(id) || by == Some(*id));
+        }
+    }
+
+    /// Takes over which gang keeps a GPU reserved.
+    pub(super) fn note_reserved(&mut self, gpu: GpuId, by: Option<SessionId>) {
+        if let Some(gpu) = self.gpus.get_mut(&gpu)
+            && let Some(by) = by.filter(|by| !gpu.holders.contains(by))
+        {
+            gpu.holders.push(by);
         }
     }
 
@@ -231,22 +295,34 @@ impl Model {
     /// Does the session hold a lease of this number?
     pub(super) fn holds(&self, session: SessionId, epoch: Epoch) -> bool {
         self.holder(session)
-            .is_some_and(|(_, holder)| holder.epoch == epoch)
+            .is_some_and(|holder| holder.epoch == epoch)
     }
 
     /// The lease of a session.
-    pub(super) fn holder(&self, session: SessionId) -> Option<(GpuId, &Holder)> {
-        let id = self.sessions.get(&session)?.gpu;
-        let gpu = self.gpus.get(&id)?;
-        let holder = gpu.holders.iter().find(|h| h.session == session)?;
-        Some((id, holder))
+    pub(super) fn holder(&self, session: SessionId) -> Option<&Holder> {
+        self.leases.get(&session)
+    }
+
+    /// The leases of a GPU.
+    pub(super) fn holders_on(&self, gpu: GpuId) -> impl Iterator<Item = &Holder> {
+        let holders = self.gpus.get(&gpu).map(|gpu| gpu.holders.as_slice());
+        let holders = holders.unwrap_or_default().iter();
+        holders.filter_map(|id| self.leases.get(id))
+    }
+
+    /// Does anybody else hold, or keep, a GPU of this session?
+    pub(super) fn has_company(&self, session: &SessionModel) -> bool {
+        let crowded = |&(gpu, _): &(GpuId, u64)| {
+            let gpu = self.gpus.get(&gpu);
+            gpu.is_some_and(|gpu| gpu.holders.len() > 1)
+        };
+        session.places.iter().any(crowded)
     }
 
     /// Was its lease asked back just now although it had no work? Its hold may have ended at the same
     /// time: then it left the competition and came back.
     pub(super) fn comes_back(&self, gpu: GpuId, vm: VmId) -> bool {
-        let holders = self.gpus.get(&gpu).map(|gpu| gpu.holders.as_slice());
-        holders.unwrap_or_default().iter().any(|holder| {
+        self.holders_on(gpu).any(|holder| {
             let session = self.sessions.get(&holder.session);
             holder.vm == vm
                 && holder.revoked_ns == Some(self.now)
@@ -258,7 +334,10 @@ impl Model {
     pub(super) fn lived_in(&self, pool: PoolId) -> bool {
         self.vms.values().any(|vm| {
             (vm.config.pool == pool && !vm.removed)
-                || vm.placement.is_some_and(|(_, under)| under == pool)
+                || vm
+                    .placement
+                    .as_ref()
+                    .is_some_and(|(_, under)| *under == pool)
         })
     }
 
@@ -374,12 +453,13 @@ impl Model {
             config: config.clone(),
             removed: false,
             quarantined: false,
-            placement: old.as_ref().and_then(|old| old.placement),
+            placement: old.as_ref().and_then(|old| old.placement.clone()),
             revived: old.is_some(),
             total_ns: old.as_ref().map_or(0, |old| old.total_ns),
             sessions: old.map(|old| old.sessions).unwrap_or_default(),
             gpu_ns: 0,
             demoted: false,
+            overran_until_ns: None,
             buckets,
         };
         self.vms.insert(id, vm);
@@ -414,22 +494,22 @@ impl Model {
         self.move_pool(id);
     }
 
-    /// A VM moves at once to a new pool that is served by the GPU on which it lives.
+    /// A VM moves at once to a new pool that is served by the GPUs on which it lives.
     fn move_pool(&mut self, id: VmId) {
         let Some(vm) = self.vms.get_mut(&id) else {
             return;
         };
         let new = vm.config.pool;
-        let Some((gpu_id, _)) = vm.placement else {
+        let Some((gpus, pool)) = &mut vm.placement else {
             return;
         };
-        let allowed = vm.config.gpus.as_ref().is_none_or(|g| g.contains(&gpu_id));
-        let serves = self
-            .gpus
-            .get(&gpu_id)
-            .is_some_and(|gpu| !gpu.removed && gpu.pools.contains(&new));
-        if allowed && serves {
-            vm.placement = Some((gpu_id, new));
+        let serves = |id: &GpuId| {
+            let allowed = vm.config.gpus.as_ref().is_none_or(|g| g.contains(id));
+            let gpu = self.gpus.get(id);
+            allowed && gpu.is_some_and(|gpu| !gpu.removed && gpu.pools.contains(&new))
+        };
+        if gpus.iter().all(serves) {
+            *pool = new;
         }
     }
 
@@ -481,9 +561,10 @@ impl Model {
             Event::WorkerExited { session } => self.hear_exit(*session),
             Event::MemoryRelease { session, of, bytes } => {
                 if let Some(session) = self.sessions.get_mut(session) {
-                    match of {
-                        Memory::Pinned => session.pinned -= session.pinned.min(*bytes),
-                        _ => session.memory -= session.memory.min(*bytes),
+                    if *of == Memory::Pinned {
+                        session.pinned -= session.pinned.min(*bytes);
+                    } else if let Some(booked) = session.place_mut(*of) {
+                        *booked -= (*booked).min(*bytes);
                     }
                 }
             }
@@ -492,9 +573,10 @@ impl Model {
     }
 
     fn hear_exit(&mut self, id: SessionId) {
-        // The GPU may be forgotten with it.
-        if let Some((gpu, _)) = self.holder(id) {
-            self.charge(gpu);
+        // The GPUs may be forgotten with it.
+        let places = self.sessions.get(&id).map(|session| session.places.clone());
+        for (gpu, _) in places.into_iter().flatten() {
+            self.charge_if_held(gpu, id);
         }
         self.settle(id, None);
         self.drop_lease(id);
@@ -511,19 +593,31 @@ impl Model {
         self.forget();
     }
 
-    fn drop_lease(&mut self, session: SessionId) {
+    fn charge_if_held(&mut self, gpu: GpuId, by: SessionId) {
+        let held = self.gpus.get(&gpu).map(|gpu| gpu.holders.contains(&by));
+        if held == Some(true) {
+            self.charge(gpu);
+        }
+    }
+
+    fn drop_lease(&mut self, id: SessionId) {
         for gpu in self.gpus.values_mut() {
-            gpu.holders.retain(|holder| holder.session != session);
+            gpu.holders.retain(|&holder| holder != id);
+        }
+        if let Some(lease) = self.leases.remove(&id)
+            && let Some(vm) = self.vms.get_mut(&lease.vm)
+            && lease.overrun
+        {
+            vm.overran_until_ns = Some(self.now.saturating_add(OVERRAN_NS));
         }
     }
 
     /// Settles credit where a lease is out. `None`: the worker died with all of it.
     fn settle(&mut self, id: SessionId, used: Option<Usage>) {
         let now = self.now;
-        let Some((_, holder)) = self.holder(id) else {
+        let Some(credits) = self.holder(id).map(|holder| holder.credits) else {
             return;
         };
-        let credits = holder.credits;
         let Some(session) = self.sessions.get_mut(&id) else {
             return;
         };
@@ -547,15 +641,21 @@ impl Model {
             .retain(|_, vm| !vm.removed || !vm.sessions.is_empty());
         let sessions = &self.sessions;
         self.gpus
-            .retain(|id, gpu| !gpu.removed || sessions.values().any(|session| session.gpu == *id));
+            .retain(|id, gpu| !gpu.removed || sessions.values().any(|session| session.is_on(*id)));
     }
 
     /// What one action does, and whether it was right.
     pub(super) fn obey(&mut self, action: &Action, event: &Event) -> Verdict {
         match *action {
             Action::Admit {
-                session, vm, gpu, ..
-            } => return self.obey_admit(session, vm, gpu),
+                session,
+                vm,
+                gpu,
+                ref also,
+            } => {
+                let gpus = [gpu].into_iter().chain(also.iter().copied());
+                return self.obey_admit(session, vm, gpus.collect());
+            }
             Action::Grant(ref terms) => return self.obey_grant(terms, false),
             Action::GrantBeside(ref terms) => return self.obey_grant(terms, true),
             Action::Extend {
@@ -624,10 +724,7 @@ impl Model {
                 gpu.health = GpuHealth::Suspect;
             }
             Action::Overrun { session, .. } => {
-                let gpu = self.sessions.get(&session).map(|s| s.gpu);
-                let holder = gpu
-                    .and_then(|gpu| self.gpus.get_mut(&gpu))
-                    .and_then(|gpu| gpu.holders.iter_mut().find(|h| h.session == session));
+                let holder = self.leases.get_mut(&session);
                 let holder = holder.ok_or("Overrun of one that holds nothing")?;
                 ensure!(!holder.overrun, "{session} overruns twice");
                 holder.overrun = true;
@@ -645,7 +742,10 @@ impl Model {
                     Event::MemoryReserve {
                         of: Memory::Pinned, ..
                     } => booked.pinned += bytes,
-                    _ => booked.memory += bytes,
+                    Event::MemoryReserve { of, .. } => {
+                        *booked.place_mut(*of).ok_or("granted: not its GPU")? += bytes;
+                    }
+                    _ => return Err("MemoryGranted without a request".to_owned()),
                 }
             }
             _ => {}
@@ -653,31 +753,32 @@ impl Model {
         Ok(())
     }
 
-    fn obey_admit(&mut self, id: SessionId, vm_id: VmId, gpu_id: GpuId) -> Verdict {
+    fn obey_admit(&mut self, id: SessionId, vm_id: VmId, gpus: Vec<GpuId>) -> Verdict {
         let vm = self.vms.get_mut(&vm_id).ok_or("admitted: unknown VM")?;
-        let gpu = self.gpus.get(&gpu_id).ok_or("admitted: unknown GPU")?;
         ensure!(!vm.removed && !vm.quarantined, "admitted: {vm:?}");
-        ensure!(gpu.health.admits() && !gpu.removed, "admitted on {gpu:?}");
         let limit = vm.config.limits.sessions.map_or(usize::MAX, |l| l as usize);
         ensure!(vm.sessions.len() < limit, "admitted beyond the limit");
-        match vm.placement {
-            Some((here, _)) => ensure!(here == gpu_id, "admitted away from its VM's GPU"),
-            None => {
-                let allowed = vm.config.gpus.as_ref().is_none_or(|g| g.contains(&gpu_id));
-                ensure!(
-                    allowed && gpu.pools.contains(&vm.config.pool),
-                    "placed on a GPU that does not serve it"
-                );
-                vm.placement = Some((gpu_id, vm.config.pool));
-            }
+        let pool = vm.config.pool;
+        let mut places = vec![];
+        for id in &gpus {
+            let gpu = self.gpus.get(id).ok_or("admitted: unknown GPU")?;
+            ensure!(gpu.health.admits() && !gpu.removed, "admitted on {gpu:?}");
+            let allowed = vm.config.gpus.as_ref().is_none_or(|g| g.contains(id));
+            ensure!(
+                vm.placement.is_some() || allowed && gpu.pools.contains(&pool),
+                "placed on a GPU that does not serve it"
+            );
+            places.push((*id, gpu.config.context_bytes));
         }
+        ensure!(gpus.is_sorted(), "admitted on {gpus:?}, not in order");
+        let (here, _) = vm.placement.get_or_insert_with(|| (gpus.clone(), pool));
+        ensure!(*here == gpus, "admitted away from its VM's GPUs");
         vm.sessions.insert(id);
         let session = SessionModel {
             vm: vm_id,
-            gpu: gpu_id,
+            places,
             closing: false,
             killed_ns: None,
-            memory: gpu.config.context_bytes,
             pinned: 0,
             gpu_ns: 0,
             depth: 0,
@@ -695,35 +796,27 @@ impl Model {
         Ok(())
     }
 
-    fn obey_grant(&mut self, terms: &vgpu_sched::Terms, beside: bool) -> Verdict {
+    fn obey_grant(&mut self, terms: &Terms, beside: bool) -> Verdict {
         let now = self.now;
-        let session = self.sessions.get_mut(&terms.session);
+        let id = terms.session;
+        let session = self.sessions.get_mut(&id);
         let session = session.ok_or("granted to one that is gone")?;
         ensure!(session.served(), "granted to one that is over: {session:?}");
-        ensure!(session.gpu == terms.gpu, "granted on another GPU");
         session.progress_ns = now;
         let (vm_id, depth) = (session.vm, session.depth);
-        ensure!(depth > 0, "granted to {} without work", terms.session);
-        let gpu = self.gpus.get_mut(&terms.gpu).ok_or("grant: unknown GPU")?;
+        ensure!(depth > 0, "granted to {id} without work");
+        let gpus = [terms.gpu].into_iter().chain(terms.also.iter().copied());
+        let places = session.places.iter().map(|&(gpu, _)| gpu);
+        ensure!(gpus.eq(places), "granted on other GPUs: {terms:?}");
         ensure!(
-            gpu.health.grants(),
-            "granted on a GPU that is {:?}",
-            gpu.health
-        );
-        if beside {
-            let right = gpu.holders.len() == 1 && gpu.holders[0].overrun;
-            ensure!(right, "granted beside {:?}", gpu.holders);
-        } else {
-            ensure!(
-                gpu.holders.is_empty(),
-                "granted while {:?} hold",
-                gpu.holders
-            );
-        }
-        ensure!(
-            gpu.holders.iter().all(|holder| holder.vm != vm_id),
+            self.leases.values().all(|holder| holder.vm != vm_id),
             "two leases of one VM"
         );
+        let mut company = 0;
+        for (gpu, _) in session.places.clone() {
+            company += self.join_gpu(gpu, id)?;
+        }
+        ensure!(beside == (company > 0), "beside {company}: {terms:?}");
         ensure!(
             terms.epoch.0 > self.last_epoch,
             "epoch {} after {}",
@@ -735,8 +828,8 @@ impl Model {
             "a slice that is over at its begin"
         );
         self.last_epoch = terms.epoch.0;
-        gpu.holders.push(Holder {
-            session: terms.session,
+        let holder = Holder {
+            session: id,
             vm: vm_id,
             epoch: terms.epoch,
             granted_ns: now,
@@ -747,14 +840,40 @@ impl Model {
             wanted: terms.wanted,
             credits: terms.credits,
             parked: false,
-        });
+        };
+        self.leases.insert(id, holder);
         let vm = self.vms.get_mut(&vm_id).ok_or("granted: unknown VM")?;
         ensure!(!vm.quarantined, "granted to a quarantined VM");
+        // A gang pays while it gathers; a late timer finds it without time at its begin.
         ensure!(
-            vm.buckets.has_gpu_time(now),
+            vm.is_spread() || vm.buckets.has_gpu_time(now),
             "granted to {vm_id}, whose GPU time is used up"
         );
-        self.lend(terms.session, terms.credits)
+        self.lend(id, terms.credits)
+    }
+
+    /// A session comes to hold a GPU: alone, or beside one that was declared to overrun. How many others
+    /// hold it.
+    fn join_gpu(&mut self, id: GpuId, session: SessionId) -> Result<usize, String> {
+        let gpu = self.gpus.get_mut(&id).ok_or("grant: unknown GPU")?;
+        ensure!(
+            gpu.health.grants(),
+            "granted on a GPU that is {:?}",
+            gpu.health
+        );
+        let mine = gpu.holders.contains(&session);
+        let others = gpu.holders.iter().filter(|&&holder| holder != session);
+        let mut company = 0;
+        for other in others {
+            let overruns = self.leases.get(other).is_some_and(|lease| lease.overrun);
+            ensure!(overruns, "granted while {other} holds {id}");
+            company += 1;
+        }
+        ensure!(company <= 1, "three on {id}: {:?}", gpu.holders);
+        if !mine {
+            gpu.holders.push(session);
+        }
+        Ok(company)
     }
 
     /// Credit is all that the VM's buckets hold, neither more nor less.
@@ -788,10 +907,12 @@ impl Model {
             .ok_or("killed: one that is gone")?;
         ensure!(session.killed_ns.is_none(), "{id} killed twice");
         session.killed_ns = Some(now);
-        let (gpu, vm) = (session.gpu, session.vm);
-        let gpu = self.gpus.get_mut(&gpu).ok_or("killed on an unknown GPU")?;
-        let lost = gpu.health == GpuHealth::Lost;
-        if let Some(holder) = gpu.holders.iter_mut().find(|h| h.session == id) {
+        let lost = session.places.iter().any(|(gpu, _)| {
+            let gpu = self.gpus.get(gpu);
+            gpu.is_none_or(|gpu| gpu.health == GpuHealth::Lost)
+        });
+        let vm = session.vm;
+        if let Some(holder) = self.leases.get_mut(&id) {
             holder.revoked_ns.get_or_insert(now);
             holder.parked = false;
         }
@@ -812,12 +933,9 @@ impl Model {
         epoch: Epoch,
         what: &str,
     ) -> Result<&mut Holder, String> {
-        let gpu = self.sessions.get(&session).map(|session| session.gpu);
-        gpu.and_then(|gpu| self.gpus.get_mut(&gpu))
-            .and_then(|gpu| {
-                let mut all = gpu.holders.iter_mut();
-                all.find(|h| h.session == session && h.epoch == epoch)
-            })
+        self.leases
+            .get_mut(&session)
+            .filter(|holder| holder.epoch == epoch)
             .ok_or_else(|| format!("{what} for a lease that {session} does not hold"))
     }
 

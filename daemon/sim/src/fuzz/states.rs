@@ -51,7 +51,7 @@ fn session_state(model: &Model, sched: &Scheduler, id: SessionId) -> usize {
     let Some(stats) = sched.session_stats(id) else {
         return 0;
     };
-    let holder = model.holder(id).map(|(_, holder)| holder);
+    let holder = model.holder(id);
     if let Some(holder) = holder {
         if holder.overrun {
             return 9;
@@ -126,10 +126,10 @@ fn pool_state(model: &Model, id: PoolId) -> usize {
     if !model.lived_in(id) {
         return 1;
     }
-    let runs = model.gpus.values().flat_map(|gpu| &gpu.holders).any(|h| {
-        let vm = model.vms.get(&h.vm);
-        vm.and_then(|vm| vm.placement)
-            .is_some_and(|(_, pool)| pool == id)
+    let runs = model.leases.values().any(|lease| {
+        let vm = model.vms.get(&lease.vm);
+        vm.and_then(|vm| vm.placement.as_ref())
+            .is_some_and(|(_, pool)| *pool == id)
     });
     if runs { 3 } else { 2 }
 }

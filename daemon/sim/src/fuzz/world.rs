@@ -121,7 +121,10 @@ impl World {
         })?;
         for index in 0..4 {
             let vm = VmId(index);
-            let config = VmConfig::new(PoolId(index % 2), Class::ALL[index as usize]);
+            let config = VmConfig {
+                gang: index == 3 && odds(&mut r, 1, 4),
+                ..VmConfig::new(PoolId(index % 2), Class::ALL[index as usize])
+            };
             world.feed(Event::AddVm {
                 vm,
                 config,
@@ -276,7 +279,7 @@ impl World {
             return Ok(());
         };
         let (in_flight, depth) = (session.in_flight(), session.depth);
-        let Some((_, holder)) = self.model.holder(id) else {
+        let Some(holder) = self.model.holder(id) else {
             let calls = if depth == 0 || odds(r, 1, 4) {
                 r.between(1, 4)
             } else {
@@ -478,8 +481,8 @@ impl World {
     }
 
     fn leases(&self) -> Vec<(SessionId, Epoch)> {
-        let holders = self.model.gpus.values().flat_map(|gpu| &gpu.holders);
-        holders.map(|h| (h.session, h.epoch)).collect()
+        let leases = self.model.leases.values();
+        leases.map(|lease| (lease.session, lease.epoch)).collect()
     }
 
     /// Feeds one event and checks everything.
@@ -524,6 +527,10 @@ impl World {
             self.model.charge(gpu);
         }
         self.answered(&event, &actions)?;
+        let reserved = self.reserved();
+        for &(gpu, by) in &reserved {
+            self.model.note_given_up(gpu, by);
+        }
         for action in &actions {
             ensure!(
                 released.is_none_or(|session| !names(action, session)),
@@ -537,10 +544,23 @@ impl World {
             gpu.canary = actions.iter().any(|a| matches!(a, Action::Canary { .. }));
         }
         self.model.forget();
+        for (gpu, by) in reserved {
+            self.model.note_reserved(gpu, by);
+        }
         self.checker
             .check(&mut self.model, &self.sched, &event, &complete)?;
         self.model.note_payers();
         Ok(())
+    }
+
+    /// Which gang keeps which GPU reserved.
+    fn reserved(&self) -> Vec<(GpuId, Option<SessionId>)> {
+        let reserved = |gpu: &GpuId| {
+            let stats = self.sched.gpu_stats(*gpu);
+            let by = stats.and_then(|stats| stats.reserved);
+            (*gpu, by.map(|(session, _)| session))
+        };
+        self.model.gpus.keys().map(reserved).collect()
     }
 
     /// GPUs all of whose time has been accounted for.
@@ -574,10 +594,13 @@ impl World {
                 let Some(record) = self.model.sessions.get(&session) else {
                     return Ok(());
                 };
+                let on = match of {
+                    Memory::DeviceOn(gpu) => Some(gpu).filter(|&gpu| record.is_on(gpu)),
+                    _ => record.places.first().map(|&(gpu, _)| gpu),
+                };
                 let fits = match of {
                     Memory::Pinned => self.may_pin(record.vm, bytes),
-                    Memory::DeviceOn(gpu) if gpu != record.gpu => false,
-                    _ => self.fits(record.vm, record.gpu, bytes),
+                    _ => on.is_some_and(|gpu| self.fits(record.vm, gpu, bytes)),
                 };
                 let granted = Action::MemoryGranted {
                     session,
@@ -611,25 +634,22 @@ impl World {
         else {
             return false;
         };
-        let sum = |of: &dyn Fn(&super::model::SessionModel) -> bool| {
-            let sessions = self.model.sessions.values().filter(|session| of(session));
-            sessions
-                .map(|session| u128::from(session.memory))
-                .sum::<u128>()
-                + u128::from(bytes)
-        };
-        let quota = record
-            .config
-            .limits
-            .memory_bytes
-            .map_or(u128::MAX, u128::from);
+        let sessions = || self.model.sessions.values();
+        let of_vm: u128 = sessions().filter(|s| s.vm == vm).map(|s| s.memory()).sum();
+        let places = sessions().flat_map(|session| &session.places);
+        let on_gpu: u128 = places
+            .filter(|(on, _)| *on == gpu)
+            .map(|&(_, bytes)| u128::from(bytes))
+            .sum();
+        let more = u128::from(bytes);
+        let quota = u128::from(record.config.limits.memory_bytes.unwrap_or(u64::MAX));
         let room = if card.config.overcommit {
             u128::from(u64::MAX)
         } else {
             u128::from(card.config.memory_bytes)
         };
         // Nothing always fits, also where more is booked than there is.
-        bytes == 0 || sum(&|s| s.vm == vm) <= quota && sum(&|s| s.gpu == gpu) <= room
+        bytes == 0 || of_vm + more <= quota && on_gpu + more <= room
     }
 
     /// The end: all accounts are complete, and when everybody has left nothing is remembered.

@@ -1,0 +1,182 @@
+//! Mutants: schedulers that are wrong on purpose. Each is a small edit of the production code, kept in
+//! `daemon/sim/mutants/NAME.toml`; a proof must notice every one of them, otherwise the proofs prove
+//! less than they say.
+//!
+//! The edits are made to a copy of the sources under `target/sim/mutants`, one after the other in one
+//! workspace, so that compiling is incremental; while one mutant is built the one before is run. The
+//! unchanged copy goes first and must pass.
+
+mod definition;
+mod quick;
+mod workshop;
+
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+pub use definition::Mutant;
+pub use quick::{Caught, first_failure};
+
+use workshop::{Built, Workshop};
+
+/// What became of a mutant.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Fate {
+    /// A proof noticed it.
+    Caught {
+        /// Which.
+        by: String,
+        /// What did not hold.
+        what: String,
+    },
+    /// Every proof passed.
+    Survived,
+    /// It could not be made: the text that it replaces is not there exactly once, or it does not build.
+    Stale(String),
+}
+
+/// One mutant's outcome.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Outcome {
+    /// Its name.
+    pub name: String,
+    /// What it breaks.
+    pub what: String,
+    /// What became of it.
+    pub fate: Fate,
+    /// Time to build it.
+    pub build: Duration,
+    /// Time until a proof failed.
+    pub run: Duration,
+}
+
+/// All outcomes.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct MutantReport {
+    /// One per mutant, by name.
+    pub outcomes: Vec<Outcome>,
+    /// Wall time.
+    pub took: Duration,
+}
+
+impl MutantReport {
+    /// How many were noticed.
+    #[must_use]
+    pub fn caught(&self) -> usize {
+        let caught = |outcome: &&Outcome| matches!(outcome.fate, Fate::Caught { .. });
+        self.outcomes.iter().filter(caught).count()
+    }
+
+    /// Was every one noticed?
+    #[must_use]
+    pub fn passed(&self) -> bool {
+        !self.outcomes.is_empty() && self.caught() == self.outcomes.len()
+    }
+
+    /// One line per mutant and the count.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let mut text = String::new();
+        for outcome in &self.outcomes {
+            let fate = match &outcome.fate {
+                Fate::Caught { by, what } => {
+                    let short: String = what.chars().take(90).collect();
+                    format!("caught by {by}: {short}")
+                }
+                Fate::Survived => "SURVIVED: no proof noticed".to_owned(),
+                Fate::Stale(why) => format!("STALE: {why}"),
+            };
+            let _ = writeln!(
+                text,
+                "{:<28} {:>5.1} s {:>5.1} s  {fate}",
+                outcome.name,
+                outcome.build.as_secs_f64(),
+                outcome.run.as_secs_f64(),
+            );
+        }
+        let _ = writeln!(
+            text,
+            "mutants: {} of {} caught in {:.0} s",
+            self.caught(),
+            self.outcomes.len(),
+            self.took.as_secs_f64()
+        );
+        text
+    }
+}
+
+/// The repository that this was built from.
+#[must_use]
+pub fn repository() -> PathBuf {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    here.ancestors().nth(2).unwrap_or(here).to_path_buf()
+}
+
+/// Builds and runs all mutants, or those whose names contain `only`.
+///
+/// # Errors
+/// If the copy cannot be made, or the unchanged code does not pass the quick proofs itself.
+pub fn run(repository: &Path, only: Option<&str>) -> Result<MutantReport> {
+    let begun = Instant::now();
+    let mut mutants = definition::load(&repository.join("daemon/sim/mutants"))?;
+    mutants.retain(|mutant| only.is_none_or(|only| mutant.name.contains(only)));
+    if mutants.is_empty() {
+        bail!("no mutant is called {:?}", only.unwrap_or_default());
+    }
+    let mut workshop = Workshop::open(repository)?;
+    let sound = workshop
+        .build("unchanged")
+        .context("the copy of the unchanged code does not build")?;
+    let mut report = MutantReport::default();
+    std::thread::scope(|scope| -> Result<()> {
+        let (to_run, built) = mpsc::sync_channel::<(Mutant, Built)>(1);
+        let runner = scope.spawn(move || -> Result<Vec<Outcome>> {
+            if let Fate::Caught { by, what } = sound.run(&[])?.0 {
+                bail!("the unchanged code does not pass the quick proofs: {by}: {what}");
+            }
+            let mut outcomes = vec![];
+            for (mutant, built) in built {
+                let (fate, run) = built.run(&mutant.caught_by)?;
+                outcomes.push(outcome(mutant, fate, built.took, run));
+            }
+            Ok(outcomes)
+        });
+        for mutant in mutants {
+            match workshop.make(&mutant) {
+                Ok(built) => {
+                    if to_run.send((mutant, built)).is_err() {
+                        break;
+                    }
+                }
+                Err(why) => {
+                    let fate = Fate::Stale(format!("{why:#}"));
+                    report
+                        .outcomes
+                        .push(outcome(mutant, fate, Duration::ZERO, Duration::ZERO));
+                }
+            }
+        }
+        drop(to_run);
+        let Ok(outcomes) = runner.join() else {
+            bail!("running the mutants panicked");
+        };
+        report.outcomes.extend(outcomes?);
+        Ok(())
+    })?;
+    report.outcomes.sort_by(|a, b| a.name.cmp(&b.name));
+    report.took = begun.elapsed();
+    Ok(report)
+}
+
+fn outcome(mutant: Mutant, fate: Fate, build: Duration, run: Duration) -> Outcome {
+    Outcome {
+        name: mutant.name,
+        what: mutant.what,
+        fate,
+        build,
+        run,
+    }
+}
