@@ -9,7 +9,8 @@ use vgpu_tests::wait::{SOON, until};
 #[test]
 fn a_kernel_that_waits_for_later_work_ends_alone() -> Result<()> {
     let host = one_vm(&Options::default())?;
-    expect_right(&Guest::new(guest::LATER, host.target(1))?)
+    expect_right(&Guest::new(guest::LATER, host.target(1))?)?;
+    Ok(())
 }
 
 /// The lease is asked back while the kernel spins: what sets its flag goes in all the same. Without
