@@ -1,4 +1,8 @@
 //! `make bench`: prints the table and writes `target/bench/report.json`.
+//!
+//! `vgpu-bench copies` measures the large copies alone, in many short passes, and prints each pass:
+//! for work on the data path. `vgpu-bench mediation` runs the part with the device clock alone, or those
+//! of its parts that are named; `quick` makes its windows too short for figures that are to be quoted.
 
 use std::path::Path;
 use std::process::{Command, ExitCode};
@@ -6,6 +10,7 @@ use std::process::{Command, ExitCode};
 use anyhow::{Context, Result, ensure};
 use serde_json::{Map, Value};
 use vgpu_benches::measure::{BULK, Set, quantile};
+use vgpu_benches::mediation::{self, Pace};
 use vgpu_benches::report::{self, Figure};
 use vgpu_benches::{baseline, choose};
 use vgpu_tests::guest::{self, Guest};
@@ -15,8 +20,21 @@ use vgpu_tests::paths;
 /// Alternating passes of everything.
 const PASSES: usize = 5;
 
+/// Passes of `vgpu-bench copies`.
+const COPY_PASSES: usize = 15;
+
 fn main() -> ExitCode {
-    match bench() {
+    let only: Vec<String> = std::env::args().skip(1).collect();
+    let done = match only.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        [] => bench(),
+        ["copies"] => copies(),
+        ["mediation", ref parts @ ..] => mediate(parts),
+        _ => {
+            eprintln!("usage: vgpu-bench [copies | mediation [quick] [PART…]]");
+            return ExitCode::from(2);
+        }
+    };
+    match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
             eprintln!("vgpu-bench: {e:#}");
@@ -60,12 +78,7 @@ fn bench() -> Result<()> {
         cpus > HOST_CPU,
         "the benchmarks need two CPUs, this machine has {cpus}"
     );
-    let mut figures = Vec::new();
-    for vms in [1, 16, 256, 4096] {
-        let cost = choose::cost(vms)?;
-        figures.push(alone(format!("choose_next_{vms}"), cost.choose, "ns"));
-        figures.push(alone(format!("release_to_grant_{vms}"), cost.handoff, "ns"));
-    }
+    let mut figures = choosing()?;
 
     // Strict mode costs checks that no user pays.
     let options = Options {
@@ -93,11 +106,66 @@ fn bench() -> Result<()> {
     figures.extend(memory(&hosts.free)?);
     drop(hosts);
     figures.push(handoff()?);
+    for (_, part) in mediation::PARTS {
+        figures.extend(part(Pace::Full)?);
+    }
 
     report::print(&figures);
     let path = paths::root().join("target/bench/report.json");
     report::write(&path, &machine, &figures)?;
     println!("\nwritten to {}", path.display());
+    Ok(())
+}
+
+/// The part with the device clock alone.
+fn mediate(words: &[&str]) -> Result<()> {
+    let pace = if words.contains(&"quick") {
+        Pace::Quick
+    } else {
+        Pace::Full
+    };
+    let named: Vec<&str> = words.iter().copied().filter(|w| *w != "quick").collect();
+    let known = |word: &&str| mediation::PARTS.iter().any(|(name, _)| name == word);
+    if let Some(unknown) = named.iter().find(|word| !known(word)) {
+        let names = mediation::PARTS.map(|(name, _)| name).join(", ");
+        anyhow::bail!("there is no part {unknown}; there are {names}");
+    }
+    println!("{}", report::machine());
+    let mut figures = Vec::new();
+    for (name, part) in mediation::PARTS {
+        if named.is_empty() || named.contains(&name) {
+            figures.extend(part(pace)?);
+        }
+    }
+    report::print(&figures);
+    Ok(())
+}
+
+/// Large copies beside the socket, pass by pass, and the medians.
+fn copies() -> Result<()> {
+    let host = vgpu_tests::host::one_vm(&Options {
+        strict: false,
+        ..Options::default()
+    })?;
+    let shim = paths::shim_dir()?.join("libcuda.so.1");
+    let names = ["copy_h2d_64mib", "copy_d2h_64mib"];
+    let mut ratios = [Vec::new(), Vec::new()];
+    println!("socket  to device      to host    GB/s and ratio");
+    for _ in 0..COPY_PASSES {
+        let socket = baseline::bandwidth(1 << 20, BULK, 3)?;
+        let figures = client(&shim, Set::Copies, Some(&host), None)?;
+        let [up, down] = names.map(|name| number(&figures, name));
+        for (all, value) in ratios.iter_mut().zip([up, down]) {
+            all.push(value / socket);
+        }
+        println!(
+            "{socket:6.2} {up:6.2} {:5.2} {down:6.2} {:5.2}",
+            up / socket,
+            down / socket
+        );
+    }
+    let [up, down] = ratios.map(|mut all| quantile(&mut all, 0.5));
+    println!("median ratio: to device {up:.2}, to host {down:.2}");
     Ok(())
 }
 
@@ -110,6 +178,34 @@ fn alone(name: String, value: f64, unit: &'static str) -> Figure {
         baseline_value: None,
         ratio: None,
     }
+}
+
+/// What decisions cost, and how that grows.
+fn choosing() -> Result<Vec<Figure>> {
+    const FEW: u32 = 16;
+    const MANY: u32 = 4096;
+    let mut figures = Vec::new();
+    let (mut few, mut many) = (f64::NAN, f64::NAN);
+    for vms in [1, FEW, 256, MANY] {
+        let cost = choose::cost(vms)?;
+        match vms {
+            FEW => few = cost.choose,
+            MANY => many = cost.choose,
+            _ => {}
+        }
+        figures.push(alone(format!("choose_next_{vms}"), cost.choose, "ns"));
+        figures.push(alone(format!("release_to_grant_{vms}"), cost.handoff, "ns"));
+    }
+    let log = f64::from(MANY).log2() / f64::from(FEW).log2();
+    figures.push(Figure {
+        name: "choose_next_growth".into(),
+        value: many / few,
+        unit: "x",
+        baseline: "log 4096 / log 16: growth from 16 to 4096 VMs no worse than the logarithm",
+        baseline_value: Some(log),
+        ratio: Some(many / few / log),
+    });
+    Ok(figures)
 }
 
 fn one_pass(hosts: &Hosts) -> Result<Pass> {

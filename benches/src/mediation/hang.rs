@@ -14,11 +14,11 @@ use crate::report::Figure;
 const LIMIT_MS: u64 = 1_000;
 /// The neighbour reports each batch of ten kernels of 0.1 ms.
 const BATCH: u32 = 10;
-const SECONDS: u64 = 4;
+const SECONDS: u64 = 3;
 
 pub(super) fn figures(pace: Pace) -> Result<Vec<Figure>> {
     let rounds = match pace {
-        Pace::Full => 4,
+        Pace::Full => 3,
         Pace::Quick => 1,
     };
     let runs = |grace: &str| -> Result<Vec<Run>> {

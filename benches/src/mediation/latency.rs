@@ -61,7 +61,7 @@ fn measure(host: &Host, neighbours: u32, pace: Pace) -> Result<Vec<f64>> {
         .collect::<Result<Vec<_>>>()?;
     let watched: Vec<_> = vms.iter().map(|vm| (*vm, 1)).collect();
     Watch::start(host, &watched)?;
-    let seconds = pace.seconds(8);
+    let seconds = pace.seconds(6);
     let samples = latencies(requests(host, 1, REQUEST, THINK, seconds)?, seconds)?;
     drop(_neighbours);
     host.wait_no_sessions(vgpu_tests::wait::SOON)?;

@@ -137,9 +137,9 @@ fn measure(case: &Case, pace: Pace, alone: &Alone) -> Result<Vec<Figure>> {
     }
     let watch = Watch::start(&host, &vms.iter().map(|vm| (*vm, 1)).collect::<Vec<_>>())?;
     // What the guests owe each other for not having started at once is settled.
-    watch.record_for(pace.time(3), EVERY)?;
+    watch.record_for(pace.time(2), EVERY)?;
     let before = device::charged(&host)?;
-    let track = watch.record_for(pace.time(12), EVERY)?;
+    let track = watch.record_for(pace.time(11), EVERY)?;
     let after = device::charged(&host)?;
     drop(guests);
 
