@@ -20,7 +20,7 @@ use crate::model::{UsageDelta, UsageRecord};
 pub use journal::{EventCount, Journal};
 pub use report::{EndCause, Report};
 
-pub(crate) use journal::{Draft, GpuNote, Unsaved, VmNote};
+pub(crate) use journal::{Draft, GpuNote, QuarantineNote, Unsaved, VmNote};
 
 /// The mediation's end: cheap to clone, never blocks on disk.
 #[derive(Debug, Clone)]

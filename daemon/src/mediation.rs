@@ -8,7 +8,7 @@
 use std::pin::Pin;
 use std::sync::Arc;
 
-use vgpu_proto::api::{DoctorCheck, Weights};
+use vgpu_proto::api::{DoctorCheck, Quarantine, Weights};
 
 use crate::config::Config;
 use crate::model::{
@@ -41,13 +41,22 @@ pub enum Change {
     GpuAssigned(AssignmentRecord),
     /// A GPU serves a pool no longer: sessions placed on it by that pool's VMs end.
     GpuUnassigned(AssignmentRecord),
-    /// A VM is new or changed (pool, class, limits, identity, quarantine). Sessions that it may not
-    /// have any more end.
+    /// A VM is new or changed (pool, class, limits, identity). Sessions that it may not have any more
+    /// end. Strikes and quarantine count only for one that is new.
     VmUpserted {
         /// The VM.
         vm: VmRecord,
         /// Debt carried over from before a restart; `None` keeps what the scheduler has.
         debt_ns: Option<u64>,
+    },
+    /// A VM was quarantined or released by command.
+    VmQuarantine {
+        /// Its number.
+        vm_id: u32,
+        /// The registration that is meant.
+        generation: u64,
+        /// How it is now; a release forgets the strikes.
+        quarantine: Option<Quarantine>,
     },
     /// A VM is gone: its sessions end.
     VmRemoved {

@@ -67,7 +67,7 @@ pub struct AssignmentRecord {
 }
 
 /// A registered VM.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VmRecord {
     /// Its number, from 1.
     pub vm_id: u32,
@@ -113,7 +113,9 @@ impl VmRecord {
     /// Whether it may use this GPU, as far as it says itself.
     #[must_use]
     pub fn may_use(&self, gpu_uuid: &str) -> bool {
-        self.gpus.as_ref().is_none_or(|gpus| gpus.contains(gpu_uuid))
+        self.gpus
+            .as_ref()
+            .is_none_or(|gpus| gpus.contains(gpu_uuid))
     }
 
     /// Whether it is served.
@@ -157,7 +159,12 @@ impl VmRecord {
         let Some(decay_ms) = decay_s.checked_mul(1000).filter(|&ms| ms > 0) else {
             return self.strikes;
         };
-        left(self.strikes, self.last_strike_unix_ms, now_unix_ms, decay_ms)
+        left(
+            self.strikes,
+            self.last_strike_unix_ms,
+            now_unix_ms,
+            decay_ms,
+        )
     }
 
     /// The quarantines still counted, likewise; a running one postpones the forgetting.
@@ -166,13 +173,22 @@ impl VmRecord {
         let Some(decay_ms) = decay_s.checked_mul(1000).filter(|&ms| ms > 0) else {
             return self.quarantines;
         };
-        left(self.quarantines, self.quarantines_unix_ms, now_unix_ms, decay_ms)
+        left(
+            self.quarantines,
+            self.quarantines_unix_ms,
+            now_unix_ms,
+            decay_ms,
+        )
     }
 
     /// What the scheduler is told of a VM that it does not know yet.
     #[must_use]
     pub fn past(&self, debt_ns: u64, now_unix_ms: u64) -> Past {
-        let age_ns = |since_ms: u64| now_unix_ms.saturating_sub(since_ms).saturating_mul(1_000_000);
+        let age_ns = |since_ms: u64| {
+            now_unix_ms
+                .saturating_sub(since_ms)
+                .saturating_mul(1_000_000)
+        };
         Past {
             debt_ns,
             strikes: self.strikes,
@@ -381,11 +397,9 @@ mod tests {
             cid: None,
             socket: None,
             peer_uid: None,
-            limits: VmLimits::default(),
-            quarantine: None,
             strikes: 3,
             last_strike_unix_ms: 10_000,
-            registered_unix_ms: 0,
+            ..VmRecord::default()
         }
     }
 
@@ -411,6 +425,35 @@ mod tests {
         assert_eq!(limits.hard_limit_ms, None);
         assert_eq!(limits.soft_limit_ms, Some(pool.soft_limit_ms));
         assert_eq!(limits.to_api().sessions, Some(0));
+    }
+
+    #[test]
+    fn what_is_remembered_is_told_in_times_of_the_monotonic_clock() {
+        let mut vm = vm();
+        vm.quarantines = 2;
+        vm.quarantines_unix_ms = 12_000;
+        let past = vm.past(5, 14_000);
+        assert_eq!((past.debt_ns, past.strikes, past.quarantines), (5, 3, 2));
+        assert_eq!(past.strikes_age_ns, 4_000_000_000);
+        assert_eq!(past.quarantines_age_ns, 2_000_000_000);
+        assert_eq!(past.quarantine, None);
+        let mut quarantined = |until_unix_ms| {
+            vm.quarantine = Some(Quarantine {
+                reason: "slow".into(),
+                since_unix_ms: 0,
+                automatic: true,
+                until_unix_ms,
+            });
+            vm.past(0, 14_000).quarantine
+        };
+        use vgpu_sched::Quarantine as Q;
+        assert_eq!(quarantined(None), Some(Q::UntilReleased));
+        let left_ns = 6_000_000_000;
+        assert_eq!(quarantined(Some(20_000)), Some(Q::For { left_ns }));
+        // It ended while vgpud did not run.
+        assert_eq!(quarantined(Some(9_000)), Some(Q::For { left_ns: 0 }));
+        assert_eq!(vm.quarantines_at(12_000, 5), 2);
+        assert_eq!(vm.quarantines_at(17_000, 5), 1);
     }
 
     #[test]

@@ -81,8 +81,10 @@ pub enum FromWorker {
         driver_version: u32,
         /// The devices, attributes clipped to what remoting serves.
         devices: Vec<DeviceInfo>,
-        /// Bytes that the context took of the device.
+        /// Bytes that the contexts took of the devices, together.
         context_bytes: u64,
+        /// Host memory that the worker pins for copies, at most.
+        pinned_bytes: u64,
     },
     /// The driver is not to be had; the worker exits.
     Failed {
@@ -114,13 +116,17 @@ pub enum FromWorker {
     },
     /// Asks for device memory of the VM's ledger.
     MemReserve {
-        /// Number of the request, for the answer.
+        /// Number of the request, for the answer; counted from 1.
         request: u64,
+        /// Of which of its devices, by ordinal.
+        device: u32,
         /// Bytes wanted.
         bytes: u64,
     },
     /// Gives device memory back to the ledger.
     MemRelease {
+        /// Of which of its devices, by ordinal.
+        device: u32,
         /// Bytes freed.
         bytes: u64,
     },

@@ -263,6 +263,8 @@ pub(crate) enum Policy {
     Strict,
     /// In order of arrival.
     Fifo,
+    /// The shortest predicted work first, with aging.
+    Sjf,
 }
 
 /// Settings of a pool; absent ones stay.
@@ -274,7 +276,10 @@ pub(crate) struct PoolSettings {
     /// GPU time of one turn, for instance 2ms.
     #[arg(long, value_parser = units::microseconds, value_name = "TIME")]
     pub(crate) slice: Option<u64>,
-    /// `strict`: waiting this long counts as one class higher.
+    /// `weighted`: how long a turn lasts at least before a VM that is due earlier interrupts it.
+    #[arg(long, value_parser = units::microseconds, value_name = "TIME")]
+    pub(crate) min_run: Option<u64>,
+    /// `strict`: waiting this long counts as one class higher; `sjf`: as shorter work. 0: never.
     #[arg(long, value_parser = units::milliseconds, value_name = "TIME")]
     pub(crate) aging: Option<u64>,
     /// How long an idle holder keeps its turn.
@@ -301,6 +306,12 @@ pub(crate) struct PoolSettings {
     /// A strike is forgotten after this time.
     #[arg(long, value_parser = units::milliseconds, value_name = "TIME")]
     pub(crate) strike_decay: Option<u64>,
+    /// How long the first quarantine by strikes lasts, each further one twice as long; 0: until released.
+    #[arg(long, value_parser = units::milliseconds, value_name = "TIME")]
+    pub(crate) quarantine: Option<u64>,
+    /// The longest quarantine by strikes.
+    #[arg(long, value_parser = units::milliseconds, value_name = "TIME")]
+    pub(crate) quarantine_max: Option<u64>,
 }
 
 /// Priority class.
@@ -354,6 +365,15 @@ pub(crate) struct RegisterVm {
     /// Weight within the class in percent.
     #[arg(long, value_name = "PERCENT")]
     pub(crate) factor: Option<u32>,
+    /// Longest turn, in place of the pool's.
+    #[arg(long, value_parser = units::microseconds, value_name = "TIME")]
+    pub(crate) slice: Option<u64>,
+    /// A program gets all GPUs that the VM may use at once, or none of them.
+    #[arg(long)]
+    pub(crate) gang: bool,
+    /// Only these GPUs of the pool: numbers or UUIDs, as 0,2.
+    #[arg(long, value_name = "GPUS", value_delimiter = ',')]
+    pub(crate) gpus: Option<Vec<String>>,
     #[command(flatten)]
     pub(crate) limits: Limits,
 }
@@ -391,6 +411,9 @@ pub(crate) struct Limits {
     /// Device memory.
     #[arg(long, value_parser = units::byte_limit, value_name = "SIZE")]
     pub(crate) memory: Option<Limit>,
+    /// Host memory pinned for copies, over all its programs.
+    #[arg(long, value_parser = units::byte_limit, value_name = "SIZE")]
+    pub(crate) pinned: Option<Limit>,
     /// Own soft limit of a kernel, in milliseconds.
     #[arg(long, value_parser = units::limit, value_name = "MS")]
     pub(crate) soft_limit_ms: Option<Limit>,
@@ -414,6 +437,7 @@ impl Limits {
             queue_bytes: field(self.queue_bytes),
             sessions: field(self.sessions),
             memory_bytes: field(self.memory),
+            pinned_bytes: field(self.pinned),
             soft_limit_ms: field(self.soft_limit_ms),
             hard_limit_ms: field(self.hard_limit_ms),
         }
@@ -446,7 +470,8 @@ pub(crate) enum VmCommand {
     #[command(after_help = "\
 Examples:
   vgpu-admin vm set 4 --priority=high
-  vgpu-admin vm set 8-20 --calls-per-s=50000 --memory=none")]
+  vgpu-admin vm set 8-20 --calls-per-s=50000 --memory=none
+  vgpu-admin vm set 5 --slice=500us --gpus=0,2 --gang")]
     Set {
         /// The VMs: 1, 1-7 or 1-3,9.
         #[arg(value_parser = vm_ids::parse)]
@@ -463,6 +488,15 @@ Examples:
         /// New CID (one VM), or `none`; ends the VM's sessions.
         #[arg(long, value_parser = cid)]
         cid: Option<Cid>,
+        /// Longest turn, in place of the pool's, or `default`.
+        #[arg(long, value_parser = units::own_slice, value_name = "TIME")]
+        slice: Option<Limit>,
+        /// Whether a program gets all GPUs that the VM may use at once, or none of them.
+        #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
+        gang: Option<bool>,
+        /// Only these GPUs of the pool (numbers or UUIDs, as 0,2), or `all`; sessions on others end.
+        #[arg(long, value_name = "GPUS", value_delimiter = ',')]
+        gpus: Option<Vec<String>>,
         #[command(flatten)]
         limits: Box<Limits>,
     },

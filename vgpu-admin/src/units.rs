@@ -57,6 +57,14 @@ pub(crate) fn limit(text: &str) -> Result<Limit, String> {
     })
 }
 
+/// A clap value parser for a VM's own slice, in microseconds.
+pub(crate) fn own_slice(text: &str) -> Result<Limit, String> {
+    match text {
+        "default" => Ok(Limit::Default),
+        _ => microseconds(text).map(Limit::Value),
+    }
+}
+
 /// A clap value parser for sizes.
 pub(crate) fn byte_limit(text: &str) -> Result<Limit, String> {
     with_words(text, bytes)

@@ -389,7 +389,9 @@ impl Admin {
     /// # Errors
     /// When the mediation does not answer.
     pub(super) async fn sched_log(&self) -> Result<vgpu_sched::log::View, ErrorDetail> {
-        in_time(self.mediation.sched_log()).await.map_err(no_answer)
+        in_time(self.mediation.sched_log())
+            .await
+            .map_err(|problem| no_answer(&problem))
     }
 
     /// Why a VM waits.
@@ -398,13 +400,15 @@ impl Admin {
     /// When the mediation does not answer, or does not know the VM (yet).
     pub(super) async fn explain(&self, vm_id: u32) -> Result<Explained, ErrorDetail> {
         let explained = in_time(self.mediation.explain(vm_id)).await;
-        explained.map_err(no_answer)?.ok_or_else(|| {
-            refuse(
-                ErrorCode::VmNotFound,
-                format!("The scheduler does not know VM {vm_id}."),
-                "It is being registered or removed; try again.",
-            )
-        })
+        explained
+            .map_err(|problem| no_answer(&problem))?
+            .ok_or_else(|| {
+                refuse(
+                    ErrorCode::VmNotFound,
+                    format!("The scheduler does not know VM {vm_id}."),
+                    "It is being registered or removed; try again.",
+                )
+            })
     }
 
     /// Everything, at one moment.
@@ -475,7 +479,7 @@ fn broke_off(error: &tokio::task::JoinError) -> ErrorDetail {
     refuse(ErrorCode::Internal, message, "The daemon's log says more.")
 }
 
-fn no_answer(problem: String) -> ErrorDetail {
+fn no_answer(problem: &str) -> ErrorDetail {
     let message = format!("The mediation does not answer: {problem}.");
     refuse(ErrorCode::Internal, message, "The daemon's log says more.")
 }

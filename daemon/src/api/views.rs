@@ -157,6 +157,9 @@ impl World {
             pool: record.pool.clone(),
             priority: record.priority,
             factor_percent: record.factor_percent,
+            slice_us: record.slice_us,
+            gang: record.gang,
+            allowed_gpu_ids: record.gpus.as_ref().map(|uuids| self.gpu_ids(uuids.iter())),
             generation: record.generation,
             cid: record.cid,
             socket: record.socket.clone(),
@@ -172,15 +175,19 @@ impl World {
             state: record.state(),
             quarantine: record.quarantine.clone(),
             strikes: record.strikes_at(now_unix_ms(), settings.strike_decay_s),
+            quarantines: record.quarantines_at(now_unix_ms(), settings.strike_decay_s),
+            demoted: runtime.demoted,
             registered_unix_ms: record.registered_unix_ms,
             gpu_id: runtime
                 .gpu_uuid
                 .as_deref()
                 .and_then(|uuid| self.gpu_id(uuid)),
+            more_gpu_ids: self.gpu_ids(runtime.more_gpu_uuids.iter()),
             sessions: runtime.sessions,
             queue_calls: runtime.queue_calls,
             queue_bytes: runtime.queue_bytes,
             memory_bytes: runtime.memory_bytes,
+            pinned_bytes: runtime.pinned_bytes,
             share_permille: runtime.share_permille,
             waiting: runtime.waiting,
             wait: summary(&runtime.wait),
@@ -253,6 +260,13 @@ impl World {
 
     pub(crate) fn host_state(&self) -> HostState {
         self.snapshot.state.unwrap_or(HostState::Starting)
+    }
+
+    /// Their numbers, in order; those that are not known any more have none.
+    fn gpu_ids<'a>(&self, uuids: impl Iterator<Item = &'a String>) -> Vec<u32> {
+        let mut ids: Vec<u32> = uuids.filter_map(|uuid| self.gpu_id(uuid)).collect();
+        ids.sort_unstable();
+        ids
     }
 
     fn gpu_id(&self, uuid: &str) -> Option<u32> {

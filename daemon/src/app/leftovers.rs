@@ -47,7 +47,7 @@ impl LeftOvers {
             tracing::error!(
                 pid = worker.process.pid(),
                 session = worker.session,
-                gpu = %worker.gpu_uuid,
+                gpus = worker.gpu_uuids.join(","),
                 "a worker of an earlier vgpud does not end although it was killed; its GPU is not used"
             );
         }
@@ -78,7 +78,7 @@ impl LeftOvers {
     pub(super) fn gpus(&self) -> BTreeSet<String> {
         self.left
             .iter()
-            .map(|worker| worker.gpu_uuid.clone())
+            .flat_map(|worker| worker.gpu_uuids.iter().cloned())
             .collect()
     }
 
@@ -126,7 +126,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let book = WorkerBook::open(dir.path()).unwrap();
         let mut child = Command::new("sleep").arg("100").spawn().unwrap();
-        book.enter(child.id(), "GPU-a", 5).unwrap();
+        book.enter(child.id(), &["GPU-a".to_owned()], 5).unwrap();
         let left = LeftOvers::end(&book).await.unwrap();
         assert_eq!((left.count(), left.gpus().len()), (0, 0));
         assert!(book.left_over().unwrap().is_empty());

@@ -73,7 +73,21 @@ pub(crate) struct VmNote {
     pub(crate) generation: u64,
     pub(crate) at_unix_ms: u64,
     pub(crate) strikes: Option<u32>,
-    pub(crate) quarantine: Option<String>,
+    pub(crate) quarantine: Option<QuarantineNote>,
+}
+
+/// How a VM's quarantine by strikes changed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum QuarantineNote {
+    /// It began.
+    Begun {
+        reason: String,
+        until_unix_ms: Option<u64>,
+        /// Quarantines that count, this one included.
+        quarantines: u32,
+    },
+    /// Its time is over, and the strikes are forgotten.
+    Over,
 }
 
 impl VmNote {
@@ -87,13 +101,13 @@ impl VmNote {
         }
     }
 
-    pub(super) fn quarantine(generation: u64, reason: String) -> Self {
+    pub(super) fn quarantine(generation: u64, note: QuarantineNote) -> Self {
         let at_unix_ms = now_unix_ms();
         Self {
             generation,
             at_unix_ms,
-            strikes: None,
-            quarantine: Some(reason),
+            strikes: (note == QuarantineNote::Over).then_some(0),
+            quarantine: Some(note),
         }
     }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use vgpu_proto::api::{EventKind, Severity};
 
-use super::journal::{Draft, GpuNote, VmNote};
+use super::journal::{Draft, GpuNote, QuarantineNote, VmNote};
 
 /// Why a session ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -115,7 +115,8 @@ pub enum Report {
         /// For what.
         reason: String,
     },
-    /// The scheduler quarantined a VM. It stays so over restarts, until it is released.
+    /// The scheduler quarantined a VM. It stays so over restarts, until its time is over or it is
+    /// released.
     Quarantined {
         /// The VM.
         vm_id: u32,
@@ -123,6 +124,19 @@ pub enum Report {
         generation: u64,
         /// Why.
         reason: String,
+        /// When it ends by itself.
+        until_unix_ms: Option<u64>,
+        /// How long that is.
+        lasts: Option<Duration>,
+        /// Quarantines that count, this one included.
+        quarantines: u32,
+    },
+    /// A quarantine by strikes ended by itself.
+    QuarantineOver {
+        /// The VM.
+        vm_id: u32,
+        /// Its registration.
+        generation: u64,
     },
     /// A guest was refused at the door.
     Refused {
@@ -180,7 +194,21 @@ impl Report {
                 vm_id,
                 generation,
                 reason,
-            } => Some((*vm_id, VmNote::quarantine(*generation, reason.clone()))),
+                until_unix_ms,
+                quarantines,
+                ..
+            } => {
+                let begun = QuarantineNote::Begun {
+                    reason: reason.clone(),
+                    until_unix_ms: *until_unix_ms,
+                    quarantines: *quarantines,
+                };
+                Some((*vm_id, VmNote::quarantine(*generation, begun)))
+            }
+            Self::QuarantineOver { vm_id, generation } => Some((
+                *vm_id,
+                VmNote::quarantine(*generation, QuarantineNote::Over),
+            )),
             _ => None,
         }
     }
@@ -267,14 +295,29 @@ impl Report {
                 vm_id,
                 format!("VM {vm_id} got strike {strikes}: {}", clean(&reason)),
             ),
-            Self::Quarantined { vm_id, reason, .. } => Draft::vm(
-                EventKind::Quarantined,
-                Severity::Error,
+            Self::Quarantined {
                 vm_id,
-                format!(
-                    "VM {vm_id} is quarantined: {}. `vgpu-admin release --vm-id={vm_id}` ends it.",
-                    clean(&reason)
-                ),
+                reason,
+                lasts,
+                ..
+            } => {
+                let lasts = lasts.map_or(String::new(), |t| format!(" for {} s", t.as_secs()));
+                Draft::vm(
+                    EventKind::Quarantined,
+                    Severity::Error,
+                    vm_id,
+                    format!(
+                        "VM {vm_id} is quarantined{lasts}: {}. `vgpu-admin release \
+                         --vm-id={vm_id}` ends it.",
+                        clean(&reason)
+                    ),
+                )
+            }
+            Self::QuarantineOver { vm_id, .. } => Draft::vm(
+                EventKind::Released,
+                Severity::Info,
+                vm_id,
+                format!("The quarantine of VM {vm_id} is over."),
             ),
             Self::Refused {
                 vm_id,

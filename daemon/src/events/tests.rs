@@ -1,4 +1,5 @@
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use vgpu_proto::api::VmUsage;
 
@@ -97,6 +98,9 @@ fn what_is_told_while_saving_is_saved_next_time() {
         vm_id: 1,
         generation: 1,
         reason: "slow".into(),
+        until_unix_ms: Some(9),
+        lasts: Some(Duration::from_secs(60)),
+        quarantines: 3,
     });
     journal.saved(&first);
     let second = journal.unsaved(100);
@@ -107,7 +111,12 @@ fn what_is_told_while_saving_is_saved_next_time() {
     assert!(journal.unsaved(100).usage.is_empty());
     let (vms, _) = journal.take_notes();
     assert_eq!(vms[&1].strikes, Some(1), "merged");
-    assert_eq!(vms[&1].quarantine.as_deref(), Some("slow"));
+    let begun = QuarantineNote::Begun {
+        reason: "slow".into(),
+        until_unix_ms: Some(9),
+        quarantines: 3,
+    };
+    assert_eq!(vms[&1].quarantine.as_ref(), Some(&begun));
     assert!(journal.take_notes().0.is_empty());
 }
 

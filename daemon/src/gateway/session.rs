@@ -264,7 +264,7 @@ async fn start(
         .launch(
             admitted.session,
             identity.vm_id,
-            admitted.gpu.clone(),
+            admitted.gpus.clone(),
             Bounds {
                 memory_quota: admitted.memory_quota,
                 depth_calls: admitted.depth_calls,

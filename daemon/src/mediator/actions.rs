@@ -15,10 +15,15 @@ use super::session::{Lease, Session};
 use crate::events::{EndCause, Report};
 use crate::mediation::GpuCheck;
 
+/// The tag of a request for pinned memory, which is ours and not a worker's: theirs begin at 0.
+pub(super) const PINNED: u64 = u64::MAX;
+
 impl Actor {
     pub(super) fn carry_out(&mut self, action: Action) {
         match action {
-            Action::Admit { gpu, .. } => self.admission = Some(Ok(gpu)),
+            Action::Admit { gpu, also, .. } => {
+                self.admission = Some(Ok(std::iter::once(gpu).chain(also).collect()));
+            }
             Action::Refuse { reason, .. } => self.admission = Some(Err(refused(reason))),
             Action::Grant(terms) | Action::GrantBeside(terms) => self.grant(&terms),
             Action::Extend {
@@ -60,6 +65,8 @@ impl Actor {
                     "a turn outlasts its slice; the next VM runs beside it"
                 );
             }
+            Action::MemoryGranted { tag: PINNED, .. } => self.pinned = Some(true),
+            Action::MemoryDenied { tag: PINNED, .. } => self.pinned = Some(false),
             Action::MemoryGranted { session, tag, .. } => {
                 self.send(
                     session.0,
@@ -81,8 +88,13 @@ impl Actor {
             Action::Ignored { reason } => {
                 tracing::debug!(?reason, "the scheduler ignored an event");
             }
-            // Strikes are counted in `strikes`, where each pool has its own number of them.
-            Action::Struck { .. } | Action::Quarantine { .. } => {}
+            Action::Struck { vm, strikes, cause } => self.struck(vm, strikes, cause),
+            Action::Quarantine {
+                vm,
+                strikes,
+                for_ns,
+            } => self.quarantined(vm, strikes, for_ns),
+            Action::QuarantineOver { vm } => self.quarantine_over(vm),
             other => tracing::error!(?other, "an action of the scheduler that nobody carries out"),
         }
     }
@@ -200,17 +212,12 @@ impl Actor {
         let Some(session) = self.sessions.get(&session.0) else {
             return;
         };
-        let (vm, gpu_uuid) = (session.vm, session.gpu_uuid.clone());
         self.events.report(Report::SoftLimit {
-            vm_id: vm.vm_id,
+            vm_id: session.vm.vm_id,
             session_id: session.id,
-            gpu_uuid,
+            gpu_uuid: session.gpu_uuid().to_owned(),
             after: Duration::from_nanos(stalled_ns),
         });
-        self.strike(
-            vm,
-            "its work on the GPU made no progress within the soft limit",
-        );
     }
 
     fn run_canary(&mut self, gpu: GpuId) {

@@ -11,7 +11,7 @@ use crossbeam::channel::{Receiver, unbounded};
 use vgpu_proto::lease::Holding;
 use vgpu_proto::limits::MAX_WORKER_MESSAGE;
 use vgpu_sched::log::DecisionLog;
-use vgpu_sched::{Action, Event, GpuId, Scheduler, SessionId};
+use vgpu_sched::{Action, Event, GpuId, Scheduler, SessionId, VmId};
 
 use super::books::Books;
 use super::handle::{Command, MediatorHandle, Pong, Refused};
@@ -135,11 +135,17 @@ pub(super) struct Actor {
     /// Workers of an earlier vgpud that still run.
     pub(super) leftovers: u32,
     /// The answer to the session that is being added.
-    pub(super) admission: Option<Result<GpuId, Refused>>,
+    pub(super) admission: Option<Result<Vec<GpuId>, Refused>>,
     /// What the last canary of a GPU said, when it failed.
     pub(super) canary_said: BTreeMap<GpuId, String>,
     /// Killed workers that are gone, whose memory is not yet seen to be back.
     pub(super) killed: BTreeMap<GpuId, BTreeSet<u32>>,
+    /// Breaches for which the scheduler was told to count a strike, and why.
+    pub(super) breaches: VecDeque<(VmId, String)>,
+    /// The last strike, for the quarantine that may follow from it.
+    pub(super) last_strike: Option<(VmId, String)>,
+    /// Whether the pinned memory that was just asked for was granted.
+    pub(super) pinned: Option<bool>,
     /// Why a GPU is suspect, for the guests that are refused.
     pub(super) suspects: BTreeMap<GpuId, String>,
     pub(super) decisions: u64,
@@ -188,6 +194,9 @@ impl Actor {
             admission: None,
             canary_said: BTreeMap::new(),
             killed: BTreeMap::new(),
+            breaches: VecDeque::new(),
+            last_strike: None,
+            pinned: None,
             suspects: BTreeMap::new(),
             decisions: 0,
             decision_time: Histogram::default(),
@@ -209,6 +218,7 @@ impl Actor {
         }
         let mut found = Vec::new();
         while self.running {
+            self.log.rest(&self.scheduler);
             self.reactor.arm(self.timer_ns);
             self.reactor.ready(false, &mut found);
             self.take(&found);

@@ -32,17 +32,17 @@ impl Actor {
             .collect();
         let mut cheats = Vec::new();
         for session in self.sessions.values_mut() {
-            if session.gpu_uuid != gpu_uuid || session.is_ending() {
+            if session.is_ending() {
                 continue;
             }
             let pid = session.worker.as_ref().map(|worker| worker.process.pid());
-            let Some(process) = pid.and_then(|pid| by_pid.get(&pid)) else {
+            let process = pid.and_then(|pid| by_pid.get(&pid));
+            let Some(busy_ns) = process.and_then(|process| process.busy_ns) else {
                 continue;
             };
-            let Some(busy_ns) = process.busy_ns else {
-                continue;
-            };
-            let beyond = session.held.unexplained(busy_ns, now);
+            let on_it = session.gpus.iter_mut().find(|gpu| gpu.uuid == gpu_uuid);
+            let Some(gpu) = on_it else { continue };
+            let beyond = gpu.unexplained(&session.held, busy_ns, now);
             if beyond > TOLERANCE_NS {
                 cheats.push((session.id, beyond));
             }

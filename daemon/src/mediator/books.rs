@@ -6,7 +6,7 @@ use std::sync::Arc;
 use vgpu_proto::api::{GpuSource, GpuState, PoolPolicy, Priority, Weights};
 use vgpu_sched::{
     Aging, Class, ClassWeights, GpuConfig, GpuHealth, GpuId, LimitOverride, Limits, MICROS, MILLIS,
-    Policy, PoolConfig, PoolId, Rate, VmConfig, VmId,
+    Policy, PoolConfig, PoolId, Rate, SECONDS, VmConfig, VmId,
 };
 
 use super::VmIdentity;
@@ -132,6 +132,12 @@ impl Books {
         let pool = self.pools.get(&vm.pool)?;
         let limits = self.limits(vm);
         let mut config = VmConfig::new(pool.id, class(vm.priority));
+        config.slice_ns = vm.slice_us.map(|us| us.saturating_mul(MICROS));
+        config.gang = vm.gang;
+        config.gpus = vm.gpus.as_ref().map(|uuids| {
+            let known = uuids.iter().filter_map(|uuid| self.gpu_by_uuid(uuid));
+            known.map(|gpu| GpuId(gpu.gpu_id)).collect()
+        });
         config.factor_milli = vm.factor_percent.saturating_mul(10);
         config.soft_limit = limit_override(vm.limits.soft_limit_ms);
         config.hard_limit = limit_override(vm.limits.hard_limit_ms);
@@ -148,7 +154,7 @@ impl Books {
                 .sessions
                 .map(|n| u32::try_from(n).unwrap_or(u32::MAX)),
             memory_bytes: limits.memory_bytes,
-            ..Limits::default()
+            pinned_bytes: limits.pinned_bytes,
         };
         Some(config)
     }
@@ -171,15 +177,18 @@ pub(super) fn identity_of(vm: &VmRecord) -> VmIdentity {
 pub(super) fn pool_config(pool: &PoolRecord, weights: &Weights) -> PoolConfig {
     let s = &pool.settings;
     let limit = |ms: u64| (ms > 0).then(|| ms.saturating_mul(MILLIS));
+    let seconds = |s: u64| (s > 0).then(|| s.saturating_mul(SECONDS));
     let weights = [weights.low, weights.medium, weights.high, weights.critical];
     PoolConfig {
         policy: match s.policy {
             PoolPolicy::Weighted => Policy::Weighted,
             PoolPolicy::Strict => Policy::Strict,
             PoolPolicy::Fifo => Policy::Fifo,
+            PoolPolicy::Sjf => Policy::Sjf,
         },
         weight: s.weight,
         slice_ns: s.slice_us.saturating_mul(MICROS),
+        min_run_ns: s.min_run_us.saturating_mul(MICROS),
         hold_ns: s.idle_hold_us.saturating_mul(MICROS),
         aging: limit(s.aging_ms).map(|step| Aging {
             after_ns: step,
@@ -190,10 +199,10 @@ pub(super) fn pool_config(pool: &PoolRecord, weights: &Weights) -> PoolConfig {
         hard_limit_ns: limit(s.hard_limit_ms),
         contended_limit_ns: s.contended_limit_ms.saturating_mul(MILLIS),
         overrun_grace_ns: limit(s.overrun_grace_ms),
-        // Counted by the mediator, which remembers strikes over restarts.
-        strike_limit: None,
-        strike_decay_ns: None,
-        ..PoolConfig::default()
+        strike_limit: (s.quarantine_strikes > 0).then_some(s.quarantine_strikes),
+        strike_decay_ns: seconds(s.strike_decay_s),
+        quarantine_ns: seconds(s.quarantine_s),
+        quarantine_max_ns: s.quarantine_max_s.saturating_mul(SECONDS),
     }
 }
 

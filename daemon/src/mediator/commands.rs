@@ -13,7 +13,7 @@ use super::actor::Actor;
 use super::books::{self, Pool, identity_of};
 use super::handle::{AdmitRequest, Admitted, Command, GuestEnd, Ready, Refused};
 use super::reactor::{Source, now_ns};
-use super::session::{About, Hearing, Held, Phase, Session};
+use super::session::{About, Hearing, Held, Phase, Placed, Session};
 use crate::events::{EndCause, Report};
 use crate::gateway::opening::printable;
 use crate::mediation::{Change, MediationError};
@@ -100,6 +100,11 @@ impl Actor {
             Change::GpuAssigned(assignment) => self.assigned(assignment),
             Change::GpuUnassigned(assignment) => self.unassigned(&assignment),
             Change::VmUpserted { vm, debt_ns } => self.vm_upserted(vm, debt_ns),
+            Change::VmQuarantine {
+                vm_id,
+                generation,
+                quarantine,
+            } => self.set_quarantine(vm_id, generation, quarantine),
             Change::VmRemoved { vm_id, generation } => {
                 let known = self.books.vms.get(&vm_id);
                 if known.is_some_and(|vm| vm.generation == generation) {
@@ -197,7 +202,7 @@ impl Actor {
         let books = &self.books;
         let of_pool = |s: &Session| {
             books.vm(s.vm).is_some_and(|vm| vm.pool == assignment.pool)
-                && s.gpu_uuid == assignment.gpu_uuid
+                && s.gpus.iter().any(|gpu| gpu.uuid == assignment.gpu_uuid)
         };
         let sessions: Vec<u64> = self
             .sessions
@@ -223,35 +228,32 @@ impl Actor {
             self.remove_vm(vm.vm_id);
         }
         let before = before.filter(|old| old.generation == vm.generation);
-        let (identity, quarantined) = (identity_of(&vm), vm.quarantine.is_some());
+        let identity = identity_of(&vm);
+        let vm = match &before {
+            // How it stands with strikes and quarantine is known better here.
+            Some(old) => VmRecord {
+                quarantine: old.quarantine.clone(),
+                strikes: old.strikes,
+                last_strike_unix_ms: old.last_strike_unix_ms,
+                ..vm
+            },
+            None => vm,
+        };
         let id = books::vm_id(identity);
         let Some(config) = self.books.vm_config(&vm) else {
             // The catalog never lets a VM name a pool that does not exist.
             tracing::error!(vm = vm.vm_id, pool = %vm.pool, "the VM's pool is unknown");
             return;
         };
-        let vm_number = vm.vm_id;
-        self.books.vms.insert(vm_number, vm);
+        let past = vm.past(debt_ns.unwrap_or(0), now_unix_ms());
+        self.books.vms.insert(vm.vm_id, vm);
         match &before {
-            None => {
-                let past = vgpu_sched::Past {
-                    debt_ns: debt_ns.unwrap_or(0),
-                    ..Default::default()
-                };
-                self.feed(Event::AddVm {
-                    vm: id,
-                    config,
-                    past,
-                });
-            }
-            Some(_) => self.feed(Event::SetVm { vm: id, config }),
-        }
-        let was = before.as_ref().is_some_and(|old| old.quarantine.is_some());
-        if quarantined != was {
-            self.feed(Event::SetQuarantine {
+            None => self.feed(Event::AddVm {
                 vm: id,
-                on: quarantined,
-            });
+                config,
+                past,
+            }),
+            Some(_) => self.feed(Event::SetVm { vm: id, config }),
         }
         if let Some(before) = before {
             self.end_what_changed(&before);
@@ -267,7 +269,8 @@ impl Actor {
         let moved_door =
             (before.cid, &before.socket, before.peer_uid) != (vm.cid, &vm.socket, vm.peer_uid);
         let books = &self.books;
-        let may_stay = |s: &Session| !moved_door && books.is_assigned(&s.gpu_uuid, &vm.pool);
+        let may_use = |uuid: &String| books.is_assigned(uuid, &vm.pool) && vm.may_use(uuid);
+        let may_stay = |s: &Session| !moved_door && s.gpus.iter().all(|gpu| may_use(&gpu.uuid));
         let sessions: Vec<u64> = self
             .sessions
             .values()
@@ -276,8 +279,10 @@ impl Actor {
             .collect();
         let text = if moved_door {
             "the VM's address was changed on the host".to_owned()
-        } else {
+        } else if before.pool != vm.pool {
             format!("the VM was moved to pool {}", vm.pool)
+        } else {
+            "the VM may no longer use the GPU it ran on".to_owned()
         };
         self.end_by_administrator(&sessions, &text);
     }
@@ -347,9 +352,9 @@ impl Actor {
             session: SessionId(id),
             vm: vm_id,
         });
-        let gpu = match self.admission.take() {
-            Some(Ok(gpu)) => gpu,
-            Some(Err(refused)) => return Err(self.explained(refused, &vm.pool)),
+        let placed = match self.admission.take() {
+            Some(Ok(gpus)) => gpus,
+            Some(Err(refused)) => return Err(self.explained(refused, &vm)),
             None => {
                 let text = "the scheduler gave no answer; see vgpud's log".to_owned();
                 return Err(Refused {
@@ -358,7 +363,11 @@ impl Actor {
                 });
             }
         };
-        let Some(record) = self.books.gpu(gpu).cloned() else {
+        let gpus: Vec<GpuRecord> = placed
+            .iter()
+            .filter_map(|gpu| self.books.gpu(*gpu).cloned())
+            .collect();
+        if gpus.is_empty() || gpus.len() != placed.len() {
             self.feed(Event::SessionRemoved {
                 session: SessionId(id),
             });
@@ -370,14 +379,14 @@ impl Actor {
                 code: Refusal::NoGpu,
                 text,
             });
-        };
-        let admitted = self.admitted(id, &vm, &record);
-        self.enter(id, gpu, &record, request);
+        }
+        let admitted = self.admitted(id, &vm, &gpus);
+        self.enter(id, &gpus, request);
         Ok(admitted)
     }
 
     /// A refusal for want of a GPU says what is wrong with those that the pool has.
-    fn explained(&self, mut refused: Refused, pool: &str) -> Refused {
+    fn explained(&self, mut refused: Refused, vm: &VmRecord) -> Refused {
         if refused.code != Refusal::NoGpu {
             return refused;
         }
@@ -386,7 +395,7 @@ impl Actor {
             let Some(reason) = suspect.or(gpu.state_reason.as_ref()) else {
                 continue;
             };
-            if self.books.is_assigned(&gpu.seen.uuid, pool) {
+            if self.books.is_assigned(&gpu.seen.uuid, &vm.pool) && vm.may_use(&gpu.seen.uuid) {
                 let state = if suspect.is_some() {
                     "is suspect"
                 } else {
@@ -398,7 +407,7 @@ impl Actor {
         refused
     }
 
-    fn admitted(&self, session: u64, vm: &VmRecord, gpu: &GpuRecord) -> Admitted {
+    fn admitted(&self, session: u64, vm: &VmRecord, gpus: &[GpuRecord]) -> Admitted {
         let limits = self.books.limits(vm);
         let calls = limits
             .queue_calls
@@ -406,20 +415,20 @@ impl Actor {
             .min(DEPTH_CALLS.into());
         Admitted {
             session,
-            gpu: gpu.seen.clone(),
+            gpus: gpus.iter().map(|gpu| gpu.seen.clone()).collect(),
             memory_quota: limits.memory_bytes.unwrap_or(0),
             depth_calls: u32::try_from(calls).unwrap_or(DEPTH_CALLS).max(1),
             depth_bytes: limits.queue_bytes.unwrap_or(u64::MAX).clamp(1, DEPTH_BYTES),
         }
     }
 
-    fn enter(&mut self, id: u64, gpu: GpuId, record: &GpuRecord, request: AdmitRequest) {
+    fn enter(&mut self, id: u64, gpus: &[GpuRecord], request: AdmitRequest) {
         let program = printable(&request.hello.program, 64);
-        let gpu_uuid = record.seen.uuid.clone();
+        let gpus: Vec<Placed> = gpus.iter().map(Placed::on).collect();
         self.events.report(Report::SessionStarted {
             vm_id: request.identity.vm_id,
             session_id: id,
-            gpu_uuid: gpu_uuid.clone(),
+            gpu_uuid: gpus.first().map(|gpu| gpu.uuid.clone()).unwrap_or_default(),
             program: program.clone(),
         });
         let mut delta = UsageDelta::default();
@@ -435,8 +444,7 @@ impl Actor {
         let session = Session {
             id,
             vm: request.identity,
-            gpu,
-            gpu_uuid,
+            gpus,
             phase: Phase::Starting,
             worker: None,
             ready: None,

@@ -68,9 +68,6 @@ impl Actor {
         if !has_worker {
             self.gone(id);
         }
-        if cause == EndCause::HardLimit {
-            self.strike(vm, text);
-        }
     }
 
     /// The worker had its time.
@@ -92,18 +89,21 @@ impl Actor {
         let Some(session) = self.sessions.get(&id) else {
             return;
         };
-        let (gpu, reason) = (session.gpu, stuck(session));
-        tracing::error!(session = id, gpu = gpu.0, "{reason}");
-        self.report_suspect(gpu, reason);
-        self.feed(Event::GpuState {
-            gpu,
-            health: GpuHealth::Suspect,
-        });
+        let gpus: Vec<GpuId> = session.gpus.iter().map(|gpu| gpu.id).collect();
+        let reason = stuck(session);
+        tracing::error!(session = id, "{reason}");
+        for gpu in gpus {
+            self.report_suspect(gpu, reason.clone());
+            self.feed(Event::GpuState {
+                gpu,
+                health: GpuHealth::Suspect,
+            });
+        }
     }
 
     /// The sentence about a killed worker on this GPU that is still there.
     pub(super) fn stuck_on(&self, gpu: GpuId) -> Option<String> {
-        let on_it = |s: &&Session| s.gpu == gpu && s.is_ending() && s.worker.is_some();
+        let on_it = |s: &&Session| s.is_on(gpu) && s.is_ending() && s.worker.is_some();
         self.sessions.values().find(on_it).map(stuck)
     }
 
@@ -153,14 +153,16 @@ impl Actor {
             self.reactor.forget(&worker.process);
             self.book.strike_out(worker.process.pid());
             if matches!(&session.phase, Phase::Ending(cause, _) if *cause != EndCause::Guest) {
-                let killed = self.killed.entry(session.gpu).or_default();
-                if killed.len() < KILLED_MOST {
-                    killed.insert(worker.process.pid());
+                for gpu in &session.gpus {
+                    let killed = self.killed.entry(gpu.id).or_default();
+                    if killed.len() < KILLED_MOST {
+                        killed.insert(worker.process.pid());
+                    }
                 }
             }
         }
-        let (cause, detail) = match session.phase {
-            Phase::Ending(cause, detail) => (cause, detail),
+        let (cause, detail) = match &session.phase {
+            Phase::Ending(cause, detail) => (*cause, detail.clone()),
             Phase::Starting | Phase::Live => (EndCause::WorkerDied, "its worker is gone".into()),
         };
         self.flush_usage(session.vm);
@@ -170,7 +172,7 @@ impl Actor {
         self.events.report(Report::SessionEnded {
             vm_id: session.vm.vm_id,
             session_id: id,
-            gpu_uuid: Some(session.gpu_uuid),
+            gpu_uuid: Some(session.gpu_uuid().to_owned()),
             cause,
             detail,
         });

@@ -52,8 +52,8 @@ pub enum Note {
 pub struct Admitted {
     /// The session's number.
     pub session: u64,
-    /// The GPU it is placed on.
-    pub gpu: ScannedGpu,
+    /// The GPUs it is placed on; several for a gang. Never empty.
+    pub gpus: Vec<ScannedGpu>,
     /// The VM's memory quota in bytes; 0: none.
     pub memory_quota: u64,
     /// The guest's depth credits in calls.

@@ -6,8 +6,9 @@ use vgpu_proto::handshake::DeviceInfo;
 use vgpu_proto::lease::Holding;
 use vgpu_proto::limits::{DEPTH_BYTES, DEPTH_CALLS, MAX_DEVICES, MAX_TEXT};
 use vgpu_proto::worker::FromWorker;
-use vgpu_sched::{Depth, Epoch, Event, HeadCost, SessionId};
+use vgpu_sched::{Depth, Epoch, Event, GpuId, HeadCost, Memory, SessionId};
 
+use super::actions::PINNED;
 use super::actor::Actor;
 use super::handle::Ready;
 use super::reactor::now_ns;
@@ -21,6 +22,9 @@ const MOST: Depth = Depth {
     calls: DEPTH_CALLS as u64 * 2,
     bytes: DEPTH_BYTES * 2,
 };
+
+/// No worker pins more for its copies.
+const PINNED_MOST: u64 = 1 << 30;
 
 /// A context larger than this is no context.
 const CONTEXT_MOST: u64 = 16 << 30;
@@ -66,9 +70,12 @@ impl Actor {
                     driver_version,
                     devices,
                     context_bytes,
+                    pinned_bytes,
                 },
             ) => {
-                self.ready(id, driver_version, devices, context_bytes);
+                if self.pins(id, pinned_bytes) {
+                    self.ready(id, driver_version, devices, context_bytes);
+                }
             }
             (Phase::Starting, FromWorker::Failed { code, text }) => {
                 let why = format!("{} (CUDA error {})", printable(&text, MAX_TEXT), code.0);
@@ -94,18 +101,30 @@ impl Actor {
             ) => {
                 self.released(id, epoch, depth(calls, bytes));
             }
-            (Phase::Live, FromWorker::MemReserve { request, bytes }) => {
+            (
+                Phase::Live,
+                FromWorker::MemReserve {
+                    request,
+                    device,
+                    bytes,
+                },
+            ) => {
+                let of = memory_of(session, device);
+                if request == PINNED {
+                    return self.breach(id, "the worker numbers its requests as nobody does");
+                }
                 self.feed(Event::MemoryReserve {
                     session: name,
-                    of: vgpu_sched::Memory::Device,
+                    of,
                     bytes,
                     tag: request,
                 });
             }
-            (Phase::Live, FromWorker::MemRelease { bytes }) => {
+            (Phase::Live, FromWorker::MemRelease { device, bytes }) => {
+                let of = memory_of(session, device);
                 self.feed(Event::MemoryRelease {
                     session: name,
-                    of: vgpu_sched::Memory::Device,
+                    of,
                     bytes,
                 });
             }
@@ -142,8 +161,12 @@ impl Actor {
         let Some(session) = self.sessions.get_mut(&id) else {
             return;
         };
-        if devices.is_empty() || devices.len() > MAX_DEVICES {
-            let why = format!("the worker sees {} devices instead of one", devices.len());
+        if devices.len() != session.gpus.len() || devices.len() > MAX_DEVICES {
+            let why = format!(
+                "the worker sees {} devices instead of {}",
+                devices.len(),
+                session.gpus.len()
+            );
             return self.worker_failed(id, &why);
         }
         if driver_version < MINIMUM_DRIVER_VERSION {
@@ -161,16 +184,38 @@ impl Actor {
             }));
         }
         // The guest has loaded nothing yet, so the worker is still honest here.
-        let gpu = session.gpu;
-        if context <= CONTEXT_MOST && self.books.measured_context(gpu.0, context) {
-            let config = self
-                .books
-                .gpu(gpu)
-                .map(|record| self.books.gpu_config(record));
-            if let Some(config) = config {
+        let gpus: Vec<GpuId> = session.gpus.iter().map(|gpu| gpu.id).collect();
+        let each = context / gpus.len().max(1) as u64;
+        for gpu in gpus {
+            if each > CONTEXT_MOST || !self.books.measured_context(gpu.0, each) {
+                continue;
+            }
+            let record = self.books.gpu(gpu);
+            if let Some(config) = record.map(|record| self.books.gpu_config(record)) {
                 self.feed(Event::SetGpu { gpu, config });
             }
         }
+    }
+
+    /// Books the host memory that a session's worker pins. False: its VM may not have so much, and the
+    /// session is over.
+    fn pins(&mut self, id: u64, bytes: u64) -> bool {
+        self.pinned = None;
+        self.feed(Event::MemoryReserve {
+            session: SessionId(id),
+            of: Memory::Pinned,
+            bytes: bytes.min(PINNED_MOST),
+            tag: PINNED,
+        });
+        if self.pinned.take() == Some(true) {
+            return true;
+        }
+        let text = format!(
+            "its programs have pinned as much host memory as the VM may (one more takes {bytes} bytes); \
+             on the host: vgpu-admin vm set --pinned"
+        );
+        self.end(id, EndCause::Guest, CuResult::DEVICE_UNAVAILABLE, &text);
+        false
     }
 
     fn released(&mut self, id: u64, epoch: u64, depth: Depth) {
@@ -239,6 +284,12 @@ impl Actor {
         });
         self.end(id, EndCause::WorkerDied, CuResult::DEVICE_UNAVAILABLE, why);
     }
+}
+
+/// The device that a worker names; one that it does not have is none of ours.
+fn memory_of(session: &Session, device: u32) -> Memory {
+    let placed = session.gpus.get(device as usize);
+    Memory::DeviceOn(placed.map_or(GpuId(u32::MAX), |gpu| gpu.id))
 }
 
 fn depth(calls: u64, bytes: u64) -> Depth {

@@ -10,6 +10,7 @@ use vgpu_sched::{Credits, GpuId, Usage};
 use super::VmIdentity;
 use super::handle::{Note, Ready};
 use crate::events::EndCause;
+use crate::model::GpuRecord;
 use crate::supervisor::spawn::Worker;
 
 /// One guest process.
@@ -17,8 +18,8 @@ use crate::supervisor::spawn::Worker;
 pub(super) struct Session {
     pub(super) id: u64,
     pub(super) vm: VmIdentity,
-    pub(super) gpu: GpuId,
-    pub(super) gpu_uuid: String,
+    /// In the order of the devices that the guest sees; never empty, and more than one for a gang.
+    pub(super) gpus: Vec<Placed>,
     pub(super) phase: Phase,
     pub(super) worker: Option<Worker>,
     /// Answered when the worker is up, or will not be.
@@ -33,6 +34,36 @@ pub(super) struct Session {
     pub(super) fault: Option<(CuResult, String)>,
     pub(super) about: About,
     pub(super) hearing: Hearing,
+}
+
+/// A GPU that a session runs on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Placed {
+    pub(super) id: GpuId,
+    pub(super) uuid: String,
+    /// What the device said at the last look, and the session's lease time at that look.
+    used_ns: u64,
+    before_ns: u64,
+}
+
+impl Placed {
+    pub(super) fn on(gpu: &GpuRecord) -> Placed {
+        Placed {
+            id: GpuId(gpu.gpu_id),
+            uuid: gpu.seen.uuid.clone(),
+            used_ns: 0,
+            before_ns: 0,
+        }
+    }
+
+    /// The device says that the session has used it for `used_ns` in all, at some moment since the
+    /// mark. What of that, since it said so before, no lease can explain?
+    pub(super) fn unexplained(&mut self, held: &Held, used_ns: u64, now_ns: u64) -> u64 {
+        let used = used_ns.saturating_sub(self.used_ns);
+        let covered = held.until(now_ns).saturating_sub(self.before_ns);
+        (self.used_ns, self.before_ns) = (used_ns, held.mark_ns);
+        used.saturating_sub(covered)
+    }
 }
 
 /// For people.
@@ -69,10 +100,8 @@ pub(super) struct Lease {
 pub(super) struct Held {
     total_ns: u64,
     since_ns: Option<u64>,
-    /// `total` when the devices were asked now and before, and what this one said before.
+    /// `total` when the devices were last asked.
     pub(super) mark_ns: u64,
-    pub(super) before_ns: u64,
-    pub(super) used_ns: u64,
 }
 
 impl Held {
@@ -90,15 +119,6 @@ impl Held {
             .since_ns
             .map_or(0, |since| now_ns.saturating_sub(since));
         self.total_ns.saturating_add(since)
-    }
-
-    /// The device says that the session has used it for `used_ns` in all, at some moment since the
-    /// mark. What of that, since it said so before, no lease can explain?
-    pub(super) fn unexplained(&mut self, used_ns: u64, now_ns: u64) -> u64 {
-        let used = used_ns.saturating_sub(self.used_ns);
-        let held = self.until(now_ns).saturating_sub(self.before_ns);
-        (self.used_ns, self.before_ns) = (used_ns, self.mark_ns);
-        used.saturating_sub(held)
     }
 }
 
@@ -128,6 +148,15 @@ impl Hearing {
 }
 
 impl Session {
+    /// The first GPU, which names the others.
+    pub(super) fn gpu_uuid(&self) -> &str {
+        self.gpus.first().map_or("", |gpu| &gpu.uuid)
+    }
+
+    pub(super) fn is_on(&self, gpu: GpuId) -> bool {
+        self.gpus.iter().any(|placed| placed.id == gpu)
+    }
+
     pub(super) fn is_ending(&self) -> bool {
         matches!(self.phase, Phase::Ending(..))
     }
@@ -165,20 +194,26 @@ mod tests {
     #[test]
     fn use_is_explained_by_leases_of_the_same_time() {
         let mut held = Held::default();
+        let mut gpu = Placed {
+            id: GpuId(0),
+            uuid: String::new(),
+            used_ns: 0,
+            before_ns: 0,
+        };
         held.begin(1_000);
         held.mark_ns = held.until(1_500);
-        assert_eq!(held.unexplained(550, 1_600), 0);
+        assert_eq!(gpu.unexplained(&held, 550, 1_600), 0);
         held.end(2_000);
         // What was used after the device was last asked and before that was heard is explained.
         held.mark_ns = held.until(3_000);
-        assert_eq!(held.unexplained(990, 3_100), 0);
+        assert_eq!(gpu.unexplained(&held, 990, 3_100), 0);
         held.mark_ns = held.until(4_000);
-        assert_eq!(held.unexplained(990, 4_100), 0);
+        assert_eq!(gpu.unexplained(&held, 990, 4_100), 0);
         // A lease that was held long ago does not pay for use without one.
         held.mark_ns = held.until(5_000);
-        assert_eq!(held.unexplained(1_290, 5_100), 300);
+        assert_eq!(gpu.unexplained(&held, 1_290, 5_100), 300);
         held.mark_ns = held.until(6_000);
-        assert_eq!(held.unexplained(1_290, 6_100), 0);
+        assert_eq!(gpu.unexplained(&held, 1_290, 6_100), 0);
     }
 
     #[test]

@@ -74,10 +74,13 @@ impl Actor {
             vms.push(VmRuntime {
                 vm_id: vm.vm_id,
                 gpu_uuid: gpu.map(|gpu| gpu.seen.uuid.clone()),
+                more_gpu_uuids: self.uuids(&stats.also),
+                demoted: stats.demoted,
                 sessions: stats.sessions,
                 queue_calls: stats.depth.calls,
                 queue_bytes: stats.depth.bytes,
                 memory_bytes: stats.memory_bytes,
+                pinned_bytes: stats.pinned_bytes,
                 share_permille: self.meter.share_permille(identity),
                 waiting: stats.waiting.map(why),
                 wait: stats.wait,
@@ -85,6 +88,11 @@ impl Actor {
             });
         }
         vms
+    }
+
+    fn uuids(&self, gpus: &[vgpu_sched::GpuId]) -> Vec<String> {
+        let known = gpus.iter().filter_map(|gpu| self.books.gpu(*gpu));
+        known.map(|gpu| gpu.seen.uuid.clone()).collect()
     }
 
     fn session(&self, session: &Session) -> api::Session {
@@ -96,8 +104,9 @@ impl Actor {
             vm_id: session.vm.vm_id,
             guest_pid: session.about.guest_pid,
             program: session.about.program.clone(),
-            gpu_id: Some(session.gpu.0),
-            gpu_uuid: Some(session.gpu_uuid.clone()),
+            gpu_id: session.gpus.first().map(|gpu| gpu.id.0),
+            gpu_uuid: Some(session.gpu_uuid().to_owned()),
+            more_gpu_ids: session.gpus.iter().skip(1).map(|gpu| gpu.id.0).collect(),
             state: state(session, stats),
             waiting: stats.and_then(|stats| stats.waiting).map(why),
             peer: session.about.peer.clone(),
@@ -136,6 +145,7 @@ fn state(session: &Session, stats: Option<&SessionStats>) -> SessionState {
         (Phase::Ending(..), _) => SessionState::Ending,
         (Phase::Starting, _) => SessionState::Starting,
         (Phase::Live, Some(vgpu_sched::SessionState::Waiting)) => SessionState::Waiting,
+        (Phase::Live, Some(vgpu_sched::SessionState::Gathering)) => SessionState::Gathering,
         (Phase::Live, Some(vgpu_sched::SessionState::Running)) => SessionState::Running,
         (Phase::Live, Some(vgpu_sched::SessionState::Revoking)) => SessionState::Revoking,
         (Phase::Live, Some(vgpu_sched::SessionState::Ending)) => SessionState::Ending,
@@ -150,6 +160,7 @@ fn why(reason: vgpu_sched::WaitReason) -> WaitReason {
         vgpu_sched::WaitReason::Depth => WaitReason::Depth,
         vgpu_sched::WaitReason::Quota => WaitReason::Quota,
         vgpu_sched::WaitReason::Quarantine => WaitReason::Quarantine,
+        vgpu_sched::WaitReason::Gang { .. } => WaitReason::Gang,
         vgpu_sched::WaitReason::GpuUnavailable { .. } | vgpu_sched::WaitReason::NoGpu => {
             WaitReason::NoGpu
         }

@@ -1,6 +1,10 @@
-//! Strikes: misbehaviour is counted per VM, forgotten with time, and enough of it is a quarantine.
+//! Strikes and the quarantines that follow from them: counted by the scheduler, told here to those who
+//! remember and to those who watch.
 
-use vgpu_sched::Event;
+use std::time::Duration;
+
+use vgpu_proto::api;
+use vgpu_sched::{Event, StrikeCause, VmId};
 
 use super::VmIdentity;
 use super::actor::Actor;
@@ -9,49 +13,100 @@ use crate::events::Report;
 use crate::model::now_unix_ms;
 
 impl Actor {
-    /// Gives a VM a strike. The number that quarantines, and how soon one is forgotten, are its pool's.
+    /// The VM broke the rules: one strike, for this reason.
     pub(super) fn strike(&mut self, identity: VmIdentity, reason: &str) {
-        let Some(vm) = self.books.vm(identity) else {
+        if self.books.vm(identity).is_none() {
             return;
-        };
-        let Some(pool) = self.books.pools.get(&vm.pool) else {
-            return;
-        };
-        let settings = &pool.record.settings;
-        let now = now_unix_ms();
-        let strikes = vm
-            .strikes_at(now, settings.strike_decay_s)
-            .saturating_add(1);
-        let enough = settings.quarantine_strikes > 0 && strikes >= settings.quarantine_strikes;
-        let already = vm.quarantine.is_some();
-        if let Some(vm) = self.books.vms.get_mut(&identity.vm_id) {
-            (vm.strikes, vm.last_strike_unix_ms) = (strikes, now);
         }
+        let vm = books::vm_id(identity);
+        self.breaches.push_back((vm, reason.to_owned()));
+        self.feed(Event::Strike { vm });
+    }
+
+    /// The scheduler has counted a strike.
+    pub(super) fn struck(&mut self, vm: VmId, strikes: u32, cause: StrikeCause) {
+        let said = self.breaches.iter().position(|(of, _)| *of == vm);
+        let said = said.filter(|_| cause == StrikeCause::Breach);
+        let reason = match said.and_then(|index| self.breaches.remove(index)) {
+            Some((_, reason)) => reason,
+            None => cause.to_string(),
+        };
+        let Some(record) = self.books.vms.get_mut(&vm.0) else {
+            return;
+        };
+        (record.strikes, record.last_strike_unix_ms) = (strikes, now_unix_ms());
+        let identity = books::identity_of(record);
+        self.last_strike = Some((vm, reason.clone()));
         self.events.report(Report::Strike {
             vm_id: identity.vm_id,
             generation: identity.generation,
             strikes,
-            reason: reason.to_owned(),
+            reason,
         });
-        if !enough || already {
+    }
+
+    /// The scheduler has quarantined a VM for its strikes.
+    pub(super) fn quarantined(&mut self, vm: VmId, strikes: u32, for_ns: Option<u64>) {
+        let quarantines = self.scheduler.past(vm).map_or(1, |past| past.quarantines);
+        let last = self.last_strike.take().filter(|(of, _)| *of == vm);
+        let last = last.map_or(String::new(), |(_, reason)| {
+            format!(", the last one: {reason}")
+        });
+        let reason = format!("{strikes} strikes{last}");
+        let now = now_unix_ms();
+        let lasts = for_ns.map(Duration::from_nanos);
+        let until_unix_ms =
+            lasts.map(|t| now.saturating_add(u64::try_from(t.as_millis()).unwrap_or(u64::MAX)));
+        let Some(record) = self.books.vms.get_mut(&vm.0) else {
             return;
-        }
-        let reason = format!("{strikes} strikes, the last one: {reason}");
-        if let Some(vm) = self.books.vms.get_mut(&identity.vm_id) {
-            vm.quarantine = Some(vgpu_proto::api::Quarantine {
-                reason: reason.clone(),
-                since_unix_ms: now,
-                automatic: true,
-            });
-        }
+        };
+        record.quarantine = Some(api::Quarantine {
+            reason: reason.clone(),
+            since_unix_ms: now,
+            automatic: true,
+            until_unix_ms,
+        });
+        let identity = books::identity_of(record);
         self.events.report(Report::Quarantined {
             vm_id: identity.vm_id,
             generation: identity.generation,
             reason,
+            until_unix_ms,
+            lasts,
+            quarantines,
         });
-        self.feed(Event::SetQuarantine {
-            vm: books::vm_id(identity),
-            on: true,
+    }
+
+    /// A quarantine by strikes has ended by itself.
+    pub(super) fn quarantine_over(&mut self, vm: VmId) {
+        let Some(record) = self.books.vms.get_mut(&vm.0) else {
+            return;
+        };
+        (record.quarantine, record.strikes) = (None, 0);
+        let identity = books::identity_of(record);
+        self.events.report(Report::QuarantineOver {
+            vm_id: identity.vm_id,
+            generation: identity.generation,
         });
+    }
+
+    /// An administrator quarantined or released a VM.
+    pub(super) fn set_quarantine(
+        &mut self,
+        vm_id: u32,
+        generation: u64,
+        quarantine: Option<api::Quarantine>,
+    ) {
+        let known = self.books.vms.get_mut(&vm_id);
+        let Some(record) = known.filter(|vm| vm.generation == generation) else {
+            return;
+        };
+        let on = quarantine.is_some();
+        if !on {
+            record.strikes = 0;
+        }
+        record.quarantine = quarantine;
+        let vm = books::vm_id(books::identity_of(record));
+        self.feed(Event::SetQuarantine { vm, on });
     }
 }

@@ -65,7 +65,7 @@ impl Catalog {
             Command::SetVm(patch) => self.set_vms(patch),
             Command::MoveVm(request) => self.move_vms(&request.vm_ids, &request.pool),
             Command::Quarantine(request) => self.quarantine_vms(request, context),
-            Command::Release(request) => self.release_vms(&request.vm_ids),
+            Command::Release(request) => self.release_vms(&request.vm_ids, context),
             Command::SetWeights(patch) => self.set_weights(patch),
             Command::Note { target, action } => Ok(Outcome {
                 changed: true,

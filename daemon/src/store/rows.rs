@@ -189,6 +189,16 @@ fn read_vm(row: &Row<'_>) -> Sql<VmRecord> {
             Some(_) => Some(json(row, "quarantine")?),
             None => None,
         },
+        slice_us: row
+            .get::<_, Option<i64>>("slice_us")?
+            .and_then(|us| us.try_into().ok()),
+        gang: row.get("gang")?,
+        gpus: match row.get::<_, Option<String>>("gpus")? {
+            Some(_) => Some(json(row, "gpus")?),
+            None => None,
+        },
+        quarantines: row.get("quarantines")?,
+        quarantines_unix_ms: uint(row, "quarantines_ms")?,
         strikes: row.get("strikes")?,
         last_strike_unix_ms: uint(row, "last_strike_ms")?,
         registered_unix_ms: uint(row, "registered_ms")?,
@@ -197,12 +207,15 @@ fn read_vm(row: &Row<'_>) -> Sql<VmRecord> {
 
 fn save_vm(connection: &Connection, vm: &VmRecord) -> Sql<()> {
     let sql = "INSERT INTO vms (vm_id, name, pool, priority, factor_percent, generation, cid, \
-               socket, peer_uid, limits, quarantine, strikes, last_strike_ms, registered_ms) \
-               VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14) \
+               socket, peer_uid, limits, quarantine, strikes, last_strike_ms, registered_ms, \
+               slice_us, gang, gpus, quarantines, quarantines_ms) VALUES (?1, ?2, ?3, ?4, ?5, ?6, \
+               ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19) \
                ON CONFLICT (vm_id) DO UPDATE SET name = ?2, pool = ?3, priority = ?4, \
                factor_percent = ?5, generation = ?6, cid = ?7, socket = ?8, peer_uid = ?9, \
                limits = ?10, quarantine = ?11, strikes = ?12, last_strike_ms = ?13, \
-               registered_ms = ?14";
+               registered_ms = ?14, slice_us = ?15, gang = ?16, gpus = ?17, quarantines = ?18, \
+               quarantines_ms = ?19";
+    let gpus = vm.gpus.as_ref().map(text).transpose()?;
     let quarantine = vm.quarantine.as_ref().map(text).transpose()?;
     connection.prepare_cached(sql)?.execute(params![
         vm.vm_id,
@@ -219,6 +232,11 @@ fn save_vm(connection: &Connection, vm: &VmRecord) -> Sql<()> {
         vm.strikes,
         int(vm.last_strike_unix_ms),
         int(vm.registered_unix_ms),
+        vm.slice_us.map(int),
+        vm.gang,
+        gpus,
+        vm.quarantines,
+        int(vm.quarantines_unix_ms),
     ])?;
     Ok(())
 }

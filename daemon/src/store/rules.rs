@@ -93,6 +93,7 @@ pub fn pool_settings(settings: &PoolSettings) -> Result<(), String> {
     const HOUR_MS: u64 = 3_600_000;
     within("weight", settings.weight.into(), 1, 10_000)?;
     within("slice_us", settings.slice_us, 100, 1_000_000)?;
+    within("min_run_us", settings.min_run_us, 0, 1_000_000)?;
     within("aging_ms", settings.aging_ms, 0, HOUR_MS)?;
     within("soft_limit_ms", settings.soft_limit_ms, 0, 24 * HOUR_MS)?;
     within("hard_limit_ms", settings.hard_limit_ms, 0, 24 * HOUR_MS)?;
@@ -111,10 +112,28 @@ pub fn pool_settings(settings: &PoolSettings) -> Result<(), String> {
         1_000,
     )?;
     within("strike_decay_s", settings.strike_decay_s, 0, 30 * 86_400)?;
+    within("quarantine_s", settings.quarantine_s, 0, 365 * 86_400)?;
+    within(
+        "quarantine_max_s",
+        settings.quarantine_max_s,
+        1,
+        365 * 86_400,
+    )?;
+    if settings.quarantine_s > settings.quarantine_max_s {
+        return Err(format!(
+            "quarantine_s ({}) must not be longer than quarantine_max_s ({}).",
+            settings.quarantine_s, settings.quarantine_max_s
+        ));
+    }
     if let Some(own) = &settings.weights {
         weights(own)?;
     }
     limits_in_order(Some(settings.soft_limit_ms), Some(settings.hard_limit_ms))
+}
+
+/// A VM's own longest turn: as its pool's.
+pub fn slice(slice_us: u64) -> Result<(), String> {
+    within("slice_us", slice_us, 100, 1_000_000)
 }
 
 /// Limits of a VM; 0 stands for none.
@@ -131,6 +150,7 @@ pub fn vm_limits(limits: &VmLimits) -> Result<(), String> {
         ("queue_bytes", limits.queue_bytes, 1 << 40),
         ("sessions", limits.sessions, 100_000),
         ("memory_bytes", limits.memory_bytes, 1 << 50),
+        ("pinned_bytes", limits.pinned_bytes, 1 << 44),
         ("soft_limit_ms", limits.soft_limit_ms, 24 * 3_600_000),
         ("hard_limit_ms", limits.hard_limit_ms, 24 * 3_600_000),
     ];

@@ -239,6 +239,9 @@ fn a_full_disk_refuses_commands_while_the_rest_goes_on() {
         vm_id: 1,
         generation,
         reason: "hangs".into(),
+        until_unix_ms: Some(u64::MAX / 2),
+        lasts: None,
+        quarantines: 2,
     });
     sink.usage(1, generation, &UsageDelta::default());
     eventually("the quarantine", || {

@@ -15,7 +15,7 @@ use vgpu_proto::api::{ErrorCode, ErrorDetail, EventKind, GpuState, Quarantine, S
 use super::catalog::{Catalog, Context};
 use super::command::{Actor, Command, Outcome, refuse};
 use super::{Shared, StoreError, StoreOptions, rows};
-use crate::events::{Draft, GpuNote, Journal, Unsaved, VmNote};
+use crate::events::{Draft, GpuNote, Journal, QuarantineNote, Unsaved, VmNote};
 use crate::mediation::Change;
 use crate::model::now_unix_ms;
 
@@ -465,11 +465,26 @@ fn note_vm(catalog: &mut Catalog, vm_id: u32, note: &VmNote) {
         vm.strikes = strikes;
         vm.last_strike_unix_ms = note.at_unix_ms;
     }
-    if let Some(reason) = &note.quarantine {
-        vm.quarantine.get_or_insert_with(|| Quarantine {
-            reason: reason.clone(),
-            since_unix_ms: note.at_unix_ms,
-            automatic: true,
-        });
+    match &note.quarantine {
+        None => {}
+        Some(QuarantineNote::Begun {
+            reason,
+            until_unix_ms,
+            quarantines,
+        }) => {
+            vm.quarantines = *quarantines;
+            // It is forgotten outside quarantine only.
+            vm.quarantines_unix_ms = until_unix_ms.unwrap_or(note.at_unix_ms);
+            vm.quarantine.get_or_insert_with(|| Quarantine {
+                reason: reason.clone(),
+                since_unix_ms: note.at_unix_ms,
+                automatic: true,
+                until_unix_ms: *until_unix_ms,
+            });
+        }
+        // An administrator's, that came in between, stays.
+        Some(QuarantineNote::Over) => {
+            vm.quarantine.take_if(|quarantine| quarantine.automatic);
+        }
     }
 }

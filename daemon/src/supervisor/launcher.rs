@@ -89,7 +89,7 @@ impl Launcher {
         &self.book
     }
 
-    /// Starts a worker for a session of a VM.
+    /// Starts a worker for a session of a VM. It sees these GPUs, in this order, and no others.
     ///
     /// # Errors
     /// A sentence for the administrator.
@@ -97,13 +97,13 @@ impl Launcher {
         self: &Arc<Self>,
         session: u64,
         vm: u32,
-        gpu: ScannedGpu,
+        gpus: Vec<ScannedGpu>,
         bounds: Bounds,
     ) -> Result<Launched, String> {
         let launcher = self.clone();
         let started = self
             .nursery
-            .run(move || launcher.start(session, vm, &gpu, bounds));
+            .run(move || launcher.start(session, vm, &gpus, bounds));
         started
             .await
             .unwrap_or_else(|_| Err("the start of the worker broke off".to_owned()))
@@ -113,11 +113,14 @@ impl Launcher {
         &self,
         session: u64,
         vm: u32,
-        gpu: &ScannedGpu,
+        gpus: &[ScannedGpu],
         bounds: Bounds,
     ) -> Result<Launched, String> {
         let config = self.config();
-        let soft = gpu.source == GpuSource::Soft;
+        let soft = gpus.iter().all(|gpu| gpu.source == GpuSource::Soft);
+        if !soft && gpus.iter().any(|gpu| gpu.source == GpuSource::Soft) {
+            return Err("one program cannot use software devices and GPUs together".into());
+        }
         let owner = self.owners.of(vm)?;
         let images = config.daemon.state_dir.join("images");
         let image_dir = spawn::image_dir(&images, vm, owner.as_ref())
@@ -144,7 +147,7 @@ impl Launcher {
         let order = WorkerOrder {
             session,
             vm,
-            gpu_uuid: gpu.uuid.clone(),
+            gpu_uuids: gpus.iter().map(|gpu| gpu.uuid.clone()).collect(),
             owner,
         };
         let (worker, log) = spawn::spawn(&template, &order, &self.book)?;

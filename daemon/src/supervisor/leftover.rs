@@ -23,8 +23,8 @@ pub struct WorkerBook {
 pub struct LeftOver {
     /// The process.
     pub process: Process,
-    /// The GPU it was started for.
-    pub gpu_uuid: String,
+    /// The GPUs it was started for.
+    pub gpu_uuids: Vec<String>,
     /// The session it served.
     pub session: u64,
 }
@@ -49,7 +49,7 @@ impl WorkerBook {
     ///
     /// # Errors
     /// When the file cannot be written, or the process is gone already.
-    pub fn enter(&self, pid: u32, gpu_uuid: &str, session: u64) -> io::Result<()> {
+    pub fn enter(&self, pid: u32, gpu_uuids: &[String], session: u64) -> io::Result<()> {
         let Some(start) = start_ticks(pid) else {
             return Err(io::Error::new(
                 io::ErrorKind::NotFound,
@@ -58,7 +58,8 @@ impl WorkerBook {
         };
         let temporary = self.dir.join(format!(".{pid}"));
         let mut file = fs::File::create(&temporary)?;
-        writeln!(file, "{}\n{start}\n{session}\n{gpu_uuid}", self.boot)?;
+        let gpus = gpu_uuids.join("\n");
+        writeln!(file, "{}\n{start}\n{session}\n{gpus}", self.boot)?;
         drop(file);
         fs::rename(temporary, self.dir.join(pid.to_string()))
     }
@@ -96,12 +97,12 @@ impl WorkerBook {
         }
         let start: u64 = lines.next()?.parse().ok()?;
         let session: u64 = lines.next()?.parse().ok()?;
-        let gpu_uuid = lines.next()?.to_owned();
+        let gpu_uuids = lines.map(str::to_owned).collect();
         // The pidfd first, then the start time: what the pidfd holds cannot change any more.
         let process = Process::open(pid).ok()?;
         (start_ticks(pid)? == start && process.ended().is_none()).then_some(LeftOver {
             process,
-            gpu_uuid,
+            gpu_uuids,
             session,
         })
     }
@@ -127,8 +128,9 @@ mod tests {
         let book = WorkerBook::open(dir.path()).unwrap();
         let running = Sleeper(Command::new("sleep").arg("100").spawn().unwrap());
         let mut ended = Sleeper(Command::new("sleep").arg("100").spawn().unwrap());
-        book.enter(running.0.id(), "GPU-a", 5).unwrap();
-        book.enter(ended.0.id(), "GPU-b", 6).unwrap();
+        let gpus = ["GPU-a".to_owned(), "GPU-d".to_owned()];
+        book.enter(running.0.id(), &gpus, 5).unwrap();
+        book.enter(ended.0.id(), &gpus[..1], 6).unwrap();
         ended.0.kill().unwrap();
         ended.0.wait().unwrap();
         // A reused number: same pid, another start time.
@@ -143,7 +145,7 @@ mod tests {
         let found = again.left_over().unwrap();
         assert_eq!(found.len(), 1);
         assert_eq!(found[0].process.pid(), running.0.id());
-        assert_eq!((found[0].gpu_uuid.as_str(), found[0].session), ("GPU-a", 5));
+        assert_eq!((&found[0].gpu_uuids[..], found[0].session), (&gpus[..], 5));
         assert!(!reused.exists(), "entries of the dead are removed");
 
         again.strike_out(running.0.id());
@@ -159,7 +161,9 @@ mod tests {
             dir: book.dir.clone(),
             boot: "another".into(),
         };
-        before.enter(running.0.id(), "GPU-a", 5).unwrap();
+        before
+            .enter(running.0.id(), &["GPU-a".to_owned()], 5)
+            .unwrap();
         assert!(book.left_over().unwrap().is_empty());
     }
 }

@@ -40,8 +40,8 @@ pub struct WorkerOrder {
     pub session: u64,
     /// Its VM.
     pub vm: u32,
-    /// The only GPU it sees.
-    pub gpu_uuid: String,
+    /// The only GPUs it sees, in this order.
+    pub gpu_uuids: Vec<String>,
     /// As whom it runs; `None`: as vgpud.
     pub owner: Option<Owner>,
 }
@@ -77,7 +77,7 @@ pub fn spawn(
     let process = start(template, order, theirs, log_end)
         .map_err(|e| format!("cannot start {}: {e}", template.binary.display()))?;
     // From here on a failure must not leave the process behind.
-    if let Err(e) = book.enter(process.pid(), &order.gpu_uuid, order.session) {
+    if let Err(e) = book.enter(process.pid(), &order.gpu_uuids, order.session) {
         process.kill();
         reap_soon(process);
         return Err(failed("set the worker up", &e));
@@ -107,7 +107,7 @@ fn start(
         ))
         .env_clear()
         .envs(template.environment.iter().map(|(k, v)| (k, v)))
-        .env("CUDA_VISIBLE_DEVICES", &order.gpu_uuid)
+        .env("CUDA_VISIBLE_DEVICES", order.gpu_uuids.join(","))
         .current_dir("/")
         .stdin(Stdio::null())
         .stdout(Stdio::null())

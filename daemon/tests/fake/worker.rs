@@ -265,10 +265,12 @@ fn main() {
         },
         _ => {}
     }
+    let visible = std::env::var("CUDA_VISIBLE_DEVICES").expect("which devices");
     tell(&FromWorker::Ready {
         driver_version: 13_000,
-        devices: vec![device(&start)],
+        devices: vec![device(&start); visible.split(',').count()],
         context_bytes: 1 << 20,
+        pinned_bytes: 1 << 20,
     });
     let shared = Arc::new(Shared {
         pages,
@@ -361,6 +363,7 @@ fn serve(shared: &Shared, mut data: UnixStream, vm: u32) {
             }
             b'R' => tell(&FromWorker::MemReserve {
                 request: 1,
+                device: 0,
                 bytes: 1 << 20,
             }),
             b'U' => {

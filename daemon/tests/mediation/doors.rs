@@ -44,16 +44,19 @@ fn a_quarantined_vm_is_refused_with_the_reason_and_its_sessions_end() {
     let door = host.vm(1, VmLimits::default());
     let mut guest = Guest::connect(&door);
     guest.ask(b'E', b'e');
-    let mut record = vm(1, 101, VmLimits::default());
-    record.quarantine = Some(Quarantine {
+    let quarantine = |quarantine| {
+        host.apply(vec![Change::VmQuarantine {
+            vm_id: 1,
+            generation: 101,
+            quarantine,
+        }]);
+    };
+    quarantine(Some(Quarantine {
         reason: "it mines".into(),
         since_unix_ms: 0,
         automatic: false,
-    });
-    host.apply(vec![Change::VmUpserted {
-        vm: record,
-        debt_ns: None,
-    }]);
+        until_unix_ms: None,
+    }));
     let (_, code, text) = guest.note();
     assert_eq!(code, 46);
     assert!(text.contains("quarantined"), "{text}");
@@ -63,10 +66,7 @@ fn a_quarantined_vm_is_refused_with_the_reason_and_its_sessions_end() {
         text.contains("it mines") && text.contains("vgpu-admin release"),
         "{text}"
     );
-    host.apply(vec![Change::VmUpserted {
-        vm: vm(1, 101, VmLimits::default()),
-        debt_ns: None,
-    }]);
+    quarantine(None);
     Guest::connect(&door).ask(b'E', b'e');
 }
 

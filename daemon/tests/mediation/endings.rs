@@ -11,7 +11,7 @@ use vgpud::supervisor::leftover::WorkerBook;
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::U32;
 
-use crate::host::{Guest, Host, SOON, Setup, until, vm};
+use crate::host::{Guest, Host, SOON, Setup, until};
 
 const TWO_SECONDS: Duration = Duration::from_secs(2);
 const LAUNCH_TIMEOUT: u32 = 702;
@@ -177,9 +177,10 @@ fn strikes_quarantine_a_vm() {
     assert_eq!(refused.0, Refusal::Quarantined);
     assert!(refused.1.contains("2 strikes"), "{}", refused.1);
     assert_eq!(host.events(EventKind::Quarantined).len(), 1);
-    host.apply(vec![Change::VmUpserted {
-        vm: vm(1, 101, VmLimits::default()),
-        debt_ns: None,
+    host.apply(vec![Change::VmQuarantine {
+        vm_id: 1,
+        generation: 101,
+        quarantine: None,
     }]);
     Guest::connect(&door).ask(b'E', b'e');
 }

@@ -276,14 +276,8 @@ pub(crate) fn vm(vm_id: u32, generation: u64, limits: VmLimits) -> VmRecord {
         priority: Priority::Medium,
         factor_percent: 100,
         generation,
-        cid: None,
-        socket: None,
-        peer_uid: None,
         limits,
-        quarantine: None,
-        strikes: 0,
-        last_strike_unix_ms: 0,
-        registered_unix_ms: 0,
+        ..VmRecord::default()
     }
 }
 

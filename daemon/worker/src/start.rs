@@ -12,7 +12,7 @@ use vgpu_proto::worker::{FromWorker, Start, ToWorker};
 use crate::control::{self, ControlError, Received, Vgpud, Waker};
 use crate::driver::{Context, Device, LoadError, PAGEABLE_MEMORY_ACCESS, describe, exit_now, load};
 use crate::pages;
-use crate::session::{FoundDevice, Parts, Printf, serve};
+use crate::session::{FoundDevice, PINNED_MOST, Parts, Printf, serve};
 
 /// Runs a worker. Returns only if it could not begin; otherwise the process ends with its session.
 pub fn run() -> ExitCode {
@@ -96,6 +96,7 @@ fn begin(unasked: bool) -> Result<(), String> {
         driver_version,
         devices: devices.iter().map(|(_, info, _)| info.clone()).collect(),
         context_bytes: context_bytes(&start, &devices),
+        pinned_bytes: PINNED_MOST,
     });
     let data = loop {
         match messages.recv() {

@@ -13,6 +13,8 @@ pub enum PoolPolicy {
     Strict,
     /// In the order of asking, one slice at a time.
     Fifo,
+    /// The shortest predicted work first; a VM that waits counts as shorter and shorter (`aging_ms`).
+    Sjf,
 }
 
 /// What one VM of each class weighs against the others, in the same unit.
@@ -51,8 +53,11 @@ pub struct PoolSettings {
     pub weight: u32,
     /// How long one turn lasts while others wait, 100 to 1000000.
     pub slice_us: u64,
-    /// `strict` only: a VM that waits this long counts as one class higher, and again after each
-    /// such time; 0 switches aging off.
+    /// `weighted` only: how long a turn lasts at least before a VM that is due earlier interrupts it,
+    /// 0 to 1000000.
+    pub min_run_us: u64,
+    /// `strict`: a VM that waits this long counts as one class higher, and again after each such
+    /// time. `sjf`: it counts as shorter the longer it waits. 0 switches aging off.
     pub aging_ms: u64,
     /// The pool's own weights; `null` follows the host's (`GET /v1/weights`).
     pub weights: Option<Weights>,
@@ -69,8 +74,14 @@ pub struct PoolSettings {
     pub idle_hold_us: u64,
     /// This many strikes quarantine a VM; 0 = never.
     pub quarantine_strikes: u32,
-    /// One strike is forgotten after this time without a new one; 0 = never.
+    /// One strike is forgotten after this time without a new one; 0 = never. Outside quarantine, one
+    /// step of the quarantines' doubling likewise.
     pub strike_decay_s: u64,
+    /// How long the first quarantine by strikes lasts; each further one lasts twice as long as the one
+    /// before. 0 = until an administrator releases the VM.
+    pub quarantine_s: u64,
+    /// The longest quarantine by strikes.
+    pub quarantine_max_s: u64,
 }
 
 impl Default for PoolSettings {
@@ -79,6 +90,7 @@ impl Default for PoolSettings {
             policy: PoolPolicy::Weighted,
             weight: 100,
             slice_us: 2_000,
+            min_run_us: 500,
             aging_ms: 500,
             weights: None,
             soft_limit_ms: 2_000,
@@ -88,6 +100,8 @@ impl Default for PoolSettings {
             idle_hold_us: 100,
             quarantine_strikes: 5,
             strike_decay_s: 600,
+            quarantine_s: 60,
+            quarantine_max_s: 86_400,
         }
     }
 }
@@ -133,6 +147,9 @@ pub struct PoolPatch {
     /// See [`PoolSettings::slice_us`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub slice_us: Option<u64>,
+    /// See [`PoolSettings::min_run_us`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub min_run_us: Option<u64>,
     /// See [`PoolSettings::aging_ms`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub aging_ms: Option<u64>,
@@ -164,6 +181,12 @@ pub struct PoolPatch {
     /// See [`PoolSettings::strike_decay_s`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub strike_decay_s: Option<u64>,
+    /// See [`PoolSettings::quarantine_s`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub quarantine_s: Option<u64>,
+    /// See [`PoolSettings::quarantine_max_s`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub quarantine_max_s: Option<u64>,
 }
 
 /// `PUT /v1/weights`: change weights of the host, or of one pool. Absent classes stay.
@@ -210,6 +233,7 @@ impl PoolPatch {
         set(&mut settings.policy, self.policy);
         set(&mut settings.weight, self.weight);
         set(&mut settings.slice_us, self.slice_us);
+        set(&mut settings.min_run_us, self.min_run_us);
         set(&mut settings.aging_ms, self.aging_ms);
         set(&mut settings.weights, self.weights);
         set(&mut settings.soft_limit_ms, self.soft_limit_ms);
@@ -219,5 +243,7 @@ impl PoolPatch {
         set(&mut settings.idle_hold_us, self.idle_hold_us);
         set(&mut settings.quarantine_strikes, self.quarantine_strikes);
         set(&mut settings.strike_decay_s, self.strike_decay_s);
+        set(&mut settings.quarantine_s, self.quarantine_s);
+        set(&mut settings.quarantine_max_s, self.quarantine_max_s);
     }
 }

@@ -13,6 +13,8 @@ pub enum SessionState {
     Idle,
     /// Has work and waits.
     Waiting,
+    /// A gang that has some of its GPUs and waits for the others.
+    Gathering,
     /// Holds the lease of its GPU.
     Running,
     /// Asked to give the lease back; its work drains.
@@ -37,6 +39,8 @@ pub enum WaitReason {
     Quota,
     /// The VM is quarantined.
     Quarantine,
+    /// It is a gang, has some of its GPUs and waits for the others.
+    Gang,
     /// No GPU of its pool takes work.
     NoGpu,
 }
@@ -52,10 +56,12 @@ pub struct Session {
     pub guest_pid: u32,
     /// The program's name, as the guest says (shortened, control characters replaced).
     pub program: String,
-    /// The GPU it is placed on.
+    /// The GPU it is placed on; of a gang, its first.
     pub gpu_id: Option<u32>,
     /// The same, by identity.
     pub gpu_uuid: Option<String>,
+    /// The other GPUs of a gang.
+    pub more_gpu_ids: Vec<u32>,
     /// What it is doing.
     pub state: SessionState,
     /// Why it waits, when it waits.

@@ -37,7 +37,7 @@ pub enum Priority {
 pub enum VmState {
     /// Served.
     Active,
-    /// Refused until an administrator releases it.
+    /// Refused until an administrator releases it, or its time is over.
     Quarantined,
 }
 
@@ -50,6 +50,9 @@ pub struct Quarantine {
     pub since_unix_ms: u64,
     /// Whether the daemon did it (strikes) rather than an administrator.
     pub automatic: bool,
+    /// When it ends by itself; `null`: when an administrator releases the VM.
+    #[serde(default)]
+    pub until_unix_ms: Option<u64>,
 }
 
 /// What a VM may use, over all its programs. `null` takes the daemon's default (`[defaults.vm]` of
@@ -77,6 +80,8 @@ pub struct VmLimits {
     pub sessions: Option<u64>,
     /// Device memory.
     pub memory_bytes: Option<u64>,
+    /// Host memory that is pinned for its programs' copies; each program takes its part when it starts.
+    pub pinned_bytes: Option<u64>,
     /// In place of the pool's [`super::PoolSettings::soft_limit_ms`].
     pub soft_limit_ms: Option<u64>,
     /// In place of the pool's [`super::PoolSettings::hard_limit_ms`].
@@ -157,6 +162,13 @@ pub struct VmLimitsPatch {
     )]
     #[schema(value_type = Option<u64>)]
     pub memory_bytes: Option<Option<u64>>,
+    /// See [`VmLimits::pinned_bytes`].
+    #[serde(
+        deserialize_with = "super::present",
+        skip_serializing_if = "Option::is_none"
+    )]
+    #[schema(value_type = Option<u64>)]
+    pub pinned_bytes: Option<Option<u64>>,
     /// See [`VmLimits::soft_limit_ms`].
     #[serde(
         deserialize_with = "super::present",
@@ -187,6 +199,7 @@ impl VmLimitsPatch {
             (self.queue_bytes, &mut limits.queue_bytes),
             (self.sessions, &mut limits.sessions),
             (self.memory_bytes, &mut limits.memory_bytes),
+            (self.pinned_bytes, &mut limits.pinned_bytes),
             (self.soft_limit_ms, &mut limits.soft_limit_ms),
             (self.hard_limit_ms, &mut limits.hard_limit_ms),
         ];
@@ -238,6 +251,12 @@ pub struct Vm {
     pub priority: Priority,
     /// Its weight within the class, in percent: 100 is the class's own.
     pub factor_percent: u32,
+    /// Its own longest turn, 100 to 1000000; `null`: its pool's.
+    pub slice_us: Option<u64>,
+    /// Whether its programs get all GPUs that it may use at once, or none of them.
+    pub gang: bool,
+    /// Numbers of the GPUs that it may use; `null`: all of its pool.
+    pub allowed_gpu_ids: Option<Vec<u32>>,
     /// Grows each time this number is registered, so that a reused number or CID inherits nothing.
     pub generation: u64,
     /// The AF_VSOCK CID by which it is known.
@@ -258,10 +277,16 @@ pub struct Vm {
     pub quarantine: Option<Quarantine>,
     /// Strikes that are not yet forgotten.
     pub strikes: u32,
+    /// Quarantines by strikes that are not yet forgotten: each doubles the next one.
+    pub quarantines: u32,
+    /// Whether it counts one class lower for now, because it passed its soft limit.
+    pub demoted: bool,
     /// When it was registered.
     pub registered_unix_ms: u64,
-    /// The GPU it is placed on, once it has been.
+    /// The GPU it is placed on, once it has been; of a gang, its first.
     pub gpu_id: Option<u32>,
+    /// The other GPUs that a gang is placed on.
+    pub more_gpu_ids: Vec<u32>,
     /// Open sessions.
     pub sessions: u32,
     /// Calls that wait now.
@@ -270,6 +295,8 @@ pub struct Vm {
     pub queue_bytes: u64,
     /// Device memory held now.
     pub memory_bytes: u64,
+    /// Host memory pinned for it now.
+    pub pinned_bytes: u64,
     /// Part of its GPU's charged time over the last second, 0 to 1000.
     pub share_permille: u32,
     /// Why it waits, when it waits.
@@ -306,6 +333,15 @@ pub struct RegisterRequest {
     /// Weight within the class in percent, 1 to 10000; default 100.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub factor_percent: Option<u32>,
+    /// Longest turn, in place of the pool's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slice_us: Option<u64>,
+    /// Whether their programs get all GPUs that they may use at once, or none of them.
+    #[serde(default)]
+    pub gang: bool,
+    /// Numbers or UUIDs of the GPUs that they may use; absent: all of the pool.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpus: Option<Vec<String>>,
     /// Limits of each of them.
     #[serde(default)]
     pub limits: VmLimits,
@@ -334,6 +370,26 @@ pub struct VmPatch {
     )]
     #[schema(value_type = Option<u32>)]
     pub cid: Option<Option<u32>>,
+    /// New longest turn; `null`: the pool's again.
+    #[serde(
+        default,
+        deserialize_with = "super::present",
+        skip_serializing_if = "Option::is_none"
+    )]
+    #[schema(value_type = Option<u64>)]
+    pub slice_us: Option<Option<u64>>,
+    /// Whether its programs get all GPUs that it may use at once; counts for programs that start after
+    /// the present ones ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gang: Option<bool>,
+    /// The GPUs that it may use, by number or UUID; `null`: all of its pool. Ends its sessions on others.
+    #[serde(
+        default,
+        deserialize_with = "super::present",
+        skip_serializing_if = "Option::is_none"
+    )]
+    #[schema(value_type = Option<Vec<String>>)]
+    pub gpus: Option<Option<Vec<String>>>,
     /// New limits.
     #[serde(default)]
     pub limits: VmLimitsPatch,

@@ -52,8 +52,10 @@ fn patch(settings: &PoolSettings) -> PoolPatch {
             Policy::Weighted => PoolPolicy::Weighted,
             Policy::Strict => PoolPolicy::Strict,
             Policy::Fifo => PoolPolicy::Fifo,
+            Policy::Sjf => PoolPolicy::Sjf,
         }),
         slice_us: settings.slice,
+        min_run_us: settings.min_run,
         aging_ms: settings.aging,
         weight: settings.weight,
         weights: None,
@@ -65,6 +67,8 @@ fn patch(settings: &PoolSettings) -> PoolPatch {
         quarantine_strikes: settings.strikes,
         // Shown and set in seconds by the API; a decay below a second would forget at once.
         strike_decay_s: settings.strike_decay.map(|ms| ms.div_ceil(1_000)),
+        quarantine_s: settings.quarantine.map(|ms| ms.div_ceil(1_000)),
+        quarantine_max_s: settings.quarantine_max.map(|ms| ms.div_ceil(1_000)),
     }
 }
 
@@ -74,6 +78,7 @@ pub(super) fn policy(policy: PoolPolicy) -> &'static str {
         PoolPolicy::Weighted => "weighted",
         PoolPolicy::Strict => "strict",
         PoolPolicy::Fifo => "fifo",
+        PoolPolicy::Sjf => "sjf",
     }
 }
 
@@ -104,10 +109,12 @@ fn grid(pools: &[Pool]) -> Grid {
         "WEIGHTS l/m/h/c",
         "SOFT",
         "HARD",
+        "+MIN RUN",
         "+AGING",
         "+HOLD",
         "+STRIKES",
         "+DECAY",
+        "+QUARANTINE",
     ]);
     for pool in pools {
         let (s, w) = (&pool.settings, &pool.effective_weights);
@@ -120,10 +127,15 @@ fn grid(pools: &[Pool]) -> Grid {
             format!("{}/{}/{}/{}", w.low, w.medium, w.high, w.critical),
             limit_ms(s.soft_limit_ms),
             limit_ms(s.hard_limit_ms),
+            show_ns(s.min_run_us.saturating_mul(1_000)),
             limit_ms(s.aging_ms),
             show_ns(s.idle_hold_us.saturating_mul(1_000)),
             s.quarantine_strikes.to_string(),
             format!("{}s", s.strike_decay_s),
+            match s.quarantine_s {
+                0 => "until released".into(),
+                first => format!("{first}s to {}s", s.quarantine_max_s),
+            },
         ]);
     }
     grid

@@ -35,6 +35,7 @@ fn state(state: SessionState) -> &'static str {
         SessionState::Starting => "starting",
         SessionState::Idle => "idle",
         SessionState::Waiting => "waiting",
+        SessionState::Gathering => "gathering",
         SessionState::Running => "running",
         SessionState::Revoking => "revoking",
         SessionState::Ending => "ending",

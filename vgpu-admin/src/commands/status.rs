@@ -8,7 +8,7 @@ use vgpu_proto::api::{HostState, Status, Vm};
 
 use super::gpu::{names, state as gpu_state};
 use super::pool::{numbers, policy};
-use super::vm::{limit, priority, share, state as vm_state, wait_reason};
+use super::vm::{limit, may_use, placed, priority, share, state as vm_state, wait_reason};
 use crate::client::Client;
 use crate::error::Error;
 use crate::output::{Format, Grid, json, or_dash, print, printable};
@@ -154,6 +154,8 @@ fn vm_grid(status: &Status) -> Grid {
         "+GPU",
         "+WAIT P50/P99",
         "+STRIKES",
+        "+SLICE",
+        "+MAY USE",
     ]);
     let mut vms: Vec<&Vm> = status.vms.iter().collect();
     vms.sort_by(|a, b| (&a.pool, a.vm_id).cmp(&(&b.pool, b.vm_id)));
@@ -175,9 +177,11 @@ fn vm_grid(status: &Status) -> Grid {
             state,
             vm.name.clone(),
             or_dash(vm.cid),
-            or_dash(vm.gpu_id),
+            placed(vm),
             format!("{}/{} us", vm.wait.p50_us, vm.wait.p99_us),
             vm.strikes.to_string(),
+            or_dash(vm.slice_us.map(|us| show_ns(us.saturating_mul(1_000)))),
+            may_use(vm),
         ]);
     }
     grid

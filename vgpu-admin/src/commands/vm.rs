@@ -10,7 +10,7 @@ use crate::cli::{RegisterVm, VmCommand};
 use crate::client::Client;
 use crate::error::Error;
 use crate::output::{Format, Grid, json, or_dash, print, printable, show};
-use crate::units::{show_bytes, show_count, show_ns, show_time};
+use crate::units::{Limit, show_bytes, show_count, show_ns, show_time};
 use crate::vm_ids::VmIds;
 
 pub(super) async fn register(
@@ -27,6 +27,9 @@ pub(super) async fn register(
         socket: args.unix_socket,
         peer_uid: args.peer_uid,
         factor_percent: args.factor,
+        slice_us: args.slice,
+        gang: args.gang,
+        gpus: args.gpus.and_then(allowlist),
         limits: args.limits.initial(),
     };
     let report: ApplyReport = client.post("vms", &request).await?;
@@ -96,6 +99,9 @@ pub(super) async fn run(client: &Client, output: Format, command: VmCommand) -> 
             factor,
             name,
             cid,
+            slice,
+            gang,
+            gpus,
             limits,
         } => {
             let patch = VmPatch {
@@ -104,6 +110,9 @@ pub(super) async fn run(client: &Client, output: Format, command: VmCommand) -> 
                 factor_percent: factor,
                 name,
                 cid: cid.map(|c| c.0),
+                slice_us: slice.map(Limit::patch),
+                gang,
+                gpus: gpus.map(allowlist),
                 limits: limits.patch(),
             };
             let report: ApplyReport = client
@@ -112,6 +121,11 @@ pub(super) async fn run(client: &Client, output: Format, command: VmCommand) -> 
             applied(output, &report)
         }
     }
+}
+
+/// `all` is no list.
+fn allowlist(gpus: Vec<String>) -> Option<Vec<String>> {
+    (gpus != ["all"]).then_some(gpus)
 }
 
 async fn show_vms(client: &Client, output: Format, ids: &VmIds) -> Result<(), Error> {
@@ -140,8 +154,14 @@ fn sheet(vm: &Vm) -> String {
             "Priority",
             format!("{} x {}%", priority(vm.priority), vm.factor_percent),
         ),
+        (
+            "Slice",
+            vm.slice_us
+                .map_or("the pool's".into(), |us| show_ns(us.saturating_mul(1_000))),
+        ),
         ("State", state(vm)),
         ("Strikes", vm.strikes.to_string()),
+        ("Quarantines", vm.quarantines.to_string()),
         ("CID", or_dash(vm.cid)),
         (
             "Sockets",
@@ -151,7 +171,8 @@ fn sheet(vm: &Vm) -> String {
                 vm.socket_paths.join(" ")
             },
         ),
-        ("GPU", or_dash(vm.gpu_id)),
+        ("GPU", placed(vm)),
+        ("May use GPUs", may_use(vm)),
         (
             "Sessions",
             format!("{} of {}", vm.sessions, limit(l.sessions, show_count)),
@@ -162,6 +183,14 @@ fn sheet(vm: &Vm) -> String {
                 "{} of {}",
                 show_bytes(vm.memory_bytes),
                 limit(l.memory_bytes, show_bytes)
+            ),
+        ),
+        (
+            "Pinned",
+            format!(
+                "{} of {}",
+                show_bytes(vm.pinned_bytes),
+                limit(l.pinned_bytes, show_bytes)
             ),
         ),
         (
@@ -230,11 +259,41 @@ pub(super) fn priority(priority: Priority) -> &'static str {
     }
 }
 
+/// Where a VM is placed: `0`, `0+1` for a gang, or `-`.
+pub(super) fn placed(vm: &Vm) -> String {
+    let Some(first) = vm.gpu_id else {
+        return "-".into();
+    };
+    let all = std::iter::once(first).chain(vm.more_gpu_ids.iter().copied());
+    let all: Vec<String> = all.map(|id| id.to_string()).collect();
+    all.join("+")
+}
+
+/// The GPUs that a VM may use, and how.
+pub(super) fn may_use(vm: &Vm) -> String {
+    let which = vm
+        .allowed_gpu_ids
+        .as_ref()
+        .map_or("all of its pool".into(), |ids| {
+            let ids: Vec<String> = ids.iter().map(u32::to_string).collect();
+            ids.join(",")
+        });
+    if vm.gang {
+        format!("{which}, all at once (gang)")
+    } else {
+        which
+    }
+}
+
 /// A VM's state, with the reason where it is not served.
 pub(super) fn state(vm: &Vm) -> String {
     match (vm.state, &vm.quarantine) {
+        (VmState::Active, _) if vm.demoted => "active, demoted".into(),
         (VmState::Active, _) => "active".into(),
-        (VmState::Quarantined, Some(q)) => format!("QUARANTINED ({})", q.reason),
+        (VmState::Quarantined, Some(q)) => match q.until_unix_ms {
+            Some(until) => format!("QUARANTINED until {} UTC ({})", show_time(until), q.reason),
+            None => format!("QUARANTINED ({})", q.reason),
+        },
         (VmState::Quarantined, None) => "QUARANTINED".into(),
     }
 }
@@ -248,6 +307,7 @@ pub(super) fn wait_reason(reason: WaitReason) -> &'static str {
         WaitReason::Depth => "queue depth",
         WaitReason::Quota => "memory quota",
         WaitReason::Quarantine => "quarantine",
+        WaitReason::Gang => "its other GPUs",
         WaitReason::NoGpu => "a GPU",
     }
 }
@@ -275,6 +335,8 @@ fn grid(vms: &[Vm]) -> Grid {
         "+BYTES/S",
         "+MEMORY LIMIT",
         "+STRIKES",
+        "+SLICE",
+        "+GPUS",
         "+CALLS",
         "+WAIT P99 US",
         "+SOCKETS",
@@ -287,7 +349,7 @@ fn grid(vms: &[Vm]) -> Grid {
             vm.pool.clone(),
             priority(vm.priority).into(),
             state(vm),
-            or_dash(vm.gpu_id),
+            placed(vm),
             vm.sessions.to_string(),
             show_count(vm.queue_calls),
             share(vm.share_permille),
@@ -298,6 +360,8 @@ fn grid(vms: &[Vm]) -> Grid {
             limit(l.bytes_per_s, show_bytes),
             limit(l.memory_bytes, show_bytes),
             vm.strikes.to_string(),
+            or_dash(vm.slice_us.map(|us| show_ns(us.saturating_mul(1_000)))),
+            may_use(vm),
             show_count(vm.usage.calls),
             vm.wait.p99_us.to_string(),
             vm.socket_paths.join(" "),

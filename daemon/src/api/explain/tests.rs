@@ -1,6 +1,6 @@
 use super::*;
 use crate::model::PoolRecord;
-use vgpu_proto::api::{PoolSettings, Quarantine, VmLimits};
+use vgpu_proto::api::{PoolSettings, Quarantine};
 use vgpu_sched::{
     Config, Depth, Event, GpuConfig, GpuHealth, GpuId, HeadCost, PoolConfig, PoolId, Rate,
     Scheduler, SessionId, VmConfig, VmId,
@@ -94,18 +94,13 @@ fn record(vm_id: u32) -> VmRecord {
         priority: Priority::Medium,
         factor_percent: 100,
         generation: 1,
-        cid: None,
-        socket: None,
-        peer_uid: None,
-        limits: VmLimits::default(),
         quarantine: Some(Quarantine {
             reason: "five strikes".into(),
             since_unix_ms: 0,
             automatic: true,
+            until_unix_ms: None,
         }),
-        strikes: 0,
-        last_strike_unix_ms: 0,
-        registered_unix_ms: 0,
+        ..VmRecord::default()
     }
 }
 

@@ -62,6 +62,7 @@ fn session() -> Session {
         program: "matmul".into(),
         gpu_id: None,
         gpu_uuid: Some("GPU-soft-0".into()),
+        more_gpu_ids: Vec::new(),
         state: SessionState::Waiting,
         waiting: Some(WaitReason::Turn),
         peer: "vsock:103".into(),
@@ -106,7 +107,7 @@ fn snapshot() -> RuntimeSnapshot {
             share_permille: 500,
             waiting: Some(WaitReason::Turn),
             wait,
-            service: Histogram::default(),
+            ..VmRuntime::default()
         }],
         sessions: vec![session()],
         decisions: 42,

@@ -214,6 +214,11 @@ impl Catalog {
             gpu.seen.uuid = new.to_owned();
             self.gpus.insert(new.to_owned(), gpu);
         }
+        for gpus in self.vms.values_mut().filter_map(|vm| vm.gpus.as_mut()) {
+            if gpus.remove(old) {
+                gpus.insert(new.to_owned());
+            }
+        }
         let moved: Vec<_> = self
             .assignments
             .keys()
@@ -286,6 +291,19 @@ impl Catalog {
                 ErrorCode::GpuUnusable,
                 format!("GPU {gpu_id} is present; only a vanished one can be forgotten."),
                 "",
+            ));
+        }
+        let names = |gpus: &BTreeSet<String>| gpus.contains(&uuid);
+        let named = self
+            .vms
+            .values()
+            .filter(|vm| vm.gpus.as_ref().is_some_and(names));
+        let vms = super::ranges(named.map(|vm| vm.vm_id));
+        if !vms.is_empty() {
+            return Err(refuse(
+                ErrorCode::GpuUnusable,
+                format!("GPU {gpu_id} is on the list of GPUs that VM {vms} may use."),
+                "Take it off first: `vgpu-admin vm set <vm> --gpus=...`.",
             ));
         }
         let gone: Vec<_> = self

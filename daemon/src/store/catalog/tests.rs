@@ -1,6 +1,6 @@
 use vgpu_proto::api::{
     AssignRequest, GpuHealth, GpuSource, GpuState, MoveRequest, PoolCreate, PoolPatch, Priority,
-    QuarantineRequest, RegisterRequest, UnassignRequest, VmIds, VmLimitsPatch, VmPatch,
+    Quarantine, QuarantineRequest, RegisterRequest, UnassignRequest, VmIds, VmLimitsPatch, VmPatch,
     WeightsPatch,
 };
 
@@ -420,11 +420,24 @@ fn quarantine_and_release_and_move() {
         vm_ids: vec![1, 3],
         reason: Some("noisy".into()),
     });
-    assert_eq!(done(&mut host, &quarantine).changes.len(), 2);
+    let changes = done(&mut host, &quarantine).changes;
+    let told = |change: &&Change| matches!(change, Change::VmQuarantine { quarantine: Some(q), .. } if q.reason == "noisy");
+    assert_eq!((changes.len(), changes.iter().filter(told).count()), (4, 2));
     assert!(!done(&mut host, &quarantine).changed);
     assert_eq!(host.vms[&1].quarantine.as_ref().unwrap().reason, "noisy");
     host.vms.get_mut(&1).unwrap().strikes = 4;
-    done(&mut host, &Command::Release(VmIds { vm_ids: vec![1] }));
+    let changes = done(&mut host, &Command::Release(VmIds { vm_ids: vec![1] })).changes;
+    let released = |change: &Change| {
+        matches!(
+            change,
+            Change::VmQuarantine {
+                vm_id: 1,
+                quarantine: None,
+                ..
+            }
+        )
+    };
+    assert!(changes.iter().any(released), "{changes:?}");
     assert_eq!(
         (host.vms[&1].quarantine.clone(), host.vms[&1].strikes),
         (None, 0)
@@ -435,6 +448,68 @@ fn quarantine_and_release_and_move() {
     });
     assert_eq!(done(&mut host, &to_b).changes.len(), 2);
     assert_eq!(host.vms_of("A").count(), 1);
+}
+
+#[test]
+fn a_quarantine_that_would_end_by_itself_lasts_once_an_administrator_says_so() {
+    let mut host = host();
+    let automatic = Quarantine {
+        reason: "five strikes".into(),
+        since_unix_ms: 1,
+        automatic: true,
+        until_unix_ms: Some(9_000),
+    };
+    host.vms.get_mut(&1).unwrap().quarantine = Some(automatic);
+    let command = Command::Quarantine(QuarantineRequest {
+        vm_ids: vec![1],
+        reason: None,
+    });
+    done(&mut host, &command);
+    let now = host.vms[&1].quarantine.clone().unwrap();
+    assert_eq!((now.until_unix_ms, now.automatic), (None, false));
+}
+
+#[test]
+fn a_vm_has_its_own_slice_and_gpus() {
+    let mut host = host();
+    let patch = |gpus: Option<&[&str]>, slice_us| {
+        let named = |gpus: &[&str]| gpus.iter().map(|&gpu| gpu.to_owned()).collect();
+        Command::SetVm(VmPatch {
+            vm_ids: vec![1],
+            slice_us: Some(slice_us),
+            gang: Some(true),
+            gpus: Some(gpus.map(named)),
+            ..VmPatch::default()
+        })
+    };
+    done(&mut host, &patch(Some(&["0", "GPU-0001"]), Some(500)));
+    let vm = host.vms[&1].clone();
+    assert!(vm.gang && vm.slice_us == Some(500));
+    assert!(vm.may_use("GPU-0000") && vm.may_use("GPU-0001") && !vm.may_use("GPU-0002"));
+    for (gpus, slice_us, says) in [
+        (Some(&["7"][..]), None, "There is no GPU"),
+        (Some(&[][..]), None, "at least one GPU"),
+        (None, Some(5), "slice_us = 5"),
+    ] {
+        let error = refused(&host, &patch(gpus, slice_us));
+        assert!(error.message.contains(says), "{error:?}");
+    }
+    // A GPU that somebody's list names is not forgotten behind his back.
+    done(&mut host, &scan(&[gpu(0)]));
+    let forget = Command::ForgetGpu { gpu: "1".into() };
+    assert!(refused(&host, &forget).message.contains("VM 1 may use"));
+    done(&mut host, &patch(None, None));
+    assert_eq!(
+        (host.vms[&1].gpus.clone(), host.vms[&1].slice_us),
+        (None, None)
+    );
+    done(&mut host, &forget);
+    // Registered with a list whose GPUs do not serve the pool: told.
+    done(&mut host, &scan(&[gpu(0), gpu(1)]));
+    let mut request = register(&[9], "A");
+    request.gpus = Some(vec!["1".into()]);
+    let outcome = done(&mut host, &Command::RegisterVm(request));
+    assert!(outcome.warnings[0].contains("serves pool A"), "{outcome:?}");
 }
 
 #[test]

@@ -45,11 +45,15 @@ impl Catalog {
                 debt_ns: Some(0),
             });
         }
+        let allowed = request.gpus.as_deref();
         outcome.message = match outcome.changes.len() {
             0 => "Registered already, exactly so.".into(),
             n => format!("{n} VMs registered in pool {}.", request.pool),
         };
         outcome.warnings = self.registration_warnings(request);
+        outcome
+            .warnings
+            .extend(self.allowlist_warning(allowed, &request.pool)?);
         Ok(outcome)
     }
 
@@ -89,12 +93,46 @@ impl Catalog {
             cid,
             socket,
             peer_uid: request.peer_uid,
+            slice_us: request.slice_us,
+            gang: request.gang,
+            gpus: self.allowlist(request.gpus.as_deref())?,
             limits: request.limits.clone(),
-            quarantine: None,
-            strikes: 0,
-            last_strike_unix_ms: 0,
             registered_unix_ms: context.now_unix_ms,
+            ..VmRecord::default()
         })
+    }
+
+    /// The UUIDs of the GPUs named, which must be known.
+    fn allowlist(&self, named: Option<&[String]>) -> Result<Option<BTreeSet<String>>, ErrorDetail> {
+        let Some(named) = named else { return Ok(None) };
+        if named.is_empty() {
+            return Err(invalid(
+                "Name at least one GPU that the VM may use, or `null` for all of its pool.".into(),
+            ));
+        }
+        let uuids = named
+            .iter()
+            .map(|name| Ok(self.gpu(name)?.seen.uuid.clone()));
+        uuids.collect::<Result<_, _>>().map(Some)
+    }
+
+    /// A VM that may use no GPU of its pool is refused until that changes.
+    fn allowlist_warning(
+        &self,
+        named: Option<&[String]>,
+        pool: &str,
+    ) -> Result<Option<String>, ErrorDetail> {
+        let Some(allowed) = self.allowlist(named)? else {
+            return Ok(None);
+        };
+        let serves = |gpu: &&crate::model::GpuRecord| allowed.contains(&gpu.seen.uuid);
+        let none = !self.gpus_of(pool).iter().any(serves);
+        Ok(none.then(|| {
+            format!(
+                "None of the GPUs that it may use serves pool {pool}: its programs are refused until \
+                 `vgpu-admin assign-gpu --pool={pool}`."
+            )
+        }))
     }
 
     /// No other VM may be known by the same name, CID or socket.
@@ -168,7 +206,17 @@ impl Catalog {
                 "A name or CID can only be given to one VM at a time.".into(),
             ));
         }
+        let gpus = match &patch.gpus {
+            None => None,
+            Some(named) => Some(self.allowlist(named.as_deref())?),
+        };
         self.change_vms(&patch.vm_ids, "changed", |vm| {
+            if let Some(gpus) = &gpus {
+                vm.gpus.clone_from(gpus);
+            }
+            vm.gang = patch.gang.unwrap_or(vm.gang);
+            vm.slice_us = patch.slice_us.unwrap_or(vm.slice_us);
+            vm.slice_us.map_or(Ok(()), rules::slice).map_err(invalid)?;
             vm.priority = patch.priority.unwrap_or(vm.priority);
             vm.factor_percent = patch.factor_percent.unwrap_or(vm.factor_percent);
             rules::factor(vm.factor_percent).map_err(invalid)?;
@@ -207,23 +255,42 @@ impl Catalog {
             .unwrap_or_else(|| "by an administrator".into());
         rules::reason(&reason).map_err(invalid)?;
         let what = format!("quarantined ({reason})");
-        self.change_vms(&request.vm_ids, &what, |vm| {
-            vm.quarantine.get_or_insert_with(|| Quarantine {
-                reason: reason.clone(),
-                since_unix_ms: context.now_unix_ms,
-                automatic: false,
-            });
+        let mut outcome = self.change_vms(&request.vm_ids, &what, |vm| {
+            // One that would end by itself lasts until it is released from now on.
+            if vm
+                .quarantine
+                .as_ref()
+                .is_none_or(|q| q.until_unix_ms.is_some())
+            {
+                vm.quarantine = Some(Quarantine {
+                    reason: reason.clone(),
+                    since_unix_ms: context.now_unix_ms,
+                    automatic: false,
+                    until_unix_ms: None,
+                });
+            }
             Ok(())
-        })
+        })?;
+        tell_quarantine(&mut outcome);
+        Ok(outcome)
     }
 
-    pub(super) fn release_vms(&mut self, vm_ids: &[u32]) -> Result<Outcome, ErrorDetail> {
+    pub(super) fn release_vms(
+        &mut self,
+        vm_ids: &[u32],
+        context: &Context,
+    ) -> Result<Outcome, ErrorDetail> {
         check_batch(vm_ids)?;
-        self.change_vms(vm_ids, "released", |vm| {
-            vm.quarantine = None;
+        let mut outcome = self.change_vms(vm_ids, "released", |vm| {
+            if vm.quarantine.take().is_some() {
+                // From now on the doubling of quarantines is forgotten.
+                vm.quarantines_unix_ms = context.now_unix_ms;
+            }
             vm.strikes = 0;
             Ok(())
-        })
+        })?;
+        tell_quarantine(&mut outcome);
+        Ok(outcome)
     }
 
     /// Changes VMs one after another, all of them or (by an error) none.
@@ -247,6 +314,21 @@ impl Catalog {
         }
         Ok(outcome(vm_ids, changes, what))
     }
+}
+
+/// A quarantine begins and ends by command, or by the scheduler's strikes; only the former are told to
+/// it, apart from the VM's other settings.
+fn tell_quarantine(outcome: &mut Outcome) {
+    let changed = |change: &Change| match change {
+        Change::VmUpserted { vm, .. } => Some(Change::VmQuarantine {
+            vm_id: vm.vm_id,
+            generation: vm.generation,
+            quarantine: vm.quarantine.clone(),
+        }),
+        _ => None,
+    };
+    let told: Vec<_> = outcome.changes.iter().filter_map(changed).collect();
+    outcome.changes.extend(told);
 }
 
 fn outcome(vm_ids: &[u32], changes: Vec<Change>, what: &str) -> Outcome {
@@ -289,6 +371,10 @@ fn check_registration(request: &RegisterRequest) -> Result<(), ErrorDetail> {
     check_batch(&request.vm_ids)?;
     rules::factor(request.factor_percent.unwrap_or(100)).map_err(invalid)?;
     rules::vm_limits(&request.limits).map_err(invalid)?;
+    request
+        .slice_us
+        .map_or(Ok(()), rules::slice)
+        .map_err(invalid)?;
     let several = request.vm_ids.len() > 1;
     if several
         && request
@@ -312,6 +398,9 @@ fn same_registration(known: &VmRecord, asked: &VmRecord) -> Result<(), ErrorDeta
         && known.cid == asked.cid
         && known.socket == asked.socket
         && known.peer_uid == asked.peer_uid
+        && known.slice_us == asked.slice_us
+        && known.gang == asked.gang
+        && known.gpus == asked.gpus
         && known.limits == asked.limits;
     if same {
         return Ok(());

@@ -27,8 +27,8 @@ struct Pending {
 #[derive(Debug, Default)]
 pub(super) struct Allocs {
     waiting: VecDeque<Pending>,
-    /// (number, bytes) of the request that vgpud has not answered.
-    asked: Option<(u64, u64)>,
+    /// (number, device, bytes) of the request that vgpud has not answered.
+    asked: Option<(u64, usize, u64)>,
     requests: u64,
     /// Things that are being given back to the driver.
     pub freeing: u64,
@@ -74,8 +74,10 @@ impl Session {
             // As the driver: freeing nothing succeeds.
             return Ok(rep::MemFree {});
         }
-        let (memory, charge) = self.memory.remove(ptr.0).ok_or(CuResult::INVALID_VALUE)?;
+        let (context, memory, charge) =
+            self.memory.remove(ptr.0).ok_or(CuResult::INVALID_VALUE)?;
         let garbage = Garbage {
+            device: self.device_of(context),
             memory: vec![memory],
             ..Garbage::default()
         };
@@ -93,25 +95,41 @@ impl Session {
     }
 
     /// Something was given back to the driver.
-    pub(super) fn freed(&mut self, charge: u64) {
+    pub(super) fn freed(&mut self, device: usize, charge: u64) {
         self.allocs.freeing -= 1;
-        let surplus = self.ledger.give(charge);
-        if surplus > 0 {
-            self.vgpud.send(&FromWorker::MemRelease { bytes: surplus });
-        }
+        self.give_back(device, charge);
         for pending in &mut self.allocs.waiting {
             pending.denied = 0;
         }
         self.try_allocs();
     }
 
+    /// What a device's ledger has too much of goes back to vgpud.
+    fn give_back(&mut self, device: usize, charge: u64) {
+        let surplus = self.ledgers.get_mut(device).map_or(0, |ledger| ledger.give(charge));
+        if surplus > 0 {
+            self.vgpud.send(&FromWorker::MemRelease {
+                device: device as u32,
+                bytes: surplus,
+            });
+        }
+    }
+
+    /// The ordinal of a context's device.
+    pub(super) fn device_of(&self, context: u64) -> usize {
+        self.contexts.get(context).map_or(0, |context| context.device)
+    }
+
     /// vgpud answered a request for memory.
     pub(super) fn ledger_answered(&mut self, request: u64, granted: bool) {
-        let Some((_, bytes)) = self.allocs.asked.take_if(|(number, _)| *number == request) else {
+        let asked = self.allocs.asked.take_if(|(number, ..)| *number == request);
+        let Some((_, device, bytes)) = asked else {
             return;
         };
         if granted {
-            self.ledger.draw(bytes);
+            if let Some(ledger) = self.ledgers.get_mut(device) {
+                ledger.draw(bytes);
+            }
         } else if let Some(first) = self.allocs.waiting.front_mut() {
             first.denied += 1;
         }
@@ -135,8 +153,8 @@ impl Session {
     }
 
     fn try_alloc(&mut self, pending: &Pending) -> Outcome {
-        let driver = match self.context(pending.ctx) {
-            Ok(context) => std::sync::Arc::clone(&context.driver),
+        let (driver, device) = match self.context(pending.ctx) {
+            Ok(context) => (std::sync::Arc::clone(&context.driver), context.device),
             Err(code) => return Outcome::Answer(Err(code)),
         };
         if pending.size == 0 {
@@ -148,8 +166,12 @@ impl Session {
         let Some(cost) = charge(pending.size) else {
             return Outcome::Answer(Err(CuResult::OUT_OF_MEMORY));
         };
-        if !self.ledger.take(cost) {
-            return self.ask_ledger(cost, pending.denied);
+        let Some(ledger) = self.ledgers.get_mut(device) else {
+            return Outcome::Answer(Err(CuResult::INVALID_CONTEXT));
+        };
+        if !ledger.take(cost) {
+            let shortage = ledger.shortage(cost);
+            return self.ask_ledger(device, shortage, pending.denied);
         }
         match DeviceMemory::alloc(&driver, pending.size) {
             Ok(memory) => {
@@ -160,10 +182,7 @@ impl Session {
                 Outcome::Answer(Ok(address))
             }
             Err(code) => {
-                let surplus = self.ledger.give(cost);
-                if surplus > 0 {
-                    self.vgpud.send(&FromWorker::MemRelease { bytes: surplus });
-                }
+                self.give_back(device, cost);
                 if code == CuResult::OUT_OF_MEMORY && self.allocs.freeing > 0 {
                     return Outcome::Wait;
                 }
@@ -173,11 +192,11 @@ impl Session {
     }
 
     /// Draws a slice more from the ledger, or just enough, or waits for what is being freed.
-    fn ask_ledger(&mut self, cost: u64, denied: u32) -> Outcome {
+    fn ask_ledger(&mut self, device: usize, shortage: (u64, u64), denied: u32) -> Outcome {
         if self.allocs.asked.is_some() {
             return Outcome::Wait;
         }
-        let (slice, exact) = self.ledger.shortage(cost);
+        let (slice, exact) = shortage;
         let bytes = match denied {
             0 => slice,
             1 if slice > exact => exact,
@@ -186,8 +205,12 @@ impl Session {
         };
         self.allocs.requests += 1;
         let request = self.allocs.requests;
-        self.allocs.asked = Some((request, bytes));
-        self.vgpud.send(&FromWorker::MemReserve { request, bytes });
+        self.allocs.asked = Some((request, device, bytes));
+        self.vgpud.send(&FromWorker::MemReserve {
+            request,
+            device: device as u32,
+            bytes,
+        });
         Outcome::Wait
     }
 

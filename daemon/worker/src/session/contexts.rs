@@ -88,6 +88,8 @@ pub(super) struct ContextState {
 /// What is to be given back to the driver, in this order.
 #[derive(Debug, Default)]
 pub(super) struct Garbage {
+    /// The ordinal of the device whose memory is among it.
+    pub device: usize,
     /// Device memory; held only to be dropped.
     #[allow(dead_code)]
     pub memory: Vec<DeviceMemory>,
@@ -269,7 +271,7 @@ impl Session {
         if self.quota == 0 {
             return Ok(rep::MemGetInfo { free, total });
         }
-        let left = self.quota.saturating_sub(self.ledger.used());
+        let left = self.quota.saturating_sub(self.ledgers.iter().map(|ledger| ledger.used()).sum());
         Ok(rep::MemGetInfo {
             free: free.min(left),
             total: total.min(self.quota),
@@ -281,6 +283,7 @@ impl Session {
     fn take_down(&mut self, context: u64, entirely: bool, reply: (Op, u64)) {
         let (memory, charge) = self.memory.remove_context(context);
         let mut garbage = Garbage {
+            device: self.device_of(context),
             memory,
             ..Garbage::default()
         };

@@ -254,14 +254,15 @@ impl Session {
     /// Gives things back to the driver on a thread that may wait.
     fn release(&mut self, garbage: Garbage, charge: u64, reply: Option<(Op, u64)>) {
         let garbage = self.collect_garbage(garbage);
+        let device = garbage.device;
         self.helpers.run(move || {
             drop(garbage);
-            Box::new(move |session: &mut Session| session.released(charge, reply))
+            Box::new(move |session: &mut Session| session.released(device, charge, reply))
         });
     }
 
-    fn released(&mut self, charge: u64, reply: Option<(Op, u64)>) {
-        self.freed(charge);
+    fn released(&mut self, device: usize, charge: u64, reply: Option<(Op, u64)>) {
+        self.freed(device, charge);
         match reply {
             Some((op, id)) => {
                 self.print_all();

@@ -64,13 +64,15 @@ impl Memory {
         offset < range.len && len <= range.len - offset
     }
 
-    /// Takes out the guest's allocation that begins at `address`.
-    pub(super) fn remove(&mut self, address: u64) -> Option<(DeviceMemory, u64)> {
+    /// Takes out the guest's allocation that begins at `address`: its context, the memory, and its
+    /// charge in the ledger.
+    pub(super) fn remove(&mut self, address: u64) -> Option<(u64, DeviceMemory, u64)> {
         if !matches!(self.ranges.get(&address)?.backing, Backing::Owned(..)) {
             return None;
         }
-        match self.ranges.remove(&address)?.backing {
-            Backing::Owned(memory, charge) => Some((memory, charge)),
+        let range = self.ranges.remove(&address)?;
+        match range.backing {
+            Backing::Owned(memory, charge) => Some((range.context, memory, charge)),
             _ => None,
         }
     }
@@ -80,7 +82,7 @@ impl Memory {
         let Some((len, context)) = self.ranges.get(&address).map(|r| (r.len, r.context)) else {
             return false;
         };
-        let Some((memory, charge)) = self.remove(address) else {
+        let Some((_, memory, charge)) = self.remove(address) else {
             return false;
         };
         self.insert(address, len, context, Backing::Parked(memory, charge));

@@ -43,6 +43,7 @@ use self::out::Out;
 use self::pool::{Done, Pool};
 pub use self::printf::Printf;
 use self::queue::Queue;
+pub use self::staging::PINNED_MOST;
 use self::staging::Staging;
 use self::streams::{Action, Streams};
 use self::table::{Kind, Table};
@@ -99,7 +100,8 @@ pub struct Session {
     modules: Table<ModuleState>,
     functions: Table<FunctionState>,
     memory: Memory,
-    ledger: Ledger,
+    /// By device.
+    ledgers: Vec<Ledger>,
     quota: u64,
     /// Depth credit: calls, and their bulk bytes.
     depth: (u64, u64),
@@ -142,6 +144,7 @@ impl Session {
         };
         let first = devices.first().ok_or("the driver has no device")?;
         let staging = Staging::new(&first.2);
+        let ledgers = devices.iter().map(|_| Ledger::default()).collect();
         let (tell, done) = unbounded();
         Ok(Session {
             out: Out::new(writer),
@@ -159,7 +162,7 @@ impl Session {
             modules: Table::new(Kind::Module),
             functions: Table::new(Kind::Function),
             memory: Memory::default(),
-            ledger: Ledger::default(),
+            ledgers,
             quota: start.memory_quota,
             depth: (start.depth_calls.into(), start.depth_bytes),
             allocs: Allocs::default(),

@@ -19,6 +19,10 @@ const LARGE_SLABS: usize = 6;
 /// finds one.
 const RESERVED: usize = 8;
 
+/// Host memory that is pinned for one session, at most.
+pub const PINNED_MOST: u64 =
+    (SMALL * SMALL_PER_SLAB * SMALL_SLABS + COPY_PIECE * LARGE_PER_SLAB * LARGE_SLABS) as u64;
+
 /// Where the data of copies waits.
 #[derive(Debug)]
 pub(super) struct Staging {

@@ -200,7 +200,7 @@ fn answer(
                 grant(socket, pages, policy, books);
             }
         }
-        FromWorker::MemReserve { request, bytes } => {
+        FromWorker::MemReserve { request, bytes, .. } => {
             let granted = books
                 .used
                 .checked_add(*bytes)
@@ -217,7 +217,7 @@ fn answer(
                 &[],
             );
         }
-        FromWorker::MemRelease { bytes } => {
+        FromWorker::MemRelease { bytes, .. } => {
             books.used = books
                 .used
                 .checked_sub(*bytes)
