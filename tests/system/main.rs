@@ -9,4 +9,5 @@ mod hostile;
 mod limits;
 mod owners;
 mod rules;
+mod shares;
 mod waiting;
