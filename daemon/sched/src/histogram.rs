@@ -1,5 +1,7 @@
 //! Log-linear histograms of nanoseconds in fixed memory.
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 
 /// Values below this share the first bucket (64 ns: below any wait worth telling).
@@ -15,8 +17,9 @@ const BUCKETS: usize = 1 + (LAST_BITS - FIRST_BITS) as usize * SUBS + 1;
 /// A histogram of durations: about 1.2 KiB, whatever it counts.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Histogram {
+    /// Shared with clones until one of them counts on: a snapshot of thousands of histograms is cheap.
     #[serde(with = "sparse")]
-    counts: Box<[u32; BUCKETS]>,
+    counts: Arc<[u32; BUCKETS]>,
     count: u64,
     sum: u128,
     max: u64,
@@ -25,7 +28,7 @@ pub struct Histogram {
 impl Default for Histogram {
     fn default() -> Self {
         Self {
-            counts: Box::new([0; BUCKETS]),
+            counts: Arc::new([0; BUCKETS]),
             count: 0,
             sum: 0,
             max: 0,
@@ -36,7 +39,7 @@ impl Default for Histogram {
 impl Histogram {
     /// Counts one duration.
     pub fn record(&mut self, ns: u64) {
-        let bucket = &mut self.counts[index(ns)];
+        let bucket = &mut Arc::make_mut(&mut self.counts)[index(ns)];
         *bucket = bucket.saturating_add(1);
         self.count = self.count.saturating_add(1);
         self.sum += u128::from(ns);
@@ -45,7 +48,8 @@ impl Histogram {
 
     /// Adds what another histogram counted.
     pub fn merge(&mut self, other: &Self) {
-        for (mine, theirs) in self.counts.iter_mut().zip(other.counts.iter()) {
+        let mine = Arc::make_mut(&mut self.counts);
+        for (mine, theirs) in mine.iter_mut().zip(other.counts.iter()) {
             *mine = mine.saturating_add(*theirs);
         }
         self.count = self.count.saturating_add(other.count);
@@ -141,6 +145,8 @@ fn upper(bucket: usize) -> u64 {
 
 /// Only the buckets that counted something, as `[bucket, count]`.
 mod sparse {
+    use std::sync::Arc;
+
     use serde::de::Error;
     use serde::{Deserialize, Deserializer, Serializer};
 
@@ -155,13 +161,13 @@ mod sparse {
 
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(
         deserializer: D,
-    ) -> Result<Box<[u32; BUCKETS]>, D::Error> {
-        let mut counts = Box::new([0; BUCKETS]);
+    ) -> Result<Arc<[u32; BUCKETS]>, D::Error> {
+        let mut counts = [0; BUCKETS];
         for (bucket, count) in Vec::<(usize, u32)>::deserialize(deserializer)? {
             let place = counts.get_mut(bucket);
             *place.ok_or_else(|| D::Error::custom("a histogram has no such bucket"))? = count;
         }
-        Ok(counts)
+        Ok(Arc::new(counts))
     }
 }
 

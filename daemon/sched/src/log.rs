@@ -5,8 +5,9 @@
 //! scheduler; when it is full a new one begins and the one before the last is dropped, so that one full
 //! segment, at least, is always there. Memory is bounded by [`Bounds`] and two snapshots.
 //!
-//! Recording is a copy of the event and of its actions (no serialisation, no allocation per event); a new
-//! segment costs one clone of the scheduler. [`DecisionLog::view`] shares what is recorded, so that
+//! Recording is a copy of the event and of its actions: no serialisation, no allocation per event. A new
+//! segment costs one clone of the scheduler (`examples/log_cost.rs` measures both); who has a moment in
+//! which nothing waits calls [`DecisionLog::rest`], so that it is paid then. [`DecisionLog::view`] shares what is recorded, so that
 //! somebody else can write it down ([`View::lines`]) while the recording goes on.
 //!
 //! A [`Replay`] takes those lines, feeds the events to the snapshot, and says at which record another
@@ -32,7 +33,8 @@ pub const FORMAT: u32 = 1;
 /// Records that are kept together and shared with a [`View`] as one.
 const CHUNK: usize = 1_024;
 
-/// How much is kept: twice this, at most, and two snapshots.
+/// How much is kept: between one segment and two (each at most an eighth longer than this), and two
+/// snapshots.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bounds {
     /// Records in a segment; at least one.
@@ -75,7 +77,8 @@ impl Chunk {
 
     /// Keeps a record; says how many bytes it takes.
     fn push(&mut self, at_ns: u64, event: Event, actions: &[Action]) -> usize {
-        let bytes = size_of::<Entry>() + heap_bytes(&event) + size_of_val(actions);
+        let beside: usize = actions.iter().map(gang_bytes).sum();
+        let bytes = size_of::<Entry>() + heap_bytes(&event) + size_of_val(actions) + beside;
         self.actions.extend_from_slice(actions);
         self.entries.push(Entry {
             at_ns,
@@ -108,6 +111,15 @@ fn heap_bytes(event: &Event) -> usize {
             // A set of numbers in a B-tree: about twice their size.
             config.gpus.as_ref().map_or(0, |gpus| gpus.len() * 8)
         }
+        _ => 0,
+    }
+}
+
+/// The same of an action: the further GPUs of a gang.
+fn gang_bytes(action: &Action) -> usize {
+    match action {
+        Action::Grant(terms) | Action::GrantBeside(terms) => size_of_val(terms.also.as_slice()),
+        Action::Admit { also, .. } => size_of_val(also.as_slice()),
         _ => 0,
     }
 }
@@ -166,8 +178,9 @@ impl DecisionLog {
         event: Event,
         actions: &mut Vec<Action>,
     ) {
-        if self.current.records >= self.bounds.records.max(1)
-            || self.current.bytes >= self.bounds.bytes
+        let eighth = |bound: usize| bound.saturating_add(bound / 8).max(1);
+        if self.current.records >= eighth(self.bounds.records)
+            || self.current.bytes >= eighth(self.bounds.bytes)
         {
             self.begin_segment(scheduler);
         }
@@ -179,6 +192,16 @@ impl DecisionLog {
         self.current.records += 1;
         if self.open.is_full() {
             self.seal();
+        }
+    }
+
+    /// A moment in which nothing waits: begins a new segment if the present one is full. Without such
+    /// moments the next event does, an eighth later.
+    pub fn rest(&mut self, scheduler: &Scheduler) {
+        let full = self.current.records >= self.bounds.records.max(1)
+            || self.current.bytes >= self.bounds.bytes;
+        if full {
+            self.begin_segment(scheduler);
         }
     }
 
