@@ -11,6 +11,9 @@ pub(crate) struct Held {
     pub(crate) parked: bool,
     pub(crate) wanted: bool,
     pub(crate) overrun: bool,
+    pub(crate) overrun_from_ns: u64,
+    /// Busy time of its context, and of the device, then.
+    pub(crate) overrun_busy_ns: (u64, u64),
     pub(crate) slice_end_ns: u64,
     /// The context's busy time when the lease began.
     pub(crate) busy_ns: u64,
@@ -82,6 +85,9 @@ pub struct VmBook {
     pub waits: Vec<u64>,
     /// Most work of it on the device when its lease was asked back.
     pub residue_ns: u64,
+    pub(crate) limited: bool,
+    /// What its workers submitted: when, calls and bytes in all (if it has limits).
+    pub used: Vec<(u64, u64, u64)>,
     /// Largest |lag| seen at the begin and end of its leases.
     pub lag_ns: u128,
     /// Leases.
@@ -93,12 +99,19 @@ pub struct VmBook {
 pub struct GpuBook {
     pub(crate) leases: Vec<Held>,
     pub(crate) settled_ns: u64,
+    /// How often a charge was split between two holders: what cannot be divided, at most 1 ns each time,
+    /// falls to the first.
+    pub(crate) splits: u64,
     /// Time charged to anybody.
     pub charged_ns: u64,
     /// The same over time, if tracked.
     pub track: Track,
-    /// Most time idle during one lease while somebody else waited.
+    /// Most time idle during one lease while somebody else waited, all together.
     pub idle_per_lease_ns: u64,
+    /// The same in one piece.
+    pub longest_idle_ns: u64,
+    /// Declared overruns: from when to when, by which VM.
+    pub overruns: Vec<(u64, u64, u32)>,
     /// Work of contexts while they held a lease.
     pub(crate) leased_busy_ns: u64,
     /// From asking a lease back to having it, the longest.
@@ -153,6 +166,15 @@ impl Books {
     pub(crate) fn lease(&mut self, gpu: u32, worker: u32) -> Option<&mut Held> {
         let leases = &mut self.gpus[gpu as usize].leases;
         leases.iter_mut().find(|lease| lease.worker == worker)
+    }
+
+    /// A VM with limits submits one operation.
+    pub(crate) fn use_up(&mut self, vm: u32, now: u64, bytes: u64) {
+        let book = &mut self.vms[vm as usize];
+        if book.limited {
+            let (calls, before) = book.used.last().map_or((0, 0), |used| (used.1, used.2));
+            book.used.push((now, calls + 1, before + bytes));
+        }
     }
 
     /// A session begins or ends asking.

@@ -58,6 +58,9 @@ impl World {
         self.settling = true;
         while let Some(event) = self.inbox.pop_front() {
             self.note(|| format!("  event {event:?}"));
+            for gpu in &mut self.books.gpus {
+                gpu.splits += u64::from(gpu.leases.len() > 1);
+            }
             let mut actions = std::mem::take(&mut self.actions);
             self.sched.handle(self.now, event, &mut actions);
             self.decisions += 1;
@@ -207,6 +210,7 @@ impl World {
         let now = self.now;
         self.step_device(gpu);
         self.books.charge(gpu, now);
+        let wanted = self.books.lease(gpu, id).is_some_and(|held| held.wanted);
         self.note_idle(gpu, id, false);
         let busy = self.devices[gpu as usize].busy_ns(id);
         let book = &mut self.books.gpus[gpu as usize];
@@ -214,12 +218,20 @@ impl World {
             return;
         };
         let held = book.leases.remove(index);
-        if held.wanted && !held.overrun {
+        if wanted && !held.overrun {
             let over = now.saturating_sub(held.slice_end_ns);
             book.overshoot_ns = book.overshoot_ns.max(over);
         }
         book.idle_per_lease_ns = book.idle_per_lease_ns.max(held.idle_ns);
         book.leased_busy_ns += busy - held.busy_ns;
+        if held.overrun {
+            book.overruns.push((held.overrun_from_ns, now, held.vm));
+            let (own, all) = held.overrun_busy_ns;
+            let all = self.devices[gpu as usize].truth().busy_ns - all;
+            let sum = self.overrun_busy_ns.get_or_insert((0, 0));
+            sum.0 += all - (busy - own);
+            sum.1 += all;
+        }
         let vm = &mut self.books.vms[held.vm as usize];
         vm.leases -= 1;
         self.books.waits(held.vm, now);
@@ -227,10 +239,14 @@ impl World {
 
     /// Books the device's idle time while somebody waits for this lease.
     fn note_idle(&mut self, gpu: u32, id: u32, wanted: bool) {
-        let idle = self.devices[gpu as usize].truth().idle_ns;
-        if let Some(held) = self.books.lease(gpu, id) {
+        let device = &mut self.devices[gpu as usize];
+        let (idle, longest) = (device.truth().idle_ns, device.longest_idle_ns());
+        device.watch_idle();
+        let book = &mut self.books.gpus[gpu as usize];
+        if let Some(held) = book.leases.iter_mut().find(|held| held.worker == id) {
             if held.wanted {
                 held.idle_ns += idle - held.idle_from_ns;
+                book.longest_idle_ns = book.longest_idle_ns.max(longest);
             }
             held.wanted = wanted;
             held.idle_from_ns = idle;
@@ -297,8 +313,14 @@ impl World {
                 let id = number(session);
                 self.overruns.push((self.now, id));
                 let gpu = self.workers[id as usize].gpu;
+                self.step_device(gpu);
+                let now = self.now;
+                let device = &self.devices[gpu as usize];
+                let busy = (device.busy_ns(id), device.truth().busy_ns);
                 if let Some(held) = self.books.lease(gpu, id) {
                     held.overrun = true;
+                    held.overrun_from_ns = now;
+                    held.overrun_busy_ns = busy;
                 }
             }
             Action::Ignored { reason } => {
@@ -339,6 +361,7 @@ impl World {
             credits: terms.credits,
             hold_ns: terms.hold_ns,
         });
+        self.devices[gpu as usize].watch_idle();
         let device = &self.devices[gpu as usize];
         let held = Held {
             worker: id,
@@ -347,6 +370,8 @@ impl World {
             parked: false,
             wanted: terms.wanted,
             overrun: false,
+            overrun_from_ns: 0,
+            overrun_busy_ns: (0, 0),
             slice_end_ns: terms.slice_end_ns,
             busy_ns: device.busy_ns(id),
             idle_from_ns: device.truth().idle_ns,

@@ -90,6 +90,9 @@ pub struct Device {
     next_ns: u64,
     serial: u64,
     truth: Truth,
+    /// Since when it has been idle, or watched.
+    idle_from_ns: u64,
+    longest_idle_ns: u64,
 }
 
 impl Device {
@@ -109,6 +112,8 @@ impl Device {
             next_ns: u64::MAX,
             serial: 0,
             truth: Truth::default(),
+            idle_from_ns: 0,
+            longest_idle_ns: 0,
         }
     }
 
@@ -122,6 +127,18 @@ impl Device {
     #[must_use]
     pub fn truth(&self) -> Truth {
         self.truth
+    }
+
+    /// Begins anew to look for the longest time without work.
+    pub fn watch_idle(&mut self) {
+        self.idle_from_ns = self.at_ns;
+        self.longest_idle_ns = 0;
+    }
+
+    /// The longest time without work since [`Device::watch_idle`].
+    #[must_use]
+    pub fn longest_idle_ns(&self) -> u64 {
+        self.longest_idle_ns
     }
 
     /// How long a context had the device, up to the last step.
@@ -190,6 +207,7 @@ impl Device {
         self.active.retain(|&other| other != context);
         if first {
             self.phase = Phase::Idle;
+            self.idle_from_ns = now;
         }
         if self.loaded == Some(context) {
             self.loaded = None;
@@ -210,7 +228,11 @@ impl Device {
         }
         self.at_ns = now;
         match self.phase {
-            Phase::Idle => self.truth.idle_ns += passed,
+            Phase::Idle => {
+                self.truth.idle_ns += passed;
+                let idle = now - self.idle_from_ns;
+                self.longest_idle_ns = self.longest_idle_ns.max(idle);
+            }
             Phase::Switching { .. } => self.truth.switch_ns += passed,
             Phase::Running { stream } => {
                 self.truth.busy_ns += passed;
@@ -232,7 +254,10 @@ impl Device {
     fn settle(&mut self, now: u64, fired: &mut Vec<Fired>) -> u64 {
         loop {
             let Some(&first) = self.active.front() else {
-                self.phase = Phase::Idle;
+                if self.phase != Phase::Idle {
+                    self.phase = Phase::Idle;
+                    self.idle_from_ns = now;
+                }
                 return u64::MAX;
             };
             if let Some(until) = self.load(first, now) {

@@ -196,11 +196,14 @@ pub struct Guest {
     rng: Rng,
     /// Operations that have arrived and are not taken.
     available: u64,
-    /// The next of them, once somebody looked.
-    head: Option<Op>,
+    /// The first of them, as far as somebody looked.
+    ahead: VecDeque<Op>,
+    /// Operations taken.
+    taken: u64,
+    /// Operations made up.
     made: u64,
     arrived: u64,
-    /// Operations given to each stream so far.
+    /// Operations made up for each stream.
     per_stream: Vec<u64>,
     /// Which operation ends a request, and when that arrived.
     open: VecDeque<(u64, u64)>,
@@ -225,7 +228,8 @@ impl Guest {
             load,
             rng,
             available: 0,
-            head: None,
+            ahead: VecDeque::new(),
+            taken: 0,
             made: 0,
             arrived: 0,
             open: VecDeque::new(),
@@ -256,7 +260,7 @@ impl Guest {
         if now >= self.load.until_ns {
             if matches!(self.load.pattern, Pattern::Backlog) {
                 self.available = 0;
-                self.head = None;
+                self.ahead.clear();
             }
             return None;
         }
@@ -288,24 +292,34 @@ impl Guest {
         next
     }
 
-    /// The first operation that waits.
-    pub fn peek(&mut self) -> Option<Op> {
-        if self.available == 0 {
-            return None;
+    /// The first operation that waits, and its place among all of them (1, 2, …).
+    pub fn peek(&mut self) -> Option<(u64, Op)> {
+        if self.ahead.is_empty() {
+            if self.available == 0 {
+                return None;
+            }
+            let op = self.make();
+            self.ahead.push_back(op);
         }
-        if self.head.is_none() {
-            self.head = Some(self.make());
-        }
-        self.head
+        self.ahead.front().map(|&op| (self.taken + 1, op))
     }
 
     /// Takes the first operation that waits.
     pub fn take(&mut self) {
-        if let Some(op) = self.head.take() {
-            self.per_stream[usize::from(op.stream)] += 1;
+        if self.ahead.pop_front().is_some() {
             self.available -= u64::from(self.available != u64::MAX);
-            self.made += 1;
+            self.taken += 1;
         }
+    }
+
+    /// The streams of the operations that wait, in order, as far as the queue shows them.
+    pub fn look_ahead(&mut self) -> impl Iterator<Item = (u64, u16)> + '_ {
+        while (self.ahead.len() as u64) < self.waiting() {
+            let op = self.make();
+            self.ahead.push_back(op);
+        }
+        let first = self.taken + 1;
+        (first..).zip(self.ahead.iter().map(|op| op.stream))
     }
 
     /// All operations up to this number are complete. Says when the next arrives, if that made the
@@ -326,11 +340,17 @@ impl Guest {
     }
 
     fn make(&mut self) -> Op {
-        if let Pattern::Trace { ops, .. } = &self.load.pattern {
-            let op = ops[(self.made % ops.len() as u64) as usize];
-            return op.op();
-        }
         let n = self.made;
+        self.made += 1;
+        let op = self.make_nth(n);
+        self.per_stream[usize::from(op.stream)] += 1;
+        op
+    }
+
+    fn make_nth(&mut self, n: u64) -> Op {
+        if let Pattern::Trace { ops, .. } = &self.load.pattern {
+            return ops[(n % ops.len() as u64) as usize].op();
+        }
         let index = (n % self.load.kinds.len() as u64) as usize;
         let kind = self.load.kinds[index];
         let mut ns = kind

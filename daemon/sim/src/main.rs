@@ -9,6 +9,7 @@ use clap::Parser;
 use vgpu_sim::fuzz::{self, FuzzReport};
 use vgpu_sim::mutants::{self, MutantReport};
 use vgpu_sim::proofs::{ALL, Plan};
+use vgpu_sim::replay;
 use vgpu_sim::report::{Report, Row};
 use vgpu_sim::runner::{self, Job};
 
@@ -43,6 +44,12 @@ struct Arguments {
     /// Threads; the results do not depend on it
     #[arg(long)]
     threads: Option<usize>,
+    /// Only the proofs: no random events, no mutants, no report
+    #[arg(long)]
+    proofs: bool,
+    /// Decide a decision log of vgpud again (`vgpu-admin sched log`), and compare
+    #[arg(long, value_name = "FILE")]
+    replay: Option<PathBuf>,
     /// Only the mutants (of this name): each is built and must be noticed by a proof
     #[arg(long, value_name = "NAME", num_args = 0..=1, default_missing_value = "")]
     mutants: Option<String>,
@@ -80,6 +87,10 @@ fn prove(arguments: &Arguments) -> Result<bool> {
         }
         return Ok(caught.is_none());
     }
+    if let Some(log) = &arguments.replay {
+        println!("{}", replay::sentence(&replay::replay(log)?));
+        return Ok(true);
+    }
     let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let threads = arguments.threads.unwrap_or(cpus);
     if let Some(only) = &arguments.mutants {
@@ -94,7 +105,8 @@ fn prove(arguments: &Arguments) -> Result<bool> {
     runner::run(&jobs, threads, &mut report);
     let took = begun.elapsed();
     let mut sound = true;
-    if arguments.scenario.is_none() {
+    let whole = arguments.scenario.is_none() && !arguments.proofs;
+    if whole {
         let fuzzed = fuzz_events(arguments, threads);
         let mutated = mutate("")?;
         sound = fuzzed.passed() && mutated.passed();
@@ -110,7 +122,7 @@ fn prove(arguments: &Arguments) -> Result<bool> {
         took.as_secs_f64(),
         report.operations as f64 / 1e6 / took.as_secs_f64(),
     );
-    if arguments.scenario.is_none() {
+    if whole {
         let cpu = format!("simulation on {cpus} CPUs");
         report.write(&arguments.report, &cpu)?;
         println!("report: {}", arguments.report.display());

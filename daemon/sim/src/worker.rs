@@ -4,11 +4,14 @@
 //! sockets and clocks is done here with messages and simulated time.
 
 use vgpu_proto::lease::{HintPage, LeasePage, Parked, WorkerEnd};
+use vgpu_sched::gate::{
+    Config as GateConfig, Direction, Flow, FunctionId, Gate, Hold, Key, LeaseView, Verdict, Wait,
+    WaitFor, Waiting, Work,
+};
 
 use crate::device::Batch;
-use crate::guest::{Guest, Op};
+use crate::guest::{Guest, Op, What};
 use crate::setup::Conduct;
-use crate::window::{Admit, Window};
 use crate::world::{Happening, Said, World};
 
 /// The two pages that a worker shares with vgpud.
@@ -39,9 +42,12 @@ enum State {
 /// Why the queue stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stop {
+    /// Nothing waits.
     Empty,
+    /// No lease, or no credit.
     Turn,
-    Window,
+    /// Too much is unfinished; at this time that may be different.
+    Window(Option<u64>),
 }
 
 /// Does the process live?
@@ -52,6 +58,17 @@ pub(crate) enum Life {
     /// Killed; the kernel still cleans up.
     Dying,
     Gone,
+}
+
+/// One stream of a worker.
+#[derive(Debug, Default)]
+struct Stream {
+    flow: Flow,
+    /// Number of the last operation submitted.
+    submitted: u64,
+    completed: u64,
+    /// What is submitted and not yet marked.
+    open: Option<Batch>,
 }
 
 /// One worker with its guest.
@@ -68,10 +85,12 @@ pub struct Worker {
     closing: bool,
     used: bool,
     spent: bool,
-    idle_since: Option<u64>,
-    window: Window,
-    /// What is submitted and not yet marked.
-    open: Option<Batch>,
+    gate: Gate,
+    hold: Hold,
+    function: FunctionId,
+    streams: Vec<Stream>,
+    /// When it looks by itself next.
+    wakes_ns: u64,
     /// Operations given to the device.
     pub submitted: u64,
     /// Those known to be complete.
@@ -84,6 +103,7 @@ pub struct Worker {
 
 impl Worker {
     pub(crate) fn new(vm: u32, guest: Guest, conduct: Conduct) -> Self {
+        let streams = (0..guest.streams()).map(|_| Stream::default()).collect();
         Self {
             vm,
             gpu: 0,
@@ -95,9 +115,11 @@ impl Worker {
             closing: false,
             used: false,
             spent: false,
-            idle_since: None,
-            window: Window::default(),
-            open: None,
+            gate: Gate::new(GateConfig::default()),
+            hold: Hold::default(),
+            function: FunctionId::new(b"simulated", "kernel"),
+            streams,
+            wakes_ns: u64::MAX,
             submitted: 0,
             completed: 0,
             bytes: 0,
@@ -106,8 +128,18 @@ impl Worker {
         }
     }
 
-    fn waiting(&self) -> (u64, u64) {
-        (self.guest.waiting(), 0)
+    /// What the gate may know of an operation.
+    fn work(&self, op: &Op) -> Work {
+        match op.what {
+            What::Kernel => {
+                Work::Kernel(Key::kernel(self.function, [op.key, 1, 1], [256, 1, 1], 0))
+            }
+            What::Graph => Work::Graph(Key::graph(u64::from(op.key))),
+            What::Copy => Work::Bytes {
+                direction: Direction::ToDevice,
+                bytes: op.bytes,
+            },
+        }
     }
 }
 
@@ -118,22 +150,63 @@ impl World {
             return;
         }
         let stop = self.run_queue(id);
-        self.mark(id);
+        self.mark_all(id);
+        let now = self.now;
         let worker = &self.workers[id as usize];
-        if worker.window.in_flight() > 0 {
+        if worker.gate.in_flight() == 0 {
+            if worker.closing && worker.state == State::Held {
+                self.release(id);
+            } else if stop == Stop::Empty {
+                self.rest(id);
+            }
             return;
         }
-        if worker.closing && worker.state == State::Held {
-            self.release(id);
-        } else if stop == Stop::Empty {
-            self.rest(id);
+        if stop != Stop::Empty {
+            let stalls = worker.gate.stall_in(now).map(|ns| now + ns.max(1));
+            let opens = match stop {
+                Stop::Window(until) => until,
+                _ => None,
+            };
+            if let Some(at) = [stalls, opens].into_iter().flatten().min() {
+                self.wake_at(id, at);
+            }
         }
+    }
+
+    /// Sees to it that the worker looks again by then.
+    fn wake_at(&mut self, id: u32, at: u64) {
+        let worker = &mut self.workers[id as usize];
+        if at < worker.wakes_ns {
+            worker.wakes_ns = at;
+            self.at(at, Happening::Wake(id));
+        }
+    }
+
+    /// The time for which a worker has set its alarm has come.
+    pub(crate) fn woke(&mut self, id: u32) {
+        let now = self.now;
+        let worker = &mut self.workers[id as usize];
+        if worker.life != Life::Live || worker.wakes_ns > now {
+            return;
+        }
+        worker.wakes_ns = u64::MAX;
+        if worker.gate.stalled(now) && matches!(worker.state, State::Held) {
+            let streams = &worker.streams;
+            let waiting = worker.guest.look_ahead().map(|(place, stream)| Waiting {
+                place,
+                idle: streams[usize::from(stream)].flow.ops() == 0,
+            });
+            // The simulated programs send more whenever there is room.
+            worker.gate.relieve(now, waiting, false);
+        }
+        self.pump(id);
     }
 
     fn run_queue(&mut self, id: u32) -> Stop {
         let index = id as usize;
         loop {
-            let Some(op) = self.workers[index].guest.peek() else {
+            let now = self.now;
+            let Some((place, op)) = self.workers[index].guest.peek() else {
                 return Stop::Empty;
             };
             if !self.enter(id) {
@@ -141,66 +214,90 @@ impl World {
             }
             let end = self.pages[index].end();
             let worker = &mut self.workers[index];
-            let slice_end = end.wanted(worker.epoch).then(|| end.slice_end_ns());
-            if worker.window.admit(self.now, &op, slice_end) == Admit::Wait {
-                return Stop::Window;
-            }
+            let view = LeaseView {
+                closing: worker.closing,
+                slice_end_ns: end.wanted(worker.epoch).then(|| end.slice_end_ns()),
+            };
+            let work = worker.work(&op);
+            let flow = &worker.streams[usize::from(op.stream)].flow;
+            let estimate = match worker.gate.may_submit(now, place, work, flow, &view) {
+                Verdict::Submit(estimate) => estimate,
+                Verdict::Wait(Wait {
+                    why: WaitFor::Lease,
+                    ..
+                }) => return Stop::Turn,
+                Verdict::Wait(Wait { until_ns, .. }) => return Stop::Window(until_ns),
+            };
             if !end.take(1, op.bytes) {
                 if !worker.spent {
                     worker.spent = true;
-                    let (calls, bytes) = worker.waiting();
-                    self.say(id, Said::Runnable { calls, bytes });
+                    self.say_runnable(id);
                 }
                 return Stop::Turn;
             }
             worker.spent = false;
             worker.used = true;
             worker.guest.take();
+            let stream = &mut worker.streams[usize::from(op.stream)];
+            stream.submitted += 1;
+            let (flow, number) = (&mut stream.flow, stream.submitted);
+            worker.gate.submitted(now, flow, number, work, estimate);
             self.submit(id, &op);
         }
     }
 
-    /// May an operation be submitted now? Takes a parked lease back, or asks for one.
+    /// Is there a lease under which something might be submitted? Takes a parked one back, or asks for
+    /// one.
     fn enter(&mut self, id: u32) -> bool {
-        let index = id as usize;
+        let (index, now) = (id as usize, self.now);
         let end = self.pages[index].end();
         let worker = &mut self.workers[index];
-        worker.idle_since = None;
+        worker.hold.work(now);
         match worker.state {
             State::Held => {}
             State::Parked => {
-                worker.state = if end.retake(worker.epoch) {
-                    State::Held
-                } else {
-                    State::Asked
-                };
-                let (calls, bytes) = worker.waiting();
-                let asked = worker.state == State::Asked;
-                self.say(id, Said::Runnable { calls, bytes });
-                if asked {
+                let retaken = end.retake(worker.epoch);
+                worker.state = if retaken { State::Held } else { State::Asked };
+                self.say_runnable(id);
+                if !retaken {
                     return self.granted(id);
                 }
             }
             State::None => {
                 worker.state = State::Asked;
-                let (calls, bytes) = worker.waiting();
-                self.say(id, Said::Runnable { calls, bytes });
+                self.say_runnable(id);
                 return self.granted(id);
             }
             State::Asked => return false,
         }
         let end = self.pages[index].end();
         let worker = &mut self.workers[index];
-        if worker.conduct == Conduct::Deaf {
-            return true;
+        if worker.conduct != Conduct::Deaf && !worker.closing {
+            let revoked = !end.may_submit(worker.epoch);
+            let over = worker.used && end.wanted(worker.epoch) && now >= end.slice_end_ns();
+            worker.closing = revoked || over;
         }
-        if worker.closing {
-            return false;
-        }
-        let revoked = !end.may_submit(worker.epoch);
-        let over = worker.used && end.wanted(worker.epoch) && self.now >= end.slice_end_ns();
-        worker.closing = revoked || over;
-        !worker.closing
+        true
+    }
+
+    /// Tells vgpud what waits, and what the first of it is expected to cost.
+    fn say_runnable(&mut self, id: u32) {
+        let (calls, bytes) = self.publish(id);
+        self.say(id, Said::Runnable { calls, bytes });
+    }
+
+    /// Writes on the page what waits.
+    fn publish(&mut self, id: u32) -> (u64, u64) {
+        let worker = &mut self.workers[id as usize];
+        let calls = worker.guest.waiting();
+        let head = worker.guest.peek().map(|(_, op)| op);
+        let head_bytes = head.map_or(0, |op| op.bytes);
+        let known = head.and_then(|op| worker.gate.predictor().peek(worker.work(&op)));
+        let head_ns = known.map_or(0, |estimate| estimate.mean_ns);
+        let bytes = calls.saturating_mul(head_bytes);
+        let end = self.pages[id as usize].end();
+        end.publish_queue(calls, bytes, head_ns, head_bytes);
+        (calls, bytes)
     }
 
     /// Looks for a grant on the page. True: a lease is ours now that was not before.
@@ -217,7 +314,6 @@ impl World {
         worker.closing = false;
         worker.used = false;
         worker.spent = false;
-        worker.idle_since = None;
         true
     }
 
@@ -244,18 +340,19 @@ impl World {
     }
 
     fn submit(&mut self, id: u32, op: &Op) {
+        self.operations += 1;
         let worker = &mut self.workers[id as usize];
         worker.submitted += 1;
         worker.bytes += op.bytes;
-        self.operations += 1;
-        let joins = worker.open.as_ref().is_some_and(|open| {
-            open.stream == op.stream && open.until.is_none() && op.until.is_none()
-        });
-        if !joins {
-            self.mark(id);
+        self.books.use_up(worker.vm, self.now, op.bytes);
+        let stream = &worker.streams[usize::from(op.stream)];
+        let joins = |open: &Batch| open.until.is_none() && op.until.is_none();
+        if !stream.open.as_ref().is_none_or(joins) {
+            self.mark(id, op.stream);
         }
         let worker = &mut self.workers[id as usize];
-        match &mut worker.open {
+        let stream = &mut worker.streams[usize::from(op.stream)];
+        match &mut stream.open {
             Some(open) => {
                 open.ops += 1;
                 open.ns += op.ns;
@@ -269,33 +366,47 @@ impl World {
                 });
             }
         }
-        if worker.window.submitted(op) {
-            self.mark(id);
+        if worker.gate.marker_due(&stream.flow, true) {
+            self.mark(id, op.stream);
         }
     }
 
-    /// Puts a marker behind what was submitted.
-    fn mark(&mut self, id: u32) {
+    /// Puts a marker behind what was submitted to a stream.
+    fn mark(&mut self, id: u32, stream: u16) {
         let now = self.now;
         let worker = &mut self.workers[id as usize];
-        let Some(batch) = worker.open.take() else {
+        let stream = &mut worker.streams[usize::from(stream)];
+        let Some(batch) = stream.open.take() else {
             return;
         };
-        worker.window.marked();
+        worker.gate.marked(&mut stream.flow, false);
         let (gpu, submitted) = (worker.gpu, worker.submitted);
         self.pages[id as usize].end().publish_submitted(submitted);
         self.devices[gpu as usize].submit(now, id, batch);
+    }
+
+    /// Puts a marker behind everything that was submitted.
+    fn mark_all(&mut self, id: u32) {
+        let worker = &self.workers[id as usize];
+        let gpu = worker.gpu;
+        for stream in 0..worker.streams.len() as u16 {
+            self.mark(id, stream);
+        }
         self.step_device(gpu);
     }
 
     /// A marker has fired, and the worker has noticed.
-    pub(crate) fn marker(&mut self, id: u32, ops: u32) {
+    pub(crate) fn marker(&mut self, id: u32, stream: u16, ops: u32) {
         let now = self.now;
         let worker = &mut self.workers[id as usize];
         if worker.life != Life::Live {
             return;
         }
-        worker.window.fired();
+        let stream = &mut worker.streams[usize::from(stream)];
+        stream.completed += u64::from(ops);
+        worker
+            .gate
+            .completed(now, &mut stream.flow, stream.completed);
         worker.completed += u64::from(ops);
         let completed = worker.completed;
         let claimed = match worker.conduct {
@@ -312,8 +423,8 @@ impl World {
 
     /// Gives a drained lease back.
     fn release(&mut self, id: u32) {
+        let (calls, bytes) = self.publish(id);
         let worker = &mut self.workers[id as usize];
-        let (calls, bytes) = worker.waiting();
         worker.closing = false;
         worker.state = if calls > 0 { State::Asked } else { State::None };
         let epoch = worker.epoch;
@@ -336,17 +447,14 @@ impl World {
         if worker.state != State::Held || worker.conduct == Conduct::Hoarder {
             return;
         }
-        let fresh = worker.idle_since.is_none();
-        let since = *worker.idle_since.get_or_insert(now);
-        let until = since + end.hold_ns();
+        worker.hold.idle(now);
+        let since = worker.hold.idle_since().unwrap_or(now);
+        let until = since + worker.hold.hold_ns(end.hold_ns());
         let epoch = worker.epoch;
         if now < until && end.may_submit(epoch) {
-            if fresh {
-                self.at(until, Happening::Hold(id, epoch));
-            }
+            self.wake_at(id, until);
             return;
         }
-        worker.idle_since = None;
         match end.park(epoch) {
             Parked::Kept => {
                 worker.state = State::Parked;
@@ -354,24 +462,6 @@ impl World {
             }
             Parked::GiveBack => self.release(id),
             Parked::Taken => worker.state = State::None,
-        }
-    }
-
-    /// The hold may be over.
-    pub(crate) fn hold_over(&mut self, id: u32, epoch: u64) {
-        let worker = &self.workers[id as usize];
-        let still =
-            worker.life == Life::Live && worker.epoch == epoch && worker.idle_since.is_some();
-        if still && worker.window.in_flight() == 0 {
-            self.rest(id);
-            // Work came and went meanwhile: a new hold began.
-            let worker = &self.workers[id as usize];
-            if let Some(since) = worker.idle_since {
-                let until = since + self.pages[id as usize].end().hold_ns();
-                if until > self.now {
-                    self.at(until, Happening::Hold(id, epoch));
-                }
-            }
         }
     }
 

@@ -40,9 +40,9 @@ pub(crate) enum Happening {
     /// Its next operations are there.
     Arrive(u32),
     /// A worker notices a marker.
-    Marker(u32, u32),
-    /// A worker's hold may be over.
-    Hold(u32, u64),
+    Marker(u32, u16, u32),
+    /// A worker looks by itself.
+    Wake(u32),
     /// A worker hears vgpud.
     Hear(u32, Told),
     /// vgpud hears a worker.
@@ -84,6 +84,10 @@ pub struct World {
     pub kills: Vec<(u64, u32)>,
     /// Every declared overrun: when, which session.
     pub overruns: Vec<(u64, u32)>,
+    /// How much a change by the administrator moved what a VM is owed, the most.
+    pub lag_moved_ns: u128,
+    /// Busy time of VMs other than overrunners while an overrun was declared, and of all.
+    pub overrun_busy_ns: Option<(u64, u64)>,
     pub(crate) pages: Vec<Pages>,
     pub(crate) sessions: Vec<crate::daemon::Session>,
     pub(crate) host: Host,
@@ -118,6 +122,8 @@ impl World {
             decisions: 0,
             kills: Vec::new(),
             overruns: Vec::new(),
+            lag_moved_ns: 0,
+            overrun_busy_ns: None,
             pages: Vec::with_capacity(guests),
             sessions: Vec::with_capacity(guests),
             host: setup.host,
@@ -171,6 +177,8 @@ impl World {
                 config: vm.config.clone(),
                 past: vgpu_sched::Past::default(),
             });
+            let limits = &vm.config.limits;
+            self.books.vms[index].limited = limits.calls.is_some() || limits.bytes.is_some();
             for guest in &vm.guests {
                 let id = self.workers.len() as u32;
                 let rng = Rng::part(setup.seed, u64::from(id));
@@ -195,6 +203,12 @@ impl World {
     /// Prints every decision from now on.
     pub fn set_verbose(&mut self) {
         self.verbose = true;
+    }
+
+    /// Is every decision printed?
+    #[must_use]
+    pub fn is_verbose(&self) -> bool {
+        self.verbose
     }
 
     pub(crate) fn note(&self, text: impl FnOnce() -> String) {
@@ -241,8 +255,8 @@ impl World {
             Happening::Start(id) => self.start(id),
             Happening::End(id) => self.end(id),
             Happening::Arrive(id) => self.arrive(id),
-            Happening::Marker(id, ops) => self.marker(id, ops),
-            Happening::Hold(id, epoch) => self.hold_over(id, epoch),
+            Happening::Marker(id, stream, ops) => self.marker(id, stream, ops),
+            Happening::Wake(id) => self.woke(id),
             Happening::Hear(id, told) => self.hear(id, told),
             Happening::Heard(id, said) => self.heard(id, said),
             Happening::Device(gpu) => {
@@ -262,8 +276,23 @@ impl World {
             Happening::Script(index) => {
                 let event = self.script[index as usize].clone();
                 self.note(|| format!("administrator: {event:?}"));
-                self.feed(event);
+                self.change(event);
             }
+        }
+    }
+
+    /// The administrator changes something; what running VMs are owed must not move by it.
+    fn change(&mut self, event: Event) {
+        self.feed(Event::Timer);
+        let vms = 0..self.books.vms.len() as u32;
+        let lags = |sched: &Scheduler| -> Vec<i128> {
+            let lag = |vm| sched.lag_ns(VmId(vm)).unwrap_or(0);
+            vms.clone().map(lag).collect()
+        };
+        let before = lags(&self.sched);
+        self.feed(event);
+        for (before, after) in before.into_iter().zip(lags(&self.sched)) {
+            self.lag_moved_ns = self.lag_moved_ns.max(before.abs_diff(after));
         }
     }
 
@@ -275,7 +304,7 @@ impl World {
         for done in fired.drain(..) {
             self.at(
                 self.now + self.host.wake_ns,
-                Happening::Marker(done.context, done.ops),
+                Happening::Marker(done.context, done.stream, done.ops),
             );
         }
         self.fired = fired;
@@ -364,6 +393,26 @@ impl World {
         }
         worker.life = Life::Dying;
         self.at(self.now + self.host.kill_ns, Happening::Gone(id));
+    }
+
+    /// Operations of a VM that are known to be complete.
+    #[must_use]
+    pub fn completed(&self, vm: u32) -> u64 {
+        let of_vm = self.workers.iter().filter(|worker| worker.vm == vm);
+        of_vm.map(|worker| worker.completed).sum()
+    }
+
+    /// Where a VM's first process runs.
+    #[must_use]
+    pub fn gpu_of(&self, vm: u32) -> u32 {
+        let mut of_vm = self.workers.iter().filter(|worker| worker.vm == vm);
+        of_vm.next().map_or(0, |worker| worker.gpu)
+    }
+
+    /// The messages of one handoff at the longest.
+    #[must_use]
+    pub fn handoff_ns(&self) -> u64 {
+        self.host.handoff_ns()
     }
 
     /// What contexts of a GPU did on the device while they held no lease.

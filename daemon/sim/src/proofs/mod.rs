@@ -1,6 +1,17 @@
 //! The proofs: each a family of runs, drawn from a seed, with bounds that must hold in every one.
 
+mod adversaries;
+mod aging;
+mod caps;
+mod changes;
+mod crowd;
+mod latency;
+mod overrun;
+mod reclaim;
 mod shares;
+mod spin;
+mod throughput;
+mod topology;
 
 use vgpu_sched::SECONDS;
 
@@ -33,7 +44,20 @@ pub struct Proof {
 }
 
 /// All of them.
-pub static ALL: &[Proof] = &[shares::PROOF];
+pub static ALL: &[Proof] = &[
+    shares::PROOF,
+    adversaries::PROOF,
+    overrun::PROOF,
+    throughput::PROOF,
+    reclaim::PROOF,
+    latency::PROOF,
+    aging::PROOF,
+    caps::PROOF,
+    changes::PROOF,
+    topology::PROOF,
+    spin::PROOF,
+    crowd::PROOF,
+];
 
 impl Plan {
     /// Runs a setup to the end of the plan.

@@ -72,23 +72,26 @@ pub(super) struct Drawn {
     pub(super) longest_ns: u64,
 }
 
-fn kernels(rng: &mut Rng, short: bool) -> Length {
-    if short {
-        return match rng.below(5) {
-            0 => Length::Const(rng.between(5 * MICROS, MILLIS)),
-            1 => Length::Uniform(5 * MICROS, rng.between(10 * MICROS, MILLIS)),
-            2 => Length::Exp(rng.between(5 * MICROS, 62 * MICROS)),
-            3 => Length::LogNormal {
-                median: rng.between(5 * MICROS, 15 * MICROS),
-                sigma_milli: 800,
-            },
-            _ => Length::Bimodal {
-                short: rng.between(5 * MICROS, 100 * MICROS),
-                long: rng.between(100 * MICROS, MILLIS),
-                long_permille: 100,
-            },
-        };
+/// Kernels of 5 µs to 1 ms.
+pub(super) fn short_kernels(rng: &mut Rng) -> Length {
+    match rng.below(5) {
+        0 => Length::Const(rng.between(5 * MICROS, MILLIS)),
+        1 => Length::Uniform(5 * MICROS, rng.between(10 * MICROS, MILLIS)),
+        2 => Length::Exp(rng.between(5 * MICROS, 62 * MICROS)),
+        3 => Length::LogNormal {
+            median: rng.between(5 * MICROS, 15 * MICROS),
+            sigma_milli: 800,
+        },
+        _ => Length::Bimodal {
+            short: rng.between(5 * MICROS, 100 * MICROS),
+            long: rng.between(100 * MICROS, MILLIS),
+            long_permille: 100,
+        },
     }
+}
+
+/// Kernels of 5 µs to 80 ms.
+fn long_kernels(rng: &mut Rng) -> Length {
     match rng.below(4) {
         0 => Length::Const(rng.between(MILLIS, 80 * MILLIS)),
         1 => Length::Exp(rng.between(100 * MICROS, 5 * MILLIS)),
@@ -129,7 +132,12 @@ pub(super) fn draw(seed: u64) -> Drawn {
             _ => rng.between(1, 16) as u32,
         };
         weights.push(weight);
-        let load = Load::backlog(kernels(&mut rng, short));
+        let length = if short {
+            short_kernels(&mut rng)
+        } else {
+            long_kernels(&mut rng)
+        };
+        let load = Load::backlog(length);
         setup.weighted(weight, load);
     }
     let longest_ns = longest(&setup);
@@ -150,10 +158,11 @@ fn longest(setup: &Setup) -> u64 {
         .unwrap_or(0)
 }
 
-/// C of a VM: its slice, what it may have on the device when asked back, and the handoff.
-pub(super) fn c_of(world: &World, drawn: &Drawn, vm: usize) -> u64 {
-    let residue = world.books.vms[vm].residue_ns;
-    drawn.slice_ns + residue + drawn.switch_ns + drawn.setup.host.handoff_ns()
+/// C: the slice, the most work that anybody had on the device when asked to give it back, and the
+/// messages of a handoff.
+pub(super) fn c_of(world: &World, slice_ns: u64) -> u64 {
+    let residue = world.books.vms.iter().map(|vm| vm.residue_ns).max();
+    slice_ns + residue.unwrap_or(0) + world.handoff_ns()
 }
 
 fn run(plan: Plan) -> Found {
@@ -172,10 +181,7 @@ fn run(plan: Plan) -> Found {
 
 fn check_shares(world: &World, drawn: &Drawn, found: &mut Found) {
     let all = drawn.weights.iter().map(|&w| u64::from(w)).sum();
-    let most = (0..drawn.weights.len())
-        .map(|vm| c_of(world, drawn, vm))
-        .max();
-    let bound = 2 * most.unwrap_or(0);
+    let bound = 2 * c_of(world, drawn.slice_ns);
     let fine = drawn.slice_ns <= 4 * MILLIS && drawn.longest_ns <= MILLIS;
     for (vm, &weight) in drawn.weights.iter().enumerate() {
         let share = Share {
@@ -200,14 +206,18 @@ fn check_shares(world: &World, drawn: &Drawn, found: &mut Found) {
 
 fn check_waits(world: &World, drawn: &Drawn, found: &mut Found) {
     let all: u64 = drawn.weights.iter().map(|&w| u64::from(w)).sum();
-    let n = drawn.weights.len();
-    let most = (0..n).map(|vm| c_of(world, drawn, vm)).max().unwrap_or(0);
+    let c = c_of(world, drawn.slice_ns) as f64;
     for (vm, &weight) in drawn.weights.iter().enumerate() {
-        let c = c_of(world, drawn, vm) as f64;
         let turns = c * all as f64 / f64::from(weight);
         let switching = 1.0 + drawn.switch_ns as f64 / drawn.slice_ns as f64;
-        let bound = turns * switching + 2.0 * most as f64;
+        let bound = turns * switching + 2.0 * c;
         let wait = world.books.longest_wait(vm as u32, world.now);
+        world.note(|| {
+            format!(
+                "VM {vm} of weight {weight}/{all} waited {wait} of {bound:.0} ns until {}; C {c:.0}",
+                world.books.vms[vm].longest_wait_at_ns
+            )
+        });
         found.see(&WAIT_TO_BOUND, wait as f64 / bound, 1.0);
     }
 }
