@@ -36,8 +36,9 @@ impl Scheduler {
             return;
         }
         gpu.account.charged_ns += passed;
-        // Overlapping holders pay equal parts; what cannot be divided falls to the first.
-        let mut part = passed / payers + passed % payers;
+        // Overlapping holders pay equal parts; what cannot be divided falls to the last, not to the one
+        // that overruns.
+        let (mut rest, mut left) = (passed, payers);
         let Gpu {
             holders,
             nodes,
@@ -51,6 +52,9 @@ impl Scheduler {
             let Some(lease) = session.lease.as_mut().filter(|lease| lease.charged()) else {
                 continue;
             };
+            let part = rest / left.max(1);
+            rest -= part;
+            left -= 1;
             lease.charged_ns += part;
             session.gpu_ns += part;
             if let Some(vm) = self.vms.get_mut(&session.vm) {
@@ -64,7 +68,6 @@ impl Scheduler {
                     node.queue.charge(session.vm, part);
                 }
             }
-            part = passed / payers;
         }
         debug_assert_eq!(
             gpu.account.charged_ns + gpu.account.idle_ns + gpu.account.switch_ns,

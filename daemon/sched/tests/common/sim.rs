@@ -25,6 +25,8 @@ pub(crate) struct Load {
     pub(crate) from_ns: u64,
     /// The operation of this number never ends.
     pub(crate) hangs_at: Option<u64>,
+    /// What the worker says an operation costs, where that is a lie.
+    pub(crate) claims_ns: Option<u64>,
 }
 
 impl Load {
@@ -37,6 +39,7 @@ impl Load {
             pause_ns: None,
             from_ns: 0,
             hangs_at: None,
+            claims_ns: None,
         }
     }
 
@@ -52,7 +55,7 @@ impl Load {
 
 #[derive(Debug)]
 struct Lease {
-    gpu: GpuId,
+    gpus: Vec<GpuId>,
     epoch: Epoch,
     slice_end: u64,
     wanted: bool,
@@ -101,6 +104,10 @@ pub(crate) struct Sim {
     pub(crate) done: Vec<(u64, SessionId, u64)>,
     /// Declared overrunners that are still there.
     overrun: BTreeSet<SessionId>,
+    /// Every declared overrun: when, who.
+    pub(crate) overruns: Vec<(u64, SessionId)>,
+    /// Every end of a turn that was asked for or extended: when, who.
+    pub(crate) turns: Vec<(u64, SessionId)>,
     /// Longest idle time of a GPU while somebody could have run; see [`Sim::check`].
     pub(crate) steps: u64,
 }
@@ -117,6 +124,8 @@ impl Sim {
             kills: Vec::new(),
             done: Vec::new(),
             overrun: BTreeSet::new(),
+            overruns: Vec::new(),
+            turns: Vec::new(),
             steps: 0,
         }
     }
@@ -233,7 +242,7 @@ impl Sim {
             bytes: worker.queue * worker.load.bytes,
         };
         let head = HeadCost {
-            gpu_ns: worker.load.kernel_ns,
+            gpu_ns: worker.load.claims_ns.unwrap_or(worker.load.kernel_ns),
             bytes: worker.load.bytes,
         };
         self.feed(Event::Runnable {
@@ -329,7 +338,7 @@ impl Sim {
                     .expect("granted to a session");
                 assert!(worker.lease.is_none() && !worker.dead, "granted twice");
                 worker.lease = Some(Lease {
-                    gpu: terms.gpu,
+                    gpus: [terms.gpu].iter().chain(&terms.also).copied().collect(),
                     epoch: terms.epoch,
                     slice_end: terms.slice_end_ns,
                     wanted: terms.wanted,
@@ -348,6 +357,7 @@ impl Sim {
                 slice_end_ns,
                 ..
             } => {
+                self.turns.push((now, session));
                 self.with_lease(session, epoch, |lease| lease.slice_end = slice_end_ns);
             }
             Action::Want {
@@ -359,6 +369,7 @@ impl Sim {
                 self.with_lease(session, epoch, |lease| lease.wanted = wanted);
             }
             Action::Revoke { session, epoch, .. } => {
+                self.turns.push((now, session));
                 self.with_lease(session, epoch, |lease| lease.revoked = true);
                 self.pump(session);
             }
@@ -384,6 +395,7 @@ impl Sim {
             Action::Canary { gpu } => self.at(now + 1_000_000, What::Verified(gpu)),
             Action::Overrun { session, .. } => {
                 self.overrun.insert(session);
+                self.overruns.push((now, session));
             }
             Action::Ignored { reason } => panic!("an honest event was ignored: {reason:?}"),
             _ => {}
@@ -407,7 +419,7 @@ impl Sim {
         let gpus: Vec<GpuId> = self.rig.sched.gpus().collect();
         for gpu in gpus {
             let running = self.workers.iter().filter(|(id, worker)| {
-                worker.lease.as_ref().is_some_and(|lease| lease.gpu == gpu)
+                worker.lease.as_ref().is_some_and(|l| l.gpus.contains(&gpu))
                     && !self.overrun.contains(*id)
             });
             assert!(
@@ -416,7 +428,8 @@ impl Sim {
             );
             let stats = self.rig.sched.gpu_stats(gpu).expect("listed");
             assert!(stats.holders.len() <= 2);
-            if stats.holders.is_empty() && stats.health.grants() && stats.waiting > 0 {
+            let idle = stats.holders.is_empty() && stats.reserved.is_none();
+            if idle && stats.health.grants() && stats.waiting > 0 {
                 self.check_nobody_could_run(gpu);
             }
         }
@@ -463,5 +476,14 @@ impl Sim {
             .map(|vm| self.rig.sched.vm_stats(vm).expect("listed").gpu_ns)
             .sum();
         assert_eq!(by_vm, charged, "over {gpus} GPUs");
+    }
+}
+
+impl Sim {
+    /// How long the VM has been waiting now; 0 if it does not.
+    pub(crate) fn waits_since(&self, vm: VmId) -> u64 {
+        let explained = self.rig.sched.explain(vm).expect("the VM is known");
+        let since = explained.waiting_since_ns;
+        since.map_or(0, |since| self.rig.now - since)
     }
 }

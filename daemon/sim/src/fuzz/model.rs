@@ -204,8 +204,11 @@ impl Model {
             return;
         }
         gpu.spent.charged_ns += passed;
-        let mut part = passed / payers + passed % payers;
+        let (mut rest, mut left) = (passed, payers);
         for (session, vm) in &gpu.payers {
+            let part = rest / left;
+            rest -= part;
+            left -= 1;
             if let Some(session) = self.sessions.get_mut(session) {
                 session.gpu_ns += part;
             }
@@ -214,7 +217,6 @@ impl Model {
                 vm.total_ns += part;
                 vm.buckets.charge_gpu(part, now);
             }
-            part = passed / payers;
         }
     }
 

@@ -1,0 +1,339 @@
+//! VMs that use several GPUs at once or none: gathering, all or nothing, and no deadlock.
+
+mod common;
+
+use common::sim::{Load, Sim};
+use common::{GIB, GPU, POOL, Rig, granted, revoked};
+use proptest::prelude::*;
+use proptest::test_runner::FileFailurePersistence;
+use vgpu_sched::{
+    Action, Class, Event, GpuConfig, GpuHealth, GpuId, KillCause, MICROS, MILLIS, Memory,
+    MemoryRefusal, PoolConfig, Rate, Refusal, SECONDS, SessionId, SessionState, VmConfig, VmId,
+    WaitReason,
+};
+
+const SECOND: GpuId = GpuId(1);
+
+fn gang(gpus: Option<&[u32]>) -> VmConfig {
+    VmConfig {
+        gang: true,
+        gpus: gpus.map(|gpus| gpus.iter().map(|&gpu| GpuId(gpu)).collect()),
+        ..VmConfig::new(POOL, Class::Medium)
+    }
+}
+
+fn on(gpu: GpuId) -> VmConfig {
+    VmConfig {
+        gpus: Some([gpu].into()),
+        ..VmConfig::new(POOL, Class::Medium)
+    }
+}
+
+/// So many GPUs, a gang of all of them (VM 1, session 10), one VM on each (VM 2.., session 20..).
+fn rig(gpus: u32) -> Rig {
+    let mut rig = Rig::new(PoolConfig::default());
+    for gpu in 1..gpus {
+        let gpu = GpuId(gpu);
+        rig.add_gpu(gpu);
+        rig.feed(Event::AssignGpu { gpu, pool: POOL });
+    }
+    rig.add_vm_with(1, gang(None));
+    rig.add_session(10, 1);
+    for gpu in 0..gpus {
+        rig.add_vm_with(2 + gpu, on(GpuId(gpu)));
+        rig.add_session(20 + u64::from(gpu), 2 + gpu);
+    }
+    rig
+}
+
+fn state(rig: &Rig) -> SessionState {
+    rig.sched.session_stats(SessionId(10)).unwrap().state
+}
+
+#[test]
+fn a_gang_is_granted_once_when_it_has_all_its_gpus_and_pays_for_what_it_keeps_reserved() {
+    let mut rig = rig(2);
+    let single = granted(&rig.runnable(21));
+    assert_eq!(single.gpu, SECOND);
+    // The first GPU is free and reserved at once; the second is waited for.
+    let actions = rig.runnable(10);
+    assert!(
+        !actions.iter().any(|a| matches!(a, Action::Grant(_))),
+        "{actions:?}"
+    );
+    assert_eq!(state(&rig), SessionState::Gathering);
+    let stats = rig.sched.vm_stats(VmId(1)).unwrap();
+    assert_eq!(stats.waiting, Some(WaitReason::Gang { held: 1, of: 2 }));
+    assert_eq!((stats.gpu, stats.also), (Some(GPU), vec![SECOND]));
+    let first = rig.sched.gpu_stats(GPU).unwrap();
+    assert_eq!(first.reserved, Some((SessionId(10), VmId(1))));
+    assert_eq!(first.holders, []);
+    assert_eq!(rig.runnable(20), vec![], "reserved is not free");
+    assert_eq!(revoked(&rig.pass(2 * MILLIS)), Some(21));
+    rig.pass(MILLIS);
+    let terms = granted(&rig.release(21, single.epoch, 1));
+    assert_eq!(
+        (terms.session, terms.gpu, terms.also.as_slice()),
+        (SessionId(10), GPU, &[SECOND][..])
+    );
+    assert_eq!(rig.gpu_ns(1), 3 * MILLIS, "the reserved time is its own");
+    assert_eq!(
+        (rig.holders(GPU), rig.holders(SECOND)),
+        (vec![10], vec![10])
+    );
+    rig.pass(MILLIS);
+    rig.feed(Event::Timer);
+    assert_eq!(rig.gpu_ns(1), 5 * MILLIS, "both GPUs");
+    // Asked back because of either, once, and freed whole.
+    let asked = rig.pass(2 * MILLIS);
+    let revokes = asked.iter().filter(|a| matches!(a, Action::Revoke { .. }));
+    assert_eq!(revokes.count(), 1, "{asked:?}");
+    let actions = rig.release(10, terms.epoch, 1);
+    let next: Vec<u64> = actions
+        .iter()
+        .filter_map(|action| match action {
+            Action::Grant(terms) => Some(terms.session.0),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(next, [20, 21]);
+    for gpu in [GPU, SECOND] {
+        let account = rig.sched.gpu_stats(gpu).unwrap().account;
+        let sum = account.charged_ns + account.idle_ns + account.switch_ns;
+        assert_eq!(sum, rig.now, "{gpu}");
+    }
+}
+
+#[test]
+fn death_of_the_worker_and_loss_of_a_gpu_end_the_whole_gang() {
+    let mut rig = rig(3);
+    let terms = granted(&rig.runnable(10));
+    assert_eq!(terms.also, [SECOND, GpuId(2)]);
+    for single in 20..23 {
+        rig.runnable(single);
+    }
+    rig.progress(10, 3, 1);
+    let actions = rig.exited(10);
+    let count = |what: fn(&Action) -> bool| actions.iter().filter(|a| what(a)).count();
+    assert_eq!(count(|a| matches!(a, Action::Grant(_))), 3);
+    assert_eq!(count(|a| matches!(a, Action::Canary { .. })), 3, "each GPU");
+    rig.add_session(11, 1);
+    let lost = Event::GpuState {
+        gpu: GpuId(2),
+        health: GpuHealth::Lost,
+    };
+    let killed = Action::Kill {
+        session: SessionId(11),
+        cause: KillCause::GpuLost,
+    };
+    assert!(rig.feed(lost).contains(&killed));
+}
+
+#[test]
+fn what_a_gang_gathered_is_free_at_once_when_it_cannot_go_on() {
+    type Change = (&'static str, fn(&mut Rig) -> Vec<Action>);
+    let changes: [Change; 6] = [
+        ("no more work", |rig| rig.idle(10)),
+        ("closed", |rig| {
+            let session = SessionId(10);
+            rig.feed(Event::SessionRemoved { session })
+        }),
+        ("died", |rig| rig.exited(10)),
+        ("quarantined", |rig| {
+            let (vm, on) = (VmId(1), true);
+            rig.feed(Event::SetQuarantine { vm, on })
+        }),
+        ("another GPU is not verified", |rig| {
+            let (gpu, health) = (SECOND, GpuHealth::Unverified);
+            rig.feed(Event::GpuState { gpu, health })
+        }),
+        ("its GPU time is used up", |rig| {
+            let mut config = gang(None);
+            config.limits.gpu_time = Some(Rate {
+                per_second: MILLIS,
+                burst: 100 * MICROS,
+            });
+            let vm = VmId(1);
+            let mut actions = rig.feed(Event::SetVm { vm, config });
+            actions.extend(rig.pass(MILLIS));
+            actions
+        }),
+    ];
+    for (why, change) in changes {
+        let mut rig = rig(2);
+        granted(&rig.runnable(21));
+        rig.runnable(10);
+        assert_eq!(state(&rig), SessionState::Gathering, "{why}");
+        assert_eq!(rig.runnable(20), vec![]);
+        let actions = change(&mut rig);
+        let granted_20 = actions
+            .iter()
+            .any(|a| matches!(a, Action::Grant(terms) if terms.session == SessionId(20)));
+        assert!(granted_20, "{why}: {actions:?}");
+        assert_eq!(rig.sched.gpu_stats(GPU).unwrap().reserved, None, "{why}");
+    }
+}
+
+#[test]
+fn another_session_of_the_gang_gathers_when_the_first_gives_up() {
+    let mut rig = rig(2);
+    rig.add_session(11, 1);
+    granted(&rig.runnable(21));
+    rig.runnable(10);
+    rig.runnable(11);
+    rig.feed(Event::SessionRemoved {
+        session: SessionId(10),
+    });
+    let reserved = rig.sched.gpu_stats(GPU).unwrap().reserved;
+    assert_eq!(reserved, Some((SessionId(11), VmId(1))));
+}
+
+#[test]
+fn memory_of_a_gang_is_booked_on_each_of_its_gpus() {
+    let mut rig = Rig::new(PoolConfig::default());
+    rig.add_gpu(SECOND);
+    let (gpu, pool) = (SECOND, POOL);
+    rig.feed(Event::AssignGpu { gpu, pool });
+    for gpu in [GPU, SECOND] {
+        let config = GpuConfig {
+            memory_bytes: GIB,
+            context_bytes: 100,
+            overcommit: false,
+        };
+        rig.feed(Event::SetGpu { gpu, config });
+    }
+    let mut config = gang(None);
+    config.limits.memory_bytes = Some(GIB);
+    rig.add_vm_with(1, config);
+    rig.add_session(10, 1);
+    let mut reserve = |of: Memory, bytes: u64| {
+        let (session, tag) = (SessionId(10), 0);
+        let event = Event::MemoryReserve {
+            session,
+            of,
+            bytes,
+            tag,
+        };
+        match rig.feed(event)[0] {
+            Action::MemoryGranted { .. } => Ok(()),
+            Action::MemoryDenied { reason, .. } => Err(reason),
+            ref other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(reserve(Memory::Device, 11), Ok(()), "the first GPU");
+    assert_eq!(reserve(Memory::DeviceOn(SECOND), 22), Ok(()));
+    let elsewhere = Memory::DeviceOn(GpuId(9));
+    assert_eq!(reserve(elsewhere, 1), Err(MemoryRefusal::NotItsGpu));
+    assert_eq!(
+        reserve(Memory::DeviceOn(SECOND), GIB),
+        Err(MemoryRefusal::Quota)
+    );
+    let on = |rig: &Rig, gpu| rig.sched.gpu_stats(gpu).unwrap().memory_bytes;
+    assert_eq!((on(&rig, GPU), on(&rig, SECOND)), (111, 122));
+    assert_eq!(rig.sched.vm_stats(VmId(1)).unwrap().memory_bytes, 233);
+    rig.feed(Event::MemoryRelease {
+        session: SessionId(10),
+        of: Memory::DeviceOn(SECOND),
+        bytes: 22,
+    });
+    assert_eq!((on(&rig, GPU), on(&rig, SECOND)), (111, 100));
+    rig.exited(10);
+    assert_eq!((on(&rig, GPU), on(&rig, SECOND)), (0, 0));
+}
+
+#[test]
+fn a_gang_is_admitted_on_all_its_gpus_or_refused() {
+    let mut rig = rig(2);
+    rig.add_vm_with(8, gang(Some(&[0, 7])));
+    assert_eq!(rig.sched.can_admit(VmId(8)), Err(Refusal::NoGpu));
+    rig.add_vm_with(9, gang(Some(&[1])));
+    assert_eq!(
+        rig.add_session(90, 9),
+        SECOND,
+        "a gang of one is like others"
+    );
+    rig.feed(Event::GpuState {
+        gpu: SECOND,
+        health: GpuHealth::Draining,
+    });
+    assert_eq!(rig.sched.can_admit(VmId(1)), Err(Refusal::GpuUnavailable));
+}
+
+#[derive(Debug, Clone)]
+struct Member {
+    gpus: Vec<u32>,
+    gang: bool,
+    weight: u32,
+    kernel: u64,
+    bursts: Option<(u64, u64)>,
+}
+
+fn members() -> impl Strategy<Value = Vec<Member>> {
+    let bursts = proptest::option::of((1..6_u64, 50 * MICROS..5 * MILLIS));
+    let member = (
+        proptest::collection::btree_set(0..4_u32, 1..5),
+        proptest::bool::weighted(0.6),
+        1..5_u32,
+        30 * MICROS..2 * MILLIS,
+        bursts,
+    );
+    let member = member.prop_map(|(gpus, gang, weight, kernel, bursts)| Member {
+        gpus: gpus.into_iter().collect(),
+        gang,
+        weight,
+        kernel,
+        bursts,
+    });
+    proptest::collection::vec(member, 2..9)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig {
+        cases: 48,
+        max_shrink_iters: 200,
+        failure_persistence: Some(Box::new(FileFailurePersistence::Direct(
+            "tests/gangs.proptest-regressions",
+        ))),
+        ..ProptestConfig::default()
+    })]
+
+    /// Gangs of any GPUs and VMs of one: nobody waits for ever, every nanosecond is accounted for.
+    #[test]
+    fn gangs_never_deadlock(members in members()) {
+        let mut rig = Rig::new(PoolConfig::default());
+        for gpu in 1..4 {
+            let gpu = GpuId(gpu);
+            rig.add_gpu(gpu);
+            rig.feed(Event::AssignGpu { gpu, pool: POOL });
+        }
+        let mut sim = Sim::new(rig, 20 * MICROS);
+        for (index, member) in members.iter().enumerate() {
+            let vm = index as u32 + 1;
+            let mut config = gang(Some(&member.gpus));
+            config.gang = member.gang;
+            config.factor_milli = member.weight * 1000;
+            sim.rig.add_vm_with(vm, config);
+            let load = match member.bursts {
+                None => Load::backlog(member.kernel),
+                Some((burst, pause)) => Load::bursts(member.kernel, burst, pause),
+            };
+            sim.start(u64::from(vm), vm, load);
+        }
+        sim.run_until(3 * SECONDS);
+        sim.check_accounts(0);
+        let turn = 2 * MILLIS + 2 * MILLIS + 20 * MICROS;
+        let weights: u32 = members.iter().map(|member| member.weight).sum();
+        for (index, member) in members.iter().enumerate() {
+            let id = VmId(index as u32 + 1);
+            let stats = sim.rig.sched.vm_stats(id).unwrap();
+            // On each GPU a round of turns, each of which may be as long as a gang gathers.
+            let gpus = if member.gang { member.gpus.len() as u64 } else { 1 };
+            let round = turn * u64::from(weights) / u64::from(member.weight) + 2 * turn;
+            let bound = gpus * 4 * round + members.len() as u64 * turn;
+            let longest = stats.wait.max_ns().max(sim.waits_since(id));
+            prop_assert!(longest <= bound, "{id}: {longest} > {bound} of {member:?}");
+            let done = sim.done.iter().filter(|(_, session, _)| session.0 == u64::from(id.0));
+            prop_assert!(done.count() >= 3, "{id} runs: {member:?}");
+        }
+    }
+}
