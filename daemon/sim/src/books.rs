@@ -151,15 +151,17 @@ impl Books {
             book.track.push(now, book.charged_ns + passed);
         }
         book.charged_ns += passed;
-        let mut part = passed / payers + passed % payers;
+        let (mut rest, mut left) = (passed, payers);
         for lease in book.leases.iter().filter(|lease| !lease.parked) {
+            let part = rest / left;
+            rest -= part;
+            left -= 1;
             let vm = &mut self.vms[lease.vm as usize];
             if self.tracked {
                 vm.track.push(from, vm.charged_ns);
                 vm.track.push(now, vm.charged_ns + part);
             }
             vm.charged_ns += part;
-            part = passed / payers;
         }
     }
 
