@@ -252,6 +252,26 @@ fn what_a_kernel_waits_for_goes_in_although_the_lease_is_asked_back() {
 }
 
 #[test]
+fn an_event_in_an_idle_stream_is_reached_while_a_kernel_spins() {
+    let (mut bench, (ctx, spin), flag, [work, feed], _) = stuck((UNLIMITED, UNLIMITED));
+    let event = bench.guest.event(ctx, 2);
+    // It stands in the queue before the event, and may not run.
+    bench
+        .guest
+        .launch((ctx, work), spin, (1, 1), &flag.0.to_le_bytes());
+    bench.guest.post(&req::EventRecord {
+        ctx,
+        event,
+        stream: feed,
+        flags: 0,
+    });
+    ok(bench.guest.status(&req::EventSynchronize { event }));
+    // Only now does the program send what the kernel waits for.
+    bench.guest.htod(ctx, feed, flag, &1u32.to_le_bytes());
+    ok(bench.guest.sync(ctx, work));
+}
+
+#[test]
 fn what_a_kernel_waits_for_is_owed_where_no_credit_is_left() {
     let (mut bench, (ctx, _), flag, [work, feed], epoch) = stuck((2, UNLIMITED));
     bench.guest.htod(ctx, feed, flag, &1u32.to_le_bytes());

@@ -82,7 +82,7 @@ pub enum WaitFor {
     SliceEnd,
 }
 
-/// An operation that waits in the queue and needs a turn, for [`Gate::relieve`].
+/// An operation that waits in the queue, for [`Gate::relieve`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Waiting {
     /// Its place in the queue.

@@ -191,20 +191,23 @@ impl Session {
     }
 
     /// Nothing in flight has moved for a while: the work of idle streams goes in all the same, and what
-    /// stands before it in the queue.
+    /// stands before it in the queue. That includes what needs no turn: the program may be waiting for
+    /// an event in an idle stream before it sends what a kernel waits for.
     pub(super) fn relieve(&mut self) {
+        let taken = self.out.taken();
+        let calls = self.received.0 - taken.calls;
+        let bytes = self.received.1 - taken.bytes;
+        // With half its credit used up the program may be unable to send the very call that is missing.
+        let backed_up = calls >= self.depth.0 / 2 || bytes >= self.depth.1 / 2;
         let Streams { table, gate, .. } = &mut self.streams;
-        let waiting = self.queue.iter().filter(|item| item.needs_turn());
+        // Most often there is none, and a long kernel is just that: the queue is not searched.
+        let any = backed_up || table.iter().any(|(_, s)| s.queued > 0 && s.drained());
+        let waiting = self.queue.iter().take(if any { usize::MAX } else { 0 });
         let waiting = waiting.map(|item| Waiting {
             place: item.seq,
             idle: table.get(item.stream).is_some_and(|s| s.drained()),
         });
-        let taken = self.out.taken();
-        let (calls, bytes) = (self.received.0 - taken.calls, self.received.1 - taken.bytes);
-        // With half its credit used up the program may be unable to send the very call that is missing.
-        let backed_up = calls >= self.depth.0 / 2 || bytes >= self.depth.1 / 2;
-        let upto = gate.relieve(now_ns(), waiting, backed_up);
-        if let Some(place) = upto {
+        if let Some(place) = gate.relieve(now_ns(), waiting, backed_up) {
             tracing::debug!("nothing moves: operations up to {place} are let in");
         }
     }
