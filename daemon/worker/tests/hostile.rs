@@ -8,7 +8,7 @@ use vgpu_proto::call::ops::Call;
 use vgpu_proto::call::{Class, OPS, Op, req};
 use vgpu_proto::cuda::{Ctx, CuResult, DevPtr, Event, Func, Module, Stream};
 use vgpu_proto::frame::Header;
-use vgpu_proto::limits::{DEPTH_BYTES, DEPTH_CALLS, MAX_ARGS, MAX_BULK};
+use vgpu_proto::limits::{COPY_PIECE, DEPTH_BYTES, DEPTH_CALLS, MAX_ARGS, MAX_BULK};
 use vgpu_proto::worker::FromWorker;
 
 const NULL: Stream = Stream::NULL;
@@ -807,6 +807,24 @@ fn more_requests_than_credit_end_the_session() {
     let _ = bench.guest.status(&req::MemGetInfo { ctx });
     bench.guest.htod(ctx, NULL, ptr, &[0]);
     breaks(&mut bench, "credit");
+}
+
+#[test]
+fn a_piece_of_a_copy_is_bounded_and_the_session_goes_on() {
+    let mut bench = Bench::new();
+    let ctx = bench.primary();
+    let dst = bench.guest.alloc(ctx, 1 << 20);
+    let copy = req::MemcpyHtoD {
+        ctx,
+        stream: NULL,
+        dst,
+    };
+    let id = bench.guest.post_bulk(&copy, &vec![1; COPY_PIECE + 1]);
+    bench.guest.post_bulk(&copy, &vec![2; COPY_PIECE]);
+    let back = bench.guest.dtoh(ctx, NULL, dst, COPY_PIECE as u64 + 1);
+    assert!(back[..COPY_PIECE].iter().all(|b| *b == 2));
+    assert_ne!(back[COPY_PIECE], 1);
+    assert_eq!(bench.guest.errors, [(id, CuResult::INVALID_VALUE)]);
 }
 
 #[test]

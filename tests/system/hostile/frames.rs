@@ -7,7 +7,7 @@ use vgpu_proto::call::{OPS, Op, req};
 use vgpu_proto::codec::encode;
 use vgpu_proto::cuda::{CuResult, Stream};
 use vgpu_proto::frame::Header;
-use vgpu_proto::limits::{DEPTH_BYTES, DEPTH_CALLS, MAX_ARGS, MAX_BULK};
+use vgpu_proto::limits::{COPY_PIECE, DEPTH_BYTES, DEPTH_CALLS, MAX_ARGS, MAX_BULK};
 use vgpu_tests::wait::{SOON, until};
 
 use super::{Adder, SPIN, Scene};
@@ -134,8 +134,8 @@ fn more_than_the_credit_ends_the_session() -> Result<()> {
         stream: Stream::NULL,
         dst,
     })?;
-    let piece = vec![7; MAX_BULK];
-    for _ in 0..=DEPTH_BYTES / MAX_BULK as u64 * 4 {
+    let piece = vec![7; COPY_PIECE];
+    for _ in 0..=DEPTH_BYTES / COPY_PIECE as u64 * 4 {
         if session.send_raw(Op::MemcpyHtoD, &copy, &piece).is_err() {
             break;
         }
@@ -178,8 +178,8 @@ fn a_vms_own_queue_limit_is_its_credit() -> Result<()> {
     let dst = session.alloc(ctx, 1 << 20)?;
     // A copy larger than the whole credit may come alone; not two, while none is taken.
     let copy = req::MemcpyHtoD { ctx, stream, dst };
-    session.send(&copy, &vec![7; 1 << 20])?;
-    while session.progress.bytes < 1 << 20 {
+    session.send(&copy, &vec![7; COPY_PIECE])?;
+    while session.progress.bytes < COPY_PIECE as u64 {
         ensure!(session.read_frame()?, "the host closed the connection");
     }
     ensure!(session.errors.is_empty(), "{:?}", session.errors);
