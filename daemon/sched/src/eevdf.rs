@@ -126,6 +126,34 @@ impl<K: Ord + Copy> Eevdf<K> {
         self.members.insert(key, member);
     }
 
+    /// Fills an empty queue with members whose lags belong together (they sum up to zero): key, weight,
+    /// lag, request. Each has its lag; one by one, the first would not be owed anything by anybody.
+    pub(crate) fn join_all(&mut self, members: &[(K, u64, i128, u64)]) {
+        let &[(first, weight, lag, request), ref others @ ..] = members else {
+            return;
+        };
+        self.join(first, weight, lag, request);
+        if others.is_empty() {
+            return;
+        }
+        if let Some(lone) = self.lone_mut() {
+            lone.carry_ns = 0;
+        }
+        let origin = self.origin;
+        for &(key, weight, lag, request) in members {
+            self.join(key, weight, 0, request);
+            let Some(member) = self.members.get_mut(&key) else {
+                continue;
+            };
+            let vruntime = origin - (lag << FRACTION_BITS) / member.weight;
+            self.moment += member.weight * (vruntime - member.vruntime);
+            let moved = vruntime - member.vruntime;
+            member.vruntime = vruntime;
+            member.until += moved;
+            member.due += moved;
+        }
+    }
+
     /// Removes a member and says what it is owed, in ns. What it owes is told whole; what it is owed is
     /// told up to `claim_cap_ns`: who leaves has all it wants, and a claim saved up would be a monopoly
     /// later. What is given up is no longer owed by those who stay.
@@ -504,6 +532,31 @@ mod tests {
         assert_eq!(q.leave(1, 1_000_000), 1_000_000);
         q.join(1, 1, 1_000_000, SLICE);
         assert_eq!((q.lag_ns(0), q.lag_ns(1)), (-1_000_000, 1_000_000));
+    }
+
+    #[test]
+    fn lags_that_belong_together_are_kept_in_a_new_queue() {
+        let mut q = queue(&[1, 4, 16, 3]);
+        for (key, ns) in [(0, 3_000_000), (1, 100_000), (2, 7_000_000)] {
+            q.charge(key, ns);
+        }
+        let weights = [1, 4, 16, 3];
+        let lags: Vec<i128> = (0..4).map(|key| q.lag_ns(key)).collect();
+        let members: Vec<(usize, u64, i128, u64)> = (0..4)
+            .map(|key| (key, weights[key], lags[key], SLICE))
+            .collect();
+        let mut fresh = Eevdf::default();
+        fresh.join_all(&members);
+        for (key, lag) in lags.into_iter().enumerate() {
+            assert!(
+                (fresh.lag_ns(key) - lag).abs() <= 4,
+                "{key}: {lag} became {}",
+                fresh.lag_ns(key)
+            );
+        }
+        let mut alone = Eevdf::default();
+        alone.join_all(&[(7, 2, -9, SLICE)]);
+        assert_eq!(alone.lag_ns(7), -9);
     }
 
     #[test]

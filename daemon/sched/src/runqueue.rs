@@ -71,6 +71,20 @@ impl RunQueue {
         }
     }
 
+    /// Fills an empty queue: VMs with what each is owed, which belongs together.
+    pub(crate) fn join_all(&mut self, vms: &[(VmId, Standing, i128)]) {
+        if let Order::Weighted(queue) = &mut self.order {
+            let members: Vec<_> = vms
+                .iter()
+                .map(|&(vm, standing, lag)| (vm, standing.weight, lag, standing.slice_ns))
+                .collect();
+            return queue.join_all(&members);
+        }
+        for &(vm, standing, lag) in vms {
+            self.join(vm, standing, lag);
+        }
+    }
+
     /// Removes the VM; says what it is owed (negative: owes), or `None` where the policy keeps no
     /// account and what was before still holds.
     pub(crate) fn leave(&mut self, vm: VmId, claim_cap_ns: u64) -> Option<i128> {

@@ -87,6 +87,9 @@ impl World {
                     break;
                 };
                 let id = held.worker;
+                if self.workers[id as usize].gpu != gpu as u32 {
+                    continue;
+                }
                 let hints = self.pages[id as usize].hint.read();
                 self.feed(Event::Progress {
                     session: name(id),
@@ -187,8 +190,9 @@ impl World {
             return;
         };
         let (vm, gpu) = (self.workers[id as usize].vm, self.workers[id as usize].gpu);
-        let active = self.devices[gpu as usize].is_active(id);
-        if active {
+        let also = &self.workers[id as usize].also;
+        let active = |gpu: &u32| self.devices[*gpu as usize].is_active(id);
+        if active(&gpu) || also.iter().any(active) {
             self.problem(|| format!("session {id} gave its lease back with work on the device"));
         }
         self.unlease(gpu, id);
@@ -207,6 +211,16 @@ impl World {
 
     /// Takes a lease off the books.
     fn unlease(&mut self, gpu: u32, id: u32) {
+        for index in 0..self.workers[id as usize].also.len() {
+            let gpu = self.workers[id as usize].also[index];
+            self.unlease_on(gpu, id);
+        }
+        self.unlease_on(gpu, id);
+        let vm = self.workers[id as usize].vm;
+        self.books.waits(vm, self.now);
+    }
+
+    fn unlease_on(&mut self, gpu: u32, id: u32) {
         let now = self.now;
         self.step_device(gpu);
         self.books.charge(gpu, now);
@@ -234,7 +248,6 @@ impl World {
         }
         let vm = &mut self.books.vms[held.vm as usize];
         vm.leases -= 1;
-        self.books.waits(held.vm, now);
     }
 
     /// Books the device's idle time while somebody waits for this lease.
@@ -264,7 +277,12 @@ impl World {
             self.note(|| format!("  => {action:?}"));
         }
         match *action {
-            Action::Admit { session, gpu, .. } => self.admitted(number(session), gpu),
+            Action::Admit {
+                session,
+                gpu,
+                ref also,
+                ..
+            } => self.admitted(number(session), gpu, also),
             Action::Refuse { session, reason } => {
                 self.problem(|| format!("{session} refused: {reason}"));
             }
@@ -330,9 +348,10 @@ impl World {
         }
     }
 
-    fn admitted(&mut self, id: u32, gpu: GpuId) {
+    fn admitted(&mut self, id: u32, gpu: GpuId, also: &[GpuId]) {
         let worker = &mut self.workers[id as usize];
         worker.gpu = gpu.0;
+        worker.also = also.iter().map(|gpu| gpu.0).collect();
         worker.life = Life::Live;
         self.pages[id as usize].daemon().name(u64::from(id));
         self.at(self.now, Happening::Arrive(id));
@@ -362,6 +381,9 @@ impl World {
             hold_ns: terms.hold_ns,
         });
         self.devices[gpu as usize].watch_idle();
+        for gpu in terms.also.iter().map(|gpu| gpu.0) {
+            self.lease_also(gpu, id, terms);
+        }
         let device = &self.devices[gpu as usize];
         let held = Held {
             worker: id,
@@ -397,6 +419,38 @@ impl World {
         self.tell(id, Told::Grant);
         self.note_lag(vm);
         self.look_soon();
+    }
+
+    /// A gang's lease of one of its other GPUs.
+    fn lease_also(&mut self, gpu: u32, id: u32, terms: &Terms) {
+        self.step_device(gpu);
+        self.books.charge(gpu, self.now);
+        if self.books.gpus[gpu as usize]
+            .leases
+            .iter()
+            .any(|held| !held.overrun)
+        {
+            self.problem(|| format!("two leases of GPU {gpu} without a declared overrun"));
+        }
+        let device = &self.devices[gpu as usize];
+        let vm = self.workers[id as usize].vm;
+        let held = Held {
+            worker: id,
+            vm,
+            quiet: false,
+            parked: false,
+            // Its gaps are its own affair: it pays for all its GPUs.
+            wanted: false,
+            overrun: false,
+            overrun_from_ns: 0,
+            overrun_busy_ns: (0, 0),
+            slice_end_ns: terms.slice_end_ns,
+            busy_ns: device.busy_ns(id),
+            idle_from_ns: 0,
+            idle_ns: 0,
+        };
+        self.books.gpus[gpu as usize].leases.push(held);
+        self.books.vms[vm as usize].leases += 1;
     }
 
     fn revoke(&mut self, id: u32, epoch: Epoch) {
@@ -449,8 +503,11 @@ impl World {
     /// A process is gone.
     pub(crate) fn gone(&mut self, id: u32) {
         let (vm, gpu) = (self.workers[id as usize].vm, self.workers[id as usize].gpu);
-        self.devices[gpu as usize].remove(self.now, id);
-        self.step_device(gpu);
+        let also = self.workers[id as usize].also.clone();
+        for gpu in also.into_iter().chain([gpu]) {
+            self.devices[gpu as usize].remove(self.now, id);
+            self.step_device(gpu);
+        }
         self.unlease(gpu, id);
         let session = &mut self.sessions[id as usize];
         session.lease = None;
@@ -510,7 +567,14 @@ impl World {
                     | WaitReason::GpuUnavailable { .. }
             )
         );
-        if stats.state == SessionState::Waiting && !held_back {
+        // A gang keeps what it gathers reserved.
+        let reserved = |gpu: &u32| {
+            let stats = self.sched.gpu_stats(GpuId(*gpu));
+            stats.is_some_and(|stats| stats.reserved.is_some() || !stats.holders.is_empty())
+        };
+        let worker = &self.workers[id as usize];
+        let kept = worker.also.iter().chain([&worker.gpu]).any(reserved);
+        if stats.state == SessionState::Waiting && !held_back && !kept {
             self.problem(|| format!("session {id} waits for a GPU that nobody holds: {stats:?}"));
         }
     }

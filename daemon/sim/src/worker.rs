@@ -75,7 +75,14 @@ struct Stream {
 #[derive(Debug)]
 pub struct Worker {
     pub(crate) vm: u32,
+    /// Its GPU; of a gang, the first.
     pub(crate) gpu: u32,
+    /// The other GPUs of a gang: each batch runs on all.
+    pub(crate) also: Vec<u32>,
+    /// Of a gang's batches under way: on how many GPUs they still run, in order of submission.
+    parts: std::collections::VecDeque<usize>,
+    /// Batches of a gang that are done, by GPU (the first, then the others), of those in `parts`.
+    done: Vec<usize>,
     /// The guest.
     pub guest: Guest,
     conduct: Conduct,
@@ -107,6 +114,9 @@ impl Worker {
         Self {
             vm,
             gpu: 0,
+            also: Vec::new(),
+            parts: std::collections::VecDeque::new(),
+            done: Vec::new(),
             guest,
             conduct,
             life: Life::Absent,
@@ -381,8 +391,16 @@ impl World {
         };
         worker.gate.marked(&mut stream.flow, false);
         let (gpu, submitted) = (worker.gpu, worker.submitted);
+        if !worker.also.is_empty() {
+            worker.parts.push_back(worker.also.len() + 1);
+            worker.done.resize(worker.also.len() + 1, 0);
+        }
         self.pages[id as usize].end().publish_submitted(submitted);
         self.devices[gpu as usize].submit(now, id, batch);
+        for index in 0..self.workers[id as usize].also.len() {
+            let gpu = self.workers[id as usize].also[index];
+            self.devices[gpu as usize].submit(now, id, batch);
+        }
     }
 
     /// Puts a marker behind everything that was submitted.
@@ -393,6 +411,30 @@ impl World {
             self.mark(id, stream);
         }
         self.step_device(gpu);
+        for index in 0..self.workers[id as usize].also.len() {
+            let gpu = self.workers[id as usize].also[index];
+            self.step_device(gpu);
+        }
+    }
+
+    /// A batch of a gang (which has one stream) is complete on one of its GPUs: true, if on all.
+    pub(crate) fn gang_done(&mut self, id: u32, gpu: u32) -> bool {
+        let worker = &mut self.workers[id as usize];
+        let index = worker.also.iter().position(|&other| other == gpu);
+        let index = index.map_or(0, |index| index + 1);
+        let Some(nth) = worker.done.get_mut(index) else {
+            return true;
+        };
+        *nth += 1;
+        if let Some(left) = worker.parts.get_mut(*nth - 1) {
+            *left -= 1;
+        }
+        if worker.parts.front() != Some(&0) {
+            return false;
+        }
+        worker.parts.pop_front();
+        worker.done.iter_mut().for_each(|done| *done -= 1);
+        true
     }
 
     /// A marker has fired, and the worker has noticed.

@@ -302,6 +302,10 @@ impl World {
         let mut fired = std::mem::take(&mut self.fired);
         self.devices[index].step(self.now, &mut fired);
         for done in fired.drain(..) {
+            let gang = !self.workers[done.context as usize].also.is_empty();
+            if gang && !self.gang_done(done.context, gpu) {
+                continue;
+            }
             self.at(
                 self.now + self.host.wake_ns,
                 Happening::Marker(done.context, done.stream, done.ops),
@@ -400,6 +404,12 @@ impl World {
     pub fn completed(&self, vm: u32) -> u64 {
         let of_vm = self.workers.iter().filter(|worker| worker.vm == vm);
         of_vm.map(|worker| worker.completed).sum()
+    }
+
+    /// Does any process use several GPUs at once?
+    #[must_use]
+    pub fn has_gangs(&self) -> bool {
+        self.workers.iter().any(|worker| !worker.also.is_empty())
     }
 
     /// Where a VM's first process runs.

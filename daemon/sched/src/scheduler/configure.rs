@@ -139,6 +139,7 @@ impl Scheduler {
         for (vm, _) in &members {
             old.leave(*vm, u64::MAX);
         }
+        let mut joining = Vec::with_capacity(members.len());
         for (id, lag) in members {
             let standing = self.standing(id);
             let Some(vm) = self.vms.get_mut(&id) else {
@@ -150,14 +151,16 @@ impl Scheduler {
             let seat = placement.seats.iter_mut().find(|seat| seat.gpu == gpu);
             let Some(seat) = seat else { continue };
             seat.lag_ns = lag.unwrap_or(seat.lag_ns);
-            let lag = seat.lag_ns;
-            if let Some(node) = self
-                .gpus
-                .get_mut(&gpu)
-                .and_then(|gpu| gpu.nodes.get_mut(&pool))
-            {
-                node.queue.join(id, standing, lag);
-            }
+            joining.push((id, standing, seat.lag_ns));
+        }
+        if let Some(node) = self
+            .gpus
+            .get_mut(&gpu)
+            .and_then(|gpu| gpu.nodes.get_mut(&pool))
+        {
+            node.queue.join_all(&joining);
+        }
+        for (id, ..) in joining {
             self.sync_vm(id);
         }
     }

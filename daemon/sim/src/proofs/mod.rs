@@ -5,6 +5,7 @@ mod aging;
 mod caps;
 mod changes;
 mod crowd;
+mod gang;
 mod latency;
 mod overrun;
 mod reclaim;
@@ -56,6 +57,7 @@ pub static ALL: &[Proof] = &[
     changes::PROOF,
     topology::PROOF,
     spin::PROOF,
+    gang::PROOF,
     crowd::PROOF,
 ];
 

@@ -1,0 +1,92 @@
+//! VMs that use several GPUs at once, beside each other and beside VMs that use one: no deadlock.
+
+use std::collections::BTreeSet;
+
+use vgpu_sched::{GpuId, MICROS, MILLIS, PoolConfig, VmConfig};
+
+use super::shares::{c_of, short_kernels};
+use super::{Plan, Proof};
+use crate::dist::Length;
+use crate::found::{Found, Measure, Rule};
+use crate::guest::Load;
+use crate::rng::Rng;
+use crate::setup::{GpuSetup, Setup, weighted};
+
+pub(super) const PROOF: Proof = Proof {
+    name: "gang",
+    what: "VMs on several GPUs at once run on all or none, and nobody waits for ever",
+    part: 12,
+    run,
+};
+
+static WAIT: Measure = Measure {
+    name: "gang_wait_ratio_to_bound",
+    what: "longest wait with gangs / (GPUs × (C·Σw/w_i·(1 + switch/slice) + 2C))",
+    unit: "ratio",
+    rule: Rule::AtMost,
+};
+static WORKED: Measure = Measure {
+    name: "gang_served_min",
+    what: "charged time per GPU of the VM that got least / its share by weight on its fullest GPU",
+    unit: "ratio",
+    rule: Rule::Told,
+};
+
+fn run(plan: Plan) -> Found {
+    let mut rng = Rng::part(plan.seed, 15 << 40);
+    let slice_ns = rng.pick(&[1, 2, 4]) * MILLIS;
+    let pool = PoolConfig {
+        slice_ns,
+        overrun_grace_ns: None,
+        ..PoolConfig::default()
+    };
+    let switch_ns = rng.pick(&[20, 60, 150]) * MICROS;
+    let mut setup = Setup::new(plan.seed, switch_ns, pool);
+    let gpus = rng.between(2, 4);
+    let turn_ns = MILLIS;
+    setup.gpus = vec![GpuSetup { switch_ns, turn_ns }; gpus as usize];
+    setup.pools[0].1 = (0..gpus as u32).collect();
+    let mut weights = Vec::new();
+    for index in 0..rng.between(3, 8) {
+        let weight = rng.between(1, 8) as u32;
+        // Two gangs at least, with GPUs in common more often than not.
+        let gang = index < 2 || rng.chance(400);
+        let mut mine = BTreeSet::new();
+        while mine.len() < if gang { 2 } else { 1 } || gang && rng.chance(300) {
+            mine.insert(GpuId(rng.below(gpus) as u32));
+        }
+        weights.push((u64::from(weight), mine.clone()));
+        let load = if rng.chance(700) {
+            Load::backlog(short_kernels(&mut rng))
+        } else {
+            let pause = Length::Exp(rng.between(50, 5000) * MICROS);
+            Load::looping(rng.between(1, 20), short_kernels(&mut rng), pause)
+        };
+        let config = VmConfig {
+            gang,
+            gpus: Some(mine),
+            ..weighted(weight)
+        };
+        setup.vm(config, vec![load]);
+    }
+    let mut world = plan.simulate(&setup);
+    let mut found = Found::default();
+    let c = c_of(&world, slice_ns) as f64;
+    for (vm, (weight, mine)) in weights.iter().enumerate() {
+        let meets = |other: &&(u64, BTreeSet<GpuId>)| !other.1.is_disjoint(mine);
+        let all: u64 = weights.iter().filter(meets).map(|(w, _)| w).sum();
+        let switching = 1.0 + switch_ns as f64 / slice_ns as f64;
+        let own = c * all as f64 / *weight as f64 * switching + 2.0 * c;
+        // Each further GPU is waited for while the ones before are kept reserved, and so may be those
+        // that this one waits for.
+        let bound = own * gpus as f64;
+        let wait = world.books.longest_wait(vm as u32, world.now) as f64;
+        world.note(|| format!("VM {vm} of {mine:?} waited {wait} of {bound} ns"));
+        found.see(&WAIT, wait / bound, 1.0);
+        let charged = world.books.vms[vm].charged_ns as f64 / mine.len() as f64;
+        let share = world.now as f64 * *weight as f64 / all as f64;
+        found.tell(&WORKED, charged / share);
+    }
+    found.close(&mut world);
+    found
+}
