@@ -22,6 +22,7 @@ mod peer;
 mod routes;
 pub mod server;
 pub mod service;
+mod usage;
 mod views;
 
 pub use routes::{openapi, openapi_json};

@@ -58,6 +58,15 @@ pub enum Change {
         /// How it is now; a release forgets the strikes.
         quarantine: Option<Quarantine>,
     },
+    /// A VM's usage is counted anew.
+    UsageReset {
+        /// Its number.
+        vm_id: u32,
+        /// The registration meant.
+        generation: u64,
+        /// When.
+        at_unix_ms: u64,
+    },
     /// A VM is gone: its sessions end.
     VmRemoved {
         /// Its number.

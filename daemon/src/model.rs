@@ -265,7 +265,7 @@ impl EffectiveLimits {
     }
 }
 
-/// What a VM used since the last report; all fields are increments.
+/// What a VM used since the last report; all fields are increments, but the peaks.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct UsageDelta {
     /// See [`VmUsage`]; its fields, as increments.
@@ -284,6 +284,25 @@ pub struct UsageRecord {
     pub total: VmUsage,
     /// The VM's debt to its neighbours.
     pub debt_ns: u64,
+    /// When the totals were reset; 0: never, they are the registration's.
+    pub since_unix_ms: u64,
+}
+
+impl UsageRecord {
+    /// The record after a reset: the totals of this registration begin anew, the debt stays.
+    #[must_use]
+    pub fn anew(&self, generation: u64, at_unix_ms: u64) -> UsageRecord {
+        UsageRecord {
+            generation,
+            total: VmUsage::default(),
+            debt_ns: if self.generation == generation {
+                self.debt_ns
+            } else {
+                0
+            },
+            since_unix_ms: at_unix_ms,
+        }
+    }
 }
 
 /// What the mediation is doing now.

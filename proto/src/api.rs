@@ -20,6 +20,7 @@ mod gpu;
 mod pool;
 mod session;
 mod status;
+mod usage;
 mod vm;
 
 pub use command::{ApplyReport, KillRequest, QuarantineRequest, ReloadReport};
@@ -28,14 +29,15 @@ pub use error::{ErrorBody, ErrorCode, ErrorDetail};
 pub use event::{AuditEntry, AuditPage, Event, EventKind, EventPage, Severity};
 pub use explain::{Cap, Explain, ExplainHolder, ExplainReason};
 pub use gpu::{
-    AssignRequest, Assignment, Gpu, GpuAccount, GpuCheckReport, GpuHealth, GpuSource, GpuState, MigInstance,
-    ScanReport, ScanResult, ScannedGpu, UnassignRequest,
+    AssignRequest, Assignment, Gpu, GpuAccount, GpuCheckReport, GpuHealth, GpuSource, GpuState,
+    MigInstance, ScanReport, ScanResult, ScannedGpu, UnassignRequest,
 };
 pub use pool::{
     Pool, PoolCreate, PoolPatch, PoolPolicy, PoolSettings, Weights, WeightsPatch, WeightsReport,
 };
 pub use session::{Session, SessionState, WaitReason};
 pub use status::{DaemonStatus, HostState, LatencySummary, PoolStatus, Status};
+pub use usage::{LatencyBucket, LatencyHistogram, UsageReport, UsageReset};
 pub use vm::{
     MoveRequest, Priority, Quarantine, RegisterRequest, Vm, VmIds, VmLimits, VmLimitsPatch,
     VmPatch, VmState, VmUsage,

@@ -114,6 +114,7 @@ struct Progress {
     completed: AtomicU64,
     used_calls: AtomicU64,
     used_bytes: AtomicU64,
+    out_bytes: AtomicU64,
 }
 
 #[cfg(not(loom))]
@@ -158,6 +159,8 @@ pub struct Hints {
     pub used_calls: u64,
     /// Bytes likewise.
     pub used_bytes: u64,
+    /// How many of those bytes go to the guest.
+    pub out_bytes: u64,
     /// What the worker does with its lease.
     pub holding: Holding,
 }
@@ -212,6 +215,7 @@ impl HintPage {
             completed: get(&progress.completed),
             used_calls: get(&progress.used_calls),
             used_bytes: get(&progress.used_bytes),
+            out_bytes: get(&progress.out_bytes),
             holding,
         }
     }
@@ -303,6 +307,13 @@ impl<'p> WorkerEnd<'p> {
             let total = used.load(Ordering::Relaxed).saturating_add(more);
             used.store(total, Ordering::Relaxed);
         }
+    }
+
+    /// Counts bytes, taken as credit, that go to the guest. For accounts only: nothing is decided by it.
+    pub fn count_out(&self, bytes: u64) {
+        let out = &self.hint.progress.0.out_bytes;
+        let total = out.load(Ordering::Relaxed).saturating_add(bytes);
+        out.store(total, Ordering::Relaxed);
     }
 
     /// Leaves an idle lease where vgpud can take it without a message. Nothing of ours may be in flight.

@@ -10,4 +10,5 @@ mod limits;
 mod owners;
 mod rules;
 mod shares;
+mod usage;
 mod waiting;

@@ -156,6 +156,20 @@ Examples:
         vm_id: VmIds,
     },
 
+    /// Export what VMs used: GPU time, waits, turns, bytes, peaks of memory; or count anew.
+    #[command(
+        args_conflicts_with_subcommands = true,
+        after_help = "Examples:\n  vgpu-admin usage -o csv\n  vgpu-admin usage --vm-id=1-7 -o json\n  vgpu-admin usage reset --vm-id=3"
+    )]
+    Usage {
+        /// Only these VMs: 1, 1-7 or 1-3,9.
+        #[arg(long, alias = "vm", value_parser = vm_ids::parse)]
+        vm_id: Option<VmIds>,
+        /// What to do instead of exporting.
+        #[command(subcommand)]
+        command: Option<UsageCommand>,
+    },
+
     /// Look into the scheduler.
     #[command(subcommand)]
     Sched(SchedCommand),
@@ -535,6 +549,20 @@ pub(crate) enum SessionCommand {
     },
 }
 
+/// `usage …`
+#[derive(Debug, Subcommand)]
+pub(crate) enum UsageCommand {
+    /// Count anew; debts, strikes and limits stay. The audit trail has it.
+    Reset {
+        /// The VMs: 1, 1-7 or 1-3,9.
+        #[arg(long, alias = "vm", value_parser = vm_ids::parse, required_unless_present = "all")]
+        vm_id: Option<VmIds>,
+        /// All VMs.
+        #[arg(long, conflicts_with = "vm_id")]
+        all: bool,
+    },
+}
+
 /// `sched …`
 #[derive(Debug, Subcommand)]
 pub(crate) enum SchedCommand {
@@ -600,6 +628,8 @@ mod tests {
             "vgpu-admin status --watch -o wide",
             "vgpu-admin explain 3 -o json",
             "vgpu-admin sched log --file=/tmp/log",
+            "vgpu-admin usage --vm=3 -o csv",
+            "vgpu-admin usage reset --all",
         ] {
             Cli::try_parse_from(line.split(' ')).unwrap_or_else(|e| panic!("{line}: {e}"));
         }

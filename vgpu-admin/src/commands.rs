@@ -6,6 +6,7 @@ mod pool;
 mod sched;
 mod session;
 mod status;
+mod usage;
 mod vm;
 mod weights;
 
@@ -58,6 +59,10 @@ pub(crate) async fn run(cli: Cli) -> Result<u8, Error> {
         Command::Release { vm_id } => vm::release(&client, output, vm_id).await?,
         Command::Explain { vm_id } => sched::explain(&client, output, &vm_id).await?,
         Command::Sched(command) => sched::run(&client, command).await?,
+        Command::Usage { vm_id, command } => match command {
+            None => usage::export(&client, output, vm_id.as_ref()).await?,
+            Some(command) => usage::run(&client, output, command).await?,
+        },
         Command::Weights(command) => weights::run(&client, output, command).await?,
         Command::Events {
             follow,

@@ -30,6 +30,11 @@ pub(super) fn view(catalog: &Catalog, vm: &VmRecord, explained: &Explained) -> E
         reason: reason(e.reason),
         cap: cap.map(limit),
         cap_left_ns: cap_until.filter(|&until| until != u64::MAX).map(left),
+        quarantine_left_ns: e
+            .quarantined_until_ns
+            .filter(|&until| until != u64::MAX)
+            .map(left),
+        held_off: e.held_off,
         waiting_ns: e
             .waiting_since_ns
             .map(|since| e.now_ns - since.min(e.now_ns)),
@@ -42,6 +47,8 @@ pub(super) fn view(catalog: &Catalog, vm: &VmRecord, explained: &Explained) -> E
         pool: explained.pool.clone(),
         policy: pool.map_or(PoolPolicy::Weighted, |pool| pool.settings.policy),
         gpu_id: e.gpu.map(|gpu| gpu.0),
+        gang_gpu_ids: e.gang.iter().map(|gpu| gpu.0).collect(),
+        gang_held: e.gang_held,
         holders: e.holders.iter().map(holder).collect(),
         before_vm_ids: e.before.iter().map(|vm| vm.0).collect(),
         competing: e.competing,
@@ -59,6 +66,7 @@ fn holder(holder: &vgpu_sched::Holder) -> ExplainHolder {
         vm_id: holder.vm.0,
         session_id: holder.session.0,
         held_ns: holder.held_ns,
+        reserved: holder.reserved,
         slice_left_ns: holder.slice_left_ns,
         asked_ns: holder.asked_ns,
         overrun: holder.overrun,
@@ -78,6 +86,7 @@ fn reason(reason: Reason) -> ExplainReason {
             WaitReason::Depth => ExplainReason::Depth,
             WaitReason::Quota => ExplainReason::Quota,
             WaitReason::Quarantine => ExplainReason::Quarantine,
+            WaitReason::Gang { .. } => ExplainReason::Gang,
             WaitReason::GpuUnavailable { .. } => ExplainReason::GpuUnavailable,
             WaitReason::NoGpu => ExplainReason::NoGpu,
             _ => ExplainReason::Turn,
@@ -126,7 +135,7 @@ fn summary(vm: &VmRecord, explained: &Explained) -> String {
     let mut text = format!("VM {} {}.", vm.vm_id, what(vm, explained));
     let waits_for_turn = matches!(
         e.reason,
-        Reason::Waits(WaitReason::Turn { .. } | WaitReason::Slice)
+        Reason::Waits(WaitReason::Turn { .. } | WaitReason::Slice | WaitReason::Gang { .. })
     );
     let mut add = |sentence: String| {
         text.push(' ');
@@ -144,6 +153,13 @@ fn summary(vm: &VmRecord, explained: &Explained) -> String {
                 vms(e.before.iter().map(|vm| vm.0))
             ));
         }
+    }
+    if e.held_off {
+        add(
+            "It has outlasted its own slice and the grace lately, and is therefore not let in beside one \
+             that does so now."
+                .into(),
+        );
     }
     if let Some(until) = e.demoted_until_ns {
         add(format!(
@@ -180,8 +196,12 @@ fn what(vm: &VmRecord, explained: &Explained) -> String {
         Reason::NoProgram => "does not wait: none of its programs uses the GPU".into(),
         Reason::Refused(vgpu_sched::Refusal::Quarantined)
         | Reason::Waits(WaitReason::Quarantine) => match &vm.quarantine {
-            Some(quarantine) => format!("is quarantined: {}", quarantine.reason),
-            None => "is quarantined".into(),
+            Some(quarantine) => format!(
+                "is quarantined{}: {}",
+                quarantine_left(e),
+                quarantine.reason
+            ),
+            None => format!("is quarantined{}", quarantine_left(e)),
         },
         Reason::Refused(refusal) => {
             format!("has no program, and one that starts now is refused: {refusal}")
@@ -213,6 +233,11 @@ fn what(vm: &VmRecord, explained: &Explained) -> String {
             "has nothing to do on the GPU: its last request for device memory was over its quota"
                 .into()
         }
+        Reason::Waits(WaitReason::Gang { held, of }) => format!(
+            "is a gang on {}, has {held} of its {of} GPUs reserved and waits for {gpu} (pool {pool}, {})",
+            gpus(&e.gang),
+            policy(e.policy)
+        ),
         Reason::Waits(WaitReason::GpuUnavailable { health }) => {
             format!(
                 "waits for {gpu}, which is {} and takes no work",
@@ -229,17 +254,21 @@ fn policy(policy: Policy) -> &'static str {
         Policy::Weighted => "policy weighted",
         Policy::Strict => "policy strict",
         Policy::Fifo => "policy fifo",
+        Policy::Sjf => "policy sjf",
         _ => "its own policy",
     }
 }
 
 fn holding(holder: &vgpu_sched::Holder) -> String {
-    let mut text = format!(
-        "VM {} (session {}) has had the GPU for {}",
-        holder.vm.0,
-        holder.session.0,
-        duration(holder.held_ns)
-    );
+    let held = duration(holder.held_ns);
+    let (vm, session) = (holder.vm.0, holder.session.0);
+    if holder.reserved {
+        return format!(
+            "VM {vm} (session {session}), a gang, has kept the GPU reserved for {held}, until it has its \
+             others."
+        );
+    }
+    let mut text = format!("VM {vm} (session {session}) has had the GPU for {held}");
     match holder.asked_ns {
         Some(ago) => text.push_str(&format!(
             " and was asked to give it back {} ago",
@@ -336,7 +365,27 @@ fn no_bound(why: NoBound) -> String {
     }
 }
 
-/// `VM 4, 7 and 12`, the first few.
+/// ` for another 50.0 s`, where that is known.
+fn quarantine_left(e: &Explanation) -> String {
+    match e.quarantined_until_ns {
+        None | Some(u64::MAX) => String::new(),
+        Some(until) => format!(
+            " for another {} (or until `vgpu-admin release`)",
+            duration(until.saturating_sub(e.now_ns))
+        ),
+    }
+}
+
+/// `GPU 0, 1 and 2`.
+fn gpus(gpus: &[vgpu_sched::GpuId]) -> String {
+    let names: Vec<String> = gpus.iter().map(|gpu| gpu.0.to_string()).collect();
+    match names.split_last() {
+        Some((last, rest)) if !rest.is_empty() => format!("GPUs {} and {last}", rest.join(", ")),
+        _ => format!("GPU {}", names.concat()),
+    }
+}
+
+/// `VM 4, 7, 12`, the first few.
 fn vms(ids: impl ExactSizeIterator<Item = u32>) -> String {
     let all = ids.len();
     let named: Vec<String> = ids.take(NAMED).map(|id| id.to_string()).collect();

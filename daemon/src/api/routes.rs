@@ -6,6 +6,7 @@ mod host;
 mod pools;
 mod sched;
 mod sessions;
+mod usage;
 mod vms;
 
 use std::sync::Arc;
@@ -73,6 +74,8 @@ fn documented() -> OpenApiRouter<ApiState> {
         .routes(routes!(vms::release))
         .routes(routes!(vms::show))
         .routes(routes!(sched::explain_vm))
+        .routes(routes!(usage::export))
+        .routes(routes!(usage::reset))
         .routes(routes!(sessions::list))
         .routes(routes!(sessions::show))
         .routes(routes!(sessions::kill))

@@ -310,6 +310,16 @@ impl Journal {
         lock(&self.usage).remove(&vm_id);
     }
 
+    /// Counts a VM's totals anew; a later registration's stay.
+    pub(crate) fn reset_usage(&self, vm_id: u32, generation: u64, at_unix_ms: u64) {
+        let mut usage = lock(&self.usage);
+        let entry = usage.entry(vm_id).or_default();
+        if generation >= entry.record.generation {
+            entry.record = entry.record.anew(generation, at_unix_ms);
+            entry.dirty = true;
+        }
+    }
+
     /// Adds to a VM's totals; those of an earlier registration are dropped.
     pub(crate) fn add_usage(&self, vm_id: u32, generation: u64, delta: &UsageDelta) {
         let mut usage = lock(&self.usage);
@@ -478,9 +488,17 @@ fn add(total: &mut VmUsage, more: &VmUsage) {
         (&mut total.soft_limits, more.soft_limits),
         (&mut total.refusals, more.refusals),
         (&mut total.rate_limited, more.rate_limited),
+        (&mut total.turns, more.turns),
     ];
     for (value, increment) in pairs {
         *value = value.saturating_add(increment);
+    }
+    let peaks = [
+        (&mut total.memory_peak_bytes, more.memory_peak_bytes),
+        (&mut total.pinned_peak_bytes, more.pinned_peak_bytes),
+    ];
+    for (peak, seen) in peaks {
+        *peak = seen.max(*peak);
     }
 }
 

@@ -9,6 +9,7 @@ use vgpu_proto::limits::{DEPTH_BYTES, DEPTH_CALLS};
 use vgpu_proto::worker::{Start, ToWorker};
 use vgpu_sched::{Event, GpuHealth, GpuId, SessionId};
 
+use super::VmIdentity;
 use super::actor::Actor;
 use super::books::{self, Pool, identity_of};
 use super::handle::{AdmitRequest, Admitted, Command, GuestEnd, Ready, Refused};
@@ -105,6 +106,9 @@ impl Actor {
                 generation,
                 quarantine,
             } => self.set_quarantine(vm_id, generation, quarantine),
+            Change::UsageReset {
+                vm_id, generation, ..
+            } => self.reset_usage(VmIdentity { vm_id, generation }),
             Change::VmRemoved { vm_id, generation } => {
                 let known = self.books.vms.get(&vm_id);
                 if known.is_some_and(|vm| vm.generation == generation) {

@@ -148,6 +148,9 @@ impl Actor {
         let Some(session) = self.sessions.remove(&id) else {
             return;
         };
+        if self.books.vm(session.vm).is_some() {
+            self.meter.ended(&session);
+        }
         if let Some(worker) = &session.worker {
             self.reactor.forget(&worker.channel);
             self.reactor.forget(&worker.process);

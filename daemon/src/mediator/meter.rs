@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use vgpu_sched::{Cap, GpuId, SessionId, Usage, VmId, VmStats, WaitReason};
+use vgpu_sched::{Cap, Event, GpuId, SessionId, Usage, VmId, VmStats, WaitReason};
 
 use super::VmIdentity;
 use super::actor::Actor;
@@ -25,6 +25,30 @@ struct VmMeter {
     told: Totals,
     gpu_ns: u64,
     share_permille: u32,
+    /// Bytes to the guest, of sessions that have ended.
+    out_ended: u64,
+    directions: Directions,
+}
+
+/// Tells the two directions of copies apart. The scheduler counts their sum, because that is what is
+/// limited; which part went to the guest is the worker's word, and is read at another moment.
+#[derive(Debug, Default, Clone, Copy)]
+struct Directions {
+    out_told: u64,
+    /// Bytes to the guest that are not yet in the sum.
+    ahead: u64,
+}
+
+impl Directions {
+    /// Takes what both directions grew by and the total of one: how much each has grown.
+    fn split(&mut self, both: u64, out_total: u64) -> (u64, u64) {
+        let out = out_total.saturating_sub(self.out_told);
+        self.out_told = self.out_told.max(out_total);
+        self.ahead = self.ahead.saturating_add(out);
+        let known = self.ahead.min(both);
+        self.ahead -= known;
+        (both - known, out)
+    }
 }
 
 #[derive(Debug, Default)]
@@ -43,6 +67,9 @@ struct Totals {
     bytes: u64,
     soft_limits: u64,
     rate_limited: u64,
+    turns: u64,
+    memory_peak: u64,
+    pinned_peak: u64,
 }
 
 impl Totals {
@@ -55,6 +82,9 @@ impl Totals {
             bytes: stats.bytes,
             soft_limits: stats.soft_limits,
             rate_limited: stats.rate_limited,
+            turns: stats.grants,
+            memory_peak: stats.memory_peak_bytes,
+            pinned_peak: stats.pinned_peak_bytes,
         }
     }
 }
@@ -68,6 +98,12 @@ impl Meter {
     /// Part of the last second in which somebody held the GPU.
     pub(super) fn busy_permille(&self, gpu: GpuId) -> u32 {
         self.gpus.get(&gpu).map_or(0, |meter| meter.busy_permille)
+    }
+
+    /// A session is over: its worker's page goes with it.
+    pub(super) fn ended(&mut self, session: &Session) {
+        let meter = self.vms.entry(session.vm).or_default();
+        meter.out_ended = meter.out_ended.saturating_add(session.hints().out_bytes);
     }
 
     pub(super) fn forget(&mut self, vm: VmIdentity) {
@@ -137,6 +173,44 @@ impl Actor {
         }
     }
 
+    /// Counts a VM's usage anew. What was not told yet is dropped.
+    pub(super) fn reset_usage(&mut self, vm: VmIdentity) {
+        if self.books.vm(vm).is_none() {
+            return;
+        }
+        let id = books::vm_id(vm);
+        self.feed(Event::ResetStats { vm: Some(id) });
+        let Some(stats) = self.scheduler.vm_stats(id) else {
+            return;
+        };
+        let more = self.unsettled_by_vm().get(&vm).copied().unwrap_or_default();
+        let out = self.out_of(vm);
+        let meter = self.meter.vms.entry(vm).or_default();
+        let told = Totals::of(&stats);
+        meter.gpu_ns = told.gpu_ns;
+        meter.told = Totals {
+            calls: told.calls.saturating_add(more.calls),
+            bytes: told.bytes.saturating_add(more.bytes),
+            // What it holds now is the peak of the time that begins, and is told with it.
+            memory_peak: 0,
+            pinned_peak: 0,
+            ..told
+        };
+        meter.directions = Directions {
+            out_told: out,
+            ahead: 0,
+        };
+    }
+
+    /// Bytes that went to a VM's guest, over its sessions since vgpud started.
+    fn out_of(&self, vm: VmIdentity) -> u64 {
+        let sessions = self.sessions.values().filter(|session| session.vm == vm);
+        let ended = self.meter.vms.get(&vm).map_or(0, |meter| meter.out_ended);
+        sessions
+            .map(|session| session.hints().out_bytes)
+            .fold(ended, u64::saturating_add)
+    }
+
     /// Calls and bytes of a session that the scheduler has not settled yet, by the worker's account.
     pub(super) fn unsettled(&self, session: &Session) -> Usage {
         let Some(settled) = self.scheduler.session_stats(SessionId(session.id)) else {
@@ -150,6 +224,7 @@ impl Actor {
     }
 
     fn tell_usage(&mut self, vm: VmIdentity, stats: &VmStats, unsettled: Usage) {
+        let out = self.out_of(vm);
         let meter = self.meter.vms.entry(vm).or_default();
         let mut now = Totals::of(stats);
         now.calls = now.calls.saturating_add(unsettled.calls);
@@ -167,8 +242,12 @@ impl Actor {
         add.wait_ns = now.wait_ns.saturating_sub(told.wait_ns);
         add.throttled_ns = now.throttled_ns.saturating_sub(told.throttled_ns);
         add.calls = now.calls.saturating_sub(told.calls);
-        // The scheduler counts both directions together; the worker does not tell them apart.
-        add.bytes_in = now.bytes.saturating_sub(told.bytes);
+        let both = now.bytes.saturating_sub(told.bytes);
+        (add.bytes_in, add.bytes_out) = meter.directions.split(both, out);
+        add.turns = now.turns.saturating_sub(told.turns);
+        let grown = |now: u64, told: u64| if now > told { now } else { 0 };
+        add.memory_peak_bytes = grown(now.memory_peak, told.memory_peak);
+        add.pinned_peak_bytes = grown(now.pinned_peak, told.pinned_peak);
         add.soft_limits = now.soft_limits.saturating_sub(told.soft_limits);
         add.rate_limited = now.rate_limited.saturating_sub(told.rate_limited);
         if delta == UsageDelta::default() {
@@ -205,6 +284,18 @@ fn permille(part: u64, whole: u64) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn directions_sum_up_whenever_each_is_read() {
+        let mut directions = Directions::default();
+        assert_eq!(directions.split(100, 30), (70, 30));
+        // Seen before the sum has it: told once, and not as the other direction later.
+        assert_eq!(directions.split(0, 80), (0, 50));
+        assert_eq!(directions.split(60, 80), (10, 0));
+        // A worker that counts backwards takes nothing back.
+        assert_eq!(directions.split(5, 10), (5, 0));
+        assert_eq!(directions.split(5, 85), (0, 5));
+    }
 
     #[test]
     fn a_part_is_never_more_than_the_whole() {

@@ -6,6 +6,7 @@
 
 mod gpus;
 mod pools;
+mod usage;
 mod vms;
 
 use std::collections::BTreeMap;
@@ -66,6 +67,7 @@ impl Catalog {
             Command::MoveVm(request) => self.move_vms(&request.vm_ids, &request.pool),
             Command::Quarantine(request) => self.quarantine_vms(request, context),
             Command::Release(request) => self.release_vms(&request.vm_ids, context),
+            Command::ResetUsage(request) => self.reset_usage(request, context),
             Command::SetWeights(patch) => self.set_weights(patch),
             Command::Note { target, action } => Ok(Outcome {
                 changed: true,

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use vgpu_proto::api::{
     AssignRequest, ErrorCode, ErrorDetail, MoveRequest, PoolCreate, PoolPatch, QuarantineRequest,
-    RegisterRequest, UnassignRequest, VmIds, VmPatch, WeightsPatch,
+    RegisterRequest, UnassignRequest, UsageReset, VmIds, VmPatch, WeightsPatch,
 };
 
 use crate::mediation::Change;
@@ -67,6 +67,8 @@ pub enum Command {
     Quarantine(QuarantineRequest),
     /// Serve VMs again.
     Release(VmIds),
+    /// Count anew what VMs use.
+    ResetUsage(UsageReset),
     /// Change the weights of the host or of a pool.
     SetWeights(WeightsPatch),
     /// Nothing of the configuration changes: a line for the audit trail about something done
@@ -100,6 +102,7 @@ impl Command {
             Self::MoveVm(_) => "move-vm",
             Self::Quarantine(_) => "quarantine",
             Self::Release(_) => "release",
+            Self::ResetUsage(_) => "usage-reset",
             Self::SetWeights(_) => "weights-set",
             Self::Note { action, .. } => action,
         }

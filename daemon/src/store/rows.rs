@@ -255,6 +255,9 @@ pub(super) fn load_usage(connection: &Connection) -> Sql<BTreeMap<u32, UsageReco
             soft_limits: uint(row, "soft_limits")?,
             refusals: uint(row, "refusals")?,
             rate_limited: uint(row, "rate_limited")?,
+            turns: uint(row, "turns")?,
+            memory_peak_bytes: uint(row, "memory_peak")?,
+            pinned_peak_bytes: uint(row, "pinned_peak")?,
         };
         let (generation, debt_ns) = (uint(row, "generation")?, uint(row, "debt_ns")?);
         Ok((
@@ -263,6 +266,7 @@ pub(super) fn load_usage(connection: &Connection) -> Sql<BTreeMap<u32, UsageReco
                 generation,
                 total,
                 debt_ns,
+                since_unix_ms: uint(row, "since_ms")?,
             },
         ))
     })?;
@@ -273,8 +277,8 @@ pub(super) fn load_usage(connection: &Connection) -> Sql<BTreeMap<u32, UsageReco
 pub(super) fn save_usage(connection: &Connection, vm_id: u32, usage: &UsageRecord) -> Sql<()> {
     let sql = "INSERT OR REPLACE INTO usage (vm_id, generation, debt_ns, gpu_ns, wait_ns, \
                throttled_ns, calls, bytes_in, bytes_out, sessions, kills, soft_limits, refusals, \
-               rate_limited) SELECT vm_id, generation, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, \
-               ?13, ?14 FROM vms WHERE vm_id = ?1 AND generation = ?2";
+               rate_limited, turns, memory_peak, pinned_peak, since_ms) SELECT vm_id, generation, ?3, \
+               ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18 FROM vms WHERE vm_id = ?1 AND generation = ?2";
     let total = &usage.total;
     connection.prepare_cached(sql)?.execute(params![
         vm_id,
@@ -291,6 +295,10 @@ pub(super) fn save_usage(connection: &Connection, vm_id: u32, usage: &UsageRecor
         int(total.soft_limits),
         int(total.refusals),
         int(total.rate_limited),
+        int(total.turns),
+        int(total.memory_peak_bytes),
+        int(total.pinned_peak_bytes),
+        int(usage.since_unix_ms),
     ])?;
     Ok(())
 }

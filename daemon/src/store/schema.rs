@@ -18,6 +18,7 @@ const APPLICATION_ID: i32 = 0x7667_7075;
 const MIGRATIONS: &[&str] = &[
     include_str!("migrations/0001.sql"),
     include_str!("migrations/0002.sql"),
+    include_str!("migrations/0003.sql"),
 ];
 
 /// Why the database is not used. It is left as it is.

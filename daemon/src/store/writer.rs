@@ -17,7 +17,7 @@ use super::command::{Actor, Command, Outcome, refuse};
 use super::{Shared, StoreError, StoreOptions, rows};
 use crate::events::{Draft, GpuNote, Journal, QuarantineNote, Unsaved, VmNote};
 use crate::mediation::Change;
-use crate::model::now_unix_ms;
+use crate::model::{UsageRecord, now_unix_ms};
 
 /// How often events and notes are looked for.
 const TICK: Duration = Duration::from_millis(100);
@@ -164,9 +164,13 @@ impl Writer {
         if !outcome.changed && *actor == Actor::daemon() {
             return Ok(outcome);
         }
+        let anew = self.counted_anew(&outcome);
         self.transact(|connection| {
             rows::save_difference(connection, &on_disk, &after)?;
             rows::save_audit(connection, now_unix_ms, actor, command, &outcome.target)?;
+            for (vm_id, usage) in &anew {
+                rows::save_usage(connection, *vm_id, usage)?;
+            }
             match key {
                 Some(key) => {
                     rows::save_request(connection, now_unix_ms, actor, key, command, &outcome)
@@ -177,6 +181,23 @@ impl Writer {
         self.on_disk = self.shared.publish(after);
         self.tell(command, &outcome);
         Ok(outcome)
+    }
+
+    /// The totals of the VMs whose usage a command resets, as they begin anew.
+    fn counted_anew(&self, outcome: &Outcome) -> Vec<(u32, UsageRecord)> {
+        let reset = |change: &Change| match *change {
+            Change::UsageReset {
+                vm_id,
+                generation,
+                at_unix_ms,
+            } => {
+                let before = self.journal.usage_of(vm_id);
+                let anew = before.anew(generation, at_unix_ms);
+                Some((vm_id, anew))
+            }
+            _ => None,
+        };
+        outcome.changes.iter().filter_map(reset).collect()
     }
 
     /// What the same command under the same key came to before.
@@ -303,8 +324,14 @@ impl Writer {
     /// Puts a carried-out command into the event list.
     fn tell(&self, command: &Command, outcome: &Outcome) {
         for change in &outcome.changes {
-            if let Change::VmRemoved { vm_id, .. } = change {
-                self.journal.forget_usage(*vm_id);
+            match *change {
+                Change::VmRemoved { vm_id, .. } => self.journal.forget_usage(vm_id),
+                Change::UsageReset {
+                    vm_id,
+                    generation,
+                    at_unix_ms,
+                } => self.journal.reset_usage(vm_id, generation, at_unix_ms),
+                _ => {}
             }
         }
         if !outcome.changed {

@@ -275,6 +275,11 @@ impl Lease {
         }
     }
 
+    /// Counts bytes that go to the guest.
+    pub fn count_out(&self, bytes: u64) {
+        self.pages.count_out(bytes);
+    }
+
     /// Counts operations given to the device.
     pub fn count_submitted(&mut self, n: u64) {
         self.submitted += n;

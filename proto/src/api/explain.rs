@@ -60,6 +60,8 @@ pub struct ExplainHolder {
     pub session_id: u64,
     /// For how long it has had it.
     pub held_ns: u64,
+    /// It is a gang that only keeps the GPU reserved until it has its others.
+    pub reserved: bool,
     /// How much of its slice is left.
     pub slice_left_ns: u64,
     /// How long ago the GPU was asked back, if it was.
@@ -81,6 +83,11 @@ pub struct Explain {
     pub cap: Option<Cap>,
     /// After how long that limit lets it go on, at the latest; `null` with a cap: never.
     pub cap_left_ns: Option<u64>,
+    /// For how long a quarantine that ends by itself goes on.
+    pub quarantine_left_ns: Option<u64>,
+    /// It has outlasted its own slice and the grace lately, and is not let in beside the overrunner that
+    /// has the GPU now.
+    pub held_off: bool,
     /// For how long it has had work that does not run.
     pub waiting_ns: Option<u64>,
     /// How long it waits at most, from now, when the others give the GPU back as they did so far. For
@@ -94,8 +101,12 @@ pub struct Explain {
     pub pool: String,
     /// The pool's policy.
     pub policy: PoolPolicy,
-    /// The GPU on which it is placed.
+    /// The GPU on which it is placed; of a gang, the one for which it waits, or its first.
     pub gpu_id: Option<u32>,
+    /// All the GPUs of a gang, in the order in which it takes them; empty for others.
+    pub gang_gpu_ids: Vec<u32>,
+    /// How many of them it keeps reserved.
+    pub gang_held: u32,
     /// Who has that GPU.
     pub holders: Vec<ExplainHolder>,
     /// The VMs of its pool that go before it, as it stands now, the first first.

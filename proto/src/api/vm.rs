@@ -211,7 +211,8 @@ impl VmLimitsPatch {
     }
 }
 
-/// What a VM has used since it was registered; survives restarts of the daemon.
+/// What a VM has used since it was registered, or since its usage was reset; survives restarts of the
+/// daemon.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct VmUsage {
     /// GPU time charged.
@@ -222,6 +223,9 @@ pub struct VmUsage {
     pub throttled_ns: u64,
     /// Calls carried out.
     pub calls: u64,
+    /// Times it was given the GPU.
+    #[serde(default)]
+    pub turns: u64,
     /// Payload bytes from the guest.
     pub bytes_in: u64,
     /// Payload bytes to the guest.
@@ -236,6 +240,12 @@ pub struct VmUsage {
     pub refusals: u64,
     /// Calls that had to wait for a token bucket.
     pub rate_limited: u64,
+    /// The most device memory that it held at once.
+    #[serde(default)]
+    pub memory_peak_bytes: u64,
+    /// The most host memory that was pinned for it at once.
+    #[serde(default)]
+    pub pinned_peak_bytes: u64,
 }
 
 /// A registered VM as it is.

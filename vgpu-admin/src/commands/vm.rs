@@ -220,6 +220,8 @@ fn sheet(vm: &Vm) -> String {
         ("GPU time", show_ns(u.gpu_ns)),
         ("Waited", show_ns(u.wait_ns)),
         ("Held by limits", show_ns(u.throttled_ns)),
+        ("Turns", show_count(u.turns)),
+        ("Memory peak", show_bytes(u.memory_peak_bytes)),
         ("Calls", show_count(u.calls)),
         (
             "Bytes in/out",

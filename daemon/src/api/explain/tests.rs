@@ -117,14 +117,14 @@ fn one_that_waits_reads_who_holds_who_is_before_and_how_long() {
     }
     rig.add(3, class(Class::High));
     rig.works(3);
-    rig.pass(1_500_000);
+    rig.pass(400_000);
     let answer = rig.ask(2);
     assert_eq!(
         answer.summary,
-        "VM 2 waits for its turn on GPU 0 (pool A, policy weighted). It has had work for 1.5 ms. VM 1 \
-         (session 101) has had the GPU for 1.5 ms; 500 us of its slice are left. Before it: VM 3. In its \
+        "VM 2 waits for its turn on GPU 0 (pool A, policy weighted). It has had work for 400 us. VM 1 \
+         (session 101) has had the GPU for 400 us; 1.6 ms of its slice are left. Before it: VM 3. In its \
          pool 2 other VMs compete for this GPU; with weight 4 of 24 it may expect 16.6 % of the GPU's \
-         time. It is owed 250 us of GPU time. From now it waits 16.0 ms at most while the others give the \
+         time. It is owed 66 us of GPU time. From now it waits 16.0 ms at most while the others give the \
          GPU back as they did so far and none is added, and 92.02 s if every one of them lets its work \
          hang until the pool's contended limit."
     );
@@ -132,10 +132,7 @@ fn one_that_waits_reads_who_holds_who_is_before_and_how_long() {
     assert_eq!(answer.before_vm_ids, [3]);
     assert_eq!(answer.holders[0].session_id, 101);
     assert_eq!(answer.wait_usual_ns, Some(16_000_000));
-    assert_eq!(
-        (answer.gpu_id, answer.waiting_ns),
-        (Some(0), Some(1_500_000))
-    );
+    assert_eq!((answer.gpu_id, answer.waiting_ns), (Some(0), Some(400_000)));
 
     let runs = rig.ask(1);
     assert!(
@@ -232,6 +229,69 @@ fn what_has_no_bound_says_why_and_what_to_do() {
     assert_eq!(answer.reason, ExplainReason::GpuUnavailable);
     assert!(
         answer.summary.contains("is unverified"),
+        "{}",
+        answer.summary
+    );
+}
+
+#[test]
+fn gangs_and_quarantines_that_end_are_told() {
+    let mut rig = Rig::new(Policy::Weighted);
+    let gpu = GpuId(1);
+    rig.feed(Event::AddGpu {
+        gpu,
+        config: GpuConfig::default(),
+        health: GpuHealth::Healthy,
+    });
+    rig.feed(Event::AssignGpu { gpu, pool: POOL });
+    let mut only = class(Class::Medium);
+    only.gpus = Some([gpu].into());
+    rig.add(1, only);
+    rig.works(1);
+    let mut gang = class(Class::Medium);
+    gang.gang = true;
+    rig.add(2, gang);
+    rig.works(2);
+    let answer = rig.ask(2);
+    assert_eq!(answer.reason, ExplainReason::Gang);
+    assert_eq!(
+        (&answer.gang_gpu_ids[..], answer.gang_held),
+        (&[0, 1][..], 1)
+    );
+    assert!(
+        answer.summary.starts_with(
+            "VM 2 is a gang on GPUs 0 and 1, has 1 of its 2 GPUs reserved and waits for GPU 1 (pool A, \
+             policy weighted)."
+        ),
+        "{}",
+        answer.summary
+    );
+    let mut first = class(Class::Medium);
+    first.gpus = Some([GpuId(0)].into());
+    rig.add(3, first);
+    rig.works(3);
+    let answer = rig.ask(3);
+    assert!(answer.holders[0].reserved, "{answer:?}");
+    assert!(
+        answer.summary.contains("a gang, has kept the GPU reserved"),
+        "{}",
+        answer.summary
+    );
+
+    rig.feed(Event::SetPool {
+        pool: POOL,
+        config: PoolConfig {
+            strike_limit: Some(1),
+            ..PoolConfig::default()
+        },
+    });
+    rig.feed(Event::Strike { vm: VmId(3) });
+    let answer = rig.ask(3);
+    assert_eq!(answer.quarantine_left_ns, Some(60_000_000_000));
+    assert!(
+        answer
+            .summary
+            .contains("is quarantined for another 60.00 s"),
         "{}",
         answer.summary
     );

@@ -2,9 +2,12 @@
 
 use std::os::unix::fs::PermissionsExt;
 
+use serde_json::json;
 use vgpu_sched::log::Replay;
 
 use super::{Host, client};
+use crate::mediation::Change;
+use crate::model::UsageDelta;
 
 #[tokio::test]
 async fn a_vm_is_explained_and_an_unknown_one_is_not() {
@@ -74,4 +77,51 @@ async fn the_decision_log_is_for_administrators() {
     assert_eq!(get("/v1/sched/log", writer).await.status, 200);
     // Why a VM waits may be asked by whoever may look.
     assert_eq!(get("/v1/vms/3/explain", reader).await.status, 200);
+}
+
+#[tokio::test]
+async fn usage_is_counted_anew_for_those_named_or_for_all() {
+    let host = Host::start().await;
+    host.owners_example().await;
+    let reports = host.get("/v1/usage").await.json();
+    let all = reports.as_array().unwrap().len();
+    assert!(all > 3, "{reports}");
+    let one = host.get("/v1/usage?vm_id=3").await.json();
+    assert_eq!(
+        (one.as_array().unwrap().len(), &one[0]["wait"]["count"]),
+        (1, &1.into())
+    );
+    assert_eq!(host.get("/v1/usage?vm_id=99").await.status, 404);
+
+    let journal = host.admin.store().journal();
+    let generation = host.admin.store().catalog().vms[&3].generation;
+    let mut used = UsageDelta::default();
+    (used.add.gpu_ns, used.add.memory_peak_bytes) = (7, 9);
+    used.debt_ns = Some(5);
+    journal.add_usage(3, generation, &used);
+    journal.add_usage(4, host.admin.store().catalog().vms[&4].generation, &used);
+    host.done("POST", "/v1/usage/reset", json!({"vm_ids": [3]}))
+        .await;
+    let (third, fourth) = (journal.usage_of(3), journal.usage_of(4));
+    assert_eq!((third.total.gpu_ns, third.total.memory_peak_bytes), (0, 0));
+    assert_eq!(third.debt_ns, 5, "what it owes its neighbours stays");
+    assert!(third.since_unix_ms > 0);
+    assert_eq!((fourth.total.gpu_ns, fourth.since_unix_ms), (7, 0));
+    let told = host.mediation.applied.lock().unwrap().clone();
+    let resets = told
+        .iter()
+        .filter(|change| matches!(change, Change::UsageReset { .. }));
+    assert_eq!(resets.count(), 1);
+
+    host.done("POST", "/v1/usage/reset", json!({})).await;
+    assert_eq!(journal.usage_of(4).total.gpu_ns, 0);
+    let refused = host
+        .refused(
+            "POST",
+            "/v1/usage/reset",
+            json!({"vm_ids": [3, 99]}),
+            "vm_not_found",
+        )
+        .await;
+    assert!(refused.contains("99"), "{refused}");
 }

@@ -92,6 +92,11 @@ impl Session {
             let Some(mut item) = self.queue.take() else {
                 return Stop::Empty;
             };
+            if !item.paid
+                && let Work::DtoH { len, .. } = item.work
+            {
+                self.lease.count_out(len);
+            }
             item.paid = true;
             let stream = item.stream;
             let step = self.execute(&mut item, clock.now, estimate);

@@ -1,0 +1,98 @@
+//! What VMs used: exported, reset, kept.
+
+use anyhow::{Context, Result};
+use serde_json::Value;
+use vgpu_tests::guest::{self, Guest, expect_right};
+use vgpu_tests::host::{Host, Options, one_vm};
+use vgpu_tests::wait::{SOON, until};
+
+fn usage(host: &Host, vm: u32) -> Result<Value> {
+    Ok(host.admin_json(&format!("usage --vm-id={vm}"))?[0].clone())
+}
+
+fn number(report: &Value, name: &str) -> u64 {
+    report["usage"][name].as_u64().unwrap_or_default()
+}
+
+/// The usage of VM 1 once everything that its guests did is in it.
+fn settled(host: &Host) -> Result<Value> {
+    host.wait_no_sessions(SOON)?;
+    until("the usage of an ended guest is told", SOON, || {
+        let report = usage(host, 1).ok()?;
+        (number(&report, "bytes_out") > 0).then_some(report)
+    })
+}
+
+#[test]
+fn usage_is_exported_and_counted_anew_on_command() -> Result<()> {
+    let mut host = one_vm(&Options::default())?;
+    host.admin("register-vm --vm-id=2 --pool=A")?;
+    // Three arrays of 100,000 floats: two go in, one comes back.
+    let array = 400_000;
+    expect_right(&Guest::new(guest::VECADD, host.target(1))?.arg("100000"))?;
+    let report = settled(&host)?;
+    let (bytes_in, bytes_out) = (number(&report, "bytes_in"), number(&report, "bytes_out"));
+    assert!((2 * array..3 * array).contains(&bytes_in), "{report:#}");
+    assert!((array..2 * array).contains(&bytes_out), "{report:#}");
+    assert!(number(&report, "gpu_ns") > 0, "{report:#}");
+    assert!(
+        number(&report, "memory_peak_bytes") >= 3 * array,
+        "{report:#}"
+    );
+    let turns = number(&report, "turns");
+    assert!(turns >= 1, "{report:#}");
+    for name in ["wait", "turn"] {
+        let distribution = &report[name];
+        assert_eq!(distribution["count"], turns, "{report:#}");
+        let buckets = distribution["buckets"].as_array().context("buckets")?;
+        let counted: u64 = buckets.iter().filter_map(|b| b["count"].as_u64()).sum();
+        assert_eq!(counted, turns, "{report:#}");
+    }
+    let csv = host.admin("usage -o csv")?;
+    let mut lines = csv.lines();
+    let header: Vec<&str> = lines.next().context("a header")?.split(',').collect();
+    let first: Vec<&str> = lines.next().context("VM 1")?.split(',').collect();
+    let column = header.iter().position(|name| *name == "bytes_out");
+    let column = column.context("bytes_out")?;
+    assert_eq!(first[column].parse::<u64>()?, bytes_out, "{csv}");
+    assert_eq!(lines.count(), 1, "VM 2 and no other: {csv}");
+
+    // It says whose; nobody is reset by accident.
+    assert_eq!(host.admin_output("usage reset")?.status.code(), Some(2));
+    assert_eq!(
+        host.admin_output("usage reset --vm-id=9")?.status.code(),
+        Some(3)
+    );
+    host.admin("usage reset --vm-id=1")?;
+    let anew = usage(&host, 1)?;
+    for name in [
+        "gpu_ns",
+        "turns",
+        "bytes_in",
+        "bytes_out",
+        "calls",
+        "sessions",
+    ] {
+        assert_eq!(number(&anew, name), 0, "{anew:#}");
+    }
+    assert_eq!(anew["wait"]["count"], 0, "{anew:#}");
+    assert!(
+        anew["since_unix_ms"].as_u64() > report["since_unix_ms"].as_u64(),
+        "{anew:#}"
+    );
+    let audit = host.admin("audit")?;
+    assert!(
+        audit.contains("usage-reset") && audit.contains("vm 1"),
+        "{audit}"
+    );
+
+    // An answered command survives SIGKILL; what comes after it is counted.
+    host.kill_daemon()?;
+    host.start_daemon()?;
+    let after = usage(&host, 1)?;
+    assert_eq!(after["since_unix_ms"], anew["since_unix_ms"], "{after:#}");
+    assert_eq!(number(&after, "bytes_out"), 0, "{after:#}");
+    expect_right(&Guest::new(guest::VECADD, host.target(1))?.arg("100000"))?;
+    assert_eq!(number(&settled(&host)?, "bytes_out"), bytes_out);
+    Ok(())
+}

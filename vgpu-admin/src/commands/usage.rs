@@ -1,0 +1,177 @@
+//! What VMs used: exported, and counted anew.
+
+use vgpu_proto::api::{ApplyReport, UsageReport, UsageReset};
+
+use super::applied;
+use crate::cli::UsageCommand;
+use crate::client::Client;
+use crate::error::Error;
+use crate::output::{Format, Grid, show};
+use crate::units::{show_bytes, show_count, show_ns, show_time};
+use crate::vm_ids::VmIds;
+
+pub(super) async fn export(
+    client: &Client,
+    output: Format,
+    wanted: Option<&VmIds>,
+) -> Result<(), Error> {
+    let reports: Vec<UsageReport> = match wanted {
+        None => client.get("usage").await?,
+        Some(vms) => {
+            let mut reports = Vec::with_capacity(vms.0.len());
+            for vm in &vms.0 {
+                let one: Vec<UsageReport> = client.get(&format!("usage?vm_id={vm}")).await?;
+                reports.extend(one);
+            }
+            reports
+        }
+    };
+    match output {
+        Format::Csv => show(output, &reports, |reports| exact(reports)),
+        _ => show(output, &reports, |reports| rounded(reports)),
+    }
+}
+
+pub(super) async fn run(
+    client: &Client,
+    output: Format,
+    command: UsageCommand,
+) -> Result<(), Error> {
+    match command {
+        UsageCommand::Reset { vm_id, all: _ } => {
+            let request = UsageReset {
+                vm_ids: vm_id.map(|vms| vms.0),
+            };
+            let report: ApplyReport = client.post("usage/reset", &request).await?;
+            applied(output, &report)
+        }
+    }
+}
+
+/// For people.
+fn rounded(reports: &[UsageReport]) -> Grid {
+    let mut grid = Grid::new(&[
+        "VM",
+        "NAME",
+        "POOL",
+        "SINCE (UTC)",
+        "GPU TIME",
+        "WAITED",
+        "TURNS",
+        "CALLS",
+        "BYTES IN",
+        "BYTES OUT",
+        "MEMORY PEAK",
+        "+HELD BACK",
+        "+WAIT P50",
+        "+WAIT P99",
+        "+WAIT MAX",
+        "+TURN P50",
+        "+TURN P99",
+        "+SESSIONS",
+        "+KILLS",
+        "+REFUSALS",
+    ]);
+    for report in reports {
+        let usage = &report.usage;
+        grid.row(vec![
+            report.vm_id.to_string(),
+            report.name.clone(),
+            report.pool.clone(),
+            show_time(report.since_unix_ms),
+            show_ns(usage.gpu_ns),
+            show_ns(usage.wait_ns),
+            show_count(usage.turns),
+            show_count(usage.calls),
+            show_bytes(usage.bytes_in),
+            show_bytes(usage.bytes_out),
+            show_bytes(usage.memory_peak_bytes),
+            show_ns(usage.throttled_ns),
+            show_ns(report.wait.p50_ns),
+            show_ns(report.wait.p99_ns),
+            show_ns(report.wait.max_ns),
+            show_ns(report.turn.p50_ns),
+            show_ns(report.turn.p99_ns),
+            usage.sessions.to_string(),
+            usage.kills.to_string(),
+            usage.refusals.to_string(),
+        ]);
+    }
+    grid
+}
+
+/// For programs: exact numbers, each with its unit in its name.
+fn exact(reports: &[UsageReport]) -> Grid {
+    let mut grid = Grid::new(&[
+        "vm_id",
+        "name",
+        "pool",
+        "since_unix_ms",
+        "gpu_ns",
+        "wait_ns",
+        "throttled_ns",
+        "turns",
+        "calls",
+        "bytes_in",
+        "bytes_out",
+        "memory_peak_bytes",
+        "pinned_peak_bytes",
+        "memory_bytes",
+        "pinned_bytes",
+        "sessions",
+        "kills",
+        "soft_limits",
+        "refusals",
+        "rate_limited",
+        "wait_count",
+        "wait_p50_ns",
+        "wait_p95_ns",
+        "wait_p99_ns",
+        "wait_max_ns",
+        "turn_count",
+        "turn_p50_ns",
+        "turn_p95_ns",
+        "turn_p99_ns",
+        "turn_max_ns",
+    ]);
+    for report in reports {
+        let (usage, wait, turn) = (&report.usage, &report.wait, &report.turn);
+        let numbers = [
+            report.since_unix_ms,
+            usage.gpu_ns,
+            usage.wait_ns,
+            usage.throttled_ns,
+            usage.turns,
+            usage.calls,
+            usage.bytes_in,
+            usage.bytes_out,
+            usage.memory_peak_bytes,
+            usage.pinned_peak_bytes,
+            report.memory_bytes,
+            report.pinned_bytes,
+            usage.sessions,
+            usage.kills,
+            usage.soft_limits,
+            usage.refusals,
+            usage.rate_limited,
+            wait.count,
+            wait.p50_ns,
+            wait.p95_ns,
+            wait.p99_ns,
+            wait.max_ns,
+            turn.count,
+            turn.p50_ns,
+            turn.p95_ns,
+            turn.p99_ns,
+            turn.max_ns,
+        ];
+        let names = [
+            report.vm_id.to_string(),
+            report.name.clone(),
+            report.pool.clone(),
+        ];
+        let numbers = numbers.iter().map(u64::to_string);
+        grid.row(names.into_iter().chain(numbers));
+    }
+    grid
+}
