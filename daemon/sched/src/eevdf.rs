@@ -65,6 +65,15 @@ enum Place {
     Early,
 }
 
+/// One that joins a queue.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Joiner<K> {
+    pub(crate) key: K,
+    pub(crate) weight: u64,
+    pub(crate) lag_ns: i128,
+    pub(crate) request_ns: u64,
+}
+
 /// A queue of competing members.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Eevdf<K: Ord> {
@@ -126,31 +135,29 @@ impl<K: Ord + Copy> Eevdf<K> {
         self.members.insert(key, member);
     }
 
-    /// Fills an empty queue with members whose lags belong together (they sum up to zero): key, weight,
-    /// lag, request. Each has its lag; one by one, the first would not be owed anything by anybody.
-    pub(crate) fn join_all(&mut self, members: &[(K, u64, i128, u64)]) {
-        let &[(first, weight, lag, request), ref others @ ..] = members else {
-            return;
-        };
-        self.join(first, weight, lag, request);
-        if others.is_empty() {
-            return;
-        }
-        if let Some(lone) = self.lone_mut() {
-            lone.carry_ns = 0;
-        }
-        let origin = self.origin;
-        for &(key, weight, lag, request) in members {
-            self.join(key, weight, 0, request);
-            let Some(member) = self.members.get_mut(&key) else {
+    /// Puts members into an empty queue, each with its lag. Where their lags do not sum up to zero, each
+    /// bears its part of the difference, by weight.
+    pub(crate) fn fill(&mut self, joiners: impl Iterator<Item = Joiner<K>> + Clone) {
+        let weight_of = |joiner: &Joiner<K>| i128::from(joiner.weight.max(1));
+        let weight: i128 = joiners.clone().map(|joiner| weight_of(&joiner)).sum();
+        let surplus: i128 = joiners.clone().map(|joiner| joiner.lag_ns).sum();
+        let alone = joiners.clone().count() == 1;
+        for joiner in joiners {
+            let own = weight_of(&joiner);
+            self.join(joiner.key, joiner.weight, 0, joiner.request_ns);
+            let lag = (joiner.lag_ns << FRACTION_BITS) - (surplus << FRACTION_BITS) * own / weight;
+            let Some(member) = self.members.get_mut(&joiner.key) else {
                 continue;
             };
-            let vruntime = origin - (lag << FRACTION_BITS) / member.weight;
-            self.moment += member.weight * (vruntime - member.vruntime);
-            let moved = vruntime - member.vruntime;
+            // It stands at the origin now, wherever the others are.
+            let vruntime = self.origin - lag / own;
+            self.moment += own * (vruntime - member.vruntime);
             member.vruntime = vruntime;
-            member.until += moved;
-            member.due += moved;
+            member.until = vruntime;
+            member.due = vruntime;
+            if alone {
+                member.carry_ns = joiner.lag_ns;
+            }
         }
     }
 
@@ -510,6 +517,40 @@ mod tests {
     }
 
     #[test]
+    fn a_queue_that_is_filled_anew_keeps_all_lags() {
+        let mut q = queue(&[1, 4, 2, 8]);
+        for (key, ns) in [(3, 7_000_001), (1, 900_000), (0, 33)] {
+            q.charge(key, ns);
+        }
+        let joiner = |key: usize, weight: u64| Joiner {
+            key,
+            weight,
+            lag_ns: q.lag_ns(key),
+            request_ns: SLICE,
+        };
+        let joiners = [joiner(0, 1), joiner(1, 4), joiner(2, 2), joiner(3, 8)];
+        let mut other = Eevdf::default();
+        other.fill(joiners.into_iter());
+        for key in 0..4 {
+            let (old, new) = (q.lag_ns(key), other.lag_ns(key));
+            assert!((old - new).abs() <= 2, "{key}: {old} became {new}");
+        }
+        // A lone one's debt is kept for whoever comes.
+        let mut lone = Eevdf::default();
+        let lag_ns = -5_000;
+        lone.fill(
+            [Joiner {
+                lag_ns,
+                ..joiners[0]
+            }]
+            .into_iter(),
+        );
+        assert_eq!(lone.lag_ns(0), -5_000);
+        lone.join(9, 1, 0, SLICE);
+        assert_eq!((lone.lag_ns(0), lone.lag_ns(9)), (-5_000, 5_000));
+    }
+
+    #[test]
     fn a_debt_outlives_being_alone() {
         let mut q = queue(&[1, 1]);
         q.charge(0, 10_000_000);
@@ -532,31 +573,6 @@ mod tests {
         assert_eq!(q.leave(1, 1_000_000), 1_000_000);
         q.join(1, 1, 1_000_000, SLICE);
         assert_eq!((q.lag_ns(0), q.lag_ns(1)), (-1_000_000, 1_000_000));
-    }
-
-    #[test]
-    fn lags_that_belong_together_are_kept_in_a_new_queue() {
-        let mut q = queue(&[1, 4, 16, 3]);
-        for (key, ns) in [(0, 3_000_000), (1, 100_000), (2, 7_000_000)] {
-            q.charge(key, ns);
-        }
-        let weights = [1, 4, 16, 3];
-        let lags: Vec<i128> = (0..4).map(|key| q.lag_ns(key)).collect();
-        let members: Vec<(usize, u64, i128, u64)> = (0..4)
-            .map(|key| (key, weights[key], lags[key], SLICE))
-            .collect();
-        let mut fresh = Eevdf::default();
-        fresh.join_all(&members);
-        for (key, lag) in lags.into_iter().enumerate() {
-            assert!(
-                (fresh.lag_ns(key) - lag).abs() <= 4,
-                "{key}: {lag} became {}",
-                fresh.lag_ns(key)
-            );
-        }
-        let mut alone = Eevdf::default();
-        alone.join_all(&[(7, 2, -9, SLICE)]);
-        assert_eq!(alone.lag_ns(7), -9);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::config::{Class, Policy, PoolConfig};
-use crate::eevdf::Eevdf;
+use crate::eevdf::{Eevdf, Joiner};
 use crate::id::VmId;
 use crate::ordered::Ordered;
 use crate::shortest::Shortest;
@@ -71,17 +71,19 @@ impl RunQueue {
         }
     }
 
-    /// Fills an empty queue: VMs with what each is owed, which belongs together.
-    pub(crate) fn join_all(&mut self, vms: &[(VmId, Standing, i128)]) {
+    /// Puts all members of another queue into this empty one, with what they are owed.
+    pub(crate) fn fill(&mut self, members: &[(VmId, Standing, i128)]) {
         if let Order::Weighted(queue) = &mut self.order {
-            let members: Vec<_> = vms
-                .iter()
-                .map(|&(vm, standing, lag)| (vm, standing.weight, lag, standing.slice_ns))
-                .collect();
-            return queue.join_all(&members);
+            queue.fill(members.iter().map(|&(vm, standing, lag_ns)| Joiner {
+                key: vm,
+                weight: standing.weight,
+                lag_ns,
+                request_ns: standing.slice_ns,
+            }));
+            return;
         }
-        for &(vm, standing, lag) in vms {
-            self.join(vm, standing, lag);
+        for &(vm, standing, lag_ns) in members {
+            self.join(vm, standing, lag_ns);
         }
     }
 

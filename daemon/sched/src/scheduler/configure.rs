@@ -129,38 +129,25 @@ impl Scheduler {
             node.queue.configure(config, now);
             return;
         }
-        let mut old = std::mem::replace(&mut node.queue, RunQueue::new(config));
-        // All are asked before any leaves: a queue's lags belong together.
-        let members: Vec<(VmId, Option<i128>)> = old
-            .keys()
-            .into_iter()
-            .map(|vm| (vm, old.lag_ns(vm)))
-            .collect();
-        for (vm, _) in &members {
-            old.leave(*vm, u64::MAX);
-        }
-        let mut joining = Vec::with_capacity(members.len());
-        for (id, lag) in members {
+        let old = std::mem::replace(&mut node.queue, RunQueue::new(config));
+        let mut members = Vec::new();
+        for id in old.keys() {
             let standing = self.standing(id);
-            let Some(vm) = self.vms.get_mut(&id) else {
-                continue;
-            };
-            let Some(placement) = &mut vm.placement else {
-                continue;
-            };
-            let seat = placement.seats.iter_mut().find(|seat| seat.gpu == gpu);
-            let Some(seat) = seat else { continue };
-            seat.lag_ns = lag.unwrap_or(seat.lag_ns);
-            joining.push((id, standing, seat.lag_ns));
+            let placement = self.vms.get_mut(&id).and_then(|vm| vm.placement.as_mut());
+            let seats = placement.into_iter().flat_map(|p| &mut p.seats);
+            for seat in seats.filter(|seat| seat.gpu == gpu) {
+                seat.lag_ns = old.lag_ns(id).unwrap_or(seat.lag_ns);
+                members.push((id, standing, seat.lag_ns));
+            }
         }
         if let Some(node) = self
             .gpus
             .get_mut(&gpu)
             .and_then(|gpu| gpu.nodes.get_mut(&pool))
         {
-            node.queue.join_all(&joining);
+            node.queue.fill(&members);
         }
-        for (id, ..) in joining {
+        for (id, _, _) in members {
             self.sync_vm(id);
         }
     }
