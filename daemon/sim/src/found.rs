@@ -56,6 +56,7 @@ impl Seen {
     pub fn badness(&self) -> f64 {
         match self.measure.rule {
             Rule::AtMost if self.bound > 0.0 => self.value / self.bound,
+            Rule::Told if self.measure.name.ends_with("_min") => -self.value,
             Rule::AtMost | Rule::Told => self.value,
             Rule::AtLeast => self.bound / self.value.max(f64::MIN_POSITIVE),
         }

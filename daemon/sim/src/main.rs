@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
-use clap::Parser;
+use clap::{Parser, Subcommand};
 use vgpu_sim::fuzz::{self, FuzzReport};
 use vgpu_sim::mutants::{self, MutantReport};
 use vgpu_sim::proofs::{ALL, Plan};
@@ -19,7 +19,10 @@ const FUZZ: &str = "fuzz";
 /// Proves the scheduler's bounds in simulation. Without arguments: all proofs, as `make sim` does.
 #[derive(Debug, Parser)]
 #[command(version)]
+#[command(args_conflicts_with_subcommands = true)]
 struct Arguments {
+    #[command(subcommand)]
+    command: Option<Command>,
     /// Fewer and shorter runs: 10 of 30 simulated seconds, the rest brief
     #[arg(long)]
     ci: bool,
@@ -47,9 +50,6 @@ struct Arguments {
     /// Only the proofs: no random events, no mutants, no report
     #[arg(long)]
     proofs: bool,
-    /// Decide a decision log of vgpud again (`vgpu-admin sched log`), and compare
-    #[arg(long, value_name = "FILE")]
-    replay: Option<PathBuf>,
     /// Only the mutants (of this name): each is built and must be noticed by a proof
     #[arg(long, value_name = "NAME", num_args = 0..=1, default_missing_value = "")]
     mutants: Option<String>,
@@ -59,6 +59,15 @@ struct Arguments {
     /// Where to write the report
     #[arg(long, default_value = "target/sim/report.json")]
     report: PathBuf,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Decide a decision log of vgpud (`vgpu-admin sched log`) again, and compare
+    Replay {
+        /// The log
+        file: PathBuf,
+    },
 }
 
 fn main() -> ExitCode {
@@ -87,8 +96,8 @@ fn prove(arguments: &Arguments) -> Result<bool> {
         }
         return Ok(caught.is_none());
     }
-    if let Some(log) = &arguments.replay {
-        println!("{}", replay::sentence(&replay::replay(log)?));
+    if let Some(Command::Replay { file }) = &arguments.command {
+        println!("{}", replay::sentence(&replay::replay(file)?));
         return Ok(true);
     }
     let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);

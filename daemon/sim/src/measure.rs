@@ -110,20 +110,29 @@ pub fn accounting_error(world: &mut World) -> u64 {
         let account = stats.account;
         let sum = account.charged_ns + account.idle_ns + account.switch_ns;
         worst = worst.max(sum.abs_diff(now));
-        worst = worst.max(
-            account
-                .charged_ns
-                .abs_diff(world.books.gpus[index].charged_ns),
-        );
+        if !gangs {
+            let booked = world.books.gpus[index].charged_ns;
+            worst = worst.max(account.charged_ns.abs_diff(booked));
+        }
         let truth = device.truth();
         worst = worst.max((truth.busy_ns + truth.switch_ns + truth.idle_ns).abs_diff(now));
         worst = worst.max(world.stolen_ns(index));
+        world.note(|| {
+            format!(
+                "GPU {index}: {account:?}, {truth:?}, stolen {}",
+                world.stolen_ns(index)
+            )
+        });
     }
     let splits = world.books.gpus.iter().map(|gpu| gpu.splits).sum();
     for (index, book) in world.books.vms.iter().enumerate() {
         if let Some(stats) = world.sched.vm_stats(VmId(index as u32)) {
             let apart = stats.gpu_ns.abs_diff(book.charged_ns);
-            worst = worst.max(if gangs { 0 } else { apart.saturating_sub(splits) });
+            worst = worst.max(if gangs {
+                0
+            } else {
+                apart.saturating_sub(splits)
+            });
         }
     }
     worst

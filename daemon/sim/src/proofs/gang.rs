@@ -20,16 +20,22 @@ pub(super) const PROOF: Proof = Proof {
 };
 
 static WAIT: Measure = Measure {
-    name: "gang_wait_ratio_to_bound",
-    what: "longest wait with gangs / (GPUs × (C·Σw/w_i·(1 + switch/slice) + 2C))",
-    unit: "ratio",
+    name: "gang_wait_s_max",
+    what: "longest wait of anybody among gangs that share GPUs (a deadlock waits for ever)",
+    unit: "s",
     rule: Rule::AtMost,
 };
-static WORKED: Measure = Measure {
-    name: "gang_served_min",
-    what: "charged time per GPU of the VM that got least / its share by weight on its fullest GPU",
+static WAIT_RATIO: Measure = Measure {
+    name: "gang_wait_ratio",
+    what: "the same / (GPUs × (C·Σw/w_i·(1 + switch/slice) + 2C))",
     unit: "ratio",
     rule: Rule::Told,
+};
+static SERVED: Measure = Measure {
+    name: "gang_operations_min",
+    what: "operations a second of the VM that was served least",
+    unit: "1/s",
+    rule: Rule::AtLeast,
 };
 
 fn run(plan: Plan) -> Found {
@@ -77,15 +83,14 @@ fn run(plan: Plan) -> Found {
         let all: u64 = weights.iter().filter(meets).map(|(w, _)| w).sum();
         let switching = 1.0 + switch_ns as f64 / slice_ns as f64;
         let own = c * all as f64 / *weight as f64 * switching + 2.0 * c;
-        // Each further GPU is waited for while the ones before are kept reserved, and so may be those
-        // that this one waits for.
+        // Each further GPU is waited for while the ones before are kept reserved.
         let bound = own * gpus as f64;
         let wait = world.books.longest_wait(vm as u32, world.now) as f64;
         world.note(|| format!("VM {vm} of {mine:?} waited {wait} of {bound} ns"));
-        found.see(&WAIT, wait / bound, 1.0);
-        let charged = world.books.vms[vm].charged_ns as f64 / mine.len() as f64;
-        let share = world.now as f64 * *weight as f64 / all as f64;
-        found.tell(&WORKED, charged / share);
+        found.see(&WAIT, wait / 1e9, 2.0);
+        found.tell(&WAIT_RATIO, wait / bound);
+        let rate = world.completed(vm as u32) as f64 * 1e9 / world.now as f64;
+        found.see(&SERVED, rate, 1.0);
     }
     found.close(&mut world);
     found

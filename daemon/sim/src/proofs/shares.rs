@@ -191,6 +191,9 @@ fn check_shares(world: &World, drawn: &Drawn, found: &mut Found) {
         let track = &world.books.vms[vm].track;
         for window in [SECONDS / 10, SECONDS, 10 * SECONDS] {
             let period = (WARM_NS, world.now);
+            if world.now < WARM_NS + window {
+                continue;
+            }
             let total = &world.books.gpus[0].track;
             let (less, more) = share_error(track, total, share, window, period);
             let error = less.max(more);
