@@ -41,46 +41,55 @@ pub(super) fn figures(pace: Pace) -> Result<Vec<Figure>> {
         "design: one quantum (2 ms) after the answer; published: NVIDIA vGPU only with no VM running",
     );
     Ok(vec![
-        beside("weight_change_follows_p50", p(&follow, 0.5), "ms", LIVE),
-        beside("weight_change_follows_max", p(&follow, 1.0), "ms", LIVE),
+        beside(
+            "weight_change_follows_p50",
+            p(&follow, 0.5),
+            "ms used",
+            LIVE,
+        ),
+        beside(
+            "weight_change_follows_max",
+            p(&follow, 1.0),
+            "ms used",
+            LIVE,
+        ),
     ])
 }
 
-/// Milliseconds from the answer to the command until VM 2's device time grows at its new rate: where the
-/// two lines meet that fit it before and after. (What a command takes is not in it; it may be in force
-/// before the answer arrives, then this is negative.)
+/// Milliseconds of device time from the answer to the command until VM 2's part of it is the new one: where
+/// the two lines meet that fit it before and after. Device time, so that a machine with other work does
+/// not bend the lines. (What a command takes is not in it; it may be in force before the answer
+/// arrives, then this is negative.)
 fn change(watch: &Watch<'_>, command: impl FnOnce() -> Result<String>) -> Result<f64> {
     let before = watch.record_for(SIDE, EVERY)?;
     command()?;
-    let answered = device::now_ns();
+    let answered = used(&watch.look()?);
     let after = watch.record_for(SIDE, EVERY)?;
     let before = line(&before, |_| true).context("no line before")?;
-    let settled = |point: &Point| point.at_ns > answered + MARGIN_NS;
+    let settled = |point: &Point| used(point) > answered + MARGIN_NS;
     let after = line(&after, settled).context("no line after")?;
-    // y = offset + slope × (t − origin) on both sides.
-    let shift = (
-        answered as f64 - before.origin,
-        answered as f64 - after.origin,
-    );
-    let at_answer = (
-        before.offset + before.slope * shift.0,
-        after.offset + after.slope * shift.1,
-    );
-    Ok((at_answer.1 - at_answer.0) / (before.slope - after.slope) / 1e6)
+    // y = offset + slope × (x − origin) on both sides.
+    let at_answer = |line: &Line| line.offset + line.slope * (answered as f64 - line.origin as f64);
+    Ok((at_answer(&after) - at_answer(&before)) / (before.slope - after.slope) / 1e6)
+}
+
+/// Device time used by both VMs.
+fn used(point: &Point) -> u64 {
+    point.busy_ns.iter().sum()
 }
 
 struct Line {
-    origin: f64,
+    origin: u64,
     offset: f64,
     slope: f64,
 }
 
-/// Least squares through VM 2's device time.
+/// Least squares through VM 2's device time over that of both.
 fn line(track: &Track, take: impl Fn(&Point) -> bool) -> Option<Line> {
     let points: Vec<&Point> = track.points.iter().filter(|p| take(p)).collect();
-    let origin = points.first()?.at_ns;
+    let origin = used(points.first()?);
     let n = points.len() as f64;
-    let x = |p: &Point| (p.at_ns - origin) as f64;
+    let x = |p: &Point| (used(p) - origin) as f64;
     let y = |p: &Point| p.busy_ns.get(1).map_or(f64::NAN, |ns| *ns as f64);
     let mean = |of: &dyn Fn(&Point) -> f64| points.iter().map(|p| of(p)).sum::<f64>() / n;
     let (mx, my) = (mean(&x), mean(&y));
@@ -88,7 +97,7 @@ fn line(track: &Track, take: impl Fn(&Point) -> bool) -> Option<Line> {
     let under: f64 = points.iter().map(|p| (x(p) - mx).powi(2)).sum();
     let slope = over / under;
     Some(Line {
-        origin: origin as f64,
+        origin,
         offset: my - slope * mx,
         slope,
     })
@@ -101,8 +110,8 @@ mod tests {
     #[test]
     fn a_line_is_found() {
         let points = (0..50u64).map(|i| Point {
-            at_ns: 7 + i * 10,
-            busy_ns: vec![0, 100 + i * 5],
+            at_ns: 7 + i * i,
+            busy_ns: vec![i * 5, 100 + i * 5],
         });
         let track = Track {
             points: points.collect(),
