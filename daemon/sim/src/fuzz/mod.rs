@@ -13,6 +13,7 @@ mod make;
 mod model;
 mod shrink;
 mod states;
+mod steps;
 mod world;
 
 use std::fmt::Write;

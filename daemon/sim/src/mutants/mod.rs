@@ -10,7 +10,7 @@ mod definition;
 mod quick;
 mod workshop;
 
-use std::fmt::Write;
+use std::fmt::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
@@ -34,6 +34,8 @@ pub enum Fate {
     },
     /// Every proof passed.
     Survived,
+    /// A proof did not end: whether it would have noticed is not known; a milder mutant is needed.
+    Endless,
     /// It could not be made: the text that it replaces is not there exactly once, or it does not build.
     Stale(String),
 }
@@ -51,6 +53,27 @@ pub struct Outcome {
     pub build: Duration,
     /// Time until a proof failed.
     pub run: Duration,
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let fate = match &self.fate {
+            Fate::Caught { by, what } => {
+                let short: String = what.chars().take(90).collect();
+                format!("caught by {by}: {short}")
+            }
+            Fate::Survived => "SURVIVED: no proof noticed".to_owned(),
+            Fate::Endless => "ENDLESS: a proof does not end with it".to_owned(),
+            Fate::Stale(why) => format!("STALE: {why}"),
+        };
+        write!(
+            f,
+            "{:<28} {:>5.1} s {:>5.1} s  {fate}",
+            self.name,
+            self.build.as_secs_f64(),
+            self.run.as_secs_f64(),
+        )
+    }
 }
 
 /// All outcomes.
@@ -81,21 +104,7 @@ impl MutantReport {
     pub fn text(&self) -> String {
         let mut text = String::new();
         for outcome in &self.outcomes {
-            let fate = match &outcome.fate {
-                Fate::Caught { by, what } => {
-                    let short: String = what.chars().take(90).collect();
-                    format!("caught by {by}: {short}")
-                }
-                Fate::Survived => "SURVIVED: no proof noticed".to_owned(),
-                Fate::Stale(why) => format!("STALE: {why}"),
-            };
-            let _ = writeln!(
-                text,
-                "{:<28} {:>5.1} s {:>5.1} s  {fate}",
-                outcome.name,
-                outcome.build.as_secs_f64(),
-                outcome.run.as_secs_f64(),
-            );
+            let _ = writeln!(text, "{outcome}");
         }
         let _ = writeln!(
             text,
@@ -135,7 +144,7 @@ pub fn run(repository: &Path, only: Option<&str>) -> Result<MutantReport> {
         let (to_run, built) = mpsc::sync_channel::<(Mutant, Built)>(1);
         let runner = scope.spawn(move || -> Result<Vec<Outcome>> {
             if let Fate::Caught { by, what } = sound.run(&[])?.0 {
-                bail!("the unchanged code does not pass the quick proofs: {by}: {what}");
+                eprintln!("the unchanged code does not pass the quick proofs: {by}: {what}");
             }
             let mut outcomes = vec![];
             for (mutant, built) in built {
@@ -172,11 +181,14 @@ pub fn run(repository: &Path, only: Option<&str>) -> Result<MutantReport> {
 }
 
 fn outcome(mutant: Mutant, fate: Fate, build: Duration, run: Duration) -> Outcome {
-    Outcome {
+    let outcome = Outcome {
         name: mutant.name,
         what: mutant.what,
         fate,
         build,
         run,
-    }
+    };
+    // It takes minutes: whoever waits sees how far it is.
+    eprintln!("{outcome}");
+    outcome
 }

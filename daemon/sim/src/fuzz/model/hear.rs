@@ -1,0 +1,320 @@
+//! What the model learns from events, before the scheduler answers them.
+
+use std::collections::BTreeSet;
+
+use vgpu_sched::{
+    Event, GpuConfig, GpuHealth, GpuId, Memory, SECONDS, SessionId, Usage, VmConfig, VmId,
+};
+
+use super::{GpuModel, Model, SessionModel, Spent, VmModel};
+use crate::fuzz::buckets::Buckets;
+
+/// So long a VM that overran is not let in beside another overrunner.
+const OVERRAN_NS: u64 = 10 * SECONDS;
+
+impl Model {
+    /// What an accepted event says, before the scheduler answers.
+    pub(in crate::fuzz) fn hear(&mut self, event: &Event) {
+        match event {
+            Event::AddGpu {
+                gpu,
+                config,
+                health,
+            } => self.hear_gpu(*gpu, config, *health),
+            Event::SetGpu { gpu, config } => {
+                if let Some(gpu) = self.gpus.get_mut(gpu) {
+                    gpu.config.clone_from(config);
+                }
+            }
+            Event::RemoveGpu { gpu } => {
+                if let Some(gpu) = self.gpus.get_mut(gpu) {
+                    gpu.removed = true;
+                    gpu.health = GpuHealth::Lost;
+                }
+                self.forget();
+            }
+            Event::GpuState { gpu, health } => self.set_health(*gpu, *health),
+            Event::AssignGpu { gpu, pool } => {
+                if let Some(gpu) = self.gpus.get_mut(gpu) {
+                    gpu.pools.insert(*pool);
+                }
+            }
+            Event::UnassignGpu { gpu, pool } => {
+                if let Some(gpu) = self.gpus.get_mut(gpu) {
+                    gpu.pools.remove(pool);
+                }
+            }
+            Event::Verified { gpu, ok } => self.hear_verified(*gpu, *ok),
+            Event::AddPool { pool, config } | Event::SetPool { pool, config } => {
+                self.pools.insert(*pool, config.clone());
+            }
+            Event::RemovePool { pool } => {
+                self.pools.remove(pool);
+                for gpu in self.gpus.values_mut() {
+                    gpu.pools.remove(pool);
+                }
+            }
+            Event::SetClassWeights { weights } => self.class_weights = *weights,
+            Event::Timer => self.timer_ns = u64::MAX,
+            Event::AddVm { vm, config, past } => {
+                self.hear_new_vm(*vm, config);
+                if let Some(vm) = self.vms.get_mut(vm) {
+                    vm.quarantined = past.quarantine.is_some();
+                }
+            }
+            Event::ResetStats { vm } => self.hear_reset(*vm),
+            Event::SetVm { vm, config } => self.hear_set_vm(*vm, config),
+            Event::RemoveVm { vm } => {
+                if let Some(vm) = self.vms.get_mut(vm) {
+                    vm.removed = true;
+                }
+                self.forget();
+            }
+            Event::SetQuarantine { vm, on } => {
+                if let Some(vm) = self.vms.get_mut(vm) {
+                    vm.quarantined = *on;
+                }
+            }
+            _ => self.hear_worker(event),
+        }
+    }
+
+    fn hear_gpu(&mut self, id: GpuId, config: &GpuConfig, health: GpuHealth) {
+        if let Some(gpu) = self.gpus.get_mut(&id) {
+            gpu.removed = false;
+            gpu.config.clone_from(config);
+            self.set_health(id, health);
+            return;
+        }
+        let gpu = GpuModel {
+            config: config.clone(),
+            health,
+            removed: false,
+            pools: BTreeSet::new(),
+            since_ns: self.now,
+            charged_to_ns: self.now,
+            payers: vec![],
+            barred: false,
+            spent: Spent::default(),
+            holders: vec![],
+            canary: false,
+        };
+        self.gpus.insert(id, gpu);
+    }
+
+    fn set_health(&mut self, id: GpuId, health: GpuHealth) {
+        if let Some(gpu) = self.gpus.get_mut(&id) {
+            gpu.health = health;
+        }
+    }
+
+    fn hear_verified(&mut self, id: GpuId, ok: bool) {
+        let Some(gpu) = self.gpus.get_mut(&id) else {
+            return;
+        };
+        gpu.canary = false;
+        if ok && gpu.health == GpuHealth::Unverified {
+            gpu.health = GpuHealth::Healthy;
+        }
+    }
+
+    fn hear_new_vm(&mut self, id: VmId, config: &VmConfig) {
+        let buckets = Buckets::new(&config.limits, self.now);
+        let old = self.vms.remove(&id);
+        let vm = VmModel {
+            config: config.clone(),
+            removed: false,
+            quarantined: false,
+            placement: old.as_ref().and_then(|old| old.placement.clone()),
+            revived: old.is_some(),
+            total_ns: old.as_ref().map_or(0, |old| old.total_ns),
+            sessions: old.map(|old| old.sessions).unwrap_or_default(),
+            gpu_ns: 0,
+            demoted: false,
+            overran_until_ns: None,
+            buckets,
+        };
+        self.vms.insert(id, vm);
+        self.move_pool(id);
+    }
+
+    /// Counters begin anew; what was booked and owed stays.
+    fn hear_reset(&mut self, of: Option<VmId>) {
+        let gpus: Vec<GpuId> = self.gpus.keys().copied().collect();
+        for gpu in gpus {
+            self.charge(gpu);
+        }
+        for (id, vm) in &mut self.vms {
+            if of.is_none_or(|of| of == *id) {
+                vm.gpu_ns = 0;
+            }
+        }
+        if of.is_none() {
+            for gpu in self.gpus.values_mut() {
+                gpu.since_ns = self.now;
+                gpu.spent = Spent::default();
+            }
+        }
+    }
+
+    fn hear_set_vm(&mut self, id: VmId, config: &VmConfig) {
+        let now = self.now;
+        if let Some(vm) = self.vms.get_mut(&id) {
+            vm.buckets.configure(&config.limits, now);
+            vm.config.clone_from(config);
+        }
+        self.move_pool(id);
+    }
+
+    /// A VM moves at once to a new pool that is served by the GPUs on which it lives.
+    fn move_pool(&mut self, id: VmId) {
+        let Some(vm) = self.vms.get_mut(&id) else {
+            return;
+        };
+        let new = vm.config.pool;
+        let Some((gpus, pool)) = &mut vm.placement else {
+            return;
+        };
+        let serves = |id: &GpuId| {
+            let allowed = vm.config.gpus.as_ref().is_none_or(|g| g.contains(id));
+            let gpu = self.gpus.get(id);
+            allowed && gpu.is_some_and(|gpu| !gpu.removed && gpu.pools.contains(&new))
+        };
+        if gpus.iter().all(serves) {
+            *pool = new;
+        }
+    }
+
+    fn hear_worker(&mut self, event: &Event) {
+        let now = self.now;
+        match event {
+            Event::SessionRemoved { session } => {
+                if let Some(session) = self.sessions.get_mut(session) {
+                    session.closing = true;
+                }
+            }
+            Event::Runnable { session, depth, .. } => {
+                if let Some(session) = self.sessions.get_mut(session) {
+                    session.depth = depth.calls;
+                    session.said_idle = false;
+                }
+            }
+            Event::Idle { session, .. } => {
+                if let Some(session) = self.sessions.get_mut(session) {
+                    session.depth = 0;
+                    session.completed = session.submitted;
+                    session.said_idle = true;
+                }
+            }
+            Event::Progress {
+                session,
+                submitted,
+                completed,
+            } => {
+                if let Some(session) = self.sessions.get_mut(session) {
+                    hear_progress(session, *submitted, *completed, now);
+                }
+            }
+            Event::Released {
+                session,
+                used,
+                depth,
+                ..
+            } => {
+                self.settle(*session, Some(*used));
+                self.drop_lease(*session);
+                if let Some(session) = self.sessions.get_mut(session) {
+                    session.completed = session.submitted;
+                    session.depth = depth.calls;
+                    session.said_idle = depth.calls == 0;
+                }
+            }
+            Event::CreditsSpent { session, used, .. } => self.settle(*session, Some(*used)),
+            Event::WorkerExited { session } => self.hear_exit(*session),
+            Event::MemoryRelease { session, of, bytes } => {
+                if let Some(session) = self.sessions.get_mut(session) {
+                    if *of == Memory::Pinned {
+                        session.pinned -= session.pinned.min(*bytes);
+                    } else if let Some(booked) = session.place_mut(*of) {
+                        *booked -= (*booked).min(*bytes);
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn hear_exit(&mut self, id: SessionId) {
+        // The GPUs may be forgotten with it.
+        let places = self.sessions.get(&id).map(|session| session.places.clone());
+        for (gpu, _) in places.into_iter().flatten() {
+            self.charge_if_held(gpu, id);
+        }
+        self.settle(id, None);
+        self.drop_lease(id);
+        let Some(session) = self.sessions.remove(&id) else {
+            return;
+        };
+        if let Some(vm) = self.vms.get_mut(&session.vm) {
+            vm.sessions.remove(&id);
+            if vm.sessions.is_empty() {
+                vm.placement = None;
+                vm.revived = false;
+            }
+        }
+        self.forget();
+    }
+
+    fn charge_if_held(&mut self, gpu: GpuId, by: SessionId) {
+        let held = self.gpus.get(&gpu).map(|gpu| gpu.holders.contains(&by));
+        if held == Some(true) {
+            self.charge(gpu);
+        }
+    }
+
+    fn drop_lease(&mut self, id: SessionId) {
+        for gpu in self.gpus.values_mut() {
+            gpu.holders.retain(|&holder| holder != id);
+        }
+        if let Some(lease) = self.leases.remove(&id)
+            && let Some(vm) = self.vms.get_mut(&lease.vm)
+            && lease.overrun
+        {
+            vm.overran_until_ns = Some(self.now.saturating_add(OVERRAN_NS));
+        }
+    }
+
+    /// Settles credit where a lease is out. `None`: the worker died with all of it.
+    fn settle(&mut self, id: SessionId, used: Option<Usage>) {
+        let now = self.now;
+        let Some(credits) = self.holder(id).map(|holder| holder.credits) else {
+            return;
+        };
+        let Some(session) = self.sessions.get_mut(&id) else {
+            return;
+        };
+        let before = session.used;
+        let more = used.map(|used| Usage {
+            calls: used.calls.saturating_sub(before.calls),
+            bytes: used.bytes.saturating_sub(before.bytes),
+        });
+        if let Some(more) = more {
+            session.used.calls += more.calls;
+            session.used.bytes += more.bytes;
+        }
+        if let Some(vm) = self.vms.get_mut(&session.vm) {
+            vm.buckets.settle(credits, more, now);
+        }
+    }
+}
+
+fn hear_progress(session: &mut SessionModel, submitted: u64, completed: u64, now: u64) {
+    let idle = session.in_flight() == 0;
+    let completed = completed.min(submitted);
+    let moved = completed > session.completed;
+    session.submitted = session.submitted.max(submitted);
+    session.completed = session.completed.max(completed);
+    if moved || (idle && session.in_flight() > 0) {
+        session.progress_ns = now;
+    }
+}

@@ -1,0 +1,320 @@
+//! What the model makes of actions, and whether they were right.
+
+use vgpu_sched::{
+    Action, Credits, Epoch, Event, GpuHealth, GpuId, KillCause, Memory, SessionId, Terms, Usage,
+    VmId,
+};
+
+use super::{Holder, Model, SessionModel};
+use crate::fuzz::{Verdict, ensure};
+
+impl Model {
+    /// What one action does, and whether it was right.
+    pub(in crate::fuzz) fn obey(&mut self, action: &Action, event: &Event) -> Verdict {
+        match *action {
+            Action::Admit {
+                session,
+                vm,
+                gpu,
+                ref also,
+            } => {
+                let gpus = [gpu].into_iter().chain(also.iter().copied());
+                return self.obey_admit(session, vm, gpus.collect());
+            }
+            Action::Grant(ref terms) => return self.obey_grant(terms, false),
+            Action::GrantBeside(ref terms) => return self.obey_grant(terms, true),
+            Action::Extend {
+                session,
+                epoch,
+                slice_end_ns,
+                ..
+            } => {
+                let now = self.now;
+                let holder = self.served_holder(session, epoch, "Extend")?;
+                ensure!(
+                    holder.revoked_ns.is_none() && slice_end_ns > now,
+                    "Extend of {session}: {holder:?}"
+                );
+                holder.slice_end_ns = slice_end_ns;
+            }
+            Action::Want {
+                session,
+                epoch,
+                wanted,
+                ..
+            } => {
+                let holder = self.served_holder(session, epoch, "Want")?;
+                ensure!(
+                    holder.revoked_ns.is_none() && holder.wanted != wanted,
+                    "Want {wanted} told again to {session}"
+                );
+                holder.wanted = wanted;
+            }
+            Action::Revoke { session, epoch, .. } => {
+                let now = self.now;
+                let holder = self.any_holder(session, epoch, "Revoke")?;
+                ensure!(holder.revoked_ns.is_none(), "{session} is revoked twice");
+                holder.revoked_ns = Some(now);
+                holder.parked = false;
+            }
+            Action::Credit {
+                session,
+                epoch,
+                credits,
+            } => {
+                let holder = self.served_holder(session, epoch, "Credit")?;
+                holder.credits = credits;
+                return self.lend(session, credits);
+            }
+            Action::SetTimer { at_ns } => self.timer_ns = at_ns,
+            Action::Kill { session, cause } => return self.obey_kill(session, cause),
+            Action::Canary { gpu } => {
+                if let Some(gpu) = self.gpus.get_mut(&gpu) {
+                    gpu.canary = true;
+                }
+            }
+            Action::Quarantine { vm, .. } => {
+                let vm = self.vms.get_mut(&vm).ok_or("Quarantine of an unknown VM")?;
+                ensure!(!vm.quarantined, "quarantined twice");
+                vm.quarantined = true;
+            }
+            Action::QuarantineOver { vm } => {
+                let vm = self.vms.get_mut(&vm).ok_or("QuarantineOver: unknown VM")?;
+                ensure!(vm.quarantined, "QuarantineOver without a quarantine");
+                vm.quarantined = false;
+            }
+            Action::GpuSuspect { gpu } => {
+                let gpu = self.gpus.get_mut(&gpu).ok_or("GpuSuspect: unknown GPU")?;
+                gpu.canary = false;
+                gpu.health = GpuHealth::Suspect;
+            }
+            Action::Overrun { session, .. } => {
+                let holder = self.leases.get_mut(&session);
+                let holder = holder.ok_or("Overrun of one that holds nothing")?;
+                ensure!(!holder.overrun, "{session} overruns twice");
+                holder.overrun = true;
+            }
+            Action::SoftLimit { session, .. } => {
+                ensure!(
+                    self.sessions.contains_key(&session),
+                    "SoftLimit: unknown {session}"
+                );
+            }
+            Action::MemoryGranted { session, bytes, .. } => {
+                let booked = self.sessions.get_mut(&session);
+                let booked = booked.ok_or("MemoryGranted: unknown session")?;
+                match event {
+                    Event::MemoryReserve {
+                        of: Memory::Pinned, ..
+                    } => booked.pinned += bytes,
+                    Event::MemoryReserve { of, .. } => {
+                        *booked.place_mut(*of).ok_or("granted: not its GPU")? += bytes;
+                    }
+                    _ => return Err("MemoryGranted without a request".to_owned()),
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn obey_admit(&mut self, id: SessionId, vm_id: VmId, gpus: Vec<GpuId>) -> Verdict {
+        let vm = self.vms.get_mut(&vm_id).ok_or("admitted: unknown VM")?;
+        ensure!(!vm.removed && !vm.quarantined, "admitted: {vm:?}");
+        let limit = vm.config.limits.sessions.map_or(usize::MAX, |l| l as usize);
+        ensure!(vm.sessions.len() < limit, "admitted beyond the limit");
+        let pool = vm.config.pool;
+        let mut places = vec![];
+        for id in &gpus {
+            let gpu = self.gpus.get(id).ok_or("admitted: unknown GPU")?;
+            ensure!(gpu.health.admits() && !gpu.removed, "admitted on {gpu:?}");
+            let allowed = vm.config.gpus.as_ref().is_none_or(|g| g.contains(id));
+            ensure!(
+                vm.placement.is_some() || allowed && gpu.pools.contains(&pool),
+                "placed on a GPU that does not serve it"
+            );
+            places.push((*id, gpu.config.context_bytes));
+        }
+        ensure!(gpus.is_sorted(), "admitted on {gpus:?}, not in order");
+        let (here, _) = vm.placement.get_or_insert_with(|| (gpus.clone(), pool));
+        ensure!(*here == gpus, "admitted away from its VM's GPUs");
+        vm.sessions.insert(id);
+        let session = SessionModel {
+            vm: vm_id,
+            places,
+            closing: false,
+            killed_ns: None,
+            pinned: 0,
+            gpu_ns: 0,
+            depth: 0,
+            submitted: 0,
+            completed: 0,
+            progress_ns: self.now,
+            used: Usage::default(),
+            said_idle: true,
+        };
+        ensure!(
+            self.sessions.insert(id, session).is_none(),
+            "{id} admitted twice"
+        );
+        self.ever.push(id);
+        Ok(())
+    }
+
+    fn obey_grant(&mut self, terms: &Terms, beside: bool) -> Verdict {
+        let now = self.now;
+        let id = terms.session;
+        let session = self.sessions.get_mut(&id);
+        let session = session.ok_or("granted to one that is gone")?;
+        ensure!(session.served(), "granted to one that is over: {session:?}");
+        session.progress_ns = now;
+        let (vm_id, depth) = (session.vm, session.depth);
+        ensure!(depth > 0, "granted to {id} without work");
+        let gpus = [terms.gpu].into_iter().chain(terms.also.iter().copied());
+        let places = session.places.iter().map(|&(gpu, _)| gpu);
+        ensure!(gpus.eq(places), "granted on other GPUs: {terms:?}");
+        ensure!(
+            self.leases.values().all(|holder| holder.vm != vm_id),
+            "two leases of one VM"
+        );
+        let mut company = 0;
+        for (gpu, _) in session.places.clone() {
+            company += self.join_gpu(gpu, id)?;
+        }
+        ensure!(beside == (company > 0), "beside {company}: {terms:?}");
+        ensure!(
+            terms.epoch.0 > self.last_epoch,
+            "epoch {} after {}",
+            terms.epoch.0,
+            self.last_epoch
+        );
+        ensure!(
+            terms.slice_end_ns > now,
+            "a slice that is over at its begin"
+        );
+        self.last_epoch = terms.epoch.0;
+        let holder = Holder {
+            session: id,
+            vm: vm_id,
+            epoch: terms.epoch,
+            granted_ns: now,
+            slice_end_ns: terms.slice_end_ns,
+            revoked_ns: None,
+            overrun: false,
+            beside,
+            wanted: terms.wanted,
+            credits: terms.credits,
+            parked: false,
+        };
+        self.leases.insert(id, holder);
+        let vm = self.vms.get_mut(&vm_id).ok_or("granted: unknown VM")?;
+        ensure!(!vm.quarantined, "granted to a quarantined VM");
+        // A gang pays while it gathers; a late timer finds it without time at its begin.
+        ensure!(
+            vm.is_spread() || vm.buckets.has_gpu_time(now),
+            "granted to {vm_id}, whose GPU time is used up"
+        );
+        self.lend(id, terms.credits)
+    }
+
+    /// A session comes to hold a GPU: alone, or beside one that was declared to overrun. How many others
+    /// hold it.
+    fn join_gpu(&mut self, id: GpuId, session: SessionId) -> Result<usize, String> {
+        let gpu = self.gpus.get_mut(&id).ok_or("grant: unknown GPU")?;
+        ensure!(
+            gpu.health.grants(),
+            "granted on a GPU that is {:?}",
+            gpu.health
+        );
+        let mine = gpu.holders.contains(&session);
+        let others = gpu.holders.iter().filter(|&&holder| holder != session);
+        let mut company = 0;
+        for other in others {
+            let overruns = self.leases.get(other).is_some_and(|lease| lease.overrun);
+            ensure!(overruns, "granted while {other} holds {id}");
+            company += 1;
+        }
+        ensure!(company <= 1, "three on {id}: {:?}", gpu.holders);
+        if !mine {
+            gpu.holders.push(session);
+        }
+        Ok(company)
+    }
+
+    /// Credit is all that the VM's buckets hold, neither more nor less.
+    fn lend(&mut self, session: SessionId, credits: Credits) -> Verdict {
+        let now = self.now;
+        let session = self
+            .sessions
+            .get(&session)
+            .ok_or("credit: unknown session")?;
+        let used = session.used;
+        let vm = self.vms.get_mut(&session.vm).ok_or("credit: unknown VM")?;
+        let expected = vm.buckets.lend(used, now);
+        ensure!(
+            credits == expected,
+            "credit {credits:?}, but the limits leave {expected:?}"
+        );
+        ensure!(
+            credits.calls > used.calls && credits.bytes > used.bytes
+                || used.calls == u64::MAX
+                || used.bytes == u64::MAX,
+            "a lease without credit"
+        );
+        Ok(())
+    }
+
+    fn obey_kill(&mut self, id: SessionId, cause: KillCause) -> Verdict {
+        let now = self.now;
+        let session = self
+            .sessions
+            .get_mut(&id)
+            .ok_or("killed: one that is gone")?;
+        ensure!(session.killed_ns.is_none(), "{id} killed twice");
+        session.killed_ns = Some(now);
+        let lost = session.places.iter().any(|(gpu, _)| {
+            let gpu = self.gpus.get(gpu);
+            gpu.is_none_or(|gpu| gpu.health == GpuHealth::Lost)
+        });
+        let vm = session.vm;
+        if let Some(holder) = self.leases.get_mut(&id) {
+            holder.revoked_ns.get_or_insert(now);
+            holder.parked = false;
+        }
+        let vm = self.vms.get(&vm).ok_or("killed: of an unknown VM")?;
+        let right = match cause {
+            KillCause::Quarantined => vm.quarantined,
+            KillCause::VmRemoved => vm.removed,
+            KillCause::GpuLost => lost,
+            _ => true,
+        };
+        ensure!(right, "{id} killed because {cause}, which is not so");
+        Ok(())
+    }
+
+    fn any_holder(
+        &mut self,
+        session: SessionId,
+        epoch: Epoch,
+        what: &str,
+    ) -> Result<&mut Holder, String> {
+        self.leases
+            .get_mut(&session)
+            .filter(|holder| holder.epoch == epoch)
+            .ok_or_else(|| format!("{what} for a lease that {session} does not hold"))
+    }
+
+    fn served_holder(
+        &mut self,
+        session: SessionId,
+        epoch: Epoch,
+        what: &str,
+    ) -> Result<&mut Holder, String> {
+        let served = self
+            .sessions
+            .get(&session)
+            .is_some_and(SessionModel::served);
+        ensure!(served, "{what} for {session}, which is over");
+        self.any_holder(session, epoch, what)
+    }
+}
