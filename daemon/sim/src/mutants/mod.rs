@@ -144,7 +144,7 @@ pub fn run(repository: &Path, only: Option<&str>) -> Result<MutantReport> {
         let (to_run, built) = mpsc::sync_channel::<(Mutant, Built)>(1);
         let runner = scope.spawn(move || -> Result<Vec<Outcome>> {
             if let Fate::Caught { by, what } = sound.run(&[])?.0 {
-                eprintln!("the unchanged code does not pass the quick proofs: {by}: {what}");
+                bail!("the unchanged code does not pass the quick proofs: {by}: {what}");
             }
             let mut outcomes = vec![];
             for (mutant, built) in built {
