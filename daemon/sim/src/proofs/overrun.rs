@@ -104,8 +104,11 @@ fn run(plan: Plan) -> Found {
     let mut found = Found::default();
     check_half(&world, bad, &mut found);
     if story != Story::Long {
-        let unkilled = world.kills.is_empty();
-        found.see(&UNKILLED, f64::from(u8::from(unkilled)), 0.0);
+        // The hang may come seconds after the begin, with others before it in turn.
+        if world.now > limit + 4 * SECONDS {
+            let unkilled = world.kills.is_empty();
+            found.see(&UNKILLED, f64::from(u8::from(unkilled)), 0.0);
+        }
         check_kill(&world, slice + grace, limit, &mut found);
     }
     for vm in (1..=honest).filter(|_| story != Story::Long) {
