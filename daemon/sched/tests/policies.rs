@@ -370,11 +370,7 @@ proptest! {
             Change::OwnSlice(slice_ns) => own.slice_ns = Some(slice_ns),
             Change::Policy(policy) => pool.policy = policy,
         }
-        let holder = sim.rig.sched.gpu_stats(GPU).unwrap().holders[0].1;
-        let slice = match own.slice_ns {
-            Some(own) if holder == VmId(1) => own,
-            _ => pool.slice_ns,
-        };
+        let slice = own.slice_ns.unwrap_or(0).max(pool.slice_ns);
         let changed = sim.rig.now;
         sim.turns.clear();
         sim.feed(Event::SetPool { pool: POOL, config: pool.clone() });

@@ -3,7 +3,7 @@
 use super::Scheduler;
 use super::seats::note_phase;
 use crate::action::Ignored;
-use crate::config::PoolConfig;
+use crate::config::{ClassWeights, PoolConfig};
 use crate::id::{GpuId, PoolId, VmId};
 use crate::model::{Gpu, Lease, Vm, VmCounters};
 use crate::runqueue::Standing;
@@ -167,6 +167,12 @@ impl Scheduler {
         for id in all {
             self.refresh_standing(id);
         }
+    }
+
+    pub(super) fn set_class_weights(&mut self, weights: ClassWeights) -> Result<(), Ignored> {
+        self.config.class_weights = weights;
+        self.refresh_standings(|_| true);
+        Ok(())
     }
 
     /// Counters begin anew, of one VM or of everything.

@@ -104,11 +104,7 @@ impl Scheduler {
             Event::RemovePool { pool } => self.remove_pool(pool),
             Event::AssignGpu { gpu, pool } => self.assign_gpu(gpu, pool),
             Event::UnassignGpu { gpu, pool } => self.unassign_gpu(gpu, pool),
-            Event::SetClassWeights { weights } => {
-                self.config.class_weights = weights;
-                self.refresh_standings(|_| true);
-                Ok(())
-            }
+            Event::SetClassWeights { weights } => self.set_class_weights(weights),
             Event::AddVm { vm, config, past } => self.add_vm(vm, config, &past),
             Event::SetVm { vm, config } => self.set_vm(vm, config),
             Event::RemoveVm { vm } => self.remove_vm(vm),
