@@ -9,11 +9,11 @@ use crate::found::{Found, Measure, Rule, points};
 use crate::guest::{Kind, Load, Pattern};
 use crate::measure::{Share, share_error};
 use crate::rng::Rng;
-use crate::setup::{Setup, weighted};
+use crate::setup::{Conduct, Setup, weighted};
 
 pub(super) const PROOF: Proof = Proof {
     name: "adversaries",
-    what: "an honest VM beside floods, loops, long kernels, graphs, timed bursts, poisoned predictions, many processes",
+    what: "an honest VM beside floods, loops, long kernels, graphs, timed bursts, poisoned predictions, many processes, hoarders",
     part: 70,
     run,
 };
@@ -36,9 +36,11 @@ enum Kinds {
     TimedBursts,
     Poisoner,
     ManyProcesses,
+    /// Keeps the GPU without work, and says nothing.
+    Hoarder,
 }
 
-const KINDS: [Kinds; 7] = [
+const KINDS: [Kinds; 8] = [
     Kinds::Flood,
     Kinds::Synchronising,
     Kinds::LongKernels,
@@ -46,6 +48,7 @@ const KINDS: [Kinds; 7] = [
     Kinds::TimedBursts,
     Kinds::Poisoner,
     Kinds::ManyProcesses,
+    Kinds::Hoarder,
 ];
 
 fn loads(kind: Kinds, slice_ns: u64, rng: &mut Rng) -> Vec<Load> {
@@ -55,7 +58,7 @@ fn loads(kind: Kinds, slice_ns: u64, rng: &mut Rng) -> Vec<Load> {
             streams: rng.pick(&[1, 1, 4]),
             ..Load::backlog(Length::Const(MICROS))
         }),
-        Kinds::Synchronising => {
+        Kinds::Synchronising | Kinds::Hoarder => {
             let kernel = Length::Const(rng.between(2, 200) * MICROS);
             let pause = Length::Const(rng.between(1, 150) * MICROS);
             one(Load::looping(rng.between(1, 3), kernel, pause))
@@ -105,7 +108,12 @@ fn run(plan: Plan) -> Found {
     for index in 0..rng.between(1, 4) {
         let kind = if index == 0 { first } else { rng.pick(&KINDS) };
         let weight = rng.pick(&[1, 1, 4, 16]);
-        setup.vm(weighted(weight), loads(kind, slice_ns, &mut rng));
+        let vm = setup.vm(weighted(weight), loads(kind, slice_ns, &mut rng));
+        if kind == Kinds::Hoarder {
+            for guest in &mut setup.vms[vm as usize].guests {
+                guest.conduct = Conduct::Hoarder;
+            }
+        }
         all += u64::from(weight);
     }
     let mut world = plan.simulate(&setup);
