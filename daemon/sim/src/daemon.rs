@@ -292,14 +292,7 @@ impl World {
                 session,
                 slice_end_ns,
                 ..
-            } => {
-                let id = number(session);
-                self.pages[id as usize].daemon().extend(slice_end_ns);
-                let gpu = self.workers[id as usize].gpu;
-                if let Some(held) = self.books.lease(gpu, id) {
-                    held.slice_end_ns = slice_end_ns;
-                }
-            }
+            } => self.extend(number(session), slice_end_ns),
             Action::Revoke { session, epoch, .. } => self.revoke(number(session), epoch),
             Action::Want {
                 session,
@@ -327,24 +320,35 @@ impl World {
             Action::Canary { gpu } => {
                 self.at(self.now + self.host.canary_ns, Happening::Verified(gpu.0));
             }
-            Action::Overrun { session, .. } => {
-                let id = number(session);
-                self.overruns.push((self.now, id));
-                let gpu = self.workers[id as usize].gpu;
-                self.step_device(gpu);
-                let now = self.now;
-                let device = &self.devices[gpu as usize];
-                let busy = (device.busy_ns(id), device.truth().busy_ns);
-                if let Some(held) = self.books.lease(gpu, id) {
-                    held.overrun = true;
-                    held.overrun_from_ns = now;
-                    held.overrun_busy_ns = busy;
-                }
-            }
+            Action::Overrun { session, .. } => self.overrun(number(session)),
             Action::Ignored { reason } => {
                 self.problem(|| format!("the scheduler ignored an event: {reason:?}"));
             }
             _ => {}
+        }
+    }
+
+    fn extend(&mut self, id: u32, slice_end_ns: u64) {
+        self.pages[id as usize].daemon().extend(slice_end_ns);
+        let gpu = self.workers[id as usize].gpu;
+        if let Some(held) = self.books.lease(gpu, id) {
+            held.slice_end_ns = slice_end_ns;
+        }
+    }
+
+    fn overrun(&mut self, id: u32) {
+        self.overruns.push((self.now, id));
+        let now = self.now;
+        let worker = &self.workers[id as usize];
+        for gpu in worker.also.clone().into_iter().chain([worker.gpu]) {
+            self.step_device(gpu);
+            let device = &self.devices[gpu as usize];
+            let busy = (device.busy_ns(id), device.truth().busy_ns);
+            if let Some(held) = self.books.lease(gpu, id) {
+                held.overrun = true;
+                held.overrun_from_ns = now;
+                held.overrun_busy_ns = busy;
+            }
         }
     }
 
