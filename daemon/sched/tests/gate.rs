@@ -577,7 +577,7 @@ proptest! {
             prop_assert_eq!(bench.flows.iter().map(Flow::ops).sum::<u64>(), running);
             prop_assert_eq!(bench.gate.stall_in(bench.now).is_some(), running > 0);
             prop_assert!(bench.gate.in_flight() <= MAX_IN_FLIGHT);
-            prop_assert!(bench.gate.predictor().known() <= 1024);
+            prop_assert!(bench.gate.predictor().known() <= 4096);
         }
         bench.drain();
         prop_assert_eq!((bench.gate.in_flight(), bench.gate.unfinished_ns()), (0, 0));

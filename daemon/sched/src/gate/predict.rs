@@ -101,7 +101,7 @@ impl Rate {
     }
 }
 
-/// What a session's operations take. Bounded: at most 1024 kernels and graphs are remembered, and what
+/// What a session's operations take. Bounded: at most 4,096 kernels and graphs are remembered, and what
 /// was used longest ago is forgotten.
 #[derive(Debug, Clone)]
 pub struct Predictor {

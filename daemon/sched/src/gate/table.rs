@@ -1,5 +1,9 @@
 //! A bounded table of what was learned: however many keys a guest makes up, it stays this large, and
 //! what was used longest ago gives way.
+//!
+//! Of the keys that come in, one in eight counts as just used, the others as used longest ago until they
+//! are used again. So a program that goes round through more keys than a group holds keeps most of
+//! them, where plain least-recently-used would forget each before it comes again.
 
 use super::predict::Estimate;
 use super::work::Key;
@@ -7,7 +11,7 @@ use super::work::Key;
 /// Places for one key. Within them the one used longest ago gives way.
 const WAYS: usize = 8;
 /// Groups of places.
-const SETS: usize = 128;
+const SETS: usize = 512;
 
 /// Most keys that are remembered.
 pub(super) const ENTRIES: usize = WAYS * SETS;
@@ -16,15 +20,19 @@ pub(super) const ENTRIES: usize = WAYS * SETS;
 struct Entry {
     key: Key,
     estimate: Estimate,
-    /// When it was last used, by count; 0: free.
+    /// When it was last used, by count.
     used: u64,
 }
 
-/// The table. About 40 KiB a session, taken when the first thing is learned.
+/// One in so many new keys counts as just used.
+const STICKS: u64 = 8;
+
+/// The table. About 160 KiB a session, taken when the first thing is learned.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Table {
     entries: Vec<Option<Entry>>,
     uses: u64,
+    inserted: u64,
 }
 
 impl Table {
@@ -60,15 +68,19 @@ impl Table {
             self.entries.resize(ENTRIES, None);
         }
         self.uses += 1;
+        self.inserted += 1;
+        let sticks = self.inserted.is_multiple_of(STICKS);
+        let now = self.uses;
         let at = Self::set(key);
         let oldest = self.entries[at..at + WAYS]
             .iter_mut()
             .min_by_key(|e| e.map_or(0, |e| e.used));
         if let Some(place) = oldest {
+            let used = place.map_or(now, |old| if sticks { now } else { old.used });
             *place = Some(Entry {
                 key,
                 estimate,
-                used: self.uses,
+                used,
             });
         }
     }
@@ -101,6 +113,41 @@ mod tests {
         assert!(table.peek(keys[1]).is_none(), "used longest ago");
         assert_eq!(table.peek(keys[WAYS]), Some(&Estimate::exactly(6)));
         assert_eq!(table.len(), WAYS);
+    }
+
+    #[test]
+    fn going_round_through_more_keys_than_fit_keeps_most() {
+        let mut table = Table::default();
+        let round: Vec<Key> = (0..)
+            .map(Key::graph)
+            .filter(|k| Table::set(*k) == 0)
+            .take(WAYS + 2)
+            .collect();
+        let mut found = 0;
+        for n in 0..100 {
+            for key in &round {
+                match table.get(*key) {
+                    Some(_) => found += u64::from(n >= 10),
+                    None => table.insert(*key, Estimate::exactly(5)),
+                }
+            }
+        }
+        let looked = 90 * round.len() as u64;
+        assert!(found * 10 > looked * 6, "{found} of {looked}");
+        // And a new program is learned although the old keys fill the group.
+        let next: Vec<Key> = (1 << 40..)
+            .map(Key::graph)
+            .filter(|k| Table::set(*k) == 0)
+            .take(WAYS)
+            .collect();
+        for _ in 0..200 {
+            for key in &next {
+                if table.get(*key).is_none() {
+                    table.insert(*key, Estimate::exactly(6));
+                }
+            }
+        }
+        assert!(next.iter().all(|key| table.peek(*key).is_some()));
     }
 
     #[test]
