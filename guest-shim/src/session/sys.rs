@@ -147,10 +147,9 @@ fn option(fd: RawFd, name: libc::c_int) -> Option<libc::c_int> {
 /// A pipe that holds about `bytes`: its reading and its writing end, and what it holds.
 pub(crate) fn pipe(bytes: usize) -> Result<([RawFd; 2], usize)> {
     let mut ends = [-1; 2];
+    let flags = libc::O_CLOEXEC | libc::O_NONBLOCK;
     // SAFETY: room for two descriptors.
-    retry(
-        || unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC | libc::O_NONBLOCK) } as isize,
-    )?;
+    retry(|| unsafe { libc::pipe2(ends.as_mut_ptr(), flags) } as isize)?;
     // SAFETY: plain numbers. It stays smaller if the system does not allow that much.
     unsafe { libc::fcntl(ends[1], libc::F_SETPIPE_SZ, bytes as libc::c_int) };
     // SAFETY: plain numbers.
