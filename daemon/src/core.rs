@@ -1,5 +1,7 @@
 //! Mediation as administration sees it: the mediator, the doors and the probes behind one trait.
 
+mod clock;
+
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -10,7 +12,7 @@ use crate::gateway::Gateway;
 use crate::mediation::{Change, Explained, GpuCheck, Mediation, MediationError, MediationFuture};
 use crate::mediator::{Command, MediatorHandle};
 use crate::model::{RuntimeSnapshot, ScanResult, ScannedGpu, VmRecord};
-use crate::probe::Prober;
+use crate::probe::{DeviceProcess, Prober};
 use crate::supervisor::launcher::{Launcher, driver_library, probe_binary, worker_binary};
 
 /// Everything of the mediation.
@@ -89,23 +91,11 @@ impl Core {
     /// Asks the devices that keep an account of their own (soft-gpu's) who uses them, and has whoever
     /// uses one without a lease ended.
     pub async fn audit(&self) {
-        let gpus: Vec<ScannedGpu> = self
-            .known()
-            .gpus
-            .values()
-            .filter(|gpu| gpu.source == GpuSource::Soft)
-            .cloned()
-            .collect();
+        let gpus = self.clocked();
         if gpus.is_empty() || self.mediator.ask(Command::Audit).await.is_err() {
             return;
         }
-        let prober = self.prober.clone();
-        let look = move || {
-            gpus.into_iter()
-                .filter_map(|gpu| Some((prober.processes(&gpu).ok()?, gpu.uuid)))
-                .collect::<Vec<_>>()
-        };
-        let Ok(seen) = tokio::task::spawn_blocking(look).await else {
+        let Some(seen) = self.look(gpus).await else {
             return;
         };
         for (processes, gpu_uuid) in seen {
@@ -115,6 +105,27 @@ impl Core {
             };
             let _ = self.mediator.tell(said);
         }
+    }
+
+    /// The devices that keep an account of their own.
+    fn clocked(&self) -> Vec<ScannedGpu> {
+        let known = self.known();
+        let soft = known
+            .gpus
+            .values()
+            .filter(|gpu| gpu.source == GpuSource::Soft);
+        soft.cloned().collect()
+    }
+
+    /// Who is on these devices, by UUID; those that do not answer are left out.
+    async fn look(&self, gpus: Vec<ScannedGpu>) -> Option<Vec<(Vec<DeviceProcess>, String)>> {
+        let prober = self.prober.clone();
+        let look = move || {
+            gpus.into_iter()
+                .filter_map(|gpu| Some((prober.processes(&gpu).ok()?, gpu.uuid)))
+                .collect()
+        };
+        tokio::task::spawn_blocking(look).await.ok()
     }
 
     fn known(&self) -> std::sync::MutexGuard<'_, Known> {
@@ -259,7 +270,10 @@ impl Mediation for Core {
             let mut checks = self.gateway.doctor();
             checks.push(self.programs());
             checks.push(self.worker_user());
+            let used = self.look(self.clocked()).await.unwrap_or_default();
+            let used: Vec<_> = used.into_iter().flat_map(|(found, _)| found).collect();
             let snapshot = self.mediator.ask(Command::Snapshot).await?;
+            checks.extend(clock::check(&used, &snapshot.sessions));
             let left = snapshot.leftover_workers;
             checks.push(DoctorCheck {
                 name: "leftover-workers".into(),

@@ -1,6 +1,7 @@
 /*
- * A kernel that never ends. Exits 0 if the driver ends it with CUDA_ERROR_LAUNCH_TIMEOUT and keeps
- * saying so, as hardware with a watchdog does; prints how long that took.
+ * A kernel that never ends, of a program that holds memory. Exits 0 if the driver ends it with
+ * CUDA_ERROR_LAUNCH_TIMEOUT and keeps saying so, as hardware with a watchdog does; prints how long
+ * that took.
  */
 #include "guest.h"
 
@@ -9,6 +10,8 @@ int main(void) {
     CUmodule module;
     CUfunction spin = setup("hang", &module);
     struct timespec t0, t1;
+    CUdeviceptr memory;
+    CU(cuMemAlloc_v2(&memory, 1 << 20));
     clock_gettime(CLOCK_MONOTONIC, &t0);
     CU(cuLaunchKernel(spin, 1, 1, 1, 32, 1, 1, 0, NULL, NULL, NULL));
     CUresult result = cuCtxSynchronize();

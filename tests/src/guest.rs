@@ -49,6 +49,8 @@ programs! {
     LOAD = "load", "tests/guests/clocked.ptx";
     /// A kernel that waits for work which its program sends later.
     LATER = "later", "soft-gpu/fixtures/demo/spin.ptx";
+    /// Vector additions on every device at once.
+    MULTI = "multi", "soft-gpu/fixtures/demo/vecadd.ptx";
     /// Device printf.
     PRINT = "print", "soft-gpu/fixtures/output.ptx";
 }

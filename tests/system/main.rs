@@ -2,12 +2,15 @@
 //! soft-gpu. One binary, a module a subject.
 
 mod admin;
+mod containment;
 mod decisions;
 mod failures;
+mod gangs;
 mod guests;
 mod hostile;
 mod limits;
 mod owners;
+mod quarantines;
 mod rules;
 mod shares;
 mod usage;

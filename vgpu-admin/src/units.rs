@@ -91,9 +91,11 @@ pub(crate) fn microseconds(text: &str) -> Result<u64, String> {
         "us" | "µs" => 1,
         "ms" | "" => 1_000,
         "s" => 1_000_000,
+        "min" => 60_000_000,
+        "h" => 3_600_000_000,
         _ => {
             return Err(format!(
-                "`{text}` is no duration; write for instance 2ms, 500us or 1s"
+                "`{text}` is no duration; write for instance 2ms, 500us, 1s, 10min or 1h"
             ));
         }
     };
@@ -213,6 +215,8 @@ mod tests {
         assert_eq!(microseconds("500us"), Ok(500));
         assert_eq!(microseconds("3"), Ok(3_000));
         assert_eq!(milliseconds("1s"), Ok(1_000));
+        assert_eq!(milliseconds("10min"), Ok(600_000));
+        assert_eq!(milliseconds("24h"), Ok(86_400_000));
         assert!(milliseconds("500us").is_err());
         assert!(microseconds("2 fortnights").is_err());
         assert_eq!(show_ns(1_240_000_000), "1.24s");

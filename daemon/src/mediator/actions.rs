@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use vgpu_proto::api::GpuState;
 use vgpu_proto::cuda::CuResult;
 use vgpu_proto::handshake::Refusal;
 use vgpu_proto::lease::GrantTerms;
@@ -283,9 +284,12 @@ impl Actor {
         if self.suspects.contains_key(&gpu) {
             return;
         }
-        let Some(record) = self.books.gpu(gpu) else {
+        let Some(record) = self.books.gpus.get_mut(&gpu.0) else {
             return;
         };
+        // The books must say so too: the store's word that it is ready again is then a change.
+        record.state = GpuState::Suspect;
+        record.state_reason = Some(reason.clone());
         self.events.report(Report::GpuSuspect {
             gpu_uuid: record.seen.uuid.clone(),
             reason: reason.clone(),

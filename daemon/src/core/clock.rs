@@ -1,0 +1,155 @@
+//! What is charged, held against what the device itself says: for `vgpu-admin doctor`.
+
+use std::collections::BTreeMap;
+
+use vgpu_proto::api::{CheckStatus, DoctorCheck, Session};
+
+use crate::probe::DeviceProcess;
+
+/// A VM's use by the device's clock may be beyond what it was charged by this part of it, and by this
+/// time. Charging begins and ends with messages and looks that come a little after the facts.
+const TOLERANCE_PERMILLE: u64 = 20;
+const TOLERANCE_NS: u64 = 20_000_000;
+
+/// Time of a VM's open sessions.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Times {
+    used_ns: u64,
+    charged_ns: u64,
+}
+
+/// Compares, for each VM, what its workers used by the device's clock with what their sessions were
+/// charged, which was asked after it. `None`: no device has a clock, or nobody runs.
+///
+/// A charge above the use is in order: it holds the idle hold, the time a switch takes, and the drain.
+/// Use above the charge is time that somebody got for nothing.
+pub(super) fn check(processes: &[DeviceProcess], sessions: &[Session]) -> Option<DoctorCheck> {
+    let mut used: BTreeMap<u32, u64> = BTreeMap::new();
+    for process in processes {
+        let sum = used.entry(process.pid).or_default();
+        *sum = sum.saturating_add(process.busy_ns?);
+    }
+    let mut vms: BTreeMap<u32, Times> = BTreeMap::new();
+    for session in sessions {
+        let Some(used_ns) = session.worker_pid.and_then(|pid| used.get(&pid)) else {
+            continue;
+        };
+        let times = vms.entry(session.vm_id).or_default();
+        times.used_ns = times.used_ns.saturating_add(*used_ns);
+        times.charged_ns = times.charged_ns.saturating_add(session.gpu_ns);
+    }
+    if vms.is_empty() {
+        return None;
+    }
+    let wrong = vms.values().any(|times| !is_within(*times));
+    let seconds = |ns: u64| ns as f64 / 1e9;
+    let lines: Vec<String> = vms
+        .iter()
+        .map(|(vm, t)| {
+            let mark = if is_within(*t) { "" } else { " (!)" };
+            format!(
+                "VM {vm} used {:.3} s and was charged {:.3} s{mark}",
+                seconds(t.used_ns),
+                seconds(t.charged_ns)
+            )
+        })
+        .collect();
+    let message = format!(
+        "By the device's own clock {}. Use may be beyond the charge by {} % and {} ms.",
+        lines.join(", "),
+        TOLERANCE_PERMILLE / 10,
+        TOLERANCE_NS / 1_000_000
+    );
+    Some(DoctorCheck {
+        name: "device-clock".into(),
+        status: if wrong {
+            CheckStatus::Error
+        } else {
+            CheckStatus::Ok
+        },
+        message,
+        hint: wrong.then(|| {
+            "Time that a VM got and did not pay for: please report it with `vgpu-admin sched log`."
+                .to_owned()
+        }),
+    })
+}
+
+fn is_within(times: Times) -> bool {
+    let allowed = times.used_ns / 1_000 * TOLERANCE_PERMILLE + TOLERANCE_NS;
+    times.used_ns <= times.charged_ns.saturating_add(allowed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use vgpu_proto::api::SessionState;
+
+    fn process(pid: u32, busy_ms: u64) -> DeviceProcess {
+        DeviceProcess {
+            pid,
+            memory_bytes: 0,
+            busy_ns: Some(busy_ms * 1_000_000),
+        }
+    }
+
+    fn session(vm_id: u32, pid: u32, charged_ms: u64) -> Session {
+        Session {
+            session_id: u64::from(pid),
+            vm_id,
+            guest_pid: 1,
+            program: "x".into(),
+            gpu_id: None,
+            gpu_uuid: None,
+            more_gpu_ids: Vec::new(),
+            state: SessionState::Running,
+            waiting: None,
+            peer: String::new(),
+            worker_pid: Some(pid),
+            since_unix_ms: 0,
+            gpu_ns: charged_ms * 1_000_000,
+            memory_bytes: 0,
+            queue_calls: 0,
+            queue_bytes: 0,
+            calls: 0,
+            bytes: 0,
+        }
+    }
+
+    #[test]
+    fn use_beyond_the_charge_is_a_fault_and_less_is_not() {
+        // Two sessions of VM 1; VM 2 is on two devices; 99 is nobody's worker.
+        let processes = [
+            process(10, 1_000),
+            process(11, 500),
+            process(20, 400),
+            process(20, 300),
+            process(99, 9_000),
+        ];
+        let check_with = |charged| {
+            let sessions = [
+                session(1, 10, 1_100),
+                session(1, 11, 420),
+                session(2, 20, charged),
+            ];
+            check(&processes, &sessions).unwrap()
+        };
+        let good = check_with(690);
+        assert_eq!(good.status, CheckStatus::Ok, "{}", good.message);
+        let says = "VM 1 used 1.500 s and was charged 1.520 s, VM 2 used 0.700 s";
+        assert!(good.message.contains(says), "{}", good.message);
+        let bad = check_with(660);
+        assert_eq!(bad.status, CheckStatus::Error, "{}", bad.message);
+        assert!(bad.message.contains("charged 0.660 s (!)") && bad.hint.is_some());
+    }
+
+    #[test]
+    fn without_a_clock_or_programs_there_is_nothing_to_say() {
+        let no_clock = DeviceProcess {
+            busy_ns: None,
+            ..process(10, 0)
+        };
+        assert!(check(&[no_clock], &[session(1, 10, 5)]).is_none());
+        assert!(check(&[process(10, 5)], &[]).is_none());
+    }
+}

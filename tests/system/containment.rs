@@ -1,0 +1,193 @@
+//! What one VM does wrong stays with it: killed, verified, and its neighbours run on.
+
+use std::fs::{File, OpenOptions};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use nix::fcntl::{FcntlArg, fcntl};
+use nix::libc;
+use vgpu_tests::device::{self, Kernels};
+use vgpu_tests::guest::{self, Guest, expect_right};
+use vgpu_tests::host::{Host, Options, one_vm};
+use vgpu_tests::wait::{SOON, until};
+
+/// From the kill to the neighbours' next kernels.
+const TWO_SECONDS: Duration = Duration::from_secs(2);
+
+/// From the kill to its verification.
+const TEN_SECONDS: Duration = Duration::from_secs(10);
+
+fn worker_of(host: &Host, vm: u32) -> Result<u32> {
+    until("its worker runs", SOON, || {
+        device::workers(host).ok()?.get(&vm)?.first().copied()
+    })
+}
+
+/// Kernels that a process finished, by the device's own account.
+fn kernels(host: &Host, pid: u32) -> Option<u64> {
+    let slots = device::slots(host).ok()?;
+    slots
+        .iter()
+        .find(|slot| slot.pid == pid)
+        .map(|slot| slot.kernels)
+}
+
+fn gpu_state(host: &Host) -> Option<String> {
+    let status = host.admin_json("status").ok()?;
+    Some(status["gpus"][0]["state"].as_str()?.to_owned())
+}
+
+#[test]
+fn neighbours_run_within_two_seconds_of_a_kill_and_the_kill_is_verified_within_ten() -> Result<()> {
+    let host = one_vm(&Kernels::default().on(Options::default()))?;
+    host.admin("pool set A --hard-limit=600ms --contended-limit=600ms --soft-limit=200ms")?;
+    host.admin("register-vm --vm-id=2 --pool=A")?;
+    let neighbour = device::saturate(&host, 2, "short", 50, 60)?;
+    let beside = worker_of(&host, 2)?;
+    until("the neighbour computes", SOON, || {
+        (kernels(&host, beside)? > 0).then_some(())
+    })?;
+    let hanging = Guest::new(guest::LOAD, host.target(1))?
+        .arg("hang")
+        .spawn()?;
+    let output = hanging.finish(2 * SOON)?;
+    let killed = Instant::now();
+    let said = guest::describe(&output);
+    assert!(said.contains("702"), "CUDA_ERROR_LAUNCH_TIMEOUT: {said}");
+    let before = kernels(&host, beside);
+    until("the neighbour goes on", TWO_SECONDS, || {
+        (kernels(&host, beside) > before).then_some(())
+    })?;
+    until(
+        "the GPU serves the one that was ended again",
+        TEN_SECONDS,
+        || {
+            let output = Guest::new(guest::VECADD, host.target(1))
+                .ok()?
+                .arg("1000")
+                .run(SOON);
+            output.ok()?.status.success().then_some(())
+        },
+    )?;
+    assert!(killed.elapsed() < TEN_SECONDS + SOON);
+    assert_eq!(gpu_state(&host).as_deref(), Some("ready"));
+    drop(neighbour);
+    // Event, count, metric for each limit.
+    let events = host.admin("events -n 200")?;
+    for kind in ["soft_limit", "hard_limit", "strike"] {
+        assert!(events.contains(kind), "{kind}: {events}");
+    }
+    let usage = host.vm(1)?["usage"].clone();
+    assert!(usage["soft_limits"].as_u64() >= Some(1), "{usage}");
+    assert_eq!(usage["kills"], 1, "{usage}");
+    Ok(())
+}
+
+/// Waits for a process to end, and keeps the device counting its memory: as a driver would that does
+/// not clean up after it. `None`: it is not on the device.
+fn hold_memory_of(host: &Host, pid: u32) -> Result<std::thread::JoinHandle<Result<File>>> {
+    let slots = std::fs::read(host.dir().join("run/soft-gpu/device-0.state"))?;
+    // A slot begins with the number of its process; see soft-gpu/src/driver/share.rs.
+    let slot = slots[120..]
+        .chunks_exact(64)
+        .position(|slot| slot.starts_with(&pid.to_le_bytes()))
+        .context("the worker is on the device")?;
+    let locks = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open(host.dir().join("run/soft-gpu/device-0.lock"))?;
+    Ok(std::thread::spawn(move || {
+        let lock = libc::flock {
+            l_type: libc::F_WRLCK as libc::c_short,
+            l_whence: libc::SEEK_SET as libc::c_short,
+            l_start: slot as i64 + 1,
+            l_len: 1,
+            l_pid: 0,
+        };
+        fcntl(&locks, FcntlArg::F_SETLKW(&lock))?;
+        Ok(locks)
+    }))
+}
+
+#[test]
+fn memory_that_does_not_come_back_makes_the_gpu_suspect_until_a_check_passes() -> Result<()> {
+    let host = one_vm(&Options {
+        devices: 1,
+        config: "[worker]\nkill_verify_ms = 2000\n".into(),
+        ..Options::default()
+    })?;
+    host.admin("pool set A --hard-limit=1s --contended-limit=1s --soft-limit=200ms")?;
+    host.admin("register-vm --vm-id=2 --pool=A")?;
+    let hanging = Guest::new(guest::HANG, host.target(1))?.spawn()?;
+    let pid = worker_of(&host, 1)?;
+    until("it holds memory and computes", SOON, || {
+        let slots = device::slots(&host).ok()?;
+        slots
+            .iter()
+            .any(|s| s.pid == pid && s.used > 0)
+            .then_some(())
+    })?;
+    let held = hold_memory_of(&host, pid)?;
+    let output = hanging.finish(2 * SOON)?;
+    assert!(output.status.success(), "{}", guest::describe(&output));
+    let killed = Instant::now();
+    until("the GPU is suspect", TEN_SECONDS, || {
+        (gpu_state(&host)? == "suspect").then_some(())
+    })
+    .with_context(|| host.log())?;
+    let locks = match held.join() {
+        Ok(locks) => locks?,
+        Err(_) => anyhow::bail!("the holder failed"),
+    };
+    assert!(killed.elapsed() < TEN_SECONDS, "{:?}", killed.elapsed());
+    let events = host.admin("events -n 200")?;
+    let reason = format!("device memory of process {pid}, which is gone, did not come back");
+    assert!(
+        events.contains("gpu_suspect") && events.contains(&reason),
+        "the alert says why: {events}"
+    );
+    let refused = Guest::new(guest::VECADD, host.target(2))?.run(SOON)?;
+    let text = guest::describe(&refused);
+    assert_eq!(refused.status.code(), Some(2), "{text}");
+    assert!(
+        text.contains("is suspect") && text.contains(&reason),
+        "{text}"
+    );
+    // By command only, and only after a passed check.
+    let resumed = host.admin_output("gpu resume --gpu-id=0")?;
+    let text = guest::describe(&resumed);
+    assert!(
+        !resumed.status.success() && text.contains("did not come back"),
+        "{text}"
+    );
+    assert_eq!(gpu_state(&host).as_deref(), Some("suspect"));
+    drop(locks);
+    host.admin("gpu resume --gpu-id=0")?;
+    assert_eq!(gpu_state(&host).as_deref(), Some("ready"));
+    expect_right(&Guest::new(guest::VECADD, host.target(2))?.arg("1000"))?;
+    Ok(())
+}
+
+#[test]
+fn honest_programs_are_never_taken_for_cheats() -> Result<()> {
+    let host = one_vm(&Kernels::default().on(Options::default()))?;
+    host.admin("register-vm --vm-id=2 --pool=A --priority=high")?;
+    let running = [
+        device::saturate(&host, 1, "long", 20, 4)?,
+        device::saturate(&host, 2, "short", 100, 4)?,
+        Guest::new(guest::LOAD, host.target(2))?
+            .arg("requests")
+            .arg("medium")
+            .arg("3")
+            .arg("2000")
+            .arg("4")
+            .spawn()?,
+    ];
+    for guest in running {
+        let output = guest.finish(4 * SOON)?;
+        assert!(output.status.success(), "{}", guest::describe(&output));
+    }
+    let events = host.admin("events -n 500")?;
+    assert!(!events.contains("without holding the lease"), "{events}");
+    Ok(())
+}

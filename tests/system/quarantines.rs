@@ -1,0 +1,122 @@
+//! Strikes, quarantines that grow and end by themselves, and what a restart remembers of them.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use vgpu_tests::device::{self, Kernels};
+use vgpu_tests::guest::{self, Guest, expect_right};
+use vgpu_tests::host::{Host, Options, one_vm};
+use vgpu_tests::wait::{SOON, until};
+
+/// Every hang is a quarantine: of one second, then two, then four.
+fn host() -> Result<Host> {
+    let host = one_vm(&Options::default())?;
+    host.admin(
+        "pool set A --hard-limit=300ms --contended-limit=300ms --soft-limit=0 --strikes=1 \
+         --quarantine=1s --quarantine-max=1h",
+    )?;
+    Ok(host)
+}
+
+fn hang(host: &Host) -> Result<()> {
+    expect_right(&Guest::new(guest::HANG, host.target(1))?)?;
+    until("the VM is quarantined", SOON, || {
+        (host.vm(1).ok()?["state"] == "quarantined").then_some(())
+    })
+}
+
+/// How long the present quarantine lasts in all.
+fn length(host: &Host) -> Result<Duration> {
+    let quarantine = host.vm(1)?["quarantine"].clone();
+    let at = |name: &str| quarantine[name].as_u64().unwrap_or_default();
+    let ms = at("until_unix_ms").saturating_sub(at("since_unix_ms"));
+    Ok(Duration::from_millis(ms))
+}
+
+fn until_active(host: &Host) -> Result<()> {
+    until("the quarantine ends by itself", SOON, || {
+        (host.vm(1).ok()?["state"] == "active").then_some(())
+    })
+}
+
+#[test]
+fn quarantines_end_by_themselves_and_double() -> Result<()> {
+    let host = host()?;
+    for (nth, seconds) in [(1, 1), (2, 2)] {
+        hang(&host)?;
+        assert_eq!(length(&host)?, Duration::from_secs(seconds), "{nth}");
+        assert_eq!(host.vm(1)?["quarantines"], nth);
+        until_active(&host)?;
+        assert_eq!(host.vm(1)?["strikes"], 0, "they are forgotten");
+    }
+    let events = host.admin("events -n 200")?;
+    assert!(events.contains("is quarantined for 2 s"), "{events}");
+    assert!(
+        events.contains("The quarantine of VM 1 is over"),
+        "{events}"
+    );
+    expect_right(&Guest::new(guest::VECADD, host.target(1))?.arg("1000"))?;
+    Ok(())
+}
+
+#[test]
+fn a_restart_forgets_neither_the_quarantine_nor_the_doubling() -> Result<()> {
+    let mut host = host()?;
+    host.admin("pool set A --quarantine=1h --quarantine-max=24h")?;
+    hang(&host)?;
+    let before = host.vm(1)?["quarantine"].clone();
+    host.kill_daemon()?;
+    host.start_daemon()?;
+    assert_eq!(host.vm(1)?["quarantine"], before, "reason, begin and end");
+    let refused = Guest::new(guest::VECADD, host.target(1))?.run(SOON)?;
+    let text = guest::describe(&refused);
+    assert!(text.contains("quarantined"), "{text}");
+    // Released by command; the next one is longer nevertheless, also after another restart.
+    host.admin("release --vm-id=1")?;
+    expect_right(&Guest::new(guest::VECADD, host.target(1))?.arg("1000"))?;
+    host.wait_no_sessions(SOON)?;
+    host.stop_daemon()?;
+    host.start_daemon()?;
+    hang(&host)?;
+    assert_eq!(length(&host)?, Duration::from_secs(2 * 3600));
+    assert_eq!(host.vm(1)?["quarantines"], 2);
+    Ok(())
+}
+
+#[test]
+fn a_quarantine_that_ended_while_vgpud_was_down_is_over() -> Result<()> {
+    let mut host = host()?;
+    hang(&host)?;
+    host.kill_daemon()?;
+    std::thread::sleep(Duration::from_millis(1_100));
+    host.start_daemon()?;
+    until_active(&host)?;
+    expect_right(&Guest::new(guest::VECADD, host.target(1))?.arg("1000"))?;
+    Ok(())
+}
+
+#[test]
+fn doctor_holds_the_charge_against_the_devices_own_clock() -> Result<()> {
+    let host = one_vm(&Kernels::default().on(Options::default()))?;
+    host.admin("register-vm --vm-id=2 --pool=A --priority=high")?;
+    let running = [
+        device::saturate(&host, 1, "short", 50, 60)?,
+        device::saturate(&host, 2, "long", 5, 60)?,
+    ];
+    device::Watch::start(&host, &[(1, 1), (2, 1)])?
+        .record_busy(Duration::from_secs(1), Duration::from_millis(50))?;
+    let report = host.admin_json("doctor")?;
+    let checks = report["checks"].as_array().cloned().unwrap_or_default();
+    let check = |name: &str| checks.iter().find(|check| check["name"] == name).cloned();
+    let clock = check("device-clock").unwrap_or_default();
+    let said = clock["message"].as_str().unwrap_or_default().to_owned();
+    assert_eq!(clock["status"], "ok", "{clock:#}");
+    assert!(
+        said.contains("VM 1 used") && said.contains("VM 2 used"),
+        "{said}"
+    );
+    let account = check("gpu-0-account").unwrap_or_default();
+    assert_eq!(account["status"], "ok", "{account:#}");
+    drop(running);
+    Ok(())
+}
