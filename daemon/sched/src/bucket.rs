@@ -90,10 +90,14 @@ impl Bucket {
         self.settle(self.lent, now_ns);
     }
 
-    /// Uses units without credit.
+    /// Uses units without credit, evenly since the last refill: what comes in meanwhile goes out again,
+    /// and is not lost because the bucket was full.
     pub(crate) fn charge(&mut self, units: u64, now_ns: u64) {
-        self.refill(now_ns);
-        self.level -= i128::from(units) * SCALE;
+        let passed = i128::from(now_ns.saturating_sub(self.at_ns).min(LARGEST));
+        self.at_ns = self.at_ns.max(now_ns);
+        let came = i128::from(self.rate.per_second) * passed;
+        let level = self.level + came - i128::from(units) * SCALE;
+        self.level = level.min(self.room());
     }
 
     /// When `units` can be had (at most a full bucket); `u64::MAX`: never.
@@ -151,6 +155,23 @@ mod tests {
         b.settle(3, SECONDS);
         assert_eq!(b.available(SECONDS), 7);
         assert_eq!(b.available(2 * SECONDS), 10);
+    }
+
+    #[test]
+    fn what_comes_in_while_time_is_used_counts_though_the_bucket_was_full() {
+        let mut b = bucket(SECONDS / 2, 1_000_000);
+        b.charge(3_000_000, 3_000_000);
+        assert_eq!(
+            b.ready_at(1, 3_000_000),
+            4_000_002,
+            "half a millisecond is owed"
+        );
+        b.charge(0, SECONDS);
+        assert_eq!(
+            b.available(SECONDS),
+            1_000_000,
+            "and it is never more than full"
+        );
     }
 
     #[test]
