@@ -502,27 +502,6 @@ fn a_limit_set_while_running_takes_effect() {
     assert!(sim.done.len() - before > 15_000);
 }
 
-#[derive(Debug, Clone)]
-struct Tenant {
-    weight: u32,
-    kernel: u64,
-    sessions: u64,
-    bursts: Option<(u64, u64)>,
-}
-
-fn tenants() -> impl Strategy<Value = Vec<Tenant>> {
-    let bursts = proptest::option::of((1..20_u64, 10 * MICROS..20 * MILLIS));
-    let tenant = (1..17_u32, 30 * MICROS..3 * MILLIS, 1..4_u64, bursts).prop_map(
-        |(weight, kernel, sessions, bursts)| Tenant {
-            weight,
-            kernel,
-            sessions,
-            bursts,
-        },
-    );
-    proptest::collection::vec(tenant, 1..9)
-}
-
 proptest! {
     #![proptest_config(ProptestConfig {
         cases: 32,
@@ -532,44 +511,6 @@ proptest! {
         ))),
         ..ProptestConfig::default()
     })]
-
-    /// Any mixture: the simulator checks one holder, work conservation; here accounts and bounds.
-    #[test]
-    fn any_mixture_keeps_the_bounds(
-        tenants in tenants(),
-        slice in 1..4_u64,
-        switch in 20 * MICROS..150 * MICROS,
-    ) {
-        let slice_ns = slice * MILLIS;
-        let mut sim = Sim::new(Rig::new(PoolConfig { slice_ns, ..pool() }), switch);
-        for (index, tenant) in tenants.iter().enumerate() {
-            let vm = index as u32 + 1;
-            sim.rig.add_vm_with(vm, weighted_vm(tenant.weight * 1000));
-            for session in 0..tenant.sessions {
-                let load = match tenant.bursts {
-                    None => Load::backlog(tenant.kernel),
-                    Some((burst, pause)) => Load::bursts(tenant.kernel, burst, pause),
-                };
-                sim.start(u64::from(vm) * 10 + session, vm, load);
-            }
-        }
-        sim.run_until(SECONDS);
-        sim.check_accounts(0);
-        let longest = tenants.iter().map(|tenant| tenant.kernel).max().unwrap_or(0);
-        let c = slice_ns + longest + switch;
-        let total: u64 = tenants.iter().map(|tenant| u64::from(tenant.weight)).sum();
-        // While the set of rivals is stable: 2C beyond the turn; C more for each that comes and goes.
-        let movers = tenants.iter().filter(|tenant| tenant.bursts.is_some()).count() as u64;
-        for (index, tenant) in tenants.iter().enumerate() {
-            let id = VmId(index as u32 + 1);
-            let lag = sim.rig.sched.lag_ns(id).unwrap();
-            prop_assert!(lag.unsigned_abs() <= u128::from((2 + movers) * c) + 1, "{id}: lag {lag}, C {c}");
-            let wait = sim.rig.sched.vm_stats(id).unwrap().wait.max_ns();
-            let turns = c * total / u64::from(tenant.weight) * tenant.sessions;
-            let bound = turns + turns * switch / slice_ns + (2 + movers) * c;
-            prop_assert!(wait <= bound, "{id}: waited {wait}, bound {bound}");
-        }
-    }
 
     /// Backlogged VMs: share error at most 2C in any window.
     #[test]

@@ -31,7 +31,8 @@ type Verdict = Result<(), String>;
 
 macro_rules! ensure {
     ($holds:expr, $($what:tt)+) => {
-        if !$holds {
+        let holds: bool = $holds;
+        if !holds {
             return Err(format!($($what)+));
         }
     };
@@ -42,7 +43,7 @@ use ensure;
 pub const LONGEST: u64 = 2_000;
 
 /// Seeds from which on every reachable cell of the coverage table must be filled.
-const FULL_COVERAGE_FROM: u64 = 1_000;
+const FULL_COVERAGE_FROM: u64 = SEEDS_CI;
 
 /// A run that went wrong, shrunk.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -90,11 +90,11 @@ fn vm_state(model: &Model, sched: &Scheduler, id: VmId) -> usize {
     if vm.sessions.iter().any(|&id| model.holder(id).is_some()) {
         return 5;
     }
-    let waiting = vm
+    let mut waiting = vm
         .sessions
         .iter()
         .filter_map(|&id| sched.session_stats(id)?.waiting);
-    match waiting.last() {
+    match waiting.next_back() {
         None => 2,
         Some(WaitReason::RateLimit { .. }) => 4,
         Some(_) => 3,

@@ -68,8 +68,8 @@ impl World {
                 self.wait(r);
                 Ok(())
             }
-            1 => self.to_timer(r, false),
-            2 => self.to_timer(r, true),
+            1 => self.go_to_timer(r, false),
+            2 => self.go_to_timer(r, true),
             3 => self.feed(Event::Timer),
             4 => self.admin(r),
             5 => {
@@ -96,7 +96,7 @@ impl World {
     }
 
     /// Goes to the next timer (or, `late`, beyond it) and feeds timers until none is due.
-    fn to_timer(&mut self, r: &mut Rng, late: bool) -> Verdict {
+    fn go_to_timer(&mut self, r: &mut Rng, late: bool) -> Verdict {
         let next = self.sched.next_timer_ns();
         let now = self.model.now;
         if next != u64::MAX && next < now + 100 * SECONDS {
@@ -106,6 +106,10 @@ impl World {
                 0
             };
             self.model.pass(next.max(now) + beyond);
+        }
+        if odds(r, 1, 10) {
+            // Something else comes first.
+            return Ok(());
         }
         let mut rounds = 0;
         while self.sched.next_timer_ns() <= self.model.now {

@@ -90,6 +90,10 @@ impl World {
     }
 
     /// Feeds one event and checks everything.
+    #[expect(
+        clippy::needless_pass_by_value,
+        reason = "every caller makes it for this"
+    )]
     pub(super) fn feed(&mut self, event: Event) -> Verdict {
         let (kind, state) = states::of(&self.model, &self.sched, &event);
         self.coverage.count(kind, state);

@@ -19,7 +19,8 @@ impl Model {
                 ref also,
             } => {
                 let gpus = [gpu].into_iter().chain(also.iter().copied());
-                return self.obey_admit(session, vm, gpus.collect());
+                let gpus: Vec<GpuId> = gpus.collect();
+                return self.obey_admit(session, vm, &gpus);
             }
             Action::Grant(ref terms) => return self.obey_grant(terms, false),
             Action::GrantBeside(ref terms) => return self.obey_grant(terms, true),
@@ -118,14 +119,14 @@ impl Model {
         Ok(())
     }
 
-    fn obey_admit(&mut self, id: SessionId, vm_id: VmId, gpus: Vec<GpuId>) -> Verdict {
+    fn obey_admit(&mut self, id: SessionId, vm_id: VmId, gpus: &[GpuId]) -> Verdict {
         let vm = self.vms.get_mut(&vm_id).ok_or("admitted: unknown VM")?;
         ensure!(!vm.removed && !vm.quarantined, "admitted: {vm:?}");
         let limit = vm.config.limits.sessions.map_or(usize::MAX, |l| l as usize);
         ensure!(vm.sessions.len() < limit, "admitted beyond the limit");
         let pool = vm.config.pool;
         let mut places = vec![];
-        for id in &gpus {
+        for id in gpus {
             let gpu = self.gpus.get(id).ok_or("admitted: unknown GPU")?;
             ensure!(gpu.health.admits() && !gpu.removed, "admitted on {gpu:?}");
             let allowed = vm.config.gpus.as_ref().is_none_or(|g| g.contains(id));
@@ -136,7 +137,7 @@ impl Model {
             places.push((*id, gpu.config.context_bytes));
         }
         ensure!(gpus.is_sorted(), "admitted on {gpus:?}, not in order");
-        let (here, _) = vm.placement.get_or_insert_with(|| (gpus.clone(), pool));
+        let (here, _) = vm.placement.get_or_insert_with(|| (gpus.to_vec(), pool));
         ensure!(*here == gpus, "admitted away from its VM's GPUs");
         vm.sessions.insert(id);
         let session = SessionModel {
