@@ -196,6 +196,7 @@ impl Slot {
 }
 
 /// Starts a tracer that has this process stop when it is killed.
+#[allow(clippy::zombie_processes)] // It outlives this process.
 fn become_unkillable() {
     let mut tracer = Command::new("/proc/self/exe")
         .env("FAKE_START", format!("trace {}", std::process::id()))
