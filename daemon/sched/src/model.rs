@@ -290,7 +290,7 @@ pub(crate) struct Vm {
     /// Quarantines by strikes.
     pub(crate) quarantines: Fading,
     pub(crate) demoted_until_ns: Option<u64>,
-    /// Outlasted slice and grace not long ago: not let in beside another that does.
+    /// Outlasted slice and grace not long ago: gives way where another runs beside one that does.
     pub(crate) overran_until_ns: Option<u64>,
     /// What its turns took lately.
     pub(crate) usual_ns: Option<u64>,

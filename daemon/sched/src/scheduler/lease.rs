@@ -455,7 +455,7 @@ impl Scheduler {
         }
         self.rethrottle(vm_id);
         self.sync_vm(vm_id);
-        if lease.overrun {
+        if lease.overrun || self.any_gpu(id, |gpu| !gpu.holders.is_empty()) {
             self.sync_neighbours(id);
         }
     }

@@ -71,6 +71,7 @@ impl Scheduler {
     fn sync_seat(&mut self, id: VmId, index: usize, wants: bool, standing: Standing) {
         let now = self.now_ns;
         let held = self.held(id);
+        let gives_way = wants && index == held && self.gives_way(id, index);
         let Some(vm) = self.vms.get_mut(&id) else {
             return;
         };
@@ -85,9 +86,7 @@ impl Scheduler {
         let Some(gpu) = self.gpus.get_mut(&gpu_id) else {
             return;
         };
-        let held_off = wants
-            && index == held
-            && vm.overran_until_ns.is_some()
+        let held_off = gives_way
             && gpu.holders.iter().any(|holder| {
                 let lease = self.sessions.get(holder).and_then(|s| s.lease.as_ref());
                 lease.is_some_and(|lease| lease.overrun)
@@ -128,6 +127,25 @@ impl Scheduler {
         if woke {
             self.challenge(gpu_id, pool, id);
         }
+    }
+
+    /// Did this VM overrun lately, and could another be let in beside an overrunner that did not, and that
+    /// is owed something? (One that had more than its share is not given more, to be paid for later.)
+    fn gives_way(&self, id: VmId, index: usize) -> bool {
+        let overran = |vm: VmId| {
+            self.vms
+                .get(&vm)
+                .is_some_and(|vm| vm.overran_until_ns.is_some())
+        };
+        let gpu = self.vms.get(&id).and_then(|vm| vm.seat_gpu(index));
+        let Some(gpu) = gpu.and_then(|gpu| self.gpus.get(&gpu)) else {
+            return false;
+        };
+        overran(id)
+            && gpu
+                .nodes
+                .values()
+                .any(|node| node.queue.any_due(|vm| !overran(vm)))
     }
 
     /// How many of its GPUs a gang has gathered.

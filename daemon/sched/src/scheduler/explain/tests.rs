@@ -623,6 +623,7 @@ fn one_that_is_held_off_says_so() {
         used: Usage::default(),
         depth: Depth { calls: 1, bytes: 0 },
     });
+    rig.works(3);
     rig.pass(3 * MILLIS);
     rig.pass(25 * MILLIS);
     rig.pass(25 * MILLIS);
