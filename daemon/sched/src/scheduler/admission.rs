@@ -147,7 +147,8 @@ impl Scheduler {
     /// A worker died in the middle of work: does the GPU still answer?
     fn start_canary(&mut self, id: GpuId, since_ns: u64) {
         let deadline_ns = since_ns.saturating_add(self.config.verify_ns);
-        let Some(gpu) = self.gpus.get_mut(&id) else {
+        // One that is gone, or going, is not asked.
+        let Some(gpu) = self.gpus.get_mut(&id).filter(|gpu| !gpu.removed) else {
             return;
         };
         match &mut gpu.canary {

@@ -40,6 +40,7 @@ impl Scheduler {
         let gpu = self.gpu_mut(id)?;
         gpu.removed = true;
         gpu.health = GpuHealth::Lost;
+        gpu.canary = None;
         let sessions = gpu.sessions.iter().copied().collect();
         self.kill_all(sessions, KillCause::GpuLost);
         self.dirty.insert(id);

@@ -130,9 +130,10 @@ impl Scheduler {
             return;
         };
         let mut lost = gpu.canary.is_some_and(|canary| canary.deadline_ns <= now);
+        let watched = gpu.health != GpuHealth::Unverified;
         for (session, killed) in gpu.dying.clone() {
             let ago = now.saturating_sub(killed);
-            lost |= ago >= verify;
+            lost |= watched && ago >= verify;
             if ago >= grace
                 && let Some(lease) = self.lease_mut(session)
                 && !lease.overrun
@@ -153,13 +154,19 @@ impl Scheduler {
             return;
         };
         gpu.canary = None;
-        if !matches!(gpu.health, GpuHealth::Suspect | GpuHealth::Lost) {
-            self.accrue(id);
-            if let Some(gpu) = self.gpus.get_mut(&id) {
-                gpu.health = GpuHealth::Suspect;
+        match gpu.health {
+            GpuHealth::Suspect | GpuHealth::Lost => {}
+            // On a suspect GPU sessions go on; here nothing may be granted before the workers of an
+            // earlier run are known dead.
+            GpuHealth::Unverified => self.out.push(Action::GpuSuspect { gpu: id }),
+            GpuHealth::Healthy | GpuHealth::Draining => {
+                self.accrue(id);
+                if let Some(gpu) = self.gpus.get_mut(&id) {
+                    gpu.health = GpuHealth::Suspect;
+                }
+                self.sync_gangs(id);
+                self.out.push(Action::GpuSuspect { gpu: id });
             }
-            self.sync_gangs(id);
-            self.out.push(Action::GpuSuspect { gpu: id });
         }
         self.dirty.insert(id);
     }
@@ -221,7 +228,7 @@ impl Scheduler {
         let mut at = |time: Option<u64>| {
             next = [next, time].into_iter().flatten().min();
         };
-        let suspect = matches!(gpu.health, GpuHealth::Suspect | GpuHealth::Lost);
+        let suspect = !matches!(gpu.health, GpuHealth::Healthy | GpuHealth::Draining);
         for (&session, &killed) in &gpu.dying {
             if !suspect {
                 at(Some(killed.saturating_add(self.config.verify_ns)));

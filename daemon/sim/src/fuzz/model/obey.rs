@@ -70,9 +70,8 @@ impl Model {
             Action::SetTimer { at_ns } => self.timer_ns = at_ns,
             Action::Kill { session, cause } => return self.obey_kill(session, cause),
             Action::Canary { gpu } => {
-                if let Some(gpu) = self.gpus.get_mut(&gpu) {
-                    gpu.canary = true;
-                }
+                let gpu = self.gpus.get_mut(&gpu).filter(|gpu| !gpu.removed);
+                gpu.ok_or("Canary on a GPU that is gone")?.canary = true;
             }
             Action::Quarantine { vm, .. } => {
                 let vm = self.vms.get_mut(&vm).ok_or("Quarantine of an unknown VM")?;
@@ -87,7 +86,10 @@ impl Model {
             Action::GpuSuspect { gpu } => {
                 let gpu = self.gpus.get_mut(&gpu).ok_or("GpuSuspect: unknown GPU")?;
                 gpu.canary = false;
-                gpu.health = GpuHealth::Suspect;
+                // Nothing is granted before it was verified, and nothing after that was refuted.
+                if gpu.health != GpuHealth::Unverified {
+                    gpu.health = GpuHealth::Suspect;
+                }
             }
             Action::Overrun { session, .. } => {
                 let holder = self.leases.get_mut(&session);
