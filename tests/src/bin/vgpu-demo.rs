@@ -143,8 +143,26 @@ fn program(vm: u32) -> (Program, Vec<String>) {
     }
 }
 
-/// Starts a guest in every VM, and reports each as it ends. Meanwhile looks, as an administrator
-/// would, which GPU each VM's session is on.
+/// On which GPU each VM's program began, by the daemon's events: a short program may be over before a
+/// look at the sessions finds it.
+fn placements(host: &Host) -> Result<BTreeMap<u64, u64>> {
+    let gpus = host.admin_json("status")?["gpus"].take();
+    let id_of = |uuid: &str| {
+        let mut all = gpus.as_array().into_iter().flatten();
+        all.find(|gpu| gpu["uuid"] == uuid)?["gpu_id"].as_u64()
+    };
+    let page = host.admin_json("events -n 1000")?;
+    let events = page["events"].as_array().into_iter().flatten();
+    let begun = events.filter(|event| event["kind"] == "session_started");
+    let placed = begun.filter_map(|event| {
+        let gpu = id_of(event["gpu_uuid"].as_str()?)?;
+        Some((event["vm_id"].as_u64()?, gpu))
+    });
+    Ok(placed.collect())
+}
+
+/// Starts a guest in every VM, and reports each as it ends. Once all have begun, shows the status
+/// screen. Returns how each ended and on which GPU it was.
 fn run_guests(host: &Host) -> Result<(Vec<Ended>, BTreeMap<u64, u64>)> {
     let mut waiting = Vec::new();
     let start = Instant::now();
@@ -175,18 +193,11 @@ fn run_guests(host: &Host) -> Result<(Vec<Ended>, BTreeMap<u64, u64>)> {
             }
         }));
     }
-    let mut placed = BTreeMap::new();
     let mut shown = false;
     while !waiting.iter().all(std::thread::JoinHandle::is_finished) {
-        let sessions = host.admin_json("session list")?;
-        for session in sessions.as_array().into_iter().flatten() {
-            if let (Some(vm), Some(gpu)) = (session["vm_id"].as_u64(), session["gpu_id"].as_u64()) {
-                placed.insert(vm, gpu);
-            }
-        }
-        if !shown && placed.len() == 20 {
+        if !shown && placements(host)?.len() == 20 {
             shown = true;
-            println!("\n$ vgpu-admin status      (all 20 at work)");
+            println!("\n$ vgpu-admin status      (all 20 have begun)");
             println!("{}", host.admin("status")?);
         }
         std::thread::sleep(Duration::from_millis(20));
@@ -198,7 +209,7 @@ fn run_guests(host: &Host) -> Result<(Vec<Ended>, BTreeMap<u64, u64>)> {
                 .map_err(|_| anyhow::anyhow!("a waiting thread panicked"))
         })
         .collect::<Result<_>>()?;
-    Ok((ended, placed))
+    Ok((ended, placements(host)?))
 }
 
 fn check(
