@@ -90,9 +90,10 @@ impl Bucket {
         self.settle(self.lent, now_ns);
     }
 
-    /// Uses units without credit, evenly since the last refill: what comes in meanwhile goes out again,
-    /// and is not lost because the bucket was full.
-    pub(crate) fn charge(&mut self, units: u64, now_ns: u64) {
+    /// Uses units without credit, evenly since `from_ns`: what comes in meanwhile goes out again, and is
+    /// not lost because the bucket was full. (What came in before then is, beyond the burst.)
+    pub(crate) fn charge(&mut self, units: u64, from_ns: u64, now_ns: u64) {
+        self.refill(from_ns);
         let passed = i128::from(now_ns.saturating_sub(self.at_ns).min(LARGEST));
         self.at_ns = self.at_ns.max(now_ns);
         let came = i128::from(self.rate.per_second) * passed;
@@ -158,15 +159,22 @@ mod tests {
     }
 
     #[test]
+    fn what_comes_in_before_is_lost_beyond_the_burst() {
+        let mut b = bucket(SECONDS / 2, 1_000_000);
+        b.charge(3_000_000, SECONDS, SECONDS + 3_000_000);
+        assert_eq!(b.available(SECONDS + 3_000_000), 0);
+    }
+
+    #[test]
     fn what_comes_in_while_time_is_used_counts_though_the_bucket_was_full() {
         let mut b = bucket(SECONDS / 2, 1_000_000);
-        b.charge(3_000_000, 3_000_000);
+        b.charge(3_000_000, 0, 3_000_000);
         assert_eq!(
             b.ready_at(1, 3_000_000),
             4_000_002,
             "half a millisecond is owed"
         );
-        b.charge(0, SECONDS);
+        b.charge(0, SECONDS, SECONDS);
         assert_eq!(
             b.available(SECONDS),
             1_000_000,
@@ -189,7 +197,7 @@ mod tests {
         let mut b = bucket(u64::MAX, u64::MAX);
         b.lend(0);
         b.settle(u64::MAX, u64::MAX);
-        b.charge(u64::MAX, u64::MAX);
+        b.charge(u64::MAX, 0, u64::MAX);
         assert_eq!(b.empty_at(1, u64::MAX), u64::MAX);
         let mut none = bucket(0, 0);
         assert_eq!(none.lend(0), 1);

@@ -19,7 +19,7 @@ impl Scheduler {
         if passed == 0 {
             return;
         }
-        gpu.settled_ns = now;
+        let from = std::mem::replace(&mut gpu.settled_ns, now);
         let pays = |lease: &Option<Lease>| lease.as_ref().is_some_and(Lease::charged);
         let payers = gpu.holders.iter().filter(|&holder| {
             self.sessions
@@ -60,7 +60,7 @@ impl Scheduler {
             if let Some(vm) = self.vms.get_mut(&session.vm) {
                 vm.count.gpu_ns += part;
                 if let Some(bucket) = &mut vm.buckets.gpu_time {
-                    bucket.charge(part, now);
+                    bucket.charge(part, from, now);
                 }
                 let pool = vm.pool();
                 top.charge(pool, part);

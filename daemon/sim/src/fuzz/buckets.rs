@@ -131,9 +131,11 @@ impl Buckets {
         settle(&mut self.bytes, had.bytes, used.map(|used| used.bytes));
     }
 
-    pub(super) fn charge_gpu(&mut self, ns: u64, now: u64) {
+    /// Charges time that was used from `from` to `now`: what was earned meanwhile is not lost, also where
+    /// the bucket was full before.
+    pub(super) fn charge_gpu(&mut self, ns: u64, from: u64, now: u64) {
         if let Some(bucket) = &mut self.gpu_time {
-            // What was earned while it was used is not lost, also where the bucket was full before.
+            bucket.fill(from.max(bucket.at_ns));
             let passed = i128::from(now.saturating_sub(bucket.at_ns));
             bucket.at_ns = now;
             let level = bucket.level - i128::from(ns) * UNIT;

@@ -188,7 +188,8 @@ impl Model {
         let Some(gpu) = self.gpus.get_mut(&id) else {
             return;
         };
-        let passed = now - std::mem::replace(&mut gpu.charged_to_ns, now);
+        let from = std::mem::replace(&mut gpu.charged_to_ns, now);
+        let passed = now - from;
         let payers = gpu.payers.len() as u64;
         if passed == 0 {
             return;
@@ -213,7 +214,7 @@ impl Model {
             if let Some(vm) = self.vms.get_mut(vm) {
                 vm.gpu_ns += part;
                 vm.total_ns += part;
-                vm.buckets.charge_gpu(part, now);
+                vm.buckets.charge_gpu(part, from, now);
             }
         }
     }
