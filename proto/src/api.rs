@@ -100,6 +100,7 @@ mod tests {
             policy: PoolPolicy::Fifo,
             weight: 2,
             slice_us: 3,
+            min_run_us: 12,
             aging_ms: 4,
             weights: Some(Weights::default()),
             soft_limit_ms: 5,
@@ -109,6 +110,8 @@ mod tests {
             idle_hold_us: 9,
             quarantine_strikes: 10,
             strike_decay_s: 11,
+            quarantine_s: 13,
+            quarantine_max_s: 14,
         };
         // The settings as JSON are a patch that sets all of them (the store relies on it).
         let json = serde_json::to_string(&every).unwrap();

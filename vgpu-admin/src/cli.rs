@@ -296,7 +296,7 @@ pub(crate) struct PoolSettings {
     /// `strict`: waiting this long counts as one class higher; `sjf`: as shorter work. 0: never.
     #[arg(long, value_parser = units::milliseconds, value_name = "TIME")]
     pub(crate) aging: Option<u64>,
-    /// How long an idle holder keeps its turn.
+    /// How long an idle holder keeps its turn, at most.
     #[arg(long, value_parser = units::microseconds, value_name = "TIME")]
     pub(crate) idle_hold: Option<u64>,
     /// A kernel longer than this is reported and its VM demoted.

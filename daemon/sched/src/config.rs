@@ -210,7 +210,8 @@ pub struct PoolConfig {
     /// For [`Policy::Weighted`]: how long a holder runs at least before a VM that wakes up with an
     /// earlier deadline interrupts it.
     pub min_run_ns: u64,
-    /// How long a holder without work keeps the GPU (and pays for it) before it moves on.
+    /// How long, at most, a holder without work keeps the GPU (and pays for it) before it moves on; how
+    /// long it really does, from 50 µs up, its worker learns ([`crate::gate::Hold`]).
     pub hold_ns: u64,
     /// For [`Policy::Strict`] and [`Policy::Sjf`]. `None`: no aging, a VM may wait for ever.
     pub aging: Option<Aging>,
@@ -244,7 +245,7 @@ impl Default for PoolConfig {
             weight: 100,
             slice_ns: 2 * MILLIS,
             min_run_ns: 500 * MICROS,
-            hold_ns: 100 * MICROS,
+            hold_ns: 200 * MICROS,
             aging: Some(Aging::default()),
             class_weights: None,
             soft_limit_ns: Some(2 * SECONDS),

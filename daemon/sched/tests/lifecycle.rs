@@ -109,14 +109,14 @@ fn an_idle_holder_pays_for_its_hold_and_then_the_lease_moves_on() {
     rig.pass(200 * MICROS);
     rig.idle(10);
     rig.runnable(20);
-    let actions = rig.pass(100 * MICROS);
+    let actions = rig.pass(200 * MICROS);
     assert_eq!(
         revoked(&actions),
         Some(10),
-        "after the hold of 100 µs, long before the slice"
+        "after the hold of 200 µs, long before the slice"
     );
     granted(&rig.release(10, first.epoch, 0));
-    assert_eq!(rig.gpu_ns(1), 300 * MICROS);
+    assert_eq!(rig.gpu_ns(1), 400 * MICROS);
 }
 
 #[test]
@@ -141,20 +141,20 @@ fn an_unwanted_idle_lease_parks_uncharged_and_is_asked_back_at_once() {
         rig.sched.session_stats(SessionId(10)).unwrap().state,
         SessionState::Parked
     );
-    assert_eq!(rig.gpu_ns(1), 100 * MICROS, "the hold only");
+    assert_eq!(rig.gpu_ns(1), 200 * MICROS, "the hold only");
     // Retaken: charged again from here.
     rig.runnable(10);
     rig.pass(MILLIS);
     rig.idle(10);
     rig.pass(SECONDS);
-    assert_eq!(rig.gpu_ns(1), MILLIS + 200 * MICROS);
+    assert_eq!(rig.gpu_ns(1), MILLIS + 400 * MICROS);
     assert_eq!(revoked(&rig.runnable(20)), Some(10), "no hold any more");
     rig.pass(5 * MICROS);
     let second = granted(&rig.release(10, first.epoch, 0));
     assert_eq!(second.session, SessionId(20));
     assert_eq!(
         rig.gpu_ns(1),
-        MILLIS + 205 * MICROS,
+        MILLIS + 405 * MICROS,
         "asked back: it pays until it gives"
     );
     rig.feed(Event::Timer);
@@ -172,7 +172,7 @@ fn a_worker_that_says_it_was_idle_already_gets_no_second_hold() {
     rig.runnable(20);
     let event = Event::Idle {
         session: SessionId(10),
-        idle_for_ns: 100 * MICROS,
+        idle_for_ns: 200 * MICROS,
     };
     assert_eq!(revoked(&rig.feed(event)), Some(10));
 }

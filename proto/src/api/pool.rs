@@ -70,7 +70,8 @@ pub struct PoolSettings {
     /// A turn that does not end when it is asked to is given this long; then the next VM is let in
     /// beside it. 0 = never.
     pub overrun_grace_ms: u64,
-    /// How long the holder keeps the GPU while it has nothing to run, in case more comes.
+    /// How long, at most, the holder keeps the GPU while it has nothing to run, in case more comes; how
+    /// long it really does, from 50 µs up, is learned from its own pauses.
     pub idle_hold_us: u64,
     /// This many strikes quarantine a VM; 0 = never.
     pub quarantine_strikes: u32,
@@ -97,7 +98,7 @@ impl Default for PoolSettings {
             hard_limit_ms: 10_000,
             contended_limit_ms: 10_000,
             overrun_grace_ms: 20,
-            idle_hold_us: 100,
+            idle_hold_us: 200,
             quarantine_strikes: 5,
             strike_decay_s: 600,
             quarantine_s: 60,

@@ -233,7 +233,7 @@ fn a_changed_decision_is_found_at_its_record() {
     if !line.contains("\"wanted\":false") {
         panic!("{line}");
     }
-    *line = line.replacen("\"hold_ns\":100000", "\"hold_ns\":100001", 1);
+    *line = line.replacen("\"hold_ns\":200000", "\"hold_ns\":200001", 1);
     match replay(&lines) {
         Err(ReplayError::Decision { n: found, line, .. }) => {
             assert_eq!((found, line), (n, at as u64 + 1));
