@@ -12,7 +12,7 @@
 //! | worker ([`WorkerEnd`]) | vgpud ([`DaemonEnd`]) |
 //! |---|---|
 //! | [`accept`](WorkerEnd::accept): a granted epoch becomes ours | [`grant`](DaemonEnd::grant): terms, then the epoch |
-//! | [`may_submit`](WorkerEnd::may_submit), [`take`](WorkerEnd::take) before each operation | [`extend`](DaemonEnd::extend), [`credit`](DaemonEnd::credit) |
+//! | [`may_submit`](WorkerEnd::may_submit), [`take`](WorkerEnd::take) before each operation | [`extend`](DaemonEnd::extend), [`credit`](DaemonEnd::credit), [`alone`](DaemonEnd::alone) |
 //! | [`park`](WorkerEnd::park): store *parked*, fence, load *wanted* | [`want`](DaemonEnd::want): store *wanted*, fence, load *parked* |
 //! | [`retake`](WorkerEnd::retake): one CAS parked → active | [`reclaim`](DaemonEnd::reclaim): one CAS parked → taken |
 //! | drain, then a `Released` message | [`revoke`](DaemonEnd::revoke) |
@@ -71,6 +71,8 @@ struct Lease {
     revoke: AtomicU64,
     /// The epoch that somebody else waits for; another value: nobody does.
     wanted: AtomicU64,
+    /// The epoch that runs beside an overrunner; another value: it has the GPU to itself.
+    beside: AtomicU64,
 }
 
 #[repr(C)]
@@ -138,6 +140,8 @@ pub struct GrantTerms {
     pub credit_calls: u64,
     /// Total of bytes likewise.
     pub credit_bytes: u64,
+    /// A declared overrunner is still on the GPU: the driver shares it between the two.
+    pub beside: bool,
 }
 
 /// One copy of the worker's page. Every field is a claim.
@@ -267,6 +271,12 @@ impl<'p> WorkerEnd<'p> {
     #[must_use]
     pub fn wanted(&self, epoch: u64) -> bool {
         self.lease.lease.0.wanted.load(Ordering::Acquire) == epoch
+    }
+
+    /// Is a declared overrunner on the GPU too? Until [`DaemonEnd::alone`].
+    #[must_use]
+    pub fn beside(&self, epoch: u64) -> bool {
+        self.lease.lease.0.beside.load(Ordering::Acquire) == epoch
     }
 
     /// End of the slice (CLOCK_MONOTONIC, ns); to be respected while [`WorkerEnd::wanted`].
@@ -404,11 +414,18 @@ impl<'p> DaemonEnd<'p> {
             .store(terms.credit_bytes, Ordering::Relaxed);
         let wanted = if wanted { terms.epoch } else { 0 };
         self.lease.lease.0.wanted.store(wanted, Ordering::Relaxed);
+        let beside = if terms.beside { terms.epoch } else { 0 };
+        self.lease.lease.0.beside.store(beside, Ordering::Relaxed);
         self.lease
             .lease
             .0
             .epoch
             .store(terms.epoch, Ordering::Release);
+    }
+
+    /// Says that the overrunner beside the lease is gone.
+    pub fn alone(&self) {
+        self.lease.lease.0.beside.store(0, Ordering::Release);
     }
 
     /// Moves the end of the running slice.
@@ -508,6 +525,7 @@ mod tests {
             hold_ns: 9,
             credit_calls: calls,
             credit_bytes: bytes,
+            beside: false,
         }
     }
 
@@ -543,6 +561,24 @@ mod tests {
         assert_eq!(worker.accept(5), Some(6));
         assert!(worker.wanted(6));
         assert_eq!(worker.park(6), Parked::GiveBack);
+    }
+
+    #[test]
+    fn the_mark_of_a_lease_beside_an_overrunner_goes_with_the_overrunner_or_the_lease() {
+        let (lease, hint) = (LeasePage::new(1), HintPage::default());
+        let (worker, daemon) = (WorkerEnd::new(&lease, &hint), DaemonEnd::new(&lease, &hint));
+        let beside = |epoch| GrantTerms {
+            beside: true,
+            ..terms(epoch, 1, 1)
+        };
+        daemon.grant(&beside(1), false);
+        assert!(worker.beside(1) && !worker.beside(2));
+        daemon.grant(&terms(2, 1, 1), false);
+        assert!(!worker.beside(1) && !worker.beside(2));
+        daemon.grant(&beside(3), false);
+        assert!(worker.beside(3));
+        daemon.alone();
+        assert!(!worker.beside(3));
     }
 
     #[test]

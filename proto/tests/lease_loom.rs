@@ -65,6 +65,7 @@ fn terms(epoch: u64) -> GrantTerms {
         hold_ns: 0,
         credit_calls: UNLIMITED,
         credit_bytes: UNLIMITED,
+        beside: false,
     }
 }
 

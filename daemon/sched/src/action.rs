@@ -208,8 +208,17 @@ pub enum Action {
     },
     /// Give the lease: nobody else holds this GPU.
     Grant(Terms),
-    /// Give the lease although a declared overrunner is still on the GPU.
+    /// Give the lease although a declared overrunner is still on the GPU, and mark it so on the page.
     GrantBeside(Terms),
+    /// A lease given by [`Action::GrantBeside`] has its GPUs to itself now: clear the mark.
+    Alone {
+        /// Which GPU.
+        gpu: GpuId,
+        /// Who holds it.
+        session: SessionId,
+        /// Under which lease.
+        epoch: Epoch,
+    },
     /// The running lease goes on for another slice.
     Extend {
         /// Which GPU.
@@ -293,7 +302,8 @@ pub enum Action {
         /// Which VM.
         vm: VmId,
     },
-    /// A kill could not be verified in time: the GPU is [`crate::GpuHealth::Suspect`] now.
+    /// A kill could not be verified in time: the GPU is [`crate::GpuHealth::Suspect`] now (or stays
+    /// [`crate::GpuHealth::Unverified`], under which nothing is granted).
     GpuSuspect {
         /// Which.
         gpu: GpuId,

@@ -45,6 +45,8 @@ pub(crate) struct Lease {
     pub(crate) revoked_ns: Option<u64>,
     /// Declared: the next one may be let in beside it.
     pub(crate) overrun: bool,
+    /// The holder was told that an overrunner is on the GPU too.
+    pub(crate) beside: bool,
 }
 
 impl Lease {
@@ -61,6 +63,7 @@ impl Lease {
             challenged: false,
             revoked_ns: None,
             overrun: false,
+            beside: false,
         }
     }
 

@@ -144,7 +144,14 @@ fn an_overrunner_gets_a_neighbour_and_both_pay_half() {
     let epoch = rig.sched.gpu_stats(GPU).unwrap().holders[1].2;
     assert_eq!(granted(&rig.release(20, epoch, 1)).session, SessionId(30));
     assert_eq!(rig.holders(GPU), [10, 30]);
-    rig.release(10, long.epoch, 1);
+    let epoch = rig.sched.gpu_stats(GPU).unwrap().holders[1].2;
+    let actions = rig.release(10, long.epoch, 1);
+    let alone = Action::Alone {
+        gpu: GPU,
+        session: SessionId(30),
+        epoch,
+    };
+    assert!(actions.contains(&alone), "{actions:?}");
     assert_eq!(rig.holders(GPU), [30], "now alone, so no other is let in");
     rig.feed(Event::Timer);
     let account = rig.sched.gpu_stats(GPU).unwrap().account;

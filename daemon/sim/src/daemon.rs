@@ -288,6 +288,7 @@ impl World {
             }
             Action::Grant(ref terms) => self.grant(terms, false),
             Action::GrantBeside(ref terms) => self.grant(terms, true),
+            Action::Alone { session, .. } => self.pages[number(session) as usize].daemon().alone(),
             Action::Extend {
                 session,
                 slice_end_ns,
@@ -418,6 +419,7 @@ impl World {
             hold_ns: terms.hold_ns,
             credit_calls: terms.credits.calls,
             credit_bytes: terms.credits.bytes,
+            beside,
         };
         self.pages[id as usize].daemon().grant(&page, terms.wanted);
         self.tell(id, Told::Grant);

@@ -227,6 +227,7 @@ impl World {
             let view = LeaseView {
                 closing: worker.closing,
                 slice_end_ns: end.wanted(worker.epoch).then(|| end.slice_end_ns()),
+                beside: end.beside(worker.epoch),
             };
             let work = worker.work(&op);
             let flow = &worker.streams[usize::from(op.stream)].flow;

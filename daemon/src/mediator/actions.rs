@@ -26,7 +26,15 @@ impl Actor {
                 self.admission = Some(Ok(std::iter::once(gpu).chain(also).collect()));
             }
             Action::Refuse { reason, .. } => self.admission = Some(Err(refused(reason))),
-            Action::Grant(terms) | Action::GrantBeside(terms) => self.grant(&terms),
+            Action::Grant(terms) => self.grant(&terms, false),
+            Action::GrantBeside(terms) => self.grant(&terms, true),
+            Action::Alone { session, epoch, .. } => {
+                if let Some((session, _)) = self.holder(session, epoch)
+                    && let Some(worker) = &session.worker
+                {
+                    worker.pages.end().alone();
+                }
+            }
             Action::Extend {
                 session,
                 epoch,
@@ -118,7 +126,7 @@ impl Actor {
         Some((session, lease))
     }
 
-    fn grant(&mut self, terms: &Terms) {
+    fn grant(&mut self, terms: &Terms, beside: bool) {
         let Some(session) = self.sessions.get_mut(&terms.session.0) else {
             return;
         };
@@ -139,6 +147,7 @@ impl Actor {
             hold_ns: terms.hold_ns,
             credit_calls: terms.credits.calls,
             credit_bytes: terms.credits.bytes,
+            beside,
         };
         end.grant(&page, terms.wanted);
         let slice_ns = terms.slice_end_ns.saturating_sub(now_ns());

@@ -116,6 +116,7 @@ mod tests {
             hold_ns: 5,
             credit_calls: 6,
             credit_bytes: 7,
+            beside: false,
         };
         pages.end().grant(&terms, false);
 

@@ -187,6 +187,7 @@ impl Lease {
         LeaseView {
             closing: self.closing,
             slice_end_ns: self.wanted().then(|| self.pages.slice_end_ns()),
+            beside: self.state == State::Held && self.pages.beside(self.epoch),
         }
     }
 

@@ -14,7 +14,8 @@
 //! | nothing that would end after the slice goes in behind something else, while others wait | a slice is overrun by at most one operation |
 //! | a misprediction closes the window to one operation; it doubles with each one kept | a guest that teaches 1 µs and runs 50 ms gets no depth for it |
 //! | the window grows by how many streams were seen to run at once | kernels of several streams may run side by side |
-//! | 1 ms without progress: work of idle streams, and what stands before it, goes in all the same, even while the lease is being given back | kernels may wait for each other: gating delays, it never deadlocks |
+//! | beside an overrunner the window is two turns of the driver, and times teach nothing that outlasts it | the overrunner alone is kept waiting by it, and its turns are in every time |
+//! | 1 ms without progress (beside an overrunner 3 ms): work of idle streams, and what stands before it, goes in all the same, even while the lease is being given back | kernels may wait for each other: gating delays, it never deadlocks |
 //!
 //! # Driving it
 //!
@@ -27,7 +28,7 @@
 //!
 //! let mut gate = Gate::new(Config::default());
 //! let mut stream = Flow::default();
-//! let mine = LeaseView { closing: false, slice_end_ns: None };
+//! let mine = LeaseView { closing: false, slice_end_ns: None, beside: false };
 //! let kernel = Work::Kernel(Key::kernel(FunctionId::new(b"module", "f"), [8, 1, 1], [256, 1, 1], 0));
 //!
 //! // The first launch is unknown: it goes, alone.
@@ -68,7 +69,7 @@ mod work;
 pub use hold::Hold;
 pub use predict::{Estimate, Predictor};
 pub use window::{
-    Completion, Config, Flow, Gate, LeaseView, MARKER_LAUNCHES, MAX_IN_FLIGHT, STALL_NS, Verdict,
-    WINDOW_NS, Wait, WaitFor, Waiting,
+    BESIDE_NS, Completion, Config, Flow, Gate, LeaseView, MARKER_LAUNCHES, MAX_IN_FLIGHT, STALL_NS,
+    Verdict, WINDOW_NS, Wait, WaitFor, Waiting,
 };
 pub use work::{Direction, FunctionId, Key, Work};

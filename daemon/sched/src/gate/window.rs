@@ -10,6 +10,9 @@ use super::work::Work;
 pub const WINDOW_NS: u64 = 500_000;
 /// What [`Config::window_ns`] may be.
 const WINDOW_RANGE: std::ops::RangeInclusive<u64> = 200_000..=500_000;
+/// The window, in predicted ns, of a lease beside an overrunner: two turns of 1 ms that a driver gives to
+/// each of several contexts. With less, a turn ends for want of work before it is over.
+pub const BESIDE_NS: u64 = 2_000_000;
 /// Without progress for so long, operations may be waiting for what was not submitted.
 pub const STALL_NS: u64 = 1_000_000;
 /// Most launches behind one marker while somebody waits for the lease or for the work.
@@ -24,6 +27,9 @@ const RELIEF: u64 = 64;
 /// A misprediction is more than twice the prediction, and more than this beyond it: completion is seen
 /// by threads that were woken for it.
 const SURPRISE_NS: u64 = 250_000;
+const SURPRISE_TIMES: u64 = 2;
+/// Beside an overrunner it is twice as much, and more than what the driver's turns may add.
+const SURPRISE_BESIDE_NS: u64 = 4 * BESIDE_NS;
 /// Operations allowed before any prediction has been kept or broken.
 const TRUST: u64 = 32;
 
@@ -49,6 +55,8 @@ pub struct LeaseView {
     pub closing: bool,
     /// The end of the slice, while somebody else waits for the lease.
     pub slice_end_ns: Option<u64>,
+    /// A declared overrunner is on the GPU too, and the driver divides it between the two.
+    pub beside: bool,
 }
 
 /// May an operation be submitted?
@@ -110,6 +118,8 @@ struct Run {
     last: u64,
     /// When the first was submitted.
     since: u64,
+    /// Submitted beside an overrunner.
+    beside: bool,
     /// For how long the stream had, by prediction, nothing to do before one of them came.
     idle_ns: u64,
 }
@@ -158,6 +168,8 @@ impl Flow {
 pub struct Gate {
     window_ns: u64,
     predictor: Predictor,
+    /// What was learned beside an overrunner, of what is not known otherwise: forgotten when alone.
+    guesses: Option<Box<Predictor>>,
     ops: u64,
     /// Their weights.
     unfinished_ns: u64,
@@ -175,6 +187,8 @@ pub struct Gate {
     reliefs: u32,
     /// Operations up to this place are submitted in any case.
     exempt: u64,
+    /// As the lease was when it was last looked at.
+    beside: bool,
     parallel: Parallel,
 }
 
@@ -187,6 +201,7 @@ impl Gate {
                 .window_ns
                 .clamp(*WINDOW_RANGE.start(), *WINDOW_RANGE.end()),
             predictor: Predictor::default(),
+            guesses: None,
             ops: 0,
             unfinished_ns: 0,
             unknown: 0,
@@ -196,6 +211,7 @@ impl Gate {
             relieved: 0,
             reliefs: 0,
             exempt: 0,
+            beside: false,
             parallel: Parallel::default(),
         }
     }
@@ -227,15 +243,19 @@ impl Gate {
         flow: &Flow,
         lease: &LeaseView,
     ) -> Verdict {
+        self.beside = lease.beside;
+        if !lease.beside {
+            self.guesses = None;
+        }
         if self.ops == 0 {
             return if lease.closing {
                 wait(WaitFor::Lease, None)
             } else {
-                Verdict::Submit(self.predictor.predict(work))
+                Verdict::Submit(self.predict(work))
             };
         }
         if place <= self.exempt {
-            return Verdict::Submit(self.predictor.predict(work));
+            return Verdict::Submit(self.predict(work));
         }
         if lease.closing {
             return wait(WaitFor::Lease, None);
@@ -243,7 +263,7 @@ impl Gate {
         if self.unknown > 0 {
             return wait(WaitFor::Alone, None);
         }
-        let Some(estimate) = self.predictor.predict(work) else {
+        let Some(estimate) = self.predict(work) else {
             return wait(WaitFor::Alone, None);
         };
         if let Err(held) = self.room(now, estimate, flow, lease) {
@@ -255,11 +275,18 @@ impl Gate {
             let ends = now
                 .saturating_add(before)
                 .saturating_add(estimate.mean_ns.max(estimate.high_ns / 2));
+            // Beside an overrunner a turn of the driver is used to its end.
+            let end = end.saturating_add(if lease.beside { BESIDE_NS / 2 } else { 0 });
             if ends > end {
                 return wait(WaitFor::SliceEnd, None);
             }
         }
         Verdict::Submit(Some(estimate))
+    }
+
+    fn predict(&mut self, work: Work) -> Option<Estimate> {
+        let known = self.predictor.predict(work);
+        known.or_else(|| self.guesses.as_mut()?.predict(work))
     }
 
     /// Is there room in the window?
@@ -278,7 +305,12 @@ impl Gate {
             return Err(full(None));
         }
         let parallel = self.parallel.streams();
-        let window = self.window_ns * parallel;
+        let one = if lease.beside {
+            BESIDE_NS
+        } else {
+            self.window_ns
+        };
+        let window = one * parallel;
         if self.unfinished_ns.saturating_add(estimate.weight_ns()) <= window {
             return Ok(());
         }
@@ -296,13 +328,15 @@ impl Gate {
         // A second one follows when the first is nearly over, so that the device does not idle.
         let weight = self.unfinished_ns;
         let elapsed = now.saturating_sub(self.progressed);
-        if elapsed > weight.saturating_mul(2).saturating_add(SURPRISE_NS) {
+        let late = elapsed > weight.saturating_mul(2).saturating_add(SURPRISE_NS);
+        // Beside an overrunner it may just be the other's turn.
+        if late && !lease.beside {
             return Err(full(None));
         }
-        if weight.saturating_sub(elapsed) <= self.window_ns {
+        if weight.saturating_sub(elapsed) <= one {
             return Ok(());
         }
-        let until = self.progressed.saturating_add(weight - self.window_ns);
+        let until = self.progressed.saturating_add(weight - one);
         Err(full(Some(until)))
     }
 
@@ -325,6 +359,9 @@ impl Gate {
         let mean = estimate.map_or(0, |e| e.mean_ns);
         let (begins, idle_ns) = if flow.ops == 0 {
             (now, 0)
+        } else if self.beside {
+            // By the other's turns it has longer to do than predicted.
+            (flow.finishes.max(now), 0)
         } else {
             (flow.finishes.max(now), now.saturating_sub(flow.finishes))
         };
@@ -335,8 +372,12 @@ impl Gate {
         flow.ops += 1;
         flow.unmarked_ops += 1;
         flow.unmarked_ns = flow.unmarked_ns.saturating_add(weight);
+        let beside = self.beside;
+        let like = |run: &Run| {
+            (run.last + 1, run.work, run.estimate, run.beside) == (number, work, estimate, beside)
+        };
         match flow.runs.back_mut() {
-            Some(run) if run.last + 1 == number && run.work == work && run.estimate == estimate => {
+            Some(run) if like(run) => {
                 run.last = number;
                 run.idle_ns += idle_ns;
             }
@@ -346,6 +387,7 @@ impl Gate {
                 first: number,
                 last: number,
                 since: now,
+                beside,
                 idle_ns,
             }),
         }
@@ -394,9 +436,14 @@ impl Gate {
         } else {
             took_from(self.progressed)
         };
+        let (times, more) = if batch.beside {
+            (SURPRISE_TIMES * 2, SURPRISE_BESIDE_NS)
+        } else {
+            (SURPRISE_TIMES, SURPRISE_NS)
+        };
         let surprise = batch.unknown == 0
-            && shortest > batch.weight_ns.saturating_mul(2)
-            && shortest - batch.weight_ns > SURPRISE_NS;
+            && shortest > batch.weight_ns.saturating_mul(times)
+            && shortest - batch.weight_ns > more;
         let took = if batch.unknown > 0 {
             longest
         } else {
@@ -406,8 +453,10 @@ impl Gate {
         let lesson = (exact || took != batch.mean_ns).then_some(took);
         self.learn(flow, upto, &batch, lesson, surprise);
         let busy = now.saturating_sub(self.progressed).max(1);
-        self.parallel
-            .completed(took, busy, self.streams > 1 || longest > shortest);
+        if !batch.beside {
+            self.parallel
+                .completed(took, busy, self.streams > 1 || longest > shortest);
+        }
         self.trust = if surprise {
             1
         } else {
@@ -461,16 +510,27 @@ impl Gate {
             match done.estimate {
                 None => {
                     let rest = took.saturating_sub(batch.mean_ns) / batch.unknown.max(1);
-                    self.predictor.learn(done.work, rest.max(1), n, false);
+                    self.note(batch, done.work, rest.max(1), n, false);
                 }
                 Some(_) if batch.unknown > 0 => {}
                 Some(estimate) => {
                     let share = u128::from(estimate.mean_ns) * u128::from(took)
                         / u128::from(batch.mean_ns.max(1));
                     let share = u64::try_from(share).unwrap_or(u64::MAX);
-                    self.predictor.learn(done.work, share, n, surprise);
+                    self.note(batch, done.work, share, n, surprise);
                 }
             }
+        }
+    }
+
+    /// `n` operations of a batch took `ns` each. Of a batch that ran beside an overrunner, which had half
+    /// of that time, it is a guess, for what is not known better.
+    fn note(&mut self, batch: &Batch, work: Work, ns: u64, n: u64, surprise: bool) {
+        if !batch.beside || surprise && self.predictor.peek(work).is_some() {
+            self.predictor.learn(work, ns, n, surprise);
+        } else if self.beside && self.predictor.peek(work).is_none() {
+            let guesses = self.guesses.get_or_insert_default();
+            guesses.learn(work, ns / 2, n, surprise);
         }
     }
 
@@ -478,11 +538,17 @@ impl Gate {
     #[must_use]
     pub fn stall_in(&self, now: u64) -> Option<u64> {
         let since = self.progressed.max(self.relieved);
-        (self.ops > 0).then(|| STALL_NS.saturating_sub(now.saturating_sub(since)))
+        // Beside an overrunner nothing completes during the other's turns.
+        let stall = if self.beside {
+            STALL_NS + BESIDE_NS
+        } else {
+            STALL_NS
+        };
+        (self.ops > 0).then(|| stall.saturating_sub(now.saturating_sub(since)))
     }
 
-    /// Has the unfinished work made no progress for a millisecond? Then what is unfinished may be
-    /// waiting for what was not submitted: [`Gate::relieve`].
+    /// Has the unfinished work made no progress for a millisecond (beside an overrunner: three)? Then
+    /// what is unfinished may be waiting for what was not submitted: [`Gate::relieve`].
     #[must_use]
     pub fn stalled(&self, now: u64) -> bool {
         self.stall_in(now) == Some(0)
@@ -551,6 +617,8 @@ struct Batch {
     mean_ns: u64,
     weight_ns: u64,
     idle_ns: u64,
+    /// Some of it was submitted beside an overrunner.
+    beside: bool,
 }
 
 impl Batch {
@@ -562,6 +630,7 @@ impl Batch {
                 break;
             }
             batch.ops += n;
+            batch.beside |= run.beside;
             batch.idle_ns = batch.idle_ns.saturating_add(run.idle_ns);
             batch.unknown += if run.estimate.is_none() { n } else { 0 };
             batch.mean_ns = batch.mean_ns.saturating_add(run.mean().saturating_mul(n));

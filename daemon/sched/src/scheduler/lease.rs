@@ -157,6 +157,7 @@ impl Scheduler {
         };
         if let Some(lease) = &mut session.lease {
             lease.wanted = wanted;
+            lease.beside = beside;
         }
         let terms = Terms {
             gpu: session.gpu(),
@@ -457,6 +458,33 @@ impl Scheduler {
         self.sync_vm(vm_id);
         if lease.overrun || self.any_gpu(id, |gpu| !gpu.holders.is_empty()) {
             self.sync_neighbours(id);
+            self.leave_alone(id);
+        }
+    }
+
+    /// A session's lease has ended: tells whoever was let in beside it, and is alone now.
+    fn leave_alone(&mut self, ended: SessionId) {
+        let places = self.sessions.get(&ended).into_iter();
+        let gpus = places.flat_map(|session| &session.places);
+        let gpus = gpus.filter_map(|place| self.gpus.get(&place.gpu));
+        let left: Vec<SessionId> = gpus.flat_map(|gpu| gpu.holders.iter().copied()).collect();
+        for id in left {
+            if self.has_company(id) {
+                continue;
+            }
+            let Some(session) = self.sessions.get_mut(&id) else {
+                continue;
+            };
+            let gpu = session.gpu();
+            let Some(lease) = session.lease.as_mut().filter(|lease| lease.beside) else {
+                continue;
+            };
+            lease.beside = false;
+            self.out.push(Action::Alone {
+                gpu,
+                session: id,
+                epoch: lease.epoch,
+            });
         }
     }
 

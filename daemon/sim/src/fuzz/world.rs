@@ -303,6 +303,7 @@ fn names(action: &Action, id: SessionId) -> bool {
     match action {
         Action::Admit { session, .. }
         | Action::Extend { session, .. }
+        | Action::Alone { session, .. }
         | Action::Revoke { session, .. }
         | Action::Want { session, .. }
         | Action::Credit { session, .. }

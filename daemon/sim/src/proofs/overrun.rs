@@ -29,8 +29,12 @@ static HALF_TRUTH: Measure = Measure {
     name: "overrun_honest_busy_min",
     what: "the same of the device's busy time (a driver turn of 1 ms each)",
     unit: "ratio",
-    rule: Rule::Told,
+    rule: Rule::AtLeast,
 };
+/// Of the device the honest get half but for the driver's turns that they do not use up: a lease has work
+/// for a whole turn at least, but may end early in its second, for which the overrunner gets a whole one too.
+/// That is at worst a third, with slices of one turn; usually it is 0.45 to 0.5.
+const TURNS: f64 = 0.33;
 static LATE: Measure = Measure {
     name: "kill_after_limit_ms_max",
     what: "from the hard limit to the kill",
@@ -141,7 +145,7 @@ fn check_half(world: &World, bad: u32, found: &mut Found) {
         found.see(&HALF, millionths as f64 / 1e6, 0.5);
     }
     if let Some((honest, all)) = world.overrun_busy_ns.filter(|&(_, all)| all > 0) {
-        found.tell(&HALF_TRUTH, honest as f64 / all as f64);
+        found.see(&HALF_TRUTH, honest as f64 / all as f64, TURNS);
     }
 }
 

@@ -238,6 +238,7 @@ fn grant(socket: &OwnedFd, pages: &DaemonEnd<'static>, policy: &Policy, books: &
         hold_ns: policy.hold_ns,
         credit_calls: policy.credit.0,
         credit_bytes: policy.credit.1,
+        beside: false,
     };
     pages.grant(&terms, false);
     send(
