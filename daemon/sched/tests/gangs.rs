@@ -323,11 +323,13 @@ proptest! {
         sim.check_accounts(0);
         let turn = 2 * MILLIS + 2 * MILLIS + 20 * MICROS;
         let weights: u32 = members.iter().map(|member| member.weight).sum();
+        let sizes = members.iter().filter(|member| member.gang).map(|member| member.gpus.len() as u64);
+        let gpus = sizes.max().unwrap_or(1);
         for (index, member) in members.iter().enumerate() {
             let id = VmId(index as u32 + 1);
             let stats = sim.rig.sched.vm_stats(id).unwrap();
-            // On each GPU a round of turns, each of which may be as long as a gang gathers.
-            let gpus = if member.gang { member.gpus.len() as u64 } else { 1 };
+            // On each GPU a round of turns, each of which may be as long as a gang gathers: also for
+            // a VM of one GPU, which waits while a gang that has that one gathers the others.
             let round = turn * u64::from(weights) / u64::from(member.weight) + 2 * turn;
             let bound = gpus * 4 * round + members.len() as u64 * turn;
             let longest = stats.wait.max_ns().max(sim.waits_since(id));

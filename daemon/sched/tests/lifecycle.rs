@@ -465,7 +465,13 @@ fn a_vm_number_that_is_used_again_at_once_inherits_nothing_but_the_memory_still_
         bytes: 77,
         tag: 0,
     });
+    rig.runnable(20);
     rig.pass(MILLIS);
+    rig.feed(Event::Timer);
+    assert!(
+        rig.sched.vm_stats(VmId(1)).unwrap().debt_ns > 0,
+        "the former owner has had more than its share"
+    );
     rig.feed(Event::RemoveVm { vm: VmId(1) });
     rig.add_vm(1, Class::Low);
     let stats = rig.sched.vm_stats(VmId(1)).unwrap();
@@ -473,8 +479,13 @@ fn a_vm_number_that_is_used_again_at_once_inherits_nothing_but_the_memory_still_
         (stats.gpu_ns, stats.memory_bytes, stats.class),
         (0, 77, Class::Low)
     );
+    assert_eq!(stats.debt_ns, 0, "the former owner's debt is not its own");
     rig.add_session(13, 1);
     rig.exited(10);
+    let beside = rig.holders(GPU);
+    assert_eq!(beside, [20], "the neighbour goes on");
     assert_eq!(rig.sched.vm_stats(VmId(1)).unwrap().memory_bytes, 0);
-    assert_eq!(granted(&rig.runnable(13)).session, SessionId(13));
+    rig.runnable(13);
+    let revoke = rig.pass(4 * MILLIS);
+    assert_eq!(revoked(&revoke), Some(20), "and its own turn comes");
 }

@@ -225,6 +225,7 @@ impl Scheduler {
                 ..fresh
             };
             self.arm_vm(id);
+            self.succeed(id);
             self.move_pool(id);
             return Ok(());
         }

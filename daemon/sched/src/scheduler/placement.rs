@@ -145,6 +145,40 @@ impl Scheduler {
         }
     }
 
+    /// Takes a VM out of the queues that it is in, with what it is owed in each. Returns its GPUs.
+    fn leave_queues(&mut self, id: VmId) -> Vec<GpuId> {
+        self.accrue_vm(id);
+        let cap = crate::PoolConfig::claim_cap_ns(self.standing(id).slice_ns);
+        let Some(placement) = self.vms.get_mut(&id).and_then(|vm| vm.placement.as_mut()) else {
+            return Vec::new();
+        };
+        let pool = placement.pool;
+        for seat in placement.seats.iter_mut().filter(|seat| seat.joined) {
+            let gpu = self.gpus.get_mut(&seat.gpu);
+            if let Some(node) = gpu.and_then(|gpu| gpu.nodes.get_mut(&pool)) {
+                seat.lag_ns = node.queue.leave(id, cap).unwrap_or(seat.lag_ns);
+                node.members -= 1;
+                seat.joined = false;
+            }
+        }
+        placement.seats.iter().map(|seat| seat.gpu).collect()
+    }
+
+    /// The number of a placed VM is another's now: what the former owner was owed, or owed, on its
+    /// GPUs goes with it, and the new one's own account and weight take its place.
+    pub(super) fn succeed(&mut self, id: VmId) {
+        self.leave_queues(id);
+        if let Some(vm) = self.vms.get_mut(&id) {
+            let lag_ns = vm.lag_ns;
+            if let Some(placement) = &mut vm.placement {
+                for (index, seat) in placement.seats.iter_mut().enumerate() {
+                    seat.lag_ns = if index == 0 { lag_ns } else { 0 };
+                }
+            }
+        }
+        self.sync_vm(id);
+    }
+
     /// After a change of pool: moves the VM to its new pool where that one is served by the same GPUs.
     /// Elsewhere its sessions finish where they are.
     pub(super) fn move_pool(&mut self, id: VmId) {
@@ -161,24 +195,9 @@ impl Scheduler {
         if new == old || !moves {
             return;
         }
-        self.accrue_vm(id);
-        let cap = crate::PoolConfig::claim_cap_ns(self.standing(id).slice_ns);
-        let Some(placement) = self.vms.get_mut(&id).and_then(|vm| vm.placement.as_mut()) else {
-            return;
-        };
-        placement.pool = new;
-        let mut gpus = Vec::new();
-        for seat in &mut placement.seats {
-            gpus.push(seat.gpu);
-            let node = self
-                .gpus
-                .get_mut(&seat.gpu)
-                .and_then(|gpu| gpu.nodes.get_mut(&old));
-            if let Some(node) = node.filter(|_| seat.joined) {
-                seat.lag_ns = node.queue.leave(id, cap).unwrap_or(seat.lag_ns);
-                node.members -= 1;
-                seat.joined = false;
-            }
+        let gpus = self.leave_queues(id);
+        if let Some(placement) = self.vms.get_mut(&id).and_then(|vm| vm.placement.as_mut()) {
+            placement.pool = new;
         }
         for &gpu in &gpus {
             self.ensure_node(gpu, new);

@@ -74,8 +74,7 @@ impl Session {
             // As the driver: freeing nothing succeeds.
             return Ok(rep::MemFree {});
         }
-        let (context, memory, charge) =
-            self.memory.remove(ptr.0).ok_or(CuResult::INVALID_VALUE)?;
+        let (context, memory, charge) = self.memory.remove(ptr.0).ok_or(CuResult::INVALID_VALUE)?;
         let garbage = Garbage {
             device: self.device_of(context),
             memory: vec![memory],
@@ -106,7 +105,10 @@ impl Session {
 
     /// What a device's ledger has too much of goes back to vgpud.
     fn give_back(&mut self, device: usize, charge: u64) {
-        let surplus = self.ledgers.get_mut(device).map_or(0, |ledger| ledger.give(charge));
+        let surplus = self
+            .ledgers
+            .get_mut(device)
+            .map_or(0, |ledger| ledger.give(charge));
         if surplus > 0 {
             self.vgpud.send(&FromWorker::MemRelease {
                 device: device as u32,
@@ -117,7 +119,9 @@ impl Session {
 
     /// The ordinal of a context's device.
     pub(super) fn device_of(&self, context: u64) -> usize {
-        self.contexts.get(context).map_or(0, |context| context.device)
+        self.contexts
+            .get(context)
+            .map_or(0, |context| context.device)
     }
 
     /// vgpud answered a request for memory.

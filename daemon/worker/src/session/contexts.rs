@@ -271,7 +271,9 @@ impl Session {
         if self.quota == 0 {
             return Ok(rep::MemGetInfo { free, total });
         }
-        let left = self.quota.saturating_sub(self.ledgers.iter().map(|ledger| ledger.used()).sum());
+        let left = self
+            .quota
+            .saturating_sub(self.ledgers.iter().map(|ledger| ledger.used()).sum());
         Ok(rep::MemGetInfo {
             free: free.min(left),
             total: total.min(self.quota),
