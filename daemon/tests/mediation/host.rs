@@ -229,7 +229,7 @@ fn config(dir: &Path, setup: &Setup) -> Config {
         .driver
         .soft_env
         .insert("FAKE_START".into(), setup.start.into());
-    config.worker.binary = Some(env!("CARGO_BIN_EXE_vgpud-fake-worker").into());
+    config.worker.binary = Some(crate::program::fake_worker(dir));
     (setup.configure)(&mut config);
     config
 }

@@ -7,3 +7,5 @@ mod endings;
 mod host;
 mod leases;
 mod owners;
+#[path = "../fake/program.rs"]
+mod program;

@@ -1,5 +1,8 @@
 //! The `vgpud` program itself: arguments, signals, and what a restart finds.
 
+#[path = "../fake/program.rs"]
+mod program;
+
 use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
@@ -68,7 +71,7 @@ impl Place {
              probe_binary = {probe:?}\n",
             place.path("state"),
             place.path("run"),
-            env!("CARGO_BIN_EXE_vgpud-fake-worker"),
+            program::fake_worker(place.dir.path()),
         );
         std::fs::write(place.path("vgpud.toml"), config).expect("a configuration");
         place
