@@ -5,7 +5,7 @@
 mod common;
 
 use common::sim::{Load, Sim};
-use common::{POOL, Rig};
+use common::{POOL, Rig, most_in_window};
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
 use vgpu_sched::{Action, Class, Event, MICROS, MILLIS, PoolConfig, Rate, SECONDS, VmConfig, VmId};
@@ -252,17 +252,4 @@ fn lags(sim: &Sim, vms: usize) -> Vec<i128> {
     (0..vms)
         .filter_map(|index| sim.rig.sched.lag_ns(VmId(id(index))))
         .collect()
-}
-
-/// The most of these times in any window of this length.
-fn most_in_window(times: &[u64], window: u64) -> u64 {
-    let mut begin = 0;
-    let mut most = 0;
-    for (end, &time) in times.iter().enumerate() {
-        while times[begin] + window < time {
-            begin += 1;
-        }
-        most = most.max(end - begin + 1);
-    }
-    most as u64
 }

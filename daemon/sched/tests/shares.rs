@@ -3,7 +3,7 @@
 mod common;
 
 use common::sim::{Load, Sim};
-use common::{GPU, POOL, Rig};
+use common::{GPU, POOL, Rig, most_in_window};
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
 use vgpu_sched::{
@@ -377,19 +377,6 @@ fn a_hang_costs_the_neighbours_at_most_half_and_only_until_the_limit() {
     let (a, b) = (sim.gpu_ns(2), sim.gpu_ns(3));
     assert!(a.abs_diff(b) <= 10 * MILLIS);
     assert!(a + b >= 3 * SECONDS + 400 * MILLIS, "{} ns", a + b);
-}
-
-/// Dispatches of one VM: the most in any window of this length.
-fn most_in_window(times: &[u64], window: u64) -> u64 {
-    let mut begin = 0;
-    let mut most = 0;
-    for (end, &time) in times.iter().enumerate() {
-        while times[begin] + window < time {
-            begin += 1;
-        }
-        most = most.max(end - begin + 1);
-    }
-    most as u64
 }
 
 #[test]

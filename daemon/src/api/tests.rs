@@ -38,6 +38,21 @@ impl Host {
         Self::start_with("").await
     }
 
+    /// With a TCP door and two tokens: one that may read, one that may write.
+    async fn start_with_tokens(reader: &str, writer: &str) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("tokens");
+        let lines = format!("panel read {reader}\nrobot write {writer}\n");
+        std::fs::write(&file, lines).unwrap();
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+        std::fs::set_permissions(&file, mode).unwrap();
+        Self::start_with(&format!(
+            "[admin]\ntcp_listen = \"127.0.0.1:0\"\ntcp_token_file = \"{}\"\n",
+            file.display()
+        ))
+        .await
+    }
+
     /// With further lines of configuration; `{dir}` stands for the host's directory.
     async fn start_with(lines: &str) -> Self {
         let dir = tempfile::tempdir().unwrap();

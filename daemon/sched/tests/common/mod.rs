@@ -181,3 +181,16 @@ pub(crate) fn revoked(actions: &[Action]) -> Option<u64> {
         _ => None,
     })
 }
+
+/// The most of these times in any window of this length.
+pub(crate) fn most_in_window(times: &[u64], window: u64) -> u64 {
+    let mut begin = 0;
+    let mut most = 0;
+    for (end, &time) in times.iter().enumerate() {
+        while times[begin] + window < time {
+            begin += 1;
+        }
+        most = most.max(end - begin + 1);
+    }
+    most as u64
+}

@@ -314,14 +314,11 @@ impl World {
         self.feed(event)
     }
 
-    /// A holder gives its lease back, or wants more credit, whether it was asked or not.
-    fn held(&mut self, r: &mut Rng) -> Verdict {
-        let all = self.leases();
-        let Some((session, epoch)) = pick(r, &all) else {
-            return Ok(());
-        };
+    /// What is said of a lease by its number: one time in `n` that its credit is spent, else that it is
+    /// given back.
+    fn returns(&mut self, r: &mut Rng, session: SessionId, epoch: Epoch, n: u64) -> Verdict {
         let used = any_usage(r);
-        self.feed(if odds(r, 1, 2) {
+        self.feed(if odds(r, 1, n) {
             Event::CreditsSpent {
                 session,
                 epoch,
@@ -337,6 +334,15 @@ impl World {
         })
     }
 
+    /// A holder gives its lease back, or wants more credit, whether it was asked or not.
+    fn held(&mut self, r: &mut Rng) -> Verdict {
+        let all = self.leases();
+        let Some((session, epoch)) = pick(r, &all) else {
+            return Ok(());
+        };
+        self.returns(r, session, epoch, 2)
+    }
+
     /// A message with the number of somebody else's lease, an old one, or one that never was.
     fn forge(&mut self, r: &mut Rng) -> Verdict {
         let Some(session) = self.any_session(r) else {
@@ -348,21 +354,7 @@ impl World {
             1 => Epoch(r.below(self.model.last_epoch + 2)),
             _ => Epoch(r.bits()),
         };
-        let used = any_usage(r);
-        self.feed(if odds(r, 1, 3) {
-            Event::CreditsSpent {
-                session,
-                epoch,
-                used,
-            }
-        } else {
-            Event::Released {
-                session,
-                epoch,
-                used,
-                depth: calls(r.below(3)),
-            }
-        })
+        self.returns(r, session, epoch, 3)
     }
 
     /// A worker that was killed or whose guest is gone dies.

@@ -1,7 +1,5 @@
 //! The scheduler's decisions over the API: explained, and as a log.
 
-use std::os::unix::fs::PermissionsExt;
-
 use serde_json::json;
 use vgpu_sched::log::Replay;
 
@@ -49,20 +47,8 @@ async fn the_decision_log_is_lines_that_replay() {
 
 #[tokio::test]
 async fn the_decision_log_is_for_administrators() {
-    let dir = tempfile::tempdir().unwrap();
-    let file = dir.path().join("tokens");
     let (reader, writer) = ("r".repeat(32), "w".repeat(32));
-    std::fs::write(
-        &file,
-        format!("panel read {reader}\nrobot write {writer}\n"),
-    )
-    .unwrap();
-    std::fs::set_permissions(&file, PermissionsExt::from_mode(0o600)).unwrap();
-    let host = Host::start_with(&format!(
-        "[admin]\ntcp_listen = \"127.0.0.1:0\"\ntcp_token_file = \"{}\"\n",
-        file.display()
-    ))
-    .await;
+    let host = Host::start_with_tokens(&reader, &writer).await;
     host.owners_example().await;
     let address = host.tcp.unwrap();
     let get = |path: &'static str, token: String| async move {

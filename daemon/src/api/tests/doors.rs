@@ -23,20 +23,8 @@ async fn the_socket_is_closed_to_others() {
 
 #[tokio::test]
 async fn tokens_open_the_tcp_door_as_far_as_they_say() {
-    let dir = tempfile::tempdir().unwrap();
-    let file = dir.path().join("tokens");
     let (reader, writer) = ("r".repeat(32), "w".repeat(32));
-    std::fs::write(
-        &file,
-        format!("panel read {reader}\nrobot write {writer}\n"),
-    )
-    .unwrap();
-    std::fs::set_permissions(&file, PermissionsExt::from_mode(0o600)).unwrap();
-    let host = Host::start_with(&format!(
-        "[admin]\ntcp_listen = \"127.0.0.1:0\"\ntcp_token_file = \"{}\"\n",
-        file.display()
-    ))
-    .await;
+    let host = Host::start_with_tokens(&reader, &writer).await;
     let address = host.tcp.unwrap();
     let call = |method: &'static str, path: &'static str, token: Option<String>, body: String| async move {
         let value = token.map(|token| format!("Bearer {token}"));
