@@ -290,21 +290,32 @@ impl Warp {
         Flow::Next
     }
 
-    /// Waits at a warp-level `.sync` until all live lanes of `members` are here. True: go on.
+    /// True if all live lanes of `members` are among those in `mask`, at a warp-level `.sync`.
     #[inline(always)]
-    pub(crate) fn together(&mut self, members: u32, mask: u32) -> bool {
-        if members & self.live & !mask == 0 || self.force {
-            self.force = false;
-            return true;
-        }
-        false
+    pub(crate) fn together(&self, members: u32, mask: u32) -> bool {
+        members & self.live & !mask == 0
     }
 
-    /// Parks the running group at a `.sync` instruction (see [`Self::together`]): the lanes in
-    /// `mask` wait there, guarded-off lanes go on.
-    pub(crate) fn wait_together(&mut self, members: u32, mask: u32) -> Flow {
+    /// True if the running group is not to wait at its `.sync`: nobody else can come.
+    pub(crate) fn take_force(&mut self) -> bool {
+        std::mem::take(&mut self.force)
+    }
+
+    /// Parks lanes at a `.sync` instruction (see [`Self::together`]) with those that wait there for
+    /// the same members already; [`Self::leave_behind`] must follow.
+    pub(crate) fn wait_for(&mut self, members: u32, mask: u32) {
+        let (pc, frame) = (self.pc, self.frame);
+        let wait = Wait::Sync(members);
+        let there = |g: &&mut Group| g.pc == pc && g.frame == frame && g.wait == wait;
+        match self.groups.iter_mut().find(there) {
+            Some(g) => g.mask |= mask,
+            None => self.park(pc, mask, wait),
+        }
+    }
+
+    /// The running group goes on with the following instruction, without the lanes in `mask`.
+    pub(crate) fn leave_behind(&mut self, mask: u32) -> Flow {
         let rest = self.active & !mask;
-        self.park(self.pc, mask, Wait::Sync(members));
         if rest != 0 {
             self.park(self.pc + 1, rest, Wait::Ready);
         }
@@ -329,11 +340,14 @@ impl Warp {
             let mut j = i + 1;
             while j < self.groups.len() {
                 let (a, b) = (self.groups[i], self.groups[j]);
-                let barrier = |w| matches!(w, Wait::Barrier(_));
-                if a.pc == b.pc && a.frame == b.frame && !barrier(a.wait) && !barrier(b.wait) {
+                // Lanes that arrive at a `.sync` where others wait join them by executing it.
+                if a.pc == b.pc
+                    && a.frame == b.frame
+                    && a.wait == Wait::Ready
+                    && b.wait == Wait::Ready
+                {
                     let g = &mut self.groups[i];
                     g.mask |= b.mask;
-                    g.wait = Wait::Ready;
                     g.last = a.last.min(b.last);
                     self.groups.swap_remove(j);
                     self.release(b.frame);
@@ -365,10 +379,7 @@ impl Warp {
         };
         let best = self.groups.iter().filter(|g| can_run(g)).map(key).min();
         let at = match best {
-            Some(k) => self
-                .groups
-                .iter()
-                .position(|g| g.wait == Wait::Ready && key(g) == k),
+            Some(k) => self.groups.iter().position(|g| can_run(g) && key(g) == k),
             None if self
                 .groups
                 .iter()

@@ -2,6 +2,7 @@
 
 use super::family::each_lane;
 use super::memory::place;
+use super::shuffle::teams;
 use crate::exec::col::Raw;
 use crate::exec::contract::Fault;
 use crate::exec::env::{Env, FUNC_STRIDE, FUNC_WINDOW};
@@ -184,12 +185,7 @@ impl Op for Bar {
 pub(crate) struct BarWarp;
 impl Op for BarWarp {
     fn run(w: &mut Warp, _: &Env<'_>, i: &Inst, mask: u32) -> Flow {
-        let members = u32::src(w, i.a)[mask.trailing_zeros() as usize];
-        if w.together(members, mask) {
-            Flow::Next
-        } else {
-            w.wait_together(members, mask)
-        }
+        teams(w, i.a, mask, |_, _, _| {})
     }
 }
 

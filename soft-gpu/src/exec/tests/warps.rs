@@ -133,6 +133,41 @@ fn lanes_wait_for_each_other_at_a_shuffle() {
 }
 
 #[test]
+fn exited_lanes_do_not_hold_a_shuffle() {
+    // The lower lanes wait at the shuffle, which names all lanes, when the upper ones exit.
+    let body = "mov.u32 %r0, %t; setp.ge.u32 %p1, %t, 16; @%p1 bra OUT;\n\
+        shfl.sync.bfly.b32 %r0, %t, 1, 31, -1; st.global.u32 [%o], %r0; ret;\n\
+        OUT: exit;";
+    let got = block(body, 32);
+    for (l, v) in got.into_iter().enumerate() {
+        let want = if l < 16 { l as u32 ^ 1 } else { 0xeeee_eeee };
+        assert_eq!(v, want, "lane {l}");
+    }
+}
+
+#[test]
+fn lanes_may_name_different_members_at_one_instruction() {
+    // Four teams of lanes with equal remainders, converged: each reduces and votes by itself.
+    let body = "and.b32 %r1, %t, 3; match.any.sync.b32 %r2, %r1, -1;\n\
+        redux.sync.add.u32 %r0, %t, %r2; setp.gt.u32 %p1, %t, 20; vote.sync.ballot.b32 %r3, %p1, %r2;\n\
+        shl.b32 %r0, %r0, 8; popc.b32 %r3, %r3; add.u32 %r0, %r0, %r3; bar.warp.sync %r2;";
+    for (l, v) in block(body, 32).into_iter().enumerate() {
+        let team = || (0..32u32).filter(|k| k % 4 == l as u32 % 4);
+        let want = team().sum::<u32>() << 8 | team().filter(|k| *k > 20).count() as u32;
+        assert_eq!(v, want, "lane {l}");
+    }
+    // Two of the teams arrive late, by another way.
+    let body = "and.b32 %r1, %t, 3; match.any.sync.b32 %r2, %r1, -1; mov.u32 %r4, %t;\n\
+        setp.gt.u32 %p1, %t, 17; @%p1 bra LATE;\n\
+        JOIN: redux.sync.max.u32 %r0, %r4, %r2; bra END;\n\
+        LATE: add.u32 %r4, %r4, 100; bra JOIN;\n\
+        END:";
+    for (l, v) in block(body, 32).into_iter().enumerate() {
+        assert_eq!(v, 128 + l as u32 % 4, "lane {l}");
+    }
+}
+
+#[test]
 fn divergent_masks() {
     let got = block(
         "setp.lt.u32 %p1, %t, 10; activemask.b32 %r0; @%p1 activemask.b32 %r0;",
