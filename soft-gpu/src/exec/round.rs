@@ -265,7 +265,7 @@ fn to_odd(s: f64, err: f64) -> f64 {
 
 /// `a + b` rounded to odd.
 #[inline(always)]
-fn add_odd(a: f64, b: f64) -> f64 {
+pub(crate) fn add_odd(a: f64, b: f64) -> f64 {
     let s = a + b;
     let t = s - a;
     to_odd(s, (a - (s - t)) + (b - t))

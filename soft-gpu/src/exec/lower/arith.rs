@@ -437,6 +437,8 @@ macro_rules! float_cmps {
     }};
 }
 
+pub(super) use float_cmps;
+
 macro_rules! compare_table {
     ($name:ident, $shape:ident) => {
         fn $name(t: Type, c: &str, ftz: bool) -> Option<OpFn> {
@@ -451,6 +453,9 @@ macro_rules! compare_table {
                 F32 if ftz => float_cmps!($shape, cmp::f32zs, c),
                 F32 => float_cmps!($shape, cmp::f32s, c),
                 F64 => float_cmps!($shape, cmp::f64s, c),
+                F16 if ftz => float_cmps!($shape, cmp::f16zs, c),
+                F16 => float_cmps!($shape, cmp::f16s, c),
+                BF16 => float_cmps!($shape, cmp::bf16s, c),
                 _ => None,
             }
         }
@@ -465,7 +470,7 @@ const COMPARISONS: [&str; 18] = [
 ];
 
 /// Comparison, combination and `.ftz` of `setp` and `set`.
-fn comparison(m: &mut Mods<'_>) -> R<(&'static str, u64, bool)> {
+pub(super) fn comparison(m: &mut Mods<'_>) -> R<(&'static str, u64, bool)> {
     let table: Vec<(&str, &'static str)> = COMPARISONS.iter().map(|c| (*c, *c)).collect();
     let c = m.one(&table).ok_or_else(|| Why::invalid("no comparison"))?;
     let how = m.one(&[
@@ -516,6 +521,9 @@ fn set<'m>(f: &mut Func<'_, 'm>, m: &mut Mods<'_>, ops: &'m [Operand]) -> R<bool
     let (d, t) = (m.ty()?, m.ty()?);
     let yes = match d {
         Type::F32 => u64::from(1f32.to_bits()),
+        Type::F16 => 0x3c00,
+        Type::BF16 => 0x3f80,
+        Type::U16 | Type::S16 => u64::from(u16::MAX),
         Type::U32 | Type::S32 => u64::from(u32::MAX),
         _ => return Err(Why::unsupported("set of this type")),
     };

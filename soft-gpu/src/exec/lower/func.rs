@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::{Module, R, Why, arith, control, convert, float, memory, warp};
+use super::{Module, R, Why, arith, control, convert, float, half, memory, warp};
 use crate::exec::contract::LoadError;
 use crate::exec::inst::{Inst, NEGATED, NONE, OpFn, op_plain};
 use crate::exec::ops::control::{Exit, Nop, Ret};
@@ -287,7 +287,8 @@ impl<'m> Func<'_, 'm> {
         };
         let mut m = Mods::new(&i.opcode);
         let ops = i.operands.as_slice();
-        let served = arith::lower(self, &mut m, ops)?
+        let served = half::lower(self, &mut m, ops)?
+            || arith::lower(self, &mut m, ops)?
             || float::lower(self, &mut m, ops)?
             || convert::lower(self, &mut m, ops)?
             || memory::lower(self, &mut m, ops)?

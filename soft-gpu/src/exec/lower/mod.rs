@@ -5,6 +5,7 @@ mod control;
 mod convert;
 mod float;
 mod func;
+mod half;
 mod layout;
 mod memory;
 mod mods;

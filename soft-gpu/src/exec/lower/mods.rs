@@ -45,6 +45,16 @@ impl<'a> Mods<'a> {
         Some(v)
     }
 
+    /// All modifiers that are left, in order.
+    pub(crate) fn left(&self) -> &[&'a str] {
+        &self.rest
+    }
+
+    /// Takes all modifiers.
+    pub(crate) fn clear(&mut self) {
+        self.rest.clear();
+    }
+
     /// Takes all modifiers in a list.
     pub(crate) fn ignore(&mut self, names: &[&str]) {
         self.rest.retain(|m| !names.contains(m));

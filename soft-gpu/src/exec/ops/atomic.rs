@@ -3,8 +3,9 @@
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 
-use super::family::each_lane;
+use super::family::{F2, each_lane};
 use super::float::{canon, ftz};
+use super::half::{Add, Brain, Half, Lane, Small, Two};
 use super::memory::{addresses, resolve};
 use crate::exec::col::Raw;
 use crate::exec::env::Env;
@@ -74,6 +75,14 @@ macro_rules! rmw {
     )*};
 }
 
+fn sum16<T: Small>(a: u16, b: u16) -> u16 {
+    <Add<T, false> as Lane>::f(a, b, 0, 0)
+}
+
+fn sum16x2<T: Small>(a: u32, b: u32) -> u32 {
+    <Two<Add<T, false>> as F2>::f(a, b, 0)
+}
+
 rmw! {
     Add32 u32 = |o, b, c| o.wrapping_add(b);
     Add64 u64 = |o, b, c| o.wrapping_add(b);
@@ -81,6 +90,10 @@ rmw! {
     // here they keep them, as on shared memory.
     AddF32 u32 = |o, b, c| canon(f32::from_bits(o) + f32::from_bits(b)).to_bits();
     AddFtzF32 u32 = |o, b, c| ftz(canon(ftz(f32::from_bits(o)) + ftz(f32::from_bits(b)))).to_bits();
+    AddHalf u16 = |o, b, c| sum16::<Half>(o, b);
+    AddBrain u16 = |o, b, c| sum16::<Brain>(o, b);
+    AddHalves u32 = |o, b, c| sum16x2::<Half>(o, b);
+    AddBrains u32 = |o, b, c| sum16x2::<Brain>(o, b);
     AddF64 u64 = |o, b, c| (f64::from_bits(o) + f64::from_bits(b)).to_bits();
     MinU32 u32 = |o, b, c| o.min(b);
     MinS32 u32 = |o, b, c| (o as i32).min(b as i32) as u32;

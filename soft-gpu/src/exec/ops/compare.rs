@@ -2,6 +2,7 @@
 
 use super::family::Cmp;
 use super::float::ftz;
+use super::half::f32_of_half;
 use crate::exec::col::Val;
 
 macro_rules! compares {
@@ -51,7 +52,7 @@ macro_rules! float_compares {
 }
 
 int_compares!(u16s u16, s16s i16, u32s u32, s32s i32, u64s u64, s64s i64);
-float_compares!(f32s f32, f64s f64, f32zs Flushed);
+float_compares!(f32s f32, f64s f64, f32zs Flushed, f16s Half, f16zs FlushedHalf, bf16s Brain);
 
 /// A single whose subnormals count as zero.
 #[derive(Clone, Copy, PartialEq, PartialOrd)]
@@ -74,4 +75,42 @@ impl Val for Flushed {
     fn raw(self) -> u32 {
         self.0.to_bits()
     }
+}
+
+/// A 16-bit value to compare, as the single it is exactly.
+macro_rules! small_values {
+    ($($(#[$m:meta])* $n:ident = |$h:ident| $e:expr;)*) => {$(
+        $(#[$m])*
+        #[derive(Clone, Copy, PartialEq, PartialOrd)]
+        pub(crate) struct $n(f32);
+
+        impl $n {
+            #[inline(always)]
+            fn is_nan(self) -> bool {
+                self.0.is_nan()
+            }
+        }
+
+        impl Val for $n {
+            type R = u32;
+            #[inline(always)]
+            fn of(r: u32) -> $n {
+                let $h = r as u16;
+                $n($e)
+            }
+            #[inline(always)]
+            fn raw(self) -> u32 {
+                self.0.to_bits()
+            }
+        }
+    )*};
+}
+
+small_values! {
+    /// A half.
+    Half = |h| f32_of_half(h);
+    /// A half whose subnormals count as zero.
+    FlushedHalf = |h| f32_of_half(if h & 0x7c00 == 0 { 0 } else { h });
+    /// A bfloat16.
+    Brain = |h| f32::from_bits(u32::from(h) << 16);
 }

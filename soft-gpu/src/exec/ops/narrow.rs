@@ -1,0 +1,125 @@
+//! Conversions of singles to the 16-bit formats and to `tf32`, and the common ones back.
+
+use std::marker::PhantomData;
+
+use super::convert::{self, Num, RELU};
+use super::family::{F1, F2, f1};
+use super::float::canon;
+use super::half::{Brain, Half, Small, brain_of_f32, f32_of_half, half_of_f32};
+use crate::exec::round::Mode;
+
+/// `.satfinite` in an immediate: the largest finite value instead of infinity.
+pub(crate) const SATFINITE: u64 = 64;
+/// `.rna` in an immediate: ties away from zero.
+pub(crate) const AWAY: u64 = 128;
+
+f1! {
+    F32FromHalf: (a: u16) -> f32 = canon(f32_of_half(a));
+    F32FromBrain: (a: u16) -> f32 = canon(f32::from_bits(u32::from(a) << 16));
+    HalfFromF32: (a: f32) -> u16 = half_of_f32(a);
+    BrainFromF32: (a: f32) -> u16 = brain_of_f32(a);
+}
+
+/// A target of 16 bits, by its number in [`convert`].
+pub(crate) trait Target: Small {
+    /// The number.
+    const NUM: Num;
+}
+impl Target for Half {
+    const NUM: Num = Num::F16;
+}
+impl Target for Brain {
+    const NUM: Num = Num::BF16;
+}
+
+/// A single in 16 bits: the rounding mode is in the low bits of `m`, flags above.
+fn to16<T: Target>(x: f32, m: u64) -> u16 {
+    let x = relu(x, m);
+    let r = convert::to_float(f64::from(x), T::NUM, Mode::of(m)) as u16;
+    if m & SATFINITE != 0 && r & 0x7fff == T::INFINITY {
+        return r - 1;
+    }
+    r
+}
+
+/// Negative values, -0 too, become +0; NaN stays.
+fn relu(x: f32, m: u64) -> f32 {
+    if m & RELU != 0 && x.is_sign_negative() && !x.is_nan() {
+        0.0
+    } else {
+        x
+    }
+}
+
+/// `cvt.{rn,rz}{.relu}{.satfinite}.{f16,bf16}.f32`.
+pub(crate) struct To16<T>(PhantomData<T>);
+impl<T: Target> F1 for To16<T> {
+    type A = f32;
+    type D = u16;
+    #[inline(always)]
+    fn f(a: f32, m: u64) -> u16 {
+        to16::<T>(a, m)
+    }
+}
+
+/// `cvt.rn.f16x2.f32`: the first source on top.
+pub(crate) struct HalvesFromF32;
+impl F2 for HalvesFromF32 {
+    type A = f32;
+    type B = f32;
+    type D = u32;
+    #[inline(always)]
+    fn f(a: f32, b: f32, _: u64) -> u32 {
+        u32::from(half_of_f32(a)) << 16 | u32::from(half_of_f32(b))
+    }
+}
+
+/// `cvt.rn.bf16x2.f32`: the first source on top.
+pub(crate) struct BrainsFromF32;
+impl F2 for BrainsFromF32 {
+    type A = f32;
+    type B = f32;
+    type D = u32;
+    #[inline(always)]
+    fn f(a: f32, b: f32, _: u64) -> u32 {
+        u32::from(brain_of_f32(a)) << 16 | u32::from(brain_of_f32(b))
+    }
+}
+
+/// `cvt.{rn,rz}{.relu}{.satfinite}.{f16x2,bf16x2}.f32`.
+pub(crate) struct To16x2<T>(PhantomData<T>);
+impl<T: Target> F2 for To16x2<T> {
+    type A = f32;
+    type B = f32;
+    type D = u32;
+    #[inline(always)]
+    fn f(a: f32, b: f32, m: u64) -> u32 {
+        u32::from(to16::<T>(a, m)) << 16 | u32::from(to16::<T>(b, m))
+    }
+}
+
+/// `cvt.{rna,rn,rz}{.relu}{.satfinite}.tf32.f32`: the low 13 bits become zero.
+pub(crate) struct ToTf32;
+impl F1 for ToTf32 {
+    type A = f32;
+    type D = f32;
+    #[inline(always)]
+    fn f(a: f32, m: u64) -> f32 {
+        const REST: u32 = 0x1fff;
+        if a.is_nan() {
+            return canon(a);
+        }
+        let b = relu(a, m).to_bits();
+        let up = match Mode::of(m) {
+            _ if m & AWAY != 0 => 0x1000,
+            Mode::Nearest => 0xfff + (b >> 13 & 1),
+            _ => 0,
+        };
+        // A carry out of the fraction is the next exponent's value, infinity at the end.
+        let r = b.wrapping_add(up) & !REST;
+        if m & SATFINITE != 0 && r & 0x7fff_ffff == 0x7f80_0000 {
+            return f32::from_bits((r & 0x8000_0000) | (0x7f7f_ffff & !REST));
+        }
+        f32::from_bits(r)
+    }
+}
