@@ -7,13 +7,20 @@ use std::time::{Duration, Instant};
 use super::block::{Block, Progress, Shape, dynamic_base};
 use super::contract::{Device, Fault, Launch, RunStats, TURN_INSTRUCTIONS};
 use super::env::Env;
-use super::program::Program;
+use super::program::{FuncInfo, Program};
 
 /// A launch that is done sooner never starts another thread.
 const ALONE: Duration = Duration::from_micros(100);
 
 /// Bytes of the workspace that cooperative groups keep for a grid-wide barrier.
 const WORKSPACE: u64 = 256;
+
+/// Memory for registers and shared memory that the blocks which run at once may take: the host's
+/// cores are then not all used, as on a GPU whose multiprocessors are full.
+const MOST_RUNNING: u64 = 1 << 30;
+
+/// Memory that all blocks of a cooperative launch may take: more is out of resources.
+const MOST_RESIDENT: u64 = 8 << 30;
 
 thread_local! {
     /// The launching thread's block, kept from one launch to the next: a stream of small launches
@@ -25,6 +32,7 @@ thread_local! {
 struct Grid<'a> {
     program: &'a Program,
     launch: &'a Launch,
+    params: &'a [u8],
     device: &'a dyn Device,
     shape: Shape,
     blocks: u64,
@@ -56,6 +64,7 @@ pub fn run(program: &Program, launch: &Launch, device: &dyn Device) -> Result<Ru
             "launch dimensions out of range".into(),
         ));
     }
+    let params = Aligned::of(&launch.params);
     let dynamic = dynamic_base(info.shared_bytes);
     let shared = u64::from(dynamic) + u64::from(launch.dynamic_shared);
     let shared = u32::try_from(shared)
@@ -68,6 +77,7 @@ pub fn run(program: &Program, launch: &Launch, device: &dyn Device) -> Result<Ru
     let grid = Grid {
         program,
         launch,
+        params: params.bytes(),
         device,
         shape: Shape {
             func: *func,
@@ -82,7 +92,12 @@ pub fn run(program: &Program, launch: &Launch, device: &dyn Device) -> Result<Ru
         fault: Mutex::new(None),
         instructions: AtomicU64::new(0),
     };
-    let workers = (launch.threads.max(1) as u64).min(blocks) as usize;
+    let bytes = block_bytes(&program.funcs[*func as usize], threads, shared);
+    if launch.cooperative && blocks.saturating_mul(bytes) > MOST_RESIDENT {
+        return Err(Fault::StackOverflow);
+    }
+    let room = (MOST_RUNNING / bytes).max(1);
+    let workers = (launch.threads.max(1) as u64).min(blocks).min(room) as usize;
     if launch.cooperative {
         std::thread::scope(|s| {
             for n in 1..workers {
@@ -107,6 +122,44 @@ pub fn run(program: &Program, launch: &Launch, device: &dyn Device) -> Result<Ru
             warp_instructions: grid.instructions.into_inner(),
         }),
     }
+}
+
+/// A parameter block where its elements are aligned, as accesses through generic addresses need it.
+enum Aligned<'a> {
+    Own(&'a [u8]),
+    Copy(Vec<u128>, usize),
+}
+
+impl<'a> Aligned<'a> {
+    fn of(params: &'a [u8]) -> Aligned<'a> {
+        // Allocators give vectors this alignment, though nothing promises it.
+        if params.as_ptr().align_offset(16) == 0 {
+            return Aligned::Own(params);
+        }
+        let words = params.chunks(16).map(|c| {
+            let mut word = [0u8; 16];
+            word[..c.len()].copy_from_slice(c);
+            u128::from_ne_bytes(word)
+        });
+        Aligned::Copy(words.collect(), params.len())
+    }
+
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Aligned::Own(params) => params,
+            // SAFETY: the words are at least `len` bytes, and any byte is a value.
+            Aligned::Copy(words, len) => unsafe {
+                std::slice::from_raw_parts(words.as_ptr().cast(), *len)
+            },
+        }
+    }
+}
+
+/// What a block of `threads` takes of the host's memory for registers and shared memory. (Local
+/// memory is committed only where threads touch it.)
+fn block_bytes(f: &FuncInfo, threads: u64, shared: u32) -> u64 {
+    let columns = u64::from(f.n32) * 128 + u64::from(f.n64) * 256 + u64::from(f.np) * 4;
+    threads.div_ceil(32) * (columns + 4096) + u64::from(shared)
 }
 
 /// Device memory for grid synchronisation: its size, then the barrier's words, zero.
@@ -148,7 +201,7 @@ impl Grid<'_> {
             arena: self.device.arena(),
             shared,
             shared_len: u64::from(self.shape.shared),
-            params: &self.launch.params,
+            params: self.params,
             block,
         }
     }

@@ -95,7 +95,7 @@ pub(crate) fn find(name: &str) -> Option<Special> {
         "nwarpid" => Col32(NWARPID),
         "smid" => Col32(SMID),
         "nsmid" => Col32(NSMID),
-        "gridid" => Col64(ZERO64),
+        "gridid" | "current_graph_exec" => Col64(ZERO64),
         "lanemask_eq" => Col32(MASK_EQ),
         "lanemask_le" => Col32(MASK_LE),
         "lanemask_lt" => Col32(MASK_LT),
@@ -103,8 +103,7 @@ pub(crate) fn find(name: &str) -> Option<Special> {
         "lanemask_gt" => Col32(MASK_GT),
         "dynamic_smem_size" => Col32(DYNAMIC_SMEM),
         "total_smem_size" | "aggr_smem_size" => Col32(TOTAL_SMEM),
-        "is_explicit_cluster"
-        | "cluster_ctarank"
+        "cluster_ctarank"
         | "reserved_smem_offset_begin"
         | "reserved_smem_offset_end"
         | "reserved_smem_offset_cap" => Col32(ZERO),
@@ -119,6 +118,12 @@ pub(crate) fn find(name: &str) -> Option<Special> {
         "envreg2" => Col32(ENV2),
         _ if numbered(rest, "envreg", 32) => Col32(ZERO),
         _ if numbered(rest, "pm", 8) => Col32(ZERO),
+        _ if rest
+            .strip_suffix("_64")
+            .is_some_and(|r| numbered(r, "pm", 8)) =>
+        {
+            Col64(ZERO64)
+        }
         _ => return None,
     })
 }

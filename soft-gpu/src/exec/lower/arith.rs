@@ -72,10 +72,15 @@ fn integer<'m>(f: &mut Func<'_, 'm>, m: &mut Mods<'_>, ops: &'m [Operand]) -> R<
 }
 
 fn slct<'m>(f: &mut Func<'_, 'm>, m: &mut Mods<'_>, ops: &'m [Operand]) -> R<bool> {
-    m.ignore(&["ftz"]);
     let (t, c) = (m.ty()?, m.ty()?);
+    let ftz = c == Type::F32 && m.has("ftz");
     let wide = t.size() == 8;
+    if !matches!(t.size(), 2 | 4 | 8) {
+        return Err(Why::invalid("slct of this type"));
+    }
     let (run, sig) = match (wide, c) {
+        (false, Type::F32) if ftz => (op::<Map3<int::SlctFtzF32>>(), "i=iif"),
+        (true, Type::F32) if ftz => (op::<Map3<int::SlctFtzF64>>(), "l=llf"),
         (false, Type::S32) => (op::<Map3<int::Slct32>>(), "i=iii"),
         (true, Type::S32) => (op::<Map3<int::Slct64>>(), "l=lli"),
         (false, Type::F32) => (op::<Map3<int::SlctF32>>(), "i=iif"),
@@ -351,21 +356,51 @@ fn carry_op<'m>(f: &mut Func<'_, 'm>, m: &mut Mods<'_>, ops: &'m [Operand], flag
 
 fn lop3<'m>(f: &mut Func<'_, 'm>, m: &mut Mods<'_>, ops: &'m [Operand]) -> R<bool> {
     m.ignore(&["b32"]);
-    Func::count(ops, 5)?;
-    let table = Func::constant(ops.get(4))?;
-    f.plan(op::<Map3<int::Lop3>>(), "i=iii", &ops[..4], table & 0xff)?;
+    let how = m.one(&[("and", combine::AND), ("or", combine::OR)]);
+    Func::count(ops, if how.is_some() { 6 } else { 5 })?;
+    let table = Func::constant(ops.get(4))? & 0xff;
+    let run = op::<Map3<int::Lop3>>();
+    let Some(how) = how else {
+        f.plan(run, "i=iii", &ops[..4], table)?;
+        return Ok(true);
+    };
+    // `lop3.or.b32 d|p, a, b, c, table, q`: also p = (d != 0) or q.
+    let (d, p) = f.split_pair(&ops[0])?;
+    let d = f.dst(d, false)?;
+    let mut inst = Inst {
+        run,
+        d,
+        imm: table,
+        ..f.blank()
+    };
+    inst.a = f.src(&ops[1], Want::I32)?;
+    inst.b = f.src(&ops[2], Want::I32)?;
+    inst.c = f.src(&ops[3], Want::I32)?;
+    let q = f.pred(&ops[5])?;
+    f.emit(inst);
+    let zero = f.m.const32(0)?;
+    f.emit(Inst {
+        run: op::<Setp<cmp::u32s::Ne>>(),
+        d: p,
+        a: d,
+        b: zero,
+        c: q,
+        imm: how,
+        ..f.blank()
+    });
     Ok(true)
 }
 
 fn shf<'m>(f: &mut Func<'_, 'm>, m: &mut Mods<'_>, ops: &'m [Operand]) -> R<bool> {
     m.ignore(&["b32"]);
-    let (left, _right) = (m.has("l"), m.has("r"));
-    let (wrap, _clamp) = (m.has("wrap"), m.has("clamp"));
-    let run = match (left, wrap) {
-        (true, false) => op::<Map3<int::ShfLClamp>>(),
-        (true, true) => op::<Map3<int::ShfLWrap>>(),
-        (false, false) => op::<Map3<int::ShfRClamp>>(),
-        (false, true) => op::<Map3<int::ShfRWrap>>(),
+    let direction = m.one(&[("l", "l"), ("r", "r")]);
+    let mode = m.one(&[("clamp", "clamp"), ("wrap", "wrap")]);
+    let run = match (direction, mode) {
+        (Some("l"), Some("clamp")) => op::<Map3<int::ShfLClamp>>(),
+        (Some("l"), Some("wrap")) => op::<Map3<int::ShfLWrap>>(),
+        (Some("r"), Some("clamp")) => op::<Map3<int::ShfRClamp>>(),
+        (Some("r"), Some("wrap")) => op::<Map3<int::ShfRWrap>>(),
+        _ => return Err(Why::invalid("shf needs a direction and .clamp or .wrap")),
     };
     f.plan(run, "i=iii", ops, 0)?;
     Ok(true)

@@ -9,7 +9,7 @@ use super::{R, Sym, Why};
 use crate::exec::env::{LOCAL_WINDOW, PARAM_WINDOW, SHARED_WINDOW};
 use crate::exec::inst::{Inst, OpFn, bank, op, op_plain};
 use crate::exec::ops::convert::{self as cv, INTEGRAL, Num, RELU};
-use crate::exec::ops::family::{Map1, Map2, PredLogic};
+use crate::exec::ops::family::{Map1, Map2, Map3, PredLogic};
 use crate::exec::ops::float::flag;
 use crate::exec::ops::int;
 use crate::exec::ops::memory::{IsSpace, Lea, Lea32};
@@ -49,7 +49,50 @@ fn num(t: Type) -> R<Num> {
     })
 }
 
+/// `cvt.pack.sat`: two integers narrowed and joined, above them the third operand.
+fn pack_integers<'m>(f: &mut Func<'_, 'm>, m: &mut Mods<'_>, ops: &'m [Operand]) -> R<()> {
+    let shapes = [
+        ("u16", (16, 0)),
+        ("s16", (16, cv::PACK_SIGNED)),
+        ("u8", (8, 0)),
+        ("s8", (8, cv::PACK_SIGNED)),
+        ("u4", (4, 0)),
+        ("s4", (4, cv::PACK_SIGNED)),
+        ("u2", (2, 0)),
+        ("s2", (2, cv::PACK_SIGNED)),
+    ];
+    let shape = m.one(&shapes);
+    let (Some((bits, sign)), true) = (shape, m.has("sat")) else {
+        return Err(Why::invalid("cvt.pack needs .sat and an integer type"));
+    };
+    if m.ty()? != Type::S32 {
+        return Err(Why::invalid("cvt.pack takes .s32 operands"));
+    }
+    let run = op::<Map3<cv::PackInts>>();
+    if bits == 16 {
+        Func::count(ops, 3)?;
+        let mut inst = Inst {
+            run,
+            imm: bits | sign,
+            ..f.blank()
+        };
+        inst.d = f.dst(&ops[0], false)?;
+        inst.a = f.src(&ops[1], Want::I32)?;
+        inst.b = f.src(&ops[2], Want::I32)?;
+        inst.c = f.m.const32(0)?;
+        f.emit(inst);
+        return Ok(());
+    }
+    if m.ty()? != Type::B32 {
+        return Err(Why::invalid("the third operand of cvt.pack is .b32"));
+    }
+    f.plan(run, "i=iii", ops, bits | sign)
+}
+
 fn cvt<'m>(f: &mut Func<'_, 'm>, m: &mut Mods<'_>, ops: &'m [Operand]) -> R<()> {
+    if m.has("pack") {
+        return pack_integers(f, m, ops);
+    }
     let integral = m.one(&[
         ("rni", Mode::Nearest),
         ("rzi", Mode::Zero),
@@ -163,9 +206,15 @@ fn mov<'m>(f: &mut Func<'_, 'm>, m: &mut Mods<'_>, ops: &'m [Operand]) -> R<()> 
     let t = m.ty()?;
     Func::count(ops, 2)?;
     if t == Type::Pred {
-        if let Operand::Int(n) = &ops[1] {
+        let constant = match &ops[1] {
+            Operand::Int(n) => Some(*n != 0),
+            // Without clusters no launch has named its own.
+            Operand::Name(n) if n == "%is_explicit_cluster" => Some(false),
+            _ => None,
+        };
+        if let Some(yes) = constant {
             let d = f.dst_pred(&ops[0])?;
-            let imm = if *n != 0 { 0xff } else { 0 };
+            let imm = if yes { 0xff } else { 0 };
             let inst = Inst {
                 run: op_plain::<PredLogic>(),
                 d,
@@ -277,6 +326,12 @@ fn address(f: &mut Func<'_, '_>, to: &Operand, name: &str, from: &Operand, wide:
         0
     };
     let (a, imm) = if let Some(slot) = f.slots.get(name) {
+        if slot.outgoing && f.ast.kernel {
+            // Its address would look like that of a kernel parameter.
+            return Err(Why::unsupported(format!(
+                "the address of {name}, an argument of a call in a kernel,"
+            )));
+        }
         (
             bank::SPECIAL | special::FRAME_LOCAL,
             slot.offset.wrapping_add(add),

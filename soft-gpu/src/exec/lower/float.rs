@@ -27,18 +27,51 @@ struct Flags {
     ftz: bool,
     sat: bool,
     approx: bool,
+    /// `.NaN`.
+    nan: bool,
+    /// `.xorsign.abs`.
+    xorsign: bool,
+}
+
+/// The modifiers that a form may have, a letter each: `r` rounding, `a` `.approx`, `u` `.full`,
+/// `f` `.ftz`, `s` `.sat`, `n` `.NaN`, `x` `.xorsign.abs`.
+fn allowed(base: &str, double: bool) -> &'static str {
+    match (base, double) {
+        ("add" | "sub" | "mul" | "fma" | "mad", false) => "rfs",
+        ("div", false) => "rauf",
+        ("rcp" | "sqrt", false) => "raf",
+        ("rsqrt" | "sin" | "cos" | "ex2" | "lg2", false) => "af",
+        ("tanh", false) => "a",
+        ("min" | "max", false) => "fnx",
+        ("abs" | "neg", false) => "f",
+        ("add" | "sub" | "mul" | "fma" | "mad" | "div" | "sqrt", true) => "r",
+        ("rcp", true) => "raf",
+        ("rsqrt", true) => "af",
+        _ => "",
+    }
 }
 
 impl Flags {
-    fn take(m: &mut Mods<'_>) -> Flags {
-        let mode = rounding(m).unwrap_or(Mode::Nearest);
-        let (ftz, sat) = (m.has("ftz"), m.has("sat"));
-        let approx = m.has("approx") | m.has("full");
+    /// Takes the modifiers that `base` may have; what is left over refuses the instruction.
+    fn take(m: &mut Mods<'_>, double: bool) -> Flags {
+        let may = allowed(m.base, double);
+        let mut has = |letter: char, name: &str| may.contains(letter) && m.has(name);
+        let approx = has('a', "approx");
+        let full = has('u', "full");
+        let (ftz, sat, nan) = (has('f', "ftz"), has('s', "sat"), has('n', "NaN"));
+        let xorsign = has('x', "xorsign") && has('x', "abs");
+        let mode = if may.contains('r') && !approx && !full {
+            rounding(m)
+        } else {
+            None
+        };
         Flags {
-            mode,
+            mode: mode.unwrap_or(Mode::Nearest),
             ftz,
             sat,
             approx,
+            nan,
+            xorsign,
         }
     }
 
@@ -123,15 +156,11 @@ pub(crate) fn lower<'m>(f: &mut Func<'_, 'm>, m: &mut Mods<'_>, ops: &'m [Operan
     if m.base == "testp" {
         return testp(f, m, ops);
     }
-    let x = Flags::take(m);
-    let nan = m.has("NaN");
-    let found = match m.ty()? {
-        Type::F32 => match m.base {
-            "min" if nan => Some((with2::<fl::MinNanF32>(&x), "f=ff")),
-            "max" if nan => Some((with2::<fl::MaxNanF32>(&x), "f=ff")),
-            base => single(base, &x).or_else(|| single_unary(base, &x)),
-        },
-        Type::F64 if !nan && !x.sat => double(m.base, &x),
+    let t = m.ty()?;
+    let x = Flags::take(m, t == Type::F64);
+    let found = match t {
+        Type::F32 => single(m.base, &x).or_else(|| single_unary(m.base, &x)),
+        Type::F64 => double(m.base, &x),
         _ => None,
     };
     let (run, sig) = found.ok_or_else(|| Why::unsupported("this form is not served"))?;
@@ -148,15 +177,30 @@ fn single(base: &str, x: &Flags) -> Option<(OpFn, &'static str)> {
         "sub" => (op::<Map2<fl::SubRndF32>>(), "f=ff"),
         "mul" if near => (with2::<fl::MulF32>(x), "f=ff"),
         "mul" => (op::<Map2<fl::MulRndF32>>(), "f=ff"),
+        "div" if x.approx => (with2::<fl::DivApproxF32>(x), "f=ff"),
         "div" if near => (with2::<fl::DivF32>(x), "f=ff"),
         "div" => (op::<Each2<fl::DivRndF32>>(), "f=ff"),
         "fma" | "mad" if near => (with3::<fl::FmaF32>(x), "f=fff"),
         "fma" | "mad" => (op::<Map3<fl::FmaRndF32>>(), "f=fff"),
-        "min" => (with2::<fl::MinF32>(x), "f=ff"),
-        "max" => (with2::<fl::MaxF32>(x), "f=ff"),
+        "min" => (minimum::<fl::MinF32, fl::MinNanF32>(x), "f=ff"),
+        "max" => (minimum::<fl::MaxF32, fl::MaxNanF32>(x), "f=ff"),
         "copysign" => (op::<Map2<fl::CopysignF32>>(), "f=ff"),
         _ => return None,
     })
+}
+
+/// `min` and `max`: `F`, or `N` where NaN wins.
+fn minimum<F, N>(x: &Flags) -> OpFn
+where
+    F: F2<A = f32, B = f32, D = f32>,
+    N: F2<A = f32, B = f32, D = f32>,
+{
+    match (x.nan, x.xorsign) {
+        (false, false) => with2::<F>(x),
+        (true, false) => with2::<N>(x),
+        (false, true) => with2::<fl::XorSign<F>>(x),
+        (true, true) => with2::<fl::XorSign<N>>(x),
+    }
 }
 
 fn single_unary(base: &str, x: &Flags) -> Option<(OpFn, &'static str)> {

@@ -32,6 +32,8 @@ pub(crate) struct Slot {
     pub(crate) offset: u64,
     /// Bytes.
     pub(crate) size: u64,
+    /// A `.param` variable of the body: an argument or result of a call it makes.
+    pub(crate) outgoing: bool,
 }
 
 /// A function being lowered.
@@ -188,7 +190,12 @@ impl<'m> Func<'_, 'm> {
                 let name = p.var.name.as_str();
                 match place {
                     Place::Local(offset, size) => {
-                        self.slots.insert(name, Slot { offset, size });
+                        let slot = Slot {
+                            offset,
+                            size,
+                            outgoing: false,
+                        };
+                        self.slots.insert(name, slot);
                     }
                     Place::Reg32(c) => {
                         self.columns.insert(name, Reg::W32(c));
@@ -221,7 +228,12 @@ impl<'m> Func<'_, 'm> {
                         "more than {MAX_LOCAL} bytes of local memory"
                     )));
                 }
-                self.slots.insert(&v.name, Slot { offset, size });
+                let slot = Slot {
+                    offset,
+                    size,
+                    outgoing: v.space == Space::Param,
+                };
+                self.slots.insert(&v.name, slot);
                 self.local = offset + size;
             }
         }

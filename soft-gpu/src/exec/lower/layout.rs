@@ -9,6 +9,9 @@ use std::collections::{HashMap, HashSet};
 use super::{MAX_SHARED, R, Why};
 use crate::ptx::ast::{Function, Init, Module, Operand, Space, Statement, Variable};
 
+/// Most static shared variables of a module: placing them is quadratic.
+const MAX_VARIABLES: usize = 4096;
+
 /// A shared variable: the function whose body declares it, and its name.
 type Key<'m> = (Option<usize>, &'m str);
 
@@ -85,6 +88,11 @@ pub(crate) fn shared(m: &Module) -> R<Shared> {
         .enumerate()
         .flat_map(|(i, f)| f.variables.iter().map(move |v| (Some(i), v)));
     for (scope, v) in outer.chain(inner).filter(|(_, v)| is_static(v)) {
+        if placed.len() >= MAX_VARIABLES {
+            return Err(Why::unsupported(format!(
+                "more than {MAX_VARIABLES} shared variables"
+            )));
+        }
         let mine = users.get(&(scope, v.name.as_str())).unwrap_or(&none);
         let align = u64::from(v.align.max(1))
             .max(v.ty.size() as u64)

@@ -8,6 +8,7 @@ use crate::exec::env::LOCAL_WINDOW;
 use crate::exec::inst::{Inst, NONE, OpFn, bank, op, op_plain};
 use crate::exec::ops::atomic::{self as at, Atom, Rmw};
 use crate::exec::ops::control::Nop;
+use crate::exec::ops::family::Map1;
 use crate::exec::ops::memory::{
     B32In32, B64In64, CopyAsync, Ld, LdKernelParam, Mem, S8In32, S8In64, S16In32, S16In64, S32In64,
     St, U8In32, U8In64, U16In32, U16In64, U32In64, layout, space,
@@ -22,6 +23,7 @@ pub(crate) fn lower<'m>(f: &mut Func<'_, 'm>, m: &mut Mods<'_>, ops: &'m [Operan
         "st" => store(f, m, ops)?,
         "atom" | "red" => atom(f, m, ops)?,
         "cp" => copy_async(f, m, ops)?,
+        "createpolicy" => policy(f, m, ops)?,
         "prefetch" | "prefetchu" | "applypriority" | "discard" => {
             m.ignore(&["global", "local", "L1", "L2"]);
             m.ignore_prefix("L2::");
@@ -102,6 +104,18 @@ fn address(f: &mut Func<'_, '_>, op_: &Operand, named: Named) -> R<Address> {
         None => {}
         Some(n) if f.is_register(n) => match f.register(n)? {
             Reg::W64(c) if named == Named::Param => return param_register(f, c, *offset),
+            Reg::W32(c) if named == Named::Param => {
+                let t = f.fresh64()?;
+                let run = op::<Map1<crate::exec::ops::convert::U64FromU32>>();
+                f.emit(Inst {
+                    run,
+                    d: t,
+                    a: c,
+                    guard: NONE,
+                    ..f.blank()
+                });
+                return param_register(f, t, *offset);
+            }
             Reg::W64(c) => a.reg = c,
             Reg::W32(c) => {
                 a.reg = c;
@@ -127,8 +141,6 @@ fn param_register(f: &mut Func<'_, '_>, c: u32, offset: i64) -> R<Address> {
     };
     let t = f.fresh64()?;
     let run = op_plain::<crate::exec::ops::memory::Lea>();
-    // In a kernel a register may also hold the address of an outgoing argument; those are only
-    // addressed by name in compiled code.
     let inst = Inst {
         run,
         d: t,
@@ -436,6 +448,28 @@ fn atom<'m>(f: &mut Func<'_, 'm>, m: &mut Mods<'_>, ops: &'m [Operand]) -> R<()>
     Ok(())
 }
 
+/// `createpolicy`: a cache policy is an opaque word that accesses take as their last operand; here
+/// it says nothing, so all are one.
+fn policy<'m>(f: &mut Func<'_, 'm>, m: &mut Mods<'_>, ops: &'m [Operand]) -> R<()> {
+    const POLICY: u64 = 0x10f0_0000_0000_0000;
+    let kind = m.one(&[("fractional", (1, 2)), ("range", (4, 4)), ("cvt", (2, 2))]);
+    let (least, most) = kind.ok_or_else(|| Why::invalid("createpolicy of no kind"))?;
+    m.ignore(&["global", "L2"]);
+    m.ignore_prefix("L2::");
+    if m.ty()? != Type::B64 || !(least..=most).contains(&ops.len()) {
+        return Err(Why::invalid("createpolicy of this shape"));
+    }
+    let d = f.dst(&ops[0], true)?;
+    let a = f.m.const64(POLICY)?;
+    f.emit(Inst {
+        run: super::arith::copy(true),
+        d,
+        a,
+        ..f.blank()
+    });
+    Ok(())
+}
+
 fn copy_async<'m>(f: &mut Func<'_, 'm>, m: &mut Mods<'_>, ops: &'m [Operand]) -> R<()> {
     if !m.has("async") || m.has("bulk") {
         return Err(Why::unsupported("this copy is not served"));
@@ -492,7 +526,7 @@ fn widened(f: &mut Func<'_, '_>, a: &Address) -> R<u32> {
     }
     let t = f.fresh64()?;
     let base = if a.narrow {
-        let run = op::<crate::exec::ops::family::Map1<crate::exec::ops::convert::U64FromU32>>();
+        let run = op::<Map1<crate::exec::ops::convert::U64FromU32>>();
         f.emit(Inst {
             run,
             d: t,

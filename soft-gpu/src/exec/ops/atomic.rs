@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 use super::family::{F2, each_lane};
 use super::float::{canon, ftz};
 use super::half::{Add, Brain, Half, Lane, Small, Two};
-use super::memory::{addresses, resolve};
+use super::memory::{addresses, resolve, space};
 use crate::exec::col::Raw;
 use crate::exec::env::Env;
 use crate::exec::inst::{Flow, Inst, NONE, Op};
@@ -61,6 +61,25 @@ pub(crate) trait Rmw {
     type T: Word;
     /// The function.
     fn f(old: Self::T, b: Self::T, c: Self::T) -> Self::T;
+    /// The function on global memory, where it differs.
+    #[inline(always)]
+    fn global(old: Self::T, b: Self::T, c: Self::T) -> Self::T {
+        Self::f(old, b, c)
+    }
+}
+
+/// `atom.add.f32`: by the manual, global memory flushes subnormals and shared memory does not.
+pub(crate) struct AddF32;
+impl Rmw for AddF32 {
+    type T = u32;
+    #[inline(always)]
+    fn f(o: u32, b: u32, _: u32) -> u32 {
+        canon(f32::from_bits(o) + f32::from_bits(b)).to_bits()
+    }
+    #[inline(always)]
+    fn global(o: u32, b: u32, c: u32) -> u32 {
+        AddFtzF32::f(o, b, c)
+    }
 }
 
 macro_rules! rmw {
@@ -86,9 +105,6 @@ fn sum16x2<T: Small>(a: u32, b: u32) -> u32 {
 rmw! {
     Add32 u32 = |o, b, c| o.wrapping_add(b);
     Add64 u64 = |o, b, c| o.wrapping_add(b);
-    // Single-precision atomics flush subnormals on global memory only with .ftz kernels of old;
-    // here they keep them, as on shared memory.
-    AddF32 u32 = |o, b, c| canon(f32::from_bits(o) + f32::from_bits(b)).to_bits();
     AddFtzF32 u32 = |o, b, c| ftz(canon(ftz(f32::from_bits(o)) + ftz(f32::from_bits(b)))).to_bits();
     AddHalf u16 = |o, b, c| sum16::<Half>(o, b);
     AddBrain u16 = |o, b, c| sum16::<Brain>(o, b);
@@ -134,8 +150,20 @@ impl<F: Rmw, const SPACE: u8> Op for Atom<F, SPACE> {
             } else {
                 F::T::of(<F::T as Word>::R::src(w, i.c)[l])
             };
+            let global = match SPACE {
+                space::GLOBAL => true,
+                space::GENERIC => ad[l].wrapping_sub(env.arena.base) < env.arena.len,
+                _ => false,
+            };
+            let new = |o| {
+                if global {
+                    F::global(o, b, c)
+                } else {
+                    F::f(o, b, c)
+                }
+            };
             // SAFETY: `resolve` checked every active lane's address, size and alignment.
-            let old = unsafe { F::T::update(ad[l] as *mut u8, |o| F::f(o, b, c)) };
+            let old = unsafe { F::T::update(ad[l] as *mut u8, new) };
             if i.d != NONE {
                 <F::T as Word>::R::dst(w, i.d)[l] = old.raw();
             }

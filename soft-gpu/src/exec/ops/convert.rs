@@ -227,6 +227,32 @@ fn saturate(bits: u64, t: Num) -> u64 {
     to_float(sat64(float_of(bits, t, 0)), t, Mode::Nearest)
 }
 
+/// Flag of [`PackInts`]: the results are signed.
+pub(crate) const PACK_SIGNED: u64 = 64;
+
+/// `cvt.pack.sat`: `a` and `b` saturated to the low six bits of the immediate, `a` above `b`, and
+/// `c` above both.
+pub(crate) struct PackInts;
+impl super::family::F3 for PackInts {
+    type A = i32;
+    type B = i32;
+    type C = u32;
+    type D = u32;
+    #[inline(always)]
+    fn f(a: i32, b: i32, c: u32, m: u64) -> u32 {
+        let bits = (m & 63) as u32;
+        let ones = (1u32 << bits) - 1;
+        let (lo, hi) = if m & PACK_SIGNED != 0 {
+            (-(1i32 << (bits - 1)), (1i32 << (bits - 1)) - 1)
+        } else {
+            (0, ones as i32)
+        };
+        let cut = |v: i32| v.clamp(lo, hi) as u32 & ones;
+        let rest = u64::from(c) << (2 * bits);
+        rest as u32 | cut(a) << bits | cut(b)
+    }
+}
+
 /// Any conversion, lane by lane.
 pub(crate) struct Cvt<A, D>(std::marker::PhantomData<(A, D)>);
 impl<A: Raw, D: Raw> Op for Cvt<A, D> {

@@ -107,6 +107,20 @@ impl<F: F3<A = f32, B = f32, C = f32, D = f32>> F3 for Sat<F> {
     }
 }
 
+/// A function of the magnitudes, with the product's sign (`.xorsign.abs`).
+pub(crate) struct XorSign<F>(PhantomData<F>);
+impl<F: F2<A = f32, B = f32, D = f32>> F2 for XorSign<F> {
+    type A = f32;
+    type B = f32;
+    type D = f32;
+    #[inline(always)]
+    fn f(a: f32, b: f32, m: u64) -> f32 {
+        let r = F::f(a.abs(), b.abs(), m);
+        let sign = (a.to_bits() ^ b.to_bits()) & 0x8000_0000;
+        canon(f32::from_bits(r.to_bits() ^ sign))
+    }
+}
+
 macro_rules! min_max {
     ($($n:ident $t:ty, $bits:ty, $better:tt, $merge:tt, $nan:expr, $canon:expr;)*) => {$(
         /// The other operand if one is NaN (or NaN, for the `.NaN` form); -0 is below +0.
@@ -127,6 +141,9 @@ macro_rules! min_max {
     )*};
 }
 
+/// 2^126.
+const TWO_126: f32 = f32::from_bits(0x7e80_0000);
+
 const NAN32: f32 = f32::from_bits(0x7fff_ffff);
 const NAN64: f64 = f64::from_bits(0x7fff_ffff_ffff_ffff);
 
@@ -144,6 +161,9 @@ f2! {
     SubF32: (a: f32, b: f32) -> f32 = canon(a - b);
     MulF32: (a: f32, b: f32) -> f32 = canon(a * b);
     DivF32: (a: f32, b: f32) -> f32 = canon(a / b);
+    // By the manual, a divisor above 2^126 has a reciprocal of zero.
+    DivApproxF32: (a: f32, b: f32) -> f32 =
+        canon(if b.abs() > TWO_126 && b.is_finite() { a * 0f32.copysign(b) } else { a / b });
     AddF64: (a: f64, b: f64) -> f64 = a + b;
     SubF64: (a: f64, b: f64) -> f64 = a - b;
     MulF64: (a: f64, b: f64) -> f64 = a * b;
@@ -179,7 +199,7 @@ fn high_word(x: f64) -> f64 {
     if x.is_nan() {
         x
     } else {
-        f64::from_bits(x.to_bits() & !0xffff_ffff)
+        f64::from_bits(flush64(x).to_bits() & !0xffff_ffff)
     }
 }
 

@@ -166,6 +166,8 @@ f3! {
     // Minus zero counts as positive, NaN as negative.
     SlctF32: (a: u32, b: u32, c: f32) -> u32 = if c >= 0.0 { a } else { b };
     SlctF64: (a: u64, b: u64, c: f32) -> u64 = if c >= 0.0 { a } else { b };
+    SlctFtzF32: (a: u32, b: u32, c: f32) -> u32 = if super::float::ftz(c) >= 0.0 { a } else { b };
+    SlctFtzF64: (a: u64, b: u64, c: f32) -> u64 = if super::float::ftz(c) >= 0.0 { a } else { b };
     Fns: (a: u32, b: u32, c: i32) -> u32 = fns(a, b, c);
 }
 

@@ -283,7 +283,7 @@ fn the_loader_names_what_it_refuses() {
     );
     unsupported("vadd4.u32.u32.u32 %r0, %r1, %r2, %r3;", "vadd4");
     unsupported("barrier.cluster.arrive;", "barrier.cluster");
-    unsupported("add.f16 %r0, %r1, %r2;", "add.f16");
+    unsupported("wgmma.fence.sync.aligned;", "wgmma.fence");
     for body in [
         "add.s32 %r0, %r1;",
         "add.s32 %d0, %r1, %r2;",

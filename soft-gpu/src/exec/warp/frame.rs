@@ -17,6 +17,22 @@ const MAX_DEPTH: u32 = 4096;
 /// are bounded when it is loaded.
 const MAX_COLUMNS: usize = 1 << 15;
 
+/// Zeroed memory that the system commits page by page, as lanes touch it: a thread may ask for half
+/// a megabyte. `None` if there is none.
+fn zeroed(words: usize) -> Option<Vec<u128>> {
+    let layout = std::alloc::Layout::array::<u128>(words).ok()?;
+    if layout.size() == 0 {
+        return Some(Vec::new());
+    }
+    // SAFETY: the layout is not of size zero.
+    let p = unsafe { std::alloc::alloc_zeroed(layout) }.cast::<u128>();
+    if p.is_null() {
+        return None;
+    }
+    // SAFETY: `p` is from the global allocator with the layout of `words` words, all of them zero.
+    Some(unsafe { Vec::from_raw_parts(p, words, words) })
+}
+
 /// One activation of a function.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Frame {
@@ -70,16 +86,22 @@ impl Warp {
         if deep || f.depth > MAX_DEPTH {
             return Err(Fault::StackOverflow);
         }
+        // Calls grow the files by doubling; a kernel's own columns are all it may need.
+        let room = |n: usize| {
+            if f.depth > 0 {
+                n.next_power_of_two()
+            } else {
+                n
+            }
+        };
         if self.file32.len() < n32 {
-            self.file32
-                .resize(n32.next_power_of_two(), Col32::default());
+            self.file32.resize(room(n32), Col32::default());
         }
         if self.file64.len() < n64 {
-            self.file64
-                .resize(n64.next_power_of_two(), Col64::default());
+            self.file64.resize(room(n64), Col64::default());
         }
         if self.filep.len() < np {
-            self.filep.resize(np.next_power_of_two(), 0);
+            self.filep.resize(room(np), 0);
         }
         self.reserve_local(f.local + info.local)
     }
@@ -93,11 +115,7 @@ impl Warp {
         }
         let stride = bytes.next_power_of_two().max(256);
         let words = (stride / 16) as usize;
-        let mut new: Vec<u128> = Vec::new();
-        if new.try_reserve_exact(words * LANES).is_err() {
-            return Err(Fault::StackOverflow);
-        }
-        new.resize(words * LANES, 0);
+        let mut new = zeroed(words * LANES).ok_or(Fault::StackOverflow)?;
         let old = (self.stride / 16) as usize;
         for l in 0..LANES {
             new[l * words..l * words + old].copy_from_slice(&self.local[l * old..(l + 1) * old]);

@@ -1,0 +1,240 @@
+//! `mma` and `wmma.mma`: `D = A·B + C` of matrices that the whole warp holds.
+//!
+//! PTX leaves order and precision of the additions open. Here each element of D starts with C's
+//! and takes the products in ascending k:
+//! - `f16`, `bf16`, `tf32`: the products are exact, the sum is kept in a double and rounded once to D's
+//!   type, to nearest even. That is at least as close as hardware's, never the other way round.
+//!   Subnormals count. Of a `tf32` operand the low 13 bits are ignored.
+//! - `f64`: a chain of fused multiply-adds with the instruction's rounding, as PTX has it.
+//! - integers: the exact sum, wrapped to 32 bits or clamped (`.satfinite`).
+
+use std::marker::PhantomData;
+
+use super::float::canon;
+use super::fragment::{Elem, Product};
+use super::half::{Brain, Half, Small};
+use super::tile::{Lines, MOST_TILES, Rows, aligned, lines, registers, rows, sums, tiles, write};
+use crate::exec::env::Env;
+use crate::exec::inst::{Flow, Inst, Op};
+use crate::exec::round::{self, Mode};
+use crate::exec::warp::Warp;
+
+/// A type of narrow floating-point factors.
+pub(crate) trait Factor {
+    /// Elements of a register.
+    const PACKED: usize;
+    /// Element `j` of a register, exactly.
+    fn get(word: u32, j: usize) -> f64;
+}
+
+impl Factor for Half {
+    const PACKED: usize = 2;
+    #[inline(always)]
+    fn get(word: u32, j: usize) -> f64 {
+        Half::wide((word >> (16 * j)) as u16)
+    }
+}
+
+impl Factor for Brain {
+    const PACKED: usize = 2;
+    #[inline(always)]
+    fn get(word: u32, j: usize) -> f64 {
+        Brain::wide((word >> (16 * j)) as u16)
+    }
+}
+
+/// `tf32`: a single without its low 13 bits.
+pub(crate) struct Tf32;
+impl Factor for Tf32 {
+    const PACKED: usize = 1;
+    #[inline(always)]
+    fn get(word: u32, _: usize) -> f64 {
+        let x = f32::from_bits(word);
+        if x.is_nan() {
+            return f64::NAN;
+        }
+        f64::from(f32::from_bits(word & !0x1fff))
+    }
+}
+
+/// Adds the products of a tile to `sum`, in ascending k.
+#[inline(always)]
+fn accumulate(a: &Rows<f64, 16>, b: &Lines<f64, 16>, k: usize, sum: &mut Lines<f64, 16>) {
+    for (row, line) in a.iter().zip(sum) {
+        let mut s = *line;
+        for (x, y) in row.iter().zip(b).take(k) {
+            for n in 0..8 {
+                s[n] += x * y[n];
+            }
+        }
+        *line = s;
+    }
+}
+
+#[inline(always)]
+pub(crate) fn single(word: u32, _: usize) -> f64 {
+    f64::from(f32::from_bits(word))
+}
+
+/// A sum as element `j` of a register of halves.
+#[inline(always)]
+pub(crate) fn half_at(x: f64, j: usize) -> u32 {
+    u32::from(Half::round(x)) << (16 * j)
+}
+
+/// A sum as a register of a single.
+#[inline(always)]
+pub(crate) fn single_of(x: f64, _: usize) -> u32 {
+    canon(x as f32).to_bits()
+}
+
+/// `f16`, `bf16` and `tf32` with sums of `f32` or `f16`: operand list `e`, description `imm`.
+pub(crate) struct MmaFloat<T>(PhantomData<T>);
+impl<T: Factor> Op for MmaFloat<T> {
+    #[inline(always)]
+    fn run(w: &mut Warp, env: &Env<'_>, i: &Inst, mask: u32) -> Flow {
+        aligned(w, mask, |w| {
+            let p = Product::at(i.imm);
+            let regs = registers(env, i, p.counts());
+            let (tall, k) = (p.shape.m > 8, p.shape.k as usize);
+            let [_, _, c, d] = p.elems;
+            let mut results = [const { None }; MOST_TILES];
+            for (slot, [_, ra, rb, rc]) in results.iter_mut().zip(tiles(&p, regs)) {
+                let a = rows::<u32, f64, 16>(w, ra, tall, T::PACKED, T::get);
+                let b = lines::<u32, f64, 16>(w, rb, T::PACKED, T::get);
+                let mut s = match c {
+                    Elem::F16 => sums(w, rc, 2, <Half as Factor>::get),
+                    _ => sums(w, rc, 1, single),
+                };
+                accumulate(&a, &b, k, &mut s);
+                *slot = Some(s);
+            }
+            for (s, [rd, ..]) in results.iter().flatten().zip(tiles(&p, regs)) {
+                match d {
+                    Elem::F16 => write(w, rd, 2, mask, s, half_at),
+                    _ => write(w, rd, 1, mask, s, single_of),
+                }
+            }
+            Flow::Next
+        })
+    }
+}
+
+/// `f64`: as [`MmaFloat`].
+pub(crate) struct MmaDouble;
+impl Op for MmaDouble {
+    #[inline(always)]
+    fn run(w: &mut Warp, env: &Env<'_>, i: &Inst, mask: u32) -> Flow {
+        aligned(w, mask, |w| {
+            let p = Product::at(i.imm);
+            let [rd, ra, rb, rc] = registers(env, i, p.counts());
+            let bits = |word: u64, _: usize| f64::from_bits(word);
+            let a = rows::<u64, f64, 16>(w, ra, p.shape.m > 8, 1, bits);
+            let b = lines::<u64, f64, 16>(w, rb, 1, bits);
+            let mut s = sums(w, rc, 1, bits);
+            let mode = Mode::of(p.mode);
+            for (row, line) in a.iter().zip(&mut s) {
+                for (x, y) in row.iter().zip(&b).take(p.shape.k as usize) {
+                    for n in 0..8 {
+                        line[n] = match mode {
+                            Mode::Nearest => x.mul_add(y[n], line[n]),
+                            _ => round::fma64(*x, y[n], line[n], mode),
+                        };
+                    }
+                }
+            }
+            write(w, rd, 1, mask, &s, |x: f64, _| x.to_bits());
+            Flow::Next
+        })
+    }
+}
+
+/// Element `j` of a register of integers.
+#[inline(always)]
+fn integer(word: u32, j: usize, elem: Elem) -> i32 {
+    match elem {
+        Elem::S8 => i32::from((word >> (8 * j)) as i8),
+        Elem::U8 => i32::from((word >> (8 * j)) as u8),
+        Elem::S4 => (word << (28 - 4 * j)) as i32 >> 28,
+        _ => (word >> (4 * j) & 15) as i32,
+    }
+}
+
+/// An exact sum in 32 bits.
+#[inline(always)]
+fn fit(x: i64, clamp: bool) -> u32 {
+    if clamp {
+        x.clamp(i64::from(i32::MIN), i64::from(i32::MAX)) as u32
+    } else {
+        x as u32
+    }
+}
+
+#[inline(always)]
+fn whole(word: u32, _: usize) -> i64 {
+    i64::from(word as i32)
+}
+
+/// Integers of 8 and 4 bits: as [`MmaFloat`].
+pub(crate) struct MmaInt;
+impl Op for MmaInt {
+    #[inline(always)]
+    fn run(w: &mut Warp, env: &Env<'_>, i: &Inst, mask: u32) -> Flow {
+        aligned(w, mask, |w| {
+            let p = Product::at(i.imm);
+            let regs = registers(env, i, p.counts());
+            let [ea, eb, ..] = p.elems;
+            let packed = ea.packed() as usize;
+            let mut results = [const { None }; MOST_TILES];
+            for (slot, [_, ra, rb, rc]) in results.iter_mut().zip(tiles(&p, regs)) {
+                let tall = p.shape.m > 8;
+                let a = rows::<u32, i32, 64>(w, ra, tall, packed, |v, j| integer(v, j, ea));
+                let b = lines::<u32, i32, 64>(w, rb, packed, |v, j| integer(v, j, eb));
+                let mut s = sums(w, rc, 1, whole);
+                for (row, line) in a.iter().zip(&mut s) {
+                    // Products of 17 bits, at most 64 of them.
+                    let mut t = [0i32; 8];
+                    for (x, y) in row.iter().zip(&b).take(p.shape.k as usize) {
+                        for n in 0..8 {
+                            t[n] += x * y[n];
+                        }
+                    }
+                    for n in 0..8 {
+                        line[n] += i64::from(t[n]);
+                    }
+                }
+                *slot = Some(s);
+            }
+            for (s, [rd, ..]) in results.iter().flatten().zip(tiles(&p, regs)) {
+                write(w, rd, 1, mask, s, |x, _| fit(x, p.clamp));
+            }
+            Flow::Next
+        })
+    }
+}
+
+/// Single bits, a register of 32 as one element: as [`MmaFloat`].
+pub(crate) struct MmaBit;
+impl Op for MmaBit {
+    #[inline(always)]
+    fn run(w: &mut Warp, env: &Env<'_>, i: &Inst, mask: u32) -> Flow {
+        aligned(w, mask, |w| {
+            let p = Product::at(i.imm);
+            let [rd, ra, rb, rc] = registers(env, i, p.counts());
+            let word = |v: u32, _: usize| v;
+            let a = rows::<u32, u32, 8>(w, ra, p.shape.m > 8, 1, word);
+            let b = lines::<u32, u32, 8>(w, rb, 1, word);
+            let mut s = sums(w, rc, 1, whole);
+            for (row, line) in a.iter().zip(&mut s) {
+                for (x, y) in row.iter().zip(&b).take(p.shape.k as usize / 32) {
+                    for n in 0..8 {
+                        let both = if p.and { x & y[n] } else { x ^ y[n] };
+                        line[n] += i64::from(both.count_ones());
+                    }
+                }
+            }
+            write(w, rd, 1, mask, &s, |x, _| fit(x, p.clamp));
+            Flow::Next
+        })
+    }
+}
