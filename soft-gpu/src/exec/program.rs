@@ -74,6 +74,8 @@ pub struct Program {
     pub(crate) calls: Vec<CallSite>,
     /// Targets of `brx.idx`.
     pub(crate) tables: Vec<Vec<u32>>,
+    /// Columns of instructions with many operands (matrices).
+    pub(crate) operands: Vec<u32>,
     /// Address ranges of constants, after linking.
     pub(crate) const_ranges: Vec<(u64, u64)>,
     pub(crate) globals: Vec<GlobalVar>,

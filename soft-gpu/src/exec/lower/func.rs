@@ -2,7 +2,9 @@
 
 use std::collections::HashMap;
 
-use super::{Module, R, Why, arith, control, convert, float, half, memory, warp};
+use super::{
+    Module, R, Why, arith, control, convert, float, half, matrix, memory, transfer, warp,
+};
 use crate::exec::contract::LoadError;
 use crate::exec::inst::{Inst, NEGATED, NONE, OpFn, op_plain};
 use crate::exec::ops::control::{Exit, Nop, Ret};
@@ -305,7 +307,9 @@ impl<'m> Func<'_, 'm> {
             || convert::lower(self, &mut m, ops)?
             || memory::lower(self, &mut m, ops)?
             || control::lower(self, &mut m, ops)?
-            || warp::lower(self, &mut m, ops)?;
+            || warp::lower(self, &mut m, ops)?
+            || matrix::lower(self, &mut m, ops)?
+            || transfer::lower(self, &mut m, ops)?;
         if !served {
             return Err(Why::unsupported("this instruction is not served"));
         }

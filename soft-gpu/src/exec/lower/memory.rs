@@ -10,7 +10,7 @@ use crate::exec::ops::atomic::{self as at, Atom, Rmw};
 use crate::exec::ops::control::Nop;
 use crate::exec::ops::family::Map1;
 use crate::exec::ops::memory::{
-    B32In32, B64In64, CopyAsync, Ld, LdKernelParam, Mem, S8In32, S8In64, S16In32, S16In64, S32In64,
+    B32In32, B64In64, Ld, LdKernelParam, Mem, S8In32, S8In64, S16In32, S16In64, S32In64,
     St, U8In32, U8In64, U16In32, U16In64, U32In64, layout, space,
 };
 use crate::exec::special;
@@ -22,7 +22,6 @@ pub(crate) fn lower<'m>(f: &mut Func<'_, 'm>, m: &mut Mods<'_>, ops: &'m [Operan
         "ld" | "ldu" => load(f, m, ops)?,
         "st" => store(f, m, ops)?,
         "atom" | "red" => atom(f, m, ops)?,
-        "cp" => copy_async(f, m, ops)?,
         "createpolicy" => policy(f, m, ops)?,
         "prefetch" | "prefetchu" | "applypriority" | "discard" => {
             m.ignore(&["global", "local", "L1", "L2"]);
@@ -39,7 +38,7 @@ pub(crate) fn lower<'m>(f: &mut Func<'_, 'm>, m: &mut Mods<'_>, ops: &'m [Operan
 
 /// Where an instruction says its address is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Named {
+pub(super) enum Named {
     Global,
     Shared,
     Local,
@@ -47,7 +46,7 @@ enum Named {
     Generic,
 }
 
-fn named(m: &mut Mods<'_>) -> Named {
+pub(super) fn named(m: &mut Mods<'_>) -> Named {
     m.one(&[
         ("global", Named::Global),
         ("const", Named::Global),
@@ -74,16 +73,16 @@ fn ignore_hints(m: &mut Mods<'_>) {
 }
 
 /// An address: space, register operand, offset, and whether the register is 32 bits wide.
-struct Address {
-    space: u8,
+pub(super) struct Address {
+    pub(super) space: u8,
     /// A fixed offset in the kernel's parameter block.
-    kernel_param: bool,
-    reg: u32,
-    offset: i64,
-    narrow: bool,
+    pub(super) kernel_param: bool,
+    pub(super) reg: u32,
+    pub(super) offset: i64,
+    pub(super) narrow: bool,
 }
 
-fn address(f: &mut Func<'_, '_>, op_: &Operand, named: Named) -> R<Address> {
+pub(super) fn address(f: &mut Func<'_, '_>, op_: &Operand, named: Named) -> R<Address> {
     let Operand::Memory { base, offset } = op_ else {
         return Err(Why::invalid("expected an address in brackets"));
     };
@@ -197,7 +196,7 @@ fn symbol(f: &mut Func<'_, '_>, n: &str, a: &mut Address) -> R<()> {
     Ok(())
 }
 
-fn imm_of(a: &Address, count: usize) -> u64 {
+pub(super) fn imm_of(a: &Address, count: usize) -> u64 {
     u64::from(a.offset as i32 as u32)
         | (count as u64) << layout::COUNT_SHIFT
         | if a.narrow { layout::NARROW } else { 0 }
@@ -255,7 +254,7 @@ fn store_form(t: Type, wide: bool, a: &Address) -> R<OpFn> {
 }
 
 /// The elements of a vector operand, or the operand itself.
-fn elements(op_: &Operand) -> &[Operand] {
+pub(super) fn elements(op_: &Operand) -> &[Operand] {
     match op_ {
         Operand::Vector(v) => v,
         other => std::slice::from_ref(other),
@@ -468,82 +467,4 @@ fn policy<'m>(f: &mut Func<'_, 'm>, m: &mut Mods<'_>, ops: &'m [Operand]) -> R<(
         ..f.blank()
     });
     Ok(())
-}
-
-fn copy_async<'m>(f: &mut Func<'_, 'm>, m: &mut Mods<'_>, ops: &'m [Operand]) -> R<()> {
-    if !m.has("async") || m.has("bulk") {
-        return Err(Why::unsupported("this copy is not served"));
-    }
-    // Copies are done at once, so there is never anything to wait for.
-    if m.has("commit_group") || m.has("wait_group") || m.has("wait_all") {
-        f.emit(Inst {
-            run: op_plain::<Nop>(),
-            ..f.blank()
-        });
-        return Ok(());
-    }
-    if m.has("mbarrier") {
-        return Err(Why::unsupported("mbarriers are not served"));
-    }
-    let hint = m.has("L2::cache_hint");
-    m.ignore(&["ca", "cg", "shared", "shared::cta", "global"]);
-    m.ignore_prefix("L2::");
-    let ops = if hint {
-        &ops[..ops.len().saturating_sub(1)]
-    } else {
-        ops
-    };
-    if !(3..=4).contains(&ops.len()) {
-        return Err(Why::invalid("3 or 4 operands"));
-    }
-    let dst = address(f, &ops[0], Named::Shared)?;
-    let src = address(f, &ops[1], Named::Global)?;
-    let size = Func::constant(ops.get(2))?;
-    if !matches!(size, 4 | 8 | 16) {
-        return Err(Why::invalid("copies are of 4, 8 or 16 bytes"));
-    }
-    let c = widened(f, &dst)?;
-    let a = widened(f, &src)?;
-    let b = match ops.get(3) {
-        Some(n) => f.src(n, Want::I32)?,
-        None => NONE,
-    };
-    f.emit(Inst {
-        run: op_plain::<CopyAsync>(),
-        a,
-        b,
-        c,
-        imm: size,
-        ..f.blank()
-    });
-    Ok(())
-}
-
-/// An address as one 64-bit column.
-fn widened(f: &mut Func<'_, '_>, a: &Address) -> R<u32> {
-    if a.reg == NONE {
-        return f.m.const64(a.offset as u64);
-    }
-    let t = f.fresh64()?;
-    let base = if a.narrow {
-        let run = op::<Map1<crate::exec::ops::convert::U64FromU32>>();
-        f.emit(Inst {
-            run,
-            d: t,
-            a: a.reg,
-            ..f.blank()
-        });
-        t
-    } else {
-        a.reg
-    };
-    let run = op_plain::<crate::exec::ops::memory::Lea>();
-    f.emit(Inst {
-        run,
-        d: t,
-        a: base,
-        imm: a.offset as u64,
-        ..f.blank()
-    });
-    Ok(t)
 }

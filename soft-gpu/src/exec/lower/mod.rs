@@ -7,9 +7,11 @@ mod float;
 mod func;
 mod half;
 mod layout;
+mod matrix;
 mod memory;
 mod mods;
 mod operand;
+mod transfer;
 mod warp;
 
 use std::collections::HashMap;
@@ -92,6 +94,7 @@ pub(crate) struct Module<'m> {
     pub(crate) funcs: Vec<FuncInfo>,
     pub(crate) calls: Vec<CallSite>,
     pub(crate) tables: Vec<Vec<u32>>,
+    operands: Vec<u32>,
 }
 
 /// Lowers a whole module.
@@ -115,6 +118,7 @@ pub(crate) fn module(ast: &ast::Module, opts: &LoadOptions) -> Result<Program, L
         funcs: Vec::new(),
         calls: Vec::new(),
         tables: Vec::new(),
+        operands: Vec::new(),
     };
     m.declare_functions();
     let shared = layout::shared(ast).map_err(|w| w.at("shared memory"))?;
@@ -191,6 +195,7 @@ fn finish(
         funcs: m.funcs,
         calls: m.calls,
         tables: m.tables,
+        operands: m.operands,
         const_ranges: Vec::new(),
         globals: m.globals,
         contents: m.contents,
@@ -418,6 +423,16 @@ impl<'m> Module<'m> {
         self.relocations.push((i, global, addend));
         self.seen_address.insert((global, addend), i);
         Ok(bank::CONST | i)
+    }
+
+    /// Keeps the columns of an instruction that has more than an [`Inst`] holds.
+    pub(crate) fn operand_list(&mut self, columns: &[u32]) -> R<u32> {
+        let at = self.operands.len();
+        if at + columns.len() > MAX_POOL {
+            return Err(Why::unsupported("too many operands"));
+        }
+        self.operands.extend_from_slice(columns);
+        Ok(at as u32)
     }
 
     fn push64(&mut self, v: u64) -> R<u32> {

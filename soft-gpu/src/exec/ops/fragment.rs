@@ -132,12 +132,6 @@ impl Shape {
         }
     }
 
-    /// Rows of a tile.
-    #[inline(always)]
-    pub(crate) fn rows(self) -> u32 {
-        self.m.min(16)
-    }
-
     /// Tiles above each other.
     #[inline(always)]
     pub(crate) fn high(self) -> u32 {

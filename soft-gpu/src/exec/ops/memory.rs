@@ -244,7 +244,7 @@ pub(crate) fn illegal(w: &mut Warp, env: &Env<'_>, addr: u64, size: u64) -> bool
 
 #[cold]
 #[inline(never)]
-fn misaligned(w: &mut Warp, env: &Env<'_>, ad: &[u64; LANES], size: u64) -> bool {
+pub(crate) fn misaligned(w: &mut Warp, env: &Env<'_>, ad: &[u64; LANES], size: u64) -> bool {
     let a = ad
         .iter()
         .find(|a| *a & (size - 1) != 0)
@@ -431,49 +431,5 @@ impl Op for IsSpace {
         }
         w.put_pred(i.d, bits, mask);
         Flow::Next
-    }
-}
-
-/// `cp.async` and kin, done at once: `imm` bytes to shared `d` from global `a` (64-bit address
-/// registers hold both); `b` is the number of source bytes (the rest is zero) or [`NONE`].
-pub(crate) struct CopyAsync;
-impl Op for CopyAsync {
-    fn run(w: &mut Warp, env: &Env<'_>, i: &Inst, mask: u32) -> Flow {
-        let size = i.imm & 0xff;
-        let mut fault = false;
-        each_lane(mask, |l| {
-            if fault {
-                return;
-            }
-            let dst = u64::src(w, i.c)[l];
-            let src = u64::src(w, i.a)[l];
-            let take = if i.b == NONE {
-                size
-            } else {
-                u64::from(u32::src(w, i.b)[l]).min(size)
-            };
-            if (dst | src) & (size - 1) != 0 {
-                misaligned(w, env, &[dst | src; LANES], size);
-                fault = true;
-                return;
-            }
-            if dst.saturating_add(size) > env.shared_len {
-                illegal(w, env, dst, size);
-                fault = true;
-                return;
-            }
-            if take > 0 && !env.arena.live(src, take) {
-                illegal(w, env, src, take);
-                fault = true;
-                return;
-            }
-            // SAFETY: both ranges were checked; they cannot overlap (arena and shared memory).
-            unsafe {
-                let p = env.shared.add(dst as usize);
-                std::ptr::copy_nonoverlapping(src as *const u8, p, take as usize);
-                std::ptr::write_bytes(p.add(take as usize), 0, (size - take) as usize);
-            }
-        });
-        if fault { Flow::Fault } else { Flow::Next }
     }
 }

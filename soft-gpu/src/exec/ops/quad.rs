@@ -42,9 +42,17 @@ fn read(w: &Warp, p: &Product, regs: [&[u32]; 3]) -> [Quad; 4] {
             Half::wide((u32::src(w, regs[i / 2])[lane] >> (16 * (i & 1))) as u16)
         };
         for i in 0..4 {
-            let (row, col) = if p.by_column[0] { (i + h, t) } else { (t + h, i) };
+            let (row, col) = if p.by_column[0] {
+                (i + h, t)
+            } else {
+                (t + h, i)
+            };
             quad.a[row][col] = half(ra, i);
-            let (row, col) = if p.by_column[1] { (i, t + h) } else { (t, i + h) };
+            let (row, col) = if p.by_column[1] {
+                (i, t + h)
+            } else {
+                (t, i + h)
+            };
             quad.b[row][col] = half(rb, i);
         }
         for i in 0..8 {

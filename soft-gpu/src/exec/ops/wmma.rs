@@ -2,16 +2,14 @@
 //!
 //! Every lane moves the elements of its fragment ([`super::fragment`]), in any state space.
 
+use super::family::each_lane;
 use super::fragment::{Elem, Matrix};
-use super::memory::{
-    B32In32, B64In64, Mem, U8In32, U16In32, addresses, resolve, space,
-};
+use super::memory::{B32In32, B64In64, Mem, U8In32, U16In32, addresses, resolve, space};
 use super::tile::aligned;
 use crate::exec::col::{Raw, put};
 use crate::exec::env::Env;
 use crate::exec::inst::{Flow, Inst, LANES, Op};
 use crate::exec::warp::Warp;
-use super::family::each_lane;
 
 /// Elements that are moved as one: 4-bit integers and bits go by words along k.
 #[derive(Clone, Copy)]

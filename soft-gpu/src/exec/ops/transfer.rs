@@ -1,0 +1,65 @@
+//! `cp.async`: copies from global to shared memory, done at once, so that there is never anything
+//! to wait for. What faults on hardware when the copy is carried out faults here at the instruction.
+
+use super::memory::{B32In32, Mem, U8In32, illegal, misaligned};
+use crate::exec::col::Raw;
+use crate::exec::env::Env;
+use crate::exec::inst::{Flow, Inst, LANES, NONE, Op};
+use crate::exec::warp::Warp;
+
+/// `imm` bytes to the shared address `c` from the global address `a` (both 64-bit columns). Of the
+/// source, `b` bytes are read (or all, if it is [`NONE`]), none where predicate `e` holds; zeros
+/// take the place of the others.
+pub(crate) struct CopyAsync;
+impl Op for CopyAsync {
+    fn run(w: &mut Warp, env: &Env<'_>, i: &Inst, mask: u32) -> Flow {
+        let size = i.imm & 0xff;
+        let ignored = if i.e == NONE { 0 } else { w.pred(i.e) };
+        let mut rest = mask;
+        while rest != 0 {
+            let l = rest.trailing_zeros() as usize;
+            rest &= rest - 1;
+            let take = match i.b {
+                _ if ignored >> l & 1 != 0 => 0,
+                NONE => size,
+                b => u64::from(u32::src(w, b)[l]).min(size),
+            };
+            let (dst, src) = (u64::src(w, i.c)[l], u64::src(w, i.a)[l]);
+            if !copy(w, env, dst, src, size, take) {
+                return Flow::Fault;
+            }
+        }
+        Flow::Next
+    }
+}
+
+/// One lane's copy; false if it faults. A source of which nothing is read may be any address.
+fn copy(w: &mut Warp, env: &Env<'_>, dst: u64, src: u64, size: u64, take: u64) -> bool {
+    let used = if take == 0 { dst } else { dst | src };
+    if used & (size - 1) != 0 {
+        let a = if dst & (size - 1) != 0 { dst } else { src };
+        return misaligned(w, env, &[a; LANES], size);
+    }
+    if dst.saturating_add(size) > env.shared_len {
+        return illegal(w, env, dst, size);
+    }
+    if take > 0 && !env.arena.live(src, take) {
+        return illegal(w, env, src, take);
+    }
+    let from = src as *mut u8;
+    let to = env.shared.wrapping_add(dst as usize);
+    let (words, bytes) = (take as usize & !3, take as usize);
+    // SAFETY: `size` bytes at `to` and `take` at `from` are checked and aligned to words at least.
+    unsafe {
+        for at in (0..words).step_by(4) {
+            B32In32::store(to.add(at), B32In32::load(from.add(at)));
+        }
+        for at in words..bytes {
+            U8In32::store(to.add(at), U8In32::load(from.add(at)));
+        }
+        for at in bytes..size as usize {
+            U8In32::store(to.add(at), 0);
+        }
+    }
+    true
+}
