@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use super::types::{In, Out};
 use crate::driver::context::{self, API_VERSION, LIMITS};
 use crate::driver::error::{CuError, Result};
+use crate::driver::graph::capture;
 use crate::driver::healthy;
 use crate::driver::stream::PRIORITIES;
 
@@ -29,6 +30,12 @@ fn or_current(handle: u64) -> Result<std::sync::Arc<context::Context>> {
     } else {
         context::get(handle)
     }
+}
+
+fn synchronize(handle: u64) -> Result {
+    let context = or_current(handle)?;
+    capture::forbid_context(&context)?;
+    context.synchronize()
 }
 
 fn pop(out: Out<u64>) -> Result {
@@ -123,12 +130,12 @@ exports! {
 
     fn cuCtxSynchronize() {
         healthy()?;
-        context::current()?.synchronize()
+        synchronize(0)
     }
 
     fn cuCtxSynchronize_v2(handle: u64) {
         healthy()?;
-        or_current(handle)?.synchronize()
+        synchronize(handle)
     }
 
     fn cuCtxGetLimit(value: Out<usize>, limit: u32) {

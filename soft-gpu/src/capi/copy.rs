@@ -1,8 +1,10 @@
 //! Copies.
 
 use super::types::{ASYNC, Default, In, SYNC, StreamArg};
-use crate::driver::copy::{Extent, Layout, Mode, Side, copy};
-use crate::driver::error::{CuError, Result};
+use crate::driver::context;
+use crate::driver::copy::{Mode, Side, copy};
+use crate::driver::error::Result;
+pub use crate::driver::transfer::{Copy3, Side3};
 
 fn flat(
     dst: (Side, u64),
@@ -13,8 +15,7 @@ fn flat(
     default: Default,
 ) -> Result {
     let stream = stream.get(default)?;
-    let (dst, src) = ((dst.0, Layout::flat(dst.1)), (src.0, Layout::flat(src.1)));
-    copy(dst, src, Extent::row(bytes as u64), mode, &stream)
+    copy(&Copy3::flat(dst, src, bytes), mode, &stream)
 }
 
 const NULL: StreamArg = StreamArg(0);
@@ -108,8 +109,8 @@ fn dtod_async(dst: u64, src: u64, bytes: usize, stream: StreamArg, default: Defa
 }
 
 fn peer(dst: u64, to: u64, src: u64, from: u64, bytes: usize, default: Default) -> Result {
-    crate::driver::context::get(to)?;
-    crate::driver::context::get(from)?;
+    context::get(to)?;
+    context::get(from)?;
     dtod(dst, src, bytes, default)
 }
 
@@ -122,8 +123,8 @@ fn peer_async(
     stream: StreamArg,
     default: Default,
 ) -> Result {
-    crate::driver::context::get(to)?;
-    crate::driver::context::get(from)?;
+    context::get(to)?;
+    context::get(from)?;
     dtod_async(dst, src, bytes, stream, default)
 }
 
@@ -150,80 +151,6 @@ pub struct Copy2 {
     height: usize,
 }
 
-/// One side of CUDA_MEMCPY3D.
-#[derive(Clone, Copy)]
-#[repr(C)]
-pub struct Side3 {
-    x: usize,
-    y: usize,
-    z: usize,
-    lod: usize,
-    kind: u32,
-    host: u64,
-    device: u64,
-    array: u64,
-    reserved: u64,
-    pitch: usize,
-    height: usize,
-}
-
-/// CUDA_MEMCPY3D.
-#[derive(Clone, Copy)]
-#[repr(C)]
-pub struct Copy3 {
-    src: Side3,
-    dst: Side3,
-    width: usize,
-    height: usize,
-    depth: usize,
-}
-
-/// CUmemorytype → which address, and what it is said to be. Arrays are not served.
-fn address(kind: u32, host: u64, device: u64) -> Result<(Side, u64)> {
-    match kind {
-        1 => Ok((Side::Host, host)),
-        2 => Ok((Side::Device, device)),
-        3 => Err(CuError::NOT_SUPPORTED),
-        4 => Ok((Side::Unified, device)),
-        _ => Err(CuError::INVALID_VALUE),
-    }
-}
-
-fn offset(pitch: u64, slice: u64, (x, y, z): (usize, usize, usize)) -> Option<u64> {
-    let rows = pitch.checked_mul(y as u64)?;
-    slice
-        .checked_mul(z as u64)?
-        .checked_add(rows)?
-        .checked_add(x as u64)
-}
-
-impl Side3 {
-    fn resolve(&self, width: usize, rows: usize) -> Result<(Side, Layout)> {
-        let (side, base) = address(self.kind, self.host, self.device)?;
-        let bad = || CuError::INVALID_VALUE;
-        let pitch = if self.pitch == 0 {
-            width.checked_add(self.x).ok_or_else(bad)?
-        } else {
-            self.pitch
-        };
-        let height = if self.height == 0 { rows } else { self.height };
-        if width.checked_add(self.x).is_none_or(|end| end > pitch) && (rows > 1 || height > 1) {
-            return Err(bad());
-        }
-        let (pitch, height) = (pitch as u64, height as u64);
-        let slice = pitch.checked_mul(height).ok_or_else(bad)?;
-        let at = offset(pitch, slice, (self.x, self.y, self.z)).ok_or_else(bad)?;
-        Ok((
-            side,
-            Layout {
-                addr: base.checked_add(at).ok_or_else(bad)?,
-                pitch,
-                slice,
-            },
-        ))
-    }
-}
-
 impl From<Side2> for Side3 {
     fn from(s: Side2) -> Side3 {
         Side3 {
@@ -235,7 +162,7 @@ impl From<Side2> for Side3 {
             host: s.host,
             device: s.device,
             array: s.array,
-            reserved: 0,
+            context: 0,
             pitch: s.pitch,
             height: 0,
         }
@@ -243,15 +170,23 @@ impl From<Side2> for Side3 {
 }
 
 fn copy3(c: &Copy3, mode: Mode, stream: StreamArg, default: Default) -> Result {
-    let stream = stream.get(default)?;
-    let dst = c.dst.resolve(c.width, c.height)?;
-    let src = c.src.resolve(c.width, c.height)?;
-    let e = Extent {
-        width: c.width as u64,
-        height: c.height as u64,
-        depth: c.depth as u64,
-    };
-    copy(dst, src, e, mode, &stream)
+    copy(c, mode, &stream.get(default)?)
+}
+
+/// The two sides of CUDA_MEMCPY3D_PEER name their contexts where CUDA_MEMCPY3D has reserved words.
+fn peers(c: In<Copy3>) -> Result<Copy3> {
+    let c = c.get()?;
+    context::get(c.src.context)?;
+    context::get(c.dst.context)?;
+    Ok(c)
+}
+
+fn three_peer(c: In<Copy3>, default: Default) -> Result {
+    copy3(&peers(c)?, SYNC, NULL, default)
+}
+
+fn three_peer_async(c: In<Copy3>, stream: StreamArg, default: Default) -> Result {
+    copy3(&peers(c)?, ASYNC, stream, default)
 }
 
 fn widen(c: &Copy2) -> Copy3 {
@@ -296,4 +231,6 @@ stream_exports! {
     fn cuMemcpy2DAsync_v2 | cuMemcpy2DAsync_v2_ptsz(copy: In<Copy2>, stream: StreamArg) => two_async;
     fn cuMemcpy3D_v2 | cuMemcpy3D_v2_ptds(copy: In<Copy3>) => three;
     fn cuMemcpy3DAsync_v2 | cuMemcpy3DAsync_v2_ptsz(copy: In<Copy3>, stream: StreamArg) => three_async;
+    fn cuMemcpy3DPeer | cuMemcpy3DPeer_ptds(copy: In<Copy3>) => three_peer;
+    fn cuMemcpy3DPeerAsync | cuMemcpy3DPeerAsync_ptsz(copy: In<Copy3>, stream: StreamArg) => three_peer_async;
 }

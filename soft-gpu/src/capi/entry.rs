@@ -1,11 +1,10 @@
 //! Initialisation, errors, and finding entry points.
 
-use std::cell::Cell;
 use std::ffi::{c_char, c_void};
 
 use super::types::{In, Out, Text};
+use crate::driver;
 use crate::driver::error::{CuError, Result};
-use crate::driver::{self, fault};
 
 /// A served entry point's address.
 #[derive(Clone, Copy)]
@@ -76,11 +75,6 @@ fn find(name: &str, version: i32, flags: u64) -> (Found, *const ()) {
     }
 }
 
-thread_local! {
-    /// CUstreamCaptureMode.
-    static CAPTURE_MODE: Cell<u32> = const { Cell::new(0) };
-}
-
 /// A UUID that no export table has gives CUDA_ERROR_INVALID_VALUE in NVIDIA's driver.
 fn export_table(table: Out<*const c_void>, id: In<[u8; 16]>) -> Result {
     id.get()?;
@@ -145,16 +139,6 @@ exports! {
 
     fn cuProfilerStop() {
         driver::driver().map(|_| ())
-    }
-
-    fn cuThreadExchangeStreamCaptureMode(mode: Out<u32>) {
-        fault::check()?;
-        // Capture is not served: the mode is only remembered.
-        let wanted = In(mode.0.cast_const()).get()?;
-        if wanted > 2 {
-            return Err(CuError::INVALID_VALUE);
-        }
-        mode.set(CAPTURE_MODE.replace(wanted))
     }
 }
 

@@ -6,15 +6,15 @@ use crate::driver::event;
 
 fn record(handle: u64, stream: StreamArg, default: Default) -> Result {
     let stream = stream.get(default)?;
-    event::get(handle)?.record(&stream)
+    event::get(handle)?.record(&stream, false)
 }
 
 fn record_with_flags(handle: u64, stream: StreamArg, flags: u32, default: Default) -> Result {
-    // 1 (external) only matters while capturing, which is not served.
     if flags & !1 != 0 {
         return Err(CuError::INVALID_VALUE);
     }
-    record(handle, stream, default)
+    let stream = stream.get(default)?;
+    event::get(handle)?.record(&stream, flags == 1)
 }
 
 stream_exports! {

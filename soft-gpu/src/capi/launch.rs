@@ -76,7 +76,15 @@ fn unpack(f: &Function, extra: In<*const c_void>) -> Result<Vec<u8>> {
     Ok(block)
 }
 
-fn parameters(f: &Function, params: In<*const u8>, extra: In<*const c_void>) -> Result<Vec<u8>> {
+/// The parameter block of a launch.
+///
+/// # Errors
+/// CUDA_ERROR_INVALID_VALUE: parameters missing or given twice.
+pub fn parameters(
+    f: &Function,
+    params: In<*const u8>,
+    extra: In<*const c_void>,
+) -> Result<Vec<u8>> {
     match (params.is_null(), extra.is_null()) {
         (_, true) if f.info.params.is_empty() => Ok(vec![0; f.info.param_bytes]),
         (false, true) => gather(f, params),
@@ -97,7 +105,7 @@ fn launch(
     let stream = stream.get(default)?;
     let f = module::function(handle)?;
     let params = parameters(&f, params, extra)?;
-    submit(f, shape, params, &stream)
+    submit(f, handle, shape, params, &stream)
 }
 
 #[allow(clippy::too_many_arguments)]

@@ -1,25 +1,26 @@
 //! Memsets.
 
 use super::types::{ASYNC, Default, SYNC, StreamArg};
-use crate::driver::copy::{Mode, set};
+use crate::driver::copy::{Memset, Mode, set};
 use crate::driver::error::Result;
 
 /// `size` bytes an element, `(width, height)` elements from `addr`, rows `pitch` bytes apart.
 fn rows(
     (addr, pitch): (u64, usize),
-    (value, size): (u32, u64),
+    (value, size): (u32, u32),
     (width, height): (usize, usize),
     mode: Mode,
     (stream, default): (StreamArg, Default),
 ) -> Result {
-    let stream = stream.get(default)?;
-    set(
-        (addr, pitch as u64),
-        (value, size),
-        (width as u64, height as u64),
-        mode,
-        &stream,
-    )
+    let what = Memset {
+        addr,
+        pitch,
+        value,
+        size,
+        width,
+        height,
+    };
+    set(&what, mode, &stream.get(default)?)
 }
 
 macro_rules! memsets {

@@ -43,14 +43,19 @@ macro_rules! stream_exports {
     };
 }
 
+pub mod capture;
 pub mod context;
 pub mod copy;
 pub mod device;
 pub mod entry;
 pub mod event;
+pub mod graph;
+pub mod graph_exec;
+pub mod graph_node;
 pub mod launch;
 pub mod library;
 pub mod link;
+pub mod memop;
 pub mod memory;
 pub mod memset;
 pub mod module;

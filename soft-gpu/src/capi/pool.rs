@@ -4,7 +4,7 @@ use super::types::{Default, In, Out, StreamArg};
 use crate::driver::error::{CuError, Result};
 use crate::driver::pool;
 
-/// The head of CUmemPoolProps; the rest has no meaning here.
+/// CUmemPoolProps.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct Properties {
@@ -12,6 +12,42 @@ pub struct Properties {
     handle_types: u32,
     location: u32,
     device: i32,
+    security: u64,
+    most: usize,
+    usage: u16,
+    reserved: [u8; 54],
+}
+
+const _: () = assert!(size_of::<Properties>() == 88);
+
+impl Properties {
+    /// Pinned memory on a device.
+    pub fn on_device(device: i32) -> Properties {
+        Properties {
+            kind: 1,
+            handle_types: 0,
+            location: 1,
+            device,
+            security: 0,
+            most: 0,
+            usage: 0,
+            reserved: [0; 54],
+        }
+    }
+
+    /// The device (CU_MEM_ALLOCATION_TYPE_PINNED on CU_MEM_LOCATION_TYPE_DEVICE).
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_VALUE for any other place; sharing by handle is not served.
+    pub fn device_only(&self) -> Result<i32> {
+        if self.kind != 1 || self.location != 1 {
+            return Err(CuError::INVALID_VALUE);
+        }
+        if self.handle_types != 0 {
+            return Err(CuError::NOT_SUPPORTED);
+        }
+        Ok(self.device)
+    }
 }
 
 fn alloc(out: Out<u64>, bytes: usize, stream: StreamArg, default: Default) -> Result {
@@ -62,15 +98,7 @@ exports! {
 
     fn cuMemPoolCreate(out: Out<u64>, properties: In<Properties>) {
         out.check()?;
-        let p = properties.get()?;
-        // Pinned memory on a device (CU_MEM_ALLOCATION_TYPE_PINNED, CU_MEM_LOCATION_TYPE_DEVICE).
-        if p.kind != 1 || p.location != 1 {
-            return Err(CuError::INVALID_VALUE);
-        }
-        if p.handle_types != 0 {
-            return Err(CuError::NOT_SUPPORTED);
-        }
-        out.set(pool::create(p.device)?)
+        out.set(pool::create(properties.get()?.device_only()?)?)
     }
 
     fn cuMemPoolDestroy(pool: u64) {

@@ -3,9 +3,10 @@
 use std::ffi::c_void;
 
 use super::types::{Default, Out, StreamArg};
+use crate::driver::callback::{self, HostCall, HostFn, StreamFn};
 use crate::driver::error::{CuError, Result};
-use crate::driver::stream::{self, Running};
-use crate::driver::{event, fault, healthy};
+use crate::driver::graph::capture;
+use crate::driver::{event, healthy, stream};
 
 fn synchronize(stream: StreamArg, default: Default) -> Result {
     stream.get(default)?.synchronize()
@@ -20,7 +21,7 @@ fn wait_event(stream: StreamArg, handle: u64, flags: u32, default: Default) -> R
         return Err(CuError::INVALID_VALUE);
     }
     let stream = stream.get(default)?;
-    event::wait(&stream, &*event::get(handle)?)
+    event::wait(&stream, &event::get(handle)?, flags == 1)
 }
 
 fn priority(stream: StreamArg, out: Out<i32>, default: Default) -> Result {
@@ -59,91 +60,19 @@ fn context_v2(stream: StreamArg, out: Out<u64>, green: Out<u64>, default: Defaul
     Ok(())
 }
 
-/// Capture is not served: no stream is ever capturing (CU_STREAM_CAPTURE_STATUS_NONE).
-fn capturing(stream: StreamArg, status: Out<u32>, default: Default) -> Result {
-    stream.get(default)?;
-    status.set(0)
-}
-
-fn capture_info(stream: StreamArg, status: Out<u32>, id: Out<u64>, default: Default) -> Result {
-    id.set_if_wanted(0);
-    capturing(stream, status, default)
-}
-
-#[allow(clippy::too_many_arguments)]
-fn capture_info_v2(
-    stream: StreamArg,
-    status: Out<u32>,
-    id: Out<u64>,
-    graph: Out<u64>,
-    dependencies: Out<u64>,
-    count: Out<usize>,
-    default: Default,
-) -> Result {
-    graph.set_if_wanted(0);
-    dependencies.set_if_wanted(0);
-    count.set_if_wanted(0);
-    capture_info(stream, status, id, default)
-}
-
-#[allow(clippy::too_many_arguments)]
-fn capture_info_v3(
-    stream: StreamArg,
-    status: Out<u32>,
-    id: Out<u64>,
-    graph: Out<u64>,
-    dependencies: Out<u64>,
-    edges: Out<u64>,
-    count: Out<usize>,
-    default: Default,
-) -> Result {
-    edges.set_if_wanted(0);
-    capture_info_v2(stream, status, id, graph, dependencies, count, default)
-}
-
-/// CUhostFn with its argument, on its way to the stream's thread.
-struct HostCall {
-    call: unsafe extern "C" fn(*mut c_void),
-    data: *mut c_void,
-}
-
-// SAFETY: the API's contract: the function is called with this pointer on a thread of the driver.
-unsafe impl Send for HostCall {}
-
 fn host_function(
     stream: StreamArg,
-    call: Option<unsafe extern "C" fn(*mut c_void)>,
+    call: Option<HostFn>,
     data: *mut c_void,
     default: Default,
 ) -> Result {
-    let call = HostCall {
-        call: call.ok_or(CuError::INVALID_VALUE)?,
-        data,
-    };
-    let work = move |_: &Running<'_>| {
-        let HostCall { call, data } = { call };
-        // SAFETY: the API's contract for cuLaunchHostFunc.
-        unsafe { call(data) };
-    };
-    stream
-        .get(default)?
-        .submit(Vec::new(), Some(Box::new(work)))
-        .map(|_| ())
+    let call = HostCall::new(call, data)?;
+    callback::launch(&*stream.get(default)?, call)
 }
-
-/// CUstreamCallback with its arguments.
-struct Callback {
-    call: unsafe extern "C" fn(u64, u32, *mut c_void),
-    stream: u64,
-    data: *mut c_void,
-}
-
-// SAFETY: as of `HostCall`.
-unsafe impl Send for Callback {}
 
 fn add_callback(
     stream: StreamArg,
-    call: Option<unsafe extern "C" fn(u64, u32, *mut c_void)>,
+    call: Option<StreamFn>,
     data: *mut c_void,
     flags: u32,
     default: Default,
@@ -151,28 +80,15 @@ fn add_callback(
     if flags != 0 {
         return Err(CuError::INVALID_VALUE);
     }
-    let call = Callback {
-        call: call.ok_or(CuError::INVALID_VALUE)?,
-        stream: stream.0,
-        data,
-    };
-    let work = move |_: &Running<'_>| {
-        let Callback { call, stream, data } = { call };
-        let status = fault::sticky().map_or(0, |e| e.0);
-        // SAFETY: the API's contract for cuStreamAddCallback.
-        unsafe { call(stream, status, data) };
-    };
-    stream
-        .get(default)?
-        .submit(Vec::new(), Some(Box::new(work)))
-        .map(|_| ())
+    let call = call.ok_or(CuError::INVALID_VALUE)?;
+    callback::add(&*stream.get(default)?, stream.0, call, data)
 }
 
 fn attach(stream: StreamArg, addr: u64, _len: usize, flags: u32, default: Default) -> Result {
     if !matches!(flags, 1 | 2 | 4) {
         return Err(CuError::INVALID_VALUE);
     }
-    stream.get(default)?;
+    capture::forbid(&*stream.get(default)?)?;
     healthy()?.memory.device_range(addr, 1).map(|_| ())
 }
 
@@ -186,12 +102,8 @@ stream_exports! {
     fn cuStreamGetDevice | cuStreamGetDevice_ptsz(stream: StreamArg, out: Out<i32>) => device;
     fn cuStreamGetCtx | cuStreamGetCtx_ptsz(stream: StreamArg, out: Out<u64>) => context;
     fn cuStreamGetCtx_v2 | cuStreamGetCtx_v2_ptsz(stream: StreamArg, out: Out<u64>, green: Out<u64>) => context_v2;
-    fn cuStreamIsCapturing | cuStreamIsCapturing_ptsz(stream: StreamArg, status: Out<u32>) => capturing;
-    fn cuStreamGetCaptureInfo | cuStreamGetCaptureInfo_ptsz(stream: StreamArg, status: Out<u32>, id: Out<u64>) => capture_info;
-    fn cuStreamGetCaptureInfo_v2 | cuStreamGetCaptureInfo_v2_ptsz(stream: StreamArg, status: Out<u32>, id: Out<u64>, graph: Out<u64>, dependencies: Out<u64>, count: Out<usize>) => capture_info_v2;
-    fn cuStreamGetCaptureInfo_v3 | cuStreamGetCaptureInfo_v3_ptsz(stream: StreamArg, status: Out<u32>, id: Out<u64>, graph: Out<u64>, dependencies: Out<u64>, edges: Out<u64>, count: Out<usize>) => capture_info_v3;
-    fn cuLaunchHostFunc | cuLaunchHostFunc_ptsz(stream: StreamArg, call: Option<unsafe extern "C" fn(*mut c_void)>, data: *mut c_void) => host_function;
-    fn cuStreamAddCallback | cuStreamAddCallback_ptsz(stream: StreamArg, call: Option<unsafe extern "C" fn(u64, u32, *mut c_void)>, data: *mut c_void, flags: u32) => add_callback;
+    fn cuLaunchHostFunc | cuLaunchHostFunc_ptsz(stream: StreamArg, call: Option<HostFn>, data: *mut c_void) => host_function;
+    fn cuStreamAddCallback | cuStreamAddCallback_ptsz(stream: StreamArg, call: Option<StreamFn>, data: *mut c_void, flags: u32) => add_callback;
     fn cuStreamAttachMemAsync | cuStreamAttachMemAsync_ptsz(stream: StreamArg, addr: u64, len: usize, flags: u32) => attach;
 }
 

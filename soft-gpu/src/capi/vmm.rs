@@ -37,6 +37,24 @@ pub struct Access {
     flags: u32,
 }
 
+impl Access {
+    /// Checks that this is access for `device` itself, the only one that reaches its memory.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_VALUE for another kind of place, CUDA_ERROR_PEER_ACCESS_UNSUPPORTED for
+    /// another device.
+    pub fn check_device(&self, device: i32) -> Result {
+        if self.location.kind != ON_DEVICE || !matches!(self.flags, 0 | 1 | 3) {
+            return Err(CuError::INVALID_VALUE);
+        }
+        crate::driver::gpu(self.location.id)?;
+        if self.location.id != device && self.flags != 0 {
+            return Err(CuError::PEER_ACCESS_UNSUPPORTED);
+        }
+        Ok(())
+    }
+}
+
 impl Properties {
     fn device(&self) -> Result<i32> {
         if self.kind != PINNED || self.location.kind != ON_DEVICE {

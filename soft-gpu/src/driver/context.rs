@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, RwLock, Weak};
 
 use super::error::{CuError, Result};
 use super::gpu::Gpu;
+use super::graph::exec;
 use super::handle::{Kind, Table};
 use super::stream::{Class, Position, Stream};
 use super::sync::lock;
@@ -154,6 +155,7 @@ impl Context {
         module::forget_context(self.handle);
         library::forget_context(self.handle);
         event::forget_context(self.handle);
+        exec::forget_context();
         stream::forget_context(self);
         if let Ok(driver) = driver() {
             driver.memory.free_context(driver, self.handle);

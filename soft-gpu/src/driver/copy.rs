@@ -5,10 +5,13 @@
 use std::sync::Arc;
 
 use super::error::{CuError, Result};
+use super::graph::node::Action;
+use super::graph::{block, capture};
 use super::memory::Place;
 use super::stream::{Running, Stream};
 use super::streaming;
 use super::sync::{now_ns, sleep_until};
+use super::transfer::Copy3;
 use super::{Driver, healthy};
 
 /// Bytes a row, rows a slice, slices.
@@ -62,30 +65,12 @@ const STREAMED: usize = 64 << 10;
 const QUICK: u64 = 256 << 10;
 
 impl Extent {
-    /// One row.
-    pub fn row(width: u64) -> Self {
-        Extent {
-            width,
-            height: 1,
-            depth: 1,
-        }
-    }
-
     fn bytes(self) -> Option<u64> {
         self.width.checked_mul(self.height)?.checked_mul(self.depth)
     }
 }
 
 impl Layout {
-    /// Contiguous bytes.
-    pub fn flat(addr: u64) -> Self {
-        Layout {
-            addr,
-            pitch: 0,
-            slice: 0,
-        }
-    }
-
     /// Bytes from the first to the last, both included.
     fn span(self, e: Extent) -> Option<u64> {
         let rows = (e.height - 1).checked_mul(self.pitch)?;
@@ -102,17 +87,90 @@ impl Layout {
     }
 }
 
-fn place(driver: &Driver, layout: Layout, e: Extent, side: Side) -> Result<Place> {
+fn place(driver: &Driver, layout: Layout, e: Extent, side: Side, of: Planned) -> Result<Place> {
     if layout.pitch < e.width && e.height > 1 {
         return Err(CuError::INVALID_VALUE);
     }
     let span = layout.span(e).ok_or(CuError::INVALID_VALUE)?;
+    if of == Planned::Later
+        && let Some(device) = block::device_of(layout.addr, span)
+    {
+        return Ok(Place::Device(device));
+    }
     match side {
         Side::Device => driver
             .memory
             .device_range(layout.addr, span)
             .map(Place::Device),
         Side::Host | Side::Unified => driver.memory.place(driver, layout.addr, span),
+    }
+}
+
+/// When an operation that is being described will run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Planned {
+    /// As part of this call, or queued by it.
+    Now,
+    /// When its graph is launched: memory of the graph's own allocation nodes will be there.
+    Later,
+}
+
+/// A checked copy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Transfer {
+    dst: Layout,
+    src: Layout,
+    e: Extent,
+    bytes: u64,
+    /// Where it goes to.
+    pub to: Place,
+    /// Where it comes from.
+    pub from: Place,
+}
+
+impl Transfer {
+    /// Checks a copy; `None` for an empty one.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_VALUE for an address or pitch that does not fit (strict mode aborts on an
+    /// address); arrays are not served; a poisoned process.
+    pub fn new(c: &Copy3, of: Planned) -> Result<Option<Transfer>> {
+        let driver = healthy()?;
+        let dst = c.dst.resolve(c.width, c.height)?;
+        let src = c.src.resolve(c.width, c.height)?;
+        let e = c.extent();
+        if e.width == 0 || e.height == 0 || e.depth == 0 {
+            return Ok(None);
+        }
+        let bytes = e.bytes().ok_or(CuError::INVALID_VALUE)?;
+        Ok(Some(Transfer {
+            to: place(driver, dst.1, e, dst.0, of)?,
+            from: place(driver, src.1, e, src.0, of)?,
+            dst: dst.1,
+            src: src.1,
+            e,
+            bytes,
+        }))
+    }
+
+    /// Moves the bytes now, in the modelled time.
+    pub fn run(&self, driver: &Driver, running: &Running<'_>) {
+        spend(driver, running, self.bytes);
+        move_rows(self.dst, self.src, self.e, self.to);
+    }
+
+    /// Is the device memory of both sides still there?
+    pub fn live(&self, driver: &Driver) -> bool {
+        is_live(driver, self.to, self.dst, self.e) && is_live(driver, self.from, self.src, self.e)
+    }
+}
+
+fn is_live(driver: &Driver, place: Place, layout: Layout, e: Extent) -> bool {
+    match place {
+        Place::Device(device) => layout
+            .span(e)
+            .is_some_and(|span| driver.arena.live(device, layout.addr, span)),
+        Place::Pinned | Place::Pageable => true,
     }
 }
 
@@ -159,37 +217,30 @@ fn move_rows(dst: Layout, src: Layout, e: Extent, to: Place) {
     }
 }
 
-/// Copies.
+/// Copies, or adds a node to the graph that `stream` captures.
 ///
 /// # Errors
-/// CUDA_ERROR_INVALID_VALUE for an address or pitch that does not fit (strict mode aborts on an
-/// address); a poisoned process.
-pub fn copy(
-    dst: (Side, Layout),
-    src: (Side, Layout),
-    e: Extent,
-    mode: Mode,
-    stream: &Arc<Stream>,
-) -> Result {
+/// As [`Transfer::new`]; a synchronous copy that a capture does not allow.
+pub fn copy(c: &Copy3, mode: Mode, stream: &Arc<Stream>) -> Result {
     let driver = healthy()?;
-    if e.width == 0 || e.height == 0 || e.depth == 0 {
-        return Ok(());
+    if mode == Mode::Sync {
+        capture::forbid_sync(stream)?;
+    } else if capture::recording(stream)? {
+        let context = stream.owner()?.handle;
+        return capture::add(stream, || Action::memcpy(c, context));
     }
-    let bytes = e.bytes().ok_or(CuError::INVALID_VALUE)?;
-    let to = place(driver, dst.1, e, dst.0)?;
-    let from = place(driver, src.1, e, src.0)?;
-    let (to_layout, from_layout) = (dst.1, src.1);
-    let work = Box::new(move |running: &Running<'_>| {
-        spend(driver, running, bytes);
-        move_rows(to_layout, from_layout, e, to);
-    });
-    let between_devices = matches!((to, from), (Place::Device(_), Place::Device(_)));
+    let Some(t) = Transfer::new(c, Planned::Now)? else {
+        return Ok(());
+    };
+    let bytes = t.bytes;
+    let work = Box::new(move |running: &Running<'_>| t.run(driver, running));
+    let between_devices = matches!((t.to, t.from), (Place::Device(_), Place::Device(_)));
     match mode {
         Mode::Sync if between_devices => stream.start(bytes <= QUICK, work).map(|_| ()),
         Mode::Sync => stream.run(work),
-        Mode::Async if to == Place::Pageable => stream.run(work),
-        Mode::Async if from == Place::Pageable => {
-            let staged = stage(from_layout, e, bytes);
+        Mode::Async if t.to == Place::Pageable => stream.run(work),
+        Mode::Async if t.from == Place::Pageable => {
+            let staged = stage(t.src, t.e, bytes);
             stream
                 .submit(
                     Vec::new(),
@@ -197,10 +248,10 @@ pub fn copy(
                         spend(driver, running, bytes);
                         let packed = Layout {
                             addr: staged.as_ptr() as u64,
-                            pitch: e.width,
-                            slice: e.width * e.height,
+                            pitch: t.e.width,
+                            slice: t.e.width * t.e.height,
                         };
-                        move_rows(to_layout, packed, e, to);
+                        move_rows(t.dst, packed, t.e, t.to);
                     })),
                 )
                 .map(|_| ())
@@ -223,41 +274,101 @@ fn stage(src: Layout, e: Extent, bytes: u64) -> Vec<u8> {
     staged
 }
 
-/// Sets `width` elements of `size` (1, 2 or 4) bytes in each of `height` rows, `pitch` bytes apart,
-/// to `value`.
+/// CUDA_MEMSET_NODE_PARAMS: `width` elements of `size` (1, 2 or 4) bytes in each of `height` rows,
+/// `pitch` bytes apart, set to `value`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(C)]
+pub struct Memset {
+    /// First byte.
+    pub addr: u64,
+    /// From a row to the next.
+    pub pitch: usize,
+    /// The element.
+    pub value: u32,
+    /// Bytes an element.
+    pub size: u32,
+    /// Elements a row.
+    pub width: usize,
+    /// Rows.
+    pub height: usize,
+}
+
+/// A checked memset.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Fill {
+    layout: Layout,
+    e: Extent,
+    value: u32,
+    size: u64,
+    place: Place,
+}
+
+impl Fill {
+    /// Checks a memset; `None` for an empty one.
+    ///
+    /// # Errors
+    /// As [`Transfer::new`]; an address or pitch that is not a multiple of the element's size.
+    pub fn new(m: &Memset, of: Planned) -> Result<Option<Fill>> {
+        let driver = healthy()?;
+        let (size, pitch) = (u64::from(m.size), m.pitch as u64);
+        if m.width == 0 || m.height == 0 {
+            return Ok(None);
+        }
+        if !m.addr.is_multiple_of(size) || (m.height > 1 && !pitch.is_multiple_of(size)) {
+            return Err(CuError::INVALID_VALUE);
+        }
+        let row = (m.width as u64)
+            .checked_mul(size)
+            .ok_or(CuError::INVALID_VALUE)?;
+        let e = Extent {
+            width: row,
+            height: m.height as u64,
+            depth: 1,
+        };
+        let layout = Layout {
+            addr: m.addr,
+            pitch,
+            slice: 0,
+        };
+        Ok(Some(Fill {
+            place: place(driver, layout, e, Side::Device, of)?,
+            layout,
+            e,
+            value: m.value,
+            size,
+        }))
+    }
+
+    /// Writes the elements now.
+    pub fn run(&self) {
+        fill(self.layout, self.e, self.value, self.size);
+    }
+
+    /// Is the memory still there?
+    pub fn live(&self, driver: &Driver) -> bool {
+        is_live(driver, self.place, self.layout, self.e)
+    }
+}
+
+/// Sets memory, or adds a node to the graph that `stream` captures.
 ///
 /// # Errors
-/// As [`copy`]; an address or pitch that is not a multiple of `size`.
-pub fn set(
-    (addr, pitch): (u64, u64),
-    (value, size): (u32, u64),
-    (width, height): (u64, u64),
-    mode: Mode,
-    stream: &Arc<Stream>,
-) -> Result {
-    let driver = healthy()?;
-    if width == 0 || height == 0 {
+/// As [`Fill::new`]; a synchronous call that a capture does not allow.
+pub fn set(m: &Memset, mode: Mode, stream: &Arc<Stream>) -> Result {
+    healthy()?;
+    if mode == Mode::Sync {
+        capture::forbid_sync(stream)?;
+    } else if capture::recording(stream)? {
+        let context = stream.owner()?.handle;
+        return capture::add(stream, || Action::memset(m, context));
+    }
+    let Some(f) = Fill::new(m, Planned::Now)? else {
         return Ok(());
-    }
-    if !addr.is_multiple_of(size) || (height > 1 && !pitch.is_multiple_of(size)) {
-        return Err(CuError::INVALID_VALUE);
-    }
-    let row = width.checked_mul(size).ok_or(CuError::INVALID_VALUE)?;
-    let e = Extent {
-        width: row,
-        height,
-        depth: 1,
     };
-    let layout = Layout {
-        addr,
-        pitch,
-        slice: 0,
-    };
-    place(driver, layout, e, Side::Device)?;
-    let work = Box::new(move |_: &Running<'_>| fill(layout, e, value, size));
+    let work = Box::new(move |_: &Running<'_>| f.run());
     match mode {
         Mode::Sync => stream
-            .start(row.saturating_mul(height) <= QUICK, work)
+            .start(f.e.width.saturating_mul(f.e.height) <= QUICK, work)
             .map(|_| ()),
         Mode::Async => stream.submit(Vec::new(), Some(work)).map(|_| ()),
     }

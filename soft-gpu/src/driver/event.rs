@@ -4,6 +4,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use super::error::{CuError, Result};
+use super::graph::capture::{self, Fork};
+use super::graph::node::Action;
 use super::handle::{Kind, Table};
 use super::stream::{Position, Running, Stream};
 use super::sync::{lock, now_ns};
@@ -14,10 +16,15 @@ const DISABLE_TIMING: u32 = 2;
 /// CU_EVENT_INTERPROCESS.
 const INTERPROCESS: u32 = 4;
 
-/// One cuEventRecord.
-struct Record {
-    position: Position,
-    reached_ns: Arc<AtomicU64>,
+/// The last cuEventRecord.
+enum Record {
+    /// In a stream.
+    Done {
+        position: Position,
+        reached_ns: Arc<AtomicU64>,
+    },
+    /// In a stream that was capturing: what the next ones depend on there.
+    Captured(Fork),
 }
 
 /// An event.
@@ -74,18 +81,49 @@ pub fn get(handle: u64) -> Result<Arc<Event>> {
 }
 
 impl Event {
-    /// cuEventRecord.
+    /// cuEventRecord. `external`: in a capture, a node that records the event when it runs.
     ///
     /// # Errors
-    /// The event is of another context than the stream.
-    pub fn record(&self, stream: &Stream) -> Result {
+    /// The event is of another context than the stream; a capture that is over.
+    pub fn record(self: &Arc<Self>, stream: &Stream, external: bool) -> Result {
+        self.check_context(stream)?;
+        if capture::recording(stream)? {
+            if external {
+                let event = Arc::clone(self);
+                return capture::add(stream, || Ok(Action::EventRecord(event)));
+            }
+            *lock(&self.last) = Some(Record::Captured(capture::fork(stream)?));
+            return Ok(());
+        }
+        self.record_now(stream)
+    }
+
+    /// True if the event belongs to the stream's context.
+    fn check_context(&self, stream: &Stream) -> Result {
         let same = stream
             .context
             .upgrade()
             .is_some_and(|c| c.handle == self.context);
-        if !same {
-            return Err(CuError::INVALID_HANDLE);
+        if same {
+            Ok(())
+        } else {
+            Err(CuError::INVALID_HANDLE)
         }
+    }
+
+    /// Records it behind everything that the stream has so far.
+    ///
+    /// # Errors
+    /// The stream's context is gone.
+    pub fn record_now(&self, stream: &Stream) -> Result {
+        self.record_after(stream, Vec::new())
+    }
+
+    /// Records it behind everything that the stream and `after` have so far.
+    ///
+    /// # Errors
+    /// As [`record_now`](Self::record_now).
+    pub fn record_after(&self, stream: &Stream, after: Vec<Position>) -> Result {
         let reached_ns = Arc::new(AtomicU64::new(0));
         let cell = Arc::clone(&reached_ns);
         let mut last = lock(&self.last);
@@ -98,8 +136,12 @@ impl Event {
             };
             cell.store(now, Ordering::Release);
         });
-        let position = stream.start(true, stamp)?;
-        *last = Some(Record {
+        let position = if after.is_empty() {
+            stream.start(true, stamp)?
+        } else {
+            stream.submit(after, Some(stamp))?
+        };
+        *last = Some(Record::Done {
             position,
             reached_ns,
         });
@@ -107,16 +149,39 @@ impl Event {
     }
 
     /// The last recorded position; `None` before the first record.
-    pub fn position(&self) -> Option<Position> {
-        lock(&self.last).as_ref().map(|r| r.position.clone())
+    ///
+    /// # Errors
+    /// CUDA_ERROR_CAPTURED_EVENT, which ends the capture's validity.
+    fn position(&self) -> Result<Option<Position>> {
+        let last = lock(&self.last);
+        match last.as_ref() {
+            None => Ok(None),
+            Some(Record::Done { position, .. }) => Ok(Some(position.clone())),
+            Some(Record::Captured(fork)) => {
+                let capture = fork.capture;
+                drop(last);
+                capture::invalidate(capture);
+                Err(CuError::CAPTURED_EVENT)
+            }
+        }
+    }
+
+    /// Where the capture stood that the event was last recorded in.
+    pub fn captured(&self) -> Option<Fork> {
+        match lock(&self.last).as_ref() {
+            Some(Record::Captured(fork)) => Some(fork.clone()),
+            _ => None,
+        }
     }
 
     /// cuEventQuery.
     ///
     /// # Errors
-    /// CUDA_ERROR_NOT_READY, or the process is poisoned.
+    /// CUDA_ERROR_NOT_READY, CUDA_ERROR_CAPTURED_EVENT, or the process is poisoned.
     pub fn query(&self) -> Result {
-        match self.position() {
+        let position = self.position()?;
+        capture::unsafe_call()?;
+        match position {
             Some(p) if !p.reached() => Err(CuError::NOT_READY),
             _ => fault::check(),
         }
@@ -125,24 +190,28 @@ impl Event {
     /// cuEventSynchronize.
     ///
     /// # Errors
-    /// The process is poisoned.
+    /// CUDA_ERROR_CAPTURED_EVENT, or the process is poisoned.
     pub fn synchronize(&self) -> Result {
-        if let Some(position) = self.position() {
+        let position = self.position()?;
+        capture::unsafe_call()?;
+        if let Some(position) = position {
             position.wait();
         }
         fault::check()
     }
 
     fn time(&self) -> Result<u64> {
-        let last = lock(&self.last);
-        let record = last.as_ref().ok_or(CuError::INVALID_HANDLE)?;
         if self.flags & DISABLE_TIMING != 0 {
             return Err(CuError::INVALID_HANDLE);
         }
-        if !record.position.reached() {
+        let position = self.position()?.ok_or(CuError::INVALID_HANDLE)?;
+        if !position.reached() {
             return Err(CuError::NOT_READY);
         }
-        Ok(record.reached_ns.load(Ordering::Acquire))
+        match lock(&self.last).as_ref() {
+            Some(Record::Done { reached_ns, .. }) => Ok(reached_ns.load(Ordering::Acquire)),
+            _ => Err(CuError::CAPTURED_EVENT),
+        }
     }
 }
 
@@ -155,12 +224,29 @@ pub fn elapsed_ms(start: u64, end: u64) -> Result<f32> {
     Ok((end as f64 - start as f64) as f32 / 1e6)
 }
 
-/// cuStreamWaitEvent.
+/// cuStreamWaitEvent. `external`: in a capture, a node that waits for the event when it runs.
+///
+/// # Errors
+/// CUDA_ERROR_STREAM_CAPTURE_MERGE, _ISOLATION, _IMPLICIT by the rules of capture.
+pub fn wait(stream: &Stream, event: &Arc<Event>, external: bool) -> Result {
+    if external && capture::recording(stream)? {
+        let event = Arc::clone(event);
+        return capture::add(stream, || Ok(Action::EventWait(event)));
+    }
+    match event.captured() {
+        Some(fork) => return capture::join(stream, &fork),
+        None if capture::recording(stream)? => return capture::isolated(stream),
+        None => {}
+    }
+    wait_now(stream, event)
+}
+
+/// Waits in the stream for the event's last record.
 ///
 /// # Errors
 /// As [`Stream::submit`].
-pub fn wait(stream: &Stream, event: &Event) -> Result {
-    match event.position() {
+pub fn wait_now(stream: &Stream, event: &Event) -> Result {
+    match event.position()? {
         Some(p) if !p.reached() => stream.submit(vec![p], None).map(|_| ()),
         _ => Ok(()),
     }

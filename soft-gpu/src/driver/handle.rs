@@ -35,6 +35,14 @@ pub enum Kind {
     Link,
     /// CUmemGenericAllocationHandle.
     Physical,
+    /// CUgraph.
+    Graph,
+    /// CUgraphNode.
+    GraphNode,
+    /// CUgraphExec.
+    GraphExec,
+    /// CUuserObject.
+    UserObject,
 }
 
 impl Kind {

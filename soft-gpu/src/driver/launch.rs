@@ -9,6 +9,8 @@ use super::attributes::{MAX_BLOCK, MAX_GRID, MAX_THREADS_PER_BLOCK, SHARED_PER_B
 use super::config::FaultKind;
 use super::context::Context;
 use super::error::{CuError, Result};
+use super::graph::capture;
+use super::graph::node::Action;
 use super::memory::Use;
 use super::module::Function;
 use super::stream::{Running, Stream};
@@ -21,7 +23,7 @@ use crate::exec::contract::{ArenaView, Device, Fault, Launch};
 const PRINT_BUFFER: usize = 64 << 10;
 
 /// The shape of a launch.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shape {
     /// Blocks.
     pub grid: [u32; 3],
@@ -67,78 +69,113 @@ impl Shape {
     }
 }
 
-/// Queues a launch; `params` is the parameter block.
+/// A checked launch.
+pub struct Kernel {
+    driver: &'static Driver,
+    context: Arc<Context>,
+    function: Arc<Function>,
+    launch: Launch,
+}
+
+impl Kernel {
+    /// Checks a launch in `context`; `params` is the parameter block.
+    ///
+    /// # Errors
+    /// As [`Shape::check`]; a function of another context; a poisoned process.
+    pub fn new(
+        function: Arc<Function>,
+        shape: Shape,
+        params: Vec<u8>,
+        context: Arc<Context>,
+    ) -> Result<Kernel> {
+        let driver = healthy()?;
+        shape.check(&function)?;
+        if function.module.context != context.handle {
+            return Err(CuError::INVALID_HANDLE);
+        }
+        let launch = Launch {
+            kernel: function.kernel,
+            grid: shape.grid,
+            block: shape.block,
+            dynamic_shared: shape.shared,
+            params,
+            cooperative: shape.cooperative,
+            threads: driver.config.threads,
+        };
+        Ok(Kernel {
+            driver,
+            context,
+            function,
+            launch,
+        })
+    }
+
+    /// Runs it to its end on the calling thread, a stream's.
+    pub fn run(&self, running: &Running<'_>) {
+        self.execute(inject::launch(&self.function.info.name), running);
+    }
+}
+
+/// Queues a launch, or adds a node to the graph that `stream` captures; `params` is the parameter
+/// block, `named` the handle that the program launched.
 ///
 /// # Errors
-/// As [`Shape::check`]; a function of another context than the stream's; a poisoned process.
-pub fn submit(f: Arc<Function>, shape: Shape, params: Vec<u8>, stream: &Stream) -> Result {
-    let driver = healthy()?;
-    shape.check(&f)?;
-    let context = stream
-        .context
-        .upgrade()
-        .ok_or(CuError::CONTEXT_IS_DESTROYED)?;
-    if f.module.context != context.handle {
-        return Err(CuError::INVALID_HANDLE);
+/// As [`Kernel::new`].
+pub fn submit(
+    f: Arc<Function>,
+    named: u64,
+    shape: Shape,
+    params: Vec<u8>,
+    stream: &Stream,
+) -> Result {
+    if capture::recording(stream)? {
+        return capture::add(stream, || Action::kernel(f, named, shape, params));
     }
-    let injected = inject::launch(&f.info.name);
-    let launch = Launch {
-        kernel: f.kernel,
-        grid: shape.grid,
-        block: shape.block,
-        dynamic_shared: shape.shared,
-        params,
-        cooperative: shape.cooperative,
-        threads: driver.config.threads,
-    };
-    let own = Arc::clone(&context);
-    let work = move |running: &Running<'_>| execute(driver, &own, &f, &launch, injected, running);
+    let context = stream.owner()?;
+    let kernel = Kernel::new(f, shape, params, Arc::clone(&context))?;
+    let injected = inject::launch(&kernel.function.info.name);
+    let work = move |running: &Running<'_>| kernel.execute(injected, running);
     stream.submit_kernel(&context, Box::new(work));
     Ok(())
 }
 
-fn execute(
-    driver: &'static Driver,
-    context: &Context,
-    f: &Function,
-    launch: &Launch,
-    injected: Option<FaultKind>,
-    running: &Running<'_>,
-) {
-    let latency = driver.config.launch_latency_ns;
-    if let Some(ns) = driver
-        .config
-        .clock
-        .ns(&f.info.name)
-        .filter(|_| injected.is_none())
-    {
-        let ready = running
-            .submitted_ns
-            .max(running.core.time_ns.load(Ordering::Relaxed));
-        let end = context.gpu.turn.consume(ns, ready + latency, running.more);
-        running.core.time_ns.store(end, Ordering::Relaxed);
-        return;
-    }
-    if latency > 0 {
-        sleep_until(now_ns() + latency);
-    }
-    let _turn = Held::new(&context.gpu.turn, running.more);
-    match injected {
-        Some(FaultKind::Code(code)) => {
-            return fault::poison(code, &format!("injected into kernel {}", f.info.name));
+impl Kernel {
+    fn execute(&self, injected: Option<FaultKind>, running: &Running<'_>) {
+        let Kernel {
+            driver, context, ..
+        } = self;
+        let name = &self.function.info.name;
+        let latency = driver.config.launch_latency_ns;
+        let modelled = driver.config.clock.ns(name);
+        if let Some(ns) = modelled.filter(|_| injected.is_none()) {
+            let ready = running
+                .submitted_ns
+                .max(running.core.time_ns.load(Ordering::Relaxed));
+            let end = context.gpu.turn.consume(ns, ready + latency, running.more);
+            running.core.time_ns.store(end, Ordering::Relaxed);
+            return;
         }
-        Some(FaultKind::Hang) => return hang(&context.gpu.turn),
-        None => {}
-    }
-    let device = KernelDevice {
-        driver,
-        context,
-        printed: Mutex::default(),
-    };
-    let outcome = super::program::run(&f.module.program, launch, &device);
-    device.flush();
-    if let Err(why) = outcome {
-        report(&why, &f.info.name);
+        if latency > 0 {
+            sleep_until(now_ns() + latency);
+        }
+        let _turn = Held::new(&context.gpu.turn, running.more);
+        match injected {
+            Some(FaultKind::Code(code)) => {
+                return fault::poison(code, &format!("injected into kernel {name}"));
+            }
+            Some(FaultKind::Hang) => return hang(&context.gpu.turn),
+            None => {}
+        }
+        let device = KernelDevice {
+            driver,
+            context,
+            printed: Mutex::default(),
+        };
+        let outcome = super::program::run(&self.function.module.program, &self.launch, &device);
+        device.flush();
+        if let Err(why) = outcome {
+            report(&why, name);
+        }
     }
 }
 

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::error::{CuError, Result};
 use super::gpu::Gpu;
+use super::graph::{block, capture};
 use super::strict::violation;
 use super::sync::{read, write};
 use super::{Driver, healthy, inject};
@@ -28,6 +29,8 @@ pub enum Use {
     Heap,
     /// A cuMemMap mapping of this physical handle.
     Mapped(u64),
+    /// Memory of a graph's allocation node: its address belongs to the node.
+    Graph,
 }
 
 impl Use {
@@ -83,7 +86,12 @@ pub struct Memory {
 }
 
 /// A dead granule follows each allocation, so that running over its end is seen.
-const GUARD: u64 = GRANULE;
+pub const GUARD: u64 = GRANULE;
+
+/// A graph's block that this was the last allocation of.
+fn block_of(a: &Allocation) -> Option<std::sync::Arc<block::Block>> {
+    (a.usage == Use::Graph).then(|| block::ends(a)).flatten()
+}
 
 /// Where an address of a copy lies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -168,6 +176,24 @@ impl Memory {
         write(&self.live).insert(a.addr, Allocation { id, ..a });
     }
 
+    /// Makes memory live at an address that the arena has given out already (a graph's).
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_VALUE where it is live, CUDA_ERROR_OUT_OF_MEMORY by the account.
+    pub fn revive(&self, driver: &Driver, a: Allocation) -> Result<u64> {
+        let mut live = write(&self.live);
+        if live.contains_key(&a.addr) {
+            return Err(CuError::INVALID_VALUE);
+        }
+        if inject::alloc_fails() || !driver.gpus[a.device].shared.charge(a.padded) {
+            return Err(CuError::OUT_OF_MEMORY);
+        }
+        driver.arena.mark(Some(a.device), a.addr, a.padded, true);
+        let id = self.ids.fetch_add(1, Ordering::Relaxed) + 1;
+        live.insert(a.addr, Allocation { id, ..a });
+        Ok(id)
+    }
+
     /// Takes the allocation that starts at `addr` out of the live ones, if `wanted` agrees with its
     /// use; its memory stays until [`bury`](Self::bury).
     ///
@@ -194,6 +220,10 @@ impl Memory {
 
     /// Ends an unlisted allocation's memory.
     pub fn bury(&self, driver: &Driver, a: &Allocation) {
+        let block = block_of(a);
+        if a.usage == Use::Graph && block.is_none() {
+            return driver.gpus[a.device].shared.release(a.padded);
+        }
         let visible_to = if a.usage.shared() {
             None
         } else {
@@ -204,10 +234,13 @@ impl Memory {
         if matches!(a.usage, Use::Mapped(_)) {
             return; // The address range belongs to its reservation, the bytes to the handle.
         }
-        driver.arena.give(a.addr, a.padded + GUARD);
         if a.usage.charged() {
             driver.gpus[a.device].shared.release(a.padded);
         }
+        if a.usage != Use::Graph {
+            driver.arena.give(a.addr, a.padded + GUARD); // A graph's belongs to its node.
+        }
+        drop(block);
     }
 
     /// Frees the allocation that starts at `addr`.
@@ -348,6 +381,7 @@ impl Memory {
 /// As [`Memory::alloc`]; no current context; a poisoned process.
 pub fn alloc(usage: Use, size: u64) -> Result<u64> {
     let driver = healthy()?;
+    capture::unsafe_call()?;
     let context = super::context::current()?;
     driver
         .memory
@@ -364,7 +398,8 @@ pub fn free(addr: u64) -> Result {
     if addr == 0 {
         return Ok(());
     }
-    let freeable = |u| matches!(u, Use::Device | Use::Managed | Use::Pool(_));
+    capture::unsafe_call()?;
+    let freeable = |u| matches!(u, Use::Device | Use::Managed | Use::Pool(_) | Use::Graph);
     let owner = driver
         .memory
         .find(addr)
@@ -387,6 +422,7 @@ pub fn free_host(addr: u64) -> Result {
     if addr == 0 {
         return Err(CuError::INVALID_VALUE);
     }
+    capture::unsafe_call()?;
     context.synchronize()?;
     driver
         .memory

@@ -6,6 +6,7 @@
 
 pub mod arena;
 pub mod attributes;
+pub mod callback;
 pub mod config;
 pub mod context;
 pub mod copy;
@@ -13,11 +14,13 @@ pub mod error;
 pub mod event;
 pub mod fault;
 pub mod gpu;
+pub mod graph;
 pub mod handle;
 pub mod image;
 pub mod inject;
 pub mod launch;
 pub mod library;
+pub mod memop;
 pub mod memory;
 pub mod module;
 pub mod occupancy;
@@ -29,6 +32,7 @@ pub mod stream;
 pub mod streaming;
 pub mod strict;
 pub mod sync;
+pub mod transfer;
 pub mod turn;
 pub mod vmm;
 

@@ -6,6 +6,8 @@ use std::sync::{Arc, Mutex};
 
 use super::error::{CuError, Result};
 use super::gpu::Gpu;
+use super::graph::capture;
+use super::graph::node::Action;
 use super::handle::{Kind, Table};
 use super::memory::Use;
 use super::stream::Stream;
@@ -132,6 +134,17 @@ impl Pool {
 /// CUDA_ERROR_OUT_OF_MEMORY, after frees queued on the stream had their chance.
 pub fn alloc_async(pool: &Pool, size: u64, stream: &Arc<Stream>) -> Result<u64> {
     let driver = healthy()?;
+    if capture::recording(stream)? {
+        let mut addr = 0;
+        capture::add(stream, || {
+            let action = Action::alloc(size, pool.device, pool.handle)?;
+            if let Action::Alloc(a) = &action {
+                addr = a.block.addr;
+            }
+            Ok(action)
+        })?;
+        return Ok(addr);
+    }
     let gpu: &Gpu = &driver.gpus[pool.device];
     let context = stream
         .context
@@ -163,9 +176,12 @@ pub fn free_async(addr: u64, stream: &Arc<Stream>) -> Result {
     if addr == 0 {
         return Ok(());
     }
-    let a = driver
-        .memory
-        .unlist(addr, |u| matches!(u, Use::Pool(_) | Use::Device))?;
+    if capture::recording(stream)? {
+        return capture::add(stream, || Action::free(addr));
+    }
+    let a = driver.memory.unlist(addr, |u| {
+        matches!(u, Use::Pool(_) | Use::Device | Use::Graph)
+    })?;
     let pool = match a.usage {
         Use::Pool(handle) => POOLS.find(handle),
         _ => None,

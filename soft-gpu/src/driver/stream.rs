@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 use super::context::Context;
 use super::error::{CuError, Result};
 use super::fault;
+use super::graph::capture;
 use super::handle::{Kind, Table};
 use super::sync::{lock, now_ns, read, write};
 
@@ -355,7 +356,11 @@ impl Stream {
         }
     }
 
-    fn owner(&self) -> Result<Arc<Context>> {
+    /// Its context.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_CONTEXT_IS_DESTROYED.
+    pub fn owner(&self) -> Result<Arc<Context>> {
         self.context.upgrade().ok_or(CuError::CONTEXT_IS_DESTROYED)
     }
 
@@ -456,8 +461,9 @@ impl Stream {
     /// cuStreamSynchronize.
     ///
     /// # Errors
-    /// The process is poisoned, or the context is gone.
+    /// The stream captures; the process is poisoned, or the context is gone.
     pub fn synchronize(&self) -> Result {
+        capture::forbid_sync(self)?;
         self.pending()?.iter().for_each(Position::wait);
         fault::check()
     }
@@ -468,6 +474,7 @@ impl Stream {
     /// CUDA_ERROR_NOT_READY, or as [`synchronize`](Self::synchronize).
     pub fn query(&self) -> Result {
         fault::check()?;
+        capture::forbid_sync(self)?;
         let ready = self.core.idle()
             && (self.class != Class::Legacy || self.pending()?.iter().all(Position::reached));
         if ready {
@@ -561,6 +568,7 @@ pub fn destroy(handle: u64) -> Result {
         return Err(CuError::INVALID_HANDLE);
     }
     let stream = STREAMS.remove(handle)?;
+    capture::forget_stream(&stream);
     if let Some(context) = stream.context.upgrade() {
         context.disown(&stream);
     }
@@ -572,6 +580,7 @@ pub fn forget_context(context: &Arc<Context>) {
     let weak = Arc::downgrade(context);
     for stream in STREAMS.all() {
         if Weak::ptr_eq(&stream.context, &weak) {
+            capture::forget_stream(&stream);
             let _ = STREAMS.remove(stream.handle);
         }
     }

@@ -1,0 +1,148 @@
+//! Capture of streams into graphs.
+
+use super::graph::{dependencies, dependencies_with};
+use super::types::{Default, In, Out, StreamArg};
+use crate::driver::error::{CuError, Result};
+use crate::driver::graph::capture::{self, Mode};
+use crate::driver::graph::{self, EdgeData};
+use crate::driver::healthy;
+
+fn begin_global(stream: StreamArg, default: Default) -> Result {
+    begin(stream, 0, default)
+}
+
+fn begin(stream: StreamArg, mode: u32, default: Default) -> Result {
+    let mode = Mode::of(mode)?;
+    let stream = stream.get(default)?;
+    let graph = graph::create()?;
+    let begun = capture::begin(&stream, mode, graph.clone(), &[]);
+    if begun.is_err() {
+        graph::destroy(graph.handle)?;
+    }
+    begun
+}
+
+fn begin_to_graph(
+    stream: StreamArg,
+    graph: u64,
+    nodes: In<u64>,
+    data: In<EdgeData>,
+    count: usize,
+    mode: u32,
+    default: Default,
+) -> Result {
+    let mode = Mode::of(mode)?;
+    let stream = stream.get(default)?;
+    let tips = dependencies_with(nodes, data, count)?;
+    capture::begin(&stream, mode, graph::get(graph)?, &tips)
+}
+
+fn end(stream: StreamArg, out: Out<u64>, default: Default) -> Result {
+    out.check()?;
+    let stream = stream.get(default)?;
+    out.set(0)?;
+    out.set(capture::end(&stream)?.handle)
+}
+
+fn is_capturing(stream: StreamArg, status: Out<u32>, default: Default) -> Result {
+    status.check()?;
+    status.set(capture::status(&*stream.get(default)?)? as u32)
+}
+
+fn info(stream: StreamArg, status: Out<u32>, id: Out<u64>, default: Default) -> Result {
+    let none = Out(std::ptr::null_mut());
+    let count = Out(std::ptr::null_mut());
+    info_v2(
+        stream,
+        status,
+        id,
+        none,
+        Out(std::ptr::null_mut()),
+        count,
+        default,
+    )
+}
+
+fn info_v2(
+    stream: StreamArg,
+    status: Out<u32>,
+    id: Out<u64>,
+    graph: Out<u64>,
+    tips: Out<*const u64>,
+    count: Out<usize>,
+    default: Default,
+) -> Result {
+    let data = Out(std::ptr::null_mut());
+    info_v3(stream, status, id, graph, tips, data, count, default)
+}
+
+#[allow(clippy::too_many_arguments)]
+fn info_v3(
+    stream: StreamArg,
+    status: Out<u32>,
+    id: Out<u64>,
+    graph: Out<u64>,
+    tips: Out<*const u64>,
+    data: Out<*const EdgeData>,
+    count: Out<usize>,
+    default: Default,
+) -> Result {
+    status.check()?;
+    let found = capture::info(&*stream.get(default)?)?;
+    // Dependencies of which only a part could be told.
+    if found.annotated && !tips.is_null() && data.is_null() {
+        return Err(CuError::LOSSY_QUERY);
+    }
+    status.set(found.status as u32)?;
+    id.set_if_wanted(found.id);
+    graph.set_if_wanted(found.graph);
+    tips.set_if_wanted(found.tips);
+    data.set_if_wanted(found.data);
+    count.set_if_wanted(found.count);
+    Ok(())
+}
+
+fn update(stream: StreamArg, nodes: In<u64>, count: usize, flags: u32, default: Default) -> Result {
+    if flags > 1 {
+        return Err(CuError::INVALID_VALUE);
+    }
+    let stream = stream.get(default)?;
+    capture::update_tips(&stream, &dependencies(nodes, count)?, flags == 1)
+}
+
+fn update_v2(
+    stream: StreamArg,
+    nodes: In<u64>,
+    data: In<EdgeData>,
+    count: usize,
+    flags: u32,
+    default: Default,
+) -> Result {
+    if flags > 1 {
+        return Err(CuError::INVALID_VALUE);
+    }
+    let stream = stream.get(default)?;
+    let tips = dependencies_with(nodes, data, count)?;
+    capture::update_tips(&stream, &tips, flags == 1)
+}
+
+stream_exports! {
+    fn cuStreamBeginCapture | cuStreamBeginCapture_ptsz(stream: StreamArg) => begin_global;
+    fn cuStreamBeginCapture_v2 | cuStreamBeginCapture_v2_ptsz(stream: StreamArg, mode: u32) => begin;
+    fn cuStreamBeginCaptureToGraph | cuStreamBeginCaptureToGraph_ptsz(stream: StreamArg, graph: u64, nodes: In<u64>, data: In<EdgeData>, count: usize, mode: u32) => begin_to_graph;
+    fn cuStreamEndCapture | cuStreamEndCapture_ptsz(stream: StreamArg, out: Out<u64>) => end;
+    fn cuStreamIsCapturing | cuStreamIsCapturing_ptsz(stream: StreamArg, status: Out<u32>) => is_capturing;
+    fn cuStreamGetCaptureInfo | cuStreamGetCaptureInfo_ptsz(stream: StreamArg, status: Out<u32>, id: Out<u64>) => info;
+    fn cuStreamGetCaptureInfo_v2 | cuStreamGetCaptureInfo_v2_ptsz(stream: StreamArg, status: Out<u32>, id: Out<u64>, graph: Out<u64>, tips: Out<*const u64>, count: Out<usize>) => info_v2;
+    fn cuStreamGetCaptureInfo_v3 | cuStreamGetCaptureInfo_v3_ptsz(stream: StreamArg, status: Out<u32>, id: Out<u64>, graph: Out<u64>, tips: Out<*const u64>, data: Out<*const EdgeData>, count: Out<usize>) => info_v3;
+    fn cuStreamUpdateCaptureDependencies | cuStreamUpdateCaptureDependencies_ptsz(stream: StreamArg, nodes: In<u64>, count: usize, flags: u32) => update;
+    fn cuStreamUpdateCaptureDependencies_v2 | cuStreamUpdateCaptureDependencies_v2_ptsz(stream: StreamArg, nodes: In<u64>, data: In<EdgeData>, count: usize, flags: u32) => update_v2;
+}
+
+exports! {
+    fn cuThreadExchangeStreamCaptureMode(mode: Out<u32>) {
+        healthy()?;
+        let wanted = In(mode.0.cast_const()).get()?;
+        mode.set(capture::exchange_mode(wanted)?)
+    }
+}

@@ -1,0 +1,172 @@
+//! Memory of graphs: blocks of address space that allocation nodes own for as long as they exist,
+//! and that have memory from the launch that allocates it to the free that ends it.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+
+use crate::driver::error::{CuError, Result};
+use crate::driver::memory::{Allocation, GUARD, Use};
+use crate::driver::sync::lock;
+use crate::driver::{Driver, driver, gpu, healthy};
+use crate::exec::contract::GRANULE;
+
+/// The address range of an allocation node.
+#[derive(Debug)]
+pub struct Block {
+    /// First address.
+    pub addr: u64,
+    /// Bytes asked for.
+    pub size: u64,
+    padded: u64,
+    /// Ordinal of its device.
+    pub device: usize,
+}
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        lock(&BLOCKS).remove(&self.addr);
+        if let Ok(driver) = driver() {
+            driver.arena.give(self.addr, self.padded + GUARD);
+        }
+    }
+}
+
+/// Every block by address.
+static BLOCKS: Mutex<BTreeMap<u64, Weak<Block>>> = Mutex::new(BTreeMap::new());
+/// Blocks with memory, which keeps them when their graph goes, and which allocation it is.
+static LIVE: Mutex<Option<Live>> = Mutex::new(None);
+type Live = HashMap<u64, (Arc<Block>, u64)>;
+
+/// What the graphs of one device use: (now, most).
+#[derive(Default)]
+struct Meter {
+    now: AtomicU64,
+    most: AtomicU64,
+}
+
+static USED: [Meter; MOST_DEVICES] = [const {
+    Meter {
+        now: AtomicU64::new(0),
+        most: AtomicU64::new(0),
+    }
+}; MOST_DEVICES];
+/// As many as `SOFT_GPU_DEVICES` can ask for.
+const MOST_DEVICES: usize = 16;
+
+/// Takes address space for an allocation node of `size` bytes on `device`.
+///
+/// # Errors
+/// Size 0; no address space.
+pub fn reserve(size: u64, device: usize) -> Result<Arc<Block>> {
+    let driver = healthy()?;
+    if size == 0 {
+        return Err(CuError::INVALID_VALUE);
+    }
+    if size > 1 << 40 {
+        return Err(CuError::OUT_OF_MEMORY);
+    }
+    let padded = size.next_multiple_of(GRANULE);
+    let addr = driver
+        .arena
+        .take(device + 1, padded + GUARD, GRANULE)
+        .ok_or(CuError::OUT_OF_MEMORY)?;
+    let block = Arc::new(Block {
+        addr,
+        size,
+        padded,
+        device,
+    });
+    // From here on host code may touch the pages, whatever becomes of the graph.
+    driver
+        .arena
+        .commit(addr, padded)
+        .map_err(|_| CuError::OUT_OF_MEMORY)?;
+    lock(&BLOCKS).insert(addr, Arc::downgrade(&block));
+    Ok(block)
+}
+
+/// The device of `[addr, addr+len)`, if it lies within one block, with memory or without.
+pub fn device_of(addr: u64, len: u64) -> Option<usize> {
+    let nearest = {
+        let blocks = lock(&BLOCKS);
+        let (_, block) = blocks.range(..=addr).next_back()?;
+        block.upgrade()
+    };
+    // Outside of the lock: this may be the last to hold the block.
+    let block = nearest?;
+    (addr - block.addr <= block.size && len <= block.size - (addr - block.addr))
+        .then_some(block.device)
+}
+
+/// The block that starts at `addr`.
+pub fn find(addr: u64) -> Option<Arc<Block>> {
+    lock(&BLOCKS).get(&addr).and_then(Weak::upgrade)
+}
+
+/// Gives a block its memory, on behalf of `context`.
+///
+/// # Errors
+/// CUDA_ERROR_INVALID_VALUE where it has it already; CUDA_ERROR_OUT_OF_MEMORY.
+pub fn fill(driver: &Driver, block: &Arc<Block>, context: u64) -> Result {
+    let id = driver.memory.revive(
+        driver,
+        Allocation {
+            addr: block.addr,
+            size: block.size,
+            padded: block.padded,
+            usage: Use::Graph,
+            device: block.device,
+            context,
+            id: 0,
+        },
+    )?;
+    lock(&LIVE)
+        .get_or_insert_default()
+        .insert(block.addr, (Arc::clone(block), id));
+    let meter = &USED[block.device % MOST_DEVICES];
+    let now = meter.now.fetch_add(block.padded, Ordering::Relaxed) + block.padded;
+    meter.most.fetch_max(now, Ordering::Relaxed);
+    Ok(())
+}
+
+/// An allocation of a block is to be buried: the block, to be kept until that is done. `None` if it
+/// has been given memory again since: then only the account changes.
+pub fn ends(a: &Allocation) -> Option<Arc<Block>> {
+    let meter = &USED[a.device % MOST_DEVICES];
+    meter.now.fetch_sub(a.padded, Ordering::Relaxed);
+    let mut live = lock(&LIVE);
+    let live = live.get_or_insert_default();
+    if live.get(&a.addr)?.1 != a.id {
+        return None;
+    }
+    live.remove(&a.addr).map(|(block, _)| block)
+}
+
+/// cuDeviceGetGraphMemAttribute: used and reserved memory, now and at most. What is not used is not
+/// kept, so both are the same.
+///
+/// # Errors
+/// No such device or attribute.
+pub fn attribute(device: i32, attribute: u32) -> Result<u64> {
+    let meter = &USED[gpu(device)?.ordinal % MOST_DEVICES];
+    match attribute {
+        0 | 2 => Ok(meter.now.load(Ordering::Relaxed)),
+        1 | 3 => Ok(meter.most.load(Ordering::Relaxed)),
+        _ => Err(CuError::INVALID_VALUE),
+    }
+}
+
+/// cuDeviceSetGraphMemAttribute: the high-water marks can be set back to what is used now.
+///
+/// # Errors
+/// Any other attribute or value.
+pub fn set_attribute(device: i32, attribute: u32, value: u64) -> Result {
+    let meter = &USED[gpu(device)?.ordinal % MOST_DEVICES];
+    if !matches!(attribute, 1 | 3) || value != 0 {
+        return Err(CuError::INVALID_VALUE);
+    }
+    let now = meter.now.load(Ordering::Relaxed);
+    meter.most.store(now, Ordering::Relaxed);
+    Ok(())
+}

@@ -1,0 +1,581 @@
+//! Capture: operations on streams that become nodes of a graph instead of running.
+//!
+//! A capture begins in one stream and spreads to others through events; each stream in it has a
+//! set of nodes that its next one will depend on. The rules, and the errors for breaking them, are
+//! those of the driver API's documentation (cuStreamBeginCapture,
+//! cuThreadExchangeStreamCaptureMode, the CUDA_ERROR_STREAM_CAPTURE_* codes). Whoever breaks one
+//! also makes the capture invalid, which its end reports.
+
+use std::cell::Cell;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::ThreadId;
+
+use super::node::{Action, Attributes, Dependency};
+use super::{EdgeData, Graph};
+use crate::driver::context::Context;
+use crate::driver::error::{CuError, Result};
+use crate::driver::stream::{Class, Stream};
+use crate::driver::sync::lock;
+
+/// CUstreamCaptureMode.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    /// No unsafe call on any thread.
+    Global,
+    /// None on this thread.
+    ThreadLocal,
+    /// As you like.
+    Relaxed,
+}
+
+impl Mode {
+    /// A mode by number.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_VALUE.
+    pub fn of(number: u32) -> Result<Mode> {
+        match number {
+            0 => Ok(Mode::Global),
+            1 => Ok(Mode::ThreadLocal),
+            2 => Ok(Mode::Relaxed),
+            _ => Err(CuError::INVALID_VALUE),
+        }
+    }
+}
+
+/// CUstreamCaptureStatus.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Status {
+    /// Not capturing.
+    None = 0,
+    /// Capturing.
+    Active = 1,
+    /// Capturing in vain.
+    Invalidated = 2,
+}
+
+/// Where a capture stood when an event was recorded in it.
+#[derive(Debug, Clone)]
+pub struct Fork {
+    /// Which capture.
+    pub capture: u64,
+    tips: Vec<Dependency>,
+}
+
+/// A stream in a capture.
+struct Member {
+    /// cuStreamGetId.
+    stream: u64,
+    /// Its context, and whether it synchronises with that context's NULL stream.
+    context: u64,
+    blocking: bool,
+    /// What its next node depends on; programs read these arrays in place.
+    tips: Vec<u64>,
+    data: Vec<EdgeData>,
+}
+
+impl Member {
+    fn new(stream: &Stream, tips: &[Dependency]) -> Member {
+        let mut made = Member {
+            stream: stream.id,
+            context: stream.context.upgrade().map_or(0, |c| c.handle),
+            blocking: stream.class == Class::Blocking,
+            tips: Vec::new(),
+            data: Vec::new(),
+        };
+        made.set(tips);
+        made
+    }
+
+    fn set(&mut self, tips: &[Dependency]) {
+        self.tips.clear();
+        self.data.clear();
+        self.extend(tips);
+    }
+
+    fn extend(&mut self, tips: &[Dependency]) {
+        for t in tips {
+            if !self.tips.contains(&t.node) {
+                self.tips.push(t.node);
+                self.data.push(t.data);
+            }
+        }
+    }
+
+    fn tips(&self) -> Vec<Dependency> {
+        let pairs = self.tips.iter().zip(&self.data);
+        pairs
+            .map(|(node, data)| Dependency {
+                node: *node,
+                data: *data,
+            })
+            .collect()
+    }
+}
+
+/// A capture that has not ended.
+struct Session {
+    id: u64,
+    graph: Arc<Graph>,
+    mode: Mode,
+    thread: ThreadId,
+    /// cuStreamGetId of the stream that began it.
+    origin: u64,
+    valid: bool,
+    members: Vec<Member>,
+}
+
+#[derive(Default)]
+struct Sessions {
+    open: Vec<Session>,
+    last_id: u64,
+}
+
+static SESSIONS: Mutex<Sessions> = Mutex::new(Sessions {
+    open: Vec::new(),
+    last_id: 0,
+});
+/// How many are open: nearly always none, which is all that most calls have to know.
+static OPEN: AtomicUsize = AtomicUsize::new(0);
+
+thread_local! {
+    static THREAD_MODE: Cell<Mode> = const { Cell::new(Mode::Global) };
+}
+
+impl Sessions {
+    fn of(&mut self, stream: &Stream) -> Option<&mut Session> {
+        self.open
+            .iter_mut()
+            .find(|s| s.members.iter().any(|m| m.stream == stream.id))
+    }
+
+    fn by_id(&mut self, id: u64) -> Option<&mut Session> {
+        self.open.iter_mut().find(|s| s.id == id)
+    }
+
+    fn close(&mut self, id: u64) {
+        self.open.retain(|s| s.id != id);
+        OPEN.store(self.open.len(), Ordering::SeqCst);
+    }
+
+    /// Captures of streams that wait for the NULL stream of `context`.
+    fn beside_legacy(&mut self, context: u64) -> impl Iterator<Item = &mut Session> {
+        self.open
+            .iter_mut()
+            .filter(move |s| s.members.iter().any(|m| m.blocking && m.context == context))
+    }
+
+    /// The NULL stream must not be used while a stream that waits for it captures.
+    fn check_legacy(&mut self, context: u64) -> Result {
+        let mut outcome = Ok(());
+        for s in self.beside_legacy(context) {
+            outcome = s.breaks(CuError::STREAM_CAPTURE_IMPLICIT);
+        }
+        outcome
+    }
+}
+
+impl Session {
+    fn check(&self) -> Result {
+        if self.valid {
+            Ok(())
+        } else {
+            Err(CuError::STREAM_CAPTURE_INVALIDATED)
+        }
+    }
+
+    fn member(&mut self, stream: &Stream) -> Result<&mut Member> {
+        let found = self.members.iter_mut().find(|m| m.stream == stream.id);
+        found.ok_or(CuError::ILLEGAL_STATE)
+    }
+
+    fn breaks<T>(&mut self, code: CuError) -> Result<T> {
+        self.valid = false;
+        Err(code)
+    }
+}
+
+fn none_open() -> bool {
+    OPEN.load(Ordering::SeqCst) == 0
+}
+
+fn context_of(stream: &Stream) -> u64 {
+    stream.context.upgrade().map_or(0, |c| c.handle)
+}
+
+/// cuThreadExchangeStreamCaptureMode: the mode that was.
+///
+/// # Errors
+/// An unknown mode.
+pub fn exchange_mode(wanted: u32) -> Result<u32> {
+    Ok(THREAD_MODE.replace(Mode::of(wanted)?) as u32)
+}
+
+/// cuStreamBeginCapture into `graph`, the first node after `tips`.
+///
+/// # Errors
+/// The NULL stream cannot capture; the stream captures already.
+pub fn begin(stream: &Stream, mode: Mode, graph: Arc<Graph>, tips: &[Dependency]) -> Result {
+    if stream.class == Class::Legacy {
+        return Err(CuError::STREAM_CAPTURE_UNSUPPORTED);
+    }
+    let mut all = lock(&SESSIONS);
+    if all.of(stream).is_some() || all.open.iter().any(|s| s.graph.handle == graph.handle) {
+        return Err(CuError::ILLEGAL_STATE);
+    }
+    {
+        let body = graph.lock();
+        if tips.iter().any(|t| !body.nodes.contains_key(&t.node)) {
+            return Err(CuError::INVALID_VALUE);
+        }
+    }
+    all.last_id += 1;
+    let session = Session {
+        id: all.last_id,
+        graph,
+        mode,
+        thread: std::thread::current().id(),
+        origin: stream.id,
+        valid: true,
+        members: vec![Member::new(stream, tips)],
+    };
+    all.open.push(session);
+    OPEN.store(all.open.len(), Ordering::SeqCst);
+    Ok(())
+}
+
+/// cuStreamEndCapture: the graph.
+///
+/// # Errors
+/// CUDA_ERROR_ILLEGAL_STATE without a capture, _STREAM_CAPTURE_UNMATCHED in another stream than it
+/// began in, _WRONG_THREAD, _INVALIDATED, _UNJOINED. The last two end the capture all the same.
+pub fn end(stream: &Stream) -> Result<Arc<Graph>> {
+    let mut all = lock(&SESSIONS);
+    let s = all.of(stream).ok_or(CuError::ILLEGAL_STATE)?;
+    if s.origin != stream.id {
+        return s.breaks(CuError::STREAM_CAPTURE_UNMATCHED);
+    }
+    if s.mode != Mode::Relaxed && s.thread != std::thread::current().id() {
+        return Err(CuError::STREAM_CAPTURE_WRONG_THREAD);
+    }
+    let (id, graph) = (s.id, Arc::clone(&s.graph));
+    let outcome = s.check().and_then(|()| {
+        let joined = graph.lock().up_to(s.member(stream)?.tips.iter().copied());
+        let mut tips = s.members.iter().flat_map(|m| &m.tips);
+        if tips.all(|t| joined.contains(t)) {
+            Ok(graph)
+        } else {
+            Err(CuError::STREAM_CAPTURE_UNJOINED)
+        }
+    });
+    all.close(id);
+    outcome
+}
+
+/// Does `stream` capture? Then the operation on it is to become a node ([`add`]).
+///
+/// # Errors
+/// CUDA_ERROR_STREAM_CAPTURE_INVALIDATED; the NULL stream beside a blocking stream that captures.
+pub fn recording(stream: &Stream) -> Result<bool> {
+    if none_open() {
+        return Ok(false);
+    }
+    let mut all = lock(&SESSIONS);
+    if stream.class == Class::Legacy {
+        all.check_legacy(context_of(stream))?;
+        return Ok(false);
+    }
+    match all.of(stream) {
+        Some(s) => s.check().map(|()| true),
+        None => Ok(false),
+    }
+}
+
+/// Adds a node to the graph that `stream` captures and makes it what the next one depends on.
+///
+/// # Errors
+/// What `action` refuses (without harm to the capture); the capture is over.
+pub fn add(stream: &Stream, action: impl FnOnce() -> Result<Action>) -> Result {
+    add_node(stream, Attributes::new(), action).map(|_| ())
+}
+
+/// As [`add`], with launch attributes; gives the node.
+///
+/// # Errors
+/// As [`add`].
+pub fn add_node(
+    stream: &Stream,
+    attributes: Attributes,
+    action: impl FnOnce() -> Result<Action>,
+) -> Result<u64> {
+    let action = action()?;
+    let mut all = lock(&SESSIONS);
+    let s = all.of(stream).ok_or(CuError::STREAM_CAPTURE_INVALIDATED)?;
+    s.check()?;
+    let graph = Arc::clone(&s.graph);
+    let member = s.member(stream)?;
+    let node = graph.add(action, attributes, &member.tips())?;
+    member.set(&[Dependency::on(node)]);
+    Ok(node)
+}
+
+/// Where `stream`'s capture stands, for an event.
+///
+/// # Errors
+/// The capture is over.
+pub fn fork(stream: &Stream) -> Result<Fork> {
+    let mut all = lock(&SESSIONS);
+    let s = all.of(stream).ok_or(CuError::STREAM_CAPTURE_INVALIDATED)?;
+    s.check()?;
+    Ok(Fork {
+        capture: s.id,
+        tips: s.member(stream)?.tips(),
+    })
+}
+
+/// A wait for an event of a capture: brings `stream` into the capture.
+///
+/// # Errors
+/// CUDA_ERROR_STREAM_CAPTURE_MERGE for a stream of another capture, _IMPLICIT for the NULL stream,
+/// CUDA_ERROR_CAPTURED_EVENT when the event's capture has ended.
+pub fn join(stream: &Stream, fork: &Fork) -> Result {
+    let mut all = lock(&SESSIONS);
+    let own = all.of(stream).map(|s| s.id);
+    if all.by_id(fork.capture).is_none() {
+        return match own.and_then(|id| all.by_id(id)) {
+            Some(s) => s.breaks(CuError::STREAM_CAPTURE_ISOLATION),
+            None => Err(CuError::CAPTURED_EVENT),
+        };
+    }
+    if let Some(id) = own.filter(|id| *id != fork.capture) {
+        for broken in [id, fork.capture] {
+            if let Some(s) = all.by_id(broken) {
+                s.valid = false;
+            }
+        }
+        return Err(CuError::STREAM_CAPTURE_MERGE);
+    }
+    let s = all.by_id(fork.capture).ok_or(CuError::CAPTURED_EVENT)?;
+    s.check()?;
+    if stream.class == Class::Legacy {
+        return s.breaks(CuError::STREAM_CAPTURE_IMPLICIT);
+    }
+    match s.members.iter_mut().find(|m| m.stream == stream.id) {
+        Some(m) => m.extend(&fork.tips),
+        None => s.members.push(Member::new(stream, &fork.tips)),
+    }
+    Ok(())
+}
+
+/// A capturing stream depends on work outside of its capture.
+///
+/// # Errors
+/// Always: CUDA_ERROR_STREAM_CAPTURE_ISOLATION.
+pub fn isolated(stream: &Stream) -> Result {
+    match lock(&SESSIONS).of(stream) {
+        Some(s) => s.breaks(CuError::STREAM_CAPTURE_ISOLATION),
+        None => Err(CuError::STREAM_CAPTURE_ISOLATION),
+    }
+}
+
+/// Makes a capture invalid, if it is still open.
+pub fn invalidate(id: u64) {
+    if let Some(s) = lock(&SESSIONS).by_id(id) {
+        s.valid = false;
+    }
+}
+
+/// Refuses an operation that no capturing stream can take: waiting for it, asking how far it is.
+///
+/// # Errors
+/// CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, or as [`recording`].
+pub fn forbid(stream: &Stream) -> Result {
+    if none_open() || !recording(stream)? {
+        return Ok(());
+    }
+    match lock(&SESSIONS).of(stream) {
+        Some(s) => s.breaks(CuError::STREAM_CAPTURE_UNSUPPORTED),
+        None => Ok(()),
+    }
+}
+
+/// As [`forbid`], for synchronous operations, which are also unsafe beside a capture.
+///
+/// # Errors
+/// As [`forbid`] and [`unsafe_call`].
+pub fn forbid_sync(stream: &Stream) -> Result {
+    if none_open() {
+        return Ok(());
+    }
+    forbid(stream)?;
+    unsafe_call()
+}
+
+/// Refuses waiting for a whole context while one of its streams captures.
+///
+/// # Errors
+/// CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED.
+pub fn forbid_context(context: &Context) -> Result {
+    if none_open() {
+        return Ok(());
+    }
+    let mut broken = false;
+    for s in &mut lock(&SESSIONS).open {
+        if s.members.iter().any(|m| m.context == context.handle) {
+            s.valid = false;
+            broken = true;
+        }
+    }
+    if broken {
+        return Err(CuError::STREAM_CAPTURE_UNSUPPORTED);
+    }
+    unsafe_call()
+}
+
+/// A call that a capture cannot see and that might belong into it, such as an allocation.
+///
+/// # Errors
+/// CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED where this thread's mode and the open captures forbid it.
+pub fn unsafe_call() -> Result {
+    if none_open() {
+        return Ok(());
+    }
+    let mode = THREAD_MODE.get();
+    let here = std::thread::current().id();
+    let mut broken = false;
+    for s in &mut lock(&SESSIONS).open {
+        let forbidden = match mode {
+            Mode::Relaxed => false,
+            _ if s.thread == here => s.mode != Mode::Relaxed,
+            Mode::ThreadLocal => false,
+            Mode::Global => s.mode == Mode::Global,
+        };
+        if forbidden {
+            s.valid = false;
+            broken = true;
+        }
+    }
+    if broken {
+        Err(CuError::STREAM_CAPTURE_UNSUPPORTED)
+    } else {
+        Ok(())
+    }
+}
+
+/// cuStreamIsCapturing.
+///
+/// # Errors
+/// The NULL stream beside a blocking stream that captures.
+pub fn status(stream: &Stream) -> Result<Status> {
+    info(stream).map(|i| i.status)
+}
+
+/// What cuStreamGetCaptureInfo tells.
+pub struct Info {
+    /// Is it capturing?
+    pub status: Status,
+    /// The capture's number.
+    pub id: u64,
+    /// CUgraph.
+    pub graph: u64,
+    /// What the next node depends on: valid until the next operation on the stream.
+    pub tips: *const u64,
+    /// How it depends on each.
+    pub data: *const EdgeData,
+    /// Whether one of these is not the default.
+    pub annotated: bool,
+    /// How many.
+    pub count: usize,
+}
+
+/// cuStreamGetCaptureInfo.
+///
+/// # Errors
+/// As [`status`].
+pub fn info(stream: &Stream) -> Result<Info> {
+    let mut all = lock(&SESSIONS);
+    // Asking breaks nothing.
+    let legacy = stream.class == Class::Legacy;
+    if legacy && all.beside_legacy(context_of(stream)).next().is_some() {
+        return Err(CuError::STREAM_CAPTURE_IMPLICIT);
+    }
+    let none = Info {
+        status: Status::None,
+        id: 0,
+        graph: 0,
+        tips: std::ptr::null(),
+        data: std::ptr::null(),
+        annotated: false,
+        count: 0,
+    };
+    let Some(s) = all.of(stream) else {
+        return Ok(none);
+    };
+    if !s.valid {
+        return Ok(Info {
+            status: Status::Invalidated,
+            id: s.id,
+            ..none
+        });
+    }
+    let (id, graph) = (s.id, s.graph.handle);
+    let member = s.member(stream)?;
+    Ok(Info {
+        status: Status::Active,
+        id,
+        graph,
+        tips: member.tips.as_ptr(),
+        data: member.data.as_ptr(),
+        annotated: member.data.iter().any(|d| *d != EdgeData::default()),
+        count: member.tips.len(),
+    })
+}
+
+/// cuStreamUpdateCaptureDependencies: adds to, or replaces, what the next node depends on.
+///
+/// # Errors
+/// CUDA_ERROR_ILLEGAL_STATE without a capture; nodes of other graphs.
+pub fn update_tips(stream: &Stream, tips: &[Dependency], replace: bool) -> Result {
+    let mut all = lock(&SESSIONS);
+    let s = all.of(stream).ok_or(CuError::ILLEGAL_STATE)?;
+    s.check()?;
+    {
+        let body = s.graph.lock();
+        if tips.iter().any(|t| !body.nodes.contains_key(&t.node)) {
+            return Err(CuError::INVALID_VALUE);
+        }
+    }
+    let member = s.member(stream)?;
+    if replace {
+        member.set(tips);
+    } else {
+        member.extend(tips);
+    }
+    Ok(())
+}
+
+/// True while a capture adds to this graph.
+pub fn uses(graph: &Graph) -> bool {
+    !none_open()
+        && lock(&SESSIONS)
+            .open
+            .iter()
+            .any(|s| s.graph.handle == graph.handle)
+}
+
+/// A stream that takes part in a capture is destroyed: the capture is in vain, and over if it began
+/// there.
+pub fn forget_stream(stream: &Stream) {
+    if none_open() {
+        return;
+    }
+    let mut all = lock(&SESSIONS);
+    let Some(s) = all.of(stream) else { return };
+    s.valid = false;
+    if s.origin == stream.id {
+        let id = s.id;
+        all.close(id);
+    }
+}

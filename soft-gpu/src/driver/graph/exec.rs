@@ -1,0 +1,468 @@
+//! Instances of graphs: what a graph was when it was instantiated, in the order in which a launch
+//! runs it on its stream.
+//!
+//! One launch at a time runs of one instance. A launch queues runs of operations; events that are
+//! recorded or waited for inside are operations of the stream on their own, so that what depends on
+//! them depends on no more.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+
+use super::block::{self, Block};
+use super::node::{Action, Attributes, COOPERATIVE, KernelNode};
+use super::object::Held;
+use super::{Edge, Graph, capture, make};
+use crate::driver::callback::HostCall;
+use crate::driver::context;
+use crate::driver::copy::{Fill, Planned, Transfer};
+use crate::driver::error::{CuError, Result};
+use crate::driver::event::{self, Event};
+use crate::driver::handle::{Kind, Table};
+use crate::driver::launch::Kernel;
+use crate::driver::memop::MemOp;
+use crate::driver::memory::{Allocation, Use};
+use crate::driver::stream::{Position, Running, Stream};
+use crate::driver::sync::lock;
+use crate::driver::{Driver, fault, healthy};
+
+/// CUDA_GRAPH_INSTANTIATE_FLAG_*.
+pub const AUTO_FREE: u64 = 1;
+const DEVICE_LAUNCH: u64 = 4;
+const FLAGS: u64 = 0xf;
+
+/// An instance.
+pub struct Exec {
+    /// CUgraphExec.
+    pub handle: u64,
+    /// cuGraphExecGetId.
+    pub id: u32,
+    /// As instantiated.
+    pub flags: u64,
+    /// Locked while it is changed or launched.
+    pub state: Mutex<State>,
+}
+
+/// What can change of an instance.
+pub struct State {
+    /// What it runs.
+    pub plan: Plan,
+    flat: Option<Arc<[Ready]>>,
+    last: Option<Position>,
+    _objects: Vec<Held>,
+    /// Its graph, until then.
+    _graph: Weak<Graph>,
+}
+
+/// The frozen form of a graph.
+pub struct Plan {
+    /// Nodes, in the order of the graph's handles.
+    pub nodes: Vec<Step>,
+    /// Indices of nodes: before, after.
+    pub edges: Vec<(usize, usize)>,
+    order: Vec<usize>,
+}
+
+/// A node of a plan.
+pub struct Step {
+    /// The graph's node.
+    pub node: u64,
+    /// What it does; of a child graph's node, its plan does.
+    pub action: Action,
+    /// Launch attributes.
+    pub attributes: Attributes,
+    /// The child graph's plan.
+    pub child: Option<Plan>,
+    /// Not switched off.
+    pub enabled: bool,
+}
+
+/// An operation, checked and ready to run.
+enum Ready {
+    Kernel(Kernel),
+    Copy(Transfer),
+    Fill(Fill),
+    Host(HostCall),
+    Ops(Arc<[MemOp]>),
+    Record(Arc<Event>),
+    Wait(Arc<Event>),
+    Alloc(Arc<Block>),
+    Free(Arc<Block>),
+}
+
+static EXECS: Table<Exec> = Table::new(Kind::GraphExec);
+static IDS: AtomicU32 = AtomicU32::new(1);
+
+/// Why an instantiation failed: CUgraphInstantiateResult, and the node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Refusal {
+    /// CUresult.
+    pub code: CuError,
+    /// CUgraphInstantiateResult.
+    pub result: u32,
+    /// CUgraphNode, or 0.
+    pub node: u64,
+}
+
+impl Refusal {
+    fn plain(code: CuError) -> Refusal {
+        Refusal {
+            code,
+            result: 1,
+            node: 0,
+        }
+    }
+}
+
+/// cuGraphInstantiate in all its forms.
+///
+/// # Errors
+/// Unknown or contradicting flags; a cycle; a second instance of a graph with memory nodes.
+pub fn instantiate(graph: &Arc<Graph>, flags: u64) -> std::result::Result<Arc<Exec>, Refusal> {
+    healthy().map_err(Refusal::plain)?;
+    if flags & !FLAGS != 0 || flags & (AUTO_FREE | DEVICE_LAUNCH) == AUTO_FREE | DEVICE_LAUNCH {
+        return Err(Refusal::plain(CuError::INVALID_VALUE));
+    }
+    if flags & DEVICE_LAUNCH != 0 {
+        // Kernels cannot launch graphs here.
+        return Err(Refusal {
+            result: 3,
+            ..Refusal::plain(CuError::NOT_SUPPORTED)
+        });
+    }
+    let single = graph.owns_memory();
+    if single && graph.lock().instance.strong_count() > 0 {
+        return Err(Refusal::plain(CuError::INVALID_VALUE));
+    }
+    let plan = Plan::of(graph)?;
+    let objects = graph.lock().objects.iter().map(Held::share).collect();
+    let exec = EXECS.insert(|handle| {
+        Arc::new(Exec {
+            handle,
+            id: IDS.fetch_add(1, Ordering::Relaxed),
+            flags,
+            state: Mutex::new(State {
+                plan,
+                flat: None,
+                last: None,
+                _objects: objects,
+                _graph: Arc::downgrade(graph),
+            }),
+        })
+    });
+    if single {
+        graph.lock().instance = Arc::downgrade(&exec);
+    }
+    Ok(exec)
+}
+
+/// An instance argument.
+///
+/// # Errors
+/// CUDA_ERROR_INVALID_VALUE (strict mode aborts on a stale or forged one).
+pub fn get(handle: u64) -> Result<Arc<Exec>> {
+    healthy()?;
+    EXECS.get(handle).map_err(|_| CuError::INVALID_VALUE)
+}
+
+/// Makes the instances that were ready for a destroyed context find out.
+pub fn forget_context() {
+    for exec in EXECS.all() {
+        lock(&exec.state).changed();
+    }
+}
+
+/// cuGraphExecDestroy: launches that run still end.
+///
+/// # Errors
+/// As [`get`].
+pub fn destroy(handle: u64) -> Result {
+    EXECS
+        .remove(handle)
+        .map(|_| ())
+        .map_err(|_| CuError::INVALID_VALUE)
+}
+
+impl Plan {
+    /// Freezes a graph.
+    ///
+    /// # Errors
+    /// A cycle.
+    pub fn of(graph: &Graph) -> std::result::Result<Plan, Refusal> {
+        let body = graph.lock();
+        let order = body.ordered().map_err(|node| Refusal {
+            code: CuError::INVALID_VALUE,
+            result: 2,
+            node,
+        })?;
+        let handles: Vec<u64> = body.nodes.keys().copied().collect();
+        let index = |node: u64| handles.binary_search(&node).ok();
+        let mut nodes = Vec::with_capacity(handles.len());
+        for n in body.nodes.values() {
+            let child = match &n.action {
+                Action::Child(g) => Some(Plan::of(g)?),
+                _ => None,
+            };
+            nodes.push(Step {
+                node: n.handle,
+                action: n.action.clone(),
+                attributes: n.attributes.clone(),
+                child,
+                enabled: true,
+            });
+        }
+        let pair = |e: &Edge| Some((index(e.from)?, index(e.to)?));
+        Ok(Plan {
+            edges: body.edges.iter().filter_map(pair).collect(),
+            order: order.into_iter().filter_map(index).collect(),
+            nodes,
+        })
+    }
+
+    /// The node of the plan, or of a child's, that was made of a graph's node.
+    pub fn find(&mut self, node: u64) -> Option<&mut Step> {
+        if let Some(i) = self.nodes.iter().position(|n| n.node == node) {
+            return self.nodes.get_mut(i);
+        }
+        self.nodes
+            .iter_mut()
+            .filter_map(|n| n.child.as_mut())
+            .find_map(|c| c.find(node))
+    }
+
+    /// True if it has memory nodes.
+    pub fn owns_memory(&self) -> bool {
+        self.nodes.iter().any(|n| n.action.owns_memory())
+    }
+
+    /// A graph like the one that this was made of, for a launch that is captured.
+    ///
+    /// # Errors
+    /// Graphs with memory nodes cannot be child graphs.
+    fn thaw(&self) -> Result<Arc<Graph>> {
+        if self.owns_memory() {
+            return Err(CuError::NOT_SUPPORTED);
+        }
+        let graph = make(true);
+        let mut handles = Vec::with_capacity(self.nodes.len());
+        for n in &self.nodes {
+            let action = match &n.child {
+                Some(plan) => Action::Child(plan.thaw()?),
+                None if !n.enabled => Action::Empty,
+                None => n.action.clone(),
+            };
+            handles.push(graph.add(action, n.attributes.clone(), &[])?);
+        }
+        let edges = self.edges.iter().map(|(from, to)| Edge {
+            from: handles[*from],
+            to: handles[*to],
+            data: super::EdgeData::default(),
+        });
+        graph.lock().edges = edges.collect();
+        Ok(graph)
+    }
+
+    fn flatten(&self, into: &mut Vec<Ready>) -> Result {
+        for n in self.order.iter().map(|i| &self.nodes[*i]) {
+            match (&n.child, n.enabled) {
+                (Some(child), _) => child.flatten(into)?,
+                (None, true) => into.extend(ready(&n.action, &n.attributes)?),
+                (None, false) => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+fn kernel(k: &KernelNode, attributes: &Attributes) -> Result<Kernel> {
+    let context = context::find(k.function.module.context).ok_or(CuError::CONTEXT_IS_DESTROYED)?;
+    let mut shape = k.shape;
+    if let Some(value) = attributes.get(&COOPERATIVE) {
+        shape.cooperative = value[0] != 0;
+    }
+    Kernel::new(
+        Arc::clone(&k.function),
+        shape,
+        k.params.bytes().to_vec(),
+        context,
+    )
+}
+
+fn ready(action: &Action, attributes: &Attributes) -> Result<Option<Ready>> {
+    Ok(Some(match action {
+        Action::Kernel(k) => Ready::Kernel(kernel(k, attributes)?),
+        Action::Memcpy(c, _) => match Transfer::new(c, Planned::Later)? {
+            Some(t) => Ready::Copy(t),
+            None => return Ok(None),
+        },
+        Action::Memset(m, _) => match Fill::new(m, Planned::Later)? {
+            Some(f) => Ready::Fill(f),
+            None => return Ok(None),
+        },
+        Action::Host(call) => Ready::Host(*call),
+        Action::MemOps(ops, _) => Ready::Ops(Arc::clone(ops)),
+        Action::EventRecord(e) => Ready::Record(Arc::clone(e)),
+        Action::EventWait(e) => Ready::Wait(Arc::clone(e)),
+        Action::Alloc(a) => Ready::Alloc(Arc::clone(&a.block)),
+        Action::Free(block) => Ready::Free(Arc::clone(block)),
+        Action::Child(_) | Action::Empty => return Ok(None),
+    }))
+}
+
+impl State {
+    /// What a launch runs; made again after a change.
+    fn flat(&mut self) -> Result<Arc<[Ready]>> {
+        if let Some(flat) = &self.flat {
+            return Ok(Arc::clone(flat));
+        }
+        let mut all = Vec::new();
+        self.plan.flatten(&mut all)?;
+        let flat: Arc<[Ready]> = all.into();
+        self.flat = Some(Arc::clone(&flat));
+        Ok(flat)
+    }
+
+    /// Says that the plan has changed.
+    pub fn changed(&mut self) {
+        self.flat = None;
+    }
+}
+
+impl Ready {
+    fn run(&self, driver: &Driver, running: &Running<'_>) {
+        let gone = |what: &str| {
+            fault::poison(
+                CuError::ILLEGAL_ADDRESS,
+                &format!("the memory of a graph's {what} is not there any more"),
+            );
+        };
+        match self {
+            Ready::Kernel(k) => k.run(running),
+            Ready::Copy(t) if !t.live(driver) => gone("copy"),
+            Ready::Copy(t) => t.run(driver, running),
+            Ready::Fill(f) if !f.live(driver) => gone("memset"),
+            Ready::Fill(f) => f.run(),
+            Ready::Host(call) => call.run(),
+            Ready::Ops(ops) => ops.iter().for_each(MemOp::run),
+            Ready::Record(_) | Ready::Wait(_) | Ready::Alloc(_) | Ready::Free(_) => {}
+        }
+    }
+}
+
+fn bury(driver: &'static Driver, stream: &Stream, a: Allocation) -> Result {
+    let work = move |_: &Running<'_>| driver.memory.bury(driver, &a);
+    stream.submit(Vec::new(), Some(Box::new(work))).map(|_| ())
+}
+
+/// Gives the launch's allocations their memory and takes what it frees out of the program's hands;
+/// gives what is to be buried where in the list. `keep`: what the last launch did not free is used
+/// again as it is.
+fn account(
+    driver: &Driver,
+    flat: &[Ready],
+    context: u64,
+    keep: bool,
+) -> Result<Vec<Option<Allocation>>> {
+    let mut frees = Vec::with_capacity(flat.len());
+    for op in flat {
+        let freed = match op {
+            Ready::Alloc(block) if keep && driver.memory.find(block.addr).is_some() => Ok(None),
+            Ready::Alloc(block) => block::fill(driver, block, context).map(|()| None),
+            Ready::Free(block) => driver
+                .memory
+                .unlist(block.addr, |u| u == Use::Graph)
+                .map(Some),
+            _ => Ok(None),
+        };
+        match freed {
+            Ok(f) => frees.push(f),
+            Err(e) => {
+                undo(driver, flat, &frees);
+                return Err(e);
+            }
+        }
+    }
+    Ok(frees)
+}
+
+/// Takes back the allocations of a launch that cannot be; what it would have freed is freed.
+fn undo(driver: &Driver, flat: &[Ready], done: &[Option<Allocation>]) {
+    for (op, freed) in flat.iter().zip(done) {
+        if let Some(a) = freed {
+            driver.memory.bury(driver, a);
+        }
+        if let Ready::Alloc(block) = op
+            && driver.memory.find(block.addr).is_some()
+        {
+            let _ = driver.memory.free(driver, block.addr, |u| u == Use::Graph);
+        }
+    }
+}
+
+impl Exec {
+    /// cuGraphLaunch; in a capture, a child graph node.
+    ///
+    /// # Errors
+    /// A node that has become impossible (its context or its memory is gone); memory of the last
+    /// launch that was not freed; no memory.
+    pub fn launch(&self, stream: &Stream) -> Result {
+        let driver = healthy()?;
+        let mut state = lock(&self.state);
+        if capture::recording(stream)? {
+            return capture::add(stream, || Ok(Action::Child(state.plan.thaw()?)));
+        }
+        let flat = state.flat()?;
+        let context = stream.owner()?.handle;
+        let frees = account(driver, &flat, context, self.flags & AUTO_FREE != 0)?;
+        if let Some(last) = state.last.take().filter(|p| !p.reached()) {
+            stream.submit(vec![last], None)?;
+        }
+        enqueue(driver, stream, &flat, &frees)?;
+        // Even an empty graph is an operation: what waits for it waits for what is before it.
+        state.last = Some(stream.submit(Vec::new(), None)?);
+        Ok(())
+    }
+
+    /// cuGraphUpload: everything is where it has to be already.
+    ///
+    /// # Errors
+    /// As [`launch`](Self::launch).
+    pub fn upload(&self, stream: &Stream) -> Result {
+        capture::forbid(stream)?;
+        lock(&self.state).flat().map(|_| ())
+    }
+}
+
+fn enqueue(
+    driver: &'static Driver,
+    stream: &Stream,
+    flat: &Arc<[Ready]>,
+    frees: &[Option<Allocation>],
+) -> Result {
+    let alone = |op: &Ready| matches!(op, Ready::Record(_) | Ready::Wait(_) | Ready::Free(_));
+    let mut at = 0;
+    while at < flat.len() {
+        let len = flat[at..].iter().take_while(|op| !alone(op)).count();
+        if len > 0 {
+            let (ops, range) = (Arc::clone(flat), at..at + len);
+            let work = move |running: &Running<'_>| {
+                for op in &ops[range] {
+                    if fault::sticky().is_some() {
+                        return;
+                    }
+                    op.run(driver, running);
+                }
+            };
+            stream.submit(Vec::new(), Some(Box::new(work)))?;
+            at += len;
+            continue;
+        }
+        match (&flat[at], frees.get(at).copied().flatten()) {
+            (Ready::Record(e), _) => e.record_now(stream)?,
+            (Ready::Wait(e), _) => event::wait_now(stream, e)?,
+            (Ready::Free(_), Some(a)) => bury(driver, stream, a)?,
+            _ => {}
+        }
+        at += 1;
+    }
+    Ok(())
+}

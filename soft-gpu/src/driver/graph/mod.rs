@@ -1,0 +1,398 @@
+//! Graphs: nodes with dependencies, made by hand or by capture, instantiated and launched as one.
+//!
+//! A graph belongs to nobody but its handle: what a node uses (functions, events, blocks of memory)
+//! the node keeps. An embedded graph, that of a child node, lives and ends with its node.
+
+pub mod block;
+pub mod capture;
+pub mod dot;
+pub mod exec;
+pub mod node;
+pub mod object;
+pub mod update;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
+
+use super::error::{CuError, Result};
+use super::handle::{Kind, Table};
+use super::healthy;
+use super::sync::lock;
+use exec::Exec;
+use node::{Action, Attributes, Dependency, Node};
+
+/// CUgraphEdgeData.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[repr(C)]
+pub struct EdgeData {
+    /// CU_GRAPH_KERNEL_NODE_PORT_*.
+    pub from_port: u8,
+    /// 0.
+    pub to_port: u8,
+    /// CUgraphDependencyType.
+    pub kind: u8,
+    /// 0.
+    pub reserved: [u8; 5],
+}
+
+impl EdgeData {
+    fn valid(self) -> bool {
+        self.from_port <= 2 && self.to_port == 0 && self.kind <= 1 && self.reserved == [0; 5]
+    }
+}
+
+/// A dependency.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Edge {
+    /// First this node.
+    pub from: u64,
+    /// Then this one.
+    pub to: u64,
+    /// How.
+    pub data: EdgeData,
+}
+
+/// A graph.
+pub struct Graph {
+    /// CUgraph.
+    pub handle: u64,
+    /// cuGraphGetId.
+    pub id: u32,
+    /// The graph of a child node: ends with it.
+    pub embedded: bool,
+    body: Mutex<Body>,
+}
+
+/// What is in a graph.
+#[derive(Default)]
+pub struct Body {
+    /// Nodes by handle, which is in the order of their creation.
+    pub nodes: BTreeMap<u64, Node>,
+    /// Dependencies in the order of their creation.
+    pub edges: Vec<Edge>,
+    /// User objects that live as long as the graph.
+    pub objects: Vec<object::Held>,
+    /// In a clone: what each node of the original has become.
+    origins: HashMap<u64, u64>,
+    /// The only instance that a graph with memory nodes may have.
+    instance: Weak<Exec>,
+    next_local: u32,
+}
+
+static GRAPHS: Table<Graph> = Table::new(Kind::Graph);
+/// Each node's graph.
+static NODES: Table<Weak<Graph>> = Table::new(Kind::GraphNode);
+static IDS: AtomicU32 = AtomicU32::new(1);
+
+fn make(embedded: bool) -> Arc<Graph> {
+    GRAPHS.insert(|handle| {
+        Arc::new(Graph {
+            handle,
+            id: IDS.fetch_add(1, Ordering::Relaxed),
+            embedded,
+            body: Mutex::default(),
+        })
+    })
+}
+
+/// cuGraphCreate.
+///
+/// # Errors
+/// A poisoned process.
+pub fn create() -> Result<Arc<Graph>> {
+    healthy()?;
+    Ok(make(false))
+}
+
+/// A graph argument.
+///
+/// # Errors
+/// CUDA_ERROR_INVALID_VALUE (strict mode aborts on a stale or forged one).
+pub fn get(handle: u64) -> Result<Arc<Graph>> {
+    healthy()?;
+    GRAPHS.get(handle).map_err(|_| CuError::INVALID_VALUE)
+}
+
+/// The graph of a node argument.
+///
+/// # Errors
+/// As [`get`].
+pub fn of_node(node: u64) -> Result<Arc<Graph>> {
+    healthy()?;
+    NODES
+        .get(node)
+        .ok()
+        .and_then(|g| g.upgrade())
+        .ok_or(CuError::INVALID_VALUE)
+}
+
+/// cuGraphDestroy.
+///
+/// # Errors
+/// As [`get`]; the graph of a child node ends with that node.
+pub fn destroy(handle: u64) -> Result {
+    let graph = get(handle)?;
+    if graph.embedded || capture::uses(&graph) {
+        return Err(CuError::INVALID_VALUE);
+    }
+    graph.forget();
+    Ok(())
+}
+
+/// cuGraphDestroyNode: with the dependencies on both of its sides.
+///
+/// # Errors
+/// As [`of_node`]; nodes of a graph with memory nodes stay.
+pub fn destroy_node(node: u64) -> Result {
+    let graph = of_node(node)?;
+    if graph.owns_memory() {
+        return Err(CuError::NOT_SUPPORTED);
+    }
+    let removed = {
+        let mut body = graph.lock();
+        body.edges.retain(|e| e.from != node && e.to != node);
+        body.nodes.remove(&node)
+    };
+    let _ = NODES.remove(node);
+    if let Some(Node {
+        action: Action::Child(child),
+        ..
+    }) = removed
+    {
+        child.forget();
+    }
+    Ok(())
+}
+
+/// What a function of a node gives.
+///
+/// # Errors
+/// As [`of_node`].
+pub fn with_node<T>(node: u64, f: impl FnOnce(&mut Node) -> Result<T>) -> Result<T> {
+    let graph = of_node(node)?;
+    let mut body = graph.lock();
+    f(body.nodes.get_mut(&node).ok_or(CuError::INVALID_VALUE)?)
+}
+
+impl Graph {
+    /// Its contents, for as long as the guard lives.
+    pub fn lock(&self) -> MutexGuard<'_, Body> {
+        lock(&self.body)
+    }
+
+    /// Ends the handles of the graph and of all that is in it.
+    fn forget(&self) {
+        let _ = GRAPHS.remove(self.handle);
+        let body = std::mem::take(&mut *self.lock());
+        for (handle, node) in &body.nodes {
+            let _ = NODES.remove(*handle);
+            if let Action::Child(child) = &node.action {
+                child.forget();
+            }
+        }
+    }
+
+    /// True if it has memory nodes.
+    pub fn owns_memory(&self) -> bool {
+        self.lock().nodes.values().any(|n| n.action.owns_memory())
+    }
+
+    /// Adds a node.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_VALUE: dependencies on other graphs' nodes, or twice on one.
+    pub fn add(
+        self: &Arc<Self>,
+        action: Action,
+        attributes: Attributes,
+        after: &[Dependency],
+    ) -> Result<u64> {
+        let mut body = self.lock();
+        let mut seen = BTreeSet::new();
+        for d in after {
+            if !body.nodes.contains_key(&d.node) || !d.data.valid() || !seen.insert(d.node) {
+                return Err(CuError::INVALID_VALUE);
+            }
+        }
+        if let Action::Free(block) = &action {
+            body.check_free(block.addr)?;
+        }
+        let handle = NODES.mint();
+        NODES.put(handle, Arc::new(Arc::downgrade(self)));
+        let local = body.next_local;
+        body.next_local += 1;
+        body.nodes.insert(
+            handle,
+            Node {
+                handle,
+                local,
+                action,
+                attributes,
+            },
+        );
+        body.edges.extend(after.iter().map(|d| Edge {
+            from: d.node,
+            to: handle,
+            data: d.data,
+        }));
+        Ok(handle)
+    }
+
+    /// cuGraphAddDependencies: all or none.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_VALUE: other graphs' nodes, a node on itself, a dependency that is there.
+    pub fn connect(&self, edges: &[Edge]) -> Result {
+        let mut body = self.lock();
+        let mut all = body.edges.clone();
+        for e in edges {
+            let known = [e.from, e.to].iter().all(|n| body.nodes.contains_key(n));
+            let there = all.iter().any(|o| o.from == e.from && o.to == e.to);
+            if !known || there || e.from == e.to || !e.data.valid() {
+                return Err(CuError::INVALID_VALUE);
+            }
+            all.push(*e);
+        }
+        body.edges = all;
+        Ok(())
+    }
+
+    /// cuGraphRemoveDependencies: all or none.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_VALUE for a dependency that is not there; graphs with memory nodes keep
+    /// theirs.
+    pub fn disconnect(&self, edges: &[Edge]) -> Result {
+        if !edges.is_empty() && self.owns_memory() {
+            return Err(CuError::NOT_SUPPORTED);
+        }
+        let mut body = self.lock();
+        let mut all = body.edges.clone();
+        for e in edges {
+            let at = all.iter().position(|o| o == e);
+            all.remove(at.ok_or(CuError::INVALID_VALUE)?);
+        }
+        body.edges = all;
+        Ok(())
+    }
+
+    /// A graph with the same nodes and dependencies; nodes keep their order.
+    ///
+    /// # Errors
+    /// Graphs with memory nodes cannot be cloned.
+    pub fn duplicate(&self, embedded: bool) -> Result<Arc<Graph>> {
+        if self.owns_memory() {
+            return Err(CuError::NOT_SUPPORTED);
+        }
+        let copy = make(embedded);
+        let body = self.lock();
+        let mut origins = HashMap::new();
+        for (old, node) in &body.nodes {
+            let action = match &node.action {
+                Action::Child(child) => Action::Child(child.duplicate(true)?),
+                other => other.clone(),
+            };
+            let new = copy.add(action, node.attributes.clone(), &[])?;
+            origins.insert(*old, new);
+        }
+        let edges = body.edges.iter().filter_map(|e| {
+            Some(Edge {
+                from: *origins.get(&e.from)?,
+                to: *origins.get(&e.to)?,
+                data: e.data,
+            })
+        });
+        let mut theirs = copy.lock();
+        theirs.edges = edges.collect();
+        theirs.origins = origins;
+        theirs.objects = body.objects.iter().map(object::Held::share).collect();
+        theirs.next_local = body.next_local;
+        drop(theirs);
+        Ok(copy)
+    }
+
+    /// cuGraphNodeFindInClone, also among the nodes of child graphs.
+    pub fn find_clone_of(&self, original: u64) -> Option<u64> {
+        let body = self.lock();
+        if let Some(n) = body.origins.get(&original) {
+            return body.nodes.contains_key(n).then_some(*n);
+        }
+        body.nodes.values().find_map(|n| match &n.action {
+            Action::Child(child) => child.find_clone_of(original),
+            _ => None,
+        })
+    }
+}
+
+impl Body {
+    /// Nodes without dependencies.
+    pub fn roots(&self) -> Vec<u64> {
+        let has_before: BTreeSet<u64> = self.edges.iter().map(|e| e.to).collect();
+        let all = self.nodes.keys().copied();
+        all.filter(|n| !has_before.contains(n)).collect()
+    }
+
+    /// The nodes, each after what it depends on, earlier ones first.
+    ///
+    /// # Errors
+    /// A cycle: the first node of it.
+    pub fn ordered(&self) -> std::result::Result<Vec<u64>, u64> {
+        let mut waits: HashMap<u64, usize> = HashMap::new();
+        let mut after: HashMap<u64, Vec<u64>> = HashMap::new();
+        for e in &self.edges {
+            *waits.entry(e.to).or_default() += 1;
+            after.entry(e.from).or_default().push(e.to);
+        }
+        let mut ready: BTreeSet<u64> = self.roots().into_iter().collect();
+        let mut order = Vec::with_capacity(self.nodes.len());
+        while let Some(n) = ready.pop_first() {
+            order.push(n);
+            for next in after.get(&n).into_iter().flatten() {
+                let left = waits.entry(*next).or_default();
+                *left = left.saturating_sub(1);
+                if *left == 0 {
+                    ready.insert(*next);
+                }
+            }
+        }
+        if order.len() == self.nodes.len() {
+            return Ok(order);
+        }
+        let done: BTreeSet<u64> = order.into_iter().collect();
+        Err(self
+            .nodes
+            .keys()
+            .find(|n| !done.contains(n))
+            .copied()
+            .unwrap_or(0))
+    }
+
+    /// `ends` and every node that comes before one of them.
+    pub fn up_to(&self, ends: impl IntoIterator<Item = u64>) -> BTreeSet<u64> {
+        let mut before: HashMap<u64, Vec<u64>> = HashMap::new();
+        for e in &self.edges {
+            before.entry(e.to).or_default().push(e.from);
+        }
+        let mut seen = BTreeSet::new();
+        let mut open: Vec<u64> = ends.into_iter().collect();
+        while let Some(n) = open.pop() {
+            if seen.insert(n) {
+                open.extend(before.get(&n).into_iter().flatten());
+            }
+        }
+        seen
+    }
+
+    /// A graph frees an allocation of its own once.
+    fn check_free(&self, addr: u64) -> Result {
+        let freed = self
+            .nodes
+            .values()
+            .any(|n| matches!(&n.action, Action::Free(b) if b.addr == addr));
+        if freed {
+            return Err(CuError::INVALID_VALUE);
+        }
+        Ok(())
+    }
+}

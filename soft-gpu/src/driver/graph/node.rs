@@ -1,0 +1,258 @@
+//! What a node of a graph does, as the program described it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::block::{self, Block};
+use super::{EdgeData, Graph};
+use crate::driver::callback::HostCall;
+use crate::driver::context::{self, Context};
+use crate::driver::copy::{Fill, Memset, Planned, Transfer};
+use crate::driver::error::{CuError, Result};
+use crate::driver::event::Event;
+use crate::driver::launch::Shape;
+use crate::driver::memop::MemOp;
+use crate::driver::module::Function;
+use crate::driver::transfer::Copy3;
+
+/// A parameter block with the array of pointers into it that clients read parameters through.
+#[derive(Debug)]
+pub struct Params {
+    bytes: Vec<u8>,
+    pointers: Vec<*const u8>,
+}
+
+// SAFETY: the pointers point into `bytes`, which is never changed or moved: a vector's contents
+// stay where they are while it lives.
+unsafe impl Send for Params {}
+// SAFETY: as above.
+unsafe impl Sync for Params {}
+
+impl Params {
+    fn new(f: &Function, bytes: Vec<u8>) -> Params {
+        let base = bytes.as_ptr();
+        let at = |offset: &(usize, usize)| base.wrapping_add(offset.0);
+        Params {
+            pointers: f.info.params.iter().map(at).collect(),
+            bytes,
+        }
+    }
+
+    /// The block.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// `kernelParams`: one pointer a parameter; null without parameters.
+    pub fn pointers(&self) -> *const *const u8 {
+        if self.pointers.is_empty() {
+            std::ptr::null()
+        } else {
+            self.pointers.as_ptr()
+        }
+    }
+}
+
+/// A launch.
+#[derive(Clone)]
+pub struct KernelNode {
+    /// What is launched.
+    pub function: Arc<Function>,
+    /// The CUfunction or CUkernel that the program named.
+    pub named: u64,
+    /// Its shape.
+    pub shape: Shape,
+    /// Its parameters.
+    pub params: Arc<Params>,
+}
+
+/// An allocation.
+#[derive(Clone)]
+pub struct AllocNode {
+    /// Its addresses.
+    pub block: Arc<Block>,
+    /// The pool that a captured allocation named; 0 for none.
+    pub pool: u64,
+}
+
+/// What a node does.
+#[derive(Clone)]
+pub enum Action {
+    /// Launches a kernel.
+    Kernel(KernelNode),
+    /// Copies, in a context.
+    Memcpy(Copy3, u64),
+    /// Sets memory, in a context.
+    Memset(Memset, u64),
+    /// Calls the program.
+    Host(HostCall),
+    /// Runs a graph of its own.
+    Child(Arc<Graph>),
+    /// Only joins dependencies.
+    Empty,
+    /// Waits for an event.
+    EventWait(Arc<Event>),
+    /// Records an event.
+    EventRecord(Arc<Event>),
+    /// Allocates memory.
+    Alloc(AllocNode),
+    /// Frees the memory of an allocation node, which this keeps from being reused.
+    Free(Arc<Block>),
+    /// Waits for and writes values, in a context.
+    MemOps(Arc<[MemOp]>, u64),
+}
+
+/// CUgraphNodeType of the actions.
+pub mod kind {
+    #![allow(missing_docs)]
+    pub const KERNEL: u32 = 0;
+    pub const MEMCPY: u32 = 1;
+    pub const MEMSET: u32 = 2;
+    pub const HOST: u32 = 3;
+    pub const GRAPH: u32 = 4;
+    pub const EMPTY: u32 = 5;
+    pub const WAIT_EVENT: u32 = 6;
+    pub const EVENT_RECORD: u32 = 7;
+    pub const MEM_ALLOC: u32 = 10;
+    pub const MEM_FREE: u32 = 11;
+    pub const BATCH_MEM_OP: u32 = 12;
+}
+
+fn live_context(handle: u64) -> Result<Arc<Context>> {
+    if handle == 0 {
+        return context::current();
+    }
+    context::get(handle)
+}
+
+impl Action {
+    /// A launch, checked as cuLaunchKernel checks it; `params` is the parameter block.
+    ///
+    /// # Errors
+    /// As [`Shape::check`].
+    pub fn kernel(f: Arc<Function>, named: u64, shape: Shape, params: Vec<u8>) -> Result<Action> {
+        shape.check(&f)?;
+        let params = Arc::new(Params::new(&f, params));
+        Ok(Action::Kernel(KernelNode {
+            function: f,
+            named,
+            shape,
+            params,
+        }))
+    }
+
+    /// A copy in `context` (0: the current one).
+    ///
+    /// # Errors
+    /// As [`Transfer::new`].
+    pub fn memcpy(c: &Copy3, context: u64) -> Result<Action> {
+        let context = live_context(context)?.handle;
+        Transfer::new(c, Planned::Later)?.ok_or(CuError::INVALID_VALUE)?;
+        Ok(Action::Memcpy(*c, context))
+    }
+
+    /// A memset in `context` (0: the current one).
+    ///
+    /// # Errors
+    /// As [`Fill::new`]; an element size other than 1, 2, 4.
+    pub fn memset(m: &Memset, context: u64) -> Result<Action> {
+        let context = live_context(context)?.handle;
+        if !matches!(m.size, 1 | 2 | 4) {
+            return Err(CuError::INVALID_VALUE);
+        }
+        Fill::new(m, Planned::Later)?.ok_or(CuError::INVALID_VALUE)?;
+        Ok(Action::Memset(*m, context))
+    }
+
+    /// An allocation of `size` bytes on `device`, as of `pool`.
+    ///
+    /// # Errors
+    /// As [`block::reserve`].
+    pub fn alloc(size: u64, device: usize, pool: u64) -> Result<Action> {
+        let block = block::reserve(size, device)?;
+        Ok(Action::Alloc(AllocNode { block, pool }))
+    }
+
+    /// The free of an allocation node's memory.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_VALUE for an address that no allocation node gave.
+    pub fn free(addr: u64) -> Result<Action> {
+        block::find(addr)
+            .map(Action::Free)
+            .ok_or(CuError::INVALID_VALUE)
+    }
+
+    /// CUgraphNodeType.
+    pub fn kind(&self) -> u32 {
+        match self {
+            Action::Kernel(_) => kind::KERNEL,
+            Action::Memcpy(..) => kind::MEMCPY,
+            Action::Memset(..) => kind::MEMSET,
+            Action::Host(_) => kind::HOST,
+            Action::Child(_) => kind::GRAPH,
+            Action::Empty => kind::EMPTY,
+            Action::EventWait(_) => kind::WAIT_EVENT,
+            Action::EventRecord(_) => kind::EVENT_RECORD,
+            Action::Alloc(_) => kind::MEM_ALLOC,
+            Action::Free(_) => kind::MEM_FREE,
+            Action::MemOps(..) => kind::BATCH_MEM_OP,
+        }
+    }
+
+    /// An allocation or a free: graphs with these have a single instance and keep their shape.
+    pub fn owns_memory(&self) -> bool {
+        match self {
+            Action::Alloc(_) | Action::Free(_) => true,
+            Action::Child(g) => g.owns_memory(),
+            _ => false,
+        }
+    }
+
+    /// May a program switch it off in an instance?
+    pub fn can_be_disabled(&self) -> bool {
+        matches!(
+            self,
+            Action::Kernel(_) | Action::Memcpy(..) | Action::Memset(..)
+        )
+    }
+}
+
+/// Values of CUlaunchAttribute by number, as the program gave them.
+pub type Attributes = BTreeMap<u32, [u32; 16]>;
+
+/// Attributes that kernel nodes have (CUkernelNodeAttrID).
+pub const KERNEL_ATTRIBUTES: [u32; 10] = [1, 2, 4, 5, 8, 9, 10, 11, 13, 14];
+/// CU_LAUNCH_ATTRIBUTE_COOPERATIVE.
+pub const COOPERATIVE: u32 = 2;
+
+/// A node of a graph.
+pub struct Node {
+    /// CUgraphNode.
+    pub handle: u64,
+    /// cuGraphNodeGetLocalId.
+    pub local: u32,
+    /// What it does.
+    pub action: Action,
+    /// Launch attributes that were set (kernels only).
+    pub attributes: Attributes,
+}
+
+/// A dependency on a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Dependency {
+    /// CUgraphNode.
+    pub node: u64,
+    /// How.
+    pub data: EdgeData,
+}
+
+impl Dependency {
+    /// A plain one.
+    pub fn on(node: u64) -> Dependency {
+        Dependency {
+            node,
+            data: EdgeData::default(),
+        }
+    }
+}

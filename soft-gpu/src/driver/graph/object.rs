@@ -1,0 +1,166 @@
+//! User objects: what a program attaches to graphs, destroyed when nobody holds it any more.
+
+use std::sync::{Arc, Mutex};
+
+use super::Graph;
+use crate::driver::callback::HostCall;
+use crate::driver::error::{CuError, Result};
+use crate::driver::handle::{Kind, Table};
+use crate::driver::healthy;
+use crate::driver::sync::lock;
+
+/// A user object.
+pub struct Object {
+    handle: u64,
+    destroy: HostCall,
+    references: Mutex<u64>,
+}
+
+static OBJECTS: Table<Object> = Table::new(Kind::UserObject);
+
+/// cuUserObjectCreate with so many references of the caller.
+///
+/// # Errors
+/// No references.
+pub fn create(destroy: HostCall, references: u32) -> Result<u64> {
+    healthy()?;
+    if references == 0 {
+        return Err(CuError::INVALID_VALUE);
+    }
+    let made = OBJECTS.insert(|handle| {
+        Arc::new(Object {
+            handle,
+            destroy,
+            references: Mutex::new(references.into()),
+        })
+    });
+    Ok(made.handle)
+}
+
+fn get(handle: u64) -> Result<Arc<Object>> {
+    healthy()?;
+    OBJECTS.get(handle).map_err(|_| CuError::INVALID_VALUE)
+}
+
+impl Object {
+    fn retain(&self, count: u64) {
+        *lock(&self.references) += count;
+    }
+
+    /// Gives references back; the last one ends the object, on a thread of the driver's.
+    fn release(&self, count: u64) -> Result {
+        let mut references = lock(&self.references);
+        *references = references
+            .checked_sub(count)
+            .ok_or(CuError::INVALID_VALUE)?;
+        if *references > 0 {
+            return Ok(());
+        }
+        drop(references);
+        let _ = OBJECTS.remove(self.handle);
+        let destroy = self.destroy;
+        let spawned = std::thread::Builder::new()
+            .name("soft-gpu object".to_owned())
+            .spawn(move || destroy.run());
+        if spawned.is_err() {
+            destroy.run();
+        }
+        Ok(())
+    }
+}
+
+/// cuUserObjectRetain.
+///
+/// # Errors
+/// No such object, or no count.
+pub fn retain(handle: u64, count: u32) -> Result {
+    let object = get(handle)?;
+    if count == 0 {
+        return Err(CuError::INVALID_VALUE);
+    }
+    object.retain(count.into());
+    Ok(())
+}
+
+/// cuUserObjectRelease.
+///
+/// # Errors
+/// As [`retain`]; more references than there are.
+pub fn release(handle: u64, count: u32) -> Result {
+    let object = get(handle)?;
+    if count == 0 {
+        return Err(CuError::INVALID_VALUE);
+    }
+    object.release(count.into())
+}
+
+/// References that a graph or an instance holds; given back with it.
+pub struct Held {
+    object: Arc<Object>,
+    count: u64,
+}
+
+impl Held {
+    /// A reference of another holder.
+    pub fn share(&self) -> Held {
+        self.object.retain(1);
+        Held {
+            object: Arc::clone(&self.object),
+            count: 1,
+        }
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        let _ = self.object.release(self.count);
+    }
+}
+
+/// cuGraphRetainUserObject; `moved`: the caller's own references become the graph's.
+///
+/// # Errors
+/// As [`retain`].
+pub fn retain_by(graph: &Graph, handle: u64, count: u32, moved: bool) -> Result {
+    let object = get(handle)?;
+    if count == 0 {
+        return Err(CuError::INVALID_VALUE);
+    }
+    if !moved {
+        object.retain(count.into());
+    }
+    graph.lock().objects.push(Held {
+        object,
+        count: count.into(),
+    });
+    Ok(())
+}
+
+/// cuGraphReleaseUserObject.
+///
+/// # Errors
+/// More references than the graph holds.
+pub fn release_by(graph: &Graph, handle: u64, count: u32) -> Result {
+    get(handle)?;
+    let mut left = u64::from(count);
+    let mut gone = Vec::new();
+    let mut body = graph.lock();
+    let held = |h: &&mut Held| h.object.handle == handle;
+    let total: u64 = body.objects.iter_mut().filter(held).map(|h| h.count).sum();
+    if left == 0 || total < left {
+        return Err(CuError::INVALID_VALUE);
+    }
+    for h in body.objects.iter_mut().filter(held) {
+        let taken = h.count.min(left);
+        h.count -= taken;
+        left -= taken;
+        gone.push(Held {
+            object: Arc::clone(&h.object),
+            count: taken,
+        });
+    }
+    body.objects.retain(|h| h.count > 0);
+    drop(body);
+    drop(gone); // Outside of the lock.
+    Ok(())
+}

@@ -1,0 +1,245 @@
+//! Changes of an instance: single nodes, or all that differs in a graph of the same shape.
+
+use super::exec::{Exec, Plan, State, Step};
+use super::node::{Action, COOPERATIVE};
+use super::{Graph, capture};
+use crate::driver::copy::{Planned, Transfer};
+use crate::driver::error::{CuError, Result};
+use crate::driver::sync::lock;
+
+/// CUgraphExecUpdateResult.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Outcome {
+    /// Done.
+    Success = 0,
+    /// For another reason.
+    Error = 1,
+    /// Other nodes or dependencies.
+    TopologyChanged = 2,
+    /// A node of another kind.
+    TypeChanged = 3,
+    /// A value that cannot change.
+    ParametersChanged = 5,
+    /// A kind of node that cannot be updated.
+    NotSupported = 6,
+    /// A kernel of another context.
+    FunctionChange = 7,
+    /// An attribute that cannot change.
+    AttributesChanged = 8,
+}
+
+/// What cuGraphExecUpdate tells: the outcome, and the node of the graph that is to blame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Report {
+    /// CUgraphExecUpdateResult.
+    pub outcome: Outcome,
+    /// CUgraphNode, or 0.
+    pub node: u64,
+    /// Where an edge is to blame: the node that it comes from.
+    pub from: u64,
+}
+
+impl Report {
+    fn at(outcome: Outcome, node: u64) -> Report {
+        Report {
+            outcome,
+            node,
+            from: 0,
+        }
+    }
+}
+
+/// May `new` take the place of `old` in an instance?
+fn compatible(old: &Action, new: &Action) -> std::result::Result<(), Outcome> {
+    if old.kind() != new.kind() {
+        return Err(Outcome::TypeChanged);
+    }
+    match (old, new) {
+        (Action::Kernel(a), Action::Kernel(b)) => {
+            if a.function.module.context != b.function.module.context {
+                return Err(Outcome::FunctionChange);
+            }
+            Ok(())
+        }
+        (Action::Memcpy(a, _), Action::Memcpy(b, _)) => {
+            let places = |c| match Transfer::new(c, Planned::Later) {
+                Ok(Some(t)) => Some((t.from, t.to)),
+                _ => None,
+            };
+            // Where both operands lie stays: a host's, or one device's.
+            if *a != *b && places(a) != places(b) {
+                return Err(Outcome::ParametersChanged);
+            }
+            Ok(())
+        }
+        (Action::Memset(a, _), Action::Memset(b, _)) => {
+            // Only rows can change, not rectangles.
+            if a != b && (a.height > 1 || b.height > 1) {
+                return Err(Outcome::ParametersChanged);
+            }
+            Ok(())
+        }
+        (Action::Alloc(_) | Action::Free(_), _) => Err(Outcome::NotSupported),
+        _ => Ok(()),
+    }
+}
+
+fn cooperative(step: &Step) -> bool {
+    match (&step.action, step.attributes.get(&COOPERATIVE)) {
+        (_, Some(value)) => value[0] != 0,
+        (Action::Kernel(k), None) => k.shape.cooperative,
+        _ => false,
+    }
+}
+
+/// Compares before anything is changed, so that a refused update changes nothing.
+fn compare(old: &Plan, new: &Plan) -> std::result::Result<(), Report> {
+    if old.nodes.len() != new.nodes.len() {
+        let odd = new.nodes.get(old.nodes.len()).map_or(0, |n| n.node);
+        return Err(Report::at(Outcome::TopologyChanged, odd));
+    }
+    for (a, b) in old.nodes.iter().zip(&new.nodes) {
+        compatible(&a.action, &b.action).map_err(|o| Report::at(o, b.node))?;
+        if cooperative(a) != cooperative(b) {
+            return Err(Report::at(Outcome::AttributesChanged, b.node));
+        }
+        if let (Some(a), Some(b)) = (&a.child, &b.child) {
+            compare(a, b)?;
+        }
+    }
+    let sorted = |p: &Plan| {
+        let mut edges = p.edges.clone();
+        edges.sort_unstable();
+        edges
+    };
+    let (ours, theirs) = (sorted(old), sorted(new));
+    let odd = theirs.iter().find(|e| ours.binary_search(e).is_err());
+    match odd {
+        Some((from, to)) => Err(Report {
+            outcome: Outcome::TopologyChanged,
+            node: new.nodes[*to].node,
+            from: new.nodes[*from].node,
+        }),
+        None if ours.len() != theirs.len() => Err(Report::at(Outcome::TopologyChanged, 0)),
+        None => Ok(()),
+    }
+}
+
+fn take(old: &mut Plan, new: Plan) {
+    for (a, b) in old.nodes.iter_mut().zip(new.nodes) {
+        match (&mut a.child, b.child) {
+            (Some(a), Some(b)) => take(a, b),
+            _ => {
+                a.action = b.action;
+                a.attributes = b.attributes;
+            }
+        }
+    }
+}
+
+impl Exec {
+    /// cuGraphExecUpdate: nodes pair in the order of their creation.
+    ///
+    /// # Errors
+    /// The report of a refused update, which changed nothing.
+    pub fn update(&self, graph: &Graph) -> std::result::Result<(), Report> {
+        let new = Plan::of(graph).map_err(|r| Report::at(Outcome::Error, r.node))?;
+        let mut state = lock(&self.state);
+        compare(&state.plan, &new)?;
+        take(&mut state.plan, new);
+        state.changed();
+        Ok(())
+    }
+
+    /// What a function of a step gives.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_VALUE: the node is not of the graph that this is an instance of.
+    pub fn with_step<T>(&self, node: u64, f: impl FnOnce(&mut Step) -> Result<T>) -> Result<T> {
+        let mut state = lock(&self.state);
+        let State { plan, .. } = &mut *state;
+        f(plan.find(node).ok_or(CuError::INVALID_VALUE)?)
+    }
+
+    /// cuGraphExec…NodeSetParams.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_VALUE: another kind of node, or a change that an instance does not allow.
+    pub fn set_action(&self, node: u64, action: Action) -> Result {
+        self.with_step(node, |step| {
+            compatible(&step.action, &action).map_err(|_| CuError::INVALID_VALUE)?;
+            if let Action::Child(graph) = &action {
+                let new = Plan::of(graph).map_err(|r| r.code)?;
+                let old = step.child.as_mut().ok_or(CuError::INVALID_VALUE)?;
+                compare(old, &new).map_err(|_| CuError::INVALID_VALUE)?;
+                take(old, new);
+                return Ok(());
+            }
+            step.action = action;
+            Ok(())
+        })?;
+        lock(&self.state).changed();
+        Ok(())
+    }
+
+    /// cuGraphNodeSetEnabled.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_VALUE: only kernels, copies and memsets can be switched off.
+    pub fn set_enabled(&self, node: u64, enabled: bool) -> Result {
+        self.with_step(node, |step| {
+            if !step.action.can_be_disabled() {
+                return Err(CuError::INVALID_VALUE);
+            }
+            step.enabled = enabled;
+            Ok(())
+        })?;
+        lock(&self.state).changed();
+        Ok(())
+    }
+
+    /// cuGraphNodeGetEnabled.
+    ///
+    /// # Errors
+    /// As [`set_enabled`](Self::set_enabled).
+    pub fn enabled(&self, node: u64) -> Result<bool> {
+        self.with_step(node, |step| {
+            if step.action.can_be_disabled() {
+                Ok(step.enabled)
+            } else {
+                Err(CuError::INVALID_VALUE)
+            }
+        })
+    }
+}
+
+/// Replaces what a node of a graph does.
+///
+/// # Errors
+/// CUDA_ERROR_INVALID_VALUE: another kind of node; memory nodes cannot change.
+pub fn set_node(node: u64, action: Action) -> Result {
+    let graph = super::of_node(node)?;
+    let mut body = graph.lock();
+    let n = body.nodes.get_mut(&node).ok_or(CuError::INVALID_VALUE)?;
+    let fixed = matches!(
+        n.action,
+        Action::Alloc(_) | Action::Free(_) | Action::Child(_)
+    );
+    if n.action.kind() != action.kind() || fixed {
+        return Err(CuError::INVALID_VALUE);
+    }
+    n.action = action;
+    Ok(())
+}
+
+/// cuGraphExecUpdate may not see a graph that still changes.
+///
+/// # Errors
+/// CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED.
+pub fn check_closed(graph: &Graph) -> Result {
+    if capture::uses(graph) {
+        return Err(CuError::STREAM_CAPTURE_UNSUPPORTED);
+    }
+    Ok(())
+}
