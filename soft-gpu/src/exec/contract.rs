@@ -146,6 +146,8 @@ pub struct GlobalVar {
     pub constant: bool,
     /// May be found by name.
     pub visible: bool,
+    /// `.attribute(.managed)`: the host reaches it by right.
+    pub managed: bool,
 }
 
 /// One launch; already validated by the driver (dimensions, shared size, parameter size).

@@ -8,6 +8,7 @@ use super::env::{FUNC_STRIDE, FUNC_WINDOW};
 use super::inst::Inst;
 use super::lower;
 use super::warp::Place;
+use crate::ptx::ast::Module;
 
 /// A function's static facts.
 #[derive(Debug, Clone, Default)]
@@ -111,7 +112,16 @@ impl Program {
                 LoadError::Syntax(e.to_string())
             }
         })?;
-        lower::module(&module, opts)
+        Program::from_module(&module, opts)
+    }
+
+    /// Loads a module that was parsed (and maybe linked of several). Nothing of the device is
+    /// touched.
+    ///
+    /// # Errors
+    /// See [`LoadError`].
+    pub fn from_module(module: &Module, opts: &LoadOptions) -> Result<Program, LoadError> {
+        lower::module(module, opts)
     }
 
     /// The variables that the driver places in its arena, zeroed, in this order.

@@ -140,6 +140,10 @@ pub struct Variable {
     pub external: bool,
     /// `.visible`, `.weak` or `.common`: may be found by name from outside.
     pub visible: bool,
+    /// `.weak` or `.common`: gives way to another definition of the name.
+    pub weak: bool,
+    /// `.attribute(.managed)`.
+    pub managed: bool,
     /// Flattened initialiser; missing elements are zero.
     pub init: Vec<Init>,
     /// Source line (1-based).
@@ -164,6 +168,8 @@ pub struct Function {
     pub declaration: bool,
     /// `.visible` / `.weak`.
     pub visible: bool,
+    /// `.weak`: gives way to another definition of the name.
+    pub weak: bool,
     /// Return parameters of a `.func` (`.param` or `.reg` space variables).
     pub returns: Vec<Param>,
     /// Parameters in order.

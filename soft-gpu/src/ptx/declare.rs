@@ -17,6 +17,7 @@ const MAX_DIMENSIONS: usize = 16;
 pub(super) struct Linkage {
     pub(super) external: bool,
     pub(super) visible: bool,
+    pub(super) weak: bool,
 }
 
 /// The state space named by a dot word. A shared variable may say `::cta`.
@@ -36,11 +37,13 @@ struct Prefix {
     ty: Type,
     vector: u64,
     align: Option<u32>,
+    managed: bool,
 }
 
 /// Reads `.align n`, `.attribute(…)`, `.ptr .space`, `.v4`, type, in any order, up to the name.
 fn prefix(stream: &mut Stream<'_>) -> Result<Prefix, ParseError> {
     let (mut ty, mut vector, mut align) = (None, 1, None);
+    let mut managed = false;
     while let Kind::Dot(word) = stream.peek() {
         let line = stream.line();
         stream.take()?;
@@ -55,7 +58,7 @@ fn prefix(stream: &mut Stream<'_>) -> Result<Prefix, ParseError> {
                 }
                 align = Some(value);
             }
-            "attribute" => skip_parentheses(stream)?,
+            "attribute" => managed |= attribute(stream)?,
             "v2" => vector = 2,
             "v4" => vector = 4,
             "v8" => vector = 8,
@@ -87,24 +90,36 @@ fn prefix(stream: &mut Stream<'_>) -> Result<Prefix, ParseError> {
         }
     }
     match ty {
-        Some(ty) => Ok(Prefix { ty, vector, align }),
+        Some(ty) => Ok(Prefix {
+            ty,
+            vector,
+            align,
+            managed,
+        }),
         None => stream.expected("a type"),
     }
 }
 
 /// Skips `( … )` with what nests in it.
 pub(super) fn skip_parentheses(stream: &mut Stream<'_>) -> Result<(), ParseError> {
+    attribute(stream).map(|_| ())
+}
+
+/// As [`skip_parentheses`]; true if `.managed` is among what was skipped.
+fn attribute(stream: &mut Stream<'_>) -> Result<bool, ParseError> {
     stream.expect(b'(')?;
     let mut depth = 1usize;
+    let mut managed = false;
     while depth > 0 {
         match stream.take()? {
+            Kind::Dot("managed") => managed = true,
             Kind::Punct(b'(') => depth += 1,
             Kind::Punct(b')') => depth -= 1,
             Kind::End => return stream.expected("`)`"),
             _ => {}
         }
     }
-    Ok(())
+    Ok(managed)
 }
 
 /// Reads the variables of one declaration after its space word, up to and with `;`.
@@ -175,6 +190,8 @@ fn shaped(
         align: prefix.align.unwrap_or(natural),
         external: linkage.external,
         visible: linkage.visible,
+        weak: linkage.weak,
+        managed: prefix.managed,
         init: Vec::new(),
         line,
     };

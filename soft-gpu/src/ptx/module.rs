@@ -94,10 +94,11 @@ impl Parser<'_> {
             self.stream.take()?;
             match word {
                 "extern" => linkage.external = true,
-                "visible" | "weak" => linkage.visible = true,
+                "visible" => linkage.visible = true,
+                "weak" => (linkage.visible, linkage.weak) = (true, true),
                 "common" => {
                     common = true;
-                    linkage.visible = true;
+                    (linkage.visible, linkage.weak) = (true, true);
                 }
                 "entry" => return self.function(true, linkage, line),
                 "func" => return self.function(false, linkage, line),
@@ -158,6 +159,7 @@ impl Parser<'_> {
             kernel,
             line,
             visible: linkage.visible,
+            weak: linkage.weak,
             ..Function::default()
         };
         self.attributes()?;

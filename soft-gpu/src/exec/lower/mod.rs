@@ -298,6 +298,7 @@ impl<'m> Module<'m> {
                     align: v.align.max(v.ty.size() as u32),
                     constant: v.space == Space::Const,
                     visible: v.visible,
+                    managed: v.managed,
                 });
                 Ok(Some(Sym::Global(id)))
             }
