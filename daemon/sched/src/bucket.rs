@@ -54,13 +54,17 @@ impl Bucket {
         i128::from(self.rate.burst) * SCALE - i128::from(self.lent) * SCALE
     }
 
+    /// Adds what has come in up to now, as far as there is room.
     fn refill(&mut self, now_ns: u64) {
+        let came = self.came(now_ns);
+        self.level = (self.level + came).min(self.room());
+    }
+
+    /// What has come in since the last refill, whether there is room for it or not.
+    fn came(&mut self, now_ns: u64) -> i128 {
         let passed = i128::from(now_ns.saturating_sub(self.at_ns).min(LARGEST));
         self.at_ns = self.at_ns.max(now_ns);
-        let room = self.room();
-        if self.level < room {
-            self.level = (self.level + i128::from(self.rate.per_second) * passed).min(room);
-        }
+        i128::from(self.rate.per_second) * passed
     }
 
     /// Whole units that may be used now.
@@ -91,20 +95,22 @@ impl Bucket {
     }
 
     /// Uses units without credit, evenly since `from_ns`: what comes in meanwhile goes out again, and is
-    /// not lost because the bucket was full. (What came in before then is, beyond the burst.)
+    /// not lost because the bucket was full. (What came in before then is, beyond the burst.) Who uses
+    /// several things at a time charges each with the same times: what comes in counts once.
     pub(crate) fn charge(&mut self, units: u64, from_ns: u64, now_ns: u64) {
-        self.refill(from_ns);
-        let passed = i128::from(now_ns.saturating_sub(self.at_ns).min(LARGEST));
-        self.at_ns = self.at_ns.max(now_ns);
-        let came = i128::from(self.rate.per_second) * passed;
-        let level = self.level + came - i128::from(units) * SCALE;
-        self.level = level.min(self.room());
+        if from_ns >= self.at_ns {
+            self.refill(from_ns);
+        }
+        // It is held to the room for it when it is next asked for, after all charges.
+        self.level += self.came(now_ns) - i128::from(units) * SCALE;
     }
 
-    /// When `units` can be had (at most a full bucket); `u64::MAX`: never.
-    pub(crate) fn ready_at(&mut self, units: u64, now_ns: u64) -> u64 {
+    /// When `units` can be had (at most a full bucket); `u64::MAX`: never. `debt`: so many may be owed
+    /// besides.
+    pub(crate) fn ready_at(&mut self, units: u64, debt: u64, now_ns: u64) -> u64 {
         self.refill(now_ns);
-        let missing = i128::from(units.min(self.rate.burst)) * SCALE - self.level;
+        let wanted = i128::from(units.min(self.rate.burst)) - i128::from(debt.min(LARGEST));
+        let missing = wanted * SCALE - self.level;
         if missing <= 0 {
             return now_ns;
         }
@@ -116,15 +122,16 @@ impl Bucket {
         u64::try_from(wait).map_or(u64::MAX, |wait| now_ns.saturating_add(wait))
     }
 
-    /// When somebody who uses so many units per nanosecond will have emptied the bucket; `u64::MAX`:
-    /// never.
-    pub(crate) fn empty_at(&mut self, per_ns: u64, now_ns: u64) -> u64 {
+    /// When somebody who uses so many units per nanosecond, and may owe `debt` of them, will have emptied
+    /// the bucket; `u64::MAX`: never.
+    pub(crate) fn empty_at(&mut self, per_ns: u64, debt: u64, now_ns: u64) -> u64 {
         self.refill(now_ns);
         let drain = SCALE * i128::from(per_ns) - i128::from(self.rate.per_second);
         if drain <= 0 {
             return u64::MAX;
         }
-        let left = (self.level.max(0) + drain - 1) / drain;
+        let left = self.level + i128::from(debt.min(LARGEST)) * SCALE;
+        let left = (left.max(0) + drain - 1) / drain;
         u64::try_from(left).map_or(u64::MAX, |left| now_ns.saturating_add(left))
     }
 }
@@ -170,7 +177,7 @@ mod tests {
         let mut b = bucket(SECONDS / 2, 1_000_000);
         b.charge(3_000_000, 0, 3_000_000);
         assert_eq!(
-            b.ready_at(1, 3_000_000),
+            b.ready_at(1, 0, 3_000_000),
             4_000_002,
             "half a millisecond is owed"
         );
@@ -188,7 +195,7 @@ mod tests {
         assert_eq!(b.lend(0), 10);
         b.settle(1010, 0);
         assert_eq!(b.available(9 * SECONDS), 0);
-        assert_eq!(b.ready_at(1, 9 * SECONDS), 10 * SECONDS + SECONDS / 100);
+        assert_eq!(b.ready_at(1, 0, 9 * SECONDS), 10 * SECONDS + SECONDS / 100);
         assert_eq!(b.available(11 * SECONDS), 10);
     }
 
@@ -198,16 +205,36 @@ mod tests {
         b.lend(0);
         b.settle(u64::MAX, u64::MAX);
         b.charge(u64::MAX, 0, u64::MAX);
-        assert_eq!(b.empty_at(1, u64::MAX), u64::MAX);
+        assert_eq!(b.empty_at(1, u64::MAX, u64::MAX), u64::MAX);
         let mut none = bucket(0, 0);
         assert_eq!(none.lend(0), 1);
         none.settle(1, 5);
-        assert_eq!(none.ready_at(1, 5), u64::MAX);
+        assert_eq!(none.ready_at(1, 0, 5), u64::MAX);
+        assert_eq!(
+            none.ready_at(1, 1, 5),
+            5,
+            "one may be owed, and none is there"
+        );
     }
 
     #[test]
     fn emptying_takes_longer_while_it_refills() {
         let mut b = bucket(SECONDS / 2, 1_000_000);
-        assert_eq!(b.empty_at(1, 0), 2_000_000);
+        assert_eq!(b.empty_at(1, 0, 0), 2_000_000);
+        assert_eq!(
+            b.empty_at(1, 500_000, 0),
+            3_000_000,
+            "with what may be owed"
+        );
+    }
+
+    #[test]
+    fn several_uses_of_the_same_time_earn_once_and_lose_nothing_at_the_brim() {
+        // 1.5 GPUs' worth, used on two GPUs for 2 ms from a full bucket: 1 ms is gone.
+        let mut b = bucket(3 * SECONDS / 2, 10_000_000);
+        for _ in 0..2 {
+            b.charge(2_000_000, SECONDS, SECONDS + 2_000_000);
+        }
+        assert_eq!(b.available(SECONDS + 2_000_000), 9_000_000);
     }
 }

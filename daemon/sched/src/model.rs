@@ -284,6 +284,9 @@ pub(crate) struct Vm {
     pub(crate) running: Option<(SessionId, bool)>,
     /// The session of a gang that holds some of its GPUs; it is the first of the runnable ones.
     pub(crate) gathering: Option<SessionId>,
+    /// GPU time that a gang needs for gathering its GPUs: twice what that took lately. 0: what its bucket
+    /// holds has always been enough.
+    pub(crate) gather_ns: u64,
     /// Did its last lease end because its slice was over?
     pub(crate) sliced: bool,
     pub(crate) throttle: Option<Throttle>,
@@ -324,6 +327,7 @@ impl Vm {
             runnable: BTreeMap::new(),
             running: None,
             gathering: None,
+            gather_ns: 0,
             sliced: false,
             throttle: None,
             quarantine: None,

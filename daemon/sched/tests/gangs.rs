@@ -7,7 +7,7 @@ use common::{GIB, GPU, POOL, Rig, granted, revoked};
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
 use vgpu_sched::{
-    Action, Class, Event, GpuConfig, GpuHealth, GpuId, KillCause, MICROS, MILLIS, Memory,
+    Action, Class, Epoch, Event, GpuConfig, GpuHealth, GpuId, KillCause, MICROS, MILLIS, Memory,
     MemoryRefusal, PoolConfig, Rate, Refusal, SECONDS, SessionId, SessionState, VmConfig, VmId,
     WaitReason,
 };
@@ -172,6 +172,119 @@ fn what_a_gang_gathered_is_free_at_once_when_it_cannot_go_on() {
         assert!(granted_20, "{why}: {actions:?}");
         assert_eq!(rig.sched.gpu_stats(GPU).unwrap().reserved, None, "{why}");
     }
+}
+
+/// A gang of two GPUs that may use so much GPU time, and VM 3 on the second GPU, which has it.
+fn capped(per_second: u64, burst: u64) -> (Rig, Epoch) {
+    let mut rig = rig(2);
+    let mut config = gang(None);
+    config.limits.gpu_time = Some(Rate { per_second, burst });
+    rig.feed(Event::SetVm {
+        vm: VmId(1),
+        config,
+    });
+    let epoch = granted(&rig.runnable(21)).epoch;
+    (rig, epoch)
+}
+
+fn is_capped(rig: &Rig) -> bool {
+    let waiting = rig.sched.vm_stats(VmId(1)).unwrap().waiting;
+    matches!(waiting, Some(WaitReason::RateLimit { .. }))
+}
+
+#[test]
+fn a_gang_gives_up_what_it_keeps_reserved_when_its_gpu_time_is_used_up() {
+    let (mut rig, _) = capped(MILLIS, 3 * MILLIS);
+    rig.runnable(10);
+    rig.runnable(20);
+    // 3 ms, and 3 µs that came in.
+    assert_eq!(revoked(&rig.pass(3 * MILLIS)), Some(21));
+    assert_eq!(state(&rig), SessionState::Gathering);
+    let terms = granted(&rig.pass(10 * MICROS));
+    assert_eq!(
+        terms.session,
+        SessionId(20),
+        "the first GPU is free at once"
+    );
+    assert!(is_capped(&rig), "{:?}", rig.sched.vm_stats(VmId(1)));
+    let depth = rig.sched.vm_stats(VmId(1)).unwrap().depth;
+    assert_eq!(depth.calls, 1, "nothing is dropped");
+    let used = rig.gpu_ns(1);
+    assert!(used.abs_diff(3 * MILLIS + 3 * MICROS) <= MICROS, "{used}");
+}
+
+#[test]
+fn a_gang_without_gpu_time_is_not_granted_what_it_gathered() {
+    // The second GPU comes back later than the timer that should have ended the gathering.
+    let (mut rig, single) = capped(MILLIS, 3 * MILLIS);
+    rig.runnable(10);
+    rig.now += 4 * MILLIS;
+    let actions = rig.release(21, single, 0);
+    assert!(
+        !actions.iter().any(|a| matches!(a, Action::Grant(_))),
+        "{actions:?}"
+    );
+    assert!(is_capped(&rig));
+    assert_eq!(rig.sched.reserved_by(GPU), None);
+}
+
+#[test]
+fn a_running_gang_uses_its_gpu_time_on_all_its_gpus() {
+    let (mut rig, single) = capped(MILLIS, 10 * MILLIS);
+    rig.release(21, single, 0);
+    let terms = granted(&rig.runnable(10));
+    assert_eq!(revoked(&rig.pass(5 * MILLIS)), None);
+    assert_eq!(revoked(&rig.pass(10 * MICROS)), Some(10), "2 × 5 ms");
+    let actions = rig.release(10, terms.epoch, 1);
+    assert_eq!(actions, [], "it waits, with what it has to do");
+    assert!(is_capped(&rig));
+    // It goes on when it has a slice for each of its GPUs.
+    let waits = 4 * SECONDS;
+    assert_eq!(rig.pass(waits - 100 * MILLIS), []);
+    assert_eq!(granted(&rig.pass(200 * MILLIS)).session, SessionId(10));
+}
+
+#[test]
+fn a_gang_whose_gathering_costs_more_than_its_burst_runs_and_pays_afterwards() {
+    // 100 µs: the other keeps its GPU for 2 ms and more, each time.
+    let (mut rig, mut single) = capped(100 * MILLIS, 100 * MICROS);
+    rig.runnable(10);
+    let mut runs = 0;
+    let begun = rig.now;
+    let mut single_asked = false;
+    while rig.now - begun < 4 * SECONDS {
+        for action in rig.pass(100 * MICROS) {
+            match action {
+                Action::Revoke {
+                    session: SessionId(10),
+                    epoch,
+                    ..
+                } => {
+                    rig.release(10, epoch, 1);
+                }
+                Action::Revoke { .. } => single_asked = true,
+                _ => {}
+            }
+        }
+        if std::mem::take(&mut single_asked) {
+            let actions = rig.release(21, single, 1);
+            for action in actions {
+                if let Action::Grant(terms) = action {
+                    runs += u64::from(terms.session == SessionId(10));
+                }
+            }
+        }
+        for (session, _, epoch) in rig.sched.gpu_stats(SECOND).unwrap().holders {
+            if session == SessionId(21) {
+                single = epoch;
+            }
+        }
+    }
+    assert!(runs >= 20, "{runs} turns in 4 s");
+    // Of what it owes no more is left than one turn may cost: the rate holds.
+    let used = rig.gpu_ns(1);
+    assert!(used <= 400 * MILLIS + 20 * MILLIS, "{used}");
+    assert!(used >= 300 * MILLIS, "{used}");
 }
 
 #[test]

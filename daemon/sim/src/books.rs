@@ -92,12 +92,18 @@ pub struct VmBook {
     pub lag_ns: u128,
     /// Leases.
     pub grants: u64,
+    /// Of a gang: what the GPUs that it keeps reserved cost since it began to gather them.
+    pub(crate) gathering_ns: u64,
+    /// The most that gathering them cost.
+    pub gathered_ns: u64,
 }
 
 /// What is kept of one GPU.
 #[derive(Debug, Clone, Default)]
 pub struct GpuBook {
     pub(crate) leases: Vec<Held>,
+    /// The VM that keeps it reserved until it has all its GPUs, and pays.
+    pub(crate) reserved: Option<u32>,
     pub(crate) settled_ns: u64,
     /// How often a charge was split between two holders: what cannot be divided, at most 1 ns each time,
     /// falls to the first.
@@ -126,6 +132,16 @@ pub struct Books {
     /// By GPU number.
     pub gpus: Vec<GpuBook>,
     pub(crate) tracked: bool,
+    /// There are VMs on several GPUs at once: all GPUs are charged together.
+    pub(crate) together: bool,
+}
+
+impl GpuBook {
+    /// The VMs that pay for it: those with a lease that is not parked, and who keeps it reserved.
+    fn payers(&self) -> impl Iterator<Item = u32> {
+        let leased = self.leases.iter().filter(|lease| !lease.parked);
+        leased.map(|lease| lease.vm).chain(self.reserved)
+    }
 }
 
 impl Books {
@@ -134,35 +150,77 @@ impl Books {
             vms: vec![VmBook::default(); vms],
             gpus: vec![GpuBook::default(); gpus],
             tracked,
+            together: false,
         }
     }
 
     /// Charges what has passed since the last time. Comes before every change of who pays.
     pub(crate) fn charge(&mut self, gpu: u32, now: u64) {
-        let book = &mut self.gpus[gpu as usize];
+        let those = if self.together {
+            0..self.gpus.len()
+        } else {
+            gpu as usize..gpu as usize + 1
+        };
+        if self.tracked {
+            self.mark(those.clone(), None);
+        }
+        for gpu in those.clone() {
+            self.charge_one(gpu, now);
+        }
+        if self.tracked {
+            self.mark(those.clone(), Some(now));
+        }
+        for gpu in those {
+            self.gpus[gpu].settled_ns = now;
+        }
+    }
+
+    /// Notes how much was charged to those who pay for these GPUs, then, or when each was last charged.
+    fn mark(&mut self, gpus: std::ops::Range<usize>, at: Option<u64>) {
+        for book in &mut self.gpus[gpus] {
+            let at = at.unwrap_or(book.settled_ns);
+            if book.payers().next().is_none() {
+                continue;
+            }
+            book.track.push(at, book.charged_ns);
+            for vm in book.payers() {
+                let vm = &mut self.vms[vm as usize];
+                vm.track.push(at, vm.charged_ns);
+            }
+        }
+    }
+
+    fn charge_one(&mut self, gpu: usize, now: u64) {
+        let book = &mut self.gpus[gpu];
         let passed = now - book.settled_ns;
-        let from = std::mem::replace(&mut book.settled_ns, now);
-        let payers = book.leases.iter().filter(|lease| !lease.parked).count() as u64;
+        let payers = book.payers().count() as u64;
         if passed == 0 || payers == 0 {
             return;
         }
-        if self.tracked {
-            book.track.push(from, book.charged_ns);
-            book.track.push(now, book.charged_ns + passed);
-        }
         book.charged_ns += passed;
         let (mut rest, mut left) = (passed, payers);
-        for lease in book.leases.iter().filter(|lease| !lease.parked) {
+        for vm in book.payers() {
             let part = rest / left;
             rest -= part;
             left -= 1;
-            let vm = &mut self.vms[lease.vm as usize];
-            if self.tracked {
-                vm.track.push(from, vm.charged_ns);
-                vm.track.push(now, vm.charged_ns + part);
-            }
+            let reserved = book.reserved == Some(vm);
+            let vm = &mut self.vms[vm as usize];
             vm.charged_ns += part;
+            if reserved {
+                vm.gathering_ns += part;
+                vm.gathered_ns = vm.gathered_ns.max(vm.gathering_ns);
+            }
         }
+    }
+
+    /// Notes which VM keeps a GPU reserved from now on. One that begins to gather has spent nothing on
+    /// it; everything up to now is charged.
+    pub(crate) fn reserve(&mut self, gpu: u32, vm: Option<u32>) {
+        let begins = |&vm: &u32| self.gpus.iter().all(|gpu| gpu.reserved != Some(vm));
+        if let Some(vm) = vm.filter(begins) {
+            self.vms[vm as usize].gathering_ns = 0;
+        }
+        self.gpus[gpu as usize].reserved = vm;
     }
 
     pub(crate) fn lease(&mut self, gpu: u32, worker: u32) -> Option<&mut Held> {

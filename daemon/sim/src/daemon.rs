@@ -59,7 +59,8 @@ impl World {
         while let Some(event) = self.inbox.pop_front() {
             self.note(|| format!("  event {event:?}"));
             for gpu in &mut self.books.gpus {
-                gpu.splits += u64::from(gpu.leases.len() > 1);
+                let holders = gpu.leases.len() + usize::from(gpu.reserved.is_some());
+                gpu.splits += u64::from(holders > 1);
             }
             let mut actions = std::mem::take(&mut self.actions);
             self.sched.handle(self.now, event, &mut actions);
@@ -69,6 +70,9 @@ impl World {
             }
             self.actions = actions;
             self.see_parked();
+            if self.books.together {
+                self.see_reserved();
+            }
             self.check();
         }
         self.settling = false;
@@ -147,9 +151,7 @@ impl World {
             self.books.ask(vm, true, self.now);
         }
         self.books.charge(gpu, self.now);
-        if let Some(held) = self.books.lease(gpu, id) {
-            (held.quiet, held.parked) = (false, false);
-        }
+        self.unpark(id);
         Event::Runnable {
             session: name(id),
             depth,
@@ -171,12 +173,14 @@ impl World {
             0
         };
         let was_asking = std::mem::take(&mut session.asks);
-        let (vm, gpu) = (self.workers[id as usize].vm, self.workers[id as usize].gpu);
+        let vm = self.workers[id as usize].vm;
         if was_asking {
             self.books.ask(vm, false, self.now);
         }
-        if let Some(held) = self.books.lease(gpu, id) {
-            held.quiet = true;
+        for gpu in self.workers[id as usize].gpus() {
+            if let Some(held) = self.books.lease(gpu, id) {
+                held.quiet = true;
+            }
         }
         self.feed(Event::Idle {
             session: name(id),
@@ -354,6 +358,7 @@ impl World {
     }
 
     fn admitted(&mut self, id: u32, gpu: GpuId, also: &[GpuId]) {
+        self.books.together |= !also.is_empty();
         let worker = &mut self.workers[id as usize];
         worker.gpu = gpu.0;
         worker.also = also.iter().map(|gpu| gpu.0).collect();
@@ -463,9 +468,7 @@ impl World {
         let gpu = self.workers[id as usize].gpu;
         self.step_device(gpu);
         self.books.charge(gpu, self.now);
-        if let Some(held) = self.books.lease(gpu, id) {
-            (held.quiet, held.parked) = (false, false);
-        }
+        self.unpark(id);
         let left = self.devices[gpu as usize].left_ns(id);
         let book = &mut self.books.vms[self.workers[id as usize].vm as usize];
         book.residue_ns = book.residue_ns.max(left);
@@ -522,6 +525,27 @@ impl World {
         }
         self.workers[id as usize].life = Life::Gone;
         self.feed(Event::WorkerExited { session: name(id) });
+    }
+
+    /// A lease is used again, or asked back: it costs from here on. (What was before is charged.)
+    fn unpark(&mut self, id: u32) {
+        for gpu in self.workers[id as usize].gpus() {
+            if let Some(held) = self.books.lease(gpu, id) {
+                (held.quiet, held.parked) = (false, false);
+            }
+        }
+    }
+
+    /// Which GPUs do gangs keep reserved, and pay for?
+    fn see_reserved(&mut self) {
+        for gpu in 0..self.books.gpus.len() as u32 {
+            let by = self.sched.reserved_by(GpuId(gpu)).map(number);
+            let vm = by.map(|id| self.workers[id as usize].vm);
+            if vm != self.books.gpus[gpu as usize].reserved {
+                self.books.charge(gpu, self.now);
+                self.books.reserve(gpu, vm);
+            }
+        }
     }
 
     /// Which quiet leases does the scheduler count as parked, that is, free of charge?

@@ -100,8 +100,6 @@ pub fn accounting_error(world: &mut World) -> u64 {
     world.feed(Event::Timer);
     let now = world.now;
     let mut worst = 0;
-    // What a gang pays for keeping a GPU reserved is told to nobody, so not in the simulator's books.
-    let gangs = world.has_gangs();
     for (index, device) in world.devices.iter().enumerate() {
         let gpu = GpuId(index as u32);
         let Some(stats) = world.sched.gpu_stats(gpu) else {
@@ -110,10 +108,8 @@ pub fn accounting_error(world: &mut World) -> u64 {
         let account = stats.account;
         let sum = account.charged_ns + account.idle_ns + account.switch_ns;
         worst = worst.max(sum.abs_diff(now));
-        if !gangs {
-            let booked = world.books.gpus[index].charged_ns;
-            worst = worst.max(account.charged_ns.abs_diff(booked));
-        }
+        let booked = world.books.gpus[index].charged_ns;
+        worst = worst.max(account.charged_ns.abs_diff(booked));
         let truth = device.truth();
         worst = worst.max((truth.busy_ns + truth.switch_ns + truth.idle_ns).abs_diff(now));
         worst = worst.max(world.stolen_ns(index));
@@ -128,11 +124,7 @@ pub fn accounting_error(world: &mut World) -> u64 {
     for (index, book) in world.books.vms.iter().enumerate() {
         if let Some(stats) = world.sched.vm_stats(VmId(index as u32)) {
             let apart = stats.gpu_ns.abs_diff(book.charged_ns);
-            worst = worst.max(if gangs {
-                0
-            } else {
-                apart.saturating_sub(splits)
-            });
+            worst = worst.max(apart.saturating_sub(splits));
         }
     }
     worst

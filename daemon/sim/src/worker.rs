@@ -138,6 +138,11 @@ impl Worker {
         }
     }
 
+    /// Its GPUs: more than one for a gang.
+    pub(crate) fn gpus(&self) -> impl Iterator<Item = u32> + use<> {
+        [self.gpu].into_iter().chain(self.also.clone())
+    }
+
     /// What the gate may know of an operation.
     fn work(&self, op: &Op) -> Work {
         match op.what {

@@ -406,12 +406,6 @@ impl World {
         of_vm.map(|worker| worker.completed).sum()
     }
 
-    /// Does any process use several GPUs at once?
-    #[must_use]
-    pub fn has_gangs(&self) -> bool {
-        self.workers.iter().any(|worker| !worker.also.is_empty())
-    }
-
     /// Where a VM's first process runs.
     #[must_use]
     pub fn gpu_of(&self, vm: u32) -> u32 {

@@ -10,14 +10,32 @@ use crate::runqueue::Standing;
 
 impl Scheduler {
     /// Charges the time since the last call. Every change of who holds, waits or pays comes after this.
+    /// Of a gang that has this GPU, or keeps it, the time on its other GPUs is charged with it, so that
+    /// its limit knows of all.
     pub(super) fn accrue(&mut self, id: GpuId) {
+        if !self.accrue_one(id) {
+            return;
+        }
+        let mut index = 0;
+        while let Some(holder) = self.holder(id, index) {
+            let mut place = 0;
+            while let Some(other) = self.sessions.get(&holder).and_then(|s| s.nth_gpu(place)) {
+                self.accrue(other);
+                place += 1;
+            }
+            index += 1;
+        }
+    }
+
+    /// True if a gang is among those that were charged, and its other GPUs are to be looked at.
+    fn accrue_one(&mut self, id: GpuId) -> bool {
         let now = self.now_ns;
         let Some(gpu) = self.gpus.get_mut(&id) else {
-            return;
+            return false;
         };
         let passed = now.saturating_sub(gpu.settled_ns);
         if passed == 0 {
-            return;
+            return false;
         }
         let from = std::mem::replace(&mut gpu.settled_ns, now);
         let pays = |lease: &Option<Lease>| lease.as_ref().is_some_and(Lease::charged);
@@ -33,12 +51,13 @@ impl Scheduler {
             } else {
                 gpu.account.idle_ns += passed;
             }
-            return;
+            return false;
         }
         gpu.account.charged_ns += passed;
         // Overlapping holders pay equal parts; what cannot be divided falls to the last, not to the one
         // that overruns.
         let (mut rest, mut left) = (passed, payers);
+        let mut gangs = false;
         let Gpu {
             holders,
             nodes,
@@ -49,6 +68,7 @@ impl Scheduler {
             let Some(session) = self.sessions.get_mut(holder) else {
                 continue;
             };
+            gangs |= session.places.len() > 1;
             let Some(lease) = session.lease.as_mut().filter(|lease| lease.charged()) else {
                 continue;
             };
@@ -74,6 +94,7 @@ impl Scheduler {
             now - gpu.since_ns,
             "every nanosecond of the GPU is accounted for once"
         );
+        gangs
     }
 
     /// The same on all GPUs of a VM.

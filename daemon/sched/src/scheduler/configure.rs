@@ -190,6 +190,7 @@ impl Scheduler {
         config: VmConfig,
         past: &Past,
     ) -> Result<(), Ignored> {
+        self.accrue_vm(id);
         let pool = self
             .pools
             .get_mut(&config.pool)
@@ -240,6 +241,8 @@ impl Scheduler {
         if !self.pools.contains_key(&config.pool) {
             return Err(Ignored::UnknownPool);
         }
+        // What was used until now was used under the old limits.
+        self.accrue_vm(id);
         let vm = self
             .vms
             .get_mut(&id)

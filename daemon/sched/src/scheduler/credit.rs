@@ -6,25 +6,65 @@ use crate::bucket::Bucket;
 use crate::config::{MILLIS, SECONDS};
 use crate::event::Usage;
 use crate::id::{Epoch, SessionId, VmId};
-use crate::model::{Buckets, Lease, Throttle};
+use crate::model::{Buckets, Lease, Throttle, Vm};
 use crate::stats::Cap;
 
 /// A VM that was held back goes on with at least this much time's worth of tokens: a lease per token
 /// would cost more than it brings.
 const BATCH_NS: u64 = 5 * MILLIS;
 
+/// What a VM's turn takes of its GPU time.
+#[derive(Debug, Clone, Copy)]
+struct Turn {
+    /// One that was held back goes on when it has so much.
+    needs_ns: u64,
+    /// While it has, or gathers, its GPUs it may come to owe so much.
+    may_owe_ns: u64,
+}
+
 impl Scheduler {
+    /// A slice; of a gang one on each of its GPUs. If it had to give up what it gathered because its
+    /// bucket was empty, it also needs what gathering takes. Where a full bucket is less than that it
+    /// would never run: then it may begin with that, and pays the rest afterwards, as for a copy that is
+    /// larger than the bucket.
+    fn turn_of(&self, vm: &Vm) -> Turn {
+        let slice = self.slice_of(vm);
+        let width = vm.width() as u64;
+        if width < 2 {
+            return Turn {
+                needs_ns: slice,
+                may_owe_ns: 0,
+            };
+        }
+        let needs_ns = slice.saturating_mul(width).saturating_add(vm.gather_ns);
+        let bucket = vm.buckets.gpu_time.as_ref().filter(|_| vm.gather_ns > 0);
+        Turn {
+            needs_ns,
+            may_owe_ns: bucket.map_or(0, |bucket| needs_ns.saturating_sub(bucket.rate().burst)),
+        }
+    }
+
+    /// When a VM that holds so many GPUs, and pays for all of them, will have used up its GPU time.
+    pub(super) fn out_of_time_at(&mut self, id: VmId, gpus: u64) -> Option<u64> {
+        let now = self.now_ns;
+        self.accrue_vm(id);
+        let turn = self.turn_of(self.vms.get(&id)?);
+        let bucket = self.vms.get_mut(&id)?.buckets.gpu_time.as_mut()?;
+        Some(bucket.empty_at(gpus, turn.may_owe_ns, now))
+    }
+
     /// Decides anew whether a rate limit holds the VM back, and sets its timer.
     pub(super) fn rethrottle(&mut self, id: VmId) {
         let now = self.now_ns;
         self.accrue_vm(id);
-        let slice = self.vms.get(&id).map_or(MILLIS, |vm| self.slice_of(vm));
+        let Some(turn) = self.vms.get(&id).map(|vm| self.turn_of(vm)) else {
+            return;
+        };
         let Some(vm) = self.vms.get_mut(&id) else {
             return;
         };
         let was = vm.throttle.is_some();
-        let running = vm.running.is_some();
-        vm.throttle = held_back(&mut vm.buckets, was, running, slice, now);
+        vm.throttle = held_back(vm, turn, now);
         if vm.throttle.is_some() && !was {
             vm.count.rate_limited += 1;
         }
@@ -128,21 +168,18 @@ impl Scheduler {
 
 /// The limit that holds a VM back the longest, if one does. Calls and bytes cannot while a holder has
 /// credit; they are looked at when it is settled.
-fn held_back(
-    buckets: &mut Buckets,
-    was: bool,
-    running: bool,
-    slice: u64,
-    now: u64,
-) -> Option<Throttle> {
+fn held_back(vm: &mut Vm, turn: Turn, now: u64) -> Option<Throttle> {
+    let was = vm.throttle.is_some();
+    let (running, gathers) = (vm.running.is_some(), vm.gathering.is_some());
+    let buckets = &mut vm.buckets;
     let mut worst: Option<Throttle> = None;
-    let mut look = |cap: Cap, bucket: &mut Option<Bucket>, batch: u64| {
+    let mut look = |cap: Cap, bucket: &mut Option<Bucket>, batch: u64, debt: u64| {
         let Some(bucket) = bucket else { return };
         let enough = if was { batch.max(1) } else { 1 };
-        if bucket.ready_at(enough, now) <= now {
+        if bucket.ready_at(enough, debt, now) <= now {
             return;
         }
-        let until_ns = bucket.ready_at(batch.max(1), now);
+        let until_ns = bucket.ready_at(batch.max(1), 0, now);
         if worst.is_none_or(|worst| until_ns > worst.until_ns) {
             worst = Some(Throttle { cap, until_ns });
         }
@@ -153,9 +190,14 @@ fn held_back(
     };
     if !running {
         let (calls, bytes) = (batch(&buckets.calls), batch(&buckets.bytes));
-        look(Cap::Calls, &mut buckets.calls, calls);
-        look(Cap::Bytes, &mut buckets.bytes, bytes);
+        look(Cap::Calls, &mut buckets.calls, calls, 0);
+        look(Cap::Bytes, &mut buckets.bytes, bytes, 0);
     }
-    look(Cap::GpuTime, &mut buckets.gpu_time, slice);
+    let debt = if running || gathers {
+        turn.may_owe_ns
+    } else {
+        0
+    };
+    look(Cap::GpuTime, &mut buckets.gpu_time, turn.needs_ns, debt);
     worst
 }

@@ -82,6 +82,9 @@ impl Scheduler {
             return false;
         }
         let all = held + 1 == session.places.len();
+        if held > 0 && self.gathered_too_long(vm_id) {
+            return false;
+        }
         self.begin_turn(id, vm_id);
         let Some(session) = self.sessions.get_mut(&session_id) else {
             return false;
@@ -124,9 +127,7 @@ impl Scheduler {
         let now = self.now_ns;
         let epoch = Epoch(self.next_epoch);
         self.next_epoch += 1;
-        if let Some(vm) = self.vms.get_mut(&vm_id) {
-            vm.gathering = None;
-        }
+        self.stop_gathering(vm_id, session_id);
         self.unqueue(session_id);
         let credits = self.lend(session_id);
         let (slice, hold) = self.slice_and_hold(vm_id);

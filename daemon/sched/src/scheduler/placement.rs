@@ -109,14 +109,13 @@ impl Scheduler {
             return;
         }
         let pool = vm.config.pool;
-        let parts = (gpus.len() as i128).max(1);
-        let (part, rest) = (vm.lag_ns.div_euclid(parts), vm.lag_ns.rem_euclid(parts));
-        let seat = |(index, &gpu): (usize, &GpuId)| Seat {
+        let seat = |&gpu: &GpuId| Seat {
             gpu,
             joined: false,
-            lag_ns: part + if index == 0 { rest } else { 0 },
+            lag_ns: 0,
         };
-        let seats = gpus.iter().enumerate().map(seat).collect();
+        let mut seats: Vec<Seat> = gpus.iter().map(seat).collect();
+        divide(vm.lag_ns, &mut seats);
         vm.placement = Some(Placement { pool, seats });
         for &gpu_id in gpus {
             self.ensure_node(gpu_id, pool);
@@ -171,9 +170,7 @@ impl Scheduler {
         if let Some(vm) = self.vms.get_mut(&id) {
             let lag_ns = vm.lag_ns;
             if let Some(placement) = &mut vm.placement {
-                for (index, seat) in placement.seats.iter_mut().enumerate() {
-                    seat.lag_ns = if index == 0 { lag_ns } else { 0 };
-                }
+                divide(lag_ns, &mut placement.seats);
             }
         }
         self.sync_vm(id);
@@ -206,6 +203,15 @@ impl Scheduler {
         for gpu in gpus {
             self.tidy_node(gpu, old);
         }
+    }
+}
+
+/// Divides what a VM is owed, or owes, among its seats.
+fn divide(lag_ns: i128, seats: &mut [Seat]) {
+    let parts = (seats.len() as i128).max(1);
+    let (part, mut rest) = (lag_ns.div_euclid(parts), lag_ns.rem_euclid(parts));
+    for seat in seats {
+        seat.lag_ns = part + std::mem::take(&mut rest);
     }
 }
 

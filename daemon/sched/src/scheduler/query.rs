@@ -120,6 +120,14 @@ impl Scheduler {
         })
     }
 
+    /// Who keeps a GPU reserved until it has all its GPUs.
+    #[must_use]
+    pub fn reserved_by(&self, gpu: GpuId) -> Option<SessionId> {
+        let mut holders = self.gpus.get(&gpu)?.holders.iter();
+        let gathers = |id: &&SessionId| self.lease(**id).is_some_and(|lease| !lease.granted());
+        holders.find(gathers).copied()
+    }
+
     /// GPUs that are known, in order.
     pub fn gpus(&self) -> impl Iterator<Item = GpuId> + '_ {
         self.gpus.keys().copied()
@@ -150,6 +158,14 @@ impl Scheduler {
     #[must_use]
     pub fn lag_ns(&self, vm: VmId) -> Option<i128> {
         self.vms.get(&vm).map(|record| self.lag_of(vm, record))
+    }
+
+    /// The same on one GPU: of a gang, what it is owed there. `None`: it is not placed on that.
+    #[must_use]
+    pub fn lag_on_ns(&self, vm: VmId, gpu: GpuId) -> Option<i128> {
+        let placement = self.vms.get(&vm)?.placement.as_ref()?;
+        let seat = placement.seats.iter().find(|seat| seat.gpu == gpu)?;
+        Some(self.seat_lag(vm, placement.pool, seat))
     }
 
     /// How much one session may have queued: the VM's depth limits divided among its sessions, at least
@@ -187,13 +203,15 @@ impl Scheduler {
         let Some(placement) = &vm.placement else {
             return vm.lag_ns;
         };
-        let at = |seat: &Seat| {
-            let gpu = self.gpus.get(&seat.gpu).filter(|_| seat.joined);
-            gpu.and_then(|gpu| gpu.nodes.get(&placement.pool))
-                .and_then(|node| node.queue.lag_ns(id))
-                .unwrap_or(seat.lag_ns)
-        };
+        let at = |seat: &Seat| self.seat_lag(id, placement.pool, seat);
         placement.seats.iter().map(at).sum()
+    }
+
+    fn seat_lag(&self, id: VmId, pool: PoolId, seat: &Seat) -> i128 {
+        let gpu = self.gpus.get(&seat.gpu).filter(|_| seat.joined);
+        gpu.and_then(|gpu| gpu.nodes.get(&pool))
+            .and_then(|node| node.queue.lag_ns(id))
+            .unwrap_or(seat.lag_ns)
     }
 
     fn depth_of(&self, vm: &Vm) -> Depth {

@@ -5,6 +5,7 @@ use crate::config::PoolConfig;
 use crate::id::{GpuId, PoolId, SessionId, VmId};
 use crate::model::{Gpu, Node, Phase, Vm};
 use crate::runqueue::{RunQueue, Standing};
+use crate::stats::Cap;
 
 /// How a VM stands in the queue of one of its GPUs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,8 +35,10 @@ impl Scheduler {
         }
         let mut wants = self.wants(id);
         if !wants {
-            self.abandon(id);
-            // Another session of the VM may gather now.
+            if self.abandon(id) {
+                self.rethrottle(id);
+            }
+            // Another session of the VM may gather now, if what this one spent leaves it anything.
             wants = self.wants(id);
         }
         if let Some(vm) = self.vms.get_mut(&id) {
@@ -155,22 +158,53 @@ impl Scheduler {
         lease.map_or(0, |lease| lease.held)
     }
 
-    /// Gives up what a gang has gathered: its worker was told of nothing, so it is free at once.
-    fn abandon(&mut self, id: VmId) {
+    /// Gives up what a gang has gathered, if it has anything: its worker was told of nothing, so it is
+    /// free at once.
+    fn abandon(&mut self, id: VmId) -> bool {
         let Some(vm) = self.vms.get_mut(&id) else {
-            return;
+            return false;
         };
         let Some(session_id) = vm.gathering.take() else {
-            return;
+            return false;
         };
         let Some(session) = self.sessions.get_mut(&session_id) else {
-            return;
+            return false;
         };
-        session.lease = None;
+        let spent = session.lease.take().map_or(0, |lease| lease.charged_ns);
         for place in &session.places {
             if let Some(gpu) = self.gpus.get_mut(&place.gpu) {
                 gpu.holders.retain(|&holder| holder != session_id);
             }
+        }
+        if vm.throttle.is_some_and(|limit| limit.cap == Cap::GpuTime) {
+            // It was too little: the next time it begins with more.
+            vm.gather_ns = vm.gather_ns.max(spent.saturating_mul(2));
+        }
+        true
+    }
+
+    /// A gang pays for what it has while it waits for its next GPU: if its GPU time is used up by now, it
+    /// gives up what it has. True then.
+    pub(super) fn gathered_too_long(&mut self, id: VmId) -> bool {
+        self.rethrottle(id);
+        let over = self.vms.get(&id).is_some_and(|vm| vm.throttle.is_some());
+        if over {
+            self.sync_vm(id);
+        }
+        over
+    }
+
+    /// A session has all its GPUs. Of a gang for which that was too expensive once it is remembered what
+    /// it takes: twice that, and an eighth less each time that it takes less.
+    pub(super) fn stop_gathering(&mut self, id: VmId, session: SessionId) {
+        let spent = self.lease(session).map_or(0, |lease| lease.charged_ns);
+        let Some(vm) = self.vms.get_mut(&id) else {
+            return;
+        };
+        vm.gathering = None;
+        if vm.gather_ns > 0 {
+            let less = vm.gather_ns - vm.gather_ns.div_ceil(8);
+            vm.gather_ns = less.max(spent.saturating_mul(2));
         }
     }
 

@@ -287,15 +287,12 @@ impl Scheduler {
 
     /// When a VM that pays for a lease will have used up its GPU time.
     fn cap_due(&mut self, id: SessionId) -> Option<u64> {
-        let now = self.now_ns;
         let session = self.sessions.get(&id)?;
         let lease = session.lease.as_ref()?;
         if lease.revoked_ns.is_some() || !lease.charged() {
             return None;
         }
-        let held = lease.held as u64;
-        let bucket = self.vms.get_mut(&session.vm)?.buckets.gpu_time.as_mut()?;
-        Some(bucket.empty_at(held, now))
+        self.out_of_time_at(session.vm, lease.held as u64)
     }
 }
 

@@ -28,16 +28,21 @@ impl Bucket {
     }
 
     fn fill(&mut self, now: u64) {
-        let passed = i128::from(now.saturating_sub(self.at_ns));
-        self.at_ns = now;
-        self.level = self.filled(self.level, passed);
+        self.earn(now);
+        self.cut();
     }
 
-    /// The level after so many nanoseconds.
-    fn filled(&self, level: i128, passed: i128) -> i128 {
-        let most = (i128::from(self.rate.burst) - i128::from(self.out)) * UNIT;
-        let filled = level + i128::from(self.rate.per_second) * passed;
-        filled.min(most.max(level))
+    /// What comes in up to now, whether it fits in or not.
+    fn earn(&mut self, now: u64) {
+        let passed = i128::from(now.saturating_sub(self.at_ns));
+        self.at_ns = self.at_ns.max(now);
+        self.level += i128::from(self.rate.per_second) * passed;
+    }
+
+    /// What a full bucket lacks of this.
+    fn lacks(&self, units: u128) -> i128 {
+        let units = i128::try_from(units.min(u128::from(LARGEST))).unwrap_or(i128::MAX);
+        (units - i128::from(self.rate.burst)).max(0) * UNIT
     }
 
     fn cut(&mut self) {
@@ -132,31 +137,33 @@ impl Buckets {
     }
 
     /// Charges time that was used from `from` to `now`: what was earned meanwhile is not lost, also where
-    /// the bucket was full before.
+    /// the bucket was full before. A gang is charged once for each of its GPUs, for the same time: the
+    /// second time nothing more was earned.
     pub(super) fn charge_gpu(&mut self, ns: u64, from: u64, now: u64) {
         if let Some(bucket) = &mut self.gpu_time {
-            bucket.fill(from.max(bucket.at_ns));
-            let passed = i128::from(now.saturating_sub(bucket.at_ns));
-            bucket.at_ns = now;
-            let level = bucket.level - i128::from(ns) * UNIT;
-            bucket.level = bucket.filled(level, passed);
+            if from >= bucket.at_ns {
+                bucket.fill(from);
+            }
+            bucket.earn(now);
+            bucket.level -= i128::from(ns) * UNIT;
         }
     }
 
-    /// Is at least one nanosecond left? (The scheduler charges in larger steps and so never has more
-    /// than this.)
-    pub(super) fn has_gpu_time(&mut self, now: u64) -> bool {
+    /// Is at least one nanosecond left, if so much may be owed of a turn that costs `turn_ns`? (That is
+    /// what a full bucket lacks of it. The scheduler charges in larger steps and so never has more than
+    /// this.)
+    pub(super) fn has_gpu_time(&mut self, turn_ns: u128, now: u64) -> bool {
         self.gpu_time.as_mut().is_none_or(|bucket| {
             bucket.fill(now);
-            bucket.level >= UNIT
+            bucket.level + bucket.lacks(turn_ns) >= UNIT
         })
     }
 
-    /// Was more used than there was?
-    pub(super) fn owes_gpu_time(&mut self, now: u64) -> bool {
+    /// Was more used than there was, and than may be owed of a turn that costs `turn_ns`?
+    pub(super) fn owes_gpu_time(&mut self, turn_ns: u128, now: u64) -> bool {
         self.gpu_time.as_mut().is_some_and(|bucket| {
             bucket.fill(now);
-            bucket.level < 0
+            bucket.level + bucket.lacks(turn_ns) < 0
         })
     }
 }

@@ -218,6 +218,18 @@ impl Checker {
     /// With all timers fed: slices have ended, limits have been acted upon.
     fn nothing_is_overdue(&self, model: &Model, sched: &Scheduler, id: GpuId) -> Verdict {
         let now = model.now;
+        for vm in model
+            .gpus
+            .get(&id)
+            .into_iter()
+            .flat_map(|gpu| model.reserving(gpu))
+        {
+            let turn_ns = vm.turn_ns(&model.pools);
+            ensure!(
+                !vm.buckets.clone().owes_gpu_time(turn_ns, now),
+                "a gang without GPU time keeps {id} reserved: {vm:?}"
+            );
+        }
         for holder in model.holders_on(id) {
             let (Some(session), Some(vm)) = (
                 model.sessions.get(&holder.session),
@@ -250,9 +262,9 @@ impl Checker {
                     "others wait, and {holder:?} keeps the GPU"
                 );
             }
-            // A parked lease costs nothing; it is asked back when it is retaken. A gang pays for its GPUs
-            // one after the other.
-            let empty = !holder.parked && !vm.is_spread() && vm.buckets.clone().owes_gpu_time(now);
+            // A parked lease costs nothing; it is asked back when it is retaken.
+            let turn_ns = vm.turn_ns(&model.pools);
+            let empty = !holder.parked && vm.buckets.clone().owes_gpu_time(turn_ns, now);
             ensure!(
                 !empty || holder.revoked_ns.is_some(),
                 "{holder:?} has no GPU time left and keeps the GPU"

@@ -9,10 +9,10 @@
 use std::collections::BTreeMap;
 
 use vgpu_sched::{
-    ClassWeights, Event, GpuId, Policy, PoolId, Scheduler, SessionId, VmConfig, VmId,
+    ClassWeights, Epoch, Event, GpuId, Policy, PoolId, Scheduler, SessionId, VmConfig, VmId,
 };
 
-use super::model::Model;
+use super::model::{Model, VmModel};
 use super::{Verdict, ensure};
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -21,6 +21,23 @@ struct Member {
     weight: f64,
     lag: f64,
     used_ns: u64,
+    /// Is it a gang, with a lag on each of its GPUs?
+    spread: bool,
+    /// For which session it has the GPU, and by which lease; without one: for which it gathers its GPUs.
+    by: Option<(SessionId, Option<Epoch>)>,
+}
+
+impl Member {
+    /// A gang does not compete for a later GPU before it has the ones before: if it had this one, or kept
+    /// it reserved, and does no longer, or by another lease, it left meanwhile.
+    fn came_back(&self, old: &Member, first: bool) -> bool {
+        let stayed = match (old.by, self.by) {
+            (None, _) => true,
+            (Some((before, None)), Some((now, _))) => before == now,
+            (before, now) => before == now,
+        };
+        self.spread && !first && !stayed
+    }
 }
 
 #[derive(Debug, Clone, Default)]
@@ -32,8 +49,10 @@ struct Queue {
 #[derive(Debug, Clone, Default)]
 pub(super) struct Lags {
     queues: BTreeMap<(GpuId, PoolId), Queue>,
-    /// Of VMs that were in no queue.
+    /// Of VMs that were in no queue, over all their GPUs.
     apart: BTreeMap<VmId, i128>,
+    /// Of placed VMs that were not in the queue of this GPU.
+    seats: BTreeMap<(VmId, GpuId), i128>,
 }
 
 impl Lags {
@@ -46,6 +65,7 @@ impl Lags {
             let placement = vm.and_then(|vm| vm.placement.as_ref());
             vm.is_some() && placement.is_none_or(|(gpus, _)| !gpus.contains(&gpu))
         });
+        self.seats.retain(|(_, on), _| *on != gpu);
     }
 
     /// Compares the lags on one GPU all of whose time is charged. `ready`: VMs on it that could be chosen.
@@ -65,7 +85,7 @@ impl Lags {
             let now = members_of(model, sched, key, ready);
             let odd = |member: &Member| {
                 let vm = model.vms.get(&member.vm);
-                vm.is_none_or(|vm| vm.revived || vm.is_spread()) || model.comes_back(gpu, member.vm)
+                vm.is_none_or(|vm| vm.revived) || model.comes_back(gpu, member.vm)
             };
             if now.iter().any(odd) {
                 self.queues.remove(&key);
@@ -81,9 +101,11 @@ impl Lags {
                 let here = |vm: VmId| {
                     let vm = model.vms.get(&vm);
                     let placement = vm.and_then(|vm| vm.placement.as_ref());
-                    vm.is_some() && placement.is_none_or(|(gpus, of)| (gpus[0], *of) == key)
+                    let stays =
+                        |(gpus, of): &(Vec<GpuId>, PoolId)| gpus.contains(&gpu) && *of == pool;
+                    vm.is_some() && placement.is_none_or(stays)
                 };
-                self.compare(&old.members, &now, (model, sched), &cap, &here)
+                self.compare(&old.members, &now, (model, sched, gpu), &cap, &here)
                     .map_err(|what| format!("{gpu}, {pool}: {what}"))?;
             }
             if now.is_empty() && old.is_none_or(|old| old.members.is_empty()) {
@@ -103,39 +125,46 @@ impl Lags {
         ready: &[(GpuId, VmId)],
         event: &Event,
     ) -> Verdict {
-        let queued = |vm: VmId| {
-            let mut holders = model.leases.values();
-            holders.any(|h| h.vm == vm && !h.parked) || ready.iter().any(|&(_, other)| other == vm)
-        };
-        let mut apart = BTreeMap::new();
+        let known = |event: &Event, vm: VmId| !matches!(event, Event::AddVm { vm: added, .. } if *added == vm);
+        let (mut apart, mut seats) = (BTreeMap::new(), BTreeMap::new());
         for (&vm, record) in &model.vms {
             let placement = record.placement.as_ref();
             let policy = placement
                 .and_then(|(_, pool)| model.pools.get(pool))
                 .map(|pool| pool.policy);
-            let barred = placement
-                .and_then(|(gpus, _)| model.gpus.get(gpus.first()?))
-                .is_some_and(|gpu| !gpu.health.grants());
-            if queued(vm)
-                || barred
+            let gpus = || {
+                placement
+                    .into_iter()
+                    .flat_map(|(gpus, _)| gpus.iter().copied())
+            };
+            let grants = |gpu: GpuId| model.gpus.get(&gpu).is_some_and(|gpu| gpu.health.grants());
+            if !gpus().all(grants)
                 || record.revived
-                || record.is_spread()
                 || policy.is_some_and(|p| p != Policy::Weighted)
             {
                 continue;
             }
-            let lag = sched.lag_ns(vm).unwrap_or(0);
-            if let Some(&before) = self.apart.get(&vm)
-                && !matches!(event, Event::AddVm { vm: added, .. } if *added == vm)
-            {
+            for gpu in gpus().filter(|&gpu| !queued(model, ready, gpu, vm)) {
+                let lag = sched.lag_on_ns(vm, gpu).ok_or("it is placed there")?;
+                let before = self.seats.get(&(vm, gpu)).filter(|_| known(event, vm));
                 ensure!(
-                    before == lag,
-                    "{vm}: lag {before} became {lag} while it did not compete"
+                    before.is_none_or(|&before| before == lag),
+                    "{vm} on {gpu}: lag {before:?} became {lag} while it did not compete"
                 );
+                seats.insert((vm, gpu), lag);
             }
+            if gpus().any(|gpu| queued(model, ready, gpu, vm)) {
+                continue;
+            }
+            let lag = sched.lag_ns(vm).unwrap_or(0);
+            let before = self.apart.get(&vm).filter(|_| known(event, vm));
+            ensure!(
+                before.is_none_or(|&before| before == lag),
+                "{vm}: lag {before:?} became {lag} while it did not compete"
+            );
             apart.insert(vm, lag);
         }
-        self.apart = apart;
+        (self.apart, self.seats) = (apart, seats);
         Ok(())
     }
 
@@ -143,7 +172,7 @@ impl Lags {
         &self,
         old: &[Member],
         now: &[Member],
-        (model, sched): (&Model, &Scheduler),
+        (model, sched, gpu): (&Model, &Scheduler, GpuId),
         cap: &dyn Fn(VmId) -> f64,
         here: &dyn Fn(VmId) -> bool,
     ) -> Verdict {
@@ -168,26 +197,41 @@ impl Lags {
             let sum: f64 = now.iter().map(|member| member.lag).sum();
             ensure!(sum.abs() <= tolerance, "lags sum up to {sum}: {now:?}");
         }
-        let Some(mut expected) = charged(old, model) else {
+        let Some(mut expected) = charged(old, model, gpu) else {
             return Ok(());
         };
         let reweighted = now
             .iter()
             .any(|m| find(old, m.vm).is_some_and(|o| o.weight != m.weight));
-        match (joined.as_slice(), left.as_slice()) {
-            ([], []) => {}
+        let first = |vm: VmId| {
+            let placement = model.vms.get(&vm).and_then(|vm| vm.placement.as_ref());
+            placement.is_none_or(|(gpus, _)| gpus.first() == Some(&gpu))
+        };
+        let came_back = |m: &&Member| find(old, m.vm).is_some_and(|o| m.came_back(&o, first(m.vm)));
+        let back: Vec<&Member> = now.iter().filter(came_back).collect();
+        match (joined.as_slice(), left.as_slice(), back.as_slice()) {
+            ([], [], []) => {}
             _ if reweighted => return Ok(()),
-            ([new], []) => {
-                let Some(&lag) = self.apart.get(&new.vm) else {
+            ([], [], [back]) => {
+                let Some(lag) = leave(&mut expected, back.vm) else {
+                    return Ok(());
+                };
+                join(&mut expected, **back, lag.min(cap(back.vm)));
+            }
+            ([new], [], []) => {
+                let Some(&lag) = self.seats.get(&(new.vm, gpu)) else {
                     return Ok(());
                 };
                 join(&mut expected, *new, lag as f64);
             }
-            ([], [gone]) => {
+            ([], [gone], []) => {
                 let Some(lag) = leave(&mut expected, gone.vm) else {
                     return Ok(());
                 };
-                let kept = sched.lag_ns(gone.vm).map(|lag| lag as f64);
+                // Of a gang that is placed nowhere any more only the sum over its GPUs is known.
+                let whole = sched.lag_ns(gone.vm).filter(|_| !gone.spread);
+                let kept = sched.lag_on_ns(gone.vm, gpu).or(whole);
+                let kept = kept.map(|lag| lag as f64);
                 let cap = cap(gone.vm);
                 let right = |kept: f64| (kept - lag.min(cap)).abs() <= tolerance;
                 ensure!(
@@ -215,11 +259,11 @@ impl Lags {
 }
 
 /// The members after the time that was charged since.
-fn charged(old: &[Member], model: &Model) -> Option<Vec<Member>> {
+fn charged(old: &[Member], model: &Model, gpu: GpuId) -> Option<Vec<Member>> {
     let weight: f64 = old.iter().map(|member| member.weight).sum();
     let mut costs = vec![];
     for member in old {
-        let used_ns = model.vms.get(&member.vm)?.total_ns;
+        let used_ns = used_on(model.vms.get(&member.vm)?, gpu);
         costs.push(used_ns.checked_sub(member.used_ns)? as f64);
     }
     let sum: f64 = costs.iter().sum();
@@ -271,9 +315,12 @@ fn members_of(
     let pays = |id: &SessionId| model.holder(*id).is_none_or(|lease| !lease.parked);
     let running = here.holders.iter().filter(|id| pays(id));
     running
-        .filter_map(|id| Some(model.sessions.get(id)?.vm))
-        .chain(ready.iter().copied())
-        .filter_map(|vm| {
+        .filter_map(|id| {
+            let epoch = model.holder(*id).map(|lease| lease.epoch);
+            Some((model.sessions.get(id)?.vm, Some((*id, epoch))))
+        })
+        .chain(ready.iter().map(|&vm| (vm, None)))
+        .filter_map(|(vm, by)| {
             let record = model.vms.get(&vm)?;
             let (gpus, under) = record.placement.as_ref()?;
             if *under != pool || !gpus.contains(&gpu) {
@@ -288,11 +335,29 @@ fn members_of(
             Some(Member {
                 vm,
                 weight,
-                lag: sched.lag_ns(vm)? as f64,
-                used_ns: record.total_ns,
+                lag: sched.lag_on_ns(vm, gpu)? as f64,
+                used_ns: used_on(record, gpu),
+                spread: record.is_spread(),
+                by: by.or(record.gathering.map(|(session, _)| (session, None))),
             })
         })
         .collect()
+}
+
+fn used_on(vm: &VmModel, gpu: GpuId) -> u64 {
+    vm.totals.get(&gpu).copied().unwrap_or(0)
+}
+
+/// Does a VM compete on a GPU: could it be chosen there, does it have it, or keep it reserved, and pay?
+fn queued(model: &Model, ready: &[(GpuId, VmId)], gpu: GpuId, vm: VmId) -> bool {
+    let holders = model.gpus.get(&gpu).map(|gpu| gpu.holders.as_slice());
+    let pays = |id: &SessionId| model.holder(*id).is_none_or(|lease| !lease.parked);
+    let mine = |id: &SessionId| model.sessions.get(id).is_some_and(|s| s.vm == vm);
+    ready.contains(&(gpu, vm))
+        || holders
+            .unwrap_or_default()
+            .iter()
+            .any(|id| mine(id) && pays(id))
 }
 
 fn weight(config: &VmConfig, demoted: bool, weights: ClassWeights) -> f64 {

@@ -68,13 +68,18 @@ pub(super) struct VmModel {
     pub(super) placement: Option<(Vec<GpuId>, PoolId)>,
     pub(super) sessions: BTreeSet<SessionId>,
     pub(super) gpu_ns: u64,
-    /// The same, never reset.
-    pub(super) total_ns: u64,
+    /// The same by GPU, never reset.
+    pub(super) totals: BTreeMap<GpuId, u64>,
+    /// Of a gang: the session that keeps GPUs reserved until it has all, and what that cost so far.
+    pub(super) gathering: Option<(SessionId, u64)>,
+    /// What it may need for gathering, at most, if it ever gave up: twice what that took, an eighth less
+    /// each time that it takes less.
+    pub(super) gather_ns: u64,
     /// A lease of it overran; until then it is not let in beside another overrunner.
     pub(super) overran_until_ns: Option<u64>,
     /// As the scheduler said after the last event.
     pub(super) demoted: bool,
-    /// Its number was used again before the last worker of its former owner was gone.
+    /// Its number was given to another just now, before the last worker of its former owner was gone.
     pub(super) revived: bool,
     pub(super) buckets: Buckets,
 }
@@ -85,6 +90,32 @@ impl VmModel {
         self.placement
             .as_ref()
             .is_some_and(|(gpus, _)| gpus.len() > 1)
+    }
+
+    /// What a turn of a gang costs that gave up once: a slice on each of its GPUs, and the gathering.
+    /// Others may not use more than there is.
+    pub(super) fn turn_ns(&self, pools: &BTreeMap<PoolId, PoolConfig>) -> u128 {
+        let placement = self.placement.as_ref();
+        let placement = placement.filter(|(gpus, _)| gpus.len() > 1 && self.gather_ns > 0);
+        let Some((gpus, pool)) = placement else {
+            return 0;
+        };
+        let slice = pools
+            .get(pool)
+            .map_or(0, |pool| pool.slice_of(&self.config));
+        u128::from(slice) * gpus.len() as u128 + u128::from(self.gather_ns)
+    }
+
+    /// A session has gathered its GPUs, or given them up.
+    fn stop_gathering(&mut self, session: SessionId, granted: bool) {
+        let by = |gathering: &mut (SessionId, u64)| gathering.0 == session;
+        let (_, spent) = self.gathering.take_if(by).unwrap_or((session, 0));
+        if granted {
+            self.gather_ns -= self.gather_ns.div_ceil(8);
+        }
+        if !granted || self.gather_ns > 0 {
+            self.gather_ns = self.gather_ns.max(spent.saturating_mul(2));
+        }
     }
 }
 
@@ -213,8 +244,13 @@ impl Model {
             }
             if let Some(vm) = self.vms.get_mut(vm) {
                 vm.gpu_ns += part;
-                vm.total_ns += part;
+                *vm.totals.entry(id).or_default() += part;
                 vm.buckets.charge_gpu(part, from, now);
+                if let Some((by, spent)) = &mut vm.gathering
+                    && by == session
+                {
+                    *spent += part;
+                }
             }
         }
     }
@@ -222,6 +258,9 @@ impl Model {
     /// Notes who pays for each GPU from here on: holders, unless their lease is parked, and who keeps it
     /// reserved.
     pub(super) fn note_payers(&mut self) {
+        for vm in self.vms.values_mut() {
+            vm.revived = false;
+        }
         let (leases, sessions) = (&self.leases, &self.sessions);
         for gpu in self.gpus.values_mut() {
             gpu.payers.clear();
@@ -238,19 +277,40 @@ impl Model {
     /// A reservation that is given up is free at once: its worker was told of nothing.
     pub(super) fn note_given_up(&mut self, gpu: GpuId, by: Option<SessionId>) {
         let leases = &self.leases;
-        if let Some(gpu) = self.gpus.get_mut(&gpu) {
-            gpu.holders
-                .retain(|id| leases.contains_key(id) || by == Some(*id));
+        let Some(gpu) = self.gpus.get_mut(&gpu) else {
+            return;
+        };
+        let stays = |id: &SessionId| leases.contains_key(id) || by == Some(*id);
+        for id in gpu.holders.iter().filter(|id| !stays(id)) {
+            let vm = self.sessions.get(id).map(|session| session.vm);
+            if let Some(vm) = vm.and_then(|vm| self.vms.get_mut(&vm)) {
+                vm.stop_gathering(*id, false);
+            }
         }
+        gpu.holders.retain(stays);
     }
 
     /// Takes over which gang keeps a GPU reserved.
     pub(super) fn note_reserved(&mut self, gpu: GpuId, by: Option<SessionId>) {
-        if let Some(gpu) = self.gpus.get_mut(&gpu)
-            && let Some(by) = by.filter(|by| !gpu.holders.contains(by))
-        {
+        let (Some(by), Some(gpu)) = (by, self.gpus.get_mut(&gpu)) else {
+            return;
+        };
+        if !gpu.holders.contains(&by) {
             gpu.holders.push(by);
         }
+        let vm = self.sessions.get(&by).map(|session| session.vm);
+        if let Some(vm) = vm.and_then(|vm| self.vms.get_mut(&vm))
+            && vm.gathering.is_none_or(|(session, _)| session != by)
+        {
+            vm.gathering = Some((by, 0));
+        }
+    }
+
+    /// Who keeps a GPU reserved, without a lease.
+    pub(super) fn reserving(&self, gpu: &GpuModel) -> impl Iterator<Item = &VmModel> {
+        let waits = |id: &&SessionId| !self.leases.contains_key(id);
+        let reserving = gpu.holders.iter().filter(waits);
+        reserving.filter_map(|id| self.vms.get(&self.sessions.get(id)?.vm))
     }
 
     /// Would this event have an effect (beyond the time that passed)?

@@ -163,11 +163,7 @@ impl World {
 
     /// Which gang keeps which GPU reserved.
     fn reserved(&self) -> Vec<(GpuId, Option<SessionId>)> {
-        let reserved = |gpu: &GpuId| {
-            let stats = self.sched.gpu_stats(*gpu);
-            let by = stats.and_then(|stats| stats.reserved);
-            (*gpu, by.map(|(session, _)| session))
-        };
+        let reserved = |gpu: &GpuId| (*gpu, self.sched.reserved_by(*gpu));
         self.model.gpus.keys().map(reserved).collect()
     }
 

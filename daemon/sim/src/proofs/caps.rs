@@ -108,7 +108,7 @@ fn run(plan: Plan) -> Found {
 
 /// The most that was used in any window beyond what the rate brings in it: at the worst from one moment
 /// of use to another.
-fn excess(used: impl Iterator<Item = (u64, u64, u64)>, rate: Rate) -> f64 {
+pub(super) fn excess(used: impl Iterator<Item = (u64, u64, u64)>, rate: Rate) -> f64 {
     let mut least = 0.0_f64;
     let mut worst = 0.0_f64;
     for (at, before, after) in used {

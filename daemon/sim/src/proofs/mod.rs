@@ -2,6 +2,7 @@
 
 mod adversaries;
 mod aging;
+mod capped_gangs;
 mod caps;
 mod changes;
 mod crowd;
@@ -58,6 +59,7 @@ pub static ALL: &[Proof] = &[
     topology::PROOF,
     spin::PROOF,
     gang::PROOF,
+    capped_gangs::PROOF,
     crowd::PROOF,
 ];
 

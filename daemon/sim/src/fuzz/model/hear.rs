@@ -1,6 +1,6 @@
 //! What the model learns from events, before the scheduler answers them.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use vgpu_sched::{
     Event, GpuConfig, GpuHealth, GpuId, Memory, SECONDS, SessionId, Usage, VmConfig, VmId,
@@ -119,6 +119,7 @@ impl Model {
     }
 
     fn hear_new_vm(&mut self, id: VmId, config: &VmConfig) {
+        self.charge_vm(id);
         let buckets = Buckets::new(&config.limits, self.now);
         let old = self.vms.remove(&id);
         let vm = VmModel {
@@ -127,8 +128,12 @@ impl Model {
             quarantined: false,
             placement: old.as_ref().and_then(|old| old.placement.clone()),
             revived: old.is_some(),
-            total_ns: old.as_ref().map_or(0, |old| old.total_ns),
+            totals: old
+                .as_ref()
+                .map_or_else(BTreeMap::new, |old| old.totals.clone()),
             sessions: old.map(|old| old.sessions).unwrap_or_default(),
+            gathering: None,
+            gather_ns: 0,
             gpu_ns: 0,
             demoted: false,
             overran_until_ns: None,
@@ -136,6 +141,14 @@ impl Model {
         };
         self.vms.insert(id, vm);
         self.move_pool(id);
+    }
+
+    /// What a VM used until now is charged under the limits that held until now.
+    fn charge_vm(&mut self, id: VmId) {
+        let placement = self.vms.get(&id).and_then(|vm| vm.placement.clone());
+        for gpu in placement.into_iter().flat_map(|(gpus, _)| gpus) {
+            self.charge(gpu);
+        }
     }
 
     /// Counters begin anew; what was booked and owed stays.
@@ -159,6 +172,7 @@ impl Model {
 
     fn hear_set_vm(&mut self, id: VmId, config: &VmConfig) {
         let now = self.now;
+        self.charge_vm(id);
         if let Some(vm) = self.vms.get_mut(&id) {
             vm.buckets.configure(&config.limits, now);
             vm.config.clone_from(config);
@@ -259,7 +273,6 @@ impl Model {
             vm.sessions.remove(&id);
             if vm.sessions.is_empty() {
                 vm.placement = None;
-                vm.revived = false;
             }
         }
         self.forget();

@@ -212,11 +212,12 @@ impl Model {
         self.leases.insert(id, holder);
         let vm = self.vms.get_mut(&vm_id).ok_or("granted: unknown VM")?;
         ensure!(!vm.quarantined, "granted to a quarantined VM");
-        // A gang pays while it gathers; a late timer finds it without time at its begin.
+        let turn_ns = vm.turn_ns(&self.pools);
         ensure!(
-            vm.is_spread() || vm.buckets.has_gpu_time(now),
+            vm.buckets.has_gpu_time(turn_ns, now),
             "granted to {vm_id}, whose GPU time is used up"
         );
+        vm.stop_gathering(id, true);
         self.lend(id, terms.credits)
     }
 
