@@ -134,7 +134,7 @@ fn mma<'m>(f: &mut Func<'_, 'm>, m: &mut Mods<'_>, ops: &'m [Operand]) -> R<()> 
     if a == Elem::F16 && c != d {
         return Err(Why::invalid("C and D have one type"));
     }
-    multiply(f, p, ops)
+    multiply(f, p, ops, None)
 }
 
 /// `wmma.mma.sync.aligned.alayout.blayout.shape…`: halves name D's and C's types alone.
@@ -149,7 +149,8 @@ fn wmma<'m>(f: &mut Func<'_, 'm>, m: &mut Mods<'_>, ops: &'m [Operand]) -> R<()>
     if p.elems[0] == Elem::F16 && p.clamp {
         return Err(Why::unsupported(".satfinite of halves"));
     }
-    multiply(f, p, ops)
+    let halves = p.elems[0] == Elem::F16;
+    multiply(f, p, ops, halves.then_some(8))
 }
 
 /// Sizes that `wmma` has for the type of A and B.
@@ -191,11 +192,23 @@ fn operation(p: &Product) -> R<OpFn> {
     run.ok_or_else(|| Why::unsupported("a product of these types is not served"))
 }
 
-fn multiply<'m>(f: &mut Func<'_, 'm>, p: Product, ops: &'m [Operand]) -> R<()> {
+/// Emits a product whose A and B are given in so many registers; those beyond the elements repeat.
+fn multiply<'m>(
+    f: &mut Func<'_, 'm>,
+    p: Product,
+    ops: &'m [Operand],
+    given: Option<usize>,
+) -> R<()> {
     let run = operation(&p)?;
     let [a, b, c, d] = p.elems;
-    let counts = p.counts();
-    emit_product(f, run, p, ops, [d, a, b, c], counts)
+    let used = p.counts();
+    let written = [
+        used[0],
+        given.unwrap_or(used[1]),
+        given.unwrap_or(used[2]),
+        used[3],
+    ];
+    emit_product(f, run, p, ops, [d, a, b, c], [written, used])
 }
 
 /// `mma.m8n8k4` of halves.
@@ -210,7 +223,7 @@ fn quad<'m>(f: &mut Func<'_, 'm>, p: Product, ops: &'m [Operand]) -> R<()> {
         return Err(Why::invalid("a product of these types"));
     }
     let counts = [sums(d)?, 2, 2, sums(c)?];
-    emit_product(f, op_plain::<MmaQuad>(), p, ops, [d, a, b, c], counts)
+    emit_product(f, op_plain::<MmaQuad>(), p, ops, [d, a, b, c], [counts; 2])
 }
 
 /// The columns of a fragment's registers.
@@ -230,27 +243,28 @@ fn registers(f: &mut Func<'_, '_>, op_: &Operand, e: Elem, to: bool) -> R<Vec<u3
     elements(op_).iter().map(each).collect()
 }
 
-/// Emits a product; `elems` and `counts` are of D, A, B and C. Registers beyond a count repeat others.
+/// Emits a product; `elems` are of D, A, B and C, `counts` their registers in PTX and those of use.
 fn emit_product<'m>(
     f: &mut Func<'_, 'm>,
     run: OpFn,
     p: Product,
     ops: &'m [Operand],
     elems: [Elem; 4],
-    counts: [usize; 4],
+    counts: [[usize; 4]; 2],
 ) -> R<()> {
     Func::count(ops, 4)?;
+    let [written, used] = counts;
     let mut list = Vec::new();
-    for (n, ((o, e), count)) in ops.iter().zip(elems).zip(counts).enumerate() {
+    for (n, (o, e)) in ops.iter().zip(elems).enumerate() {
         let regs = registers(f, o, e, n == 0)?;
-        let repeated = matches!(e, Elem::F16) && regs.len() == 8 && (n == 1 || n == 2);
-        if regs.len() != count && !(repeated && count <= 8) {
+        if regs.len() != written[n] {
             return Err(Why::invalid(format!(
-                "a fragment of {} registers, expected {count}",
-                regs.len()
+                "a fragment of {} registers, expected {}",
+                regs.len(),
+                written[n]
             )));
         }
-        list.extend_from_slice(&regs[..count]);
+        list.extend_from_slice(&regs[..used[n]]);
     }
     let e = f.m.operand_list(&list)?;
     f.emit(Inst {

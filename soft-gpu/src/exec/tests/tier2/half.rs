@@ -1,0 +1,487 @@
+//! Arithmetic, comparison and atomics of `f16`, `bf16` and pairs of them.
+
+use super::exact::{BRAIN, HALF, Rule, Small};
+use super::{Bench, HEADER, Random, eval, pairs, triples};
+
+/// The sum `p + q`, where both have signs (for an exact zero), in a format.
+fn sum(f: Small, parts: [(super::exact::Exact, u16); 2]) -> u16 {
+    let [(p, sp), (q, sq)] = parts;
+    let zero = if p.zero() && q.zero() { sp & sq } else { 0 };
+    f.round(p.plus(q), Rule::Nearest, zero)
+}
+
+/// The reference for one lane; `None` for a NaN.
+fn arithmetic(f: Small, op: &str, a: u16, b: u16, c: u16) -> u16 {
+    let sign = |h: u16| h & 0x8000;
+    let used = match op {
+        "fma" => vec![a, b, c],
+        _ => vec![a, b],
+    };
+    if used.iter().any(|h| !f.finite(*h)) {
+        let (x, y, z) = (f.value(a), f.value(b), f.value(c));
+        let r = match op {
+            "add" => x + y,
+            "sub" => x - y,
+            "mul" => x * y,
+            // The product may not round to infinity before the sum.
+            _ if x.is_finite() && y.is_finite() => z,
+            _ => x * y + z,
+        };
+        return f.of(r, Rule::Nearest);
+    }
+    match op {
+        "add" => sum(f, [(f.exact(a), sign(a)), (f.exact(b), sign(b))]),
+        "sub" => {
+            let b = b ^ 0x8000;
+            sum(f, [(f.exact(a), sign(a)), (f.exact(b), sign(b))])
+        }
+        "mul" => f.round(f.product(a, b), Rule::Nearest, sign(a ^ b)),
+        _ => sum(f, [(f.product(a, b), sign(a ^ b)), (f.exact(c), sign(c))]),
+    }
+}
+
+fn flush(f: Small, h: u16) -> u16 {
+    if h & f.infinity() == 0 { h & 0x8000 } else { h }
+}
+
+/// With `.ftz`, `.sat` or `.relu`.
+fn modified(f: Small, op: &str, v: [u16; 3], modifiers: &str) -> u16 {
+    let ftz = modifiers.contains(".ftz");
+    let [a, b, c] = if ftz { v.map(|h| flush(f, h)) } else { v };
+    let mut r = arithmetic(f, op, a, b, c);
+    if ftz {
+        r = flush(f, r);
+    }
+    if modifiers.contains(".sat") {
+        r = match f.value(r) {
+            x if x.is_nan() || x <= 0.0 => 0,
+            x if x >= 1.0 => f.one(),
+            _ => r,
+        };
+    }
+    if modifiers.contains(".relu") && !f.is_nan(r) && r & 0x8000 != 0 {
+        r = 0;
+    }
+    r
+}
+
+fn words(v: &[u16]) -> Vec<u64> {
+    v.iter().map(|h| u64::from(*h)).collect()
+}
+
+/// Edges in every combination, then numbers without pattern and sums that nearly cancel.
+fn rows(f: Small, n: usize) -> Vec<Vec<u64>> {
+    let e = words(&f.edges());
+    let mut out = if n == 2 {
+        pairs(&e, &e)
+    } else {
+        triples(&e, &e, &e)
+    };
+    let mut random = Random(7);
+    for _ in 0..4000 {
+        let mut row: Vec<u64> = (0..n).map(|_| random.next() & 0xffff).collect();
+        if random.next() & 1 != 0 && n == 3 {
+            // The addend near the product, of the other sign.
+            let p = f.value(row[0] as u16) * f.value(row[1] as u16);
+            row[2] = u64::from(f.of(-p, Rule::Nearest)) ^ (random.next() & 3);
+        }
+        out.push(row);
+    }
+    out
+}
+
+#[test]
+fn arithmetic_is_rounded_once() {
+    for f in [HALF, BRAIN] {
+        for (op, n, modifiers) in [
+            ("add", 2, &["", ".rn", ".sat", ".ftz", ".ftz.sat"][..]),
+            ("sub", 2, &["", ".rn", ".sat", ".ftz"][..]),
+            ("mul", 2, &["", ".rn", ".sat", ".ftz"][..]),
+            (
+                "fma",
+                3,
+                &[".rn", ".rn.relu", ".rn.sat", ".rn.ftz", ".rn.ftz.relu"][..],
+            ),
+        ] {
+            let rows = rows(f, n);
+            for m in modifiers {
+                if f == BRAIN && (m.contains("ftz") || m.contains("sat")) {
+                    continue;
+                }
+                let names = ["%d", "%a", "%b", "%c"][..=n].join(", ");
+                let code = format!("{op}{m}.{} {names};", f.name);
+                let got = eval(&code, "b16", &["b16"; 3][..n], &rows);
+                for (row, got) in rows.iter().zip(got) {
+                    let mut v = [0; 3];
+                    row.iter().zip(&mut v).for_each(|(x, v)| *v = *x as u16);
+                    let want = modified(f, op, v, m);
+                    assert_eq!(got as u16, want, "{code} {v:04x?}: {got:04x}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn pairs_are_two_values() {
+    for f in [HALF, BRAIN] {
+        for (op, n, m) in [
+            ("add", 2, ""),
+            ("sub", 2, ""),
+            ("mul", 2, ""),
+            ("fma", 3, ".rn"),
+            ("fma", 3, ".rn.relu"),
+        ] {
+            let low = rows(f, n);
+            // The high halves are the low ones of another row.
+            let k = low.len() / 3;
+            let both: Vec<Vec<u64>> = (0..low.len())
+                .map(|i| {
+                    let high = &low[(i + k) % low.len()];
+                    low[i].iter().zip(high).map(|(l, h)| h << 16 | l).collect()
+                })
+                .collect();
+            let names = ["%d", "%a", "%b", "%c"][..=n].join(", ");
+            let code = format!("{op}{m}.{}x2 {names};", f.name);
+            let got = eval(&code, "b32", &["b32"; 3][..n], &both);
+            for (row, got) in both.iter().zip(got) {
+                let half = |shift: u32| {
+                    let mut v = [0; 3];
+                    row.iter()
+                        .zip(&mut v)
+                        .for_each(|(x, v)| *v = (x >> shift) as u16);
+                    modified(f, op, v, m)
+                };
+                let want = u64::from(half(16)) << 16 | u64::from(half(0));
+                assert_eq!(got, want, "{code} {row:08x?}: {got:08x}");
+            }
+        }
+    }
+}
+
+#[test]
+fn signs() {
+    for f in [HALF, BRAIN] {
+        let rows: Vec<Vec<u64>> = (0..=0xffff).step_by(7).map(|h| vec![h]).collect();
+        for (op, change) in [("neg", 0), ("abs", 1)] {
+            let want = |h: u16| if change == 0 { h ^ 0x8000 } else { h & 0x7fff };
+            let got = eval(&format!("{op}.{} %d, %a;", f.name), "b16", &["b16"], &rows);
+            for (row, got) in rows.iter().zip(got) {
+                assert_eq!(got as u16, want(row[0] as u16), "{op} {row:x?}");
+            }
+            let both = vec![vec![0x8001_7c00], vec![0x0000_8000]];
+            let got = eval(
+                &format!("{op}.{}x2 %d, %a;", f.name),
+                "b32",
+                &["b32"],
+                &both,
+            );
+            for (row, got) in both.iter().zip(got) {
+                let halves = u64::from(want((row[0] >> 16) as u16)) << 16;
+                assert_eq!(got, halves | u64::from(want(row[0] as u16)));
+            }
+        }
+    }
+    let got = eval(
+        "neg.ftz.f16 %d, %a;",
+        "b16",
+        &["b16"],
+        &[vec![0x03ff], vec![0x8400]],
+    );
+    assert_eq!(got, [0x8000, 0x0400]);
+}
+
+fn extreme(f: Small, max: bool, a: u16, b: u16, modifiers: &str) -> u16 {
+    let mut v = [a, b];
+    if modifiers.contains(".ftz") {
+        v = v.map(|h| flush(f, h));
+    }
+    let mut sign = 0;
+    if modifiers.contains(".xorsign.abs") {
+        sign = (a ^ b) & 0x8000;
+        v = v.map(|h| h & 0x7fff);
+    }
+    let nan = v.map(|h| f.is_nan(h));
+    if nan == [true, true] || modifiers.contains(".NaN") && nan != [false, false] {
+        return 0x7fff;
+    }
+    // By value, the negative zero first.
+    let order = |h: u16| (f.value(h), h & 0x8000 == 0);
+    let [a, b] = v;
+    let r = match nan {
+        [true, _] => b,
+        [_, true] => a,
+        _ => {
+            let less = order(a) < order(b);
+            if less == max { b } else { a }
+        }
+    };
+    r | sign
+}
+
+#[test]
+fn minima_and_maxima() {
+    for f in [HALF, BRAIN] {
+        let e = words(&f.edges());
+        let rows = pairs(&e, &e);
+        for (op, max) in [("min", false), ("max", true)] {
+            for m in ["", ".NaN", ".xorsign.abs", ".NaN.xorsign.abs", ".ftz"] {
+                if f == BRAIN && m == ".ftz" {
+                    continue;
+                }
+                let code = format!("{op}{m}.{} %d, %a, %b;", f.name);
+                let got = eval(&code, "b16", &["b16", "b16"], &rows);
+                for (row, got) in rows.iter().zip(got) {
+                    let want = extreme(f, max, row[0] as u16, row[1] as u16, m);
+                    assert_eq!(got as u16, want, "{code} {row:x?}");
+                }
+                let code = format!("{op}{m}.{}x2 %d, %a, %b;", f.name);
+                let both: Vec<Vec<u64>> = rows
+                    .iter()
+                    .map(|r| vec![r[0] << 16 | r[1], r[1] << 16 | r[0]])
+                    .collect();
+                let got = eval(&code, "b32", &["b32", "b32"], &both);
+                for (row, got) in rows.iter().zip(got) {
+                    let (a, b) = (row[0] as u16, row[1] as u16);
+                    let want = u32::from(extreme(f, max, a, b, m)) << 16
+                        | u32::from(extreme(f, max, b, a, m));
+                    assert_eq!(got as u32, want, "{code} {row:x?}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn exponential_and_tangent_keep_their_bounds() {
+    let all: Vec<Vec<u64>> = (0..=0xffff).step_by(3).map(|h| vec![h]).collect();
+    // The bounds are PTX's, plus half a unit of the result's last place where it is subnormal.
+    for (f, op, relative, absolute) in [
+        (HALF, "ex2.approx", 2f64.powf(-9.9), 2f64.powi(-25)),
+        (BRAIN, "ex2.approx.ftz", 2f64.powi(-7), 2f64.powi(-126)),
+        (HALF, "tanh.approx", 0.0, 2f64.powf(-10.987)),
+        (BRAIN, "tanh.approx", 2f64.powi(-8), 0.0),
+    ] {
+        let code = format!("{op}.{} %d, %a;", f.name);
+        let got = eval(&code, "b16", &["b16"], &all);
+        let double: Vec<Vec<u64>> = all.iter().map(|r| vec![r[0] << 16 | 0x3c00]).collect();
+        let pair = eval(
+            &format!("{op}.{}x2 %d, %a;", f.name),
+            "b32",
+            &["b32"],
+            &double,
+        );
+        for ((row, got), pair) in all.iter().zip(&got).zip(pair) {
+            assert_eq!(pair >> 16, *got, "{code} in pairs");
+            let (x, y) = (f.value(row[0] as u16), f.value(*got as u16));
+            if x.is_nan() {
+                assert_eq!(*got, 0x7fff, "{code} {row:x?}");
+                continue;
+            }
+            let want = if op.starts_with("ex2") {
+                2f64.powf(x)
+            } else {
+                let t = (-2.0 * x.abs()).exp_m1();
+                (-t / (2.0 + t)).copysign(x)
+            };
+            let limit = f.value(f.infinity() - 1);
+            if want > limit * 1.01 {
+                assert_eq!(*got as u16, f.infinity(), "{code} {x}");
+            } else if want < limit {
+                let error = (y - want).abs();
+                assert!(error <= relative * want.abs() + absolute, "{code} {x}: {y}");
+            }
+        }
+    }
+}
+
+const COMPARISONS: [&str; 14] = [
+    "eq", "ne", "lt", "le", "gt", "ge", "equ", "neu", "ltu", "leu", "gtu", "geu", "num", "nan",
+];
+
+fn holds(c: &str, a: f64, b: f64) -> bool {
+    let unordered = a.is_nan() || b.is_nan();
+    match c {
+        "num" => !unordered,
+        "nan" => unordered,
+        _ if unordered => c.len() == 3,
+        _ => match &c[..2] {
+            "eq" => a == b,
+            "ne" => a != b,
+            "lt" => a < b,
+            "le" => a <= b,
+            "gt" => a > b,
+            _ => a >= b,
+        },
+    }
+}
+
+#[test]
+fn comparisons() {
+    for f in [HALF, BRAIN] {
+        let e = words(&f.edges());
+        let rows = pairs(&e, &e);
+        let value = |h: u64| f.value(h as u16);
+        for c in COMPARISONS {
+            let code = format!("setp.{c}.{} %d, %a, %b;", f.name);
+            let got = eval(&code, "pred", &["b16", "b16"], &rows);
+            for (row, got) in rows.iter().zip(&got) {
+                let want = holds(c, value(row[0]), value(row[1]));
+                assert_eq!(*got != 0, want, "{code} {row:x?}");
+            }
+            for (d, reg, yes) in [
+                (f.name, "b16", u64::from(f.one())),
+                ("u16", "b16", 0xffff),
+                ("u32", "b32", 0xffff_ffff),
+                ("s32", "b32", 0xffff_ffff),
+                ("f32", "f32", 0x3f80_0000),
+            ] {
+                let code = format!("set.{c}.{d}.{} %d, %a, %b;", f.name);
+                let got = eval(&code, reg, &["b16", "b16"], &rows);
+                for (row, got) in rows.iter().zip(got) {
+                    let want = if holds(c, value(row[0]), value(row[1])) {
+                        yes
+                    } else {
+                        0
+                    };
+                    assert_eq!(got, want, "{code} {row:x?}");
+                }
+            }
+        }
+    }
+    // Subnormals are zero.
+    let rows = [vec![0x0001, 0x8001], vec![0x0400, 0x0001]];
+    let got = eval(
+        "setp.eq.ftz.f16 %d, %a, %b;",
+        "pred",
+        &["b16", "b16"],
+        &rows,
+    );
+    assert_eq!(got, [1, 0]);
+}
+
+#[test]
+fn comparisons_of_pairs() {
+    for f in [HALF, BRAIN] {
+        let e = words(&f.edges());
+        let rows: Vec<Vec<u64>> = pairs(&e, &e)
+            .iter()
+            .map(|r| vec![r[0] << 16 | r[1], r[1] << 16 | r[0], r[0] & 1])
+            .collect();
+        let two = format!("{}x2", f.name);
+        for c in COMPARISONS {
+            let truth = |row: &[u64], shift: u32| {
+                holds(
+                    c,
+                    f.value((row[0] >> shift) as u16),
+                    f.value((row[1] >> shift) as u16),
+                )
+            };
+            for (d, yes) in [(two.as_str(), u64::from(f.one())), ("u32", 0xffff)] {
+                let code = format!("set.{c}.{d}.{two} %d, %a, %b;");
+                let got = eval(&code, "b32", &["b32", "b32", "pred"], &rows);
+                for (row, got) in rows.iter().zip(got) {
+                    let part = |s| if truth(row, s) { yes } else { 0 };
+                    assert_eq!(got, part(16) << 16 | part(0), "{code} {row:x?}");
+                }
+            }
+            let code = format!(
+                "{{.reg .pred %u, %v; setp.{c}.{two} %u|%v, %a, %b;
+                 selp.u32 %d, 1, 0, %u; selp.u32 %w, 2, 0, %v; or.b32 %d, %d, %w;
+                 setp.{c}.xor.{two} %u|%v, %a, %b, %c;
+                 selp.u32 %w, 4, 0, %u; or.b32 %d, %d, %w;
+                 selp.u32 %w, 8, 0, %v; or.b32 %d, %d, %w;}}"
+            );
+            let got = eval(&code, "b32", &["b32", "b32", "pred"], &rows);
+            for (row, got) in rows.iter().zip(got) {
+                let (p, q, r) = (truth(row, 0), truth(row, 16), row[2] != 0);
+                let want = u64::from(p)
+                    | u64::from(q) << 1
+                    | u64::from(p != r) << 2
+                    | u64::from(q != r) << 3;
+                assert_eq!(got, want, "setp.{c}.{two} {row:x?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn pairs_of_integers() {
+    let e = [0u64, 1, 0x7fff, 0x8000, 0xffff, 0x1234, 0xfff0];
+    let rows: Vec<Vec<u64>> = pairs(&e, &e)
+        .iter()
+        .map(|r| vec![r[0] << 16 | r[1], r[1] << 16 | r[0]])
+        .collect();
+    type Two = fn(u16, u16) -> u16;
+    let cases: [(&str, Two); 8] = [
+        ("add.u16x2", |a, b| a.wrapping_add(b)),
+        ("add.s16x2", |a, b| a.wrapping_add(b)),
+        ("min.u16x2", |a, b| a.min(b)),
+        ("max.u16x2", |a, b| a.max(b)),
+        ("min.s16x2", |a, b| (a as i16).min(b as i16) as u16),
+        ("max.s16x2", |a, b| (a as i16).max(b as i16) as u16),
+        ("min.s16x2.relu", |a, b| {
+            (a as i16).min(b as i16).max(0) as u16
+        }),
+        ("max.s16x2.relu", |a, b| {
+            (a as i16).max(b as i16).max(0) as u16
+        }),
+    ];
+    for (op, f) in cases {
+        let got = eval(&format!("{op} %d, %a, %b;"), "b32", &["b32", "b32"], &rows);
+        for (row, got) in rows.iter().zip(got) {
+            let part = |s: u32| u64::from(f((row[0] >> s) as u16, (row[1] >> s) as u16));
+            assert_eq!(got, part(16) << 16 | part(0), "{op} {row:x?}");
+        }
+    }
+}
+
+#[test]
+fn atomic_sums() {
+    let bench = Bench::new();
+    // Every thread adds its number; all sums on the way are integers that the formats hold.
+    for (ty, reg, one, two) in [
+        ("f16", "b16", 0x3c00u32, 0x4000u32),
+        ("bf16", "b16", 0x3f80, 0x4000),
+        ("f16x2", "b32", 0x3c00_4000, 0x4000_3c00),
+        ("bf16x2", "b32", 0x3f80_4000, 0x4000_3f80),
+    ] {
+        let text = format!(
+            "{HEADER}.visible .entry k(.param .u64 sum, .param .u64 old) {{
+             .reg .pred %odd; .reg .b64 %s, %o; .reg .b32 %t, %w; .reg .{reg} %x, %y;
+             ld.param.u64 %s, [sum]; ld.param.u64 %o, [old]; mov.u32 %t, %tid.x;
+             mad.wide.u32 %o, %t, 4, %o; and.b32 %w, %t, 1; setp.ne.u32 %odd, %w, 0;
+             mov.{reg} %x, {one}; @%odd mov.{reg} %x, {two};
+             atom.global.add.noftz.{ty} %y, [%s], %x; st.global.{reg} [%o], %y;
+             red.global.add.noftz.{ty} [%s+4], %x; ret; }}"
+        );
+        let (p, _) = bench.load(&text);
+        let (sum, old) = (bench.words(&[0, 0]), bench.words(&[0; 64]));
+        bench
+            .launch(&p, "k", [1, 1, 1], [64, 1, 1], &[sum, old])
+            .unwrap();
+        let f = if ty.starts_with('b') { BRAIN } else { HALF };
+        let last = bench.read_words(sum, 2);
+        let halves: &[u32] = if ty.ends_with("x2") { &[0, 16] } else { &[0] };
+        for &s in halves {
+            for w in &last {
+                assert_eq!(f.value((w >> s) as u16), 96.0, "{ty}");
+            }
+            let mut seen: Vec<f64> = bench
+                .read_words(old, 64)
+                .iter()
+                .map(|w| f.value((w >> s) as u16))
+                .collect();
+            seen.push(96.0);
+            seen.sort_by(f64::total_cmp);
+            let steps: Vec<f64> = seen.windows(2).map(|p| p[1] - p[0]).collect();
+            assert!(
+                steps.iter().all(|d| *d == 1.0 || *d == 2.0),
+                "{ty}: {seen:?}"
+            );
+            assert_eq!(steps.iter().filter(|d| **d == 2.0).count(), 32, "{ty}");
+        }
+        let fault = bench.launch(&p, "k", [1, 1, 1], [1, 1, 1], &[sum + 1, old]);
+        assert!(fault.is_err(), "{ty}: a misaligned address");
+    }
+}

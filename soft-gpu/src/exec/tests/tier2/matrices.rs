@@ -1,0 +1,713 @@
+//! `mma`: every shape, with the fragment layouts as the PTX manual words them.
+
+use super::exact::{BRAIN, HALF, Rule};
+use super::{Bench, HEADER, Random};
+
+/// Where an element is: lane group `g`, lane in it `t`, element `i` to (row, column).
+type Place = fn(g: usize, t: usize, i: usize) -> (usize, usize);
+
+/// One form of `mma`.
+struct Form {
+    /// Sizes.
+    size: (usize, usize, usize),
+    /// Bits of an element of A and B.
+    bits: usize,
+    a: Place,
+    b: Place,
+}
+
+fn accumulator(g: usize, t: usize, i: usize) -> (usize, usize) {
+    (if i < 2 { g } else { g + 8 }, t * 2 + (i & 1))
+}
+
+const fn form(size: (usize, usize, usize), bits: usize, a: Place, b: Place) -> Form {
+    Form { size, bits, a, b }
+}
+
+const M16N8K16_16: Form = form(
+    (16, 8, 16),
+    16,
+    |g, t, i| {
+        let row = if i < 2 || (4..6).contains(&i) {
+            g
+        } else {
+            g + 8
+        };
+        (row, t * 2 + (i & 1) + if i >= 4 { 8 } else { 0 })
+    },
+    |g, t, i| (t * 2 + (i & 1) + if i >= 2 { 8 } else { 0 }, g),
+);
+const M16N8K8_16: Form = form(
+    (16, 8, 8),
+    16,
+    |g, t, i| (if i < 2 { g } else { g + 8 }, t * 2 + (i & 1)),
+    |g, t, i| (t * 2 + i, g),
+);
+const M16N8K8_32: Form = form(
+    (16, 8, 8),
+    32,
+    |g, t, i| {
+        (
+            if i % 2 == 0 { g } else { g + 8 },
+            if i < 2 { t } else { t + 4 },
+        )
+    },
+    |g, t, i| (if i == 0 { t } else { t + 4 }, g),
+);
+const M16N8K4_32: Form = form(
+    (16, 8, 4),
+    32,
+    |g, t, i| (if i == 0 { g } else { g + 8 }, t),
+    |g, t, _| (t, g),
+);
+const M8N8K4_64: Form = form((8, 8, 4), 64, |g, t, _| (g, t), |g, t, _| (t, g));
+const M16N8K4_64: Form = form(
+    (16, 8, 4),
+    64,
+    |g, t, i| (if i == 0 { g } else { g + 8 }, t),
+    |g, t, _| (t, g),
+);
+const M16N8K8_64: Form = form(
+    (16, 8, 8),
+    64,
+    |g, t, i| {
+        (
+            if i % 2 == 0 { g } else { g + 8 },
+            if i < 2 { t } else { t + 4 },
+        )
+    },
+    |g, t, i| (t + 4 * i, g),
+);
+const M16N8K16_64: Form = form(
+    (16, 8, 16),
+    64,
+    |g, t, i| (if i % 2 == 0 { g } else { g + 8 }, (i / 2) * 4 + t),
+    |g, t, i| (t + 4 * i, g),
+);
+const M8N8K16_8: Form = form(
+    (8, 8, 16),
+    8,
+    |g, t, i| (g, t * 4 + i),
+    |g, t, i| (t * 4 + i, g),
+);
+const M16N8K16_8: Form = form(
+    (16, 8, 16),
+    8,
+    |g, t, i| (if i < 4 { g } else { g + 8 }, t * 4 + (i & 3)),
+    |g, t, i| (t * 4 + i, g),
+);
+const M16N8K32_8: Form = form(
+    (16, 8, 32),
+    8,
+    |g, t, i| {
+        let row = if i < 4 || (8..12).contains(&i) {
+            g
+        } else {
+            g + 8
+        };
+        (row, t * 4 + (i & 3) + if i >= 8 { 16 } else { 0 })
+    },
+    |g, t, i| (t * 4 + (i & 3) + if i >= 4 { 16 } else { 0 }, g),
+);
+const M8N8K32_4: Form = form(
+    (8, 8, 32),
+    4,
+    |g, t, i| (g, t * 8 + i),
+    |g, t, i| (t * 8 + i, g),
+);
+const M16N8K32_4: Form = form(
+    (16, 8, 32),
+    4,
+    |g, t, i| (if i < 8 { g } else { g + 8 }, t * 8 + (i & 7)),
+    |g, t, i| (t * 8 + i, g),
+);
+const M16N8K64_4: Form = form(
+    (16, 8, 64),
+    4,
+    |g, t, i| {
+        let row = if i < 8 || (16..24).contains(&i) {
+            g
+        } else {
+            g + 8
+        };
+        (row, t * 8 + (i & 7) + if i >= 16 { 32 } else { 0 })
+    },
+    |g, t, i| (t * 8 + (i & 7) + if i >= 8 { 32 } else { 0 }, g),
+);
+const M8N8K128_1: Form = form(
+    (8, 8, 128),
+    1,
+    |g, t, i| (g, t * 32 + i),
+    |g, t, i| (t * 32 + i, g),
+);
+const M16N8K128_1: Form = form(
+    (16, 8, 128),
+    1,
+    |g, t, i| (if i < 32 { g } else { g + 8 }, t * 32 + (i & 31)),
+    |g, t, i| (t * 32 + i, g),
+);
+const M16N8K256_1: Form = form(
+    (16, 8, 256),
+    1,
+    |g, t, i| {
+        let row = if i < 32 || (64..96).contains(&i) {
+            g
+        } else {
+            g + 8
+        };
+        (row, t * 32 + (i & 31) + if i >= 64 { 128 } else { 0 })
+    },
+    |g, t, i| (t * 32 + (i & 31) + if i >= 32 { 128 } else { 0 }, g),
+);
+
+/// A matrix of elements' bits.
+pub(super) type Bits = Vec<Vec<u64>>;
+
+pub(super) fn matrix(rows: usize, cols: usize, mut f: impl FnMut(usize, usize) -> u64) -> Bits {
+    (0..rows)
+        .map(|r| (0..cols).map(|c| f(r, c)).collect())
+        .collect()
+}
+
+/// The registers of each lane, from a matrix; 64-bit words.
+fn scatter(x: &Bits, bits: usize, place: Place) -> Vec<Vec<u64>> {
+    let per = (32 / bits).max(1);
+    let regs = x.len() * x[0].len() / 32 / per;
+    (0..32)
+        .map(|lane| {
+            (0..regs)
+                .map(|r| {
+                    (0..per).fold(0, |w, j| {
+                        let (row, col) = place(lane / 4, lane % 4, r * per + j);
+                        w | x[row][col] << (j * bits)
+                    })
+                })
+                .collect()
+        })
+        .collect()
+}
+
+/// The matrix in lanes' registers.
+fn gather(regs: &[Vec<u64>], rows: usize, bits: usize, place: Place) -> Bits {
+    let per = (32 / bits).max(1);
+    let mut out = vec![vec![0; 8]; rows];
+    for (lane, regs) in regs.iter().enumerate() {
+        for (r, w) in regs.iter().enumerate() {
+            for j in 0..per {
+                let (row, col) = place(lane / 4, lane % 4, r * per + j);
+                out[row][col] = w >> (j * bits) & (u64::MAX >> (64 - bits));
+            }
+        }
+    }
+    out
+}
+
+/// Runs `opcode` on registers given for every lane; `wide` are A, B, C, D of 64 bits.
+fn launch(opcode: &str, inputs: [&[Vec<u64>]; 3], d: usize, wide: bool) -> Vec<Vec<u64>> {
+    let (ty, bytes) = if wide { ("f64", 8) } else { ("b32", 4) };
+    let counts = inputs.map(|x| x[0].len());
+    let mut text = format!(
+        "{HEADER}.visible .entry k(.param .u64 a, .param .u64 b, .param .u64 c, .param .u64 d) {{
+         .reg .b64 %p; .reg .b32 %t; .reg .{ty} %a<16>, %b<16>, %c<16>, %d<16>; mov.u32 %t, %tid.x;\n"
+    );
+    let list = |n: &str, k: usize| {
+        let names: Vec<String> = (0..k).map(|i| format!("%{n}{i}")).collect();
+        format!("{{{}}}", names.join(", "))
+    };
+    for (name, k) in ["a", "b", "c"].iter().zip(counts) {
+        text += &format!(
+            "ld.param.u64 %p, [{name}]; mad.wide.u32 %p, %t, {}, %p;\n",
+            k * bytes
+        );
+        for i in 0..k {
+            text += &format!("ld.global.{ty} %{name}{i}, [%p+{}];\n", i * bytes);
+        }
+    }
+    text += &format!(
+        "{opcode} {}, {}, {}, {};\n",
+        list("d", d),
+        list("a", counts[0]),
+        list("b", counts[1]),
+        list("c", counts[2])
+    );
+    text += &format!(
+        "ld.param.u64 %p, [d]; mad.wide.u32 %p, %t, {}, %p;\n",
+        d * bytes
+    );
+    for i in 0..d {
+        text += &format!("st.global.{ty} [%p+{}], %d{i};\n", i * bytes);
+    }
+    text += "ret; }";
+    let bench = Bench::new();
+    let (p, _) = bench.load(&text);
+    let upload = |x: &[Vec<u64>]| {
+        let flat: Vec<u64> = x.iter().flatten().copied().collect();
+        if wide {
+            bench.longs(&flat)
+        } else {
+            bench.words(&flat.iter().map(|w| *w as u32).collect::<Vec<u32>>())
+        }
+    };
+    let out = bench.longs(&vec![0; 32 * d]);
+    let params = [upload(inputs[0]), upload(inputs[1]), upload(inputs[2]), out];
+    bench
+        .launch(&p, "k", [1, 1, 1], [32, 1, 1], &params)
+        .unwrap();
+    let flat: Vec<u64> = if wide {
+        bench.read_longs(out, 32 * d)
+    } else {
+        bench
+            .read_words(out, 32 * d)
+            .iter()
+            .map(|w| u64::from(*w))
+            .collect()
+    };
+    flat.chunks(d).map(<[u64]>::to_vec).collect()
+}
+
+/// D's bits, for matrices of bits; `out` are the bits of an element of C and D.
+fn multiply(f: &Form, opcode: &str, m: [&Bits; 3], out: usize) -> Bits {
+    let (rows, ..) = f.size;
+    let per = (32 / out).max(1);
+    let wide = f.bits == 64;
+    let c = scatter(m[2], out, accumulator);
+    let a = scatter(m[0], f.bits, f.a);
+    let b = scatter(m[1], f.bits, f.b);
+    let d = launch(opcode, [&a, &b, &c], rows * 8 / 32 / per, wide);
+    gather(&d, rows, out, accumulator)
+}
+
+/// An element's type: its name, a small integer in it, and its value.
+pub(super) struct Kind {
+    pub(super) name: &'static str,
+    pub(super) of: fn(i64) -> u64,
+    pub(super) value: fn(u64) -> f64,
+}
+
+pub(super) const F16: Kind = Kind {
+    name: "f16",
+    of: |n| u64::from(HALF.of(n as f64, Rule::Nearest)),
+    value: |b| HALF.value(b as u16),
+};
+pub(super) const BF16: Kind = Kind {
+    name: "bf16",
+    of: |n| u64::from(BRAIN.of(n as f64, Rule::Nearest)),
+    value: |b| BRAIN.value(b as u16),
+};
+pub(super) const TF32: Kind = Kind {
+    name: "tf32",
+    of: |n| u64::from((n as f32).to_bits()),
+    value: |b| f64::from(f32::from_bits(b as u32 & 0xffff_e000)),
+};
+pub(super) const F32: Kind = Kind {
+    name: "f32",
+    of: |n| u64::from((n as f32).to_bits()),
+    value: |b| f64::from(f32::from_bits(b as u32)),
+};
+pub(super) const F64: Kind = Kind {
+    name: "f64",
+    of: |n| (n as f64).to_bits(),
+    value: f64::from_bits,
+};
+
+/// Floating-point forms: shape, A and B, C and D.
+fn float_forms() -> Vec<(&'static Form, Kind, Kind)> {
+    vec![
+        (&M16N8K16_16, F16, F32),
+        (&M16N8K16_16, F16, F16),
+        (&M16N8K8_16, F16, F32),
+        (&M16N8K8_16, F16, F16),
+        (&M16N8K16_16, BF16, F32),
+        (&M16N8K8_16, BF16, F32),
+        (&M16N8K8_32, TF32, F32),
+        (&M16N8K4_32, TF32, F32),
+        (&M8N8K4_64, F64, F64),
+        (&M16N8K4_64, F64, F64),
+        (&M16N8K8_64, F64, F64),
+        (&M16N8K16_64, F64, F64),
+    ]
+}
+
+fn opcode(f: &Form, d: &str, a: &str, b: &str, c: &str) -> String {
+    let (m, n, k) = f.size;
+    format!("mma.sync.aligned.m{m}n{n}k{k}.row.col.{d}.{a}.{b}.{c}")
+}
+
+fn out_bits(k: &Kind) -> usize {
+    match k.name {
+        "f16" => 16,
+        "f64" => 64,
+        _ => 32,
+    }
+}
+
+#[test]
+fn small_integers_are_exact_in_every_type() {
+    let mut random = Random(5);
+    for (f, ab, cd) in float_forms() {
+        let (m, n, k) = f.size;
+        let mut small = |_: usize, _: usize| (ab.of)((random.next() % 17) as i64 - 8);
+        let (a, b) = (matrix(m, k, &mut small), matrix(k, n, &mut small));
+        let c = matrix(m, n, |r, c| (cd.of)((r * 8 + c) as i64 - 60));
+        let op = opcode(f, cd.name, ab.name, ab.name, cd.name);
+        let d = multiply(f, &op, [&a, &b, &c], out_bits(&cd));
+        for r in 0..m {
+            for col in 0..n {
+                let sum: f64 = (0..k)
+                    .map(|q| (ab.value)(a[r][q]) * (ab.value)(b[q][col]))
+                    .sum();
+                let want = (cd.of)((sum + (cd.value)(c[r][col])) as i64);
+                assert_eq!(d[r][col], want, "{op} ({r}, {col})");
+            }
+        }
+    }
+}
+
+/// Numbers without pattern stay within what the type's rounding of every step would allow, and
+/// here within one rounding of the exact sum.
+#[test]
+fn sums_are_rounded_once() {
+    let mut random = Random(6);
+    for (f, ab, cd) in float_forms() {
+        if ab.name == "f64" {
+            continue;
+        }
+        let (m, n, k) = f.size;
+        let mut any = |_: usize, _: usize| {
+            let x = (random.next() % 4_000_001) as f64 / 1e6 - 2.0;
+            match ab.name {
+                "f16" => u64::from(HALF.of(x, Rule::Nearest)),
+                "bf16" => u64::from(BRAIN.of(x, Rule::Nearest)),
+                _ => u64::from((x as f32).to_bits()),
+            }
+        };
+        let (a, b) = (matrix(m, k, &mut any), matrix(k, n, &mut any));
+        let c = matrix(m, n, |r, c| (cd.of)((r * 8 + c) as i64 - 60));
+        let op = opcode(f, cd.name, ab.name, ab.name, cd.name);
+        let d = multiply(f, &op, [&a, &b, &c], out_bits(&cd));
+        for r in 0..m {
+            for col in 0..n {
+                let products = (0..k).map(|q| (ab.value)(a[r][q]) * (ab.value)(b[q][col]));
+                let want: f64 = products.sum::<f64>() + (cd.value)(c[r][col]);
+                let got = (cd.value)(d[r][col]);
+                let half_step = if cd.name == "f16" {
+                    2f64.powi(-11)
+                } else {
+                    2f64.powi(-24)
+                };
+                let bound = half_step * want.abs() * 1.0001 + 1e-12;
+                assert!(
+                    (got - want).abs() <= bound,
+                    "{op} ({r}, {col}): {got} {want}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn doubles_are_a_chain_of_fused_steps() {
+    let mut random = Random(8);
+    let f = &M8N8K4_64;
+    let mut any = |_: usize, _: usize| f64::from_bits(random.next() >> 12 | 0x3ff << 52).to_bits();
+    let (a, b, c) = (
+        matrix(8, 4, &mut any),
+        matrix(4, 8, &mut any),
+        matrix(8, 8, &mut any),
+    );
+    let base = opcode(f, "f64", "f64", "f64", "f64");
+    let exact = |r: usize, col: usize| {
+        let v = f64::from_bits;
+        (0..4).fold(v(c[r][col]), |s, q| v(a[r][q]).mul_add(v(b[q][col]), s))
+    };
+    let nearest = multiply(f, &base, [&a, &b, &c], 64);
+    let down = multiply(
+        f,
+        &base.replace("f64.f64.f64.f64", "rm.f64.f64.f64.f64"),
+        [&a, &b, &c],
+        64,
+    );
+    let up = multiply(
+        f,
+        &base.replace("f64.f64.f64.f64", "rp.f64.f64.f64.f64"),
+        [&a, &b, &c],
+        64,
+    );
+    let mut wider = 0;
+    for r in 0..8 {
+        for col in 0..8 {
+            assert_eq!(f64::from_bits(nearest[r][col]), exact(r, col));
+            let (lo, hi) = (f64::from_bits(down[r][col]), f64::from_bits(up[r][col]));
+            assert!(lo <= exact(r, col) && exact(r, col) <= hi);
+            wider += usize::from(lo < hi);
+        }
+    }
+    assert!(wider > 32, "the directions differ: {wider}");
+}
+
+#[test]
+fn special_values() {
+    let f = &M16N8K16_16;
+    let zero = |r, c| matrix(r, c, |_, _| 0);
+    for (ab, cd) in [(F16, F32), (F16, F16), (BF16, F32)] {
+        let op = opcode(f, cd.name, ab.name, ab.name, cd.name);
+        let bits = out_bits(&cd);
+        let (mut a, mut b, mut c) = (zero(16, 16), zero(16, 8), zero(16, 8));
+        let infinity = if ab.name == "f16" { 0x7c00 } else { 0x7f80 };
+        // Row 0 meets inf·0, row 1 inf·1, row 2 a NaN, row 3 the largest twice, row 4 the least.
+        (a[0][3], a[1][5], a[2][7]) = (infinity, infinity, infinity + 1);
+        (a[3][0], a[3][1]) = (infinity - 1, infinity - 1);
+        a[4][2] = 1;
+        for col in 0..8 {
+            (b[0][col], b[1][col], b[2][col], b[5][col]) =
+                ((ab.of)(1), (ab.of)(1), (ab.of)(1), (ab.of)(1));
+        }
+        c[5][0] = if bits == 16 { 0x8000 } else { 0x8000_0000 };
+        let d = multiply(f, &op, [&a, &b, &c], bits);
+        let nan = if bits == 16 { 0x7fff } else { 0x7fff_ffff };
+        assert_eq!(d[0][0], nan, "{op}: inf · 0");
+        assert_eq!((cd.value)(d[1][0]), f64::INFINITY, "{op}");
+        assert_eq!(d[2][0], nan, "{op}: NaN");
+        if bits == 16 {
+            assert_eq!(d[3][0], 0x7c00, "{op}: overflow");
+        } else {
+            let twice = 2.0 * (ab.value)(infinity - 1);
+            assert_eq!((cd.value)(d[3][0]), f64::from(twice as f32), "{op}");
+        }
+        assert_eq!((cd.value)(d[4][0]), (ab.value)(1), "{op}: subnormal");
+    }
+    // The low bits of tf32 are not read.
+    let f = &M16N8K8_32;
+    let op = opcode(f, "f32", "tf32", "tf32", "f32");
+    let a = matrix(16, 8, |_, _| 0x3f80_1fff);
+    let b = matrix(8, 8, |_, _| 0x3f80_0fff);
+    let d = multiply(f, &op, [&a, &b, &zero(16, 8)], 32);
+    assert!(d.iter().flatten().all(|x| f32::from_bits(*x as u32) == 8.0));
+}
+
+/// The integer behind an element's bits.
+fn integer(bits: u64, width: usize, signed: bool) -> i64 {
+    let k = 64 - width;
+    if signed {
+        (bits << k) as i64 >> k
+    } else {
+        bits as i64
+    }
+}
+
+#[test]
+fn integers() {
+    let mut random = Random(9);
+    for f in [
+        &M8N8K16_8,
+        &M16N8K16_8,
+        &M16N8K32_8,
+        &M8N8K32_4,
+        &M16N8K32_4,
+        &M16N8K64_4,
+    ] {
+        let (m, n, k) = f.size;
+        for (sa, sb) in [(true, true), (true, false), (false, true), (false, false)] {
+            let name = |s: bool| format!("{}{}", if s { "s" } else { "u" }, f.bits);
+            let mut any = |_: usize, _: usize| random.next() & ((1 << f.bits) - 1);
+            let (a, b) = (matrix(m, k, &mut any), matrix(k, n, &mut any));
+            // Some sums beyond 32 bits.
+            let c = matrix(m, n, |r, c| match (r + c) % 4 {
+                0 => 0x7fff_ff00,
+                1 => 0x8000_0010,
+                _ => random.next() & 0xffff_ffff,
+            });
+            let op = opcode(f, "s32", &name(sa), &name(sb), "s32");
+            let clamped = op.replace(".s32.", ".satfinite.s32.");
+            for (op, clamp) in [(op.as_str(), false), (clamped.as_str(), true)] {
+                let d = multiply(f, op, [&a, &b, &c], 32);
+                for r in 0..m {
+                    for col in 0..n {
+                        let products = (0..k)
+                            .map(|q| integer(a[r][q], f.bits, sa) * integer(b[q][col], f.bits, sb));
+                        let sum = products.sum::<i64>() + integer(c[r][col], 32, true);
+                        let want = if clamp {
+                            sum.clamp(-(1 << 31), (1 << 31) - 1)
+                        } else {
+                            sum
+                        };
+                        assert_eq!(d[r][col], want as u64 & 0xffff_ffff, "{op} ({r}, {col})");
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn bits() {
+    let mut random = Random(10);
+    for f in [&M8N8K128_1, &M16N8K128_1, &M16N8K256_1] {
+        let (m, n, k) = f.size;
+        let mut any = |_: usize, _: usize| random.next() & 1;
+        let (a, b) = (matrix(m, k, &mut any), matrix(k, n, &mut any));
+        let c = matrix(m, n, |r, c| (r * 100 + c) as u64);
+        for (name, and) in [("xor", false), ("and", true)] {
+            let op = format!("{}.{name}.popc", opcode(f, "s32", "b1", "b1", "s32"));
+            let d = multiply(f, &op, [&a, &b, &c], 32);
+            for r in 0..m {
+                for col in 0..n {
+                    let one = |q: usize| {
+                        if and {
+                            a[r][q] & b[q][col]
+                        } else {
+                            a[r][q] ^ b[q][col]
+                        }
+                    };
+                    let want = c[r][col] + (0..k).map(one).sum::<u64>();
+                    assert_eq!(d[r][col], want, "{op} ({r}, {col})");
+                }
+            }
+        }
+    }
+}
+
+/// `m8n8k4` of halves: four products; lanes and elements as the manual words them.
+#[test]
+fn four_products_of_quads() {
+    let mut random = Random(12);
+    let lane_of = |q: usize, k: usize| if k < 4 { 4 * q + k } else { 16 + 4 * q + k - 4 };
+    for (la, by_col_a) in [("row", false), ("col", true)] {
+        for (lb, by_col_b) in [("row", false), ("col", true)] {
+            for (d_name, c_name) in [
+                ("f32", "f32"),
+                ("f16", "f16"),
+                ("f32", "f16"),
+                ("f16", "f32"),
+            ] {
+                let mut small = |_: usize, _: usize| (F16.of)((random.next() % 9) as i64 - 4);
+                let a: Vec<Bits> = (0..4).map(|_| matrix(8, 4, &mut small)).collect();
+                let b: Vec<Bits> = (0..4).map(|_| matrix(4, 8, &mut small)).collect();
+                let c: Vec<Bits> = (0..4).map(|_| matrix(8, 8, &mut small)).collect();
+                let mut regs = [vec![vec![]; 32], vec![vec![]; 32], vec![vec![]; 32]];
+                // Row and column of element i of C in lane `lane` of a product's eight.
+                let place = |name: &str, lane: usize, i: usize| {
+                    let high = if lane < 16 { 0 } else { 4 };
+                    if name == "f16" {
+                        (lane % 4 + high, i)
+                    } else {
+                        ((lane & 1) + (i & 2) + high, (i & 4) + (lane & 2) + (i & 1))
+                    }
+                };
+                let pack =
+                    |v: Vec<u64>| v.chunks(2).map(|p| p[1] << 16 | p[0]).collect::<Vec<u64>>();
+                for q in 0..4 {
+                    for lane in (0..8).map(|k| lane_of(q, k)) {
+                        let high = if lane < 16 { 0 } else { 4 };
+                        let t = lane % 4;
+                        let ea = |i: usize| {
+                            if by_col_a {
+                                a[q][i + high][t]
+                            } else {
+                                a[q][t + high][i]
+                            }
+                        };
+                        let eb = |i: usize| {
+                            if by_col_b {
+                                b[q][i][t + high]
+                            } else {
+                                b[q][t][i + high]
+                            }
+                        };
+                        regs[0][lane] = pack((0..4).map(ea).collect());
+                        regs[1][lane] = pack((0..4).map(eb).collect());
+                        let ec = |i: usize| {
+                            let (r, col) = place(c_name, lane, i);
+                            c[q][r][col]
+                        };
+                        regs[2][lane] = if c_name == "f16" {
+                            pack((0..8).map(ec).collect())
+                        } else {
+                            (0..8)
+                                .map(|i| (F32.of)((F16.value)(ec(i)) as i64))
+                                .collect()
+                        };
+                    }
+                }
+                let op = format!("mma.sync.aligned.m8n8k4.{la}.{lb}.{d_name}.f16.f16.{c_name}");
+                let count = if d_name == "f16" { 4 } else { 8 };
+                let got = launch(&op, [&regs[0], &regs[1], &regs[2]], count, false);
+                for q in 0..4 {
+                    for lane in (0..8).map(|k| lane_of(q, k)) {
+                        for i in 0..8 {
+                            let (r, col) = place(d_name, lane, i);
+                            let products =
+                                (0..4).map(|k| (F16.value)(a[q][r][k]) * (F16.value)(b[q][k][col]));
+                            let want = products.sum::<f64>() + (F16.value)(c[q][r][col]);
+                            let value = if d_name == "f16" {
+                                (F16.value)(got[lane][i / 2] >> (16 * (i & 1)) & 0xffff)
+                            } else {
+                                (F32.value)(got[lane][i])
+                            };
+                            assert_eq!(value, want, "{op} product {q} ({r}, {col})");
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn forms_that_do_not_exist_are_refused() {
+    let refused = |op: &str, regs: [usize; 4]| {
+        let list = |n: &str, k: usize| {
+            let names: Vec<String> = (0..k).map(|i| format!("%{n}{i}")).collect();
+            format!("{{{}}}", names.join(", "))
+        };
+        let [d, a, b, c] = regs;
+        let text = format!(
+            "{HEADER}.visible .entry k() {{ .reg .b32 %d<9>, %a<9>, %b<9>, %c<9>; {op} {}, {}, {}, {}; }}",
+            list("d", d),
+            list("a", a),
+            list("b", b),
+            list("c", c)
+        );
+        let opts = crate::exec::contract::LoadOptions {
+            compute_capability: (8, 0),
+        };
+        crate::exec::program::Program::load(text.as_bytes(), &opts).is_err()
+    };
+    let good = "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32";
+    assert!(!refused(good, [4, 4, 2, 4]));
+    for (op, regs) in [
+        (good, [4, 4, 2, 2]),
+        (good, [4, 8, 2, 4]),
+        (
+            "mma.sync.aligned.m16n8k16.col.col.f32.f16.f16.f32",
+            [4, 4, 2, 4],
+        ),
+        (
+            "mma.sync.aligned.m16n8k32.row.col.f32.f16.f16.f32",
+            [4, 8, 4, 4],
+        ),
+        (
+            "mma.sync.aligned.m16n8k16.row.col.f32.f16.bf16.f32",
+            [4, 4, 2, 4],
+        ),
+        (
+            "mma.sync.aligned.m16n8k16.row.col.f16.f16.f16.f32",
+            [2, 4, 2, 4],
+        ),
+        (
+            "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f16",
+            [4, 4, 2, 2],
+        ),
+        (
+            "mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e4m3.f32",
+            [4, 4, 2, 4],
+        ),
+        (
+            "mma.sp.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32",
+            [4, 2, 2, 4],
+        ),
+        ("mma.sync.m16n8k16.row.col.f32.f16.f16.f32", [4, 4, 2, 4]),
+    ] {
+        assert!(refused(op, regs), "{op} {regs:?}");
+    }
+}

@@ -1,0 +1,424 @@
+//! `wmma`: load, multiply, store, against the product of the matrices in memory.
+
+use super::matrices::{BF16, F16, F32, F64, Kind, TF32};
+use super::{Bench, HEADER, Random};
+use crate::exec::contract::Fault;
+
+/// One combination of types and sizes.
+struct Case {
+    size: (usize, usize, usize),
+    /// Types of A and B, and of C and D.
+    types: (Kind, Kind),
+    /// Registers of A, B, C and D.
+    regs: [usize; 4],
+    /// Bits of A's elements, and of C's.
+    bits: (usize, usize),
+    /// Modifiers of the product before its types.
+    extra: &'static str,
+}
+
+const INT: Kind = Kind {
+    name: "s32",
+    of: |n| n as u64 & 0xffff_ffff,
+    value: |b| f64::from(b as u32 as i32),
+};
+
+fn small(name: &'static str) -> Kind {
+    let (of, value): (fn(i64) -> u64, fn(u64) -> f64) = match name {
+        "s8" => (|n| n as u64 & 0xff, |b| f64::from(b as u8 as i8)),
+        "u8" => (|n| n as u64 & 0xff, |b| f64::from(b as u8)),
+        "s4" => (
+            |n| n as u64 & 15,
+            |b| f64::from(((b << 4) as u8) as i8 >> 4),
+        ),
+        "u4" => (|n| n as u64 & 15, |b| (b & 15) as f64),
+        _ => (|n| n as u64 & 1, |b| (b & 1) as f64),
+    };
+    Kind { name, of, value }
+}
+
+fn cases() -> Vec<Case> {
+    let mut out = Vec::new();
+    let mut add = |size, types, regs, bits, extra| {
+        out.push(Case {
+            size,
+            types,
+            regs,
+            bits,
+            extra,
+        });
+    };
+    for (size, brain, byte) in [
+        ((16, 16, 16), (4, 4), (2, 2)),
+        ((8, 32, 16), (2, 8), (1, 4)),
+        ((32, 8, 16), (8, 2), (4, 1)),
+    ] {
+        add(size, (F16, F32), [8, 8, 8, 8], (16, 32), "");
+        add(size, (F16, F16), [8, 8, 4, 4], (16, 16), "");
+        add(size, (BF16, F32), [brain.0, brain.1, 8, 8], (16, 32), "");
+        add(
+            size,
+            (small("s8"), INT),
+            [byte.0, byte.1, 8, 8],
+            (8, 32),
+            "",
+        );
+        add(
+            size,
+            (small("u8"), INT),
+            [byte.0, byte.1, 8, 8],
+            (8, 32),
+            ".satfinite",
+        );
+    }
+    add((16, 16, 8), (TF32, F32), [4, 4, 8, 8], (32, 32), "");
+    add((8, 8, 4), (F64, F64), [1, 1, 2, 2], (64, 64), ".rn");
+    add((8, 8, 32), (small("s4"), INT), [1, 1, 2, 2], (4, 32), "");
+    add((8, 8, 32), (small("u4"), INT), [1, 1, 2, 2], (4, 32), "");
+    add(
+        (8, 8, 128),
+        (small("b1"), INT),
+        [1, 1, 2, 2],
+        (1, 32),
+        ".xor.popc",
+    );
+    out
+}
+
+fn list(name: &str, n: usize) -> String {
+    let names: Vec<String> = (0..n).map(|i| format!("%{name}{i}")).collect();
+    format!("{{{}}}", names.join(", "))
+}
+
+/// A matrix in memory: elements' bits, packed by `lines` of `stride` elements.
+fn layout(
+    get: impl Fn(usize, usize) -> u64,
+    lines: usize,
+    along: usize,
+    stride: usize,
+    bits: usize,
+) -> Vec<u8> {
+    let mut out = vec![0u8; lines * stride * bits / 8];
+    for line in 0..lines {
+        for k in 0..along {
+            let at = (line * stride + k) * bits;
+            let v = get(line, k);
+            if bits >= 8 {
+                out[at / 8..at / 8 + bits / 8].copy_from_slice(&v.to_le_bytes()[..bits / 8]);
+            } else {
+                out[at / 8] |= (v << (at % 8)) as u8;
+            }
+        }
+    }
+    out
+}
+
+struct Layouts {
+    a: &'static str,
+    b: &'static str,
+    c: &'static str,
+    d: &'static str,
+    /// State space of the addresses: `.global`, `.shared` or none.
+    space: &'static str,
+    strides: bool,
+}
+
+fn kernel(case: &Case, l: &Layouts, strides: [usize; 4]) -> String {
+    let (m, n, k) = case.size;
+    let shape = format!("m{m}n{n}k{k}");
+    let (ab, cd) = (case.types.0.name, case.types.1.name);
+    let reg = |bits: usize| if bits == 64 { "f64" } else { "b32" };
+    let extra = case.extra;
+    let types = match (ab, extra) {
+        ("f16", _) => format!("{}.{cd}.{cd}{extra}", shape),
+        (_, ".xor.popc") => format!("{shape}.{cd}.{ab}.{ab}.{cd}"),
+        (_, ".satfinite") => format!("{shape}.{cd}.{ab}.{ab}.{cd}.satfinite"),
+        _ => format!("{shape}{extra}.{cd}.{ab}.{ab}.{cd}"),
+    };
+    let product = if extra == ".xor.popc" {
+        format!("wmma.mma.xor.popc.sync.aligned.{}.{}.{types}", l.a, l.b)
+    } else {
+        format!("wmma.mma.sync.aligned.{}.{}.{types}", l.a, l.b)
+    };
+    let stride = |k: usize| {
+        if l.strides {
+            format!(", {}", strides[k])
+        } else {
+            String::new()
+        }
+    };
+    let space = l.space;
+    let [ra, rb, rc, rd] = case.regs;
+    // In shared memory: all four matrices one after the other, copied by the first thread.
+    let (place, back) = match space {
+        ".global" => (String::new(), String::new()),
+        _ => (shared_copy(space), copy_back()),
+    };
+    format!(
+        "{HEADER}.visible .entry k(.param .u64 pa, .param .u64 pb, .param .u64 pc, .param .u64 pd) {{
+         .shared .align 16 .b8 buffer[32768];
+         .reg .b64 %pa, %pb, %pc, %pd, %ga, %gb, %gc, %gd, %s, %x; .reg .b32 %t, %n; .reg .pred %p;
+         .reg .{} %a<8>, %b<8>; .reg .{} %c<8>, %d<8>; .reg .b8 %byte;
+         ld.param.u64 %pa, [pa]; ld.param.u64 %pb, [pb]; ld.param.u64 %pc, [pc]; ld.param.u64 %pd, [pd];
+         mov.u32 %t, %tid.x;
+         {place}
+         wmma.load.a.sync.aligned.{}.{shape}{space}.{ab} {}, [%pa]{};
+         wmma.load.b.sync.aligned.{}.{shape}{space}.{ab} {}, [%pb]{};
+         wmma.load.c.sync.aligned.{}.{shape}{space}.{cd} {}, [%pc]{};
+         {product} {}, {}, {}, {};
+         wmma.store.d.sync.aligned.{}.{shape}{space}.{cd} [%pd], {}{};
+         {back}
+         ret; }}",
+        reg(case.bits.0),
+        reg(case.bits.1),
+        l.a,
+        list("a", ra),
+        stride(0),
+        l.b,
+        list("b", rb),
+        stride(1),
+        l.c,
+        list("c", rc),
+        stride(2),
+        list("d", rd),
+        list("a", ra),
+        list("b", rb),
+        list("c", rc),
+        l.d,
+        list("d", rd),
+        stride(3),
+    )
+}
+
+/// 8 KiB of each matrix to shared memory; the addresses become shared or generic ones.
+fn shared_copy(space: &str) -> String {
+    let mut text = String::from("mov.u64 %s, buffer;\n");
+    if space.is_empty() {
+        text += "cvta.shared.u64 %s, %s;\n";
+    }
+    let st = if space.is_empty() { "st" } else { "st.shared" };
+    for (k, n) in ["a", "b", "c", "d"].iter().enumerate() {
+        text += &format!(
+            "mov.u64 %g{n}, %p{n}; add.u64 %p{n}, %s, {}; mov.u32 %n, 0;
+             IN{n}: mad.wide.u32 %x, %n, 32, %g{n}; mad.wide.u32 %x, %t, 1, %x; ld.global.u8 %byte, [%x];
+             mad.wide.u32 %x, %n, 32, %p{n}; mad.wide.u32 %x, %t, 1, %x; {st}.u8 [%x], %byte;
+             add.u32 %n, %n, 1; setp.lt.u32 %p, %n, 256; @%p bra IN{n};\n",
+            k * 8192
+        );
+    }
+    text + "bar.sync 0;"
+}
+
+/// D's 8 KiB back to global memory.
+fn copy_back() -> String {
+    "bar.sync 0; mov.u64 %s, buffer; mov.u32 %n, 0;
+     OUT: mad.wide.u32 %x, %n, 32, %s; mad.wide.u32 %x, %t, 1, %x; ld.shared.u8 %byte, [%x+24576];
+     mad.wide.u32 %x, %n, 32, %gd; mad.wide.u32 %x, %t, 1, %x; st.global.u8 [%x], %byte;
+     add.u32 %n, %n, 1; setp.lt.u32 %p, %n, 256; @%p bra OUT;"
+        .into()
+}
+
+fn check(case: &Case, l: &Layouts, random: &mut Random) {
+    let (m, n, k) = case.size;
+    let (ab, cd) = (&case.types.0, &case.types.1);
+    let mut numbers = |count: usize| -> Vec<u64> {
+        (0..count)
+            .map(|_| {
+                (ab.of)((random.next() % 9) as i64 - if ab.name.starts_with('u') { 0 } else { 4 })
+            })
+            .collect()
+    };
+    let (a, b) = (numbers(m * k), numbers(k * n));
+    let c: Vec<u64> = (0..m * n).map(|i| (cd.of)(i as i64 % 100 - 50)).collect();
+    // Rows of more elements than the matrix has, and of whole 16 bytes.
+    let (wide, pad) = (128 / case.bits.0, 128 / case.bits.1);
+    let lines = |rows: usize, cols: usize, how: &str, pad: usize| {
+        let (lines, along) = if how == "row" {
+            (rows, cols)
+        } else {
+            (cols, rows)
+        };
+        let stride = if l.strides {
+            along.next_multiple_of(pad) + pad
+        } else {
+            along
+        };
+        (lines, along, stride)
+    };
+    let at = |v: &[u64], cols: usize, how: &str, line: usize, k: usize| {
+        if how == "row" {
+            v[line * cols + k]
+        } else {
+            v[k * cols + line]
+        }
+    };
+    let (la, lb) = (lines(m, k, l.a, wide), lines(k, n, l.b, wide));
+    let (lc, ld) = (lines(m, n, l.c, pad), lines(m, n, l.d, pad));
+    let bench = Bench::new();
+    let text = kernel(case, l, [la.2, lb.2, lc.2, ld.2]);
+    let (p, _) = bench.load(&text);
+    let upload = |bytes: Vec<u8>| {
+        let at = bench.alloc(8192);
+        assert!(bytes.len() <= 8192);
+        bench.write(at, &bytes);
+        at
+    };
+    let out = bench.alloc(8192);
+    bench.write(out, &[0xee; 8192]);
+    let params = [
+        upload(layout(
+            |r, c| at(&a, k, l.a, r, c),
+            la.0,
+            la.1,
+            la.2,
+            case.bits.0,
+        )),
+        upload(layout(
+            |r, c| at(&b, n, l.b, r, c),
+            lb.0,
+            lb.1,
+            lb.2,
+            case.bits.0,
+        )),
+        upload(layout(
+            |r, x| at(&c, n, l.c, r, x),
+            lc.0,
+            lc.1,
+            lc.2,
+            case.bits.1,
+        )),
+        out,
+    ];
+    bench
+        .launch(&p, "k", [1, 1, 1], [32, 1, 1], &params)
+        .unwrap();
+    let bytes = bench.read(out, 8192);
+    let size = case.bits.1 / 8;
+    let mut want = vec![0xee; 8192];
+    for line in 0..ld.0 {
+        for q in 0..ld.1 {
+            let (row, col) = if l.d == "row" { (line, q) } else { (q, line) };
+            let product = |i: usize| {
+                let (x, y) = ((ab.value)(a[row * k + i]), (ab.value)(b[i * n + col]));
+                if ab.name == "b1" {
+                    f64::from(u8::from(x != y))
+                } else {
+                    x * y
+                }
+            };
+            let sum = (0..k).map(product).sum::<f64>() + (cd.value)(c[row * n + col]);
+            let place = (line * ld.2 + q) * size;
+            want[place..place + size].copy_from_slice(&(cd.of)(sum as i64).to_le_bytes()[..size]);
+        }
+    }
+    assert!(bytes == want, "{} {}: {text}", ab.name, l.space);
+}
+
+#[test]
+fn every_shape_and_type_in_every_layout() {
+    let mut random = Random(13);
+    for case in cases() {
+        let fixed = case.bits.0 < 8;
+        for (a, b) in [
+            ("row", "col"),
+            ("row", "row"),
+            ("col", "row"),
+            ("col", "col"),
+        ] {
+            if fixed && (a, b) != ("row", "col") {
+                continue;
+            }
+            for (c, d) in [("row", "row"), ("col", "row"), ("row", "col")] {
+                let l = Layouts {
+                    a,
+                    b,
+                    c,
+                    d,
+                    space: ".global",
+                    strides: true,
+                };
+                check(&case, &l, &mut random);
+            }
+        }
+    }
+}
+
+#[test]
+fn in_shared_memory_and_with_natural_strides() {
+    let mut random = Random(14);
+    for case in cases() {
+        for (space, strides) in [
+            (".shared", true),
+            ("", true),
+            (".global", false),
+            (".shared", false),
+        ] {
+            let l = Layouts {
+                a: "row",
+                b: "col",
+                c: "row",
+                d: "col",
+                space,
+                strides,
+            };
+            check(&case, &l, &mut random);
+        }
+    }
+}
+
+#[test]
+fn addresses_are_checked() {
+    let case = &cases()[0];
+    let l = Layouts {
+        a: "row",
+        b: "col",
+        c: "row",
+        d: "row",
+        space: ".global",
+        strides: true,
+    };
+    let bench = Bench::new();
+    let (p, _) = bench.load(&kernel(case, &l, [16; 4]));
+    let fine = bench.alloc(1024);
+    let launch = |params: [u64; 4]| bench.launch(&p, "k", [1, 1, 1], [32, 1, 1], &params);
+    launch([fine; 4]).unwrap();
+    for k in 0..4 {
+        let mut params = [fine; 4];
+        params[k] = fine + 1024 - 256;
+        let r = launch(params);
+        assert!(matches!(r, Err(Fault::IllegalAddress(_))), "{k}: {r:?}");
+        params[k] = fine + 1;
+        let r = launch(params);
+        assert!(matches!(r, Err(Fault::Misaligned(_))), "{k}: {r:?}");
+    }
+}
+
+/// Lanes that come apart before a matrix instruction meet there again.
+#[test]
+fn lanes_meet_at_the_instruction() {
+    let case = &cases()[0];
+    let l = Layouts {
+        a: "row",
+        b: "col",
+        c: "row",
+        d: "row",
+        space: ".global",
+        strides: true,
+    };
+    let text = kernel(case, &l, [16; 4]).replace(
+        "wmma.load.c",
+        "setp.lt.u32 %p, %t, 7; @%p bra NEAR; wmma_far: add.u32 %n, %t, 1; NEAR: wmma.load.c",
+    );
+    let bench = Bench::new();
+    let (p, _) = bench.load(&text);
+    let ones: Vec<u8> = std::iter::repeat_n(0x3c00u16.to_le_bytes(), 512)
+        .flatten()
+        .collect();
+    let (a, c, d) = (bench.alloc(1024), bench.alloc(1024), bench.alloc(1024));
+    bench.write(a, &ones);
+    bench
+        .launch(&p, "k", [1, 1, 1], [32, 1, 1], &[a, a, c, d])
+        .unwrap();
+    let words = bench.read_words(d, 256);
+    assert!(words.iter().all(|w| f32::from_bits(*w) == 16.0));
+}
