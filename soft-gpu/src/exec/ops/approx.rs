@@ -139,7 +139,8 @@ fn angle(a: f32) -> (f64, f64, u64) {
     let p = p * s - 1.0 / 5_040.0;
     let p = p * s + 1.0 / 120.0;
     let p = p * s - 1.0 / 6.0;
-    let sine = r + r * s * p;
+    // In this order -0 stays -0.
+    let sine = r * (1.0 + s * p);
     let q = -1.0 / 87_178_291_200.0;
     let q = q * s + 1.0 / 479_001_600.0;
     let q = q * s - 1.0 / 3_628_800.0;

@@ -205,7 +205,7 @@ pub(crate) fn convert(bits: u64, m: u64) -> u64 {
     }
     if src == dst && m & (INTEGRAL | flag::SAT | RELU) == 0 {
         return match src {
-            Num::F32 if m & flag::FTZ != 0 => u64::from((x as f32).to_bits()),
+            Num::F32 if m & flag::FTZ != 0 => u64::from(super::float::canon(x as f32).to_bits()),
             _ => bits,
         };
     }

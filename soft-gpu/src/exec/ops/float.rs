@@ -28,11 +28,13 @@ pub(crate) fn ftz(x: f32) -> f32 {
 /// The canonical NaN for any NaN.
 #[inline(always)]
 pub(crate) fn canon(x: f32) -> f32 {
-    if x.is_nan() {
-        f32::from_bits(0x7fff_ffff)
+    // On the bits: the compiler may take one NaN of an operation for another.
+    let b = x.to_bits();
+    f32::from_bits(if b & 0x7fff_ffff > 0x7f80_0000 {
+        0x7fff_ffff
     } else {
-        x
-    }
+        b
+    })
 }
 
 /// Clamped to [0, 1]; NaN becomes +0.

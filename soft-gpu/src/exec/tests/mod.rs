@@ -4,12 +4,13 @@ mod convert;
 mod device;
 mod eval;
 mod fixtures;
-mod float;
-mod integer;
 mod kernels;
 mod memory;
 mod output;
 mod rounding;
+#[cfg(target_arch = "x86_64")]
+mod tier1;
+mod tier2;
 mod warps;
 
 use device::Bench;

@@ -16,7 +16,7 @@ const MODES: [(Mode, u32, &str); 4] = [
 /// Runs one scalar instruction on `a` (and `b`) under a rounding mode of MXCSR.
 macro_rules! host {
     ($name:ident, $t:ty, $ins:literal) => {
-        fn $name(a: $t, b: $t, rc: u32) -> $t {
+        pub(super) fn $name(a: $t, b: $t, rc: u32) -> $t {
             let (with, normal) = (0x1f80u32 | rc << 13, 0x1f80u32);
             let mut x = a;
             // SAFETY: the rounding control is put back before anything else runs.
@@ -44,7 +44,7 @@ host!(sqrt64, f64, "sqrtsd");
 
 macro_rules! host_fma {
     ($name:ident, $t:ty, $ins:literal) => {
-        fn $name(a: $t, b: $t, c: $t, rc: u32) -> $t {
+        pub(super) fn $name(a: $t, b: $t, c: $t, rc: u32) -> $t {
             let (with, normal) = (0x1f80u32 | rc << 13, 0x1f80u32);
             let mut x = a;
             // SAFETY: as above; the caller checked that the CPU has FMA.
@@ -65,7 +65,8 @@ macro_rules! host_fma {
 host_fma!(fma32, f32, "vfmadd213ss");
 host_fma!(fma64, f64, "vfmadd213sd");
 
-fn narrow_host(a: f64, rc: u32) -> f32 {
+/// A double rounded to single under a rounding mode of MXCSR.
+pub(super) fn narrow_host(a: f64, rc: u32) -> f32 {
     let (with, normal) = (0x1f80u32 | rc << 13, 0x1f80u32);
     let x: f32;
     // SAFETY: as above.

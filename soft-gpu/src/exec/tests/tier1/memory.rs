@@ -1,0 +1,298 @@
+//! Loads and stores of every type from every space, with every ordering and hint.
+
+use super::integer::{cut, read};
+use super::{Case, DATA, block, forms, whole, wrapped};
+
+/// Where a form's address points: what to declare and do first, and the address.
+fn place(space: &str) -> (&'static str, &'static str) {
+    match space {
+        "shared" => ("", "buf"),
+        "local" => (".local .align 16 .b8 frame[16];", "frame"),
+        "param" => ("", "data"),
+        "const" => (
+            ".const .align 16 .u64 table[2] = {0xf1e2d3c4b5a69788, 0x0123456789abcdef};",
+            "table",
+        ),
+        "global" => (".global .align 16 .b8 cell[16];", "cell"),
+        _ => (
+            ".global .align 16 .b8 cell[16]; cvta.global.u64 %d1, cell;",
+            "%d1",
+        ),
+    }
+}
+
+fn space(p: &[String]) -> &str {
+    ["global", "shared", "local", "const", "param"]
+        .into_iter()
+        .find(|s| p.iter().any(|m| m == s))
+        .unwrap_or("")
+}
+
+/// Elements, bytes of one, sign, and the register type that holds it.
+fn element(p: &[String]) -> (usize, usize, bool, &'static str) {
+    let ty = p.last().unwrap();
+    let bytes = ty[1..].parse::<usize>().unwrap() / 8;
+    let count = match () {
+        () if p.iter().any(|m| m == "v2") => 2,
+        () if p.iter().any(|m| m == "v4") => 4,
+        () => 1,
+    };
+    let reg = match (ty.as_str(), bytes) {
+        ("f32", _) => "f32",
+        ("f64", _) => "f64",
+        (_, 1 | 2) => "b16",
+        (_, 4) => "b32",
+        _ => "b64",
+    };
+    (count, bytes, ty.starts_with('s'), reg)
+}
+
+/// Field `k` of the 16 bytes of [`DATA`], `bytes` wide.
+fn field(k: usize, bytes: usize) -> u64 {
+    let at = k * bytes;
+    cut(i128::from(DATA[at / 8] >> (at % 8 * 8)), bytes as u32 * 8)
+}
+
+/// The operand of `count` registers `%e`.
+fn registers(count: usize) -> String {
+    match count {
+        1 => "%e0".into(),
+        n => {
+            let names: Vec<String> = (0..n).map(|k| format!("%e{k}")).collect();
+            format!("{{{}}}", names.join(", "))
+        }
+    }
+}
+
+/// Of `%d7`, even threads show the low word and odd ones the high.
+const SHOW: &str = "and.b32 %r1, %t, 1; setp.eq.u32 %p2, %r1, 0;\n\
+    mov.b64 {%r2, %r3}, %d7; selp.b32 %r0, %r2, %r3, %p2;";
+
+fn half(v: u64, t: u32) -> u32 {
+    (if t & 1 == 0 { v } else { v >> 32 }) as u32
+}
+
+fn policy(p: &[String]) -> (&'static str, &'static str) {
+    if p.iter().any(|m| m == "L2::cache_hint") {
+        (
+            "createpolicy.fractional.L2::evict_first.b64 %d6, 0.5;",
+            ", %d6",
+        )
+    } else {
+        ("", "")
+    }
+}
+
+fn load(form: &str, p: &[String]) -> Case {
+    let (count, bytes, signed, reg) = element(p);
+    let space = space(p);
+    let (setup, at) = place(space);
+    let mut body = format!("{setup} .reg .{reg} %e<4>;\n");
+    if !matches!(space, "const" | "param") {
+        let s = if space.is_empty() { "" } else { "." };
+        for (k, w) in DATA.iter().enumerate() {
+            body += &format!("st{s}{space}.b64 [{at}+{}], {w};\n", 8 * k);
+        }
+    }
+    let (create, hint) = policy(p);
+    body += &format!("{create} {form} {}, [{at}]{hint};\n", registers(count));
+    body += "shr.u32 %r4, %t, 1;\n";
+    for k in 0..count {
+        let widen = match reg {
+            "b16" => format!("cvt.u64.u16 %d7, %e{k};"),
+            "b32" | "f32" => format!("mov.b32 %r5, %e{k}; cvt.u64.u32 %d7, %r5;"),
+            _ => format!("mov.b64 %d7, %e{k};"),
+        };
+        body += &format!("setp.ne.u32 %p1, %r4, {k}; @%p1 bra N{k}; {widen} N{k}:\n");
+    }
+    body += SHOW;
+    let width = match reg {
+        "b16" => 16,
+        "b32" | "f32" => 32,
+        _ => 64,
+    };
+    let bits = bytes as u32 * 8;
+    let text = wrapped("", ", .param .align 16 .b8 data[16]", &body);
+    super::mentions(&text, form);
+    whole(&[form], text, 2 * count as u32, move |t| {
+        let v = field(t as usize / 2, bytes);
+        half(cut(read(v, bits, signed), width), t)
+    })
+}
+
+/// A function that gives back its argument, so that parameters can be stored.
+const SAME: &str = ".func (.param .align 16 .b8 r[16]) same(.param .align 16 .b8 v[16]) {\n\
+    .reg .b64 %q<2>; ld.param.v2.b64 {%q0, %q1}, [v]; st.param.v2.b64 [r], {%q0, %q1}; ret; }";
+
+fn store(form: &str, p: &[String]) -> Case {
+    let (count, bytes, _, reg) = element(p);
+    let space = space(p);
+    let param = space == "param";
+    let (setup, at) = if param {
+        (
+            ".param .align 16 .b8 sent[16]; .param .align 16 .b8 back[16];",
+            "sent",
+        )
+    } else {
+        place(space)
+    };
+    let dot = if space.is_empty() { "" } else { "." };
+    let mut body = format!("{setup} .reg .{reg} %e<4>;\n");
+    body += &format!("st{dot}{space}.b64 [{at}], 0; st{dot}{space}.b64 [{at}+8], 0;\n");
+    for k in 0..count {
+        // The register's upper bits are set: only the type's are stored.
+        let v = field(k, bytes) | !0 << (bytes * 8 - 1) << 1;
+        body += &match reg {
+            "b16" => format!("mov.b16 %e{k}, {};", v & 0xffff),
+            "b32" => format!("mov.b32 %e{k}, {};", v & 0xffff_ffff),
+            "f32" => format!("mov.f32 %e{k}, 0f{:08X};", v & 0xffff_ffff),
+            "f64" => format!("mov.f64 %e{k}, 0d{v:016X};"),
+            _ => format!("mov.b64 %e{k}, {v};"),
+        };
+    }
+    let (create, hint) = policy(p);
+    body += &format!("{create}\n{form} [{at}], {}{hint};\n", registers(count));
+    let from = if param {
+        body += "call (back), same, (sent);\n";
+        "back"
+    } else {
+        at
+    };
+    body += &format!(
+        "ld{dot}{space}.b64 %d2, [{from}]; ld{dot}{space}.b64 %d3, [{from}+8];\n\
+         setp.lt.u32 %p1, %t, 2; selp.b64 %d7, %d2, %d3, %p1;\n{SHOW}"
+    );
+    super::mentions(&body, form);
+    whole(&[form], wrapped(SAME, "", &body), 4, move |t| {
+        let stored = (count * bytes) as u32 * 8;
+        let keep = |word: u32| match stored.saturating_sub(64 * word).min(64) {
+            0 => 0,
+            bits => cut(i128::from(DATA[word as usize]), bits),
+        };
+        half(keep(t / 2), t)
+    })
+}
+
+const EVICT: &str = "{evict_normal,evict_unchanged,evict_first,evict_last,no_allocate}";
+
+fn patterns(op: &str) -> Vec<String> {
+    let (spaces, order, cache) = if op == "ld" {
+        (
+            ",.global,.shared,.local,.const,.param",
+            "relaxed,acquire",
+            "ca,cg,cs,lu,cv",
+        )
+    } else {
+        (
+            ",.global,.shared,.local,.param",
+            "relaxed,release",
+            "wb,cg,cs,wt",
+        )
+    };
+    let small = "b8,u8,s8,b16,u16,s16,b32,u32,s32,f32";
+    vec![
+        format!("{op}{{{spaces}}}{{,.v2}}.{{{small},b64,u64,s64,f64}}"),
+        format!("{op}{{{spaces}}}.v4.{{{small}}}"),
+        format!("{op}.{{weak,volatile}}{{,.global,.shared}}.u32"),
+        format!("{op}.{{{order}}}.{{cta,cluster,gpu,sys}}{{,.global,.shared}}.u32"),
+        format!("{op}.mmio.relaxed.sys.global.u32"),
+        format!("{op}.global.{{{cache}}}.u32"),
+        format!("{op}.global.L1::{EVICT}.b32"),
+        format!("{op}.global.L2::cache_hint.b32"),
+        format!("{op}.global.L1::evict_first.L2::cache_hint.v4.b32"),
+    ]
+}
+
+/// Forms without an effect that a program sees: data that was there stays there.
+fn hints() -> Vec<Case> {
+    let mut out = Vec::new();
+    let setup = ".global .align 128 .b8 cell[128]; .local .align 8 .b8 frame[16];\n\
+        mov.u64 %d1, cell; st.u32 [%d1], 7; st.local.u32 [frame], 7;";
+    let mut hint = |form: &str, operands: &str, check: &str| {
+        let body = format!("{setup} {form} {operands};\n{check}");
+        out.push(block(&[form], &body, 1, |_| 7));
+    };
+    let plain = "ld.global.u32 %r0, [cell];";
+    for (form, p) in forms("prefetch.{global,local}.{L1,L2}") {
+        let local = p[1] == "local";
+        let check = if local {
+            "ld.local.u32 %r0, [frame];"
+        } else {
+            plain
+        };
+        hint(&form, if local { "[frame]" } else { "[%d1]" }, check);
+    }
+    for (form, _) in forms(
+        "{prefetch.L1,prefetch.L2,prefetchu.L1,prefetch.global.L2::evict_last,prefetch.global.L2::evict_normal}",
+    ) {
+        hint(&form, "[%d1]", plain);
+    }
+    hint("applypriority.global.L2::evict_normal", "[%d1], 128", plain);
+    // What is discarded may be anything until it is written again.
+    let again = "st.u32 [%d1], 7; ld.global.u32 %r0, [cell];";
+    hint("discard.global.L2", "[%d1], 128", again);
+    let use_it = "ld.global.L2::cache_hint.u32 %r0, [cell], %d6;";
+    for (form, _) in forms(
+        "createpolicy.fractional.L2::{evict_last,evict_normal,evict_first,evict_unchanged}.b64",
+    ) {
+        hint(&form, "%d6", use_it);
+        hint(&form, "%d6, 0.25", use_it);
+    }
+    for (form, _) in
+        forms("createpolicy.fractional.L2::evict_last.L2::{evict_first,evict_unchanged}.b64")
+    {
+        hint(&form, "%d6, 1.0", use_it);
+    }
+    hint(
+        "createpolicy.range.global.L2::evict_last.L2::evict_unchanged.b64",
+        "%d6, [%d1], 16, 64",
+        use_it,
+    );
+    hint("createpolicy.cvt.L2.b64", "%d6, %d1", use_it);
+    out
+}
+
+/// A structure of 4,000 bytes by value, read through a register that runs over it, and in vectors.
+fn large_parameter() -> Case {
+    let body = "mov.b64 %d1, data; mov.u32 %r0, 0; mov.u32 %r1, 0;\n\
+        L: ld.param.u32 %r2, [%d1]; xor.b32 %r0, %r0, %r2; mad.lo.u32 %r0, %r0, 31, %r2;\n\
+        add.s64 %d1, %d1, 4; add.u32 %r1, %r1, 1; setp.lt.u32 %p1, %r1, 1000; @%p1 bra L;\n\
+        ld.param.v4.u32 {%r2, %r3, %r4, %r5}, [data+3984]; add.u32 %r0, %r0, %r5;\n\
+        mov.b64 %d2, data; ld.param.v2.b64 {%d3, %d4}, [%d2+32]; cvt.u32.u64 %r6, %d4; xor.b32 %r0, %r0, %r6;";
+    let text = wrapped("", ", .param .align 16 .b8 data[4000]", body);
+    whole(
+        &["ld.param.u32", "ld.param.v4.u32", "ld.param.v2.b64"],
+        text,
+        40,
+        |_| {
+            let word = |k: usize| (DATA[k / 2 % 2] >> (k % 2 * 32)) as u32;
+            let mut v = (0..1000).fold(0u32, |v, k| {
+                (v ^ word(k)).wrapping_mul(31).wrapping_add(word(k))
+            });
+            v = v.wrapping_add(word(999));
+            v ^ DATA[1] as u32
+        },
+    )
+}
+
+pub(super) fn cases() -> Vec<Case> {
+    let mut out = Vec::new();
+    for pattern in patterns("ld") {
+        out.extend(forms(&pattern).iter().map(|(f, p)| load(f, p)));
+    }
+    for pattern in [
+        "ld.global{,.ca,.cg,.cs}.nc{,.v2,.v4}.f32".to_owned(),
+        format!("ld.global.nc.L1::{EVICT}.b32"),
+        "ld.global.L2::{64B,128B,256B}.b32".to_owned(),
+        "ld.global.L1::evict_last.L2::128B.v4.b32".to_owned(),
+        "ldu{,.global}.{u32,f32,b64}".to_owned(),
+    ] {
+        out.extend(forms(&pattern).iter().map(|(f, p)| load(f, p)));
+    }
+    for pattern in patterns("st") {
+        out.extend(forms(&pattern).iter().map(|(f, p)| store(f, p)));
+    }
+    out.extend(hints());
+    out.push(large_parameter());
+    out
+}

@@ -1,0 +1,315 @@
+//! Tier 1, form by form.
+//!
+//! `forms.txt` lists the forms. Each is proven by a [`Case`]: the form runs on edge values, and its
+//! results are compared with an independent computation: wide integers, the host's own
+//! floating-point unit under each rounding control, or the manual's definition bit by bit.
+
+mod atomic;
+mod carry;
+mod compare;
+mod control;
+mod convert;
+mod float;
+mod integer;
+mod memory;
+mod special;
+mod warp;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+
+use super::eval::eval;
+use super::{Bench, HEADER};
+use crate::exec::contract::Launch;
+
+/// What proves one form, or a few that only make sense together.
+pub(super) struct Case {
+    /// The forms, as `forms.txt` has them.
+    forms: Vec<String>,
+    /// Runs them and compares.
+    prove: Box<dyn Fn()>,
+}
+
+/// Inputs of a form, one row a thread.
+type Rows = Rc<Vec<Vec<u64>>>;
+
+/// A result that is right.
+#[derive(Debug, Clone, Copy)]
+enum Want {
+    /// These bits.
+    Bits(u64),
+    /// This single; if it is not a number, the canonical one.
+    Single(f32),
+    /// This double; any NaN for a NaN.
+    Double(f64),
+    /// A single within so many units of 2^-24 of the value, relative.
+    Near(f64, f64),
+    /// A double this near, relative.
+    NearDouble(f64, f64),
+}
+
+impl Want {
+    fn holds(self, got: u64) -> bool {
+        match self {
+            Want::Bits(b) => got == b,
+            Want::Single(x) if x.is_nan() => got == 0x7fff_ffff,
+            Want::Single(x) => got == u64::from(x.to_bits()),
+            Want::Double(x) if x.is_nan() => f64::from_bits(got).is_nan(),
+            Want::Double(x) => got == x.to_bits(),
+            Want::Near(x, _) if x.is_nan() => got == 0x7fff_ffff,
+            Want::Near(x, ulps) => near(
+                f64::from(f32::from_bits(got as u32)),
+                x,
+                ulps / 16_777_216.0,
+                1.5e-45,
+            ),
+            Want::NearDouble(x, _) if x.is_nan() => f64::from_bits(got).is_nan(),
+            Want::NearDouble(x, relative) => near(f64::from_bits(got), x, relative, 5e-324),
+        }
+    }
+}
+
+fn near(got: f64, want: f64, relative: f64, least: f64) -> bool {
+    if want == 0.0 || !want.is_finite() {
+        return got.to_bits() == want.to_bits();
+    }
+    (got - want).abs() <= want.abs() * relative + least
+}
+
+/// A lane-wise form on rows of inputs: destination of type `d`, sources of types `srcs`.
+fn lane(
+    form: &str,
+    d: &'static str,
+    srcs: &[&'static str],
+    rows: &Rows,
+    want: impl Fn(&[u64]) -> Want + 'static,
+) -> Case {
+    let names = ["%a", "%b", "%c", "%e"];
+    let operands = names[..srcs.len()].join(", ");
+    code(
+        form,
+        &format!("{form} %d, {operands};"),
+        d,
+        srcs,
+        rows,
+        want,
+    )
+}
+
+/// As [`lane`], with the code given.
+fn code(
+    form: &str,
+    code: &str,
+    d: &'static str,
+    srcs: &[&'static str],
+    rows: &Rows,
+    want: impl Fn(&[u64]) -> Want + 'static,
+) -> Case {
+    mentions(code, form);
+    let (text, srcs, rows) = (code.to_owned(), srcs.to_vec(), Rc::clone(rows));
+    let prove = move || {
+        for (row, got) in rows.iter().zip(eval(&text, d, &srcs, &rows)) {
+            let want = want(row);
+            assert!(
+                want.holds(got),
+                "{text} of {row:x?}: {got:#x}, not {want:x?} ({} {})",
+                f32::from_bits(got as u32),
+                f64::from_bits(got)
+            );
+        }
+    };
+    Case {
+        forms: vec![form.to_owned()],
+        prove: Box::new(prove),
+    }
+}
+
+/// One block runs `body`, which has its thread in `%t`, its lane in `%l` and 4 KiB of shared
+/// memory `buf`, and leaves its result in `%r0`.
+fn block(forms: &[&str], body: &str, threads: u32, want: impl Fn(u32) -> u32 + 'static) -> Case {
+    for form in forms {
+        mentions(body, form);
+    }
+    whole(forms, wrapped("", "", body), threads, want)
+}
+
+/// As [`block`], of a whole module.
+fn whole(forms: &[&str], text: String, threads: u32, want: impl Fn(u32) -> u32 + 'static) -> Case {
+    let prove = move || {
+        for (t, got) in run(&text, threads).into_iter().enumerate() {
+            assert_eq!(got, want(t as u32), "thread {t} of\n{text}");
+        }
+    };
+    Case {
+        forms: forms.iter().map(|f| (*f).to_owned()).collect(),
+        prove: Box::new(prove),
+    }
+}
+
+/// A kernel around `body`, after `declarations`; `params` follow its first.
+fn wrapped(declarations: &str, params: &str, body: &str) -> String {
+    format!(
+        "{HEADER}{declarations}\n.visible .entry k(.param .u64 out{params}) {{\n\
+         .reg .b32 %t, %l, %r<16>; .reg .b64 %o, %d<8>; .reg .f32 %f<8>; .reg .pred %p<8>;\n\
+         .shared .align 16 .b8 buf[4096];\n\
+         ld.param.u64 %o, [out]; mov.u32 %t, %tid.x; mov.u32 %l, %laneid;\n\
+         mad.wide.u32 %o, %t, 4, %o;\n{body}\nst.global.u32 [%o], %r0;\nret;\n}}\n"
+    )
+}
+
+/// What a second parameter of a kernel holds, from its start, again and again.
+const DATA: [u64; 2] = [0xf1e2_d3c4_b5a6_9788, 0x0123_4567_89ab_cdef];
+
+/// The words that the threads of one block leave.
+fn run(text: &str, threads: u32) -> Vec<u32> {
+    run_grid(text, [1, 1, 1], [threads, 1, 1], false)
+}
+
+/// The words that the threads of a grid leave.
+fn run_grid(text: &str, grid: [u32; 3], block: [u32; 3], cooperative: bool) -> Vec<u32> {
+    let bench = Bench::new();
+    let (p, _) = bench.load(text);
+    let n = grid.iter().chain(&block).product::<u32>() as usize;
+    let out = bench.words(&vec![0xeeee_eeee; n]);
+    let kernel = p.kernel("k").expect("kernel k");
+    let size = p.kernel_info(kernel).param_bytes;
+    let mut params = out.to_le_bytes().to_vec();
+    params.resize(16, 0);
+    params.extend(
+        DATA.iter()
+            .cycle()
+            .take(size / 8)
+            .flat_map(|w| w.to_le_bytes()),
+    );
+    params.truncate(size);
+    let launch = Launch {
+        kernel,
+        grid,
+        block,
+        dynamic_shared: 64,
+        params,
+        cooperative,
+        threads: 2,
+    };
+    if let Err(fault) = crate::exec::run(&p, &launch, &bench) {
+        panic!("{fault:?} of\n{text}");
+    }
+    bench.read_words(out, n)
+}
+
+/// A case that names a form must have it in its text.
+fn mentions(text: &str, form: &str) {
+    let whole = |at: usize| {
+        let after = text
+            .as_bytes()
+            .get(at + form.len())
+            .copied()
+            .unwrap_or(b' ');
+        !(after.is_ascii_alphanumeric() || matches!(after, b'.' | b':' | b'_'))
+    };
+    assert!(
+        text.match_indices(form).any(|(at, _)| whole(at)),
+        "{form} is not in\n{text}"
+    );
+}
+
+fn rows(rows: Vec<Vec<u64>>) -> Rows {
+    Rc::new(rows)
+}
+
+/// All strings of a pattern with `{a,b}` alternatives.
+fn expand(pattern: &str) -> Vec<String> {
+    let Some((head, rest)) = pattern.split_once('{') else {
+        return vec![pattern.to_owned()];
+    };
+    let (choices, tail) = rest.split_once('}').expect("a closing brace");
+    let tails = expand(tail);
+    choices
+        .split(',')
+        .flat_map(|c| tails.iter().map(move |t| format!("{head}{c}{t}")))
+        .collect()
+}
+
+/// The forms of a pattern, each with its parts after the dots.
+fn forms(pattern: &str) -> Vec<(String, Vec<String>)> {
+    expand(pattern)
+        .into_iter()
+        .map(|f| {
+            let parts = f.split('.').map(str::to_owned).collect();
+            (f, parts)
+        })
+        .collect()
+}
+
+type Family = (&'static str, fn() -> Vec<Case>);
+
+const FAMILIES: [Family; 10] = [
+    ("integer", integer::cases),
+    ("carry", carry::cases),
+    ("compare", compare::cases),
+    ("float", float::cases),
+    ("convert", convert::cases),
+    ("memory", memory::cases),
+    ("atomic", atomic::cases),
+    ("warp", warp::cases),
+    ("control", control::cases),
+    ("special", special::cases),
+];
+
+fn prove(family: &str) {
+    let (_, cases) = FAMILIES.iter().find(|(n, _)| *n == family).unwrap();
+    let mut failed = Vec::new();
+    for case in cases() {
+        // One wrong form does not hide the others.
+        if std::panic::catch_unwind(std::panic::AssertUnwindSafe(&case.prove)).is_err() {
+            failed.extend(case.forms);
+        }
+    }
+    assert!(failed.is_empty(), "wrong: {failed:?}");
+}
+
+macro_rules! families {
+    ($($name:ident)*) => {$(
+        #[test]
+        fn $name() {
+            prove(stringify!($name));
+        }
+    )*};
+}
+
+/// A test for each family, so that they run side by side.
+mod proofs {
+    use super::prove;
+    families! { integer carry compare float convert memory atomic warp control special }
+}
+
+fn listed() -> BTreeSet<String> {
+    include_str!("forms.txt")
+        .lines()
+        .filter(|l| !l.starts_with('#') && !l.trim().is_empty())
+        .flat_map(expand)
+        .collect()
+}
+
+#[test]
+fn every_form_is_proven() {
+    let listed = listed();
+    let mut proven: BTreeMap<String, u32> = BTreeMap::new();
+    for (_, cases) in FAMILIES {
+        for form in cases().into_iter().flat_map(|c| c.forms) {
+            *proven.entry(form).or_default() += 1;
+        }
+    }
+    let missing: Vec<_> = listed.iter().filter(|f| !proven.contains_key(*f)).collect();
+    let unlisted: Vec<_> = proven.keys().filter(|f| !listed.contains(*f)).collect();
+    println!("{} forms", listed.len());
+    assert!(
+        missing.is_empty() && unlisted.is_empty(),
+        "forms without a proof: {missing:#?}\nproven forms that are not listed: {unlisted:#?}"
+    );
+}
+
+#[test]
+fn patterns_expand() {
+    assert_eq!(expand("a{,.b}.{c,d}"), ["a.c", "a.d", "a.b.c", "a.b.d"]);
+}
