@@ -14,6 +14,9 @@ struct Member {
     class: Class,
     /// While it waits.
     waiting: Option<Waiting>,
+    /// The level from which it was chosen last. Its turn is interrupted only from above that: what it
+    /// has risen to by waiting is worth a turn, not a grant that is asked back at once.
+    chosen_at: usize,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -43,6 +46,15 @@ pub(crate) struct Ordered {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 struct Rules {
     aging: Option<Aging>,
+}
+
+impl Rules {
+    /// The level of one that has waited since then.
+    fn level(self, class: Class, since_ns: u64, now_ns: u64) -> usize {
+        let class = class.index();
+        self.aging
+            .map_or(class, |aging| aged(class, since_ns, aging, now_ns).0)
+    }
 }
 
 impl Ordered {
@@ -85,6 +97,7 @@ impl Ordered {
         self.members.entry(vm).or_insert(Member {
             class,
             waiting: None,
+            chosen_at: 0,
         });
     }
 
@@ -113,6 +126,10 @@ impl Ordered {
             return;
         }
         if !ready {
+            let since_ns = member.waiting.map_or(now_ns, |waiting| waiting.since_ns);
+            member.chosen_at = self
+                .classes
+                .map_or(0, |rules| rules.level(member.class, since_ns, now_ns));
             self.stop_waiting(vm);
             return;
         }
@@ -136,31 +153,32 @@ impl Ordered {
             .find_map(|level| level.first().map(|&(_, vm)| vm))
     }
 
-    /// Does `holder` go on at the end of its slice? Only above everybody who waits.
+    /// Does `holder` go on at the end of its slice? Only if its class is above everybody who waits; what
+    /// it had risen to by waiting is used up.
     pub(crate) fn holder_wins(&mut self, holder: VmId, now_ns: u64) -> bool {
-        self.best_level(now_ns)
-            .is_none_or(|best| self.level_of(holder) > best)
+        let class = self.class_level(holder);
+        let wins = self.best_level(now_ns).is_none_or(|best| class > best);
+        if let Some(member) = self.members.get_mut(&holder).filter(|_| wins) {
+            member.chosen_at = class;
+        }
+        wins
     }
 
-    /// Must `holder` stop before the end of its slice? For a higher class only.
+    /// Must `holder` stop before the end of its slice? Only for one above the level of its class, and
+    /// above that from which it was chosen.
     pub(crate) fn preempts(&mut self, holder: VmId, now_ns: u64) -> bool {
-        self.classes.is_some()
-            && self
-                .best_level(now_ns)
-                .is_some_and(|best| best > self.level_of(holder))
+        let chosen_at = self.members.get(&holder).map_or(0, |m| m.chosen_at);
+        let own = self.class_level(holder).max(chosen_at);
+        self.classes.is_some() && self.best_level(now_ns).is_some_and(|best| best > own)
     }
 
     /// Who of those that wait goes, as it stands at `now_ns`, before `vm` (which waits or not).
     pub(crate) fn before(&self, vm: VmId, now_ns: u64) -> Vec<VmId> {
         let rank = |id: VmId, member: &Member| {
             let waiting = member.waiting?;
-            let level = match self.classes {
-                None => 0,
-                Some(Rules { aging: None }) => member.class.index(),
-                Some(Rules { aging: Some(aging) }) => {
-                    aged(member.class.index(), waiting.since_ns, aging, now_ns).0
-                }
-            };
+            let level = self.classes.map_or(0, |rules| {
+                rules.level(member.class, waiting.since_ns, now_ns)
+            });
             Some((LEVELS - level, waiting.ticket, id))
         };
         let own = self.members.get(&vm).and_then(|member| rank(vm, member));
@@ -200,8 +218,8 @@ impl Ordered {
         self.levels.iter().rposition(|level| !level.is_empty())
     }
 
-    /// The level of one that does not wait.
-    fn level_of(&self, vm: VmId) -> usize {
+    /// The level of its class.
+    fn class_level(&self, vm: VmId) -> usize {
         match (self.classes, self.members.get(&vm)) {
             (Some(_), Some(member)) => member.class.index(),
             _ => 0,
@@ -338,6 +356,23 @@ mod tests {
         assert!(
             !q.holder_wins(VmId(2), 100),
             "the medium VM has risen to the same level"
+        );
+    }
+
+    #[test]
+    fn what_one_rose_to_by_waiting_is_worth_a_turn() {
+        let mut q = strict(&[(1, Class::Low)]);
+        q.join(VmId(9), Class::Critical);
+        q.set_ready(VmId(9), true, 119);
+        assert_eq!(q.peek(120), Some(VmId(1)));
+        q.set_ready(VmId(1), false, 120);
+        assert!(!q.preempts(VmId(1), 120), "it has its turn");
+        assert!(!q.holder_wins(VmId(1), 120), "and no more than that");
+        q.set_ready(VmId(1), true, 130);
+        q.set_ready(VmId(1), false, 140);
+        assert!(
+            q.preempts(VmId(1), 140),
+            "chosen again without having risen"
         );
     }
 

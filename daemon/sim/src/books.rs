@@ -77,6 +77,10 @@ pub struct VmBook {
     pub(crate) asks: u32,
     pub(crate) leases: u32,
     pub(crate) waits_since: Option<u64>,
+    /// Since when it had waited for its last lease.
+    pub(crate) waited_since: u64,
+    /// When it gave a lease back under which nothing of it ran.
+    pub(crate) barren_ns: Option<u64>,
     /// Longest time with work and without lease.
     pub longest_wait_ns: u64,
     /// When that ended.
@@ -253,9 +257,14 @@ impl Books {
         let book = &mut self.vms[vm as usize];
         let waits = book.asks > 0 && book.leases == 0;
         match (book.waits_since, waits) {
+            // A lease under which nothing ran was no turn: the wait goes on.
+            (None, true) if book.barren_ns == Some(now) => {
+                book.waits_since = Some(book.waited_since);
+            }
             (None, true) => book.waits_since = Some(now),
             (Some(since), false) => {
                 book.waits_since = None;
+                book.waited_since = since;
                 if book.leases > 0 {
                     let wait = now - since;
                     if wait > book.longest_wait_ns {

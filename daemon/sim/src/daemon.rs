@@ -252,6 +252,7 @@ impl World {
         }
         let vm = &mut self.books.vms[held.vm as usize];
         vm.leases -= 1;
+        vm.barren_ns = (busy == held.busy_ns).then_some(now);
     }
 
     /// Books the device's idle time while somebody waits for this lease.
