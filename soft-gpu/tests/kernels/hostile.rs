@@ -5,52 +5,12 @@ use proptest::prelude::*;
 use proptest::sample::Index;
 
 use crate::damage::{PIECES, apply, damage, fixtures};
-use crate::harness::{Arg, Module, load_text};
+use crate::feed::load_and_run;
+use crate::generate;
+use crate::harness::{Random, load_text};
 
 /// Largest fixture to damage: the elementary functions would only repeat the same forms.
-const LARGEST: usize = 30_000;
-
-/// Loads a text and, if it is accepted, runs every kernel of it for a short while.
-fn load_and_run(text: &[u8]) {
-    let Ok(module) = load_text(text) else { return };
-    let buffer = module.gpu.zeroed::<u8>(1 << 16).address;
-    let kernels: Vec<String> = module
-        .program
-        .kernels()
-        .map(|(name, _)| name.to_owned())
-        .collect();
-    for kernel in kernels {
-        run_briefly(&module, &kernel, buffer);
-    }
-}
-
-fn run_briefly(module: &Module, kernel: &str, buffer: u64) {
-    let info = module.program.kernel_info(module.kernel(kernel));
-    if info.param_bytes > 1 << 16 || info.shared_bytes > 48 << 10 || info.required_block.is_some() {
-        return;
-    }
-    let args: Vec<Vec<u8>> = info
-        .params
-        .iter()
-        .map(|&(_, size)| argument(size, buffer))
-        .collect();
-    let args: Vec<&dyn Arg> = args.iter().map(|a| a as &dyn Arg).collect();
-    let block = 40.min(info.max_threads.max(1));
-    module.gpu.limit_turns(6);
-    // How it ends is open; that it ends is the test.
-    let _ = module.try_run(kernel, 2, block, &args);
-}
-
-/// A pointer to memory where it fits, else a small number.
-fn argument(size: usize, buffer: u64) -> Vec<u8> {
-    let mut bytes = vec![0; size];
-    match size {
-        8.. => bytes[..8].copy_from_slice(&buffer.to_le_bytes()),
-        1.. => bytes[0] = 32,
-        0 => {}
-    }
-    bytes
-}
+const LARGEST: usize = 50_000;
 
 thread_local!(static SMALL: Vec<Vec<u8>> = fixtures()
     .into_iter()
@@ -89,6 +49,19 @@ const SWAPS: &[(&str, &str)] = &[
     ("sync", "warp.sync"),
     ("_param_0", "_param_1"),
     ("cvta.to", "cvta"),
+    ("f16x2", "bf16x2"),
+    (".f16", ".f16x2"),
+    (".row", ".col"),
+    ("m16n16k16", "m8n32k16"),
+    ("m16n8k16", "m16n8k8"),
+    (".x4", ".x2"),
+    (".x2", ".x1"),
+    ("ldmatrix", "stmatrix"),
+    (".load.a", ".load.b"),
+    (".load.c", ".store.d"),
+    (".global.f16", ".f16"),
+    (".cg", ".ca"),
+    (", 16;", ", 16, 4294967295;"),
 ];
 
 proptest! {
@@ -112,17 +85,100 @@ proptest! {
         which in any::<Index>(),
         swaps in prop::collection::vec((0..SWAPS.len(), any::<Index>()), 1..4),
     ) {
-        let mut text = SMALL.with(|all| String::from_utf8(which.get(all).clone()).unwrap());
-        for (swap, at) in swaps {
-            let (from, to) = SWAPS[swap];
-            let places: Vec<usize> = text.match_indices(from).map(|(at, _)| at).collect();
-            if !places.is_empty() {
-                let place = *at.get(&places);
-                text.replace_range(place..place + from.len(), to);
-            }
-        }
+        let text = SMALL.with(|all| String::from_utf8(which.get(all).clone()).unwrap());
+        let text = swapped(text, swaps.into_iter());
         load_and_run(text.as_bytes());
     }
+}
+
+/// Applies swaps of words at places that `at` picks.
+fn swapped(mut text: String, swaps: impl Iterator<Item = (usize, Index)>) -> String {
+    for (swap, at) in swaps {
+        let (from, to) = SWAPS[swap];
+        let places: Vec<usize> = text.match_indices(from).map(|(at, _)| at).collect();
+        if !places.is_empty() {
+            let place = *at.get(&places);
+            text.replace_range(place..place + from.len(), to);
+        }
+    }
+    text
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig {
+        cases: 400, failure_persistence: None, ..ProptestConfig::default()
+    })]
+
+    /// Kernels of random well-typed instructions load, and end or fault.
+    #[test]
+    fn random_kernels_run_or_fault(bytes in prop::collection::vec(any::<u8>(), 0..700)) {
+        let text = generate::kernel(&bytes);
+        prop_assert!(load_and_run(text.as_bytes()), "refused:\n{text}");
+    }
+
+    /// The same with words swapped: mistyped, misplaced, mistaken.
+    #[test]
+    fn random_kernels_with_swapped_words_are_refused_run_or_fault(
+        bytes in prop::collection::vec(any::<u8>(), 0..700),
+        swaps in prop::collection::vec((0..SWAPS.len(), any::<Index>()), 1..6),
+    ) {
+        load_and_run(swapped(generate::kernel(&bytes), swaps.into_iter()).as_bytes());
+    }
+}
+
+/// The generator knows its instructions: none of them makes it waste its kernels.
+#[test]
+fn every_generated_instruction_loads() {
+    let mut random = Random(7);
+    let all = generate::instructions();
+    assert!(all.len() > 500, "{} instructions", all.len());
+    for (form, template) in all {
+        for _ in 0..8 {
+            let bytes: Vec<u8> = (0..64).map(|_| random.next() as u8).collect();
+            let text = generate::alone(&form, template, &bytes);
+            if let Err(e) = load_text(text.as_bytes()) {
+                panic!("{e}\n{text}");
+            }
+        }
+    }
+}
+
+/// Random kernels, whole and damaged, for as long as `SOFT_GPU_FUZZ_SECONDS` says (10 by default);
+/// `SOFT_GPU_FUZZ_SEED` chooses them. The seed of the kernel at work is on standard error.
+#[test]
+#[ignore = "as long as one likes: run it by name"]
+fn random_kernels_for_a_while() {
+    let number = |name: &str| std::env::var(name).ok().and_then(|v| v.parse::<u64>().ok());
+    let until = std::time::Instant::now()
+        + std::time::Duration::from_secs(number("SOFT_GPU_FUZZ_SECONDS").unwrap_or(10));
+    let first = number("SOFT_GPU_FUZZ_SEED").unwrap_or(1);
+    let texts = SMALL.with(Clone::clone);
+    let (mut n, mut loaded) = (0u64, 0u64);
+    while std::time::Instant::now() < until {
+        let seed = first.wrapping_add(n);
+        eprintln!("seed {seed}");
+        let mut random = Random(seed);
+        let bytes: Vec<u8> = (0..900).map(|_| random.next() as u8).collect();
+        let text = match random.below(3) {
+            0 => generate::kernel(&bytes),
+            1 => generate::kernel(&bytes),
+            _ => String::from_utf8_lossy(&texts[random.below(texts.len() as u32) as usize])
+                .into_owned(),
+        };
+        let swaps = random.below(4) as usize;
+        let text = (0..swaps).fold(text, |mut text, _| {
+            let (from, to) = SWAPS[random.below(SWAPS.len() as u32) as usize];
+            let places: Vec<usize> = text.match_indices(from).map(|(at, _)| at).collect();
+            if !places.is_empty() {
+                let at = places[random.below(places.len() as u32) as usize];
+                text.replace_range(at..at + from.len(), to);
+            }
+            text
+        });
+        loaded += u64::from(load_and_run(text.as_bytes()));
+        n += 1;
+    }
+    println!("{n} modules, {loaded} of them ran");
 }
 
 #[test]

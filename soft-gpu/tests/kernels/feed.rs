@@ -1,0 +1,48 @@
+//! Feeding hostile modules to the interpreter: whatever loads is run for a short while.
+
+use crate::harness::{Arg, Module, load_text};
+
+/// Loads a text and, if it is accepted, runs every kernel of it briefly. True if it was accepted.
+pub(crate) fn load_and_run(text: &[u8]) -> bool {
+    let Ok(module) = load_text(text) else {
+        return false;
+    };
+    let buffer = module.gpu.zeroed::<u8>(1 << 16).address;
+    let kernels: Vec<String> = module
+        .program
+        .kernels()
+        .map(|(name, _)| name.to_owned())
+        .collect();
+    for kernel in kernels {
+        run_briefly(&module, &kernel, buffer);
+    }
+    true
+}
+
+fn run_briefly(module: &Module, kernel: &str, buffer: u64) {
+    let info = module.program.kernel_info(module.kernel(kernel));
+    if info.param_bytes > 1 << 16 || info.shared_bytes > 48 << 10 || info.required_block.is_some() {
+        return;
+    }
+    let args: Vec<Vec<u8>> = info
+        .params
+        .iter()
+        .map(|&(_, size)| argument(size, buffer))
+        .collect();
+    let args: Vec<&dyn Arg> = args.iter().map(|a| a as &dyn Arg).collect();
+    let block = 40.min(info.max_threads.max(1));
+    module.gpu.limit_turns(6);
+    // How it ends is open; that it ends is the test.
+    let _ = module.try_run(kernel, 2, block, &args);
+}
+
+/// A pointer to memory where it fits, else a small number.
+fn argument(size: usize, buffer: u64) -> Vec<u8> {
+    let mut bytes = vec![0; size];
+    match size {
+        8.. => bytes[..8].copy_from_slice(&buffer.to_le_bytes()),
+        1.. => bytes[0] = 32,
+        0 => {}
+    }
+    bytes
+}
