@@ -108,6 +108,7 @@ mod tests {
             contended_limit_ms: 7,
             overrun_grace_ms: 8,
             idle_hold_us: 9,
+            window_us: 15,
             quarantine_strikes: 10,
             strike_decay_s: 11,
             quarantine_s: 13,

@@ -82,6 +82,7 @@ struct Terms {
     hold_ns: AtomicU64,
     credit_calls: AtomicU64,
     credit_bytes: AtomicU64,
+    window_ns: AtomicU64,
 }
 
 /// Written by the worker (and, in its state word, by vgpud's one CAS).
@@ -136,6 +137,8 @@ pub struct GrantTerms {
     pub slice_end_ns: u64,
     /// How long to keep the lease without work before parking it.
     pub hold_ns: u64,
+    /// How much work may be unfinished on the device, in predicted ns.
+    pub window_ns: u64,
     /// Total of calls that may have been submitted since the session began; [`UNLIMITED`].
     pub credit_calls: u64,
     /// Total of bytes likewise.
@@ -291,6 +294,12 @@ impl<'p> WorkerEnd<'p> {
         self.lease.terms.0.hold_ns.load(Ordering::Relaxed)
     }
 
+    /// How much work may be unfinished on the device, in predicted ns; 0 before the first grant.
+    #[must_use]
+    pub fn window_ns(&self) -> u64 {
+        self.lease.terms.0.window_ns.load(Ordering::Relaxed)
+    }
+
     /// Takes credit for `calls` and `bytes`, to be called while the lease is held. An operation may begin
     /// while any credit is left and may exceed what is left of the bytes: the debt is paid afterwards.
     /// False: wait (and tell vgpud that the credit is spent).
@@ -408,6 +417,7 @@ impl<'p> DaemonEnd<'p> {
         page.slice_end_ns
             .store(terms.slice_end_ns, Ordering::Relaxed);
         page.hold_ns.store(terms.hold_ns, Ordering::Relaxed);
+        page.window_ns.store(terms.window_ns, Ordering::Relaxed);
         page.credit_calls
             .store(terms.credit_calls, Ordering::Relaxed);
         page.credit_bytes
@@ -523,6 +533,7 @@ mod tests {
             epoch,
             slice_end_ns: 7,
             hold_ns: 9,
+            window_ns: 10,
             credit_calls: calls,
             credit_bytes: bytes,
             beside: false,
@@ -548,6 +559,7 @@ mod tests {
         assert_eq!(worker.accept(0), Some(5));
         assert_eq!(worker.accept(5), None, "an epoch is accepted once");
         assert_eq!((worker.slice_end_ns(), worker.hold_ns()), (7, 9));
+        assert_eq!(worker.window_ns(), 10);
         assert!(!daemon.reclaim(5), "a lease in use cannot be reclaimed");
         assert_eq!(worker.park(5), Parked::Kept);
         assert_eq!(daemon.hints().holding, Holding::Parked(5));

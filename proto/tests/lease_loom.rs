@@ -63,6 +63,7 @@ fn terms(epoch: u64) -> GrantTerms {
         epoch,
         slice_end_ns: epoch * 10,
         hold_ns: 0,
+        window_ns: 0,
         credit_calls: UNLIMITED,
         credit_bytes: UNLIMITED,
         beside: false,

@@ -299,6 +299,9 @@ pub(crate) struct PoolSettings {
     /// How long an idle holder keeps its turn, at most.
     #[arg(long, value_parser = units::microseconds, value_name = "TIME")]
     pub(crate) idle_hold: Option<u64>,
+    /// How much work of the holder may be unfinished on the GPU, 200us to 500us.
+    #[arg(long, value_parser = units::microseconds, value_name = "TIME")]
+    pub(crate) window: Option<u64>,
     /// A kernel longer than this is reported and its VM demoted.
     #[arg(long, value_parser = units::milliseconds, value_name = "TIME")]
     pub(crate) soft_limit: Option<u64>,

@@ -42,6 +42,8 @@ pub struct Terms {
     pub credits: Credits,
     /// How long to keep the GPU without work before parking or releasing it.
     pub hold_ns: u64,
+    /// How much may be unfinished on the device, in predicted ns ([`crate::gate::Gate::set_window`]).
+    pub window_ns: u64,
     /// Does anybody else wait now? ([`Action::Want`] tells of changes.)
     pub wanted: bool,
 }

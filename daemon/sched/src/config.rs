@@ -213,6 +213,9 @@ pub struct PoolConfig {
     /// How long, at most, a holder without work keeps the GPU (and pays for it) before it moves on; how
     /// long it really does, from 50 µs up, its worker learns ([`crate::gate::Hold`]).
     pub hold_ns: u64,
+    /// How much of a holder's work may be unfinished on the device, in predicted ns; held within
+    /// 200..=500 µs. It is what the next one waits for when the lease is asked back.
+    pub window_ns: u64,
     /// For [`Policy::Strict`] and [`Policy::Sjf`]. `None`: no aging, a VM may wait for ever.
     pub aging: Option<Aging>,
     /// The pool's own class weights. `None`: those of [`Config`].
@@ -246,6 +249,7 @@ impl Default for PoolConfig {
             slice_ns: 2 * MILLIS,
             min_run_ns: 500 * MICROS,
             hold_ns: 200 * MICROS,
+            window_ns: crate::gate::WINDOW_NS,
             aging: Some(Aging::default()),
             class_weights: None,
             soft_limit_ns: Some(2 * SECONDS),

@@ -336,6 +336,8 @@ impl World {
 
     fn extend(&mut self, id: u32, slice_end_ns: u64) {
         self.pages[id as usize].daemon().extend(slice_end_ns);
+        // It may have stopped for the slice's end already.
+        self.tell(id, Told::Grant);
         let gpu = self.workers[id as usize].gpu;
         if let Some(held) = self.books.lease(gpu, id) {
             held.slice_end_ns = slice_end_ns;
@@ -423,6 +425,7 @@ impl World {
             epoch: terms.epoch.0,
             slice_end_ns: terms.slice_end_ns,
             hold_ns: terms.hold_ns,
+            window_ns: terms.window_ns,
             credit_calls: terms.credits.calls,
             credit_bytes: terms.credits.bytes,
             beside,

@@ -236,6 +236,7 @@ impl World {
             };
             let work = worker.work(&op);
             let flow = &worker.streams[usize::from(op.stream)].flow;
+            worker.gate.set_window(end.window_ns());
             let estimate = match worker.gate.may_submit(now, place, work, flow, &view) {
                 Verdict::Submit(estimate) => estimate,
                 Verdict::Wait(Wait {

@@ -145,6 +145,7 @@ impl Actor {
             epoch,
             slice_end_ns: terms.slice_end_ns,
             hold_ns: terms.hold_ns,
+            window_ns: terms.window_ns,
             credit_calls: terms.credits.calls,
             credit_bytes: terms.credits.bytes,
             beside,

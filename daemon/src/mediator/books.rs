@@ -190,6 +190,7 @@ pub(super) fn pool_config(pool: &PoolRecord, weights: &Weights) -> PoolConfig {
         slice_ns: s.slice_us.saturating_mul(MICROS),
         min_run_ns: s.min_run_us.saturating_mul(MICROS),
         hold_ns: s.idle_hold_us.saturating_mul(MICROS),
+        window_ns: s.window_us.saturating_mul(MICROS),
         aging: limit(s.aging_ms).map(|step| Aging {
             after_ns: step,
             step_ns: step,

@@ -105,6 +105,7 @@ pub fn pool_settings(settings: &PoolSettings) -> Result<(), String> {
     )?;
     within("overrun_grace_ms", settings.overrun_grace_ms, 0, 60_000)?;
     within("idle_hold_us", settings.idle_hold_us, 0, 1_000_000)?;
+    within("window_us", settings.window_us, 200, 500)?;
     within(
         "quarantine_strikes",
         settings.quarantine_strikes.into(),

@@ -114,6 +114,7 @@ mod tests {
             epoch: 3,
             slice_end_ns: 4,
             hold_ns: 5,
+            window_ns: 8,
             credit_calls: 6,
             credit_bytes: 7,
             beside: false,

@@ -13,6 +13,7 @@
 //! | `S` | sends 100,000 messages as fast as it can | – |
 //! | `X` | closes its control socket and goes on | – |
 //! | `R` | asks for 1 MiB of device memory | `y` or `n` |
+//! | `N` | says how much may be unfinished under its last lease | `2` to `5`: so many times 100 µs |
 //! | `U` | uses the device for 500 ms, by the device's own account | `u` |
 //!
 //! `FAKE_START` in its environment: `fail`, `exit`, `silent`, `stubborn` (does not end with vgpud), or
@@ -367,6 +368,10 @@ fn serve(shared: &Shared, mut data: UnixStream, vm: u32) {
                 device: 0,
                 bytes: 1 << 20,
             }),
+            b'N' => {
+                let window = shared.pages.window_ns() / 100_000;
+                shared.answer(b'0' + u8::try_from(window).unwrap_or(9).min(9));
+            }
             b'U' => {
                 slot.get_or_insert_with(|| Slot::take(vm))
                     .use_for(500_000_000);

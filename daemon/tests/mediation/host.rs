@@ -260,7 +260,7 @@ pub(crate) fn gpu() -> GpuRecord {
     }
 }
 
-fn pool(settings: PoolSettings) -> PoolRecord {
+pub(crate) fn pool(settings: PoolSettings) -> PoolRecord {
     PoolRecord {
         name: "A".into(),
         settings,

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use vgpu_proto::api::{PoolSettings, SessionState, VmLimits, WaitReason};
+use vgpu_proto::api::{PoolSettings, SessionState, VmLimits, WaitReason, Weights};
+use vgpud::mediation::Change;
 
-use crate::host::{Guest, Host, Setup, until};
+use crate::host::{Guest, Host, Setup, pool, until};
 
 #[test]
 fn one_at_a_time_in_turn() {
@@ -52,6 +53,34 @@ fn a_parked_lease_is_taken_without_a_message() {
     second.ask(b'W', b'G');
     second.ask(b'D', b'd');
     first.ask(b'W', b'G');
+    host.no_errors();
+}
+
+#[test]
+fn a_new_window_comes_with_the_next_turn() {
+    let host = Host::new();
+    let (one, two) = (
+        host.vm(1, VmLimits::default()),
+        host.vm(2, VmLimits::default()),
+    );
+    let (mut first, mut second) = (Guest::connect(&one), Guest::connect(&two));
+    first.ask(b'W', b'G');
+    first.ask(b'N', b'5');
+    host.apply(vec![Change::PoolUpserted {
+        pool: pool(PoolSettings {
+            window_us: 200,
+            ..PoolSettings::default()
+        }),
+        weights: Weights::default(),
+    }]);
+    second.say(b'W');
+    first.ask(b'N', b'5');
+    first.ask(b'D', b'd');
+    second.expect(b'G');
+    second.ask(b'N', b'2');
+    second.ask(b'D', b'd');
+    first.ask(b'W', b'G');
+    first.ask(b'N', b'2');
     host.no_errors();
 }
 

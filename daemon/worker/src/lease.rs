@@ -6,7 +6,7 @@ use std::time::Duration;
 use nix::time::{ClockId, clock_gettime};
 use vgpu_proto::lease::{Parked, WorkerEnd};
 use vgpu_proto::worker::FromWorker;
-use vgpu_sched::gate::{Hold, LeaseView};
+use vgpu_sched::gate::{self, Hold, LeaseView};
 
 use crate::control::Vgpud;
 
@@ -188,6 +188,15 @@ impl Lease {
             closing: self.closing,
             slice_end_ns: self.wanted().then(|| self.pages.slice_end_ns()),
             beside: self.state == State::Held && self.pages.beside(self.epoch),
+        }
+    }
+
+    /// How much work may be unfinished under this lease, in predicted ns.
+    pub fn window_ns(&self) -> u64 {
+        if self.unasked {
+            gate::WINDOW_NS
+        } else {
+            self.pages.window_ns()
         }
     }
 

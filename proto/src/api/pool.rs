@@ -73,6 +73,9 @@ pub struct PoolSettings {
     /// How long, at most, the holder keeps the GPU while it has nothing to run, in case more comes; how
     /// long it really does, from 50 µs up, is learned from its own pauses.
     pub idle_hold_us: u64,
+    /// How much work of the holder may be unfinished on the GPU, by how long it is expected to take,
+    /// 200 to 500. Less: the GPU is given up sooner. More: it is less often without work.
+    pub window_us: u64,
     /// This many strikes quarantine a VM; 0 = never.
     pub quarantine_strikes: u32,
     /// One strike is forgotten after this time without a new one; 0 = never. Outside quarantine, one
@@ -99,6 +102,7 @@ impl Default for PoolSettings {
             contended_limit_ms: 10_000,
             overrun_grace_ms: 20,
             idle_hold_us: 200,
+            window_us: 500,
             quarantine_strikes: 5,
             strike_decay_s: 600,
             quarantine_s: 60,
@@ -176,6 +180,9 @@ pub struct PoolPatch {
     /// See [`PoolSettings::idle_hold_us`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub idle_hold_us: Option<u64>,
+    /// See [`PoolSettings::window_us`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub window_us: Option<u64>,
     /// See [`PoolSettings::quarantine_strikes`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub quarantine_strikes: Option<u32>,
@@ -242,6 +249,7 @@ impl PoolPatch {
         set(&mut settings.contended_limit_ms, self.contended_limit_ms);
         set(&mut settings.overrun_grace_ms, self.overrun_grace_ms);
         set(&mut settings.idle_hold_us, self.idle_hold_us);
+        set(&mut settings.window_us, self.window_us);
         set(&mut settings.quarantine_strikes, self.quarantine_strikes);
         set(&mut settings.strike_decay_s, self.strike_decay_s);
         set(&mut settings.quarantine_s, self.quarantine_s);

@@ -64,6 +64,7 @@ fn patch(settings: &PoolSettings) -> PoolPatch {
         contended_limit_ms: settings.contended_limit,
         overrun_grace_ms: settings.overrun_grace,
         idle_hold_us: settings.idle_hold,
+        window_us: settings.window,
         quarantine_strikes: settings.strikes,
         // Shown and set in seconds by the API; a decay below a second would forget at once.
         strike_decay_s: settings.strike_decay.map(|ms| ms.div_ceil(1_000)),
@@ -112,6 +113,7 @@ fn grid(pools: &[Pool]) -> Grid {
         "+MIN RUN",
         "+AGING",
         "+HOLD",
+        "+WINDOW",
         "+STRIKES",
         "+DECAY",
         "+QUARANTINE",
@@ -130,6 +132,7 @@ fn grid(pools: &[Pool]) -> Grid {
             show_ns(s.min_run_us.saturating_mul(1_000)),
             limit_ms(s.aging_ms),
             show_ns(s.idle_hold_us.saturating_mul(1_000)),
+            show_ns(s.window_us.saturating_mul(1_000)),
             s.quarantine_strikes.to_string(),
             format!("{}s", s.strike_decay_s),
             match s.quarantine_s {

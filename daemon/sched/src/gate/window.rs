@@ -33,6 +33,11 @@ const SURPRISE_BESIDE_NS: u64 = 4 * BESIDE_NS;
 /// Operations allowed before any prediction has been kept or broken.
 const TRUST: u64 = 32;
 
+/// A window, held within what it may be.
+fn sane(window_ns: u64) -> u64 {
+    window_ns.clamp(*WINDOW_RANGE.start(), *WINDOW_RANGE.end())
+}
+
 /// Settings of a gate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Config {
@@ -197,9 +202,7 @@ impl Gate {
     #[must_use]
     pub fn new(config: Config) -> Gate {
         Gate {
-            window_ns: config
-                .window_ns
-                .clamp(*WINDOW_RANGE.start(), *WINDOW_RANGE.end()),
+            window_ns: sane(config.window_ns),
             predictor: Predictor::default(),
             guesses: None,
             ops: 0,
@@ -214,6 +217,12 @@ impl Gate {
             beside: false,
             parallel: Parallel::default(),
         }
+    }
+
+    /// From now on so much may be unfinished; moved into the range that a window may have. What is
+    /// unfinished already stays.
+    pub fn set_window(&mut self, window_ns: u64) {
+        self.window_ns = sane(window_ns);
     }
 
     /// What is known of how long operations take.

@@ -131,6 +131,7 @@ impl Scheduler {
         self.unqueue(session_id);
         let credits = self.lend(session_id);
         let (slice, hold) = self.slice_and_hold(vm_id);
+        let window_ns = self.window_of(vm_id);
         let slice_end_ns = now.saturating_add(slice);
         if let Some(session) = self.sessions.get_mut(&session_id) {
             // Work of an earlier lease was drained before that was returned.
@@ -168,6 +169,7 @@ impl Scheduler {
             slice_end_ns,
             credits,
             hold_ns: hold,
+            window_ns,
             wanted,
         };
         self.out.push(if beside {
@@ -186,6 +188,11 @@ impl Scheduler {
             self.slice_of(vm),
             pool.map_or(0, |pool| pool.config.hold_ns),
         )
+    }
+
+    fn window_of(&self, vm: VmId) -> u64 {
+        let pool = self.pool_of(vm).and_then(|pool| self.pools.get(&pool));
+        pool.map_or(crate::gate::WINDOW_NS, |pool| pool.config.window_ns)
     }
 
     /// Does anybody else hold a GPU that is this session's?

@@ -151,6 +151,7 @@ impl Session {
         let mut estimate = None;
         let Streams { table, gate, .. } = &mut self.streams;
         if let (Some(stream), Some(work)) = (table.get(stream), work) {
+            gate.set_window(self.lease.window_ns());
             match gate.may_submit(now, place, work, &stream.flow, &self.lease.view()) {
                 Verdict::Submit(known) => estimate = known,
                 Verdict::Wait(wait) => {

@@ -236,6 +236,7 @@ fn grant(socket: &OwnedFd, pages: &DaemonEnd<'static>, policy: &Policy, books: &
         epoch,
         slice_end_ns: 0,
         hold_ns: policy.hold_ns,
+        window_ns: 500_000,
         credit_calls: policy.credit.0,
         credit_bytes: policy.credit.1,
         beside: false,
