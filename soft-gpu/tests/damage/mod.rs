@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 use proptest::prelude::*;
 use proptest::sample::Index;
 
-/// Every `.ptx` of `fixtures/`.
+/// Every `.ptx` of `fixtures/` and its folders.
 pub(crate) fn fixtures() -> Vec<(PathBuf, Vec<u8>)> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures");
     let mut found = Vec::new();
-    for folder in [root.clone(), root.join("demo")] {
+    for folder in [root.clone(), root.join("demo"), root.join("triton")] {
         for entry in std::fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();
             if path.extension().is_some_and(|e| e == "ptx") {

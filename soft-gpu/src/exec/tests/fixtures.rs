@@ -6,7 +6,7 @@ use super::Bench;
 fn all_fixtures_load() {
     let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures");
     let mut seen = 0;
-    for dir in [root.clone(), root.join("demo")] {
+    for dir in [root.clone(), root.join("demo"), root.join("triton")] {
         for entry in std::fs::read_dir(dir).unwrap() {
             let path = entry.unwrap().path();
             if path.extension().is_some_and(|e| e == "ptx") {
