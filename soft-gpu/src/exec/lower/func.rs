@@ -2,9 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::{
-    Module, R, Why, arith, control, convert, float, half, matrix, memory, transfer, warp,
-};
+use super::{Module, R, Why, arith, control, convert, float, half, matrix, memory, transfer, warp};
 use crate::exec::contract::LoadError;
 use crate::exec::inst::{Inst, NEGATED, NONE, OpFn, op_plain};
 use crate::exec::ops::control::{Exit, Nop, Ret};

@@ -155,12 +155,10 @@ fn narrowing<'m>(f: &mut Func<'_, 'm>, m: &mut Mods<'_>, ops: &'m [Operand]) -> 
         return Ok(true);
     }
     let modified = |n: &&str| {
-        matches!(
-            *n,
-            "relu" | "satfinite" | "rna" | "f16x2" | "bf16x2" | "tf32"
-        )
+        let names = ["relu", "satfinite", "rna", "f16x2", "bf16x2", "tf32"];
+        names.contains(n)
     };
-    if !m.left().iter().any(|n| modified(n)) {
+    if !m.left().iter().any(modified) {
         return Ok(false);
     }
     let mode = m

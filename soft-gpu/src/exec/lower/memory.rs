@@ -10,8 +10,8 @@ use crate::exec::ops::atomic::{self as at, Atom, Rmw};
 use crate::exec::ops::control::Nop;
 use crate::exec::ops::family::Map1;
 use crate::exec::ops::memory::{
-    B32In32, B64In64, Ld, LdKernelParam, Mem, S8In32, S8In64, S16In32, S16In64, S32In64,
-    St, U8In32, U8In64, U16In32, U16In64, U32In64, layout, space,
+    B32In32, B64In64, Ld, LdKernelParam, Mem, S8In32, S8In64, S16In32, S16In64, S32In64, St,
+    U8In32, U8In64, U16In32, U16In64, U32In64, layout, space,
 };
 use crate::exec::special;
 use crate::ptx::ast::{Operand, Type};

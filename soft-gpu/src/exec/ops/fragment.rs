@@ -112,8 +112,11 @@ impl Shape {
             k: k.parse().ok()?,
         };
         let side = |s| matches!(s, 8 | 16 | 32);
-        (side(shape.m) && side(shape.n) && shape.k % 4 == 0 && (4..=256).contains(&shape.k))
-            .then_some(shape)
+        (side(shape.m)
+            && side(shape.n)
+            && shape.k.is_multiple_of(4)
+            && (4..=256).contains(&shape.k))
+        .then_some(shape)
     }
 
     /// In 16 bits.

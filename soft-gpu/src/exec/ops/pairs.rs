@@ -54,7 +54,7 @@ where
         let yes = (i.imm >> 32) as u32;
         let mut t = [0u32; LANES];
         for (l, t) in t.iter_mut().enumerate() {
-            *t = (low >> l & 1) * yes | ((high >> l & 1) * yes) << 16;
+            *t = ((low >> l & 1) * yes) | (((high >> l & 1) * yes) << 16);
         }
         put(w, i.d, &t, mask);
         Flow::Next

@@ -458,9 +458,8 @@ fn special_values() {
         (a[0][3], a[1][5], a[2][7]) = (infinity, infinity, infinity + 1);
         (a[3][0], a[3][1]) = (infinity - 1, infinity - 1);
         a[4][2] = 1;
-        for col in 0..8 {
-            (b[0][col], b[1][col], b[2][col], b[5][col]) =
-                ((ab.of)(1), (ab.of)(1), (ab.of)(1), (ab.of)(1));
+        for row in [0, 1, 2, 5] {
+            b[row].fill((ab.of)(1));
         }
         c[5][0] = if bits == 16 { 0x8000 } else { 0x8000_0000 };
         let d = multiply(f, &op, [&a, &b, &c], bits);
@@ -468,6 +467,7 @@ fn special_values() {
         assert_eq!(d[0][0], nan, "{op}: inf · 0");
         assert_eq!((cd.value)(d[1][0]), f64::INFINITY, "{op}");
         assert_eq!(d[2][0], nan, "{op}: NaN");
+        assert_eq!(d[5][0], 0, "{op}: -0 plus zeros");
         if bits == 16 {
             assert_eq!(d[3][0], 0x7c00, "{op}: overflow");
         } else {

@@ -23,8 +23,11 @@ const INT: Kind = Kind {
     value: |b| f64::from(b as u32 as i32),
 };
 
+type Of = fn(i64) -> u64;
+type Value = fn(u64) -> f64;
+
 fn small(name: &'static str) -> Kind {
-    let (of, value): (fn(i64) -> u64, fn(u64) -> f64) = match name {
+    let (of, value): (Of, Value) = match name {
         "s8" => (|n| n as u64 & 0xff, |b| f64::from(b as u8 as i8)),
         "u8" => (|n| n as u64 & 0xff, |b| f64::from(b as u8)),
         "s4" => (
@@ -130,7 +133,7 @@ fn kernel(case: &Case, l: &Layouts, strides: [usize; 4]) -> String {
     let reg = |bits: usize| if bits == 64 { "f64" } else { "b32" };
     let extra = case.extra;
     let types = match (ab, extra) {
-        ("f16", _) => format!("{}.{cd}.{cd}{extra}", shape),
+        ("f16", _) => format!("{shape}.{cd}.{cd}{extra}"),
         (_, ".xor.popc") => format!("{shape}.{cd}.{ab}.{ab}.{cd}"),
         (_, ".satfinite") => format!("{shape}.{cd}.{ab}.{ab}.{cd}.satfinite"),
         _ => format!("{shape}{extra}.{cd}.{ab}.{ab}.{cd}"),
