@@ -17,8 +17,8 @@ pub enum ToWorker {
     Start(Start),
     /// The guest's data connection, as the one descriptor of this message.
     Data,
-    /// The GPU is yours until [`FromWorker::Released`] of this epoch. The lease page says so too;
-    /// this packet wakes the worker.
+    /// The GPU is yours until [`FromWorker::Released`] of this epoch, or its slice was extended. The lease
+    /// page says so too; this packet wakes the worker.
     Grant {
         /// Which lease.
         epoch: u64,

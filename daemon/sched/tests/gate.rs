@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 
 use proptest::prelude::*;
 use vgpu_sched::gate::{
-    BESIDE_NS, Config, Direction, Flow, FunctionId, Gate, Hold, Key, LeaseView, MARKER_LAUNCHES,
-    MAX_IN_FLIGHT, STALL_NS, Verdict, WINDOW_NS, WaitFor, Waiting, Work,
+    AHEAD_NS, BESIDE_NS, Config, Direction, Flow, FunctionId, Gate, Hold, Key, LeaseView,
+    MARKER_LAUNCHES, MAX_IN_FLIGHT, STALL_NS, Verdict, WINDOW_NS, WaitFor, Waiting, Work,
 };
 
 const US: u64 = 1_000;
@@ -116,7 +116,7 @@ impl Bench {
 
 #[test]
 fn the_window_is_time_not_operations() {
-    for (ns, fits) in [(20 * US, 25), (5 * US, 100), (200 * US, 2), (400 * US, 2)] {
+    for (ns, fits) in [(20 * US, 25), (5 * US, 100), (200 * US, 2), (260 * US, 1)] {
         let mut bench = Bench::new(1);
         bench.teach(kernel(1), ns, 20);
         assert_eq!(bench.fill(0, kernel(1), ns, &OPEN), fits, "{ns} ns");
@@ -166,8 +166,8 @@ fn a_second_long_kernel_follows_when_the_first_is_nearly_over() {
         panic!("two of 10 ms");
     };
     assert_eq!(wait.why, WaitFor::Window);
-    assert_eq!(wait.until_ns, Some(begun + 10 * MS - WINDOW_NS));
-    bench.now = begun + 10 * MS - WINDOW_NS;
+    assert_eq!(wait.until_ns, Some(begun + 10 * MS - AHEAD_NS));
+    bench.now = begun + 10 * MS - AHEAD_NS;
     assert!(bench.try_submit(0, kernel(1), 10 * MS, &OPEN));
     assert!(
         !bench.try_submit(0, kernel(1), 10 * MS, &OPEN),
@@ -189,12 +189,30 @@ fn nothing_goes_past_the_end_of_the_slice_behind_something_else() {
         slice_end_ns: Some(bench.now + left),
         beside: false,
     };
-    let ends = slice(&bench, 250 * US);
-    assert_eq!(bench.fill(0, kernel(1), 100 * US, &ends), 2);
+    let ends = slice(&bench, 650 * US);
+    let begun = bench.now;
+    // The window has room for five.
+    assert_eq!(bench.fill(0, kernel(1), 100 * US, &ends), 5);
+    assert!(bench.complete_one());
+    assert!(bench.try_submit(0, kernel(1), 100 * US, &ends));
+    assert!(bench.complete_one());
     let Verdict::Wait(wait) = bench.verdict(0, kernel(1), &ends) else {
-        panic!("the third would end after the slice");
+        panic!("the seventh would end after the slice");
     };
     assert_eq!(wait.why, WaitFor::SliceEnd);
+    // The device would idle from 600 µs on, which is before the slice's end: one follows in time.
+    assert_eq!(wait.until_ns, Some(begun + 600 * US - AHEAD_NS));
+    assert!(bench.complete_one() && bench.complete_one());
+    assert_eq!(bench.now, begun + 600 * US - AHEAD_NS);
+    assert!(bench.try_submit(0, kernel(1), 100 * US, &ends));
+    let Verdict::Wait(wait) = bench.verdict(0, kernel(1), &ends) else {
+        panic!("and one only");
+    };
+    assert_eq!((wait.why, wait.until_ns), (WaitFor::SliceEnd, None));
+    // What would keep the device busy beyond the slice's end anyway is not followed.
+    bench.drain();
+    let ends = slice(&bench, 80 * US);
+    assert_eq!(bench.fill(0, kernel(1), 100 * US, &ends), 1);
     bench.drain();
     // Nothing is in flight: one goes, though it overruns; else the rest of the slice would be lost.
     let ends = slice(&bench, 50 * US);

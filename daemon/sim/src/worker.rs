@@ -36,8 +36,14 @@ enum State {
     /// Ours.
     Held,
     /// Ours while nobody wants it.
-    Parked,
+    Parked {
+        /// vgpud knows that it is.
+        told: bool,
+    },
 }
+
+/// After how long vgpud is told of a parked lease where pauses are always short.
+const TELL_LATE_NS: u64 = 5_000_000;
 
 /// Why the queue stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -89,7 +95,9 @@ pub struct Worker {
     pub(crate) life: Life,
     state: State,
     epoch: u64,
-    closing: bool,
+    revoked: bool,
+    /// Its slice was over when it was last looked at. It may be extended.
+    over: bool,
     used: bool,
     spent: bool,
     gate: Gate,
@@ -122,7 +130,8 @@ impl Worker {
             life: Life::Absent,
             state: State::None,
             epoch: 0,
-            closing: false,
+            revoked: false,
+            over: false,
             used: false,
             spent: false,
             gate: Gate::new(GateConfig::default()),
@@ -136,6 +145,11 @@ impl Worker {
             up_at_ns: 0,
             down_at_ns: 0,
         }
+    }
+
+    /// Is its lease being given back?
+    fn closing(&self) -> bool {
+        self.state == State::Held && (self.revoked || self.over)
     }
 
     /// Its GPUs: more than one for a gang.
@@ -169,7 +183,7 @@ impl World {
         let now = self.now;
         let worker = &self.workers[id as usize];
         if worker.gate.in_flight() == 0 {
-            if worker.closing && worker.state == State::Held {
+            if worker.closing() {
                 self.release(id);
             } else if stop == Stop::Empty {
                 self.rest(id);
@@ -230,7 +244,7 @@ impl World {
             let end = self.pages[index].end();
             let worker = &mut self.workers[index];
             let view = LeaseView {
-                closing: worker.closing,
+                closing: worker.closing(),
                 slice_end_ns: end.wanted(worker.epoch).then(|| end.slice_end_ns()),
                 beside: end.beside(worker.epoch),
             };
@@ -272,10 +286,12 @@ impl World {
         worker.hold.work(now);
         match worker.state {
             State::Held => {}
-            State::Parked => {
+            State::Parked { told } => {
                 let retaken = end.retake(worker.epoch);
                 worker.state = if retaken { State::Held } else { State::Asked };
-                self.say_runnable(id);
+                if told || !retaken {
+                    self.say_runnable(id);
+                }
                 if !retaken {
                     return self.granted(id);
                 }
@@ -289,10 +305,9 @@ impl World {
         }
         let end = self.pages[index].end();
         let worker = &mut self.workers[index];
-        if worker.conduct != Conduct::Deaf && !worker.closing {
-            let revoked = !end.may_submit(worker.epoch);
-            let over = worker.used && end.wanted(worker.epoch) && now >= end.slice_end_ns();
-            worker.closing = revoked || over;
+        if worker.conduct != Conduct::Deaf {
+            worker.revoked |= !end.may_submit(worker.epoch);
+            worker.over = worker.used && end.wanted(worker.epoch) && now >= end.slice_end_ns();
         }
         true
     }
@@ -320,7 +335,7 @@ impl World {
     /// Looks for a grant on the page. True: a lease is ours now that was not before.
     pub(crate) fn granted(&mut self, id: u32) -> bool {
         let worker = &mut self.workers[id as usize];
-        if matches!(worker.state, State::Held | State::Parked) {
+        if matches!(worker.state, State::Held | State::Parked { .. }) {
             return false;
         }
         let Some(epoch) = self.pages[id as usize].end().accept(worker.epoch) else {
@@ -328,7 +343,8 @@ impl World {
         };
         worker.epoch = epoch;
         worker.state = State::Held;
-        worker.closing = false;
+        worker.revoked = false;
+        worker.over = false;
         worker.used = false;
         worker.spent = false;
         true
@@ -343,11 +359,11 @@ impl World {
             return;
         }
         match worker.state {
-            State::Held => worker.closing = true,
-            State::Parked => {
+            State::Held => worker.revoked = true,
+            State::Parked { .. } => {
                 if end.retake(epoch) {
                     worker.state = State::Held;
-                    worker.closing = true;
+                    worker.revoked = true;
                 } else {
                     worker.state = State::None;
                 }
@@ -474,7 +490,6 @@ impl World {
     fn release(&mut self, id: u32) {
         let (calls, bytes) = self.publish(id);
         let worker = &mut self.workers[id as usize];
-        worker.closing = false;
         worker.state = if calls > 0 { State::Asked } else { State::None };
         let epoch = worker.epoch;
         self.say(
@@ -487,30 +502,43 @@ impl World {
         );
     }
 
-    /// The lease is held, nothing waits for it and nothing is in flight: keeps it for the hold time,
-    /// then parks it.
+    /// Nothing waits for the lease, and nothing is in flight. Where somebody else waits it is kept for the
+    /// hold time and then given back; else it is parked, and vgpud is told after the hold time.
     pub(crate) fn rest(&mut self, id: u32) {
         let now = self.now;
         let end = self.pages[id as usize].end();
         let worker = &mut self.workers[id as usize];
-        if worker.state != State::Held || worker.conduct == Conduct::Hoarder {
+        let resting = matches!(worker.state, State::Held | State::Parked { told: false });
+        if !resting || worker.conduct == Conduct::Hoarder {
             return;
         }
         worker.hold.idle(now);
         let since = worker.hold.idle_since().unwrap_or(now);
-        let until = since + worker.hold.hold_ns(end.hold_ns());
+        let granted = end.hold_ns();
+        let until = since + worker.hold.hold_ns(granted);
         let epoch = worker.epoch;
-        if now < until && end.may_submit(epoch) {
-            self.wake_at(id, until);
-            return;
-        }
-        match end.park(epoch) {
-            Parked::Kept => {
-                worker.state = State::Parked;
-                self.say(id, Said::Idle { epoch });
+        if worker.state == State::Held && (now >= until || !end.wanted(epoch)) {
+            match end.park(epoch) {
+                Parked::Kept => worker.state = State::Parked { told: false },
+                Parked::GiveBack => {}
+                Parked::Taken => worker.state = State::None,
             }
-            Parked::GiveBack => self.release(id),
-            Parked::Taken => worker.state = State::None,
+        }
+        let worker = &mut self.workers[id as usize];
+        match worker.state {
+            State::Held if now < until && end.may_submit(epoch) => self.wake_at(id, until),
+            State::Held => self.release(id),
+            State::Parked { .. } => {
+                let steady = worker.hold.is_steady(granted);
+                let due = until.max(if steady { since + TELL_LATE_NS } else { 0 });
+                if now < due {
+                    self.wake_at(id, due);
+                } else {
+                    worker.state = State::Parked { told: true };
+                    self.say(id, Said::Idle { epoch });
+                }
+            }
+            State::None | State::Asked => {}
         }
     }
 

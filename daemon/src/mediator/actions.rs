@@ -40,13 +40,7 @@ impl Actor {
                 epoch,
                 slice_end_ns,
                 ..
-            } => {
-                if let Some((session, _)) = self.holder(session, epoch)
-                    && let Some(worker) = &session.worker
-                {
-                    worker.pages.end().extend(slice_end_ns);
-                }
-            }
+            } => self.extend(session, epoch, slice_end_ns),
             Action::Revoke { session, epoch, .. } => self.revoke(session, epoch),
             Action::Want {
                 session,
@@ -139,6 +133,7 @@ impl Actor {
             epoch,
             credits: terms.credits,
             hold_ns: terms.hold_ns,
+            parked: false,
         });
         session.held.begin(now_ns());
         let page = GrantTerms {
@@ -154,6 +149,18 @@ impl Actor {
         let slice_ns = terms.slice_end_ns.saturating_sub(now_ns());
         self.send(terms.session.0, &ToWorker::Grant { epoch, slice_ns });
         self.look_soon();
+    }
+
+    /// The holder is the next again. It may have stopped for the slice's end already: the message wakes it.
+    fn extend(&mut self, session: SessionId, epoch: Epoch, slice_end_ns: u64) {
+        let Some((held, _)) = self.holder(session, epoch) else {
+            return;
+        };
+        let Some(worker) = &held.worker else { return };
+        worker.pages.end().extend(slice_end_ns);
+        let slice_ns = slice_end_ns.saturating_sub(now_ns());
+        let epoch = epoch.0;
+        self.send(session.0, &ToWorker::Grant { epoch, slice_ns });
     }
 
     fn revoke(&mut self, session: SessionId, epoch: Epoch) {

@@ -8,7 +8,6 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use crossbeam::channel::{Receiver, unbounded};
-use vgpu_proto::lease::Holding;
 use vgpu_proto::limits::MAX_WORKER_MESSAGE;
 use vgpu_sched::log::DecisionLog;
 use vgpu_sched::{Action, Event, GpuId, Scheduler, SessionId, VmId};
@@ -301,10 +300,9 @@ impl Actor {
     fn look(&mut self) {
         self.looking = false;
         self.report_progress();
-        let in_use = |session: &Session| {
-            let parked = |epoch| session.hints().holding == Holding::Parked(epoch);
-            session.lease.is_some_and(|lease| !parked(lease.epoch))
-        };
+        // Not what the page says: a lease that lies parked is taken up again without a word, as long as its
+        // worker did not say that it is.
+        let in_use = |session: &Session| session.lease.is_some_and(|lease| !lease.parked);
         if self.sessions.values().any(in_use) {
             self.look_soon();
         }

@@ -82,6 +82,9 @@ impl Actor {
                 self.worker_failed(id, &why);
             }
             (Phase::Live, FromWorker::Runnable { calls, bytes }) => {
+                if let Some(lease) = &mut session.lease {
+                    lease.parked = false;
+                }
                 let event = runnable(session, name, depth(calls, bytes));
                 self.feed(event);
                 // It may have retaken a parked lease.
@@ -89,6 +92,9 @@ impl Actor {
             }
             (Phase::Live, FromWorker::Idle { epoch }) => {
                 let event = idle(session, name, epoch);
+                if let Some(lease) = session.lease.as_mut().filter(|l| l.epoch == epoch) {
+                    lease.parked = true;
+                }
                 self.feed(event);
             }
             (

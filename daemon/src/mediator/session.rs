@@ -93,6 +93,8 @@ pub(super) struct Lease {
     /// The credit totals on the page.
     pub(super) credits: Credits,
     pub(super) hold_ns: u64,
+    /// Its worker said that it lies parked, and has not taken it up since.
+    pub(super) parked: bool,
 }
 
 /// How long a session has held the lease, for comparison with what the device says.

@@ -1,16 +1,16 @@
 //! The control socket: vgpud's end of this worker's life.
 //!
-//! One thread receives; it never enters the driver, so that it ends the process when vgpud's end
-//! closes even while the driver hangs. Messages go to the session's thread through a queue and an
-//! eventfd.
+//! The session's thread receives: a grant that went through another thread would cost one more wake-up.
+//! Another thread only watches for vgpud's end to close. It never enters the driver, so that it ends the
+//! process even while the driver hangs.
 
 use std::io::{IoSlice, IoSliceMut};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 
-use crossbeam::channel::{Receiver, Sender, unbounded};
 use nix::cmsg_space;
 use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg, sendmsg};
 use vgpu_proto::codec;
@@ -86,49 +86,93 @@ impl Waker {
     }
 }
 
-/// Waits for one message.
-///
-/// # Errors
-/// [`ControlError`].
-pub fn receive(socket: &OwnedFd) -> Result<Received, ControlError> {
-    let mut buffer = vec![0u8; MAX_WORKER_MESSAGE];
-    let mut space = cmsg_space!([RawFd; MAX_FDS]);
-    let (bytes, fds, flags) = loop {
-        let mut iov = [IoSliceMut::new(&mut buffer)];
-        let received = recvmsg::<()>(
-            socket.as_raw_fd(),
-            &mut iov,
-            Some(&mut space),
-            MsgFlags::MSG_CMSG_CLOEXEC,
-        );
-        match received {
-            Ok(message) => {
-                let mut fds = Vec::new();
-                for cmsg in message.cmsgs()? {
-                    if let ControlMessageOwned::ScmRights(raw) = cmsg {
-                        // SAFETY: the kernel has just made these descriptors for us.
-                        fds.extend(
-                            raw.into_iter()
-                                .map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }),
-                        );
-                    }
-                }
-                break (message.bytes, fds, message.flags);
-            }
-            Err(Errno::EINTR) => {}
-            Err(Errno::ECONNRESET) => return Err(ControlError::Closed),
-            Err(e) => return Err(e.into()),
+/// What vgpud says. Read by one thread at a time.
+#[derive(Debug)]
+pub struct Messages {
+    socket: Arc<OwnedFd>,
+    buffer: Vec<u8>,
+    space: Vec<u8>,
+}
+
+impl Messages {
+    /// From the control socket.
+    pub fn new(socket: Arc<OwnedFd>) -> Messages {
+        Messages {
+            socket,
+            buffer: vec![0; MAX_WORKER_MESSAGE],
+            space: cmsg_space!([RawFd; MAX_FDS]),
         }
-    };
-    if bytes == 0 {
-        return Err(ControlError::Closed);
     }
-    if flags.intersects(MsgFlags::MSG_TRUNC | MsgFlags::MSG_CTRUNC) {
-        return Err(ControlError::Malformed("it is too long".to_owned()));
+
+    /// The descriptor to wait for.
+    pub fn fd(&self) -> &OwnedFd {
+        &self.socket
     }
-    let message =
-        codec::decode(&buffer[..bytes]).map_err(|e| ControlError::Malformed(e.to_string()))?;
-    Ok(Received { message, fds })
+
+    /// Is there one?
+    pub fn waiting(&self) -> bool {
+        let mut fds = [PollFd::new(self.socket.as_fd(), PollFlags::POLLIN)];
+        poll(&mut fds, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
+    }
+
+    /// Waits for one.
+    ///
+    /// # Errors
+    /// [`ControlError`].
+    pub fn wait(&mut self) -> Result<Received, ControlError> {
+        self.receive(MsgFlags::empty())
+    }
+
+    /// Takes one, if there is one.
+    ///
+    /// # Errors
+    /// [`ControlError`].
+    pub fn take(&mut self) -> Result<Option<Received>, ControlError> {
+        match self.receive(MsgFlags::MSG_DONTWAIT) {
+            Ok(received) => Ok(Some(received)),
+            Err(ControlError::Os(Errno::EAGAIN)) => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
+
+    fn receive(&mut self, flags: MsgFlags) -> Result<Received, ControlError> {
+        let (bytes, fds, seen) = loop {
+            let mut iov = [IoSliceMut::new(&mut self.buffer)];
+            let received = recvmsg::<()>(
+                self.socket.as_raw_fd(),
+                &mut iov,
+                Some(&mut self.space),
+                flags | MsgFlags::MSG_CMSG_CLOEXEC,
+            );
+            match received {
+                Ok(message) => {
+                    let mut fds = Vec::new();
+                    for cmsg in message.cmsgs()? {
+                        if let ControlMessageOwned::ScmRights(raw) = cmsg {
+                            // SAFETY: the kernel has just made these descriptors for us.
+                            fds.extend(
+                                raw.into_iter()
+                                    .map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }),
+                            );
+                        }
+                    }
+                    break (message.bytes, fds, message.flags);
+                }
+                Err(Errno::EINTR) => {}
+                Err(Errno::ECONNRESET) => return Err(ControlError::Closed),
+                Err(e) => return Err(e.into()),
+            }
+        };
+        if bytes == 0 {
+            return Err(ControlError::Closed);
+        }
+        if seen.intersects(MsgFlags::MSG_TRUNC | MsgFlags::MSG_CTRUNC) {
+            return Err(ControlError::Malformed("it is too long".to_owned()));
+        }
+        let message = codec::decode(&self.buffer[..bytes])
+            .map_err(|e| ControlError::Malformed(e.to_string()))?;
+        Ok(Received { message, fds })
+    }
 }
 
 /// Says something to vgpud.
@@ -161,33 +205,26 @@ impl Vgpud {
     }
 }
 
-/// Starts the thread that receives from now on.
+/// Starts the thread that ends the process when vgpud's end closes.
 ///
 /// # Errors
 /// When the system gives no thread.
-pub fn listen(socket: Arc<OwnedFd>, waker: Waker) -> std::io::Result<Receiver<Received>> {
-    let (sender, receiver): (Sender<Received>, _) = unbounded();
+pub fn watch(socket: Arc<OwnedFd>) -> std::io::Result<()> {
     std::thread::Builder::new()
         .name("control".to_owned())
         .spawn(move || {
             loop {
-                match receive(&socket) {
-                    Ok(received) => {
-                        if received.message == ToWorker::Shutdown {
-                            exit_now(0);
-                        }
-                        if sender.send(received).is_err() {
-                            exit_now(0);
-                        }
-                        waker.wake();
-                    }
-                    Err(ControlError::Closed) => exit_now(0),
+                // Nothing is asked for but what is always told: that the other end is closed.
+                let mut fds = [PollFd::new(socket.as_fd(), PollFlags::empty())];
+                match poll(&mut fds, PollTimeout::NONE) {
+                    Ok(0) | Err(Errno::EINTR) => {}
+                    Ok(_) => exit_now(0),
                     Err(e) => {
-                        tracing::error!("{e}");
+                        tracing::error!("waiting for the end of vgpud: {e}");
                         exit_now(1);
                     }
                 }
             }
-        })?;
-    Ok(receiver)
+        })
+        .map(|_| ())
 }

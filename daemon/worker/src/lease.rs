@@ -37,8 +37,15 @@ enum State {
     /// Ours.
     Held,
     /// Ours while nobody wants it.
-    Parked,
+    Parked {
+        /// vgpud knows that it is.
+        told: bool,
+    },
 }
+
+/// After how long vgpud is told of a parked lease where pauses are always short: longer than the kernel's
+/// tick, so that no timer has to be set for it anew at each pause.
+const TELL_LATE_NS: u64 = 5_000_000;
 
 /// The lease of this worker.
 #[derive(Debug)]
@@ -47,8 +54,10 @@ pub struct Lease {
     vgpud: Vgpud,
     state: State,
     epoch: u64,
-    /// Nothing more may be submitted under this epoch.
-    closing: bool,
+    /// It was asked back: nothing more may be submitted under this epoch.
+    revoked: bool,
+    /// Its slice was over when it was last looked at. It may be extended.
+    over: bool,
     /// An operation was let through under this epoch.
     used: bool,
     /// vgpud was told that the credit is used up.
@@ -69,7 +78,8 @@ impl Lease {
             vgpud,
             state: State::None,
             epoch: 0,
-            closing: false,
+            revoked: false,
+            over: false,
             used: false,
             spent: false,
             hold: Hold::default(),
@@ -98,28 +108,26 @@ impl Lease {
         }
         match self.state {
             State::Held => {}
-            State::Parked => {
+            State::Parked { told } => {
                 if !self.pages.retake(self.epoch) {
                     self.state = State::None;
                     return self.ask(waiting);
                 }
                 self.state = State::Held;
-                self.tell_runnable(waiting);
+                if told {
+                    self.tell_runnable(waiting);
+                }
             }
             State::None => return self.ask(waiting),
             State::Asked => return false,
         }
-        if self.closing {
-            return false;
-        }
-        let revoked = !self.pages.may_submit(self.epoch);
+        self.revoked |= !self.pages.may_submit(self.epoch);
         // A slice that ended before it was used still serves one operation: else a session whose
         // grants arrive late would never get anything done.
-        let over =
+        self.over =
             self.used && self.pages.wanted(self.epoch) && now_ns() >= self.pages.slice_end_ns();
-        self.closing = revoked || over;
         self.used = true;
-        !self.closing
+        !self.closing()
     }
 
     fn ask(&mut self, waiting: Waiting) -> bool {
@@ -137,8 +145,8 @@ impl Lease {
     }
 
     /// Looks for a grant on the page. True: a lease is ours now that was not before.
-    pub fn granted(&mut self) -> bool {
-        if matches!(self.state, State::Held | State::Parked) {
+    fn granted(&mut self) -> bool {
+        if matches!(self.state, State::Held | State::Parked { .. }) {
             return false;
         }
         let Some(epoch) = self.pages.accept(self.epoch) else {
@@ -146,24 +154,25 @@ impl Lease {
         };
         self.epoch = epoch;
         self.state = State::Held;
-        self.closing = false;
+        self.revoked = false;
+        self.over = false;
         self.used = false;
         self.spent = false;
         true
     }
 
-    /// vgpud asks back what it granted as `epoch`.
-    pub fn revoked(&mut self, epoch: u64) {
+    /// Looks on the page for what vgpud has granted, and whether it asks it back.
+    pub fn look(&mut self) {
         self.granted();
-        if epoch != self.epoch {
+        if self.pages.may_submit(self.epoch) {
             return;
         }
         match self.state {
-            State::Held => self.closing = true,
-            State::Parked => {
-                if self.pages.retake(epoch) {
+            State::Held => self.revoked = true,
+            State::Parked { .. } => {
+                if self.pages.retake(self.epoch) {
                     self.state = State::Held;
-                    self.closing = true;
+                    self.revoked = true;
                 } else {
                     self.state = State::None;
                 }
@@ -174,7 +183,7 @@ impl Lease {
 
     /// Is the lease ours and being given back?
     pub fn closing(&self) -> bool {
-        self.state == State::Held && self.closing
+        self.state == State::Held && (self.revoked || self.over)
     }
 
     /// Does somebody else wait for the lease that is ours?
@@ -185,7 +194,7 @@ impl Lease {
     /// The lease as the gate sees it.
     pub fn view(&self) -> LeaseView {
         LeaseView {
-            closing: self.closing,
+            closing: self.closing(),
             slice_end_ns: self.wanted().then(|| self.pages.slice_end_ns()),
             beside: self.state == State::Held && self.pages.beside(self.epoch),
         }
@@ -202,7 +211,7 @@ impl Lease {
 
     /// Would entering ask vgpud for something?
     pub fn asks(&self) -> bool {
-        matches!(self.state, State::None | State::Parked) && !self.unasked
+        matches!(self.state, State::None | State::Parked { told: true }) && !self.unasked
     }
 
     /// Is the lease in use?
@@ -244,7 +253,6 @@ impl Lease {
             calls: waiting.calls,
             bytes: waiting.bytes,
         });
-        self.closing = false;
         self.state = if waiting.calls > 0 {
             State::Asked
         } else {
@@ -252,28 +260,52 @@ impl Lease {
         };
     }
 
-    /// The lease is held, nothing waits for it and nothing is in flight: keeps it for the hold time,
-    /// then parks it. Returns how long until the next look; `None` when there is nothing to look for.
+    /// Nothing waits for the lease that is ours, and nothing is in flight. Where somebody else waits it is kept
+    /// for the hold time and then given back. Else it is parked, for vgpud to take if somebody comes; that
+    /// nothing is done with it vgpud is told after the hold time. Returns how long until the next look;
+    /// `None` when there is nothing to look for.
     pub fn rest(&mut self) -> Option<Duration> {
-        if self.state != State::Held {
+        if !matches!(self.state, State::Held | State::Parked { told: false }) {
             return None;
         }
         let now = now_ns();
         self.hold.idle(now);
-        let hold = self.hold.hold_ns(self.pages.hold_ns());
+        let granted = self.pages.hold_ns();
+        let hold = self.hold.hold_ns(granted);
         let idle = now.saturating_sub(self.hold.idle_since().unwrap_or(now));
-        if idle < hold && self.pages.may_submit(self.epoch) {
-            return Some(Duration::from_nanos(hold - idle));
-        }
-        self.publish(Waiting::default(), Head::default());
-        match self.pages.park(self.epoch) {
-            Parked::Kept => {
-                self.state = State::Parked;
-                self.vgpud.send(&FromWorker::Idle { epoch: self.epoch });
+        if self.state == State::Held && (idle >= hold || !self.pages.wanted(self.epoch)) {
+            self.publish(Waiting::default(), Head::default());
+            match self.pages.park(self.epoch) {
+                Parked::Kept => self.state = State::Parked { told: false },
+                Parked::GiveBack => {}
+                Parked::Taken => self.state = State::None,
             }
-            Parked::GiveBack => self.release(Waiting::default(), Head::default()),
-            Parked::Taken => self.state = State::None,
         }
+        match self.state {
+            State::Held if idle < hold && self.pages.may_submit(self.epoch) => {
+                Some(Duration::from_nanos(hold - idle))
+            }
+            State::Held => {
+                self.release(Waiting::default(), Head::default());
+                None
+            }
+            State::Parked { .. } => self.tell_parked(idle, granted, hold),
+            State::None | State::Asked => None,
+        }
+    }
+
+    /// Tells vgpud of the parked lease when that is due, or returns how long until then.
+    fn tell_parked(&mut self, idle: u64, granted: u64, hold: u64) -> Option<Duration> {
+        let due = if self.hold.is_steady(granted) {
+            hold.max(TELL_LATE_NS)
+        } else {
+            hold
+        };
+        if idle < due {
+            return Some(Duration::from_nanos(due - idle));
+        }
+        self.state = State::Parked { told: true };
+        self.vgpud.send(&FromWorker::Idle { epoch: self.epoch });
         None
     }
 

@@ -9,7 +9,7 @@ use nix::sys::resource::{Resource, setrlimit};
 use vgpu_proto::cuda::CuResult;
 use vgpu_proto::worker::{FromWorker, Start, ToWorker};
 
-use crate::control::{self, ControlError, Received, Vgpud, Waker};
+use crate::control::{self, ControlError, Messages, Received, Vgpud, Waker};
 use crate::driver::{Context, Device, LoadError, PAGEABLE_MEMORY_ACCESS, describe, exit_now, load};
 use crate::pages;
 use crate::session::{FoundDevice, PINNED_MOST, Parts, Printf, serve};
@@ -47,7 +47,11 @@ fn run_as(unasked: bool) -> ExitCode {
 /// Nobody else of this uid may look into this process, it leaves no memory image behind, and gains no
 /// privileges. (It ends with vgpud because the control thread sees the socket close. A parent-death
 /// signal would come too early: it is bound to the thread that started this process.)
+///
+/// Timers are not to be late by the 50 µs that the kernel allows itself otherwise: the window and the slice's end
+/// are kept by them, and soft-gpu's threads, which are started by ours, complete kernels by them.
 fn confine() -> nix::Result<()> {
+    prctl::set_timerslack(1)?;
     prctl::set_dumpable(false)?;
     prctl::set_no_new_privs()?;
     setrlimit(Resource::RLIMIT_CORE, 0, 0)
@@ -56,7 +60,8 @@ fn confine() -> nix::Result<()> {
 fn begin(unasked: bool) -> Result<(), String> {
     let socket = Arc::new(control::inherited());
     let vgpud = Vgpud::new(Arc::clone(&socket));
-    let (start, lease, hint) = match control::receive(&socket) {
+    let mut messages = Messages::new(Arc::clone(&socket));
+    let (start, lease, hint) = match messages.wait() {
         Ok(Received {
             message: ToWorker::Start(start),
             fds,
@@ -74,8 +79,7 @@ fn begin(unasked: bool) -> Result<(), String> {
         Err(e) => return Err(format!("{e}; this program is started by vgpud")),
     };
     let waker = Waker::new().map_err(|e| format!("no eventfd: {e}"))?;
-    let messages = control::listen(Arc::clone(&socket), waker.clone())
-        .map_err(|e| format!("no control thread: {e}"))?;
+    control::watch(Arc::clone(&socket)).map_err(|e| format!("no control thread: {e}"))?;
     let pages = pages::map(&lease, &hint)?;
     if pages.session() != start.session {
         return Err(format!("the lease page is session {}'s", pages.session()));
@@ -99,13 +103,18 @@ fn begin(unasked: bool) -> Result<(), String> {
         pinned_bytes: PINNED_MOST,
     });
     let data = loop {
-        match messages.recv() {
+        match messages.wait() {
             Ok(Received {
                 message: ToWorker::Data,
                 mut fds,
             }) if fds.len() == 1 => break fds.remove(0),
+            Ok(Received {
+                message: ToWorker::Shutdown,
+                ..
+            })
+            | Err(ControlError::Closed) => exit_now(0),
             Ok(other) => tracing::warn!("vgpud sent a message out of turn: {:?}", other.message),
-            Err(_) => return Err("the control thread has ended".to_owned()),
+            Err(e) => return Err(e.to_string()),
         }
     };
     let parts = Parts {

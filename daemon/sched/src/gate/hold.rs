@@ -57,6 +57,12 @@ impl Hold {
         }
     }
 
+    /// Were all of the last 32 pauses shorter than what was granted? Then the next one probably is.
+    #[must_use]
+    pub fn is_steady(&self, granted: u64) -> bool {
+        self.seen >= GAPS && self.gaps.iter().all(|gap| *gap <= granted)
+    }
+
     fn learned(&self, granted: u64) -> u64 {
         let seen = self.seen.min(GAPS);
         if seen < ENOUGH {
@@ -128,6 +134,19 @@ mod tests {
         assert_eq!(hold.hold_ns(20_000), 20_000);
         assert_eq!(hold.hold_ns(100_000), 100_000);
         assert_eq!(hold.hold_ns(GRANTED), 120_000);
+    }
+
+    #[test]
+    fn only_a_loop_without_a_long_pause_is_steady() {
+        assert!(after(&[80_000; 32]).is_steady(GRANTED));
+        assert!(
+            !after(&[80_000; 31]).is_steady(GRANTED),
+            "too few are known"
+        );
+        assert!(!after(&[80_000; 32]).is_steady(70_000));
+        let mut gaps = [80_000; 40];
+        gaps[20] = 30_000_000;
+        assert!(!after(&gaps).is_steady(GRANTED));
     }
 
     #[test]

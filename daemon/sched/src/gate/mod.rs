@@ -9,9 +9,9 @@
 //!
 //! | rule | why |
 //! |---|---|
-//! | predicted unfinished time ≤ window; a second known launch goes in when the first has less than a window left | the device is never idle for want of work, a revoke costs at most one kernel and a window |
+//! | predicted unfinished time ≤ window; what does not fit beside another goes in when that has 200 µs left ([`AHEAD_NS`]) | the device is never idle for want of work, a revoke costs a window, or a kernel and 200 µs |
 //! | an operation never seen before goes alone | nothing is known about it |
-//! | nothing that would end after the slice goes in behind something else, while others wait | a slice is overrun by at most one operation |
+//! | nothing that would end after the slice goes in behind something else, while others wait; but one 200 µs before all the rest will be over, where that is before the slice's end | a slice is overrun by at most one operation, and used to its end |
 //! | a misprediction closes the window to one operation; it doubles with each one kept | a guest that teaches 1 µs and runs 50 ms gets no depth for it |
 //! | the window grows by how many streams were seen to run at once | kernels of several streams may run side by side |
 //! | beside an overrunner the window is two turns of the driver, and times teach nothing that outlasts it | the overrunner alone is kept waiting by it, and its turns are in every time |
@@ -69,7 +69,7 @@ mod work;
 pub use hold::Hold;
 pub use predict::{Estimate, Predictor};
 pub use window::{
-    BESIDE_NS, Completion, Config, Flow, Gate, LeaseView, MARKER_LAUNCHES, MAX_IN_FLIGHT, STALL_NS,
-    Verdict, WINDOW_NS, Wait, WaitFor, Waiting,
+    AHEAD_NS, BESIDE_NS, Completion, Config, Flow, Gate, LeaseView, MARKER_LAUNCHES, MAX_IN_FLIGHT,
+    STALL_NS, Verdict, WINDOW_NS, Wait, WaitFor, Waiting,
 };
 pub use work::{Direction, FunctionId, Key, Work};

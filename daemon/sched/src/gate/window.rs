@@ -13,6 +13,9 @@ const WINDOW_RANGE: std::ops::RangeInclusive<u64> = 200_000..=500_000;
 /// The window, in predicted ns, of a lease beside an overrunner: two turns of 1 ms that a driver gives to
 /// each of several contexts. With less, a turn ends for want of work before it is over.
 pub const BESIDE_NS: u64 = 2_000_000;
+/// How long before the device would have nothing to do the next operation follows that must not come
+/// earlier: as much as waking for it may take.
+pub const AHEAD_NS: u64 = 200_000;
 /// Without progress for so long, operations may be waiting for what was not submitted.
 pub const STALL_NS: u64 = 1_000_000;
 /// Most launches behind one marker while somebody waits for the lease or for the work.
@@ -278,17 +281,8 @@ impl Gate {
         if let Err(held) = self.room(now, estimate, flow, lease) {
             return Verdict::Wait(held);
         }
-        if let Some(end) = lease.slice_end_ns {
-            let elapsed = now.saturating_sub(self.progressed);
-            let before = self.unfinished_ns.saturating_sub(elapsed);
-            let ends = now
-                .saturating_add(before)
-                .saturating_add(estimate.mean_ns.max(estimate.high_ns / 2));
-            // Beside an overrunner a turn of the driver is used to its end.
-            let end = end.saturating_add(if lease.beside { BESIDE_NS / 2 } else { 0 });
-            if ends > end {
-                return wait(WaitFor::SliceEnd, None);
-            }
+        if let Err(held) = self.in_time(now, estimate, lease) {
+            return Verdict::Wait(held);
         }
         Verdict::Submit(Some(estimate))
     }
@@ -296,6 +290,30 @@ impl Gate {
     fn predict(&mut self, work: Work) -> Option<Estimate> {
         let known = self.predictor.predict(work);
         known.or_else(|| self.guesses.as_mut()?.predict(work))
+    }
+
+    /// Does the operation end within the slice, or would the device have nothing to do before its end? Then
+    /// one may pass it: waiting for the others' completion first would change nothing but idle time.
+    fn in_time(&self, now: u64, estimate: Estimate, lease: &LeaseView) -> Result<(), Wait> {
+        let Some(end) = lease.slice_end_ns else {
+            return Ok(());
+        };
+        let elapsed = now.saturating_sub(self.progressed);
+        let idle_at = now.saturating_add(self.unfinished_ns.saturating_sub(elapsed));
+        let ends = idle_at.saturating_add(estimate.mean_ns.max(estimate.high_ns / 2));
+        // Beside an overrunner a turn of the driver is used to its end.
+        let late = if lease.beside { BESIDE_NS / 2 } else { 0 };
+        if ends <= end.saturating_add(late) {
+            return Ok(());
+        }
+        let until = (idle_at < end).then(|| idle_at.saturating_sub(AHEAD_NS));
+        if until.is_some_and(|at| at <= now) {
+            return Ok(());
+        }
+        Err(Wait {
+            why: WaitFor::SliceEnd,
+            until_ns: until,
+        })
     }
 
     /// Is there room in the window?
@@ -342,10 +360,11 @@ impl Gate {
         if late && !lease.beside {
             return Err(full(None));
         }
-        if weight.saturating_sub(elapsed) <= one {
+        let ahead = if lease.beside { one } else { AHEAD_NS };
+        if weight.saturating_sub(elapsed) <= ahead {
             return Ok(());
         }
-        let until = self.progressed.saturating_add(weight - one);
+        let until = self.progressed.saturating_add(weight - ahead);
         Err(full(Some(until)))
     }
 

@@ -13,6 +13,8 @@ use vgpu_proto::worker::ToWorker;
 use super::execute::Stop;
 use super::pool::Done;
 use super::{Parts, Session};
+use crate::control::ControlError;
+use crate::driver::exit_now;
 use crate::lease::{Waiting, now_ns};
 use crate::wire::{Filled, Reader, Writer};
 
@@ -29,6 +31,8 @@ const SPIN: Duration = Duration::from_micros(20);
 const SPIN_PROCESSORS: usize = 8;
 /// Most looks that are left out after one in vain.
 const MOST_SKIPPED: u32 = 127;
+/// Rounds without sleep after which vgpud's messages are looked for all the same.
+const ROUNDS: u32 = 16;
 /// How often the session's thread looks itself when there are more streams than waiting threads.
 const SATURATED_LOOK: Duration = Duration::from_micros(500);
 
@@ -81,6 +85,8 @@ pub fn serve(parts: Parts, socket: OwnedFd) -> Ending {
             ..Spinning::default()
         },
         active: false,
+        told: true,
+        rounds: 0,
     };
     let ending = engine.run();
     // Giving things back one by one could wait for a kernel that never ends; the process ends now
@@ -110,6 +116,10 @@ struct Engine {
     for_requests: Spinning,
     /// Requests arrived since this thread last slept.
     active: bool,
+    /// vgpud may have said something.
+    told: bool,
+    /// Rounds since this thread last looked for that.
+    rounds: u32,
 }
 
 /// When to look for something instead of sleeping: while that keeps succeeding. Each failure doubles
@@ -144,7 +154,9 @@ impl Spinning {
 impl Engine {
     fn run(&mut self) -> Ending {
         loop {
-            self.session.take_messages();
+            if let Err(text) = self.take_messages() {
+                return Ending::closed(text);
+            }
             if let Some(ending) = self.read() {
                 return ending;
             }
@@ -166,6 +178,19 @@ impl Engine {
                 return Ending::closed(format!("waiting failed: {e}"));
             }
         }
+    }
+
+    /// Takes what vgpud and the session's other threads have sent. A grant or a revoke is on the page; its
+    /// message only wakes.
+    fn take_messages(&mut self) -> Result<(), String> {
+        self.session.lease.look();
+        self.rounds += 1;
+        if self.told || self.rounds >= ROUNDS {
+            (self.told, self.rounds) = (false, 0);
+            self.session.hear()?;
+        }
+        self.session.take_done();
+        Ok(())
     }
 
     /// Reads and takes requests.
@@ -279,6 +304,7 @@ impl Engine {
         let mut fds = [
             PollFd::new(self.reader.as_fd(), wanted),
             PollFd::new(session.waker.fd().as_fd(), PollFlags::POLLIN),
+            PollFd::new(session.control.fd().as_fd(), PollFlags::POLLIN),
         ];
         match ppoll(&mut fds, timeout.map(TimeSpec::from), None) {
             Ok(_) | Err(Errno::EINTR) => {}
@@ -286,6 +312,10 @@ impl Engine {
         }
         let socket = fds[0].revents().unwrap_or(PollFlags::empty());
         let woken = fds[1].any().unwrap_or(false);
+        if fds[2].any().unwrap_or(false) {
+            self.told = true;
+            self.spun = false;
+        }
         let heard = PollFlags::POLLIN | PollFlags::POLLHUP | PollFlags::POLLERR;
         if socket.intersects(heard) {
             self.readable = true;
@@ -301,25 +331,33 @@ impl Engine {
 impl Session {
     /// Has vgpud or another thread sent something?
     fn waiting_messages(&self) -> bool {
-        !self.control.is_empty() || !self.done.is_empty()
+        !self.done.is_empty() || self.control.waiting()
     }
 
-    /// Takes what vgpud and the session's other threads have sent.
-    fn take_messages(&mut self) {
-        while let Ok(received) = self.control.try_recv() {
+    /// Takes what vgpud has sent.
+    fn hear(&mut self) -> Result<(), String> {
+        loop {
+            let received = match self.control.take() {
+                Ok(Some(received)) => received,
+                // The thread that watches for the end ends the process.
+                Ok(None) | Err(ControlError::Closed) => return Ok(()),
+                Err(e) => return Err(e.to_string()),
+            };
             match received.message {
-                ToWorker::Grant { .. } => {
-                    self.lease.granted();
-                }
-                ToWorker::Revoke { epoch } => self.lease.revoked(epoch),
-                // It is in the lease page; this message only wakes.
+                ToWorker::Grant { .. } | ToWorker::Revoke { .. } => self.lease.look(),
+                // It is on the page.
                 ToWorker::Credit { .. } => {}
                 ToWorker::MemGrant { request, granted } => self.ledger_answered(request, granted),
-                other @ (ToWorker::Start(_) | ToWorker::Data | ToWorker::Shutdown) => {
+                ToWorker::Shutdown => exit_now(0),
+                other @ (ToWorker::Start(_) | ToWorker::Data) => {
                     tracing::warn!("vgpud sent a message out of turn: {other:?}");
                 }
             }
         }
+    }
+
+    /// Takes what the session's other threads have sent.
+    fn take_done(&mut self) {
         while let Ok(done) = self.done.try_recv() {
             match done {
                 Done::Marker {

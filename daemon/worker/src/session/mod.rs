@@ -47,7 +47,7 @@ pub use self::staging::PINNED_MOST;
 use self::staging::Staging;
 use self::streams::{Action, Streams};
 use self::table::{Kind, Table};
-use crate::control::{Received, Vgpud, Waker};
+use crate::control::{Messages, Vgpud, Waker};
 use crate::driver::{Context, Device};
 use crate::lease::Lease;
 use crate::wire::Writer;
@@ -75,7 +75,7 @@ pub struct Parts {
     /// To vgpud.
     pub vgpud: Vgpud,
     /// From vgpud.
-    pub control: Receiver<Received>,
+    pub control: Messages,
     /// Wakes the session's thread.
     pub waker: Waker,
     /// Submit without a lease: for the benchmarks only.
@@ -86,7 +86,7 @@ pub struct Parts {
 pub struct Session {
     out: Out,
     vgpud: Vgpud,
-    control: Receiver<Received>,
+    control: Messages,
     done: Receiver<Done>,
     waker: Waker,
     waiters: Pool,
