@@ -1,6 +1,6 @@
 # Thin: every target is one command that also works by hand.
 # A fresh machine needs Rust, a C compiler and make; what else a target needs, it installs itself.
-.PHONY: help build demo test bench sim vm-test lint loom install
+.PHONY: help build demo test bench sim vm-test clients lint loom install
 
 CARGO ?= cargo
 
@@ -8,6 +8,7 @@ help:
 	@echo "make demo      the main job: 20 guests on two software GPUs, checked (under a minute once built)"
 	@echo "make test      unit, property, model and whole-system tests"
 	@echo "make vm-test   real guest VMs under QEMU"
+	@echo "make clients   the tests of real CUDA clients, target/clients/report.json (CLIENTS=--ci: briefly)"
 	@echo "make bench     figures beside their baselines, target/bench/report.json"
 	@echo "make sim       the scheduler's bounds, proven in simulation, target/sim/report.json (SIM=--ci: briefly)"
 	@echo "make lint      rustfmt, clippy, cargo deny"
@@ -27,6 +28,9 @@ loom:
 
 vm-test: build
 	tests/vm/run.sh
+
+clients: build
+	$(CARGO) run -q -p vgpu-tests --bin vgpu-clients -- $(CLIENTS)
 
 bench:
 	$(CARGO) build --release --workspace

@@ -13,9 +13,20 @@ use crate::guest::Target;
 use crate::paths;
 use crate::wait::{SOON, until};
 
+/// Which driver the workers load.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Driver {
+    /// soft-gpu: software devices.
+    Soft,
+    /// NVIDIA's, of this machine.
+    Nvidia,
+}
+
 /// What a host is started with.
 #[derive(Debug, Clone)]
 pub struct Options {
+    /// The driver; what is said of soft devices below counts for soft-gpu only.
+    pub driver: Driver,
     /// Soft devices.
     pub devices: u32,
     /// Memory of each in bytes.
@@ -53,6 +64,7 @@ impl Options {
 impl Default for Options {
     fn default() -> Self {
         Options {
+            driver: Driver::Soft,
             devices: 2,
             memory: 1 << 30,
             strict: true,
@@ -125,8 +137,12 @@ impl Host {
         Ok(format!(
             "[daemon]\nstate_dir = {state:?}\nruntime_dir = {runtime:?}\ndrain_s = 1\n\
              [listen]\nvsock = false\n\
-             [driver]\nkind = \"soft\"\nsoft_library = {soft:?}\nsoft_devices = {devices}\n\
+             [driver]\nkind = \"{kind}\"\nsoft_library = {soft:?}\nsoft_devices = {devices}\n\
              soft_memory_bytes = {memory}\n[driver.soft_env]\n{soft_env}\n{extra}\n",
+            kind = match options.driver {
+                Driver::Soft => "soft",
+                Driver::Nvidia => "nvidia",
+            },
             state = self.dir.path().join("state"),
             runtime = self.dir.path().join("run"),
             soft = self.soft_library()?,

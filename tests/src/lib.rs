@@ -4,6 +4,7 @@
 //! directory, [`guest`] compiles and runs CUDA programs that know nothing of this project, and
 //! [`wait`] waits for conditions with a deadline. The demo, the tests and the benchmarks share it.
 
+pub mod clients;
 pub mod device;
 pub mod guest;
 pub mod host;

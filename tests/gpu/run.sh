@@ -1,0 +1,44 @@
+#!/usr/bin/env bash
+# The GPU kit: everything that a machine with an NVIDIA GPU can say about this system, in one command.
+#
+#   tests/gpu/run.sh                  builds, then runs the clients' tests on the GPU: directly, and through
+#                                     shim and vgpud; and our own guest programs, one of which hangs
+#   tests/gpu/run.sh --dry-run        the same on soft-gpu, briefly: tells whether the kit itself works
+#   tests/gpu/run.sh --binaries DIR   with binaries built elsewhere (a target/release of this checkout)
+#   … any option of vgpu-clients      --suite=NAME, --row=remoted, --only=TEXT, --ci
+#
+# Needs: the NVIDIA driver (12.4 or newer), Python 3.11 to 3.13 with venv, a C compiler; cargo unless
+# --binaries is given. Writes target/gpu/report.json and target/gpu/machine.txt; exits 0 if nothing failed but
+# what tests/clients/expected names.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+
+driver=nvidia binaries= options=()
+while [ $# -gt 0 ]; do
+    case "$1" in
+        --dry-run) driver=soft ;;
+        --binaries) binaries=$(realpath "$2"); shift ;;
+        *) options+=("$1") ;;
+    esac
+    shift
+done
+say() { echo "gpu kit: $*" >&2; }
+
+mkdir -p target/gpu
+if [ "$driver" = nvidia ]; then
+    command -v nvidia-smi >/dev/null || {
+        say "there is no nvidia-smi, so no NVIDIA driver; --dry-run tries the kit without one"
+        exit 1
+    }
+    nvidia-smi --query-gpu=name,driver_version,memory.total,compute_cap --format=csv \
+        | tee target/gpu/machine.txt
+else
+    echo "dry run on soft-gpu" | tee target/gpu/machine.txt
+    # Enough to know that every part of the kit starts, runs and reports.
+    [ "${#options[@]}" -gt 0 ] || options=(--ci --suite=cuda-bindings --suite=triton)
+fi
+if [ -z "$binaries" ]; then
+    cargo build -q --workspace
+    binaries=target/debug
+fi
+exec "$binaries/vgpu-clients" --driver="$driver" --smoke --report=target/gpu/report.json "${options[@]}"

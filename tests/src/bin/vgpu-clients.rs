@@ -1,0 +1,185 @@
+//! `make clients`: the tests of real CUDA clients, on soft-gpu directly and through shim and vgpud.
+//!
+//! With `--driver=nvidia` (`tests/gpu/run.sh`) the same on this machine's GPU, with a smoke test of the system.
+//! Exits 0 if nothing failed but what `tests/clients/expected` names with its cause.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use clap::{Parser, ValueEnum};
+use vgpu_tests::clients::expected::Expected;
+use vgpu_tests::clients::install::{Kit, Missing};
+use vgpu_tests::clients::row::{self, Choice, Row};
+use vgpu_tests::clients::stand::Mode;
+use vgpu_tests::clients::suites::{self, Suite};
+use vgpu_tests::clients::{report, smoke};
+use vgpu_tests::host::Driver;
+
+/// Run the tests of real CUDA clients
+#[derive(Debug, Parser)]
+struct Options {
+    /// Only the part that CI runs
+    #[arg(long)]
+    ci: bool,
+    /// Only these suites
+    #[arg(long = "suite", value_name = "NAME")]
+    suites: Vec<String>,
+    /// Only this row
+    #[arg(long)]
+    row: Option<RowName>,
+    /// On which driver
+    #[arg(long, default_value = "soft")]
+    driver: DriverName,
+    /// Only units (test files) whose names contain this
+    #[arg(long, value_name = "TEXT")]
+    only: Vec<String>,
+    /// Our own guest programs on the driver as well: right results, a hang that is ended
+    #[arg(long)]
+    smoke: bool,
+    /// Units at once [default: the number of CPUs, 4 at most]
+    #[arg(long)]
+    jobs: Option<usize>,
+    /// The report [default: target/clients/report.json]
+    #[arg(long, value_name = "FILE")]
+    report: Option<PathBuf>,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum RowName {
+    Direct,
+    Remoted,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum DriverName {
+    Soft,
+    Nvidia,
+}
+
+fn main() -> ExitCode {
+    match run(&Options::parse()) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(e) => {
+            eprintln!("clients: {e:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(options: &Options) -> Result<bool> {
+    let kit = Kit::of_checkout();
+    let choice = Choice {
+        ci: options.ci,
+        only: options.only.clone(),
+        jobs: options.jobs.unwrap_or_else(|| {
+            std::thread::available_parallelism().map_or(1, |cpus| cpus.get().min(4))
+        }),
+        logs: kit.dir().join("logs"),
+    };
+    let path = options
+        .report
+        .clone()
+        .unwrap_or_else(|| kit.dir().join("report.json"));
+    let mut rows = Vec::new();
+    let mut as_expected = true;
+    let mut finished = |row: &Row, expected: &Expected| -> Result<()> {
+        as_expected &= report::print(row, expected);
+        rows.push(report::to_json(row, expected));
+        report::write(&path, &rows)
+    };
+    if options.smoke {
+        let mode = smoke::mode(options.driver());
+        let tests = smoke::run(mode.driver).context("the smoke test")?;
+        let row = Row {
+            suite: "system",
+            version: env!("CARGO_PKG_VERSION"),
+            mode,
+            outcome: Ok(tests),
+        };
+        finished(&row, &Expected::default())?;
+    }
+    for suite in options.suites()? {
+        let expected = Expected::read(suite.name)?;
+        for row in rows_of(suite, options, &kit, &expected, &choice)? {
+            finished(&row?, &expected)?;
+        }
+        for left_out in expected.all_left_out() {
+            let units = left_out.units.join(", ");
+            println!(
+                "    left out of {}: {units}: {}",
+                suite.name, left_out.cause
+            );
+        }
+    }
+    println!("clients: {}", path.display());
+    Ok(as_expected)
+}
+
+/// The rows of a suite, each run when it is asked for.
+fn rows_of<'a>(
+    suite: &'a Suite,
+    options: &Options,
+    kit: &Kit,
+    expected: &'a Expected,
+    choice: &'a Choice,
+) -> Result<impl Iterator<Item = Result<Row>> + 'a> {
+    // What cannot be fetched is not a failure of ours; everything else is.
+    let plan = match (suite.plan)(kit) {
+        Ok(plan) => Ok(plan),
+        Err(e) => match e.downcast::<Missing>() {
+            Ok(Missing(why)) => Err(why),
+            Err(e) => return Err(e.context(format!("preparing {}", suite.name))),
+        },
+    };
+    Ok(options.modes().into_iter().map(move |mode| {
+        let outcome = match &plan {
+            Ok(plan) => Ok(row::run(suite, plan, mode, expected, choice)
+                .with_context(|| format!("{} {mode}", suite.name))?),
+            Err(why) => Err(why.clone()),
+        };
+        Ok(Row {
+            suite: suite.name,
+            version: suite.version,
+            mode,
+            outcome,
+        })
+    }))
+}
+
+impl Options {
+    fn driver(&self) -> Driver {
+        match self.driver {
+            DriverName::Soft => Driver::Soft,
+            DriverName::Nvidia => Driver::Nvidia,
+        }
+    }
+
+    fn modes(&self) -> Vec<Mode> {
+        let [direct, remoted] = Mode::both(self.driver());
+        match self.row {
+            None => vec![direct, remoted],
+            Some(RowName::Direct) => vec![direct],
+            Some(RowName::Remoted) => vec![remoted],
+        }
+    }
+
+    fn suites(&self) -> Result<Vec<&'static Suite>> {
+        if self.suites.is_empty() {
+            return Ok(suites::ALL.iter().collect());
+        }
+        let find = |name: &String| {
+            let known = || {
+                suites::ALL
+                    .iter()
+                    .map(|s| s.name)
+                    .collect::<Vec<_>>()
+                    .join(", ")
+            };
+            let suite = suites::ALL.iter().find(|suite| suite.name == name);
+            suite.with_context(|| format!("there is no suite {name}; the suites are {}", known()))
+        };
+        self.suites.iter().map(find).collect()
+    }
+}

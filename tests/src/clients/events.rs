@@ -1,0 +1,212 @@
+//! What test processes tell while they run: which test begins, and how each ended.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::Deserialize;
+
+/// How one test ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Outcome {
+    /// As its authors want.
+    Passed,
+    /// Not; what it said.
+    Failed(String),
+    /// It did not run; why.
+    Skipped(String),
+}
+
+/// What is known of a unit's tests so far.
+#[derive(Debug, Default)]
+pub struct Record {
+    /// Tests that ended.
+    pub ended: BTreeMap<String, Outcome>,
+    /// The tests that began and have not ended.
+    pub running: BTreeSet<String>,
+    /// The process found its tests: if it has not, it never came so far as to run one.
+    pub collected: bool,
+}
+
+impl Record {
+    /// A test ended.
+    pub fn end(&mut self, test: &str, outcome: Outcome) {
+        self.running.remove(test);
+        self.ended.insert(test.to_owned(), outcome);
+    }
+}
+
+/// How a kind of test process tells its events.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Dialect {
+    /// Rust's test harness, on standard output.
+    Libtest,
+    /// pytest with our plugin `vgpu_events`, in a file of its own.
+    Pytest,
+}
+
+/// Reads events out of lines.
+#[derive(Debug)]
+pub struct Reader {
+    dialect: Dialect,
+    /// libtest: whose captured output is being shown, and whether the next line is its panic's words.
+    shown: Option<String>,
+    panicked: bool,
+}
+
+#[derive(Deserialize)]
+#[serde(tag = "event", rename_all = "lowercase")]
+enum Line {
+    Collected,
+    Start {
+        test: String,
+    },
+    End {
+        test: String,
+        outcome: String,
+        why: String,
+    },
+}
+
+impl Reader {
+    /// A reader at the beginning.
+    pub fn new(dialect: Dialect) -> Reader {
+        Reader {
+            dialect,
+            shown: None,
+            panicked: false,
+        }
+    }
+
+    /// Takes one line; true if it told something about a test.
+    pub fn line(&mut self, line: &str, record: &mut Record) -> bool {
+        match self.dialect {
+            Dialect::Pytest => pytest(line, record),
+            Dialect::Libtest => self.libtest(line, record),
+        }
+    }
+
+    fn libtest(&mut self, line: &str, record: &mut Record) -> bool {
+        if line.starts_with("running ") {
+            record.collected = true;
+            return true;
+        }
+        if let Some((name, end)) = line
+            .strip_prefix("test ")
+            .and_then(|rest| rest.split_once(" ... "))
+        {
+            let outcome = match end {
+                "ok" => Outcome::Passed,
+                "FAILED" => Outcome::Failed("it said nothing".into()),
+                end if end.starts_with("ignored") => {
+                    let why = end.strip_prefix("ignored, ").unwrap_or("ignored");
+                    Outcome::Skipped(format!("its authors leave it out: {why}"))
+                }
+                // Something else was printed in between: the test counts as not ended, and runs again.
+                _ => return false,
+            };
+            let name = name.split(" - should panic").next().unwrap_or(name);
+            record.end(name, outcome);
+            return true;
+        }
+        if let Some(name) = line
+            .strip_prefix("---- ")
+            .and_then(|rest| rest.strip_suffix(" stdout ----"))
+        {
+            self.shown = Some(name.to_owned());
+            self.panicked = false;
+        } else if let Some(name) = &self.shown {
+            if self.panicked {
+                record
+                    .ended
+                    .insert(name.clone(), Outcome::Failed(line.trim().to_owned()));
+                self.shown = None;
+            } else {
+                self.panicked = line.contains(" panicked at ");
+            }
+        }
+        false
+    }
+}
+
+fn pytest(line: &str, record: &mut Record) -> bool {
+    match serde_json::from_str(line) {
+        Ok(Line::Collected) => record.collected = true,
+        Ok(Line::Start { test }) => {
+            record.running.insert(test);
+        }
+        Ok(Line::End { test, outcome, why }) => {
+            let outcome = match &outcome[..] {
+                "passed" => Outcome::Passed,
+                "skipped" => Outcome::Skipped(why),
+                _ => Outcome::Failed(why),
+            };
+            record.end(&test, outcome);
+        }
+        // A process that was killed may leave half a line.
+        Err(_) => return false,
+    }
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(dialect: Dialect, text: &str) -> Record {
+        let mut record = Record::default();
+        let mut reader = Reader::new(dialect);
+        for line in text.lines() {
+            reader.line(line, &mut record);
+        }
+        record
+    }
+
+    #[test]
+    fn libtest_names_what_failed_and_why() {
+        let record = read(
+            Dialect::Libtest,
+            "running 4 tests
+test a::one ... ok
+test a::two - should panic ... ok
+test b::three ... FAILED
+test b::four ... ignored, needs two GPUs
+test c::five ... device printf
+failures:
+
+---- b::three stdout ----
+
+thread 'b::three' (12) panicked at src/b.rs:3:4:
+0.5 ms vs 1.2 ms
+stack backtrace:
+",
+        );
+        assert!(record.collected);
+        assert_eq!(record.ended.len(), 4, "{record:?}");
+        assert_eq!(record.ended["a::two"], Outcome::Passed);
+        assert_eq!(
+            record.ended["b::three"],
+            Outcome::Failed("0.5 ms vs 1.2 ms".into())
+        );
+        assert_eq!(
+            record.ended["b::four"],
+            Outcome::Skipped("its authors leave it out: needs two GPUs".into())
+        );
+    }
+
+    #[test]
+    fn pytest_leaves_the_test_that_did_not_end() {
+        let record = read(
+            Dialect::Pytest,
+            r#"{"event": "collected", "count": 3}
+{"event": "start", "test": "t.py::a"}
+{"event": "end", "test": "t.py::a", "outcome": "failed", "why": "Error: 700"}
+{"event": "start", "test": "t.py::b"}
+{"event": "end", "test": "t.p"#,
+        );
+        assert!(record.collected);
+        assert_eq!(
+            record.ended["t.py::a"],
+            Outcome::Failed("Error: 700".into())
+        );
+        assert!(record.running.contains("t.py::b"));
+    }
+}

@@ -1,0 +1,204 @@
+//! Failures that are known, each with its cause, and the holding of a run against them.
+//!
+//! One file per suite, `tests/clients/expected/<suite>.toml`:
+//!
+//! ```toml
+//! [least]                    # passed tests of a whole run, per row: fewer is a failure
+//! direct = 50
+//! [ci]                       # what of the suite runs in CI; all of it where nothing is named
+//! units = ["cudapy/test_array.py"]
+//! [[left_out]]               # units that do not run
+//! units = ["tests/system/*"]
+//! cause = "NVML is not part of this"
+//! [[known]]
+//! cause = "graphs are not served"
+//! modes = ["remoted"]        # every row where none is named
+//! unsteady = true            # passes now and then: neither outcome is news
+//! tests = ["graph/*", "test_x.py::test_y"]
+//! ```
+//!
+//! `*` in a name stands for any text.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context, Result};
+use serde::Deserialize;
+
+use super::events::Outcome;
+use crate::paths;
+
+/// One suite's file.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Expected {
+    #[serde(default)]
+    least: BTreeMap<String, usize>,
+    #[serde(default)]
+    ci: Ci,
+    #[serde(default)]
+    left_out: Vec<LeftOut>,
+    #[serde(default)]
+    known: Vec<Known>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Ci {
+    #[serde(default)]
+    units: Vec<String>,
+}
+
+/// Units that do not run.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LeftOut {
+    /// Which.
+    pub units: Vec<String>,
+    /// Why not.
+    pub cause: String,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Known {
+    cause: String,
+    #[serde(default)]
+    modes: Vec<String>,
+    #[serde(default)]
+    unsteady: bool,
+    tests: Vec<String>,
+}
+
+/// What an outcome is, beside what was expected.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict<'a> {
+    /// Nothing to say.
+    AsWanted,
+    /// It failed, and this is why.
+    Known(&'a str),
+    /// It failed, and nobody knew.
+    News,
+    /// It passed although it was to fail with this cause.
+    PassesNow(&'a str),
+}
+
+impl Expected {
+    /// Reads a suite's file.
+    ///
+    /// # Errors
+    /// If it is missing or not as described above.
+    pub fn read(suite: &str) -> Result<Expected> {
+        let path = paths::root()
+            .join("tests/clients/expected")
+            .join(format!("{suite}.toml"));
+        let text = std::fs::read_to_string(&path)
+            .with_context(|| format!("reading {}", path.display()))?;
+        toml::from_str(&text).with_context(|| format!("in {}", path.display()))
+    }
+
+    /// Passed tests below which a whole run of this row failed.
+    pub fn least(&self, mode: &str) -> usize {
+        self.least.get(mode).copied().unwrap_or(0)
+    }
+
+    /// Whether a unit runs in CI.
+    pub fn in_ci(&self, unit: &str) -> bool {
+        self.ci.units.is_empty() || self.ci.units.iter().any(|p| matches(p, unit))
+    }
+
+    /// Why a unit does not run; none if it does.
+    pub fn left_out(&self, unit: &str) -> Option<&str> {
+        let out = |l: &&LeftOut| l.units.iter().any(|p| matches(p, unit));
+        self.left_out.iter().find(out).map(|l| &l.cause[..])
+    }
+
+    /// Every group of units that does not run.
+    pub fn all_left_out(&self) -> &[LeftOut] {
+        &self.left_out
+    }
+
+    /// Holds one outcome against the file.
+    pub fn verdict(&self, mode: &str, test: &str, outcome: &Outcome) -> Verdict<'_> {
+        let known = self.known.iter().find(|known| {
+            (known.modes.is_empty() || known.modes.iter().any(|m| m == mode))
+                && known.tests.iter().any(|p| matches(p, test))
+        });
+        match (known, outcome) {
+            (Some(known), Outcome::Failed(_)) => Verdict::Known(&known.cause),
+            (Some(known), Outcome::Passed) if !known.unsteady => Verdict::PassesNow(&known.cause),
+            (None, Outcome::Failed(_)) => Verdict::News,
+            _ => Verdict::AsWanted,
+        }
+    }
+}
+
+/// Whether a name is the pattern's; `*` stands for any text.
+fn matches(pattern: &str, name: &str) -> bool {
+    let Some((first, rest)) = pattern.split_once('*') else {
+        return pattern == name;
+    };
+    let Some(mut left) = name.strip_prefix(first) else {
+        return false;
+    };
+    let mut parts: Vec<&str> = rest.split('*').collect();
+    let last = parts.pop().unwrap_or_default();
+    for part in parts {
+        match left.find(part) {
+            Some(at) => left = &left[at + part.len()..],
+            None => return false,
+        }
+    }
+    left.ends_with(last)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns() {
+        for (pattern, name, is) in [
+            ("a::b", "a::b", true),
+            ("a::b", "a::bc", false),
+            ("a*", "abc", true),
+            ("*::b", "x::y::b", true),
+            ("a*c*e", "abcde", true),
+            ("a*c*e", "abde", false),
+            ("a[*]", "a[1-2]", true),
+            ("ab*ba", "aba", false),
+        ] {
+            assert_eq!(matches(pattern, name), is, "{pattern} {name}");
+        }
+    }
+
+    #[test]
+    fn verdicts() -> Result<()> {
+        let expected: Expected = toml::from_str(
+            "[least]\ndirect = 2\n[ci]\nunits = ['u']\n\
+             [[left_out]]\nunits = ['v*']\ncause = 'no'\n\
+             [[known]]\ncause = 'graphs'\nmodes = ['remoted']\ntests = ['g*']\n\
+             [[known]]\ncause = 'timing'\nunsteady = true\ntests = ['t']\n",
+        )?;
+        let failed = Outcome::Failed(String::new());
+        let verdict = |mode, test, outcome| expected.verdict(mode, test, outcome);
+        assert_eq!(verdict("remoted", "g1", &failed), Verdict::Known("graphs"));
+        assert_eq!(verdict("direct", "g1", &failed), Verdict::News);
+        assert_eq!(verdict("direct", "t", &Outcome::Passed), Verdict::AsWanted);
+        assert_eq!(
+            verdict("remoted", "g1", &Outcome::Passed),
+            Verdict::PassesNow("graphs")
+        );
+        assert_eq!((expected.least("direct"), expected.least("gpu")), (2, 0));
+        assert!(expected.in_ci("u") && !expected.in_ci("w"));
+        assert_eq!(expected.left_out("v1"), Some("no"));
+        Ok(())
+    }
+
+    #[test]
+    fn every_suite_has_a_file_that_reads() -> Result<()> {
+        for suite in super::super::suites::ALL {
+            Expected::read(suite.name)?;
+        }
+        Ok(())
+    }
+}

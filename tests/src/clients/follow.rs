@@ -1,0 +1,290 @@
+//! Runs one unit of a suite (a test binary, a file of Python tests) to its end, whatever its tests do.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::Pid;
+
+use super::events::{Dialect, Outcome, Reader, Record};
+
+/// Tests of a unit that may hang or end its process before the rest is given up.
+const LOSSES: usize = 40;
+
+/// What runs together in one process.
+#[derive(Debug, Clone)]
+pub struct Unit {
+    /// Its name, for people and files.
+    pub name: String,
+    /// How its process tells what happens.
+    pub dialect: Dialect,
+    /// Program and arguments.
+    pub words: Vec<OsString>,
+    /// Where it runs.
+    pub dir: PathBuf,
+    /// Variables besides the row's own.
+    pub env: Vec<(OsString, OsString)>,
+    /// libtest: the tests, as the binary lists them. pytest finds its own.
+    pub tests: Vec<String>,
+    /// A test that takes longer hangs.
+    pub patience: Duration,
+    /// Runs beside no other unit: it needs the machine to itself to be in time.
+    pub alone: bool,
+}
+
+/// How one process ended.
+enum End {
+    Exited(ExitStatus),
+    Hung,
+}
+
+impl End {
+    fn cause(&self, patience: Duration) -> String {
+        match self {
+            End::Hung => format!("hung: no end within {} s", patience.as_secs()),
+            End::Exited(status) => match status.signal() {
+                Some(signal) => format!("ended its process by signal {signal}"),
+                None => format!("ended its process, {status}"),
+            },
+        }
+    }
+}
+
+/// Runs a unit in the environment of a row; its logs lie in `logs`.
+///
+/// # Errors
+/// If processes cannot be started or files not be written; what tests do is in the record.
+pub fn run(unit: &Unit, row: &[(OsString, OsString)], logs: &Path) -> Result<Record> {
+    let mut record = Record::default();
+    let files = Files::of(unit, logs)?;
+    let mut lost = 0;
+    for start in 0.. {
+        let Some(mut next) = next(unit, &record, start, &files)? else {
+            break;
+        };
+        next.command.envs(row.iter().cloned());
+        record.collected = false;
+        record.running.extend(next.alone.clone());
+        let end = follow(&mut next.command, unit, &files, &mut record)?;
+        if !record.collected {
+            let said = format!("{}: {}", end.cause(unit.patience), tail(&files.log, 3));
+            record.running.clear();
+            record.end(&format!("{}::(start)", unit.name), Outcome::Failed(said));
+            break;
+        }
+        let unfinished = std::mem::take(&mut record.running);
+        if unit.dialect == Dialect::Pytest && unfinished.is_empty() {
+            break;
+        }
+        for test in unfinished {
+            let outcome = match end {
+                // Its line was not legible: something else was printed into it.
+                End::Exited(status) if next.alone.is_some() && status.success() => Outcome::Passed,
+                _ => Outcome::Failed(end.cause(unit.patience)),
+            };
+            lost += usize::from(outcome != Outcome::Passed);
+            record.end(&test, outcome);
+        }
+        if lost > LOSSES {
+            let said = format!("given up after {lost} tests that hung or ended their process");
+            record.end(&format!("{}::(rest)", unit.name), Outcome::Failed(said));
+            break;
+        }
+    }
+    Ok(record)
+}
+
+/// A process about to start.
+struct Next {
+    command: Command,
+    /// The one test that it runs, where it is only one.
+    alone: Option<String>,
+}
+
+/// The files of a unit's run.
+struct Files {
+    log: PathBuf,
+    events: PathBuf,
+    done: PathBuf,
+}
+
+impl Files {
+    fn of(unit: &Unit, logs: &Path) -> Result<Files> {
+        std::fs::create_dir_all(logs).with_context(|| format!("making {}", logs.display()))?;
+        let stem = unit.name.replace(['/', ':', ' '], "_");
+        let log = logs.join(format!("{stem}.log"));
+        let events = match unit.dialect {
+            Dialect::Pytest => logs.join(format!("{stem}.events")),
+            Dialect::Libtest => log.clone(),
+        };
+        let files = Files {
+            done: logs.join(format!("{stem}.done")),
+            log,
+            events,
+        };
+        for path in [&files.log, &files.events, &files.done] {
+            File::create(path).with_context(|| format!("writing {}", path.display()))?;
+        }
+        Ok(files)
+    }
+}
+
+/// The next process of a unit; none when nothing is left.
+fn next(unit: &Unit, record: &Record, start: u32, files: &Files) -> Result<Option<Next>> {
+    let [program, args @ ..] = &unit.words[..] else {
+        anyhow::bail!("unit {} has no program", unit.name)
+    };
+    let mut command = Command::new(program);
+    command.args(args).current_dir(&unit.dir);
+    let mut alone = None;
+    match unit.dialect {
+        Dialect::Pytest => {
+            let mut done = File::create(&files.done)?;
+            for test in record.ended.keys() {
+                writeln!(done, "{test}")?;
+            }
+            command
+                .env("VGPU_EVENTS", &files.events)
+                .env("VGPU_DONE", &files.done);
+        }
+        Dialect::Libtest => {
+            let left = unit.tests.iter();
+            let mut left = left.filter(|test| !record.ended.contains_key(&test[..]));
+            // What hung or crashed among many is found by running the rest one by one.
+            if start == 0 {
+                command.arg("--exact").args(left);
+            } else if let Some(test) = left.next() {
+                command.arg("--exact").arg(test);
+                alone = Some(test.clone());
+            } else {
+                return Ok(None);
+            }
+        }
+    }
+    command.envs(unit.env.iter().cloned());
+    Ok(Some(Next { command, alone }))
+}
+
+/// Starts a process and reads its events until it ended or hung.
+fn follow(command: &mut Command, unit: &Unit, files: &Files, record: &mut Record) -> Result<End> {
+    let log = File::options().append(true).open(&files.log)?;
+    let mut events = BufReader::new(File::open(&files.events)?);
+    std::io::Seek::seek(&mut events, std::io::SeekFrom::End(0))?;
+    let mut child = command
+        .stdin(Stdio::null())
+        .stdout(log.try_clone()?)
+        .stderr(log)
+        // Its own group, so that what it started goes with it.
+        .process_group(0)
+        .spawn()
+        .with_context(|| format!("starting {}", unit.name))?;
+    let mut reader = Reader::new(unit.dialect);
+    let mut line = String::new();
+    let mut last = Instant::now();
+    loop {
+        let ended = child.try_wait()?;
+        while events.read_line(&mut line)? > 0 && line.ends_with('\n') {
+            if reader.line(line.trim_end(), record) {
+                last = Instant::now();
+            }
+            line.clear();
+        }
+        if let Some(status) = ended {
+            kill_group(&child);
+            return Ok(End::Exited(status));
+        }
+        if last.elapsed() > unit.patience {
+            kill_group(&child);
+            child.wait()?;
+            return Ok(End::Hung);
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn kill_group(child: &Child) {
+    if let Ok(pid) = i32::try_from(child.id()) {
+        // An error means that nobody of the group is left.
+        let _ = killpg(Pid::from_raw(pid), Signal::SIGKILL);
+    }
+}
+
+/// The last lines of a file as one.
+pub fn tail(path: &Path, lines: usize) -> String {
+    let bytes = std::fs::read(path).unwrap_or_default();
+    let text = String::from_utf8_lossy(&bytes);
+    let last: Vec<&str> = text
+        .lines()
+        .rev()
+        .filter(|line| !line.trim().is_empty())
+        .take(lines)
+        .collect();
+    last.into_iter().rev().collect::<Vec<_>>().join(" / ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A stand-in for a libtest binary: `c` hangs, `d` kills its process, all others pass.
+    const SCRIPT: &str = r#"shift
+echo "running $# tests"
+for t in "$@"; do case $t in
+    c) sleep 60;;
+    d) kill -9 $$;;
+    *) echo "test $t ... ok";;
+esac; done"#;
+
+    fn unit(tests: &[&str]) -> Unit {
+        Unit {
+            name: "sample".into(),
+            dialect: Dialect::Libtest,
+            words: ["sh", "-c", SCRIPT, "sh"].map(Into::into).into(),
+            dir: std::env::temp_dir(),
+            env: Vec::new(),
+            tests: tests.iter().map(|&t| t.to_owned()).collect(),
+            patience: Duration::from_millis(1500),
+            alone: false,
+        }
+    }
+
+    #[test]
+    fn a_hang_and_a_crash_are_named_and_the_rest_runs() -> Result<()> {
+        let logs = tempfile::tempdir()?;
+        let record = run(&unit(&["a", "c", "b", "d", "e"]), &[], logs.path())?;
+        for test in ["a", "b", "e"] {
+            assert_eq!(record.ended[test], Outcome::Passed, "{test}");
+        }
+        assert_eq!(
+            record.ended["c"],
+            Outcome::Failed("hung: no end within 1 s".into())
+        );
+        assert_eq!(
+            record.ended["d"],
+            Outcome::Failed("ended its process by signal 9".into())
+        );
+        Ok(())
+    }
+
+    #[test]
+    fn a_process_that_never_comes_to_its_tests_is_one_failure() -> Result<()> {
+        let logs = tempfile::tempdir()?;
+        let mut unit = unit(&["a"]);
+        unit.words = ["sh", "-c", "echo no library; exit 3"]
+            .map(Into::into)
+            .into();
+        let record = run(&unit, &[], logs.path())?;
+        let outcome = &record.ended["sample::(start)"];
+        assert!(
+            matches!(outcome, Outcome::Failed(why) if why.contains("no library")),
+            "{outcome:?}"
+        );
+        Ok(())
+    }
+}

@@ -1,0 +1,371 @@
+//! What the client suites need, fetched into `target/clients` with pinned versions.
+//!
+//! Nothing is installed into the system. What cannot be fetched is [`Missing`]: the suites that need it
+//! are said to be skipped, and why.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::paths;
+
+/// Something that this machine cannot fetch, or does not have: the reason for people.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct Missing(pub String);
+
+/// The directory of everything that is fetched.
+#[derive(Debug, Clone)]
+pub struct Kit {
+    dir: PathBuf,
+}
+
+/// A Python environment.
+#[derive(Debug, Clone)]
+pub struct Venv {
+    /// Its interpreter.
+    pub python: PathBuf,
+    /// Where its packages lie.
+    pub packages: PathBuf,
+}
+
+impl Venv {
+    /// The directories with NVIDIA's libraries, for programs that do not look for them by themselves.
+    pub fn nvrtc_dirs(&self) -> Vec<PathBuf> {
+        let dirs = ["cuda_nvrtc/lib", "cu13/lib"].map(|dir| self.packages.join("nvidia").join(dir));
+        dirs.into_iter().filter(|dir| dir.is_dir()).collect()
+    }
+}
+
+/// Of what a directory of the kit is to be made.
+#[derive(Debug)]
+pub struct Made {
+    stamp: PathBuf,
+    of: String,
+}
+
+impl Made {
+    /// Whether it was.
+    pub fn is_current(&self) -> bool {
+        std::fs::read_to_string(&self.stamp).is_ok_and(|of| of == self.of)
+    }
+
+    /// It is now.
+    ///
+    /// # Errors
+    /// If that cannot be written down.
+    pub fn say(&self) -> Result<()> {
+        std::fs::write(&self.stamp, &self.of)
+            .with_context(|| format!("writing {}", self.stamp.display()))
+    }
+}
+
+impl Kit {
+    /// The kit of this checkout.
+    pub fn of_checkout() -> Kit {
+        Kit {
+            dir: paths::root().join("target/clients"),
+        }
+    }
+
+    /// Its directory.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// A Python environment with exactly what `tests/clients/requirements/<name>.txt` lists.
+    ///
+    /// # Errors
+    /// [`Missing`] without Python or the packages; otherwise what pip said.
+    pub fn venv(&self, name: &str) -> Result<Venv> {
+        let list = source(&format!("requirements/{name}.txt"));
+        let dir = self.dir.join(format!("venv-{name}"));
+        let python = dir.join("bin/python");
+        let made = self.made_of(&dir, &[&list, &source("nvrtc_ptx.c")])?;
+        if !made.is_current() {
+            println!(
+                "clients: installing {} into {}",
+                list.display(),
+                dir.display()
+            );
+            std::fs::create_dir_all(&self.dir)?;
+            fetch(
+                Command::new("python3")
+                    .args(["-m", "venv", "--clear"])
+                    .arg(&dir),
+            )?;
+            fetch(
+                Command::new(&python)
+                    .args(["-m", "pip", "install", "-q", "--disable-pip-version-check"])
+                    .args(["--only-binary", ":all:", "-r"])
+                    .arg(&list),
+            )?;
+        }
+        let packages = output(Command::new(&python).args([
+            "-c",
+            "import sysconfig; print(sysconfig.get_path('purelib'))",
+        ]))?;
+        let venv = Venv {
+            python,
+            packages: packages.trim().into(),
+        };
+        if !made.is_current() {
+            for dir in venv.nvrtc_dirs() {
+                wrap_nvrtc(&dir)?;
+            }
+            made.say()?;
+        }
+        Ok(venv)
+    }
+
+    /// Whether a directory of the kit was made of these files as they are now.
+    ///
+    /// # Errors
+    /// If one of them cannot be read.
+    pub fn made_of(&self, dir: &Path, files: &[&Path]) -> Result<Made> {
+        let mut hash = blake3::Hasher::new();
+        for file in files {
+            let bytes =
+                std::fs::read(file).with_context(|| format!("reading {}", file.display()))?;
+            hash.update(&bytes);
+        }
+        Ok(Made {
+            stamp: dir.join("made"),
+            of: hash.finalize().to_hex().to_string(),
+        })
+    }
+
+    /// cudarc's published source with a build directory of its own.
+    ///
+    /// # Errors
+    /// If cargo does not know it, which it does: the worker is made with it.
+    pub fn cudarc(&self, version: &str) -> Result<PathBuf> {
+        let copy = self.dir.join(format!("cudarc-{version}"));
+        let metadata = output(
+            Command::new(cargo())
+                .args(["metadata", "--format-version=1", "--locked"])
+                .current_dir(paths::root()),
+        )?;
+        let metadata: serde_json::Value = serde_json::from_str(&metadata)?;
+        let is_it = |p: &&serde_json::Value| p["name"] == "cudarc" && p["version"] == version;
+        let manifest = metadata["packages"]
+            .as_array()
+            .and_then(|packages| packages.iter().find(is_it))
+            .and_then(|package| package["manifest_path"].as_str())
+            .with_context(|| format!("the workspace does not use cudarc {version}"))?;
+        let published = Path::new(manifest)
+            .parent()
+            .context("a manifest lies in a directory")?;
+        if !copy.join("Cargo.toml").exists() {
+            std::fs::create_dir_all(&self.dir)?;
+            run(Command::new("cp")
+                .args(["-r", "--no-preserve=mode"])
+                .arg(published)
+                .arg(&copy))?;
+            // It lies within our workspace and is not of it.
+            let manifest = copy.join("Cargo.toml");
+            let text = std::fs::read_to_string(&manifest)? + "\n[workspace]\n";
+            std::fs::write(&manifest, text)?;
+        }
+        Ok(copy)
+    }
+
+    /// Builds a package's library tests; the test binary.
+    ///
+    /// # Errors
+    /// [`Missing`] if its dependencies cannot be fetched; otherwise what cargo said.
+    pub fn test_binary(&self, source: &Path, features: &str) -> Result<PathBuf> {
+        let mut command = Command::new(cargo());
+        command
+            .args([
+                "test",
+                "--lib",
+                "--no-run",
+                "--message-format=json",
+                "--no-default-features",
+            ])
+            .args(["--features", features])
+            .current_dir(source)
+            .env("CARGO_TARGET_DIR", self.dir.join("cargo"));
+        println!("clients: building the tests of {}", source.display());
+        let messages = fetch(&mut command)?;
+        messages
+            .lines()
+            .filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok())
+            .filter_map(|message| message["executable"].as_str().map(PathBuf::from))
+            .next_back()
+            .context("cargo built no test binary")
+    }
+
+    /// A checkout of NVIDIA's cuda-python at a tag: its tests are in no published package.
+    /// `VGPU_CUDA_PYTHON` names a directory with checkouts, each under its tag, where there is one.
+    ///
+    /// # Errors
+    /// [`Missing`] if it cannot be fetched.
+    pub fn cuda_python(&self, tag: &str) -> Result<PathBuf> {
+        if let Some(dir) = std::env::var_os("VGPU_CUDA_PYTHON") {
+            let dir = PathBuf::from(dir).join(tag);
+            ensure!(
+                dir.is_dir(),
+                "VGPU_CUDA_PYTHON is set, but {} is no directory",
+                dir.display()
+            );
+            return Ok(dir);
+        }
+        let dir = self.dir.join(format!("cuda-python-{tag}"));
+        if !dir.is_dir() {
+            let new = self.dir.join("cuda-python.new");
+            let _ = std::fs::remove_dir_all(&new);
+            println!("clients: fetching cuda-python {tag}");
+            fetch(
+                Command::new("git")
+                    .args(["clone", "-q", "--depth=1", "--branch", tag])
+                    .arg("https://github.com/NVIDIA/cuda-python")
+                    .arg(&new),
+            )
+            .map_err(|e| match e.downcast::<Missing>() {
+                Ok(Missing(why)) => Missing(format!(
+                    "no published package carries these tests, and their repository cannot be had: {why}"
+                ))
+                .into(),
+                Err(e) => e,
+            })?;
+            std::fs::rename(&new, &dir)?;
+        }
+        Ok(dir)
+    }
+}
+
+/// Puts our wrapper in NVRTC's place, which gives PTX for machine code where a variable asks for it.
+fn wrap_nvrtc(dir: &Path) -> Result<()> {
+    let is_nvrtc = |name: &str| {
+        name.strip_prefix("libnvrtc.so.")
+            .is_some_and(|version| version.bytes().all(|b| b.is_ascii_digit()))
+    };
+    let entries = std::fs::read_dir(dir)?.collect::<Result<Vec<_>, _>>()?;
+    for entry in entries {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if !is_nvrtc(&name) {
+            continue;
+        }
+        let real = name.replace("libnvrtc.", "libnvrtc-real.");
+        std::fs::rename(entry.path(), dir.join(&real))?;
+        // The wrapper needs the library under its new name, not under the one it gives itself: a
+        // stand-in of that name is what the wrapper is linked with.
+        let stand_in = tempfile::tempdir()?;
+        let empty = stand_in.path().join("empty.c");
+        std::fs::write(&empty, "")?;
+        run(Command::new("cc")
+            .args(["-shared", "-o"])
+            .arg(stand_in.path().join(&real))
+            .arg(&empty)
+            .arg(format!("-Wl,-soname,{real}")))?;
+        run(Command::new("cc")
+            .args([
+                "-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-o",
+            ])
+            .arg(dir.join(&name))
+            .arg(source("nvrtc_ptx.c"))
+            .args([format!("-Wl,-soname,{name}"), "-Wl,--no-as-needed".into()])
+            .arg(format!("-L{}", stand_in.path().display()))
+            .args([
+                format!("-l:{real}"),
+                "-Wl,-rpath,$ORIGIN".into(),
+                "-ldl".into(),
+            ]))?;
+    }
+    Ok(())
+}
+
+/// A file of `tests/clients`.
+pub fn source(name: &str) -> PathBuf {
+    paths::root().join("tests/clients").join(name)
+}
+
+fn cargo() -> std::ffi::OsString {
+    std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into())
+}
+
+/// Words by which package managers tell that what they were asked for is not to be had here, rather than
+/// that something is wrong with it.
+const NOT_TO_BE_HAD: &[&str] = &[
+    "No matching distribution",
+    "Could not resolve host",
+    "Could not find a version",
+    "Connection",
+    "failed to download",
+    "failed to fetch",
+    "Network is unreachable",
+    "timed out",
+    "ensurepip",
+    "unable to access",
+];
+
+/// Runs a command that fetches things; its standard output.
+fn fetch(command: &mut Command) -> Result<String> {
+    let program = command.get_program().to_string_lossy().into_owned();
+    let result = command.stdin(Stdio::null()).output();
+    let output = match result {
+        Ok(output) => output,
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
+            return Err(Missing(format!("{program} is not installed")).into());
+        }
+        Err(e) => return Err(e).with_context(|| format!("running {program}")),
+    };
+    if output.status.success() {
+        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+    }
+    let said = String::from_utf8_lossy(&output.stderr).into_owned()
+        + &String::from_utf8_lossy(&output.stdout);
+    let told = said
+        .lines()
+        .find(|line| NOT_TO_BE_HAD.iter().any(|words| line.contains(words)));
+    match told {
+        Some(line) => Err(Missing(line.trim().to_owned()).into()),
+        None => bail!("{}: {}\n{said}", words(command), output.status),
+    }
+}
+
+fn output(command: &mut Command) -> Result<String> {
+    let output = command
+        .stdin(Stdio::null())
+        .output()
+        .with_context(|| format!("running {}", words(command)))?;
+    ensure!(
+        output.status.success(),
+        "{}: {}",
+        words(command),
+        crate::guest::describe(&output)
+    );
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+fn run(command: &mut Command) -> Result<()> {
+    output(command).map(drop)
+}
+
+fn words(command: &Command) -> String {
+    let all = std::iter::once(command.get_program()).chain(command.get_args());
+    all.map(OsStr::to_string_lossy)
+        .collect::<Vec<_>>()
+        .join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cannot_be_had_is_told_from_what_is_wrong() {
+        let run = |script: &str| fetch(Command::new("sh").args(["-c", script]));
+        let missing = |script: &str| run(script).is_err_and(|e| e.is::<Missing>());
+        assert!(missing(
+            "echo 'fatal: Could not resolve host: example' >&2; exit 128"
+        ));
+        assert!(!missing("echo 'conflicting requirements' >&2; exit 1"));
+        assert!(run("echo fetched").is_ok_and(|said| said == "fetched\n"));
+        assert!(fetch(&mut Command::new("/nowhere/python3")).is_err_and(|e| e.is::<Missing>()));
+    }
+}

@@ -1,0 +1,215 @@
+//! What came out, for people and as `report.json`.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use serde_json::{Value, json};
+
+use super::events::Outcome;
+use super::expected::{Expected, Verdict};
+use super::row::{Row, Tests};
+
+/// A row held against what was expected.
+#[derive(Debug, Default)]
+pub struct Judged {
+    /// How many passed.
+    pub passed: usize,
+    /// Failed tests, what they said, and their known cause.
+    pub failed: Vec<(String, String, Option<String>)>,
+    /// Reasons for not running, and how many tests have each.
+    pub skipped: BTreeMap<String, usize>,
+    /// Tests that pass although a cause is named for their failure.
+    pub pass_now: Vec<(String, String)>,
+    /// Fewer passed than the suite's file wants.
+    pub too_few: Option<usize>,
+}
+
+impl Judged {
+    /// Holds a row against its suite's file.
+    pub fn of(tests: &Tests, expected: &Expected, mode: &str) -> Judged {
+        let mut judged = Judged::default();
+        for (test, outcome) in &tests.ended {
+            let verdict = expected.verdict(mode, test, outcome);
+            match outcome {
+                Outcome::Passed => judged.passed += 1,
+                Outcome::Skipped(why) => *judged.skipped.entry(why.clone()).or_default() += 1,
+                Outcome::Failed(why) => {
+                    let cause = match verdict {
+                        Verdict::Known(cause) => Some(cause.to_owned()),
+                        _ => None,
+                    };
+                    judged.failed.push((test.clone(), why.clone(), cause));
+                }
+            }
+            if let Verdict::PassesNow(cause) = verdict {
+                judged.pass_now.push((test.clone(), cause.to_owned()));
+            }
+        }
+        let least = expected.least(mode);
+        judged.too_few = (tests.whole && judged.passed < least).then_some(least);
+        judged
+    }
+
+    /// Failures that nobody knew.
+    pub fn news(&self) -> impl Iterator<Item = &(String, String, Option<String>)> {
+        self.failed.iter().filter(|(_, _, cause)| cause.is_none())
+    }
+
+    /// Whether the run failed by this row.
+    pub fn is_bad(&self) -> bool {
+        self.too_few.is_some() || self.news().next().is_some()
+    }
+
+    fn skipped_tests(&self) -> usize {
+        self.skipped.values().sum()
+    }
+}
+
+/// Prints one row and says whether it is as expected.
+pub fn print(row: &Row, expected: &Expected) -> bool {
+    let tests = match &row.outcome {
+        Ok(tests) => tests,
+        Err(why) => {
+            println!("SKIPPED: {} {} {}: {why}", row.suite, row.version, row.mode);
+            return true;
+        }
+    };
+    let judged = Judged::of(tests, expected, &row.mode.to_string());
+    println!(
+        "{:16} {:8} {:11} {:5} passed {:4} failed {:4} skipped  {:6.1} s",
+        row.suite,
+        row.version,
+        row.mode,
+        judged.passed,
+        judged.failed.len(),
+        judged.skipped_tests(),
+        tests.took.as_secs_f64(),
+    );
+    for (why, count) in &judged.skipped {
+        println!("    skipped {count:4}: {}", short(why));
+    }
+    let mut causes: BTreeMap<&str, usize> = BTreeMap::new();
+    for (_, _, cause) in &judged.failed {
+        if let Some(cause) = cause {
+            *causes.entry(cause).or_default() += 1;
+        }
+    }
+    for (cause, count) in causes {
+        println!("    known   {count:4}: {}", short(cause));
+    }
+    for (test, cause) in &judged.pass_now {
+        println!("    passes now: {test} (expected: {})", short(cause));
+    }
+    for (test, why, _) in judged.news() {
+        println!("    UNEXPECTED FAILURE: {test}: {}", short(why));
+    }
+    if let Some(least) = judged.too_few {
+        println!("    TOO FEW PASSED: {} of at least {least}", judged.passed);
+    }
+    !judged.is_bad()
+}
+
+fn short(text: &str) -> String {
+    let line = text.lines().next().unwrap_or_default();
+    match line.char_indices().nth(200) {
+        Some((at, _)) => format!("{}…", &line[..at]),
+        None => line.to_owned(),
+    }
+}
+
+/// A row as an object of `report.json`.
+pub fn to_json(row: &Row, expected: &Expected) -> Value {
+    let mode = row.mode.to_string();
+    let mut object = json!({
+        "suite": row.suite, "version": row.version, "mode": mode,
+        "passed": 0, "failed": 0, "skipped": 0,
+    });
+    match &row.outcome {
+        Err(why) => object["unavailable"] = json!(why),
+        Ok(tests) => {
+            let judged = Judged::of(tests, expected, &mode);
+            object["passed"] = json!(judged.passed);
+            object["failed"] = json!(judged.failed.len());
+            object["skipped"] = json!(judged.skipped_tests());
+            object["seconds"] = json!(tests.took.as_secs());
+            object["whole"] = json!(tests.whole);
+            object["skip_reasons"] = json!(judged.skipped);
+            let failures = judged.failed.iter();
+            let failures = failures
+                .map(|(test, said, cause)| json!({ "test": test, "said": said, "cause": cause }));
+            object["failures"] = failures.collect();
+            let pass_now = judged.pass_now.iter().map(|(test, _)| test);
+            object["pass_now"] = pass_now.cloned().collect();
+        }
+    }
+    object
+}
+
+/// Writes the report.
+///
+/// # Errors
+/// If the file cannot be written.
+pub fn write(path: &Path, rows: &[Value]) -> Result<()> {
+    if let Some(dir) = path.parent() {
+        std::fs::create_dir_all(dir)?;
+    }
+    let text = serde_json::to_string_pretty(rows)? + "\n";
+    // Whole or not at all: somebody may read while a long run adds its rows.
+    let new = path.with_extension("new");
+    std::fs::write(&new, text).with_context(|| format!("writing {}", new.display()))?;
+    std::fs::rename(&new, path).with_context(|| format!("writing {}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clients::stand::Mode;
+    use crate::host::Driver;
+
+    fn row(outcomes: &[(&str, Outcome)]) -> Row {
+        let ended = outcomes.iter().map(|(n, o)| ((*n).to_owned(), o.clone()));
+        Row {
+            suite: "sample",
+            version: "1.0",
+            mode: Mode {
+                driver: Driver::Soft,
+                remoted: false,
+            },
+            outcome: Ok(Tests {
+                ended: ended.collect(),
+                whole: true,
+                ..Tests::default()
+            }),
+        }
+    }
+
+    fn expected() -> Expected {
+        let text = "[least]\ndirect = 1\n[[known]]\ncause = 'graphs'\ntests = ['g', 'h']\n";
+        toml::from_str(text).unwrap_or_default()
+    }
+
+    #[test]
+    fn only_what_nobody_knew_is_bad() {
+        let failed = |why: &str| Outcome::Failed(why.into());
+        let known = row(&[("a", Outcome::Passed), ("g", failed("801"))]);
+        assert!(print(&known, &expected()));
+        let news = row(&[("a", Outcome::Passed), ("b", failed("700"))]);
+        assert!(!print(&news, &expected()));
+        let passes_now = row(&[("h", Outcome::Passed)]);
+        assert!(print(&passes_now, &expected()));
+        assert_eq!(to_json(&passes_now, &expected())["pass_now"], json!(["h"]));
+        let too_few = row(&[("a", Outcome::Skipped("two GPUs".into()))]);
+        assert!(!print(&too_few, &expected()));
+    }
+
+    #[test]
+    fn the_report_says_what_was_not_to_be_had() {
+        let mut row = row(&[]);
+        row.outcome = Err("no network".into());
+        assert!(print(&row, &expected()));
+        let object = to_json(&row, &expected());
+        assert_eq!(object["unavailable"], "no network");
+        assert_eq!(object["passed"], 0);
+    }
+}

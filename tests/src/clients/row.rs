@@ -1,0 +1,137 @@
+//! One row: a suite's units in one mode, several at once.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+
+use super::events::{Outcome, Record};
+use super::expected::Expected;
+use super::follow::{self, Unit};
+use super::stand::{Mode, Stand};
+use super::suites::{Plan, Suite};
+
+/// What is to run.
+#[derive(Debug, Clone, Default)]
+pub struct Choice {
+    /// Only what the suite's file names for CI.
+    pub ci: bool,
+    /// Only units whose names contain one of these; all where none is given.
+    pub only: Vec<String>,
+    /// Units at once.
+    pub jobs: usize,
+    /// Where the logs go.
+    pub logs: PathBuf,
+}
+
+/// What came out.
+#[derive(Debug)]
+pub struct Row {
+    /// The suite's name.
+    pub suite: &'static str,
+    /// The suite's version.
+    pub version: &'static str,
+    /// In which mode.
+    pub mode: Mode,
+    /// Its tests, or why there are none.
+    pub outcome: std::result::Result<Tests, String>,
+}
+
+/// Tests that ran.
+#[derive(Debug, Default)]
+pub struct Tests {
+    /// By name.
+    pub ended: BTreeMap<String, Outcome>,
+    /// How long it took.
+    pub took: Duration,
+    /// Everything of the suite ran that is to run.
+    pub whole: bool,
+}
+
+impl Choice {
+    fn chooses(&self, unit: &Unit, expected: &Expected) -> bool {
+        let named = self.only.is_empty() || self.only.iter().any(|part| unit.name.contains(part));
+        named && (!self.ci || expected.in_ci(&unit.name)) && expected.left_out(&unit.name).is_none()
+    }
+}
+
+/// Runs a row.
+///
+/// # Errors
+/// If its processes cannot be started. What tests do is no error.
+pub fn run(
+    suite: &Suite,
+    plan: &Plan,
+    mode: Mode,
+    expected: &Expected,
+    choice: &Choice,
+) -> Result<Tests> {
+    let start = Instant::now();
+    let chosen = plan.units.iter().filter(|u| choice.chooses(u, expected));
+    let (alone, mut beside): (Vec<&Unit>, Vec<&Unit>) = chosen.partition(|unit| unit.alone);
+    for unit in alone.iter().chain(&beside) {
+        std::fs::create_dir_all(&unit.dir)?;
+    }
+    let logs = choice.logs.join(suite.name).join(mode.to_string());
+    let jobs = choice.jobs.clamp(1, beside.len().max(1));
+    let stand = Stand::set_up(mode, jobs)?;
+    let mut records = Vec::new();
+    for unit in alone {
+        let env = stand.env(0, &plan.libraries)?;
+        records.push(follow::run(unit, &env, &logs)?);
+    }
+    let queue = Mutex::new(beside.drain(..).collect());
+    records.extend(at_once(jobs, &queue, &stand, plan, &logs)?);
+    if let Some(log) = stand.log() {
+        std::fs::write(logs.join("vgpud.log"), log)?;
+    }
+    let ended = records.into_iter().flat_map(|record| record.ended);
+    let named = ended.map(|(name, outcome)| {
+        let name = name
+            .strip_prefix(plan.prefix)
+            .map(str::to_owned)
+            .unwrap_or(name);
+        (name, outcome)
+    });
+    Ok(Tests {
+        ended: named.collect(),
+        took: start.elapsed(),
+        whole: choice.only.is_empty() && !choice.ci,
+    })
+}
+
+/// Runs the queue's units, `jobs` at once, each job being a VM of its own.
+fn at_once(
+    jobs: usize,
+    queue: &Mutex<VecDeque<&Unit>>,
+    stand: &Stand,
+    plan: &Plan,
+    logs: &Path,
+) -> Result<Vec<Record>> {
+    let work = |slot: u32| -> Result<Vec<Record>> {
+        let mut records = Vec::new();
+        let env = stand.env(slot, &plan.libraries)?;
+        loop {
+            let next = queue.lock().unwrap_or_else(|e| e.into_inner()).pop_front();
+            let Some(unit) = next else {
+                return Ok(records);
+            };
+            records.push(follow::run(unit, &env, logs)?);
+        }
+    };
+    std::thread::scope(|scope| {
+        let work = &work;
+        let slots = 0..u32::try_from(jobs).unwrap_or(1);
+        let threads: Vec<_> = slots.map(|slot| scope.spawn(move || work(slot))).collect();
+        let mut all = Vec::new();
+        for thread in threads {
+            match thread.join() {
+                Ok(records) => all.extend(records?),
+                Err(panic) => std::panic::resume_unwind(panic),
+            }
+        }
+        Ok(all)
+    })
+}

@@ -1,0 +1,75 @@
+//! The system on a driver, in short: right results through shim and vgpud, and the watchdog.
+//!
+//! A part of the GPU kit: what the whole-system tests prove on software devices is seen on hardware.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+
+use super::events::Outcome;
+use super::row::Tests;
+use super::stand::Mode;
+use crate::guest::{self, Guest, Target, expect_right};
+use crate::host::{Driver, Host, Options};
+
+/// Runs our own guest programs on a driver: some computing, and one whose kernel never ends.
+///
+/// # Errors
+/// If vgpud does not serve on it.
+pub fn run(driver: Driver) -> Result<Tests> {
+    let start = std::time::Instant::now();
+    let host = Host::start(&Options {
+        driver,
+        devices: 1,
+        ..Options::default()
+    })?;
+    host.admin("scan-gpus")?;
+    host.admin("assign-gpu --gpu-id=0 --pool=A")?;
+    host.admin("pool set A --hard-limit=2s --soft-limit=1s")?;
+    host.admin("register-vm --vm-id=1-2 --pool=A")?;
+    let mut tests = Tests::default();
+    let mut check = |name: &str, result: Result<String>| {
+        let outcome = match result {
+            Ok(_) => Outcome::Passed,
+            Err(e) => Outcome::Failed(format!("{e:#}")),
+        };
+        tests.ended.insert(name.to_owned(), outcome);
+    };
+    let guest = |program, target: Target| Guest::new(program, target);
+    for (name, program, words) in [
+        ("vecadd", guest::VECADD, ["1048576", "20"]),
+        ("matmul", guest::MATMUL, ["256", "4"]),
+        ("reduce", guest::REDUCE, ["1048576", "20"]),
+        ("saxpy", guest::SAXPY, ["1048576", "20"]),
+    ] {
+        let right = guest(program, host.target(1))
+            .and_then(|guest| expect_right(&guest.arg(words[0]).arg(words[1])));
+        check(name, right);
+    }
+    check("hang_is_ended_with_702_beside_a_neighbour", hang(&host));
+    check("right_after_the_hang", {
+        guest(guest::VECADD, host.target(1)).and_then(|guest| expect_right(&guest))
+    });
+    check("doctor", host.admin("doctor"));
+    tests.took = start.elapsed();
+    tests.whole = true;
+    Ok(tests)
+}
+
+/// VM 1's kernel never ends; VM 2 computes meanwhile and afterwards.
+fn hang(host: &Host) -> Result<String> {
+    let hanging = Guest::new(guest::HANG, host.target(1))?.spawn()?;
+    let neighbour = expect_right(&Guest::new(guest::VECADD, host.target(2))?);
+    let ended = hanging.finish(Duration::from_secs(60))?;
+    neighbour.context("the neighbour of a hanging kernel")?;
+    anyhow::ensure!(ended.status.success(), "{}", guest::describe(&ended));
+    Ok(String::new())
+}
+
+/// The modes that the smoke stands for.
+pub fn mode(driver: Driver) -> Mode {
+    Mode {
+        driver,
+        remoted: true,
+    }
+}

@@ -1,0 +1,116 @@
+//! Where a client's CUDA calls go: to a driver directly, or through the shim to a vgpud on it.
+
+use std::ffi::OsString;
+use std::fmt;
+use std::path::PathBuf;
+
+use anyhow::Result;
+
+use crate::host::{Driver, Host, Options};
+use crate::paths;
+
+/// One row of the table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Mode {
+    /// On which driver.
+    pub driver: Driver,
+    /// Through shim and vgpud.
+    pub remoted: bool,
+}
+
+impl Mode {
+    /// Both rows of a driver.
+    pub fn both(driver: Driver) -> [Mode; 2] {
+        [false, true].map(|remoted| Mode { driver, remoted })
+    }
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.pad(match (self.driver, self.remoted) {
+            (Driver::Soft, false) => "direct",
+            (Driver::Soft, true) => "remoted",
+            (Driver::Nvidia, false) => "gpu",
+            (Driver::Nvidia, true) => "gpu-remoted",
+        })
+    }
+}
+
+/// What a row stands on; the vgpud of a remoted row ends with it.
+#[derive(Debug)]
+pub struct Stand {
+    mode: Mode,
+    host: Option<Host>,
+}
+
+/// Interpreted kernels are slow, and a device fault is part of many a test: neither is a reason to stop a
+/// client. The clients' own limits are the harness's patience.
+const LENIENT: &str = "[defaults.pool]\nsoft_limit_ms = 0\nhard_limit_ms = 0\n\
+    contended_limit_ms = 600000\nquarantine_strikes = 0\n[defaults.vm]\nsessions = 256\n";
+
+/// Memory of the soft device that all clients of a row share.
+const MEMORY: u64 = 8 << 30;
+
+impl Stand {
+    /// Sets a row up for clients of `slots` VMs at once.
+    ///
+    /// # Errors
+    /// If vgpud does not serve.
+    pub fn set_up(mode: Mode, slots: usize) -> Result<Stand> {
+        if !mode.remoted {
+            return Ok(Stand { mode, host: None });
+        }
+        let host = Host::start(&Options {
+            driver: mode.driver,
+            devices: 1,
+            memory: MEMORY,
+            strict: false,
+            config: LENIENT.into(),
+            ..Options::default()
+        })?;
+        host.admin("scan-gpus")?;
+        host.admin("assign-gpu --gpu-id=0 --pool=A")?;
+        host.admin(&format!("register-vm --vm-id=1-{slots} --pool=A"))?;
+        Ok(Stand {
+            mode,
+            host: Some(host),
+        })
+    }
+
+    /// The variables of a client in one slot, the first being 0.
+    ///
+    /// # Errors
+    /// If the libraries are not built.
+    pub fn env(&self, slot: u32, libraries: &[PathBuf]) -> Result<Vec<(OsString, OsString)>> {
+        let mut path: Vec<PathBuf> = Vec::new();
+        let mut env = Vec::new();
+        match (&self.host, self.mode.driver) {
+            (Some(host), _) => {
+                path.push(paths::shim_dir()?);
+                let address = format!("unix:{}", host.vm_socket(slot + 1).display());
+                env.push(("VGPU_ADDRESS".into(), address.into()));
+            }
+            (None, Driver::Soft) => {
+                path.push(paths::soft_gpu_dir()?);
+                env.push(("SOFT_GPU_MEMORY".into(), "4G".into()));
+            }
+            // The driver's own library is where the linker finds it.
+            (None, Driver::Nvidia) => {}
+        }
+        path.extend(libraries.iter().cloned());
+        if self.mode.driver == Driver::Soft {
+            // NVRTC behind our wrapper gives PTX where a client asks for machine code.
+            env.push(("VGPU_NVRTC_PTX".into(), "1".into()));
+        }
+        if let Some(existing) = std::env::var_os("LD_LIBRARY_PATH") {
+            path.extend(std::env::split_paths(&existing));
+        }
+        env.push(("LD_LIBRARY_PATH".into(), std::env::join_paths(path)?));
+        Ok(env)
+    }
+
+    /// What vgpud logged, for a row that went wrong.
+    pub fn log(&self) -> Option<String> {
+        self.host.as_ref().map(Host::log)
+    }
+}

@@ -1,0 +1,273 @@
+//! The suites: whose tests they are, and which units they consist of.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+
+use super::events::Dialect;
+use super::follow::Unit;
+use super::install::{Kit, Venv, source};
+use crate::paths;
+
+/// A test that takes longer hangs. Generous: some compile and interpret for half a minute, on machines
+/// that do other things as well.
+const PATIENCE: Duration = Duration::from_secs(240);
+
+/// One client with its own tests.
+#[derive(Debug, Clone, Copy)]
+pub struct Suite {
+    /// Its name; that of its file in `tests/clients/expected` too.
+    pub name: &'static str,
+    /// The version whose tests run.
+    pub version: &'static str,
+    /// Fetches it.
+    pub plan: fn(&Kit) -> Result<Plan>,
+}
+
+/// What a suite runs.
+#[derive(Debug)]
+pub struct Plan {
+    /// Its processes.
+    pub units: Vec<Unit>,
+    /// Directories with libraries besides `libcuda.so`.
+    pub libraries: Vec<PathBuf>,
+    /// What the names of its tests begin with, and people need not read.
+    pub prefix: &'static str,
+}
+
+/// Every suite, the quick ones first.
+pub const ALL: &[Suite] = &[
+    Suite {
+        name: "cudarc",
+        version: "0.19.10",
+        plan: cudarc,
+    },
+    Suite {
+        name: "triton",
+        version: "3.9.0",
+        plan: triton,
+    },
+    Suite {
+        name: "cuda-bindings",
+        version: "12.6.1",
+        plan: bindings_12,
+    },
+    Suite {
+        name: "cuda-bindings-13",
+        version: "13.3.1",
+        plan: bindings_13,
+    },
+    Suite {
+        name: "cuda-core",
+        version: "1.1.0",
+        plan: cuda_core,
+    },
+    Suite {
+        name: "numba-cuda",
+        version: "0.30.4",
+        plan: numba,
+    },
+];
+
+/// cudarc's unit tests of its driver and nvrtc modules, as `cargo test` makes them.
+fn cudarc(kit: &Kit) -> Result<Plan> {
+    let nvrtc = kit.venv("cu12")?;
+    let source = kit.cudarc("0.19.10")?;
+    let binary = kit.test_binary(
+        &source,
+        "std,driver,nvrtc,fallback-dynamic-loading,cuda-12080",
+    )?;
+    let unit = Unit {
+        name: "lib".into(),
+        dialect: Dialect::Libtest,
+        tests: list_tests(&binary)?,
+        words: vec![binary.into()],
+        dir: source,
+        env: Vec::new(),
+        patience: PATIENCE,
+        alone: true,
+    };
+    Ok(Plan {
+        units: vec![unit],
+        libraries: nvrtc.nvrtc_dirs(),
+        prefix: "",
+    })
+}
+
+/// numba-cuda's tests, which its wheel carries.
+fn numba(kit: &Kit) -> Result<Plan> {
+    let venv = kit.venv("cu12")?;
+    let tests = venv.packages.join("numba_cuda/numba/cuda/tests");
+    let units = test_files(&tests)?.into_iter().map(|file| {
+        let mut unit = installed(kit, &venv, "numba.cuda.tests", &file);
+        // Otherwise pytest imports the package's own tests under a second name, and with them numba.
+        unit.env.push(("VGPU_IMPORT".into(), "numba.cuda".into()));
+        unit
+    });
+    Ok(Plan {
+        units: units.collect(),
+        libraries: Vec::new(),
+        prefix: "numba_cuda/numba/cuda/tests/",
+    })
+}
+
+/// cuda.bindings' tests as the last wheel carries them that does.
+fn bindings_12(kit: &Kit) -> Result<Plan> {
+    let venv = kit.venv("bindings")?;
+    let tests = venv.packages.join("cuda/bindings/tests");
+    let units = test_files(&tests)?;
+    let units = units
+        .iter()
+        .map(|file| installed(kit, &venv, "cuda.bindings.tests", file));
+    Ok(Plan {
+        units: units.collect(),
+        libraries: venv.nvrtc_dirs(),
+        prefix: "cuda/bindings/tests/",
+    })
+}
+
+/// cuda.bindings' tests from its repository.
+fn bindings_13(kit: &Kit) -> Result<Plan> {
+    in_checkout(kit, "v13.3.1", "cuda_bindings")
+}
+
+/// cuda.core's tests from its repository.
+fn cuda_core(kit: &Kit) -> Result<Plan> {
+    in_checkout(kit, "cuda-core-v1.1.0", "cuda_core")
+}
+
+fn in_checkout(kit: &Kit, tag: &str, folder: &str) -> Result<Plan> {
+    let dir = kit.cuda_python(tag)?.join(folder);
+    let venv = kit.venv("cu13")?;
+    let units = test_files(&dir.join("tests"))?
+        .into_iter()
+        .map(|file| Unit {
+            dir: dir.clone(),
+            ..pytest(&venv, &file, &[format!("tests/{file}").into()])
+        });
+    Ok(Plan {
+        units: units.collect(),
+        libraries: Vec::new(),
+        prefix: "tests/",
+    })
+}
+
+/// Kernels that Triton compiled, launched through cuda.bindings: Triton's own launcher needs torch.
+fn triton(kit: &Kit) -> Result<Plan> {
+    let venv = kit.venv("cu12")?;
+    let compiler = kit.venv("triton")?;
+    let ptx = kit.dir().join("triton-ptx");
+    let script = source("triton_ptx.py");
+    let made = kit.made_of(&ptx, &[&script, &source("requirements/triton.txt")])?;
+    if !made.is_current() {
+        let mut generate = Command::new(&compiler.python);
+        let output = generate.arg(script).arg("generate").arg(&ptx).output()?;
+        ensure!(
+            output.status.success(),
+            "compiling Triton's kernels: {}",
+            crate::guest::describe(&output)
+        );
+        made.say()?;
+    }
+    let file = "test_triton.py";
+    let mut unit = pytest(&venv, file, &[source(file).into()]);
+    unit.env.push(("VGPU_TRITON_PTX".into(), ptx.into()));
+    unit.dir = source("");
+    Ok(Plan {
+        units: vec![unit],
+        libraries: Vec::new(),
+        prefix: "test_triton.py::",
+    })
+}
+
+/// The test files below a directory, relative to it; the largest first, since they take longest.
+fn test_files(dir: &Path) -> Result<Vec<String>> {
+    let mut files = Vec::new();
+    let mut left = vec![dir.to_owned()];
+    while let Some(next) = left.pop() {
+        let entries =
+            std::fs::read_dir(&next).with_context(|| format!("reading {}", next.display()))?;
+        for entry in entries {
+            let path = entry?.path();
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            if path.is_dir() {
+                left.push(path);
+            } else if name.starts_with("test_") && name.ends_with(".py") {
+                let size = path.metadata()?.len();
+                let relative = path.strip_prefix(dir)?.to_string_lossy().into_owned();
+                files.push((std::cmp::Reverse(size), relative));
+            }
+        }
+    }
+    ensure!(!files.is_empty(), "no tests in {}", dir.display());
+    files.sort();
+    Ok(files.into_iter().map(|(_, file)| file).collect())
+}
+
+/// A test file of an installed package.
+fn installed(kit: &Kit, venv: &Venv, package: &str, file: &str) -> Unit {
+    let module = file.trim_end_matches(".py").replace('/', ".");
+    let root = format!("--rootdir={}", venv.packages.display());
+    let words: Vec<OsString> = [
+        "--import-mode=importlib",
+        "-o",
+        "consider_namespace_packages=true",
+        &root,
+        "--pyargs",
+        &format!("{package}.{module}"),
+    ]
+    .map(Into::into)
+    .into();
+    Unit {
+        // Some tests write into the directory they run in.
+        dir: kit.dir().join("scratch"),
+        ..pytest(venv, file, &words)
+    }
+}
+
+fn pytest(venv: &Venv, name: &str, words: &[OsString]) -> Unit {
+    let first = [
+        "-m",
+        "pytest",
+        "-p",
+        "vgpu_events",
+        "-p",
+        "no:cacheprovider",
+    ]
+    .map(OsString::from);
+    let style = ["-q", "--tb=short"].map(OsString::from);
+    let mut all = vec![venv.python.clone().into_os_string()];
+    all.extend(first.into_iter().chain(style).chain(words.iter().cloned()));
+    Unit {
+        name: name.to_owned(),
+        dialect: Dialect::Pytest,
+        words: all,
+        dir: paths::root(),
+        env: vec![(
+            "PYTHONPATH".into(),
+            paths::root().join("tests/clients").into(),
+        )],
+        tests: Vec::new(),
+        patience: PATIENCE,
+        alone: false,
+    }
+}
+
+/// The tests of a libtest binary.
+fn list_tests(binary: &Path) -> Result<Vec<String>> {
+    let output = Command::new(binary)
+        .args(["--list", "--format=terse"])
+        .output()
+        .with_context(|| format!("listing the tests of {}", binary.display()))?;
+    ensure!(
+        output.status.success(),
+        "listing tests: {}",
+        crate::guest::describe(&output)
+    );
+    let text = String::from_utf8_lossy(&output.stdout);
+    let tests = text.lines().filter_map(|line| line.strip_suffix(": test"));
+    Ok(tests.map(str::to_owned).collect())
+}
