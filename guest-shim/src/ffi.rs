@@ -107,7 +107,15 @@ macro_rules! exports {
         #[allow(non_snake_case)]
         pub(crate) unsafe extern "C" fn $name($($arg: $ty),*) -> u32 {
             $(let $mode = $crate::ffi::DefaultStream::$value;)?
-            $crate::ffi::guard(stringify!($name), move || $body)
+            let run = move || $crate::ffi::guard(stringify!($name), move || $body);
+            if $crate::observe::on() {
+                return $crate::observe::call(
+                    stringify!($name),
+                    &[$((stringify!($arg), &$arg as &dyn $crate::observe::gist::Gist)),*],
+                    run,
+                );
+            }
+            run()
         }
     };
 }

@@ -101,6 +101,15 @@ impl Options {
         Ok(all)
     }
 
+    /// Options that have been read before, without logs.
+    pub(crate) fn scalar(scalars: Vec<(u32, u32)>) -> Options {
+        Options {
+            scalars,
+            info: NO_LOG,
+            error: NO_LOG,
+        }
+    }
+
     /// Room for the info log.
     pub(crate) fn info_len(&self) -> u32 {
         self.info.len()

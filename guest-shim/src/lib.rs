@@ -11,6 +11,7 @@
 //! | `session` | the connection: handshake, ordered sending, reading, the pump thread |
 //! | `state` | what the guest knows without asking: contexts, streams, events, memory, modules |
 //! | `proc_address`, `symbols` | every name of `cuda.h`, and what `cuGetProcAddress` answers |
+//! | `observe` | `VGPU_STATS` and `VGPU_TRACE` |
 //! | `image`, `jit` | module images: their size from a pointer, JIT options |
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used))]
 
@@ -19,6 +20,7 @@ mod ffi;
 mod image;
 mod jit;
 mod log;
+mod observe;
 mod proc_address;
 mod process;
 mod session;

@@ -155,6 +155,7 @@ extern "C" fn after_fork_in_child() {
 }
 
 extern "C" fn on_load() {
+    crate::observe::begin();
     // SAFETY: the handlers are functions of this library, which is never unmapped (-z nodelete).
     unsafe {
         libc::pthread_atfork(
@@ -168,6 +169,9 @@ extern "C" fn on_load() {
 /// Runs after the program's own exit handlers, which may still make calls. Threads of the program
 /// may go on running; they find CUDA_ERROR_DEINITIALIZED and nothing that has been freed.
 extern "C" fn on_exit() {
+    if PHASE.load(Ordering::Acquire) != FORKED {
+        crate::observe::end();
+    }
     if PHASE
         .compare_exchange(READY, EXITING, Ordering::AcqRel, Ordering::Acquire)
         .is_err()

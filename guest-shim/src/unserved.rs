@@ -29,6 +29,9 @@ macro_rules! stubs {
 include!(concat!(env!("OUT_DIR"), "/stubs.rs"));
 
 fn called(index: usize) -> u32 {
+    if let Some(symbol) = NAMES.get(index) {
+        crate::observe::not_served(symbol);
+    }
     if let (Some(symbol), Some(calls)) = (NAMES.get(index), CALLS.get(index))
         && calls.fetch_add(1, Ordering::Relaxed) == 0
     {

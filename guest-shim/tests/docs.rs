@@ -13,6 +13,7 @@ fn table() -> String {
     for function in FUNCTIONS {
         let served = match function.served {
             Served::Local => "local".to_owned(),
+            Served::Refused => "refused".to_owned(),
             Served::By(ops) => ops
                 .iter()
                 .map(|op| op.name())

@@ -37,6 +37,8 @@ handles! {
     Module;
     /// A function of a module, minted by the worker.
     Func;
+    /// The result of a link, minted by the worker.
+    Linked;
     /// A device address: the same number in guest and host.
     DevPtr;
 }

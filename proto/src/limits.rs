@@ -18,6 +18,15 @@ pub const MAX_KERNEL_PARAMS: usize = 32_764;
 /// Largest module image, in bytes. Streams in [`MAX_BULK`] pieces into a file of the host's cache.
 pub const MAX_IMAGE: u64 = 2 * 1024 * 1024 * 1024;
 
+/// Most inputs of one link.
+pub const MAX_LINK_INPUTS: usize = 256;
+
+/// Largest result of a link, in bytes; the worker holds it until it has been fetched.
+pub const MAX_LINKED: usize = 64 * 1024 * 1024;
+
+/// Host functions of a session that have not come back.
+pub const MAX_HOST_FUNCTIONS: usize = DEPTH_CALLS as usize;
+
 /// Largest body of a handshake message, in bytes.
 pub const MAX_HANDSHAKE: usize = 64 * 1024;
 

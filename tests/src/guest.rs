@@ -51,6 +51,8 @@ programs! {
     LATER = "later", "soft-gpu/fixtures/demo/spin.ptx";
     /// Vector additions on every device at once.
     MULTI = "multi", "soft-gpu/fixtures/demo/vecadd.ptx";
+    /// One part of the driver API a run.
+    SURFACE = "surface", "soft-gpu/fixtures/demo/vecadd.ptx";
     /// Device printf.
     PRINT = "print", "soft-gpu/fixtures/output.ptx";
 }

@@ -13,5 +13,6 @@ mod owners;
 mod quarantines;
 mod rules;
 mod shares;
+mod surface;
 mod usage;
 mod waiting;

@@ -121,6 +121,56 @@ exports! {
         unsafe { put(out, context.device) }
     }
 
+    /// A context's device; null means the current one.
+    fn cuCtxGetDevice_v2(out: *mut c_int, ctx: u64) {
+        let context = shim()?.contexts.named(ctx)?;
+        // SAFETY: by the contract of the function.
+        unsafe { put(out, context.device) }
+    }
+
+    /// Flags of the current context from now on.
+    fn cuCtxSetFlags(flags: u32) {
+        let context = live()?.contexts.current()?;
+        valid_flags(flags)?;
+        context.flags.store(flags, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Banks have had one width since Maxwell.
+    fn cuCtxGetSharedMemConfig(out: *mut u32) {
+        const FOUR_BYTES: u32 = 1;
+        live()?.contexts.current()?;
+        // SAFETY: by the contract of the function.
+        unsafe { put(out, FOUR_BYTES) }
+    }
+
+    /// Banks have had one width since Maxwell.
+    fn cuCtxSetSharedMemConfig(config: u32) {
+        live()?.contexts.current()?;
+        if config > 2 { Err(CuResult::INVALID_VALUE) } else { Ok(()) }
+    }
+
+    /// Nothing of a cache is set aside.
+    fn cuCtxResetPersistingL2Cache() {
+        live()?.contexts.current().map(|_| ())
+    }
+
+    /// What one guest sees of several devices has no path between them.
+    fn cuCtxEnablePeerAccess(peer: u64, flags: u32) {
+        let shim = live()?;
+        named(shim, peer)?;
+        if flags != 0 {
+            return Err(CuResult::INVALID_VALUE);
+        }
+        Err(CuResult::PEER_ACCESS_UNSUPPORTED)
+    }
+
+    /// It never was.
+    fn cuCtxDisablePeerAccess(peer: u64) {
+        named(live()?, peer)?;
+        Err(CuResult::PEER_ACCESS_NOT_ENABLED)
+    }
+
     /// The current context's flags.
     fn cuCtxGetFlags(out: *mut u32) {
         let context = shim()?.contexts.current()?;
@@ -159,6 +209,13 @@ exports! {
     fn cuCtxSynchronize() {
         let shim = live()?;
         let ctx = shim.contexts.current()?.handle;
+        shim.session.synchronize(&req::CtxSynchronize { ctx })
+    }
+
+    /// Waits for all work of a context; null means the current one.
+    fn cuCtxSynchronize_v2(ctx: u64) {
+        let shim = live()?;
+        let ctx = shim.contexts.named(ctx)?.handle;
         shim.session.synchronize(&req::CtxSynchronize { ctx })
     }
 

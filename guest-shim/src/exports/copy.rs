@@ -6,6 +6,7 @@
 //! before the stream's completion can be seen.
 
 use std::ffi::c_void;
+use std::sync::Arc;
 
 use vgpu_proto::call::req;
 use vgpu_proto::cuda::{CuResult, DevPtr};
@@ -16,6 +17,7 @@ use crate::ffi::exports;
 use crate::process::live;
 use crate::session::sys::UserMemory;
 use crate::state::Shim;
+use crate::state::contexts::Context;
 use crate::state::streams::{Target, resolve};
 
 /// Memory from this size on is lent to the socket where the program leaves it alone until the worker
@@ -75,6 +77,25 @@ exports! {
         within(shim, &resolve(shim, 0, mode)?, dst, src, len)
     }
 
+    /// Between contexts; of two devices, through this program's memory.
+    fn cuMemcpyPeer / cuMemcpyPeer_ptds [mode] (dst: u64, to: u64, src: u64, from: u64, len: usize) {
+        let shim = live()?;
+        peer(shim, &resolve(shim, 0, mode)?, (dst, to), (src, from), len)
+    }
+
+    /// Between contexts, in a stream.
+    fn cuMemcpyPeerAsync / cuMemcpyPeerAsync_ptsz [mode] (
+        dst: u64,
+        to: u64,
+        src: u64,
+        from: u64,
+        len: usize,
+        stream: u64
+    ) {
+        let shim = live()?;
+        peer(shim, &resolve(shim, stream, mode)?, (dst, to), (src, from), len)
+    }
+
     /// Device to device, in a stream.
     fn cuMemcpyDtoDAsync_v2 / cuMemcpyDtoDAsync_v2_ptsz [mode] (
         dst: u64,
@@ -126,7 +147,41 @@ fn host_memory(shim: &Shim, address: u64, len: usize) -> Cu<UserMemory> {
     })
 }
 
-fn to_device(shim: &Shim, target: &Target, dst: u64, src: u64, len: usize, sync: bool) -> Cu {
+fn peer(
+    shim: &Shim,
+    target: &Target,
+    (dst, to): (u64, u64),
+    (src, from): (u64, u64),
+    len: usize,
+) -> Cu {
+    let (to, from) = (shim.contexts.named(to)?, shim.contexts.named(from)?);
+    if to.device == from.device && to.device == target.ctx.device {
+        return within(shim, target, dst, src, len);
+    }
+    // Between devices there is no path but through here, and each end has an order of its own.
+    let null = |ctx: &Arc<Context>| Target {
+        ctx: ctx.clone(),
+        stream: vgpu_proto::cuda::Stream::NULL,
+        info: None,
+    };
+    let mut bytes = vec![0_u8; len];
+    shim.session.synchronize(&req::StreamSynchronize {
+        ctx: target.ctx(),
+        stream: target.stream,
+    })?;
+    let at = bytes.as_mut_ptr() as u64;
+    to_host(shim, &null(&from), at, src, len, true)?;
+    to_device(shim, &null(&to), dst, at, len, true)
+}
+
+pub(super) fn to_device(
+    shim: &Shim,
+    target: &Target,
+    dst: u64,
+    src: u64,
+    len: usize,
+    sync: bool,
+) -> Cu {
     if len == 0 {
         return Ok(());
     }
@@ -152,21 +207,34 @@ fn to_device(shim: &Shim, target: &Target, dst: u64, src: u64, len: usize, sync:
         }
         rest = rest.skip(piece.len);
     }
-    if sync {
-        // A synchronous copy also ends after asynchronous ones before it.
-        shim.session.take_back()?;
+    sent(shim, target, sync)
+}
+
+/// The bytes of a copy to the device are on their way; what is left to do if it is a synchronous one.
+pub(super) fn sent(shim: &Shim, target: &Target, sync: bool) -> Cu {
+    if !sync {
+        return Ok(());
     }
-    match (sync, &target.info) {
-        (false, _) => Ok(()),
-        (true, None) => target.ctx.copies.copied(shim, ctx),
+    // It also ends after asynchronous ones before it.
+    shim.session.take_back()?;
+    let (ctx, stream) = (target.ctx(), target.stream);
+    match &target.info {
+        None => target.ctx.copies.copied(shim, ctx),
         // A thread's own stream is in no order with most others: the copy must be there.
-        (true, Some(_)) => shim
+        Some(_) => shim
             .session
             .synchronize(&req::StreamSynchronize { ctx, stream }),
     }
 }
 
-fn to_host(shim: &Shim, target: &Target, dst: u64, src: u64, len: usize, sync: bool) -> Cu {
+pub(super) fn to_host(
+    shim: &Shim,
+    target: &Target,
+    dst: u64,
+    src: u64,
+    len: usize,
+    sync: bool,
+) -> Cu {
     if len == 0 {
         return Ok(());
     }
@@ -186,7 +254,7 @@ fn to_host(shim: &Shim, target: &Target, dst: u64, src: u64, len: usize, sync: b
     }
 }
 
-fn within(shim: &Shim, target: &Target, dst: u64, src: u64, len: usize) -> Cu {
+pub(super) fn within(shim: &Shim, target: &Target, dst: u64, src: u64, len: usize) -> Cu {
     if len == 0 {
         return Ok(());
     }

@@ -121,6 +121,28 @@ exports! {
         unsafe { put_text(id, len, &device.info.pci_bus_id) }
     }
 
+    /// All 0, as cuDeviceCanAccessPeer.
+    fn cuDeviceGetP2PAttribute(value: *mut c_int, attribute: u32, device: c_int, peer: c_int) {
+        let shim = shim()?;
+        shim.devices.get(device)?;
+        shim.devices.get(peer)?;
+        if device == peer || !(1..=5).contains(&attribute) {
+            return Err(CuResult::INVALID_VALUE);
+        }
+        // SAFETY: by the contract of the function.
+        unsafe { put(value, 0) }
+    }
+
+    /// Execution affinity is not served.
+    fn cuDeviceGetExecAffinitySupport(out: *mut c_int, kind: u32, device: c_int) {
+        shim()?.devices.get(device)?;
+        if kind != 0 {
+            return Err(CuResult::INVALID_VALUE);
+        }
+        // SAFETY: by the contract of the function.
+        unsafe { put(out, 0) }
+    }
+
     /// Never: what one guest sees of several devices has no path between them.
     fn cuDeviceCanAccessPeer(can: *mut c_int, device: c_int, peer: c_int) {
         let shim = shim()?;

@@ -10,6 +10,7 @@ use crate::ffi::{DefaultStream, exports};
 use crate::process::live;
 use crate::state::Shim;
 use crate::state::devices::{Device, attribute as device_attribute};
+use crate::state::libraries::function_in;
 use crate::state::modules::{FunctionInfo, attribute};
 use crate::state::streams::resolve;
 
@@ -22,19 +23,19 @@ const EXTRA_SIZE: usize = 2;
 #[repr(C)]
 pub(crate) struct Config {
     grid: [u32; 3],
-    block: [u32; 3],
-    shared: u32,
+    pub(super) block: [u32; 3],
+    pub(super) shared: u32,
     stream: u64,
-    attributes: *const Attribute,
-    count: u32,
+    pub(super) attributes: *const Attribute,
+    pub(super) count: u32,
 }
 
 /// `CUlaunchAttribute`: its value is a union of 64 bytes.
 #[repr(C)]
 pub(crate) struct Attribute {
-    id: u32,
+    pub(super) id: u32,
     pad: u32,
-    value: [u32; 16],
+    pub(super) value: [u32; 16],
 }
 
 /// Size and shape of a launch.
@@ -170,8 +171,8 @@ unsafe fn launch(
     params: Params,
 ) -> Cu {
     let shim = live()?;
-    let function = shim.functions.get(function)?;
     let target = resolve(shim, stream, mode)?;
+    let function = function_in(shim, function, &target.ctx)?;
     if function.ctx != target.ctx() {
         return Err(CuResult::INVALID_HANDLE);
     }

@@ -2,15 +2,23 @@
 //! writes what comes back; see [`crate::ffi`]. Which of them exist is `build.rs`'s business to find
 //! out: a line `fn cuName(` here is all it takes.
 
+pub(crate) mod area;
 pub(crate) mod context;
 pub(crate) mod copy;
 pub(crate) mod device;
 pub(crate) mod event;
+pub(crate) mod host;
 pub(crate) mod init;
 pub(crate) mod launch;
+pub(crate) mod library;
+pub(crate) mod link;
+pub(crate) mod managed;
 pub(crate) mod memory;
 pub(crate) mod memset;
 pub(crate) mod module;
 pub(crate) mod occupancy;
 pub(crate) mod pointer;
+pub(crate) mod pool;
+pub(crate) mod profiler;
 pub(crate) mod stream;
+pub(crate) mod word;

@@ -11,11 +11,14 @@ use crate::ffi::{exports, put, put_optional, required, text};
 use crate::jit::Options;
 use crate::process::{live, shim};
 use crate::session::sys::UserMemory;
-use crate::state::modules;
+use crate::state::{libraries, modules};
 use crate::{Cu, image};
 
 /// `CU_MODULE_LAZY_LOADING`: with anything else frameworks load hundreds of megabytes at start.
 const LAZY_LOADING: u32 = 2;
+
+/// `CUfunc_cache` values.
+pub(super) const CACHE_CONFIGS: u32 = 4;
 
 exports! {
     /// Loads a file of the guest.
@@ -98,21 +101,21 @@ exports! {
 
     /// The module of a function.
     fn cuFuncGetModule(out: *mut u64, function: u64) {
-        let module = shim()?.functions.get(function)?.module;
+        let module = libraries::function(shim()?, function)?.module;
         // SAFETY: by the contract of the function.
         unsafe { put(out, module.0) }
     }
 
     /// The name of a function, valid while its module is loaded.
     fn cuFuncGetName(out: *mut *const c_char, function: u64) {
-        let function = shim()?.functions.get(function)?;
+        let function = libraries::function(shim()?, function)?;
         // SAFETY: by the contract of the function.
         unsafe { put(out, function.name.as_ptr()) }
     }
 
     /// Where a parameter lies in the parameter block; the size may be left out.
     fn cuFuncGetParamInfo(function: u64, index: usize, offset: *mut usize, size: *mut usize) {
-        let function = shim()?.functions.get(function)?;
+        let function = libraries::function(shim()?, function)?;
         let (at, len) = function.params.get(index).ok_or(CuResult::INVALID_VALUE)?;
         // SAFETY: by the contract of the function.
         unsafe {
@@ -126,19 +129,8 @@ exports! {
     fn cuFuncGetAttribute(out: *mut i32, attribute: u32, function: u64) {
         let shim = live()?;
         required(out)?;
-        let function = shim.functions.get(function)?;
-        if attribute as usize >= modules::attribute::NUMBER {
-            return Err(CuResult::INVALID_VALUE);
-        }
-        let value = match function.attribute(attribute) {
-            Some(value) => value,
-            None => {
-                let func = function.handle;
-                let reply = shim.session.call(&req::FuncGetAttribute { func, attribute })?;
-                function.set_attribute(attribute, reply.value);
-                reply.value
-            }
-        };
+        let function = libraries::function(shim, function)?;
+        let value = modules::attribute(shim, &function, attribute)?;
         // SAFETY: by the contract of the function.
         unsafe { put(out, value) }
     }
@@ -146,18 +138,64 @@ exports! {
     /// Sets an attribute; what the driver agreed to is what cuFuncGetAttribute answers.
     fn cuFuncSetAttribute(function: u64, attribute: u32, value: i32) {
         let shim = live()?;
-        let function = shim.functions.get(function)?;
-        shim.session.call(&req::FuncSetAttribute { func: function.handle, attribute, value })?;
-        function.set_attribute(attribute, value);
+        let function = libraries::function(shim, function)?;
+        modules::set_attribute(shim, &function, attribute, value)
+    }
+
+    /// The number of parameters.
+    fn cuFuncGetParamCount(function: u64, out: *mut usize) {
+        let count = libraries::function(shim()?, function)?.params.len();
+        // SAFETY: by the contract of the function.
+        unsafe { put(out, count) }
+    }
+
+    /// It is loaded: the host has described it.
+    fn cuFuncIsLoaded(out: *mut u32, function: u64) {
+        const LOADED: u32 = 1;
+        libraries::function(live()?, function)?;
+        // SAFETY: by the contract of the function.
+        unsafe { put(out, LOADED) }
+    }
+
+    /// As cuFuncIsLoaded.
+    fn cuFuncLoad(function: u64) {
+        libraries::function(live()?, function).map(|_| ())
+    }
+
+    /// Banks have had one width since Maxwell.
+    fn cuFuncSetSharedMemConfig(function: u64, config: u32) {
+        libraries::function(live()?, function)?;
+        if config > 2 { Err(CuResult::INVALID_VALUE) } else { Ok(()) }
+    }
+
+    /// The number of functions.
+    fn cuModuleGetFunctionCount(out: *mut u32, module: u64) {
+        let shim = live()?;
+        required(out)?;
+        let names = modules::function_names(shim, &*shim.modules.get(module)?)?;
+        // SAFETY: by the contract of the function.
+        unsafe { put(out, names.len() as u32) }
+    }
+
+    /// The first functions, as many as there is room for.
+    fn cuModuleEnumerateFunctions(out: *mut u64, room: u32, module: u64) {
+        let shim = live()?;
+        required(out)?;
+        let module = shim.modules.get(module)?;
+        let names = modules::function_names(shim, &module)?;
+        for (i, name) in names.iter().take(room as usize).enumerate() {
+            let function = modules::function(shim, &module, name)?;
+            // SAFETY: room for that many, by the contract of the function.
+            unsafe { put(out.add(i), function)? };
+        }
         Ok(())
     }
 
     /// A preference.
     fn cuFuncSetCacheConfig(function: u64, config: u32) {
-        const CONFIGS: u32 = 4;
         let shim = live()?;
-        let func = shim.functions.get(function)?.handle;
-        if config >= CONFIGS {
+        let func = libraries::function(shim, function)?.handle;
+        if config >= CACHE_CONFIGS {
             return Err(CuResult::INVALID_VALUE);
         }
         shim.session.post(&req::FuncSetCacheConfig { func, config })
@@ -186,7 +224,7 @@ unsafe fn load_data(
 }
 
 /// A file's bytes; text gets the NUL that it has in memory.
-fn read_image(path: &OsStr) -> Cu<Vec<u8>> {
+pub(super) fn read_image(path: &OsStr) -> Cu<Vec<u8>> {
     let len = std::fs::metadata(path)
         .map_err(|_| CuResult::FILE_NOT_FOUND)?
         .len();

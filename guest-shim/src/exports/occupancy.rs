@@ -5,11 +5,13 @@ use std::ffi::c_int;
 use vgpu_proto::call::req;
 use vgpu_proto::cuda::CuResult;
 
+use super::launch::Config;
 use crate::Cu;
 use crate::ffi::{exports, put, required};
 use crate::process::live;
 use crate::state::Shim;
 use crate::state::devices::attribute as attr;
+use crate::state::libraries;
 use crate::state::modules::{FunctionInfo, attribute};
 
 /// `CUoccupancyB2DSize`: dynamic shared memory of a block size.
@@ -37,6 +39,57 @@ exports! {
     ) {
         // SAFETY: by the contract of the function.
         unsafe { active_blocks(out, function, block_size, shared, flags) }
+    }
+
+    /// Shared memory that is left for each block when so many are on a multiprocessor.
+    fn cuOccupancyAvailableDynamicSMemPerBlock(
+        out: *mut usize,
+        function: u64,
+        blocks: c_int,
+        block_size: c_int
+    ) {
+        let shim = live()?;
+        required(out)?;
+        let func = libraries::function(shim, function)?.handle;
+        if blocks <= 0 || block_size <= 0 {
+            return Err(CuResult::INVALID_VALUE);
+        }
+        let call = req::OccupancyShared { func, blocks, block_size };
+        let bytes = shim.session.call(&call)?.bytes;
+        // SAFETY: by the contract of the function.
+        unsafe { put(out, bytes as usize) }
+    }
+
+    /// Clusters are of one block each: as many as the device holds blocks.
+    fn cuOccupancyMaxActiveClusters(out: *mut c_int, function: u64, config: *const Config) {
+        let shim = live()?;
+        required(out)?;
+        let function = libraries::function(shim, function)?;
+        // SAFETY: by the contract of the function.
+        if unsafe { cluster(config) }? > 1 {
+            return Err(CuResult::NOT_SUPPORTED);
+        }
+        // SAFETY: looked at just now.
+        let (block, shared) = unsafe { ((*config).block, (*config).shared) };
+        let threads: u64 = block.iter().map(|n| u64::from(*n)).product();
+        let threads = c_int::try_from(threads).map_err(|_| CuResult::INVALID_VALUE)?;
+        if threads == 0 {
+            return Err(CuResult::INVALID_VALUE);
+        }
+        let blocks = ask(shim, &function, threads, shared as usize, 0)?;
+        let device = shim.devices.get(function.device)?;
+        let processors = device.attribute(attr::MULTIPROCESSOR_COUNT)?;
+        // SAFETY: by the contract of the function.
+        unsafe { put(out, blocks.saturating_mul(processors)) }
+    }
+
+    /// Clusters are of one block.
+    fn cuOccupancyMaxPotentialClusterSize(out: *mut c_int, function: u64, config: *const Config) {
+        let shim = live()?;
+        libraries::function(shim, function)?;
+        required(config)?;
+        // SAFETY: by the contract of the function.
+        unsafe { put(out, 1) }
     }
 
     /// The block size that fills a multiprocessor best.
@@ -67,6 +120,28 @@ exports! {
     }
 }
 
+/// The size that `CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION` asks for.
+///
+/// # Safety
+/// The configuration is readable, with as many attributes as it says.
+unsafe fn cluster(config: *const Config) -> Cu<u32> {
+    const CLUSTER_DIMENSION: u32 = 4;
+    // SAFETY: by this function's contract.
+    let config = unsafe { config.as_ref() }.ok_or(CuResult::INVALID_VALUE)?;
+    let mut blocks = 1_u32;
+    for i in 0..config.count as usize {
+        required(config.attributes)?;
+        // SAFETY: by this function's contract.
+        let attribute = unsafe { &*config.attributes.add(i) };
+        if attribute.id == CLUSTER_DIMENSION {
+            blocks = attribute.value[..3]
+                .iter()
+                .fold(1, |all, n| all.saturating_mul((*n).max(1)));
+        }
+    }
+    Ok(blocks)
+}
+
 fn ask(
     shim: &Shim,
     function: &FunctionInfo,
@@ -94,7 +169,7 @@ unsafe fn active_blocks(
 ) -> Cu {
     let shim = live()?;
     required(out)?;
-    let function = shim.functions.get(function)?;
+    let function = libraries::function(shim, function)?;
     if size <= 0 || flags > 1 {
         return Err(CuResult::INVALID_VALUE);
     }
@@ -119,7 +194,7 @@ unsafe fn potential(
     let shim = live()?;
     required(min_grid)?;
     required(block_size)?;
-    let function = shim.functions.get(function)?;
+    let function = libraries::function(shim, function)?;
     let device = shim.devices.get(function.device)?;
     if limit < 0 || flags > 1 {
         return Err(CuResult::INVALID_VALUE);

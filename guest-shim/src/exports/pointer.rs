@@ -26,6 +26,16 @@ exports! {
         unsafe { what.write(out, attribute, address) }
     }
 
+    /// Copies of this memory are synchronous if that is set: as they are without it.
+    fn cuPointerSetAttribute(value: *const c_void, attribute: u32, address: u64) {
+        let what = What::of(shim()?, address).ok_or(CuResult::INVALID_VALUE)?;
+        required(value)?;
+        match (attribute, what) {
+            (attribute::SYNC_MEMOPS, What::Device(_)) => Ok(()),
+            _ => Err(CuResult::INVALID_VALUE),
+        }
+    }
+
     /// Several attributes of any address; of one that CUDA does not know they are zero.
     fn cuPointerGetAttributes(count: u32, attributes: *const u32, out: *const *mut c_void, address: u64) {
         let what = What::of(shim()?, address);
@@ -66,6 +76,10 @@ impl What {
     /// # Safety
     /// `out` has room for the attribute.
     unsafe fn write(&self, out: *mut c_void, attribute: u32, address: u64) -> Cu {
+        let pool = match self {
+            What::Device(r) => r.pool,
+            What::Host(_) => 0,
+        };
         let (ctx, device, base, size, id) = match self {
             What::Device(r) => (r.ctx, r.device, r.base, r.size, r.id),
             // Buffer ids of host memory: its address, which device memory's counters never reach.
@@ -90,7 +104,8 @@ impl What {
                 attribute::RANGE_START | attribute::MAPPING_BASE => put(out.cast(), base),
                 attribute::RANGE_SIZE | attribute::MAPPING_SIZE => put(out.cast(), size as usize),
                 attribute::MAPPED => put::<c_uint>(out.cast(), 1),
-                attribute::HANDLE_TYPES | attribute::MEMPOOL => put::<u64>(out.cast(), 0),
+                attribute::HANDLE_TYPES => put::<u64>(out.cast(), 0),
+                attribute::MEMPOOL => put::<u64>(out.cast(), pool),
                 attribute::GPU_DIRECT => put::<c_uint>(out.cast(), 0),
                 attribute::ACCESS_FLAGS => put(out.cast(), READ_WRITE),
                 attribute::MEMORY_BLOCK => put(out.cast(), id),

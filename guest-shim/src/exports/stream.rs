@@ -5,10 +5,10 @@ use std::ffi::c_int;
 use vgpu_proto::call::req;
 use vgpu_proto::cuda::CuResult;
 
-use crate::Cu;
-use crate::ffi::{exports, put, required};
+use crate::ffi::{DefaultStream, exports, put, put_optional, required};
 use crate::process::{live, shim};
-use crate::state::streams::{self, NON_BLOCKING, resolve};
+use crate::state::streams::{self, NON_BLOCKING, Target, resolve};
+use crate::{Cu, lock};
 
 /// `CU_STREAM_CAPTURE_STATUS_NONE`.
 const NOT_CAPTURING: u32 = 0;
@@ -62,6 +62,68 @@ exports! {
         unsafe { put(out, target.ctx().0) }
     }
 
+    /// The stream's context; there are no green ones.
+    fn cuStreamGetCtx_v2 / cuStreamGetCtx_v2_ptsz [mode] (stream: u64, out: *mut u64, green: *mut u64) {
+        let target = resolve(shim()?, stream, mode)?;
+        // SAFETY: by the contract of the function.
+        unsafe {
+            put(out, target.ctx().0)?;
+            put_optional(green, 0);
+        }
+        Ok(())
+    }
+
+    /// None: there are no green contexts.
+    fn cuStreamGetGreenCtx(stream: u64, out: *mut u64) {
+        resolve(shim()?, stream, DefaultStream::Legacy)?;
+        // SAFETY: by the contract of the function.
+        unsafe { put(out, 0) }
+    }
+
+    /// The stream's device.
+    fn cuStreamGetDevice / cuStreamGetDevice_ptsz [mode] (stream: u64, out: *mut c_int) {
+        let target = resolve(shim()?, stream, mode)?;
+        // SAFETY: by the contract of the function.
+        unsafe { put(out, target.ctx.device) }
+    }
+
+    /// An attribute, as it was set; its priority.
+    fn cuStreamGetAttribute / cuStreamGetAttribute_ptsz [mode] (
+        stream: u64,
+        id: u32,
+        out: *mut AttributeValue
+    ) {
+        let target = resolve(shim()?, stream, mode)?;
+        required(out)?;
+        let value = attribute(&target, id)?;
+        // SAFETY: by the contract of the function.
+        unsafe { put(out, value) }
+    }
+
+    /// Hints are remembered; a priority cannot be changed any more.
+    fn cuStreamSetAttribute / cuStreamSetAttribute_ptsz [mode] (
+        stream: u64,
+        id: u32,
+        value: *const AttributeValue
+    ) {
+        let target = resolve(live()?, stream, mode)?;
+        required(value)?;
+        // SAFETY: by the contract of the function.
+        set_attribute(&target, id, unsafe { value.read_unaligned() })
+    }
+
+    /// Copies all of them.
+    fn cuStreamCopyAttributes / cuStreamCopyAttributes_ptsz [mode] (dst: u64, src: u64) {
+        let shim = live()?;
+        let (dst, src) = (resolve(shim, dst, mode)?, resolve(shim, src, mode)?);
+        for id in ATTRIBUTES {
+            if *id != PRIORITY {
+                set_attribute(&dst, *id, attribute(&src, *id)?)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Waits for the stream's work.
     fn cuStreamSynchronize / cuStreamSynchronize_ptsz [mode] (stream: u64) {
         let shim = live()?;
@@ -99,6 +161,60 @@ exports! {
         resolve(shim()?, stream, mode)?;
         // SAFETY: by the contract of the function.
         unsafe { put(out, NOT_CAPTURING) }
+    }
+}
+
+/// `CUstreamAttrValue`: a union of 64 bytes.
+pub(crate) type AttributeValue = [u32; 16];
+
+/// `CU_STREAM_ATTRIBUTE_PRIORITY`.
+const PRIORITY: u32 = 8;
+/// Access policy, synchronisation policy, priority, memory domains.
+const ATTRIBUTES: &[u32] = &[1, 3, PRIORITY, 9, 10];
+
+fn attribute(target: &Target, id: u32) -> Cu<AttributeValue> {
+    let mut value = [0; 16];
+    let info = target.info.as_ref();
+    match id {
+        PRIORITY => value[0] = info.map_or(0, |i| i.priority) as u32,
+        _ if ATTRIBUTES.contains(&id) => {
+            let set = info.map(|i| lock(&i.attributes));
+            let known = set.as_ref().and_then(|set| set.get(&id));
+            value = known.copied().unwrap_or(match id {
+                // CU_SYNC_POLICY_AUTO; domains 0 and 1.
+                3 => first(1),
+                9 => first(0x100),
+                _ => value,
+            });
+        }
+        _ => return Err(CuResult::INVALID_VALUE),
+    }
+    Ok(value)
+}
+
+fn first(n: u32) -> AttributeValue {
+    let mut value = [0; 16];
+    value[0] = n;
+    value
+}
+
+fn set_attribute(target: &Target, id: u32, value: AttributeValue) -> Cu {
+    match (id, &target.info) {
+        (PRIORITY, info) => {
+            let now = info.as_ref().map_or(0, |i| i.priority);
+            if now == value[0] as i32 {
+                Ok(())
+            } else {
+                Err(CuResult::NOT_SUPPORTED)
+            }
+        }
+        (_, Some(info)) if ATTRIBUTES.contains(&id) => {
+            lock(&info.attributes).insert(id, value);
+            Ok(())
+        }
+        // The NULL stream has no place for hints, which need not be followed.
+        (_, None) if ATTRIBUTES.contains(&id) => Ok(()),
+        _ => Err(CuResult::INVALID_VALUE),
     }
 }
 

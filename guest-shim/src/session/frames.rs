@@ -216,6 +216,7 @@ fn dispatch(session: &Session, header: Header, args: Vec<u8>) -> Result<(), Stri
         }
         Some(Notice::AsyncError) => session.failed_later(header.status()),
         Some(Notice::Stdout) => {}
+        Some(Notice::HostFunc) => session.host_function(header.id()),
         None if Op::from_wire(header.op()).is_none() => {
             return Err(format!(
                 "a reply has the unknown operation {:#06x}",

@@ -96,6 +96,8 @@ pub(crate) struct Inbox {
     reader: UnsafeCell<FrameReader>,
     /// Replies that come while nobody waits.
     unattended: AtomicUsize,
+    /// Notices that are to be looked for.
+    notices: AtomicUsize,
 }
 
 // SAFETY: `reader` is touched only between setting `leading` and clearing it, under the mutex.
@@ -123,7 +125,7 @@ impl Drop for Lead<'_> {
         drop(state);
         match next {
             Some((parker, _)) => parker.unpark(),
-            None if self.inbox.unattended() > 0 => self.session.watch_data(),
+            None if self.inbox.is_restless() => self.session.watch_data(),
             None => {}
         }
     }
@@ -136,12 +138,28 @@ impl Inbox {
             state: Mutex::default(),
             reader: UnsafeCell::new(FrameReader::new()),
             unattended: AtomicUsize::new(0),
+            notices: AtomicUsize::new(0),
         }
     }
 
     /// Replies on their way that nobody waits for.
     pub(crate) fn unattended(&self) -> usize {
         self.unattended.load(Ordering::Acquire)
+    }
+
+    /// Must somebody read although nobody waits?
+    pub(crate) fn is_restless(&self) -> bool {
+        self.unattended() > 0 || self.notices.load(Ordering::Acquire) > 0
+    }
+
+    /// A notice will come that must be seen soon.
+    pub(crate) fn expect_notice(&self) {
+        self.notices.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// It has come, or will not.
+    pub(crate) fn noticed(&self) {
+        self.notices.fetch_sub(1, Ordering::AcqRel);
     }
 
     /// Announces request `id` before it is sent.
@@ -260,7 +278,7 @@ impl Inbox {
                 drop(state);
                 if let Some((next, _)) = next {
                     next.unpark();
-                } else if self.unattended() > 0 {
+                } else if self.is_restless() {
                     session.watch_data();
                 }
                 return Ok(value);

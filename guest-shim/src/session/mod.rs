@@ -9,6 +9,7 @@ pub(crate) mod address;
 mod connect;
 mod control;
 mod frames;
+pub(crate) mod host;
 mod inbox;
 mod lend;
 mod outbox;
@@ -18,11 +19,12 @@ mod timing;
 
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 pub(crate) use connect::{NoSession, Opened, open};
 use control::Control;
+use host::HostFunctions;
 use inbox::{Answer, For, Inbox, Waiter};
 use lend::Lender;
 use outbox::Outbox;
@@ -32,7 +34,7 @@ use vgpu_proto::codec;
 use vgpu_proto::cuda::CuResult;
 
 use self::sys::UserMemory;
-use crate::{Cu, lock, log};
+use crate::{Cu, lock, log, observe};
 
 /// How long a broken data connection waits for its cause on the control connection.
 const CAUSE_LIMIT: Duration = Duration::from_millis(1000);
@@ -49,6 +51,7 @@ pub(crate) struct Session {
     lent: AtomicU64,
     inbox: Inbox,
     control: Control,
+    host: HostFunctions,
     /// The device fault that poisons the session, or 0.
     fault: AtomicU32,
     /// The first other asynchronous error that has not been reported, or 0.
@@ -61,6 +64,8 @@ pub(crate) struct Session {
     depth_bytes: u64,
     /// The pump waits for data.
     watching: AtomicBool,
+    /// Itself, for threads that it starts.
+    itself: OnceLock<&'static Session>,
 }
 
 impl Session {
@@ -82,6 +87,7 @@ impl Session {
             lent: AtomicU64::new(0),
             inbox: Inbox::new(),
             control: Control::new(opened.control),
+            host: HostFunctions::default(),
             fault: AtomicU32::new(0),
             deferred: AtomicU32::new(0),
             ended: AtomicU32::new(0),
@@ -91,9 +97,11 @@ impl Session {
             depth_calls: u64::from(opened.welcome.depth_calls).max(1),
             depth_bytes: opened.welcome.depth_bytes.max(1),
             watching: AtomicBool::new(false),
+            itself: OnceLock::new(),
         };
         // For ever: other threads may be in a call when the process ends.
         let session: &'static Session = Box::leak(Box::new(session));
+        let _ = session.itself.set(session);
         pump::start(session).map_err(failed)?;
         Ok(session)
     }
@@ -238,6 +246,7 @@ impl Session {
     /// # Errors
     /// Why the session is over.
     pub(crate) fn fetch_later<C: Call>(&self, call: &C, into: UserMemory) -> Cu {
+        observe::awaited(into.len, false);
         {
             let (mut out, id) = outbox::begin(self, 0)?;
             self.inbox.expect(id, For::AsyncCopy, into);
@@ -271,6 +280,7 @@ impl Session {
     }
 
     fn exchange<C: Call>(&self, call: &C, into: UserMemory) -> Cu<Answer> {
+        observe::awaited(into.len, true);
         let waiter = Arc::new(Waiter::default());
         let lent = {
             let (mut out, id) = outbox::begin(self, 0)?;
@@ -330,7 +340,10 @@ impl Session {
             &self.deferred
         };
         // The first error counts, as in CUDA: later ones are often its consequences.
-        let _ = place.compare_exchange(0, status.0, Ordering::AcqRel, Ordering::Acquire);
+        let first = place.compare_exchange(0, status.0, Ordering::AcqRel, Ordering::Acquire);
+        if first.is_ok() && status.is_sticky() {
+            self.fail_host_functions(status);
+        }
     }
 
     /// The worker took calls off its queue.

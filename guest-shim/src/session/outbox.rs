@@ -1,5 +1,6 @@
 //! Writing: frames of all threads in one buffer, in one order.
 
+use std::cell::Cell;
 use std::io::ErrorKind;
 use std::sync::MutexGuard;
 use std::sync::atomic::Ordering;
@@ -14,7 +15,7 @@ use vgpu_proto::limits::FLUSH_BYTES;
 use super::sys::{self, UserMemory};
 use super::timing::{Act, Timing};
 use super::{NO_BULK, Session};
-use crate::{Cu, lock};
+use crate::{Cu, lock, observe};
 
 /// Memory of the program up to this size is copied into the buffer; more is written from where it
 /// is. Below, the copy is cheaper than a system call of its own.
@@ -39,11 +40,16 @@ pub(crate) struct Outbox {
 /// Why the session is over.
 #[inline]
 pub(crate) fn begin(session: &Session, len: usize) -> Cu<(MutexGuard<'_, Outbox>, u64)> {
+    let (thread, forbidden) = this_thread();
+    if forbidden {
+        // As the driver says to a host function.
+        return Err(CuResult::NOT_PERMITTED);
+    }
     loop {
         session.not_ended()?;
         let mut out = lock(&session.outbox);
         let (calls, bytes) = (out.calls + 1, out.bytes + len as u64);
-        let limit = out.limit(session);
+        let limit = out.limit(session, thread);
         let fits = || {
             let untaken_calls = calls.saturating_sub(session.taken_calls.load(Ordering::Acquire));
             let untaken_bytes = bytes.saturating_sub(session.taken_bytes.load(Ordering::Acquire));
@@ -61,10 +67,18 @@ pub(crate) fn begin(session: &Session, len: usize) -> Cu<(MutexGuard<'_, Outbox>
     }
 }
 
-/// A number of the calling thread: the address of something that each has.
-fn this_thread() -> usize {
-    thread_local!(static HERE: u8 = const { 0 });
-    HERE.with(|here| std::ptr::from_ref(here) as usize)
+thread_local!(static HERE: Cell<bool> = const { Cell::new(false) });
+
+/// A number of the calling thread, the address of something that each has; and whether it may not make
+/// calls.
+fn this_thread() -> (usize, bool) {
+    HERE.try_with(|here| (std::ptr::from_ref(here) as usize, here.get()))
+        .unwrap_or_default()
+}
+
+/// The calling thread may make no calls from now on, or may again: it is in a host function.
+pub(crate) fn forbid(forbidden: bool) {
+    let _ = HERE.try_with(|here| here.set(forbidden));
 }
 
 impl Outbox {
@@ -81,8 +95,7 @@ impl Outbox {
 
     /// Untaken calls that the calling thread may bring about. One that floods leaves some of the
     /// credit to the others: the kernel that blocks its queue may be waiting for their copies.
-    fn limit(&mut self, session: &Session) -> u64 {
-        let thread = this_thread();
+    fn limit(&mut self, session: &Session, thread: usize) -> u64 {
         self.run = if self.run.0 == thread {
             (thread, self.run.1 + 1)
         } else {
@@ -115,6 +128,7 @@ impl Outbox {
             return Err(CuResult::INVALID_VALUE);
         }
         let args = self.buffer.len() - start - HEADER_LEN;
+        observe::sent(HEADER_LEN + args + len);
         let header = Header::request(C::OP as u16, id, args, len).to_bytes();
         self.buffer[start..start + HEADER_LEN].copy_from_slice(&header);
         Ok(())

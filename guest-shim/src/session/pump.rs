@@ -89,7 +89,7 @@ fn on_timer(session: &Session) {
 fn on_data(session: &Session) {
     session.watching.store(false, Ordering::Release);
     // If another thread is reading, it asks for the pump again when it stops.
-    if session.inbox.drain(session) && session.inbox.unattended() > 0 {
+    if session.inbox.drain(session) && session.inbox.is_restless() {
         session.watch_data();
     }
 }

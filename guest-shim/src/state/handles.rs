@@ -81,6 +81,12 @@ impl<T> Handles<T> {
         map.remove(&handle).ok_or(CuResult::INVALID_HANDLE)
     }
 
+    /// All of them, at this moment.
+    pub(crate) fn all(&self) -> Vec<Arc<T>> {
+        let map = self.map.read().unwrap_or_else(PoisonError::into_inner);
+        map.values().cloned().collect()
+    }
+
     /// Keeps those of which `keep` is true.
     pub(crate) fn retain(&self, mut keep: impl FnMut(&T) -> bool) {
         let mut map = self.map.write().unwrap_or_else(PoisonError::into_inner);

@@ -28,6 +28,8 @@ pub(crate) struct Range {
     pub(crate) id: u64,
     /// The module whose global it is; 0 for allocated memory.
     pub(crate) module: u64,
+    /// The pool that it is from; 0: none.
+    pub(crate) pool: u64,
 }
 
 #[derive(Debug, Default)]
@@ -89,6 +91,7 @@ impl DeviceMemory {
                 device,
                 id,
                 module,
+                pool: 0,
             },
         );
     }
@@ -122,7 +125,7 @@ impl DeviceMemory {
     }
 
     /// Enters what the host allocated; `false` if the program has mapped something there.
-    fn enter(&self, base: u64, size: u64, ctx: Ctx, device: i32) -> bool {
+    fn enter(&self, base: u64, size: u64, (ctx, device, pool): (Ctx, i32, u64)) -> bool {
         let mut map = self.write();
         if map.overlaps(base, size) || map.reserved.reserve(base, size).is_err() {
             return false;
@@ -138,6 +141,7 @@ impl DeviceMemory {
                 device,
                 id,
                 module: 0,
+                pool,
             },
         );
         true
@@ -183,17 +187,31 @@ pub(crate) fn allocate(shim: &Shim, ctx: Ctx, device: i32, size: u64) -> Cu<u64>
     if size == 0 {
         return Err(CuResult::INVALID_VALUE);
     }
+    allocate_with(shim, (ctx, device, 0), size, |collided| {
+        let call = req::MemAlloc {
+            ctx,
+            size,
+            collided,
+        };
+        Ok(shim.session.call(&call)?.ptr)
+    })
+}
+
+/// Asks the host for memory, by a call that names the block that collided, until both sides have room
+/// there. `place`: context, device and pool.
+///
+/// # Errors
+/// As [`allocate`].
+pub(crate) fn allocate_with(
+    shim: &Shim,
+    place: (Ctx, i32, u64),
+    size: u64,
+    ask: impl Fn(Option<DevPtr>) -> Cu<DevPtr>,
+) -> Cu<u64> {
     let mut collided = None;
     for _ in 0..MAX_COLLISIONS {
-        let ptr = shim
-            .session
-            .call(&req::MemAlloc {
-                ctx,
-                size,
-                collided,
-            })?
-            .ptr;
-        if shim.memory.enter(ptr.0, size, ctx, device) {
+        let ptr = ask(collided)?;
+        if shim.memory.enter(ptr.0, size, place) {
             return Ok(ptr.0);
         }
         collided = Some(ptr);
@@ -213,7 +231,8 @@ pub(crate) fn free(shim: &Shim, address: u64) -> Cu {
     if address == 0 {
         return Ok(());
     }
-    shim.memory.take(address)?;
+    let range = shim.memory.take(address)?;
+    shim.left_pool(range.pool, range.size);
     shim.session.call(&req::MemFree {
         ptr: DevPtr(address),
     })?;

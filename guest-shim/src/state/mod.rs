@@ -4,9 +4,11 @@ pub(crate) mod contexts;
 pub(crate) mod devices;
 pub(crate) mod events;
 pub(crate) mod handles;
+pub(crate) mod libraries;
 pub(crate) mod memory;
 pub(crate) mod modules;
 pub(crate) mod pinned;
+pub(crate) mod pools;
 pub(crate) mod reserve;
 pub(crate) mod streams;
 
@@ -14,6 +16,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use vgpu_proto::cuda::GUEST_HANDLES;
 
+use crate::exports::link::LinkState;
 use crate::session::Session;
 
 /// Everything there is once cuInit has succeeded.
@@ -33,8 +36,18 @@ pub(crate) struct Shim {
     pub(crate) modules: handles::Handles<modules::ModuleInfo>,
     /// Functions of modules.
     pub(crate) functions: handles::Handles<modules::FunctionInfo>,
+    /// Libraries.
+    pub(crate) libraries: handles::Handles<libraries::Library>,
+    /// Kernels of libraries.
+    pub(crate) kernels: handles::Handles<libraries::Kernel>,
+    /// Links that have begun.
+    pub(crate) links: handles::Handles<LinkState>,
     /// Device memory.
     pub(crate) memory: memory::DeviceMemory,
+    /// Memory pools.
+    pub(crate) memory_pools: handles::Handles<pools::Pool>,
+    /// Which pools are the devices'.
+    pub(crate) pools: pools::Pools,
     /// Page-locked host memory.
     pub(crate) pinned: pinned::Pinned,
     /// Images that the host is known to have.
@@ -53,7 +66,12 @@ impl Shim {
             events: handles::Handles::new(),
             modules: handles::Handles::new(),
             functions: handles::Handles::new(),
+            libraries: handles::Handles::new(),
+            kernels: handles::Handles::new(),
+            links: handles::Handles::new(),
             memory: memory::DeviceMemory::default(),
+            memory_pools: handles::Handles::new(),
+            pools: pools::Pools::default(),
             pinned: pinned::Pinned::default(),
             images: modules::KnownImages::default(),
             next_handle: AtomicU64::new(GUEST_HANDLES.start),
@@ -72,6 +90,13 @@ impl Shim {
         self.events.retain(|e| e.ctx.0 != ctx);
         self.functions.retain(|f| f.ctx.0 != ctx);
         self.modules.retain(|m| m.ctx.0 != ctx);
+        for library in self.libraries.all() {
+            library.forget(ctx);
+        }
+        for kernel in self.kernels.all() {
+            kernel.forget(ctx);
+        }
+        self.links.retain(|l| l.ctx.0 != ctx);
         self.memory.remove_context(ctx);
     }
 }

@@ -81,6 +81,15 @@ pub(crate) struct KnownImages {
     hashes: Mutex<HashSet<ImageHash>>,
 }
 
+/// An image that the host has, or is being sent.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Image {
+    /// Its name.
+    pub(crate) hash: ImageHash,
+    /// Its bytes.
+    pub(crate) len: u64,
+}
+
 /// `cuModuleLoadDataEx`.
 ///
 /// # Errors
@@ -88,17 +97,27 @@ pub(crate) struct KnownImages {
 pub(crate) fn load(
     shim: &Shim,
     context: &Context,
-    image: UserMemory,
+    memory: UserMemory,
     options: &Options,
 ) -> Cu<u64> {
-    // SAFETY: whoever named the image vouched for its bytes; they are only read, here.
-    let bytes = unsafe { std::slice::from_raw_parts(image.at.cast_const(), image.len) };
-    let hash: ImageHash = *blake3::hash(bytes).as_bytes();
-    send_image(shim, hash, image)?;
+    let image = send(shim, memory)?;
+    load_sent(shim, context, image, options).map(|module| module.handle.0)
+}
+
+/// As [`load`], of an image that the host has.
+///
+/// # Errors
+/// As [`load`].
+pub(crate) fn load_sent(
+    shim: &Shim,
+    context: &Context,
+    image: Image,
+    options: &Options,
+) -> Cu<Arc<ModuleInfo>> {
     let (status, reply) = shim.session.call_with_failure(&req::ModuleLoad {
         ctx: context.handle,
-        hash,
-        len: image.len as u64,
+        hash: image.hash,
+        len: image.len,
         options: options.scalars.clone(),
         info_log_len: options.info_len(),
         error_log_len: options.error_len(),
@@ -114,27 +133,33 @@ pub(crate) fn load(
             status
         });
     };
-    let info = ModuleInfo {
+    let info = Arc::new(ModuleInfo {
         handle: module,
         ctx: context.handle,
         device: context.device,
         functions: Mutex::default(),
         globals: Mutex::default(),
-    };
-    shim.modules.insert(module.0, Arc::new(info))?;
-    Ok(module.0)
+    });
+    shim.modules.insert(module.0, info.clone())?;
+    Ok(info)
 }
 
 /// Sends an image unless the host has it.
-fn send_image(shim: &Shim, hash: ImageHash, image: UserMemory) -> Cu {
+///
+/// # Errors
+/// CUDA_ERROR_INVALID_VALUE if its memory is not readable; the session's errors.
+pub(crate) fn send(shim: &Shim, memory: UserMemory) -> Cu<Image> {
+    // SAFETY: whoever named the image vouched for its bytes; they are only read, here.
+    let bytes = unsafe { std::slice::from_raw_parts(memory.at.cast_const(), memory.len) };
+    let hash: ImageHash = *blake3::hash(bytes).as_bytes();
+    let len = memory.len as u64;
     // Held across the transfer: two threads that load one image send it once.
     let mut known = lock(&shim.images.hashes);
     if known.contains(&hash) {
-        return Ok(());
+        return Ok(Image { hash, len });
     }
-    let len = image.len as u64;
     if !shim.session.call(&req::ImageQuery { hash, len })?.present {
-        let mut rest = image;
+        let mut rest = memory;
         while rest.len > 0 {
             let piece = rest.first(MAX_BULK);
             let offset = len - rest.len as u64;
@@ -144,7 +169,61 @@ fn send_image(shim: &Shim, hash: ImageHash, image: UserMemory) -> Cu {
         }
     }
     known.insert(hash);
+    Ok(Image { hash, len })
+}
+
+/// `cuFuncGetAttribute`: most are known since the function was asked for.
+///
+/// # Errors
+/// CUDA_ERROR_INVALID_VALUE for an unknown attribute; the driver's.
+pub(crate) fn attribute(shim: &Shim, function: &FunctionInfo, id: u32) -> Cu<i32> {
+    if id as usize >= attribute::NUMBER {
+        return Err(CuResult::INVALID_VALUE);
+    }
+    if let Some(value) = function.attribute(id) {
+        return Ok(value);
+    }
+    let call = req::FuncGetAttribute {
+        func: function.handle,
+        attribute: id,
+    };
+    let value = shim.session.call(&call)?.value;
+    function.set_attribute(id, value);
+    Ok(value)
+}
+
+/// `cuFuncSetAttribute`: what the driver agreed to is what cuFuncGetAttribute answers.
+///
+/// # Errors
+/// The driver's.
+pub(crate) fn set_attribute(shim: &Shim, function: &FunctionInfo, id: u32, value: i32) -> Cu {
+    shim.session.call(&req::FuncSetAttribute {
+        func: function.handle,
+        attribute: id,
+        value,
+    })?;
+    function.set_attribute(id, value);
     Ok(())
+}
+
+/// The names of a module's functions.
+///
+/// # Errors
+/// The driver's; the session's.
+pub(crate) fn function_names(shim: &Shim, module: &ModuleInfo) -> Cu<Vec<String>> {
+    let mut names = Vec::new();
+    loop {
+        let call = req::ModuleFunctions {
+            module: module.handle,
+            start: names.len() as u32,
+        };
+        let reply = shim.session.call(&call)?;
+        let none = reply.names.is_empty();
+        names.extend(reply.names);
+        if none || names.len() >= reply.total as usize {
+            return Ok(names);
+        }
+    }
 }
 
 /// `cuModuleGetFunction`.

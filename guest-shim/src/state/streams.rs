@@ -1,8 +1,9 @@
 //! Streams: minted here, created on the host without a round trip.
 
 use std::cell::RefCell;
-use std::sync::Arc;
+use std::collections::HashMap;
 use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex};
 
 use vgpu_proto::call::req;
 use vgpu_proto::cuda::{Ctx, CuResult, Stream};
@@ -32,6 +33,8 @@ pub(crate) struct StreamInfo {
     pub(crate) priority: i32,
     /// Synchronous copies that it is ordered behind.
     pub(crate) seen: AtomicU64,
+    /// `cuStreamSetAttribute`: hints.
+    pub(crate) attributes: Mutex<HashMap<u32, [u32; 16]>>,
 }
 
 /// Where a call's work goes.
@@ -114,6 +117,7 @@ pub(crate) fn create(
         flags,
         priority,
         seen: AtomicU64::new(u64::MAX),
+        attributes: Mutex::default(),
     });
     shim.streams.insert(handle.0, info.clone())?;
     shim.session.post(&req::StreamCreate {

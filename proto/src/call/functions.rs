@@ -11,6 +11,8 @@ pub enum Served {
     Local,
     /// By these operations.
     By(&'static [Op]),
+    /// Found, and refused with CUDA_ERROR_NOT_SUPPORTED and a line that says what to do instead.
+    Refused,
 }
 
 /// One served function.
@@ -25,16 +27,17 @@ pub struct Function {
 }
 
 macro_rules! functions {
-    ($($symbol:ident $since:literal $(by $($op:ident)+)?;)*) => {
+    ($($symbol:ident $since:literal $($how:ident $($op:ident)*)?;)*) => {
         /// Every served function.
         pub static FUNCTIONS: &[Function] = &[$(Function {
             symbol: stringify!($symbol),
             since: $since,
-            served: functions!(@served $($($op)+)?),
+            served: functions!(@served $($how $($op)*)?),
         },)*];
     };
     (@served) => { Served::Local };
-    (@served $($op:ident)+) => { Served::By(&[$(Op::$op),+]) };
+    (@served refused) => { Served::Refused };
+    (@served by $($op:ident)+) => { Served::By(&[$(Op::$op),+]) };
 }
 
 functions! {
@@ -155,6 +158,8 @@ functions! {
     cuStreamQuery 2000 by StreamQuery;
     cuStreamWaitEvent 3020 by StreamWaitEvent;
     cuStreamIsCapturing 10000;
+    cuLaunchHostFunc 10000 by HostFunc HostFuncDone;
+    cuStreamAddCallback 5000 by HostFunc HostFuncDone;
 
     cuEventCreate 2000 by EventCreate;
     cuEventDestroy_v2 4000 by EventDestroy;
@@ -164,4 +169,105 @@ functions! {
     cuEventSynchronize 2000 by EventSynchronize;
     cuEventElapsedTime 2000 by EventElapsedTime;
     cuEventElapsedTime_v2 12080 by EventElapsedTime;
+
+    cuMemcpy2D_v2 3020 by Memcpy2DHtoD Memcpy2DDtoH Memcpy2DDtoD MemcpyHtoD MemcpyDtoH MemcpyDtoD;
+    cuMemcpy2DUnaligned_v2 3020 by Memcpy2DHtoD Memcpy2DDtoH Memcpy2DDtoD MemcpyHtoD MemcpyDtoH MemcpyDtoD;
+    cuMemcpy2DAsync_v2 3020 by Memcpy2DHtoD Memcpy2DDtoH Memcpy2DDtoD MemcpyHtoD MemcpyDtoH MemcpyDtoD;
+    cuMemcpy3D_v2 3020 by Memcpy2DHtoD Memcpy2DDtoH Memcpy2DDtoD MemcpyHtoD MemcpyDtoH MemcpyDtoD;
+    cuMemcpy3DAsync_v2 3020 by Memcpy2DHtoD Memcpy2DDtoH Memcpy2DDtoD MemcpyHtoD MemcpyDtoH MemcpyDtoD;
+
+    cuCtxGetDevice_v2 13000;
+    cuCtxSetFlags 12010;
+    cuCtxGetSharedMemConfig 4020;
+    cuCtxSetSharedMemConfig 4020;
+    cuCtxResetPersistingL2Cache 11000;
+    cuCtxEnablePeerAccess 4000;
+    cuCtxDisablePeerAccess 4000;
+    cuCtxSynchronize_v2 13000 by CtxSynchronize;
+
+    cuMemcpyPeer 4000 by MemcpyDtoD MemcpyHtoD MemcpyDtoH;
+    cuMemcpyPeerAsync 4000 by MemcpyDtoD MemcpyHtoD MemcpyDtoH;
+
+    cuDeviceGetP2PAttribute 8000;
+    cuDeviceGetExecAffinitySupport 11040;
+
+    cuLibraryLoadData 12000 by ImageQuery ImageData ModuleLoad;
+    cuLibraryLoadFromFile 12000 by ImageQuery ImageData ModuleLoad;
+    cuLibraryUnload 12000 by ModuleUnload;
+    cuLibraryGetKernel 12000 by ModuleGetFunction;
+    cuLibraryGetKernelCount 12040 by ModuleFunctions;
+    cuLibraryEnumerateKernels 12040 by ModuleFunctions ModuleGetFunction;
+    cuLibraryGetModule 12000 by ModuleLoad;
+    cuLibraryGetGlobal 12000 by ModuleGetGlobal;
+    cuLibraryGetManaged 12000;
+    cuKernelGetFunction 12000 by ModuleGetFunction;
+    cuKernelGetLibrary 12050;
+    cuKernelGetName 12030;
+    cuKernelGetParamInfo 12040;
+    cuKernelGetParamCount 13020;
+    cuKernelGetAttribute 12000 by FuncGetAttribute;
+    cuKernelSetAttribute 12000 by FuncSetAttribute;
+    cuKernelSetCacheConfig 12000 by FuncSetCacheConfig;
+
+    cuLinkCreate_v2 6050;
+    cuLinkAddData_v2 6050 by ImageQuery ImageData;
+    cuLinkAddFile_v2 6050 by ImageQuery ImageData;
+    cuLinkComplete 5050 by Link LinkData;
+    cuLinkDestroy 5050;
+
+    cuMemAllocManaged 6000 refused;
+    cuStreamAttachMemAsync 6000 refused;
+    cuMemPrefetchAsync 8000 refused;
+    cuMemAdvise 8000 refused;
+    cuMemRangeGetAttribute 8000 refused;
+    cuMemHostGetDevicePointer_v2 3020 refused;
+
+    cuFuncGetParamCount 13020;
+    cuFuncIsLoaded 12040;
+    cuFuncLoad 12040;
+    cuFuncSetSharedMemConfig 4020;
+    cuModuleGetFunctionCount 12040 by ModuleFunctions;
+    cuModuleEnumerateFunctions 12040 by ModuleFunctions ModuleGetFunction;
+
+    cuOccupancyAvailableDynamicSMemPerBlock 10020 by OccupancyShared;
+    cuOccupancyMaxActiveClusters 11070 by OccupancyBlocks;
+    cuOccupancyMaxPotentialClusterSize 11070;
+
+    cuPointerSetAttribute 6000;
+
+    cuMemAllocAsync 11020 by MemAllocAsync;
+    cuMemAllocFromPoolAsync 11020 by MemAllocAsync;
+    cuMemFreeAsync 11020 by MemFreeAsync;
+    cuDeviceGetDefaultMemPool 11020;
+    cuDeviceGetMemPool 11020;
+    cuDeviceSetMemPool 11020;
+    cuMemPoolCreate 11020;
+    cuMemPoolDestroy 11020;
+    cuMemPoolTrimTo 11020;
+    cuMemPoolGetAttribute 11020;
+    cuMemPoolSetAttribute 11020;
+    cuMemPoolSetAccess 11020;
+    cuMemPoolGetAccess 11020;
+
+    cuProfilerInitialize 4000;
+    cuProfilerStart 4000;
+    cuProfilerStop 4000;
+
+    cuStreamGetCtx_v2 12050;
+    cuStreamGetGreenCtx 12040;
+    cuStreamGetDevice 12080;
+    cuStreamGetAttribute 11000;
+    cuStreamSetAttribute 11000;
+    cuStreamCopyAttributes 11000;
+
+    cuStreamWriteValue32 8000 by StreamWriteValue;
+    cuStreamWriteValue32_v2 11070 by StreamWriteValue;
+    cuStreamWriteValue64 9000 by StreamWriteValue;
+    cuStreamWriteValue64_v2 11070 by StreamWriteValue;
+    cuStreamWaitValue32 8000 by StreamWaitValue;
+    cuStreamWaitValue32_v2 11070 by StreamWaitValue;
+    cuStreamWaitValue64 9000 by StreamWaitValue;
+    cuStreamWaitValue64_v2 11070 by StreamWaitValue;
+    cuStreamBatchMemOp 8000 by StreamWriteValue StreamWaitValue;
+    cuStreamBatchMemOp_v2 11070 by StreamWriteValue StreamWaitValue;
 }

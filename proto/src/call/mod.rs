@@ -13,7 +13,7 @@ pub mod functions;
 pub mod ops;
 
 pub use functions::{FUNCTIONS, Function, Served};
-pub use ops::{Notice, OPS, Op, Request, rep, req};
+pub use ops::{LinkInput, Notice, OPS, Op, Request, rep, req};
 
 use crate::codec::CodecError;
 

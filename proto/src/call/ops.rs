@@ -2,7 +2,7 @@
 
 use super::{Class, Need, OpInfo, RequestError};
 use crate::codec::{Decode, Encode, decode};
-use crate::cuda::{Ctx, DevPtr, Event, Func, Module, Stream};
+use crate::cuda::{Ctx, DevPtr, Event, Func, Linked, Module, Stream};
 
 /// BLAKE3 of a module image: its name in the host's cache.
 pub type ImageHash = [u8; 32];
@@ -129,6 +129,19 @@ macro_rules! ops {
     };
 }
 
+/// One input of a link: an image that has been sent as [`req::ImageData`].
+#[derive(Debug, Clone, PartialEq, Eq, Encode, Decode)]
+pub struct LinkInput {
+    /// `CUjitInputType`.
+    pub kind: u32,
+    /// The image's name.
+    pub hash: ImageHash,
+    /// Its bytes.
+    pub len: u64,
+    /// What logs call it; empty: nothing.
+    pub name: String,
+}
+
 /// Arguments that know their operation and its results.
 pub trait Call: Encode {
     /// Number on the wire.
@@ -180,6 +193,27 @@ ops! {
     OccupancyBlocks = 0x000a, Sync, None, false,
         { func: Func, block_size: i32, dynamic_shared: u64, flags: u32 } => { blocks: i32 };
 
+    /// Names of a module's functions, from number `start` on; `total` says how many there are in all.
+    ModuleFunctions = 0x000b, Sync, None, false, { module: Module, start: u32 }
+        => { total: u32, names: Vec<String> };
+    /// `cuOccupancyAvailableDynamicSMemPerBlock`.
+    OccupancyShared = 0x000c, Sync, None, false, { func: Func, blocks: i32, block_size: i32 }
+        => { bytes: u64 };
+    /// `cuLinkCreate_v2`, `cuLinkAddData_v2` of each input and `cuLinkComplete`. The reply carries the
+    /// logs also when it fails; the `len` bytes of the result are fetched with LinkData.
+    Link = 0x000d, Sync, None, false,
+        {
+            ctx: Ctx,
+            inputs: Vec<LinkInput>,
+            /// Scalar JIT options: (CUjit_option, value).
+            options: Vec<(u32, u32)>,
+            info_log_len: u32,
+            error_log_len: u32,
+        }
+        => { link: Linked, len: u64, info_log: Vec<u8>, error_log: Vec<u8> };
+    /// The result of a link, as bulk parts of one or several frames; the worker forgets it.
+    LinkData = 0x000e, Sync, None, false, { link: Linked } => {};
+
     /// `cuDevicePrimaryCtxRetain`.
     PrimaryCtxRetain = 0x0010, Sync, None, false, { device: u32 } => { ctx: Ctx };
     /// `cuDevicePrimaryCtxRelease_v2`.
@@ -211,6 +245,12 @@ ops! {
     /// `cuMemGetInfo_v2`, within the VM's quota.
     MemGetInfo = 0x0022, Sync, None, false, { ctx: Ctx } => { free: u64, total: u64 };
 
+    /// `cuMemAllocAsync`: usable at once by work in the stream. `collided` as for MemAlloc.
+    MemAllocAsync = 0x0023, Sync, None, false,
+        { ctx: Ctx, stream: Stream, size: u64, collided: Option<DevPtr> } => { ptr: DevPtr };
+    /// `cuMemFreeAsync`: the address is dead at once, the memory goes in its place in the stream.
+    MemFreeAsync = 0x0024, Async, Order, false, { ctx: Ctx, stream: Stream, ptr: DevPtr } => {};
+
     /// Host to device: one piece, its bytes in bulk.
     MemcpyHtoD = 0x0028, Async, Submit, true, { ctx: Ctx, stream: Stream, dst: DevPtr } => {};
     /// Device to host: the reply is one frame a piece, in order, each but the last with FLAG_MORE,
@@ -236,6 +276,26 @@ ops! {
             rows: u64,
         } => {};
 
+    /// Host to device, whole rows of `width` bytes in bulk, `pitch` bytes apart on the device.
+    Memcpy2DHtoD = 0x002d, Async, Submit, true,
+        { ctx: Ctx, stream: Stream, dst: DevPtr, pitch: u64, width: u32 } => {};
+    /// Device to host, rows of `width` bytes that are `pitch` apart there; answered as MemcpyDtoH,
+    /// with the rows next to each other.
+    Memcpy2DDtoH = 0x002e, Sync, Submit, false,
+        { ctx: Ctx, stream: Stream, src: DevPtr, pitch: u64, width: u32, rows: u64 } => {};
+    /// Device to device, rows of `width` bytes.
+    Memcpy2DDtoD = 0x002f, Async, Submit, false,
+        {
+            ctx: Ctx,
+            stream: Stream,
+            dst: DevPtr,
+            dst_pitch: u64,
+            src: DevPtr,
+            src_pitch: u64,
+            width: u64,
+            rows: u64,
+        } => {};
+
     /// `cuStreamCreateWithPriority`; the guest minted the handle.
     StreamCreate = 0x0030, Async, None, false,
         { ctx: Ctx, stream: Stream, flags: u32, priority: i32 } => {};
@@ -248,6 +308,16 @@ ops! {
     /// `cuStreamWaitEvent`.
     StreamWaitEvent = 0x0034, Async, Order, false,
         { ctx: Ctx, stream: Stream, event: Event, flags: u32 } => {};
+
+    /// `cuStreamWriteValue32/64`.
+    StreamWriteValue = 0x0035, Async, Submit, false,
+        { ctx: Ctx, stream: Stream, ptr: DevPtr, value: u64, wide: bool, flags: u32 } => {};
+    /// `cuStreamWaitValue32/64`.
+    StreamWaitValue = 0x0036, Async, Submit, false,
+        { ctx: Ctx, stream: Stream, ptr: DevPtr, value: u64, wide: bool, flags: u32 } => {};
+    /// `cuLaunchHostFunc`: when the stream is past its earlier work, the worker sends the notice
+    /// HostFunc with this number, and lets the stream go on when HostFuncDone comes.
+    HostFunc = 0x0037, Async, Order, false, { ctx: Ctx, stream: Stream, number: u64 } => {};
 
     /// `cuEventCreate`; the guest minted the handle.
     EventCreate = 0x0038, Async, None, false, { ctx: Ctx, event: Event, flags: u32 } => {};
@@ -263,6 +333,9 @@ ops! {
     /// `cuEventElapsedTime`: the bits of a float, in milliseconds.
     EventElapsedTime = 0x003d, Sync, None, false, { start: Event, end: Event }
         => { milliseconds_bits: u32 };
+
+    /// The guest has run a host function.
+    HostFuncDone = 0x003e, Async, None, false, { number: u64 } => {};
 
     /// `cuLaunchKernel`; the parameter block is the bulk part.
     LaunchKernel = 0x0040, Async, Submit, true,
@@ -288,14 +361,21 @@ pub enum Notice {
     AsyncError = 0x8002,
     /// Output of device `printf` in bulk, for the guest program's standard output.
     Stdout = 0x8003,
+    /// A stream has come to a host function: header id is its number.
+    HostFunc = 0x8004,
 }
 
 impl Notice {
     /// The notice of a wire number.
     pub fn from_wire(op: u16) -> Option<Notice> {
-        [Notice::Progress, Notice::AsyncError, Notice::Stdout]
-            .into_iter()
-            .find(|n| *n as u16 == op)
+        [
+            Notice::Progress,
+            Notice::AsyncError,
+            Notice::Stdout,
+            Notice::HostFunc,
+        ]
+        .into_iter()
+        .find(|n| *n as u16 == op)
     }
 }
 

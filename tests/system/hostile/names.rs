@@ -3,9 +3,9 @@
 
 use anyhow::{Result, ensure};
 use vgpu_proto::call::ops::Call;
-use vgpu_proto::call::{OPS, Op, req};
+use vgpu_proto::call::{LinkInput, OPS, Op, req};
 use vgpu_proto::codec::encode;
-use vgpu_proto::cuda::{Ctx, DevPtr, Event, Func, Module, Stream};
+use vgpu_proto::cuda::{Ctx, DevPtr, Event, Func, Linked, Module, Stream};
 use vgpu_tests::hostile::{Session, load_call};
 
 use super::{Adder, Scene, VECADD, is_refusal};
@@ -23,6 +23,9 @@ struct Names {
     end: Event,
     module: Module,
     func: Func,
+    link: Linked,
+    /// A host function that is said to be over.
+    done: u64,
     new_stream: Stream,
     new_event: Event,
     dst: DevPtr,
@@ -67,6 +70,14 @@ fn call(op: Op, n: &Names) -> Result<(Vec<u8>, Vec<u8>)> {
             dynamic_shared: 0,
             flags,
         }),
+        Op::ModuleFunctions => row(&req::ModuleFunctions { module, start: 0 }),
+        Op::OccupancyShared => row(&req::OccupancyShared {
+            func,
+            blocks: 1,
+            block_size: 32,
+        }),
+        Op::Link => row(&link_call(ctx)),
+        Op::LinkData => row(&req::LinkData { link: n.link }),
         Op::PrimaryCtxRetain => row(&req::PrimaryCtxRetain { device }),
         Op::PrimaryCtxRelease => row(&req::PrimaryCtxRelease { device }),
         Op::PrimaryCtxReset => row(&req::PrimaryCtxReset { device }),
@@ -88,6 +99,17 @@ fn call(op: Op, n: &Names) -> Result<(Vec<u8>, Vec<u8>)> {
         }),
         Op::MemFree => row(&req::MemFree { ptr: n.freed }),
         Op::MemGetInfo => row(&req::MemGetInfo { ctx }),
+        Op::MemAllocAsync => row(&req::MemAllocAsync {
+            ctx,
+            stream,
+            size: 64,
+            collided: Some(n.collided),
+        }),
+        Op::MemFreeAsync => row(&req::MemFreeAsync {
+            ctx,
+            stream,
+            ptr: n.freed,
+        }),
         Op::MemcpyHtoD => {
             bulk = vec![1; len.min(8) as usize];
             row(&req::MemcpyHtoD { ctx, stream, dst })
@@ -123,6 +145,56 @@ fn call(op: Op, n: &Names) -> Result<(Vec<u8>, Vec<u8>)> {
             columns: len,
             rows: 1,
         }),
+        Op::Memcpy2DHtoD => {
+            bulk = vec![1; len.min(8) as usize];
+            row(&req::Memcpy2DHtoD {
+                ctx,
+                stream,
+                dst,
+                pitch: 1,
+                width: 1,
+            })
+        }
+        Op::Memcpy2DDtoH => row(&req::Memcpy2DDtoH {
+            ctx,
+            stream,
+            src,
+            pitch: 1,
+            width: 1,
+            rows: len,
+        }),
+        Op::Memcpy2DDtoD => row(&req::Memcpy2DDtoD {
+            ctx,
+            stream,
+            dst,
+            dst_pitch: len,
+            src,
+            src_pitch: len,
+            width: len,
+            rows: 1,
+        }),
+        Op::StreamWriteValue => row(&req::StreamWriteValue {
+            ctx,
+            stream,
+            ptr: dst,
+            value: 1,
+            wide: len > 4,
+            flags,
+        }),
+        Op::StreamWaitValue => row(&req::StreamWaitValue {
+            ctx,
+            stream,
+            ptr: src,
+            value: 0,
+            wide: len > 4,
+            flags,
+        }),
+        Op::HostFunc => row(&req::HostFunc {
+            ctx,
+            stream,
+            number: 1,
+        }),
+        Op::HostFuncDone => row(&req::HostFuncDone { number: n.done }),
         Op::StreamCreate => row(&req::StreamCreate {
             ctx,
             stream: n.new_stream,
@@ -172,6 +244,22 @@ fn call(op: Op, n: &Names) -> Result<(Vec<u8>, Vec<u8>)> {
     Ok((args, bulk))
 }
 
+/// A link of one image that the host has.
+fn link_call(ctx: Ctx) -> req::Link {
+    req::Link {
+        ctx,
+        inputs: vec![LinkInput {
+            kind: 1,
+            hash: *blake3::hash(VECADD).as_bytes(),
+            len: VECADD.len() as u64,
+            name: "vecadd".to_owned(),
+        }],
+        options: Vec::new(),
+        info_log_len: 0,
+        error_log_len: 0,
+    }
+}
+
 /// Live names, and for each kind those that were live once.
 struct Objects {
     live: Names,
@@ -188,6 +276,8 @@ fn names(session: &mut Session, ctx: Ctx, ptr: DevPtr) -> Result<Names> {
         end: session.event(ctx)?,
         module,
         func: session.function(module, "vecadd")?,
+        link: session.ask(&link_call(ctx))?.link,
+        done: 7,
         new_stream: Stream(session.fresh()),
         new_event: Event(session.fresh()),
         dst: ptr,
@@ -207,6 +297,8 @@ fn objects(session: &mut Session) -> Result<Objects> {
     let freed = session.alloc(old, LEN)?;
     let stale = names(session, old, freed)?;
     session.ask(&req::CtxDestroy { ctx: old })?;
+    // Results of links belong to no context: fetched, they are gone.
+    session.ask(&req::LinkData { link: stale.link })?;
     Ok(Objects { live, stale })
 }
 
@@ -217,7 +309,7 @@ type Setter = fn(&mut Names, u64);
 type Kind = (&'static str, Setter, fn(&Names) -> u64);
 
 /// A context is looked at where the stream is its NULL stream; other streams have one of their own.
-const KINDS: [Kind; 6] = [
+const KINDS: [Kind; 8] = [
     (
         "context",
         |n, v| (n.ctx, n.stream) = (Ctx(v), Stream::NULL),
@@ -228,6 +320,8 @@ const KINDS: [Kind; 6] = [
     ("second event", |n, v| n.end = Event(v), |n| n.end.0),
     ("module", |n, v| n.module = Module(v), |n| n.module.0),
     ("function", |n, v| n.func = Func(v), |n| n.func.0),
+    ("link", |n, v| n.link = Linked(v), |n| n.link.0),
+    ("host function", |n, v| n.done = v, |n| n.done),
 ];
 
 /// Numbers that are no live handle of the kind.
@@ -420,7 +514,14 @@ fn addresses_outside_live_memory_are_refused_by_every_operation() -> Result<()> 
                 let mut names = right.clone();
                 set(&mut names, address);
                 // A long range is bad at a right address too; the length of this one is its data's.
-                let bounded = row.op == Op::MemcpyHtoD && len > 8;
+                let data = matches!(
+                    row.op,
+                    Op::MemcpyHtoD
+                        | Op::Memcpy2DHtoD
+                        | Op::StreamWriteValue
+                        | Op::StreamWaitValue
+                );
+                let bounded = data && len > 8;
                 let matters = call(row.op, &names)? != call(row.op, &right)?
                     || (len > 8 && call(row.op, &right)? != call(row.op, &o.live)?);
                 let matters = matters && !bounded;
@@ -452,6 +553,9 @@ fn addresses_outside_live_memory_are_refused_by_every_operation() -> Result<()> 
         };
         refused(&mut session, Op::MemFree, &names, &format!("{address:#x}"))?;
         refused(&mut session, Op::MemAlloc, &names, &format!("{address:#x}"))?;
+        for op in [Op::MemFreeAsync, Op::MemAllocAsync] {
+            refused(&mut session, op, &names, &format!("{address:#x}"))?;
+        }
     }
     // Freed twice; used after it was freed; said to have collided, then used.
     ensure!(
@@ -462,6 +566,12 @@ fn addresses_outside_live_memory_are_refused_by_every_operation() -> Result<()> 
     );
     refused(&mut session, Op::MemFree, &o.live, "a block that is free")?;
     for op in [
+        Op::MemFreeAsync,
+        Op::Memcpy2DHtoD,
+        Op::Memcpy2DDtoH,
+        Op::Memcpy2DDtoD,
+        Op::StreamWriteValue,
+        Op::StreamWaitValue,
         Op::MemcpyHtoD,
         Op::MemcpyDtoH,
         Op::MemcpyDtoD,
@@ -484,7 +594,14 @@ fn addresses_outside_live_memory_are_refused_by_every_operation() -> Result<()> 
         size: LEN,
         collided,
     })?;
-    for op in [Op::MemcpyHtoD, Op::MemcpyDtoH, Op::Memset, Op::MemFree] {
+    for op in [
+        Op::MemcpyHtoD,
+        Op::MemcpyDtoH,
+        Op::Memset,
+        Op::MemFree,
+        Op::MemFreeAsync,
+        Op::Memcpy2DDtoD,
+    ] {
         refused(&mut session, op, &names, "a block that collided")?;
     }
     Adder::new(&mut session)?.works(&mut session)?;

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use cudarc::driver::sys;
 
-use super::{Device, Result, check, raw};
+use super::{Device, Result, Stream, check, raw};
 
 /// `CU_CTX_SCHED_BLOCKING_SYNC`: waiting threads sleep instead of spinning.
 const SCHED_BLOCKING_SYNC: u32 = 4;
@@ -175,11 +175,13 @@ impl Drop for Context {
 }
 
 /// A block of device memory; freed when dropped. The free waits for the context's work, so the last
-/// owner drops it where waiting is allowed.
+/// owner drops it where waiting is allowed, or gives it back in a stream
+/// ([`DeviceMemory::free_in`]).
 #[derive(Debug)]
 pub struct DeviceMemory {
     address: u64,
     context: Arc<Context>,
+    pooled: bool,
 }
 
 impl DeviceMemory {
@@ -195,12 +197,49 @@ impl DeviceMemory {
         Ok(DeviceMemory {
             address,
             context: Arc::clone(context),
+            pooled: false,
+        })
+    }
+
+    /// `cuMemAllocAsync`, from the device's default pool, which is this process's own.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn alloc_in(stream: &Stream, bytes: u64) -> Result<DeviceMemory> {
+        let raw = stream.bound()?;
+        let mut address: sys::CUdeviceptr = 0;
+        // SAFETY: writes one address; the stream lives and its context is current.
+        check(unsafe { sys::cuMemAllocAsync(&mut address, bytes as usize, raw) })?;
+        Ok(DeviceMemory {
+            address,
+            context: Arc::clone(stream.context()),
+            pooled: true,
         })
     }
 
     /// Its first address.
     pub fn address(&self) -> u64 {
         self.address
+    }
+
+    /// Was it allocated in a stream?
+    pub fn is_pooled(&self) -> bool {
+        self.pooled
+    }
+
+    /// `cuMemFreeAsync`: gives it back when the stream is past its earlier work.
+    ///
+    /// # Errors
+    /// The driver's. The block is then lost to this process.
+    pub fn free_in(self, stream: &Stream) -> Result<()> {
+        let raw = stream.bound()?;
+        let block = std::mem::ManuallyDrop::new(self);
+        // SAFETY: the block is ours and was not freed before; the session has removed it from its
+        // map. It is not dropped afterwards.
+        let freed = check(unsafe { sys::cuMemFreeAsync(block.address, raw) });
+        // SAFETY: the block is never looked at again; this gives back its share of the context.
+        drop(unsafe { ptr::read(&raw const block.context) });
+        freed
     }
 }
 

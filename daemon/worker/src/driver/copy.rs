@@ -3,10 +3,12 @@
 //! Every device range given here must have been found to lie within live allocations of the session
 //! (`session::memory`); the driver would take a host address of this process as well.
 
+use std::ptr;
+
 use cudarc::driver::sys;
 use vgpu_proto::cuda::CuResult;
 
-use super::{Block, Result, Stream, check};
+use super::{Block, Result, Stream, check, raw};
 
 /// Copies the block's bytes to `dst`. The block must be kept and left alone until the stream is past
 /// this copy.
@@ -79,4 +81,145 @@ pub fn fill_2d(
             _ => return Err(CuResult::INVALID_VALUE),
         }
     })
+}
+
+/// Rows in device memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rows {
+    /// The first byte.
+    pub at: u64,
+    /// Bytes between the beginnings of two.
+    pub pitch: u64,
+}
+
+/// A copy of rows with nothing filled in.
+fn no_copy() -> sys::CUDA_MEMCPY2D {
+    sys::CUDA_MEMCPY2D {
+        srcXInBytes: 0,
+        srcY: 0,
+        srcMemoryType: sys::CUmemorytype::CU_MEMORYTYPE_DEVICE,
+        srcHost: ptr::null(),
+        srcDevice: 0,
+        srcArray: ptr::null_mut(),
+        srcPitch: 0,
+        dstXInBytes: 0,
+        dstY: 0,
+        dstMemoryType: sys::CUmemorytype::CU_MEMORYTYPE_DEVICE,
+        dstHost: ptr::null_mut(),
+        dstDevice: 0,
+        dstArray: ptr::null_mut(),
+        dstPitch: 0,
+        WidthInBytes: 0,
+        Height: 0,
+    }
+}
+
+/// Copies the block, which holds rows of `width` bytes next to each other, to rows of the device. As
+/// [`copy_htod`] otherwise.
+///
+/// # Errors
+/// The driver's.
+pub fn copy_rows_htod(stream: &Stream, dst: Rows, block: &Block, width: usize) -> Result<()> {
+    let copy = sys::CUDA_MEMCPY2D {
+        srcMemoryType: sys::CUmemorytype::CU_MEMORYTYPE_HOST,
+        srcHost: block.pointer().cast(),
+        srcPitch: width,
+        dstDevice: dst.at,
+        dstPitch: dst.pitch as usize,
+        WidthInBytes: width,
+        Height: block.len() / width.max(1),
+        ..no_copy()
+    };
+    let raw = stream.bound()?;
+    // SAFETY: the block has as many rows as its length allows; the device's were checked by the
+    // caller.
+    check(unsafe { sys::cuMemcpy2DAsync_v2(&copy, raw) })
+}
+
+/// Copies rows of the device into the block, next to each other. As [`copy_dtoh`] otherwise.
+///
+/// # Errors
+/// The driver's.
+pub fn copy_rows_dtoh(stream: &Stream, block: &Block, src: Rows, width: usize) -> Result<()> {
+    let copy = sys::CUDA_MEMCPY2D {
+        srcDevice: src.at,
+        srcPitch: src.pitch as usize,
+        dstMemoryType: sys::CUmemorytype::CU_MEMORYTYPE_HOST,
+        dstHost: block.pointer().cast(),
+        dstPitch: width,
+        WidthInBytes: width,
+        Height: block.len() / width.max(1),
+        ..no_copy()
+    };
+    let raw = stream.bound()?;
+    // SAFETY: the block has room for as many rows as its length allows and is not read before
+    // completion; the device's rows were checked by the caller.
+    check(unsafe { sys::cuMemcpy2DAsync_v2(&copy, raw) })
+}
+
+/// Copies `rows` rows of `width` bytes within device memory.
+///
+/// # Errors
+/// The driver's.
+pub fn copy_rows_dtod(
+    stream: &Stream,
+    dst: Rows,
+    src: Rows,
+    (width, rows): (u64, u64),
+) -> Result<()> {
+    let copy = sys::CUDA_MEMCPY2D {
+        srcDevice: src.at,
+        srcPitch: src.pitch as usize,
+        dstDevice: dst.at,
+        dstPitch: dst.pitch as usize,
+        WidthInBytes: width as usize,
+        Height: rows as usize,
+        ..no_copy()
+    };
+    let raw = stream.bound()?;
+    // SAFETY: both areas were checked by the caller.
+    check(unsafe { sys::cuMemcpy2DAsync_v2(&copy, raw) })
+}
+
+/// One word of device memory that a stream writes or waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Word {
+    /// Its address.
+    pub at: u64,
+    /// What is written or waited for.
+    pub value: u64,
+    /// 64 bits instead of 32.
+    pub wide: bool,
+    /// `CUstreamWriteValue_flags` or `CUstreamWaitValue_flags`.
+    pub flags: u32,
+}
+
+/// `cuStreamWriteValue32/64`.
+///
+/// # Errors
+/// The driver's; CUDA_ERROR_NOT_SUPPORTED where it has no such functions.
+pub fn write_word(stream: &Stream, word: Word) -> Result<()> {
+    let to = stream.bound()?;
+    // SAFETY: the stream lives; the word was checked by the caller.
+    unsafe {
+        match word.wide {
+            true => raw::cuStreamWriteValue64_v2(to, word.at, word.value, word.flags),
+            false => raw::cuStreamWriteValue32_v2(to, word.at, word.value as u32, word.flags),
+        }
+    }
+}
+
+/// `cuStreamWaitValue32/64`.
+///
+/// # Errors
+/// As [`write_word`].
+pub fn wait_word(stream: &Stream, word: Word) -> Result<()> {
+    let on = stream.bound()?;
+    // SAFETY: the stream lives; the word was checked by the caller.
+    unsafe {
+        match word.wide {
+            true => raw::cuStreamWaitValue64_v2(on, word.at, word.value, word.flags),
+            false => raw::cuStreamWaitValue32_v2(on, word.at, word.value as u32, word.flags),
+        }
+    }
 }

@@ -16,13 +16,17 @@ pub const PAGEABLE_MEMORY_ACCESS: u32 = 88;
 const LAST_ATTRIBUTE: u32 = 199;
 
 /// Attributes that say that something can be done which remote programs cannot do: mapped host
-/// memory, managed and pageable memory, stream memory operations, virtual memory management, memory
-/// pools, sharing with other processes and devices, clusters, tensor maps, multicast. They answer 0,
-/// so that programs take their other way.
+/// memory, managed and pageable memory, virtual memory management, sharing with other processes and
+/// devices, clusters, tensor maps, multicast, graphics, host memory pools. They answer 0, so that
+/// programs take their other way.
 const NOT_SERVED: &[u32] = &[
-    19, 83, 86, 88, 89, 91, 92, 93, 94, 98, 100, 101, 102, 103, 104, 105, 110, 112, 113, 114, 115,
-    116, 119, 120, 121, 122, 123, 124, 125, 127, 128, 129, 132, 133,
+    19, 83, 86, 88, 89, 91, 98, 100, 101, 102, 103, 104, 105, 110, 112, 113, 114, 116, 119, 120,
+    121, 124, 125, 127, 128, 129, 132, 133, 135, 136, 137, 138,
 ];
+
+/// What newer drivers define from here on is about host memory and other machines' memory: not served
+/// either.
+const NOT_SERVED_FROM: u32 = 141;
 
 /// One device of the process.
 #[derive(Debug, Clone, Copy)]
@@ -123,7 +127,7 @@ pub fn describe(device: Device, context: &Arc<Context>) -> Result<DeviceInfo> {
         attributes: (1..=LAST_ATTRIBUTE)
             .filter_map(|a| device.attribute(a).ok().map(|value| (a, value)))
             .map(|(a, value)| {
-                if NOT_SERVED.contains(&a) {
+                if NOT_SERVED.contains(&a) || a >= NOT_SERVED_FROM {
                     (a, 0)
                 } else {
                     (a, value)

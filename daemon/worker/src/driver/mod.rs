@@ -13,6 +13,7 @@ mod copy;
 mod device;
 mod event;
 mod image;
+mod link;
 mod load;
 mod module;
 mod pinned;
@@ -20,10 +21,14 @@ mod raw;
 mod stdio;
 
 pub use context::{Context, DeviceMemory};
-pub use copy::{copy_dtod, copy_dtoh, copy_htod, fill, fill_2d};
+pub use copy::{
+    Rows, Word, copy_dtod, copy_dtoh, copy_htod, copy_rows_dtod, copy_rows_dtoh, copy_rows_htod,
+    fill, fill_2d, wait_word, write_word,
+};
 pub use device::{Device, PAGEABLE_MEMORY_ACCESS, describe};
 pub use event::{BLOCKING_SYNC, DISABLE_TIMING, Event, Stream};
 pub use image::MappedImage;
+pub use link::{Input, LAST_INPUT_KIND, link};
 pub use load::{LoadError, load};
 pub use module::{Function, JitLogs, Launch, Module, OPTION_LIMIT, option_allowed};
 pub use pinned::{Block, BlockPool};

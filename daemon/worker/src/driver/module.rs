@@ -43,6 +43,64 @@ pub struct JitLogs {
     pub error: Vec<u8>,
 }
 
+/// JIT options as the driver takes them, with room for the logs.
+pub(super) struct JitOptions {
+    pub(super) numbers: Vec<u32>,
+    pub(super) values: Vec<*mut c_void>,
+    logs: JitLogs,
+    /// Where the lengths of the logs are among the values.
+    filled: [Option<usize>; 2],
+}
+
+impl JitOptions {
+    /// Those of `options` that a guest may set, and logs of at most these sizes (info, error).
+    pub(super) fn new(options: &[(u32, u32)], (info_len, error_len): (usize, usize)) -> JitOptions {
+        let mut all = JitOptions {
+            numbers: Vec::with_capacity(options.len() + 4),
+            values: Vec::with_capacity(options.len() + 4),
+            logs: JitLogs {
+                info: vec![0; info_len],
+                error: vec![0; error_len],
+            },
+            filled: [None; 2],
+        };
+        for &(option, value) in options.iter().filter(|(option, _)| option_allowed(*option)) {
+            all.add(option, value as usize as *mut c_void);
+        }
+        if info_len > 0 {
+            let buffer = all.logs.info.as_mut_ptr().cast();
+            all.add(JIT_INFO_LOG, buffer);
+            all.add(JIT_INFO_LOG_LEN, info_len as *mut c_void);
+            all.filled[0] = Some(all.values.len() - 1);
+        }
+        if error_len > 0 {
+            let buffer = all.logs.error.as_mut_ptr().cast();
+            all.add(JIT_ERROR_LOG, buffer);
+            all.add(JIT_ERROR_LOG_LEN, error_len as *mut c_void);
+            all.filled[1] = Some(all.values.len() - 1);
+        }
+        all
+    }
+
+    fn add(&mut self, number: u32, value: *mut c_void) {
+        self.numbers.push(number);
+        self.values.push(value);
+    }
+
+    pub(super) fn count(&self) -> u32 {
+        self.numbers.len() as u32
+    }
+
+    /// What the driver wrote: it puts the lengths that it filled into the values of the length options.
+    pub(super) fn into_logs(mut self) -> JitLogs {
+        let length = |place: Option<usize>| place.map_or(0, |i| self.values[i] as usize);
+        let (info, error) = (length(self.filled[0]), length(self.filled[1]));
+        trim_log(&mut self.logs.info, info);
+        trim_log(&mut self.logs.error, error);
+        self.logs
+    }
+}
+
 /// A loaded module; unloaded when dropped, which may wait for the context's work.
 #[derive(Debug)]
 pub struct Module {
@@ -65,28 +123,9 @@ impl Module {
         context: &Arc<Context>,
         image: &MappedImage,
         options: &[(u32, u32)],
-        (info_len, error_len): (usize, usize),
+        lens: (usize, usize),
     ) -> (Result<Module>, JitLogs) {
-        let mut logs = JitLogs {
-            info: vec![0; info_len],
-            error: vec![0; error_len],
-        };
-        let mut numbers: Vec<u32> = Vec::with_capacity(options.len() + 4);
-        let mut values: Vec<*mut c_void> = Vec::with_capacity(options.len() + 4);
-        for &(option, value) in options.iter().filter(|(option, _)| option_allowed(*option)) {
-            numbers.push(option);
-            values.push(value as usize as *mut c_void);
-        }
-        let own = numbers.len();
-        if info_len > 0 {
-            numbers.extend([JIT_INFO_LOG, JIT_INFO_LOG_LEN]);
-            values.extend([logs.info.as_mut_ptr().cast(), info_len as *mut c_void]);
-        }
-        let error_at = numbers.len();
-        if error_len > 0 {
-            numbers.extend([JIT_ERROR_LOG, JIT_ERROR_LOG_LEN]);
-            values.extend([logs.error.as_mut_ptr().cast(), error_len as *mut c_void]);
-        }
+        let mut jit = JitOptions::new(options, lens);
         let mut raw: sys::CUmodule = ptr::null_mut();
         let loaded = context.bind().and_then(|()| {
             // SAFETY: the image is followed by a zero byte; numbers and values are as many; the log
@@ -95,19 +134,13 @@ impl Module {
                 sys::cuModuleLoadDataEx(
                     &mut raw,
                     image.bytes().as_ptr().cast(),
-                    numbers.len() as u32,
-                    numbers.as_mut_ptr().cast(),
-                    values.as_mut_ptr(),
+                    jit.count(),
+                    jit.numbers.as_mut_ptr().cast(),
+                    jit.values.as_mut_ptr(),
                 )
             })
         });
-        // The driver writes the lengths that it filled into the values of the length options.
-        if info_len > 0 {
-            trim_log(&mut logs.info, values[own + 1] as usize);
-        }
-        if error_len > 0 {
-            trim_log(&mut logs.error, values[error_at + 1] as usize);
-        }
+        let logs = jit.into_logs();
         let module = loaded.map(|()| Module {
             raw,
             context: Arc::clone(context),
@@ -133,6 +166,33 @@ impl Module {
             sys::cuModuleGetGlobal_v2(&mut address, &mut bytes, self.raw, name.as_ptr())
         })?;
         Ok((address, bytes as u64))
+    }
+
+    /// The names of its functions (`cuModuleEnumerateFunctions`).
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn function_names(&self) -> Result<Vec<String>> {
+        self.context.bind()?;
+        let mut count = 0;
+        // SAFETY: writes one number; the module lives.
+        check(unsafe { sys::cuModuleGetFunctionCount(&mut count, self.raw) })?;
+        let mut functions: Vec<sys::CUfunction> = vec![ptr::null_mut(); count as usize];
+        // SAFETY: writes as many handles as there is room for.
+        check(unsafe { sys::cuModuleEnumerateFunctions(functions.as_mut_ptr(), count, self.raw) })?;
+        let name = |function: sys::CUfunction| -> Result<String> {
+            let mut text: *const c_char = ptr::null();
+            // SAFETY: writes one pointer; the function lives with its module.
+            check(unsafe { sys::cuFuncGetName(&mut text, function) })?;
+            if text.is_null() {
+                return Err(CuResult::UNKNOWN);
+            }
+            // SAFETY: the driver's text ends with NUL and lives with the module.
+            Ok(unsafe { CStr::from_ptr(text) }
+                .to_string_lossy()
+                .into_owned())
+        };
+        functions.into_iter().map(name).collect()
     }
 }
 
@@ -294,6 +354,20 @@ impl Function {
             )
         })?;
         Ok(blocks)
+    }
+
+    /// `cuOccupancyAvailableDynamicSMemPerBlock`.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn shared_available(&self, blocks: i32, block_size: i32) -> Result<u64> {
+        self.module.context.bind()?;
+        let mut bytes = 0usize;
+        // SAFETY: writes one size; the function lives.
+        check(unsafe {
+            sys::cuOccupancyAvailableDynamicSMemPerBlock(&mut bytes, self.raw, blocks, block_size)
+        })?;
+        Ok(bytes as u64)
     }
 
     /// `cuLaunchKernel` or `cuLaunchCooperativeKernel`.

@@ -2,7 +2,7 @@
 //! driver defines, would be an invalid value there. They are taken from cudarc's library with
 //! integers in the enums' place (the C ABI is the same).
 
-use std::ffi::{c_int, c_uint};
+use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::sync::OnceLock;
 
 use cudarc::driver::sys;
@@ -11,12 +11,12 @@ use vgpu_proto::cuda::CuResult;
 use super::{Result, number};
 
 macro_rules! raw {
-    ($($(#[$doc:meta])* $name:ident($($arg:ident: $ty:ty),*);)*) => {$(
+    ($($(#[$doc:meta])* $name:ident($($arg:ident: $ty:ty),* $(,)?);)*) => {$(
         $(#[$doc])*
         ///
         /// # Safety
         /// As the CUDA function: pointers must be writable, handles live, and the context current.
-        #[allow(non_snake_case)]
+        #[allow(non_snake_case, clippy::too_many_arguments)] // The driver's names and arguments.
         pub(super) unsafe fn $name($($arg: $ty),*) -> Result<()> {
             type F = unsafe extern "C" fn($($ty),*) -> c_uint;
             static F: OnceLock<Option<F>> = OnceLock::new();
@@ -51,4 +51,30 @@ raw! {
     cuCtxGetLimit(value: *mut usize, limit: c_uint);
     /// Prefers shared memory or L1 for the current context.
     cuCtxSetCacheConfig(config: c_uint);
+    /// Begins a link.
+    cuLinkCreate_v2(
+        count: c_uint,
+        options: *mut c_uint,
+        values: *mut *mut c_void,
+        state: *mut sys::CUlinkState
+    );
+    /// Adds an input to a link.
+    cuLinkAddData_v2(
+        state: sys::CUlinkState,
+        kind: c_uint,
+        data: *mut c_void,
+        size: usize,
+        name: *const c_char,
+        count: c_uint,
+        options: *mut c_uint,
+        values: *mut *mut c_void
+    );
+    /// Writes a word in a stream.
+    cuStreamWriteValue32_v2(stream: sys::CUstream, at: sys::CUdeviceptr, value: u32, flags: c_uint);
+    /// Writes a double word in a stream.
+    cuStreamWriteValue64_v2(stream: sys::CUstream, at: sys::CUdeviceptr, value: u64, flags: c_uint);
+    /// Has a stream wait for a word.
+    cuStreamWaitValue32_v2(stream: sys::CUstream, at: sys::CUdeviceptr, value: u32, flags: c_uint);
+    /// Has a stream wait for a double word.
+    cuStreamWaitValue64_v2(stream: sys::CUstream, at: sys::CUdeviceptr, value: u64, flags: c_uint);
 }

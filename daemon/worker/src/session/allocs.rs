@@ -11,13 +11,17 @@ use super::Session;
 use super::contexts::Garbage;
 use super::drains::{After, Target};
 use super::memory::{Backing, charge};
+use super::queue::Work;
 use crate::driver::{DeviceMemory, Result};
 
 /// An allocation that has not been answered.
 #[derive(Debug)]
 struct Pending {
+    op: Op,
     id: u64,
     ctx: Ctx,
+    /// In this stream, by our own handle.
+    stream: Option<u64>,
     size: u64,
     /// How often the ledger was asked in vain since something was freed.
     denied: u32,
@@ -50,16 +54,24 @@ enum Outcome {
 }
 
 impl Session {
-    /// `cuMemAlloc`.
-    pub(super) fn allocate(&mut self, id: u64, ctx: Ctx, size: u64, collided: Option<DevPtr>) {
+    /// `cuMemAlloc`, or with a stream `cuMemAllocAsync`.
+    pub(super) fn allocate(
+        &mut self,
+        (op, id): (Op, u64),
+        (ctx, stream): (Ctx, Option<u64>),
+        size: u64,
+        collided: Option<DevPtr>,
+    ) {
         if let Some(ptr) = collided
             && !self.memory.park(ptr.0)
         {
-            return self.refuse(Op::MemAlloc, id, CuResult::INVALID_VALUE);
+            return self.refuse(op, id, CuResult::INVALID_VALUE);
         }
         self.allocs.waiting.push_back(Pending {
+            op,
             id,
             ctx,
+            stream,
             size,
             denied: 0,
         });
@@ -91,6 +103,54 @@ impl Session {
             },
         );
         Ok(rep::MemFree {})
+    }
+
+    /// `cuMemFreeAsync`: the address is dead at once, the memory goes in its place in the stream.
+    /// `Some`: to be queued there.
+    pub(super) fn free_in(&mut self, stream: u64, ptr: DevPtr) -> Result<Option<Work>> {
+        let (context, memory, charge) = self.memory.remove(ptr.0).ok_or(CuResult::INVALID_VALUE)?;
+        let device = self.device_of(context);
+        self.allocs.freeing += 1;
+        if memory.is_pooled() {
+            let charged = (device, charge);
+            return Ok(Some(Work::Free { memory, charged }));
+        }
+        // Other memory is given back by a call that waits, when the stream has come that far.
+        self.allocs.answered += 1;
+        let garbage = Garbage {
+            device,
+            memory: vec![memory],
+            ..Garbage::default()
+        };
+        self.drain(
+            Target::Stream(stream),
+            After::Release {
+                garbage,
+                charge,
+                reply: None,
+            },
+        );
+        Ok(None)
+    }
+
+    /// An operation will not be carried out: what it holds is given back where waiting is allowed.
+    pub(super) fn abandon_work(&mut self, work: Work) {
+        if let Work::Free { memory, charged } = work {
+            let (device, charge) = charged;
+            let garbage = Garbage {
+                device,
+                memory: vec![memory],
+                ..Garbage::default()
+            };
+            self.allocs.answered += 1;
+            self.release(garbage, charge, None);
+        }
+    }
+
+    /// As [`Session::freed`], when the device is of no more use.
+    pub(super) fn freed_in_vain(&mut self, device: usize, charge: u64) {
+        self.allocs.freeing -= 1;
+        self.give_back(device, charge);
     }
 
     /// Something was given back to the driver.
@@ -148,10 +208,11 @@ impl Session {
                     return;
                 }
                 Outcome::Answer(Ok(ptr)) => {
+                    // The results of both operations are the same.
                     let reply = rep::MemAlloc { ptr: DevPtr(ptr) };
-                    self.out.reply(Op::MemAlloc, pending.id, Ok(reply));
+                    self.out.reply(pending.op, pending.id, Ok(reply));
                 }
-                Outcome::Answer(Err(code)) => self.refuse(Op::MemAlloc, pending.id, code),
+                Outcome::Answer(Err(code)) => self.refuse(pending.op, pending.id, code),
             }
         }
     }
@@ -177,7 +238,14 @@ impl Session {
             let shortage = ledger.shortage(cost);
             return self.ask_ledger(device, shortage, pending.denied);
         }
-        match DeviceMemory::alloc(&driver, pending.size) {
+        let made = match pending.stream {
+            None => DeviceMemory::alloc(&driver, pending.size),
+            Some(stream) => match self.driver_stream(stream) {
+                Some(stream) => DeviceMemory::alloc_in(&stream, pending.size),
+                None => Err(CuResult::INVALID_HANDLE),
+            },
+        };
+        match made {
             Ok(memory) => {
                 let address = memory.address();
                 let backing = Backing::Owned(memory, cost);
@@ -221,7 +289,7 @@ impl Session {
     /// The device is of no more use.
     pub(super) fn abandon_allocs(&mut self, code: CuResult) {
         for pending in std::mem::take(&mut self.allocs.waiting) {
-            self.out.status(Op::MemAlloc, pending.id, code);
+            self.out.status(pending.op, pending.id, code);
         }
     }
 }

@@ -15,7 +15,7 @@ use vgpu_sched::gate::Key;
 use super::Session;
 use super::drains::{After, Flush, Target};
 use super::events::EventState;
-use super::queue::{FillWork, LaunchWork, Work};
+use super::queue::{FetchWork, FillWork, LaunchWork, Work};
 use super::streams::StreamState;
 use crate::driver::{BLOCKING_SYNC, DISABLE_TIMING, Event, Result, Stream};
 use crate::wire::Frame;
@@ -113,6 +113,13 @@ impl Session {
                 self.function_cache(r.func, r.config).map(|()| Taken::Done)
             }
             Request::OccupancyBlocks(r) => self.answer(op, id, self.occupancy(&r)),
+            Request::ModuleFunctions(r) => self.answer(op, id, self.module_functions(&r)),
+            Request::OccupancyShared(r) => self.answer(op, id, self.occupancy_shared(&r)),
+            Request::Link(r) => {
+                self.link(op, id, r);
+                Ok(Taken::Done)
+            }
+            Request::LinkData(r) => self.link_data(op, id, r.link).map(|()| Taken::Done),
 
             Request::PrimaryCtxRetain(r) => {
                 let reply = self.primary_retain(r.device);
@@ -152,8 +159,21 @@ impl Session {
             }
 
             Request::MemAlloc(r) => {
-                self.allocate(id, r.ctx, r.size, r.collided);
+                self.allocate((op, id), (r.ctx, None), r.size, r.collided);
                 Ok(Taken::Done)
+            }
+            Request::MemAllocAsync(r) => {
+                let stream = self.stream(r.ctx, r.stream)?;
+                self.check_context(r.ctx, stream)?;
+                self.allocate((op, id), (r.ctx, Some(stream)), r.size, r.collided);
+                Ok(Taken::Done)
+            }
+            Request::MemFreeAsync(r) => {
+                let stream = self.stream(r.ctx, r.stream)?;
+                match self.free_in(stream, r.ptr)? {
+                    Some(work) => self.queue_it(op, id, stream, bulk, work),
+                    None => Ok(Taken::Done),
+                }
             }
             Request::MemFree(r) => {
                 let reply = self.free(r.ptr);
@@ -175,6 +195,7 @@ impl Session {
                     Work::HtoD {
                         dst: r.dst.0,
                         data: frame.bulk,
+                        shape: None,
                     },
                 )
             }
@@ -184,11 +205,29 @@ impl Session {
                 if r.len == 0 {
                     return self.answer(op, id, Ok(rep::MemcpyDtoH {}));
                 }
-                let work = Work::DtoH {
+                let work = Work::DtoH(FetchWork {
                     src: r.src.0,
                     len: r.len,
                     done: 0,
-                };
+                    shape: None,
+                });
+                self.queue_it(op, id, stream, bulk, work)
+            }
+            Request::Memcpy2DHtoD(r) => {
+                let stream = self.stream(r.ctx, r.stream)?;
+                let work = self.check_rows_htod(&r, frame.bulk)?;
+                self.queue_it(op, id, stream, bulk, work)
+            }
+            Request::Memcpy2DDtoH(r) => {
+                let stream = self.stream(r.ctx, r.stream)?;
+                match self.check_rows_dtoh(&r)? {
+                    Some(work) => self.queue_it(op, id, stream, bulk, work),
+                    None => self.answer(op, id, Ok(rep::Memcpy2DDtoH {})),
+                }
+            }
+            Request::Memcpy2DDtoD(r) => {
+                let stream = self.stream(r.ctx, r.stream)?;
+                let work = self.check_rows_dtod(&r)?;
                 self.queue_it(op, id, stream, bulk, work)
             }
             Request::MemcpyDtoD(r) => {
@@ -245,6 +284,26 @@ impl Session {
                     },
                 )
             }
+
+            Request::StreamWriteValue(r) => {
+                let stream = self.stream(r.ctx, r.stream)?;
+                let work = self.check_write(&r)?;
+                self.queue_it(op, id, stream, bulk, work)
+            }
+            Request::StreamWaitValue(r) => {
+                let stream = self.stream(r.ctx, r.stream)?;
+                let work = self.check_wait(&r)?;
+                self.queue_it(op, id, stream, bulk, work)
+            }
+            Request::HostFunc(r) => {
+                let stream = self.stream(r.ctx, r.stream)?;
+                if self.queue.parking.knows(r.number) {
+                    return Err(CuResult::INVALID_HANDLE);
+                }
+                self.queue.parking.announce(r.number, stream);
+                self.queue_it(op, id, stream, bulk, Work::HostFunc(r.number))
+            }
+            Request::HostFuncDone(r) => self.host_function_done(r.number).map(|()| Taken::Done),
 
             Request::EventCreate(r) => self.event_create(&r).map(|()| Taken::Done),
             Request::EventDestroy(r) => {
@@ -337,11 +396,20 @@ impl Session {
             .ok_or(CuResult::INVALID_HANDLE)
     }
 
+    /// Is the stream one of this context?
+    fn check_context(&self, ctx: Ctx, stream: u64) -> Result<()> {
+        self.context(ctx)?;
+        match self.streams.table.get(stream) {
+            Some(state) if state.context == ctx.0 => Ok(()),
+            _ => Err(CuResult::INVALID_HANDLE),
+        }
+    }
+
     fn event(&self, event: EventName) -> Result<u64> {
         self.events.find(event.0).ok_or(CuResult::INVALID_HANDLE)
     }
 
-    fn check_range(&self, address: u64, len: u64) -> Result<()> {
+    pub(super) fn check_range(&self, address: u64, len: u64) -> Result<()> {
         if len == 0 || self.memory.contains(address, len) {
             Ok(())
         } else {

@@ -72,6 +72,8 @@ pub(super) struct Drains {
     list: HashMap<u64, Drain>,
     /// Those whose work is still in the queue: (place of the last of it, drain).
     later: BTreeMap<(u64, u64), Target>,
+    /// Those of whose work some is parked: likewise.
+    parked: Vec<((u64, u64), Target)>,
 }
 
 impl Drains {
@@ -88,10 +90,24 @@ impl Session {
         let id = self.drains.next;
         self.drains.list.insert(id, Drain { after, missing: 1 });
         let last = self.last_queued(target);
+        self.arm_when_due((last, id), target);
+    }
+
+    /// Arms a drain, unless some of the target's work up to its place is still in the queue or parked.
+    fn arm_when_due(&mut self, (last, id): (u64, u64), target: Target) {
         if last > self.queue.executed() {
             self.drains.later.insert((last, id), target);
+        } else if self.is_parked(target, last) {
+            self.drains.parked.push(((last, id), target));
         } else {
             self.arm(id, target);
+        }
+    }
+
+    /// Parked work is back in the queue.
+    pub(super) fn resume_drains(&mut self) {
+        for (place, target) in std::mem::take(&mut self.drains.parked) {
+            self.arm_when_due(place, target);
         }
     }
 
@@ -130,7 +146,7 @@ impl Session {
                 return;
             }
             let target = entry.remove();
-            self.arm(id, target);
+            self.arm_when_due((last, id), target);
         }
     }
 
@@ -252,7 +268,7 @@ impl Session {
     }
 
     /// Gives things back to the driver on a thread that may wait.
-    fn release(&mut self, garbage: Garbage, charge: u64, reply: Option<(Op, u64)>) {
+    pub(super) fn release(&mut self, garbage: Garbage, charge: u64, reply: Option<(Op, u64)>) {
         let garbage = self.collect_garbage(garbage);
         let device = garbage.device;
         self.helpers.run(move || {
@@ -276,6 +292,7 @@ impl Session {
     /// The device is of no more use: answers everybody who waits.
     pub(super) fn abandon_drains(&mut self, code: CuResult) {
         self.drains.later.clear();
+        self.drains.parked.clear();
         for (_, drain) in std::mem::take(&mut self.drains.list) {
             match drain.after {
                 After::Reply { op, id, .. } => self.out.status(op, id, code),

@@ -2,17 +2,17 @@
 
 use std::sync::Arc;
 
-use vgpu_proto::call::Op;
+use vgpu_proto::call::Class;
 use vgpu_proto::cuda::CuResult;
-use vgpu_proto::limits::COPY_PIECE;
 use vgpu_sched::gate::{Estimate, Verdict, Waiting};
 
 use super::Session;
 use super::Staging;
-use super::queue::{FillWork, LaunchWork, Queued, Work};
+use super::queue::{FetchWork, FillWork, LaunchWork, Queued, Shape, Work};
 use super::streams::{Action, Streams, Timed};
 use crate::driver::{
-    BLOCKING_SYNC, Event, Launch, Result, Stream, copy_dtod, copy_dtoh, copy_htod, fill, fill_2d,
+    BLOCKING_SYNC, Event, Launch, Result, Rows, Stream, copy_dtod, copy_dtoh, copy_htod,
+    copy_rows_dtod, copy_rows_dtoh, copy_rows_htod, fill, fill_2d, wait_word, write_word,
 };
 use crate::lease::{Head, now_ns};
 use crate::wire::Bulk;
@@ -41,6 +41,8 @@ enum Step {
     Blocked(Work),
     /// A piece of it is submitted; the rest stays first.
     Partly(Work),
+    /// A host function of this number: nothing more of its stream before that has come back.
+    Held(u64),
 }
 
 /// Operations submitted between two looks at the clock.
@@ -78,6 +80,13 @@ impl Session {
             let Some(first) = self.queue.front() else {
                 return Stop::Empty;
             };
+            if self.must_park(first) {
+                if let Some(item) = self.queue.take() {
+                    self.park(item);
+                    self.arm_drains();
+                }
+                continue;
+            }
             let mut estimate = None;
             if first.needs_turn() {
                 match self.admit(clock.now) {
@@ -93,9 +102,9 @@ impl Session {
                 return Stop::Empty;
             };
             if !item.paid
-                && let Work::DtoH { len, .. } = item.work
+                && let Work::DtoH(fetch) = &item.work
             {
-                self.lease.count_out(len);
+                self.lease.count_out(fetch.len);
             }
             item.paid = true;
             let stream = item.stream;
@@ -109,6 +118,10 @@ impl Session {
                     {
                         self.unmarkable(code);
                     }
+                }
+                Step::Held(number) => {
+                    self.hold(item, number);
+                    self.arm_drains();
                 }
                 Step::Partly(work) => {
                     item.work = work;
@@ -192,7 +205,7 @@ impl Session {
     fn starved(&self) -> bool {
         self.queue
             .front()
-            .is_some_and(|q| matches!(q.work, Work::DtoH { .. }))
+            .is_some_and(|q| matches!(q.work, Work::DtoH(_)))
             && (self.pieces_out >= PIECES || self.out.queued() > UNREAD_LIMIT)
     }
 
@@ -229,19 +242,46 @@ impl Session {
         }
         let Some(driver) = self.driver_stream(stream) else {
             self.failed(item, CuResult::INVALID_HANDLE);
+            self.abandon_work(work);
             return Step::Done;
         };
         self.mark_before(stream);
         let result = match work {
-            Work::HtoD { dst, data } => match self.send(stream, &driver, dst, data, (now, timed)) {
-                Ok(None) => Ok(()),
-                Ok(Some(data)) => return Step::Blocked(Work::HtoD { dst, data }),
-                Err(code) => Err(code),
-            },
-            Work::DtoH { src, len, done } => {
-                return self.fetch(item, &driver, (src, len, done), (now, timed));
+            Work::HtoD { dst, data, shape } => {
+                match self.send(stream, &driver, (dst, shape), data, (now, timed)) {
+                    Ok(None) => {}
+                    Ok(Some(data)) => return Step::Blocked(Work::HtoD { dst, data, shape }),
+                    Err(code) => self.failed(item, code),
+                }
+                // It has counted itself, with what is to be done when it is over.
+                return Step::Done;
             }
+            Work::DtoH(fetch) => return self.fetch(item, &driver, fetch, (now, timed)),
             Work::DtoD { dst, src, len } => copy_dtod(&driver, dst, src, len),
+            Work::Rows { dst, src, size } => copy_rows_dtod(&driver, dst, src, size),
+            Work::WriteWord(word) => write_word(&driver, word),
+            Work::WaitWord(word) => wait_word(&driver, word),
+            Work::Free {
+                memory,
+                charged: (device, charge),
+            } => {
+                let freed = memory.free_in(&driver);
+                self.submitted(stream);
+                self.after_tip(stream, Action::Freed { device, charge });
+                if let Err(code) = freed {
+                    self.failed(item, code);
+                }
+                return Step::Done;
+            }
+            Work::HostFunc(number) => {
+                return match self.arrive(stream, number) {
+                    Ok(()) => Step::Held(number),
+                    Err(code) => {
+                        self.unmarkable(code);
+                        Step::Done
+                    }
+                };
+            }
             Work::Fill(f) => run_fill(&driver, f),
             Work::Launch(launch) => {
                 self.printf.launched();
@@ -262,12 +302,7 @@ impl Session {
             Work::EventDestroy { .. } => Ok(()),
         };
         match result {
-            Ok(()) => {
-                // A copy has counted itself, with what is to be done when it is over.
-                if item.op != Op::MemcpyHtoD {
-                    self.count(stream, (now, timed));
-                }
-            }
+            Ok(()) => self.count(stream, (now, timed)),
             Err(code) => self.failed(item, code),
         }
         Step::Done
@@ -280,7 +315,7 @@ impl Session {
         }
     }
 
-    fn driver_stream(&self, stream: u64) -> Option<Arc<Stream>> {
+    pub(super) fn driver_stream(&self, stream: u64) -> Option<Arc<Stream>> {
         self.streams
             .table
             .get(stream)?
@@ -290,9 +325,9 @@ impl Session {
     }
 
     fn failed(&mut self, item: &Queued, code: CuResult) {
-        match item.op {
-            Op::MemcpyDtoH => self.refuse(item.op, item.id, code),
-            _ => self.trouble(item.id, code),
+        match item.op.class() {
+            Class::Sync => self.refuse(item.op, item.id, code),
+            Class::Async => self.trouble(item.id, code),
         }
     }
 
@@ -301,7 +336,7 @@ impl Session {
         &mut self,
         stream: u64,
         driver: &Stream,
-        dst: u64,
+        (dst, shape): (u64, Option<Shape>),
         data: Bulk,
         counted: (u64, Option<Timed>),
     ) -> Result<Option<Bulk>> {
@@ -316,7 +351,12 @@ impl Session {
                 None => return Ok(Some(Bulk::Heap(bytes))),
             },
         };
-        copy_htod(driver, dst, &block)?;
+        match shape {
+            None => copy_htod(driver, dst, &block)?,
+            Some(Shape { width, pitch }) => {
+                copy_rows_htod(driver, Rows { at: dst, pitch }, &block, width as usize)?;
+            }
+        }
         let large = Staging::is_large(block.len());
         self.count(stream, counted);
         self.after_tip(stream, Action::Staged(block));
@@ -335,31 +375,38 @@ impl Session {
         &mut self,
         item: &Queued,
         driver: &Stream,
-        (src, len, done): (u64, u64, u64),
+        mut fetch: FetchWork,
         counted: (u64, Option<Timed>),
     ) -> Step {
-        let (id, stream) = (item.id, item.stream);
-        let piece = (len - done).min(COPY_PIECE as u64);
+        let (op, id, stream) = (item.op, item.id, item.stream);
+        let (piece, src) = (fetch.piece(), fetch.next());
         if self.starved_for_pieces() {
-            return Step::Blocked(Work::DtoH { src, len, done });
+            return Step::Blocked(Work::DtoH(fetch));
         }
         let fetched = match self.staging.take(piece as usize) {
-            Ok(None) => return Step::Blocked(Work::DtoH { src, len, done }),
-            Ok(Some(block)) => copy_dtoh(driver, &block, src + done).map(|()| block),
+            Ok(None) => return Step::Blocked(Work::DtoH(fetch)),
+            Ok(Some(block)) => match fetch.shape {
+                None => copy_dtoh(driver, &block, src),
+                Some(Shape { width, pitch }) => {
+                    copy_rows_dtoh(driver, &block, Rows { at: src, pitch }, width as usize)
+                }
+            }
+            .map(|()| block),
             Err(code) => Err(code),
         };
-        let mut done = done;
+        let len = fetch.len;
         let marked = fetched.and_then(|block| {
             self.count(stream, counted);
-            done += piece;
+            fetch.done += piece;
             self.pieces_out += 1;
             self.after_tip(
                 stream,
                 Action::Piece {
+                    op,
                     id,
                     stream,
                     block,
-                    last: done == len,
+                    last: fetch.done == len,
                 },
             );
             self.mark(stream)
@@ -368,8 +415,9 @@ impl Session {
             // It may be there already: then it goes out while it is in the processor's cache.
             self.harvest(stream);
         }
+        let done = fetch.done;
         match marked.and(self.poison.map_or(Ok(()), Err)) {
-            Ok(()) if done < len => return Step::Partly(Work::DtoH { src, len, done }),
+            Ok(()) if done < len => return Step::Partly(Work::DtoH(fetch)),
             Ok(()) => {}
             Err(code) if code.is_sticky() => {
                 self.device_failed(code, "returned by a copy to the host");
@@ -379,7 +427,6 @@ impl Session {
                 }
             }
             Err(code) if done < len => {
-                let op = item.op;
                 self.after_tip(stream, Action::Failed { id, op, code });
             }
             Err(_) => {}
@@ -433,10 +480,11 @@ impl Session {
     /// Fails everything that waits in the queue.
     pub(super) fn abandon_queue(&mut self, code: CuResult) {
         while let Some(item) = self.queue.take() {
-            if item.op == Op::MemcpyDtoH {
+            if item.op.class() == Class::Sync {
                 self.out.status(item.op, item.id, code);
             }
             self.dequeued(&item);
+            self.abandon_work(item.work);
         }
         self.lease.withdraw();
     }

@@ -12,12 +12,15 @@ mod engine;
 mod events;
 mod execute;
 mod images;
+mod links;
 mod memory;
 mod modules;
 mod out;
+mod parking;
 mod pool;
 mod printf;
 mod queue;
+mod rows;
 mod staging;
 mod streams;
 mod table;
@@ -99,6 +102,8 @@ pub struct Session {
     events: Events,
     modules: Table<ModuleState>,
     functions: Table<FunctionState>,
+    /// Results of links that the guest has not fetched.
+    links: Table<Vec<u8>>,
     memory: Memory,
     /// By device.
     ledgers: Vec<Ledger>,
@@ -161,6 +166,7 @@ impl Session {
             events: Events::new(),
             modules: Table::new(Kind::Module),
             functions: Table::new(Kind::Function),
+            links: Table::new(Kind::Link),
             memory: Memory::default(),
             ledgers,
             quota: start.memory_quota,
@@ -209,15 +215,19 @@ impl Session {
         self.out.async_error(0, code);
         for action in self.abandon_streams() {
             match action {
-                Action::Piece { id, last: true, .. } => self.out.status(Op::MemcpyDtoH, id, code),
-                Action::Failed { id, op, .. } => self.out.status(op, id, code),
-                Action::Piece { .. } | Action::Staged(_) => {}
+                Action::Piece {
+                    id, op, last: true, ..
+                }
+                | Action::Failed { id, op, .. } => self.out.status(op, id, code),
+                Action::Freed { device, charge } => self.freed_in_vain(device, charge),
+                Action::Piece { .. } | Action::Staged(_) | Action::HostFunc { .. } => {}
                 // Below, with those that are not yet attached to a stream.
                 Action::Drain(_) | Action::Drained(_) => {}
             }
         }
         self.pieces_out = 0;
         self.abandon_queue(code);
+        self.abandon_parked(code);
         self.abandon_drains(code);
         self.abandon_allocs(code);
     }

@@ -24,6 +24,8 @@ use crate::driver::{
 
 /// Largest JIT log of each kind that is returned, in bytes (both must fit a reply's arguments).
 const LOG_LIMIT: u32 = 16 * 1024;
+/// Bytes of function names in one reply.
+const NAMES_LIMIT: usize = 48 * 1024;
 
 const ATTRIBUTE_MAX_THREADS: u32 = 0;
 const ATTRIBUTE_MAX_DYNAMIC_SHARED: u32 = 8;
@@ -114,14 +116,13 @@ impl Session {
             tracing::warn!("{e}");
             image_code(&e)
         })?;
-        let bounded = |len: u32| len.min(LOG_LIMIT) as usize;
         Ok(Loading {
             hash: r.hash,
             len: r.len,
             file,
             context,
             options: r.options,
-            logs: (bounded(r.info_log_len), bounded(r.error_log_len)),
+            logs: (log_room(r.info_log_len), log_room(r.error_log_len)),
         })
     }
 
@@ -294,6 +295,42 @@ impl Session {
         }
     }
 
+    /// Some of the module's function names, as many as fit a reply.
+    pub(super) fn module_functions(
+        &self,
+        r: &req::ModuleFunctions,
+    ) -> Result<rep::ModuleFunctions> {
+        let all = self.module(r.module)?.driver.function_names()?;
+        let mut room = NAMES_LIMIT;
+        let names = all
+            .iter()
+            .skip(r.start as usize)
+            .take_while(|name| {
+                let cost = name.len() + 8;
+                let fits = cost <= room;
+                room -= cost.min(room);
+                fits
+            })
+            .cloned()
+            .collect();
+        Ok(rep::ModuleFunctions {
+            total: u32::try_from(all.len()).unwrap_or(u32::MAX),
+            names,
+        })
+    }
+
+    pub(super) fn occupancy_shared(
+        &self,
+        r: &req::OccupancyShared,
+    ) -> Result<rep::OccupancyShared> {
+        let state = self.function(r.func)?;
+        if r.blocks <= 0 || r.block_size <= 0 {
+            return Err(CuResult::INVALID_VALUE);
+        }
+        let bytes = state.driver.shared_available(r.blocks, r.block_size)?;
+        Ok(rep::OccupancyShared { bytes })
+    }
+
     pub(super) fn occupancy(&self, r: &req::OccupancyBlocks) -> Result<rep::OccupancyBlocks> {
         let state = self.function(r.func)?;
         if r.block_size <= 0 || r.flags > 1 {
@@ -308,17 +345,10 @@ impl Session {
 
 impl Loading {
     fn run(self) -> Loaded {
-        let image = match MappedImage::map(&self.file, self.len as usize) {
+        let image = match map_image(&self.file, self.len, &self.hash) {
             Ok(image) => image,
-            Err(e) => {
-                tracing::warn!("cannot map a module image: {e}");
-                return self.lost(false);
-            }
+            Err(damaged) => return self.lost(damaged),
         };
-        if blake3::hash(image.bytes()) != blake3::Hash::from_bytes(self.hash) {
-            tracing::warn!("a cached module image is damaged; it is removed");
-            return self.lost(true);
-        }
         let (module, logs) = Module::load(&self.context, &image, &self.options, self.logs);
         Loaded {
             module,
@@ -347,8 +377,33 @@ fn describe(id: u64, function: &Function) -> rep::ModuleGetFunction {
     }
 }
 
+/// Room for a JIT log, of what a guest asks for.
+pub(super) fn log_room(asked: u32) -> usize {
+    asked.min(LOG_LIMIT) as usize
+}
+
+/// Maps an image of the cache.
+///
+/// # Errors
+/// Whether the file is not what its name says.
+pub(super) fn map_image(
+    file: &File,
+    len: u64,
+    hash: &ImageHash,
+) -> std::result::Result<MappedImage, bool> {
+    let image = MappedImage::map(file, len as usize).map_err(|e| {
+        tracing::warn!("cannot map a module image: {e}");
+        false
+    })?;
+    if blake3::hash(image.bytes()) != blake3::Hash::from_bytes(*hash) {
+        tracing::warn!("a cached module image is damaged; it is removed");
+        return Err(true);
+    }
+    Ok(image)
+}
+
 /// What a guest is told. FILE_NOT_FOUND: send the image again.
-fn image_code(error: &ImageError) -> CuResult {
+pub(super) fn image_code(error: &ImageError) -> CuResult {
     match error {
         ImageError::Order => CuResult::INVALID_VALUE,
         ImageError::Incomplete => CuResult::FILE_NOT_FOUND,

@@ -87,16 +87,36 @@ impl Out {
     }
 
     /// A piece of a device-to-host copy.
-    pub(super) fn piece(&mut self, id: u64, block: Block, last: bool) {
+    pub(super) fn piece(&mut self, op: Op, id: u64, block: Block, last: bool) {
         let flags = if last { 0 } else { FLAG_MORE };
-        let op = Op::MemcpyDtoH as u16;
-        let header = Header::reply(op, flags, CuResult::SUCCESS, id, 0, block.len());
+        let header = Header::reply(op as u16, flags, CuResult::SUCCESS, id, 0, block.len());
         // A short one goes with the frames around it, in one write.
         if block.len() <= 4096 {
             self.writer.push(header, &[], block.bytes());
         } else {
             self.writer.push_block(header, block);
         }
+    }
+
+    /// Answers a request whose result is data.
+    pub(super) fn data(&mut self, op: Op, id: u64, bytes: &[u8]) {
+        let pieces = bytes.len().div_ceil(MAX_BULK).max(1);
+        for i in 0..pieces {
+            let piece = &bytes[i * MAX_BULK..bytes.len().min((i + 1) * MAX_BULK)];
+            let flags = if i + 1 < pieces { FLAG_MORE } else { 0 };
+            let header = Header::reply(op as u16, flags, CuResult::SUCCESS, id, 0, piece.len());
+            self.writer.push(header, &[], piece);
+        }
+    }
+
+    /// A stream has come to a host function of the guest.
+    pub(super) fn host_function(&mut self, number: u64) {
+        let op = Notice::HostFunc as u16;
+        self.writer.push(
+            Header::reply(op, 0, CuResult::SUCCESS, number, 0, 0),
+            &[],
+            &[],
+        );
     }
 
     /// An asynchronous call failed.

@@ -9,7 +9,8 @@ use vgpu_proto::limits::COPY_PIECE;
 use vgpu_sched::gate::{self, Direction, Key};
 
 use super::Session;
-use crate::driver::Function;
+use super::parking::Parking;
+use crate::driver::{DeviceMemory, Function, Rows, Word};
 use crate::lease::Waiting;
 use crate::wire::Bulk;
 
@@ -54,6 +55,47 @@ impl FillWork {
     }
 }
 
+/// Rows of `width` bytes in device memory, `pitch` apart, where data is not in one piece.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Shape {
+    /// Bytes of a row, never 0 and at most [`COPY_PIECE`].
+    pub width: u64,
+    /// Bytes between the beginnings of two.
+    pub pitch: u64,
+}
+
+/// Data that is fetched from the device.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct FetchWork {
+    /// From where.
+    pub src: u64,
+    /// How much; whole rows if there is a shape.
+    pub len: u64,
+    /// How much of it has been submitted.
+    pub done: u64,
+    /// How it lies there.
+    pub shape: Option<Shape>,
+}
+
+impl FetchWork {
+    /// Bytes of the next piece.
+    pub(super) fn piece(&self) -> u64 {
+        let most = match self.shape {
+            None => COPY_PIECE as u64,
+            Some(shape) => COPY_PIECE as u64 / shape.width * shape.width,
+        };
+        (self.len - self.done).min(most)
+    }
+
+    /// Where the next piece begins.
+    pub(super) fn next(&self) -> u64 {
+        match self.shape {
+            None => self.src + self.done,
+            Some(shape) => self.src + self.done / shape.width * shape.pitch,
+        }
+    }
+}
+
 /// What a queued operation does. Streams and events are our own handles.
 #[derive(Debug)]
 pub(super) enum Work {
@@ -61,18 +103,13 @@ pub(super) enum Work {
     HtoD {
         /// To where.
         dst: u64,
-        /// The data.
+        /// The data; whole rows if there is a shape.
         data: Bulk,
+        /// How it is to lie there.
+        shape: Option<Shape>,
     },
     /// Data from the device.
-    DtoH {
-        /// From where.
-        src: u64,
-        /// How much.
-        len: u64,
-        /// How much of it has been submitted.
-        done: u64,
-    },
+    DtoH(FetchWork),
     /// Within the device.
     DtoD {
         /// To where.
@@ -82,6 +119,28 @@ pub(super) enum Work {
         /// How much.
         len: u64,
     },
+    /// Rows within the device.
+    Rows {
+        /// To where.
+        dst: Rows,
+        /// From where.
+        src: Rows,
+        /// Bytes of a row, and how many there are.
+        size: (u64, u64),
+    },
+    /// `cuMemFreeAsync` of stream-ordered memory.
+    Free {
+        /// The memory.
+        memory: DeviceMemory,
+        /// Its device, and bytes that the VM's ledger gets back.
+        charged: (usize, u64),
+    },
+    /// `cuStreamWriteValue`.
+    WriteWord(Word),
+    /// `cuStreamWaitValue`.
+    WaitWord(Word),
+    /// `cuLaunchHostFunc`: the guest's number of it.
+    HostFunc(u64),
     /// A fill.
     Fill(FillWork),
     /// A kernel.
@@ -114,7 +173,7 @@ impl Work {
     pub(super) fn bytes(&self) -> u64 {
         match self {
             Work::HtoD { data, .. } => data.bytes().len() as u64,
-            Work::DtoH { len, .. } => *len,
+            Work::DtoH(fetch) => fetch.len,
             _ => 0,
         }
     }
@@ -124,13 +183,16 @@ impl Work {
         let bytes = |direction, bytes| Some(gate::Work::Bytes { direction, bytes });
         match self {
             Work::HtoD { data, .. } => bytes(Direction::ToDevice, data.bytes().len() as u64),
-            Work::DtoH { len, done, .. } => {
-                bytes(Direction::ToHost, (len - done).min(COPY_PIECE as u64))
-            }
+            Work::DtoH(fetch) => bytes(Direction::ToHost, fetch.piece()),
             Work::DtoD { len, .. } => bytes(Direction::OnDevice, *len),
+            Work::Rows { size, .. } => bytes(Direction::OnDevice, size.0.saturating_mul(size.1)),
+            Work::WriteWord(_) => bytes(Direction::Fill, 8),
             Work::Fill(f) => bytes(Direction::Fill, f.bytes()),
             Work::Launch(launch) => Some(gate::Work::Kernel(launch.key)),
             Work::StreamDestroy
+            | Work::Free { .. }
+            | Work::WaitWord(_)
+            | Work::HostFunc(_)
             | Work::StreamWait { .. }
             | Work::EventRecord { .. }
             | Work::EventDestroy { .. } => None,
@@ -173,6 +235,8 @@ pub(super) struct Queue {
     pushed: u64,
     executed: u64,
     waiting: Waiting,
+    /// What is left out until a host function of the guest has come back.
+    pub parking: Parking,
 }
 
 impl Queue {
@@ -181,7 +245,7 @@ impl Queue {
         self.waiting
     }
 
-    /// The place of the last operation that has been executed.
+    /// The place up to which everything has been executed or parked.
     pub(super) fn executed(&self) -> u64 {
         self.executed
     }
@@ -211,12 +275,25 @@ impl Queue {
         self.list.push_front(item);
     }
 
-    /// It has been done.
+    /// It has been done, or parked: either way it waits no more.
     pub(super) fn finished(&mut self, item: &Queued) {
         self.executed = item.seq;
         if item.needs_turn() {
             self.waiting.calls -= 1;
             self.waiting.bytes -= item.cost;
+        }
+    }
+
+    /// Puts operations that were parked, in order of their places, back before everything else: they
+    /// came earlier than all that is left.
+    pub(super) fn resume(&mut self, items: Vec<Queued>) {
+        for item in items.into_iter().rev() {
+            self.executed = item.seq - 1;
+            if item.needs_turn() {
+                self.waiting.calls += 1;
+                self.waiting.bytes += item.cost;
+            }
+            self.list.push_front(item);
         }
     }
 }
@@ -257,6 +334,11 @@ impl Session {
     /// Counts an operation as done: it is off the queue.
     pub(super) fn dequeued(&mut self, item: &Queued) {
         self.queue.finished(item);
+        self.settled(item);
+    }
+
+    /// As [`Session::dequeued`], for one that was taken off the queue some time ago.
+    pub(super) fn settled(&mut self, item: &Queued) {
         if let Some(stream) = self.streams.table.get_mut(item.stream) {
             stream.queued -= 1;
         }

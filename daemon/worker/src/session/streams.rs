@@ -25,6 +25,8 @@ pub(super) enum Action {
     Staged(Block),
     /// A piece of data for the guest.
     Piece {
+        /// Its operation.
+        op: Op,
         /// The request.
         id: u64,
         /// From which stream it comes.
@@ -42,6 +44,20 @@ pub(super) enum Action {
         op: Op,
         /// How.
         code: CuResult,
+    },
+    /// Stream-ordered memory is free again.
+    Freed {
+        /// Its device.
+        device: usize,
+        /// Bytes that the VM's ledger gets back.
+        charge: u64,
+    },
+    /// The stream is at a host function of the guest.
+    HostFunc {
+        /// The stream.
+        stream: u64,
+        /// The guest's number of the function.
+        number: u64,
     },
     /// One of the things that a drain waits for.
     Drain(u64),
@@ -79,7 +95,7 @@ pub(super) struct StreamState {
     completed: u64,
     markers: VecDeque<Marker>,
     actions: VecDeque<(u64, Action)>,
-    /// Somebody waits for operations up to this one (what only frees staging does not count).
+    /// Somebody waits for operations up to this one (what only frees something does not count).
     awaited: u64,
     /// A thread waits for the first marker.
     watched: bool,
@@ -133,7 +149,7 @@ impl StreamState {
     }
 
     fn add_action(&mut self, seq: u64, action: Action) {
-        if !matches!(action, Action::Staged(_)) {
+        if !matches!(action, Action::Staged(_) | Action::Freed { .. }) {
             self.awaited = self.awaited.max(seq);
         }
         let at = self.actions.partition_point(|(s, _)| *s <= seq);
@@ -530,6 +546,7 @@ impl Session {
             match action {
                 Action::Staged(block) => drop(block),
                 Action::Piece {
+                    op,
                     id,
                     stream,
                     block,
@@ -539,8 +556,10 @@ impl Session {
                     if last {
                         self.print(&Flush::Stream(stream));
                     }
-                    self.out.piece(id, block, last);
+                    self.out.piece(op, id, block, last);
                 }
+                Action::Freed { device, charge } => self.freed(device, charge),
+                Action::HostFunc { stream, number } => self.call_guest(stream, number),
                 Action::Failed { id, op, code } => self.out.status(op, id, code),
                 Action::Drain(drain) => {
                     if self.drain_step(drain) {

@@ -26,6 +26,8 @@ pub(super) enum Kind {
     Module = 4,
     /// A function.
     Function = 5,
+    /// The result of a link.
+    Link = 6,
 }
 
 #[derive(Debug)]

@@ -36,6 +36,8 @@ pub struct Guest {
     pub errors: Vec<(u64, CuResult)>,
     /// Output of device printf.
     pub stdout: Vec<u8>,
+    /// Host functions that streams have come to.
+    pub called: Vec<u64>,
     /// The last depth credit.
     pub progress: Progress,
 }
@@ -52,6 +54,7 @@ impl Guest {
             order: Vec::new(),
             errors: Vec::new(),
             stdout: Vec::new(),
+            called: Vec::new(),
             progress: Progress { calls: 0, bytes: 0 },
         }
     }
@@ -118,6 +121,7 @@ impl Guest {
             Some(Notice::Progress) => self.progress = decode(&args).expect("progress"),
             Some(Notice::AsyncError) => self.errors.push((header.id(), header.status())),
             Some(Notice::Stdout) => self.stdout.extend(bulk),
+            Some(Notice::HostFunc) => self.called.push(header.id()),
             None => {
                 let reply = self.partial.entry(header.id()).or_insert_with(|| Reply {
                     status: CuResult::SUCCESS,

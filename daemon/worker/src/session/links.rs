@@ -1,0 +1,119 @@
+//! Linking. A helper does a whole link at once, from images of the cache; the result waits in the
+//! worker until the guest has fetched it.
+
+use std::ffi::CString;
+use std::fs::File;
+use std::sync::Arc;
+
+use vgpu_proto::call::ops::ImageHash;
+use vgpu_proto::call::{Op, rep, req};
+use vgpu_proto::cuda::{CuResult, Linked};
+use vgpu_proto::limits::{MAX_IMAGE, MAX_LINK_INPUTS, MAX_LINKED};
+
+use super::Session;
+use super::modules::{image_code, log_room, map_image};
+use crate::driver::{
+    Context, Input, JitLogs, LAST_INPUT_KIND, OPTION_LIMIT, Result, link, option_allowed,
+};
+
+/// What a helper needs for a link.
+struct Linking {
+    context: Arc<Context>,
+    inputs: Vec<(u32, ImageHash, u64, File, CString)>,
+    options: Vec<(u32, u32)>,
+    logs: (usize, usize),
+}
+
+impl Session {
+    pub(super) fn link(&mut self, op: Op, id: u64, r: req::Link) {
+        let linking = match self.prepare_link(r) {
+            Ok(linking) => linking,
+            Err(code) => return self.refuse(op, id, code),
+        };
+        self.helpers.run(move || {
+            let (linked, logs) = linking.run();
+            Box::new(move |session: &mut Session| session.linked(op, id, linked, logs))
+        });
+    }
+
+    fn prepare_link(&mut self, r: req::Link) -> Result<Linking> {
+        let context = Arc::clone(&self.context(r.ctx)?.driver);
+        if r.inputs.is_empty() || r.inputs.len() > MAX_LINK_INPUTS {
+            return Err(CuResult::INVALID_VALUE);
+        }
+        if r.options.len() > OPTION_LIMIT || r.options.iter().any(|(o, _)| !option_allowed(*o)) {
+            return Err(CuResult::INVALID_VALUE);
+        }
+        let mut inputs = Vec::with_capacity(r.inputs.len());
+        for input in r.inputs {
+            if input.kind > LAST_INPUT_KIND {
+                return Err(CuResult::INVALID_VALUE);
+            }
+            if input.len == 0 || input.len > MAX_IMAGE {
+                return Err(CuResult::INVALID_IMAGE);
+            }
+            let file = self
+                .images
+                .finish(&input.hash, input.len)
+                .map_err(|e| image_code(&e))?;
+            let name = CString::new(input.name).map_err(|_| CuResult::INVALID_VALUE)?;
+            inputs.push((input.kind, input.hash, input.len, file, name));
+        }
+        Ok(Linking {
+            context,
+            inputs,
+            options: r.options,
+            logs: (log_room(r.info_log_len), log_room(r.error_log_len)),
+        })
+    }
+
+    fn linked(&mut self, op: Op, id: u64, linked: Result<Vec<u8>>, logs: JitLogs) {
+        let kept = linked.and_then(|bytes| self.keep_link(bytes));
+        let (status, (link, len)) = match kept {
+            Ok(kept) => (CuResult::SUCCESS, kept),
+            Err(code) => (code, (0, 0)),
+        };
+        if status.is_sticky() {
+            self.device_failed(status, "returned by a link");
+        }
+        let reply = rep::Link {
+            link: Linked(link),
+            len,
+            info_log: logs.info,
+            error_log: logs.error,
+        };
+        self.out.reply_with(op, id, status, &reply);
+    }
+
+    /// Together, results that nobody fetches are no larger than one may be.
+    fn keep_link(&mut self, bytes: Vec<u8>) -> Result<(u64, u64)> {
+        let held: usize = self.links.iter().map(|(_, bytes)| bytes.len()).sum();
+        if held + bytes.len() > MAX_LINKED {
+            return Err(CuResult::OUT_OF_MEMORY);
+        }
+        let len = bytes.len() as u64;
+        let link = self.links.insert(bytes).ok_or(CuResult::OUT_OF_MEMORY)?;
+        Ok((link, len))
+    }
+
+    /// Sends the result of a link and forgets it.
+    pub(super) fn link_data(&mut self, op: Op, id: u64, link: Linked) -> Result<()> {
+        let bytes = self.links.remove(link.0).ok_or(CuResult::INVALID_HANDLE)?;
+        self.out.data(op, id, &bytes);
+        Ok(())
+    }
+}
+
+impl Linking {
+    fn run(self) -> (Result<Vec<u8>>, JitLogs) {
+        let mut inputs = Vec::with_capacity(self.inputs.len());
+        for (kind, hash, len, file, name) in self.inputs {
+            match map_image(&file, len, &hash) {
+                Ok(image) => inputs.push(Input { kind, image, name }),
+                Err(_) => return (Err(CuResult::FILE_NOT_FOUND), JitLogs::default()),
+            }
+        }
+        let (linked, logs) = link(&self.context, &inputs, &self.options, self.logs, MAX_LINKED);
+        (linked, logs)
+    }
+}

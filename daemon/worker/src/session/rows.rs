@@ -1,0 +1,122 @@
+//! Copies of rows, words that streams write and wait for: what a guest says of them is checked here.
+
+use vgpu_proto::call::req;
+use vgpu_proto::cuda::CuResult;
+use vgpu_proto::limits::COPY_PIECE;
+
+use super::Session;
+use super::queue::{FetchWork, Shape, Work};
+use crate::driver::{Result, Rows, Word};
+use crate::wire::Bulk;
+
+/// `CU_STREAM_WAIT_VALUE_GEQ`, `EQ`, `AND`, `NOR`. (FLUSH is about writes of other devices.)
+const WAIT_FLAGS: u32 = 3;
+/// `CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER`.
+const WRITE_FLAGS: u32 = 1;
+
+impl Session {
+    /// Rows from the guest, next to each other in `data`.
+    pub(super) fn check_rows_htod(&self, r: &req::Memcpy2DHtoD, data: Bulk) -> Result<Work> {
+        let len = data.bytes().len() as u64;
+        let shape = shape(r.width, r.pitch)?;
+        if len == 0 || len > COPY_PIECE as u64 || !len.is_multiple_of(shape.width) {
+            return Err(CuResult::INVALID_VALUE);
+        }
+        self.check_area(r.dst.0, shape, len / shape.width)?;
+        Ok(Work::HtoD {
+            dst: r.dst.0,
+            data,
+            shape: Some(shape),
+        })
+    }
+
+    /// Rows for the guest. `None`: there are none.
+    pub(super) fn check_rows_dtoh(&self, r: &req::Memcpy2DDtoH) -> Result<Option<Work>> {
+        let shape = shape(r.width, r.pitch)?;
+        if r.rows == 0 {
+            return Ok(None);
+        }
+        self.check_area(r.src.0, shape, r.rows)?;
+        let len = shape.width.checked_mul(r.rows);
+        Ok(Some(Work::DtoH(FetchWork {
+            src: r.src.0,
+            len: len.ok_or(CuResult::INVALID_VALUE)?,
+            done: 0,
+            shape: Some(shape),
+        })))
+    }
+
+    /// Rows within the device.
+    pub(super) fn check_rows_dtod(&self, r: &req::Memcpy2DDtoD) -> Result<Work> {
+        let area = |pitch| Shape {
+            width: r.width,
+            pitch,
+        };
+        if r.width == 0 || r.rows == 0 {
+            return Err(CuResult::INVALID_VALUE);
+        }
+        self.check_area(r.dst.0, area(r.dst_pitch), r.rows)?;
+        self.check_area(r.src.0, area(r.src_pitch), r.rows)?;
+        // The pitch of a single row does not matter to us; the driver still looks at it.
+        let pitch = |pitch: u64| if r.rows == 1 { r.width } else { pitch };
+        Ok(Work::Rows {
+            dst: Rows {
+                at: r.dst.0,
+                pitch: pitch(r.dst_pitch),
+            },
+            src: Rows {
+                at: r.src.0,
+                pitch: pitch(r.src_pitch),
+            },
+            size: (r.width, r.rows),
+        })
+    }
+
+    /// All bytes from the first of the first row to the last of the last lie in one live allocation.
+    fn check_area(&self, at: u64, shape: Shape, rows: u64) -> Result<()> {
+        if rows > 1 && shape.pitch < shape.width {
+            return Err(CuResult::INVALID_VALUE);
+        }
+        let before = shape.pitch.checked_mul(rows.saturating_sub(1));
+        let len = before.and_then(|before| before.checked_add(shape.width));
+        self.check_range(at, len.ok_or(CuResult::INVALID_VALUE)?)
+    }
+
+    pub(super) fn check_write(&self, r: &req::StreamWriteValue) -> Result<Work> {
+        let word = Word {
+            at: r.ptr.0,
+            value: r.value,
+            wide: r.wide,
+            flags: r.flags,
+        };
+        self.check_word(word, WRITE_FLAGS).map(Work::WriteWord)
+    }
+
+    pub(super) fn check_wait(&self, r: &req::StreamWaitValue) -> Result<Work> {
+        let word = Word {
+            at: r.ptr.0,
+            value: r.value,
+            wide: r.wide,
+            flags: r.flags,
+        };
+        self.check_word(word, WAIT_FLAGS).map(Work::WaitWord)
+    }
+
+    fn check_word(&self, word: Word, flags: u32) -> Result<Word> {
+        let len = if word.wide { 8 } else { 4 };
+        if word.flags > flags || !word.at.is_multiple_of(len) {
+            return Err(CuResult::INVALID_VALUE);
+        }
+        self.check_range(word.at, len).map(|()| word)
+    }
+}
+
+fn shape(width: u32, pitch: u64) -> Result<Shape> {
+    if width == 0 || width as usize > COPY_PIECE {
+        return Err(CuResult::INVALID_VALUE);
+    }
+    Ok(Shape {
+        width: width.into(),
+        pitch,
+    })
+}

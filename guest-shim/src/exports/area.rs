@@ -1,0 +1,399 @@
+//! Copies of rows and of boxes. Rows in the program's memory are gathered and scattered here, so that what
+//! travels is their bytes and no pitch of the host's side.
+
+use std::ffi::c_void;
+
+use vgpu_proto::call::req;
+use vgpu_proto::cuda::{CuResult, DevPtr};
+use vgpu_proto::limits::COPY_PIECE;
+
+use super::copy::{sent, to_device, to_host, within};
+use crate::Cu;
+use crate::ffi::{DefaultStream, exports};
+use crate::process::live;
+use crate::session::sys::UserMemory;
+use crate::state::Shim;
+use crate::state::streams::{Target, resolve};
+
+/// Bytes that are fetched at a time to be scattered.
+const SCATTER: u64 = 4 * 1024 * 1024;
+
+/// `CU_MEMORYTYPE_HOST`, `DEVICE`, `ARRAY`, `UNIFIED`.
+const HOST: u32 = 1;
+const DEVICE: u32 = 2;
+const ARRAY: u32 = 3;
+const UNIFIED: u32 = 4;
+
+/// One side of `CUDA_MEMCPY2D`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct Side2D {
+    x: usize,
+    y: usize,
+    kind: u32,
+    host: *const c_void,
+    device: u64,
+    array: u64,
+    pitch: usize,
+}
+
+/// `CUDA_MEMCPY2D`.
+#[repr(C)]
+pub(crate) struct Copy2D {
+    src: Side2D,
+    dst: Side2D,
+    width: usize,
+    height: usize,
+}
+
+/// One side of `CUDA_MEMCPY3D`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct Side3D {
+    x: usize,
+    y: usize,
+    z: usize,
+    lod: usize,
+    kind: u32,
+    host: *const c_void,
+    device: u64,
+    array: u64,
+    reserved: *const c_void,
+    pitch: usize,
+    height: usize,
+}
+
+/// `CUDA_MEMCPY3D`.
+#[repr(C)]
+pub(crate) struct Copy3D {
+    src: Side3D,
+    dst: Side3D,
+    width: usize,
+    height: usize,
+    depth: usize,
+}
+
+exports! {
+    /// Rows.
+    fn cuMemcpy2D_v2 / cuMemcpy2D_v2_ptds [mode] (copy: *const Copy2D) {
+        // SAFETY: by the contract of the function.
+        unsafe { rows(copy, 0, mode, true) }
+    }
+
+    /// Rows; there is no difference to the other form here.
+    fn cuMemcpy2DUnaligned_v2 / cuMemcpy2DUnaligned_v2_ptds [mode] (copy: *const Copy2D) {
+        // SAFETY: by the contract of the function.
+        unsafe { rows(copy, 0, mode, true) }
+    }
+
+    /// Rows, in a stream.
+    fn cuMemcpy2DAsync_v2 / cuMemcpy2DAsync_v2_ptsz [mode] (copy: *const Copy2D, stream: u64) {
+        // SAFETY: by the contract of the function.
+        unsafe { rows(copy, stream, mode, false) }
+    }
+
+    /// A box.
+    fn cuMemcpy3D_v2 / cuMemcpy3D_v2_ptds [mode] (copy: *const Copy3D) {
+        // SAFETY: by the contract of the function.
+        unsafe { volume(copy, 0, mode, true) }
+    }
+
+    /// A box, in a stream.
+    fn cuMemcpy3DAsync_v2 / cuMemcpy3DAsync_v2_ptsz [mode] (copy: *const Copy3D, stream: u64) {
+        // SAFETY: by the contract of the function.
+        unsafe { volume(copy, stream, mode, false) }
+    }
+}
+
+/// # Safety
+/// `copy` is null or readable, and the host's rows are what it says.
+unsafe fn rows(copy: *const Copy2D, stream: u64, mode: DefaultStream, sync: bool) -> Cu {
+    let shim = live()?;
+    let target = resolve(shim, stream, mode)?;
+    // SAFETY: by this function's contract.
+    let copy = unsafe { copy.as_ref() }.ok_or(CuResult::INVALID_VALUE)?;
+    let side = |s: &Side2D| Side3D {
+        x: s.x,
+        y: s.y,
+        z: 0,
+        lod: 0,
+        kind: s.kind,
+        host: s.host,
+        device: s.device,
+        array: s.array,
+        reserved: std::ptr::null(),
+        pitch: s.pitch,
+        height: 0,
+    };
+    let size = (copy.width, copy.height, 1);
+    run(
+        shim,
+        &target,
+        (&side(&copy.dst), &side(&copy.src)),
+        size,
+        sync,
+    )
+}
+
+/// # Safety
+/// As [`rows`].
+unsafe fn volume(copy: *const Copy3D, stream: u64, mode: DefaultStream, sync: bool) -> Cu {
+    let shim = live()?;
+    let target = resolve(shim, stream, mode)?;
+    // SAFETY: by this function's contract.
+    let copy = unsafe { copy.as_ref() }.ok_or(CuResult::INVALID_VALUE)?;
+    let size = (copy.width, copy.height, copy.depth);
+    run(shim, &target, (&copy.dst, &copy.src), size, sync)
+}
+
+/// One side, as numbers.
+#[derive(Debug, Clone, Copy)]
+struct Area {
+    on_device: bool,
+    /// The first byte that is copied.
+    at: u64,
+    /// Bytes between rows.
+    pitch: u64,
+    /// Bytes between slices.
+    slice: u64,
+}
+
+impl Area {
+    fn of(shim: &Shim, side: &Side3D, (width, height, depth): (u64, u64, u64)) -> Cu<Area> {
+        let (base, on_device) = match side.kind {
+            HOST => (side.host as u64, false),
+            DEVICE => (side.device, true),
+            UNIFIED => (side.device, shim.memory.find(side.device).is_some()),
+            ARRAY => return Err(CuResult::NOT_SUPPORTED),
+            _ => return Err(CuResult::INVALID_VALUE),
+        };
+        if base == 0 || side.lod != 0 {
+            return Err(CuResult::INVALID_VALUE);
+        }
+        let place = || -> Option<Area> {
+            let (x, y, z) = (side.x as u64, side.y as u64, side.z as u64);
+            // Without several rows or slices there is nothing that a pitch could say.
+            let row_end = x.checked_add(width)?;
+            let flat = side.pitch == 0 && height == 1 && depth == 1 && y == 0 && z == 0;
+            let pitch = if flat { row_end } else { side.pitch as u64 };
+            let rows = side.height as u64;
+            let one = depth == 1 && z == 0;
+            let slice = if one { 0 } else { pitch.checked_mul(rows)? };
+            if pitch < row_end || (!one && rows < y.checked_add(height)?) {
+                return None;
+            }
+            let offset = z
+                .checked_mul(slice)?
+                .checked_add(y.checked_mul(pitch)?)?
+                .checked_add(x)?;
+            Some(Area {
+                on_device,
+                at: base.checked_add(offset)?,
+                pitch,
+                slice,
+            })
+        };
+        let area = place().ok_or(CuResult::INVALID_VALUE)?;
+        let len = (depth - 1)
+            .checked_mul(area.slice)
+            .and_then(|slices| slices.checked_add((height - 1).checked_mul(area.pitch)?))
+            .and_then(|rows| rows.checked_add(width))
+            .ok_or(CuResult::INVALID_VALUE)?;
+        match on_device {
+            true => shim.memory.check(area.at, len)?,
+            false if shim.memory.find(area.at).is_some() => return Err(CuResult::INVALID_VALUE),
+            false => _ = area.at.checked_add(len).ok_or(CuResult::INVALID_VALUE)?,
+        }
+        Ok(area)
+    }
+
+    fn slice(self, z: u64) -> Area {
+        Area {
+            at: self.at + z * self.slice,
+            ..self
+        }
+    }
+
+    /// Where a row begins.
+    fn row(self, y: u64) -> u64 {
+        self.at + y * self.pitch
+    }
+}
+
+fn run(
+    shim: &Shim,
+    target: &Target,
+    (dst, src): (&Side3D, &Side3D),
+    (width, height, depth): (usize, usize, usize),
+    sync: bool,
+) -> Cu {
+    if width == 0 || height == 0 || depth == 0 {
+        return Ok(());
+    }
+    let size = (width as u64, height as u64, depth as u64);
+    let (dst, src) = (Area::of(shim, dst, size)?, Area::of(shim, src, size)?);
+    for z in 0..size.2 {
+        let (dst, src) = (dst.slice(z), src.slice(z));
+        let rows = Rows {
+            dst,
+            src,
+            width: size.0,
+            height: size.1,
+        };
+        rows.copy(shim, target, sync)?;
+    }
+    match (dst.on_device, src.on_device) {
+        (true, false) => sent(shim, target, sync),
+        _ => Ok(()),
+    }
+}
+
+/// Rows to be copied.
+struct Rows {
+    dst: Area,
+    src: Area,
+    width: u64,
+    height: u64,
+}
+
+impl Rows {
+    fn copy(&self, shim: &Shim, target: &Target, sync: bool) -> Cu {
+        let (dst, src) = (self.dst, self.src);
+        let dense = self.height == 1 || (dst.pitch == self.width && src.pitch == self.width);
+        if dense {
+            let len = (self.width * self.height) as usize;
+            return line(shim, target, (dst, src), (dst.at, src.at), len, sync);
+        }
+        // A row that is longer than a piece of a copy travels by itself.
+        if self.width > COPY_PIECE as u64 && !(dst.on_device && src.on_device) {
+            for y in 0..self.height {
+                let places = (dst.row(y), src.row(y));
+                line(shim, target, (dst, src), places, self.width as usize, sync)?;
+            }
+            return Ok(());
+        }
+        match (dst.on_device, src.on_device) {
+            (true, true) => self.within(shim, target),
+            (true, false) => self.gather(shim, target),
+            (false, true) => self.scatter(shim, target),
+            (false, false) => {
+                in_order(shim, target)?;
+                for y in 0..self.height {
+                    // SAFETY: rows of the program on both sides, which it vouches for.
+                    unsafe { move_host(dst.row(y), src.row(y), self.width as usize) };
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn within(&self, shim: &Shim, target: &Target) -> Cu {
+        target.order(shim)?;
+        shim.session.post(&req::Memcpy2DDtoD {
+            ctx: target.ctx(),
+            stream: target.stream,
+            dst: DevPtr(self.dst.at),
+            dst_pitch: self.dst.pitch,
+            src: DevPtr(self.src.at),
+            src_pitch: self.src.pitch,
+            width: self.width,
+            rows: self.height,
+        })
+    }
+
+    fn gather(&self, shim: &Shim, target: &Target) -> Cu {
+        target.order(shim)?;
+        let width = self.width as usize;
+        let most = COPY_PIECE as u64 / self.width;
+        let mut y = 0;
+        while y < self.height {
+            let rows = most.min(self.height - y);
+            let call = req::Memcpy2DHtoD {
+                ctx: target.ctx(),
+                stream: target.stream,
+                dst: DevPtr(self.dst.row(y)),
+                pitch: self.dst.pitch,
+                width: width as u32,
+            };
+            let len = rows as usize * width;
+            shim.session.post_with(&call, len, |bytes| {
+                for (row, place) in (y..).zip(bytes.chunks_exact_mut(width)) {
+                    let from = self.src.row(row) as *const u8;
+                    // SAFETY: a row of the program's, which it vouches for.
+                    unsafe { place.as_mut_ptr().copy_from(from, width) };
+                }
+            })?;
+            y += rows;
+        }
+        Ok(())
+    }
+
+    fn scatter(&self, shim: &Shim, target: &Target) -> Cu {
+        target.order(shim)?;
+        let width = self.width as usize;
+        let most = (SCATTER / self.width).max(1);
+        let mut bytes = vec![0_u8; most.min(self.height) as usize * width];
+        let mut y = 0;
+        while y < self.height {
+            let rows = most.min(self.height - y);
+            let call = req::Memcpy2DDtoH {
+                ctx: target.ctx(),
+                stream: target.stream,
+                src: DevPtr(self.src.row(y)),
+                pitch: self.src.pitch,
+                width: width as u32,
+                rows,
+            };
+            let into = UserMemory {
+                at: bytes.as_mut_ptr(),
+                len: rows as usize * width,
+            };
+            shim.session.fetch(&call, into)?;
+            for (row, from) in (y..y + rows).zip(bytes.chunks_exact(width)) {
+                let to = self.dst.row(row) as *mut u8;
+                // SAFETY: a row of the program's, which it vouches for.
+                unsafe { to.copy_from(from.as_ptr(), width) };
+            }
+            y += rows;
+        }
+        Ok(())
+    }
+}
+
+/// Bytes without gaps.
+fn line(
+    shim: &Shim,
+    target: &Target,
+    (dst, src): (Area, Area),
+    (to, from): (u64, u64),
+    len: usize,
+    sync: bool,
+) -> Cu {
+    match (dst.on_device, src.on_device) {
+        (true, true) => within(shim, target, to, from, len),
+        // Whether the copy has ended is waited for once, after its last part.
+        (true, false) => to_device(shim, target, to, from, len, false),
+        (false, true) => to_host(shim, target, to, from, len, sync),
+        (false, false) => {
+            in_order(shim, target)?;
+            // SAFETY: the program's memory on both sides, which it vouches for.
+            unsafe { move_host(to, from, len) };
+            Ok(())
+        }
+    }
+}
+
+/// What the host copies by itself has its place in the stream too, which only a wait can give it.
+fn in_order(shim: &Shim, target: &Target) -> Cu {
+    shim.session.synchronize(&req::StreamSynchronize {
+        ctx: target.ctx(),
+        stream: target.stream,
+    })
+}
+
+/// # Safety
+/// `len` bytes at `from` are readable, at `to` writable.
+unsafe fn move_host(to: u64, from: u64, len: usize) {
+    // SAFETY: by this function's contract.
+    unsafe { (to as *mut u8).copy_from(from as *const u8, len) };
+}

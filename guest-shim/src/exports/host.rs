@@ -1,0 +1,45 @@
+//! Host functions in streams.
+
+use std::ffi::c_void;
+
+use vgpu_proto::cuda::CuResult;
+
+use crate::ffi::exports;
+use crate::process::live;
+use crate::session::host::{HostFn, HostFunction, StreamCallback};
+use crate::state::streams::resolve;
+
+exports! {
+    /// Runs a function of the program when the stream is past its earlier work; the stream goes on
+    /// when it returns.
+    fn cuLaunchHostFunc / cuLaunchHostFunc_ptsz [mode] (
+        stream: u64,
+        function: Option<HostFn>,
+        data: *mut c_void
+    ) {
+        let shim = live()?;
+        let target = resolve(shim, stream, mode)?;
+        let function = function.ok_or(CuResult::INVALID_VALUE)?;
+        target.order(shim)?;
+        let function = HostFunction::Plain(function, data as usize);
+        shim.session.launch_host(target.ctx(), target.stream, function)
+    }
+
+    /// The same, called with the stream and its status, also after an error.
+    fn cuStreamAddCallback / cuStreamAddCallback_ptsz [mode] (
+        stream: u64,
+        function: Option<StreamCallback>,
+        data: *mut c_void,
+        flags: u32
+    ) {
+        let shim = live()?;
+        let target = resolve(shim, stream, mode)?;
+        let function = function.ok_or(CuResult::INVALID_VALUE)?;
+        if flags != 0 {
+            return Err(CuResult::INVALID_VALUE);
+        }
+        target.order(shim)?;
+        let function = HostFunction::Callback(function, stream, data as usize);
+        shim.session.launch_host(target.ctx(), target.stream, function)
+    }
+}

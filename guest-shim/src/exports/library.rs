@@ -1,0 +1,221 @@
+//! Libraries and kernels.
+
+use std::ffi::{CStr, OsStr, c_char, c_int, c_uint, c_void};
+use std::os::unix::ffi::OsStrExt as _;
+
+use vgpu_proto::call::req;
+use vgpu_proto::cuda::CuResult;
+
+use super::module::{CACHE_CONFIGS, read_image};
+use crate::ffi::{exports, put, put_optional, required, text};
+use crate::jit::Options;
+use crate::process::{live, shim};
+use crate::session::sys::UserMemory;
+use crate::state::{libraries, modules};
+use crate::{Cu, image};
+
+exports! {
+    /// Loads an image for every context. Options of the library, hints to the driver, are not needed.
+    fn cuLibraryLoadData(
+        out: *mut u64,
+        code: *const c_void,
+        jit_options: *const u32,
+        jit_values: *mut *mut c_void,
+        jit_count: c_uint,
+        _options: *const u32,
+        _values: *mut *mut c_void,
+        _count: c_uint
+    ) {
+        live()?;
+        required(out)?;
+        // SAFETY: by the contract of the function.
+        let memory = unsafe { image::at(code) }?;
+        // SAFETY: by the contract of the function.
+        unsafe { load(out, memory, (jit_count, jit_options, jit_values)) }
+    }
+
+    /// Loads a file of the guest for every context.
+    fn cuLibraryLoadFromFile(
+        out: *mut u64,
+        path: *const c_char,
+        jit_options: *const u32,
+        jit_values: *mut *mut c_void,
+        jit_count: c_uint,
+        _options: *const u32,
+        _values: *mut *mut c_void,
+        _count: c_uint
+    ) {
+        live()?;
+        required(out)?;
+        required(path)?;
+        // SAFETY: by the contract of the function.
+        let path = OsStr::from_bytes(unsafe { CStr::from_ptr(path) }.to_bytes());
+        let mut bytes = read_image(path)?;
+        let memory = UserMemory { at: bytes.as_mut_ptr(), len: bytes.len() };
+        // SAFETY: by the contract of the function.
+        unsafe { load(out, memory, (jit_count, jit_options, jit_values)) }
+    }
+
+    /// Unloads; its kernels are no more.
+    fn cuLibraryUnload(library: u64) {
+        libraries::unload(live()?, library)
+    }
+
+    /// A kernel by name.
+    fn cuLibraryGetKernel(out: *mut u64, library: u64, name: *const c_char) {
+        let shim = live()?;
+        required(out)?;
+        // SAFETY: by the contract of the function.
+        let name = unsafe { text(name) }?;
+        let kernel = shim.libraries.get(library)?.kernel(shim, name)?;
+        // SAFETY: by the contract of the function.
+        unsafe { put(out, kernel) }
+    }
+
+    /// The number of kernels.
+    fn cuLibraryGetKernelCount(out: *mut c_uint, library: u64) {
+        let shim = live()?;
+        required(out)?;
+        let library = shim.libraries.get(library)?;
+        let module = library.module(shim, &*shim.contexts.current()?)?;
+        let names = modules::function_names(shim, &module)?;
+        // SAFETY: by the contract of the function.
+        unsafe { put(out, names.len() as c_uint) }
+    }
+
+    /// The first kernels, as many as there is room for.
+    fn cuLibraryEnumerateKernels(out: *mut u64, room: c_uint, library: u64) {
+        let shim = live()?;
+        required(out)?;
+        let library = shim.libraries.get(library)?;
+        let module = library.module(shim, &*shim.contexts.current()?)?;
+        let names = modules::function_names(shim, &module)?;
+        for (i, name) in names.iter().take(room as usize).enumerate() {
+            let kernel = library.kernel(shim, name)?;
+            // SAFETY: room for that many, by the contract of the function.
+            unsafe { put(out.add(i), kernel)? };
+        }
+        Ok(())
+    }
+
+    /// The library's module in the current context.
+    fn cuLibraryGetModule(out: *mut u64, library: u64) {
+        let shim = live()?;
+        required(out)?;
+        let library = shim.libraries.get(library)?;
+        let module = library.module(shim, &*shim.contexts.current()?)?;
+        // SAFETY: by the contract of the function.
+        unsafe { put(out, module.handle.0) }
+    }
+
+    /// A global by name, as it is in the current context; either result may be left out.
+    fn cuLibraryGetGlobal(out: *mut u64, size: *mut usize, library: u64, name: *const c_char) {
+        let shim = live()?;
+        // SAFETY: by the contract of the function.
+        let name = unsafe { text(name) }?;
+        let library = shim.libraries.get(library)?;
+        let module = library.module(shim, &*shim.contexts.current()?)?;
+        let (address, bytes) = modules::global(shim, &module, name)?;
+        // SAFETY: by the contract of the function.
+        unsafe {
+            put_optional(out, address);
+            put_optional(size, bytes as usize);
+        }
+        Ok(())
+    }
+
+    /// Managed variables are not served: none is found.
+    fn cuLibraryGetManaged(_out: *mut u64, _size: *mut usize, library: u64, _name: *const c_char) {
+        live()?.libraries.get(library)?;
+        Err(CuResult::NOT_FOUND)
+    }
+
+    /// The kernel's function in the current context.
+    fn cuKernelGetFunction(out: *mut u64, kernel: u64) {
+        let shim = live()?;
+        required(out)?;
+        let context = shim.contexts.current()?;
+        let function = shim.kernels.get(kernel)?.function(shim, &context)?;
+        // SAFETY: by the contract of the function.
+        unsafe { put(out, function.handle.0) }
+    }
+
+    /// The library that the kernel is of.
+    fn cuKernelGetLibrary(out: *mut u64, kernel: u64) {
+        let library = shim()?.kernels.get(kernel)?.library;
+        // SAFETY: by the contract of the function.
+        unsafe { put(out, library) }
+    }
+
+    /// The name, valid while the library is loaded. A function's handle will do, as for the driver.
+    fn cuKernelGetName(out: *mut *const c_char, kernel: u64) {
+        let shim = shim()?;
+        let name = match libraries::is_kernel(kernel) {
+            true => shim.kernels.get(kernel)?.name.as_ptr(),
+            false => shim.functions.get(kernel)?.name.as_ptr(),
+        };
+        // SAFETY: by the contract of the function.
+        unsafe { put(out, name) }
+    }
+
+    /// Where a parameter lies in the parameter block; the size may be left out.
+    fn cuKernelGetParamInfo(kernel: u64, index: usize, offset: *mut usize, size: *mut usize) {
+        let shim = live()?;
+        let function = shim.kernels.get(kernel)?.any(shim)?;
+        let (at, len) = function.params.get(index).ok_or(CuResult::INVALID_VALUE)?;
+        // SAFETY: by the contract of the function.
+        unsafe {
+            put(offset, *at as usize)?;
+            put_optional(size, *len as usize);
+        }
+        Ok(())
+    }
+
+    /// The number of parameters.
+    fn cuKernelGetParamCount(kernel: u64, out: *mut usize) {
+        let shim = live()?;
+        let count = shim.kernels.get(kernel)?.any(shim)?.params.len();
+        // SAFETY: by the contract of the function.
+        unsafe { put(out, count) }
+    }
+
+    /// An attribute of the kernel on a device.
+    fn cuKernelGetAttribute(out: *mut c_int, attribute: u32, kernel: u64, device: c_int) {
+        let shim = live()?;
+        required(out)?;
+        let function = shim.kernels.get(kernel)?.on_device(shim, device)?;
+        let value = modules::attribute(shim, &function, attribute)?;
+        // SAFETY: by the contract of the function.
+        unsafe { put(out, value) }
+    }
+
+    /// Sets an attribute of the kernel on a device.
+    fn cuKernelSetAttribute(attribute: u32, value: c_int, kernel: u64, device: c_int) {
+        let shim = live()?;
+        shim.kernels.get(kernel)?.set_attribute(shim, device, attribute, value)
+    }
+
+    /// A preference.
+    fn cuKernelSetCacheConfig(kernel: u64, config: u32, device: c_int) {
+        let shim = live()?;
+        let func = shim.kernels.get(kernel)?.on_device(shim, device)?.handle;
+        if config >= CACHE_CONFIGS {
+            return Err(CuResult::INVALID_VALUE);
+        }
+        shim.session.post(&req::FuncSetCacheConfig { func, config })
+    }
+}
+
+/// # Safety
+/// As cuLibraryLoadData, for a complete image.
+unsafe fn load(
+    out: *mut u64,
+    memory: UserMemory,
+    (count, options, values): (c_uint, *const u32, *mut *mut c_void),
+) -> Cu {
+    // SAFETY: by this function's contract.
+    let options = unsafe { Options::read(count, options, values) }?;
+    let library = libraries::load(live()?, memory, &options)?;
+    // SAFETY: by this function's contract.
+    unsafe { put(out, library) }
+}

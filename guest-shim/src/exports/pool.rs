@@ -1,0 +1,197 @@
+//! Stream-ordered memory and its pools.
+
+use std::ffi::{c_int, c_void};
+
+use vgpu_proto::cuda::CuResult;
+
+use crate::Cu;
+use crate::ffi::{exports, put, required};
+use crate::process::{live, shim};
+use crate::state::pools::{self, attribute};
+use crate::state::streams::resolve;
+
+/// `CU_MEM_ALLOCATION_TYPE_PINNED`.
+const PINNED: u32 = 1;
+/// `CU_MEM_LOCATION_TYPE_DEVICE`.
+const ON_DEVICE: u32 = 1;
+/// `CU_MEM_ACCESS_FLAGS_PROT_NONE`, `READWRITE`.
+const NO_ACCESS: u32 = 0;
+const READ_WRITE: u32 = 3;
+
+/// `CUmemLocation`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct Location {
+    kind: u32,
+    id: c_int,
+}
+
+/// `CUmemPoolProps`.
+#[repr(C)]
+pub(crate) struct PoolProps {
+    allocation: u32,
+    handle_types: u32,
+    location: Location,
+    security: *const c_void,
+    most: usize,
+    usage: u16,
+    reserved: [u8; 54],
+}
+
+/// `CUmemAccessDesc`.
+#[repr(C)]
+pub(crate) struct AccessDesc {
+    location: Location,
+    flags: u32,
+}
+
+exports! {
+    /// Allocates from the current pool of the stream's device, in the stream's order.
+    fn cuMemAllocAsync / cuMemAllocAsync_ptsz [mode] (out: *mut u64, size: usize, stream: u64) {
+        let shim = live()?;
+        required(out)?;
+        let target = resolve(shim, stream, mode)?;
+        let pool = shim.current_pool(target.ctx.device)?;
+        let address = pools::allocate(shim, &target, pool, size as u64)?;
+        // SAFETY: by the contract of the function.
+        unsafe { put(out, address) }
+    }
+
+    /// Allocates from a pool, in the stream's order.
+    fn cuMemAllocFromPoolAsync / cuMemAllocFromPoolAsync_ptsz [mode] (
+        out: *mut u64,
+        size: usize,
+        pool: u64,
+        stream: u64
+    ) {
+        let shim = live()?;
+        required(out)?;
+        let target = resolve(shim, stream, mode)?;
+        let address = pools::allocate(shim, &target, pool, size as u64)?;
+        // SAFETY: by the contract of the function.
+        unsafe { put(out, address) }
+    }
+
+    /// Frees in the stream's order.
+    fn cuMemFreeAsync / cuMemFreeAsync_ptsz [mode] (address: u64, stream: u64) {
+        let shim = live()?;
+        pools::free(shim, &resolve(shim, stream, mode)?, address)
+    }
+
+    /// The pool that a device began with.
+    fn cuDeviceGetDefaultMemPool(out: *mut u64, device: c_int) {
+        let shim = shim()?;
+        required(out)?;
+        // SAFETY: by the contract of the function.
+        unsafe { put(out, shim.default_pool(device)?) }
+    }
+
+    /// The pool that cuMemAllocAsync takes from.
+    fn cuDeviceGetMemPool(out: *mut u64, device: c_int) {
+        let shim = shim()?;
+        required(out)?;
+        // SAFETY: by the contract of the function.
+        unsafe { put(out, shim.current_pool(device)?) }
+    }
+
+    /// Sets it.
+    fn cuDeviceSetMemPool(device: c_int, pool: u64) {
+        shim()?.set_current_pool(device, pool)
+    }
+
+    /// A pool of device memory; of host memory, or shared between processes, none is served.
+    fn cuMemPoolCreate(out: *mut u64, props: *const PoolProps) {
+        let shim = live()?;
+        required(out)?;
+        // SAFETY: by the contract of the function.
+        let props = unsafe { props.as_ref() }.ok_or(CuResult::INVALID_VALUE)?;
+        if props.allocation != PINNED {
+            return Err(CuResult::INVALID_VALUE);
+        }
+        if props.handle_types != 0 || props.location.kind != ON_DEVICE {
+            return Err(CuResult::NOT_SUPPORTED);
+        }
+        let pool = shim.create_pool(props.location.id, props.most as u64)?;
+        // SAFETY: by the contract of the function.
+        unsafe { put(out, pool) }
+    }
+
+    /// What was allocated from it lives on.
+    fn cuMemPoolDestroy(pool: u64) {
+        live()?.destroy_pool(pool)
+    }
+
+    /// Nothing is kept that could be trimmed.
+    fn cuMemPoolTrimTo(pool: u64, _keep: usize) {
+        live()?.pool(pool).map(|_| ())
+    }
+
+    /// An attribute: an int of the reuse policies, 64 bits of the others.
+    fn cuMemPoolGetAttribute(pool: u64, id: u32, out: *mut c_void) {
+        let pool = shim()?.pool(pool)?;
+        required(out)?;
+        let value = pool.get(id)?;
+        // SAFETY: by the contract of the function.
+        unsafe {
+            match is_int(id) {
+                true => put(out.cast(), value as c_int),
+                false => put(out.cast(), value),
+            }
+        }
+    }
+
+    /// Sets one.
+    fn cuMemPoolSetAttribute(pool: u64, id: u32, value: *const c_void) {
+        let pool = shim()?.pool(pool)?;
+        required(value)?;
+        // SAFETY: by the contract of the function.
+        let value = unsafe {
+            match is_int(id) {
+                true => u64::from(value.cast::<c_int>().read_unaligned() != 0),
+                false => value.cast::<u64>().read_unaligned(),
+            }
+        };
+        pool.set(id, value)
+    }
+
+    /// Of its own device: always everything.
+    fn cuMemPoolSetAccess(pool: u64, list: *const AccessDesc, count: usize) {
+        let pool = shim()?.pool(pool)?;
+        for i in 0..count {
+            required(list)?;
+            // SAFETY: by the contract of the function.
+            let access = unsafe { &*list.add(i) };
+            check_access(pool.device, access)?;
+        }
+        Ok(())
+    }
+
+    /// Of its own device: read and write.
+    fn cuMemPoolGetAccess(out: *mut u32, pool: u64, location: *const Location) {
+        let pool = shim()?.pool(pool)?;
+        required(location)?;
+        // SAFETY: by the contract of the function.
+        let location = unsafe { *location };
+        let own = location.kind == ON_DEVICE && location.id == pool.device;
+        // SAFETY: by the contract of the function.
+        unsafe { put(out, if own { READ_WRITE } else { NO_ACCESS }) }
+    }
+}
+
+fn is_int(id: u32) -> bool {
+    (attribute::REUSE_FOLLOW_EVENT_DEPENDENCIES..=attribute::REUSE_ALLOW_INTERNAL_DEPENDENCIES)
+        .contains(&id)
+}
+
+fn check_access(device: i32, access: &AccessDesc) -> Cu {
+    if access.location.kind != ON_DEVICE {
+        return Err(CuResult::INVALID_VALUE);
+    }
+    match (access.location.id == device, access.flags) {
+        (true, READ_WRITE) | (false, NO_ACCESS) => Ok(()),
+        // The owner's access cannot be taken away.
+        (true, _) => Err(CuResult::INVALID_VALUE),
+        // There is no path between devices.
+        (false, _) => Err(CuResult::PEER_ACCESS_UNSUPPORTED),
+    }
+}

@@ -1,0 +1,233 @@
+//! Words of device memory that a stream writes or waits for.
+
+use vgpu_proto::call::req;
+use vgpu_proto::cuda::{CuResult, DevPtr};
+
+use crate::Cu;
+use crate::ffi::{DefaultStream, exports, required};
+use crate::process::live;
+use crate::state::Shim;
+use crate::state::streams::{Target, resolve};
+
+/// `CU_STREAM_WAIT_VALUE_FLUSH`: about writes of other devices, of which there are none.
+const FLUSH: u32 = 1 << 30;
+/// `CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_MEM_OPS` of the present forms.
+const CAN_USE_STREAM_MEM_OPS: u32 = 122;
+
+/// What a stream does with a word.
+#[derive(Debug, Clone, Copy)]
+struct Word {
+    write: bool,
+    wide: bool,
+    at: u64,
+    value: u64,
+    flags: u32,
+}
+
+/// `CUstreamBatchMemOpParams`.
+#[repr(C)]
+pub(crate) struct BatchOp {
+    operation: u32,
+    at: u64,
+    value: u64,
+    flags: u32,
+    alias: u64,
+    pad: u64,
+}
+
+exports! {
+    /// Writes 32 bits.
+    fn cuStreamWriteValue32 / cuStreamWriteValue32_ptsz [mode] (
+        stream: u64,
+        at: u64,
+        value: u32,
+        flags: u32
+    ) {
+        let word = Word { write: true, wide: false, at, value: value.into(), flags };
+        word.put(stream, mode)
+    }
+
+    /// Writes 32 bits.
+    fn cuStreamWriteValue32_v2 / cuStreamWriteValue32_v2_ptsz [mode] (
+        stream: u64,
+        at: u64,
+        value: u32,
+        flags: u32
+    ) {
+        let word = Word { write: true, wide: false, at, value: value.into(), flags };
+        word.put(stream, mode)
+    }
+
+    /// Writes 64 bits.
+    fn cuStreamWriteValue64 / cuStreamWriteValue64_ptsz [mode] (
+        stream: u64,
+        at: u64,
+        value: u64,
+        flags: u32
+    ) {
+        let word = Word { write: true, wide: true, at, value: value.into(), flags };
+        word.put(stream, mode)
+    }
+
+    /// Writes 64 bits.
+    fn cuStreamWriteValue64_v2 / cuStreamWriteValue64_v2_ptsz [mode] (
+        stream: u64,
+        at: u64,
+        value: u64,
+        flags: u32
+    ) {
+        let word = Word { write: true, wide: true, at, value: value.into(), flags };
+        word.put(stream, mode)
+    }
+
+    /// Waits until the condition of `flags` holds for 32 bits.
+    fn cuStreamWaitValue32 / cuStreamWaitValue32_ptsz [mode] (
+        stream: u64,
+        at: u64,
+        value: u32,
+        flags: u32
+    ) {
+        let word = Word { write: false, wide: false, at, value: value.into(), flags };
+        word.put(stream, mode)
+    }
+
+    /// Waits until the condition of `flags` holds for 32 bits.
+    fn cuStreamWaitValue32_v2 / cuStreamWaitValue32_v2_ptsz [mode] (
+        stream: u64,
+        at: u64,
+        value: u32,
+        flags: u32
+    ) {
+        let word = Word { write: false, wide: false, at, value: value.into(), flags };
+        word.put(stream, mode)
+    }
+
+    /// Waits until the condition of `flags` holds for 64 bits.
+    fn cuStreamWaitValue64 / cuStreamWaitValue64_ptsz [mode] (
+        stream: u64,
+        at: u64,
+        value: u64,
+        flags: u32
+    ) {
+        let word = Word { write: false, wide: true, at, value: value.into(), flags };
+        word.put(stream, mode)
+    }
+
+    /// Waits until the condition of `flags` holds for 64 bits.
+    fn cuStreamWaitValue64_v2 / cuStreamWaitValue64_v2_ptsz [mode] (
+        stream: u64,
+        at: u64,
+        value: u64,
+        flags: u32
+    ) {
+        let word = Word { write: false, wide: true, at, value: value.into(), flags };
+        word.put(stream, mode)
+    }
+
+    /// Several of these.
+    fn cuStreamBatchMemOp / cuStreamBatchMemOp_ptsz [mode] (
+        stream: u64,
+        count: u32,
+        list: *const BatchOp,
+        flags: u32
+    ) {
+        // SAFETY: by the contract of the function.
+        unsafe { batch(stream, mode, (list, count), flags) }
+    }
+
+    /// Several of these.
+    fn cuStreamBatchMemOp_v2 / cuStreamBatchMemOp_v2_ptsz [mode] (
+        stream: u64,
+        count: u32,
+        list: *const BatchOp,
+        flags: u32
+    ) {
+        // SAFETY: by the contract of the function.
+        unsafe { batch(stream, mode, (list, count), flags) }
+    }
+}
+
+/// # Safety
+/// The list is as long as its count says.
+unsafe fn batch(
+    stream: u64,
+    mode: DefaultStream,
+    (list, count): (*const BatchOp, u32),
+    flags: u32,
+) -> Cu {
+    /// Most of one call, as the driver says.
+    const MOST: u32 = 256;
+    live()?;
+    if flags != 0 || count > MOST {
+        return Err(CuResult::INVALID_VALUE);
+    }
+    let mut words = Vec::with_capacity(count as usize);
+    for i in 0..count as usize {
+        required(list)?;
+        // SAFETY: by this function's contract.
+        let op = unsafe { &*list.add(i) };
+        let (write, wide) = match op.operation {
+            1 => (false, false),
+            2 => (true, false),
+            4 => (false, true),
+            5 => (true, true),
+            // Flushes and barriers: every operation of a stream sees what came before.
+            3 | 6 => continue,
+            _ => return Err(CuResult::INVALID_VALUE),
+        };
+        words.push(Word {
+            write,
+            wide,
+            at: op.at,
+            value: op.value,
+            flags: op.flags,
+        });
+    }
+    words
+        .into_iter()
+        .try_for_each(|word| word.put(stream, mode))
+}
+
+impl Word {
+    fn put(self, stream: u64, mode: DefaultStream) -> Cu {
+        let shim = live()?;
+        let target = resolve(shim, stream, mode)?;
+        self.check(shim, &target)?;
+        target.order(shim)?;
+        let (ctx, stream, ptr) = (target.ctx(), target.stream, DevPtr(self.at));
+        let (value, wide, flags) = (self.value, self.wide, self.flags & !FLUSH);
+        match self.write {
+            true => shim.session.post(&req::StreamWriteValue {
+                ctx,
+                stream,
+                ptr,
+                value,
+                wide,
+                flags,
+            }),
+            false => shim.session.post(&req::StreamWaitValue {
+                ctx,
+                stream,
+                ptr,
+                value,
+                wide,
+                flags,
+            }),
+        }
+    }
+
+    fn check(self, shim: &Shim, target: &Target) -> Cu {
+        let device = shim.devices.get(target.ctx.device)?;
+        if device.attribute(CAN_USE_STREAM_MEM_OPS).unwrap_or(0) == 0 {
+            return Err(CuResult::NOT_SUPPORTED);
+        }
+        let (len, flags) = (
+            if self.wide { 8 } else { 4 },
+            if self.write { 1 } else { 3 },
+        );
+        if !self.at.is_multiple_of(len) || self.flags & !FLUSH > flags {
+            return Err(CuResult::INVALID_VALUE);
+        }
+        shim.memory.check(self.at, len)
+    }
+}

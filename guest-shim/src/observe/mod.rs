@@ -1,0 +1,163 @@
+//! What a program asks of the library, for whoever wants to know: `VGPU_STATS=1` counts calls and says
+//! the counts when the process ends, `VGPU_TRACE=file` writes a line a call.
+//!
+//! Off, which is decided when the library is loaded, a call costs one load and one branch that is never
+//! taken. On, what a call sends is added up in its thread, so that the call's class is what it did and
+//! not what the table says it may do.
+
+pub(crate) mod gist;
+mod stats;
+mod trace;
+
+use std::cell::Cell;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use vgpu_proto::call::{FUNCTIONS, Served};
+
+use self::gist::Gist;
+
+/// Somebody wants to know.
+static ON: AtomicBool = AtomicBool::new(false);
+
+/// What a call did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Class {
+    /// Answered here, as always.
+    Local,
+    /// Answered here from what the host had said before.
+    Cached,
+    /// Sent, and not waited for.
+    Async,
+    /// Waited for the host.
+    Sync,
+}
+
+impl Class {
+    const ALL: [Class; 4] = [Class::Local, Class::Cached, Class::Async, Class::Sync];
+
+    fn name(self) -> &'static str {
+        match self {
+            Class::Local => "local",
+            Class::Cached => "cached",
+            Class::Async => "async",
+            Class::Sync => "sync",
+        }
+    }
+}
+
+/// What the thread's present call has sent so far.
+#[derive(Debug, Clone, Copy, Default)]
+struct Traffic {
+    frames: u32,
+    waits: u32,
+    sent: u64,
+    received: u64,
+}
+
+thread_local! {
+    static TRAFFIC: Cell<Traffic> = const { Cell::new(Traffic { frames: 0, waits: 0, sent: 0, received: 0 }) };
+}
+
+/// Is anything observed?
+#[inline]
+pub(crate) fn on() -> bool {
+    ON.load(Ordering::Relaxed)
+}
+
+/// Reads the settings; when the library is loaded.
+pub(crate) fn begin() {
+    let stats = stats::wanted();
+    let trace = trace::open();
+    ON.store(stats || trace, Ordering::Relaxed);
+}
+
+/// The process ends: says the counts.
+pub(crate) fn end() {
+    if on() {
+        stats::say();
+    }
+}
+
+fn note(change: impl FnOnce(&mut Traffic)) {
+    let _ = TRAFFIC.try_with(|cell| {
+        let mut traffic = cell.get();
+        change(&mut traffic);
+        cell.set(traffic);
+    });
+}
+
+/// A frame of this many bytes was put into the buffer.
+#[inline]
+pub(crate) fn sent(bytes: usize) {
+    if on() {
+        note(|t| {
+            t.frames += 1;
+            t.sent += bytes as u64;
+        });
+    }
+}
+
+/// An answer with this many bytes of data is waited for, or (`wait` false) will come.
+#[inline]
+pub(crate) fn awaited(bytes: usize, wait: bool) {
+    if on() {
+        note(|t| {
+            t.waits += u32::from(wait);
+            t.received += bytes as u64;
+        });
+    }
+}
+
+/// A function that is not served was called.
+pub(crate) fn not_served(symbol: &'static str) {
+    if on() {
+        stats::count_not_served(symbol);
+        trace::line(
+            symbol,
+            "",
+            vgpu_proto::cuda::CuResult::NOT_SUPPORTED.0,
+            0,
+            "not served",
+        );
+    }
+}
+
+/// Runs a call and takes note of it.
+#[cold]
+#[inline(never)]
+pub(crate) fn call(
+    symbol: &'static str,
+    arguments: &[(&str, &dyn Gist)],
+    run: impl FnOnce() -> u32,
+) -> u32 {
+    // A callback of the program may call from within a call.
+    let outer = TRAFFIC.try_with(|t| t.replace(Traffic::default()));
+    let began = Instant::now();
+    let code = run();
+    let took = began.elapsed();
+    let traffic = TRAFFIC.try_with(|t| t.replace(outer.unwrap_or_default()));
+    let traffic = traffic.unwrap_or_default();
+    let class = class_of(symbol, traffic);
+    stats::count(symbol, class, traffic.sent, traffic.received, took);
+    if trace::is_open() {
+        let text = gist::of_all(arguments);
+        trace::line(symbol, &text, code, took.as_nanos() as u64, class.name());
+    }
+    code
+}
+
+fn class_of(symbol: &str, traffic: Traffic) -> Class {
+    if traffic.waits > 0 {
+        return Class::Sync;
+    }
+    if traffic.frames > 0 {
+        return Class::Async;
+    }
+    let base = symbol.trim_end_matches("_ptds").trim_end_matches("_ptsz");
+    let row = FUNCTIONS.iter().find(|f| f.symbol == base);
+    match row.map(|r| r.served) {
+        Some(Served::By(_)) => Class::Cached,
+        _ => Class::Local,
+    }
+}

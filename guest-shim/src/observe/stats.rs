@@ -1,0 +1,105 @@
+//! Counts of calls, said when the process ends.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, OnceLock};
+use std::time::Duration;
+
+use super::Class;
+use crate::lock;
+use crate::proc_address::SERVED;
+
+/// Functions that are listed by name.
+const LISTED: usize = 12;
+
+static WANTED: AtomicBool = AtomicBool::new(false);
+
+/// Of one function.
+#[derive(Debug, Default)]
+struct Counts {
+    calls: [AtomicU64; 4],
+    sent: AtomicU64,
+    received: AtomicU64,
+    nanoseconds: AtomicU64,
+}
+
+/// In the order of [`SERVED`].
+fn counts() -> &'static [Counts] {
+    static ALL: OnceLock<Vec<Counts>> = OnceLock::new();
+    ALL.get_or_init(|| SERVED.iter().map(|_| Counts::default()).collect())
+}
+
+static NOT_SERVED: Mutex<BTreeMap<&'static str, u64>> = Mutex::new(BTreeMap::new());
+
+/// Does `VGPU_STATS` ask for counts?
+pub(super) fn wanted() -> bool {
+    let asked = std::env::var_os("VGPU_STATS").is_some_and(|v| !v.is_empty() && v != "0");
+    WANTED.store(asked, Ordering::Relaxed);
+    asked
+}
+
+/// Counts a call.
+pub(super) fn count(symbol: &str, class: Class, sent: u64, received: u64, took: Duration) {
+    let Ok(place) = SERVED.binary_search_by(|s| s.symbol.cmp(symbol)) else {
+        return;
+    };
+    let counts = &counts()[place];
+    counts.calls[class as usize].fetch_add(1, Ordering::Relaxed);
+    counts.sent.fetch_add(sent, Ordering::Relaxed);
+    counts.received.fetch_add(received, Ordering::Relaxed);
+    counts
+        .nanoseconds
+        .fetch_add(took.as_nanos() as u64, Ordering::Relaxed);
+}
+
+/// Counts a call of a function that is not served.
+pub(super) fn count_not_served(symbol: &'static str) {
+    *lock(&NOT_SERVED).entry(symbol).or_insert(0) += 1;
+}
+
+/// Says the counts on standard error, if they are wanted.
+pub(super) fn say() {
+    if WANTED.load(Ordering::Relaxed) {
+        let text = report();
+        crate::session::sys::write_fd(libc::STDERR_FILENO, text.as_bytes());
+    }
+}
+
+fn report() -> String {
+    let load = |n: &AtomicU64| n.load(Ordering::Relaxed);
+    let mut text = String::from("vgpu: calls by how they were answered\n");
+    for class in Class::ALL {
+        let calls: u64 = counts()
+            .iter()
+            .map(|c| load(&c.calls[class as usize]))
+            .sum();
+        let _ = writeln!(text, "vgpu:   {:7} {calls:>10}", class.name());
+    }
+    let sum = |pick: fn(&Counts) -> &AtomicU64| counts().iter().map(|c| load(pick(c))).sum();
+    let (sent, received): (u64, u64) = (sum(|c| &c.sent), sum(|c| &c.received));
+    let _ = writeln!(
+        text,
+        "vgpu:   {sent} bytes sent, {received} bytes of data received"
+    );
+    let mut rows: Vec<_> = SERVED
+        .iter()
+        .zip(counts())
+        .map(|(s, c)| (s.symbol, c.calls.iter().map(load).sum::<u64>(), c))
+        .filter(|(_, calls, _)| *calls > 0)
+        .collect();
+    rows.sort_by_key(|(_, calls, _)| std::cmp::Reverse(*calls));
+    let _ = writeln!(text, "vgpu: most called, of {} functions", rows.len());
+    for (symbol, calls, c) in rows.into_iter().take(LISTED) {
+        let mean = load(&c.nanoseconds) as f64 / 1000.0 / calls as f64;
+        let _ = writeln!(text, "vgpu:   {calls:>10} {symbol}, {mean:.2} µs each");
+    }
+    let missing = lock(&NOT_SERVED);
+    if !missing.is_empty() {
+        let _ = writeln!(text, "vgpu: called, and not served");
+        for (symbol, calls) in missing.iter() {
+            let _ = writeln!(text, "vgpu:   {calls:>10} {symbol}");
+        }
+    }
+    text
+}

@@ -1,0 +1,71 @@
+//! A line a call, in a file.
+
+use std::os::fd::IntoRawFd as _;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicI32, Ordering};
+use std::time::Instant;
+
+use vgpu_proto::cuda::CuResult;
+
+use crate::log;
+
+static FILE: AtomicI32 = AtomicI32::new(-1);
+
+fn start() -> Instant {
+    static START: OnceLock<Instant> = OnceLock::new();
+    *START.get_or_init(Instant::now)
+}
+
+/// Opens the file that `VGPU_TRACE` names, to be appended to; `%p` in the name is the process's number.
+pub(super) fn open() -> bool {
+    let Ok(name) = std::env::var("VGPU_TRACE") else {
+        return false;
+    };
+    if name.is_empty() {
+        return false;
+    }
+    let name = name.replace("%p", &std::process::id().to_string());
+    let file = std::fs::OpenOptions::new()
+        .create(true)
+        .append(true)
+        .open(&name);
+    match file {
+        Ok(file) => {
+            start();
+            FILE.store(file.into_raw_fd(), Ordering::Relaxed);
+            true
+        }
+        Err(e) => {
+            let text = format!("VGPU_TRACE: {name} cannot be opened ({e}); there is no trace");
+            log::line(log::Level::Error, &text);
+            false
+        }
+    }
+}
+
+/// Is there a file?
+pub(super) fn is_open() -> bool {
+    FILE.load(Ordering::Relaxed) >= 0
+}
+
+/// Writes a line: seconds since the library was loaded, process/thread, call, result, duration, class. In
+/// one write each, so that lines of threads do not mix and those before a crash are there.
+pub(super) fn line(symbol: &str, arguments: &str, code: u32, nanoseconds: u64, class: &str) {
+    let file = FILE.load(Ordering::Relaxed);
+    if file < 0 {
+        return;
+    }
+    let at = start().elapsed().as_secs_f64();
+    let result = match CuResult(code).name() {
+        Some(name) => name.strip_prefix("CUDA_").unwrap_or(name).to_owned(),
+        None => code.to_string(),
+    };
+    // SAFETY: no arguments, and it cannot fail.
+    let thread = unsafe { libc::gettid() };
+    let took = nanoseconds as f64 / 1000.0;
+    let process = std::process::id();
+    let text = format!(
+        "{at:12.6} {process}/{thread} {symbol}({arguments}) = {result} {took:.2} µs {class}\n"
+    );
+    crate::session::sys::write_fd(file, text.as_bytes());
+}

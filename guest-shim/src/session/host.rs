@@ -1,0 +1,176 @@
+//! Host functions: code of the program that runs in its place in a stream.
+//!
+//! The worker says when a stream has come to one, holds that stream back, and lets it go on when it
+//! hears that the function has returned. They run on threads of their own, one more whenever all are
+//! busy, so that a function that never returns holds up its own stream and no other.
+
+use std::collections::{HashMap, VecDeque};
+use std::ffi::c_void;
+use std::sync::{Condvar, Mutex, PoisonError};
+
+use vgpu_proto::call::req;
+use vgpu_proto::cuda::{Ctx, CuResult, Stream};
+use vgpu_proto::limits::MAX_HOST_FUNCTIONS;
+
+use super::{Session, outbox, sys};
+use crate::{Cu, lock, log};
+
+/// Threads at most. Functions that would need more wait.
+const THREADS: usize = 64;
+
+/// `CUhostFn`.
+pub(crate) type HostFn = unsafe extern "C" fn(*mut c_void);
+/// `CUstreamCallback`.
+pub(crate) type StreamCallback = unsafe extern "C" fn(u64, u32, *mut c_void);
+
+/// A function of the program, with its argument.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum HostFunction {
+    /// From cuLaunchHostFunc; not called when the device has failed.
+    Plain(HostFn, usize),
+    /// From cuStreamAddCallback, with the stream's handle; called also then, with the error.
+    Callback(StreamCallback, u64, usize),
+}
+
+impl HostFunction {
+    fn run(self, status: CuResult) {
+        // SAFETY: the program gave function and argument for exactly this call.
+        unsafe {
+            match self {
+                HostFunction::Plain(function, data) => function(data as *mut c_void),
+                HostFunction::Callback(function, stream, data) => {
+                    function(stream, status.0, data as *mut c_void);
+                }
+            }
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+struct State {
+    last: u64,
+    /// Sent, and not come to yet.
+    pending: HashMap<u64, HostFunction>,
+    /// To be run: (number, function, status).
+    ready: VecDeque<(u64, HostFunction, CuResult)>,
+    threads: usize,
+    idle: usize,
+}
+
+/// The functions of a session.
+#[derive(Debug, Default)]
+pub(crate) struct HostFunctions {
+    state: Mutex<State>,
+    bell: Condvar,
+}
+
+impl Session {
+    /// Puts a host function into a stream.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_OUT_OF_MEMORY when too many are on their way; why the session is over.
+    pub(crate) fn launch_host(&self, ctx: Ctx, stream: Stream, function: HostFunction) -> Cu {
+        let number = {
+            let mut state = lock(&self.host.state);
+            if state.pending.len() >= MAX_HOST_FUNCTIONS {
+                return Err(CuResult::OUT_OF_MEMORY);
+            }
+            state.last += 1;
+            let number = state.last;
+            state.pending.insert(number, function);
+            number
+        };
+        // Before it is sent: what it brings about must find somebody who reads.
+        self.inbox.expect_notice();
+        let call = req::HostFunc {
+            ctx,
+            stream,
+            number,
+        };
+        if let Err(code) = self.post(&call) {
+            lock(&self.host.state).pending.remove(&number);
+            self.inbox.noticed();
+            return Err(code);
+        }
+        self.watch_data();
+        Ok(())
+    }
+
+    /// A stream has come to host function `number`.
+    pub(super) fn host_function(&self, number: u64) {
+        let mut state = lock(&self.host.state);
+        let Some(function) = state.pending.remove(&number) else {
+            return;
+        };
+        state.ready.push_back((number, function, CuResult::SUCCESS));
+        self.hand_out(state);
+    }
+
+    /// The device has failed: callbacks are told, other functions forgotten.
+    pub(super) fn fail_host_functions(&self, code: CuResult) {
+        let mut state = lock(&self.host.state);
+        let mut pending: Vec<_> = std::mem::take(&mut state.pending).into_iter().collect();
+        pending.sort_unstable_by_key(|(number, _)| *number);
+        for (number, function) in pending {
+            match function {
+                HostFunction::Plain(..) => self.inbox.noticed(),
+                HostFunction::Callback(..) => state.ready.push_back((number, function, code)),
+            }
+        }
+        if !state.ready.is_empty() {
+            self.hand_out(state);
+        }
+    }
+
+    /// Sees to it that some thread runs what is ready.
+    fn hand_out(&self, mut state: std::sync::MutexGuard<'_, State>) {
+        if state.idle < state.ready.len()
+            && state.threads < THREADS
+            && let Some(session) = self.itself.get().copied()
+        {
+            let started = std::thread::Builder::new()
+                .name("vgpu-host-func".to_owned())
+                .spawn(move || {
+                    sys::block_signals();
+                    session.run_host_functions();
+                });
+            match started {
+                Ok(_) => state.threads += 1,
+                Err(e) => log::line(
+                    log::Level::Error,
+                    &format!("no thread for a host function: {e}"),
+                ),
+            }
+        }
+        self.host.bell.notify_one();
+    }
+
+    fn run_host_functions(&self) {
+        loop {
+            let (number, function, status) = self.next_host_function();
+            outbox::forbid(true);
+            function.run(status);
+            outbox::forbid(false);
+            // A session that is over holds nothing back any more.
+            let _ = self.post(&req::HostFuncDone { number });
+            let _ = lock(&self.outbox).flush(self);
+            self.inbox.noticed();
+        }
+    }
+
+    fn next_host_function(&self) -> (u64, HostFunction, CuResult) {
+        let mut state = lock(&self.host.state);
+        loop {
+            if let Some(next) = state.ready.pop_front() {
+                return next;
+            }
+            state.idle += 1;
+            state = self
+                .host
+                .bell
+                .wait(state)
+                .unwrap_or_else(PoisonError::into_inner);
+            state.idle -= 1;
+        }
+    }
+}

@@ -1,0 +1,252 @@
+//! Libraries and their kernels: modules of no particular context.
+//!
+//! A library is an image that the host has; it becomes a module of a context when something of it is
+//! needed there, at once where a context is current. Handles of kernels are minted here, so that they
+//! can be told from handles of functions, which stand in the same arguments.
+
+use std::collections::HashMap;
+use std::ffi::CString;
+use std::sync::{Arc, Mutex};
+
+use vgpu_proto::cuda::{CuResult, GUEST_HANDLES};
+
+use super::Shim;
+use super::contexts::Context;
+use super::modules::{self, FunctionInfo, Image, ModuleInfo};
+use crate::jit::Options;
+use crate::session::sys::UserMemory;
+use crate::{Cu, lock};
+
+/// One library.
+#[derive(Debug)]
+pub(crate) struct Library {
+    /// Its handle.
+    pub(crate) handle: u64,
+    image: Image,
+    options: Vec<(u32, u32)>,
+    /// By context.
+    modules: Mutex<Vec<(u64, Arc<ModuleInfo>)>>,
+    /// A name has one handle.
+    kernels: Mutex<HashMap<String, u64>>,
+}
+
+/// One kernel of a library.
+#[derive(Debug)]
+pub(crate) struct Kernel {
+    /// Its library.
+    pub(crate) library: u64,
+    /// The program may keep a pointer to it while the library is loaded.
+    pub(crate) name: CString,
+    /// By context.
+    functions: Mutex<Vec<(u64, Arc<FunctionInfo>)>>,
+    /// (device, attribute, value) set by the program: for functions to come, too.
+    settings: Mutex<Vec<(i32, u32, i32)>>,
+}
+
+/// Is this the handle of a kernel, if it is a function's or a kernel's?
+#[inline]
+pub(crate) fn is_kernel(handle: u64) -> bool {
+    GUEST_HANDLES.contains(&handle)
+}
+
+/// The function that a handle of a function or a kernel means in a context.
+///
+/// # Errors
+/// CUDA_ERROR_INVALID_HANDLE; of a kernel that the context does not know yet, those of loading it.
+#[inline]
+pub(crate) fn function_in(shim: &Shim, handle: u64, context: &Context) -> Cu<Arc<FunctionInfo>> {
+    if is_kernel(handle) {
+        return shim.kernels.get(handle)?.function(shim, context);
+    }
+    shim.functions.get(handle)
+}
+
+/// The same in the calling thread's context, which a function's handle does not need.
+///
+/// # Errors
+/// As [`function_in`].
+pub(crate) fn function(shim: &Shim, handle: u64) -> Cu<Arc<FunctionInfo>> {
+    if is_kernel(handle) {
+        let context = shim.contexts.current()?;
+        return function_in(shim, handle, &context);
+    }
+    shim.functions.get(handle)
+}
+
+/// `cuLibraryLoadData`.
+///
+/// # Errors
+/// The driver's verdict on the image, where a context is current; the session's errors.
+pub(crate) fn load(shim: &Shim, memory: UserMemory, options: &Options) -> Cu<u64> {
+    let image = modules::send(shim, memory)?;
+    let library = Arc::new(Library {
+        handle: shim.mint(),
+        image,
+        options: options.scalars.clone(),
+        modules: Mutex::default(),
+        kernels: Mutex::default(),
+    });
+    if let Ok(context) = shim.contexts.current() {
+        let module = modules::load_sent(shim, &context, image, options)?;
+        lock(&library.modules).push((context.handle.0, module));
+    }
+    shim.libraries.insert(library.handle, library.clone())?;
+    Ok(library.handle)
+}
+
+/// `cuLibraryUnload`.
+///
+/// # Errors
+/// CUDA_ERROR_INVALID_HANDLE; the session's errors.
+pub(crate) fn unload(shim: &Shim, handle: u64) -> Cu {
+    let library = shim.libraries.remove(handle)?;
+    shim.kernels.retain(|k| k.library != handle);
+    let modules = std::mem::take(&mut *lock(&library.modules));
+    for (_, module) in modules {
+        modules::unload(shim, module.handle.0)?;
+    }
+    Ok(())
+}
+
+impl Library {
+    /// Its module in a context.
+    ///
+    /// # Errors
+    /// Those of loading it.
+    pub(crate) fn module(&self, shim: &Shim, context: &Context) -> Cu<Arc<ModuleInfo>> {
+        // Held across the loading: one module a context.
+        let mut modules = lock(&self.modules);
+        let known = modules.iter().find(|(ctx, _)| *ctx == context.handle.0);
+        if let Some((_, module)) = known {
+            return Ok(module.clone());
+        }
+        let options = Options::scalar(self.options.clone());
+        let module = modules::load_sent(shim, context, self.image, &options)?;
+        modules.push((context.handle.0, module.clone()));
+        Ok(module)
+    }
+
+    /// `cuLibraryGetKernel`.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_NOT_FOUND; those of loading the library.
+    pub(crate) fn kernel(&self, shim: &Shim, name: &str) -> Cu<u64> {
+        if let Some(handle) = lock(&self.kernels).get(name) {
+            return Ok(*handle);
+        }
+        let context = shim.contexts.current()?;
+        let module = self.module(shim, &context)?;
+        let function = modules::function(shim, &module, name)?;
+        let function = shim.functions.get(function)?;
+        let mut kernels = lock(&self.kernels);
+        if let Some(handle) = kernels.get(name) {
+            return Ok(*handle);
+        }
+        let handle = shim.mint();
+        let kernel = Kernel {
+            library: self.handle,
+            name: function.name.clone(),
+            functions: Mutex::new(vec![(context.handle.0, function)]),
+            settings: Mutex::default(),
+        };
+        shim.kernels.insert(handle, Arc::new(kernel))?;
+        kernels.insert(name.to_owned(), handle);
+        Ok(handle)
+    }
+
+    /// A context is gone, and the library's module with it.
+    pub(crate) fn forget(&self, ctx: u64) {
+        lock(&self.modules).retain(|(c, _)| *c != ctx);
+    }
+}
+
+impl Kernel {
+    /// Its function in a context.
+    ///
+    /// # Errors
+    /// Those of loading the library there.
+    pub(crate) fn function(&self, shim: &Shim, context: &Context) -> Cu<Arc<FunctionInfo>> {
+        let find = |functions: &[(u64, Arc<FunctionInfo>)]| {
+            let known = functions.iter().find(|(ctx, _)| *ctx == context.handle.0);
+            known.map(|(_, function)| function.clone())
+        };
+        if let Some(function) = find(&lock(&self.functions)) {
+            return Ok(function);
+        }
+        let library = shim.libraries.get(self.library)?;
+        let module = library.module(shim, context)?;
+        let name = self.name.to_str().map_err(|_| CuResult::NOT_FOUND)?;
+        let function = modules::function(shim, &module, name)?;
+        let function = shim.functions.get(function)?;
+        for (device, id, value) in lock(&self.settings).iter() {
+            if *device == context.device {
+                modules::set_attribute(shim, &function, *id, *value)?;
+            }
+        }
+        let mut functions = lock(&self.functions);
+        if find(&functions).is_none() {
+            functions.push((context.handle.0, function.clone()));
+        }
+        Ok(function)
+    }
+
+    /// Its function in some context of a device: the current one, the primary one, any.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_DEVICE; CUDA_ERROR_INVALID_CONTEXT if the device has no context.
+    pub(crate) fn on_device(&self, shim: &Shim, device: i32) -> Cu<Arc<FunctionInfo>> {
+        shim.devices.get(device)?;
+        if let Ok(context) = shim.contexts.current()
+            && context.device == device
+        {
+            return self.function(shim, &context);
+        }
+        let primary = shim.contexts.primary(device)?.context.clone();
+        if let Some(context) = primary {
+            return self.function(shim, &context);
+        }
+        let functions = lock(&self.functions);
+        let known = functions.iter().find(|(_, f)| f.device == device);
+        known
+            .map(|(_, function)| function.clone())
+            .ok_or(CuResult::INVALID_CONTEXT)
+    }
+
+    /// Any of its functions: what is asked is the same in all.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_CONTEXT if the contexts that knew it are gone and none is current.
+    pub(crate) fn any(&self, shim: &Shim) -> Cu<Arc<FunctionInfo>> {
+        let known = lock(&self.functions).first().map(|(_, f)| f.clone());
+        match known {
+            Some(function) => Ok(function),
+            None => self.function(shim, &*shim.contexts.current()?),
+        }
+    }
+
+    /// `cuKernelSetAttribute`.
+    ///
+    /// # Errors
+    /// The driver's, where the kernel is loaded on the device.
+    pub(crate) fn set_attribute(&self, shim: &Shim, device: i32, id: u32, value: i32) -> Cu {
+        let first = self.on_device(shim, device)?;
+        modules::set_attribute(shim, &first, id, value)?;
+        let others: Vec<_> = lock(&self.functions)
+            .iter()
+            .filter(|(_, f)| f.device == device && f.handle != first.handle)
+            .map(|(_, f)| f.clone())
+            .collect();
+        for function in others {
+            modules::set_attribute(shim, &function, id, value)?;
+        }
+        let mut settings = lock(&self.settings);
+        settings.retain(|(d, i, _)| (*d, *i) != (device, id));
+        settings.push((device, id, value));
+        Ok(())
+    }
+
+    /// A context is gone.
+    pub(crate) fn forget(&self, ctx: u64) {
+        lock(&self.functions).retain(|(c, _)| *c != ctx);
+    }
+}

@@ -1,0 +1,271 @@
+//! Memory pools.
+//!
+//! What a pool is for, to the host, is one thing: memory in the order of a stream. That comes from the
+//! device's default pool in the worker, which is this session's own; which pool of the program an
+//! allocation belongs to is known here, and so are the pools' attributes.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use vgpu_proto::call::req;
+use vgpu_proto::cuda::{CuResult, DevPtr};
+
+use super::Shim;
+use super::memory::allocate_with;
+use super::streams::Target;
+use crate::{Cu, lock};
+
+/// `CUmemPool_attribute`.
+pub(crate) mod attribute {
+    pub(crate) const REUSE_FOLLOW_EVENT_DEPENDENCIES: u32 = 1;
+    pub(crate) const REUSE_ALLOW_INTERNAL_DEPENDENCIES: u32 = 3;
+    pub(crate) const RELEASE_THRESHOLD: u32 = 4;
+    pub(crate) const RESERVED_MEM_CURRENT: u32 = 5;
+    pub(crate) const RESERVED_MEM_HIGH: u32 = 6;
+    pub(crate) const USED_MEM_CURRENT: u32 = 7;
+    pub(crate) const USED_MEM_HIGH: u32 = 8;
+}
+
+/// One pool.
+#[derive(Debug)]
+pub(crate) struct Pool {
+    /// Its handle.
+    pub(crate) handle: u64,
+    /// Ordinal of its device.
+    pub(crate) device: i32,
+    /// The device's own; it cannot be destroyed.
+    pub(crate) default: bool,
+    /// Most bytes; 0: what the VM may have.
+    most: u64,
+    /// The three reuse policies: hints to the driver.
+    reuse: [AtomicU64; 3],
+    threshold: AtomicU64,
+    used: AtomicU64,
+    high: AtomicU64,
+}
+
+/// The pools of the devices.
+#[derive(Debug, Default)]
+pub(crate) struct Pools {
+    /// By ordinal: (default pool, current pool).
+    devices: Mutex<Vec<Option<(u64, u64)>>>,
+}
+
+impl Pool {
+    fn new(handle: u64, device: i32, default: bool, most: u64) -> Pool {
+        Pool {
+            handle,
+            device,
+            default,
+            most,
+            reuse: [const { AtomicU64::new(1) }; 3],
+            threshold: AtomicU64::new(0),
+            used: AtomicU64::new(0),
+            high: AtomicU64::new(0),
+        }
+    }
+
+    /// The value of an attribute. What is reserved is what is used: nothing is kept for later.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_VALUE for an unknown one.
+    pub(crate) fn get(&self, id: u32) -> Cu<u64> {
+        let place = match id {
+            attribute::REUSE_FOLLOW_EVENT_DEPENDENCIES
+                ..=attribute::REUSE_ALLOW_INTERNAL_DEPENDENCIES => &self.reuse[id as usize - 1],
+            attribute::RELEASE_THRESHOLD => &self.threshold,
+            attribute::RESERVED_MEM_CURRENT | attribute::USED_MEM_CURRENT => &self.used,
+            attribute::RESERVED_MEM_HIGH | attribute::USED_MEM_HIGH => &self.high,
+            _ => return Err(CuResult::INVALID_VALUE),
+        };
+        Ok(place.load(Ordering::Relaxed))
+    }
+
+    /// Sets an attribute; the high-water marks can only be reset.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_VALUE for what cannot be set.
+    pub(crate) fn set(&self, id: u32, value: u64) -> Cu {
+        match id {
+            attribute::REUSE_FOLLOW_EVENT_DEPENDENCIES
+                ..=attribute::REUSE_ALLOW_INTERNAL_DEPENDENCIES => {
+                self.reuse[id as usize - 1].store(u64::from(value != 0), Ordering::Relaxed);
+            }
+            attribute::RELEASE_THRESHOLD => self.threshold.store(value, Ordering::Relaxed),
+            attribute::RESERVED_MEM_HIGH | attribute::USED_MEM_HIGH if value == 0 => {
+                let now = self.used.load(Ordering::Relaxed);
+                self.high.store(now, Ordering::Relaxed);
+            }
+            _ => return Err(CuResult::INVALID_VALUE),
+        }
+        Ok(())
+    }
+
+    fn take(&self, size: u64) -> Cu {
+        let fits = |used: u64| {
+            used.checked_add(size)
+                .filter(|now| self.most == 0 || *now <= self.most)
+        };
+        let order = (Ordering::AcqRel, Ordering::Relaxed);
+        match self.used.fetch_update(order.0, order.1, fits) {
+            Ok(before) => {
+                self.high.fetch_max(before + size, Ordering::Relaxed);
+                Ok(())
+            }
+            Err(_) => Err(CuResult::OUT_OF_MEMORY),
+        }
+    }
+
+    fn give(&self, size: u64) {
+        self.used.fetch_sub(size, Ordering::AcqRel);
+    }
+}
+
+impl Shim {
+    /// A device's default pool and its current one, made when first asked for.
+    fn pools_of(&self, device: i32) -> Cu<(u64, u64)> {
+        self.devices.get(device)?;
+        let mut devices = lock(&self.pools.devices);
+        let place = device as usize;
+        if devices.len() <= place {
+            devices.resize(place + 1, None);
+        }
+        if let Some(known) = devices[place] {
+            return Ok(known);
+        }
+        let handle = self.mint();
+        self.memory_pools
+            .insert(handle, Arc::new(Pool::new(handle, device, true, 0)))?;
+        devices[place] = Some((handle, handle));
+        Ok((handle, handle))
+    }
+
+    /// `cuDeviceGetDefaultMemPool`.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_DEVICE.
+    pub(crate) fn default_pool(&self, device: i32) -> Cu<u64> {
+        self.pools_of(device).map(|(default, _)| default)
+    }
+
+    /// `cuDeviceGetMemPool`.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_DEVICE.
+    pub(crate) fn current_pool(&self, device: i32) -> Cu<u64> {
+        self.pools_of(device).map(|(_, current)| current)
+    }
+
+    /// `cuDeviceSetMemPool`.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_DEVICE; CUDA_ERROR_INVALID_VALUE for another device's pool.
+    pub(crate) fn set_current_pool(&self, device: i32, pool: u64) -> Cu {
+        let (default, _) = self.pools_of(device)?;
+        if self.pool(pool)?.device != device {
+            return Err(CuResult::INVALID_VALUE);
+        }
+        lock(&self.pools.devices)[device as usize] = Some((default, pool));
+        Ok(())
+    }
+
+    /// The pool of a handle.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_VALUE, as the driver says of pools.
+    pub(crate) fn pool(&self, pool: u64) -> Cu<Arc<Pool>> {
+        self.memory_pools
+            .get(pool)
+            .map_err(|_| CuResult::INVALID_VALUE)
+    }
+
+    /// `cuMemPoolCreate` on a device.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_DEVICE; CUDA_ERROR_OUT_OF_MEMORY when there are too many.
+    pub(crate) fn create_pool(&self, device: i32, most: u64) -> Cu<u64> {
+        self.devices.get(device)?;
+        let handle = self.mint();
+        self.memory_pools
+            .insert(handle, Arc::new(Pool::new(handle, device, false, most)))?;
+        Ok(handle)
+    }
+
+    /// `cuMemPoolDestroy`: what was allocated from it lives on.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_VALUE, also for a default pool.
+    pub(crate) fn destroy_pool(&self, handle: u64) -> Cu {
+        let pool = self.pool(handle)?;
+        if pool.default {
+            return Err(CuResult::INVALID_VALUE);
+        }
+        self.memory_pools
+            .remove(handle)
+            .map_err(|_| CuResult::INVALID_VALUE)?;
+        // A device whose current pool goes has its default one again.
+        for (default, current) in lock(&self.pools.devices).iter_mut().flatten() {
+            if *current == handle {
+                *current = *default;
+            }
+        }
+        Ok(())
+    }
+
+    /// Memory of a pool is free again.
+    pub(crate) fn left_pool(&self, pool: u64, size: u64) {
+        if pool != 0
+            && let Ok(pool) = self.memory_pools.get(pool)
+        {
+            pool.give(size);
+        }
+    }
+}
+
+/// `cuMemAllocFromPoolAsync`.
+///
+/// # Errors
+/// The host's; CUDA_ERROR_OUT_OF_MEMORY beyond the pool's size or when no place is free on both sides.
+pub(crate) fn allocate(shim: &Shim, target: &Target, pool: u64, size: u64) -> Cu<u64> {
+    let pool = shim.pool(pool)?;
+    if size == 0 {
+        return Err(CuResult::INVALID_VALUE);
+    }
+    if pool.device != target.ctx.device {
+        return Err(CuResult::INVALID_VALUE);
+    }
+    pool.take(size)?;
+    let (ctx, stream) = (target.ctx(), target.stream);
+    let place = (ctx, target.ctx.device, pool.handle);
+    let allocated = allocate_with(shim, place, size, |collided| {
+        let call = req::MemAllocAsync {
+            ctx,
+            stream,
+            size,
+            collided,
+        };
+        Ok(shim.session.call(&call)?.ptr)
+    });
+    if allocated.is_err() {
+        pool.give(size);
+    }
+    allocated
+}
+
+/// `cuMemFreeAsync`.
+///
+/// # Errors
+/// CUDA_ERROR_INVALID_VALUE unless `address` is the beginning of an allocation; why the session is over.
+pub(crate) fn free(shim: &Shim, target: &Target, address: u64) -> Cu {
+    if address == 0 {
+        return Ok(());
+    }
+    let range = shim.memory.take(address)?;
+    shim.left_pool(range.pool, range.size);
+    target.order(shim)?;
+    shim.session.post(&req::MemFreeAsync {
+        ctx: target.ctx(),
+        stream: target.stream,
+        ptr: DevPtr(address),
+    })
+}

@@ -1,0 +1,514 @@
+/*
+ * One part of the driver API a run, as a program uses it; usage: surface NAME.
+ * Exits 0 if all of it was right. Runs on any driver.
+ */
+#define _GNU_SOURCE
+#include "guest.h"
+
+#include <pthread.h>
+
+typedef struct CUlib_st *CUlibrary;
+typedef struct CUkern_st *CUkernel;
+typedef struct CUlink_st *CUlinkState;
+typedef struct CUpool_st *CUmemoryPool;
+
+CUresult cuCtxGetCurrent(CUcontext *ctx);
+CUresult cuMemAllocAsync(CUdeviceptr *ptr, size_t bytes, CUstream stream);
+CUresult cuMemFreeAsync(CUdeviceptr ptr, CUstream stream);
+CUresult cuMemAllocFromPoolAsync(CUdeviceptr *ptr, size_t bytes, CUmemoryPool pool, CUstream stream);
+CUresult cuMemAllocManaged(CUdeviceptr *ptr, size_t bytes, unsigned flags);
+CUresult cuDeviceGetDefaultMemPool(CUmemoryPool *pool, CUdevice device);
+CUresult cuDeviceGetMemPool(CUmemoryPool *pool, CUdevice device);
+CUresult cuMemPoolDestroy(CUmemoryPool pool);
+CUresult cuMemPoolGetAttribute(CUmemoryPool pool, int attribute, void *value);
+CUresult cuMemPoolSetAttribute(CUmemoryPool pool, int attribute, void *value);
+CUresult cuLibraryLoadData(CUlibrary *library, const void *code, int *jit, void **jit_values,
+                           unsigned jit_count, int *options, void **values, unsigned count);
+CUresult cuLibraryUnload(CUlibrary library);
+CUresult cuLibraryGetKernel(CUkernel *kernel, CUlibrary library, const char *name);
+CUresult cuLibraryGetModule(CUmodule *module, CUlibrary library);
+CUresult cuLibraryGetKernelCount(unsigned *count, CUlibrary library);
+CUresult cuKernelGetFunction(CUfunction *function, CUkernel kernel);
+CUresult cuKernelGetAttribute(int *value, int attribute, CUkernel kernel, CUdevice device);
+CUresult cuKernelSetAttribute(int attribute, int value, CUkernel kernel, CUdevice device);
+CUresult cuKernelGetName(const char **name, CUkernel kernel);
+CUresult cuKernelGetParamInfo(CUkernel kernel, size_t index, size_t *offset, size_t *size);
+CUresult cuModuleGetFunctionCount(unsigned *count, CUmodule module);
+CUresult cuModuleEnumerateFunctions(CUfunction *functions, unsigned room, CUmodule module);
+CUresult cuModuleGetGlobal_v2(CUdeviceptr *ptr, size_t *bytes, CUmodule module, const char *name);
+CUresult cuFuncGetName(const char **name, CUfunction function);
+CUresult cuLinkCreate_v2(unsigned count, int *options, void **values, CUlinkState *state);
+CUresult cuLinkAddData_v2(CUlinkState state, int kind, void *data, size_t size, const char *name,
+                          unsigned count, int *options, void **values);
+CUresult cuLinkComplete(CUlinkState state, void **image, size_t *size);
+CUresult cuLinkDestroy(CUlinkState state);
+CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, CUfunction f, int size,
+                                                     size_t shared);
+CUresult cuOccupancyAvailableDynamicSMemPerBlock(size_t *bytes, CUfunction f, int blocks, int size);
+CUresult cuPointerGetAttribute(void *value, int attribute, CUdeviceptr ptr);
+CUresult cuLaunchHostFunc(CUstream stream, void (*function)(void *), void *data);
+CUresult cuStreamAddCallback(CUstream stream, void (*function)(CUstream, CUresult, void *),
+                             void *data, unsigned flags);
+CUresult cuStreamWriteValue32_v2(CUstream stream, CUdeviceptr at, unsigned value, unsigned flags);
+CUresult cuStreamWaitValue32_v2(CUstream stream, CUdeviceptr at, unsigned value, unsigned flags);
+CUresult cuMemsetD32Async(CUdeviceptr dst, unsigned value, size_t count, CUstream stream);
+CUresult cuGetProcAddress_v2(const char *name, void **address, int version, unsigned long long flags,
+                             int *status);
+
+typedef struct {
+    size_t src_x, src_y;
+    int src_type;
+    const void *src_host;
+    CUdeviceptr src_device;
+    void *src_array;
+    size_t src_pitch;
+    size_t dst_x, dst_y;
+    int dst_type;
+    void *dst_host;
+    CUdeviceptr dst_device;
+    void *dst_array;
+    size_t dst_pitch;
+    size_t width, height;
+} Copy2D;
+typedef struct {
+    size_t src_x, src_y, src_z, src_lod;
+    int src_type;
+    const void *src_host;
+    CUdeviceptr src_device;
+    void *src_array, *reserved0;
+    size_t src_pitch, src_height;
+    size_t dst_x, dst_y, dst_z, dst_lod;
+    int dst_type;
+    void *dst_host;
+    CUdeviceptr dst_device;
+    void *dst_array, *reserved1;
+    size_t dst_pitch, dst_height;
+    size_t width, height, depth;
+} Copy3D;
+CUresult cuMemcpy2D_v2(const Copy2D *copy);
+CUresult cuMemcpy2DAsync_v2(const Copy2D *copy, CUstream stream);
+CUresult cuMemcpy3D_v2(const Copy3D *copy);
+enum { HOST = 1, DEVICE = 2 };
+
+typedef struct {
+    int id;
+    char pad[4];
+    int value[16];
+} Attribute;
+typedef struct {
+    unsigned grid[3], block[3], shared;
+    CUstream stream;
+    Attribute *attributes;
+    unsigned count;
+} Config;
+CUresult cuLaunchKernelEx(const Config *config, CUfunction f, void **params, void **extra);
+
+static const unsigned NON_BLOCKING = 1;
+static CUmodule module;
+static CUcontext ctx;
+
+static int wrong(const char *what) {
+    fprintf(stderr, "wrong: %s\n", what);
+    return EXIT_WRONG;
+}
+#define EXPECT(condition) \
+    do { \
+        if (!(condition)) return wrong(#condition); \
+    } while (0)
+#define FAILS(code, call) EXPECT((call) == (code))
+enum { INVALID_VALUE = 1, OUT_OF_MEMORY = 2, INVALID_HANDLE = 400, NOT_FOUND = 500,
+       NOT_READY = 600, NOT_PERMITTED = 800, NOT_SUPPORTED = 801 };
+
+static CUfunction start(const char *kernel) {
+    CUfunction f = setup(kernel, &module);
+    CU(cuCtxGetCurrent(&ctx));
+    return f;
+}
+
+/* c = a + b in a stream. */
+static void add(CUfunction f, CUdeviceptr a, CUdeviceptr b, CUdeviceptr c, unsigned n,
+                CUstream stream) {
+    void *params[] = {&a, &b, &c, &n};
+    CU(cuLaunchKernel(f, (n + 127) / 128, 1, 1, 128, 1, 1, 0, stream, params, NULL));
+}
+
+enum { N = 1000 };
+
+static int check_sums(CUdeviceptr c, float expected) {
+    float sums[N];
+    CU(cuMemcpyDtoH_v2(sums, c, sizeof sums));
+    for (int i = 0; i < N; i++) EXPECT(sums[i] == expected);
+    return 0;
+}
+
+static CUdeviceptr filled(float value) {
+    CUdeviceptr p;
+    unsigned bits;
+    memcpy(&bits, &value, 4);
+    CU(cuMemAlloc_v2(&p, N * 4));
+    CU(cuMemsetD32_v2(p, bits, N));
+    return p;
+}
+
+static int pools(void) {
+    CUfunction f = start("vecadd");
+    CUmemoryPool pool, current;
+    CUstream stream;
+    CU(cuStreamCreate(&stream, NON_BLOCKING));
+    CU(cuDeviceGetDefaultMemPool(&pool, 0));
+    CU(cuDeviceGetMemPool(&current, 0));
+    EXPECT(pool == current && pool && (long long)pool > 0);
+    FAILS(INVALID_VALUE, cuMemPoolDestroy(pool));
+    unsigned long long threshold = 1 << 20, used = 1, high = 0, got = 0;
+    int reuse = 0;
+    CU(cuMemPoolSetAttribute(pool, 4, &threshold));
+    CU(cuMemPoolGetAttribute(pool, 4, &got));
+    EXPECT(got == threshold);
+    CU(cuMemPoolSetAttribute(pool, 1, &reuse));
+    reuse = 7;
+    CU(cuMemPoolGetAttribute(pool, 1, &reuse));
+    EXPECT(reuse == 0);
+    CUdeviceptr a = filled(1), b = filled(2);
+    CU(cuCtxSynchronize());
+    for (int round = 0; round < 50; round++) {
+        CUdeviceptr c, d;
+        CU(cuMemAllocAsync(&c, N * 4, stream));
+        CU(cuMemAllocFromPoolAsync(&d, N * 4, pool, stream));
+        EXPECT(c != d);
+        add(f, a, b, c, N, stream);
+        add(f, c, b, d, N, stream);
+        CU(cuMemFreeAsync(c, stream));
+        CU(cuStreamSynchronize(stream));
+        int bad = check_sums(d, 5);
+        if (bad) return bad;
+        CU(cuMemFreeAsync(d, stream));
+        FAILS(INVALID_VALUE, cuMemFreeAsync(c, stream));
+    }
+    CU(cuMemPoolGetAttribute(pool, 7, &used));
+    CU(cuMemPoolGetAttribute(pool, 8, &high));
+    EXPECT(used == 0 && high == 2 * N * 4);
+    CUdeviceptr kept;
+    CU(cuMemAllocAsync(&kept, 64, stream));
+    CUmemoryPool of = NULL;
+    CU(cuPointerGetAttribute(&of, 17, kept));
+    EXPECT(of == pool);
+    CU(cuMemFree_v2(kept));
+    FAILS(INVALID_VALUE, cuMemAllocAsync(&kept, 0, stream));
+    FAILS(OUT_OF_MEMORY, cuMemAllocAsync(&kept, (size_t)1 << 60, stream));
+    puts("pools: right");
+    return 0;
+}
+
+static int library(void) {
+    CUfunction f = start("vecadd");
+    CUlibrary lib;
+    CUkernel kernel, again;
+    CU(cuLibraryLoadData(&lib, guest_ptx, NULL, NULL, 0, NULL, NULL, 0));
+    CU(cuLibraryGetKernel(&kernel, lib, "vecadd"));
+    CU(cuLibraryGetKernel(&again, lib, "vecadd"));
+    EXPECT(kernel == again && (long long)kernel > 0);
+    FAILS(NOT_FOUND, cuLibraryGetKernel(&again, lib, "nothing"));
+    unsigned count = 0;
+    CU(cuLibraryGetKernelCount(&count, lib));
+    EXPECT(count == 1);
+    const char *name = NULL;
+    CU(cuKernelGetName(&name, kernel));
+    EXPECT(!strcmp(name, "vecadd"));
+    size_t offset = 99, size = 99;
+    CU(cuKernelGetParamInfo(kernel, 3, &offset, &size));
+    EXPECT(offset == 24 && size == 4);
+    FAILS(INVALID_VALUE, cuKernelGetParamInfo(kernel, 4, &offset, &size));
+    int threads = 0, shared = 0;
+    CU(cuKernelGetAttribute(&threads, 0, kernel, 0));
+    EXPECT(threads >= 128);
+    CU(cuKernelSetAttribute(8, 16384, kernel, 0));
+    CU(cuKernelGetAttribute(&shared, 8, kernel, 0));
+    EXPECT(shared == 16384);
+    CUdeviceptr a = filled(1), b = filled(2), c = filled(0);
+    /* A kernel stands wherever a function does. */
+    add((CUfunction)kernel, a, b, c, N, NULL);
+    int bad = check_sums(c, 3);
+    if (bad) return bad;
+    CUfunction own;
+    CU(cuKernelGetFunction(&own, kernel));
+    add(own, c, b, c, N, NULL);
+    bad = check_sums(c, 5);
+    if (bad) return bad;
+    Config config = {{8, 1, 1}, {128, 1, 1}, 0, NULL, NULL, 0};
+    unsigned n = N;
+    void *params[] = {&a, &b, &c, &n};
+    CU(cuLaunchKernelEx(&config, (CUfunction)kernel, params, NULL));
+    bad = check_sums(c, 3);
+    if (bad) return bad;
+    Attribute cluster = {4, {0}, {2, 1, 1}}, serial = {6, {0}, {1}};
+    config.attributes = &serial;
+    config.count = 1;
+    CU(cuLaunchKernelEx(&config, (CUfunction)kernel, params, NULL));
+    config.attributes = &cluster;
+    FAILS(NOT_SUPPORTED, cuLaunchKernelEx(&config, (CUfunction)kernel, params, NULL));
+    int blocks = 0;
+    CU(cuOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, (CUfunction)kernel, 128, 0));
+    EXPECT(blocks > 0);
+    size_t room = 0;
+    CU(cuOccupancyAvailableDynamicSMemPerBlock(&room, f, 1, 128));
+    EXPECT(room > 0);
+    /* The library's module is one like others. */
+    CUmodule inside;
+    CUfunction list[4];
+    CU(cuLibraryGetModule(&inside, lib));
+    CU(cuModuleGetFunctionCount(&count, inside));
+    EXPECT(count == 1);
+    CU(cuModuleEnumerateFunctions(list, 4, inside));
+    CU(cuFuncGetName(&name, list[0]));
+    EXPECT(!strcmp(name, "vecadd"));
+    CU(cuLibraryUnload(lib));
+    FAILS(INVALID_HANDLE, cuLibraryGetKernel(&kernel, lib, "vecadd"));
+    FAILS(INVALID_HANDLE, cuLaunchKernel((CUfunction)again, 1, 1, 1, 1, 1, 1, 0, NULL, params, NULL));
+    puts("library: right");
+    return 0;
+}
+
+static int linking(void) {
+    start("vecadd");
+    CUlinkState state;
+    char info[512] = "", error[512] = "";
+    int options[] = {3, 4, 5, 6};
+    void *values[] = {info, (void *)sizeof info, error, (void *)sizeof error};
+    CU(cuLinkCreate_v2(4, options, values, &state));
+    CU(cuLinkAddData_v2(state, 1, (void *)guest_ptx, strlen(guest_ptx) + 1, "a.ptx", 0, NULL, NULL));
+    void *image = NULL;
+    size_t size = 0;
+    CU(cuLinkComplete(state, &image, &size));
+    EXPECT(image && size);
+    CUmodule linked;
+    CUfunction f;
+    CU(cuModuleLoadData(&linked, image));
+    CU(cuLinkDestroy(state));
+    CU(cuModuleGetFunction(&f, linked, "vecadd"));
+    CUdeviceptr a = filled(1), b = filled(2), c = filled(0);
+    add(f, a, b, c, N, NULL);
+    int bad = check_sums(c, 3);
+    if (bad) return bad;
+    FAILS(INVALID_HANDLE, cuLinkDestroy(state));
+    puts("linking: right");
+    return 0;
+}
+
+/* Rows and boxes from pitched host memory to pitched device memory, within it, and back. */
+static int areas(void) {
+    start("vecadd");
+    enum { W = 100, H = 37, D = 3, HP = 120, DP = 256 };
+    static unsigned char host[D][H + 2][HP], back[D][H + 2][HP];
+    for (size_t i = 0; i < sizeof host; i++) ((unsigned char *)host)[i] = (unsigned char)(i * 7);
+    memset(back, 0xcc, sizeof back);
+    CUdeviceptr one, two;
+    CUstream stream;
+    CU(cuStreamCreate(&stream, NON_BLOCKING));
+    CU(cuMemAlloc_v2(&one, DP * H * D));
+    CU(cuMemAlloc_v2(&two, DP * H * D));
+    Copy3D to = {0};
+    to.src_type = HOST, to.src_host = host, to.src_pitch = HP, to.src_height = H + 2;
+    to.src_x = 5, to.src_y = 1;
+    to.dst_type = DEVICE, to.dst_device = one, to.dst_pitch = DP, to.dst_height = H;
+    to.width = W, to.height = H, to.depth = D;
+    CU(cuMemcpy3D_v2(&to));
+    Copy2D within = {0};
+    within.src_type = within.dst_type = DEVICE;
+    within.src_device = one, within.dst_device = two;
+    within.src_pitch = within.dst_pitch = DP;
+    within.width = W, within.height = H * D;
+    CU(cuMemcpy2DAsync_v2(&within, stream));
+    CU(cuStreamSynchronize(stream));
+    Copy3D from = {0};
+    from.src_type = DEVICE, from.src_device = two, from.src_pitch = DP, from.src_height = H;
+    from.dst_type = HOST, from.dst_host = back, from.dst_pitch = HP, from.dst_height = H + 2;
+    from.dst_x = 5, from.dst_y = 1;
+    from.width = W, from.height = H, from.depth = D;
+    CU(cuMemcpy3D_v2(&from));
+    for (int z = 0; z < D; z++)
+        for (int y = 0; y < H + 2; y++)
+            for (int x = 0; x < HP; x++) {
+                int inside = y >= 1 && y < H + 1 && x >= 5 && x < 5 + W;
+                EXPECT(back[z][y][x] == (inside ? host[z][y][x] : 0xcc));
+            }
+    within.height = H * D + 1;
+    FAILS(INVALID_VALUE, cuMemcpy2D_v2(&within));
+    within.height = 2, within.src_pitch = W - 1;
+    FAILS(INVALID_VALUE, cuMemcpy2D_v2(&within));
+    within.src_pitch = (size_t)1 << 63;
+    FAILS(INVALID_VALUE, cuMemcpy2D_v2(&within));
+    puts("areas: right");
+    return 0;
+}
+
+/* Host functions: in stream order, on a thread of their own, without CUDA. */
+static volatile int step, release_it, refused;
+static CUdeviceptr seen_by_host;
+static pthread_t host_thread;
+static void first(void *data) {
+    host_thread = pthread_self();
+    refused = cuMemsetD8_v2(seen_by_host, 1, 1);
+    while (!release_it) usleep(200);
+    *(volatile int *)data = ++step;
+}
+static void later(CUstream stream, CUresult status, void *data) {
+    (void)stream;
+    *(volatile int *)data = status == 0 ? ++step : -1;
+}
+
+static int host_functions(void) {
+    CUfunction f = start("vecadd");
+    CUdeviceptr a = filled(1), b = filled(2), c = filled(0), d = filled(0);
+    seen_by_host = a;
+    CUstream held, other;
+    volatile int one = 0, two = 0;
+    CU(cuCtxSynchronize());
+    CU(cuStreamCreate(&held, NON_BLOCKING));
+    CU(cuStreamCreate(&other, NON_BLOCKING));
+    CU(cuLaunchHostFunc(held, first, (void *)&one));
+    add(f, a, b, c, N, held);
+    CU(cuStreamAddCallback(held, later, (void *)&two, 0));
+    CU(cuLaunchHostFunc(held, first, (void *)&one));
+    /* The stream waits; another does not. */
+    add(f, a, b, d, N, other);
+    CU(cuStreamSynchronize(other));
+    FAILS(NOT_READY, cuStreamQuery(held));
+    EXPECT(step == 0);
+    release_it = 1;
+    CU(cuStreamSynchronize(held));
+    EXPECT(two == 2 && one == 3 && step == 3);
+    EXPECT(refused == NOT_PERMITTED);
+    EXPECT(!pthread_equal(host_thread, pthread_self()));
+    int bad = check_sums(c, 3);
+    if (bad) return bad;
+    FAILS(INVALID_VALUE, cuLaunchHostFunc(held, NULL, NULL));
+    puts("host_functions: right");
+    return 0;
+}
+
+/* A host function that never returns blocks its own stream and nothing else. */
+static void never(void *unused) {
+    (void)unused;
+    for (;;) sleep(1000);
+}
+static void count_up(void *count) { ++*(int *)count; }
+static int host_never(void) {
+    CUfunction f = start("vecadd");
+    CUdeviceptr a = filled(1), b = filled(2), c = filled(0);
+    CU(cuCtxSynchronize());
+    CUstream held, other;
+    CU(cuStreamCreate(&held, NON_BLOCKING));
+    CU(cuStreamCreate(&other, NON_BLOCKING));
+    CU(cuLaunchHostFunc(held, never, NULL));
+    add(f, a, b, c, N, held);
+    int done = 0;
+    for (int i = 0; i < 20; i++) {
+        add(f, a, b, c, N, other);
+        CU(cuLaunchHostFunc(other, count_up, &done));
+        CU(cuStreamSynchronize(other));
+    }
+    EXPECT(done == 20);
+    FAILS(NOT_READY, cuStreamQuery(held));
+    puts("host_never: the other stream went on");
+    fflush(stdout);
+    _exit(0);
+}
+
+/* 8 threads, each with 8 streams whose chains of additions depend on each other by events. */
+enum { THREADS = 8, STREAMS = 8, STEPS = 25 };
+static CUfunction shared_function;
+static void *chains(void *number) {
+    CU(cuCtxSetCurrent(ctx));
+    CUstream streams[STREAMS];
+    CUevent events[STREAMS];
+    CUdeviceptr sum = filled(0), ones = filled((float)(1 + (long)number));
+    CU(cuCtxSynchronize());
+    for (int i = 0; i < STREAMS; i++) {
+        CU(cuStreamCreate(&streams[i], i % 2 ? NON_BLOCKING : 0));
+        CU(cuEventCreate(&events[i], 2));
+    }
+    for (int i = 0; i < STEPS * STREAMS; i++) {
+        int now = i % STREAMS, before = (i + STREAMS - 1) % STREAMS;
+        if (i) CU(cuStreamWaitEvent(streams[now], events[before], 0));
+        add(shared_function, sum, ones, sum, N, streams[now]);
+        CU(cuEventRecord(events[now], streams[now]));
+    }
+    float *result = allocate(N * 4);
+    CU(cuStreamSynchronize(streams[STREAMS - 1]));
+    CU(cuMemcpyDtoHAsync_v2(result, sum, N * 4, streams[0]));
+    CU(cuStreamSynchronize(streams[0]));
+    float expected = (float)(STEPS * STREAMS) * (float)(1 + (long)number);
+    for (int i = 0; i < N; i++) {
+        if (result[i] != expected) {
+            fprintf(stderr, "thread %ld: %f instead of %f\n", (long)number, result[i], expected);
+            exit(EXIT_WRONG);
+        }
+    }
+    return NULL;
+}
+static int threads(void) {
+    shared_function = start("vecadd");
+    pthread_t all[THREADS];
+    for (long i = 0; i < THREADS; i++)
+        if (pthread_create(&all[i], NULL, chains, (void *)i)) return EXIT_USAGE;
+    for (int i = 0; i < THREADS; i++) pthread_join(all[i], NULL);
+    puts("threads: right");
+    return 0;
+}
+
+/* Words that streams write and wait for, where the device can. */
+static int words(void) {
+    start("vecadd");
+    CUdeviceptr word;
+    CUstream writes, waits;
+    CU(cuMemAlloc_v2(&word, 64));
+    CU(cuMemsetD32_v2(word, 0, 16));
+    CU(cuCtxSynchronize());
+    CU(cuStreamCreate(&writes, NON_BLOCKING));
+    CU(cuStreamCreate(&waits, NON_BLOCKING));
+    CUresult able = cuStreamWaitValue32_v2(waits, word, 7, 0);
+    if (able == NOT_SUPPORTED) {
+        puts("words: not supported by this device");
+        return 0;
+    }
+    CU(able);
+    CU(cuMemsetD32Async(word + 4, 5, 1, waits));
+    CU(cuStreamWriteValue32_v2(writes, word, 7, 0));
+    CU(cuStreamSynchronize(waits));
+    unsigned got[2];
+    CU(cuMemcpyDtoH_v2(got, word, 8));
+    EXPECT(got[0] == 7 && got[1] == 5);
+    FAILS(INVALID_VALUE, cuStreamWriteValue32_v2(writes, word + 1, 7, 0));
+    FAILS(INVALID_VALUE, cuStreamWriteValue32_v2(writes, word + 64, 7, 0));
+    puts("words: right");
+    return 0;
+}
+
+/* What cannot be served remotely says so. */
+static int refusals(void) {
+    start("vecadd");
+    CUdeviceptr p;
+    FAILS(NOT_SUPPORTED, cuMemAllocManaged(&p, 64, 1));
+    void *address = NULL;
+    int status = -1;
+    CU(cuGetProcAddress_v2("cuMemAllocManaged", &address, 12000, 0, &status));
+    EXPECT(address && status == 0);
+    puts("refusals: right");
+    return 0;
+}
+
+int main(int argc, char **argv) {
+    static const struct {
+        const char *name;
+        int (*run)(void);
+    } parts[] = {{"pools", pools},       {"library", library},
+                 {"linking", linking},   {"areas", areas},
+                 {"host_functions", host_functions}, {"host_never", host_never},
+                 {"threads", threads},   {"words", words},
+                 {"refusals", refusals}};
+    for (size_t i = 0; argc > 1 && i < sizeof parts / sizeof *parts; i++) {
+        if (!strcmp(argv[1], parts[i].name)) return parts[i].run();
+    }
+    fprintf(stderr, "usage: surface NAME\n");
+    return EXIT_USAGE;
+}
