@@ -14,12 +14,7 @@ fn begin_global(stream: StreamArg, default: Default) -> Result {
 fn begin(stream: StreamArg, mode: u32, default: Default) -> Result {
     let mode = Mode::of(mode)?;
     let stream = stream.get(default)?;
-    let graph = graph::create()?;
-    let begun = capture::begin(&stream, mode, graph.clone(), &[]);
-    if begun.is_err() {
-        graph::destroy(graph.handle)?;
-    }
-    begun
+    capture::begin(&stream, mode)
 }
 
 fn begin_to_graph(
@@ -34,14 +29,15 @@ fn begin_to_graph(
     let mode = Mode::of(mode)?;
     let stream = stream.get(default)?;
     let tips = dependencies_with(nodes, data, count)?;
-    capture::begin(&stream, mode, graph::get(graph)?, &tips)
+    capture::begin_to_graph(&stream, mode, graph::get(graph)?, &tips)
 }
 
 fn end(stream: StreamArg, out: Out<u64>, default: Default) -> Result {
-    out.check()?;
     let stream = stream.get(default)?;
-    out.set(0)?;
-    out.set(capture::end(&stream)?.handle)
+    out.set_if_wanted(0);
+    // Who captured into a graph of his own needs no answer.
+    out.set_if_wanted(capture::end(&stream)?.handle);
+    Ok(())
 }
 
 fn is_capturing(stream: StreamArg, status: Out<u32>, default: Default) -> Result {

@@ -2,12 +2,13 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
+use super::device::Resource;
 use super::types::{In, Out};
 use crate::driver::context::{self, API_VERSION, LIMITS};
 use crate::driver::error::{CuError, Result};
 use crate::driver::graph::capture;
-use crate::driver::healthy;
 use crate::driver::stream::PRIORITIES;
+use crate::driver::{event, healthy};
 
 /// CUctxCreateParams.
 #[derive(Clone, Copy)]
@@ -191,6 +192,47 @@ exports! {
 
     fn cuCtxResetPersistingL2Cache() {
         context::current().map(|_| ())
+    }
+
+    fn cuCtxAttach(out: Out<u64>, flags: u32) {
+        out.check()?;
+        if flags != 0 {
+            return Err(CuError::INVALID_VALUE);
+        }
+        let context = context::current()?;
+        context.attached.fetch_add(1, Relaxed);
+        out.set(context.handle)
+    }
+
+    fn cuCtxDetach(handle: u64) {
+        let context = or_current(handle)?;
+        // The creator's own use is the last.
+        if context.attached.fetch_sub(1, Relaxed) == 0 {
+            return context::destroy(context.handle);
+        }
+        Ok(())
+    }
+
+    fn cuCtxRecordEvent(handle: u64, event: u64) {
+        let (context, event) = (or_current(handle)?, event::get(event)?);
+        capture::forbid_context(&context)?;
+        context.record(&event)
+    }
+
+    fn cuCtxWaitEvent(handle: u64, event: u64) {
+        let (context, event) = (or_current(handle)?, event::get(event)?);
+        capture::forbid_context(&context)?;
+        context.wait(&event)
+    }
+
+    fn cuCtxGetDevResource(handle: u64, out: Out<Resource>, kind: u32) {
+        or_current(handle)?;
+        Resource::tell(out, kind)
+    }
+
+    fn cuCtxGetExecAffinity(_out: Out<u64>, _kind: u32) {
+        context::current()?;
+        Err(CuError::UNSUPPORTED_EXEC_AFFINITY)
     }
 
     fn cuCtxEnablePeerAccess(peer: u64, flags: u32) {

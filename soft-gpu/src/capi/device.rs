@@ -20,6 +20,47 @@ pub struct Properties {
     texture_align: i32,
 }
 
+/// CUdevResource.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct Resource {
+    kind: u32,
+    internal: [u8; 92],
+    multiprocessors: u32,
+    smallest: u32,
+    alignment: u32,
+    flags: u32,
+    domain: u32,
+    rest: [u32; 5],
+    next: u64,
+}
+
+const _: () = assert!(size_of::<Resource>() == 144);
+
+impl Resource {
+    /// All multiprocessors, which is what every context and stream has.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_RESOURCE_TYPE for anything but multiprocessors.
+    pub fn tell(out: Out<Resource>, kind: u32) -> Result {
+        if kind != 1 {
+            return Err(CuError::INVALID_RESOURCE_TYPE);
+        }
+        out.set(Resource {
+            kind,
+            internal: [0; 92],
+            multiprocessors: a::MULTIPROCESSORS,
+            // Compute capability 8.0: partitions of 4, in steps of 2.
+            smallest: 4,
+            alignment: 2,
+            flags: 0,
+            domain: 0,
+            rest: [0; 5],
+            next: 0,
+        })
+    }
+}
+
 fn properties() -> Properties {
     let value = |id| a::value(id).unwrap_or(0);
     Properties {
@@ -123,6 +164,11 @@ exports! {
             return Err(if source == target { CuError::INVALID_DEVICE } else { CuError::INVALID_VALUE });
         }
         value.set(0)
+    }
+
+    fn cuDeviceGetDevResource(device: i32, out: Out<Resource>, kind: u32) {
+        gpu(device)?;
+        Resource::tell(out, kind)
     }
 
     fn cuDeviceGetExecAffinitySupport(value: Out<i32>, _kind: u32, device: i32) {

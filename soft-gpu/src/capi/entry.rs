@@ -75,6 +75,9 @@ fn find(name: &str, version: i32, flags: u64) -> (Found, *const ()) {
     }
 }
 
+/// The only CUlogsCallbackHandle.
+const LOG_CALLBACK: u64 = 1;
+
 /// A UUID that no export table has gives CUDA_ERROR_INVALID_VALUE in NVIDIA's driver.
 fn export_table(table: Out<*const c_void>, id: In<[u8; 16]>) -> Result {
     id.get()?;
@@ -131,6 +134,28 @@ exports! {
 
     fn cuGetExportTable(table: Out<*const c_void>, id: In<[u8; 16]>) {
         export_table(table, id)
+    }
+
+    fn cuProfilerInitialize(_config: Text, _output: Text, _mode: u32) {
+        driver::driver()?;
+        // As of CUDA 11: profilers attach by themselves.
+        Err(CuError::NOT_SUPPORTED)
+    }
+
+    fn cuLogsRegisterCallback(call: *const c_void, _data: *mut c_void, out: Out<u64>) {
+        driver::driver()?;
+        if call.is_null() {
+            return Err(CuError::INVALID_VALUE);
+        }
+        // The driver writes its messages to stderr; callbacks hear none.
+        out.set(LOG_CALLBACK)
+    }
+
+    fn cuLogsUnregisterCallback(handle: u64) {
+        if handle != LOG_CALLBACK {
+            return Err(CuError::INVALID_VALUE);
+        }
+        driver::driver().map(|_| ())
     }
 
     fn cuProfilerStart() {

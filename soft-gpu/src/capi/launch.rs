@@ -16,8 +16,10 @@ const PARAM_SIZE: usize = 2;
 #[repr(C)]
 pub struct Config {
     grid: [u32; 3],
-    block: [u32; 3],
-    shared: u32,
+    /// Threads a block.
+    pub block: [u32; 3],
+    /// Dynamic shared memory in bytes.
+    pub shared: u32,
     stream: StreamArg,
     attributes: In<Attribute>,
     count: u32,
@@ -155,8 +157,11 @@ fn cooperative(
     launch(f, shape, stream, params, In(std::ptr::null()), default)
 }
 
-/// What launch attributes mean for us.
-fn cooperative_attribute(config: &Config) -> Result<bool> {
+/// What launch attributes mean for us: is the launch cooperative?
+///
+/// # Errors
+/// CUDA_ERROR_INVALID_CLUSTER_SIZE for clusters; CUDA_ERROR_NOT_SUPPORTED for events inside launches.
+pub fn cooperative_attribute(config: &Config) -> Result<bool> {
     let mut cooperative = false;
     for i in 0..config.count as usize {
         let a = config.attributes.at(i)?;

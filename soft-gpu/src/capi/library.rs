@@ -66,8 +66,19 @@ exports! {
         Ok(())
     }
 
-    fn cuLibraryGetManaged(_addr: Out<u64>, _bytes: Out<usize>, handle: u64, _name: Text) {
+    fn cuLibraryGetManaged(addr: Out<u64>, bytes: Out<usize>, handle: u64, name: Text) {
+        let found = library::get(handle)?.module()?.managed(&name.get()?)?;
+        addr.set_if_wanted(found.0);
+        bytes.set_if_wanted(found.1 as usize);
+        Ok(())
+    }
+
+    fn cuLibraryGetUnifiedFunction(out: Out<*mut c_void>, handle: u64, name: Text) {
+        out.check()?;
         library::get(handle)?;
+        name.get()?;
+        // Functions with one address on host and device come of the runtime's table, which only
+        // machines with coherent memory have.
         Err(CuError::NOT_FOUND)
     }
 

@@ -1,127 +1,161 @@
-//! The JIT linker, for one PTX input: the "cubin" that it gives is the PTX itself.
+//! The JIT linker.
 
 use std::ffi::c_void;
-use std::sync::{Arc, Mutex};
 
-use super::module::{JitOptions, read_image};
+use super::module::{JitLog, JitOptions, read_image};
 use super::types::{In, Out, Text};
 use crate::driver::error::{CuError, Result};
 use crate::driver::handle::{Kind, Table};
-use crate::driver::sync::lock;
-use crate::driver::{context, gpu, healthy, image};
-
-/// A CUlinkState: NUL-terminated PTX, once it was added.
-struct Link {
-    handle: u64,
-    text: Mutex<Vec<u8>>,
-}
-
-static LINKS: Table<Link> = Table::new(Kind::Link);
+use crate::driver::link::{self, Link};
+use crate::driver::module::Refusal;
+use crate::driver::{gpu, image};
 
 /// CUjitInputType.
 const CUBIN: u32 = 0;
 const PTX: u32 = 1;
 const FATBIN: u32 = 2;
+const OBJECT: u32 = 3;
+const LIBRARY: u32 = 4;
 
-fn create(out: Out<u64>) -> Result {
-    healthy()?;
-    context::current()?;
+/// Where each link's messages go, as its creation said.
+static LOGS: Table<JitLog> = Table::new(Kind::Link);
+
+fn create(count: u32, keys: In<u32>, values: Out<*mut c_void>, out: Out<u64>) -> Result {
     out.check()?;
-    out.set(
-        LINKS
-            .insert(|handle| {
-                Arc::new(Link {
-                    handle,
-                    text: Mutex::default(),
-                })
-            })
-            .handle,
-    )
+    let log = JitLog::of(&JitOptions {
+        count,
+        keys,
+        values,
+    })?;
+    let made = link::create()?;
+    LOGS.put(made.handle, std::sync::Arc::new(log));
+    out.set(made.handle)
 }
 
-fn add(handle: u64, kind: u32, bytes: &[u8], options: &JitOptions) -> Result {
-    let link = LINKS.get(handle)?;
-    let refuse = |code, why: &str| Err((code, why.to_owned()));
-    let outcome = match kind {
-        PTX => Ok(bytes.to_vec()),
-        FATBIN => image::fatbin_ptx(bytes, gpu(0)?.compute_capability),
+/// Tells the link's own log and the one of this call.
+fn tell<T>(
+    link: &Link,
+    options: &JitOptions,
+    outcome: std::result::Result<T, Refusal>,
+) -> Result<T> {
+    if let (Err((_, why)), Some(log)) = (&outcome, LOGS.find(link.handle)) {
+        log.error(why);
+    }
+    options.report(outcome)
+}
+
+fn refuse(code: CuError, why: &str) -> std::result::Result<(), Refusal> {
+    Err((code, why.to_owned()))
+}
+
+fn take(link: &Link, kind: u32, name: &str, bytes: &[u8]) -> std::result::Result<(), Refusal> {
+    let machine_code = bytes.starts_with(b"\x7fELF");
+    match kind {
+        PTX => {
+            let end = bytes.iter().position(|b| *b == 0).unwrap_or(bytes.len());
+            link.add(name, bytes[..end].to_vec())
+        }
+        FATBIN => {
+            let cc = gpu(0).map_err(|e| (e, e.to_string()))?.compute_capability;
+            link.add(name, image::fatbin_ptx(bytes, cc)?)
+        }
+        // What an earlier link gave out as "cubin" is PTX.
+        CUBIN | OBJECT if !machine_code => match crate::driver::linker::unpack(trimmed(bytes)) {
+            Some(inputs) => inputs
+                .into_iter()
+                .try_for_each(|i| link.add(&i.name, i.text)),
+            None => link.add(name, trimmed(bytes).to_vec()),
+        },
         CUBIN => refuse(
             CuError::NO_BINARY_FOR_GPU,
-            "cubins cannot be linked: give PTX",
+            "cubins cannot be linked: this device runs PTX only",
         ),
-        _ => refuse(CuError::NOT_SUPPORTED, "only PTX can be linked"),
-    };
-    let mut text = lock(&link.text);
-    let outcome = match outcome {
-        Ok(_) if !text.is_empty() => refuse(
-            CuError::NOT_SUPPORTED,
-            "linking several PTX inputs is not served",
-        ),
-        other => other,
-    };
-    let mut ptx = options.report(outcome)?;
-    if ptx.last() != Some(&0) {
-        ptx.push(0);
+        // The device runtime's library comes along often and is used rarely.
+        OBJECT | LIBRARY => link.pass_over(name),
+        5 => refuse(CuError::NOT_SUPPORTED, "NVVM IR cannot be linked: give PTX"),
+        _ => refuse(CuError::INVALID_VALUE, "unknown kind of input"),
     }
-    *text = ptx;
-    Ok(())
 }
 
-fn add_data(handle: u64, kind: u32, data: In<u8>, size: usize, options: &JitOptions) -> Result {
+fn trimmed(bytes: &[u8]) -> &[u8] {
+    let end = bytes.iter().position(|b| *b == 0).unwrap_or(bytes.len());
+    &bytes[..end]
+}
+
+fn add(handle: u64, kind: u32, name: &str, bytes: &[u8], options: &JitOptions) -> Result {
+    let link = link::get(handle)?;
+    tell(&link, options, take(&link, kind, name, bytes))
+}
+
+fn add_data(
+    handle: u64,
+    kind: u32,
+    data: In<u8>,
+    size: usize,
+    name: Text,
+    options: &JitOptions,
+) -> Result {
     if data.is_null() || size == 0 {
         return Err(CuError::INVALID_VALUE);
     }
+    let name = name.get().unwrap_or_default();
     // SAFETY: the API's contract: `data` has `size` bytes.
-    add(
-        handle,
-        kind,
-        unsafe { std::slice::from_raw_parts(data.0, size) },
-        options,
-    )
+    let bytes = unsafe { std::slice::from_raw_parts(data.0, size) };
+    add(handle, kind, &name, bytes, options)
+}
+
+fn add_file(handle: u64, kind: u32, path: Text, options: &JitOptions) -> Result {
+    let bytes = read_image(path)?;
+    add(handle, kind, &path.get()?, &bytes, options)
 }
 
 exports! {
-    fn cuLinkCreate(_count: u32, _keys: In<u32>, _values: Out<*mut c_void>, out: Out<u64>) {
-        create(out)
+    fn cuLinkCreate(count: u32, keys: In<u32>, values: Out<*mut c_void>, out: Out<u64>) {
+        create(count, keys, values, out)
     }
 
-    fn cuLinkCreate_v2(_count: u32, _keys: In<u32>, _values: Out<*mut c_void>, out: Out<u64>) {
-        create(out)
+    fn cuLinkCreate_v2(count: u32, keys: In<u32>, values: Out<*mut c_void>, out: Out<u64>) {
+        create(count, keys, values, out)
     }
 
     fn cuLinkAddData(
-        handle: u64, kind: u32, data: In<u8>, size: usize, _name: Text,
+        handle: u64, kind: u32, data: In<u8>, size: usize, name: Text,
         count: u32, keys: In<u32>, values: Out<*mut c_void>,
     ) {
-        add_data(handle, kind, data, size, &JitOptions { count, keys, values })
+        add_data(handle, kind, data, size, name, &JitOptions { count, keys, values })
     }
 
     fn cuLinkAddData_v2(
-        handle: u64, kind: u32, data: In<u8>, size: usize, _name: Text,
+        handle: u64, kind: u32, data: In<u8>, size: usize, name: Text,
         count: u32, keys: In<u32>, values: Out<*mut c_void>,
     ) {
-        add_data(handle, kind, data, size, &JitOptions { count, keys, values })
+        add_data(handle, kind, data, size, name, &JitOptions { count, keys, values })
+    }
+
+    fn cuLinkAddFile(
+        handle: u64, kind: u32, path: Text, count: u32, keys: In<u32>, values: Out<*mut c_void>,
+    ) {
+        add_file(handle, kind, path, &JitOptions { count, keys, values })
     }
 
     fn cuLinkAddFile_v2(
         handle: u64, kind: u32, path: Text, count: u32, keys: In<u32>, values: Out<*mut c_void>,
     ) {
-        add(handle, kind, &read_image(path)?, &JitOptions { count, keys, values })
+        add_file(handle, kind, path, &JitOptions { count, keys, values })
     }
 
     fn cuLinkComplete(handle: u64, cubin: Out<*const u8>, size: Out<usize>) {
-        let link = LINKS.get(handle)?;
-        let text = lock(&link.text);
-        if text.is_empty() {
-            return Err(CuError::INVALID_VALUE);
-        }
-        // The bytes live until cuLinkDestroy: nothing is added after this.
-        cubin.set(text.as_ptr())?;
-        size.set_if_wanted(text.len());
+        cubin.check()?;
+        let link = link::get(handle)?;
+        let image = tell(&link, &JitOptions::NONE, link.complete())?;
+        // The link keeps the bytes where they are until it is destroyed.
+        cubin.set(image.as_ptr())?;
+        size.set_if_wanted(image.len());
         Ok(())
     }
 
     fn cuLinkDestroy(handle: u64) {
-        LINKS.remove(handle).map(|_| ())
+        link::destroy(handle)?;
+        LOGS.remove(handle).map(|_| ())
     }
 }

@@ -1,10 +1,11 @@
 //! Allocation, pinned memory, and what is known of pointers.
 
-use super::types::{Default, In, Out, StreamArg};
+use super::types::{In, Out};
 use crate::driver::attributes::PITCH;
 use crate::driver::error::{CuError, Result};
+use crate::driver::graph::capture;
 use crate::driver::memory::{self, Allocation, Registered, Use};
-use crate::driver::{context, driver, gpu, healthy};
+use crate::driver::{context, driver, healthy};
 
 fn alloc(out: Out<u64>, usage: Use, bytes: usize) -> Result {
     out.check()?;
@@ -28,27 +29,23 @@ enum Value {
 /// A CUpointer_attribute of an allocation.
 fn attribute(attribute: u32, addr: u64, a: &Allocation) -> Result<Value> {
     use Value::{Long, Word};
-    let host = matches!(a.usage, Use::Host(_));
+    let host = a.usage.host();
     Ok(match attribute {
         1 => Long(a.context),
         2 => Word(if host { 1 } else { 2 }),
         3 => Long(addr),
-        4 if host || a.usage == Use::Managed => Long(addr),
+        4 if host || a.usage.managed() => Long(addr),
         4 => return Err(CuError::INVALID_VALUE),
         6 | 10 | 15 | 21 => Word(0),
         7 | 20 => Long(a.id),
-        8 => Word(u32::from(a.usage == Use::Managed)),
+        8 => Word(u32::from(a.usage.managed())),
         9 => Word(a.device as u32),
         11 | 19 => Long(a.addr),
         12 | 18 => Long(a.size),
         13 => Word(1),
         14 => Long(0),
         16 => Word(3),
-        17 => Long(if let Use::Pool(pool) = a.usage {
-            pool
-        } else {
-            0
-        }),
+        17 => Long(a.usage.pool().unwrap_or(0)),
         _ => return Err(CuError::INVALID_VALUE),
     })
 }
@@ -93,6 +90,7 @@ fn register(addr: u64, bytes: usize, flags: u32) -> Result {
     }
     let context = context::current()?.handle;
     let memory = &healthy()?.memory;
+    capture::unsafe_call()?;
     if memory.find(addr).is_some() {
         return Err(CuError::HOST_MEMORY_ALREADY_REGISTERED);
     }
@@ -104,56 +102,15 @@ fn register(addr: u64, bytes: usize, flags: u32) -> Result {
     })
 }
 
-fn advise(addr: u64, bytes: usize) -> Result {
-    healthy()?
-        .memory
-        .device_range(addr, bytes as u64)
-        .map(|_| ())
-}
-
-/// CUmemLocation, passed by value in the newer forms.
-#[derive(Clone, Copy)]
-#[repr(C)]
-pub struct Location {
-    kind: u32,
-    id: i32,
-}
-
-fn prefetch(addr: u64, bytes: usize, device: i32, stream: StreamArg, default: Default) -> Result {
-    if device >= 0 {
-        gpu(device)?;
-    }
-    stream.get(default)?;
-    advise(addr, bytes)
-}
-
-fn prefetch_v2(
-    addr: u64,
-    bytes: usize,
-    location: Location,
-    flags: u32,
-    stream: StreamArg,
-    default: Default,
-) -> Result {
-    if flags != 0 {
-        return Err(CuError::INVALID_VALUE);
-    }
-    // CU_MEM_LOCATION_TYPE_DEVICE is 1; the others are the host.
-    prefetch(
-        addr,
-        bytes,
-        if location.kind == 1 { location.id } else { -1 },
-        stream,
-        default,
-    )
-}
-
-stream_exports! {
-    fn cuMemPrefetchAsync | cuMemPrefetchAsync_ptsz(addr: u64, bytes: usize, device: i32, stream: StreamArg) => prefetch;
-    fn cuMemPrefetchAsync_v2 | cuMemPrefetchAsync_v2_ptsz(addr: u64, bytes: usize, location: Location, flags: u32, stream: StreamArg) => prefetch_v2;
-}
-
 exports! {
+    fn cuMemGetInfo(free: Out<u32>, total: Out<u32>) {
+        let (mut f, mut t) = (0, 0);
+        info(Out(&mut f), Out(&mut t))?;
+        free.set_if_wanted(u32::try_from(f).unwrap_or(u32::MAX));
+        total.set_if_wanted(u32::try_from(t).unwrap_or(u32::MAX));
+        Ok(())
+    }
+
     fn cuMemGetInfo_v2(free: Out<usize>, total: Out<usize>) {
         info(free, total)
     }
@@ -190,6 +147,10 @@ exports! {
         base.set_if_wanted(a.addr);
         bytes.set_if_wanted(a.size as usize);
         Ok(())
+    }
+
+    fn cuMemAllocHost(out: Out<u64>, bytes: u32) {
+        host_alloc(out, bytes as usize, 0)
     }
 
     fn cuMemAllocHost_v2(out: Out<u64>, bytes: usize) {
@@ -237,6 +198,7 @@ exports! {
 
     fn cuMemHostUnregister(addr: u64) {
         let context = context::current()?;
+        capture::unsafe_call()?;
         context.synchronize()?;
         healthy()?.memory.unregister(addr)
     }
@@ -268,13 +230,5 @@ exports! {
             return Err(CuError::INVALID_VALUE);
         }
         healthy()?.memory.device_range(addr, 1).map(|_| ())
-    }
-
-    fn cuMemAdvise(addr: u64, bytes: usize, _advice: u32, _device: i32) {
-        advise(addr, bytes)
-    }
-
-    fn cuMemAdvise_v2(addr: u64, bytes: usize, _advice: u32, _location: Location) {
-        advise(addr, bytes)
     }
 }

@@ -43,6 +43,7 @@ macro_rules! stream_exports {
     };
 }
 
+pub mod batch;
 pub mod capture;
 pub mod context;
 pub mod copy;
@@ -53,8 +54,10 @@ pub mod graph;
 pub mod graph_exec;
 pub mod graph_node;
 pub mod launch;
+pub mod legacy;
 pub mod library;
 pub mod link;
+pub mod managed;
 pub mod memop;
 pub mod memory;
 pub mod memset;
@@ -104,6 +107,6 @@ mod tests {
         assert_eq!(size_of::<super::vmm::Access>(), 12);
         assert_eq!(size_of::<super::context::CreateParams>(), 24);
         assert_eq!(size_of::<super::device::Properties>(), 56);
-        assert_eq!(size_of::<super::memory::Location>(), 8);
+        assert_eq!(size_of::<super::vmm::Location>(), 8);
     }
 }

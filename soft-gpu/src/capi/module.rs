@@ -74,6 +74,69 @@ impl JitOptions {
     }
 }
 
+/// Where a link's messages go: buffers that the program keeps until the link is destroyed.
+pub struct JitLog {
+    info: Option<LogBuffer>,
+    error: Option<LogBuffer>,
+}
+
+struct LogBuffer {
+    text: *mut u8,
+    room: usize,
+    /// The option's value, where the length is told.
+    length: *mut *mut c_void,
+}
+
+// SAFETY: the API's contract: the buffers stay valid until the link is destroyed; links are used by
+// one thread at a time.
+unsafe impl Send for JitLog {}
+// SAFETY: as above.
+unsafe impl Sync for JitLog {}
+
+impl JitLog {
+    /// The logs that the options of cuLinkCreate name, empty so far.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_VALUE: a count without arrays.
+    pub fn of(options: &JitOptions) -> Result<JitLog> {
+        if options.count > 0 && (options.keys.is_null() || options.values.is_null()) {
+            return Err(CuError::INVALID_VALUE);
+        }
+        let buffer = |text, size| {
+            let ((_, text), (slot, room)) = (options.find(text)?, options.find(size)?);
+            let found = LogBuffer {
+                text: text.cast(),
+                room: room as usize & 0xffff_ffff,
+                length: options.values.0.wrapping_add(slot),
+            };
+            (!found.text.is_null() && found.room > 0).then_some(found)
+        };
+        let log = JitLog {
+            info: buffer(INFO_LOG, INFO_LOG_SIZE),
+            error: buffer(ERROR_LOG, ERROR_LOG_SIZE),
+        };
+        for b in [&log.info, &log.error].into_iter().flatten() {
+            b.write("");
+        }
+        Ok(log)
+    }
+
+    /// Says why something failed.
+    pub fn error(&self, why: &str) {
+        if let Some(b) = &self.error {
+            b.write(why);
+        }
+    }
+}
+
+impl LogBuffer {
+    fn write(&self, text: &str) {
+        let kept = text.len().min(self.room - 1);
+        let _ = Out(self.text).set_all(text.bytes().take(kept).chain([0]));
+        Out(self.length).set_if_wanted(kept as *mut c_void);
+    }
+}
+
 /// The PTX of an image, for the current context's device.
 fn ptx_of(image: In<u8>) -> std::result::Result<Vec<u8>, Refusal> {
     let cc = context::current()

@@ -1,6 +1,7 @@
 //! Occupancy.
 
-use super::types::Out;
+use super::launch::{Config, cooperative_attribute};
+use super::types::{In, Out};
 use crate::driver::error::{CuError, Result};
 use crate::driver::{module, occupancy};
 
@@ -60,6 +61,22 @@ exports! {
             return Err(CuError::INVALID_VALUE);
         }
         best(grid, block, f, of, shared, limit)
+    }
+
+    fn cuOccupancyMaxActiveClusters(out: Out<i32>, f: u64, config: In<Config>) {
+        out.check()?;
+        let (f, config) = (module::function(f)?, config.get()?);
+        // Clusters begin with compute capability 9.0: each block is its own.
+        cooperative_attribute(&config)?;
+        let threads = config.block.iter().product();
+        out.set(occupancy::resident_blocks(&f, threads, config.shared.into()) as i32)
+    }
+
+    fn cuOccupancyMaxPotentialClusterSize(out: Out<i32>, f: u64, config: In<Config>) {
+        out.check()?;
+        module::function(f)?;
+        cooperative_attribute(&config.get()?)?;
+        out.set(1)
     }
 
     fn cuOccupancyAvailableDynamicSMemPerBlock(out: Out<usize>, f: u64, blocks: i32, threads: i32) {

@@ -1,8 +1,9 @@
 //! Memory pools and stream-ordered allocation.
 
 use super::types::{Default, In, Out, StreamArg};
+use super::vmm::{Access, Location};
 use crate::driver::error::{CuError, Result};
-use crate::driver::pool;
+use crate::driver::pool::{self, Space, Value};
 
 /// CUmemPoolProps.
 #[derive(Clone, Copy)]
@@ -10,8 +11,7 @@ use crate::driver::pool;
 pub struct Properties {
     kind: u32,
     handle_types: u32,
-    location: u32,
-    device: i32,
+    location: Location,
     security: u64,
     most: usize,
     usage: u16,
@@ -24,10 +24,12 @@ impl Properties {
     /// Pinned memory on a device.
     pub fn on_device(device: i32) -> Properties {
         Properties {
-            kind: 1,
+            kind: PINNED,
             handle_types: 0,
-            location: 1,
-            device,
+            location: Location {
+                kind: ON_DEVICE,
+                id: device,
+            },
             security: 0,
             most: 0,
             usage: 0,
@@ -40,14 +42,60 @@ impl Properties {
     /// # Errors
     /// CUDA_ERROR_INVALID_VALUE for any other place; sharing by handle is not served.
     pub fn device_only(&self) -> Result<i32> {
-        if self.kind != 1 || self.location != 1 {
+        if self.kind != PINNED || self.location.kind != ON_DEVICE {
             return Err(CuError::INVALID_VALUE);
         }
         if self.handle_types != 0 {
             return Err(CuError::NOT_SUPPORTED);
         }
-        Ok(self.device)
+        Ok(self.location.id)
     }
+
+    fn place(&self) -> Result<(i32, Space)> {
+        if self.handle_types != 0 {
+            return Err(CuError::NOT_SUPPORTED);
+        }
+        place(self.location, self.kind)
+    }
+}
+
+const PINNED: u32 = 1;
+const MANAGED: u32 = 2;
+const ON_DEVICE: u32 = 1;
+
+/// Device and kind of memory of a pool at a place. The host's and managed pools are counted with
+/// device 0.
+fn place(location: Location, kind: u32) -> Result<(i32, Space)> {
+    match (kind, location.kind) {
+        (PINNED, ON_DEVICE) => Ok((location.id, Space::Device)),
+        // The host, a node of it, or the node of the calling thread: this machine has one.
+        (PINNED, 2..=4) if location.id <= 0 => Ok((0, Space::Host(location.kind))),
+        (MANAGED, ON_DEVICE) => Ok((location.id, Space::Managed)),
+        (MANAGED, 0 | 2..=4) => Ok((0, Space::Managed)),
+        _ => Err(CuError::INVALID_VALUE),
+    }
+}
+
+fn default_pool(out: Out<u64>, location: In<Location>, kind: u32) -> Result {
+    out.check()?;
+    let (device, space) = place(location.get()?, kind)?;
+    out.set(pool::default_of(device, space)?.handle)
+}
+
+fn set_access(pool: u64, access: In<Access>, count: usize) -> Result {
+    let pool = pool::get(pool)?;
+    for i in 0..count {
+        let a = access.at(i)?;
+        if a.location.kind != ON_DEVICE || !matches!(a.flags, 0 | 1 | 3) {
+            return Err(CuError::INVALID_VALUE);
+        }
+        match (pool.reachable_from(a.location.id)?, a.flags) {
+            (true, 0) => return Err(CuError::INVALID_VALUE),
+            (false, 1 | 3) => return Err(CuError::PEER_ACCESS_UNSUPPORTED),
+            _ => {}
+        }
+    }
+    Ok(())
 }
 
 fn alloc(out: Out<u64>, bytes: usize, stream: StreamArg, default: Default) -> Result {
@@ -57,7 +105,7 @@ fn alloc(out: Out<u64>, bytes: usize, stream: StreamArg, default: Default) -> Re
         .context
         .upgrade()
         .ok_or(CuError::CONTEXT_IS_DESTROYED)?;
-    let pool = pool::default_of(context.gpu.ordinal as i32)?;
+    let pool = pool::current_of(context.gpu.ordinal as i32)?;
     out.set(pool::alloc_async(&pool, bytes as u64, &stream)?)
 }
 
@@ -89,39 +137,79 @@ stream_exports! {
 
 exports! {
     fn cuDeviceGetDefaultMemPool(out: Out<u64>, device: i32) {
-        out.set(pool::default_of(device)?.handle)
+        out.set(pool::default_of(device, Space::Device)?.handle)
     }
 
     fn cuDeviceGetMemPool(out: Out<u64>, device: i32) {
-        out.set(pool::default_of(device)?.handle)
+        out.set(pool::current_of(device)?.handle)
+    }
+
+    fn cuDeviceSetMemPool(device: i32, pool: u64) {
+        pool::choose(device, pool)
+    }
+
+    fn cuMemGetDefaultMemPool(out: Out<u64>, location: In<Location>, kind: u32) {
+        default_pool(out, location, kind)
+    }
+
+    fn cuMemGetMemPool(out: Out<u64>, location: In<Location>, kind: u32) {
+        match place(location.get()?, kind)? {
+            (device, Space::Device) => out.set(pool::current_of(device)?.handle),
+            _ => default_pool(out, location, kind),
+        }
+    }
+
+    fn cuMemSetMemPool(location: In<Location>, kind: u32, pool: u64) {
+        match place(location.get()?, kind)? {
+            (device, Space::Device) => pool::choose(device, pool),
+            _ => Err(CuError::NOT_SUPPORTED),
+        }
     }
 
     fn cuMemPoolCreate(out: Out<u64>, properties: In<Properties>) {
         out.check()?;
-        out.set(pool::create(properties.get()?.device_only()?)?)
+        let p = properties.get()?;
+        let (device, space) = p.place()?;
+        out.set(pool::create(device, space, p.most as u64)?)
     }
 
     fn cuMemPoolDestroy(pool: u64) {
         pool::destroy(pool)
     }
 
-    fn cuMemPoolTrimTo(pool: u64, _keep: usize) {
-        pool::get(pool).map(|_| ())
+    fn cuMemPoolTrimTo(pool: u64, keep: usize) {
+        pool::get(pool)?.trim(keep as u64);
+        Ok(())
     }
 
     fn cuMemPoolGetAttribute(pool: u64, attribute: u32, out: Out<u8>) {
+        out.check()?;
         match pool::get(pool)?.attribute(attribute)? {
-            (value, true) => Out(out.0.cast::<i32>()).set(value as i32),
-            (value, false) => Out(out.0.cast::<u64>()).set(value),
+            Value::Int(value) => Out(out.0.cast::<u32>()).set(value),
+            Value::Long(value) => Out(out.0.cast::<u64>()).set(value),
         }
     }
 
     fn cuMemPoolSetAttribute(pool: u64, attribute: u32, value: In<u8>) {
         let pool = pool::get(pool)?;
         let value = match pool.attribute(attribute)? {
-            (_, true) => u64::from(In(value.0.cast::<u32>()).get()?),
-            (_, false) => In(value.0.cast::<u64>()).get()?,
+            Value::Int(_) => u64::from(In(value.0.cast::<u32>()).get()?),
+            Value::Long(_) => In(value.0.cast::<u64>()).get()?,
         };
         pool.set_attribute(attribute, value)
+    }
+
+    fn cuMemPoolSetAccess(pool: u64, access: In<Access>, count: usize) {
+        set_access(pool, access, count)
+    }
+
+    fn cuMemPoolGetAccess(flags: Out<u32>, pool: u64, location: In<Location>) {
+        flags.check()?;
+        let (pool, location) = (pool::get(pool)?, location.get()?);
+        if location.kind != ON_DEVICE {
+            return Err(CuError::INVALID_VALUE);
+        }
+        // CU_MEM_ACCESS_FLAGS_PROT_READWRITE or none.
+        flags.set(if pool.reachable_from(location.id)? { 3 } else { 0 })
     }
 }

@@ -2,7 +2,8 @@
 
 use std::ffi::c_void;
 
-use super::types::{Default, Out, StreamArg};
+use super::device::Resource;
+use super::types::{Default, In, Out, StreamArg};
 use crate::driver::callback::{self, HostCall, HostFn, StreamFn};
 use crate::driver::error::{CuError, Result};
 use crate::driver::graph::capture;
@@ -60,6 +61,42 @@ fn context_v2(stream: StreamArg, out: Out<u64>, green: Out<u64>, default: Defaul
     Ok(())
 }
 
+fn get_attribute(stream: StreamArg, id: u32, out: Out<[u32; 16]>, default: Default) -> Result {
+    out.check()?;
+    out.set(stream.get(default)?.attribute(id)?)
+}
+
+fn set_attribute(stream: StreamArg, id: u32, value: In<[u32; 16]>, default: Default) -> Result {
+    stream.get(default)?.set_attribute(id, value.get()?)
+}
+
+fn copy_attributes(stream: StreamArg, from: StreamArg, default: Default) -> Result {
+    let (to, from) = (stream.get(default)?, from.get(default)?);
+    if to.id != from.id {
+        to.copy_attributes(&from);
+    }
+    Ok(())
+}
+
+fn resource(stream: StreamArg, out: Out<Resource>, kind: u32, default: Default) -> Result {
+    stream.get(default)?;
+    Resource::tell(out, kind)
+}
+
+/// cuLaunchHostFunc_v2: how the call is awaited makes no difference here.
+fn host_function_v2(
+    stream: StreamArg,
+    call: Option<HostFn>,
+    data: *mut c_void,
+    mode: u32,
+    default: Default,
+) -> Result {
+    if mode > 1 {
+        return Err(CuError::INVALID_VALUE);
+    }
+    host_function(stream, call, data, default)
+}
+
 fn host_function(
     stream: StreamArg,
     call: Option<HostFn>,
@@ -103,6 +140,11 @@ stream_exports! {
     fn cuStreamGetCtx | cuStreamGetCtx_ptsz(stream: StreamArg, out: Out<u64>) => context;
     fn cuStreamGetCtx_v2 | cuStreamGetCtx_v2_ptsz(stream: StreamArg, out: Out<u64>, green: Out<u64>) => context_v2;
     fn cuLaunchHostFunc | cuLaunchHostFunc_ptsz(stream: StreamArg, call: Option<HostFn>, data: *mut c_void) => host_function;
+    fn cuLaunchHostFunc_v2 | cuLaunchHostFunc_v2_ptsz(stream: StreamArg, call: Option<HostFn>, data: *mut c_void, mode: u32) => host_function_v2;
+    fn cuStreamGetAttribute | cuStreamGetAttribute_ptsz(stream: StreamArg, id: u32, out: Out<[u32; 16]>) => get_attribute;
+    fn cuStreamSetAttribute | cuStreamSetAttribute_ptsz(stream: StreamArg, id: u32, value: In<[u32; 16]>) => set_attribute;
+    fn cuStreamCopyAttributes | cuStreamCopyAttributes_ptsz(stream: StreamArg, from: StreamArg) => copy_attributes;
+    fn cuStreamGetDevResource | cuStreamGetDevResource_ptsz(stream: StreamArg, out: Out<Resource>, kind: u32) => resource;
     fn cuStreamAddCallback | cuStreamAddCallback_ptsz(stream: StreamArg, call: Option<StreamFn>, data: *mut c_void, flags: u32) => add_callback;
     fn cuStreamAttachMemAsync | cuStreamAttachMemAsync_ptsz(stream: StreamArg, addr: u64, len: usize, flags: u32) => attach;
 }

@@ -14,8 +14,10 @@ const READ_WRITE: u32 = 3;
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct Location {
-    kind: u32,
-    id: i32,
+    /// CUmemLocationType.
+    pub kind: u32,
+    /// Device or NUMA node.
+    pub id: i32,
 }
 
 /// CUmemAllocationProp.
@@ -33,8 +35,10 @@ pub struct Properties {
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct Access {
-    location: Location,
-    flags: u32,
+    /// Who.
+    pub location: Location,
+    /// CUmemAccess_flags.
+    pub flags: u32,
 }
 
 impl Access {

@@ -63,13 +63,17 @@ pub fn value(id: i32) -> Option<i32> {
         97 => SHARED_PER_BLOCK_OPTIN as i32,
         106 => BLOCKS_PER_SM as i32,
         111 => SHARED_RESERVED as i32,
-        131 | 134 => -1,
+        // No NUMA node of its own; one domain of memory order.
+        131 => -1,
+        126 => 1,
         139 => 0x5f06_1af4,
         // Yes: overlap, map host memory, concurrent kernels, unified addressing, stream
         // priorities, L1 caches, managed memory (concurrently with the host), cooperative launch,
-        // virtual memory, memory pools, preemption, host registration. No: 91, as kernels do not
-        // reach registered memory.
-        15 | 19 | 31 | 41 | 78 | 79 | 80 | 83 | 89 | 90 | 95 | 99 | 102 | 113 | 115 => 1,
+        // virtual memory, memory pools (also of the host), preemption, host registration, waits for
+        // values in memory. No: 91, as kernels do not reach registered memory; 98, flushing remote
+        // writes.
+        15 | 19 | 31 | 41 | 78 | 79 | 80 | 83 | 89 | 90 | 92..=95 | 99 | 102 | 113 | 115 => 1,
+        122 | 123 | 142 | 144 => 1,
         // Textures and surfaces are not served: plausible limits all the same, as programs print
         // or check them at start.
         21 | 22 | 23 | 42 | 45 | 46 | 52 | 53 | 55 | 66 | 67 => 32768,

@@ -5,12 +5,13 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, RwLock, Weak};
 
 use super::error::{CuError, Result};
+use super::event::Event;
 use super::gpu::Gpu;
 use super::graph::exec;
 use super::handle::{Kind, Table};
 use super::stream::{Class, Position, Stream};
 use super::sync::lock;
-use super::{driver, event, fault, gpu, healthy, library, module, stream};
+use super::{driver, event, fault, gpu, healthy, library, module, pool, stream};
 
 /// cuCtxGetApiVersion.
 pub const API_VERSION: u32 = 3020;
@@ -42,6 +43,8 @@ pub struct Context {
     pub shared_config: AtomicU32,
     /// Bytes of device-side malloc in use.
     pub heap_used: AtomicU64,
+    /// Uses beyond the creator's (cuCtxAttach).
+    pub attached: AtomicU32,
     streams: Mutex<Streams>,
 }
 
@@ -80,6 +83,7 @@ impl Context {
             cache_config: AtomicU32::new(0),
             shared_config: AtomicU32::new(0),
             heap_used: AtomicU64::new(0),
+            attached: AtomicU32::new(0),
             streams: Mutex::default(),
         });
         CONTEXTS.put(handle, Arc::clone(&context));
@@ -138,7 +142,36 @@ impl Context {
     pub fn synchronize(&self) -> Result {
         self.legacy_pending().iter().for_each(Position::wait);
         self.unfinished(|_| true).iter().for_each(Position::wait);
+        pool::synchronized();
         fault::check()
+    }
+
+    /// cuCtxRecordEvent: the event is reached when all that the context has so far is done.
+    ///
+    /// # Errors
+    /// The context is gone.
+    pub fn record(self: &Arc<Self>, event: &Event) -> Result {
+        let mut after = self.unfinished(|_| true);
+        after.extend(self.legacy_pending());
+        // On a stream of its own, so that nothing waits for it but the event.
+        let aside = Stream::new(Arc::downgrade(self), Class::NonBlocking, 0, 0, 0);
+        event.record_after(&aside, after)
+    }
+
+    /// cuCtxWaitEvent: what the context's streams get from now on waits for the event.
+    ///
+    /// # Errors
+    /// The event was recorded in a capture.
+    pub fn wait(&self, event: &Event) -> Result {
+        let streams: Vec<Arc<Stream>> = lock(&self.streams)
+            .live
+            .iter()
+            .filter_map(Weak::upgrade)
+            .collect();
+        for stream in &streams {
+            event::wait_now(stream, event)?;
+        }
+        event::wait_now(&self.legacy, event)
     }
 
     /// A CUlimit's cell.

@@ -9,7 +9,7 @@ use super::graph::node::Action;
 use super::handle::{Kind, Table};
 use super::stream::{Position, Running, Stream};
 use super::sync::{lock, now_ns};
-use super::{context, fault, healthy};
+use super::{context, fault, healthy, pool};
 
 /// CU_EVENT_DISABLE_TIMING.
 const DISABLE_TIMING: u32 = 2;
@@ -196,6 +196,7 @@ impl Event {
         capture::unsafe_call()?;
         if let Some(position) = position {
             position.wait();
+            pool::synchronized();
         }
         fault::check()
     }

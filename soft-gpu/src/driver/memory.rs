@@ -9,7 +9,7 @@ use super::gpu::Gpu;
 use super::graph::{block, capture};
 use super::strict::violation;
 use super::sync::{read, write};
-use super::{Driver, healthy, inject};
+use super::{Driver, advice, healthy, inject, pool};
 use crate::exec::contract::GRANULE;
 
 /// What an allocation is.
@@ -19,12 +19,18 @@ pub enum Use {
     Device,
     /// cuMemAllocAsync: freed in stream order.
     Pool(u64),
+    /// The same of a pool of page-locked memory.
+    HostPool(u64),
+    /// The same of a pool of managed memory.
+    ManagedPool(u64),
     /// cuMemAllocManaged.
     Managed,
     /// cuMemHostAlloc, with its flags.
     Host(u32),
     /// A module's variables.
     Module,
+    /// A module's `__managed__` variables.
+    ManagedModule,
     /// Device-side malloc.
     Heap,
     /// A cuMemMap mapping of this physical handle.
@@ -35,13 +41,34 @@ pub enum Use {
 
 impl Use {
     /// Counted against the device's memory.
-    fn charged(self) -> bool {
-        !matches!(self, Use::Host(_) | Use::Mapped(_))
+    pub fn charged(self) -> bool {
+        !self.host() && !matches!(self, Use::Mapped(_))
+    }
+
+    /// Page-locked memory of the host.
+    pub fn host(self) -> bool {
+        matches!(self, Use::Host(_) | Use::HostPool(_))
+    }
+
+    /// The pool that it is of.
+    pub fn pool(self) -> Option<u64> {
+        match self {
+            Use::Pool(pool) | Use::HostPool(pool) | Use::ManagedPool(pool) => Some(pool),
+            _ => None,
+        }
     }
 
     /// Reachable from every device, and from the host by right.
     fn shared(self) -> bool {
-        matches!(self, Use::Host(_) | Use::Managed)
+        self.host() || self.managed()
+    }
+
+    /// Managed memory.
+    pub fn managed(self) -> bool {
+        matches!(
+            self,
+            Use::Managed | Use::ManagedModule | Use::ManagedPool(_)
+        )
     }
 }
 
@@ -124,7 +151,9 @@ impl Memory {
             return Err(CuError::OUT_OF_MEMORY);
         }
         let padded = size.next_multiple_of(GRANULE);
-        if usage.charged() && !gpu.shared.charge(padded) {
+        let charge = || gpu.shared.charge(padded);
+        // What pools keep for later goes first.
+        if usage.charged() && !charge() && !(pool::release_kept(gpu.ordinal) && charge()) {
             return Err(CuError::OUT_OF_MEMORY);
         }
         let region = if usage.shared() { 0 } else { gpu.ordinal + 1 };
@@ -229,6 +258,9 @@ impl Memory {
         } else {
             Some(a.device)
         };
+        if a.usage.managed() {
+            advice::forget(a.addr, a.padded);
+        }
         driver.arena.mark(visible_to, a.addr, a.padded, false);
         driver.arena.discard(a.addr, a.padded);
         if matches!(a.usage, Use::Mapped(_)) {
@@ -261,8 +293,9 @@ impl Memory {
             .copied()
             .collect();
         for a in all {
-            if let Some(a) = write(&self.live).remove(&a.addr) {
-                self.bury(driver, &a);
+            let removed = write(&self.live).remove(&a.addr);
+            if let Some(a) = removed {
+                pool::bury(driver, &a);
             }
         }
         write(&self.registered).retain(|_, r| r.context != context);
@@ -319,9 +352,7 @@ impl Memory {
         }
         if driver.arena.contains(addr) {
             let device = self.device_range(addr, len)?;
-            let host = self
-                .find(addr)
-                .is_some_and(|a| matches!(a.usage, Use::Host(_)));
+            let host = self.find(addr).is_some_and(|a| a.usage.host());
             return Ok(if host {
                 Place::Pinned
             } else {
@@ -366,18 +397,12 @@ impl Memory {
     /// cuMemHostUnregister.
     ///
     /// # Errors
-    /// CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED; CUDA_ERROR_INVALID_VALUE for an address within what was
-    /// registered that is not its beginning.
+    /// CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED.
     pub fn unregister(&self, addr: u64) -> Result {
-        let mut all = write(&self.registered);
-        if all.remove(&addr).is_some() {
-            return Ok(());
-        }
-        let before = all.range(..addr).next_back();
-        match before {
-            Some((_, b)) if b.addr + b.size > addr => Err(CuError::INVALID_VALUE),
-            _ => Err(CuError::HOST_MEMORY_NOT_REGISTERED),
-        }
+        let removed = write(&self.registered).remove(&addr);
+        removed
+            .map(|_| ())
+            .ok_or(CuError::HOST_MEMORY_NOT_REGISTERED)
     }
 }
 
@@ -405,7 +430,8 @@ pub fn free(addr: u64) -> Result {
         return Ok(());
     }
     capture::unsafe_call()?;
-    let freeable = |u| matches!(u, Use::Device | Use::Managed | Use::Pool(_) | Use::Graph);
+    let freeable =
+        |u: Use| matches!(u, Use::Device | Use::Managed | Use::Graph) || u.pool().is_some();
     let owner = driver
         .memory
         .find(addr)
@@ -415,7 +441,9 @@ pub fn free(addr: u64) -> Result {
             .unwrap_or(current)
             .synchronize()?;
     }
-    driver.memory.free(driver, addr, freeable)
+    let a = driver.memory.unlist(addr, freeable)?;
+    pool::bury(driver, &a);
+    Ok(())
 }
 
 /// cuMemFreeHost: waits for the current context's work, then frees.

@@ -4,6 +4,7 @@
 //! ([`handle`]) and addresses ([`memory`]). Work is queued on streams ([`stream`]); a device fault is
 //! sticky for the process ([`fault`]).
 
+pub mod advice;
 pub mod arena;
 pub mod attributes;
 pub mod callback;
@@ -20,6 +21,8 @@ pub mod image;
 pub mod inject;
 pub mod launch;
 pub mod library;
+pub mod link;
+pub mod linker;
 pub mod memop;
 pub mod memory;
 pub mod module;

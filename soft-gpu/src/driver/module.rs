@@ -9,6 +9,7 @@ use super::context::{self, Context};
 use super::error::{CuError, Result};
 use super::gpu::Gpu;
 use super::handle::{Kind, Table};
+use super::linker;
 use super::memory::Use;
 use super::program::Program;
 use super::sync::lock;
@@ -21,6 +22,7 @@ struct Variable {
     name: String,
     addr: u64,
     size: u64,
+    managed: bool,
 }
 
 /// A loaded module.
@@ -73,7 +75,16 @@ pub fn translate(gpu: &Gpu, ptx: &[u8]) -> std::result::Result<Program, Refusal>
     let options = LoadOptions {
         compute_capability: gpu.compute_capability,
     };
-    Program::load(ptx, &options).map_err(refusal)
+    match linker::unpack(ptx) {
+        None => Program::load(ptx, &options).map_err(refusal),
+        Some(inputs) => {
+            let parsed = inputs
+                .iter()
+                .map(|i| Ok((i.name.clone(), linker::parse(i)?)));
+            let linked = linker::link(parsed.collect::<std::result::Result<_, Refusal>>()?)?;
+            Program::from_module(&linked.module, &options).map_err(refusal)
+        }
+    }
 }
 
 /// Loads `ptx` into `context`.
@@ -92,14 +103,20 @@ fn place(driver: &Driver, context: &Context, mut program: Program) -> Result<Arc
     let mut variables: Vec<Variable> = Vec::new();
     for g in program.globals() {
         let bytes = g.size.max(1);
+        let usage = if g.managed {
+            Use::ManagedModule
+        } else {
+            Use::Module
+        };
         match driver
             .memory
-            .alloc(driver, &context.gpu, Use::Module, bytes, context.handle)
+            .alloc(driver, &context.gpu, usage, bytes, context.handle)
         {
             Ok(addr) => variables.push(Variable {
                 name: g.name.clone(),
                 addr,
                 size: g.size,
+                managed: g.managed,
             }),
             Err(e) => {
                 free_variables(driver, &variables);
@@ -126,7 +143,8 @@ fn place(driver: &Driver, context: &Context, mut program: Program) -> Result<Arc
 
 fn free_variables(driver: &Driver, variables: &[Variable]) {
     for v in variables {
-        let _ = driver.memory.free(driver, v.addr, |u| u == Use::Module);
+        let of_modules = |u| matches!(u, Use::Module | Use::ManagedModule);
+        let _ = driver.memory.free(driver, v.addr, of_modules);
     }
 }
 
@@ -216,6 +234,22 @@ impl Module {
         let found = self.variables.iter().find(|v| v.name == name);
         found.map(|v| (v.addr, v.size)).ok_or(CuError::NOT_FOUND)
     }
+}
+
+impl Module {
+    /// cuLibraryGetManaged: (address, bytes).
+    ///
+    /// # Errors
+    /// CUDA_ERROR_NOT_FOUND, also for a variable that is not `__managed__`.
+    pub fn managed(&self, name: &str) -> Result<(u64, u64)> {
+        let found = self.variables.iter().find(|v| v.managed && v.name == name);
+        found.map(|v| (v.addr, v.size)).ok_or(CuError::NOT_FOUND)
+    }
+}
+
+/// True for a CUfunction that is not gone.
+pub fn is_live(handle: u64) -> bool {
+    FUNCTIONS.find(handle).is_some()
 }
 
 /// A CUfunction argument, which may also be a CUkernel.

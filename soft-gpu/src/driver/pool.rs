@@ -1,21 +1,45 @@
-//! Memory pools and stream-ordered allocation, kept simple: memory is taken at the call and given
-//! back when the stream reaches the free.
+//! Memory pools and stream-ordered allocation.
+//!
+//! Memory is taken at the call and given back when the stream reaches the free. A pool keeps what
+//! was freed on its account until the next synchronisation, and then as much as its release
+//! threshold says; addresses are not kept.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use super::error::{CuError, Result};
-use super::gpu::Gpu;
 use super::graph::capture;
 use super::graph::node::Action;
 use super::handle::{Kind, Table};
-use super::memory::Use;
-use super::stream::Stream;
+use super::memory::{Allocation, Use};
+use super::stream::{Running, Stream};
 use super::sync::lock;
-use super::{gpu, healthy};
+use super::{Driver, driver, gpu, healthy};
 
-/// CU_MEMPOOL_ATTR_* with a settable 64-bit value or a counter.
-const ATTRIBUTES: usize = 16;
+/// What kind of memory a pool gives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Space {
+    /// A device's.
+    Device,
+    /// Page-locked memory of the host (CUmemLocationType of the pool).
+    Host(u32),
+    /// Managed memory.
+    Managed,
+}
+
+// CU_MEMPOOL_ATTR_*: the three of reuse come first.
+const REUSE_LAST: u32 = 3;
+const RELEASE_THRESHOLD: u32 = 4;
+const RESERVED: u32 = 5;
+const RESERVED_HIGH: u32 = 6;
+const USED: u32 = 7;
+const USED_HIGH: u32 = 8;
+const ALLOCATION_TYPE: u32 = 9;
+const HANDLE_TYPES: u32 = 10;
+const LOCATION_ID: u32 = 11;
+const LOCATION_TYPE: u32 = 12;
+const MOST: u32 = 13;
+const DECOMPRESS: u32 = 14;
 
 /// A pool.
 pub struct Pool {
@@ -23,49 +47,111 @@ pub struct Pool {
     pub handle: u64,
     /// Ordinal of its device.
     pub device: usize,
-    values: [AtomicU64; ATTRIBUTES],
+    /// Its kind of memory.
+    pub space: Space,
+    /// Most bytes, or 0.
+    most: u64,
     default: bool,
+    reuse: [AtomicU32; 3],
+    threshold: AtomicU64,
+    bytes: Mutex<Bytes>,
+}
+
+#[derive(Debug, Default)]
+struct Bytes {
+    used: u64,
+    used_high: u64,
+    /// Freed, but still on the account.
+    kept: u64,
+    reserved_high: u64,
+    destroyed: bool,
+}
+
+impl Bytes {
+    fn add(&mut self, n: u64) {
+        self.used += n;
+        self.used_high = self.used_high.max(self.used);
+        self.reserved_high = self.reserved_high.max(self.used + self.kept);
+    }
 }
 
 static POOLS: Table<Pool> = Table::new(Kind::Pool);
-static DEFAULTS: Mutex<Vec<(usize, u64)>> = Mutex::new(Vec::new());
+/// (ordinal, kind of memory, handle) of the default pools.
+static DEFAULTS: Mutex<Vec<(usize, Space, u64)>> = Mutex::new(Vec::new());
+/// (ordinal, handle) where a program chose another pool for cuMemAllocAsync.
+static CHOSEN: Mutex<Vec<(usize, u64)>> = Mutex::new(Vec::new());
+/// Bytes that all pools keep: nearly always none, which is all that synchronisation has to know.
+static KEPT: AtomicU64 = AtomicU64::new(0);
 
-fn make(device: usize, default: bool) -> Arc<Pool> {
+fn make(device: usize, space: Space, most: u64, default: bool) -> Arc<Pool> {
     POOLS.insert(|handle| {
-        let values = std::array::from_fn(|i| AtomicU64::new(u64::from((1..=3).contains(&i))));
         Arc::new(Pool {
             handle,
             device,
-            values,
+            space,
+            most,
             default,
+            reuse: [const { AtomicU32::new(1) }; 3],
+            threshold: AtomicU64::new(0),
+            bytes: Mutex::default(),
         })
     })
 }
 
-/// cuDeviceGetDefaultMemPool (and cuDeviceGetMemPool: it cannot be changed).
+/// The pool of a device, or of the host or of managed memory, that always is.
 ///
 /// # Errors
 /// No such device.
-pub fn default_of(device: i32) -> Result<Arc<Pool>> {
+pub fn default_of(device: i32, space: Space) -> Result<Arc<Pool>> {
     let ordinal = gpu(device)?.ordinal;
     let mut defaults = lock(&DEFAULTS);
-    match defaults.iter().find(|d| d.0 == ordinal) {
-        Some((_, handle)) => POOLS.get(*handle),
+    let known = defaults.iter().find(|d| d.0 == ordinal && d.1 == space);
+    match known {
+        Some((.., handle)) => POOLS.get(*handle),
         None => {
-            let pool = make(ordinal, true);
-            defaults.push((ordinal, pool.handle));
+            let pool = make(ordinal, space, 0, true);
+            defaults.push((ordinal, space, pool.handle));
             Ok(pool)
         }
     }
 }
 
-/// cuMemPoolCreate on a device.
+/// cuDeviceGetMemPool: the pool that cuMemAllocAsync uses.
 ///
 /// # Errors
 /// No such device.
-pub fn create(device: i32) -> Result<u64> {
+pub fn current_of(device: i32) -> Result<Arc<Pool>> {
+    let ordinal = gpu(device)?.ordinal;
+    let chosen = lock(&CHOSEN)
+        .iter()
+        .find(|c| c.0 == ordinal)
+        .and_then(|c| POOLS.find(c.1));
+    chosen.map_or_else(|| default_of(device, Space::Device), Ok)
+}
+
+/// cuDeviceSetMemPool.
+///
+/// # Errors
+/// CUDA_ERROR_INVALID_VALUE: a pool of another device, or of other memory.
+pub fn choose(device: i32, handle: u64) -> Result {
+    let ordinal = gpu(device)?.ordinal;
+    let pool = get(handle)?;
+    if pool.device != ordinal || pool.space != Space::Device {
+        return Err(CuError::INVALID_VALUE);
+    }
+    let mut chosen = lock(&CHOSEN);
+    chosen.retain(|c| c.0 != ordinal);
+    chosen.push((ordinal, handle));
+    Ok(())
+}
+
+/// cuMemPoolCreate with at most `most` bytes (0: no bound).
+///
+/// # Errors
+/// No such device.
+pub fn create(device: i32, space: Space, most: u64) -> Result<u64> {
     healthy()?;
-    Ok(make(gpu(device)?.ordinal, false).handle)
+    Ok(make(gpu(device)?.ordinal, space, most, false).handle)
 }
 
 /// A pool argument.
@@ -77,64 +163,187 @@ pub fn get(handle: u64) -> Result<Arc<Pool>> {
     POOLS.get(handle).map_err(|_| CuError::INVALID_VALUE)
 }
 
-/// cuMemPoolDestroy. Allocations out of it live on until they are freed.
+/// cuMemPoolDestroy. Allocations out of it live on until they are freed; the device's default pool
+/// takes its place where it was chosen.
 ///
 /// # Errors
 /// The default pool cannot be destroyed.
 pub fn destroy(handle: u64) -> Result {
-    if get(handle)?.default {
+    let pool = get(handle)?;
+    if pool.default {
         return Err(CuError::INVALID_VALUE);
     }
+    lock(&pool.bytes).destroyed = true;
+    pool.trim(0);
+    lock(&CHOSEN).retain(|c| c.1 != handle);
     POOLS.remove(handle).map(|_| ())
 }
 
+/// After a synchronisation: gives back what pools keep beyond their thresholds.
+pub fn synchronized() {
+    if KEPT.load(Ordering::Relaxed) == 0 {
+        return;
+    }
+    for pool in POOLS.all() {
+        pool.trim(pool.threshold.load(Ordering::Relaxed));
+    }
+}
+
+/// Gives back all that pools keep of a device's memory; false if there was nothing.
+pub fn release_kept(device: usize) -> bool {
+    if KEPT.load(Ordering::Relaxed) == 0 {
+        return false;
+    }
+    let pools = POOLS.all().into_iter().filter(|p| p.device == device);
+    pools.map(|p| p.trim(0)).sum::<u64>() > 0
+}
+
+/// An attribute's value and whether it is an int (not a 64-bit number).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Value {
+    /// 32 bits.
+    Int(u32),
+    /// 64 bits.
+    Long(u64),
+}
+
 impl Pool {
-    /// Value of an attribute, and whether it is an int (not a 64-bit number).
+    /// cuMemPoolTrimTo: keeps at most `keep` bytes, used and unused; gives how many went.
+    pub fn trim(&self, keep: u64) -> u64 {
+        let mut bytes = lock(&self.bytes);
+        let reserved = bytes.used + bytes.kept;
+        let gone = bytes.kept.min(reserved.saturating_sub(keep));
+        self.give_back(&mut bytes, gone);
+        gone
+    }
+
+    fn give_back(&self, bytes: &mut Bytes, n: u64) {
+        bytes.kept -= n;
+        KEPT.fetch_sub(n, Ordering::Relaxed);
+        if n > 0
+            && let Ok(driver) = driver()
+        {
+            driver.gpus[self.device].shared.release(n);
+        }
+    }
+
+    fn usage(&self) -> Use {
+        match self.space {
+            Space::Device => Use::Pool(self.handle),
+            Space::Host(_) => Use::HostPool(self.handle),
+            Space::Managed => Use::ManagedPool(self.handle),
+        }
+    }
+
+    /// CUmemLocation of its memory.
+    pub fn location(&self) -> (u32, i32) {
+        match self.space {
+            Space::Device | Space::Managed => (1, self.device as i32),
+            Space::Host(kind) => (kind, 0),
+        }
+    }
+
+    /// Can kernels of `device` reach its memory?
+    ///
+    /// # Errors
+    /// No such device.
+    pub fn reachable_from(&self, device: i32) -> Result<bool> {
+        Ok(gpu(device)?.ordinal == self.device || self.space != Space::Device)
+    }
+
+    /// cuMemPoolGetAttribute.
     ///
     /// # Errors
     /// CUDA_ERROR_INVALID_VALUE for an unknown attribute.
-    pub fn attribute(&self, attribute: u32) -> Result<(u64, bool)> {
-        let cell = self
-            .values
-            .get(attribute as usize)
-            .filter(|_| (1..=8).contains(&attribute));
-        let value = cell.ok_or(CuError::INVALID_VALUE)?.load(Ordering::Relaxed);
-        Ok((value, attribute <= 3))
+    pub fn attribute(&self, id: u32) -> Result<Value> {
+        use Value::{Int, Long};
+        let bytes = lock(&self.bytes);
+        Ok(match id {
+            1..=REUSE_LAST => Int(self.reuse[id as usize - 1].load(Ordering::Relaxed)),
+            RELEASE_THRESHOLD => Long(self.threshold.load(Ordering::Relaxed)),
+            RESERVED => Long(bytes.used + bytes.kept),
+            RESERVED_HIGH => Long(bytes.reserved_high),
+            USED => Long(bytes.used),
+            USED_HIGH => Long(bytes.used_high),
+            ALLOCATION_TYPE => Int(if self.space == Space::Managed { 2 } else { 1 }),
+            HANDLE_TYPES | DECOMPRESS => Int(0),
+            LOCATION_ID => Int(self.location().1 as u32),
+            LOCATION_TYPE => Int(self.location().0),
+            MOST => Long(self.most),
+            _ => return Err(CuError::INVALID_VALUE),
+        })
     }
 
-    /// Sets an attribute; the high-water marks can only be set to 0.
+    /// cuMemPoolSetAttribute; the high-water marks can only be set to 0, which means to now.
     ///
     /// # Errors
     /// CUDA_ERROR_INVALID_VALUE.
-    pub fn set_attribute(&self, attribute: u32, value: u64) -> Result {
-        let settable = match attribute {
-            1..=4 => true,
-            6 | 8 => value == 0,
-            _ => false,
-        };
-        if !settable {
-            return Err(CuError::INVALID_VALUE);
+    pub fn set_attribute(&self, id: u32, value: u64) -> Result {
+        let mut bytes = lock(&self.bytes);
+        match id {
+            1..=REUSE_LAST => {
+                self.reuse[id as usize - 1].store(u32::from(value != 0), Ordering::Relaxed);
+            }
+            RELEASE_THRESHOLD => self.threshold.store(value, Ordering::Relaxed),
+            RESERVED_HIGH if value == 0 => bytes.reserved_high = bytes.used + bytes.kept,
+            USED_HIGH if value == 0 => bytes.used_high = bytes.used,
+            _ => return Err(CuError::INVALID_VALUE),
         }
-        self.values[attribute as usize].store(value, Ordering::Relaxed);
         Ok(())
     }
 
-    fn count(&self, bytes: i64) {
-        for current in [5, 7] {
-            let now = self.values[current].fetch_add(bytes as u64, Ordering::Relaxed);
-            let now = now.wrapping_add(bytes as u64);
-            self.values[current + 1].fetch_max(now, Ordering::Relaxed);
+    fn take(&self, driver: &Driver, size: u64, context: u64) -> Result<u64> {
+        let gpu = &driver.gpus[self.device];
+        let padded = size.saturating_add(511) & !511;
+        {
+            let mut bytes = lock(&self.bytes);
+            if self.most != 0 && bytes.used.saturating_add(padded) > self.most {
+                return Err(CuError::OUT_OF_MEMORY);
+            }
+            // What is kept is on the account already: the allocation charges it again.
+            let again = bytes.kept.min(padded);
+            self.give_back(&mut bytes, again);
+        }
+        let addr = driver
+            .memory
+            .alloc(driver, gpu, self.usage(), size, context)?;
+        lock(&self.bytes).add(padded);
+        Ok(addr)
+    }
+
+    /// An allocation's memory is gone: its bytes stay with the pool for now.
+    fn freed(&self, driver: &Driver, a: &Allocation) {
+        let mut bytes = lock(&self.bytes);
+        bytes.used = bytes.used.saturating_sub(a.padded);
+        let keeps = !bytes.destroyed && a.usage.charged();
+        if keeps && driver.gpus[self.device].shared.charge(a.padded) {
+            bytes.kept += a.padded;
+            KEPT.fetch_add(a.padded, Ordering::Relaxed);
         }
     }
 }
 
-/// cuMemAllocAsync, cuMemAllocFromPoolAsync.
+/// Ends an unlisted allocation of whatever kind, and tells its pool.
+pub fn bury(driver: &Driver, a: &Allocation) {
+    driver.memory.bury(driver, a);
+    if let Some(pool) = a.usage.pool().and_then(|handle| POOLS.find(handle)) {
+        pool.freed(driver, a);
+    }
+}
+
+/// cuMemAllocAsync, cuMemAllocFromPoolAsync; in a capture, an allocation node.
 ///
 /// # Errors
 /// CUDA_ERROR_OUT_OF_MEMORY, after frees queued on the stream had their chance.
 pub fn alloc_async(pool: &Pool, size: u64, stream: &Arc<Stream>) -> Result<u64> {
     let driver = healthy()?;
+    if size == 0 {
+        return Err(CuError::INVALID_VALUE);
+    }
     if capture::recording(stream)? {
+        if pool.space != Space::Device {
+            return Err(CuError::NOT_SUPPORTED);
+        }
         let mut addr = 0;
         capture::add(stream, || {
             let action = Action::alloc(size, pool.device, pool.handle)?;
@@ -145,29 +354,21 @@ pub fn alloc_async(pool: &Pool, size: u64, stream: &Arc<Stream>) -> Result<u64> 
         })?;
         return Ok(addr);
     }
-    let gpu: &Gpu = &driver.gpus[pool.device];
-    let context = stream
-        .context
-        .upgrade()
-        .ok_or(CuError::CONTEXT_IS_DESTROYED)?
-        .handle;
-    let take = || {
-        driver
-            .memory
-            .alloc(driver, gpu, Use::Pool(pool.handle), size, context)
-    };
-    let addr = match take() {
+    let context = stream.owner()?.handle;
+    match pool.take(driver, size, context) {
         Err(CuError::OUT_OF_MEMORY) => {
-            stream.synchronize()?;
-            take()?
+            stream
+                .pending()?
+                .iter()
+                .for_each(super::stream::Position::wait);
+            super::fault::check()?;
+            pool.take(driver, size, context)
         }
-        other => other?,
-    };
-    pool.count(size as i64);
-    Ok(addr)
+        other => other,
+    }
 }
 
-/// cuMemFreeAsync.
+/// cuMemFreeAsync; in a capture, a free node.
 ///
 /// # Errors
 /// CUDA_ERROR_INVALID_VALUE for what is not a live allocation (strict mode aborts).
@@ -179,18 +380,8 @@ pub fn free_async(addr: u64, stream: &Arc<Stream>) -> Result {
     if capture::recording(stream)? {
         return capture::add(stream, || Action::free(addr));
     }
-    let a = driver.memory.unlist(addr, |u| {
-        matches!(u, Use::Pool(_) | Use::Device | Use::Graph)
-    })?;
-    let pool = match a.usage {
-        Use::Pool(handle) => POOLS.find(handle),
-        _ => None,
-    };
-    let work = move |_: &super::stream::Running<'_>| {
-        driver.memory.bury(driver, &a);
-        if let Some(pool) = pool {
-            pool.count(-(a.size as i64));
-        }
-    };
+    let freeable = |u: Use| u.pool().is_some() || matches!(u, Use::Device | Use::Graph);
+    let a = driver.memory.unlist(addr, freeable)?;
+    let work = move |_: &Running<'_>| bury(driver, &a);
     stream.submit(Vec::new(), Some(Box::new(work))).map(|_| ())
 }

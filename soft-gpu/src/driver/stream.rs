@@ -18,6 +18,7 @@ use super::error::{CuError, Result};
 use super::fault;
 use super::graph::capture;
 use super::handle::{Kind, Table};
+use super::pool;
 use super::sync::{lock, now_ns, read, write};
 
 /// How a stream relates to the legacy NULL stream.
@@ -315,6 +316,8 @@ pub struct Stream {
     pub flags: u32,
     /// Priority, already clamped.
     pub priority: i32,
+    /// CUstreamAttrValue by number, where one was set.
+    attributes: Mutex<Attributes>,
     core: Arc<Core>,
 }
 
@@ -323,6 +326,10 @@ impl Drop for Stream {
         self.core.close();
     }
 }
+
+/// CUstreamAttrID: access policy window, synchronisation policy, priority, memory domains.
+const ATTRIBUTES: [u32; 5] = [1, 3, 8, 9, 10];
+type Attributes = std::collections::BTreeMap<u32, [u32; 16]>;
 
 static STREAMS: Table<Stream> = Table::new(Kind::Stream);
 static IDS: AtomicU64 = AtomicU64::new(1);
@@ -352,8 +359,53 @@ impl Stream {
             class,
             flags,
             priority: priority.clamp(PRIORITIES.1, PRIORITIES.0),
+            attributes: Mutex::default(),
             core: Arc::default(),
         }
+    }
+
+    /// cuStreamGetAttribute.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_VALUE for what is no attribute of streams.
+    pub fn attribute(&self, id: u32) -> Result<[u32; 16]> {
+        if !ATTRIBUTES.contains(&id) {
+            return Err(CuError::INVALID_VALUE);
+        }
+        let set = lock(&self.attributes).get(&id).copied();
+        let mut value = [0; 16];
+        match id {
+            3 => value[0] = 1,
+            8 => value[0] = self.priority as u32,
+            9 => value[0] = 1 << 8,
+            _ => {}
+        }
+        Ok(set.unwrap_or(value))
+    }
+
+    /// cuStreamSetAttribute: hints, which are remembered.
+    ///
+    /// # Errors
+    /// As [`attribute`](Self::attribute); a value that is none.
+    pub fn set_attribute(&self, id: u32, value: [u32; 16]) -> Result {
+        self.attribute(id)?;
+        let fits = match id {
+            3 => (1..=4).contains(&value[0]),
+            8 => (PRIORITIES.1..=PRIORITIES.0).contains(&(value[0] as i32)),
+            10 => value[0] <= 1,
+            _ => true,
+        };
+        if !fits {
+            return Err(CuError::INVALID_VALUE);
+        }
+        lock(&self.attributes).insert(id, value);
+        Ok(())
+    }
+
+    /// cuStreamCopyAttributes.
+    pub fn copy_attributes(&self, from: &Stream) {
+        let theirs = lock(&from.attributes).clone();
+        *lock(&self.attributes) = theirs;
     }
 
     /// Its context.
@@ -465,6 +517,7 @@ impl Stream {
     pub fn synchronize(&self) -> Result {
         capture::forbid_sync(self)?;
         self.pending()?.iter().for_each(Position::wait);
+        pool::synchronized();
         fault::check()
     }
 

@@ -34,3 +34,4 @@ mod tests;
 mod warp;
 
 pub use grid::run;
+pub(crate) use ops::builtin::Builtin;

@@ -173,3 +173,95 @@ macro_rules! arguments {
 }
 
 arguments! { u32 i32 u64 f32 }
+
+/// An out argument.
+pub(crate) fn out<T>(value: &mut T) -> Out<T> {
+    Out(value)
+}
+
+/// An argument that points to a value; the entry point's own type of it has the same layout.
+pub(crate) fn at<T, U>(value: &T) -> In<U> {
+    assert_eq!(size_of::<T>(), size_of::<U>(), "a structure of cuda.h");
+    In(std::ptr::from_ref(value).cast())
+}
+
+/// As [`at`], for an argument that is also written.
+pub(crate) fn inout<T, U>(value: &mut T) -> Out<U> {
+    assert_eq!(size_of::<T>(), size_of::<U>(), "a structure of cuda.h");
+    Out(std::ptr::from_mut(value).cast())
+}
+
+/// No array.
+pub(crate) fn none<T>() -> In<T> {
+    In(std::ptr::null())
+}
+
+/// Nowhere to write.
+pub(crate) fn nowhere<T>() -> Out<T> {
+    Out(std::ptr::null_mut())
+}
+
+/// Kernels of one block: `inc(p, n)` adds n to p[tid]; `mul(p, n)` multiplies; `spin(flag)` ends when
+/// flag is not zero; `bad()` writes where nothing is.
+pub(crate) const KERNELS: &str = "
+.version 7.0
+.target sm_80
+.address_size 64
+.visible .entry inc(.param .u64 p, .param .u32 n) {
+  .reg .b64 %p, %o; .reg .b32 %n, %t, %v;
+  ld.param.u64 %p, [p]; ld.param.u32 %n, [n];
+  mov.u32 %t, %tid.x; mul.wide.u32 %o, %t, 4; add.u64 %p, %p, %o;
+  ld.global.u32 %v, [%p]; add.u32 %v, %v, %n; st.global.u32 [%p], %v; ret;
+}
+.visible .entry mul(.param .u64 p, .param .u32 n) {
+  .reg .b64 %p, %o; .reg .b32 %n, %t, %v;
+  ld.param.u64 %p, [p]; ld.param.u32 %n, [n];
+  mov.u32 %t, %tid.x; mul.wide.u32 %o, %t, 4; add.u64 %p, %p, %o;
+  ld.global.u32 %v, [%p]; mul.lo.u32 %v, %v, %n; st.global.u32 [%p], %v; ret;
+}
+.visible .entry spin(.param .u64 flag) {
+  .reg .b64 %p; .reg .b32 %v; .reg .pred %z;
+  ld.param.u64 %p, [flag];
+L: ld.volatile.global.u32 %v, [%p]; setp.eq.u32 %z, %v, 0; @%z bra L; ret;
+}
+.visible .entry bad() {
+  .reg .b64 %p; mov.u64 %p, 64; st.global.u32 [%p], 1; ret;
+}
+";
+
+/// CUDA_ERROR_INVALID_VALUE.
+pub(crate) const INVALID: u32 = 1;
+/// CUDA_ERROR_INVALID_HANDLE.
+pub(crate) const BAD_HANDLE: u32 = 400;
+/// CUDA_ERROR_NOT_SUPPORTED.
+pub(crate) const UNSUPPORTED: u32 = 801;
+
+/// Holds a stream until the gate is opened (or dropped).
+pub(crate) struct Gate(std::sync::mpsc::Sender<()>);
+
+impl Gate {
+    /// Closes a stream.
+    pub(crate) fn close(stream: StreamArg) -> Gate {
+        extern "C" fn wait(data: *mut c_void) {
+            // SAFETY: the receiver leaked below, given once.
+            let receiver = unsafe { Box::from_raw(data.cast::<std::sync::mpsc::Receiver<()>>()) };
+            let _ = receiver.recv_timeout(SOON);
+        }
+        let (sender, receiver) = std::sync::mpsc::channel();
+        let data = Box::into_raw(Box::new(receiver)).cast();
+        ok(cuLaunchHostFunc(stream, Some(wait), data));
+        Gate(sender)
+    }
+
+    /// Lets the stream go on.
+    pub(crate) fn open(self) {
+        let _ = self.0.send(());
+    }
+}
+
+/// A new event.
+pub(crate) fn event(flags: u32) -> u64 {
+    let mut e = 0;
+    ok(soft_gpu::capi::event::cuEventCreate(Out(&mut e), flags));
+    e
+}

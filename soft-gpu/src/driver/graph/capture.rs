@@ -124,6 +124,8 @@ struct Session {
     /// cuStreamGetId of the stream that began it.
     origin: u64,
     valid: bool,
+    /// The graph was made for this capture: it goes where the capture fails.
+    own: bool,
     members: Vec<Member>,
 }
 
@@ -213,11 +215,33 @@ pub fn exchange_mode(wanted: u32) -> Result<u32> {
     Ok(THREAD_MODE.replace(Mode::of(wanted)?) as u32)
 }
 
-/// cuStreamBeginCapture into `graph`, the first node after `tips`.
+/// cuStreamBeginCapture, into a graph of its own.
+///
+/// # Errors
+/// As [`begin_to_graph`].
+pub fn begin(stream: &Stream, mode: Mode) -> Result {
+    let graph = super::create()?;
+    let begun = start(stream, mode, Arc::clone(&graph), &[], true);
+    if begun.is_err() {
+        graph.forget();
+    }
+    begun
+}
+
+/// cuStreamBeginCaptureToGraph: the first node after `tips`.
 ///
 /// # Errors
 /// The NULL stream cannot capture; the stream captures already.
-pub fn begin(stream: &Stream, mode: Mode, graph: Arc<Graph>, tips: &[Dependency]) -> Result {
+pub fn begin_to_graph(
+    stream: &Stream,
+    mode: Mode,
+    graph: Arc<Graph>,
+    tips: &[Dependency],
+) -> Result {
+    start(stream, mode, graph, tips, false)
+}
+
+fn start(stream: &Stream, mode: Mode, graph: Arc<Graph>, tips: &[Dependency], own: bool) -> Result {
     if stream.class == Class::Legacy {
         return Err(CuError::STREAM_CAPTURE_UNSUPPORTED);
     }
@@ -239,6 +263,7 @@ pub fn begin(stream: &Stream, mode: Mode, graph: Arc<Graph>, tips: &[Dependency]
         thread: std::thread::current().id(),
         origin: stream.id,
         valid: true,
+        own,
         members: vec![Member::new(stream, tips)],
     };
     all.open.push(session);
@@ -261,17 +286,22 @@ pub fn end(stream: &Stream) -> Result<Arc<Graph>> {
         return Err(CuError::STREAM_CAPTURE_WRONG_THREAD);
     }
     let (id, graph) = (s.id, Arc::clone(&s.graph));
+    let own = s.own;
     let outcome = s.check().and_then(|()| {
         let joined = graph.lock().up_to(s.member(stream)?.tips.iter().copied());
         let mut tips = s.members.iter().flat_map(|m| &m.tips);
         if tips.all(|t| joined.contains(t)) {
-            Ok(graph)
+            Ok(())
         } else {
             Err(CuError::STREAM_CAPTURE_UNJOINED)
         }
     });
     all.close(id);
-    outcome
+    drop(all);
+    if outcome.is_err() && own {
+        graph.forget();
+    }
+    outcome.map(|()| graph)
 }
 
 /// Does `stream` capture? Then the operation on it is to become a node ([`add`]).
@@ -358,7 +388,15 @@ pub fn join(stream: &Stream, fork: &Fork) -> Result {
         return Err(CuError::STREAM_CAPTURE_MERGE);
     }
     let s = all.by_id(fork.capture).ok_or(CuError::CAPTURED_EVENT)?;
-    s.check()?;
+    if !s.valid {
+        // A stream of the capture hears what became of it; one that is free only that the event is of
+        // no use.
+        return Err(if own.is_some() {
+            CuError::STREAM_CAPTURE_INVALIDATED
+        } else {
+            CuError::INVALID_VALUE
+        });
+    }
     if stream.class == Class::Legacy {
         return s.breaks(CuError::STREAM_CAPTURE_IMPLICIT);
     }

@@ -1,0 +1,198 @@
+//! Batches of copies, and copies with attributes.
+
+use super::copy::{Copy3, Side3};
+use super::types::{ASYNC, Default, In, Out, StreamArg};
+use super::vmm::Location;
+use crate::driver::copy::{Side, copy};
+use crate::driver::error::{CuError, Result};
+use crate::driver::stream::Stream;
+
+/// CU_MEMCPY_SRC_ACCESS_ORDER_DURING_API_CALL and _ANY.
+const DURING_CALL: u32 = 2;
+const ANY: u32 = 3;
+
+/// CUmemcpyAttributes.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct Attributes {
+    order: u32,
+    hints: [Location; 2],
+    flags: u32,
+}
+
+fn check(order: u32, flags: u32) -> Result {
+    if !(1..=ANY).contains(&order) || flags > 1 {
+        return Err(CuError::INVALID_VALUE);
+    }
+    Ok(())
+}
+
+/// Queues one copy. A source that must be read during the call is: the stream's work ends first.
+fn queue(c: &Copy3, order: u32, stream: &std::sync::Arc<Stream>) -> Result {
+    copy(c, ASYNC, stream)?;
+    if order == DURING_CALL {
+        stream.synchronize()?;
+    }
+    Ok(())
+}
+
+fn flat(dst: u64, src: u64, bytes: usize) -> Copy3 {
+    Copy3::flat((Side::Unified, dst), (Side::Unified, src), bytes)
+}
+
+#[allow(clippy::too_many_arguments)]
+fn batch(
+    dst: In<u64>,
+    src: In<u64>,
+    sizes: In<usize>,
+    count: usize,
+    attributes: In<Attributes>,
+    from: In<usize>,
+    kinds: usize,
+    stream: StreamArg,
+    default: Default,
+) -> Result {
+    if count == 0 || kinds == 0 || kinds > count || from.get()? != 0 {
+        return Err(CuError::INVALID_VALUE);
+    }
+    let stream = stream.get(default)?;
+    let mut kind = 0;
+    for i in 0..count {
+        if kind + 1 < kinds && from.at(kind + 1)? == i {
+            kind += 1;
+        }
+        let a = attributes.at(kind)?;
+        check(a.order, a.flags)?;
+        queue(
+            &flat(dst.at(i)?, src.at(i)?, sizes.at(i)?),
+            a.order,
+            &stream,
+        )?;
+    }
+    Ok(())
+}
+
+/// The form that tells which copy failed.
+#[allow(clippy::too_many_arguments)]
+fn batch_v1(
+    dst: In<u64>,
+    src: In<u64>,
+    sizes: In<usize>,
+    count: usize,
+    attributes: In<Attributes>,
+    from: In<usize>,
+    kinds: usize,
+    failed: Out<usize>,
+    stream: StreamArg,
+    default: Default,
+) -> Result {
+    // Which one is not told: usize::MAX says so, by the function's own convention.
+    failed.set_if_wanted(usize::MAX);
+    batch(
+        dst, src, sizes, count, attributes, from, kinds, stream, default,
+    )
+}
+
+fn with_attributes(
+    dst: u64,
+    src: u64,
+    bytes: usize,
+    attributes: In<Attributes>,
+    stream: StreamArg,
+    default: Default,
+) -> Result {
+    let a = attributes.get()?;
+    check(a.order, a.flags)?;
+    queue(&flat(dst, src, bytes), a.order, &stream.get(default)?)
+}
+
+/// CUmemcpy3DOperand with a pointer.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct Operand {
+    kind: u32,
+    addr: u64,
+    row: usize,
+    layer: usize,
+    hint: Location,
+}
+
+/// CUDA_MEMCPY3D_BATCH_OP.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct Operation {
+    src: Operand,
+    dst: Operand,
+    extent: [usize; 3],
+    order: u32,
+    flags: u32,
+}
+
+const _: () = assert!(size_of::<Operation>() == 112 && size_of::<Attributes>() == 24);
+
+impl Operand {
+    fn side(self) -> Result<Side3> {
+        match self.kind {
+            1 => Ok(Side3 {
+                pitch: self.row,
+                height: self.layer,
+                ..Side3::flat((Side::Unified, self.addr))
+            }),
+            // Arrays are not served.
+            2 => Err(CuError::NOT_SUPPORTED),
+            _ => Err(CuError::INVALID_VALUE),
+        }
+    }
+}
+
+fn three(op: In<Operation>, index: usize, stream: &std::sync::Arc<Stream>) -> Result {
+    let op = op.at(index)?;
+    check(op.order, op.flags)?;
+    let c = Copy3 {
+        src: op.src.side()?,
+        dst: op.dst.side()?,
+        width: op.extent[0],
+        height: op.extent[1],
+        depth: op.extent[2],
+    };
+    queue(&c, op.order, stream)
+}
+
+fn batch3(
+    count: usize,
+    ops: In<Operation>,
+    flags: u64,
+    stream: StreamArg,
+    default: Default,
+) -> Result {
+    if count == 0 || flags != 0 {
+        return Err(CuError::INVALID_VALUE);
+    }
+    let stream = stream.get(default)?;
+    (0..count).try_for_each(|i| three(ops, i, &stream))
+}
+
+fn batch3_v1(
+    count: usize,
+    ops: In<Operation>,
+    failed: Out<usize>,
+    flags: u64,
+    stream: StreamArg,
+    default: Default,
+) -> Result {
+    failed.set_if_wanted(usize::MAX);
+    batch3(count, ops, flags, stream, default)
+}
+
+fn with_attributes3(op: In<Operation>, flags: u64, stream: StreamArg, default: Default) -> Result {
+    batch3(1, op, flags, stream, default)
+}
+
+stream_exports! {
+    fn cuMemcpyBatchAsync | cuMemcpyBatchAsync_ptsz(dst: In<u64>, src: In<u64>, sizes: In<usize>, count: usize, attributes: In<Attributes>, from: In<usize>, kinds: usize, failed: Out<usize>, stream: StreamArg) => batch_v1;
+    fn cuMemcpyBatchAsync_v2 | cuMemcpyBatchAsync_v2_ptsz(dst: In<u64>, src: In<u64>, sizes: In<usize>, count: usize, attributes: In<Attributes>, from: In<usize>, kinds: usize, stream: StreamArg) => batch;
+    fn cuMemcpyWithAttributesAsync | cuMemcpyWithAttributesAsync_ptsz(dst: u64, src: u64, bytes: usize, attributes: In<Attributes>, stream: StreamArg) => with_attributes;
+    fn cuMemcpy3DBatchAsync | cuMemcpy3DBatchAsync_ptsz(count: usize, ops: In<Operation>, failed: Out<usize>, flags: u64, stream: StreamArg) => batch3_v1;
+    fn cuMemcpy3DBatchAsync_v2 | cuMemcpy3DBatchAsync_v2_ptsz(count: usize, ops: In<Operation>, flags: u64, stream: StreamArg) => batch3;
+    fn cuMemcpy3DWithAttributesAsync | cuMemcpy3DWithAttributesAsync_ptsz(op: In<Operation>, flags: u64, stream: StreamArg) => with_attributes3;
+}

@@ -1,0 +1,463 @@
+//! Linking: several PTX modules become one, with the references between them resolved.
+//!
+//! Names that a module keeps to itself (neither `.visible` nor `.weak`) get another name where two
+//! modules use the same. What the linker hands out as "cubin" is the texts of its inputs, marked, so
+//! that loading it links them again.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use super::error::CuError;
+use super::module::Refusal;
+use crate::exec::Builtin;
+use crate::ptx::ast::{Function, Init, Module, Operand, Space, Statement, Variable};
+
+/// First line of an image that was linked of several inputs.
+const MAGIC: &[u8] = b"// soft-gpu: linked inputs follow\n";
+/// Begins the line before each input: its length in bytes, then its name.
+const INPUT: &str = "// soft-gpu input ";
+
+/// A PTX text to link.
+#[derive(Debug, Clone)]
+pub struct Input {
+    /// What the log calls it.
+    pub name: String,
+    /// Without a terminating NUL.
+    pub text: Vec<u8>,
+}
+
+/// Parses a text.
+///
+/// # Errors
+/// CUDA_ERROR_INVALID_PTX, or CUDA_ERROR_UNSUPPORTED_PTX_VERSION for what is not served.
+pub fn parse(input: &Input) -> Result<Module, Refusal> {
+    crate::ptx::parse(&input.text).map_err(|e| {
+        let code = if e.unsupported {
+            CuError::UNSUPPORTED_PTX_VERSION
+        } else {
+            CuError::INVALID_PTX
+        };
+        (code, format!("{}: {e}", input.name))
+    })
+}
+
+/// The image of linked inputs, NUL-terminated. One text that needs nothing else is its own.
+pub fn pack(inputs: &[Input], linked: &Linked) -> Vec<u8> {
+    let mut image = Vec::new();
+    if let ([only], false) = (inputs, linked.runtime) {
+        image.extend_from_slice(&only.text);
+    } else {
+        image.extend_from_slice(MAGIC);
+        for i in inputs {
+            let name = i.name.replace(['\n', '\0'], " ");
+            image.extend_from_slice(format!("{INPUT}{} {name}\n", i.text.len()).as_bytes());
+            image.extend_from_slice(&i.text);
+            image.push(b'\n');
+        }
+    }
+    image.push(0);
+    image
+}
+
+/// The inputs of a linked image; `None` for any other text.
+pub fn unpack(image: &[u8]) -> Option<Vec<Input>> {
+    let mut rest = image.strip_prefix(MAGIC)?;
+    let mut inputs = Vec::new();
+    while let Some(after) = rest.strip_prefix(INPUT.as_bytes()) {
+        let end = after.iter().position(|b| *b == b'\n')?;
+        let line = std::str::from_utf8(&after[..end]).ok()?;
+        let (len, name) = line.split_once(' ')?;
+        let body = &after[end + 1..];
+        let text = body.get(..len.parse().ok()?)?;
+        inputs.push(Input {
+            name: name.to_owned(),
+            text: text.to_vec(),
+        });
+        rest = body.get(text.len() + 1..)?;
+    }
+    Some(inputs)
+}
+
+/// What came of a link.
+pub struct Linked {
+    /// The one module.
+    pub module: Module,
+    /// Functions of the device runtime's library are in it.
+    runtime: bool,
+}
+
+/// Our own text of what programs use of the device runtime's library.
+const RUNTIME: &str = include_str!("runtime.ptx");
+const RUNTIME_NAMES: [&str; 2] = ["cudaCGGetIntrinsicHandle", "cudaCGSynchronize"];
+
+/// Links parsed modules, each with its name for the log.
+///
+/// # Errors
+/// CUDA_ERROR_UNKNOWN, as the driver's linker says, for undefined references and for symbols that
+/// are defined twice; the text names them.
+pub fn link(mut modules: Vec<(String, Module)>) -> Result<Linked, Refusal> {
+    let mut owners = definitions(&modules)?;
+    let wanted = |m: &(String, Module)| {
+        let missing = undefined(&m.1, &owners);
+        RUNTIME_NAMES.iter().any(|n| missing.contains(*n))
+    };
+    let runtime = modules.iter().any(wanted);
+    if runtime {
+        let name = "the device runtime".to_owned();
+        let text = RUNTIME.as_bytes().to_vec();
+        let parsed = parse(&Input {
+            name: name.clone(),
+            text,
+        })?;
+        modules.push((name, parsed));
+        owners = definitions(&modules)?;
+    }
+    rename_locals(&mut modules, &owners);
+    let mut errors = Vec::new();
+    for (name, module) in &modules {
+        for missing in undefined(module, &owners) {
+            errors.push(format!(
+                "error   : Undefined reference to '{missing}' in '{name}'"
+            ));
+        }
+    }
+    if !errors.is_empty() {
+        return Err((CuError::UNKNOWN, errors.join("\n")));
+    }
+    Ok(Linked {
+        module: merge(modules, &owners),
+        runtime,
+    })
+}
+
+/// Which module defines each symbol that others can see.
+type Owners = BTreeMap<String, usize>;
+
+struct Definition {
+    module: usize,
+    weak: bool,
+}
+
+fn definitions(modules: &[(String, Module)]) -> Result<Owners, Refusal> {
+    let mut found: BTreeMap<&str, Definition> = BTreeMap::new();
+    let mut twice = Vec::new();
+    for (i, (_, module)) in modules.iter().enumerate() {
+        for (name, weak) in exported(module) {
+            let new = Definition { module: i, weak };
+            match found.get(name) {
+                Some(old) if old.module == i => {}
+                Some(old) if !old.weak && !weak => {
+                    let (first, second) = (&modules[old.module].0, &modules[i].0);
+                    twice.push(format!(
+                        "error   : Multiple definition of '{name}' in '{second}', first defined in \
+                         '{first}'"
+                    ));
+                }
+                Some(old) if old.weak && !weak => {
+                    found.insert(name, new);
+                }
+                Some(_) => {}
+                None => {
+                    found.insert(name, new);
+                }
+            }
+        }
+    }
+    if !twice.is_empty() {
+        return Err((CuError::UNKNOWN, twice.join("\n")));
+    }
+    Ok(found
+        .into_iter()
+        .map(|(name, d)| (name.to_owned(), d.module))
+        .collect())
+}
+
+/// Names that other modules can refer to, and whether they give way.
+fn exported(module: &Module) -> impl Iterator<Item = (&str, bool)> {
+    let functions = module
+        .functions
+        .iter()
+        .filter(|f| !f.declaration && (f.visible || f.kernel))
+        .map(|f| (f.name.as_str(), f.weak));
+    let variables = module
+        .variables
+        .iter()
+        .filter(|v| !v.external && v.visible)
+        .map(|v| (v.name.as_str(), v.weak));
+    functions.chain(variables)
+}
+
+/// Names that a module defines for itself.
+fn locals(module: &Module) -> BTreeSet<String> {
+    let functions = module
+        .functions
+        .iter()
+        .filter(|f| !f.declaration && !f.visible && !f.kernel)
+        .map(|f| f.name.clone());
+    let variables = module
+        .variables
+        .iter()
+        .filter(|v| !v.external && !v.visible)
+        .map(|v| v.name.clone());
+    functions.chain(variables).collect()
+}
+
+fn rename_locals(modules: &mut [(String, Module)], owners: &Owners) {
+    let mut taken: BTreeSet<String> = owners.keys().cloned().collect();
+    for (i, (_, module)) in modules.iter_mut().enumerate() {
+        let mut renames = HashMap::new();
+        for name in locals(module) {
+            if taken.contains(&name) {
+                // `$` begins no name that a compiler makes of a program's.
+                let new = format!("{name}$input{i}");
+                taken.insert(new.clone());
+                renames.insert(name, new);
+            } else {
+                taken.insert(name);
+            }
+        }
+        if !renames.is_empty() {
+            rename(module, &renames);
+        }
+    }
+}
+
+fn rename(module: &mut Module, names: &HashMap<String, String>) {
+    let change = |name: &mut String| {
+        if let Some(new) = names.get(name.as_str()) {
+            name.clone_from(new);
+        }
+    };
+    for v in &mut module.variables {
+        change(&mut v.name);
+        visit_initialiser(v, &mut |name| change(name));
+    }
+    for f in &mut module.functions {
+        change(&mut f.name);
+        let own = own_names(f);
+        let mut change_free = |name: &mut String| {
+            if !own.contains(name.as_str()) {
+                change(name);
+            }
+        };
+        visit_names(f, &mut change_free);
+    }
+}
+
+/// What a function declares itself: registers, variables, parameters, labels and tables.
+fn own_names(f: &Function) -> BTreeSet<String> {
+    let mut own: BTreeSet<String> = f.registers.iter().map(|r| r.0.clone()).collect();
+    own.extend(f.variables.iter().map(|v| v.name.clone()));
+    let params = f.params.iter().chain(&f.returns);
+    own.extend(params.map(|p| p.var.name.clone()));
+    own.extend(f.prototypes.iter().map(|p| p.0.clone()));
+    own.extend(f.targets.iter().map(|t| t.0.clone()));
+    own.extend(f.body.iter().filter_map(|s| match s {
+        Statement::Label(name) => Some(name.clone()),
+        Statement::Inst(_) => None,
+    }));
+    own
+}
+
+fn visit_initialiser(v: &mut Variable, visit: &mut dyn FnMut(&mut String)) {
+    for init in &mut v.init {
+        if let Init::Symbol { name, .. } = init {
+            visit(name);
+        }
+    }
+}
+
+/// Every name that a function's body and tables use.
+fn visit_names(f: &mut Function, visit: &mut dyn FnMut(&mut String)) {
+    for v in &mut f.variables {
+        visit_initialiser(v, visit);
+    }
+    for (_, targets) in &mut f.targets {
+        targets.iter_mut().for_each(&mut *visit);
+    }
+    for statement in &mut f.body {
+        if let Statement::Inst(instruction) = statement {
+            let mut open: Vec<&mut Operand> = instruction.operands.iter_mut().collect();
+            while let Some(operand) = open.pop() {
+                match operand {
+                    Operand::Name(name) | Operand::Offset(name, _) => visit(name),
+                    Operand::Memory {
+                        base: Some(name), ..
+                    } => visit(name),
+                    Operand::Negated(inner) => open.push(inner),
+                    Operand::Vector(all) | Operand::List(all) => open.extend(all),
+                    Operand::Pair(a, b) => open.extend([&mut **a, &mut **b]),
+                    _ => {}
+                }
+            }
+        }
+    }
+}
+
+/// Symbols that a module declares and uses, but that nobody defines.
+fn undefined(module: &Module, owners: &Owners) -> BTreeSet<String> {
+    let own = locals(module);
+    let functions = module.functions.iter().filter(|f| f.declaration);
+    let variables = module
+        .variables
+        .iter()
+        .filter(|v| v.external && matches!(v.space, Space::Global | Space::Const));
+    let declared: BTreeSet<&str> = functions
+        .map(|f| f.name.as_str())
+        .chain(variables.map(|v| v.name.as_str()))
+        .filter(|n| !own.contains(*n) && !owners.contains_key(*n))
+        .filter(|n| Builtin::find(n).is_none())
+        .collect();
+    if declared.is_empty() {
+        return BTreeSet::new();
+    }
+    let mut used = BTreeSet::new();
+    // Reading walks the same way as renaming, over a copy.
+    let mut copy = module.clone();
+    let mut note = |name: &mut String| {
+        if declared.contains(name.as_str()) {
+            used.insert(name.clone());
+        }
+    };
+    for v in &mut copy.variables {
+        visit_initialiser(v, &mut note);
+    }
+    for f in &mut copy.functions {
+        let shadowed = own_names(f);
+        visit_names(f, &mut |name| {
+            if !shadowed.contains(name.as_str()) {
+                note(name);
+            }
+        });
+    }
+    used
+}
+
+fn merge(modules: Vec<(String, Module)>, owners: &Owners) -> Module {
+    let mut out = Module {
+        address_size: 64,
+        ..Module::default()
+    };
+    let mut dynamic = BTreeSet::new();
+    for (i, (_, m)) in modules.into_iter().enumerate() {
+        out.version = out.version.max(m.version);
+        out.target.extend(m.target);
+        out.address_size = out.address_size.min(m.address_size);
+        let owned = |name: &str| owners.get(name).is_none_or(|owner| *owner == i);
+        for v in m.variables {
+            let keep = match (v.external, v.space) {
+                // Dynamic shared memory is one for all.
+                (true, Space::Shared) => dynamic.insert(v.name.clone()),
+                (true, _) => false,
+                (false, _) => owned(&v.name),
+            };
+            if keep {
+                out.variables.push(v);
+            }
+        }
+        let functions = m.functions.into_iter();
+        out.functions
+            .extend(functions.filter(|f| f.declaration || owned(&f.name)));
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HEAD: &str = ".version 7.0\n.target sm_80\n.address_size 64\n";
+
+    fn input(name: &str, text: &str) -> Input {
+        Input {
+            name: name.to_owned(),
+            text: format!("{HEAD}{text}").into_bytes(),
+        }
+    }
+
+    fn linked(texts: &[&str]) -> Result<Module, Refusal> {
+        link_all(texts).map(|l| l.module)
+    }
+
+    fn link_all(texts: &[&str]) -> Result<Linked, Refusal> {
+        let inputs: Vec<Input> = texts
+            .iter()
+            .enumerate()
+            .map(|(i, t)| input(&format!("in{i}"), t))
+            .collect();
+        link(
+            inputs
+                .iter()
+                .map(|i| Ok((i.name.clone(), parse(i)?)))
+                .collect::<Result<_, Refusal>>()?,
+        )
+    }
+
+    #[test]
+    fn images_of_several_inputs_come_apart_again() {
+        let inputs = [input("a b", ".global .u32 x;"), input("c", "")];
+        let plain = link_all(&[""]).expect("links");
+        let image = pack(&inputs, &plain);
+        assert_eq!(image.last(), Some(&0));
+        let again = unpack(&image[..image.len() - 1]).expect("a linked image");
+        assert_eq!(again.len(), 2);
+        assert_eq!(
+            (&again[0].name, &again[0].text),
+            (&inputs[0].name, &inputs[0].text)
+        );
+        assert_eq!(again[1].text, inputs[1].text);
+        assert!(unpack(&pack(&inputs[..1], &plain)).is_none());
+        for cut in 0..image.len() {
+            let _ = unpack(&image[..cut]);
+        }
+    }
+
+    #[test]
+    fn local_names_stay_apart_and_visible_ones_meet() {
+        let m = linked(&[
+            ".global .u32 n = 1;\n.extern .func (.param .b32 r) f();\n.extern .global .u32 shared_n;\n\
+             .visible .entry k() { .reg .b32 %r<2>; ld.global.u32 %r0, [n]; ld.global.u32 %r1, [shared_n]; ret; }",
+            ".global .u32 n = 2;\n.visible .global .u32 shared_n = 3;\n\
+             .visible .func (.param .b32 r) f() { .reg .b32 %r<2>; ld.global.u32 %r0, [n]; st.param.b32 [r], %r0; ret; }",
+        ])
+        .expect("links");
+        let names: Vec<&str> = m.variables.iter().map(|v| v.name.as_str()).collect();
+        assert_eq!(names, ["n", "n$input1", "shared_n"]);
+        let text = format!("{:?}", m.functions);
+        assert!(text.contains("n$input1"));
+    }
+
+    #[test]
+    fn what_is_missing_or_there_twice_is_named() {
+        let user = ".extern .func g();\n.visible .entry k() { call g, (); ret; }";
+        let (code, why) = linked(&[user]).expect_err("g is missing");
+        assert_eq!(code, CuError::UNKNOWN);
+        assert!(why.contains("Undefined reference to 'g' in 'in0'"), "{why}");
+        let unused = ".extern .func g();\n.visible .entry k() { ret; }";
+        assert!(linked(&[unused]).is_ok());
+        let body = ".visible .func g() { ret; }";
+        let (_, why) = linked(&[body, body]).expect_err("g is there twice");
+        assert!(why.contains("Multiple definition of 'g'"), "{why}");
+        let weak = ".weak .func g() { ret; }";
+        for pair in [[body, weak], [weak, body], [weak, weak]] {
+            let m = linked(&pair).expect("weak gives way");
+            assert_eq!(m.functions.len(), 1);
+        }
+    }
+
+    #[test]
+    fn the_devices_own_functions_need_no_definition() {
+        let user = ".extern .func (.param .b32 r) vprintf(.param .b64 f, .param .b64 a);\n\
+             .visible .entry k() { .reg .b32 %r<2>; .param .b64 a; .param .b64 b; .param .b32 c;\n\
+             call.uni (c), vprintf, (a, b); ret; }";
+        assert!(linked(&[user]).is_ok());
+    }
+
+    #[test]
+    fn the_grids_barrier_is_linked_in_where_it_is_used() {
+        let user = ".extern .func (.param .b64 r) cudaCGGetIntrinsicHandle(.param .b32 s);\n\
+             .visible .entry k() { .param .b32 s; .param .b64 r; call (r), cudaCGGetIntrinsicHandle, (s); ret; }";
+        let l = link_all(&[user]).expect("links");
+        assert!(l.runtime);
+        assert!(unpack(&pack(&[input("in0", user)], &l)).is_some());
+    }
+}
