@@ -39,7 +39,7 @@ impl Shape {
     /// Checks the shape against the device and the function, as the driver does on launch.
     ///
     /// # Errors
-    /// CUDA_ERROR_INVALID_VALUE, _LAUNCH_OUT_OF_RESOURCES or _COOPERATIVE_LAUNCH_TOO_LARGE.
+    /// CUDA_ERROR_INVALID_VALUE or _COOPERATIVE_LAUNCH_TOO_LARGE.
     pub fn check(&self, f: &Function) -> Result {
         let within = |v: [u32; 3], max: [u32; 3]| (0..3).all(|i| v[i] >= 1 && v[i] <= max[i]);
         if !within(self.grid, MAX_GRID) || !within(self.block, MAX_BLOCK) {
@@ -52,8 +52,9 @@ impl Shape {
         if f.info.required_block.is_some_and(|b| b != self.block) {
             return Err(CuError::INVALID_VALUE);
         }
+        // Beyond `.maxntid` the driver says the same as beyond the device's limit (numba-cuda's tests).
         if threads > f.info.max_threads.into() {
-            return Err(CuError::LAUNCH_OUT_OF_RESOURCES);
+            return Err(CuError::INVALID_VALUE);
         }
         if self.shared > f.max_dynamic()
             || f.info.shared_bytes as u64 + u64::from(self.shared) > SHARED_PER_BLOCK_OPTIN.into()

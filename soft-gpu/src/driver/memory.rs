@@ -397,12 +397,18 @@ impl Memory {
     /// cuMemHostUnregister.
     ///
     /// # Errors
-    /// CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED.
+    /// CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED; CUDA_ERROR_INVALID_VALUE for an address within what was
+    /// registered that is not its beginning.
     pub fn unregister(&self, addr: u64) -> Result {
-        let removed = write(&self.registered).remove(&addr);
-        removed
-            .map(|_| ())
-            .ok_or(CuError::HOST_MEMORY_NOT_REGISTERED)
+        let mut all = write(&self.registered);
+        if all.remove(&addr).is_some() {
+            return Ok(());
+        }
+        let before = all.range(..addr).next_back();
+        match before {
+            Some((_, b)) if b.addr + b.size > addr => Err(CuError::INVALID_VALUE),
+            _ => Err(CuError::HOST_MEMORY_NOT_REGISTERED),
+        }
     }
 }
 
