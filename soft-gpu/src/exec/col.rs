@@ -45,11 +45,13 @@ impl Raw for u32 {
     const BYTES: usize = 4;
     #[inline(always)]
     fn src(w: &Warp, op: u32) -> &[u32; LANES] {
+        debug_assert!(w.holds32(op), "32-bit operand {op:#x}");
         // SAFETY: see the trait: the index is within the bank, whose pointer is current.
         unsafe { &(*w.bank32[(op >> 30) as usize].add((op & bank::INDEX) as usize)).0 }
     }
     #[inline(always)]
     fn dst(w: &mut Warp, op: u32) -> &mut [u32; LANES] {
+        debug_assert!(w.holds32(op) && op >> 30 == 0, "32-bit result {op:#x}");
         // SAFETY: as above; destinations are always in the register bank, which the warp owns.
         unsafe { &mut (*w.bank32[0].cast_mut().add((op & bank::INDEX) as usize)).0 }
     }
@@ -67,11 +69,13 @@ impl Raw for u64 {
     const BYTES: usize = 8;
     #[inline(always)]
     fn src(w: &Warp, op: u32) -> &[u64; LANES] {
+        debug_assert!(w.holds64(op), "64-bit operand {op:#x}");
         // SAFETY: see the trait.
         unsafe { &(*w.bank64[(op >> 30) as usize].add((op & bank::INDEX) as usize)).0 }
     }
     #[inline(always)]
     fn dst(w: &mut Warp, op: u32) -> &mut [u64; LANES] {
+        debug_assert!(w.holds64(op) && op >> 30 == 0, "64-bit result {op:#x}");
         // SAFETY: as above; destinations are always in the register bank, which the warp owns.
         unsafe { &mut (*w.bank64[0].cast_mut().add((op & bank::INDEX) as usize)).0 }
     }

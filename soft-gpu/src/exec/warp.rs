@@ -12,7 +12,7 @@ pub(crate) use self::frame::{MAX_LOCAL, Place};
 use super::col::{Col32, Col64};
 use super::contract::Fault;
 use super::env::Env;
-use super::inst::{Flow, NEGATED, NONE};
+use super::inst::{Flow, NEGATED, NONE, bank};
 use super::special;
 
 /// Instructions that a group may spend on atomics while others wait.
@@ -82,6 +82,8 @@ pub(crate) struct Warp {
     /// 64-bit banks.
     pub(crate) bank64: [*const Col64; 4],
     preds: *mut u32,
+    /// Lengths of the program's pools.
+    pools: (usize, usize),
     /// Lanes of the running group (0: none chosen).
     pub(crate) active: u32,
     /// The running instruction.
@@ -128,6 +130,7 @@ impl Warp {
             bank32: [std::ptr::null(); 4],
             bank64: [std::ptr::null(); 4],
             preds: std::ptr::null_mut(),
+            pools: (0, 0),
             active: 0,
             pc: 0,
             live: 0,
@@ -179,6 +182,7 @@ impl Warp {
         self.force = false;
         self.rotate = false;
         self.stop = u32::MAX;
+        self.pools = (env.program.pool32.len(), env.program.pool64.len());
         self.bank32[1] = env.program.pool32.as_ptr();
         self.bank64[1] = env.program.pool64.as_ptr();
         self.bank32[2] = self.spec32.as_ptr();
@@ -202,9 +206,40 @@ impl Warp {
         Ok(())
     }
 
+    /// True if a 32-bit operand is within its bank: what the lowering promises, for debug builds.
+    pub(crate) fn holds32(&self, op: u32) -> bool {
+        let i = (op & bank::INDEX) as usize;
+        let base = (self.bank32[0] as usize).wrapping_sub(self.file32.as_ptr() as usize);
+        match op >> 30 {
+            0 => base / size_of::<Col32>() + i < self.file32.len(),
+            1 => i < self.pools.0,
+            2 => i < self.spec32.len(),
+            _ => false,
+        }
+    }
+
+    /// As [`Self::holds32`], of a 64-bit operand.
+    pub(crate) fn holds64(&self, op: u32) -> bool {
+        let i = (op & bank::INDEX) as usize;
+        let base = (self.bank64[0] as usize).wrapping_sub(self.file64.as_ptr() as usize);
+        match op >> 30 {
+            0 => base / size_of::<Col64>() + i < self.file64.len(),
+            1 => i < self.pools.1,
+            2 => i < self.spec64.len(),
+            _ => false,
+        }
+    }
+
+    /// True if a predicate is within the file.
+    fn holds_pred(&self, op: u32) -> bool {
+        let base = (self.preds as usize).wrapping_sub(self.filep.as_ptr() as usize);
+        base / size_of::<u32>() + ((op & !NEGATED) as usize) < self.filep.len()
+    }
+
     /// The lanes of a predicate operand.
     #[inline(always)]
     pub(crate) fn pred(&self, op: u32) -> u32 {
+        debug_assert!(self.holds_pred(op), "predicate {op:#x}");
         // SAFETY: predicate indices come from the lowering and are within the current frame.
         let v = unsafe { *self.preds.add((op & !NEGATED) as usize) };
         if op & NEGATED != 0 { !v } else { v }
@@ -213,6 +248,7 @@ impl Warp {
     /// Writes the lanes in `mask` of a predicate.
     #[inline(always)]
     pub(crate) fn put_pred(&mut self, op: u32, bits: u32, mask: u32) {
+        debug_assert!(self.holds_pred(op), "predicate {op:#x}");
         // SAFETY: as in `pred`.
         let p = unsafe { &mut *self.preds.add(op as usize) };
         *p = (*p & !mask) | (bits & mask);

@@ -198,9 +198,12 @@ fn product(base: &str, half: &str, t: Type) -> Option<Form> {
 }
 
 fn bits<'m>(f: &mut Func<'_, 'm>, m: &mut Mods<'_>, ops: &'m [Operand]) -> R<bool> {
-    let shiftamt = m.has("shiftamt");
-    let clamp = m.has("clamp");
-    let wrap = m.has("wrap");
+    let modes: &[(&str, &str)] = match m.base {
+        "bfind" => &[("shiftamt", "shiftamt")],
+        "bmsk" | "szext" => &[("clamp", "clamp"), ("wrap", "wrap")],
+        _ => &[],
+    };
+    let mode = m.one(modes).unwrap_or("");
     let t = if m.base == "dp2a" {
         return dp2a(f, m, ops);
     } else {
@@ -215,15 +218,6 @@ fn bits<'m>(f: &mut Func<'_, 'm>, m: &mut Mods<'_>, ops: &'m [Operand]) -> R<boo
         f.plan(run, sig, ops, 0)?;
         return Ok(true);
     }
-    let mode = if shiftamt {
-        "shiftamt"
-    } else if clamp {
-        "clamp"
-    } else if wrap {
-        "wrap"
-    } else {
-        ""
-    };
     let found = match mode {
         "" => bit_form(m.base, t),
         mode => bit_mode(m.base, mode, t),
@@ -304,9 +298,12 @@ fn dp4a(t: Type, u: Type) -> Option<Form> {
 }
 
 fn dp2a<'m>(f: &mut Func<'_, 'm>, m: &mut Mods<'_>, ops: &'m [Operand]) -> R<bool> {
-    let hi = u64::from(m.has("hi"));
-    m.ignore(&["lo"]);
+    let hi = m.one(&[("lo", 0u64), ("hi", 1)]);
+    let hi = hi.ok_or_else(|| Why::invalid("dp2a needs .lo or .hi"))?;
     let (t, u) = (m.ty()?, m.ty()?);
+    if !matches!((t, u), (Type::U32 | Type::S32, Type::U32 | Type::S32)) {
+        return Err(Why::invalid("dp2a of these types"));
+    }
     let imm = hi | u64::from(t == Type::S32) << 1 | u64::from(u == Type::S32) << 2;
     f.plan(op::<Map3<int::Dp2a>>(), "i=iii", ops, imm)?;
     Ok(true)
@@ -334,15 +331,18 @@ fn carry_op<'m>(f: &mut Func<'_, 'm>, m: &mut Mods<'_>, ops: &'m [Operand], flag
     if m.base.starts_with("sub") {
         flags |= carry::flag::SUB;
     }
-    if m.has("hi") {
-        flags |= carry::flag::HI;
+    let mad = m.base.starts_with("mad");
+    if mad {
+        let half = m.one(&[("lo", 0), ("hi", carry::flag::HI)]);
+        flags |= half.ok_or_else(|| Why::invalid("mad.cc needs .lo or .hi"))?;
     }
-    m.ignore(&["lo"]);
     let t = m.ty()?;
+    if !is_int(t) {
+        return Err(Why::invalid("carry arithmetic of this type"));
+    }
     if matches!(t, Type::S32 | Type::S64) {
         flags |= carry::flag::SIGNED;
     }
-    let mad = m.base.starts_with("mad");
     let (run, sig): Form = match (t.size(), mad) {
         (4, false) => (op_plain::<carry::AddSub<u32>>(), "i=ii"),
         (8, false) => (op_plain::<carry::AddSub<u64>>(), "l=ll"),
@@ -478,6 +478,14 @@ macro_rules! compare_table {
     ($name:ident, $shape:ident) => {
         fn $name(t: Type, c: &str, ftz: bool) -> Option<OpFn> {
             use Type::*;
+            let belongs = match c {
+                "lo" | "ls" | "hi" | "hs" => matches!(t, U16 | U32 | U64),
+                "eq" | "ne" => true,
+                _ => !matches!(t, B16 | B32 | B64),
+            };
+            if !belongs || (ftz && !matches!(t, F16 | F32)) {
+                return None;
+            }
             match t {
                 B16 | U16 => int_cmps!($shape, cmp::u16s, c),
                 S16 => int_cmps!($shape, cmp::s16s, c),

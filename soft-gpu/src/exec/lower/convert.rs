@@ -99,7 +99,8 @@ fn cvt<'m>(f: &mut Func<'_, 'm>, m: &mut Mods<'_>, ops: &'m [Operand]) -> R<()> 
         ("rmi", Mode::Down),
         ("rpi", Mode::Up),
     ]);
-    let mode = integral.or(rounding(m)).unwrap_or(Mode::Nearest);
+    let rounded = rounding(m);
+    let mode = integral.or(rounded).unwrap_or(Mode::Nearest);
     let mut flags = mode as u64;
     for (name, bit) in [("ftz", flag::FTZ), ("sat", flag::SAT), ("relu", RELU)] {
         if m.has(name) {
@@ -124,6 +125,9 @@ fn cvt<'m>(f: &mut Func<'_, 'm>, m: &mut Mods<'_>, ops: &'m [Operand]) -> R<()> 
         );
     }
     let (dn, sn) = (num(d)?, num(s)?);
+    if !belongs(dn, sn, flags, rounded.is_some()) {
+        return Err(Why::unsupported("a modifier that this conversion does not have"));
+    }
     Func::count(ops, 2)?;
     let wide_d = match &ops[0] {
         Operand::Name(n) => matches!(f.register(n)?, Reg::W64(_)),
@@ -165,9 +169,24 @@ fn cvt<'m>(f: &mut Func<'_, 'm>, m: &mut Mods<'_>, ops: &'m [Operand]) -> R<()> 
     Ok(())
 }
 
+/// True if the modifiers are those of a conversion from `s` to `d`.
+fn belongs(d: Num, s: Num, flags: u64, rounded: bool) -> bool {
+    let has = |flag: u64| flags & flag != 0;
+    let narrower = !s.float() || (d.bits() <= s.bits() && d != s);
+    let to_integer = s.float() && !d.float();
+    (!has(INTEGRAL) || to_integer || (s.float() && d == s))
+        && (has(INTEGRAL) || !to_integer)
+        && (!rounded || (d.float() && narrower))
+        && (!has(flag::FTZ) || d == Num::F32 || s == Num::F32)
+        && (!has(RELU) || matches!(d, Num::F16 | Num::BF16))
+}
+
 /// The common conversions between registers of the types' own widths.
 fn fast(d: Num, s: Num, flags: u64, wide_d: bool, wide_s: bool) -> Option<OpFn> {
     use Num::*;
+    if wide_d != (d.bits() == 64) || wide_s != (s.bits() == 64) {
+        return None;
+    }
     let near = Mode::Nearest as u64;
     let integral = |mode: Mode| INTEGRAL | mode as u64;
     Some(match (wide_s, wide_d, s, d) {

@@ -53,26 +53,30 @@ fn allowed(base: &str, double: bool) -> &'static str {
 
 impl Flags {
     /// Takes the modifiers that `base` may have; what is left over refuses the instruction.
-    fn take(m: &mut Mods<'_>, double: bool) -> Flags {
+    fn take(m: &mut Mods<'_>, double: bool) -> R<Flags> {
         let may = allowed(m.base, double);
         let mut has = |letter: char, name: &str| may.contains(letter) && m.has(name);
         let approx = has('a', "approx");
         let full = has('u', "full");
-        let (ftz, sat, nan) = (has('f', "ftz"), has('s', "sat"), has('n', "NaN"));
-        let xorsign = has('x', "xorsign") && has('x', "abs");
+        let ftz = !(double && !approx) && has('f', "ftz");
+        let (sat, nan) = (has('s', "sat"), has('n', "NaN"));
+        let (xorsign, abs) = (has('x', "xorsign"), has('x', "abs"));
+        if xorsign != abs {
+            return Err(Why::invalid(".xorsign and .abs go together"));
+        }
         let mode = if may.contains('r') && !approx && !full {
             rounding(m)
         } else {
             None
         };
-        Flags {
+        Ok(Flags {
             mode: mode.unwrap_or(Mode::Nearest),
             ftz,
             sat,
             approx,
             nan,
             xorsign,
-        }
+        })
     }
 
     fn imm(&self) -> u64 {
@@ -157,7 +161,7 @@ pub(crate) fn lower<'m>(f: &mut Func<'_, 'm>, m: &mut Mods<'_>, ops: &'m [Operan
         return testp(f, m, ops);
     }
     let t = m.ty()?;
-    let x = Flags::take(m, t == Type::F64);
+    let x = Flags::take(m, t == Type::F64)?;
     let found = match t {
         Type::F32 => single(m.base, &x).or_else(|| single_unary(m.base, &x)),
         Type::F64 => double(m.base, &x),

@@ -369,12 +369,11 @@ const ATOMS: [(&str, &str); 10] = [
     ("dec", "dec"),
 ];
 
-fn atom_form(name: &str, t: Type, ftz: bool, a: &Address) -> Option<OpFn> {
+fn atom_form(name: &str, t: Type, a: &Address) -> Option<OpFn> {
     use Type::*;
     Some(match (name, t) {
         ("add", U32 | S32) => rmw_fn::<at::Add32>(a),
         ("add", U64 | S64) => rmw_fn::<at::Add64>(a),
-        ("add", F32) if ftz => rmw_fn::<at::AddFtzF32>(a),
         ("add", F32) => rmw_fn::<at::AddF32>(a),
         ("add", F64) => rmw_fn::<at::AddF64>(a),
         ("add", F16) => rmw_fn::<at::AddHalf>(a),
@@ -411,7 +410,6 @@ fn atom<'m>(f: &mut Func<'_, 'm>, m: &mut Mods<'_>, ops: &'m [Operand]) -> R<()>
     let hint = m.has("L2::cache_hint");
     ignore_hints(m);
     m.ignore(&["noftz"]);
-    let ftz = m.has("ftz");
     let name = m
         .one(&ATOMS)
         .ok_or_else(|| Why::unsupported("this atomic operation"))?;
@@ -428,7 +426,7 @@ fn atom<'m>(f: &mut Func<'_, 'm>, m: &mut Mods<'_>, ops: &'m [Operand]) -> R<()>
     if a.kernel_param {
         return Err(Why::invalid("an atomic on a kernel parameter"));
     }
-    let run = atom_form(name, t, ftz, &a).ok_or_else(|| Why::unsupported("this atomic form"))?;
+    let run = atom_form(name, t, &a).ok_or_else(|| Why::unsupported("this atomic form"))?;
     let want = Want::of(t)?;
     let mut inst = Inst {
         run,

@@ -20,6 +20,7 @@ fn traps(form: &str) -> Case {
     };
     Case {
         forms: vec![form.to_owned()],
+        text: String::new(),
         prove: Box::new(prove),
     }
 }

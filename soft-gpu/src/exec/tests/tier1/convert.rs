@@ -430,8 +430,36 @@ fn spaces() -> Vec<Case> {
     out
 }
 
+/// Registers wider than the types: their low bits count, and the rest of a result is its extension.
+fn wide_registers() -> Vec<Case> {
+    let inputs = singles(&[5, 0xdead_0000_ffff_fffb, 0x1234_5678_7fff_ff80]);
+    let low = |r: &[u64]| r[0] as u32 as i32;
+    let as_single = move |r: &[u64]| u64::from((low(r) as f32).to_bits());
+    vec![
+        lane("cvt.rn.f32.s32", "f32", &["b64"], &inputs, move |r| {
+            Want::Bits(as_single(r))
+        }),
+        lane("cvt.rn.f32.s32", "b64", &["b64"], &inputs, move |r| {
+            Want::Bits(as_single(r))
+        }),
+        lane("cvt.rn.f32.s32", "b64", &["b32"], &inputs, move |r| {
+            Want::Bits(as_single(r))
+        }),
+        lane("cvt.rn.f64.u32", "f64", &["b64"], &inputs, |r| {
+            Want::Double(f64::from(r[0] as u32))
+        }),
+        lane("cvt.s64.s8", "b64", &["b64"], &inputs, |r| {
+            Want::Bits(r[0] as i8 as u64)
+        }),
+        lane("cvt.u8.u32", "b64", &["b64"], &inputs, |r| {
+            Want::Bits(r[0] & 0xff)
+        }),
+    ]
+}
+
 pub(super) fn cases() -> Vec<Case> {
     let mut out = between_integers();
+    out.extend(wide_registers());
     out.extend(integers_to_floats());
     out.extend(floats_to_integers());
     out.extend(between_floats());

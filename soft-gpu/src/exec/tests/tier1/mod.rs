@@ -12,13 +12,14 @@ mod convert;
 mod float;
 mod integer;
 mod memory;
+mod refusals;
 mod special;
 mod warp;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use super::eval::eval;
+use super::eval::{eval, kernel};
 use super::{Bench, HEADER};
 use crate::exec::contract::Launch;
 
@@ -26,6 +27,8 @@ use crate::exec::contract::Launch;
 pub(super) struct Case {
     /// The forms, as `forms.txt` has them.
     forms: Vec<String>,
+    /// The module that has them (empty where there is more than one).
+    text: String,
     /// Runs them and compares.
     prove: Box<dyn Fn()>,
 }
@@ -106,6 +109,7 @@ fn code(
     want: impl Fn(&[u64]) -> Want + 'static,
 ) -> Case {
     mentions(code, form);
+    let module = kernel(code, d, srcs);
     let (text, srcs, rows) = (code.to_owned(), srcs.to_vec(), Rc::clone(rows));
     let prove = move || {
         for (row, got) in rows.iter().zip(eval(&text, d, &srcs, &rows)) {
@@ -120,6 +124,7 @@ fn code(
     };
     Case {
         forms: vec![form.to_owned()],
+        text: module,
         prove: Box::new(prove),
     }
 }
@@ -135,6 +140,7 @@ fn block(forms: &[&str], body: &str, threads: u32, want: impl Fn(u32) -> u32 + '
 
 /// As [`block`], of a whole module.
 fn whole(forms: &[&str], text: String, threads: u32, want: impl Fn(u32) -> u32 + 'static) -> Case {
+    let module = text.clone();
     let prove = move || {
         for (t, got) in run(&text, threads).into_iter().enumerate() {
             assert_eq!(got, want(t as u32), "thread {t} of\n{text}");
@@ -142,6 +148,7 @@ fn whole(forms: &[&str], text: String, threads: u32, want: impl Fn(u32) -> u32 +
     };
     Case {
         forms: forms.iter().map(|f| (*f).to_owned()).collect(),
+        text: module,
         prove: Box::new(prove),
     }
 }

@@ -38,6 +38,7 @@ fn register(name: &str, want: impl Fn(u32, u32) -> u32 + 'static) -> Case {
     };
     Case {
         forms: vec![name.to_owned()],
+        text: String::new(),
         prove: Box::new(prove),
     }
 }
@@ -75,6 +76,7 @@ fn clock(name: &str) -> Case {
     let named = name.to_owned();
     Case {
         forms: vec![name.to_owned()],
+        text: String::new(),
         prove: Box::new(move || {
             let got = run_grid(&text, [1, 1, 1], [32, 1, 1], false);
             assert_eq!(got, [1; 32], "{named}");
@@ -104,6 +106,7 @@ fn grid_barrier() -> Case {
     );
     Case {
         forms: vec!["%envreg1".into(), "%envreg2".into()],
+        text: String::new(),
         prove: Box::new(move || {
             let got = run_grid(&text, [12, 1, 1], [64, 1, 1], true);
             assert!(
@@ -150,6 +153,7 @@ pub(super) fn cases() -> Vec<Case> {
     let smid = text("mov.u32 %r5, %smid; setp.lt.u32 %p1, %r5, 2; selp.u32 %r0, 1, 0, %p1;");
     out.push(Case {
         forms: vec!["%smid".into()],
+        text: String::new(),
         prove: Box::new(move || {
             let got = run_grid(&smid, GRID, BLOCK, false);
             assert!(got.iter().all(|v| *v == 1), "{got:?}");

@@ -1,0 +1,13 @@
+//! Any bytes: parsing and lowering refuse them or give a program.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use soft_gpu::exec::contract::LoadOptions;
+use soft_gpu::exec::program::Program;
+
+fuzz_target!(|data: &[u8]| {
+    let options = LoadOptions {
+        compute_capability: (9, 0),
+    };
+    let _ = Program::load(data, &options);
+});

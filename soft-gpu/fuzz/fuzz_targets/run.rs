@@ -1,0 +1,14 @@
+//! Any text: what loads is run for a short while, and ends or faults.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+
+#[path = "../../tests/kernels/feed.rs"]
+mod feed;
+#[allow(dead_code, reason = "the tests use more of it")]
+#[path = "../../tests/kernels/harness.rs"]
+mod harness;
+
+fuzz_target!(|data: &[u8]| {
+    feed::load_and_run(data);
+});
