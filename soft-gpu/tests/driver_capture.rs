@@ -110,7 +110,7 @@ fn parameters_are_those_of_the_capture_and_memory_that_of_the_launch() {
     let f = function(module(KERNELS), "inc");
     let s = stream(1);
     let p = upload(&[0u32; 4]);
-    let mut source = vec![3u32; 4];
+    let mut source = [3u32; 4];
     begin(s, RELAXED);
     ok(cuMemcpyHtoDAsync_v2(p, source.as_ptr() as u64, 16, s));
     let mut n = 4u32;

@@ -6,8 +6,8 @@ use super::types::{In, Out, Text};
 use crate::driver::callback::{HostCall, HostFn};
 use crate::driver::error::{CuError, Result};
 use crate::driver::graph::node::Dependency;
-use crate::driver::graph::{self, Edge, EdgeData, block, dot, object};
-use crate::driver::healthy;
+use crate::driver::graph::{self, Edge, EdgeData, block, conditional, dot, object};
+use crate::driver::{context, healthy};
 
 /// Dependencies as an array of nodes.
 ///
@@ -310,6 +310,18 @@ exports! {
 
     fn cuGraphReleaseUserObject(graph: u64, object: u64, count: u32) {
         object::release_by(&*graph::get(graph)?, object, count)
+    }
+
+    fn cuGraphConditionalHandleCreate(
+        out: Out<u64>, graph: u64, context: u64, default: u32, flags: u32,
+    ) {
+        out.check()?;
+        let graph = graph::get(graph)?;
+        let context = match context {
+            0 => context::current()?,
+            given => context::get(given)?,
+        };
+        out.set(conditional::create(&graph, &context, default, flags)?)
     }
 
     fn cuDeviceGraphMemTrim(device: i32) {

@@ -12,6 +12,8 @@ use super::vmm::Access;
 use crate::driver::callback::{HostCall, HostFn};
 use crate::driver::copy::Memset;
 use crate::driver::error::{CuError, Result};
+use crate::driver::graph::block::Space;
+use crate::driver::graph::conditional::Conditional;
 use crate::driver::graph::node::{
     Action, Attributes, COOPERATIVE, Dependency, KERNEL_ATTRIBUTES, kind,
 };
@@ -187,17 +189,19 @@ pub struct Alloc {
 
 impl Alloc {
     fn action(&self) -> Result<Action> {
-        let device = self.pool.device_only()?;
-        for i in 0..self.accesses {
-            self.access.at(i)?.check_device(device)?;
+        let (device, space) = self.pool.place()?;
+        if space == Space::Device {
+            for i in 0..self.accesses {
+                self.access.at(i)?.check_device(device)?;
+            }
         }
-        Action::alloc(self.bytes as u64, gpu(device)?.ordinal, 0)
+        Action::alloc(self.bytes as u64, gpu(device)?.ordinal, space, 0)
     }
 
     fn of(action: &Action) -> Result<Alloc> {
         match action {
             Action::Alloc(a) => Ok(Alloc {
-                pool: PoolProperties::on_device(a.block.device as i32),
+                pool: PoolProperties::of(a.block.device as i32, a.block.space),
                 access: In(std::ptr::null()),
                 accesses: 0,
                 bytes: a.block.size as usize,
@@ -253,6 +257,18 @@ struct ChildNode {
     ownership: i32,
 }
 
+/// CUDA_CONDITIONAL_NODE_PARAMS.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct ConditionalNode {
+    handle: u64,
+    kind: u32,
+    size: u32,
+    /// Out: the bodies.
+    graphs: *const u64,
+    context: u64,
+}
+
 const _: () = assert!(size_of::<Any>() == 256);
 const _: () = assert!(size_of::<CopyNode>() == 216 && size_of::<Alloc>() == 120);
 
@@ -305,6 +321,14 @@ impl Any {
             kind::MEM_ALLOC => self.view::<Alloc>()?.action(),
             kind::MEM_FREE => Action::free(self.room[0]),
             kind::BATCH_MEM_OP => self.view::<Batch>()?.action(),
+            kind::CONDITIONAL if adding => {
+                let c: ConditionalNode = self.view()?;
+                let context = match c.context {
+                    0 => context::current()?.handle,
+                    given => context::get(given)?.handle,
+                };
+                Conditional::new(c.handle, c.kind, c.size, context).map(Action::Conditional)
+            }
             8 | 9 | 13 | 14 | 17 | 18 => Err(CuError::NOT_SUPPORTED),
             _ => Err(CuError::INVALID_VALUE),
         }
@@ -350,6 +374,16 @@ impl Any {
             Action::Alloc(_) => Any::with(kind, Alloc::of(action)?),
             Action::Free(b) => Any::with(kind, b.addr),
             Action::MemOps(..) => Any::with(kind, Batch::of(action)?),
+            Action::Conditional(c) => Any::with(
+                kind,
+                ConditionalNode {
+                    handle: c.cell.addr,
+                    kind: c.kind as u32,
+                    size: c.handles.len() as u32,
+                    graphs: c.handles.as_ptr(),
+                    context: c.context,
+                },
+            ),
         }
     }
 }
@@ -378,16 +412,23 @@ fn add_any(out: Out<u64>, graph: u64, after: Result<Vec<Dependency>>, any: Out<A
     let graph = graph::get(graph)?;
     let action = given.action(true)?;
     let told = match &action {
-        Action::Alloc(_) => Some(Any::of(&action)?),
+        Action::Alloc(_) | Action::Conditional(_) => Some(Any::of(&action)?),
         _ => None,
     };
     let node = graph.add(action, Attributes::new(), &after?)?;
     if let Some(told) = told {
-        // The address goes back to the caller; what it gave stays as it was.
-        let (mut mine, theirs) = (given, told.view::<Alloc>()?);
-        let mut alloc: Alloc = mine.view()?;
-        alloc.addr = theirs.addr;
-        Out(mine.room.as_mut_ptr().cast::<Alloc>()).set(alloc)?;
+        // The address, or the bodies, go back to the caller; what it gave stays as it was.
+        let mut mine = given;
+        let room = mine.room.as_mut_ptr();
+        if told.kind == kind::MEM_ALLOC {
+            let mut alloc: Alloc = mine.view()?;
+            alloc.addr = told.view::<Alloc>()?.addr;
+            Out(room.cast::<Alloc>()).set(alloc)?;
+        } else {
+            let mut node: ConditionalNode = mine.view()?;
+            node.graphs = told.view::<ConditionalNode>()?.graphs;
+            Out(room.cast::<ConditionalNode>()).set(node)?;
+        }
         any.set(mine)?;
     }
     out.set(node)

@@ -16,7 +16,11 @@ fn load(out: Out<u64>, code: In<u8>, options: &JitOptions) -> Result {
     let cc = gpu(0)?.compute_capability;
     // SAFETY: the API's contract: `code` is a module image.
     let ptx = unsafe { image::ptx_at(code.0, cc) };
-    out.set(options.report(ptx.and_then(library::load))?.handle)
+    out.set(
+        options
+            .report(ptx.and_then(|ptx| library::load(ptx, options.max_registers())))?
+            .handle,
+    )
 }
 
 exports! {
@@ -92,6 +96,9 @@ exports! {
     }
 
     fn cuKernelGetName(out: Out<*const c_char>, kernel: u64) {
+        if kernel == 0 {
+            return Err(CuError::INVALID_VALUE);
+        }
         out.set(library::kernel(kernel)?.name.as_ptr())
     }
 

@@ -22,12 +22,13 @@ static LOGS: Table<JitLog> = Table::new(Kind::Link);
 
 fn create(count: u32, keys: In<u32>, values: Out<*mut c_void>, out: Out<u64>) -> Result {
     out.check()?;
-    let log = JitLog::of(&JitOptions {
+    let options = JitOptions {
         count,
         keys,
         values,
-    })?;
-    let made = link::create()?;
+    };
+    let log = JitLog::of(&options)?;
+    let made = link::create(options.max_registers())?;
     LOGS.put(made.handle, std::sync::Arc::new(log));
     out.set(made.handle)
 }
@@ -61,9 +62,10 @@ fn take(link: &Link, kind: u32, name: &str, bytes: &[u8]) -> std::result::Result
         }
         // What an earlier link gave out as "cubin" is PTX.
         CUBIN | OBJECT if !machine_code => match crate::driver::linker::unpack(trimmed(bytes)) {
-            Some(inputs) => inputs
-                .into_iter()
-                .try_for_each(|i| link.add(&i.name, i.text)),
+            Some(linked) => {
+                let mut inputs = linked.inputs.into_iter();
+                inputs.try_for_each(|i| link.add(&i.name, i.text))
+            }
             None => link.add(name, trimmed(bytes).to_vec()),
         },
         CUBIN => refuse(

@@ -36,7 +36,8 @@ fn attribute(attribute: u32, addr: u64, a: &Allocation) -> Result<Value> {
         3 => Long(addr),
         4 if host || a.usage.managed() => Long(addr),
         4 => return Err(CuError::INVALID_VALUE),
-        6 | 10 | 15 | 21 => Word(0),
+        6 => Word(u32::from(driver()?.memory.synchronous(a.id))),
+        10 | 15 | 21 => Word(0),
         7 | 20 => Long(a.id),
         8 => Word(u32::from(a.usage.managed())),
         9 => Word(a.device as u32),
@@ -224,11 +225,13 @@ exports! {
     }
 
     fn cuPointerSetAttribute(value: In<u32>, attribute: u32, addr: u64) {
-        value.get()?;
         // CU_POINTER_ATTRIBUTE_SYNC_MEMOPS is the only one that can be set.
         if attribute != 6 {
             return Err(CuError::INVALID_VALUE);
         }
-        healthy()?.memory.device_range(addr, 1).map(|_| ())
+        let memory = &healthy()?.memory;
+        let a = memory.find(addr).ok_or(CuError::INVALID_VALUE)?;
+        memory.set_synchronous(a.id, value.get()? != 0);
+        Ok(())
     }
 }

@@ -47,6 +47,7 @@ pub mod batch;
 pub mod capture;
 pub mod context;
 pub mod copy;
+pub mod coredump;
 pub mod device;
 pub mod entry;
 pub mod event;

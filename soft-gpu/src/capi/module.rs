@@ -7,7 +7,8 @@ use crate::driver::error::{CuError, Result};
 use crate::driver::module::{self, Refusal};
 use crate::driver::{context, healthy, image};
 
-/// CU_JIT_* options that are served: where the logs go.
+/// CU_JIT_* options that are served: a bound of registers, and where the logs go.
+const MAX_REGISTERS: u32 = 0;
 const INFO_LOG: u32 = 3;
 const INFO_LOG_SIZE: u32 = 4;
 const ERROR_LOG: u32 = 5;
@@ -39,6 +40,12 @@ impl JitOptions {
                 let value = In(self.values.0.cast_const()).at(i).ok()?;
                 Some((i, value))
             })
+    }
+
+    /// CU_JIT_MAX_REGISTERS, if it was given and is a bound.
+    pub fn max_registers(&self) -> Option<u32> {
+        let (_, value) = self.find(MAX_REGISTERS)?;
+        Some(value as usize as u32).filter(|n| *n > 0)
     }
 
     /// Writes a log, and its length into the size option.
@@ -154,7 +161,8 @@ fn load(out: Out<u64>, image: In<u8>, options: &JitOptions) -> Result {
         return Err(CuError::INVALID_VALUE);
     }
     let context = context::current()?;
-    let loaded = ptx_of(image).and_then(|ptx| module::load(&context, &ptx));
+    let loaded =
+        ptx_of(image).and_then(|ptx| module::load(&context, &ptx, options.max_registers()));
     out.set(options.report(loaded)?.handle)
 }
 
@@ -244,6 +252,9 @@ exports! {
     }
 
     fn cuFuncGetName(out: Out<*const c_char>, handle: u64) {
+        if handle == 0 {
+            return Err(CuError::INVALID_VALUE);
+        }
         out.set(module::function(handle)?.c_name.as_ptr())
     }
 

@@ -21,14 +21,19 @@ pub struct Properties {
 const _: () = assert!(size_of::<Properties>() == 88);
 
 impl Properties {
-    /// Pinned memory on a device.
-    pub fn on_device(device: i32) -> Properties {
+    /// What [`place`](Self::place) takes for this place.
+    pub fn of(device: i32, space: Space) -> Properties {
+        let (kind, location) = match space {
+            Space::Device => (PINNED, (ON_DEVICE, device)),
+            Space::Host(location) => (PINNED, (location, 0)),
+            Space::Managed => (MANAGED, (ON_DEVICE, device)),
+        };
         Properties {
-            kind: PINNED,
+            kind,
             handle_types: 0,
             location: Location {
-                kind: ON_DEVICE,
-                id: device,
+                kind: location.0,
+                id: location.1,
             },
             security: 0,
             most: 0,
@@ -37,21 +42,11 @@ impl Properties {
         }
     }
 
-    /// The device (CU_MEM_ALLOCATION_TYPE_PINNED on CU_MEM_LOCATION_TYPE_DEVICE).
+    /// Device and kind of memory.
     ///
     /// # Errors
-    /// CUDA_ERROR_INVALID_VALUE for any other place; sharing by handle is not served.
-    pub fn device_only(&self) -> Result<i32> {
-        if self.kind != PINNED || self.location.kind != ON_DEVICE {
-            return Err(CuError::INVALID_VALUE);
-        }
-        if self.handle_types != 0 {
-            return Err(CuError::NOT_SUPPORTED);
-        }
-        Ok(self.location.id)
-    }
-
-    fn place(&self) -> Result<(i32, Space)> {
+    /// CUDA_ERROR_INVALID_VALUE for another place; sharing by handle is not served.
+    pub fn place(&self) -> Result<(i32, Space)> {
         if self.handle_types != 0 {
             return Err(CuError::NOT_SUPPORTED);
         }

@@ -16,6 +16,7 @@ pub struct Library {
     /// CUlibrary.
     pub handle: u64,
     ptx: Vec<u8>,
+    registers: Option<u32>,
     names: Vec<String>,
     modules: Mutex<HashMap<u64, Arc<Module>>>,
     kernels: Mutex<HashMap<String, Arc<Kernel>>>,
@@ -38,15 +39,16 @@ static KERNELS: Table<Kernel> = Table::new(Kind::Kernel);
 ///
 /// # Errors
 /// The interpreter refuses the text.
-pub fn load(ptx: Vec<u8>) -> std::result::Result<Arc<Library>, Refusal> {
+pub fn load(ptx: Vec<u8>, registers: Option<u32>) -> std::result::Result<Arc<Library>, Refusal> {
     let plain = |e: CuError| (e, e.to_string());
     healthy().map_err(plain)?;
-    let program = module::translate(gpu(0).map_err(plain)?, &ptx)?;
+    let program = module::translate(gpu(0).map_err(plain)?, &ptx, registers)?;
     let names = program.kernels().map(|(name, _)| name.to_owned()).collect();
     Ok(LIBRARIES.insert(|handle| {
         Arc::new(Library {
             handle,
             ptx,
+            registers,
             names,
             modules: Mutex::default(),
             kernels: Mutex::default(),
@@ -100,7 +102,7 @@ impl Library {
         if let Some(m) = modules.get(&context.handle) {
             return Ok(Arc::clone(m));
         }
-        let module = module::load(&context, &self.ptx).map_err(|(code, why)| {
+        let module = module::load(&context, &self.ptx, self.registers).map_err(|(code, why)| {
             eprintln!("soft-gpu: library not loaded into a context: {why}");
             code
         })?;

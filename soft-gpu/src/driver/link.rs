@@ -14,6 +14,8 @@ use crate::ptx::ast::Module;
 pub struct Link {
     /// CUlinkState.
     pub handle: u64,
+    /// CU_JIT_MAX_REGISTERS.
+    registers: Option<u32>,
     state: Mutex<State>,
 }
 
@@ -28,16 +30,17 @@ struct State {
 
 static LINKS: Table<Link> = Table::new(Kind::Link);
 
-/// cuLinkCreate.
+/// cuLinkCreate; `registers` bounds those of its kernels.
 ///
 /// # Errors
 /// No current context.
-pub fn create() -> Result<Arc<Link>> {
+pub fn create(registers: Option<u32>) -> Result<Arc<Link>> {
     healthy()?;
     context::current()?;
     Ok(LINKS.insert(|handle| {
         Arc::new(Link {
             handle,
+            registers,
             state: Mutex::default(),
         })
     }))
@@ -114,9 +117,9 @@ impl Link {
         let names = state.inputs.iter().map(|i| i.name.clone());
         let modules = names.zip(state.modules.iter().cloned()).collect();
         let linked = linker::link(modules).map_err(|(code, why)| (code, state.explain(why)))?;
-        let image = linker::pack(&state.inputs, &linked);
+        let image = linker::pack(&state.inputs, &linked, self.registers);
         let context = context::current().map_err(|e| (e, e.to_string()))?;
-        module::translate(&context.gpu, &image[..image.len() - 1])?;
+        module::translate(&context.gpu, &image[..image.len() - 1], None)?;
         let image: Arc<[u8]> = image.into();
         state.image = Some(Arc::clone(&image));
         Ok(image)

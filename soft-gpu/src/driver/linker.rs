@@ -15,6 +15,8 @@ use crate::ptx::ast::{Function, Init, Module, Operand, Space, Statement, Variabl
 const MAGIC: &[u8] = b"// soft-gpu: linked inputs follow\n";
 /// Begins the line before each input: its length in bytes, then its name.
 const INPUT: &str = "// soft-gpu input ";
+/// Begins the line with the most registers of a kernel.
+const REGISTERS: &str = "// soft-gpu registers ";
 
 /// A PTX text to link.
 #[derive(Debug, Clone)]
@@ -23,6 +25,15 @@ pub struct Input {
     pub name: String,
     /// Without a terminating NUL.
     pub text: Vec<u8>,
+}
+
+/// A linked image, taken apart.
+#[derive(Debug, Clone, Default)]
+pub struct Image {
+    /// What was linked.
+    pub inputs: Vec<Input>,
+    /// CU_JIT_MAX_REGISTERS of the link.
+    pub registers: Option<u32>,
 }
 
 /// Parses a text.
@@ -41,12 +52,15 @@ pub fn parse(input: &Input) -> Result<Module, Refusal> {
 }
 
 /// The image of linked inputs, NUL-terminated. One text that needs nothing else is its own.
-pub fn pack(inputs: &[Input], linked: &Linked) -> Vec<u8> {
+pub fn pack(inputs: &[Input], linked: &Linked, registers: Option<u32>) -> Vec<u8> {
     let mut image = Vec::new();
-    if let ([only], false) = (inputs, linked.runtime) {
+    if let ([only], false, None) = (inputs, linked.runtime, registers) {
         image.extend_from_slice(&only.text);
     } else {
         image.extend_from_slice(MAGIC);
+        if let Some(n) = registers {
+            image.extend_from_slice(format!("{REGISTERS}{n}\n").as_bytes());
+        }
         for i in inputs {
             let name = i.name.replace(['\n', '\0'], " ");
             image.extend_from_slice(format!("{INPUT}{} {name}\n", i.text.len()).as_bytes());
@@ -59,9 +73,15 @@ pub fn pack(inputs: &[Input], linked: &Linked) -> Vec<u8> {
 }
 
 /// The inputs of a linked image; `None` for any other text.
-pub fn unpack(image: &[u8]) -> Option<Vec<Input>> {
+pub fn unpack(image: &[u8]) -> Option<Image> {
     let mut rest = image.strip_prefix(MAGIC)?;
     let mut inputs = Vec::new();
+    let mut registers = None;
+    if let Some(after) = rest.strip_prefix(REGISTERS.as_bytes()) {
+        let end = after.iter().position(|b| *b == b'\n')?;
+        registers = std::str::from_utf8(&after[..end]).ok()?.parse().ok();
+        rest = &after[end + 1..];
+    }
     while let Some(after) = rest.strip_prefix(INPUT.as_bytes()) {
         let end = after.iter().position(|b| *b == b'\n')?;
         let line = std::str::from_utf8(&after[..end]).ok()?;
@@ -74,7 +94,7 @@ pub fn unpack(image: &[u8]) -> Option<Vec<Input>> {
         });
         rest = body.get(text.len() + 1..)?;
     }
-    Some(inputs)
+    Some(Image { inputs, registers })
 }
 
 /// What came of a link.
@@ -87,7 +107,16 @@ pub struct Linked {
 
 /// Our own text of what programs use of the device runtime's library.
 const RUNTIME: &str = include_str!("runtime.ptx");
-const RUNTIME_NAMES: [&str; 2] = ["cudaCGGetIntrinsicHandle", "cudaCGSynchronize"];
+const RUNTIME_NAMES: [&str; 3] = [
+    "cudaCGGetIntrinsicHandle",
+    "cudaCGSynchronize",
+    "cudaGraphSetConditional",
+];
+
+/// May this text need functions of the device runtime's library?
+pub fn needs_runtime(text: &[u8]) -> bool {
+    std::str::from_utf8(text).is_ok_and(|t| RUNTIME_NAMES.iter().any(|n| t.contains(n)))
+}
 
 /// Links parsed modules, each with its name for the log.
 ///
@@ -396,16 +425,18 @@ mod tests {
     fn images_of_several_inputs_come_apart_again() {
         let inputs = [input("a b", ".global .u32 x;"), input("c", "")];
         let plain = link_all(&[""]).expect("links");
-        let image = pack(&inputs, &plain);
+        let image = pack(&inputs, &plain, Some(38));
         assert_eq!(image.last(), Some(&0));
         let again = unpack(&image[..image.len() - 1]).expect("a linked image");
+        assert_eq!(again.registers, Some(38));
+        let again = again.inputs;
         assert_eq!(again.len(), 2);
         assert_eq!(
             (&again[0].name, &again[0].text),
             (&inputs[0].name, &inputs[0].text)
         );
         assert_eq!(again[1].text, inputs[1].text);
-        assert!(unpack(&pack(&inputs[..1], &plain)).is_none());
+        assert!(unpack(&pack(&inputs[..1], &plain, None)).is_none());
         for cut in 0..image.len() {
             let _ = unpack(&image[..cut]);
         }
@@ -458,6 +489,6 @@ mod tests {
              .visible .entry k() { .param .b32 s; .param .b64 r; call (r), cudaCGGetIntrinsicHandle, (s); ret; }";
         let l = link_all(&[user]).expect("links");
         assert!(l.runtime);
-        assert!(unpack(&pack(&[input("in0", user)], &l)).is_some());
+        assert!(unpack(&pack(&[input("in0", user)], &l, None)).is_some());
     }
 }

@@ -1,6 +1,6 @@
 //! Allocations: what is live, whose it is, and the device's account.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::RwLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -37,6 +37,10 @@ pub enum Use {
     Mapped(u64),
     /// Memory of a graph's allocation node: its address belongs to the node.
     Graph,
+    /// The same, page-locked.
+    GraphHost,
+    /// The same, managed.
+    GraphManaged,
 }
 
 impl Use {
@@ -47,7 +51,12 @@ impl Use {
 
     /// Page-locked memory of the host.
     pub fn host(self) -> bool {
-        matches!(self, Use::Host(_) | Use::HostPool(_))
+        matches!(self, Use::Host(_) | Use::HostPool(_) | Use::GraphHost)
+    }
+
+    /// Memory of a graph's allocation node.
+    pub fn graph(self) -> bool {
+        matches!(self, Use::Graph | Use::GraphHost | Use::GraphManaged)
     }
 
     /// The pool that it is of.
@@ -67,7 +76,7 @@ impl Use {
     pub fn managed(self) -> bool {
         matches!(
             self,
-            Use::Managed | Use::ManagedModule | Use::ManagedPool(_)
+            Use::Managed | Use::ManagedModule | Use::ManagedPool(_) | Use::GraphManaged
         )
     }
 }
@@ -109,6 +118,8 @@ pub struct Registered {
 pub struct Memory {
     live: RwLock<BTreeMap<u64, Allocation>>,
     registered: RwLock<BTreeMap<u64, Registered>>,
+    /// Allocations (by their number) with CU_POINTER_ATTRIBUTE_SYNC_MEMOPS.
+    synchronous: RwLock<BTreeSet<u64>>,
     ids: AtomicU64,
 }
 
@@ -117,7 +128,7 @@ pub const GUARD: u64 = GRANULE;
 
 /// A graph's block that this was the last allocation of.
 fn block_of(a: &Allocation) -> Option<std::sync::Arc<block::Block>> {
-    (a.usage == Use::Graph).then(|| block::ends(a)).flatten()
+    a.usage.graph().then(|| block::ends(a)).flatten()
 }
 
 /// Where an address of a copy lies.
@@ -214,10 +225,12 @@ impl Memory {
         if live.contains_key(&a.addr) {
             return Err(CuError::INVALID_VALUE);
         }
-        if inject::alloc_fails() || !driver.gpus[a.device].shared.charge(a.padded) {
+        let charge = || driver.gpus[a.device].shared.charge(a.padded);
+        if a.usage.charged() && (inject::alloc_fails() || !charge()) {
             return Err(CuError::OUT_OF_MEMORY);
         }
-        driver.arena.mark(Some(a.device), a.addr, a.padded, true);
+        let visible_to = (!a.usage.shared()).then_some(a.device);
+        driver.arena.mark(visible_to, a.addr, a.padded, true);
         let id = self.ids.fetch_add(1, Ordering::Relaxed) + 1;
         live.insert(a.addr, Allocation { id, ..a });
         Ok(id)
@@ -250,8 +263,11 @@ impl Memory {
     /// Ends an unlisted allocation's memory.
     pub fn bury(&self, driver: &Driver, a: &Allocation) {
         let block = block_of(a);
-        if a.usage == Use::Graph && block.is_none() {
-            return driver.gpus[a.device].shared.release(a.padded);
+        if a.usage.graph() && block.is_none() {
+            if a.usage.charged() {
+                driver.gpus[a.device].shared.release(a.padded);
+            }
+            return;
         }
         let visible_to = if a.usage.shared() {
             None
@@ -269,7 +285,7 @@ impl Memory {
         if a.usage.charged() {
             driver.gpus[a.device].shared.release(a.padded);
         }
-        if a.usage != Use::Graph {
+        if !a.usage.graph() {
             driver.arena.give(a.addr, a.padded + GUARD); // A graph's belongs to its node.
         }
         drop(block);
@@ -299,6 +315,21 @@ impl Memory {
             }
         }
         write(&self.registered).retain(|_, r| r.context != context);
+    }
+
+    /// CU_POINTER_ATTRIBUTE_SYNC_MEMOPS of an allocation, remembered: synchronous calls always are.
+    pub fn synchronous(&self, id: u64) -> bool {
+        read(&self.synchronous).contains(&id)
+    }
+
+    /// Sets what [`synchronous`](Self::synchronous) says.
+    pub fn set_synchronous(&self, id: u64, on: bool) {
+        let mut all = write(&self.synchronous);
+        if on {
+            all.insert(id);
+        } else {
+            all.remove(&id);
+        }
     }
 
     /// The live allocation that contains `addr`.
@@ -437,7 +468,7 @@ pub fn free(addr: u64) -> Result {
     }
     capture::unsafe_call()?;
     let freeable =
-        |u: Use| matches!(u, Use::Device | Use::Managed | Use::Graph) || u.pool().is_some();
+        |u: Use| matches!(u, Use::Device | Use::Managed) || u.graph() || u.pool().is_some();
     let owner = driver
         .memory
         .find(addr)

@@ -9,7 +9,7 @@ use super::context::{self, Context};
 use super::error::{CuError, Result};
 use super::gpu::Gpu;
 use super::handle::{Kind, Table};
-use super::linker;
+use super::linker::{self, Input};
 use super::memory::Use;
 use super::program::Program;
 use super::sync::lock;
@@ -67,34 +67,62 @@ fn refusal(error: LoadError) -> Refusal {
     }
 }
 
-/// Translates PTX for `gpu`.
+/// Translates PTX for `gpu`; `registers` is the option of the load.
 ///
 /// # Errors
 /// The interpreter refuses it.
-pub fn translate(gpu: &Gpu, ptx: &[u8]) -> std::result::Result<Program, Refusal> {
+pub fn translate(
+    gpu: &Gpu,
+    ptx: &[u8],
+    registers: Option<u32>,
+) -> std::result::Result<Program, Refusal> {
     let options = LoadOptions {
         compute_capability: gpu.compute_capability,
     };
-    match linker::unpack(ptx) {
-        None => Program::load(ptx, &options).map_err(refusal),
-        Some(inputs) => {
-            let parsed = inputs
-                .iter()
-                .map(|i| Ok((i.name.clone(), linker::parse(i)?)));
-            let linked = linker::link(parsed.collect::<std::result::Result<_, Refusal>>()?)?;
-            Program::from_module(&linked.module, &options).map_err(refusal)
+    let image = match linker::unpack(ptx) {
+        Some(image) => image,
+        None if linker::needs_runtime(ptx) => linker::Image {
+            inputs: vec![Input {
+                name: "the image".to_owned(),
+                text: ptx.to_vec(),
+            }],
+            registers: None,
+        },
+        None => {
+            let mut program = Program::load(ptx, &options).map_err(refusal)?;
+            bound_registers(&mut program, registers);
+            return Ok(program);
         }
+    };
+    let parsed = image
+        .inputs
+        .iter()
+        .map(|i| Ok((i.name.clone(), linker::parse(i)?)));
+    let linked = linker::link(parsed.collect::<std::result::Result<_, Refusal>>()?)?;
+    let mut program = Program::from_module(&linked.module, &options).map_err(refusal)?;
+    bound_registers(&mut program, registers.or(image.registers));
+    Ok(program)
+}
+
+/// CU_JIT_MAX_REGISTERS: what a kernel says that it takes. There is nothing to spill.
+fn bound_registers(program: &mut Program, most: Option<u32>) {
+    for (_, kernel) in &mut program.kernels {
+        kernel.registers = kernel.registers.min(most.unwrap_or(u32::MAX).max(1));
     }
 }
 
-/// Loads `ptx` into `context`.
+/// Loads `ptx` into `context`, as [`translate`] does.
 ///
 /// # Errors
 /// The interpreter refuses it, or its variables do not fit into memory.
-pub fn load(context: &Context, ptx: &[u8]) -> std::result::Result<Arc<Module>, Refusal> {
+pub fn load(
+    context: &Context,
+    ptx: &[u8],
+    registers: Option<u32>,
+) -> std::result::Result<Arc<Module>, Refusal> {
     let plain = |e: CuError| (e, e.to_string());
     let driver = healthy().map_err(plain)?;
-    let program = translate(&context.gpu, ptx)?;
+    let program = translate(&context.gpu, ptx, registers)?;
     place(driver, context, program).map_err(plain)
 }
 

@@ -337,16 +337,14 @@ pub fn bury(driver: &Driver, a: &Allocation) {
 /// CUDA_ERROR_OUT_OF_MEMORY, after frees queued on the stream had their chance.
 pub fn alloc_async(pool: &Pool, size: u64, stream: &Arc<Stream>) -> Result<u64> {
     let driver = healthy()?;
+    let recording = capture::recording(stream)?;
     if size == 0 {
-        return Err(CuError::INVALID_VALUE);
+        return Ok(0);
     }
-    if capture::recording(stream)? {
-        if pool.space != Space::Device {
-            return Err(CuError::NOT_SUPPORTED);
-        }
+    if recording {
         let mut addr = 0;
         capture::add(stream, || {
-            let action = Action::alloc(size, pool.device, pool.handle)?;
+            let action = Action::alloc(size, pool.device, pool.space, pool.handle)?;
             if let Action::Alloc(a) = &action {
                 addr = a.block.addr;
             }
@@ -380,7 +378,7 @@ pub fn free_async(addr: u64, stream: &Arc<Stream>) -> Result {
     if capture::recording(stream)? {
         return capture::add(stream, || Action::free(addr));
     }
-    let freeable = |u: Use| u.pool().is_some() || matches!(u, Use::Device | Use::Graph);
+    let freeable = |u: Use| u.pool().is_some() || u.graph() || u == Use::Device;
     let a = driver.memory.unlist(addr, freeable)?;
     let work = move |_: &Running<'_>| bury(driver, &a);
     stream.submit(Vec::new(), Some(Box::new(work))).map(|_| ())

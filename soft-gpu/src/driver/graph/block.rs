@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, Weak};
 
 use crate::driver::error::{CuError, Result};
 use crate::driver::memory::{Allocation, GUARD, Use};
+pub use crate::driver::pool::Space;
 use crate::driver::sync::lock;
 use crate::driver::{Driver, driver, gpu, healthy};
 use crate::exec::contract::GRANULE;
@@ -21,6 +22,18 @@ pub struct Block {
     padded: u64,
     /// Ordinal of its device.
     pub device: usize,
+    /// Its kind of memory.
+    pub space: Space,
+}
+
+impl Block {
+    fn usage(&self) -> Use {
+        match self.space {
+            Space::Device => Use::Graph,
+            Space::Host(_) => Use::GraphHost,
+            Space::Managed => Use::GraphManaged,
+        }
+    }
 }
 
 impl Drop for Block {
@@ -58,7 +71,7 @@ const MOST_DEVICES: usize = 16;
 ///
 /// # Errors
 /// Size 0; no address space.
-pub fn reserve(size: u64, device: usize) -> Result<Arc<Block>> {
+pub fn reserve(size: u64, device: usize, space: Space) -> Result<Arc<Block>> {
     let driver = healthy()?;
     if size == 0 {
         return Err(CuError::INVALID_VALUE);
@@ -67,15 +80,21 @@ pub fn reserve(size: u64, device: usize) -> Result<Arc<Block>> {
         return Err(CuError::OUT_OF_MEMORY);
     }
     let padded = size.next_multiple_of(GRANULE);
+    // Memory that every device and the host reach lies in a region of its own.
+    let region = match space {
+        Space::Device => device + 1,
+        Space::Host(_) | Space::Managed => 0,
+    };
     let addr = driver
         .arena
-        .take(device + 1, padded + GUARD, GRANULE)
+        .take(region, padded + GUARD, GRANULE)
         .ok_or(CuError::OUT_OF_MEMORY)?;
     let block = Arc::new(Block {
         addr,
         size,
         padded,
         device,
+        space,
     });
     // From here on host code may touch the pages, whatever becomes of the graph.
     driver
@@ -115,7 +134,7 @@ pub fn fill(driver: &Driver, block: &Arc<Block>, context: u64) -> Result {
             addr: block.addr,
             size: block.size,
             padded: block.padded,
-            usage: Use::Graph,
+            usage: block.usage(),
             device: block.device,
             context,
             id: 0,

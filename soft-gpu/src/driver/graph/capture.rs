@@ -603,15 +603,14 @@ pub fn uses(graph: &Graph) -> bool {
             .any(|s| s.graph.handle == graph.handle)
 }
 
-/// A stream that takes part in a capture is destroyed: the capture is in vain, and over if it began
-/// there.
+/// A stream that takes part in a capture is destroyed: where the capture began there it is over. What
+/// another stream added stays, and has to be joined as before.
 pub fn forget_stream(stream: &Stream) {
     if none_open() {
         return;
     }
     let mut all = lock(&SESSIONS);
     let Some(s) = all.of(stream) else { return };
-    s.valid = false;
     if s.origin == stream.id {
         let id = s.id;
         all.close(id);

@@ -22,6 +22,7 @@ fn title(action: &Action) -> &'static str {
         Action::Alloc(_) => "MEM_ALLOC",
         Action::Free(_) => "MEM_FREE",
         Action::MemOps(..) => "BATCH_MEM_OP",
+        Action::Conditional(_) => "CONDITIONAL",
     }
 }
 
@@ -51,6 +52,7 @@ fn details(action: &Action) -> String {
         Action::Alloc(a) => format!("{:#x}, {} bytes", a.block.addr, a.block.size),
         Action::Free(b) => format!("{:#x}", b.addr),
         Action::MemOps(ops, _) => format!("{} operations", ops.len()),
+        Action::Conditional(c) => format!("{:?} {:#x}", c.kind, c.cell.addr),
         Action::Empty => String::new(),
     }
 }
@@ -90,8 +92,8 @@ fn cluster(graph: &Graph, flags: u32, out: &mut String) {
         }
     }
     for node in body.nodes.values() {
-        if let Action::Child(child) = &node.action {
-            cluster(child, flags, out);
+        for inner in node.action.graphs() {
+            cluster(inner, flags, out);
         }
     }
     out.push_str("}\n");

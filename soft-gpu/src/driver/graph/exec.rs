@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
 use super::block::{self, Block};
+use super::conditional::{self, Cell};
 use super::node::{Action, Attributes, COOPERATIVE, KernelNode};
 use super::object::Held;
 use super::{Edge, Graph, capture, make};
@@ -60,6 +61,8 @@ pub struct Plan {
     /// Indices of nodes: before, after.
     pub edges: Vec<(usize, usize)>,
     order: Vec<usize>,
+    /// Values of its conditions.
+    pub cells: Vec<Arc<Cell>>,
 }
 
 /// A node of a plan.
@@ -70,8 +73,8 @@ pub struct Step {
     pub action: Action,
     /// Launch attributes.
     pub attributes: Attributes,
-    /// The child graph's plan.
-    pub child: Option<Plan>,
+    /// The plans of its own graphs.
+    pub children: Vec<Plan>,
     /// Not switched off.
     pub enabled: bool,
 }
@@ -87,6 +90,8 @@ enum Ready {
     Wait(Arc<Event>),
     Alloc(Arc<Block>),
     Free(Arc<Block>),
+    Preset(Arc<Cell>),
+    Conditional(Arc<Cell>, conditional::Kind, Vec<Vec<Ready>>),
 }
 
 static EXECS: Table<Exec> = Table::new(Kind::GraphExec);
@@ -134,6 +139,12 @@ pub fn instantiate(graph: &Arc<Graph>, flags: u64) -> std::result::Result<Arc<Ex
         return Err(Refusal::plain(CuError::INVALID_VALUE));
     }
     let plan = Plan::of(graph)?;
+    if plan.cells.iter().any(|c| !plan.reads(c.addr)) {
+        return Err(Refusal {
+            result: 5,
+            ..Refusal::plain(CuError::INVALID_VALUE)
+        });
+    }
     let objects = graph.lock().objects.iter().map(Held::share).collect();
     let exec = EXECS.insert(|handle| {
         Arc::new(Exec {
@@ -198,15 +209,15 @@ impl Plan {
         let index = |node: u64| handles.binary_search(&node).ok();
         let mut nodes = Vec::with_capacity(handles.len());
         for n in body.nodes.values() {
-            let child = match &n.action {
-                Action::Child(g) => Some(Plan::of(g)?),
-                _ => None,
-            };
+            let graphs = n.action.graphs().iter();
+            let children = graphs
+                .map(|g| Plan::of(g))
+                .collect::<std::result::Result<_, _>>()?;
             nodes.push(Step {
                 node: n.handle,
                 action: n.action.clone(),
                 attributes: n.attributes.clone(),
-                child,
+                children,
                 enabled: true,
             });
         }
@@ -215,6 +226,7 @@ impl Plan {
             edges: body.edges.iter().filter_map(pair).collect(),
             order: order.into_iter().filter_map(index).collect(),
             nodes,
+            cells: body.cells.clone(),
         })
     }
 
@@ -225,7 +237,7 @@ impl Plan {
         }
         self.nodes
             .iter_mut()
-            .filter_map(|n| n.child.as_mut())
+            .flat_map(|n| &mut n.children)
             .find_map(|c| c.find(node))
     }
 
@@ -245,10 +257,12 @@ impl Plan {
         let graph = make(true);
         let mut handles = Vec::with_capacity(self.nodes.len());
         for n in &self.nodes {
-            let action = match &n.child {
-                Some(plan) => Action::Child(plan.thaw()?),
-                None if !n.enabled => Action::Empty,
-                None => n.action.clone(),
+            let action = match (&n.action, n.children.first()) {
+                // A value belongs to the graph that it was made for.
+                (Action::Conditional(_), _) => return Err(CuError::NOT_SUPPORTED),
+                (Action::Child(_), Some(plan)) => Action::Child(plan.thaw()?),
+                _ if !n.enabled => Action::Empty,
+                (other, _) => other.clone(),
             };
             handles.push(graph.add(action, n.attributes.clone(), &[])?);
         }
@@ -262,14 +276,31 @@ impl Plan {
     }
 
     fn flatten(&self, into: &mut Vec<Ready>) -> Result {
+        into.extend(self.cells.iter().cloned().map(Ready::Preset));
         for n in self.order.iter().map(|i| &self.nodes[*i]) {
-            match (&n.child, n.enabled) {
-                (Some(child), _) => child.flatten(into)?,
-                (None, true) => into.extend(ready(&n.action, &n.attributes)?),
-                (None, false) => {}
+            match &n.action {
+                Action::Child(_) => n.children.iter().try_for_each(|c| c.flatten(into))?,
+                Action::Conditional(c) => {
+                    let bodies = n.children.iter().map(|child| {
+                        let mut body = Vec::new();
+                        child.flatten(&mut body).map(|()| body)
+                    });
+                    let bodies = bodies.collect::<Result<_>>()?;
+                    into.push(Ready::Conditional(Arc::clone(&c.cell), c.kind, bodies));
+                }
+                _ if n.enabled => into.extend(ready(&n.action, &n.attributes)?),
+                _ => {}
             }
         }
         Ok(())
+    }
+
+    /// True if a conditional node reads this value.
+    fn reads(&self, addr: u64) -> bool {
+        self.nodes.iter().any(|n| {
+            let own = matches!(&n.action, Action::Conditional(c) if c.cell.addr == addr);
+            own || n.children.iter().any(|c| c.reads(addr))
+        })
     }
 }
 
@@ -304,7 +335,7 @@ fn ready(action: &Action, attributes: &Attributes) -> Result<Option<Ready>> {
         Action::EventWait(e) => Ready::Wait(Arc::clone(e)),
         Action::Alloc(a) => Ready::Alloc(Arc::clone(&a.block)),
         Action::Free(block) => Ready::Free(Arc::clone(block)),
-        Action::Child(_) | Action::Empty => return Ok(None),
+        Action::Child(_) | Action::Conditional(_) | Action::Empty => return Ok(None),
     }))
 }
 
@@ -343,6 +374,26 @@ impl Ready {
             Ready::Fill(f) => f.run(),
             Ready::Host(call) => call.run(),
             Ready::Ops(ops) => ops.iter().for_each(MemOp::run),
+            Ready::Preset(cell) => cell.preset(),
+            Ready::Conditional(cell, kind, bodies) => {
+                let run = |body: usize| {
+                    for op in bodies.get(body).into_iter().flatten() {
+                        if fault::sticky().is_none() {
+                            op.run(driver, running);
+                        }
+                    }
+                };
+                let value = || cell.value() as usize;
+                match kind {
+                    conditional::Kind::If => run(usize::from(value() == 0)),
+                    conditional::Kind::Switch => run(value()),
+                    conditional::Kind::While => {
+                        while value() != 0 && fault::sticky().is_none() {
+                            run(0);
+                        }
+                    }
+                }
+            }
             Ready::Record(_) | Ready::Wait(_) | Ready::Alloc(_) | Ready::Free(_) => {}
         }
     }
@@ -367,10 +418,7 @@ fn account(
         let freed = match op {
             Ready::Alloc(block) if keep && driver.memory.find(block.addr).is_some() => Ok(None),
             Ready::Alloc(block) => block::fill(driver, block, context).map(|()| None),
-            Ready::Free(block) => driver
-                .memory
-                .unlist(block.addr, |u| u == Use::Graph)
-                .map(Some),
+            Ready::Free(block) => driver.memory.unlist(block.addr, Use::graph).map(Some),
             _ => Ok(None),
         };
         match freed {
@@ -393,7 +441,7 @@ fn undo(driver: &Driver, flat: &[Ready], done: &[Option<Allocation>]) {
         if let Ready::Alloc(block) = op
             && driver.memory.find(block.addr).is_some()
         {
-            let _ = driver.memory.free(driver, block.addr, |u| u == Use::Graph);
+            let _ = driver.memory.free(driver, block.addr, Use::graph);
         }
     }
 }

@@ -5,6 +5,7 @@
 
 pub mod block;
 pub mod capture;
+pub mod conditional;
 pub mod dot;
 pub mod exec;
 pub mod node;
@@ -73,6 +74,8 @@ pub struct Body {
     pub edges: Vec<Edge>,
     /// User objects that live as long as the graph.
     pub objects: Vec<object::Held>,
+    /// Values that conditional nodes read.
+    pub cells: Vec<Arc<conditional::Cell>>,
     /// In a clone: what each node of the original has become.
     origins: HashMap<u64, u64>,
     /// The only instance that a graph with memory nodes may have.
@@ -155,12 +158,8 @@ pub fn destroy_node(node: u64) -> Result {
         body.nodes.remove(&node)
     };
     let _ = NODES.remove(node);
-    if let Some(Node {
-        action: Action::Child(child),
-        ..
-    }) = removed
-    {
-        child.forget();
+    if let Some(node) = removed {
+        node.action.graphs().iter().for_each(|g| g.forget());
     }
     Ok(())
 }
@@ -187,9 +186,7 @@ impl Graph {
         let body = std::mem::take(&mut *self.lock());
         for (handle, node) in &body.nodes {
             let _ = NODES.remove(*handle);
-            if let Action::Child(child) = &node.action {
-                child.forget();
-            }
+            node.action.graphs().iter().for_each(|g| g.forget());
         }
     }
 
@@ -289,11 +286,7 @@ impl Graph {
         let body = self.lock();
         let mut origins = HashMap::new();
         for (old, node) in &body.nodes {
-            let action = match &node.action {
-                Action::Child(child) => Action::Child(child.duplicate(true)?),
-                other => other.clone(),
-            };
-            let new = copy.add(action, node.attributes.clone(), &[])?;
+            let new = copy.add(node.action.duplicate()?, node.attributes.clone(), &[])?;
             origins.insert(*old, new);
         }
         let edges = body.edges.iter().filter_map(|e| {
@@ -308,6 +301,7 @@ impl Graph {
         theirs.origins = origins;
         theirs.objects = body.objects.iter().map(object::Held::share).collect();
         theirs.next_local = body.next_local;
+        theirs.cells.clone_from(&body.cells);
         drop(theirs);
         Ok(copy)
     }
@@ -318,10 +312,8 @@ impl Graph {
         if let Some(n) = body.origins.get(&original) {
             return body.nodes.contains_key(n).then_some(*n);
         }
-        body.nodes.values().find_map(|n| match &n.action {
-            Action::Child(child) => child.find_clone_of(original),
-            _ => None,
-        })
+        let inner = body.nodes.values().flat_map(|n| n.action.graphs());
+        inner.into_iter().find_map(|g| g.find_clone_of(original))
     }
 }
 

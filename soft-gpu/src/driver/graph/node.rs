@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::block::{self, Block};
+use super::block::{self, Block, Space};
+use super::conditional::Conditional;
 use super::{EdgeData, Graph};
 use crate::driver::callback::HostCall;
 use crate::driver::context::{self, Context};
@@ -100,6 +101,8 @@ pub enum Action {
     Free(Arc<Block>),
     /// Waits for and writes values, in a context.
     MemOps(Arc<[MemOp]>, u64),
+    /// Runs graphs of its own as a value says.
+    Conditional(Conditional),
 }
 
 /// CUgraphNodeType of the actions.
@@ -116,6 +119,7 @@ pub mod kind {
     pub const MEM_ALLOC: u32 = 10;
     pub const MEM_FREE: u32 = 11;
     pub const BATCH_MEM_OP: u32 = 12;
+    pub const CONDITIONAL: u32 = 13;
 }
 
 fn live_context(handle: u64) -> Result<Arc<Context>> {
@@ -168,8 +172,8 @@ impl Action {
     ///
     /// # Errors
     /// As [`block::reserve`].
-    pub fn alloc(size: u64, device: usize, pool: u64) -> Result<Action> {
-        let block = block::reserve(size, device)?;
+    pub fn alloc(size: u64, device: usize, space: Space, pool: u64) -> Result<Action> {
+        let block = block::reserve(size, device, space)?;
         Ok(Action::Alloc(AllocNode { block, pool }))
     }
 
@@ -197,6 +201,7 @@ impl Action {
             Action::Alloc(_) => kind::MEM_ALLOC,
             Action::Free(_) => kind::MEM_FREE,
             Action::MemOps(..) => kind::BATCH_MEM_OP,
+            Action::Conditional(_) => kind::CONDITIONAL,
         }
     }
 
@@ -206,6 +211,27 @@ impl Action {
             Action::Alloc(_) | Action::Free(_) => true,
             Action::Child(g) => g.owns_memory(),
             _ => false,
+        }
+    }
+
+    /// The graphs that live and end with the node.
+    pub fn graphs(&self) -> &[Arc<Graph>] {
+        match self {
+            Action::Child(g) => std::slice::from_ref(g),
+            Action::Conditional(c) => &c.graphs,
+            _ => &[],
+        }
+    }
+
+    /// The same for another graph, with copies of the node's own graphs.
+    ///
+    /// # Errors
+    /// As [`Graph::duplicate`].
+    pub fn duplicate(&self) -> Result<Action> {
+        match self {
+            Action::Child(child) => child.duplicate(true).map(Action::Child),
+            Action::Conditional(c) => c.duplicate().map(Action::Conditional),
+            other => Ok(other.clone()),
         }
     }
 

@@ -81,6 +81,9 @@ fn compatible(old: &Action, new: &Action) -> std::result::Result<(), Outcome> {
             Ok(())
         }
         (Action::Alloc(_) | Action::Free(_), _) => Err(Outcome::NotSupported),
+        (Action::Conditional(a), Action::Conditional(b)) if a.kind != b.kind => {
+            Err(Outcome::ParametersChanged)
+        }
         _ => Ok(()),
     }
 }
@@ -104,7 +107,10 @@ fn compare(old: &Plan, new: &Plan) -> std::result::Result<(), Report> {
         if cooperative(a) != cooperative(b) {
             return Err(Report::at(Outcome::AttributesChanged, b.node));
         }
-        if let (Some(a), Some(b)) = (&a.child, &b.child) {
+        if a.children.len() != b.children.len() {
+            return Err(Report::at(Outcome::TopologyChanged, b.node));
+        }
+        for (a, b) in a.children.iter().zip(&b.children) {
             compare(a, b)?;
         }
     }
@@ -128,14 +134,14 @@ fn compare(old: &Plan, new: &Plan) -> std::result::Result<(), Report> {
 
 fn take(old: &mut Plan, new: Plan) {
     for (a, b) in old.nodes.iter_mut().zip(new.nodes) {
-        match (&mut a.child, b.child) {
-            (Some(a), Some(b)) => take(a, b),
-            _ => {
-                a.action = b.action;
-                a.attributes = b.attributes;
-            }
-        }
+        a.action = b.action;
+        a.attributes = b.attributes;
+        a.children
+            .iter_mut()
+            .zip(b.children)
+            .for_each(|(a, b)| take(a, b));
     }
+    old.cells = new.cells;
 }
 
 impl Exec {
@@ -171,7 +177,7 @@ impl Exec {
             compatible(&step.action, &action).map_err(|_| CuError::INVALID_VALUE)?;
             if let Action::Child(graph) = &action {
                 let new = Plan::of(graph).map_err(|r| r.code)?;
-                let old = step.child.as_mut().ok_or(CuError::INVALID_VALUE)?;
+                let old = step.children.first_mut().ok_or(CuError::INVALID_VALUE)?;
                 compare(old, &new).map_err(|_| CuError::INVALID_VALUE)?;
                 take(old, new);
                 return Ok(());
@@ -222,10 +228,7 @@ pub fn set_node(node: u64, action: Action) -> Result {
     let graph = super::of_node(node)?;
     let mut body = graph.lock();
     let n = body.nodes.get_mut(&node).ok_or(CuError::INVALID_VALUE)?;
-    let fixed = matches!(
-        n.action,
-        Action::Alloc(_) | Action::Free(_) | Action::Child(_)
-    );
+    let fixed = n.action.owns_memory() || !n.action.graphs().is_empty();
     if n.action.kind() != action.kind() || fixed {
         return Err(CuError::INVALID_VALUE);
     }

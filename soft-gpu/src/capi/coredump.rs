@@ -1,0 +1,75 @@
+//! Settings of GPU core dumps, remembered and told: this device writes none.
+
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+
+use super::types::{In, Out};
+use crate::driver::error::{CuError, Result};
+use crate::driver::sync::lock;
+use crate::driver::{context, driver};
+
+/// Last of CUcoredumpSettings; 5 and 6 are names of files.
+const LAST: u32 = 7;
+/// Longest value, with its NUL.
+const LONGEST: usize = 1024;
+
+/// By context (0: for all) and setting.
+static SET: Mutex<BTreeMap<(u64, u32), Vec<u8>>> = Mutex::new(BTreeMap::new());
+
+fn check(setting: u32) -> Result {
+    driver()?;
+    if (1..=LAST).contains(&setting) {
+        Ok(())
+    } else {
+        Err(CuError::INVALID_VALUE)
+    }
+}
+
+fn value_of(context: u64, setting: u32) -> Vec<u8> {
+    let set = lock(&SET);
+    let own = set.get(&(context, setting));
+    let found = own.or_else(|| set.get(&(0, setting))).cloned();
+    // Unset: no, or no name.
+    found.unwrap_or_else(|| vec![0; if matches!(setting, 5 | 6) { 1 } else { 4 }])
+}
+
+fn get(context: u64, setting: u32, out: Out<u8>, size: Out<usize>) -> Result {
+    check(setting)?;
+    let room = In(size.0.cast_const()).get()?;
+    let value = value_of(context, setting);
+    if out.is_null() {
+        return size.set(value.len());
+    }
+    let told = value.len().min(room);
+    out.set_all(value.into_iter().take(told))?;
+    size.set(told)
+}
+
+fn put(context: u64, setting: u32, value: In<u8>, size: In<usize>) -> Result {
+    check(setting)?;
+    let size = size.get()?;
+    if value.is_null() || size == 0 || size > LONGEST {
+        return Err(CuError::INVALID_VALUE);
+    }
+    let bytes = (0..size).map(|i| value.at(i)).collect::<Result<_>>()?;
+    lock(&SET).insert((context, setting), bytes);
+    Ok(())
+}
+
+exports! {
+    fn cuCoredumpGetAttribute(setting: u32, out: Out<u8>, size: Out<usize>) {
+        get(context::current()?.handle, setting, out, size)
+    }
+
+    fn cuCoredumpGetAttributeGlobal(setting: u32, out: Out<u8>, size: Out<usize>) {
+        get(0, setting, out, size)
+    }
+
+    fn cuCoredumpSetAttribute(setting: u32, value: In<u8>, size: In<usize>) {
+        put(context::current()?.handle, setting, value, size)
+    }
+
+    fn cuCoredumpSetAttributeGlobal(setting: u32, value: In<u8>, size: In<usize>) {
+        put(0, setting, value, size)
+    }
+}

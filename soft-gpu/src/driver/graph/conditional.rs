@@ -1,0 +1,147 @@
+//! Conditional nodes: bodies that run if, while or as often as a value in memory says, which kernels
+//! set.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+
+use super::{Graph, make};
+use crate::driver::context::Context;
+use crate::driver::error::{CuError, Result};
+use crate::driver::memory::Use;
+use crate::driver::sync::lock;
+use crate::driver::{driver, healthy};
+
+/// CU_GRAPH_COND_ASSIGN_DEFAULT.
+const ASSIGN_DEFAULT: u32 = 1;
+
+/// CUgraphConditionalNodeType.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Kind {
+    /// The first body if the value is not 0, the second (if there is one) if it is.
+    If = 0,
+    /// The body as long as the value is not 0.
+    While = 1,
+    /// The body with the value's number.
+    Switch = 2,
+}
+
+/// A value that conditions read. Its handle is its address in device memory, so that a kernel sets
+/// it with a store.
+#[derive(Debug)]
+pub struct Cell {
+    /// CUgraphConditionalHandle.
+    pub addr: u64,
+    default: Option<u32>,
+}
+
+static CELLS: Mutex<BTreeMap<u64, Weak<Cell>>> = Mutex::new(BTreeMap::new());
+
+impl Drop for Cell {
+    fn drop(&mut self) {
+        lock(&CELLS).remove(&self.addr);
+        if let Ok(driver) = driver()
+            && driver.memory.find(self.addr).is_some()
+        {
+            let _ = driver.memory.free(driver, self.addr, |u| u == Use::Module);
+        }
+    }
+}
+
+impl Cell {
+    fn word(&self) -> &AtomicU32 {
+        // SAFETY: an aligned address of the arena that this cell has allocated; arena pages stay
+        // accessible for the process's life, and kernels only store whole words.
+        unsafe { &*(self.addr as *const AtomicU32) }
+    }
+
+    /// What kernels have set it to.
+    pub fn value(&self) -> u32 {
+        self.word().load(Ordering::SeqCst)
+    }
+
+    /// At the beginning of a launch: the default, where there is one.
+    pub fn preset(&self) {
+        if let Some(value) = self.default {
+            self.word().store(value, Ordering::SeqCst);
+        }
+    }
+}
+
+/// cuGraphConditionalHandleCreate: lives as long as the graph and its instances.
+///
+/// # Errors
+/// Unknown flags; no memory.
+pub fn create(graph: &Graph, context: &Context, default: u32, flags: u32) -> Result<u64> {
+    let driver = healthy()?;
+    if flags & !ASSIGN_DEFAULT != 0 {
+        return Err(CuError::INVALID_VALUE);
+    }
+    let addr = driver
+        .memory
+        .alloc(driver, &context.gpu, Use::Module, 8, context.handle)?;
+    let cell = Arc::new(Cell {
+        addr,
+        default: (flags == ASSIGN_DEFAULT).then_some(default),
+    });
+    lock(&CELLS).insert(addr, Arc::downgrade(&cell));
+    graph.lock().cells.push(cell);
+    Ok(addr)
+}
+
+/// A conditional node.
+#[derive(Clone)]
+pub struct Conditional {
+    /// Its value.
+    pub cell: Arc<Cell>,
+    /// Its rule.
+    pub kind: Kind,
+    /// Its bodies.
+    pub graphs: Arc<[Arc<Graph>]>,
+    /// Their handles, as an array that programs read.
+    pub handles: Arc<[u64]>,
+    /// CUcontext of the node.
+    pub context: u64,
+}
+
+impl Conditional {
+    fn of(cell: Arc<Cell>, kind: Kind, graphs: Vec<Arc<Graph>>, context: u64) -> Conditional {
+        Conditional {
+            cell,
+            kind,
+            handles: graphs.iter().map(|g| g.handle).collect(),
+            graphs: graphs.into(),
+            context,
+        }
+    }
+
+    /// A node with `size` empty bodies.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_VALUE: no such handle or kind, or a number of bodies that the kind does not
+    /// have.
+    pub fn new(handle: u64, kind: u32, size: u32, context: u64) -> Result<Conditional> {
+        let found = lock(&CELLS).get(&handle).and_then(Weak::upgrade);
+        let cell = found.ok_or(CuError::INVALID_VALUE)?;
+        let kind = match (kind, size) {
+            (0, 1..=2) => Kind::If,
+            (1, 1) => Kind::While,
+            (2, 1..=1024) => Kind::Switch,
+            _ => return Err(CuError::INVALID_VALUE),
+        };
+        let graphs = (0..size).map(|_| make(true)).collect();
+        Ok(Conditional::of(cell, kind, graphs, context))
+    }
+
+    /// The same with copies of the bodies.
+    ///
+    /// # Errors
+    /// As [`Graph::duplicate`].
+    pub fn duplicate(&self) -> Result<Conditional> {
+        let bodies = self.graphs.iter().map(|g| g.duplicate(true));
+        let graphs = bodies.collect::<Result<Vec<_>>>()?;
+        let cell = Arc::clone(&self.cell);
+        Ok(Conditional::of(cell, self.kind, graphs, self.context))
+    }
+}
