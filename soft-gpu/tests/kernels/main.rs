@@ -14,6 +14,7 @@ mod demo;
 mod faults;
 mod feed;
 mod generate;
+mod groups;
 mod half;
 mod handwritten;
 mod harness;
