@@ -49,7 +49,7 @@ fn unserved_functions_say_so() {
     // SAFETY: a stub that ignores its arguments.
     let code = unsafe {
         library
-            .get::<unsafe extern "C" fn() -> u32>(b"cuArray3DCreate_v2")
+            .get::<unsafe extern "C" fn() -> u32>(b"cuTexObjectCreate")
             .expect("exported")()
     };
     assert_eq!(code, 801);

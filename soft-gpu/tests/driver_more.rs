@@ -6,8 +6,8 @@ mod driver_support;
 use driver_support::*;
 use soft_gpu::capi::types::{In, Out, StreamArg, Text};
 use soft_gpu::capi::{
-    batch::*, context::*, copy::*, coredump::*, device::*, event::*, legacy::*, managed::*,
-    memop::*, memory::*, memset::*, module::*, occupancy::*, stream::*,
+    array::*, batch::*, context::*, copy::*, coredump::*, device::*, event::*, legacy::*,
+    managed::*, memop::*, memory::*, memset::*, module::*, occupancy::*, stream::*,
 };
 
 fn managed(bytes: usize) -> u64 {
@@ -337,4 +337,95 @@ fn settings_and_names() {
         cuModuleLoad(out(&mut m), Text(c"/no/such/file".as_ptr())),
         301
     );
+}
+
+/// CUDA_ARRAY3D_DESCRIPTOR of 32-bit words.
+fn shape(width: u64, height: u64, depth: u64, flags: u64) -> [u64; 5] {
+    [width, height, depth, 0x03 | 1 << 32, flags]
+}
+
+/// CUDA_MEMCPY3D between an array (as source or target) and host memory, whole rows.
+fn array_copy(array: u64, host: u64, [w, h, d]: [u64; 3], into: bool) -> [u64; 25] {
+    let mut c = [0; 25];
+    let (a, b) = if into { (11, 0) } else { (0, 11) };
+    (c[a + 4], c[a + 7]) = (3, array);
+    (c[b + 4], c[b + 5], c[b + 9], c[b + 10]) = (1, host, w, h);
+    (c[22], c[23], c[24]) = (w, h, d);
+    c
+}
+
+#[test]
+fn arrays_hold_what_was_copied_into_them() {
+    start();
+    let mut a = 0;
+    ok(cuArray3DCreate_v2(out(&mut a), at(&shape(4, 3, 2, 0))));
+    let words: Vec<u32> = (0..24).collect();
+    let mut back = vec![0u32; 24];
+    let sides = [16, 3, 2];
+    ok(cuMemcpy3D_v2(at(&array_copy(
+        a,
+        words.as_ptr() as u64,
+        sides,
+        true,
+    ))));
+    ok(cuMemcpy3D_v2(at(&array_copy(
+        a,
+        back.as_mut_ptr() as u64,
+        sides,
+        false,
+    ))));
+    assert_eq!(back, words);
+    // One word of the second row of the second slice.
+    let mut c = array_copy(a, back.as_mut_ptr() as u64, [4, 1, 1], false);
+    (c[0], c[1], c[2]) = (8, 1, 1);
+    ok(cuMemcpy3D_v2(at(&c)));
+    assert_eq!(back[0], 18);
+    c[0] = 16;
+    assert_eq!(cuMemcpy3D_v2(at(&c)), INVALID, "past the row");
+    let mut told = [9u64; 5];
+    ok(cuArray3DGetDescriptor_v2(inout(&mut told), a));
+    assert_eq!(told[..4], shape(4, 3, 2, 0)[..4]);
+    ok(cuArrayDestroy(a));
+    assert_eq!(cuArrayDestroy(a), BAD_HANDLE);
+    assert_eq!(cuMemcpy3D_v2(at(&c)), BAD_HANDLE);
+
+    // CUDA_ARRAY_DESCRIPTOR: a row of bytes.
+    let row = [64u64, 0, 0x01 | 1 << 32];
+    ok(cuArrayCreate_v2(out(&mut a), at(&row)));
+    ok(cuMemcpyHtoA_v2(a, 8, words.as_ptr() as u64, 16));
+    let p = upload(&[0u32; 4]);
+    ok(cuMemcpyAtoD_v2(p, a, 8, 16));
+    assert_eq!(download::<u32>(p, 4), [0, 1, 2, 3]);
+    ok(cuMemcpyAtoA_v2(a, 32, a, 12, 8));
+    ok(cuMemcpyAtoH_v2(back.as_mut_ptr() as u64, a, 32, 8));
+    assert_eq!(back[..2], [1, 2]);
+    assert_eq!(cuMemcpyHtoA_v2(a, 60, words.as_ptr() as u64, 16), INVALID);
+    let mut plain = [9u64; 3];
+    ok(cuArrayGetDescriptor_v2(inout(&mut plain), a));
+    assert_eq!(plain, row);
+    for bad in [
+        shape(0, 1, 0, 0),
+        shape(4, 0, 2, 0),
+        shape(4, 1, 0, 1 << 20),
+    ] {
+        assert_eq!(cuArray3DCreate_v2(out(&mut a), at(&bad)), INVALID);
+    }
+    assert_eq!(
+        cuArray3DCreate_v2(out(&mut a), at(&shape(4, 4, 0, 0x40))),
+        UNSUPPORTED
+    );
+
+    let (mut m, mut level) = (0, 0);
+    ok(cuMipmappedArrayCreate(
+        out(&mut m),
+        at(&shape(8, 4, 0, 0)),
+        10,
+    ));
+    ok(cuMipmappedArrayGetLevel(out(&mut level), m, 3));
+    ok(cuArray3DGetDescriptor_v2(inout(&mut told), level));
+    assert_eq!(told[..2], [1, 1]);
+    assert_eq!(cuMipmappedArrayGetLevel(out(&mut level), m, 4), INVALID);
+    assert_eq!(cuArrayDestroy(level), INVALID);
+    ok(cuMipmappedArrayDestroy(m));
+    assert_eq!(cuMipmappedArrayDestroy(m), BAD_HANDLE);
 }

@@ -197,6 +197,6 @@ mod tests {
         // No per-thread variant exists: the plain one.
         assert_eq!(at("cuInit", 12000, PER_THREAD).0, Found::Yes);
         // Exists, not served.
-        assert_eq!(at("cuArrayCreate", 12000, 0).0, Found::NoSymbol);
+        assert_eq!(at("cuTexObjectCreate", 12000, 0).0, Found::NoSymbol);
     }
 }

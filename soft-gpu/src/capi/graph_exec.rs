@@ -3,7 +3,8 @@
 use std::ffi::c_char;
 
 use super::copy::Copy3;
-use super::graph_node::{Any, Batch, Host, Kernel1, Kernel2};
+use super::graph_node::{Batch, Host, Kernel1, Kernel2};
+use super::graph_params::Any;
 use super::types::{Default, In, Out, StreamArg, put_text};
 use crate::driver::copy::Memset;
 use crate::driver::error::{CuError, Result};

@@ -43,6 +43,7 @@ macro_rules! stream_exports {
     };
 }
 
+pub mod array;
 pub mod batch;
 pub mod capture;
 pub mod context;
@@ -54,6 +55,7 @@ pub mod event;
 pub mod graph;
 pub mod graph_exec;
 pub mod graph_node;
+pub mod graph_params;
 pub mod launch;
 pub mod legacy;
 pub mod library;

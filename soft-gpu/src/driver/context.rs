@@ -11,7 +11,7 @@ use super::graph::exec;
 use super::handle::{Kind, Table};
 use super::stream::{Class, Position, Stream};
 use super::sync::lock;
-use super::{driver, event, fault, gpu, healthy, library, module, pool, stream};
+use super::{array, driver, event, fault, gpu, healthy, library, module, pool, stream};
 
 /// cuCtxGetApiVersion.
 pub const API_VERSION: u32 = 3020;
@@ -188,6 +188,7 @@ impl Context {
         module::forget_context(self.handle);
         library::forget_context(self.handle);
         event::forget_context(self.handle);
+        array::forget_context(self.handle);
         exec::forget_context();
         stream::forget_context(self);
         if let Ok(driver) = driver() {

@@ -133,11 +133,11 @@ impl Transfer {
     ///
     /// # Errors
     /// CUDA_ERROR_INVALID_VALUE for an address or pitch that does not fit (strict mode aborts on an
-    /// address); arrays are not served; a poisoned process.
+    /// address); a poisoned process.
     pub fn new(c: &Copy3, of: Planned) -> Result<Option<Transfer>> {
         let driver = healthy()?;
-        let dst = c.dst.resolve(c.width, c.height)?;
-        let src = c.src.resolve(c.width, c.height)?;
+        let dst = c.dst.resolve(c.width, c.height, c.depth)?;
+        let src = c.src.resolve(c.width, c.height, c.depth)?;
         let e = c.extent();
         if e.width == 0 || e.height == 0 || e.depth == 0 {
             return Ok(None);

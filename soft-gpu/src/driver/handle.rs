@@ -43,6 +43,10 @@ pub enum Kind {
     GraphExec,
     /// CUuserObject.
     UserObject,
+    /// CUarray.
+    Array,
+    /// CUmipmappedArray.
+    Mipmap,
 }
 
 impl Kind {

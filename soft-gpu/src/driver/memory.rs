@@ -33,6 +33,8 @@ pub enum Use {
     ManagedModule,
     /// Device-side malloc.
     Heap,
+    /// A CUDA array.
+    Array,
     /// A cuMemMap mapping of this physical handle.
     Mapped(u64),
     /// Memory of a graph's allocation node: its address belongs to the node.

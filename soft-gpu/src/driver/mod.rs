@@ -6,6 +6,7 @@
 
 pub mod advice;
 pub mod arena;
+pub mod array;
 pub mod attributes;
 pub mod callback;
 pub mod config;

@@ -1,5 +1,6 @@
 //! What a copy is told: CUDA_MEMCPY3D and its kin, and where the rows that it names lie.
 
+use super::array;
 use super::copy::{Extent, Layout, Side};
 use super::error::{CuError, Result};
 
@@ -53,12 +54,11 @@ pub struct Copy3 {
     pub depth: usize,
 }
 
-/// CUmemorytype → which address, and what it is said to be. Arrays are not served.
+/// CUmemorytype → which address, and what it is said to be.
 fn address(s: &Side3) -> Result<(Side, u64)> {
     match s.kind {
         HOST => Ok((Side::Host, s.host)),
         DEVICE => Ok((Side::Device, s.device)),
-        ARRAY => Err(CuError::NOT_SUPPORTED),
         UNIFIED => Ok((Side::Unified, s.device)),
         _ => Err(CuError::INVALID_VALUE),
     }
@@ -95,11 +95,14 @@ impl Side3 {
         }
     }
 
-    /// Where the rows of a copy of `width` bytes and `rows` rows lie.
+    /// Where the rows of a copy of `width` bytes, `rows` rows and `slices` slices lie.
     ///
     /// # Errors
-    /// Arrays are not served; rows that overlap or leave the address space.
-    pub fn resolve(&self, width: usize, rows: usize) -> Result<(Side, Layout)> {
+    /// Rows that overlap or leave the address space or the array.
+    pub fn resolve(&self, width: usize, rows: usize, slices: usize) -> Result<(Side, Layout)> {
+        if self.kind == ARRAY {
+            return self.resolve_array([width, rows, slices]);
+        }
         let (side, base) = address(self)?;
         let bad = || CuError::INVALID_VALUE;
         let pitch = if self.pitch == 0 {
@@ -119,6 +122,25 @@ impl Side3 {
             Layout {
                 addr: base.checked_add(at).ok_or_else(bad)?,
                 pitch,
+                slice,
+            },
+        ))
+    }
+}
+
+impl Side3 {
+    fn resolve_array(&self, size: [usize; 3]) -> Result<(Side, Layout)> {
+        let array = array::get(self.array)?;
+        if !array.contains([self.x, self.y, self.z], size) {
+            return Err(CuError::INVALID_VALUE);
+        }
+        let slice = array.pitch * array.rows() as u64;
+        let at = offset(array.pitch, slice, (self.x, self.y, self.z));
+        Ok((
+            Side::Device,
+            Layout {
+                addr: array.addr + at.ok_or(CuError::INVALID_VALUE)?,
+                pitch: array.pitch,
                 slice,
             },
         ))

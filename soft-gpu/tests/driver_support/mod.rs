@@ -4,6 +4,8 @@
 
 #![allow(dead_code)]
 
+pub(crate) mod graph;
+
 use std::ffi::{CString, c_void};
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};

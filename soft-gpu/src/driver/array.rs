@@ -1,0 +1,271 @@
+//! CUDA arrays, as containers: memory of one to three dimensions that copies address by element. The
+//! layout is plain rows, as nothing but copies sees it (textures and surfaces are not served).
+
+use std::sync::Arc;
+
+use super::context;
+use super::error::{CuError, Result};
+use super::handle::{Kind, Table};
+use super::memory::Use;
+use super::pool;
+use super::{driver, fault, healthy};
+
+/// CUDA_ARRAY3D_DESCRIPTOR.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(C)]
+pub struct Shape {
+    /// Elements a row.
+    pub width: usize,
+    /// Rows; 0 for one dimension.
+    pub height: usize,
+    /// Slices or layers; 0 for at most two dimensions.
+    pub depth: usize,
+    /// CUarray_format.
+    pub format: u32,
+    /// Channels an element.
+    pub channels: u32,
+    /// CUDA_ARRAY3D_*.
+    pub flags: u32,
+}
+
+/// Layered, for surfaces, cube maps, gathered, depth: how they are read makes no difference to copies.
+const FLAGS: u32 = 0x1f;
+/// Longest side.
+const LONGEST: usize = 1 << 17;
+
+/// An array.
+pub struct Array {
+    /// CUarray.
+    pub handle: u64,
+    /// As created.
+    pub shape: Shape,
+    /// First byte.
+    pub addr: u64,
+    /// Bytes a row.
+    pub pitch: u64,
+    context: u64,
+    /// It ends with its mipmapped array.
+    level: bool,
+}
+
+/// A mipmapped array.
+pub struct Mipmap {
+    handle: u64,
+    context: u64,
+    levels: Vec<Arc<Array>>,
+}
+
+static ARRAYS: Table<Array> = Table::new(Kind::Array);
+static MIPMAPS: Table<Mipmap> = Table::new(Kind::Mipmap);
+
+fn format_bytes(format: u32) -> Result<usize> {
+    match format {
+        0x01 | 0x08 => Ok(1),
+        0x02 | 0x09 | 0x10 => Ok(2),
+        0x03 | 0x0a | 0x20 => Ok(4),
+        // Compressed, planar and normalised formats.
+        0x50..=0x5e | 0x91..=0xb5 | 0xc0..=0xc8 => Err(CuError::NOT_SUPPORTED),
+        _ => Err(CuError::INVALID_VALUE),
+    }
+}
+
+impl Shape {
+    /// Rows a slice, and slices.
+    fn sides(&self) -> (usize, usize) {
+        (self.height.max(1), self.depth.max(1))
+    }
+
+    fn pitch(&self) -> Result<usize> {
+        if !matches!(self.channels, 1 | 2 | 4) {
+            return Err(CuError::INVALID_VALUE);
+        }
+        Ok(self.width * self.channels as usize * format_bytes(self.format)?)
+    }
+
+    fn check(&self) -> Result {
+        let sides = [self.width, self.height, self.depth];
+        let layered = self.flags & 1 != 0;
+        if self.width == 0 || sides.iter().any(|s| *s > LONGEST) {
+            return Err(CuError::INVALID_VALUE);
+        }
+        // Only layers may stand on a single row.
+        if self.depth > 0 && self.height == 0 && !layered {
+            return Err(CuError::INVALID_VALUE);
+        }
+        match self.flags & !FLAGS {
+            0 => Ok(()),
+            0x40 | 0x80 | 0x100 => Err(CuError::NOT_SUPPORTED),
+            _ => Err(CuError::INVALID_VALUE),
+        }
+    }
+
+    /// Half of it in every direction that it has.
+    fn half(&self) -> Shape {
+        let half = |n: usize| if n == 0 { 0 } else { (n / 2).max(1) };
+        let layered = self.flags & 1 != 0;
+        Shape {
+            width: half(self.width),
+            height: half(self.height),
+            depth: if layered {
+                self.depth
+            } else {
+                half(self.depth)
+            },
+            ..*self
+        }
+    }
+}
+
+fn make(shape: Shape, level: bool) -> Result<Arc<Array>> {
+    let driver = healthy()?;
+    let context = context::current()?;
+    shape.check()?;
+    let pitch = shape.pitch()? as u64;
+    let (rows, slices) = shape.sides();
+    let bytes = pitch
+        .checked_mul(rows as u64)
+        .and_then(|n| n.checked_mul(slices as u64));
+    let bytes = bytes.ok_or(CuError::OUT_OF_MEMORY)?;
+    let addr = driver
+        .memory
+        .alloc(driver, &context.gpu, Use::Array, bytes, context.handle)?;
+    Ok(ARRAYS.insert(|handle| {
+        Arc::new(Array {
+            handle,
+            shape,
+            addr,
+            pitch,
+            context: context.handle,
+            level,
+        })
+    }))
+}
+
+/// cuArray3DCreate.
+///
+/// # Errors
+/// CUDA_ERROR_INVALID_VALUE for a shape that none has, CUDA_ERROR_NOT_SUPPORTED for formats and flags
+/// beyond containers, CUDA_ERROR_OUT_OF_MEMORY.
+pub fn create(shape: Shape) -> Result<u64> {
+    make(shape, false).map(|a| a.handle)
+}
+
+/// An array argument.
+///
+/// # Errors
+/// CUDA_ERROR_INVALID_HANDLE (strict mode aborts on a stale or forged one).
+pub fn get(handle: u64) -> Result<Arc<Array>> {
+    healthy()?;
+    ARRAYS.get(handle)
+}
+
+fn end(array: &Array) {
+    let _ = ARRAYS.remove(array.handle);
+    if let Ok(driver) = driver()
+        && let Ok(a) = driver.memory.unlist(array.addr, |u| u == Use::Array)
+    {
+        pool::bury(driver, &a);
+    }
+}
+
+/// cuArrayDestroy: waits for the context's work.
+///
+/// # Errors
+/// As [`get`]; a level of a mipmapped array ends with that.
+pub fn destroy(handle: u64) -> Result {
+    let array = get(handle)?;
+    if array.level {
+        return Err(CuError::INVALID_VALUE);
+    }
+    if let Some(context) = context::find(array.context) {
+        context.synchronize()?;
+    }
+    end(&array);
+    fault::check()
+}
+
+/// cuMipmappedArrayCreate with at most `levels` levels.
+///
+/// # Errors
+/// As [`create`].
+pub fn create_mipmap(shape: Shape, levels: u32) -> Result<u64> {
+    let context = context::current()?.handle;
+    if levels == 0 {
+        return Err(CuError::INVALID_VALUE);
+    }
+    let longest = shape.width.max(shape.height).max(shape.depth).max(1);
+    let most = longest.ilog2() + 1;
+    let mut made: Vec<Arc<Array>> = Vec::new();
+    let mut shape = shape;
+    for _ in 0..levels.min(most) {
+        match make(shape, true) {
+            Ok(a) => made.push(a),
+            Err(e) => {
+                made.iter().for_each(|a| end(a));
+                return Err(e);
+            }
+        }
+        shape = shape.half();
+    }
+    let mipmap = MIPMAPS.insert(|handle| {
+        Arc::new(Mipmap {
+            handle,
+            context,
+            levels: made,
+        })
+    });
+    Ok(mipmap.handle)
+}
+
+/// cuMipmappedArrayGetLevel.
+///
+/// # Errors
+/// CUDA_ERROR_INVALID_HANDLE; CUDA_ERROR_INVALID_VALUE past the last level.
+pub fn level(handle: u64, level: u32) -> Result<u64> {
+    healthy()?;
+    let mipmap = MIPMAPS.get(handle)?;
+    let found = mipmap.levels.get(level as usize);
+    found.map(|a| a.handle).ok_or(CuError::INVALID_VALUE)
+}
+
+/// cuMipmappedArrayDestroy.
+///
+/// # Errors
+/// CUDA_ERROR_INVALID_HANDLE.
+pub fn destroy_mipmap(handle: u64) -> Result {
+    healthy()?;
+    let mipmap = MIPMAPS.remove(handle)?;
+    if let Some(context) = context::find(mipmap.context) {
+        context.synchronize()?;
+    }
+    mipmap.levels.iter().for_each(|a| end(a));
+    fault::check()
+}
+
+/// Ends the arrays of a destroyed context; their memory is freed with the context's.
+pub fn forget_context(context: u64) {
+    for mipmap in MIPMAPS.all() {
+        if mipmap.context == context {
+            let _ = MIPMAPS.remove(mipmap.handle);
+        }
+    }
+    for array in ARRAYS.all() {
+        if array.context == context {
+            let _ = ARRAYS.remove(array.handle);
+        }
+    }
+}
+
+impl Array {
+    /// Is this part of it? `at` in bytes, rows and slices.
+    pub fn contains(&self, at: [usize; 3], size: [usize; 3]) -> bool {
+        let (rows, slices) = self.shape.sides();
+        let room = [self.pitch as usize, rows, slices];
+        (0..3).all(|i| at[i].checked_add(size[i]).is_some_and(|end| end <= room[i]))
+    }
+
+    /// Rows a slice.
+    pub fn rows(&self) -> usize {
+        self.shape.sides().0
+    }
+}

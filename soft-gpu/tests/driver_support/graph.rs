@@ -1,0 +1,165 @@
+//! What the tests of graphs share: the parameters of nodes as cuda.h lays them out, and calls that add
+//! nodes.
+
+use std::ffi::c_void;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use soft_gpu::capi::types::In;
+use soft_gpu::capi::{graph::*, graph_exec::*, graph_node::*, stream::*};
+
+use super::*;
+
+/// CUDA_KERNEL_NODE_PARAMS_v2.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct Kernel {
+    pub(crate) func: u64,
+    pub(crate) grid: [u32; 3],
+    pub(crate) block: [u32; 3],
+    pub(crate) shared: u32,
+    pub(crate) params: *const *const u8,
+    pub(crate) extra: u64,
+    pub(crate) kern: u64,
+    pub(crate) context: u64,
+}
+
+/// CUDA_MEMSET_NODE_PARAMS.
+#[derive(Debug, Clone, Copy, PartialEq)]
+#[repr(C)]
+pub(crate) struct Set {
+    pub(crate) addr: u64,
+    pub(crate) pitch: usize,
+    pub(crate) value: u32,
+    pub(crate) size: u32,
+    pub(crate) width: usize,
+    pub(crate) height: usize,
+}
+
+pub(crate) fn set(addr: u64, value: u32, width: usize) -> Set {
+    Set {
+        addr,
+        pitch: 0,
+        value,
+        size: 4,
+        width,
+        height: 1,
+    }
+}
+
+/// CUDA_MEMCPY3D of contiguous device memory.
+pub(crate) fn copy(dst: u64, src: u64, bytes: usize) -> [u64; 25] {
+    let mut c = [0; 25];
+    (c[4], c[6]) = (2, src);
+    (c[15], c[17]) = (2, dst);
+    (c[22], c[23], c[24]) = (bytes as u64, 1, 1);
+    c
+}
+
+/// CUDA_HOST_NODE_PARAMS.
+#[repr(C)]
+pub(crate) struct Host {
+    pub(crate) call: extern "C" fn(*mut c_void),
+    pub(crate) data: *const c_void,
+}
+
+pub(crate) extern "C" fn count(data: *mut c_void) {
+    // SAFETY: the tests pass a counter that outlives the graph.
+    unsafe { &*data.cast::<AtomicU32>() }.fetch_add(1, Ordering::SeqCst);
+}
+
+pub(crate) fn graph() -> u64 {
+    let mut g = 0;
+    ok(cuGraphCreate(out(&mut g), 0));
+    g
+}
+
+pub(crate) fn list(nodes: &[u64]) -> In<u64> {
+    In(nodes.as_ptr())
+}
+
+pub(crate) fn memset_node(g: u64, after: &[u64], s: &Set) -> u64 {
+    let mut n = 0;
+    ok(cuGraphAddMemsetNode(
+        out(&mut n),
+        g,
+        list(after),
+        after.len(),
+        at(s),
+        0,
+    ));
+    n
+}
+
+pub(crate) fn copy_node(g: u64, after: &[u64], c: &[u64; 25]) -> u64 {
+    let mut n = 0;
+    ok(cuGraphAddMemcpyNode(
+        out(&mut n),
+        g,
+        list(after),
+        after.len(),
+        at(c),
+        0,
+    ));
+    n
+}
+
+pub(crate) fn empty_node(g: u64, after: &[u64]) -> u64 {
+    let mut n = 0;
+    ok(cuGraphAddEmptyNode(
+        out(&mut n),
+        g,
+        list(after),
+        after.len(),
+    ));
+    n
+}
+
+/// Calls `f` with the parameters of a launch of `func(p, n)` with 8 threads.
+pub(crate) fn with_kernel<T>(func: u64, p: u64, n: u32, f: impl FnOnce(&Kernel) -> T) -> T {
+    let params = [
+        std::ptr::from_ref(&p).cast::<u8>(),
+        std::ptr::from_ref(&n).cast(),
+    ];
+    f(&Kernel {
+        func,
+        grid: [1; 3],
+        block: [8, 1, 1],
+        shared: 0,
+        params: params.as_ptr(),
+        extra: 0,
+        kern: 0,
+        context: 0,
+    })
+}
+
+pub(crate) fn kernel_node(g: u64, after: &[u64], func: u64, p: u64, n: u32) -> u64 {
+    let mut node = 0;
+    with_kernel(func, p, n, |k| {
+        ok(cuGraphAddKernelNode_v2(
+            out(&mut node),
+            g,
+            list(after),
+            after.len(),
+            at(k),
+        ));
+    });
+    node
+}
+
+pub(crate) fn instance(g: u64) -> u64 {
+    let mut exec = 0;
+    ok(cuGraphInstantiateWithFlags(out(&mut exec), g, 0));
+    exec
+}
+
+pub(crate) fn run(exec: u64) {
+    ok(cuGraphLaunch(exec, NULL));
+    ok(cuStreamSynchronize(NULL));
+}
+
+/// CUDA_MEM_ALLOC_NODE_PARAMS on device 0.
+pub(crate) fn alloc_params(bytes: u64) -> [u64; 15] {
+    let mut a = [0; 15];
+    (a[0], a[1], a[13]) = (1, 1, bytes);
+    a
+}
