@@ -114,10 +114,10 @@ impl Reader {
             self.shown = Some(name.to_owned());
             self.panicked = false;
         } else if let Some(name) = &self.shown {
-            if self.panicked {
-                record
-                    .ended
-                    .insert(name.clone(), Outcome::Failed(line.trim().to_owned()));
+            // The words of a panic follow its line; a test that returns an error says it in one.
+            if self.panicked || line.starts_with("Error: ") {
+                let said = Outcome::Failed(line.trim().to_owned());
+                record.ended.insert(name.clone(), said);
                 self.shown = None;
             } else {
                 self.panicked = line.contains(" panicked at ");
@@ -164,11 +164,12 @@ mod tests {
     fn libtest_names_what_failed_and_why() {
         let record = read(
             Dialect::Libtest,
-            "running 4 tests
+            "running 5 tests
 test a::one ... ok
 test a::two - should panic ... ok
 test b::three ... FAILED
 test b::four ... ignored, needs two GPUs
+test b::returns ... FAILED
 test c::five ... device printf
 failures:
 
@@ -177,14 +178,21 @@ failures:
 thread 'b::three' (12) panicked at src/b.rs:3:4:
 0.5 ms vs 1.2 ms
 stack backtrace:
+
+---- b::returns stdout ----
+Error: DriverError(46)
 ",
         );
         assert!(record.collected);
-        assert_eq!(record.ended.len(), 4, "{record:?}");
+        assert_eq!(record.ended.len(), 5, "{record:?}");
         assert_eq!(record.ended["a::two"], Outcome::Passed);
         assert_eq!(
             record.ended["b::three"],
             Outcome::Failed("0.5 ms vs 1.2 ms".into())
+        );
+        assert_eq!(
+            record.ended["b::returns"],
+            Outcome::Failed("Error: DriverError(46)".into())
         );
         assert_eq!(
             record.ended["b::four"],
