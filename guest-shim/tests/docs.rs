@@ -1,51 +1,149 @@
-//! The coverage table in the guest guide is the call table.
+//! `docs/coverage.md` is made of the call table and of the tests' sources.
 
 use std::fmt::Write as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use vgpu_proto::call::{FUNCTIONS, Served};
+use vgpu_proto::call::{Class, FUNCTIONS, Function, Op, Served};
 
-const BEGIN: &str = "<!-- coverage: written by the tests of guest-shim with VGPU_BLESS=1 -->\n";
-const END: &str = "<!-- end of coverage -->";
+const HEAD: &str = "\
+# Coverage
 
-fn table() -> String {
-    let mut text = String::from("| function | since CUDA | served |\n|---|---|---|\n");
+What the guest's library serves of `cuda.h`, made of the call table (`proto/src/call/functions.rs`) by
+`VGPU_BLESS=1 cargo nextest run -p vgpu-guest-shim --test docs`; the same test without the variable fails when this
+page is out of date.
+
+A function with a stream argument has its `_ptds` or `_ptsz` form too. All other symbols of `cuda.h` (13.5) are exported and
+return CUDA_ERROR_NOT_SUPPORTED; `cuGetProcAddress` does not find them.
+
+| class | what a call costs |
+|---|---|
+| local | nothing but itself: answered in the guest |
+| cached | a round trip the first time |
+| async | a message that nobody waits for |
+| sync | a round trip |
+| refused | CUDA_ERROR_NOT_SUPPORTED, and a line on standard error that says what to do instead |
+
+\"Tested by\" names the programs and tests that call the function with real arguments. Every function is also called with
+null arguments, before and after `cuInit` (`guest-shim/tests/surface.rs`).
+
+";
+
+/// Operations whose results the guest keeps.
+const KEPT: &[Op] = &[
+    Op::ModuleGetFunction,
+    Op::ModuleGetGlobal,
+    Op::FuncGetAttribute,
+    Op::PrimaryCtxRetain,
+    Op::ModuleLoad,
+];
+
+/// Functions that load a module each time; others only where a library has none in the context yet.
+fn always_loads(symbol: &str) -> bool {
+    symbol.starts_with("cuModuleLoad") || symbol.starts_with("cuLibraryLoad")
+}
+
+fn class(function: &Function) -> &'static str {
+    match function.served {
+        Served::Local => "local",
+        Served::Refused => "refused",
+        Served::By(ops) => {
+            let mut waits = ops.iter().filter(|op| op.class() == Class::Sync);
+            let first = waits.clone().next();
+            if first.is_none() {
+                "async"
+            } else if !always_loads(function.symbol) && waits.all(|op| KEPT.contains(op)) {
+                "cached"
+            } else {
+                "sync"
+            }
+        }
+    }
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+/// (name, text) of programs and tests that call the library.
+fn sources() -> Vec<(String, String)> {
+    let mut all = Vec::new();
+    for folder in [
+        "guest-shim/tests",
+        "guest-shim/tests/common",
+        "tests/guests",
+    ] {
+        let entries = std::fs::read_dir(root().join(folder)).expect("the tests are there");
+        for path in entries.map(|e| e.expect("readable").path()) {
+            let extension = path.extension().and_then(|e| e.to_str());
+            let name = path.file_name().expect("a file").to_string_lossy();
+            // This test, which names what it is about, and lists of symbols call nothing.
+            let calls = matches!(extension, Some("rs" | "c" | "h")) && name != "docs.rs";
+            if calls {
+                let text = std::fs::read_to_string(&path).expect("a test is text");
+                all.push((format!("{folder}/{name}"), text));
+            }
+        }
+    }
+    all.sort();
+    all
+}
+
+/// Is the word there as a call, not only as a declaration of a C function?
+fn calls(text: &str, symbol: &str) -> bool {
+    let word = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    text.match_indices(symbol).any(|(at, _)| {
+        let before = &text[..at];
+        let after = &text[at + symbol.len()..];
+        let whole = !before.ends_with(word) && !after.starts_with(word);
+        whole && !before.ends_with("CUresult ")
+    })
+}
+
+fn page() -> String {
+    let sources = sources();
+    let mut text = HEAD.to_owned();
+    let served = FUNCTIONS.iter().filter(|f| f.served != Served::Refused);
+    let _ = writeln!(text, "{} functions are served.\n", served.count());
+    text.push_str(
+        "| function | since CUDA | class | operations | tested by |\n|---|---|---|---|---|\n",
+    );
     for function in FUNCTIONS {
-        let served = match function.served {
-            Served::Local => "local".to_owned(),
-            Served::Refused => "refused".to_owned(),
+        let operations = match function.served {
             Served::By(ops) => ops
                 .iter()
                 .map(|op| op.name())
                 .collect::<Vec<_>>()
                 .join(", "),
+            Served::Local | Served::Refused => String::new(),
         };
+        let tests: Vec<&str> = sources
+            .iter()
+            .filter(|(_, source)| calls(source, function.symbol))
+            .map(|(name, _)| name.rsplit('/').next().unwrap_or(name))
+            .collect();
         let (major, minor) = (function.since / 1000, function.since % 1000 / 10);
         let _ = writeln!(
             text,
-            "| `{}` | {major}.{minor} | {served} |",
-            function.symbol
+            "| `{}` | {major}.{minor} | {} | {operations} | {} |",
+            function.symbol,
+            class(function),
+            tests.join(", ")
         );
     }
     text
 }
 
 #[test]
-fn the_guide_lists_what_is_served() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/guest.md");
-    let guide = std::fs::read_to_string(&path).expect("docs/guest.md is there");
-    let (before, rest) = guide
-        .split_once(BEGIN)
-        .expect("the guide has the table's beginning");
-    let (there, after) = rest.split_once(END).expect("the guide has the table's end");
-    let wanted = table();
+fn the_coverage_page_is_true() {
+    let path = root().join("docs/coverage.md");
+    let wanted = page();
+    let there = std::fs::read_to_string(&path).unwrap_or_default();
     if there != wanted && std::env::var_os("VGPU_BLESS").is_some() {
-        let text = format!("{before}{BEGIN}{wanted}{END}{after}");
-        std::fs::write(&path, text).expect("docs/guest.md is writable");
+        std::fs::write(&path, wanted).expect("docs/coverage.md is writable");
         return;
     }
     assert!(
         there == wanted,
-        "docs/guest.md is out of date: run this test with VGPU_BLESS=1"
+        "docs/coverage.md is out of date: run this test with VGPU_BLESS=1"
     );
 }

@@ -24,6 +24,15 @@ pub const MAX_LINK_INPUTS: usize = 256;
 /// Largest result of a link, in bytes; the worker holds it until it has been fetched.
 pub const MAX_LINKED: usize = 64 * 1024 * 1024;
 
+/// Graphs of a session.
+pub const MAX_GRAPHS: usize = 4096;
+
+/// Nodes of all graphs of a session.
+pub const MAX_GRAPH_NODES: usize = 1 << 17;
+
+/// Bytes of their kernels' parameters.
+pub const MAX_GRAPH_BYTES: usize = 64 * 1024 * 1024;
+
 /// Host functions of a session that have not come back.
 pub const MAX_HOST_FUNCTIONS: usize = DEPTH_CALLS as usize;
 

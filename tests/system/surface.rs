@@ -61,6 +61,16 @@ fn words_that_streams_write_and_wait_for() -> Result<()> {
 }
 
 #[test]
+fn capture_of_streams() -> Result<()> {
+    part("captures")
+}
+
+#[test]
+fn graphs_by_hand() -> Result<()> {
+    part("graphs")
+}
+
+#[test]
 fn managed_memory_is_refused_with_a_sentence() -> Result<()> {
     let host = one_vm(&Options::default())?;
     let output = Guest::new(guest::SURFACE, host.target(1))?

@@ -3,7 +3,9 @@
 
 mod common;
 
-use common::{Bench, Guest, Policy, Setup, fixture, ok};
+use std::time::Instant;
+
+use common::{Bench, DEADLINE, Guest, Policy, Setup, fixture, ok};
 use vgpu_proto::call::{LinkInput, req};
 use vgpu_proto::codec::decode;
 use vgpu_proto::cuda::{Ctx, CuResult, DevPtr, Stream};
@@ -91,7 +93,11 @@ fn memory_of_a_stream_holds_data_and_counts_for_the_quota() {
         assert_eq!(guest.outcome(again, ctx), CuResult::INVALID_VALUE);
     }
     ok(guest.sync(ctx, stream));
-    assert_eq!(guest.ask(&req::MemGetInfo { ctx }).free, QUOTA);
+    // What other calls freed comes back in the background.
+    let since = Instant::now();
+    while guest.ask(&req::MemGetInfo { ctx }).free != QUOTA {
+        assert!(since.elapsed() < DEADLINE, "memory does not come back");
+    }
 }
 
 #[test]
@@ -393,4 +399,133 @@ fn a_fault_ends_what_waits_for_host_functions() {
     assert_eq!(guest.wait(waits).status, fault);
     guest.post(&req::HostFuncDone { number: 1 });
     assert_eq!(guest.sync(ctx, held), fault, "it stays");
+}
+
+#[test]
+fn host_functions_of_one_stream_go_on_beside_one_that_never_ends() {
+    let mut bench = Bench::new();
+    let ctx = bench.primary();
+    let guest = &mut bench.guest;
+    let (held, other) = (guest.stream(ctx, 1), guest.stream(ctx, 1));
+    let a = guest.alloc(ctx, 64);
+    host_function(guest, ctx, held, 1);
+    guest.htod(ctx, held, a, &[9; 64]);
+    for number in 2..30 {
+        guest.htod(ctx, other, a, &[number as u8; 64]);
+        host_function(guest, ctx, other, number);
+        let sync = guest.post(&req::StreamSynchronize { ctx, stream: other });
+        wait_called(guest, number);
+        assert!(!guest.has(sync));
+        guest.post(&req::HostFuncDone { number });
+        ok(guest.wait(sync).status);
+        assert_eq!(guest.dtoh(ctx, other, a, 64), [number as u8; 64]);
+    }
+    let query = req::StreamQuery { ctx, stream: held };
+    assert_eq!(guest.status(&query), CuResult::NOT_READY);
+}
+
+fn graph(guest: &mut Guest, ctx: Ctx) -> Stream {
+    let graph = guest.fresh_stream();
+    guest.post(&req::GraphCreate { ctx, graph });
+    graph
+}
+
+fn clear(ctx: Ctx, stream: Stream, dst: DevPtr, value: u32) -> req::Memset {
+    req::Memset {
+        ctx,
+        stream,
+        dst,
+        value,
+        width: 1,
+        count: 64,
+    }
+}
+
+#[test]
+fn a_graph_is_recorded_once_and_launched_as_one() {
+    let mut bench = Bench::new();
+    let ctx = bench.primary();
+    let guest = &mut bench.guest;
+    let stream = guest.stream(ctx, 1);
+    let (a, b) = (guest.alloc(ctx, 64), guest.alloc(ctx, 64));
+    let recorded = graph(guest, ctx);
+    guest.post(&clear(ctx, recorded, a, 7));
+    let copy = req::MemcpyDtoD {
+        ctx,
+        stream: recorded,
+        dst: b,
+        src: a,
+        len: 64,
+    };
+    guest.post(&copy);
+    guest.htod(ctx, stream, b, &[1; 64]);
+    assert_eq!(guest.dtoh(ctx, stream, b, 64), [1; 64], "only recorded");
+    let launch = req::GraphLaunch {
+        ctx,
+        stream,
+        graph: recorded,
+    };
+    let pages = bench.vgpud.pages;
+    let before = pages.hints().submitted;
+    for _ in 0..3 {
+        guest.htod(ctx, stream, b, &[1; 64]);
+        guest.post(&launch);
+        assert_eq!(guest.dtoh(ctx, stream, b, 64), [7; 64]);
+    }
+    assert_eq!(
+        pages.hints().submitted - before,
+        9,
+        "one operation a launch"
+    );
+    // What it names must be there when it is launched.
+    ok(guest.status(&req::MemFree { ptr: a }));
+    let stale = guest.post(&launch);
+    assert_eq!(guest.outcome(stale, ctx), CuResult::INVALID_VALUE);
+    // It is no stream.
+    let sync = req::StreamSynchronize {
+        ctx,
+        stream: recorded,
+    };
+    assert_eq!(guest.status(&sync), CuResult::INVALID_HANDLE);
+    let destroy = req::GraphDestroy { graph: recorded };
+    let first = guest.post(&destroy);
+    let twice = guest.post(&destroy);
+    assert_eq!(guest.outcome(first, ctx), CuResult::SUCCESS);
+    assert_eq!(guest.outcome(twice, ctx), CuResult::INVALID_HANDLE);
+    let late = guest.post(&clear(ctx, recorded, b, 1));
+    assert_eq!(guest.outcome(late, ctx), CuResult::INVALID_HANDLE);
+}
+
+#[test]
+fn graphs_are_bounded_and_of_one_context() {
+    let mut bench = Bench::new();
+    let ctx = bench.primary();
+    let guest = &mut bench.guest;
+    let other = guest
+        .ask(&req::CtxCreate {
+            device: 0,
+            flags: 0,
+        })
+        .ctx;
+    let recorded = graph(guest, other);
+    let (stream, b) = (guest.stream(ctx, 1), guest.alloc(ctx, 64));
+    let launch = |ctx, stream| req::GraphLaunch {
+        ctx,
+        stream,
+        graph: recorded,
+    };
+    let crossed = guest.post(&launch(ctx, stream));
+    assert_eq!(guest.outcome(crossed, ctx), CuResult::INVALID_HANDLE);
+    ok(guest.status(&req::CtxDestroy { ctx: other }));
+    let gone = guest.post(&launch(ctx, stream));
+    assert_eq!(guest.outcome(gone, ctx), CuResult::INVALID_HANDLE);
+    let mut last = 0;
+    for _ in 0..=vgpu_proto::limits::MAX_GRAPHS {
+        let graph = guest.fresh_stream();
+        last = guest.post(&req::GraphCreate { ctx, graph });
+        guest.flush();
+    }
+    assert_eq!(guest.outcome(last, ctx), CuResult::OUT_OF_MEMORY);
+    guest.post(&clear(ctx, stream, b, 3));
+    assert_eq!(guest.dtoh(ctx, stream, b, 64), [3; 64]);
 }

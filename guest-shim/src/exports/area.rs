@@ -7,13 +7,14 @@ use vgpu_proto::call::req;
 use vgpu_proto::cuda::{CuResult, DevPtr};
 use vgpu_proto::limits::COPY_PIECE;
 
-use super::copy::{sent, to_device, to_host, within};
+use super::copy::{sent, to_device_now as to_device, to_host_now as to_host, within_now as within};
 use crate::Cu;
 use crate::ffi::{DefaultStream, exports};
 use crate::process::live;
 use crate::session::sys::UserMemory;
-use crate::state::Shim;
+use crate::state::graphs::Kind;
 use crate::state::streams::{Target, resolve};
+use crate::state::{Shim, capture};
 
 /// Bytes that are fetched at a time to be scattered.
 const SCATTER: u64 = 4 * 1024 * 1024;
@@ -48,7 +49,7 @@ pub(crate) struct Copy2D {
 
 /// One side of `CUDA_MEMCPY3D`.
 #[repr(C)]
-#[derive(Clone, Copy)]
+#[derive(Debug, Clone, Copy)]
 pub(crate) struct Side3D {
     x: usize,
     y: usize,
@@ -65,6 +66,7 @@ pub(crate) struct Side3D {
 
 /// `CUDA_MEMCPY3D`.
 #[repr(C)]
+#[derive(Debug, Clone, Copy)]
 pub(crate) struct Copy3D {
     src: Side3D,
     dst: Side3D,
@@ -125,14 +127,14 @@ unsafe fn rows(copy: *const Copy2D, stream: u64, mode: DefaultStream, sync: bool
         pitch: s.pitch,
         height: 0,
     };
-    let size = (copy.width, copy.height, 1);
-    run(
-        shim,
-        &target,
-        (&side(&copy.dst), &side(&copy.src)),
-        size,
-        sync,
-    )
+    let copy = Copy3D {
+        src: side(&copy.src),
+        dst: side(&copy.dst),
+        width: copy.width,
+        height: copy.height,
+        depth: 1,
+    };
+    start(shim, &target, &copy, sync)
 }
 
 /// # Safety
@@ -142,8 +144,71 @@ unsafe fn volume(copy: *const Copy3D, stream: u64, mode: DefaultStream, sync: bo
     let target = resolve(shim, stream, mode)?;
     // SAFETY: by this function's contract.
     let copy = unsafe { copy.as_ref() }.ok_or(CuResult::INVALID_VALUE)?;
-    let size = (copy.width, copy.height, copy.depth);
-    run(shim, &target, (&copy.dst, &copy.src), size, sync)
+    start(shim, &target, copy, sync)
+}
+
+/// A copy of bytes in one piece, as one of a box: for graphs.
+pub(super) fn line_of(shim: &Shim, dst: u64, src: u64, len: usize) -> Copy3D {
+    let side = |address: u64| {
+        let device = shim.memory.find(address).is_some();
+        Side3D {
+            x: 0,
+            y: 0,
+            z: 0,
+            lod: 0,
+            kind: if device { DEVICE } else { HOST },
+            host: if device { 0 } else { address } as *const c_void,
+            device: if device { address } else { 0 },
+            array: 0,
+            reserved: std::ptr::null(),
+            pitch: len,
+            height: 1,
+        }
+    };
+    Copy3D {
+        src: side(src),
+        dst: side(dst),
+        width: len,
+        height: 1,
+        depth: 1,
+    }
+}
+
+/// Are both sides device memory?
+pub(super) fn is_on_device(shim: &Shim, copy: &Copy3D) -> bool {
+    [&copy.dst, &copy.src].iter().all(|side| match side.kind {
+        DEVICE => true,
+        UNIFIED => shim.memory.find(side.device).is_some(),
+        _ => false,
+    })
+}
+
+/// Is it one that can be done?
+pub(super) fn check(shim: &Shim, copy: &Copy3D) -> Cu {
+    let size = (copy.width as u64, copy.height as u64, copy.depth as u64);
+    if size.0 == 0 || size.1 == 0 || size.2 == 0 {
+        return Ok(());
+    }
+    Area::of(shim, &copy.dst, size)?;
+    Area::of(shim, &copy.src, size).map(|_| ())
+}
+
+/// The copy of a graph's node, in a stream or a recording.
+pub(super) fn again(shim: &Shim, target: &Target, copy: &Copy3D) -> Cu {
+    run(shim, target, copy, false)
+}
+
+fn start(shim: &Shim, target: &Target, copy: &Copy3D, sync: bool) -> Cu {
+    if shim.captures.any() {
+        if sync {
+            capture::forbid(shim, target)?;
+        }
+        check(shim, copy)?;
+        if capture::take(shim, target, || Ok(Kind::Copy(*copy)))? {
+            return Ok(());
+        }
+    }
+    run(shim, target, copy, sync)
 }
 
 /// One side, as numbers.
@@ -220,18 +285,15 @@ impl Area {
     }
 }
 
-fn run(
-    shim: &Shim,
-    target: &Target,
-    (dst, src): (&Side3D, &Side3D),
-    (width, height, depth): (usize, usize, usize),
-    sync: bool,
-) -> Cu {
-    if width == 0 || height == 0 || depth == 0 {
+fn run(shim: &Shim, target: &Target, copy: &Copy3D, sync: bool) -> Cu {
+    let size = (copy.width as u64, copy.height as u64, copy.depth as u64);
+    if size.0 == 0 || size.1 == 0 || size.2 == 0 {
         return Ok(());
     }
-    let size = (width as u64, height as u64, depth as u64);
-    let (dst, src) = (Area::of(shim, dst, size)?, Area::of(shim, src, size)?);
+    let (dst, src) = (
+        Area::of(shim, &copy.dst, size)?,
+        Area::of(shim, &copy.src, size)?,
+    );
     for z in 0..size.2 {
         let (dst, src) = (dst.slice(z), src.slice(z));
         let rows = Rows {

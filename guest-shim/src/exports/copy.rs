@@ -12,13 +12,15 @@ use vgpu_proto::call::req;
 use vgpu_proto::cuda::{CuResult, DevPtr};
 use vgpu_proto::limits::COPY_PIECE;
 
+use super::area::{check, line_of};
 use crate::Cu;
 use crate::ffi::exports;
 use crate::process::live;
 use crate::session::sys::UserMemory;
-use crate::state::Shim;
 use crate::state::contexts::Context;
+use crate::state::graphs::Kind;
 use crate::state::streams::{Target, resolve};
+use crate::state::{Shim, capture};
 
 /// Memory from this size on is lent to the socket where the program leaves it alone until the worker
 /// has received it. Below, waiting for the receipt costs more than the copy that it saves.
@@ -174,7 +176,15 @@ fn peer(
     to_device(shim, &null(&to), dst, at, len, true)
 }
 
-pub(super) fn to_device(
+fn to_device(shim: &Shim, target: &Target, dst: u64, src: u64, len: usize, sync: bool) -> Cu {
+    if captured(shim, target, (dst, src, len), sync)? {
+        return Ok(());
+    }
+    to_device_now(shim, target, dst, src, len, sync)
+}
+
+/// In a stream that is not captured, or a recording.
+pub(super) fn to_device_now(
     shim: &Shim,
     target: &Target,
     dst: u64,
@@ -227,7 +237,15 @@ pub(super) fn sent(shim: &Shim, target: &Target, sync: bool) -> Cu {
     }
 }
 
-pub(super) fn to_host(
+fn to_host(shim: &Shim, target: &Target, dst: u64, src: u64, len: usize, sync: bool) -> Cu {
+    if captured(shim, target, (dst, src, len), sync)? {
+        return Ok(());
+    }
+    to_host_now(shim, target, dst, src, len, sync)
+}
+
+/// As [`to_device_now`].
+pub(super) fn to_host_now(
     shim: &Shim,
     target: &Target,
     dst: u64,
@@ -254,7 +272,35 @@ pub(super) fn to_host(
     }
 }
 
-pub(super) fn within(shim: &Shim, target: &Target, dst: u64, src: u64, len: usize) -> Cu {
+/// A copy into a captured stream goes into the graph; a synchronous one has no place there.
+fn captured(
+    shim: &Shim,
+    target: &Target,
+    (dst, src, len): (u64, u64, usize),
+    sync: bool,
+) -> Cu<bool> {
+    if !shim.captures.any() {
+        return Ok(false);
+    }
+    if sync {
+        capture::forbid(shim, target)?;
+    }
+    capture::take(shim, target, || {
+        let copy = line_of(shim, dst, src, len);
+        check(shim, &copy)?;
+        Ok(Kind::Copy(copy))
+    })
+}
+
+fn within(shim: &Shim, target: &Target, dst: u64, src: u64, len: usize) -> Cu {
+    if captured(shim, target, (dst, src, len), false)? {
+        return Ok(());
+    }
+    within_now(shim, target, dst, src, len)
+}
+
+/// As [`to_device_now`].
+pub(super) fn within_now(shim: &Shim, target: &Target, dst: u64, src: u64, len: usize) -> Cu {
     if len == 0 {
         return Ok(());
     }

@@ -9,8 +9,9 @@ use crate::Cu;
 use crate::ffi::{DefaultStream, exports, put, required};
 use crate::process::live;
 use crate::state::Shim;
+use crate::state::capture;
 use crate::state::events::{DISABLE_TIMING, EventInfo, INTERPROCESS};
-use crate::state::streams::resolve;
+use crate::state::streams::{Target, resolve};
 
 /// `CU_EVENT_BLOCKING_SYNC`, `DISABLE_TIMING`, `INTERPROCESS`.
 const FLAGS: u32 = 7;
@@ -55,6 +56,7 @@ exports! {
     fn cuEventQuery(event: u64) {
         let shim = live()?;
         let event = shim.events.get(event)?;
+        capture::not_captured(shim, &event)?;
         if event.is_complete() {
             return Ok(());
         }
@@ -68,6 +70,7 @@ exports! {
     fn cuEventSynchronize(event: u64) {
         let shim = live()?;
         let event = shim.events.get(event)?;
+        capture::not_captured(shim, &event)?;
         if event.is_complete() {
             return Ok(());
         }
@@ -101,6 +104,14 @@ fn record(event: u64, stream: u64, flags: u32, mode: DefaultStream) -> Cu {
     if event.ctx != target.ctx() {
         return Err(CuResult::INVALID_HANDLE);
     }
+    if capture::record(shim, &target, &event)? {
+        return Ok(());
+    }
+    record_now(shim, &target, &event, flags)
+}
+
+/// Records an event in a stream that is not captured.
+pub(super) fn record_now(shim: &Shim, target: &Target, event: &EventInfo, flags: u32) -> Cu {
     target.order(shim)?;
     // Before it is sent: an answer about an earlier record must not complete this one.
     event.record();
@@ -113,6 +124,20 @@ fn record(event: u64, stream: u64, flags: u32, mode: DefaultStream) -> Cu {
     })
 }
 
+/// Has a stream that is not captured wait for an event.
+pub(super) fn wait_now(shim: &Shim, target: &Target, event: &EventInfo, flags: u32) -> Cu {
+    if event.is_complete() {
+        // Never recorded, or known to have completed: nothing to wait for.
+        return Ok(());
+    }
+    shim.session.post(&req::StreamWaitEvent {
+        ctx: target.ctx(),
+        stream: target.stream,
+        event: event.handle,
+        flags,
+    })
+}
+
 /// # Safety
 /// `out` is null or valid for a write.
 unsafe fn elapsed(out: *mut f32, start: u64, end: u64) -> Cu {
@@ -120,6 +145,7 @@ unsafe fn elapsed(out: *mut f32, start: u64, end: u64) -> Cu {
     required(out)?;
     let (start, end) = (shim.events.get(start)?, shim.events.get(end)?);
     for event in [&start, &end] {
+        capture::not_captured(shim, event)?;
         if event.flags & DISABLE_TIMING != 0 || event.last_record() == 0 {
             return Err(CuResult::INVALID_HANDLE);
         }

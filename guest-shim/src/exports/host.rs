@@ -7,6 +7,8 @@ use vgpu_proto::cuda::CuResult;
 use crate::ffi::exports;
 use crate::process::live;
 use crate::session::host::{HostFn, HostFunction, StreamCallback};
+use crate::state::capture;
+use crate::state::graphs::Kind;
 use crate::state::streams::resolve;
 
 exports! {
@@ -20,8 +22,11 @@ exports! {
         let shim = live()?;
         let target = resolve(shim, stream, mode)?;
         let function = function.ok_or(CuResult::INVALID_VALUE)?;
-        target.order(shim)?;
         let function = HostFunction::Plain(function, data as usize);
+        if capture::take(shim, &target, || Ok(Kind::Host(function)))? {
+            return Ok(());
+        }
+        target.order(shim)?;
         shim.session.launch_host(target.ctx(), target.stream, function)
     }
 
@@ -38,8 +43,11 @@ exports! {
         if flags != 0 {
             return Err(CuResult::INVALID_VALUE);
         }
-        target.order(shim)?;
         let function = HostFunction::Callback(function, stream, data as usize);
+        if capture::take(shim, &target, || Ok(Kind::Host(function)))? {
+            return Ok(());
+        }
+        target.order(shim)?;
         shim.session.launch_host(target.ctx(), target.stream, function)
     }
 }

@@ -1,6 +1,7 @@
 //! Kernel launches: checked here, forgotten once sent.
 
 use std::ffi::c_void;
+use std::sync::Arc;
 
 use vgpu_proto::call::req;
 use vgpu_proto::cuda::CuResult;
@@ -8,11 +9,13 @@ use vgpu_proto::cuda::CuResult;
 use crate::Cu;
 use crate::ffi::{DefaultStream, exports};
 use crate::process::live;
-use crate::state::Shim;
+use crate::state::contexts::Context;
 use crate::state::devices::{Device, attribute as device_attribute};
+use crate::state::graphs::{KernelNode, Kind};
 use crate::state::libraries::function_in;
 use crate::state::modules::{FunctionInfo, attribute};
-use crate::state::streams::resolve;
+use crate::state::streams::{Target, resolve};
+use crate::state::{Shim, capture};
 
 /// Markers in the `extra` list.
 const EXTRA_END: usize = 0;
@@ -164,7 +167,7 @@ unsafe fn attributes(config: &Config) -> Cu<bool> {
 /// # Safety
 /// The parameters are what the function's layout asks for.
 unsafe fn launch(
-    function: u64,
+    handle: u64,
     shape: Shape,
     stream: u64,
     mode: DefaultStream,
@@ -172,7 +175,7 @@ unsafe fn launch(
 ) -> Cu {
     let shim = live()?;
     let target = resolve(shim, stream, mode)?;
-    let function = function_in(shim, function, &target.ctx)?;
+    let function = function_in(shim, handle, &target.ctx)?;
     if function.ctx != target.ctx() {
         return Err(CuResult::INVALID_HANDLE);
     }
@@ -182,6 +185,16 @@ unsafe fn launch(
     let source = unsafe { Source::of(&function, params) }?;
     if shape.cooperative {
         shape.check_fits_at_once(shim, device, &function)?;
+    }
+    if shim.captures.any() {
+        let make = || {
+            // SAFETY: by this function's contract, checked for null above.
+            let node = unsafe { node_of(handle, &function, shape, &source) };
+            Ok(Kind::Kernel(Arc::new(node)))
+        };
+        if capture::take(shim, &target, make)? {
+            return Ok(());
+        }
     }
     target.order(shim)?;
     let call = req::LaunchKernel {
@@ -198,6 +211,74 @@ unsafe fn launch(
         .post_with(&call, function.params_len, |block| unsafe {
             source.pack(block);
         })
+}
+
+/// # Safety
+/// As [`Source::pack`].
+unsafe fn node_of(
+    handle: u64,
+    function: &Arc<FunctionInfo>,
+    shape: Shape,
+    source: &Source<'_>,
+) -> KernelNode {
+    let mut params = vec![0; function.params_len];
+    // SAFETY: by this function's contract.
+    unsafe { source.pack(&mut params) };
+    KernelNode {
+        handle,
+        function: function.clone(),
+        grid: shape.grid,
+        block: shape.block,
+        shared: shape.shared,
+        cooperative: shape.cooperative,
+        params,
+        pointers: Vec::new(),
+    }
+    .point()
+}
+
+/// A launch as a node of a graph, checked.
+///
+/// # Safety
+/// The parameters are what the function's layout asks for.
+pub(super) unsafe fn node(
+    shim: &Shim,
+    context: &Context,
+    handle: u64,
+    (grid, block, shared): ([u32; 3], [u32; 3], u32),
+    (pointers, extra): (*const *const c_void, *const *const c_void),
+) -> Cu<KernelNode> {
+    let function = function_in(shim, handle, context)?;
+    let shape = Shape {
+        grid,
+        block,
+        shared,
+        cooperative: false,
+    };
+    shape.check(shim.devices.get(function.device)?, &function)?;
+    // SAFETY: by this function's contract.
+    let source = unsafe { Source::of(&function, Params { pointers, extra }) }?;
+    // SAFETY: by this function's contract, checked just now.
+    Ok(unsafe { node_of(handle, &function, shape, &source) })
+}
+
+/// The launch of a graph's node, in a stream or a recording.
+pub(super) fn again(shim: &Shim, target: &Target, node: &KernelNode) -> Cu {
+    if node.function.ctx != target.ctx() {
+        return Err(CuResult::INVALID_HANDLE);
+    }
+    let call = req::LaunchKernel {
+        ctx: target.ctx(),
+        stream: target.stream,
+        func: node.function.handle,
+        grid: node.grid,
+        block: node.block,
+        shared: node.shared,
+        cooperative: node.cooperative,
+    };
+    shim.session.post_with(&call, node.params.len(), |block| {
+        block.copy_from_slice(&node.params);
+    })
 }
 
 impl Shape {

@@ -6,8 +6,9 @@ use vgpu_proto::cuda::{CuResult, DevPtr};
 use crate::Cu;
 use crate::ffi::exports;
 use crate::process::live;
-use crate::state::Shim;
+use crate::state::graphs::{FillNode, Kind};
 use crate::state::streams::{Target, resolve};
+use crate::state::{Shim, capture};
 
 exports! {
     /// 8-bit elements.
@@ -154,6 +155,19 @@ fn line(shim: &Shim, target: &Target, dst: u64, value: u32, width: u8, count: us
         return Err(CuResult::INVALID_VALUE);
     }
     shim.memory.check(dst, bytes)?;
+    if shim.captures.any() {
+        let node = FillNode {
+            dst,
+            pitch: 0,
+            value,
+            width,
+            columns: count as u64,
+            rows: 1,
+        };
+        if capture::take(shim, target, || Ok(Kind::Fill(node)))? {
+            return Ok(());
+        }
+    }
     target.order(shim)?;
     shim.session.post(&req::Memset {
         ctx: target.ctx(),
@@ -165,12 +179,40 @@ fn line(shim: &Shim, target: &Target, dst: u64, value: u32, width: u8, count: us
     })
 }
 
+/// The fill of a graph's node, in a stream or a recording.
+pub(super) fn again(shim: &Shim, target: &Target, fill: &FillNode) -> Cu {
+    if fill.columns == 0 || fill.rows == 0 {
+        return Ok(());
+    }
+    let (ctx, stream, dst) = (target.ctx(), target.stream, DevPtr(fill.dst));
+    if fill.rows == 1 {
+        return shim.session.post(&req::Memset {
+            ctx,
+            stream,
+            dst,
+            value: fill.value,
+            width: fill.width,
+            count: fill.columns,
+        });
+    }
+    shim.session.post(&req::Memset2D {
+        ctx,
+        stream,
+        dst,
+        pitch: fill.pitch,
+        value: fill.value,
+        width: fill.width,
+        columns: fill.columns,
+        rows: fill.rows,
+    })
+}
+
 /// Rows of elements, `pitch` bytes apart.
-struct Area {
-    dst: u64,
-    pitch: usize,
-    columns: usize,
-    rows: usize,
+pub(super) struct Area {
+    pub(super) dst: u64,
+    pub(super) pitch: usize,
+    pub(super) columns: usize,
+    pub(super) rows: usize,
 }
 
 impl Area {
@@ -179,6 +221,19 @@ impl Area {
             return Ok(());
         }
         self.check(shim, width).ok_or(CuResult::INVALID_VALUE)?;
+        if shim.captures.any() {
+            let node = FillNode {
+                dst: self.dst,
+                pitch: self.pitch as u64,
+                value,
+                width,
+                columns: self.columns as u64,
+                rows: self.rows as u64,
+            };
+            if capture::take(shim, target, || Ok(Kind::Fill(node)))? {
+                return Ok(());
+            }
+        }
         target.order(shim)?;
         shim.session.post(&req::Memset2D {
             ctx: target.ctx(),
@@ -192,7 +247,7 @@ impl Area {
         })
     }
 
-    fn check(&self, shim: &Shim, width: u8) -> Option<()> {
+    pub(super) fn check(&self, shim: &Shim, width: u8) -> Option<()> {
         let (pitch, width) = (self.pitch as u64, u64::from(width));
         let row = (self.columns as u64).checked_mul(width)?;
         // The pitch of a single row does not matter.

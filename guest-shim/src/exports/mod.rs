@@ -3,10 +3,14 @@
 //! out: a line `fn cuName(` here is all it takes.
 
 pub(crate) mod area;
+pub(crate) mod capture;
 pub(crate) mod context;
 pub(crate) mod copy;
 pub(crate) mod device;
 pub(crate) mod event;
+pub(crate) mod graph;
+pub(crate) mod graph_exec;
+pub(crate) mod graph_nodes;
 pub(crate) mod host;
 pub(crate) mod init;
 pub(crate) mod launch;
@@ -21,4 +25,5 @@ pub(crate) mod pointer;
 pub(crate) mod pool;
 pub(crate) mod profiler;
 pub(crate) mod stream;
+pub(crate) mod user_object;
 pub(crate) mod word;

@@ -99,6 +99,34 @@ exports! {
         shim()?.set_current_pool(device, pool)
     }
 
+    /// The same, by a place: a device.
+    fn cuMemGetDefaultMemPool(out: *mut u64, place: *const Location, kind: u32) {
+        let shim = shim()?;
+        required(out)?;
+        // SAFETY: by the contract of the function.
+        let device = unsafe { device_at(place, kind) }?;
+        // SAFETY: by the contract of the function.
+        unsafe { put(out, shim.default_pool(device)?) }
+    }
+
+    /// The same, by a place.
+    fn cuMemGetMemPool(out: *mut u64, place: *const Location, kind: u32) {
+        let shim = shim()?;
+        required(out)?;
+        // SAFETY: by the contract of the function.
+        let device = unsafe { device_at(place, kind) }?;
+        // SAFETY: by the contract of the function.
+        unsafe { put(out, shim.current_pool(device)?) }
+    }
+
+    /// The same, by a place.
+    fn cuMemSetMemPool(place: *const Location, kind: u32, pool: u64) {
+        let shim = shim()?;
+        // SAFETY: by the contract of the function.
+        let device = unsafe { device_at(place, kind) }?;
+        shim.set_current_pool(device, pool)
+    }
+
     /// A pool of device memory; of host memory, or shared between processes, none is served.
     fn cuMemPoolCreate(out: *mut u64, props: *const PoolProps) {
         let shim = live()?;
@@ -176,6 +204,18 @@ exports! {
         // SAFETY: by the contract of the function.
         unsafe { put(out, if own { READ_WRITE } else { NO_ACCESS }) }
     }
+}
+
+/// # Safety
+/// `place` is null or readable.
+unsafe fn device_at(place: *const Location, kind: u32) -> Cu<c_int> {
+    required(place)?;
+    // SAFETY: by this function's contract.
+    let place = unsafe { *place };
+    if kind != PINNED || place.kind != ON_DEVICE {
+        return Err(CuResult::NOT_SUPPORTED);
+    }
+    Ok(place.id)
 }
 
 fn is_int(id: u32) -> bool {

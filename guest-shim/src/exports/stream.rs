@@ -5,13 +5,12 @@ use std::ffi::c_int;
 use vgpu_proto::call::req;
 use vgpu_proto::cuda::CuResult;
 
+use super::event::wait_now;
 use crate::ffi::{DefaultStream, exports, put, put_optional, required};
 use crate::process::{live, shim};
+use crate::state::capture;
 use crate::state::streams::{self, NON_BLOCKING, Target, resolve};
 use crate::{Cu, lock};
-
-/// `CU_STREAM_CAPTURE_STATUS_NONE`.
-const NOT_CAPTURING: u32 = 0;
 
 exports! {
     /// Creates a stream, without a round trip.
@@ -30,6 +29,7 @@ exports! {
     fn cuStreamDestroy_v2(stream: u64) {
         let shim = live()?;
         let info = shim.streams.remove(stream)?;
+        capture::abandon(shim, stream);
         shim.session.post(&req::StreamDestroy { stream: info.handle })
     }
 
@@ -128,6 +128,7 @@ exports! {
     fn cuStreamSynchronize / cuStreamSynchronize_ptsz [mode] (stream: u64) {
         let shim = live()?;
         let target = resolve(shim, stream, mode)?;
+        capture::forbid(shim, &target)?;
         shim.session
             .synchronize(&req::StreamSynchronize { ctx: target.ctx(), stream: target.stream })
     }
@@ -136,6 +137,7 @@ exports! {
     fn cuStreamQuery / cuStreamQuery_ptsz [mode] (stream: u64) {
         let shim = live()?;
         let target = resolve(shim, stream, mode)?;
+        capture::forbid(shim, &target)?;
         shim.session.synchronize(&req::StreamQuery { ctx: target.ctx(), stream: target.stream })
     }
 
@@ -148,19 +150,10 @@ exports! {
         if flags & !EXTERNAL != 0 {
             return Err(CuResult::INVALID_VALUE);
         }
-        if event.is_complete() {
-            // Never recorded, or known to have completed: nothing to wait for.
+        if capture::wait(shim, &target, &event)? {
             return Ok(());
         }
-        let (ctx, stream) = (target.ctx(), target.stream);
-        shim.session.post(&req::StreamWaitEvent { ctx, stream, event: event.handle, flags })
-    }
-
-    /// Capture is not served, so none is going on.
-    fn cuStreamIsCapturing / cuStreamIsCapturing_ptsz [mode] (stream: u64, out: *mut u32) {
-        resolve(shim()?, stream, mode)?;
-        // SAFETY: by the contract of the function.
-        unsafe { put(out, NOT_CAPTURING) }
+        wait_now(shim, &target, &event, flags)
     }
 }
 

@@ -6,8 +6,8 @@ use vgpu_proto::cuda::{CuResult, DevPtr};
 use crate::Cu;
 use crate::ffi::{DefaultStream, exports, required};
 use crate::process::live;
-use crate::state::Shim;
 use crate::state::streams::{Target, resolve};
+use crate::state::{Shim, capture};
 
 /// `CU_STREAM_WAIT_VALUE_FLUSH`: about writes of other devices, of which there are none.
 const FLUSH: u32 = 1 << 30;
@@ -193,6 +193,7 @@ impl Word {
         let shim = live()?;
         let target = resolve(shim, stream, mode)?;
         self.check(shim, &target)?;
+        capture::forbid(shim, &target)?;
         target.order(shim)?;
         let (ctx, stream, ptr) = (target.ctx(), target.stream, DevPtr(self.at));
         let (value, wide, flags) = (self.value, self.wide, self.flags & !FLUSH);

@@ -1,8 +1,11 @@
 //! Events: minted here; what is known about their last record saves round trips.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 use vgpu_proto::cuda::{Ctx, Event};
+
+use super::capture::Capture;
 
 /// `CU_EVENT_DISABLE_TIMING`.
 pub(crate) const DISABLE_TIMING: u32 = 2;
@@ -18,6 +21,8 @@ pub(crate) struct EventInfo {
     pub(crate) ctx: Ctx,
     /// `CUevent_flags`.
     pub(crate) flags: u32,
+    /// Recorded last in a captured stream: the capture, and the stream's nodes until then.
+    pub(crate) captured: Mutex<Option<(Arc<Capture>, Vec<u64>)>>,
     recorded: AtomicU64,
     completed: AtomicU64,
 }
@@ -29,6 +34,7 @@ impl EventInfo {
             handle,
             ctx,
             flags,
+            captured: Mutex::default(),
             recorded: AtomicU64::new(0),
             completed: AtomicU64::new(0),
         }

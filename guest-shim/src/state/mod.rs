@@ -1,8 +1,10 @@
 //! What the guest knows without asking the host.
 
+pub(crate) mod capture;
 pub(crate) mod contexts;
 pub(crate) mod devices;
 pub(crate) mod events;
+pub(crate) mod graphs;
 pub(crate) mod handles;
 pub(crate) mod libraries;
 pub(crate) mod memory;
@@ -17,6 +19,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use vgpu_proto::cuda::GUEST_HANDLES;
 
 use crate::exports::link::LinkState;
+use crate::lock;
 use crate::session::Session;
 
 /// Everything there is once cuInit has succeeded.
@@ -42,6 +45,16 @@ pub(crate) struct Shim {
     pub(crate) kernels: handles::Handles<libraries::Kernel>,
     /// Links that have begun.
     pub(crate) links: handles::Handles<LinkState>,
+    /// Graphs.
+    pub(crate) graphs: handles::Handles<graphs::Graph>,
+    /// Their nodes.
+    pub(crate) nodes: handles::Handles<graphs::Node>,
+    /// Instantiated graphs.
+    pub(crate) execs: handles::Handles<graphs::Exec>,
+    /// User objects.
+    pub(crate) objects: handles::Handles<graphs::UserObject>,
+    /// Captures going on.
+    pub(crate) captures: capture::Captures,
     /// Device memory.
     pub(crate) memory: memory::DeviceMemory,
     /// Memory pools.
@@ -69,6 +82,11 @@ impl Shim {
             libraries: handles::Handles::new(),
             kernels: handles::Handles::new(),
             links: handles::Handles::new(),
+            graphs: handles::Handles::new(),
+            nodes: handles::Handles::new(),
+            execs: handles::Handles::new(),
+            objects: handles::Handles::new(),
+            captures: capture::Captures::default(),
             memory: memory::DeviceMemory::default(),
             memory_pools: handles::Handles::new(),
             pools: pools::Pools::default(),
@@ -97,6 +115,10 @@ impl Shim {
             kernel.forget(ctx);
         }
         self.links.retain(|l| l.ctx.0 != ctx);
+        for exec in self.execs.all() {
+            // The worker has forgotten them with the context.
+            lock(&exec.state).recorded.retain(|(c, _)| *c != ctx);
+        }
         self.memory.remove_context(ctx);
     }
 }

@@ -11,6 +11,7 @@ use vgpu_proto::call::req;
 use vgpu_proto::cuda::{CuResult, DevPtr};
 
 use super::Shim;
+use super::capture;
 use super::memory::allocate_with;
 use super::streams::Target;
 use crate::{Cu, lock};
@@ -228,6 +229,8 @@ impl Shim {
 /// The host's; CUDA_ERROR_OUT_OF_MEMORY beyond the pool's size or when no place is free on both sides.
 pub(crate) fn allocate(shim: &Shim, target: &Target, pool: u64, size: u64) -> Cu<u64> {
     let pool = shim.pool(pool)?;
+    // Memory nodes are not served.
+    capture::forbid(shim, target)?;
     if size == 0 {
         return Err(CuResult::INVALID_VALUE);
     }
@@ -260,6 +263,7 @@ pub(crate) fn free(shim: &Shim, target: &Target, address: u64) -> Cu {
     if address == 0 {
         return Ok(());
     }
+    capture::forbid(shim, target)?;
     let range = shim.memory.take(address)?;
     shim.left_pool(range.pool, range.size);
     target.order(shim)?;

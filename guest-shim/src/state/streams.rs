@@ -35,6 +35,8 @@ pub(crate) struct StreamInfo {
     pub(crate) seen: AtomicU64,
     /// `cuStreamSetAttribute`: hints.
     pub(crate) attributes: Mutex<HashMap<u32, [u32; 16]>>,
+    /// Nodes that `cuStreamGetCaptureInfo` has shown last.
+    pub(crate) shown: Mutex<Vec<u64>>,
 }
 
 /// Where a call's work goes.
@@ -118,6 +120,7 @@ pub(crate) fn create(
         priority,
         seen: AtomicU64::new(u64::MAX),
         attributes: Mutex::default(),
+        shown: Mutex::default(),
     });
     shim.streams.insert(handle.0, info.clone())?;
     shim.session.post(&req::StreamCreate {

@@ -348,6 +348,15 @@ ops! {
             shared: u32,
             cooperative: bool,
         } => {};
+
+    /// A new graph, of which the guest minted the name. Launches, fills and copies within the device that
+    /// name it where they name a stream are recorded in it.
+    GraphCreate = 0x0044, Async, None, false, { ctx: Ctx, graph: Stream } => {};
+    /// All that was recorded, in order, as one unit.
+    GraphLaunch = 0x0045, Async, Submit, false,
+        { ctx: Ctx, stream: Stream, graph: Stream } => {};
+    /// Launches that wait still happen.
+    GraphDestroy = 0x0046, Async, None, false, { graph: Stream } => {};
 }
 
 /// Worker → guest frames that answer no request.

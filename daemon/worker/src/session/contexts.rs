@@ -289,6 +289,7 @@ impl Session {
             memory,
             ..Garbage::default()
         };
+        self.forget_graphs(context);
         for id in self.functions.handles(|f| f.context == context) {
             garbage
                 .functions

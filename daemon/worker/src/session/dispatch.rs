@@ -15,6 +15,7 @@ use vgpu_sched::gate::Key;
 use super::Session;
 use super::drains::{After, Flush, Target};
 use super::events::EventState;
+use super::graphs::Place;
 use super::queue::{FetchWork, FillWork, LaunchWork, Work};
 use super::streams::StreamState;
 use crate::driver::{BLOCKING_SYNC, DISABLE_TIMING, Event, Result, Stream};
@@ -226,12 +227,12 @@ impl Session {
                 }
             }
             Request::Memcpy2DDtoD(r) => {
-                let stream = self.stream(r.ctx, r.stream)?;
+                let place = self.place(r.ctx, r.stream)?;
                 let work = self.check_rows_dtod(&r)?;
-                self.queue_it(op, id, stream, bulk, work)
+                self.put(op, id, place, bulk, work)
             }
             Request::MemcpyDtoD(r) => {
-                let stream = self.stream(r.ctx, r.stream)?;
+                let place = self.place(r.ctx, r.stream)?;
                 self.check_range(r.dst.0, r.len)?;
                 self.check_range(r.src.0, r.len)?;
                 let work = Work::DtoD {
@@ -239,17 +240,17 @@ impl Session {
                     src: r.src.0,
                     len: r.len,
                 };
-                self.queue_it(op, id, stream, bulk, work)
+                self.put(op, id, place, bulk, work)
             }
             Request::Memset(r) => {
-                let stream = self.stream(r.ctx, r.stream)?;
+                let place = self.place(r.ctx, r.stream)?;
                 let work = self.check_fill(&r)?;
-                self.queue_it(op, id, stream, bulk, work)
+                self.put(op, id, place, bulk, work)
             }
             Request::Memset2D(r) => {
-                let stream = self.stream(r.ctx, r.stream)?;
+                let place = self.place(r.ctx, r.stream)?;
                 let work = self.check_fill_2d(&r)?;
-                self.queue_it(op, id, stream, bulk, work)
+                self.put(op, id, place, bulk, work)
             }
 
             Request::StreamCreate(r) => self.stream_create(&r).map(|()| Taken::Done),
@@ -343,10 +344,18 @@ impl Session {
             }
 
             Request::LaunchKernel(r) => {
-                let stream = self.stream(r.ctx, r.stream)?;
-                let launch = self.check_launch(stream, &r, frame.bulk)?;
-                self.queue_it(op, id, stream, bulk, Work::Launch(launch))
+                let place = self.place(r.ctx, r.stream)?;
+                let launch = self.check_launch(place, &r, frame.bulk)?;
+                self.put(op, id, place, bulk, Work::Launch(launch))
             }
+
+            Request::GraphCreate(r) => self.graph_create(&r).map(|()| Taken::Done),
+            Request::GraphLaunch(r) => {
+                let stream = self.stream(r.ctx, r.stream)?;
+                let work = self.check_graph(stream, r.graph)?;
+                self.queue_it(op, id, stream, bulk, work)
+            }
+            Request::GraphDestroy(r) => self.graph_destroy(r.graph).map(|()| Taken::Done),
         }
     }
 
@@ -379,13 +388,21 @@ impl Session {
         Ok(Taken::Queued)
     }
 
+    /// Puts an operation where it goes.
+    fn put(&mut self, op: Op, id: u64, place: Place, bulk: u64, work: Work) -> Result<Taken> {
+        match place {
+            Place::Stream(stream) => self.queue_it(op, id, stream, bulk, work),
+            Place::Graph(graph) => self.record(graph, work).map(|()| Taken::Done),
+        }
+    }
+
     fn synchronize(&mut self, op: Op, id: u64, target: Target, flush: Flush) -> Result<Taken> {
         self.drain(target, After::Reply { op, id, flush });
         Ok(Taken::Done)
     }
 
     /// The stream that a guest names.
-    fn stream(&self, ctx: Ctx, stream: StreamName) -> Result<u64> {
+    pub(super) fn stream(&self, ctx: Ctx, stream: StreamName) -> Result<u64> {
         if stream == StreamName::NULL {
             return self.context(ctx).map(|context| context.null);
         }
@@ -457,17 +474,12 @@ impl Session {
 
     fn check_launch(
         &self,
-        stream: u64,
+        place: Place,
         r: &req::LaunchKernel,
         params: crate::wire::Bulk,
     ) -> Result<LaunchWork> {
         let function = self.function(r.func)?;
-        let stream = self
-            .streams
-            .table
-            .get(stream)
-            .ok_or(CuResult::INVALID_HANDLE)?;
-        if stream.context != function.context {
+        if self.context_at(place)? != function.context {
             return Err(CuResult::INVALID_HANDLE);
         }
         let context = self
@@ -510,7 +522,10 @@ impl Session {
 
     fn stream_create(&mut self, r: &req::StreamCreate) -> Result<()> {
         let context = self.context(r.ctx)?;
-        if !GUEST_HANDLES.contains(&r.stream.0) || self.streams.names.contains_key(&r.stream.0) {
+        if !GUEST_HANDLES.contains(&r.stream.0)
+            || self.streams.names.contains_key(&r.stream.0)
+            || self.graphs.knows(r.stream.0)
+        {
             return Err(CuResult::INVALID_HANDLE);
         }
         if r.flags & !NON_BLOCKING != 0 {

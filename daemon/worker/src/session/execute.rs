@@ -257,8 +257,12 @@ impl Session {
                 return Step::Done;
             }
             Work::DtoH(fetch) => return self.fetch(item, &driver, fetch, (now, timed)),
-            Work::DtoD { dst, src, len } => copy_dtod(&driver, dst, src, len),
-            Work::Rows { dst, src, size } => copy_rows_dtod(&driver, dst, src, size),
+            Work::Graph(graph) => {
+                self.printf.launched();
+                let result = graph.run(&driver);
+                self.graph_done(graph);
+                result
+            }
             Work::WriteWord(word) => write_word(&driver, word),
             Work::WaitWord(word) => wait_word(&driver, word),
             Work::Free {
@@ -282,11 +286,11 @@ impl Session {
                     }
                 };
             }
-            Work::Fill(f) => run_fill(&driver, f),
-            Work::Launch(launch) => {
+            Work::Launch(_) => {
                 self.printf.launched();
-                run_launch(&driver, &launch)
+                run_work(&driver, &work)
             }
+            Work::DtoD { .. } | Work::Rows { .. } | Work::Fill(_) => run_work(&driver, &work),
             Work::StreamDestroy => {
                 self.destroy_stream(stream);
                 return Step::Done;
@@ -487,6 +491,18 @@ impl Session {
             self.abandon_work(item.work);
         }
         self.lease.withdraw();
+    }
+}
+
+/// Gives an operation that concerns the device alone to a stream.
+pub(super) fn run_work(stream: &Stream, work: &Work) -> Result<()> {
+    match work {
+        Work::DtoD { dst, src, len } => copy_dtod(stream, *dst, *src, *len),
+        Work::Rows { dst, src, size } => copy_rows_dtod(stream, *dst, *src, *size),
+        Work::Fill(f) => run_fill(stream, *f),
+        Work::Launch(launch) => run_launch(stream, launch),
+        // Nothing else is given to it.
+        _ => Err(CuResult::INVALID_VALUE),
     }
 }
 

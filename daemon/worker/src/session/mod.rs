@@ -11,6 +11,7 @@ mod drains;
 mod engine;
 mod events;
 mod execute;
+mod graphs;
 mod images;
 mod links;
 mod memory;
@@ -39,6 +40,7 @@ use self::allocs::Allocs;
 use self::contexts::{ContextState, DeviceState};
 use self::drains::Drains;
 use self::events::Events;
+use self::graphs::Graphs;
 use self::images::Images;
 use self::memory::{Ledger, Memory};
 use self::modules::{FunctionState, ModuleState};
@@ -104,6 +106,7 @@ pub struct Session {
     functions: Table<FunctionState>,
     /// Results of links that the guest has not fetched.
     links: Table<Vec<u8>>,
+    graphs: Graphs,
     memory: Memory,
     /// By device.
     ledgers: Vec<Ledger>,
@@ -167,6 +170,7 @@ impl Session {
             modules: Table::new(Kind::Module),
             functions: Table::new(Kind::Function),
             links: Table::new(Kind::Link),
+            graphs: Graphs::default(),
             memory: Memory::default(),
             ledgers,
             quota: start.memory_quota,

@@ -9,6 +9,7 @@ use vgpu_proto::limits::COPY_PIECE;
 use vgpu_sched::gate::{self, Direction, Key};
 
 use super::Session;
+use super::graphs::GraphWork;
 use super::parking::Parking;
 use crate::driver::{DeviceMemory, Function, Rows, Word};
 use crate::lease::Waiting;
@@ -145,6 +146,8 @@ pub(super) enum Work {
     Fill(FillWork),
     /// A kernel.
     Launch(LaunchWork),
+    /// What a graph has recorded.
+    Graph(Arc<GraphWork>),
     /// `cuStreamDestroy`.
     StreamDestroy,
     /// `cuStreamWaitEvent`.
@@ -178,6 +181,42 @@ impl Work {
         }
     }
 
+    /// Bytes of parameters that it holds.
+    pub(super) fn held(&self) -> usize {
+        match self {
+            Work::Launch(launch) => launch.params.bytes().len(),
+            _ => 0,
+        }
+    }
+
+    /// Device memory that it names: (address, bytes).
+    pub(super) fn ranges(&self) -> [Option<(u64, u64)>; 2] {
+        let area = |rows: &Rows, (width, n): (u64, u64)| {
+            let before = rows.pitch.saturating_mul(n.saturating_sub(1));
+            Some((rows.at, before.saturating_add(width)))
+        };
+        match self {
+            Work::DtoD { dst, src, len } => [Some((*dst, *len)), Some((*src, *len))],
+            Work::Rows { dst, src, size } => [area(dst, *size), area(src, *size)],
+            Work::Fill(f) => {
+                let row = f.columns.saturating_mul(u64::from(f.width));
+                let (rows, pitch) = f.rows.unwrap_or((1, row));
+                let nothing = row == 0 || rows == 0;
+                let at = Rows { at: f.dst, pitch };
+                [area(&at, (row, rows)).filter(|_| !nothing), None]
+            }
+            _ => [None, None],
+        }
+    }
+
+    /// Would dropping it unload a module?
+    pub(super) fn owns_alone(&self) -> bool {
+        match self {
+            Work::Launch(launch) => Arc::strong_count(&launch.function) == 1,
+            _ => false,
+        }
+    }
+
     /// What of it goes to the device next, as the gate sees it; `None`: what takes no GPU time.
     pub(super) fn timed(&self) -> Option<gate::Work> {
         let bytes = |direction, bytes| Some(gate::Work::Bytes { direction, bytes });
@@ -189,6 +228,7 @@ impl Work {
             Work::WriteWord(_) => bytes(Direction::Fill, 8),
             Work::Fill(f) => bytes(Direction::Fill, f.bytes()),
             Work::Launch(launch) => Some(gate::Work::Kernel(launch.key)),
+            Work::Graph(graph) => Some(gate::Work::Graph(graph.key)),
             Work::StreamDestroy
             | Work::Free { .. }
             | Work::WaitWord(_)
@@ -277,24 +317,28 @@ impl Queue {
 
     /// It has been done, or parked: either way it waits no more.
     pub(super) fn finished(&mut self, item: &Queued) {
-        self.executed = item.seq;
         if item.needs_turn() {
             self.waiting.calls -= 1;
             self.waiting.bytes -= item.cost;
         }
+        self.look();
+    }
+
+    fn look(&mut self) {
+        self.executed = self.list.front().map_or(self.pushed, |first| first.seq - 1);
     }
 
     /// Puts operations that were parked, in order of their places, back before everything else: they
     /// came earlier than all that is left.
     pub(super) fn resume(&mut self, items: Vec<Queued>) {
         for item in items.into_iter().rev() {
-            self.executed = item.seq - 1;
             if item.needs_turn() {
                 self.waiting.calls += 1;
                 self.waiting.bytes += item.cost;
             }
             self.list.push_front(item);
         }
+        self.look();
     }
 }
 

@@ -252,6 +252,11 @@ impl Guest {
         stream
     }
 
+    /// A name that no stream has.
+    pub fn fresh_stream(&mut self) -> Stream {
+        Stream(self.handle())
+    }
+
     pub fn event(&mut self, ctx: Ctx, flags: u32) -> Event {
         let event = Event(self.handle());
         self.post(&req::EventCreate { ctx, event, flags });

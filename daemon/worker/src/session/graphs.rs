@@ -1,0 +1,182 @@
+//! Graphs, as far as the worker knows them: kernels, fills and copies within the device that a guest has
+//! recorded, to be given to a stream together.
+//!
+//! A recording is made by the ordinary operations, which name the graph where they name a stream, and are
+//! checked as ever; addresses again at every launch, for the memory may be gone by then. To the scheduler
+//! a launch is one operation, whose duration is learned for the graph.
+
+use std::sync::Arc;
+
+use vgpu_proto::call::req;
+use vgpu_proto::cuda::{Ctx, CuResult, GUEST_HANDLES, Stream as StreamName};
+use vgpu_proto::limits::{MAX_GRAPH_BYTES, MAX_GRAPH_NODES, MAX_GRAPHS};
+use vgpu_sched::gate::Key;
+
+use super::Session;
+use super::execute::run_work;
+use super::queue::Work;
+use super::table::HandleMap;
+use crate::driver::{Result, Stream};
+
+/// What a graph does, in order.
+#[derive(Debug)]
+pub(super) struct GraphWork {
+    works: Vec<Work>,
+    /// What its duration is remembered by.
+    pub key: Key,
+}
+
+impl GraphWork {
+    /// Gives all of it to a stream.
+    ///
+    /// # Errors
+    /// The driver's, at the first that fails.
+    pub(super) fn run(&self, stream: &Stream) -> Result<()> {
+        self.works
+            .iter()
+            .try_for_each(|work| run_work(stream, work))
+    }
+}
+
+/// One graph.
+#[derive(Debug)]
+struct Graph {
+    context: u64,
+    work: Arc<GraphWork>,
+    /// Its nodes and the bytes of their parameters.
+    size: (usize, usize),
+}
+
+/// Where an operation that may be recorded goes.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Place {
+    /// Into the queue for a stream.
+    Stream(u64),
+    /// Into a graph, by the guest's name of it.
+    Graph(u64),
+}
+
+/// All graphs of the session, by the guest's names.
+#[derive(Debug, Default)]
+pub(super) struct Graphs {
+    named: HandleMap<Graph>,
+    made: u64,
+    /// Nodes and bytes of all of them.
+    size: (usize, usize),
+}
+
+impl Graphs {
+    /// Is this the name of one?
+    pub(super) fn knows(&self, name: u64) -> bool {
+        self.named.contains_key(&name)
+    }
+}
+
+impl Session {
+    /// Where an operation that may be recorded goes.
+    pub(super) fn place(&self, ctx: Ctx, stream: StreamName) -> Result<Place> {
+        if !self.graphs.named.is_empty() && self.graphs.knows(stream.0) {
+            return Ok(Place::Graph(stream.0));
+        }
+        self.stream(ctx, stream).map(Place::Stream)
+    }
+
+    /// The context of that place.
+    pub(super) fn context_at(&self, place: Place) -> Result<u64> {
+        let context = match place {
+            Place::Stream(stream) => self.streams.table.get(stream).map(|s| s.context),
+            Place::Graph(graph) => self.graphs.named.get(&graph).map(|g| g.context),
+        };
+        context.ok_or(CuResult::INVALID_HANDLE)
+    }
+
+    pub(super) fn graph_create(&mut self, r: &req::GraphCreate) -> Result<()> {
+        self.context(r.ctx)?;
+        let name = r.graph.0;
+        let taken = self.graphs.knows(name) || self.streams.names.contains_key(&name);
+        if !GUEST_HANDLES.contains(&name) || taken {
+            return Err(CuResult::INVALID_HANDLE);
+        }
+        if self.graphs.named.len() >= MAX_GRAPHS {
+            return Err(CuResult::OUT_OF_MEMORY);
+        }
+        self.graphs.made += 1;
+        let graph = Graph {
+            context: r.ctx.0,
+            work: Arc::new(GraphWork {
+                works: Vec::new(),
+                key: Key::graph(self.graphs.made),
+            }),
+            size: (0, 0),
+        };
+        self.graphs.named.insert(name, graph);
+        Ok(())
+    }
+
+    /// Appends an operation, checked, to a graph. One that has been launched stays as it is while that
+    /// launch waits.
+    pub(super) fn record(&mut self, name: u64, work: Work) -> Result<()> {
+        let bytes = work.held();
+        let Graphs { named, size, .. } = &mut self.graphs;
+        let graph = named.get_mut(&name).ok_or(CuResult::INVALID_HANDLE)?;
+        if size.0 >= MAX_GRAPH_NODES || size.1 + bytes > MAX_GRAPH_BYTES {
+            return Err(CuResult::OUT_OF_MEMORY);
+        }
+        let recorded = Arc::get_mut(&mut graph.work).ok_or(CuResult::INVALID_VALUE)?;
+        recorded.works.push(work);
+        *size = (size.0 + 1, size.1 + bytes);
+        graph.size = (graph.size.0 + 1, graph.size.1 + bytes);
+        Ok(())
+    }
+
+    /// What a launch of a graph in a stream does, with every address looked at again.
+    pub(super) fn check_graph(&self, stream: u64, graph: StreamName) -> Result<Work> {
+        let graph = self.graphs.named.get(&graph.0);
+        let graph = graph.ok_or(CuResult::INVALID_HANDLE)?;
+        if self.context_at(Place::Stream(stream))? != graph.context {
+            return Err(CuResult::INVALID_HANDLE);
+        }
+        for work in &graph.work.works {
+            for (address, len) in work.ranges().into_iter().flatten() {
+                self.check_range(address, len)?;
+            }
+        }
+        Ok(Work::Graph(Arc::clone(&graph.work)))
+    }
+
+    pub(super) fn graph_destroy(&mut self, graph: StreamName) -> Result<()> {
+        let graph = self.graphs.named.remove(&graph.0);
+        let graph = graph.ok_or(CuResult::INVALID_HANDLE)?;
+        self.graphs.size.0 -= graph.size.0;
+        self.graphs.size.1 -= graph.size.1;
+        self.graph_done(graph.work);
+        Ok(())
+    }
+
+    /// Graphs of a context that is gone.
+    pub(super) fn forget_graphs(&mut self, context: u64) {
+        let gone: Vec<u64> = self
+            .graphs
+            .named
+            .iter()
+            .filter(|(_, g)| g.context == context)
+            .map(|(name, _)| *name)
+            .collect();
+        for name in gone {
+            let _ = self.graph_destroy(StreamName(name));
+        }
+    }
+
+    /// A graph is not needed here any more. The last owner of a function unloads its module, which may
+    /// wait for the device: not on this thread.
+    pub(super) fn graph_done(&mut self, work: Arc<GraphWork>) {
+        if let Ok(work) = Arc::try_unwrap(work)
+            && work.works.iter().any(Work::owns_alone)
+        {
+            self.helpers.run(move || {
+                drop(work);
+                Box::new(|_: &mut Session| ())
+            });
+        }
+    }
+}

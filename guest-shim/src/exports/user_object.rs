@@ -1,0 +1,90 @@
+//! User objects: something of the program that lives as long as graphs need it.
+
+use std::ffi::c_void;
+use std::sync::Arc;
+
+use vgpu_proto::cuda::CuResult;
+
+use crate::ffi::{exports, put, required};
+use crate::process::live;
+use crate::session::host::HostFn;
+use crate::state::graphs::UserObject;
+use crate::{Cu, lock};
+
+/// `CU_USER_OBJECT_NO_DESTRUCTOR_SYNC`, which must be given.
+const NO_SYNC: u32 = 1;
+/// `CU_GRAPH_USER_OBJECT_MOVE`: the caller's references become the graph's.
+const MOVE: u32 = 1;
+
+exports! {
+    /// An object with so many references; the function is called when the last is gone.
+    fn cuUserObjectCreate(
+        out: *mut u64,
+        data: *mut c_void,
+        destroy: Option<HostFn>,
+        count: u32,
+        flags: u32
+    ) {
+        let shim = live()?;
+        required(out)?;
+        let destroy = destroy.ok_or(CuResult::INVALID_VALUE)?;
+        if count == 0 || flags != NO_SYNC {
+            return Err(CuResult::INVALID_VALUE);
+        }
+        let handle = shim.mint();
+        shim.objects.insert(handle, Arc::new(UserObject::new(destroy, data as usize, count)))?;
+        // SAFETY: by the contract of the function.
+        unsafe { put(out, handle) }
+    }
+
+    /// More references.
+    fn cuUserObjectRetain(object: u64, count: u32) {
+        let object = live()?.objects.get(object).map_err(|_| CuResult::INVALID_VALUE)?;
+        object.retain(count)
+    }
+
+    /// Fewer.
+    fn cuUserObjectRelease(object: u64, count: u32) {
+        release(object, count)
+    }
+
+    /// A graph has references, too.
+    fn cuGraphRetainUserObject(graph: u64, object: u64, count: u32, flags: u32) {
+        let shim = live()?;
+        let graph = shim.graph(graph)?;
+        let held = shim.objects.get(object).map_err(|_| CuResult::INVALID_VALUE)?;
+        if count == 0 || flags & !MOVE != 0 {
+            return Err(CuResult::INVALID_VALUE);
+        }
+        for _ in 0..count {
+            lock(&graph.objects).push((object, held.clone()));
+        }
+        if flags & MOVE != 0 { release(object, count) } else { Ok(()) }
+    }
+
+    /// It has fewer.
+    fn cuGraphReleaseUserObject(graph: u64, object: u64, count: u32) {
+        let graph = live()?.graph(graph)?;
+        for _ in 0..count {
+            let mut objects = lock(&graph.objects);
+            let place = objects.iter().position(|(handle, _)| *handle == object);
+            let gone = objects.swap_remove(place.ok_or(CuResult::INVALID_VALUE)?);
+            // Its function may make calls about the graph.
+            drop(objects);
+            drop(gone);
+        }
+        Ok(())
+    }
+}
+
+fn release(handle: u64, count: u32) -> Cu {
+    let shim = live()?;
+    let object = shim
+        .objects
+        .get(handle)
+        .map_err(|_| CuResult::INVALID_VALUE)?;
+    if object.release(count)? {
+        let _ = shim.objects.remove(handle);
+    }
+    Ok(())
+}

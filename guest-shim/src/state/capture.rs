@@ -1,0 +1,440 @@
+//! Stream capture: calls that go into a graph instead of a stream.
+//!
+//! Nothing of it reaches the host. A capture knows, of each stream in it, the nodes that the stream's
+//! next one comes behind; an event recorded in it carries them to other streams.
+
+use std::cell::Cell;
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use vgpu_proto::cuda::CuResult;
+
+use super::Shim;
+use super::events::EventInfo;
+use super::graphs::{Graph, Kind};
+use super::streams::{NON_BLOCKING, Target};
+use crate::{Cu, lock};
+
+/// `CU_STREAM_CAPTURE_MODE_GLOBAL`, `THREAD_LOCAL`, `RELAXED`.
+pub(crate) const GLOBAL: u32 = 0;
+pub(crate) const RELAXED: u32 = 2;
+
+/// `CU_STREAM_CAPTURE_STATUS_NONE`, `ACTIVE`, `INVALIDATED`.
+pub(crate) const NONE: u32 = 0;
+const ACTIVE: u32 = 1;
+const INVALIDATED: u32 = 2;
+
+#[derive(Debug, Default)]
+struct State {
+    invalid: bool,
+    /// By stream: what its next node comes behind.
+    tips: HashMap<u64, Vec<u64>>,
+}
+
+/// One capture.
+#[derive(Debug)]
+pub(crate) struct Capture {
+    pub(crate) id: u64,
+    pub(crate) graph: Arc<Graph>,
+    origin: u64,
+    mode: u32,
+    thread: u64,
+    /// Of a stream with a blocking flag: the NULL stream may not be used meanwhile.
+    ctx: u64,
+    blocking: bool,
+    state: Mutex<State>,
+}
+
+/// All captures going on.
+#[derive(Debug, Default)]
+pub(crate) struct Captures {
+    active: AtomicUsize,
+    streams: Mutex<HashMap<u64, Arc<Capture>>>,
+}
+
+thread_local!(static MODE: Cell<u32> = const { Cell::new(GLOBAL) });
+
+/// `cuThreadExchangeStreamCaptureMode`.
+pub(crate) fn exchange_mode(mode: u32) -> u32 {
+    MODE.try_with(|m| m.replace(mode)).unwrap_or(GLOBAL)
+}
+
+fn this_thread() -> u64 {
+    // SAFETY: no arguments, and it cannot fail.
+    unsafe { libc::gettid() as u64 }
+}
+
+impl Captures {
+    /// Is any going on?
+    #[inline]
+    pub(crate) fn any(&self) -> bool {
+        self.active.load(Ordering::Acquire) > 0
+    }
+
+    fn of(&self, stream: u64) -> Option<Arc<Capture>> {
+        lock(&self.streams).get(&stream).cloned()
+    }
+
+    fn join(&self, stream: u64, capture: &Arc<Capture>) {
+        let before = lock(&self.streams).insert(stream, capture.clone());
+        if before.is_none() {
+            self.active.fetch_add(1, Ordering::AcqRel);
+        }
+    }
+
+    /// Ends a capture on all its streams.
+    fn leave(&self, capture: &Capture) {
+        lock(&self.streams).retain(|_, c| {
+            let stays = c.id != capture.id;
+            if !stays {
+                self.active.fetch_sub(1, Ordering::AcqRel);
+            }
+            stays
+        });
+    }
+
+    /// Is the stream, or the event's last record, part of it still?
+    fn knows(&self, capture: &Capture) -> bool {
+        let streams = lock(&self.streams);
+        streams.values().any(|c| c.id == capture.id)
+    }
+}
+
+/// A stream is destroyed, and a capture that began in it with it.
+pub(crate) fn abandon(shim: &Shim, stream: u64) {
+    if !shim.captures.any() {
+        return;
+    }
+    if let Some(capture) = shim.captures.of(stream) {
+        capture.invalidate();
+        if capture.origin == stream {
+            shim.captures.leave(&capture);
+            let _ = shim.destroy_graph(capture.graph.handle);
+        }
+    }
+}
+
+impl Capture {
+    /// It is of no more use; its end will say so.
+    fn invalidate(&self) {
+        lock(&self.state).invalid = true;
+    }
+
+    fn is_valid(&self) -> Cu {
+        match lock(&self.state).invalid {
+            true => Err(CuResult::STREAM_CAPTURE_INVALIDATED),
+            false => Ok(()),
+        }
+    }
+
+    fn tips(&self, stream: u64) -> Vec<u64> {
+        let state = lock(&self.state);
+        state.tips.get(&stream).cloned().unwrap_or_default()
+    }
+}
+
+/// The capture that work for a target goes into.
+///
+/// # Errors
+/// CUDA_ERROR_STREAM_CAPTURE_INVALIDATED; CUDA_ERROR_STREAM_CAPTURE_IMPLICIT for the NULL stream beside a
+/// blocking stream that is captured.
+pub(crate) fn of(shim: &Shim, target: &Target) -> Cu<Option<Arc<Capture>>> {
+    if !shim.captures.any() {
+        return Ok(None);
+    }
+    let Some(info) = &target.info else {
+        let streams = lock(&shim.captures.streams);
+        let beside = |c: &&Arc<Capture>| c.blocking && c.ctx == target.ctx().0;
+        return match streams.values().find(beside) {
+            Some(capture) => {
+                capture.invalidate();
+                Err(CuResult::STREAM_CAPTURE_IMPLICIT)
+            }
+            None => Ok(None),
+        };
+    };
+    match shim.captures.of(info.handle.0) {
+        Some(capture) => capture.is_valid().map(|()| Some(capture)),
+        None => Ok(None),
+    }
+}
+
+/// Puts a node into the capture of the target's stream; `false` if there is none.
+///
+/// # Errors
+/// As [`of`]; those of making the node.
+pub(crate) fn take(shim: &Shim, target: &Target, make: impl FnOnce() -> Cu<Kind>) -> Cu<bool> {
+    let Some(capture) = of(shim, target)? else {
+        return Ok(false);
+    };
+    let kind = make()?;
+    let stream = target.stream.0;
+    let behind = capture.tips(stream);
+    let node = shim.add_node(&capture.graph, kind, behind)?;
+    lock(&capture.state).tips.insert(stream, vec![node]);
+    Ok(true)
+}
+
+/// A call that has no place in a graph.
+///
+/// # Errors
+/// CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED while the target's stream is captured; as [`of`].
+#[inline]
+pub(crate) fn forbid(shim: &Shim, target: &Target) -> Cu {
+    if shim.captures.any()
+        && let Some(capture) = of(shim, target)?
+    {
+        capture.invalidate();
+        return Err(CuResult::STREAM_CAPTURE_UNSUPPORTED);
+    }
+    Ok(())
+}
+
+/// `cuEventRecord` of a captured stream: the event stands for its nodes so far. `false`: it is not
+/// captured.
+///
+/// # Errors
+/// As [`of`].
+pub(crate) fn record(shim: &Shim, target: &Target, event: &EventInfo) -> Cu<bool> {
+    let captured = match of(shim, target)? {
+        Some(capture) => {
+            let tips = capture.tips(target.stream.0);
+            Some((capture, tips))
+        }
+        None => None,
+    };
+    let is = captured.is_some();
+    *lock(&event.captured) = captured;
+    Ok(is)
+}
+
+/// A call about an event that a captured stream recorded last.
+///
+/// # Errors
+/// CUDA_ERROR_CAPTURED_EVENT.
+pub(crate) fn not_captured(shim: &Shim, event: &EventInfo) -> Cu {
+    if lock(&event.captured).is_none() {
+        return Ok(());
+    }
+    if let Some((capture, _)) = &*lock(&event.captured)
+        && shim.captures.knows(capture)
+    {
+        capture.invalidate();
+    }
+    Err(CuResult::CAPTURED_EVENT)
+}
+
+/// `cuStreamWaitEvent`: a stream that waits for a captured event joins its capture. `false`: neither is
+/// captured.
+///
+/// # Errors
+/// CUDA_ERROR_STREAM_CAPTURE_ISOLATION where only the stream is, `MERGE` where they are of different ones,
+/// CUDA_ERROR_CAPTURED_EVENT where the event's capture is over; as [`of`].
+pub(crate) fn wait(shim: &Shim, target: &Target, event: &EventInfo) -> Cu<bool> {
+    let own = of(shim, target)?;
+    let other = lock(&event.captured).clone();
+    let (capture, behind) = match (own, other) {
+        (None, None) => return Ok(false),
+        (Some(own), None) => {
+            own.invalidate();
+            return Err(CuResult::STREAM_CAPTURE_ISOLATION);
+        }
+        (own, Some((capture, behind))) => {
+            if !shim.captures.knows(&capture) {
+                return Err(CuResult::CAPTURED_EVENT);
+            }
+            capture.is_valid()?;
+            if let Some(own) = own
+                && own.id != capture.id
+            {
+                own.invalidate();
+                capture.invalidate();
+                return Err(CuResult::STREAM_CAPTURE_MERGE);
+            }
+            (capture, behind)
+        }
+    };
+    if target.info.is_none() {
+        capture.invalidate();
+        return Err(CuResult::STREAM_CAPTURE_IMPLICIT);
+    }
+    let stream = target.stream.0;
+    shim.captures.join(stream, &capture);
+    let mut state = lock(&capture.state);
+    let tips = state.tips.entry(stream).or_default();
+    for node in behind {
+        if !tips.contains(&node) {
+            tips.push(node);
+        }
+    }
+    Ok(true)
+}
+
+/// `cuStreamBeginCapture`, into a graph of its own or behind nodes of another.
+///
+/// # Errors
+/// CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED for the NULL stream; CUDA_ERROR_ILLEGAL_STATE if it is captured
+/// already; CUDA_ERROR_INVALID_VALUE.
+pub(crate) fn begin(
+    shim: &Shim,
+    target: &Target,
+    mode: u32,
+    into: Option<(Arc<Graph>, Vec<u64>)>,
+) -> Cu {
+    if mode > RELAXED {
+        return Err(CuResult::INVALID_VALUE);
+    }
+    let info = target
+        .info
+        .as_ref()
+        .ok_or(CuResult::STREAM_CAPTURE_UNSUPPORTED)?;
+    let stream = info.handle.0;
+    if shim.captures.of(stream).is_some() {
+        return Err(CuResult::ILLEGAL_STATE);
+    }
+    let (graph, behind) = match into {
+        Some((graph, behind)) => {
+            for node in &behind {
+                if shim.node(*node)?.graph != graph.handle {
+                    return Err(CuResult::INVALID_VALUE);
+                }
+            }
+            (graph, behind)
+        }
+        None => (shim.create_graph()?, Vec::new()),
+    };
+    let capture = Arc::new(Capture {
+        id: shim.mint(),
+        graph,
+        origin: stream,
+        mode,
+        thread: this_thread(),
+        ctx: target.ctx().0,
+        blocking: info.flags & NON_BLOCKING == 0,
+        state: Mutex::default(),
+    });
+    lock(&capture.state).tips.insert(stream, behind);
+    shim.captures.join(stream, &capture);
+    Ok(())
+}
+
+/// `cuStreamEndCapture`.
+///
+/// # Errors
+/// CUDA_ERROR_ILLEGAL_STATE if the stream is not captured, and what went wrong with the capture; it is
+/// over in either case but one: a wrong stream or thread.
+pub(crate) fn end(shim: &Shim, target: &Target) -> Cu<Arc<Graph>> {
+    let info = target.info.as_ref().ok_or(CuResult::ILLEGAL_STATE)?;
+    let capture = shim.captures.of(info.handle.0);
+    let capture = capture.ok_or(CuResult::ILLEGAL_STATE)?;
+    if capture.origin != info.handle.0 {
+        capture.invalidate();
+        return Err(CuResult::STREAM_CAPTURE_UNMATCHED);
+    }
+    if capture.mode != RELAXED && capture.thread != this_thread() {
+        return Err(CuResult::STREAM_CAPTURE_WRONG_THREAD);
+    }
+    shim.captures.leave(&capture);
+    let failed = match capture.is_valid() {
+        Err(code) => Some(code),
+        Ok(()) if !is_joined(shim, &capture) => Some(CuResult::STREAM_CAPTURE_UNJOINED),
+        Ok(()) => None,
+    };
+    match failed {
+        Some(code) => {
+            let _ = shim.destroy_graph(capture.graph.handle);
+            Err(code)
+        }
+        None => Ok(capture.graph.clone()),
+    }
+}
+
+/// Does everything that other streams did come before what the first one does last?
+fn is_joined(shim: &Shim, capture: &Capture) -> bool {
+    let state = lock(&capture.state);
+    let mut seen = HashSet::new();
+    let mut left = state.tips.get(&capture.origin).cloned().unwrap_or_default();
+    while let Some(node) = left.pop() {
+        if seen.insert(node)
+            && let Ok(node) = shim.node(node)
+        {
+            left.extend(lock(&node.dependencies).iter());
+        }
+    }
+    state.tips.values().flatten().all(|n| seen.contains(n))
+}
+
+/// What is to be known of a stream's capture.
+pub(crate) struct Info {
+    pub(crate) status: u32,
+    pub(crate) id: u64,
+    pub(crate) graph: u64,
+    pub(crate) tips: Vec<u64>,
+}
+
+/// `cuStreamGetCaptureInfo`, `cuStreamIsCapturing`.
+///
+/// # Errors
+/// CUDA_ERROR_STREAM_CAPTURE_IMPLICIT, as [`of`].
+pub(crate) fn info(shim: &Shim, target: &Target) -> Cu<Info> {
+    let none = Info {
+        status: NONE,
+        id: 0,
+        graph: 0,
+        tips: Vec::new(),
+    };
+    if !shim.captures.any() {
+        return Ok(none);
+    }
+    let Some(stream) = &target.info else {
+        let streams = lock(&shim.captures.streams);
+        let implicit = streams
+            .values()
+            .any(|c| c.blocking && c.ctx == target.ctx().0);
+        return if implicit {
+            Err(CuResult::STREAM_CAPTURE_IMPLICIT)
+        } else {
+            Ok(none)
+        };
+    };
+    let Some(capture) = shim.captures.of(stream.handle.0) else {
+        return Ok(none);
+    };
+    if capture.is_valid().is_err() {
+        return Ok(Info {
+            status: INVALIDATED,
+            ..none
+        });
+    }
+    Ok(Info {
+        status: ACTIVE,
+        id: capture.id,
+        graph: capture.graph.handle,
+        tips: capture.tips(stream.handle.0),
+    })
+}
+
+/// `cuStreamUpdateCaptureDependencies`: the stream's next node comes behind these, too or instead.
+///
+/// # Errors
+/// CUDA_ERROR_ILLEGAL_STATE if the stream is not captured; CUDA_ERROR_INVALID_VALUE for nodes of others.
+pub(crate) fn update(shim: &Shim, target: &Target, nodes: &[u64], instead: bool) -> Cu {
+    let capture = of(shim, target)?.ok_or(CuResult::ILLEGAL_STATE)?;
+    for node in nodes {
+        if shim.node(*node)?.graph != capture.graph.handle {
+            return Err(CuResult::INVALID_VALUE);
+        }
+    }
+    let mut state = lock(&capture.state);
+    let tips = state.tips.entry(target.stream.0).or_default();
+    if instead {
+        tips.clear();
+    }
+    for node in nodes {
+        if !tips.contains(node) {
+            tips.push(*node);
+        }
+    }
+    Ok(())
+}

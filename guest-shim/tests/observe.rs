@@ -1,0 +1,119 @@
+//! `VGPU_STATS` and `VGPU_TRACE`.
+
+mod common;
+
+use std::ffi::{c_int, c_void};
+
+use common::guest;
+use common::host::Host;
+
+/// A program that makes some calls of each class.
+fn program(cuda: &guest::Cuda) {
+    cuda.begin();
+    let function = cuda.kernel();
+    for _ in 0..10 {
+        assert_eq!(cuda.launch("cuLaunchKernel", function, 0), 0);
+    }
+    let address = cuda.alloc(4096);
+    assert_eq!(cuda.to_device(address, &[7; 4096]), 0);
+    let mut back = [0; 4096];
+    assert_eq!(cuda.to_host(&mut back, address), 0);
+    let mut device = 0;
+    for _ in 0..5 {
+        assert_eq!(cu!(cuda, cuCtxGetDevice(&mut device => *mut c_int)), 0);
+    }
+    // Asked for before.
+    let again = cuda.kernel();
+    assert_eq!(again, function);
+    let mut array = 0_u64;
+    let missing = cu!(cuda, cuArrayCreate_v2(
+        &mut array => *mut u64,
+        std::ptr::null() => *const c_void,
+    ));
+    assert_eq!(missing, 801);
+    assert_eq!(cu!(cuda, cuMemFree_v2(1 => u64)), 1);
+    assert_eq!(cuda.synchronize(), 0);
+}
+
+fn count(said: &str, word: &str) -> Option<u64> {
+    let line = said
+        .lines()
+        .find(|l| l.split_whitespace().nth(1) == Some(word))?;
+    line.split_whitespace().nth(2)?.parse().ok()
+}
+
+#[test]
+fn statistics_are_said_at_the_end() {
+    let name = "statistics_are_said_at_the_end";
+    if let Some(cuda) = guest::enter(name) {
+        return program(&cuda);
+    }
+    let host = Host::usual();
+    let (address, on) = (host.address(), "1");
+    let environment = [("VGPU_ADDRESS", address.as_str()), ("VGPU_STATS", on)];
+    let said = guest::start_with(name, &environment).success().stderr;
+    let number = |word| count(&said, word).unwrap_or_else(|| panic!("no {word}: {said}"));
+    assert!(number("local") >= 7, "{said}");
+    assert!(number("async") >= 11, "ten launches and a copy: {said}");
+    assert!(number("sync") >= 5, "{said}");
+    assert!(said.contains("cuLaunchKernel, "), "{said}");
+    assert!(said.contains("1 cuArrayCreate_v2"), "not served: {said}");
+    let sent = said
+        .lines()
+        .find(|l| l.contains("bytes sent"))
+        .expect("bytes");
+    let bytes: Vec<u64> = sent
+        .split_whitespace()
+        .filter_map(|w| w.parse().ok())
+        .collect();
+    assert!(bytes[0] > 4096 && bytes[1] == 4096, "{sent}");
+}
+
+#[test]
+fn a_trace_has_a_line_a_call() {
+    let name = "a_trace_has_a_line_a_call";
+    if let Some(cuda) = guest::enter(name) {
+        return program(&cuda);
+    }
+    let host = Host::usual();
+    let folder = tempfile::tempdir().expect("a folder");
+    let pattern = folder.path().join("trace.%p");
+    let (address, pattern) = (host.address(), pattern.to_string_lossy().into_owned());
+    let environment = [
+        ("VGPU_ADDRESS", address.as_str()),
+        ("VGPU_TRACE", pattern.as_str()),
+    ];
+    let said = guest::start_with(name, &environment).success().stderr;
+    assert!(!said.contains("vgpu:   "), "no statistics: {said}");
+    let mut files = std::fs::read_dir(folder.path()).expect("a folder");
+    let file = files.next().expect("a trace").expect("readable").path();
+    assert!(!file.to_string_lossy().contains("%p"));
+    let trace = std::fs::read_to_string(file).expect("text");
+    let lines = |symbol: &str| -> Vec<&str> {
+        let call = format!(" {symbol}(");
+        trace.lines().filter(|l| l.contains(&call)).collect()
+    };
+    assert_eq!(lines("cuLaunchKernel").len(), 10);
+    assert!(lines("cuLaunchKernel").iter().all(|l| l.ends_with("async")));
+    let function = lines("cuModuleGetFunction");
+    assert!(function[0].contains("name=\"kernel\""), "{}", function[0]);
+    assert!(function[0].ends_with(" µs sync"), "{}", function[0]);
+    let free = lines("cuMemFree_v2");
+    let wrong = "address=1) = ERROR_INVALID_VALUE";
+    assert!(free.iter().any(|l| l.contains(wrong)), "{free:?}");
+    assert!(lines("cuArrayCreate_v2")[0].contains("not served"));
+    assert!(lines("cuCtxGetDevice").iter().all(|l| l.ends_with("local")));
+}
+
+#[test]
+fn a_trace_that_cannot_be_written_is_no_reason_to_fail() {
+    let name = "a_trace_that_cannot_be_written_is_no_reason_to_fail";
+    if let Some(cuda) = guest::enter(name) {
+        return program(&cuda);
+    }
+    let host = Host::usual();
+    let (address, nowhere) = (host.address(), "/nonexistent/trace");
+    let environment = [("VGPU_ADDRESS", address.as_str()), ("VGPU_TRACE", nowhere)];
+    let said = guest::start_with(name, &environment).success().stderr;
+    assert!(said.contains("VGPU_TRACE: /nonexistent/trace"), "{said}");
+}
