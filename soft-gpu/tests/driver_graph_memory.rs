@@ -429,9 +429,19 @@ fn conditions_decide_which_bodies_run() {
         ok(cuGraphDestroy(g));
         assert_eq!(cuGraphNodeGetType(node, out(&mut 0)), INVALID);
     }
-    let mut any = [0u64; 32];
-    (any[0], any[2], any[3]) = (13, 0x1234, 1 << 32);
-    let mut node = 0;
-    let code = cuGraphAddNode(out(&mut node), graph(), none(), 0, inout(&mut any));
-    assert_eq!(code, INVALID, "no such handle");
+    // Conditions inside of bodies read values of the outer graph; other graphs do not.
+    let g = graph();
+    let handle = condition(g, 1);
+    let (_, bodies) = conditional_node(g, &[], handle, 0, 1);
+    let (_, inner) = conditional_node(bodies[0], &[], handle, 0, 1);
+    memset_node(inner[0], &[], &set(p, 6, 8));
+    run(instance(g));
+    assert_eq!(download::<u32>(p, 8), [6; 8]);
+    for wrong in [handle, 0x1234] {
+        let mut any = [0u64; 32];
+        (any[0], any[2], any[3]) = (13, wrong, 1 << 32);
+        let mut node = 0;
+        let code = cuGraphAddNode(out(&mut node), graph(), none(), 0, inout(&mut any));
+        assert_eq!(code, INVALID, "not of this graph");
+    }
 }

@@ -193,6 +193,11 @@ fn add_any(out: Out<u64>, graph: u64, after: Result<Vec<Dependency>>, any: Out<A
     let given = In(any.0.cast_const()).get()?;
     let graph = graph::get(graph)?;
     let action = given.action(true)?;
+    if let Action::Conditional(c) = &action
+        && !c.belongs_to(&graph)
+    {
+        return Err(CuError::INVALID_VALUE);
+    }
     let told = match &action {
         Action::Alloc(_) | Action::Conditional(_) => Some(Any::of(&action)?),
         _ => None,

@@ -33,6 +33,8 @@ pub enum Kind {
 pub struct Cell {
     /// CUgraphConditionalHandle.
     pub addr: u64,
+    /// The graph that it was made for.
+    graph: u64,
     default: Option<u32>,
 }
 
@@ -83,6 +85,7 @@ pub fn create(graph: &Graph, context: &Context, default: u32, flags: u32) -> Res
         .alloc(driver, &context.gpu, Use::Module, 8, context.handle)?;
     let cell = Arc::new(Cell {
         addr,
+        graph: graph.handle,
         default: (flags == ASSIGN_DEFAULT).then_some(default),
     });
     lock(&CELLS).insert(addr, Arc::downgrade(&cell));
@@ -114,6 +117,11 @@ impl Conditional {
             graphs: graphs.into(),
             context,
         }
+    }
+
+    /// True if a node of `graph` may read this value: one of the graph it was made for, or inside.
+    pub fn belongs_to(&self, graph: &Arc<Graph>) -> bool {
+        graph.is_within(self.cell.graph)
     }
 
     /// A node with `size` empty bodies.

@@ -13,7 +13,7 @@ pub mod object;
 pub mod update;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 use super::error::{CuError, Result};
@@ -62,6 +62,8 @@ pub struct Graph {
     pub id: u32,
     /// The graph of a child node: ends with it.
     pub embedded: bool,
+    /// Handle of the graph that it is embedded in.
+    parent: AtomicU64,
     body: Mutex<Body>,
 }
 
@@ -94,6 +96,7 @@ fn make(embedded: bool) -> Arc<Graph> {
             handle,
             id: IDS.fetch_add(1, Ordering::Relaxed),
             embedded,
+            parent: AtomicU64::new(0),
             body: Mutex::default(),
         })
     })
@@ -190,6 +193,18 @@ impl Graph {
         }
     }
 
+    /// True if it is the graph with this handle, or embedded in it at whatever depth.
+    pub fn is_within(self: &Arc<Self>, outer: u64) -> bool {
+        let mut graph = Some(Arc::clone(self));
+        while let Some(g) = graph {
+            if g.handle == outer {
+                return true;
+            }
+            graph = GRAPHS.find(g.parent.load(Ordering::Relaxed));
+        }
+        false
+    }
+
     /// True if it has memory nodes.
     pub fn owns_memory(&self) -> bool {
         self.lock().nodes.values().any(|n| n.action.owns_memory())
@@ -214,6 +229,9 @@ impl Graph {
         }
         if let Action::Free(block) = &action {
             body.check_free(block.addr)?;
+        }
+        for inner in action.graphs() {
+            inner.parent.store(self.handle, Ordering::Relaxed);
         }
         let handle = NODES.mint();
         NODES.put(handle, Arc::new(Arc::downgrade(self)));
