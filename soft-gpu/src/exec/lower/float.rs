@@ -58,7 +58,7 @@ impl Flags {
         let mut has = |letter: char, name: &str| may.contains(letter) && m.has(name);
         let approx = has('a', "approx");
         let full = has('u', "full");
-        let ftz = !(double && !approx) && has('f', "ftz");
+        let ftz = (approx || !double) && has('f', "ftz");
         let (sat, nan) = (has('s', "sat"), has('n', "NaN"));
         let (xorsign, abs) = (has('x', "xorsign"), has('x', "abs"));
         if xorsign != abs {
