@@ -174,6 +174,56 @@ const FORMS: &[(&str, &str)] = &[
         "{f, f, f, f}, {r, r, r, r}, {r, r}, {f, f, f, f}",
     ),
     ("{add,mul}.f16x2", "r, r, r"),
+    ("{add,sub,mul}{,.rn}.{f16,bf16}", "h, h, h"),
+    ("fma.rn{,.relu}.{f16x2,bf16x2}", "r, r, r, r"),
+    ("{min,max}{,.NaN}.{f16x2,bf16x2}", "r, r, r"),
+    ("{neg,abs,tanh.approx}.{f16,bf16}", "h, h"),
+    ("setp.{eq,ltu}.f16x2", "p|p, r, r"),
+    ("set.{gt,nan}.u32.f16x2", "r, r, r"),
+    ("cvt.{rn,rz}.{f16x2,bf16x2}.f32", "r, f, f"),
+    ("cvt.rna.tf32.f32", "r, f"),
+    ("atom.global.add.noftz.f16x2", "r, [G], r"),
+    ("red.shared.add.noftz.bf16x2", "[S], r"),
+    ("cp.async.cg.shared.global", "[S], [G], 16, r"),
+    ("cp.async.ca.shared.global", "[S], [G], 8, p"),
+    (
+        "ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16",
+        "{r, r}, [S]",
+    ),
+    ("stmatrix.sync.aligned.m8n8.x4.b16", "[N], {r, r, r, r}"),
+    ("movmatrix.sync.aligned.m8n8.trans.b16", "r, r"),
+    (
+        "mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64",
+        "{g, g}, {g}, {g}, {g, g}",
+    ),
+    (
+        "mma.sync.aligned.m16n8k32.row.col.satfinite.s32.s8.u8.s32",
+        "{r, r, r, r}, {r, r, r, r}, {r, r}, {r, r, r, r}",
+    ),
+    (
+        "mma.sync.aligned.m16n8k256.row.col.s32.b1.b1.s32.xor.popc",
+        "{r, r, r, r}, {r, r, r, r}, {r, r}, {r, r, r, r}",
+    ),
+    (
+        "mma.sync.aligned.m8n8k4.row.col.f32.f16.f16.f32",
+        "{f, f, f, f, f, f, f, f}, {r, r}, {r, r}, {f, f, f, f, f, f, f, f}",
+    ),
+    (
+        "wmma.load.a.sync.aligned.{row,col}.m16n16k16.global.f16",
+        "{r, r, r, r, r, r, r, r}, [G], r",
+    ),
+    (
+        "wmma.load.c.sync.aligned.row.m8n32k16.shared.f32",
+        "{f, f, f, f, f, f, f, f}, [S], 32",
+    ),
+    (
+        "wmma.mma.sync.aligned.row.col.m32n8k16.f32.f32",
+        "{f, f, f, f, f, f, f, f}, {r, r, r, r, r, r, r, r}, {r, r, r, r, r, r, r, r}, {f, f, f, f, f, f, f, f}",
+    ),
+    (
+        "wmma.store.d.sync.aligned.{row,col}.m16n16k16.f32",
+        "[N], {f, f, f, f, f, f, f, f}, r",
+    ),
 ];
 
 /// All strings of a pattern.
@@ -195,10 +245,10 @@ pub(crate) fn instructions() -> Vec<(String, &'static str)> {
         .iter()
         .flat_map(|(p, o)| expand(p).into_iter().map(move |f| (f, *o)))
         // The patterns of `bmsk` and `szext` name more types than they have.
-        .filter(|(f, _)| !(f.starts_with("bmsk") && !f.ends_with("b32")))
+        .filter(|(f, _)| !f.starts_with("bmsk") || f.ends_with("b32"))
         .filter(|(f, _)| !(f.starts_with("szext") && f.ends_with("b32")))
-        .filter(|(f, _)| !(f.starts_with("shl") && !f.contains(".b")))
-        .filter(|(f, _)| !(f.starts_with("atom.shared") && !atomic(f)))
+        .filter(|(f, _)| !f.starts_with("shl") || f.contains(".b"))
+        .filter(|(f, _)| !f.starts_with("atom.shared") || atomic(f))
         .map(|(f, o)| (typed(f), o))
         .collect()
 }

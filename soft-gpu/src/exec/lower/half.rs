@@ -22,6 +22,14 @@ type Form = (OpFn, &'static str);
 /// Lowers these instructions; false if the opcode is not one.
 pub(crate) fn lower<'m>(f: &mut Func<'_, 'm>, m: &mut Mods<'_>, ops: &'m [Operand]) -> R<bool> {
     let names = ["f16", "f16x2", "bf16", "bf16x2", "tf32", "u16x2", "s16x2"];
+    let tiny = |t: &&str| {
+        ["e4m3", "e5m2", "e3m2", "e2m3", "e2m1", "ue8m0"]
+            .iter()
+            .any(|n| t.starts_with(n))
+    };
+    if m.base == "cvt" && m.left().iter().any(tiny) {
+        return Err(Why::unsupported("types of 8 bits and fewer are not served"));
+    }
     if !m.left().iter().any(|t| names.contains(t)) {
         return Ok(false);
     }

@@ -13,7 +13,7 @@ use std::marker::PhantomData;
 use super::float::canon;
 use super::fragment::{Elem, Product};
 use super::half::{Brain, Half, Small};
-use super::tile::{Lines, MOST_TILES, Rows, aligned, lines, registers, rows, sums, tiles, write};
+use super::tile::{Lines, MOST_TILES, Rows, apart, lines, registers, rows, sums, tiles, write};
 use crate::exec::env::Env;
 use crate::exec::inst::{Flow, Inst, Op};
 use crate::exec::round::{self, Mode};
@@ -88,35 +88,40 @@ pub(crate) fn single_of(x: f64, _: usize) -> u32 {
     canon(x as f32).to_bits()
 }
 
+/// One tile of sums. D is written after all tiles are read: its registers may be A's, B's or C's.
+#[inline(always)]
+fn float_tile<T: Factor>(w: &Warp, p: &Product, [_, ra, rb, rc]: [&[u32]; 4]) -> Lines<f64, 16> {
+    let a = rows::<u32, f64, 16>(w, ra, p.shape.m > 8, T::PACKED, T::get);
+    let b = lines::<u32, f64, 16>(w, rb, T::PACKED, T::get);
+    let mut s = match p.elems[2] {
+        Elem::F16 => sums(w, rc, 2, <Half as Factor>::get),
+        _ => sums(w, rc, 1, single),
+    };
+    accumulate(&a, &b, p.shape.k as usize, &mut s);
+    s
+}
+
 /// `f16`, `bf16` and `tf32` with sums of `f32` or `f16`: operand list `e`, description `imm`.
 pub(crate) struct MmaFloat<T>(PhantomData<T>);
 impl<T: Factor> Op for MmaFloat<T> {
     #[inline(always)]
     fn run(w: &mut Warp, env: &Env<'_>, i: &Inst, mask: u32) -> Flow {
-        aligned(w, mask, |w| {
-            let p = Product::at(i.imm);
-            let regs = registers(env, i, p.counts());
-            let (tall, k) = (p.shape.m > 8, p.shape.k as usize);
-            let [_, _, c, d] = p.elems;
-            let mut results = [const { None }; MOST_TILES];
-            for (slot, [_, ra, rb, rc]) in results.iter_mut().zip(tiles(&p, regs)) {
-                let a = rows::<u32, f64, 16>(w, ra, tall, T::PACKED, T::get);
-                let b = lines::<u32, f64, 16>(w, rb, T::PACKED, T::get);
-                let mut s = match c {
-                    Elem::F16 => sums(w, rc, 2, <Half as Factor>::get),
-                    _ => sums(w, rc, 1, single),
-                };
-                accumulate(&a, &b, k, &mut s);
-                *slot = Some(s);
+        if let Some(flow) = apart(w, mask) {
+            return flow;
+        }
+        let p = Product::at(i.imm);
+        let regs = registers(env, i, p.counts());
+        let mut results = [const { None }; MOST_TILES];
+        for (slot, tile) in results.iter_mut().zip(tiles(&p, regs)) {
+            *slot = Some(float_tile::<T>(w, &p, tile));
+        }
+        for (s, [rd, ..]) in results.iter().flatten().zip(tiles(&p, regs)) {
+            match p.elems[3] {
+                Elem::F16 => write(w, rd, 2, mask, s, half_at),
+                _ => write(w, rd, 1, mask, s, single_of),
             }
-            for (s, [rd, ..]) in results.iter().flatten().zip(tiles(&p, regs)) {
-                match d {
-                    Elem::F16 => write(w, rd, 2, mask, s, half_at),
-                    _ => write(w, rd, 1, mask, s, single_of),
-                }
-            }
-            Flow::Next
-        })
+        }
+        Flow::Next
     }
 }
 
@@ -125,27 +130,28 @@ pub(crate) struct MmaDouble;
 impl Op for MmaDouble {
     #[inline(always)]
     fn run(w: &mut Warp, env: &Env<'_>, i: &Inst, mask: u32) -> Flow {
-        aligned(w, mask, |w| {
-            let p = Product::at(i.imm);
-            let [rd, ra, rb, rc] = registers(env, i, p.counts());
-            let bits = |word: u64, _: usize| f64::from_bits(word);
-            let a = rows::<u64, f64, 16>(w, ra, p.shape.m > 8, 1, bits);
-            let b = lines::<u64, f64, 16>(w, rb, 1, bits);
-            let mut s = sums(w, rc, 1, bits);
-            let mode = Mode::of(p.mode);
-            for (row, line) in a.iter().zip(&mut s) {
-                for (x, y) in row.iter().zip(&b).take(p.shape.k as usize) {
-                    for n in 0..8 {
-                        line[n] = match mode {
-                            Mode::Nearest => x.mul_add(y[n], line[n]),
-                            _ => round::fma64(*x, y[n], line[n], mode),
-                        };
-                    }
+        if let Some(flow) = apart(w, mask) {
+            return flow;
+        }
+        let p = Product::at(i.imm);
+        let [rd, ra, rb, rc] = registers(env, i, p.counts());
+        let bits = |word: u64, _: usize| f64::from_bits(word);
+        let a = rows::<u64, f64, 16>(w, ra, p.shape.m > 8, 1, bits);
+        let b = lines::<u64, f64, 16>(w, rb, 1, bits);
+        let mut s = sums(w, rc, 1, bits);
+        let mode = Mode::of(p.mode);
+        for (row, line) in a.iter().zip(&mut s) {
+            for (x, y) in row.iter().zip(&b).take(p.shape.k as usize) {
+                for n in 0..8 {
+                    line[n] = match mode {
+                        Mode::Nearest => x.mul_add(y[n], line[n]),
+                        _ => round::fma64(*x, y[n], line[n], mode),
+                    };
                 }
             }
-            write(w, rd, 1, mask, &s, |x: f64, _| x.to_bits());
-            Flow::Next
-        })
+        }
+        write(w, rd, 1, mask, &s, |x: f64, _| x.to_bits());
+        Flow::Next
     }
 }
 
@@ -175,41 +181,52 @@ fn whole(word: u32, _: usize) -> i64 {
     i64::from(word as i32)
 }
 
+/// Adds the products of a tile to `sum`: each has 17 bits at most, and there are at most 64.
+#[inline(always)]
+fn add_products(a: &Rows<i32, 64>, b: &Lines<i32, 64>, k: usize, sum: &mut Lines<i64, 16>) {
+    for (row, line) in a.iter().zip(sum) {
+        let mut t = [0i32; 8];
+        for (x, y) in row.iter().zip(b).take(k) {
+            for n in 0..8 {
+                t[n] += x * y[n];
+            }
+        }
+        for n in 0..8 {
+            line[n] += i64::from(t[n]);
+        }
+    }
+}
+
+/// One tile of sums of integers.
+#[inline(always)]
+fn integer_tile(w: &Warp, p: &Product, [_, ra, rb, rc]: [&[u32]; 4]) -> Lines<i64, 16> {
+    let [ea, eb, ..] = p.elems;
+    let packed = ea.packed() as usize;
+    let a = rows::<u32, i32, 64>(w, ra, p.shape.m > 8, packed, |v, j| integer(v, j, ea));
+    let b = lines::<u32, i32, 64>(w, rb, packed, |v, j| integer(v, j, eb));
+    let mut s = sums(w, rc, 1, whole);
+    add_products(&a, &b, p.shape.k as usize, &mut s);
+    s
+}
+
 /// Integers of 8 and 4 bits: as [`MmaFloat`].
 pub(crate) struct MmaInt;
 impl Op for MmaInt {
     #[inline(always)]
     fn run(w: &mut Warp, env: &Env<'_>, i: &Inst, mask: u32) -> Flow {
-        aligned(w, mask, |w| {
-            let p = Product::at(i.imm);
-            let regs = registers(env, i, p.counts());
-            let [ea, eb, ..] = p.elems;
-            let packed = ea.packed() as usize;
-            let mut results = [const { None }; MOST_TILES];
-            for (slot, [_, ra, rb, rc]) in results.iter_mut().zip(tiles(&p, regs)) {
-                let tall = p.shape.m > 8;
-                let a = rows::<u32, i32, 64>(w, ra, tall, packed, |v, j| integer(v, j, ea));
-                let b = lines::<u32, i32, 64>(w, rb, packed, |v, j| integer(v, j, eb));
-                let mut s = sums(w, rc, 1, whole);
-                for (row, line) in a.iter().zip(&mut s) {
-                    // Products of 17 bits, at most 64 of them.
-                    let mut t = [0i32; 8];
-                    for (x, y) in row.iter().zip(&b).take(p.shape.k as usize) {
-                        for n in 0..8 {
-                            t[n] += x * y[n];
-                        }
-                    }
-                    for n in 0..8 {
-                        line[n] += i64::from(t[n]);
-                    }
-                }
-                *slot = Some(s);
-            }
-            for (s, [rd, ..]) in results.iter().flatten().zip(tiles(&p, regs)) {
-                write(w, rd, 1, mask, s, |x, _| fit(x, p.clamp));
-            }
-            Flow::Next
-        })
+        if let Some(flow) = apart(w, mask) {
+            return flow;
+        }
+        let p = Product::at(i.imm);
+        let regs = registers(env, i, p.counts());
+        let mut results = [const { None }; MOST_TILES];
+        for (slot, tile) in results.iter_mut().zip(tiles(&p, regs)) {
+            *slot = Some(integer_tile(w, &p, tile));
+        }
+        for (s, [rd, ..]) in results.iter().flatten().zip(tiles(&p, regs)) {
+            write(w, rd, 1, mask, s, |x, _| fit(x, p.clamp));
+        }
+        Flow::Next
     }
 }
 
@@ -218,23 +235,24 @@ pub(crate) struct MmaBit;
 impl Op for MmaBit {
     #[inline(always)]
     fn run(w: &mut Warp, env: &Env<'_>, i: &Inst, mask: u32) -> Flow {
-        aligned(w, mask, |w| {
-            let p = Product::at(i.imm);
-            let [rd, ra, rb, rc] = registers(env, i, p.counts());
-            let word = |v: u32, _: usize| v;
-            let a = rows::<u32, u32, 8>(w, ra, p.shape.m > 8, 1, word);
-            let b = lines::<u32, u32, 8>(w, rb, 1, word);
-            let mut s = sums(w, rc, 1, whole);
-            for (row, line) in a.iter().zip(&mut s) {
-                for (x, y) in row.iter().zip(&b).take(p.shape.k as usize / 32) {
-                    for n in 0..8 {
-                        let both = if p.and { x & y[n] } else { x ^ y[n] };
-                        line[n] += i64::from(both.count_ones());
-                    }
+        if let Some(flow) = apart(w, mask) {
+            return flow;
+        }
+        let p = Product::at(i.imm);
+        let [rd, ra, rb, rc] = registers(env, i, p.counts());
+        let word = |v: u32, _: usize| v;
+        let a = rows::<u32, u32, 8>(w, ra, p.shape.m > 8, 1, word);
+        let b = lines::<u32, u32, 8>(w, rb, 1, word);
+        let mut s = sums(w, rc, 1, whole);
+        for (row, line) in a.iter().zip(&mut s) {
+            for (x, y) in row.iter().zip(&b).take(p.shape.k as usize / 32) {
+                for n in 0..8 {
+                    let both = if p.and { x & y[n] } else { x ^ y[n] };
+                    line[n] += i64::from(both.count_ones());
                 }
             }
-            write(w, rd, 1, mask, &s, |x, _| fit(x, p.clamp));
-            Flow::Next
-        })
+        }
+        write(w, rd, 1, mask, &s, |x, _| fit(x, p.clamp));
+        Flow::Next
     }
 }

@@ -9,7 +9,7 @@
 use super::fragment::{Elem, Product};
 use super::half::{Half, Small};
 use super::mma::{half_at, single, single_of};
-use super::tile::{aligned, registers};
+use super::tile::{apart, registers};
 use crate::exec::col::{Raw, put};
 use crate::exec::env::Env;
 use crate::exec::inst::{Flow, Inst, LANES, Op};
@@ -71,35 +71,36 @@ fn read(w: &Warp, p: &Product, regs: [&[u32]; 3]) -> [Quad; 4] {
 pub(crate) struct MmaQuad;
 impl Op for MmaQuad {
     fn run(w: &mut Warp, env: &Env<'_>, i: &Inst, mask: u32) -> Flow {
-        aligned(w, mask, |w| {
-            let p = Product::at(i.imm);
-            let [_, _, c, d] = p.elems;
-            let sums = |e: Elem| if e == Elem::F16 { 4 } else { 8 };
-            let [rd, ra, rb, rc] = registers(env, i, [sums(d), 2, 2, sums(c)]);
-            let mut quads = read(w, &p, [ra, rb, rc]);
-            for quad in &mut quads {
-                for (row, line) in quad.a.iter().zip(&mut quad.c) {
-                    for (x, y) in row.iter().zip(&quad.b) {
-                        for n in 0..8 {
-                            line[n] += x * y[n];
-                        }
+        if let Some(flow) = apart(w, mask) {
+            return flow;
+        }
+        let p = Product::at(i.imm);
+        let [_, _, c, d] = p.elems;
+        let sums = |e: Elem| if e == Elem::F16 { 4 } else { 8 };
+        let [rd, ra, rb, rc] = registers(env, i, [sums(d), 2, 2, sums(c)]);
+        let mut quads = read(w, &p, [ra, rb, rc]);
+        for quad in &mut quads {
+            for (row, line) in quad.a.iter().zip(&mut quad.c) {
+                for (x, y) in row.iter().zip(&quad.b) {
+                    for n in 0..8 {
+                        line[n] += x * y[n];
                     }
                 }
             }
-            for (r, &reg) in rd.iter().enumerate() {
-                let t: [u32; LANES] = std::array::from_fn(|lane| {
-                    let (q, t, h) = split(lane);
-                    let c = &quads[q].c;
-                    if d == Elem::F16 {
-                        half_at(c[t + h][2 * r], 0) | half_at(c[t + h][2 * r + 1], 1)
-                    } else {
-                        let (row, col) = single_place(r, t, h);
-                        single_of(c[row][col], 0)
-                    }
-                });
-                put(w, reg, &t, mask);
-            }
-            Flow::Next
-        })
+        }
+        for (r, &reg) in rd.iter().enumerate() {
+            let t: [u32; LANES] = std::array::from_fn(|lane| {
+                let (q, t, h) = split(lane);
+                let c = &quads[q].c;
+                if d == Elem::F16 {
+                    half_at(c[t + h][2 * r], 0) | half_at(c[t + h][2 * r + 1], 1)
+                } else {
+                    let (row, col) = single_place(r, t, h);
+                    single_of(c[row][col], 0)
+                }
+            });
+            put(w, reg, &t, mask);
+        }
+        Flow::Next
     }
 }

@@ -4,7 +4,7 @@
 
 use super::family::each_lane;
 use super::memory::{B32In32, Mem, U16In32, addresses, layout, resolve};
-use super::tile::aligned;
+use super::tile::apart;
 use crate::exec::col::{Raw, put};
 use crate::exec::env::Env;
 use crate::exec::inst::{Flow, Inst, LANES, Op};
@@ -44,28 +44,29 @@ pub(crate) struct LdMatrix<const SPACE: u8>;
 impl<const SPACE: u8> Op for LdMatrix<SPACE> {
     #[inline(always)]
     fn run(w: &mut Warp, env: &Env<'_>, i: &Inst, mask: u32) -> Flow {
-        aligned(w, mask, |w| {
-            let Some((ad, count)) = row_addresses::<SPACE>(w, env, i, mask, false) else {
-                return Flow::Fault;
-            };
-            for (m, reg) in [i.d, i.a, i.b, i.c].into_iter().enumerate().take(count) {
-                let t: [u32; LANES] = std::array::from_fn(|l| {
-                    if i.imm & TRANSPOSED == 0 {
-                        let (row, at) = place(m, l, 0, false);
-                        // SAFETY: the row's 16 bytes are checked, and `at` is below 16.
-                        return unsafe { B32In32::load((ad[row] as *mut u8).add(at)) };
-                    }
-                    let half = |j| {
-                        let (row, at) = place(m, l, j, true);
-                        // SAFETY: as above.
-                        unsafe { U16In32::load((ad[row] as *mut u8).add(at)) }
-                    };
-                    half(1) << 16 | half(0)
-                });
-                put(w, reg, &t, mask);
-            }
-            Flow::Next
-        })
+        if let Some(flow) = apart(w, mask) {
+            return flow;
+        }
+        let Some((ad, count)) = row_addresses::<SPACE>(w, env, i, mask, false) else {
+            return Flow::Fault;
+        };
+        for (m, reg) in [i.d, i.a, i.b, i.c].into_iter().enumerate().take(count) {
+            let t: [u32; LANES] = std::array::from_fn(|l| {
+                if i.imm & TRANSPOSED == 0 {
+                    let (row, at) = place(m, l, 0, false);
+                    // SAFETY: the row's 16 bytes are checked, and `at` is below 16.
+                    return unsafe { B32In32::load((ad[row] as *mut u8).add(at)) };
+                }
+                let half = |j| {
+                    let (row, at) = place(m, l, j, true);
+                    // SAFETY: as above.
+                    unsafe { U16In32::load((ad[row] as *mut u8).add(at)) }
+                };
+                half(1) << 16 | half(0)
+            });
+            put(w, reg, &t, mask);
+        }
+        Flow::Next
     }
 }
 
@@ -73,24 +74,25 @@ impl<const SPACE: u8> Op for LdMatrix<SPACE> {
 pub(crate) struct StMatrix<const SPACE: u8>;
 impl<const SPACE: u8> Op for StMatrix<SPACE> {
     fn run(w: &mut Warp, env: &Env<'_>, i: &Inst, mask: u32) -> Flow {
-        aligned(w, mask, |w| {
-            let Some((ad, count)) = row_addresses::<SPACE>(w, env, i, mask, true) else {
-                return Flow::Fault;
-            };
-            for (m, reg) in [i.d, i.a, i.b, i.c].into_iter().enumerate().take(count) {
-                let v = u32::src(w, reg);
-                each_lane(mask, |l| {
-                    for j in 0..2 {
-                        let (row, at) = place(m, l, j, i.imm & TRANSPOSED != 0);
-                        // SAFETY: the row's 16 bytes are checked, and `at` is below 16.
-                        unsafe {
-                            U16In32::store((ad[row] as *mut u8).add(at), v[l] >> (16 * j));
-                        }
+        if let Some(flow) = apart(w, mask) {
+            return flow;
+        }
+        let Some((ad, count)) = row_addresses::<SPACE>(w, env, i, mask, true) else {
+            return Flow::Fault;
+        };
+        for (m, reg) in [i.d, i.a, i.b, i.c].into_iter().enumerate().take(count) {
+            let v = u32::src(w, reg);
+            each_lane(mask, |l| {
+                for j in 0..2 {
+                    let (row, at) = place(m, l, j, i.imm & TRANSPOSED != 0);
+                    // SAFETY: the row's 16 bytes are checked, and `at` is below 16.
+                    unsafe {
+                        U16In32::store((ad[row] as *mut u8).add(at), v[l] >> (16 * j));
                     }
-                });
-            }
-            Flow::Next
-        })
+                }
+            });
+        }
+        Flow::Next
     }
 }
 
@@ -98,17 +100,18 @@ impl<const SPACE: u8> Op for StMatrix<SPACE> {
 pub(crate) struct MovMatrix;
 impl Op for MovMatrix {
     fn run(w: &mut Warp, _: &Env<'_>, i: &Inst, mask: u32) -> Flow {
-        aligned(w, mask, |w| {
-            let v = *u32::src(w, i.a);
-            let t: [u32; LANES] = std::array::from_fn(|l| {
-                let half = |j| {
-                    let (row, at) = place(0, l, j, true);
-                    v[4 * row + at / 4] >> (8 * (at & 2)) & 0xffff
-                };
-                half(1) << 16 | half(0)
-            });
-            put(w, i.d, &t, mask);
-            Flow::Next
-        })
+        if let Some(flow) = apart(w, mask) {
+            return flow;
+        }
+        let v = *u32::src(w, i.a);
+        let t: [u32; LANES] = std::array::from_fn(|l| {
+            let half = |j| {
+                let (row, at) = place(0, l, j, true);
+                v[4 * row + at / 4] >> (8 * (at & 2)) & 0xffff
+            };
+            half(1) << 16 | half(0)
+        });
+        put(w, i.d, &t, mask);
+        Flow::Next
     }
 }

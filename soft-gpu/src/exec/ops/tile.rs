@@ -7,14 +7,16 @@ use crate::exec::env::Env;
 use crate::exec::inst::{Flow, Inst, LANES};
 use crate::exec::warp::Warp;
 
-/// Runs `f` when all lanes of the warp that have not exited are at the instruction.
+/// At an `.aligned` instruction: `None` when all lanes of the warp that have not exited are there, else
+/// these wait and the instruction is left. (Not a wrapper of a closure: the operations are to be
+/// compiled for the CPU's wide registers, and a closure might not be.)
 #[inline(always)]
-pub(crate) fn aligned(w: &mut Warp, mask: u32, f: impl FnOnce(&mut Warp) -> Flow) -> Flow {
+pub(crate) fn apart(w: &mut Warp, mask: u32) -> Option<Flow> {
     if w.together(u32::MAX, mask) || w.take_force() {
-        return f(w);
+        return None;
     }
     w.wait_for(u32::MAX, mask);
-    w.leave_behind(mask)
+    Some(w.leave_behind(mask))
 }
 
 /// Most tiles of one product (32 by 8, or 8 by 32).
@@ -49,10 +51,12 @@ pub(crate) fn rows<W: Raw, E: Copy + Default, const K: usize>(
     for (q, &reg) in regs.iter().enumerate() {
         let v = W::src(w, reg);
         let (up, block) = if tall { (q & 1, q >> 1) } else { (0, q) };
-        for j in 0..packed {
-            for (l, &word) in v.iter().enumerate() {
-                let at = (block * 4 + (l & 3)) * packed + j;
-                out[(l >> 2) + 8 * up][at & (K - 1)] = get(word, j);
+        for g in 0..8 {
+            let row = &mut out[g + 8 * up];
+            for t in 0..4 {
+                for j in 0..packed {
+                    row[((block * 4 + t) * packed + j) & (K - 1)] = get(v[4 * g + t], j);
+                }
             }
         }
     }
@@ -70,10 +74,12 @@ pub(crate) fn lines<W: Raw, E: Copy + Default, const K: usize>(
     let mut out = [[E::default(); 8]; K];
     for (q, &reg) in regs.iter().enumerate() {
         let v = W::src(w, reg);
-        for j in 0..packed {
-            for (l, &word) in v.iter().enumerate() {
-                let at = (q * 4 + (l & 3)) * packed + j;
-                out[at & (K - 1)][l >> 2] = get(word, j);
+        for t in 0..4 {
+            for j in 0..packed {
+                let line = &mut out[((q * 4 + t) * packed + j) & (K - 1)];
+                for (g, x) in line.iter_mut().enumerate() {
+                    *x = get(v[4 * g + t], j);
+                }
             }
         }
     }

@@ -5,7 +5,7 @@
 use super::family::each_lane;
 use super::fragment::{Elem, Matrix};
 use super::memory::{B32In32, B64In64, Mem, U8In32, U16In32, addresses, resolve, space};
-use super::tile::aligned;
+use super::tile::apart;
 use crate::exec::col::{Raw, put};
 use crate::exec::env::Env;
 use crate::exec::inst::{Flow, Inst, LANES, Op};
@@ -97,45 +97,46 @@ fn list<'p>(env: &Env<'p>, i: &Inst) -> &'p [u32] {
 pub(crate) struct WmmaLoad;
 impl Op for WmmaLoad {
     fn run(w: &mut Warp, env: &Env<'_>, i: &Inst, mask: u32) -> Flow {
-        aligned(w, mask, |w| {
-            let layout = Layout::of(Matrix::at(i.c));
-            let regs = list(env, i);
-            let distinct = layout
-                .matrix
-                .shape
-                .registers(layout.matrix.role, layout.packed)
-                .max(1);
-            let mut values = [[0u64; LANES]; 8];
-            for (r, v) in (0..distinct).zip(&mut values) {
-                for j in 0..layout.packed {
-                    let Some(ad) = hosts(w, env, i, mask, (&layout, r, j, false)) else {
-                        return Flow::Fault;
+        if let Some(flow) = apart(w, mask) {
+            return flow;
+        }
+        let layout = Layout::of(Matrix::at(i.c));
+        let regs = list(env, i);
+        let distinct = layout
+            .matrix
+            .shape
+            .registers(layout.matrix.role, layout.packed)
+            .max(1);
+        let mut values = [[0u64; LANES]; 8];
+        for (r, v) in (0..distinct).zip(&mut values) {
+            for j in 0..layout.packed {
+                let Some(ad) = hosts(w, env, i, mask, (&layout, r, j, false)) else {
+                    return Flow::Fault;
+                };
+                for (v, a) in v.iter_mut().zip(ad) {
+                    let p = a as *mut u8;
+                    // SAFETY: `hosts` checked every lane's address, size and alignment.
+                    let x = unsafe {
+                        match layout.bytes {
+                            1 => u64::from(U8In32::load(p)),
+                            2 => u64::from(U16In32::load(p)),
+                            4 => u64::from(B32In32::load(p)),
+                            _ => B64In64::load(p),
+                        }
                     };
-                    for (v, a) in v.iter_mut().zip(ad) {
-                        let p = a as *mut u8;
-                        // SAFETY: `hosts` checked every lane's address, size and alignment.
-                        let x = unsafe {
-                            match layout.bytes {
-                                1 => u64::from(U8In32::load(p)),
-                                2 => u64::from(U16In32::load(p)),
-                                4 => u64::from(B32In32::load(p)),
-                                _ => B64In64::load(p),
-                            }
-                        };
-                        *v |= x << (layout.bits * j);
-                    }
+                    *v |= x << (layout.bits * j);
                 }
             }
-            for (r, &reg) in regs.iter().enumerate() {
-                let v = &values[r % distinct.min(8) as usize];
-                if layout.matrix.elem == Elem::F64 {
-                    put(w, reg, v, mask);
-                } else {
-                    put(w, reg, &v.map(|x| x as u32), mask);
-                }
+        }
+        for (r, &reg) in regs.iter().enumerate() {
+            let v = &values[r % distinct.min(8) as usize];
+            if layout.matrix.elem == Elem::F64 {
+                put(w, reg, v, mask);
+            } else {
+                put(w, reg, &v.map(|x| x as u32), mask);
             }
-            Flow::Next
-        })
+        }
+        Flow::Next
     }
 }
 
@@ -143,32 +144,33 @@ impl Op for WmmaLoad {
 pub(crate) struct WmmaStore;
 impl Op for WmmaStore {
     fn run(w: &mut Warp, env: &Env<'_>, i: &Inst, mask: u32) -> Flow {
-        aligned(w, mask, |w| {
-            let layout = Layout::of(Matrix::at(i.c));
-            for (r, &reg) in list(env, i).iter().enumerate() {
-                let v: [u64; LANES] = if layout.matrix.elem == Elem::F64 {
-                    *u64::src(w, reg)
-                } else {
-                    u32::src(w, reg).map(u64::from)
+        if let Some(flow) = apart(w, mask) {
+            return flow;
+        }
+        let layout = Layout::of(Matrix::at(i.c));
+        for (r, &reg) in list(env, i).iter().enumerate() {
+            let v: [u64; LANES] = if layout.matrix.elem == Elem::F64 {
+                *u64::src(w, reg)
+            } else {
+                u32::src(w, reg).map(u64::from)
+            };
+            for j in 0..layout.packed {
+                let Some(ad) = hosts(w, env, i, mask, (&layout, r as u32, j, true)) else {
+                    return Flow::Fault;
                 };
-                for j in 0..layout.packed {
-                    let Some(ad) = hosts(w, env, i, mask, (&layout, r as u32, j, true)) else {
-                        return Flow::Fault;
-                    };
-                    each_lane(mask, |l| {
-                        let (p, x) = (ad[l] as *mut u8, v[l] >> (layout.bits * j));
-                        // SAFETY: `hosts` checked every lane's address, size and alignment.
-                        unsafe {
-                            match layout.bytes {
-                                2 => U16In32::store(p, x as u32),
-                                4 => B32In32::store(p, x as u32),
-                                _ => B64In64::store(p, x),
-                            }
+                each_lane(mask, |l| {
+                    let (p, x) = (ad[l] as *mut u8, v[l] >> (layout.bits * j));
+                    // SAFETY: `hosts` checked every lane's address, size and alignment.
+                    unsafe {
+                        match layout.bytes {
+                            2 => U16In32::store(p, x as u32),
+                            4 => B32In32::store(p, x as u32),
+                            _ => B64In64::store(p, x),
                         }
-                    });
-                }
+                    }
+                });
             }
-            Flow::Next
-        })
+        }
+        Flow::Next
     }
 }
