@@ -150,19 +150,86 @@ fn while_a_lease_is_held_calls_cost_no_messages() {
 }
 
 #[test]
-fn an_idle_lease_that_is_wanted_is_given_back_when_it_is_asked_back() {
+fn an_idle_lease_that_is_wanted_is_held_and_given_back_when_it_is_asked_back() {
+    let mut bench = with(Policy {
+        hold_ns: 60_000_000_000,
+        ..Policy::default()
+    });
+    let (ctx, spin) = spinner(&mut bench, "spin_ns");
+    let epoch = 1;
+    let guest = &mut bench.guest;
+    guest.launch((ctx, NULL), spin, (1, 1), &50_000_000u64.to_le_bytes());
+    guest.flush();
+    let pages = bench.vgpud.pages;
+    until("the kernel was submitted", || pages.hints().submitted == 1);
+    assert!(!pages.want(epoch), "in use");
+    pages.extend(u64::MAX);
+    ok(bench.guest.sync(ctx, NULL));
+    assert_eq!(pages.hints().holding, Holding::Active(epoch));
+    assert!(!bench.vgpud.revoke(epoch), "held, not parked");
+    assert_eq!(bench.vgpud.wait("Released", released), (epoch, 0));
+}
+
+#[test]
+fn an_idle_lease_that_nobody_wants_is_parked_at_once_and_taken_up_without_a_word() {
     let mut bench = with(Policy {
         hold_ns: 60_000_000_000,
         ..Policy::default()
     });
     let ctx = bench.primary();
-    let ptr = bench.guest.alloc(ctx, 4096);
-    bench.guest.htod(ctx, NULL, ptr, &[0; 4096]);
+    let ptr = bench.guest.alloc(ctx, 64);
+    let pages = bench.vgpud.pages;
+    let parked = || pages.hints().holding == Holding::Parked(1);
+    bench.guest.htod(ctx, NULL, ptr, &[0; 64]);
     ok(bench.guest.sync(ctx, NULL));
-    let epoch = 1;
-    assert!(!bench.vgpud.pages.want(epoch), "in use");
-    bench.vgpud.revoke(epoch);
-    assert_eq!(bench.vgpud.wait("Released", released), (epoch, 0));
+    until("it lies parked", parked);
+    let before = bench.vgpud.heard().len();
+    for round in 0..50u8 {
+        bench.guest.htod(ctx, NULL, ptr, &[round; 64]);
+        assert_eq!(bench.guest.dtoh(ctx, NULL, ptr, 64), vec![round; 64]);
+        until("it lies parked again", parked);
+    }
+    assert_eq!(
+        bench.vgpud.heard().len(),
+        before,
+        "{:?}",
+        bench.vgpud.heard()
+    );
+    // Whoever comes takes it, whatever the hold.
+    assert!(pages.want(1) && pages.reclaim(1));
+}
+
+#[test]
+fn a_slice_that_is_extended_goes_on_under_the_same_lease() {
+    let mut bench = with(never());
+    let (ctx, spin) = spinner(&mut bench, "spin_ns");
+    for _ in 0..3 {
+        let guest = &mut bench.guest;
+        guest.launch((ctx, NULL), spin, (1, 1), &300_000_000u64.to_le_bytes());
+    }
+    let end = bench
+        .guest
+        .post(&req::StreamSynchronize { ctx, stream: NULL });
+    bench.guest.flush();
+    bench.vgpud.wait("Runnable", runnable);
+    // Its slice is over from the beginning: one operation is served.
+    let pages = bench.vgpud.pages;
+    let epoch = bench.vgpud.grant();
+    let _ = pages.want(epoch);
+    until("the first is submitted", || pages.hints().submitted == 1);
+    // The worker finds that its slice is over when it looks at the next one.
+    let _ = bench.guest.status(&req::MemGetInfo { ctx });
+    pages.extend(u64::MAX);
+    bench.vgpud.send(
+        &ToWorker::Grant {
+            epoch,
+            slice_ns: u64::MAX,
+        },
+        &[],
+    );
+    ok(bench.guest.wait(end).status);
+    let heard = bench.vgpud.heard();
+    assert!(!heard.iter().any(|m| released(m).is_some()), "{heard:?}");
 }
 
 #[test]
