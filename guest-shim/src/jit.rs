@@ -33,6 +33,12 @@ struct Log {
     filled: *mut *mut c_void,
 }
 
+// SAFETY: the buffers are the program's, which promises to leave them alone while the call, or the link,
+// that fills them goes on.
+unsafe impl Send for Log {}
+// SAFETY: as above.
+unsafe impl Sync for Log {}
+
 const NO_LOG: Log = Log {
     buffer: std::ptr::null_mut(),
     size: 0,

@@ -64,6 +64,11 @@ pub(crate) struct Side3D {
     height: usize,
 }
 
+// SAFETY: its pointers are the program's addresses, and only numbers until a copy is made.
+unsafe impl Send for Side3D {}
+// SAFETY: as above.
+unsafe impl Sync for Side3D {}
+
 /// `CUDA_MEMCPY3D`.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]

@@ -76,7 +76,7 @@ exports! {
         let (graph, tips) = (std::ptr::null_mut(), std::ptr::null_mut());
         let (edges, count) = (std::ptr::null_mut(), std::ptr::null_mut());
         // SAFETY: by the contract of the function.
-        unsafe { info(stream, mode, Results { status, id, graph, tips, edges, count }) }
+        unsafe { info(stream, mode, &Results { status, id, graph, tips, edges, count }) }
     }
 
     /// With the graph and what the next node comes behind.
@@ -90,7 +90,7 @@ exports! {
     ) {
         let edges = std::ptr::null_mut();
         // SAFETY: by the contract of the function.
-        unsafe { info(stream, mode, Results { status, id, graph, tips, edges, count }) }
+        unsafe { info(stream, mode, &Results { status, id, graph, tips, edges, count }) }
     }
 
     /// With data of edges, of which there is none.
@@ -104,7 +104,7 @@ exports! {
         count: *mut usize
     ) {
         // SAFETY: by the contract of the function.
-        unsafe { info(stream, mode, Results { status, id, graph, tips, edges, count }) }
+        unsafe { info(stream, mode, &Results { status, id, graph, tips, edges, count }) }
     }
 
     /// Adds to, or sets, what the next node comes behind.
@@ -158,7 +158,7 @@ pub(super) unsafe fn list(nodes: *const u64, count: usize) -> Cu<Vec<u64>> {
 
 /// # Safety
 /// The results are null or valid for a write.
-unsafe fn info(stream: u64, mode: DefaultStream, to: Results) -> Cu {
+unsafe fn info(stream: u64, mode: DefaultStream, to: &Results) -> Cu {
     let shim = shim()?;
     let target = resolve(shim, stream, mode)?;
     required(to.status)?;

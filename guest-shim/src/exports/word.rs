@@ -65,7 +65,7 @@ exports! {
         value: u64,
         flags: u32
     ) {
-        let word = Word { write: true, wide: true, at, value: value.into(), flags };
+        let word = Word { write: true, wide: true, at, value, flags };
         word.put(stream, mode)
     }
 
@@ -76,7 +76,7 @@ exports! {
         value: u64,
         flags: u32
     ) {
-        let word = Word { write: true, wide: true, at, value: value.into(), flags };
+        let word = Word { write: true, wide: true, at, value, flags };
         word.put(stream, mode)
     }
 
@@ -109,7 +109,7 @@ exports! {
         value: u64,
         flags: u32
     ) {
-        let word = Word { write: false, wide: true, at, value: value.into(), flags };
+        let word = Word { write: false, wide: true, at, value, flags };
         word.put(stream, mode)
     }
 
@@ -120,7 +120,7 @@ exports! {
         value: u64,
         flags: u32
     ) {
-        let word = Word { write: false, wide: true, at, value: value.into(), flags };
+        let word = Word { write: false, wide: true, at, value, flags };
         word.put(stream, mode)
     }
 
