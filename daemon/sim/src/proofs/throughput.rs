@@ -4,6 +4,7 @@ use vgpu_sched::{MICROS, PoolConfig};
 
 use super::shares::short_kernels;
 use super::{Plan, Proof};
+use crate::dist::Length;
 use crate::found::{Found, Measure, Rule};
 use crate::guest::Load;
 use crate::rng::Rng;
@@ -21,6 +22,12 @@ static RATIO: Measure = Measure {
     what: "work done by all together / by one VM alone (slice ≥ 34 handoffs)",
     unit: "ratio",
     rule: Rule::AtLeast,
+};
+static OVERSHOOT: Measure = Measure {
+    name: "overshoot_ratio_to_bound",
+    what: "a lease past the end of its slice, kernels of one length / (one kernel + a handoff)",
+    unit: "ratio",
+    rule: Rule::AtMost,
 };
 static ALONE: Measure = Measure {
     name: "alone_busy_min",
@@ -68,5 +75,22 @@ fn run(plan: Plan) -> Found {
         found.close(&mut world);
     }
     found.see(&RATIO, work[1] as f64 / work[0] as f64, 0.97);
+    overshoot(plan, switch_ns, &mut found);
     found
+}
+
+/// Whoever knows its kernels is at most one of them late at the end of its slice, however many wait.
+fn overshoot(plan: Plan, switch_ns: u64, found: &mut Found) {
+    let mut rng = Rng::part(plan.seed, 5 << 40);
+    let kernel_ns = rng.between(10, 200) * MICROS;
+    let mut setup = Setup::new(plan.seed, switch_ns, PoolConfig::default());
+    setup.track = false;
+    for _ in 0..2 {
+        setup.weighted(1, Load::backlog(Length::Const(kernel_ns)));
+    }
+    let mut world = Plan { seconds: 1, ..plan }.simulate(&setup);
+    let bound = kernel_ns + world.handoff_ns();
+    let over = world.books.gpus[0].overshoot_ns;
+    found.see(&OVERSHOOT, over as f64 / bound as f64, 1.0);
+    found.close(&mut world);
 }
