@@ -232,7 +232,8 @@ pub(crate) fn allocate(shim: &Shim, target: &Target, pool: u64, size: u64) -> Cu
     // Memory nodes are not served.
     capture::forbid(shim, target)?;
     if size == 0 {
-        return Err(CuResult::INVALID_VALUE);
+        // As the driver: nothing, at no address.
+        return Ok(0);
     }
     if pool.device != target.ctx.device {
         return Err(CuResult::INVALID_VALUE);
