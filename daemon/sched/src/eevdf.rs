@@ -6,13 +6,16 @@
 //! of a queue sum up to zero. A member is eligible while its lag is not negative; among the eligible
 //! the earliest deadline wins. Members come and go with their lag in ns (Stoica & Abdel-Wahab, 1995).
 //!
-//! A deadline is `v` plus a *lead*. In EEVDF the lead is the whole request (one slice ÷ weight), for
+//! A deadline is at most one request (one slice ÷ weight) beyond `v`, as in EEVDF. There it is that for
 //! everybody and always; two turns of a member may then lie almost two periods apart, the first at the
-//! begin of its period and the second at the end of the next. Here the lead of a member's next turn
-//! follows from its last: how far `V` was beyond `v` when that began, so that the next is due one
-//! period after it. Members keep their places in the round, and meet the other bound as well, that
-//! of the time between turns. The lead is never longer than the request, and drifts a tenth of the way
-//! towards it at each turn, so that a member that is often late does not lose its share by that.
+//! begin of its period and the second at the end of the next. Here the next turn is due one period after
+//! the last one *began*, if that is earlier (a period is what a slice and giving it back cost, ÷ weight). So
+//! members keep their places in the round.
+//!
+//! Members that come due together are served one by one, and so some are late. How late is bounded by
+//! promises (see [`crate::promise`]): each that waits is promised a turn within
+//! C_i · Σw/w_i + C of the queue's own time, and whoever would be chosen has its turn cut short, or is passed over,
+//! if a promise could not be kept otherwise.
 //!
 //! A lone member has lag zero by definition, whatever it owes from before; that is kept aside
 //! (`carry`) until somebody is there to whom it can be owed.
@@ -21,15 +24,21 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
+use crate::promise::{Now, Promise, Promises};
+
 /// Virtual time is in 2^-20 ns per unit of weight.
-const FRACTION_BITS: u32 = 20;
+pub(crate) const FRACTION_BITS: u32 = 20;
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Member {
     weight: i128,
     vruntime: i128,
-    /// From `vruntime` to the deadline.
-    lead: i128,
+    /// One period after its last turn began: its deadline, unless the end of its request comes first.
+    due_by: i128,
+    /// A whole request in virtual time.
+    whole: i128,
+    /// A holder is interrupted for it.
+    at_once: bool,
     /// Where `vruntime` will be when the request for which it runs is done, and the deadline under
     /// which it was chosen for that.
     until: i128,
@@ -37,11 +46,25 @@ struct Member {
     request_ns: u64,
     carry_ns: i128,
     place: Place,
+    /// What giving the GPU back takes it, at the worst lately.
+    back_ns: u64,
+    /// While it can be chosen: by when it is promised a turn.
+    promised: i128,
 }
 
 impl Member {
     fn deadline(&self) -> i128 {
-        self.vruntime + self.lead
+        let end = self.vruntime + self.whole;
+        if self.at_once {
+            end - AT_ONCE
+        } else {
+            self.due_by.clamp(self.vruntime, end)
+        }
+    }
+
+    /// The shortest turn to which it may be cut.
+    fn least_ns(&self) -> u64 {
+        self.request_ns / 4
     }
 
     /// The deadline of one that runs: while its request is not done, that under which it was chosen.
@@ -53,6 +76,9 @@ impl Member {
         }
     }
 }
+
+/// So far before everybody else's is the deadline of one for which a holder is interrupted.
+const AT_ONCE: i128 = 1 << 100;
 
 /// In which index a member is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -86,6 +112,13 @@ pub(crate) struct Eevdf<K: Ord> {
     moment: i128,
     /// Where the first member of an empty queue begins.
     origin: i128,
+    /// Grows by what is charged ÷ Σ weight, and unlike the mean by nothing else.
+    clock: i128,
+    promises: Promises<K>,
+    /// What giving the GPU back took lately, at the worst.
+    back_ns: u64,
+    /// How many members ask for turns of which length.
+    requests: BTreeMap<u64, usize>,
 }
 
 impl<K: Ord> Default for Eevdf<K> {
@@ -97,6 +130,10 @@ impl<K: Ord> Default for Eevdf<K> {
             weight: 0,
             moment: 0,
             origin: 0,
+            clock: 0,
+            promises: Promises::default(),
+            back_ns: 0,
+            requests: BTreeMap::new(),
         }
     }
 }
@@ -118,19 +155,24 @@ impl<K: Ord + Copy> Eevdf<K> {
         } else {
             (self.place_for(weight, lag), 0)
         };
-        let lead = virtual_time(u128::from(request_ns), weight);
+        let whole = virtual_time(u128::from(request_ns), weight);
         self.weight += weight;
+        *self.requests.entry(request_ns).or_default() += 1;
         self.moment += weight * vruntime;
         let place = Place::Held;
         let member = Member {
             weight,
             vruntime,
-            lead,
+            due_by: vruntime + whole,
+            whole,
+            at_once: false,
             until: vruntime,
             due: vruntime,
             request_ns,
             carry_ns,
             place,
+            back_ns: self.back_ns,
+            promised: 0,
         };
         self.members.insert(key, member);
     }
@@ -153,6 +195,7 @@ impl<K: Ord + Copy> Eevdf<K> {
             let vruntime = self.origin - lag / own;
             self.moment += own * (vruntime - member.vruntime);
             member.vruntime = vruntime;
+            member.due_by = vruntime + member.whole;
             member.until = vruntime;
             member.due = vruntime;
             if alone {
@@ -166,10 +209,11 @@ impl<K: Ord + Copy> Eevdf<K> {
     /// later. What is given up is no longer owed by those who stay.
     pub(crate) fn leave(&mut self, key: K, claim_cap_ns: u64) -> i128 {
         let lag = self.lag_ns(key).min(i128::from(claim_cap_ns));
+        self.set_ready(key, false);
         let Some(member) = self.members.remove(&key) else {
             return 0;
         };
-        self.unindex(&member, key);
+        self.forget_request(member.request_ns);
         self.weight -= member.weight;
         self.moment -= member.weight * member.vruntime;
         if self.weight == 0 {
@@ -186,11 +230,70 @@ impl<K: Ord + Copy> Eevdf<K> {
         if ready == (member.place != Place::Held) {
             return;
         }
-        self.unindex(&member, key);
         if ready {
             self.index(key);
-        } else if let Some(member) = self.members.get_mut(&key) {
+            self.promise(key, i128::MAX);
+            return;
+        }
+        self.unindex(&member, key);
+        self.promises.end(member.promised, key);
+        if let Some(member) = self.members.get_mut(&key) {
             member.place = Place::Held;
+        }
+    }
+
+    /// Promises one that can be chosen a turn: within C_i · Σw/w_i + C from now on (and what it owes beyond
+    /// C_i, times Σw/w_i), not later than it was promised before.
+    fn promise(&mut self, key: K, before: i128) {
+        let Some(promise) = self.members.get(&key).map(|member| self.promise_to(member)) else {
+            return;
+        };
+        let by = (self.clock + promise.period).min(before);
+        if let Some(member) = self.members.get_mut(&key) {
+            member.promised = by;
+        }
+        self.promises.make(by, key, promise);
+    }
+
+    fn promise_to(&self, member: &Member) -> Promise {
+        let ns = |ns: u64| u128::from(ns.saturating_add(self.back_ns));
+        let round = virtual_time(ns(member.request_ns), member.weight);
+        // One that owes more than a turn pays that back first.
+        let mean = self.moment.div_euclid(self.weight.max(1));
+        let debt = (member.vruntime - mean - round).max(0);
+        let longest = virtual_time(ns(self.longest_ns()), self.weight.max(1));
+        Promise {
+            cost_ns: member.least_ns().saturating_add(member.back_ns),
+            period: debt + round + longest,
+        }
+    }
+
+    /// The longest turn that anybody asks for.
+    fn longest_ns(&self) -> u64 {
+        self.requests.last_key_value().map_or(0, |(&ns, _)| ns)
+    }
+
+    fn now(&self) -> Now {
+        Now {
+            clock: self.clock,
+            weight: self.weight,
+        }
+    }
+
+    fn forget_request(&mut self, request_ns: u64) {
+        if let Some(count) = self.requests.get_mut(&request_ns) {
+            *count -= 1;
+            if *count == 0 {
+                self.requests.remove(&request_ns);
+            }
+        }
+    }
+
+    /// A member gave the GPU back, so long after it was asked for it.
+    pub(crate) fn gave_back(&mut self, key: K, took_ns: u64) {
+        self.back_ns = took_ns.max(self.back_ns - self.back_ns / 256);
+        if let Some(member) = self.members.get_mut(&key) {
+            member.back_ns = took_ns.max(member.back_ns - member.back_ns / 16);
         }
     }
 
@@ -202,6 +305,7 @@ impl<K: Ord + Copy> Eevdf<K> {
         let step = virtual_time(u128::from(ns), member.weight);
         self.unindex(&member, key);
         self.moment += member.weight * step;
+        self.clock += virtual_time(u128::from(ns), self.weight);
         if let Some(m) = self.members.get_mut(&key) {
             m.vruntime += step;
         }
@@ -231,39 +335,90 @@ impl<K: Ord + Copy> Eevdf<K> {
         };
         self.weight += weight;
         self.moment += weight * vruntime;
-        // Leads keep their length in ns, but none is longer than the new request.
+        self.forget_request(member.request_ns);
+        *self.requests.entry(request_ns).or_default() += 1;
+        // What lies ahead keeps its length in ns, but none is longer than the new request.
         let whole = virtual_time(u128::from(request_ns), weight);
-        let scaled = |lead: i128| (lead * member.weight / weight).clamp(0, whole);
+        let scaled = |ahead: i128| (ahead * member.weight / weight).clamp(0, whole);
         if let Some(m) = self.members.get_mut(&key) {
             m.weight = weight;
             m.vruntime = vruntime;
             m.request_ns = request_ns;
-            m.lead = scaled(member.lead);
+            m.whole = whole;
+            m.due_by = vruntime + scaled(member.due_by - member.vruntime);
             m.until = vruntime + scaled(member.until - member.vruntime);
             m.due = vruntime + scaled(member.due - member.vruntime);
         }
         if member.place != Place::Held {
             self.index(key);
+            self.promises.end(member.promised, key);
+            self.promise(key, member.promised);
         }
     }
 
-    /// A turn of the member begins: its lag now decides when the next is due.
-    pub(crate) fn begin_turn(&mut self, key: K) {
+    /// A turn of the member begins: from now on it is a period to when the next is due. Says how long
+    /// this one may be, at most the request.
+    pub(crate) fn begin_turn(&mut self, key: K) -> u64 {
         let Some(member) = self.members.get(&key).cloned() else {
-            return;
+            return u64::MAX;
         };
         self.unindex(&member, key);
-        let whole = virtual_time(u128::from(member.request_ns), member.weight);
-        let late = self.moment.div_euclid(self.weight) - member.vruntime;
-        let late = late.clamp(0, whole);
+        let mean = self.moment.div_euclid(self.weight);
+        let period = member.request_ns.saturating_add(self.back_ns);
+        let period = virtual_time(u128::from(period), member.weight);
         if let Some(m) = self.members.get_mut(&key) {
             m.due = member.deadline();
-            m.lead = (late * 9 / 10 + whole * 9 / 100).min(whole * 9 / 10);
-            m.until = member.vruntime + whole;
+            m.at_once = false;
+            m.due_by = mean.max(member.vruntime) + period;
+            m.until = member.vruntime + member.whole;
         }
         if member.place != Place::Held {
             self.index(key);
         }
+        let (least, most) = (member.least_ns(), member.request_ns);
+        let room = self.room(key).unwrap_or(i128::from(u64::MAX));
+        let room = u64::try_from(room).unwrap_or(0);
+        room.saturating_sub(member.back_ns).clamp(least, most)
+    }
+
+    /// Who is to have the next turn: the one whose deadline is the earliest, unless even its shortest
+    /// turn would break a promise to somebody else; then the one whose promise is.
+    pub(crate) fn pick(&mut self) -> Option<K> {
+        let best = self.peek()?;
+        if self.leaves_room(best) {
+            return Some(best);
+        }
+        let mut pressing = self.promises.pressing(self.now());
+        let pressed = pressing.find(|&key| self.may_be_early(key));
+        pressed.or(Some(best))
+    }
+
+    /// May the member have a turn of the shortest, even if it is not eligible? It may not come to owe more
+    /// than by a whole turn that begins when it is.
+    fn may_be_early(&self, key: K) -> bool {
+        self.members.get(&key).is_some_and(|m| {
+            let spared = m.request_ns.saturating_sub(m.least_ns());
+            self.lag_ns(key) >= -i128::from(spared)
+        })
+    }
+
+    /// Can all promises to others be kept, if this member has a turn of the shortest now?
+    fn leaves_room(&self, key: K) -> bool {
+        let Some(member) = self.members.get(&key) else {
+            return true;
+        };
+        let cost = member.least_ns().saturating_add(member.back_ns);
+        self.room(key).is_none_or(|room| room >= i128::from(cost))
+    }
+
+    /// How long a turn of this member may take for the sake of the promises to others. `None`: as long as it
+    /// likes, also where a turn of somebody took so much longer than it should (an overrun) that there
+    /// is nothing left to keep.
+    fn room(&self, key: K) -> Option<i128> {
+        let hopeless = -i128::from(self.longest_ns().saturating_add(self.back_ns));
+        let next = self.promise_to(self.members.get(&key)?);
+        let room = self.promises.room(key, next, self.now());
+        room.filter(|&room| room >= hopeless)
     }
 
     /// What the member is owed in ns; negative: it owes.
@@ -305,6 +460,9 @@ impl<K: Ord + Copy> Eevdf<K> {
         if best == holder {
             return true;
         }
+        if !self.leaves_room(holder) {
+            return false;
+        }
         let Some(h) = self.members.get(&holder) else {
             return false;
         };
@@ -326,7 +484,22 @@ impl<K: Ord + Copy> Eevdf<K> {
         let (Some(o), Some(h)) = (self.members.get(&other), self.members.get(&holder)) else {
             return false;
         };
-        o.place != Place::Held && self.is_eligible(other) && o.deadline() < h.until
+        o.place != Place::Held && self.is_eligible(other) && o.vruntime + o.whole < h.until
+    }
+
+    /// A holder will be interrupted for this member: it is the next, before those that merely come to be
+    /// due meanwhile. (Several such keep their order.)
+    pub(crate) fn hasten(&mut self, key: K) {
+        let Some(member) = self.members.get(&key).cloned() else {
+            return;
+        };
+        self.unindex(&member, key);
+        if let Some(m) = self.members.get_mut(&key) {
+            m.at_once = true;
+        }
+        if member.place != Place::Held {
+            self.index(key);
+        }
     }
 
     /// Can one of these be chosen who is owed something?
@@ -448,178 +621,4 @@ fn round_shift(value: i128) -> i128 {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const SLICE: u64 = 2_000_000;
-
-    fn queue(weights: &[u64]) -> Eevdf<usize> {
-        let mut q = Eevdf::default();
-        for (key, &weight) in weights.iter().enumerate() {
-            q.join(key, weight, 0, SLICE);
-            q.set_ready(key, true);
-        }
-        q
-    }
-
-    /// Serves `turns` turns of one slice each; returns the time that each member got.
-    fn serve(q: &mut Eevdf<usize>, n: usize, turns: usize) -> Vec<u64> {
-        let mut got = vec![0; n];
-        for _ in 0..turns {
-            let key = q.peek().unwrap();
-            q.set_ready(key, false);
-            q.begin_turn(key);
-            q.charge(key, SLICE);
-            q.set_ready(key, true);
-            got[key] += SLICE;
-        }
-        got
-    }
-
-    #[test]
-    fn time_follows_weight_within_one_slice() {
-        let weights = [1_000, 4_000, 16_000, 64_000];
-        let mut q = queue(&weights);
-        let turns = 8_500;
-        let got = serve(&mut q, weights.len(), turns);
-        for (key, &weight) in weights.iter().enumerate() {
-            let ideal = SLICE * turns as u64 / 85_000 * weight;
-            assert!(
-                got[key].abs_diff(ideal) <= SLICE,
-                "{key}: {} for {ideal}",
-                got[key]
-            );
-            assert!(q.lag_ns(key).unsigned_abs() <= u128::from(SLICE));
-        }
-        let sum: i128 = (0..4).map(|k| q.lag_ns(k)).sum();
-        assert!(sum.abs() <= 4, "lags sum up to zero: {sum}");
-    }
-
-    #[test]
-    fn leaving_and_returning_keeps_the_lag() {
-        let mut q = queue(&[1, 1, 3]);
-        q.charge(0, 10_000_000);
-        let before = q.lag_ns(0);
-        assert_eq!(before, -8_000_000);
-        assert_eq!(q.leave(0, u64::MAX), before);
-        serve(&mut q, 3, 100);
-        q.join(0, 1, before, SLICE);
-        assert!((q.lag_ns(0) - before).abs() <= 1, "{}", q.lag_ns(0));
-    }
-
-    #[test]
-    fn a_new_weight_keeps_the_lag() {
-        let mut q = queue(&[1000, 1000, 7000]);
-        q.charge(1, 5_000_001);
-        for weight in [1, 16_000, 3, 100_000_000, 1000] {
-            let before = q.lag_ns(1);
-            q.update(1, weight, SLICE);
-            assert!(
-                (q.lag_ns(1) - before).abs() <= 2,
-                "{before} became {}",
-                q.lag_ns(1)
-            );
-        }
-    }
-
-    #[test]
-    fn a_queue_that_is_filled_anew_keeps_all_lags() {
-        let mut q = queue(&[1, 4, 2, 8]);
-        for (key, ns) in [(3, 7_000_001), (1, 900_000), (0, 33)] {
-            q.charge(key, ns);
-        }
-        let joiner = |key: usize, weight: u64| Joiner {
-            key,
-            weight,
-            lag_ns: q.lag_ns(key),
-            request_ns: SLICE,
-        };
-        let joiners = [joiner(0, 1), joiner(1, 4), joiner(2, 2), joiner(3, 8)];
-        let mut other = Eevdf::default();
-        other.fill(joiners.into_iter());
-        for key in 0..4 {
-            let (old, new) = (q.lag_ns(key), other.lag_ns(key));
-            assert!((old - new).abs() <= 2, "{key}: {old} became {new}");
-        }
-        // A lone one's debt is kept for whoever comes.
-        let mut lone = Eevdf::default();
-        let lag_ns = -5_000;
-        lone.fill(
-            [Joiner {
-                lag_ns,
-                ..joiners[0]
-            }]
-            .into_iter(),
-        );
-        assert_eq!(lone.lag_ns(0), -5_000);
-        lone.join(9, 1, 0, SLICE);
-        assert_eq!((lone.lag_ns(0), lone.lag_ns(9)), (-5_000, 5_000));
-    }
-
-    #[test]
-    fn a_debt_outlives_being_alone() {
-        let mut q = queue(&[1, 1]);
-        q.charge(0, 10_000_000);
-        assert_eq!(q.lag_ns(0), -5_000_000);
-        let debt = q.leave(0, u64::MAX);
-        let claim = q.leave(1, 1_000_000);
-        assert_eq!((debt, claim), (-5_000_000, 0));
-        // The debtor comes back alone, works alone, and meets somebody new.
-        q.join(0, 1, debt, SLICE);
-        q.set_ready(0, true);
-        serve(&mut q, 1, 50);
-        q.join(2, 1, 0, SLICE);
-        assert_eq!((q.lag_ns(0), q.lag_ns(2)), (-5_000_000, 5_000_000));
-    }
-
-    #[test]
-    fn a_claim_that_is_given_up_is_owed_no_more() {
-        let mut q = queue(&[1, 1]);
-        q.charge(0, 10_000_000);
-        assert_eq!(q.leave(1, 1_000_000), 1_000_000);
-        q.join(1, 1, 1_000_000, SLICE);
-        assert_eq!((q.lag_ns(0), q.lag_ns(1)), (-1_000_000, 1_000_000));
-    }
-
-    #[test]
-    fn a_joiner_neither_gains_nor_loses() {
-        let mut q = queue(&[1, 1]);
-        serve(&mut q, 2, 1000);
-        q.join(2, 1, 0, SLICE);
-        q.set_ready(2, true);
-        assert_eq!(q.lag_ns(2), 0);
-        let got = serve(&mut q, 3, 300);
-        for time in got {
-            assert!(time.abs_diff(100 * SLICE) <= SLICE);
-        }
-    }
-
-    #[test]
-    fn who_is_before_whom_is_the_order_of_choosing() {
-        let mut q = queue(&[1, 4, 2, 8]);
-        for key in [3, 1, 0] {
-            q.charge(key, SLICE / 3);
-        }
-        for _ in 0..20 {
-            let mut order = q.before(9);
-            assert_eq!(order.len(), 4);
-            assert_eq!(order.first().copied(), q.peek());
-            let last = order.pop().unwrap();
-            assert_eq!(q.before(last), order);
-            serve(&mut q, 4, 1);
-        }
-        q.set_ready(2, false);
-        assert!(!q.before(9).contains(&2), "who runs is not before anybody");
-    }
-
-    #[test]
-    fn somebody_is_chosen_even_if_only_the_others_are_eligible() {
-        let mut q = queue(&[1, 1]);
-        q.charge(0, 10_000_000);
-        q.set_ready(1, false);
-        assert_eq!(q.peek(), Some(0));
-        q.set_ready(0, false);
-        assert_eq!(q.peek(), None);
-        assert!(!q.has_ready());
-    }
-}
+mod tests;

@@ -27,6 +27,7 @@ mod id;
 pub mod log;
 mod model;
 mod ordered;
+mod promise;
 mod runqueue;
 mod scheduler;
 mod serial;

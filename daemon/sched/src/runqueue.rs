@@ -126,10 +126,18 @@ impl RunQueue {
         }
     }
 
-    /// A turn of the VM begins.
-    pub(crate) fn begin_turn(&mut self, vm: VmId) {
+    /// A turn of the VM begins. Says how long it may be for the sake of others, whatever its slice is.
+    pub(crate) fn begin_turn(&mut self, vm: VmId) -> u64 {
+        match &mut self.order {
+            Order::Weighted(queue) => queue.begin_turn(vm),
+            Order::Ordered(_) | Order::Shortest(_) => u64::MAX,
+        }
+    }
+
+    /// The VM gave the GPU back, so long after it was asked for it.
+    pub(crate) fn gave_back(&mut self, vm: VmId, took_ns: u64) {
         if let Order::Weighted(queue) = &mut self.order {
-            queue.begin_turn(vm);
+            queue.gave_back(vm, took_ns);
         }
     }
 
@@ -147,6 +155,15 @@ impl RunQueue {
         }
     }
 
+    /// Who is to have the next turn.
+    pub(crate) fn pick(&mut self, now_ns: u64) -> Option<VmId> {
+        match &mut self.order {
+            Order::Weighted(queue) => queue.pick(),
+            Order::Ordered(_) | Order::Shortest(_) => self.peek(now_ns),
+        }
+    }
+
+    /// Who comes first by the order of the policy.
     pub(crate) fn peek(&mut self, now_ns: u64) -> Option<VmId> {
         match &mut self.order {
             Order::Weighted(queue) => queue.peek(),
@@ -186,6 +203,13 @@ impl RunQueue {
         match &self.order {
             Order::Weighted(queue) => queue.is_due_before(challenger, holder),
             Order::Ordered(_) | Order::Shortest(_) => false,
+        }
+    }
+
+    /// The holder is interrupted for this VM.
+    pub(crate) fn hasten(&mut self, vm: VmId) {
+        if let Order::Weighted(queue) = &mut self.order {
+            queue.hasten(vm);
         }
     }
 

@@ -79,6 +79,10 @@ pub struct VmBook {
     pub(crate) waits_since: Option<u64>,
     /// Since when it had waited for its last lease.
     pub(crate) waited_since: u64,
+    /// It began to wait by waking up, owing nothing.
+    pub(crate) woke: bool,
+    /// The longest of such waits.
+    pub longest_wake_ns: u64,
     /// When it gave a lease back under which nothing of it ran.
     pub(crate) barren_ns: Option<u64>,
     /// Longest time with work and without lease.
@@ -267,6 +271,9 @@ impl Books {
                 book.waited_since = since;
                 if book.leases > 0 {
                     let wait = now - since;
+                    if std::mem::take(&mut book.woke) {
+                        book.longest_wake_ns = book.longest_wake_ns.max(wait);
+                    }
                     if wait > book.longest_wait_ns {
                         (book.longest_wait_ns, book.longest_wait_at_ns) = (wait, now);
                     }

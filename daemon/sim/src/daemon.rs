@@ -114,6 +114,12 @@ impl World {
             Said::Runnable { calls, bytes } => {
                 let event = self.runnable(id, Depth { calls, bytes });
                 self.feed(event);
+                let vm = self.workers[id as usize].vm;
+                let owes = self.sched.lag_ns(VmId(vm)).is_some_and(|lag| lag < 0);
+                let book = &mut self.books.vms[vm as usize];
+                if book.waits_since == Some(self.now) {
+                    book.woke = !owes;
+                }
                 self.look_soon();
             }
             Said::Idle { epoch } => self.idle(id, epoch),

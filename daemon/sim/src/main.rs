@@ -213,7 +213,7 @@ fn jobs(arguments: &Arguments) -> Result<Vec<Job>> {
     let Some(name) = &arguments.scenario else {
         let runs = arguments
             .runs
-            .unwrap_or(if arguments.ci { 10 } else { 300 });
+            .unwrap_or(if arguments.ci { 10 } else { 400 });
         return Ok(runner::plan(runs, seconds, 3));
     };
     let proof = ALL

@@ -66,7 +66,7 @@ impl Scheduler {
 
     fn choose(&mut self, id: GpuId) -> Option<(VmId, SessionId)> {
         let Gpu { top, nodes, .. } = self.gpus.get_mut(&id)?;
-        let vm = nodes.get_mut(&top.peek()?)?.queue.peek(self.now_ns)?;
+        let vm = nodes.get_mut(&top.peek()?)?.queue.pick(self.now_ns)?;
         let (_, &session) = self.vms.get(&vm)?.runnable.first_key_value()?;
         Some((vm, session))
     }
@@ -85,7 +85,7 @@ impl Scheduler {
         if held > 0 && self.gathered_too_long(vm_id) {
             return false;
         }
-        self.begin_turn(id, vm_id);
+        let most = self.begin_turn(id, vm_id);
         let Some(session) = self.sessions.get_mut(&session_id) else {
             return false;
         };
@@ -98,7 +98,9 @@ impl Scheduler {
             }
         }
         if all {
-            self.grant(vm_id, session_id);
+            // The turn of a gang is not cut: it was expensive to gather.
+            let most = if held == 0 { most } else { u64::MAX };
+            self.grant(vm_id, session_id, most);
         } else {
             if let Some(vm) = self.vms.get_mut(&vm_id) {
                 vm.gathering = Some(session_id);
@@ -108,22 +110,20 @@ impl Scheduler {
         true
     }
 
-    /// A turn of the VM, and of its pool, begins on this GPU.
-    fn begin_turn(&mut self, id: GpuId, vm: VmId) {
-        let Some(pool) = self.vms.get(&vm).map(Vm::pool) else {
-            return;
-        };
-        let Some(gpu) = self.gpus.get_mut(&id) else {
-            return;
+    /// A turn of the VM, and of its pool, begins on this GPU. Says how long it may be for the sake of
+    /// others in the pool, whatever its slice is.
+    fn begin_turn(&mut self, id: GpuId, vm: VmId) -> u64 {
+        let pool = self.vms.get(&vm).map(Vm::pool);
+        let Some((pool, gpu)) = pool.zip(self.gpus.get_mut(&id)) else {
+            return u64::MAX;
         };
         gpu.top.begin_turn(pool);
-        if let Some(node) = gpu.nodes.get_mut(&pool) {
-            node.queue.begin_turn(vm);
-        }
+        let node = gpu.nodes.get_mut(&pool);
+        node.map_or(u64::MAX, |node| node.queue.begin_turn(vm))
     }
 
-    /// Tells a session that has all its GPUs.
-    fn grant(&mut self, vm_id: VmId, session_id: SessionId) {
+    /// Tells a session that has all its GPUs. Its turn is its slice, but not longer than `most_ns`.
+    fn grant(&mut self, vm_id: VmId, session_id: SessionId, most_ns: u64) {
         let now = self.now_ns;
         let epoch = Epoch(self.next_epoch);
         self.next_epoch += 1;
@@ -132,7 +132,7 @@ impl Scheduler {
         let credits = self.lend(session_id);
         let (slice, hold) = self.slice_and_hold(vm_id);
         let window_ns = self.window_of(vm_id);
-        let slice_end_ns = now.saturating_add(slice);
+        let slice_end_ns = now.saturating_add(slice.min(most_ns));
         if let Some(session) = self.sessions.get_mut(&session_id) {
             // Work of an earlier lease was drained before that was returned.
             session.progress_ns = now;
@@ -268,13 +268,13 @@ impl Scheduler {
             }
             return false;
         }
-        let mut index = 0;
+        let (mut index, mut most) = (0, u64::MAX);
         while let Some(gpu) = self.sessions.get(&id).and_then(|s| s.nth_gpu(index)) {
-            self.begin_turn(gpu, vm);
+            most = most.min(self.begin_turn(gpu, vm));
             index += 1;
         }
         let (slice, _) = self.slice_and_hold(vm);
-        let slice_end_ns = now.saturating_add(slice);
+        let slice_end_ns = now.saturating_add(slice.min(most));
         let Some(session) = self.sessions.get_mut(&id) else {
             return false;
         };
@@ -437,13 +437,22 @@ impl Scheduler {
         let Some(lease) = self.sessions.get_mut(&id).and_then(|s| s.lease.take()) else {
             return;
         };
+        let pool = self.pool_of(vm_id);
         for place in self.sessions.get(&id).into_iter().flat_map(|s| &s.places) {
             let Some(gpu) = self.gpus.get_mut(&place.gpu) else {
                 continue;
             };
             gpu.holders.retain(|&holder| holder != id);
             if let Some(revoked) = lease.revoked_ns {
-                gpu.handoff.record(now.saturating_sub(revoked));
+                let took = now.saturating_sub(revoked);
+                gpu.handoff.record(took);
+                // An overrun says nothing of how long the usual takes.
+                if let Some(node) = pool
+                    .and_then(|pool| gpu.nodes.get_mut(&pool))
+                    .filter(|_| !lease.overrun)
+                {
+                    node.queue.gave_back(vm_id, took);
+                }
             }
         }
         // The one beside an overrunner now has the GPU to itself: its own grace begins when it is asked.

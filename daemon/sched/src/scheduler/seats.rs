@@ -3,7 +3,7 @@
 use super::Scheduler;
 use crate::config::PoolConfig;
 use crate::id::{GpuId, PoolId, SessionId, VmId};
-use crate::model::{Gpu, Node, Phase, Vm};
+use crate::model::{Gpu, Lease, Node, Phase, Vm};
 use crate::runqueue::{RunQueue, Standing};
 use crate::stats::Cap;
 
@@ -238,12 +238,19 @@ impl Scheduler {
             let Some(vm) = self.sessions.get(&holder).map(|session| session.vm) else {
                 continue;
             };
-            if vm != challenger
-                && self.is_due_before(gpu_id, (pool, challenger), vm)
-                && let Some(session) = self.sessions.get_mut(&holder)
-                && let Some(lease) = &mut session.lease
+            let granted = |lease: &&mut Lease| lease.granted() && lease.revoked_ns.is_none();
+            if vm == challenger || !self.is_due_before(gpu_id, (pool, challenger), vm) {
+                continue;
+            }
+            let Some(lease) = self.lease_mut(holder).filter(granted) else {
+                continue;
+            };
+            lease.challenged = true;
+            if self.pool_of(vm) == Some(pool)
+                && let Some(gpu) = self.gpus.get_mut(&gpu_id)
+                && let Some(node) = gpu.nodes.get_mut(&pool)
             {
-                lease.challenged = lease.granted() && lease.revoked_ns.is_none();
+                node.queue.hasten(challenger);
             }
         }
     }

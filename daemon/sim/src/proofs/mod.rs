@@ -8,6 +8,7 @@ mod changes;
 mod crowd;
 mod gang;
 mod latency;
+mod mixtures;
 mod overrun;
 mod reclaim;
 mod shares;
@@ -48,6 +49,7 @@ pub struct Proof {
 /// All of them.
 pub static ALL: &[Proof] = &[
     shares::PROOF,
+    mixtures::PROOF,
     adversaries::PROOF,
     overrun::PROOF,
     throughput::PROOF,

@@ -1,0 +1,259 @@
+//! By when each of those that wait must have its turn, and whether a turn of somebody else leaves room
+//! for that.
+//!
+//! A promise says: its VM begins a turn before the queue's clock reaches `by`. The clock grows by what is
+//! charged ÷ Σ weight, so it goes slower as more compete. Turns may be cut short to keep promises; `cost` is what
+//! the shortest turn of this VM takes until the GPU is given back, `period` is how long the promise was when
+//! it was made.
+//!
+//! Served in the order of their promises, by shortest turns, all are in time if for every promise the
+//! turns that must be over before it fit:
+//!
+//! ```text
+//! F(k) = Σ cost_j · (1 + 2 · (by_k − by_j) / period_j)  ≤  (by_k − now) · Σw      over j with by_j < by_k
+//! ```
+//!
+//! The 1 is the turn that j waits for, the rest are the ones that it will ask for meanwhile, if nobody is
+//! served before half of its period has passed: then the shortest turns are sporadic tasks with implicit
+//! deadlines of half a period, and earliest deadline first keeps them as long as they use up no more than
+//! the whole GPU (Liu and Layland, 1973; Jeffay, Stanat and Martel, 1991, where turns cannot be
+//! interrupted). So if Σ cost / (period · Σw) ≤ 1/2, what holds for all promises now holds after any turn that leaves
+//! this inequality true. Where it is more (a VM's kernels outlast its slice) the second term is left out:
+//! then the promise is attempted, not proven.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::eevdf::FRACTION_BITS;
+
+/// How many promises are looked at for one decision, those that are due first. What is promised beyond
+/// is looked at when it comes into sight.
+const IN_SIGHT: usize = 128;
+
+/// Fraction bits of cost ÷ period.
+const LOAD_BITS: u32 = 32;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Promise {
+    /// What the shortest turn takes.
+    pub(crate) cost_ns: u64,
+    /// How long the VM may wait in all, in virtual time.
+    pub(crate) period: i128,
+}
+
+impl Promise {
+    /// Cost ÷ period, in ns per virtual time.
+    fn load(self) -> i128 {
+        (i128::from(self.cost_ns) << LOAD_BITS) / self.period.max(1)
+    }
+}
+
+/// The queue's time, and how it passes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Now {
+    /// What was charged ÷ Σw, summed up.
+    pub(crate) clock: i128,
+    /// Σw.
+    pub(crate) weight: i128,
+}
+
+impl Now {
+    /// How long it is, in ns of GPU time, until the clock will be there.
+    fn until_ns(self, by: i128) -> i128 {
+        ((by - self.clock) * self.weight) >> FRACTION_BITS
+    }
+}
+
+/// What must be done before a promise: F in ns, up to some clock.
+struct Ahead {
+    /// 2, or 0 where what will be asked for meanwhile is left out.
+    twice: i128,
+    ns: i128,
+    slope: i128,
+    at: i128,
+}
+
+impl Ahead {
+    /// Goes on to a later clock.
+    fn pass(&mut self, to: i128) {
+        self.ns += (self.slope * (to - self.at).max(0)) >> LOAD_BITS;
+        self.at = self.at.max(to);
+    }
+
+    fn put(&mut self, promise: Promise) {
+        self.ns += i128::from(promise.cost_ns);
+        self.slope += self.twice * promise.load();
+    }
+}
+
+/// The promises to those that wait.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(bound(serialize = "K: Serialize", deserialize = "K: Deserialize<'de>"))]
+pub(crate) struct Promises<K: Ord> {
+    #[serde(with = "crate::serial::pairs")]
+    by: BTreeMap<(i128, K), Promise>,
+    /// Σ cost ÷ period.
+    load: i128,
+}
+
+impl<K: Ord> Default for Promises<K> {
+    fn default() -> Self {
+        Self {
+            by: BTreeMap::new(),
+            load: 0,
+        }
+    }
+}
+
+impl<K: Ord + Copy> Promises<K> {
+    pub(crate) fn make(&mut self, by: i128, key: K, promise: Promise) {
+        self.load += promise.load();
+        self.by.insert((by, key), promise);
+    }
+
+    /// It is kept, or not needed any more.
+    pub(crate) fn end(&mut self, by: i128, key: K) {
+        if let Some(promise) = self.by.remove(&(by, key)) {
+            self.load -= promise.load();
+        }
+    }
+
+    /// Are promises proven to be kept, if the inequality holds?
+    pub(crate) fn provable(&self, now: Now) -> bool {
+        2 * (self.load << FRACTION_BITS) <= now.weight << LOAD_BITS
+    }
+
+    /// How long (ns) a turn of `whose` may take, everything included, so that the promises to all others can
+    /// still be kept while it waits for its next one by the promise `next`; negative: they cannot for
+    /// sure. `None`: as long as you like.
+    pub(crate) fn room(&self, whose: K, next: Promise, now: Now) -> Option<i128> {
+        let mut ahead = Ahead {
+            twice: if self.provable(now) { 2 } else { 0 },
+            ns: 0,
+            slope: 0,
+            at: now.clock,
+        };
+        let mut next = Some((now.clock + next.period, next));
+        let mut room: Option<i128> = None;
+        for (&(by, key), &promise) in self.by.iter().take(IN_SIGHT) {
+            if let Some((_, next)) = next.take_if(|(next_by, _)| *next_by < by) {
+                ahead.pass(now.clock + next.period);
+                ahead.put(next);
+            }
+            ahead.pass(by);
+            if key != whose {
+                let left = now.until_ns(by) - ahead.ns;
+                room = Some(room.map_or(left, |room| room.min(left)));
+                ahead.put(promise);
+            }
+        }
+        room
+    }
+
+    /// Those whose time is half over or more, the first to be due first.
+    pub(crate) fn pressing(&self, now: Now) -> impl Iterator<Item = K> + '_ {
+        let half_over = move |&(&(by, _), promise): &(&(i128, K), &Promise)| {
+            by - now.clock <= promise.period / 2
+        };
+        let in_sight = self.by.iter().take(IN_SIGHT);
+        in_sight.filter(half_over).map(|(&(_, key), _)| key)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// One weight: virtual time is ns.
+    fn at(ns: i128) -> Now {
+        Now {
+            clock: ns << FRACTION_BITS,
+            weight: 1,
+        }
+    }
+
+    fn promises(those: &[(i128, u64, i128)]) -> Promises<usize> {
+        let mut promises = Promises::default();
+        for (key, &(by, cost_ns, period)) in those.iter().enumerate() {
+            let period = period << FRACTION_BITS;
+            promises.make(by << FRACTION_BITS, key, Promise { cost_ns, period });
+        }
+        promises
+    }
+
+    const LATER: Promise = Promise {
+        cost_ns: 1,
+        period: 1 << 80,
+    };
+
+    #[test]
+    fn whose_turn_it_is_will_ask_for_another() {
+        let p = promises(&[(100, 10, 1_000_000_000)]);
+        let next = Promise {
+            cost_ns: 7,
+            period: 40 << FRACTION_BITS,
+        };
+        assert_eq!(p.room(9, LATER, at(0)), Some(100));
+        let then = 100 - 7 - 2 * 7 * 60 / 40;
+        let room = p.room(9, next, at(0)).unwrap();
+        assert!((then..=then + 1).contains(&room), "{room}");
+        assert_eq!(p.room(9, next, at(70)), Some(30), "not before that");
+    }
+
+    #[test]
+    fn room_is_what_the_tightest_promise_leaves() {
+        let long = 1_000_000_000;
+        let p = promises(&[(100, 10, long), (30, 10, long), (32, 5, long)]);
+        // Before 32 there is the turn of the one that is due at 30; before 100 both.
+        assert_eq!(p.room(9, LATER, at(0)), Some(22));
+        assert_eq!(
+            p.room(1, LATER, at(0)),
+            Some(32),
+            "its own turn is none of the others"
+        );
+        assert_eq!(p.room(9, LATER, at(25)), Some(-3));
+        assert_eq!(promises(&[]).room(9, LATER, at(5)), None);
+        assert_eq!(promises(&[(7, 1, 10)]).room(0, LATER, at(5)), None);
+    }
+
+    #[test]
+    fn time_that_passes_more_slowly_leaves_more_room() {
+        let p = promises(&[(100, 10, 1_000)]);
+        let now = Now {
+            clock: 0,
+            weight: 5,
+        };
+        assert_eq!(p.room(9, LATER, now), Some(500));
+    }
+
+    #[test]
+    fn what_will_be_asked_for_meanwhile_counts_where_that_is_provable() {
+        let p = promises(&[(10, 12, 50), (50, 1, 1_000)]);
+        assert!(p.provable(at(0)));
+        assert_eq!(p.room(9, LATER, at(0)), Some(10));
+        let later = promises(&[(10, 12, 50), (25, 1, 1_000)]);
+        assert_eq!(
+            later.room(9, LATER, at(0)),
+            Some(6),
+            "12 · (1 + 2 · 15/50) are before it"
+        );
+        let hopeless = promises(&[(10, 40, 50), (30, 1, 1_000)]);
+        assert!(!hopeless.provable(at(0)));
+        assert_eq!(hopeless.room(9, LATER, at(0)), Some(-10));
+    }
+
+    #[test]
+    fn pressing_are_those_that_waited_for_half_their_time() {
+        let mut p = promises(&[(100, 1, 100), (60, 1, 200), (55, 1, 80)]);
+        let pressing = |p: &Promises<usize>, ns| p.pressing(at(ns)).collect::<Vec<_>>();
+        assert_eq!(pressing(&p, 10), [1]);
+        assert_eq!(pressing(&p, 15), [2, 1]);
+        p.end(55 << FRACTION_BITS, 2);
+        p.end(55 << FRACTION_BITS, 2);
+        assert_eq!(pressing(&p, 50), [1, 0]);
+        p.end(60 << FRACTION_BITS, 1);
+        p.end(100 << FRACTION_BITS, 0);
+        assert_eq!(p, Promises::default());
+    }
+}
