@@ -17,7 +17,9 @@ use crate::{Cu, lock};
 
 /// `CUgraphInstantiate_flags` that mean something here: free on launch, upload, use node priority. A
 /// launch from the device is not served.
-const FLAGS: u64 = 1 | 2 | 8;
+const FLAGS: u64 = AUTO_FREE | 2 | 8;
+const AUTO_FREE: u64 = 1;
+const DEVICE_LAUNCH: u64 = 4;
 
 /// `CUDA_GRAPH_INSTANTIATE_PARAMS`.
 #[repr(C)]
@@ -185,8 +187,15 @@ unsafe fn instantiate(out: *mut u64, graph: u64, flags: u64) -> Cu {
     let shim = live()?;
     required(out)?;
     let graph = shim.graph(graph)?;
-    if flags & !FLAGS != 0 {
-        return Err(CuResult::NOT_SUPPORTED);
+    let refused = flags & !FLAGS;
+    if refused != 0 {
+        // These two exclude each other, and there are no further flags.
+        let wrong = refused != DEVICE_LAUNCH || flags & AUTO_FREE != 0;
+        return Err(if wrong {
+            CuResult::INVALID_VALUE
+        } else {
+            CuResult::NOT_SUPPORTED
+        });
     }
     let mut state = ExecState::default();
     flatten(&graph, 0, &mut state.nodes)?;

@@ -297,8 +297,9 @@ impl Shape {
             return Err(CuResult::INVALID_VALUE);
         }
         let limit = |id| function.attribute(id).map_or(u64::MAX, |n| n.max(0) as u64);
+        // More than the kernel was compiled for is the same error as more than the device takes.
         if threads > limit(attribute::MAX_THREADS_PER_BLOCK) {
-            return Err(CuResult::LAUNCH_OUT_OF_RESOURCES);
+            return Err(CuResult::INVALID_VALUE);
         }
         if u64::from(self.shared) > limit(attribute::MAX_DYNAMIC_SHARED_SIZE_BYTES) {
             return Err(CuResult::INVALID_VALUE);

@@ -120,14 +120,20 @@ impl Pinned {
     /// Undoes [`Pinned::register`].
     ///
     /// # Errors
-    /// CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED.
+    /// CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED; CUDA_ERROR_INVALID_VALUE within what is registered.
     pub(crate) fn unregister(&self, base: usize) -> Cu {
         let mut blocks = lock(&self.blocks);
-        if blocks.get(&base).is_none_or(|b| b.owned) {
-            return Err(CuResult::HOST_MEMORY_NOT_REGISTERED);
+        let before = blocks.range(..=base).next_back();
+        match before.map(|(_, block)| *block) {
+            Some(block) if block.base == base && !block.owned => {
+                blocks.remove(&base);
+                Ok(())
+            }
+            Some(block) if !block.owned && base - block.base < block.size => {
+                Err(CuResult::INVALID_VALUE)
+            }
+            _ => Err(CuResult::HOST_MEMORY_NOT_REGISTERED),
         }
-        blocks.remove(&base);
-        Ok(())
     }
 
     /// The block that holds `address`.
