@@ -9,4 +9,3 @@ pub mod cuda;
 pub mod measure;
 pub mod mediation;
 pub mod report;
-pub mod soft;

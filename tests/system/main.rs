@@ -2,7 +2,6 @@
 //! soft-gpu. One binary, a module a subject.
 
 mod admin;
-mod caps;
 mod containment;
 mod decisions;
 mod failures;
