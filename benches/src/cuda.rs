@@ -82,6 +82,21 @@ pub fn ok(call: &str, status: Status) -> Result<()> {
     Ok(())
 }
 
+/// A kernel of a loaded module.
+#[derive(Debug, Clone, Copy)]
+pub struct Kernel(Handle);
+
+/// Dimensions of a launch.
+#[derive(Debug, Clone, Copy)]
+pub struct Shape {
+    /// Blocks.
+    pub grid: [u32; 3],
+    /// Threads a block.
+    pub block: [u32; 3],
+    /// Dynamic shared memory in bytes.
+    pub shared: u32,
+}
+
 /// A program that has initialised CUDA and loaded the empty kernel.
 #[derive(Debug)]
 pub struct Program {
@@ -132,6 +147,53 @@ impl Program {
             null_kernel,
             stream,
         })
+    }
+
+    /// Loads a module and finds its kernel `name`.
+    ///
+    /// # Errors
+    /// If the driver refuses either.
+    pub fn kernel(&self, ptx: &CStr, name: &CStr) -> Result<Kernel> {
+        let (mut module, mut kernel) = (std::ptr::null_mut(), std::ptr::null_mut());
+        // SAFETY: every out pointer is a live local, the module comes from the call before.
+        unsafe {
+            ok(
+                "cuModuleLoadData",
+                (self.api.module_load)(&raw mut module, ptx.as_ptr().cast()),
+            )?;
+            ok(
+                "cuModuleGetFunction",
+                (self.api.get_function)(&raw mut kernel, module, name.as_ptr()),
+            )?;
+        }
+        Ok(Kernel(kernel))
+    }
+
+    /// Launches `kernel`; each of `args` holds one of its parameters, of at most 8 bytes.
+    ///
+    /// # Errors
+    /// If the driver refuses.
+    pub fn launch_kernel(&self, kernel: Kernel, shape: &Shape, args: &mut [u64]) -> Result<()> {
+        let mut pointers: Vec<*mut c_void> =
+            args.iter_mut().map(|a| (&raw mut *a).cast()).collect();
+        let ([gx, gy, gz], [bx, by, bz]) = (shape.grid, shape.block);
+        // SAFETY: `pointers` has one live parameter for each that the kernel of the caller takes.
+        let status = unsafe {
+            (self.api.launch)(
+                kernel.0,
+                gx,
+                gy,
+                gz,
+                bx,
+                by,
+                bz,
+                shape.shared,
+                self.stream,
+                pointers.as_mut_ptr(),
+                std::ptr::null_mut(),
+            )
+        };
+        ok("cuLaunchKernel", status)
     }
 
     /// Launches the empty kernel.

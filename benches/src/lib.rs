@@ -9,3 +9,4 @@ pub mod cuda;
 pub mod measure;
 pub mod mediation;
 pub mod report;
+pub mod soft;

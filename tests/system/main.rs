@@ -2,6 +2,7 @@
 //! soft-gpu. One binary, a module a subject.
 
 mod admin;
+mod caps;
 mod containment;
 mod decisions;
 mod failures;

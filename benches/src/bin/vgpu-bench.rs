@@ -2,7 +2,8 @@
 //!
 //! `vgpu-bench copies` measures the large copies alone, in many short passes, and prints each pass:
 //! for work on the data path. `vgpu-bench mediation` runs the part with the device clock alone, or those
-//! of its parts that are named; `quick` makes its windows too short for figures that are to be quoted.
+//! of its parts that are named. `vgpu-bench soft` runs the kernels on soft-gpu beside plain loops alone, or
+//! those that are named. `quick` makes windows and samples too short for figures that are to be quoted.
 
 use std::path::Path;
 use std::process::{Command, ExitCode};
@@ -12,7 +13,7 @@ use serde_json::{Map, Value};
 use vgpu_benches::measure::{BULK, Set, quantile};
 use vgpu_benches::mediation::{self, Pace};
 use vgpu_benches::report::{self, Figure};
-use vgpu_benches::{baseline, choose};
+use vgpu_benches::{baseline, choose, soft};
 use vgpu_tests::guest::{self, Guest};
 use vgpu_tests::host::{Host, Options};
 use vgpu_tests::paths;
@@ -29,8 +30,11 @@ fn main() -> ExitCode {
         [] => bench(),
         ["copies"] => copies(),
         ["mediation", ref parts @ ..] => mediate(parts),
+        ["soft", ref kernels @ ..] => softly(kernels),
         _ => {
-            eprintln!("usage: vgpu-bench [copies | mediation [quick] [PART…]]");
+            eprintln!(
+                "usage: vgpu-bench [copies | mediation [quick] [PART…] | soft [quick] [KERNEL…]]"
+            );
             return ExitCode::from(2);
         }
     };
@@ -79,6 +83,7 @@ fn bench() -> Result<()> {
         "the benchmarks need two CPUs, this machine has {cpus}"
     );
     let mut figures = choosing()?;
+    figures.extend(soft::figures(soft::PAIRS, &[])?);
 
     // Strict mode costs checks that no user pays.
     let options = Options {
@@ -114,6 +119,16 @@ fn bench() -> Result<()> {
     let path = paths::root().join("target/bench/report.json");
     report::write(&path, &machine, &figures)?;
     println!("\nwritten to {}", path.display());
+    Ok(())
+}
+
+/// Kernels on soft-gpu beside plain loops.
+fn softly(words: &[&str]) -> Result<()> {
+    let quick = words.contains(&"quick");
+    let named: Vec<&str> = words.iter().copied().filter(|w| *w != "quick").collect();
+    println!("{}", report::machine());
+    let pairs = if quick { 1 } else { soft::PAIRS };
+    report::print(&soft::figures(pairs, &named)?);
     Ok(())
 }
 

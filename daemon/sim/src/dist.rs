@@ -38,6 +38,22 @@ pub enum Length {
         /// How many short ones go before a long one.
         every: u32,
     },
+    /// The first one, and all others: a kernel that is loaded when it is first launched.
+    Warm {
+        /// The first.
+        first: u64,
+        /// Every other.
+        then: u64,
+    },
+    /// Each longer than the last, then from the begin again: what a predictor is always behind.
+    Grow {
+        /// The first.
+        from: u64,
+        /// How many percent of the last one the next is.
+        percent: u32,
+        /// None is longer.
+        to: u64,
+    },
 }
 
 /// Lengths are at least this long: less than a launch costs.
@@ -86,6 +102,14 @@ impl Length {
                     short
                 }
             }
+            Length::Warm { first, then } => {
+                if nth == 0 {
+                    first
+                } else {
+                    then
+                }
+            }
+            Length::Grow { from, percent, to } => grown(from, percent, to, nth),
         };
         ns.max(SHORTEST_NS)
     }
@@ -102,9 +126,22 @@ impl Length {
                 short.max(long)
             }
             Length::Alternate(a, b) => a.max(b),
+            Length::Warm { first, then } => first.max(then),
+            Length::Grow { from, to, .. } => from.max(to),
         }
         .max(SHORTEST_NS)
     }
+}
+
+/// The nth of lengths that grow from one to another, again and again.
+fn grown(from: u64, percent: u32, to: u64, nth: u64) -> u64 {
+    let steps = std::iter::successors(Some(from.max(1)), |&ns| {
+        let next = ns + (ns * u64::from(percent) / 100).saturating_sub(ns).max(1);
+        (next <= to).then_some(next)
+    });
+    let count = steps.clone().count() as u64;
+    let mut steps = steps.skip((nth % count) as usize);
+    steps.next().unwrap_or(from)
 }
 
 fn scale(ns: u64, factor: u64) -> u64 {

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use crate::dist::Length;
+use crate::dist::{Length, SHORTEST_NS};
 use crate::rng::Rng;
 use crate::trace::TraceOp;
 
@@ -130,6 +130,9 @@ pub struct Load {
     pub streams: u16,
     /// Every second operation waits, spinning, for the one after it in the next stream.
     pub spins: bool,
+    /// So many new kernels at a time (0: none), each launched once, as short as can be, and then once
+    /// again as `kinds` says: what a predictor learned of it was a lie.
+    pub poison: u32,
     /// The operation of this number never ends.
     pub hangs_at: Option<u64>,
     /// When it starts.
@@ -147,6 +150,7 @@ impl Load {
             kinds,
             streams: 1,
             spins: false,
+            poison: 0,
             hangs_at: None,
             from_ns: 0,
             until_ns: u64::MAX,
@@ -359,12 +363,22 @@ impl Guest {
         if self.load.hangs_at == Some(n) {
             ns = FOREVER_NS;
         }
+        let mut key = index as u32;
+        if self.load.poison > 0 {
+            let new = u64::from(self.load.poison);
+            let (round, nth) = (n / (2 * new), n % (2 * new));
+            // Beyond the numbers that are used otherwise.
+            key = (1 << 20) + (round * new + nth % new) as u32;
+            if nth < new {
+                ns = SHORTEST_NS;
+            }
+        }
         let streams = self.per_stream.len() as u64;
         let stream = (n % streams) as u16;
         let spins = self.load.spins && stream == 0;
         Op {
             what: kind.what,
-            key: index as u32 + if spins { 1 << 16 } else { 0 },
+            key: key + if spins { 1 << 16 } else { 0 },
             stream,
             ns,
             bytes: kind.bytes,

@@ -53,7 +53,7 @@ pub fn share_error(
     window: u64,
     (from, to): (u64, u64),
 ) -> (u64, u64) {
-    if to.saturating_sub(from) < window {
+    if to < from.saturating_add(window) {
         return (0, 0);
     }
     let last = to - window;

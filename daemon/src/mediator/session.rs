@@ -44,7 +44,13 @@ pub(super) struct Placed {
     /// What the device said at the last look, and the session's lease time at that look.
     used_ns: u64,
     before_ns: u64,
+    /// Lease time up to then that use has not been said of: the device may still say it.
+    unsaid_ns: u64,
 }
+
+/// How far a device's account may lag behind use: a device made of threads counts a kernel's time when the
+/// kernel's thread runs again, which on a busy host takes a while.
+const LAG_NS: u64 = 250 * vgpu_sched::MILLIS;
 
 impl Placed {
     pub(super) fn on(gpu: &GpuRecord) -> Placed {
@@ -53,6 +59,7 @@ impl Placed {
             uuid: gpu.seen.uuid.clone(),
             used_ns: 0,
             before_ns: 0,
+            unsaid_ns: 0,
         }
     }
 
@@ -62,7 +69,11 @@ impl Placed {
         let used = used_ns.saturating_sub(self.used_ns);
         let covered = held.until(now_ns).saturating_sub(self.before_ns);
         (self.used_ns, self.before_ns) = (used_ns, held.mark_ns);
-        used.saturating_sub(covered)
+        let explained = covered + self.unsaid_ns;
+        // Nothing lags for longer than from one look to the next.
+        let late = if covered == 0 { 0 } else { LAG_NS };
+        self.unsaid_ns = explained.saturating_sub(used).min(late);
+        used.saturating_sub(explained)
     }
 }
 
@@ -201,6 +212,7 @@ mod tests {
             uuid: String::new(),
             used_ns: 0,
             before_ns: 0,
+            unsaid_ns: 0,
         };
         held.begin(1_000);
         held.mark_ns = held.until(1_500);
@@ -216,6 +228,35 @@ mod tests {
         assert_eq!(gpu.unexplained(&held, 1_290, 5_100), 300);
         held.mark_ns = held.until(6_000);
         assert_eq!(gpu.unexplained(&held, 1_290, 6_100), 0);
+    }
+
+    #[test]
+    fn use_that_the_device_counts_late_is_explained_by_the_lease_it_was_made_under() {
+        let mut held = Held::default();
+        let mut gpu = Placed {
+            id: GpuId(0),
+            uuid: String::new(),
+            used_ns: 0,
+            before_ns: 0,
+            unsaid_ns: 0,
+        };
+        const SECOND: u64 = 1_000 * vgpu_sched::MILLIS;
+        const LATE: u64 = 30 * vgpu_sched::MILLIS;
+        held.begin(0);
+        // Held all the time, used all the time, counted late twice and then in time.
+        for (look, used_ns) in [(1, SECOND - LATE), (2, 2 * SECOND - LATE), (3, 3 * SECOND)] {
+            held.mark_ns = held.until(look * SECOND);
+            assert_eq!(gpu.unexplained(&held, used_ns, look * SECOND), 0, "{look}");
+        }
+        // Idle leases do not add up to a permit.
+        for look in 4..=9 {
+            held.mark_ns = held.until(look * SECOND);
+            assert_eq!(gpu.unexplained(&held, 3 * SECOND, look * SECOND), 0);
+        }
+        held.end(9 * SECOND);
+        held.mark_ns = held.until(10 * SECOND);
+        let beyond = gpu.unexplained(&held, 4 * SECOND, 10 * SECOND);
+        assert_eq!(beyond, SECOND - LAG_NS);
     }
 
     #[test]

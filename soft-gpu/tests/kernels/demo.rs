@@ -139,6 +139,64 @@ fn reduction_by_shuffles_and_atomics() {
 }
 
 #[test]
+fn mandelbrot_counts_the_steps_of_a_cpu() {
+    let module = load("demo/mandelbrot");
+    let (w, h, most) = (70u32, 41u32, 100u32);
+    let out = module.gpu.zeroed::<u32>((w * h) as usize);
+    let launch = module.launch(
+        "mandelbrot",
+        [w.div_ceil(32), h.div_ceil(8), 1],
+        [32, 8, 1],
+        &[&out, &w, &h, &most],
+    );
+    module.try_launch(&launch).unwrap();
+    for (at, steps) in (0..w * h).zip(module.gpu.read(out)) {
+        let cx = -2.25 + 3.0 / f64::from(w) * f64::from(at % w);
+        let cy = -1.25 + 2.5 / f64::from(h) * f64::from(at / w);
+        let (mut x, mut y) = (0.0f64, 0.0f64);
+        let left = (0..most).find(|_| {
+            let far = x * x + y * y > 4.0;
+            (x, y) = (x * x - y * y + cx, 2.0 * x * y + cy);
+            far
+        });
+        assert_eq!(steps, left.unwrap_or(most), "pixel {} {}", at % w, at / w);
+    }
+}
+
+#[test]
+fn bodies_attract_each_other() {
+    let module = load("demo/nbody");
+    // Blocks of 33 have a rest that the unrolled loop does not take.
+    let (n, block, soft) = (99usize, 33u32, 0.25f32);
+    let mut random = Random(6);
+    let bodies: Vec<f32> = (0..4 * n)
+        .map(|_| (random.next() % 1024) as f32 / 512.0 - 1.0)
+        .collect();
+    let (input, output) = (module.gpu.upload(&bodies), module.gpu.zeroed::<f32>(4 * n));
+    let mut launch = module.launch(
+        "nbody",
+        [n as u32 / block, 1, 1],
+        [block, 1, 1],
+        &[&input, &output, &(n as u32), &soft],
+    );
+    launch.dynamic_shared = 16 * block;
+    module.try_launch(&launch).unwrap();
+    let got = module.gpu.read(output);
+    for (i, me) in bodies.chunks_exact(4).enumerate() {
+        for axis in 0..3 {
+            let pull = |other: &[f32]| {
+                let d = |k: usize| f64::from(other[k]) - f64::from(me[k]);
+                let r = d(0) * d(0) + d(1) * d(1) + d(2) * d(2) + f64::from(soft);
+                f64::from(other[3]) * d(axis) / (r * r.sqrt())
+            };
+            let want: f64 = bodies.chunks_exact(4).map(pull).sum();
+            let error = (f64::from(got[4 * i + axis]) - want).abs();
+            assert!(error < 1e-4, "body {i} axis {axis}: {want}, off by {error}");
+        }
+    }
+}
+
+#[test]
 fn spin_takes_at_least_its_time() {
     let module = load("demo/spin");
     let start = Instant::now();

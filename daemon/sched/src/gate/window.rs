@@ -185,7 +185,7 @@ pub struct Gate {
     unknown: u64,
     /// Streams with unfinished work.
     streams: u64,
-    /// Operations that trust allows: doubled by each prediction kept, one after a broken one.
+    /// Operations that trust allows: doubled by each prediction kept at that depth, one after a broken one.
     trust: u64,
     /// When something last completed, or the first of a busy time was submitted.
     progressed: u64,
@@ -485,11 +485,7 @@ impl Gate {
             self.parallel
                 .completed(took, busy, self.streams > 1 || longest > shortest);
         }
-        self.trust = if surprise {
-            1
-        } else {
-            (self.trust * 2).min(MOST_OPS)
-        };
+        self.note_kept(&batch, surprise);
         self.ops -= batch.ops.min(self.ops);
         self.unknown -= batch.unknown.min(self.unknown);
         self.unfinished_ns = self.unfinished_ns.saturating_sub(batch.weight_ns);
@@ -509,6 +505,18 @@ impl Gate {
         Completion {
             ops: batch.ops,
             surprise,
+        }
+    }
+
+    /// A prediction was broken, or kept. One that was none (the operation was unknown) makes nothing
+    /// deeper; nor, after a broken one, does one that says nothing about depth because there was less in
+    /// flight than is allowed.
+    fn note_kept(&mut self, batch: &Batch, surprise: bool) {
+        let deep = self.trust >= TRUST || self.ops > self.trust / 2;
+        if surprise {
+            self.trust = 1;
+        } else if batch.unknown == 0 && deep {
+            self.trust = (self.trust * 2).min(MOST_OPS);
         }
     }
 

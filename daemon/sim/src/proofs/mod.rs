@@ -10,6 +10,7 @@ mod gang;
 mod latency;
 mod mixtures;
 mod overrun;
+mod poison;
 mod reclaim;
 mod shares;
 mod spin;
@@ -62,6 +63,7 @@ pub static ALL: &[Proof] = &[
     spin::PROOF,
     gang::PROOF,
     capped_gangs::PROOF,
+    poison::PROOF,
     crowd::PROOF,
 ];
 
@@ -69,11 +71,24 @@ impl Plan {
     /// Runs a setup to the end of the plan.
     #[must_use]
     pub fn simulate(&self, setup: &Setup) -> World {
+        let mut world = self.begin(setup);
+        world.run_until(self.end_ns());
+        world
+    }
+
+    /// A setup before its first nanosecond.
+    #[must_use]
+    pub fn begin(&self, setup: &Setup) -> World {
         let mut world = World::new(setup);
         if self.verbose {
             world.set_verbose();
         }
-        world.run_until(self.seconds * SECONDS);
         world
+    }
+
+    /// The end of the plan.
+    #[must_use]
+    pub fn end_ns(&self) -> u64 {
+        self.seconds * SECONDS
     }
 }

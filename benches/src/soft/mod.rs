@@ -1,0 +1,123 @@
+//! Kernels on soft-gpu, in this process, beside the same loops in plain single-threaded Rust: pairs that
+//! alternate, each result checked against the other's.
+//!
+//! soft-gpu spreads a grid's warps over the processors (`SOFT_GPU_THREADS` says over how many), the plain
+//! loop has one. Times are of a launch with its synchronisation; copies are left out.
+
+mod plain;
+
+use std::ffi::CString;
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail, ensure};
+use vgpu_tests::paths;
+
+use self::plain::{Arg, Case};
+use crate::cuda::{Kernel, Program, Shape};
+use crate::measure::quantile;
+use crate::report::Figure;
+
+/// Pairs of a figure.
+pub const PAIRS: usize = 11;
+
+/// Where the kernels are, below the repository's root.
+const FIXTURES: &str = "soft-gpu/fixtures/demo";
+
+/// A case that is ready to be launched.
+struct Loaded {
+    kernel: Kernel,
+    shape: Shape,
+    args: Vec<u64>,
+    output: u64,
+    bytes: usize,
+}
+
+/// Runs the cases that are `named` (all, if none is) in `pairs` pairs each.
+///
+/// # Errors
+/// If there is no such case, soft-gpu cannot be loaded, or the results of a pair differ.
+pub fn figures(pairs: usize, named: &[&str]) -> Result<Vec<Figure>> {
+    let mut cases = plain::cases();
+    let names: Vec<&str> = cases.iter().map(|c| c.name()).collect();
+    if let Some(unknown) = named.iter().find(|n| !names.contains(n)) {
+        bail!(
+            "there is no kernel {unknown}; there are {}",
+            names.join(", ")
+        );
+    }
+    let library = paths::soft_gpu_dir()?.join("libcuda.so.1");
+    let program = Program::start(&library, &source("null")?)?;
+    cases
+        .iter_mut()
+        .filter(|c| named.is_empty() || named.contains(&c.name()))
+        .map(|case| figure(&program, &mut **case, pairs).with_context(|| case.name()))
+        .collect()
+}
+
+fn source(file: &str) -> Result<CString> {
+    let path = paths::root().join(FIXTURES).join(format!("{file}.ptx"));
+    let text = std::fs::read(&path).with_context(|| format!("reading {}", path.display()))?;
+    Ok(CString::new(text)?)
+}
+
+fn figure(program: &Program, case: &mut dyn Case, pairs: usize) -> Result<Figure> {
+    let mut loaded = load(program, case)?;
+    let zeros = vec![0u8; loaded.bytes];
+    let mut result = zeros.clone();
+    let (mut soft, mut plain, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
+    for pair in 0..=pairs {
+        program.upload(loaded.output, &zeros)?;
+        let start = Instant::now();
+        program.launch_kernel(loaded.kernel, &loaded.shape, &mut loaded.args)?;
+        program.synchronize()?;
+        let here = start.elapsed().as_secs_f64() * 1e3;
+        let start = Instant::now();
+        case.plain();
+        let there = start.elapsed().as_secs_f64() * 1e3;
+        program.download(&mut result, loaded.output)?;
+        case.check(&result)?;
+        // The first pair warms caches and pages up.
+        if pair > 0 {
+            soft.push(here);
+            plain.push(there);
+            ratios.push(here / there);
+        }
+    }
+    Ok(Figure {
+        name: format!("soft_{}", case.name()),
+        value: quantile(&mut soft, 0.5),
+        unit: "ms",
+        baseline: "the same loop in plain Rust, one thread",
+        baseline_value: Some(quantile(&mut plain, 0.5)),
+        ratio: Some(quantile(&mut ratios, 0.5)),
+    })
+}
+
+fn load(program: &Program, case: &dyn Case) -> Result<Loaded> {
+    let (file, kernel) = case.kernel();
+    let kernel = program.kernel(&source(file)?, &CString::new(kernel)?)?;
+    let (mut output, mut bytes, mut args) = (0, 0, Vec::new());
+    for arg in case.args() {
+        args.push(match arg {
+            Arg::Input(data) => {
+                let at = program.alloc(data.len())?;
+                program.upload(at, &data)?;
+                at
+            }
+            Arg::Output(len) => {
+                output = program.alloc(len)?;
+                bytes = len;
+                output
+            }
+            Arg::Word(word) => u64::from(word),
+        });
+    }
+    ensure!(bytes > 0, "the kernel has no output");
+    Ok(Loaded {
+        kernel,
+        shape: case.shape(),
+        args,
+        output,
+        bytes,
+    })
+}

@@ -1,0 +1,128 @@
+//! Beside an overrunner.
+
+use vgpu_sched::gate::{BESIDE_NS, LeaseView, STALL_NS, Work};
+
+use crate::bench::{Bench, MS, OPEN, US, kernel};
+
+const BESIDE: LeaseView = LeaseView {
+    closing: false,
+    slice_end_ns: None,
+    beside: true,
+};
+
+/// As [`Bench::try_submit`] does it, but the other's turns make it complete `late` later.
+fn run_beside(bench: &mut Bench, work: Work, ns: u64, late: u64) {
+    assert!(bench.try_submit(0, work, ns + late, &BESIDE));
+    bench.drain();
+}
+
+#[test]
+fn beside_an_overrunner_the_window_is_two_turns_of_the_driver() {
+    let mut bench = Bench::new(1);
+    bench.teach(kernel(1), 20 * US, 20);
+    assert_eq!(
+        bench.fill(0, kernel(1), 20 * US, &BESIDE),
+        BESIDE_NS / (20 * US)
+    );
+    // Alone again: nothing more goes in before what is too much has gone.
+    assert!(!bench.try_submit(0, kernel(1), 20 * US, &OPEN));
+    bench.drain();
+    assert_eq!(bench.fill(0, kernel(1), 20 * US, &OPEN), 25);
+    bench.drain();
+    // The end of the slice counts beside as well, but the driver's turn is used to its end.
+    let ends = LeaseView {
+        slice_end_ns: Some(bench.now + 100 * US),
+        ..BESIDE
+    };
+    assert_eq!(bench.fill(0, kernel(1), 20 * US, &ends), 55);
+}
+
+#[test]
+fn times_beside_an_overrunner_teach_nothing_and_break_no_trust() {
+    let mut bench = Bench::new(1);
+    bench.teach(kernel(1), 20 * US, 20);
+    let known = bench.gate.predictor().peek(kernel(1));
+    for _ in 0..10 {
+        run_beside(&mut bench, kernel(1), 20 * US, 3 * MS);
+    }
+    assert_eq!(bench.gate.predictor().peek(kernel(1)), known);
+    assert_eq!(
+        bench.fill(0, kernel(1), 20 * US, &OPEN),
+        25,
+        "not one alone"
+    );
+    bench.drain();
+    // What was submitted beside teaches nothing either when the overrunner is gone meanwhile.
+    assert!(bench.try_submit(0, kernel(1), 3 * MS, &BESIDE));
+    assert!(bench.try_submit(0, kernel(1), 20 * US, &OPEN));
+    assert!(bench.complete_one());
+    assert_eq!(bench.gate.predictor().peek(kernel(1)), known);
+    bench.drain();
+    // Alone, the same is a misprediction.
+    assert!(bench.try_submit(0, kernel(1), 3 * MS, &OPEN));
+    bench.drain();
+    assert_ne!(bench.gate.predictor().peek(kernel(1)), known);
+    assert_eq!(bench.fill(0, kernel(1), 20 * US, &OPEN), 1);
+}
+
+#[test]
+fn what_the_turns_of_an_overrunner_cannot_explain_is_a_misprediction_beside_it_too() {
+    let mut bench = Bench::new(1);
+    bench.teach(kernel(1), 20 * US, 20);
+    run_beside(&mut bench, kernel(1), 20 * US, 50 * MS);
+    let after = bench.gate.predictor().peek(kernel(1)).expect("known");
+    assert!(after.mean_ns > 40 * MS, "{after:?}");
+    assert_eq!(bench.fill(0, kernel(1), 50 * MS, &BESIDE), 1);
+    bench.drain();
+    // One that was caught alone is trusted again beside, by what the turns can explain.
+    bench.teach(kernel(2), 20 * US, 20);
+    assert!(bench.try_submit(0, kernel(2), 3 * MS, &OPEN));
+    bench.drain();
+    bench.teach(kernel(3), 20 * US, 1);
+    for _ in 0..10 {
+        bench.fill(0, kernel(3), 20 * US, &BESIDE);
+        bench.now += 2 * MS;
+        bench.drain();
+    }
+    assert_eq!(
+        bench.fill(0, kernel(3), 20 * US, &BESIDE),
+        BESIDE_NS / (20 * US)
+    );
+}
+
+#[test]
+fn what_is_unknown_is_guessed_while_beside_an_overrunner_and_forgotten_then() {
+    let mut bench = Bench::new(1);
+    run_beside(&mut bench, kernel(1), 20 * US, MS);
+    assert_eq!(
+        bench.fill(0, kernel(1), 20 * US, &BESIDE),
+        3,
+        "a turn is in it"
+    );
+    bench.drain();
+    // In the midst of its own turns it gets nearer to what it is.
+    for _ in 0..60 {
+        run_beside(&mut bench, kernel(1), 20 * US, 0);
+    }
+    assert!(bench.fill(0, kernel(1), 20 * US, &BESIDE) > 40);
+    bench.drain();
+    assert_eq!(bench.gate.predictor().peek(kernel(1)), None);
+    assert_eq!(bench.fill(0, kernel(1), 20 * US, &OPEN), 1, "unknown again");
+    bench.drain();
+    assert_eq!(
+        bench.fill(0, kernel(1), 20 * US, &OPEN),
+        25,
+        "and known at once"
+    );
+}
+
+#[test]
+fn beside_an_overrunner_a_turn_of_the_other_is_no_stall() {
+    let mut bench = Bench::new(2);
+    bench.teach(kernel(1), 20 * US, 20);
+    for (lease, stalls) in [(BESIDE, STALL_NS + BESIDE_NS), (OPEN, STALL_NS)] {
+        assert!(bench.try_submit(0, kernel(1), 20 * US, &lease));
+        assert_eq!(bench.gate.stall_in(bench.now), Some(stalls));
+        bench.drain();
+    }
+}

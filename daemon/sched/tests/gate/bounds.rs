@@ -1,0 +1,123 @@
+//! Whatever a program does, the bounds hold.
+
+use proptest::prelude::*;
+use vgpu_sched::gate::{Direction, Flow, Hold, LeaseView, MAX_IN_FLIGHT, WINDOW_NS, Waiting, Work};
+
+use crate::bench::{Bench, MS, OPEN, US, kernel};
+
+#[derive(Debug, Clone)]
+enum Step {
+    Submit { stream: usize, work: u32, ns: u64 },
+    Copy { stream: usize, bytes: u64 },
+    Complete,
+    Late { stream: usize },
+    Pass(u64),
+    Close(bool),
+    SliceEnd(Option<u64>),
+    Relieve { idle: bool, backed_up: bool },
+}
+
+fn any_step() -> impl Strategy<Value = Step> {
+    let ns = prop_oneof![1..100 * US, 100 * US..100 * MS];
+    prop_oneof![
+        8 => (0..4usize, 0..2000u32, ns).prop_map(|(stream, work, ns)| Step::Submit { stream, work: work % 7, ns }),
+        1 => (0..4usize, 2000..20_000u32).prop_map(|(stream, work)| Step::Submit { stream, work, ns: 5 * US }),
+        2 => (0..4usize, 0..1u64 << 34).prop_map(|(stream, bytes)| Step::Copy { stream, bytes }),
+        8 => Just(Step::Complete),
+        1 => (0..4usize).prop_map(|stream| Step::Late { stream }),
+        2 => (0..5 * MS).prop_map(Step::Pass),
+        1 => any::<bool>().prop_map(Step::Close),
+        1 => proptest::option::of(0..5 * MS).prop_map(Step::SliceEnd),
+        1 => any::<(bool, bool)>().prop_map(|(idle, backed_up)| Step::Relieve { idle, backed_up }),
+    ]
+}
+
+proptest! {
+    /// Whatever a program does: the counts are right, the bounds hold, and it always goes on.
+    #[test]
+    fn the_gate_holds_its_bounds(steps in proptest::collection::vec(any_step(), 1..400), serial: bool) {
+        let mut bench = Bench::new(4);
+        bench.serial = serial;
+        let mut lease = OPEN;
+        for step in steps {
+            match step {
+                Step::Submit { stream, work, ns } => check(&mut bench, stream, kernel(work), ns, &lease)?,
+                Step::Copy { stream, bytes } => {
+                    let copy = Work::Bytes { direction: Direction::ToHost, bytes };
+                    check(&mut bench, stream, copy, bytes / 10 + 1, &lease)?;
+                }
+                Step::Complete => {
+                    bench.complete_one();
+                }
+                Step::Late { stream } => bench.gate.marked(&mut bench.flows[stream], true),
+                Step::Pass(ns) => {
+                    // Time passes no completion by: it is seen when it comes.
+                    let next = bench.running.iter().map(|r| r.2).min().unwrap_or(u64::MAX);
+                    bench.now = (bench.now + ns).min(next.max(bench.now));
+                }
+                Step::Close(closing) => lease.closing = closing,
+                Step::SliceEnd(left) => lease.slice_end_ns = left.map(|ns| bench.now + ns),
+                Step::Relieve { idle, backed_up } => {
+                    let waiting = (0..100).map(|i| Waiting { place: bench.place + i, idle: idle && i == 99 });
+                    let stalled = bench.gate.stalled(bench.now);
+                    let place = bench.gate.relieve(bench.now, waiting, backed_up);
+                    prop_assert!(place.is_none() || stalled);
+                }
+            }
+            let running = bench.running.len() as u64;
+            prop_assert_eq!(bench.gate.in_flight(), running);
+            prop_assert_eq!(bench.flows.iter().map(Flow::ops).sum::<u64>(), running);
+            prop_assert_eq!(bench.gate.stall_in(bench.now).is_some(), running > 0);
+            prop_assert!(bench.gate.in_flight() <= MAX_IN_FLIGHT);
+            prop_assert!(bench.gate.predictor().known() <= 4096);
+        }
+        bench.drain();
+        prop_assert_eq!((bench.gate.in_flight(), bench.gate.unfinished_ns()), (0, 0));
+        prop_assert!(bench.try_submit(0, kernel(30_000), US, &OPEN), "an idle session goes on");
+    }
+
+    #[test]
+    fn a_hold_is_never_longer_than_granted(gaps in proptest::collection::vec(0..MS, 0..100), granted in 0..MS) {
+        let mut hold = Hold::default();
+        let mut now = 0;
+        for gap in gaps {
+            hold.idle(now);
+            now += gap;
+            hold.work(now);
+            let held = hold.hold_ns(granted);
+            prop_assert!(held <= granted);
+            prop_assert!(held >= granted.min(50 * US));
+        }
+    }
+}
+
+/// Tries to submit, and checks what the rules promise about the answer.
+fn check(
+    bench: &mut Bench,
+    stream: usize,
+    work: Work,
+    ns: u64,
+    lease: &LeaseView,
+) -> Result<(), TestCaseError> {
+    let before = bench.gate.in_flight();
+    let exempt = bench.gate.exempted(bench.place);
+    let known = bench.gate.predictor().peek(work);
+    let idle = bench.flows[stream].ops() == 0;
+    let went = bench.try_submit(stream, work, ns, lease);
+    if before == 0 {
+        prop_assert_eq!(
+            went,
+            !lease.closing,
+            "an idle device goes on unless the lease closes"
+        );
+    } else if went && !exempt {
+        prop_assert!(!lease.closing, "nothing new under a lease that goes back");
+        prop_assert!(known.is_some(), "an unknown kernel goes alone");
+        let widest = WINDOW_NS * 32;
+        prop_assert!(bench.gate.unfinished_ns() <= widest || before == 1 || idle);
+    }
+    if exempt {
+        prop_assert!(went);
+    }
+    Ok(())
+}
