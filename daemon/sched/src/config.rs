@@ -269,6 +269,9 @@ impl PoolConfig {
     pub const MIN_SLICE_NS: u64 = 100 * MICROS;
     /// Longest slice.
     pub const MAX_SLICE_NS: u64 = SECONDS;
+    /// Shortest turn beside a declared overrunner, if others wait: ten turns of each by the driver's
+    /// clock (about 1 ms).
+    pub const BESIDE_NS: u64 = 20 * MILLIS;
 
     /// Shortest soft, hard and contended limit: a smaller one counts as this.
     pub const MIN_LIMIT_NS: u64 = MILLIS;

@@ -54,12 +54,15 @@ struct Member {
 
 impl Member {
     fn deadline(&self) -> i128 {
-        let end = self.vruntime + self.whole;
         if self.at_once {
-            end - AT_ONCE
+            self.vruntime + self.whole - AT_ONCE
         } else {
-            self.due_by.clamp(self.vruntime, end)
+            self.usual_deadline()
         }
+    }
+
+    fn usual_deadline(&self) -> i128 {
+        self.due_by.clamp(self.vruntime, self.vruntime + self.whole)
     }
 
     /// The shortest turn to which it may be cut.
@@ -367,7 +370,7 @@ impl<K: Ord + Copy> Eevdf<K> {
         let period = member.request_ns.saturating_add(self.back_ns);
         let period = virtual_time(u128::from(period), member.weight);
         if let Some(m) = self.members.get_mut(&key) {
-            m.due = member.deadline();
+            m.due = member.usual_deadline();
             m.at_once = false;
             m.due_by = mean.max(member.vruntime) + period;
             m.until = member.vruntime + member.whole;

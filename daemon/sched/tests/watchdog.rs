@@ -131,15 +131,12 @@ fn an_overrunner_gets_a_neighbour_and_both_pay_half() {
     assert_eq!(rig.holders(GPU), [10, 20]);
     let (before_1, before_2) = (rig.gpu_ns(1), rig.gpu_ns(2));
     // The neighbours take turns beside it; there is never a third.
-    let actions = rig.pass(4 * MILLIS);
-    assert_eq!(
-        revoked(&actions),
-        Some(20),
-        "a slice that is paid by half lasts twice as long"
-    );
+    let turn = PoolConfig::BESIDE_NS;
+    assert_eq!(revoked(&rig.pass(turn - 1)), None, "longer than a slice");
+    assert_eq!(revoked(&rig.pass(1)), Some(20));
     assert_eq!(
         (rig.gpu_ns(1) - before_1, rig.gpu_ns(2) - before_2),
-        (2 * MILLIS, 2 * MILLIS)
+        (turn / 2, turn / 2)
     );
     let epoch = rig.sched.gpu_stats(GPU).unwrap().holders[1].2;
     assert_eq!(granted(&rig.release(20, epoch, 1)).session, SessionId(30));

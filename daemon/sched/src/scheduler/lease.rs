@@ -132,7 +132,8 @@ impl Scheduler {
         let credits = self.lend(session_id);
         let (slice, hold) = self.slice_and_hold(vm_id);
         let window_ns = self.window_of(vm_id);
-        let slice_end_ns = now.saturating_add(slice.min(most_ns));
+        let turn = self.turn_ns(session_id, slice, most_ns);
+        let slice_end_ns = now.saturating_add(turn);
         if let Some(session) = self.sessions.get_mut(&session_id) {
             // Work of an earlier lease was drained before that was returned.
             session.progress_ns = now;
@@ -177,6 +178,16 @@ impl Scheduler {
         } else {
             Action::Grant(terms)
         });
+    }
+
+    /// How long a turn is. Beside an overrunner longer: the driver shares the GPU in turns of its own, and
+    /// whenever there is no work of ours on it, at each handoff, the overrunner gets a whole one more.
+    fn turn_ns(&self, id: SessionId, slice_ns: u64, most_ns: u64) -> u64 {
+        if self.has_company(id) {
+            slice_ns.max(crate::PoolConfig::BESIDE_NS)
+        } else {
+            slice_ns.min(most_ns)
+        }
     }
 
     fn slice_and_hold(&self, vm: VmId) -> (u64, u64) {
@@ -274,7 +285,7 @@ impl Scheduler {
             index += 1;
         }
         let (slice, _) = self.slice_and_hold(vm);
-        let slice_end_ns = now.saturating_add(slice.min(most));
+        let slice_end_ns = now.saturating_add(self.turn_ns(id, slice, most));
         let Some(session) = self.sessions.get_mut(&id) else {
             return false;
         };

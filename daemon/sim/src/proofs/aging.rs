@@ -2,6 +2,7 @@
 
 use vgpu_sched::{Aging, Class, MICROS, MILLIS, Policy, PoolConfig, VmConfig};
 
+use super::mixtures::any_load;
 use super::shares::{c_of, short_kernels};
 use super::{Plan, Proof};
 use crate::dist::Length;
@@ -13,7 +14,7 @@ use crate::setup::{POOL, Setup};
 pub(super) const PROOF: Proof = Proof {
     name: "aging",
     what: "longest wait under strict, sjf and fifo",
-    part: 15,
+    part: 25,
     run,
 };
 
@@ -41,19 +42,23 @@ fn run(plan: Plan) -> Found {
     };
     let slice_ns = pool.slice_ns;
     let mut setup = Setup::new(plan.seed, switch_ns, pool);
-    let n = rng.between(2, 12);
+    // Every second run: only VMs that always have work. Else whatever they like.
+    let backlogged = plan.seed.is_multiple_of(2);
+    let n = rng.between(2, if backlogged { 12 } else { 24 });
     for index in 0..n {
         let class = if index == 0 {
             Class::Low
         } else {
             rng.pick(&Class::ALL)
         };
-        let kernels = if rng.chance(200) {
-            Length::Const(rng.between(1, 20) * MILLIS)
+        let loads = if !backlogged {
+            any_load(&mut rng, slice_ns)
+        } else if rng.chance(200) {
+            vec![Load::backlog(Length::Const(rng.between(1, 20) * MILLIS))]
         } else {
-            short_kernels(&mut rng)
+            vec![Load::backlog(short_kernels(&mut rng))]
         };
-        setup.vm(VmConfig::new(POOL, class), vec![Load::backlog(kernels)]);
+        setup.vm(VmConfig::new(POOL, class), loads);
     }
     let mut world = plan.simulate(&setup);
     let mut found = Found::default();

@@ -82,8 +82,11 @@ fn run(plan: Plan) -> Found {
     let mut setup = Setup::new(plan.seed, switch_ns, pool);
     // Every second run anything; else only VMs that always have work, and of these every second one
     // with turns that are all alike, which is the hardest: no slack is left between what is and what may be.
-    let backlogged = plan.seed % 2 == 0;
-    let alike = (plan.seed % 4 == 0).then(|| rng.between(10, 100) * MICROS);
+    let backlogged = plan.seed.is_multiple_of(2);
+    let alike = plan
+        .seed
+        .is_multiple_of(4)
+        .then(|| rng.between(10, 100) * MICROS);
     let slices = alike.is_none() && rng.chance(300);
     let mut vms = Vec::new();
     for index in 0..rng.between(12, 24) {

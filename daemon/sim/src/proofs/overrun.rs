@@ -31,10 +31,11 @@ static HALF_TRUTH: Measure = Measure {
     unit: "ratio",
     rule: Rule::AtLeast,
 };
-/// Of the device the honest get half but for the driver's turns that they do not use up: a lease has work
-/// for a whole turn at least, but may end early in its second, for which the overrunner gets a whole one too.
-/// That is at worst a third, with slices of one turn; usually it is 0.45 to 0.5.
-const TURNS: f64 = 0.33;
+/// Of the device the honest get half but for one driver turn per lease: at each handoff there is no work
+/// of theirs on it for a moment, and the overrunner gets a whole turn. So of a lease in which they have h
+/// turns, it has h + 1 at most. A lease of 20 ms has h ≥ (20 - 1) / 2.3 = 8.2, if loading a context at each
+/// turn costs 150 µs: 8.2 / 17.4.
+const TURNS: f64 = 0.47;
 static LATE: Measure = Measure {
     name: "kill_after_limit_ms_max",
     what: "from the hard limit to the kill",
