@@ -28,6 +28,7 @@ use host::HostFunctions;
 use inbox::{Answer, For, Inbox, Waiter};
 use lend::Lender;
 use outbox::Outbox;
+use vgpu_proto::call::Op;
 use vgpu_proto::call::ops::{Call, Progress};
 use vgpu_proto::call::req;
 use vgpu_proto::codec;
@@ -213,7 +214,7 @@ impl Session {
     /// The call's status; why the session is over.
     pub(crate) fn call<C: Call>(&self, call: &C) -> Cu<C::Reply> {
         let answer = self.exchange(call, NO_BULK)?;
-        self.judge(answer.status)?;
+        self.judge(C::OP, answer.status)?;
         self.decode::<C>(&answer)
     }
 
@@ -227,7 +228,7 @@ impl Session {
             true => None,
             false => Some(self.decode::<C>(&answer)?),
         };
-        let _ = self.judge(answer.status);
+        let _ = self.judge(C::OP, answer.status);
         Ok((answer.status, reply))
     }
 
@@ -237,7 +238,7 @@ impl Session {
     /// As [`Session::synchronize`].
     pub(crate) fn fetch<C: Call>(&self, call: &C, into: UserMemory) -> Cu {
         let answer = self.exchange(call, into)?;
-        self.judge(answer.status)?;
+        self.judge(C::OP, answer.status)?;
         self.report()
     }
 
@@ -309,11 +310,13 @@ impl Session {
         })
     }
 
-    fn judge(&self, status: CuResult) -> Cu {
+    fn judge(&self, op: Op, status: CuResult) -> Cu {
         if status.is_ok() {
             return Ok(());
         }
-        if status.is_sticky() {
+        // The linker says CUDA_ERROR_UNKNOWN of undefined references: nothing failed on the device.
+        let linker = op == Op::Link && status == CuResult::UNKNOWN;
+        if status.is_sticky() && !linker {
             self.failed_later(status);
         }
         Err(status)
