@@ -344,8 +344,6 @@ impl World {
         self.pages[id as usize].daemon().extend(slice_end_ns);
         // It may have stopped for the slice's end already.
         self.tell(id, Told::Grant);
-        // It may have stopped for the slice's end already.
-        self.tell(id, Told::Grant);
         let gpu = self.workers[id as usize].gpu;
         if let Some(held) = self.books.lease(gpu, id) {
             held.slice_end_ns = slice_end_ns;

@@ -126,7 +126,9 @@ fn cvt<'m>(f: &mut Func<'_, 'm>, m: &mut Mods<'_>, ops: &'m [Operand]) -> R<()> 
     }
     let (dn, sn) = (num(d)?, num(s)?);
     if !belongs(dn, sn, flags, rounded.is_some()) {
-        return Err(Why::unsupported("a modifier that this conversion does not have"));
+        return Err(Why::unsupported(
+            "a modifier that this conversion does not have",
+        ));
     }
     Func::count(ops, 2)?;
     let wide_d = match &ops[0] {
