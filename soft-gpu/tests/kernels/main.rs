@@ -4,6 +4,7 @@
 //! value (integers, IEEE arithmetic in any rounding), it must be that value, on edge cases too; the
 //! elementary functions must keep the error bounds that CUDA's documentation states.
 
+mod allocations;
 mod atomics;
 mod calls;
 mod control;

@@ -1,14 +1,15 @@
 //! Loads, stores and address conversion.
 //!
-//! An access first turns every active lane's address into a checked host address
-//! ([`resolve`]; inactive lanes get a copy of an active lane's), then moves the data: in bulk
-//! when the lanes are contiguous, else lane by lane with relaxed atomics, so that racing kernels
-//! and spin-waits see what the machine's memory gives.
+//! An access of a whole warp that follows a simple rule is done by [`regular`]. Any other first
+//! turns every active lane's address into a checked host address ([`resolve`]; inactive lanes get
+//! a copy of an active lane's), then moves the data lane by lane with relaxed atomics, so that
+//! racing kernels and spin-waits see what the machine's memory gives.
 
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use super::family::each_lane;
+use super::regular;
 use crate::exec::col::{Raw, put};
 use crate::exec::contract::Fault;
 use crate::exec::env::{Env, FUNC_WINDOW, LOCAL_WINDOW, PARAM_WINDOW, SHARED_WINDOW, WINDOW_SHIFT};
@@ -274,19 +275,6 @@ pub(crate) fn place(w: &Warp, env: &Env<'_>) -> String {
     )
 }
 
-/// Consecutive elements in consecutive lanes.
-#[inline(always)]
-fn contiguous(ad: &[u64; LANES], size: u64) -> bool {
-    // Hidden from the optimiser, which would drop the comparison of lane 0 and then read the
-    // others misaligned with how they were just written.
-    let first = std::hint::black_box(ad[0]);
-    let mut odd = 0;
-    for (l, a) in ad.iter().enumerate() {
-        odd |= a ^ first.wrapping_add(l as u64 * size);
-    }
-    odd == 0
-}
-
 #[inline(always)]
 fn vector(i: &Inst) -> [u32; 4] {
     [i.d, i.a, i.b, i.c]
@@ -298,18 +286,17 @@ impl<M: Mem, const SPACE: u8> Op for Ld<M, SPACE> {
     #[inline(always)]
     fn run(w: &mut Warp, env: &Env<'_>, i: &Inst, mask: u32) -> Flow {
         let count = (i.imm >> layout::COUNT_SHIFT & 0xff) as usize;
-        let mut ad = addresses(w, i, mask);
-        if !resolve::<SPACE>(w, env, &mut ad, (M::SIZE * count) as u64, false) {
-            return Flow::Fault;
-        }
-        if M::WHOLE && count == 1 && mask == u32::MAX && contiguous(&ad, M::SIZE as u64) {
-            let d = M::R::dst(w, i.d);
-            // SAFETY: all lanes are checked, and they are adjacent: so is the range. Registers are
-            // never in a kernel's reach, so the two do not overlap.
-            unsafe { std::ptr::copy_nonoverlapping(ad[0] as *const [M::R; LANES], d, 1) };
+        let (size, regs) = ((M::SIZE * count) as u64, vector(i));
+        if mask == u32::MAX
+            && let Some(halves) = regular::halves::<SPACE>(w, env, i, size)
+        {
+            regular::load::<M>(w, &halves, &regs, count);
             return Flow::Next;
         }
-        let regs = vector(i);
+        let mut ad = addresses(w, i, mask);
+        if !resolve::<SPACE>(w, env, &mut ad, size, false) {
+            return Flow::Fault;
+        }
         for (k, &reg) in regs.iter().enumerate().take(count) {
             if reg == NONE {
                 continue;
@@ -331,16 +318,16 @@ impl<M: Mem, const SPACE: u8> Op for St<M, SPACE> {
     #[inline(always)]
     fn run(w: &mut Warp, env: &Env<'_>, i: &Inst, mask: u32) -> Flow {
         let count = (i.imm >> layout::COUNT_SHIFT & 0xff) as usize;
-        let mut ad = addresses(w, i, mask);
-        if !resolve::<SPACE>(w, env, &mut ad, (M::SIZE * count) as u64, true) {
-            return Flow::Fault;
-        }
-        let regs = vector(i);
-        if M::WHOLE && count == 1 && mask == u32::MAX && contiguous(&ad, M::SIZE as u64) {
-            let v = M::R::src(w, regs[0]);
-            // SAFETY: as for a load.
-            unsafe { std::ptr::copy_nonoverlapping(v, ad[0] as *mut [M::R; LANES], 1) };
+        let (size, regs) = ((M::SIZE * count) as u64, vector(i));
+        if mask == u32::MAX
+            && let Some(halves) = regular::halves::<SPACE>(w, env, i, size)
+        {
+            regular::store::<M>(w, &halves, &regs, count);
             return Flow::Next;
+        }
+        let mut ad = addresses(w, i, mask);
+        if !resolve::<SPACE>(w, env, &mut ad, size, true) {
+            return Flow::Fault;
         }
         for (k, &reg) in regs.iter().enumerate().take(count) {
             let v = M::R::src(w, reg);

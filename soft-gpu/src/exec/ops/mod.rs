@@ -18,6 +18,7 @@ pub(crate) mod mma;
 pub(crate) mod narrow;
 pub(crate) mod pairs;
 pub(crate) mod quad;
+pub(crate) mod regular;
 pub(crate) mod rows;
 pub(crate) mod shuffle;
 pub(crate) mod tile;

@@ -7,6 +7,7 @@ mod fixtures;
 mod kernels;
 mod memory;
 mod output;
+mod regular;
 mod rounding;
 #[cfg(target_arch = "x86_64")]
 mod tier1;

@@ -1,0 +1,193 @@
+//! Accesses of a whole warp that follow one rule: in each half of it the lanes are at consecutive
+//! elements, or all at the same one. Most accesses of real kernels do; halves, because blocks are often 16
+//! threads wide. They are checked by their ends and moved in bulk. What does not fit goes the general
+//! way of [`super::memory`], which also finds the fault if there is one.
+
+use super::memory::{Mem, layout, space};
+use crate::exec::col::{Raw, put};
+use crate::exec::env::{Env, SHARED_WINDOW, WINDOW_SHIFT};
+use crate::exec::inst::{Inst, LANES, NONE};
+use crate::exec::warp::Warp;
+
+/// Lanes of a half.
+const HALF: usize = LANES / 2;
+
+/// A regular access: host addresses that are checked for all lanes.
+pub(crate) struct Halves {
+    /// Of the first lane of each half.
+    at: [*mut u8; 2],
+    /// Bytes from a lane to the next: the size of the access, or 0.
+    step: usize,
+}
+
+macro_rules! ramps {
+    ($name:ident, $t:ty, $doc:literal) => {
+        #[doc = $doc]
+        static $name: [[$t; HALF]; 6] = {
+            let mut all = [[0; HALF]; 6];
+            let mut row = 1;
+            while row < all.len() {
+                let mut lane = 0;
+                while lane < HALF {
+                    all[row][lane] = (lane as $t) << (row - 1);
+                    lane += 1;
+                }
+                row += 1;
+            }
+            all
+        };
+    };
+}
+ramps!(
+    RAMPS32,
+    u32,
+    "Lane offsets for steps 0, 1, 2, 4, 8 and 16. Tables, so that the comparison is of whole vectors as \
+     they were written: reading lanes misaligned with that stalls."
+);
+ramps!(RAMPS64, u64, "As [`RAMPS32`], for 64-bit addresses.");
+
+/// First addresses of the halves and the step, if the addresses of all 32 lanes are regular for
+/// accesses of `size` bytes.
+macro_rules! rule {
+    ($name:ident, $t:ty, $ramps:ident) => {
+        #[inline(always)]
+        fn $name(a: &[$t; LANES], size: u64) -> Option<([$t; 2], u64)> {
+            let step = u64::from(a[1].wrapping_sub(a[0]));
+            let row = match step {
+                0 => 0,
+                s if s == size => size.trailing_zeros() as usize + 1,
+                _ => return None,
+            };
+            let (low, high) = (a[0], a[HALF]);
+            let ramp = &$ramps[row];
+            let mut odd = 0;
+            for l in 0..HALF {
+                odd |= a[l] ^ low.wrapping_add(ramp[l]);
+                odd |= a[HALF + l] ^ high.wrapping_add(ramp[l]);
+            }
+            (odd == 0).then_some(([low, high], step))
+        }
+    };
+}
+rule!(rule32, u32, RAMPS32);
+rule!(rule64, u64, RAMPS64);
+
+/// The access of instruction `i` by all lanes, `size` bytes each (a power of two up to 16), if it is regular
+/// and every byte of it is there.
+#[inline(always)]
+pub(crate) fn halves<const SPACE: u8>(
+    w: &Warp,
+    env: &Env<'_>,
+    i: &Inst,
+    size: u64,
+) -> Option<Halves> {
+    let off = i64::from(i.imm as u32 as i32) as u64;
+    let (first, step) = if i.e == NONE {
+        ([off; 2], 0)
+    } else if i.imm & layout::NARROW != 0 {
+        let (first, step) = rule32(u32::src(w, i.e), size)?;
+        let first = first.map(|a| a.wrapping_add(off as u32));
+        // Lanes beyond 2³² begin at 0 again.
+        if first[0].max(first[1]) > u32::MAX - 256 {
+            return None;
+        }
+        (first.map(u64::from), step)
+    } else {
+        let (first, step) = rule64(u64::src(w, i.e), size)?;
+        (first.map(|a| a.wrapping_add(off)), step)
+    };
+    if (first[0] | first[1]) & (size - 1) != 0 {
+        return None;
+    }
+    let span = step * (HALF as u64 - 1) + size;
+    let at = match SPACE {
+        space::GLOBAL => global(env, first, step, span)?,
+        space::SHARED => shared(env, first, span)?,
+        space::GENERIC => match (first[0] >> WINDOW_SHIFT, first[1] >> WINDOW_SHIFT) {
+            (SHARED, SHARED) => shared(env, first.map(|a| a - SHARED_WINDOW), span)?,
+            (a, b) if a < SHARED && b < SHARED => global(env, first, step, span)?,
+            _ => return None,
+        },
+        _ => return None,
+    };
+    Some(Halves {
+        at,
+        step: step as usize,
+    })
+}
+
+/// The window of shared memory among generic addresses.
+const SHARED: u64 = SHARED_WINDOW >> WINDOW_SHIFT;
+
+#[inline(always)]
+fn global(env: &Env<'_>, first: [u64; 2], step: u64, span: u64) -> Option<[*mut u8; 2]> {
+    let whole = first[1] == first[0].wrapping_add(step * HALF as u64);
+    let live = if whole {
+        env.arena.live(first[0], step * HALF as u64 + span)
+    } else {
+        env.arena.live(first[0], span) && env.arena.live(first[1], span)
+    };
+    live.then(|| first.map(|a| a as *mut u8))
+}
+
+#[inline(always)]
+fn shared(env: &Env<'_>, first: [u64; 2], span: u64) -> Option<[*mut u8; 2]> {
+    let last = env.shared_len.checked_sub(span)?;
+    (first[0].max(first[1]) <= last).then(|| first.map(|a| env.shared.wrapping_add(a as usize)))
+}
+
+/// Loads `count` elements a lane into `regs`.
+#[inline(always)]
+pub(crate) fn load<M: Mem>(w: &mut Warp, h: &Halves, regs: &[u32; 4], count: usize) {
+    if M::WHOLE && count == 1 && h.step != 0 {
+        let d = M::R::dst(w, regs[0]).as_mut_ptr();
+        // SAFETY: 16 adjacent elements are checked from each address. Registers are never in a
+        // kernel's reach, so the two do not overlap.
+        unsafe {
+            std::ptr::copy_nonoverlapping(h.at[0].cast(), d, HALF);
+            std::ptr::copy_nonoverlapping(h.at[1].cast(), d.add(HALF), HALF);
+        }
+        return;
+    }
+    for (k, &reg) in regs.iter().enumerate().take(count) {
+        if reg == NONE {
+            continue;
+        }
+        let mut t = [M::R::default(); LANES];
+        for (half, t) in t.as_chunks_mut::<HALF>().0.iter_mut().enumerate() {
+            let from = h.at[half].wrapping_add(k * M::SIZE);
+            if h.step == 0 {
+                // SAFETY: checked for the whole access, and aligned.
+                *t = [unsafe { M::load(from) }; HALF];
+            } else {
+                for (l, t) in t.iter_mut().enumerate() {
+                    // SAFETY: as above, for each lane.
+                    *t = unsafe { M::load(from.wrapping_add(l * h.step)) };
+                }
+            }
+        }
+        put(w, reg, &t, u32::MAX);
+    }
+}
+
+/// Stores `count` elements a lane from `regs`, in the order of the lanes.
+#[inline(always)]
+pub(crate) fn store<M: Mem>(w: &Warp, h: &Halves, regs: &[u32; 4], count: usize) {
+    if M::WHOLE && count == 1 && h.step != 0 {
+        let v = M::R::src(w, regs[0]).as_ptr();
+        // SAFETY: as for a load; where the halves overlap, the later lanes are written last.
+        unsafe {
+            std::ptr::copy_nonoverlapping(v, h.at[0].cast(), HALF);
+            std::ptr::copy_nonoverlapping(v.add(HALF), h.at[1].cast(), HALF);
+        }
+        return;
+    }
+    for (k, &reg) in regs.iter().enumerate().take(count) {
+        let v = M::R::src(w, reg);
+        for (l, &v) in v.iter().enumerate() {
+            let to = h.at[l / HALF].wrapping_add(l % HALF * h.step + k * M::SIZE);
+            // SAFETY: as for a load.
+            unsafe { M::store(to, v) };
+        }
+    }
+}
