@@ -251,7 +251,7 @@ impl<K: Ord + Copy> Eevdf<K> {
         let Some(promise) = self.members.get(&key).map(|member| self.promise_to(member)) else {
             return;
         };
-        let by = (self.clock + promise.period).min(before);
+        let by = (self.clock + promise.period()).min(before);
         if let Some(member) = self.members.get_mut(&key) {
             member.promised = by;
         }
@@ -265,10 +265,8 @@ impl<K: Ord + Copy> Eevdf<K> {
         let mean = self.moment.div_euclid(self.weight.max(1));
         let debt = (member.vruntime - mean - round).max(0);
         let longest = virtual_time(ns(self.longest_ns()), self.weight.max(1));
-        Promise {
-            cost_ns: member.least_ns().saturating_add(member.back_ns),
-            period: debt + round + longest,
-        }
+        let cost_ns = member.least_ns().saturating_add(member.back_ns);
+        Promise::new(cost_ns, debt + round + longest)
     }
 
     /// The longest turn that anybody asks for.
