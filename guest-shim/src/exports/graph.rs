@@ -92,21 +92,8 @@ exports! {
 
     /// All edges.
     fn cuGraphGetEdges(graph: u64, from: *mut u64, to: *mut u64, count: *mut usize) {
-        let graph = shim()?.graph(graph)?;
-        let mut all = Vec::new();
-        for node in graph.nodes() {
-            all.extend(lock(&node.dependencies).iter().map(|d| (*d, node.handle)));
-        }
-        let (ones, others): (Vec<u64>, Vec<u64>) = all.into_iter().unzip();
         // SAFETY: by the contract of the function.
-        unsafe {
-            let room = if from.is_null() { 0 } else { count.as_ref().copied().unwrap_or(0) };
-            if !from.is_null() && !to.is_null() {
-                let mut second = room;
-                give(&others, to, &mut second)?;
-            }
-            give(&ones, from, count)
-        }
+        unsafe { give_edges(graph, (from, to), std::ptr::null_mut(), count) }
     }
 
     /// What a node comes behind.
@@ -120,14 +107,7 @@ exports! {
 
     /// What comes behind a node.
     fn cuGraphNodeGetDependentNodes(node: u64, out: *mut u64, count: *mut usize) {
-        let shim = shim()?;
-        let graph = shim.graph(shim.node(node)?.graph)?;
-        let behind: Vec<u64> = graph
-            .nodes()
-            .iter()
-            .filter(|n| lock(&n.dependencies).contains(&node))
-            .map(|n| n.handle)
-            .collect();
+        let behind = dependents(node)?;
         // SAFETY: by the contract of the function.
         unsafe {
             give(&behind, out, count)
@@ -148,22 +128,8 @@ exports! {
 
     /// All edges; data of edges is always zero.
     fn cuGraphGetEdges_v2(graph: u64, from: *mut u64, to: *mut u64, data: *mut u64, count: *mut usize) {
-        let graph = shim()?.graph(graph)?;
-        let mut all = Vec::new();
-        for node in graph.nodes() {
-            all.extend(lock(&node.dependencies).iter().map(|d| (*d, node.handle)));
-        }
-        let (ones, others): (Vec<u64>, Vec<u64>) = all.into_iter().unzip();
         // SAFETY: by the contract of the function.
-        unsafe {
-            let room = if from.is_null() { 0 } else { count.as_ref().copied().unwrap_or(0) };
-            if !from.is_null() && !to.is_null() {
-                let mut second = room;
-                give(&others, to, &mut second)?;
-                clear(data, others.len().min(room));
-            }
-            give(&ones, from, count)
-        }
+        unsafe { give_edges(graph, (from, to), data, count) }
     }
 
     /// What a node comes behind; data of edges is always zero.
@@ -178,14 +144,7 @@ exports! {
 
     /// What comes behind a node; data of edges is always zero.
     fn cuGraphNodeGetDependentNodes_v2(node: u64, out: *mut u64, data: *mut u64, count: *mut usize) {
-        let shim = shim()?;
-        let graph = shim.graph(shim.node(node)?.graph)?;
-        let behind: Vec<u64> = graph
-            .nodes()
-            .iter()
-            .filter(|n| lock(&n.dependencies).contains(&node))
-            .map(|n| n.handle)
-            .collect();
+        let behind = dependents(node)?;
         // SAFETY: by the contract of the function.
         unsafe {
             clear_within(data, &behind, out, count);
@@ -308,6 +267,44 @@ unsafe fn clear_within(data: *mut u64, all: &[u64], out: *mut u64, count: *mut u
     if !out.is_null() && !count.is_null() {
         // SAFETY: by this function's contract.
         unsafe { clear(data, all.len().min(count.read_unaligned())) };
+    }
+}
+
+/// The nodes that come right behind a node.
+fn dependents(node: u64) -> Result<Vec<u64>, CuResult> {
+    let shim = shim()?;
+    let graph = shim.graph(shim.node(node)?.graph)?;
+    let nodes = graph.nodes();
+    let behind = nodes
+        .iter()
+        .filter(|n| lock(&n.dependencies).contains(&node));
+    Ok(behind.map(|n| n.handle).collect())
+}
+
+/// Writes all edges of a graph, as far as there is room; data of edges is always zero.
+///
+/// # Safety
+/// Each list is null or has room for `count`.
+unsafe fn give_edges(
+    graph: u64,
+    (from, to): (*mut u64, *mut u64),
+    data: *mut u64,
+    count: *mut usize,
+) -> Cu {
+    let graph = shim()?.graph(graph)?;
+    let mut all = Vec::new();
+    for node in graph.nodes() {
+        all.extend(lock(&node.dependencies).iter().map(|d| (*d, node.handle)));
+    }
+    let (ones, others): (Vec<u64>, Vec<u64>) = all.into_iter().unzip();
+    // SAFETY: by this function's contract.
+    unsafe {
+        if !from.is_null() && !to.is_null() && !count.is_null() {
+            let mut room = count.read_unaligned();
+            clear(data, others.len().min(room));
+            give(&others, to, &mut room)?;
+        }
+        give(&ones, from, count)
     }
 }
 

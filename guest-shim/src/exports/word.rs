@@ -35,95 +35,40 @@ pub(crate) struct BatchOp {
     pad: u64,
 }
 
+/// Functions on one word: both widths and forms differ in nothing else.
+macro_rules! words {
+    ($($(#[$doc:meta])* fn $name:ident / $per_thread:ident ($value:ty, write $write:literal);)*) => {
+        exports! {$(
+            $(#[$doc])*
+            fn $name / $per_thread [mode] (stream: u64, at: u64, value: $value, flags: u32) {
+                let wide = size_of::<$value>() == 8;
+                let word = Word { write: $write, wide, at, value: value.into(), flags };
+                word.put(stream, mode)
+            }
+        )*}
+    };
+}
+
+words! {
+    /// Writes 32 bits.
+    fn cuStreamWriteValue32 / cuStreamWriteValue32_ptsz (u32, write true);
+    /// Writes 32 bits.
+    fn cuStreamWriteValue32_v2 / cuStreamWriteValue32_v2_ptsz (u32, write true);
+    /// Writes 64 bits.
+    fn cuStreamWriteValue64 / cuStreamWriteValue64_ptsz (u64, write true);
+    /// Writes 64 bits.
+    fn cuStreamWriteValue64_v2 / cuStreamWriteValue64_v2_ptsz (u64, write true);
+    /// Waits until the condition of `flags` holds for 32 bits.
+    fn cuStreamWaitValue32 / cuStreamWaitValue32_ptsz (u32, write false);
+    /// Waits until the condition of `flags` holds for 32 bits.
+    fn cuStreamWaitValue32_v2 / cuStreamWaitValue32_v2_ptsz (u32, write false);
+    /// Waits until the condition of `flags` holds for 64 bits.
+    fn cuStreamWaitValue64 / cuStreamWaitValue64_ptsz (u64, write false);
+    /// Waits until the condition of `flags` holds for 64 bits.
+    fn cuStreamWaitValue64_v2 / cuStreamWaitValue64_v2_ptsz (u64, write false);
+}
+
 exports! {
-    /// Writes 32 bits.
-    fn cuStreamWriteValue32 / cuStreamWriteValue32_ptsz [mode] (
-        stream: u64,
-        at: u64,
-        value: u32,
-        flags: u32
-    ) {
-        let word = Word { write: true, wide: false, at, value: value.into(), flags };
-        word.put(stream, mode)
-    }
-
-    /// Writes 32 bits.
-    fn cuStreamWriteValue32_v2 / cuStreamWriteValue32_v2_ptsz [mode] (
-        stream: u64,
-        at: u64,
-        value: u32,
-        flags: u32
-    ) {
-        let word = Word { write: true, wide: false, at, value: value.into(), flags };
-        word.put(stream, mode)
-    }
-
-    /// Writes 64 bits.
-    fn cuStreamWriteValue64 / cuStreamWriteValue64_ptsz [mode] (
-        stream: u64,
-        at: u64,
-        value: u64,
-        flags: u32
-    ) {
-        let word = Word { write: true, wide: true, at, value, flags };
-        word.put(stream, mode)
-    }
-
-    /// Writes 64 bits.
-    fn cuStreamWriteValue64_v2 / cuStreamWriteValue64_v2_ptsz [mode] (
-        stream: u64,
-        at: u64,
-        value: u64,
-        flags: u32
-    ) {
-        let word = Word { write: true, wide: true, at, value, flags };
-        word.put(stream, mode)
-    }
-
-    /// Waits until the condition of `flags` holds for 32 bits.
-    fn cuStreamWaitValue32 / cuStreamWaitValue32_ptsz [mode] (
-        stream: u64,
-        at: u64,
-        value: u32,
-        flags: u32
-    ) {
-        let word = Word { write: false, wide: false, at, value: value.into(), flags };
-        word.put(stream, mode)
-    }
-
-    /// Waits until the condition of `flags` holds for 32 bits.
-    fn cuStreamWaitValue32_v2 / cuStreamWaitValue32_v2_ptsz [mode] (
-        stream: u64,
-        at: u64,
-        value: u32,
-        flags: u32
-    ) {
-        let word = Word { write: false, wide: false, at, value: value.into(), flags };
-        word.put(stream, mode)
-    }
-
-    /// Waits until the condition of `flags` holds for 64 bits.
-    fn cuStreamWaitValue64 / cuStreamWaitValue64_ptsz [mode] (
-        stream: u64,
-        at: u64,
-        value: u64,
-        flags: u32
-    ) {
-        let word = Word { write: false, wide: true, at, value, flags };
-        word.put(stream, mode)
-    }
-
-    /// Waits until the condition of `flags` holds for 64 bits.
-    fn cuStreamWaitValue64_v2 / cuStreamWaitValue64_v2_ptsz [mode] (
-        stream: u64,
-        at: u64,
-        value: u64,
-        flags: u32
-    ) {
-        let word = Word { write: false, wide: true, at, value, flags };
-        word.put(stream, mode)
-    }
-
     /// Several of these.
     fn cuStreamBatchMemOp / cuStreamBatchMemOp_ptsz [mode] (
         stream: u64,
