@@ -237,8 +237,10 @@ impl Mediation for Core {
                 .gpus
                 .into_iter()
                 .find(|running| running.uuid == uuid);
-            let killed = running.map(|gpu| gpu.killed_pids).unwrap_or_default();
-            tokio::task::spawn_blocking(move || prober.check(&gpu, &killed))
+            let (killed, dying) = running
+                .map(|gpu| (gpu.killed_pids, gpu.dying_pids))
+                .unwrap_or_default();
+            tokio::task::spawn_blocking(move || prober.check_when_gone(&gpu, &dying, killed))
                 .await
                 .map_err(|e| MediationError::Probe(e.to_string()))
         })

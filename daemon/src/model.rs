@@ -349,6 +349,8 @@ pub struct GpuRuntime {
     pub memory_used_bytes: Option<u64>,
     /// Killed workers whose memory is not yet seen to be back.
     pub killed_pids: Vec<u32>,
+    /// Killed workers that are not gone.
+    pub dying_pids: Vec<u32>,
 }
 
 /// A VM, now.

@@ -47,6 +47,14 @@ pub enum ToWorker {
     },
     /// Finish: the session ends for a reason that the guest has been told.
     Shutdown,
+    /// The depth credit from now on, in place of [`Start::depth_calls`] and [`Start::depth_bytes`]: the VM's
+    /// limit was changed, or is divided among more or fewer programs.
+    Depth {
+        /// Calls sent and not yet taken by the worker; at least 1.
+        calls: u32,
+        /// Their bulk bytes; at least 1.
+        bytes: u64,
+    },
 }
 
 /// What a worker is for.

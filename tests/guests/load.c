@@ -6,6 +6,12 @@
  *   load requests KERNEL COUNT THINK_US SECONDS COUNT launches and a synchronisation, then a pause of
  *                                               THINK_US, half of it to one and a half; prints when each
  *                                               request began and how long it took
+ *   load graphs KERNEL NODES SECONDS            a graph of NODES kernels in a row, launched again and again
+ *                                               with four launches unfinished; prints how many it launched
+ *   load copies BYTES SECONDS                   copies to the device that wait for nothing; at the end the
+ *                                               last one is read back; prints how many it sent
+ *   load everywhere KERNEL BATCH SECONDS        batches on every device that it sees, all at once; prints
+ *                                               how many devices and how many batches
  *   load hang                                   a kernel that does not end; prints when it was
  *                                               launched, when the driver gave up, and with what
  *
@@ -80,6 +86,83 @@ static int requests(CUfunction f, CUstream stream, int count, int think_us, int 
     return print(2);
 }
 
+typedef struct CUgraph_st *CUgraph;
+typedef struct CUgraphExec_st *CUgraphExec;
+CUresult cuStreamBeginCapture_v2(CUstream stream, int mode);
+CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph);
+CUresult cuGraphInstantiateWithFlags(CUgraphExec *exec, CUgraph graph, unsigned long long flags);
+CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream);
+
+static int graphs(CUfunction f, CUstream stream, int nodes, int seconds) {
+    enum { UNFINISHED = 4 };
+    CUgraph graph;
+    CUgraphExec exec;
+    CUevent ended[UNFINISHED];
+    CU(cuStreamBeginCapture_v2(stream, 0));
+    launch(f, stream, nodes);
+    CU(cuStreamEndCapture(stream, &graph));
+    CU(cuGraphInstantiateWithFlags(&exec, graph, 0));
+    for (int i = 0; i < UNFINISHED; i++) CU(cuEventCreate(&ended[i], NO_TIMING));
+    int launched = 0;
+    for (long long until = now() + seconds * 1000000000LL; now() < until; launched++) {
+        if (launched >= UNFINISHED) CU(cuEventSynchronize(ended[launched % UNFINISHED]));
+        CU(cuGraphLaunch(exec, stream));
+        CU(cuEventRecord(ended[launched % UNFINISHED], stream));
+    }
+    CU(cuStreamSynchronize(stream));
+    printf("%d graphs\n", launched);
+    return 0;
+}
+
+static int copies(CUstream stream, size_t bytes, int seconds) {
+    unsigned char *from = allocate(bytes), *back = allocate(bytes);
+    CUdeviceptr to;
+    CU(cuMemAlloc_v2(&to, bytes));
+    int sent = 0;
+    for (long long until = now() + seconds * 1000000000LL; now() < until; sent++) {
+        memset(from, sent, bytes);
+        CU(cuMemcpyHtoDAsync_v2(to, from, bytes, stream));
+    }
+    CU(cuMemcpyDtoHAsync_v2(back, to, bytes, stream));
+    CU(cuStreamSynchronize(stream));
+    if (memcmp(from, back, bytes)) {
+        fprintf(stderr, "the last of %d copies is not what was sent\n", sent);
+        return EXIT_WRONG;
+    }
+    printf("%d copies\n", sent);
+    return 0;
+}
+
+static int everywhere(const char *kernel, int batch, int seconds) {
+    enum { MOST_DEVICES = 8 };
+    CUcontext context[MOST_DEVICES];
+    CUfunction f[MOST_DEVICES];
+    int count, batches = 0;
+    CU(cuDeviceGetCount(&count));
+    if (count > MOST_DEVICES) count = MOST_DEVICES;
+    for (int d = 0; d < count; d++) {
+        CUdevice device;
+        CUmodule module;
+        CU(cuDeviceGet(&device, d));
+        CU(cuDevicePrimaryCtxRetain(&context[d], device));
+        CU(cuCtxSetCurrent(context[d]));
+        CU(cuModuleLoadData(&module, guest_ptx));
+        CU(cuModuleGetFunction(&f[d], module, kernel));
+    }
+    for (long long until = now() + seconds * 1000000000LL; now() < until; batches++) {
+        for (int d = 0; d < count; d++) {
+            CU(cuCtxSetCurrent(context[d]));
+            launch(f[d], NULL, batch);
+        }
+        for (int d = 0; d < count; d++) {
+            CU(cuCtxSetCurrent(context[d]));
+            CU(cuCtxSynchronize());
+        }
+    }
+    printf("%d devices, %d batches\n", count, batches);
+    return 0;
+}
+
 static int hang(CUfunction f, CUstream stream) {
     long long begun = now();
     CU(cuLaunchKernel(f, 1, 1, 1, 32, 1, 1, 0, stream, NULL, NULL));
@@ -92,14 +175,22 @@ int main(int argc, char **argv) {
     CUmodule module;
     CUstream stream;
     const char *what = argc > 1 ? argv[1] : "";
-    CUfunction f = setup(argc > 2 ? argv[2] : "hang", &module);
+    int named = argc > 2 && strcmp(what, "copies");
+    CUfunction f = setup(named ? argv[2] : "hang", &module);
     CU(cuStreamCreate(&stream, NON_BLOCKING));
     if (!strcmp(what, "saturate") && argc == 5)
         return saturate(f, stream, atoi(argv[3]), atoi(argv[4]));
     if (!strcmp(what, "requests") && argc == 6)
         return requests(f, stream, atoi(argv[3]), atoi(argv[4]), atoi(argv[5]));
+    if (!strcmp(what, "graphs") && argc == 5) return graphs(f, stream, atoi(argv[3]), atoi(argv[4]));
+    if (!strcmp(what, "copies") && argc == 4)
+        return copies(stream, strtoull(argv[2], NULL, 10), atoi(argv[3]));
+    if (!strcmp(what, "everywhere") && argc == 5)
+        return everywhere(argv[2], atoi(argv[3]), atoi(argv[4]));
     if (!strcmp(what, "hang") && argc == 2) return hang(f, stream);
     fprintf(stderr, "usage: load saturate KERNEL BATCH SECONDS |\n"
-                    "       load requests KERNEL COUNT THINK_US SECONDS | load hang\n");
+                    "       load requests KERNEL COUNT THINK_US SECONDS |\n"
+                    "       load graphs KERNEL NODES SECONDS | load copies BYTES SECONDS |\n"
+                    "       load everywhere KERNEL BATCH SECONDS | load hang\n");
     return EXIT_USAGE;
 }

@@ -256,6 +256,44 @@ static int hold(void) {
     }
 }
 
+/* A program whose launches are held back goes on with all that needs no turn. Whoever runs this sees to
+ * it that more launches wait than this takes time. */
+static int held_back(void) {
+    const CUresult NOT_READY = 600;
+    CUfunction null = start("spin_ns");
+    unsigned long long ns = 1000;
+    void *params[] = {&ns};
+    CUstream stream;
+    CUevent event;
+    CUdeviceptr p;
+    CU(cuStreamCreate(&stream, NON_BLOCKING));
+    CU(cuEventCreate(&event, 0));
+    for (int i = 0; i < 500; i++) {
+        CU(cuLaunchKernel(null, 1, 1, 1, 1, 1, 1, 0, stream, params, NULL));
+    }
+    CU(cuEventRecord(event, stream));
+    for (int i = 0; i < 20; i++) {
+        size_t free_bytes, total;
+        CUmodule another;
+        CUfunction f;
+        CU(cuMemGetInfo_v2(&free_bytes, &total));
+        CU(cuMemAlloc_v2(&p, 1 << 20));
+        CU(cuMemFree_v2(p));
+        CU(cuModuleLoadData(&another, guest_ptx));
+        CU(cuModuleGetFunction(&f, another, "spin_ns"));
+        if (cuEventQuery(event) != NOT_READY) return wrong("nothing held the launches back");
+    }
+    if (cuStreamQuery(stream) != NOT_READY) return wrong("nothing held the launches back");
+    puts("held_back: queries, allocations, frees and loads went on");
+    /* What it holds from now on says so to whoever watches the VM's memory. */
+    CU(cuMemAlloc_v2(&p, 128 << 20));
+    /* Nothing is lost: once it is let go, all of it is carried out. */
+    CU(cuStreamSynchronize(stream));
+    if (cuEventQuery(event) != 0) return wrong("the launches were lost");
+    puts("held_back: and nothing was lost");
+    return 0;
+}
+
 int main(int argc, char **argv) {
     static const struct {
         const char *name;
@@ -266,6 +304,7 @@ int main(int argc, char **argv) {
         {"fork_before", fork_before},   {"fork_after", fork_after},
         {"per_thread", per_thread},     {"out_of_bounds", out_of_bounds},
         {"out_of_memory", out_of_memory}, {"hold", hold},
+        {"held_back", held_back},
     };
     for (size_t i = 0; argc == 2 && i < sizeof RULES / sizeof *RULES; i++) {
         if (!strcmp(argv[1], RULES[i].name)) return RULES[i].run();

@@ -336,6 +336,31 @@ impl Host {
         serde_json::from_str(&text).with_context(|| format!("vgpu-admin {words}: {text}"))
     }
 
+    /// Sum of a metric's values with this label, as Prometheus would scrape them (`label`: `vm="vm1"`;
+    /// empty: all).
+    ///
+    /// # Errors
+    /// If the daemon does not answer, or has no such metric.
+    pub fn metric(&self, name: &str, label: &str) -> anyhow::Result<f64> {
+        let mut stream = std::os::unix::net::UnixStream::connect(self.admin_socket())?;
+        stream.set_read_timeout(Some(SOON))?;
+        std::io::Write::write_all(
+            &mut stream,
+            b"GET /metrics HTTP/1.1\r\nHost: vgpud\r\nConnection: close\r\n\r\n",
+        )?;
+        let mut text = String::new();
+        std::io::Read::read_to_string(&mut stream, &mut text)?;
+        let mut values = text.lines().filter_map(|line| {
+            let rest = line.strip_prefix(name)?;
+            let (labels, value) = rest.rsplit_once(' ')?;
+            let named = labels.is_empty() || labels.starts_with('{');
+            (named && labels.contains(label)).then(|| value.parse::<f64>().ok())?
+        });
+        let first = values.next();
+        let first = first.with_context(|| format!("no metric {name}{{{label}}} in:\n{text}"))?;
+        Ok(first + values.sum::<f64>())
+    }
+
     /// One VM as `vm show` tells it.
     ///
     /// # Errors

@@ -275,7 +275,7 @@ impl Session {
         match Notice::from_wire(header.op()) {
             Some(Notice::Progress) => self.progress = decode(&args)?,
             Some(Notice::AsyncError) => self.errors.push((header.id(), header.status())),
-            Some(Notice::Stdout | Notice::HostFunc) => {}
+            Some(Notice::Stdout | Notice::HostFunc | Notice::Depth) => {}
             None => {
                 let reply = self.partial.entry(header.id()).or_insert_with(|| Reply {
                     status: CuResult::SUCCESS,

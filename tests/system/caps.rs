@@ -6,7 +6,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use vgpu_tests::device::Kernels;
+use vgpu_tests::device::{self, Kernels, Watch};
 use vgpu_tests::guest::{self, Guest, Running};
 use vgpu_tests::host::{Host, Options, one_vm};
 use vgpu_tests::wait::{SOON, until};
@@ -102,5 +102,121 @@ fn gpu_time_is_capped_for_a_loop_that_synchronises() -> Result<()> {
     let most = 20 + start.elapsed().as_millis() as u64 / 10 + LATE_MS;
     let used = host.vm(1)?["usage"]["gpu_ns"].as_u64().unwrap_or(0) / 1_000_000;
     assert!((50..=most).contains(&used), "{used} ms of at most {most}");
+    Ok(())
+}
+
+/// GPU time charged to VM 1 so far, in ms.
+fn charged_ms(host: &Host) -> Result<u64> {
+    Ok(host.vm(1)?["usage"]["gpu_ns"].as_u64().unwrap_or(0) / 1_000_000)
+}
+
+/// A graph is one operation, and pays for all that is in it.
+#[test]
+fn gpu_time_is_capped_for_graphs() -> Result<()> {
+    const RATE: u64 = 100;
+    const BURST: u64 = 20;
+    const GRAPH: u64 = 10;
+    /// How long a worker may be kept from a processor when its lease is asked back: it pays for that too.
+    const LATE: u64 = 200;
+    let host = one_vm(&Kernels::default().on(Options::default()))?;
+    host.admin(&format!(
+        "vm set 1 --gpu-ms-per-s={RATE} --gpu-ms-burst={BURST}"
+    ))?;
+    let start = Instant::now();
+    let graphs = || -> Result<Running> {
+        let program = Guest::new(guest::LOAD, host.target(1))?.arg("graphs");
+        // Ten kernels of 1 ms.
+        program.arg("long").arg("10").arg("3").spawn()
+    };
+    let mut launched = 0;
+    for text in finish(vec![graphs()?, graphs()?])? {
+        let count = text.split_whitespace().next().and_then(|n| n.parse().ok());
+        launched += count.unwrap_or(0_u64);
+    }
+    host.wait_no_sessions(SOON)?;
+    let most = BURST + GRAPH + start.elapsed().as_millis() as u64 * RATE / 1_000 + LATE;
+    let used = charged_ms(&host)?;
+    assert!(
+        launched >= 4 && used >= launched * GRAPH,
+        "{launched} graphs of {GRAPH} ms, each all of it, are no more than {used} ms"
+    );
+    assert!(used <= most, "{used} ms of at most {most}");
+    Ok(())
+}
+
+/// Its bucket is charged for every GPU that it has.
+#[test]
+fn gpu_time_is_capped_over_all_gpus_of_a_gang() -> Result<()> {
+    const RATE: u64 = 200;
+    const BURST: u64 = 100;
+    const LATE: u64 = 400;
+    let host = Host::start(&Options {
+        devices: 2,
+        ..Kernels::default().on(Options::default())
+    })?;
+    host.admin("scan-gpus")?;
+    for gpu in [0, 1] {
+        host.admin(&format!("assign-gpu --gpu-id={gpu} --pool=A"))?;
+    }
+    host.admin("register-vm --vm-id=1 --pool=A")?;
+    host.admin(&format!(
+        "vm set 1 --gang --gpu-ms-per-s={RATE} --gpu-ms-burst={BURST}"
+    ))?;
+    let start = Instant::now();
+    let gang = Guest::new(guest::LOAD, host.target(1))?.arg("everywhere");
+    let gang = gang.arg("long").arg("10").arg("4").spawn()?;
+    until_held(&host)?;
+    let text = finish(vec![gang])?.remove(0);
+    assert!(text.contains("2 devices"), "{text}");
+    host.wait_no_sessions(SOON)?;
+    let most = BURST + start.elapsed().as_millis() as u64 * RATE / 1_000 + LATE;
+    let used = charged_ms(&host)?;
+    // Of both GPUs together; the bound of one alone would let it have twice as much.
+    assert!((100..=most).contains(&used), "{used} ms of at most {most}");
+    Ok(())
+}
+
+/// A VM that may launch 20 kernels a second and has hundreds waiting does not keep the GPU for them.
+#[test]
+fn a_capped_holder_gives_the_gpu_up_at_once() -> Result<()> {
+    let host = one_vm(&Kernels::default().on(Options::default()))?;
+    host.admin("register-vm --vm-id=2 --pool=A")?;
+    host.admin("vm set 1 --calls-per-s=20 --calls-burst=1")?;
+    let _guests = [
+        device::saturate(&host, 1, "short", 400, 600)?,
+        device::saturate(&host, 2, "medium", 400, 600)?,
+    ];
+    let watch = Watch::start(&host, &[(1, 1), (2, 1)])?;
+    until_held(&host)?;
+    let before = device::charged(&host)?;
+    watch.record_busy(Duration::from_secs(2), Duration::from_millis(20))?;
+    let after = device::charged(&host)?;
+    let [capped, other] = [1, 2].map(|vm| after[&vm] - before[&vm]);
+    // As an equal it had half, as one that keeps the GPU all of it; its kernels take 2 ms of each second.
+    // The rest of its part is how late a busy machine wakes its worker, twenty times a second.
+    assert!(
+        capped * 4 < capped + other,
+        "{capped} ns of {} were the capped one's",
+        capped + other
+    );
+    assert!(capped > 0, "it goes on at its rate");
+    Ok(())
+}
+
+#[test]
+fn a_capped_programs_own_queries_allocations_and_frees_go_on_and_nothing_is_lost() -> Result<()> {
+    let host = one_vm(&Options::default())?;
+    host.admin("vm set 1 --calls-per-s=1 --calls-burst=1")?;
+    let program = Guest::new(guest::RULES, host.target(1))?
+        .arg("held_back")
+        .spawn()?;
+    // 500 launches wait for minutes; the program has gone on meanwhile, and then waits for them.
+    until("it has done all that needs no turn", SOON, || {
+        (host.vm(1).ok()?["memory_bytes"].as_u64()? >= 128 << 20).then_some(())
+    })?;
+    assert_eq!(host.vm(1)?["waiting"], "rate_limit");
+    host.admin("vm set 1 --calls-per-s=none --calls-burst=none")?;
+    let text = finish(vec![program])?.remove(0);
+    assert!(text.contains("nothing was lost"), "{text}");
     Ok(())
 }

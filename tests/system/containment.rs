@@ -50,6 +50,7 @@ fn neighbours_run_within_two_seconds_of_a_kill_and_the_kill_is_verified_within_t
     let hanging = Guest::new(guest::LOAD, host.target(1))?
         .arg("hang")
         .spawn()?;
+    let hung = worker_of(&host, 1)?;
     let output = hanging.finish(2 * SOON)?;
     let killed = Instant::now();
     let said = guest::describe(&output);
@@ -57,6 +58,19 @@ fn neighbours_run_within_two_seconds_of_a_kill_and_the_kill_is_verified_within_t
     let before = kernels(&host, beside);
     until("the neighbour goes on", TWO_SECONDS, || {
         (kernels(&host, beside) > before).then_some(())
+    })?;
+    // Verified: the process is gone, its memory is back, a kernel of a fresh process completes.
+    until("its process is gone", TEN_SECONDS, || {
+        (!std::path::Path::new(&format!("/proc/{hung}")).exists()).then_some(())
+    })?;
+    assert_eq!(host.vm(1)?["memory_bytes"], 0);
+    until("a canary completes", TEN_SECONDS, || {
+        let slots = device::slots(&host).ok()?;
+        let fresh = |pid| ![hung, beside].contains(&pid);
+        slots
+            .iter()
+            .any(|slot| fresh(slot.pid) && slot.kernels > 0)
+            .then_some(())
     })?;
     until(
         "the GPU serves the one that was ended again",

@@ -1,6 +1,7 @@
 //! The scheduler's decisions on a real daemon: written down, decided again, explained.
 
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
@@ -206,5 +207,58 @@ fn it_is_explained_who_waits_for_whom_and_for_how_long() -> Result<()> {
         "{}",
         guest::describe(&unknown)
     );
+    Ok(())
+}
+
+#[test]
+fn what_is_promised_of_a_wait_is_kept() -> Result<()> {
+    let host = one_vm(&Options::default())?;
+    // Nobody is let in beside it: the wait ends only with the limit.
+    host.admin(
+        "pool set A --hard-limit=60s --contended-limit=2s --soft-limit=0 --overrun-grace=0",
+    )?;
+    host.admin("register-vm --vm-id=2 --pool=A")?;
+    let _hanging = Guest::new(guest::HANG, host.target(1))?.spawn()?;
+    until("the hanging VM runs", SOON, || {
+        (explain(&host, 1).ok()?["reason"] == "running").then_some(())
+    })?;
+    let waiting = Guest::new(guest::VECADD, host.target(2))?
+        .arg("1000")
+        .spawn()?;
+    let promised = until("the second VM waits", SOON, || {
+        let waits = explain(&host, 2).ok()?;
+        (waits["reason"] == "turn").then(|| waits["wait_worst_ns"].as_u64())?
+    })?;
+    let since = Instant::now();
+    until("it had its turn", SOON, || {
+        (host.vm(2).ok()?["usage"]["gpu_ns"].as_u64()? > 0).then_some(())
+    })?;
+    let waited = since.elapsed();
+    assert!(
+        waited < Duration::from_nanos(promised),
+        "{waited:?} of {promised} ns"
+    );
+    let output = waiting.finish(SOON)?;
+    ensure!(output.status.success(), "{}", guest::describe(&output));
+    Ok(())
+}
+
+#[test]
+fn a_refusal_is_explained_with_what_ends_it() -> Result<()> {
+    let host = one_vm(&Options::default())?;
+    host.admin("quarantine --vm-id=1 --reason=testing")?;
+    let quarantined = explain(&host, 1)?;
+    assert_eq!(quarantined["reason"], "quarantine", "{quarantined:#}");
+    let said = host.admin("explain 1")?.replace('\n', " ");
+    assert!(
+        said.contains("quarantine") && said.contains("release"),
+        "{said}"
+    );
+    host.admin("release --vm-id=1")?;
+    host.admin("gpu drain --gpu-id=0")?;
+    let said = host.admin("explain 1")?.replace('\n', " ");
+    assert!(said.contains("drain"), "{said}");
+    host.admin("gpu resume --gpu-id=0")?;
+    assert_eq!(explain(&host, 1)?["reason"], "no_program");
     Ok(())
 }

@@ -130,23 +130,3 @@ fn a_gpu_that_serves_no_pool_of_the_vm_is_said_so() -> Result<()> {
     );
     Ok(())
 }
-
-#[test]
-fn pinned_memory_is_capped_over_all_programs() -> Result<()> {
-    let host = two_gpus()?;
-    // Room for one program's staging buffers (28 MiB).
-    host.admin("vm set 1 --pinned=40MiB")?;
-    let _first = Guest::new(guest::RULES, host.target(1))?
-        .arg("hold")
-        .spawn()?;
-    until("it runs", SOON, || {
-        (host.vm(1).ok()?["pinned_bytes"].as_u64()? > 0).then_some(())
-    })?;
-    let second = Guest::new(guest::VECADD, host.target(1))?.run(SOON)?;
-    let text = guest::describe(&second);
-    assert_eq!(second.status.code(), Some(2), "{text}");
-    assert!(text.contains("pinned"), "one line says why: {text}");
-    host.admin("vm set 1 --pinned=none")?;
-    expect_right(&Guest::new(guest::VECADD, host.target(1))?.arg("1000"))?;
-    Ok(())
-}

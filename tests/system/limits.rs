@@ -102,23 +102,6 @@ fn a_memory_quota_is_what_the_guest_sees() -> Result<()> {
 }
 
 #[test]
-fn sessions_are_limited_per_vm() -> Result<()> {
-    let host = one_vm(&Options::default())?;
-    host.admin("vm set 1 --sessions=1")?;
-    let _first = Guest::new(guest::RULES, host.target(1))?
-        .arg("hold")
-        .spawn()?;
-    until("the first session opens", SOON, || {
-        (host.vm(1).ok()?["sessions"] == 1).then_some(())
-    })?;
-    let second = Guest::new(guest::VECADD, host.target(1))?.run(SOON)?;
-    let text = guest::describe(&second);
-    assert_eq!(second.status.code(), Some(2), "{text}");
-    assert!(text.contains("session"), "one line says why: {text}");
-    Ok(())
-}
-
-#[test]
 fn a_short_queue_slows_a_program_and_loses_nothing() -> Result<()> {
     let host = one_vm(&Options::default())?;
     host.admin("vm set 1 --queue-calls=10 --queue-bytes=64KiB")?;

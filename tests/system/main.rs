@@ -1,8 +1,10 @@
 //! Whole-system tests: real vgpud, real workers, real guest programs over real sockets, on strict
 //! soft-gpu. One binary, a module a subject.
 
+mod accounts;
 mod admin;
 mod caps;
+mod changes;
 mod containment;
 mod decisions;
 mod failures;
@@ -10,6 +12,7 @@ mod gangs;
 mod guests;
 mod hostile;
 mod limits;
+mod overruns;
 mod owners;
 mod quarantines;
 mod rules;
@@ -17,3 +20,4 @@ mod shares;
 mod surface;
 mod usage;
 mod waiting;
+mod watchdog;

@@ -95,6 +95,46 @@ fn a_quarantine_that_ended_while_vgpud_was_down_is_over() -> Result<()> {
     Ok(())
 }
 
+fn strikes(host: &Host) -> Option<u64> {
+    host.vm(1).ok()?["strikes"].as_u64()
+}
+
+#[test]
+fn strikes_are_forgotten_with_time() -> Result<()> {
+    let host = host()?;
+    host.admin("pool set A --strikes=2 --strike-decay=2s")?;
+    for _ in 0..2 {
+        expect_right(&Guest::new(guest::HANG, host.target(1))?)?;
+        until("the strike is counted", SOON, || {
+            (host.vm(1).ok()?["usage"]["kills"].as_u64()? > 0).then_some(())
+        })?;
+        // Two in a row would be a quarantine.
+        until("the strike is forgotten", SOON, || {
+            (strikes(&host)? == 0).then_some(())
+        })?;
+        assert_eq!(host.vm(1)?["state"], "active");
+    }
+    let events = host.admin("events -n 200")?;
+    assert_eq!(events.matches("hard_limit").count(), 2, "{events}");
+    Ok(())
+}
+
+#[test]
+fn a_restart_forgets_no_strike() -> Result<()> {
+    let mut host = host()?;
+    host.admin("pool set A --strikes=2 --strike-decay=1h --quarantine=1h")?;
+    expect_right(&Guest::new(guest::HANG, host.target(1))?)?;
+    until("the strike is counted", SOON, || {
+        (strikes(&host)? == 1).then_some(())
+    })?;
+    host.wait_no_sessions(SOON)?;
+    host.stop_daemon()?;
+    host.start_daemon()?;
+    assert_eq!(strikes(&host), Some(1));
+    assert_eq!(host.vm(1)?["state"], "active");
+    hang(&host)
+}
+
 #[test]
 fn doctor_holds_the_charge_against_the_devices_own_clock() -> Result<()> {
     let host = one_vm(&Kernels::default().on(Options::default()))?;

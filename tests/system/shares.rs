@@ -145,15 +145,15 @@ fn a_cap_on_gpu_time_holds_at_the_device() -> Result<()> {
 }
 
 /// One answer of the daemon, everything in it of one moment.
-struct Books {
+pub(super) struct Books {
     /// The moment lies between these, on CLOCK_MONOTONIC.
     between: (u64, u64),
-    account: GpuAccount,
+    pub(super) account: GpuAccount,
     /// Charged to the open sessions, by VM.
-    sessions: BTreeMap<u64, u64>,
+    pub(super) sessions: BTreeMap<u64, u64>,
 }
 
-fn books(host: &Host) -> Result<Books> {
+pub(super) fn books(host: &Host) -> Result<Books> {
     let before = device::now_ns();
     let status = host.admin_json("status")?;
     let between = (before, device::now_ns());

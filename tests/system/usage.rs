@@ -2,6 +2,7 @@
 
 use anyhow::{Context, Result};
 use serde_json::Value;
+use vgpu_tests::device::{self, Kernels, Watch};
 use vgpu_tests::guest::{self, Guest, expect_right};
 use vgpu_tests::host::{Host, Options, one_vm};
 use vgpu_tests::wait::{SOON, until};
@@ -97,5 +98,47 @@ fn usage_is_exported_and_counted_anew_on_command() -> Result<()> {
     assert_eq!(number(&after, "bytes_out"), 0, "{after:#}");
     expect_right(&Guest::new(guest::VECADD, host.target(1))?.arg("100000"))?;
     assert_eq!(number(&settled(&host)?, "bytes_out"), BYTES_OUT);
+    Ok(())
+}
+
+/// What each VM was told it used is all that was charged: nothing is lost when programs come and go.
+#[test]
+fn waits_turns_and_time_of_all_vms_are_the_gpus_account() -> Result<()> {
+    let host = one_vm(&Kernels::default().on(Options::default()))?;
+    host.admin("register-vm --vm-id=2 --pool=A --priority=high")?;
+    let both = [1, 2].map(|vm| device::saturate(&host, vm, "medium", 100, 600));
+    let watch = Watch::start(&host, &[(1, 1), (2, 1)])?;
+    watch.record_busy(
+        std::time::Duration::from_secs(1),
+        std::time::Duration::from_millis(20),
+    )?;
+    drop(both);
+    host.wait_no_sessions(2 * SOON)?;
+    let account = host.admin_json("status")?["gpus"][0]["account"].clone();
+    let all = account["charged_ns"].as_u64().context("an account")?;
+    let reports = until("the last of it is told", SOON, || {
+        let reports = [usage(&host, 1).ok()?, usage(&host, 2).ok()?];
+        let sum: u64 = reports.iter().map(|r| number(r, "gpu_ns")).sum();
+        (sum == all).then_some(reports)
+    })
+    .with_context(|| {
+        format!(
+            "charged {all} ns in all; {}",
+            host.admin("usage").unwrap_or_default()
+        )
+    })?;
+    for report in &reports {
+        // Both always had work, so each waited for the other's turns, again and again.
+        assert!(number(report, "turns") >= 3, "{report:#}");
+        assert!(number(report, "wait_ns") > 0, "{report:#}");
+        assert!(report["wait"]["max_ns"].as_u64() > Some(0), "{report:#}");
+        assert!(report["turn"]["max_ns"].as_u64() > Some(0), "{report:#}");
+    }
+    let handoffs = host.metric("vgpu_sched_handoff_seconds_count", "")?;
+    assert!(handoffs >= 3.0, "{handoffs}");
+    // The same for whoever scrapes, in both directions of copies too.
+    let seconds = host.metric("vgpu_vm_gpu_time_seconds_total", "vm=\"vm1\"")?;
+    let told = number(&reports[0], "gpu_ns") as f64 / 1e9;
+    assert!((seconds - told).abs() < 1e-6, "{seconds} and {told}");
     Ok(())
 }

@@ -1,11 +1,11 @@
 //! What the mediator is asked to do.
 
+use std::collections::BTreeSet;
 use std::os::fd::{AsFd, OwnedFd};
 
 use tokio::sync::oneshot;
 use vgpu_proto::cuda::CuResult;
 use vgpu_proto::handshake::Refusal;
-use vgpu_proto::limits::{DEPTH_BYTES, DEPTH_CALLS};
 use vgpu_proto::worker::{Start, ToWorker};
 use vgpu_sched::{Event, GpuHealth, GpuId, SessionId};
 
@@ -182,6 +182,10 @@ impl Actor {
         for (vm, config) in vms {
             self.feed(Event::SetVm { vm, config });
         }
+        let vms: BTreeSet<VmIdentity> = self.sessions.values().map(|s| s.vm).collect();
+        for vm in vms {
+            self.share_depth(vm);
+        }
     }
 
     fn assigned(&mut self, assignment: AssignmentRecord) {
@@ -261,6 +265,7 @@ impl Actor {
         }
         if let Some(before) = before {
             self.end_what_changed(&before);
+            self.share_depth(identity);
         }
     }
 
@@ -385,7 +390,9 @@ impl Actor {
             });
         }
         let admitted = self.admitted(id, &vm, &gpus);
+        let identity = request.identity;
         self.enter(id, &gpus, request);
+        self.share_depth(identity);
         Ok(admitted)
     }
 
@@ -413,16 +420,13 @@ impl Actor {
 
     fn admitted(&self, session: u64, vm: &VmRecord, gpus: &[GpuRecord]) -> Admitted {
         let limits = self.books.limits(vm);
-        let calls = limits
-            .queue_calls
-            .unwrap_or(u64::MAX)
-            .min(DEPTH_CALLS.into());
+        let (depth_calls, depth_bytes) = self.depth_of(session);
         Admitted {
             session,
             gpus: gpus.iter().map(|gpu| gpu.seen.clone()).collect(),
             memory_quota: limits.memory_bytes.unwrap_or(0),
-            depth_calls: u32::try_from(calls).unwrap_or(DEPTH_CALLS).max(1),
-            depth_bytes: limits.queue_bytes.unwrap_or(u64::MAX).clamp(1, DEPTH_BYTES),
+            depth_calls,
+            depth_bytes,
         }
     }
 
@@ -456,6 +460,7 @@ impl Actor {
             data: None,
             lease: None,
             held: Held::default(),
+            depth: self.depth_of(id),
             fault: None,
             about,
             hearing: Hearing::default(),

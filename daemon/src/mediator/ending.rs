@@ -107,6 +107,15 @@ impl Actor {
         self.sessions.values().find(on_it).map(stuck)
     }
 
+    /// Workers on this GPU that were killed and are still there.
+    pub(super) fn dying_on(&self, gpu: GpuId) -> Vec<u32> {
+        let on_it = |s: &&Session| s.is_on(gpu) && s.is_ending();
+        let dying = self.sessions.values().filter(on_it);
+        dying
+            .filter_map(|session| Some(session.worker.as_ref()?.process.pid()))
+            .collect()
+    }
+
     /// The kernel says that a worker is gone.
     pub(super) fn died(&mut self, id: u64) {
         let Some(worker) = self.sessions.get(&id).and_then(|s| s.worker.as_ref()) else {
@@ -172,6 +181,7 @@ impl Actor {
         self.feed(Event::WorkerExited {
             session: SessionId(id),
         });
+        self.share_depth(session.vm);
         self.events.report(Report::SessionEnded {
             vm_id: session.vm.vm_id,
             session_id: id,

@@ -189,6 +189,7 @@ impl Actor {
                 devices,
             }));
         }
+        let vm = session.vm;
         // The guest has loaded nothing yet, so the worker is still honest here.
         let gpus: Vec<GpuId> = session.gpus.iter().map(|gpu| gpu.id).collect();
         let each = context / gpus.len().max(1) as u64;
@@ -201,6 +202,7 @@ impl Actor {
                 self.feed(Event::SetGpu { gpu, config });
             }
         }
+        self.share_depth(vm);
     }
 
     /// Books the host memory that a session's worker pins. False: its VM may not have so much, and the

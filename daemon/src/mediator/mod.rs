@@ -12,6 +12,7 @@
 //! | `actions` | what the scheduler decided: leases, kills, canaries |
 //! | `messages` | what workers say, checked against the books |
 //! | `ending` | the end of a session: the guest is told, the worker killed and verified gone |
+//! | `depth` | how much each program may have queued |
 //! | `books` | GPUs, pools and VMs, as the scheduler wants them |
 //! | `session` | the session table |
 //! | `strikes` | misbehaviour counted, up to the quarantine |
@@ -25,6 +26,7 @@ mod actor;
 mod audit;
 mod books;
 mod commands;
+mod depth;
 mod ending;
 mod explain;
 pub mod handle;

@@ -30,6 +30,8 @@ pub(super) struct Session {
     pub(super) data: Option<OwnedFd>,
     pub(super) lease: Option<Lease>,
     pub(super) held: Held,
+    /// The depth credit that its guest has: calls, bytes.
+    pub(super) depth: (u32, u64),
     /// The device fault that the worker reported, if any.
     pub(super) fault: Option<(CuResult, String)>,
     pub(super) about: About,

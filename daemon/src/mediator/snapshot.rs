@@ -58,6 +58,7 @@ impl Actor {
                 },
                 memory_used_bytes: Some(stats.memory_bytes),
                 killed_pids: self.killed_on(id),
+                dying_pids: self.dying_on(id),
             });
         }
         gpus

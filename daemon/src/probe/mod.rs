@@ -87,6 +87,26 @@ impl Prober {
         Ok(found)
     }
 
+    /// As [`Prober::check`], once the killed processes that were `dying` are gone; no check passes as long
+    /// as one of them is there. Blocks.
+    #[must_use]
+    pub fn check_when_gone(
+        &self,
+        gpu: &ScannedGpu,
+        dying: &[u32],
+        mut killed: Vec<u32>,
+    ) -> GpuCheck {
+        let most = self.launcher.config().worker.kill_verify_ms / 2;
+        if let Err(message) = processes::are_gone(dying, Duration::from_millis(most)) {
+            return GpuCheck {
+                passed: false,
+                message,
+            };
+        }
+        killed.extend(dying);
+        self.check(gpu, &killed)
+    }
+
     /// Runs a small kernel on one GPU in a fresh process, checks its result, and that memory came
     /// back: the kernel's own, and that of processes that are gone, `killed` ones among them. Blocks.
     #[must_use]

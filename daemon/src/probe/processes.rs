@@ -86,6 +86,27 @@ impl Prober {
     }
 }
 
+/// Waits until none of these killed processes is there any more. Blocks.
+///
+/// # Errors
+/// A sentence that names one that still is when the time is over.
+pub(super) fn are_gone(pids: &[u32], most: Duration) -> Result<(), String> {
+    let until = Instant::now() + most;
+    let exists = |pid: u32| Path::new("/proc").join(pid.to_string()).exists();
+    loop {
+        let Some(pid) = pids.iter().find(|pid| exists(**pid)) else {
+            return Ok(());
+        };
+        if Instant::now() >= until {
+            return Err(format!(
+                "process {pid} does not end although it was killed; only a reset of the GPU, or a reboot, \
+                 frees what it holds"
+            ));
+        }
+        std::thread::sleep(AGAIN);
+    }
+}
+
 fn is_left(process: &DeviceProcess, killed: &[u32], ours: bool) -> bool {
     let gone = || !Path::new("/proc").join(process.pid.to_string()).exists();
     process.memory_bytes > 0 && (killed.contains(&process.pid) || ours) && gone()

@@ -102,8 +102,13 @@ fn begin(unasked: bool) -> Result<(), String> {
         context_bytes: context_bytes(&start, &devices),
         pinned_bytes: PINNED_MOST,
     });
+    let mut depth = None;
     let data = loop {
         match messages.wait() {
+            Ok(Received {
+                message: ToWorker::Depth { calls, bytes },
+                ..
+            }) => depth = Some((calls, bytes)),
             Ok(Received {
                 message: ToWorker::Data,
                 mut fds,
@@ -119,6 +124,7 @@ fn begin(unasked: bool) -> Result<(), String> {
     };
     let parts = Parts {
         start,
+        depth,
         pages,
         devices,
         printf,

@@ -9,6 +9,7 @@ use vgpu_proto::cuda::{CuResult, Stream};
 use vgpu_proto::frame::Header;
 use vgpu_proto::limits::{COPY_PIECE, DEPTH_BYTES, DEPTH_CALLS, MAX_ARGS, MAX_BULK};
 use vgpu_proto::worker::FromWorker;
+use vgpu_proto::worker::ToWorker;
 
 const NULL: Stream = Stream::NULL;
 
@@ -98,6 +99,60 @@ fn more_requests_than_credit_end_the_session() {
     let _ = bench.guest.status(&req::MemGetInfo { ctx });
     bench.guest.htod(ctx, NULL, ptr, &[0]);
     breaks(&mut bench, "credit");
+}
+
+#[test]
+fn less_credit_counts_for_what_is_sent_after_it_was_heard() {
+    const LESS: u32 = 10;
+    let mut bench = Bench::new();
+    let ctx = bench.primary();
+    bench.vgpud.set(|p| p.grant = false);
+    let ptr = bench.guest.alloc(ctx, 4096);
+    let fill = |bench: &mut Bench| {
+        let value = req::Memset {
+            ctx,
+            stream: NULL,
+            dst: ptr,
+            value: 0,
+            width: 1,
+            count: 1,
+        };
+        bench.guest.post(&value);
+    };
+    // Sent while it was allowed: in order, however late the worker reads it.
+    for _ in 0..5 * LESS {
+        fill(&mut bench);
+    }
+    bench.guest.flush();
+    let less = ToWorker::Depth {
+        calls: LESS,
+        bytes: 4096,
+    };
+    bench.vgpud.send(&less, &[]);
+    while bench.guest.depth.is_none() {
+        assert!(bench.guest.read_frame());
+    }
+    let depth = bench.guest.depth.expect("it was said");
+    assert_eq!((depth.calls, depth.bytes), (LESS.into(), 4096));
+    // Once they are taken, so many and no more may wait.
+    let all = bench.guest.status(&req::MemGetInfo { ctx });
+    ok(all);
+    bench.vgpud.set(|p| p.grant = true);
+    ok(bench.guest.sync(ctx, NULL));
+    let progress = bench.guest.progress.calls;
+    assert!(progress > u64::from(5 * LESS), "{progress}");
+    // More again: told, and usable at once.
+    let more = ToWorker::Depth {
+        calls: DEPTH_CALLS,
+        bytes: DEPTH_BYTES,
+    };
+    bench.vgpud.send(&more, &[]);
+    ok(bench.guest.status(&req::MemGetInfo { ctx }));
+    for _ in 0..DEPTH_CALLS / 2 {
+        fill(&mut bench);
+    }
+    ok(bench.guest.sync(ctx, NULL));
+    assert!(bench.guest.errors.is_empty());
 }
 
 #[test]

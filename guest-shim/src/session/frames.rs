@@ -214,6 +214,7 @@ fn dispatch(session: &Session, header: Header, args: Vec<u8>) -> Result<(), Stri
             let progress: Progress = codec::decode(&args).map_err(|e| e.to_string())?;
             session.progress(progress);
         }
+        Some(Notice::Depth) => session.depth(codec::decode(&args).map_err(|e| e.to_string())?),
         Some(Notice::AsyncError) => session.failed_later(header.status()),
         Some(Notice::Stdout) => {}
         Some(Notice::HostFunc) => session.host_function(header.id()),

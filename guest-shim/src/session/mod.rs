@@ -61,8 +61,8 @@ pub(crate) struct Session {
     ended: AtomicU32,
     taken_calls: AtomicU64,
     taken_bytes: AtomicU64,
-    depth_calls: u64,
-    depth_bytes: u64,
+    depth_calls: AtomicU64,
+    depth_bytes: AtomicU64,
     /// The pump waits for data.
     watching: AtomicBool,
     /// Itself, for threads that it starts.
@@ -95,8 +95,8 @@ impl Session {
             taken_calls: AtomicU64::new(0),
             taken_bytes: AtomicU64::new(0),
             // A daemon that says 0 would stop everything; one call at a time always works.
-            depth_calls: u64::from(opened.welcome.depth_calls).max(1),
-            depth_bytes: opened.welcome.depth_bytes.max(1),
+            depth_calls: AtomicU64::new(u64::from(opened.welcome.depth_calls).max(1)),
+            depth_bytes: AtomicU64::new(opened.welcome.depth_bytes.max(1)),
             watching: AtomicBool::new(false),
             itself: OnceLock::new(),
         };
@@ -353,6 +353,15 @@ impl Session {
     fn progress(&self, progress: Progress) {
         self.taken_calls.fetch_max(progress.calls, Ordering::AcqRel);
         self.taken_bytes.fetch_max(progress.bytes, Ordering::AcqRel);
+        self.inbox.wake_general();
+    }
+
+    /// The host changed how much may be untaken.
+    fn depth(&self, depth: Progress) {
+        self.depth_calls
+            .store(depth.calls.max(1), Ordering::Release);
+        self.depth_bytes
+            .store(depth.bytes.max(1), Ordering::Release);
         self.inbox.wake_general();
     }
 

@@ -49,13 +49,14 @@ pub(crate) fn begin(session: &Session, len: usize) -> Cu<(MutexGuard<'_, Outbox>
         session.not_ended()?;
         let mut out = lock(&session.outbox);
         let (calls, bytes) = (out.calls + 1, out.bytes + len as u64);
-        let limit = out.limit(session, thread);
+        let flooding = out.flooding(thread);
         let fits = || {
             let untaken_calls = calls.saturating_sub(session.taken_calls.load(Ordering::Acquire));
             let untaken_bytes = bytes.saturating_sub(session.taken_bytes.load(Ordering::Acquire));
             // A single call larger than the whole credit goes when nothing else is untaken.
-            untaken_calls <= limit
-                && (untaken_bytes <= session.depth_bytes || untaken_bytes == len as u64)
+            untaken_calls <= calls_limit(session, flooding)
+                && (untaken_bytes <= session.depth_bytes.load(Ordering::Acquire)
+                    || untaken_bytes == len as u64)
         };
         if fits() {
             (out.calls, out.bytes) = (calls, bytes);
@@ -64,6 +65,17 @@ pub(crate) fn begin(session: &Session, len: usize) -> Cu<(MutexGuard<'_, Outbox>
         out.flush(session)?;
         drop(out);
         session.inbox.wait_until(session, fits)?;
+    }
+}
+
+/// Untaken calls that a thread may bring about that has made so many in a row. One that floods leaves some
+/// of the credit to the others: the kernel that blocks its queue may be waiting for their copies.
+fn calls_limit(session: &Session, in_a_row: u64) -> u64 {
+    let depth = session.depth_calls.load(Ordering::Acquire);
+    if in_a_row > depth / 8 {
+        (depth - depth / 8).max(1)
+    } else {
+        depth
     }
 }
 
@@ -93,20 +105,14 @@ impl Outbox {
         }
     }
 
-    /// Untaken calls that the calling thread may bring about. One that floods leaves some of the
-    /// credit to the others: the kernel that blocks its queue may be waiting for their copies.
-    fn limit(&mut self, session: &Session, thread: usize) -> u64 {
+    /// How many calls in a row the calling thread has made.
+    fn flooding(&mut self, thread: usize) -> u64 {
         self.run = if self.run.0 == thread {
             (thread, self.run.1 + 1)
         } else {
             (thread, 1)
         };
-        let depth = session.depth_calls;
-        if self.run.1 > depth / 8 {
-            (depth - depth / 8).max(1)
-        } else {
-            depth
-        }
+        self.run.1
     }
 
     /// Appends header and arguments, and `len` zero bytes of bulk for the caller to fill.

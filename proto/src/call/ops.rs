@@ -372,6 +372,9 @@ pub enum Notice {
     Stdout = 0x8003,
     /// A stream has come to a host function: header id is its number.
     HostFunc = 0x8004,
+    /// The depth credit from now on, in place of the one that the Welcome named: encoded [`Progress`]. What
+    /// was sent before this was read is in order.
+    Depth = 0x8005,
 }
 
 impl Notice {
@@ -382,13 +385,15 @@ impl Notice {
             Notice::AsyncError,
             Notice::Stdout,
             Notice::HostFunc,
+            Notice::Depth,
         ]
         .into_iter()
         .find(|n| *n as u16 == op)
     }
 }
 
-/// Totals since the session began of what the worker has taken off its queue.
+/// Totals since the session began of what the worker has taken off its queue; in [`Notice::Depth`], how
+/// much may be untaken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Encode, Decode)]
 pub struct Progress {
     /// Requests.

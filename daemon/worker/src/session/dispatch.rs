@@ -6,6 +6,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use vgpu_proto::call::ops::Progress;
 use vgpu_proto::call::{Class, Op, Request, rep, req};
 use vgpu_proto::codec::Encode;
 use vgpu_proto::cuda::{Ctx, CuResult, Event as EventName, GUEST_HANDLES, Stream as StreamName};
@@ -41,13 +42,11 @@ impl Session {
         let op = frame.request.op();
         let (id, bulk) = (frame.id, frame.bulk.bytes().len() as u64);
         self.received = (self.received.0 + 1, self.received.1 + bulk);
-        let taken = self.out.taken();
-        let untaken = self.received.1 - taken.bytes;
-        if self.received.0 - taken.calls > self.depth.0
-            // One call larger than the whole credit may come alone.
-            || (untaken > self.depth.1 && untaken != bulk)
-            || self.unanswered() > DEPTH_CALLS as usize
-        {
+        let sent = Progress {
+            calls: self.received.0,
+            bytes: self.received.1,
+        };
+        if !self.out.allows(sent, bulk) || self.unanswered() > DEPTH_CALLS as usize {
             return Err("more requests than there was credit for".to_owned());
         }
         let taken = match self.poison {

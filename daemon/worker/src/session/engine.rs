@@ -348,6 +348,7 @@ impl Session {
                 // It is on the page.
                 ToWorker::Credit { .. } => {}
                 ToWorker::MemGrant { request, granted } => self.ledger_answered(request, granted),
+                ToWorker::Depth { calls, bytes } => self.set_depth(calls, bytes),
                 ToWorker::Shutdown => exit_now(0),
                 other @ (ToWorker::Start(_) | ToWorker::Data) => {
                     tracing::warn!("vgpud sent a message out of turn: {other:?}");

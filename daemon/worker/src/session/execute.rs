@@ -217,7 +217,8 @@ impl Session {
         let calls = self.received.0 - taken.calls;
         let bytes = self.received.1 - taken.bytes;
         // With half its credit used up the program may be unable to send the very call that is missing.
-        let backed_up = calls >= self.depth.0 / 2 || bytes >= self.depth.1 / 2;
+        let depth = self.out.depth();
+        let backed_up = calls >= depth.calls / 2 || bytes >= depth.bytes / 2;
         let Streams { table, gate, .. } = &mut self.streams;
         // Most often there is none, and a long kernel is just that: the queue is not searched.
         let any = backed_up || table.iter().any(|(_, s)| s.queued > 0 && s.drained());

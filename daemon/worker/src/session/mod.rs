@@ -31,9 +31,11 @@ use std::path::Path;
 
 use crossbeam::channel::{Receiver, unbounded};
 use vgpu_proto::call::Op;
+use vgpu_proto::call::ops::Progress;
 use vgpu_proto::cuda::CuResult;
 use vgpu_proto::handshake::DeviceInfo;
 use vgpu_proto::lease::WorkerEnd;
+use vgpu_proto::limits::{DEPTH_BYTES, DEPTH_CALLS};
 use vgpu_proto::worker::{FromWorker, Start};
 
 use self::allocs::Allocs;
@@ -71,6 +73,8 @@ pub type FoundDevice = (Device, DeviceInfo, std::sync::Arc<Context>);
 pub struct Parts {
     /// What vgpud ordered.
     pub start: Start,
+    /// The depth credit in place of the one in `start`, if that was changed meanwhile.
+    pub depth: Option<(u32, u64)>,
     /// The shared pages.
     pub pages: WorkerEnd<'static>,
     /// The devices, at least one.
@@ -111,8 +115,6 @@ pub struct Session {
     /// By device.
     ledgers: Vec<Ledger>,
     quota: u64,
-    /// Depth credit: calls, and their bulk bytes.
-    depth: (u64, u64),
     allocs: Allocs,
     images: Images,
     staging: Staging,
@@ -138,6 +140,7 @@ impl Session {
     pub fn new(parts: Parts, writer: Writer) -> Result<Session, String> {
         let Parts {
             start,
+            depth: changed,
             pages,
             devices,
             printf,
@@ -154,8 +157,16 @@ impl Session {
         let staging = Staging::new(&first.2);
         let ledgers = devices.iter().map(|_| Ledger::default()).collect();
         let (tell, done) = unbounded();
+        let depth = Progress {
+            calls: start.depth_calls.into(),
+            bytes: start.depth_bytes,
+        };
+        let mut out = Out::new(writer, depth);
+        if let Some((calls, bytes)) = changed {
+            out.set_depth(within_bounds(calls, bytes));
+        }
         Ok(Session {
-            out: Out::new(writer),
+            out,
             lease,
             vgpud,
             control,
@@ -174,7 +185,6 @@ impl Session {
             memory: Memory::default(),
             ledgers,
             quota: start.memory_quota,
-            depth: (start.depth_calls.into(), start.depth_bytes),
             allocs: Allocs::default(),
             images: Images::new(Path::new(&start.image_dir)),
             staging,
@@ -186,6 +196,11 @@ impl Session {
             received: (0, 0),
             poison: None,
         })
+    }
+
+    /// vgpud changed how much the guest may have sent that is not taken.
+    fn set_depth(&mut self, calls: u32, bytes: u64) {
+        self.out.set_depth(within_bounds(calls, bytes));
     }
 
     /// A driver call about request `id` failed (0: about none). A device fault ends the session's use
@@ -234,5 +249,13 @@ impl Session {
         self.abandon_parked(code);
         self.abandon_drains(code);
         self.abandon_allocs(code);
+    }
+}
+
+/// What may be untaken, whatever vgpud says.
+fn within_bounds(calls: u32, bytes: u64) -> Progress {
+    Progress {
+        calls: calls.clamp(1, DEPTH_CALLS).into(),
+        bytes: bytes.clamp(1, DEPTH_BYTES),
     }
 }

@@ -19,17 +19,23 @@ pub(super) struct Out {
     writer: Writer,
     taken: Progress,
     told: Progress,
+    /// How much may be untaken, and what the guest has been allowed to send in all, which no smaller depth
+    /// takes back.
+    depth: Progress,
+    allowed: Progress,
     scratch: Vec<u8>,
 }
 
 impl Out {
-    /// Over the guest's socket.
-    pub(super) fn new(writer: Writer) -> Out {
+    /// Over the guest's socket; `depth` is what its Welcome names.
+    pub(super) fn new(writer: Writer, depth: Progress) -> Out {
         let zero = Progress { calls: 0, bytes: 0 };
         Out {
             writer,
             taken: zero,
             told: zero,
+            depth,
+            allowed: depth,
             scratch: Vec::new(),
         }
     }
@@ -144,8 +150,10 @@ impl Out {
     pub(super) fn took(&mut self, calls: u64, bytes: u64) {
         self.taken.calls += calls;
         self.taken.bytes += bytes;
-        if self.taken.calls - self.told.calls < u64::from(PROGRESS_CALLS)
-            && self.taken.bytes - self.told.bytes < PROGRESS_BYTES
+        // A short queue is told of in shorter steps, or it would run empty each time.
+        let step = |depth: u64, most: u64| (depth / 4).clamp(1, most);
+        if self.taken.calls - self.told.calls < step(self.depth.calls, PROGRESS_CALLS.into())
+            && self.taken.bytes - self.told.bytes < step(self.depth.bytes, PROGRESS_BYTES)
         {
             return;
         }
@@ -160,9 +168,39 @@ impl Out {
             return;
         }
         self.told = self.taken;
+        self.allow();
+        self.notice(Notice::Progress, self.told);
+    }
+
+    /// Changes how much may be untaken.
+    pub(super) fn set_depth(&mut self, depth: Progress) {
+        self.depth = depth;
+        self.allow();
+        self.notice(Notice::Depth, depth);
+    }
+
+    /// How much may be untaken.
+    pub(super) fn depth(&self) -> Progress {
+        self.depth
+    }
+
+    fn allow(&mut self) {
+        let allowed = &mut self.allowed;
+        allowed.calls = allowed.calls.max(self.told.calls + self.depth.calls);
+        allowed.bytes = allowed.bytes.max(self.told.bytes + self.depth.bytes);
+    }
+
+    /// May the guest have sent so much in all? Its last request carried `last` bytes: one that is larger
+    /// than the whole credit may come alone.
+    pub(super) fn allows(&self, sent: Progress, last: u64) -> bool {
+        sent.calls <= self.allowed.calls
+            && (sent.bytes <= self.allowed.bytes || sent.bytes - last <= self.taken.bytes)
+    }
+
+    fn notice(&mut self, notice: Notice, said: Progress) {
         self.scratch.clear();
-        if encode_into(&self.told, &mut self.scratch).is_ok() {
-            let op = Notice::Progress as u16;
+        if encode_into(&said, &mut self.scratch).is_ok() {
+            let op = notice as u16;
             let header = Header::reply(op, 0, CuResult::SUCCESS, 0, self.scratch.len(), 0);
             self.writer.push(header, &self.scratch, &[]);
         }

@@ -40,6 +40,8 @@ pub struct Guest {
     pub called: Vec<u64>,
     /// The last depth credit.
     pub progress: Progress,
+    /// How much may be untaken, if that was said.
+    pub depth: Option<Progress>,
 }
 
 impl Guest {
@@ -56,6 +58,7 @@ impl Guest {
             stdout: Vec::new(),
             called: Vec::new(),
             progress: Progress { calls: 0, bytes: 0 },
+            depth: None,
         }
     }
 
@@ -119,6 +122,7 @@ impl Guest {
         self.socket().read_exact(&mut bulk).expect("bulk");
         match Notice::from_wire(header.op()) {
             Some(Notice::Progress) => self.progress = decode(&args).expect("progress"),
+            Some(Notice::Depth) => self.depth = Some(decode(&args).expect("a depth")),
             Some(Notice::AsyncError) => self.errors.push((header.id(), header.status())),
             Some(Notice::Stdout) => self.stdout.extend(bulk),
             Some(Notice::HostFunc) => self.called.push(header.id()),

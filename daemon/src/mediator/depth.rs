@@ -1,0 +1,37 @@
+//! The depth of queues: one account per VM, divided among its programs as they come and go.
+
+use vgpu_proto::limits::{DEPTH_BYTES, DEPTH_CALLS};
+use vgpu_proto::worker::ToWorker;
+use vgpu_sched::SessionId;
+
+use super::VmIdentity;
+use super::actor::Actor;
+use super::session::Phase;
+
+impl Actor {
+    /// How much a session may have queued now: calls, and their bytes.
+    pub(super) fn depth_of(&self, session: u64) -> (u32, u64) {
+        let part = self.scheduler.depth_allowance(SessionId(session));
+        let calls = part.calls.clamp(1, DEPTH_CALLS.into());
+        let bytes = part.bytes.clamp(1, DEPTH_BYTES);
+        (u32::try_from(calls).unwrap_or(DEPTH_CALLS), bytes)
+    }
+
+    /// A VM's limit was changed, or the number of its programs: those that run are told what their part is
+    /// now. One that is still starting is told when it is up.
+    pub(super) fn share_depth(&mut self, vm: VmIdentity) {
+        let of_vm = self.sessions.values().filter(|s| s.vm == vm);
+        let live = of_vm.filter(|s| s.phase == Phase::Live);
+        let changed: Vec<(u64, (u32, u64))> = live
+            .map(|session| (session.id, self.depth_of(session.id)))
+            .filter(|(id, depth)| self.sessions.get(id).is_some_and(|s| s.depth != *depth))
+            .collect();
+        for (id, depth) in changed {
+            if let Some(session) = self.sessions.get_mut(&id) {
+                session.depth = depth;
+            }
+            let (calls, bytes) = depth;
+            self.send(id, &ToWorker::Depth { calls, bytes });
+        }
+    }
+}

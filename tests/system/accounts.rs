@@ -1,0 +1,175 @@
+//! What a VM may hold at once is one account over all its programs: device memory, sessions, pinned
+//! memory, the depth of its queue.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use vgpu_tests::device::{self, Kernels};
+use vgpu_tests::guest::{self, Guest, Running};
+use vgpu_tests::host::{Host, Options, one_vm};
+use vgpu_tests::wait::{SOON, until};
+
+const MIB: u64 = 1 << 20;
+
+/// A program that takes device memory (`device`: and keeps it; `again`: as soon as there is some).
+fn take(host: &Host, how: &str, bytes: u64) -> Result<Guest> {
+    let program = Guest::new(guest::TAKE, host.target(1))?;
+    Ok(program.arg(how).arg(bytes.to_string()))
+}
+
+fn vm_number(host: &Host, name: &str) -> Option<u64> {
+    host.vm(1).ok()?[name].as_u64()
+}
+
+#[test]
+fn device_memory_is_one_account_over_all_programs_of_a_vm() -> Result<()> {
+    const QUOTA: u64 = 300 * MIB;
+    let host = one_vm(&Options::default())?;
+    host.admin(&format!("vm set 1 --memory={QUOTA}"))?;
+    let held = |programs: u64| {
+        until("they hold their memory", SOON, || {
+            (vm_number(&host, "memory_bytes")? >= programs * 100 * MIB).then_some(())
+        })
+    };
+    let mut first = take(&host, "device", 100 * MIB)?.spawn()?;
+    held(1)?;
+    let _second = take(&host, "device", 100 * MIB)?.spawn()?;
+    held(2)?;
+    // Each of them alone is far below the limit; a third one is not to be had.
+    let third = take(&host, "device", 101 * MIB)?.run(SOON)?;
+    assert_eq!(third.status.code(), Some(4), "{}", guest::describe(&third));
+    assert!(vm_number(&host, "memory_bytes") <= Some(QUOTA));
+    // What a program gives back, or leaves behind, the next one has.
+    let patient = take(&host, "again", 101 * MIB)?.spawn()?;
+    first.kill();
+    let patient = patient.finish(2 * SOON)?;
+    assert!(patient.status.success(), "{}", guest::describe(&patient));
+    let peak = host.vm(1)?["usage"]["memory_peak_bytes"].as_u64();
+    assert!((Some(200 * MIB)..=Some(QUOTA)).contains(&peak), "{peak:?}");
+    // The limit is lifted while programs run.
+    host.admin("vm set 1 --memory=none")?;
+    let large = take(&host, "again", 400 * MIB)?.run(2 * SOON)?;
+    assert!(large.status.success(), "{}", guest::describe(&large));
+    Ok(())
+}
+
+#[test]
+fn sessions_are_limited_and_the_next_is_served_when_one_ends() -> Result<()> {
+    let host = one_vm(&Options::default())?;
+    host.admin("vm set 1 --sessions=2")?;
+    let hold = || {
+        Guest::new(guest::RULES, host.target(1))?
+            .arg("hold")
+            .spawn()
+    };
+    let (mut first, _second) = (hold()?, hold()?);
+    until("both are open", SOON, || {
+        (vm_number(&host, "sessions")? == 2).then_some(())
+    })?;
+    let program = Guest::new(guest::VECADD, host.target(1))?.arg("1000");
+    let third = program.run(SOON)?;
+    let text = guest::describe(&third);
+    assert_eq!(third.status.code(), Some(2), "{text}");
+    assert!(text.contains("session"), "one line says why: {text}");
+    assert_eq!(
+        vm_number(&host, "sessions"),
+        Some(2),
+        "nobody was disturbed"
+    );
+    first.kill();
+    until("the next one is served", SOON, || {
+        program.run(SOON).ok()?.status.success().then_some(())
+    })
+}
+
+#[test]
+fn pinned_memory_is_capped_over_all_programs() -> Result<()> {
+    let host = one_vm(&Options::default())?;
+    // Room for one program's staging buffers (28 MiB).
+    host.admin("vm set 1 --pinned=40MiB")?;
+    let mut first = Guest::new(guest::RULES, host.target(1))?
+        .arg("hold")
+        .spawn()?;
+    until("it runs", SOON, || {
+        (vm_number(&host, "pinned_bytes")? > 0).then_some(())
+    })?;
+    let program = Guest::new(guest::VECADD, host.target(1))?.arg("1000");
+    let second = program.run(SOON)?;
+    let text = guest::describe(&second);
+    assert_eq!(second.status.code(), Some(2), "{text}");
+    assert!(text.contains("pinned"), "one line says why: {text}");
+    first.kill();
+    until("what the first had pinned is the next one's", SOON, || {
+        program.run(SOON).ok()?.status.success().then_some(())
+    })
+}
+
+/// Two programs that would queue without end. Looks again and again until both together have at least
+/// `least` waiting; they never have more than `most`.
+fn queue_stays_within(host: &Host, name: &str, least: u64, most: u64) -> Result<()> {
+    let mut largest = 0;
+    until("the queues fill up", 2 * SOON, || {
+        largest = largest.max(vm_number(host, name)?);
+        (largest >= least).then_some(())
+    })
+    .with_context(|| format!("{name}: {largest} of {least} to {most}"))?;
+    for _ in 0..40 {
+        largest = largest.max(vm_number(host, name).unwrap_or(0));
+        std::thread::sleep(Duration::from_millis(25));
+    }
+    anyhow::ensure!(largest <= most, "{name}: {largest}, not {most} at most");
+    Ok(())
+}
+
+/// All end well once they are let go: nothing was dropped.
+fn finish(host: &Host, programs: Vec<Running>) -> Result<()> {
+    host.admin(
+        "vm set 1 --calls-per-s=none --bytes-per-s=none --calls-burst=none --bytes-burst=none",
+    )?;
+    for program in programs {
+        let output = program.finish(4 * SOON)?;
+        assert!(output.status.success(), "{}", guest::describe(&output));
+    }
+    Ok(())
+}
+
+#[test]
+fn the_depth_of_the_queue_in_calls_is_one_account_over_all_programs() -> Result<()> {
+    let host = one_vm(&Kernels::default().on(Options::default()))?;
+    host.admin("vm set 1 --queue-calls=16")?;
+    let programs = [1, 2].map(|_| device::saturate(&host, 1, "null", 100, 5));
+    let programs = programs.into_iter().collect::<Result<Vec<_>>>()?;
+    device::Watch::start(&host, &[(1, 2)])?;
+    host.admin("vm set 1 --calls-per-s=5 --calls-burst=1")?;
+    queue_stays_within(&host, "queue_calls", 9, 16)?;
+    // A new limit holds for programs that run: they send no more than it allows from now on.
+    host.admin("vm set 1 --queue-calls=6")?;
+    until(
+        "the queues are as short as they may be now",
+        2 * SOON,
+        || (vm_number(&host, "queue_calls")? <= 6).then_some(()),
+    )?;
+    queue_stays_within(&host, "queue_calls", 2, 6)?;
+    finish(&host, programs)
+}
+
+#[test]
+fn the_depth_of_the_queue_in_bytes_is_one_account_over_all_programs() -> Result<()> {
+    const COPY: u64 = 32 << 10;
+    let host = one_vm(&Kernels::default().on(Options::default()))?;
+    host.admin("vm set 1 --queue-bytes=256KiB")?;
+    let copies = || -> Result<Running> {
+        let program = Guest::new(guest::LOAD, host.target(1))?.arg("copies");
+        program.arg(COPY.to_string()).arg("5").spawn()
+    };
+    let programs = vec![copies()?, copies()?];
+    until("both copy", SOON, || {
+        let sessions = host.admin_json("session list").ok()?;
+        let sessions = sessions.as_array()?;
+        let copies = |s: &serde_json::Value| s["bytes"].as_u64() > Some(0);
+        (sessions.len() == 2 && sessions.iter().all(copies)).then_some(())
+    })?;
+    host.admin("vm set 1 --bytes-per-s=64KiB --bytes-burst=1KiB")?;
+    queue_stays_within(&host, "queue_bytes", 5 * COPY, 8 * COPY)?;
+    finish(&host, programs)
+}

@@ -1,0 +1,194 @@
+//! Whatever an administrator sets counts at once, with VMs running, and is there again after a restart.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use serde_json::Value;
+use vgpu_tests::device::{self, Kernels, Watch};
+use vgpu_tests::guest::Running;
+use vgpu_tests::host::{Host, Options, one_vm};
+use vgpu_tests::wait::SOON;
+
+const MS: u64 = 1_000_000;
+
+/// How long a busy machine may keep a worker that is asked for its lease, and vgpud, from a processor.
+const LATE: u64 = 1_000 * MS;
+
+/// VM 1 low, VM 2 high, both with a backlog of kernels of 0.5 ms.
+fn two_rivals() -> Result<(Host, [Running; 2])> {
+    let host = one_vm(&Kernels::default().on(Options::default()))?;
+    host.admin("pool set A --slice=20ms --overrun-grace=5s")?;
+    host.admin("vm set 1 --priority=low")?;
+    host.admin("register-vm --vm-id=2 --pool=A --priority=high")?;
+    let guests = [
+        device::saturate(&host, 1, "medium", 400, 600)?,
+        device::saturate(&host, 2, "medium", 400, 600)?,
+    ];
+    Watch::start(&host, &[(1, 1), (2, 1)])?;
+    Ok((host, guests))
+}
+
+/// Part of the charged time that was VM 1's, over a second of device time.
+fn part_of_the_low_one(host: &Host) -> Result<f64> {
+    let watch = Watch::start(host, &[(1, 1), (2, 1)])?;
+    let before = device::charged(host)?;
+    watch.record_busy(Duration::from_secs(1), Duration::from_millis(20))?;
+    let after = device::charged(host)?;
+    let [low, high] = [1, 2].map(|vm| (after[&vm] - before[&vm]) as f64);
+    Ok(low / (low + high))
+}
+
+/// The records of the decision log: when, the event, the actions.
+fn decisions(host: &Host) -> Result<Vec<(u64, Value, Vec<Value>)>> {
+    let text = host.admin("sched log")?;
+    let records = text.lines().filter(|line| line.starts_with("{\"record\""));
+    let parsed = records.map(|line| {
+        let record: Value = serde_json::from_str(line)?;
+        let record = &record["record"];
+        let at = record["at_ns"].as_u64().context("a time")?;
+        let actions = record["actions"].as_array().cloned().unwrap_or_default();
+        Ok((at, record["event"].clone(), actions))
+    });
+    parsed.collect()
+}
+
+/// When turns began or were extended after the pool was last changed, and for how long they were given.
+fn turns_since_the_change(host: &Host) -> Result<(u64, Vec<(u64, u64)>)> {
+    let all = decisions(host)?;
+    let changed = all
+        .iter()
+        .rposition(|(_, event, _)| !event["SetPool"].is_null());
+    let changed = changed.context("the change is in the log")?;
+    let turn = |at: u64, action: &Value| {
+        let terms = ["Grant", "Extend"].map(|kind| action[kind]["slice_end_ns"].as_u64());
+        let end = terms.into_iter().flatten().next()?;
+        Some((at, end.saturating_sub(at)))
+    };
+    let turns = all[changed + 1..]
+        .iter()
+        .flat_map(|(at, _, actions)| actions.iter().filter_map(move |action| turn(*at, action)));
+    Ok((all[changed].0, turns.collect()))
+}
+
+#[test]
+fn a_policy_counts_within_one_turn() -> Result<()> {
+    let (host, _guests) = two_rivals()?;
+    let low = part_of_the_low_one(&host)?;
+    assert!((low - 1.0 / 17.0).abs() < 0.04, "weighted, 1 to 16: {low}");
+    // Classes do not count; one slice each.
+    host.admin("pool set A --policy=fifo")?;
+    let low = part_of_the_low_one(&host)?;
+    assert!((low - 0.5).abs() < 0.1, "fifo: {low}");
+    host.admin("pool set A --policy=strict --aging=0")?;
+    let low = part_of_the_low_one(&host)?;
+    // What it has left is the turn that ran, and what a late worker of the other leaves it.
+    assert!(low < 0.1, "strict: {low}");
+    host.admin("pool set A --policy=sjf --aging=500ms")?;
+    let low = part_of_the_low_one(&host)?;
+    assert!((low - 0.5).abs() < 0.15, "both are as short: {low}");
+    host.admin("pool set A --policy=weighted")?;
+    // By the log, what was running when it changed was over within its slice.
+    let (changed, turns) = {
+        let watch = Watch::start(&host, &[(1, 1), (2, 1)])?;
+        watch.record_busy(Duration::from_millis(200), Duration::from_millis(20))?;
+        turns_since_the_change(&host)?
+    };
+    let first = turns.first().context("turns go on")?;
+    assert!(first.0 - changed <= 20 * MS + LATE, "{first:?} {changed}");
+    Ok(())
+}
+
+#[test]
+fn a_quantum_counts_within_the_old_one() -> Result<()> {
+    let (host, _guests) = two_rivals()?;
+    for slice in [3, 50] {
+        host.admin(&format!("pool set A --slice={slice}ms"))?;
+        let watch = Watch::start(&host, &[(1, 1), (2, 1)])?;
+        watch.record_busy(Duration::from_millis(500), Duration::from_millis(20))?;
+        let (changed, turns) = turns_since_the_change(&host)?;
+        let first = turns.first().context("turns go on")?;
+        assert!(first.0 - changed <= 50 * MS + LATE, "{first:?} {changed}");
+        assert!(turns.len() >= 4, "{turns:?}");
+        for (_, given) in &turns {
+            assert!(*given <= slice * MS, "{given} ns of {slice} ms");
+        }
+        // Some are cut short for others' sake; not all.
+        let longest = turns.iter().map(|turn| turn.1).max();
+        assert!(longest > Some((slice - 1) * MS), "{longest:?}");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_limit_counts_for_programs_that_run() -> Result<()> {
+    let (host, _guests) = two_rivals()?;
+    // Capped far below its share, the high one leaves the GPU to the other.
+    host.admin("vm set 2 --gpu-ms-per-s=50 --gpu-ms-burst=10")?;
+    part_of_the_low_one(&host)?;
+    let low = part_of_the_low_one(&host)?;
+    assert!(low > 0.7, "{low}");
+    host.admin("vm set 2 --gpu-ms-per-s=none --gpu-ms-burst=none")?;
+    part_of_the_low_one(&host)?;
+    let low = part_of_the_low_one(&host)?;
+    assert!((low - 1.0 / 17.0).abs() < 0.05, "{low}");
+    Ok(())
+}
+
+/// Everything that the scheduler is configured with.
+fn configured(host: &Host) -> Result<Vec<Value>> {
+    let mut all = vec![host.admin_json("weights get")?];
+    for pool in host
+        .admin_json("pool list")?
+        .as_array()
+        .into_iter()
+        .flatten()
+    {
+        all.push(pool["settings"].clone());
+        all.push(pool["effective_weights"].clone());
+    }
+    for vm in [1, 2] {
+        let vm = host.vm(vm)?;
+        let names = [
+            "priority",
+            "factor_percent",
+            "limits",
+            "slice_us",
+            "gang",
+            "allowed_gpu_ids",
+            "pool",
+        ];
+        all.extend(names.map(|name| vm[name].clone()));
+    }
+    Ok(all)
+}
+
+#[test]
+fn policy_weights_quantum_and_limits_survive_a_crash() -> Result<()> {
+    let mut host = one_vm(&Options::default())?;
+    host.admin("assign-gpu --gpu-id=1 --pool=B")?;
+    host.admin("register-vm --vm-id=2 --pool=A")?;
+    let before = configured(&host)?;
+    for words in [
+        "pool set A --policy=sjf --slice=7ms --min-run=300us --aging=900ms --idle-hold=77us",
+        "pool set A --window=250us --soft-limit=3s --hard-limit=4s --contended-limit=5s",
+        "pool set A --overrun-grace=33ms --weight=55 --strikes=9 --strike-decay=99s",
+        "pool set A --quarantine=2min --quarantine-max=3h",
+        "weights set --low=2 --medium=5 --high=11 --critical=70",
+        "weights set --pool=B --high=13",
+        "vm set 1 --priority=critical --factor=250 --slice=900us --gang",
+        "vm set 2 --calls-per-s=1001 --calls-burst=102 --bytes-per-s=1003 --bytes-burst=104",
+        "vm set 2 --gpu-ms-per-s=105 --gpu-ms-burst=16 --queue-calls=107 --queue-bytes=1080",
+        "vm set 2 --sessions=9 --memory=110MiB --pinned=111MiB --soft-limit-ms=2000 --hard-limit-ms=3000",
+    ] {
+        host.admin(words)?;
+    }
+    let set = configured(&host)?;
+    assert_eq!(before.len(), set.len());
+    host.kill_daemon()?;
+    host.start_daemon()?;
+    assert_eq!(configured(&host)?, set);
+    // And it is in force, not only shown: the first program that comes is treated so.
+    let sheet = host.admin_json("explain 2")?[0].clone();
+    assert_eq!(sheet["policy"], "sjf", "{sheet:#}");
+    host.wait_no_sessions(SOON)
+}
