@@ -33,6 +33,15 @@ pub const MAX_GRAPH_NODES: usize = 1 << 17;
 /// Bytes of their kernels' parameters.
 pub const MAX_GRAPH_BYTES: usize = 64 * 1024 * 1024;
 
+/// Handles of conditions of a session.
+pub const MAX_GRAPH_CONDITIONS: usize = 4096;
+
+/// Bodies of a conditional node.
+pub const MAX_GRAPH_BODIES: usize = 1024;
+
+/// How deep conditional nodes may lie within each other.
+pub const MAX_GRAPH_DEPTH: usize = 16;
+
 /// Host functions of a session that have not come back.
 pub const MAX_HOST_FUNCTIONS: usize = DEPTH_CALLS as usize;
 

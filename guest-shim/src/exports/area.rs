@@ -188,6 +188,15 @@ pub(super) fn is_on_device(shim: &Shim, copy: &Copy3D) -> bool {
     })
 }
 
+/// Is what it copies to, and from, the host's? (An array is.)
+pub(crate) fn places(shim: &Shim, copy: &Copy3D) -> [bool; 2] {
+    [&copy.dst, &copy.src].map(|side| match side.kind {
+        HOST => false,
+        UNIFIED => shim.memory.find(side.device).is_some(),
+        _ => true,
+    })
+}
+
 /// Is it one that can be done?
 pub(super) fn check(shim: &Shim, copy: &Copy3D) -> Cu {
     let size = (copy.width as u64, copy.height as u64, copy.depth as u64);

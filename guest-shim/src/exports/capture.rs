@@ -1,5 +1,7 @@
 //! Stream capture.
 
+use std::cell::RefCell;
+
 use vgpu_proto::cuda::CuResult;
 
 use crate::Cu;
@@ -93,7 +95,7 @@ exports! {
         unsafe { info(stream, mode, &Results { status, id, graph, tips, edges, count }) }
     }
 
-    /// With data of edges, of which there is none.
+    /// With data of edges, which is always zero.
     fn cuStreamGetCaptureInfo_v3 / cuStreamGetCaptureInfo_v3_ptsz [mode] (
         stream: u64,
         status: *mut u32,
@@ -156,6 +158,22 @@ pub(super) unsafe fn list(nodes: *const u64, count: usize) -> Cu<Vec<u64>> {
     Ok(unsafe { std::slice::from_raw_parts(nodes, count) }.to_vec())
 }
 
+thread_local! {
+    /// Data of edges as a thread was shown it last: all zero.
+    static EDGES: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Data of so many plain edges, which may be looked at until the calling thread's next such call. Programs
+/// read as much of it as there are nodes.
+fn plain_edges(count: usize) -> Cu<*const u64> {
+    let shown = EDGES.try_with(|edges| {
+        let mut edges = edges.borrow_mut();
+        edges.resize(count, 0);
+        edges.as_ptr()
+    });
+    shown.map_err(|_| CuResult::DEINITIALIZED)
+}
+
 /// # Safety
 /// The results are null or valid for a write.
 unsafe fn info(stream: u64, mode: DefaultStream, to: &Results) -> Cu {
@@ -164,6 +182,10 @@ unsafe fn info(stream: u64, mode: DefaultStream, to: &Results) -> Cu {
     required(to.status)?;
     let info = capture::info(shim, &target)?;
     let (mut at, count) = (std::ptr::null(), info.tips.len());
+    let edges = match count {
+        0 => std::ptr::null(),
+        count => plain_edges(count)?,
+    };
     if let Some(stream) = &target.info {
         // The program may look at it until its next call about the stream.
         let mut shown = crate::lock(&stream.shown);
@@ -176,7 +198,7 @@ unsafe fn info(stream: u64, mode: DefaultStream, to: &Results) -> Cu {
         put_optional(to.id, info.id);
         put_optional(to.graph, info.graph);
         put_optional(to.tips, at);
-        put_optional(to.edges, std::ptr::null());
+        put_optional(to.edges, edges);
         put_optional(to.count, count);
     }
     Ok(())

@@ -1,5 +1,6 @@
 //! Graphs and their nodes. What nodes do is in `graph_nodes`, what becomes of graphs in `graph_exec`.
 
+use std::collections::HashSet;
 use std::ffi::c_char;
 
 use vgpu_proto::cuda::CuResult;
@@ -7,7 +8,7 @@ use vgpu_proto::cuda::CuResult;
 use super::capture::list;
 use crate::ffi::{exports, put, put_optional, required};
 use crate::process::{live, shim};
-use crate::state::graphs::Kind;
+use crate::state::graphs::{self, Kind};
 use crate::{Cu, lock};
 
 exports! {
@@ -32,7 +33,7 @@ exports! {
     fn cuGraphClone(out: *mut u64, original: u64) {
         let shim = live()?;
         required(out)?;
-        let copy = shim.clone_graph(&*shim.graph(original)?)?;
+        let copy = shim.clone_graph(&*shim.graph(original)?, false)?;
         // SAFETY: by the contract of the function.
         unsafe { put(out, copy.handle) }
     }
@@ -40,10 +41,10 @@ exports! {
     /// The node of a copy that is a copy of this one.
     fn cuGraphNodeFindInClone(out: *mut u64, original: u64, copy: u64) {
         let shim = shim()?;
-        let found = shim.graph(copy)?.nodes().into_iter().find(|n| n.original == original);
-        let found = found.filter(|_| original != 0).ok_or(CuResult::INVALID_VALUE)?;
+        let copy = shim.graph(copy)?;
+        let found = Some(original).filter(|n| *n != 0).and_then(|n| graphs::copy_of(&copy, n));
         // SAFETY: by the contract of the function.
-        unsafe { put(out, found.handle) }
+        unsafe { put(out, found.ok_or(CuResult::INVALID_VALUE)?) }
     }
 
     /// What depended on it depends on it no more.
@@ -171,7 +172,7 @@ exports! {
             if child == graph {
                 return Err(CuResult::INVALID_VALUE);
             }
-            Ok(Kind::Child(shim.clone_graph(&*shim.graph(child)?)?))
+            Ok(Kind::Child(shim.clone_graph(&*shim.graph(child)?, true)?))
         };
         // SAFETY: by the contract of the function.
         unsafe { add(out, graph, (behind, count), make) }
@@ -186,23 +187,61 @@ exports! {
         }
     }
 
-    /// A list of nodes and edges for graphviz, in a file of the guest.
-    fn cuGraphDebugDotPrint(graph: u64, path: *const c_char, _flags: u32) {
+    /// Nodes and edges in the language of Graphviz, in a file of the guest.
+    fn cuGraphDebugDotPrint(graph: u64, path: *const c_char, flags: u32) {
         let shim = shim()?;
         let graph = shim.graph(graph)?;
         required(path)?;
-        let mut text = String::from("digraph dot {\n");
-        for node in graph.nodes() {
-            let kind = lock(&node.kind).number();
-            text.push_str(&format!("\"{:#x}\" [label=\"type {kind}\"];\n", node.handle));
-            for before in lock(&node.dependencies).iter() {
-                text.push_str(&format!("\"{before:#x}\" -> \"{:#x}\";\n", node.handle));
-            }
-        }
-        text.push_str("}\n");
         // SAFETY: by the contract of the function.
         let path = unsafe { crate::ffi::text(path) }?;
-        std::fs::write(path, text).map_err(|_| CuResult::OPERATING_SYSTEM)
+        std::fs::write(path, graphs::dot::text(&graph, flags)).map_err(|_| CuResult::OPERATING_SYSTEM)
+    }
+
+    /// Its number among graphs.
+    fn cuGraphGetId(graph: u64, out: *mut u32) {
+        let id = shim()?.graph(graph)?.id;
+        // SAFETY: by the contract of the function.
+        unsafe { put(out, id) }
+    }
+
+    /// The graph that a node is in.
+    fn cuGraphNodeGetContainingGraph(node: u64, out: *mut u64) {
+        let graph = shim()?.node(node)?.graph;
+        // SAFETY: by the contract of the function.
+        unsafe { put(out, graph) }
+    }
+
+    /// Its number among the nodes of its graph.
+    fn cuGraphNodeGetLocalId(node: u64, out: *mut u32) {
+        let local = shim()?.node(node)?.local;
+        // SAFETY: by the contract of the function.
+        unsafe { put(out, local) }
+    }
+
+    /// A number that no other node has.
+    fn cuGraphNodeGetToolsId(node: u64, out: *mut u64) {
+        let shim = shim()?;
+        let node = shim.node(node)?;
+        let graph = shim.graph(node.graph)?;
+        // SAFETY: by the contract of the function.
+        unsafe { put(out, u64::from(graph.id) << 32 | u64::from(node.local)) }
+    }
+
+    /// A value that conditional nodes read and kernels set.
+    fn cuGraphConditionalHandleCreate(
+        out: *mut u64,
+        graph: u64,
+        ctx: u64,
+        default: u32,
+        flags: u32
+    ) {
+        let shim = live()?;
+        required(out)?;
+        let graph = shim.graph(graph)?;
+        let ctx = shim.contexts.named(ctx)?;
+        let handle = graphs::conditional::create(shim, &graph, ctx, default, flags)?;
+        // SAFETY: by the contract of the function.
+        unsafe { put(out, handle) }
     }
 }
 
@@ -312,19 +351,29 @@ unsafe fn give_edges(
 /// The lists are null or as long as their count says.
 unsafe fn edges(graph: u64, (from, to, count): (*const u64, *const u64, usize), there: bool) -> Cu {
     let shim = live()?;
-    let graph = shim.graph(graph)?.handle;
+    let graph = shim.graph(graph)?;
     // SAFETY: by this function's contract.
     let (from, to) = unsafe { (list(from, count)?, list(to, count)?) };
-    for (from, to) in from.into_iter().zip(to) {
-        let (before, behind) = (shim.node(from)?, shim.node(to)?);
-        if before.graph != graph || behind.graph != graph || from == to {
+    if !there && count > 0 && graph.owns_memory() {
+        // Graphs with memory nodes keep their shape.
+        return Err(CuResult::NOT_SUPPORTED);
+    }
+    let mut seen = HashSet::new();
+    let pairs: Vec<(u64, u64)> = from.into_iter().zip(to).collect();
+    for (from, to) in &pairs {
+        let (before, behind) = (shim.node(*from)?, shim.node(*to)?);
+        let of_it = before.graph == graph.handle && behind.graph == graph.handle;
+        let known = lock(&behind.dependencies).contains(from);
+        if !of_it || from == to || known == there || !seen.insert((*from, *to)) {
             return Err(CuResult::INVALID_VALUE);
         }
+    }
+    for (from, to) in pairs {
+        let behind = shim.node(to)?;
         let mut dependencies = lock(&behind.dependencies);
-        match (there, dependencies.contains(&from)) {
-            (true, false) => dependencies.push(from),
-            (false, true) => dependencies.retain(|d| *d != from),
-            _ => return Err(CuResult::INVALID_VALUE),
+        match there {
+            true => dependencies.push(from),
+            false => dependencies.retain(|d| *d != from),
         }
     }
     Ok(())

@@ -3,23 +3,17 @@
 use std::ffi::c_char;
 use std::sync::Arc;
 
-use vgpu_proto::call::req;
-use vgpu_proto::cuda::{CuResult, Stream};
+use vgpu_proto::cuda::CuResult;
 
-use super::{area, event, launch, memset};
-use crate::ffi::{exports, put, put_optional, required};
+use super::graph_run::{UPLOAD, instantiate, run, steps};
+use crate::ffi::{DefaultStream, exports, put, put_optional, required};
 use crate::process::{live, shim};
-use crate::state::Shim;
-use crate::state::capture;
-use crate::state::graphs::{Exec, ExecState, Kind, Step, flatten};
-use crate::state::streams::{Target, resolve};
+use crate::state::graphs::Exec;
+use crate::state::graphs::plan::Refusal;
+use crate::state::graphs::update::{Outcome, Report};
+use crate::state::streams::resolve;
+use crate::state::{Shim, capture};
 use crate::{Cu, lock};
-
-/// `CUgraphInstantiate_flags` that mean something here: free on launch, upload, use node priority. A
-/// launch from the device is not served.
-const FLAGS: u64 = AUTO_FREE | 2 | 8;
-const AUTO_FREE: u64 = 1;
-const DEVICE_LAUNCH: u64 = 4;
 
 /// `CUDA_GRAPH_INSTANTIATE_PARAMS`.
 #[repr(C)]
@@ -38,24 +32,17 @@ pub(crate) struct UpdateInfo {
     error_from: u64,
 }
 
-/// `CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED`, `NODE_TYPE_CHANGED`.
-const TOPOLOGY_CHANGED: u32 = 2;
-const TYPE_CHANGED: u32 = 3;
-
 exports! {
     /// Makes what can be launched of a graph as it is now.
     fn cuGraphInstantiate(
         out: *mut u64,
         graph: u64,
         node: *mut u64,
-        _log: *mut c_char,
-        _room: usize
+        log: *mut c_char,
+        room: usize
     ) {
         // SAFETY: by the contract of the function.
-        unsafe {
-            put_optional(node, 0);
-            instantiate(out, graph, 0)
-        }
+        unsafe { logged(out, graph, node, (log, room)) }
     }
 
     /// Makes what can be launched of a graph as it is now.
@@ -63,43 +50,32 @@ exports! {
         out: *mut u64,
         graph: u64,
         node: *mut u64,
-        _log: *mut c_char,
-        _room: usize
+        log: *mut c_char,
+        room: usize
     ) {
         // SAFETY: by the contract of the function.
-        unsafe {
-            put_optional(node, 0);
-            instantiate(out, graph, 0)
-        }
+        unsafe { logged(out, graph, node, (log, room)) }
     }
 
     /// With flags.
     fn cuGraphInstantiateWithFlags(out: *mut u64, graph: u64, flags: u64) {
         // SAFETY: by the contract of the function.
-        unsafe { instantiate(out, graph, flags) }
+        unsafe { make(out, graph, flags) }.map_err(|why| why.code)
     }
 
-    /// With flags; what went wrong is an error here.
-    fn cuGraphInstantiateWithParams / cuGraphInstantiateWithParams_ptsz [_mode] (
+    /// With flags; what went wrong is told.
+    fn cuGraphInstantiateWithParams / cuGraphInstantiateWithParams_ptsz [mode] (
         out: *mut u64,
         graph: u64,
         params: *mut InstantiateParams
     ) {
-        live()?;
         // SAFETY: by the contract of the function.
-        let params = unsafe { params.as_mut() }.ok_or(CuResult::INVALID_VALUE)?;
-        params.error_node = 0;
-        // SAFETY: by the contract of the function.
-        let made = unsafe { instantiate(out, graph, params.flags) };
-        params.result = u32::from(made.is_err());
-        made
+        unsafe { with_params(out, graph, params, mode) }
     }
 
     /// Launches that are on their way still happen.
     fn cuGraphExecDestroy(exec: u64) {
-        let shim = live()?;
-        let exec = shim.execs.remove(exec).map_err(|_| CuResult::INVALID_VALUE)?;
-        forget(shim, &mut lock(&exec.state))
+        live()?.execs.remove(exec).map(|_| ()).map_err(|_| CuResult::INVALID_VALUE)
     }
 
     /// Does all of it in a stream.
@@ -112,67 +88,66 @@ exports! {
     /// Has the host know of it before the first launch.
     fn cuGraphUpload / cuGraphUpload_ptsz [mode] (exec: u64, stream: u64) {
         let shim = live()?;
-        let exec = find(shim, exec)?;
-        let target = resolve(shim, stream, mode)?;
-        capture::forbid(shim, &target)?;
-        steps(shim, &mut lock(&exec.state), &target).map(|_| ())
+        upload(shim, &*find(shim, exec)?, stream, mode)
     }
 
     /// The flags it was made with.
     fn cuGraphExecGetFlags(exec: u64, out: *mut u64) {
-        let flags = find(shim()?, exec)?.flags;
+        // Those that matter at launches.
+        let flags = find(shim()?, exec)?.flags & !UPLOAD;
         // SAFETY: by the contract of the function.
         unsafe { put(out, flags) }
     }
 
+    /// Its number among instances.
+    fn cuGraphExecGetId(exec: u64, out: *mut u32) {
+        let id = find(shim()?, exec)?.id;
+        // SAFETY: by the contract of the function.
+        unsafe { put(out, id) }
+    }
+
     /// Takes over another graph's parameters, if it has the same nodes.
     fn cuGraphExecUpdate(exec: u64, graph: u64, node: *mut u64, result: *mut u32) {
-        let shim = live()?;
-        let updated = update(shim, exec, graph)?;
+        let report = update(live()?, exec, graph)?;
         // SAFETY: by the contract of the function.
         unsafe {
-            put_optional(node, 0);
-            put_optional(result, updated);
+            put_optional(node, report.node);
+            put_optional(result, report.outcome as u32);
         }
-        judge(updated)
+        judge(report)
     }
 
     /// Takes over another graph's parameters, if it has the same nodes.
     fn cuGraphExecUpdate_v2(exec: u64, graph: u64, info: *mut UpdateInfo) {
-        let shim = live()?;
         required(info)?;
-        let result = update(shim, exec, graph)?;
+        let report = update(live()?, exec, graph)?;
+        let told = UpdateInfo {
+            result: report.outcome as u32,
+            error_node: report.node,
+            error_from: report.from,
+        };
         // SAFETY: by the contract of the function.
-        unsafe { put(info, UpdateInfo { result, error_node: 0, error_from: 0 })? };
-        judge(result)
+        unsafe { put(info, told)? };
+        judge(report)
+    }
+
+    /// Takes over the parameters of a child graph.
+    fn cuGraphExecChildGraphNodeSetParams(exec: u64, node: u64, child: u64) {
+        let shim = live()?;
+        find(shim, exec)?.set_child(shim, node, &*shim.graph(child)?)
     }
 
     /// Leaves a node out, or takes it in again.
     fn cuGraphNodeSetEnabled(exec: u64, node: u64, enabled: u32) {
         let shim = live()?;
-        let exec = find(shim, exec)?;
-        let mut state = lock(&exec.state);
-        let kind = state.nodes.iter().find(|(n, _)| *n == node).map(|(_, k)| k.number());
-        // Kernels, copies and fills only.
-        if !matches!(kind, Some(0..=2)) {
-            return Err(CuResult::INVALID_VALUE);
-        }
-        match enabled {
-            0 => _ = state.disabled.insert(node),
-            _ => _ = state.disabled.remove(&node),
-        }
-        forget(shim, &mut state)
+        find(shim, exec)?.set_enabled(shim, node, enabled != 0)
     }
 
     /// Is it done?
     fn cuGraphNodeGetEnabled(exec: u64, node: u64, out: *mut u32) {
-        let exec = find(shim()?, exec)?;
-        let state = lock(&exec.state);
-        if !state.nodes.iter().any(|(n, _)| *n == node) {
-            return Err(CuResult::INVALID_VALUE);
-        }
+        let enabled = find(shim()?, exec)?.enabled(node)?;
         // SAFETY: by the contract of the function.
-        unsafe { put(out, u32::from(!state.disabled.contains(&node))) }
+        unsafe { put(out, enabled.into()) }
     }
 }
 
@@ -183,164 +158,89 @@ pub(super) fn find(shim: &Shim, exec: u64) -> Cu<Arc<Exec>> {
 
 /// # Safety
 /// `out` is null or valid for a write.
-unsafe fn instantiate(out: *mut u64, graph: u64, flags: u64) -> Cu {
+unsafe fn make(out: *mut u64, graph: u64, flags: u64) -> Result<(), Refusal> {
     let shim = live()?;
     required(out)?;
-    let graph = shim.graph(graph)?;
-    let refused = flags & !FLAGS;
-    if refused != 0 {
-        // These two exclude each other, and there are no further flags.
-        let wrong = refused != DEVICE_LAUNCH || flags & AUTO_FREE != 0;
-        return Err(if wrong {
-            CuResult::INVALID_VALUE
-        } else {
-            CuResult::NOT_SUPPORTED
-        });
-    }
-    let mut state = ExecState::default();
-    flatten(&graph, 0, &mut state.nodes)?;
-    let exec = Arc::new(Exec {
-        handle: shim.mint(),
-        flags,
-        objects: lock(&graph.objects).clone(),
-        state: state.into(),
-    });
-    shim.execs.insert(exec.handle, exec.clone())?;
+    let exec = instantiate(shim, &*shim.graph(graph)?, flags)?;
     // SAFETY: by this function's contract.
-    unsafe { put(out, exec.handle) }
+    unsafe { put(out, exec.handle)? };
+    Ok(())
 }
 
-/// What the host has recorded of it is out of date.
-pub(super) fn forget(shim: &Shim, state: &mut ExecState) -> Cu {
-    for (_, steps) in std::mem::take(&mut state.recorded) {
-        for step in steps {
-            if let Step::Recorded(graph) = step {
-                shim.session.post(&req::GraphDestroy { graph })?;
+/// The oldest form, with a log in text.
+///
+/// # Safety
+/// The results are null or valid for a write, the log for as much as its room says.
+unsafe fn logged(
+    out: *mut u64,
+    graph: u64,
+    node: *mut u64,
+    (log, room): (*mut c_char, usize),
+) -> Cu {
+    // SAFETY: by this function's contract.
+    unsafe {
+        make(out, graph, 0).map_err(|why| {
+            put_optional(node, why.node);
+            let text = why.code.to_string();
+            let fits = text.len().min(room.saturating_sub(1));
+            if !log.is_null() && room > 0 {
+                log.cast::<u8>().copy_from(text.as_ptr(), fits);
+                log.add(fits).write(0);
             }
-        }
+            why.code
+        })
+    }
+}
+
+/// # Safety
+/// The pointers are null or valid.
+unsafe fn with_params(
+    out: *mut u64,
+    graph: u64,
+    params: *mut InstantiateParams,
+    mode: DefaultStream,
+) -> Cu {
+    let shim = live()?;
+    required(params)?;
+    // SAFETY: by this function's contract.
+    let mut told = unsafe { params.read_unaligned() };
+    let (flags, stream) = (told.flags, told.stream);
+    // SAFETY: by this function's contract.
+    let made = unsafe { make(out, graph, flags) };
+    (told.error_node, told.result) = match &made {
+        Ok(()) => (0, 0),
+        Err(why) => (why.node, why.result),
+    };
+    // SAFETY: by this function's contract.
+    unsafe { put(params, told)? };
+    made.map_err(|why| why.code)?;
+    if flags & UPLOAD != 0 {
+        // SAFETY: by this function's contract; it was written just now.
+        let exec = unsafe { out.read_unaligned() };
+        upload(shim, &*find(shim, exec)?, stream, mode)?;
     }
     Ok(())
 }
 
-fn run(shim: &Shim, exec: &Exec, target: &Target) -> Cu {
-    if shim.captures.any() {
-        let nested = || {
-            let copy = shim.create_graph()?;
-            let mut last = Vec::new();
-            for (_, kind) in &lock(&exec.state).nodes {
-                last = vec![shim.add_node(&copy, kind.clone(), last)?];
-            }
-            Ok(Kind::Child(copy))
-        };
-        if capture::take(shim, target, nested)? {
-            return Ok(());
-        }
-    }
-    target.order(shim)?;
-    let mut state = lock(&exec.state);
-    for step in steps(shim, &mut state, target)? {
-        match step {
-            Step::Recorded(graph) => shim.session.post(&req::GraphLaunch {
-                ctx: target.ctx(),
-                stream: target.stream,
-                graph,
-            })?,
-            Step::Here(place) => act(shim, target, &state.nodes[place].1)?,
-        }
-    }
-    Ok(())
+fn upload(shim: &Shim, exec: &Exec, stream: u64, mode: DefaultStream) -> Cu {
+    let target = resolve(shim, stream, mode)?;
+    capture::forbid(shim, &target)?;
+    steps(shim, &mut lock(&exec.state), &target).map(|_| ())
 }
 
-/// How it is launched in the target's context: recorded there when it is first asked for.
-fn steps(shim: &Shim, state: &mut ExecState, target: &Target) -> Cu<Vec<Step>> {
-    let ctx = target.ctx();
-    if let Some((_, steps)) = state.recorded.iter().find(|(c, _)| *c == ctx.0) {
-        return Ok(steps.clone());
-    }
-    let mut steps = Vec::new();
-    let mut open: Option<Target> = None;
-    for (place, (node, kind)) in state.nodes.iter().enumerate() {
-        if state.disabled.contains(node) {
-            continue;
-        }
-        if !is_the_devices(shim, ctx.0, kind) {
-            open = None;
-            steps.push(Step::Here(place));
-            continue;
-        }
-        let recording = match open.take() {
-            Some(recording) => recording,
-            None => {
-                let graph = Stream(shim.mint());
-                shim.session.post(&req::GraphCreate { ctx, graph })?;
-                steps.push(Step::Recorded(graph));
-                Target {
-                    ctx: target.ctx.clone(),
-                    stream: graph,
-                    info: None,
-                }
-            }
-        };
-        act(shim, &recording, kind)?;
-        open = Some(recording);
-    }
-    state.recorded.push((ctx.0, steps.clone()));
-    Ok(steps)
-}
-
-/// Does the host do it alone?
-fn is_the_devices(shim: &Shim, ctx: u64, kind: &Kind) -> bool {
-    match kind {
-        Kind::Kernel(kernel) => kernel.function.ctx.0 == ctx,
-        Kind::Fill(_) => true,
-        Kind::Copy(copy) => area::is_on_device(shim, copy),
-        _ => false,
-    }
-}
-
-/// Does what a node says, in a stream or in a recording.
-fn act(shim: &Shim, target: &Target, kind: &Kind) -> Cu {
-    match kind {
-        Kind::Kernel(kernel) => launch::again(shim, target, kernel),
-        Kind::Fill(fill) => memset::again(shim, target, fill),
-        Kind::Copy(copy) => area::again(shim, target, copy),
-        Kind::Host(function) => shim
-            .session
-            .launch_host(target.ctx(), target.stream, *function),
-        Kind::Record(event) => event::record_now(shim, target, &*shim.events.get(*event)?, 0),
-        Kind::Wait(event) => event::wait_now(shim, target, &*shim.events.get(*event)?, 0),
-        Kind::Empty | Kind::Child(_) => Ok(()),
-    }
-}
-
-/// `CUgraphExecUpdateResult`, 0 for success.
-fn update(shim: &Shim, exec: u64, graph: u64) -> Cu<u32> {
+fn update(shim: &Shim, exec: u64, graph: u64) -> Cu<Report> {
     let (exec, graph) = (find(shim, exec)?, shim.graph(graph)?);
-    let mut fresh = Vec::new();
-    flatten(&graph, 0, &mut fresh)?;
-    let mut state = lock(&exec.state);
-    if fresh.len() != state.nodes.len() {
-        return Ok(TOPOLOGY_CHANGED);
-    }
-    let same = state
-        .nodes
-        .iter()
-        .zip(&fresh)
-        .all(|((_, a), (_, b))| a.number() == b.number());
-    if !same {
-        return Ok(TYPE_CHANGED);
-    }
-    // The nodes keep their names: those of the graph that it was made of.
-    for ((_, now), (_, kind)) in state.nodes.iter_mut().zip(fresh) {
-        *now = kind;
-    }
-    forget(shim, &mut state)?;
-    Ok(0)
+    let done = Report {
+        outcome: Outcome::Success,
+        node: 0,
+        from: 0,
+    };
+    Ok(exec.update(shim, &graph)?.err().unwrap_or(done))
 }
 
-fn judge(result: u32) -> Cu {
-    match result {
-        0 => Ok(()),
+fn judge(report: Report) -> Cu {
+    match report.outcome {
+        Outcome::Success => Ok(()),
         _ => Err(CuResult::GRAPH_EXEC_UPDATE_FAILURE),
     }
 }

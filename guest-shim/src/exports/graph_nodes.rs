@@ -1,4 +1,5 @@
-//! What nodes of graphs do: kernels, fills, copies, host functions, events.
+//! What nodes of graphs do: kernels, fills, copies, host functions. Others are in `graph_events`,
+//! `graph_memory` and `graph_params`.
 
 use std::ffi::c_void;
 use std::sync::Arc;
@@ -14,7 +15,7 @@ use crate::process::{live, shim};
 use crate::session::host::{HostFn, HostFunction};
 use crate::state::Shim;
 use crate::state::contexts::Context;
-use crate::state::graphs::{FillNode, Kind};
+use crate::state::graphs::{FillNode, Kind, update};
 use crate::{Cu, lock};
 
 /// `CUDA_KERNEL_NODE_PARAMS` of the first form.
@@ -50,12 +51,42 @@ pub(crate) struct FillParams {
     height: usize,
 }
 
+impl FillParams {
+    /// As a program is shown it.
+    pub(super) fn of(fill: &FillNode) -> FillParams {
+        FillParams {
+            dst: fill.dst,
+            pitch: fill.pitch as usize,
+            value: fill.value,
+            element: fill.width.into(),
+            width: fill.columns as usize,
+            height: fill.rows as usize,
+        }
+    }
+}
+
 /// `CUDA_HOST_NODE_PARAMS`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(crate) struct HostParams {
     function: Option<HostFn>,
     data: *mut c_void,
+}
+
+impl HostParams {
+    /// As a program is shown it.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_VALUE for a node of another kind, or one from `cuStreamAddCallback`.
+    pub(super) fn of(kind: &Kind) -> Cu<HostParams> {
+        match kind {
+            Kind::Host(HostFunction::Plain(function, data)) => Ok(HostParams {
+                function: Some(*function),
+                data: *data as *mut c_void,
+            }),
+            _ => Err(CuResult::INVALID_VALUE),
+        }
+    }
 }
 
 exports! {
@@ -121,42 +152,16 @@ exports! {
         unsafe { add(out, graph, (behind, count), || host(params)) }
     }
 
-    /// A record of an event.
-    fn cuGraphAddEventRecordNode(
-        out: *mut u64,
-        graph: u64,
-        behind: *const u64,
-        count: usize,
-        event: u64
-    ) {
-        let make = || live()?.events.get(event).map(|_| Kind::Record(event));
-        // SAFETY: by the contract of the function.
-        unsafe { add(out, graph, (behind, count), make) }
-    }
-
-    /// A wait for an event.
-    fn cuGraphAddEventWaitNode(
-        out: *mut u64,
-        graph: u64,
-        behind: *const u64,
-        count: usize,
-        event: u64
-    ) {
-        let make = || live()?.events.get(event).map(|_| Kind::Wait(event));
-        // SAFETY: by the contract of the function.
-        unsafe { add(out, graph, (behind, count), make) }
-    }
-
     /// The launch; its parameters may be looked at while the node is.
     fn cuGraphKernelNodeGetParams(node: u64, out: *mut KernelParams) {
-        let params = kernel_params(shim()?, node)?;
+        let params = KernelParams2::of(&lock(&shim()?.node(node)?.kind))?;
         // SAFETY: by the contract of the function.
         unsafe { put(out, params.first) }
     }
 
     /// The launch; its parameters may be looked at while the node is.
     fn cuGraphKernelNodeGetParams_v2(node: u64, out: *mut KernelParams2) {
-        let params = kernel_params(shim()?, node)?;
+        let params = KernelParams2::of(&lock(&shim()?.node(node)?.kind))?;
         // SAFETY: by the contract of the function.
         unsafe { put(out, params) }
     }
@@ -175,19 +180,11 @@ exports! {
 
     /// The fill.
     fn cuGraphMemsetNodeGetParams(node: u64, out: *mut FillParams) {
-        let Kind::Fill(f) = *lock(&shim()?.node(node)?.kind) else {
+        let Kind::Fill(fill) = *lock(&shim()?.node(node)?.kind) else {
             return Err(CuResult::INVALID_VALUE);
         };
-        let params = FillParams {
-            dst: f.dst,
-            pitch: f.pitch as usize,
-            value: f.value,
-            element: f.width.into(),
-            width: f.columns as usize,
-            height: f.rows as usize,
-        };
         // SAFETY: by the contract of the function.
-        unsafe { put(out, params) }
+        unsafe { put(out, FillParams::of(&fill)) }
     }
 
     /// Sets the fill.
@@ -213,10 +210,7 @@ exports! {
 
     /// The function.
     fn cuGraphHostNodeGetParams(node: u64, out: *mut HostParams) {
-        let Kind::Host(HostFunction::Plain(function, data)) = *lock(&shim()?.node(node)?.kind) else {
-            return Err(CuResult::INVALID_VALUE);
-        };
-        let params = HostParams { function: Some(function), data: data as *mut c_void };
+        let params = HostParams::of(&lock(&shim()?.node(node)?.kind))?;
         // SAFETY: by the contract of the function.
         unsafe { put(out, params) }
     }
@@ -225,24 +219,6 @@ exports! {
     fn cuGraphHostNodeSetParams(node: u64, params: *const HostParams) {
         // SAFETY: by the contract of the function.
         set(live()?, node, unsafe { host(params) }?)
-    }
-
-    /// The event.
-    fn cuGraphEventRecordNodeGetEvent(node: u64, out: *mut u64) {
-        let Kind::Record(event) = *lock(&shim()?.node(node)?.kind) else {
-            return Err(CuResult::INVALID_VALUE);
-        };
-        // SAFETY: by the contract of the function.
-        unsafe { put(out, event) }
-    }
-
-    /// The event.
-    fn cuGraphEventWaitNodeGetEvent(node: u64, out: *mut u64) {
-        let Kind::Wait(event) = *lock(&shim()?.node(node)?.kind) else {
-            return Err(CuResult::INVALID_VALUE);
-        };
-        // SAFETY: by the contract of the function.
-        unsafe { put(out, event) }
     }
 
     /// In what was made of a graph.
@@ -276,27 +252,12 @@ exports! {
     }
 }
 
-/// The node goes on with other parameters; what kind it is stays.
 fn set(shim: &Shim, node: u64, kind: Kind) -> Cu {
-    let node = shim.node(node)?;
-    let mut now = lock(&node.kind);
-    if now.number() != kind.number() {
-        return Err(CuResult::INVALID_VALUE);
-    }
-    *now = kind;
-    Ok(())
+    update::set_node(shim, node, kind)
 }
 
 fn set_in(shim: &Shim, exec: u64, node: u64, kind: Kind) -> Cu {
-    let exec = super::graph_exec::find(shim, exec)?;
-    let mut state = lock(&exec.state);
-    let place = state.nodes.iter_mut().find(|(n, _)| *n == node);
-    let (_, now) = place.ok_or(CuResult::INVALID_VALUE)?;
-    if now.number() != kind.number() {
-        return Err(CuResult::INVALID_VALUE);
-    }
-    *now = kind;
-    super::graph_exec::forget(shim, &mut state)
+    super::graph_exec::find(shim, exec)?.set(shim, node, kind)
 }
 
 /// The context that a handle names; null means the current one.
@@ -315,7 +276,7 @@ unsafe fn kernel(params: *const KernelParams) -> Cu<Kind> {
 
 /// # Safety
 /// As [`kernel`].
-unsafe fn kernel2(params: *const KernelParams2) -> Cu<Kind> {
+pub(super) unsafe fn kernel2(params: *const KernelParams2) -> Cu<Kind> {
     // SAFETY: by this function's contract.
     let params = unsafe { params.as_ref() }.ok_or(CuResult::INVALID_VALUE)?;
     let handle = match params.first.function {
@@ -338,29 +299,34 @@ unsafe fn make_kernel(params: &KernelParams, handle: u64, ctx: u64) -> Cu<Kind> 
     Ok(Kind::Kernel(Arc::new(node)))
 }
 
-fn kernel_params(shim: &Shim, node: u64) -> Cu<KernelParams2> {
-    let node = shim.node(node)?;
-    let Kind::Kernel(kernel) = lock(&node.kind).clone() else {
-        return Err(CuResult::INVALID_VALUE);
-    };
-    let is_kernel = crate::state::libraries::is_kernel(kernel.handle);
-    Ok(KernelParams2 {
-        first: KernelParams {
-            function: if is_kernel { 0 } else { kernel.handle },
-            grid: kernel.grid,
-            block: kernel.block,
-            shared: kernel.shared,
-            params: kernel.pointers.as_ptr().cast(),
-            extra: std::ptr::null(),
-        },
-        kernel: if is_kernel { kernel.handle } else { 0 },
-        ctx: kernel.function.ctx.0,
-    })
+impl KernelParams2 {
+    /// As a program is shown it; its parameters may be looked at while the node is.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_VALUE for a node of another kind.
+    pub(super) fn of(kind: &Kind) -> Cu<KernelParams2> {
+        let Kind::Kernel(kernel) = kind else {
+            return Err(CuResult::INVALID_VALUE);
+        };
+        let is_kernel = crate::state::libraries::is_kernel(kernel.handle);
+        Ok(KernelParams2 {
+            first: KernelParams {
+                function: if is_kernel { 0 } else { kernel.handle },
+                grid: kernel.grid,
+                block: kernel.block,
+                shared: kernel.shared,
+                params: kernel.pointers.as_ptr().cast(),
+                extra: std::ptr::null(),
+            },
+            kernel: if is_kernel { kernel.handle } else { 0 },
+            ctx: kernel.function.ctx.0,
+        })
+    }
 }
 
 /// # Safety
 /// `params` is null or readable.
-unsafe fn fill(params: *const FillParams, ctx: u64) -> Cu<Kind> {
+pub(super) unsafe fn fill(params: *const FillParams, ctx: u64) -> Cu<Kind> {
     let shim = live()?;
     context(shim, ctx)?;
     required(params)?;
@@ -391,7 +357,7 @@ unsafe fn fill(params: *const FillParams, ctx: u64) -> Cu<Kind> {
 
 /// # Safety
 /// `params` is null or readable.
-unsafe fn copy(params: *const Copy3D, ctx: u64) -> Cu<Kind> {
+pub(super) unsafe fn copy(params: *const Copy3D, ctx: u64) -> Cu<Kind> {
     let shim = live()?;
     context(shim, ctx)?;
     required(params)?;
@@ -403,7 +369,7 @@ unsafe fn copy(params: *const Copy3D, ctx: u64) -> Cu<Kind> {
 
 /// # Safety
 /// `params` is null or readable.
-unsafe fn host(params: *const HostParams) -> Cu<Kind> {
+pub(super) unsafe fn host(params: *const HostParams) -> Cu<Kind> {
     required(params)?;
     // SAFETY: by this function's contract.
     let params = unsafe { params.read_unaligned() };

@@ -11,9 +11,9 @@ use crate::state::pools::{self, attribute};
 use crate::state::streams::resolve;
 
 /// `CU_MEM_ALLOCATION_TYPE_PINNED`.
-const PINNED: u32 = 1;
+pub(super) const PINNED: u32 = 1;
 /// `CU_MEM_LOCATION_TYPE_DEVICE`.
-const ON_DEVICE: u32 = 1;
+pub(super) const ON_DEVICE: u32 = 1;
 /// `CU_MEM_ACCESS_FLAGS_PROT_NONE`, `READWRITE`.
 const NO_ACCESS: u32 = 0;
 const READ_WRITE: u32 = 3;
@@ -22,27 +22,29 @@ const READ_WRITE: u32 = 3;
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(crate) struct Location {
-    kind: u32,
-    id: c_int,
+    pub(super) kind: u32,
+    pub(super) id: c_int,
 }
 
 /// `CUmemPoolProps`.
 #[repr(C)]
+#[derive(Clone, Copy)]
 pub(crate) struct PoolProps {
-    allocation: u32,
-    handle_types: u32,
-    location: Location,
-    security: *const c_void,
-    most: usize,
-    usage: u16,
-    reserved: [u8; 54],
+    pub(super) allocation: u32,
+    pub(super) handle_types: u32,
+    pub(super) location: Location,
+    pub(super) security: *const c_void,
+    pub(super) most: usize,
+    pub(super) usage: u16,
+    pub(super) reserved: [u8; 54],
 }
 
 /// `CUmemAccessDesc`.
 #[repr(C)]
+#[derive(Clone, Copy)]
 pub(crate) struct AccessDesc {
-    location: Location,
-    flags: u32,
+    pub(super) location: Location,
+    pub(super) flags: u32,
 }
 
 exports! {
@@ -223,7 +225,7 @@ fn is_int(id: u32) -> bool {
         .contains(&id)
 }
 
-fn check_access(device: i32, access: &AccessDesc) -> Cu {
+pub(super) fn check_access(device: i32, access: &AccessDesc) -> Cu {
     if access.location.kind != ON_DEVICE {
         return Err(CuResult::INVALID_VALUE);
     }

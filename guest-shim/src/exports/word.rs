@@ -15,8 +15,8 @@ const FLUSH: u32 = 1 << 30;
 const CAN_USE_STREAM_MEM_OPS: u32 = 122;
 
 /// What a stream does with a word.
-#[derive(Debug, Clone, Copy)]
-struct Word {
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Word {
     write: bool,
     wide: bool,
     at: u64,
@@ -26,6 +26,7 @@ struct Word {
 
 /// `CUstreamBatchMemOpParams`.
 #[repr(C)]
+#[derive(Debug, Clone, Copy)]
 pub(crate) struct BatchOp {
     operation: u32,
     at: u64,
@@ -100,9 +101,24 @@ unsafe fn batch(
     (list, count): (*const BatchOp, u32),
     flags: u32,
 ) -> Cu {
+    live()?;
+    // SAFETY: by this function's contract.
+    let words = unsafe { words(list, count, flags) }?;
+    words
+        .into_iter()
+        .try_for_each(|word| word.put(stream, mode))
+}
+
+/// The words of a batch.
+///
+/// # Errors
+/// CUDA_ERROR_INVALID_VALUE for flags, for too many, and for unknown operations.
+///
+/// # Safety
+/// The list is as long as its count says.
+pub(super) unsafe fn words(list: *const BatchOp, count: u32, flags: u32) -> Cu<Vec<Word>> {
     /// Most of one call, as the driver says.
     const MOST: u32 = 256;
-    live()?;
     if flags != 0 || count > MOST {
         return Err(CuResult::INVALID_VALUE);
     }
@@ -128,18 +144,43 @@ unsafe fn batch(
             flags: op.flags,
         });
     }
-    words
-        .into_iter()
-        .try_for_each(|word| word.put(stream, mode))
+    Ok(words)
+}
+
+impl BatchOp {
+    /// As a program is shown it.
+    pub(super) fn of(word: &Word) -> BatchOp {
+        BatchOp {
+            operation: match (word.write, word.wide) {
+                (false, false) => 1,
+                (true, false) => 2,
+                (false, true) => 4,
+                (true, true) => 5,
+            },
+            at: word.at,
+            value: word.value,
+            flags: word.flags,
+            alias: 0,
+            pad: 0,
+        }
+    }
 }
 
 impl Word {
     fn put(self, stream: u64, mode: DefaultStream) -> Cu {
         let shim = live()?;
         let target = resolve(shim, stream, mode)?;
-        self.check(shim, &target)?;
+        self.check(shim, target.ctx.device)?;
         capture::forbid(shim, &target)?;
         target.order(shim)?;
+        self.send(shim, &target)
+    }
+
+    /// Puts it into a stream.
+    ///
+    /// # Errors
+    /// Why the session is over.
+    pub(super) fn send(self, shim: &Shim, target: &Target) -> Cu {
         let (ctx, stream, ptr) = (target.ctx(), target.stream, DevPtr(self.at));
         let (value, wide, flags) = (self.value, self.wide, self.flags & !FLUSH);
         match self.write {
@@ -162,8 +203,12 @@ impl Word {
         }
     }
 
-    fn check(self, shim: &Shim, target: &Target) -> Cu {
-        let device = shim.devices.get(target.ctx.device)?;
+    /// Can it be done on a device?
+    ///
+    /// # Errors
+    /// CUDA_ERROR_NOT_SUPPORTED by the device; CUDA_ERROR_INVALID_VALUE.
+    pub(super) fn check(self, shim: &Shim, device: i32) -> Cu {
+        let device = shim.devices.get(device)?;
         if device.attribute(CAN_USE_STREAM_MEM_OPS).unwrap_or(0) == 0 {
             return Err(CuResult::NOT_SUPPORTED);
         }

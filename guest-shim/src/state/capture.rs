@@ -37,6 +37,8 @@ struct State {
 pub(crate) struct Capture {
     pub(crate) id: u64,
     pub(crate) graph: Arc<Graph>,
+    /// The graph was made for this capture, and goes where the capture fails.
+    own: bool,
     origin: u64,
     mode: u32,
     thread: u64,
@@ -94,6 +96,12 @@ impl Captures {
         });
     }
 
+    /// Does one add to this graph?
+    fn uses(&self, graph: u64) -> bool {
+        let streams = lock(&self.streams);
+        streams.values().any(|c| c.graph.handle == graph)
+    }
+
     /// Is the stream, or the event's last record, part of it still?
     fn knows(&self, capture: &Capture) -> bool {
         let streams = lock(&self.streams);
@@ -101,21 +109,34 @@ impl Captures {
     }
 }
 
-/// A stream is destroyed, and a capture that began in it with it.
+/// Does a capture add to this graph?
+pub(crate) fn uses(shim: &Shim, graph: u64) -> bool {
+    shim.captures.any() && shim.captures.uses(graph)
+}
+
+/// A stream is destroyed: a capture that began in it is over. What another stream has added stays, and has
+/// to be joined as before.
 pub(crate) fn abandon(shim: &Shim, stream: u64) {
     if !shim.captures.any() {
         return;
     }
-    if let Some(capture) = shim.captures.of(stream) {
+    if let Some(capture) = shim.captures.of(stream)
+        && capture.origin == stream
+    {
         capture.invalidate();
-        if capture.origin == stream {
-            shim.captures.leave(&capture);
-            let _ = shim.destroy_graph(capture.graph.handle);
-        }
+        shim.captures.leave(&capture);
+        capture.fail(shim);
     }
 }
 
 impl Capture {
+    /// It is over, and came to nothing.
+    fn fail(&self, shim: &Shim) {
+        if self.own {
+            shim.forget_graph(&self.graph);
+        }
+    }
+
     /// It is of no more use; its end will say so.
     fn invalidate(&self) {
         lock(&self.state).invalid = true;
@@ -293,7 +314,11 @@ pub(crate) fn begin(
     if shim.captures.of(stream).is_some() {
         return Err(CuResult::ILLEGAL_STATE);
     }
+    let own = into.is_none();
     let (graph, behind) = match into {
+        Some((graph, _)) if shim.captures.uses(graph.handle) => {
+            return Err(CuResult::ILLEGAL_STATE);
+        }
         Some((graph, behind)) => {
             for node in &behind {
                 if shim.node(*node)?.graph != graph.handle {
@@ -307,6 +332,7 @@ pub(crate) fn begin(
     let capture = Arc::new(Capture {
         id: shim.mint(),
         graph,
+        own,
         origin: stream,
         mode,
         thread: this_thread(),
@@ -343,7 +369,7 @@ pub(crate) fn end(shim: &Shim, target: &Target) -> Cu<Arc<Graph>> {
     };
     match failed {
         Some(code) => {
-            let _ = shim.destroy_graph(capture.graph.handle);
+            capture.fail(shim);
             Err(code)
         }
         None => Ok(capture.graph.clone()),

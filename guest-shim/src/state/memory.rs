@@ -231,6 +231,9 @@ pub(crate) fn free(shim: &Shim, address: u64) -> Cu {
     if address == 0 {
         return Ok(());
     }
+    if shim.graph_memory.free(address)? {
+        return Ok(());
+    }
     let range = shim.memory.take(address)?;
     shim.left_pool(range.pool, range.size);
     shim.session.call(&req::MemFree {

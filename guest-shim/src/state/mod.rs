@@ -53,6 +53,10 @@ pub(crate) struct Shim {
     pub(crate) execs: handles::Handles<graphs::Exec>,
     /// User objects.
     pub(crate) objects: handles::Handles<graphs::UserObject>,
+    /// Values that conditional nodes of graphs read.
+    pub(crate) conditions: graphs::conditional::Conditions,
+    /// Memory of graphs.
+    pub(crate) graph_memory: graphs::block::GraphMemory,
     /// Captures going on.
     pub(crate) captures: capture::Captures,
     /// Device memory.
@@ -86,6 +90,8 @@ impl Shim {
             nodes: handles::Handles::new(),
             execs: handles::Handles::new(),
             objects: handles::Handles::new(),
+            conditions: graphs::conditional::Conditions::default(),
+            graph_memory: graphs::block::GraphMemory::default(),
             captures: capture::Captures::default(),
             memory: memory::DeviceMemory::default(),
             memory_pools: handles::Handles::new(),
@@ -119,6 +125,8 @@ impl Shim {
             // The worker has forgotten them with the context.
             lock(&exec.state).recorded.retain(|(c, _)| *c != ctx);
         }
+        self.conditions.forget_context(ctx);
+        self.graph_memory.forget_context(ctx);
         self.memory.remove_context(ctx);
     }
 }

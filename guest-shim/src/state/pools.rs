@@ -11,7 +11,7 @@ use vgpu_proto::call::req;
 use vgpu_proto::cuda::{CuResult, DevPtr};
 
 use super::Shim;
-use super::capture;
+use super::graphs::block::{captured_alloc, captured_free};
 use super::memory::allocate_with;
 use super::streams::Target;
 use crate::{Cu, lock};
@@ -229,8 +229,9 @@ impl Shim {
 /// The host's; CUDA_ERROR_OUT_OF_MEMORY beyond the pool's size or when no place is free on both sides.
 pub(crate) fn allocate(shim: &Shim, target: &Target, pool: u64, size: u64) -> Cu<u64> {
     let pool = shim.pool(pool)?;
-    // Memory nodes are not served.
-    capture::forbid(shim, target)?;
+    if let Some(address) = captured_alloc(shim, target, size)? {
+        return Ok(address);
+    }
     if size == 0 {
         // As the driver: nothing, at no address.
         return Ok(0);
@@ -264,7 +265,9 @@ pub(crate) fn free(shim: &Shim, target: &Target, address: u64) -> Cu {
     if address == 0 {
         return Ok(());
     }
-    capture::forbid(shim, target)?;
+    if captured_free(shim, target, address)? || shim.graph_memory.free(address)? {
+        return Ok(());
+    }
     let range = shim.memory.take(address)?;
     shim.left_pool(range.pool, range.size);
     target.order(shim)?;

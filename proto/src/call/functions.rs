@@ -304,11 +304,15 @@ functions! {
     cuGraphAddChildGraphNode 10000;
     cuGraphChildGraphNodeGetGraph 10000;
     cuGraphDebugDotPrint 11030;
+    cuGraphGetId 13010;
+    cuGraphNodeGetContainingGraph 13010;
+    cuGraphNodeGetLocalId 13010;
+    cuGraphNodeGetToolsId 13010;
 
-    cuGraphInstantiate 10000;
-    cuGraphInstantiate_v2 11000;
-    cuGraphInstantiateWithFlags 11040;
-    cuGraphInstantiateWithParams 12000;
+    cuGraphInstantiate 10000 by GraphCreate GraphConditional GraphBuild;
+    cuGraphInstantiate_v2 11000 by GraphCreate GraphConditional GraphBuild;
+    cuGraphInstantiateWithFlags 11040 by GraphCreate GraphConditional GraphBuild;
+    cuGraphInstantiateWithParams 12000 by GraphCreate GraphConditional GraphBuild;
     cuGraphExecDestroy 10000 by GraphDestroy;
     cuGraphLaunch 10000 by GraphCreate GraphLaunch HostFunc;
     cuGraphUpload 11010 by GraphCreate;
@@ -317,6 +321,7 @@ functions! {
     cuGraphExecUpdate_v2 12000 by GraphDestroy;
     cuGraphNodeSetEnabled 11060;
     cuGraphNodeGetEnabled 11060;
+    cuGraphExecGetId 13010;
 
     cuGraphAddKernelNode 10000;
     cuGraphAddKernelNode_v2 12000;
@@ -325,6 +330,19 @@ functions! {
     cuGraphAddHostNode 10000;
     cuGraphAddEventRecordNode 11010;
     cuGraphAddEventWaitNode 11010;
+    cuGraphAddMemAllocNode 11040 by MemAlloc;
+    cuGraphAddMemFreeNode 11040;
+    cuGraphAddBatchMemOpNode 11070;
+    cuGraphConditionalHandleCreate 12030 by GraphCondition;
+    cuGraphAddNode 12020 by MemAlloc;
+    cuGraphAddNode_v2 12030 by MemAlloc;
+    cuGraphAddNode_v3 13040 by MemAlloc;
+    cuGraphNodeSetParams 12020;
+    cuGraphNodeSetParams_v2 13040;
+    cuGraphNodeGetParams 13020;
+    cuGraphKernelNodeGetAttribute 11000;
+    cuGraphKernelNodeSetAttribute 11000;
+    cuGraphKernelNodeCopyAttributes 11000;
     cuGraphKernelNodeGetParams 10000;
     cuGraphKernelNodeGetParams_v2 12000;
     cuGraphKernelNodeSetParams 10000;
@@ -337,11 +355,25 @@ functions! {
     cuGraphHostNodeSetParams 10000;
     cuGraphEventRecordNodeGetEvent 11010;
     cuGraphEventWaitNodeGetEvent 11010;
+    cuGraphEventRecordNodeSetEvent 11010;
+    cuGraphEventWaitNodeSetEvent 11010;
+    cuGraphMemAllocNodeGetParams 11040;
+    cuGraphMemFreeNodeGetParams 11040;
+    cuGraphBatchMemOpNodeGetParams 11070;
+    cuGraphBatchMemOpNodeSetParams 11070;
     cuGraphExecKernelNodeSetParams 10010 by GraphDestroy;
     cuGraphExecKernelNodeSetParams_v2 12000 by GraphDestroy;
     cuGraphExecMemsetNodeSetParams 10020 by GraphDestroy;
     cuGraphExecMemcpyNodeSetParams 10020 by GraphDestroy;
     cuGraphExecHostNodeSetParams 10020 by GraphDestroy;
+    cuGraphExecChildGraphNodeSetParams 11010 by GraphDestroy;
+    cuGraphExecEventRecordNodeSetEvent 11010 by GraphDestroy;
+    cuGraphExecEventWaitNodeSetEvent 11010 by GraphDestroy;
+    cuGraphExecBatchMemOpNodeSetParams 11070 by GraphDestroy;
+    cuGraphExecNodeSetParams 12020 by GraphDestroy;
+    cuDeviceGetGraphMemAttribute 11040;
+    cuDeviceSetGraphMemAttribute 11040;
+    cuDeviceGraphMemTrim 11040 by MemFree;
 
     cuMemGetDefaultMemPool 13000;
     cuMemGetMemPool 13000;

@@ -355,8 +355,19 @@ ops! {
     /// All that was recorded, in order, as one unit.
     GraphLaunch = 0x0045, Async, Submit, false,
         { ctx: Ctx, stream: Stream, graph: Stream } => {};
-    /// Launches that wait still happen.
+    /// Launches that wait still happen. Also what [`req::GraphCondition`] made under this name.
     GraphDestroy = 0x0046, Async, None, false, { graph: Stream } => {};
+    /// `cuGraphConditionalHandleCreate`, in the host's graph of this name, of which the guest minted it and
+    /// which the first such call makes.
+    GraphCondition = 0x0047, Sync, None, false,
+        { ctx: Ctx, home: Stream, default: u32, flags: u32 } => { handle: u64 };
+    /// A conditional node behind all that was recorded in `graph`: the handle is one of `home`, `kind` a
+    /// `CUgraphConditionalNodeType`, and the bodies are recordings, which become part of it.
+    GraphConditional = 0x0048, Sync, None, false,
+        { graph: Stream, home: Stream, handle: u64, kind: u32, bodies: Vec<Stream> } => {};
+    /// Makes a recording with conditional nodes the host's graph, and instantiates that. Nothing more is
+    /// recorded in it, and only then can it be launched.
+    GraphBuild = 0x0049, Sync, None, false, { graph: Stream } => {};
 }
 
 /// Worker → guest frames that answer no request.

@@ -25,6 +25,11 @@ struct Names {
     func: Func,
     link: Linked,
     graph: Stream,
+    /// A recording that may become a conditional node's.
+    body: Stream,
+    /// Where a condition lives, and its handle.
+    home: Stream,
+    condition: u64,
     /// A host function that is said to be over.
     done: u64,
     new_stream: Stream,
@@ -239,6 +244,20 @@ fn call(op: Op, n: &Names) -> Result<(Vec<u8>, Vec<u8>)> {
             graph: n.graph,
         }),
         Op::GraphDestroy => row(&req::GraphDestroy { graph: n.graph }),
+        Op::GraphCondition => row(&req::GraphCondition {
+            ctx,
+            home: n.home,
+            default: 0,
+            flags,
+        }),
+        Op::GraphConditional => row(&req::GraphConditional {
+            graph: n.graph,
+            home: n.home,
+            handle: n.condition,
+            kind: 0,
+            bodies: vec![n.body],
+        }),
+        Op::GraphBuild => row(&req::GraphBuild { graph: n.graph }),
         Op::LaunchKernel => {
             bulk = vec![0; 28];
             row(&req::LaunchKernel {
@@ -294,6 +313,14 @@ struct Objects {
 }
 
 fn names(session: &mut Session, ctx: Ctx, ptr: DevPtr) -> Result<Names> {
+    let home = Stream(session.fresh());
+    let (default, flags) = (0, 0);
+    let condition = req::GraphCondition {
+        ctx,
+        home,
+        default,
+        flags,
+    };
     let module = session.module(ctx, VECADD)?;
     Ok(Names {
         device: 0,
@@ -305,6 +332,9 @@ fn names(session: &mut Session, ctx: Ctx, ptr: DevPtr) -> Result<Names> {
         func: session.function(module, "vecadd")?,
         link: session.ask(&link_call(ctx))?.link,
         graph: graph(session, ctx)?,
+        body: graph(session, ctx)?,
+        home,
+        condition: session.ask(&condition)?.handle,
         done: 7,
         new_stream: Stream(session.fresh()),
         new_event: Event(session.fresh()),
@@ -337,7 +367,7 @@ type Setter = fn(&mut Names, u64);
 type Kind = (&'static str, Setter, fn(&Names) -> u64);
 
 /// A context is looked at where the stream is its NULL stream; other streams have one of their own.
-const KINDS: [Kind; 9] = [
+const KINDS: [Kind; 12] = [
     (
         "context",
         |n, v| (n.ctx, n.stream) = (Ctx(v), Stream::NULL),
@@ -350,6 +380,9 @@ const KINDS: [Kind; 9] = [
     ("function", |n, v| n.func = Func(v), |n| n.func.0),
     ("link", |n, v| n.link = Linked(v), |n| n.link.0),
     ("graph", |n, v| n.graph = Stream(v), |n| n.graph.0),
+    ("body", |n, v| n.body = Stream(v), |n| n.body.0),
+    ("home", |n, v| n.home = Stream(v), |n| n.home.0),
+    ("condition", |n, v| n.condition = v, |n| n.condition),
     ("host function", |n, v| n.done = v, |n| n.done),
 ];
 
@@ -375,6 +408,10 @@ fn forged(o: &Objects, foreign: &Names, get: fn(&Names) -> u64) -> Vec<u64> {
     let is_live: Vec<u64> = match get(&o.live) {
         // Both events are.
         n if n == o.live.event.0 || n == o.live.end.0 => vec![o.live.event.0, o.live.end.0],
+        // Recordings are all alike, and a home is destroyed as they are.
+        n if n == o.live.graph.0 || n == o.live.body.0 => {
+            vec![o.live.graph.0, o.live.body.0, o.live.home.0]
+        }
         n => vec![n],
     };
     all.retain(|n| !is_live.contains(n));
@@ -427,8 +464,11 @@ fn forged_handles_are_refused_by_every_operation() -> Result<()> {
             let right = call(row.op, &with(get(&o.live)))?;
             for value in forged(&o, &foreign, get) {
                 let names = with(value);
-                let recorded = RECORDED.contains(&row.op) && value == o.live.graph.0;
-                if recorded && kind == "stream" {
+                let recordings = [o.live.graph.0, o.live.body.0];
+                let recorded = RECORDED.contains(&row.op) && recordings.contains(&value);
+                // A home that there is not is made.
+                let made = row.op == Op::GraphCondition;
+                if (recorded && kind == "stream") || (made && kind == "home") {
                     continue;
                 }
                 if call(row.op, &names)? != right {
@@ -481,9 +521,16 @@ fn names_that_the_guest_may_not_give_are_refused() -> Result<()> {
         let names = Names {
             new_stream,
             new_event,
+            home: new_stream,
             ..n.clone()
         };
         if name != n.event.0 {
+            refused(
+                &mut session,
+                Op::GraphCondition,
+                &names,
+                &format!("name {name:#x}"),
+            )?;
             refused(
                 &mut session,
                 Op::StreamCreate,

@@ -85,6 +85,11 @@ impl Context {
         self.device
     }
 
+    /// The handle, which lives as long as `self`.
+    pub(super) fn raw(&self) -> sys::CUcontext {
+        self.raw
+    }
+
     /// Makes it current on this thread.
     ///
     /// # Errors

@@ -12,6 +12,7 @@ mod context;
 mod copy;
 mod device;
 mod event;
+mod graph;
 mod image;
 mod link;
 mod load;
@@ -27,6 +28,7 @@ pub use copy::{
 };
 pub use device::{Device, PAGEABLE_MEMORY_ACCESS, describe};
 pub use event::{BLOCKING_SYNC, DISABLE_TIMING, Event, Stream};
+pub use graph::{Builder, Graph, GraphExec, Recorder, Section};
 pub use image::MappedImage;
 pub use link::{Input, LAST_INPUT_KIND, link};
 pub use load::{LoadError, load};

@@ -77,4 +77,61 @@ raw! {
     cuStreamWaitValue32_v2(stream: sys::CUstream, at: sys::CUdeviceptr, value: u32, flags: c_uint);
     /// Has a stream wait for a double word.
     cuStreamWaitValue64_v2(stream: sys::CUstream, at: sys::CUdeviceptr, value: u64, flags: c_uint);
+    /// An empty graph.
+    cuGraphCreate(graph: *mut sys::CUgraph, flags: c_uint);
+    /// Destroys a graph.
+    cuGraphDestroy(graph: sys::CUgraph);
+    /// The nodes of a graph.
+    cuGraphGetNodes(graph: sys::CUgraph, nodes: *mut sys::CUgraphNode, count: *mut usize);
+    /// Destroys a node.
+    cuGraphDestroyNode(node: sys::CUgraphNode);
+    /// A value that decides about conditional nodes.
+    cuGraphConditionalHandleCreate(
+        handle: *mut u64,
+        graph: sys::CUgraph,
+        context: sys::CUcontext,
+        default: c_uint,
+        flags: c_uint
+    );
+    /// Adds a node of any kind.
+    cuGraphAddNode(
+        node: *mut sys::CUgraphNode,
+        graph: sys::CUgraph,
+        behind: *const sys::CUgraphNode,
+        count: usize,
+        params: *mut c_void
+    );
+    /// Instantiates a graph.
+    cuGraphInstantiateWithFlags(exec: *mut sys::CUgraphExec, graph: sys::CUgraph, flags: u64);
+    /// Launches an instantiated graph.
+    cuGraphLaunch(exec: sys::CUgraphExec, stream: sys::CUstream);
+    /// Destroys an instantiated graph.
+    cuGraphExecDestroy(exec: sys::CUgraphExec);
+    /// Has what is given to a stream become nodes of a graph.
+    cuStreamBeginCaptureToGraph(
+        stream: sys::CUstream,
+        graph: sys::CUgraph,
+        behind: *const sys::CUgraphNode,
+        data: *const c_void,
+        count: usize,
+        mode: c_uint
+    );
+    /// Ends that.
+    cuStreamEndCapture(stream: sys::CUstream, graph: *mut sys::CUgraph);
+    /// Where a capture stands.
+    cuStreamGetCaptureInfo_v2(
+        stream: sys::CUstream,
+        status: *mut c_uint,
+        id: *mut u64,
+        graph: *mut sys::CUgraph,
+        tips: *mut *const sys::CUgraphNode,
+        count: *mut usize
+    );
+    /// Sets what the next node of a capture comes behind.
+    cuStreamUpdateCaptureDependencies(
+        stream: sys::CUstream,
+        nodes: *mut sys::CUgraphNode,
+        count: usize,
+        flags: c_uint
+    );
 }

@@ -355,6 +355,12 @@ impl Session {
                 self.queue_it(op, id, stream, bulk, work)
             }
             Request::GraphDestroy(r) => self.graph_destroy(r.graph).map(|()| Taken::Done),
+            Request::GraphCondition(r) => self.graph_condition(op, id, &r).map(|()| Taken::Done),
+            Request::GraphConditional(r) => {
+                let reply = self.graph_conditional(r);
+                self.answer(op, id, reply)
+            }
+            Request::GraphBuild(r) => self.graph_build(op, id, r.graph).map(|()| Taken::Done),
         }
     }
 

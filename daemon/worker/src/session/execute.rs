@@ -292,6 +292,8 @@ impl Session {
                 run_work(&driver, &work)
             }
             Work::DtoD { .. } | Work::Rows { .. } | Work::Fill(_) => run_work(&driver, &work),
+            // It is part of graphs, and none waits in the queue by itself.
+            Work::Conditional(_) => Err(CuResult::INVALID_VALUE),
             Work::StreamDestroy => {
                 self.destroy_stream(stream);
                 return Step::Done;

@@ -5,6 +5,7 @@
 //! the threads of [`pool`].
 
 mod allocs;
+mod conditions;
 mod contexts;
 mod dispatch;
 mod drains;

@@ -9,6 +9,7 @@ use vgpu_proto::limits::COPY_PIECE;
 use vgpu_sched::gate::{self, Direction, Key};
 
 use super::Session;
+use super::conditions::Conditional;
 use super::graphs::GraphWork;
 use super::parking::Parking;
 use crate::driver::{DeviceMemory, Function, Rows, Word};
@@ -148,6 +149,8 @@ pub(super) enum Work {
     Launch(LaunchWork),
     /// What a graph has recorded.
     Graph(Arc<GraphWork>),
+    /// A conditional node, in a recording only.
+    Conditional(Conditional),
     /// `cuStreamDestroy`.
     StreamDestroy,
     /// `cuStreamWaitEvent`.
@@ -230,6 +233,7 @@ impl Work {
             Work::Launch(launch) => Some(gate::Work::Kernel(launch.key)),
             Work::Graph(graph) => Some(gate::Work::Graph(graph.key)),
             Work::StreamDestroy
+            | Work::Conditional(_)
             | Work::Free { .. }
             | Work::WaitWord(_)
             | Work::HostFunc(_)

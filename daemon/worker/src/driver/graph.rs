@@ -1,0 +1,278 @@
+//! Graphs of the driver, for what only the device can decide: conditional nodes.
+//!
+//! A [`Graph`] holds the handles of conditions, which kernels set by number, so it lives as long as a
+//! guest may build from it. What is in it is made by capture: the calls that give work to a stream make the
+//! nodes, one behind the other, and conditional nodes are put between them.
+
+use std::ffi::c_void;
+use std::marker::PhantomData;
+use std::ptr;
+use std::sync::Arc;
+
+use cudarc::driver::sys;
+use vgpu_proto::cuda::CuResult;
+
+use super::{Context, Result, Stream, raw};
+
+/// `CU_STREAM_NON_BLOCKING`: the stream that is captured takes no part in the NULL stream's order.
+const NON_BLOCKING: u32 = 1;
+/// `CU_STREAM_CAPTURE_MODE_RELAXED`: what other threads call meanwhile is no part of it.
+const RELAXED: u32 = 2;
+/// `CU_STREAM_SET_CAPTURE_DEPENDENCIES`.
+const SET_DEPENDENCIES: u32 = 1;
+/// `CU_GRAPH_NODE_TYPE_CONDITIONAL`.
+const CONDITIONAL: u32 = 13;
+
+/// `CUgraphNodeParams` of a conditional node, with the union's whole room.
+#[repr(C)]
+struct ConditionalParams {
+    kind: u32,
+    reserved: [u32; 3],
+    handle: u64,
+    rule: u32,
+    size: u32,
+    /// Out: the bodies, an array of the driver's that lives as long as the node.
+    bodies: *const sys::CUgraph,
+    context: sys::CUcontext,
+    rest: [u64; 25],
+    reserved_2: u64,
+}
+
+const _: () = assert!(size_of::<ConditionalParams>() == 256);
+
+/// A graph of the driver.
+#[derive(Debug)]
+pub struct Graph {
+    raw: sys::CUgraph,
+    context: Arc<Context>,
+    built: bool,
+}
+
+// SAFETY: a graph's handle may be used from any thread, by one at a time, which `&mut self` sees to.
+unsafe impl Send for Graph {}
+
+impl Graph {
+    /// `cuGraphCreate`.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn create(context: &Arc<Context>) -> Result<Graph> {
+        context.bind()?;
+        let mut raw: sys::CUgraph = ptr::null_mut();
+        // SAFETY: writes one handle.
+        unsafe { raw::cuGraphCreate(&mut raw, 0) }?;
+        Ok(Graph {
+            raw,
+            context: Arc::clone(context),
+            built: false,
+        })
+    }
+
+    /// `cuGraphConditionalHandleCreate`: what kernels name when they set the condition.
+    ///
+    /// # Errors
+    /// The driver's; NOT_SUPPORTED of one older than CUDA 12.3.
+    pub fn condition(&mut self, default: u32, flags: u32) -> Result<u64> {
+        self.context.bind()?;
+        let mut handle = 0;
+        let context = self.context.raw();
+        // SAFETY: writes one number; graph and context live.
+        unsafe {
+            raw::cuGraphConditionalHandleCreate(&mut handle, self.raw, context, default, flags)
+        }?;
+        Ok(handle)
+    }
+
+    /// Fills the graph, which is emptied before if it was built already, and instantiates it.
+    ///
+    /// # Errors
+    /// Those of `fill`; the driver's.
+    pub fn build(&mut self, fill: impl FnOnce(&mut Builder<'_>) -> Result<()>) -> Result<GraphExec> {
+        self.context.bind()?;
+        if std::mem::replace(&mut self.built, true) {
+            self.clear()?;
+        }
+        let mut builder = Builder {
+            stream: Stream::create(&self.context, NON_BLOCKING, 0)?,
+            root: self.raw,
+            graph: PhantomData,
+        };
+        fill(&mut builder)?;
+        self.context.bind()?;
+        let mut raw: sys::CUgraphExec = ptr::null_mut();
+        // SAFETY: writes one handle; the graph lives.
+        unsafe { raw::cuGraphInstantiateWithFlags(&mut raw, self.raw, 0) }?;
+        Ok(GraphExec {
+            raw,
+            context: Arc::clone(&self.context),
+        })
+    }
+
+    fn clear(&mut self) -> Result<()> {
+        let mut count = 0;
+        // SAFETY: without room only the count is written.
+        unsafe { raw::cuGraphGetNodes(self.raw, ptr::null_mut(), &mut count) }?;
+        let mut nodes: Vec<sys::CUgraphNode> = vec![ptr::null_mut(); count];
+        // SAFETY: there is room for as many as the count says.
+        unsafe { raw::cuGraphGetNodes(self.raw, nodes.as_mut_ptr(), &mut count) }?;
+        nodes.truncate(count);
+        for node in nodes {
+            // SAFETY: a node of the graph, just listed; nobody else has handles of them.
+            unsafe { raw::cuGraphDestroyNode(node) }?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Graph {
+    fn drop(&mut self) {
+        if self.context.bind().is_ok() {
+            // SAFETY: last owner; what was instantiated of it lives on.
+            let _ = unsafe { raw::cuGraphDestroy(self.raw) };
+        }
+    }
+}
+
+/// A graph that is being filled.
+#[derive(Debug)]
+pub struct Builder<'g> {
+    stream: Stream,
+    root: sys::CUgraph,
+    graph: PhantomData<&'g mut Graph>,
+}
+
+/// A part of a graph that has its own nodes: the graph itself, or a body of a conditional node.
+#[derive(Debug)]
+pub struct Section<'g> {
+    raw: sys::CUgraph,
+    graph: PhantomData<&'g mut Graph>,
+}
+
+/// What goes into a section, one behind the other.
+#[derive(Debug)]
+pub struct Recorder<'b, 'g> {
+    stream: &'b Stream,
+    graph: PhantomData<&'g mut Graph>,
+}
+
+impl<'g> Builder<'g> {
+    /// The graph itself.
+    pub fn root(&self) -> Section<'g> {
+        Section {
+            raw: self.root,
+            graph: PhantomData,
+        }
+    }
+
+    /// Fills a section, once.
+    ///
+    /// # Errors
+    /// Those of `fill`; the driver's.
+    pub fn fill(
+        &mut self,
+        section: Section<'g>,
+        fill: impl FnOnce(&mut Recorder<'_, 'g>) -> Result<()>,
+    ) -> Result<()> {
+        let stream = self.stream.bound()?;
+        let (nodes, data) = (ptr::null(), ptr::null());
+        // SAFETY: the stream is ours and idle; the section's graph lives as long as the graph that is
+        // being built, which nobody else uses or empties meanwhile ('g).
+        unsafe {
+            raw::cuStreamBeginCaptureToGraph(stream, section.raw, nodes, data, 0, RELAXED)
+        }?;
+        let filled = fill(&mut Recorder {
+            stream: &self.stream,
+            graph: PhantomData,
+        });
+        let mut graph: sys::CUgraph = ptr::null_mut();
+        let stream = self.stream.bound()?;
+        // SAFETY: ends what began above, in the same stream; writes one handle, of a graph that is known.
+        let ended = unsafe { raw::cuStreamEndCapture(stream, &mut graph) };
+        filled.and(ended)
+    }
+}
+
+impl<'g> Recorder<'_, 'g> {
+    /// What is given to this stream becomes a node.
+    pub fn stream(&self) -> &Stream {
+        self.stream
+    }
+
+    /// A conditional node: its bodies.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn conditional(&mut self, handle: u64, rule: u32, size: u32) -> Result<Vec<Section<'g>>> {
+        let stream = self.stream.bound()?;
+        let (mut status, mut id, mut count) = (0, 0, 0);
+        let mut graph: sys::CUgraph = ptr::null_mut();
+        let mut tips: *const sys::CUgraphNode = ptr::null();
+        // SAFETY: writes one value each; the list is the driver's, and read before the stream's next call.
+        unsafe {
+            raw::cuStreamGetCaptureInfo_v2(
+                stream, &mut status, &mut id, &mut graph, &mut tips, &mut count,
+            )
+        }?;
+        let mut params = ConditionalParams {
+            kind: CONDITIONAL,
+            reserved: [0; 3],
+            handle,
+            rule,
+            size,
+            bodies: ptr::null(),
+            context: self.stream.context().raw(),
+            rest: [0; 25],
+            reserved_2: 0,
+        };
+        let mut node: sys::CUgraphNode = ptr::null_mut();
+        let given = (&raw mut params).cast::<c_void>();
+        // SAFETY: the parameters are as large as the driver's structure; the list is as long as it says.
+        unsafe { raw::cuGraphAddNode(&mut node, graph, tips, count, given) }?;
+        // SAFETY: one node of the graph that the stream is captured into.
+        unsafe {
+            raw::cuStreamUpdateCaptureDependencies(stream, &mut node, 1, SET_DEPENDENCIES)
+        }?;
+        if params.bodies.is_null() {
+            return Err(CuResult::UNKNOWN);
+        }
+        let body = |i| Section {
+            // SAFETY: the driver has written where its array of `size` bodies is.
+            raw: unsafe { *params.bodies.add(i) },
+            graph: PhantomData,
+        };
+        Ok((0..size as usize).map(body).collect())
+    }
+}
+
+/// An instantiated graph.
+#[derive(Debug)]
+pub struct GraphExec {
+    raw: sys::CUgraphExec,
+    context: Arc<Context>,
+}
+
+// SAFETY: the handle may be used from any thread; it is launched by one, the session's.
+unsafe impl Send for GraphExec {}
+// SAFETY: as above.
+unsafe impl Sync for GraphExec {}
+
+impl GraphExec {
+    /// `cuGraphLaunch`.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn launch(&self, stream: &Stream) -> Result<()> {
+        let raw = stream.bound()?;
+        // SAFETY: both live; what the graph names was checked by the session.
+        unsafe { raw::cuGraphLaunch(self.raw, raw) }
+    }
+}
+
+impl Drop for GraphExec {
+    fn drop(&mut self) {
+        if self.context.bind().is_ok() {
+            // SAFETY: last owner; launches that run still end.
+            let _ = unsafe { raw::cuGraphExecDestroy(self.raw) };
+        }
+    }
+}

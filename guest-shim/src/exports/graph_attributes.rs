@@ -1,0 +1,92 @@
+//! Launch attributes of kernel nodes.
+
+use vgpu_proto::cuda::CuResult;
+
+use crate::ffi::{exports, put, required};
+use crate::process::{live, shim};
+use crate::state::Shim;
+use crate::state::graphs::Kind;
+use crate::state::graphs::kernel::COOPERATIVE;
+use crate::{Cu, lock};
+
+/// Those that kernel nodes have (`CUkernelNodeAttrID`).
+const KERNEL: [u32; 10] = [1, 2, CLUSTER, 5, 8, DOMAIN_MAP, 10, PREFERRED_CLUSTER, UPDATABLE, CARVEOUT];
+/// `CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION`, `MEM_SYNC_DOMAIN_MAP`, `PREFERRED_CLUSTER_DIMENSION`,
+/// `DEVICE_UPDATABLE_KERNEL_NODE`, `PREFERRED_SHARED_MEMORY_CARVEOUT`.
+const CLUSTER: u32 = 4;
+const DOMAIN_MAP: u32 = 9;
+const PREFERRED_CLUSTER: u32 = 11;
+const UPDATABLE: u32 = 13;
+const CARVEOUT: u32 = 14;
+
+/// `CUlaunchAttributeValue`.
+type Value = [u32; 16];
+
+exports! {
+    /// The value of one.
+    fn cuGraphKernelNodeGetAttribute(node: u64, id: u32, out: *mut Value) {
+        required(out)?;
+        let value = get(shim()?, node, id)?;
+        // SAFETY: by the contract of the function.
+        unsafe { put(out, value) }
+    }
+
+    /// Sets one.
+    fn cuGraphKernelNodeSetAttribute(node: u64, id: u32, value: *const Value) {
+        let shim = live()?;
+        required(value)?;
+        // SAFETY: by the contract of the function.
+        set(shim, node, id, unsafe { value.read_unaligned() })
+    }
+
+    /// Sets all to those of another.
+    fn cuGraphKernelNodeCopyAttributes(to: u64, from: u64) {
+        let shim = live()?;
+        let all = KERNEL.map(|id| get(shim, from, id).map(|value| (id, value)));
+        let all = all.into_iter().collect::<Cu<Vec<_>>>()?;
+        all.into_iter().try_for_each(|(id, value)| set(shim, to, id, value))
+    }
+}
+
+fn get(shim: &Shim, node: u64, id: u32) -> Cu<Value> {
+    if !KERNEL.contains(&id) {
+        return Err(CuResult::INVALID_VALUE);
+    }
+    let node = shim.node(node)?;
+    let Kind::Kernel(kernel) = lock(&node.kind).clone() else {
+        return Err(CuResult::INVALID_VALUE);
+    };
+    if let Some(value) = lock(&node.attributes).get(&id) {
+        return Ok(*value);
+    }
+    let mut value = [0; 16];
+    match id {
+        COOPERATIVE => value[0] = kernel.cooperative.into(),
+        // {0, 1}, as bytes.
+        DOMAIN_MAP => value[0] = 1 << 8,
+        // -1: no preference.
+        CARVEOUT => value[0] = u32::MAX,
+        _ => {}
+    }
+    Ok(value)
+}
+
+/// Cooperative launches are honoured; what only advises is kept and shown; what changes what a kernel
+/// computes is refused, as in `launch`.
+fn set(shim: &Shim, node: u64, id: u32, value: Value) -> Cu {
+    if !KERNEL.contains(&id) {
+        return Err(CuResult::INVALID_VALUE);
+    }
+    if matches!(id, CLUSTER | PREFERRED_CLUSTER) && value[..3].iter().any(|n| *n > 1) {
+        return Err(CuResult::NOT_SUPPORTED);
+    }
+    if id == UPDATABLE && value[0] != 0 {
+        return Err(CuResult::NOT_SUPPORTED);
+    }
+    let node = shim.node(node)?;
+    if !matches!(&*lock(&node.kind), Kind::Kernel(_)) {
+        return Err(CuResult::INVALID_VALUE);
+    }
+    lock(&node.attributes).insert(id, value);
+    Ok(())
+}

@@ -1,0 +1,63 @@
+//! Launches and fills as nodes.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::state::modules::FunctionInfo;
+
+/// Values of `CUlaunchAttribute` by number, as the program gave them.
+pub(crate) type Attributes = BTreeMap<u32, [u32; 16]>;
+
+/// `CU_LAUNCH_ATTRIBUTE_COOPERATIVE`.
+pub(crate) const COOPERATIVE: u32 = 2;
+
+/// A launch of a kernel.
+#[derive(Debug, Clone)]
+pub(crate) struct KernelNode {
+    /// The handle that the program gave: a function's or a kernel's.
+    pub(crate) handle: u64,
+    /// What it means.
+    pub(crate) function: Arc<FunctionInfo>,
+    pub(crate) grid: [u32; 3],
+    pub(crate) block: [u32; 3],
+    pub(crate) shared: u32,
+    pub(crate) cooperative: bool,
+    /// The parameter block.
+    pub(crate) params: Vec<u8>,
+    /// Where each parameter is in it: what a program is shown.
+    pub(crate) pointers: Vec<usize>,
+}
+
+impl KernelNode {
+    /// Points at the parameters, which must not move afterwards.
+    pub(crate) fn point(mut self) -> KernelNode {
+        let base = self.params.as_ptr() as usize;
+        let offsets = self.function.params.iter();
+        self.pointers = offsets.map(|(at, _)| base + *at as usize).collect();
+        self
+    }
+
+    /// The same launch with what attributes of its node say.
+    pub(crate) fn with(self: &Arc<Self>, attributes: &Attributes) -> Arc<KernelNode> {
+        let cooperative = attributes.get(&COOPERATIVE).map(|value| value[0] != 0);
+        match cooperative {
+            Some(cooperative) if cooperative != self.cooperative => {
+                let mut changed = KernelNode::clone(self);
+                changed.cooperative = cooperative;
+                Arc::new(changed.point())
+            }
+            _ => self.clone(),
+        }
+    }
+}
+
+/// A fill.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct FillNode {
+    pub(crate) dst: u64,
+    pub(crate) pitch: u64,
+    pub(crate) value: u32,
+    pub(crate) width: u8,
+    pub(crate) columns: u64,
+    pub(crate) rows: u64,
+}

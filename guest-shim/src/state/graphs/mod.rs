@@ -1,0 +1,392 @@
+//! Graphs: what to do, and in which order, said once and done often.
+//!
+//! A graph and its nodes live here, and so does an instantiated one ([`exec`]). When it is launched for the
+//! first time in a context, its runs of kernels, fills, copies within the device and conditional nodes are
+//! recorded by the worker, and a launch is then one message and one unit of work each; what concerns this
+//! program's memory or its functions (copies from and to the host, host functions, events) is done in its
+//! place between them. All of a launch is in one order, which satisfies every dependency.
+
+pub(crate) mod block;
+pub(crate) mod conditional;
+pub(crate) mod dot;
+pub(crate) mod exec;
+pub(crate) mod kernel;
+pub(crate) mod object;
+pub(crate) mod order;
+pub(crate) mod plan;
+pub(crate) mod update;
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+
+use vgpu_proto::cuda::CuResult;
+
+pub(crate) use self::exec::Exec;
+pub(crate) use self::kernel::{FillNode, KernelNode};
+pub(crate) use self::object::UserObject;
+
+use self::block::Block;
+use self::conditional::{Condition, Conditional, Home};
+use self::kernel::Attributes;
+use super::{Shim, capture};
+use crate::exports::area::Copy3D;
+use crate::exports::word::Word;
+use crate::session::host::HostFunction;
+use crate::{Cu, lock};
+
+/// Most nodes of a graph.
+const MAX_NODES: usize = 1 << 16;
+
+/// What a node does.
+#[derive(Debug, Clone)]
+pub(crate) enum Kind {
+    Empty,
+    Kernel(Arc<KernelNode>),
+    Fill(FillNode),
+    Copy(Copy3D),
+    Host(HostFunction),
+    /// Another graph, as it was.
+    Child(Arc<Graph>),
+    /// Records an event.
+    Record(u64),
+    /// Waits for an event.
+    Wait(u64),
+    /// Allocates memory.
+    Alloc(Arc<Block>),
+    /// Frees it.
+    Free(Arc<Block>),
+    /// Writes words, or waits for them.
+    Words(Arc<[Word]>),
+    /// Runs graphs of its own as a value says.
+    Conditional(Arc<Conditional>),
+}
+
+/// `CUgraphNodeType`.
+pub(crate) mod number {
+    pub(crate) const KERNEL: u32 = 0;
+    pub(crate) const COPY: u32 = 1;
+    pub(crate) const FILL: u32 = 2;
+    pub(crate) const HOST: u32 = 3;
+    pub(crate) const CHILD: u32 = 4;
+    pub(crate) const EMPTY: u32 = 5;
+    pub(crate) const WAIT: u32 = 6;
+    pub(crate) const RECORD: u32 = 7;
+    pub(crate) const ALLOC: u32 = 10;
+    pub(crate) const FREE: u32 = 11;
+    pub(crate) const WORDS: u32 = 12;
+    pub(crate) const CONDITIONAL: u32 = 13;
+}
+
+impl Kind {
+    /// `CUgraphNodeType`.
+    pub(crate) fn number(&self) -> u32 {
+        match self {
+            Kind::Kernel(_) => number::KERNEL,
+            Kind::Copy(_) => number::COPY,
+            Kind::Fill(_) => number::FILL,
+            Kind::Host(_) => number::HOST,
+            Kind::Child(_) => number::CHILD,
+            Kind::Empty => number::EMPTY,
+            Kind::Wait(_) => number::WAIT,
+            Kind::Record(_) => number::RECORD,
+            Kind::Alloc(_) => number::ALLOC,
+            Kind::Free(_) => number::FREE,
+            Kind::Words(_) => number::WORDS,
+            Kind::Conditional(_) => number::CONDITIONAL,
+        }
+    }
+
+    /// The graphs that live and end with the node.
+    pub(crate) fn graphs(&self) -> &[Arc<Graph>] {
+        match self {
+            Kind::Child(graph) => std::slice::from_ref(graph),
+            Kind::Conditional(node) => &node.bodies,
+            _ => &[],
+        }
+    }
+
+    /// Graphs with these have a single instance and keep their shape.
+    pub(crate) fn owns_memory(&self) -> bool {
+        matches!(self, Kind::Alloc(_) | Kind::Free(_))
+    }
+}
+
+/// One node.
+#[derive(Debug)]
+pub(crate) struct Node {
+    pub(crate) handle: u64,
+    /// Its graph's handle.
+    pub(crate) graph: u64,
+    /// `cuGraphNodeGetLocalId`.
+    pub(crate) local: u32,
+    /// The node that it is a copy of, in a cloned graph.
+    pub(crate) original: u64,
+    pub(crate) kind: Mutex<Kind>,
+    pub(crate) dependencies: Mutex<Vec<u64>>,
+    /// Launch attributes that were set, of kernels only.
+    pub(crate) attributes: Mutex<Attributes>,
+}
+
+/// One graph.
+#[derive(Debug, Default)]
+pub(crate) struct Graph {
+    pub(crate) handle: u64,
+    /// `cuGraphGetId`.
+    pub(crate) id: u32,
+    /// It lives and ends with a node.
+    pub(crate) embedded: bool,
+    /// The graph of that node; 0: none.
+    parent: AtomicU64,
+    /// User objects that it holds, by handle.
+    pub(crate) objects: Mutex<Vec<(u64, Arc<UserObject>)>>,
+    /// Values that its conditional nodes, or those of graphs in it, read.
+    pub(crate) conditions: Mutex<Vec<Arc<Condition>>>,
+    /// Where those live on the host.
+    pub(crate) home: Mutex<Option<Arc<Home>>>,
+    /// The only instance that a graph with memory nodes may have.
+    pub(crate) instance: Mutex<Weak<Exec>>,
+    /// In order of creation.
+    nodes: Mutex<Vec<Arc<Node>>>,
+    next_local: AtomicU32,
+}
+
+/// Numbers of graphs.
+static IDS: AtomicU32 = AtomicU32::new(1);
+
+impl Graph {
+    /// All nodes, in order of creation.
+    pub(crate) fn nodes(&self) -> Vec<Arc<Node>> {
+        lock(&self.nodes).clone()
+    }
+
+    /// Has it memory nodes?
+    pub(crate) fn owns_memory(&self) -> bool {
+        self.any(Kind::owns_memory)
+    }
+
+    /// Is there a node that does this?
+    pub(crate) fn any(&self, what: impl Fn(&Kind) -> bool) -> bool {
+        lock(&self.nodes).iter().any(|n| what(&lock(&n.kind)))
+    }
+}
+
+impl Shim {
+    fn make_graph(&self, embedded: bool) -> Cu<Arc<Graph>> {
+        let graph = Arc::new(Graph {
+            handle: self.mint(),
+            id: IDS.fetch_add(1, Ordering::Relaxed),
+            embedded,
+            ..Graph::default()
+        });
+        self.graphs.insert(graph.handle, graph.clone())?;
+        Ok(graph)
+    }
+
+    /// `cuGraphCreate`.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_OUT_OF_MEMORY when there are too many.
+    pub(crate) fn create_graph(&self) -> Cu<Arc<Graph>> {
+        self.make_graph(false)
+    }
+
+    /// A graph that will live and end with a node.
+    ///
+    /// # Errors
+    /// As [`Shim::create_graph`].
+    pub(crate) fn create_embedded(&self) -> Cu<Arc<Graph>> {
+        self.make_graph(true)
+    }
+
+    /// `cuGraphDestroy`.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_VALUE, as the driver says of graphs; also for one that is captured into, or that
+    /// ends with its node.
+    pub(crate) fn destroy_graph(&self, handle: u64) -> Cu {
+        let graph = self.graph(handle)?;
+        if graph.embedded || capture::uses(self, handle) {
+            return Err(CuResult::INVALID_VALUE);
+        }
+        self.forget_graph(&graph);
+        Ok(())
+    }
+
+    /// Ends the handles of a graph and of all that is in it.
+    pub(crate) fn forget_graph(&self, graph: &Graph) {
+        let _ = self.graphs.remove(graph.handle);
+        let nodes: Vec<_> = lock(&graph.nodes).drain(..).collect();
+        for node in nodes {
+            self.forget_node(&node);
+        }
+    }
+
+    fn forget_node(&self, node: &Node) {
+        let _ = self.nodes.remove(node.handle);
+        // Whoever still knows the node's handle finds nothing; what it held goes with its last owner.
+        let kind = lock(&node.kind).clone();
+        for inner in kind.graphs() {
+            self.forget_graph(inner);
+        }
+    }
+
+    /// The graph of a handle.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_VALUE.
+    pub(crate) fn graph(&self, handle: u64) -> Cu<Arc<Graph>> {
+        self.graphs.get(handle).map_err(|_| CuResult::INVALID_VALUE)
+    }
+
+    /// The node of a handle.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_VALUE.
+    pub(crate) fn node(&self, handle: u64) -> Cu<Arc<Node>> {
+        self.nodes.get(handle).map_err(|_| CuResult::INVALID_VALUE)
+    }
+
+    /// The graph that a graph is embedded in, at the top.
+    pub(crate) fn root_of(&self, graph: &Arc<Graph>) -> Arc<Graph> {
+        let mut root = graph.clone();
+        while let Ok(parent) = self.graphs.get(root.parent.load(Ordering::Relaxed)) {
+            root = parent;
+        }
+        root
+    }
+
+    /// Is it the graph of this handle, or embedded in it at whatever depth?
+    pub(crate) fn is_within(&self, graph: &Arc<Graph>, outer: u64) -> bool {
+        let mut at = Ok(graph.clone());
+        while let Ok(graph) = at {
+            if graph.handle == outer {
+                return true;
+            }
+            at = self.graphs.get(graph.parent.load(Ordering::Relaxed));
+        }
+        false
+    }
+
+    /// Adds a node behind nodes of the same graph.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_VALUE for others, and for one named twice; CUDA_ERROR_OUT_OF_MEMORY when there
+    /// are too many.
+    pub(crate) fn add_node(&self, graph: &Graph, kind: Kind, dependencies: Vec<u64>) -> Cu<u64> {
+        for (i, dependency) in dependencies.iter().enumerate() {
+            let of_it = self.node(*dependency)?.graph == graph.handle;
+            if !of_it || dependencies[..i].contains(dependency) {
+                return Err(CuResult::INVALID_VALUE);
+            }
+        }
+        if let Kind::Free(block) = &kind
+            && graph.any(|k| matches!(k, Kind::Free(b) if b.address == block.address))
+        {
+            return Err(CuResult::INVALID_VALUE);
+        }
+        self.add_copy(graph, kind, dependencies, (0, Attributes::new()))
+    }
+
+    fn add_copy(
+        &self,
+        graph: &Graph,
+        kind: Kind,
+        behind: Vec<u64>,
+        (original, attributes): (u64, Attributes),
+    ) -> Cu<u64> {
+        let mut nodes = lock(&graph.nodes);
+        if nodes.len() >= MAX_NODES {
+            return Err(CuResult::OUT_OF_MEMORY);
+        }
+        for inner in kind.graphs() {
+            inner.parent.store(graph.handle, Ordering::Relaxed);
+        }
+        let node = Arc::new(Node {
+            handle: self.mint(),
+            graph: graph.handle,
+            local: graph.next_local.fetch_add(1, Ordering::Relaxed),
+            original,
+            kind: Mutex::new(kind),
+            dependencies: Mutex::new(behind),
+            attributes: Mutex::new(attributes),
+        });
+        self.nodes.insert(node.handle, node.clone())?;
+        let handle = node.handle;
+        nodes.push(node);
+        Ok(handle)
+    }
+
+    /// `cuGraphDestroyNode`: what depended on it depends on it no more.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_VALUE; CUDA_ERROR_NOT_SUPPORTED in a graph with memory nodes, which keeps its
+    /// shape.
+    pub(crate) fn destroy_node(&self, handle: u64) -> Cu {
+        let node = self.node(handle)?;
+        let graph = self.graph(node.graph)?;
+        if graph.owns_memory() {
+            return Err(CuResult::NOT_SUPPORTED);
+        }
+        {
+            let mut nodes = lock(&graph.nodes);
+            nodes.retain(|n| n.handle != handle);
+            for other in nodes.iter() {
+                lock(&other.dependencies).retain(|d| *d != handle);
+            }
+        }
+        self.forget_node(&node);
+        Ok(())
+    }
+
+    /// `cuGraphClone`; `embedded` for a node.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_NOT_SUPPORTED for graphs with memory or conditional nodes, as the driver;
+    /// CUDA_ERROR_OUT_OF_MEMORY when there are too many graphs or nodes.
+    pub(crate) fn clone_graph(&self, graph: &Graph, embedded: bool) -> Cu<Arc<Graph>> {
+        let bound = |k: &Kind| k.owns_memory() || matches!(k, Kind::Conditional(_));
+        if graph.any(bound) {
+            return Err(CuResult::NOT_SUPPORTED);
+        }
+        let copy = self.make_graph(embedded)?;
+        *lock(&copy.objects) = lock(&graph.objects).clone();
+        let made = self.copy_nodes(graph, &copy);
+        if made.is_err() {
+            self.forget_graph(&copy);
+        }
+        made.map(|()| copy)
+    }
+
+    fn copy_nodes(&self, graph: &Graph, copy: &Graph) -> Cu {
+        let mut names = HashMap::new();
+        let nodes = graph.nodes();
+        for node in &nodes {
+            let kind = match &*lock(&node.kind) {
+                Kind::Child(child) => Kind::Child(self.clone_graph(child, true)?),
+                kind => kind.clone(),
+            };
+            let extra = (node.handle, lock(&node.attributes).clone());
+            let made = self.add_copy(copy, kind, Vec::new(), extra)?;
+            names.insert(node.handle, made);
+        }
+        for (node, made) in nodes.iter().zip(copy.nodes()) {
+            let behind = lock(&node.dependencies);
+            let behind = behind.iter().filter_map(|d| names.get(d).copied());
+            *lock(&made.dependencies) = behind.collect();
+        }
+        Ok(())
+    }
+}
+
+/// `cuGraphNodeFindInClone`, also among the nodes of child graphs.
+pub(crate) fn copy_of(graph: &Graph, original: u64) -> Option<u64> {
+    let nodes = graph.nodes();
+    if let Some(found) = nodes.iter().find(|n| n.original == original) {
+        return Some(found.handle);
+    }
+    nodes.iter().find_map(|node| {
+        let kind = lock(&node.kind).clone();
+        kind.graphs().iter().find_map(|g| copy_of(g, original))
+    })
+}

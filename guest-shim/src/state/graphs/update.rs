@@ -1,0 +1,241 @@
+//! Changes of an instance: single nodes, or all that differs in a graph of the same shape.
+
+use std::sync::Arc;
+
+use vgpu_proto::cuda::CuResult;
+
+use super::exec::Exec;
+use super::plan::{Plan, Planned};
+use super::{Graph, Kind};
+use crate::exports::area;
+use crate::state::{Shim, capture};
+use crate::{Cu, lock};
+
+/// `CUgraphExecUpdateResult`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub(crate) enum Outcome {
+    Success = 0,
+    /// For another reason.
+    Error = 1,
+    /// Other nodes or dependencies.
+    TopologyChanged = 2,
+    /// A node of another kind.
+    TypeChanged = 3,
+    /// A value that cannot change.
+    ParametersChanged = 5,
+    /// A kind of node that cannot be updated.
+    NotSupported = 6,
+    /// A kernel of another context.
+    FunctionChange = 7,
+    /// An attribute that cannot change.
+    AttributesChanged = 8,
+}
+
+/// What `cuGraphExecUpdate` tells: the outcome, the node that is to blame, and where an edge is, the node
+/// that it comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Report {
+    pub(crate) outcome: Outcome,
+    pub(crate) node: u64,
+    pub(crate) from: u64,
+}
+
+impl Report {
+    fn at(outcome: Outcome, node: u64) -> Report {
+        Report {
+            outcome,
+            node,
+            from: 0,
+        }
+    }
+}
+
+/// May `new` take the place of `old` in an instance?
+fn compatible(shim: &Shim, old: &Kind, new: &Kind) -> Result<(), Outcome> {
+    if old.number() != new.number() {
+        return Err(Outcome::TypeChanged);
+    }
+    match (old, new) {
+        (Kind::Kernel(a), Kind::Kernel(b)) if a.function.ctx != b.function.ctx => {
+            Err(Outcome::FunctionChange)
+        }
+        // Where both operands lie stays.
+        (Kind::Copy(a), Kind::Copy(b)) if area::places(shim, a) != area::places(shim, b) => {
+            Err(Outcome::ParametersChanged)
+        }
+        // Only rows can change, not rectangles.
+        (Kind::Fill(a), Kind::Fill(b)) if a != b && (a.rows > 1 || b.rows > 1) => {
+            Err(Outcome::ParametersChanged)
+        }
+        (Kind::Alloc(_) | Kind::Free(_), _) => Err(Outcome::NotSupported),
+        (Kind::Conditional(a), Kind::Conditional(b)) if a.rule != b.rule => {
+            Err(Outcome::ParametersChanged)
+        }
+        _ => Ok(()),
+    }
+}
+
+fn cooperative(kind: &Kind) -> bool {
+    matches!(kind, Kind::Kernel(k) if k.cooperative)
+}
+
+/// Compares before anything is changed, so that a refused update changes nothing. Nodes pair in the order
+/// of their creation.
+fn compare(shim: &Shim, old: &Plan, new: &Plan) -> Result<(), Report> {
+    if old.nodes.len() != new.nodes.len() {
+        let odd = new.nodes.get(old.nodes.len()).map_or(0, |n| n.node);
+        return Err(Report::at(Outcome::TopologyChanged, odd));
+    }
+    for (a, b) in old.nodes.iter().zip(&new.nodes) {
+        compatible(shim, &a.kind, &b.kind).map_err(|o| Report::at(o, b.node))?;
+        if cooperative(&a.kind) != cooperative(&b.kind) {
+            return Err(Report::at(Outcome::AttributesChanged, b.node));
+        }
+        if a.children.len() != b.children.len() {
+            return Err(Report::at(Outcome::TopologyChanged, b.node));
+        }
+        for (a, b) in a.children.iter().zip(&b.children) {
+            compare(shim, a, b)?;
+        }
+    }
+    let sorted = |plan: &Plan| {
+        let mut edges = plan.edges.clone();
+        edges.sort_unstable();
+        edges
+    };
+    let (ours, theirs) = (sorted(old), sorted(new));
+    match theirs.iter().find(|e| ours.binary_search(e).is_err()) {
+        Some((from, to)) => Err(Report {
+            outcome: Outcome::TopologyChanged,
+            node: new.nodes[*to].node,
+            from: new.nodes[*from].node,
+        }),
+        None if ours.len() != theirs.len() => Err(Report::at(Outcome::TopologyChanged, 0)),
+        None => Ok(()),
+    }
+}
+
+/// The nodes keep their names: those of the graph that the instance was made of.
+fn take(old: &mut Plan, new: Plan) {
+    for (a, b) in old.nodes.iter_mut().zip(new.nodes) {
+        a.kind = b.kind;
+        let children = a.children.iter_mut().zip(b.children);
+        children.for_each(|(a, b)| take(a, b));
+    }
+    old.conditions = new.conditions;
+}
+
+impl Exec {
+    /// `cuGraphExecUpdate`.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED for a graph that is captured into; why the session is over.
+    /// The report of a refused update, which changed nothing, is no error here.
+    pub(crate) fn update(&self, shim: &Shim, graph: &Graph) -> Cu<Result<(), Report>> {
+        if capture::uses(shim, graph.handle) {
+            return Err(CuResult::STREAM_CAPTURE_UNSUPPORTED);
+        }
+        let new = match Plan::of(graph) {
+            Ok(new) => new,
+            Err(why) => return Ok(Err(Report::at(Outcome::Error, why.node))),
+        };
+        let mut state = lock(&self.state);
+        if let Err(report) = compare(shim, &state.plan, &new) {
+            return Ok(Err(report));
+        }
+        take(&mut state.plan, new);
+        state.forget(shim)?;
+        Ok(Ok(()))
+    }
+
+    fn change(&self, shim: &Shim, node: u64, f: impl FnOnce(&mut Planned) -> Cu) -> Cu {
+        let mut state = lock(&self.state);
+        f(state.plan.find(node).ok_or(CuResult::INVALID_VALUE)?)?;
+        state.forget(shim)
+    }
+
+    /// `cuGraphExec…NodeSetParams`.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_VALUE: another kind of node, or a change that an instance does not allow.
+    pub(crate) fn set(&self, shim: &Shim, node: u64, kind: Kind) -> Cu {
+        self.change(shim, node, |planned| {
+            let changed = compatible(shim, &planned.kind, &kind);
+            changed.map_err(|_| CuResult::INVALID_VALUE)?;
+            match (&planned.kind, kind) {
+                (_, Kind::Conditional(_)) => return Err(CuResult::NOT_SUPPORTED),
+                (Kind::Kernel(old), Kind::Kernel(new)) if old.cooperative => {
+                    let mut new = Arc::unwrap_or_clone(new);
+                    new.cooperative = true;
+                    planned.kind = Kind::Kernel(Arc::new(new.point()));
+                }
+                (_, kind) => planned.kind = kind,
+            }
+            Ok(())
+        })
+    }
+
+    /// `cuGraphExecChildGraphNodeSetParams`.
+    ///
+    /// # Errors
+    /// As [`Exec::set`]; a graph of another shape.
+    pub(crate) fn set_child(&self, shim: &Shim, node: u64, graph: &Graph) -> Cu {
+        let new = Plan::of(graph).map_err(|why| why.code)?;
+        self.change(shim, node, |planned| {
+            if !matches!(planned.kind, Kind::Child(_)) {
+                return Err(CuResult::INVALID_VALUE);
+            }
+            let old = planned.children.first_mut();
+            let old = old.ok_or(CuResult::INVALID_VALUE)?;
+            compare(shim, old, &new).map_err(|_| CuResult::INVALID_VALUE)?;
+            take(old, new);
+            Ok(())
+        })
+    }
+
+    /// `cuGraphNodeSetEnabled`.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_VALUE: only kernels, copies and fills can be left out.
+    pub(crate) fn set_enabled(&self, shim: &Shim, node: u64, enabled: bool) -> Cu {
+        self.change(shim, node, |planned| {
+            can_be_left_out(&planned.kind)?;
+            planned.enabled = enabled;
+            Ok(())
+        })
+    }
+
+    /// `cuGraphNodeGetEnabled`.
+    ///
+    /// # Errors
+    /// As [`Exec::set_enabled`].
+    pub(crate) fn enabled(&self, node: u64) -> Cu<bool> {
+        let state = lock(&self.state);
+        let planned = state.plan.look(node).ok_or(CuResult::INVALID_VALUE)?;
+        can_be_left_out(&planned.kind)?;
+        Ok(planned.enabled)
+    }
+}
+
+fn can_be_left_out(kind: &Kind) -> Cu {
+    match kind {
+        Kind::Kernel(_) | Kind::Copy(_) | Kind::Fill(_) => Ok(()),
+        _ => Err(CuResult::INVALID_VALUE),
+    }
+}
+
+/// Replaces what a node of a graph does.
+///
+/// # Errors
+/// CUDA_ERROR_INVALID_VALUE: another kind of node; memory nodes, and those with graphs, cannot change.
+pub(crate) fn set_node(shim: &Shim, node: u64, kind: Kind) -> Cu {
+    let node = shim.node(node)?;
+    let mut now = lock(&node.kind);
+    let fixed = now.owns_memory() || !now.graphs().is_empty();
+    if now.number() != kind.number() || fixed {
+        return Err(CuResult::INVALID_VALUE);
+    }
+    *now = kind;
+    Ok(())
+}
