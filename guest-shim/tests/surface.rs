@@ -157,7 +157,7 @@ fn an_unserved_function_is_named_once_when_asked() {
     if let Some(cuda) = guest::enter(name) {
         for _ in 0..3 {
             assert_eq!(
-                call_with_zeros(&cuda, "cuMemCreate"),
+                call_with_zeros(&cuda, "cuIpcCloseMemHandle"),
                 CuResult::NOT_SUPPORTED.0
             );
         }
@@ -166,13 +166,13 @@ fn an_unserved_function_is_named_once_when_asked() {
     let host = Host::usual();
     let outcome = guest::start(name, &host).success();
     assert!(
-        !outcome.stderr.contains("cuMemCreate"),
+        !outcome.stderr.contains("cuIpcCloseMemHandle"),
         "{}",
         outcome.stderr
     );
     let outcome = guest::start_with(name, &[("VGPU_LOG", "warn")]).success();
     assert_eq!(
-        outcome.stderr.matches("cuMemCreate").count(),
+        outcome.stderr.matches("cuIpcCloseMemHandle").count(),
         1,
         "{}",
         outcome.stderr
@@ -227,7 +227,7 @@ fn get_proc_address_answers_as_a_driver() {
     );
     assert_eq!(v2("cuStreamQuery", 1000, 0), (0, none, 2));
     assert_eq!(
-        v2("cuMemCreate", 12_000, 0),
+        v2("cuIpcCloseMemHandle", 12_000, 0),
         (0, none, 1),
         "not served: not found"
     );
@@ -251,7 +251,7 @@ fn get_proc_address_answers_as_a_driver() {
     };
     assert_eq!(v1("cuInit", 2000, 0), (0, address("cuInit")));
     assert_eq!(
-        v1("cuMemCreate", 12_000, 0),
+        v1("cuIpcCloseMemHandle", 12_000, 0),
         (CuResult::NOT_FOUND.0, junk),
         "untouched"
     );

@@ -1,7 +1,9 @@
 //! CUDA's numbers: result codes, handles, versions. Source: `cuda.h` of CUDA 13.5.
 
+mod array;
 mod results;
 
+pub use array::{ArrayShape, MAX_LEVELS};
 pub use results::RESULTS;
 
 use crate::codec::{Decode, Encode};
@@ -11,8 +13,12 @@ use crate::codec::{Decode, Encode};
 pub struct CuResult(pub u32);
 
 /// The CUDA version that the served surface amounts to; raised when the client suites pass at it.
-/// 12.4 is the first with `cuFuncGetParamInfo`.
-pub const OFFERED_CUDA_VERSION: u32 = 12_040;
+///
+/// 13.0 is the first at which a CUDA 13 runtime works at all: each (libcudart, and the one inside cuBLAS,
+/// cuDNN, cuda.bindings…) refuses a driver of an older major version with cudaErrorInsufficientDriver, and
+/// clients built for 13 look functions up by the names that 13.0 gave them. A host's older driver lowers
+/// it.
+pub const OFFERED_CUDA_VERSION: u32 = 13_000;
 
 /// Oldest host driver that the worker accepts (it needs `cuFuncGetParamInfo`).
 pub const MINIMUM_DRIVER_VERSION: u32 = 12_040;
@@ -39,6 +45,13 @@ handles! {
     Func;
     /// The result of a link, minted by the worker.
     Linked;
+    /// An array, or a level of a mipmapped one, minted by the worker.
+    Array;
+    /// What arrays are made and destroyed as: one array, or all levels of a mipmapped one; minted by
+    /// the worker.
+    ArrayBlock;
+    /// Physical memory without an address, minted by the worker.
+    Physical;
     /// A device address: the same number in guest and host.
     DevPtr;
 }

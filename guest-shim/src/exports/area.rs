@@ -2,27 +2,30 @@
 //! travels is their bytes and no pitch of the host's side.
 
 use std::ffi::c_void;
+use std::sync::Arc;
 
 use vgpu_proto::call::req;
 use vgpu_proto::cuda::{CuResult, DevPtr};
 use vgpu_proto::limits::COPY_PIECE;
 
+use super::boxes;
 use super::copy::{sent, to_device_now as to_device, to_host_now as to_host, within_now as within};
 use crate::Cu;
 use crate::ffi::{DefaultStream, exports};
 use crate::process::live;
 use crate::session::sys::UserMemory;
+use crate::state::contexts::Context;
 use crate::state::graphs::Kind;
 use crate::state::streams::{Target, resolve};
 use crate::state::{Shim, capture};
 
 /// Bytes that are fetched at a time to be scattered.
-const SCATTER: u64 = 4 * 1024 * 1024;
+pub(super) const SCATTER: u64 = 4 * 1024 * 1024;
 
 /// `CU_MEMORYTYPE_HOST`, `DEVICE`, `ARRAY`, `UNIFIED`.
 const HOST: u32 = 1;
 const DEVICE: u32 = 2;
-const ARRAY: u32 = 3;
+pub(super) const ARRAY: u32 = 3;
 const UNIFIED: u32 = 4;
 
 /// One side of `CUDA_MEMCPY2D`.
@@ -51,14 +54,14 @@ pub(crate) struct Copy2D {
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Side3D {
-    x: usize,
-    y: usize,
-    z: usize,
-    lod: usize,
-    kind: u32,
+    pub(super) x: usize,
+    pub(super) y: usize,
+    pub(super) z: usize,
+    pub(super) lod: usize,
+    pub(super) kind: u32,
     host: *const c_void,
     device: u64,
-    array: u64,
+    pub(super) array: u64,
     reserved: *const c_void,
     pitch: usize,
     height: usize,
@@ -73,11 +76,78 @@ unsafe impl Sync for Side3D {}
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Copy3D {
-    src: Side3D,
-    dst: Side3D,
-    width: usize,
-    height: usize,
-    depth: usize,
+    pub(super) src: Side3D,
+    pub(super) dst: Side3D,
+    pub(super) width: usize,
+    pub(super) height: usize,
+    pub(super) depth: usize,
+}
+
+impl Side3D {
+    const NOWHERE: Side3D = Side3D {
+        x: 0,
+        y: 0,
+        z: 0,
+        lod: 0,
+        kind: 0,
+        host: std::ptr::null(),
+        device: 0,
+        array: 0,
+        reserved: std::ptr::null(),
+        pitch: 0,
+        height: 0,
+    };
+
+    /// Bytes of an array's first row, from this one on.
+    pub(super) fn array(array: u64, x: usize) -> Side3D {
+        Side3D {
+            x,
+            kind: ARRAY,
+            array,
+            ..Side3D::NOWHERE
+        }
+    }
+
+    /// Bytes of the program's memory.
+    pub(super) fn host(address: u64) -> Side3D {
+        Side3D {
+            kind: HOST,
+            host: address as *const c_void,
+            ..Side3D::NOWHERE
+        }
+    }
+
+    /// Bytes of device memory.
+    pub(super) fn device(address: u64) -> Side3D {
+        Side3D {
+            kind: DEVICE,
+            device: address,
+            ..Side3D::NOWHERE
+        }
+    }
+
+    /// The context that `CUDA_MEMCPY3D_PEER` has where others have nothing; it has been taken out.
+    pub(super) fn take_context(&mut self) -> u64 {
+        std::mem::replace(&mut self.reserved, std::ptr::null()) as u64
+    }
+
+    /// Rows wherever the address says that they are.
+    pub(super) fn anywhere(address: u64, pitch: usize, height: usize) -> Side3D {
+        Side3D {
+            kind: UNIFIED,
+            device: address,
+            pitch,
+            height,
+            ..Side3D::NOWHERE
+        }
+    }
+}
+
+impl Copy3D {
+    /// Bytes of a row, rows, slices.
+    pub(super) fn size(&self) -> [u64; 3] {
+        [self.width as u64, self.height as u64, self.depth as u64]
+    }
 }
 
 exports! {
@@ -203,6 +273,9 @@ pub(super) fn check(shim: &Shim, copy: &Copy3D) -> Cu {
     if size.0 == 0 || size.1 == 0 || size.2 == 0 {
         return Ok(());
     }
+    if boxes::has_array(copy) {
+        return boxes::check(shim, copy);
+    }
     Area::of(shim, &copy.dst, size)?;
     Area::of(shim, &copy.src, size).map(|_| ())
 }
@@ -212,7 +285,8 @@ pub(super) fn again(shim: &Shim, target: &Target, copy: &Copy3D) -> Cu {
     run(shim, target, copy, false)
 }
 
-fn start(shim: &Shim, target: &Target, copy: &Copy3D, sync: bool) -> Cu {
+/// A copy in a stream, captured or not.
+pub(super) fn start(shim: &Shim, target: &Target, copy: &Copy3D, sync: bool) -> Cu {
     if shim.captures.any() {
         if sync {
             capture::forbid(shim, target)?;
@@ -225,25 +299,71 @@ fn start(shim: &Shim, target: &Target, copy: &Copy3D, sync: bool) -> Cu {
     run(shim, target, copy, sync)
 }
 
+/// A box between devices: there is no path but through here, and each end has an order of its own.
+pub(super) fn whole(
+    shim: &Shim,
+    target: &Target,
+    (to, from): (&Arc<Context>, &Arc<Context>),
+    copy: &Copy3D,
+) -> Cu {
+    capture::forbid(shim, target)?;
+    check(shim, copy)?;
+    let [width, height, depth] = copy.size();
+    let len = width.checked_mul(height).and_then(|n| n.checked_mul(depth));
+    let mut bytes = vec![0_u8; len.ok_or(CuResult::INVALID_VALUE)? as usize];
+    in_order(shim, target)?;
+    let dense = Side3D {
+        pitch: copy.width,
+        height: copy.height,
+        ..Side3D::host(bytes.as_mut_ptr() as u64)
+    };
+    let null = |ctx: &Arc<Context>| Target {
+        ctx: ctx.clone(),
+        stream: vgpu_proto::cuda::Stream::NULL,
+        info: None,
+    };
+    run(
+        shim,
+        &null(from),
+        &Copy3D {
+            dst: dense,
+            ..*copy
+        },
+        true,
+    )?;
+    run(
+        shim,
+        &null(to),
+        &Copy3D {
+            src: dense,
+            ..*copy
+        },
+        true,
+    )
+}
+
 /// One side, as numbers.
 #[derive(Debug, Clone, Copy)]
-struct Area {
-    on_device: bool,
+pub(super) struct Area {
+    pub(super) on_device: bool,
     /// The first byte that is copied.
-    at: u64,
+    pub(super) at: u64,
     /// Bytes between rows.
-    pitch: u64,
+    pub(super) pitch: u64,
     /// Bytes between slices.
-    slice: u64,
+    pub(super) slice: u64,
 }
 
 impl Area {
-    fn of(shim: &Shim, side: &Side3D, (width, height, depth): (u64, u64, u64)) -> Cu<Area> {
+    pub(super) fn of(
+        shim: &Shim,
+        side: &Side3D,
+        (width, height, depth): (u64, u64, u64),
+    ) -> Cu<Area> {
         let (base, on_device) = match side.kind {
             HOST => (side.host as u64, false),
             DEVICE => (side.device, true),
             UNIFIED => (side.device, shim.memory.find(side.device).is_some()),
-            ARRAY => return Err(CuResult::NOT_SUPPORTED),
             _ => return Err(CuResult::INVALID_VALUE),
         };
         if base == 0 || side.lod != 0 {
@@ -286,7 +406,8 @@ impl Area {
         Ok(area)
     }
 
-    fn slice(self, z: u64) -> Area {
+    /// One slice of it.
+    pub(super) fn slice(self, z: u64) -> Area {
         Area {
             at: self.at + z * self.slice,
             ..self
@@ -294,7 +415,7 @@ impl Area {
     }
 
     /// Where a row begins.
-    fn row(self, y: u64) -> u64 {
+    pub(super) fn row(self, y: u64) -> u64 {
         self.at + y * self.pitch
     }
 }
@@ -303,6 +424,9 @@ fn run(shim: &Shim, target: &Target, copy: &Copy3D, sync: bool) -> Cu {
     let size = (copy.width as u64, copy.height as u64, copy.depth as u64);
     if size.0 == 0 || size.1 == 0 || size.2 == 0 {
         return Ok(());
+    }
+    if boxes::has_array(copy) {
+        return boxes::run(shim, target, copy, sync);
     }
     let (dst, src) = (
         Area::of(shim, &copy.dst, size)?,

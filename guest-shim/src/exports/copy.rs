@@ -110,7 +110,8 @@ exports! {
     }
 }
 
-fn any(shim: &Shim, target: &Target, dst: u64, src: u64, len: usize, sync: bool) -> Cu {
+/// Any direction, by the addresses.
+pub(super) fn any(shim: &Shim, target: &Target, dst: u64, src: u64, len: usize, sync: bool) -> Cu {
     let device = |address| shim.memory.find(address).is_some();
     match (device(dst), device(src)) {
         (true, true) => within(shim, target, dst, src, len),

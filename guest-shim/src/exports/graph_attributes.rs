@@ -10,7 +10,18 @@ use crate::state::graphs::kernel::COOPERATIVE;
 use crate::{Cu, lock};
 
 /// Those that kernel nodes have (`CUkernelNodeAttrID`).
-const KERNEL: [u32; 10] = [1, 2, CLUSTER, 5, 8, DOMAIN_MAP, 10, PREFERRED_CLUSTER, UPDATABLE, CARVEOUT];
+const KERNEL: [u32; 10] = [
+    1,
+    2,
+    CLUSTER,
+    5,
+    8,
+    DOMAIN_MAP,
+    10,
+    PREFERRED_CLUSTER,
+    UPDATABLE,
+    CARVEOUT,
+];
 /// `CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION`, `MEM_SYNC_DOMAIN_MAP`, `PREFERRED_CLUSTER_DIMENSION`,
 /// `DEVICE_UPDATABLE_KERNEL_NODE`, `PREFERRED_SHARED_MEMORY_CARVEOUT`.
 const CLUSTER: u32 = 4;

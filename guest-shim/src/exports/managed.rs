@@ -5,13 +5,14 @@
 //! why it cannot go on instead of crashing on a function that it did not check for.
 
 use std::ffi::{c_int, c_void};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 
 use vgpu_proto::cuda::CuResult;
 
+use super::refused::say_once;
+use crate::Cu;
 use crate::ffi::exports;
 use crate::process::live;
-use crate::{Cu, log};
 
 exports! {
     /// Refused.
@@ -55,6 +56,73 @@ exports! {
         refuse()
     }
 
+    /// Refused. (A place in its structure travels as one word.)
+    fn cuMemAdvise_v2(_address: u64, _count: usize, _advice: u32, _place: u64) {
+        refuse()
+    }
+
+    /// Refused.
+    fn cuMemPrefetchAsync_v2 / cuMemPrefetchAsync_v2_ptsz [_mode] (
+        _address: u64,
+        _count: usize,
+        _place: u64,
+        _flags: u32,
+        _stream: u64
+    ) {
+        refuse()
+    }
+
+    /// Refused.
+    fn cuMemPrefetchBatchAsync / cuMemPrefetchBatchAsync_ptsz [_mode] (
+        _addresses: *const u64,
+        _sizes: *const usize,
+        _count: usize,
+        _places: *const c_void,
+        _from: *const usize,
+        _kinds: usize,
+        _flags: u64,
+        _stream: u64
+    ) {
+        refuse()
+    }
+
+    /// Refused.
+    fn cuMemDiscardBatchAsync / cuMemDiscardBatchAsync_ptsz [_mode] (
+        _addresses: *const u64,
+        _sizes: *const usize,
+        _count: usize,
+        _flags: u64,
+        _stream: u64
+    ) {
+        refuse()
+    }
+
+    /// Refused.
+    fn cuMemDiscardAndPrefetchBatchAsync / cuMemDiscardAndPrefetchBatchAsync_ptsz [_mode] (
+        _addresses: *const u64,
+        _sizes: *const usize,
+        _count: usize,
+        _places: *const c_void,
+        _from: *const usize,
+        _kinds: usize,
+        _flags: u64,
+        _stream: u64
+    ) {
+        refuse()
+    }
+
+    /// Refused.
+    fn cuMemRangeGetAttributes(
+        _data: *mut *mut c_void,
+        _sizes: *const usize,
+        _attributes: *const u32,
+        _number: usize,
+        _address: u64,
+        _count: usize
+    ) {
+        refuse()
+    }
+
     /// Page-locked memory of a guest has no device address.
     fn cuMemHostGetDevicePointer_v2(_out: *mut u64, _host: *mut c_void, _flags: u32) {
         live()?;
@@ -78,10 +146,4 @@ fn refuse() -> Cu {
          use cuMemAlloc or cuMemAllocAsync, and copies",
     );
     Err(CuResult::NOT_SUPPORTED)
-}
-
-fn say_once(said: &AtomicBool, text: &str) {
-    if !said.swap(true, Ordering::Relaxed) {
-        log::line(log::Level::Error, text);
-    }
 }

@@ -3,9 +3,13 @@
 //! out: a line `fn cuName(` here is all it takes.
 
 pub(crate) mod area;
+pub(crate) mod array;
+pub(crate) mod batch;
+pub(crate) mod boxes;
 pub(crate) mod capture;
 pub(crate) mod context;
 pub(crate) mod copy;
+pub(crate) mod coredump;
 pub(crate) mod device;
 pub(crate) mod event;
 pub(crate) mod graph;
@@ -29,6 +33,9 @@ pub(crate) mod occupancy;
 pub(crate) mod pointer;
 pub(crate) mod pool;
 pub(crate) mod profiler;
+pub(crate) mod refused;
+pub(crate) mod resource;
 pub(crate) mod stream;
 pub(crate) mod user_object;
+pub(crate) mod vmm;
 pub(crate) mod word;

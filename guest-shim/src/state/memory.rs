@@ -11,7 +11,7 @@ use super::reserve::Reservations;
 use crate::Cu;
 
 /// Blocks that may collide before an allocation gives up.
-const MAX_COLLISIONS: usize = 64;
+pub(super) const MAX_COLLISIONS: usize = 64;
 
 /// One range of device memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,11 +30,27 @@ pub(crate) struct Range {
     pub(crate) module: u64,
     /// The pool that it is from; 0: none.
     pub(crate) pool: u64,
+    /// The memory that is mapped there, where that is how it came; else 0.
+    pub(crate) physical: u64,
+    /// `CUmemAccess_flags` for its device.
+    pub(crate) access: u32,
+}
+
+/// `CU_MEM_ACCESS_FLAGS_PROT_READWRITE`.
+const READ_WRITE: u32 = 3;
+
+impl Range {
+    /// Neither a module's, nor mapped: its addresses are its own.
+    fn is_allocated(&self) -> bool {
+        self.module == 0 && self.physical == 0
+    }
 }
 
 #[derive(Debug, Default)]
 struct Map {
     ranges: BTreeMap<u64, Range>,
+    /// Reserved for mappings: first address to length.
+    spaces: BTreeMap<u64, u64>,
     reserved: Reservations,
     next_id: u64,
 }
@@ -66,7 +82,8 @@ impl DeviceMemory {
         let mut at = address;
         // Usually one step: a range may continue in the next without a gap.
         loop {
-            let range = map.find(at).ok_or(CuResult::INVALID_VALUE)?;
+            let range = map.find(at).filter(|r| r.access != 0);
+            let range = range.ok_or(CuResult::INVALID_VALUE)?;
             at = range.base + range.size;
             if at >= end {
                 return Ok(());
@@ -92,6 +109,8 @@ impl DeviceMemory {
                 id,
                 module,
                 pool: 0,
+                physical: 0,
+                access: READ_WRITE,
             },
         );
     }
@@ -114,7 +133,7 @@ impl DeviceMemory {
     pub(crate) fn take(&self, address: u64) -> Cu<Range> {
         let mut map = self.write();
         match map.ranges.get(&address) {
-            Some(range) if range.module == 0 => {
+            Some(range) if range.is_allocated() => {
                 let range = *range;
                 map.ranges.remove(&address);
                 map.reserved.release(range.base, range.size);
@@ -122,6 +141,101 @@ impl DeviceMemory {
             }
             _ => Err(CuResult::INVALID_VALUE),
         }
+    }
+
+    /// Enters addresses that the host reserved; `false` if the program has mapped something there.
+    pub(super) fn enter_space(&self, base: u64, size: u64) -> bool {
+        let mut map = self.write();
+        if map.overlaps(base, size) || map.reserved.reserve(base, size).is_err() {
+            return false;
+        }
+        map.spaces.insert(base, size);
+        true
+    }
+
+    /// Takes out a whole reservation in which nothing is mapped.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_VALUE if it is none.
+    pub(super) fn leave_space(&self, base: u64, size: u64) -> Cu {
+        let mut map = self.write();
+        if map.spaces.get(&base) != Some(&size) || map.overlaps(base, size) {
+            return Err(CuResult::INVALID_VALUE);
+        }
+        map.spaces.remove(&base);
+        map.reserved.release(base, size);
+        Ok(())
+    }
+
+    /// Enters a mapping, which nobody may use yet.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_VALUE unless all of it is reserved and free.
+    pub(super) fn map(&self, base: u64, size: u64, (device, physical): (i32, u64)) -> Cu {
+        let mut map = self.write();
+        let space = map.spaces.range(..=base).next_back();
+        let inside = space.is_some_and(|(start, len)| {
+            let offset = base - start;
+            offset < *len && size <= len - offset
+        });
+        if !inside || map.overlaps(base, size) {
+            return Err(CuResult::INVALID_VALUE);
+        }
+        map.next_id += 1;
+        let id = map.next_id;
+        map.ranges.insert(
+            base,
+            Range {
+                base,
+                size,
+                ctx: 0,
+                device,
+                id,
+                module: 0,
+                pool: 0,
+                physical,
+                access: 0,
+            },
+        );
+        Ok(())
+    }
+
+    /// Takes out the mappings that exactly cover a range: the memories.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_VALUE if none do.
+    pub(super) fn unmap(&self, base: u64, size: u64) -> Cu<Vec<u64>> {
+        let mut map = self.write();
+        let mapped = map.mapped(base, size).ok_or(CuResult::INVALID_VALUE)?;
+        for range in &mapped {
+            map.ranges.remove(&range.base);
+        }
+        Ok(mapped.iter().map(|r| r.physical).collect())
+    }
+
+    /// The devices of the mappings that exactly cover a range.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_VALUE if none do.
+    pub(super) fn owners(&self, base: u64, size: u64) -> Cu<Vec<i32>> {
+        let map = self.map.read().unwrap_or_else(PoisonError::into_inner);
+        let mapped = map.mapped(base, size).ok_or(CuResult::INVALID_VALUE)?;
+        Ok(mapped.iter().map(|r| r.device).collect())
+    }
+
+    /// Says who may use these mappings.
+    ///
+    /// # Errors
+    /// As [`DeviceMemory::owners`].
+    pub(super) fn set_access(&self, base: u64, size: u64, access: u32) -> Cu {
+        let mut map = self.write();
+        let mapped = map.mapped(base, size).ok_or(CuResult::INVALID_VALUE)?;
+        for range in mapped {
+            if let Some(range) = map.ranges.get_mut(&range.base) {
+                range.access = access;
+            }
+        }
+        Ok(())
     }
 
     /// Enters what the host allocated; `false` if the program has mapped something there.
@@ -142,6 +256,8 @@ impl DeviceMemory {
                 id,
                 module: 0,
                 pool,
+                physical: 0,
+                access: READ_WRITE,
             },
         );
         true
@@ -152,6 +268,18 @@ impl Map {
     fn find(&self, address: u64) -> Option<Range> {
         let (_, range) = self.ranges.range(..=address).next_back()?;
         (address - range.base < range.size).then_some(*range)
+    }
+
+    /// The mappings that exactly cover a range that is not empty.
+    fn mapped(&self, base: u64, size: u64) -> Option<Vec<Range>> {
+        let end = base.checked_add(size).filter(|_| size > 0)?;
+        let (mut at, mut found) = (base, Vec::new());
+        while at < end {
+            let range = self.ranges.get(&at).filter(|r| r.physical != 0)?;
+            found.push(*range);
+            at += range.size;
+        }
+        (at == end).then_some(found)
     }
 
     fn overlaps(&self, base: u64, size: u64) -> bool {
@@ -170,7 +298,7 @@ impl Map {
         } = self;
         ranges.retain(|_, range| {
             let gone = gone(range);
-            if gone && range.module == 0 {
+            if gone && range.is_allocated() {
                 reserved.release(range.base, range.size);
             }
             !gone

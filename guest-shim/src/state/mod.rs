@@ -1,5 +1,6 @@
 //! What the guest knows without asking the host.
 
+pub(crate) mod arrays;
 pub(crate) mod capture;
 pub(crate) mod contexts;
 pub(crate) mod devices;
@@ -13,6 +14,7 @@ pub(crate) mod pinned;
 pub(crate) mod pools;
 pub(crate) mod reserve;
 pub(crate) mod streams;
+pub(crate) mod vmm;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -61,6 +63,14 @@ pub(crate) struct Shim {
     pub(crate) captures: capture::Captures,
     /// Device memory.
     pub(crate) memory: memory::DeviceMemory,
+    /// Arrays, and levels of mipmapped ones.
+    pub(crate) arrays: handles::Handles<arrays::ArrayInfo>,
+    /// Mipmapped arrays.
+    pub(crate) mipmaps: handles::Handles<arrays::Mipmap>,
+    /// Memory without addresses.
+    pub(crate) physicals: handles::Handles<vmm::Physical>,
+    /// Settings of core dumps.
+    pub(crate) coredump: crate::exports::coredump::Settings,
     /// Memory pools.
     pub(crate) memory_pools: handles::Handles<pools::Pool>,
     /// Which pools are the devices'.
@@ -94,6 +104,10 @@ impl Shim {
             graph_memory: graphs::block::GraphMemory::default(),
             captures: capture::Captures::default(),
             memory: memory::DeviceMemory::default(),
+            arrays: handles::Handles::new(),
+            mipmaps: handles::Handles::new(),
+            physicals: handles::Handles::new(),
+            coredump: Default::default(),
             memory_pools: handles::Handles::new(),
             pools: pools::Pools::default(),
             pinned: pinned::Pinned::default(),
@@ -120,6 +134,8 @@ impl Shim {
         for kernel in self.kernels.all() {
             kernel.forget(ctx);
         }
+        self.arrays.retain(|a| a.ctx.0 != ctx);
+        self.mipmaps.retain(|m| m.ctx.0 != ctx);
         self.links.retain(|l| l.ctx.0 != ctx);
         for exec in self.execs.all() {
             // The worker has forgotten them with the context.

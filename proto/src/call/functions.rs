@@ -170,11 +170,11 @@ functions! {
     cuEventElapsedTime 2000 by EventElapsedTime;
     cuEventElapsedTime_v2 12080 by EventElapsedTime;
 
-    cuMemcpy2D_v2 3020 by Memcpy2DHtoD Memcpy2DDtoH Memcpy2DDtoD MemcpyHtoD MemcpyDtoH MemcpyDtoD;
-    cuMemcpy2DUnaligned_v2 3020 by Memcpy2DHtoD Memcpy2DDtoH Memcpy2DDtoD MemcpyHtoD MemcpyDtoH MemcpyDtoD;
-    cuMemcpy2DAsync_v2 3020 by Memcpy2DHtoD Memcpy2DDtoH Memcpy2DDtoD MemcpyHtoD MemcpyDtoH MemcpyDtoD;
-    cuMemcpy3D_v2 3020 by Memcpy2DHtoD Memcpy2DDtoH Memcpy2DDtoD MemcpyHtoD MemcpyDtoH MemcpyDtoD;
-    cuMemcpy3DAsync_v2 3020 by Memcpy2DHtoD Memcpy2DDtoH Memcpy2DDtoD MemcpyHtoD MemcpyDtoH MemcpyDtoD;
+    cuMemcpy2D_v2 3020 by Memcpy2DHtoD Memcpy2DDtoH Memcpy2DDtoD MemcpyHtoD MemcpyDtoH MemcpyDtoD MemcpyHtoA MemcpyAtoH MemcpyBox;
+    cuMemcpy2DUnaligned_v2 3020 by Memcpy2DHtoD Memcpy2DDtoH Memcpy2DDtoD MemcpyHtoD MemcpyDtoH MemcpyDtoD MemcpyHtoA MemcpyAtoH MemcpyBox;
+    cuMemcpy2DAsync_v2 3020 by Memcpy2DHtoD Memcpy2DDtoH Memcpy2DDtoD MemcpyHtoD MemcpyDtoH MemcpyDtoD MemcpyHtoA MemcpyAtoH MemcpyBox;
+    cuMemcpy3D_v2 3020 by Memcpy2DHtoD Memcpy2DDtoH Memcpy2DDtoD MemcpyHtoD MemcpyDtoH MemcpyDtoD MemcpyHtoA MemcpyAtoH MemcpyBox;
+    cuMemcpy3DAsync_v2 3020 by Memcpy2DHtoD Memcpy2DDtoH Memcpy2DDtoD MemcpyHtoD MemcpyDtoH MemcpyDtoD MemcpyHtoA MemcpyAtoH MemcpyBox;
 
     cuCtxGetDevice_v2 13000;
     cuCtxSetFlags 12010;
@@ -383,4 +383,70 @@ functions! {
     cuUserObjectRelease 11030;
     cuGraphRetainUserObject 11030;
     cuGraphReleaseUserObject 11030;
+
+    cuArrayCreate_v2 3020 by ArrayCreate;
+    cuArray3DCreate_v2 3020 by ArrayCreate;
+    cuArrayDestroy 2000 by ArrayDestroy;
+    cuArrayGetDescriptor_v2 3020;
+    cuArray3DGetDescriptor_v2 3020;
+    cuArrayGetMemoryRequirements 11060;
+    cuArrayGetSparseProperties 11010;
+    cuArrayGetPlane 11020;
+    cuMipmappedArrayCreate 5000 by ArrayCreate;
+    cuMipmappedArrayGetLevel 5000;
+    cuMipmappedArrayDestroy 5000 by ArrayDestroy;
+    cuMipmappedArrayGetMemoryRequirements 11060;
+    cuMipmappedArrayGetSparseProperties 11010;
+    cuMemcpyHtoA_v2 3020 by MemcpyHtoA;
+    cuMemcpyHtoAAsync_v2 3020 by MemcpyHtoA;
+    cuMemcpyAtoH_v2 3020 by MemcpyAtoH;
+    cuMemcpyAtoHAsync_v2 3020 by MemcpyAtoH;
+    cuMemcpyDtoA_v2 3020 by MemcpyBox;
+    cuMemcpyAtoD_v2 3020 by MemcpyBox;
+    cuMemcpyAtoA_v2 3020 by MemcpyBox;
+
+    cuMemGetAllocationGranularity 10020 by MemGranularity;
+    cuMemAddressReserve 10020 by AddressReserve;
+    cuMemAddressFree 10020 by AddressFree;
+    cuMemCreate 10020 by PhysicalCreate;
+    cuMemRelease 10020 by PhysicalRelease;
+    cuMemMap 10020 by MemMap;
+    cuMemUnmap 10020 by MemUnmap PhysicalRelease;
+    cuMemSetAccess 10020 by MemSetAccess;
+    cuMemGetAccess 10020;
+    cuMemRetainAllocationHandle 11000;
+    cuMemGetAllocationPropertiesFromHandle 10020;
+
+    cuCoredumpGetAttribute 12010;
+    cuCoredumpGetAttributeGlobal 12010;
+    cuCoredumpSetAttribute 12010;
+    cuCoredumpSetAttributeGlobal 12010;
+
+    cuDeviceGetDevResource 12040;
+    cuCtxGetDevResource 12040;
+    cuStreamGetDevResource 13010;
+    cuDevSmResourceSplitByCount 12040;
+    cuDevResourceGenerateDesc 12040 refused;
+    cuGreenCtxCreate 12040 refused;
+    cuCheckpointProcessGetState 12080 refused;
+    cuCheckpointProcessGetRestoreThreadId 12080 refused;
+    cuCheckpointProcessLock 12080 refused;
+    cuCheckpointProcessUnlock 12080 refused;
+    cuCheckpointProcessCheckpoint 12080 refused;
+    cuCheckpointProcessRestore 12080 refused;
+    cuMemAdvise_v2 12020 refused;
+    cuMemPrefetchAsync_v2 12020 refused;
+    cuMemPrefetchBatchAsync 13000 refused;
+    cuMemDiscardBatchAsync 13000 refused;
+    cuMemDiscardAndPrefetchBatchAsync 13000 refused;
+    cuMemRangeGetAttributes 8000 refused;
+
+    cuMemcpyBatchAsync 12080 by MemcpyHtoD MemcpyDtoH MemcpyDtoD;
+    cuMemcpyBatchAsync_v2 13000 by MemcpyHtoD MemcpyDtoH MemcpyDtoD;
+    cuMemcpyWithAttributesAsync 13020 by MemcpyHtoD MemcpyDtoH MemcpyDtoD;
+    cuMemcpy3DBatchAsync 12080 by Memcpy2DHtoD Memcpy2DDtoH Memcpy2DDtoD MemcpyHtoA MemcpyAtoH MemcpyBox;
+    cuMemcpy3DBatchAsync_v2 13000 by Memcpy2DHtoD Memcpy2DDtoH Memcpy2DDtoD MemcpyHtoA MemcpyAtoH MemcpyBox;
+    cuMemcpy3DWithAttributesAsync 13020 by Memcpy2DHtoD Memcpy2DDtoH Memcpy2DDtoD MemcpyHtoA MemcpyAtoH MemcpyBox;
+    cuMemcpy3DPeer 4000 by Memcpy2DHtoD Memcpy2DDtoH Memcpy2DDtoD MemcpyHtoA MemcpyAtoH MemcpyBox;
+    cuMemcpy3DPeerAsync 4000 by Memcpy2DHtoD Memcpy2DDtoH Memcpy2DDtoD MemcpyHtoA MemcpyAtoH MemcpyBox;
 }

@@ -2,7 +2,9 @@
 
 use super::{Class, Need, OpInfo, RequestError};
 use crate::codec::{Decode, Encode, decode};
-use crate::cuda::{Ctx, DevPtr, Event, Func, Linked, Module, Stream};
+use crate::cuda::{
+    Array, ArrayBlock, ArrayShape, Ctx, DevPtr, Event, Func, Linked, Module, Physical, Stream,
+};
 
 /// BLAKE3 of a module image: its name in the host's cache.
 pub type ImageHash = [u8; 32];
@@ -140,6 +142,27 @@ pub struct LinkInput {
     pub len: u64,
     /// What logs call it; empty: nothing.
     pub name: String,
+}
+
+/// One side of a box copy within a device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Encode, Decode)]
+pub enum BoxSide {
+    /// Rows in device memory.
+    Memory {
+        /// The first byte of the box.
+        at: DevPtr,
+        /// Bytes between the beginnings of rows.
+        pitch: u64,
+        /// Rows between the beginnings of slices.
+        rows: u64,
+    },
+    /// In an array.
+    Array {
+        /// Which.
+        array: Array,
+        /// Where the box begins: byte of a row, row, slice.
+        at: [u64; 3],
+    },
 }
 
 /// Arguments that know their operation and its results.
@@ -368,6 +391,40 @@ ops! {
     /// Makes a recording with conditional nodes the host's graph, and instantiates that. Nothing more is
     /// recorded in it, and only then can it be launched.
     GraphBuild = 0x0049, Sync, None, false, { graph: Stream } => {};
+
+    /// `cuArray3DCreate_v2`, or with `levels` over 0 `cuMipmappedArrayCreate`: its arrays, of which each
+    /// has half the sides of the one before.
+    ArrayCreate = 0x0080, Sync, None, false, { ctx: Ctx, shape: ArrayShape, levels: u32 }
+        => { block: ArrayBlock, arrays: Vec<Array> };
+    /// `cuArrayDestroy`, `cuMipmappedArrayDestroy`: all its arrays are dead at once.
+    ArrayDestroy = 0x0081, Sync, Drain, false, { block: ArrayBlock } => {};
+    /// Host to array: whole rows of `width` bytes in bulk, into one slice. `at`: byte of a row, row, slice.
+    MemcpyHtoA = 0x0082, Async, Submit, true,
+        { ctx: Ctx, stream: Stream, dst: Array, at: [u64; 3], width: u32 } => {};
+    /// Array to host: rows of `width` bytes of one slice; answered as MemcpyDtoH.
+    MemcpyAtoH = 0x0083, Sync, Submit, false,
+        { ctx: Ctx, stream: Stream, src: Array, at: [u64; 3], width: u32, rows: u64 } => {};
+    /// A box between device memory and arrays; `size`: bytes of a row, rows, slices.
+    MemcpyBox = 0x0084, Async, Submit, false,
+        { ctx: Ctx, stream: Stream, dst: BoxSide, src: BoxSide, size: [u64; 3] } => {};
+
+    /// `cuMemAddressReserve`. `collided` as for MemAlloc.
+    AddressReserve = 0x0088, Sync, None, false,
+        { size: u64, alignment: u64, wanted: u64, collided: Option<DevPtr> } => { ptr: DevPtr };
+    /// `cuMemAddressFree` of a whole reservation.
+    AddressFree = 0x0089, Sync, Drain, false, { ptr: DevPtr } => {};
+    /// `cuMemCreate` on a device.
+    PhysicalCreate = 0x008a, Sync, None, false, { device: u32, size: u64 } => { memory: Physical };
+    /// `cuMemRelease`: it lives on while it is mapped.
+    PhysicalRelease = 0x008b, Sync, Drain, false, { memory: Physical } => {};
+    /// `cuMemMap` of all of a memory.
+    MemMap = 0x008c, Sync, None, false, { ptr: DevPtr, memory: Physical } => {};
+    /// `cuMemUnmap` of whole mappings: their addresses are dead at once.
+    MemUnmap = 0x008d, Sync, Drain, false, { ptr: DevPtr, size: u64 } => {};
+    /// `cuMemSetAccess` of whole mappings, for their device: none (0), to read (1), to read and write (3).
+    MemSetAccess = 0x008e, Sync, None, false, { ptr: DevPtr, size: u64, flags: u32 } => {};
+    /// `cuMemGetAllocationGranularity`.
+    MemGranularity = 0x008f, Sync, None, false, { device: u32, option: u32 } => { bytes: u64 };
 }
 
 /// Worker → guest frames that answer no request.

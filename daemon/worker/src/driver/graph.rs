@@ -87,7 +87,10 @@ impl Graph {
     ///
     /// # Errors
     /// Those of `fill`; the driver's.
-    pub fn build(&mut self, fill: impl FnOnce(&mut Builder<'_>) -> Result<()>) -> Result<GraphExec> {
+    pub fn build(
+        &mut self,
+        fill: impl FnOnce(&mut Builder<'_>) -> Result<()>,
+    ) -> Result<GraphExec> {
         self.context.bind()?;
         if std::mem::replace(&mut self.built, true) {
             self.clear()?;
@@ -177,9 +180,7 @@ impl<'g> Builder<'g> {
         let (nodes, data) = (ptr::null(), ptr::null());
         // SAFETY: the stream is ours and idle; the section's graph lives as long as the graph that is
         // being built, which nobody else uses or empties meanwhile ('g).
-        unsafe {
-            raw::cuStreamBeginCaptureToGraph(stream, section.raw, nodes, data, 0, RELAXED)
-        }?;
+        unsafe { raw::cuStreamBeginCaptureToGraph(stream, section.raw, nodes, data, 0, RELAXED) }?;
         let filled = fill(&mut Recorder {
             stream: &self.stream,
             graph: PhantomData,
@@ -210,7 +211,12 @@ impl<'g> Recorder<'_, 'g> {
         // SAFETY: writes one value each; the list is the driver's, and read before the stream's next call.
         unsafe {
             raw::cuStreamGetCaptureInfo_v2(
-                stream, &mut status, &mut id, &mut graph, &mut tips, &mut count,
+                stream,
+                &mut status,
+                &mut id,
+                &mut graph,
+                &mut tips,
+                &mut count,
             )
         }?;
         let mut params = ConditionalParams {
@@ -229,9 +235,7 @@ impl<'g> Recorder<'_, 'g> {
         // SAFETY: the parameters are as large as the driver's structure; the list is as long as it says.
         unsafe { raw::cuGraphAddNode(&mut node, graph, tips, count, given) }?;
         // SAFETY: one node of the graph that the stream is captured into.
-        unsafe {
-            raw::cuStreamUpdateCaptureDependencies(stream, &mut node, 1, SET_DEPENDENCIES)
-        }?;
+        unsafe { raw::cuStreamUpdateCaptureDependencies(stream, &mut node, 1, SET_DEPENDENCIES) }?;
         if params.bodies.is_null() {
             return Err(CuResult::UNKNOWN);
         }

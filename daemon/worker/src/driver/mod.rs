@@ -8,6 +8,7 @@
 //!
 //! Results are numbers, not cudarc's enum: a newer driver may answer a code that it does not know.
 
+mod array;
 mod context;
 mod copy;
 mod device;
@@ -20,7 +21,9 @@ mod module;
 mod pinned;
 mod raw;
 mod stdio;
+mod vmm;
 
+pub use array::{Array, Side, copy_atoh, copy_box, copy_htoa};
 pub use context::{Context, DeviceMemory};
 pub use copy::{
     Rows, Word, copy_dtod, copy_dtoh, copy_htod, copy_rows_dtod, copy_rows_dtoh, copy_rows_htod,
@@ -35,6 +38,7 @@ pub use load::{LoadError, load};
 pub use module::{Function, JitLogs, Launch, Module, OPTION_LIMIT, option_allowed};
 pub use pinned::{Block, BlockPool};
 pub use stdio::{exit_now, flush_stdio};
+pub use vmm::{Mapping, Physical, Reservation, granularity};
 
 use cudarc::driver::sys;
 use vgpu_proto::cuda::CuResult;

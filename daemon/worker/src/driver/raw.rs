@@ -6,8 +6,9 @@ use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::sync::OnceLock;
 
 use cudarc::driver::sys;
-use vgpu_proto::cuda::CuResult;
+use vgpu_proto::cuda::{ArrayShape, CuResult};
 
+use super::vmm::{Access, Properties};
 use super::{Result, number};
 
 macro_rules! raw {
@@ -77,6 +78,57 @@ raw! {
     cuStreamWaitValue32_v2(stream: sys::CUstream, at: sys::CUdeviceptr, value: u32, flags: c_uint);
     /// Has a stream wait for a double word.
     cuStreamWaitValue64_v2(stream: sys::CUstream, at: sys::CUdeviceptr, value: u64, flags: c_uint);
+    /// Copies a box.
+    cuMemcpy3DAsync_v2(copy: *const sys::CUDA_MEMCPY3D, stream: sys::CUstream);
+    /// Makes an array.
+    cuArray3DCreate_v2(array: *mut sys::CUarray, shape: *const ArrayShape);
+    /// Destroys one.
+    cuArrayDestroy(array: sys::CUarray);
+    /// Makes a mipmapped array.
+    cuMipmappedArrayCreate(
+        array: *mut sys::CUmipmappedArray,
+        shape: *const ArrayShape,
+        levels: c_uint
+    );
+    /// A level of it.
+    cuMipmappedArrayGetLevel(
+        level: *mut sys::CUarray,
+        array: sys::CUmipmappedArray,
+        number: c_uint
+    );
+    /// Destroys it.
+    cuMipmappedArrayDestroy(array: sys::CUmipmappedArray);
+    /// What sizes and addresses are multiples of.
+    cuMemGetAllocationGranularity(
+        bytes: *mut usize,
+        properties: *const Properties,
+        option: c_uint
+    );
+    /// Reserves addresses.
+    cuMemAddressReserve(
+        at: *mut sys::CUdeviceptr,
+        size: usize,
+        alignment: usize,
+        wanted: sys::CUdeviceptr,
+        flags: u64
+    );
+    /// Gives them back.
+    cuMemAddressFree(at: sys::CUdeviceptr, size: usize);
+    /// Makes memory without an address.
+    cuMemCreate(handle: *mut u64, size: usize, properties: *const Properties, flags: u64);
+    /// Gives it back.
+    cuMemRelease(handle: u64);
+    /// Gives memory an address.
+    cuMemMap(at: sys::CUdeviceptr, size: usize, offset: usize, handle: u64, flags: u64);
+    /// Takes it away.
+    cuMemUnmap(at: sys::CUdeviceptr, size: usize);
+    /// Says who may use it.
+    cuMemSetAccess(
+        at: sys::CUdeviceptr,
+        size: usize,
+        access: *const Access,
+        count: usize
+    );
     /// An empty graph.
     cuGraphCreate(graph: *mut sys::CUgraph, flags: c_uint);
     /// Destroys a graph.

@@ -1,27 +1,49 @@
 //! Allocations: drawn from the VM's ledger, answered when the ledger and the device have room.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
-use vgpu_proto::call::{Op, rep};
-use vgpu_proto::cuda::{Ctx, CuResult, DevPtr};
+use vgpu_proto::call::{Op, rep, req};
+use vgpu_proto::cuda::{ArrayShape, Ctx, CuResult, DevPtr};
 use vgpu_proto::limits::MAX_OBJECTS;
 use vgpu_proto::worker::FromWorker;
 
 use super::Session;
+use super::arrays;
 use super::contexts::Garbage;
 use super::drains::{After, Target};
 use super::memory::{Backing, charge};
 use super::queue::Work;
 use crate::driver::{DeviceMemory, Result};
 
+/// What is to be allocated.
+#[derive(Debug, Clone, Copy)]
+enum Want {
+    /// Memory with an address; in this stream, by our own handle.
+    Memory { ctx: Ctx, stream: Option<u64> },
+    /// An array, or with levels a mipmapped one.
+    Arrays {
+        ctx: Ctx,
+        shape: ArrayShape,
+        levels: u32,
+    },
+    /// Memory without an address, on a device.
+    Physical { device: usize },
+}
+
+/// What has been allocated: the results of the request.
+enum Made {
+    Memory(u64),
+    Arrays(rep::ArrayCreate),
+    Physical(rep::PhysicalCreate),
+}
+
 /// An allocation that has not been answered.
 #[derive(Debug)]
 struct Pending {
     op: Op,
     id: u64,
-    ctx: Ctx,
-    /// In this stream, by our own handle.
-    stream: Option<u64>,
+    want: Want,
     size: u64,
     /// How often the ledger was asked in vain since something was freed.
     denied: u32,
@@ -49,7 +71,7 @@ impl Allocs {
 }
 
 enum Outcome {
-    Answer(Result<u64>),
+    Answer(Result<Made>),
     Wait,
 }
 
@@ -67,11 +89,32 @@ impl Session {
         {
             return self.refuse(op, id, CuResult::INVALID_VALUE);
         }
+        self.want((op, id), Want::Memory { ctx, stream }, size);
+    }
+
+    /// `cuArray3DCreate`, `cuMipmappedArrayCreate`.
+    pub(super) fn array_create(&mut self, op: Op, id: u64, r: &req::ArrayCreate) -> Result<()> {
+        let size = arrays::cost(&r.shape, r.levels)?;
+        let want = Want::Arrays {
+            ctx: r.ctx,
+            shape: r.shape,
+            levels: r.levels,
+        };
+        self.want((op, id), want, size);
+        Ok(())
+    }
+
+    /// `cuMemCreate`.
+    pub(super) fn physical_create(&mut self, op: Op, id: u64, r: &req::PhysicalCreate) {
+        let device = r.device as usize;
+        self.want((op, id), Want::Physical { device }, r.size);
+    }
+
+    fn want(&mut self, (op, id): (Op, u64), want: Want, size: u64) {
         self.allocs.waiting.push_back(Pending {
             op,
             id,
-            ctx,
-            stream,
+            want,
             size,
             denied: 0,
         });
@@ -207,10 +250,17 @@ impl Session {
                     self.allocs.waiting.push_front(pending);
                     return;
                 }
-                Outcome::Answer(Ok(ptr)) => {
-                    // The results of both operations are the same.
-                    let reply = rep::MemAlloc { ptr: DevPtr(ptr) };
-                    self.out.reply(pending.op, pending.id, Ok(reply));
+                Outcome::Answer(Ok(made)) => {
+                    let (op, id) = (pending.op, pending.id);
+                    match made {
+                        // The results of both operations are the same.
+                        Made::Memory(ptr) => {
+                            let reply = rep::MemAlloc { ptr: DevPtr(ptr) };
+                            self.out.reply(op, id, Ok(reply));
+                        }
+                        Made::Arrays(reply) => self.out.reply(op, id, Ok(reply)),
+                        Made::Physical(reply) => self.out.reply(op, id, Ok(reply)),
+                    }
                 }
                 Outcome::Answer(Err(code)) => self.refuse(pending.op, pending.id, code),
             }
@@ -218,9 +268,12 @@ impl Session {
     }
 
     fn try_alloc(&mut self, pending: &Pending) -> Outcome {
-        let (driver, device) = match self.context(pending.ctx) {
-            Ok(context) => (std::sync::Arc::clone(&context.driver), context.device),
-            Err(code) => return Outcome::Answer(Err(code)),
+        let device = match pending.want {
+            Want::Memory { ctx, .. } | Want::Arrays { ctx, .. } => match self.context(ctx) {
+                Ok(context) => context.device,
+                Err(code) => return Outcome::Answer(Err(code)),
+            },
+            Want::Physical { device } => device,
         };
         if pending.size == 0 {
             return Outcome::Answer(Err(CuResult::INVALID_VALUE));
@@ -238,21 +291,8 @@ impl Session {
             let shortage = ledger.shortage(cost);
             return self.ask_ledger(device, shortage, pending.denied);
         }
-        let made = match pending.stream {
-            None => DeviceMemory::alloc(&driver, pending.size),
-            Some(stream) => match self.driver_stream(stream) {
-                Some(stream) => DeviceMemory::alloc_in(&stream, pending.size),
-                None => Err(CuResult::INVALID_HANDLE),
-            },
-        };
-        match made {
-            Ok(memory) => {
-                let address = memory.address();
-                let backing = Backing::Owned(memory, cost);
-                self.memory
-                    .insert(address, pending.size, pending.ctx.0, backing);
-                Outcome::Answer(Ok(address))
-            }
+        match self.make(pending, cost) {
+            Ok(made) => Outcome::Answer(Ok(made)),
             Err(code) => {
                 self.give_back(device, cost);
                 if code == CuResult::OUT_OF_MEMORY && self.allocs.freeing > 0 {
@@ -261,6 +301,33 @@ impl Session {
                 Outcome::Answer(Err(code))
             }
         }
+    }
+
+    /// Allocates what has been paid for.
+    fn make(&mut self, pending: &Pending, cost: u64) -> Result<Made> {
+        let (ctx, stream) = match pending.want {
+            Want::Memory { ctx, stream } => (ctx, stream),
+            Want::Arrays { ctx, shape, levels } => {
+                let driver = Arc::clone(&self.context(ctx)?.driver);
+                let made = self.make_arrays((ctx.0, &driver), (&shape, levels), cost);
+                return made.map(Made::Arrays);
+            }
+            Want::Physical { device } => {
+                let made = self.make_physical(device, pending.size, cost);
+                return made.map(Made::Physical);
+            }
+        };
+        let memory = match stream {
+            None => DeviceMemory::alloc(&self.context(ctx)?.driver, pending.size)?,
+            Some(stream) => {
+                let stream = self.driver_stream(stream);
+                DeviceMemory::alloc_in(&*stream.ok_or(CuResult::INVALID_HANDLE)?, pending.size)?
+            }
+        };
+        let address = memory.address();
+        let backing = Backing::Owned(memory, cost);
+        self.memory.insert(address, pending.size, ctx.0, backing);
+        Ok(Made::Memory(address))
     }
 
     /// Draws a slice more from the ledger, or just enough, or waits for what is being freed.

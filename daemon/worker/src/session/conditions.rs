@@ -91,7 +91,12 @@ impl Session {
     ///
     /// # Errors
     /// What can be said at once.
-    pub(super) fn graph_condition(&mut self, op: Op, id: u64, r: &req::GraphCondition) -> Result<()> {
+    pub(super) fn graph_condition(
+        &mut self,
+        op: Op,
+        id: u64,
+        r: &req::GraphCondition,
+    ) -> Result<()> {
         let context = Arc::clone(&self.context(r.ctx)?.driver);
         if r.flags & !ASSIGN_DEFAULT != 0 {
             return Err(CuResult::INVALID_VALUE);
@@ -164,7 +169,10 @@ impl Session {
     /// CUDA_ERROR_INVALID_HANDLE for names that are none, or of different contexts;
     /// CUDA_ERROR_INVALID_VALUE for other forms than there are, bodies that were built, launched or named
     /// twice, and nodes too deep within each other.
-    pub(super) fn graph_conditional(&mut self, r: req::GraphConditional) -> Result<rep::GraphConditional> {
+    pub(super) fn graph_conditional(
+        &mut self,
+        r: req::GraphConditional,
+    ) -> Result<rep::GraphConditional> {
         let home = self.graphs.homes.named.get(&r.home.0);
         let home = home.ok_or(CuResult::INVALID_HANDLE)?;
         let context = self.graphs.named(r.graph)?.context;

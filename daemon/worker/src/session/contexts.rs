@@ -9,7 +9,10 @@ use vgpu_proto::handshake::DeviceInfo;
 use super::drains::{After, Target};
 use super::streams::StreamState;
 use super::{FoundDevice, Session};
-use crate::driver::{Context, Device, DeviceMemory, Event, Function, Module, Result, Stream};
+use crate::driver::{
+    Array, Context, Device, DeviceMemory, Event, Function, Mapping, Module, Physical, Reservation,
+    Result, Stream,
+};
 
 /// Flags of `cuCtxCreate` and `cuDevicePrimaryCtxSetFlags` that CUDA 12.4 defines.
 const CONTEXT_FLAGS: u32 = 0xff;
@@ -93,6 +96,18 @@ pub(super) struct Garbage {
     /// Device memory; held only to be dropped.
     #[allow(dead_code)]
     pub memory: Vec<DeviceMemory>,
+    /// Arrays.
+    #[allow(dead_code)]
+    pub arrays: Vec<Arc<Array>>,
+    /// Mappings; before what they are of and where.
+    #[allow(dead_code)]
+    pub mappings: Vec<Mapping>,
+    /// Memory without addresses.
+    #[allow(dead_code)]
+    pub physical: Vec<Arc<Physical>>,
+    /// Addresses.
+    #[allow(dead_code)]
+    pub reservations: Vec<Arc<Reservation>>,
     /// Functions; they keep their modules.
     pub functions: Vec<Arc<Function>>,
     /// Modules.
@@ -119,6 +134,12 @@ impl Session {
         self.devices
             .get_mut(ordinal as usize)
             .ok_or(CuResult::INVALID_DEVICE)
+    }
+
+    /// The driver's device of an ordinal.
+    pub(super) fn driver_device(&self, ordinal: usize) -> Result<Device> {
+        let device = self.devices.get(ordinal);
+        device.map(|d| d.device).ok_or(CuResult::INVALID_DEVICE)
     }
 
     /// Gives a context of the driver a handle.
@@ -284,9 +305,12 @@ impl Session {
     /// so far is complete. With `entirely`, the context goes too.
     fn take_down(&mut self, context: u64, entirely: bool, reply: (Op, u64)) {
         let (memory, charge) = self.memory.remove_context(context);
+        let (arrays, of_arrays) = self.arrays.remove_context(context);
+        let charge = charge + of_arrays;
         let mut garbage = Garbage {
             device: self.device_of(context),
             memory,
+            arrays,
             ..Garbage::default()
         };
         self.forget_graphs(context);

@@ -17,7 +17,7 @@ use super::Session;
 use super::drains::{After, Flush, Target};
 use super::events::EventState;
 use super::graphs::Place;
-use super::queue::{FetchWork, FillWork, LaunchWork, Work};
+use super::queue::{FetchWork, FillWork, LaunchWork, Region, Work};
 use super::streams::StreamState;
 use crate::driver::{BLOCKING_SYNC, DISABLE_TIMING, Event, Result, Stream};
 use crate::wire::Frame;
@@ -193,9 +193,8 @@ impl Session {
                     stream,
                     bulk,
                     Work::HtoD {
-                        dst: r.dst.0,
+                        to: Region::Line(r.dst.0),
                         data: frame.bulk,
-                        shape: None,
                     },
                 )
             }
@@ -206,10 +205,9 @@ impl Session {
                     return self.answer(op, id, Ok(rep::MemcpyDtoH {}));
                 }
                 let work = Work::DtoH(FetchWork {
-                    src: r.src.0,
+                    from: Region::Line(r.src.0),
                     len: r.len,
                     done: 0,
-                    shape: None,
                 });
                 self.queue_it(op, id, stream, bulk, work)
             }
@@ -355,6 +353,47 @@ impl Session {
                 self.queue_it(op, id, stream, bulk, work)
             }
             Request::GraphDestroy(r) => self.graph_destroy(r.graph).map(|()| Taken::Done),
+
+            Request::ArrayCreate(r) => self.array_create(op, id, &r).map(|()| Taken::Done),
+            Request::ArrayDestroy(r) => self.array_destroy(op, id, r.block).map(|()| Taken::Done),
+            Request::MemcpyHtoA(r) => {
+                let stream = self.stream(r.ctx, r.stream)?;
+                let work = self.check_htoa(&r, frame.bulk)?;
+                self.queue_it(op, id, stream, bulk, work)
+            }
+            Request::MemcpyAtoH(r) => {
+                let stream = self.stream(r.ctx, r.stream)?;
+                let work = self.check_atoh(&r)?;
+                self.queue_it(op, id, stream, bulk, work)
+            }
+            Request::MemcpyBox(r) => {
+                let stream = self.stream(r.ctx, r.stream)?;
+                let work = self.check_box(&r)?;
+                self.queue_it(op, id, stream, bulk, work)
+            }
+
+            Request::AddressReserve(r) => {
+                let reply = self.address_reserve(&r);
+                self.answer(op, id, reply)
+            }
+            Request::AddressFree(r) => self.address_free(op, id, r.ptr).map(|()| Taken::Done),
+            Request::PhysicalCreate(r) => {
+                self.physical_create(op, id, &r);
+                Ok(Taken::Done)
+            }
+            Request::PhysicalRelease(r) => self
+                .physical_release(op, id, r.memory)
+                .map(|()| Taken::Done),
+            Request::MemMap(r) => {
+                let reply = self.memory_map(&r);
+                self.answer(op, id, reply)
+            }
+            Request::MemUnmap(r) => self.memory_unmap(op, id, &r).map(|()| Taken::Done),
+            Request::MemSetAccess(r) => {
+                let reply = self.memory_access(&r);
+                self.answer(op, id, reply)
+            }
+            Request::MemGranularity(r) => self.answer(op, id, self.memory_granularity(&r)),
             Request::GraphCondition(r) => self.graph_condition(op, id, &r).map(|()| Taken::Done),
             Request::GraphConditional(r) => {
                 let reply = self.graph_conditional(r);

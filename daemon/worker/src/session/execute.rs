@@ -8,11 +8,12 @@ use vgpu_sched::gate::{Estimate, Verdict, Waiting};
 
 use super::Session;
 use super::Staging;
-use super::queue::{FetchWork, FillWork, LaunchWork, Queued, Shape, Work};
+use super::queue::{FetchWork, FillWork, LaunchWork, Queued, Region, Shape, Work};
 use super::streams::{Action, Streams, Timed};
 use crate::driver::{
-    BLOCKING_SYNC, Event, Launch, Result, Rows, Stream, copy_dtod, copy_dtoh, copy_htod,
-    copy_rows_dtod, copy_rows_dtoh, copy_rows_htod, fill, fill_2d, wait_word, write_word,
+    BLOCKING_SYNC, Block, Event, Launch, Result, Rows, Stream, copy_atoh, copy_box, copy_dtod,
+    copy_dtoh, copy_htoa, copy_htod, copy_rows_dtod, copy_rows_dtoh, copy_rows_htod, fill, fill_2d,
+    wait_word, write_word,
 };
 use crate::lease::{Head, now_ns};
 use crate::wire::Bulk;
@@ -248,10 +249,10 @@ impl Session {
         };
         self.mark_before(stream);
         let result = match work {
-            Work::HtoD { dst, data, shape } => {
-                match self.send(stream, &driver, (dst, shape), data, (now, timed)) {
+            Work::HtoD { to, data } => {
+                match self.send(stream, &driver, &to, data, (now, timed)) {
                     Ok(None) => {}
-                    Ok(Some(data)) => return Step::Blocked(Work::HtoD { dst, data, shape }),
+                    Ok(Some(data)) => return Step::Blocked(Work::HtoD { to, data }),
                     Err(code) => self.failed(item, code),
                 }
                 // It has counted itself, with what is to be done when it is over.
@@ -291,7 +292,9 @@ impl Session {
                 self.printf.launched();
                 run_work(&driver, &work)
             }
-            Work::DtoD { .. } | Work::Rows { .. } | Work::Fill(_) => run_work(&driver, &work),
+            Work::DtoD { .. } | Work::Rows { .. } | Work::Box { .. } | Work::Fill(_) => {
+                run_work(&driver, &work)
+            }
             // It is part of graphs, and none waits in the queue by itself.
             Work::Conditional(_) => Err(CuResult::INVALID_VALUE),
             Work::StreamDestroy => {
@@ -343,7 +346,7 @@ impl Session {
         &mut self,
         stream: u64,
         driver: &Stream,
-        (dst, shape): (u64, Option<Shape>),
+        to: &Region,
         data: Bulk,
         counted: (u64, Option<Timed>),
     ) -> Result<Option<Bulk>> {
@@ -358,12 +361,7 @@ impl Session {
                 None => return Ok(Some(Bulk::Heap(bytes))),
             },
         };
-        match shape {
-            None => copy_htod(driver, dst, &block)?,
-            Some(Shape { width, pitch }) => {
-                copy_rows_htod(driver, Rows { at: dst, pitch }, &block, width as usize)?;
-            }
-        }
+        to.fill(driver, &block)?;
         let large = Staging::is_large(block.len());
         self.count(stream, counted);
         self.after_tip(stream, Action::Staged(block));
@@ -386,19 +384,13 @@ impl Session {
         counted: (u64, Option<Timed>),
     ) -> Step {
         let (op, id, stream) = (item.op, item.id, item.stream);
-        let (piece, src) = (fetch.piece(), fetch.next());
+        let piece = fetch.piece();
         if self.starved_for_pieces() {
             return Step::Blocked(Work::DtoH(fetch));
         }
         let fetched = match self.staging.take(piece as usize) {
             Ok(None) => return Step::Blocked(Work::DtoH(fetch)),
-            Ok(Some(block)) => match fetch.shape {
-                None => copy_dtoh(driver, &block, src),
-                Some(Shape { width, pitch }) => {
-                    copy_rows_dtoh(driver, &block, Rows { at: src, pitch }, width as usize)
-                }
-            }
-            .map(|()| block),
+            Ok(Some(block)) => fetch.next().read(driver, &block).map(|()| block),
             Err(code) => Err(code),
         };
         let len = fetch.len;
@@ -497,11 +489,48 @@ impl Session {
     }
 }
 
+impl Region {
+    /// Copies the block there, in a stream.
+    fn fill(&self, stream: &Stream, block: &Block) -> Result<()> {
+        match self {
+            Region::Line(at) => copy_htod(stream, *at, block),
+            Region::Rows(at, Shape { width, pitch }) => {
+                let rows = Rows {
+                    at: *at,
+                    pitch: *pitch,
+                };
+                copy_rows_htod(stream, rows, block, *width as usize)
+            }
+            Region::Array(there, width) => {
+                copy_htoa(stream, &there.array, there.at, block, *width as usize)
+            }
+        }
+    }
+
+    /// Copies as much as the block holds from there, in a stream.
+    fn read(&self, stream: &Stream, block: &Block) -> Result<()> {
+        match self {
+            Region::Line(at) => copy_dtoh(stream, block, *at),
+            Region::Rows(at, Shape { width, pitch }) => {
+                let rows = Rows {
+                    at: *at,
+                    pitch: *pitch,
+                };
+                copy_rows_dtoh(stream, block, rows, *width as usize)
+            }
+            Region::Array(there, width) => {
+                copy_atoh(stream, block, &there.array, there.at, *width as usize)
+            }
+        }
+    }
+}
+
 /// Gives an operation that concerns the device alone to a stream.
 pub(super) fn run_work(stream: &Stream, work: &Work) -> Result<()> {
     match work {
         Work::DtoD { dst, src, len } => copy_dtod(stream, *dst, *src, *len),
         Work::Rows { dst, src, size } => copy_rows_dtod(stream, *dst, *src, *size),
+        Work::Box { dst, src, size } => copy_box(stream, dst, src, *size),
         Work::Fill(f) => run_fill(stream, *f),
         Work::Launch(launch) => run_launch(stream, launch),
         // Nothing else is given to it.

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::driver::DeviceMemory;
+use crate::driver::{DeviceMemory, Mapping, Result};
 
 /// Bytes drawn from the VM's ledger at a time.
 pub(super) const SLICE: u64 = 64 << 20;
@@ -18,6 +18,31 @@ pub(super) enum Backing {
     Parked(DeviceMemory, u64),
     /// A variable of this module.
     Global(u64),
+    /// Memory of this handle, mapped where the guest said.
+    Mapped {
+        /// The mapping.
+        mapping: Mapping,
+        /// Our handle of the memory.
+        memory: u64,
+        /// The guest has given its device access.
+        access: bool,
+    },
+}
+
+impl Backing {
+    /// May the guest use it?
+    fn is_accessible(&self) -> bool {
+        match self {
+            Backing::Owned(..) | Backing::Global(_) => true,
+            Backing::Parked(..) => false,
+            Backing::Mapped { access, .. } => *access,
+        }
+    }
+
+    /// One that may go on in the next without a gap.
+    fn is_mapped(&self) -> bool {
+        matches!(self, Backing::Mapped { .. })
+    }
 }
 
 #[derive(Debug)]
@@ -51,17 +76,91 @@ impl Memory {
         self.ranges.len()
     }
 
-    /// Is `[address, address + len)` wholly inside one live range that the guest may use? An empty
-    /// range is, if its address is.
+    /// Is `[address, address + len)` wholly inside one live range that the guest may use, or inside
+    /// mappings that follow each other? An empty range is, if its address is.
     pub(super) fn contains(&self, address: u64, len: u64) -> bool {
         let Some((base, range)) = self.ranges.range(..=address).next_back() else {
             return false;
         };
-        if matches!(range.backing, Backing::Parked(..)) {
+        let offset = address - base;
+        if !range.backing.is_accessible() || offset >= range.len {
             return false;
         }
-        let offset = address - base;
-        offset < range.len && len <= range.len - offset
+        let here = range.len - offset;
+        if len <= here {
+            return true;
+        }
+        let end = base.checked_add(range.len);
+        let next = end.filter(|_| range.backing.is_mapped());
+        next.is_some_and(|next| self.goes_on(next, len - here))
+    }
+
+    /// Are there `len` bytes more in mappings from `at` on?
+    fn goes_on(&self, mut at: u64, mut len: u64) -> bool {
+        while len > 0 {
+            let Some(range) = self.ranges.get(&at) else {
+                return false;
+            };
+            if !range.backing.is_mapped() || !range.backing.is_accessible() {
+                return false;
+            }
+            len = len.saturating_sub(range.len);
+            let Some(end) = at.checked_add(range.len) else {
+                return false;
+            };
+            at = end;
+        }
+        true
+    }
+
+    /// Is any of a range in use?
+    pub(super) fn overlaps(&self, address: u64, len: u64) -> bool {
+        let Some(end) = address.checked_add(len) else {
+            return true;
+        };
+        let last = self.ranges.range(..end).next_back();
+        last.is_some_and(|(base, range)| base.saturating_add(range.len) > address)
+    }
+
+    /// The places of the mappings that exactly cover a range that is not empty.
+    pub(super) fn mapped(&self, address: u64, len: u64) -> Option<Vec<u64>> {
+        let end = address.checked_add(len).filter(|_| len > 0)?;
+        let (mut at, mut places) = (address, Vec::new());
+        while at < end {
+            let range = self.ranges.get(&at).filter(|r| r.backing.is_mapped())?;
+            places.push(at);
+            at = at.checked_add(range.len)?;
+        }
+        (at == end).then_some(places)
+    }
+
+    /// Takes out the mapping at `address`, with our handle of its memory.
+    pub(super) fn remove_mapping(&mut self, address: u64) -> Option<(Mapping, u64)> {
+        if !self.ranges.get(&address)?.backing.is_mapped() {
+            return None;
+        }
+        match self.ranges.remove(&address)?.backing {
+            Backing::Mapped {
+                mapping, memory, ..
+            } => Some((mapping, memory)),
+            _ => None,
+        }
+    }
+
+    /// Says whether the mapping at `address` may be used; nothing else is there to be said of.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub(super) fn set_access(&mut self, address: u64, flags: u32) -> Result<()> {
+        if let Some(range) = self.ranges.get_mut(&address)
+            && let Backing::Mapped {
+                mapping, access, ..
+            } = &mut range.backing
+        {
+            mapping.set_access(flags)?;
+            *access = flags != 0;
+        }
+        Ok(())
     }
 
     /// Takes out the guest's allocation that begins at `address`: its context, the memory, and its
@@ -105,7 +204,7 @@ impl Memory {
                     taken.push(memory);
                     total += charge;
                 }
-                Some(Backing::Global(_)) | None => {}
+                Some(Backing::Global(_) | Backing::Mapped { .. }) | None => {}
             }
         }
         (taken, total)

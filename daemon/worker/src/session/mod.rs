@@ -5,6 +5,7 @@
 //! the threads of [`pool`].
 
 mod allocs;
+mod arrays;
 mod conditions;
 mod contexts;
 mod dispatch;
@@ -26,6 +27,7 @@ mod rows;
 mod staging;
 mod streams;
 mod table;
+mod vmm;
 
 use std::collections::VecDeque;
 use std::path::Path;
@@ -40,6 +42,7 @@ use vgpu_proto::limits::{DEPTH_BYTES, DEPTH_CALLS};
 use vgpu_proto::worker::{FromWorker, Start};
 
 use self::allocs::Allocs;
+use self::arrays::Arrays;
 use self::contexts::{ContextState, DeviceState};
 use self::drains::Drains;
 use self::events::Events;
@@ -55,6 +58,7 @@ pub use self::staging::PINNED_MOST;
 use self::staging::Staging;
 use self::streams::{Action, Streams};
 use self::table::{Kind, Table};
+use self::vmm::Vmm;
 use crate::control::{Messages, Vgpud, Waker};
 use crate::driver::{Context, Device};
 use crate::lease::Lease;
@@ -113,6 +117,8 @@ pub struct Session {
     links: Table<Vec<u8>>,
     graphs: Graphs,
     memory: Memory,
+    arrays: Arrays,
+    vmm: Vmm,
     /// By device.
     ledgers: Vec<Ledger>,
     quota: u64,
@@ -184,6 +190,8 @@ impl Session {
             links: Table::new(Kind::Link),
             graphs: Graphs::default(),
             memory: Memory::default(),
+            arrays: Arrays::new(),
+            vmm: Vmm::new(),
             ledgers,
             quota: start.memory_quota,
             allocs: Allocs::default(),

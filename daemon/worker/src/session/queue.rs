@@ -12,7 +12,7 @@ use super::Session;
 use super::conditions::Conditional;
 use super::graphs::GraphWork;
 use super::parking::Parking;
-use crate::driver::{DeviceMemory, Function, Rows, Word};
+use crate::driver::{Array, DeviceMemory, Function, Rows, Side, Word};
 use crate::lease::Waiting;
 use crate::wire::Bulk;
 
@@ -66,35 +66,70 @@ pub(super) struct Shape {
     pub pitch: u64,
 }
 
+/// A place in an array.
+#[derive(Debug, Clone)]
+pub(super) struct InArray {
+    /// Which; lives as long as this does.
+    pub array: Arc<Array>,
+    /// Byte of a row, row, slice.
+    pub at: [u64; 3],
+}
+
+/// Where data that travels lies on the device.
+#[derive(Debug, Clone)]
+pub(super) enum Region {
+    /// In one piece, from here on.
+    Line(u64),
+    /// In rows, the first of them here.
+    Rows(u64, Shape),
+    /// In rows of so many bytes, never 0 and at most [`COPY_PIECE`], of one slice of an array.
+    Array(InArray, u64),
+}
+
+impl Region {
+    /// Bytes of a piece: whole rows where there are some.
+    fn piece(&self) -> u64 {
+        let most = COPY_PIECE as u64;
+        match self {
+            Region::Line(_) => most,
+            Region::Rows(_, Shape { width, .. }) | Region::Array(_, width) => most / width * width,
+        }
+    }
+
+    /// What is left of it after `done` bytes.
+    pub(super) fn after(&self, done: u64) -> Region {
+        match self {
+            Region::Line(at) => Region::Line(at + done),
+            Region::Rows(at, shape) => Region::Rows(at + done / shape.width * shape.pitch, *shape),
+            Region::Array(InArray { array, at }, width) => {
+                let array = Arc::clone(array);
+                let at = [at[0], at[1] + done / width, at[2]];
+                Region::Array(InArray { array, at }, *width)
+            }
+        }
+    }
+}
+
 /// Data that is fetched from the device.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(super) struct FetchWork {
     /// From where.
-    pub src: u64,
-    /// How much; whole rows if there is a shape.
+    pub from: Region,
+    /// How much; whole rows where there are some.
     pub len: u64,
     /// How much of it has been submitted.
     pub done: u64,
-    /// How it lies there.
-    pub shape: Option<Shape>,
 }
 
 impl FetchWork {
     /// Bytes of the next piece.
     pub(super) fn piece(&self) -> u64 {
-        let most = match self.shape {
-            None => COPY_PIECE as u64,
-            Some(shape) => COPY_PIECE as u64 / shape.width * shape.width,
-        };
-        (self.len - self.done).min(most)
+        (self.len - self.done).min(self.from.piece())
     }
 
     /// Where the next piece begins.
-    pub(super) fn next(&self) -> u64 {
-        match self.shape {
-            None => self.src + self.done,
-            Some(shape) => self.src + self.done / shape.width * shape.pitch,
-        }
+    pub(super) fn next(&self) -> Region {
+        self.from.after(self.done)
     }
 }
 
@@ -104,11 +139,9 @@ pub(super) enum Work {
     /// A piece of data to the device.
     HtoD {
         /// To where.
-        dst: u64,
-        /// The data; whole rows if there is a shape.
+        to: Region,
+        /// The data; whole rows where there are some.
         data: Bulk,
-        /// How it is to lie there.
-        shape: Option<Shape>,
     },
     /// Data from the device.
     DtoH(FetchWork),
@@ -129,6 +162,15 @@ pub(super) enum Work {
         src: Rows,
         /// Bytes of a row, and how many there are.
         size: (u64, u64),
+    },
+    /// A box between device memory and arrays.
+    Box {
+        /// To where.
+        dst: Side,
+        /// From where.
+        src: Side,
+        /// Bytes of a row, rows, slices.
+        size: [u64; 3],
     },
     /// `cuMemFreeAsync` of stream-ordered memory.
     Free {
@@ -228,6 +270,10 @@ impl Work {
             Work::DtoH(fetch) => bytes(Direction::ToHost, fetch.piece()),
             Work::DtoD { len, .. } => bytes(Direction::OnDevice, *len),
             Work::Rows { size, .. } => bytes(Direction::OnDevice, size.0.saturating_mul(size.1)),
+            Work::Box { size, .. } => {
+                let all = size.iter().fold(1_u64, |all, n| all.saturating_mul(*n));
+                bytes(Direction::OnDevice, all)
+            }
             Work::WriteWord(_) => bytes(Direction::Fill, 8),
             Work::Fill(f) => bytes(Direction::Fill, f.bytes()),
             Work::Launch(launch) => Some(gate::Work::Kernel(launch.key)),

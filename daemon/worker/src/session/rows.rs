@@ -5,7 +5,7 @@ use vgpu_proto::cuda::CuResult;
 use vgpu_proto::limits::COPY_PIECE;
 
 use super::Session;
-use super::queue::{FetchWork, Shape, Work};
+use super::queue::{FetchWork, Region, Shape, Work};
 use crate::driver::{Result, Rows, Word};
 use crate::wire::Bulk;
 
@@ -24,9 +24,8 @@ impl Session {
         }
         self.check_area(r.dst.0, shape, len / shape.width)?;
         Ok(Work::HtoD {
-            dst: r.dst.0,
+            to: Region::Rows(r.dst.0, shape),
             data,
-            shape: Some(shape),
         })
     }
 
@@ -39,10 +38,9 @@ impl Session {
         self.check_area(r.src.0, shape, r.rows)?;
         let len = shape.width.checked_mul(r.rows);
         Ok(Some(Work::DtoH(FetchWork {
-            src: r.src.0,
+            from: Region::Rows(r.src.0, shape),
             len: len.ok_or(CuResult::INVALID_VALUE)?,
             done: 0,
-            shape: Some(shape),
         })))
     }
 

@@ -63,7 +63,10 @@ impl Staging {
     /// Where the bulk part of an arriving request goes: data for the device into a block if there is
     /// one to spare, anything else (what will be refused, too) into ordinary memory.
     pub(super) fn place(&mut self, request: &Request, len: usize) -> Bulk {
-        let data = matches!(request, Request::MemcpyHtoD(_) | Request::Memcpy2DHtoD(_));
+        let data = matches!(
+            request,
+            Request::MemcpyHtoD(_) | Request::Memcpy2DHtoD(_) | Request::MemcpyHtoA(_)
+        );
         if data && len <= COPY_PIECE {
             let pool = self.pool(len);
             if pool.available() > RESERVED

@@ -28,6 +28,12 @@ pub(super) enum Kind {
     Function = 5,
     /// The result of a link.
     Link = 6,
+    /// An array.
+    Array = 7,
+    /// Arrays that go together.
+    ArrayBlock = 8,
+    /// Memory without an address.
+    Physical = 9,
 }
 
 #[derive(Debug)]

@@ -74,7 +74,10 @@ fn cluster(graph: &Graph, flags: u32, out: &mut String) {
     let name = |local: u32| format!("\"graph_{id}_node_{local}\"");
     for node in &nodes {
         let (name, text) = (name(node.local), label(node, flags));
-        let _ = writeln!(out, "{name}[style=\"solid\" shape=\"rectangle\" label=\"{text}\"];");
+        let _ = writeln!(
+            out,
+            "{name}[style=\"solid\" shape=\"rectangle\" label=\"{text}\"];"
+        );
     }
     for node in &nodes {
         for before in lock(&node.dependencies).iter() {

@@ -1,0 +1,260 @@
+//! Arrays, and copies of boxes to, from and between them.
+
+use std::ffi::c_void;
+use std::ptr;
+use std::sync::Arc;
+
+use cudarc::driver::sys;
+use vgpu_proto::cuda::{ArrayShape, CuResult};
+
+use super::{Block, Context, Result, Stream, raw};
+
+/// A mipmapped array; destroyed when the last of its levels is dropped.
+#[derive(Debug)]
+struct Mipmap {
+    raw: sys::CUmipmappedArray,
+    context: Arc<Context>,
+}
+
+// SAFETY: a handle may be used from any thread; the driver locks.
+unsafe impl Send for Mipmap {}
+// SAFETY: as above.
+unsafe impl Sync for Mipmap {}
+
+impl Drop for Mipmap {
+    fn drop(&mut self) {
+        if self.context.bind().is_ok() {
+            // SAFETY: it is ours, and this was the last owner: its copies are over.
+            let _ = unsafe { raw::cuMipmappedArrayDestroy(self.raw) };
+        }
+    }
+}
+
+/// An array; destroyed when dropped, with a wait for the context's work.
+#[derive(Debug)]
+pub struct Array {
+    raw: sys::CUarray,
+    context: Arc<Context>,
+    /// It is a level of this one, and ends with it.
+    whole: Option<Arc<Mipmap>>,
+}
+
+// SAFETY: as above.
+unsafe impl Send for Array {}
+// SAFETY: as above.
+unsafe impl Sync for Array {}
+
+impl Array {
+    /// `cuArray3DCreate_v2`.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn create(context: &Arc<Context>, shape: &ArrayShape) -> Result<Array> {
+        context.bind()?;
+        let mut raw: sys::CUarray = ptr::null_mut();
+        // SAFETY: writes one handle; the shape has the descriptor's layout; the context is current.
+        unsafe { raw::cuArray3DCreate_v2(&mut raw, shape) }?;
+        Ok(Array {
+            raw,
+            context: Arc::clone(context),
+            whole: None,
+        })
+    }
+
+    /// `cuMipmappedArrayCreate`: its levels, as many as asked for.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn create_levels(
+        context: &Arc<Context>,
+        shape: &ArrayShape,
+        levels: u32,
+    ) -> Result<Vec<Array>> {
+        context.bind()?;
+        let mut raw: sys::CUmipmappedArray = ptr::null_mut();
+        // SAFETY: as for `create`.
+        unsafe { raw::cuMipmappedArrayCreate(&mut raw, shape, levels) }?;
+        let whole = Arc::new(Mipmap {
+            raw,
+            context: Arc::clone(context),
+        });
+        let level = |n| {
+            let mut raw: sys::CUarray = ptr::null_mut();
+            // SAFETY: writes one handle; the mipmapped array lives.
+            unsafe { raw::cuMipmappedArrayGetLevel(&mut raw, whole.raw, n) }?;
+            Ok(Array {
+                raw,
+                context: Arc::clone(context),
+                whole: Some(Arc::clone(&whole)),
+            })
+        };
+        (0..levels).map(level).collect()
+    }
+}
+
+impl Drop for Array {
+    fn drop(&mut self) {
+        if self.whole.is_none() && self.context.bind().is_ok() {
+            // SAFETY: the array is ours and was not destroyed before; its copies are over.
+            let _ = unsafe { raw::cuArrayDestroy(self.raw) };
+        }
+    }
+}
+
+/// One side of a copy of a box. Places and sizes were checked by the caller.
+#[derive(Debug)]
+pub enum Side {
+    /// Rows in device memory.
+    Memory {
+        /// The first byte.
+        at: u64,
+        /// Bytes between the beginnings of rows.
+        pitch: u64,
+        /// Rows between the beginnings of slices.
+        rows: u64,
+    },
+    /// In an array.
+    Array {
+        /// Which.
+        array: Arc<Array>,
+        /// Byte of a row, row, slice.
+        at: [u64; 3],
+    },
+}
+
+/// What `CUDA_MEMCPY3D` says of a side.
+#[derive(Clone, Copy)]
+struct Said {
+    kind: sys::CUmemorytype,
+    host: *mut c_void,
+    device: u64,
+    array: sys::CUarray,
+    at: [usize; 3],
+    pitch: usize,
+    rows: usize,
+}
+
+const NOTHING: Said = Said {
+    kind: sys::CUmemorytype::CU_MEMORYTYPE_DEVICE,
+    host: ptr::null_mut(),
+    device: 0,
+    array: ptr::null_mut(),
+    at: [0; 3],
+    pitch: 0,
+    rows: 0,
+};
+
+impl Side {
+    fn said(&self) -> Said {
+        match self {
+            Side::Memory { at, pitch, rows } => Said {
+                device: *at,
+                pitch: *pitch as usize,
+                rows: *rows as usize,
+                ..NOTHING
+            },
+            Side::Array { array, at } => in_array(array, *at),
+        }
+    }
+}
+
+fn in_array(array: &Array, at: [u64; 3]) -> Said {
+    Said {
+        kind: sys::CUmemorytype::CU_MEMORYTYPE_ARRAY,
+        array: array.raw,
+        at: at.map(|n| n as usize),
+        ..NOTHING
+    }
+}
+
+fn in_block(block: &Block, width: usize) -> Said {
+    Said {
+        kind: sys::CUmemorytype::CU_MEMORYTYPE_HOST,
+        host: block.pointer().cast(),
+        pitch: width,
+        rows: block.len() / width.max(1),
+        ..NOTHING
+    }
+}
+
+fn copy(stream: &Stream, dst: Said, src: Said, size: [u64; 3]) -> Result<()> {
+    let copy = sys::CUDA_MEMCPY3D {
+        srcXInBytes: src.at[0],
+        srcY: src.at[1],
+        srcZ: src.at[2],
+        srcLOD: 0,
+        srcMemoryType: src.kind,
+        srcHost: src.host.cast_const(),
+        srcDevice: src.device,
+        srcArray: src.array,
+        reserved0: ptr::null_mut(),
+        srcPitch: src.pitch,
+        srcHeight: src.rows,
+        dstXInBytes: dst.at[0],
+        dstY: dst.at[1],
+        dstZ: dst.at[2],
+        dstLOD: 0,
+        dstMemoryType: dst.kind,
+        dstHost: dst.host,
+        dstDevice: dst.device,
+        dstArray: dst.array,
+        reserved1: ptr::null_mut(),
+        dstPitch: dst.pitch,
+        dstHeight: dst.rows,
+        WidthInBytes: size[0] as usize,
+        Height: size[1] as usize,
+        Depth: size[2] as usize,
+    };
+    let raw = stream.bound()?;
+    // SAFETY: the callers' promises about both sides; the description lives through the call.
+    unsafe { raw::cuMemcpy3DAsync_v2(&copy, raw) }
+}
+
+/// Copies a box within the device. Both sides were checked by the caller.
+///
+/// # Errors
+/// The driver's.
+pub fn copy_box(stream: &Stream, dst: &Side, src: &Side, size: [u64; 3]) -> Result<()> {
+    copy(stream, dst.said(), src.said(), size)
+}
+
+/// Copies the block, which holds rows of `width` bytes next to each other, into a slice of an array. The
+/// block must be kept and left alone until the stream is past this copy.
+///
+/// # Errors
+/// The driver's.
+pub fn copy_htoa(
+    stream: &Stream,
+    array: &Array,
+    at: [u64; 3],
+    block: &Block,
+    width: usize,
+) -> Result<()> {
+    let rows = rows_of(block, width)?;
+    let (dst, src) = (in_array(array, at), in_block(block, width));
+    copy(stream, dst, src, [width as u64, rows, 1])
+}
+
+/// Copies rows of a slice of an array into the block, next to each other, to be read when the stream is
+/// past it.
+///
+/// # Errors
+/// The driver's.
+pub fn copy_atoh(
+    stream: &Stream,
+    block: &Block,
+    array: &Array,
+    at: [u64; 3],
+    width: usize,
+) -> Result<()> {
+    let rows = rows_of(block, width)?;
+    let (dst, src) = (in_block(block, width), in_array(array, at));
+    copy(stream, dst, src, [width as u64, rows, 1])
+}
+
+fn rows_of(block: &Block, width: usize) -> Result<u64> {
+    match block.len().checked_div(width) {
+        Some(rows) if rows > 0 => Ok(rows as u64),
+        _ => Err(CuResult::INVALID_VALUE),
+    }
+}

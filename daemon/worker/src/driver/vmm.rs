@@ -1,0 +1,173 @@
+//! Virtual memory management: addresses, memory without addresses, and the one mapped to the other.
+//!
+//! None of it belongs to a context. Each is given back to the driver when its last owner drops it.
+
+use std::ffi::{c_int, c_uint, c_void};
+use std::ptr;
+use std::sync::Arc;
+
+use cudarc::driver::sys;
+
+use super::{Device, Result, raw};
+
+/// `CU_MEM_ALLOCATION_TYPE_PINNED`, `CU_MEM_LOCATION_TYPE_DEVICE`.
+const PINNED: c_uint = 1;
+const ON_DEVICE: c_uint = 1;
+
+/// `CUmemLocation`.
+#[repr(C)]
+pub(super) struct Location {
+    kind: c_uint,
+    id: c_int,
+}
+
+/// `CUmemAllocationProp`.
+#[repr(C)]
+pub(super) struct Properties {
+    kind: c_uint,
+    handle_types: c_uint,
+    location: Location,
+    metadata: *mut c_void,
+    flags: [u8; 8],
+}
+
+/// `CUmemAccessDesc`.
+#[repr(C)]
+pub(super) struct Access {
+    location: Location,
+    flags: c_uint,
+}
+
+const _: () = assert!(size_of::<Properties>() == 32 && size_of::<Access>() == 12);
+
+fn properties(device: Device) -> Properties {
+    Properties {
+        kind: PINNED,
+        handle_types: 0,
+        location: Location {
+            kind: ON_DEVICE,
+            id: device.raw(),
+        },
+        metadata: ptr::null_mut(),
+        flags: [0; 8],
+    }
+}
+
+/// `cuMemGetAllocationGranularity` of memory on a device.
+///
+/// # Errors
+/// The driver's.
+pub fn granularity(device: Device, option: u32) -> Result<u64> {
+    let mut bytes = 0usize;
+    // SAFETY: writes one size; the properties live through the call.
+    unsafe { raw::cuMemGetAllocationGranularity(&mut bytes, &properties(device), option) }?;
+    Ok(bytes as u64)
+}
+
+/// Addresses that nothing else gets.
+#[derive(Debug)]
+pub struct Reservation {
+    /// The first.
+    pub at: u64,
+    /// How many.
+    pub size: u64,
+}
+
+impl Reservation {
+    /// `cuMemAddressReserve`.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn new(size: u64, alignment: u64, wanted: u64) -> Result<Reservation> {
+        let mut at: sys::CUdeviceptr = 0;
+        // SAFETY: writes one address.
+        unsafe { raw::cuMemAddressReserve(&mut at, size as usize, alignment as usize, wanted, 0) }?;
+        Ok(Reservation { at, size })
+    }
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        // SAFETY: it is ours, and nothing is mapped in it any more: mappings keep it.
+        let _ = unsafe { raw::cuMemAddressFree(self.at, self.size as usize) };
+    }
+}
+
+/// Memory of a device without an address.
+#[derive(Debug)]
+pub struct Physical {
+    raw: u64,
+    device: Device,
+    /// Bytes.
+    pub size: u64,
+}
+
+impl Physical {
+    /// `cuMemCreate`.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn create(device: Device, size: u64) -> Result<Physical> {
+        let mut raw = 0;
+        // SAFETY: writes one handle; the properties live through the call.
+        unsafe { raw::cuMemCreate(&mut raw, size as usize, &properties(device), 0) }?;
+        Ok(Physical { raw, device, size })
+    }
+}
+
+impl Drop for Physical {
+    fn drop(&mut self) {
+        // SAFETY: the handle is ours and was not released before.
+        let _ = unsafe { raw::cuMemRelease(self.raw) };
+    }
+}
+
+/// A memory at an address. Unmapped when dropped, which does not wait for the device: the last owner
+/// drops it when nothing uses it any more.
+#[derive(Debug)]
+pub struct Mapping {
+    at: u64,
+    physical: Arc<Physical>,
+    /// Kept while something is mapped in it.
+    _reservation: Arc<Reservation>,
+}
+
+impl Mapping {
+    /// `cuMemMap` of all of it. The addresses must be free ones of the reservation.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn new(
+        reservation: &Arc<Reservation>,
+        at: u64,
+        physical: &Arc<Physical>,
+    ) -> Result<Mapping> {
+        // SAFETY: plain numbers; the handle lives.
+        unsafe { raw::cuMemMap(at, physical.size as usize, 0, physical.raw, 0) }?;
+        Ok(Mapping {
+            at,
+            physical: Arc::clone(physical),
+            _reservation: Arc::clone(reservation),
+        })
+    }
+
+    /// `cuMemSetAccess` for the memory's own device.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn set_access(&self, flags: u32) -> Result<()> {
+        let access = Access {
+            location: properties(self.physical.device).location,
+            flags,
+        };
+        // SAFETY: the mapping lives; the description lives through the call.
+        unsafe { raw::cuMemSetAccess(self.at, self.physical.size as usize, &access, 1) }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is ours, and what used it is over.
+        let _ = unsafe { raw::cuMemUnmap(self.at, self.physical.size as usize) };
+    }
+}

@@ -1,0 +1,257 @@
+//! Virtual memory management: reservations of addresses, memory without addresses, and mappings of the
+//! one at the other. What is mapped is memory of the session like any other, as far as its guest has
+//! access to it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use vgpu_proto::call::{Op, rep, req};
+use vgpu_proto::cuda::{CuResult, DevPtr, Physical as PhysicalName};
+
+use super::Session;
+use super::contexts::Garbage;
+use super::drains::{After, Target};
+use super::memory::Backing;
+use super::table::{Kind, Table};
+use crate::driver::{Mapping, Physical, Reservation, Result, granularity};
+
+/// Reservations of a session, parked ones among them.
+const MOST_RESERVATIONS: usize = 1 << 16;
+/// `CU_MEM_ACCESS_FLAGS_PROT_READ`, `READWRITE`.
+const READ: u32 = 1;
+const READ_WRITE: u32 = 3;
+
+/// Memory without an address.
+#[derive(Debug)]
+struct PhysicalState {
+    driver: Arc<Physical>,
+    /// Ordinal of its device.
+    device: usize,
+    /// Bytes that the VM's ledger gets back when it is gone.
+    charge: u64,
+    /// How often it is mapped.
+    maps: u64,
+    /// The guest has released it; it ends with its last mapping.
+    released: bool,
+}
+
+/// All of it.
+#[derive(Debug)]
+pub(super) struct Vmm {
+    /// By first address. Of parked ones, which collided with something in the guest, nothing can be used.
+    reserved: BTreeMap<u64, (Arc<Reservation>, bool)>,
+    physical: Table<PhysicalState>,
+}
+
+impl Vmm {
+    /// None yet.
+    pub(super) fn new() -> Vmm {
+        Vmm {
+            reserved: BTreeMap::new(),
+            physical: Table::new(Kind::Physical),
+        }
+    }
+
+    /// A memory that its guest has not released.
+    fn find(&self, memory: PhysicalName) -> Result<&PhysicalState> {
+        let found = self.physical.get(memory.0).filter(|p| !p.released);
+        found.ok_or(CuResult::INVALID_VALUE)
+    }
+
+    /// The reservation that holds all of a range.
+    fn holding(&self, at: u64, size: u64) -> Option<&Arc<Reservation>> {
+        let (start, (reservation, parked)) = self.reserved.range(..=at).next_back()?;
+        let offset = at - start;
+        let inside = offset < reservation.size && size <= reservation.size - offset;
+        (inside && !parked).then_some(reservation)
+    }
+
+    /// A mapping of a memory is gone: what goes with it, and its charge.
+    fn unmapped(&mut self, memory: u64) -> Option<(Arc<Physical>, u64)> {
+        let state = self.physical.get_mut(memory)?;
+        state.maps -= 1;
+        self.ended(memory)
+    }
+
+    fn ended(&mut self, memory: u64) -> Option<(Arc<Physical>, u64)> {
+        let state = self.physical.get(memory)?;
+        if state.maps > 0 || !state.released {
+            return None;
+        }
+        let state = self.physical.remove(memory)?;
+        Some((state.driver, state.charge))
+    }
+}
+
+impl Session {
+    /// `cuMemGetAllocationGranularity`.
+    pub(super) fn memory_granularity(
+        &self,
+        r: &req::MemGranularity,
+    ) -> Result<rep::MemGranularity> {
+        let device = self.driver_device(r.device as usize)?;
+        if r.option > 1 {
+            return Err(CuResult::INVALID_VALUE);
+        }
+        granularity(device, r.option).map(|bytes| rep::MemGranularity { bytes })
+    }
+
+    /// `cuMemAddressReserve`.
+    pub(super) fn address_reserve(
+        &mut self,
+        r: &req::AddressReserve,
+    ) -> Result<rep::AddressReserve> {
+        if let Some(ptr) = r.collided {
+            match self.vmm.reserved.get_mut(&ptr.0) {
+                Some((_, parked)) => *parked = true,
+                None => return Err(CuResult::INVALID_VALUE),
+            }
+        }
+        let aligned = r.alignment == 0 || r.alignment.is_power_of_two();
+        if r.size == 0 || !aligned {
+            return Err(CuResult::INVALID_VALUE);
+        }
+        if self.vmm.reserved.len() >= MOST_RESERVATIONS {
+            return Err(CuResult::OUT_OF_MEMORY);
+        }
+        let reservation = Reservation::new(r.size, r.alignment, r.wanted)?;
+        let at = reservation.at;
+        self.vmm.reserved.insert(at, (Arc::new(reservation), false));
+        Ok(rep::AddressReserve { ptr: DevPtr(at) })
+    }
+
+    /// `cuMemAddressFree` of a whole reservation in which nothing is mapped.
+    pub(super) fn address_free(&mut self, op: Op, id: u64, ptr: DevPtr) -> Result<()> {
+        let reserved = self.vmm.reserved.get(&ptr.0).filter(|(_, parked)| !parked);
+        let size = reserved.ok_or(CuResult::INVALID_VALUE)?.0.size;
+        if self.memory.overlaps(ptr.0, size) {
+            return Err(CuResult::INVALID_VALUE);
+        }
+        let reservation = self.vmm.reserved.remove(&ptr.0);
+        let garbage = Garbage {
+            reservations: reservation.map(|(r, _)| r).into_iter().collect(),
+            ..Garbage::default()
+        };
+        self.give_back_later(garbage, 0, Some((op, id)));
+        Ok(())
+    }
+
+    /// `cuMemCreate`, whose cost has been paid.
+    pub(super) fn make_physical(
+        &mut self,
+        device: usize,
+        size: u64,
+        charge: u64,
+    ) -> Result<rep::PhysicalCreate> {
+        let driver = Physical::create(self.driver_device(device)?, size)?;
+        let state = PhysicalState {
+            driver: Arc::new(driver),
+            device,
+            charge,
+            maps: 0,
+            released: false,
+        };
+        let name = self.vmm.physical.insert(state);
+        name.map(|memory| rep::PhysicalCreate {
+            memory: PhysicalName(memory),
+        })
+        .ok_or(CuResult::OUT_OF_MEMORY)
+    }
+
+    /// `cuMemRelease`: the handle is dead at once, the memory goes with its last mapping.
+    pub(super) fn physical_release(&mut self, op: Op, id: u64, memory: PhysicalName) -> Result<()> {
+        let device = self.vmm.find(memory)?.device;
+        if let Some(state) = self.vmm.physical.get_mut(memory.0) {
+            state.released = true;
+        }
+        match self.vmm.ended(memory.0) {
+            None => self.out.status(op, id, CuResult::SUCCESS),
+            Some((driver, charge)) => {
+                let garbage = Garbage {
+                    device,
+                    physical: vec![driver],
+                    ..Garbage::default()
+                };
+                self.give_back_later(garbage, charge, Some((op, id)));
+            }
+        }
+        Ok(())
+    }
+
+    /// `cuMemMap` of all of a memory.
+    pub(super) fn memory_map(&mut self, r: &req::MemMap) -> Result<rep::MemMap> {
+        let state = self.vmm.find(r.memory)?;
+        let size = state.driver.size;
+        let reservation = self.vmm.holding(r.ptr.0, size);
+        let reservation = reservation.ok_or(CuResult::INVALID_VALUE)?;
+        if self.memory.overlaps(r.ptr.0, size) {
+            return Err(CuResult::INVALID_VALUE);
+        }
+        let mapping = Mapping::new(reservation, r.ptr.0, &state.driver)?;
+        if let Some(state) = self.vmm.physical.get_mut(r.memory.0) {
+            state.maps += 1;
+        }
+        let backing = Backing::Mapped {
+            mapping,
+            memory: r.memory.0,
+            access: false,
+        };
+        // Of no context: it outlives all of them.
+        self.memory.insert(r.ptr.0, size, 0, backing);
+        Ok(rep::MemMap {})
+    }
+
+    /// `cuMemUnmap` of whole mappings: the addresses are dead at once, the mappings go when earlier work
+    /// is complete.
+    pub(super) fn memory_unmap(&mut self, op: Op, id: u64, r: &req::MemUnmap) -> Result<()> {
+        let places = self.memory.mapped(r.ptr.0, r.size);
+        let places = places.ok_or(CuResult::INVALID_VALUE)?;
+        // By device, whose ledgers are told apart.
+        let mut gone: BTreeMap<usize, (Garbage, u64)> = BTreeMap::new();
+        for place in places {
+            let Some((mapping, memory)) = self.memory.remove_mapping(place) else {
+                continue;
+            };
+            let device = self.vmm.physical.get(memory).map_or(0, |p| p.device);
+            let (garbage, charge) = gone.entry(device).or_default();
+            garbage.device = device;
+            garbage.mappings.push(mapping);
+            if let Some((driver, cost)) = self.vmm.unmapped(memory) {
+                garbage.physical.push(driver);
+                *charge += cost;
+            }
+        }
+        let last = gone.pop_last().unwrap_or_default().1;
+        for (_, (garbage, charge)) in gone {
+            self.allocs.answered += 1;
+            self.give_back_later(garbage, charge, None);
+        }
+        self.give_back_later(last.0, last.1, Some((op, id)));
+        Ok(())
+    }
+
+    /// `cuMemSetAccess` of whole mappings for their device.
+    pub(super) fn memory_access(&mut self, r: &req::MemSetAccess) -> Result<rep::MemSetAccess> {
+        let places = self.memory.mapped(r.ptr.0, r.size);
+        let places = places.ok_or(CuResult::INVALID_VALUE)?;
+        if !matches!(r.flags, 0 | READ | READ_WRITE) {
+            return Err(CuResult::INVALID_VALUE);
+        }
+        for place in places {
+            self.memory.set_access(place, r.flags)?;
+        }
+        Ok(rep::MemSetAccess {})
+    }
+
+    fn give_back_later(&mut self, garbage: Garbage, charge: u64, reply: Option<(Op, u64)>) {
+        self.allocs.freeing += 1;
+        self.drain(
+            Target::Everything,
+            After::Release {
+                garbage,
+                charge,
+                reply,
+            },
+        );
+    }
+}

@@ -1,0 +1,99 @@
+//! Settings of GPU core dumps: kept and told here, without effect. A fault of the device ends the session on
+//! the host, which writes none.
+
+use std::ffi::c_void;
+
+use vgpu_proto::cuda::CuResult;
+
+use crate::ffi::{exports, put, required};
+use crate::process::shim;
+use crate::{Cu, lock};
+
+/// Last of `CUcoredumpSettings`; these two are names of files.
+const LAST: u32 = 7;
+const FILE: u32 = 5;
+const PIPE: u32 = 6;
+/// Longest value, with its NUL.
+const LONGEST: usize = 1024;
+
+/// What has been set: by context (0: for all) and setting.
+pub(crate) type Settings = std::sync::Mutex<std::collections::BTreeMap<(u64, u32), Vec<u8>>>;
+
+exports! {
+    /// A setting of the current context.
+    fn cuCoredumpGetAttribute(setting: u32, out: *mut c_void, size: *mut usize) {
+        let ctx = shim()?.contexts.current()?.handle.0;
+        // SAFETY: by the contract of the function.
+        unsafe { get(ctx, setting, out.cast(), size) }
+    }
+
+    /// A setting of all contexts.
+    fn cuCoredumpGetAttributeGlobal(setting: u32, out: *mut c_void, size: *mut usize) {
+        // SAFETY: by the contract of the function.
+        unsafe { get(0, setting, out.cast(), size) }
+    }
+
+    /// Sets one of the current context.
+    fn cuCoredumpSetAttribute(setting: u32, value: *const c_void, size: *const usize) {
+        let ctx = shim()?.contexts.current()?.handle.0;
+        // SAFETY: by the contract of the function.
+        unsafe { set(ctx, setting, value.cast(), size) }
+    }
+
+    /// Sets one of all contexts.
+    fn cuCoredumpSetAttributeGlobal(setting: u32, value: *const c_void, size: *const usize) {
+        // SAFETY: by the contract of the function.
+        unsafe { set(0, setting, value.cast(), size) }
+    }
+}
+
+fn check(setting: u32) -> Cu {
+    match setting {
+        1..=LAST => Ok(()),
+        _ => Err(CuResult::INVALID_VALUE),
+    }
+}
+
+/// # Safety
+/// `out` is null (the caller asks for the size) or has room for as many bytes as `size` says.
+unsafe fn get(ctx: u64, setting: u32, out: *mut u8, size: *mut usize) -> Cu {
+    let shim = shim()?;
+    check(setting)?;
+    required(size)?;
+    let value = {
+        let all = lock(&shim.coredump);
+        let set = all.get(&(ctx, setting)).or_else(|| all.get(&(0, setting)));
+        // Unset: no, or no name.
+        let unset = vec![0; if matches!(setting, FILE | PIPE) { 1 } else { 4 }];
+        set.cloned().unwrap_or(unset)
+    };
+    // SAFETY: by this function's contract.
+    unsafe {
+        let told = match out.is_null() {
+            true => value.len(),
+            false => value.len().min(size.read_unaligned()),
+        };
+        if !out.is_null() {
+            out.copy_from(value.as_ptr(), told);
+        }
+        put(size, told)
+    }
+}
+
+/// # Safety
+/// `value` is null or has as many bytes as `size` says.
+unsafe fn set(ctx: u64, setting: u32, value: *const u8, size: *const usize) -> Cu {
+    let shim = shim()?;
+    check(setting)?;
+    required(value)?;
+    required(size)?;
+    // SAFETY: by this function's contract.
+    let len = unsafe { size.read_unaligned() };
+    if len == 0 || len > LONGEST {
+        return Err(CuResult::INVALID_VALUE);
+    }
+    // SAFETY: by this function's contract.
+    let bytes = unsafe { std::slice::from_raw_parts(value, len) }.to_vec();
+    lock(&shim.coredump).insert((ctx, setting), bytes);
+    Ok(())
+}

@@ -1,0 +1,182 @@
+//! Resources of a device, as far as they are told: its multiprocessors, all of which every context and
+//! stream has, and how they would be split. Contexts on a part of them (green contexts) are not served.
+
+use std::ffi::{c_int, c_uint};
+
+use vgpu_proto::cuda::CuResult;
+
+use crate::Cu;
+use crate::ffi::{exports, put, put_optional, required};
+use crate::process::shim;
+use crate::state::Shim;
+use crate::state::devices::attribute;
+use crate::state::streams::resolve;
+
+/// `CU_DEV_RESOURCE_TYPE_SM`.
+const MULTIPROCESSORS: u32 = 1;
+/// `CU_DEV_SM_RESOURCE_SPLIT_IGNORE_SM_COSCHEDULING`, `…_MAX_POTENTIAL_CLUSTER_SIZE`.
+const SPLIT_FLAGS: c_uint = 3;
+
+/// `CUdevResource` of CUDA 13; that of CUDA 12 is as long and has less in it.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Resource {
+    kind: u32,
+    internal: [u8; 92],
+    count: u32,
+    smallest: u32,
+    alignment: u32,
+    flags: u32,
+    rest: [u32; 6],
+    next: u64,
+}
+
+const _: () = assert!(size_of::<Resource>() == 144);
+
+impl Resource {
+    fn of(shim: &Shim, device: c_int, kind: u32) -> Cu<Resource> {
+        let device = shim.devices.get(device)?;
+        if kind != MULTIPROCESSORS {
+            return Err(CuResult::INVALID_RESOURCE_TYPE);
+        }
+        let get = |id| device.attribute(id).map(|n| n.max(0) as u32);
+        let (smallest, alignment) = granularity(get(attribute::COMPUTE_CAPABILITY_MAJOR)?);
+        Ok(Resource {
+            kind,
+            internal: [0; 92],
+            count: get(attribute::MULTIPROCESSOR_COUNT)?,
+            smallest,
+            alignment,
+            flags: 0,
+            rest: [0; 6],
+            next: 0,
+        })
+    }
+
+    fn with(&self, count: u32) -> Resource {
+        Resource { count, ..*self }
+    }
+}
+
+/// Fewest multiprocessors of a part, and what their number is a multiple of, by compute capability; as
+/// CUDA's documentation of `cuDevSmResourceSplitByCount` has it.
+fn granularity(major: u32) -> (u32, u32) {
+    match major {
+        0..=7 => (2, 2),
+        8 => (4, 2),
+        _ => (8, 8),
+    }
+}
+
+/// How many parts of at least `least` there are, of how many each; at most `most` parts.
+fn split(all: &Resource, least: u32, most: u32) -> Cu<(u32, u32)> {
+    if all.smallest == 0 || all.alignment == 0 {
+        return Err(CuResult::INVALID_VALUE);
+    }
+    let part = least
+        .max(all.smallest)
+        .checked_next_multiple_of(all.alignment);
+    let part = part.filter(|part| *part <= all.count);
+    let part = part.ok_or(CuResult::INVALID_RESOURCE_CONFIGURATION)?;
+    Ok(((all.count / part).min(most), part))
+}
+
+exports! {
+    /// Of a device.
+    fn cuDeviceGetDevResource(device: c_int, out: *mut Resource, kind: u32) {
+        // SAFETY: by the contract of the function.
+        unsafe { put(out, Resource::of(shim()?, device, kind)?) }
+    }
+
+    /// Of a context: its device's.
+    fn cuCtxGetDevResource(ctx: u64, out: *mut Resource, kind: u32) {
+        let shim = shim()?;
+        let device = shim.contexts.named(ctx)?.device;
+        // SAFETY: by the contract of the function.
+        unsafe { put(out, Resource::of(shim, device, kind)?) }
+    }
+
+    /// Of a stream: its device's.
+    fn cuStreamGetDevResource / cuStreamGetDevResource_ptsz [mode] (
+        stream: u64,
+        out: *mut Resource,
+        kind: u32
+    ) {
+        let shim = shim()?;
+        let device = resolve(shim, stream, mode)?.ctx.device;
+        // SAFETY: by the contract of the function.
+        unsafe { put(out, Resource::of(shim, device, kind)?) }
+    }
+
+    /// Parts of at least so many multiprocessors; without a place for them, how many there could be.
+    fn cuDevSmResourceSplitByCount(
+        out: *mut Resource,
+        parts: *mut c_uint,
+        input: *const Resource,
+        remaining: *mut Resource,
+        flags: c_uint,
+        least: c_uint
+    ) {
+        shim()?;
+        required(parts)?;
+        required(input)?;
+        // SAFETY: by the contract of the function.
+        let (all, wanted) = unsafe { (input.read_unaligned(), parts.read_unaligned()) };
+        if all.kind != MULTIPROCESSORS {
+            return Err(CuResult::INVALID_RESOURCE_TYPE);
+        }
+        if flags & !SPLIT_FLAGS != 0 {
+            return Err(CuResult::INVALID_VALUE);
+        }
+        let most = if out.is_null() { u32::MAX } else { wanted };
+        let (found, each) = split(&all, least, most)?;
+        // SAFETY: by the contract of the function: there is room for as many as were wanted.
+        unsafe {
+            put(parts, found)?;
+            if !out.is_null() {
+                for i in 0..found as usize {
+                    put(out.add(i), all.with(each))?;
+                }
+                put_optional(remaining, all.with(all.count - found * each));
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_are_aligned_and_fit() {
+        let all = Resource {
+            kind: MULTIPROCESSORS,
+            internal: [0; 92],
+            count: 22,
+            smallest: 4,
+            alignment: 2,
+            flags: 0,
+            rest: [0; 6],
+            next: 0,
+        };
+        assert_eq!(split(&all, 0, u32::MAX), Ok((5, 4)));
+        assert_eq!(split(&all, 5, u32::MAX), Ok((3, 6)));
+        assert_eq!(split(&all, 5, 2), Ok((2, 6)));
+        for least in [23, u32::MAX] {
+            let none = Err(CuResult::INVALID_RESOURCE_CONFIGURATION);
+            assert_eq!(split(&all, least, 1), none);
+        }
+        assert!(
+            split(
+                &Resource {
+                    alignment: 0,
+                    ..all
+                },
+                1,
+                1
+            )
+            .is_err()
+        );
+    }
+}

@@ -1,0 +1,139 @@
+//! Arrays: made by the host, known here by their shapes, which is what copies are checked against.
+
+use std::sync::Arc;
+
+use vgpu_proto::call::req;
+use vgpu_proto::cuda::{Array, ArrayBlock, ArrayShape, Ctx, CuResult};
+
+use super::Shim;
+use super::contexts::Context;
+use crate::Cu;
+
+/// One array, or one level of a mipmapped one.
+#[derive(Debug)]
+pub(crate) struct ArrayInfo {
+    /// Its handle, which is also the program's.
+    pub(crate) handle: Array,
+    /// Its context.
+    pub(crate) ctx: Ctx,
+    /// As created.
+    pub(crate) shape: ArrayShape,
+    /// What it is destroyed as; a level is destroyed with its mipmapped array.
+    block: Option<ArrayBlock>,
+}
+
+/// A mipmapped array. The block's handle is the program's.
+#[derive(Debug)]
+pub(crate) struct Mipmap {
+    /// Its context.
+    pub(crate) ctx: Ctx,
+    block: ArrayBlock,
+    /// Handles of its arrays.
+    levels: Vec<u64>,
+}
+
+impl Shim {
+    /// `cuArray3DCreate`.
+    ///
+    /// # Errors
+    /// What is wrong with the shape; the host's.
+    pub(crate) fn create_array(&self, context: &Context, shape: ArrayShape) -> Cu<u64> {
+        let (block, arrays) = self.ask_for_arrays(context, shape, 0)?;
+        let handle = *arrays.first().ok_or(CuResult::UNKNOWN)?;
+        let info = ArrayInfo {
+            handle,
+            ctx: context.handle,
+            shape,
+            block: Some(block),
+        };
+        self.arrays.insert(handle.0, Arc::new(info))?;
+        Ok(handle.0)
+    }
+
+    /// `cuMipmappedArrayCreate`, of at most `levels` levels.
+    ///
+    /// # Errors
+    /// As [`Shim::create_array`].
+    pub(crate) fn create_mipmap(
+        &self,
+        context: &Context,
+        mut shape: ArrayShape,
+        levels: u32,
+    ) -> Cu<u64> {
+        if levels == 0 {
+            return Err(CuResult::INVALID_VALUE);
+        }
+        shape.check()?;
+        let (block, arrays) = self.ask_for_arrays(context, shape, shape.levels(levels))?;
+        for handle in &arrays {
+            let info = ArrayInfo {
+                handle: *handle,
+                ctx: context.handle,
+                shape,
+                block: None,
+            };
+            self.arrays.insert(handle.0, Arc::new(info))?;
+            shape = shape.half();
+        }
+        let mipmap = Mipmap {
+            ctx: context.handle,
+            block,
+            levels: arrays.iter().map(|a| a.0).collect(),
+        };
+        self.mipmaps.insert(block.0, Arc::new(mipmap))?;
+        Ok(block.0)
+    }
+
+    fn ask_for_arrays(
+        &self,
+        context: &Context,
+        shape: ArrayShape,
+        levels: u32,
+    ) -> Cu<(ArrayBlock, Vec<Array>)> {
+        shape.check()?;
+        let call = req::ArrayCreate {
+            ctx: context.handle,
+            shape,
+            levels,
+        };
+        let made = self.session.call(&call)?;
+        Ok((made.block, made.arrays))
+    }
+
+    /// `cuArrayDestroy`.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_HANDLE; CUDA_ERROR_INVALID_VALUE for a level of a mipmapped array.
+    pub(crate) fn destroy_array(&self, handle: u64) -> Cu {
+        let block = self.arrays.get(handle)?.block;
+        let block = block.ok_or(CuResult::INVALID_VALUE)?;
+        self.arrays.remove(handle)?;
+        self.session.call(&req::ArrayDestroy { block })?;
+        Ok(())
+    }
+
+    /// `cuMipmappedArrayDestroy`, with all levels.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_HANDLE.
+    pub(crate) fn destroy_mipmap(&self, handle: u64) -> Cu {
+        let mipmap = self.mipmaps.remove(handle)?;
+        for level in &mipmap.levels {
+            // One that is not there needs no removing.
+            let _ = self.arrays.remove(*level);
+        }
+        let block = mipmap.block;
+        self.session.call(&req::ArrayDestroy { block })?;
+        Ok(())
+    }
+
+    /// `cuMipmappedArrayGetLevel`.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_HANDLE; CUDA_ERROR_INVALID_VALUE beyond the last.
+    pub(crate) fn mipmap_level(&self, handle: u64, level: u32) -> Cu<u64> {
+        let mipmap = self.mipmaps.get(handle)?;
+        let found = mipmap.levels.get(level as usize).copied();
+        found.ok_or(CuResult::INVALID_VALUE)
+    }
+}

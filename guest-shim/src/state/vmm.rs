@@ -1,0 +1,201 @@
+//! Virtual memory management: which physical memory there is, and how often the program holds it.
+//!
+//! The host is told of its release when the program neither holds nor maps it any more, so that a handle
+//! can be taken again from an address ([`Shim::retain_physical`]).
+
+use std::sync::{Arc, Mutex};
+
+use vgpu_proto::call::req;
+use vgpu_proto::cuda::{CuResult, DevPtr, Physical as PhysicalName};
+
+use super::Shim;
+use super::memory::MAX_COLLISIONS;
+use crate::{Cu, lock};
+
+/// Memory without an address.
+#[derive(Debug)]
+pub(crate) struct Physical {
+    /// Its handle, which is also the program's.
+    pub(crate) handle: PhysicalName,
+    /// Ordinal of its device.
+    pub(crate) device: i32,
+    /// Bytes.
+    pub(crate) size: u64,
+    held: Mutex<Held>,
+}
+
+#[derive(Debug)]
+struct Held {
+    /// By the program.
+    references: u32,
+    maps: u32,
+}
+
+impl Shim {
+    /// `cuMemCreate` on a device.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_DEVICE; the host's.
+    pub(crate) fn create_physical(&self, device: i32, size: u64) -> Cu<u64> {
+        let wire = self.devices.get(device)?.wire;
+        if size == 0 {
+            return Err(CuResult::INVALID_VALUE);
+        }
+        let call = req::PhysicalCreate { device: wire, size };
+        let handle = self.session.call(&call)?.memory;
+        let physical = Physical {
+            handle,
+            device,
+            size,
+            held: Mutex::new(Held {
+                references: 1,
+                maps: 0,
+            }),
+        };
+        self.physicals.insert(handle.0, Arc::new(physical))?;
+        Ok(handle.0)
+    }
+
+    /// Memory that the program holds.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_VALUE, as the driver says of these handles.
+    pub(crate) fn physical(&self, handle: u64) -> Cu<Arc<Physical>> {
+        let found = self.physicals.get(handle);
+        let found = found.map_err(|_| CuResult::INVALID_VALUE)?;
+        if lock(&found.held).references == 0 {
+            return Err(CuResult::INVALID_VALUE);
+        }
+        Ok(found)
+    }
+
+    /// `cuMemRelease`.
+    ///
+    /// # Errors
+    /// As [`Shim::physical`]; why the session is over.
+    pub(crate) fn release_physical(&self, handle: u64) -> Cu {
+        let physical = self.physical(handle)?;
+        self.let_go(&physical, |held| held.references -= 1)
+    }
+
+    /// `cuMemRetainAllocationHandle`.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_VALUE where nothing is mapped.
+    pub(crate) fn retain_physical(&self, address: u64) -> Cu<u64> {
+        let range = self.memory.find(address).filter(|r| r.physical != 0);
+        let handle = range.ok_or(CuResult::INVALID_VALUE)?.physical;
+        let found = self.physicals.get(handle);
+        let found = found.map_err(|_| CuResult::INVALID_VALUE)?;
+        lock(&found.held).references += 1;
+        Ok(handle)
+    }
+
+    fn let_go(&self, physical: &Physical, less: impl FnOnce(&mut Held)) -> Cu {
+        let gone = {
+            let mut held = lock(&physical.held);
+            less(&mut held);
+            held.references == 0 && held.maps == 0
+        };
+        if gone && self.physicals.remove(physical.handle.0).is_ok() {
+            let memory = physical.handle;
+            self.session.call(&req::PhysicalRelease { memory })?;
+        }
+        Ok(())
+    }
+
+    /// `cuMemAddressReserve`: where both sides have room, at `wanted` if that is such a place.
+    ///
+    /// # Errors
+    /// The host's; CUDA_ERROR_OUT_OF_MEMORY when no place is free on both sides.
+    pub(crate) fn reserve_addresses(&self, size: u64, alignment: u64, wanted: u64) -> Cu<u64> {
+        let mut call = req::AddressReserve {
+            size,
+            alignment,
+            wanted,
+            collided: None,
+        };
+        for _ in 0..MAX_COLLISIONS {
+            let ptr = self.session.call(&call)?.ptr;
+            if self.memory.enter_space(ptr.0, size) {
+                return Ok(ptr.0);
+            }
+            call.collided = Some(ptr);
+            call.wanted = 0;
+        }
+        if let Some(ptr) = call.collided {
+            // The last has not been parked by a further request.
+            let _ = self.session.call(&req::AddressFree { ptr });
+        }
+        Err(CuResult::OUT_OF_MEMORY)
+    }
+
+    /// `cuMemAddressFree` of a whole reservation in which nothing is mapped.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_VALUE; the host's.
+    pub(crate) fn free_addresses(&self, at: u64, size: u64) -> Cu {
+        self.memory.leave_space(at, size)?;
+        self.session.call(&req::AddressFree { ptr: DevPtr(at) })?;
+        Ok(())
+    }
+
+    /// `cuMemMap` of all of a memory.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_VALUE unless the addresses are reserved and free; the host's.
+    pub(crate) fn map_physical(&self, at: u64, size: u64, handle: u64) -> Cu {
+        let physical = self.physical(handle)?;
+        if size != physical.size {
+            return Err(CuResult::INVALID_VALUE);
+        }
+        self.memory.map(at, size, (physical.device, handle))?;
+        lock(&physical.held).maps += 1;
+        let call = req::MemMap {
+            ptr: DevPtr(at),
+            memory: physical.handle,
+        };
+        if let Err(code) = self.session.call(&call) {
+            let _ = self.memory.unmap(at, size);
+            lock(&physical.held).maps -= 1;
+            return Err(code);
+        }
+        Ok(())
+    }
+
+    /// `cuMemUnmap` of whole mappings.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_VALUE; why the session is over.
+    pub(crate) fn unmap_physical(&self, at: u64, size: u64) -> Cu {
+        let unmapped = self.memory.unmap(at, size)?;
+        let ptr = DevPtr(at);
+        self.session.call(&req::MemUnmap { ptr, size })?;
+        for handle in unmapped {
+            if let Ok(physical) = self.physicals.get(handle) {
+                self.let_go(&physical, |held| held.maps -= 1)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// `cuMemSetAccess` of whole mappings for a device.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_VALUE; CUDA_ERROR_PEER_ACCESS_UNSUPPORTED for another device than the memory's;
+    /// the host's.
+    pub(crate) fn set_access(&self, at: u64, size: u64, device: i32, flags: u32) -> Cu {
+        self.devices.get(device)?;
+        let owners = self.memory.owners(at, size)?;
+        if owners.iter().any(|owner| *owner != device) {
+            // There is no path between devices, and so nothing to be taken away.
+            return match flags {
+                0 => Ok(()),
+                _ => Err(CuResult::PEER_ACCESS_UNSUPPORTED),
+            };
+        }
+        let ptr = DevPtr(at);
+        self.session.call(&req::MemSetAccess { ptr, size, flags })?;
+        self.memory.set_access(at, size, flags)
+    }
+}

@@ -1,0 +1,224 @@
+//! Shapes of CUDA arrays: what both sides compute of them.
+//!
+//! Served are arrays as containers, of plain formats. What a shape must be is CUDA's rule of
+//! `cuArray3DCreate`; the largest sides are the driver's to know.
+
+use super::CuResult;
+use crate::codec::{Decode, Encode};
+
+/// `CUDA_ARRAY3D_DESCRIPTOR`, in its layout.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Encode, Decode)]
+#[repr(C)]
+pub struct ArrayShape {
+    /// Elements of a row.
+    pub width: u64,
+    /// Rows; 0 of one dimension.
+    pub height: u64,
+    /// Slices, or layers; 0 of at most two dimensions.
+    pub depth: u64,
+    /// `CUarray_format`.
+    pub format: u32,
+    /// Channels of an element: 1, 2 or 4.
+    pub channels: u32,
+    /// `CUDA_ARRAY3D_*`.
+    pub flags: u32,
+}
+
+const LAYERED: u32 = 0x01;
+const CUBEMAP: u32 = 0x04;
+/// Layered, for surfaces, cube maps, gathered, depth.
+const SERVED_FLAGS: u32 = 0x1f;
+/// Deferred mapping, sparse, video: known and not served.
+const OTHER_FLAGS: u32 = 0x1e0;
+/// No side of any array of any device is longer.
+const LONGEST: u64 = 1 << 28;
+/// Most levels of a mipmapped array: those of [`LONGEST`].
+pub const MAX_LEVELS: u32 = 29;
+
+impl ArrayShape {
+    /// Is it the shape of an array that can be made?
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_VALUE; CUDA_ERROR_NOT_SUPPORTED for formats and flags beyond containers.
+    pub fn check(&self) -> Result<(), CuResult> {
+        let sides = [self.width, self.height, self.depth];
+        let layered = self.flags & LAYERED != 0;
+        if self.width == 0 || sides.iter().any(|side| *side > LONGEST) {
+            return Err(CuResult::INVALID_VALUE);
+        }
+        // Only layers may be single rows.
+        if self.depth > 0 && self.height == 0 && !layered {
+            return Err(CuResult::INVALID_VALUE);
+        }
+        let faces = self.width == self.height && self.depth > 0 && self.depth.is_multiple_of(6);
+        if self.flags & CUBEMAP != 0 && !faces {
+            return Err(CuResult::INVALID_VALUE);
+        }
+        if self.flags & !(SERVED_FLAGS | OTHER_FLAGS) != 0 {
+            return Err(CuResult::INVALID_VALUE);
+        }
+        self.element()?;
+        if self.flags & OTHER_FLAGS != 0 {
+            return Err(CuResult::NOT_SUPPORTED);
+        }
+        Ok(())
+    }
+
+    /// Bytes of an element.
+    ///
+    /// # Errors
+    /// As [`ArrayShape::check`], for format and channels.
+    pub fn element(&self) -> Result<u64, CuResult> {
+        let channel = match self.format {
+            // 8, 16 and 32 bits, unsigned, signed and floating.
+            0x01 | 0x08 => 1,
+            0x02 | 0x09 | 0x10 => 2,
+            0x03 | 0x0a | 0x20 => 4,
+            // Compressed, planar and normalised ones.
+            0x50..=0x5e | 0x91..=0xb5 | 0xc0..=0xc8 => return Err(CuResult::NOT_SUPPORTED),
+            _ => return Err(CuResult::INVALID_VALUE),
+        };
+        match self.channels {
+            1 | 2 | 4 => Ok(channel * u64::from(self.channels)),
+            _ => Err(CuResult::INVALID_VALUE),
+        }
+    }
+
+    /// Bytes of a row, rows of a slice, and slices: each at least 1 of a shape that is one.
+    ///
+    /// # Errors
+    /// As [`ArrayShape::element`].
+    pub fn room(&self) -> Result<[u64; 3], CuResult> {
+        let row = self.width.checked_mul(self.element()?);
+        let row = row.ok_or(CuResult::INVALID_VALUE)?;
+        Ok([row, self.height.max(1), self.depth.max(1)])
+    }
+
+    /// Is this box part of it? `at` and `size` in bytes, rows and slices.
+    pub fn contains(&self, at: [u64; 3], size: [u64; 3]) -> bool {
+        let Ok(room) = self.room() else { return false };
+        (0..3).all(|i| at[i].checked_add(size[i]).is_some_and(|end| end <= room[i]))
+    }
+
+    /// Device memory that it takes, rounded up as tiles of 64 bytes by 8 rows are; `None`: more than
+    /// can be said.
+    pub fn bytes(&self) -> Option<u64> {
+        let [row, rows, slices] = self.room().ok()?;
+        let rows = if self.height == 0 {
+            rows
+        } else {
+            rows.checked_next_multiple_of(8)?
+        };
+        row.checked_next_multiple_of(64)?
+            .checked_mul(rows)?
+            .checked_mul(slices)
+    }
+
+    /// How many levels a mipmapped array of it has, where so many are asked for.
+    pub fn levels(&self, wanted: u32) -> u32 {
+        let depth = if self.flags & LAYERED == 0 {
+            self.depth
+        } else {
+            0
+        };
+        let longest = self.width.max(self.height).max(depth).max(1);
+        wanted.min(longest.ilog2() + 1)
+    }
+
+    /// The next level's shape: half of it in every direction that it has.
+    pub fn half(&self) -> ArrayShape {
+        let half = |n: u64| if n == 0 { 0 } else { (n / 2).max(1) };
+        let layered = self.flags & LAYERED != 0;
+        ArrayShape {
+            width: half(self.width),
+            height: half(self.height),
+            depth: if layered {
+                self.depth
+            } else {
+                half(self.depth)
+            },
+            ..*self
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FLOATS: ArrayShape = ArrayShape {
+        width: 5,
+        height: 3,
+        depth: 0,
+        format: 0x20,
+        channels: 2,
+        flags: 0,
+    };
+
+    #[test]
+    fn rooms_and_boxes() {
+        assert_eq!(FLOATS.check(), Ok(()));
+        assert_eq!(FLOATS.room(), Ok([40, 3, 1]));
+        assert_eq!(FLOATS.bytes(), Some(64 * 8));
+        assert!(FLOATS.contains([0; 3], [40, 3, 1]));
+        assert!(FLOATS.contains([8, 2, 0], [32, 1, 1]));
+        for (at, size) in [
+            ([1, 0, 0], [40, 1, 1]),
+            ([0, 3, 0], [1, 1, 1]),
+            ([0, 0, 1], [1, 1, 1]),
+            ([u64::MAX, 0, 0], [2, 1, 1]),
+            ([0, 0, 0], [1, 1, 2]),
+        ] {
+            assert!(!FLOATS.contains(at, size), "{at:?} {size:?}");
+        }
+    }
+
+    #[test]
+    fn shapes_that_are_none() {
+        use CuResult as R;
+        let with = |change: fn(&mut ArrayShape)| {
+            let mut shape = FLOATS;
+            change(&mut shape);
+            shape.check()
+        };
+        assert_eq!(with(|s| s.width = 0), Err(R::INVALID_VALUE));
+        assert_eq!(with(|s| s.width = u64::MAX), Err(R::INVALID_VALUE));
+        assert_eq!(with(|s| s.channels = 3), Err(R::INVALID_VALUE));
+        assert_eq!(with(|s| s.format = 7), Err(R::INVALID_VALUE));
+        assert_eq!(with(|s| s.format = 0xb0), Err(R::NOT_SUPPORTED));
+        assert_eq!(with(|s| s.flags = 0x40), Err(R::NOT_SUPPORTED));
+        assert_eq!(with(|s| s.flags = 1 << 20), Err(R::INVALID_VALUE));
+        assert_eq!(
+            with(|s| (s.height, s.depth) = (0, 2)),
+            Err(R::INVALID_VALUE)
+        );
+        assert_eq!(
+            with(|s| (s.height, s.depth, s.flags) = (0, 2, LAYERED)),
+            Ok(())
+        );
+        assert_eq!(with(|s| s.flags = CUBEMAP), Err(R::INVALID_VALUE));
+        let cube = |s: &mut ArrayShape| (s.width, s.height, s.depth, s.flags) = (4, 4, 6, CUBEMAP);
+        assert_eq!(with(cube), Ok(()));
+    }
+
+    #[test]
+    fn levels_halve() {
+        let whole = ArrayShape {
+            width: 20,
+            height: 6,
+            ..FLOATS
+        };
+        assert_eq!(whole.levels(100), 5);
+        assert_eq!(whole.levels(2), 2);
+        let small = whole.half().half().half();
+        assert_eq!((small.width, small.height, small.depth), (2, 1, 0));
+        assert!(
+            ArrayShape {
+                width: LONGEST,
+                ..FLOATS
+            }
+            .levels(u32::MAX)
+                <= MAX_LEVELS
+        );
+    }
+}
