@@ -285,8 +285,12 @@ fn a_bound_of_registers_is_told() {
 }
 
 fn many_registers() -> String {
-    let used: String = (0..60).map(|i| format!("mov.u64 %r{i}, {i};\n")).collect();
-    format!(".visible .entry wide() {{ .reg .b64 %r<100>; {used} ret; }}")
+    // All of them are alive at once.
+    let made: String = (0..20).map(|i| format!("mov.u64 %r{i}, {i};\n")).collect();
+    let used: String = (0..20)
+        .map(|i| format!("add.u64 %r99, %r99, %r{i};\n"))
+        .collect();
+    format!(".visible .entry wide() {{ .reg .b64 %r<100>; {made}{used} ret; }}")
 }
 
 #[test]
@@ -367,5 +371,35 @@ fn kernels_of_libraries_tell_of_themselves() {
     assert_eq!(
         cuLibraryGetUnifiedFunction(out(&mut unified), library, Text(c"a".as_ptr())),
         500
+    );
+}
+
+#[test]
+fn a_declared_result_that_the_definition_lacks_is_left_as_it_is() {
+    start();
+    let user = ".extern .func (.param .b32 r) consume(.param .b64 p);
+.visible .entry k(.param .u64 p) {
+  .reg .b64 %p; .reg .b32 %x; .param .b64 a; .param .b32 b;
+  ld.param.u64 %p, [p]; st.param.b64 [a], %p;
+  call (b), consume, (a); ld.param.b32 %x, [b]; ret;
+}";
+    let provider = ".visible .func consume(.param .b64 p) {
+  .reg .b64 %p; ld.param.b64 %p, [p]; st.global.u32 [%p], 41; ret;
+}";
+    let l = link();
+    ok(add(l, user, c"user"));
+    ok(add(l, provider, c"provider"));
+    let m = load(complete(l).expect("links").0);
+    let p = upload(&[0u32; 4]);
+    ok(launch(function(m, "k"), 1, 1, NULL, &[&p]));
+    ok(cuCtxSynchronize());
+    assert_eq!(download::<u32>(p, 1), [41]);
+    // In one text it is a mistake all the same.
+    let wrong =
+        text(&(user.replace("consume(.param .b64 p);", "other(.param .b64 p);") + provider));
+    let mut m = 0;
+    assert_eq!(
+        cuModuleLoadData(out(&mut m), In(wrong.as_ptr().cast())),
+        218
     );
 }

@@ -280,6 +280,8 @@ fn the_oldest_launches_work() {
     ok(cuParamSeti(f, 8, 5));
     ok(cuLaunch(f));
     ok(cuLaunchGrid(f, 1, 1));
+    // The next stream does not wait for the default one.
+    ok(cuCtxSynchronize());
     let s = stream(1);
     ok(cuLaunchGridAsync(f, 1, 1, s));
     ok(cuStreamSynchronize(s));

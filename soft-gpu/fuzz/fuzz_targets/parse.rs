@@ -6,8 +6,6 @@ use soft_gpu::exec::contract::LoadOptions;
 use soft_gpu::exec::program::Program;
 
 fuzz_target!(|data: &[u8]| {
-    let options = LoadOptions {
-        compute_capability: (9, 0),
-    };
+    let options = LoadOptions::of((9, 0));
     let _ = Program::load(data, &options);
 });

@@ -55,6 +55,7 @@ fn registered_attribute(attribute: u32, addr: u64, r: &Registered) -> Result<Val
     Ok(match attribute {
         1 => Value::Long(r.context),
         2 => Value::Word(1),
+        3 if r.mapped => Value::Long(addr),
         4 => Value::Long(addr),
         8 | 13 => Value::Word(0),
         9 => Value::Word(context::find(r.context).map_or(0, |c| c.gpu.ordinal as u32)),
@@ -100,6 +101,7 @@ fn register(addr: u64, bytes: usize, flags: u32) -> Result {
         size: bytes as u64,
         flags,
         context,
+        mapped: false,
     })
 }
 
@@ -173,8 +175,7 @@ exports! {
         let memory = &healthy()?.memory;
         match memory.find(addr) {
             Some(a) if matches!(a.usage, Use::Host(_)) => out.set(addr),
-            // Kernels reach the arena only; registered memory lies where the program put it.
-            None if memory.find_registered(addr).is_some() => Err(CuError::NOT_SUPPORTED),
+            None => out.set(memory.map_registered(addr)?),
             _ => Err(CuError::INVALID_VALUE),
         }
     }

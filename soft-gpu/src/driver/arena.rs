@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 use super::range::Ranges;
 use super::sync::lock;
-use crate::exec::contract::{ArenaView, GRANULE};
+use crate::exec::contract::{ArenaView, GRANULE, Outside};
 
 /// Where the arena starts: far from where Linux puts programs, heaps and libraries (and outside
 /// the shadow of the address and thread sanitizers).
@@ -19,6 +19,9 @@ pub const BASE: u64 = 0x2000_0000_0000;
 
 /// Pages become usable in steps of this many bytes.
 const COMMIT_STEP: u64 = 2 << 20;
+
+/// Registered memory that kernels may reach, of all devices: addressing is unified.
+pub static OUTSIDE: Outside = Outside::new();
 
 struct Region {
     start: u64,
@@ -96,6 +99,7 @@ impl Arena {
             base: BASE,
             len: self.len,
             granules: self.maps[device],
+            outside: Some(&OUTSIDE),
         }
     }
 
@@ -204,6 +208,6 @@ impl Arena {
 
     /// True if kernels of `device` may touch all of `[addr, addr+len)`.
     pub fn live(&self, device: usize, addr: u64, len: u64) -> bool {
-        len == 0 || self.view(device).live(addr, len)
+        len == 0 || (self.contains(addr) && self.view(device).live(addr, len))
     }
 }

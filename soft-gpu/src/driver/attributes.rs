@@ -70,8 +70,8 @@ pub fn value(id: i32) -> Option<i32> {
         // Yes: overlap, map host memory, concurrent kernels, unified addressing, stream
         // priorities, L1 caches, managed memory (concurrently with the host), cooperative launch,
         // virtual memory, memory pools (also of the host), preemption, host registration, waits for
-        // values in memory. No: 91, as kernels do not reach registered memory; 98, flushing remote
-        // writes.
+        // values in memory. No: 91, as kernels reach registered memory only once it was mapped; 98,
+        // flushing remote writes.
         15 | 19 | 31 | 41 | 78 | 79 | 80 | 83 | 89 | 90 | 92..=95 | 99 | 102 | 113 | 115 => 1,
         122 | 123 | 142 | 144 => 1,
         // Textures and surfaces are not served: plausible limits all the same, as programs print

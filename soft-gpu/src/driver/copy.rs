@@ -62,7 +62,7 @@ const STREAMED: usize = 64 << 10;
 
 /// Work of up to this many bytes may run on the calling thread where nothing is ahead of it: handing it
 /// to the stream's thread takes longer than doing it.
-const QUICK: u64 = 256 << 10;
+const QUICK: u64 = 512 << 10;
 
 impl Extent {
     fn bytes(self) -> Option<u64> {
@@ -98,6 +98,8 @@ fn place(driver: &Driver, layout: Layout, e: Extent, side: Side, of: Planned) ->
         return Ok(Place::Device(device));
     }
     match side {
+        // Registered memory that kernels reach has the host's addresses.
+        Side::Device if driver.memory.mapped(layout.addr, span) => Ok(Place::Pinned),
         Side::Device => driver
             .memory
             .device_range(layout.addr, span)

@@ -124,11 +124,12 @@ impl Event {
     pub fn record_after(&self, stream: &Stream, after: Vec<Position>) -> Result {
         let reached_ns = Arc::new(AtomicU64::new(0));
         let cell = Arc::clone(&reached_ns);
+        let called = now_ns();
         let mut last = lock(&self.last);
         let stamp = Box::new(move |running: &Running<'_>| {
             let modelled = running.core.time_ns.load(Ordering::Relaxed);
             let now = if modelled == 0 {
-                now_ns()
+                running.core.lag.now().max(called)
             } else {
                 modelled.max(running.submitted_ns)
             };
@@ -140,7 +141,7 @@ impl Event {
             stream.submit(after, Some(stamp))?
         };
         *last = Some(Record::Done {
-            position,
+            position: position.timed(&reached_ns),
             reached_ns,
         });
         Ok(())

@@ -6,6 +6,7 @@ use super::attributes;
 use super::config::Config;
 use super::error::{CuError, Result};
 use super::share::Shared;
+use super::timeline::Lanes;
 use super::turn::Turn;
 
 /// PCI bus of physical device 0; the others follow.
@@ -27,6 +28,8 @@ pub struct Gpu {
     pub shared: Arc<Shared>,
     /// Whose turn it is to compute.
     pub turn: Turn,
+    /// Its multiprocessors' time.
+    pub lanes: Lanes,
 }
 
 impl Gpu {
@@ -43,6 +46,7 @@ impl Gpu {
             compute_capability: config.compute_capability,
             uuid: uuid(config.seed, physical),
             turn: Turn::new(Arc::clone(&shared)),
+            lanes: Lanes::default(),
             shared,
         })
     }

@@ -172,11 +172,24 @@ impl Kernel {
             context,
             printed: Mutex::default(),
         };
+        let start = running.core.lag.now();
         let outcome = super::program::run(&self.function.module.program, &self.launch, &device);
         device.flush();
-        if let Err(why) = outcome {
-            report(&why, name);
+        match outcome {
+            Ok(stats) => {
+                if let Some(ns) = stats.device_ns {
+                    self.took(start, ns, running);
+                }
+            }
+            Err(why) => report(&why, name),
         }
+    }
+
+    /// Puts what really ran on the device's timeline.
+    fn took(&self, start: u64, ns: u64, running: &Running<'_>) {
+        let blocks = self.launch.grid.iter().map(|d| u64::from(*d)).product();
+        let end = self.context.gpu.lanes.place(start, ns, blocks);
+        running.core.lag.set(end);
     }
 }
 
@@ -249,12 +262,11 @@ impl Device for KernelDevice<'_> {
         self.driver.arena.view(self.context.gpu.ordinal)
     }
 
-    fn turn(&self) -> std::result::Result<(), Fault> {
+    fn turn(&self) -> std::result::Result<u64, Fault> {
         if fault::sticky().is_some() {
             return Err(Fault::Stopped);
         }
-        self.context.gpu.turn.check();
-        Ok(())
+        Ok(self.context.gpu.turn.check())
     }
 
     fn print(&self, text: &[u8]) {

@@ -4,12 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::RwLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use super::arena::OUTSIDE;
 use super::error::{CuError, Result};
 use super::gpu::Gpu;
 use super::graph::{block, capture};
 use super::strict::violation;
 use super::sync::{read, write};
-use super::{Driver, advice, healthy, inject, pool};
+use super::{Driver, advice, healthy, inject, pool, registered};
 use crate::exec::contract::GRANULE;
 
 /// What an allocation is.
@@ -113,7 +114,14 @@ pub struct Registered {
     pub flags: u32,
     /// Context that it ends with.
     pub context: u64,
+    /// Kernels reach it.
+    pub mapped: bool,
 }
+
+/// CU_MEMHOSTREGISTER_DEVICEMAP.
+const DEVICEMAP: u32 = 2;
+/// CU_MEMHOSTREGISTER_READ_ONLY.
+const READ_ONLY: u32 = 8;
 
 /// All allocations of the process.
 #[derive(Default)]
@@ -316,7 +324,13 @@ impl Memory {
                 pool::bury(driver, &a);
             }
         }
-        write(&self.registered).retain(|_, r| r.context != context);
+        write(&self.registered).retain(|_, r| {
+            let stays = r.context != context;
+            if !stays {
+                OUTSIDE.remove(r.addr);
+            }
+            stays
+        });
     }
 
     /// CU_POINTER_ATTRIBUTE_SYNC_MEMOPS of an allocation, remembered: synchronous calls always are.
@@ -408,11 +422,52 @@ impl Memory {
         (addr - r.addr < r.size).then_some(*r)
     }
 
+    /// True if `[addr, addr+len)` is registered memory that kernels reach.
+    pub fn mapped(&self, addr: u64, len: u64) -> bool {
+        self.find_registered(addr)
+            .is_some_and(|r| r.mapped && len <= r.size - (addr - r.addr))
+    }
+
+    /// cuMemHostGetDevicePointer of registered memory: kernels reach it from now on, at its own address.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_VALUE: it is not registered, or not (all of it) there to be read and written.
+    /// CUDA_ERROR_NOT_SUPPORTED: it is registered as read-only, and a kernel that writes it all the same
+    /// would end the process.
+    pub fn map_registered(&self, addr: u64) -> Result<u64> {
+        let r = self.find_registered(addr).ok_or(CuError::INVALID_VALUE)?;
+        if !r.mapped {
+            if r.flags & READ_ONLY != 0 {
+                return Err(CuError::NOT_SUPPORTED);
+            }
+            registered::populate(r.addr, r.size)?;
+            let mut all = write(&self.registered);
+            // Somebody may have unregistered it meanwhile.
+            let now = all.get_mut(&r.addr).filter(|now| now.size == r.size);
+            now.ok_or(CuError::INVALID_VALUE)?.mapped = true;
+            OUTSIDE.add(r.addr, r.size);
+        }
+        Ok(addr)
+    }
+
     /// cuMemHostRegister.
     ///
     /// # Errors
-    /// CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED where it overlaps another registration.
+    /// CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED where it overlaps another registration; with
+    /// CU_MEMHOSTREGISTER_DEVICEMAP as [`map_registered`](Self::map_registered).
     pub fn register(&self, r: Registered) -> Result {
+        self.insert_registered(r)?;
+        if r.flags & DEVICEMAP != 0
+            && r.flags & READ_ONLY == 0
+            && let Err(e) = self.map_registered(r.addr)
+        {
+            let _ = self.unregister(r.addr);
+            return Err(e);
+        }
+        Ok(())
+    }
+
+    fn insert_registered(&self, r: Registered) -> Result {
         let end = r
             .addr
             .checked_add(r.size)
@@ -435,6 +490,7 @@ impl Memory {
     pub fn unregister(&self, addr: u64) -> Result {
         let mut all = write(&self.registered);
         if all.remove(&addr).is_some() {
+            OUTSIDE.remove(addr);
             return Ok(());
         }
         let before = all.range(..addr).next_back();

@@ -76,9 +76,7 @@ pub fn translate(
     ptx: &[u8],
     registers: Option<u32>,
 ) -> std::result::Result<Program, Refusal> {
-    let options = LoadOptions {
-        compute_capability: gpu.compute_capability,
-    };
+    let options = LoadOptions::of(gpu.compute_capability);
     let image = match linker::unpack(ptx) {
         Some(image) => image,
         None if linker::needs_runtime(ptx) => linker::Image {

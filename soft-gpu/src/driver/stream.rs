@@ -20,6 +20,7 @@ use super::graph::capture;
 use super::handle::{Kind, Table};
 use super::pool;
 use super::sync::{lock, now_ns, read, write};
+use super::timeline::Lag;
 
 /// How a stream relates to the legacy NULL stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -75,9 +76,27 @@ impl Item {
 pub struct Position {
     core: Arc<Core>,
     at: u64,
+    /// When it was reached on the device's timeline, of an event's record.
+    time_ns: Option<Arc<AtomicU64>>,
 }
 
 impl Position {
+    /// The same, which is reached when `cell` says.
+    pub fn timed(self, cell: &Arc<AtomicU64>) -> Position {
+        Position {
+            time_ns: Some(Arc::clone(cell)),
+            ..self
+        }
+    }
+
+    /// When it was reached on the device's timeline; without a record, as if that were now.
+    fn time(&self) -> u64 {
+        match &self.time_ns {
+            Some(cell) => cell.load(Ordering::Acquire),
+            None => self.core.lag.now(),
+        }
+    }
+
     /// True once all of it is done.
     pub fn reached(&self) -> bool {
         self.core.end.done.load(Ordering::SeqCst) >= self.at
@@ -108,6 +127,8 @@ pub struct Core {
     end: End,
     /// When the stream's last modelled operation ended on the device timeline.
     pub time_ns: AtomicU64,
+    /// Where the stream is on the timeline of what is executed.
+    pub lag: Lag,
 }
 
 /// The thread's end of the queue, on a cache line of its own: callers write the other end.
@@ -130,6 +151,7 @@ impl Default for Core {
                 wanted: AtomicU64::new(u64::MAX),
             },
             time_ns: AtomicU64::new(0),
+            lag: Lag::default(),
         }
     }
 }
@@ -157,8 +179,8 @@ impl Core {
     }
 
     fn execute(&self, item: Item, more: bool) {
-        for position in &item.after {
-            position.wait();
+        if !item.after.is_empty() {
+            self.wait_for(&item.after);
         }
         if let Some(work) = item.work
             && fault::sticky().is_none()
@@ -175,6 +197,16 @@ impl Core {
                 );
             }
         }
+    }
+
+    /// Waits for positions of other streams; the stream goes on at the latest of their times.
+    fn wait_for(&self, after: &[Position]) {
+        let mut at = self.lag.now();
+        for position in after {
+            position.wait();
+            at = at.max(position.time());
+        }
+        self.lag.set(at);
     }
 
     fn finish(&self) {
@@ -196,7 +228,7 @@ impl Core {
         let mut batch = VecDeque::new();
         let mut executed = false;
         loop {
-            self.linger();
+            let mut idle = self.linger();
             {
                 let mut queue = lock(&self.queue);
                 if executed {
@@ -213,6 +245,10 @@ impl Core {
                         .wait(queue)
                         .unwrap_or_else(PoisonError::into_inner);
                     queue.sleeping = false;
+                    idle = true;
+                }
+                if idle {
+                    self.lag.catch_up();
                 }
                 queue.busy = true;
                 executed = true;
@@ -226,14 +262,19 @@ impl Core {
         }
     }
 
-    /// Looks for more work for a moment: launches come in trains, and sleeping costs more.
-    fn linger(&self) {
+    /// Looks for more work for a moment: launches come in trains, and sleeping costs more. False if there
+    /// was some at once.
+    fn linger(&self) -> bool {
+        if !self.idle() {
+            return false;
+        }
         let end = Instant::now() + LINGER;
         while self.idle() && Instant::now() < end {
             for _ in 0..32 {
                 std::hint::spin_loop();
             }
         }
+        true
     }
 
     fn enqueue(self: &Arc<Self>, item: Item) -> Position {
@@ -261,9 +302,14 @@ impl Core {
         } else if queue.sleeping {
             self.work.notify_one();
         }
+        self.at(at)
+    }
+
+    fn at(self: &Arc<Self>, at: u64) -> Position {
         Position {
             core: Arc::clone(self),
             at,
+            time_ns: None,
         }
     }
 
@@ -275,6 +321,7 @@ impl Core {
                 return Err(item);
             }
             queue.busy = true;
+            self.lag.catch_up();
             self.submitted.fetch_add(1, Ordering::SeqCst) + 1
         };
         self.execute(item, false);
@@ -285,18 +332,12 @@ impl Core {
         }
         drop(queue);
         self.finish();
-        Ok(Position {
-            core: Arc::clone(self),
-            at,
-        })
+        Ok(self.at(at))
     }
 
     /// The position of everything submitted so far.
     pub fn position(self: &Arc<Self>) -> Position {
-        Position {
-            core: Arc::clone(self),
-            at: self.submitted.load(Ordering::SeqCst),
-        }
+        self.at(self.submitted.load(Ordering::SeqCst))
     }
 
     fn close(&self) {

@@ -79,12 +79,16 @@ impl Turn {
         }
     }
 
-    /// Called often while kernels run: blocks while another process has its quantum.
+    /// Called often while kernels run: blocks while another process has its quantum. Gives the nanoseconds
+    /// that it did.
     #[inline]
-    pub fn check(&self) {
-        if self.deadline.load(Ordering::Relaxed) <= now_ns() {
+    pub fn check(&self) -> u64 {
+        let now = now_ns();
+        if self.deadline.load(Ordering::Relaxed) <= now {
             self.quantum_over();
+            return now_ns() - now;
         }
+        0
     }
 
     #[cold]

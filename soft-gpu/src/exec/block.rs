@@ -1,12 +1,12 @@
 //! A block: its warps in turn, its shared memory, its barriers.
 
-use super::col::Col32;
+use super::col::{Col32, Col64};
 use super::contract::Fault;
 use super::env::Env;
 use super::inst::LANES;
 use super::ops::control::bar;
 use super::special as sp;
-use super::warp::{Ran, Wait, Warp};
+use super::warp::{Params, Ran, Wait, Warp};
 
 /// Warp instructions between two looks at the other warps.
 const SLICE: u64 = 20_000;
@@ -31,6 +31,8 @@ pub(crate) enum Progress {
     Some,
     /// Every warp waits at a barrier that nobody completes.
     Stuck,
+    /// Every warp sleeps or waits; the first wakes then (ns, [`crate::exec::contract::Device::now_ns`]).
+    Asleep(u64),
     /// All threads have exited.
     Done,
 }
@@ -40,6 +42,7 @@ pub(crate) struct Block {
     warps: Vec<Warp>,
     used: usize,
     shared: Vec<u128>,
+    params: Params,
     barriers: Vec<Barrier>,
     /// Bit n: somebody waits at barrier n.
     waiting: u32,
@@ -70,6 +73,7 @@ impl Block {
             warps: Vec::new(),
             used: 0,
             shared: Vec::new(),
+            params: Params::default(),
             barriers: vec![Barrier::default(); 16],
             waiting: 0,
             index: [0; 3],
@@ -106,6 +110,9 @@ impl Block {
         while self.warps.len() < count {
             self.warps.push(Warp::new());
         }
+        if fresh {
+            fill_params(&mut self.params, env, shape.func);
+        }
         for (n, w) in self.warps.iter_mut().take(count).enumerate() {
             if fresh {
                 fixed_specials(w, env, shape, n as u32, count as u32);
@@ -119,7 +126,7 @@ impl Block {
             } else {
                 (1 << left) - 1
             };
-            w.start(env, n as u32, mask, shape.func)?;
+            w.start(env, n as u32, mask, shape.func, &self.params)?;
         }
         Ok(())
     }
@@ -128,6 +135,7 @@ impl Block {
     pub(crate) fn run(&mut self, env: &Env<'_>, budget: &mut u64) -> Result<Progress, Fault> {
         let mut progress = false;
         let mut alive = false;
+        let mut wake = u64::MAX;
         for _ in 0..self.used {
             let n = self.next;
             self.next = if n + 1 == self.used { 0 } else { n + 1 };
@@ -136,6 +144,13 @@ impl Block {
                 continue;
             }
             alive = true;
+            if w.wake != 0 {
+                if env.device.now_ns() < w.wake {
+                    wake = wake.min(w.wake);
+                    continue;
+                }
+                w.wake = 0;
+            }
             let before = w.count;
             let ran = w.run(env, SLICE.min(*budget).max(1));
             let used = w.count - before;
@@ -155,6 +170,7 @@ impl Block {
         Ok(match (alive, progress) {
             (false, _) => Progress::Done,
             (_, true) => Progress::Some,
+            _ if wake != u64::MAX => Progress::Asleep(wake),
             _ => Progress::Stuck,
         })
     }
@@ -298,6 +314,23 @@ fn fixed_specials(w: &mut Warp, env: &Env<'_>, shape: &Shape, index: u32, warps:
     }
     w.spec64[sp::DYNAMIC_BASE64 as usize].0 = [u64::from(shape.dynamic); LANES];
     w.spec64[sp::ZERO64 as usize].0 = [0; LANES];
+}
+
+/// The columns of the parameters that the kernel reads as such. (The lowering saw that they are in the block.)
+fn fill_params(params: &mut Params, env: &Env<'_>, func: u32) {
+    let f = &env.program.funcs[func as usize];
+    params.wide32.clear();
+    params.wide64.clear();
+    for &at in &f.params32 {
+        let bytes = env.params.get(at as usize..).and_then(<[u8]>::first_chunk);
+        let v = u32::from_le_bytes(bytes.copied().unwrap_or_default());
+        params.wide32.push(Col32([v; LANES]));
+    }
+    for &at in &f.params64 {
+        let bytes = env.params.get(at as usize..).and_then(<[u8]>::first_chunk);
+        let v = u64::from_le_bytes(bytes.copied().unwrap_or_default());
+        params.wide64.push(Col64([v; LANES]));
+    }
 }
 
 /// Static shared memory rounded up to where dynamic shared memory may begin.

@@ -14,6 +14,9 @@
 //! run(&Program, &Launch, &dyn Device) -> Result<RunStats, Fault>    blocks until the grid is done
 //! ```
 
+use std::collections::BTreeMap;
+use std::sync::{PoisonError, RwLock};
+
 /// A range of device memory that kernels can reach, checked on every access.
 ///
 /// Device addresses *are* host addresses inside one reserved arena. The granule map has one byte a
@@ -26,6 +29,8 @@ pub struct ArenaView {
     pub len: u64,
     /// Granule map: `len / GRANULE` bytes, read with relaxed atomics.
     pub granules: *const std::sync::atomic::AtomicU8,
+    /// Memory that kernels may reach elsewhere.
+    pub outside: Option<&'static Outside>,
 }
 
 /// Bytes a granule; allocations are multiples of it, so a stray access past the end is seen when
@@ -44,7 +49,7 @@ impl ArenaView {
     pub fn live(&self, addr: u64, len: u64) -> bool {
         let off = addr.wrapping_sub(self.base);
         if off >= self.len || len > self.len - off {
-            return false;
+            return self.live_outside(addr, len);
         }
         let first = off / GRANULE;
         let last = (off + len - 1) / GRANULE;
@@ -59,15 +64,58 @@ impl ArenaView {
     }
 }
 
+impl ArenaView {
+    #[cold]
+    #[inline(never)]
+    fn live_outside(&self, addr: u64, len: u64) -> bool {
+        self.outside.is_some_and(|o| o.holds(addr, len))
+    }
+}
+
+/// Ranges of the host's memory, outside the arena, that kernels may reach at the same address: registered
+/// memory.
+#[derive(Debug, Default)]
+pub struct Outside(RwLock<BTreeMap<u64, u64>>);
+
+impl Outside {
+    /// No memory.
+    pub const fn new() -> Outside {
+        Outside(RwLock::new(BTreeMap::new()))
+    }
+
+    /// Lets kernels reach `[addr, addr+len)`, which stays readable and writable until [`remove`](Self::remove)
+    /// and overlaps no other range.
+    pub fn add(&self, addr: u64, len: u64) {
+        let mut all = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        all.insert(addr, len);
+    }
+
+    /// Takes the range at `addr` away, if there is one.
+    pub fn remove(&self, addr: u64) {
+        let mut all = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        all.remove(&addr);
+    }
+
+    /// True if `[addr, addr+len)` lies in one range.
+    pub fn holds(&self, addr: u64, len: u64) -> bool {
+        let all = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let before = all.range(..=addr).next_back();
+        before.is_some_and(|(&start, &size)| addr - start < size && len <= size - (addr - start))
+    }
+}
+
 /// What the interpreter asks of the driver while a kernel runs. Called from several threads.
 pub trait Device: Sync {
     /// The memory that kernels may touch.
     fn arena(&self) -> ArenaView;
 
     /// Called by each executing thread about every [`TURN_INSTRUCTIONS`] warp instructions and at
-    /// every block start. May block (another process has the device) and returns `Err` when the
-    /// kernel must stop (context destroyed, injected fault).
-    fn turn(&self) -> Result<(), Fault>;
+    /// every block start. May block (another process has the device), and gives the nanoseconds that it
+    /// did.
+    ///
+    /// # Errors
+    /// When the kernel must stop (context destroyed, injected fault).
+    fn turn(&self) -> Result<u64, Fault>;
 
     /// Output of device `printf`, already formatted.
     fn print(&self, text: &[u8]);
@@ -90,6 +138,18 @@ pub const TURN_INSTRUCTIONS: u64 = 20_000;
 pub struct LoadOptions {
     /// The device's compute capability, e.g. (8, 0): a newer `.target` is refused.
     pub compute_capability: (u32, u32),
+    /// Operations of the baseline instruction set where this CPU has a better one: for comparing the two.
+    pub baseline: bool,
+}
+
+impl LoadOptions {
+    /// The best operations of this CPU, for a device of this compute capability.
+    pub fn of(compute_capability: (u32, u32)) -> LoadOptions {
+        LoadOptions {
+            compute_capability,
+            baseline: false,
+        }
+    }
 }
 
 /// Why a module was refused. The driver maps it to a CUresult and writes the text to the JIT log
@@ -119,7 +179,8 @@ pub struct KernelInfo {
     pub local_bytes: usize,
     /// Constant memory of the module in bytes.
     pub const_bytes: usize,
-    /// A plausible register count (declared registers, clamped to 16..=255).
+    /// A plausible register count: what lives at once in the text, at most what lets one block of
+    /// `max_threads` fit.
     pub registers: u32,
     /// Largest block: `.maxntid`/`.reqntid` product, else 1024.
     pub max_threads: u32,
@@ -174,6 +235,10 @@ pub struct Launch {
 pub struct RunStats {
     /// Warp instructions executed.
     pub warp_instructions: u64,
+    /// How long it took on the device: the processor time of its threads, over their number, with the
+    /// time that they slept or waited for the device. `None`: what the wall clock says (it was short, or
+    /// cooperative).
+    pub device_ns: Option<u64>,
 }
 
 /// A device fault, as hardware reports it. The driver turns it into a sticky CUresult.

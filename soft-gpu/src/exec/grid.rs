@@ -2,15 +2,16 @@
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::block::{Block, Progress, Shape, dynamic_base};
 use super::contract::{Device, Fault, Launch, RunStats, TURN_INSTRUCTIONS};
 use super::env::Env;
+use super::meter::Meter;
 use super::program::{FuncInfo, Program};
 
-/// A launch that is done sooner never starts another thread.
-const ALONE: Duration = Duration::from_micros(100);
+/// A shorter sleep is not worth asking the system for.
+const SHORT_NAP: u64 = 50_000;
 
 /// Bytes of the workspace that cooperative groups keep for a grid-wide barrier.
 const WORKSPACE: u64 = 256;
@@ -40,6 +41,15 @@ struct Grid<'a> {
     stop: AtomicBool,
     fault: Mutex<Option<Fault>>,
     instructions: AtomicU64,
+    device_ns: AtomicU64,
+}
+
+/// One CPU thread of a launch.
+struct Worker {
+    block: Block,
+    shape: Shape,
+    budget: u64,
+    meter: Meter,
 }
 
 /// Runs a kernel to its end on this thread and up to `launch.threads - 1` others.
@@ -91,6 +101,7 @@ pub fn run(program: &Program, launch: &Launch, device: &dyn Device) -> Result<Ru
         stop: AtomicBool::new(false),
         fault: Mutex::new(None),
         instructions: AtomicU64::new(0),
+        device_ns: AtomicU64::new(0),
     };
     let bytes = block_bytes(&program.funcs[*func as usize], threads, shared);
     if launch.cooperative && blocks.saturating_mul(bytes) > MOST_RESIDENT {
@@ -120,6 +131,7 @@ pub fn run(program: &Program, launch: &Launch, device: &dyn Device) -> Result<Ru
         Some(fault) => Err(fault),
         None => Ok(RunStats {
             warp_instructions: grid.instructions.into_inner(),
+            device_ns: Some(grid.device_ns.into_inner()).filter(|ns| *ns > 0),
         }),
     }
 }
@@ -206,38 +218,60 @@ impl Grid<'_> {
         }
     }
 
-    fn turn(&self) -> Result<(), Fault> {
+    fn turn(&self, meter: &mut Meter) -> Result<(), Fault> {
         if self.stop.load(Ordering::Relaxed) {
             return Err(Fault::Stopped);
         }
-        self.device.turn()
+        meter.waited(self.device.turn()?);
+        Ok(())
     }
 
     /// This thread takes blocks; when that lasts, others help.
     fn spread(&self, workers: usize) {
-        let started = Instant::now();
-        let mut block = KEPT.take().unwrap_or_else(Block::new);
-        block.forget_count();
-        let mut budget = TURN_INSTRUCTIONS;
-        let alone = |_: &()| workers == 1 || started.elapsed() < ALONE;
-        self.take_blocks(&mut block, 0, &mut budget, &alone);
-        if self.next.load(Ordering::Relaxed) < self.blocks && !self.stop.load(Ordering::Relaxed) {
+        let mut first = Worker {
+            block: KEPT.take().unwrap_or_else(Block::new),
+            shape: self.shape,
+            budget: TURN_INSTRUCTIONS,
+            meter: Meter::start(),
+        };
+        first.block.forget_count();
+        self.take_blocks(&mut first, workers > 1);
+        let helpers = if self.next.load(Ordering::Relaxed) < self.blocks {
+            workers - 1
+        } else {
+            0
+        };
+        let helped = AtomicU64::new(0);
+        if helpers > 0 && !self.stop.load(Ordering::Relaxed) {
             std::thread::scope(|s| {
-                for n in 1..workers {
-                    s.spawn(move || {
-                        let mut block = Block::new();
-                        let mut budget = 0;
-                        self.take_blocks(&mut block, n as u32, &mut budget, &|()| true);
-                        self.add(&block);
-                    });
+                for n in 1..=helpers {
+                    let helped = &helped;
+                    s.spawn(move || helped.fetch_add(self.help(n as u32), Ordering::Relaxed));
                 }
-                self.take_blocks(&mut block, 0, &mut budget, &|()| true);
+                self.take_blocks(&mut first, false);
             });
         }
-        self.add(&block);
-        if block.is_small() {
-            KEPT.set(Some(block));
+        self.add(&first.block);
+        if let Some((before, since)) = first.meter.read() {
+            let together = (since + helped.into_inner()) / (helpers as u64 + 1);
+            self.device_ns.store(before + together, Ordering::Relaxed);
         }
+        if first.block.is_small() {
+            KEPT.set(Some(first.block));
+        }
+    }
+
+    /// Another thread takes blocks; gives the nanoseconds that it computed.
+    fn help(&self, sm: u32) -> u64 {
+        let mut worker = Worker {
+            block: Block::new(),
+            shape: Shape { sm, ..self.shape },
+            budget: 0,
+            meter: Meter::helper(),
+        };
+        self.take_blocks(&mut worker, false);
+        self.add(&worker.block);
+        worker.meter.read().map_or(0, |(_, ns)| ns)
     }
 
     fn add(&self, block: &Block) {
@@ -245,40 +279,32 @@ impl Grid<'_> {
             .fetch_add(block.instructions(), Ordering::Relaxed);
     }
 
-    /// Runs blocks until none is left or `go_on` says stop.
-    fn take_blocks(
-        &self,
-        block: &mut Block,
-        sm: u32,
-        budget: &mut u64,
-        go_on: &dyn Fn(&()) -> bool,
-    ) {
-        let shape = Shape { sm, ..self.shape };
+    /// Runs blocks until none is left; with `alone`, only until the launch lasts.
+    fn take_blocks(&self, worker: &mut Worker, alone: bool) {
         let mut fresh = true;
         loop {
             let n = self.next.fetch_add(1, Ordering::Relaxed);
             if n >= self.blocks {
                 return;
             }
-            if let Err(fault) = self.one(block, &shape, n, fresh, budget) {
+            if let Err(fault) = self.one(worker, n, fresh) {
                 return self.fail(fault);
             }
             fresh = false;
-            if !go_on(&()) {
+            if worker.meter.lasts() && alone {
                 return;
             }
         }
     }
 
-    fn one(
-        &self,
-        block: &mut Block,
-        shape: &Shape,
-        n: u64,
-        fresh: bool,
-        budget: &mut u64,
-    ) -> Result<(), Fault> {
-        self.turn()?;
+    fn one(&self, worker: &mut Worker, n: u64, fresh: bool) -> Result<(), Fault> {
+        let Worker {
+            block,
+            shape,
+            budget,
+            meter,
+        } = worker;
+        self.turn(meter)?;
         let shared = block.shared(shape.shared);
         let env = self.env(self.index(n), shared);
         block.start(&env, shape, fresh)?;
@@ -286,20 +312,35 @@ impl Grid<'_> {
             let progress = block.run(&env, budget)?;
             if *budget == 0 {
                 *budget = TURN_INSTRUCTIONS;
-                self.turn()?;
+                meter.lasts();
+                self.turn(meter)?;
             }
             match progress {
                 Progress::Done => return Ok(()),
                 Progress::Some => {}
-                Progress::Stuck => self.hang()?,
+                Progress::Asleep(until) => self.nap(until, meter)?,
+                Progress::Stuck => self.hang(meter)?,
             }
         }
     }
 
     /// A barrier that nobody completes hangs a GPU; so it does here, until the driver says stop.
-    fn hang(&self) -> Result<(), Fault> {
-        std::thread::sleep(Duration::from_millis(1));
-        self.turn()
+    fn hang(&self, meter: &mut Meter) -> Result<(), Fault> {
+        meter.asleep(|| std::thread::sleep(Duration::from_millis(1)));
+        self.turn(meter)
+    }
+
+    /// All that could run sleeps (`nanosleep`), the first until then.
+    fn nap(&self, until: u64, meter: &mut Meter) -> Result<(), Fault> {
+        let left = until.saturating_sub(self.device.now_ns());
+        meter.asleep(|| {
+            if left > SHORT_NAP {
+                std::thread::sleep(Duration::from_nanos(left));
+            } else {
+                std::thread::yield_now();
+            }
+        });
+        self.turn(meter)
     }
 
     /// All blocks of a cooperative launch that fall to this thread, in turn.
@@ -315,7 +356,9 @@ impl Grid<'_> {
             ..self.shape
         };
         let mut all: Vec<(Block, *mut u8, bool)> = Vec::new();
-        self.turn()?;
+        // Blocks that wait for each other take the wall's time.
+        let mut meter = Meter::start();
+        self.turn(&mut meter)?;
         for n in (first as u64..self.blocks).step_by(step) {
             let mut b = Block::new();
             let shared = b.shared(shape.shared);
@@ -325,6 +368,7 @@ impl Grid<'_> {
         let mut since = 0u64;
         while all.iter().any(|(.., done)| !done) {
             let mut progress = false;
+            let mut wake = u64::MAX;
             for (b, shared, done) in all.iter_mut().filter(|(.., done)| !*done) {
                 let env = self.env(b.index, *shared);
                 // Short turns: blocks wait for each other at grid barriers.
@@ -332,16 +376,19 @@ impl Grid<'_> {
                 match b.run(&env, &mut budget)? {
                     Progress::Done => *done = true,
                     Progress::Some => progress = true,
+                    Progress::Asleep(until) => wake = wake.min(until),
                     Progress::Stuck => {}
                 }
                 since += TURN_INSTRUCTIONS / 4 - budget;
                 if since >= TURN_INSTRUCTIONS {
                     since = 0;
-                    self.turn()?;
+                    self.turn(&mut meter)?;
                 }
             }
-            if !progress && all.iter().any(|(.., done)| !done) {
-                self.hang()?;
+            if !progress && wake != u64::MAX {
+                self.nap(wake, &mut meter)?;
+            } else if !progress && all.iter().any(|(.., done)| !done) {
+                self.hang(&mut meter)?;
             }
         }
         for (b, ..) in &all {

@@ -1,5 +1,7 @@
 //! The executable form: one [`Inst`] per PTX instruction, and how its function is chosen.
 
+use std::cell::Cell;
+
 use super::env::Env;
 use super::warp::Warp;
 
@@ -16,6 +18,8 @@ pub(crate) mod bank {
     pub(crate) const CONST: u32 = 1 << 30;
     /// Special registers of the warp.
     pub(crate) const SPECIAL: u32 = 2 << 30;
+    /// Parameters of the launch (broadcast columns).
+    pub(crate) const PARAM: u32 = 3 << 30;
     /// Mask of the column index.
     pub(crate) const INDEX: u32 = (1 << 30) - 1;
 }
@@ -92,10 +96,33 @@ unsafe fn wide<O: Op>(w: &mut Warp, env: &Env<'_>, i: &Inst, mask: u32) -> Flow 
     O::run(w, env, i, mask)
 }
 
-/// True if this CPU runs the wide operations.
+thread_local! {
+    /// Operations that are chosen on this thread are the baseline's.
+    static BASELINE: Cell<bool> = const { Cell::new(false) };
+}
+
+/// While it lives, [`op`] gives operations of the baseline instruction set on this thread.
+pub(crate) struct Baseline(());
+
+impl Baseline {
+    /// For a load that wants it.
+    pub(crate) fn new() -> Baseline {
+        BASELINE.set(true);
+        Baseline(())
+    }
+}
+
+impl Drop for Baseline {
+    fn drop(&mut self) {
+        BASELINE.set(false);
+    }
+}
+
+/// True if this CPU runs the wide operations, and they are wanted.
 #[cfg(target_arch = "x86_64")]
 fn has_wide() -> bool {
-    std::is_x86_feature_detected!("avx2")
+    !BASELINE.get()
+        && std::is_x86_feature_detected!("avx2")
         && std::is_x86_feature_detected!("fma")
         && std::is_x86_feature_detected!("popcnt")
         && std::is_x86_feature_detected!("lzcnt")

@@ -24,6 +24,7 @@ mod env;
 mod grid;
 mod inst;
 mod lower;
+mod meter;
 mod ops;
 mod printf;
 pub mod program;

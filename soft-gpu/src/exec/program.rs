@@ -29,6 +29,10 @@ pub(crate) struct FuncInfo {
     pub(crate) params: Vec<Place>,
     /// Where results are left.
     pub(crate) returns: Vec<Place>,
+    /// Offsets of a kernel's 32-bit parameters that are columns of [`super::inst::bank::PARAM`].
+    pub(crate) params32: Vec<u32>,
+    /// The same of 64-bit parameters.
+    pub(crate) params64: Vec<u32>,
     /// A `.func` with a body: may be called through its address.
     pub(crate) callable: bool,
 }

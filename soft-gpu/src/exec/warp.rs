@@ -68,6 +68,24 @@ pub(crate) enum Ran {
     Fault,
 }
 
+/// The launch's parameters that instructions read as columns ([`bank::PARAM`]).
+#[derive(Default)]
+pub(crate) struct Params {
+    pub(crate) wide32: Vec<Col32>,
+    pub(crate) wide64: Vec<Col64>,
+}
+
+/// Base registers of which a warp remembers that their lanes follow a rule.
+pub(crate) const MEMOS: usize = 8;
+
+/// What was found of a base register: its first lane's value in each half, and the step from a lane to
+/// the next.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Memo {
+    pub(crate) first: [u64; 2],
+    pub(crate) step: u64,
+}
+
 enum Step {
     Choose,
     Budget,
@@ -82,8 +100,9 @@ pub(crate) struct Warp {
     /// 64-bit banks.
     pub(crate) bank64: [*const Col64; 4],
     preds: *mut u32,
-    /// Lengths of the program's pools.
+    /// Lengths of the program's pools and of the launch's parameters.
     pools: (usize, usize),
+    params: (usize, usize),
     /// Lanes of the running group (0: none chosen).
     pub(crate) active: u32,
     /// The running instruction.
@@ -94,12 +113,18 @@ pub(crate) struct Warp {
     pub(crate) carry: u32,
     /// An atomic ran: the lanes may be spinning on each other.
     pub(crate) busy: bool,
+    /// When a sleeping warp goes on; 0 while it is awake.
+    pub(crate) wake: u64,
     /// Do not wait for missing lanes at the next `.sync`: none will come.
     force: bool,
     stop: u32,
     frame: u32,
     slice: u64,
     rotate: bool,
+    /// Of registers that did not change since ([`crate::exec::lower`] says where one may be used).
+    pub(crate) memos: [Memo; MEMOS],
+    /// Bit n: memo n is of the running group.
+    pub(crate) remembered: u8,
     /// Set when [`Flow::Fault`] is returned.
     pub(crate) fault: Option<Fault>,
     /// Index in the block.
@@ -131,16 +156,20 @@ impl Warp {
             bank64: [std::ptr::null(); 4],
             preds: std::ptr::null_mut(),
             pools: (0, 0),
+            params: (0, 0),
             active: 0,
             pc: 0,
             live: 0,
             carry: 0,
             busy: false,
+            wake: 0,
             force: false,
             stop: u32::MAX,
             frame: NONE,
             slice: 0,
             rotate: false,
+            memos: [Memo::default(); MEMOS],
+            remembered: 0,
             fault: None,
             index: 0,
             groups: Vec::new(),
@@ -163,13 +192,14 @@ impl Warp {
         self.file32.len() <= 256 && self.file64.len() <= 256 && self.stride <= 1024
     }
 
-    /// Places the lanes in `mask` at the start of the kernel `func`.
+    /// Places the lanes in `mask` at the start of the kernel `func`; `params` stays while the warp runs.
     pub(crate) fn start(
         &mut self,
         env: &Env<'_>,
         index: u32,
         mask: u32,
         func: u32,
+        params: &Params,
     ) -> Result<(), Fault> {
         self.groups.clear();
         self.frames.clear();
@@ -179,6 +209,7 @@ impl Warp {
         self.index = index;
         self.live = mask;
         self.carry = 0;
+        self.wake = 0;
         self.force = false;
         self.rotate = false;
         self.stop = u32::MAX;
@@ -186,6 +217,9 @@ impl Warp {
         self.bank32[1] = env.program.pool32.as_ptr();
         self.bank64[1] = env.program.pool64.as_ptr();
         self.bank32[2] = self.spec32.as_ptr();
+        self.params = (params.wide32.len(), params.wide64.len());
+        self.bank32[3] = params.wide32.as_ptr();
+        self.bank64[3] = params.wide64.as_ptr();
         let info = &env.program.funcs[func as usize];
         let frame = self.push_frame(Frame {
             func,
@@ -214,6 +248,7 @@ impl Warp {
             0 => base / size_of::<Col32>() + i < self.file32.len(),
             1 => i < self.pools.0,
             2 => i < self.spec32.len(),
+            3 => i < self.params.0,
             _ => false,
         }
     }
@@ -226,6 +261,7 @@ impl Warp {
             0 => base / size_of::<Col64>() + i < self.file64.len(),
             1 => i < self.pools.1,
             2 => i < self.spec64.len(),
+            3 => i < self.params.1,
             _ => false,
         }
     }
@@ -513,6 +549,7 @@ impl Warp {
         let code = env.code.as_ptr();
         let mut pc = self.pc;
         let mut n = *left;
+        self.remembered = 0;
         let step = loop {
             if n == 0 {
                 self.pc = pc;

@@ -180,6 +180,8 @@ pub struct Function {
     pub req_ntid: Option<[u32; 3]>,
     /// `.minnctapersm`.
     pub min_cta_per_sm: Option<u32>,
+    /// `.maxnreg`.
+    pub max_registers: Option<u32>,
     /// Registers of the whole body, scopes flattened: name → type.
     pub registers: Vec<(String, Type)>,
     /// `.shared`/`.local`/`.param`/`.const`/`.global` variables declared in the body.

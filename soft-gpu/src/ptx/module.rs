@@ -206,8 +206,9 @@ impl Parser<'_> {
                 "maxntid" => function.max_ntid = Some(self.extents()?),
                 "reqntid" => function.req_ntid = Some(self.extents()?),
                 "minnctapersm" => function.min_cta_per_sm = Some(self.stream.small()?),
+                "maxnreg" => function.max_registers = Some(self.stream.small()?),
                 // Hints to a register allocator that there is not.
-                "maxnreg" | "maxnctapersm" | "abi_preserve" | "abi_preserve_control" => {
+                "maxnctapersm" | "abi_preserve" | "abi_preserve_control" => {
                     self.stream.small()?;
                 }
                 "noreturn" => {}

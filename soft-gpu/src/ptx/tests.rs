@@ -261,7 +261,7 @@ fn headers() {
         (k.max_ntid, k.req_ntid),
         (Some([256, 1, 1]), Some([8, 4, 1]))
     );
-    assert_eq!(k.min_cta_per_sm, Some(2));
+    assert_eq!((k.min_cta_per_sm, k.max_registers), (Some(2), Some(32)));
     assert!(bare.kernel && bare.params.is_empty() && bare.body.len() == 1);
 }
 

@@ -150,9 +150,7 @@ fn images_that_are_not_served_are_refused_with_the_line() {
     let head = ".version 8.0\n.target sm_80\n.address_size 64\n";
     let text =
         |body: &str| format!("{head}.visible .entry k() {{\n.reg .b32 %r<4>;\n{body}\nret;\n}}\n");
-    let options = LoadOptions {
-        compute_capability: (8, 0),
-    };
+    let options = LoadOptions::of((8, 0));
     let load =
         |text: &str| soft_gpu::exec::program::Program::load(text.as_bytes(), &options).map(|_| ());
 

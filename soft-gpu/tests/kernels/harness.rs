@@ -187,16 +187,17 @@ impl Device for Gpu {
             base: self.base,
             len: ARENA,
             granules: self.granules.as_ptr(),
+            outside: None,
         }
     }
 
-    fn turn(&self) -> Result<(), Fault> {
+    fn turn(&self) -> Result<u64, Fault> {
         let turns = self.turns.fetch_add(1, Ordering::SeqCst);
         let late = turns >= self.turn_limit.load(Ordering::SeqCst);
         if late || self.stop.load(Ordering::SeqCst) {
             Err(Fault::Stopped)
         } else {
-            Ok(())
+            Ok(0)
         }
     }
 
@@ -305,9 +306,7 @@ pub(crate) fn load(name: &str) -> Module {
 
 /// As [`load`], of a text.
 pub(crate) fn load_text(text: &[u8]) -> Result<Module, String> {
-    let options = LoadOptions {
-        compute_capability: (8, 0),
-    };
+    let options = LoadOptions::of((8, 0));
     let mut program = Program::load(text, &options).map_err(|e| format!("{e:?}"))?;
     let size: u64 = program
         .globals()

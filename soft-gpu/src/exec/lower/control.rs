@@ -11,7 +11,7 @@ use crate::exec::ops::control::{
 };
 use crate::exec::program::CallSite;
 use crate::exec::warp::Place;
-use crate::ptx::ast::{Operand, Param, Type};
+use crate::ptx::ast::{Function, Module, Operand, Param, Type};
 
 /// Lowers control instructions; false if the opcode is not one.
 pub(crate) fn lower<'m>(f: &mut Func<'_, 'm>, m: &mut Mods<'_>, ops: &'m [Operand]) -> R<bool> {
@@ -61,10 +61,7 @@ pub(crate) fn lower<'m>(f: &mut Func<'_, 'm>, m: &mut Mods<'_>, ops: &'m [Operan
         }
         "nanosleep" => {
             m.ignore(&["u32"]);
-            f.emit(Inst {
-                run: op_plain::<Sleep>(),
-                ..f.blank()
-            });
+            f.plan(op_plain::<Sleep>(), "i", ops, 0)?;
         }
         "nop" | "pmevent" | "griddepcontrol" | "setmaxnreg" => {
             m.ignore(&[
@@ -200,6 +197,18 @@ fn site(
     Ok(at)
 }
 
+/// The results of a call that the definition `g` gives. Where the caller's declaration of it, of another input
+/// of the linker, has a result and the definition has none, it is left as it is: NVIDIA's linker does not
+/// compare them either.
+fn wanted_results<'o>(ast: &Module, g: &Function, rets: &'o [Operand]) -> &'o [Operand] {
+    let declared =
+        |d: &Function| d.declaration && d.name == g.name && d.returns.len() == rets.len();
+    if g.returns.is_empty() && ast.functions.iter().any(declared) {
+        return &[];
+    }
+    rets
+}
+
 fn call<'m>(f: &mut Func<'_, 'm>, m: &mut Mods<'_>, ops: &'m [Operand]) -> R<()> {
     m.ignore(&["uni"]);
     let (rets, target, args, prototype) = parts(ops)?;
@@ -215,6 +224,7 @@ fn call<'m>(f: &mut Func<'_, 'm>, m: &mut Mods<'_>, ops: &'m [Operand]) -> R<()>
     let ast = f.m.ast;
     let body = f.m.bodies.get(name.as_str()).map(|&i| &ast.functions[i]);
     if let Some(g) = body {
+        let rets = wanted_results(ast, g, rets);
         let imm = site(f, rets, args, Some((&g.returns, &g.params)))?;
         f.emit(Inst {
             run: op_plain::<Call>(),

@@ -286,7 +286,6 @@ fn mov<'m>(f: &mut Func<'_, 'm>, m: &mut Mods<'_>, ops: &'m [Operand]) -> R<()> 
             return move_register(f, t, &ops[0], &ops[1]);
         }
     }
-    let d = f.dst(&ops[0], wide)?;
     // A literal keeps its bits: `mov.b32 %r, 0f3F800000`.
     let want = match (t, wide) {
         (Type::F32, _) => Want::F32,
@@ -296,6 +295,7 @@ fn mov<'m>(f: &mut Func<'_, 'm>, m: &mut Mods<'_>, ops: &'m [Operand]) -> R<()> 
     };
     // `%gridid` is 64 bits wide, but older code reads 32 of them.
     if !wide && matches!(&ops[1], Operand::Name(n) if n == "%gridid") {
+        let d = f.dst(&ops[0], wide)?;
         let run = op::<Map1<cv::U32From64>>();
         let a = f.src(&ops[1], Want::I64)?;
         f.emit(Inst {
@@ -307,6 +307,7 @@ fn mov<'m>(f: &mut Func<'_, 'm>, m: &mut Mods<'_>, ops: &'m [Operand]) -> R<()> 
         return Ok(());
     }
     if wide && f.width(&ops[1]) == 32 {
+        let d = f.dst(&ops[0], wide)?;
         let a = f.src(&ops[1], Want::I32)?;
         f.emit(Inst {
             run: op::<Map1<cv::U64FromU32>>(),
@@ -317,6 +318,10 @@ fn mov<'m>(f: &mut Func<'_, 'm>, m: &mut Mods<'_>, ops: &'m [Operand]) -> R<()> 
         return Ok(());
     }
     let a = f.src(&ops[1], want)?;
+    if f.is_same(&ops[0], &ops[1], a, wide) {
+        return Ok(());
+    }
+    let d = f.dst(&ops[0], wide)?;
     f.emit(Inst {
         run: copy(wide),
         d,
@@ -326,10 +331,13 @@ fn mov<'m>(f: &mut Func<'_, 'm>, m: &mut Mods<'_>, ops: &'m [Operand]) -> R<()> 
     Ok(())
 }
 
-fn move_register(f: &mut Func<'_, '_>, t: Type, to: &Operand, from: &Operand) -> R<()> {
+fn move_register<'m>(f: &mut Func<'_, 'm>, t: Type, to: &'m Operand, from: &Operand) -> R<()> {
     let wide = t.size() == 8;
-    let d = f.dst(to, wide)?;
     let a = f.src(from, if wide { Want::I64 } else { Want::I32 })?;
+    if f.is_same(to, from, a, wide) {
+        return Ok(());
+    }
+    let d = f.dst(to, wide)?;
     f.emit(Inst {
         run: copy(wide),
         d,
@@ -365,11 +373,7 @@ fn address(f: &mut Func<'_, '_>, to: &Operand, name: &str, from: &Operand, wide:
         return Ok(false);
     };
     let d = f.dst(to, wide)?;
-    let run = if wide {
-        op_plain::<Lea>()
-    } else {
-        op_plain::<Lea32>()
-    };
+    let run = if wide { op::<Lea>() } else { op::<Lea32>() };
     f.emit(Inst {
         run,
         d,
@@ -593,8 +597,11 @@ fn cvta<'m>(f: &mut Func<'_, 'm>, m: &mut Mods<'_>, ops: &'m [Operand]) -> R<()>
         });
         return Ok(());
     }
-    let d = f.dst(&ops[0], true)?;
     let a = f.src(&ops[1], Want::I64)?;
+    if delta == 0 && f.is_same(&ops[0], &ops[1], a, true) {
+        return Ok(());
+    }
+    let d = f.dst(&ops[0], true)?;
     let run = if delta == 0 { copy(true) } else { op::<Lea>() };
     f.emit(Inst {
         run,

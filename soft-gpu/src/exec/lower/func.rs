@@ -2,7 +2,10 @@
 
 use std::collections::HashMap;
 
-use super::{Module, R, Why, arith, control, convert, float, half, matrix, memory, transfer, warp};
+use super::economy::Economy;
+use super::{
+    Module, R, Why, arith, control, convert, float, half, matrix, mbarrier, memory, transfer, warp,
+};
 use crate::exec::contract::LoadError;
 use crate::exec::inst::{Inst, NEGATED, NONE, OpFn, op_plain};
 use crate::exec::ops::control::{Exit, Nop, Ret};
@@ -60,6 +63,7 @@ pub(crate) struct Func<'a, 'm> {
     local: u64,
     guard: u32,
     line: u32,
+    pub(super) economy: Economy<'m>,
 }
 
 /// Offsets and sizes of a kernel's parameters in its block.
@@ -159,14 +163,17 @@ pub(crate) fn lower(m: &mut Module<'_>, id: u32, index: usize) -> Result<(), Loa
         local: 0,
         guard: NONE,
         line: ast.line,
+        economy: Economy::of(ast),
     };
     f.declare()
         .map_err(|w| w.at(&format!("function {} (line {})", ast.name, ast.line)))?;
     f.body()?;
     let (n32, n64, np, local) = (f.n32, f.n64, f.np, f.local.next_multiple_of(16));
+    let (params32, params64) = (f.economy.params32, f.economy.params64);
     let info = &mut m.funcs[id as usize];
     info.entry = entry;
     (info.n32, info.n64, info.np, info.local) = (n32, n64, np, local);
+    (info.params32, info.params64) = (params32, params64);
     Ok(())
 }
 
@@ -245,6 +252,7 @@ impl<'m> Func<'_, 'm> {
         for s in &ast.body {
             match s {
                 Statement::Label(name) => {
+                    self.economy.label();
                     self.labels.insert(name, self.m.code.len() as u32);
                 }
                 Statement::Inst(i) => {
@@ -297,6 +305,7 @@ impl<'m> Func<'_, 'm> {
                 _ => return Err(Why::invalid(format!("guard {name} is not a predicate"))),
             },
         };
+        self.economy.instruction(i);
         let mut m = Mods::new(&i.opcode);
         let ops = i.operands.as_slice();
         let served = half::lower(self, &mut m, ops)?
@@ -307,11 +316,44 @@ impl<'m> Func<'_, 'm> {
             || control::lower(self, &mut m, ops)?
             || warp::lower(self, &mut m, ops)?
             || matrix::lower(self, &mut m, ops)?
+            || mbarrier::lower(self, &mut m, ops)?
             || transfer::lower(self, &mut m, ops)?;
         if !served {
             return Err(Why::unsupported("this instruction is not served"));
         }
         m.finish()
+    }
+
+    /// The guard of the instruction that is being lowered.
+    pub(super) fn guard(&self) -> u32 {
+        self.guard
+    }
+
+    /// Bytes of a kernel's parameters.
+    pub(super) fn param_bytes(&self) -> u64 {
+        let offsets = param_offsets(&self.ast.params);
+        offsets.last().map_or(0, |(o, s)| (o + s) as u64)
+    }
+
+    /// A register's width, 32 or 64 bits; 0 of a predicate and of what is not served. It gets no column by that.
+    pub(super) fn register_width(&self, name: &str) -> u32 {
+        match (self.columns.get(name), self.types.get(name)) {
+            (Some(Reg::W32(_)), _) => 32,
+            (Some(Reg::W64(_)), _) => 64,
+            (Some(Reg::Pred(_)), _) | (None, None | Some(Type::Pred | Type::B128)) => 0,
+            (None, Some(t)) if t.size() == 8 => 64,
+            (None, Some(_)) => 32,
+        }
+    }
+
+    /// True if a declared register of this width has no column yet.
+    pub(super) fn unused(&self, name: &str, wide: bool) -> bool {
+        !self.columns.contains_key(name) && self.register_width(name) == if wide { 64 } else { 32 }
+    }
+
+    /// Gives a register its column.
+    pub(super) fn set_column(&mut self, name: &'m str, reg: Reg) {
+        self.columns.insert(name, reg);
     }
 
     /// An instruction with no operands yet, under the current guard.

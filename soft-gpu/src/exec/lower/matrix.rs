@@ -10,7 +10,7 @@ use crate::exec::inst::{Inst, OpFn, op, op_plain};
 use crate::exec::ops::fragment::{Elem, Matrix, Product, Role, Shape};
 use crate::exec::ops::half::{Brain, Half};
 use crate::exec::ops::memory::space;
-use crate::exec::ops::mma::{MmaBit, MmaDouble, MmaFloat, MmaInt, Tf32};
+use crate::exec::ops::mma::{Doubles, Floats, Integers, Mma, SingleBits, Tf32};
 use crate::exec::ops::quad::MmaQuad;
 use crate::exec::ops::rows::{LdMatrix, MovMatrix, StMatrix, TRANSPOSED};
 use crate::exec::ops::wmma::{WmmaLoad, WmmaStore};
@@ -179,13 +179,13 @@ fn operation(p: &Product) -> R<OpFn> {
     let [a, b, c, d] = p.elems;
     let run = match (a, b, c, d) {
         _ if p.clamp && !integer(a) => None,
-        (F16, F16, F16 | F32, F16 | F32) => Some(op::<MmaFloat<Half>>()),
-        (BF16, BF16, F32, F32) => Some(op::<MmaFloat<Brain>>()),
-        (TF32, TF32, F32, F32) => Some(op::<MmaFloat<Tf32>>()),
-        (F64, F64, F64, F64) => Some(op::<MmaDouble>()),
-        (B1, B1, S32, S32) => Some(op::<MmaBit>()),
+        (F16, F16, F16 | F32, F16 | F32) => Some(op::<Mma<Floats<Half>>>()),
+        (BF16, BF16, F32, F32) => Some(op::<Mma<Floats<Brain>>>()),
+        (TF32, TF32, F32, F32) => Some(op::<Mma<Floats<Tf32>>>()),
+        (F64, F64, F64, F64) => Some(op::<Mma<Doubles>>()),
+        (B1, B1, S32, S32) => Some(op::<Mma<SingleBits>>()),
         (a, b, S32, S32) if integer(a) && integer(b) && a.bits() == b.bits() => {
-            Some(op::<MmaInt>())
+            Some(op::<Mma<Integers>>())
         }
         _ => None,
     };

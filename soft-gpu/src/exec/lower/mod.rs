@@ -3,14 +3,17 @@
 mod arith;
 mod control;
 mod convert;
+mod economy;
 mod float;
 mod func;
 mod half;
 mod layout;
 mod matrix;
+mod mbarrier;
 mod memory;
 mod mods;
 mod operand;
+mod pressure;
 mod transfer;
 mod warp;
 
@@ -19,7 +22,7 @@ use std::collections::HashMap;
 use super::col::{Col32, Col64};
 use super::contract::{GlobalVar, KernelId, KernelInfo, LoadError, LoadOptions};
 use super::env::SHARED_WINDOW;
-use super::inst::{Inst, LANES, bank};
+use super::inst::{Baseline, Inst, LANES, bank};
 use super::program::{CallSite, Contents, FuncInfo, Program, Target};
 use crate::ptx::ast::{self, Init, Space, Type, Variable};
 
@@ -100,6 +103,7 @@ pub(crate) struct Module<'m> {
 /// Lowers a whole module.
 pub(crate) fn module(ast: &ast::Module, opts: &LoadOptions) -> Result<Program, LoadError> {
     check_target(ast, opts)?;
+    let _level = opts.baseline.then(Baseline::new);
     let mut m = Module {
         ast,
         code: Vec::new(),
@@ -219,6 +223,7 @@ fn kernel_info(
             .fold(1u32, |a, b| a.saturating_mul(*b))
             .clamp(1, 1024)
     };
+    let max_threads = f.req_ntid.or(f.max_ntid).map_or(1024, product);
     KernelInfo {
         name: f.name.clone(),
         params,
@@ -226,8 +231,8 @@ fn kernel_info(
         shared_bytes: shared as usize,
         local_bytes: func.local as usize,
         const_bytes: constant as usize,
-        registers: (func.n32 + 2 * func.n64).clamp(16, 255),
-        max_threads: f.req_ntid.or(f.max_ntid).map_or(1024, product),
+        registers: pressure::registers(m.ast, f, max_threads),
+        max_threads,
         required_block: f.req_ntid,
         ptx_version: m.ast.version.0 * 10 + m.ast.version.1,
     }

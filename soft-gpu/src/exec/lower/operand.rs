@@ -193,11 +193,7 @@ impl<'m> Func<'_, 'm> {
     /// A register operand's width: 32 or 64 bits; anything else is 0.
     pub(crate) fn width(&mut self, op: &Operand) -> u32 {
         match op {
-            Operand::Name(n) if self.is_register(n) => match self.register(n) {
-                Ok(Reg::W32(_)) => 32,
-                Ok(Reg::W64(_)) => 64,
-                _ => 0,
-            },
+            Operand::Name(n) if self.is_register(n) => self.register_width(n),
             Operand::Name(n) => match special::find(n) {
                 Some(Special::Col32(_)) => 32,
                 Some(Special::Col64(_)) => 64,

@@ -21,9 +21,6 @@ pub(crate) fn lower<'m>(f: &mut Func<'_, 'm>, m: &mut Mods<'_>, ops: &'m [Operan
     if !m.has("async") || m.left().contains(&"bulk") {
         return Err(Why::unsupported("this copy is not served"));
     }
-    if m.left().contains(&"mbarrier") {
-        return Err(Why::unsupported("mbarriers are not served"));
-    }
     let none = m.has("commit_group") || m.has("wait_all");
     let group = m.has("wait_group");
     if none || group {

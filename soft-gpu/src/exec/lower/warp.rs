@@ -4,7 +4,7 @@ use super::func::Func;
 use super::mods::Mods;
 use super::operand::Want;
 use super::{R, Why};
-use crate::exec::inst::{Inst, NONE, op_plain};
+use crate::exec::inst::{Inst, NONE, op, op_plain};
 use crate::exec::ops::shuffle::{ActiveMask, Elect, Match, Redux, Shfl, Vote, redux, shfl, vote};
 use crate::ptx::ast::{Operand, Type};
 
@@ -67,7 +67,7 @@ fn shuffle<'m>(f: &mut Func<'_, 'm>, m: &mut Mods<'_>, ops: &'m [Operand]) -> R<
     }
     let (d, p) = f.split_pair(&ops[0])?;
     let mut inst = Inst {
-        run: op_plain::<Shfl>(),
+        run: op::<Shfl>(),
         imm: mode,
         ..f.blank()
     };

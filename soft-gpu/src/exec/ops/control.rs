@@ -198,10 +198,21 @@ impl Op for Fence {
     }
 }
 
-/// `nanosleep`: other warps first.
+/// The longest sleep, by the manual.
+const LONGEST_SLEEP: u32 = 1_000_000;
+/// A shorter one is over once other warps have had their turn.
+const SHORTEST_SLEEP: u32 = 1_000;
+
+/// `nanosleep` of `a`: other warps first, and then not before the time is over.
 pub(crate) struct Sleep;
 impl Op for Sleep {
-    fn run(_: &mut Warp, _: &Env<'_>, _: &Inst, _: u32) -> Flow {
+    fn run(w: &mut Warp, env: &Env<'_>, i: &Inst, mask: u32) -> Flow {
+        let ns = u32::src(w, i.a);
+        let mut longest = 0;
+        each_lane(mask, |l| longest = longest.max(ns[l]));
+        if longest >= SHORTEST_SLEEP {
+            w.wake = env.device.now_ns() + u64::from(longest.min(LONGEST_SLEEP));
+        }
         Flow::Yield
     }
 }

@@ -122,6 +122,16 @@ fn integral(x: f64, mode: Mode) -> f64 {
     }
 }
 
+/// A NaN made quiet, as an operation makes it: functions of a library may hand a signalling one through.
+#[inline(always)]
+fn quiet(x: f64) -> f64 {
+    if x.is_nan() {
+        f64::from_bits(x.to_bits() | 1 << 51)
+    } else {
+        x
+    }
+}
+
 /// Extends a value to 64 bits by the sign of its type.
 fn extend(v: u64, t: Num) -> u64 {
     let k = 64 - t.bits();
@@ -301,10 +311,10 @@ f1! {
     RintF32: (a: f32) -> f32 = super::float::canon(a.round_ties_even());
     TruncF32: (a: f32) -> f32 = super::float::canon(a.trunc());
     CeilF32: (a: f32) -> f32 = super::float::canon(a.ceil());
-    FloorF64: (a: f64) -> f64 = a.floor();
-    RintF64: (a: f64) -> f64 = a.round_ties_even();
-    TruncF64: (a: f64) -> f64 = a.trunc();
-    CeilF64: (a: f64) -> f64 = a.ceil();
+    FloorF64: (a: f64) -> f64 = quiet(a.floor());
+    RintF64: (a: f64) -> f64 = quiet(a.round_ties_even());
+    TruncF64: (a: f64) -> f64 = quiet(a.trunc());
+    CeilF64: (a: f64) -> f64 = quiet(a.ceil());
     // Packing of registers by `mov`.
     Lo32: (a: u64) -> u32 = a as u32;
     Hi32: (a: u64) -> u32 = (a >> 32) as u32;

@@ -22,6 +22,12 @@ pub(crate) mod layout {
     pub(crate) const COUNT_SHIFT: u32 = 32;
     /// The address register is 32 bits wide.
     pub(crate) const NARROW: u64 = 1 << 40;
+    /// Where the number of the address register's memo is.
+    pub(crate) const MEMO_SHIFT: u32 = 48;
+    /// What is found of the address register is remembered.
+    pub(crate) const KEEP: u64 = 1 << 52;
+    /// The address register is as it was when it was remembered.
+    pub(crate) const REUSE: u64 = 1 << 53;
 }
 
 /// State spaces of an access, as const parameters.
@@ -343,6 +349,7 @@ impl<M: Mem, const SPACE: u8> Op for St<M, SPACE> {
 /// `ld.param` of a kernel parameter at a fixed offset: one value for all lanes.
 pub(crate) struct LdKernelParam<M>(PhantomData<M>);
 impl<M: Mem> Op for LdKernelParam<M> {
+    #[inline(always)]
     fn run(w: &mut Warp, env: &Env<'_>, i: &Inst, mask: u32) -> Flow {
         let count = (i.imm >> layout::COUNT_SHIFT & 0xff) as usize;
         let off = i.imm as u32 as usize;
@@ -371,6 +378,7 @@ impl<M: Mem> Op for LdKernelParam<M> {
 /// `d = a + imm` on addresses (taking the address of a frame's variable, `cvta`).
 pub(crate) struct Lea;
 impl Op for Lea {
+    #[inline(always)]
     fn run(w: &mut Warp, _: &Env<'_>, i: &Inst, mask: u32) -> Flow {
         let a = u64::src(w, i.a);
         let mut t = [0u64; LANES];
@@ -385,6 +393,7 @@ impl Op for Lea {
 /// As [`Lea`], into a 32-bit register.
 pub(crate) struct Lea32;
 impl Op for Lea32 {
+    #[inline(always)]
     fn run(w: &mut Warp, _: &Env<'_>, i: &Inst, mask: u32) -> Flow {
         let a = u64::src(w, i.a);
         let mut t = [0u32; LANES];

@@ -88,22 +88,19 @@ pub(crate) fn single_of(x: f64, _: usize) -> u32 {
     canon(x as f32).to_bits()
 }
 
-/// One tile of sums. D is written after all tiles are read: its registers may be A's, B's or C's.
-#[inline(always)]
-fn float_tile<T: Factor>(w: &Warp, p: &Product, [_, ra, rb, rc]: [&[u32]; 4]) -> Lines<f64, 16> {
-    let a = rows::<u32, f64, 16>(w, ra, p.shape.m > 8, T::PACKED, T::get);
-    let b = lines::<u32, f64, 16>(w, rb, T::PACKED, T::get);
-    let mut s = match p.elems[2] {
-        Elem::F16 => sums(w, rc, 2, <Half as Factor>::get),
-        _ => sums(w, rc, 1, single),
-    };
-    accumulate(&a, &b, p.shape.k as usize, &mut s);
-    s
+/// How elements of one family are multiplied: a tile of at most 16 by 8 sums at a time.
+pub(crate) trait Multiply {
+    /// A sum.
+    type Sum: Copy;
+    /// The sums of a tile from the registers of A, B and C.
+    fn tile(w: &Warp, p: &Product, a: &[u32], b: &[u32], c: &[u32]) -> Lines<Self::Sum, 16>;
+    /// Writes a tile to the registers `d`.
+    fn put(w: &mut Warp, p: &Product, d: &[u32], mask: u32, sums: &Lines<Self::Sum, 16>);
 }
 
-/// `f16`, `bf16` and `tf32` with sums of `f32` or `f16`: operand list `e`, description `imm`.
-pub(crate) struct MmaFloat<T>(PhantomData<T>);
-impl<T: Factor> Op for MmaFloat<T> {
+/// A product by the whole warp: operand list `e`, description `imm`.
+pub(crate) struct Mma<M>(PhantomData<M>);
+impl<M: Multiply> Op for Mma<M> {
     #[inline(always)]
     fn run(w: &mut Warp, env: &Env<'_>, i: &Inst, mask: u32) -> Flow {
         if let Some(flow) = apart(w, mask) {
@@ -111,34 +108,55 @@ impl<T: Factor> Op for MmaFloat<T> {
         }
         let p = Product::at(i.imm);
         let regs = registers(env, i, p.counts());
+        // D is written after all tiles are read: its registers may be A's, B's or C's.
         let mut results = [const { None }; MOST_TILES];
-        for (slot, tile) in results.iter_mut().zip(tiles(&p, regs)) {
-            *slot = Some(float_tile::<T>(w, &p, tile));
+        for (slot, [_, a, b, c]) in results.iter_mut().zip(tiles(&p, regs)) {
+            *slot = Some(M::tile(w, &p, a, b, c));
         }
-        for (s, [rd, ..]) in results.iter().flatten().zip(tiles(&p, regs)) {
-            match p.elems[3] {
-                Elem::F16 => write(w, rd, 2, mask, s, half_at),
-                _ => write(w, rd, 1, mask, s, single_of),
-            }
+        for (sums, [d, ..]) in results.iter().flatten().zip(tiles(&p, regs)) {
+            M::put(w, &p, d, mask, sums);
         }
         Flow::Next
     }
 }
 
-/// `f64`: as [`MmaFloat`].
-pub(crate) struct MmaDouble;
-impl Op for MmaDouble {
+/// `f16`, `bf16` and `tf32` with sums of `f32` or `f16`.
+pub(crate) struct Floats<T>(PhantomData<T>);
+impl<T: Factor> Multiply for Floats<T> {
+    type Sum = f64;
+
     #[inline(always)]
-    fn run(w: &mut Warp, env: &Env<'_>, i: &Inst, mask: u32) -> Flow {
-        if let Some(flow) = apart(w, mask) {
-            return flow;
+    fn tile(w: &Warp, p: &Product, a: &[u32], b: &[u32], c: &[u32]) -> Lines<f64, 16> {
+        let a = rows::<u32, f64, 16>(w, a, p.shape.m > 8, T::PACKED, T::get);
+        let b = lines::<u32, f64, 16>(w, b, T::PACKED, T::get);
+        let mut s = match p.elems[2] {
+            Elem::F16 => sums(w, c, 2, <Half as Factor>::get),
+            _ => sums(w, c, 1, single),
+        };
+        accumulate(&a, &b, p.shape.k as usize, &mut s);
+        s
+    }
+
+    #[inline(always)]
+    fn put(w: &mut Warp, p: &Product, d: &[u32], mask: u32, sums: &Lines<f64, 16>) {
+        match p.elems[3] {
+            Elem::F16 => write(w, d, 2, mask, sums, half_at),
+            _ => write(w, d, 1, mask, sums, single_of),
         }
-        let p = Product::at(i.imm);
-        let [rd, ra, rb, rc] = registers(env, i, p.counts());
+    }
+}
+
+/// `f64`.
+pub(crate) struct Doubles;
+impl Multiply for Doubles {
+    type Sum = f64;
+
+    #[inline(always)]
+    fn tile(w: &Warp, p: &Product, a: &[u32], b: &[u32], c: &[u32]) -> Lines<f64, 16> {
         let bits = |word: u64, _: usize| f64::from_bits(word);
-        let a = rows::<u64, f64, 16>(w, ra, p.shape.m > 8, 1, bits);
-        let b = lines::<u64, f64, 16>(w, rb, 1, bits);
-        let mut s = sums(w, rc, 1, bits);
+        let a = rows::<u64, f64, 16>(w, a, p.shape.m > 8, 1, bits);
+        let b = lines::<u64, f64, 16>(w, b, 1, bits);
+        let mut s = sums(w, c, 1, bits);
         let mode = Mode::of(p.mode);
         for (row, line) in a.iter().zip(&mut s) {
             for (x, y) in row.iter().zip(&b).take(p.shape.k as usize) {
@@ -150,8 +168,12 @@ impl Op for MmaDouble {
                 }
             }
         }
-        write(w, rd, 1, mask, &s, |x: f64, _| x.to_bits());
-        Flow::Next
+        s
+    }
+
+    #[inline(always)]
+    fn put(w: &mut Warp, _: &Product, d: &[u32], mask: u32, sums: &Lines<f64, 16>) {
+        write(w, d, 1, mask, sums, |x: f64, _| x.to_bits());
     }
 }
 
@@ -197,53 +219,39 @@ fn add_products(a: &Rows<i32, 64>, b: &Lines<i32, 64>, k: usize, sum: &mut Lines
     }
 }
 
-/// One tile of sums of integers.
-#[inline(always)]
-fn integer_tile(w: &Warp, p: &Product, [_, ra, rb, rc]: [&[u32]; 4]) -> Lines<i64, 16> {
-    let [ea, eb, ..] = p.elems;
-    let packed = ea.packed() as usize;
-    let a = rows::<u32, i32, 64>(w, ra, p.shape.m > 8, packed, |v, j| integer(v, j, ea));
-    let b = lines::<u32, i32, 64>(w, rb, packed, |v, j| integer(v, j, eb));
-    let mut s = sums(w, rc, 1, whole);
-    add_products(&a, &b, p.shape.k as usize, &mut s);
-    s
-}
+/// Integers of 8 and 4 bits.
+pub(crate) struct Integers;
+impl Multiply for Integers {
+    type Sum = i64;
 
-/// Integers of 8 and 4 bits: as [`MmaFloat`].
-pub(crate) struct MmaInt;
-impl Op for MmaInt {
     #[inline(always)]
-    fn run(w: &mut Warp, env: &Env<'_>, i: &Inst, mask: u32) -> Flow {
-        if let Some(flow) = apart(w, mask) {
-            return flow;
-        }
-        let p = Product::at(i.imm);
-        let regs = registers(env, i, p.counts());
-        let mut results = [const { None }; MOST_TILES];
-        for (slot, tile) in results.iter_mut().zip(tiles(&p, regs)) {
-            *slot = Some(integer_tile(w, &p, tile));
-        }
-        for (s, [rd, ..]) in results.iter().flatten().zip(tiles(&p, regs)) {
-            write(w, rd, 1, mask, s, |x, _| fit(x, p.clamp));
-        }
-        Flow::Next
+    fn tile(w: &Warp, p: &Product, a: &[u32], b: &[u32], c: &[u32]) -> Lines<i64, 16> {
+        let [ea, eb, ..] = p.elems;
+        let packed = ea.packed() as usize;
+        let a = rows::<u32, i32, 64>(w, a, p.shape.m > 8, packed, |v, j| integer(v, j, ea));
+        let b = lines::<u32, i32, 64>(w, b, packed, |v, j| integer(v, j, eb));
+        let mut s = sums(w, c, 1, whole);
+        add_products(&a, &b, p.shape.k as usize, &mut s);
+        s
+    }
+
+    #[inline(always)]
+    fn put(w: &mut Warp, p: &Product, d: &[u32], mask: u32, sums: &Lines<i64, 16>) {
+        write(w, d, 1, mask, sums, |x, _| fit(x, p.clamp));
     }
 }
 
-/// Single bits, a register of 32 as one element: as [`MmaFloat`].
-pub(crate) struct MmaBit;
-impl Op for MmaBit {
+/// Single bits, a register of 32 as one element.
+pub(crate) struct SingleBits;
+impl Multiply for SingleBits {
+    type Sum = i64;
+
     #[inline(always)]
-    fn run(w: &mut Warp, env: &Env<'_>, i: &Inst, mask: u32) -> Flow {
-        if let Some(flow) = apart(w, mask) {
-            return flow;
-        }
-        let p = Product::at(i.imm);
-        let [rd, ra, rb, rc] = registers(env, i, p.counts());
+    fn tile(w: &Warp, p: &Product, a: &[u32], b: &[u32], c: &[u32]) -> Lines<i64, 16> {
         let word = |v: u32, _: usize| v;
-        let a = rows::<u32, u32, 8>(w, ra, p.shape.m > 8, 1, word);
-        let b = lines::<u32, u32, 8>(w, rb, 1, word);
-        let mut s = sums(w, rc, 1, whole);
+        let a = rows::<u32, u32, 8>(w, a, p.shape.m > 8, 1, word);
+        let b = lines::<u32, u32, 8>(w, b, 1, word);
+        let mut s = sums(w, c, 1, whole);
         for (row, line) in a.iter().zip(&mut s) {
             for (x, y) in row.iter().zip(&b).take(p.shape.k as usize / 32) {
                 for n in 0..8 {
@@ -252,7 +260,11 @@ impl Op for MmaBit {
                 }
             }
         }
-        write(w, rd, 1, mask, &s, |x, _| fit(x, p.clamp));
-        Flow::Next
+        s
+    }
+
+    #[inline(always)]
+    fn put(w: &mut Warp, p: &Product, d: &[u32], mask: u32, sums: &Lines<i64, 16>) {
+        Integers::put(w, p, d, mask, sums);
     }
 }

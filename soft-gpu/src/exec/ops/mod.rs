@@ -12,6 +12,7 @@ pub(crate) mod float;
 pub(crate) mod fragment;
 pub(crate) mod half;
 pub(crate) mod int;
+pub(crate) mod mbarrier;
 pub(crate) mod memory;
 pub(crate) mod misc;
 pub(crate) mod mma;

@@ -4,10 +4,10 @@
 //! way of [`super::memory`], which also finds the fault if there is one.
 
 use super::memory::{Mem, layout, space};
-use crate::exec::col::{Raw, put};
+use crate::exec::col::Raw;
 use crate::exec::env::{Env, SHARED_WINDOW, WINDOW_SHIFT};
 use crate::exec::inst::{Inst, LANES, NONE};
-use crate::exec::warp::Warp;
+use crate::exec::warp::{MEMOS, Memo, Warp};
 
 /// Lanes of a half.
 const HALF: usize = LANES / 2;
@@ -60,11 +60,14 @@ macro_rules! rule {
             };
             let (low, high) = (a[0], a[HALF]);
             let ramp = &$ramps[row];
-            let mut odd = 0;
-            for l in 0..HALF {
-                odd |= a[l] ^ low.wrapping_add(ramp[l]);
-                odd |= a[HALF + l] ^ high.wrapping_add(ramp[l]);
+            // Gathered in as many words as a vector has: bringing more together costs more than all the rest.
+            let mut odd = [0; 32 / size_of::<$t>()];
+            for (first, lanes) in [low, high].iter().zip(a.as_chunks::<HALF>().0) {
+                for (l, lane) in lanes.iter().enumerate() {
+                    odd[l % odd.len()] |= lane ^ first.wrapping_add(ramp[l]);
+                }
             }
+            let odd = odd.iter().fold(0, |all, o| all | o);
             (odd == 0).then_some(([low, high], step))
         }
     };
@@ -76,7 +79,7 @@ rule!(rule64, u64, RAMPS64);
 /// and every byte of it is there.
 #[inline(always)]
 pub(crate) fn halves<const SPACE: u8>(
-    w: &Warp,
+    w: &mut Warp,
     env: &Env<'_>,
     i: &Inst,
     size: u64,
@@ -85,7 +88,8 @@ pub(crate) fn halves<const SPACE: u8>(
     let (first, step) = if i.e == NONE {
         ([off; 2], 0)
     } else if i.imm & layout::NARROW != 0 {
-        let (first, step) = rule32(u32::src(w, i.e), size)?;
+        let Memo { first, step } = base(w, i, size)?;
+        let first = first.map(|a| a as u32);
         let first = first.map(|a| a.wrapping_add(off as u32));
         // Lanes beyond 2³² begin at 0 again.
         if first[0].max(first[1]) > u32::MAX - 256 {
@@ -93,7 +97,7 @@ pub(crate) fn halves<const SPACE: u8>(
         }
         (first.map(u64::from), step)
     } else {
-        let (first, step) = rule64(u64::src(w, i.e), size)?;
+        let Memo { first, step } = base(w, i, size)?;
         (first.map(|a| a.wrapping_add(off)), step)
     };
     if (first[0] | first[1]) & (size - 1) != 0 {
@@ -114,6 +118,32 @@ pub(crate) fn halves<const SPACE: u8>(
         at,
         step: step as usize,
     })
+}
+
+/// What rule the lanes of the address register follow: found, or remembered since it was found.
+#[inline(always)]
+fn base(w: &mut Warp, i: &Inst, size: u64) -> Option<Memo> {
+    let slot = (i.imm >> layout::MEMO_SHIFT) as usize % MEMOS;
+    if i.imm & layout::REUSE != 0 && w.remembered >> slot & 1 != 0 {
+        let known = w.memos[slot];
+        return (known.step == 0 || known.step == size).then_some(known);
+    }
+    let found = if i.imm & layout::NARROW != 0 {
+        rule32(u32::src(w, i.e), size).map(|(f, step)| (f.map(u64::from), step))
+    } else {
+        rule64(u64::src(w, i.e), size)
+    };
+    let found = found.map(|(first, step)| Memo { first, step });
+    if i.imm & layout::KEEP != 0 {
+        match found {
+            Some(memo) => {
+                w.memos[slot] = memo;
+                w.remembered |= 1 << slot;
+            }
+            None => w.remembered &= !(1 << slot),
+        }
+    }
+    found
 }
 
 /// The window of shared memory among generic addresses.
@@ -153,20 +183,19 @@ pub(crate) fn load<M: Mem>(w: &mut Warp, h: &Halves, regs: &[u32; 4], count: usi
         if reg == NONE {
             continue;
         }
-        let mut t = [M::R::default(); LANES];
-        for (half, t) in t.as_chunks_mut::<HALF>().0.iter_mut().enumerate() {
+        let d = M::R::dst(w, reg);
+        for (half, d) in d.as_chunks_mut::<HALF>().0.iter_mut().enumerate() {
             let from = h.at[half].wrapping_add(k * M::SIZE);
             if h.step == 0 {
                 // SAFETY: checked for the whole access, and aligned.
-                *t = [unsafe { M::load(from) }; HALF];
+                d.fill(unsafe { M::load(from) });
             } else {
-                for (l, t) in t.iter_mut().enumerate() {
-                    // SAFETY: as above, for each lane.
-                    *t = unsafe { M::load(from.wrapping_add(l * h.step)) };
+                for (l, d) in d.iter_mut().enumerate() {
+                    // SAFETY: as above, for each lane. Registers are never in a kernel's reach.
+                    *d = unsafe { M::load(from.wrapping_add(l * h.step)) };
                 }
             }
         }
-        put(w, reg, &t, u32::MAX);
     }
 }
 

@@ -1,6 +1,6 @@
 //! Warp-wide operations: `shfl`, `vote`, `match`, `redux`, `activemask`.
 
-use super::family::each_lane;
+use super::family::{each_lane, lane_bits};
 use crate::exec::col::{Raw, put};
 use crate::exec::env::Env;
 use crate::exec::inst::{Flow, Inst, LANES, NONE, Op};
@@ -73,35 +73,53 @@ pub(crate) mod shfl {
 /// `shfl`: value `a`, lane operand `b`, clamp and segment `c`, members `e`.
 pub(crate) struct Shfl;
 impl Op for Shfl {
+    #[inline(always)]
     fn run(w: &mut Warp, _: &Env<'_>, i: &Inst, mask: u32) -> Flow {
         teams(w, i.e, mask, |w, team, _| shuffle(w, i, team))
     }
 }
 
+#[inline(always)]
 fn shuffle(w: &mut Warp, i: &Inst, mask: u32) {
+    match i.imm & 3 {
+        shfl::UP => from_lanes(w, i, mask, |l, b, _, max| {
+            (l.wrapping_sub(b), l as i32 - b as i32 >= max as i32)
+        }),
+        shfl::DOWN => from_lanes(w, i, mask, |l, b, _, max| (l + b, l + b <= max)),
+        shfl::BFLY => from_lanes(w, i, mask, |l, b, _, max| (l ^ b, l ^ b <= max)),
+        _ => from_lanes(w, i, mask, |l, b, seg, max| {
+            let j = (l & seg) | (b & !seg);
+            (j, j <= max)
+        }),
+    }
+}
+
+/// Each lane takes the value of the lane that `source(lane, b, segment, most)` says, or its own where
+/// that is not valid.
+#[inline(always)]
+fn from_lanes(
+    w: &mut Warp,
+    i: &Inst,
+    mask: u32,
+    source: impl Fn(u32, u32, u32, u32) -> (u32, bool),
+) {
     let v = *u32::src(w, i.a);
     let (b, c) = (u32::src(w, i.b), u32::src(w, i.c));
-    let mut t = v;
-    let mut valid = 0u32;
-    for l in 0..LANES as u32 {
-        let (bv, cv) = (b[l as usize] & 31, c[l as usize] & 31);
-        let seg = c[l as usize] >> 8 & 31;
-        let max = (l & seg) | (cv & !seg);
-        let min = l & seg;
-        let (j, ok) = match i.imm & 3 {
-            shfl::UP => (l.wrapping_sub(bv), l as i32 - bv as i32 >= max as i32),
-            shfl::DOWN => (l + bv, l + bv <= max),
-            shfl::BFLY => (l ^ bv, l ^ bv <= max),
-            _ => (min | (bv & !seg), min | (bv & !seg) <= max),
-        };
-        let j = if ok { j } else { l };
-        t[l as usize] = v[(j & 31) as usize];
-        valid |= u32::from(ok) << l;
+    let (mut from, mut ok) = ([0u32; LANES], [0u32; LANES]);
+    for l in 0..LANES {
+        let lane = l as u32;
+        let seg = c[l] >> 8 & 31;
+        let max = (lane & seg) | (c[l] & 31 & !seg);
+        let (j, valid) = source(lane, b[l] & 31, seg, max);
+        from[l] = if valid { j & 31 } else { lane };
+        ok[l] = u32::from(valid);
     }
     if i.d != NONE {
+        let t: [u32; LANES] = std::array::from_fn(|l| v[from[l] as usize % LANES]);
         put(w, i.d, &t, mask);
     }
     if i.imm & shfl::HAS_PRED != 0 {
+        let valid = lane_bits(|l| ok[l] != 0);
         w.put_pred((i.imm >> shfl::PRED_SHIFT) as u32, valid, mask);
     }
 }

@@ -106,8 +106,14 @@ impl Bench {
 
     /// Loads and links a module; the globals' addresses come back by name.
     pub(crate) fn load(&self, ptx: &str) -> (Program, HashMap<String, u64>) {
+        self.load_as(ptx, false)
+    }
+
+    /// As [`Self::load`], with operations of the baseline instruction set or the best ones.
+    pub(crate) fn load_as(&self, ptx: &str, baseline: bool) -> (Program, HashMap<String, u64>) {
         let opts = LoadOptions {
-            compute_capability: (8, 0),
+            baseline,
+            ..LoadOptions::of((8, 0))
         };
         let mut p = match Program::load(ptx.as_bytes(), &opts) {
             Ok(p) => p,
@@ -177,10 +183,11 @@ impl Device for Bench {
             base,
             len: SIZE as u64 - GRANULE,
             granules: self.granules.as_ptr(),
+            outside: None,
         }
     }
 
-    fn turn(&self) -> Result<(), Fault> {
+    fn turn(&self) -> Result<u64, Fault> {
         let left = self.turns.load(Ordering::Relaxed);
         if left == 0 {
             return Err(Fault::Stopped);
@@ -188,7 +195,7 @@ impl Device for Bench {
         if left != u64::MAX {
             self.turns.store(left - 1, Ordering::Relaxed);
         }
-        Ok(())
+        Ok(0)
     }
 
     fn print(&self, text: &[u8]) {

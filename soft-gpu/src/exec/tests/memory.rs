@@ -250,12 +250,7 @@ fn device_heap() {
 }
 
 fn refused(text: &str) -> LoadError {
-    match Program::load(
-        text.as_bytes(),
-        &LoadOptions {
-            compute_capability: (8, 0),
-        },
-    ) {
+    match Program::load(text.as_bytes(), &LoadOptions::of((8, 0))) {
         Err(e) => e,
         Ok(_) => panic!("loaded: {text}"),
     }

@@ -2,6 +2,7 @@
 
 mod convert;
 mod device;
+mod economy;
 mod eval;
 mod fixtures;
 mod kernels;

@@ -2,7 +2,8 @@
 //!
 //! `forms.txt` lists the forms. Each is proven by a [`Case`]: the form runs on edge values, and its
 //! results are compared with an independent computation: wide integers, the host's own
-//! floating-point unit under each rounding control, or the manual's definition bit by bit.
+//! floating-point unit under each rounding control, or the manual's definition bit by bit. Each runs with the
+//! operations of the best instruction set and with the baseline's, which must agree in every bit.
 
 mod atomic;
 mod carry;
@@ -172,10 +173,23 @@ fn run(text: &str, threads: u32) -> Vec<u32> {
     run_grid(text, [1, 1, 1], [threads, 1, 1], false)
 }
 
-/// The words that the threads of a grid leave.
+/// The words that the threads of a grid leave, on every instruction set.
 fn run_grid(text: &str, grid: [u32; 3], block: [u32; 3], cooperative: bool) -> Vec<u32> {
+    let best = run_grid_as(text, grid, block, cooperative, false);
+    let baseline = run_grid_as(text, grid, block, cooperative, true);
+    assert_eq!(best, baseline, "the instruction sets differ in\n{text}");
+    best
+}
+
+fn run_grid_as(
+    text: &str,
+    grid: [u32; 3],
+    block: [u32; 3],
+    cooperative: bool,
+    baseline: bool,
+) -> Vec<u32> {
     let bench = Bench::new();
-    let (p, _) = bench.load(text);
+    let (p, _) = bench.load_as(text, baseline);
     let n = grid.iter().chain(&block).product::<u32>() as usize;
     let out = bench.words(&vec![0xeeee_eeee; n]);
     let kernel = p.kernel("k").expect("kernel k");

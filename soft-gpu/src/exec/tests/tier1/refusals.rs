@@ -15,9 +15,7 @@ const MODIFIERS: [&str; 16] = [
 ];
 
 fn load(text: &str) -> Result<Program, String> {
-    let options = LoadOptions {
-        compute_capability: (8, 0),
-    };
+    let options = LoadOptions::of((8, 0));
     Program::load(text.as_bytes(), &options).map_err(|e| match e {
         LoadError::NoBinary(t) | LoadError::Syntax(t) | LoadError::Unsupported(t) => t,
     })

@@ -106,9 +106,7 @@ fn addresses_are_checked() {
 #[test]
 fn forms_that_do_not_exist_are_refused() {
     let load = |copy: &str| {
-        let opts = crate::exec::contract::LoadOptions {
-            compute_capability: (8, 0),
-        };
+        let opts = crate::exec::contract::LoadOptions::of((8, 0));
         crate::exec::program::Program::load(kernel(copy).as_bytes(), &opts).is_ok()
     };
     assert!(load("cp.async.ca.shared.global [%dst], [%src], 4;"));

@@ -3,7 +3,9 @@
 mod copies;
 mod exact;
 mod half;
+mod layouts;
 mod matrices;
+mod mbarrier;
 mod narrow;
 mod rows;
 mod wmma;

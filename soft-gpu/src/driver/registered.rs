@@ -1,0 +1,71 @@
+//! Registered memory: whether it is there for kernels, and brought in as pinning brings it.
+
+use std::io;
+
+use super::error::{CuError, Result};
+
+const PAGE: u64 = 4096;
+
+/// Brings all pages of `[addr, addr+len)` in, writable: a kernel's access to a page that is not there would
+/// end the process.
+///
+/// # Errors
+/// CUDA_ERROR_INVALID_VALUE if there is no such memory, or it may not be written.
+pub(super) fn populate(addr: u64, len: u64) -> Result {
+    let start = addr / PAGE * PAGE;
+    let end = addr
+        .checked_add(len)
+        .and_then(|e| e.checked_next_multiple_of(PAGE));
+    let bytes = (end.ok_or(CuError::INVALID_VALUE)? - start) as usize;
+    // SAFETY: this touches pages as a write of what they hold would, and changes nothing in them; the
+    // system checks the range.
+    let rc = unsafe { libc::madvise(start as *mut libc::c_void, bytes, libc::MADV_POPULATE_WRITE) };
+    if rc == 0 {
+        return Ok(());
+    }
+    match io::Error::last_os_error().raw_os_error() {
+        // Before Linux 5.14: what can be asked is whether the pages are mapped.
+        Some(libc::EINVAL | libc::ENOSYS) => mapped(start, bytes),
+        Some(libc::ENOMEM | libc::EFAULT) => Err(CuError::INVALID_VALUE),
+        _ => Err(CuError::OPERATING_SYSTEM),
+    }
+}
+
+fn mapped(start: u64, bytes: usize) -> Result {
+    let mut present = vec![0u8; bytes.div_ceil(PAGE as usize)];
+    // SAFETY: one byte for each page of the range, which the system checks.
+    let rc = unsafe { libc::mincore(start as *mut libc::c_void, bytes, present.as_mut_ptr()) };
+    if rc == 0 {
+        Ok(())
+    } else {
+        Err(CuError::INVALID_VALUE)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_that_is_not_there_is_refused() {
+        let mut data = vec![7u8; 3 * PAGE as usize];
+        data[5] = 1;
+        assert_eq!(populate(data.as_ptr() as u64 + 5, 2 * PAGE), Ok(()));
+        assert_eq!((data[5], data[6]), (1, 7));
+        assert_eq!(populate(u64::MAX - 100, 200), Err(CuError::INVALID_VALUE));
+        // SAFETY: a new mapping, unmapped at once: nothing lies there.
+        let hole = unsafe {
+            let p = libc::mmap(
+                std::ptr::null_mut(),
+                PAGE as usize,
+                libc::PROT_NONE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+                -1,
+                0,
+            );
+            libc::munmap(p, PAGE as usize);
+            p as u64
+        };
+        assert_eq!(populate(hole, 100), Err(CuError::INVALID_VALUE));
+    }
+}

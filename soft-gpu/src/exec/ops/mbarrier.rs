@@ -1,0 +1,194 @@
+//! `mbarrier`: barriers that are words of shared memory.
+//!
+//! A barrier's phase is complete when nobody is pending and no bytes are outstanding; then the next begins,
+//! with as many pending as are expected. The word is opaque to programs; here it has, from the low
+//! end, 20 bits of who is pending, 20 of who is expected, 22 of the bytes outstanding (signed), and at the top
+//! the parity of the phase. A block runs on one thread, so a lane's step needs no lock.
+
+use super::family::each_lane;
+use super::memory::{B64In64, Mem, addresses, resolve};
+use crate::exec::col::Raw;
+use crate::exec::env::Env;
+use crate::exec::inst::{Flow, Inst, NONE, Op};
+use crate::exec::warp::Warp;
+
+const COUNT: u64 = (1 << 20) - 1;
+const PHASE: u64 = 1 << 63;
+
+/// What an instruction does, as a const parameter.
+pub(crate) mod kind {
+    /// `init`: `a` are expected.
+    pub(crate) const INIT: u8 = 0;
+    /// `inval`.
+    pub(crate) const INVAL: u8 = 1;
+    /// `arrive` of `a` threads; the state before in `d`.
+    pub(crate) const ARRIVE: u8 = 2;
+    /// `arrive_drop`: they are not expected any more, either.
+    pub(crate) const DROP: u8 = 3;
+    /// `test_wait`: predicate `d`, has the phase of state `a` completed?
+    pub(crate) const WAIT: u8 = 4;
+    /// `test_wait.parity`: the same of the phase with parity `a`.
+    pub(crate) const PARITY: u8 = 5;
+    /// `expect_tx`: `a` bytes more are outstanding.
+    pub(crate) const EXPECT: u8 = 6;
+    /// `complete_tx`: `a` bytes less.
+    pub(crate) const COMPLETE: u8 = 7;
+    /// `arrive.expect_tx`: both, for one thread.
+    pub(crate) const ARRIVE_EXPECT: u8 = 8;
+}
+
+/// A barrier's word, taken apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct State {
+    pending: u64,
+    expected: u64,
+    bytes: i64,
+    phase: u64,
+}
+
+impl State {
+    fn of(word: u64) -> State {
+        State {
+            pending: word & COUNT,
+            expected: word >> 20 & COUNT,
+            bytes: (word << 2) as i64 >> 42,
+            phase: word & PHASE,
+        }
+    }
+
+    fn word(self) -> u64 {
+        let bytes = (self.bytes as u64) << 42 >> 2;
+        self.pending | self.expected << 20 | bytes | self.phase
+    }
+
+    fn arrive(&mut self, threads: u64) {
+        self.pending = self.pending.saturating_sub(threads);
+    }
+
+    /// The word, in the next phase if this one is complete.
+    fn settled(mut self) -> u64 {
+        if self.pending == 0 && self.bytes == 0 {
+            self.phase ^= PHASE;
+            self.pending = self.expected;
+        }
+        self.word()
+    }
+}
+
+/// The word after an instruction on `word` with operand `v`.
+fn step(kind: u8, word: u64, v: u64) -> u64 {
+    let mut s = State::of(word);
+    let n = v & COUNT;
+    match kind {
+        kind::INIT => {
+            let count = State {
+                pending: n,
+                expected: n,
+                bytes: 0,
+                phase: 0,
+            };
+            return count.word();
+        }
+        kind::INVAL => return 0,
+        kind::WAIT | kind::PARITY => return word,
+        kind::ARRIVE => s.arrive(n),
+        kind::DROP => {
+            s.expected = s.expected.saturating_sub(n);
+            s.arrive(n);
+        }
+        kind::EXPECT => {
+            s.bytes += n as i64;
+            return s.word();
+        }
+        kind::ARRIVE_EXPECT => {
+            s.bytes += n as i64;
+            s.arrive(1);
+        }
+        _ => s.bytes -= n as i64,
+    }
+    s.settled()
+}
+
+/// Operand `a` (a 32-bit column; of `WAIT` a 64-bit one), address `e`.
+pub(crate) struct MBarrier<const KIND: u8, const SPACE: u8>;
+impl<const KIND: u8, const SPACE: u8> Op for MBarrier<KIND, SPACE> {
+    fn run(w: &mut Warp, env: &Env<'_>, i: &Inst, mask: u32) -> Flow {
+        let mut ad = addresses(w, i, mask);
+        if !resolve::<SPACE>(w, env, &mut ad, 8, true) {
+            return Flow::Fault;
+        }
+        let mut passed = 0u32;
+        each_lane(mask, |l| {
+            let at = ad[l] as *mut u8;
+            // SAFETY: checked above for eight bytes, aligned.
+            let before = unsafe { B64In64::load(at) };
+            match KIND {
+                kind::WAIT => {
+                    let done = (u64::src(w, i.a)[l] ^ before) & PHASE != 0;
+                    passed |= u32::from(done) << l;
+                }
+                kind::PARITY => {
+                    let parity = u64::from(u32::src(w, i.a)[l]) & 1;
+                    passed |= u32::from(before >> 63 != parity) << l;
+                }
+                _ => {
+                    let v = if i.a == NONE { 0 } else { u32::src(w, i.a)[l] };
+                    // SAFETY: as above.
+                    unsafe { B64In64::store(at, step(KIND, before, u64::from(v))) };
+                    if i.d != NONE {
+                        u64::dst(w, i.d)[l] = before;
+                    }
+                }
+            }
+        });
+        if !matches!(KIND, kind::WAIT | kind::PARITY) {
+            return Flow::Next;
+        }
+        w.put_pred(i.d, passed, mask);
+        // Who waits will try again: the others first.
+        if passed & mask == mask {
+            Flow::Next
+        } else {
+            Flow::Yield
+        }
+    }
+}
+
+/// `mbarrier.pending_count`: of a state `a`.
+pub(crate) struct PendingCount;
+impl Op for PendingCount {
+    fn run(w: &mut Warp, _: &Env<'_>, i: &Inst, mask: u32) -> Flow {
+        each_lane(mask, |l| {
+            u32::dst(w, i.d)[l] = (u64::src(w, i.a)[l] & COUNT) as u32;
+        });
+        Flow::Next
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn phases_end_when_all_arrived_and_all_bytes_are_there() {
+        let mut b = step(kind::INIT, u64::MAX, 3);
+        for left in [2, 1] {
+            b = step(kind::ARRIVE, b, 1);
+            assert_eq!((State::of(b).pending, b & PHASE), (left, 0));
+        }
+        b = step(kind::ARRIVE_EXPECT, b, 100);
+        assert_eq!((State::of(b).bytes, b & PHASE), (100, 0));
+        b = step(kind::COMPLETE, b, 60);
+        assert_eq!(b & PHASE, 0);
+        b = step(kind::COMPLETE, b, 40);
+        assert_eq!((b & PHASE, State::of(b).pending), (PHASE, 3));
+        // Bytes may come before they are expected.
+        b = step(kind::COMPLETE, b, 8);
+        assert_eq!(State::of(b).bytes, -8);
+        b = step(kind::EXPECT, b, 8);
+        b = step(kind::DROP, b, 1);
+        b = step(kind::ARRIVE, b, 2);
+        assert_eq!((b & PHASE, State::of(b).pending), (0, 2), "one is gone");
+        assert_eq!(step(kind::INVAL, b, 0), 0);
+    }
+}

@@ -1,0 +1,135 @@
+//! What the lowering leaves out or lets reuse must change no result.
+
+use super::{Bench, HEADER};
+
+/// Runs `body` on 64 threads, two warps; `%t` is the thread, `%out` the address of its word of the result, `%in` of
+/// a table of 256 words that hold their own index times three, `%n` the parameter 7.
+fn results(body: &str) -> Vec<u32> {
+    let bench = Bench::new();
+    let (p, _) = bench.load(&text(body));
+    let table: Vec<u32> = (0..256).map(|n| n * 3).collect();
+    let (input, out) = (bench.words(&table), bench.words(&[0; 64]));
+    bench
+        .launch(&p, "k", [1, 1, 1], [64, 1, 1], &[out, input, 7])
+        .expect("runs");
+    bench.read_words(out, 64)
+}
+
+fn text(body: &str) -> String {
+    format!(
+        "{HEADER}.visible .entry k(.param .u64 out, .param .u64 in, .param .u32 n) {{\n\
+         .reg .b64 %out, %in, %base, %d<9>; .reg .b32 %t, %n, %r<9>; .reg .pred %p<4>;\n\
+         ld.param.u64 %base, [out]; ld.param.u64 %in, [in]; ld.param.u32 %n, [n];\n\
+         mov.u32 %t, %tid.x; mad.wide.u32 %out, %t, 4, %base;\n\
+         {body}\nst.global.u32 [%out], %r0;\nret;\n}}\n"
+    )
+}
+
+/// Instructions of the code that `body` becomes, beyond those of nothing.
+fn instructions(body: &str) -> usize {
+    let bench = Bench::new();
+    let count = |body: &str| bench.load(&text(body)).0.code.len();
+    count(body) - count("")
+}
+
+#[test]
+fn moves_of_what_never_changes_are_left_out() {
+    for body in [
+        "mov.u32 %r1, %ctaid.x;",
+        "mov.u32 %r1, 77;",
+        "ld.param.u32 %r1, [n];",
+        "ld.param.u32 %r1, [n]; mov.u32 %r2, %r1; mov.u32 %r3, %r2;",
+        "cvta.to.global.u64 %d1, %in; mov.u64 %d2, %d1;",
+        "add.u32 %r1, %t, 1; mov.u32 %r2, %r1;",
+    ] {
+        let adds = body.matches("add.u32").count();
+        assert_eq!(instructions(body), adds, "{body}");
+    }
+    for (body, count) in [
+        ("mov.u32 %r1, 77; mov.u32 %r1, %t;", 2),
+        ("@%p1 mov.u32 %r1, 77;", 1),
+        ("L: mov.u32 %r1, %r2;", 1),
+        ("mov.u32 %r2, %t; mov.u32 %r2, 5; mov.u32 %r3, %r2;", 3),
+        ("ld.param.u16 %r1, [n];", 1),
+    ] {
+        assert_eq!(instructions(body), count, "{body}");
+    }
+}
+
+#[test]
+fn a_register_that_lags_behind_another_stays_its_own() {
+    // In each round %r2 is what %r1 was the round before.
+    let body = "mov.u32 %r3, 0; mov.u32 %r0, 0;\n\
+                L: setp.eq.u32 %p1, %r3, 0; @%p1 bra FIRST; mad.lo.u32 %r0, %r0, 10, %r2;\n\
+                FIRST: add.u32 %r1, %r3, %t; mov.u32 %r2, %r1;\n\
+                add.u32 %r3, %r3, 1; setp.lt.u32 %p2, %r3, 4; @%p2 bra L;";
+    let want = |t: u32| t * 100 + (t + 1) * 10 + t + 2;
+    for (t, got) in results(body).into_iter().enumerate() {
+        assert_eq!(got, want(t as u32), "thread {t}");
+    }
+}
+
+/// A body, and what each thread leaves.
+type Expected = (&'static str, fn(u32) -> u32);
+
+#[test]
+fn an_address_that_changed_is_looked_at_again() {
+    let start = "mad.wide.u32 %d1, %t, 4, %in;\n";
+    let cases: [Expected; 5] = [
+        (
+            "ld.global.u32 %r1, [%d1]; ld.global.u32 %r2, [%d1+4]; add.u32 %r0, %r1, %r2;",
+            |t| 6 * t + 3,
+        ),
+        (
+            "ld.global.u32 %r1, [%d1]; add.u64 %d1, %d1, 400; ld.global.u32 %r2, [%d1]; add.u32 %r0, %r1, %r2;",
+            |t| 6 * t + 300,
+        ),
+        (
+            // The same register with another size: the rule found for words does not hold.
+            "ld.global.u32 %r1, [%d1]; ld.global.u8 %r2, [%d1]; add.u32 %r0, %r1, %r2;",
+            |t| 3 * t + (3 * t) % 256,
+        ),
+        (
+            "ld.global.u32 %r1, [%d1]; mul.wide.u32 %d2, %r1, 4; add.u64 %d2, %in, %d2;\n\
+             ld.global.u64 %d1, [%in]; and.b64 %d1, %d1, 0; add.u64 %d1, %d1, %d2; ld.global.u32 %r0, [%d1];",
+            |t| if t < 64 { 9 * t } else { 0 },
+        ),
+        (
+            // Nine address registers in turn, more than are remembered.
+            "add.u64 %d2, %d1, 4; add.u64 %d3, %d1, 8; add.u64 %d4, %d1, 12; add.u64 %d5, %d1, 16;\n\
+             add.u64 %d6, %d1, 20; add.u64 %d7, %d1, 24; add.u64 %d8, %d1, 28; add.u64 %d0, %d1, 32;\n\
+             ld.global.u32 %r0, [%d1]; ld.global.u32 %r1, [%d2]; ld.global.u32 %r2, [%d3];\n\
+             ld.global.u32 %r3, [%d4]; ld.global.u32 %r4, [%d5]; ld.global.u32 %r5, [%d6];\n\
+             ld.global.u32 %r6, [%d7]; ld.global.u32 %r7, [%d8]; ld.global.u32 %r8, [%d0];\n\
+             ld.global.u32 %r1, [%d1+4]; ld.global.u32 %r2, [%d2+8]; ld.global.u32 %r8, [%d0+12];\n\
+             add.u32 %r0, %r0, %r1; add.u32 %r0, %r0, %r2; add.u32 %r0, %r0, %r8;",
+            |t| 3 * (t + t + 1 + t + 3 + t + 11),
+        ),
+    ];
+    for (body, want) in cases {
+        for (t, got) in results(&format!("{start}{body}")).into_iter().enumerate() {
+            assert_eq!(got, want(t as u32), "thread {t} of\n{body}");
+        }
+    }
+}
+
+#[test]
+fn lanes_that_part_and_meet_do_not_share_what_was_found() {
+    // Odd threads go another way, whose address register has the same memo.
+    let body = "and.b32 %r1, %t, 1; setp.eq.u32 %p1, %r1, 1; mad.wide.u32 %d1, %t, 4, %in;\n\
+                ld.global.u32 %r2, [%d1]; @%p1 bra ODD;\n\
+                ld.global.u32 %r0, [%d1+4]; bra END;\n\
+                ODD: mad.wide.u32 %d2, %t, 8, %in; ld.global.u32 %r0, [%d2]; ld.global.u32 %r3, [%d2+4];\n\
+                add.u32 %r0, %r0, %r3;\n\
+                END: ld.global.u32 %r4, [%d1+8]; bar.sync 0; ld.global.u32 %r5, [%d1+8];\n\
+                add.u32 %r0, %r0, %r2; add.u32 %r0, %r0, %r4; sub.u32 %r0, %r0, %r5;";
+    for (t, got) in results(body).into_iter().enumerate() {
+        let t = t as u32;
+        let own = if t % 2 == 1 {
+            6 * t + 6 * t + 3
+        } else {
+            3 * (t + 1)
+        };
+        assert_eq!(got, own + 3 * t, "thread {t}");
+    }
+}

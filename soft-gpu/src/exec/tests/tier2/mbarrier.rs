@@ -1,0 +1,62 @@
+//! Barriers in shared memory: threads that arrive and wait, over several phases.
+
+use super::{Bench, HEADER};
+
+/// Runs `body` on one block of 96 threads (`%t`, address `%bar` of a barrier, `%o` of the thread's word of the result,
+/// shared words `box`), which leaves its result in `%r0`.
+fn results(body: &str) -> Vec<u32> {
+    let text = format!(
+        "{HEADER}.visible .entry k(.param .u64 out) {{\n\
+         .reg .b64 %o, %s<4>; .reg .b32 %t, %bar, %b, %r<9>; .reg .pred %p<4>;\n\
+         .shared .align 8 .b8 bars[16]; .shared .align 4 .b8 box[512];\n\
+         ld.param.u64 %o, [out]; mov.u32 %t, %tid.x; mad.wide.u32 %o, %t, 4, %o; mov.u32 %bar, bars;\n\
+         mov.u32 %b, box; mad.lo.u32 %b, %t, 4, %b; setp.eq.u32 %p0, %t, 0;\n\
+         @%p0 mbarrier.init.shared.b64 [%bar], 96; bar.sync 0;\n\
+         {body}\nst.global.u32 [%o], %r0;\nret;\n}}\n"
+    );
+    let bench = Bench::new();
+    let (p, _) = bench.load(&text);
+    let out = bench.words(&[0; 96]);
+    bench
+        .launch(&p, "k", [1, 1, 1], [96, 1, 1], &[out])
+        .expect("runs");
+    bench.read_words(out, 96)
+}
+
+#[test]
+fn what_was_written_before_an_arrival_is_read_after_the_wait() {
+    // Each round, every thread writes a word and reads the one of thread 95 - t.
+    let body = "mov.u32 %r0, 0; mov.u32 %r1, 0; mov.u32 %r4, box; sub.u32 %r5, 95, %t; mad.lo.u32 %r4, %r5, 4, %r4;\n\
+        ROUND: mad.lo.u32 %r2, %r1, 1000, %t; st.shared.u32 [%b], %r2;\n\
+        mbarrier.arrive.shared.b64 %s0, [%bar];\n\
+        A: mbarrier.test_wait.shared::cta.b64 %p1, [%bar], %s0; @!%p1 bra A;\n\
+        ld.shared.u32 %r3, [%r4]; add.u32 %r0, %r0, %r3;\n\
+        mbarrier.arrive.release.cta.shared.b64 _, [%bar];\n\
+        and.b32 %r6, 1, 1;\n\
+        B: mbarrier.try_wait.parity.shared.b64 %p1, [%bar], %r6; @!%p1 bra B;\n\
+        add.u32 %r1, %r1, 1; setp.lt.u32 %p2, %r1, 3; @%p2 bra ROUND;";
+    for (t, got) in results(body).into_iter().enumerate() {
+        assert_eq!(got as usize, 3000 + 3 * (95 - t), "thread {t}");
+    }
+}
+
+#[test]
+fn states_counts_and_generic_addresses() {
+    // Only thread 0 acts, on a barrier of its own at bars + 8.
+    let body = "mov.u32 %r0, 0; @!%p0 bra END; cvt.u64.u32 %s1, %bar; cvta.shared.u64 %s1, %s1;\n\
+        mbarrier.init.b64 [%s1+8], 5;\n\
+        mbarrier.arrive.noComplete.b64 %s0, [%s1+8], 2; mbarrier.pending_count.b64 %r1, %s0;\n\
+        mad.lo.u32 %r0, %r1, 1, 0;\n\
+        mbarrier.arrive_drop.shared.b64 %s2, [%bar+8]; mbarrier.pending_count.b64 %r1, %s2;\n\
+        mad.lo.u32 %r0, %r0, 10, %r1;\n\
+        mbarrier.test_wait.b64 %p1, [%s1+8], %s0; selp.u32 %r2, 1, 0, %p1; mad.lo.u32 %r0, %r0, 10, %r2;\n\
+        cp.async.mbarrier.arrive.noinc.shared.b64 [%bar+8];\n\
+        cp.async.mbarrier.arrive.shared.b64 [%bar+8];\n\
+        mbarrier.arrive.shared.b64 _, [%bar+8];\n\
+        mbarrier.test_wait.b64 %p1, [%s1+8], %s0; selp.u32 %r2, 1, 0, %p1; mad.lo.u32 %r0, %r0, 10, %r2;\n\
+        mbarrier.arrive.shared.b64 %s3, [%bar+8]; mbarrier.pending_count.b64 %r1, %s3;\n\
+        mad.lo.u32 %r0, %r0, 10, %r1; mbarrier.inval.shared.b64 [%bar+8];\n\
+        END:";
+    // 5 pending, then 3; not complete; complete after two more; the next phase expects 4.
+    assert_eq!(results(body)[0], 53014);
+}

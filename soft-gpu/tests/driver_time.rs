@@ -1,0 +1,97 @@
+//! What events measure: the device's time, which the host's other work does not lengthen.
+
+mod driver_support;
+
+use driver_support::*;
+use soft_gpu::capi::event::*;
+use soft_gpu::capi::stream::*;
+use soft_gpu::capi::types::{Out, StreamArg};
+
+/// One thread that counts to `n`, and one that sleeps `n` times for a millisecond.
+const KERNELS: &str = ".version 7.8
+.target sm_80
+.address_size 64
+.visible .entry work(.param .u32 n) {
+  .reg .u32 %i, %n; .reg .pred %p;
+  ld.param.u32 %n, [n]; mov.u32 %i, 0;
+L: add.u32 %i, %i, 1; setp.lt.u32 %p, %i, %n; @%p bra L;
+  ret;
+}
+.visible .entry rest(.param .u32 n) {
+  .reg .u32 %i, %n; .reg .pred %p;
+  ld.param.u32 %n, [n]; mov.u32 %i, 0;
+L: nanosleep.u32 1000000; add.u32 %i, %i, 1; setp.lt.u32 %p, %i, %n; @%p bra L;
+  ret;
+}";
+
+fn event() -> u64 {
+    let mut e = 0;
+    ok(cuEventCreate(Out(&mut e), 0));
+    e
+}
+
+/// Milliseconds of `work` between two events on `s`.
+fn timed(s: StreamArg, work: impl FnOnce()) -> f32 {
+    let (begin, end, mut ms) = (event(), event(), 0.0);
+    ok(cuEventRecord(begin, s));
+    work();
+    ok(cuEventRecord(end, s));
+    ok(cuEventSynchronize(end));
+    ok(cuEventElapsedTime(Out(&mut ms), begin, end));
+    ms
+}
+
+#[test]
+fn kernels_beside_each_other_take_the_time_of_one() {
+    start();
+    let f = function(module(KERNELS), "work");
+    let (a, b) = (stream(1), stream(1));
+    let n = 3_000_000u32;
+    ok(launch(f, 1, 1, a, &[&n]));
+    ok(cuStreamSynchronize(a));
+    let one_after_the_other = timed(a, || {
+        ok(launch(f, 1, 1, a, &[&n]));
+        ok(launch(f, 1, 1, a, &[&n]));
+    });
+    let beside = timed(a, || {
+        ok(launch(f, 1, 1, a, &[&n]));
+        ok(launch(f, 1, 1, b, &[&n]));
+        let joined = event();
+        ok(cuEventRecord(joined, b));
+        ok(cuStreamWaitEvent(a, joined, 0));
+    });
+    // Half of it but for what two threads of a core take from each other.
+    assert!(
+        beside < 0.9 * one_after_the_other && beside > 0.3 * one_after_the_other,
+        "{beside} ms beside each other, {one_after_the_other} ms one after the other"
+    );
+}
+
+#[test]
+fn what_waits_for_another_stream_is_later_than_it() {
+    start();
+    let f = function(module(KERNELS), "work");
+    let (a, b) = (stream(1), stream(1));
+    let n = 1_000_000u32;
+    let (first, second, mut ms) = (event(), event(), -1.0);
+    ok(launch(f, 1, 1, a, &[&n]));
+    ok(cuEventRecord(first, a));
+    ok(cuStreamWaitEvent(b, first, 0));
+    ok(cuEventRecord(second, b));
+    ok(cuEventSynchronize(second));
+    ok(cuEventElapsedTime(Out(&mut ms), first, second));
+    assert!(ms >= 0.0, "{ms} ms");
+    // What the program does in between is in the time, too.
+    let slow = timed(a, || {
+        std::thread::sleep(std::time::Duration::from_millis(20))
+    });
+    assert!(slow >= 19.0, "{slow} ms");
+}
+
+#[test]
+fn sleeping_takes_time() {
+    start();
+    let f = function(module(KERNELS), "rest");
+    let ms = timed(NULL, || ok(launch(f, 1, 64, NULL, &[&10u32])));
+    assert!((9.0..1000.0).contains(&ms), "ten sleeps of 1 ms: {ms} ms");
+}
