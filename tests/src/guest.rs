@@ -53,6 +53,8 @@ programs! {
     MULTI = "multi", "soft-gpu/fixtures/demo/vecadd.ptx";
     /// One part of the driver API a run.
     SURFACE = "surface", "soft-gpu/fixtures/demo/vecadd.ptx";
+    /// One kind of graph a run.
+    GRAPHS = "graphs", "tests/guests/graphs.ptx";
     /// Takes memory and keeps it.
     TAKE = "take", "soft-gpu/fixtures/demo/null.ptx";
     /// Device printf.

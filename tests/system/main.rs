@@ -9,6 +9,7 @@ mod containment;
 mod decisions;
 mod failures;
 mod gangs;
+mod graphs;
 mod guests;
 mod hostile;
 mod limits;
