@@ -88,8 +88,10 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
         .build()
         .context("cannot start the runtime")?;
     let served = runtime.block_on(async {
+        // Before anybody can see us: a signal that nobody listens for ends the process.
+        let signals = Signals::listen()?;
         let daemon = Daemon::begin(options, config, level).await?;
-        daemon.serve().await
+        daemon.serve(signals).await
     });
     // What still runs (a probe that hangs) must not hold the process.
     runtime.shutdown_timeout(Duration::from_secs(1));
@@ -97,6 +99,24 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
         tracing::error!("{error:#}");
     }
     served
+}
+
+/// What vgpud is told from outside.
+struct Signals {
+    hangup: Signal,
+    stop: [Signal; 2],
+}
+
+impl Signals {
+    fn listen() -> std::io::Result<Signals> {
+        Ok(Signals {
+            hangup: signal(SignalKind::hangup())?,
+            stop: [
+                signal(SignalKind::terminate())?,
+                signal(SignalKind::interrupt())?,
+            ],
+        })
+    }
 }
 
 /// Everything that runs.
@@ -126,6 +146,10 @@ impl Daemon {
 
         let launcher = Launcher::new(config.clone(), book.clone());
         let launcher = Arc::new(launcher.context("cannot start a thread for workers")?);
+        match launcher.cages().describe() {
+            (true, text) => tracing::info!("{text}"),
+            (false, text) => tracing::warn!("{text}"),
+        }
         if config.driver.kind != DriverKind::Nvidia {
             prepare_soft_state(&config, launcher.owners()).with_context(|| {
                 format!(
@@ -182,12 +206,7 @@ impl Daemon {
         })
     }
 
-    async fn serve(mut self) -> anyhow::Result<()> {
-        let mut hangup = signal(SignalKind::hangup())?;
-        let mut stop = [
-            signal(SignalKind::terminate())?,
-            signal(SignalKind::interrupt())?,
-        ];
+    async fn serve(mut self, mut signals: Signals) -> anyhow::Result<()> {
         let version = crate::VERSION;
         self.events.daemon(
             EventKind::DaemonStarted,
@@ -200,12 +219,12 @@ impl Daemon {
         let mut tick = tokio::time::interval(HOUSEKEEPING);
         loop {
             tokio::select! {
-                _ = hangup.recv() => self.reload().await,
-                () = any(&mut stop) => break,
+                _ = signals.hangup.recv() => self.reload().await,
+                () = any(&mut signals.stop) => break,
                 _ = tick.tick() => self.keep_house().await,
             }
         }
-        self.drain(&mut stop).await;
+        self.drain(&mut signals.stop).await;
         watchdog.abort();
         auditor.abort();
         self.end().await;

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use vgpu_proto::api::ReloadReport;
 
 pub use sections::{
-    Admin, Daemon, Defaults, Driver, DriverKind, Limits, Listen, Log, LogFormat, Worker,
+    Admin, Cgroups, Daemon, Defaults, Driver, DriverKind, Limits, Listen, Log, LogFormat, Worker,
 };
 
 /// Where the file is unless vgpud is told otherwise.

@@ -149,6 +149,22 @@ impl Core {
         }
     }
 
+    fn worker_cgroup(&self) -> DoctorCheck {
+        let (good, message) = self.launcher.cages().describe();
+        let hint = "Under systemd: `Delegate=yes` and `ProtectControlGroups=no` in vgpud's unit; see \
+                    worker.cgroups in docs/configuration.md.";
+        DoctorCheck {
+            name: "worker-cgroup".into(),
+            status: if good {
+                CheckStatus::Ok
+            } else {
+                CheckStatus::Warning
+            },
+            message,
+            hint: (!good).then(|| hint.to_owned()),
+        }
+    }
+
     fn programs(&self) -> DoctorCheck {
         let config = self.launcher.config();
         let soft = config.driver.kind == crate::config::DriverKind::Soft;
@@ -272,6 +288,7 @@ impl Mediation for Core {
             let mut checks = self.gateway.doctor();
             checks.push(self.programs());
             checks.push(self.worker_user());
+            checks.push(self.worker_cgroup());
             let used = self.look(self.clocked()).await.unwrap_or_default();
             let used: Vec<_> = used.into_iter().flat_map(|(found, _)| found).collect();
             let snapshot = self.mediator.ask(Command::Snapshot).await?;

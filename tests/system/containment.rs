@@ -1,6 +1,8 @@
 //! What one VM does wrong stays with it: killed, verified, and its neighbours run on.
 
 use std::fs::{File, OpenOptions};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
@@ -61,7 +63,7 @@ fn neighbours_run_within_two_seconds_of_a_kill_and_the_kill_is_verified_within_t
     })?;
     // Verified: the process is gone, its memory is back, a kernel of a fresh process completes.
     until("its process is gone", TEN_SECONDS, || {
-        (!std::path::Path::new(&format!("/proc/{hung}")).exists()).then_some(())
+        (!Path::new(&format!("/proc/{hung}")).exists()).then_some(())
     })?;
     assert_eq!(host.vm(1)?["memory_bytes"], 0);
     until("a canary completes", TEN_SECONDS, || {
@@ -203,5 +205,84 @@ fn honest_programs_are_never_taken_for_cheats() -> Result<()> {
     }
     let events = host.admin("events -n 500")?;
     assert!(!events.contains("without holding the lease"), "{events}");
+    Ok(())
+}
+
+/// A worker's own cgroup, once it is in it.
+fn cgroup_of(worker: u32) -> Result<PathBuf> {
+    until("the worker is in a cgroup of its own", SOON, || {
+        let mounts = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
+        let mount = mounts.lines().find(|line| line.contains(" - cgroup2 "))?;
+        let cgroups = std::fs::read_to_string(format!("/proc/{worker}/cgroup")).ok()?;
+        let own = cgroups.lines().find_map(|line| line.strip_prefix("0::/"))?;
+        let named = own.contains("vgpu-worker");
+        named.then_some(Path::new(mount.split(' ').nth(4)?).join(own))
+    })
+}
+
+/// A process in a worker's cgroup, where whatever the worker forks is too.
+struct Left(Child);
+
+impl Left {
+    fn behind(cgroup: &Path) -> Result<Left> {
+        let left = Left(Command::new("sleep").arg("600").spawn()?);
+        std::fs::write(cgroup.join("cgroup.procs"), left.0.id().to_string())?;
+        Ok(left)
+    }
+
+    fn until_killed(&mut self) -> Result<std::process::ExitStatus> {
+        until("what it left is killed", TEN_SECONDS, || {
+            self.0.try_wait().ok().flatten()
+        })
+    }
+}
+
+impl Drop for Left {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn what_a_worker_left_behind_is_killed_with_it_and_by_the_next_vgpud() -> Result<()> {
+    let mut host = one_vm(&Options {
+        config: "[worker]\ncgroups = \"always\"\n".into(),
+        ..Options::default()
+    })?;
+    let doctor = host.admin("doctor")?;
+    if doctor.contains("workers have no cgroup") {
+        eprintln!("SKIPPED, NOTHING WAS TESTED: {doctor}");
+        return Ok(());
+    }
+    host.admin("pool set A --hard-limit=500ms --contended-limit=500ms --soft-limit=0")?;
+    let hanging = Guest::new(guest::HANG, host.target(1))?.spawn()?;
+    let cgroup = cgroup_of(worker_of(&host, 1)?)?;
+    let mut left = Left::behind(&cgroup)?;
+    let output = hanging.finish(2 * SOON)?;
+    assert!(output.status.success(), "{}", guest::describe(&output));
+    left.until_killed()?;
+    host.wait_no_sessions(SOON)?;
+    until("its cgroup is removed", SOON, || {
+        (!cgroup.exists()).then_some(())
+    })?;
+    assert_eq!(gpu_state(&host).as_deref(), Some("ready"));
+
+    // A vgpud that is killed leaves the worker to end by itself, and its child behind.
+    let _held = Guest::new(guest::RULES, host.target(1))?
+        .arg("hold")
+        .spawn()?;
+    let worker = worker_of(&host, 1)?;
+    let cgroup = cgroup_of(worker)?;
+    let mut left = Left::behind(&cgroup)?;
+    host.kill_daemon()?;
+    until("the worker has ended", SOON, || {
+        (!Path::new(&format!("/proc/{worker}")).exists()).then_some(())
+    })?;
+    assert!(left.0.try_wait()?.is_none(), "its child has not");
+    host.start_daemon()?;
+    left.until_killed()?;
+    assert!(!cgroup.exists());
+    expect_right(&Guest::new(guest::VECADD, host.target(1))?.arg("1000"))?;
     Ok(())
 }

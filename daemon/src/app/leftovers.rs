@@ -40,12 +40,12 @@ impl LeftOvers {
         tracing::warn!("{} workers of an earlier vgpud still run", all.left.len());
         all.wait(GRACE).await;
         for worker in &all.left {
-            worker.process.kill();
+            worker.kill();
         }
         all.wait(KILL).await;
         for worker in &all.left {
             tracing::error!(
-                pid = worker.process.pid(),
+                pid = worker.pid,
                 session = worker.session,
                 gpus = worker.gpu_uuids.join(","),
                 "a worker of an earlier vgpud does not end although it was killed; its GPU is not used"
@@ -65,9 +65,9 @@ impl LeftOvers {
     fn look(&mut self) -> bool {
         let book = &self.book;
         self.left.retain(|worker| {
-            let gone = worker.process.ended().is_some();
+            let gone = worker.is_gone();
             if gone {
-                book.strike_out(worker.process.pid());
+                book.strike_out_left(worker);
             }
             !gone
         });
@@ -126,7 +126,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let book = WorkerBook::open(dir.path()).unwrap();
         let mut child = Command::new("sleep").arg("100").spawn().unwrap();
-        book.enter(child.id(), &["GPU-a".to_owned()], 5).unwrap();
+        book.enter(child.id(), None, &["GPU-a".to_owned()], 5)
+            .unwrap();
         let left = LeftOvers::end(&book).await.unwrap();
         assert_eq!((left.count(), left.gpus().len()), (0, 0));
         assert!(book.left_over().unwrap().is_empty());

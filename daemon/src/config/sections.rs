@@ -335,6 +335,18 @@ impl Driver {
     }
 }
 
+/// Whether workers have cgroups of their own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Cgroups {
+    /// Where the system has left vgpud's own cgroup to it (systemd: `Delegate=yes`).
+    Auto,
+    /// Wherever the kernel lets us.
+    Always,
+    /// Nowhere.
+    Never,
+}
+
 /// The first uid and gid of workers. systemd's table of users (UIDS-GIDS) leaves 1879048192 to
 /// 2147483647 to nobody: no distribution, container manager or dynamic user is there.
 const WORKER_UID: u32 = 2_000_000_000;
@@ -358,6 +370,8 @@ pub struct Worker {
     /// Where vgpud is root and cannot run workers as another user: run them as root, rather than not
     /// at all.
     pub allow_root: bool,
+    /// Whether each worker has a cgroup of its own, so that what it starts ends with it.
+    pub cgroups: Cgroups,
     /// Open files of a worker.
     pub max_files: u64,
     /// Processes and threads of a worker.
@@ -383,6 +397,7 @@ impl Default for Worker {
             uid_per_vm: true,
             groups: Vec::new(),
             allow_root: false,
+            cgroups: Cgroups::Auto,
             max_files: 1_024,
             max_tasks: 512,
             image_cache_bytes: 8 << 30,

@@ -282,10 +282,25 @@ async fn start(
     };
     tokio::spawn(log::relay(launched.log, admitted.session, identity.vm_id));
     let ready = admission.attach(launched.worker, launched.start);
-    match timeout(deadline.saturating_sub(begun.elapsed()), ready).await {
-        Ok(Ok(Ok(ready))) => Ok((admitted, ready)),
-        Ok(Ok(Err(why))) => Err(host_failure(&why)),
-        Ok(Err(_stopped)) => Err(Refused::draining()),
+    let caged = launched.caged;
+    let up = async {
+        let up = ready.await;
+        // Until then it may have nothing of its guest's, which begins with the Welcome.
+        let caged = caged
+            .await
+            .unwrap_or_else(|_| Err("the move broke off".into()));
+        (up, caged)
+    };
+    match timeout(deadline.saturating_sub(begun.elapsed()), up).await {
+        Ok((Ok(Ok(ready)), Ok(()))) => Ok((admitted, ready)),
+        Ok((Ok(Ok(_)), Err(why))) => {
+            shared
+                .mediator
+                .guest_gone(admitted.session, GuestEnd::Vanished);
+            Err(host_failure(&why))
+        }
+        Ok((Ok(Err(why)), _)) => Err(host_failure(&why)),
+        Ok((Err(_stopped), _)) => Err(Refused::draining()),
         Err(_late) => {
             let session = admitted.session;
             let why = format!(

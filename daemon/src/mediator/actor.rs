@@ -262,6 +262,7 @@ impl Actor {
             match due {
                 Due::Kill(session) => self.kill_now(session),
                 Due::Stuck(session) => self.is_stuck(session),
+                Due::Clear(session) => self.clear(session),
                 Due::Listen(session) => self.listen_again(session),
                 Due::Look => self.look(),
                 Due::Tick => {

@@ -20,7 +20,7 @@ use crate::gateway::opening::printable;
 use crate::mediation::{Change, MediationError};
 use crate::model::{AssignmentRecord, GpuRecord, PoolRecord, UsageDelta, VmRecord, now_unix_ms};
 use crate::supervisor::channel::SendError;
-use crate::supervisor::spawn::{Worker, reap_soon};
+use crate::supervisor::spawn::Worker;
 
 impl Actor {
     pub(super) fn obey(&mut self, command: Command) {
@@ -480,8 +480,7 @@ impl Actor {
             // The session ended while its worker started. It was told nothing yet.
             let _ = ready.send(Err("the session was ended".to_owned()));
             self.book.strike_out(worker.process.pid());
-            worker.process.kill();
-            reap_soon(worker.process);
+            worker.discard();
             return;
         };
         worker.pages.end().name(id);

@@ -12,9 +12,14 @@ use super::session::{Phase, Session};
 use crate::events::{EndCause, Report};
 use crate::gateway::conn::shut;
 use crate::model::UsageDelta;
+use crate::supervisor::cage::Cage;
+use crate::supervisor::spawn::Worker;
 
 /// A worker whose guest ended in good order has this long to do the same.
 const GRACE_NS: u64 = 300 * vgpu_sched::MILLIS;
+
+/// How often it is looked whether what a dead worker left behind is gone.
+const CLEAR_NS: u64 = 5 * vgpu_sched::MILLIS;
 
 /// Killed workers of a GPU whose memory is looked for at the next check.
 const KILLED_MOST: usize = 1_024;
@@ -45,7 +50,7 @@ impl Actor {
                 self.reactor.at(now + GRACE_NS, Due::Kill(id));
                 deadline = Some(now + GRACE_NS);
             } else {
-                worker.process.kill();
+                worker.kill();
                 deadline = Some(now);
             }
         }
@@ -73,7 +78,7 @@ impl Actor {
     /// The worker had its time.
     pub(super) fn kill_now(&mut self, id: u64) {
         if let Some(worker) = self.sessions.get(&id).and_then(|s| s.worker.as_ref()) {
-            worker.process.kill();
+            worker.kill();
         }
     }
 
@@ -112,7 +117,8 @@ impl Actor {
         let on_it = |s: &&Session| s.is_on(gpu) && s.is_ending();
         let dying = self.sessions.values().filter(on_it);
         dying
-            .filter_map(|session| Some(session.worker.as_ref()?.process.pid()))
+            .filter_map(|s| s.worker.as_ref())
+            .flat_map(remains)
             .collect()
     }
 
@@ -149,21 +155,43 @@ impl Actor {
                 );
             }
         }
-        self.gone(id);
+        self.clear(id);
+    }
+
+    /// A session's worker is gone: so must be whatever it has started.
+    pub(super) fn clear(&mut self, id: u64) {
+        let Some(worker) = self.sessions.get(&id).and_then(|s| s.worker.as_ref()) else {
+            return;
+        };
+        if !worker.left_something() {
+            return self.gone(id);
+        }
+        // Its end was heard, and would be told again and again.
+        self.reactor.forget(&worker.process);
+        worker.kill();
+        self.reactor.at(now_ns() + CLEAR_NS, Due::Clear(id));
     }
 
     /// A session is over and nothing of it runs any more.
     fn gone(&mut self, id: u64) {
-        let Some(session) = self.sessions.remove(&id) else {
+        let Some(mut session) = self.sessions.remove(&id) else {
             return;
         };
         if self.books.vm(session.vm).is_some() {
             self.meter.ended(&session);
         }
-        if let Some(worker) = &session.worker {
+        if let Some(worker) = &mut session.worker {
             self.reactor.forget(&worker.channel);
             self.reactor.forget(&worker.process);
-            self.book.strike_out(worker.process.pid());
+            let (book, pid) = (self.book.clone(), worker.process.pid());
+            match worker.cage.take() {
+                // In this order: what the book does not name is removed by nobody.
+                Some(cage) => drop(self.runtime.spawn_blocking(move || {
+                    cage.remove();
+                    book.strike_out(pid);
+                })),
+                None => book.strike_out(pid),
+            }
             if matches!(&session.phase, Phase::Ending(cause, _) if *cause != EndCause::Guest) {
                 for gpu in &session.gpus {
                     let killed = self.killed.entry(gpu.id).or_default();
@@ -192,12 +220,27 @@ impl Actor {
     }
 }
 
+/// The processes that are left of a worker.
+fn remains(worker: &Worker) -> Vec<u32> {
+    match worker.process.ended() {
+        None => vec![worker.process.pid()],
+        Some(_) => worker.cage.as_ref().map_or(Vec::new(), Cage::pids),
+    }
+}
+
 fn stuck(session: &Session) -> String {
     let pid = session.worker.as_ref().map_or(0, |w| w.process.pid());
-    format!(
-        "worker {pid} of session {} does not end although it was killed; it is stuck in the driver",
-        session.id
-    )
+    let left = session.worker.as_ref().map_or(Vec::new(), remains);
+    let who = match left.first() {
+        Some(first) if *first != pid => {
+            format!(
+                "process {first}, which worker {pid} of session {} left behind,",
+                session.id
+            )
+        }
+        _ => format!("worker {pid} of session {}", session.id),
+    };
+    format!("{who} does not end although it was killed; it is stuck in the driver")
 }
 
 /// Says on the control connection why, and shuts the data connection. The order matters: a guest that

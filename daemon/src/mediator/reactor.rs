@@ -61,6 +61,8 @@ pub(super) enum Due {
     Kill(u64),
     /// The killed worker should be gone by now.
     Stuck(u64),
+    /// Is what a dead worker left behind gone?
+    Clear(u64),
     /// The worker that spoke too much may be heard again.
     Listen(u64),
     /// While somebody holds a lease: how far has it come?

@@ -5,9 +5,11 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 
+use tokio::sync::oneshot;
 use vgpu_proto::api::GpuSource;
 use vgpu_proto::worker::Start;
 
+use super::cage::Cages;
 use super::leftover::WorkerBook;
 use super::nursery::Nursery;
 use super::owner::{Owner, Owners, reachable};
@@ -24,6 +26,7 @@ pub struct Launcher {
     config: RwLock<Arc<Config>>,
     owners: Owners,
     book: WorkerBook,
+    cages: Cages,
     nursery: Nursery,
 }
 
@@ -47,6 +50,9 @@ pub struct Launched {
     pub start: Start,
     /// Its standard error.
     pub log: OwnedFd,
+    /// Tells when it is where all that it starts ends with it: before that it may have nothing of its
+    /// guest's.
+    pub caged: oneshot::Receiver<Result<(), String>>,
 }
 
 impl Launcher {
@@ -57,6 +63,7 @@ impl Launcher {
     pub fn new(config: Arc<Config>, book: WorkerBook) -> std::io::Result<Launcher> {
         Ok(Launcher {
             owners: Owners::find(&config.worker),
+            cages: Cages::find(config.worker.cgroups),
             config: RwLock::new(config),
             book,
             nursery: Nursery::new()?,
@@ -81,6 +88,12 @@ impl Launcher {
     #[must_use]
     pub fn owners(&self) -> &Owners {
         &self.owners
+    }
+
+    /// Where workers' cgroups are.
+    #[must_use]
+    pub fn cages(&self) -> &Cages {
+        &self.cages
     }
 
     /// The book of running workers.
@@ -150,7 +163,8 @@ impl Launcher {
             gpu_uuids: gpus.iter().map(|gpu| gpu.uuid.clone()).collect(),
             owner,
         };
-        let (worker, log) = spawn::spawn(&template, &order, &self.book)?;
+        let (worker, log) = spawn::spawn(&template, &order, (&self.book, &self.cages))?;
+        let caged = move_in(&worker);
         let start = Start {
             session,
             vm,
@@ -161,8 +175,32 @@ impl Launcher {
             depth_bytes: bounds.depth_bytes,
             expect_soft: soft,
         };
-        Ok(Launched { worker, start, log })
+        Ok(Launched {
+            worker,
+            start,
+            log,
+            caged,
+        })
     }
+}
+
+/// Moves a worker into its cage, beside its start.
+fn move_in(worker: &Worker) -> oneshot::Receiver<Result<(), String>> {
+    let (done, caged) = oneshot::channel();
+    let Some(cage) = worker.cage.clone() else {
+        let _ = done.send(Ok(()));
+        return caged;
+    };
+    let pid = worker.process.pid();
+    let spawned = std::thread::Builder::new()
+        .name("vgpud-cage".into())
+        .spawn(move || {
+            let _ = done.send(cage.take(pid));
+        });
+    if let Err(e) = spawned {
+        tracing::error!("cannot start a thread: {e}");
+    }
+    caged
 }
 
 fn reach_all<'a>(paths: impl Iterator<Item = &'a Path>, owner: &Owner) -> Result<(), String> {

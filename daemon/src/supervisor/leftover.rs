@@ -9,6 +9,7 @@ use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
+use super::cage::Cage;
 use super::process::{Process, start_ticks};
 
 /// The directory with one file per running worker.
@@ -21,12 +22,35 @@ pub struct WorkerBook {
 /// A worker of an earlier vgpud that still runs.
 #[derive(Debug)]
 pub struct LeftOver {
-    /// The process.
-    pub process: Process,
+    /// The process; `None`: it is gone, and what it started is not.
+    process: Option<Process>,
+    /// Its cgroup, if it had one of its own.
+    cage: Option<Cage>,
+    /// Its number.
+    pub pid: u32,
     /// The GPUs it was started for.
     pub gpu_uuids: Vec<String>,
     /// The session it served.
     pub session: u64,
+}
+
+impl LeftOver {
+    /// Kills it and all that it started.
+    pub fn kill(&self) {
+        if let Some(process) = &self.process {
+            process.kill();
+        }
+        if let Some(cage) = &self.cage {
+            cage.kill();
+        }
+    }
+
+    /// Whether it and all that it started are gone.
+    #[must_use]
+    pub fn is_gone(&self) -> bool {
+        let ended = |process: &Process| process.ended().is_some();
+        self.process.as_ref().is_none_or(ended) && self.cage.as_ref().is_none_or(Cage::is_empty)
+    }
 }
 
 impl WorkerBook {
@@ -49,7 +73,13 @@ impl WorkerBook {
     ///
     /// # Errors
     /// When the file cannot be written, or the process is gone already.
-    pub fn enter(&self, pid: u32, gpu_uuids: &[String], session: u64) -> io::Result<()> {
+    pub fn enter(
+        &self,
+        pid: u32,
+        cage: Option<&Cage>,
+        gpu_uuids: &[String],
+        session: u64,
+    ) -> io::Result<()> {
         let Some(start) = start_ticks(pid) else {
             return Err(io::Error::new(
                 io::ErrorKind::NotFound,
@@ -58,10 +88,19 @@ impl WorkerBook {
         };
         let temporary = self.dir.join(format!(".{pid}"));
         let mut file = fs::File::create(&temporary)?;
+        let cage = cage.map_or(String::new(), |cage| format!("{cage}\n"));
         let gpus = gpu_uuids.join("\n");
-        writeln!(file, "{}\n{start}\n{session}\n{gpus}", self.boot)?;
+        writeln!(file, "{}\n{start}\n{session}\n{cage}{gpus}", self.boot)?;
         drop(file);
         fs::rename(temporary, self.dir.join(pid.to_string()))
+    }
+
+    /// Strikes a left-over worker out that is verified gone, and removes its cgroup.
+    pub fn strike_out_left(&self, worker: &LeftOver) {
+        if let Some(cage) = &worker.cage {
+            cage.remove();
+        }
+        self.strike_out(worker.pid);
     }
 
     /// Strikes a worker out that is verified gone.
@@ -97,12 +136,24 @@ impl WorkerBook {
         }
         let start: u64 = lines.next()?.parse().ok()?;
         let session: u64 = lines.next()?.parse().ok()?;
-        let gpu_uuids = lines.map(str::to_owned).collect();
+        // A cgroup's path, if there is one, begins as no UUID does.
+        let (paths, gpu_uuids): (Vec<&str>, Vec<&str>) = lines.partition(|l| l.starts_with('/'));
+        let cage = paths.first().and_then(|path| Cage::at(Path::new(path)));
         // The pidfd first, then the start time: what the pidfd holds cannot change any more.
-        let process = Process::open(pid).ok()?;
-        (start_ticks(pid)? == start && process.ended().is_none()).then_some(LeftOver {
+        let process = Process::open(pid).ok();
+        let process = process.filter(|p| start_ticks(pid) == Some(start) && p.ended().is_none());
+        let cage = cage.filter(|cage| {
+            let gone = process.is_none() && cage.is_empty();
+            if gone && cage.path().exists() {
+                cage.remove();
+            }
+            !gone
+        });
+        (process.is_some() || cage.is_some()).then_some(LeftOver {
             process,
-            gpu_uuids,
+            cage,
+            pid,
+            gpu_uuids: gpu_uuids.into_iter().map(str::to_owned).collect(),
             session,
         })
     }
@@ -129,8 +180,8 @@ mod tests {
         let running = Sleeper(Command::new("sleep").arg("100").spawn().unwrap());
         let mut ended = Sleeper(Command::new("sleep").arg("100").spawn().unwrap());
         let gpus = ["GPU-a".to_owned(), "GPU-d".to_owned()];
-        book.enter(running.0.id(), &gpus, 5).unwrap();
-        book.enter(ended.0.id(), &gpus[..1], 6).unwrap();
+        book.enter(running.0.id(), None, &gpus, 5).unwrap();
+        book.enter(ended.0.id(), None, &gpus[..1], 6).unwrap();
         ended.0.kill().unwrap();
         ended.0.wait().unwrap();
         // A reused number: same pid, another start time.
@@ -144,7 +195,7 @@ mod tests {
         let again = WorkerBook::open(dir.path()).unwrap();
         let found = again.left_over().unwrap();
         assert_eq!(found.len(), 1);
-        assert_eq!(found[0].process.pid(), running.0.id());
+        assert_eq!(found[0].pid, running.0.id());
         assert_eq!((&found[0].gpu_uuids[..], found[0].session), (&gpus[..], 5));
         assert!(!reused.exists(), "entries of the dead are removed");
 
@@ -162,7 +213,7 @@ mod tests {
             boot: "another".into(),
         };
         before
-            .enter(running.0.id(), &["GPU-a".to_owned()], 5)
+            .enter(running.0.id(), None, &["GPU-a".to_owned()], 5)
             .unwrap();
         assert!(book.left_over().unwrap().is_empty());
     }

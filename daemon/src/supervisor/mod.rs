@@ -8,11 +8,13 @@
 //! | [`owner`] | as whom they run |
 //! | [`channel`] | the control socket |
 //! | [`pages`] | the two shared pages |
+//! | [`cage`] | a cgroup for each, with which all that it started ends |
 //! | [`process`] | a process by its pidfd: kill, exit, identity |
 //! | [`nursery`] | the thread that starts them all |
 //! | [`leftover`] | workers of an earlier vgpud |
 //! | `log` | what a worker writes to its standard error |
 
+pub mod cage;
 pub mod channel;
 pub mod launcher;
 pub mod leftover;

@@ -11,6 +11,7 @@ use command_fds::{CommandFdExt, FdMapping};
 use nix::fcntl::OFlag;
 use rustix::process::Resource;
 
+use super::cage::{Cage, Cages};
 use super::channel::Channel;
 use super::leftover::WorkerBook;
 use super::owner::{self, Owner};
@@ -51,6 +52,8 @@ pub struct WorkerOrder {
 pub struct Worker {
     /// The process.
     pub process: Process,
+    /// Its cgroup, if it has one of its own; it may still be on its way there.
+    pub cage: Option<Cage>,
     /// Its control socket.
     pub channel: Channel,
     /// The shared pages.
@@ -66,7 +69,7 @@ pub struct Worker {
 pub fn spawn(
     template: &WorkerTemplate,
     order: &WorkerOrder,
-    book: &WorkerBook,
+    (book, cages): (&WorkerBook, &Cages),
 ) -> Result<(Worker, OwnedFd), String> {
     let failed = |what: &str, e: &dyn std::fmt::Display| format!("cannot {what}: {e}");
     let pages = Pages::new().map_err(|e| failed("make the worker's shared pages", &e))?;
@@ -77,19 +80,39 @@ pub fn spawn(
     let process = start(template, order, theirs, log_end)
         .map_err(|e| format!("cannot start {}: {e}", template.binary.display()))?;
     // From here on a failure must not leave the process behind.
-    if let Err(e) = book.enter(process.pid(), &order.gpu_uuids, order.session) {
-        process.kill();
-        reap_soon(process);
-        return Err(failed("set the worker up", &e));
+    let entered = cages.make(&process).and_then(|cage| {
+        let written = book.enter(
+            process.pid(),
+            cage.as_ref(),
+            &order.gpu_uuids,
+            order.session,
+        );
+        match written {
+            Ok(()) => Ok(cage),
+            Err(e) => {
+                if let Some(cage) = cage {
+                    cage.remove();
+                }
+                Err(failed("set the worker up", &e))
+            }
+        }
+    });
+    match entered {
+        Ok(cage) => Ok((
+            Worker {
+                process,
+                cage,
+                channel,
+                pages,
+            },
+            log,
+        )),
+        Err(why) => {
+            process.kill();
+            reap_soon(process);
+            Err(why)
+        }
     }
-    Ok((
-        Worker {
-            process,
-            channel,
-            pages,
-        },
-        log,
-    ))
 }
 
 fn start(
@@ -214,6 +237,34 @@ pub fn prune_images(dir: &Path, most: u64) {
 }
 
 impl Worker {
+    /// Kills it and all that it started. Done again it does no harm.
+    pub fn kill(&self) {
+        self.process.kill();
+        if let Some(cage) = &self.cage {
+            cage.kill();
+        }
+    }
+
+    /// Whether it has left processes behind, once it is gone itself.
+    #[must_use]
+    pub fn left_something(&self) -> bool {
+        self.cage.as_ref().is_some_and(|cage| !cage.is_empty())
+    }
+
+    /// Ends one that never served anybody, on a thread of its own.
+    pub fn discard(self) {
+        self.kill();
+        if let Some(cage) = self.cage {
+            let spawned = std::thread::Builder::new()
+                .name("vgpud-cage".into())
+                .spawn(move || cage.remove());
+            if let Err(e) = spawned {
+                tracing::error!("cannot start a thread: {e}");
+            }
+        }
+        reap_soon(self.process);
+    }
+
     /// The descriptors that go with the Start message: vgpud's page, then the worker's.
     #[must_use]
     pub fn start_fds(&self) -> [std::os::fd::BorrowedFd<'_>; 2] {

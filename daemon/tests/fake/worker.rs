@@ -14,6 +14,7 @@
 //! | `X` | closes its control socket and goes on | – |
 //! | `R` | asks for 1 MiB of device memory | `y` or `n` |
 //! | `N` | says how much may be unfinished under its last lease | `2` to `5`: so many times 100 µs |
+//! | `K` | forks a process that outlives everything, and says its number in 4 bytes | `k` |
 //! | `U` | uses the device for 500 ms, by the device's own account | `u` |
 //!
 //! `FAKE_START` in its environment: `fail`, `exit`, `silent`, `stubborn` (does not end with vgpud), or
@@ -196,6 +197,14 @@ impl Slot {
     }
 }
 
+/// A process of a session of its own that ends with nothing: what a guest would leave that owns its worker.
+#[allow(clippy::zombie_processes)] // It is to outlive this process.
+fn fork_survivor() -> u32 {
+    let script = "trap '' HUP TERM INT PIPE; exec >/dev/null 2>&1; while :; do sleep 1; done";
+    let child = Command::new("setsid").args(["sh", "-c", script]).spawn();
+    child.expect("a child").id()
+}
+
 /// Starts a tracer that has this process stop when it is killed.
 #[allow(clippy::zombie_processes)] // It outlives this process.
 fn become_unkillable() {
@@ -371,6 +380,13 @@ fn serve(shared: &Shared, mut data: UnixStream, vm: u32) {
             b'N' => {
                 let window = shared.pages.window_ns() / 100_000;
                 shared.answer(b'0' + u8::try_from(window).unwrap_or(9).min(9));
+            }
+            b'K' => {
+                let pid = fork_survivor();
+                for byte in pid.to_le_bytes() {
+                    shared.answer(byte);
+                }
+                shared.answer(b'k');
             }
             b'U' => {
                 slot.get_or_insert_with(|| Slot::take(vm))

@@ -1,10 +1,13 @@
 //! Workers that do not end, and workers that do not keep to their leases.
 
+use std::io::Read;
 use std::time::{Duration, Instant};
 
-use vgpu_proto::api::{EventKind, PoolSettings, VmLimits};
+use vgpu_proto::api::{CheckStatus, EventKind, PoolSettings};
 use vgpu_proto::handshake::{ControlNote, Refusal};
+use vgpud::config::Cgroups;
 use vgpud::mediation::Change;
+use vgpud::supervisor::leftover::WorkerBook;
 
 use crate::host::{Guest, Host, Setup, gpu, until};
 
@@ -28,11 +31,7 @@ fn unkillable() -> Host {
 #[test]
 fn a_worker_that_cannot_be_killed_blocks_nobody_and_condemns_its_gpu() {
     let host = unkillable();
-    let (one, two) = (
-        host.vm(1, VmLimits::default()),
-        host.vm(2, VmLimits::default()),
-    );
-    let (mut stuck, mut neighbour) = (Guest::connect(&one), Guest::connect(&two));
+    let [mut stuck, mut neighbour] = host.guests();
     stuck.ask(b'W', b'G');
     neighbour.say(b'W');
     let (kind, code, text) = stuck.note();
@@ -66,7 +65,7 @@ fn a_worker_that_cannot_be_killed_blocks_nobody_and_condemns_its_gpu() {
         "{}",
         suspect.message
     );
-    let (code, text) = Guest::try_connect(&two).expect_err("refused");
+    let (code, text) = Guest::try_connect(&host.door(2)).expect_err("refused");
     assert_eq!(code, Refusal::NoGpu);
     assert!(
         text.contains("GPU 0 is suspect") && text.contains(&told),
@@ -79,17 +78,17 @@ fn a_worker_that_cannot_be_killed_blocks_nobody_and_condemns_its_gpu() {
     until("the worker is gone", || {
         host.sessions().iter().all(|s| s.vm_id != 1).then_some(())
     });
-    let (code, _) = Guest::try_connect(&two).expect_err("refused");
+    let (code, _) = Guest::try_connect(&host.door(2)).expect_err("refused");
     assert_eq!(code, Refusal::NoGpu);
     // What a passed check comes to.
     host.apply(vec![Change::GpuInventory(vec![gpu()])]);
-    Guest::connect(&two).ask(b'W', b'G');
+    Guest::connect(&host.door(2)).ask(b'W', b'G');
 }
 
 #[test]
 fn vgpud_ends_although_a_worker_does_not() {
     let mut host = unkillable();
-    let mut stuck = Guest::connect(&host.vm(1, VmLimits::default()));
+    let [mut stuck] = host.guests();
     stuck.ask(b'W', b'G');
     assert_eq!(stuck.note().1, 702);
     let begun = Instant::now();
@@ -101,11 +100,7 @@ fn vgpud_ends_although_a_worker_does_not() {
 #[test]
 fn a_worker_that_uses_the_device_after_it_gave_the_lease_back_is_ended() {
     let host = Host::new();
-    let (one, two) = (
-        host.vm(1, VmLimits::default()),
-        host.vm(2, VmLimits::default()),
-    );
-    let (mut liar, mut honest) = (Guest::connect(&one), Guest::connect(&two));
+    let [mut liar, mut honest] = host.guests();
     liar.ask(b'W', b'G');
     liar.ask(b'D', b'd');
     honest.ask(b'W', b'G');
@@ -132,7 +127,7 @@ fn a_worker_that_uses_the_device_after_it_gave_the_lease_back_is_ended() {
 #[test]
 fn use_under_a_lease_is_nobodys_business() {
     let host = Host::new();
-    let mut guest = Guest::connect(&host.vm(1, VmLimits::default()));
+    let [mut guest] = host.guests();
     host.audit();
     guest.ask(b'W', b'G');
     let begun = Instant::now();
@@ -150,4 +145,106 @@ fn use_under_a_lease_is_nobodys_business() {
     guest.ask(b'U', b'u');
     host.audit();
     assert!(guest.note().2.contains("without holding the lease"));
+}
+
+/// A host where workers have cgroups; `None`, said loudly, where none can be made.
+fn caged(start: &'static str) -> Option<Host> {
+    let host = Host::with(&Setup {
+        start,
+        settings: PoolSettings {
+            soft_limit_ms: 0,
+            hard_limit_ms: 300,
+            contended_limit_ms: 300,
+            ..PoolSettings::default()
+        },
+        configure: |config| config.worker.cgroups = Cgroups::Always,
+        ..Setup::default()
+    });
+    let check = host.doctor("worker-cgroup");
+    if check.status == CheckStatus::Ok {
+        return Some(host);
+    }
+    eprintln!("SKIPPED, NOTHING WAS TESTED: {}", check.message);
+    None
+}
+
+/// Has a worker fork a process that ends with nothing; its number.
+fn fork_survivor(guest: &mut Guest) -> u32 {
+    guest.say(b'K');
+    let mut pid = [0; 4];
+    guest.data.read_exact(&mut pid).expect("a number");
+    guest.expect(b'k');
+    let pid = u32::from_le_bytes(pid);
+    assert!(lives(pid), "it runs");
+    pid
+}
+
+fn lives(pid: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"));
+    // Nobody reaps it where the tests' first process does not.
+    stat.is_ok_and(|stat| !stat.contains(") Z "))
+}
+
+#[test]
+fn what_a_worker_forked_ends_with_it_however_that_ended() {
+    for end in ["guest", "kill", "crash"] {
+        let Some(host) = caged("") else { return };
+        let [mut guest, mut neighbour] = host.guests();
+        let left = fork_survivor(&mut guest);
+        match end {
+            "guest" => drop(guest),
+            "kill" => {
+                guest.ask(b'W', b'G');
+                assert_eq!(guest.note().1, 702);
+            }
+            _ => guest.say(b'C'),
+        }
+        until("the session is over", || {
+            (host.sessions().len() == 1).then_some(())
+        });
+        assert!(
+            !lives(left),
+            "{end}: a session is over when nothing of it runs"
+        );
+        neighbour.ask(b'W', b'G');
+        neighbour.ask(b'D', b'd');
+        assert!(host.events(EventKind::GpuSuspect).is_empty(), "{end}");
+        // With the host ended nobody would remove its cgroup.
+        drop(neighbour);
+        host.wait_no_sessions();
+    }
+}
+
+#[test]
+fn what_a_worker_left_behind_is_found_by_the_next_vgpud() {
+    let Some(mut host) = caged("") else { return };
+    let [mut guest] = host.guests();
+    let worker = host.sessions()[0].worker_pid.expect("a worker");
+    let left = fork_survivor(&mut guest);
+    host.stop_mediator();
+    until("the worker has ended with its vgpud", || {
+        (!lives(worker)).then_some(())
+    });
+    assert!(lives(left), "and its child has not");
+    let book = WorkerBook::open(&host.dir.path().join("run")).expect("the book");
+    let found = book.left_over().expect("readable");
+    assert_eq!(found.len(), 1);
+    assert!((found[0].pid, found[0].is_gone()) == (worker, false));
+    found[0].kill();
+    until("all of it is gone", || found[0].is_gone().then_some(()));
+    assert!(!lives(left));
+    book.strike_out_left(&found[0]);
+    assert!(book.left_over().expect("readable").is_empty());
+}
+
+#[test]
+fn where_workers_have_no_cgroup_it_is_said() {
+    let host = Host::with(&Setup {
+        configure: |config| config.worker.cgroups = Cgroups::Never,
+        ..Setup::default()
+    });
+    let check = host.doctor("worker-cgroup");
+    assert_eq!(check.status, CheckStatus::Warning);
+    assert!(check.message.contains("outlive its kill"), "{check:?}");
+    assert!(check.hint.is_some_and(|hint| hint.contains("Delegate=yes")));
 }

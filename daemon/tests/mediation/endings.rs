@@ -24,11 +24,7 @@ fn is_running(pid: u32) -> bool {
 #[test]
 fn a_worker_that_dies_tells_its_guest_and_disturbs_nobody() {
     let host = Host::new();
-    let (one, two) = (
-        host.vm(1, VmLimits::default()),
-        host.vm(2, VmLimits::default()),
-    );
-    let (mut victim, mut neighbour) = (Guest::connect(&one), Guest::connect(&two));
+    let [mut victim, mut neighbour] = host.guests();
     victim.ask(b'E', b'e');
     victim.say(b'C');
     let begun = Instant::now();
@@ -51,7 +47,7 @@ fn a_worker_that_dies_tells_its_guest_and_disturbs_nobody() {
 #[test]
 fn a_device_fault_that_ends_the_worker_is_the_guests_error() {
     let host = Host::new();
-    let mut guest = Guest::connect(&host.vm(1, VmLimits::default()));
+    let [mut guest] = host.guests();
     guest.say(b'F');
     let (kind, code, text) = guest.note();
     assert_eq!((kind, code), (ControlNote::Ended, 700));
@@ -100,11 +96,7 @@ fn a_hung_operation_is_killed_and_the_neighbour_runs() {
         settings,
         ..Setup::default()
     });
-    let (one, two) = (
-        host.vm(1, VmLimits::default()),
-        host.vm(2, VmLimits::default()),
-    );
-    let (mut hung, mut neighbour) = (Guest::connect(&one), Guest::connect(&two));
+    let [mut hung, mut neighbour] = host.guests();
     hung.ask(b'W', b'G');
     let begun = Instant::now();
     neighbour.say(b'W');
@@ -141,7 +133,7 @@ fn a_gpu_that_fails_its_check_after_a_kill_is_suspect() {
         canary: false,
         ..Setup::default()
     });
-    let mut hung = Guest::connect(&host.vm(1, VmLimits::default()));
+    let [mut hung] = host.guests();
     hung.ask(b'W', b'G');
     assert_eq!(hung.note().1, LAUNCH_TIMEOUT);
     let events = until("the event", || {
@@ -188,7 +180,7 @@ fn strikes_quarantine_a_vm() {
 #[test]
 fn an_administrators_kill_gives_its_reason() {
     let host = Host::new();
-    let mut guest = Guest::connect(&host.vm(1, VmLimits::default()));
+    let [mut guest] = host.guests();
     guest.ask(b'W', b'G');
     host.kill_session(guest.welcome.session, "maintenance");
     let (kind, code, text) = guest.note();
@@ -239,7 +231,7 @@ fn a_missing_worker_program_is_named() {
 #[test]
 fn workers_end_when_their_vgpud_is_gone() {
     let mut host = Host::new();
-    let mut guest = Guest::connect(&host.vm(1, VmLimits::default()));
+    let [mut guest] = host.guests();
     guest.ask(b'W', b'G');
     let worker = host.sessions()[0].worker_pid.expect("a worker");
     let book = WorkerBook::open(&host.dir.path().join("run")).expect("the book");
@@ -266,11 +258,7 @@ fn workers_end_when_their_vgpud_is_gone() {
 #[test]
 fn a_worker_that_floods_its_control_socket_slows_only_itself() {
     let host = Host::new();
-    let (one, two) = (
-        host.vm(1, VmLimits::default()),
-        host.vm(2, VmLimits::default()),
-    );
-    let (mut flood, mut neighbour) = (Guest::connect(&one), Guest::connect(&two));
+    let [mut flood, mut neighbour] = host.guests();
     flood.say(b'S');
     for _ in 0..50 {
         neighbour.ask(b'W', b'G');
@@ -292,7 +280,7 @@ fn a_worker_that_leaves_its_control_socket_is_ended() {
         ..Setup::default()
     };
     let host = Host::with(&setup);
-    let mut guest = Guest::connect(&host.vm(1, VmLimits::default()));
+    let [mut guest] = host.guests();
     guest.ask(b'W', b'G');
     guest.say(b'X');
     let (kind, code, text) = guest.note();

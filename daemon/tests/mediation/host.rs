@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use vgpu_proto::api::{
-    Event, EventKind, GpuHealth, GpuSource, GpuState, PoolSettings, Priority, Session, Severity,
-    VmLimits, Weights,
+    DoctorCheck, Event, EventKind, GpuHealth, GpuSource, GpuState, PoolSettings, Priority, Session,
+    Severity, VmLimits, Weights,
 };
 use vgpu_proto::call::FINGERPRINT;
 use vgpu_proto::codec;
@@ -148,6 +148,21 @@ impl Host {
         let vm = vm(vm_id, 100 + u64::from(vm_id), limits);
         self.apply(vec![Change::VmUpserted { vm, debt_ns: None }]);
         self.door(vm_id)
+    }
+
+    /// Registers VMs 1 to N without limits; a guest of each.
+    pub(crate) fn guests<const N: usize>(&self) -> [Guest; N] {
+        std::array::from_fn(|i| {
+            let vm_id = u32::try_from(i).expect("few") + 1;
+            Guest::connect(&self.vm(vm_id, VmLimits::default()))
+        })
+    }
+
+    /// What `vgpu-admin doctor` says of mediation.
+    pub(crate) fn doctor(&self, name: &str) -> DoctorCheck {
+        let checks = self.runtime.block_on(self.core.doctor());
+        let mut checks = checks.expect("an answer").into_iter();
+        checks.find(|check| check.name == name).expect("a check")
     }
 
     pub(crate) fn door(&self, vm_id: u32) -> PathBuf {

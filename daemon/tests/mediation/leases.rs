@@ -10,11 +10,7 @@ use crate::host::{Guest, Host, Setup, pool, until};
 #[test]
 fn one_at_a_time_in_turn() {
     let host = Host::new();
-    let (one, two) = (
-        host.vm(1, VmLimits::default()),
-        host.vm(2, VmLimits::default()),
-    );
-    let (mut first, mut second) = (Guest::connect(&one), Guest::connect(&two));
+    let [mut first, mut second] = host.guests();
     for _ in 0..20 {
         first.ask(b'W', b'G');
         second.say(b'W');
@@ -43,11 +39,7 @@ fn one_at_a_time_in_turn() {
 #[test]
 fn a_parked_lease_is_taken_without_a_message() {
     let host = Host::new();
-    let (one, two) = (
-        host.vm(1, VmLimits::default()),
-        host.vm(2, VmLimits::default()),
-    );
-    let (mut first, mut second) = (Guest::connect(&one), Guest::connect(&two));
+    let [mut first, mut second] = host.guests();
     first.ask(b'W', b'G');
     first.ask(b'P', b'p');
     second.ask(b'W', b'G');
@@ -59,11 +51,7 @@ fn a_parked_lease_is_taken_without_a_message() {
 #[test]
 fn a_new_window_comes_with_the_next_turn() {
     let host = Host::new();
-    let (one, two) = (
-        host.vm(1, VmLimits::default()),
-        host.vm(2, VmLimits::default()),
-    );
-    let (mut first, mut second) = (Guest::connect(&one), Guest::connect(&two));
+    let [mut first, mut second] = host.guests();
     first.ask(b'W', b'G');
     first.ask(b'N', b'5');
     host.apply(vec![Change::PoolUpserted {
@@ -111,7 +99,7 @@ fn nothing_is_granted_on_a_gpu_with_left_over_workers() {
         unverified: true,
         ..Setup::default()
     });
-    let mut guest = Guest::connect(&host.vm(1, VmLimits::default()));
+    let [mut guest] = host.guests();
     guest.say(b'W');
     until("it waits", || {
         host.sessions()

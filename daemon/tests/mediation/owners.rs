@@ -50,7 +50,7 @@ fn root_is_what_the_administrator_allowed() {
         configure: |config| config.worker.allow_root = true,
         ..Setup::default()
     });
-    let mut guest = Guest::connect(&host.vm(1, VmLimits::default()));
+    let [mut guest] = host.guests();
     guest.ask(b'E', b'e');
     let worker = host.sessions()[0].worker_pid.expect("a worker");
     assert_eq!(uid_of(worker), "0");

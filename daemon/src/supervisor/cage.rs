@@ -1,0 +1,250 @@
+//! A cgroup for each worker: whatever a worker starts is in it, and ends with it.
+//!
+//! A guest that has taken over its worker can fork. SIGKILL ends the worker and not its child, which keeps
+//! the device's files open. `cgroup.kill` (Linux 5.14; cgroups(7)) ends everything in a cgroup, also what
+//! forks at that moment, and `cgroup.events` says when nothing is left; no process that lacks the right to
+//! write to cgroups gets out of one.
+//!
+//! Moving a process takes 6 to 15 ms (the kernel waits for all its processors), so it goes on while the
+//! worker brings its driver up: the guest is welcomed when both are done, and before that the worker has
+//! nothing of its guest's.
+
+use std::fmt;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::process::{Process, start_ticks};
+use crate::config::Cgroups;
+
+/// Directories of cages are named so; then the worker's number and its start time.
+const NAME: &str = "vgpu-worker";
+
+/// Where cages are made, or why none are.
+#[derive(Debug, Clone)]
+pub struct Cages {
+    base: Result<PathBuf, String>,
+}
+
+impl Cages {
+    /// Looks for a cgroup of our own in which cages may be made.
+    #[must_use]
+    pub fn find(wanted: Cgroups) -> Cages {
+        let base = match wanted {
+            Cgroups::Never => Err("worker.cgroups = \"never\"".to_owned()),
+            Cgroups::Always => own_cgroup().and_then(usable),
+            Cgroups::Auto => own_cgroup().and_then(delegated).and_then(usable),
+        };
+        Cages { base }
+    }
+
+    /// Whether workers are caged, and a sentence about it.
+    #[must_use]
+    pub fn describe(&self) -> (bool, String) {
+        match &self.base {
+            Ok(base) => (
+                true,
+                format!(
+                    "each worker has a cgroup of its own in {}: what it starts ends with it",
+                    base.display()
+                ),
+            ),
+            Err(why) => (
+                false,
+                format!(
+                    "workers have no cgroup of their own ({why}): a worker that its guest has taken over \
+                     can leave processes behind that outlive its kill"
+                ),
+            ),
+        }
+    }
+
+    /// Makes the cage of a worker; it is still to be moved into it. `None`: there are none here.
+    ///
+    /// # Errors
+    /// A sentence: it cannot be made.
+    pub fn make(&self, worker: &Process) -> Result<Option<Cage>, String> {
+        let Ok(base) = &self.base else {
+            return Ok(None);
+        };
+        let pid = worker.pid();
+        let started = start_ticks(pid).unwrap_or(0);
+        let dir = base.join(format!("{NAME}.{pid}.{started}"));
+        fs::create_dir(&dir).map_err(|e| format!("cannot make {}: {e}", dir.display()))?;
+        Ok(Some(Cage { dir }))
+    }
+}
+
+/// One worker's cgroup.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Cage {
+    dir: PathBuf,
+}
+
+impl Cage {
+    /// A cage of an earlier vgpud, by what its book says. `None`: that is no cage.
+    #[must_use]
+    pub fn at(path: &Path) -> Option<Cage> {
+        let name = path.file_name()?.to_str()?;
+        (path.is_absolute() && name.starts_with(NAME)).then(|| Cage {
+            dir: path.to_path_buf(),
+        })
+    }
+
+    /// Where it is.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Moves a process and all its threads in. Blocks for some milliseconds.
+    ///
+    /// # Errors
+    /// A sentence: the system does not let us. That the process is gone is no error.
+    pub fn take(&self, pid: u32) -> Result<(), String> {
+        match fs::write(self.dir.join("cgroup.procs"), pid.to_string()) {
+            Err(e) if e.raw_os_error() != Some(nix::libc::ESRCH) => Err(format!(
+                "cannot move worker {pid} into {}: {e}",
+                self.dir.display()
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    /// Kills whatever is in it. Done again it does no harm.
+    pub fn kill(&self) {
+        if let Err(e) = fs::write(self.dir.join("cgroup.kill"), "1")
+            && e.kind() != io::ErrorKind::NotFound
+        {
+            tracing::error!("cannot end what is in {}: {e}", self.dir.display());
+        }
+    }
+
+    /// Whether no process is in it that has not ended.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        match fs::read_to_string(self.dir.join("cgroup.events")) {
+            Ok(events) => events.lines().any(|line| line == "populated 0"),
+            // It was removed, and that only works when it is empty.
+            Err(e) => matches!(
+                e.raw_os_error(),
+                Some(nix::libc::ENOENT | nix::libc::ENODEV)
+            ),
+        }
+    }
+
+    /// The processes in it.
+    #[must_use]
+    pub fn pids(&self) -> Vec<u32> {
+        let list = fs::read_to_string(self.dir.join("cgroup.procs")).unwrap_or_default();
+        list.lines().filter_map(|line| line.parse().ok()).collect()
+    }
+
+    /// Removes it, once it is empty. The kernel may need a moment after the last process. Blocks.
+    pub fn remove(&self) {
+        for _ in 0..100 {
+            match fs::remove_dir(&self.dir) {
+                Err(e) if e.raw_os_error() == Some(nix::libc::EBUSY) => {
+                    std::thread::sleep(std::time::Duration::from_millis(10));
+                }
+                Err(e) if e.kind() != io::ErrorKind::NotFound => {
+                    return tracing::warn!("cannot remove {}: {e}", self.dir.display());
+                }
+                _ => return,
+            }
+        }
+        tracing::warn!("{} does not become empty", self.dir.display());
+    }
+}
+
+impl fmt::Display for Cage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.dir.display().fmt(f)
+    }
+}
+
+/// The cgroup (version 2) in which this process is.
+fn own_cgroup() -> Result<PathBuf, String> {
+    let read =
+        |path: &str| fs::read_to_string(path).map_err(|e| format!("cannot read {path}: {e}"));
+    let (mounts, own) = (read("/proc/self/mountinfo")?, read("/proc/self/cgroup")?);
+    let (mount, root) = mount_of(&mounts).ok_or("no cgroup2 file system is mounted")?;
+    let own = own.lines().find_map(|line| line.strip_prefix("0::"));
+    let own = own.ok_or("this process is in no cgroup of version 2")?;
+    let below = Path::new(own)
+        .strip_prefix(&root)
+        .map_err(|_| format!("its cgroup {own} is not below what is mounted"))?;
+    Ok(mount.join(below))
+}
+
+/// Where cgroup2 is mounted, and which cgroup is there (proc(5): fields 5 and 4, the type after `-`).
+fn mount_of(mounts: &str) -> Option<(PathBuf, PathBuf)> {
+    mounts.lines().find_map(|line| {
+        let (before, after) = line.split_once(" - ")?;
+        let mut fields = before.split(' ').skip(3);
+        let (root, place) = (fields.next()?, fields.next()?);
+        after
+            .starts_with("cgroup2 ")
+            .then(|| (place.into(), root.into()))
+    })
+}
+
+/// Is it ours? systemd marks what it leaves to a service (`Delegate=`) with an extended attribute.
+fn delegated(dir: PathBuf) -> Result<PathBuf, String> {
+    let mut value = [0; 8];
+    let marked = ["user.delegate", "trusted.delegate"].iter().any(|name| {
+        let got = rustix::fs::getxattr(&dir, *name, &mut value[..]);
+        got.is_ok_and(|n| value.get(..n) == Some(b"1"))
+    });
+    if marked {
+        return Ok(dir);
+    }
+    Err(format!(
+        "{} is not delegated to vgpud: Delegate=yes in its unit, or worker.cgroups = \"always\"",
+        dir.display()
+    ))
+}
+
+/// Can cages be made in it?
+fn usable(dir: PathBuf) -> Result<PathBuf, String> {
+    let trial = dir.join(format!("{NAME}.trial.{}", std::process::id()));
+    fs::create_dir(&trial).map_err(|e| {
+        format!(
+            "cannot make a cgroup in {}: {e}; ProtectControlGroups=no in vgpud's unit?",
+            dir.display()
+        )
+    })?;
+    let kills = trial.join("cgroup.kill").exists();
+    Cage { dir: trial }.remove();
+    if kills {
+        return Ok(dir);
+    }
+    Err("this kernel has no cgroup.kill (Linux 5.14 has)".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_mount_is_found_among_others() {
+        let mounts = "22 1 254:0 / / rw,relatime - ext4 /dev/vda rw\n\
+                      30 22 0:26 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n\
+                      31 22 0:27 /a /sys/fs/cgroup/unified rw,relatime shared:4 - cgroup2 cgroup2 rw\n";
+        assert_eq!(
+            mount_of(mounts),
+            Some(("/sys/fs/cgroup/unified".into(), "/a".into()))
+        );
+        assert_eq!(mount_of("30 22 0:26 / /x rw - cgroup cgroup rw"), None);
+    }
+
+    #[test]
+    fn without_cages_it_is_said_what_that_means() {
+        let (good, text) = Cages::find(Cgroups::Never).describe();
+        assert!(!good && text.contains("worker.cgroups") && text.contains("outlive"));
+        let none = Cages::find(Cgroups::Never).make(&Process::open(std::process::id()).unwrap());
+        assert_eq!(none.unwrap(), None);
+        assert_eq!(Cage::at(Path::new("/etc/passwd")), None);
+        assert_eq!(Cage::at(Path::new("vgpu-worker.1.2")), None);
+    }
+}
