@@ -36,8 +36,9 @@ type Value = [u32; 16];
 exports! {
     /// The value of one.
     fn cuGraphKernelNodeGetAttribute(node: u64, id: u32, out: *mut Value) {
+        let shim = shim()?;
         required(out)?;
-        let value = get(shim()?, node, id)?;
+        let value = get(shim, node, id)?;
         // SAFETY: by the contract of the function.
         unsafe { put(out, value) }
     }

@@ -119,8 +119,9 @@ exports! {
 
     /// Takes over another graph's parameters, if it has the same nodes.
     fn cuGraphExecUpdate_v2(exec: u64, graph: u64, info: *mut UpdateInfo) {
+        let shim = live()?;
         required(info)?;
-        let report = update(live()?, exec, graph)?;
+        let report = update(shim, exec, graph)?;
         let told = UpdateInfo {
             result: report.outcome as u32,
             error_node: report.node,

@@ -36,6 +36,7 @@ exports! {
         count: usize,
         params: *mut AllocParams
     ) {
+        live()?;
         required(params)?;
         // SAFETY: by the contract of the function.
         unsafe {

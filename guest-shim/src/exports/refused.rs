@@ -52,9 +52,9 @@ exports! {
     }
 }
 
+/// Also before cuInit: it is one process's question about another.
 fn checkpoint() -> Cu {
     static SAID: AtomicBool = AtomicBool::new(false);
-    live()?;
     say_once(
         &SAID,
         "checkpoints of processes (cuCheckpoint…) are not served (CUDA_ERROR_NOT_SUPPORTED)",

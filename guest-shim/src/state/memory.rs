@@ -326,7 +326,7 @@ pub(crate) fn allocate(shim: &Shim, ctx: Ctx, device: i32, size: u64) -> Cu<u64>
 }
 
 /// Asks the host for memory, by a call that names the block that collided, until both sides have room
-/// there. `place`: context, device and pool.
+/// there. `place`: context, device and pool. What is kept for graphs that may come makes way.
 ///
 /// # Errors
 /// As [`allocate`].
@@ -335,6 +335,20 @@ pub(crate) fn allocate_with(
     place: (Ctx, i32, u64),
     size: u64,
     ask: impl Fn(Option<DevPtr>) -> Cu<DevPtr>,
+) -> Cu<u64> {
+    match allocate_once(shim, place, size, &ask) {
+        Err(CuResult::OUT_OF_MEMORY) if shim.graph_memory.trim(shim, place.1) => {
+            allocate_once(shim, place, size, &ask)
+        }
+        made => made,
+    }
+}
+
+fn allocate_once(
+    shim: &Shim,
+    place: (Ctx, i32, u64),
+    size: u64,
+    ask: &impl Fn(Option<DevPtr>) -> Cu<DevPtr>,
 ) -> Cu<u64> {
     let mut collided = None;
     for _ in 0..MAX_COLLISIONS {

@@ -149,8 +149,13 @@ impl Session {
                 home.handles.push(handle);
                 self.out.reply(op, id, Ok(rep::GraphCondition { handle }));
             }
-            (made, _) => {
+            (made, home) => {
+                let empty = home.is_some_and(|home| home.handles.is_empty());
                 self.graphs.homes.handles -= 1;
+                if empty {
+                    // Nobody has a use for it, and the guest takes it that there is none.
+                    let _ = self.home_destroy(name);
+                }
                 let code = made.err().unwrap_or(CuResult::INVALID_HANDLE);
                 self.refuse(op, id, code);
             }

@@ -84,11 +84,7 @@ impl GraphMemory {
         let address = match self.reuse(ctx, size) {
             Some(address) => address,
             None => {
-                let mut made = memory::allocate(shim, ctx, device, size);
-                if made == Err(CuResult::OUT_OF_MEMORY) && self.trim(shim, device) {
-                    made = memory::allocate(shim, ctx, device, size);
-                }
-                let address = made?;
+                let address = memory::allocate(shim, ctx, device, size)?;
                 self.count(device, |now| now.saturating_add(size));
                 address
             }
