@@ -116,6 +116,8 @@ struct Queue {
     thread: bool,
     sleeping: bool,
     closed: bool,
+    /// When it last got something to do after it had nothing (CLOCK_MONOTONIC ns).
+    roused_ns: u64,
 }
 
 /// The part of a stream that its thread shares.
@@ -248,7 +250,8 @@ impl Core {
                     idle = true;
                 }
                 if idle {
-                    self.lag.catch_up();
+                    // That this thread woke up late is not the device's time.
+                    self.lag.set(queue.roused_ns);
                 }
                 queue.busy = true;
                 executed = true;
@@ -279,6 +282,9 @@ impl Core {
 
     fn enqueue(self: &Arc<Self>, item: Item) -> Position {
         let mut queue = lock(&self.queue);
+        if self.idle() {
+            queue.roused_ns = now_ns();
+        }
         let at = self.submitted.fetch_add(1, Ordering::SeqCst) + 1;
         queue.items.push_back(item);
         if !queue.thread {

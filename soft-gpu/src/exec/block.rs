@@ -22,6 +22,20 @@ struct Barrier {
     count: u32,
     /// True predicates of `bar.red`.
     votes: u32,
+    /// Somebody arrived since it was reset.
+    used: bool,
+}
+
+impl Barrier {
+    /// Nobody of so many warps has arrived.
+    fn reset(&mut self, warps: usize) {
+        (self.lanes, self.count, self.votes) = (0, 0, 0);
+        if self.used || self.arrived.len() != warps {
+            self.arrived.clear();
+            self.arrived.resize(warps, 0);
+            self.used = false;
+        }
+    }
 }
 
 /// How far a block is.
@@ -100,12 +114,7 @@ impl Block {
         self.next = 0;
         self.waiting = 0;
         for b in &mut self.barriers {
-            *b = Barrier {
-                arrived: std::mem::take(&mut b.arrived),
-                ..Barrier::default()
-            };
-            b.arrived.clear();
-            b.arrived.resize(count, 0);
+            b.reset(count);
         }
         while self.warps.len() < count {
             self.warps.push(Warp::new());
@@ -117,8 +126,10 @@ impl Block {
             if fresh {
                 fixed_specials(w, env, shape, n as u32, count as u32);
             }
-            for d in 0..3 {
-                w.spec32[sp::CTAID as usize + d] = Col32([env.block[d]; LANES]);
+            for (column, index) in w.spec32[sp::CTAID as usize..].iter_mut().zip(env.block) {
+                if column.0[0] != index {
+                    *column = Col32([index; LANES]);
+                }
             }
             let left = threads - (n * LANES) as u32;
             let mask = if left >= 32 {
@@ -126,7 +137,7 @@ impl Block {
             } else {
                 (1 << left) - 1
             };
-            w.start(env, n as u32, mask, shape.func, &self.params)?;
+            w.start(env, n as u32, mask, shape.func, &self.params, fresh)?;
         }
         Ok(())
     }
@@ -202,6 +213,7 @@ impl Block {
         for a in warps[n].arrivals.drain(..) {
             let b = &mut barriers[usize::from(a.id)];
             let new = a.mask & !b.arrived[n];
+            b.used = true;
             b.arrived[n] |= a.mask;
             b.lanes += new.count_ones();
             b.count = b.count.max(a.count);

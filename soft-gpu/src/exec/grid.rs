@@ -10,6 +10,9 @@ use super::env::Env;
 use super::meter::Meter;
 use super::program::{FuncInfo, Program};
 
+/// A launch of fewer instructions takes what the wall clock says.
+const SHORT_LAUNCH: u64 = 1_000;
+
 /// A shorter sleep is not worth asking the system for.
 const SHORT_NAP: u64 = 50_000;
 
@@ -231,7 +234,7 @@ impl Grid<'_> {
         let mut first = Worker {
             block: KEPT.take().unwrap_or_else(Block::new),
             shape: self.shape,
-            budget: TURN_INSTRUCTIONS,
+            budget: SHORT_LAUNCH,
             meter: Meter::start(),
         };
         first.block.forget_count();
@@ -312,7 +315,7 @@ impl Grid<'_> {
             let progress = block.run(&env, budget)?;
             if *budget == 0 {
                 *budget = TURN_INSTRUCTIONS;
-                meter.lasts();
+                meter.count();
                 self.turn(meter)?;
             }
             match progress {

@@ -6,8 +6,7 @@
 
 use std::time::{Duration, Instant};
 
-/// From here on a launch lasts: it gets help by other threads, and its processor time is counted. A
-/// shorter one takes what the wall clock says.
+/// From here on a launch lasts: it gets help by other threads.
 pub(super) const LASTING: Duration = Duration::from_micros(100);
 
 /// CLOCK_THREAD_CPUTIME_ID in nanoseconds.
@@ -21,9 +20,11 @@ fn processor_ns() -> u64 {
     t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
 }
 
-/// The meter of one thread.
+/// The meter of one thread. It counts processor time once the thread has run some instructions or the launch
+/// lasts; asking at every launch would take as long as a short one does.
 pub(super) struct Meter {
     started: Instant,
+    lasts: bool,
     /// Wall time until processor time was counted, and the clock's value then.
     counted: Option<(u64, u64)>,
     idle: u64,
@@ -34,6 +35,7 @@ impl Meter {
     pub(super) fn start() -> Meter {
         Meter {
             started: Instant::now(),
+            lasts: false,
             counted: None,
             idle: 0,
         }
@@ -42,6 +44,7 @@ impl Meter {
     /// Of a thread that helps.
     pub(super) fn helper() -> Meter {
         Meter {
+            lasts: true,
             counted: Some((0, processor_ns())),
             ..Meter::start()
         }
@@ -49,13 +52,19 @@ impl Meter {
 
     /// True once the launch lasts.
     pub(super) fn lasts(&mut self) -> bool {
-        if self.counted.is_none() {
-            let wall = self.started.elapsed();
-            if wall >= LASTING {
-                self.counted = Some((wall.as_nanos() as u64, processor_ns()));
-            }
+        if !self.lasts && self.started.elapsed() >= LASTING {
+            self.lasts = true;
+            self.count();
         }
-        self.counted.is_some()
+        self.lasts
+    }
+
+    /// Counts processor time from here on at the latest.
+    pub(super) fn count(&mut self) {
+        if self.counted.is_none() {
+            let wall = self.started.elapsed().as_nanos() as u64;
+            self.counted = Some((wall, processor_ns()));
+        }
     }
 
     /// The device was somebody else's for so long, which counts.
@@ -72,7 +81,7 @@ impl Meter {
         self.idle += slept;
     }
 
-    /// Nanoseconds before the launch was known to last, and since; `None` if it does not.
+    /// Nanoseconds before and since processor time is counted; `None` if it is not.
     pub(super) fn read(&self) -> Option<(u64, u64)> {
         let (before, from) = self.counted?;
         Some((before, processor_ns().saturating_sub(from) + self.idle))
@@ -95,5 +104,8 @@ mod tests {
         while !first.lasts() {}
         let (before, _) = first.read().expect("it lasts now");
         assert!(before >= LASTING.as_nanos() as u64);
+        let mut busy = Meter::start();
+        busy.count();
+        assert!(busy.read().is_some());
     }
 }

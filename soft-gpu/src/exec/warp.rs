@@ -192,7 +192,8 @@ impl Warp {
         self.file32.len() <= 256 && self.file64.len() <= 256 && self.stride <= 1024
     }
 
-    /// Places the lanes in `mask` at the start of the kernel `func`; `params` stays while the warp runs.
+    /// Places the lanes in `mask` at the start of the kernel `func`; `params` stays while the warp runs. Only a
+    /// warp that did not run this kernel before (`fresh`) needs room.
     pub(crate) fn start(
         &mut self,
         env: &Env<'_>,
@@ -200,6 +201,7 @@ impl Warp {
         mask: u32,
         func: u32,
         params: &Params,
+        fresh: bool,
     ) -> Result<(), Fault> {
         self.groups.clear();
         self.frames.clear();
@@ -233,7 +235,9 @@ impl Warp {
             basep: 0,
             local: 0,
         });
-        self.reserve(info, frame)?;
+        if fresh {
+            self.reserve(info, frame)?;
+        }
         self.set_frame(frame);
         self.active = mask;
         self.pc = info.entry;

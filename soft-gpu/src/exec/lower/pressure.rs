@@ -97,7 +97,7 @@ fn visit<'a>(operands: &'a [Operand], name: &mut dyn FnMut(&'a str)) {
     while let Some(operand) = open.pop() {
         match operand {
             Operand::Name(n) | Operand::Offset(n, _) | Operand::Memory { base: Some(n), .. } => {
-                name(n)
+                name(n);
             }
             Operand::Negated(inner) => open.push(inner),
             Operand::Vector(all) | Operand::List(all) => open.extend(all),

@@ -142,7 +142,10 @@ impl Warp {
             self.bank64[0] = self.file64.as_mut_ptr().add(f.base64 as usize).cast_const();
             self.preds = self.filep.as_mut_ptr().add(f.basep as usize);
         }
-        self.spec64[special::FRAME_LOCAL as usize].0 = [f.local; LANES];
+        let local = &mut self.spec64[special::FRAME_LOCAL as usize].0;
+        if local[0] != f.local {
+            *local = [f.local; LANES];
+        }
         self.bank64[2] = self.spec64.as_ptr();
     }
 

@@ -70,7 +70,6 @@ fn what_is_not_served_is_named_with_its_line() {
         "vadd4.u32.u32.u32 %r0, %r1, %r2, %r3",
         "wgmma.fence.sync.aligned",
         "tcgen05.wait::ld.sync.aligned",
-        "mbarrier.init.shared.b64 [%r1], 1",
         "barrier.cluster.arrive",
         "cp.async.bulk.wait_group 0",
         "mapa.shared::cluster.u32 %r0, %r1, 0",

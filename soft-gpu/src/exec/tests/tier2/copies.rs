@@ -117,7 +117,6 @@ fn forms_that_do_not_exist_are_refused() {
         "cp.async.shared.global [%dst], [%src], 4;",
         "cp.async.wait_group %n;",
         "cp.async.bulk.shared.global [%dst], [%src], 16;",
-        "cp.async.mbarrier.arrive.shared.b64 [%dst];",
     ] {
         assert!(!load(copy), "{copy}");
     }
