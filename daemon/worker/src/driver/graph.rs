@@ -176,19 +176,21 @@ impl<'g> Builder<'g> {
         section: Section<'g>,
         fill: impl FnOnce(&mut Recorder<'_, 'g>) -> Result<()>,
     ) -> Result<()> {
+        // Used up: what is filled is not filled again.
+        let Section { raw: graph, .. } = section;
         let stream = self.stream.bound()?;
         let (nodes, data) = (ptr::null(), ptr::null());
         // SAFETY: the stream is ours and idle; the section's graph lives as long as the graph that is
         // being built, which nobody else uses or empties meanwhile ('g).
-        unsafe { raw::cuStreamBeginCaptureToGraph(stream, section.raw, nodes, data, 0, RELAXED) }?;
+        unsafe { raw::cuStreamBeginCaptureToGraph(stream, graph, nodes, data, 0, RELAXED) }?;
         let filled = fill(&mut Recorder {
             stream: &self.stream,
             graph: PhantomData,
         });
-        let mut graph: sys::CUgraph = ptr::null_mut();
+        let mut same: sys::CUgraph = ptr::null_mut();
         let stream = self.stream.bound()?;
         // SAFETY: ends what began above, in the same stream; writes one handle, of a graph that is known.
-        let ended = unsafe { raw::cuStreamEndCapture(stream, &mut graph) };
+        let ended = unsafe { raw::cuStreamEndCapture(stream, &mut same) };
         filled.and(ended)
     }
 }

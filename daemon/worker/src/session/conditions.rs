@@ -176,7 +176,7 @@ impl Session {
     /// twice, and nodes too deep within each other.
     pub(super) fn graph_conditional(
         &mut self,
-        r: req::GraphConditional,
+        r: &req::GraphConditional,
     ) -> Result<rep::GraphConditional> {
         let home = self.graphs.homes.named.get(&r.home.0);
         let home = home.ok_or(CuResult::INVALID_HANDLE)?;
@@ -187,7 +187,7 @@ impl Session {
         if !has_bodies(r.kind, r.bodies.len()) {
             return Err(CuResult::INVALID_VALUE);
         }
-        self.check_bodies(&r, context)?;
+        self.check_bodies(r, context)?;
         let mut node = Conditional {
             home: r.home.0,
             handle: r.handle,

@@ -396,7 +396,7 @@ impl Session {
             Request::MemGranularity(r) => self.answer(op, id, self.memory_granularity(&r)),
             Request::GraphCondition(r) => self.graph_condition(op, id, &r).map(|()| Taken::Done),
             Request::GraphConditional(r) => {
-                let reply = self.graph_conditional(r);
+                let reply = self.graph_conditional(&r);
                 self.answer(op, id, reply)
             }
             Request::GraphBuild(r) => self.graph_build(op, id, r.graph).map(|()| Taken::Done),
