@@ -113,7 +113,7 @@ fn before_cuinit_nothing_works_and_nothing_crashes() {
         for symbol in symbols::SYMBOLS {
             let base = symbol.trim_end_matches("_ptds").trim_end_matches("_ptsz");
             let served = FUNCTIONS.iter().any(|f| f.symbol == base);
-            if ALWAYS.contains(symbol) {
+            if ALWAYS.contains(symbol) || symbol.starts_with("cuCheckpoint") {
                 continue;
             }
             let expected = if served {

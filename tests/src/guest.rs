@@ -53,6 +53,8 @@ programs! {
     MULTI = "multi", "soft-gpu/fixtures/demo/vecadd.ptx";
     /// One part of the driver API a run.
     SURFACE = "surface", "soft-gpu/fixtures/demo/vecadd.ptx";
+    /// Forms of calls that few programs use, one part a run.
+    FORMS = "forms", "tests/guests/forms.ptx";
     /// One kind of graph a run.
     GRAPHS = "graphs", "tests/guests/graphs.ptx";
     /// Takes memory and keeps it.

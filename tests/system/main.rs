@@ -8,6 +8,7 @@ mod changes;
 mod containment;
 mod decisions;
 mod failures;
+mod forms;
 mod gangs;
 mod graphs;
 mod guests;

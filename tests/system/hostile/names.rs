@@ -2,16 +2,30 @@
 //! takes them.
 
 use anyhow::{Result, ensure};
-use vgpu_proto::call::ops::Call;
+use vgpu_proto::call::ops::{BoxSide, Call};
 use vgpu_proto::call::{LinkInput, OPS, Op, req};
 use vgpu_proto::codec::encode;
-use vgpu_proto::cuda::{Ctx, DevPtr, Event, Func, Linked, Module, Stream};
+use vgpu_proto::cuda::{
+    Array, ArrayBlock, ArrayShape, Ctx, DevPtr, Event, Func, Linked, Module, Physical, Stream,
+};
 use vgpu_tests::hostile::{Session, load_call};
 
 use super::{Adder, Scene, VECADD, is_refusal};
 
 /// Bytes of the allocation that addresses are tried around.
 const LEN: u64 = 4096;
+/// A multiple of every device's granularity of physical memory.
+const UNIT: u64 = 2 << 20;
+
+/// Eight bytes in a row.
+const SHAPE: ArrayShape = ArrayShape {
+    width: 8,
+    height: 1,
+    depth: 0,
+    format: 1,
+    channels: 1,
+    flags: 0,
+};
 
 /// What a call names. All live, until one of them is changed.
 #[derive(Clone)]
@@ -34,6 +48,11 @@ struct Names {
     done: u64,
     new_stream: Stream,
     new_event: Event,
+    array: Array,
+    block: ArrayBlock,
+    memory: Physical,
+    /// Addresses that were reserved.
+    space: DevPtr,
     dst: DevPtr,
     src: DevPtr,
     freed: DevPtr,
@@ -258,6 +277,67 @@ fn call(op: Op, n: &Names) -> Result<(Vec<u8>, Vec<u8>)> {
             bodies: vec![n.body],
         }),
         Op::GraphBuild => row(&req::GraphBuild { graph: n.graph }),
+        Op::ArrayCreate => row(&req::ArrayCreate {
+            ctx,
+            shape: SHAPE,
+            levels: 0,
+        }),
+        Op::ArrayDestroy => row(&req::ArrayDestroy { block: n.block }),
+        Op::MemcpyHtoA => {
+            bulk = vec![1; 8];
+            row(&req::MemcpyHtoA {
+                ctx,
+                stream,
+                dst: n.array,
+                at: [0; 3],
+                width: 8,
+            })
+        }
+        Op::MemcpyAtoH => row(&req::MemcpyAtoH {
+            ctx,
+            stream,
+            src: n.array,
+            at: [0; 3],
+            width: 8,
+            rows: 1,
+        }),
+        Op::MemcpyBox => row(&req::MemcpyBox {
+            ctx,
+            stream,
+            dst: BoxSide::Memory {
+                at: dst,
+                pitch: len,
+                rows: 1,
+            },
+            src: BoxSide::Array {
+                array: n.array,
+                at: [0; 3],
+            },
+            size: [len, 1, 1],
+        }),
+        Op::AddressReserve => row(&req::AddressReserve {
+            size: UNIT,
+            alignment: 0,
+            wanted: 0,
+            collided: Some(n.space),
+        }),
+        Op::AddressFree => row(&req::AddressFree { ptr: n.space }),
+        Op::PhysicalCreate => row(&req::PhysicalCreate { device, size: UNIT }),
+        Op::PhysicalRelease => row(&req::PhysicalRelease { memory: n.memory }),
+        Op::MemMap => row(&req::MemMap {
+            ptr: n.space,
+            memory: n.memory,
+        }),
+        Op::MemUnmap => row(&req::MemUnmap {
+            ptr: n.space,
+            size: UNIT,
+        }),
+        Op::MemSetAccess => row(&req::MemSetAccess {
+            ptr: n.space,
+            size: UNIT,
+            flags: 3,
+        }),
+        Op::MemGranularity => row(&req::MemGranularity { device, option: 0 }),
         Op::LaunchKernel => {
             bulk = vec![0; 28];
             row(&req::LaunchKernel {
@@ -322,6 +402,15 @@ fn names(session: &mut Session, ctx: Ctx, ptr: DevPtr) -> Result<Names> {
         flags,
     };
     let module = session.module(ctx, VECADD)?;
+    let (shape, levels, device) = (SHAPE, 0, 0);
+    let made = session.ask(&req::ArrayCreate { ctx, shape, levels })?;
+    let reserve = req::AddressReserve {
+        size: UNIT,
+        alignment: 0,
+        wanted: 0,
+        collided: None,
+    };
+    let size = UNIT;
     Ok(Names {
         device: 0,
         ctx,
@@ -338,6 +427,10 @@ fn names(session: &mut Session, ctx: Ctx, ptr: DevPtr) -> Result<Names> {
         done: 7,
         new_stream: Stream(session.fresh()),
         new_event: Event(session.fresh()),
+        array: made.arrays[0],
+        block: made.block,
+        memory: session.ask(&req::PhysicalCreate { device, size })?.memory,
+        space: session.ask(&reserve)?.ptr,
         dst: ptr,
         src: ptr,
         freed: ptr,
@@ -355,6 +448,10 @@ fn objects(session: &mut Session) -> Result<Objects> {
     let freed = session.alloc(old, LEN)?;
     let stale = names(session, old, freed)?;
     session.ask(&req::CtxDestroy { ctx: old })?;
+    // Neither belongs to a context.
+    let (ptr, memory) = (stale.space, stale.memory);
+    session.ask(&req::AddressFree { ptr })?;
+    session.ask(&req::PhysicalRelease { memory })?;
     // Results of links belong to no context: fetched, they are gone.
     session.ask(&req::LinkData { link: stale.link })?;
     Ok(Objects { live, stale })
@@ -367,7 +464,7 @@ type Setter = fn(&mut Names, u64);
 type Kind = (&'static str, Setter, fn(&Names) -> u64);
 
 /// A context is looked at where the stream is its NULL stream; other streams have one of their own.
-const KINDS: [Kind; 12] = [
+const KINDS: [Kind; 16] = [
     (
         "context",
         |n, v| (n.ctx, n.stream) = (Ctx(v), Stream::NULL),
@@ -384,6 +481,10 @@ const KINDS: [Kind; 12] = [
     ("home", |n, v| n.home = Stream(v), |n| n.home.0),
     ("condition", |n, v| n.condition = v, |n| n.condition),
     ("host function", |n, v| n.done = v, |n| n.done),
+    ("array", |n, v| n.array = Array(v), |n| n.array.0),
+    ("block", |n, v| n.block = ArrayBlock(v), |n| n.block.0),
+    ("memory", |n, v| n.memory = Physical(v), |n| n.memory.0),
+    ("addresses", |n, v| n.space = DevPtr(v), |n| n.space.0),
 ];
 
 /// Numbers that are no live handle of the kind.
