@@ -72,7 +72,10 @@ fn cuda_visible_devices_picks_and_orders_the_devices() -> Result<()> {
     };
     assert_ne!(first, second);
     // As far as needed to tell one from the other.
-    let same = first.bytes().zip(second.bytes()).take_while(|(a, b)| a == b);
+    let same = first
+        .bytes()
+        .zip(second.bytes())
+        .take_while(|(a, b)| a == b);
     let enough = (same.count() + 1).max("GPU-0".len());
     for (value, expected) in [
         ("0", vec![first]),

@@ -140,7 +140,7 @@ impl Session {
         self.drain(
             Target::Everything,
             After::Release {
-                garbage,
+                garbage: garbage.into(),
                 charge,
                 reply: None,
             },
@@ -168,7 +168,7 @@ impl Session {
         self.drain(
             Target::Stream(stream),
             After::Release {
-                garbage,
+                garbage: garbage.into(),
                 charge,
                 reply: None,
             },

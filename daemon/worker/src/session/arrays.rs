@@ -150,7 +150,7 @@ impl Session {
         self.drain(
             Target::Everything,
             After::Release {
-                garbage,
+                garbage: garbage.into(),
                 charge: state.charge,
                 reply: Some((op, id)),
             },

@@ -346,7 +346,7 @@ impl Session {
         self.drain(
             Target::Context(context),
             After::Release {
-                garbage,
+                garbage: garbage.into(),
                 charge,
                 reply: Some(reply),
             },

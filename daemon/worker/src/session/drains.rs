@@ -50,7 +50,7 @@ pub(super) enum After {
     /// Things are given back to the driver, then the request (if it waits) is answered.
     Release {
         /// What.
-        garbage: Garbage,
+        garbage: Box<Garbage>,
         /// Bytes that the VM's ledger gets back.
         charge: u64,
         /// (operation, number).
@@ -263,7 +263,7 @@ impl Session {
                 garbage,
                 charge,
                 reply,
-            } => self.release(garbage, charge, reply),
+            } => self.release(*garbage, charge, reply),
         }
     }
 
@@ -301,7 +301,7 @@ impl Session {
                     charge,
                     reply,
                 } => {
-                    self.release(garbage, charge, reply);
+                    self.release(*garbage, charge, reply);
                 }
             }
         }

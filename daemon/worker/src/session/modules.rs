@@ -194,7 +194,7 @@ impl Session {
         }
         self.allocs.freeing += 1;
         let after = After::Release {
-            garbage,
+            garbage: garbage.into(),
             charge: 0,
             reply: Some((op, id)),
         };

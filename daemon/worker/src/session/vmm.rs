@@ -248,7 +248,7 @@ impl Session {
         self.drain(
             Target::Everything,
             After::Release {
-                garbage,
+                garbage: garbage.into(),
                 charge,
                 reply,
             },
