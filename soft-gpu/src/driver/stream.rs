@@ -53,6 +53,8 @@ struct Item {
     submitted_ns: u64,
     work: Option<Work>,
     kernel: bool,
+    /// When it was submitted (CLOCK_MONOTONIC ns), if the stream had nothing to do then; else 0.
+    roused_ns: u64,
 }
 
 impl Item {
@@ -62,6 +64,7 @@ impl Item {
             submitted_ns: submission_time(),
             work,
             kernel: false,
+            roused_ns: 0,
         }
     }
 
@@ -116,8 +119,6 @@ struct Queue {
     thread: bool,
     sleeping: bool,
     closed: bool,
-    /// When it last got something to do after it had nothing (CLOCK_MONOTONIC ns).
-    roused_ns: u64,
 }
 
 /// The part of a stream that its thread shares.
@@ -181,6 +182,10 @@ impl Core {
     }
 
     fn execute(&self, item: Item, more: bool) {
+        if item.roused_ns != 0 {
+            // That the thread woke up late is not the device's time.
+            self.lag.set(item.roused_ns);
+        }
         if !item.after.is_empty() {
             self.wait_for(&item.after);
         }
@@ -230,7 +235,7 @@ impl Core {
         let mut batch = VecDeque::new();
         let mut executed = false;
         loop {
-            let mut idle = self.linger();
+            self.linger();
             {
                 let mut queue = lock(&self.queue);
                 if executed {
@@ -247,11 +252,6 @@ impl Core {
                         .wait(queue)
                         .unwrap_or_else(PoisonError::into_inner);
                     queue.sleeping = false;
-                    idle = true;
-                }
-                if idle {
-                    // That this thread woke up late is not the device's time.
-                    self.lag.set(queue.roused_ns);
                 }
                 queue.busy = true;
                 executed = true;
@@ -265,25 +265,20 @@ impl Core {
         }
     }
 
-    /// Looks for more work for a moment: launches come in trains, and sleeping costs more. False if there
-    /// was some at once.
-    fn linger(&self) -> bool {
-        if !self.idle() {
-            return false;
-        }
+    /// Looks for more work for a moment: launches come in trains, and sleeping costs more.
+    fn linger(&self) {
         let end = Instant::now() + LINGER;
         while self.idle() && Instant::now() < end {
             for _ in 0..32 {
                 std::hint::spin_loop();
             }
         }
-        true
     }
 
-    fn enqueue(self: &Arc<Self>, item: Item) -> Position {
+    fn enqueue(self: &Arc<Self>, mut item: Item) -> Position {
         let mut queue = lock(&self.queue);
         if self.idle() {
-            queue.roused_ns = now_ns();
+            item.roused_ns = now_ns();
         }
         let at = self.submitted.fetch_add(1, Ordering::SeqCst) + 1;
         queue.items.push_back(item);
