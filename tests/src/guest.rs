@@ -57,6 +57,8 @@ programs! {
     FORMS = "forms", "tests/guests/forms.ptx";
     /// One kind of graph a run.
     GRAPHS = "graphs", "tests/guests/graphs.ptx";
+    /// A module with 96 MiB of variables.
+    VARIABLES = "variables", "tests/guests/variables.ptx";
     /// Takes memory and keeps it.
     TAKE = "take", "soft-gpu/fixtures/demo/null.ptx";
     /// Device printf.

@@ -53,6 +53,39 @@ fn device_memory_is_one_account_over_all_programs_of_a_vm() -> Result<()> {
     Ok(())
 }
 
+/// Nobody asks for the variables of a module: they are found on the device, and booked.
+#[test]
+fn the_variables_of_modules_are_in_the_account() -> Result<()> {
+    const VARIABLES: u64 = 96 * MIB;
+    let host = one_vm(&Options::default())?;
+    host.admin("vm set 1 --memory=200MiB")?;
+    for how in ["once", "twice"] {
+        let mut first = Guest::new(guest::VARIABLES, host.target(1))?
+            .arg(how)
+            .spawn()?;
+        until("its variables are booked", SOON, || {
+            (vm_number(&host, "memory_bytes")? >= VARIABLES).then_some(())
+        })?;
+        // Once, however often they were loaded.
+        let held = vm_number(&host, "memory_bytes");
+        assert!(held < Some(VARIABLES + 64 * MIB), "{held:?}");
+        let output = take(&host, "device", 120 * MIB)?.run(SOON)?;
+        assert_eq!(
+            output.status.code(),
+            Some(4),
+            "{}",
+            guest::describe(&output)
+        );
+        first.kill();
+        host.wait_no_sessions(SOON)?;
+        assert_eq!(vm_number(&host, "memory_bytes"), Some(0));
+    }
+    // With nobody's variables in the way it fits.
+    let output = take(&host, "again", 120 * MIB)?.run(SOON)?;
+    assert!(output.status.success(), "{}", guest::describe(&output));
+    Ok(())
+}
+
 #[test]
 fn sessions_are_limited_and_the_next_is_served_when_one_ends() -> Result<()> {
     let host = one_vm(&Options::default())?;

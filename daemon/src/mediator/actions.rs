@@ -10,6 +10,7 @@ use vgpu_proto::worker::ToWorker;
 use vgpu_sched::{Action, Credits, Depth, Epoch, Event, GpuId, KillCause, SessionId, Terms};
 
 use super::actor::Actor;
+use super::found::FOUND;
 use super::handle::{Command, Refused};
 use super::reactor::now_ns;
 use super::session::{Lease, Session};
@@ -70,7 +71,14 @@ impl Actor {
             }
             Action::MemoryGranted { tag: PINNED, .. } => self.pinned = Some(true),
             Action::MemoryDenied { tag: PINNED, .. } => self.pinned = Some(false),
+            Action::MemoryGranted { tag: FOUND, .. } => self.found = Some(Ok(())),
+            Action::MemoryDenied {
+                tag: FOUND,
+                available,
+                ..
+            } => self.found = Some(Err(available)),
             Action::MemoryGranted { session, tag, .. } => {
+                self.memory_grew(session);
                 self.send(
                     session.0,
                     &ToWorker::MemGrant {

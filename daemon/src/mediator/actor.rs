@@ -145,6 +145,8 @@ pub(super) struct Actor {
     pub(super) last_strike: Option<(VmId, String)>,
     /// Whether the pinned memory that was just asked for was granted.
     pub(super) pinned: Option<bool>,
+    /// The answer to a request for memory that was found: granted, or so much could be had.
+    pub(super) found: Option<Result<(), u64>>,
     /// Why a GPU is suspect, for the guests that are refused.
     pub(super) suspects: BTreeMap<GpuId, String>,
     pub(super) decisions: u64,
@@ -196,6 +198,7 @@ impl Actor {
             breaches: VecDeque::new(),
             last_strike: None,
             pinned: None,
+            found: None,
             suspects: BTreeMap::new(),
             decisions: 0,
             decision_time: Histogram::default(),

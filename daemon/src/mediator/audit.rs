@@ -3,11 +3,13 @@
 //! Leases bind honest workers; one that its guest has taken over may say that it has drained and go on.
 //! Where the device keeps a clock per process (soft-gpu), its use between two looks must be explained by
 //! leases held in that time.
+//! What each process holds of its memory is reconciled with the books by the way (`found`).
 
 use std::collections::BTreeMap;
 
 use super::actor::Actor;
 use super::reactor::now_ns;
+use super::session::Phase;
 use crate::probe::DeviceProcess;
 
 /// Use without a lease between two looks that is not yet cheating: what a device's account lags behind,
@@ -21,6 +23,7 @@ impl Actor {
         for session in self.sessions.values_mut() {
             session.held.mark_ns = session.held.until(now);
         }
+        self.mark_memory();
     }
 
     /// What the device says of each process on it.
@@ -30,16 +33,21 @@ impl Actor {
             .iter()
             .map(|process| (process.pid, process))
             .collect();
-        let mut cheats = Vec::new();
+        let (mut cheats, mut held) = (Vec::new(), Vec::new());
         for session in self.sessions.values_mut() {
             if session.is_ending() {
                 continue;
             }
             let pid = session.worker.as_ref().map(|worker| worker.process.pid());
             let process = pid.and_then(|pid| by_pid.get(&pid));
-            let Some(busy_ns) = process.and_then(|process| process.busy_ns) else {
+            let Some((busy_ns, memory)) = process.and_then(|p| Some((p.busy_ns?, p.memory_bytes)))
+            else {
                 continue;
             };
+            // A gang's devices are not looked at in the same moment.
+            if session.gpus.len() == 1 && session.phase == Phase::Live {
+                held.push((session.id, memory));
+            }
             let on_it = session.gpus.iter_mut().find(|gpu| gpu.uuid == gpu_uuid);
             let Some(gpu) = on_it else { continue };
             let beyond = gpu.unexplained(&session.held, busy_ns, now);
@@ -53,6 +61,9 @@ impl Actor {
                 beyond / vgpu_sched::MILLIS
             );
             self.breach(id, &what);
+        }
+        for (id, memory) in held {
+            self.reconcile(id, memory);
         }
     }
 }

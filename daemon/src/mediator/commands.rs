@@ -12,6 +12,7 @@ use vgpu_sched::{Event, GpuHealth, GpuId, SessionId};
 use super::VmIdentity;
 use super::actor::Actor;
 use super::books::{self, Pool, identity_of};
+use super::found::Found;
 use super::handle::{AdmitRequest, Admitted, Command, GuestEnd, Ready, Refused};
 use super::reactor::{Source, now_ns};
 use super::session::{About, Hearing, Held, Phase, Placed, Session};
@@ -460,6 +461,7 @@ impl Actor {
             data: None,
             lease: None,
             held: Held::default(),
+            found: Found::default(),
             depth: self.depth_of(id),
             fault: None,
             about,

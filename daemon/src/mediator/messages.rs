@@ -10,6 +10,7 @@ use vgpu_sched::{Depth, Epoch, Event, GpuId, HeadCost, Memory, SessionId};
 
 use super::actions::PINNED;
 use super::actor::Actor;
+use super::found::FOUND;
 use super::handle::Ready;
 use super::reactor::now_ns;
 use super::session::{Lease, Phase, Session};
@@ -116,7 +117,7 @@ impl Actor {
                 },
             ) => {
                 let of = memory_of(session, device);
-                if request == PINNED {
+                if [PINNED, FOUND].contains(&request) {
                     return self.breach(id, "the worker numbers its requests as nobody does");
                 }
                 self.feed(Event::MemoryReserve {

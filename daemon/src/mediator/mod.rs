@@ -13,6 +13,7 @@
 //! | `messages` | what workers say, checked against the books |
 //! | `ending` | the end of a session: the guest is told, the worker killed and verified gone |
 //! | `depth` | how much each program may have queued |
+//! | `found` | device memory that nobody asked for, put on the books |
 //! | `books` | GPUs, pools and VMs, as the scheduler wants them |
 //! | `session` | the session table |
 //! | `strikes` | misbehaviour counted, up to the quarantine |
@@ -29,6 +30,7 @@ mod commands;
 mod depth;
 mod ending;
 mod explain;
+mod found;
 pub mod handle;
 mod messages;
 mod meter;

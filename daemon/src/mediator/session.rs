@@ -8,6 +8,7 @@ use vgpu_proto::lease::Hints;
 use vgpu_sched::{Credits, GpuId, Usage};
 
 use super::VmIdentity;
+use super::found::Found;
 use super::handle::{Note, Ready};
 use crate::events::EndCause;
 use crate::model::GpuRecord;
@@ -30,6 +31,7 @@ pub(super) struct Session {
     pub(super) data: Option<OwnedFd>,
     pub(super) lease: Option<Lease>,
     pub(super) held: Held,
+    pub(super) found: Found,
     /// The depth credit that its guest has: calls, bytes.
     pub(super) depth: (u32, u64),
     /// The device fault that the worker reported, if any.

@@ -20,6 +20,9 @@ const OUTPUT_MOST: usize = 1 << 20;
 /// What of a failed program's standard error is kept.
 const SAID_MOST: usize = 2_000;
 
+/// A probe with this variable ends when its input does (`daemon/worker/src/probe`).
+const ENDS_WITH_STDIN: &str = "VGPU_PROBE_ENDS_WITH_STDIN";
+
 /// Runs a program to its end and gives its standard output.
 ///
 /// # Errors
@@ -41,13 +44,16 @@ pub(super) fn run(
         .args(args)
         .env_clear()
         .envs(env.iter().map(|(k, v)| (k, v)))
+        .env(ENDS_WITH_STDIN, "1")
         .current_dir("/")
-        .stdin(Stdio::null())
+        .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .process_group(0)
         .spawn()
         .map_err(|e| format!("cannot start {name}: {e}"))?;
+    // Whatever ends vgpud closes this end of it.
+    let _alive = child.stdin.take();
     let process = match Process::open(child.id()) {
         Ok(process) => process,
         Err(e) => {

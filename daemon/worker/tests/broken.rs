@@ -8,8 +8,7 @@ use vgpu_proto::call::{OPS, Op, req};
 use vgpu_proto::cuda::{CuResult, Stream};
 use vgpu_proto::frame::Header;
 use vgpu_proto::limits::{COPY_PIECE, DEPTH_BYTES, DEPTH_CALLS, MAX_ARGS, MAX_BULK};
-use vgpu_proto::worker::FromWorker;
-use vgpu_proto::worker::ToWorker;
+use vgpu_proto::worker::{FromWorker, ToWorker};
 
 const NULL: Stream = Stream::NULL;
 
@@ -137,7 +136,12 @@ fn less_credit_counts_for_what_is_sent_after_it_was_heard() {
     // Once they are taken, so many and no more may wait.
     let all = bench.guest.status(&req::MemGetInfo { ctx });
     ok(all);
+    // It asks once, and is not answered by itself.
+    bench.vgpud.wait("word that it has work", |m| {
+        matches!(m, FromWorker::Runnable { .. }).then_some(())
+    });
     bench.vgpud.set(|p| p.grant = true);
+    bench.vgpud.grant();
     ok(bench.guest.sync(ctx, NULL));
     let progress = bench.guest.progress.calls;
     assert!(progress > u64::from(5 * LESS), "{progress}");

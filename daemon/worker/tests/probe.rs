@@ -3,7 +3,8 @@
 mod common;
 
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 use vgpu_proto::api::{GpuSource, ScanResult};
 
@@ -113,4 +114,26 @@ fn without_a_management_library_the_pci_bus_tells_what_is_there() {
         "{:?}",
         one.warnings
     );
+}
+
+#[test]
+fn a_canary_that_hangs_ends_with_whoever_asked_for_it() {
+    let mut hanging = Command::new(env!("CARGO_BIN_EXE_vgpu-probe"))
+        .args(["canary", "--soft", "--driver", soft()])
+        .env_clear()
+        .env("SOFT_GPU_FAULT", "canary:0:hang")
+        .env("VGPU_PROBE_ENDS_WITH_STDIN", "1")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("the probe runs");
+    let input = hanging.stdin.take();
+    std::thread::sleep(Duration::from_millis(300));
+    assert!(hanging.try_wait().expect("a child").is_none(), "it hangs");
+    drop(input);
+    let since = Instant::now();
+    while hanging.try_wait().expect("a child").is_none() {
+        assert!(since.elapsed() < common::DEADLINE, "it goes on for ever");
+        std::thread::sleep(Duration::from_millis(5));
+    }
 }

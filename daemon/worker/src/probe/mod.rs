@@ -15,6 +15,8 @@ use clap::{Args, Parser, Subcommand};
 use serde::Serialize;
 use vgpu_proto::api::ScanResult;
 
+use crate::driver::exit_now;
+
 /// Looks at the GPUs of this host. Started by vgpud; prints one line of JSON.
 #[derive(Debug, Parser)]
 #[command(name = "vgpu-probe", version)]
@@ -69,8 +71,28 @@ struct Answer {
     message: String,
 }
 
+/// With this variable set the program ends when its standard input does: vgpud holds the other end, and a
+/// probe that hangs must not outlive it.
+pub const ENDS_WITH_STDIN: &str = "VGPU_PROBE_ENDS_WITH_STDIN";
+
+/// Ends the process, whatever its other threads do, once nobody holds the other end of its input.
+fn end_with_stdin() -> std::io::Result<()> {
+    let watch = || {
+        let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
+        exit_now(1)
+    };
+    let thread = std::thread::Builder::new().name("stdin".into());
+    thread.spawn(watch).map(|_: std::thread::JoinHandle<()>| ())
+}
+
 /// Runs the program.
 pub fn run() -> ExitCode {
+    if std::env::var_os(ENDS_WITH_STDIN).is_some()
+        && let Err(e) = end_with_stdin()
+    {
+        eprintln!("vgpu-probe: no thread to watch the input: {e}");
+        return ExitCode::FAILURE;
+    }
     let line = match Cli::parse().command {
         Command::Scan { libraries, sysfs } => scan(&libraries, &sysfs)
             .and_then(|found| serde_json::to_string(&found).map_err(|e| e.to_string())),

@@ -3,6 +3,7 @@
 #![allow(dead_code, unreachable_pub, unused_imports, unused_macros)] // Each test program uses a part of it.
 
 mod guest;
+pub mod objects;
 mod vgpud;
 
 pub use guest::Guest;

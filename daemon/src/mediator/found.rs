@@ -1,0 +1,133 @@
+//! Device memory that was found and that nobody asked for: the variables of a program's modules, and what
+//! the driver takes besides.
+//!
+//! A worker reserves allocations before it makes them. What a module takes shows only on the device. Where the
+//! device says what each process holds (soft-gpu), that is compared with the books once a second, and the
+//! difference is booked as the VM's: it counts in its memory, its peak and its limit, and other VMs are
+//! not promised it. It is there already, so no limit can refuse it: the next allocation is.
+
+use vgpu_sched::{Event, Memory, SessionId};
+
+use super::actor::Actor;
+
+/// The tag of our own requests for memory that was found; workers' begin at 0.
+pub(super) const FOUND: u64 = u64::MAX - 1;
+
+/// What is known of a session's memory on its device.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Found {
+    /// The most that was booked since the device was going to be asked. An honest worker never held more
+    /// that it had reserved, whenever in that time the device looked.
+    high: u64,
+    /// Booked because it was found.
+    extra: u64,
+    /// That there was no room to book it was said.
+    said: bool,
+}
+
+impl Found {
+    /// What should be booked because it was found, if the device holds `seen`.
+    fn wanted(self, seen: u64) -> u64 {
+        seen.saturating_sub(self.high.saturating_sub(self.extra))
+    }
+}
+
+impl Actor {
+    fn booked(&self, session: u64) -> u64 {
+        let stats = self.scheduler.session_stats(SessionId(session));
+        stats.map_or(0, |stats| stats.memory_bytes)
+    }
+
+    /// The devices are going to be asked.
+    pub(super) fn mark_memory(&mut self) {
+        let ids: Vec<u64> = self.sessions.keys().copied().collect();
+        for id in ids {
+            let booked = self.booked(id);
+            if let Some(session) = self.sessions.get_mut(&id) {
+                session.found.high = booked;
+            }
+        }
+    }
+
+    /// A session's memory was granted.
+    pub(super) fn memory_grew(&mut self, session: SessionId) {
+        let booked = self.booked(session.0);
+        if let Some(session) = self.sessions.get_mut(&session.0) {
+            session.found.high = session.found.high.max(booked);
+        }
+    }
+
+    /// The device says that a session, which has no other, holds `seen` bytes.
+    pub(super) fn reconcile(&mut self, id: u64, seen: u64) {
+        let Some(found) = self.sessions.get(&id).map(|session| session.found) else {
+            return;
+        };
+        let (wanted, session) = (found.wanted(seen), SessionId(id));
+        let mut extra = found.extra;
+        if wanted < extra {
+            self.feed(Event::MemoryRelease {
+                session,
+                of: Memory::Device,
+                bytes: extra - wanted,
+            });
+            extra = wanted;
+        } else if wanted > extra {
+            extra += self.book_found(session, wanted - extra);
+        }
+        let Some(session) = self.sessions.get_mut(&id) else {
+            return;
+        };
+        session.found.extra = extra;
+        if extra < wanted && !session.found.said {
+            session.found.said = true;
+            tracing::warn!(
+                session = id,
+                vm = session.vm.vm_id,
+                "its modules hold {} bytes of device memory beyond what its VM may have, or its GPU has left",
+                wanted - extra
+            );
+        }
+    }
+
+    /// Books as much of it as there is room for; how much that was.
+    fn book_found(&mut self, session: SessionId, bytes: u64) -> u64 {
+        let mut ask = |bytes: u64| {
+            self.found = None;
+            self.feed(Event::MemoryReserve {
+                session,
+                of: Memory::Device,
+                bytes,
+                tag: FOUND,
+            });
+            self.found.take().unwrap_or(Err(0))
+        };
+        match ask(bytes) {
+            Ok(()) => bytes,
+            Err(0) => 0,
+            Err(available) => ask(available).map_or(0, |()| available),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn found_is_what_no_reservation_explains() {
+        let found = |high, extra| Found {
+            high,
+            extra,
+            said: false,
+        };
+        // Reserved, used or not: nothing is found.
+        assert_eq!(found(100, 0).wanted(0), 0);
+        assert_eq!(found(100, 0).wanted(100), 0);
+        assert_eq!(found(100, 0).wanted(130), 30);
+        // What was booked for that reason explains nothing else.
+        assert_eq!(found(130, 30).wanted(130), 30);
+        assert_eq!(found(130, 30).wanted(110), 10);
+        assert_eq!(found(130, 30).wanted(90), 0);
+        assert_eq!(found(10, 30).wanted(40), 40, "books that are wrong");
+    }
+}

@@ -1,0 +1,23 @@
+/*
+ * A program whose module has large variables: loads it, and with the argument `twice` unloads it again and
+ * loads it once more; then stays until it is killed.
+ */
+#include "guest.h"
+
+CUresult cuModuleGetGlobal_v2(CUdeviceptr *ptr, size_t *bytes, CUmodule module, const char *name);
+
+int main(int argc, char **argv) {
+    CUmodule module;
+    CUdeviceptr variables;
+    size_t bytes;
+    setup("null_kernel", &module);
+    if (argc > 1 && !strcmp(argv[1], "twice")) {
+        CU(cuModuleUnload(module));
+        CU(cuModuleLoadData(&module, guest_ptx));
+    }
+    CU(cuModuleGetGlobal_v2(&variables, &bytes, module, "variables"));
+    CU(cuMemsetD8_v2(variables, 1, bytes));
+    CU(cuCtxSynchronize());
+    pause();
+    return 0;
+}
