@@ -158,6 +158,13 @@ pub struct Recorder<'b, 'g> {
     graph: PhantomData<&'g mut Graph>,
 }
 
+impl Section<'_> {
+    /// The handle; what is filled is not filled again.
+    fn use_up(self) -> sys::CUgraph {
+        self.raw
+    }
+}
+
 impl<'g> Builder<'g> {
     /// The graph itself.
     pub fn root(&self) -> Section<'g> {
@@ -176,8 +183,7 @@ impl<'g> Builder<'g> {
         section: Section<'g>,
         fill: impl FnOnce(&mut Recorder<'_, 'g>) -> Result<()>,
     ) -> Result<()> {
-        // Used up: what is filled is not filled again.
-        let Section { raw: graph, .. } = section;
+        let graph = section.use_up();
         let stream = self.stream.bound()?;
         let (nodes, data) = (ptr::null(), ptr::null());
         // SAFETY: the stream is ours and idle; the section's graph lives as long as the graph that is
