@@ -83,7 +83,7 @@ fn what_waits_for_another_stream_is_later_than_it() {
     assert!(ms >= 0.0, "{ms} ms");
     // What the program does in between is in the time, too.
     let slow = timed(a, || {
-        std::thread::sleep(std::time::Duration::from_millis(20))
+        std::thread::sleep(std::time::Duration::from_millis(20));
     });
     assert!(slow >= 19.0, "{slow} ms");
 }
