@@ -150,6 +150,9 @@ exports! {
     /// The name, valid while the library is loaded. A function's handle will do, as for the driver.
     fn cuKernelGetName(out: *mut *const c_char, kernel: u64) {
         let shim = shim()?;
+        if kernel == 0 {
+            return Err(CuResult::INVALID_VALUE);
+        }
         let name = match libraries::is_kernel(kernel) {
             true => shim.kernels.get(kernel)?.name.as_ptr(),
             false => shim.functions.get(kernel)?.name.as_ptr(),

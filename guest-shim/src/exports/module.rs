@@ -108,7 +108,11 @@ exports! {
 
     /// The name of a function, valid while its module is loaded.
     fn cuFuncGetName(out: *mut *const c_char, function: u64) {
-        let function = libraries::function(shim()?, function)?;
+        let shim = shim()?;
+        if function == 0 {
+            return Err(CuResult::INVALID_VALUE);
+        }
+        let function = libraries::function(shim, function)?;
         // SAFETY: by the contract of the function.
         unsafe { put(out, function.name.as_ptr()) }
     }
