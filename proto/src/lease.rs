@@ -276,7 +276,7 @@ impl<'p> WorkerEnd<'p> {
         self.lease.lease.0.wanted.load(Ordering::Acquire) == epoch
     }
 
-    /// Is a declared overrunner on the GPU too? Until [`DaemonEnd::alone`].
+    /// Is a declared overrunner on the GPU too? From [`DaemonEnd::beside`] until [`DaemonEnd::alone`].
     #[must_use]
     pub fn beside(&self, epoch: u64) -> bool {
         self.lease.lease.0.beside.load(Ordering::Acquire) == epoch
@@ -431,6 +431,11 @@ impl<'p> DaemonEnd<'p> {
             .0
             .epoch
             .store(terms.epoch, Ordering::Release);
+    }
+
+    /// Says that an overrunner is on the GPU too.
+    pub fn beside(&self, epoch: u64) {
+        self.lease.lease.0.beside.store(epoch, Ordering::Release);
     }
 
     /// Says that the overrunner beside the lease is gone.

@@ -152,4 +152,14 @@ pub enum FromWorker {
         /// A sentence.
         text: String,
     },
+    /// Nothing more is submitted under this lease, unless it is extended, and what is in flight is
+    /// predicted to be over soon: the next holder may be let in. [`FromWorker::Released`] still follows.
+    Ending {
+        /// Which lease.
+        epoch: u64,
+        /// The end of its slice, as it stands on the page: if that was extended meanwhile, this is void.
+        slice_end_ns: u64,
+        /// Nanoseconds until then.
+        in_ns: u64,
+    },
 }

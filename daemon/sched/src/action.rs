@@ -208,12 +208,22 @@ pub enum Action {
         /// Why.
         reason: Refusal,
     },
-    /// Give the lease: nobody else holds this GPU.
+    /// Give the lease: nobody else holds this GPU, or nobody but one whose work is about to end.
     Grant(Terms),
     /// Give the lease although a declared overrunner is still on the GPU, and mark it so on the page.
     GrantBeside(Terms),
     /// A lease given by [`Action::GrantBeside`] has its GPUs to itself now: clear the mark.
     Alone {
+        /// Which GPU.
+        gpu: GpuId,
+        /// Who holds it.
+        session: SessionId,
+        /// Under which lease.
+        epoch: Epoch,
+    },
+    /// Whoever was to be done on the GPU by now overruns: mark the lease as one that [`Action::GrantBeside`]
+    /// gave.
+    Beside {
         /// Which GPU.
         gpu: GpuId,
         /// Who holds it.

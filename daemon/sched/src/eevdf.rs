@@ -382,6 +382,14 @@ impl<K: Ord + Copy> Eevdf<K> {
         room.saturating_sub(member.back_ns).clamp(least, most)
     }
 
+    /// The request for which the member runs is done, although it was charged a little less: it was let in
+    /// ahead, or its turn ended with its work.
+    pub(crate) fn end_turn(&mut self, key: K) {
+        if let Some(member) = self.members.get_mut(&key) {
+            member.until = member.until.min(member.vruntime);
+        }
+    }
+
     /// Who is to have the next turn: the one whose deadline is the earliest, unless even its shortest
     /// turn would break a promise to somebody else; then the one whose promise is.
     pub(crate) fn pick(&mut self) -> Option<K> {

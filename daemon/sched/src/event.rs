@@ -240,6 +240,20 @@ pub enum Event {
         /// Work left; `calls: 0` makes the session idle.
         depth: Depth,
     },
+    /// The holder submits nothing more under this lease, unless it is extended: what is in flight is
+    /// predicted to be over then. The next one is let in shortly before ([`crate::LET_IN_NS`]), so that
+    /// the GPU does not idle while the lease changes hands. A wrong word costs whoever gives it: it pays
+    /// alone until its release is accepted.
+    Ending {
+        /// By which session.
+        session: SessionId,
+        /// Which lease. Any other than the present one is ignored.
+        epoch: Epoch,
+        /// The end of the slice for which that holds: if it was extended meanwhile, it holds no more.
+        slice_end_ns: u64,
+        /// In how long, by prediction.
+        in_ns: u64,
+    },
     /// The credits of the lease are used up and work is left.
     CreditsSpent {
         /// By which session.

@@ -13,7 +13,8 @@
 //! 3. When somebody does, the holder is told ([`Action::Want`]), and at the end of its slice the lease is
 //!    asked back ([`Action::Revoke`]) or extended, if its VM is still the next.
 //! 4. The holder drains what it submitted and says [`Event::Released`] with the lease's epoch. Only that,
-//!    the death of its worker, or a declared overrun lets the next one in.
+//!    the death of its worker, or a declared overrun lets the next one in; and shortly before that, the
+//!    holder's word when it will be ([`Event::Ending`]).
 #![forbid(unsafe_code)]
 
 mod action;
@@ -34,6 +35,18 @@ mod serial;
 mod shortest;
 mod stats;
 mod timers;
+
+/// So long before a holder's work ends, by its word, the next one is let in: what it takes a decision to
+/// become a submission, where that goes over another processor (docs/benchmarks.md, "Where a handoff goes").
+/// Earlier would leave the device's driver to share the GPU between the two for so long.
+pub const LET_IN_NS: u64 = 150 * MICROS;
+
+/// Whoever took longer lately to give a GPU back is not let in before it is free.
+pub(crate) const QUICK_NS: u64 = 1_500 * MICROS;
+
+/// So long after its work should have been over a holder that let the next one in has the device to itself
+/// again: what still runs then is something else than what was predicted.
+pub const LATE_NS: u64 = 250 * MICROS;
 
 pub use action::{Action, Credits, Ignored, KillCause, MemoryRefusal, Refusal, StrikeCause, Terms};
 pub use config::{

@@ -34,6 +34,10 @@ pub(crate) struct Lease {
     pub(crate) epoch: Epoch,
     pub(crate) granted_ns: u64,
     pub(crate) slice_end_ns: u64,
+    /// The end of its slice as its worker knows it. The pool's slice may have become shorter since.
+    pub(crate) told_end_ns: u64,
+    /// Its turn is as long as its slice, not cut for the sake of others.
+    pub(crate) whole: bool,
     pub(crate) charged_ns: u64,
     pub(crate) usage: Use,
     /// Of how many of the session's GPUs, in order, it is. All, except while it is being gathered.
@@ -43,6 +47,15 @@ pub(crate) struct Lease {
     /// A VM that woke up was due before the holder: asked back once that ran for its least time.
     pub(crate) challenged: bool,
     pub(crate) revoked_ns: Option<u64>,
+    /// When its work in flight will be over, by its worker's word that it submits nothing more; and how long
+    /// that had to run then.
+    pub(crate) ending_ns: Option<u64>,
+    pub(crate) ending_in_ns: u64,
+    /// It was asked back before its slice was over, because its work ends with the slice.
+    pub(crate) early: bool,
+    /// It was granted before the one before it was returned: when that one's work should be over. Before
+    /// it, it is not charged.
+    pub(crate) ahead: Option<u64>,
     /// Declared: the next one may be let in beside it.
     pub(crate) overrun: bool,
     /// The holder was told that an overrunner is on the GPU too.
@@ -56,26 +69,69 @@ impl Lease {
             epoch: Epoch(0),
             granted_ns: now_ns,
             slice_end_ns: now_ns,
+            told_end_ns: now_ns,
+            whole: false,
             charged_ns: 0,
             usage: Use::Gathering,
             held: 0,
             wanted: false,
             challenged: false,
             revoked_ns: None,
+            ending_ns: None,
+            ending_in_ns: 0,
+            early: false,
+            ahead: None,
             overrun: false,
             beside: false,
         }
     }
 
-    /// Does its VM pay now?
-    pub(crate) fn charged(&self) -> bool {
-        self.usage != Use::Parked
+    /// Does its VM pay for the time from `at_ns` on?
+    pub(crate) fn charged(&self, at_ns: u64) -> bool {
+        self.usage != Use::Parked && self.ahead.is_none_or(|from| from <= at_ns)
+    }
+
+    /// The one before it is done. What was said of the end before that assumed a free device.
+    pub(crate) fn begins_alone(&mut self, now_ns: u64) {
+        if self.ahead.take().is_some() && self.ending_ns.is_some() {
+            self.ending_ns = Some(now_ns.saturating_add(self.ending_in_ns));
+        }
+    }
+
+    /// From when on the next one may be let in, if it is asked back.
+    pub(crate) fn let_in_ns(&self) -> Option<u64> {
+        let at = self.ending_ns.filter(|_| !self.overrun)?;
+        Some(at.saturating_sub(crate::LET_IN_NS))
+    }
+
+    /// When its turn is over, if others wait: with its slice, or so that the next one finds no gap where
+    /// its work ends before that.
+    pub(crate) fn turn_end_ns(&self) -> u64 {
+        let let_in = self.let_in_ns().unwrap_or(u64::MAX);
+        self.slice_end_ns.min(let_in)
+    }
+
+    /// Is it asked back, and its work so nearly over that the next one is let in?
+    pub(crate) fn leaves(&self, now_ns: u64) -> bool {
+        self.revoked_ns.is_some()
+            && self.let_in_ns().is_some_and(|at| at <= now_ns)
+            && self.ending_ns.is_some_and(|at| now_ns < late(at))
+    }
+
+    /// Until when it may run beside the one before it, if it was let in ahead.
+    pub(crate) fn ahead_until_ns(&self) -> Option<u64> {
+        self.ahead.map(late)
     }
 
     /// Does its worker have it?
     pub(crate) fn granted(&self) -> bool {
         self.usage != Use::Gathering
     }
+}
+
+/// When work that should be over at `at_ns` is too late to be what was predicted.
+fn late(at_ns: u64) -> u64 {
+    at_ns.saturating_add(crate::LATE_NS)
 }
 
 /// The VMs of one pool on one GPU.
@@ -109,7 +165,8 @@ pub(crate) struct Gpu {
     /// The pools that have VMs competing here.
     pub(crate) top: Eevdf<PoolId>,
     pub(crate) nodes: BTreeMap<PoolId, Node>,
-    /// Whose lease it is of: none, one, or two (an overrunner and the one beside it).
+    /// Whose lease it is of: none, one, or two (an overrunner, or one whose work is about to end, and the
+    /// next).
     pub(crate) holders: Vec<SessionId>,
     /// VMs with work that may not run beside the overrunner that is here, having overrun themselves.
     pub(crate) held_off: BTreeSet<VmId>,
@@ -300,6 +357,8 @@ pub(crate) struct Vm {
     pub(crate) overran_until_ns: Option<u64>,
     /// What its turns took lately.
     pub(crate) usual_ns: Option<u64>,
+    /// What giving a GPU back took, at the worst lately.
+    pub(crate) back_ns: Option<u64>,
     pub(crate) buckets: Buckets,
     pub(crate) memory: u64,
     pub(crate) pinned: u64,
@@ -336,6 +395,7 @@ impl Vm {
             demoted_until_ns: None,
             overran_until_ns: None,
             usual_ns: None,
+            back_ns: None,
             buckets,
             memory: 0,
             pinned: 0,

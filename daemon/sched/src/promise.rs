@@ -29,7 +29,7 @@ use crate::eevdf::FRACTION_BITS;
 
 /// How many promises are looked at for one decision, those that are due first. What is promised beyond
 /// is looked at when it comes into sight.
-const IN_SIGHT: usize = 64;
+const IN_SIGHT: usize = 32;
 
 /// Fraction bits of cost ÷ period.
 const LOAD_BITS: u32 = 32;

@@ -126,6 +126,13 @@ impl RunQueue {
         }
     }
 
+    /// A whole turn of the VM is over, by time.
+    pub(crate) fn end_turn(&mut self, vm: VmId) {
+        if let Order::Weighted(queue) = &mut self.order {
+            queue.end_turn(vm);
+        }
+    }
+
     /// A turn of the VM begins. Says how long it may be for the sake of others, whatever its slice is.
     pub(crate) fn begin_turn(&mut self, vm: VmId) -> u64 {
         match &mut self.order {

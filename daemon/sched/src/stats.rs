@@ -182,7 +182,7 @@ pub struct Account {
 pub struct GpuStats {
     /// How it is.
     pub health: GpuHealth,
-    /// Who holds it: two only while an overrunner is on it.
+    /// Who holds it: two only while an overrunner is on it, or one whose work is about to end.
     pub holders: Vec<(SessionId, VmId, Epoch)>,
     /// The gang that keeps it reserved until it has all its GPUs.
     pub reserved: Option<(SessionId, VmId)>,

@@ -10,6 +10,10 @@ pub(crate) struct Held {
     pub(crate) quiet: bool,
     pub(crate) parked: bool,
     pub(crate) wanted: bool,
+    /// When its work ends, by its worker's word, and how long that was then.
+    pub(crate) ending: Option<(u64, u64)>,
+    /// It was given before another's end: when that should have been, and it begins to pay.
+    pub(crate) ahead: Option<u64>,
     pub(crate) overrun: bool,
     pub(crate) overrun_from_ns: u64,
     /// Busy time of its context, and of the device, then.
@@ -21,6 +25,17 @@ pub(crate) struct Held {
     pub(crate) idle_from_ns: u64,
     /// Idle time of the device while somebody else waited.
     pub(crate) idle_ns: u64,
+}
+
+impl Held {
+    /// Whoever had the GPU before it is gone, or overruns.
+    pub(crate) fn begins(&mut self, now: u64, alone: bool) {
+        if self.ahead.take().is_some() {
+            // Its own work could not begin before.
+            let ending = self.ending.filter(|_| alone);
+            self.ending = ending.map(|(_, in_ns)| (now.saturating_add(in_ns), in_ns));
+        }
+    }
 }
 
 /// A VM's charged time at every moment: between points it grows evenly.
@@ -147,7 +162,10 @@ pub struct Books {
 impl GpuBook {
     /// The VMs that pay for it: those with a lease that is not parked, and who keeps it reserved.
     fn payers(&self) -> impl Iterator<Item = u32> {
-        let leased = self.leases.iter().filter(|lease| !lease.parked);
+        let at = self.settled_ns;
+        let leased = self.leases.iter();
+        let pays = move |lease: &&Held| !lease.parked && lease.ahead.is_none_or(|from| from <= at);
+        let leased = leased.filter(pays);
         leased.map(|lease| lease.vm).chain(self.reserved)
     }
 }
@@ -164,6 +182,24 @@ impl Books {
 
     /// Charges what has passed since the last time. Comes before every change of who pays.
     pub(crate) fn charge(&mut self, gpu: u32, now: u64) {
+        while let Some(at) = self.next_payer(gpu, now) {
+            self.charge_until(gpu, at);
+        }
+        self.charge_until(gpu, now);
+    }
+
+    /// When, of what is not charged yet, somebody begins to pay.
+    fn next_payer(&self, gpu: u32, now: u64) -> Option<u64> {
+        let those = self.gpus.iter().enumerate();
+        let those = those.filter(|&(index, _)| self.together || index == gpu as usize);
+        let begins = those.flat_map(|(_, book)| {
+            let ahead = book.leases.iter().filter_map(|held| held.ahead);
+            ahead.filter(|&at| book.settled_ns < at && at < now)
+        });
+        begins.min()
+    }
+
+    fn charge_until(&mut self, gpu: u32, now: u64) {
         let those = if self.together {
             0..self.gpus.len()
         } else {

@@ -123,6 +123,29 @@ impl World {
                 self.look_soon();
             }
             Said::Idle { epoch } => self.idle(id, epoch),
+            Said::Ending {
+                epoch,
+                slice_end_ns,
+                in_ns,
+            } => {
+                let (gpu, now) = (self.workers[id as usize].gpu, self.now);
+                self.books.charge(gpu, now);
+                let lease = self.sessions[id as usize].lease;
+                if lease.is_none_or(|lease| lease.epoch != epoch) {
+                    return;
+                }
+                let held = self.books.lease(gpu, id);
+                if let Some(held) = held.filter(|held| held.slice_end_ns == slice_end_ns) {
+                    held.ending
+                        .get_or_insert((now.saturating_add(in_ns), in_ns));
+                }
+                self.feed(Event::Ending {
+                    session: name(id),
+                    epoch: Epoch(epoch),
+                    slice_end_ns,
+                    in_ns,
+                });
+            }
             Said::Released {
                 epoch,
                 calls,
@@ -242,6 +265,9 @@ impl World {
             return;
         };
         let held = book.leases.remove(index);
+        book.leases
+            .iter_mut()
+            .for_each(|other| other.begins(now, true));
         if wanted && !held.overrun {
             let over = now.saturating_sub(held.slice_end_ns);
             book.overshoot_ns = book.overshoot_ns.max(over);
@@ -299,6 +325,11 @@ impl World {
             }
             Action::Grant(ref terms) => self.grant(terms, false),
             Action::GrantBeside(ref terms) => self.grant(terms, true),
+            Action::Beside { session, epoch, .. } => {
+                self.pages[number(session) as usize]
+                    .daemon()
+                    .beside(epoch.0);
+            }
             Action::Alone { session, .. } => self.pages[number(session) as usize].daemon().alone(),
             Action::Extend {
                 session,
@@ -347,6 +378,7 @@ impl World {
         let gpu = self.workers[id as usize].gpu;
         if let Some(held) = self.books.lease(gpu, id) {
             held.slice_end_ns = slice_end_ns;
+            held.ending = None;
         }
     }
 
@@ -356,6 +388,9 @@ impl World {
         let worker = &self.workers[id as usize];
         for gpu in worker.also.clone().into_iter().chain([worker.gpu]) {
             self.step_device(gpu);
+            self.books.charge(gpu, now);
+            let leases = &mut self.books.gpus[gpu as usize].leases;
+            leases.iter_mut().for_each(|other| other.begins(now, false));
             let device = &self.devices[gpu as usize];
             let busy = (device.busy_ns(id), device.truth().busy_ns);
             if let Some(held) = self.books.lease(gpu, id) {
@@ -383,8 +418,14 @@ impl World {
         self.step_device(gpu);
         self.books.charge(gpu, now);
         let others = &self.books.gpus[gpu as usize].leases;
-        if others.iter().any(|held| !held.overrun) || !beside && !others.is_empty() {
-            self.problem(|| format!("two leases of GPU {gpu} without a declared overrun"));
+        let overruns = others.iter().any(|held| held.overrun);
+        let makes_room = others
+            .iter()
+            .all(|held| held.overrun || held.ending.is_some());
+        let ahead = others.first().filter(|held| !held.overrun);
+        let ahead = ahead.and_then(|held| held.ending).map(|(at, _)| at);
+        if !makes_room || others.len() > 1 || beside != overruns {
+            self.problem(|| format!("two leases of GPU {gpu}, and neither overruns nor ends"));
         }
         let session = &mut self.sessions[id as usize];
         if session.lease.is_some() || self.workers[id as usize].life != Life::Live {
@@ -410,6 +451,8 @@ impl World {
             quiet: false,
             parked: false,
             wanted: terms.wanted,
+            ending: None,
+            ahead,
             overrun: false,
             overrun_from_ns: 0,
             overrun_busy_ns: (0, 0),
@@ -462,6 +505,8 @@ impl World {
             parked: false,
             // Its gaps are its own affair: it pays for all its GPUs.
             wanted: false,
+            ending: None,
+            ahead: None,
             overrun: false,
             overrun_from_ns: 0,
             overrun_busy_ns: (0, 0),
@@ -479,7 +524,9 @@ impl World {
         self.step_device(gpu);
         self.books.charge(gpu, self.now);
         self.unpark(id);
-        let left = self.devices[gpu as usize].left_ns(id);
+        let gpus = self.workers[id as usize].gpus();
+        let left = gpus.map(|gpu| self.devices[gpu as usize].left_ns(id));
+        let left = left.max().unwrap_or(0);
         let book = &mut self.books.vms[self.workers[id as usize].vm as usize];
         book.residue_ns = book.residue_ns.max(left);
         if self.sessions[id as usize]
@@ -489,9 +536,13 @@ impl World {
             return;
         }
         let end = self.pages[id as usize].daemon();
+        let ends = self
+            .books
+            .lease(gpu, id)
+            .is_some_and(|held| held.ending.is_some());
         if end.revoke(epoch.0) && end.reclaim(epoch.0) {
             self.lease_back(id, Depth::default());
-        } else {
+        } else if !ends {
             self.tell(id, Told::Revoke(epoch.0));
         }
     }
@@ -500,6 +551,9 @@ impl World {
         let gpu = self.workers[id as usize].gpu;
         self.step_device(gpu);
         self.note_idle(gpu, id, wanted);
+        if let Some(held) = self.books.lease(gpu, id).filter(|_| !wanted) {
+            held.ending = None;
+        }
         if self.sessions[id as usize]
             .lease
             .is_none_or(|l| l.epoch != epoch.0)

@@ -54,6 +54,8 @@ enum Stop {
     Turn,
     /// Too much is unfinished; at this time that may be different.
     Window(Option<u64>),
+    /// It goes in only after the slice.
+    SliceEnd,
 }
 
 /// Does the process live?
@@ -98,6 +100,8 @@ pub struct Worker {
     revoked: bool,
     /// Its slice was over when it was last looked at. It may be extended.
     over: bool,
+    /// The end of the slice for which vgpud was told when the work in flight will be over.
+    ending: Option<u64>,
     used: bool,
     spent: bool,
     gate: Gate,
@@ -132,6 +136,7 @@ impl Worker {
             epoch: 0,
             revoked: false,
             over: false,
+            ending: None,
             used: false,
             spent: false,
             gate: Gate::new(GateConfig::default()),
@@ -190,6 +195,10 @@ impl World {
             }
             return;
         }
+        if worker.closing() || stop == Stop::SliceEnd {
+            self.foretell_end(id);
+        }
+        let worker = &self.workers[id as usize];
         if stop != Stop::Empty {
             let stalls = worker.gate.stall_in(now).map(|ns| now + ns.max(1));
             let opens = match stop {
@@ -200,6 +209,30 @@ impl World {
                 self.wake_at(id, at);
             }
         }
+    }
+
+    /// Nothing more goes in under the lease: says when what is in flight will be over, once in a slice.
+    fn foretell_end(&mut self, id: u32) {
+        let end = self.pages[id as usize].end();
+        let worker = &mut self.workers[id as usize];
+        let (epoch, slice_end_ns) = (worker.epoch, end.slice_end_ns());
+        let told = worker.ending == Some(slice_end_ns) || worker.conduct == Conduct::Deaf;
+        if worker.state != State::Held || told || !end.wanted(epoch) {
+            return;
+        }
+        let Some(in_ns) = worker.gate.ends_in(self.now) else {
+            return;
+        };
+        worker.ending = Some(slice_end_ns);
+        worker.over = true;
+        self.say(
+            id,
+            Said::Ending {
+                epoch,
+                slice_end_ns,
+                in_ns,
+            },
+        );
     }
 
     /// Sees to it that the worker looks again by then.
@@ -257,6 +290,7 @@ impl World {
                     why: WaitFor::Lease,
                     ..
                 }) => return Stop::Turn,
+                Verdict::Wait(wait) if wait.ends_slice() => return Stop::SliceEnd,
                 Verdict::Wait(Wait { until_ns, .. }) => return Stop::Window(until_ns),
             };
             if !end.take(1, op.bytes) {
@@ -307,7 +341,9 @@ impl World {
         let worker = &mut self.workers[index];
         if worker.conduct != Conduct::Deaf {
             worker.revoked |= !end.may_submit(worker.epoch);
-            worker.over = worker.used && end.wanted(worker.epoch) && now >= end.slice_end_ns();
+            let slice_end = end.slice_end_ns();
+            let ends = worker.ending == Some(slice_end) || now >= slice_end;
+            worker.over = worker.used && end.wanted(worker.epoch) && ends;
         }
         true
     }
@@ -345,6 +381,7 @@ impl World {
         worker.state = State::Held;
         worker.revoked = false;
         worker.over = false;
+        worker.ending = None;
         worker.used = false;
         worker.spent = false;
         true

@@ -17,9 +17,23 @@ use crate::worker::{Life, Pages, Worker};
 /// What a worker says to vgpud.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Said {
-    Runnable { calls: u64, bytes: u64 },
-    Idle { epoch: u64 },
-    Released { epoch: u64, calls: u64, bytes: u64 },
+    Runnable {
+        calls: u64,
+        bytes: u64,
+    },
+    Idle {
+        epoch: u64,
+    },
+    Ending {
+        epoch: u64,
+        slice_end_ns: u64,
+        in_ns: u64,
+    },
+    Released {
+        epoch: u64,
+        calls: u64,
+        bytes: u64,
+    },
 }
 
 /// What vgpud says to a worker. (The rest is on the pages.)

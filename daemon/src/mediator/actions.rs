@@ -36,6 +36,13 @@ impl Actor {
                     worker.pages.end().alone();
                 }
             }
+            Action::Beside { session, epoch, .. } => {
+                if let Some((session, _)) = self.holder(session, epoch)
+                    && let Some(worker) = &session.worker
+                {
+                    worker.pages.end().beside(epoch.0);
+                }
+            }
             Action::Extend {
                 session,
                 epoch,
@@ -142,6 +149,7 @@ impl Actor {
             credits: terms.credits,
             hold_ns: terms.hold_ns,
             parked: false,
+            ending: false,
         });
         session.held.begin(now_ns());
         let page = GrantTerms {
@@ -166,20 +174,24 @@ impl Actor {
         };
         let Some(worker) = &held.worker else { return };
         worker.pages.end().extend(slice_end_ns);
+        if let Some(lease) = &mut held.lease {
+            lease.ending = false;
+        }
         let slice_ns = slice_end_ns.saturating_sub(now_ns());
         let epoch = epoch.0;
         self.send(session.0, &ToWorker::Grant { epoch, slice_ns });
     }
 
     fn revoke(&mut self, session: SessionId, epoch: Epoch) {
-        let Some((held, _)) = self.holder(session, epoch) else {
+        let Some((held, lease)) = self.holder(session, epoch) else {
             return;
         };
         let Some(worker) = &held.worker else { return };
         let end = worker.pages.end();
         if end.revoke(epoch.0) && end.reclaim(epoch.0) {
             self.reclaimed(session, epoch);
-        } else {
+        } else if !lease.ending {
+            // Else it gives the lease back by itself, and sees on the page that it must: no need to wake it.
             self.send(session.0, &ToWorker::Revoke { epoch: epoch.0 });
         }
     }

@@ -100,6 +100,24 @@ impl Actor {
             }
             (
                 Phase::Live,
+                FromWorker::Ending {
+                    epoch,
+                    slice_end_ns,
+                    in_ns,
+                },
+            ) => {
+                if let Some(lease) = session.lease.as_mut().filter(|l| l.epoch == epoch) {
+                    lease.ending = true;
+                    self.feed(Event::Ending {
+                        session: name,
+                        epoch: Epoch(epoch),
+                        slice_end_ns,
+                        in_ns,
+                    });
+                }
+            }
+            (
+                Phase::Live,
                 FromWorker::Released {
                     epoch,
                     calls,

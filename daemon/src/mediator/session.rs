@@ -110,6 +110,8 @@ pub(super) struct Lease {
     pub(super) hold_ns: u64,
     /// Its worker said that it lies parked, and has not taken it up since.
     pub(super) parked: bool,
+    /// Its worker said that it submits nothing more in this slice.
+    pub(super) ending: bool,
 }
 
 /// How long a session has held the lease, for comparison with what the device says.

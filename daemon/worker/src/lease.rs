@@ -58,6 +58,9 @@ pub struct Lease {
     revoked: bool,
     /// Its slice was over when it was last looked at. It may be extended.
     over: bool,
+    /// The end of the slice for which vgpud was told when the work in flight will be over: nothing more is
+    /// submitted, unless it is extended.
+    ending: Option<u64>,
     /// An operation was let through under this epoch.
     used: bool,
     /// vgpud was told that the credit is used up.
@@ -80,6 +83,7 @@ impl Lease {
             epoch: 0,
             revoked: false,
             over: false,
+            ending: None,
             used: false,
             spent: false,
             hold: Hold::default(),
@@ -124,8 +128,10 @@ impl Lease {
         self.revoked |= !self.pages.may_submit(self.epoch);
         // A slice that ended before it was used still serves one operation: else a session whose
         // grants arrive late would never get anything done.
-        self.over =
-            self.used && self.pages.wanted(self.epoch) && now_ns() >= self.pages.slice_end_ns();
+        let slice_end = self.pages.slice_end_ns();
+        self.over = self.used
+            && self.pages.wanted(self.epoch)
+            && (self.ending == Some(slice_end) || now_ns() >= slice_end);
         self.used = true;
         !self.closing()
     }
@@ -156,9 +162,27 @@ impl Lease {
         self.state = State::Held;
         self.revoked = false;
         self.over = false;
+        self.ending = None;
         self.used = false;
         self.spent = false;
         true
+    }
+
+    /// Nothing more goes in under this lease, and what is in flight will be over so soon: says so, once in a
+    /// slice, where somebody waits for it.
+    pub fn tell_ending(&mut self, in_ns: u64) {
+        let slice_end = self.pages.slice_end_ns();
+        if self.unasked || !self.wanted() || self.ending == Some(slice_end) {
+            return;
+        }
+        self.ending = Some(slice_end);
+        self.over = true;
+        let epoch = self.epoch;
+        self.vgpud.send(&FromWorker::Ending {
+            epoch,
+            slice_end_ns: slice_end,
+            in_ns,
+        });
     }
 
     /// Looks on the page for what vgpud has granted, and whether it asks it back.

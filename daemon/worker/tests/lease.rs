@@ -46,6 +46,17 @@ fn released(message: &FromWorker) -> Option<(u64, u64)> {
     }
 }
 
+fn ending(message: &FromWorker) -> Option<(u64, u64, u64)> {
+    match message {
+        FromWorker::Ending {
+            epoch,
+            slice_end_ns,
+            in_ns,
+        } => Some((*epoch, *slice_end_ns, *in_ns)),
+        _ => None,
+    }
+}
+
 fn idle(message: &FromWorker) -> Option<u64> {
     match message {
         FromWorker::Idle { epoch } => Some(*epoch),
@@ -254,6 +265,47 @@ fn a_revoked_lease_is_released_only_when_its_work_is_complete() {
     let hints = bench.vgpud.pages.hints();
     assert_eq!((hints.submitted, hints.completed), (1, 1));
     assert!(!bench.guest.has(end));
+    bench.vgpud.grant();
+    ok(bench.guest.wait(end).status);
+}
+
+#[test]
+fn a_worker_that_submits_nothing_more_says_when_its_work_will_be_over() {
+    const KERNEL_NS: u64 = 300_000_000;
+    let mut bench = with(never());
+    let (ctx, spin) = spinner(&mut bench, "spin_ns");
+    for _ in 0..4 {
+        let guest = &mut bench.guest;
+        guest.launch((ctx, NULL), spin, (1, 1), &KERNEL_NS.to_le_bytes());
+    }
+    let end = bench
+        .guest
+        .post(&req::StreamSynchronize { ctx, stream: NULL });
+    bench.guest.flush();
+    bench.vgpud.wait("Runnable", runnable);
+    let pages = bench.vgpud.pages;
+    // Slices are over from the beginning: one operation is served. Of the first nothing is known.
+    let first = bench.vgpud.grant();
+    let _ = pages.want(first);
+    until("the first is submitted", || pages.hints().submitted == 1);
+    let _ = bench.guest.status(&req::MemGetInfo { ctx });
+    assert_eq!(bench.vgpud.wait("Released", released), (first, 3));
+    let heard = bench.vgpud.heard();
+    assert!(!heard.iter().any(|m| ending(m).is_some()), "{heard:?}");
+    let epoch = bench.vgpud.grant();
+    let _ = pages.want(epoch);
+    until("the second is submitted", || pages.hints().submitted == 2);
+    let _ = bench.guest.status(&req::MemGetInfo { ctx });
+    let (told, _, in_ns) = bench.vgpud.wait("Ending", ending);
+    assert_eq!(told, epoch);
+    assert!((1..=KERNEL_NS * 5 / 4).contains(&in_ns), "{in_ns}");
+    assert_eq!(pages.hints().completed, 1, "it is said before");
+    // Asked back on the page alone, as vgpud does then: no message wakes it for that.
+    let _ = pages.revoke(epoch);
+    assert_eq!(bench.vgpud.wait("Released", released), (epoch, 2));
+    assert_eq!(pages.hints().submitted, 2, "nothing went in after it");
+    let told = bench.vgpud.heard().iter().filter_map(ending).count();
+    assert!(told <= 1, "once in a slice");
     bench.vgpud.grant();
     ok(bench.guest.wait(end).status);
 }

@@ -76,6 +76,10 @@ pub enum Verdict {
     Wait(Wait),
 }
 
+/// So much more than predicted, and a sixteenth of that, what is unfinished may take where it is said when it
+/// will be over: the next holder finds the device busy for so long at most, as far as is known.
+const VARIES_NS: u64 = 250_000;
+
 /// What an operation waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Wait {
@@ -83,6 +87,14 @@ pub struct Wait {
     pub why: WaitFor,
     /// When the answer will be another though nothing happens.
     pub until_ns: Option<u64>,
+}
+
+impl Wait {
+    /// Does nothing more go in before the slice is over, and all that is in flight?
+    #[must_use]
+    pub fn ends_slice(&self) -> bool {
+        self.why == WaitFor::SliceEnd && self.until_ns.is_none()
+    }
 }
 
 /// Why an operation waits.
@@ -141,6 +153,10 @@ impl Run {
         self.estimate.map_or(0, |e| e.weight_ns())
     }
 
+    fn longest(&self) -> u64 {
+        self.estimate.map_or(0, |e| e.high_ns.max(e.weight_ns()))
+    }
+
     /// How many of it have a number up to `upto`.
     fn upto(&self, upto: u64) -> u64 {
         (self.last.min(upto) + 1).saturating_sub(self.first)
@@ -181,6 +197,8 @@ pub struct Gate {
     ops: u64,
     /// Their weights.
     unfinished_ns: u64,
+    /// What they take at most, as far as was seen lately.
+    longest_ns: u64,
     /// Those of which nothing is known.
     unknown: u64,
     /// Streams with unfinished work.
@@ -210,6 +228,7 @@ impl Gate {
             guesses: None,
             ops: 0,
             unfinished_ns: 0,
+            longest_ns: 0,
             unknown: 0,
             streams: 0,
             trust: TRUST,
@@ -244,6 +263,18 @@ impl Gate {
     #[must_use]
     pub fn unfinished_ns(&self) -> u64 {
         self.unfinished_ns
+    }
+
+    /// In how long what is unfinished will be over, where that can be said: all of it known and not given to
+    /// vary, in one stream, not late and not beside an overrunner.
+    #[must_use]
+    pub fn ends_in(&self, now: u64) -> Option<u64> {
+        let more = self.longest_ns.saturating_sub(self.unfinished_ns);
+        let varies = more > VARIES_NS + self.unfinished_ns / 16;
+        let known = self.ops > 0 && self.unknown == 0 && !varies;
+        let sure = known && self.streams == 1 && !self.beside;
+        let elapsed = now.saturating_sub(self.progressed);
+        self.unfinished_ns.checked_sub(elapsed).filter(|_| sure)
     }
 
     /// May the operation at this place of the queue be submitted to this stream now?
@@ -397,6 +428,8 @@ impl Gate {
         self.ops += 1;
         self.unknown += u64::from(estimate.is_none());
         self.unfinished_ns = self.unfinished_ns.saturating_add(weight);
+        let longest = estimate.map_or(0, |e| e.high_ns.max(weight));
+        self.longest_ns = self.longest_ns.saturating_add(longest);
         flow.ops += 1;
         flow.unmarked_ops += 1;
         flow.unmarked_ns = flow.unmarked_ns.saturating_add(weight);
@@ -489,6 +522,7 @@ impl Gate {
         self.ops -= batch.ops.min(self.ops);
         self.unknown -= batch.unknown.min(self.unknown);
         self.unfinished_ns = self.unfinished_ns.saturating_sub(batch.weight_ns);
+        self.longest_ns = self.longest_ns.saturating_sub(batch.longest_ns);
         flow.ops -= batch.ops.min(flow.ops);
         flow.unmarked_ops = flow.unmarked_ops.min(flow.ops);
         flow.completed_at = now;
@@ -500,6 +534,7 @@ impl Gate {
         }
         if self.ops == 0 {
             self.unfinished_ns = 0;
+            self.longest_ns = 0;
             self.exempt = 0;
         }
         Completion {
@@ -639,6 +674,7 @@ impl Gate {
     pub fn abandon(&mut self) {
         self.ops = 0;
         self.unfinished_ns = 0;
+        self.longest_ns = 0;
         self.unknown = 0;
         self.streams = 0;
         self.exempt = 0;
@@ -652,6 +688,7 @@ struct Batch {
     unknown: u64,
     mean_ns: u64,
     weight_ns: u64,
+    longest_ns: u64,
     idle_ns: u64,
     /// Some of it was submitted beside an overrunner.
     beside: bool,
@@ -673,6 +710,9 @@ impl Batch {
             batch.weight_ns = batch
                 .weight_ns
                 .saturating_add(run.weight().saturating_mul(n));
+            batch.longest_ns = batch
+                .longest_ns
+                .saturating_add(run.longest().saturating_mul(n));
         }
         batch
     }

@@ -4,7 +4,7 @@ use super::Scheduler;
 use super::seats::note_phase;
 use crate::action::Ignored;
 use crate::config::{ClassWeights, PoolConfig};
-use crate::id::{GpuId, PoolId, VmId};
+use crate::id::{GpuId, PoolId, SessionId, VmId};
 use crate::model::{Gpu, Lease, Vm, VmCounters};
 use crate::runqueue::Standing;
 
@@ -29,7 +29,20 @@ impl Scheduler {
 
     /// True if a gang is among those that were charged, and its other GPUs are to be looked at.
     fn accrue_one(&mut self, id: GpuId) -> bool {
-        let now = self.now_ns;
+        // Who was let in ahead pays from the moment on at which the one before it should have been done.
+        let begins = self.gpus.get(&id).and_then(|gpu| {
+            let ahead = |holder: &SessionId| self.lease(*holder)?.ahead;
+            let at = gpu.holders.iter().find_map(ahead)?;
+            (gpu.settled_ns < at && at < self.now_ns).then_some(at)
+        });
+        if let Some(at) = begins {
+            self.accrue_until(id, at);
+        }
+        self.accrue_until(id, self.now_ns)
+    }
+
+    /// Charges up to `now`; before that, nobody begins or ceases to pay.
+    fn accrue_until(&mut self, id: GpuId, now: u64) -> bool {
         let Some(gpu) = self.gpus.get_mut(&id) else {
             return false;
         };
@@ -38,7 +51,7 @@ impl Scheduler {
             return false;
         }
         let from = std::mem::replace(&mut gpu.settled_ns, now);
-        let pays = |lease: &Option<Lease>| lease.as_ref().is_some_and(Lease::charged);
+        let pays = |lease: &Option<Lease>| lease.as_ref().is_some_and(|l| l.charged(from));
         let payers = gpu.holders.iter().filter(|&holder| {
             self.sessions
                 .get(holder)
@@ -69,7 +82,7 @@ impl Scheduler {
                 continue;
             };
             gangs |= session.places.len() > 1;
-            let Some(lease) = session.lease.as_mut().filter(|lease| lease.charged()) else {
+            let Some(lease) = session.lease.as_mut().filter(|lease| lease.charged(from)) else {
                 continue;
             };
             let part = rest / left.max(1);

@@ -16,7 +16,7 @@ impl Scheduler {
             let Some((vm, session)) = self.choose(id) else {
                 break;
             };
-            if !self.acquire(id, vm, session) {
+            if self.needs_it_whole(id, session) || !self.acquire(id, vm, session) {
                 break;
             }
         }
@@ -44,9 +44,37 @@ impl Scheduler {
         gpu.health.grants()
             && match gpu.holders.as_slice() {
                 [] => true,
-                [only] => self.lease(*only).is_some_and(|lease| lease.overrun),
+                [only] => self.makes_room(*only),
                 _ => false,
             }
+    }
+
+    /// Must this one wait until the GPU is free, although its holder is about to be done? A gang must (what it
+    /// pays for on its other GPUs begins when it has this one), and who was slow to give a GPU back lately (if
+    /// the prediction fails, both would share the device for long). So must all where the holder's VM would be
+    /// the next again, with another program: it is not in the queue while it runs.
+    fn needs_it_whole(&mut self, id: GpuId, session: SessionId) -> bool {
+        let holder = self.holder(id, 0);
+        let Some(holder) = holder.filter(|&it| self.lease(it).is_some_and(|l| !l.overrun)) else {
+            return false;
+        };
+        let Some(session) = self.sessions.get(&session) else {
+            return true;
+        };
+        let back = self.vms.get(&session.vm).and_then(|vm| vm.back_ns);
+        let quick = back.is_some_and(|took| took <= crate::QUICK_NS) && session.places.len() == 1;
+        let vm = self.sessions.get(&holder).map(|session| session.vm);
+        !quick || vm.is_some_and(|vm| self.vm_wins(holder, vm))
+    }
+
+    /// May the next one be let in beside this holder: because it overruns, or is about to be done?
+    fn makes_room(&self, holder: SessionId) -> bool {
+        let Some(session) = self.sessions.get(&holder) else {
+            return false;
+        };
+        let leaves = |lease: &Lease| !session.dying && lease.leaves(self.now_ns);
+        let lease = session.lease.as_ref();
+        lease.is_some_and(|lease| lease.overrun || leaves(lease))
     }
 
     /// The lease of a session, granted or being gathered.
@@ -91,6 +119,7 @@ impl Scheduler {
         };
         let lease = session.lease.get_or_insert_with(|| Lease::begin(now));
         lease.held = held + 1;
+        self.note_let_in(id);
         if let Some(gpu) = self.gpus.get_mut(&id) {
             gpu.holders.push(session_id);
             if gpu.last_holder.replace(session_id) != Some(session_id) {
@@ -108,6 +137,19 @@ impl Scheduler {
             self.sync_vm(vm_id);
         }
         true
+    }
+
+    /// The next one is let in: whoever is about to be done has given the GPU back, as far as others wait
+    /// for it.
+    fn note_let_in(&mut self, id: GpuId) {
+        let now = self.now_ns;
+        let leaving = self.holder(id, 0).and_then(|holder| self.lease(holder));
+        let leaving = leaving.filter(|lease| lease.leaves(now));
+        if let Some(asked) = leaving.and_then(|lease| lease.revoked_ns)
+            && let Some(gpu) = self.gpus.get_mut(&id)
+        {
+            gpu.handoff.record(now.saturating_sub(asked));
+        }
     }
 
     /// A turn of the VM, and of its pool, begins on this GPU. Says how long it may be for the sake of
@@ -141,6 +183,8 @@ impl Scheduler {
                 lease.epoch = epoch;
                 lease.granted_ns = now;
                 lease.slice_end_ns = slice_end_ns;
+                lease.told_end_ns = slice_end_ns;
+                lease.whole = turn >= slice;
                 lease.usage = Use::Active;
             }
             if let Some(vm) = self.vms.get_mut(&vm_id) {
@@ -154,13 +198,15 @@ impl Scheduler {
         }
         self.sync_vm(vm_id);
         let wanted = self.others_wait(session_id);
-        let beside = self.has_company(session_id);
+        let beside = self.is_beside_overrunner(session_id);
+        let ahead = self.leaving_until(session_id).filter(|_| !beside);
         let Some(session) = self.sessions.get_mut(&session_id) else {
             return;
         };
         if let Some(lease) = &mut session.lease {
             lease.wanted = wanted;
             lease.beside = beside;
+            lease.ahead = ahead;
         }
         let terms = Terms {
             gpu: session.gpu(),
@@ -183,7 +229,7 @@ impl Scheduler {
     /// How long a turn is. Beside an overrunner longer: the driver shares the GPU in turns of its own, and
     /// whenever there is no work of ours on it, at each handoff, the overrunner gets a whole one more.
     fn turn_ns(&self, id: SessionId, slice_ns: u64, most_ns: u64) -> u64 {
-        if self.has_company(id) {
+        if self.is_beside_overrunner(id) {
             slice_ns.max(crate::PoolConfig::BESIDE_NS)
         } else {
             slice_ns.min(most_ns)
@@ -209,6 +255,21 @@ impl Scheduler {
     /// Does anybody else hold a GPU that is this session's?
     pub(super) fn has_company(&self, session: SessionId) -> bool {
         self.any_gpu(session, |gpu| gpu.holders.len() > 1)
+    }
+
+    /// Does an overrunner hold a GPU that is this session's?
+    fn is_beside_overrunner(&self, id: SessionId) -> bool {
+        let overruns = |&other: &SessionId| {
+            other != id && self.lease(other).is_some_and(|lease| lease.overrun)
+        };
+        self.any_gpu(id, |gpu| gpu.holders.iter().any(overruns))
+    }
+
+    /// Does somebody who is about to be done still hold this session's GPU? When that should be over.
+    fn leaving_until(&self, id: SessionId) -> Option<u64> {
+        let gpu = self.gpus.get(&self.sessions.get(&id)?.gpu())?;
+        let other = gpu.holders.iter().find(|&&other| other != id)?;
+        self.lease(*other)?.ending_ns
     }
 
     /// Does anybody but the holder wait for a GPU of its lease?
@@ -248,10 +309,11 @@ impl Scheduler {
         if lease.revoked_ns.is_some() {
             return;
         }
-        let (usage, epoch, over) = (lease.usage, lease.epoch, lease.slice_end_ns <= now);
+        let (usage, epoch, over) = (lease.usage, lease.epoch, lease.turn_end_ns() <= now);
+        let late = lease.ahead_until_ns().is_some_and(|until| until <= now);
         let held_back = self.vms.get(&vm).is_some_and(|vm| vm.throttle.is_some());
         let end = match usage {
-            _ if held_back || !served => true,
+            _ if held_back || !served || late => true,
             _ if !wanted => false,
             Use::Parked => true,
             Use::Hold { until_ns } => until_ns <= now,
@@ -261,6 +323,9 @@ impl Scheduler {
         if end {
             self.revoke(id);
         } else if turned {
+            if !wanted {
+                self.forget_ending(id);
+            }
             self.out.push(Action::Want {
                 gpu,
                 session: id,
@@ -270,9 +335,17 @@ impl Scheduler {
         }
     }
 
+    /// Nobody waits any more: the holder goes on.
+    fn forget_ending(&mut self, id: SessionId) {
+        if let Some(lease) = self.lease_mut(id) {
+            lease.ending_ns = None;
+        }
+    }
+
     /// At the end of a slice that others wait for: true if the holder is the next again and goes on.
     fn slice_over(&mut self, id: SessionId, vm: VmId) -> bool {
         let now = self.now_ns;
+        self.end_turn(id, vm);
         if !self.holder_wins(id, vm) {
             if let Some(vm) = self.vms.get_mut(&vm) {
                 vm.sliced = true;
@@ -285,7 +358,8 @@ impl Scheduler {
             index += 1;
         }
         let (slice, _) = self.slice_and_hold(vm);
-        let slice_end_ns = now.saturating_add(self.turn_ns(id, slice, most));
+        let turn = self.turn_ns(id, slice, most);
+        let slice_end_ns = now.saturating_add(turn);
         let Some(session) = self.sessions.get_mut(&id) else {
             return false;
         };
@@ -294,6 +368,9 @@ impl Scheduler {
             return false;
         };
         lease.slice_end_ns = slice_end_ns;
+        lease.told_end_ns = slice_end_ns;
+        lease.whole = turn >= slice;
+        lease.ending_ns = None;
         self.out.push(Action::Extend {
             gpu,
             session: id,
@@ -303,30 +380,58 @@ impl Scheduler {
         true
     }
 
-    /// Would the holder be chosen again on every one of its GPUs?
+    /// A holder's turn is over. If it was a whole one, so is the request for which it was chosen.
+    fn end_turn(&mut self, id: SessionId, vm: VmId) {
+        if self.lease(id).is_none_or(|lease| !lease.whole) {
+            return;
+        }
+        let pool = self.pool_of(vm);
+        let places = self
+            .sessions
+            .get(&id)
+            .map_or(&[][..], |session| &session.places);
+        for place in places {
+            let gpu = self.gpus.get_mut(&place.gpu);
+            let node = gpu
+                .zip(pool)
+                .and_then(|(gpu, pool)| gpu.nodes.get_mut(&pool));
+            if let Some(node) = node {
+                node.queue.end_turn(vm);
+            }
+        }
+    }
+
+    /// Would the holder be chosen again on every one of its GPUs? Not if it is another program's turn.
     fn holder_wins(&mut self, id: SessionId, vm_id: VmId) -> bool {
+        let alone = self
+            .vms
+            .get(&vm_id)
+            .is_some_and(|vm| vm.runnable.is_empty());
+        alone && self.vm_wins(id, vm_id)
+    }
+
+    /// Would the holder's VM be chosen again on every one of its GPUs?
+    fn vm_wins(&mut self, id: SessionId, vm_id: VmId) -> bool {
         let now = self.now_ns;
-        let Some(vm) = self.vms.get(&vm_id) else {
+        let Some(pool) = self.vms.get(&vm_id).map(Vm::pool) else {
             return false;
         };
-        let (pool, alone_in_vm) = (vm.pool(), vm.runnable.is_empty());
         let Some(session) = self.sessions.get(&id) else {
             return false;
         };
-        alone_in_vm
-            && session.places.iter().all(|place| {
-                let Some(Gpu { top, nodes, .. }) = self.gpus.get_mut(&place.gpu) else {
-                    return false;
-                };
-                let Some(node) = nodes.get_mut(&pool) else {
-                    return false;
-                };
-                let pool_wins = match top.peek() {
-                    Some(best) if best == pool => true,
-                    _ => top.holder_wins(pool),
-                };
-                pool_wins && node.queue.holder_wins(vm_id, now)
-            })
+        session.places.iter().all(|place| {
+            let Some(Gpu { top, nodes, .. }) = self.gpus.get_mut(&place.gpu) else {
+                return false;
+            };
+            let Some(node) = nodes.get_mut(&pool) else {
+                return false;
+            };
+            let pool_wins = match top.peek() {
+                Some(best) if best == pool => true,
+                _ => top.holder_wins(pool),
+            };
+            pool_wins && node.queue.holder_wins(vm_id, now)
+        })
     }
 
     /// Must the holder stop before its slice ends: for a higher class, or for a VM that woke up?
@@ -398,6 +503,7 @@ impl Scheduler {
             return;
         }
         lease.revoked_ns = Some(now);
+        lease.early = lease.let_in_ns().is_some_and(|at| at <= now);
         lease.usage = Use::Active;
         self.out.push(Action::Revoke {
             gpu,
@@ -415,6 +521,32 @@ impl Scheduler {
             running.1 = charged;
         }
         self.sync_vm(vm);
+    }
+
+    /// A holder says when its work in flight will be over, and that it submits nothing more. Only what is
+    /// said first counts, until the lease is extended; and nothing of one who shares the device. A gang's GPUs are not given on one by one.
+    pub(super) fn ending(
+        &mut self,
+        id: SessionId,
+        epoch: Epoch,
+        slice_end_ns: u64,
+        in_ns: u64,
+    ) -> Result<(), Ignored> {
+        let now = self.now_ns;
+        let session = self.session_mut(id)?;
+        let alone = session.places.len() == 1;
+        let present = |lease: &&mut Lease| lease.granted() && lease.epoch == epoch;
+        let lease = session.lease.as_mut().filter(present);
+        let lease = lease.ok_or(Ignored::StaleEpoch)?;
+        let holds = lease.told_end_ns == slice_end_ns && lease.usage == Use::Active;
+        let asked = lease.wanted || lease.revoked_ns.is_some();
+        let shares = lease.beside || lease.overrun;
+        if alone && asked && holds && !shares && lease.ending_ns.is_none() {
+            lease.ending_ns = Some(now.saturating_add(in_ns));
+            lease.ending_in_ns = in_ns;
+        }
+        self.touch(id);
+        Ok(())
     }
 
     pub(super) fn released(
@@ -455,8 +587,20 @@ impl Scheduler {
             };
             gpu.holders.retain(|&holder| holder != id);
             if let Some(revoked) = lease.revoked_ns {
-                let took = now.saturating_sub(revoked);
-                gpu.handoff.record(took);
+                // Whoever was let in ahead is counted already.
+                if gpu.holders.is_empty() || lease.overrun {
+                    gpu.handoff.record(now.saturating_sub(revoked));
+                }
+                let asked = if lease.early {
+                    revoked.max(lease.slice_end_ns)
+                } else {
+                    revoked
+                };
+                let took = now.saturating_sub(asked);
+                if let Some(vm) = self.vms.get_mut(&vm_id) {
+                    let before = vm.back_ns.unwrap_or(0);
+                    vm.back_ns = Some(took.max(before - before / 16));
+                }
                 // An overrun says nothing of how long the usual takes.
                 if let Some(node) = pool
                     .and_then(|pool| gpu.nodes.get_mut(&pool))
@@ -490,8 +634,38 @@ impl Scheduler {
         }
     }
 
+    /// A holder overruns: others may run beside it, and whoever was let in ahead of its end does so already.
+    pub(super) fn declare_overrun(&mut self, id: SessionId, gpu: GpuId) {
+        if let Some(lease) = self.lease_mut(id) {
+            lease.overrun = true;
+        }
+        self.out.push(Action::Overrun { gpu, session: id });
+        let gpu = self.gpus.get(&gpu).map(|gpu| gpu.holders.clone());
+        for other in gpu.into_iter().flatten().filter(|&other| other != id) {
+            let Some(session) = self.sessions.get_mut(&other) else {
+                continue;
+            };
+            let gpu = session.gpu();
+            let ahead = |lease: &&mut Lease| lease.ahead.is_some();
+            let Some(lease) = session.lease.as_mut().filter(ahead) else {
+                continue;
+            };
+            (lease.ahead, lease.beside) = (None, true);
+            // It did not know that it shares the device.
+            lease.ending_ns = None;
+            let epoch = lease.epoch;
+            self.out.push(Action::Beside {
+                gpu,
+                session: other,
+                epoch,
+            });
+        }
+        self.sync_neighbours(id);
+    }
+
     /// A session's lease has ended: tells whoever was let in beside it, and is alone now.
     fn leave_alone(&mut self, ended: SessionId) {
+        let now = self.now_ns;
         let places = self.sessions.get(&ended).into_iter();
         let gpus = places.flat_map(|session| &session.places);
         let gpus = gpus.filter_map(|place| self.gpus.get(&place.gpu));
@@ -504,9 +678,13 @@ impl Scheduler {
                 continue;
             };
             let gpu = session.gpu();
-            let Some(lease) = session.lease.as_mut().filter(|lease| lease.beside) else {
+            let Some(lease) = session.lease.as_mut() else {
                 continue;
             };
+            lease.begins_alone(now);
+            if !lease.beside {
+                continue;
+            }
             lease.beside = false;
             self.out.push(Action::Alone {
                 gpu,

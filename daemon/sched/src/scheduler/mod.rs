@@ -136,6 +136,12 @@ impl Scheduler {
                 used,
                 depth,
             } => self.released(session, epoch, used, depth),
+            Event::Ending {
+                session,
+                epoch,
+                slice_end_ns,
+                in_ns,
+            } => self.ending(session, epoch, slice_end_ns, in_ns),
             Event::CreditsSpent {
                 session,
                 epoch,

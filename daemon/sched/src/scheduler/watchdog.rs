@@ -62,7 +62,6 @@ impl Scheduler {
             .grace_ns
             .zip(asked_ago)
             .is_some_and(|(grace, ago)| ago >= grace && !lease.overrun);
-        lease.overrun |= overruns;
         let stalled = stalled_since(session).map(|since| now.saturating_sub(since));
         let reached = |limit: Option<u64>, time: Option<u64>| {
             limit.zip(time).is_some_and(|(limit, time)| time >= limit)
@@ -84,11 +83,7 @@ impl Scheduler {
             None
         };
         if overruns {
-            self.out.push(Action::Overrun {
-                gpu,
-                session: session_id,
-            });
-            self.sync_neighbours(session_id);
+            self.declare_overrun(session_id, gpu);
         }
         if soft {
             self.pass_soft_limit(session_id, vm, stalled.unwrap_or(0));
@@ -134,13 +129,8 @@ impl Scheduler {
         for (session, killed) in gpu.dying.clone() {
             let ago = now.saturating_sub(killed);
             lost |= watched && ago >= verify;
-            if ago >= grace
-                && let Some(lease) = self.lease_mut(session)
-                && !lease.overrun
-            {
-                lease.overrun = true;
-                self.out.push(Action::Overrun { gpu: id, session });
-                self.sync_neighbours(session);
+            if ago >= grace && self.lease(session).is_some_and(|lease| !lease.overrun) {
+                self.declare_overrun(session, id);
                 self.touch(session);
             }
         }
@@ -265,10 +255,14 @@ impl Scheduler {
             (None, Use::Active) if !lease.wanted => None,
             (None, Use::Active) if lease.challenged => {
                 let pool = self.pool_of(session.vm)?;
-                Some(lease.slice_end_ns.min(self.preemptible_ns(lease, pool)))
+                Some(lease.turn_end_ns().min(self.preemptible_ns(lease, pool)))
             }
-            (None, Use::Active) => Some(lease.slice_end_ns),
+            (None, Use::Active) => Some(lease.turn_end_ns()),
         };
+        let room = lease.let_in_ns().filter(|&at| {
+            let waits = lease.revoked_ns.is_some() && at > self.now_ns;
+            waits && !self.has_company(id)
+        });
         let stalled = stalled_since(session);
         let soft = if session.soft_noted {
             None
@@ -282,14 +276,18 @@ impl Scheduler {
         };
         let hard = after(stalled, limits.hard_ns);
         let back = after(lease.revoked_ns, limits.return_ns);
-        [turn, soft, grace, hard, back].into_iter().flatten().min()
+        let ahead = lease
+            .ahead_until_ns()
+            .filter(|_| lease.revoked_ns.is_none());
+        let times = [turn, room, ahead, soft, grace, hard, back];
+        times.into_iter().flatten().min()
     }
 
     /// When a VM that pays for a lease will have used up its GPU time.
     fn cap_due(&mut self, id: SessionId) -> Option<u64> {
         let session = self.sessions.get(&id)?;
         let lease = session.lease.as_ref()?;
-        if lease.revoked_ns.is_some() || !lease.charged() {
+        if lease.revoked_ns.is_some() || !lease.charged(self.now_ns) {
             return None;
         }
         self.out_of_time_at(session.vm, lease.held as u64)

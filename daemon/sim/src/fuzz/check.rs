@@ -257,11 +257,17 @@ impl Checker {
                 "others wait, and {holder:?} is parked"
             );
             if rivals && holder.revoked_ns.is_none() && !session.said_idle && session.depth > 0 {
+                let let_in = holder.let_in_ns().unwrap_or(u64::MAX);
                 ensure!(
-                    holder.slice_end_ns > now,
+                    holder.slice_end_ns.min(let_in) > now,
                     "others wait, and {holder:?} keeps the GPU"
                 );
             }
+            ensure!(
+                holder.revoked_ns.is_some()
+                    || holder.ahead.is_none_or(|at| at + vgpu_sched::LATE_NS > now),
+                "whoever was before {holder:?} is late, and it goes on"
+            );
             // A parked lease costs nothing; it is asked back when it is retaken.
             let turn_ns = vm.turn_ns(&model.pools);
             let empty = !holder.parked && vm.buckets.clone().owes_gpu_time(turn_ns, now);

@@ -26,6 +26,8 @@ const KINDS: &[(&str, Subject)] = &[
     ("Progress", Subject::Session),
     ("Released", Subject::Session),
     ("Released (forged)", Subject::Session),
+    ("Ending", Subject::Session),
+    ("Ending (forged)", Subject::Session),
     ("CreditsSpent", Subject::Session),
     ("CreditsSpent (forged)", Subject::Session),
     ("MemoryReserve", Subject::Session),
@@ -53,7 +55,7 @@ const KINDS: &[(&str, Subject)] = &[
     ("Timer", Subject::Timer),
 ];
 
-const MOST_STATES: usize = 13;
+const MOST_STATES: usize = 15;
 
 /// Only who has a lease can return it, and use its credit up: states that are met by forgeries only.
 const WITHOUT_LEASE: [&str; 6] = [
@@ -66,7 +68,7 @@ const WITHOUT_LEASE: [&str; 6] = [
 ];
 
 fn possible(kind: &str, state: &str) -> bool {
-    !(matches!(kind, "Released" | "CreditsSpent") && WITHOUT_LEASE.contains(&state))
+    !(matches!(kind, "Released" | "Ending" | "CreditsSpent") && WITHOUT_LEASE.contains(&state))
 }
 
 impl Subject {
@@ -96,6 +98,8 @@ impl Subject {
                 "beside",
                 "ending",
                 "gathering",
+                "ahead",
+                "leaving",
             ],
             Subject::Vm => &[
                 "unknown",
@@ -218,31 +222,33 @@ pub(super) fn kind(event: &Event, forged: bool) -> usize {
         Event::Progress { .. } => 2,
         Event::Released { .. } if forged => 4,
         Event::Released { .. } => 3,
-        Event::CreditsSpent { .. } if forged => 6,
-        Event::CreditsSpent { .. } => 5,
-        Event::MemoryReserve { .. } => 7,
-        Event::MemoryRelease { .. } => 8,
-        Event::SessionRemoved { .. } => 9,
-        Event::WorkerExited { .. } => 10,
-        Event::SessionAdded { .. } => 11,
-        Event::AddVm { .. } => 12,
-        Event::SetVm { .. } => 13,
-        Event::RemoveVm { .. } => 14,
-        Event::SetQuarantine { .. } => 15,
-        Event::Strike { .. } => 16,
-        Event::ResetStats { .. } => 17,
-        Event::AddGpu { .. } => 18,
-        Event::SetGpu { .. } => 19,
-        Event::RemoveGpu { .. } => 20,
-        Event::GpuState { .. } => 21,
-        Event::Verified { .. } => 22,
-        Event::AssignGpu { .. } => 23,
-        Event::UnassignGpu { .. } => 24,
-        Event::AddPool { .. } => 25,
-        Event::SetPool { .. } => 26,
-        Event::RemovePool { .. } => 27,
-        Event::SetClassWeights { .. } => 28,
-        _ => 29,
+        Event::Ending { .. } if forged => 6,
+        Event::Ending { .. } => 5,
+        Event::CreditsSpent { .. } if forged => 8,
+        Event::CreditsSpent { .. } => 7,
+        Event::MemoryReserve { .. } => 9,
+        Event::MemoryRelease { .. } => 10,
+        Event::SessionRemoved { .. } => 11,
+        Event::WorkerExited { .. } => 12,
+        Event::SessionAdded { .. } => 13,
+        Event::AddVm { .. } => 14,
+        Event::SetVm { .. } => 15,
+        Event::RemoveVm { .. } => 16,
+        Event::SetQuarantine { .. } => 17,
+        Event::Strike { .. } => 18,
+        Event::ResetStats { .. } => 19,
+        Event::AddGpu { .. } => 20,
+        Event::SetGpu { .. } => 21,
+        Event::RemoveGpu { .. } => 22,
+        Event::GpuState { .. } => 23,
+        Event::Verified { .. } => 24,
+        Event::AssignGpu { .. } => 25,
+        Event::UnassignGpu { .. } => 26,
+        Event::AddPool { .. } => 27,
+        Event::SetPool { .. } => 28,
+        Event::RemovePool { .. } => 29,
+        Event::SetClassWeights { .. } => 30,
+        _ => 31,
     }
 }
 

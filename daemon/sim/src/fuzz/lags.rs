@@ -302,7 +302,8 @@ fn leave(all: &mut Vec<Member>, vm: VmId) -> Option<f64> {
     Some(gone.lag)
 }
 
-/// VMs that compete in a queue: those that could be chosen and those that run and pay.
+/// VMs that compete in a queue: those that could be chosen and those that run, and pay or will when the one
+/// before them is done.
 fn members_of(
     model: &Model,
     sched: &Scheduler,
@@ -312,8 +313,8 @@ fn members_of(
     let Some(here) = model.gpus.get(&gpu) else {
         return vec![];
     };
-    let pays = |id: &SessionId| model.holder(*id).is_none_or(|lease| !lease.parked);
-    let running = here.holders.iter().filter(|id| pays(id));
+    let competes = |id: &SessionId| model.holder(*id).is_none_or(|lease| !lease.parked);
+    let running = here.holders.iter().filter(|id| competes(id));
     running
         .filter_map(|id| {
             let epoch = model.holder(*id).map(|lease| lease.epoch);
@@ -351,13 +352,13 @@ fn used_on(vm: &VmModel, gpu: GpuId) -> u64 {
 /// Does a VM compete on a GPU: could it be chosen there, does it have it, or keep it reserved, and pay?
 fn queued(model: &Model, ready: &[(GpuId, VmId)], gpu: GpuId, vm: VmId) -> bool {
     let holders = model.gpus.get(&gpu).map(|gpu| gpu.holders.as_slice());
-    let pays = |id: &SessionId| model.holder(*id).is_none_or(|lease| !lease.parked);
+    let competes = |id: &SessionId| model.holder(*id).is_none_or(|lease| !lease.parked);
     let mine = |id: &SessionId| model.sessions.get(id).is_some_and(|s| s.vm == vm);
     ready.contains(&(gpu, vm))
         || holders
             .unwrap_or_default()
             .iter()
-            .any(|id| mine(id) && pays(id))
+            .any(|id| mine(id) && competes(id))
 }
 
 fn weight(config: &VmConfig, demoted: bool, weights: ClassWeights) -> f64 {

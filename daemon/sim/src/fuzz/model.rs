@@ -23,12 +23,34 @@ pub(super) struct Holder {
     pub(super) granted_ns: u64,
     pub(super) slice_end_ns: u64,
     pub(super) revoked_ns: Option<u64>,
+    /// When its work is over, by its own word.
+    pub(super) ending_ns: Option<u64>,
+    /// How long that was from when it said so.
+    pub(super) ending_in_ns: u64,
+    /// It was let in before the one before it was done: when that should have been. From then on it pays.
+    pub(super) ahead: Option<u64>,
     pub(super) overrun: bool,
     pub(super) beside: bool,
     pub(super) wanted: bool,
     pub(super) credits: Credits,
     /// As the scheduler said after the last event; nobody pays for a parked lease.
     pub(super) parked: bool,
+}
+
+impl Holder {
+    /// From when on the next one may be let in, if it is asked back.
+    pub(super) fn let_in_ns(&self) -> Option<u64> {
+        let at = self.ending_ns.filter(|_| !self.overrun)?;
+        Some(at.saturating_sub(vgpu_sched::LET_IN_NS))
+    }
+
+    /// Is it asked back, and about to be done?
+    pub(super) fn leaves(&self, now: u64) -> bool {
+        let in_time = |at: u64| now < at.saturating_add(vgpu_sched::LATE_NS);
+        self.revoked_ns.is_some()
+            && self.let_in_ns().is_some_and(|at| at <= now)
+            && self.ending_ns.is_some_and(in_time)
+    }
 }
 
 /// Where a GPU's time went, by the model's reckoning.
@@ -49,7 +71,8 @@ pub(super) struct GpuModel {
     pub(super) pools: BTreeSet<PoolId>,
     pub(super) since_ns: u64,
     charged_to_ns: u64,
-    payers: Vec<(SessionId, VmId)>,
+    /// Who pays, and from when on.
+    payers: Vec<(SessionId, VmId, u64)>,
     /// Nobody holds it, and nobody could.
     barred: bool,
     pub(super) spent: Spent,
@@ -215,13 +238,25 @@ impl Model {
     /// equal parts (the first has the rest), or to nobody. To be called when the scheduler did the same,
     /// so that the rests are the same; who pays cannot have changed between.
     pub(super) fn charge(&mut self, id: GpuId) {
-        let now = self.now;
+        let Some(gpu) = self.gpus.get(&id) else {
+            return;
+        };
+        let begins = gpu.payers.iter().map(|&(_, _, from)| from);
+        let within = |at: &u64| (gpu.charged_to_ns..self.now).contains(at);
+        if let Some(at) = begins.filter(within).max() {
+            self.charge_until(id, at);
+        }
+        self.charge_until(id, self.now);
+    }
+
+    fn charge_until(&mut self, id: GpuId, now: u64) {
         let Some(gpu) = self.gpus.get_mut(&id) else {
             return;
         };
         let from = std::mem::replace(&mut gpu.charged_to_ns, now);
         let passed = now - from;
-        let payers = gpu.payers.len() as u64;
+        let pays = |payer: &&(SessionId, VmId, u64)| payer.2 <= from;
+        let payers = gpu.payers.iter().filter(pays).count() as u64;
         if passed == 0 {
             return;
         }
@@ -235,7 +270,7 @@ impl Model {
         }
         gpu.spent.charged_ns += passed;
         let (mut rest, mut left) = (passed, payers);
-        for (session, vm) in &gpu.payers {
+        for (session, vm, _) in gpu.payers.iter().filter(pays) {
             let part = rest / left;
             rest -= part;
             left -= 1;
@@ -264,10 +299,12 @@ impl Model {
         let (leases, sessions) = (&self.leases, &self.sessions);
         for gpu in self.gpus.values_mut() {
             gpu.payers.clear();
-            let pays = |id: &SessionId| leases.get(id).is_none_or(|lease| !lease.parked);
-            for &id in gpu.holders.iter().filter(|id| pays(id)) {
-                if let Some(session) = sessions.get(&id) {
-                    gpu.payers.push((id, session.vm));
+            for id in &gpu.holders {
+                let lease = leases.get(id);
+                let from = lease.and_then(|lease| lease.ahead).unwrap_or(0);
+                let pays = lease.is_none_or(|lease| !lease.parked);
+                if let Some(session) = sessions.get(id).filter(|_| pays) {
+                    gpu.payers.push((*id, session.vm, from));
                 }
             }
             gpu.barred = gpu.holders.is_empty() && !gpu.health.grants();
@@ -346,11 +383,22 @@ impl Model {
             Event::Released {
                 session: id, epoch, ..
             }
+            | Event::Ending {
+                session: id, epoch, ..
+            }
             | Event::CreditsSpent {
                 session: id, epoch, ..
             } => self.holds(*id, *epoch),
             _ => true,
         }
+    }
+
+    /// Is this holder so far that the next one may be let in beside it?
+    pub(super) fn makes_room(&self, id: SessionId) -> bool {
+        let dying = |s: &SessionModel| s.killed_ns.is_some();
+        let dying = self.sessions.get(&id).is_none_or(dying);
+        self.holder(id)
+            .is_some_and(|lease| lease.overrun || !dying && lease.leaves(self.now))
     }
 
     /// Does the session hold a lease of this number?

@@ -11,7 +11,9 @@ use super::model::Model;
 pub(super) fn of(model: &Model, sched: &Scheduler, event: &Event) -> (usize, usize) {
     let mut forged = false;
     let state = match event {
-        Event::Released { session, epoch, .. } | Event::CreditsSpent { session, epoch, .. } => {
+        Event::Released { session, epoch, .. }
+        | Event::Ending { session, epoch, .. }
+        | Event::CreditsSpent { session, epoch, .. } => {
             forged = !model.holds(*session, *epoch);
             session_state(model, sched, *session)
         }
@@ -58,6 +60,12 @@ fn session_state(model: &Model, sched: &Scheduler, id: SessionId) -> usize {
         }
         if holder.beside && session.served() && holder.revoked_ns.is_none() {
             return 10;
+        }
+        if holder.ahead.is_some() && session.served() {
+            return 13;
+        }
+        if holder.leaves(model.now) && session.served() {
+            return 14;
         }
     }
     match (stats.state, stats.waiting) {

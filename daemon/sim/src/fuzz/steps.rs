@@ -225,6 +225,10 @@ impl World {
             if odds(r, 1, 8) {
                 return Ok(());
             }
+            if odds(r, 1, 4) {
+                let event = self.ending(r, id, epoch);
+                return self.feed(event);
+            }
             Event::Progress {
                 session: id,
                 submitted: session.submitted,
@@ -314,10 +318,28 @@ impl World {
         self.feed(event)
     }
 
-    /// What is said of a lease by its number: one time in `n` that its credit is spent, else that it is
-    /// given back.
+    /// When a holder's work will be over; mostly soon, and of the present slice.
+    fn ending(&self, r: &mut Rng, session: SessionId, epoch: Epoch) -> Event {
+        let slice_end_ns = match self.model.holder(session) {
+            Some(holder) if odds(r, 7, 8) => holder.slice_end_ns,
+            _ => r.bits(),
+        };
+        Event::Ending {
+            session,
+            epoch,
+            slice_end_ns,
+            in_ns: make::amount(r, 400 * MICROS),
+        }
+    }
+
+    /// What is said of a lease by its number: one time in `n` that its credit is spent, as often that it ends
+    /// soon, else that it is given back.
     fn returns(&mut self, r: &mut Rng, session: SessionId, epoch: Epoch, n: u64) -> Verdict {
         let used = any_usage(r);
+        if odds(r, 1, n) {
+            let event = self.ending(r, session, epoch);
+            return self.feed(event);
+        }
         self.feed(if odds(r, 1, n) {
             Event::CreditsSpent {
                 session,

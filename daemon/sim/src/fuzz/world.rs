@@ -300,6 +300,7 @@ fn names(action: &Action, id: SessionId) -> bool {
         Action::Admit { session, .. }
         | Action::Extend { session, .. }
         | Action::Alone { session, .. }
+        | Action::Beside { session, .. }
         | Action::Revoke { session, .. }
         | Action::Want { session, .. }
         | Action::Credit { session, .. }

@@ -28,7 +28,7 @@ static EXCESS: Measure = Measure {
 };
 static STRICT: Measure = Measure {
     name: "cap_gang_strict_ratio",
-    what: "the same of gangs whose burst was always enough for gathering / (burst + work in flight + messages on each GPU)",
+    what: "the same of gangs whose burst was always enough for gathering and a slice on each GPU / (burst + work in flight + messages on each GPU)",
     unit: "ratio",
     rule: Rule::AtMost,
 };
@@ -116,7 +116,7 @@ fn check(world: &World, gang: &Gang, slice_ns: u64, found: &mut Found) {
     let over = excess(points, gang.rate);
     let late = gang.gpus * (book.residue_ns + world.handoff_ns());
     let turn = 2 * book.gathered_ns + gang.gpus * slice_ns;
-    let enough = 2 * book.gathered_ns <= gang.rate.burst;
+    let enough = turn <= gang.rate.burst;
     world.note(|| format!("{gang:?}: {over} ns beyond the rate, late {late}, turn {turn}"));
     let bound = gang.rate.burst.max(turn) + late;
     found.see(&EXCESS, over / bound as f64, 1.0);

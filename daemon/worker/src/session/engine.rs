@@ -412,6 +412,7 @@ impl Session {
                 timeout = Some(due - now);
             }
             self.watch_all();
+            self.foretell_end();
         }
         if self.held_back(stop) {
             let now = now_ns();
@@ -423,6 +424,14 @@ impl Session {
         }
         self.lease.publish(waiting, self.head());
         timeout
+    }
+
+    /// Where nothing more goes in under the lease: says when what is in flight will be over.
+    fn foretell_end(&mut self) {
+        let closes = self.lease.closing() || self.streams.slice_full;
+        if closes && let Some(in_ns) = self.streams.gate.ends_in(now_ns()) {
+            self.lease.tell_ending(in_ns);
+        }
     }
 
     /// Does work wait only because of what is in flight?

@@ -77,6 +77,7 @@ impl Session {
         let mut clock = Clock::new();
         let mut awaited = self.somebody_waits();
         self.streams.ask_again = None;
+        self.streams.slice_full = false;
         loop {
             let Some(first) = self.queue.front() else {
                 return Stop::Empty;
@@ -170,6 +171,7 @@ impl Session {
                 Verdict::Submit(known) => estimate = known,
                 Verdict::Wait(wait) => {
                     self.streams.ask_again = wait.until_ns;
+                    self.streams.slice_full = wait.ends_slice();
                     return Err(Stop::Window);
                 }
             }

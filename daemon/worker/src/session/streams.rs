@@ -171,6 +171,8 @@ pub(super) struct Streams {
     pub gate: Gate,
     /// When the first operation of the queue may be let in though nothing happens.
     pub ask_again: Option<u64>,
+    /// What waits goes in only after the slice.
+    pub slice_full: bool,
 }
 
 impl Streams {
@@ -183,6 +185,7 @@ impl Streams {
             in_flight: 0,
             gate: Gate::new(gate::Config::default()),
             ask_again: None,
+            slice_full: false,
         }
     }
 

@@ -243,6 +243,12 @@ impl Model {
                     session.said_idle = depth.calls == 0;
                 }
             }
+            Event::Ending {
+                session,
+                slice_end_ns,
+                in_ns,
+                ..
+            } => self.hear_ending(*session, *slice_end_ns, *in_ns),
             Event::CreditsSpent { session, used, .. } => self.settle(*session, Some(*used)),
             Event::WorkerExited { session } => self.hear_exit(*session),
             Event::MemoryRelease { session, of, bytes } => {
@@ -255,6 +261,26 @@ impl Model {
                 }
             }
             _ => {}
+        }
+    }
+
+    /// The first word in a slice counts, of one that works, shares the device with nobody that it knows of, and
+    /// is wanted or asked back.
+    fn hear_ending(&mut self, id: SessionId, slice_end_ns: u64, in_ns: u64) {
+        let now = self.now;
+        let Some(session) = self.sessions.get(&id) else {
+            return;
+        };
+        let (gang, idle) = (session.places.len() > 1, session.said_idle);
+        let Some(holder) = self.leases.get_mut(&id) else {
+            return;
+        };
+        let asked = holder.revoked_ns.is_some();
+        let shares = holder.beside || holder.overrun;
+        let counts = holder.slice_end_ns == slice_end_ns && holder.ending_ns.is_none();
+        if !gang && counts && !shares && (asked || holder.wanted && !idle) {
+            holder.ending_ns = Some(now.saturating_add(in_ns));
+            holder.ending_in_ns = in_ns;
         }
     }
 
@@ -287,7 +313,19 @@ impl Model {
 
     fn drop_lease(&mut self, id: SessionId) {
         for gpu in self.gpus.values_mut() {
+            let before = gpu.holders.len();
             gpu.holders.retain(|&holder| holder != id);
+            if gpu.holders.len() < before {
+                for left in &gpu.holders {
+                    let lease = self.leases.get_mut(left);
+                    if let Some(lease) = lease.filter(|lease| lease.ahead.is_some()) {
+                        lease.ahead = None;
+                        // Its work could not begin before.
+                        let at = self.now.saturating_add(lease.ending_in_ns);
+                        lease.ending_ns = lease.ending_ns.map(|_| at);
+                    }
+                }
+            }
         }
         if let Some(lease) = self.leases.remove(&id)
             && let Some(vm) = self.vms.get_mut(&lease.vm)

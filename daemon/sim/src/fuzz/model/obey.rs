@@ -37,6 +37,7 @@ impl Model {
                     "Extend of {session}: {holder:?}"
                 );
                 holder.slice_end_ns = slice_end_ns;
+                holder.ending_ns = None;
             }
             Action::Want {
                 session,
@@ -50,6 +51,9 @@ impl Model {
                     "Want {wanted} told again to {session}"
                 );
                 holder.wanted = wanted;
+                if !wanted {
+                    holder.ending_ns = None;
+                }
             }
             Action::Revoke { session, epoch, .. } => {
                 let now = self.now;
@@ -96,6 +100,20 @@ impl Model {
                 let holder = holder.ok_or("Overrun of one that holds nothing")?;
                 ensure!(!holder.overrun, "{session} overruns twice");
                 holder.overrun = true;
+            }
+            Action::Beside { session, epoch, .. } => {
+                let holder = self.any_holder(session, epoch, "Beside")?;
+                ensure!(
+                    holder.ahead.is_some() && !holder.beside,
+                    "{session} was not let in ahead"
+                );
+                (holder.ahead, holder.beside) = (None, true);
+                holder.ending_ns = None;
+            }
+            Action::Alone { session, epoch, .. } => {
+                let holder = self.any_holder(session, epoch, "Alone")?;
+                ensure!(holder.beside, "{session} was not beside anybody");
+                holder.beside = false;
             }
             Action::SoftLimit { session, .. } => {
                 ensure!(
@@ -180,11 +198,21 @@ impl Model {
             self.leases.values().all(|holder| holder.vm != vm_id),
             "two leases of one VM"
         );
-        let mut company = 0;
-        for (gpu, _) in session.places.clone() {
-            company += self.join_gpu(gpu, id)?;
+        let (mut overrunners, mut leaving) = (0, None);
+        let places = session.places.clone();
+        for &(gpu, _) in &places {
+            let company = self.join_gpu(gpu, id)?;
+            overrunners += company.0;
+            leaving = leaving.or(company.1);
         }
-        ensure!(beside == (company > 0), "beside {company}: {terms:?}");
+        ensure!(
+            beside == (overrunners > 0),
+            "beside {overrunners}: {terms:?}"
+        );
+        ensure!(
+            leaving.is_none() || places.len() == 1,
+            "a gang is let in before its GPU is free"
+        );
         ensure!(
             terms.epoch.0 > self.last_epoch,
             "epoch {} after {}",
@@ -203,6 +231,9 @@ impl Model {
             granted_ns: now,
             slice_end_ns: terms.slice_end_ns,
             revoked_ns: None,
+            ending_ns: None,
+            ending_in_ns: 0,
+            ahead: leaving,
             overrun: false,
             beside,
             wanted: terms.wanted,
@@ -221,10 +252,10 @@ impl Model {
         self.lend(id, terms.credits)
     }
 
-    /// A session comes to hold a GPU: alone, or beside one that was declared to overrun. How many others
-    /// hold it.
-    fn join_gpu(&mut self, id: GpuId, session: SessionId) -> Result<usize, String> {
-        let gpu = self.gpus.get_mut(&id).ok_or("grant: unknown GPU")?;
+    /// A session comes to hold a GPU: alone, or beside one that was declared to overrun, or that is about to
+    /// be done. How many of these hold it.
+    fn join_gpu(&mut self, id: GpuId, session: SessionId) -> Result<(usize, Option<u64>), String> {
+        let gpu = self.gpus.get(&id).ok_or("grant: unknown GPU")?;
         ensure!(
             gpu.health.grants(),
             "granted on a GPU that is {:?}",
@@ -232,17 +263,26 @@ impl Model {
         );
         let mine = gpu.holders.contains(&session);
         let others = gpu.holders.iter().filter(|&&holder| holder != session);
-        let mut company = 0;
-        for other in others {
-            let overruns = self.leases.get(other).is_some_and(|lease| lease.overrun);
-            ensure!(overruns, "granted while {other} holds {id}");
-            company += 1;
+        let (mut overrunners, mut leaving) = (0, None);
+        for &other in others {
+            let lease = self.leases.get(&other);
+            let overruns = lease.is_some_and(|lease| lease.overrun);
+            let ending = lease.and_then(|lease| lease.ending_ns).unwrap_or(0);
+            ensure!(self.makes_room(other), "granted while {other} holds {id}");
+            overrunners += usize::from(overruns);
+            if !overruns {
+                leaving = Some(ending);
+            }
         }
-        ensure!(company <= 1, "three on {id}: {:?}", gpu.holders);
-        if !mine {
+        ensure!(
+            gpu.holders.len() - usize::from(mine) <= 1,
+            "three on {id}: {:?}",
+            gpu.holders
+        );
+        if !mine && let Some(gpu) = self.gpus.get_mut(&id) {
             gpu.holders.push(session);
         }
-        Ok(company)
+        Ok((overrunners, leaving))
     }
 
     /// Credit is all that the VM's buckets hold, neither more nor less.
