@@ -59,6 +59,7 @@
 //!
 //! [`Hold`] is the other thing a worker decides by itself: how long it keeps a lease without work.
 
+mod flow;
 mod hold;
 mod parallel;
 mod predict;
@@ -66,10 +67,11 @@ mod table;
 mod window;
 mod work;
 
+pub use flow::Flow;
 pub use hold::Hold;
 pub use predict::{Estimate, Predictor};
 pub use window::{
-    AHEAD_NS, BESIDE_NS, Completion, Config, Flow, Gate, LeaseView, MARKER_LAUNCHES, MAX_IN_FLIGHT,
+    AHEAD_NS, BESIDE_NS, Completion, Config, Gate, LeaseView, MARKER_LAUNCHES, MAX_IN_FLIGHT,
     STALL_NS, Verdict, WINDOW_NS, Wait, WaitFor, Waiting,
 };
 pub use work::{Direction, FunctionId, Key, Work};

@@ -1,7 +1,6 @@
 //! The window of unfinished work. See the module's description for the rules.
 
-use std::collections::VecDeque;
-
+use super::flow::{Batch, Flow, Run};
 use super::parallel::Parallel;
 use super::predict::{Estimate, Predictor};
 use super::work::Work;
@@ -126,65 +125,6 @@ pub struct Completion {
     pub ops: u64,
     /// They took far more than was predicted.
     pub surprise: bool,
-}
-
-/// Like operations in a row.
-#[derive(Debug, Clone, Copy)]
-struct Run {
-    work: Work,
-    estimate: Option<Estimate>,
-    /// Numbers of the first and the last in their stream; those between are all of the run.
-    first: u64,
-    last: u64,
-    /// When the first was submitted.
-    since: u64,
-    /// Submitted beside an overrunner.
-    beside: bool,
-    /// For how long the stream had, by prediction, nothing to do before one of them came.
-    idle_ns: u64,
-}
-
-impl Run {
-    fn mean(&self) -> u64 {
-        self.estimate.map_or(0, |e| e.mean_ns)
-    }
-
-    fn weight(&self) -> u64 {
-        self.estimate.map_or(0, |e| e.weight_ns())
-    }
-
-    fn longest(&self) -> u64 {
-        self.estimate.map_or(0, |e| e.high_ns.max(e.weight_ns()))
-    }
-
-    /// How many of it have a number up to `upto`.
-    fn upto(&self, upto: u64) -> u64 {
-        (self.last.min(upto) + 1).saturating_sub(self.first)
-    }
-}
-
-/// What of one stream is unfinished.
-#[derive(Debug, Clone, Default)]
-pub struct Flow {
-    runs: VecDeque<Run>,
-    ops: u64,
-    /// When something of it was last seen complete.
-    completed_at: u64,
-    /// When, by prediction, all of it will be complete.
-    finishes: u64,
-    /// Operations up to this one were marked only long after they were submitted.
-    late: u64,
-    /// Behind the last marker.
-    unmarked_ops: u64,
-    unmarked_ns: u64,
-}
-
-impl Flow {
-    /// Unfinished operations.
-    #[must_use]
-    pub fn ops(&self) -> u64 {
-        self.ops
-    }
 }
 
 /// The gate of one session.
@@ -678,43 +618,6 @@ impl Gate {
         self.unknown = 0;
         self.streams = 0;
         self.exempt = 0;
-    }
-}
-
-/// What completes at once in a stream.
-#[derive(Debug, Default)]
-struct Batch {
-    ops: u64,
-    unknown: u64,
-    mean_ns: u64,
-    weight_ns: u64,
-    longest_ns: u64,
-    idle_ns: u64,
-    /// Some of it was submitted beside an overrunner.
-    beside: bool,
-}
-
-impl Batch {
-    fn of(flow: &Flow, upto: u64) -> Batch {
-        let mut batch = Batch::default();
-        for run in &flow.runs {
-            let n = run.upto(upto);
-            if n == 0 {
-                break;
-            }
-            batch.ops += n;
-            batch.beside |= run.beside;
-            batch.idle_ns = batch.idle_ns.saturating_add(run.idle_ns);
-            batch.unknown += if run.estimate.is_none() { n } else { 0 };
-            batch.mean_ns = batch.mean_ns.saturating_add(run.mean().saturating_mul(n));
-            batch.weight_ns = batch
-                .weight_ns
-                .saturating_add(run.weight().saturating_mul(n));
-            batch.longest_ns = batch
-                .longest_ns
-                .saturating_add(run.longest().saturating_mul(n));
-        }
-        batch
     }
 }
 

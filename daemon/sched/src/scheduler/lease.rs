@@ -49,34 +49,6 @@ impl Scheduler {
             }
     }
 
-    /// Must this one wait until the GPU is free, although its holder is about to be done? A gang must (what it
-    /// pays for on its other GPUs begins when it has this one), and who was slow to give a GPU back lately (if
-    /// the prediction fails, both would share the device for long). So must all where the holder's VM would be
-    /// the next again, with another program: it is not in the queue while it runs.
-    fn needs_it_whole(&mut self, id: GpuId, session: SessionId) -> bool {
-        let holder = self.holder(id, 0);
-        let Some(holder) = holder.filter(|&it| self.lease(it).is_some_and(|l| !l.overrun)) else {
-            return false;
-        };
-        let Some(session) = self.sessions.get(&session) else {
-            return true;
-        };
-        let back = self.vms.get(&session.vm).and_then(|vm| vm.back_ns);
-        let quick = back.is_some_and(|took| took <= crate::QUICK_NS) && session.places.len() == 1;
-        let vm = self.sessions.get(&holder).map(|session| session.vm);
-        !quick || vm.is_some_and(|vm| self.vm_wins(holder, vm))
-    }
-
-    /// May the next one be let in beside this holder: because it overruns, or is about to be done?
-    fn makes_room(&self, holder: SessionId) -> bool {
-        let Some(session) = self.sessions.get(&holder) else {
-            return false;
-        };
-        let leaves = |lease: &Lease| !session.dying && lease.leaves(self.now_ns);
-        let lease = session.lease.as_ref();
-        lease.is_some_and(|lease| lease.overrun || leaves(lease))
-    }
-
     /// The lease of a session, granted or being gathered.
     pub(super) fn lease(&self, session: SessionId) -> Option<&Lease> {
         self.sessions.get(&session)?.lease.as_ref()
@@ -137,19 +109,6 @@ impl Scheduler {
             self.sync_vm(vm_id);
         }
         true
-    }
-
-    /// The next one is let in: whoever is about to be done has given the GPU back, as far as others wait
-    /// for it.
-    fn note_let_in(&mut self, id: GpuId) {
-        let now = self.now_ns;
-        let leaving = self.holder(id, 0).and_then(|holder| self.lease(holder));
-        let leaving = leaving.filter(|lease| lease.leaves(now));
-        if let Some(asked) = leaving.and_then(|lease| lease.revoked_ns)
-            && let Some(gpu) = self.gpus.get_mut(&id)
-        {
-            gpu.handoff.record(now.saturating_sub(asked));
-        }
     }
 
     /// A turn of the VM, and of its pool, begins on this GPU. Says how long it may be for the sake of
@@ -265,13 +224,6 @@ impl Scheduler {
         self.any_gpu(id, |gpu| gpu.holders.iter().any(overruns))
     }
 
-    /// Does somebody who is about to be done still hold this session's GPU? When that should be over.
-    fn leaving_until(&self, id: SessionId) -> Option<u64> {
-        let gpu = self.gpus.get(&self.sessions.get(&id)?.gpu())?;
-        let other = gpu.holders.iter().find(|&&other| other != id)?;
-        self.lease(*other)?.ending_ns
-    }
-
     /// Does anybody but the holder wait for a GPU of its lease?
     pub(super) fn others_wait(&self, session: SessionId) -> bool {
         let vm = self.sessions.get(&session).map(|session| session.vm);
@@ -335,13 +287,6 @@ impl Scheduler {
         }
     }
 
-    /// Nobody waits any more: the holder goes on.
-    fn forget_ending(&mut self, id: SessionId) {
-        if let Some(lease) = self.lease_mut(id) {
-            lease.ending_ns = None;
-        }
-    }
-
     /// At the end of a slice that others wait for: true if the holder is the next again and goes on.
     fn slice_over(&mut self, id: SessionId, vm: VmId) -> bool {
         let now = self.now_ns;
@@ -380,27 +325,6 @@ impl Scheduler {
         true
     }
 
-    /// A holder's turn is over. If it was a whole one, so is the request for which it was chosen.
-    fn end_turn(&mut self, id: SessionId, vm: VmId) {
-        if self.lease(id).is_none_or(|lease| !lease.whole) {
-            return;
-        }
-        let pool = self.pool_of(vm);
-        let places = self
-            .sessions
-            .get(&id)
-            .map_or(&[][..], |session| &session.places);
-        for place in places {
-            let gpu = self.gpus.get_mut(&place.gpu);
-            let node = gpu
-                .zip(pool)
-                .and_then(|(gpu, pool)| gpu.nodes.get_mut(&pool));
-            if let Some(node) = node {
-                node.queue.end_turn(vm);
-            }
-        }
-    }
-
     /// Would the holder be chosen again on every one of its GPUs? Not if it is another program's turn.
     fn holder_wins(&mut self, id: SessionId, vm_id: VmId) -> bool {
         let alone = self
@@ -411,7 +335,7 @@ impl Scheduler {
     }
 
     /// Would the holder's VM be chosen again on every one of its GPUs?
-    fn vm_wins(&mut self, id: SessionId, vm_id: VmId) -> bool {
+    pub(super) fn vm_wins(&mut self, id: SessionId, vm_id: VmId) -> bool {
         let now = self.now_ns;
         let Some(pool) = self.vms.get(&vm_id).map(Vm::pool) else {
             return false;
@@ -523,32 +447,6 @@ impl Scheduler {
         self.sync_vm(vm);
     }
 
-    /// A holder says when its work in flight will be over, and that it submits nothing more. Only what is
-    /// said first counts, until the lease is extended; and nothing of one who shares the device. A gang's GPUs are not given on one by one.
-    pub(super) fn ending(
-        &mut self,
-        id: SessionId,
-        epoch: Epoch,
-        slice_end_ns: u64,
-        in_ns: u64,
-    ) -> Result<(), Ignored> {
-        let now = self.now_ns;
-        let session = self.session_mut(id)?;
-        let alone = session.places.len() == 1;
-        let present = |lease: &&mut Lease| lease.granted() && lease.epoch == epoch;
-        let lease = session.lease.as_mut().filter(present);
-        let lease = lease.ok_or(Ignored::StaleEpoch)?;
-        let holds = lease.told_end_ns == slice_end_ns && lease.usage == Use::Active;
-        let asked = lease.wanted || lease.revoked_ns.is_some();
-        let shares = lease.beside || lease.overrun;
-        if alone && asked && holds && !shares && lease.ending_ns.is_none() {
-            lease.ending_ns = Some(now.saturating_add(in_ns));
-            lease.ending_in_ns = in_ns;
-        }
-        self.touch(id);
-        Ok(())
-    }
-
     pub(super) fn released(
         &mut self,
         id: SessionId,
@@ -632,35 +530,6 @@ impl Scheduler {
             self.sync_neighbours(id);
             self.leave_alone(id);
         }
-    }
-
-    /// A holder overruns: others may run beside it, and whoever was let in ahead of its end does so already.
-    pub(super) fn declare_overrun(&mut self, id: SessionId, gpu: GpuId) {
-        if let Some(lease) = self.lease_mut(id) {
-            lease.overrun = true;
-        }
-        self.out.push(Action::Overrun { gpu, session: id });
-        let gpu = self.gpus.get(&gpu).map(|gpu| gpu.holders.clone());
-        for other in gpu.into_iter().flatten().filter(|&other| other != id) {
-            let Some(session) = self.sessions.get_mut(&other) else {
-                continue;
-            };
-            let gpu = session.gpu();
-            let ahead = |lease: &&mut Lease| lease.ahead.is_some();
-            let Some(lease) = session.lease.as_mut().filter(ahead) else {
-                continue;
-            };
-            (lease.ahead, lease.beside) = (None, true);
-            // It did not know that it shares the device.
-            lease.ending_ns = None;
-            let epoch = lease.epoch;
-            self.out.push(Action::Beside {
-                gpu,
-                session: other,
-                epoch,
-            });
-        }
-        self.sync_neighbours(id);
     }
 
     /// A session's lease has ended: tells whoever was let in beside it, and is alone now.

@@ -6,6 +6,7 @@ mod configure;
 mod credit;
 mod explain;
 mod lease;
+mod letting_in;
 mod memory;
 mod placement;
 mod query;

@@ -1,0 +1,103 @@
+//! What of one stream is given to the device and unfinished, in runs of equal operations, and what of it
+//! completes at once.
+
+use std::collections::VecDeque;
+
+use super::predict::Estimate;
+use super::work::Work;
+
+/// Like operations in a row.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Run {
+    pub(super) work: Work,
+    pub(super) estimate: Option<Estimate>,
+    /// Numbers of the first and the last in their stream; those between are all of the run.
+    pub(super) first: u64,
+    pub(super) last: u64,
+    /// When the first was submitted.
+    pub(super) since: u64,
+    /// Submitted beside an overrunner.
+    pub(super) beside: bool,
+    /// For how long the stream had, by prediction, nothing to do before one of them came.
+    pub(super) idle_ns: u64,
+}
+
+impl Run {
+    pub(super) fn mean(&self) -> u64 {
+        self.estimate.map_or(0, |e| e.mean_ns)
+    }
+
+    pub(super) fn weight(&self) -> u64 {
+        self.estimate.map_or(0, |e| e.weight_ns())
+    }
+
+    pub(super) fn longest(&self) -> u64 {
+        self.estimate.map_or(0, |e| e.high_ns.max(e.weight_ns()))
+    }
+
+    /// How many of it have a number up to `upto`.
+    pub(super) fn upto(&self, upto: u64) -> u64 {
+        (self.last.min(upto) + 1).saturating_sub(self.first)
+    }
+}
+
+/// What of one stream is unfinished.
+#[derive(Debug, Clone, Default)]
+pub struct Flow {
+    pub(super) runs: VecDeque<Run>,
+    pub(super) ops: u64,
+    /// When something of it was last seen complete.
+    pub(super) completed_at: u64,
+    /// When, by prediction, all of it will be complete.
+    pub(super) finishes: u64,
+    /// Operations up to this one were marked only long after they were submitted.
+    pub(super) late: u64,
+    /// Behind the last marker.
+    pub(super) unmarked_ops: u64,
+    pub(super) unmarked_ns: u64,
+}
+
+impl Flow {
+    /// Unfinished operations.
+    #[must_use]
+    pub fn ops(&self) -> u64 {
+        self.ops
+    }
+}
+
+/// What completes at once in a stream.
+#[derive(Debug, Default)]
+pub(super) struct Batch {
+    pub(super) ops: u64,
+    pub(super) unknown: u64,
+    pub(super) mean_ns: u64,
+    pub(super) weight_ns: u64,
+    pub(super) longest_ns: u64,
+    pub(super) idle_ns: u64,
+    /// Some of it was submitted beside an overrunner.
+    pub(super) beside: bool,
+}
+
+impl Batch {
+    pub(super) fn of(flow: &Flow, upto: u64) -> Batch {
+        let mut batch = Batch::default();
+        for run in &flow.runs {
+            let n = run.upto(upto);
+            if n == 0 {
+                break;
+            }
+            batch.ops += n;
+            batch.beside |= run.beside;
+            batch.idle_ns = batch.idle_ns.saturating_add(run.idle_ns);
+            batch.unknown += if run.estimate.is_none() { n } else { 0 };
+            batch.mean_ns = batch.mean_ns.saturating_add(run.mean().saturating_mul(n));
+            batch.weight_ns = batch
+                .weight_ns
+                .saturating_add(run.weight().saturating_mul(n));
+            batch.longest_ns = batch
+                .longest_ns
+                .saturating_add(run.longest().saturating_mul(n));
+        }
+        batch
+    }
+}
