@@ -1,5 +1,7 @@
 //! What a running block sees: program, launch, device, shared memory, parameters.
 
+use std::sync::atomic::AtomicBool;
+
 use super::contract::{ArenaView, Device, Launch};
 use super::inst::Inst;
 use super::program::Program;
@@ -38,4 +40,6 @@ pub(crate) struct Env<'a> {
     pub(crate) params: &'a [u8],
     /// This block's index.
     pub(crate) block: [u32; 3],
+    /// The kernel has read a clock: it may depend on the wall's time, so that is what it takes.
+    pub(crate) clocked: &'a AtomicBool,
 }

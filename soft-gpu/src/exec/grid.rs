@@ -45,6 +45,7 @@ struct Grid<'a> {
     fault: Mutex<Option<Fault>>,
     instructions: AtomicU64,
     device_ns: AtomicU64,
+    clocked: AtomicBool,
 }
 
 /// One CPU thread of a launch.
@@ -105,6 +106,7 @@ pub fn run(program: &Program, launch: &Launch, device: &dyn Device) -> Result<Ru
         fault: Mutex::new(None),
         instructions: AtomicU64::new(0),
         device_ns: AtomicU64::new(0),
+        clocked: AtomicBool::new(false),
     };
     let bytes = block_bytes(&program.funcs[*func as usize], threads, shared);
     if launch.cooperative && blocks.saturating_mul(bytes) > MOST_RESIDENT {
@@ -218,6 +220,7 @@ impl Grid<'_> {
             shared_len: u64::from(self.shape.shared),
             params: self.params,
             block,
+            clocked: &self.clocked,
         }
     }
 
@@ -255,7 +258,8 @@ impl Grid<'_> {
             });
         }
         self.add(&first.block);
-        if let Some((before, since)) = first.meter.read() {
+        let clocked = self.clocked.load(Ordering::Relaxed);
+        if let Some((before, since)) = first.meter.read().filter(|_| !clocked) {
             let together = (since + helped.into_inner()) / (helpers as u64 + 1);
             self.device_ns.store(before + together, Ordering::Relaxed);
         }

@@ -1,5 +1,7 @@
 //! Operations that fit no family: five-operand bit insertion, `testp`, clocks.
 
+use std::sync::atomic::Ordering;
+
 use crate::exec::col::{Raw, put};
 use crate::exec::env::Env;
 use crate::exec::inst::{Flow, Inst, LANES, Op};
@@ -66,6 +68,7 @@ const TICKS: (u64, u64) = (3, 2);
 pub(crate) struct ReadClock;
 impl Op for ReadClock {
     fn run(w: &mut Warp, env: &Env<'_>, i: &Inst, mask: u32) -> Flow {
+        env.clocked.store(true, Ordering::Relaxed);
         let ns = env.device.now_ns();
         let ticks = ns.wrapping_mul(TICKS.0) / TICKS.1;
         let v = match i.imm {
