@@ -411,8 +411,15 @@ impl World {
         }
     }
 
-    /// A session that lives (mostly) or lived.
+    /// A session that lives (mostly) or lived. One that was let in ahead is so for a short time only, and more
+    /// likely therefore.
     fn any_session(&self, r: &mut Rng) -> Option<SessionId> {
+        let mut leases = self.model.leases.values();
+        if let Some(ahead) = leases.find(|lease| lease.ahead.is_some())
+            && odds(r, 1, 2)
+        {
+            return Some(ahead.session);
+        }
         let live: Vec<SessionId> = self.model.sessions.keys().copied().collect();
         if odds(r, 1, 8) || live.is_empty() {
             pick(r, &self.model.ever)
