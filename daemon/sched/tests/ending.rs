@@ -4,8 +4,8 @@ mod common;
 
 use common::{GPU, POOL, Rig, granted, revoked};
 use vgpu_sched::{
-    Action, Class, Epoch, Event, LATE_NS, LET_IN_NS, MICROS, MILLIS, Policy, PoolConfig, SECONDS,
-    SessionId, VmConfig,
+    Action, Class, Epoch, Event, LATE_NS, LET_IN_NS, MICROS, MILLIS, Policy, PoolConfig, Rate,
+    SECONDS, SessionId, VmConfig, VmId,
 };
 
 const SLICE_NS: u64 = 2 * MILLIS;
@@ -183,4 +183,23 @@ fn a_word_of_nobody_who_holds_the_gpu_changes_nothing() {
         "the first word counts"
     );
     assert_eq!(rig.holders(GPU), [10]);
+}
+
+#[test]
+fn a_limit_of_gpu_time_holds_for_one_that_is_let_in_ahead() {
+    let (mut rig, epoch, end) = rig(None);
+    let mut capped = VmConfig::new(POOL, Class::High);
+    capped.limits.gpu_time = Some(Rate {
+        per_second: MILLIS,
+        burst: 50 * MICROS,
+    });
+    rig.feed(Event::SetVm {
+        vm: VmId(2),
+        config: capped,
+    });
+    rig.pass(SLICE_NS);
+    granted(&ending(&mut rig, 10, epoch, end, LET_IN_NS));
+    // It pays from the end on, half while the one before it is still there.
+    let actions = rig.pass(LET_IN_NS + 120 * MICROS);
+    assert_eq!(revoked(&actions), Some(20), "{actions:?}");
 }

@@ -287,8 +287,13 @@ impl Scheduler {
     fn cap_due(&mut self, id: SessionId) -> Option<u64> {
         let session = self.sessions.get(&id)?;
         let lease = session.lease.as_ref()?;
-        if lease.revoked_ns.is_some() || !lease.charged(self.now_ns) {
+        if lease.revoked_ns.is_some() {
             return None;
+        }
+        if !lease.charged(self.now_ns) {
+            // One that was let in ahead begins to pay later.
+            let capped = self.vms.get(&session.vm)?.buckets.gpu_time.is_some();
+            return lease.ahead.filter(|_| capped && lease.usage != Use::Parked);
         }
         self.out_of_time_at(session.vm, lease.held as u64)
     }
