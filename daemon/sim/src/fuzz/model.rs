@@ -311,13 +311,20 @@ impl Model {
         }
     }
 
-    /// A reservation that is given up is free at once: its worker was told of nothing.
-    pub(super) fn note_given_up(&mut self, gpu: GpuId, by: Option<SessionId>) {
+    /// A reservation that is given up is free at once: its worker was told of nothing. One that became a lease
+    /// just now is not given up.
+    pub(super) fn note_given_up(
+        &mut self,
+        gpu: GpuId,
+        by: Option<SessionId>,
+        granted: &[SessionId],
+    ) {
         let leases = &self.leases;
         let Some(gpu) = self.gpus.get_mut(&gpu) else {
             return;
         };
-        let stays = |id: &SessionId| leases.contains_key(id) || by == Some(*id);
+        let stays =
+            |id: &SessionId| leases.contains_key(id) || by == Some(*id) || granted.contains(id);
         for id in gpu.holders.iter().filter(|id| !stays(id)) {
             let vm = self.sessions.get(id).map(|session| session.vm);
             if let Some(vm) = vm.and_then(|vm| self.vms.get_mut(&vm)) {

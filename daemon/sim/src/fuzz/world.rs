@@ -136,8 +136,13 @@ impl World {
         }
         self.answered(&event, &actions)?;
         let reserved = self.reserved();
+        let granted = actions.iter().filter_map(|action| match action {
+            Action::Grant(terms) | Action::GrantBeside(terms) => Some(terms.session),
+            _ => None,
+        });
+        let granted: Vec<SessionId> = granted.collect();
         for &(gpu, by) in &reserved {
-            self.model.note_given_up(gpu, by);
+            self.model.note_given_up(gpu, by, &granted);
         }
         for action in &actions {
             ensure!(
