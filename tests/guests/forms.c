@@ -3,7 +3,7 @@
  * Exits 0 if all of it was right. Runs on any driver.
  */
 #define _GNU_SOURCE
-#include "guest.h"
+#include "check.h"
 
 #include <pthread.h>
 
@@ -91,15 +91,6 @@ enum { HOST = 1, DEVICE = 2, ARRAY = 3 };
 enum { INVALID_VALUE = 1, INVALID_HANDLE = 400, NOT_READY = 600, NOT_SUPPORTED = 801 };
 static CUmodule module;
 
-static int wrong(const char *what) {
-    fprintf(stderr, "wrong: %s\n", what);
-    return EXIT_WRONG;
-}
-#define EXPECT(condition) \
-    do { \
-        if (!(condition)) return wrong(#condition); \
-    } while (0)
-#define FAILS(code, call) EXPECT((call) == (code))
 
 /* Boxes from the program through an array to another array, to pitched memory, and back. */
 static int arrays(void) {

@@ -3,30 +3,10 @@
  * Exits 0 if all of it was right. Runs on any driver.
  */
 #define _GNU_SOURCE
-#include "guest.h"
+#include "graph.h"
 
-typedef struct CUgraph_st *CUgraph;
-typedef struct CUnode_st *CUgraphNode;
-typedef struct CUexec_st *CUgraphExec;
 typedef unsigned long long Handle;
 
-typedef struct {
-    CUfunction function;
-    unsigned grid[3], block[3], shared;
-    void **params, **extra;
-    void *kernel;
-    CUcontext ctx;
-} KernelParams;
-typedef struct {
-    CUdeviceptr dst;
-    size_t pitch;
-    unsigned value, element;
-    size_t width, height;
-} FillParams;
-typedef struct {
-    void (*function)(void *);
-    void *data;
-} HostParams;
 typedef struct {
     int type, handle_types, location, device;
     void *security;

@@ -3,7 +3,8 @@
  * Exits 0 if all of it was right. Runs on any driver.
  */
 #define _GNU_SOURCE
-#include "guest.h"
+#include "check.h"
+#include "graph.h"
 
 #include <pthread.h>
 
@@ -90,26 +91,6 @@ CUresult cuMemcpy2DAsync_v2(const Copy2D *copy, CUstream stream);
 CUresult cuMemcpy3D_v2(const Copy3D *copy);
 enum { HOST = 1, DEVICE = 2 };
 
-typedef struct CUgraph_st *CUgraph;
-typedef struct CUnode_st *CUgraphNode;
-typedef struct CUexec_st *CUgraphExec;
-typedef struct {
-    CUfunction function;
-    unsigned grid[3], block[3], shared;
-    void **params, **extra;
-    void *kernel;
-    CUcontext ctx;
-} KernelParams;
-typedef struct {
-    CUdeviceptr dst;
-    size_t pitch;
-    unsigned value, element;
-    size_t width, height;
-} FillParams;
-typedef struct {
-    void (*function)(void *);
-    void *data;
-} HostParams;
 CUresult cuStreamBeginCapture_v2(CUstream stream, int mode);
 CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph);
 CUresult cuStreamIsCapturing(CUstream stream, int *status);
@@ -155,15 +136,6 @@ static const unsigned NON_BLOCKING = 1;
 static CUmodule module;
 static CUcontext ctx;
 
-static int wrong(const char *what) {
-    fprintf(stderr, "wrong: %s\n", what);
-    return EXIT_WRONG;
-}
-#define EXPECT(condition) \
-    do { \
-        if (!(condition)) return wrong(#condition); \
-    } while (0)
-#define FAILS(code, call) EXPECT((call) == (code))
 enum { INVALID_VALUE = 1, OUT_OF_MEMORY = 2, INVALID_HANDLE = 400, NOT_FOUND = 500,
        NOT_READY = 600, NOT_PERMITTED = 800, NOT_SUPPORTED = 801, INVALID_CLUSTER_SIZE = 912 };
 

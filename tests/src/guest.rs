@@ -78,12 +78,14 @@ impl Program {
         let source = paths::root()
             .join("tests/guests")
             .join(format!("{}.c", self.name));
-        let header = paths::root().join("tests/guests/guest.h");
+        let headers = ["guest.h", "check.h", "graph.h"];
+        let [guest, check, graph] =
+            headers.map(|name| paths::root().join("tests/guests").join(name));
         let ptx = paths::root().join(self.ptx);
         let dir = paths::build_dir()?.join("guests");
         std::fs::create_dir_all(&dir)?;
         let program = dir.join(self.name);
-        if newer(&program, &[&source, &header, &ptx]) {
+        if newer(&program, &[&source, &guest, &check, &graph, &ptx]) {
             return Ok(program);
         }
         let library_dir = paths::shim_dir()?;

@@ -4,6 +4,7 @@
 //! aborts the worker, and [`Scene::unharmed`] finds that. In every case the guest gets a clear error
 //! or loses its connection, and a neighbour computes on.
 
+mod calls;
 mod disk;
 mod doors;
 mod floods;

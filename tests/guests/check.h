@@ -1,0 +1,13 @@
+/* What a program finds wrong ends it, with a sentence. */
+#pragma once
+#include "guest.h"
+
+static int wrong(const char *what) {
+    fprintf(stderr, "wrong: %s\n", what);
+    return EXIT_WRONG;
+}
+#define EXPECT(condition) \
+    do { \
+        if (!(condition)) return wrong(#condition); \
+    } while (0)
+#define FAILS(code, call) EXPECT((call) == (code))

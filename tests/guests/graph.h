@@ -1,0 +1,24 @@
+/* Graphs and the parameters of their nodes, as cuda.h has them. */
+#pragma once
+#include "guest.h"
+
+typedef struct CUgraph_st *CUgraph;
+typedef struct CUnode_st *CUgraphNode;
+typedef struct CUexec_st *CUgraphExec;
+typedef struct {
+    CUfunction function;
+    unsigned grid[3], block[3], shared;
+    void **params, **extra;
+    void *kernel;
+    CUcontext ctx;
+} KernelParams;
+typedef struct {
+    CUdeviceptr dst;
+    size_t pitch;
+    unsigned value, element;
+    size_t width, height;
+} FillParams;
+typedef struct {
+    void (*function)(void *);
+    void *data;
+} HostParams;
