@@ -1,6 +1,7 @@
 //! What the library says on standard error: nothing, unless something ended or VGPU_LOG asks.
 
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// How much is said. `VGPU_LOG` is one of `off`, `error` (default), `warn`, `info`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -23,6 +24,13 @@ fn level() -> Level {
         Ok("info" | "debug" | "trace") => Level::Info,
         _ => Level::Error,
     })
+}
+
+/// Tells the user why something fails, the first time.
+pub(crate) fn once(said: &AtomicBool, text: &str) {
+    if !said.swap(true, Ordering::Relaxed) {
+        line(Level::Error, text);
+    }
 }
 
 /// Writes one line, if the level asks for it. A closed standard error is no reason to fail.

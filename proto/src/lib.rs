@@ -8,6 +8,7 @@
 //! |---|---|
 //! | [`call`] | the call table: every operation on the data connection and every function we serve |
 //! | [`frame`] | the frame header of the data connection |
+//! | [`changes`] | what changed in memory that both sides hold |
 //! | [`codec`] | bincode, pinned and bounded; the only place that names it |
 //! | [`handshake`] | Hello, Welcome, refusals, and the control connection of a session |
 //! | [`worker`] | messages between vgpud and a worker |
@@ -18,6 +19,7 @@
 #![forbid(unsafe_code)]
 
 pub mod call;
+pub mod changes;
 pub mod codec;
 pub mod cuda;
 pub mod frame;

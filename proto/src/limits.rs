@@ -78,5 +78,11 @@ pub const MAX_DEVICES: usize = 64;
 /// Live objects (streams, events, modules, functions, contexts, allocations) of a session.
 pub const MAX_OBJECTS: usize = 1 << 20;
 
+/// Where memory of a program lies that kernels may reach, in the program and in its worker alike: addresses
+/// that neither loaders nor allocators nor drivers use by themselves (they begin near the executable, near the end
+/// of the address space, or below 16 TiB; a software device's memory at 32 TiB), so that a block is free on both
+/// sides.
+pub const HOST_SPACE: std::ops::Range<u64> = 0x3000_0000_0000..0x3100_0000_0000;
+
 /// Default AF_VSOCK port, and the suffix of hybrid-vsock socket names.
 pub const VSOCK_PORT: u32 = 9440;

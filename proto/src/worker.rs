@@ -122,19 +122,19 @@ pub enum FromWorker {
         /// Their bulk bytes.
         bytes: u64,
     },
-    /// Asks for device memory of the VM's ledger.
+    /// Asks for memory of the VM's ledger.
     MemReserve {
         /// Number of the request, for the answer; counted from 1.
         request: u64,
-        /// Of which of its devices, by ordinal.
-        device: u32,
+        /// Of which of its devices, by ordinal; `None`: pinned host memory.
+        device: Option<u32>,
         /// Bytes wanted.
         bytes: u64,
     },
-    /// Gives device memory back to the ledger.
+    /// Gives memory back to the ledger.
     MemRelease {
-        /// Of which of its devices, by ordinal.
-        device: u32,
+        /// Of which of its devices, by ordinal; `None`: pinned host memory.
+        device: Option<u32>,
         /// Bytes freed.
         bytes: u64,
     },

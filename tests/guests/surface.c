@@ -17,7 +17,8 @@ CUresult cuCtxGetCurrent(CUcontext *ctx);
 CUresult cuMemAllocAsync(CUdeviceptr *ptr, size_t bytes, CUstream stream);
 CUresult cuMemFreeAsync(CUdeviceptr ptr, CUstream stream);
 CUresult cuMemAllocFromPoolAsync(CUdeviceptr *ptr, size_t bytes, CUmemoryPool pool, CUstream stream);
-CUresult cuMemAllocManaged(CUdeviceptr *ptr, size_t bytes, unsigned flags);
+CUresult cuMemDiscardBatchAsync(CUdeviceptr *at, size_t *sizes, size_t count, unsigned long long flags,
+                                CUstream stream);
 CUresult cuDeviceGetDefaultMemPool(CUmemoryPool *pool, CUdevice device);
 CUresult cuDeviceGetMemPool(CUmemoryPool *pool, CUdevice device);
 CUresult cuMemPoolDestroy(CUmemoryPool pool);
@@ -674,10 +675,12 @@ static int graphs(void) {
 static int refusals(void) {
     start("vecadd");
     CUdeviceptr p;
-    FAILS(NOT_SUPPORTED, cuMemAllocManaged(&p, 64, 1));
+    size_t size = 64;
+    CU(cuMemAlloc_v2(&p, size));
+    FAILS(NOT_SUPPORTED, cuMemDiscardBatchAsync(&p, &size, 1, 0, NULL));
     void *address = NULL;
     int status = -1;
-    CU(cuGetProcAddress_v2("cuMemAllocManaged", &address, 12000, 0, &status));
+    CU(cuGetProcAddress_v2("cuMemDiscardBatchAsync", &address, 13000, 0, &status));
     EXPECT(address && status == 0);
     puts("refusals: right");
     return 0;

@@ -57,6 +57,8 @@ programs! {
     FORMS = "forms", "tests/guests/forms.ptx";
     /// One kind of graph a run.
     GRAPHS = "graphs", "tests/guests/graphs.ptx";
+    /// Memory that both it and kernels reach, one part a run.
+    REACH = "reach", "tests/guests/reach.ptx";
     /// A module with 96 MiB of variables.
     VARIABLES = "variables", "tests/guests/variables.ptx";
     /// Takes memory and keeps it.

@@ -11,6 +11,7 @@ mod floods;
 mod frames;
 mod images;
 mod names;
+mod shadows;
 mod values;
 
 use std::path::Path;

@@ -17,6 +17,7 @@ mod limits;
 mod overruns;
 mod owners;
 mod quarantines;
+mod reach;
 mod rules;
 mod shares;
 mod surface;

@@ -71,7 +71,7 @@ fn graphs_by_hand() -> Result<()> {
 }
 
 #[test]
-fn managed_memory_is_refused_with_a_sentence() -> Result<()> {
+fn what_is_refused_is_refused_with_a_sentence() -> Result<()> {
     let host = one_vm(&Options::default())?;
     let output = Guest::new(guest::SURFACE, host.target(1))?
         .arg("refusals")
@@ -79,6 +79,6 @@ fn managed_memory_is_refused_with_a_sentence() -> Result<()> {
         .finish(vgpu_tests::wait::SOON)?;
     let said = guest::describe(&output);
     assert!(output.status.success(), "{said}");
-    assert!(said.contains("managed memory is not served"), "{said}");
+    assert!(said.contains("managed memory is not moved"), "{said}");
     Ok(())
 }

@@ -314,7 +314,10 @@ impl Actor {
 }
 
 /// The device that a worker names; one that it does not have is none of ours.
-fn memory_of(session: &Session, device: u32) -> Memory {
+fn memory_of(session: &Session, device: Option<u32>) -> Memory {
+    let Some(device) = device else {
+        return Memory::Pinned;
+    };
     let placed = session.gpus.get(device as usize);
     Memory::DeviceOn(placed.map_or(GpuId(u32::MAX), |gpu| gpu.id))
 }

@@ -374,7 +374,7 @@ fn serve(shared: &Shared, mut data: UnixStream, vm: u32) {
             }
             b'R' => tell(&FromWorker::MemReserve {
                 request: 1,
-                device: 0,
+                device: Some(0),
                 bytes: 1 << 20,
             }),
             b'N' => {

@@ -225,7 +225,7 @@ unsafe fn volume(copy: *const Copy3D, stream: u64, mode: DefaultStream, sync: bo
 /// A copy of bytes in one piece, as one of a box: for graphs.
 pub(super) fn line_of(shim: &Shim, dst: u64, src: u64, len: usize) -> Copy3D {
     let side = |address: u64| {
-        let device = shim.memory.find(address).is_some();
+        let device = shim.is_device(address);
         Side3D {
             x: 0,
             y: 0,
@@ -253,7 +253,7 @@ pub(super) fn line_of(shim: &Shim, dst: u64, src: u64, len: usize) -> Copy3D {
 pub(super) fn is_on_device(shim: &Shim, copy: &Copy3D) -> bool {
     [&copy.dst, &copy.src].iter().all(|side| match side.kind {
         DEVICE => true,
-        UNIFIED => shim.memory.find(side.device).is_some(),
+        UNIFIED => shim.is_device(side.device),
         _ => false,
     })
 }
@@ -262,7 +262,7 @@ pub(super) fn is_on_device(shim: &Shim, copy: &Copy3D) -> bool {
 pub(crate) fn places(shim: &Shim, copy: &Copy3D) -> [bool; 2] {
     [&copy.dst, &copy.src].map(|side| match side.kind {
         HOST => false,
-        UNIFIED => shim.memory.find(side.device).is_some(),
+        UNIFIED => shim.is_device(side.device),
         _ => true,
     })
 }
@@ -363,7 +363,7 @@ impl Area {
         let (base, on_device) = match side.kind {
             HOST => (side.host as u64, false),
             DEVICE => (side.device, true),
-            UNIFIED => (side.device, shim.memory.find(side.device).is_some()),
+            UNIFIED => (side.device, shim.is_device(side.device)),
             _ => return Err(CuResult::INVALID_VALUE),
         };
         if base == 0 || side.lod != 0 {
@@ -392,16 +392,21 @@ impl Area {
                 slice,
             })
         };
-        let area = place().ok_or(CuResult::INVALID_VALUE)?;
+        let mut area = place().ok_or(CuResult::INVALID_VALUE)?;
         let len = (depth - 1)
             .checked_mul(area.slice)
             .and_then(|slices| slices.checked_add((height - 1).checked_mul(area.pitch)?))
             .and_then(|rows| rows.checked_add(width))
             .ok_or(CuResult::INVALID_VALUE)?;
         match on_device {
-            true => shim.memory.check(area.at, len)?,
+            true => shim.reach(area.at, len)?,
             false if shim.memory.find(area.at).is_some() => return Err(CuResult::INVALID_VALUE),
             false => _ = area.at.checked_add(len).ok_or(CuResult::INVALID_VALUE)?,
+        }
+        // Memory of the program that kernels reach: the worker has it, too.
+        let view = || shim.view(area.at, usize::try_from(len).ok()?);
+        if let Some(at) = view().filter(|_| !on_device) {
+            (area.at, area.on_device) = (at, true);
         }
         Ok(area)
     }
@@ -442,10 +447,13 @@ fn run(shim: &Shim, target: &Target, copy: &Copy3D, sync: bool) -> Cu {
         };
         rows.copy(shim, target, sync)?;
     }
-    match (dst.on_device, src.on_device) {
-        (true, false) => sent(shim, target, sync),
-        _ => Ok(()),
+    if (dst.on_device, src.on_device) == (true, false) {
+        sent(shim, target, sync)?;
     }
+    if sync {
+        shim.settle(target, &[dst.at, src.at])?;
+    }
+    Ok(())
 }
 
 /// Rows to be copied.

@@ -112,9 +112,14 @@ exports! {
 
 /// Any direction, by the addresses.
 pub(super) fn any(shim: &Shim, target: &Target, dst: u64, src: u64, len: usize, sync: bool) -> Cu {
-    let device = |address| shim.memory.find(address).is_some();
-    match (device(dst), device(src)) {
-        (true, true) => within(shim, target, dst, src, len),
+    match (shim.is_device(dst), shim.is_device(src)) {
+        (true, true) => {
+            within(shim, target, dst, src, len)?;
+            if sync {
+                shim.settle(target, &[dst, src])?;
+            }
+            Ok(())
+        }
         (true, false) => to_device(shim, target, dst, src, len, sync),
         (false, true) => to_host(shim, target, dst, src, len, sync),
         (false, false) => {
@@ -141,7 +146,7 @@ pub(super) fn any(shim: &Shim, target: &Target, dst: u64, src: u64, len: usize, 
 
 /// Host memory that the program names: neither null nor the device's.
 fn host_memory(shim: &Shim, address: u64, len: usize) -> Cu<UserMemory> {
-    if address == 0 || shim.memory.find(address).is_some() {
+    if address == 0 || shim.is_device(address) {
         return Err(CuResult::INVALID_VALUE);
     }
     Ok(UserMemory {
@@ -196,7 +201,10 @@ pub(super) fn to_device_now(
     if len == 0 {
         return Ok(());
     }
-    shim.memory.check(dst, len as u64)?;
+    shim.reach(dst, len as u64)?;
+    if let Some(src) = shim.view(src, len) {
+        return reached(shim, target, (dst, src), len, sync);
+    }
     let mut rest = host_memory(shim, src, len)?;
     target.order(shim)?;
     let (ctx, stream) = (target.ctx(), target.stream);
@@ -218,7 +226,20 @@ pub(super) fn to_device_now(
         }
         rest = rest.skip(piece.len);
     }
-    sent(shim, target, sync)
+    sent(shim, target, sync)?;
+    if sync {
+        shim.settle(target, &[dst])?;
+    }
+    Ok(())
+}
+
+/// Between memories that kernels reach, one of which is the program's: the worker has both.
+fn reached(shim: &Shim, target: &Target, (dst, src): (u64, u64), len: usize, sync: bool) -> Cu {
+    within_now(shim, target, dst, src, len)?;
+    if sync {
+        shim.settle(target, &[dst, src])?;
+    }
+    Ok(())
 }
 
 /// The bytes of a copy to the device are on their way; what is left to do if it is a synchronous one.
@@ -257,7 +278,10 @@ pub(super) fn to_host_now(
     if len == 0 {
         return Ok(());
     }
-    shim.memory.check(src, len as u64)?;
+    shim.reach(src, len as u64)?;
+    if let Some(dst) = shim.view(dst, len) {
+        return reached(shim, target, (dst, src), len, sync);
+    }
     let into = host_memory(shim, dst, len)?;
     target.order(shim)?;
     let call = req::MemcpyDtoH {
@@ -267,10 +291,11 @@ pub(super) fn to_host_now(
         len: len as u64,
     };
     if !sync && shim.pinned.covers(dst as usize, len) {
-        shim.session.fetch_later(&call, into)
-    } else {
-        shim.session.fetch(&call, into)
+        return shim.session.fetch_later(&call, into);
     }
+    shim.session.fetch(&call, into)?;
+    // The program has waited for what was before it in the stream.
+    shim.session.pull()
 }
 
 /// A copy into a captured stream goes into the graph; a synchronous one has no place there.
@@ -305,8 +330,8 @@ pub(super) fn within_now(shim: &Shim, target: &Target, dst: u64, src: u64, len: 
     if len == 0 {
         return Ok(());
     }
-    shim.memory.check(dst, len as u64)?;
-    shim.memory.check(src, len as u64)?;
+    shim.reach(dst, len as u64)?;
+    shim.reach(src, len as u64)?;
     target.order(shim)?;
     shim.session.post(&req::MemcpyDtoD {
         ctx: target.ctx(),

@@ -62,6 +62,7 @@ exports! {
         }
         let record = event.last_record();
         shim.session.call(&req::EventQuery { event: event.handle })?;
+        shim.session.pull()?;
         event.complete(record);
         shim.session.usable()
     }

@@ -183,6 +183,8 @@ unsafe fn launch(
     shape.check(device, &function)?;
     // SAFETY: by this function's contract.
     let source = unsafe { Source::of(&function, params) }?;
+    // SAFETY: by this function's contract, checked for null above.
+    shim.reach_named(unsafe { source.words(function.params_len) })?;
     if shape.cooperative {
         shape.check_fits_at_once(shim, device, &function)?;
     }
@@ -267,6 +269,11 @@ pub(super) fn again(shim: &Shim, target: &Target, node: &KernelNode) -> Cu {
     if node.function.ctx != target.ctx() {
         return Err(CuResult::INVALID_HANDLE);
     }
+    let words = node
+        .params
+        .chunks_exact(8)
+        .filter_map(|word| word.first_chunk());
+    shim.reach_named(words.map(|word| u64::from_ne_bytes(*word)))?;
     let call = req::LaunchKernel {
         ctx: target.ctx(),
         stream: target.stream,
@@ -362,6 +369,30 @@ impl Source<'_> {
             return Err(CuResult::INVALID_VALUE);
         }
         Ok(Source::Buffer(buffer))
+    }
+
+    /// The aligned words of the parameter block: what may be addresses.
+    ///
+    /// # Safety
+    /// As [`Source::pack`], for a block of `len` bytes.
+    unsafe fn words(&self, len: usize) -> impl Iterator<Item = u64> {
+        let (layout, pointers, buffer) = match self {
+            Source::Nothing => (&[][..], std::ptr::null(), std::ptr::null()),
+            Source::Pointers(layout, pointers) => (*layout, *pointers, std::ptr::null()),
+            Source::Buffer(buffer) => (&[][..], std::ptr::null(), *buffer),
+        };
+        let parameters = layout.iter().enumerate().flat_map(move |(i, (_, size))| {
+            // SAFETY: one readable value of the layout's size a parameter.
+            let value: *const u8 = unsafe { (*pointers.add(i)).cast() };
+            // SAFETY: as above.
+            (0..*size as usize / 8)
+                .map(move |word| unsafe { value.add(8 * word).cast::<u64>().read_unaligned() })
+        });
+        let whole = if buffer.is_null() { 0 } else { len / 8 };
+        // SAFETY: the buffer is at least as long as the block.
+        let block = (0..whole)
+            .map(move |word| unsafe { buffer.add(8 * word).cast::<u64>().read_unaligned() });
+        parameters.chain(block)
     }
 
     /// Fills the parameter block; its gaps stay zero.

@@ -1,78 +1,124 @@
-//! Managed memory: refused.
+//! Managed memory: one address for the program and for kernels.
 //!
-//! It is one address range that host and device both reach, kept coherent page by page by a driver that
-//! sits on both. Between two machines there is none. The functions are found, so that a program learns
-//! why it cannot go on instead of crashing on a function that it did not check for.
+//! It is a block of the program's memory that kernels reach from the beginning (see
+//! [`crate::state::pinned`]). Program and kernels may use it in turn, as on devices without
+//! `CONCURRENT_MANAGED_ACCESS`, which these are: what the program wrote is there for work that it submits
+//! afterwards, and what work wrote is there when the program has waited for it. Moving it to a device is
+//! refused, as CUDA refuses it of such devices.
 
 use std::ffi::{c_int, c_void};
+use std::ops::Range;
 use std::sync::atomic::AtomicBool;
 
 use vgpu_proto::cuda::CuResult;
 
-use super::refused::say_once;
-use crate::Cu;
-use crate::ffi::exports;
-use crate::process::live;
+use crate::ffi::{exports, put, required};
+use crate::process::{live, shim};
+use crate::state::advice::Hint;
+use crate::state::pinned::{self, Label, Origin};
+use crate::state::streams::resolve;
+use crate::state::{Shim, capture};
+use crate::{Cu, log};
+
+/// `CU_MEM_ATTACH_GLOBAL`, `HOST`, `SINGLE`.
+const GLOBAL: u32 = 1;
+const HOST: u32 = 2;
+const SINGLE: u32 = 4;
+
+/// `CU_DEVICE_CPU`, `CU_DEVICE_INVALID`.
+const CPU: c_int = -1;
+const NOWHERE: c_int = -2;
+
+/// `CU_MEM_LOCATION_TYPE_DEVICE`, `HOST`, `HOST_NUMA_CURRENT`; `INVALID` is 0.
+const ON_DEVICE: u32 = 1;
+const ON_HOST: u32 = 2;
+const ON_NUMA_CURRENT: u32 = 4;
 
 exports! {
-    /// Refused.
-    fn cuMemAllocManaged(_out: *mut u64, _size: usize, _flags: u32) {
-        refuse()
+    /// Allocates.
+    fn cuMemAllocManaged(out: *mut u64, size: usize, flags: u32) {
+        let shim = live()?;
+        required(out)?;
+        let context = shim.contexts.current()?;
+        if size == 0 || !matches!(flags, GLOBAL | HOST) {
+            return Err(CuResult::INVALID_VALUE);
+        }
+        let label = Label { flags, ctx: context.handle.0, device: context.device };
+        let block = shim.pinned.allocate(size, Origin::Managed, label)?;
+        if let Err(code) = shim.map(&block) {
+            pinned::release(&shim.pinned.take(block.base, Origin::Managed)?);
+            return Err(code);
+        }
+        // SAFETY: by the contract of the function.
+        unsafe { put(out, block.place) }
     }
 
-    /// Refused.
-    fn cuStreamAttachMemAsync / cuStreamAttachMemAsync_ptsz [_mode] (
-        _stream: u64,
-        _address: u64,
-        _length: usize,
-        _flags: u32
+    /// Which streams may use it: all may, so that there is nothing to do in the stream's order.
+    fn cuStreamAttachMemAsync / cuStreamAttachMemAsync_ptsz [mode] (
+        stream: u64,
+        address: u64,
+        length: usize,
+        flags: u32
     ) {
-        refuse()
+        let shim = live()?;
+        let target = resolve(shim, stream, mode)?;
+        capture::forbid(shim, &target)?;
+        let (block, _) = shim.pinned.placed(address).ok_or(CuResult::INVALID_VALUE)?;
+        let whole = length == 0 || (address == block.place && length == block.size);
+        // The NULL stream is every stream.
+        let single = flags == SINGLE && target.info.is_some();
+        let known = matches!(flags, GLOBAL | HOST) || single;
+        if block.origin != Origin::Managed || !whole || !known {
+            return Err(CuResult::INVALID_VALUE);
+        }
+        Ok(())
     }
 
-    /// Refused.
-    fn cuMemPrefetchAsync / cuMemPrefetchAsync_ptsz [_mode] (
-        _address: u64,
-        _count: usize,
-        _device: c_int,
-        _stream: u64
+    /// To the host: it is there. To a device: refused.
+    fn cuMemPrefetchAsync / cuMemPrefetchAsync_ptsz [mode] (
+        address: u64,
+        count: usize,
+        device: c_int,
+        stream: u64
     ) {
-        refuse()
+        let shim = live()?;
+        capture::forbid(shim, &resolve(shim, stream, mode)?)?;
+        managed(shim, address, count)?;
+        Place::of_device(shim, device)?.prefetch()
     }
 
-    /// Refused.
-    fn cuMemAdvise(_address: u64, _count: usize, _advice: u32, _device: c_int) {
-        refuse()
+    /// Remembers a hint.
+    fn cuMemAdvise(address: u64, count: usize, advice: u32, device: c_int) {
+        let shim = live()?;
+        let range = managed(shim, address, count)?;
+        advise(shim, range, advice, || Place::of_device(shim, device))
     }
 
-    /// Refused.
-    fn cuMemRangeGetAttribute(
-        _data: *mut c_void,
-        _size: usize,
-        _attribute: u32,
-        _address: u64,
-        _count: usize
+    /// Remembers a hint. (A place in its structure travels as one word.)
+    fn cuMemAdvise_v2(address: u64, count: usize, advice: u32, place: u64) {
+        let shim = live()?;
+        let range = managed(shim, address, count)?;
+        advise(shim, range, advice, || Place::of(shim, place))
+    }
+
+    /// To the host: it is there. To a device: refused.
+    fn cuMemPrefetchAsync_v2 / cuMemPrefetchAsync_v2_ptsz [mode] (
+        address: u64,
+        count: usize,
+        place: u64,
+        flags: u32,
+        stream: u64
     ) {
-        refuse()
+        let shim = live()?;
+        capture::forbid(shim, &resolve(shim, stream, mode)?)?;
+        managed(shim, address, count)?;
+        if flags != 0 {
+            return Err(CuResult::INVALID_VALUE);
+        }
+        Place::of(shim, place)?.prefetch()
     }
 
-    /// Refused. (A place in its structure travels as one word.)
-    fn cuMemAdvise_v2(_address: u64, _count: usize, _advice: u32, _place: u64) {
-        refuse()
-    }
-
-    /// Refused.
-    fn cuMemPrefetchAsync_v2 / cuMemPrefetchAsync_v2_ptsz [_mode] (
-        _address: u64,
-        _count: usize,
-        _place: u64,
-        _flags: u32,
-        _stream: u64
-    ) {
-        refuse()
-    }
-
-    /// Refused.
+    /// Refused, as of devices that do not share managed memory with processors.
     fn cuMemPrefetchBatchAsync / cuMemPrefetchBatchAsync_ptsz [_mode] (
         _addresses: *const u64,
         _sizes: *const usize,
@@ -83,10 +129,10 @@ exports! {
         _flags: u64,
         _stream: u64
     ) {
-        refuse()
+        refuse_batch()
     }
 
-    /// Refused.
+    /// Refused, as of devices that do not share managed memory with processors.
     fn cuMemDiscardBatchAsync / cuMemDiscardBatchAsync_ptsz [_mode] (
         _addresses: *const u64,
         _sizes: *const usize,
@@ -94,10 +140,10 @@ exports! {
         _flags: u64,
         _stream: u64
     ) {
-        refuse()
+        refuse_batch()
     }
 
-    /// Refused.
+    /// Refused, as of devices that do not share managed memory with processors.
     fn cuMemDiscardAndPrefetchBatchAsync / cuMemDiscardAndPrefetchBatchAsync_ptsz [_mode] (
         _addresses: *const u64,
         _sizes: *const usize,
@@ -108,42 +154,157 @@ exports! {
         _flags: u64,
         _stream: u64
     ) {
-        refuse()
+        refuse_batch()
     }
 
-    /// Refused.
-    fn cuMemRangeGetAttributes(
-        _data: *mut *mut c_void,
-        _sizes: *const usize,
-        _attributes: *const u32,
-        _number: usize,
-        _address: u64,
-        _count: usize
+    /// What was said of all of a range.
+    fn cuMemRangeGetAttribute(
+        data: *mut c_void,
+        size: usize,
+        attribute: u32,
+        address: u64,
+        count: usize
     ) {
-        refuse()
+        let range = managed(shim()?, address, count)?;
+        // SAFETY: by the contract of the function.
+        unsafe { tell(data, size, attribute, &range) }
     }
 
-    /// Page-locked memory of a guest has no device address.
-    fn cuMemHostGetDevicePointer_v2(_out: *mut u64, _host: *mut c_void, _flags: u32) {
-        live()?;
-        say_once(
-            &MAPPED,
-            "kernels cannot reach page-locked memory of this program \
-             (cuMemHostGetDevicePointer: CUDA_ERROR_NOT_SUPPORTED); copy to device memory",
-        );
-        Err(CuResult::NOT_SUPPORTED)
+    /// Several of these.
+    fn cuMemRangeGetAttributes(
+        data: *mut *mut c_void,
+        sizes: *const usize,
+        attributes: *const u32,
+        number: usize,
+        address: u64,
+        count: usize
+    ) {
+        let range = managed(shim()?, address, count)?;
+        required(data)?;
+        required(sizes)?;
+        required(attributes)?;
+        if number == 0 {
+            return Err(CuResult::INVALID_VALUE);
+        }
+        for i in 0..number {
+            // SAFETY: by the contract of the function.
+            unsafe { tell(*data.add(i), *sizes.add(i), *attributes.add(i), &range)? };
+        }
+        Ok(())
     }
 }
 
-static MANAGED: AtomicBool = AtomicBool::new(false);
-static MAPPED: AtomicBool = AtomicBool::new(false);
+/// The range, if it is managed memory.
+fn managed(shim: &Shim, address: u64, count: usize) -> Cu<Range<u64>> {
+    let placed = shim.pinned.placed(address);
+    let managed = placed.filter(|(block, _)| block.origin == Origin::Managed);
+    let (block, at) = managed.ok_or(CuResult::INVALID_VALUE)?;
+    if count == 0 || count > block.size - (at - block.base) {
+        return Err(CuResult::INVALID_VALUE);
+    }
+    Ok(address..address + count as u64)
+}
 
-fn refuse() -> Cu {
+/// Where a range could be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    Host,
+    Device,
+}
+
+impl Place {
+    fn of_device(shim: &Shim, device: c_int) -> Cu<Place> {
+        match device {
+            CPU => Ok(Place::Host),
+            _ => shim.devices.get(device).map(|_| Place::Device),
+        }
+    }
+
+    /// `CUmemLocation`: its kind, and its number in the upper half.
+    fn of(shim: &Shim, place: u64) -> Cu<Place> {
+        match place as u32 {
+            ON_DEVICE => shim
+                .devices
+                .get((place >> 32) as c_int)
+                .map(|_| Place::Device),
+            ON_HOST..=ON_NUMA_CURRENT => Ok(Place::Host),
+            _ => Err(CuResult::INVALID_VALUE),
+        }
+    }
+
+    /// The host, where all of it is.
+    fn host(self) -> Cu {
+        match self {
+            Place::Host => Ok(()),
+            // As of any device without CONCURRENT_MANAGED_ACCESS.
+            Place::Device => Err(CuResult::INVALID_DEVICE),
+        }
+    }
+
+    fn prefetch(self) -> Cu {
+        self.host()
+    }
+}
+
+/// `CUmem_advise`.
+fn advise(shim: &Shim, range: Range<u64>, advice: u32, place: impl Fn() -> Cu<Place>) -> Cu {
+    let (hint, holds) = match advice {
+        1 | 2 => (Hint::ReadMostly, advice == 1),
+        3 | 4 => (Hint::PreferHost, advice == 3),
+        5 | 6 => (Hint::AccessedByHost, advice == 5),
+        _ => return Err(CuResult::INVALID_VALUE),
+    };
+    // The place means nothing to the others.
+    if matches!(advice, 3 | 5 | 6) {
+        place()?.host()?;
+    }
+    shim.advice.say(range, hint, holds);
+    Ok(())
+}
+
+/// `CUmem_range_attribute`.
+///
+/// # Safety
+/// `data` is null or has room for `size` bytes.
+unsafe fn tell(data: *mut c_void, size: usize, attribute: u32, range: &Range<u64>) -> Cu {
+    const ACCESSED_BY: u32 = 3;
+    let shim = shim()?;
+    required(data)?;
+    let room = size / size_of::<c_int>();
+    let several = attribute == ACCESSED_BY;
+    if !size.is_multiple_of(size_of::<c_int>()) || room == 0 || (room > 1 && !several) {
+        return Err(CuResult::INVALID_VALUE);
+    }
+    let holds = |hint| shim.advice.holds(range.clone(), hint);
+    let host = || holds(Hint::PreferHost);
+    let first = match attribute {
+        1 => holds(Hint::ReadMostly).into(),
+        2 if host() => CPU,
+        ACCESSED_BY if holds(Hint::AccessedByHost) => CPU,
+        // Of the place that is preferred: its kind.
+        5 if host() => ON_HOST as c_int,
+        // Nor was anything prefetched to anywhere but where it is.
+        2..=4 => NOWHERE,
+        5..=8 => 0,
+        _ => return Err(CuResult::INVALID_VALUE),
+    };
+    // SAFETY: by this function's contract; `size` is a multiple of an int's.
+    unsafe {
+        put(data.cast(), first)?;
+        for i in 1..room {
+            put(data.cast::<c_int>().add(i), NOWHERE)?;
+        }
+    }
+    Ok(())
+}
+
+fn refuse_batch() -> Cu {
+    static SAID: AtomicBool = AtomicBool::new(false);
     live()?;
-    say_once(
-        &MANAGED,
-        "managed memory is not served (CUDA_ERROR_NOT_SUPPORTED); \
-         use cuMemAlloc or cuMemAllocAsync, and copies",
+    log::once(
+        &SAID,
+        "managed memory is not moved to devices (CUDA_ERROR_NOT_SUPPORTED); \
+         it need not be: kernels reach it where it is",
     );
     Err(CuResult::NOT_SUPPORTED)
 }

@@ -9,6 +9,7 @@ use crate::Cu;
 use crate::ffi::{exports, put, put_optional, required};
 use crate::process::{live, shim};
 use crate::state::memory::{allocate, free};
+use crate::state::pinned::{Label, Origin};
 
 /// Rows of pitched memory begin at multiples of this, as on every GPU since Maxwell.
 const PITCH: usize = 512;
@@ -72,11 +73,13 @@ exports! {
     /// The allocation that holds an address.
     fn cuMemGetAddressRange_v2(base: *mut u64, size: *mut usize, address: u64) {
         let shim = shim()?;
-        let range = shim.memory.find(address).ok_or(CuResult::NOT_FOUND)?;
+        let device = shim.memory.find(address).map(|range| (range.base, range.size as usize));
+        let host = || shim.pinned.placed(address).map(|(block, _)| (block.place, block.size));
+        let (first, len) = device.or_else(host).ok_or(CuResult::NOT_FOUND)?;
         // SAFETY: by the contract of the function.
         unsafe {
-            put_optional(base, range.base);
-            put_optional(size, range.size as usize);
+            put_optional(base, first);
+            put_optional(size, len);
         }
         Ok(())
     }
@@ -87,7 +90,7 @@ exports! {
         unsafe { host_alloc(out, size, 0) }
     }
 
-    /// Page-locked memory of the guest. The device cannot reach it: see cuMemHostGetDevicePointer.
+    /// Page-locked memory of the guest, mapped for the device when that is first given an address of it.
     fn cuMemHostAlloc(out: *mut *mut c_void, size: usize, flags: u32) {
         live()?;
         if flags & !HOST_ALLOC_FLAGS != 0 {
@@ -101,13 +104,15 @@ exports! {
     fn cuMemFreeHost(address: *mut c_void) {
         let shim = shim()?;
         shim.session.wait_for_copies()?;
-        shim.pinned.free(address as usize)
+        let block = shim.pinned.take(address as usize, Origin::Allocated)?;
+        shim.give_up(&block)
     }
 
     /// The flags it was made with.
     fn cuMemHostGetFlags(out: *mut u32, address: *mut c_void) {
         let shim = shim()?;
-        let block = shim.pinned.find(address as usize).ok_or(CuResult::INVALID_VALUE)?;
+        let block = shim.pinned.find(address as usize);
+        let block = block.filter(|b| b.origin != Origin::Managed).ok_or(CuResult::INVALID_VALUE)?;
         // SAFETY: by the contract of the function.
         unsafe { put(out, block.flags) }
     }
@@ -124,14 +129,38 @@ exports! {
         }
         // Every registered range is portable and mapped since CUDA 4.0 with unified addresses.
         let flags = flags | PORTABLE | DEVICEMAP;
-        shim.pinned.register(address as usize, size, flags, context.handle.0, context.device)
+        let label = Label { flags, ctx: context.handle.0, device: context.device };
+        shim.pinned.register(address as usize, size, label)
     }
 
-    /// Undoes it, after the copies that may still fill it.
+    /// Undoes it, after the copies that may still fill it and the kernels that may still write it.
     fn cuMemHostUnregister(address: *mut c_void) {
         let shim = shim()?;
         shim.session.wait_for_copies()?;
+        let block = shim.pinned.registered(address as usize)?;
+        if block.mapped {
+            for context in shim.contexts.all() {
+                shim.session.synchronize(&req::CtxSynchronize { ctx: context.handle })?;
+            }
+            shim.session.unmap_host(block.place)?;
+        }
         shim.pinned.unregister(address as usize)
+    }
+
+    /// Where kernels have page-locked memory: allocated memory where the program has it.
+    fn cuMemHostGetDevicePointer_v2(out: *mut u64, address: *mut c_void, flags: u32) {
+        let shim = live()?;
+        required(out)?;
+        if flags != 0 {
+            return Err(CuResult::INVALID_VALUE);
+        }
+        let host = address as usize;
+        let block = shim.pinned.find(host).ok_or(CuResult::INVALID_VALUE)?;
+        // It may reach a kernel by way of memory, where nobody sees it pass.
+        shim.map(&block)?;
+        let block = shim.pinned.find(host).ok_or(CuResult::INVALID_VALUE)?;
+        // SAFETY: by the contract of the function.
+        unsafe { put(out, block.device_address(host)) }
     }
 }
 
@@ -146,9 +175,12 @@ unsafe fn host_alloc(out: *mut *mut c_void, size: usize, flags: u32) -> Cu {
     }
     // As on hardware with unified addresses: portable and mapped whatever was asked.
     let flags = flags | PORTABLE | DEVICEMAP;
-    let base = shim
-        .pinned
-        .allocate(size, flags, context.handle.0, context.device)?;
+    let label = Label {
+        flags,
+        ctx: context.handle.0,
+        device: context.device,
+    };
+    let block = shim.pinned.allocate(size, Origin::Allocated, label)?;
     // SAFETY: by this function's contract.
-    unsafe { put(out, base as *mut c_void) }
+    unsafe { put(out, block.base as *mut c_void) }
 }

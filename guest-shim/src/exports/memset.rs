@@ -1,4 +1,5 @@
-//! Filling device memory. All forms are asynchronous, as in CUDA.
+//! Filling device memory. All forms are asynchronous, as in CUDA; but for memory that the program reaches by
+//! itself those without a stream wait.
 
 use vgpu_proto::call::req;
 use vgpu_proto::cuda::{CuResult, DevPtr};
@@ -14,7 +15,7 @@ exports! {
     /// 8-bit elements.
     fn cuMemsetD8_v2 / cuMemsetD8_v2_ptds [mode] (dst: u64, value: u8, count: usize) {
         let shim = live()?;
-        line(shim, &resolve(shim, 0, mode)?, dst, value.into(), 1, count)
+        line_now(shim, &resolve(shim, 0, mode)?, dst, value.into(), 1, count)
     }
 
     /// 8-bit elements, in a stream.
@@ -31,7 +32,7 @@ exports! {
     /// 16-bit elements.
     fn cuMemsetD16_v2 / cuMemsetD16_v2_ptds [mode] (dst: u64, value: u16, count: usize) {
         let shim = live()?;
-        line(shim, &resolve(shim, 0, mode)?, dst, value.into(), 2, count)
+        line_now(shim, &resolve(shim, 0, mode)?, dst, value.into(), 2, count)
     }
 
     /// 16-bit elements, in a stream.
@@ -48,7 +49,7 @@ exports! {
     /// 32-bit elements.
     fn cuMemsetD32_v2 / cuMemsetD32_v2_ptds [mode] (dst: u64, value: u32, count: usize) {
         let shim = live()?;
-        line(shim, &resolve(shim, 0, mode)?, dst, value, 4, count)
+        line_now(shim, &resolve(shim, 0, mode)?, dst, value, 4, count)
     }
 
     /// 32-bit elements, in a stream.
@@ -72,7 +73,7 @@ exports! {
     ) {
         let shim = live()?;
         let area = Area { dst, pitch, columns, rows };
-        area.fill(shim, &resolve(shim, 0, mode)?, value.into(), 1)
+        area.fill_now(shim, &resolve(shim, 0, mode)?, value.into(), 1)
     }
 
     /// Rows of 8-bit elements, in a stream.
@@ -99,7 +100,7 @@ exports! {
     ) {
         let shim = live()?;
         let area = Area { dst, pitch, columns, rows };
-        area.fill(shim, &resolve(shim, 0, mode)?, value.into(), 2)
+        area.fill_now(shim, &resolve(shim, 0, mode)?, value.into(), 2)
     }
 
     /// Rows of 16-bit elements, in a stream.
@@ -126,7 +127,7 @@ exports! {
     ) {
         let shim = live()?;
         let area = Area { dst, pitch, columns, rows };
-        area.fill(shim, &resolve(shim, 0, mode)?, value, 4)
+        area.fill_now(shim, &resolve(shim, 0, mode)?, value, 4)
     }
 
     /// Rows of 32-bit elements, in a stream.
@@ -144,6 +145,11 @@ exports! {
     }
 }
 
+fn line_now(shim: &Shim, target: &Target, dst: u64, value: u32, width: u8, count: usize) -> Cu {
+    line(shim, target, dst, value, width, count)?;
+    shim.settle(target, &[dst])
+}
+
 fn line(shim: &Shim, target: &Target, dst: u64, value: u32, width: u8, count: usize) -> Cu {
     if count == 0 {
         return Ok(());
@@ -154,7 +160,7 @@ fn line(shim: &Shim, target: &Target, dst: u64, value: u32, width: u8, count: us
     if !dst.is_multiple_of(width.into()) {
         return Err(CuResult::INVALID_VALUE);
     }
-    shim.memory.check(dst, bytes)?;
+    shim.reach(dst, bytes)?;
     if shim.captures.any() {
         let node = FillNode {
             dst,
@@ -216,6 +222,11 @@ pub(super) struct Area {
 }
 
 impl Area {
+    fn fill_now(&self, shim: &Shim, target: &Target, value: u32, width: u8) -> Cu {
+        self.fill(shim, target, value, width)?;
+        shim.settle(target, &[self.dst])
+    }
+
     fn fill(&self, shim: &Shim, target: &Target, value: u32, width: u8) -> Cu {
         if self.columns == 0 || self.rows == 0 {
             return Ok(());
@@ -258,6 +269,6 @@ impl Area {
         let whole = (self.rows as u64 - 1)
             .checked_mul(pitch)?
             .checked_add(row)?;
-        shim.memory.check(self.dst, whole).ok()
+        shim.reach(self.dst, whole).ok()
     }
 }

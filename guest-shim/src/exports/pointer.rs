@@ -9,7 +9,7 @@ use crate::ffi::{exports, put, required};
 use crate::process::shim;
 use crate::state::Shim;
 use crate::state::memory::Range;
-use crate::state::pinned::Block;
+use crate::state::pinned::{Block, Origin};
 
 /// `CUmemorytype`.
 const MEMORY_HOST: c_uint = 1;
@@ -64,13 +64,20 @@ exports! {
 /// Memory that CUDA knows.
 enum What {
     Device(Range),
-    Host(Block),
+    /// With the address that the program has it at.
+    Host(Block, usize),
 }
 
 impl What {
     fn of(shim: &Shim, address: u64) -> Option<What> {
         let device = shim.memory.find(address).map(What::Device);
-        device.or_else(|| shim.pinned.find(address as usize).map(What::Host))
+        let host = || {
+            shim.pinned
+                .find(address as usize)
+                .map(|b| What::Host(b, address as usize))
+        };
+        let placed = || shim.pinned.placed(address).map(|(b, at)| What::Host(b, at));
+        device.or_else(host).or_else(placed)
     }
 
     /// # Safety
@@ -78,27 +85,44 @@ impl What {
     unsafe fn write(&self, out: *mut c_void, attribute: u32, address: u64) -> Cu {
         let pool = match self {
             What::Device(r) => r.pool,
-            What::Host(_) => 0,
+            What::Host(..) => 0,
         };
         let (ctx, device, base, size, id) = match self {
             What::Device(r) => (r.ctx, r.device, r.base, r.size, r.id),
             // Buffer ids of host memory: its address, which device memory's counters never reach.
-            What::Host(b) => (b.ctx, b.device, b.base as u64, b.size as u64, b.base as u64),
+            What::Host(b, _) => (b.ctx, b.device, b.base as u64, b.size as u64, b.base as u64),
         };
-        let host = matches!(self, What::Host(_));
+        let host = match self {
+            What::Device(_) => None,
+            What::Host(block, at) => Some((*block, *at)),
+        };
+        let managed = host.is_some_and(|(block, _)| block.origin == Origin::Managed);
+        let page_locked = host.is_some() && !managed;
         // SAFETY: by this function's contract, with the type that CUDA gives each attribute.
         unsafe {
             match attribute {
                 attribute::CONTEXT => put(out.cast(), ctx),
-                attribute::MEMORY_TYPE => {
-                    put(out.cast(), if host { MEMORY_HOST } else { MEMORY_DEVICE })
-                }
-                // Host memory has no device address here, and device memory none on the host.
-                attribute::DEVICE_POINTER if !host => put(out.cast(), address),
-                attribute::HOST_POINTER if host => put(out.cast(), address),
-                attribute::SYNC_MEMOPS | attribute::IS_MANAGED | attribute::LEGACY_IPC => {
-                    put::<c_uint>(out.cast(), 0)
-                }
+                attribute::MEMORY_TYPE => put(
+                    out.cast(),
+                    if page_locked {
+                        MEMORY_HOST
+                    } else {
+                        MEMORY_DEVICE
+                    },
+                ),
+                attribute::DEVICE_POINTER => match host {
+                    None => put(out.cast(), address),
+                    Some((block, at)) => {
+                        let block = shim()?.pinned.place(block.base)?;
+                        put(out.cast(), block.device_address(at))
+                    }
+                },
+                attribute::HOST_POINTER => match host {
+                    None => Err(CuResult::INVALID_VALUE),
+                    Some((_, at)) => put(out.cast(), at as u64),
+                },
+                attribute::IS_MANAGED => put::<c_uint>(out.cast(), managed.into()),
+                attribute::SYNC_MEMOPS | attribute::LEGACY_IPC => put::<c_uint>(out.cast(), 0),
                 attribute::BUFFER_ID => put(out.cast(), id),
                 attribute::DEVICE_ORDINAL => put::<c_int>(out.cast(), device),
                 attribute::RANGE_START | attribute::MAPPING_BASE => put(out.cast(), base),

@@ -2,7 +2,7 @@
 //! missing, and have one where they are not supported.
 
 use std::ffi::{c_int, c_uint, c_void};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 
 use vgpu_proto::cuda::CuResult;
 
@@ -55,7 +55,7 @@ exports! {
 /// Also before cuInit: it is one process's question about another.
 fn checkpoint() -> Cu {
     static SAID: AtomicBool = AtomicBool::new(false);
-    say_once(
+    log::once(
         &SAID,
         "checkpoints of processes (cuCheckpoint…) are not served (CUDA_ERROR_NOT_SUPPORTED)",
     );
@@ -65,17 +65,10 @@ fn checkpoint() -> Cu {
 fn green() -> Cu {
     static SAID: AtomicBool = AtomicBool::new(false);
     live()?;
-    say_once(
+    log::once(
         &SAID,
         "contexts on a part of a device (green contexts) are not served \
          (CUDA_ERROR_NOT_SUPPORTED); use an ordinary context",
     );
     Err(CuResult::NOT_SUPPORTED)
-}
-
-/// Tells the user why, the first time.
-pub(super) fn say_once(said: &AtomicBool, text: &str) {
-    if !said.swap(true, Ordering::Relaxed) {
-        log::line(log::Level::Error, text);
-    }
 }

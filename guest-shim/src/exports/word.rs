@@ -219,6 +219,6 @@ impl Word {
         if !self.at.is_multiple_of(len) || self.flags & !FLUSH > flags {
             return Err(CuResult::INVALID_VALUE);
         }
-        shim.memory.check(self.at, len)
+        shim.reach(self.at, len)
     }
 }

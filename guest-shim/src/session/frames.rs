@@ -229,6 +229,7 @@ fn dispatch(session: &Session, header: Header, args: Vec<u8>) -> Result<(), Stri
             let answer = Answer {
                 status: header.status(),
                 args,
+                filled: 0,
             };
             if !session.inbox.complete(session, header.id(), answer) {
                 return Err(

@@ -148,9 +148,12 @@ impl Session {
     fn run_host_functions(&self) {
         loop {
             let (number, function, status) = self.next_host_function();
+            // A session that is over has nothing to tell or to be told.
+            let _ = self.pull();
             outbox::forbid(true);
             function.run(status);
             outbox::forbid(false);
+            let _ = self.push();
             // A session that is over holds nothing back any more.
             let _ = self.post(&req::HostFuncDone { number });
             let _ = lock(&self.outbox).flush(self);

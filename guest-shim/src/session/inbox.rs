@@ -51,6 +51,17 @@ pub(crate) struct Answer {
     pub(crate) status: CuResult,
     /// Its encoded results.
     pub(crate) args: Vec<u8>,
+    /// Bulk bytes that came.
+    pub(crate) filled: usize,
+}
+
+/// How many bulk bytes a reply must have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Length {
+    /// As many as there is room for.
+    Exact,
+    /// At most.
+    Any,
 }
 
 /// One thread's interest in one reply.
@@ -76,6 +87,8 @@ pub(crate) struct Pending {
     pub(crate) to: For,
     /// Where its bulk bytes go.
     pub(crate) into: UserMemory,
+    /// How many there must be.
+    pub(crate) length: Length,
     /// How many have come.
     pub(crate) filled: usize,
 }
@@ -163,7 +176,7 @@ impl Inbox {
     }
 
     /// Announces request `id` before it is sent.
-    pub(crate) fn expect(&self, id: u64, to: For, into: UserMemory) {
+    pub(crate) fn expect(&self, id: u64, to: For, into: UserMemory, length: Length) {
         if matches!(to, For::AsyncCopy) {
             self.unattended.fetch_add(1, Ordering::AcqRel);
         }
@@ -172,6 +185,7 @@ impl Inbox {
             Pending {
                 to,
                 into,
+                length,
                 filled: 0,
             },
         );
@@ -190,11 +204,13 @@ impl Inbox {
     }
 
     /// Delivers the last frame of reply `id`; false if nobody asked, or bytes are missing.
-    pub(crate) fn complete(&self, session: &Session, id: u64, answer: Answer) -> bool {
+    pub(crate) fn complete(&self, session: &Session, id: u64, mut answer: Answer) -> bool {
         let Some(pending) = lock(&self.state).pending.remove(&id) else {
             return false;
         };
-        let whole = !answer.status.is_ok() || pending.filled == pending.into.len;
+        let any = pending.length == Length::Any || !answer.status.is_ok();
+        let whole = any || pending.filled == pending.into.len;
+        answer.filled = pending.filled;
         match pending.to {
             For::Waiter(waiter) => {
                 *lock(&waiter.answer) = Some(answer);

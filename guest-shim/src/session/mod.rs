@@ -12,6 +12,7 @@ mod frames;
 pub(crate) mod host;
 mod inbox;
 mod lend;
+mod mirror;
 mod outbox;
 mod pump;
 pub(crate) mod sys;
@@ -25,8 +26,9 @@ use std::time::Duration;
 pub(crate) use connect::{NoSession, Opened, open};
 use control::Control;
 use host::HostFunctions;
-use inbox::{Answer, For, Inbox, Waiter};
+use inbox::{Answer, For, Inbox, Length, Waiter};
 use lend::Lender;
+use mirror::Mirrors;
 use outbox::Outbox;
 use vgpu_proto::call::Op;
 use vgpu_proto::call::ops::{Call, Progress};
@@ -53,6 +55,7 @@ pub(crate) struct Session {
     inbox: Inbox,
     control: Control,
     host: HostFunctions,
+    mirrors: Mirrors,
     /// The device fault that poisons the session, or 0.
     fault: AtomicU32,
     /// The first other asynchronous error that has not been reported, or 0.
@@ -89,6 +92,7 @@ impl Session {
             inbox: Inbox::new(),
             control: Control::new(opened.control),
             host: HostFunctions::default(),
+            mirrors: Mirrors::new(),
             fault: AtomicU32::new(0),
             deferred: AtomicU32::new(0),
             ended: AtomicU32::new(0),
@@ -205,7 +209,7 @@ impl Session {
             hash: Default::default(),
             len: 0,
         };
-        self.exchange(&any, NO_BULK).map(|_| ())
+        self.exchange(&any, NO_BULK, Length::Exact).map(|_| ())
     }
 
     /// Sends a call and waits for its results.
@@ -213,7 +217,7 @@ impl Session {
     /// # Errors
     /// The call's status; why the session is over.
     pub(crate) fn call<C: Call>(&self, call: &C) -> Cu<C::Reply> {
-        let answer = self.exchange(call, NO_BULK)?;
+        let answer = self.exchange(call, NO_BULK, Length::Exact)?;
         self.judge(C::OP, answer.status)?;
         self.decode::<C>(&answer)
     }
@@ -223,7 +227,7 @@ impl Session {
     /// # Errors
     /// Why the session is over.
     pub(crate) fn call_with_failure<C: Call>(&self, call: &C) -> Cu<(CuResult, Option<C::Reply>)> {
-        let answer = self.exchange(call, NO_BULK)?;
+        let answer = self.exchange(call, NO_BULK, Length::Exact)?;
         let reply = match answer.args.is_empty() && !answer.status.is_ok() {
             true => None,
             false => Some(self.decode::<C>(&answer)?),
@@ -237,9 +241,19 @@ impl Session {
     /// # Errors
     /// As [`Session::synchronize`].
     pub(crate) fn fetch<C: Call>(&self, call: &C, into: UserMemory) -> Cu {
-        let answer = self.exchange(call, into)?;
+        let answer = self.exchange(call, into, Length::Exact)?;
         self.judge(C::OP, answer.status)?;
         self.report()
+    }
+
+    /// Sends a call and waits for its results and as many bulk bytes as it has, at most the memory's length.
+    ///
+    /// # Errors
+    /// The call's status; why the session is over.
+    fn fetch_some<C: Call>(&self, call: &C, into: UserMemory) -> Cu<(C::Reply, usize)> {
+        let answer = self.exchange(call, into, Length::Any)?;
+        self.judge(C::OP, answer.status)?;
+        Ok((self.decode::<C>(&answer)?, answer.filled))
     }
 
     /// Sends a call whose bulk bytes arrive in the program's memory later.
@@ -250,7 +264,7 @@ impl Session {
         observe::awaited(into.len, false);
         {
             let (mut out, id) = outbox::begin(self, 0)?;
-            self.inbox.expect(id, For::AsyncCopy, into);
+            self.inbox.expect(id, For::AsyncCopy, into, Length::Exact);
             out.append(call, id, 0)?;
             out.flush_when_due(self)?;
         }
@@ -277,15 +291,17 @@ impl Session {
     /// The call's status, else an earlier asynchronous error; why the session is over.
     pub(crate) fn synchronize<C: Call>(&self, call: &C) -> Cu {
         self.call(call)?;
+        self.pull()?;
         self.report()
     }
 
-    fn exchange<C: Call>(&self, call: &C, into: UserMemory) -> Cu<Answer> {
+    fn exchange<C: Call>(&self, call: &C, into: UserMemory, length: Length) -> Cu<Answer> {
         observe::awaited(into.len, true);
         let waiter = Arc::new(Waiter::default());
         let lent = {
             let (mut out, id) = outbox::begin(self, 0)?;
-            self.inbox.expect(id, For::Waiter(waiter.clone()), into);
+            let to = For::Waiter(waiter.clone());
+            self.inbox.expect(id, to, into, length);
             out.append(call, id, 0)?;
             out.flush(self)?;
             self.lent.load(Ordering::Acquire)

@@ -125,6 +125,14 @@ impl Outbox {
         Ok(())
     }
 
+    /// A request that was begun with `expected` bulk bytes has `len`, which are no more. Without any it is not
+    /// made at all: false.
+    pub(crate) fn less(&mut self, expected: usize, len: usize) -> bool {
+        self.bytes -= (expected - len) as u64;
+        self.calls -= u64::from(len == 0);
+        len > 0
+    }
+
     fn append_frame<C: Call>(&mut self, call: &C, id: u64, len: usize) -> Cu {
         let start = self.buffer.len();
         self.buffer.extend_from_slice(&[0; HEADER_LEN]);

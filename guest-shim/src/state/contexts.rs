@@ -171,6 +171,11 @@ impl Contexts {
         Ok(context)
     }
 
+    /// All that live.
+    pub(crate) fn all(&self) -> Vec<Arc<Context>> {
+        self.live.all()
+    }
+
     /// Forgets a destroyed context. It stays on the stacks of threads, where it is found destroyed.
     pub(crate) fn remove(&self, ctx: u64) {
         // A context that is not there needs no removing.

@@ -373,7 +373,7 @@ pub(crate) fn free(shim: &Shim, address: u64) -> Cu {
     if address == 0 {
         return Ok(());
     }
-    if shim.graph_memory.free(address)? {
+    if shim.graph_memory.free(address)? || shim.free_managed(address).is_ok() {
         return Ok(());
     }
     let range = shim.memory.take(address)?;

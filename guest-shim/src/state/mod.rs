@@ -1,5 +1,6 @@
 //! What the guest knows without asking the host.
 
+pub(crate) mod advice;
 pub(crate) mod arrays;
 pub(crate) mod capture;
 pub(crate) mod contexts;
@@ -8,6 +9,7 @@ pub(crate) mod events;
 pub(crate) mod graphs;
 pub(crate) mod handles;
 pub(crate) mod libraries;
+pub(crate) mod mapped;
 pub(crate) mod memory;
 pub(crate) mod modules;
 pub(crate) mod pinned;
@@ -75,8 +77,10 @@ pub(crate) struct Shim {
     pub(crate) memory_pools: handles::Handles<pools::Pool>,
     /// Which pools are the devices'.
     pub(crate) pools: pools::Pools,
-    /// Page-locked host memory.
+    /// Page-locked and managed memory.
     pub(crate) pinned: pinned::Pinned,
+    /// Hints about managed memory.
+    pub(crate) advice: advice::Advice,
     /// Images that the host is known to have.
     pub(crate) images: modules::KnownImages,
     next_handle: AtomicU64,
@@ -111,6 +115,7 @@ impl Shim {
             memory_pools: handles::Handles::new(),
             pools: pools::Pools::default(),
             pinned: pinned::Pinned::default(),
+            advice: advice::Advice::default(),
             images: modules::KnownImages::default(),
             next_handle: AtomicU64::new(GUEST_HANDLES.start),
         }
@@ -144,5 +149,9 @@ impl Shim {
         self.conditions.forget_context(ctx);
         self.graph_memory.forget_context(ctx);
         self.memory.remove_context(ctx);
+        for block in self.pinned.take_managed(ctx) {
+            // Why the session is over, if it is, the caller hears next.
+            let _ = self.give_up(&block);
+        }
     }
 }

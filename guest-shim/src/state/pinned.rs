@@ -1,12 +1,33 @@
-//! Page-locked host memory: the guest's own affair. The host never sees it; what it buys the
-//! program is that copies to it are asynchronous.
+//! Host memory that CUDA knows: page-locked and managed. It is the guest's own; what page-locking buys the
+//! program is that copies of it are asynchronous, and that kernels reach it.
+//!
+//! Kernels reach a copy on the host ([`crate::session`]'s mirrors), which each block gets when a kernel is first
+//! given an address of it. So that this is the same address on both sides, blocks lie in
+//! [`HOST_SPACE`], which nobody else uses; memory that the program registers lies where it lies, and has
+//! addresses of its own there for kernels.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
 use vgpu_proto::cuda::CuResult;
+use vgpu_proto::limits::HOST_SPACE;
 
 use crate::{Cu, lock};
+
+const PAGE: u64 = 4096;
+/// Blocks that are at least as large begin at such a boundary, so that the system can use its large pages.
+const LARGE: u64 = 2 << 20;
+
+/// How a block came about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Origin {
+    /// `cuMemHostAlloc`.
+    Allocated,
+    /// `cuMemHostRegister`: the program's.
+    Registered,
+    /// `cuMemAllocManaged`.
+    Managed,
+}
 
 /// One range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -15,132 +36,209 @@ pub(crate) struct Block {
     pub(crate) base: usize,
     /// Bytes.
     pub(crate) size: usize,
-    /// `cuMemHostGetFlags`.
+    /// `cuMemHostGetFlags`; of managed memory `CUmemAttach_flags`.
     pub(crate) flags: u32,
     /// The current context when it was made (`CU_POINTER_ATTRIBUTE_CONTEXT`).
     pub(crate) ctx: u64,
     /// Ordinal of that context's device.
     pub(crate) device: i32,
-    /// Allocated by us, and not registered by the program.
-    owned: bool,
+    /// How it came about.
+    pub(crate) origin: Origin,
+    /// The first address for kernels; 0: it has none yet.
+    pub(crate) place: u64,
+    /// Kernels reach it.
+    pub(crate) mapped: bool,
+}
+
+impl Block {
+    /// Where an address of it is for kernels.
+    pub(crate) fn device_address(&self, address: usize) -> u64 {
+        self.place + (address - self.base) as u64
+    }
+
+    fn holds(&self, address: usize) -> bool {
+        address >= self.base && address - self.base < self.size
+    }
+}
+
+/// What a new block is.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Label {
+    /// As [`Block::flags`].
+    pub(crate) flags: u32,
+    /// As [`Block::ctx`].
+    pub(crate) ctx: u64,
+    /// As [`Block::device`].
+    pub(crate) device: i32,
+}
+
+#[derive(Debug)]
+struct Books {
+    /// By first address.
+    blocks: BTreeMap<usize, Block>,
+    /// Registered blocks by their place: where the program has them.
+    places: BTreeMap<u64, usize>,
+    /// Where room in [`HOST_SPACE`] is looked for next.
+    cursor: u64,
 }
 
 /// All ranges.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Pinned {
-    blocks: Mutex<BTreeMap<usize, Block>>,
+    books: Mutex<Books>,
+}
+
+impl Default for Pinned {
+    fn default() -> Pinned {
+        Pinned {
+            books: Mutex::new(Books {
+                blocks: BTreeMap::new(),
+                places: BTreeMap::new(),
+                cursor: HOST_SPACE.start,
+            }),
+        }
+    }
 }
 
 impl Pinned {
-    /// Allocates.
+    /// Allocates, in [`HOST_SPACE`] if the system lets us.
     ///
     /// # Errors
     /// CUDA_ERROR_OUT_OF_MEMORY.
-    pub(crate) fn allocate(&self, size: usize, flags: u32, ctx: u64, device: i32) -> Cu<usize> {
-        // SAFETY: a new anonymous mapping touches nothing that exists.
-        let at = unsafe {
-            libc::mmap(
-                std::ptr::null_mut(),
-                size,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
-                -1,
+    pub(crate) fn allocate(&self, size: usize, origin: Origin, label: Label) -> Cu<Block> {
+        let mut books = lock(&self.books);
+        let access = libc::PROT_READ | libc::PROT_WRITE;
+        let (base, place) = match books.take(size, 0, access) {
+            Some(at) => (at as usize, at),
+            None => (
+                map(0, size, access, 0).ok_or(CuResult::OUT_OF_MEMORY)? as usize,
                 0,
-            )
+            ),
         };
-        if at == libc::MAP_FAILED {
-            return Err(CuResult::OUT_OF_MEMORY);
-        }
-        let base = at as usize;
-        lock(&self.blocks).insert(
-            base,
-            Block {
-                base,
-                size,
-                flags,
-                ctx,
-                device,
-                owned: true,
-            },
-        );
-        Ok(base)
+        let block = label.block(base, size, origin, place);
+        books.blocks.insert(base, block);
+        Ok(block)
     }
 
-    /// Frees what [`Pinned::allocate`] gave.
+    /// Takes out what [`Pinned::allocate`] gave; nobody finds it any more, and [`release`] frees it.
     ///
     /// # Errors
     /// CUDA_ERROR_INVALID_VALUE if it did not give it.
-    pub(crate) fn free(&self, base: usize) -> Cu {
-        let mut blocks = lock(&self.blocks);
-        let Some(block) = blocks.get(&base).filter(|b| b.owned).copied() else {
-            return Err(CuResult::INVALID_VALUE);
-        };
-        blocks.remove(&base);
-        // SAFETY: our own mapping, in the books until just now; freeing it is what the program
-        // asked for, and copies into it have been waited for.
-        unsafe { libc::munmap(base as *mut libc::c_void, block.size) };
-        Ok(())
+    pub(crate) fn take(&self, base: usize, origin: Origin) -> Cu<Block> {
+        let mut books = lock(&self.books);
+        let found = books.blocks.get(&base);
+        let block = *found
+            .filter(|b| b.origin == origin)
+            .ok_or(CuResult::INVALID_VALUE)?;
+        books.blocks.remove(&base);
+        Ok(block)
+    }
+
+    /// Takes out the managed memory of a context.
+    pub(crate) fn take_managed(&self, ctx: u64) -> Vec<Block> {
+        let mut books = lock(&self.books);
+        let gone = |b: &Block| b.ctx == ctx && b.origin == Origin::Managed;
+        books
+            .blocks
+            .extract_if(.., |_, b| gone(b))
+            .map(|(_, b)| b)
+            .collect()
     }
 
     /// Enters memory of the program.
     ///
     /// # Errors
     /// CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED if any of it is in the books.
-    pub(crate) fn register(
-        &self,
-        base: usize,
-        size: usize,
-        flags: u32,
-        ctx: u64,
-        device: i32,
-    ) -> Cu {
+    pub(crate) fn register(&self, base: usize, size: usize, label: Label) -> Cu {
         let end = base.checked_add(size).ok_or(CuResult::INVALID_VALUE)?;
-        let mut blocks = lock(&self.blocks);
-        if blocks
-            .range(..end)
-            .next_back()
-            .is_some_and(|(_, b)| b.base + b.size > base)
-        {
+        let mut books = lock(&self.books);
+        let before = books.blocks.range(..end).next_back();
+        if before.is_some_and(|(_, b)| b.base + b.size > base) {
             return Err(CuResult::HOST_MEMORY_ALREADY_REGISTERED);
         }
-        blocks.insert(
-            base,
-            Block {
-                base,
-                size,
-                flags,
-                ctx,
-                device,
-                owned: false,
-            },
-        );
+        let block = label.block(base, size, Origin::Registered, 0);
+        books.blocks.insert(base, block);
         Ok(())
+    }
+
+    /// The registered block that begins at `base`.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED; CUDA_ERROR_INVALID_VALUE within what is registered.
+    pub(crate) fn registered(&self, base: usize) -> Cu<Block> {
+        match self.find(base) {
+            Some(block) if block.origin != Origin::Registered => {
+                Err(CuResult::HOST_MEMORY_NOT_REGISTERED)
+            }
+            Some(block) if block.base == base => Ok(block),
+            Some(_) => Err(CuResult::INVALID_VALUE),
+            None => Err(CuResult::HOST_MEMORY_NOT_REGISTERED),
+        }
     }
 
     /// Undoes [`Pinned::register`].
     ///
     /// # Errors
-    /// CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED; CUDA_ERROR_INVALID_VALUE within what is registered.
+    /// As [`Pinned::registered`].
     pub(crate) fn unregister(&self, base: usize) -> Cu {
-        let mut blocks = lock(&self.blocks);
-        let before = blocks.range(..=base).next_back();
-        match before.map(|(_, block)| *block) {
-            Some(block) if block.base == base && !block.owned => {
-                blocks.remove(&base);
-                Ok(())
-            }
-            Some(block) if !block.owned && base - block.base < block.size => {
-                Err(CuResult::INVALID_VALUE)
-            }
-            _ => Err(CuResult::HOST_MEMORY_NOT_REGISTERED),
+        let block = self.registered(base)?;
+        let mut books = lock(&self.books);
+        books.blocks.remove(&base);
+        if block.place != 0 {
+            books.places.remove(&block.place);
+            unmap(block.place, block.size);
         }
+        Ok(())
     }
 
-    /// The block that holds `address`.
+    /// The block that holds an address of the program's.
     pub(crate) fn find(&self, address: usize) -> Option<Block> {
-        let blocks = lock(&self.blocks);
-        let (_, block) = blocks.range(..=address).next_back()?;
-        (address - block.base < block.size).then_some(*block)
+        lock(&self.books).find(address)
+    }
+
+    /// The block that holds an address for kernels, and where the program has it.
+    pub(crate) fn placed(&self, address: u64) -> Option<(Block, usize)> {
+        if !HOST_SPACE.contains(&address) {
+            return None;
+        }
+        let books = lock(&self.books);
+        let own = books.find(address as usize);
+        if let Some(block) = own.filter(|block| block.place != 0) {
+            return Some((block, address as usize));
+        }
+        let (place, base) = books.places.range(..=address).next_back()?;
+        let at = base + (address - place) as usize;
+        books.find(at).map(|block| (block, at))
+    }
+
+    /// Gives a block addresses for kernels, if it has none.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_VALUE if it is gone; CUDA_ERROR_NOT_SUPPORTED if there is no room for them.
+    pub(crate) fn place(&self, base: usize) -> Cu<Block> {
+        let mut books = lock(&self.books);
+        let block = *books.blocks.get(&base).ok_or(CuResult::INVALID_VALUE)?;
+        if block.place != 0 {
+            return Ok(block);
+        }
+        if block.origin != Origin::Registered {
+            return Err(CuResult::NOT_SUPPORTED);
+        }
+        // Nothing of this process: a stray use of such an address on the host must not go unseen.
+        let within = base as u64 % PAGE;
+        let place = books.take(block.size, within, libc::PROT_NONE);
+        let place = place.ok_or(CuResult::NOT_SUPPORTED)?;
+        books.places.insert(place, base);
+        let block = Block { place, ..block };
+        books.blocks.insert(base, block);
+        Ok(block)
+    }
+
+    /// Kernels reach it from now on.
+    pub(crate) fn set_mapped(&self, base: usize) {
+        if let Some(block) = lock(&self.books).blocks.get_mut(&base) {
+            block.mapped = true;
+        }
     }
 
     /// Whether all of a range is in one block.
@@ -150,28 +248,184 @@ impl Pinned {
     }
 }
 
+impl Label {
+    fn block(self, base: usize, size: usize, origin: Origin, place: u64) -> Block {
+        Block {
+            base,
+            size,
+            flags: self.flags,
+            ctx: self.ctx,
+            device: self.device,
+            origin,
+            place,
+            mapped: false,
+        }
+    }
+}
+
+impl Books {
+    fn find(&self, address: usize) -> Option<Block> {
+        let (_, block) = self.blocks.range(..=address).next_back()?;
+        block.holds(address).then_some(*block)
+    }
+
+    /// Maps `size` bytes, `within` bytes after a page's beginning, in [`HOST_SPACE`]: after what was taken last,
+    /// then from its beginning.
+    fn take(&mut self, size: usize, within: u64, access: i32) -> Option<u64> {
+        let len = (size as u64)
+            .checked_add(within)?
+            .checked_next_multiple_of(PAGE)?;
+        let align = if len >= LARGE { LARGE } else { PAGE };
+        for start in [self.cursor, HOST_SPACE.start] {
+            let mut at = start.next_multiple_of(align);
+            while at.checked_add(len)? <= HOST_SPACE.end {
+                if let Some(end) = self.occupied(at, len) {
+                    at = end.next_multiple_of(align);
+                    continue;
+                }
+                if let Some(at) = map(at, len as usize, access, libc::MAP_FIXED_NOREPLACE) {
+                    self.cursor = at + len;
+                    return Some(at + within);
+                }
+                // Somebody else's, or the system has no such addresses: then this soon ends.
+                at = at.checked_add(len.max((HOST_SPACE.end - HOST_SPACE.start) / 64))?;
+            }
+        }
+        None
+    }
+
+    /// Is some of a range one of ours? The end of the last such.
+    fn occupied(&self, at: u64, len: u64) -> Option<u64> {
+        let end = at + len;
+        let own = self.blocks.range(..end as usize).next_back();
+        let own = own.map(|(base, block)| (*base + block.size) as u64);
+        let placed = self.places.range(..end).next_back();
+        let placed = placed
+            .and_then(|(place, base)| self.blocks.get(base).map(|block| place + block.size as u64));
+        own.into_iter()
+            .chain(placed)
+            .filter(|last| *last > at)
+            .max()
+    }
+}
+
+/// Frees what [`Pinned::take`] took out.
+pub(crate) fn release(block: &Block) {
+    unmap(block.base as u64, block.size);
+}
+
+/// A new mapping at an address, or with 0 anywhere.
+fn map(at: u64, len: usize, access: i32, flags: i32) -> Option<u64> {
+    let wanted = at as *mut libc::c_void;
+    let flags = flags | libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    // SAFETY: a new anonymous mapping touches nothing that exists: it is anywhere, or by NOREPLACE where
+    // nothing is.
+    let got = unsafe { libc::mmap(wanted, len, access, flags, -1, 0) };
+    if got == libc::MAP_FAILED {
+        return None;
+    }
+    if at != 0 && got != wanted {
+        // A kernel before 4.17 takes the address as a hint.
+        unmap(got as u64, len);
+        return None;
+    }
+    Some(got as u64)
+}
+
+/// Unmaps the pages of a range that [`map`] made.
+fn unmap(at: u64, len: usize) {
+    let first = at & !(PAGE - 1);
+    let len = (at - first) as usize + len;
+    // SAFETY: a mapping of ours that is in the books no more; that the program has no use for it is the
+    // contract of the call that frees it, and copies into it have been waited for.
+    unsafe { libc::munmap(first as usize as *mut libc::c_void, len) };
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    const LABEL: Label = Label {
+        flags: 3,
+        ctx: 1,
+        device: 0,
+    };
+
     #[test]
     fn life_of_a_block() {
         let pinned = Pinned::default();
-        let base = pinned.allocate(100, 3, 1, 0).expect("there is memory");
+        let allocate = || pinned.allocate(100, Origin::Allocated, LABEL);
+        let block = allocate().expect("there is memory");
+        let base = block.base;
         assert!(pinned.covers(base, 100) && !pinned.covers(base + 1, 100));
         assert_eq!(
-            pinned.register(base + 50, 10, 0, 1, 0),
+            pinned.register(base + 50, 10, LABEL),
             Err(CuResult::HOST_MEMORY_ALREADY_REGISTERED)
         );
         assert_eq!(
             pinned.unregister(base),
             Err(CuResult::HOST_MEMORY_NOT_REGISTERED)
         );
-        assert_eq!(pinned.free(base + 1), Err(CuResult::INVALID_VALUE));
-        assert_eq!(pinned.free(base), Ok(()));
+        let invalid = Err(CuResult::INVALID_VALUE);
+        assert_eq!(pinned.take(base + 1, Origin::Allocated), invalid);
+        assert_eq!(pinned.take(base, Origin::Managed), invalid);
+        assert_eq!(pinned.take(base, Origin::Allocated), Ok(block));
+        release(&block);
         assert_eq!(pinned.find(base), None);
-        assert_eq!(pinned.register(16, 16, 0, 1, 0), Ok(()));
-        assert_eq!(pinned.free(16), Err(CuResult::INVALID_VALUE));
+        assert_eq!(pinned.register(16, 16, LABEL), Ok(()));
+        assert_eq!(pinned.take(16, Origin::Allocated), invalid);
+        assert_eq!(pinned.unregister(20), Err(CuResult::INVALID_VALUE));
         assert_eq!(pinned.unregister(16), Ok(()));
+    }
+
+    #[test]
+    fn blocks_have_the_same_address_for_kernels_and_registered_ones_another() {
+        let pinned = Pinned::default();
+        let block = pinned
+            .allocate(10_000, Origin::Allocated, LABEL)
+            .expect("memory");
+        let (base, place) = (block.base, block.place);
+        assert!(HOST_SPACE.contains(&place) && base as u64 == place);
+        assert_eq!(pinned.place(base), Ok(block));
+        assert_eq!(pinned.placed(place + 9_999), Some((block, base + 9_999)));
+        assert_eq!(pinned.placed(place + 10_000), None);
+
+        let own = vec![1_u8; 10_000];
+        let at = own.as_ptr() as usize + 3;
+        pinned.register(at, 9_000, LABEL).expect("it is free");
+        let placed = pinned.place(at).expect("there is room");
+        assert!(HOST_SPACE.contains(&placed.place));
+        assert_eq!(placed.place % 4096, at as u64 % 4096, "aligned alike");
+        assert_eq!(placed.device_address(at + 5), placed.place + 5);
+        assert_eq!(
+            pinned.placed(placed.place + 8_999),
+            Some((placed, at + 8_999))
+        );
+        assert_eq!(pinned.placed(placed.place + 9_000), None);
+        assert_eq!(pinned.unregister(at), Ok(()));
+        assert_eq!(pinned.placed(placed.place), None);
+        release(&pinned.take(base, Origin::Allocated).expect("it is there"));
+    }
+
+    #[test]
+    fn what_is_not_ours_is_left_alone() {
+        let pinned = Pinned::default();
+        lock(&pinned.books).cursor = HOST_SPACE.end - 3 * PAGE;
+        let theirs = map(
+            HOST_SPACE.start,
+            4096,
+            libc::PROT_NONE,
+            libc::MAP_FIXED_NOREPLACE,
+        );
+        // Another test's may be there; then that is theirs.
+        let block = pinned
+            .allocate(5 * 4096, Origin::Managed, LABEL)
+            .expect("memory");
+        assert!(block.place > HOST_SPACE.start);
+        assert_eq!(pinned.take_managed(1), [block]);
+        release(&block);
+        if let Some(at) = theirs {
+            unmap(at, 4096);
+        }
     }
 }

@@ -56,13 +56,14 @@ impl Target {
         self.ctx.handle
     }
 
-    /// To be called before work is put into the stream, see
-    /// [`AfterCopies`](super::contexts::AfterCopies).
+    /// To be called before work is put into the stream: what the program wrote to memory that kernels reach goes
+    /// first, and what [`AfterCopies`](super::contexts::AfterCopies) says.
     ///
     /// # Errors
     /// Why the session is over.
     #[inline]
     pub(crate) fn order(&self, shim: &Shim) -> Cu {
+        shim.session.push()?;
         match &self.info {
             Some(info) if info.flags & NON_BLOCKING != 0 => {
                 self.ctx

@@ -85,7 +85,7 @@ functions! {
     cuCtxGetId 12000;
     cuCtxGetApiVersion 3020;
     cuCtxGetStreamPriorityRange 5050;
-    cuCtxSynchronize 2000 by CtxSynchronize;
+    cuCtxSynchronize 2000 by CtxSynchronize HostPull;
     cuCtxSetLimit 3010 by CtxSetLimit;
     cuCtxGetLimit 3010 by CtxGetLimit;
     cuCtxSetCacheConfig 3020 by CtxSetCacheConfig;
@@ -97,11 +97,11 @@ functions! {
     cuMemGetInfo_v2 3020 by MemGetInfo;
     cuMemGetAddressRange_v2 3020;
     cuMemAllocHost_v2 3020;
-    cuMemFreeHost 2000;
+    cuMemFreeHost 2000 by HostUnmap;
     cuMemHostAlloc 2020;
     cuMemHostGetFlags 2030;
     cuMemHostRegister_v2 6050;
-    cuMemHostUnregister 4000;
+    cuMemHostUnregister 4000 by HostUnmap;
     cuPointerGetAttribute 4000;
     cuPointerGetAttributes 7000;
     cuMemcpy 4000 by MemcpyHtoD MemcpyDtoH MemcpyDtoD;
@@ -139,9 +139,9 @@ functions! {
     cuFuncGetAttribute 2020 by FuncGetAttribute;
     cuFuncSetAttribute 9000 by FuncSetAttribute;
     cuFuncSetCacheConfig 3000 by FuncSetCacheConfig;
-    cuLaunchKernel 4000 by LaunchKernel;
-    cuLaunchKernelEx 11060 by LaunchKernel;
-    cuLaunchCooperativeKernel 9000 by OccupancyBlocks LaunchKernel;
+    cuLaunchKernel 4000 by LaunchKernel HostMap HostPush;
+    cuLaunchKernelEx 11060 by LaunchKernel HostMap HostPush;
+    cuLaunchCooperativeKernel 9000 by OccupancyBlocks LaunchKernel HostMap HostPush;
     cuOccupancyMaxActiveBlocksPerMultiprocessor 6050 by OccupancyBlocks;
     cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags 7000 by OccupancyBlocks;
     cuOccupancyMaxPotentialBlockSize 6050 by OccupancyBlocks;
@@ -154,8 +154,8 @@ functions! {
     cuStreamGetFlags 5050;
     cuStreamGetId 12000;
     cuStreamGetCtx 9020;
-    cuStreamSynchronize 2000 by StreamSynchronize;
-    cuStreamQuery 2000 by StreamQuery;
+    cuStreamSynchronize 2000 by StreamSynchronize HostPull;
+    cuStreamQuery 2000 by StreamQuery HostPull;
     cuStreamWaitEvent 3020 by StreamWaitEvent;
     cuStreamIsCapturing 10000;
     cuLaunchHostFunc 10000 by HostFunc HostFuncDone;
@@ -165,8 +165,8 @@ functions! {
     cuEventDestroy_v2 4000 by EventDestroy;
     cuEventRecord 2000 by EventRecord;
     cuEventRecordWithFlags 11010 by EventRecord;
-    cuEventQuery 2000 by EventQuery;
-    cuEventSynchronize 2000 by EventSynchronize;
+    cuEventQuery 2000 by EventQuery HostPull;
+    cuEventSynchronize 2000 by EventSynchronize HostPull;
     cuEventElapsedTime 2000 by EventElapsedTime;
     cuEventElapsedTime_v2 12080 by EventElapsedTime;
 
@@ -183,7 +183,7 @@ functions! {
     cuCtxResetPersistingL2Cache 11000;
     cuCtxEnablePeerAccess 4000;
     cuCtxDisablePeerAccess 4000;
-    cuCtxSynchronize_v2 13000 by CtxSynchronize;
+    cuCtxSynchronize_v2 13000 by CtxSynchronize HostPull;
 
     cuMemcpyPeer 4000 by MemcpyDtoD MemcpyHtoD MemcpyDtoH;
     cuMemcpyPeerAsync 4000 by MemcpyDtoD MemcpyHtoD MemcpyDtoH;
@@ -215,12 +215,12 @@ functions! {
     cuLinkComplete 5050 by Link LinkData;
     cuLinkDestroy 5050;
 
-    cuMemAllocManaged 6000 refused;
-    cuStreamAttachMemAsync 6000 refused;
-    cuMemPrefetchAsync 8000 refused;
-    cuMemAdvise 8000 refused;
-    cuMemRangeGetAttribute 8000 refused;
-    cuMemHostGetDevicePointer_v2 3020 refused;
+    cuMemAllocManaged 6000 by HostMap;
+    cuStreamAttachMemAsync 6000;
+    cuMemPrefetchAsync 8000;
+    cuMemAdvise 8000;
+    cuMemRangeGetAttribute 8000;
+    cuMemHostGetDevicePointer_v2 3020 by HostMap;
 
     cuFuncGetParamCount 13020;
     cuFuncIsLoaded 12040;
@@ -314,7 +314,7 @@ functions! {
     cuGraphInstantiateWithFlags 11040 by GraphCreate GraphConditional GraphBuild;
     cuGraphInstantiateWithParams 12000 by GraphCreate GraphConditional GraphBuild;
     cuGraphExecDestroy 10000 by GraphDestroy;
-    cuGraphLaunch 10000 by GraphCreate GraphLaunch HostFunc;
+    cuGraphLaunch 10000 by GraphCreate GraphLaunch HostFunc HostPush;
     cuGraphUpload 11010 by GraphCreate;
     cuGraphExecGetFlags 12000;
     cuGraphExecUpdate 10020 by GraphDestroy;
@@ -434,12 +434,12 @@ functions! {
     cuCheckpointProcessUnlock 12080 refused;
     cuCheckpointProcessCheckpoint 12080 refused;
     cuCheckpointProcessRestore 12080 refused;
-    cuMemAdvise_v2 12020 refused;
-    cuMemPrefetchAsync_v2 12020 refused;
+    cuMemAdvise_v2 12020;
+    cuMemPrefetchAsync_v2 12020;
     cuMemPrefetchBatchAsync 13000 refused;
     cuMemDiscardBatchAsync 13000 refused;
     cuMemDiscardAndPrefetchBatchAsync 13000 refused;
-    cuMemRangeGetAttributes 8000 refused;
+    cuMemRangeGetAttributes 8000;
 
     cuMemcpyBatchAsync 12080 by MemcpyHtoD MemcpyDtoH MemcpyDtoD;
     cuMemcpyBatchAsync_v2 13000 by MemcpyHtoD MemcpyDtoH MemcpyDtoD;

@@ -425,6 +425,17 @@ ops! {
     MemSetAccess = 0x008e, Sync, None, false, { ptr: DevPtr, size: u64, flags: u32 } => {};
     /// `cuMemGetAllocationGranularity`.
     MemGranularity = 0x008f, Sync, None, false, { device: u32, option: u32 } => { bytes: u64 };
+
+    /// Memory of the program that kernels are to reach: the worker gives it a copy, at first all zero, at this
+    /// address of [`crate::limits::HOST_SPACE`], which begins a page as the program's does.
+    HostMap = 0x0090, Sync, None, false, { ptr: DevPtr, size: u64 } => {};
+    /// Takes the copy away, after the work that may use it.
+    HostUnmap = 0x0091, Sync, Drain, false, { ptr: DevPtr } => {};
+    /// What the program changed since, as [`crate::changes`] in bulk: there at once, as a processor's writes are.
+    HostPush = 0x0092, Async, None, true, {} => {};
+    /// What the device changed from an address on, as [`crate::changes`] in bulk (at most
+    /// [`crate::limits::MAX_BULK`] bytes), and from where to ask on; 0: that is all.
+    HostPull = 0x0093, Sync, None, false, { from: DevPtr } => { next: DevPtr };
 }
 
 /// Worker → guest frames that answer no request.

@@ -7,6 +7,7 @@ use vgpu_proto::codec::encode;
 use vgpu_proto::cuda::{
     Array, ArrayBlock, ArrayShape, Ctx, DevPtr, Event, Func, Linked, Module, Physical, Stream,
 };
+use vgpu_proto::limits::HOST_SPACE;
 use vgpu_tests::hostile::{Session, load_call};
 
 use super::VECADD;
@@ -15,6 +16,9 @@ use super::VECADD;
 pub(super) const LEN: u64 = 4096;
 /// A multiple of every device's granularity of physical memory.
 pub(super) const UNIT: u64 = 2 << 20;
+
+/// Where no memory of the program is mapped.
+pub(super) const SHADOW: DevPtr = DevPtr(HOST_SPACE.start + 0x10_0000);
 
 /// Eight bytes in a row.
 pub(super) const SHAPE: ArrayShape = ArrayShape {
@@ -337,6 +341,16 @@ pub(super) fn call(op: Op, n: &Names) -> Result<(Vec<u8>, Vec<u8>)> {
             flags: 3,
         }),
         Op::MemGranularity => row(&req::MemGranularity { device, option: 0 }),
+        Op::HostMap => row(&req::HostMap {
+            ptr: SHADOW,
+            size: 64,
+        }),
+        Op::HostUnmap => row(&req::HostUnmap { ptr: SHADOW }),
+        Op::HostPush => {
+            bulk = push(SHADOW);
+            row(&req::HostPush {})
+        }
+        Op::HostPull => row(&req::HostPull { from: SHADOW }),
         Op::LaunchKernel => {
             bulk = vec![0; 28];
             row(&req::LaunchKernel {
@@ -351,6 +365,11 @@ pub(super) fn call(op: Op, n: &Names) -> Result<(Vec<u8>, Vec<u8>)> {
         }
     }?;
     Ok((args, bulk))
+}
+
+/// One byte of a block changed.
+pub(super) fn push(at: DevPtr) -> Vec<u8> {
+    [&at.0.to_le_bytes()[..], &1_u64.to_le_bytes(), &[7]].concat()
 }
 
 /// A graph that clears nothing.

@@ -15,13 +15,13 @@ pub const PAGEABLE_MEMORY_ACCESS: u32 = 88;
 /// Attributes are asked for up to this number (CUDA 13 has about 150).
 const LAST_ATTRIBUTE: u32 = 199;
 
-/// Attributes that say that something can be done which remote programs cannot do: mapped host
-/// memory, managed and pageable memory, sharing with other processes and
+/// Attributes that say that something can be done which remote programs cannot do: managed memory that
+/// processors and kernels use at the same time, registered memory at the same address, pageable memory, sharing with other processes and
 /// devices, clusters, tensor maps, multicast, graphics, host memory pools. They answer 0, so that
 /// programs take their other way.
 const NOT_SERVED: &[u32] = &[
-    19, 83, 86, 88, 89, 91, 98, 100, 101, 103, 104, 105, 110, 112, 113, 114, 116, 119, 120, 121,
-    124, 125, 127, 128, 129, 132, 133, 135, 136, 137, 138,
+    86, 88, 89, 91, 98, 100, 101, 103, 104, 105, 110, 112, 113, 114, 116, 119, 120, 121, 124, 125,
+    127, 128, 129, 132, 133, 135, 136, 137, 138,
 ];
 
 /// What newer drivers define from here on is about host memory and other machines' memory: not served

@@ -20,6 +20,7 @@ mod load;
 mod module;
 mod pinned;
 mod raw;
+mod shadow;
 mod stdio;
 mod vmm;
 
@@ -37,6 +38,7 @@ pub use link::{Input, LAST_INPUT_KIND, link};
 pub use load::{LoadError, load};
 pub use module::{Function, JitLogs, Launch, Module, OPTION_LIMIT, option_allowed};
 pub use pinned::{Block, BlockPool};
+pub use shadow::Shadow;
 pub use stdio::{exit_now, flush_stdio};
 pub use vmm::{Mapping, Physical, Reservation, granularity};
 

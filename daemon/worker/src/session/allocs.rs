@@ -12,8 +12,9 @@ use super::Session;
 use super::arrays;
 use super::contexts::Garbage;
 use super::drains::{After, Target};
-use super::memory::{Backing, charge};
+use super::memory::{Backing, Ledger, charge};
 use super::queue::Work;
+use super::shadows;
 use crate::driver::{DeviceMemory, Result};
 
 /// What is to be allocated.
@@ -29,6 +30,8 @@ enum Want {
     },
     /// Memory without an address, on a device.
     Physical { device: usize },
+    /// A copy of the program's memory at an address.
+    Shadow { at: u64 },
 }
 
 /// What has been allocated: the results of the request.
@@ -36,6 +39,7 @@ enum Made {
     Memory(u64),
     Arrays(rep::ArrayCreate),
     Physical(rep::PhysicalCreate),
+    Shadow(rep::HostMap),
 }
 
 /// An allocation that has not been answered.
@@ -108,6 +112,13 @@ impl Session {
     pub(super) fn physical_create(&mut self, op: Op, id: u64, r: &req::PhysicalCreate) {
         let device = r.device as usize;
         self.want((op, id), Want::Physical { device }, r.size);
+    }
+
+    /// Memory of the program that kernels are to reach.
+    pub(super) fn host_map(&mut self, op: Op, id: u64, r: &req::HostMap) -> Result<()> {
+        self.check_shadow(r.ptr.0, r.size)?;
+        self.want((op, id), Want::Shadow { at: r.ptr.0 }, r.size);
+        Ok(())
     }
 
     fn want(&mut self, (op, id): (Op, u64), want: Want, size: u64) {
@@ -214,10 +225,25 @@ impl Session {
             .map_or(0, |ledger| ledger.give(charge));
         if surplus > 0 {
             self.vgpud.send(&FromWorker::MemRelease {
-                device: device as u32,
+                device: self.ledger_name(device),
                 bytes: surplus,
             });
         }
+    }
+
+    /// The place of the ledger of pinned host memory: after the devices'.
+    pub(super) fn pinned_ledger(&self) -> usize {
+        self.devices.len()
+    }
+
+    /// The ledgers of the devices.
+    pub(super) fn device_ledgers(&self) -> impl Iterator<Item = &Ledger> {
+        self.ledgers.iter().take(self.devices.len())
+    }
+
+    /// What vgpud calls a ledger.
+    fn ledger_name(&self, ledger: usize) -> Option<u32> {
+        (ledger < self.devices.len()).then_some(ledger as u32)
     }
 
     /// The ordinal of a context's device.
@@ -260,6 +286,7 @@ impl Session {
                         }
                         Made::Arrays(reply) => self.out.reply(op, id, Ok(reply)),
                         Made::Physical(reply) => self.out.reply(op, id, Ok(reply)),
+                        Made::Shadow(reply) => self.out.reply(op, id, Ok(reply)),
                     }
                 }
                 Outcome::Answer(Err(code)) => self.refuse(pending.op, pending.id, code),
@@ -274,6 +301,7 @@ impl Session {
                 Err(code) => return Outcome::Answer(Err(code)),
             },
             Want::Physical { device } => device,
+            Want::Shadow { .. } => self.pinned_ledger(),
         };
         if pending.size == 0 {
             return Outcome::Answer(Err(CuResult::INVALID_VALUE));
@@ -281,7 +309,11 @@ impl Session {
         if self.memory.len() + self.allocs.answered >= MAX_OBJECTS {
             return Outcome::Answer(Err(CuResult::OUT_OF_MEMORY));
         }
-        let Some(cost) = charge(pending.size) else {
+        let cost = match pending.want {
+            Want::Shadow { .. } => shadows::cost(pending.size),
+            _ => charge(pending.size),
+        };
+        let Some(cost) = cost else {
             return Outcome::Answer(Err(CuResult::OUT_OF_MEMORY));
         };
         let Some(ledger) = self.ledgers.get_mut(device) else {
@@ -316,6 +348,10 @@ impl Session {
                 let made = self.make_physical(device, pending.size, cost);
                 return made.map(Made::Physical);
             }
+            Want::Shadow { at } => {
+                let made = self.make_shadow(at, pending.size, cost);
+                return made.map(Made::Shadow);
+            }
         };
         let memory = match stream {
             None => DeviceMemory::alloc(&self.context(ctx)?.driver, pending.size)?,
@@ -347,7 +383,7 @@ impl Session {
         self.allocs.asked = Some((request, device, bytes));
         self.vgpud.send(&FromWorker::MemReserve {
             request,
-            device: device as u32,
+            device: self.ledger_name(device),
             bytes,
         });
         Outcome::Wait

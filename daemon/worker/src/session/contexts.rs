@@ -11,7 +11,7 @@ use super::streams::StreamState;
 use super::{FoundDevice, Session};
 use crate::driver::{
     Array, Context, Device, DeviceMemory, Event, Function, Mapping, Module, Physical, Reservation,
-    Result, Stream,
+    Result, Shadow, Stream,
 };
 
 /// Flags of `cuCtxCreate` and `cuDevicePrimaryCtxSetFlags` that CUDA 12.4 defines.
@@ -74,6 +74,13 @@ fn attribute(info: &DeviceInfo, number: u32) -> u32 {
     found.map_or(0, |(_, value)| u32::try_from(*value).unwrap_or(0))
 }
 
+impl DeviceState {
+    /// Its primary context, of which the guest may have a name.
+    pub(super) fn context(&self) -> &Arc<Context> {
+        &self.context
+    }
+}
+
 /// One context of the guest.
 #[derive(Debug)]
 pub(super) struct ContextState {
@@ -91,7 +98,7 @@ pub(super) struct ContextState {
 /// What is to be given back to the driver, in this order.
 #[derive(Debug, Default)]
 pub(super) struct Garbage {
-    /// The ordinal of the device whose memory is among it.
+    /// The place of the ledger that its memory is of: the ordinal of its device, or the pinned one's.
     pub device: usize,
     /// Device memory; held only to be dropped.
     #[allow(dead_code)]
@@ -105,6 +112,9 @@ pub(super) struct Garbage {
     /// Memory without addresses.
     #[allow(dead_code)]
     pub physical: Vec<Arc<Physical>>,
+    /// Copies of the program's memory.
+    #[allow(dead_code)]
+    pub shadows: Vec<Shadow>,
     /// Addresses.
     #[allow(dead_code)]
     pub reservations: Vec<Arc<Reservation>>,
@@ -294,7 +304,7 @@ impl Session {
         }
         let left = self
             .quota
-            .saturating_sub(self.ledgers.iter().map(|ledger| ledger.used()).sum());
+            .saturating_sub(self.device_ledgers().map(|ledger| ledger.used()).sum());
         Ok(rep::MemGetInfo {
             free: free.min(left),
             total: total.min(self.quota),

@@ -394,6 +394,13 @@ impl Session {
                 self.answer(op, id, reply)
             }
             Request::MemGranularity(r) => self.answer(op, id, self.memory_granularity(&r)),
+            Request::HostMap(r) => self.host_map(op, id, &r).map(|()| Taken::Done),
+            Request::HostUnmap(r) => self.host_unmap(op, id, r.ptr).map(|()| Taken::Done),
+            Request::HostPush(_) => self.host_push(frame.bulk.bytes()).map(|()| Taken::Done),
+            Request::HostPull(r) => {
+                self.host_pull(op, id, r.from);
+                Ok(Taken::Done)
+            }
             Request::GraphCondition(r) => self.graph_condition(op, id, &r).map(|()| Taken::Done),
             Request::GraphConditional(r) => {
                 let reply = self.graph_conditional(&r);

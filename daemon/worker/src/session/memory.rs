@@ -27,13 +27,15 @@ pub(super) enum Backing {
         /// The guest has given its device access.
         access: bool,
     },
+    /// A copy of memory of the program, see [`super::shadows`].
+    Shadow,
 }
 
 impl Backing {
     /// May the guest use it?
     fn is_accessible(&self) -> bool {
         match self {
-            Backing::Owned(..) | Backing::Global(_) => true,
+            Backing::Owned(..) | Backing::Global(_) | Backing::Shadow => true,
             Backing::Parked(..) => false,
             Backing::Mapped { access, .. } => *access,
         }
@@ -204,10 +206,17 @@ impl Memory {
                     taken.push(memory);
                     total += charge;
                 }
-                Some(Backing::Global(_) | Backing::Mapped { .. }) | None => {}
+                Some(Backing::Global(_) | Backing::Mapped { .. } | Backing::Shadow) | None => {}
             }
         }
         (taken, total)
+    }
+
+    /// Takes out a copy of the program's memory. False: none begins there.
+    pub(super) fn remove_shadow(&mut self, address: u64) -> bool {
+        let found = self.ranges.get(&address);
+        let found = found.is_some_and(|r| matches!(r.backing, Backing::Shadow));
+        found && self.ranges.remove(&address).is_some()
     }
 
     /// Takes out the variables of a module.

@@ -24,6 +24,7 @@ mod pool;
 mod printf;
 mod queue;
 mod rows;
+mod shadows;
 mod staging;
 mod streams;
 mod table;
@@ -54,6 +55,7 @@ use self::out::Out;
 use self::pool::{Done, Pool};
 pub use self::printf::Printf;
 use self::queue::Queue;
+use self::shadows::Shadows;
 pub use self::staging::PINNED_MOST;
 use self::staging::Staging;
 use self::streams::{Action, Streams};
@@ -119,7 +121,8 @@ pub struct Session {
     memory: Memory,
     arrays: Arrays,
     vmm: Vmm,
-    /// By device.
+    shadows: Shadows,
+    /// By device, and at last the one of pinned host memory.
     ledgers: Vec<Ledger>,
     quota: u64,
     allocs: Allocs,
@@ -162,7 +165,7 @@ impl Session {
         };
         let first = devices.first().ok_or("the driver has no device")?;
         let staging = Staging::new(&first.2);
-        let ledgers = devices.iter().map(|_| Ledger::default()).collect();
+        let ledgers = (0..=devices.len()).map(|_| Ledger::default()).collect();
         let (tell, done) = unbounded();
         let depth = Progress {
             calls: start.depth_calls.into(),
@@ -192,6 +195,7 @@ impl Session {
             memory: Memory::default(),
             arrays: Arrays::new(),
             vmm: Vmm::new(),
+            shadows: Shadows::default(),
             ledgers,
             quota: start.memory_quota,
             allocs: Allocs::default(),

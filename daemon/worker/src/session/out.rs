@@ -115,6 +115,18 @@ impl Out {
         }
     }
 
+    /// Answers a request whose results come with at most [`MAX_BULK`] bytes of data.
+    pub(super) fn reply_bulk<T: Encode>(&mut self, op: Op, id: u64, value: &T, bytes: &[u8]) {
+        let mut args = std::mem::take(&mut self.scratch);
+        args.clear();
+        if encode_into(value, &mut args).is_ok() {
+            let (status, len) = (CuResult::SUCCESS, args.len());
+            let header = Header::reply(op as u16, 0, status, id, len, bytes.len());
+            self.writer.push(header, &args, bytes);
+        }
+        self.scratch = args;
+    }
+
     /// A stream has come to a host function of the guest.
     pub(super) fn host_function(&mut self, number: u64) {
         let op = Notice::HostFunc as u16;

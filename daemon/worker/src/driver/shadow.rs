@@ -1,0 +1,159 @@
+//! Copies of the guest program's memory that kernels reach, at the addresses that the program has it at.
+
+use std::ffi::c_void;
+use std::ptr;
+use std::sync::Arc;
+
+use cudarc::driver::sys;
+use vgpu_proto::changes::{LINE, Shared};
+use vgpu_proto::cuda::CuResult;
+
+use super::{Context, Result, check};
+
+/// `CU_MEMHOSTREGISTER_PORTABLE`, `DEVICEMAP`: for kernels of every context.
+const FLAGS: u32 = 0x01 | 0x02;
+
+const PAGE: u64 = 4096;
+
+/// Memory of this process at an address of the guest's choice, page-locked and mapped for every context.
+/// The device may write it at any time.
+#[derive(Debug)]
+pub struct Shadow {
+    at: u64,
+    len: usize,
+    /// Of what is mapped: whole pages.
+    pages: (u64, usize),
+    context: Arc<Context>,
+}
+
+impl Shadow {
+    /// All zero. `context` may be any, and is kept.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_ALREADY_MAPPED if something of this process is there; CUDA_ERROR_NOT_SUPPORTED if the device
+    /// has it at another address; the driver's, when it cannot page-lock more.
+    pub fn new(context: &Arc<Context>, at: u64, len: u64) -> Result<Shadow> {
+        let first = at & !(PAGE - 1);
+        let end = at
+            .checked_add(len)
+            .and_then(|end| end.checked_next_multiple_of(PAGE));
+        let bytes = (end.ok_or(CuResult::INVALID_VALUE)? - first) as usize;
+        map(first, bytes)?;
+        let registered = register(context, first, bytes);
+        if registered.is_err() {
+            unmap(first, bytes);
+        }
+        registered?;
+        Ok(Shadow {
+            at,
+            len: len as usize,
+            pages: (first, bytes),
+            context: Arc::clone(context),
+        })
+    }
+
+    /// The first `count` bytes of a line, where they are.
+    fn line(&self, line: usize) -> (*mut u8, usize) {
+        let start = line.saturating_mul(LINE).min(self.len);
+        (
+            (self.at + start as u64) as *mut u8,
+            (self.len - start).min(LINE),
+        )
+    }
+}
+
+impl Shared for Shadow {
+    fn len(&self) -> usize {
+        self.len
+    }
+
+    fn load(&self, line: usize) -> [u8; LINE] {
+        let (from, count) = self.line(line);
+        let mut bytes = [0; LINE];
+        if count == LINE {
+            // SAFETY: a whole line of memory that lives as long as this value; volatile, since the device writes
+            // it by itself.
+            return unsafe { ptr::read_volatile(from.cast::<[u8; LINE]>()) };
+        }
+        for (i, byte) in bytes.iter_mut().enumerate().take(count) {
+            // SAFETY: as above, for a byte of the last, shorter line.
+            *byte = unsafe { ptr::read_volatile(from.add(i)) };
+        }
+        bytes
+    }
+
+    fn store(&self, line: usize, mask: u64, bytes: &[u8; LINE]) {
+        let (to, count) = self.line(line);
+        if mask == u64::MAX && count == LINE {
+            // SAFETY: as in `load`; nothing in this process holds a reference into it.
+            return unsafe { ptr::write_volatile(to.cast::<[u8; LINE]>(), *bytes) };
+        }
+        for i in (0..count).filter(|i| mask >> i & 1 == 1) {
+            // SAFETY: as above, for a byte.
+            unsafe { ptr::write_volatile(to.add(i), bytes[i]) };
+        }
+    }
+}
+
+impl Drop for Shadow {
+    fn drop(&mut self) {
+        let (first, bytes) = self.pages;
+        if self.context.bind().is_ok() {
+            // SAFETY: registered by `new`; the session has waited for the work that may use it.
+            let gone = check(unsafe { sys::cuMemHostUnregister(first as *mut c_void) });
+            // Memory that a driver still has is left to the process's end.
+            if gone.is_ok() {
+                unmap(first, bytes);
+            }
+        }
+    }
+}
+
+fn map(at: u64, len: usize) -> Result<()> {
+    let wanted = at as *mut c_void;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
+    // SAFETY: a new mapping, which by NOREPLACE touches nothing that exists.
+    let got = unsafe {
+        libc::mmap(
+            wanted,
+            len,
+            libc::PROT_READ | libc::PROT_WRITE,
+            flags,
+            -1,
+            0,
+        )
+    };
+    if got == wanted {
+        return Ok(());
+    }
+    if got == libc::MAP_FAILED {
+        return Err(match std::io::Error::last_os_error().raw_os_error() {
+            Some(libc::EEXIST) => CuResult::ALREADY_MAPPED,
+            _ => CuResult::OUT_OF_MEMORY,
+        });
+    }
+    // A kernel before 4.17 takes the address as a hint.
+    unmap(got as u64, len);
+    Err(CuResult::ALREADY_MAPPED)
+}
+
+fn unmap(at: u64, len: usize) {
+    // SAFETY: a mapping that this module made, which the driver does not have and nothing else knows.
+    unsafe { libc::munmap(at as *mut c_void, len) };
+}
+
+fn register(context: &Arc<Context>, at: u64, len: usize) -> Result<()> {
+    context.bind()?;
+    // SAFETY: our own mapping, which outlives its registration.
+    check(unsafe { sys::cuMemHostRegister_v2(at as *mut c_void, len, FLAGS) })?;
+    let mut device: sys::CUdeviceptr = 0;
+    // SAFETY: writes one address.
+    let found =
+        check(unsafe { sys::cuMemHostGetDevicePointer_v2(&mut device, at as *mut c_void, 0) });
+    if found.is_ok() && device == at {
+        return Ok(());
+    }
+    // SAFETY: registered just now, and no work knows of it.
+    let _ = check(unsafe { sys::cuMemHostUnregister(at as *mut c_void) });
+    found.and(Err(CuResult::NOT_SUPPORTED))
+}

@@ -1,0 +1,218 @@
+//! Memory of the program that kernels reach.
+//!
+//! The worker has a copy of each block at the block's device address. Before work is sent, what the program
+//! changed since is told ([`Session::push`]); when the program has waited for work, what the device changed is
+//! fetched ([`Session::pull`]). Both to the byte, so that neither overwrites the other's.
+
+use std::collections::BTreeMap;
+use std::ptr;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use vgpu_proto::call::req;
+use vgpu_proto::changes::{Change, Changes, LINE, Malformed, Records, Shared, Twin};
+use vgpu_proto::cuda::{CuResult, DevPtr};
+use vgpu_proto::limits::{COPY_PIECE, MAX_BULK};
+
+use super::sys::UserMemory;
+use super::{Session, outbox};
+use crate::{Cu, lock};
+
+/// Lines that are looked at while other threads may send nothing.
+const MOST_LINES: usize = (1 << 20) / LINE;
+
+impl Shared for UserMemory {
+    fn len(&self) -> usize {
+        self.len
+    }
+
+    fn load(&self, line: usize) -> [u8; LINE] {
+        let rest = self.skip(line.saturating_mul(LINE));
+        if rest.len >= LINE {
+            // SAFETY: a whole line of a block that is the program's until it gives it back, by the contract of
+            // the call that named it; volatile, since its threads may write it.
+            return unsafe { ptr::read_volatile(rest.at.cast::<[u8; LINE]>()) };
+        }
+        let mut bytes = [0; LINE];
+        for (i, byte) in bytes.iter_mut().enumerate().take(rest.len) {
+            // SAFETY: as above, for a byte of the last, shorter line.
+            *byte = unsafe { ptr::read_volatile(rest.at.add(i)) };
+        }
+        bytes
+    }
+
+    fn store(&self, line: usize, mask: u64, bytes: &[u8; LINE]) {
+        let rest = self.skip(line.saturating_mul(LINE)).first(LINE);
+        for i in (0..rest.len).filter(|i| mask >> i & 1 == 1) {
+            // SAFETY: as in `load`: the device may write what the program gave it.
+            unsafe { ptr::write_volatile(rest.at.add(i), bytes[i]) };
+        }
+    }
+}
+
+/// A block.
+#[derive(Debug)]
+struct Mirror {
+    memory: UserMemory,
+    twin: Twin,
+}
+
+/// All of them.
+#[derive(Debug)]
+pub(super) struct Mirrors {
+    /// By device address.
+    blocks: Mutex<BTreeMap<u64, Mirror>>,
+    /// There may be some. (Nobody else pays more than a look at this.)
+    any: AtomicBool,
+    /// Where changes are received; who holds it has sent the only request for them.
+    inbound: Mutex<Vec<u8>>,
+}
+
+impl Mirrors {
+    /// None yet.
+    pub(super) fn new() -> Mirrors {
+        Mirrors {
+            blocks: Mutex::default(),
+            any: AtomicBool::new(false),
+            inbound: Mutex::default(),
+        }
+    }
+
+    #[inline]
+    fn none(&self) -> bool {
+        !self.any.load(Ordering::Acquire)
+    }
+
+    /// What the program changed from an address on, and where to go on.
+    fn collect(&self, from: u64, out: &mut Changes) -> Option<u64> {
+        let mut blocks = lock(&self.blocks);
+        let mut left = MOST_LINES;
+        let before = blocks.range(..=from).next_back().map(|(at, _)| *at);
+        for (&at, mirror) in blocks.range_mut(before.unwrap_or(from)..) {
+            let line = (from.saturating_sub(at) as usize / LINE).min(mirror.twin.lines());
+            if left == 0 {
+                return Some(at);
+            }
+            let next = mirror.twin.collect(&mirror.memory, at, line, left, out);
+            if let Some(next) = next {
+                return Some(at + (next * LINE) as u64);
+            }
+            left = left.saturating_sub(mirror.twin.lines() - line);
+        }
+        None
+    }
+
+    /// What the device changed. Of a block that was given back meanwhile it means nothing any more.
+    fn apply(&self, change: &Change) -> Result<(), Malformed> {
+        let mut blocks = lock(&self.blocks);
+        let found = blocks.range_mut(..=change.address).next_back();
+        match found.filter(|(at, m)| change.address - **at < m.memory.len as u64) {
+            Some((at, mirror)) => mirror.twin.apply(&mirror.memory, *at, change),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Session {
+    /// Lets kernels reach memory of the program, at a device address.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_OUT_OF_MEMORY when the VM has as much pinned memory as it may; the host's.
+    pub(crate) fn map_host(&self, at: u64, memory: UserMemory) -> Cu {
+        let size = memory.len as u64;
+        let ptr = DevPtr(at);
+        self.call(&req::HostMap { ptr, size })?;
+        let twin = Twin::new(memory.len);
+        lock(&self.mirrors.blocks).insert(at, Mirror { memory, twin });
+        self.mirrors.any.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    /// Undoes it, after the work that may use it. What that changed is the program's only if it has waited.
+    ///
+    /// # Errors
+    /// The host's; why the session is over.
+    pub(crate) fn unmap_host(&self, at: u64) -> Cu {
+        let mut blocks = lock(&self.mirrors.blocks);
+        if blocks.remove(&at).is_none() {
+            return Ok(());
+        }
+        self.mirrors
+            .any
+            .store(!blocks.is_empty(), Ordering::Release);
+        drop(blocks);
+        self.call(&req::HostUnmap { ptr: DevPtr(at) })?;
+        Ok(())
+    }
+
+    /// Tells the worker what the program changed, before work that may read it.
+    ///
+    /// # Errors
+    /// Why the session is over.
+    #[inline]
+    pub(crate) fn push(&self) -> Cu {
+        if self.mirrors.none() {
+            return Ok(());
+        }
+        self.push_all()
+    }
+
+    #[cold]
+    fn push_all(&self) -> Cu {
+        let mut from = Some(0);
+        let mut changes = Changes::new(COPY_PIECE);
+        while let Some(address) = from {
+            changes.clear();
+            // What is collected under this lock is sent under it: two threads that change the same bytes one
+            // after the other tell of them in that order.
+            let (mut out, id) = outbox::begin(self, COPY_PIECE)?;
+            from = self.mirrors.collect(address, &mut changes);
+            let bytes = changes.bytes();
+            if !out.less(COPY_PIECE, bytes.len()) {
+                continue;
+            }
+            out.append(&req::HostPush {}, id, bytes.len())?;
+            out.bulk(bytes.len()).copy_from_slice(bytes);
+            out.flush_when_due(self)?;
+        }
+        Ok(())
+    }
+
+    /// Fetches what the device changed, after the program has waited for it.
+    ///
+    /// # Errors
+    /// Why the session is over.
+    #[inline]
+    pub(crate) fn pull(&self) -> Cu {
+        if self.mirrors.none() {
+            return Ok(());
+        }
+        self.pull_all()
+    }
+
+    #[cold]
+    fn pull_all(&self) -> Cu {
+        let mut buffer = lock(&self.mirrors.inbound);
+        buffer.resize(MAX_BULK, 0);
+        let mut from = DevPtr(0);
+        loop {
+            let into = UserMemory {
+                at: buffer.as_mut_ptr(),
+                len: buffer.len(),
+            };
+            let (reply, len) = self.fetch_some(&req::HostPull { from }, into)?;
+            for change in Records::new(&buffer[..len]) {
+                let applied = change.and_then(|change| self.mirrors.apply(&change));
+                if let Err(e) = applied {
+                    let code = CuResult::SYSTEM_DRIVER_MISMATCH;
+                    self.end(code, &format!("HostPull: {e}"));
+                    return Err(code);
+                }
+            }
+            if reply.next.0 == 0 {
+                return Ok(());
+            }
+            from = reply.next;
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! What kernels reach: device memory, and host memory that they are let to reach when they are first given an
+//! address of it.
+
+use std::sync::atomic::AtomicBool;
+
+use vgpu_proto::call::req;
+use vgpu_proto::cuda::CuResult;
+use vgpu_proto::limits::HOST_SPACE;
+
+use super::Shim;
+use super::pinned::{self, Block, Origin};
+use super::streams::Target;
+use crate::session::sys::UserMemory;
+use crate::{Cu, log};
+
+impl Shim {
+    /// Is this an address of memory that kernels reach?
+    pub(crate) fn is_device(&self, address: u64) -> bool {
+        self.memory.find(address).is_some() || self.mapped(address).is_some()
+    }
+
+    /// The mapped block of an address for kernels.
+    fn mapped(&self, address: u64) -> Option<Block> {
+        let (block, _) = self.pinned.placed(address)?;
+        block.mapped.then_some(block)
+    }
+
+    /// Ok if all of a range is memory that kernels reach, from now on at the latest.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_VALUE; the host's about memory of the program.
+    pub(crate) fn reach(&self, address: u64, len: u64) -> Cu {
+        let found = self.memory.check(address, len);
+        if found.is_ok() || !HOST_SPACE.contains(&address) {
+            return found;
+        }
+        let placed = self.pinned.placed(address);
+        let (block, at) = placed.ok_or(CuResult::INVALID_VALUE)?;
+        if len > (block.size - (at - block.base)) as u64 {
+            return Err(CuResult::INVALID_VALUE);
+        }
+        self.map(&block)
+    }
+
+    /// Where kernels have a range of the program's memory, if they reach it.
+    pub(crate) fn view(&self, address: u64, len: usize) -> Option<u64> {
+        let block = self.pinned.find(address as usize).filter(|b| b.mapped)?;
+        let offset = address as usize - block.base;
+        (len <= block.size - offset).then_some(block.place + offset as u64)
+    }
+
+    /// Lets kernels reach the blocks that their parameters may name: each word that is an address of one.
+    ///
+    /// # Errors
+    /// The host's.
+    pub(crate) fn reach_named(&self, words: impl Iterator<Item = u64>) -> Cu {
+        for word in words.filter(|word| HOST_SPACE.contains(word)) {
+            if let Some((block, _)) = self.pinned.placed(word) {
+                self.map(&block)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets kernels reach a block, and gives it addresses for them.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_NOT_SUPPORTED if there are none to have; the host's.
+    pub(crate) fn map(&self, block: &Block) -> Cu {
+        if block.mapped {
+            return Ok(());
+        }
+        let block = self.pinned.place(block.base)?;
+        let memory = UserMemory {
+            at: block.base as *mut u8,
+            len: block.size,
+        };
+        match self.session.map_host(block.place, memory) {
+            Ok(()) => self.pinned.set_mapped(block.base),
+            // Another thread did so just now.
+            Err(_) if self.mapped(block.place).is_some() => {}
+            Err(code) => {
+                static SAID: AtomicBool = AtomicBool::new(false);
+                let text = "the host has no room for memory of the program that kernels are to reach; \
+                            there: vgpu-admin vm set --pinned";
+                if code == CuResult::OUT_OF_MEMORY {
+                    log::once(&SAID, text);
+                }
+                return Err(code);
+            }
+        }
+        Ok(())
+    }
+
+    /// Managed memory is the program's no more.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_VALUE if none begins there; why the session is over.
+    pub(crate) fn free_managed(&self, address: u64) -> Cu {
+        let block = self.pinned.take(address as usize, Origin::Managed)?;
+        self.give_up(&block)
+    }
+
+    /// Gives back a block that nobody finds any more.
+    ///
+    /// # Errors
+    /// Why the session is over; it is given back also then.
+    pub(crate) fn give_up(&self, block: &Block) -> Cu {
+        let unmapped = self.session.unmap_host(block.place);
+        if block.origin == Origin::Managed {
+            self.advice
+                .forget(block.place..block.place + block.size as u64);
+        }
+        pinned::release(block);
+        unmapped
+    }
+
+    /// After a call that CUDA carries out before it returns: what it does to memory that the program reaches by
+    /// itself is done, and seen by it.
+    ///
+    /// # Errors
+    /// As [`crate::session::Session::synchronize`].
+    pub(crate) fn settle(&self, target: &Target, addresses: &[u64]) -> Cu {
+        if !addresses.iter().any(|at| self.mapped(*at).is_some()) {
+            return Ok(());
+        }
+        self.session.synchronize(&req::StreamSynchronize {
+            ctx: target.ctx(),
+            stream: target.stream,
+        })
+    }
+}

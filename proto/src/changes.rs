@@ -1,0 +1,444 @@
+//! What changed in memory that guest and worker each hold a copy of, to the byte.
+//!
+//! The program's page-locked and managed memory is in the guest, and kernels reach a copy of it on the host
+//! at the same address. Each side keeps a *twin* of what both last agreed on; what its copy has that the twin
+//! does not is what it changed itself, and only that is told. So neither side overwrites what the other wrote
+//! to other bytes meanwhile, however they share a line; who writes the same bytes at the same time races, as on
+//! one machine.
+//!
+//! On the wire changes are records, one after another without gaps:
+//!
+//! ```text
+//! address u64   of a line of 64 bytes, counted from its block's first byte
+//! mask    u64   bit i: byte i of the line changed
+//! all set:      more u16, then the bytes of 1 + more lines, all of which changed
+//! else:         the changed bytes
+//! ```
+
+/// Bytes of a line.
+pub const LINE: usize = 64;
+
+/// The largest record of one line.
+const RECORD: usize = 8 + 8 + 2 + LINE;
+
+/// Memory that others write while it is read.
+pub trait Shared {
+    /// Bytes.
+    fn len(&self) -> usize;
+
+    /// None at all?
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The bytes of a line; those beyond the end are zero.
+    fn load(&self, line: usize) -> [u8; LINE];
+
+    /// Writes those bytes of a line that the mask names, and no others.
+    fn store(&self, line: usize, mask: u64, bytes: &[u8; LINE]);
+}
+
+/// Bytes that do not say what changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("a record of changed memory is malformed")]
+pub struct Malformed;
+
+/// What both sides last agreed on about a block.
+#[derive(Debug)]
+pub struct Twin {
+    /// Whole lines. Zeroed memory that nobody wrote takes no room.
+    bytes: Vec<u8>,
+    len: usize,
+}
+
+impl Twin {
+    /// Of `len` bytes of memory that is all zero on the other side.
+    pub fn new(len: usize) -> Twin {
+        Twin {
+            bytes: vec![0; len.div_ceil(LINE) * LINE],
+            len,
+        }
+    }
+
+    /// How many lines.
+    pub fn lines(&self) -> usize {
+        self.bytes.len() / LINE
+    }
+
+    /// Tells what changed in the block at `at` from line `from` on, and agrees to it. Returns the line to go on
+    /// with when the buffer is full, or after `most` lines.
+    pub fn collect(
+        &mut self,
+        memory: &impl Shared,
+        at: u64,
+        from: usize,
+        most: usize,
+        out: &mut Changes,
+    ) -> Option<usize> {
+        debug_assert_eq!(memory.len(), self.len);
+        let end = self.lines().min(from.saturating_add(most));
+        for line in from..end {
+            if !out.has_room() {
+                return Some(line);
+            }
+            let now = memory.load(line);
+            let twin = line_mut(&mut self.bytes, line)?;
+            if now != *twin {
+                out.push(at + (line * LINE) as u64, mask(&now, twin), &now);
+                *twin = now;
+            }
+        }
+        (end < self.lines()).then_some(end)
+    }
+
+    /// Agrees to a change of the other side: it is the memory's too.
+    ///
+    /// # Errors
+    /// [`Malformed`] if it is not within the block.
+    pub fn apply(
+        &mut self,
+        memory: &impl Shared,
+        at: u64,
+        change: &Change,
+    ) -> Result<(), Malformed> {
+        let offset = change.address.checked_sub(at).ok_or(Malformed)? as usize;
+        let line = offset / LINE;
+        let room = self.len.saturating_sub(line * LINE);
+        let within = room >= LINE || change.mask >> room == 0;
+        let twin = line_mut(&mut self.bytes, line).ok_or(Malformed)?;
+        if !offset.is_multiple_of(LINE) || !within {
+            return Err(Malformed);
+        }
+        for (i, byte) in twin.iter_mut().enumerate() {
+            if change.mask >> i & 1 == 1 {
+                *byte = change.bytes[i];
+            }
+        }
+        memory.store(line, change.mask, &change.bytes);
+        Ok(())
+    }
+}
+
+fn line_mut(bytes: &mut [u8], line: usize) -> Option<&mut [u8; LINE]> {
+    let rest = bytes.get_mut(line.checked_mul(LINE)?..)?;
+    rest.first_chunk_mut()
+}
+
+fn mask(now: &[u8; LINE], before: &[u8; LINE]) -> u64 {
+    let differ = |(i, (a, b)): (usize, (&u8, &u8))| u64::from(a != b) << i;
+    now.iter().zip(before).enumerate().map(differ).sum()
+}
+
+/// Records that are being written, up to a size.
+#[derive(Debug)]
+pub struct Changes {
+    bytes: Vec<u8>,
+    most: usize,
+    /// Of the last record, if it is of whole lines: where its count is, and the address after it.
+    open: Option<(usize, u64)>,
+}
+
+impl Changes {
+    /// At most `most` bytes.
+    pub fn new(most: usize) -> Changes {
+        Changes {
+            bytes: Vec::new(),
+            most,
+            open: None,
+        }
+    }
+
+    /// Room for any record?
+    pub fn has_room(&self) -> bool {
+        self.bytes.len() + RECORD <= self.most
+    }
+
+    /// The records.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// Begins again.
+    pub fn clear(&mut self) {
+        self.bytes.clear();
+        self.open = None;
+    }
+
+    fn push(&mut self, address: u64, mask: u64, line: &[u8; LINE]) {
+        if mask != u64::MAX {
+            self.open = None;
+            self.bytes.extend_from_slice(&address.to_le_bytes());
+            self.bytes.extend_from_slice(&mask.to_le_bytes());
+            let changed = line.iter().enumerate().filter(|(i, _)| mask >> i & 1 == 1);
+            self.bytes.extend(changed.map(|(_, byte)| *byte));
+            return;
+        }
+        if !self.lengthen(address) {
+            self.bytes.extend_from_slice(&address.to_le_bytes());
+            self.bytes.extend_from_slice(&mask.to_le_bytes());
+            self.open = Some((self.bytes.len(), address + LINE as u64));
+            self.bytes.extend_from_slice(&0_u16.to_le_bytes());
+        }
+        self.bytes.extend_from_slice(line);
+    }
+
+    /// One line more in the last record, if it goes on there.
+    fn lengthen(&mut self, address: u64) -> bool {
+        let Some((count, next)) = self.open.filter(|(_, next)| *next == address) else {
+            return false;
+        };
+        let Some(more) = self.bytes[count..].first_chunk_mut::<2>() else {
+            return false;
+        };
+        let Some(longer) = u16::from_le_bytes(*more).checked_add(1) else {
+            return false;
+        };
+        *more = longer.to_le_bytes();
+        self.open = Some((count, next + LINE as u64));
+        true
+    }
+}
+
+/// A changed line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Change {
+    /// Of its first byte.
+    pub address: u64,
+    /// Bit i: byte i changed.
+    pub mask: u64,
+    /// Its changed bytes; what lies between them means nothing.
+    pub bytes: [u8; LINE],
+}
+
+/// Reads records; after an error there is nothing more.
+#[derive(Debug)]
+pub struct Records<'a> {
+    rest: &'a [u8],
+    /// Lines of the record that is being read: where the next is, and how many are left.
+    whole: (u64, u32),
+}
+
+impl<'a> Records<'a> {
+    /// Of these bytes, from whomever.
+    pub fn new(bytes: &'a [u8]) -> Records<'a> {
+        Records {
+            rest: bytes,
+            whole: (0, 0),
+        }
+    }
+
+    fn take<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {
+        let (head, rest) = self.rest.split_first_chunk().ok_or(Malformed)?;
+        self.rest = rest;
+        Ok(*head)
+    }
+
+    fn read(&mut self) -> Result<Change, Malformed> {
+        if self.whole.1 == 0 {
+            let address = u64::from_le_bytes(self.take()?);
+            let mask = u64::from_le_bytes(self.take()?);
+            if mask != u64::MAX {
+                return self.partial(address, mask);
+            }
+            let more = u16::from_le_bytes(self.take()?);
+            self.whole = (address, u32::from(more) + 1);
+        }
+        let (address, left) = self.whole;
+        let next = address.checked_add(LINE as u64).ok_or(Malformed)?;
+        self.whole = (next, left - 1);
+        Ok(Change {
+            address,
+            mask: u64::MAX,
+            bytes: self.take()?,
+        })
+    }
+
+    fn partial(&mut self, address: u64, mask: u64) -> Result<Change, Malformed> {
+        let count = mask.count_ones() as usize;
+        // Nothing changed is nothing to tell.
+        if count == 0 || count > self.rest.len() {
+            return Err(Malformed);
+        }
+        let (changed, rest) = self.rest.split_at(count);
+        self.rest = rest;
+        let mut bytes = [0; LINE];
+        let places = (0..LINE).filter(|i| mask >> i & 1 == 1);
+        for (place, byte) in places.zip(changed) {
+            bytes[place] = *byte;
+        }
+        Ok(Change {
+            address,
+            mask,
+            bytes,
+        })
+    }
+}
+
+impl Iterator for Records<'_> {
+    type Item = Result<Change, Malformed>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.rest.is_empty() && self.whole.1 == 0 {
+            return None;
+        }
+        let read = self.read();
+        if read.is_err() {
+            self.rest = &[];
+            self.whole = (0, 0);
+        }
+        Some(read)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const AT: u64 = 0x3000_0000_0010;
+
+    /// A side's copy.
+    struct Copy(RefCell<Vec<u8>>);
+
+    impl Shared for Copy {
+        fn len(&self) -> usize {
+            self.0.borrow().len()
+        }
+
+        fn load(&self, line: usize) -> [u8; LINE] {
+            let (mut bytes, all) = ([0; LINE], self.0.borrow());
+            for (byte, from) in bytes.iter_mut().zip(&all[line * LINE..]) {
+                *byte = *from;
+            }
+            bytes
+        }
+
+        fn store(&self, line: usize, mask: u64, bytes: &[u8; LINE]) {
+            let mut all = self.0.borrow_mut();
+            for i in (0..LINE).filter(|i| mask >> i & 1 == 1) {
+                all[line * LINE + i] = bytes[i];
+            }
+        }
+    }
+
+    /// A side: its copy, its twin, and how much it tells at a time.
+    struct Side(Copy, Twin, usize);
+
+    impl Side {
+        fn new(len: usize, most: usize) -> Side {
+            Side(Copy(RefCell::new(vec![0; len])), Twin::new(len), most)
+        }
+
+        fn write(&self, at: usize, bytes: &[u8]) {
+            self.0.0.borrow_mut()[at..at + bytes.len()].copy_from_slice(bytes);
+        }
+
+        fn tell(&mut self) -> Vec<Vec<u8>> {
+            let (mut told, mut from) = (Vec::new(), Some(0));
+            while let Some(line) = from {
+                let mut out = Changes::new(self.2);
+                from = self.1.collect(&self.0, AT, line, 3, &mut out);
+                assert!(out.bytes().len() <= self.2);
+                told.push(out.bytes().to_vec());
+            }
+            told
+        }
+
+        fn hear(&mut self, told: &[Vec<u8>]) {
+            for bytes in told {
+                for change in Records::new(bytes) {
+                    let change = change.expect("what we wrote reads");
+                    self.1.apply(&self.0, AT, &change).expect("it is within");
+                }
+            }
+        }
+    }
+
+    proptest! {
+        /// Both write to bytes of their own, tell each other, in either order, and then hold the same.
+        #[test]
+        fn both_sides_agree(
+            len in 1_usize..1000,
+            writes in prop::collection::vec((0_usize..1000, 1_usize..200, any::<u8>(), any::<bool>()), 0..20),
+            most in RECORD..2000,
+            crossing: bool,
+        ) {
+            let mut sides = [Side::new(len, most), Side::new(len, most)];
+            let mut expected = vec![0_u8; len];
+            // Even bytes are written by the one side, odd ones by the other.
+            for (at, n, value, second) in writes {
+                for i in (at..(at + n).min(len)).filter(|i| i % 2 == usize::from(second)) {
+                    sides[usize::from(second)].write(i, &[value]);
+                    expected[i] = value;
+                }
+            }
+            let [a, b] = &mut sides;
+            let first = a.tell();
+            if crossing {
+                let second = b.tell();
+                b.hear(&first);
+                a.hear(&second);
+            } else {
+                b.hear(&first);
+                let second = b.tell();
+                a.hear(&second);
+            }
+            prop_assert_eq!(&*a.0.0.borrow(), &expected);
+            prop_assert_eq!(&*b.0.0.borrow(), &expected);
+            prop_assert!(a.tell().concat().is_empty() && b.tell().concat().is_empty());
+        }
+
+        /// Whatever a guest sends is read to its end or refused.
+        #[test]
+        fn any_bytes_are_read_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
+            let mut side = Side::new(100, 400);
+            for change in Records::new(&bytes) {
+                let Ok(change) = change else { break };
+                let _ = side.1.apply(&side.0, AT, &change);
+            }
+        }
+    }
+
+    #[test]
+    fn whole_lines_travel_together() {
+        let mut a = Side::new(10 * LINE, 1 << 20);
+        a.write(LINE, &[7; 6 * LINE]);
+        a.write(9 * LINE + 3, &[1, 2]);
+        // Three lines at a time: two, three and one of the six, then a part of one.
+        let told: Vec<usize> = a.tell().iter().map(Vec::len).collect();
+        let whole = |lines| 18 + lines * LINE;
+        assert_eq!(told, [whole(2), whole(3), whole(1), 16 + 2]);
+    }
+
+    #[test]
+    fn what_is_not_within_is_refused() {
+        let mut side = Side::new(LINE + 10, 400);
+        let mut try_it = |address: u64, mask: u64| {
+            let bytes = [1; LINE];
+            let change = Change {
+                address,
+                mask,
+                bytes,
+            };
+            side.1.apply(&side.0, AT, &change)
+        };
+        assert_eq!(try_it(AT + 64, 1 << 9), Ok(()));
+        for (address, mask) in [
+            (AT + 64, 1 << 10),
+            (AT + 64, u64::MAX),
+            (AT + 1, 1),
+            (AT - 64, 1),
+            (AT + 128, 1),
+            (u64::MAX, 1),
+        ] {
+            assert_eq!(
+                try_it(address, mask),
+                Err(Malformed),
+                "{address:#x} {mask:#x}"
+            );
+        }
+    }
+}

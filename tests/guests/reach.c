@@ -1,0 +1,510 @@
+/*
+ * Memory that both the program and kernels reach: page-locked, registered and managed; one part a run.
+ * Usage: reach NAME. Exits 0 if all of it was right. Runs on any driver.
+ */
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <unistd.h>
+
+#include "check.h"
+#include "graph.h"
+
+enum { INVALID_VALUE = 1, OUT_OF_MEMORY = 2, INVALID_DEVICE = 101, NOT_READY = 600 };
+enum { HOST_POINTER = 4, DEVICE_POINTER = 3, MEMORY_TYPE = 2, IS_MANAGED = 8 };
+enum { MANAGED_MEMORY = 83, CONCURRENT_ACCESS = 89, CAN_USE_HOST_POINTER = 91, CAN_MAP = 19 };
+enum { N = 3000 };
+
+CUresult cuMemHostRegister_v2(void *at, size_t bytes, unsigned flags);
+CUresult cuMemHostUnregister(void *at);
+CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr *device, void *at, unsigned flags);
+CUresult cuMemAllocManaged(CUdeviceptr *at, size_t bytes, unsigned flags);
+CUresult cuMemAllocPitch_v2(CUdeviceptr *at, size_t *pitch, size_t width, size_t height, unsigned element);
+CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *bytes, CUdeviceptr at);
+CUresult cuPointerGetAttribute(void *out, int attribute, CUdeviceptr at);
+CUresult cuDeviceGetAttribute(int *value, int attribute, CUdevice device);
+CUresult cuMemcpy(CUdeviceptr dst, CUdeviceptr src, size_t bytes);
+CUresult cuMemcpyAsync(CUdeviceptr dst, CUdeviceptr src, size_t bytes, CUstream stream);
+CUresult cuMemcpyDtoD_v2(CUdeviceptr dst, CUdeviceptr src, size_t bytes);
+CUresult cuMemsetD32Async(CUdeviceptr dst, unsigned value, size_t count, CUstream stream);
+CUresult cuStreamAttachMemAsync(CUstream stream, CUdeviceptr at, size_t bytes, unsigned flags);
+CUresult cuMemAdvise(CUdeviceptr at, size_t bytes, int advice, CUdevice device);
+CUresult cuMemPrefetchAsync(CUdeviceptr at, size_t bytes, CUdevice device, CUstream stream);
+CUresult cuMemRangeGetAttribute(void *out, size_t room, int attribute, CUdeviceptr at, size_t bytes);
+CUresult cuLaunchHostFunc(CUstream stream, void (*function)(void *), void *data);
+CUresult cuCtxCreate_v2(CUcontext *ctx, unsigned flags, CUdevice device);
+CUresult cuCtxDestroy_v2(CUcontext ctx);
+CUresult cuStreamBeginCapture_v2(CUstream stream, int mode);
+CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph);
+CUresult cuGraphInstantiateWithFlags(CUgraphExec *exec, CUgraph graph, unsigned long long flags);
+CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream);
+CUresult cuGraphExecDestroy(CUgraphExec exec);
+CUresult cuGraphDestroy(CUgraph graph);
+
+typedef struct {
+    size_t x, y;
+    int kind;
+    const void *host;
+    CUdeviceptr device;
+    void *array;
+    size_t pitch;
+} Side;
+typedef struct {
+    Side src, dst;
+    size_t width, height;
+} Copy2D;
+CUresult cuMemcpy2D_v2(const Copy2D *copy);
+
+static CUfunction add, odd, follow;
+static CUstream stream;
+
+static void launch(CUfunction f, CUdeviceptr at, unsigned n, unsigned value, CUstream in) {
+    void *params[] = {&at, &n, &value};
+    CU(cuLaunchKernel(f, (n + 127) / 128, 1, 1, 128, 1, 1, 0, in, params, NULL));
+}
+
+static int all(const unsigned *words, unsigned n, unsigned first, unsigned step) {
+    for (unsigned i = 0; i < n; i++) {
+        if (words[i] != first + i * step) {
+            fprintf(stderr, "word %u is %u, not %u\n", i, words[i], first + i * step);
+            return 0;
+        }
+    }
+    return 1;
+}
+
+static void count(unsigned *words, unsigned n, unsigned first) {
+    for (unsigned i = 0; i < n; i++) words[i] = first + i;
+}
+
+static unsigned long long attribute(int which, CUdeviceptr at) {
+    unsigned long long value = 0;
+    CU(cuPointerGetAttribute(&value, which, at));
+    return value;
+}
+
+/* Page-locked memory: kernels use the program's own address. */
+static int page_locked(void) {
+    unsigned *words, *other;
+    CUdeviceptr at, base;
+    size_t bytes;
+    CU(cuMemHostAlloc((void **)&words, N * 4, 0));
+    CU(cuMemHostAlloc((void **)&other, 4, 2));
+    count(words, N, 7);
+    launch(add, (CUdeviceptr)words, N, 10, stream);
+    CU(cuStreamSynchronize(stream));
+    EXPECT(all(words, N, 17, 1));
+    count(words, N, 100);
+    launch(add, (CUdeviceptr)words, N - 1, 1, stream);
+    launch(add, (CUdeviceptr)words, N - 1, 1, stream);
+    CU(cuStreamSynchronize(stream));
+    EXPECT(all(words, N - 1, 102, 1) && words[N - 1] == 100 + N - 1);
+
+    CU(cuMemHostGetDevicePointer_v2(&at, words + 5, 0));
+    EXPECT(at == (CUdeviceptr)(words + 5));
+    FAILS(INVALID_VALUE, cuMemHostGetDevicePointer_v2(&at, words, 1));
+    FAILS(INVALID_VALUE, cuMemHostGetDevicePointer_v2(&at, &at, 0));
+    EXPECT(attribute(DEVICE_POINTER, at) == at && attribute(HOST_POINTER, at) == at);
+    EXPECT(attribute(MEMORY_TYPE, at) == 1 && attribute(IS_MANAGED, at) == 0);
+    CU(cuMemGetAddressRange_v2(&base, &bytes, at));
+    EXPECT(base == (CUdeviceptr)words && bytes == N * 4);
+
+    /* Fills and copies by the device use it, too; those without a stream are over when they return. */
+    CU(cuMemsetD32_v2((CUdeviceptr)words, 3, N));
+    EXPECT(all(words, N, 3, 0));
+    *other = 77;
+    CU(cuMemcpy((CUdeviceptr)words, (CUdeviceptr)other, 4));
+    EXPECT(words[0] == 77 && words[1] == 3);
+    FAILS(INVALID_VALUE, cuMemFree_v2((CUdeviceptr)words));
+    CU(cuMemFreeHost(words));
+    CU(cuMemFreeHost(other));
+    FAILS(INVALID_VALUE, cuMemFreeHost(words));
+    FAILS(INVALID_VALUE, cuMemHostGetDevicePointer_v2(&at, words, 0));
+    puts("page_locked: right");
+    return 0;
+}
+
+/* In the order of a stream, between kernels, copies and a program that does not look. */
+static int order(void) {
+    unsigned *words, *back;
+    CUdeviceptr device;
+    CU(cuMemHostAlloc((void **)&words, N * 4, 0));
+    CU(cuMemHostAlloc((void **)&back, N * 4, 0));
+    CU(cuMemAlloc_v2(&device, N * 4));
+    for (unsigned round = 0; round < 5; round++) {
+        count(words, N, round);
+        launch(add, (CUdeviceptr)words, N, 1, stream);
+        CU(cuMemcpyHtoDAsync_v2(device, words, N * 4, stream)); /* What the kernel wrote. */
+        launch(add, device, N, 1, stream);
+        CU(cuMemcpyDtoHAsync_v2(words, device, N * 4, stream));
+        launch(add, (CUdeviceptr)words, N, 1, stream); /* What the copy wrote. */
+        CU(cuMemcpyAsync((CUdeviceptr)back, (CUdeviceptr)words, N * 4, stream));
+        CU(cuStreamSynchronize(stream));
+        EXPECT(all(words, N, round + 3, 1) && all(back, N, round + 3, 1));
+    }
+    /* Copies that the program waits for by calling them. */
+    launch(add, (CUdeviceptr)words, N, 1, NULL);
+    CU(cuMemcpyHtoD_v2(device, words, N * 4));
+    words[0] = 0; /* The copy is over. */
+    CU(cuMemcpyDtoH_v2(back, device, N * 4));
+    EXPECT(all(back, N, 8, 1));
+    CU(cuMemcpyDtoH_v2(words, device, N * 4));
+    EXPECT(all(words, N, 8, 1));
+    /* Rows: every second word of the first ten. */
+    Copy2D rows = {{0, 0, 1, words, 0, NULL, 8}, {0, 0, 2, NULL, device, NULL, 4}, 4, 5};
+    launch(add, (CUdeviceptr)words, N, 1, NULL);
+    CU(cuMemcpy2D_v2(&rows));
+    CU(cuMemcpyDtoH_v2(back, device, 20));
+    EXPECT(all(back, 5, 9, 2));
+    Copy2D out = {{0, 0, 2, NULL, device, NULL, 4}, {0, 0, 1, words, 0, NULL, 12}, 4, 5};
+    CU(cuMemcpy2D_v2(&out));
+    for (unsigned i = 0; i < 5; i++) EXPECT(words[3 * i] == 9 + 2 * i && words[3 * i + 1] == 9 + 3 * i + 1);
+    puts("order: right");
+    return 0;
+}
+
+/* The program's own memory, at any address. */
+static int registered(void) {
+    char *own = allocate(N * 4 + 5000);
+    memset(own, 1, N * 4 + 5000);
+    unsigned *words = (unsigned *)(own + 4001 - (size_t)own % 4); /* Aligned for the kernel. */
+    words = (unsigned *)((size_t)words & ~(size_t)3);
+    CUdeviceptr at;
+    CU(cuMemHostRegister_v2(words, N * 4, 0));
+    CU(cuMemHostGetDevicePointer_v2(&at, words + 1, 0));
+    EXPECT(attribute(DEVICE_POINTER, (CUdeviceptr)(words + 1)) == at);
+    EXPECT(attribute(HOST_POINTER, at) == (CUdeviceptr)(words + 1));
+    count(words, N, 50);
+    launch(add, at, N - 2, 5, stream);
+    CU(cuStreamSynchronize(stream));
+    EXPECT(words[0] == 50 && all(words + 1, N - 2, 56, 1) && words[N - 1] == 50 + N - 1);
+    /* Copies know it by the program's address as well. */
+    CUdeviceptr device;
+    CU(cuMemAlloc_v2(&device, N * 4));
+    launch(add, at - 4, N, 5, stream);
+    CU(cuMemcpyHtoDAsync_v2(device, words, N * 4, stream));
+    launch(add, device, N, 1, stream);
+    CU(cuMemcpyDtoHAsync_v2(words, device, N * 4, stream));
+    launch(add, at - 4, N, 1, stream);
+    /* Who takes it back has waited for the kernels. */
+    CU(cuMemHostUnregister(words));
+    EXPECT(words[0] == 57 && all(words + 1, N - 2, 63, 1));
+    EXPECT(((char *)words)[-1] == 1 && ((char *)(words + N))[0] == 1);
+    FAILS(INVALID_VALUE, cuPointerGetAttribute(&at, DEVICE_POINTER, at));
+    puts("registered: right");
+    return 0;
+}
+
+/* Managed memory: program and kernels in turn. */
+static int managed(void) {
+    CUdevice device;
+    CUdeviceptr at, base;
+    size_t bytes, available, before;
+    int can, concurrent;
+    CU(cuDeviceGet(&device, 0));
+    CU(cuDeviceGetAttribute(&can, MANAGED_MEMORY, device));
+    CU(cuDeviceGetAttribute(&concurrent, CONCURRENT_ACCESS, device));
+    EXPECT(can == 1);
+    FAILS(INVALID_VALUE, cuMemAllocManaged(&at, 0, 1));
+    FAILS(INVALID_VALUE, cuMemAllocManaged(&at, 64, 3));
+    CU(cuMemGetInfo_v2(&before, &bytes));
+    CU(cuMemAllocManaged(&at, N * 4, 1));
+    unsigned *words = (unsigned *)at;
+    EXPECT(attribute(MEMORY_TYPE, at) == 2 && attribute(IS_MANAGED, at) == 1);
+    EXPECT(attribute(DEVICE_POINTER, at + 8) == at + 8 && attribute(HOST_POINTER, at + 8) == at + 8);
+    CU(cuMemGetAddressRange_v2(&base, &bytes, at + 8));
+    EXPECT(base == at && bytes == N * 4);
+    EXPECT(all(words, N, 0, 0));
+    count(words, N, 1);
+    launch(add, at, N, 1, stream);
+    CU(cuStreamSynchronize(stream));
+    EXPECT(all(words, N, 2, 1));
+    words[3] = 1000;
+    launch(add, at, N, 1, stream);
+    CU(cuCtxSynchronize());
+    EXPECT(all(words, 3, 3, 1) && words[3] == 1001 && all(words + 4, N - 4, 7, 1));
+
+    unsigned plain[N];
+    count(plain, N, 9);
+    CU(cuMemcpyHtoD_v2(at, plain, sizeof plain));
+    EXPECT(all(words, N, 9, 1));
+    words[0] = 1;
+    CU(cuMemcpyDtoH_v2(plain, at, sizeof plain));
+    EXPECT(plain[0] == 1 && all(plain + 1, N - 1, 10, 1));
+    CU(cuMemsetD8_v2(at, 0xff, 8));
+    EXPECT(words[0] == ~0u && words[1] == ~0u && words[2] == 11);
+    CU(cuMemcpy(at + 400, at + 40, 8));
+    EXPECT(words[100] == 19 && words[101] == 20 && words[102] == 111);
+
+    CU(cuStreamAttachMemAsync(stream, at, 0, 4));
+    CU(cuStreamAttachMemAsync(NULL, at, N * 4, 1));
+    FAILS(INVALID_VALUE, cuStreamAttachMemAsync(stream, at, 0, 9));
+    CU(cuMemAdvise(at, 400, 1, 0));
+    CU(cuMemAdvise(at, 400, 3, -1));
+    int said = 7, who[3];
+    CU(cuMemRangeGetAttribute(&said, 4, 1, at, 400));
+    EXPECT(said == 1);
+    CU(cuMemRangeGetAttribute(&said, 4, 1, at, 404));
+    CU(cuMemRangeGetAttribute(&said, 4, 2, at, 400));
+    EXPECT(said == -1);
+    CU(cuMemRangeGetAttribute(who, sizeof who, 3, at, 400));
+    EXPECT(who[0] == -2 && who[2] == -2);
+    FAILS(INVALID_VALUE, cuMemRangeGetAttribute(&said, 3, 1, at, 400));
+    FAILS(INVALID_VALUE, cuMemAdvise(at, N * 4 + 5000000, 1, 0));
+    CU(cuMemPrefetchAsync(at, N * 4, -1, stream));
+    if (!concurrent) {
+        FAILS(INVALID_DEVICE, cuMemPrefetchAsync(at, N * 4, device, stream));
+        FAILS(INVALID_DEVICE, cuMemAdvise(at, N * 4, 3, device));
+    }
+    launch(add, at, N, 1, stream);
+    CU(cuMemFree_v2(at)); /* After the kernel. */
+    FAILS(INVALID_VALUE, cuMemFree_v2(at));
+    FAILS(INVALID_VALUE, cuPointerGetAttribute(&bytes, MEMORY_TYPE, at));
+    CU(cuMemGetInfo_v2(&available, &bytes));
+    EXPECT(available >= before);
+    puts("managed: right");
+    return 0;
+}
+
+/* Pointers in memory: a list through blocks of both kinds. */
+static int lists(void) {
+    enum { LINKS = 200 };
+    struct link {
+        struct link *next;
+        unsigned value, pad;
+    } *links[LINKS];
+    for (int i = 0; i < LINKS; i++) {
+        CUdeviceptr at;
+        if (i % 2) {
+            CU(cuMemAllocManaged(&at, sizeof(struct link), 1 + i / 2 % 2));
+            links[i] = (struct link *)at;
+        } else {
+            CU(cuMemHostAlloc((void **)&links[i], sizeof(struct link), 2));
+            CU(cuMemHostGetDevicePointer_v2(&at, links[i], 0));
+        }
+    }
+    for (int i = 0; i < LINKS; i++) *links[i] = (struct link){links[(i + 1) % LINKS], i, 5};
+    CUdeviceptr first = (CUdeviceptr)links[0];
+    unsigned n = 2 * LINKS, value = 1000;
+    void *params[] = {&first, &n, &value};
+    CU(cuLaunchKernel(follow, 1, 1, 1, 1, 1, 1, 0, stream, params, NULL));
+    CU(cuStreamSynchronize(stream));
+    for (unsigned i = 0; i < LINKS; i++) EXPECT(links[i]->value == i + 2000 && links[i]->pad == 5);
+    puts("lists: right");
+    return 0;
+}
+
+/* The program writes bytes beside those that a kernel writes, while it runs. */
+static int bytes(void) {
+    unsigned char *at;
+    CU(cuMemHostAlloc((void **)&at, N, 0));
+    for (unsigned round = 1; round < 20; round++) {
+        for (unsigned i = 0; i < N; i += 4) at[i] = round;
+        launch(odd, (CUdeviceptr)at, N, round + 100, stream);
+        for (unsigned i = 2; i < N; i += 4) at[i] = round + 50;
+        CU(cuStreamSynchronize(stream));
+        for (unsigned i = 0; i < N; i++) {
+            unsigned expected = i % 2 ? round + 100 : i % 4 ? round + 50 : round;
+            if (at[i] != expected) fprintf(stderr, "round %u: byte %u is %u\n", round, i, at[i]);
+            EXPECT(at[i] == expected);
+        }
+    }
+    puts("bytes: right");
+    return 0;
+}
+
+static unsigned *shared_words;
+static unsigned seen_by_function;
+
+static void look(void *data) {
+    (void)data;
+    seen_by_function = shared_words[N - 1];
+    for (unsigned i = 0; i < N; i++) shared_words[i] *= 2;
+}
+
+/* Every way to wait brings what kernels wrote; functions of the program in a stream see it, too. */
+static int waits(void) {
+    CUevent event;
+    CUdeviceptr at;
+    CU(cuEventCreate(&event, 2));
+    CU(cuMemAllocManaged(&at, N * 4, 1));
+    unsigned *words = shared_words = (unsigned *)at;
+    launch(add, at, N, 1, stream);
+    CU(cuEventRecord(event, stream));
+    CU(cuEventSynchronize(event));
+    EXPECT(all(words, N, 1, 0));
+    launch(add, at, N, 1, stream);
+    CU(cuEventRecord(event, stream));
+    CUresult ready;
+    while ((ready = cuEventQuery(event)) == NOT_READY) usleep(100);
+    CU(ready);
+    EXPECT(all(words, N, 2, 0));
+    launch(add, at, N, 1, stream);
+    while ((ready = cuStreamQuery(stream)) == NOT_READY) usleep(100);
+    CU(ready);
+    EXPECT(all(words, N, 3, 0));
+    launch(add, at, N, 1, NULL);
+    unsigned last;
+    CU(cuMemcpyDtoH_v2(&last, at + 4 * (N - 1), 4));
+    EXPECT(last == 4 && all(words, N, 4, 0));
+    launch(add, at, N, 1, stream);
+    CU(cuLaunchHostFunc(stream, look, NULL));
+    launch(add, at, N, 1, stream); /* What the function wrote. */
+    CU(cuStreamSynchronize(stream));
+    EXPECT(seen_by_function == 5 && all(words, N, 11, 0));
+    puts("waits: right");
+    return 0;
+}
+
+/* Graphs: the same kernels and copies, launched again with other values in the same memory. */
+static int graphs(void) {
+    unsigned *words, *back;
+    CUdeviceptr device, shared;
+    CU(cuMemHostAlloc((void **)&words, N * 4, 0));
+    CU(cuMemHostAlloc((void **)&back, N * 4, 0));
+    CU(cuMemAllocManaged(&shared, N * 4, 1));
+    CU(cuMemAlloc_v2(&device, N * 4));
+    CUgraph graph;
+    CUgraphExec exec;
+    CU(cuStreamBeginCapture_v2(stream, 0));
+    launch(add, (CUdeviceptr)words, N, 1, stream);
+    CU(cuMemcpyHtoDAsync_v2(device, words, N * 4, stream));
+    launch(add, device, N, 1, stream);
+    CU(cuMemcpyAsync(shared, device, N * 4, stream));
+    launch(add, shared, N, 1, stream);
+    CU(cuMemcpyAsync((CUdeviceptr)back, shared, N * 4, stream));
+    CU(cuStreamEndCapture(stream, &graph));
+    CU(cuGraphInstantiateWithFlags(&exec, graph, 0));
+    for (unsigned round = 0; round < 4; round++) {
+        count(words, N, 10 * round);
+        CU(cuGraphLaunch(exec, stream));
+        CU(cuStreamSynchronize(stream));
+        EXPECT(all(words, N, 10 * round + 1, 1) && all(back, N, 10 * round + 3, 1));
+        EXPECT(all((unsigned *)shared, N, 10 * round + 3, 1));
+    }
+    CU(cuGraphExecDestroy(exec));
+    CU(cuGraphDestroy(graph));
+    puts("graphs: right");
+    return 0;
+}
+
+/* More than goes in one message, and many small ones. */
+static int large(void) {
+    enum { WORDS = 6 << 20, BLOCKS = 1500 };
+    CUdeviceptr at;
+    CU(cuMemAllocManaged(&at, WORDS * 4ull, 1));
+    unsigned *words = (unsigned *)at;
+    count(words, WORDS, 5);
+    launch(add, at, WORDS, 3, stream);
+    CU(cuStreamSynchronize(stream));
+    EXPECT(all(words, WORDS, 8, 1));
+    CU(cuMemFree_v2(at));
+    static CUdeviceptr blocks[BLOCKS];
+    for (unsigned i = 0; i < BLOCKS; i++) {
+        CU(cuMemAllocManaged(&blocks[i], 12, 1));
+        *(unsigned *)blocks[i] = i;
+    }
+    for (unsigned i = 0; i < BLOCKS; i++) launch(add, blocks[i], 1, 1, stream);
+    CU(cuStreamSynchronize(stream));
+    for (unsigned i = 0; i < BLOCKS; i++) EXPECT(*(unsigned *)blocks[i] == i + 1);
+    for (unsigned i = 0; i < BLOCKS; i++) CU(cuMemFree_v2(blocks[i]));
+    puts("large: right");
+    return 0;
+}
+
+static CUcontext context;
+
+static void *work(void *number) {
+    unsigned n = (unsigned)(size_t)number, words = 500 + 37 * n;
+    CU(cuCtxSetCurrent(context));
+    CUstream own;
+    CU(cuStreamCreate(&own, 1));
+    for (unsigned round = 0; round < 15; round++) {
+        CUdeviceptr at;
+        CU(cuMemAllocManaged(&at, words * 4, 1));
+        unsigned *shared = (unsigned *)at;
+        count(shared, words, n);
+        for (unsigned i = 0; i < 4; i++) launch(add, at, words, 1, own);
+        CU(cuStreamSynchronize(own));
+        if (!all(shared, words, n + 4, 1)) exit(EXIT_WRONG);
+        CU(cuMemFree_v2(at));
+    }
+    return NULL;
+}
+
+/* Threads that each use memory of their own. */
+static int threads(void) {
+    pthread_t all_of_them[8];
+    CUdevice device;
+    CU(cuDeviceGet(&device, 0));
+    CU(cuDevicePrimaryCtxRetain(&context, device));
+    for (size_t i = 0; i < 8; i++) pthread_create(&all_of_them[i], NULL, work, (void *)i);
+    for (int i = 0; i < 8; i++) pthread_join(all_of_them[i], NULL);
+    puts("threads: right");
+    return 0;
+}
+
+/* A context takes its managed memory with it. */
+static int contexts(void) {
+    CUdevice device;
+    CUcontext other, first;
+    CUdeviceptr at;
+    CU(cuDeviceGet(&device, 0));
+    CU(cuDevicePrimaryCtxRetain(&first, device));
+    unsigned *words;
+    CU(cuMemHostAlloc((void **)&words, N * 4, 1));
+    launch(add, (CUdeviceptr)words, N, 1, stream);
+    CU(cuCtxCreate_v2(&other, 0, device));
+    CU(cuMemAllocManaged(&at, N * 4, 1));
+    CU(cuCtxDestroy_v2(other));
+    CU(cuCtxSetCurrent(first));
+    FAILS(INVALID_VALUE, cuMemFree_v2(at));
+    launch(add, (CUdeviceptr)words, N, 1, stream);
+    CU(cuStreamSynchronize(stream));
+    EXPECT(all(words, N, 2, 0));
+    puts("contexts: right");
+    return 0;
+}
+
+/* More than the VM may have: an error, and what there is goes on. */
+static int capped(void) {
+    CUdeviceptr small, at;
+    unsigned taken = 0;
+    CU(cuMemAllocManaged(&small, N * 4, 1));
+    static CUdeviceptr blocks[64];
+    CUresult result = 0;
+    while (taken < 64 && !(result = cuMemAllocManaged(&blocks[taken], 4 << 20, 1))) taken++;
+    EXPECT(result == OUT_OF_MEMORY && taken > 0);
+    launch(add, small, N, 1, stream);
+    CU(cuStreamSynchronize(stream));
+    EXPECT(all((unsigned *)small, N, 1, 0));
+    CU(cuMemFree_v2(blocks[0]));
+    CU(cuMemAllocManaged(&at, 4 << 20, 1));
+    void *page_locked;
+    CU(cuMemHostAlloc(&page_locked, 64 << 20, 0)); /* The program's own. */
+    FAILS(OUT_OF_MEMORY, cuMemHostGetDevicePointer_v2(&at, page_locked, 0));
+    puts("capped: right");
+    return 0;
+}
+
+int main(int argc, char **argv) {
+    static const struct {
+        const char *name;
+        int (*part)(void);
+    } parts[] = {
+        {"page_locked", page_locked}, {"order", order}, {"registered", registered}, {"managed", managed},
+        {"lists", lists}, {"bytes", bytes}, {"waits", waits}, {"graphs", graphs}, {"large", large},
+        {"threads", threads}, {"contexts", contexts}, {"capped", capped},
+    };
+    for (size_t i = 0; argc == 2 && i < sizeof parts / sizeof *parts; i++) {
+        if (strcmp(argv[1], parts[i].name)) continue;
+        CUmodule module;
+        add = setup("add", &module);
+        CU(cuModuleGetFunction(&odd, module, "odd"));
+        CU(cuModuleGetFunction(&follow, module, "follow"));
+        CU(cuStreamCreate(&stream, 0));
+        return parts[i].part();
+    }
+    fprintf(stderr, "usage: reach page_locked|order|registered|managed|lists|bytes|waits|graphs|large|threads|"
+                    "contexts|capped\n");
+    return EXIT_USAGE;
+}

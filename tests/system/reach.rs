@@ -1,0 +1,57 @@
+//! Memory that both the program and kernels reach: page-locked, registered and managed.
+
+use anyhow::Result;
+use vgpu_tests::guest::{self, Guest, Target, expect_right};
+use vgpu_tests::host::{Host, Options, one_vm};
+use vgpu_tests::wait::SOON;
+
+const PARTS: [&str; 11] = [
+    "page_locked",
+    "order",
+    "registered",
+    "managed",
+    "lists",
+    "bytes",
+    "waits",
+    "graphs",
+    "large",
+    "threads",
+    "contexts",
+];
+
+fn part(host: &Host, name: &str) -> Result<()> {
+    expect_right(&Guest::new(guest::REACH, host.target(1))?.arg(name))
+        .map_err(|e| e.context(format!("the daemon's log:\n{}", host.log())))?;
+    host.wait_no_sessions(SOON)?;
+    assert_eq!(
+        host.vm(1)?["pinned_bytes"],
+        0,
+        "{name}: pinned memory came back"
+    );
+    Ok(())
+}
+
+#[test]
+fn the_program_is_right_on_soft_gpu_directly() -> Result<()> {
+    for name in PARTS {
+        expect_right(&Guest::new(guest::REACH, Target::SoftGpu)?.arg(name))?;
+    }
+    Ok(())
+}
+
+#[test]
+fn programs_and_kernels_reach_the_same_memory() -> Result<()> {
+    let host = one_vm(&Options::default())?;
+    for name in PARTS {
+        part(&host, name)?;
+    }
+    Ok(())
+}
+
+/// The VM's pinned memory is the bound of what its kernels reach on the host.
+#[test]
+fn what_kernels_reach_is_within_the_cap_of_pinned_memory() -> Result<()> {
+    let host = one_vm(&Options::default())?;
+    host.admin("vm set 1 --pinned=96MiB")?;
+    part(&host, "capped")
+}
