@@ -428,7 +428,7 @@ pub(crate) struct Limits {
     /// Device memory.
     #[arg(long, value_parser = units::byte_limit, value_name = "SIZE")]
     pub(crate) memory: Option<Limit>,
-    /// Host memory pinned for copies, over all its programs.
+    /// Host memory pinned for copies, and for memory that programs and kernels both reach, over all its programs.
     #[arg(long, value_parser = units::byte_limit, value_name = "SIZE")]
     pub(crate) pinned: Option<Limit>,
     /// Own soft limit of a kernel, in milliseconds.

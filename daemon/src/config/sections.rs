@@ -514,6 +514,9 @@ impl Limits {
     }
 }
 
+/// Pinned host memory of a VM that has no limit of its own: it is the host's, so that some bound there must be.
+const PINNED_BYTES: u64 = 4 << 30;
+
 /// `[defaults]`: what new pools and VMs get.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -534,6 +537,7 @@ impl Defaults {
         limits.queue_calls = limits.queue_calls.or(Some(depth_calls));
         limits.queue_bytes = limits.queue_bytes.or(Some(vgpu_proto::limits::DEPTH_BYTES));
         limits.sessions = limits.sessions.or(Some(64));
+        limits.pinned_bytes = limits.pinned_bytes.or(Some(PINNED_BYTES));
         limits
     }
 
