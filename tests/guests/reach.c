@@ -130,6 +130,21 @@ static int order(void) {
     CU(cuMemHostAlloc((void **)&words, N * 4, 0));
     CU(cuMemHostAlloc((void **)&back, N * 4, 0));
     CU(cuMemAlloc_v2(&device, N * 4));
+    /* A copy is on its way to memory that a kernel reaches for the first time. */
+    for (unsigned round = 1; round < 20; round++) {
+        enum { LONG = 4 << 20 };
+        unsigned *fresh;
+        CUdeviceptr from;
+        CU(cuMemAlloc_v2(&from, LONG));
+        CU(cuMemHostAlloc((void **)&fresh, LONG, 0));
+        CU(cuMemsetD32_v2(from, round, LONG / 4));
+        CU(cuMemcpyDtoHAsync_v2(fresh, from, LONG, stream));
+        launch(add, (CUdeviceptr)fresh, LONG / 4, 1, stream);
+        CU(cuStreamSynchronize(stream));
+        EXPECT(all(fresh, LONG / 4, round + 1, 0));
+        CU(cuMemFreeHost(fresh));
+        CU(cuMemFree_v2(from));
+    }
     for (unsigned round = 0; round < 5; round++) {
         count(words, N, round);
         launch(add, (CUdeviceptr)words, N, 1, stream);

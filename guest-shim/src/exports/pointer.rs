@@ -26,14 +26,21 @@ exports! {
         unsafe { what.write(out, attribute, address) }
     }
 
-    /// Copies of this memory are synchronous if that is set: as they are without it.
+    /// Copies of this memory are synchronous if that is set: the forms that have no stream are without it.
     fn cuPointerSetAttribute(value: *const c_void, attribute: u32, address: u64) {
-        let what = What::of(shim()?, address).ok_or(CuResult::INVALID_VALUE)?;
+        let shim = shim()?;
+        let what = What::of(shim, address).ok_or(CuResult::INVALID_VALUE)?;
         required(value)?;
-        match (attribute, what) {
-            (attribute::SYNC_MEMOPS, What::Device(_)) => Ok(()),
-            _ => Err(CuResult::INVALID_VALUE),
+        if attribute != attribute::SYNC_MEMOPS {
+            return Err(CuResult::INVALID_VALUE);
         }
+        // SAFETY: by the contract of the function.
+        let set = unsafe { *value.cast::<c_uint>() } != 0;
+        match what {
+            What::Device(range) => shim.memory.set_synchronous(range.base, set),
+            What::Host(block, _) => shim.pinned.set_synchronous(block.base, set),
+        }
+        Ok(())
     }
 
     /// Several attributes of any address; of one that CUDA does not know they are zero.
@@ -122,7 +129,14 @@ impl What {
                     Some((_, at)) => put(out.cast(), at as u64),
                 },
                 attribute::IS_MANAGED => put::<c_uint>(out.cast(), managed.into()),
-                attribute::SYNC_MEMOPS | attribute::LEGACY_IPC => put::<c_uint>(out.cast(), 0),
+                attribute::SYNC_MEMOPS => {
+                    let synchronous = match self {
+                        What::Device(range) => range.synchronous,
+                        What::Host(block, _) => block.synchronous,
+                    };
+                    put::<c_uint>(out.cast(), synchronous.into())
+                }
+                attribute::LEGACY_IPC => put::<c_uint>(out.cast(), 0),
                 attribute::BUFFER_ID => put(out.cast(), id),
                 attribute::DEVICE_ORDINAL => put::<c_int>(out.cast(), device),
                 attribute::RANGE_START | attribute::MAPPING_BASE => put(out.cast(), base),

@@ -71,6 +71,8 @@ impl Shim {
             return Ok(());
         }
         let block = self.pinned.place(block.base)?;
+        // Copies to it that are on their way end in the program's memory, and must be there to be told of.
+        self.session.wait_for_copies()?;
         let memory = UserMemory {
             at: block.base as *mut u8,
             len: block.size,

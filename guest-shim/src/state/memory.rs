@@ -34,6 +34,8 @@ pub(crate) struct Range {
     pub(crate) physical: u64,
     /// `CUmemAccess_flags` for its device.
     pub(crate) access: u32,
+    /// `CU_POINTER_ATTRIBUTE_SYNC_MEMOPS`.
+    pub(crate) synchronous: bool,
 }
 
 /// `CU_MEM_ACCESS_FLAGS_PROT_READWRITE`.
@@ -111,8 +113,16 @@ impl DeviceMemory {
                 pool: 0,
                 physical: 0,
                 access: READ_WRITE,
+                synchronous: false,
             },
         );
+    }
+
+    /// Sets [`Range::synchronous`] of the range that begins at `base`.
+    pub(crate) fn set_synchronous(&self, base: u64, synchronous: bool) {
+        if let Some(range) = self.write().ranges.get_mut(&base) {
+            range.synchronous = synchronous;
+        }
     }
 
     /// Forgets the globals of an unloaded module.
@@ -195,6 +205,7 @@ impl DeviceMemory {
                 pool: 0,
                 physical,
                 access: 0,
+                synchronous: false,
             },
         );
         Ok(())
@@ -258,6 +269,7 @@ impl DeviceMemory {
                 pool,
                 physical: 0,
                 access: READ_WRITE,
+                synchronous: false,
             },
         );
         true

@@ -48,6 +48,8 @@ pub(crate) struct Block {
     pub(crate) place: u64,
     /// Kernels reach it.
     pub(crate) mapped: bool,
+    /// `CU_POINTER_ATTRIBUTE_SYNC_MEMOPS`.
+    pub(crate) synchronous: bool,
 }
 
 impl Block {
@@ -241,6 +243,13 @@ impl Pinned {
         }
     }
 
+    /// Sets [`Block::synchronous`].
+    pub(crate) fn set_synchronous(&self, base: usize, synchronous: bool) {
+        if let Some(block) = lock(&self.books).blocks.get_mut(&base) {
+            block.synchronous = synchronous;
+        }
+    }
+
     /// Whether all of a range is in one block.
     pub(crate) fn covers(&self, address: usize, len: usize) -> bool {
         self.find(address)
@@ -259,6 +268,7 @@ impl Label {
             origin,
             place,
             mapped: false,
+            synchronous: false,
         }
     }
 }
