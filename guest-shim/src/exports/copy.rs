@@ -285,6 +285,7 @@ fn captured(
     }
     if sync {
         capture::forbid(shim, target)?;
+        capture::unsafe_call(shim)?;
     }
     capture::take(shim, target, || {
         let copy = line_of(shim, dst, src, len);

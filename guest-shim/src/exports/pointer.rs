@@ -28,10 +28,16 @@ exports! {
 
     /// Copies of this memory are synchronous if that is set: as they are without it.
     fn cuPointerSetAttribute(value: *const c_void, attribute: u32, address: u64) {
-        let what = What::of(shim()?, address).ok_or(CuResult::INVALID_VALUE)?;
+        let shim = shim()?;
+        let what = What::of(shim, address).ok_or(CuResult::INVALID_VALUE)?;
         required(value)?;
         match (attribute, what) {
-            (attribute::SYNC_MEMOPS, What::Device(_)) => Ok(()),
+            (attribute::SYNC_MEMOPS, What::Device(range)) => {
+                // SAFETY: by the contract of the function: it is an int.
+                let on = unsafe { value.cast::<c_uint>().read_unaligned() } != 0;
+                shim.memory.set_synchronous(&range, on);
+                Ok(())
+            }
             _ => Err(CuResult::INVALID_VALUE),
         }
     }
@@ -89,16 +95,21 @@ impl What {
         // SAFETY: by this function's contract, with the type that CUDA gives each attribute.
         unsafe {
             match attribute {
-                attribute::CONTEXT => put(out.cast(), ctx),
+                attribute::CONTEXT => put(out.cast(), shim()?.contexts.shown(ctx)),
                 attribute::MEMORY_TYPE => {
                     put(out.cast(), if host { MEMORY_HOST } else { MEMORY_DEVICE })
                 }
                 // Host memory has no device address here, and device memory none on the host.
                 attribute::DEVICE_POINTER if !host => put(out.cast(), address),
                 attribute::HOST_POINTER if host => put(out.cast(), address),
-                attribute::SYNC_MEMOPS | attribute::IS_MANAGED | attribute::LEGACY_IPC => {
-                    put::<c_uint>(out.cast(), 0)
+                attribute::SYNC_MEMOPS => {
+                    let on = match self {
+                        What::Device(range) => shim()?.memory.is_synchronous(range),
+                        What::Host(_) => false,
+                    };
+                    put(out.cast(), c_uint::from(on))
                 }
+                attribute::IS_MANAGED | attribute::LEGACY_IPC => put::<c_uint>(out.cast(), 0),
                 attribute::BUFFER_ID => put(out.cast(), id),
                 attribute::DEVICE_ORDINAL => put::<c_int>(out.cast(), device),
                 attribute::RANGE_START | attribute::MAPPING_BASE => put(out.cast(), base),

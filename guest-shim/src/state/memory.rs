@@ -1,14 +1,14 @@
 //! Live device memory: what an address means, checked before it is sent.
 
-use std::collections::BTreeMap;
-use std::sync::{PoisonError, RwLock, RwLockWriteGuard};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Mutex, PoisonError, RwLock, RwLockWriteGuard};
 
 use vgpu_proto::call::req;
 use vgpu_proto::cuda::{Ctx, CuResult, DevPtr};
 
 use super::Shim;
 use super::reserve::Reservations;
-use crate::Cu;
+use crate::{Cu, lock};
 
 /// Blocks that may collide before an allocation gives up.
 pub(super) const MAX_COLLISIONS: usize = 64;
@@ -59,11 +59,28 @@ struct Map {
 #[derive(Debug, Default)]
 pub(crate) struct DeviceMemory {
     map: RwLock<Map>,
+    /// Ids, which are never used again, of what `CU_POINTER_ATTRIBUTE_SYNC_MEMOPS` is set for.
+    synchronous: Mutex<BTreeSet<u64>>,
 }
 
 impl DeviceMemory {
     fn write(&self) -> RwLockWriteGuard<'_, Map> {
         self.map.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Is `CU_POINTER_ATTRIBUTE_SYNC_MEMOPS` set?
+    pub(crate) fn is_synchronous(&self, range: &Range) -> bool {
+        lock(&self.synchronous).contains(&range.id)
+    }
+
+    /// Sets it, or not. It is only told: all that it asks for holds without it.
+    pub(crate) fn set_synchronous(&self, range: &Range, on: bool) {
+        let mut all = lock(&self.synchronous);
+        if on {
+            all.insert(range.id);
+        } else {
+            all.remove(&range.id);
+        }
     }
 
     /// The range that holds `address`.
