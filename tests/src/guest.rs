@@ -75,6 +75,8 @@ programs! {
     NODES = "nodes", "soft-gpu/fixtures/demo/null.ptx";
     /// Parameters of nodes, and what is instantiated of them.
     EXECS = "execs", "tests/guests/graphs.ptx";
+    /// Every function in the form for per-thread default streams.
+    PERTHREAD = "perthread", "tests/guests/modules.ptx";
     /// A module with 96 MiB of variables.
     VARIABLES = "variables", "tests/guests/variables.ptx";
     /// Takes memory and keeps it.

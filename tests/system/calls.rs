@@ -65,6 +65,11 @@ fn instances_of_graphs() -> Result<()> {
     alike(guest::EXECS).map(|_| ())
 }
 
+#[test]
+fn per_thread_default_streams() -> Result<()> {
+    alike(guest::PERTHREAD).map(|_| ())
+}
+
 /// Attributes that a program is told are 0 because what they say cannot be done from another machine,
 /// whatever the device can. By (first, last).
 const NOT_REMOTE: &[(u32, u32, &str)] = &[
