@@ -1,5 +1,6 @@
 //! `docs/coverage.md` is made of the call table and of the tests' sources.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
@@ -12,7 +13,7 @@ What the guest's library serves of `cuda.h`, made of the call table (`proto/src/
 `VGPU_BLESS=1 cargo nextest run -p vgpu-guest-shim --test docs`; the same test without the variable fails when this
 page is out of date.
 
-A function with a stream argument has its `_ptds` or `_ptsz` form too. All other symbols of `cuda.h` (13.5) are exported and
+A function with a stream argument has its `_ptds` or `_ptsz` form too (`perthread.c` calls them). All other symbols of `cuda.h` (13.5) are exported and
 return CUDA_ERROR_NOT_SUPPORTED; `cuGetProcAddress` does not find them.
 
 | class | what a call costs |
@@ -23,10 +24,15 @@ return CUDA_ERROR_NOT_SUPPORTED; `cuGetProcAddress` does not find them.
 | sync | a round trip |
 | refused | CUDA_ERROR_NOT_SUPPORTED, and a line on standard error that says what to do instead |
 
-\"Tested by\" names the programs and tests that call the function with real arguments. Every function is also called with
-null arguments, before and after `cuInit` (`guest-shim/tests/surface.rs`).
+\"Tested by\" names the programs and tests that call the function with real arguments. The programs that end in `.c` run
+directly on soft-gpu and through the whole line, and check results and errors; those of `tests/system/calls.rs` must also
+print the same in both. Every function is also called with null arguments, before and after `cuInit`
+(`guest-shim/tests/surface.rs`).
 
 ";
+
+/// Served functions that no program calls with real arguments, and why.
+const EXCEPTIONS: &[(&str, &str)] = &[];
 
 /// Operations whose results the guest keeps.
 const KEPT: &[Op] = &[
@@ -99,6 +105,37 @@ fn calls(text: &str, symbol: &str) -> bool {
     })
 }
 
+/// Names of the programs and tests that call a function.
+fn testers<'a>(sources: &'a [(String, String)], symbol: &str) -> Vec<&'a str> {
+    sources
+        .iter()
+        .filter(|(_, source)| calls(source, symbol))
+        .map(|(name, _)| name.rsplit('/').next().unwrap_or(name))
+        .collect()
+}
+
+/// What the library exports for per-thread default streams.
+fn per_thread_forms() -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    let folder = root().join("guest-shim/src/exports");
+    for entry in std::fs::read_dir(folder).expect("the exports are there") {
+        let path = entry.expect("readable").path();
+        let text = std::fs::read_to_string(path).expect("a source is text");
+        let words = text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'));
+        found.extend(
+            words
+                .filter(|w| w.ends_with("_ptds") || w.ends_with("_ptsz"))
+                .map(str::to_owned),
+        );
+    }
+    found
+}
+
+/// The function of such a form.
+fn plain(form: &str) -> &str {
+    form.trim_end_matches("_ptds").trim_end_matches("_ptsz")
+}
+
 fn page() -> String {
     let sources = sources();
     let mut text = HEAD.to_owned();
@@ -116,11 +153,7 @@ fn page() -> String {
                 .join(", "),
             Served::Local | Served::Refused => String::new(),
         };
-        let tests: Vec<&str> = sources
-            .iter()
-            .filter(|(_, source)| calls(source, function.symbol))
-            .map(|(name, _)| name.rsplit('/').next().unwrap_or(name))
-            .collect();
+        let tests = testers(&sources, function.symbol);
         let (major, minor) = (function.since / 1000, function.since % 1000 / 10);
         let _ = writeln!(
             text,
@@ -146,4 +179,34 @@ fn the_coverage_page_is_true() {
         there == wanted,
         "docs/coverage.md is out of date: run this test with VGPU_BLESS=1"
     );
+}
+
+#[test]
+fn every_served_function_is_called_with_real_arguments() {
+    let sources = sources();
+    let excepted = |symbol: &str| EXCEPTIONS.iter().any(|(name, _)| *name == symbol);
+    let served = |f: &&Function| f.served != Served::Refused;
+    let refused = |symbol: &str| {
+        let mut functions = FUNCTIONS.iter();
+        functions.any(|f| f.symbol == symbol && f.served == Served::Refused)
+    };
+    let mut untested: Vec<String> = FUNCTIONS
+        .iter()
+        .filter(served)
+        .map(|f| f.symbol.to_owned())
+        .chain(per_thread_forms())
+        .filter(|symbol| !excepted(symbol) && !refused(plain(symbol)))
+        .filter(|symbol| testers(&sources, symbol).is_empty())
+        .collect();
+    untested.sort();
+    assert!(
+        untested.is_empty(),
+        "no program of tests/guests calls these with real arguments (or say in EXCEPTIONS why): {untested:#?}"
+    );
+    for (symbol, _) in EXCEPTIONS {
+        assert!(
+            testers(&sources, symbol).is_empty(),
+            "{symbol} is tested, and no exception"
+        );
+    }
 }

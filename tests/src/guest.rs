@@ -59,6 +59,26 @@ programs! {
     GRAPHS = "graphs", "tests/guests/graphs.ptx";
     /// Memory that both it and kernels reach, one part a run.
     REACH = "reach", "tests/guests/reach.ptx";
+    /// Devices and their primary contexts; every attribute.
+    DEVICES = "devices", "soft-gpu/fixtures/demo/null.ptx";
+    /// Contexts and their settings, resources, tools.
+    CONTEXTS = "contexts", "soft-gpu/fixtures/demo/null.ptx";
+    /// Streams, words, events, the rules of capture.
+    STREAMS = "streams", "soft-gpu/fixtures/demo/null.ptx";
+    /// Allocations, addresses, fills and copies.
+    MEMORY = "memory", "soft-gpu/fixtures/demo/null.ptx";
+    /// Arrays, and copies in batches.
+    ARRAYS = "arrays", "soft-gpu/fixtures/demo/null.ptx";
+    /// Pools, and memory without addresses.
+    POOLS = "pools", "soft-gpu/fixtures/demo/null.ptx";
+    /// Modules, functions, libraries, occupancy, launches.
+    MODULES = "modules", "tests/guests/modules.ptx";
+    /// The structure of graphs.
+    NODES = "nodes", "soft-gpu/fixtures/demo/null.ptx";
+    /// Parameters of nodes, and what is instantiated of them.
+    EXECS = "execs", "tests/guests/graphs.ptx";
+    /// Every function in the form for per-thread default streams.
+    PERTHREAD = "perthread", "tests/guests/modules.ptx";
     /// A module with 96 MiB of variables.
     VARIABLES = "variables", "tests/guests/variables.ptx";
     /// Takes memory and keeps it.
@@ -80,14 +100,13 @@ impl Program {
         let source = paths::root()
             .join("tests/guests")
             .join(format!("{}.c", self.name));
-        let headers = ["guest.h", "check.h", "graph.h"];
-        let [guest, check, graph] =
-            headers.map(|name| paths::root().join("tests/guests").join(name));
+        let mut from = headers()?;
         let ptx = paths::root().join(self.ptx);
         let dir = paths::build_dir()?.join("guests");
         std::fs::create_dir_all(&dir)?;
         let program = dir.join(self.name);
-        if newer(&program, &[&source, &guest, &check, &graph, &ptx]) {
+        from.extend([source.clone(), ptx.clone()]);
+        if newer(&program, &from) {
             return Ok(program);
         }
         let library_dir = paths::shim_dir()?;
@@ -115,8 +134,21 @@ impl Program {
     }
 }
 
+/// What programs include.
+fn headers() -> anyhow::Result<Vec<PathBuf>> {
+    let dir = paths::root().join("tests/guests");
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(dir)? {
+        let path = entry?.path();
+        if path.extension().is_some_and(|e| e == "h") {
+            found.push(path);
+        }
+    }
+    Ok(found)
+}
+
 /// True if `made` exists and is newer than all of `from`.
-fn newer(made: &Path, from: &[&Path]) -> bool {
+fn newer(made: &Path, from: &[PathBuf]) -> bool {
     let time = |p: &Path| p.metadata().and_then(|m| m.modified()).ok();
     let Some(made) = time(made) else { return false };
     from.iter().all(|p| time(p).is_some_and(|t| t < made))

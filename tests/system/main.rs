@@ -3,6 +3,7 @@
 
 mod accounts;
 mod admin;
+mod calls;
 mod caps;
 mod changes;
 mod containment;

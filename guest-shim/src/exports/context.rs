@@ -10,7 +10,7 @@ use crate::Cu;
 use crate::ffi::{exports, put, put_optional, required};
 use crate::process::{live, shim};
 use crate::state::Shim;
-use crate::state::contexts;
+use crate::state::{capture, contexts};
 
 /// What `cuCtxGetApiVersion` answers for every context made by the forms since CUDA 3.2.
 const API_VERSION: u32 = 3020;
@@ -158,7 +158,10 @@ exports! {
     /// What one guest sees of several devices has no path between them.
     fn cuCtxEnablePeerAccess(peer: u64, flags: u32) {
         let shim = live()?;
-        named(shim, peer)?;
+        let (own, peer) = (shim.contexts.current()?, named(shim, peer)?);
+        if own.shown == peer.shown {
+            return Err(CuResult::INVALID_CONTEXT);
+        }
         if flags != 0 {
             return Err(CuResult::INVALID_VALUE);
         }
@@ -167,7 +170,9 @@ exports! {
 
     /// It never was.
     fn cuCtxDisablePeerAccess(peer: u64) {
-        named(live()?, peer)?;
+        let shim = live()?;
+        shim.contexts.current()?;
+        named(shim, peer)?;
         Err(CuResult::PEER_ACCESS_NOT_ENABLED)
     }
 
@@ -207,16 +212,12 @@ exports! {
 
     /// Waits for all work of the current context.
     fn cuCtxSynchronize() {
-        let shim = live()?;
-        let ctx = shim.contexts.current()?.handle;
-        shim.session.synchronize(&req::CtxSynchronize { ctx })
+        synchronize(0)
     }
 
     /// Waits for all work of a context; null means the current one.
     fn cuCtxSynchronize_v2(ctx: u64) {
-        let shim = live()?;
-        let ctx = shim.contexts.named(ctx)?.handle;
-        shim.session.synchronize(&req::CtxSynchronize { ctx })
+        synchronize(ctx)
     }
 
     /// Sets a limit of the current context.
@@ -260,19 +261,9 @@ exports! {
     fn cuDevicePrimaryCtxRetain(out: *mut u64, device: c_int) {
         let shim = live()?;
         required(out)?;
-        let wire = shim.devices.get(device)?.wire;
-        let mut primary = shim.contexts.primary(device)?;
-        let handle = match &primary.context {
-            Some(context) => context.handle,
-            None => {
-                let ctx = shim.session.call(&req::PrimaryCtxRetain { device: wire })?.ctx;
-                primary.context = Some(shim.contexts.add(ctx, device, primary.flags, true)?);
-                ctx
-            }
-        };
-        primary.references += 1;
+        let context = retain(shim, device)?;
         // SAFETY: by the contract of the function.
-        unsafe { put(out, handle.0) }
+        unsafe { put(out, context.shown) }
     }
 
     /// The form that cudart calls at exit.
@@ -318,11 +309,40 @@ exports! {
     }
 }
 
+/// One more reference to a device's primary context.
+///
+/// # Errors
+/// CUDA_ERROR_INVALID_DEVICE; the host's.
+pub(super) fn retain(shim: &Shim, device: c_int) -> Cu<std::sync::Arc<contexts::Context>> {
+    let wire = shim.devices.get(device)?.wire;
+    let mut primary = shim.contexts.primary(device)?;
+    let context = match &primary.context {
+        Some(context) => context.clone(),
+        None => {
+            let ctx = shim
+                .session
+                .call(&req::PrimaryCtxRetain { device: wire })?
+                .ctx;
+            let context = shim.contexts.add(ctx, device, primary.flags, true)?;
+            primary.context.insert(context).clone()
+        }
+    };
+    primary.references += 1;
+    Ok(context)
+}
+
 fn named(shim: &Shim, ctx: u64) -> Cu<std::sync::Arc<contexts::Context>> {
     if ctx == 0 {
         return Err(CuResult::INVALID_CONTEXT);
     }
     shim.contexts.named(ctx)
+}
+
+fn synchronize(ctx: u64) -> Cu {
+    let shim = live()?;
+    let ctx = shim.contexts.named(ctx)?.handle;
+    capture::forbid_context(shim, ctx)?;
+    shim.session.synchronize(&req::CtxSynchronize { ctx })
 }
 
 fn valid_flags(flags: u32) -> Cu {
@@ -367,7 +387,11 @@ unsafe fn pop(out: *mut u64) -> Cu {
     Ok(())
 }
 
-fn release(device: c_int) -> Cu {
+/// One reference less; the last one destroys.
+///
+/// # Errors
+/// CUDA_ERROR_INVALID_CONTEXT without one.
+pub(super) fn release(device: c_int) -> Cu {
     let shim = live()?;
     let wire = shim.devices.get(device)?.wire;
     let mut primary = shim.contexts.primary(device)?;

@@ -310,6 +310,7 @@ fn captured(
     }
     if sync {
         capture::forbid(shim, target)?;
+        capture::unsafe_call(shim)?;
     }
     capture::take(shim, target, || {
         let copy = line_of(shim, dst, src, len);

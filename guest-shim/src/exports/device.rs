@@ -126,7 +126,10 @@ exports! {
         let shim = shim()?;
         shim.devices.get(device)?;
         shim.devices.get(peer)?;
-        if device == peer || !(1..=5).contains(&attribute) {
+        if device == peer {
+            return Err(CuResult::INVALID_DEVICE);
+        }
+        if !(1..=5).contains(&attribute) {
             return Err(CuResult::INVALID_VALUE);
         }
         // SAFETY: by the contract of the function.

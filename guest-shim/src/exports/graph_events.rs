@@ -138,7 +138,7 @@ impl BatchParams {
             shown.as_ptr()
         });
         Ok(BatchParams {
-            ctx: shim()?.contexts.current().map_or(0, |c| c.handle.0),
+            ctx: shim()?.contexts.current().map_or(0, |c| c.shown),
             count: words.len() as u32,
             list: list.map_err(|_| CuResult::DEINITIALIZED)?,
             flags: 0,

@@ -319,7 +319,7 @@ impl KernelParams2 {
                 extra: std::ptr::null(),
             },
             kernel: if is_kernel { kernel.handle } else { 0 },
-            ctx: kernel.function.ctx.0,
+            ctx: shim()?.contexts.shown(kernel.function.ctx.0),
         })
     }
 }

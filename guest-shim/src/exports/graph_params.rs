@@ -298,7 +298,7 @@ impl AnyParams {
             room: [0; 29],
             reserved_2: 0,
         };
-        let ctx = shim.contexts.current().map_or(0, |c| c.handle.0);
+        let ctx = shim.contexts.current().map_or(0, |c| c.shown);
         match kind {
             Kind::Kernel(_) => any.put(KernelParams2::of(kind)?),
             Kind::Copy(copy) => any.put(CopyParams {
@@ -330,7 +330,7 @@ impl AnyParams {
                 rule: node.rule,
                 size: node.bodies.len() as u32,
                 graphs: node.handles.as_ptr(),
-                ctx: node.condition.ctx.handle.0,
+                ctx: node.condition.ctx.shown,
             }),
         }
         Ok(any)

@@ -6,12 +6,14 @@ use std::os::unix::ffi::OsStrExt as _;
 use vgpu_proto::call::req;
 use vgpu_proto::cuda::CuResult;
 
+use super::context::{release, retain};
 use super::module::{CACHE_CONFIGS, read_image};
 use crate::ffi::{exports, put, put_optional, required, text};
 use crate::jit::Options;
 use crate::process::{live, shim};
 use crate::session::sys::UserMemory;
-use crate::state::{libraries, modules};
+use crate::state::contexts::Context;
+use crate::state::{Shim, libraries, modules};
 use crate::{Cu, image};
 
 exports! {
@@ -67,7 +69,11 @@ exports! {
         required(out)?;
         // SAFETY: by the contract of the function.
         let name = unsafe { text(name) }?;
-        let kernel = shim.libraries.get(library)?.kernel(shim, name)?;
+        let library = shim.libraries.get(library)?;
+        let kernel = match library.known_kernel(name) {
+            Some(kernel) => kernel,
+            None => within(shim, |context| library.kernel(shim, context, name))?,
+        };
         // SAFETY: by the contract of the function.
         unsafe { put(out, kernel) }
     }
@@ -77,10 +83,12 @@ exports! {
         let shim = live()?;
         required(out)?;
         let library = shim.libraries.get(library)?;
-        let module = library.module(shim, &*shim.contexts.current()?)?;
-        let names = modules::function_names(shim, &module)?;
+        let count = within(shim, |context| {
+            let module = library.module(shim, context)?;
+            Ok(modules::function_names(shim, &module)?.len())
+        })?;
         // SAFETY: by the contract of the function.
-        unsafe { put(out, names.len() as c_uint) }
+        unsafe { put(out, count as c_uint) }
     }
 
     /// The first kernels, as many as there is room for.
@@ -88,10 +96,13 @@ exports! {
         let shim = live()?;
         required(out)?;
         let library = shim.libraries.get(library)?;
-        let module = library.module(shim, &*shim.contexts.current()?)?;
-        let names = modules::function_names(shim, &module)?;
-        for (i, name) in names.iter().take(room as usize).enumerate() {
-            let kernel = library.kernel(shim, name)?;
+        let kernels = within(shim, |context| {
+            let module = library.module(shim, context)?;
+            let names = modules::function_names(shim, &module)?;
+            let first = names.iter().take(room as usize);
+            first.map(|name| library.kernel(shim, context, name)).collect::<Cu<Vec<u64>>>()
+        })?;
+        for (i, kernel) in kernels.into_iter().enumerate() {
             // SAFETY: room for that many, by the contract of the function.
             unsafe { put(out.add(i), kernel)? };
         }
@@ -161,10 +172,11 @@ exports! {
         unsafe { put(out, name) }
     }
 
-    /// Where a parameter lies in the parameter block; the size may be left out.
+    /// Where a parameter lies in the parameter block; the size may be left out. As the driver, this wants
+    /// a current context.
     fn cuKernelGetParamInfo(kernel: u64, index: usize, offset: *mut usize, size: *mut usize) {
         let shim = live()?;
-        let function = shim.kernels.get(kernel)?.any(shim)?;
+        let function = shim.kernels.get(kernel)?.function(shim, &*shim.contexts.current()?)?;
         let (at, len) = function.params.get(index).ok_or(CuResult::INVALID_VALUE)?;
         // SAFETY: by the contract of the function.
         unsafe {
@@ -174,10 +186,11 @@ exports! {
         Ok(())
     }
 
-    /// The number of parameters.
+    /// The number of parameters, in a current context as well.
     fn cuKernelGetParamCount(kernel: u64, out: *mut usize) {
         let shim = live()?;
-        let count = shim.kernels.get(kernel)?.any(shim)?.params.len();
+        let function = shim.kernels.get(kernel)?.function(shim, &*shim.contexts.current()?)?;
+        let count = function.params.len();
         // SAFETY: by the contract of the function.
         unsafe { put(out, count) }
     }
@@ -207,6 +220,18 @@ exports! {
         }
         shim.session.post(&req::FuncSetCacheConfig { func, config })
     }
+}
+
+/// Asks something of a library in the current context. A library is of no context, but the host's modules
+/// are: where none is current, the first device's primary one is, for as long as the question takes.
+fn within<T>(shim: &Shim, ask: impl FnOnce(&Context) -> Cu<T>) -> Cu<T> {
+    if let Ok(context) = shim.contexts.current() {
+        return ask(&context);
+    }
+    let context = retain(shim, 0)?;
+    let answer = ask(&context);
+    release(0)?;
+    answer
 }
 
 /// # Safety

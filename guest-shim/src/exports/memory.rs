@@ -8,6 +8,7 @@ use vgpu_proto::cuda::CuResult;
 use crate::Cu;
 use crate::ffi::{exports, put, put_optional, required};
 use crate::process::{live, shim};
+use crate::state::capture;
 use crate::state::memory::{allocate, free};
 use crate::state::pinned::{Label, Origin};
 
@@ -28,6 +29,7 @@ exports! {
         let shim = live()?;
         required(out)?;
         let context = shim.contexts.current()?;
+        capture::unsafe_call(shim)?;
         let address = allocate(shim, context.handle, context.device, size as u64)?;
         // SAFETY: by the contract of the function.
         unsafe { put(out, address) }
@@ -43,6 +45,7 @@ exports! {
             return Err(CuResult::INVALID_VALUE);
         }
         let row = width.checked_next_multiple_of(PITCH).ok_or(CuResult::INVALID_VALUE)?;
+        capture::unsafe_call(shim)?;
         let size = row.checked_mul(height).ok_or(CuResult::OUT_OF_MEMORY)?;
         let address = allocate(shim, context.handle, context.device, size as u64)?;
         // SAFETY: by the contract of the function.
@@ -54,7 +57,11 @@ exports! {
 
     /// Frees, after the work that may use it.
     fn cuMemFree_v2(address: u64) {
-        free(live()?, address)
+        let shim = live()?;
+        if address != 0 {
+            capture::unsafe_call(shim)?;
+        }
+        free(shim, address)
     }
 
     /// What the VM's quota leaves.
@@ -103,6 +110,7 @@ exports! {
     /// Frees, after the copies that may still fill it.
     fn cuMemFreeHost(address: *mut c_void) {
         let shim = shim()?;
+        capture::unsafe_call(shim)?;
         shim.session.wait_for_copies()?;
         let block = shim.pinned.take(address as usize, Origin::Allocated)?;
         shim.give_up(&block)
@@ -127,6 +135,7 @@ exports! {
         if flags & IOMEMORY != 0 {
             return Err(CuResult::NOT_SUPPORTED);
         }
+        capture::unsafe_call(shim)?;
         // Every registered range is portable and mapped since CUDA 4.0 with unified addresses.
         let flags = flags | PORTABLE | DEVICEMAP;
         let label = Label { flags, ctx: context.handle.0, device: context.device };
@@ -136,6 +145,7 @@ exports! {
     /// Undoes it, after the copies that may still fill it and the kernels that may still write it.
     fn cuMemHostUnregister(address: *mut c_void) {
         let shim = shim()?;
+        capture::unsafe_call(shim)?;
         shim.session.wait_for_copies()?;
         let block = shim.pinned.registered(address as usize)?;
         if block.mapped {
@@ -173,6 +183,7 @@ unsafe fn host_alloc(out: *mut *mut c_void, size: usize, flags: u32) -> Cu {
     if size == 0 {
         return Err(CuResult::INVALID_VALUE);
     }
+    capture::unsafe_call(shim)?;
     // As on hardware with unified addresses: portable and mapped whatever was asked.
     let flags = flags | PORTABLE | DEVICEMAP;
     let label = Label {

@@ -35,9 +35,9 @@ exports! {
             return Err(CuResult::INVALID_VALUE);
         }
         // SAFETY: by the contract of the function.
-        let set = unsafe { *value.cast::<c_uint>() } != 0;
+        let set = unsafe { value.cast::<c_uint>().read_unaligned() } != 0;
         match what {
-            What::Device(range) => shim.memory.set_synchronous(range.base, set),
+            What::Device(range) => shim.memory.set_synchronous(&range, set),
             What::Host(block, _) => shim.pinned.set_synchronous(block.base, set),
         }
         Ok(())
@@ -108,7 +108,7 @@ impl What {
         // SAFETY: by this function's contract, with the type that CUDA gives each attribute.
         unsafe {
             match attribute {
-                attribute::CONTEXT => put(out.cast(), ctx),
+                attribute::CONTEXT => put(out.cast(), shim()?.contexts.shown(ctx)),
                 attribute::MEMORY_TYPE => put(
                     out.cast(),
                     if page_locked {
@@ -131,7 +131,7 @@ impl What {
                 attribute::IS_MANAGED => put::<c_uint>(out.cast(), managed.into()),
                 attribute::SYNC_MEMOPS => {
                     let synchronous = match self {
-                        What::Device(range) => range.synchronous,
+                        What::Device(range) => shim()?.memory.is_synchronous(range),
                         What::Host(block, _) => block.synchronous,
                     };
                     put::<c_uint>(out.cast(), synchronous.into())

@@ -2,13 +2,16 @@
 
 use std::ffi::{c_char, c_uint};
 
+use vgpu_proto::cuda::CuResult;
+
 use crate::ffi::exports;
 use crate::process::live;
 
 exports! {
-    /// Nothing to set up.
+    /// As of CUDA 12: profilers attach by themselves.
     fn cuProfilerInitialize(_config: *const c_char, _output: *const c_char, _mode: c_uint) {
-        live().map(|_| ())
+        live()?;
+        Err(CuResult::NOT_SUPPORTED)
     }
 
     /// Nothing to start.

@@ -16,6 +16,9 @@ use crate::state::streams::resolve;
 const MULTIPROCESSORS: u32 = 1;
 /// `CU_DEV_SM_RESOURCE_SPLIT_IGNORE_SM_COSCHEDULING`, `…_MAX_POTENTIAL_CLUSTER_SIZE`.
 const SPLIT_FLAGS: c_uint = 3;
+const IGNORE_COSCHEDULING: c_uint = 1;
+/// A pair shares what is finest in hardware.
+const FINEST: u32 = 2;
 
 /// `CUdevResource` of CUDA 13; that of CUDA 12 is as long and has less in it.
 #[repr(C)]
@@ -53,8 +56,14 @@ impl Resource {
         })
     }
 
+    /// A part of it; of none is no valid resource.
     fn with(&self, count: u32) -> Resource {
-        Resource { count, ..*self }
+        let kind = if count == 0 { 0 } else { self.kind };
+        Resource {
+            kind,
+            count,
+            ..*self
+        }
     }
 }
 
@@ -127,6 +136,10 @@ exports! {
         }
         if flags & !SPLIT_FLAGS != 0 {
             return Err(CuResult::INVALID_VALUE);
+        }
+        let mut all = all;
+        if flags & IGNORE_COSCHEDULING != 0 {
+            (all.smallest, all.alignment) = (FINEST, FINEST);
         }
         let most = if out.is_null() { u32::MAX } else { wanted };
         let (found, each) = split(&all, least, most)?;

@@ -59,7 +59,7 @@ exports! {
     fn cuStreamGetCtx / cuStreamGetCtx_ptsz [mode] (stream: u64, out: *mut u64) {
         let target = resolve(shim()?, stream, mode)?;
         // SAFETY: by the contract of the function.
-        unsafe { put(out, target.ctx().0) }
+        unsafe { put(out, target.ctx.shown) }
     }
 
     /// The stream's context; there are no green ones.
@@ -67,7 +67,7 @@ exports! {
         let target = resolve(shim()?, stream, mode)?;
         // SAFETY: by the contract of the function.
         unsafe {
-            put(out, target.ctx().0)?;
+            put(out, target.ctx.shown)?;
             put_optional(green, 0);
         }
         Ok(())
@@ -129,6 +129,7 @@ exports! {
         let shim = live()?;
         let target = resolve(shim, stream, mode)?;
         capture::forbid(shim, &target)?;
+        capture::unsafe_call(shim)?;
         shim.session
             .synchronize(&req::StreamSynchronize { ctx: target.ctx(), stream: target.stream })
     }
@@ -138,6 +139,7 @@ exports! {
         let shim = live()?;
         let target = resolve(shim, stream, mode)?;
         capture::forbid(shim, &target)?;
+        capture::unsafe_call(shim)?;
         shim.session.synchronize(&req::StreamQuery { ctx: target.ctx(), stream: target.stream })
     }
 

@@ -8,7 +8,7 @@ use vgpu_proto::cuda::CuResult;
 use crate::ffi::{exports, put, required};
 use crate::process::live;
 use crate::session::host::HostFn;
-use crate::state::graphs::UserObject;
+use crate::state::graphs::NamedObject;
 use crate::{Cu, lock};
 
 /// `CU_USER_OBJECT_NO_DESTRUCTOR_SYNC`, which must be given.
@@ -32,34 +32,35 @@ exports! {
             return Err(CuResult::INVALID_VALUE);
         }
         let handle = shim.mint();
-        shim.objects.insert(handle, Arc::new(UserObject::new(destroy, data as usize, count)))?;
+        let object = NamedObject::new(handle, destroy, data as usize, count);
+        shim.objects.insert(handle, Arc::new(object))?;
         // SAFETY: by the contract of the function.
         unsafe { put(out, handle) }
     }
 
     /// More references.
     fn cuUserObjectRetain(object: u64, count: u32) {
-        let object = live()?.objects.get(object).map_err(|_| CuResult::INVALID_VALUE)?;
-        object.retain(count)
+        named(object)?.retain(count)
     }
 
     /// Fewer.
     fn cuUserObjectRelease(object: u64, count: u32) {
-        release(object, count)
+        named(object)?.release(count)
     }
 
     /// A graph has references, too.
     fn cuGraphRetainUserObject(graph: u64, object: u64, count: u32, flags: u32) {
         let shim = live()?;
         let graph = shim.graph(graph)?;
-        let held = shim.objects.get(object).map_err(|_| CuResult::INVALID_VALUE)?;
+        let named = named(object)?;
+        let held = named.object()?;
         if count == 0 || flags & !MOVE != 0 {
             return Err(CuResult::INVALID_VALUE);
         }
         for _ in 0..count {
             lock(&graph.objects).push((object, held.clone()));
         }
-        if flags & MOVE != 0 { release(object, count) } else { Ok(()) }
+        if flags & MOVE != 0 { named.release(count) } else { Ok(()) }
     }
 
     /// It has fewer.
@@ -77,14 +78,7 @@ exports! {
     }
 }
 
-fn release(handle: u64, count: u32) -> Cu {
-    let shim = live()?;
-    let object = shim
-        .objects
-        .get(handle)
-        .map_err(|_| CuResult::INVALID_VALUE)?;
-    if object.release(count)? {
-        let _ = shim.objects.remove(handle);
-    }
-    Ok(())
+fn named(object: u64) -> Cu<Arc<NamedObject>> {
+    let found = live()?.objects.get(object);
+    found.map_err(|_| CuResult::INVALID_VALUE)
 }

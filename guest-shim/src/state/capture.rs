@@ -8,7 +8,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use vgpu_proto::cuda::CuResult;
+use vgpu_proto::cuda::{Ctx, CuResult};
 
 use super::Shim;
 use super::events::EventInfo;
@@ -100,6 +100,20 @@ impl Captures {
     fn uses(&self, graph: u64) -> bool {
         let streams = lock(&self.streams);
         streams.values().any(|c| c.graph.handle == graph)
+    }
+
+    /// Ends captures that a call does not go with.
+    fn break_those(&self, meant: impl Fn(&Capture) -> bool) -> Cu {
+        let streams = lock(&self.streams);
+        let mut broken = false;
+        for capture in streams.values().filter(|c| meant(c)) {
+            capture.invalidate();
+            broken = true;
+        }
+        match broken {
+            true => Err(CuResult::STREAM_CAPTURE_UNSUPPORTED),
+            false => Ok(()),
+        }
     }
 
     /// Is the stream, or the event's last record, part of it still?
@@ -210,6 +224,37 @@ pub(crate) fn forbid(shim: &Shim, target: &Target) -> Cu {
         return Err(CuResult::STREAM_CAPTURE_UNSUPPORTED);
     }
     Ok(())
+}
+
+/// A call that no capture sees, and that might belong into one, such as an allocation.
+///
+/// # Errors
+/// CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED where this thread's mode and those of the captures forbid it.
+#[inline]
+pub(crate) fn unsafe_call(shim: &Shim) -> Cu {
+    if !shim.captures.any() {
+        return Ok(());
+    }
+    let mode = MODE.try_with(Cell::get).unwrap_or(GLOBAL);
+    let here = this_thread();
+    shim.captures.break_those(|capture| match mode {
+        RELAXED => false,
+        _ if capture.thread == here => capture.mode != RELAXED,
+        GLOBAL => capture.mode == GLOBAL,
+        _ => false,
+    })
+}
+
+/// As [`forbid`], for a call that waits for all of a context.
+///
+/// # Errors
+/// As [`unsafe_call`].
+pub(crate) fn forbid_context(shim: &Shim, ctx: Ctx) -> Cu {
+    if !shim.captures.any() {
+        return Ok(());
+    }
+    shim.captures.break_those(|capture| capture.ctx == ctx.0)?;
+    unsafe_call(shim)
 }
 
 /// `cuEventRecord` of a captured stream: the event stands for its nodes so far. `false`: it is not

@@ -14,8 +14,11 @@ use crate::{Cu, lock};
 /// One context.
 #[derive(Debug)]
 pub(crate) struct Context {
-    /// The worker's handle, which is also the program's.
+    /// The worker's handle.
     pub(crate) handle: Ctx,
+    /// The program's: the same, but for a primary context that was released and retained again, which
+    /// keeps the handle that the program first had of it.
+    pub(crate) shown: u64,
     /// Ordinal of its device.
     pub(crate) device: i32,
     /// Primary contexts are not destroyed by cuCtxDestroy.
@@ -52,7 +55,17 @@ pub(crate) struct AfterCopies {
 pub(crate) struct Contexts {
     live: Handles<Context>,
     primary: Vec<Mutex<Primary>>,
+    names: Vec<PrimaryName>,
     next_id: AtomicU64,
+}
+
+/// What a device's primary context is called; 0 before there was one.
+#[derive(Debug, Default)]
+struct PrimaryName {
+    /// By the program, always.
+    shown: AtomicU64,
+    /// By the worker, now.
+    handle: AtomicU64,
 }
 
 /// A device's primary context.
@@ -117,6 +130,7 @@ impl Contexts {
         Contexts {
             live: Handles::new(),
             primary: (0..devices).map(|_| Mutex::default()).collect(),
+            names: (0..devices).map(|_| PrimaryName::default()).collect(),
             next_id: AtomicU64::new(1),
         }
     }
@@ -158,8 +172,13 @@ impl Contexts {
         flags: u32,
         primary: bool,
     ) -> Cu<Arc<Context>> {
+        let shown = match self.names.get(device as usize) {
+            Some(name) if primary => name.take(handle),
+            _ => handle.0,
+        };
         let context = Arc::new(Context {
             handle,
+            shown,
             device,
             primary,
             id: self.next_id.fetch_add(1, Ordering::Relaxed),
@@ -167,7 +186,7 @@ impl Contexts {
             cache_config: AtomicU32::new(0),
             copies: AfterCopies::default(),
         });
-        self.live.insert(handle.0, context.clone())?;
+        self.live.insert(shown, context.clone())?;
         Ok(context)
     }
 
@@ -179,7 +198,14 @@ impl Contexts {
     /// Forgets a destroyed context. It stays on the stacks of threads, where it is found destroyed.
     pub(crate) fn remove(&self, ctx: u64) {
         // A context that is not there needs no removing.
-        let _ = self.live.remove(ctx);
+        let _ = self.live.remove(self.shown(ctx));
+    }
+
+    /// What the program calls a context of the worker's.
+    pub(crate) fn shown(&self, handle: u64) -> u64 {
+        let mut names = self.names.iter();
+        let name = names.find(|n| n.handle.load(Ordering::Acquire) == handle);
+        name.map_or(handle, |n| n.shown.load(Ordering::Acquire))
     }
 
     /// The primary context of a device, locked.
@@ -191,6 +217,20 @@ impl Contexts {
             .ok()
             .and_then(|n| self.primary.get(n));
         slot.map(lock).ok_or(CuResult::INVALID_DEVICE)
+    }
+}
+
+impl PrimaryName {
+    /// The worker has made it anew.
+    fn take(&self, handle: Ctx) -> u64 {
+        self.handle.store(handle.0, Ordering::Release);
+        match self.shown.load(Ordering::Acquire) {
+            0 => {
+                self.shown.store(handle.0, Ordering::Release);
+                handle.0
+            }
+            shown => shown,
+        }
     }
 }
 

@@ -126,16 +126,20 @@ impl Library {
         Ok(module)
     }
 
-    /// `cuLibraryGetKernel`.
+    /// A kernel whose name is known.
+    pub(crate) fn known_kernel(&self, name: &str) -> Option<u64> {
+        lock(&self.kernels).get(name).copied()
+    }
+
+    /// `cuLibraryGetKernel`, looked up in a context.
     ///
     /// # Errors
     /// CUDA_ERROR_NOT_FOUND; those of loading the library.
-    pub(crate) fn kernel(&self, shim: &Shim, name: &str) -> Cu<u64> {
-        if let Some(handle) = lock(&self.kernels).get(name) {
-            return Ok(*handle);
+    pub(crate) fn kernel(&self, shim: &Shim, context: &Context, name: &str) -> Cu<u64> {
+        if let Some(handle) = self.known_kernel(name) {
+            return Ok(handle);
         }
-        let context = shim.contexts.current()?;
-        let module = self.module(shim, &context)?;
+        let module = self.module(shim, context)?;
         let function = modules::function(shim, &module, name)?;
         let function = shim.functions.get(function)?;
         let mut kernels = lock(&self.kernels);
@@ -210,18 +214,6 @@ impl Kernel {
         known
             .map(|(_, function)| function.clone())
             .ok_or(CuResult::INVALID_CONTEXT)
-    }
-
-    /// Any of its functions: what is asked is the same in all.
-    ///
-    /// # Errors
-    /// CUDA_ERROR_INVALID_CONTEXT if the contexts that knew it are gone and none is current.
-    pub(crate) fn any(&self, shim: &Shim) -> Cu<Arc<FunctionInfo>> {
-        let known = lock(&self.functions).first().map(|(_, f)| f.clone());
-        match known {
-            Some(function) => Ok(function),
-            None => self.function(shim, &*shim.contexts.current()?),
-        }
     }
 
     /// `cuKernelSetAttribute`.

@@ -1,14 +1,14 @@
 //! Live device memory: what an address means, checked before it is sent.
 
-use std::collections::BTreeMap;
-use std::sync::{PoisonError, RwLock, RwLockWriteGuard};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Mutex, PoisonError, RwLock, RwLockWriteGuard};
 
 use vgpu_proto::call::req;
 use vgpu_proto::cuda::{Ctx, CuResult, DevPtr};
 
 use super::Shim;
 use super::reserve::Reservations;
-use crate::Cu;
+use crate::{Cu, lock};
 
 /// Blocks that may collide before an allocation gives up.
 pub(super) const MAX_COLLISIONS: usize = 64;
@@ -34,8 +34,6 @@ pub(crate) struct Range {
     pub(crate) physical: u64,
     /// `CUmemAccess_flags` for its device.
     pub(crate) access: u32,
-    /// `CU_POINTER_ATTRIBUTE_SYNC_MEMOPS`.
-    pub(crate) synchronous: bool,
 }
 
 /// `CU_MEM_ACCESS_FLAGS_PROT_READWRITE`.
@@ -61,11 +59,28 @@ struct Map {
 #[derive(Debug, Default)]
 pub(crate) struct DeviceMemory {
     map: RwLock<Map>,
+    /// Ids, which are never used again, of what `CU_POINTER_ATTRIBUTE_SYNC_MEMOPS` is set for.
+    synchronous: Mutex<BTreeSet<u64>>,
 }
 
 impl DeviceMemory {
     fn write(&self) -> RwLockWriteGuard<'_, Map> {
         self.map.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Is `CU_POINTER_ATTRIBUTE_SYNC_MEMOPS` set?
+    pub(crate) fn is_synchronous(&self, range: &Range) -> bool {
+        lock(&self.synchronous).contains(&range.id)
+    }
+
+    /// Sets it, or not. It is only told: all that it asks for holds without it.
+    pub(crate) fn set_synchronous(&self, range: &Range, on: bool) {
+        let mut all = lock(&self.synchronous);
+        if on {
+            all.insert(range.id);
+        } else {
+            all.remove(&range.id);
+        }
     }
 
     /// The range that holds `address`.
@@ -113,16 +128,8 @@ impl DeviceMemory {
                 pool: 0,
                 physical: 0,
                 access: READ_WRITE,
-                synchronous: false,
             },
         );
-    }
-
-    /// Sets [`Range::synchronous`] of the range that begins at `base`.
-    pub(crate) fn set_synchronous(&self, base: u64, synchronous: bool) {
-        if let Some(range) = self.write().ranges.get_mut(&base) {
-            range.synchronous = synchronous;
-        }
     }
 
     /// Forgets the globals of an unloaded module.
@@ -205,7 +212,6 @@ impl DeviceMemory {
                 pool: 0,
                 physical,
                 access: 0,
-                synchronous: false,
             },
         );
         Ok(())
@@ -269,7 +275,6 @@ impl DeviceMemory {
                 pool,
                 physical: 0,
                 access: READ_WRITE,
-                synchronous: false,
             },
         );
         true

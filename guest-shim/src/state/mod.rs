@@ -56,7 +56,7 @@ pub(crate) struct Shim {
     /// Instantiated graphs.
     pub(crate) execs: handles::Handles<graphs::Exec>,
     /// User objects.
-    pub(crate) objects: handles::Handles<graphs::UserObject>,
+    pub(crate) objects: handles::Handles<graphs::NamedObject>,
     /// Values that conditional nodes of graphs read.
     pub(crate) conditions: graphs::conditional::Conditions,
     /// Memory of graphs.

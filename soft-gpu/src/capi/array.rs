@@ -149,6 +149,26 @@ exports! {
         Err(CuError::INVALID_VALUE)
     }
 
+    fn cuArrayGetSparseProperties(out: Out<u8>, array: u64) {
+        out.check()?;
+        array::get(array)?;
+        // Only of sparse arrays, which are not made.
+        Err(CuError::INVALID_VALUE)
+    }
+
+    fn cuMipmappedArrayGetMemoryRequirements(out: Out<Requirements>, mipmap: u64, device: i32) {
+        out.check()?;
+        gpu(device)?;
+        array::find_mipmap(mipmap)?;
+        Err(CuError::INVALID_VALUE)
+    }
+
+    fn cuMipmappedArrayGetSparseProperties(out: Out<u8>, mipmap: u64) {
+        out.check()?;
+        array::find_mipmap(mipmap)?;
+        Err(CuError::INVALID_VALUE)
+    }
+
     fn cuArrayGetPlane(out: Out<u64>, array: u64, _plane: u32) {
         out.check()?;
         array::get(array)?;

@@ -3,6 +3,7 @@
 use super::copy::{Copy3, Side3};
 use super::types::{ASYNC, Default, In, Out, StreamArg};
 use super::vmm::Location;
+use crate::driver::array;
 use crate::driver::copy::{Side, copy};
 use crate::driver::error::{CuError, Result};
 use crate::driver::stream::Stream;
@@ -10,6 +11,10 @@ use crate::driver::stream::Stream;
 /// CU_MEMCPY_SRC_ACCESS_ORDER_DURING_API_CALL and _ANY.
 const DURING_CALL: u32 = 2;
 const ANY: u32 = 3;
+
+/// CU_MEMCPY_OPERAND_TYPE_POINTER and _ARRAY.
+const POINTER: u32 = 1;
+const ARRAY: u32 = 2;
 
 /// CUmemcpyAttributes.
 #[derive(Clone, Copy)]
@@ -106,15 +111,15 @@ fn with_attributes(
     queue(&flat(dst, src, bytes), a.order, &stream.get(default)?)
 }
 
-/// CUmemcpy3DOperand with a pointer.
+/// CUmemcpy3DOperand.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct Operand {
     kind: u32,
-    addr: u64,
-    row: usize,
-    layer: usize,
-    hint: Location,
+    /// An address, or an array.
+    what: u64,
+    /// Elements a row and rows a layer; of an array, where in it: element, row and layer.
+    numbers: [usize; 3],
 }
 
 /// CUDA_MEMCPY3D_BATCH_OP.
@@ -131,15 +136,32 @@ pub struct Operation {
 const _: () = assert!(size_of::<Operation>() == 112 && size_of::<Attributes>() == 24);
 
 impl Operand {
-    fn side(self) -> Result<Side3> {
+    /// Bytes an element, where this operand says so.
+    fn element(self) -> Result<Option<usize>> {
         match self.kind {
-            1 => Ok(Side3 {
-                pitch: self.row,
-                height: self.layer,
-                ..Side3::flat((Side::Unified, self.addr))
+            POINTER => Ok(None),
+            ARRAY => array::get(self.what)?.shape.element().map(Some),
+            _ => Err(CuError::INVALID_VALUE),
+        }
+    }
+
+    fn side(self, element: usize) -> Result<Side3> {
+        let [x, y, z] = self.numbers;
+        let bytes = |n: usize| n.checked_mul(element).ok_or(CuError::INVALID_VALUE);
+        match self.kind {
+            POINTER => Ok(Side3 {
+                pitch: bytes(x)?,
+                height: y,
+                ..Side3::flat((Side::Unified, self.what))
             }),
-            // Arrays are not served.
-            2 => Err(CuError::NOT_SUPPORTED),
+            ARRAY => Ok(Side3 {
+                kind: 3,
+                array: self.what,
+                x: bytes(x)?,
+                y,
+                z,
+                ..Side3::flat((Side::Host, 0))
+            }),
             _ => Err(CuError::INVALID_VALUE),
         }
     }
@@ -148,10 +170,14 @@ impl Operand {
 fn three(op: In<Operation>, index: usize, stream: &std::sync::Arc<Stream>) -> Result {
     let op = op.at(index)?;
     check(op.order, op.flags)?;
+    // Between pointers an element is a byte.
+    let (from, to) = (op.src.element()?, op.dst.element()?);
+    let element = from.or(to).unwrap_or(1);
+    let width = op.extent[0].checked_mul(element);
     let c = Copy3 {
-        src: op.src.side()?,
-        dst: op.dst.side()?,
-        width: op.extent[0],
+        src: op.src.side(element)?,
+        dst: op.dst.side(element)?,
+        width: width.ok_or(CuError::INVALID_VALUE)?,
         height: op.extent[1],
         depth: op.extent[2],
     };

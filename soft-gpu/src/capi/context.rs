@@ -2,11 +2,13 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::device::Resource;
+use super::resource::Resource;
 use super::types::{In, Out};
 use crate::driver::context::{self, API_VERSION, LIMITS};
 use crate::driver::error::{CuError, Result};
 use crate::driver::graph::capture;
+use crate::driver::green::{self, Green};
+use crate::driver::part::Part;
 use crate::driver::stream::PRIORITIES;
 use crate::driver::{event, healthy};
 
@@ -33,7 +35,18 @@ fn or_current(handle: u64) -> Result<std::sync::Arc<context::Context>> {
     }
 }
 
+/// The green context that a context argument stands for, where it does.
+fn green_or_current(handle: u64) -> Option<std::sync::Arc<Green>> {
+    match handle {
+        0 => green::current(),
+        _ => green::of_context(handle),
+    }
+}
+
 fn synchronize(handle: u64) -> Result {
+    if let Some(green) = green_or_current(handle) {
+        return green.synchronize();
+    }
     let context = or_current(handle)?;
     capture::forbid_context(&context)?;
     context.synchronize()
@@ -118,15 +131,16 @@ exports! {
     }
 
     fn cuCtxSetFlags(flags: u32) {
-        if flags & !0xff != 0 {
-            return Err(CuError::INVALID_VALUE);
-        }
+        context::valid_flags(flags)?;
         context::current()?.flags.store(flags, Relaxed);
         Ok(())
     }
 
     fn cuCtxGetId(handle: u64, id: Out<u64>) {
-        id.set(or_current(handle)?.id)
+        match green_or_current(handle) {
+            Some(green) => id.set(green.id),
+            None => id.set(or_current(handle)?.id),
+        }
     }
 
     fn cuCtxSynchronize() {
@@ -167,7 +181,9 @@ exports! {
     }
 
     fn cuCtxGetSharedMemConfig(out: Out<u32>) {
-        out.set(context::current()?.shared_config.load(Relaxed))
+        const FOUR_BYTES: u32 = 1;
+        context::current()?;
+        out.set(FOUR_BYTES)
     }
 
     fn cuCtxSetSharedMemConfig(config: u32) {
@@ -214,20 +230,26 @@ exports! {
     }
 
     fn cuCtxRecordEvent(handle: u64, event: u64) {
+        if let Some(green) = green_or_current(handle) {
+            return green.record(&*event::get(event)?);
+        }
         let (context, event) = (or_current(handle)?, event::get(event)?);
         capture::forbid_context(&context)?;
         context.record(&event)
     }
 
     fn cuCtxWaitEvent(handle: u64, event: u64) {
+        if let Some(green) = green_or_current(handle) {
+            return green.wait(&*event::get(event)?);
+        }
         let (context, event) = (or_current(handle)?, event::get(event)?);
         capture::forbid_context(&context)?;
         context.wait(&event)
     }
 
     fn cuCtxGetDevResource(handle: u64, out: Out<Resource>, kind: u32) {
-        or_current(handle)?;
-        Resource::tell(out, kind)
+        let part = green_or_current(handle).map_or(Part::ALL, |g| g.part);
+        Resource::tell(out, kind, &or_current(handle)?.gpu, part)
     }
 
     fn cuCtxGetExecAffinity(_out: Out<u64>, _kind: u32) {
@@ -236,8 +258,10 @@ exports! {
     }
 
     fn cuCtxEnablePeerAccess(peer: u64, flags: u32) {
-        context::current()?;
-        context::get(peer)?;
+        let own = context::current()?;
+        if context::get(peer)?.handle == own.handle {
+            return Err(CuError::INVALID_CONTEXT);
+        }
         Err(if flags == 0 { CuError::PEER_ACCESS_UNSUPPORTED } else { CuError::INVALID_VALUE })
     }
 

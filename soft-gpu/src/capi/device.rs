@@ -1,8 +1,10 @@
 //! Devices and their primary contexts.
 
+use super::resource::Resource;
 use super::types::{Out, Text, put_text};
 use crate::driver::attributes as a;
 use crate::driver::error::{CuError, Result};
+use crate::driver::part::Part;
 use crate::driver::{self, context, gpu};
 
 /// CUdevprop.
@@ -18,47 +20,6 @@ pub struct Properties {
     regs_per_block: i32,
     clock_rate: i32,
     texture_align: i32,
-}
-
-/// CUdevResource.
-#[derive(Clone, Copy)]
-#[repr(C)]
-pub struct Resource {
-    kind: u32,
-    internal: [u8; 92],
-    multiprocessors: u32,
-    smallest: u32,
-    alignment: u32,
-    flags: u32,
-    domain: u32,
-    rest: [u32; 5],
-    next: u64,
-}
-
-const _: () = assert!(size_of::<Resource>() == 144);
-
-impl Resource {
-    /// All multiprocessors, which is what every context and stream has.
-    ///
-    /// # Errors
-    /// CUDA_ERROR_INVALID_RESOURCE_TYPE for anything but multiprocessors.
-    pub fn tell(out: Out<Resource>, kind: u32) -> Result {
-        if kind != 1 {
-            return Err(CuError::INVALID_RESOURCE_TYPE);
-        }
-        out.set(Resource {
-            kind,
-            internal: [0; 92],
-            multiprocessors: a::MULTIPROCESSORS,
-            // Compute capability 8.0: partitions of 4, in steps of 2.
-            smallest: 4,
-            alignment: 2,
-            flags: 0,
-            domain: 0,
-            rest: [0; 5],
-            next: 0,
-        })
-    }
 }
 
 fn properties() -> Properties {
@@ -77,16 +38,14 @@ fn properties() -> Properties {
     }
 }
 
-/// `[domain:]bus:device.function`, as cuDeviceGetByPCIBusId takes it.
-fn bus_of(text: &str) -> Option<u32> {
-    let text = text.strip_suffix(".0").unwrap_or(text);
-    let parts: Vec<u32> = text
-        .split(':')
-        .map(|p| u32::from_str_radix(p, 16))
-        .collect::<std::result::Result<_, _>>()
-        .ok()?;
+/// (domain, bus, device, function) of `[domain:]bus:device[.function]`, as cuDeviceGetByPCIBusId takes it.
+fn place_of(text: &str) -> Option<(u32, u32, u32, u32)> {
+    let number = |t: &str| u32::from_str_radix(t, 16).ok();
+    let (text, function) = text.split_once('.').unwrap_or((text, "0"));
+    let parts: Vec<u32> = text.split(':').map(number).collect::<Option<_>>()?;
     match parts[..] {
-        [0, bus, 0] | [bus, 0] => Some(bus),
+        [domain, bus, device] => Some((domain, bus, device, number(function)?)),
+        [bus, device] => Some((0, bus, device, number(function)?)),
         _ => None,
     }
 }
@@ -146,8 +105,9 @@ exports! {
     }
 
     fn cuDeviceGetByPCIBusId(device: Out<i32>, text: Text) {
-        let bus = bus_of(&text.get()?).ok_or(CuError::INVALID_VALUE)?;
-        let found = driver::driver()?.gpus.iter().find(|g| g.pci_bus() == bus);
+        let place = place_of(&text.get()?).ok_or(CuError::INVALID_VALUE)?;
+        let mut gpus = driver::driver()?.gpus.iter();
+        let found = gpus.find(|g| place == (0, g.pci_bus(), 0, 0));
         device.set(found.ok_or(CuError::INVALID_DEVICE)?.ordinal as i32)
     }
 
@@ -167,12 +127,14 @@ exports! {
     }
 
     fn cuDeviceGetDevResource(device: i32, out: Out<Resource>, kind: u32) {
-        gpu(device)?;
-        Resource::tell(out, kind)
+        Resource::tell(out, kind, gpu(device)?, Part::ALL)
     }
 
-    fn cuDeviceGetExecAffinitySupport(value: Out<i32>, _kind: u32, device: i32) {
+    fn cuDeviceGetExecAffinitySupport(value: Out<i32>, kind: u32, device: i32) {
         gpu(device)?;
+        if kind != 0 {
+            return Err(CuError::INVALID_VALUE);
+        }
         value.set(0)
     }
 

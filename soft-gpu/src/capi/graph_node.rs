@@ -19,7 +19,7 @@ use crate::driver::graph::node::{
 use crate::driver::graph::{self, update};
 use crate::driver::launch::Shape;
 use crate::driver::memop::MemOp;
-use crate::driver::{context, event, gpu, module};
+use crate::driver::{context, event, gpu, green, module};
 
 /// CUDA_KERNEL_NODE_PARAMS_v1.
 #[derive(Clone, Copy)]
@@ -46,10 +46,8 @@ impl Kernel1 {
     fn named(self, handle: u64) -> Result<Action> {
         let f = module::function(handle)?;
         let shape = Shape {
-            grid: self.grid,
-            block: self.block,
-            shared: self.shared,
-            cooperative: false,
+            part: green::current_part(),
+            ..Shape::new(self.grid, self.block, self.shared)
         };
         let block = parameters(&f, self.params, self.extra)?;
         Action::kernel(f, handle, shape, block)

@@ -125,12 +125,7 @@ fn plain(
     extra: In<*const c_void>,
     default: Default,
 ) -> Result {
-    let shape = Shape {
-        grid: [gx, gy, gz],
-        block: [bx, by, bz],
-        shared,
-        cooperative: false,
-    };
+    let shape = Shape::new([gx, gy, gz], [bx, by, bz], shared);
     launch(f, shape, stream, params, extra, default)
 }
 
@@ -149,10 +144,8 @@ fn cooperative(
     default: Default,
 ) -> Result {
     let shape = Shape {
-        grid: [gx, gy, gz],
-        block: [bx, by, bz],
-        shared,
         cooperative: true,
+        ..Shape::new([gx, gy, gz], [bx, by, bz], shared)
     };
     launch(f, shape, stream, params, In(std::ptr::null()), default)
 }
@@ -189,10 +182,8 @@ fn extended(
     let c = config.get()?;
     let cooperative = cooperative_attribute(&c)?;
     let shape = Shape {
-        grid: c.grid,
-        block: c.block,
-        shared: c.shared,
         cooperative,
+        ..Shape::new(c.grid, c.block, c.shared)
     };
     launch(f, shape, c.stream, params, extra, default)
 }

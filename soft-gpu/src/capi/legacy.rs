@@ -64,12 +64,8 @@ fn launch(f: u64, width: i32, height: i32, stream: StreamArg) -> Result {
         return Err(CuError::INVALID_VALUE);
     }
     params.resize(function.info.param_bytes, 0);
-    let shape = Shape {
-        grid: [size(width)?, size(height)?, 1],
-        block: prepared.block,
-        shared: prepared.shared,
-        cooperative: false,
-    };
+    let grid = [size(width)?, size(height)?, 1];
+    let shape = Shape::new(grid, prepared.block, prepared.shared);
     submit(function, f, shape, params, &*stream.get(Default::Legacy)?)
 }
 

@@ -3,7 +3,7 @@
 use super::launch::{Config, cooperative_attribute};
 use super::types::{In, Out};
 use crate::driver::error::{CuError, Result};
-use crate::driver::{module, occupancy};
+use crate::driver::{green, module, occupancy};
 
 /// CUoccupancyB2DSize: dynamic shared memory of a block size.
 type SharedOf = Option<unsafe extern "C" fn(i32) -> usize>;
@@ -25,7 +25,8 @@ fn best(
     limit: i32,
 ) -> Result {
     let limit = u32::try_from(limit).map_err(|_| CuError::INVALID_VALUE)?;
-    let found = occupancy::best_block(&*module::function(f)?, limit, |size| match of {
+    let part = green::current_part();
+    let found = occupancy::best_block(&*module::function(f)?, limit, part, |size| match of {
         // SAFETY: the API's contract: the caller's function of a block size.
         Some(call) => unsafe { call(size as i32) as u64 },
         None => shared as u64,
@@ -69,7 +70,8 @@ exports! {
         // Clusters begin with compute capability 9.0: each block is its own.
         cooperative_attribute(&config)?;
         let threads = config.block.iter().product();
-        out.set(occupancy::resident_blocks(&f, threads, config.shared.into()) as i32)
+        let (shared, part) = (config.shared.into(), green::current_part());
+        out.set(occupancy::resident_blocks(&f, threads, shared, part) as i32)
     }
 
     fn cuOccupancyMaxPotentialClusterSize(out: Out<i32>, f: u64, config: In<Config>) {

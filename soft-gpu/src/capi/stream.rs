@@ -2,7 +2,7 @@
 
 use std::ffi::c_void;
 
-use super::device::Resource;
+use super::resource::Resource;
 use super::types::{Default, In, Out, StreamArg};
 use crate::driver::callback::{self, HostCall, HostFn, StreamFn};
 use crate::driver::error::{CuError, Result};
@@ -47,17 +47,18 @@ fn device(stream: StreamArg, out: Out<i32>, default: Default) -> Result {
 }
 
 fn context(stream: StreamArg, out: Out<u64>, default: Default) -> Result {
-    let context = stream
-        .get(default)?
-        .context
-        .upgrade()
-        .ok_or(CuError::CONTEXT_IS_DESTROYED)?;
-    out.set(context.handle)
+    let stream = stream.get(default)?;
+    match stream.green()? {
+        Some(green) => out.set(green.context),
+        None => out.set(stream.owner()?.handle),
+    }
 }
 
+/// A green context, and the primary one; or a context that is no green one.
 fn context_v2(stream: StreamArg, out: Out<u64>, green: Out<u64>, default: Default) -> Result {
-    context(stream, out, default)?;
-    green.set_if_wanted(0);
+    let stream = stream.get(default)?;
+    out.set(stream.owner()?.handle)?;
+    green.set_if_wanted(stream.green()?.map_or(0, |g| g.handle));
     Ok(())
 }
 
@@ -79,8 +80,8 @@ fn copy_attributes(stream: StreamArg, from: StreamArg, default: Default) -> Resu
 }
 
 fn resource(stream: StreamArg, out: Out<Resource>, kind: u32, default: Default) -> Result {
-    stream.get(default)?;
-    Resource::tell(out, kind)
+    let stream = stream.get(default)?;
+    Resource::tell(out, kind, &stream.owner()?.gpu, stream.part())
 }
 
 /// cuLaunchHostFunc_v2: how the call is awaited makes no difference here.
@@ -169,7 +170,9 @@ exports! {
     }
 
     fn cuStreamGetGreenCtx(stream: StreamArg, out: Out<u64>) {
-        stream.get(Default::Legacy)?;
-        out.set(0)
+        let stream = stream.get(Default::Legacy)?;
+        // A client asks with no place for the answer, and wants to hear that it may.
+        out.set_if_wanted(stream.green()?.map_or(0, |g| g.handle));
+        Ok(())
     }
 }

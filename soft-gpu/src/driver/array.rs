@@ -76,10 +76,18 @@ impl Shape {
     }
 
     fn pitch(&self) -> Result<usize> {
+        Ok(self.width * self.element()?)
+    }
+
+    /// Bytes an element.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_VALUE for channels that there are not; those of the format.
+    pub fn element(&self) -> Result<usize> {
         if !matches!(self.channels, 1 | 2 | 4) {
             return Err(CuError::INVALID_VALUE);
         }
-        Ok(self.width * self.channels as usize * format_bytes(self.format)?)
+        Ok(self.channels as usize * format_bytes(self.format)?)
     }
 
     fn check(&self) -> Result {
@@ -226,6 +234,15 @@ pub fn level(handle: u64, level: u32) -> Result<u64> {
     let mipmap = MIPMAPS.get(handle)?;
     let found = mipmap.levels.get(level as usize);
     found.map(|a| a.handle).ok_or(CuError::INVALID_VALUE)
+}
+
+/// A live mipmapped array.
+///
+/// # Errors
+/// As [`get`].
+pub fn find_mipmap(handle: u64) -> Result {
+    healthy()?;
+    MIPMAPS.get(handle).map(|_| ())
 }
 
 /// cuMipmappedArrayDestroy.

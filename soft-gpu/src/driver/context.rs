@@ -11,7 +11,7 @@ use super::graph::exec;
 use super::handle::{Kind, Table};
 use super::stream::{Class, Position, Stream};
 use super::sync::lock;
-use super::{array, driver, event, fault, gpu, healthy, library, module, pool, stream};
+use super::{array, driver, event, fault, gpu, green, healthy, library, module, pool, stream};
 
 /// cuCtxGetApiVersion.
 pub const API_VERSION: u32 = 3020;
@@ -39,8 +39,6 @@ pub struct Context {
     pub limits: [AtomicU64; LIMITS.len()],
     /// CUfunc_cache.
     pub cache_config: AtomicU32,
-    /// CUsharedconfig.
-    pub shared_config: AtomicU32,
     /// Bytes of device-side malloc in use.
     pub heap_used: AtomicU64,
     /// Uses beyond the creator's (cuCtxAttach).
@@ -73,7 +71,7 @@ impl Context {
     fn create(gpu: &Arc<Gpu>, flags: u32, primary: bool, handle: u64) -> Arc<Context> {
         let context = Arc::new_cyclic(|me| Context {
             handle,
-            id: IDS.fetch_add(1, Ordering::Relaxed),
+            id: next_id(),
             gpu: Arc::clone(gpu),
             primary,
             flags: AtomicU32::new(flags),
@@ -81,7 +79,6 @@ impl Context {
             legacy: Arc::new(Stream::new(me.clone(), Class::Legacy, 0, 0, stream::LEGACY)),
             limits: LIMITS.map(|(_, default, _)| AtomicU64::new(default)),
             cache_config: AtomicU32::new(0),
-            shared_config: AtomicU32::new(0),
             heap_used: AtomicU64::new(0),
             attached: AtomicU32::new(0),
             streams: Mutex::default(),
@@ -201,7 +198,7 @@ thread_local! {
     static STACK: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
 }
 
-/// The calling thread's current context.
+/// The calling thread's current context; of a green one the primary context that it is a view of.
 ///
 /// # Errors
 /// CUDA_ERROR_INVALID_CONTEXT without one, CUDA_ERROR_CONTEXT_IS_DESTROYED after its end.
@@ -210,7 +207,23 @@ pub fn current() -> Result<Arc<Context>> {
     if handle == 0 {
         return Err(CuError::INVALID_CONTEXT);
     }
-    CONTEXTS.find(handle).ok_or(CuError::CONTEXT_IS_DESTROYED)
+    find(handle).ok_or(CuError::CONTEXT_IS_DESTROYED)
+}
+
+/// A handle for a context that is none of this table's own.
+pub fn mint() -> u64 {
+    CONTEXTS.mint()
+}
+
+/// A number that no context had before.
+pub fn next_id() -> u64 {
+    IDS.fetch_add(1, Ordering::Relaxed)
+}
+
+/// False once it is destroyed, also while somebody still holds it.
+pub fn is_live(context: &Arc<Context>) -> bool {
+    let found = CONTEXTS.find(context.handle);
+    found.is_some_and(|c| Arc::ptr_eq(&c, context))
 }
 
 /// The handle on top of the thread's stack; 0 without one.
@@ -224,7 +237,8 @@ pub fn current_handle() -> Result<u64> {
 
 /// A live context by handle, without complaint.
 pub fn find(handle: u64) -> Option<Arc<Context>> {
-    CONTEXTS.find(handle)
+    let view = || green::of_context(handle)?.owner().ok();
+    CONTEXTS.find(handle).or_else(view)
 }
 
 /// A context argument.
@@ -233,7 +247,10 @@ pub fn find(handle: u64) -> Option<Arc<Context>> {
 /// CUDA_ERROR_INVALID_CONTEXT (strict mode aborts on a stale or forged one).
 pub fn get(handle: u64) -> Result<Arc<Context>> {
     driver()?;
-    CONTEXTS.get(handle).map_err(|_| CuError::INVALID_CONTEXT)
+    find(handle).ok_or_else(|| {
+        CONTEXTS.bad(handle);
+        CuError::INVALID_CONTEXT
+    })
 }
 
 /// cuCtxPushCurrent.
@@ -275,15 +292,25 @@ pub fn set_current(handle: u64) -> Result {
     Ok(())
 }
 
+/// CUctx_flags, of which at most one says how to wait.
+///
+/// # Errors
+/// CUDA_ERROR_INVALID_VALUE.
+pub fn valid_flags(flags: u32) -> Result {
+    const HOW_TO_WAIT: u32 = 7;
+    if flags & !FLAGS != 0 || (flags & HOW_TO_WAIT).count_ones() > 1 {
+        return Err(CuError::INVALID_VALUE);
+    }
+    Ok(())
+}
+
 /// cuCtxCreate: the new context becomes current.
 ///
 /// # Errors
 /// Unknown flags, no such device, a poisoned process.
 pub fn create(flags: u32, device: i32) -> Result<u64> {
     healthy()?;
-    if flags & !FLAGS != 0 {
-        return Err(CuError::INVALID_VALUE);
-    }
+    valid_flags(flags)?;
     let context = Context::create(gpu(device)?, flags, false, CONTEXTS.mint());
     STACK.with_borrow_mut(|s| s.push(context.handle));
     Ok(context.handle)
@@ -382,9 +409,7 @@ pub fn reset_primary(device: i32) -> Result {
 /// # Errors
 /// Unknown flags, no such device.
 pub fn set_primary_flags(device: i32, flags: u32) -> Result {
-    if flags & !FLAGS != 0 {
-        return Err(CuError::INVALID_VALUE);
-    }
+    valid_flags(flags)?;
     with_primary(device, |p, _| {
         p.flags = flags;
         if let Some(context) = find(p.handle) {

@@ -96,12 +96,14 @@ impl Event {
         self.record_now(stream)
     }
 
-    /// True if the event belongs to the stream's context.
+    /// True if the event belongs to the context.
+    pub fn is_of(&self, context: &context::Context) -> bool {
+        context.handle == self.context
+    }
+
+    /// Ok if the event belongs to the stream's context.
     fn check_context(&self, stream: &Stream) -> Result {
-        let same = stream
-            .context
-            .upgrade()
-            .is_some_and(|c| c.handle == self.context);
+        let same = stream.context.upgrade().is_some_and(|c| self.is_of(&c));
         if same {
             Ok(())
         } else {

@@ -47,6 +47,10 @@ pub enum Kind {
     Array,
     /// CUmipmappedArray.
     Mipmap,
+    /// CUgreenCtx.
+    GreenContext,
+    /// CUdevResourceDesc.
+    ResourceDesc,
 }
 
 impl Kind {

@@ -13,6 +13,7 @@ use super::graph::capture;
 use super::graph::node::Action;
 use super::memory::Use;
 use super::module::Function;
+use super::part::Part;
 use super::stream::{Running, Stream};
 use super::sync::{lock, now_ns, sleep_until};
 use super::turn::Turn;
@@ -33,9 +34,22 @@ pub struct Shape {
     pub shared: u32,
     /// All blocks resident at once.
     pub cooperative: bool,
+    /// On which multiprocessors.
+    pub part: Part,
 }
 
 impl Shape {
+    /// A launch that is not cooperative, on the whole device.
+    pub fn new(grid: [u32; 3], block: [u32; 3], shared: u32) -> Shape {
+        Shape {
+            grid,
+            block,
+            shared,
+            cooperative: false,
+            part: Part::ALL,
+        }
+    }
+
     /// Checks the shape against the device and the function, as the driver does on launch.
     ///
     /// # Errors
@@ -62,7 +76,8 @@ impl Shape {
             return Err(CuError::INVALID_VALUE);
         }
         let blocks: u64 = self.grid.iter().map(|d| u64::from(*d)).product();
-        let resident = || occupancy::resident_blocks(f, threads as u32, self.shared.into());
+        let resident =
+            || occupancy::resident_blocks(f, threads as u32, self.shared.into(), self.part);
         if self.cooperative && blocks > resident() {
             return Err(CuError::COOPERATIVE_LAUNCH_TOO_LARGE);
         }
@@ -76,6 +91,7 @@ pub struct Kernel {
     context: Arc<Context>,
     function: Arc<Function>,
     launch: Launch,
+    part: Part,
 }
 
 impl Kernel {
@@ -101,13 +117,14 @@ impl Kernel {
             dynamic_shared: shape.shared,
             params,
             cooperative: shape.cooperative,
-            threads: driver.config.threads,
+            threads: driver.config.threads.min(shape.part.count() as usize),
         };
         Ok(Kernel {
             driver,
             context,
             function,
             launch,
+            part: shape.part,
         })
     }
 
@@ -129,6 +146,10 @@ pub fn submit(
     params: Vec<u8>,
     stream: &Stream,
 ) -> Result {
+    let shape = Shape {
+        part: stream.part(),
+        ..shape
+    };
     if capture::recording(stream)? {
         return capture::add(stream, || Action::kernel(f, named, shape, params));
     }
@@ -188,7 +209,7 @@ impl Kernel {
     /// Puts what really ran on the device's timeline.
     fn took(&self, start: u64, ns: u64, running: &Running<'_>) {
         let blocks = self.launch.grid.iter().map(|d| u64::from(*d)).product();
-        let end = self.context.gpu.lanes.place(start, ns, blocks);
+        let end = (self.context.gpu.lanes).place(start, ns, blocks, self.part);
         running.core.lag.set(end);
     }
 }

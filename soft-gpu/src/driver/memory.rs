@@ -378,12 +378,31 @@ impl Memory {
         if len == 0 {
             return Ok(self.find(addr).map_or(0, |a| a.device));
         }
-        self.covered(addr, len).ok_or_else(|| {
+        let device = self.covered(addr, len).ok_or_else(|| {
             violation(format_args!(
                 "{len} bytes at {addr:#x} are not within live allocations"
             ));
             CuError::INVALID_VALUE
-        })
+        })?;
+        self.allowed(device, addr, len)?;
+        Ok(device)
+    }
+
+    /// Mapped memory is reached only where cuMemSetAccess said so.
+    fn allowed(&self, device: usize, addr: u64, len: u64) -> Result {
+        let arena = &super::driver()?.arena;
+        let live = read(&self.live);
+        let mut pieces = live
+            .range(..addr + len)
+            .rev()
+            .map(|(_, a)| a)
+            .take_while(|a| a.addr + a.size > addr)
+            .filter(|a| matches!(a.usage, Use::Mapped(_)));
+        if pieces.all(|a| arena.live(device, a.addr, 1)) {
+            Ok(())
+        } else {
+            Err(CuError::INVALID_VALUE)
+        }
     }
 
     /// Where a host-side or unified address of a copy lies.

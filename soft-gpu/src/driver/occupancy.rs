@@ -1,10 +1,11 @@
 //! Occupancy by the published rules of compute capability 8.0.
 
 use super::attributes::{
-    BLOCKS_PER_SM, MAX_THREADS_PER_BLOCK, MULTIPROCESSORS, REGISTERS, SHARED_PER_SM,
-    SHARED_RESERVED, THREADS_PER_SM, WARP,
+    BLOCKS_PER_SM, MAX_THREADS_PER_BLOCK, REGISTERS, SHARED_PER_SM, SHARED_RESERVED,
+    THREADS_PER_SM, WARP,
 };
 use super::module::Function;
+use super::part::Part;
 
 /// Registers are given to warps in units of this many.
 const REGISTER_UNIT: u32 = 256;
@@ -43,14 +44,19 @@ fn blocks(registers: u32, fixed: u64, max_threads: u32, threads: u32, dynamic: u
         .min(BLOCKS_PER_SM)
 }
 
-/// Blocks that the whole device holds at once: the most of a cooperative launch.
-pub fn resident_blocks(f: &Function, threads: u32, dynamic: u64) -> u64 {
-    u64::from(blocks_per_sm(f, threads, dynamic)) * u64::from(MULTIPROCESSORS)
+/// Blocks that a part of the device holds at once: the most of a cooperative launch.
+pub fn resident_blocks(f: &Function, threads: u32, dynamic: u64, part: Part) -> u64 {
+    u64::from(blocks_per_sm(f, threads, dynamic)) * u64::from(part.count())
 }
 
-/// (grid, block) that fill the device: the block size with the most resident threads, the largest
-/// of equals. `dynamic` gives the dynamic shared memory of a block size.
-pub fn best_block(f: &Function, limit: u32, mut dynamic: impl FnMut(u32) -> u64) -> (u32, u32) {
+/// (grid, block) that fill a part of the device: the block size with the most resident threads, the
+/// largest of equals. `dynamic` gives the dynamic shared memory of a block size.
+pub fn best_block(
+    f: &Function,
+    limit: u32,
+    part: Part,
+    mut dynamic: impl FnMut(u32) -> u64,
+) -> (u32, u32) {
     let most = f.info.max_threads.min(MAX_THREADS_PER_BLOCK);
     let most = if limit == 0 { most } else { most.min(limit) };
     let mut best = (0, 0, 0);
@@ -66,7 +72,7 @@ pub fn best_block(f: &Function, limit: u32, mut dynamic: impl FnMut(u32) -> u64)
             size / WARP * WARP
         };
     }
-    (best.1 * MULTIPROCESSORS, best.2)
+    (best.1 * part.count(), best.2)
 }
 
 /// Dynamic shared memory that each of `blocks` blocks may have on one multiprocessor.

@@ -15,12 +15,14 @@ use std::time::{Duration, Instant};
 
 use super::context::Context;
 use super::error::{CuError, Result};
-use super::fault;
 use super::graph::capture;
+use super::green::{self, Green};
 use super::handle::{Kind, Table};
-use super::pool;
+use super::part::Part;
+use super::stream_attribute::Attributes;
 use super::sync::{lock, now_ns, read, write};
 use super::timeline::Lag;
+use super::{fault, pool};
 
 /// How a stream relates to the legacy NULL stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -361,20 +363,23 @@ pub struct Stream {
     pub flags: u32,
     /// Priority, already clamped.
     pub priority: i32,
-    /// CUstreamAttrValue by number, where one was set.
-    attributes: Mutex<Attributes>,
+    /// What the program set of it.
+    pub(super) attributes: Attributes,
+    /// The green context that it was made in.
+    green: Option<Weak<Green>>,
+    part: Part,
     core: Arc<Core>,
+    /// The queue is another stream's.
+    borrowed: bool,
 }
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        self.core.close();
+        if !self.borrowed {
+            self.core.close();
+        }
     }
 }
-
-/// CUstreamAttrID: access policy window, synchronisation policy, priority, memory domains.
-const ATTRIBUTES: [u32; 5] = [1, 3, 8, 9, 10];
-type Attributes = std::collections::BTreeMap<u32, [u32; 16]>;
 
 static STREAMS: Table<Stream> = Table::new(Kind::Stream);
 static IDS: AtomicU64 = AtomicU64::new(1);
@@ -404,53 +409,48 @@ impl Stream {
             class,
             flags,
             priority: priority.clamp(PRIORITIES.1, PRIORITIES.0),
-            attributes: Mutex::default(),
+            attributes: Attributes::default(),
+            green: None,
+            part: Part::ALL,
             core: Arc::default(),
+            borrowed: false,
         }
     }
 
-    /// cuStreamGetAttribute.
+    /// The same stream within a green context: one queue, another part of the device.
+    pub fn within(&self, green: &Weak<Green>, part: Part) -> Stream {
+        let Stream {
+            class,
+            flags,
+            priority,
+            handle,
+            ..
+        } = *self;
+        let mut view = Stream::new(Weak::clone(&self.context), class, flags, priority, handle);
+        view.green = Some(Weak::clone(green));
+        view.part = part;
+        view.core = Arc::clone(&self.core);
+        view.borrowed = true;
+        view
+    }
+
+    /// The green context that it was made in, if it was.
     ///
     /// # Errors
-    /// CUDA_ERROR_INVALID_VALUE for what is no attribute of streams.
-    pub fn attribute(&self, id: u32) -> Result<[u32; 16]> {
-        if !ATTRIBUTES.contains(&id) {
-            return Err(CuError::INVALID_VALUE);
+    /// CUDA_ERROR_STREAM_DETACHED after that one's end.
+    pub fn green(&self) -> Result<Option<Arc<Green>>> {
+        match &self.green {
+            None => Ok(None),
+            Some(green) => match green.upgrade() {
+                Some(green) => Ok(Some(green)),
+                None => Err(CuError::STREAM_DETACHED),
+            },
         }
-        let set = lock(&self.attributes).get(&id).copied();
-        let mut value = [0; 16];
-        match id {
-            3 => value[0] = 1,
-            8 => value[0] = self.priority as u32,
-            9 => value[0] = 1 << 8,
-            _ => {}
-        }
-        Ok(set.unwrap_or(value))
     }
 
-    /// cuStreamSetAttribute: hints, which are remembered.
-    ///
-    /// # Errors
-    /// As [`attribute`](Self::attribute); a value that is none.
-    pub fn set_attribute(&self, id: u32, value: [u32; 16]) -> Result {
-        self.attribute(id)?;
-        let fits = match id {
-            3 => (1..=4).contains(&value[0]),
-            8 => (PRIORITIES.1..=PRIORITIES.0).contains(&(value[0] as i32)),
-            10 => value[0] <= 1,
-            _ => true,
-        };
-        if !fits {
-            return Err(CuError::INVALID_VALUE);
-        }
-        lock(&self.attributes).insert(id, value);
-        Ok(())
-    }
-
-    /// cuStreamCopyAttributes.
-    pub fn copy_attributes(&self, from: &Stream) {
-        let theirs = lock(&from.attributes).clone();
-        *lock(&self.attributes) = theirs;
+    /// The multiprocessors that its kernels run on.
+    pub fn part(&self) -> Part {
+        self.part
     }
 
     /// Its context.
@@ -588,6 +588,9 @@ thread_local! {
     static PER_THREAD: RefCell<HashMap<u64, Arc<Stream>>> = RefCell::default();
 }
 
+/// CU_STREAM_NON_BLOCKING.
+const NON_BLOCKING: u32 = 1;
+
 /// The legacy NULL stream by explicit handle.
 pub const LEGACY: u64 = 1;
 /// The calling thread's default stream by explicit handle.
@@ -599,17 +602,29 @@ pub const PER_THREAD_HANDLE: u64 = 2;
 /// CUDA_ERROR_INVALID_HANDLE (strict mode aborts), or no current context.
 pub fn resolve(handle: u64) -> Result<Arc<Stream>> {
     match handle {
-        0 | LEGACY => Ok(Arc::clone(&super::context::current()?.legacy)),
+        0 | LEGACY => {
+            let context = super::context::current()?;
+            Ok(match green::current() {
+                Some(green) => Arc::clone(green.null()),
+                None => Arc::clone(&context.legacy),
+            })
+        }
         PER_THREAD_HANDLE => per_thread(),
         _ => {
             // A stream of another context than the current one is used in its own.
-            STREAMS.get(handle)
+            let stream = STREAMS.get(handle)?;
+            stream.green()?;
+            Ok(stream)
         }
     }
 }
 
 fn per_thread() -> Result<Arc<Stream>> {
     let context = super::context::current()?;
+    if green::current().is_some() {
+        // As cuStreamGetCtx_v2 documents it.
+        return Err(CuError::INVALID_HANDLE);
+    }
     PER_THREAD.with_borrow_mut(|map| {
         map.retain(|_, s| s.context.strong_count() > 0);
         if let Some(stream) = map
@@ -639,21 +654,45 @@ fn per_thread() -> Result<Arc<Stream>> {
 pub fn create(flags: u32, priority: i32) -> Result<u64> {
     super::healthy()?;
     let context = super::context::current()?;
+    make(&context, green::current(), flags, priority)
+}
+
+/// cuGreenCtxStreamCreate.
+///
+/// # Errors
+/// CUDA_ERROR_INVALID_VALUE unless it is a stream that does not wait for the NULL stream; the primary
+/// context is gone.
+pub fn create_in(green: Arc<Green>, flags: u32, priority: i32) -> Result<u64> {
+    if flags != NON_BLOCKING {
+        return Err(CuError::INVALID_VALUE);
+    }
+    let context = green.owner()?;
+    make(&context, Some(green), flags, priority)
+}
+
+fn make(
+    context: &Arc<Context>,
+    green: Option<Arc<Green>>,
+    flags: u32,
+    priority: i32,
+) -> Result<u64> {
     let class = match flags {
         0 => Class::Blocking,
-        1 => Class::NonBlocking,
+        NON_BLOCKING => Class::NonBlocking,
         _ => return Err(CuError::INVALID_VALUE),
     };
     let stream = STREAMS.insert(|handle| {
-        Arc::new(Stream::new(
-            Arc::downgrade(&context),
-            class,
-            flags,
-            priority,
-            handle,
-        ))
+        let mut stream = Stream::new(Arc::downgrade(context), class, flags, priority, handle);
+        if let Some(green) = &green {
+            stream.green = Some(Arc::downgrade(green));
+            stream.part = green.part;
+        }
+        Arc::new(stream)
     });
     context.adopt(&stream);
+    if let Some(green) = green {
+        green.adopt(&stream);
+    }
     Ok(stream.handle)
 }
 
@@ -669,6 +708,9 @@ pub fn destroy(handle: u64) -> Result {
     capture::forget_stream(&stream);
     if let Some(context) = stream.context.upgrade() {
         context.disown(&stream);
+    }
+    if let Ok(Some(green)) = stream.green() {
+        green.disown(&stream);
     }
     fault::check()
 }

@@ -14,6 +14,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::attributes::MULTIPROCESSORS;
+use super::part::Part;
 use super::sync::{lock, now_ns};
 
 /// When each multiprocessor is free on the timeline, for kernels of this process that last.
@@ -21,13 +22,17 @@ use super::sync::{lock, now_ns};
 pub struct Lanes(Mutex<[u64; MULTIPROCESSORS as usize]>);
 
 impl Lanes {
-    /// Places a kernel of so many blocks and nanoseconds behind `ready`; gives its end.
-    pub fn place(&self, ready: u64, ns: u64, blocks: u64) -> u64 {
-        let mut free = lock(&self.0);
+    /// Places a kernel of so many blocks and nanoseconds on a part of the device behind `ready`; gives its
+    /// end.
+    pub fn place(&self, ready: u64, ns: u64, blocks: u64, part: Part) -> u64 {
+        let mut lanes = lock(&self.0);
+        let lanes = lanes.iter_mut().enumerate();
+        let mut free: Vec<&mut u64> = lanes.filter(|(i, _)| part.has(*i)).map(|l| l.1).collect();
         free.sort_unstable();
-        let width = blocks.clamp(1, free.len() as u64) as usize;
-        let end = ready.max(free[width - 1]) + ns;
-        free[..width].fill(end);
+        let width = blocks.clamp(1, free.len().max(1) as u64) as usize;
+        free.truncate(width);
+        let end = ready.max(free.last().map_or(0, |at| **at)) + ns;
+        free.into_iter().for_each(|at| *at = end);
         end
     }
 }
@@ -60,13 +65,24 @@ mod tests {
     #[test]
     fn small_kernels_run_beside_each_other_and_large_ones_do_not() {
         let lanes = Lanes::default();
+        let place = |ready, ns, blocks| lanes.place(ready, ns, blocks, Part::ALL);
         for _ in 0..MULTIPROCESSORS {
-            assert_eq!(lanes.place(1000, 50, 1), 1050);
+            assert_eq!(place(1000, 50, 1), 1050);
         }
-        assert_eq!(lanes.place(1000, 50, 1), 1100, "no multiprocessor is free");
-        assert_eq!(lanes.place(1000, 10, 500), 1110, "all of them are needed");
-        assert_eq!(lanes.place(1000, 10, 2), 1120);
-        assert_eq!(lanes.place(2000, 10, 500), 2010);
+        assert_eq!(place(1000, 50, 1), 1100, "no multiprocessor is free");
+        assert_eq!(place(1000, 10, 500), 1110, "all of them are needed");
+        assert_eq!(place(1000, 10, 2), 1120);
+        assert_eq!(place(2000, 10, 500), 2010);
+    }
+
+    #[test]
+    fn parts_of_the_device_do_not_wait_for_each_other() {
+        let lanes = Lanes::default();
+        let [a, b] = [0x000f, 0x00f0].map(|bits| Part::from_bits(bits).expect("a part"));
+        assert_eq!(lanes.place(1000, 50, 500, a), 1050);
+        assert_eq!(lanes.place(1000, 50, 500, b), 1050);
+        assert_eq!(lanes.place(1000, 50, 1, a), 1100);
+        assert_eq!(lanes.place(1000, 50, 500, Part::ALL), 1150);
     }
 
     #[test]

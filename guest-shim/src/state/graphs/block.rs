@@ -161,10 +161,11 @@ impl GraphMemory {
 
     /// Nobody can use a block any more.
     fn retire(&self, shim: &Shim, block: &Block) {
-        lock(&self.blocks).remove(&block.address);
         if block.gone.load(Ordering::Relaxed) {
+            // Its address may be another's by now.
             return;
         }
+        lock(&self.blocks).remove(&block.address);
         let mut spare = lock(&self.spare);
         spare.push_back(Spare {
             address: block.address,
@@ -243,12 +244,21 @@ impl GraphMemory {
             }
             stays
         });
-        let blocks: Vec<_> = lock(&self.blocks)
-            .values()
-            .filter_map(Weak::upgrade)
-            .collect();
-        for block in blocks.iter().filter(|b| b.ctx.0 == ctx) {
-            block.gone.store(true, Ordering::Relaxed);
+        let gone: Vec<Arc<Block>> = {
+            let mut blocks = lock(&self.blocks);
+            let gone: Vec<_> = blocks
+                .values()
+                .filter_map(Weak::upgrade)
+                .filter(|b| b.ctx.0 == ctx)
+                .collect();
+            // Graphs and instances may outlive the context, and with them what they hold.
+            for block in &gone {
+                block.gone.store(true, Ordering::Relaxed);
+                blocks.remove(&block.address);
+            }
+            gone
+        };
+        for block in &gone {
             self.count(block.device, |now| now.saturating_sub(block.size));
         }
         let live: Vec<_> = {
@@ -291,4 +301,34 @@ pub(crate) fn captured_free(shim: &Shim, target: &Target, address: u64) -> Cu<bo
         let block = shim.graph_memory.find(address);
         block.map(Kind::Free).ok_or(CuResult::INVALID_VALUE)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_destroyed_contexts_addresses_are_no_graphs_any_more() {
+        let memory = GraphMemory::default();
+        let block = |address, ctx| {
+            let block = Arc::new(Block {
+                address,
+                size: 1024,
+                ctx: Ctx(ctx),
+                device: 0,
+                gone: AtomicBool::new(false),
+            });
+            lock(&memory.blocks).insert(address, Arc::downgrade(&block));
+            block
+        };
+        let (first, other) = (block(0x1000, 1), block(0x2000, 2));
+        let not_allocated = Err(CuResult::INVALID_VALUE);
+        assert_eq!(memory.free(0x1000), not_allocated);
+        // An instance may hold the block beyond its context, when the address is given to another.
+        memory.forget_context(1);
+        assert_eq!(memory.free(0x1000), Ok(false));
+        assert!(memory.find(0x1000).is_none());
+        assert_eq!(memory.free(0x2000), not_allocated, "of another context");
+        drop((first, other));
+    }
 }

@@ -24,7 +24,7 @@ use vgpu_proto::cuda::CuResult;
 
 pub(crate) use self::exec::Exec;
 pub(crate) use self::kernel::{FillNode, KernelNode};
-pub(crate) use self::object::UserObject;
+pub(crate) use self::object::{NamedObject, UserObject};
 
 use self::block::Block;
 use self::conditional::{Condition, Conditional, Home};

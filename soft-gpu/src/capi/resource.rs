@@ -1,0 +1,199 @@
+//! CUdevResource: a part of a device's multiprocessors, and what splits it.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use super::types::{In, Out};
+use crate::driver::error::{CuError, Result};
+use crate::driver::gpu::Gpu;
+use crate::driver::part::{self, Grain, Group, Part};
+use crate::driver::{gpu, green, healthy};
+
+/// CU_DEV_RESOURCE_TYPE_SM; work queues come with CUDA 13.1.
+const MULTIPROCESSORS: u32 = 1;
+/// CU_DEV_SM_RESOURCE_SPLIT_IGNORE_SM_COSCHEDULING.
+const IGNORE_COSCHEDULING: u32 = 1;
+/// The flags of cuDevSmResourceSplitByCount; the second is a wish about clusters, of which there are none.
+const SPLIT_FLAGS: u32 = 3;
+/// In the part of the structure that is the driver's own: that this driver filled it in.
+const TAG: u32 = u32::from_le_bytes(*b"soft");
+/// Most groups of one split: more than there are multiprocessors.
+const MOST_GROUPS: u32 = 64;
+
+/// CUdevResource.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct Resource {
+    kind: u32,
+    tag: u32,
+    /// Which multiprocessors: a bit each.
+    bits: u32,
+    device: i32,
+    /// Which split it came out of; 0: none.
+    split: u32,
+    internal: [u8; 76],
+    count: u32,
+    smallest: u32,
+    alignment: u32,
+    flags: u32,
+    domain: u32,
+    rest: [u32; 5],
+    next: u64,
+}
+
+const _: () = assert!(size_of::<Resource>() == 144);
+
+/// CU_DEV_SM_RESOURCE_GROUP_PARAMS.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct GroupParams {
+    count: u32,
+    together: u32,
+    /// A wish, for clusters.
+    preferred: u32,
+    flags: u32,
+    domain: u32,
+    reserved: [u32; 11],
+}
+
+const _: () = assert!(size_of::<GroupParams>() == 64);
+
+static SPLITS: AtomicU32 = AtomicU32::new(1);
+
+fn grain_of(gpu: &Gpu) -> Grain {
+    Grain::of(gpu.compute_capability.0)
+}
+
+impl Resource {
+    fn new(gpu: &Gpu, part: Part, grain: Grain, split: u32) -> Resource {
+        Resource {
+            kind: MULTIPROCESSORS,
+            tag: TAG,
+            bits: part.bits(),
+            device: gpu.ordinal as i32,
+            split,
+            internal: [0; 76],
+            count: part.count(),
+            smallest: grain.smallest,
+            alignment: grain.alignment,
+            flags: 0,
+            domain: 0,
+            rest: [0; 5],
+            next: 0,
+        }
+    }
+
+    /// What is left of a split: none is no valid resource.
+    fn rest(gpu: &Gpu, part: Part, grain: Grain, split: u32) -> Resource {
+        let mut rest = Resource::new(gpu, part, grain, split);
+        if part.count() == 0 {
+            rest.kind = 0;
+        }
+        rest
+    }
+
+    /// The multiprocessors of a device, a context or a stream.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_RESOURCE_TYPE for anything but multiprocessors.
+    pub fn tell(out: Out<Resource>, kind: u32, gpu: &Gpu, part: Part) -> Result {
+        if kind != MULTIPROCESSORS {
+            return Err(CuError::INVALID_RESOURCE_TYPE);
+        }
+        out.set(Resource::new(gpu, part, grain_of(gpu), 0))
+    }
+
+    /// Its multiprocessors, and the device they are on.
+    fn read(&self) -> Result<(&'static Gpu, Part)> {
+        if self.kind != MULTIPROCESSORS {
+            return Err(CuError::INVALID_RESOURCE_TYPE);
+        }
+        let part = Part::from_bits(self.bits).filter(|p| p.count() == self.count);
+        let part = part.filter(|_| self.tag == TAG);
+        let part = part.ok_or(CuError::INVALID_VALUE)?;
+        Ok((gpu(self.device)?, part))
+    }
+}
+
+/// The outcome of a split.
+fn hand_out(
+    (result, rest): (Out<Resource>, Out<Resource>),
+    (gpu, grain): (&Gpu, Grain),
+    (parts, left): (Vec<Part>, Part),
+) -> Result {
+    let split = SPLITS.fetch_add(1, Ordering::Relaxed);
+    if !result.is_null() {
+        let parts = parts.iter();
+        result.set_all(parts.map(|part| Resource::new(gpu, *part, grain, split)))?;
+    }
+    rest.set_if_wanted(Resource::rest(gpu, left, grain, split));
+    Ok(())
+}
+
+/// The parts of one description: all of a device, of one split, and no multiprocessor twice.
+fn join(resources: In<Resource>, count: u32) -> Result<(i32, Part)> {
+    let first = resources.get()?;
+    let (gpu, mut all) = first.read()?;
+    for i in 1..count {
+        let next = resources.at(i as usize)?;
+        let (_, part) = next.read()?;
+        let alike = (next.device, next.alignment) == (first.device, first.alignment)
+            && next.split == first.split
+            && next.split != 0;
+        let joined = all.with(part).filter(|_| alike);
+        all = joined.ok_or(CuError::INVALID_RESOURCE_CONFIGURATION)?;
+    }
+    Ok((gpu.ordinal as i32, all))
+}
+
+exports! {
+    fn cuDevSmResourceSplitByCount(
+        result: Out<Resource>, groups: Out<u32>, input: In<Resource>, rest: Out<Resource>, flags: u32, least: u32,
+    ) {
+        healthy()?;
+        groups.check()?;
+        let (gpu, whole) = input.get()?.read()?;
+        if flags & !SPLIT_FLAGS != 0 {
+            return Err(CuError::INVALID_VALUE);
+        }
+        let mut grain = grain_of(gpu);
+        if flags & IGNORE_COSCHEDULING != 0 {
+            grain = grain.finest();
+        }
+        let most = if result.is_null() { u32::MAX } else { In(groups.0.cast_const()).get()? };
+        let made = part::by_count(whole, grain, least, most)?;
+        groups.set(made.0.len() as u32)?;
+        hand_out((result, rest), (gpu, grain), made)
+    }
+
+    fn cuDevSmResourceSplit(
+        result: Out<Resource>, count: u32, input: In<Resource>, rest: Out<Resource>, flags: u32,
+        params: Out<GroupParams>,
+    ) {
+        healthy()?;
+        params.check()?;
+        let (gpu, whole) = input.get()?.read()?;
+        if flags != 0 || !(1..=MOST_GROUPS).contains(&count) {
+            return Err(CuError::INVALID_VALUE);
+        }
+        let given = In(params.0.cast_const());
+        let given = (0..count as usize).map(|i| given.at(i)).collect::<Result<Vec<_>>>()?;
+        let mut groups: Vec<Group> = given
+            .iter()
+            .map(|g| Group { count: g.count, together: g.together, flags: g.flags })
+            .collect();
+        let made = part::in_groups(whole, grain_of(gpu), &mut groups, !result.is_null())?;
+        let told = given.iter().zip(&groups);
+        params.set_all(told.map(|(given, found)| GroupParams { count: found.count, ..*given }))?;
+        hand_out((result, rest), (gpu, grain_of(gpu)), made)
+    }
+
+    fn cuDevResourceGenerateDesc(out: Out<u64>, resources: In<Resource>, count: u32) {
+        healthy()?;
+        out.check()?;
+        if count == 0 {
+            return Err(CuError::INVALID_VALUE);
+        }
+        let (device, part) = join(resources, count)?;
+        out.set(green::describe(device, part)?)
+    }
+}

@@ -1,0 +1,61 @@
+//! Attributes of streams: hints, which are remembered.
+
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+
+use super::error::{CuError, Result};
+use super::stream::{PRIORITIES, Stream};
+use super::sync::lock;
+
+/// CUstreamAttrID: access policy window, synchronisation policy, priority, memory domains.
+const ATTRIBUTES: [u32; 5] = [1, 3, 8, 9, 10];
+
+/// CUstreamAttrValue by number, where one was set.
+#[derive(Debug, Default)]
+pub(super) struct Attributes(Mutex<BTreeMap<u32, [u32; 16]>>);
+
+impl Stream {
+    /// cuStreamGetAttribute.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_VALUE for what is no attribute of streams.
+    pub fn attribute(&self, id: u32) -> Result<[u32; 16]> {
+        if !ATTRIBUTES.contains(&id) {
+            return Err(CuError::INVALID_VALUE);
+        }
+        let set = lock(&self.attributes.0).get(&id).copied();
+        let mut value = [0; 16];
+        match id {
+            3 => value[0] = 1,
+            8 => value[0] = self.priority as u32,
+            9 => value[0] = 1 << 8,
+            _ => {}
+        }
+        Ok(set.unwrap_or(value))
+    }
+
+    /// cuStreamSetAttribute: hints, which are remembered.
+    ///
+    /// # Errors
+    /// As [`attribute`](Self::attribute); a value that is none.
+    pub fn set_attribute(&self, id: u32, value: [u32; 16]) -> Result {
+        self.attribute(id)?;
+        let fits = match id {
+            3 => (1..=4).contains(&value[0]),
+            8 => (PRIORITIES.1..=PRIORITIES.0).contains(&(value[0] as i32)),
+            10 => value[0] <= 1,
+            _ => true,
+        };
+        if !fits {
+            return Err(CuError::INVALID_VALUE);
+        }
+        lock(&self.attributes.0).insert(id, value);
+        Ok(())
+    }
+
+    /// cuStreamCopyAttributes.
+    pub fn copy_attributes(&self, from: &Stream) {
+        let theirs = lock(&from.attributes.0).clone();
+        *lock(&self.attributes.0) = theirs;
+    }
+}
