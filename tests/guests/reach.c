@@ -30,6 +30,17 @@ CUresult cuStreamAttachMemAsync(CUstream stream, CUdeviceptr at, size_t bytes, u
 CUresult cuMemAdvise(CUdeviceptr at, size_t bytes, int advice, CUdevice device);
 CUresult cuMemPrefetchAsync(CUdeviceptr at, size_t bytes, CUdevice device, CUstream stream);
 CUresult cuMemRangeGetAttribute(void *out, size_t room, int attribute, CUdeviceptr at, size_t bytes);
+CUresult cuMemRangeGetAttributes(void **out, size_t *rooms, int *attributes, size_t count, CUdeviceptr at,
+                                 size_t bytes);
+typedef struct {
+    int kind, id;
+} Place;
+CUresult cuMemAdvise_v2(CUdeviceptr at, size_t bytes, int advice, Place place);
+CUresult cuMemPrefetchAsync_v2(CUdeviceptr at, size_t bytes, Place place, unsigned flags, CUstream stream);
+/* The forms for per-thread default streams. */
+CUresult cuStreamAttachMemAsync_ptsz(CUstream stream, CUdeviceptr at, size_t bytes, unsigned flags);
+CUresult cuMemPrefetchAsync_ptsz(CUdeviceptr at, size_t bytes, CUdevice device, CUstream stream);
+CUresult cuMemPrefetchAsync_v2_ptsz(CUdeviceptr at, size_t bytes, Place place, unsigned flags, CUstream stream);
 CUresult cuLaunchHostFunc(CUstream stream, void (*function)(void *), void *data);
 CUresult cuCtxCreate_v2(CUcontext *ctx, unsigned flags, CUdevice device);
 CUresult cuCtxDestroy_v2(CUcontext ctx);
@@ -209,15 +220,64 @@ static int registered(void) {
     return 0;
 }
 
+/* What is said of managed memory, and told again. */
+static int hints(void) {
+    CUdevice device;
+    CUdeviceptr at;
+    int concurrent, said = 7, other, who[3];
+    CU(cuDeviceGet(&device, 0));
+    CU(cuDeviceGetAttribute(&concurrent, CONCURRENT_ACCESS, device));
+    CU(cuMemAllocManaged(&at, N * 4, 1));
+    CU(cuStreamAttachMemAsync(stream, at, 0, 4));
+    CU(cuStreamAttachMemAsync(NULL, at, N * 4, 1));
+    CU(cuStreamAttachMemAsync_ptsz(NULL, at, 0, 4)); /* A thread's own stream is a single one. */
+    FAILS(INVALID_VALUE, cuStreamAttachMemAsync(stream, at, 0, 9));
+
+    CU(cuMemAdvise(at, 400, 1, 0));
+    CU(cuMemAdvise(at, 400, 3, -1));
+    CU(cuMemRangeGetAttribute(&said, 4, 1, at, 400));
+    EXPECT(said == 1);
+    CU(cuMemRangeGetAttribute(&said, 4, 2, at, 400));
+    EXPECT(said == -1);
+    CU(cuMemRangeGetAttribute(who, sizeof who, 3, at, 400));
+    EXPECT(who[0] == -2 && who[2] == -2);
+    Place host = {2, 0};
+    CU(cuMemAdvise_v2(at, 400, 5, host));
+    CU(cuMemAdvise_v2(at, 200, 2, host));
+    CU(cuMemRangeGetAttributes((void *[]){&said, &other, who}, (size_t[]){4, 4, 12}, (int[]){1, 2, 3}, 3, at, 400));
+    EXPECT(said == 0 && other == -1 && who[0] == -1 && who[1] == -2);
+    CU(cuMemRangeGetAttributes((void *[]){&said, &other}, (size_t[]){4, 4}, (int[]){1, 5}, 2, at + 200, 200));
+    EXPECT(said == 1 && other == 2);
+    FAILS(INVALID_VALUE, cuMemRangeGetAttribute(&said, 3, 1, at, 400));
+    FAILS(INVALID_VALUE, cuMemRangeGetAttribute(&said, 4, 99, at, 400));
+    FAILS(INVALID_VALUE, cuMemAdvise(at, N * 4 + 5000000, 1, 0));
+    FAILS(INVALID_VALUE, cuMemAdvise(at, 400, 77, 0));
+
+    CU(cuMemPrefetchAsync(at, N * 4, -1, stream));
+    CU(cuMemPrefetchAsync_ptsz(at, N * 4, -1, NULL));
+    CU(cuMemPrefetchAsync_v2(at, N * 4, host, 0, stream));
+    CU(cuMemPrefetchAsync_v2_ptsz(at, N * 4, host, 0, NULL));
+    FAILS(INVALID_VALUE, cuMemPrefetchAsync_v2(at, N * 4, host, 1, stream));
+    if (!concurrent) {
+        Place there = {1, device};
+        FAILS(INVALID_DEVICE, cuMemPrefetchAsync(at, N * 4, device, stream));
+        FAILS(INVALID_DEVICE, cuMemPrefetchAsync_v2(at, N * 4, there, 0, stream));
+        FAILS(INVALID_DEVICE, cuMemAdvise(at, N * 4, 3, device));
+    }
+    CU(cuMemFree_v2(at));
+    FAILS(INVALID_VALUE, cuMemAdvise(at, 400, 1, 0));
+    puts("hints: right");
+    return 0;
+}
+
 /* Managed memory: program and kernels in turn. */
 static int managed(void) {
     CUdevice device;
     CUdeviceptr at, base;
     size_t bytes, available, before;
-    int can, concurrent;
+    int can;
     CU(cuDeviceGet(&device, 0));
     CU(cuDeviceGetAttribute(&can, MANAGED_MEMORY, device));
-    CU(cuDeviceGetAttribute(&concurrent, CONCURRENT_ACCESS, device));
     EXPECT(can == 1);
     FAILS(INVALID_VALUE, cuMemAllocManaged(&at, 0, 1));
     FAILS(INVALID_VALUE, cuMemAllocManaged(&at, 64, 3));
@@ -250,26 +310,6 @@ static int managed(void) {
     CU(cuMemcpy(at + 400, at + 40, 8));
     EXPECT(words[100] == 19 && words[101] == 20 && words[102] == 111);
 
-    CU(cuStreamAttachMemAsync(stream, at, 0, 4));
-    CU(cuStreamAttachMemAsync(NULL, at, N * 4, 1));
-    FAILS(INVALID_VALUE, cuStreamAttachMemAsync(stream, at, 0, 9));
-    CU(cuMemAdvise(at, 400, 1, 0));
-    CU(cuMemAdvise(at, 400, 3, -1));
-    int said = 7, who[3];
-    CU(cuMemRangeGetAttribute(&said, 4, 1, at, 400));
-    EXPECT(said == 1);
-    CU(cuMemRangeGetAttribute(&said, 4, 1, at, 404));
-    CU(cuMemRangeGetAttribute(&said, 4, 2, at, 400));
-    EXPECT(said == -1);
-    CU(cuMemRangeGetAttribute(who, sizeof who, 3, at, 400));
-    EXPECT(who[0] == -2 && who[2] == -2);
-    FAILS(INVALID_VALUE, cuMemRangeGetAttribute(&said, 3, 1, at, 400));
-    FAILS(INVALID_VALUE, cuMemAdvise(at, N * 4 + 5000000, 1, 0));
-    CU(cuMemPrefetchAsync(at, N * 4, -1, stream));
-    if (!concurrent) {
-        FAILS(INVALID_DEVICE, cuMemPrefetchAsync(at, N * 4, device, stream));
-        FAILS(INVALID_DEVICE, cuMemAdvise(at, N * 4, 3, device));
-    }
     launch(add, at, N, 1, stream);
     CU(cuMemFree_v2(at)); /* After the kernel. */
     FAILS(INVALID_VALUE, cuMemFree_v2(at));
@@ -506,7 +546,7 @@ int main(int argc, char **argv) {
         const char *name;
         int (*part)(void);
     } parts[] = {
-        {"page_locked", page_locked}, {"order", order}, {"registered", registered}, {"managed", managed},
+        {"page_locked", page_locked}, {"order", order}, {"registered", registered}, {"managed", managed}, {"hints", hints},
         {"lists", lists}, {"bytes", bytes}, {"waits", waits}, {"graphs", graphs}, {"large", large},
         {"threads", threads}, {"contexts", contexts}, {"capped", capped},
     };
@@ -519,7 +559,7 @@ int main(int argc, char **argv) {
         CU(cuStreamCreate(&stream, 0));
         return parts[i].part();
     }
-    fprintf(stderr, "usage: reach page_locked|order|registered|managed|lists|bytes|waits|graphs|large|threads|"
+    fprintf(stderr, "usage: reach page_locked|order|registered|managed|hints|lists|bytes|waits|graphs|large|threads|"
                     "contexts|capped\n");
     return EXIT_USAGE;
 }

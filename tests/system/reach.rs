@@ -5,11 +5,12 @@ use vgpu_tests::guest::{self, Guest, Target, expect_right};
 use vgpu_tests::host::{Host, Options, one_vm};
 use vgpu_tests::wait::SOON;
 
-const PARTS: [&str; 11] = [
+const PARTS: [&str; 12] = [
     "page_locked",
     "order",
     "registered",
     "managed",
+    "hints",
     "lists",
     "bytes",
     "waits",
