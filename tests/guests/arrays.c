@@ -129,6 +129,7 @@ static void copies(void) {
     Side array = {.kind = ARRAY, .array = two};
     Rect copy = {host, array, W, H};
     OK(cuMemcpy2DUnaligned_v2(&copy));
+    CU(cuStreamSynchronize(NULL));
     copy = (Rect){array, home, W, H};
     OK(cuMemcpy2DAsync_v2(&copy, stream));
     EXPECT(arrived());

@@ -253,6 +253,8 @@ static void shapes(void) {
     OK(cuMemcpy2D_v2(&copy));
     copy = (Rect){one, two, ROW, ROWS};
     OK(cuMemcpy2DUnaligned_v2(&copy));
+    /* Copies within the device return before they are made. */
+    CU(cuStreamSynchronize(NULL));
     copy = (Rect){two, home, ROW, ROWS};
     OK(cuMemcpy2DAsync_v2(&copy, stream));
     EXPECT(arrived());
@@ -265,6 +267,7 @@ static void shapes(void) {
     BoxSide back = {.kind = HOST, .host = out, .ctx = ctx, .pitch = ROW, .height = 4};
     Box box = {from, to, ROW, 4, 4};
     OK(cuMemcpy3DPeer(&box));
+    CU(cuStreamSynchronize(NULL));
     box = (Box){to, back, ROW, 4, 4};
     OK(cuMemcpy3DPeerAsync(&box, stream));
     EXPECT(arrived());

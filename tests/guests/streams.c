@@ -142,7 +142,9 @@ static void words(void) {
     int old = 0;
     CU(cuStreamCreate(&writer, NON_BLOCKING));
     CU(cuStreamCreate(&reader, NON_BLOCKING));
+    /* Fills return before they are made, and no order is between the NULL stream and these. */
     OK(cuMemsetD8_v2(memory, 0, 64));
+    OK(cuStreamSynchronize(NULL));
     /* The reader waits, in turn, for all that the writer writes. */
     OK(cuStreamWaitValue32_v2(reader, memory, 7, EQUAL));
     OK(cuStreamWaitValue64_v2(reader, memory + 8, 5, AT_LEAST));
@@ -205,6 +207,7 @@ static void events(void) {
     OK(cuEventRecordWithFlags(stop, stream, 0));
     FAILS(INVALID_VALUE, cuEventRecordWithFlags(stop, stream, 0x10));
     OK(cuEventRecord(untimed, NULL));
+    OK(cuEventSynchronize(untimed));
     OK(cuEventSynchronize(stop));
     OK(cuEventQuery(stop));
     OK(cuEventElapsedTime(&ms, start, stop));
@@ -217,6 +220,7 @@ static void events(void) {
     FAILS(INVALID_VALUE, cuStreamWaitEvent(stream, stop, 0x10));
     /* Behind a word that nobody has written. */
     CU(cuMemsetD32_v2(memory, 0, 1));
+    CU(cuStreamSynchronize(NULL));
     OK(cuStreamWaitValue32_v2(stream, memory, 1, 1));
     OK(cuEventRecord(stop, stream));
     FAILS(NOT_READY, cuEventQuery(stop));

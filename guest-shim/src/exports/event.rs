@@ -58,7 +58,13 @@ exports! {
         let event = shim.events.get(event)?;
         capture::not_captured(shim, &event)?;
         capture::unsafe_call(shim)?;
-        reached(shim, &event)?;
+        if event.is_complete() {
+            return Ok(());
+        }
+        let record = event.last_record();
+        shim.session.call(&req::EventQuery { event: event.handle })?;
+        shim.session.pull()?;
+        event.complete(record);
         shim.session.usable()
     }
 
@@ -135,23 +141,6 @@ pub(super) fn wait_now(shim: &Shim, target: &Target, event: &EventInfo, flags: u
     })
 }
 
-/// Has the last record completed?
-///
-/// # Errors
-/// CUDA_ERROR_NOT_READY, or why the session is over.
-fn reached(shim: &Shim, event: &EventInfo) -> Cu {
-    if event.is_complete() {
-        return Ok(());
-    }
-    let record = event.last_record();
-    shim.session.call(&req::EventQuery {
-        event: event.handle,
-    })?;
-    shim.session.pull()?;
-    event.complete(record);
-    Ok(())
-}
-
 /// # Safety
 /// `out` is null or valid for a write.
 unsafe fn elapsed(out: *mut f32, start: u64, end: u64) -> Cu {
@@ -163,9 +152,6 @@ unsafe fn elapsed(out: *mut f32, start: u64, end: u64) -> Cu {
         if event.flags & DISABLE_TIMING != 0 || event.last_record() == 0 {
             return Err(CuResult::INVALID_HANDLE);
         }
-    }
-    for event in [&start, &end] {
-        reached(shim, event)?;
     }
     let call = req::EventElapsedTime {
         start: start.handle,

@@ -1,5 +1,7 @@
 //! Virtual memory management.
 
+use std::ffi::c_void;
+
 use super::types::{In, Out};
 use crate::driver::error::{CuError, Result};
 use crate::driver::vmm;
@@ -7,6 +9,8 @@ use crate::driver::vmm;
 /// CU_MEM_LOCATION_TYPE_DEVICE and CU_MEM_ALLOCATION_TYPE_PINNED.
 const ON_DEVICE: u32 = 1;
 const PINNED: u32 = 1;
+/// CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR.
+const FILE_DESCRIPTOR: u32 = 1;
 /// CU_MEM_ACCESS_FLAGS_PROT_READWRITE.
 const READ_WRITE: u32 = 3;
 
@@ -59,22 +63,32 @@ impl Access {
     }
 }
 
+/// Ok for handles of the one type that memory is shared by.
+fn check_type(kind: u32) -> Result {
+    match kind {
+        FILE_DESCRIPTOR => Ok(()),
+        // Of Windows, and between machines.
+        2 | 4 | 8 => Err(CuError::NOT_SUPPORTED),
+        _ => Err(CuError::INVALID_VALUE),
+    }
+}
+
 impl Properties {
-    fn device(&self) -> Result<i32> {
+    /// The device, and whether other processes may be given the memory.
+    fn read(&self) -> Result<(i32, bool)> {
         if self.kind != PINNED || self.location.kind != ON_DEVICE {
             return Err(CuError::INVALID_VALUE);
         }
-        // Sharing between processes by handle.
-        if self.handle_types != 0 {
+        if self.handle_types & !FILE_DESCRIPTOR != 0 {
             return Err(CuError::NOT_SUPPORTED);
         }
-        Ok(self.location.id)
+        Ok((self.location.id, self.handle_types != 0))
     }
 }
 
 exports! {
     fn cuMemGetAllocationGranularity(out: Out<usize>, properties: In<Properties>, option: u32) {
-        properties.get()?.device()?;
+        properties.get()?.read()?;
         if option > 1 {
             return Err(CuError::INVALID_VALUE);
         }
@@ -98,7 +112,25 @@ exports! {
         if flags != 0 {
             return Err(CuError::INVALID_VALUE);
         }
-        out.set(vmm::create(properties.get()?.device()?, size as u64)?)
+        let (device, exportable) = properties.get()?.read()?;
+        out.set(vmm::create(device, size as u64, exportable)?)
+    }
+
+    fn cuMemExportToShareableHandle(out: Out<i32>, handle: u64, kind: u32, flags: u64) {
+        out.check()?;
+        check_type(kind)?;
+        if flags != 0 {
+            return Err(CuError::INVALID_VALUE);
+        }
+        out.set(vmm::export(handle)?)
+    }
+
+    fn cuMemImportFromShareableHandle(out: Out<u64>, descriptor: *mut c_void, kind: u32) {
+        out.check()?;
+        check_type(kind)?;
+        // A descriptor is handed over as if it were a pointer.
+        let descriptor = i32::try_from(descriptor as usize).map_err(|_| CuError::INVALID_VALUE)?;
+        out.set(vmm::import(descriptor)?)
     }
 
     fn cuMemRelease(handle: u64) {
@@ -139,10 +171,10 @@ exports! {
     }
 
     fn cuMemGetAllocationPropertiesFromHandle(out: Out<Properties>, handle: u64) {
-        let (device, _) = vmm::properties(handle)?;
+        let (device, exportable) = vmm::properties(handle)?;
         out.set(Properties {
             kind: PINNED,
-            handle_types: 0,
+            handle_types: if exportable { FILE_DESCRIPTOR } else { 0 },
             location: Location { kind: ON_DEVICE, id: device },
             metadata: 0,
             flags: [0; 8],

@@ -69,10 +69,10 @@ pub fn value(id: i32) -> Option<i32> {
         139 => 0x5f06_1af4,
         // Yes: overlap, map host memory, concurrent kernels, unified addressing, stream
         // priorities, L1 caches, managed memory (concurrently with the host), cooperative launch,
-        // virtual memory, memory pools (also of the host), preemption, host registration, waits for
+        // virtual memory, also by file descriptor, memory pools (also of the host), preemption, host registration, waits for
         // values in memory. No: 91, as kernels reach registered memory only once it was mapped; 98,
         // flushing remote writes.
-        15 | 19 | 31 | 41 | 78 | 79 | 80 | 83 | 89 | 90 | 92..=95 | 99 | 102 | 113 | 115 => 1,
+        15 | 19 | 31 | 41 | 78 | 79 | 80 | 83 | 89 | 90 | 92..=95 | 99 | 102 | 103 | 113 | 115 => 1,
         122 | 123 | 142 | 144 => 1,
         // Textures and surfaces are not served: plausible limits all the same, as programs print
         // or check them at start.

@@ -25,6 +25,7 @@ pub mod launch;
 pub mod library;
 pub mod link;
 pub mod linker;
+pub mod memfile;
 pub mod memop;
 pub mod memory;
 pub mod module;

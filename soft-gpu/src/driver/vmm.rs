@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd};
+use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -15,7 +15,7 @@ use super::gpu::Gpu;
 use super::handle::{Kind, Table};
 use super::memory::{Allocation, Use};
 use super::sync::lock;
-use super::{gpu, healthy, inject};
+use super::{gpu, healthy, inject, memfile};
 
 /// Sizes and addresses of all of these are multiples of this.
 pub const GRANULARITY: u64 = 2 << 20;
@@ -27,11 +27,17 @@ pub struct Physical {
     gpu: Arc<Gpu>,
     file: File,
     references: AtomicU32,
+    /// May be given to other processes.
+    exportable: bool,
+    /// It was charged to the device here, and not in the process that it is from.
+    charged: bool,
 }
 
 impl Drop for Physical {
     fn drop(&mut self) {
-        self.gpu.shared.release(self.size);
+        if self.charged {
+            self.gpu.shared.release(self.size);
+        }
     }
 }
 
@@ -91,7 +97,7 @@ pub fn unreserve(addr: u64, size: u64) -> Result {
 ///
 /// # Errors
 /// CUDA_ERROR_OUT_OF_MEMORY by the device's account.
-pub fn create(device: i32, size: u64) -> Result<u64> {
+pub fn create(device: i32, size: u64, exportable: bool) -> Result<u64> {
     healthy()?;
     aligned(&[size])?;
     let gpu = Arc::clone(gpu(device)?);
@@ -101,7 +107,7 @@ pub fn create(device: i32, size: u64) -> Result<u64> {
     if inject::alloc_fails() || !gpu.shared.charge(size) {
         return Err(CuError::OUT_OF_MEMORY);
     }
-    let file = memory_file(size).map_err(|_| {
+    let file = memfile::create(size, gpu.physical).map_err(|_| {
         gpu.shared.release(size);
         CuError::OUT_OF_MEMORY
     })?;
@@ -113,21 +119,47 @@ pub fn create(device: i32, size: u64) -> Result<u64> {
             gpu,
             file,
             references,
+            exportable,
+            charged: true,
         })
     });
     Ok(physical.handle)
 }
 
-fn memory_file(size: u64) -> io::Result<File> {
-    // SAFETY: a NUL-terminated name; a new descriptor of our own results.
-    let fd = unsafe { libc::memfd_create(c"soft-gpu".as_ptr(), libc::MFD_CLOEXEC) };
-    if fd < 0 {
-        return Err(io::Error::last_os_error());
+/// cuMemExportToShareableHandle: a file descriptor, the caller's to close.
+///
+/// # Errors
+/// CUDA_ERROR_INVALID_VALUE for memory that was not made for it; no descriptor is free.
+pub fn export(handle: u64) -> Result<RawFd> {
+    let physical = get(handle)?;
+    if !physical.exportable {
+        return Err(CuError::INVALID_VALUE);
     }
-    // SAFETY: the descriptor was just made and belongs to nobody else.
-    let file = unsafe { File::from_raw_fd(fd) };
-    file.set_len(size)?;
-    Ok(file)
+    memfile::duplicate(physical.file.as_raw_fd()).map_err(|_| CuError::OPERATING_SYSTEM)
+}
+
+/// cuMemImportFromShareableHandle: the same memory, which the process that made it accounts for.
+///
+/// # Errors
+/// CUDA_ERROR_INVALID_VALUE for what is no such descriptor; CUDA_ERROR_INVALID_DEVICE where its device is
+/// not visible here.
+pub fn import(fd: RawFd) -> Result<u64> {
+    let driver = healthy()?;
+    let (file, size, physical) = memfile::adopt(fd).ok_or(CuError::INVALID_VALUE)?;
+    let gpu = driver.gpus.iter().find(|g| g.physical == physical);
+    let gpu = Arc::clone(gpu.ok_or(CuError::INVALID_DEVICE)?);
+    let physical = PHYSICAL.insert(|handle| {
+        Arc::new(Physical {
+            handle,
+            size,
+            gpu,
+            file,
+            references: AtomicU32::new(1),
+            exportable: true,
+            charged: false,
+        })
+    });
+    Ok(physical.handle)
 }
 
 /// cuMemRelease: the memory lives on while it is mapped.
@@ -147,12 +179,12 @@ fn get(handle: u64) -> Result<Arc<Physical>> {
     PHYSICAL.get(handle).map_err(|_| CuError::INVALID_VALUE)
 }
 
-/// Device and size of physical memory.
+/// Device of physical memory, and whether other processes may be given it.
 ///
 /// # Errors
 /// As [`release`].
-pub fn properties(handle: u64) -> Result<(i32, u64)> {
-    get(handle).map(|p| (p.gpu.ordinal as i32, p.size))
+pub fn properties(handle: u64) -> Result<(i32, bool)> {
+    get(handle).map(|p| (p.gpu.ordinal as i32, p.exportable))
 }
 
 /// cuMemRetainAllocationHandle.

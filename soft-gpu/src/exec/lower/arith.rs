@@ -337,7 +337,7 @@ fn carry_op<'m>(f: &mut Func<'_, 'm>, m: &mut Mods<'_>, ops: &'m [Operand], flag
         flags |= half.ok_or_else(|| Why::invalid("mad.cc needs .lo or .hi"))?;
     }
     let t = m.ty()?;
-    if !is_int(t) {
+    if !matches!(t, Type::U32 | Type::S32 | Type::U64 | Type::S64) {
         return Err(Why::invalid("carry arithmetic of this type"));
     }
     if matches!(t, Type::S32 | Type::S64) {

@@ -42,18 +42,7 @@ pub(crate) fn lower<'m>(f: &mut Func<'_, 'm>, m: &mut Mods<'_>, ops: &'m [Operan
         }),
         "bar" | "barrier" => barrier(f, m, ops)?,
         "membar" | "fence" => {
-            m.ignore(&[
-                "cta", "gl", "sys", "gpu", "cluster", "sc", "acq_rel", "acquire", "release",
-            ]);
-            m.ignore(&[
-                "proxy",
-                "alias",
-                "async",
-                "global",
-                "shared",
-                "shared::cta",
-                "sync_restrict",
-            ]);
+            m.clear();
             f.emit(Inst {
                 run: op_plain::<Fence>(),
                 ..f.blank()
@@ -63,17 +52,9 @@ pub(crate) fn lower<'m>(f: &mut Func<'_, 'm>, m: &mut Mods<'_>, ops: &'m [Operan
             m.ignore(&["u32"]);
             f.plan(op_plain::<Sleep>(), "i", ops, 0)?;
         }
-        "nop" | "pmevent" | "griddepcontrol" | "setmaxnreg" => {
-            m.ignore(&[
-                "wait",
-                "launch_dependents",
-                "mask",
-                "inc",
-                "dec",
-                "sync",
-                "aligned",
-                "u32",
-            ]);
+        // A grid begins when the one before it is done.
+        "pmevent" | "griddepcontrol" => {
+            m.clear();
             f.emit(Inst {
                 run: op_plain::<Nop>(),
                 ..f.blank()

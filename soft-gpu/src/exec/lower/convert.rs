@@ -33,13 +33,13 @@ pub(crate) fn lower<'m>(f: &mut Func<'_, 'm>, m: &mut Mods<'_>, ops: &'m [Operan
 fn num(t: Type) -> R<Num> {
     use Type::*;
     Ok(match t {
-        U8 | B8 => Num::U8,
+        U8 => Num::U8,
         S8 => Num::S8,
-        U16 | B16 => Num::U16,
+        U16 => Num::U16,
         S16 => Num::S16,
-        U32 | B32 => Num::U32,
+        U32 => Num::U32,
         S32 => Num::S32,
-        U64 | B64 => Num::U64,
+        U64 => Num::U64,
         S64 => Num::S64,
         F16 => Num::F16,
         BF16 => Num::BF16,

@@ -21,6 +21,8 @@ const MAX_PARAMS: usize = 64;
 pub(super) struct Economy<'m> {
     /// Instructions that may write a register.
     writes: HashMap<&'m str, u32>,
+    /// How often a register is named.
+    mentions: HashMap<&'m str, u32>,
     /// A label was met: code may run more than once.
     labelled: bool,
     /// Address registers that are remembered, with the memo's number.
@@ -49,12 +51,18 @@ impl<'m> Economy<'m> {
         }
         Economy {
             writes,
+            mentions: mentions(f),
             ..Economy::default()
         }
     }
 
     fn written_once(&self, name: &str) -> bool {
         self.writes.get(name) == Some(&1)
+    }
+
+    /// One instruction writes the register and another reads it, and none does else.
+    pub(super) fn passed_on(&self, name: &str) -> bool {
+        self.written_once(name) && self.mentions.get(name) == Some(&2)
     }
 
     /// A label: other code may come here.
@@ -83,6 +91,28 @@ impl<'m> Economy<'m> {
         self.memos.push((name, slot));
         layout::KEEP | (slot as u64) << layout::MEMO_SHIFT
     }
+}
+
+/// How often each name stands in a body's operands and guards.
+fn mentions(f: &Function) -> HashMap<&str, u32> {
+    let mut out = HashMap::new();
+    for p in f.params.iter().chain(&f.returns) {
+        *out.entry(p.var.name.as_str()).or_default() += 1;
+    }
+    for s in &f.body {
+        let Statement::Inst(i) = s else { continue };
+        let mut each = |n| *out.entry(n).or_default() += 1;
+        if let Some((guard, _)) = &i.guard {
+            each(guard.as_str());
+        }
+        for op in &i.operands {
+            names(op, &mut each);
+            if let Operand::Memory { base: Some(n), .. } = op {
+                each(n);
+            }
+        }
+    }
+    out
 }
 
 /// The names in an operand that are not within an address.

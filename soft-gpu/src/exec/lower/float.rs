@@ -69,6 +69,15 @@ impl Flags {
         } else {
             None
         };
+        let chosen = matches!(
+            m.base,
+            "add" | "sub" | "mul" | "min" | "max" | "abs" | "neg" | "copysign"
+        );
+        if !chosen && usize::from(approx) + usize::from(full) + usize::from(mode.is_some()) != 1 {
+            return Err(Why::invalid(
+                "one of .approx, .full and the rounding modes is needed",
+            ));
+        }
         Ok(Flags {
             mode: mode.unwrap_or(Mode::Nearest),
             ftz,

@@ -4,7 +4,8 @@ use std::collections::HashMap;
 
 use super::economy::Economy;
 use super::{
-    Module, R, Why, arith, control, convert, float, half, matrix, mbarrier, memory, transfer, warp,
+    Module, R, Why, arith, control, convert, float, grammar, half, matrix, mbarrier, memory,
+    transfer, warp,
 };
 use crate::exec::contract::LoadError;
 use crate::exec::inst::{Inst, NEGATED, NONE, OpFn, op_plain};
@@ -249,7 +250,9 @@ impl<'m> Func<'_, 'm> {
 
     fn body(&mut self) -> Result<(), LoadError> {
         let ast = self.ast;
+        let mut at = Vec::with_capacity(ast.body.len() + 1);
         for s in &ast.body {
+            at.push(self.m.code.len());
             match s {
                 Statement::Label(name) => {
                     self.economy.label();
@@ -266,6 +269,8 @@ impl<'m> Func<'_, 'm> {
                 }
             }
         }
+        at.push(self.m.code.len());
+        self.fuse(&at);
         // Whatever the body does, control never runs past it.
         self.guard = NONE;
         let end = if ast.kernel {
@@ -306,6 +311,9 @@ impl<'m> Func<'_, 'm> {
             },
         };
         self.economy.instruction(i);
+        if self.m.known.insert(&i.opcode) {
+            grammar::check(&i.opcode)?;
+        }
         let mut m = Mods::new(&i.opcode);
         let ops = i.operands.as_slice();
         let served = half::lower(self, &mut m, ops)?

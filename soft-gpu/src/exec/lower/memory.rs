@@ -24,8 +24,7 @@ pub(crate) fn lower<'m>(f: &mut Func<'_, 'm>, m: &mut Mods<'_>, ops: &'m [Operan
         "atom" | "red" => atom(f, m, ops)?,
         "createpolicy" => policy(f, m, ops)?,
         "prefetch" | "prefetchu" | "applypriority" | "discard" => {
-            m.ignore(&["global", "local", "L1", "L2"]);
-            m.ignore_prefix("L2::");
+            m.clear();
             f.emit(Inst {
                 run: op_plain::<Nop>(),
                 ..f.blank()
@@ -62,7 +61,8 @@ pub(super) fn named(m: &mut Mods<'_>) -> Named {
 }
 
 /// Orderings, scopes and cache hints, which change nothing here: every access is an atomic of
-/// the host, and x86's order is at least as strong.
+/// the host, and x86's order is at least as strong. Which of them an instruction may have, [`super::grammar`]
+/// says.
 fn ignore_hints(m: &mut Mods<'_>) {
     m.ignore(&[
         "weak", "volatile", "relaxed", "acquire", "release", "acq_rel", "sc", "mmio", "cta",

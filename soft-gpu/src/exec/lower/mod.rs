@@ -6,6 +6,8 @@ mod convert;
 mod economy;
 mod float;
 mod func;
+mod fuse;
+mod grammar;
 mod half;
 mod layout;
 mod matrix;
@@ -17,7 +19,7 @@ mod pressure;
 mod transfer;
 mod warp;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use super::col::{Col32, Col64};
 use super::contract::{GlobalVar, KernelId, KernelInfo, LoadError, LoadOptions};
@@ -98,6 +100,8 @@ pub(crate) struct Module<'m> {
     pub(crate) calls: Vec<CallSite>,
     pub(crate) tables: Vec<Vec<u32>>,
     operands: Vec<u32>,
+    /// Opcodes whose modifiers were checked.
+    known: HashSet<&'m str>,
 }
 
 /// Lowers a whole module.
@@ -123,6 +127,7 @@ pub(crate) fn module(ast: &ast::Module, opts: &LoadOptions) -> Result<Program, L
         calls: Vec::new(),
         tables: Vec::new(),
         operands: Vec::new(),
+        known: HashSet::new(),
     };
     m.declare_functions();
     let shared = layout::shared(ast).map_err(|w| w.at("shared memory"))?;

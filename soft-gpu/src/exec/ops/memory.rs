@@ -28,6 +28,10 @@ pub(crate) mod layout {
     pub(crate) const KEEP: u64 = 1 << 52;
     /// The address register is as it was when it was remembered.
     pub(crate) const REUSE: u64 = 1 << 53;
+    /// A load of a chain is from global memory, else from shared memory.
+    pub(crate) const GLOBAL: u64 = 1 << 54;
+    /// Where a chain's first load has the number of its terms.
+    pub(crate) const CHAIN_SHIFT: u32 = 56;
 }
 
 /// State spaces of an access, as const parameters.

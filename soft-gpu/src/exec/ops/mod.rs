@@ -4,6 +4,7 @@ pub(crate) mod approx;
 pub(crate) mod atomic;
 pub(crate) mod builtin;
 pub(crate) mod carry;
+pub(crate) mod chain;
 pub(crate) mod compare;
 pub(crate) mod control;
 pub(crate) mod convert;

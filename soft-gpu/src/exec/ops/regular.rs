@@ -15,9 +15,9 @@ const HALF: usize = LANES / 2;
 /// A regular access: host addresses that are checked for all lanes.
 pub(crate) struct Halves {
     /// Of the first lane of each half.
-    at: [*mut u8; 2],
+    pub(crate) at: [*mut u8; 2],
     /// Bytes from a lane to the next: the size of the access, or 0.
-    step: usize,
+    pub(crate) step: usize,
 }
 
 macro_rules! ramps {

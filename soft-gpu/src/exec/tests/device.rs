@@ -111,6 +111,7 @@ impl Bench {
 
     /// As [`Self::load`], with operations of the baseline instruction set or the best ones.
     pub(crate) fn load_as(&self, ptx: &str, baseline: bool) -> (Program, HashMap<String, u64>) {
+        super::inventory::note(ptx);
         let opts = LoadOptions {
             baseline,
             ..LoadOptions::of((8, 0))

@@ -1,5 +1,7 @@
 //! One instruction on a table of inputs: a kernel is made around it, one thread a row.
 
+use std::collections::BTreeSet;
+
 use super::{Bench, HEADER};
 
 fn load(ty: &str, reg: &str) -> String {
@@ -122,4 +124,25 @@ impl Random {
         z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         z ^ (z >> 31)
     }
+}
+
+/// All strings of a pattern with `{a,b}` alternatives.
+pub(crate) fn expand(pattern: &str) -> Vec<String> {
+    let Some((head, rest)) = pattern.split_once('{') else {
+        return vec![pattern.to_owned()];
+    };
+    let (choices, tail) = rest.split_once('}').expect("a closing brace");
+    let tails = expand(tail);
+    choices
+        .split(',')
+        .flat_map(|c| tails.iter().map(move |t| format!("{head}{c}{t}")))
+        .collect()
+}
+
+/// The forms of a list of patterns, one a line; `#` begins a comment.
+pub(crate) fn listed(text: &str) -> BTreeSet<String> {
+    text.lines()
+        .filter(|l| !l.starts_with('#') && !l.trim().is_empty())
+        .flat_map(expand)
+        .collect()
 }

@@ -1,10 +1,12 @@
 //! Tests of the interpreter against independent computation.
 
+mod chain;
 mod convert;
 mod device;
 mod economy;
 mod eval;
 mod fixtures;
+mod inventory;
 mod kernels;
 mod memory;
 mod output;

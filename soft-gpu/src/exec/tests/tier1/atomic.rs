@@ -3,7 +3,7 @@
 use super::super::eval::triples;
 use super::float::{edges32, edges64, flush};
 use super::integer::{cut, read, shape, values};
-use super::{Case, Rows, Want, code, forms, rows};
+use super::{Case, Rows, Want, code, rows};
 
 /// What an operation leaves of `old` with operands `b` and `c`.
 fn apply(op: &str, ty: &str, global: bool, old: u64, b: u64, c: u64) -> Want {
@@ -80,7 +80,7 @@ fn proofs(form: &str, p: &[String], space: &str, out: &mut Vec<Case>) {
         t => super::integer::reg(shape(t).0),
     };
     let bits = shape(&ty).0;
-    let named = p.iter().any(|m| m == space);
+    let named = p.iter().any(|m| m.split("::").next() == Some(space));
     let (setup, at) = cell(space);
     let spell = if named {
         format!(".{space}")
@@ -113,26 +113,15 @@ fn proofs(form: &str, p: &[String], space: &str, out: &mut Vec<Case>) {
 }
 
 pub(super) fn cases() -> Vec<Case> {
-    let spaces = "{,.global,.shared}";
-    let scopes = "{cta,cluster,gpu,sys}";
-    let mut all = vec![
-        format!("atom{spaces}.{{exch,cas}}.{{b32,b64}}"),
-        format!("atom{spaces}.cas.b16"),
-        format!("atom.{{relaxed,acquire,release,acq_rel}}.{scopes}{spaces}.add.u32"),
-        format!("red.{{relaxed,release}}.{scopes}{spaces}.add.u32"),
-        "{atom,red}.global{,.gpu}.add.L2::cache_hint.u32".to_owned(),
-    ];
-    for op in ["atom", "red"] {
-        all.push(format!("{op}{spaces}.{{and,or,xor}}.{{b32,b64}}"));
-        all.push(format!("{op}{spaces}.add.{{u32,s32,u64,f32,f64}}"));
-        all.push(format!("{op}{spaces}.{{inc,dec}}.u32"));
-        all.push(format!("{op}{spaces}.{{min,max}}.{{u32,s32,u64,s64}}"));
-    }
     let mut out = Vec::new();
-    for (form, p) in all.iter().flat_map(|pattern| forms(pattern)) {
+    for form in super::listed() {
+        let p: Vec<String> = form.split('.').map(str::to_owned).collect();
+        if !matches!(p[0].as_str(), "atom" | "red") {
+            continue;
+        }
         match ["global", "shared"]
             .into_iter()
-            .find(|s| p.iter().any(|m| m == s))
+            .find(|s| p.iter().any(|m| m.split("::").next() == Some(s)))
         {
             Some(space) => proofs(&form, &p, space, &mut out),
             None => {

@@ -175,6 +175,8 @@ fn quiet() -> Vec<Case> {
     let mut out = Vec::new();
     for (form, _) in forms("{membar.cta,membar.gl,membar.sys,membar.proxy.alias,fence.proxy.alias}")
         .into_iter()
+        .chain(forms("fence.proxy.async{,.global,.shared::cta}"))
+        .chain(forms("griddepcontrol.{wait,launch_dependents}"))
         .chain(forms(
             "fence{,.sc,.acq_rel,.acquire,.release}.{cta,cluster,gpu,sys}",
         ))

@@ -358,7 +358,7 @@ fn moves() -> Vec<Case> {
 fn spaces() -> Vec<Case> {
     let mut out = Vec::new();
     // (space, variable or address, whether it can be written, the spaces that hold it)
-    let table: [(&str, &str, bool, &[&str]); 6] = [
+    let table: [(&str, &str, bool, &[&str]); 7] = [
         (
             "global",
             ".global .align 8 .u32 cell[2]; mov.u64 %d0, cell;",
@@ -389,16 +389,31 @@ fn spaces() -> Vec<Case> {
             true,
             &["local"],
         ),
-        ("param", "mov.u64 %d0, out;", false, &["param"]),
+        (
+            "param",
+            "mov.u64 %d0, out;",
+            false,
+            &["param", "param::entry"],
+        ),
+        (
+            "param::entry",
+            "mov.u64 %d0, out;",
+            false,
+            &["param", "param::entry"],
+        ),
     ];
-    let all = ["global", "const", "shared", "shared::cta", "local", "param"];
+    let all = [
+        "global",
+        "const",
+        "shared",
+        "shared::cta",
+        "local",
+        "param",
+        "param::entry",
+    ];
     for (space, setup, writable, inside) in table {
         let (cvta, back) = (format!("cvta.{space}.u64"), format!("cvta.to.{space}.u64"));
-        let base = if space == "shared::cta" {
-            "shared"
-        } else {
-            space
-        };
+        let base = space.split("::").next().unwrap_or(space);
         let write = if writable {
             "mov.u32 %r1, 77; st.u32 [%d1+4], %r1;"
         } else {
@@ -409,7 +424,7 @@ fn spaces() -> Vec<Case> {
              ld.u32 %r2, [%d1+4]; ld.{base}.u32 %r3, [%d2+4]; mov.u32 %r0, %r3;\n\
              setp.ne.u32 %p1, %r2, %r3; @%p1 mov.u32 %r0, 1; setp.ne.u64 %p1, %d0, %d2; @%p1 mov.u32 %r0, 2;"
         );
-        let shown = if space == "param" {
+        let shown = if base == "param" {
             // The high word of the output's address, whatever it is.
             format!(
                 "{body} mov.b64 {{_, %r4}}, %o; shl.b32 %r5, %t, 2; setp.eq.u32 %p1, %r0, %r4; selp.u32 %r0, 77, %r0, %p1;"

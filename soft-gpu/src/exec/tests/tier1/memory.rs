@@ -24,7 +24,7 @@ fn place(space: &str) -> (&'static str, &'static str) {
 fn space(p: &[String]) -> &str {
     ["global", "shared", "local", "const", "param"]
         .into_iter()
-        .find(|s| p.iter().any(|m| m == s))
+        .find(|s| p.iter().any(|m| m.split("::").next() == Some(s)))
         .unwrap_or("")
 }
 
@@ -86,9 +86,15 @@ fn policy(p: &[String]) -> (&'static str, &'static str) {
 fn load(form: &str, p: &[String]) -> Case {
     let (count, bytes, signed, reg) = element(p);
     let space = space(p);
-    let (setup, at) = place(space);
+    let result = p.iter().any(|m| m == "param::func");
+    let (setup, at) = if result { (SENT, "back") } else { place(space) };
     let mut body = format!("{setup} .reg .{reg} %e<4>;\n");
-    if !matches!(space, "const" | "param") {
+    if result {
+        let [low, high] = DATA;
+        body += &format!(
+            "st.param.b64 [sent], {low}; st.param.b64 [sent+8], {high}; call (back), same, (sent);\n"
+        );
+    } else if !matches!(space, "const" | "param") {
         let s = if space.is_empty() { "" } else { "." };
         for (k, w) in DATA.iter().enumerate() {
             body += &format!("st{s}{space}.b64 [{at}+{}], {w};\n", 8 * k);
@@ -112,13 +118,16 @@ fn load(form: &str, p: &[String]) -> Case {
         _ => 64,
     };
     let bits = bytes as u32 * 8;
-    let text = wrapped("", ", .param .align 16 .b8 data[16]", &body);
+    let text = wrapped(SAME, ", .param .align 16 .b8 data[16]", &body);
     super::mentions(&text, form);
     whole(&[form], text, 2 * count as u32, move |t| {
         let v = field(t as usize / 2, bytes);
         half(cut(read(v, bits, signed), width), t)
     })
 }
+
+/// An argument of a call and its result.
+const SENT: &str = ".param .align 16 .b8 sent[16]; .param .align 16 .b8 back[16];";
 
 /// A function that gives back its argument, so that parameters can be stored.
 const SAME: &str = ".func (.param .align 16 .b8 r[16]) same(.param .align 16 .b8 v[16]) {\n\
@@ -128,14 +137,7 @@ fn store(form: &str, p: &[String]) -> Case {
     let (count, bytes, _, reg) = element(p);
     let space = space(p);
     let param = space == "param";
-    let (setup, at) = if param {
-        (
-            ".param .align 16 .b8 sent[16]; .param .align 16 .b8 back[16];",
-            "sent",
-        )
-    } else {
-        place(space)
-    };
+    let (setup, at) = if param { (SENT, "sent") } else { place(space) };
     let dot = if space.is_empty() { "" } else { "." };
     let mut body = format!("{setup} .reg .{reg} %e<4>;\n");
     body += &format!("st{dot}{space}.b64 [{at}], 0; st{dot}{space}.b64 [{at}+8], 0;\n");
@@ -173,36 +175,6 @@ fn store(form: &str, p: &[String]) -> Case {
     })
 }
 
-const EVICT: &str = "{evict_normal,evict_unchanged,evict_first,evict_last,no_allocate}";
-
-fn patterns(op: &str) -> Vec<String> {
-    let (spaces, order, cache) = if op == "ld" {
-        (
-            ",.global,.shared,.local,.const,.param",
-            "relaxed,acquire",
-            "ca,cg,cs,lu,cv",
-        )
-    } else {
-        (
-            ",.global,.shared,.local,.param",
-            "relaxed,release",
-            "wb,cg,cs,wt",
-        )
-    };
-    let small = "b8,u8,s8,b16,u16,s16,b32,u32,s32,f32";
-    vec![
-        format!("{op}{{{spaces}}}{{,.v2}}.{{{small},b64,u64,s64,f64}}"),
-        format!("{op}{{{spaces}}}.v4.{{{small}}}"),
-        format!("{op}.{{weak,volatile}}{{,.global,.shared}}.u32"),
-        format!("{op}.{{{order}}}.{{cta,cluster,gpu,sys}}{{,.global,.shared}}.u32"),
-        format!("{op}.mmio.relaxed.sys.global.u32"),
-        format!("{op}.global.{{{cache}}}.u32"),
-        format!("{op}.global.L1::{EVICT}.b32"),
-        format!("{op}.global.L2::cache_hint.b32"),
-        format!("{op}.global.L1::evict_first.L2::cache_hint.v4.b32"),
-    ]
-}
-
 /// Forms without an effect that a program sees: data that was there stays there.
 fn hints() -> Vec<Case> {
     let mut out = Vec::new();
@@ -227,27 +199,23 @@ fn hints() -> Vec<Case> {
     ) {
         hint(&form, "[%d1]", plain);
     }
-    hint("applypriority.global.L2::evict_normal", "[%d1], 128", plain);
+    for (form, _) in forms("applypriority{,.global}.L2::evict_normal") {
+        hint(&form, "[%d1], 128", plain);
+    }
     // What is discarded may be anything until it is written again.
     let again = "st.u32 [%d1], 7; ld.global.u32 %r0, [cell];";
-    hint("discard.global.L2", "[%d1], 128", again);
+    for (form, _) in forms("discard{,.global}.L2") {
+        hint(&form, "[%d1], 128", again);
+    }
     let use_it = "ld.global.L2::cache_hint.u32 %r0, [cell], %d6;";
-    for (form, _) in forms(
-        "createpolicy.fractional.L2::{evict_last,evict_normal,evict_first,evict_unchanged}.b64",
-    ) {
-        hint(&form, "%d6", use_it);
-        hint(&form, "%d6, 0.25", use_it);
+    for form in super::listed() {
+        if form.starts_with("createpolicy.fractional") {
+            hint(&form, "%d6", use_it);
+            hint(&form, "%d6, 0.25", use_it);
+        } else if form.starts_with("createpolicy.range") {
+            hint(&form, "%d6, [%d1], 16, 64", use_it);
+        }
     }
-    for (form, _) in
-        forms("createpolicy.fractional.L2::evict_last.L2::{evict_first,evict_unchanged}.b64")
-    {
-        hint(&form, "%d6, 1.0", use_it);
-    }
-    hint(
-        "createpolicy.range.global.L2::evict_last.L2::evict_unchanged.b64",
-        "%d6, [%d1], 16, 64",
-        use_it,
-    );
     hint("createpolicy.cvt.L2.b64", "%d6, %d1", use_it);
     out
 }
@@ -277,20 +245,13 @@ fn large_parameter() -> Case {
 
 pub(super) fn cases() -> Vec<Case> {
     let mut out = Vec::new();
-    for pattern in patterns("ld") {
-        out.extend(forms(&pattern).iter().map(|(f, p)| load(f, p)));
-    }
-    for pattern in [
-        "ld.global{,.ca,.cg,.cs}.nc{,.v2,.v4}.f32".to_owned(),
-        format!("ld.global.nc.L1::{EVICT}.b32"),
-        "ld.global.L2::{64B,128B,256B}.b32".to_owned(),
-        "ld.global.L1::evict_last.L2::128B.v4.b32".to_owned(),
-        "ldu{,.global}.{u32,f32,b64}".to_owned(),
-    ] {
-        out.extend(forms(&pattern).iter().map(|(f, p)| load(f, p)));
-    }
-    for pattern in patterns("st") {
-        out.extend(forms(&pattern).iter().map(|(f, p)| store(f, p)));
+    for form in super::listed() {
+        let parts: Vec<String> = form.split('.').map(str::to_owned).collect();
+        match parts[0].as_str() {
+            "ld" | "ldu" => out.push(load(&form, &parts)),
+            "st" => out.push(store(&form, &parts)),
+            _ => {}
+        }
     }
     out.extend(hints());
     out.push(large_parameter());

@@ -20,7 +20,7 @@ mod warp;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use super::eval::{eval, kernel};
+use super::eval::{self, eval, expand, kernel};
 use super::{Bench, HEADER};
 use crate::exec::contract::Launch;
 
@@ -238,19 +238,6 @@ fn rows(rows: Vec<Vec<u64>>) -> Rows {
     Rc::new(rows)
 }
 
-/// All strings of a pattern with `{a,b}` alternatives.
-fn expand(pattern: &str) -> Vec<String> {
-    let Some((head, rest)) = pattern.split_once('{') else {
-        return vec![pattern.to_owned()];
-    };
-    let (choices, tail) = rest.split_once('}').expect("a closing brace");
-    let tails = expand(tail);
-    choices
-        .split(',')
-        .flat_map(|c| tails.iter().map(move |t| format!("{head}{c}{t}")))
-        .collect()
-}
-
 /// The forms of a pattern, each with its parts after the dots.
 fn forms(pattern: &str) -> Vec<(String, Vec<String>)> {
     expand(pattern)
@@ -304,12 +291,16 @@ mod proofs {
     families! { integer carry compare float convert memory atomic warp control special }
 }
 
-fn listed() -> BTreeSet<String> {
-    include_str!("forms.txt")
-        .lines()
-        .filter(|l| !l.starts_with('#') && !l.trim().is_empty())
-        .flat_map(expand)
-        .collect()
+/// The forms that `forms.txt` lists.
+pub(super) fn listed() -> BTreeSet<String> {
+    eval::listed(include_str!("forms.txt"))
+}
+
+/// Loads the modules of all cases, for [`super::inventory`].
+pub(super) fn load_all() {
+    for case in FAMILIES.iter().flat_map(|(_, cases)| cases()) {
+        super::inventory::note(&case.text);
+    }
 }
 
 #[test]

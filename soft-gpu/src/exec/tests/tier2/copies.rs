@@ -54,7 +54,7 @@ fn expected(size: usize, take: usize, at: usize) -> Vec<u8> {
 }
 
 #[test]
-fn widths_and_zero_fill() {
+pub(super) fn widths_and_zero_fill() {
     let bench = Bench::new();
     for (op, size) in [("ca", 4), ("ca", 8), ("ca", 16), ("cg", 16)] {
         let name = format!("cp.async.{op}.shared.global");
@@ -63,8 +63,18 @@ fn widths_and_zero_fill() {
             let got = run(&bench, &copy, 1, at).unwrap();
             assert_eq!(got, expected(size, size, at as usize), "{copy}");
         }
-        let hints = format!("{name}.L2::128B [%dst+0], [%src], {size};");
-        assert_eq!(run(&bench, &hints, 1, 0).unwrap(), expected(size, size, 0));
+        for space in ["shared", "shared::cta"] {
+            for ahead in ["", ".L2::64B", ".L2::128B", ".L2::256B"] {
+                let form = format!("cp.async.{op}.{space}.global{ahead}");
+                let hints = format!("{form} [%dst+0], [%src], {size};");
+                assert_eq!(run(&bench, &hints, 1, 0).unwrap(), expected(size, size, 0));
+                let form = format!("cp.async.{op}.{space}.global.L2::cache_hint{ahead}");
+                let hints = format!(
+                    "createpolicy.fractional.L2::evict_last.b64 %off, 1.0; {form} [%dst+0], [%src], {size}, %n, %off;"
+                );
+                assert_eq!(run(&bench, &hints, 3, 0).unwrap(), expected(size, 3, 0));
+            }
+        }
         for take in 0..=size {
             let copy = format!("{name} [%dst], [%src], {size}, %n;");
             let got = run(&bench, &copy, take as u32, 0).unwrap();
@@ -83,7 +93,7 @@ fn widths_and_zero_fill() {
 }
 
 #[test]
-fn addresses_are_checked() {
+pub(super) fn addresses_are_checked() {
     let bench = Bench::new();
     let illegal = |copy: &str, at: u32| {
         let r = run(&bench, copy, 0, at);
@@ -104,7 +114,7 @@ fn addresses_are_checked() {
 }
 
 #[test]
-fn forms_that_do_not_exist_are_refused() {
+pub(super) fn forms_that_do_not_exist_are_refused() {
     let load = |copy: &str| {
         let opts = crate::exec::contract::LoadOptions::of((8, 0));
         crate::exec::program::Program::load(kernel(copy).as_bytes(), &opts).is_ok()

@@ -1,6 +1,7 @@
 //! Arithmetic, comparison and atomics of `f16`, `bf16` and pairs of them.
 
 use super::exact::{BRAIN, HALF, Rule, Small};
+use super::listed::{format, forms_of};
 use super::{Bench, HEADER, Random, eval, pairs, triples};
 
 /// The sum `p + q`, where both have signs (for an exact zero), in a format.
@@ -40,7 +41,7 @@ fn arithmetic(f: Small, op: &str, a: u16, b: u16, c: u16) -> u16 {
     }
 }
 
-fn flush(f: Small, h: u16) -> u16 {
+pub(super) fn flush(f: Small, h: u16) -> u16 {
     if h & f.infinity() == 0 { h & 0x8000 } else { h }
 }
 
@@ -65,13 +66,13 @@ fn modified(f: Small, op: &str, v: [u16; 3], modifiers: &str) -> u16 {
     r
 }
 
-fn words(v: &[u16]) -> Vec<u64> {
+fn words_of(v: &[u16]) -> Vec<u64> {
     v.iter().map(|h| u64::from(*h)).collect()
 }
 
 /// Edges in every combination, then numbers without pattern and sums that nearly cancel.
 fn rows(f: Small, n: usize) -> Vec<Vec<u64>> {
-    let e = words(&f.edges());
+    let e = words_of(&f.edges());
     let mut out = if n == 2 {
         pairs(&e, &e)
     } else {
@@ -90,105 +91,96 @@ fn rows(f: Small, n: usize) -> Vec<Vec<u64>> {
     out
 }
 
+/// A form's type, number of sources, and modifiers.
+fn parts(words: &[String]) -> (Small, usize, String) {
+    let ty = words.last().map_or("", String::as_str);
+    let n = if words[0] == "fma" { 3 } else { 2 };
+    let modifiers = words[1..words.len() - 1].iter().map(|w| format!(".{w}"));
+    (format(ty).expect("a narrow type"), n, modifiers.collect())
+}
+
+/// The listed forms of one value, or of pairs.
+fn arithmetic_forms(two: bool) -> Vec<(String, Vec<String>)> {
+    let mut forms = forms_of(&["add", "sub", "mul", "fma"]);
+    forms.retain(|(f, _)| f.ends_with("f16x2") && two || f.ends_with("f16") && !two);
+    forms
+}
+
 #[test]
-fn arithmetic_is_rounded_once() {
-    for f in [HALF, BRAIN] {
-        for (op, n, modifiers) in [
-            ("add", 2, &["", ".rn", ".sat", ".ftz", ".ftz.sat"][..]),
-            ("sub", 2, &["", ".rn", ".sat", ".ftz"][..]),
-            ("mul", 2, &["", ".rn", ".sat", ".ftz"][..]),
-            (
-                "fma",
-                3,
-                &[".rn", ".rn.relu", ".rn.sat", ".rn.ftz", ".rn.ftz.relu"][..],
-            ),
-        ] {
-            let rows = rows(f, n);
-            for m in modifiers {
-                if f == BRAIN && (m.contains("ftz") || m.contains("sat")) {
-                    continue;
-                }
-                let names = ["%d", "%a", "%b", "%c"][..=n].join(", ");
-                let code = format!("{op}{m}.{} {names};", f.name);
-                let got = eval(&code, "b16", &["b16"; 3][..n], &rows);
-                for (row, got) in rows.iter().zip(got) {
-                    let mut v = [0; 3];
-                    row.iter().zip(&mut v).for_each(|(x, v)| *v = *x as u16);
-                    let want = modified(f, op, v, m);
-                    assert_eq!(got as u16, want, "{code} {v:04x?}: {got:04x}");
-                }
-            }
+pub(super) fn arithmetic_is_rounded_once() {
+    for (form, words) in arithmetic_forms(false) {
+        let (f, n, m) = parts(&words);
+        let rows = rows(f, n);
+        let names = ["%d", "%a", "%b", "%c"][..=n].join(", ");
+        let got = eval(&format!("{form} {names};"), "b16", &["b16"; 3][..n], &rows);
+        for (row, got) in rows.iter().zip(got) {
+            let mut v = [0; 3];
+            row.iter().zip(&mut v).for_each(|(x, v)| *v = *x as u16);
+            let want = modified(f, &words[0], v, &m);
+            assert_eq!(got as u16, want, "{form} {v:04x?}: {got:04x}");
         }
     }
 }
 
 #[test]
-fn pairs_are_two_values() {
-    for f in [HALF, BRAIN] {
-        for (op, n, m) in [
-            ("add", 2, ""),
-            ("sub", 2, ""),
-            ("mul", 2, ""),
-            ("fma", 3, ".rn"),
-            ("fma", 3, ".rn.relu"),
-        ] {
-            let low = rows(f, n);
-            // The high halves are the low ones of another row.
-            let k = low.len() / 3;
-            let both: Vec<Vec<u64>> = (0..low.len())
-                .map(|i| {
-                    let high = &low[(i + k) % low.len()];
-                    low[i].iter().zip(high).map(|(l, h)| h << 16 | l).collect()
-                })
+pub(super) fn pairs_are_two_values() {
+    for (form, words) in arithmetic_forms(true) {
+        let (f, n, m) = parts(&words);
+        let low = rows(f, n);
+        // The high halves are the low ones of another row.
+        let k = low.len() / 3;
+        let both: Vec<Vec<u64>> = (0..low.len())
+            .map(|i| {
+                let high = &low[(i + k) % low.len()];
+                low[i].iter().zip(high).map(|(l, h)| h << 16 | l).collect()
+            })
+            .collect();
+        let names = ["%d", "%a", "%b", "%c"][..=n].join(", ");
+        let got = eval(&format!("{form} {names};"), "b32", &["b32"; 3][..n], &both);
+        for (row, got) in both.iter().zip(got) {
+            let half = |shift: u32| {
+                let mut v = [0; 3];
+                row.iter()
+                    .zip(&mut v)
+                    .for_each(|(x, v)| *v = (x >> shift) as u16);
+                modified(f, &words[0], v, &m)
+            };
+            let want = u64::from(half(16)) << 16 | u64::from(half(0));
+            assert_eq!(got, want, "{form} {row:08x?}: {got:08x}");
+        }
+    }
+}
+
+#[test]
+pub(super) fn signs() {
+    for (form, words) in forms_of(&["neg", "abs"]) {
+        let (f, _, m) = parts(&words);
+        let want = |h: u64| {
+            let h = h as u16;
+            let h = if m.contains("ftz") { flush(f, h) } else { h };
+            u64::from(if words[0] == "neg" {
+                h ^ 0x8000
+            } else {
+                h & 0x7fff
+            })
+        };
+        let code = format!("{form} %d, %a;");
+        if form.ends_with("x2") {
+            let rows: Vec<Vec<u64>> = (0..=0xffff)
+                .step_by(7)
+                .map(|h| vec![h << 16 | (h * 31 + 5) & 0xffff])
                 .collect();
-            let names = ["%d", "%a", "%b", "%c"][..=n].join(", ");
-            let code = format!("{op}{m}.{}x2 {names};", f.name);
-            let got = eval(&code, "b32", &["b32"; 3][..n], &both);
-            for (row, got) in both.iter().zip(got) {
-                let half = |shift: u32| {
-                    let mut v = [0; 3];
-                    row.iter()
-                        .zip(&mut v)
-                        .for_each(|(x, v)| *v = (x >> shift) as u16);
-                    modified(f, op, v, m)
-                };
-                let want = u64::from(half(16)) << 16 | u64::from(half(0));
-                assert_eq!(got, want, "{code} {row:08x?}: {got:08x}");
+            for (row, got) in rows.iter().zip(eval(&code, "b32", &["b32"], &rows)) {
+                let both = want(row[0] >> 16) << 16 | want(row[0] & 0xffff);
+                assert_eq!(got, both, "{form} {row:x?}");
+            }
+        } else {
+            let rows: Vec<Vec<u64>> = (0..=0xffff).step_by(7).map(|h| vec![h]).collect();
+            for (row, got) in rows.iter().zip(eval(&code, "b16", &["b16"], &rows)) {
+                assert_eq!(got, want(row[0]), "{form} {row:x?}");
             }
         }
     }
-}
-
-#[test]
-fn signs() {
-    for f in [HALF, BRAIN] {
-        let rows: Vec<Vec<u64>> = (0..=0xffff).step_by(7).map(|h| vec![h]).collect();
-        for (op, change) in [("neg", 0), ("abs", 1)] {
-            let want = |h: u16| if change == 0 { h ^ 0x8000 } else { h & 0x7fff };
-            let got = eval(&format!("{op}.{} %d, %a;", f.name), "b16", &["b16"], &rows);
-            for (row, got) in rows.iter().zip(got) {
-                assert_eq!(got as u16, want(row[0] as u16), "{op} {row:x?}");
-            }
-            let both = vec![vec![0x8001_7c00], vec![0x0000_8000]];
-            let got = eval(
-                &format!("{op}.{}x2 %d, %a;", f.name),
-                "b32",
-                &["b32"],
-                &both,
-            );
-            for (row, got) in both.iter().zip(got) {
-                let halves = u64::from(want((row[0] >> 16) as u16)) << 16;
-                assert_eq!(got, halves | u64::from(want(row[0] as u16)));
-            }
-        }
-    }
-    let got = eval(
-        "neg.ftz.f16 %d, %a;",
-        "b16",
-        &["b16"],
-        &[vec![0x03ff], vec![0x8400]],
-    );
-    assert_eq!(got, [0x8000, 0x0400]);
 }
 
 fn extreme(f: Small, max: bool, a: u16, b: u16, modifiers: &str) -> u16 {
@@ -220,40 +212,39 @@ fn extreme(f: Small, max: bool, a: u16, b: u16, modifiers: &str) -> u16 {
 }
 
 #[test]
-fn minima_and_maxima() {
-    for f in [HALF, BRAIN] {
-        let e = words(&f.edges());
+pub(super) fn minima_and_maxima() {
+    let mut forms = forms_of(&["min", "max"]);
+    forms.retain(|(f, _)| f.ends_with("f16x2") || f.ends_with("f16"));
+    for (form, words) in forms {
+        let (f, _, m) = parts(&words);
+        let e = words_of(&f.edges());
         let rows = pairs(&e, &e);
-        for (op, max) in [("min", false), ("max", true)] {
-            for m in ["", ".NaN", ".xorsign.abs", ".NaN.xorsign.abs", ".ftz"] {
-                if f == BRAIN && m == ".ftz" {
-                    continue;
-                }
-                let code = format!("{op}{m}.{} %d, %a, %b;", f.name);
-                let got = eval(&code, "b16", &["b16", "b16"], &rows);
-                for (row, got) in rows.iter().zip(got) {
-                    let want = extreme(f, max, row[0] as u16, row[1] as u16, m);
-                    assert_eq!(got as u16, want, "{code} {row:x?}");
-                }
-                let code = format!("{op}{m}.{}x2 %d, %a, %b;", f.name);
-                let both: Vec<Vec<u64>> = rows
-                    .iter()
-                    .map(|r| vec![r[0] << 16 | r[1], r[1] << 16 | r[0]])
-                    .collect();
-                let got = eval(&code, "b32", &["b32", "b32"], &both);
-                for (row, got) in rows.iter().zip(got) {
-                    let (a, b) = (row[0] as u16, row[1] as u16);
-                    let want = u32::from(extreme(f, max, a, b, m)) << 16
-                        | u32::from(extreme(f, max, b, a, m));
-                    assert_eq!(got as u32, want, "{code} {row:x?}");
-                }
+        let max = words[0] == "max";
+        let code = format!("{form} %d, %a, %b;");
+        if !form.ends_with("x2") {
+            let got = eval(&code, "b16", &["b16", "b16"], &rows);
+            for (row, got) in rows.iter().zip(got) {
+                let want = extreme(f, max, row[0] as u16, row[1] as u16, &m);
+                assert_eq!(got as u16, want, "{code} {row:x?}");
             }
+            continue;
+        }
+        let both: Vec<Vec<u64>> = rows
+            .iter()
+            .map(|r| vec![r[0] << 16 | r[1], r[1] << 16 | r[0]])
+            .collect();
+        let got = eval(&code, "b32", &["b32", "b32"], &both);
+        for (row, got) in rows.iter().zip(got) {
+            let (a, b) = (row[0] as u16, row[1] as u16);
+            let want =
+                u32::from(extreme(f, max, a, b, &m)) << 16 | u32::from(extreme(f, max, b, a, &m));
+            assert_eq!(got as u32, want, "{code} {row:x?}");
         }
     }
 }
 
 #[test]
-fn exponential_and_tangent_keep_their_bounds() {
+pub(super) fn exponential_and_tangent_keep_their_bounds() {
     let all: Vec<Vec<u64>> = (0..=0xffff).step_by(3).map(|h| vec![h]).collect();
     // The bounds are PTX's, plus half a unit of the result's last place where it is subnormal.
     for (f, op, relative, absolute) in [
@@ -295,11 +286,8 @@ fn exponential_and_tangent_keep_their_bounds() {
     }
 }
 
-const COMPARISONS: [&str; 14] = [
-    "eq", "ne", "lt", "le", "gt", "ge", "equ", "neu", "ltu", "leu", "gtu", "geu", "num", "nan",
-];
-
-fn holds(c: &str, a: f64, b: f64) -> bool {
+/// A comparison of two values.
+pub(super) fn holds(c: &str, a: f64, b: f64) -> bool {
     let unordered = a.is_nan() || b.is_nan();
     match c {
         "num" => !unordered,
@@ -317,96 +305,7 @@ fn holds(c: &str, a: f64, b: f64) -> bool {
 }
 
 #[test]
-fn comparisons() {
-    for f in [HALF, BRAIN] {
-        let e = words(&f.edges());
-        let rows = pairs(&e, &e);
-        let value = |h: u64| f.value(h as u16);
-        for c in COMPARISONS {
-            let code = format!("setp.{c}.{} %d, %a, %b;", f.name);
-            let got = eval(&code, "pred", &["b16", "b16"], &rows);
-            for (row, got) in rows.iter().zip(&got) {
-                let want = holds(c, value(row[0]), value(row[1]));
-                assert_eq!(*got != 0, want, "{code} {row:x?}");
-            }
-            for (d, reg, yes) in [
-                (f.name, "b16", u64::from(f.one())),
-                ("u16", "b16", 0xffff),
-                ("u32", "b32", 0xffff_ffff),
-                ("s32", "b32", 0xffff_ffff),
-                ("f32", "f32", 0x3f80_0000),
-            ] {
-                let code = format!("set.{c}.{d}.{} %d, %a, %b;", f.name);
-                let got = eval(&code, reg, &["b16", "b16"], &rows);
-                for (row, got) in rows.iter().zip(got) {
-                    let want = if holds(c, value(row[0]), value(row[1])) {
-                        yes
-                    } else {
-                        0
-                    };
-                    assert_eq!(got, want, "{code} {row:x?}");
-                }
-            }
-        }
-    }
-    // Subnormals are zero.
-    let rows = [vec![0x0001, 0x8001], vec![0x0400, 0x0001]];
-    let got = eval(
-        "setp.eq.ftz.f16 %d, %a, %b;",
-        "pred",
-        &["b16", "b16"],
-        &rows,
-    );
-    assert_eq!(got, [1, 0]);
-}
-
-#[test]
-fn comparisons_of_pairs() {
-    for f in [HALF, BRAIN] {
-        let e = words(&f.edges());
-        let rows: Vec<Vec<u64>> = pairs(&e, &e)
-            .iter()
-            .map(|r| vec![r[0] << 16 | r[1], r[1] << 16 | r[0], r[0] & 1])
-            .collect();
-        let two = format!("{}x2", f.name);
-        for c in COMPARISONS {
-            let truth = |row: &[u64], shift: u32| {
-                holds(
-                    c,
-                    f.value((row[0] >> shift) as u16),
-                    f.value((row[1] >> shift) as u16),
-                )
-            };
-            for (d, yes) in [(two.as_str(), u64::from(f.one())), ("u32", 0xffff)] {
-                let code = format!("set.{c}.{d}.{two} %d, %a, %b;");
-                let got = eval(&code, "b32", &["b32", "b32", "pred"], &rows);
-                for (row, got) in rows.iter().zip(got) {
-                    let part = |s| if truth(row, s) { yes } else { 0 };
-                    assert_eq!(got, part(16) << 16 | part(0), "{code} {row:x?}");
-                }
-            }
-            let code = format!(
-                "{{.reg .pred %u, %v; setp.{c}.{two} %u|%v, %a, %b;
-                 selp.u32 %d, 1, 0, %u; selp.u32 %w, 2, 0, %v; or.b32 %d, %d, %w;
-                 setp.{c}.xor.{two} %u|%v, %a, %b, %c;
-                 selp.u32 %w, 4, 0, %u; or.b32 %d, %d, %w;
-                 selp.u32 %w, 8, 0, %v; or.b32 %d, %d, %w;}}"
-            );
-            let got = eval(&code, "b32", &["b32", "b32", "pred"], &rows);
-            for (row, got) in rows.iter().zip(got) {
-                let (p, q, r) = (truth(row, 0), truth(row, 16), row[2] != 0);
-                let want = u64::from(p)
-                    | u64::from(q) << 1
-                    | u64::from(p != r) << 2
-                    | u64::from(q != r) << 3;
-                assert_eq!(got, want, "setp.{c}.{two} {row:x?}");
-            }
-        }
-    }
-}
-
-#[test]
-fn pairs_of_integers() {
+pub(super) fn pairs_of_integers() {
     let e = [0u64, 1, 0x7fff, 0x8000, 0xffff, 0x1234, 0xfff0];
     let rows: Vec<Vec<u64>> = pairs(&e, &e)
         .iter()
@@ -420,10 +319,10 @@ fn pairs_of_integers() {
         ("max.u16x2", |a, b| a.max(b)),
         ("min.s16x2", |a, b| (a as i16).min(b as i16) as u16),
         ("max.s16x2", |a, b| (a as i16).max(b as i16) as u16),
-        ("min.s16x2.relu", |a, b| {
+        ("min.relu.s16x2", |a, b| {
             (a as i16).min(b as i16).max(0) as u16
         }),
-        ("max.s16x2.relu", |a, b| {
+        ("max.relu.s16x2", |a, b| {
             (a as i16).max(b as i16).max(0) as u16
         }),
     ];
@@ -436,9 +335,16 @@ fn pairs_of_integers() {
     }
 }
 
+/// A word of a state space that a block's threads share: how it is reached, and its address in `%s`.
+const PLACES: [(&str, &str); 4] = [
+    ("", ""),
+    (".global", ""),
+    (".shared", "mov.u64 %s, word;"),
+    (".shared::cta", "mov.u64 %s, word;"),
+];
+
 #[test]
-fn atomic_sums() {
-    let bench = Bench::new();
+pub(super) fn atomic_sums() {
     // Every thread adds its number; all sums on the way are integers that the formats hold.
     for (ty, reg, one, two) in [
         ("f16", "b16", 0x3c00u32, 0x4000u32),
@@ -446,42 +352,54 @@ fn atomic_sums() {
         ("f16x2", "b32", 0x3c00_4000, 0x4000_3c00),
         ("bf16x2", "b32", 0x3f80_4000, 0x4000_3f80),
     ] {
-        let text = format!(
-            "{HEADER}.visible .entry k(.param .u64 sum, .param .u64 old) {{
-             .reg .pred %odd; .reg .b64 %s, %o; .reg .b32 %t, %w; .reg .{reg} %x, %y;
-             ld.param.u64 %s, [sum]; ld.param.u64 %o, [old]; mov.u32 %t, %tid.x;
-             mad.wide.u32 %o, %t, 4, %o; and.b32 %w, %t, 1; setp.ne.u32 %odd, %w, 0;
-             mov.{reg} %x, {one}; @%odd mov.{reg} %x, {two};
-             atom.global.add.noftz.{ty} %y, [%s], %x; st.global.{reg} [%o], %y;
-             red.global.add.noftz.{ty} [%s+4], %x; ret; }}"
-        );
-        let (p, _) = bench.load(&text);
-        let (sum, old) = (bench.words(&[0, 0]), bench.words(&[0; 64]));
-        bench
-            .launch(&p, "k", [1, 1, 1], [64, 1, 1], &[sum, old])
-            .unwrap();
-        let f = if ty.starts_with('b') { BRAIN } else { HALF };
-        let last = bench.read_words(sum, 2);
-        let halves: &[u32] = if ty.ends_with("x2") { &[0, 16] } else { &[0] };
-        for &s in halves {
-            for w in &last {
-                assert_eq!(f.value((w >> s) as u16), 96.0, "{ty}");
-            }
-            let mut seen: Vec<f64> = bench
-                .read_words(old, 64)
-                .iter()
-                .map(|w| f.value((w >> s) as u16))
-                .collect();
-            seen.push(96.0);
-            seen.sort_by(f64::total_cmp);
-            let steps: Vec<f64> = seen.windows(2).map(|p| p[1] - p[0]).collect();
-            assert!(
-                steps.iter().all(|d| *d == 1.0 || *d == 2.0),
-                "{ty}: {seen:?}"
-            );
-            assert_eq!(steps.iter().filter(|d| **d == 2.0).count(), 32, "{ty}");
+        for (space, place) in PLACES {
+            adds(ty, reg, [one, two], space, place);
         }
-        let fault = bench.launch(&p, "k", [1, 1, 1], [1, 1, 1], &[sum + 1, old]);
-        assert!(fault.is_err(), "{ty}: a misaligned address");
     }
+}
+
+fn adds(ty: &str, reg: &str, [one, two]: [u32; 2], space: &str, place: &str) {
+    let bench = Bench::new();
+    // The sums begin and end in global memory, and are made where the space says.
+    let text = format!(
+        "{HEADER}.visible .entry k(.param .u64 sum, .param .u64 old) {{
+         .reg .pred %odd; .reg .b64 %s, %o, %g; .reg .b32 %t, %w; .reg .{reg} %x, %y;
+         .shared .align 8 .b8 word[16];
+         ld.param.u64 %g, [sum]; ld.param.u64 %o, [old]; mov.u32 %t, %tid.x; mov.u64 %s, %g; {place}
+         st{space}.u32 [%s], 0; st{space}.u32 [%s+4], 0; bar.sync 0;
+         mad.wide.u32 %o, %t, 4, %o; and.b32 %w, %t, 1; setp.ne.u32 %odd, %w, 0;
+         mov.{reg} %x, {one}; @%odd mov.{reg} %x, {two};
+         atom{space}.add.noftz.{ty} %y, [%s], %x; st.global.{reg} [%o], %y;
+         red{space}.add.noftz.{ty} [%s+4], %x; bar.sync 0;
+         ld{space}.u32 %w, [%s]; st.global.u32 [%g], %w; ld{space}.u32 %w, [%s+4]; st.global.u32 [%g+4], %w;
+         ret; }}"
+    );
+    let (p, _) = bench.load(&text);
+    let (sum, old) = (bench.words(&[0, 0]), bench.words(&[0; 64]));
+    bench
+        .launch(&p, "k", [1, 1, 1], [64, 1, 1], &[sum, old])
+        .unwrap();
+    let f = if ty.starts_with('b') { BRAIN } else { HALF };
+    let last = bench.read_words(sum, 2);
+    let halves: &[u32] = if ty.ends_with("x2") { &[0, 16] } else { &[0] };
+    for &s in halves {
+        for w in &last {
+            assert_eq!(f.value((w >> s) as u16), 96.0, "{ty}{space}");
+        }
+        let mut seen: Vec<f64> = bench
+            .read_words(old, 64)
+            .iter()
+            .map(|w| f.value((w >> s) as u16))
+            .collect();
+        seen.push(96.0);
+        seen.sort_by(f64::total_cmp);
+        let steps: Vec<f64> = seen.windows(2).map(|p| p[1] - p[0]).collect();
+        assert!(
+            steps.iter().all(|d| *d == 1.0 || *d == 2.0),
+            "{ty}{space}: {seen:?}"
+        );
+        assert_eq!(steps.iter().filter(|d| **d == 2.0).count(), 32, "{ty}");
+    }
+    let fault = bench.launch(&p, "k", [1, 1, 1], [1, 1, 1], &[sum + 1, old]);
+    assert!(fault.is_err(), "{ty}{space}: a misaligned address");
 }

@@ -24,7 +24,7 @@ fn results(body: &str) -> Vec<u32> {
 }
 
 #[test]
-fn what_was_written_before_an_arrival_is_read_after_the_wait() {
+pub(super) fn what_was_written_before_an_arrival_is_read_after_the_wait() {
     // Each round, every thread writes a word and reads the one of thread 95 - t.
     let body = "mov.u32 %r0, 0; mov.u32 %r1, 0; mov.u32 %r4, box; sub.u32 %r5, 95, %t; mad.lo.u32 %r4, %r5, 4, %r4;\n\
         ROUND: mad.lo.u32 %r2, %r1, 1000, %t; st.shared.u32 [%b], %r2;\n\
@@ -41,7 +41,7 @@ fn what_was_written_before_an_arrival_is_read_after_the_wait() {
 }
 
 #[test]
-fn states_counts_and_generic_addresses() {
+pub(super) fn states_counts_and_generic_addresses() {
     // Only thread 0 acts, on a barrier of its own at bars + 8.
     let body = "mov.u32 %r0, 0; @!%p0 bra END; cvt.u64.u32 %s1, %bar; cvta.shared.u64 %s1, %s1;\n\
         mbarrier.init.b64 [%s1+8], 5;\n\
@@ -59,4 +59,98 @@ fn states_counts_and_generic_addresses() {
         END:";
     // 5 pending, then 3; not complete; complete after two more; the next phase expects 4.
     assert_eq!(results(body)[0], 53014);
+}
+
+/// Each listed form in the place where it belongs, in a phase that takes two arrivals and, where the form
+/// speaks of bytes, 16 of them.
+#[test]
+pub(super) fn every_form_in_a_phase() {
+    for (form, words) in super::listed::forms_of(&["mbarrier"]) {
+        if form.contains("pending_count") {
+            continue;
+        }
+        let kind = words[1].as_str();
+        let bytes = form.contains("_tx");
+        let at = if form.contains("shared") {
+            "[%bar+8]"
+        } else {
+            "[%s1+8]"
+        };
+        let use_of = |k: &str, default: &str, operands: &str| {
+            let (name, at) = if kind == k {
+                (form.as_str(), at)
+            } else {
+                (default, "[%bar+8]")
+            };
+            operands.replace("OP", name).replace("AT", at)
+        };
+        let init = use_of("init", "mbarrier.init.shared.b64", "OP AT, 2;");
+        let inval = use_of("inval", "mbarrier.inval.shared.b64", "OP AT;");
+        let drop = kind == "arrive_drop";
+        let no_complete = form.contains("noComplete");
+        let count = if no_complete { ", 1" } else { "" };
+        let first = match () {
+            () if form.starts_with("mbarrier.arrive.expect_tx") => format!("{form} %s0, {at}, 16;"),
+            () if drop || kind == "arrive" => format!("{form} %s0, {at}{count};"),
+            () => "mbarrier.arrive.shared.b64 %s0, [%bar+8];".to_owned(),
+        };
+        let expect = match kind {
+            "expect_tx" => format!("{form} {at}, 16;"),
+            "complete_tx" => "mbarrier.expect_tx.shared.b64 [%bar+8], 16;".to_owned(),
+            _ => String::new(),
+        };
+        let complete = match kind {
+            "complete_tx" => format!("{form} {at}, 16;"),
+            _ if bytes => "mbarrier.complete_tx.shared.b64 [%bar+8], 16;".to_owned(),
+            _ => String::new(),
+        };
+        let waits = matches!(kind, "test_wait" | "try_wait");
+        let parity = form.contains("parity");
+        let test = |to: &str| match (waits, parity) {
+            (true, true) => format!("{form} {to}, {at}, 0;"),
+            (true, false) => format!("{form} {to}, {at}, %s0;"),
+            _ => format!("mbarrier.test_wait.shared.b64 {to}, [%bar+8], %s0;"),
+        };
+        // %r0 is the history: a digit for each time it is asked whether the phase is over.
+        let ask = |n: u32| {
+            format!(
+                "{} selp.u32 %r{n}, 1, 0, %p1; mad.lo.u32 %r0, %r0, 10, %r{n};\n",
+                test("%p1")
+            )
+        };
+        let body = format!(
+            "mov.u32 %r0, 7; @!%p0 bra END; cvt.u64.u32 %s1, %bar; cvta.shared.u64 %s1, %s1;\n\
+             {init} {expect} {first}\n{}mbarrier.arrive.shared.b64 _, [%bar+8];\n{}{complete}\n{}\
+             mbarrier.arrive.shared.b64 %s2, [%bar+8]; mbarrier.pending_count.b64 %r7, %s2;\n\
+             mad.lo.u32 %r0, %r0, 10, %r7; {inval}\nEND:",
+            ask(2),
+            ask(3),
+            ask(4)
+        );
+        // After the second arrival it is over unless bytes are out; the next phase takes what is left of two.
+        let over = u32::from(!bytes);
+        let pending = if drop { 1 } else { 2 };
+        let want = 70_000 + 100 * over + 10 + pending;
+        assert_eq!(results(&body)[0], want, "{form}:\n{body}");
+    }
+}
+
+/// Copies that are done arrive at once, if they are counted.
+#[test]
+pub(super) fn copies_arrive() {
+    for (space, at) in [
+        ("", "[%s1+8]"),
+        (".shared", "[%bar+8]"),
+        (".shared::cta", "[%bar+8]"),
+    ] {
+        for (counted, want) in [("", 0), (".noinc", 1)] {
+            let body = format!(
+                "mov.u32 %r0, 0; @!%p0 bra END; cvt.u64.u32 %s1, %bar; cvta.shared.u64 %s1, %s1;\n\
+                 mbarrier.init.shared.b64 [%bar+8], 2; mbarrier.arrive.shared.b64 %s0, [%bar+8];\n\
+                 cp.async.mbarrier.arrive{counted}{space}.b64 {at};\n\
+                 mbarrier.test_wait.shared.b64 %p1, [%bar+8], %s0; selp.u32 %r0, 1, 0, %p1; END:"
+            );
+            assert_eq!(results(&body)[0], want, "{counted}{space}");
+        }
+    }
 }

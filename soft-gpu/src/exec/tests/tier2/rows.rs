@@ -51,7 +51,7 @@ fn element(m: usize, row: usize, column: usize) -> usize {
 }
 
 #[test]
-fn loads() {
+pub(super) fn loads() {
     for (count, list) in LISTS {
         for (trans, transposed) in [("", false), (".trans", true)] {
             for (space, generic) in [(".shared", false), ("", true), (".shared::cta", false)] {
@@ -80,15 +80,22 @@ fn loads() {
 }
 
 #[test]
-fn stores() {
+pub(super) fn stores() {
     for (count, list) in LISTS {
-        for (trans, transposed) in [("", false), (".trans", true)] {
+        for (trans, transposed, space) in [
+            ("", false, ".shared"),
+            (".trans", true, ".shared"),
+            ("", false, ".shared::cta"),
+            (".trans", true, ".shared::cta"),
+            ("", false, ""),
+            (".trans", true, ""),
+        ] {
             let fill = "mad.lo.u32 %r0, %t, 131074, 66536; add.u32 %r1, %r0, 6553700;
                         add.u32 %r2, %r1, 6553700; add.u32 %r3, %r2, 6553700; bar.sync 0;";
             let body = format!(
-                "{fill} stmatrix.sync.aligned.m8n8.x{count}{trans}.shared.b16 [%row], {list};"
+                "{fill} stmatrix.sync.aligned.m8n8.x{count}{trans}{space}.b16 [%row], {list};"
             );
-            let got = run(&body, false, 0).unwrap();
+            let got = run(&body, space.is_empty(), 0).unwrap();
             let halves: Vec<u32> = got[128..]
                 .iter()
                 .flat_map(|w| [w & 0xffff, w >> 16])
@@ -111,7 +118,7 @@ fn stores() {
 }
 
 #[test]
-fn transposes() {
+pub(super) fn transposes() {
     let body = "mad.lo.u32 %r1, %t, 131074, 65536; movmatrix.sync.aligned.m8n8.trans.b16 %r0, %r1;";
     let got = run(body, false, 0).unwrap();
     // Lane l of the source holds elements 2l and 2l + 1 of 64.
@@ -126,7 +133,7 @@ fn transposes() {
 }
 
 #[test]
-fn row_addresses_are_checked() {
+pub(super) fn row_addresses_are_checked() {
     let body = "ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%r0}, [%row];";
     let fault = run(body, false, 8);
     assert!(matches!(fault, Err(Fault::Misaligned(_))), "{fault:?}");

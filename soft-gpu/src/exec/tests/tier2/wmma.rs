@@ -7,14 +7,20 @@ use crate::exec::contract::Fault;
 /// One combination of types and sizes.
 struct Case {
     size: (usize, usize, usize),
-    /// Types of A and B, and of C and D.
-    types: (Kind, Kind),
+    /// Types of A and B, of C, and of D.
+    types: (Kind, Kind, Kind),
     /// Registers of A, B, C and D.
     regs: [usize; 4],
-    /// Bits of A's elements, and of C's.
-    bits: (usize, usize),
-    /// Modifiers of the product before its types.
+    /// Modifiers of the product, where its types allow any.
     extra: &'static str,
+}
+
+/// Bits of an element.
+fn bits(k: &Kind) -> usize {
+    k.name
+        .trim_matches(|c: char| c.is_ascii_alphabetic())
+        .parse()
+        .expect("a type with its bits")
 }
 
 const INT: Kind = Kind {
@@ -42,12 +48,11 @@ fn small(name: &'static str) -> Kind {
 
 fn cases() -> Vec<Case> {
     let mut out = Vec::new();
-    let mut add = |size, types, regs, bits, extra| {
+    let mut add = |size, types, regs, extra| {
         out.push(Case {
             size,
             types,
             regs,
-            bits,
             extra,
         });
     };
@@ -56,35 +61,29 @@ fn cases() -> Vec<Case> {
         ((8, 32, 16), (2, 8), (1, 4)),
         ((32, 8, 16), (8, 2), (4, 1)),
     ] {
-        add(size, (F16, F32), [8, 8, 8, 8], (16, 32), "");
-        add(size, (F16, F16), [8, 8, 4, 4], (16, 16), "");
-        add(size, (BF16, F32), [brain.0, brain.1, 8, 8], (16, 32), "");
-        add(
-            size,
-            (small("s8"), INT),
-            [byte.0, byte.1, 8, 8],
-            (8, 32),
-            "",
-        );
-        add(
-            size,
-            (small("u8"), INT),
-            [byte.0, byte.1, 8, 8],
-            (8, 32),
-            ".satfinite",
-        );
+        add(size, (F16, F32, F32), [8, 8, 8, 8], "");
+        add(size, (F16, F16, F16), [8, 8, 4, 4], "");
+        add(size, (F16, F16, F32), [8, 8, 4, 8], "");
+        add(size, (F16, F32, F16), [8, 8, 8, 4], "");
+        add(size, (BF16, F32, F32), [brain.0, brain.1, 8, 8], "");
+        for name in ["s8", "u8"] {
+            for extra in ["", ".satfinite"] {
+                add(size, (small(name), INT, INT), [byte.0, byte.1, 8, 8], extra);
+            }
+        }
     }
-    add((16, 16, 8), (TF32, F32), [4, 4, 8, 8], (32, 32), "");
-    add((8, 8, 4), (F64, F64), [1, 1, 2, 2], (64, 64), ".rn");
-    add((8, 8, 32), (small("s4"), INT), [1, 1, 2, 2], (4, 32), "");
-    add((8, 8, 32), (small("u4"), INT), [1, 1, 2, 2], (4, 32), "");
-    add(
-        (8, 8, 128),
-        (small("b1"), INT),
-        [1, 1, 2, 2],
-        (1, 32),
-        ".xor.popc",
-    );
+    add((16, 16, 8), (TF32, F32, F32), [4, 4, 8, 8], "");
+    for extra in ["", ".rn", ".rz", ".rm", ".rp"] {
+        add((8, 8, 4), (F64, F64, F64), [1, 1, 2, 2], extra);
+    }
+    for name in ["s4", "u4"] {
+        for extra in ["", ".satfinite"] {
+            add((8, 8, 32), (small(name), INT, INT), [1, 1, 2, 2], extra);
+        }
+    }
+    for extra in [".xor.popc", ".and.popc"] {
+        add((8, 8, 128), (small("b1"), INT, INT), [1, 1, 2, 2], extra);
+    }
     out
 }
 
@@ -129,17 +128,17 @@ struct Layouts {
 fn kernel(case: &Case, l: &Layouts, strides: [usize; 4]) -> String {
     let (m, n, k) = case.size;
     let shape = format!("m{m}n{n}k{k}");
-    let (ab, cd) = (case.types.0.name, case.types.1.name);
-    let reg = |bits: usize| if bits == 64 { "f64" } else { "b32" };
+    let (ab, tc, td) = (case.types.0.name, case.types.1.name, case.types.2.name);
+    let reg = |ty: &str| if ty == "f64" { "f64" } else { "b32" };
     let extra = case.extra;
     let types = match (ab, extra) {
-        ("f16", _) => format!("{shape}.{cd}.{cd}{extra}"),
-        (_, ".xor.popc") => format!("{shape}.{cd}.{ab}.{ab}.{cd}"),
-        (_, ".satfinite") => format!("{shape}.{cd}.{ab}.{ab}.{cd}.satfinite"),
-        _ => format!("{shape}{extra}.{cd}.{ab}.{ab}.{cd}"),
+        ("f16", _) => format!("{shape}.{td}.{tc}{extra}"),
+        (_, ".xor.popc" | ".and.popc") => format!("{shape}.{td}.{ab}.{ab}.{tc}"),
+        (_, ".satfinite") => format!("{shape}.{td}.{ab}.{ab}.{tc}.satfinite"),
+        _ => format!("{shape}{extra}.{td}.{ab}.{ab}.{tc}"),
     };
-    let product = if extra == ".xor.popc" {
-        format!("wmma.mma.xor.popc.sync.aligned.{}.{}.{types}", l.a, l.b)
+    let product = if extra.ends_with(".popc") {
+        format!("wmma.mma{extra}.sync.aligned.{}.{}.{types}", l.a, l.b)
     } else {
         format!("wmma.mma.sync.aligned.{}.{}.{types}", l.a, l.b)
     };
@@ -167,13 +166,13 @@ fn kernel(case: &Case, l: &Layouts, strides: [usize; 4]) -> String {
          {place}
          wmma.load.a.sync.aligned.{}.{shape}{space}.{ab} {}, [%pa]{};
          wmma.load.b.sync.aligned.{}.{shape}{space}.{ab} {}, [%pb]{};
-         wmma.load.c.sync.aligned.{}.{shape}{space}.{cd} {}, [%pc]{};
+         wmma.load.c.sync.aligned.{}.{shape}{space}.{tc} {}, [%pc]{};
          {product} {}, {}, {}, {};
-         wmma.store.d.sync.aligned.{}.{shape}{space}.{cd} [%pd], {}{};
+         wmma.store.d.sync.aligned.{}.{shape}{space}.{td} [%pd], {}{};
          {back}
          ret; }}",
-        reg(case.bits.0),
-        reg(case.bits.1),
+        reg(ab),
+        reg(td),
         l.a,
         list("a", ra),
         stride(0),
@@ -199,7 +198,7 @@ fn shared_copy(space: &str) -> String {
     if space.is_empty() {
         text += "cvta.shared.u64 %s, %s;\n";
     }
-    let st = if space.is_empty() { "st" } else { "st.shared" };
+    let st = format!("st{space}");
     for (k, n) in ["a", "b", "c", "d"].iter().enumerate() {
         text += &format!(
             "mov.u64 %g{n}, %p{n}; add.u64 %p{n}, %s, {}; mov.u32 %n, 0;
@@ -221,9 +220,32 @@ fn copy_back() -> String {
         .into()
 }
 
+/// `x · y + s` in doubles under a rounding modifier.
+fn fused(x: f64, y: f64, s: f64, mode: &str) -> f64 {
+    #[cfg(target_arch = "x86_64")]
+    {
+        let rc = match mode {
+            ".rm" => 1,
+            ".rp" => 2,
+            ".rz" => 3,
+            _ => 0,
+        };
+        crate::exec::tests::rounding::fma64(x, y, s, rc)
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    {
+        let exact = x.mul_add(y, s);
+        if exact == 0.0 && mode == ".rm" {
+            -0.0
+        } else {
+            exact
+        }
+    }
+}
+
 fn check(case: &Case, l: &Layouts, random: &mut Random) {
     let (m, n, k) = case.size;
-    let (ab, cd) = (&case.types.0, &case.types.1);
+    let (ab, tc, td) = (&case.types.0, &case.types.1, &case.types.2);
     let mut numbers = |count: usize| -> Vec<u64> {
         (0..count)
             .map(|_| {
@@ -232,9 +254,9 @@ fn check(case: &Case, l: &Layouts, random: &mut Random) {
             .collect()
     };
     let (a, b) = (numbers(m * k), numbers(k * n));
-    let c: Vec<u64> = (0..m * n).map(|i| (cd.of)(i as i64 % 100 - 50)).collect();
+    let c: Vec<u64> = (0..m * n).map(|i| (tc.of)(i as i64 % 100 - 50)).collect();
     // Rows of more elements than the matrix has, and of whole 16 bytes.
-    let (wide, pad) = (128 / case.bits.0, 128 / case.bits.1);
+    let (wide, pad, pad_d) = (128 / bits(ab), 128 / bits(tc), 128 / bits(td));
     let lines = |rows: usize, cols: usize, how: &str, pad: usize| {
         let (lines, along) = if how == "row" {
             (rows, cols)
@@ -256,7 +278,7 @@ fn check(case: &Case, l: &Layouts, random: &mut Random) {
         }
     };
     let (la, lb) = (lines(m, k, l.a, wide), lines(k, n, l.b, wide));
-    let (lc, ld) = (lines(m, n, l.c, pad), lines(m, n, l.d, pad));
+    let (lc, ld) = (lines(m, n, l.c, pad), lines(m, n, l.d, pad_d));
     let bench = Bench::new();
     let text = kernel(case, l, [la.2, lb.2, lc.2, ld.2]);
     let (p, _) = bench.load(&text);
@@ -274,21 +296,21 @@ fn check(case: &Case, l: &Layouts, random: &mut Random) {
             la.0,
             la.1,
             la.2,
-            case.bits.0,
+            bits(ab),
         )),
         upload(layout(
             |r, c| at(&b, n, l.b, r, c),
             lb.0,
             lb.1,
             lb.2,
-            case.bits.0,
+            bits(ab),
         )),
         upload(layout(
             |r, x| at(&c, n, l.c, r, x),
             lc.0,
             lc.1,
             lc.2,
-            case.bits.1,
+            bits(tc),
         )),
         out,
     ];
@@ -296,7 +318,7 @@ fn check(case: &Case, l: &Layouts, random: &mut Random) {
         .launch(&p, "k", [1, 1, 1], [32, 1, 1], &params)
         .unwrap();
     let bytes = bench.read(out, 8192);
-    let size = case.bits.1 / 8;
+    let size = bits(td) / 8;
     let mut want = vec![0xee; 8192];
     for line in 0..ld.0 {
         for q in 0..ld.1 {
@@ -304,24 +326,35 @@ fn check(case: &Case, l: &Layouts, random: &mut Random) {
             let product = |i: usize| {
                 let (x, y) = ((ab.value)(a[row * k + i]), (ab.value)(b[i * n + col]));
                 if ab.name == "b1" {
-                    f64::from(u8::from(x != y))
+                    let and = case.extra.contains("and");
+                    f64::from(u8::from(if and { x * y != 0.0 } else { x != y }))
                 } else {
                     x * y
                 }
             };
-            let sum = (0..k).map(product).sum::<f64>() + (cd.value)(c[row * n + col]);
+            let addend = (tc.value)(c[row * n + col]);
+            let sum = if ab.name == "f64" {
+                // A chain of fused steps; where they cancel, the sign of zero is the rounding's.
+                let step = |s: f64, i: usize| {
+                    let (x, y) = ((ab.value)(a[row * k + i]), (ab.value)(b[i * n + col]));
+                    fused(x, y, s, case.extra)
+                };
+                (0..k).fold(addend, step).to_bits()
+            } else {
+                (td.of)(((0..k).map(product).sum::<f64>() + addend) as i64)
+            };
             let place = (line * ld.2 + q) * size;
-            want[place..place + size].copy_from_slice(&(cd.of)(sum as i64).to_le_bytes()[..size]);
+            want[place..place + size].copy_from_slice(&sum.to_le_bytes()[..size]);
         }
     }
     assert!(bytes == want, "{} {}: {text}", ab.name, l.space);
 }
 
 #[test]
-fn every_shape_and_type_in_every_layout() {
+pub(super) fn every_shape_and_type_in_every_layout() {
     let mut random = Random(13);
     for case in cases() {
-        let fixed = case.bits.0 < 8;
+        let fixed = bits(&case.types.0) < 8;
         for (a, b) in [
             ("row", "col"),
             ("row", "row"),
@@ -347,30 +380,35 @@ fn every_shape_and_type_in_every_layout() {
 }
 
 #[test]
-fn in_shared_memory_and_with_natural_strides() {
+pub(super) fn in_shared_memory_and_with_natural_strides() {
     let mut random = Random(14);
     for case in cases() {
+        let fixed = bits(&case.types.0) < 8;
         for (space, strides) in [
             (".shared", true),
+            (".shared::cta", true),
             ("", true),
             (".global", false),
             (".shared", false),
         ] {
-            let l = Layouts {
-                a: "row",
-                b: "col",
-                c: "row",
-                d: "col",
-                space,
-                strides,
-            };
-            check(&case, &l, &mut random);
+            for (a, b, c, d) in [("row", "col", "row", "col"), ("col", "row", "col", "row")] {
+                let (a, b) = if fixed { ("row", "col") } else { (a, b) };
+                let l = Layouts {
+                    a,
+                    b,
+                    c,
+                    d,
+                    space,
+                    strides,
+                };
+                check(&case, &l, &mut random);
+            }
         }
     }
 }
 
 #[test]
-fn addresses_are_checked() {
+pub(super) fn addresses_are_checked() {
     let case = &cases()[0];
     let l = Layouts {
         a: "row",
@@ -398,7 +436,7 @@ fn addresses_are_checked() {
 
 /// Lanes that come apart before a matrix instruction meet there again.
 #[test]
-fn lanes_meet_at_the_instruction() {
+pub(super) fn lanes_meet_at_the_instruction() {
     let case = &cases()[0];
     let l = Layouts {
         a: "row",

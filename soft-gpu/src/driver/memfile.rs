@@ -1,0 +1,76 @@
+//! Memory files: physical memory that other processes can be given by file descriptor.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, RawFd};
+
+/// The name of the files begins so; the device's number on the machine follows.
+const NAME: &str = "soft-gpu-device-";
+/// Nobody changes the size of what others have mapped.
+const SEALS: i32 = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+
+fn checked(result: i32) -> io::Result<i32> {
+    if result < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(result)
+    }
+}
+
+/// A new one for the device of this number on the machine.
+///
+/// # Errors
+/// The operating system's.
+pub fn create(size: u64, physical: usize) -> io::Result<File> {
+    let name = format!("{NAME}{physical}\0");
+    let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
+    // SAFETY: a NUL-terminated name; a new descriptor of our own results.
+    let fd = checked(unsafe { libc::memfd_create(name.as_ptr().cast(), flags) })?;
+    // SAFETY: the descriptor was just made and belongs to nobody else.
+    let file = unsafe { File::from_raw_fd(fd) };
+    file.set_len(size)?;
+    // SAFETY: a descriptor of our own, and a number.
+    checked(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, SEALS) })?;
+    Ok(file)
+}
+
+/// Another descriptor of the same file, the caller's to close.
+///
+/// # Errors
+/// The operating system's.
+pub fn duplicate(fd: RawFd) -> io::Result<RawFd> {
+    // SAFETY: gives a new descriptor, or fails for what is none.
+    checked(unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 0) })
+}
+
+/// What a descriptor of another process's file is: the file, its size and its device's number on the
+/// machine; `None` unless [`create`] made it.
+pub fn adopt(fd: RawFd) -> Option<(File, u64, usize)> {
+    let own = duplicate(fd).ok()?;
+    // SAFETY: the descriptor was just made and belongs to nobody else.
+    let file = unsafe { File::from_raw_fd(own) };
+    // SAFETY: a descriptor of our own.
+    let seals = checked(unsafe { libc::fcntl(own, libc::F_GET_SEALS) }).ok()?;
+    let path = std::fs::read_link(format!("/proc/self/fd/{own}")).ok()?;
+    let name = path.to_str()?.strip_prefix("/memfd:")?;
+    let number = name.strip_suffix(" (deleted)").unwrap_or(name);
+    let physical = number.strip_prefix(NAME)?.parse().ok()?;
+    let size = file.metadata().ok()?.len();
+    (seals & SEALS == SEALS).then_some((file, size, physical))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_our_own_files_are_taken() {
+        let file = create(1 << 21, 3).expect("memory");
+        let (same, size, physical) = adopt(file.as_raw_fd()).expect("it is one");
+        assert_eq!((size, physical), (1 << 21, 3));
+        assert!(same.set_len(4096).is_err(), "its size is sealed");
+        let other = File::open("/proc/self/exe").expect("there is one");
+        assert!(adopt(other.as_raw_fd()).is_none());
+        assert!(adopt(-1).is_none());
+    }
+}
