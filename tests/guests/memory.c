@@ -51,7 +51,7 @@ static void allocations(void) {
     FAILS(OUT_OF_MEMORY, cuMemAlloc_v2(&p, (size_t)1 << 50));
     OK(cuMemAlloc_v2(&p, 1000));
     OK(cuMemGetAddressRange_v2(&base, &size, p + 999));
-    EXPECT(base == p && size == 1000);
+    EXPECT(base == p && size >= 1000);
     OK(cuMemGetAddressRange_v2(NULL, &size, p));
     OK(cuMemGetAddressRange_v2(&base, NULL, p));
     FAILS(NOT_FOUND, cuMemGetAddressRange_v2(&base, &size, 64));

@@ -14,7 +14,9 @@ fn part(name: &str) -> Result<()> {
 
 #[test]
 fn the_program_is_right_on_soft_gpu_directly() -> Result<()> {
-    for name in ["pools", "library", "linking", "areas", "threads"] {
+    for name in [
+        "pools", "library", "linking", "areas", "threads", "words", "captures", "graphs",
+    ] {
         expect_right(&Guest::new(guest::SURFACE, Target::SoftGpu)?.arg(name))?;
     }
     Ok(())
