@@ -96,7 +96,7 @@ fn call_with_zeros(cuda: &guest::Cuda, symbol: &str) -> u32 {
 }
 
 /// Served functions that need no session.
-const ALWAYS: [&str; 7] = [
+const ALWAYS: [&str; 12] = [
     "cuInit",
     "cuDriverGetVersion",
     "cuGetErrorName",
@@ -104,6 +104,11 @@ const ALWAYS: [&str; 7] = [
     "cuGetProcAddress",
     "cuGetProcAddress_v2",
     "cuGetExportTable",
+    "cuLogsRegisterCallback",
+    "cuLogsUnregisterCallback",
+    "cuLogsCurrent",
+    "cuLogsDumpToFile",
+    "cuLogsDumpToMemory",
 ];
 
 #[test]

@@ -25,6 +25,7 @@ pub(crate) mod init;
 pub(crate) mod launch;
 pub(crate) mod library;
 pub(crate) mod link;
+pub(crate) mod logs;
 pub(crate) mod managed;
 pub(crate) mod memory;
 pub(crate) mod memset;

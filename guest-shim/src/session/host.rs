@@ -12,7 +12,7 @@ use vgpu_proto::call::req;
 use vgpu_proto::cuda::{Ctx, CuResult, Stream};
 use vgpu_proto::limits::MAX_HOST_FUNCTIONS;
 
-use super::{Session, outbox, sys};
+use super::{Session, sys};
 use crate::{Cu, lock, log};
 
 /// Threads at most. Functions that would need more wait.
@@ -150,9 +150,7 @@ impl Session {
             let (number, function, status) = self.next_host_function();
             // A session that is over has nothing to tell or to be told.
             let _ = self.pull();
-            outbox::forbid(true);
-            function.run(status);
-            outbox::forbid(false);
+            super::without_calls(|| function.run(status));
             let _ = self.push();
             // A session that is over holds nothing back any more.
             let _ = self.post(&req::HostFuncDone { number });

@@ -39,6 +39,13 @@ use vgpu_proto::cuda::CuResult;
 use self::sys::UserMemory;
 use crate::{Cu, lock, log, observe};
 
+/// Runs something of the program's that may make no calls.
+pub(crate) fn without_calls(run: impl FnOnce()) {
+    let before = outbox::forbid(true);
+    run();
+    outbox::forbid(before);
+}
+
 /// How long a broken data connection waits for its cause on the control connection.
 const CAUSE_LIMIT: Duration = Duration::from_millis(1000);
 

@@ -89,8 +89,10 @@ fn this_thread() -> (usize, bool) {
 }
 
 /// The calling thread may make no calls from now on, or may again: it is in a host function.
-pub(crate) fn forbid(forbidden: bool) {
-    let _ = HERE.try_with(|here| here.set(forbidden));
+/// Returns how it was.
+pub(crate) fn forbid(forbidden: bool) -> bool {
+    HERE.try_with(|here| here.replace(forbidden))
+        .unwrap_or_default()
 }
 
 impl Outbox {

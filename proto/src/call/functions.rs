@@ -253,6 +253,12 @@ functions! {
     cuProfilerStart 4000;
     cuProfilerStop 4000;
 
+    cuLogsRegisterCallback 12090;
+    cuLogsUnregisterCallback 12090;
+    cuLogsCurrent 12090;
+    cuLogsDumpToFile 12090;
+    cuLogsDumpToMemory 12090;
+
     cuStreamGetCtx_v2 12050;
     cuStreamGetGreenCtx 12040;
     cuStreamGetDevice 12080;

@@ -1,4 +1,7 @@
-//! What the library says on standard error: nothing, unless something ended or VGPU_LOG asks.
+//! What the library says on standard error: nothing, unless something ended or VGPU_LOG asks. And to the program,
+//! if it listens ([`heard`]).
+
+pub(crate) mod heard;
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -39,4 +42,5 @@ pub(crate) fn line(at: Level, text: &str) {
         let line = format!("vgpu: {text}\n");
         crate::session::sys::write_fd(libc::STDERR_FILENO, line.as_bytes());
     }
+    heard::say(at, text);
 }
