@@ -41,6 +41,7 @@ CUresult cuMemPrefetchAsync_v2(CUdeviceptr at, size_t bytes, Place place, unsign
 CUresult cuStreamAttachMemAsync_ptsz(CUstream stream, CUdeviceptr at, size_t bytes, unsigned flags);
 CUresult cuMemPrefetchAsync_ptsz(CUdeviceptr at, size_t bytes, CUdevice device, CUstream stream);
 CUresult cuMemPrefetchAsync_v2_ptsz(CUdeviceptr at, size_t bytes, Place place, unsigned flags, CUstream stream);
+CUresult cuStreamWaitValue32_v2(CUstream stream, CUdeviceptr at, unsigned value, unsigned flags);
 CUresult cuLaunchHostFunc(CUstream stream, void (*function)(void *), void *data);
 CUresult cuCtxCreate_v2(CUcontext *ctx, unsigned flags, CUdevice device);
 CUresult cuCtxDestroy_v2(CUcontext ctx);
@@ -65,7 +66,7 @@ typedef struct {
 } Copy2D;
 CUresult cuMemcpy2D_v2(const Copy2D *copy);
 
-static CUfunction add, odd, follow;
+static CUfunction add, odd, follow, latch;
 static CUstream stream;
 
 static void launch(CUfunction f, CUdeviceptr at, unsigned n, unsigned value, CUstream in) {
@@ -410,6 +411,40 @@ static int waits(void) {
     return 0;
 }
 
+/* What waits for a word that the program writes goes on when the program waits, or asks. */
+static int latches(void) {
+    unsigned *words;
+    CU(cuMemHostAlloc((void **)&words, 64, 0));
+    memset(words, 0, 64);
+    launch(latch, (CUdeviceptr)words, 3, 5, stream);
+    EXPECT(cuStreamQuery(stream) == NOT_READY && words[3] == 0);
+    words[0] = 1;
+    CU(cuStreamSynchronize(stream));
+    EXPECT(words[3] == 5);
+    words[1] = 0;
+    launch(latch, (CUdeviceptr)(words + 1), 3, 6, stream);
+    words[1] = 1;
+    CUresult ready;
+    while ((ready = cuStreamQuery(stream)) == NOT_READY) usleep(100);
+    CU(ready);
+    EXPECT(words[4] == 6);
+    CU(cuStreamWaitValue32_v2(stream, (CUdeviceptr)(words + 5), 9, 0));
+    launch(add, (CUdeviceptr)(words + 6), 1, 7, stream);
+    EXPECT(cuStreamQuery(stream) == NOT_READY);
+    words[5] = 9;
+    CU(cuCtxSynchronize());
+    EXPECT(words[6] == 7);
+    /* What a running kernel wrote is seen by who asks. */
+    words[7] = 0;
+    launch(add, (CUdeviceptr)(words + 8), 1, 1, stream);
+    launch(latch, (CUdeviceptr)(words + 7), 1, 1, stream);
+    while (*(volatile unsigned *)(words + 8) == 0) EXPECT(cuStreamQuery(stream) == NOT_READY);
+    words[7] = 1;
+    CU(cuStreamSynchronize(stream));
+    puts("latches: right");
+    return 0;
+}
+
 /* Graphs: the same kernels and copies, launched again with other values in the same memory. */
 static int graphs(void) {
     unsigned *words, *back;
@@ -547,7 +582,7 @@ int main(int argc, char **argv) {
         int (*part)(void);
     } parts[] = {
         {"page_locked", page_locked}, {"order", order}, {"registered", registered}, {"managed", managed}, {"hints", hints},
-        {"lists", lists}, {"bytes", bytes}, {"waits", waits}, {"graphs", graphs}, {"large", large},
+        {"lists", lists}, {"bytes", bytes}, {"waits", waits}, {"latches", latches}, {"graphs", graphs}, {"large", large},
         {"threads", threads}, {"contexts", contexts}, {"capped", capped},
     };
     for (size_t i = 0; argc == 2 && i < sizeof parts / sizeof *parts; i++) {
@@ -556,10 +591,11 @@ int main(int argc, char **argv) {
         add = setup("add", &module);
         CU(cuModuleGetFunction(&odd, module, "odd"));
         CU(cuModuleGetFunction(&follow, module, "follow"));
+        CU(cuModuleGetFunction(&latch, module, "latch"));
         CU(cuStreamCreate(&stream, 0));
         return parts[i].part();
     }
-    fprintf(stderr, "usage: reach page_locked|order|registered|managed|hints|lists|bytes|waits|graphs|large|threads|"
+    fprintf(stderr, "usage: reach page_locked|order|registered|managed|hints|lists|bytes|waits|latches|graphs|large|threads|"
                     "contexts|capped\n");
     return EXIT_USAGE;
 }

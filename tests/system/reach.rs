@@ -5,7 +5,7 @@ use vgpu_tests::guest::{self, Guest, Target, expect_right};
 use vgpu_tests::host::{Host, Options, one_vm};
 use vgpu_tests::wait::SOON;
 
-const PARTS: [&str; 12] = [
+const PARTS: [&str; 13] = [
     "page_locked",
     "order",
     "registered",
@@ -14,6 +14,7 @@ const PARTS: [&str; 12] = [
     "lists",
     "bytes",
     "waits",
+    "latches",
     "graphs",
     "large",
     "threads",

@@ -62,8 +62,7 @@ exports! {
             return Ok(());
         }
         let record = event.last_record();
-        shim.session.call(&req::EventQuery { event: event.handle })?;
-        shim.session.pull()?;
+        shim.session.ask(&req::EventQuery { event: event.handle })?;
         event.complete(record);
         shim.session.usable()
     }

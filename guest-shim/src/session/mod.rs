@@ -292,14 +292,26 @@ impl Session {
         self.inbox.wait_until(self, || self.inbox.unattended() == 0)
     }
 
-    /// A call at which CUDA reports what earlier asynchronous calls did wrong.
+    /// A call at which CUDA reports what earlier asynchronous calls did wrong, and with which a program waits, or
+    /// asks: for work that may itself wait for what the program wrote to memory that both reach.
     ///
     /// # Errors
     /// The call's status, else an earlier asynchronous error; why the session is over.
     pub(crate) fn synchronize<C: Call>(&self, call: &C) -> Cu {
-        self.call(call)?;
-        self.pull()?;
+        self.ask(call)?;
         self.report()
+    }
+
+    /// As [`Session::synchronize`], without what else went wrong.
+    ///
+    /// # Errors
+    /// The call's status; why the session is over.
+    pub(crate) fn ask<C: Call>(&self, call: &C) -> Cu {
+        self.push()?;
+        let done = self.call(call).map(|_| ());
+        // Also of work that is not over: a program may ask for it until it sees what it waits for.
+        self.pull()?;
+        done
     }
 
     fn exchange<C: Call>(&self, call: &C, into: UserMemory, length: Length) -> Cu<Answer> {

@@ -95,6 +95,10 @@ impl MemOp {
                 if of == Planned::Later && block::device_of(self.addr, n).is_some() {
                     return Ok(());
                 }
+                // Registered memory that kernels reach has the host's addresses.
+                if driver.memory.mapped(self.addr, n) {
+                    return Ok(());
+                }
                 driver.memory.device_range(self.addr, n).map(|_| ())
             }
             BARRIER if self.barrier_flags <= 1 => Ok(()),
@@ -143,7 +147,8 @@ impl MemOp {
 
 fn cell32(addr: u64) -> &'static AtomicU32 {
     // SAFETY: a checked, aligned address of the arena, whose pages stay accessible for the process's
-    // life; kernels and copies touch it as device memory, where races are the program's.
+    // life, or of memory that the program keeps registered while work uses it; kernels and copies touch it
+    // as device memory, where races are the program's.
     unsafe { &*(addr as *const AtomicU32) }
 }
 
