@@ -9,7 +9,7 @@ use std::ffi::{CString, c_char, c_void};
 
 use common::guest;
 use common::host::Host;
-use vgpu_proto::call::FUNCTIONS;
+use vgpu_proto::call::{FUNCTIONS, Served};
 use vgpu_proto::cuda::{CuResult, RESULTS};
 
 /// A field of a little-endian file.
@@ -178,6 +178,30 @@ fn an_unserved_function_is_named_once_when_asked() {
     let outcome = guest::start_with(name, &[("VGPU_LOG", "warn")]).success();
     assert_eq!(
         outcome.stderr.matches("cuIpcCloseMemHandle").count(),
+        1,
+        "{}",
+        outcome.stderr
+    );
+}
+
+#[test]
+fn what_is_refused_is_refused_always_and_said_once() {
+    let name = "what_is_refused_is_refused_always_and_said_once";
+    if let Some(cuda) = guest::enter(name) {
+        cuda.begin();
+        let refused = FUNCTIONS.iter().filter(|f| f.served == Served::Refused);
+        for symbol in refused.map(|f| f.symbol) {
+            for _ in 0..2 {
+                let code = call_with_zeros(&cuda, symbol);
+                assert_eq!(code, CuResult::NOT_SUPPORTED.0, "{symbol}");
+            }
+        }
+        return;
+    }
+    let host = Host::usual();
+    let outcome = guest::start(name, &host).success();
+    assert_eq!(
+        outcome.stderr.matches("checkpoints of processes").count(),
         1,
         "{}",
         outcome.stderr

@@ -482,6 +482,7 @@ fn allocations_launches_and_events_become_nodes() {
     assert_eq!(download::<u32>(result, 8), [106; 8]);
     ok(cuStreamSynchronize(s));
     let mut used = 9;
+    ok(cuDeviceGraphMemTrim(0));
     ok(cuDeviceGetGraphMemAttribute(0, 0, out(&mut used)));
     assert_eq!(used, 0, "all was freed");
     ok(cuDeviceGetGraphMemAttribute(0, 1, out(&mut used)));

@@ -79,9 +79,23 @@ fn alloc_node(g: u64, bytes: u64) -> (u64, u64) {
 }
 
 fn used() -> u64 {
-    let mut bytes = 9;
+    let (mut bytes, mut reserved) = (9, 8);
     ok(cuDeviceGetGraphMemAttribute(0, 0, out(&mut bytes)));
+    ok(cuDeviceGetGraphMemAttribute(0, 2, out(&mut reserved)));
+    assert_eq!(bytes, reserved);
     bytes
+}
+
+/// What is used once nothing is kept for later.
+fn trimmed() -> u64 {
+    ok(cuDeviceGraphMemTrim(0));
+    used()
+}
+
+fn free_memory() -> usize {
+    let (mut free, mut total) = (0, 0);
+    ok(cuMemGetInfo_v2(out(&mut free), out(&mut total)));
+    free
 }
 
 #[test]
@@ -123,7 +137,16 @@ fn graphs_allocate_and_free() {
     }
     ok(cuStreamSynchronize(s));
     assert_eq!(download::<u32>(result, 8), [6; 8]);
-    assert_eq!(used(), 0);
+    // What was freed stays with the device's graphs, on its account, until it is trimmed.
+    let (kept, before) = (used(), free_memory());
+    assert!(kept >= 512, "{kept}");
+    assert_eq!(trimmed(), 0);
+    assert_eq!(free_memory(), before + kept as usize);
+    ok(cuGraphLaunch(exec, s));
+    ok(cuStreamSynchronize(s));
+    ok(cuGraphLaunch(exec, s));
+    ok(cuStreamSynchronize(s));
+    assert_eq!(used(), 512, "the second launch took what the first gave");
     ok(cuGraphExecDestroy(exec));
     instance(g);
 }
@@ -151,7 +174,7 @@ fn what_a_graph_leaves_allocated_is_the_programs() {
     assert_eq!(download::<u32>(p, 16), [8; 16]);
     ok(cuMemFree_v2(p));
     assert_eq!(cuMemsetD32_v2(p, 1, 1), INVALID);
-    assert_eq!(used(), 0);
+    assert_eq!(trimmed(), 0);
 
     let g = graph();
     let (node, p) = alloc_node(g, 64);
@@ -162,7 +185,14 @@ fn what_a_graph_leaves_allocated_is_the_programs() {
         run(exec);
     }
     assert_eq!(download::<u32>(p, 16), [9; 16]);
-    assert_eq!(used(), 512);
+    assert_eq!(trimmed(), 512);
+    // What is kept makes way for others.
+    let rest = free_memory();
+    ok(cuMemFree_v2(p));
+    assert_eq!(free_memory(), rest);
+    let all = alloc(rest + 512).expect("it makes way");
+    assert_eq!(used(), 0);
+    ok(cuMemFree_v2(all));
 }
 
 #[test]

@@ -7,7 +7,7 @@ use crate::driver::callback::{HostCall, HostFn};
 use crate::driver::error::{CuError, Result};
 use crate::driver::graph::node::Dependency;
 use crate::driver::graph::{self, Edge, EdgeData, block, conditional, dot, object};
-use crate::driver::{context, healthy};
+use crate::driver::{context, gpu, healthy};
 
 /// Dependencies as an array of nodes.
 ///
@@ -326,7 +326,8 @@ exports! {
 
     fn cuDeviceGraphMemTrim(device: i32) {
         healthy()?;
-        block::attribute(device, 0).map(|_| ())
+        block::trim(gpu(device)?);
+        Ok(())
     }
 
     fn cuDeviceGetGraphMemAttribute(device: i32, attribute: u32, value: Out<u64>) {

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, RwLock, Weak};
 use super::error::{CuError, Result};
 use super::event::Event;
 use super::gpu::Gpu;
-use super::graph::exec;
+use super::graph::{block, exec};
 use super::handle::{Kind, Table};
 use super::stream::{Class, Position, Stream};
 use super::sync::lock;
@@ -190,6 +190,7 @@ impl Context {
         stream::forget_context(self);
         if let Ok(driver) = driver() {
             driver.memory.free_context(driver, self.handle);
+            block::trim(&self.gpu);
         }
     }
 }

@@ -141,6 +141,12 @@ fn block_of(a: &Allocation) -> Option<std::sync::Arc<block::Block>> {
     a.usage.graph().then(|| block::ends(a)).flatten()
 }
 
+/// Puts bytes on a device's account. What pools and graphs keep for later makes way.
+pub fn charge(gpu: &Gpu, bytes: u64) -> bool {
+    let charge = || gpu.shared.charge(bytes);
+    charge() || (pool::release_kept(gpu.ordinal) && charge()) || (block::trim(gpu) && charge())
+}
+
 /// Where an address of a copy lies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Place {
@@ -172,9 +178,7 @@ impl Memory {
             return Err(CuError::OUT_OF_MEMORY);
         }
         let padded = size.next_multiple_of(GRANULE);
-        let charge = || gpu.shared.charge(padded);
-        // What pools keep for later goes first.
-        if usage.charged() && !charge() && !(pool::release_kept(gpu.ordinal) && charge()) {
+        if usage.charged() && !charge(gpu, padded) {
             return Err(CuError::OUT_OF_MEMORY);
         }
         let region = if usage.shared() { 0 } else { gpu.ordinal + 1 };
@@ -235,7 +239,8 @@ impl Memory {
         if live.contains_key(&a.addr) {
             return Err(CuError::INVALID_VALUE);
         }
-        let charge = || driver.gpus[a.device].shared.charge(a.padded);
+        let kept = || block::take_kept(a.device, a.padded);
+        let charge = || kept() || charge(&driver.gpus[a.device], a.padded);
         if a.usage.charged() && (inject::alloc_fails() || !charge()) {
             return Err(CuError::OUT_OF_MEMORY);
         }
@@ -275,7 +280,7 @@ impl Memory {
         let block = block_of(a);
         if a.usage.graph() && block.is_none() {
             if a.usage.charged() {
-                driver.gpus[a.device].shared.release(a.padded);
+                block::keep(a.device, a.padded);
             }
             return;
         }
@@ -292,13 +297,18 @@ impl Memory {
         if matches!(a.usage, Use::Mapped(_)) {
             return; // The address range belongs to its reservation, the bytes to the handle.
         }
+        if a.usage.graph() {
+            // Its address belongs to its node, and its bytes stay with the device's graphs.
+            if a.usage.charged() {
+                block::keep(a.device, a.padded);
+            }
+            drop(block);
+            return;
+        }
         if a.usage.charged() {
             driver.gpus[a.device].shared.release(a.padded);
         }
-        if !a.usage.graph() {
-            driver.arena.give(a.addr, a.padded + GUARD); // A graph's belongs to its node.
-        }
-        drop(block);
+        driver.arena.give(a.addr, a.padded + GUARD);
     }
 
     /// Frees the allocation that starts at `addr`.

@@ -15,7 +15,7 @@ use super::gpu::Gpu;
 use super::handle::{Kind, Table};
 use super::memory::{Allocation, Use};
 use super::sync::lock;
-use super::{gpu, healthy, inject, memfile};
+use super::{gpu, healthy, inject, memfile, memory};
 
 /// Sizes and addresses of all of these are multiples of this.
 pub const GRANULARITY: u64 = 2 << 20;
@@ -104,7 +104,7 @@ pub fn create(device: i32, size: u64, exportable: bool) -> Result<u64> {
     if size == 0 {
         return Err(CuError::INVALID_VALUE);
     }
-    if inject::alloc_fails() || !gpu.shared.charge(size) {
+    if inject::alloc_fails() || !memory::charge(&gpu, size) {
         return Err(CuError::OUT_OF_MEMORY);
     }
     let file = memfile::create(size, gpu.physical).map_err(|_| {

@@ -31,6 +31,8 @@ impl Default for Col64 {
 pub(crate) trait Raw: Copy + Default + PartialEq {
     /// Bytes a lane.
     const BYTES: usize;
+    /// The column of an operand; a destination's may be written to.
+    fn column(w: &Warp, op: u32) -> *mut [Self; LANES];
     /// The lanes of a source operand.
     fn src(w: &Warp, op: u32) -> &[Self; LANES];
     /// The lanes of a destination register.
@@ -43,6 +45,13 @@ pub(crate) trait Raw: Copy + Default + PartialEq {
 
 impl Raw for u32 {
     const BYTES: usize = 4;
+    #[inline(always)]
+    fn column(w: &Warp, op: u32) -> *mut [u32; LANES] {
+        debug_assert!(w.holds32(op), "32-bit operand {op:#x}");
+        let bank = w.bank32[(op >> 30) as usize].cast_mut();
+        // SAFETY: see the trait: the index is within the bank, whose pointer is current.
+        unsafe { &raw mut (*bank.add((op & bank::INDEX) as usize)).0 }
+    }
     #[inline(always)]
     fn src(w: &Warp, op: u32) -> &[u32; LANES] {
         debug_assert!(w.holds32(op), "32-bit operand {op:#x}");
@@ -67,6 +76,13 @@ impl Raw for u32 {
 
 impl Raw for u64 {
     const BYTES: usize = 8;
+    #[inline(always)]
+    fn column(w: &Warp, op: u32) -> *mut [u64; LANES] {
+        debug_assert!(w.holds64(op), "64-bit operand {op:#x}");
+        let bank = w.bank64[(op >> 30) as usize].cast_mut();
+        // SAFETY: see the trait: the index is within the bank, whose pointer is current.
+        unsafe { &raw mut (*bank.add((op & bank::INDEX) as usize)).0 }
+    }
     #[inline(always)]
     fn src(w: &Warp, op: u32) -> &[u64; LANES] {
         debug_assert!(w.holds64(op), "64-bit operand {op:#x}");

@@ -1,11 +1,13 @@
 //! Memory of graphs: blocks of address space that allocation nodes own for as long as they exist,
-//! and that have memory from the launch that allocates it to the free that ends it.
+//! and that have memory from the launch that allocates it to the free that ends it. What was freed stays
+//! with the device's graphs, for the next launch, until it is trimmed or needed.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
 use crate::driver::error::{CuError, Result};
+use crate::driver::gpu::Gpu;
 use crate::driver::memory::{Allocation, GUARD, Use};
 pub use crate::driver::pool::Space;
 use crate::driver::sync::lock;
@@ -51,16 +53,30 @@ static BLOCKS: Mutex<BTreeMap<u64, Weak<Block>>> = Mutex::new(BTreeMap::new());
 static LIVE: Mutex<Option<Live>> = Mutex::new(None);
 type Live = HashMap<u64, (Arc<Block>, u64)>;
 
-/// What the graphs of one device use: (now, most).
-#[derive(Default)]
+/// What the graphs of one device have.
 struct Meter {
+    /// Memory that is allocated.
     now: AtomicU64,
+    /// On the device's account for allocations to come.
+    kept: AtomicU64,
+    /// The most of both together.
     most: AtomicU64,
 }
 
-static USED: [Meter; MOST_DEVICES] = [const {
+impl Meter {
+    fn of(device: usize) -> &'static Meter {
+        &METERS[device % MOST_DEVICES]
+    }
+
+    fn held(&self) -> u64 {
+        self.now.load(Ordering::Relaxed) + self.kept.load(Ordering::Relaxed)
+    }
+}
+
+static METERS: [Meter; MOST_DEVICES] = [const {
     Meter {
         now: AtomicU64::new(0),
+        kept: AtomicU64::new(0),
         most: AtomicU64::new(0),
     }
 }; MOST_DEVICES];
@@ -143,16 +159,37 @@ pub fn fill(driver: &Driver, block: &Arc<Block>, context: u64) -> Result {
     lock(&LIVE)
         .get_or_insert_default()
         .insert(block.addr, (Arc::clone(block), id));
-    let meter = &USED[block.device % MOST_DEVICES];
-    let now = meter.now.fetch_add(block.padded, Ordering::Relaxed) + block.padded;
-    meter.most.fetch_max(now, Ordering::Relaxed);
+    let meter = Meter::of(block.device);
+    meter.now.fetch_add(block.padded, Ordering::Relaxed);
+    meter.most.fetch_max(meter.held(), Ordering::Relaxed);
     Ok(())
+}
+
+/// Bytes of a freed allocation, which stay on the device's account.
+pub fn keep(device: usize, bytes: u64) {
+    Meter::of(device).kept.fetch_add(bytes, Ordering::Relaxed);
+}
+
+/// Takes bytes that are kept for an allocation; false if there are not as many.
+pub fn take_kept(device: usize, bytes: u64) -> bool {
+    let kept = &Meter::of(device).kept;
+    let taken = kept.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| {
+        n.checked_sub(bytes)
+    });
+    taken.is_ok()
+}
+
+/// cuDeviceGraphMemTrim: gives back what is kept; false if there was nothing.
+pub fn trim(gpu: &Gpu) -> bool {
+    let kept = Meter::of(gpu.ordinal).kept.swap(0, Ordering::Relaxed);
+    gpu.shared.release(kept);
+    kept > 0
 }
 
 /// An allocation of a block is to be buried: the block, to be kept until that is done. `None` if it
 /// has been given memory again since: then only the account changes.
 pub fn ends(a: &Allocation) -> Option<Arc<Block>> {
-    let meter = &USED[a.device % MOST_DEVICES];
+    let meter = Meter::of(a.device);
     meter.now.fetch_sub(a.padded, Ordering::Relaxed);
     let mut live = lock(&LIVE);
     let live = live.get_or_insert_default();
@@ -162,30 +199,29 @@ pub fn ends(a: &Allocation) -> Option<Arc<Block>> {
     live.remove(&a.addr).map(|(block, _)| block)
 }
 
-/// cuDeviceGetGraphMemAttribute: used and reserved memory, now and at most. What is not used is not
-/// kept, so both are the same.
+/// cuDeviceGetGraphMemAttribute: used and reserved memory, now and at most. As the driver says it, what
+/// was freed counts as used until it is trimmed (cuda.core's tests hold it to that), so both are the same.
 ///
 /// # Errors
 /// No such device or attribute.
 pub fn attribute(device: i32, attribute: u32) -> Result<u64> {
-    let meter = &USED[gpu(device)?.ordinal % MOST_DEVICES];
+    let meter = Meter::of(gpu(device)?.ordinal);
     match attribute {
-        0 | 2 => Ok(meter.now.load(Ordering::Relaxed)),
+        0 | 2 => Ok(meter.held()),
         1 | 3 => Ok(meter.most.load(Ordering::Relaxed)),
         _ => Err(CuError::INVALID_VALUE),
     }
 }
 
-/// cuDeviceSetGraphMemAttribute: the high-water marks can be set back to what is used now.
+/// cuDeviceSetGraphMemAttribute: the high-water marks can be set back to what is held now.
 ///
 /// # Errors
 /// Any other attribute or value.
 pub fn set_attribute(device: i32, attribute: u32, value: u64) -> Result {
-    let meter = &USED[gpu(device)?.ordinal % MOST_DEVICES];
+    let meter = Meter::of(gpu(device)?.ordinal);
     if !matches!(attribute, 1 | 3) || value != 0 {
         return Err(CuError::INVALID_VALUE);
     }
-    let now = meter.now.load(Ordering::Relaxed);
-    meter.most.store(now, Ordering::Relaxed);
+    meter.most.store(meter.held(), Ordering::Relaxed);
     Ok(())
 }

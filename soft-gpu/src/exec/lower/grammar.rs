@@ -78,6 +78,15 @@ macro_rules! near {
         "{,shared,shared::cta}"
     };
 }
+/// Atomic operations that need no result.
+macro_rules! reductions {
+    () => {
+        "{add.u32,add.s32,add.u64,add.s64,add.f32,add.f64,add.noftz.f16,add.noftz.f16x2,\
+         add.noftz.bf16,add.noftz.bf16x2,inc.u32,dec.u32,min.u32,min.s32,min.u64,min.s64,\
+         max.u32,max.s32,max.u64,max.s64,and.b32,and.u32,and.s32,and.b64,and.u64,and.s64,\
+         or.b32,or.u32,or.s32,or.b64,or.u64,or.s64,xor.b32,xor.u32,xor.s32,xor.b64,xor.u64,xor.s64}"
+    };
+}
 macro_rules! wmma_space {
     () => {
         "{,global,shared,shared::cta}"
@@ -297,24 +306,29 @@ const PATTERNS: &[(&str, &[&str])] = &[
     ),
     (
         "atom",
-        &[concat!(
-            "{,relaxed,acquire,release,acq_rel}{,cta,cluster,gpu,sys}",
-            common!(),
-            "{add.u32,add.s32,add.u64,add.s64,add.f32,add.f64,add.noftz.f16,add.noftz.f16x2,\
-                 add.noftz.bf16,add.noftz.bf16x2,inc.u32,dec.u32,min.u32,min.s32,min.u64,min.s64,\
-                 max.u32,max.s32,max.u64,max.s64,and.b32,and.b64,or.b32,or.b64,xor.b32,xor.b64,\
-                 exch.b32,exch.b64,cas.b16,cas.b32,cas.b64}{,L2::cache_hint}"
-        )],
+        &[
+            concat!(
+                "{,relaxed,acquire,release,acq_rel}{,cta,cluster,gpu,sys}",
+                common!(),
+                reductions!(),
+                "{,L2::cache_hint}"
+            ),
+            concat!(
+                "{,relaxed,acquire,release,acq_rel}{,cta,cluster,gpu,sys}",
+                common!(),
+                "{exch.b32,exch.u32,exch.s32,exch.f32,exch.b64,exch.u64,exch.s64,exch.f64,cas.b16,\
+                 cas.u16,cas.s16,cas.b32,cas.u32,cas.s32,cas.f32,cas.b64,cas.u64,cas.s64,cas.f64}\
+                 {,L2::cache_hint}"
+            ),
+        ],
     ),
     (
         "red",
         &[concat!(
             "{,relaxed,release}{,cta,cluster,gpu,sys}",
             common!(),
-            "{add.u32,add.s32,add.u64,add.s64,add.f32,add.f64,add.noftz.f16,add.noftz.f16x2,\
-                 add.noftz.bf16,add.noftz.bf16x2,inc.u32,dec.u32,min.u32,min.s32,min.u64,min.s64,\
-                 max.u32,max.s32,max.u64,max.s64,and.b32,and.b64,or.b32,or.b64,xor.b32,xor.b64}\
-                 {,L2::cache_hint}"
+            reductions!(),
+            "{,L2::cache_hint}"
         )],
     ),
     (
@@ -336,6 +350,8 @@ const PATTERNS: &[(&str, &[&str])] = &[
             "{rn,rz}{,relu}{,satfinite}{f16x2,bf16x2}.f32",
             "{rna,rn,rz}{,relu}{,satfinite}.tf32.f32",
             concat!("{rn,rz,rm,rp}{,sat}{f16,bf16}{f64,", all_ints!(), "}"),
+            "{rn,rz,rm,rp}{,sat}.f16.bf16",
+            "{rn,rz,rm,rp}{,sat}.bf16.f16",
             "{,ftz}{,sat}.f32.{f16,bf16}",
             "{,sat}.f64.{f16,bf16}",
             concat!("{rni,rzi,rmi,rpi}{,sat}{", all_ints!(), "}{f16,bf16}"),

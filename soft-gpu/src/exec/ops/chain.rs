@@ -95,6 +95,7 @@ impl<const FTZ: bool> Op for Chain<FTZ> {
                 // SAFETY: the first `n` pairs were just found good.
                 unsafe { sum::<FTZ>(w, &factors[..n], start, end) };
                 w.pc = (first + n * TERM) as u32;
+                w.count += (n * TERM - 1) as u64;
                 return Flow::Jump;
             }
         }

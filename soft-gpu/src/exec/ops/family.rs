@@ -101,17 +101,56 @@ pub(crate) use {f1, f2, f3};
 
 type RawOf<T> = <T as Val>::R;
 
+/// Lanes that are computed before they are written: a vector or two. Through a whole column beside the
+/// registers everything would be moved twice.
+const STEP: usize = 8;
+
+/// Fills the lanes in `mask` of a result with what `f` makes of each lane.
+///
+/// # Safety
+/// `f` may read the warp's columns ([`lane`]): the result's may be one of them, since of a lane only what is in
+/// that lane is read, and before it is written.
+#[inline(always)]
+unsafe fn fill<R: Raw>(w: &Warp, d: u32, mask: u32, f: impl Fn(usize) -> R) {
+    let column = R::column(w, d).cast::<[R; STEP]>();
+    for k in 0..LANES / STEP {
+        let mut t = [R::default(); STEP];
+        for (l, t) in t.iter_mut().enumerate() {
+            *t = f(k * STEP + l);
+        }
+        // SAFETY: a destination is a column of the warp's own, and no reference to it is alive.
+        unsafe {
+            let part = column.add(k);
+            if mask != u32::MAX {
+                let old = part.read();
+                let bits = mask >> (k * STEP);
+                for (l, t) in t.iter_mut().enumerate() {
+                    *t = if bits >> l & 1 != 0 { *t } else { old[l] };
+                }
+            }
+            part.write(t);
+        }
+    }
+}
+
+/// A lane of a source column.
+///
+/// # Safety
+/// `column` is a column of the warp, to which there is no reference that may write.
+#[inline(always)]
+unsafe fn lane<T: Val>(column: *const [RawOf<T>; LANES], l: usize) -> T {
+    // SAFETY: by the caller's contract; `l` is a lane.
+    T::of(unsafe { column.cast::<RawOf<T>>().add(l).read() })
+}
+
 /// `d = f(a)` on all lanes.
 pub(crate) struct Map1<F>(PhantomData<F>);
 impl<F: F1> Op for Map1<F> {
     #[inline(always)]
     fn run(w: &mut Warp, _: &Env<'_>, i: &Inst, mask: u32) -> Flow {
-        let a = RawOf::<F::A>::src(w, i.a);
-        let mut t = [RawOf::<F::D>::default(); LANES];
-        for l in 0..LANES {
-            t[l] = F::f(F::A::of(a[l]), i.imm).raw();
-        }
-        put(w, i.d, &t, mask);
+        let a = RawOf::<F::A>::column(w, i.a);
+        // SAFETY: a column of the warp.
+        unsafe { fill(w, i.d, mask, |l| F::f(lane(a, l), i.imm).raw()) };
         Flow::Next
     }
 }
@@ -121,13 +160,10 @@ pub(crate) struct Map2<F>(PhantomData<F>);
 impl<F: F2> Op for Map2<F> {
     #[inline(always)]
     fn run(w: &mut Warp, _: &Env<'_>, i: &Inst, mask: u32) -> Flow {
-        let a = RawOf::<F::A>::src(w, i.a);
-        let b = RawOf::<F::B>::src(w, i.b);
-        let mut t = [RawOf::<F::D>::default(); LANES];
-        for l in 0..LANES {
-            t[l] = F::f(F::A::of(a[l]), F::B::of(b[l]), i.imm).raw();
-        }
-        put(w, i.d, &t, mask);
+        let a = RawOf::<F::A>::column(w, i.a);
+        let b = RawOf::<F::B>::column(w, i.b);
+        // SAFETY: columns of the warp.
+        unsafe { fill(w, i.d, mask, |l| F::f(lane(a, l), lane(b, l), i.imm).raw()) };
         Flow::Next
     }
 }
@@ -137,14 +173,15 @@ pub(crate) struct Map3<F>(PhantomData<F>);
 impl<F: F3> Op for Map3<F> {
     #[inline(always)]
     fn run(w: &mut Warp, _: &Env<'_>, i: &Inst, mask: u32) -> Flow {
-        let a = RawOf::<F::A>::src(w, i.a);
-        let b = RawOf::<F::B>::src(w, i.b);
-        let c = RawOf::<F::C>::src(w, i.c);
-        let mut t = [RawOf::<F::D>::default(); LANES];
-        for l in 0..LANES {
-            t[l] = F::f(F::A::of(a[l]), F::B::of(b[l]), F::C::of(c[l]), i.imm).raw();
+        let a = RawOf::<F::A>::column(w, i.a);
+        let b = RawOf::<F::B>::column(w, i.b);
+        let c = RawOf::<F::C>::column(w, i.c);
+        // SAFETY: columns of the warp.
+        unsafe {
+            fill(w, i.d, mask, |l| {
+                F::f(lane(a, l), lane(b, l), lane(c, l), i.imm).raw()
+            });
         }
-        put(w, i.d, &t, mask);
         Flow::Next
     }
 }
