@@ -1,6 +1,6 @@
 //! The CUDA driver API of any library, loaded by path: the shim or soft-gpu.
 
-use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::ffi::{CStr, c_char, c_int, c_uchar, c_uint, c_void};
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
@@ -59,6 +59,8 @@ api! {
     get_function = "cuModuleGetFunction" (*mut Handle, Handle, *const c_char);
     mem_alloc = "cuMemAlloc_v2" (*mut DevicePtr, usize);
     mem_free = "cuMemFree_v2" (DevicePtr);
+    mem_managed = "cuMemAllocManaged" (*mut DevicePtr, usize, c_uint);
+    fill = "cuMemsetD8Async" (DevicePtr, c_uchar, usize, Handle);
     mem_info = "cuMemGetInfo_v2" (*mut usize, *mut usize);
     htod = "cuMemcpyHtoD_v2" (DevicePtr, *const c_void, usize);
     dtoh = "cuMemcpyDtoH_v2" (*mut c_void, DevicePtr, usize);
@@ -256,6 +258,43 @@ impl Program {
             (self.api.mem_alloc)(&raw mut ptr, bytes)
         })?;
         Ok(ptr)
+    }
+
+    /// Allocates managed memory, which ends with the program.
+    ///
+    /// # Errors
+    /// If there is none.
+    pub fn managed(&self, bytes: usize) -> Result<DevicePtr> {
+        const GLOBAL: c_uint = 1;
+        let mut ptr = 0;
+        // SAFETY: a live out pointer.
+        ok("cuMemAllocManaged", unsafe {
+            (self.api.mem_managed)(&raw mut ptr, bytes, GLOBAL)
+        })?;
+        Ok(ptr)
+    }
+
+    /// Has the device fill memory with a byte.
+    ///
+    /// # Errors
+    /// If the driver refuses.
+    pub fn fill(&self, ptr: DevicePtr, value: u8, bytes: usize) -> Result<()> {
+        // SAFETY: a live stream; the driver checks the range.
+        ok("cuMemsetD8Async", unsafe {
+            (self.api.fill)(ptr, value, bytes, self.stream)
+        })
+    }
+
+    /// Writes a byte all over managed memory, as a program does.
+    pub fn write(&self, ptr: DevicePtr, value: u8, bytes: usize) {
+        // SAFETY: managed memory of this program's, which no work uses now.
+        unsafe { std::ptr::write_bytes(ptr as *mut u8, value, bytes) };
+    }
+
+    /// A byte of managed memory.
+    pub fn read(&self, ptr: DevicePtr) -> u8 {
+        // SAFETY: as of `write`.
+        unsafe { std::ptr::read_volatile(ptr as *const u8) }
     }
 
     /// Copies to the device and waits until the bytes are there.

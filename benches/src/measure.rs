@@ -30,6 +30,8 @@ pub enum Set {
     Throughput,
     /// Large copies alone.
     Copies,
+    /// Memory that program and kernels both reach, beside copies.
+    Shared,
 }
 
 impl Set {
@@ -39,12 +41,13 @@ impl Set {
             Set::Latency => "latency",
             Set::Throughput => "throughput",
             Set::Copies => "copies",
+            Set::Shared => "shared",
         }
     }
 
     /// The set of a name.
     pub fn from_name(name: &str) -> Option<Set> {
-        [Set::Latency, Set::Throughput, Set::Copies]
+        [Set::Latency, Set::Throughput, Set::Copies, Set::Shared]
             .into_iter()
             .find(|set| set.name() == name)
     }
@@ -72,6 +75,7 @@ pub fn pass(library: &Path, ptx: &Path, set: Set) -> Result<Map<String, Value>> 
             bulk_copies(&program, &mut out)?;
         }
         Set::Copies => bulk_copies(&program, &mut out)?,
+        Set::Shared => shared(&program, &mut out)?,
     }
     Ok(out)
 }
@@ -179,5 +183,68 @@ fn small_copies(program: &Program, out: &mut Map<String, Value>) -> Result<()> {
     ensure!(sent == received, "4 KiB came back changed");
     put(out, "copy_h2d_4kib", quantile(&mut up, 0.5));
     put(out, "copy_d2h_4kib", quantile(&mut down, 0.5));
+    Ok(())
+}
+
+/// Turns of program and device at the same bytes, by copies and in managed memory; and what managed memory
+/// costs work that has nothing to do with it.
+fn shared(program: &Program, out: &mut Map<String, Value>) -> Result<()> {
+    const TURN: usize = 1 << 20;
+    const APART: usize = 16 << 20;
+    const TURNS: u8 = 60;
+    let plain = |_| {
+        let start = Instant::now();
+        program.launch()?;
+        program.synchronize()?;
+        Ok(micros(start))
+    };
+    let median = |samples: Result<Vec<f64>>| samples.map(|mut s| quantile(&mut s, 0.5));
+    put(
+        out,
+        "shared_apart_16mib_base",
+        median((0..200).map(plain).collect())?,
+    );
+
+    let device = program.alloc(TURN)?;
+    let mut bytes = vec![0_u8; TURN];
+    let copied = |value: u8| {
+        let start = Instant::now();
+        bytes.fill(value);
+        program.upload(device, &bytes)?;
+        program.fill(device, !value, TURN)?;
+        program.download(&mut bytes, device)?;
+        ensure!(bytes[TURN - 1] == !value, "the device's bytes came back");
+        Ok(micros(start))
+    };
+    put(
+        out,
+        "shared_turn_1mib_base",
+        median((1..TURNS).map(copied).collect())?,
+    );
+
+    let managed = program.managed(TURN)?;
+    let turn = |value: u8| {
+        let start = Instant::now();
+        program.write(managed, value, TURN);
+        program.fill(managed, !value, TURN)?;
+        program.synchronize()?;
+        let last = program.read(managed + TURN as u64 - 1);
+        ensure!(last == !value, "the device's bytes are the program's");
+        Ok(micros(start))
+    };
+    put(
+        out,
+        "shared_turn_1mib",
+        median((1..TURNS).map(turn).collect())?,
+    );
+
+    let apart = program.managed(APART - TURN)?;
+    program.fill(apart, 1, APART - TURN)?;
+    program.synchronize()?;
+    put(
+        out,
+        "shared_apart_16mib",
+        median((0..200).map(plain).collect())?,
+    );
     Ok(())
 }

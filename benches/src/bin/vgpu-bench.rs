@@ -1,7 +1,7 @@
 //! `make bench`: prints the table and writes `target/bench/report.json`.
 //!
 //! `vgpu-bench copies` measures the large copies alone, in many short passes, and prints each pass:
-//! for work on the data path. `vgpu-bench mediation` runs the part with the device clock alone, or those
+//! for work on the data path; `vgpu-bench shared` memory that program and kernels both reach. `vgpu-bench mediation` runs the part with the device clock alone, or those
 //! of its parts that are named. `vgpu-bench soft` runs the kernels on soft-gpu beside plain loops alone, or
 //! those that are named. `quick` makes windows and samples too short for figures that are to be quoted.
 
@@ -21,7 +21,7 @@ use vgpu_tests::paths;
 /// Alternating passes of everything.
 const PASSES: usize = 5;
 
-/// Passes of `vgpu-bench copies`.
+/// Passes of `vgpu-bench copies` and `shared`.
 const COPY_PASSES: usize = 15;
 
 fn main() -> ExitCode {
@@ -29,11 +29,12 @@ fn main() -> ExitCode {
     let done = match only.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         [] => bench(),
         ["copies"] => copies(),
+        ["shared"] => shared(),
         ["mediation", ref parts @ ..] => mediate(parts),
         ["soft", ref kernels @ ..] => softly(kernels),
         _ => {
             eprintln!(
-                "usage: vgpu-bench [copies | mediation [quick] [PART…] | soft [quick] [KERNEL…]]"
+                "usage: vgpu-bench [copies | shared | mediation [quick] [PART…] | soft [quick] [KERNEL…]]"
             );
             return ExitCode::from(2);
         }
@@ -55,6 +56,7 @@ struct Pass {
     throughput: Map<String, Value>,
     direct_latency: Map<String, Value>,
     direct_throughput: Map<String, Value>,
+    shared: Map<String, Value>,
     ping_two_cpus: (f64, f64),
     ping_one_cpu: (f64, f64),
     bandwidth: f64,
@@ -184,6 +186,33 @@ fn copies() -> Result<()> {
     Ok(())
 }
 
+/// Memory that program and kernels both reach beside copies, pass by pass, and the medians.
+fn shared() -> Result<()> {
+    let host = vgpu_tests::host::one_vm(&Options {
+        strict: false,
+        ..Options::default()
+    })?;
+    let shim = paths::shim_dir()?.join("libcuda.so.1");
+    let names = ["shared_turn_1mib", "shared_apart_16mib"];
+    let mut ratios = [Vec::new(), Vec::new()];
+    println!("turn of 1 MiB, by copies    beside 16 MiB, without    us");
+    for _ in 0..COPY_PASSES {
+        let figures = client(&shim, Set::Shared, Some(&host), None)?;
+        let pairs = names.map(|name| {
+            let base = number(&figures, &format!("{name}_base"));
+            (number(&figures, name), base)
+        });
+        for (all, (value, base)) in ratios.iter_mut().zip(pairs) {
+            all.push(value / base);
+        }
+        let [(turn, copied), (apart, without)] = pairs;
+        println!("{turn:13.0} {copied:10.0} {apart:16.0} {without:10.0}");
+    }
+    let [turn, apart] = ratios.map(|mut all| quantile(&mut all, 0.5));
+    println!("median ratio: turn {turn:.2}, beside {apart:.2}");
+    Ok(())
+}
+
 fn alone(name: String, value: f64, unit: &'static str) -> Figure {
     Figure {
         name,
@@ -236,6 +265,7 @@ fn one_pass(hosts: &Hosts) -> Result<Pass> {
         throughput: remote(&hosts.free, Set::Throughput, None)?,
         direct_throughput: client(&soft, Set::Throughput, None, None)?,
         direct_latency: client(&soft, Set::Latency, None, None)?,
+        shared: remote(&hosts.free, Set::Shared, None)?,
     })
 }
 
@@ -287,6 +317,8 @@ fn paired(passes: &[Pass]) -> Vec<Figure> {
     const PING: &str = "bare ping-pong, same sockets and CPUs";
     const SOCKET: &str = "the socket alone, memory to memory, 1 MiB writes";
     const DIRECT: &str = "the same program on soft-gpu directly";
+    const COPIES: &str = "the same turns by copies to and from device memory";
+    const WITHOUT: &str = "launch + synchronise without such memory";
     type Get = fn(&Pass, &str) -> f64;
     let two: Get = |p, name| number(&p.two_cpus, name);
     let one: Get = |p, name| number(&p.one_cpu, name);
@@ -308,7 +340,9 @@ fn paired(passes: &[Pass]) -> Vec<Figure> {
         }
     };
     let socket: Get = |p, _| p.bandwidth;
-    let rows: [(&str, &str, Get, &'static str, &'static str, Get); 13] = [
+    let shared: Get = |p, name| number(&p.shared, name);
+    let copied: Get = |p, name| number(&p.shared, &format!("{name}_base"));
+    let rows: [(&str, &str, Get, &'static str, &'static str, Get); 15] = [
         ("sync_call_p50", "", two, "us", PING, ping_two),
         ("sync_call_p99", "", two, "us", PING, ping_two),
         ("sync_call_p50", "_one_cpu", one, "us", PING, ping_one),
@@ -322,6 +356,8 @@ fn paired(passes: &[Pass]) -> Vec<Figure> {
         ("copy_h2d_4kib", "", two, "us", PING, ping_two),
         ("copy_d2h_4kib", "", two, "us", PING, ping_two),
         ("session_start", "", stream, "us", DIRECT, direct),
+        ("shared_turn_1mib", "", shared, "us", COPIES, copied),
+        ("shared_apart_16mib", "", shared, "us", WITHOUT, copied),
     ];
     rows.iter()
         .map(|&(name, suffix, value, unit, baseline, base)| Figure {
