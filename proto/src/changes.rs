@@ -15,6 +15,8 @@
 //! else:         the changed bytes
 //! ```
 
+use std::ops::Range;
+
 /// Bytes of a line.
 pub const LINE: usize = 64;
 
@@ -65,30 +67,27 @@ impl Twin {
         self.bytes.len() / LINE
     }
 
-    /// Tells what changed in the block at `at` from line `from` on, and agrees to it. Returns the line to go on
-    /// with when the buffer is full, or after `most` lines.
+    /// Tells what changed in some lines of the block at `at`, and agrees to it. Returns the line to go on
+    /// with: the buffer may be full before the last.
     pub fn collect(
         &mut self,
         memory: &impl Shared,
         at: u64,
-        from: usize,
-        most: usize,
+        lines: Range<usize>,
         out: &mut Changes,
-    ) -> Option<usize> {
+    ) -> usize {
         debug_assert_eq!(memory.len(), self.len);
-        let end = self.lines().min(from.saturating_add(most));
-        for line in from..end {
-            if !out.has_room() {
-                return Some(line);
-            }
+        for line in lines.clone() {
+            let Some(twin) = line_mut(&mut self.bytes, line).filter(|_| out.has_room()) else {
+                return line;
+            };
             let now = memory.load(line);
-            let twin = line_mut(&mut self.bytes, line)?;
             if now != *twin {
                 out.push(at + (line * LINE) as u64, mask(&now, twin), &now);
                 *twin = now;
             }
         }
-        (end < self.lines()).then_some(end)
+        lines.end
     }
 
     /// Agrees to a change of the other side: it is the memory's too.
@@ -337,10 +336,11 @@ mod tests {
         }
 
         fn tell(&mut self) -> Vec<Vec<u8>> {
-            let (mut told, mut from) = (Vec::new(), Some(0));
-            while let Some(line) = from {
+            let (mut told, mut line) = (Vec::new(), 0);
+            while line < self.1.lines() {
                 let mut out = Changes::new(self.2);
-                from = self.1.collect(&self.0, AT, line, 3, &mut out);
+                let end = self.1.lines().min(line + 3);
+                line = self.1.collect(&self.0, AT, line..end, &mut out);
                 assert!(out.bytes().len() <= self.2);
                 told.push(out.bytes().to_vec());
             }

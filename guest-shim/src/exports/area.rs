@@ -290,6 +290,7 @@ pub(super) fn start(shim: &Shim, target: &Target, copy: &Copy3D, sync: bool) -> 
     if shim.captures.any() {
         if sync {
             capture::forbid(shim, target)?;
+            capture::unsafe_call(shim)?;
         }
         check(shim, copy)?;
         if capture::take(shim, target, || Ok(Kind::Copy(*copy)))? {

@@ -4,7 +4,8 @@
 //! changed since is told ([`Session::push`]); when the program has waited for work, what the device changed is
 //! fetched ([`Session::pull`]). Both to the byte, so that neither overwrites the other's.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
 use std::ptr;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,6 +15,7 @@ use vgpu_proto::changes::{Change, Changes, LINE, Malformed, Records, Shared, Twi
 use vgpu_proto::cuda::{CuResult, DevPtr};
 use vgpu_proto::limits::{COPY_PIECE, MAX_BULK};
 
+use super::dirty::Watched;
 use super::sys::UserMemory;
 use super::{Session, outbox};
 use crate::{Cu, lock};
@@ -55,6 +57,43 @@ impl Shared for UserMemory {
 struct Mirror {
     memory: UserMemory,
     twin: Twin,
+    /// Tells which pages the program wrote; without it, it may have written any.
+    watched: Option<Watched>,
+    /// Lines that it may have written, which have not been looked at.
+    unseen: VecDeque<Range<usize>>,
+}
+
+impl Mirror {
+    /// Asks what the program wrote.
+    fn look(&mut self) {
+        let lines = self.twin.lines();
+        match &self.watched {
+            Some(watched) => watched.written(|bytes| {
+                let first = bytes.start / LINE;
+                self.unseen
+                    .push_back(first..bytes.end.div_ceil(LINE).min(lines));
+            }),
+            // What is left of another thread's look is in it.
+            None => {
+                self.unseen.clear();
+                self.unseen.push_back(0..lines);
+            }
+        }
+    }
+
+    /// Tells what changed in lines that were not looked at, at most so many. Returns how many are left.
+    fn collect(&mut self, at: u64, mut most: usize, out: &mut Changes) -> usize {
+        while let Some(lines) = self.unseen.pop_front() {
+            let end = lines.end.min(lines.start.saturating_add(most));
+            let next = self.twin.collect(&self.memory, at, lines.start..end, out);
+            most -= next - lines.start;
+            if next < lines.end {
+                self.unseen.push_front(next..lines.end);
+                return 0;
+            }
+        }
+        most
+    }
 }
 
 /// All of them.
@@ -83,23 +122,23 @@ impl Mirrors {
         !self.any.load(Ordering::Acquire)
     }
 
-    /// What the program changed from an address on, and where to go on.
-    fn collect(&self, from: u64, out: &mut Changes) -> Option<u64> {
+    /// Asks what the program wrote. False: nothing anywhere.
+    fn look(&self) -> bool {
         let mut blocks = lock(&self.blocks);
+        blocks.values_mut().for_each(Mirror::look);
+        blocks.values().any(|mirror| !mirror.unseen.is_empty())
+    }
+
+    /// What of that it changed, as far as there is room. True: there may be more.
+    fn collect(&self, out: &mut Changes) -> bool {
         let mut left = MOST_LINES;
-        let before = blocks.range(..=from).next_back().map(|(at, _)| *at);
-        for (&at, mirror) in blocks.range_mut(before.unwrap_or(from)..) {
-            let line = (from.saturating_sub(at) as usize / LINE).min(mirror.twin.lines());
+        for (at, mirror) in lock(&self.blocks).iter_mut() {
+            left = mirror.collect(*at, left, out);
             if left == 0 {
-                return Some(at);
+                return true;
             }
-            let next = mirror.twin.collect(&mirror.memory, at, line, left, out);
-            if let Some(next) = next {
-                return Some(at + (next * LINE) as u64);
-            }
-            left = left.saturating_sub(mirror.twin.lines() - line);
         }
-        None
+        false
     }
 
     /// What the device changed. Of a block that was given back meanwhile it means nothing any more.
@@ -123,7 +162,18 @@ impl Session {
         let ptr = DevPtr(at);
         self.call(&req::HostMap { ptr, size })?;
         let twin = Twin::new(memory.len);
-        lock(&self.mirrors.blocks).insert(at, Mirror { memory, twin });
+        // First watched, then all of it is looked at: nothing written meanwhile is missed. What the program
+        // registered is not ours to protect.
+        let own = memory.at as u64 == at;
+        let watch = || Watched::new(memory.at as usize, memory.len);
+        let watched = own.then(watch).flatten();
+        let mirror = Mirror {
+            memory,
+            unseen: std::iter::once(0..twin.lines()).collect(),
+            twin,
+            watched,
+        };
+        lock(&self.mirrors.blocks).insert(at, mirror);
         self.mirrors.any.store(true, Ordering::Release);
         Ok(())
     }
@@ -159,14 +209,14 @@ impl Session {
 
     #[cold]
     fn push_all(&self) -> Cu {
-        let mut from = Some(0);
+        let mut more = self.mirrors.look();
         let mut changes = Changes::new(COPY_PIECE);
-        while let Some(address) = from {
+        while more {
             changes.clear();
             // What is collected under this lock is sent under it: two threads that change the same bytes one
             // after the other tell of them in that order.
             let (mut out, id) = outbox::begin(self, COPY_PIECE)?;
-            from = self.mirrors.collect(address, &mut changes);
+            more = self.mirrors.collect(&mut changes);
             let bytes = changes.bytes();
             if !out.less(COPY_PIECE, bytes.len()) {
                 continue;

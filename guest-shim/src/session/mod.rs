@@ -8,6 +8,7 @@
 pub(crate) mod address;
 mod connect;
 mod control;
+mod dirty;
 mod frames;
 pub(crate) mod host;
 mod inbox;

@@ -134,11 +134,13 @@ impl Shadows {
             if left == 0 {
                 return at;
             }
-            let next = block.twin.collect(&block.memory, at, line, left, out);
-            if let Some(next) = next {
+            let lines = block.twin.lines();
+            let end = lines.min(line + left);
+            let next = block.twin.collect(&block.memory, at, line..end, out);
+            if next < lines {
                 return at + next as u64 * LINE;
             }
-            left = left.saturating_sub(block.twin.lines() - line);
+            left -= lines - line;
         }
         0
     }
