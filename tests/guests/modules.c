@@ -181,6 +181,31 @@ static void libraries(void) {
     FAILS(INVALID_HANDLE, cuKernelGetAttribute(&value, 0, kernel, 0));
 }
 
+/* A library is of no context: its kernels are found without one, and what they take is asked in one. */
+static void libraries_without_a_context(void) {
+    CUlibrary library;
+    CUkernel kernel, none, list[4];
+    CUcontext ctx;
+    size_t parameters = 0, offset = 0;
+    unsigned count = 0;
+    OK(cuLibraryLoadFromFile(&library, path, NULL, NULL, 0, NULL, NULL, 0));
+    OK(cuCtxPopCurrent_v2(&ctx));
+    OK(cuLibraryGetKernelCount(&count, library));
+    IS(2, count);
+    OK(cuLibraryEnumerateKernels(list, 4, library));
+    OK(cuLibraryGetKernel(&kernel, library, "add"));
+    EXPECT(kernel == list[0] || kernel == list[1]);
+    FAILS(NOT_FOUND, cuLibraryGetKernel(&none, library, "nothing"));
+    FAILS(INVALID_CONTEXT, cuKernelGetParamCount(kernel, &parameters));
+    FAILS(INVALID_CONTEXT, cuKernelGetParamInfo(kernel, 1, &offset, NULL));
+    OK(cuCtxPushCurrent_v2(ctx));
+    OK(cuKernelGetParamCount(kernel, &parameters));
+    IS(2, parameters);
+    OK(cuKernelGetParamInfo(kernel, 1, &offset, NULL));
+    IS(8, offset);
+    OK(cuLibraryUnload(library));
+}
+
 static void linking(void) {
     CUlinkState state, none;
     CUmodule module;
@@ -306,6 +331,7 @@ int main(void) {
     loading();
     functions();
     libraries();
+    libraries_without_a_context();
     linking();
     occupancy();
     launches();

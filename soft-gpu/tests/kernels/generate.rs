@@ -364,6 +364,27 @@ fn instruction(s: &mut Source<'_>, all: &[(String, &'static str)], out: &mut Str
     let _ = writeln!(out, "{guard}{form} {};", fill(s, template));
 }
 
+/// A chain of multiply-adds of what was just loaded, which may run as one operation.
+fn chain(s: &mut Source<'_>, out: &mut String) {
+    let terms = 1 + s.byte() % 20;
+    let ftz = ["", ".ftz"][s.byte() % 2];
+    out.push_str("{ .reg .f32 %x<20>, %y<20>, %z<20>;\n");
+    for k in 0..terms {
+        for name in ["x", "y"] {
+            let (space, letter) = [("shared", 'S'), ("shared", 'S'), ("global", 'G')][s.byte() % 3];
+            let _ = write!(out, "ld.{space}.f32 %{name}{k}, [");
+            operand(s, letter, true, out);
+            out.push_str("]; ");
+        }
+        let from = match k {
+            0 => format!("%f{}", s.byte() % 6),
+            k => format!("%z{}", k - 1),
+        };
+        let _ = writeln!(out, "fma.rn{ftz}.f32 %z{k}, %x{k}, %y{k}, {from};");
+    }
+    let _ = writeln!(out, "mov.f32 %f{}, %z{}; }}", s.byte() % 6, terms - 1);
+}
+
 /// How a block ends.
 fn end(s: &mut Source<'_>, blocks: usize, call: &str, out: &mut String) {
     let (p, to) = (s.byte() % 6, s.byte() % blocks);
@@ -397,7 +418,11 @@ fn body(s: &mut Source<'_>, all: &[(String, &'static str)], call: &str, out: &mu
     for b in 0..blocks {
         let _ = writeln!(out, "B{b}:");
         for _ in 0..s.byte() % 7 {
-            instruction(s, all, out);
+            if s.byte() < 24 {
+                chain(s, out);
+            } else {
+                instruction(s, all, out);
+            }
         }
         end(s, blocks, call, out);
     }
