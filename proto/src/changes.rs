@@ -108,9 +108,11 @@ impl Twin {
         if !offset.is_multiple_of(LINE) || !within {
             return Err(Malformed);
         }
-        for (i, byte) in twin.iter_mut().enumerate() {
-            if change.mask >> i & 1 == 1 {
-                *byte = change.bytes[i];
+        if change.mask == u64::MAX {
+            *twin = change.bytes;
+        } else {
+            for i in set(change.mask) {
+                twin[i] = change.bytes[i];
             }
         }
         memory.store(line, change.mask, &change.bytes);
@@ -123,9 +125,69 @@ fn line_mut(bytes: &mut [u8], line: usize) -> Option<&mut [u8; LINE]> {
     rest.first_chunk_mut()
 }
 
+/// Bit i: byte i differs. A word at a time.
 fn mask(now: &[u8; LINE], before: &[u8; LINE]) -> u64 {
-    let differ = |(i, (a, b)): (usize, (&u8, &u8))| u64::from(a != b) << i;
-    now.iter().zip(before).enumerate().map(differ).sum()
+    const LOW: u64 = 0x7f7f_7f7f_7f7f_7f7f;
+    // Moves the highest bits of eight bytes together.
+    const GATHER: u64 = 0x0002_0408_1020_4081;
+    let (now, before) = (now.as_chunks::<8>().0, before.as_chunks::<8>().0);
+    let mut mask = 0;
+    for (i, (now, before)) in now.iter().zip(before).enumerate() {
+        let differ = u64::from_le_bytes(*now) ^ u64::from_le_bytes(*before);
+        // The highest bit of each byte that is not zero.
+        let nonzero = (((differ & LOW) + LOW) | differ) & !LOW;
+        mask |= (nonzero >> 7).wrapping_mul(GATHER << 7) >> 56 << (8 * i);
+    }
+    mask
+}
+
+/// Changed bytes of a line that are stored at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Part {
+    /// The first.
+    pub at: usize,
+    /// How many: 1, 2, 4 or 8.
+    pub len: usize,
+}
+
+impl Part {
+    /// Its bytes as a number of this machine.
+    pub fn value(self, bytes: &[u8; LINE]) -> u64 {
+        let mut number = [0; 8];
+        let (from, to) = (self.at.min(LINE), (self.at + self.len).min(LINE));
+        number[..to - from].copy_from_slice(&bytes[from..to]);
+        u64::from_le_bytes(number)
+    }
+}
+
+/// The changed bytes of a line that begins at `address`, in the largest aligned pieces: who reads a number while
+/// it is stored sees the old one or the new one, if all of its bytes changed.
+pub fn parts(mask: u64, address: usize) -> impl Iterator<Item = Part> {
+    let mut at = 0;
+    std::iter::from_fn(move || {
+        at += mask.checked_shr(at as u32).unwrap_or(0).trailing_zeros() as usize;
+        if at >= LINE {
+            return None;
+        }
+        let rest = mask >> at;
+        let whole = |len: &usize| {
+            let all = (1 << len) - 1;
+            (address + at).is_multiple_of(*len) && rest & all == all
+        };
+        let len = [8, 4, 2].into_iter().find(whole).unwrap_or(1);
+        let part = Part { at, len };
+        at += len;
+        Some(part)
+    })
+}
+
+/// The places of the bits that are set.
+pub fn set(mut mask: u64) -> impl Iterator<Item = usize> {
+    std::iter::from_fn(move || {
+        let next = mask.trailing_zeros() as usize;
+        mask &= mask.wrapping_sub(1);
+        (next < LINE).then_some(next)
+    })
 }
 
 /// Records that are being written, up to a size.
@@ -168,8 +230,7 @@ impl Changes {
             self.open = None;
             self.bytes.extend_from_slice(&address.to_le_bytes());
             self.bytes.extend_from_slice(&mask.to_le_bytes());
-            let changed = line.iter().enumerate().filter(|(i, _)| mask >> i & 1 == 1);
-            self.bytes.extend(changed.map(|(_, byte)| *byte));
+            self.bytes.extend(set(mask).map(|i| line[i]));
             return;
         }
         if !self.lengthen(address) {
@@ -261,8 +322,7 @@ impl<'a> Records<'a> {
         let (changed, rest) = self.rest.split_at(count);
         self.rest = rest;
         let mut bytes = [0; LINE];
-        let places = (0..LINE).filter(|i| mask >> i & 1 == 1);
-        for (place, byte) in places.zip(changed) {
+        for (place, byte) in set(mask).zip(changed) {
             bytes[place] = *byte;
         }
         Ok(Change {
@@ -400,6 +460,47 @@ mod tests {
                 let _ = side.1.apply(&side.0, AT, &change);
             }
         }
+    }
+
+    proptest! {
+        #[test]
+        fn the_mask_names_the_bytes_that_differ(
+            before in prop::array::uniform32(any::<u16>()),
+            flips in prop::collection::vec((0_usize..LINE, 1_u8..), 0..LINE),
+        ) {
+            let mut old = [0; LINE];
+            for (i, word) in before.iter().enumerate() {
+                old[2 * i..][..2].copy_from_slice(&word.to_le_bytes());
+            }
+            let mut new = old;
+            for (i, bits) in flips {
+                new[i] ^= bits;
+            }
+            let differ: Vec<usize> = (0..LINE).filter(|i| old[*i] != new[*i]).collect();
+            prop_assert_eq!(set(mask(&new, &old)).collect::<Vec<_>>(), differ);
+        }
+    }
+
+    #[test]
+    fn parts_are_as_large_as_they_can_be() {
+        let all = |mask, address| {
+            let parts = parts(mask, address).map(|part| (part.at, part.len));
+            parts.collect::<Vec<_>>()
+        };
+        assert!(all(0, 0).is_empty());
+        assert_eq!(
+            all(u64::MAX, 4096),
+            [0, 8, 16, 24, 32, 40, 48, 56].map(|at| (at, 8))
+        );
+        assert_eq!(all(0xff << 56, 0), [(56, 8)]);
+        assert_eq!(all(1 << 63, 0), [(63, 1)]);
+        assert_eq!(
+            all(0x7ffe, 0),
+            [(1, 1), (2, 2), (4, 4), (8, 4), (12, 2), (14, 1)]
+        );
+        assert_eq!(all(0xff, 3), [(0, 1), (1, 4), (5, 2), (7, 1)]);
+        let bytes = std::array::from_fn(|i| i as u8);
+        assert_eq!(Part { at: 60, len: 4 }.value(&bytes), 0x3f3e_3d3c);
     }
 
     #[test]

@@ -47,6 +47,9 @@ CUresult cuCtxCreate_v2(CUcontext *ctx, unsigned flags, CUdevice device);
 CUresult cuCtxDestroy_v2(CUcontext ctx);
 CUresult cuStreamBeginCapture_v2(CUstream stream, int mode);
 CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph);
+CUresult cuGraphCreate(CUgraph *graph, unsigned flags);
+CUresult cuGraphAddKernelNode_v2(CUgraphNode *node, CUgraph graph, const CUgraphNode *after, size_t count,
+                                 const KernelParams *params);
 CUresult cuGraphInstantiateWithFlags(CUgraphExec *exec, CUgraph graph, unsigned long long flags);
 CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream);
 CUresult cuGraphExecDestroy(CUgraphExec exec);
@@ -197,6 +200,11 @@ static int registered(void) {
     words = (unsigned *)((size_t)words & ~(size_t)3);
     CUdeviceptr at;
     CU(cuMemHostRegister_v2(words, N * 4, 0));
+    count(words, N, 50);
+    unsigned some[4];
+    at = attribute(DEVICE_POINTER, (CUdeviceptr)(words + 1));
+    CU(cuMemcpy((CUdeviceptr)some, at, sizeof some)); /* It is for kernels, and copies know it. */
+    EXPECT(all(some, 4, 51, 1));
     CU(cuMemHostGetDevicePointer_v2(&at, words + 1, 0));
     EXPECT(attribute(DEVICE_POINTER, (CUdeviceptr)(words + 1)) == at);
     EXPECT(attribute(HOST_POINTER, at) == (CUdeviceptr)(words + 1));
@@ -473,6 +481,19 @@ static int graphs(void) {
     }
     CU(cuGraphExecDestroy(exec));
     CU(cuGraphDestroy(graph));
+    /* By hand, of memory that nothing used before: the first launch finds what the program wrote. */
+    unsigned *fresh, n = N, five = 5;
+    CU(cuMemHostAlloc((void **)&fresh, N * 4, 0));
+    CUdeviceptr at = (CUdeviceptr)fresh;
+    CUgraphNode node;
+    KernelParams params = {add, {(N + 127) / 128, 1, 1}, {128, 1, 1}, 0, (void *[]){&at, &n, &five}, NULL, NULL, NULL};
+    CU(cuGraphCreate(&graph, 0));
+    CU(cuGraphAddKernelNode_v2(&node, graph, NULL, 0, &params));
+    CU(cuGraphInstantiateWithFlags(&exec, graph, 0));
+    count(fresh, N, 20);
+    CU(cuGraphLaunch(exec, stream));
+    CU(cuStreamSynchronize(stream));
+    EXPECT(all(fresh, N, 25, 1));
     puts("graphs: right");
     return 0;
 }
@@ -519,6 +540,82 @@ static void *work(void *number) {
         CU(cuMemFree_v2(at));
     }
     return NULL;
+}
+
+static unsigned *ours;
+static pthread_barrier_t together;
+
+static void *first_use(void *number) {
+    (void)number;
+    CU(cuCtxSetCurrent(context));
+    CUstream own;
+    CU(cuStreamCreate(&own, 1));
+    pthread_barrier_wait(&together);
+    launch(latch, (CUdeviceptr)ours, (unsigned)(size_t)number + 1, 3, own);
+    CU(cuStreamSynchronize(own));
+    return NULL;
+}
+
+/* Threads that are the first to use the same memory, all at once. */
+static int together_first(void) {
+    CUdevice device;
+    CU(cuDeviceGet(&device, 0));
+    CU(cuDevicePrimaryCtxRetain(&context, device));
+    for (int round = 0; round < 30; round++) {
+        pthread_t all_of_them[4];
+        pthread_barrier_init(&together, NULL, 4);
+        CU(cuMemHostAlloc((void **)&ours, 4096, 0));
+        memset(ours, 0, 4096);
+        ours[0] = 1;
+        for (size_t i = 0; i < 4; i++) pthread_create(&all_of_them[i], NULL, first_use, (void *)i);
+        for (int i = 0; i < 4; i++) pthread_join(all_of_them[i], NULL);
+        EXPECT(all(ours + 1, 4, 3, 0));
+        CU(cuMemFreeHost(ours));
+    }
+    puts("together_first: right");
+    return 0;
+}
+
+static void rest(void *data) {
+    (void)data;
+    usleep(300000);
+}
+
+/* A function of the program holds back more copies than may be on their way: it goes on all the same. */
+static int behind(void) {
+    enum { BYTES = 24 << 20 };
+    unsigned *words;
+    CUdeviceptr device;
+    char *bytes = allocate(BYTES);
+    memset(bytes, 7, BYTES);
+    CU(cuMemAlloc_v2(&device, BYTES));
+    CU(cuMemHostAlloc((void **)&words, N * 4, 0));
+    count(words, N, 0);
+    launch(add, (CUdeviceptr)words, N, 1, stream);
+    CU(cuLaunchHostFunc(stream, rest, NULL));
+    for (int i = 0; i < 24; i++) CU(cuMemcpyHtoDAsync_v2(device + ((size_t)i << 20), bytes, 1 << 20, stream));
+    CU(cuStreamSynchronize(stream));
+    EXPECT(all(words, N, 1, 1));
+    /* A copy that waits for the program holds back no launch elsewhere. */
+    unsigned *fresh, *gate, *other;
+    CUstream aside;
+    CU(cuStreamCreate(&aside, 1));
+    CU(cuMemHostAlloc((void **)&gate, 64, 0));
+    CU(cuMemHostAlloc((void **)&other, 64, 0));
+    CU(cuMemHostAlloc((void **)&fresh, N * 4, 0));
+    memset(gate, 0, 64);
+    memset(fresh, 0, N * 4);
+    CU(cuStreamWaitValue32_v2(stream, (CUdeviceptr)gate, 1, 0));
+    CU(cuMemcpyDtoHAsync_v2(other, device, 64, stream));
+    launch(add, (CUdeviceptr)fresh, N, 9, aside);
+    CU(cuStreamSynchronize(aside));
+    EXPECT(all(fresh, N, 9, 0) && cuStreamQuery(stream) == NOT_READY);
+    gate[0] = 1;
+    CU(cuMemFreeHost(fresh)); /* Waits for all, and tells of the gate. */
+    CU(cuStreamSynchronize(stream));
+    EXPECT(other[0] == 0x07070707);
+    puts("behind: right");
+    return 0;
 }
 
 /* Threads that each use memory of their own. */
@@ -583,7 +680,7 @@ int main(int argc, char **argv) {
     } parts[] = {
         {"page_locked", page_locked}, {"order", order}, {"registered", registered}, {"managed", managed}, {"hints", hints},
         {"lists", lists}, {"bytes", bytes}, {"waits", waits}, {"latches", latches}, {"graphs", graphs}, {"large", large},
-        {"threads", threads}, {"contexts", contexts}, {"capped", capped},
+        {"threads", threads}, {"together_first", together_first}, {"behind", behind}, {"contexts", contexts}, {"capped", capped},
     };
     for (size_t i = 0; argc == 2 && i < sizeof parts / sizeof *parts; i++) {
         if (strcmp(argv[1], parts[i].name)) continue;
@@ -595,7 +692,7 @@ int main(int argc, char **argv) {
         CU(cuStreamCreate(&stream, 0));
         return parts[i].part();
     }
-    fprintf(stderr, "usage: reach page_locked|order|registered|managed|hints|lists|bytes|waits|latches|graphs|large|threads|"
+    fprintf(stderr, "usage: reach page_locked|order|registered|managed|hints|lists|bytes|waits|latches|graphs|large|threads|together_first|behind|"
                     "contexts|capped\n");
     return EXIT_USAGE;
 }

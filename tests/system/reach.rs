@@ -5,7 +5,7 @@ use vgpu_tests::guest::{self, Guest, Target, expect_right};
 use vgpu_tests::host::{Host, Options, one_vm};
 use vgpu_tests::wait::SOON;
 
-const PARTS: [&str; 13] = [
+const PARTS: [&str; 15] = [
     "page_locked",
     "order",
     "registered",
@@ -18,6 +18,8 @@ const PARTS: [&str; 13] = [
     "graphs",
     "large",
     "threads",
+    "together_first",
+    "behind",
     "contexts",
 ];
 

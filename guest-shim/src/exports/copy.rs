@@ -113,13 +113,12 @@ exports! {
 /// Any direction, by the addresses.
 pub(super) fn any(shim: &Shim, target: &Target, dst: u64, src: u64, len: usize, sync: bool) -> Cu {
     match (shim.is_device(dst), shim.is_device(src)) {
-        (true, true) => {
+        (true, true) if sync => {
+            shim.settles(target, &[dst, src])?;
             within(shim, target, dst, src, len)?;
-            if sync {
-                shim.settle(target, &[dst, src])?;
-            }
-            Ok(())
+            shim.settle(target, &[dst, src])
         }
+        (true, true) => within(shim, target, dst, src, len),
         (true, false) => to_device(shim, target, dst, src, len, sync),
         (false, true) => to_host(shim, target, dst, src, len, sync),
         (false, false) => {

@@ -39,6 +39,7 @@ exports! {
     fn cuMemAllocManaged(out: *mut u64, size: usize, flags: u32) {
         let shim = live()?;
         required(out)?;
+        capture::unsafe_call(shim)?;
         let context = shim.contexts.current()?;
         if size == 0 || !matches!(flags, GLOBAL | HOST) {
             return Err(CuResult::INVALID_VALUE);

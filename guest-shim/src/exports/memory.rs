@@ -148,13 +148,16 @@ exports! {
         capture::unsafe_call(shim)?;
         shim.session.wait_for_copies()?;
         let block = shim.pinned.registered(address as usize)?;
+        // What went wrong meanwhile is said when the memory is the program's again: it may be gone soon.
+        let mut result = Ok(());
         if block.mapped {
             for context in shim.contexts.all() {
-                shim.session.synchronize(&req::CtxSynchronize { ctx: context.handle })?;
+                result = result.and(shim.session.ask(&req::CtxSynchronize { ctx: context.handle }));
             }
-            shim.session.unmap_host(block.place)?;
+            result = result.and(shim.session.unmap_host(block.place));
         }
-        shim.pinned.unregister(address as usize)
+        shim.pinned.unregister(address as usize)?;
+        result
     }
 
     /// Where kernels have page-locked memory: allocated memory where the program has it.

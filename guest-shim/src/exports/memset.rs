@@ -146,6 +146,7 @@ exports! {
 }
 
 fn line_now(shim: &Shim, target: &Target, dst: u64, value: u32, width: u8, count: usize) -> Cu {
+    shim.settles(target, &[dst])?;
     line(shim, target, dst, value, width, count)?;
     shim.settle(target, &[dst])
 }
@@ -223,6 +224,7 @@ pub(super) struct Area {
 
 impl Area {
     fn fill_now(&self, shim: &Shim, target: &Target, value: u32, width: u8) -> Cu {
+        shim.settles(target, &[self.dst])?;
         self.fill(shim, target, value, width)?;
         shim.settle(target, &[self.dst])
     }

@@ -1,7 +1,7 @@
 //! Which pages of a block the program wrote, from the kernel: pages are write-protected in a way that the
 //! kernel lifts by itself at the first write (`userfaultfd` with asynchronous write protection) and tells later
 //! (`PAGEMAP_SCAN`), both since Linux 6.7. No signal and no fault reaches the program, and its system calls may
-//! write there as before. Where the system has no such thing, or forbids it, all pages count as written.
+//! write there as before, as far as processors do it: what a device of the guest writes (`O_DIRECT`) is not told. Where the system has no such thing, or forbids it, all pages count as written.
 
 use std::fs::File;
 use std::ops::Range;

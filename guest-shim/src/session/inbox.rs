@@ -109,6 +109,8 @@ pub(crate) struct Inbox {
     reader: UnsafeCell<FrameReader>,
     /// Replies that come while nobody waits.
     unattended: AtomicUsize,
+    /// How many of these have come.
+    arrived: AtomicUsize,
     /// Notices that are to be looked for.
     notices: AtomicUsize,
 }
@@ -151,6 +153,7 @@ impl Inbox {
             state: Mutex::default(),
             reader: UnsafeCell::new(FrameReader::new()),
             unattended: AtomicUsize::new(0),
+            arrived: AtomicUsize::new(0),
             notices: AtomicUsize::new(0),
         }
     }
@@ -158,6 +161,20 @@ impl Inbox {
     /// Replies on their way that nobody waits for.
     pub(crate) fn unattended(&self) -> usize {
         self.unattended.load(Ordering::Acquire)
+    }
+
+    /// How many such replies have come so far.
+    pub(crate) fn arrived(&self) -> usize {
+        self.arrived.load(Ordering::Acquire)
+    }
+
+    /// Is a copy that nobody waits for on its way to some of this memory?
+    pub(crate) fn is_filling(&self, memory: UserMemory) -> bool {
+        let (at, end) = (memory.at as usize, memory.at as usize + memory.len);
+        let into = |p: &Pending| p.into.at as usize..p.into.at as usize + p.into.len;
+        let pending = &lock(&self.state).pending;
+        let mut copies = pending.values().filter(|p| matches!(p.to, For::AsyncCopy));
+        copies.any(|p| into(p).start < end && at < into(p).end)
     }
 
     /// Must somebody read although nobody waits?
@@ -221,6 +238,7 @@ impl Inbox {
                     session.failed_later(answer.status);
                 }
                 self.unattended.fetch_sub(1, Ordering::AcqRel);
+                self.arrived.fetch_add(1, Ordering::AcqRel);
                 self.wake_general();
             }
         }

@@ -11,7 +11,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use vgpu_proto::call::req;
-use vgpu_proto::changes::{Change, Changes, LINE, Malformed, Records, Shared, Twin};
+use vgpu_proto::changes::{Change, Changes, LINE, Malformed, Records, Shared, Twin, parts};
 use vgpu_proto::cuda::{CuResult, DevPtr};
 use vgpu_proto::limits::{COPY_PIECE, MAX_BULK};
 
@@ -30,24 +30,36 @@ impl Shared for UserMemory {
 
     fn load(&self, line: usize) -> [u8; LINE] {
         let rest = self.skip(line.saturating_mul(LINE));
-        if rest.len >= LINE {
-            // SAFETY: a whole line of a block that is the program's until it gives it back, by the contract of
-            // the call that named it; volatile, since its threads may write it.
-            return unsafe { ptr::read_volatile(rest.at.cast::<[u8; LINE]>()) };
-        }
         let mut bytes = [0; LINE];
+        let words = rest.at.cast::<u64>();
+        if rest.len >= LINE && words.is_aligned() {
+            for (i, bytes) in bytes.as_chunks_mut::<8>().0.iter_mut().enumerate() {
+                // SAFETY: a word of a whole line of a block that is the program's until it gives it back, by the
+                // contract of the call that named it; volatile, since its threads may write it.
+                *bytes = unsafe { ptr::read_volatile(words.add(i)) }.to_ne_bytes();
+            }
+            return bytes;
+        }
         for (i, byte) in bytes.iter_mut().enumerate().take(rest.len) {
-            // SAFETY: as above, for a byte of the last, shorter line.
+            // SAFETY: as above, for a byte: of the last, shorter line, or where no word begins.
             *byte = unsafe { ptr::read_volatile(rest.at.add(i)) };
         }
         bytes
     }
 
     fn store(&self, line: usize, mask: u64, bytes: &[u8; LINE]) {
-        let rest = self.skip(line.saturating_mul(LINE)).first(LINE);
-        for i in (0..rest.len).filter(|i| mask >> i & 1 == 1) {
-            // SAFETY: as in `load`: the device may write what the program gave it.
-            unsafe { ptr::write_volatile(rest.at.add(i), bytes[i]) };
+        let to = self.skip(line.saturating_mul(LINE)).at;
+        for part in parts(mask, to.addr()) {
+            let value = part.value(bytes);
+            // SAFETY: within the line, as in `load`, and aligned: the device may write what the program gave it.
+            unsafe {
+                match part.len {
+                    8 => ptr::write_volatile(to.add(part.at).cast(), value),
+                    4 => ptr::write_volatile(to.add(part.at).cast(), value as u32),
+                    2 => ptr::write_volatile(to.add(part.at).cast(), value as u16),
+                    _ => ptr::write_volatile(to.add(part.at), value as u8),
+                }
+            }
         }
     }
 }
@@ -153,20 +165,20 @@ impl Mirrors {
 }
 
 impl Session {
-    /// Lets kernels reach memory of the program, at a device address.
+    /// Lets kernels reach memory of the program, at a device address. Managed memory may be written by the program's
+    /// processors only.
     ///
     /// # Errors
     /// CUDA_ERROR_OUT_OF_MEMORY when the VM has as much pinned memory as it may; the host's.
-    pub(crate) fn map_host(&self, at: u64, memory: UserMemory) -> Cu {
+    pub(crate) fn map_host(&self, at: u64, memory: UserMemory, managed: bool) -> Cu {
         let size = memory.len as u64;
         let ptr = DevPtr(at);
         self.call(&req::HostMap { ptr, size })?;
         let twin = Twin::new(memory.len);
-        // First watched, then all of it is looked at: nothing written meanwhile is missed. What the program
-        // registered is not ours to protect.
-        let own = memory.at as u64 == at;
+        // First watched, then all of it is looked at: nothing written meanwhile is missed. Page-locked memory is not
+        // watched: devices of the guest may write to it (O_DIRECT), which no page table notices.
         let watch = || Watched::new(memory.at as usize, memory.len);
-        let watched = own.then(watch).flatten();
+        let watched = managed.then(watch).flatten();
         let mirror = Mirror {
             memory,
             unseen: std::iter::once(0..twin.lines()).collect(),
@@ -183,6 +195,8 @@ impl Session {
     /// # Errors
     /// The host's; why the session is over.
     pub(crate) fn unmap_host(&self, at: u64) -> Cu {
+        // What that work waits for may be among what the program wrote.
+        let pushed = self.push();
         let mut blocks = lock(&self.mirrors.blocks);
         if blocks.remove(&at).is_none() {
             return Ok(());
@@ -191,6 +205,7 @@ impl Session {
             .any
             .store(!blocks.is_empty(), Ordering::Release);
         drop(blocks);
+        pushed?;
         self.call(&req::HostUnmap { ptr: DevPtr(at) })?;
         Ok(())
     }
@@ -215,10 +230,12 @@ impl Session {
             changes.clear();
             // What is collected under this lock is sent under it: two threads that change the same bytes one
             // after the other tell of them in that order.
-            let (mut out, id) = outbox::begin(self, COPY_PIECE)?;
+            // (They need no credit of bytes: the worker holds none of them back.)
+            let (mut out, id) = outbox::begin(self, 0)?;
             more = self.mirrors.collect(&mut changes);
             let bytes = changes.bytes();
-            if !out.less(COPY_PIECE, bytes.len()) {
+            if bytes.is_empty() {
+                out.cancel();
                 continue;
             }
             out.append(&req::HostPush {}, id, bytes.len())?;

@@ -285,12 +285,30 @@ impl Session {
     /// # Errors
     /// Why the session is over.
     pub(crate) fn wait_for_copies(&self) -> Cu {
+        // What they wait for may wait for what the program wrote.
+        self.push()?;
         self.take_back()?;
         if self.inbox.unattended() == 0 {
             return Ok(());
         }
         lock(&self.outbox).flush(self)?;
         self.inbox.wait_until(self, || self.inbox.unattended() == 0)
+    }
+
+    /// Waits until no asynchronous copy to this memory is on its way.
+    ///
+    /// # Errors
+    /// Why the session is over.
+    pub(crate) fn wait_for_copies_to(&self, memory: UserMemory) -> Cu {
+        loop {
+            let arrived = self.inbox.arrived();
+            if self.inbox.unattended() == 0 || !self.inbox.is_filling(memory) {
+                return Ok(());
+            }
+            lock(&self.outbox).flush(self)?;
+            let another = || self.inbox.arrived() != arrived;
+            self.inbox.wait_until(self, another)?;
+        }
     }
 
     /// A call at which CUDA reports what earlier asynchronous calls did wrong, and with which a program waits, or
@@ -310,8 +328,12 @@ impl Session {
     pub(crate) fn ask<C: Call>(&self, call: &C) -> Cu {
         self.push()?;
         let done = self.call(call).map(|_| ());
-        // Also of work that is not over: a program may ask for it until it sees what it waits for.
         self.pull()?;
+        if done == Err(CuResult::NOT_READY) {
+            // Also of work that is not over: a program may ask until it sees a flag. What a kernel wrote before
+            // that may have been passed by when the flag was found.
+            self.pull()?;
+        }
         done
     }
 

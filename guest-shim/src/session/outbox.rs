@@ -127,12 +127,9 @@ impl Outbox {
         Ok(())
     }
 
-    /// A request that was begun with `expected` bulk bytes has `len`, which are no more. Without any it is not
-    /// made at all: false.
-    pub(crate) fn less(&mut self, expected: usize, len: usize) -> bool {
-        self.bytes -= (expected - len) as u64;
-        self.calls -= u64::from(len == 0);
-        len > 0
+    /// A request that was begun without bulk bytes is not made.
+    pub(crate) fn cancel(&mut self) {
+        self.calls -= 1;
     }
 
     fn append_frame<C: Call>(&mut self, call: &C, id: u64, len: usize) -> Cu {

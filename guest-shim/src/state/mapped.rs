@@ -7,20 +7,22 @@ use vgpu_proto::call::req;
 use vgpu_proto::cuda::CuResult;
 use vgpu_proto::limits::HOST_SPACE;
 
-use super::Shim;
 use super::pinned::{self, Block, Origin};
 use super::streams::Target;
+use super::{Shim, capture};
 use crate::session::sys::UserMemory;
-use crate::{Cu, log};
+use crate::{Cu, lock, log};
 
 impl Shim {
-    /// Is this an address of memory that kernels reach?
+    /// Is this an address of memory that kernels reach, or one that only kernels have?
     pub(crate) fn is_device(&self, address: u64) -> bool {
-        self.memory.find(address).is_some() || self.mapped(address).is_some()
+        let placed = || self.pinned.placed(address);
+        let reached = |(block, at): (Block, usize)| block.mapped || at as u64 != address;
+        self.memory.find(address).is_some() || placed().is_some_and(reached)
     }
 
     /// The mapped block of an address for kernels.
-    fn mapped(&self, address: u64) -> Option<Block> {
+    pub(crate) fn mapped(&self, address: u64) -> Option<Block> {
         let (block, _) = self.pinned.placed(address)?;
         block.mapped.then_some(block)
     }
@@ -71,16 +73,23 @@ impl Shim {
             return Ok(());
         }
         let block = self.pinned.place(block.base)?;
-        // Copies to it that are on their way end in the program's memory, and must be there to be told of.
-        self.session.wait_for_copies()?;
         let memory = UserMemory {
             at: block.base as *mut u8,
             len: block.size,
         };
-        match self.session.map_host(block.place, memory) {
-            Ok(()) => self.pinned.set_mapped(block.base),
-            // Another thread did so just now.
-            Err(_) if self.mapped(block.place).is_some() => {}
+        // Copies to it that are on their way end in the program's memory, and must be there to be told of.
+        self.session.wait_for_copies_to(memory)?;
+        let _one_at_a_time = lock(&self.mapping);
+        if self.mapped(block.place).is_some() {
+            return Ok(());
+        }
+        let managed = block.origin == Origin::Managed;
+        match self.session.map_host(block.place, memory, managed) {
+            // Whoever finds it mapped may rely on its contents.
+            Ok(()) => {
+                self.session.push()?;
+                self.pinned.set_mapped(block.base);
+            }
             Err(code) => {
                 static SAID: AtomicBool = AtomicBool::new(false);
                 let text = "the host has no room for memory of the program that kernels are to reach; \
@@ -115,6 +124,18 @@ impl Shim {
         }
         pinned::release(block);
         unmapped
+    }
+
+    /// Before a call that [`Shim::settle`] may end with a wait: such a one has no place in a capture.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_STREAM_CAPTURE_…
+    pub(crate) fn settles(&self, target: &Target, addresses: &[u64]) -> Cu {
+        if self.captures.any() && addresses.iter().any(|at| self.mapped(*at).is_some()) {
+            capture::forbid(self, target)?;
+            capture::unsafe_call(self)?;
+        }
+        Ok(())
     }
 
     /// After a call that CUDA carries out before it returns: what it does to memory that the program reaches by

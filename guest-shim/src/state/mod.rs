@@ -79,6 +79,8 @@ pub(crate) struct Shim {
     pub(crate) pools: pools::Pools,
     /// Page-locked and managed memory.
     pub(crate) pinned: pinned::Pinned,
+    /// Held while a block is mapped for kernels.
+    pub(crate) mapping: std::sync::Mutex<()>,
     /// Hints about managed memory.
     pub(crate) advice: advice::Advice,
     /// Images that the host is known to have.
@@ -115,6 +117,7 @@ impl Shim {
             memory_pools: handles::Handles::new(),
             pools: pools::Pools::default(),
             pinned: pinned::Pinned::default(),
+            mapping: std::sync::Mutex::default(),
             advice: advice::Advice::default(),
             images: modules::KnownImages::default(),
             next_handle: AtomicU64::new(GUEST_HANDLES.start),

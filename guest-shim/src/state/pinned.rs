@@ -210,7 +210,8 @@ impl Pinned {
         }
         let (place, base) = books.places.range(..=address).next_back()?;
         let at = base + (address - place) as usize;
-        books.find(at).map(|block| (block, at))
+        let block = books.find(at).filter(|block| block.base == *base);
+        block.map(|block| (block, at))
     }
 
     /// Gives a block addresses for kernels, if it has none.
@@ -412,6 +413,10 @@ mod tests {
             Some((placed, at + 8_999))
         );
         assert_eq!(pinned.placed(placed.place + 9_000), None);
+        // Nor is it another block that lies behind it on the host.
+        pinned.register(at + 9_000, 500, LABEL).expect("it is free");
+        assert_eq!(pinned.placed(placed.place + 9_000), None);
+        assert_eq!(pinned.unregister(at + 9_000), Ok(()));
         assert_eq!(pinned.unregister(at), Ok(()));
         assert_eq!(pinned.placed(placed.place), None);
         release(&pinned.take(base, Origin::Allocated).expect("it is there"));

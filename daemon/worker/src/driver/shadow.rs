@@ -5,7 +5,7 @@ use std::ptr;
 use std::sync::Arc;
 
 use cudarc::driver::sys;
-use vgpu_proto::changes::{LINE, Shared};
+use vgpu_proto::changes::{LINE, Shared, parts};
 use vgpu_proto::cuda::CuResult;
 
 use super::{Context, Result, check};
@@ -70,27 +70,35 @@ impl Shared for Shadow {
     fn load(&self, line: usize) -> [u8; LINE] {
         let (from, count) = self.line(line);
         let mut bytes = [0; LINE];
-        if count == LINE {
-            // SAFETY: a whole line of memory that lives as long as this value; volatile, since the device writes
-            // it by itself.
-            return unsafe { ptr::read_volatile(from.cast::<[u8; LINE]>()) };
+        let words = from.cast::<u64>();
+        if count == LINE && words.is_aligned() {
+            for (i, bytes) in bytes.as_chunks_mut::<8>().0.iter_mut().enumerate() {
+                // SAFETY: a word of a whole line of memory that lives as long as this value; volatile, since the
+                // device writes it by itself.
+                *bytes = unsafe { ptr::read_volatile(words.add(i)) }.to_ne_bytes();
+            }
+            return bytes;
         }
         for (i, byte) in bytes.iter_mut().enumerate().take(count) {
-            // SAFETY: as above, for a byte of the last, shorter line.
+            // SAFETY: as above, for a byte: of the last, shorter line, or where no word begins.
             *byte = unsafe { ptr::read_volatile(from.add(i)) };
         }
         bytes
     }
 
     fn store(&self, line: usize, mask: u64, bytes: &[u8; LINE]) {
-        let (to, count) = self.line(line);
-        if mask == u64::MAX && count == LINE {
-            // SAFETY: as in `load`; nothing in this process holds a reference into it.
-            return unsafe { ptr::write_volatile(to.cast::<[u8; LINE]>(), *bytes) };
-        }
-        for i in (0..count).filter(|i| mask >> i & 1 == 1) {
-            // SAFETY: as above, for a byte.
-            unsafe { ptr::write_volatile(to.add(i), bytes[i]) };
+        let (to, _) = self.line(line);
+        for part in parts(mask, to.addr()) {
+            let value = part.value(bytes);
+            // SAFETY: within the line, as in `load`, and aligned; nothing in this process holds a reference into it.
+            unsafe {
+                match part.len {
+                    8 => ptr::write_volatile(to.add(part.at).cast(), value),
+                    4 => ptr::write_volatile(to.add(part.at).cast(), value as u32),
+                    2 => ptr::write_volatile(to.add(part.at).cast(), value as u16),
+                    _ => ptr::write_volatile(to.add(part.at), value as u8),
+                }
+            }
         }
     }
 }

@@ -62,6 +62,8 @@ pub(super) struct Allocs {
     requests: u64,
     /// Things that are being given back to the driver.
     pub freeing: u64,
+    /// Of these, copies of the program's memory: others give none of that back.
+    pub freeing_pinned: u64,
     /// Of these, the frees, whose callers have been answered: as many as a program likes, so that
     /// they count as objects and not as requests.
     pub answered: usize,
@@ -203,18 +205,32 @@ impl Session {
 
     /// As [`Session::freed`], when the device is of no more use.
     pub(super) fn freed_in_vain(&mut self, device: usize, charge: u64) {
-        self.allocs.freeing -= 1;
+        self.one_freed(device);
         self.give_back(device, charge);
     }
 
     /// Something was given back to the driver.
     pub(super) fn freed(&mut self, device: usize, charge: u64) {
-        self.allocs.freeing -= 1;
+        self.one_freed(device);
         self.give_back(device, charge);
         for pending in &mut self.allocs.waiting {
             pending.denied = 0;
         }
         self.try_allocs();
+    }
+
+    fn one_freed(&mut self, ledger: usize) {
+        self.allocs.freeing -= 1;
+        self.allocs.freeing_pinned -= u64::from(ledger == self.pinned_ledger());
+    }
+
+    /// Will something be given back to this ledger by itself?
+    fn frees_to_come(&self, ledger: usize) -> bool {
+        let pinned = self.allocs.freeing_pinned;
+        match ledger == self.pinned_ledger() {
+            true => pinned > 0,
+            false => self.allocs.freeing > pinned,
+        }
     }
 
     /// What a device's ledger has too much of goes back to vgpud.
@@ -327,7 +343,7 @@ impl Session {
             Ok(made) => Outcome::Answer(Ok(made)),
             Err(code) => {
                 self.give_back(device, cost);
-                if code == CuResult::OUT_OF_MEMORY && self.allocs.freeing > 0 {
+                if code == CuResult::OUT_OF_MEMORY && self.frees_to_come(device) {
                     return Outcome::Wait;
                 }
                 Outcome::Answer(Err(code))
@@ -375,7 +391,7 @@ impl Session {
         let bytes = match denied {
             0 => slice,
             1 if slice > exact => exact,
-            _ if self.allocs.freeing > 0 => return Outcome::Wait,
+            _ if self.frees_to_come(device) => return Outcome::Wait,
             _ => return Outcome::Answer(Err(CuResult::OUT_OF_MEMORY)),
         };
         self.allocs.requests += 1;

@@ -17,7 +17,7 @@ use super::Session;
 use super::drains::{After, Flush, Target};
 use super::events::EventState;
 use super::graphs::Place;
-use super::queue::{FetchWork, FillWork, LaunchWork, Region, Work};
+use super::queue::{FetchWork, LaunchWork, Region, Work};
 use super::streams::StreamState;
 use crate::driver::{BLOCKING_SYNC, DISABLE_TIMING, Event, Result, Stream};
 use crate::wire::Frame;
@@ -40,7 +40,12 @@ impl Session {
     /// A sentence, when the guest sent more than it had credit for.
     pub(super) fn receive(&mut self, frame: Frame) -> std::result::Result<(), String> {
         let op = frame.request.op();
-        let (id, bulk) = (frame.id, frame.bulk.bytes().len() as u64);
+        let id = frame.id;
+        let bulk = match op {
+            // Applied at once and kept nowhere, it needs no credit: what gives credit back may wait for it.
+            Op::HostPush => 0,
+            _ => frame.bulk.bytes().len() as u64,
+        };
         self.received = (self.received.0 + 1, self.received.1 + bulk);
         let sent = Progress {
             calls: self.received.0,
@@ -485,44 +490,6 @@ impl Session {
         }
     }
 
-    fn check_fill(&self, r: &req::Memset) -> Result<Work> {
-        let len = fill_len(r.width, r.count)?;
-        aligned(r.dst.0, r.width)?;
-        self.check_range(r.dst.0, len)?;
-        Ok(Work::Fill(FillWork {
-            dst: r.dst.0,
-            value: r.value,
-            width: r.width,
-            columns: r.count,
-            rows: None,
-        }))
-    }
-
-    fn check_fill_2d(&self, r: &req::Memset2D) -> Result<Work> {
-        let row = fill_len(r.width, r.columns)?;
-        aligned(r.dst.0, r.width)?;
-        aligned(r.pitch, r.width)?;
-        if r.rows > 1 && r.pitch < row {
-            return Err(CuResult::INVALID_VALUE);
-        }
-        let len = match r.rows {
-            0 => Some(0),
-            _ if row == 0 => Some(0),
-            rows => r
-                .pitch
-                .checked_mul(rows - 1)
-                .and_then(|before| before.checked_add(row)),
-        };
-        self.check_range(r.dst.0, len.ok_or(CuResult::INVALID_VALUE)?)?;
-        Ok(Work::Fill(FillWork {
-            dst: r.dst.0,
-            value: r.value,
-            width: r.width,
-            columns: r.columns,
-            rows: Some((r.rows, r.pitch)),
-        }))
-    }
-
     fn check_launch(
         &self,
         place: Place,
@@ -693,22 +660,5 @@ impl Session {
         Ok(rep::EventElapsedTime {
             milliseconds_bits: milliseconds.to_bits(),
         })
-    }
-}
-
-fn fill_len(width: u8, count: u64) -> Result<u64> {
-    if !matches!(width, 1 | 2 | 4) {
-        return Err(CuResult::INVALID_VALUE);
-    }
-    count
-        .checked_mul(u64::from(width))
-        .ok_or(CuResult::INVALID_VALUE)
-}
-
-fn aligned(n: u64, width: u8) -> Result<()> {
-    if n.is_multiple_of(u64::from(width)) {
-        Ok(())
-    } else {
-        Err(CuResult::INVALID_VALUE)
     }
 }

@@ -1,11 +1,11 @@
-//! Copies of rows, words that streams write and wait for: what a guest says of them is checked here.
+//! Fills, copies of rows, words that streams write and wait for: what a guest says of them is checked here.
 
 use vgpu_proto::call::req;
 use vgpu_proto::cuda::CuResult;
 use vgpu_proto::limits::COPY_PIECE;
 
 use super::Session;
-use super::queue::{FetchWork, Region, Shape, Work};
+use super::queue::{FetchWork, FillWork, Region, Shape, Work};
 use crate::driver::{Result, Rows, Word};
 use crate::wire::Bulk;
 
@@ -15,6 +15,46 @@ const WAIT_FLAGS: u32 = 3;
 const WRITE_FLAGS: u32 = 1;
 
 impl Session {
+    /// Elements in a row.
+    pub(super) fn check_fill(&self, r: &req::Memset) -> Result<Work> {
+        let len = fill_len(r.width, r.count)?;
+        aligned(r.dst.0, r.width)?;
+        self.check_range(r.dst.0, len)?;
+        Ok(Work::Fill(FillWork {
+            dst: r.dst.0,
+            value: r.value,
+            width: r.width,
+            columns: r.count,
+            rows: None,
+        }))
+    }
+
+    /// Rows of elements.
+    pub(super) fn check_fill_2d(&self, r: &req::Memset2D) -> Result<Work> {
+        let row = fill_len(r.width, r.columns)?;
+        aligned(r.dst.0, r.width)?;
+        aligned(r.pitch, r.width)?;
+        if r.rows > 1 && r.pitch < row {
+            return Err(CuResult::INVALID_VALUE);
+        }
+        let len = match r.rows {
+            0 => Some(0),
+            _ if row == 0 => Some(0),
+            rows => r
+                .pitch
+                .checked_mul(rows - 1)
+                .and_then(|before| before.checked_add(row)),
+        };
+        self.check_range(r.dst.0, len.ok_or(CuResult::INVALID_VALUE)?)?;
+        Ok(Work::Fill(FillWork {
+            dst: r.dst.0,
+            value: r.value,
+            width: r.width,
+            columns: r.columns,
+            rows: Some((r.rows, r.pitch)),
+        }))
+    }
+
     /// Rows from the guest, next to each other in `data`.
     pub(super) fn check_rows_htod(&self, r: &req::Memcpy2DHtoD, data: Bulk) -> Result<Work> {
         let len = data.bytes().len() as u64;
@@ -117,4 +157,21 @@ fn shape(width: u32, pitch: u64) -> Result<Shape> {
         width: width.into(),
         pitch,
     })
+}
+
+fn fill_len(width: u8, count: u64) -> Result<u64> {
+    if !matches!(width, 1 | 2 | 4) {
+        return Err(CuResult::INVALID_VALUE);
+    }
+    count
+        .checked_mul(u64::from(width))
+        .ok_or(CuResult::INVALID_VALUE)
+}
+
+fn aligned(n: u64, width: u8) -> Result<()> {
+    if n.is_multiple_of(u64::from(width)) {
+        Ok(())
+    } else {
+        Err(CuResult::INVALID_VALUE)
+    }
 }

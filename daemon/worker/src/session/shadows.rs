@@ -87,6 +87,7 @@ impl Session {
             ..Garbage::default()
         };
         self.allocs.freeing += 1;
+        self.allocs.freeing_pinned += 1;
         self.drain(
             Target::Everything,
             After::Release {
