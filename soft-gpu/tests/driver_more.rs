@@ -147,8 +147,9 @@ fn copies_go_in_batches() {
     ok(cuMemcpy3DBatchAsync_v2(1, at(&op), 0, s));
     ok(cuStreamSynchronize(s));
     assert_eq!(download::<u32>(q, 8), [1, 2, 0, 0, 1, 2, 0, 0]);
+    // An array, by what is none.
     op[0] = 2;
-    assert_eq!(cuMemcpy3DBatchAsync_v2(1, at(&op), 0, s), UNSUPPORTED);
+    assert_eq!(cuMemcpy3DBatchAsync_v2(1, at(&op), 0, s), BAD_HANDLE);
     assert_eq!(cuMemcpy3DBatchAsync_v2(0, at(&op), 0, s), INVALID);
 }
 

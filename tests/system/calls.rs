@@ -128,6 +128,7 @@ fn every_attribute_is_told_as_the_device_has_it_or_is_0_for_a_reason() -> Result
     let direct = attributes(Target::SoftGpu)?;
     let host: Host = one_vm(&Options::default())?;
     let remote = attributes(host.target(1))?;
+    assert_eq!(direct.len(), remote.len(), "as many attributes");
     for ((id, was, has), (same, result, told)) in direct.into_iter().zip(remote) {
         assert_eq!((id, was), (same, result), "attribute {id}");
         let reason = NOT_REMOTE

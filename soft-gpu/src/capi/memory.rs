@@ -55,7 +55,7 @@ fn registered_attribute(attribute: u32, addr: u64, r: &Registered) -> Result<Val
     Ok(match attribute {
         1 => Value::Long(r.context),
         2 => Value::Word(1),
-        3 if r.mapped => Value::Long(addr),
+        3 => Value::Long(driver()?.memory.map_registered(addr)?),
         4 => Value::Long(addr),
         8 | 13 => Value::Word(0),
         9 => Value::Word(context::find(r.context).map_or(0, |c| c.gpu.ordinal as u32)),

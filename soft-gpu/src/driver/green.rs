@@ -208,8 +208,9 @@ impl Green {
     /// cuCtxSynchronize in it: waits for its streams.
     ///
     /// # Errors
-    /// A capture; the process is poisoned.
+    /// Its primary context is gone; a capture; the process is poisoned.
     pub fn synchronize(&self) -> Result {
+        self.owner()?;
         self.forbid_captures()?;
         capture::unsafe_call()?;
         self.unfinished().iter().for_each(Position::wait);

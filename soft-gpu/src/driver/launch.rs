@@ -117,7 +117,10 @@ impl Kernel {
             dynamic_shared: shape.shared,
             params,
             cooperative: shape.cooperative,
-            threads: driver.config.threads.min(shape.part.count() as usize),
+            threads: match shape.part {
+                Part::ALL => driver.config.threads,
+                part => driver.config.threads.min(part.count() as usize),
+            },
         };
         Ok(Kernel {
             driver,

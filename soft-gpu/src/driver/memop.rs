@@ -9,8 +9,8 @@ use super::error::{CuError, Result};
 use super::fault;
 use super::graph::node::Action;
 use super::graph::{block, capture};
-use super::healthy;
 use super::stream::{Running, Stream};
+use super::{Driver, healthy};
 
 /// CUstreamBatchMemOpParams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -106,6 +106,13 @@ impl MemOp {
             FLUSH | 8 => Err(CuError::NOT_SUPPORTED),
             _ => Err(CuError::INVALID_VALUE),
         }
+    }
+
+    /// Is what it names still there?
+    pub fn live(&self, driver: &Driver) -> bool {
+        let (n, memory) = (self.bytes(), &driver.memory);
+        let ours = || block::device_of(self.addr, n).is_some();
+        n == 0 || memory.mapped(self.addr, n) || memory.covers(self.addr, n) || ours()
     }
 
     /// Does it now: returns when the value is there, or when the process is poisoned.

@@ -365,6 +365,11 @@ impl Memory {
         (addr - a.addr < a.size).then_some(*a)
     }
 
+    /// Is all of a range live?
+    pub fn covers(&self, addr: u64, len: u64) -> bool {
+        self.covered(addr, len).is_some()
+    }
+
     /// The device of `[addr, addr+len)`, if it lies wholly in contiguous live allocations.
     fn covered(&self, addr: u64, len: u64) -> Option<usize> {
         let live = read(&self.live);

@@ -13,9 +13,9 @@ impl Part {
     /// The whole device.
     pub const ALL: Part = Part((1 << MULTIPROCESSORS) - 1);
 
-    /// The set whose bits these are; `None` if a device has none such.
+    /// The set whose bits these are; `None` if a device has none such, or there are none.
     pub fn from_bits(bits: u32) -> Option<Part> {
-        (bits & !Part::ALL.0 == 0).then_some(Part(bits))
+        (bits != 0 && bits & !Part::ALL.0 == 0).then_some(Part(bits))
     }
 
     /// One bit a multiprocessor.

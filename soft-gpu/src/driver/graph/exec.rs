@@ -373,6 +373,7 @@ impl Ready {
             Ready::Fill(f) if !f.live(driver) => gone("memset"),
             Ready::Fill(f) => f.run(),
             Ready::Host(call) => call.run(),
+            Ready::Ops(ops) if !ops.iter().all(|op| op.live(driver)) => gone("word"),
             Ready::Ops(ops) => ops.iter().for_each(MemOp::run),
             Ready::Preset(cell) => cell.preset(),
             Ready::Conditional(cell, kind, bodies) => {

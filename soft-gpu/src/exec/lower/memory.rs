@@ -159,7 +159,14 @@ fn param_register(f: &mut Func<'_, '_>, c: u32, offset: i64) -> R<Address> {
 }
 
 fn symbol(f: &mut Func<'_, '_>, n: &str, a: &mut Address) -> R<()> {
+    // Without a space in its name an access is to the symbol's own; with another one it means nothing.
+    let within =
+        |own: u8, named: u8| match [space::GLOBAL, space::SHARED, space::LOCAL].contains(&named) {
+            true if named != own => Err(Why::invalid(format!("{n} is in another state space"))),
+            _ => Ok(()),
+        };
     if let Some(slot) = f.slots.get(n).copied() {
+        within(space::LOCAL, a.space)?;
         a.space = space::LOCAL;
         a.reg = bank::SPECIAL | special::FRAME_LOCAL;
         a.offset = a.offset.wrapping_add(slot.offset as i64);
@@ -170,19 +177,19 @@ fn symbol(f: &mut Func<'_, '_>, n: &str, a: &mut Address) -> R<()> {
         a.offset = a.offset.wrapping_add(off as i64);
         return Ok(());
     }
-    let generic = a.space == space::GENERIC;
     match f.m.lookup(Some(f.index), n) {
         Some(Sym::Global(g)) => {
+            within(space::GLOBAL, a.space)?;
             a.reg = f.m.address64(g, a.offset)?;
             a.offset = 0;
         }
         Some(Sym::Shared(o)) => {
-            // In brackets without a space a symbol still means its own space.
-            let _ = generic;
+            within(space::SHARED, a.space)?;
             a.space = space::SHARED;
             a.offset = a.offset.wrapping_add(o as i64);
         }
         Some(Sym::Dynamic) => {
+            within(space::SHARED, a.space)?;
             a.space = space::SHARED;
             a.reg = bank::SPECIAL | special::DYNAMIC_BASE64;
         }
