@@ -212,6 +212,7 @@ fn shared(program: &Program, out: &mut Map<String, Value>) -> Result<()> {
         bytes.fill(value);
         program.upload(device, &bytes)?;
         program.fill(device, !value, TURN)?;
+        program.synchronize()?;
         program.download(&mut bytes, device)?;
         ensure!(bytes[TURN - 1] == !value, "the device's bytes came back");
         Ok(micros(start))

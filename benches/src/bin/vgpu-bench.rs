@@ -1,9 +1,9 @@
 //! `make bench`: prints the table and writes `target/bench/report.json`.
 //!
 //! `vgpu-bench copies` measures the large copies alone, in many short passes, and prints each pass:
-//! for work on the data path; `vgpu-bench shared` memory that program and kernels both reach. `vgpu-bench mediation` runs the part with the device clock alone, or those
-//! of its parts that are named. `vgpu-bench soft` runs the kernels on soft-gpu beside plain loops alone, or
-//! those that are named. `quick` makes windows and samples too short for figures that are to be quoted.
+//! for work on the data path; `vgpu-bench shared` memory that program and kernels both reach.
+//! `vgpu-bench mediation` runs the part with the device clock alone, or those of its parts that are named.
+//! `vgpu-bench soft` runs the kernels on soft-gpu beside plain loops alone, or those that are named. `quick` makes windows and samples too short for figures that are to be quoted.
 
 use std::path::Path;
 use std::process::{Command, ExitCode};
