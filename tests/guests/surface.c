@@ -17,14 +17,6 @@ CUresult cuCtxGetCurrent(CUcontext *ctx);
 CUresult cuMemAllocAsync(CUdeviceptr *ptr, size_t bytes, CUstream stream);
 CUresult cuMemFreeAsync(CUdeviceptr ptr, CUstream stream);
 CUresult cuMemAllocFromPoolAsync(CUdeviceptr *ptr, size_t bytes, CUmemoryPool pool, CUstream stream);
-typedef void (*LogCallback)(void *data, int level, char *message, size_t length);
-CUresult cuLogsRegisterCallback(LogCallback callback, void *data, unsigned long long *handle);
-CUresult cuLogsUnregisterCallback(unsigned long long handle);
-CUresult cuLogsCurrent(unsigned *iterator, unsigned flags);
-CUresult cuLogsDumpToFile(unsigned *iterator, const char *path, unsigned flags);
-CUresult cuLogsDumpToMemory(unsigned *iterator, char *buffer, size_t *size, unsigned flags);
-CUresult cuMemDiscardBatchAsync(CUdeviceptr *at, size_t *sizes, size_t count, unsigned long long flags,
-                                CUstream stream);
 CUresult cuDeviceGetDefaultMemPool(CUmemoryPool *pool, CUdevice device);
 CUresult cuDeviceGetMemPool(CUmemoryPool *pool, CUdevice device);
 CUresult cuMemPoolDestroy(CUmemoryPool pool);
@@ -60,8 +52,6 @@ CUresult cuStreamAddCallback(CUstream stream, void (*function)(CUstream, CUresul
 CUresult cuStreamWriteValue32_v2(CUstream stream, CUdeviceptr at, unsigned value, unsigned flags);
 CUresult cuStreamWaitValue32_v2(CUstream stream, CUdeviceptr at, unsigned value, unsigned flags);
 CUresult cuMemsetD32Async(CUdeviceptr dst, unsigned value, size_t count, CUstream stream);
-CUresult cuGetProcAddress_v2(const char *name, void **address, int version, unsigned long long flags,
-                             int *status);
 
 typedef struct {
     size_t src_x, src_y;
@@ -680,54 +670,6 @@ static int graphs(void) {
 }
 
 /* What cannot be served remotely says so. */
-/* What is refused is said, also to the program if it listens. */
-static char heard[1000];
-static void hear(void *times, int level, char *message, size_t length) {
-    CUdeviceptr p;
-    ++*(int *)times;
-    snprintf(heard, sizeof heard, "%d %.*s", level, (int)length, message);
-    if (cuMemAlloc_v2(&p, 4) == 0) strcpy(heard, "a call was possible"); /* Not from here. */
-}
-static int refusals(void) {
-    int times = 0;
-    unsigned long long handle, other;
-    unsigned place, now;
-    FAILS(INVALID_VALUE, cuLogsRegisterCallback(NULL, NULL, &handle));
-    CU(cuLogsRegisterCallback(hear, &times, &handle)); /* Before cuInit. */
-    CU(cuLogsRegisterCallback(hear, &times, &other));
-    CU(cuLogsUnregisterCallback(other));
-    FAILS(INVALID_VALUE, cuLogsUnregisterCallback(other));
-    CU(cuLogsCurrent(&place, 0));
-    FAILS(INVALID_VALUE, cuLogsCurrent(&place, 1));
-    start("vecadd");
-    CUdeviceptr p;
-    size_t size = 64;
-    CU(cuMemAlloc_v2(&p, size));
-    FAILS(NOT_SUPPORTED, cuMemDiscardBatchAsync(&p, &size, 1, 0, NULL));
-    EXPECT(times == 1 && !strncmp(heard, "0 managed memory is not moved", 29));
-    char text[1000], path[] = "/tmp/vgpu-logs-XXXXXX";
-    size_t room = sizeof text;
-    now = place;
-    CU(cuLogsDumpToMemory(&now, text, &room, 0));
-    EXPECT(now == place + 1 && room == strlen(heard + 2) + 1 && !strncmp(text, heard + 2, room - 1));
-    room = sizeof text;
-    CU(cuLogsDumpToMemory(&now, text, &room, 0));
-    EXPECT(room == 0 && text[0] == 0);
-    int file = mkstemp(path);
-    EXPECT(file >= 0);
-    CU(cuLogsDumpToFile(NULL, path, 0));
-    CU(cuLogsDumpToFile(&place, path, 0));
-    EXPECT(read(file, text, sizeof text) == (ssize_t)(2 * strlen(heard + 2) + 2));
-    unlink(path);
-    CU(cuLogsUnregisterCallback(handle));
-    void *address = NULL;
-    int status = -1;
-    CU(cuGetProcAddress_v2("cuMemDiscardBatchAsync", &address, 13000, 0, &status));
-    EXPECT(address && status == 0);
-    puts("refusals: right");
-    return 0;
-}
-
 int main(int argc, char **argv) {
     static const struct {
         const char *name;
@@ -736,8 +678,7 @@ int main(int argc, char **argv) {
                  {"linking", linking},   {"areas", areas},
                  {"host_functions", host_functions}, {"host_never", host_never},
                  {"threads", threads},   {"words", words},
-                 {"captures", captures}, {"graphs", graphs},
-                 {"refusals", refusals}};
+                 {"captures", captures}, {"graphs", graphs}};
     for (size_t i = 0; argc > 1 && i < sizeof parts / sizeof *parts; i++) {
         if (!strcmp(argv[1], parts[i].name)) return parts[i].run();
     }

@@ -57,6 +57,8 @@ programs! {
     FORMS = "forms", "tests/guests/forms.ptx";
     /// One kind of graph a run.
     GRAPHS = "graphs", "tests/guests/graphs.ptx";
+    /// What is refused, and the messages about it.
+    REFUSALS = "refusals", "soft-gpu/fixtures/demo/vecadd.ptx";
     /// Memory that both it and kernels reach, one part a run.
     REACH = "reach", "tests/guests/reach.ptx";
     /// Devices and their primary contexts; every attribute.

@@ -75,8 +75,7 @@ fn graphs_by_hand() -> Result<()> {
 #[test]
 fn what_is_refused_is_refused_with_a_sentence() -> Result<()> {
     let host = one_vm(&Options::default())?;
-    let output = Guest::new(guest::SURFACE, host.target(1))?
-        .arg("refusals")
+    let output = Guest::new(guest::REFUSALS, host.target(1))?
         .spawn()?
         .finish(vgpu_tests::wait::SOON)?;
     let said = guest::describe(&output);

@@ -4,7 +4,7 @@ use super::resource::Resource;
 use super::types::Out;
 use crate::driver::error::{CuError, Result};
 use crate::driver::green::{self, Green};
-use crate::driver::{event, gpu, stream};
+use crate::driver::{event, gpu, stream_table};
 
 /// The multiprocessors of a green context.
 ///
@@ -43,7 +43,7 @@ exports! {
 
     fn cuGreenCtxStreamCreate(out: Out<u64>, green: u64, flags: u32, priority: i32) {
         out.check()?;
-        out.set(stream::create_in(green::get(green)?, flags, priority)?)
+        out.set(stream_table::create_in(green::get(green)?, flags, priority)?)
     }
 
     fn cuGreenCtxGetId(green: u64, id: Out<u64>) {

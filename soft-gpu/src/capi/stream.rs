@@ -7,7 +7,7 @@ use super::types::{Default, In, Out, StreamArg};
 use crate::driver::callback::{self, HostCall, HostFn, StreamFn};
 use crate::driver::error::{CuError, Result};
 use crate::driver::graph::capture;
-use crate::driver::{event, healthy, stream};
+use crate::driver::{event, healthy, stream_table};
 
 fn synchronize(stream: StreamArg, default: Default) -> Result {
     stream.get(default)?.synchronize()
@@ -153,20 +153,20 @@ stream_exports! {
 exports! {
     fn cuStreamCreate(out: Out<u64>, flags: u32) {
         out.check()?;
-        out.set(stream::create(flags, 0)?)
+        out.set(stream_table::create(flags, 0)?)
     }
 
     fn cuStreamCreateWithPriority(out: Out<u64>, flags: u32, priority: i32) {
         out.check()?;
-        out.set(stream::create(flags, priority)?)
+        out.set(stream_table::create(flags, priority)?)
     }
 
     fn cuStreamDestroy(handle: u64) {
-        stream::destroy(handle)
+        stream_table::destroy(handle)
     }
 
     fn cuStreamDestroy_v2(handle: u64) {
-        stream::destroy(handle)
+        stream_table::destroy(handle)
     }
 
     fn cuStreamGetGreenCtx(stream: StreamArg, out: Out<u64>) {

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use crate::driver::copy::Mode;
 use crate::driver::error::{CuError, Result};
-use crate::driver::stream::{self, Stream};
+use crate::driver::stream::Stream;
+use crate::driver::stream_table;
 
 /// A pointer that the function writes one value through.
 #[repr(transparent)]
@@ -165,8 +166,8 @@ impl StreamArg {
     /// CUDA_ERROR_INVALID_HANDLE, no current context, or a poisoned process.
     pub fn get(self, default: Default) -> Result<Arc<Stream>> {
         crate::driver::healthy()?;
-        stream::resolve(match (self.0, default) {
-            (0, Default::PerThread) => stream::PER_THREAD_HANDLE,
+        stream_table::resolve(match (self.0, default) {
+            (0, Default::PerThread) => stream_table::PER_THREAD_HANDLE,
             (handle, _) => handle,
         })
     }

@@ -11,7 +11,9 @@ use super::graph::{block, exec};
 use super::handle::{Kind, Table};
 use super::stream::{Class, Position, Stream};
 use super::sync::lock;
-use super::{array, driver, event, fault, gpu, green, healthy, library, module, pool, stream};
+use super::{
+    array, driver, event, fault, gpu, green, healthy, library, module, pool, stream_table,
+};
 
 /// cuCtxGetApiVersion.
 pub const API_VERSION: u32 = 3020;
@@ -76,7 +78,13 @@ impl Context {
             primary,
             flags: AtomicU32::new(flags),
             order: RwLock::new(()),
-            legacy: Arc::new(Stream::new(me.clone(), Class::Legacy, 0, 0, stream::LEGACY)),
+            legacy: Arc::new(Stream::new(
+                me.clone(),
+                Class::Legacy,
+                0,
+                0,
+                stream_table::LEGACY,
+            )),
             limits: LIMITS.map(|(_, default, _)| AtomicU64::new(default)),
             cache_config: AtomicU32::new(0),
             heap_used: AtomicU64::new(0),
@@ -187,7 +195,7 @@ impl Context {
         event::forget_context(self.handle);
         array::forget_context(self.handle);
         exec::forget_context();
-        stream::forget_context(self);
+        stream_table::forget_context(self);
         if let Ok(driver) = driver() {
             driver.memory.free_context(driver, self.handle);
             block::trim(&self.gpu);

@@ -38,6 +38,7 @@ mod registered;
 pub mod share;
 pub mod stream;
 mod stream_attribute;
+pub mod stream_table;
 pub mod streaming;
 pub mod strict;
 pub mod sync;

@@ -6,8 +6,7 @@
 //! has so far; a blocking stream waits for what the NULL stream has so far). As dependencies always
 //! point to earlier submissions, there are no cycles.
 
-use std::cell::RefCell;
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
@@ -16,8 +15,7 @@ use std::time::{Duration, Instant};
 use super::context::Context;
 use super::error::{CuError, Result};
 use super::graph::capture;
-use super::green::{self, Green};
-use super::handle::{Kind, Table};
+use super::green::Green;
 use super::part::Part;
 use super::stream_attribute::Attributes;
 use super::sync::{lock, now_ns, read, write};
@@ -381,7 +379,6 @@ impl Drop for Stream {
     }
 }
 
-static STREAMS: Table<Stream> = Table::new(Kind::Stream);
 static IDS: AtomicU64 = AtomicU64::new(1);
 
 /// Lowest and highest priority, as cuCtxGetStreamPriorityRange says.
@@ -432,6 +429,12 @@ impl Stream {
         view.core = Arc::clone(&self.core);
         view.borrowed = true;
         view
+    }
+
+    /// Makes a new stream one of a green context.
+    pub fn join(&mut self, green: &Arc<Green>) {
+        self.green = Some(Arc::downgrade(green));
+        self.part = green.part;
     }
 
     /// The green context that it was made in, if it was.
@@ -579,149 +582,6 @@ impl Stream {
             fault::check()
         } else {
             Err(CuError::NOT_READY)
-        }
-    }
-}
-
-thread_local! {
-    /// This thread's default stream in each context.
-    static PER_THREAD: RefCell<HashMap<u64, Arc<Stream>>> = RefCell::default();
-}
-
-/// CU_STREAM_NON_BLOCKING.
-const NON_BLOCKING: u32 = 1;
-
-/// The legacy NULL stream by explicit handle.
-pub const LEGACY: u64 = 1;
-/// The calling thread's default stream by explicit handle.
-pub const PER_THREAD_HANDLE: u64 = 2;
-
-/// The stream that a CUstream names in the current context.
-///
-/// # Errors
-/// CUDA_ERROR_INVALID_HANDLE (strict mode aborts), or no current context.
-pub fn resolve(handle: u64) -> Result<Arc<Stream>> {
-    match handle {
-        0 | LEGACY => {
-            let context = super::context::current()?;
-            Ok(match green::current() {
-                Some(green) => Arc::clone(green.null()),
-                None => Arc::clone(&context.legacy),
-            })
-        }
-        PER_THREAD_HANDLE => per_thread(),
-        _ => {
-            // A stream of another context than the current one is used in its own.
-            let stream = STREAMS.get(handle)?;
-            stream.green()?;
-            Ok(stream)
-        }
-    }
-}
-
-fn per_thread() -> Result<Arc<Stream>> {
-    let context = super::context::current()?;
-    if green::current().is_some() {
-        // As cuStreamGetCtx_v2 documents it.
-        return Err(CuError::INVALID_HANDLE);
-    }
-    PER_THREAD.with_borrow_mut(|map| {
-        map.retain(|_, s| s.context.strong_count() > 0);
-        if let Some(stream) = map
-            .get(&context.handle)
-            .filter(|s| Weak::ptr_eq(&s.context, &Arc::downgrade(&context)))
-        {
-            return Ok(Arc::clone(stream));
-        }
-        let made = Stream::new(
-            Arc::downgrade(&context),
-            Class::Blocking,
-            0,
-            0,
-            PER_THREAD_HANDLE,
-        );
-        let stream = Arc::new(made);
-        context.adopt(&stream);
-        map.insert(context.handle, Arc::clone(&stream));
-        Ok(stream)
-    })
-}
-
-/// cuStreamCreateWithPriority.
-///
-/// # Errors
-/// Unknown flags; no current context; a poisoned process.
-pub fn create(flags: u32, priority: i32) -> Result<u64> {
-    super::healthy()?;
-    let context = super::context::current()?;
-    make(&context, green::current(), flags, priority)
-}
-
-/// cuGreenCtxStreamCreate.
-///
-/// # Errors
-/// CUDA_ERROR_INVALID_VALUE unless it is a stream that does not wait for the NULL stream; the primary
-/// context is gone.
-pub fn create_in(green: Arc<Green>, flags: u32, priority: i32) -> Result<u64> {
-    if flags != NON_BLOCKING {
-        return Err(CuError::INVALID_VALUE);
-    }
-    let context = green.owner()?;
-    make(&context, Some(green), flags, priority)
-}
-
-fn make(
-    context: &Arc<Context>,
-    green: Option<Arc<Green>>,
-    flags: u32,
-    priority: i32,
-) -> Result<u64> {
-    let class = match flags {
-        0 => Class::Blocking,
-        NON_BLOCKING => Class::NonBlocking,
-        _ => return Err(CuError::INVALID_VALUE),
-    };
-    let stream = STREAMS.insert(|handle| {
-        let mut stream = Stream::new(Arc::downgrade(context), class, flags, priority, handle);
-        if let Some(green) = &green {
-            stream.green = Some(Arc::downgrade(green));
-            stream.part = green.part;
-        }
-        Arc::new(stream)
-    });
-    context.adopt(&stream);
-    if let Some(green) = green {
-        green.adopt(&stream);
-    }
-    Ok(stream.handle)
-}
-
-/// cuStreamDestroy: returns at once; work already submitted still runs.
-///
-/// # Errors
-/// CUDA_ERROR_INVALID_HANDLE, also for the default streams.
-pub fn destroy(handle: u64) -> Result {
-    if handle <= PER_THREAD_HANDLE {
-        return Err(CuError::INVALID_HANDLE);
-    }
-    let stream = STREAMS.remove(handle)?;
-    capture::forget_stream(&stream);
-    if let Some(context) = stream.context.upgrade() {
-        context.disown(&stream);
-    }
-    if let Ok(Some(green)) = stream.green() {
-        green.disown(&stream);
-    }
-    fault::check()
-}
-
-/// Ends the handles of a destroyed context's streams.
-pub fn forget_context(context: &Arc<Context>) {
-    let weak = Arc::downgrade(context);
-    for stream in STREAMS.all() {
-        if Weak::ptr_eq(&stream.context, &weak) {
-            capture::forget_stream(&stream);
-            let _ = STREAMS.remove(stream.handle);
         }
     }
 }
