@@ -1,4 +1,5 @@
 /* Arrays as they are described and copied to, and copies in batches. */
+#include "boxes.h"
 #include "tell.h"
 
 enum { HOST = 1, DEVICE = 2, ARRAY = 3, W = 64, H = 8, BYTE = 1, FLOAT = 0x20 };
@@ -14,18 +15,6 @@ typedef struct {
     int format;
     unsigned channels, flags;
 } Shape;
-typedef struct {
-    size_t x, y;
-    int kind;
-    const void *host;
-    CUdeviceptr device;
-    CUarray array;
-    size_t pitch;
-} Side;
-typedef struct {
-    Side src, dst;
-    size_t width, height;
-} Rect;
 typedef struct {
     int kind, id;
 } Location;

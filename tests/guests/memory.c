@@ -1,35 +1,10 @@
 /* Memory: pitched, page-locked, registered; what addresses are; fills and copies in all forms. */
+#include "boxes.h"
 #include "tell.h"
 
 #include <sys/mman.h>
 
 enum { HOST = 1, DEVICE = 2, N = 4096 };
-
-typedef struct {
-    size_t x, y;
-    int kind;
-    const void *host;
-    CUdeviceptr device;
-    CUarray array;
-    size_t pitch;
-} Side;
-typedef struct {
-    Side src, dst;
-    size_t width, height;
-} Rect;
-typedef struct {
-    size_t x, y, z, level;
-    int kind;
-    const void *host;
-    CUdeviceptr device;
-    CUarray array;
-    CUcontext ctx;
-    size_t pitch, height;
-} BoxSide;
-typedef struct {
-    BoxSide src, dst;
-    size_t width, height, depth;
-} Box;
 
 static CUcontext ctx;
 static CUstream stream;

@@ -3,37 +3,13 @@
  * stream does not go on. Whatever went to the legacy stream instead would wait for that, and the program
  * would not end.
  */
+#include "boxes.h"
 #include "tell.h"
 
 #include <pthread.h>
 
 enum { HOST = 1, DEVICE = 2, ARRAY = 3, N = 256, ROW = 32, ROWS = 8, EQUAL = 1, RELAXED = 2 };
 
-typedef struct {
-    size_t x, y;
-    int kind;
-    const void *host;
-    CUdeviceptr device;
-    CUarray array;
-    size_t pitch;
-} Side;
-typedef struct {
-    Side src, dst;
-    size_t width, height;
-} Rect;
-typedef struct {
-    size_t x, y, z, level;
-    int kind;
-    const void *host;
-    CUdeviceptr device;
-    CUarray array;
-    CUcontext ctx;
-    size_t pitch, height;
-} BoxSide;
-typedef struct {
-    BoxSide src, dst;
-    size_t width, height, depth;
-} Box;
 typedef struct {
     int order, hints[4];
     unsigned flags;
