@@ -85,7 +85,7 @@ exports! {
         let shim = live()?;
         capture::forbid(shim, &resolve(shim, stream, mode)?)?;
         managed(shim, address, count)?;
-        Place::of_device(shim, device)?.prefetch()
+        Place::of_device(shim, device)?.host()
     }
 
     /// Remembers a hint.
@@ -116,7 +116,7 @@ exports! {
         if flags != 0 {
             return Err(CuResult::INVALID_VALUE);
         }
-        Place::of(shim, place)?.prefetch()
+        Place::of(shim, place)?.host()
     }
 
     /// Refused, as of devices that do not share managed memory with processors.
@@ -240,10 +240,6 @@ impl Place {
             // As of any device without CONCURRENT_MANAGED_ACCESS.
             Place::Device => Err(CuResult::INVALID_DEVICE),
         }
-    }
-
-    fn prefetch(self) -> Cu {
-        self.host()
     }
 }
 
