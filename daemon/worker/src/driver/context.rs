@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use cudarc::driver::sys;
 
-use super::{Device, Result, Stream, check, raw};
+use super::{Device, Result, Stream, raw};
 
 /// `CU_CTX_SCHED_BLOCKING_SYNC`: waiting threads sleep instead of spinning.
 const SCHED_BLOCKING_SYNC: u32 = 4;
@@ -47,10 +47,10 @@ impl Context {
     /// The driver's.
     pub fn primary(device: Device) -> Result<Arc<Context>> {
         // SAFETY: plain numbers.
-        check(unsafe { sys::cuDevicePrimaryCtxSetFlags_v2(device.raw(), SCHED_BLOCKING_SYNC) })?;
+        unsafe { raw::cuDevicePrimaryCtxSetFlags_v2(device.raw(), SCHED_BLOCKING_SYNC) }?;
         let mut raw: sys::CUcontext = ptr::null_mut();
         // SAFETY: writes one handle.
-        check(unsafe { sys::cuDevicePrimaryCtxRetain(&mut raw, device.raw()) })?;
+        unsafe { raw::cuDevicePrimaryCtxRetain(&mut raw, device.raw()) }?;
         Ok(Arc::new(Context {
             raw,
             number: fresh_number(),
@@ -68,7 +68,7 @@ impl Context {
         let flags = (flags & GUEST_FLAGS) | SCHED_BLOCKING_SYNC;
         CURRENT.set(0);
         // SAFETY: writes one handle. The driver makes the new context current on this thread.
-        check(unsafe { sys::cuCtxCreate_v2(&mut raw, flags, device.raw()) })?;
+        unsafe { raw::cuCtxCreate_v2(&mut raw, flags, device.raw()) }?;
         let context = Context {
             raw,
             number: fresh_number(),
@@ -76,7 +76,7 @@ impl Context {
             primary: false,
         };
         // SAFETY: no context is a valid choice; threads bind when they need one.
-        check(unsafe { sys::cuCtxSetCurrent(ptr::null_mut()) })?;
+        unsafe { raw::cuCtxSetCurrent(ptr::null_mut()) }?;
         Ok(Arc::new(context))
     }
 
@@ -99,7 +99,7 @@ impl Context {
             return Ok(());
         }
         // SAFETY: the context lives as long as `self`.
-        check(unsafe { sys::cuCtxSetCurrent(self.raw) })?;
+        unsafe { raw::cuCtxSetCurrent(self.raw) }?;
         CURRENT.set(self.number);
         Ok(())
     }
@@ -112,7 +112,7 @@ impl Context {
         self.bind()?;
         let (mut least, mut greatest): (c_int, c_int) = (0, 0);
         // SAFETY: writes two ints.
-        check(unsafe { sys::cuCtxGetStreamPriorityRange(&mut least, &mut greatest) })?;
+        unsafe { raw::cuCtxGetStreamPriorityRange(&mut least, &mut greatest) }?;
         Ok((least, greatest))
     }
 
@@ -124,7 +124,7 @@ impl Context {
         self.bind()?;
         let (mut free, mut total) = (0usize, 0usize);
         // SAFETY: writes two sizes.
-        check(unsafe { sys::cuMemGetInfo_v2(&mut free, &mut total) })?;
+        unsafe { raw::cuMemGetInfo_v2(&mut free, &mut total) }?;
         Ok((free as u64, total as u64))
     }
 
@@ -165,17 +165,17 @@ impl Drop for Context {
     fn drop(&mut self) {
         if CURRENT.get() == self.number {
             // SAFETY: no context is a valid choice.
-            let _ = check(unsafe { sys::cuCtxSetCurrent(ptr::null_mut()) });
+            let _ = unsafe { raw::cuCtxSetCurrent(ptr::null_mut()) };
             CURRENT.set(0);
         }
         // SAFETY: this was the last owner, so nothing of the context is in use by us any more.
-        let _ = check(unsafe {
+        let _ = unsafe {
             if self.primary {
-                sys::cuDevicePrimaryCtxRelease_v2(self.device.raw())
+                raw::cuDevicePrimaryCtxRelease_v2(self.device.raw())
             } else {
-                sys::cuCtxDestroy_v2(self.raw)
+                raw::cuCtxDestroy_v2(self.raw)
             }
-        });
+        };
     }
 }
 
@@ -198,7 +198,7 @@ impl DeviceMemory {
         context.bind()?;
         let mut address: sys::CUdeviceptr = 0;
         // SAFETY: writes one address; the context is current.
-        check(unsafe { sys::cuMemAlloc_v2(&mut address, bytes as usize) })?;
+        unsafe { raw::cuMemAlloc_v2(&mut address, bytes as usize) }?;
         Ok(DeviceMemory {
             address,
             context: Arc::clone(context),
@@ -214,7 +214,7 @@ impl DeviceMemory {
         let raw = stream.bound()?;
         let mut address: sys::CUdeviceptr = 0;
         // SAFETY: writes one address; the stream lives and its context is current.
-        check(unsafe { sys::cuMemAllocAsync(&mut address, bytes as usize, raw) })?;
+        unsafe { raw::cuMemAllocAsync(&mut address, bytes as usize, raw) }?;
         Ok(DeviceMemory {
             address,
             context: Arc::clone(stream.context()),
@@ -241,7 +241,7 @@ impl DeviceMemory {
         let block = std::mem::ManuallyDrop::new(self);
         // SAFETY: the block is ours and was not freed before; the session has removed it from its
         // map. It is not dropped afterwards.
-        let freed = check(unsafe { sys::cuMemFreeAsync(block.address, raw) });
+        let freed = unsafe { raw::cuMemFreeAsync(block.address, raw) };
         // SAFETY: the block is never looked at again; this gives back its share of the context.
         drop(unsafe { ptr::read(&raw const block.context) });
         freed
@@ -253,7 +253,7 @@ impl Drop for DeviceMemory {
         if self.context.bind().is_ok() {
             // SAFETY: the block is ours and was not freed before; the session has removed it from
             // its map, and its copies are over.
-            let _ = check(unsafe { sys::cuMemFree_v2(self.address) });
+            let _ = unsafe { raw::cuMemFree_v2(self.address) };
         }
     }
 }

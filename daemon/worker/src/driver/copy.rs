@@ -8,7 +8,7 @@ use std::ptr;
 use cudarc::driver::sys;
 use vgpu_proto::cuda::CuResult;
 
-use super::{Block, Result, Stream, check, raw};
+use super::{Block, Result, Stream, raw};
 
 /// Copies the block's bytes to `dst`. The block must be kept and left alone until the stream is past
 /// this copy.
@@ -18,7 +18,7 @@ use super::{Block, Result, Stream, check, raw};
 pub fn copy_htod(stream: &Stream, dst: u64, block: &Block) -> Result<()> {
     let raw = stream.bound()?;
     // SAFETY: the block has `len` bytes; `dst` was checked by the caller.
-    check(unsafe { sys::cuMemcpyHtoDAsync_v2(dst, block.pointer().cast(), block.len(), raw) })
+    unsafe { raw::cuMemcpyHtoDAsync_v2(dst, block.pointer().cast(), block.len(), raw) }
 }
 
 /// Copies `block.len()` bytes from `src` into the block, to be read when the stream is past it.
@@ -28,7 +28,7 @@ pub fn copy_htod(stream: &Stream, dst: u64, block: &Block) -> Result<()> {
 pub fn copy_dtoh(stream: &Stream, block: &Block, src: u64) -> Result<()> {
     let raw = stream.bound()?;
     // SAFETY: the block has `len` bytes and is not read before completion; `src` was checked.
-    check(unsafe { sys::cuMemcpyDtoHAsync_v2(block.pointer().cast(), src, block.len(), raw) })
+    unsafe { raw::cuMemcpyDtoHAsync_v2(block.pointer().cast(), src, block.len(), raw) }
 }
 
 /// Copies within device memory.
@@ -38,7 +38,7 @@ pub fn copy_dtoh(stream: &Stream, block: &Block, src: u64) -> Result<()> {
 pub fn copy_dtod(stream: &Stream, dst: u64, src: u64, len: u64) -> Result<()> {
     let raw = stream.bound()?;
     // SAFETY: both ranges were checked by the caller.
-    check(unsafe { sys::cuMemcpyDtoDAsync_v2(dst, src, len as usize, raw) })
+    unsafe { raw::cuMemcpyDtoDAsync_v2(dst, src, len as usize, raw) }
 }
 
 /// Writes `count` elements of `width` bytes (1, 2 or 4).
@@ -49,14 +49,14 @@ pub fn fill(stream: &Stream, dst: u64, value: u32, width: u8, count: u64) -> Res
     let raw = stream.bound()?;
     let n = count as usize;
     // SAFETY: the range was checked by the caller.
-    check(unsafe {
+    unsafe {
         match width {
-            1 => sys::cuMemsetD8Async(dst, value as u8, n, raw),
-            2 => sys::cuMemsetD16Async(dst, value as u16, n, raw),
-            4 => sys::cuMemsetD32Async(dst, value, n, raw),
-            _ => return Err(CuResult::INVALID_VALUE),
+            1 => raw::cuMemsetD8Async(dst, value as u8, n, raw),
+            2 => raw::cuMemsetD16Async(dst, value as u16, n, raw),
+            4 => raw::cuMemsetD32Async(dst, value, n, raw),
+            _ => Err(CuResult::INVALID_VALUE),
         }
-    })
+    }
 }
 
 /// Writes `rows` rows of `columns` elements, rows `pitch` bytes apart.
@@ -73,14 +73,14 @@ pub fn fill_2d(
     let raw = stream.bound()?;
     let (pitch, columns, rows) = (pitch as usize, columns as usize, rows as usize);
     // SAFETY: the range was checked by the caller.
-    check(unsafe {
+    unsafe {
         match width {
-            1 => sys::cuMemsetD2D8Async(dst, pitch, value as u8, columns, rows, raw),
-            2 => sys::cuMemsetD2D16Async(dst, pitch, value as u16, columns, rows, raw),
-            4 => sys::cuMemsetD2D32Async(dst, pitch, value, columns, rows, raw),
-            _ => return Err(CuResult::INVALID_VALUE),
+            1 => raw::cuMemsetD2D8Async(dst, pitch, value as u8, columns, rows, raw),
+            2 => raw::cuMemsetD2D16Async(dst, pitch, value as u16, columns, rows, raw),
+            4 => raw::cuMemsetD2D32Async(dst, pitch, value, columns, rows, raw),
+            _ => Err(CuResult::INVALID_VALUE),
         }
-    })
+    }
 }
 
 /// Rows in device memory.
@@ -133,7 +133,7 @@ pub fn copy_rows_htod(stream: &Stream, dst: Rows, block: &Block, width: usize) -
     let raw = stream.bound()?;
     // SAFETY: the block has as many rows as its length allows; the device's were checked by the
     // caller.
-    check(unsafe { sys::cuMemcpy2DAsync_v2(&copy, raw) })
+    unsafe { raw::cuMemcpy2DAsync_v2(&copy, raw) }
 }
 
 /// Copies rows of the device into the block, next to each other. As [`copy_dtoh`] otherwise.
@@ -154,7 +154,7 @@ pub fn copy_rows_dtoh(stream: &Stream, block: &Block, src: Rows, width: usize) -
     let raw = stream.bound()?;
     // SAFETY: the block has room for as many rows as its length allows and is not read before
     // completion; the device's rows were checked by the caller.
-    check(unsafe { sys::cuMemcpy2DAsync_v2(&copy, raw) })
+    unsafe { raw::cuMemcpy2DAsync_v2(&copy, raw) }
 }
 
 /// Copies `rows` rows of `width` bytes within device memory.
@@ -178,7 +178,7 @@ pub fn copy_rows_dtod(
     };
     let raw = stream.bound()?;
     // SAFETY: both areas were checked by the caller.
-    check(unsafe { sys::cuMemcpy2DAsync_v2(&copy, raw) })
+    unsafe { raw::cuMemcpy2DAsync_v2(&copy, raw) }
 }
 
 /// One word of device memory that a stream writes or waits for.

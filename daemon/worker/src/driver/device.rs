@@ -6,7 +6,7 @@ use std::sync::Arc;
 use cudarc::driver::sys;
 use vgpu_proto::handshake::DeviceInfo;
 
-use super::{Context, Result, check, raw};
+use super::{Context, Result, raw};
 
 /// `CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS`: kernels can reach the whole address space of the
 /// process. A worker must not serve strangers while it is 1.
@@ -42,12 +42,12 @@ impl Device {
     pub fn all() -> Result<Vec<Device>> {
         let mut count: c_int = 0;
         // SAFETY: writes one int.
-        check(unsafe { sys::cuDeviceGetCount(&mut count) })?;
+        unsafe { raw::cuDeviceGetCount(&mut count) }?;
         (0..count)
             .map(|ordinal| {
                 let mut raw: sys::CUdevice = 0;
                 // SAFETY: writes one device number.
-                check(unsafe { sys::cuDeviceGet(&mut raw, ordinal) })?;
+                unsafe { raw::cuDeviceGet(&mut raw, ordinal) }?;
                 Ok(Device { raw })
             })
             .collect()
@@ -64,7 +64,7 @@ impl Device {
     pub fn name(self) -> Result<String> {
         let mut text = [0 as c_char; 256];
         // SAFETY: the driver writes at most 256 bytes, the last of them NUL.
-        check(unsafe { sys::cuDeviceGetName(text.as_mut_ptr(), 256, self.raw) })?;
+        unsafe { raw::cuDeviceGetName(text.as_mut_ptr(), 256, self.raw) }?;
         Ok(until_nul(&mut text))
     }
 
@@ -75,7 +75,7 @@ impl Device {
     pub fn pci_bus_id(self) -> Result<String> {
         let mut text = [0 as c_char; 32];
         // SAFETY: the driver writes at most 32 bytes.
-        check(unsafe { sys::cuDeviceGetPCIBusId(text.as_mut_ptr(), 32, self.raw) })?;
+        unsafe { raw::cuDeviceGetPCIBusId(text.as_mut_ptr(), 32, self.raw) }?;
         Ok(until_nul(&mut text))
     }
 
@@ -86,7 +86,7 @@ impl Device {
     pub fn uuid(self) -> Result<[u8; 16]> {
         let mut uuid = sys::CUuuid { bytes: [0; 16] };
         // SAFETY: writes 16 bytes.
-        check(unsafe { sys::cuDeviceGetUuid_v2(&mut uuid, self.raw) })?;
+        unsafe { raw::cuDeviceGetUuid_v2(&mut uuid, self.raw) }?;
         Ok(uuid.bytes.map(|b| b as u8))
     }
 
@@ -97,7 +97,7 @@ impl Device {
     pub fn total_memory(self) -> Result<u64> {
         let mut bytes = 0usize;
         // SAFETY: writes one size.
-        check(unsafe { sys::cuDeviceTotalMem_v2(&mut bytes, self.raw) })?;
+        unsafe { raw::cuDeviceTotalMem_v2(&mut bytes, self.raw) }?;
         Ok(bytes as u64)
     }
 

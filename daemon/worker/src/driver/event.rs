@@ -6,7 +6,7 @@ use std::sync::Arc;
 use cudarc::driver::sys;
 use vgpu_proto::cuda::CuResult;
 
-use super::{Context, Result, check};
+use super::{Context, Result, raw};
 
 /// `CU_EVENT_BLOCKING_SYNC`: a thread that waits sleeps.
 pub const BLOCKING_SYNC: u32 = 1;
@@ -42,7 +42,7 @@ impl Stream {
         context.bind()?;
         let mut raw: sys::CUstream = ptr::null_mut();
         // SAFETY: writes one handle; the context is current.
-        check(unsafe { sys::cuStreamCreateWithPriority(&mut raw, flags, priority) })?;
+        unsafe { raw::cuStreamCreateWithPriority(&mut raw, flags, priority) }?;
         Ok(Stream {
             raw,
             context: Arc::clone(context),
@@ -67,7 +67,7 @@ impl Stream {
     pub fn is_complete(&self) -> Result<bool> {
         let raw = self.bound()?;
         // SAFETY: the stream lives.
-        complete(check(unsafe { sys::cuStreamQuery(raw) }))
+        complete(unsafe { raw::cuStreamQuery(raw) })
     }
 
     /// `cuStreamSynchronize`: waits.
@@ -77,7 +77,7 @@ impl Stream {
     pub fn synchronize(&self) -> Result<()> {
         let raw = self.bound()?;
         // SAFETY: the stream lives.
-        check(unsafe { sys::cuStreamSynchronize(raw) })
+        unsafe { raw::cuStreamSynchronize(raw) }
     }
 
     /// `cuStreamWaitEvent`: what is submitted from now on waits for the event.
@@ -87,7 +87,7 @@ impl Stream {
     pub fn wait(&self, event: &Event, flags: u32) -> Result<()> {
         let raw = self.bound()?;
         // SAFETY: both live.
-        check(unsafe { sys::cuStreamWaitEvent(raw, event.raw, flags) })
+        unsafe { raw::cuStreamWaitEvent(raw, event.raw, flags) }
     }
 }
 
@@ -95,7 +95,7 @@ impl Drop for Stream {
     fn drop(&mut self) {
         if !self.raw.is_null() && self.context.bind().is_ok() {
             // SAFETY: last owner. Work in the stream still completes.
-            let _ = check(unsafe { sys::cuStreamDestroy_v2(self.raw) });
+            let _ = unsafe { raw::cuStreamDestroy_v2(self.raw) };
         }
     }
 }
@@ -121,7 +121,7 @@ impl Event {
         context.bind()?;
         let mut raw: sys::CUevent = ptr::null_mut();
         // SAFETY: writes one handle; the context is current.
-        check(unsafe { sys::cuEventCreate(&mut raw, flags) })?;
+        unsafe { raw::cuEventCreate(&mut raw, flags) }?;
         Ok(Event {
             raw,
             context: Arc::clone(context),
@@ -135,7 +135,7 @@ impl Event {
     pub fn record(&self, stream: &Stream, flags: u32) -> Result<()> {
         let raw = stream.bound()?;
         // SAFETY: both live.
-        check(unsafe { sys::cuEventRecordWithFlags(self.raw, raw, flags) })
+        unsafe { raw::cuEventRecordWithFlags(self.raw, raw, flags) }
     }
 
     /// `cuEventQuery`: is what was recorded complete?
@@ -144,7 +144,7 @@ impl Event {
     /// The driver's, a device fault among them.
     pub fn is_complete(&self) -> Result<bool> {
         // SAFETY: the event lives.
-        complete(check(unsafe { sys::cuEventQuery(self.raw) }))
+        complete(unsafe { raw::cuEventQuery(self.raw) })
     }
 
     /// `cuEventSynchronize`: waits.
@@ -154,7 +154,7 @@ impl Event {
     pub fn synchronize(&self) -> Result<()> {
         self.context.bind()?;
         // SAFETY: the event lives.
-        check(unsafe { sys::cuEventSynchronize(self.raw) })
+        unsafe { raw::cuEventSynchronize(self.raw) }
     }
 
     /// `cuEventElapsedTime` from `self` to `end`, in milliseconds.
@@ -165,7 +165,7 @@ impl Event {
         self.context.bind()?;
         let mut milliseconds = 0f32;
         // SAFETY: writes one float; both events live.
-        check(unsafe { sys::cuEventElapsedTime(&mut milliseconds, self.raw, end.raw) })?;
+        unsafe { raw::cuEventElapsedTime(&mut milliseconds, self.raw, end.raw) }?;
         Ok(milliseconds)
     }
 }
@@ -174,7 +174,7 @@ impl Drop for Event {
     fn drop(&mut self) {
         if self.context.bind().is_ok() {
             // SAFETY: last owner; the driver keeps what pending waits need.
-            let _ = check(unsafe { sys::cuEventDestroy_v2(self.raw) });
+            let _ = unsafe { raw::cuEventDestroy_v2(self.raw) };
         }
     }
 }

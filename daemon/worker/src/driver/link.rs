@@ -8,7 +8,7 @@ use cudarc::driver::sys;
 use vgpu_proto::cuda::CuResult;
 
 use super::module::JitOptions;
-use super::{Context, JitLogs, MappedImage, Result, check, raw};
+use super::{Context, JitLogs, MappedImage, Result, raw};
 
 /// `CU_JIT_INPUT_LIBRARY`, the last kind that is linked: CUBIN, PTX, FATBINARY, OBJECT, LIBRARY. (NVVM
 /// is not taken by drivers any more.)
@@ -33,7 +33,7 @@ struct Linker(sys::CUlinkState);
 impl Drop for Linker {
     fn drop(&mut self) {
         // SAFETY: the state is ours and lives until here.
-        let _ = check(unsafe { sys::cuLinkDestroy(self.0) });
+        let _ = unsafe { raw::cuLinkDestroy(self.0) };
     }
 }
 
@@ -93,7 +93,7 @@ fn link_with(inputs: &[Input], jit: &mut JitOptions, most: usize) -> Result<Vec<
     }
     let (mut at, mut size): (*mut c_void, usize) = (ptr::null_mut(), 0);
     // SAFETY: writes a pointer and a size.
-    check(unsafe { sys::cuLinkComplete(linker.0, &mut at, &mut size) })?;
+    unsafe { raw::cuLinkComplete(linker.0, &mut at, &mut size) }?;
     if at.is_null() {
         return Err(CuResult::UNKNOWN);
     }

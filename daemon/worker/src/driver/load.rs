@@ -6,7 +6,7 @@ use cudarc::driver::sys;
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use vgpu_proto::cuda::{CuResult, MINIMUM_DRIVER_VERSION};
 
-use super::check;
+use super::raw;
 
 /// Why there is no driver, as a sentence for the administrator.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -26,75 +26,6 @@ impl LoadError {
         }
     }
 }
-
-/// Every function that this program calls. cudarc panics on a missing symbol, so each is looked up
-/// here first.
-const SYMBOLS: &[&str] = &[
-    "cuInit",
-    "cuDriverGetVersion",
-    "cuDeviceGet",
-    "cuDeviceGetCount",
-    "cuDeviceGetName",
-    "cuDeviceGetUuid_v2",
-    "cuDeviceTotalMem_v2",
-    "cuDeviceGetPCIBusId",
-    "cuDeviceGetAttribute",
-    "cuDevicePrimaryCtxRetain",
-    "cuDevicePrimaryCtxRelease_v2",
-    "cuDevicePrimaryCtxSetFlags_v2",
-    "cuCtxCreate_v2",
-    "cuCtxDestroy_v2",
-    "cuCtxSetCurrent",
-    "cuCtxGetStreamPriorityRange",
-    "cuCtxSetLimit",
-    "cuCtxGetLimit",
-    "cuCtxSetCacheConfig",
-    "cuMemAlloc_v2",
-    "cuMemAllocAsync",
-    "cuMemFreeAsync",
-    "cuMemFree_v2",
-    "cuMemGetInfo_v2",
-    "cuMemHostAlloc",
-    "cuMemFreeHost",
-    "cuMemcpyHtoDAsync_v2",
-    "cuMemcpyDtoHAsync_v2",
-    "cuMemcpyDtoDAsync_v2",
-    "cuMemcpy2DAsync_v2",
-    "cuMemsetD8Async",
-    "cuMemsetD16Async",
-    "cuMemsetD32Async",
-    "cuMemsetD2D8Async",
-    "cuMemsetD2D16Async",
-    "cuMemsetD2D32Async",
-    "cuModuleLoadDataEx",
-    "cuModuleUnload",
-    "cuModuleGetFunction",
-    "cuModuleGetGlobal_v2",
-    "cuModuleGetFunctionCount",
-    "cuModuleEnumerateFunctions",
-    "cuFuncGetName",
-    "cuLinkComplete",
-    "cuLinkDestroy",
-    "cuFuncGetParamInfo",
-    "cuFuncGetAttribute",
-    "cuFuncSetAttribute",
-    "cuFuncSetCacheConfig",
-    "cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags",
-    "cuOccupancyAvailableDynamicSMemPerBlock",
-    "cuLaunchKernel",
-    "cuLaunchCooperativeKernel",
-    "cuStreamCreateWithPriority",
-    "cuStreamDestroy_v2",
-    "cuStreamSynchronize",
-    "cuStreamQuery",
-    "cuStreamWaitEvent",
-    "cuEventCreate",
-    "cuEventDestroy_v2",
-    "cuEventRecordWithFlags",
-    "cuEventQuery",
-    "cuEventSynchronize",
-    "cuEventElapsedTime",
-];
 
 /// The name of the system's driver library.
 const SYSTEM_DRIVER: &str = "libcuda.so.1";
@@ -133,7 +64,7 @@ pub fn load(path: Option<&str>) -> Result<u32, LoadError> {
     }
     // SAFETY: the library is present; the handle lives as long as the process.
     let found = unsafe { sys::culib() };
-    let missing: Vec<&str> = SYMBOLS
+    let missing: Vec<&str> = raw::REQUIRED
         .iter()
         .copied()
         .filter(|symbol| bound(found, symbol).is_none())
@@ -158,7 +89,7 @@ pub fn load(path: Option<&str>) -> Result<u32, LoadError> {
 
 fn init(name: &str) -> Result<u32, LoadError> {
     // SAFETY: the symbol was found; the call has no precondition.
-    check(unsafe { sys::cuInit(0) }).map_err(|code| {
+    unsafe { raw::cuInit(0) }.map_err(|code| {
         LoadError::new(
             code,
             format!("cuInit of {name} failed: {code}; see the kernel's log"),
@@ -166,7 +97,7 @@ fn init(name: &str) -> Result<u32, LoadError> {
     })?;
     let mut version: c_int = 0;
     // SAFETY: writes one int.
-    check(unsafe { sys::cuDriverGetVersion(&mut version) })
+    unsafe { raw::cuDriverGetVersion(&mut version) }
         .map_err(|code| LoadError::new(code, format!("cuDriverGetVersion of {name}: {code}")))?;
     let version = u32::try_from(version).unwrap_or(0);
     if version < MINIMUM_DRIVER_VERSION {

@@ -42,19 +42,7 @@ pub use shadow::Shadow;
 pub use stdio::{exit_now, flush_stdio};
 pub use vmm::{Mapping, Physical, Reservation, granularity};
 
-use cudarc::driver::sys;
 use vgpu_proto::cuda::CuResult;
 
 /// What a driver call gives.
 pub type Result<T> = std::result::Result<T, CuResult>;
-
-fn check(code: sys::CUresult) -> Result<()> {
-    number(code as u32)
-}
-
-fn number(code: u32) -> Result<()> {
-    match code {
-        0 => Ok(()),
-        code => Err(CuResult(code)),
-    }
-}

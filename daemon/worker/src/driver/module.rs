@@ -8,7 +8,7 @@ use cudarc::driver::sys;
 use vgpu_proto::cuda::CuResult;
 use vgpu_proto::limits::MAX_KERNEL_PARAMS;
 
-use super::{Context, MappedImage, Result, Stream, check, raw};
+use super::{Context, MappedImage, Result, Stream, raw};
 
 const JIT_INFO_LOG: u32 = 3;
 const JIT_INFO_LOG_LEN: u32 = 4;
@@ -130,15 +130,15 @@ impl Module {
         let loaded = context.bind().and_then(|()| {
             // SAFETY: the image is followed by a zero byte; numbers and values are as many; the log
             // buffers have the sizes given; the options are of kinds that hold scalars.
-            check(unsafe {
-                sys::cuModuleLoadDataEx(
+            unsafe {
+                raw::cuModuleLoadDataEx(
                     &mut raw,
                     image.bytes().as_ptr().cast(),
                     jit.count(),
                     jit.numbers.as_mut_ptr().cast(),
                     jit.values.as_mut_ptr(),
                 )
-            })
+            }
         });
         let logs = jit.into_logs();
         let module = loaded.map(|()| Module {
@@ -162,9 +162,7 @@ impl Module {
         let mut address: sys::CUdeviceptr = 0;
         let mut bytes = 0usize;
         // SAFETY: writes an address and a size; the module lives and the name ends with NUL.
-        check(unsafe {
-            sys::cuModuleGetGlobal_v2(&mut address, &mut bytes, self.raw, name.as_ptr())
-        })?;
+        unsafe { raw::cuModuleGetGlobal_v2(&mut address, &mut bytes, self.raw, name.as_ptr()) }?;
         Ok((address, bytes as u64))
     }
 
@@ -176,14 +174,14 @@ impl Module {
         self.context.bind()?;
         let mut count = 0;
         // SAFETY: writes one number; the module lives.
-        check(unsafe { sys::cuModuleGetFunctionCount(&mut count, self.raw) })?;
+        unsafe { raw::cuModuleGetFunctionCount(&mut count, self.raw) }?;
         let mut functions: Vec<sys::CUfunction> = vec![ptr::null_mut(); count as usize];
         // SAFETY: writes as many handles as there is room for.
-        check(unsafe { sys::cuModuleEnumerateFunctions(functions.as_mut_ptr(), count, self.raw) })?;
+        unsafe { raw::cuModuleEnumerateFunctions(functions.as_mut_ptr(), count, self.raw) }?;
         let name = |function: sys::CUfunction| -> Result<String> {
             let mut text: *const c_char = ptr::null();
             // SAFETY: writes one pointer; the function lives with its module.
-            check(unsafe { sys::cuFuncGetName(&mut text, function) })?;
+            unsafe { raw::cuFuncGetName(&mut text, function) }?;
             if text.is_null() {
                 return Err(CuResult::UNKNOWN);
             }
@@ -200,7 +198,7 @@ impl Drop for Module {
     fn drop(&mut self) {
         if self.context.bind().is_ok() {
             // SAFETY: last owner: its functions keep it alive.
-            let _ = check(unsafe { sys::cuModuleUnload(self.raw) });
+            let _ = unsafe { raw::cuModuleUnload(self.raw) };
         }
     }
 }
@@ -249,17 +247,13 @@ impl Function {
         module.context.bind()?;
         let mut raw: sys::CUfunction = ptr::null_mut();
         // SAFETY: writes one handle; the module lives and the name ends with NUL.
-        check(unsafe {
-            sys::cuModuleGetFunction(&mut raw, module.raw, name.as_ptr().cast::<c_char>())
-        })?;
+        unsafe { raw::cuModuleGetFunction(&mut raw, module.raw, name.as_ptr().cast::<c_char>()) }?;
         let mut params = Vec::new();
         let mut params_len = 0usize;
         loop {
             let (mut offset, mut size) = (0usize, 0usize);
             // SAFETY: writes two sizes; the function lives with its module.
-            match check(unsafe {
-                sys::cuFuncGetParamInfo(raw, params.len(), &mut offset, &mut size)
-            }) {
+            match unsafe { raw::cuFuncGetParamInfo(raw, params.len(), &mut offset, &mut size) } {
                 Ok(()) => {}
                 // The driver's way to say that there is none of this number.
                 Err(CuResult::INVALID_VALUE) => break,
@@ -344,15 +338,15 @@ impl Function {
         self.module.context.bind()?;
         let mut blocks: c_int = 0;
         // SAFETY: writes one int; the function lives.
-        check(unsafe {
-            sys::cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
+        unsafe {
+            raw::cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
                 &mut blocks,
                 self.raw,
                 block_size,
                 dynamic_shared as usize,
                 flags,
             )
-        })?;
+        }?;
         Ok(blocks)
     }
 
@@ -364,9 +358,9 @@ impl Function {
         self.module.context.bind()?;
         let mut bytes = 0usize;
         // SAFETY: writes one size; the function lives.
-        check(unsafe {
-            sys::cuOccupancyAvailableDynamicSMemPerBlock(&mut bytes, self.raw, blocks, block_size)
-        })?;
+        unsafe {
+            raw::cuOccupancyAvailableDynamicSMemPerBlock(&mut bytes, self.raw, blocks, block_size)
+        }?;
         Ok(bytes as u64)
     }
 
@@ -394,9 +388,9 @@ impl Function {
         let kernel_params = pointers.as_mut_ptr();
         // SAFETY: function and stream live; each pointer leads to as many bytes of the block as the
         // driver says that its parameter has (checked above against the largest end).
-        check(unsafe {
+        unsafe {
             if launch.cooperative {
-                sys::cuLaunchCooperativeKernel(
+                raw::cuLaunchCooperativeKernel(
                     self.raw,
                     gx,
                     gy,
@@ -409,7 +403,7 @@ impl Function {
                     kernel_params,
                 )
             } else {
-                sys::cuLaunchKernel(
+                raw::cuLaunchKernel(
                     self.raw,
                     gx,
                     gy,
@@ -423,6 +417,6 @@ impl Function {
                     ptr::null_mut(),
                 )
             }
-        })
+        }
     }
 }

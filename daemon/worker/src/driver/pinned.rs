@@ -4,9 +4,7 @@ use std::ffi::c_void;
 use std::ptr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use cudarc::driver::sys;
-
-use super::{Context, Result, check};
+use super::{Context, Result, raw};
 
 /// `CU_MEMHOSTALLOC_PORTABLE`: page-locked for every context.
 const PORTABLE: u32 = 1;
@@ -27,7 +25,7 @@ impl Drop for Slab {
     fn drop(&mut self) {
         if self.context.bind().is_ok() {
             // SAFETY: no block of it is left, as each keeps it alive.
-            let _ = check(unsafe { sys::cuMemFreeHost(self.base.cast()) });
+            let _ = unsafe { raw::cuMemFreeHost(self.base.cast()) };
         }
     }
 }
@@ -92,7 +90,7 @@ impl BlockPool {
         let mut base: *mut c_void = ptr::null_mut();
         let bytes = self.block * self.blocks_per_slab;
         // SAFETY: writes one pointer; the context is current.
-        check(unsafe { sys::cuMemHostAlloc(&mut base, bytes, PORTABLE) })?;
+        unsafe { raw::cuMemHostAlloc(&mut base, bytes, PORTABLE) }?;
         // SAFETY: `bytes` fresh bytes. Zeroed so that no reply can ever carry what was there.
         unsafe { ptr::write_bytes(base.cast::<u8>(), 0, bytes) };
         self.slabs_left -= 1;

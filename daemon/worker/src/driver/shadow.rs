@@ -8,7 +8,7 @@ use cudarc::driver::sys;
 use vgpu_proto::changes::{LINE, Shared, parts};
 use vgpu_proto::cuda::CuResult;
 
-use super::{Context, Result, check};
+use super::{Context, Result, raw};
 
 /// `CU_MEMHOSTREGISTER_PORTABLE`, `DEVICEMAP`: for kernels of every context.
 const FLAGS: u32 = 0x01 | 0x02;
@@ -108,7 +108,7 @@ impl Drop for Shadow {
         let (first, bytes) = self.pages;
         if self.context.bind().is_ok() {
             // SAFETY: registered by `new`; the session has waited for the work that may use it.
-            let gone = check(unsafe { sys::cuMemHostUnregister(first as *mut c_void) });
+            let gone = unsafe { raw::cuMemHostUnregister(first as *mut c_void) };
             // Memory that a driver still has is left to the process's end.
             if gone.is_ok() {
                 unmap(first, bytes);
@@ -153,15 +153,14 @@ fn unmap(at: u64, len: usize) {
 fn register(context: &Arc<Context>, at: u64, len: usize) -> Result<()> {
     context.bind()?;
     // SAFETY: our own mapping, which outlives its registration.
-    check(unsafe { sys::cuMemHostRegister_v2(at as *mut c_void, len, FLAGS) })?;
+    unsafe { raw::cuMemHostRegister_v2(at as *mut c_void, len, FLAGS) }?;
     let mut device: sys::CUdeviceptr = 0;
     // SAFETY: writes one address.
-    let found =
-        check(unsafe { sys::cuMemHostGetDevicePointer_v2(&mut device, at as *mut c_void, 0) });
+    let found = unsafe { raw::cuMemHostGetDevicePointer_v2(&mut device, at as *mut c_void, 0) };
     if found.is_ok() && device == at {
         return Ok(());
     }
     // SAFETY: registered just now, and no work knows of it.
-    let _ = check(unsafe { sys::cuMemHostUnregister(at as *mut c_void) });
+    let _ = unsafe { raw::cuMemHostUnregister(at as *mut c_void) };
     found.and(Err(CuResult::NOT_SUPPORTED))
 }

@@ -164,6 +164,9 @@ impl Engine {
             if stop == Stop::Empty {
                 self.session.out.tell();
             }
+            if let Some(text) = self.session.out.failure() {
+                return Ending::closed(text);
+            }
             let queued = self.session.out.queued();
             if let Err(e) = self.session.out.flush() {
                 return Ending::closed(format!("the guest is gone: {e}"));

@@ -24,6 +24,7 @@ pub(super) struct Out {
     depth: Progress,
     allowed: Progress,
     scratch: Vec<u8>,
+    failure: Option<String>,
 }
 
 impl Out {
@@ -37,6 +38,7 @@ impl Out {
             depth,
             allowed: depth,
             scratch: Vec::new(),
+            failure: None,
         }
     }
 
@@ -68,22 +70,33 @@ impl Out {
 
     /// Answers a request with results and a status of their own.
     pub(super) fn reply_with<T: Encode>(&mut self, op: Op, id: u64, status: CuResult, value: &T) {
-        let mut args = std::mem::take(&mut self.scratch);
-        args.clear();
-        match encode_into(value, &mut args) {
+        self.frame((op as u16, op.name()), id, status, value, &[]);
+    }
+
+    fn frame<T: Encode>(
+        &mut self,
+        (number, name): (u16, &str),
+        id: u64,
+        status: CuResult,
+        value: &T,
+        bulk: &[u8],
+    ) {
+        self.scratch.clear();
+        match encode_into(value, &mut self.scratch) {
             Ok(()) => {
-                self.writer.push(
-                    Header::reply(op as u16, 0, status, id, args.len(), 0),
-                    &args,
-                    &[],
-                );
+                let header = Header::reply(number, 0, status, id, self.scratch.len(), bulk.len());
+                self.writer.push(header, &self.scratch, bulk);
             }
             Err(e) => {
-                tracing::error!("the reply to {} does not encode: {e}", op.name());
-                self.status(op, id, CuResult::UNKNOWN);
+                self.failure
+                    .get_or_insert_with(|| format!("the answer to {name} cannot be encoded: {e}"));
             }
         }
-        self.scratch = args;
+    }
+
+    /// Why the session cannot go on: a guest thread waits for an answer that cannot be encoded.
+    pub(super) fn failure(&mut self) -> Option<String> {
+        self.failure.take()
     }
 
     /// Answers a request whose results are empty, or which failed.
@@ -117,14 +130,7 @@ impl Out {
 
     /// Answers a request whose results come with at most [`MAX_BULK`] bytes of data.
     pub(super) fn reply_bulk<T: Encode>(&mut self, op: Op, id: u64, value: &T, bytes: &[u8]) {
-        let mut args = std::mem::take(&mut self.scratch);
-        args.clear();
-        if encode_into(value, &mut args).is_ok() {
-            let (status, len) = (CuResult::SUCCESS, args.len());
-            let header = Header::reply(op as u16, 0, status, id, len, bytes.len());
-            self.writer.push(header, &args, bytes);
-        }
-        self.scratch = args;
+        self.frame((op as u16, op.name()), id, CuResult::SUCCESS, value, bytes);
     }
 
     /// A stream has come to a host function of the guest.
@@ -210,16 +216,51 @@ impl Out {
     }
 
     fn notice(&mut self, notice: Notice, said: Progress) {
-        self.scratch.clear();
-        if encode_into(&said, &mut self.scratch).is_ok() {
-            let op = notice as u16;
-            let header = Header::reply(op, 0, CuResult::SUCCESS, 0, self.scratch.len(), 0);
-            self.writer.push(header, &self.scratch, &[]);
-        }
+        self.frame(
+            (notice as u16, "a notice"),
+            0,
+            CuResult::SUCCESS,
+            &said,
+            &[],
+        );
     }
 
     /// What was taken since the session began.
     pub(super) fn taken(&self) -> Progress {
         self.taken
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::os::fd::OwnedFd;
+    use std::os::unix::net::UnixStream;
+
+    use vgpu_proto::call::rep;
+    use vgpu_proto::limits::MAX_ARGS;
+
+    use super::*;
+
+    #[test]
+    fn an_answer_that_cannot_be_encoded_is_a_reason_to_end_the_session() {
+        let (_guest, ours) = UnixStream::pair().expect("a socket pair");
+        let credit = Progress { calls: 1, bytes: 1 };
+        let mut out = Out::new(Writer::new(File::from(OwnedFd::from(ours))), credit);
+        let names = |len| rep::ModuleFunctions {
+            total: 1,
+            names: vec!["f".repeat(len)],
+        };
+        out.reply_with(Op::ModuleFunctions, 1, CuResult::SUCCESS, &names(10));
+        assert_eq!(out.failure(), None);
+        let queued = out.queued();
+        out.reply_with(Op::ModuleFunctions, 2, CuResult::SUCCESS, &names(MAX_ARGS));
+        assert!(
+            out.failure()
+                .is_some_and(|text| text.contains("ModuleFunctions"))
+        );
+        out.reply_bulk(Op::ModuleFunctions, 3, &names(MAX_ARGS), &[1]);
+        assert!(out.failure().is_some());
+        assert_eq!(out.queued(), queued, "nothing of such an answer is sent");
     }
 }
