@@ -3,13 +3,14 @@
 //! SQLite in WAL mode with `synchronous=FULL`, owned by one writer thread. A command is applied to a
 //! copy of the [`Catalog`], saved with its audit line in one transaction, and published; then the
 //! caller hands the changes to the mediation and acknowledges. Readers get the published catalog and
-//! never wait for the disk.
+//! never wait for the disk; what only the disk has, a second thread reads.
 //!
 //! When the disk is full, commands are refused with a sentence, and everything else goes on: the
 //! catalog is in memory, usage is summed up there, events wait in a bounded ring.
 
 pub mod catalog;
 pub mod command;
+mod reader;
 mod rows;
 pub mod rules;
 mod schema;
@@ -30,6 +31,7 @@ pub use schema::StoreError;
 
 use crate::events::Journal;
 use command::refuse;
+use reader::Reader;
 use writer::{Job, Writer};
 
 /// Commands that may wait for the writer.
@@ -72,6 +74,7 @@ pub struct StoreHealth {
 pub struct Store {
     file: PathBuf,
     jobs: Sender<Job>,
+    reader: Reader,
     shared: Arc<Shared>,
     journal: Arc<Journal>,
     thread: Mutex<Option<JoinHandle<()>>>,
@@ -127,6 +130,7 @@ impl Store {
             catalog: RwLock::new(Arc::new(catalog)),
             health: Mutex::new(StoreHealth::default()),
         });
+        let reader = Reader::start(file)?;
         let (jobs, queue) = crossbeam::channel::bounded(QUEUE);
         let writer = Writer::new(connection, lock, shared.clone(), journal.clone(), options);
         let thread = std::thread::Builder::new()
@@ -139,6 +143,7 @@ impl Store {
         Ok(Self {
             file: file.to_path_buf(),
             jobs,
+            reader,
             shared,
             journal,
             thread: Mutex::new(Some(thread)),
@@ -295,6 +300,8 @@ impl Store {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .take();
+        // First: the last connection that closes writes the log back into the database.
+        self.reader.close();
         if let Some(thread) = thread {
             let _ = self.jobs.send(Job::Stop);
             if thread.join().is_err() {
@@ -307,11 +314,7 @@ impl Store {
         &self,
         query: impl FnOnce(&rusqlite::Connection) -> Result<T, rusqlite::Error> + Send + 'static,
     ) -> Result<T, ErrorDetail> {
-        let (reply, answer) = oneshot::channel();
-        self.send(Job::Read(Box::new(move |connection| {
-            let _ = reply.send(query(connection));
-        })))?;
-        answer.await.map_err(|_| stopped())?.map_err(|error| {
+        self.reader.read(query).await?.map_err(|error| {
             refuse(
                 ErrorCode::Internal,
                 format!(

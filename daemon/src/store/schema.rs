@@ -107,6 +107,20 @@ pub(super) fn open(file: &Path) -> Result<Connection, StoreError> {
     Ok(connection)
 }
 
+/// A second connection, to a database that [`open`] has found sound.
+pub(super) fn open_to_read(file: &Path) -> Result<Connection, StoreError> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY
+        | OpenFlags::SQLITE_OPEN_NO_MUTEX
+        | OpenFlags::SQLITE_OPEN_NOFOLLOW;
+    let opened = Connection::open_with_flags(file, flags).and_then(|connection| {
+        connection.busy_timeout(Duration::from_secs(2))?;
+        connection.pragma_update(None, "trusted_schema", false)?;
+        connection.pragma_update(None, "cell_size_check", true)?;
+        Ok(connection)
+    });
+    opened.map_err(|error| StoreError::from_sqlite(file, &error))
+}
+
 /// SQLite would create it readable for all; its log takes over the mode of the file.
 fn create_private(file: &Path) -> Result<(), StoreError> {
     let mut options = OpenOptions::new();

@@ -54,7 +54,7 @@ fn eventually(what: &str, condition: impl Fn() -> bool) {
 pub(crate) fn fill_disk(store: &Store, full: bool) {
     let (done, wait) = std::sync::mpsc::channel();
     let pages: i64 = if full { 1 } else { 1_000_000 };
-    let job = Job::Read(Box::new(move |connection| {
+    let job = Job::Hook(Box::new(move |connection| {
         // SQLite holds max_page_count at the present size: the next page that is needed fails
         // with SQLITE_FULL, as it does when the file system is full.
         let set = connection.pragma_update_and_check(None, "max_page_count", pages, |_| Ok(()));
@@ -67,7 +67,7 @@ pub(crate) fn fill_disk(store: &Store, full: bool) {
 /// Keeps the writer busy, as a disk that hangs does, until the returned sender is dropped.
 pub(crate) fn stall_disk(store: &Store) -> std::sync::mpsc::Sender<()> {
     let (release, wait) = std::sync::mpsc::channel::<()>();
-    let job = Job::Read(Box::new(move |_| {
+    let job = Job::Hook(Box::new(move |_| {
         let _ = wait.recv();
     }));
     store.jobs.send(job).unwrap();
@@ -151,6 +151,69 @@ fn everything_comes_back_after_a_restart() {
     );
     assert!(audit[3].detail.contains("\"high\""), "{}", audit[3].detail);
     assert_eq!(block_on(store.integrity()).unwrap(), None);
+}
+
+#[test]
+fn a_long_read_is_not_before_a_command_and_reads_that_wait_are_bounded() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Arc::new(open(&dir));
+    let (began, begun) = std::sync::mpsc::channel();
+    let (release, held) = std::sync::mpsc::channel::<()>();
+    let ask = |store: Arc<Store>, wait: Option<std::sync::mpsc::Receiver<()>>| {
+        let began = began.clone();
+        std::thread::spawn(move || {
+            block_on(store.read(move |connection| {
+                if let Some(wait) = wait {
+                    began.send(()).unwrap();
+                    let _ = wait.recv();
+                }
+                connection.query_row("SELECT count(*) FROM pools", [], |row| row.get::<_, i64>(0))
+            }))
+        })
+    };
+    let reading = ask(store.clone(), Some(held));
+    begun.recv().unwrap();
+    // As many as like wait behind it, as callers of the doctor in a loop do.
+    let crowd: Vec<_> = (0..100).map(|_| ask(store.clone(), None)).collect();
+    let commands = std::thread::spawn({
+        let store = store.clone();
+        move || (run(&store, pool("A")), run(&store, register(&[1], "A")))
+    });
+    eventually("the commands are carried out", || commands.is_finished());
+    eventually("the rest of the crowd is turned away", || {
+        crowd.iter().filter(|caller| caller.is_finished()).count() >= 100 - 33
+    });
+    drop(release);
+    assert_eq!(
+        reading.join().unwrap().unwrap(),
+        1,
+        "what is committed is seen"
+    );
+    let refused: Vec<ErrorDetail> = crowd
+        .into_iter()
+        .filter_map(|caller| caller.join().unwrap().err())
+        .collect();
+    assert!((1..100).contains(&refused.len()), "{}", refused.len());
+    assert_eq!(refused[0].code, ErrorCode::RateLimited);
+    assert!(
+        refused[0].message.contains("busy"),
+        "{}",
+        refused[0].message
+    );
+
+    // Nor does a read that does not end hold up the end.
+    let endless = std::thread::spawn({
+        let store = store.clone();
+        move || {
+            block_on(store.read(|connection| {
+                let endless = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) \
+                               SELECT count(*) FROM n";
+                connection.query_row(endless, [], |row| row.get::<_, i64>(0))
+            }))
+        }
+    });
+    store.close();
+    assert!(endless.join().unwrap().is_err());
 }
 
 #[test]

@@ -36,7 +36,9 @@ pub(super) enum Job {
         command: Box<Command>,
         reply: oneshot::Sender<Result<Outcome, ErrorDetail>>,
     },
-    Read(Box<dyn FnOnce(&Connection) + Send>),
+    /// Runs on the writer's own connection.
+    #[cfg(test)]
+    Hook(Box<dyn FnOnce(&Connection) + Send>),
     Configure(Box<StoreOptions>),
     Stop,
 }
@@ -134,7 +136,8 @@ impl Writer {
                     // A caller that no longer listens has lost only the answer.
                     let _ = reply.send(self.execute(&actor, key.as_deref(), &command));
                 }
-                Ok(Job::Read(query)) => query(&self.connection),
+                #[cfg(test)]
+                Ok(Job::Hook(hook)) => hook(&self.connection),
                 Ok(Job::Configure(options)) => self.options = *options,
                 Ok(Job::Stop) | Err(RecvTimeoutError::Disconnected) => break,
                 Err(RecvTimeoutError::Timeout) => {}
