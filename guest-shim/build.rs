@@ -3,6 +3,9 @@
 //! `src/symbols.rs` names every symbol of `cuda.h`; `src/exports/*.rs` implements some of them. This
 //! script writes, into `OUT_DIR`, a table with the address of each implemented one and a stub that
 //! returns CUDA_ERROR_NOT_SUPPORTED for each of the others. Linking fails where a name is in both.
+//! [`floor`] arranges which C libraries the result runs on.
+
+mod floor;
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -49,6 +52,7 @@ fn main() {
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
     fs::write(out.join("served.rs"), served).expect("OUT_DIR is writable");
     fs::write(out.join("stubs.rs"), stubs).expect("OUT_DIR is writable");
+    floor::link(&out);
 }
 
 /// The names in the SYMBOLS table: the lines that hold one string and nothing else.

@@ -14,6 +14,8 @@ put 0755 "$target/vgpu-admin" "$prefix/bin/vgpu-admin"
 
 # The library for guests lies apart from the host's own libcuda: copy it into VMs from there.
 put 0755 "$target/libcuda.so" "$prefix/share/vgpu/guest/libcuda.so.1"
+# Without its debugging information: it is copied into every VM.
+strip --strip-unneeded "$root$prefix/share/vgpu/guest/libcuda.so.1"
 # The software device, never in a default library path.
 put 0755 "$target/libsoft_gpu.so" "$prefix/lib/vgpu/soft-gpu/libcuda.so.1"
 ln -sf libcuda.so.1 "$root$prefix/lib/vgpu/soft-gpu/libcuda.so"

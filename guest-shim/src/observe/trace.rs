@@ -61,7 +61,7 @@ pub(super) fn line(symbol: &str, arguments: &str, code: u32, nanoseconds: u64, c
         None => code.to_string(),
     };
     // SAFETY: no arguments, and it cannot fail.
-    let thread = unsafe { libc::gettid() };
+    let thread = unsafe { libc::syscall(libc::SYS_gettid) };
     let took = nanoseconds as f64 / 1000.0;
     let process = std::process::id();
     let text = format!(

@@ -64,7 +64,7 @@ pub(crate) fn exchange_mode(mode: u32) -> u32 {
 
 fn this_thread() -> u64 {
     // SAFETY: no arguments, and it cannot fail.
-    unsafe { libc::gettid() as u64 }
+    unsafe { libc::syscall(libc::SYS_gettid) as u64 }
 }
 
 impl Captures {

@@ -1,0 +1,141 @@
+//! Links the library so that it runs on glibc 2.28 and later and needs nothing but glibc, on whatever
+//! glibc it is built.
+//!
+//! A linker binds a symbol to the newest version that the C library at hand offers. So it gets stand-ins
+//! for glibc's libraries that hold no code and offer what glibc 2.28 does (`symbols.txt`). gcc's unwinder
+//! is linked in instead of loaded from `libgcc_s.so.1`, which a container may lack, and
+//! `compat.c` has what is not in glibc's shared libraries of that version.
+//!
+//! Only the cdylib is linked so, not this package's tests.
+
+use std::ffi::OsStr;
+use std::fmt::Write as _;
+use std::path::Path;
+use std::process::Command;
+use std::{env, fs};
+
+const SYMBOLS: &str = "floor/symbols.txt";
+const COMPAT: &str = "floor/compat.c";
+
+/// Arranges it for the library's link, with files in `out`. Other targets than x86-64 with glibc are
+/// linked as ever.
+pub(crate) fn link(out: &Path) {
+    println!("cargo:rerun-if-changed=floor");
+    println!("cargo:rerun-if-env-changed=RUSTC_LINKER");
+    let target = ["ARCH", "OS", "ENV"].map(|part| env::var(format!("CARGO_CFG_TARGET_{part}")));
+    if target.each_ref().map(|part| part.as_deref()) != [Ok("x86_64"), Ok("linux"), Ok("gnu")] {
+        return;
+    }
+    let dir = out.join("floor");
+    fs::create_dir_all(&dir).expect("OUT_DIR is writable");
+    let symbols = fs::read_to_string(SYMBOLS).expect("floor/symbols.txt is there");
+    for library in libraries(&symbols) {
+        stand_in(&dir, &library);
+    }
+    // In place of the shared unwinder that the standard library names.
+    write(&dir.join("libgcc_s.so"), "INPUT(-lgcc_eh -lgcc)\n");
+    let compat = dir.join("compat.o");
+    compile(
+        [
+            "-c",
+            "-O2",
+            "-fPIC",
+            "-ffreestanding",
+            "-fvisibility=hidden",
+        ],
+        &[COMPAT.as_ref(), "-o".as_ref(), compat.as_ref()],
+    );
+    // The loader's library is the one that no `-l` of the standard library names.
+    let words = ["compat.o", "libld-linux-x86-64.so"].map(|file| dir.join(file));
+    let [compat, loader] = words.each_ref().map(|path| path.display());
+    let args = dir.join("link.args");
+    write(&args, &format!("-L{} {compat} {loader}\n", dir.display()));
+    println!("cargo:rustc-cdylib-link-arg=@{}", args.display());
+}
+
+/// One of glibc's libraries: its name, and its symbols under the version of each, old versions first.
+struct Library<'a> {
+    soname: &'a str,
+    versions: Vec<(&'a str, Vec<&'a str>)>,
+}
+
+fn libraries(text: &str) -> Vec<Library<'_>> {
+    let mut libraries: Vec<Library> = Vec::new();
+    for line in text.lines().filter(|line| !line.starts_with('#')) {
+        let mut words = line.split_whitespace();
+        if line.starts_with(' ') {
+            let library = libraries
+                .last_mut()
+                .expect("a symbol's library stands above");
+            let (_, symbols) = library.versions.last_mut().expect("and its version");
+            symbols.extend(words);
+            continue;
+        }
+        let (soname, version) = (words.next(), words.next());
+        let (soname, version) = soname.zip(version).expect("a library and a version");
+        if libraries.last().is_none_or(|last| last.soname != soname) {
+            libraries.push(Library {
+                soname,
+                versions: Vec::new(),
+            });
+        }
+        let library = libraries.last_mut().expect("it was pushed");
+        library.versions.push((version, Vec::new()));
+    }
+    libraries
+}
+
+/// `libc.so` for `libc.so.6`: what `-lc` finds.
+fn stand_in(dir: &Path, library: &Library) {
+    let stem = library.soname.split(".so").next().unwrap_or_default();
+    let name = if stem.starts_with("lib") {
+        stem.to_owned()
+    } else {
+        format!("lib{stem}")
+    };
+    let mut code = String::from(".section .note.GNU-stack,\"\",@progbits\n.text\n");
+    let mut script = String::new();
+    let mut parent = "";
+    for (version, symbols) in &library.versions {
+        for symbol in symbols {
+            let _ = writeln!(
+                code,
+                ".globl {symbol}\n.type {symbol},@function\n{symbol}: ret"
+            );
+        }
+        let names = symbols.join("; ");
+        let _ = writeln!(script, "{version} {{ global: {names}; }} {parent};");
+        parent = version;
+    }
+    let (source, versions) = (
+        dir.join(format!("{name}.s")),
+        dir.join(format!("{name}.map")),
+    );
+    write(&source, &code);
+    write(&versions, &script);
+    compile(
+        [
+            "-shared",
+            "-nostdlib",
+            &format!("-Wl,-soname,{}", library.soname),
+            &format!("-Wl,--version-script={}", versions.display()),
+            "-o",
+        ],
+        &[dir.join(format!("{name}.so")).as_ref(), source.as_ref()],
+    );
+}
+
+fn compile<const N: usize>(options: [&str; N], files: &[&OsStr]) {
+    // The compiler that links Rust's programs is there in any case.
+    let compiler = env::var_os("RUSTC_LINKER").unwrap_or_else(|| "cc".into());
+    let status = Command::new(&compiler).args(options).args(files).status();
+    let done = status.as_ref().is_ok_and(|status| status.success());
+    assert!(
+        done,
+        "{compiler:?} {options:?} {files:?}: {status:?}; a C compiler is needed"
+    );
+}
+
+fn write(path: &Path, text: &str) {
+    fs::write(path, text).expect("OUT_DIR is writable");
+}
