@@ -2,7 +2,7 @@
 
 use std::ffi::c_void;
 use std::ptr;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use cudarc::driver::sys;
 use vgpu_proto::cuda::{ArrayShape, CuResult};
@@ -115,8 +115,8 @@ pub enum Side {
     },
     /// In an array.
     Array {
-        /// Which.
-        array: Arc<Array>,
+        /// Which, if it is still there.
+        array: Weak<Array>,
         /// Byte of a row, row, slice.
         at: [u64; 3],
     },
@@ -145,15 +145,34 @@ const NOTHING: Said = Said {
 };
 
 impl Side {
-    fn said(&self) -> Said {
+    /// The device memory from the first byte of a box to the last: (address, bytes).
+    pub fn range(&self, [width, height, depth]: [u64; 3]) -> Option<(u64, u64)> {
+        let Side::Memory { at, pitch, rows } = self else {
+            return None;
+        };
+        let slices = pitch.saturating_mul(*rows);
+        let slices = slices.saturating_mul(depth.saturating_sub(1));
+        let before = pitch.saturating_mul(height.saturating_sub(1));
+        let len = slices.saturating_add(before).saturating_add(width);
+        Some((*at, len))
+    }
+
+    /// With the array, which must be kept through the call.
+    fn said(&self) -> Result<(Said, Option<Arc<Array>>)> {
         match self {
-            Side::Memory { at, pitch, rows } => Said {
-                device: *at,
-                pitch: *pitch as usize,
-                rows: *rows as usize,
-                ..NOTHING
-            },
-            Side::Array { array, at } => in_array(array, *at),
+            Side::Memory { at, pitch, rows } => Ok((
+                Said {
+                    device: *at,
+                    pitch: *pitch as usize,
+                    rows: *rows as usize,
+                    ..NOTHING
+                },
+                None,
+            )),
+            Side::Array { array, at } => {
+                let array = array.upgrade().ok_or(CuResult::INVALID_HANDLE)?;
+                Ok((in_array(&array, *at), Some(array)))
+            }
         }
     }
 }
@@ -213,9 +232,10 @@ fn copy(stream: &Stream, dst: Said, src: Said, size: [u64; 3]) -> Result<()> {
 /// Copies a box within the device. Both sides were checked by the caller.
 ///
 /// # Errors
-/// The driver's.
+/// CUDA_ERROR_INVALID_HANDLE if an array is gone; the driver's.
 pub fn copy_box(stream: &Stream, dst: &Side, src: &Side, size: [u64; 3]) -> Result<()> {
-    copy(stream, dst.said(), src.said(), size)
+    let ((dst, _kept), (src, _kept_too)) = (dst.said()?, src.said()?);
+    copy(stream, dst, src, size)
 }
 
 /// Copies the block, which holds rows of `width` bytes next to each other, into a slice of an array. The

@@ -52,6 +52,11 @@ impl Shadow {
         })
     }
 
+    /// Its first address.
+    pub fn address(&self) -> u64 {
+        self.at
+    }
+
     /// The first `count` bytes of a line, where they are.
     fn line(&self, line: usize) -> (*mut u8, usize) {
         let start = line.saturating_mul(LINE).min(self.len);

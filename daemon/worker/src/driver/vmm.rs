@@ -151,6 +151,11 @@ impl Mapping {
         })
     }
 
+    /// Its first address.
+    pub fn address(&self) -> u64 {
+        self.at
+    }
+
     /// `cuMemSetAccess` for the memory's own device.
     ///
     /// # Errors

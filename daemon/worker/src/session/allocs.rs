@@ -171,10 +171,15 @@ impl Session {
             let charged = (device, charge);
             return Ok(Some(Work::Free { memory, charged }));
         }
-        // Other memory is given back by a call that waits, when the stream has come that far.
+        self.free_behind(stream, memory, (device, charge));
+        Ok(None)
+    }
+
+    /// Gives memory back by a call that waits, when the stream is past the work that it has.
+    pub(super) fn free_behind(&mut self, stream: u64, memory: DeviceMemory, charged: (usize, u64)) {
         self.allocs.answered += 1;
         let garbage = Garbage {
-            device,
+            device: charged.0,
             memory: vec![memory],
             ..Garbage::default()
         };
@@ -182,24 +187,27 @@ impl Session {
             Target::Stream(stream),
             After::Release {
                 garbage: garbage.into(),
-                charge,
+                charge: charged.1,
                 reply: None,
             },
         );
-        Ok(None)
     }
 
     /// An operation will not be carried out: what it holds is given back where waiting is allowed.
     pub(super) fn abandon_work(&mut self, work: Work) {
-        if let Work::Free { memory, charged } = work {
-            let (device, charge) = charged;
-            let garbage = Garbage {
-                device,
-                memory: vec![memory],
-                ..Garbage::default()
-            };
-            self.allocs.answered += 1;
-            self.release(garbage, charge, None);
+        match work {
+            Work::Free { memory, charged } => {
+                let (device, charge) = charged;
+                let garbage = Garbage {
+                    device,
+                    memory: vec![memory],
+                    ..Garbage::default()
+                };
+                self.allocs.answered += 1;
+                self.release(garbage, charge, None);
+            }
+            Work::Graph(graph) => self.graph_done(graph),
+            _ => {}
         }
     }
 

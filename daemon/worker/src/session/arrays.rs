@@ -3,7 +3,7 @@
 //! A plain array is a block of one, a mipmapped one a block of its levels; a block is made and destroyed
 //! as a whole.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use vgpu_proto::call::ops::BoxSide;
 use vgpu_proto::call::{Op, rep, req};
@@ -159,13 +159,13 @@ impl Session {
     }
 
     /// A box of an array that a guest names.
-    fn in_array(&self, array: ArrayName, at: [u64; 3], size: [u64; 3]) -> Result<Arc<Array>> {
+    fn in_array(&self, array: ArrayName, at: [u64; 3], size: [u64; 3]) -> Result<Weak<Array>> {
         let state = self.arrays.table.get(array.0);
         let state = state.ok_or(CuResult::INVALID_HANDLE)?;
         if size.contains(&0) || !state.shape.contains(at, size) {
             return Err(CuResult::INVALID_VALUE);
         }
-        Ok(Arc::clone(&state.driver))
+        Ok(Arc::downgrade(&state.driver))
     }
 
     /// Rows from the guest, next to each other in `data`, for one slice of an array.

@@ -267,6 +267,8 @@ impl Session {
         // It may be another of the same name than when the nodes were recorded.
         let home = home.filter(|home| handles.iter().all(|h| home.handles.contains(h)));
         let home = Arc::clone(&home.ok_or(CuResult::INVALID_HANDLE)?.graph);
+        work.each(&mut |work| work.look(&|at, len| self.memory.contains(at, len)))?;
+        self.graphs.building += 1;
         self.helpers.run(move || {
             let built = lock(&home).build(|builder| build(builder, &work));
             // Its end gives back what is not needed, the home perhaps: here, where waiting is allowed.
@@ -287,6 +289,8 @@ impl Session {
         }
         // The guest may have destroyed it meanwhile.
         self.graph_done(work);
+        self.graphs.building -= 1;
+        self.release_late();
     }
 
     pub(super) fn home_destroy(&mut self, name: u64) -> Result<()> {

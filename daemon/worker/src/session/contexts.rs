@@ -100,24 +100,23 @@ pub(super) struct ContextState {
 pub(super) struct Garbage {
     /// The place of the ledger that its memory is of: the ordinal of its device, or the pinned one's.
     pub device: usize,
-    /// Device memory; held only to be dropped.
-    #[allow(dead_code)]
+    /// Device memory.
     pub memory: Vec<DeviceMemory>,
-    /// Arrays.
+    /// Arrays; held only to be dropped.
     #[allow(dead_code)]
     pub arrays: Vec<Arc<Array>>,
     /// Mappings; before what they are of and where.
-    #[allow(dead_code)]
     pub mappings: Vec<Mapping>,
     /// Memory without addresses.
     #[allow(dead_code)]
     pub physical: Vec<Arc<Physical>>,
     /// Copies of the program's memory.
-    #[allow(dead_code)]
     pub shadows: Vec<Shadow>,
     /// Addresses.
     #[allow(dead_code)]
     pub reservations: Vec<Arc<Reservation>>,
+    /// Addresses of variables of the modules.
+    pub variables: Vec<u64>,
     /// Functions; they keep their modules.
     pub functions: Vec<Arc<Function>>,
     /// Modules.
@@ -314,13 +313,14 @@ impl Session {
     /// Makes every handle of a context invalid now, and gives all of it back when the work received
     /// so far is complete. With `entirely`, the context goes too.
     fn take_down(&mut self, context: u64, entirely: bool, reply: (Op, u64)) {
-        let (memory, charge) = self.memory.remove_context(context);
+        let (memory, charge, variables) = self.memory.remove_context(context);
         let (arrays, of_arrays) = self.arrays.remove_context(context);
         let charge = charge + of_arrays;
         let mut garbage = Garbage {
             device: self.device_of(context),
             memory,
             arrays,
+            variables,
             ..Garbage::default()
         };
         self.forget_graphs(context);
@@ -365,6 +365,12 @@ impl Session {
 
     /// Takes out of the tables what had to stay there until the work was over.
     pub(super) fn collect_garbage(&mut self, mut garbage: Garbage) -> Garbage {
+        let memory = garbage.memory.iter().map(DeviceMemory::address);
+        let mappings = garbage.mappings.iter().map(Mapping::address);
+        let shadows = garbage.shadows.iter().map(Shadow::address);
+        let variables = garbage.variables.drain(..);
+        self.memory
+            .lose(memory.chain(mappings).chain(shadows).chain(variables));
         for id in std::mem::take(&mut garbage.event_ids) {
             garbage
                 .events

@@ -65,6 +65,9 @@ struct Drain {
     missing: usize,
 }
 
+/// What is given back, its charge, and the request that is answered then.
+type Release = (Garbage, u64, Option<(Op, u64)>);
+
 /// All that wait.
 #[derive(Debug, Default)]
 pub(super) struct Drains {
@@ -74,6 +77,8 @@ pub(super) struct Drains {
     later: BTreeMap<(u64, u64), Target>,
     /// Those of whose work some is parked: likewise.
     parked: Vec<((u64, u64), Target)>,
+    /// What may be given back when no graph is being built any more.
+    late: Vec<Release>,
 }
 
 impl Drains {
@@ -269,12 +274,24 @@ impl Session {
 
     /// Gives things back to the driver on a thread that may wait.
     pub(super) fn release(&mut self, garbage: Garbage, charge: u64, reply: Option<(Op, u64)>) {
+        if self.graphs.building > 0 {
+            return self.drains.late.push((garbage, charge, reply));
+        }
         let garbage = self.collect_garbage(garbage);
         let device = garbage.device;
         self.helpers.run(move || {
             drop(garbage);
             Box::new(move |session: &mut Session| session.released(device, charge, reply))
         });
+    }
+
+    /// A graph was built: what had to stay for that is given back with the last.
+    pub(super) fn release_late(&mut self) {
+        if self.graphs.building == 0 {
+            for (garbage, charge, reply) in std::mem::take(&mut self.drains.late) {
+                self.release(garbage, charge, reply);
+            }
+        }
     }
 
     fn released(&mut self, device: usize, charge: u64, reply: Option<(Op, u64)>) {

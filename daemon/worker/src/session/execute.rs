@@ -249,6 +249,11 @@ impl Session {
             self.abandon_work(work);
             return Step::Done;
         };
+        if let Err(code) = self.look_again(item, &work) {
+            self.lost(item, &work, code);
+            self.abandon_work(work);
+            return Step::Done;
+        }
         self.mark_before(stream);
         let result = match work {
             Work::HtoD { to, data } => {
@@ -269,10 +274,16 @@ impl Session {
             }
             Work::WriteWord(word) => write_word(&driver, word),
             Work::WaitWord(word) => wait_word(&driver, word),
+            // Recordings that name it are with a helper just now: it goes as memory of no stream does.
+            Work::Free { memory, charged } if self.graphs.building > 0 => {
+                self.free_behind(stream, memory, charged);
+                return Step::Done;
+            }
             Work::Free {
                 memory,
                 charged: (device, charge),
             } => {
+                self.memory.lose([memory.address()]);
                 let freed = memory.free_in(&driver);
                 self.submitted(stream);
                 self.after_tip(stream, Action::Freed { device, charge });
@@ -318,6 +329,27 @@ impl Session {
             Err(code) => self.failed(item, code),
         }
         Step::Done
+    }
+
+    /// Is the memory that an operation names still there? What was freed since it was received is, until
+    /// the driver has it back.
+    fn look_again(&self, item: &mut Queued, work: &Work) -> Result<()> {
+        let losses = self.memory.losses();
+        if item.seen != losses {
+            work.look(&|at, len| self.memory.still_contains(at, len))?;
+            item.seen = losses;
+        }
+        Ok(())
+    }
+
+    /// What an operation names is gone.
+    fn lost(&mut self, item: &Queued, work: &Work, code: CuResult) {
+        let (op, id) = (item.op, item.id);
+        match work {
+            // Behind the pieces that are on their way.
+            Work::DtoH(_) => self.after_tip(item.stream, Action::Failed { id, op, code }),
+            _ => self.failed(item, code),
+        }
     }
 
     fn count(&mut self, stream: u64, (now, timed): (u64, Option<Timed>)) {
@@ -504,7 +536,7 @@ impl Region {
                 copy_rows_htod(stream, rows, block, *width as usize)
             }
             Region::Array(there, width) => {
-                copy_htoa(stream, &there.array, there.at, block, *width as usize)
+                copy_htoa(stream, &*there.array()?, there.at, block, *width as usize)
             }
         }
     }
@@ -521,7 +553,7 @@ impl Region {
                 copy_rows_dtoh(stream, block, rows, *width as usize)
             }
             Region::Array(there, width) => {
-                copy_atoh(stream, block, &there.array, there.at, *width as usize)
+                copy_atoh(stream, block, &*there.array()?, there.at, *width as usize)
             }
         }
     }

@@ -95,6 +95,8 @@ pub(super) enum Place {
 pub(super) struct Graphs {
     pub named: HandleMap<Graph>,
     pub homes: Homes,
+    /// Builds that helpers are at: what recordings name stays there until they are over.
+    pub building: usize,
     made: u64,
     /// Nodes and bytes of all of them.
     size: (usize, usize),
@@ -208,13 +210,9 @@ impl Session {
         if graph.work.depth > 0 && graph.work.built.get().is_none() {
             return Err(CuResult::INVALID_VALUE);
         }
-        graph.work.each(&mut |work| {
-            for (address, len) in work.ranges().into_iter().flatten() {
-                self.check_range(address, len)?;
-            }
-            Ok(())
-        })?;
-        Ok(Work::Graph(Arc::clone(&graph.work)))
+        let work = Work::Graph(Arc::clone(&graph.work));
+        work.look(&|at, len| self.memory.contains(at, len))?;
+        Ok(work)
     }
 
     pub(super) fn graph_destroy(&mut self, graph: StreamName) -> Result<()> {

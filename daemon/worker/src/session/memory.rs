@@ -54,10 +54,21 @@ struct Range {
     backing: Backing,
 }
 
+/// A range whose address is dead, and whose memory the driver still has.
+#[derive(Debug)]
+struct Leaving {
+    len: u64,
+    /// One that may go on in the next without a gap.
+    mapped: bool,
+}
+
 /// Live ranges by first address; they never overlap.
 #[derive(Debug, Default)]
 pub(super) struct Memory {
     ranges: BTreeMap<u64, Range>,
+    /// What no new request may name, and earlier ones may still use.
+    leaving: BTreeMap<u64, Leaving>,
+    losses: u64,
 }
 
 impl Memory {
@@ -81,38 +92,51 @@ impl Memory {
     /// Is `[address, address + len)` wholly inside one live range that the guest may use, or inside
     /// mappings that follow each other? An empty range is, if its address is.
     pub(super) fn contains(&self, address: u64, len: u64) -> bool {
-        let Some((base, range)) = self.ranges.range(..=address).next_back() else {
-            return false;
-        };
-        let offset = address - base;
-        if !range.backing.is_accessible() || offset >= range.len {
-            return false;
-        }
-        let here = range.len - offset;
-        if len <= here {
-            return true;
-        }
-        let end = base.checked_add(range.len);
-        let next = end.filter(|_| range.backing.is_mapped());
-        next.is_some_and(|next| self.goes_on(next, len - here))
+        inside((address, len), |at| self.live(at))
     }
 
-    /// Are there `len` bytes more in mappings from `at` on?
-    fn goes_on(&self, mut at: u64, mut len: u64) -> bool {
-        while len > 0 {
-            let Some(range) = self.ranges.get(&at) else {
-                return false;
-            };
-            if !range.backing.is_mapped() || !range.backing.is_accessible() {
-                return false;
-            }
-            len = len.saturating_sub(range.len);
-            let Some(end) = at.checked_add(range.len) else {
-                return false;
-            };
-            at = end;
+    /// As [`Memory::contains`], for an operation that was received earlier: what was freed since counts
+    /// until the driver has it back.
+    pub(super) fn still_contains(&self, address: u64, len: u64) -> bool {
+        inside((address, len), |at| {
+            self.live(at).or_else(|| {
+                let (base, range) = self.leaving.range(..=at).next_back()?;
+                let left = range.len.checked_sub(at - base).filter(|n| *n > 0)?;
+                Some((left, range.mapped))
+            })
+        })
+    }
+
+    /// Bytes that the guest may use from an address on, and whether mappings may follow.
+    fn live(&self, at: u64) -> Option<(u64, bool)> {
+        let (base, range) = self.ranges.range(..=at).next_back()?;
+        let left = range.len.checked_sub(at - base).filter(|n| *n > 0)?;
+        let usable = range.backing.is_accessible();
+        usable.then(|| (left, range.backing.is_mapped()))
+    }
+
+    /// How often memory was lost that requests in the queue may name: given back to the driver, or made
+    /// inaccessible. While this number stays, what was checked holds.
+    pub(super) fn losses(&self) -> u64 {
+        self.losses
+    }
+
+    /// The memory at these addresses is about to be given back to the driver.
+    pub(super) fn lose(&mut self, addresses: impl IntoIterator<Item = u64>) {
+        for address in addresses {
+            self.leaving.remove(&address);
         }
-        true
+        self.losses += 1;
+    }
+
+    /// Takes out a live range; earlier requests may use it until [`Memory::lose`].
+    fn take(&mut self, address: u64) -> Option<Range> {
+        let range = self.ranges.remove(&address)?;
+        if range.backing.is_accessible() {
+            let (len, mapped) = (range.len, range.backing.is_mapped());
+            self.leaving.insert(address, Leaving { len, mapped });
+        }
+        Some(range)
     }
 
     /// Is any of a range in use?
@@ -141,7 +165,7 @@ impl Memory {
         if !self.ranges.get(&address)?.backing.is_mapped() {
             return None;
         }
-        match self.ranges.remove(&address)?.backing {
+        match self.take(address)?.backing {
             Backing::Mapped {
                 mapping, memory, ..
             } => Some((mapping, memory)),
@@ -161,6 +185,7 @@ impl Memory {
         {
             mapping.set_access(flags)?;
             *access = flags != 0;
+            self.losses += 1;
         }
         Ok(())
     }
@@ -171,7 +196,7 @@ impl Memory {
         if !matches!(self.ranges.get(&address)?.backing, Backing::Owned(..)) {
             return None;
         }
-        let range = self.ranges.remove(&address)?;
+        let range = self.take(address)?;
         match range.backing {
             Backing::Owned(memory, charge) => Some((range.context, memory, charge)),
             _ => None,
@@ -190,39 +215,64 @@ impl Memory {
         true
     }
 
-    /// Takes out everything of a context: the memory, and its charge in the ledger.
-    pub(super) fn remove_context(&mut self, context: u64) -> (Vec<DeviceMemory>, u64) {
-        let mut taken = Vec::new();
-        let mut total = 0;
-        let addresses: Vec<u64> = self
-            .ranges
-            .iter()
-            .filter(|(_, r)| r.context == context)
-            .map(|(a, _)| *a)
-            .collect();
-        for address in addresses {
-            match self.ranges.remove(&address).map(|r| r.backing) {
+    /// Takes out everything of a context: the memory, its charge in the ledger, and the addresses of
+    /// variables.
+    pub(super) fn remove_context(&mut self, context: u64) -> (Vec<DeviceMemory>, u64, Vec<u64>) {
+        let (mut taken, mut total, mut variables) = (Vec::new(), 0, Vec::new());
+        for address in self.addresses(|r| r.context == context) {
+            match self.take(address).map(|r| r.backing) {
                 Some(Backing::Owned(memory, charge) | Backing::Parked(memory, charge)) => {
                     taken.push(memory);
                     total += charge;
                 }
-                Some(Backing::Global(_) | Backing::Mapped { .. } | Backing::Shadow) | None => {}
+                Some(Backing::Global(_)) => variables.push(address),
+                Some(Backing::Mapped { .. } | Backing::Shadow) | None => {}
             }
         }
-        (taken, total)
+        (taken, total, variables)
+    }
+
+    fn addresses(&self, pick: impl Fn(&Range) -> bool) -> Vec<u64> {
+        let picked = self.ranges.iter().filter(|(_, range)| pick(range));
+        picked.map(|(address, _)| *address).collect()
     }
 
     /// Takes out a copy of the program's memory. False: none begins there.
     pub(super) fn remove_shadow(&mut self, address: u64) -> bool {
         let found = self.ranges.get(&address);
         let found = found.is_some_and(|r| matches!(r.backing, Backing::Shadow));
-        found && self.ranges.remove(&address).is_some()
+        found && self.take(address).is_some()
     }
 
-    /// Takes out the variables of a module.
-    pub(super) fn remove_globals(&mut self, module: u64) {
-        self.ranges
-            .retain(|_, r| !matches!(r.backing, Backing::Global(m) if m == module));
+    /// Takes out the variables of a module: their addresses.
+    pub(super) fn remove_globals(&mut self, module: u64) -> Vec<u64> {
+        let of_it = |r: &Range| matches!(r.backing, Backing::Global(m) if m == module);
+        let variables = self.addresses(of_it);
+        for address in &variables {
+            self.take(*address);
+        }
+        variables
+    }
+}
+
+/// Is a range wholly inside what `left` knows: bytes from an address on, and whether what follows them
+/// counts, if it is of the same kind?
+fn inside((mut at, mut len): (u64, u64), left: impl Fn(u64) -> Option<(u64, bool)>) -> bool {
+    let mut first = true;
+    loop {
+        let Some((here, joins)) = left(at) else {
+            return false;
+        };
+        if !first && !joins {
+            return false;
+        }
+        if len <= here {
+            return true;
+        }
+        let Some(next) = at.checked_add(here).filter(|_| joins) else {
+            return false;
+        };
+        (at, len, first) = (next, len - here, false);
     }
 }
 
@@ -314,9 +364,17 @@ mod tests {
             "a variable is not freed as memory"
         );
         assert!(!memory.park(0x1000));
-        memory.remove_globals(9);
+        let losses = memory.losses();
+        assert_eq!(memory.remove_globals(9), [0x1000]);
         assert!(!memory.contains(0x1000, 1));
         assert!(memory.contains(0x1200, 1));
+        // What came earlier may use it until the driver has it back.
+        assert!(memory.still_contains(0x1000, 0x200) && memory.still_contains(0x1200, 0x100));
+        assert!(!memory.still_contains(0x1000, 0x201));
+        assert_eq!(memory.losses(), losses);
+        memory.lose([0x1000]);
+        assert!(!memory.still_contains(0x1000, 1) && memory.still_contains(0x1200, 1));
+        assert_ne!(memory.losses(), losses);
     }
 
     #[test]

@@ -182,8 +182,8 @@ impl Session {
         let Some(state) = self.modules.remove(module.0) else {
             return self.refuse(op, id, CuResult::INVALID_HANDLE);
         };
-        self.memory.remove_globals(module.0);
         let mut garbage = Garbage {
+            variables: self.memory.remove_globals(module.0),
             modules: vec![state.driver],
             ..Garbage::default()
         };

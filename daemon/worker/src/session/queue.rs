@@ -2,9 +2,10 @@
 //! they were received, so that what a guest frees afterwards does no harm to what came before.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use vgpu_proto::call::{Need, Op};
+use vgpu_proto::cuda::CuResult;
 use vgpu_proto::limits::COPY_PIECE;
 use vgpu_sched::gate::{self, Direction, Key};
 
@@ -12,7 +13,7 @@ use super::Session;
 use super::conditions::Conditional;
 use super::graphs::GraphWork;
 use super::parking::Parking;
-use crate::driver::{Array, DeviceMemory, Function, Rows, Side, Word};
+use crate::driver::{Array, DeviceMemory, Function, Result, Rows, Side, Word};
 use crate::lease::Waiting;
 use crate::wire::Bulk;
 
@@ -69,10 +70,20 @@ pub(super) struct Shape {
 /// A place in an array.
 #[derive(Debug, Clone)]
 pub(super) struct InArray {
-    /// Which; lives as long as this does.
-    pub array: Arc<Array>,
+    /// Which, if it is still there.
+    pub array: Weak<Array>,
     /// Byte of a row, row, slice.
     pub at: [u64; 3],
+}
+
+impl InArray {
+    /// The array.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_HANDLE if it is gone.
+    pub(super) fn array(&self) -> Result<Arc<Array>> {
+        self.array.upgrade().ok_or(CuResult::INVALID_HANDLE)
+    }
 }
 
 /// Where data that travels lies on the device.
@@ -96,18 +107,36 @@ impl Region {
         }
     }
 
+    /// The device memory from its first byte to the last of `len`: (address, bytes).
+    fn range(&self, len: u64) -> Option<(u64, u64)> {
+        match self {
+            Region::Line(at) => Some((*at, len)),
+            Region::Rows(at, Shape { width, pitch }) => {
+                let (at, pitch) = (*at, *pitch);
+                area(&Rows { at, pitch }, (*width, len / width))
+            }
+            Region::Array(..) => None,
+        }
+    }
+
     /// What is left of it after `done` bytes.
     pub(super) fn after(&self, done: u64) -> Region {
         match self {
             Region::Line(at) => Region::Line(at + done),
             Region::Rows(at, shape) => Region::Rows(at + done / shape.width * shape.pitch, *shape),
             Region::Array(InArray { array, at }, width) => {
-                let array = Arc::clone(array);
+                let array = Weak::clone(array);
                 let at = [at[0], at[1] + done / width, at[2]];
                 Region::Array(InArray { array, at }, *width)
             }
         }
     }
+}
+
+/// From the first byte of so many rows of so many bytes to the last: (address, bytes).
+fn area(rows: &Rows, (width, n): (u64, u64)) -> Option<(u64, u64)> {
+    let before = rows.pitch.saturating_mul(n.saturating_sub(1));
+    Some((rows.at, before.saturating_add(width)))
 }
 
 /// Data that is fetched from the device.
@@ -234,13 +263,30 @@ impl Work {
         }
     }
 
+    /// Looks at all device memory that it names.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_VALUE if `there` does not know some of it: (address, bytes).
+    pub(super) fn look(&self, there: &impl Fn(u64, u64) -> bool) -> Result<()> {
+        if let Work::Graph(graph) = self {
+            return graph.each(&mut |work| work.look(there));
+        }
+        let mut named = self.ranges().into_iter().flatten();
+        match named.all(|(address, len)| len == 0 || there(address, len)) {
+            true => Ok(()),
+            false => Err(CuResult::INVALID_VALUE),
+        }
+    }
+
     /// Device memory that it names: (address, bytes).
-    pub(super) fn ranges(&self) -> [Option<(u64, u64)>; 2] {
-        let area = |rows: &Rows, (width, n): (u64, u64)| {
-            let before = rows.pitch.saturating_mul(n.saturating_sub(1));
-            Some((rows.at, before.saturating_add(width)))
-        };
+    fn ranges(&self) -> [Option<(u64, u64)>; 2] {
         match self {
+            Work::HtoD { to, data } => [to.range(data.bytes().len() as u64), None],
+            Work::DtoH(fetch) => [fetch.next().range(fetch.len - fetch.done), None],
+            Work::Box { dst, src, size } => [dst.range(*size), src.range(*size)],
+            Work::WriteWord(word) | Work::WaitWord(word) => {
+                [Some((word.at, if word.wide { 8 } else { 4 })), None]
+            }
             Work::DtoD { dst, src, len } => [Some((*dst, *len)), Some((*src, *len))],
             Work::Rows { dst, src, size } => [area(dst, *size), area(src, *size)],
             Work::Fill(f) => {
@@ -250,7 +296,15 @@ impl Work {
                 let at = Rows { at: f.dst, pitch };
                 [area(&at, (row, rows)).filter(|_| !nothing), None]
             }
-            _ => [None, None],
+            Work::Launch(_)
+            | Work::Graph(_)
+            | Work::Conditional(_)
+            | Work::Free { .. }
+            | Work::HostFunc(_)
+            | Work::StreamDestroy
+            | Work::StreamWait { .. }
+            | Work::EventRecord { .. }
+            | Work::EventDestroy { .. } => [None, None],
         }
     }
 
@@ -307,6 +361,8 @@ pub(super) struct Queued {
     pub cost: u64,
     /// Credit has been taken for it.
     pub paid: bool,
+    /// [`super::memory::Memory::losses`] when its memory was last looked at.
+    pub seen: u64,
     /// What to do.
     pub work: Work,
 }
@@ -416,6 +472,7 @@ impl Session {
             bulk,
             cost,
             paid: false,
+            seen: self.memory.losses(),
             work,
         };
         if item.needs_turn() {
