@@ -7,6 +7,7 @@
 //! nothing; which keys count at once and which need a restart is said by [`Config::is_live`] and
 //! reported by [`Config::reload`]. `systemd/vgpud.toml` documents every key; a test keeps it complete.
 
+mod effective;
 mod keys;
 mod sections;
 

@@ -127,32 +127,6 @@ impl VmRecord {
         }
     }
 
-    /// The limits in force: the VM's own, else `defaults`, and for the watchdog the pool's.
-    #[must_use]
-    pub fn effective_limits(&self, defaults: &VmLimits, pool: &PoolSettings) -> EffectiveLimits {
-        let of = |own: Option<u64>, default: Option<u64>| own.or(default).filter(|&n| n > 0);
-        let (own, def) = (&self.limits, defaults);
-        let calls_per_s = of(own.calls_per_s, def.calls_per_s);
-        let bytes_per_s = of(own.bytes_per_s, def.bytes_per_s);
-        let gpu_ms_per_s = of(own.gpu_ms_per_s, def.gpu_ms_per_s);
-        EffectiveLimits {
-            calls_per_s,
-            // Without a burst of its own a bucket holds one second's worth.
-            calls_burst: of(own.calls_burst, def.calls_burst).or(calls_per_s),
-            bytes_per_s,
-            bytes_burst: of(own.bytes_burst, def.bytes_burst).or(bytes_per_s),
-            gpu_ms_per_s,
-            gpu_ms_burst: of(own.gpu_ms_burst, def.gpu_ms_burst).or(gpu_ms_per_s),
-            queue_calls: of(own.queue_calls, def.queue_calls),
-            queue_bytes: of(own.queue_bytes, def.queue_bytes),
-            sessions: of(own.sessions, def.sessions),
-            memory_bytes: of(own.memory_bytes, def.memory_bytes),
-            pinned_bytes: of(own.pinned_bytes, def.pinned_bytes),
-            soft_limit_ms: of(own.soft_limit_ms, Some(pool.soft_limit_ms)),
-            hard_limit_ms: of(own.hard_limit_ms, Some(pool.hard_limit_ms)),
-        }
-    }
-
     /// The strikes still counted at `now_unix_ms`, when one is forgotten per `decay_s` (0 = never).
     #[must_use]
     pub fn strikes_at(&self, now_unix_ms: u64, decay_s: u64) -> u32 {
@@ -422,30 +396,6 @@ mod tests {
             last_strike_unix_ms: 10_000,
             ..VmRecord::default()
         }
-    }
-
-    #[test]
-    fn limits_come_from_the_vm_then_the_default_and_zero_is_none() {
-        let mut vm = vm();
-        vm.limits.calls_per_s = Some(50);
-        vm.limits.sessions = Some(0);
-        let defaults = VmLimits {
-            sessions: Some(8),
-            queue_calls: Some(100),
-            ..VmLimits::default()
-        };
-        let pool = PoolSettings {
-            hard_limit_ms: 0,
-            ..PoolSettings::default()
-        };
-        let limits = vm.effective_limits(&defaults, &pool);
-        assert_eq!(limits.calls_per_s, Some(50));
-        assert_eq!(limits.calls_burst, Some(50), "one second's worth");
-        assert_eq!(limits.sessions, None, "0 lifts the default");
-        assert_eq!(limits.queue_calls, Some(100));
-        assert_eq!(limits.hard_limit_ms, None);
-        assert_eq!(limits.soft_limit_ms, Some(pool.soft_limit_ms));
-        assert_eq!(limits.to_api().sessions, Some(0));
     }
 
     #[test]

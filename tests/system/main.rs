@@ -14,6 +14,7 @@ mod gangs;
 mod graphs;
 mod guests;
 mod hostile;
+mod in_force;
 mod limits;
 mod overruns;
 mod owners;

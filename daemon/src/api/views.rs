@@ -145,8 +145,9 @@ impl World {
         let idle = VmRuntime::default();
         let runtime = self.running_vm(record.vm_id).unwrap_or(&idle);
         let pool = self.catalog.pools.get(&record.pool);
-        let settings = pool.map(|pool| pool.settings.clone()).unwrap_or_default();
-        let limits = record.effective_limits(&self.config.defaults.vm_limits(), &settings);
+        let settings = pool.map(|pool| &pool.settings);
+        let limits = self.config.defaults.limits_of(record, settings);
+        let strike_decay_s = settings.map_or(0, |settings| settings.strike_decay_s);
         let usage = self
             .usage
             .get(&record.vm_id)
@@ -174,8 +175,8 @@ impl World {
             effective_limits: limits.to_api(),
             state: record.state(),
             quarantine: record.quarantine.clone(),
-            strikes: record.strikes_at(now_unix_ms(), settings.strike_decay_s),
-            quarantines: record.quarantines_at(now_unix_ms(), settings.strike_decay_s),
+            strikes: record.strikes_at(now_unix_ms(), strike_decay_s),
+            quarantines: record.quarantines_at(now_unix_ms(), strike_decay_s),
             demoted: runtime.demoted,
             registered_unix_ms: record.registered_unix_ms,
             gpu_id: runtime

@@ -514,9 +514,6 @@ impl Limits {
     }
 }
 
-/// Pinned host memory of a VM that has no limit of its own: it is the host's, so that some bound there must be.
-const PINNED_BYTES: u64 = 4 << 30;
-
 /// `[defaults]`: what new pools and VMs get.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -529,18 +526,6 @@ pub struct Defaults {
 }
 
 impl Defaults {
-    /// The limits of a VM that has none of its own: the file's, else the built-in ones.
-    #[must_use]
-    pub fn vm_limits(&self) -> VmLimits {
-        let mut limits = self.vm.clone();
-        let depth_calls = u64::from(vgpu_proto::limits::DEPTH_CALLS);
-        limits.queue_calls = limits.queue_calls.or(Some(depth_calls));
-        limits.queue_bytes = limits.queue_bytes.or(Some(vgpu_proto::limits::DEPTH_BYTES));
-        limits.sessions = limits.sessions.or(Some(64));
-        limits.pinned_bytes = limits.pinned_bytes.or(Some(PINNED_BYTES));
-        limits
-    }
-
     /// The settings of a new pool.
     #[must_use]
     pub fn pool_settings(&self) -> PoolSettings {

@@ -1,7 +1,10 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
+use vgpu_proto::api::PoolSettings;
+
 use super::*;
+use crate::model::VmRecord;
 
 const SAMPLE: &str = include_str!("../../../systemd/vgpud.toml");
 
@@ -113,11 +116,9 @@ fn a_reload_takes_live_keys_and_names_the_others() {
     assert_eq!(report.restart_needed, ["listen.vsock_port"]);
     assert_eq!(merged.limits.handshake_deadline_ms, 500);
     assert_eq!(merged.listen, old.listen);
-    assert_eq!(merged.defaults.vm_limits().sessions, Some(3));
-    assert!(
-        merged.defaults.vm_limits().queue_calls.is_some(),
-        "the other defaults stay"
-    );
+    let limits = merged.defaults.limits_of(&VmRecord::default(), None);
+    assert_eq!(limits.sessions, Some(3));
+    assert_eq!(limits.queue_calls, Some(8_192), "the other defaults stay");
     // And back: a key that is gone from the file has its default again.
     let (back, report) = merged.reload(&old).unwrap();
     assert_eq!(back, old);
@@ -190,4 +191,34 @@ fn the_command_line_wins_also_at_a_reload() {
     let (_, report) = config.reload(&source.load().unwrap()).unwrap();
     assert_eq!(report.applied, ["limits.connections_total"]);
     assert!(report.restart_needed.is_empty(), "{report:?}");
+}
+
+#[test]
+fn limits_come_from_the_vm_then_the_file_then_the_built_in_ones_and_zero_is_none() {
+    let defaults = parse(
+        "[defaults.pool]\nhard_limit_ms = 7000\n[defaults.vm]\nsessions = 8\nqueue_calls = 100\n\
+         bytes_burst = 5\nsoft_limit_ms = 20\n",
+    )
+    .unwrap()
+    .defaults;
+    let mut vm = VmRecord::default();
+    vm.limits.calls_per_s = Some(50);
+    vm.limits.sessions = Some(0);
+    let pool = PoolSettings {
+        hard_limit_ms: 0,
+        ..PoolSettings::default()
+    };
+    let limits = defaults.limits_of(&vm, Some(&pool));
+    assert_eq!(limits.calls_per_s, Some(50));
+    assert_eq!(limits.calls_burst, Some(50), "one second's worth");
+    assert_eq!(limits.bytes_burst, None, "a burst of no bucket");
+    assert_eq!(limits.sessions, None, "0 lifts the default");
+    assert_eq!(limits.queue_calls, Some(100));
+    assert_eq!(limits.queue_bytes, Some(16 << 20));
+    assert_eq!(limits.pinned_bytes, Some(4 << 30));
+    assert_eq!(limits.soft_limit_ms, Some(20), "the file's, not the pool's");
+    assert_eq!(limits.hard_limit_ms, None);
+    assert_eq!(limits.to_api().sessions, Some(0));
+    let fresh = defaults.limits_of(&vm, None);
+    assert_eq!(fresh.hard_limit_ms, Some(7_000), "as in a new pool");
 }

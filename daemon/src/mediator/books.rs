@@ -115,22 +115,13 @@ impl Books {
 
     /// The limits in force of a VM.
     pub(super) fn limits(&self, vm: &VmRecord) -> EffectiveLimits {
-        let settings = self.pools.get(&vm.pool).map(|pool| &pool.record.settings);
-        let fallback;
-        let settings = match settings {
-            Some(settings) => settings,
-            None => {
-                fallback = self.config.defaults.pool_settings();
-                &fallback
-            }
-        };
-        vm.effective_limits(&self.config.defaults.vm, settings)
+        let pool = self.pools.get(&vm.pool).map(|pool| &pool.record.settings);
+        self.config.defaults.limits_of(vm, pool)
     }
 
     /// A VM's settings; `None` while its pool is unknown.
     pub(super) fn vm_config(&self, vm: &VmRecord) -> Option<VmConfig> {
         let pool = self.pools.get(&vm.pool)?;
-        let limits = self.limits(vm);
         let mut config = VmConfig::new(pool.id, class(vm.priority));
         config.slice_ns = vm.slice_us.map(|us| us.saturating_mul(MICROS));
         config.gang = vm.gang;
@@ -139,22 +130,34 @@ impl Books {
             known.map(|gpu| GpuId(gpu.gpu_id)).collect()
         });
         config.factor_milli = vm.factor_percent.saturating_mul(10);
-        config.soft_limit = limit_override(vm.limits.soft_limit_ms);
-        config.hard_limit = limit_override(vm.limits.hard_limit_ms);
+        // Field by field: a limit that is shown and not passed on does not compile.
+        let EffectiveLimits {
+            calls_per_s,
+            calls_burst,
+            bytes_per_s,
+            bytes_burst,
+            gpu_ms_per_s,
+            gpu_ms_burst,
+            queue_calls,
+            queue_bytes,
+            sessions,
+            memory_bytes,
+            pinned_bytes,
+            soft_limit_ms,
+            hard_limit_ms,
+        } = self.limits(vm);
+        let ns = |ms: Option<u64>| ms.map(|ms| ms.saturating_mul(MILLIS));
+        config.soft_limit = watchdog_limit(ns(soft_limit_ms));
+        config.hard_limit = watchdog_limit(ns(hard_limit_ms));
         config.limits = Limits {
-            calls: rate(limits.calls_per_s, limits.calls_burst),
-            bytes: rate(limits.bytes_per_s, limits.bytes_burst),
-            gpu_time: rate(
-                limits.gpu_ms_per_s.map(|ms| ms.saturating_mul(MILLIS)),
-                limits.gpu_ms_burst.map(|ms| ms.saturating_mul(MILLIS)),
-            ),
-            depth_calls: limits.queue_calls,
-            depth_bytes: limits.queue_bytes,
-            sessions: limits
-                .sessions
-                .map(|n| u32::try_from(n).unwrap_or(u32::MAX)),
-            memory_bytes: limits.memory_bytes,
-            pinned_bytes: limits.pinned_bytes,
+            calls: rate(calls_per_s, calls_burst),
+            bytes: rate(bytes_per_s, bytes_burst),
+            gpu_time: rate(ns(gpu_ms_per_s), ns(gpu_ms_burst)),
+            depth_calls: queue_calls,
+            depth_bytes: queue_bytes,
+            sessions: sessions.map(|n| u32::try_from(n).unwrap_or(u32::MAX)),
+            memory_bytes,
+            pinned_bytes,
         };
         Some(config)
     }
@@ -216,12 +219,9 @@ fn class(priority: Priority) -> Class {
     }
 }
 
-fn limit_override(own_ms: Option<u64>) -> LimitOverride {
-    match own_ms {
-        None => LimitOverride::Inherit,
-        Some(0) => LimitOverride::Unlimited,
-        Some(ms) => LimitOverride::At(ms.saturating_mul(MILLIS)),
-    }
+/// What the VM's limit in force is, whatever its pool's is.
+fn watchdog_limit(ns: Option<u64>) -> LimitOverride {
+    ns.map_or(LimitOverride::Unlimited, LimitOverride::At)
 }
 
 fn rate(per_second: Option<u64>, burst: Option<u64>) -> Option<Rate> {

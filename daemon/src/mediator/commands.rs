@@ -35,7 +35,7 @@ impl Actor {
             }
             Command::Reconfigure(config, done) => {
                 self.books.config = config;
-                self.set_all_vms();
+                self.set_vms(None);
                 let _ = done.send(());
             }
             Command::Admit(request, answer) => self.admit(*request, answer),
@@ -164,6 +164,8 @@ impl Actor {
                 pool.record = record;
                 let pool = pool.id;
                 self.feed(Event::SetPool { pool, config });
+                // Where they have no limits of their own, its limits are theirs.
+                self.set_vms(Some(&name));
             }
             None => {
                 let id = self.books.new_pool_id();
@@ -173,11 +175,13 @@ impl Actor {
         }
     }
 
-    fn set_all_vms(&mut self) {
+    /// Tells the scheduler the settings of the VMs of a pool, or of all, anew.
+    fn set_vms(&mut self, pool: Option<&str>) {
         let vms: Vec<_> = self
             .books
             .vms
             .values()
+            .filter(|vm| pool.is_none_or(|pool| vm.pool == pool))
             .filter_map(|vm| Some((books::vm_id(identity_of(vm)), self.books.vm_config(vm)?)))
             .collect();
         for (vm, config) in vms {

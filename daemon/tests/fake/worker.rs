@@ -13,6 +13,7 @@
 //! | `S` | sends 100,000 messages as fast as it can | – |
 //! | `X` | closes its control socket and goes on | – |
 //! | `R` | asks for 1 MiB of device memory | `y` or `n` |
+//! | `H` | asks for 1 GiB of pinned host memory | `y` or `n` |
 //! | `N` | says how much may be unfinished under its last lease | `2` to `5`: so many times 100 µs |
 //! | `K` | forks a process that outlives everything, and says its number in 4 bytes | `k` |
 //! | `U` | uses the device for 500 ms, by the device's own account | `u` |
@@ -376,6 +377,11 @@ fn serve(shared: &Shared, mut data: UnixStream, vm: u32) {
                 request: 1,
                 device: Some(0),
                 bytes: 1 << 20,
+            }),
+            b'H' => tell(&FromWorker::MemReserve {
+                request: 2,
+                device: None,
+                bytes: 1 << 30,
             }),
             b'N' => {
                 let window = shared.pages.window_ns() / 100_000;

@@ -1,0 +1,27 @@
+//! What a VM may have for which nobody set limits.
+
+use vgpu_proto::api::VmLimits;
+use vgpu_proto::handshake::Refusal;
+
+use crate::host::{Guest, Host};
+
+#[test]
+fn the_built_in_limit_of_programs_holds() {
+    let host = Host::new();
+    let door = host.vm(1, VmLimits::default());
+    let guests: Vec<Guest> = (0..64).map(|_| Guest::connect(&door)).collect();
+    let (code, text) = Guest::try_connect(&door).expect_err("one too many");
+    assert_eq!(code, Refusal::SessionLimit, "{text}");
+    assert_eq!(host.sessions().len(), guests.len());
+}
+
+#[test]
+fn the_built_in_limit_of_pinned_memory_holds() {
+    let host = Host::new();
+    let [mut guest] = host.guests();
+    // 1 MiB is pinned for its copies.
+    for answer in [b'y', b'y', b'y', b'n'] {
+        guest.ask(b'H', answer);
+    }
+    assert_eq!(host.snapshot().vms[0].pinned_bytes, (3 << 30) + (1 << 20));
+}
