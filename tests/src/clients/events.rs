@@ -11,6 +11,9 @@ pub enum Outcome {
     Passed,
     /// Not; what it said.
     Failed(String),
+    /// Not beside other tests of its process, but alone: the client's tests race with each other. What it
+    /// said.
+    Raced(String),
     /// It did not run; why.
     Skipped(String),
 }
@@ -31,6 +34,19 @@ impl Record {
     pub fn end(&mut self, test: &str, outcome: Outcome) {
         self.running.remove(test);
         self.ended.insert(test.to_owned(), outcome);
+    }
+
+    /// Takes the failed tests out, as if they had not run, with what they said.
+    pub fn take_failed(&mut self) -> Vec<(String, String)> {
+        let failed = self
+            .ended
+            .extract_if(.., |_, o| matches!(o, Outcome::Failed(_)));
+        failed
+            .filter_map(|(test, outcome)| match outcome {
+                Outcome::Failed(said) => Some((test, said)),
+                _ => None,
+            })
+            .collect()
     }
 }
 

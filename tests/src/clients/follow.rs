@@ -64,6 +64,7 @@ pub fn run(unit: &Unit, row: &[(OsString, OsString)], logs: &Path) -> Result<Rec
     let mut record = Record::default();
     let files = Files::of(unit, logs)?;
     let mut lost = 0;
+    let mut failed_beside = Vec::new();
     for start in 0.. {
         let Some(mut next) = next(unit, &record, start, &files)? else {
             break;
@@ -91,10 +92,22 @@ pub fn run(unit: &Unit, row: &[(OsString, OsString)], logs: &Path) -> Result<Rec
             lost += usize::from(outcome != Outcome::Passed);
             record.end(&test, outcome);
         }
+        // libtest runs tests beside each other, and some disturb others of their own client: what failed
+        // so runs again alone, which tells whose fault it is.
+        if unit.dialect == Dialect::Libtest && start == 0 && unit.tests.len() > 1 {
+            failed_beside = record.take_failed();
+        }
         if lost > LOSSES {
             let said = format!("given up after {lost} tests that hung or ended their process");
             record.end(&format!("{}::(rest)", unit.name), Outcome::Failed(said));
             break;
+        }
+    }
+    for (test, said) in failed_beside {
+        match record.ended.get(&test) {
+            Some(Outcome::Passed) => record.end(&test, Outcome::Raced(said)),
+            None => record.end(&test, Outcome::Failed(said)),
+            Some(_) => {}
         }
     }
     Ok(record)
@@ -232,12 +245,15 @@ pub fn tail(path: &Path, lines: usize) -> String {
 mod tests {
     use super::*;
 
-    /// A stand-in for a libtest binary: `c` hangs, `d` kills its process, all others pass.
+    /// A stand-in for a libtest binary: `c` hangs, `d` kills its process, `f` fails, `r` fails beside
+    /// others, the rest pass.
     const SCRIPT: &str = r#"shift
 echo "running $# tests"
 for t in "$@"; do case $t in
     c) sleep 60;;
     d) kill -9 $$;;
+    f) echo "test f ... FAILED";;
+    r) if [ $# = 1 ]; then echo "test r ... ok"; else echo "test r ... FAILED"; fi;;
     *) echo "test $t ... ok";;
 esac; done"#;
 
@@ -269,6 +285,17 @@ esac; done"#;
             record.ended["d"],
             Outcome::Failed("ended its process by signal 9".into())
         );
+        Ok(())
+    }
+
+    #[test]
+    fn what_fails_only_beside_others_raced_with_them() -> Result<()> {
+        let logs = tempfile::tempdir()?;
+        let record = run(&unit(&["a", "f", "r"]), &[], logs.path())?;
+        let said = || "it said nothing".to_owned();
+        assert_eq!(record.ended["a"], Outcome::Passed);
+        assert_eq!(record.ended["f"], Outcome::Failed(said()));
+        assert_eq!(record.ended["r"], Outcome::Raced(said()));
         Ok(())
     }
 

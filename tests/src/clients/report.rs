@@ -17,6 +17,9 @@ pub struct Judged {
     pub passed: usize,
     /// Failed tests, what they said, and their known cause.
     pub failed: Vec<(String, String, Option<String>)>,
+    /// Tests that failed beside others of their client and passed alone, and what they said; they are
+    /// among those that passed.
+    pub raced: Vec<(String, String)>,
     /// Reasons for not running, and how many tests have each.
     pub skipped: BTreeMap<String, usize>,
     /// Tests that pass although a cause is named for their failure.
@@ -33,6 +36,10 @@ impl Judged {
             let verdict = expected.verdict(mode, test, outcome);
             match outcome {
                 Outcome::Passed => judged.passed += 1,
+                Outcome::Raced(why) => {
+                    judged.passed += 1;
+                    judged.raced.push((test.clone(), why.clone()));
+                }
                 Outcome::Skipped(why) => *judged.skipped.entry(why.clone()).or_default() += 1,
                 Outcome::Failed(why) => {
                     let cause = match verdict {
@@ -98,6 +105,12 @@ pub fn print(row: &Row, expected: &Expected) -> bool {
     for (cause, count) in causes {
         println!("    known   {count:4}: {}", short(cause));
     }
+    for (test, why) in &judged.raced {
+        println!(
+            "    raced with itself, passes alone: {test}: {}",
+            short(why)
+        );
+    }
     for (test, cause) in &judged.pass_now {
         println!("    passes now: {test} (expected: {})", short(cause));
     }
@@ -139,6 +152,10 @@ pub fn to_json(row: &Row, expected: &Expected) -> Value {
             let failures = failures
                 .map(|(test, said, cause)| json!({ "test": test, "said": said, "cause": cause }));
             object["failures"] = failures.collect();
+            let raced = judged.raced.iter();
+            object["raced"] = raced
+                .map(|(test, said)| json!({ "test": test, "said": said }))
+                .collect();
             let pass_now = judged.pass_now.iter().map(|(test, _)| test);
             object["pass_now"] = pass_now.cloned().collect();
         }
@@ -199,6 +216,11 @@ mod tests {
         let passes_now = row(&[("h", Outcome::Passed)]);
         assert!(print(&passes_now, &expected()));
         assert_eq!(to_json(&passes_now, &expected())["pass_now"], json!(["h"]));
+        let raced = row(&[("r", Outcome::Raced("901".into()))]);
+        assert!(print(&raced, &expected()));
+        let object = to_json(&raced, &expected());
+        assert_eq!(object["raced"], json!([{ "test": "r", "said": "901" }]));
+        assert_eq!(object["passed"], 1);
         let too_few = row(&[("a", Outcome::Skipped("two GPUs".into()))]);
         assert!(!print(&too_few, &expected()));
     }
