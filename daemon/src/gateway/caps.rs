@@ -1,10 +1,13 @@
 //! Bounds at the doors: how many connections, and how fast new ones may come.
 //!
-//! One VM that floods hurts itself: its own bounds are reached long before those of all.
+//! VMs that flood hurt themselves, however many they are: half of what all VMs may have together is
+//! reserved, the same share for each registered VM, and only the other half goes to whoever comes first.
+//! The data connection of a session that was admitted is outside all bounds: it was promised.
 
 use std::collections::{HashMap, HashSet};
 use std::num::NonZeroU32;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use governor::{DefaultDirectRateLimiter, Quota, RateLimiter};
 
@@ -22,7 +25,12 @@ pub(crate) struct Caps {
 #[derive(Debug)]
 struct State {
     limits: Limits,
+    /// Registered VMs: so many shares are reserved.
+    vms: u32,
     total: u32,
+    /// Connections of VMs beyond their reserved shares, and of strangers.
+    pooled: u32,
+    /// New connections beyond the reserved shares.
     rate: DefaultDirectRateLimiter,
     peers: HashMap<Who, Door>,
 }
@@ -32,8 +40,15 @@ struct Door {
     connections: u32,
     handshakes: u32,
     telling: u32,
+    /// Connections that may be the data connections of admitted sessions.
+    promised: u32,
     rate: DefaultDirectRateLimiter,
+    /// Its share of everybody's rate; strangers have none.
+    reserved: Option<DefaultDirectRateLimiter>,
 }
+
+/// New connections that a VM may make at once out of its reserved share, however many VMs there are.
+const RESERVED_BURST: u32 = 4;
 
 /// Refusals of one VM that are being told at once; beyond it connections are closed without a word.
 const TELLING: u32 = 8;
@@ -53,8 +68,10 @@ impl Caps {
     pub(crate) fn new(limits: &Limits) -> Arc<Caps> {
         let state = State {
             limits: limits.clone(),
+            vms: 0,
             total: 0,
-            rate: limiter(limits.connects_per_s_total, limits.connects_per_s_total),
+            pooled: 0,
+            rate: pool_rate(limits),
             peers: HashMap::new(),
         };
         Arc::new(Caps {
@@ -66,70 +83,60 @@ impl Caps {
     pub(crate) fn set(&self, limits: &Limits) {
         let mut state = self.lock();
         state.limits = limits.clone();
-        state.rate = limiter(limits.connects_per_s_total, limits.connects_per_s_total);
+        state.rate = pool_rate(limits);
         for door in state.peers.values_mut() {
             door.rate = limiter(limits.connects_per_s_per_vm, limits.connects_burst_per_vm);
         }
+        state.share_out();
     }
 
-    /// Counts a new connection, or says why not.
-    pub(crate) fn enter(self: &Arc<Self>, who: Who) -> Verdict {
+    /// Counts a new connection, or says why not. `promised` is how many sessions of this VM wait for
+    /// their data connections: as many connections at once are let in to show what they are.
+    pub(crate) fn enter(self: &Arc<Self>, who: Who, promised: usize) -> Verdict {
         let mut state = self.lock();
-        let State {
-            limits,
-            total,
-            rate,
-            peers,
-        } = &mut *state;
-        if *total >= limits.connections_total {
-            return Verdict::Close;
+        let door = state.door(who);
+        let permit = |kind| Permit {
+            caps: self.clone(),
+            who,
+            kind,
+        };
+        if (door.promised as usize) < promised {
+            door.promised += 1;
+            state.count(who);
+            return Verdict::Serve(permit(Kind::Promised));
         }
-        let door = peers.entry(who).or_insert_with(|| Door {
-            connections: 0,
-            handshakes: 0,
-            telling: 0,
-            rate: limiter(limits.connects_per_s_per_vm, limits.connects_burst_per_vm),
-        });
-        let reason = door.full(limits).or_else(|| {
-            // The VM's own bucket first: a flooding VM must not empty the one of all.
-            (door.rate.check().is_err() || rate.check().is_err()).then(|| {
-                "new connections come too fast; the limits are limits.connects_per_s_per_vm and \
-                 limits.connects_per_s_total of the host's vgpud.toml"
-                    .to_owned()
-            })
-        });
-        match reason {
+        match state.refusal(who, 0) {
             None => {
-                *total += 1;
-                door.connections += 1;
+                let door = state.door(who);
                 door.handshakes += 1;
-                Verdict::Serve(Permit {
-                    caps: self.clone(),
-                    who,
-                    kind: Kind::Handshake,
-                })
+                state.count(who);
+                Verdict::Serve(permit(Kind::Handshake))
             }
-            Some(reason) if door.telling < TELLING => {
-                *total += 1;
+            Some(Over::All) => Verdict::Close,
+            Some(Over::Own(reason)) => {
+                let door = state.door(who);
+                if door.telling >= TELLING {
+                    return Verdict::Close;
+                }
                 door.telling += 1;
-                Verdict::Tell(
-                    Permit {
-                        caps: self.clone(),
-                        who,
-                        kind: Kind::Telling,
-                    },
-                    reason,
-                )
+                state.count(who);
+                Verdict::Tell(permit(Kind::Telling), reason)
             }
-            Some(_) => Verdict::Close,
         }
     }
 
-    /// Forgets the counters of VMs that are no more, unless something of them is still open.
+    /// Forgets the counters of VMs that are no more, unless something of them is still open, and shares
+    /// out among those that are.
     pub(crate) fn keep(&self, vms: &HashSet<u32>) {
-        self.lock().peers.retain(|who, door| {
-            who.is_none_or(|vm| vms.contains(&vm)) || door.connections + door.telling > 0
-        });
+        let mut state = self.lock();
+        state
+            .peers
+            .retain(|who, door| who.is_none_or(|vm| vms.contains(&vm)) || door.connections > 0);
+        let count = u32::try_from(vms.len()).unwrap_or(u32::MAX);
+        if count != state.vms {
+            state.vms = count;
+            state.share_out();
+        }
     }
 
     /// Open connections.
@@ -139,29 +146,125 @@ impl Caps {
 
     fn leave(&self, who: Who, kind: Kind) {
         let mut state = self.lock();
-        state.total = state.total.saturating_sub(1);
+        let share = state.share(who);
         let Some(door) = state.peers.get_mut(&who) else {
             return;
         };
-        match kind {
-            Kind::Telling => door.telling = door.telling.saturating_sub(1),
-            Kind::Handshake => {
-                door.handshakes = door.handshakes.saturating_sub(1);
-                door.connections = door.connections.saturating_sub(1);
-            }
-            Kind::Known => door.connections = door.connections.saturating_sub(1),
-        }
+        door.forget(kind);
+        let beyond = door.connections > share;
+        door.connections = door.connections.saturating_sub(1);
+        state.total = state.total.saturating_sub(1);
+        state.pooled = state.pooled.saturating_sub(u32::from(beyond));
     }
 
-    fn settle(&self, who: Who) {
-        if let Some(door) = self.lock().peers.get_mut(&who) {
-            door.handshakes = door.handshakes.saturating_sub(1);
+    /// A connection has said what it is; gives what it counts as from now on.
+    fn settle(&self, who: Who, kind: Kind, redeemed: bool) -> Result<Kind, Option<String>> {
+        let mut state = self.lock();
+        let over = match kind {
+            Kind::Promised if !redeemed => state.refusal(who, 1),
+            _ => None,
+        };
+        let door = state.door(who);
+        match over {
+            None => {
+                door.forget(kind);
+                Ok(Kind::Known)
+            }
+            Some(Over::Own(reason)) if door.telling < TELLING => Err(Some(reason)),
+            Some(_) => Err(None),
         }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
         // Plain counters: a panic elsewhere leaves them usable.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Which bound a new connection is over.
+enum Over {
+    /// One that this VM can be told of.
+    Own(String),
+    /// That of all: there is no place even to tell.
+    All,
+}
+
+impl State {
+    fn door(&mut self, who: Who) -> &mut Door {
+        let (limits, vms) = (&self.limits, self.vms);
+        self.peers.entry(who).or_insert_with(|| Door {
+            connections: 0,
+            handshakes: 0,
+            telling: 0,
+            promised: 0,
+            rate: limiter(limits.connects_per_s_per_vm, limits.connects_burst_per_vm),
+            reserved: who.and_then(|_| reserved_rate(limits, vms)),
+        })
+    }
+
+    /// Connections that are reserved for each VM.
+    fn share(&self, who: Who) -> u32 {
+        let reserved = self.limits.connections_total / 2;
+        who.and_then(|_| reserved.checked_div(self.vms))
+            .unwrap_or(0)
+    }
+
+    fn count(&mut self, who: Who) {
+        let share = self.share(who);
+        let door = self.door(who);
+        door.connections += 1;
+        let beyond = door.connections > share;
+        self.total += 1;
+        self.pooled += u32::from(beyond);
+    }
+
+    /// Why one more is not taken. Otherwise the rates have been charged with it. `counted` is 1 where
+    /// it is among those that are open.
+    fn refusal(&mut self, who: Who, counted: u32) -> Option<Over> {
+        let share = self.share(who);
+        let pool = self.limits.connections_total - self.share(Some(0)) * self.vms;
+        let pool_full = self.pooled >= pool;
+        self.door(who);
+        let (limits, rate) = (&self.limits, &self.rate);
+        let door = self.peers.get(&who)?;
+        if door.connections - counted >= share && pool_full {
+            return Some(Over::All);
+        }
+        let reserved = || {
+            door.reserved
+                .as_ref()
+                .is_some_and(|own| own.check().is_ok())
+        };
+        let too_fast = || {
+            // The VM's own bucket first: a flooding VM must not empty the one of all.
+            door.rate.check().is_err() || !(reserved() || rate.check().is_ok())
+        };
+        let reason = door.full(limits).or_else(|| {
+            too_fast().then(|| {
+                "new connections come too fast; the limits are limits.connects_per_s_per_vm and \
+                 limits.connects_per_s_total of the host's vgpud.toml"
+                    .to_owned()
+            })
+        });
+        reason.map(Over::Own)
+    }
+
+    /// Gives each VM its share, after limits or the number of VMs have changed.
+    fn share_out(&mut self) {
+        let shares: Vec<(Who, u32)> = self
+            .peers
+            .keys()
+            .map(|who| (*who, self.share(*who)))
+            .collect();
+        let (limits, vms) = (&self.limits, self.vms);
+        self.pooled = 0;
+        for (who, share) in shares {
+            let Some(door) = self.peers.get_mut(&who) else {
+                continue;
+            };
+            door.reserved = who.and_then(|_| reserved_rate(limits, vms));
+            self.pooled += door.connections.saturating_sub(share);
+        }
     }
 }
 
@@ -174,13 +277,23 @@ impl Door {
                 self.handshakes
             ));
         }
-        (self.connections >= limits.connections_per_vm).then(|| {
+        let open = self.connections - self.telling - self.promised;
+        (open >= limits.connections_per_vm).then(|| {
             format!(
-                "this VM has {} connections, and no more may be open \
+                "this VM has {open} connections, and no more may be open \
                  (limits.connections_per_vm of the host's vgpud.toml)",
-                self.connections
             )
         })
+    }
+
+    fn forget(&mut self, kind: Kind) {
+        let counter = match kind {
+            Kind::Known => return,
+            Kind::Handshake => &mut self.handshakes,
+            Kind::Promised => &mut self.promised,
+            Kind::Telling => &mut self.telling,
+        };
+        *counter = counter.saturating_sub(1);
     }
 }
 
@@ -189,9 +302,26 @@ fn limiter(per_second: u32, burst: u32) -> DefaultDirectRateLimiter {
     RateLimiter::direct(Quota::per_second(positive(per_second)).allow_burst(positive(burst)))
 }
 
+/// The half of everybody's rate that nobody has a right to.
+fn pool_rate(limits: &Limits) -> DefaultDirectRateLimiter {
+    let half = limits.connects_per_s_total.div_ceil(2);
+    limiter(half, half)
+}
+
+/// One VM's share of the other half.
+fn reserved_rate(limits: &Limits, vms: u32) -> Option<DefaultDirectRateLimiter> {
+    let half = (limits.connects_per_s_total / 2).max(1);
+    let period = Duration::from_secs(1) * vms.max(1) / half;
+    let burst = (half / vms.max(1)).max(RESERVED_BURST);
+    let quota = Quota::with_period(period)?.allow_burst(NonZeroU32::new(burst)?);
+    Some(RateLimiter::direct(quota))
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Handshake,
+    /// Outside the bounds, until it shows what it is.
+    Promised,
     Known,
     Telling,
 }
@@ -205,12 +335,14 @@ pub(crate) struct Permit {
 }
 
 impl Permit {
-    /// The connection has said who it is.
-    pub(crate) fn introduced(&mut self) {
-        if self.kind == Kind::Handshake {
-            self.kind = Kind::Known;
-            self.caps.settle(self.who);
-        }
+    /// The connection has said what it is. `redeemed`: a session's data connection, with its nonce.
+    ///
+    /// # Errors
+    /// It was let in because a data connection was due, is another, and is over the bounds: with the
+    /// sentence to tell, unless too many are being told.
+    pub(crate) fn introduced(&mut self, redeemed: bool) -> Result<(), Option<String>> {
+        self.kind = self.caps.settle(self.who, self.kind, redeemed)?;
+        Ok(())
     }
 }
 
@@ -237,7 +369,7 @@ mod tests {
     }
 
     fn serve(caps: &Arc<Caps>, who: Who) -> Permit {
-        match caps.enter(who) {
+        match caps.enter(who, 0) {
             Verdict::Serve(permit) => permit,
             other => panic!("{other:?}"),
         }
@@ -248,7 +380,7 @@ mod tests {
         let caps = Caps::new(&limits());
         let mut held = vec![serve(&caps, Some(1)), serve(&caps, Some(1))];
         let mut told = Vec::new();
-        while let Verdict::Tell(permit, text) = caps.enter(Some(1)) {
+        while let Verdict::Tell(permit, text) = caps.enter(Some(1), 0) {
             assert!(text.contains("limits.handshakes_per_peer"), "{text}");
             told.push(permit);
         }
@@ -256,13 +388,15 @@ mod tests {
         drop(told);
         held.push(serve(&caps, Some(2)));
 
-        held.iter_mut().for_each(Permit::introduced);
+        for permit in &mut held {
+            permit.introduced(false).unwrap();
+        }
         for _ in 0..2 {
             let mut permit = serve(&caps, Some(1));
-            permit.introduced();
+            permit.introduced(false).unwrap();
             held.push(permit);
         }
-        let Verdict::Tell(_, text) = caps.enter(Some(1)) else {
+        let Verdict::Tell(_, text) = caps.enter(Some(1), 0) else {
             panic!("a fifth is served")
         };
         assert!(text.contains("limits.connections_per_vm"), "{text}");
@@ -279,7 +413,7 @@ mod tests {
             ..limits()
         });
         let served = (0..100)
-            .filter(|_| matches!(caps.enter(Some(1)), Verdict::Serve(_)))
+            .filter(|_| matches!(caps.enter(Some(1), 0), Verdict::Serve(_)))
             .count();
         assert!((3..=4).contains(&served), "{served}");
         drop(serve(&caps, Some(2)));
@@ -305,6 +439,75 @@ mod tests {
             ..limits()
         });
         let _held = [serve(&caps, Some(1)), serve(&caps, None)];
-        assert!(matches!(caps.enter(Some(3)), Verdict::Close));
+        assert!(matches!(caps.enter(Some(3), 0), Verdict::Close));
+    }
+
+    #[test]
+    fn storms_of_many_vms_beyond_the_totals_leave_every_vm_its_share() {
+        let caps = Caps::new(&Limits {
+            connections_per_vm: 30,
+            handshakes_per_peer: 30,
+            connects_per_s_total: 40,
+            ..limits()
+        });
+        caps.keep(&(1..=5).collect());
+        // Four VMs and strangers take what they can get, and hold it; then all that the rates give.
+        let mut held = Vec::new();
+        for who in [Some(1), Some(2), Some(3), Some(4), None] {
+            for _ in 0..30 {
+                if let Verdict::Serve(permit) = caps.enter(who, 0) {
+                    held.push(permit);
+                }
+            }
+        }
+        assert!(held.len() >= 20, "{}", held.len());
+        assert!(caps.open() <= 36, "{} of 40", caps.open());
+        // 40 / 2 / 5 connections, and as many at once by the rate, are the fifth's.
+        held.extend((0..4).map(|_| serve(&caps, Some(5))));
+        assert!(!matches!(caps.enter(Some(5), 0), Verdict::Serve(_)));
+        assert!(!matches!(caps.enter(None, 0), Verdict::Serve(_)));
+        drop(held);
+        assert_eq!((caps.open(), caps.lock().pooled), (0, 0));
+    }
+
+    #[test]
+    fn shares_follow_the_number_of_vms() {
+        let caps = Caps::new(&limits());
+        caps.keep(&[1].into());
+        let held: Vec<Permit> = (0..2).map(|_| serve(&caps, Some(1))).collect();
+        assert_eq!(caps.lock().pooled, 0, "its share is 20");
+        caps.keep(&(1..=20).collect());
+        assert_eq!(caps.lock().pooled, 1, "its share is 1");
+        drop(held);
+        assert_eq!(caps.lock().pooled, 0);
+    }
+
+    #[test]
+    fn a_promised_data_connection_is_outside_the_bounds_and_nothing_else_is() {
+        let caps = Caps::new(&Limits {
+            connections_per_vm: 1,
+            connects_burst_per_vm: 1,
+            connects_per_s_per_vm: 1,
+            ..limits()
+        });
+        let mut control = serve(&caps, Some(1));
+        control.introduced(false).unwrap();
+        assert!(matches!(caps.enter(Some(1), 0), Verdict::Tell(..)));
+        let Verdict::Serve(mut data) = caps.enter(Some(1), 1) else {
+            panic!("a data connection is due")
+        };
+        assert!(
+            matches!(caps.enter(Some(1), 1), Verdict::Tell(..)),
+            "one is due, and one may be it"
+        );
+        data.introduced(true).unwrap();
+        drop(data);
+        let Verdict::Serve(mut liar) = caps.enter(Some(1), 1) else {
+            panic!("a data connection is due")
+        };
+        let text = liar.introduced(false).unwrap_err().unwrap();
+        assert!(text.contains("limits.connections_per_vm"), "{text}");
+        drop((control, liar));
+        assert_eq!(caps.open(), 0);
     }
 }

@@ -373,7 +373,8 @@ fn turn_away_foreigner(shared: &Arc<Shared>, fd: OwnedFd, peer: Peer, owner: &Ow
 
 /// The accept path of every listener: counted, then served by a task of its own.
 fn enter(shared: &Arc<Shared>, fd: OwnedFd, peer: Peer, identity: Option<VmIdentity>) {
-    let verdict = shared.caps.enter(identity.map(|vm| vm.vm_id));
+    let due = identity.map_or(0, |vm| shared.nonces.due(vm));
+    let verdict = shared.caps.enter(identity.map(|vm| vm.vm_id), due);
     if matches!(verdict, Verdict::Close) {
         return;
     }

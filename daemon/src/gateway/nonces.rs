@@ -58,6 +58,14 @@ impl Nonces {
         Some(session)
     }
 
+    /// How many sessions of this VM wait for their data connections.
+    pub(crate) fn due(&self, identity: VmIdentity) -> usize {
+        let open = self.lock();
+        open.values()
+            .filter(|(_, owner)| *owner == identity)
+            .count()
+    }
+
     fn lock(&self) -> MutexGuard<'_, HashMap<Nonce, (u64, VmIdentity)>> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -62,12 +62,20 @@ pub(super) async fn serve(
             return refuse(&shared, &conn, &peer, identity, refused).await;
         }
     };
-    permit.introduced();
+    let redeemed = match (&opening, identity) {
+        (Opening::Data(nonce), Some(identity)) => shared.nonces.redeem(nonce, identity),
+        _ => None,
+    };
+    match permit.introduced(redeemed.is_some()) {
+        Ok(()) => {}
+        Err(Some(text)) => return turn_away(shared, conn, peer, identity, text, permit).await,
+        Err(None) => return,
+    }
     let Some(identity) = identity else {
         return refuse(&shared, &conn, &peer, None, unknown_vm(&peer)).await;
     };
     match opening {
-        Opening::Data(nonce) => data(&shared, conn, &peer, identity, &nonce).await,
+        Opening::Data(_) => data(&shared, conn, &peer, identity, redeemed).await,
         Opening::Control(hello) => {
             if let Err(refused) = control(&shared, &conn, &peer, identity, hello).await {
                 refuse(&shared, &conn, &peer, Some(identity), refused).await;
@@ -199,9 +207,9 @@ async fn data(
     conn: Conn,
     peer: &Peer,
     identity: VmIdentity,
-    nonce: &[u8; NONCE_LEN],
+    redeemed: Option<u64>,
 ) {
-    let Some(session) = shared.nonces.redeem(nonce, identity) else {
+    let Some(session) = redeemed else {
         let text = "the data connection's nonce is unknown, used, or another VM's".to_owned();
         let refused = Refused {
             code: Refusal::BadNonce,

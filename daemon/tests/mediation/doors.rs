@@ -1,6 +1,9 @@
 //! Who gets in, and who does not.
 
+use std::collections::VecDeque;
 use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use vgpu_proto::api::{EventKind, Quarantine, VmLimits};
@@ -276,4 +279,67 @@ fn nobody_is_served_without_a_gpu() {
     host.apply(vec![Change::GpuInventory(Vec::new())]);
     let (code, text) = Guest::try_connect(&door).expect_err("refused");
     assert_eq!(code, Refusal::NoGpu, "{text}");
+}
+
+#[test]
+fn storms_of_other_vms_keep_no_session_out() {
+    let setup = Setup {
+        configure: |config| {
+            config.limits.connects_per_s_total = 200;
+            config.limits.connects_per_s_per_vm = 200;
+            config.limits.connects_burst_per_vm = 200;
+            config.limits.connections_total = 200;
+        },
+        ..Setup::default()
+    };
+    let host = Host::with(&setup);
+    let honest = host.vm(1, VmLimits::default());
+    let doors: Vec<_> = (2..=5)
+        .map(|vm_id| host.vm(vm_id, VmLimits::default()))
+        .collect();
+    let over = AtomicBool::new(false);
+    let (refused, made) = (AtomicU32::new(0), AtomicU32::new(0));
+    std::thread::scope(|scope| {
+        for door in &doors {
+            let (over, made, refused) = (&over, &made, &refused);
+            scope.spawn(move || {
+                let mut held = VecDeque::new();
+                while !over.load(Ordering::SeqCst) {
+                    let Ok(mut stream) = UnixStream::connect(door) else {
+                        continue;
+                    };
+                    made.fetch_add(1, Ordering::SeqCst);
+                    // What is over the bounds is told or closed at once; the rest is held for a while.
+                    let _ = stream.set_read_timeout(Some(Duration::from_millis(1)));
+                    if stream.read(&mut [0; 64]).is_ok() {
+                        refused.fetch_add(1, Ordering::SeqCst);
+                        continue;
+                    }
+                    held.push_back(stream);
+                    if held.len() > 40 {
+                        held.pop_front();
+                    }
+                }
+            });
+        }
+        let stop = StopOnDrop(&over);
+        until("the storm is beyond the bounds", || {
+            (refused.load(Ordering::SeqCst) > 100).then_some(())
+        });
+        for _ in 0..12 {
+            let mut guest = Guest::connect(&honest);
+            guest.ask(b'E', b'e');
+        }
+        drop(stop);
+    });
+    assert!(made.load(Ordering::SeqCst) > 200);
+}
+
+/// Ends the storm, also when the test fails.
+struct StopOnDrop<'a>(&'a AtomicBool);
+
+impl Drop for StopOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
 }
