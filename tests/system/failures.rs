@@ -188,3 +188,26 @@ fn an_unregistered_vm_is_refused_with_a_sentence() -> Result<()> {
     assert!(after < TWO_SECONDS, "{after:?}");
     Ok(())
 }
+
+/// What its worker counted meanwhile arrives all at once.
+#[test]
+fn an_honest_worker_is_not_accused_when_vgpud_stood_still() -> Result<()> {
+    const STANDSTILL: Duration = Duration::from_secs(3);
+    let host = one_vm(&Options::default())?;
+    let program = Guest::new(guest::LOAD, host.target(1))?.arg("copies");
+    let program = program.arg((256 << 10).to_string()).arg("8").spawn()?;
+    until("it copies", SOON, || {
+        let sessions = host.admin_json("session list").ok()?;
+        (sessions[0]["bytes"].as_u64()? > 0).then_some(())
+    })?;
+    signal(host.pid(), Signal::SIGSTOP)?;
+    std::thread::sleep(STANDSTILL);
+    signal(host.pid(), Signal::SIGCONT)?;
+    let output = program.finish(4 * SOON)?;
+    assert!(output.status.success(), "{}", guest::describe(&output));
+    host.wait_no_sessions(SOON)?;
+    let vm = host.vm(1)?;
+    assert_eq!(vm["strikes"], 0, "{vm:#}");
+    assert!(vm["usage"]["bytes_in"].as_u64() > Some(0), "{vm:#}");
+    Ok(())
+}

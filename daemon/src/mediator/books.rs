@@ -13,9 +13,9 @@ use super::VmIdentity;
 use crate::config::Config;
 use crate::model::{EffectiveLimits, GpuRecord, PoolRecord, VmRecord};
 
-/// A context's memory on a hardware GPU before the first one was measured; CUDA 12 on data-centre
-/// GPUs takes 300 to 600 MB.
-const CONTEXT_GUESS: u64 = 512 << 20;
+/// What is booked for a context on a hardware GPU when its session is admitted; CUDA 12 on data-centre
+/// GPUs takes 300 to 600 MB. A worker is not asked: its word would count for every VM.
+const CONTEXT_BYTES: u64 = 512 << 20;
 
 /// What is configured.
 #[derive(Debug)]
@@ -28,7 +28,6 @@ pub(super) struct Books {
     pub(super) assigned: BTreeSet<(String, String)>,
     /// GPUs on which a worker of an earlier vgpud may still run.
     pub(super) unverified: BTreeSet<String>,
-    contexts: BTreeMap<u32, u64>,
     next_pool: u32,
 }
 
@@ -48,7 +47,6 @@ impl Books {
             vms: BTreeMap::new(),
             assigned: BTreeSet::new(),
             unverified,
-            contexts: BTreeMap::new(),
             next_pool: 1,
         }
     }
@@ -95,20 +93,13 @@ impl Books {
         }
     }
 
-    /// What a context takes on this GPU, now measured. True: that is news.
-    pub(super) fn measured_context(&mut self, gpu_id: u32, bytes: u64) -> bool {
-        self.contexts.insert(gpu_id, bytes) != Some(bytes)
-    }
-
     pub(super) fn gpu_config(&self, gpu: &GpuRecord) -> GpuConfig {
-        let guess = if gpu.seen.source == GpuSource::Soft {
-            0
-        } else {
-            CONTEXT_GUESS
-        };
         GpuConfig {
             memory_bytes: gpu.seen.memory_bytes,
-            context_bytes: self.contexts.get(&gpu.gpu_id).copied().unwrap_or(guess),
+            context_bytes: match gpu.seen.source {
+                GpuSource::Soft => 0,
+                GpuSource::Nvml | GpuSource::Sysfs => CONTEXT_BYTES,
+            },
             overcommit: false,
         }
     }

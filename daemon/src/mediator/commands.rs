@@ -12,6 +12,7 @@ use vgpu_sched::{Event, GpuHealth, GpuId, SessionId};
 use super::VmIdentity;
 use super::actor::Actor;
 use super::books::{self, Pool, identity_of};
+use super::claims::Claim;
 use super::found::Found;
 use super::handle::{AdmitRequest, Admitted, Command, GuestEnd, Ready, Refused};
 use super::reactor::{Source, now_ns};
@@ -457,6 +458,8 @@ impl Actor {
         let session = Session {
             id,
             vm: request.identity,
+            begun_ns: now_ns(),
+            claimed: Claim::default(),
             gpus,
             phase: Phase::Starting,
             worker: None,

@@ -177,6 +177,7 @@ impl Actor {
         let Some(mut session) = self.sessions.remove(&id) else {
             return;
         };
+        self.examine_last(&mut session);
         if self.books.vm(session.vm).is_some() {
             self.meter.ended(&session);
         }

@@ -27,9 +27,6 @@ const MOST: Depth = Depth {
 /// No worker pins more for its copies.
 const PINNED_MOST: u64 = 1 << 30;
 
-/// A context larger than this is no context.
-const CONTEXT_MOST: u64 = 16 << 30;
-
 impl Actor {
     /// Takes what a look at a worker's socket found. False: there is nothing more to look at.
     pub(super) fn received(&mut self, id: u64, received: Received) -> bool {
@@ -200,6 +197,13 @@ impl Actor {
             );
             return self.worker_failed(id, &why);
         }
+        let vm = session.vm;
+        if !self.context_fits(id, context / devices.len().max(1) as u64) {
+            return;
+        }
+        let Some(session) = self.sessions.get_mut(&id) else {
+            return;
+        };
         session.phase = Phase::Live;
         if let Some(ready) = session.ready.take() {
             // A gateway that no longer waits ends the session itself.
@@ -208,20 +212,39 @@ impl Actor {
                 devices,
             }));
         }
-        let vm = session.vm;
-        // The guest has loaded nothing yet, so the worker is still honest here.
-        let gpus: Vec<GpuId> = session.gpus.iter().map(|gpu| gpu.id).collect();
-        let each = context / gpus.len().max(1) as u64;
-        for gpu in gpus {
-            if each > CONTEXT_MOST || !self.books.measured_context(gpu.0, each) {
-                continue;
-            }
-            let record = self.books.gpu(gpu);
-            if let Some(config) = record.map(|record| self.books.gpu_config(record)) {
-                self.feed(Event::SetGpu { gpu, config });
+        self.share_depth(vm);
+    }
+
+    /// Books what the worker's contexts take on each of its GPUs beyond what was booked at admission. The
+    /// worker's word counts for its own session only: what others are admitted by is the host's figure.
+    /// False: there is not so much, and the session is over.
+    fn context_fits(&mut self, id: u64, each: u64) -> bool {
+        let placed = self.sessions.get(&id).into_iter().flat_map(|s| &s.gpus);
+        let wanted: Vec<(GpuId, u64)> = placed
+            .filter_map(|gpu| {
+                let config = self.books.gpu_config(self.books.gpu(gpu.id)?);
+                Some((gpu.id, each.saturating_sub(config.context_bytes)))
+            })
+            .filter(|(_, beyond)| *beyond > 0)
+            .collect();
+        for (gpu, bytes) in wanted {
+            self.found = None;
+            self.feed(Event::MemoryReserve {
+                session: SessionId(id),
+                of: Memory::DeviceOn(gpu),
+                bytes,
+                tag: FOUND,
+            });
+            if self.found.take() != Some(Ok(())) {
+                let text = format!(
+                    "its context takes {each} bytes of GPU {}, and the VM, or the GPU, has not so much left",
+                    gpu.0
+                );
+                self.end(id, EndCause::Guest, CuResult::DEVICE_UNAVAILABLE, &text);
+                return false;
             }
         }
-        self.share_depth(vm);
+        true
     }
 
     /// Books the host memory that a session's worker pins. False: its VM may not have so much, and the

@@ -103,7 +103,7 @@ impl Meter {
     /// A session is over: its worker's page goes with it.
     pub(super) fn ended(&mut self, session: &Session) {
         let meter = self.vms.entry(session.vm).or_default();
-        meter.out_ended = meter.out_ended.saturating_add(session.hints().out_bytes);
+        meter.out_ended = meter.out_ended.saturating_add(session.out_bytes());
     }
 
     pub(super) fn forget(&mut self, vm: VmIdentity) {
@@ -114,6 +114,7 @@ impl Meter {
 impl Actor {
     pub(super) fn tick(&mut self) {
         self.bring_up_to_date();
+        self.examine_all();
         self.meter_tick(now_ns());
     }
 
@@ -207,7 +208,7 @@ impl Actor {
         let sessions = self.sessions.values().filter(|session| session.vm == vm);
         let ended = self.meter.vms.get(&vm).map_or(0, |meter| meter.out_ended);
         sessions
-            .map(|session| session.hints().out_bytes)
+            .map(|session| session.out_bytes())
             .fold(ended, u64::saturating_add)
     }
 

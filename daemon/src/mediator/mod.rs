@@ -26,6 +26,7 @@ mod actions;
 mod actor;
 mod audit;
 mod books;
+mod claims;
 mod commands;
 mod depth;
 mod ending;

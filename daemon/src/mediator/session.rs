@@ -5,9 +5,10 @@ use std::os::fd::OwnedFd;
 use tokio::sync::{mpsc, oneshot};
 use vgpu_proto::cuda::CuResult;
 use vgpu_proto::lease::Hints;
-use vgpu_sched::{Credits, GpuId, Usage};
+use vgpu_sched::{Credits, GpuId};
 
 use super::VmIdentity;
+use super::claims::Claim;
 use super::found::Found;
 use super::handle::{Note, Ready};
 use crate::events::EndCause;
@@ -19,6 +20,10 @@ use crate::supervisor::spawn::Worker;
 pub(super) struct Session {
     pub(super) id: u64,
     pub(super) vm: VmIdentity,
+    /// When it was admitted.
+    pub(super) begun_ns: u64,
+    /// What its worker has counted, as far as that can be.
+    pub(super) claimed: Claim,
     /// In the order of the devices that the guest sees; never empty, and more than one for a gang.
     pub(super) gpus: Vec<Placed>,
     pub(super) phase: Phase,
@@ -186,15 +191,6 @@ impl Session {
             .as_ref()
             .map(|worker| worker.pages.end().hints())
             .unwrap_or_default()
-    }
-
-    /// Credit used since the session began, by the worker's account.
-    pub(super) fn used(&self) -> Usage {
-        let hints = self.hints();
-        Usage {
-            calls: hints.used_calls,
-            bytes: hints.used_bytes,
-        }
     }
 
     /// Says something on the control connection, if it still listens. Never waits: a guest that does

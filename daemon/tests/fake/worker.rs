@@ -8,6 +8,7 @@
 //! | `D` | ends the operation and gives the lease back | `d` |
 //! | `P` | ends the operation and parks the lease | `p` |
 //! | `C` | crashes | – |
+//! | `B` | claims to have made as many calls, and copied as many bytes, as there are numbers | `b` |
 //! | `F` | reports a device fault and ends | – |
 //! | `M` | sends garbage on the control socket | – |
 //! | `S` | sends 100,000 messages as fast as it can | – |
@@ -18,8 +19,8 @@
 //! | `K` | forks a process that outlives everything, and says its number in 4 bytes | `k` |
 //! | `U` | uses the device for 500 ms, by the device's own account | `u` |
 //!
-//! `FAKE_START` in its environment: `fail`, `exit`, `silent`, `stubborn` (does not end with vgpud), or
-//! `unkillable`: it has a tracer that holds it on its way out, as a driver that does not answer would,
+//! `FAKE_START` in its environment: `fail`, `exit`, `silent`, `stubborn` (does not end with vgpud),
+//! `large` (VM 1's says that its context takes 4 GiB), or `unkillable`: it has a tracer that holds it on its way out, as a driver that does not answer would,
 //! until there is a file `let-go` in the soft devices' directory.
 #![allow(unsafe_code)]
 
@@ -281,7 +282,11 @@ fn main() {
     tell(&FromWorker::Ready {
         driver_version: 13_000,
         devices: vec![device(&start); visible.split(',').count()],
-        context_bytes: 1 << 20,
+        context_bytes: if mode == "large" && start.vm == 1 {
+            4 << 30
+        } else {
+            0
+        },
         pinned_bytes: 1 << 20,
     });
     let shared = Arc::new(Shared {
@@ -349,6 +354,11 @@ fn serve(shared: &Shared, mut data: UnixStream, vm: u32) {
                     Parked::Taken => {}
                 }
                 shared.answer(b'p');
+            }
+            b'B' => {
+                shared.pages.owe(u64::MAX, u64::MAX);
+                shared.pages.count_out(u64::MAX);
+                shared.answer(b'b');
             }
             b'C' => std::process::abort(),
             b'F' => {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use vgpu_proto::api::{
     DoctorCheck, Event, EventKind, GpuHealth, GpuSource, GpuState, PoolSettings, Priority, Session,
-    Severity, VmLimits, Weights,
+    Severity, VmLimits, VmUsage, Weights,
 };
 use vgpu_proto::call::FINGERPRINT;
 use vgpu_proto::codec;
@@ -193,6 +193,11 @@ impl Host {
     pub(crate) fn events(&self, kind: EventKind) -> Vec<Event> {
         self.journal
             .events_after(0, 10_000, |event| event.kind == kind)
+    }
+
+    /// What a VM used, as the store would be told.
+    pub(crate) fn usage(&self, vm_id: u32) -> VmUsage {
+        self.journal.usage_of(vm_id).total
     }
 
     pub(crate) fn wait_no_sessions(&self) {

@@ -6,6 +6,7 @@ mod doors;
 mod endings;
 mod host;
 mod leases;
+mod liars;
 mod limits;
 mod owners;
 #[path = "../fake/program.rs"]

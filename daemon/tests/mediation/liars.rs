@@ -1,0 +1,60 @@
+//! Workers that say what is not so. A guest may own its worker: its word costs nobody but itself.
+
+use vgpu_proto::api::{EventKind, VmLimits};
+use vgpu_proto::handshake::{ControlNote, Refusal};
+
+use crate::host::{Guest, Host, Setup, until};
+
+#[test]
+fn a_false_word_about_a_context_binds_only_the_vm_that_says_it() {
+    let host = Host::with(&Setup {
+        start: "large",
+        ..Setup::default()
+    });
+    let (liar, other) = (
+        host.vm(1, VmLimits::default()),
+        host.vm(2, VmLimits::default()),
+    );
+    let (code, text) = Guest::try_connect(&liar).expect_err("there is 1 GiB in all");
+    assert_eq!(code, Refusal::HostFailure, "{text}");
+    assert!(text.contains("context"), "{text}");
+    let mut neighbour = Guest::connect(&other);
+    neighbour.ask(b'R', b'y');
+    let vms = host.snapshot().vms;
+    assert_eq!((vms[0].memory_bytes, vms[1].memory_bytes), (0, 1 << 20));
+}
+
+#[test]
+fn a_worker_that_claims_what_cannot_be_is_ended_and_struck_and_not_believed() {
+    let host = Host::new();
+    let [mut liar, mut neighbour] = host.guests();
+    liar.ask(b'W', b'G');
+    liar.ask(b'B', b'b');
+    let (kind, _, text) = liar.note();
+    assert_eq!(kind, ControlNote::Ended);
+    assert!(text.contains("more than it can have done"), "{text}");
+    neighbour.ask(b'W', b'G');
+    neighbour.ask(b'D', b'd');
+    until("the liar's session is over", || {
+        (host.sessions().len() == 1).then_some(())
+    });
+    // Its one operation was believed before it lied.
+    let used = host.usage(1);
+    assert!(used.calls <= 1, "{used:?}");
+    assert_eq!((used.bytes_in, used.bytes_out), (0, 0));
+    assert_eq!(host.events(EventKind::Strike).len(), 1);
+}
+
+#[test]
+fn a_worker_that_lies_and_ends_at_once_has_lied() {
+    let host = Host::new();
+    let [mut liar] = host.guests();
+    // It answers before it has read what comes next: its guest's end, in good order.
+    liar.ask(b'B', b'b');
+    drop(liar);
+    host.wait_no_sessions();
+    let strikes = host.events(EventKind::Strike);
+    assert_eq!(strikes.len(), 1, "{strikes:?}");
+    let used = host.usage(1);
+    assert_eq!((used.calls, used.bytes_in, used.bytes_out), (0, 0, 0));
+}
