@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`service`] | carries commands out: store, then mediation, then the answer |
 //! | [`server`] | listeners, connections, bounds, shutdown |
+//! | `socket` | the Unix socket in the file system |
 //! | `auth` | who calls, and what they may |
 //! | `routes` | one function per route; `docs/openapi.json` is made from them |
 //! | `explain` | why a VM waits, as a paragraph |
@@ -22,6 +23,7 @@ mod peer;
 mod routes;
 pub mod server;
 pub mod service;
+mod socket;
 mod usage;
 mod views;
 

@@ -23,6 +23,9 @@ pub use sections::{
 /// Where the file is unless vgpud is told otherwise.
 pub const DEFAULT_PATH: &str = "/etc/vgpu/vgpud.toml";
 
+/// The name of the socket in each VM's own directory.
+pub const VM_SOCKET: &str = "vgpu.sock";
+
 /// The whole file.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -206,7 +209,7 @@ impl Config {
         self.daemon.state_dir.join("state.db")
     }
 
-    /// The directory of the Unix sockets that every VM gets; `None`: it gets none.
+    /// Holds a directory for every VM with its Unix socket; `None`: VMs get none.
     #[must_use]
     pub fn vm_socket_dir(&self) -> Option<PathBuf> {
         if !self.listen.vm_sockets {
@@ -216,14 +219,14 @@ impl Config {
         Some(self.listen.vm_socket_dir.clone().unwrap_or_else(default))
     }
 
-    /// Every Unix socket path on which the daemon listens for a VM: `<vm_socket_dir>/<name>.sock`,
+    /// Every Unix socket path on which the daemon listens for a VM: `<vm_socket_dir>/<vm number>/vgpu.sock`,
     /// `<hybrid dir>/<name>.sock_<vsock port>`, and the VM's own.
     #[must_use]
     pub fn socket_paths(&self, vm: &crate::model::VmRecord) -> Vec<PathBuf> {
         let mut paths = Vec::new();
         paths.extend(
             self.vm_socket_dir()
-                .map(|dir| dir.join(format!("{}.sock", vm.name))),
+                .map(|dir| dir.join(vm.vm_id.to_string()).join(VM_SOCKET)),
         );
         let hybrid_name = format!("{}.sock_{}", vm.name, self.listen.vsock_port);
         paths.extend(

@@ -289,9 +289,9 @@ impl Host {
         self.dir.path().join("run/admin.sock")
     }
 
-    /// The Unix socket of a VM with its default name.
+    /// The Unix socket of a VM.
     pub fn vm_socket(&self, vm: u32) -> PathBuf {
-        self.dir.path().join(format!("run/vm/vm{vm}.sock"))
+        self.dir.path().join(format!("run/vm/{vm}/vgpu.sock"))
     }
 
     /// Where a guest of this VM connects.

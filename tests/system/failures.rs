@@ -179,7 +179,7 @@ fn an_unregistered_vm_is_refused_with_a_sentence() -> Result<()> {
     let output = Guest::new(guest::VECADD, host.target(9))?.run(SOON)?;
     let text = guest::describe(&output);
     assert_eq!(output.status.code(), Some(2), "{text}");
-    assert!(text.contains("vm9.sock"), "the address is named: {text}");
+    assert!(text.contains("/vm/9/"), "the address is named: {text}");
     // And a VM that was unregistered while its guest ran is told.
     let running = hold(&host, 1)?;
     let since = Instant::now();

@@ -101,9 +101,11 @@ impl Gatekeeper {
         })
     }
 
-    /// The group to which the socket belongs.
-    pub(super) fn read_gid(&self) -> Option<u32> {
-        self.read_gid
+    /// The groups whose members may connect to the socket; it belongs to the first.
+    pub(super) fn groups(&self) -> Vec<u32> {
+        let mut groups: Vec<u32> = self.read_gid.into_iter().chain(self.write_gid).collect();
+        groups.dedup();
+        groups
     }
 
     /// A caller on the Unix socket.

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use vgpu_proto::api::{CheckStatus, DoctorCheck, GpuSource, GpuState};
 
-use super::auth;
 use super::views::World;
+use super::{auth, socket};
 use crate::config::{Config, DriverKind, Source};
 use crate::store::Store;
 
@@ -170,24 +170,36 @@ fn group(name: &str, group: &str) -> DoctorCheck {
 
 fn admin_socket(config: &Config) -> DoctorCheck {
     const NAME: &str = "admin-socket";
-    let socket = config.admin_socket();
-    match std::fs::metadata(&socket) {
+    let path = config.admin_socket();
+    match std::fs::metadata(&path) {
         Ok(metadata) => {
             let mode = metadata.permissions().mode() & 0o777;
-            let message = format!("{} has mode {mode:04o}.", socket.display());
-            if mode & 0o007 == 0 {
-                ok(NAME, message)
-            } else {
+            let message = format!("{} has mode {mode:04o}.", path.display());
+            let groups = [&config.admin.read_group, &config.admin.write_group];
+            let gids = groups.map(|name| auth::gid(name));
+            let needs_list = gids.iter().all(Option::is_some) && gids[0] != gids[1];
+            if mode & 0o007 != 0 {
                 error(
                     NAME,
                     message,
                     "Others can reach it: restart vgpud, and find who changed it.",
                 )
+            } else if needs_list && !socket::has_access_list(&path) {
+                warning(
+                    NAME,
+                    format!("{message} Its file system has no access lists."),
+                    format!(
+                        "Make members of {} members of {} too.",
+                        groups[1], groups[0]
+                    ),
+                )
+            } else {
+                ok(NAME, message)
             }
         }
         Err(problem) => error(
             NAME,
-            format!("{} is not there: {problem}.", socket.display()),
+            format!("{} is not there: {problem}.", path.display()),
             "Restart vgpud.",
         ),
     }

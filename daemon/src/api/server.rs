@@ -2,8 +2,7 @@
 
 use std::io;
 use std::num::NonZeroU32;
-use std::os::unix::fs::{FileTypeExt, PermissionsExt, chown};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -24,7 +23,7 @@ use super::auth::{Caller, Door, Gatekeeper};
 use super::failure::Failure;
 use super::routes;
 use super::service::Admin;
-use super::{auth, peer};
+use super::{auth, peer, socket};
 use crate::config::{self, Config};
 
 /// A connection must have sent a request's head within this time, also while it is idle.
@@ -110,7 +109,7 @@ impl AdminServer {
         let config: Arc<Config> = admin.config().borrow().clone();
         let rules = Rules::new(&config.admin).map_err(ServeError::Tokens)?;
         let socket = config.admin_socket();
-        let unix = bind_unix(&socket, rules.keeper.read_gid())
+        let unix = socket::bind(&socket, &rules.keeper.groups())
             .await
             .map_err(|message| ServeError::Unix {
                 socket: socket.clone(),
@@ -197,48 +196,6 @@ async fn accept_tcp(listener: Option<&TcpListener>) -> io::Result<tokio::net::Tc
 async fn pause(error: &io::Error) {
     tracing::warn!(%error, "the admin API cannot accept a connection");
     tokio::time::sleep(ACCEPT_PAUSE).await;
-}
-
-/// Binds the socket so that its mode is never wider than it shall be.
-async fn bind_unix(socket: &Path, read_gid: Option<u32>) -> Result<UnixListener, String> {
-    let text = |error: io::Error| format!("{error}.");
-    if let Some(dir) = socket.parent() {
-        std::fs::create_dir_all(dir).map_err(text)?;
-    }
-    remove_stale(socket).await?;
-    // Bound under another name with mode 0600, given its group and mode, and only then put in place.
-    let mut name = socket.as_os_str().to_owned();
-    name.push(".new");
-    let new = PathBuf::from(name);
-    let _ = std::fs::remove_file(&new);
-    let listener = UnixListener::bind(&new).map_err(|error| {
-        format!("{error}. Its directory must exist and be writable, its path under 100 bytes.")
-    })?;
-    std::fs::set_permissions(&new, PermissionsExt::from_mode(0o600)).map_err(text)?;
-    if let Some(gid) = read_gid
-        && let Err(error) = chown(&new, None, Some(gid))
-    {
-        tracing::warn!(%error, gid, "the admin socket cannot be given to its group");
-    }
-    std::fs::set_permissions(&new, PermissionsExt::from_mode(0o660)).map_err(text)?;
-    std::fs::rename(&new, socket).map_err(text)?;
-    Ok(listener)
-}
-
-/// Removes a socket that nobody serves any more; refuses anything else.
-async fn remove_stale(socket: &Path) -> Result<(), String> {
-    let metadata = match std::fs::symlink_metadata(socket) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        Err(error) => return Err(format!("{error}.")),
-        Ok(metadata) => metadata,
-    };
-    if !metadata.file_type().is_socket() {
-        return Err("something that is not a socket is there already. Move it away.".into());
-    }
-    if UnixStream::connect(socket).await.is_ok() {
-        return Err("another daemon serves it. Stop that one first.".into());
-    }
-    std::fs::remove_file(socket).map_err(|error| format!("{error}."))
 }
 
 impl Gate {

@@ -194,12 +194,14 @@ pub struct Listen {
     pub allow_local_cid: bool,
     /// Directories for hybrid vsock: `<dir>/<vm name>.sock_<vsock_port>`.
     pub hybrid_dirs: Vec<PathBuf>,
-    /// Give every VM a Unix socket `<vm_socket_dir>/<vm name>.sock`.
+    /// Give every VM a Unix socket `<vm_socket_dir>/<vm number>/vgpu.sock`.
     pub vm_sockets: bool,
-    /// Where those sockets are; default `<runtime_dir>/vm`.
+    /// Where those directories are; default `<runtime_dir>/vm`.
     pub vm_socket_dir: Option<PathBuf>,
-    /// The mode of VM sockets, as octal text; who may reach the path is the VM.
+    /// The mode of VM sockets, as octal text; who may connect is the VM.
     pub vm_socket_mode: String,
+    /// The group of VM sockets; default: root's. Not that of `admin.read_group`.
+    pub vm_socket_group: Option<String>,
 }
 
 impl Default for Listen {
@@ -211,7 +213,8 @@ impl Default for Listen {
             hybrid_dirs: Vec::new(),
             vm_sockets: true,
             vm_socket_dir: None,
-            vm_socket_mode: "0660".into(),
+            vm_socket_mode: "0600".into(),
+            vm_socket_group: None,
         }
     }
 }

@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
@@ -17,7 +16,7 @@ use vsock::{VMADDR_CID_ANY, VsockListener};
 
 use super::caps::{Caps, Verdict};
 use super::conn::{self, Conn};
-use super::{Peer, Shared, session};
+use super::{Peer, Shared, session, sockets};
 use crate::config::Config;
 use crate::events::EventSink;
 use crate::mediator::{MediatorHandle, VmIdentity};
@@ -45,6 +44,7 @@ struct Doors {
     unix: BTreeMap<PathBuf, UnixDoor>,
     problems: BTreeMap<PathBuf, String>,
     open: bool,
+    swept: bool,
 }
 
 /// Whose door a Unix socket is.
@@ -145,13 +145,24 @@ impl Gateway {
             .filter(|(path, door)| wanted.get(*path) != Some(&door.owner))
             .map(|(path, _)| path.clone())
             .collect();
+        let vm_dirs = config.vm_socket_dir();
         for path in gone {
-            close_path(&mut doors, &path);
+            let vm_is_gone = !wanted.contains_key(&path);
+            doors.close_path(&path, vm_dirs.as_deref(), vm_is_gone);
         }
         doors.problems.retain(|path, _| wanted.contains_key(path));
+        if let (false, Some(vm_dirs)) = (doors.swept, &vm_dirs) {
+            doors.swept = true;
+            sockets::sweep(vm_dirs, |path| wanted.contains_key(path));
+        }
+        let access = sockets::Access::of(&config.listen);
         for (path, owner) in wanted {
             if !doors.unix.contains_key(&path) {
-                self.open_path(&mut doors, path, owner, config.listen.socket_mode());
+                let opened = access.clone().and_then(|access| {
+                    sockets::open(&path, vm_dirs.as_deref(), owner.uid, access)
+                        .map_err(|e| e.to_string())
+                });
+                self.take_path(&mut doors, path, owner, opened);
             }
         }
     }
@@ -163,7 +174,7 @@ impl Gateway {
         doors.vsock = None;
         let paths: Vec<PathBuf> = doors.unix.keys().cloned().collect();
         for path in paths {
-            close_path(&mut doors, &path);
+            doors.close_path(&path, None, false);
         }
     }
 
@@ -209,6 +220,27 @@ impl Gateway {
                 Some("make the directories exist and writable by vgpud, then restart vgpud"),
             )
         };
+        let config = self.shared.config();
+        let too_open: Vec<String> = doors
+            .unix
+            .iter()
+            .filter_map(|(path, door)| sockets::too_open(path, door.owner.uid, &config.admin))
+            .collect();
+        let access = if too_open.is_empty() {
+            let sentence = "nobody but root and a VM's own user or group can connect as the VM";
+            check("vm-socket-access", CheckStatus::Ok, sentence.into(), None)
+        } else {
+            check(
+                "vm-socket-access",
+                CheckStatus::Warning,
+                too_open.join("; "),
+                Some(
+                    "whoever can connect to a VM's socket is that VM: set listen.vm_socket_mode and \
+                     listen.vm_socket_group, take hypervisors' users out of the administrators' \
+                     groups, and restart vgpud",
+                ),
+            )
+        };
         let open = self.shared.caps.open();
         let connections = check(
             "guest-connections",
@@ -216,7 +248,7 @@ impl Gateway {
             format!("{open} connections are open"),
             None,
         );
-        vec![vsock, unix, connections]
+        vec![vsock, unix, access, connections]
     }
 
     fn open_vsock(&self, doors: &mut Doors, config: &Config) {
@@ -242,8 +274,14 @@ impl Gateway {
         }
     }
 
-    fn open_path(&self, doors: &mut Doors, path: PathBuf, owner: Owner, mode: u32) {
-        match listen(&path, &owner, mode) {
+    fn take_path(
+        &self,
+        doors: &mut Doors,
+        path: PathBuf,
+        owner: Owner,
+        opened: Result<UnixListener, String>,
+    ) {
+        match opened {
             Ok(listener) => {
                 let shared = self.shared.clone();
                 let task = accept_unix(listener, shared, Arc::from(path.as_path()), owner.clone());
@@ -263,45 +301,12 @@ impl Gateway {
     }
 }
 
-fn close_path(doors: &mut Doors, path: &Path) {
-    if doors.unix.remove(path).is_some() {
-        // A path that is gone already is as good.
-        let _ = std::fs::remove_file(path);
-    }
-}
-
-/// Binds a Unix socket. What lies at the path is replaced only if it is a socket that nobody serves.
-fn listen(path: &Path, owner: &Owner, mode: u32) -> io::Result<UnixListener> {
-    if let Some(dir) = path.parent() {
-        std::fs::create_dir_all(dir)?;
-    }
-    match std::fs::symlink_metadata(path) {
-        Ok(meta) if !meta.file_type().is_socket() => {
-            return Err(io::Error::new(
-                io::ErrorKind::AlreadyExists,
-                "something else is there",
-            ));
+impl Doors {
+    fn close_path(&mut self, path: &Path, vm_dirs: Option<&Path>, vm_is_gone: bool) {
+        if self.unix.remove(path).is_some() {
+            sockets::close(path, vm_dirs, vm_is_gone);
         }
-        Ok(_) => {
-            if std::os::unix::net::UnixStream::connect(path).is_ok() {
-                return Err(io::Error::new(
-                    io::ErrorKind::AddrInUse,
-                    "another process serves it",
-                ));
-            }
-            std::fs::remove_file(path)?;
-        }
-        Err(e) if e.kind() == io::ErrorKind::NotFound => {}
-        Err(e) => return Err(e),
     }
-    let listener = UnixListener::bind(path)?;
-    if let Some(uid) = owner.uid
-        && nix::unistd::geteuid().is_root()
-    {
-        std::os::unix::fs::chown(path, Some(uid), None)?;
-    }
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))?;
-    Ok(listener)
 }
 
 async fn accept_vsock(

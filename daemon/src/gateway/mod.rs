@@ -10,6 +10,7 @@
 //! | `caps` | how many connections, how fast |
 //! | [`opening`] | the first bytes, exactly as long as announced |
 //! | `session` | from Hello to Welcome; then the control connection until the end |
+//! | `sockets` | the Unix sockets in the file system |
 //! | `nonces` | binds a data connection to its session |
 //! | [`conn`] | a stream socket |
 
@@ -20,6 +21,7 @@ pub(crate) mod nonces;
 pub mod opening;
 mod peer;
 mod session;
+mod sockets;
 
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;

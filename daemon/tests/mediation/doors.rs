@@ -83,7 +83,7 @@ fn doors_come_and_go_with_the_vms() {
         vm_id: 1,
         generation: 101,
     }]);
-    assert!(!door.exists());
+    assert!(!door.exists() && !door.parent().expect("its own").exists());
     let (_, code, text) = guest.note();
     assert_eq!(code, 46);
     assert!(text.contains("unregistered"), "{text}");

@@ -166,7 +166,7 @@ impl Host {
     }
 
     pub(crate) fn door(&self, vm_id: u32) -> PathBuf {
-        self.dir.path().join(format!("run/vm/vm{vm_id}.sock"))
+        self.dir.path().join(format!("run/vm/{vm_id}/vgpu.sock"))
     }
 
     pub(crate) fn snapshot(&self) -> RuntimeSnapshot {

@@ -1,5 +1,6 @@
 //! The `vgpud` program itself: arguments, signals, and what a restart finds.
 
+mod doors;
 #[path = "../fake/program.rs"]
 mod program;
 
@@ -81,6 +82,13 @@ impl Place {
         self.dir.path().join(name)
     }
 
+    /// Adds to the configuration.
+    fn add(&self, lines: &str) {
+        let mut text = std::fs::read_to_string(self.path("vgpud.toml")).expect("a configuration");
+        text.push_str(lines);
+        std::fs::write(self.path("vgpud.toml"), text).expect("a configuration");
+    }
+
     fn vgpud(&self) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_vgpud"));
         command.arg("--config").arg(self.path("vgpud.toml"));
@@ -89,6 +97,11 @@ impl Place {
 
     /// Registers VM 1 behind the daemon's back, while it does not run.
     fn register(&self) {
+        self.register_for(None);
+    }
+
+    /// As [`Place::register`]; the VM's processes run as this user.
+    fn register_for(&self, peer_uid: Option<u32>) {
         std::fs::create_dir_all(self.path("state")).expect("a directory");
         let store =
             Store::open(&self.path("state/state.db"), StoreOptions::default()).expect("a store");
@@ -111,6 +124,7 @@ impl Place {
             StoreCommand::RegisterVm(RegisterRequest {
                 vm_ids: vec![1],
                 pool: "A".into(),
+                peer_uid,
                 ..RegisterRequest::default()
             }),
         ];
@@ -250,7 +264,7 @@ fn sigterm_tells_guests_lets_them_finish_and_ends_cleanly() {
     let place = Place::new("");
     place.register();
     let daemon = place.start();
-    let mut guest = Guest::connect(&place.path("run/vm/vm1.sock"));
+    let mut guest = Guest::connect(&place.path("run/vm/1/vgpu.sock"));
     guest.ask(b'W', b'G');
     daemon.signal(Signal::SIGTERM);
     let (kind, text) = guest.note();
@@ -260,7 +274,10 @@ fn sigterm_tells_guests_lets_them_finish_and_ends_cleanly() {
     drop(guest);
     let status = daemon.end();
     assert!(status.success(), "{status}: {}", place.log());
-    assert!(!place.path("run/vm/vm1.sock").exists(), "the door is gone");
+    assert!(
+        !place.path("run/vm/1/vgpu.sock").exists(),
+        "the door is gone"
+    );
     assert!(!place.path("run/admin.sock").exists());
 }
 
@@ -269,7 +286,7 @@ fn after_the_deadline_sessions_are_ended_with_a_reason() {
     let place = Place::new("");
     place.register();
     let daemon = place.start();
-    let mut guest = Guest::connect(&place.path("run/vm/vm1.sock"));
+    let mut guest = Guest::connect(&place.path("run/vm/1/vgpu.sock"));
     guest.ask(b'W', b'G');
     daemon.signal(Signal::SIGTERM);
     assert_eq!(guest.note().0, ControlNote::Draining);
@@ -286,7 +303,7 @@ fn a_worker_left_over_by_a_killed_vgpud_is_gone_before_guests_are_served() {
     let place = Place::new("stubborn");
     place.register();
     let daemon = place.start();
-    let mut guest = Guest::connect(&place.path("run/vm/vm1.sock"));
+    let mut guest = Guest::connect(&place.path("run/vm/1/vgpu.sock"));
     guest.ask(b'W', b'G');
     let workers = || -> Vec<PathBuf> {
         std::fs::read_dir(place.path("run/workers"))
@@ -313,7 +330,7 @@ fn a_worker_left_over_by_a_killed_vgpud_is_gone_before_guests_are_served() {
     assert!(!runs(pid), "{}", place.log());
     assert!(place.log().contains("earlier vgpud"), "{}", place.log());
     assert!(workers().is_empty());
-    let mut next = Guest::connect(&place.path("run/vm/vm1.sock"));
+    let mut next = Guest::connect(&place.path("run/vm/1/vgpu.sock"));
     next.ask(b'W', b'G');
     drop((guest, next, again));
     // The second vgpud was killed too, and its worker is as stubborn.
@@ -353,7 +370,8 @@ fn sighup_takes_a_new_configuration_and_keeps_the_old_one_when_it_is_wrong() {
         place.log().contains("1 keys changed").then_some(())
     });
     // It counts: one that says nothing is cut off.
-    let mut silent = UnixStream::connect(place.path("run/vm/vm1.sock")).expect("the door is open");
+    let mut silent =
+        UnixStream::connect(place.path("run/vm/1/vgpu.sock")).expect("the door is open");
     silent.set_read_timeout(Some(SOON)).expect("a timeout");
     let mut answer = Vec::new();
     silent.read_to_end(&mut answer).expect("an end");

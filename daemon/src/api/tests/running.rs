@@ -37,7 +37,7 @@ async fn the_owners_example_is_on_one_screen() {
         vm["socket_paths"][0]
             .as_str()
             .unwrap()
-            .ends_with("/run/vm/vm3.sock"),
+            .ends_with("/run/vm/3/vgpu.sock"),
         "{vm}"
     );
     let session = &status["sessions"][0];

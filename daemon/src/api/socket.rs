@@ -1,0 +1,98 @@
+//! The admin API's Unix socket: bound closed, then opened to the two groups.
+
+use std::io;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt, chown};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{XattrFlags, setxattr};
+use tokio::net::{UnixListener, UnixStream};
+
+/// Binds the socket so that its mode is never wider than it shall be. Members of these groups may
+/// connect, and nobody else but root and vgpud's own user.
+pub(super) async fn bind(socket: &Path, groups: &[u32]) -> Result<UnixListener, String> {
+    let text = |error: io::Error| format!("{error}.");
+    if let Some(dir) = socket.parent() {
+        std::fs::create_dir_all(dir).map_err(text)?;
+    }
+    remove_stale(socket).await?;
+    // Bound under another name with mode 0600, given its groups and mode, and only then put in place.
+    let mut name = socket.as_os_str().to_owned();
+    name.push(".new");
+    let new = PathBuf::from(name);
+    let _ = std::fs::remove_file(&new);
+    let listener = UnixListener::bind(&new).map_err(|error| {
+        format!("{error}. Its directory must exist and be writable, its path under 100 bytes.")
+    })?;
+    std::fs::set_permissions(&new, PermissionsExt::from_mode(0o600)).map_err(text)?;
+    if let Some(first) = groups.first()
+        && let Err(error) = chown(&new, None, Some(*first))
+    {
+        tracing::warn!(%error, gid = first, "the admin socket cannot be given to its group");
+    }
+    std::fs::set_permissions(&new, PermissionsExt::from_mode(0o660)).map_err(text)?;
+    if let [_, further @ ..] = groups
+        && let Err(error) = let_in(&new, further)
+    {
+        tracing::warn!(
+            %error,
+            "the admin socket's file system has no access lists: who may change things must be a \
+             member of admin.read_group too, to reach it"
+        );
+    }
+    std::fs::rename(&new, socket).map_err(text)?;
+    Ok(listener)
+}
+
+/// Adds groups to those that may read and write a file of mode 0660 (acl(5); the attribute's layout is
+/// linux/posix_acl_xattr.h's).
+fn let_in(file: &Path, groups: &[u32]) -> io::Result<()> {
+    const VERSION: u32 = 2;
+    const OWNER: u16 = 0x01;
+    const OWNING_GROUP: u16 = 0x04;
+    const GROUP: u16 = 0x08;
+    const MASK: u16 = 0x10;
+    const OTHERS: u16 = 0x20;
+    const READ_WRITE: u16 = 6;
+    /// Of entries that name nobody.
+    const NO_ID: u32 = u32::MAX;
+    let mut entries = vec![
+        (OWNER, READ_WRITE, NO_ID),
+        (OWNING_GROUP, READ_WRITE, NO_ID),
+    ];
+    let mut groups = groups.to_vec();
+    groups.sort_unstable();
+    entries.extend(groups.into_iter().map(|gid| (GROUP, READ_WRITE, gid)));
+    entries.extend([(MASK, READ_WRITE, NO_ID), (OTHERS, 0, NO_ID)]);
+    let mut list = VERSION.to_le_bytes().to_vec();
+    for (tag, allowed, id) in entries {
+        list.extend_from_slice(&tag.to_le_bytes());
+        list.extend_from_slice(&allowed.to_le_bytes());
+        list.extend_from_slice(&id.to_le_bytes());
+    }
+    Ok(setxattr(file, ACCESS_LIST, &list, XattrFlags::empty())?)
+}
+
+/// The extended attribute that holds a file's access list.
+const ACCESS_LIST: &str = "system.posix_acl_access";
+
+/// Whether a file lets in more groups than its mode says.
+pub(super) fn has_access_list(file: &Path) -> bool {
+    let mut none: [u8; 0] = [];
+    rustix::fs::getxattr(file, ACCESS_LIST, &mut none).is_ok_and(|length| length > 0)
+}
+
+/// Removes a socket that nobody serves any more; refuses anything else.
+async fn remove_stale(socket: &Path) -> Result<(), String> {
+    let metadata = match std::fs::symlink_metadata(socket) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(format!("{error}.")),
+        Ok(metadata) => metadata,
+    };
+    if !metadata.file_type().is_socket() {
+        return Err("something that is not a socket is there already. Move it away.".into());
+    }
+    if UnixStream::connect(socket).await.is_ok() {
+        return Err("another daemon serves it. Stop that one first.".into());
+    }
+    std::fs::remove_file(socket).map_err(|error| format!("{error}."))
+}

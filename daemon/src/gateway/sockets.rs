@@ -1,0 +1,272 @@
+//! The Unix sockets of VMs in the file system: where they come and go, and to whom they belong.
+//!
+//! Each VM has a directory of its own (`<vm_socket_dir>/<vm number>`: names may change) with its socket in
+//! it. The directory stays while the VM is registered, also over restarts of vgpud, so that it can be mounted into a
+//! container; the socket is a new one after each start. Whoever owns such a mount may write to the
+//! directory: nothing here follows a link in it.
+
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, PermissionsExt};
+use std::path::Path;
+
+use nix::fcntl::{AtFlags, OFlag};
+use nix::sys::socket::{
+    AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, listen, socket,
+};
+use nix::sys::stat::{Mode, fchmod};
+use nix::unistd::{Gid, Uid, fchownat};
+use tokio::net::UnixListener;
+
+use crate::config::{Admin, Listen, VM_SOCKET};
+
+/// Directories through which every VM goes to its own: nobody may list them.
+const DIR_MODE: u32 = 0o711;
+
+/// Who may connect to the sockets of VMs, besides root and the user registered for the VM.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Access {
+    mode: u32,
+    gid: Option<u32>,
+}
+
+impl Access {
+    /// As configured.
+    ///
+    /// # Errors
+    /// A sentence: the group does not exist.
+    pub(super) fn of(config: &Listen) -> Result<Access, String> {
+        let gid = match &config.vm_socket_group {
+            Some(name) => Some(group(name).ok_or_else(|| {
+                format!(
+                    "there is no group {name} (listen.vm_socket_group); make it, then restart vgpud"
+                )
+            })?),
+            // Never the group that vgpud happens to run with: its members would be every VM.
+            None => nix::unistd::geteuid().is_root().then_some(0),
+        };
+        Ok(Access {
+            mode: config.socket_mode(),
+            gid,
+        })
+    }
+}
+
+/// The number of a group.
+pub(super) fn group(name: &str) -> Option<u32> {
+    let found = nix::unistd::Group::from_name(name).ok().flatten();
+    found.map(|group| group.gid.as_raw())
+}
+
+/// Binds a VM's socket and gives it to its owner. What lies at the path is replaced only if it is a
+/// socket that nobody serves. Must be called within the runtime.
+///
+/// # Errors
+/// As of the file system; or something else is there.
+pub(super) fn open(
+    path: &Path,
+    vm_dirs: Option<&Path>,
+    uid: Option<u32>,
+    access: Access,
+) -> io::Result<UnixListener> {
+    match home(path, vm_dirs) {
+        Some(home) => {
+            make_passable(home.parent().unwrap_or(home))?;
+            make_passable(home)?;
+        }
+        None => path.parent().map_or(Ok(()), std::fs::create_dir_all)?,
+    }
+    match std::fs::symlink_metadata(path) {
+        Ok(meta) if !meta.file_type().is_socket() => {
+            return Err(io::Error::new(
+                io::ErrorKind::AlreadyExists,
+                "something else is there",
+            ));
+        }
+        Ok(_) if is_served(path) => {
+            return Err(io::Error::new(
+                io::ErrorKind::AddrInUse,
+                "another process serves it",
+            ));
+        }
+        Ok(_) => std::fs::remove_file(path)?,
+        Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+        Err(e) => return Err(e),
+    }
+    let listener = bind_closed(path)?;
+    give(path, uid, access)?;
+    UnixListener::from_std(listener.into())
+}
+
+/// Takes a socket away; its directory as well, where the VM is no more.
+pub(super) fn close(path: &Path, vm_dirs: Option<&Path>, vm_is_gone: bool) {
+    // What is gone already is as good, and a directory in which something else lies is kept.
+    let _ = std::fs::remove_file(path);
+    if let Some(home) = home(path, vm_dirs).filter(|_| vm_is_gone) {
+        let _ = std::fs::remove_dir(home);
+    }
+}
+
+/// Removes the directories of VMs that were unregistered while vgpud was killed: those with a dead
+/// socket in them that no VM of today wants.
+pub(super) fn sweep(vm_dirs: &Path, wanted: impl Fn(&Path) -> bool) {
+    let Ok(entries) = std::fs::read_dir(vm_dirs) else {
+        return;
+    };
+    for entry in entries.flatten() {
+        let path = entry.path().join(VM_SOCKET);
+        let is_socket =
+            std::fs::symlink_metadata(&path).is_ok_and(|meta| meta.file_type().is_socket());
+        if is_socket && !wanted(&path) && !is_served(&path) {
+            close(&path, Some(vm_dirs), true);
+        }
+    }
+}
+
+/// The VM's own directory, if this is the socket in it.
+fn home<'a>(path: &'a Path, vm_dirs: Option<&Path>) -> Option<&'a Path> {
+    let home = path.parent()?;
+    (path.file_name()? == VM_SOCKET && home.parent() == vm_dirs).then_some(home)
+}
+
+fn is_served(path: &Path) -> bool {
+    std::os::unix::net::UnixStream::connect(path).is_ok()
+}
+
+/// Whatever the umask is.
+fn make_passable(dir: &Path) -> io::Result<()> {
+    if dir.is_dir() {
+        return Ok(());
+    }
+    let mut builder = std::fs::DirBuilder::new();
+    builder.recursive(true).mode(DIR_MODE).create(dir)?;
+    std::fs::set_permissions(dir, PermissionsExt::from_mode(DIR_MODE))
+}
+
+/// Binds so that at no moment anybody but vgpud can connect: the file takes over its socket's mode
+/// (unix(7), "Pathname socket ownership and permissions": with the umask applied to that mode).
+fn bind_closed(path: &Path) -> io::Result<OwnedFd> {
+    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+    let listener = socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
+    fchmod(&listener, Mode::S_IRUSR | Mode::S_IWUSR)?;
+    bind(listener.as_raw_fd(), &UnixAddr::new(path)?)?;
+    listen(&listener, Backlog::MAXCONN)?;
+    Ok(listener)
+}
+
+/// Gives the socket that lies at `path` to its owner, whatever may be put there meanwhile: what is opened
+/// is a socket and no link, and stays what it is.
+fn give(path: &Path, uid: Option<u32>, access: Access) -> io::Result<()> {
+    let flags = OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+    let file = std::fs::File::from(nix::fcntl::open(path, flags, Mode::empty())?);
+    if !file.metadata()?.file_type().is_socket() {
+        return Err(io::Error::other("something else was put there"));
+    }
+    let uid = uid.filter(|_| nix::unistd::geteuid().is_root());
+    if uid.is_some() || access.gid.is_some() {
+        let (uid, gid) = (uid.map(Uid::from_raw), access.gid.map(Gid::from_raw));
+        fchownat(&file, "", uid, gid, AtFlags::AT_EMPTY_PATH)?;
+    }
+    let itself = format!("/proc/self/fd/{}", file.as_raw_fd());
+    std::fs::set_permissions(itself, PermissionsExt::from_mode(access.mode))
+}
+
+/// Who can be a VM and should not, as a sentence: everybody on this host, or members of the groups that
+/// look at the admin API; or a VM's own user, who can look at all VMs.
+pub(super) fn too_open(path: &Path, uid: Option<u32>, admin: &Admin) -> Option<String> {
+    use std::os::unix::fs::MetadataExt;
+    let meta = std::fs::symlink_metadata(path).ok()?;
+    let groups = [&admin.read_group, &admin.write_group];
+    let with_gid = |gid: u32| groups.into_iter().find(|name| group(name) == Some(gid));
+    if meta.mode() & 0o002 != 0 {
+        return Some(format!(
+            "everybody on this host can connect to {}",
+            path.display()
+        ));
+    }
+    if meta.mode() & 0o020 != 0
+        && let Some(name) = with_gid(meta.gid())
+    {
+        return Some(format!(
+            "members of {name} can connect to {}, as if they were the VM",
+            path.display()
+        ));
+    }
+    // Root may everything anyway.
+    let user = nix::unistd::User::from_uid(Uid::from_raw(uid.filter(|&uid| uid != 0)?)).ok()??;
+    let name = std::ffi::CString::new(user.name.clone()).ok()?;
+    let member_of = nix::unistd::getgrouplist(&name, user.gid).ok()?;
+    let shared = member_of
+        .into_iter()
+        .find_map(|gid| with_gid(gid.as_raw()))?;
+    Some(format!(
+        "{}, the user of {}, is a member of {shared} and can look at all VMs",
+        user.name,
+        path.display()
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::MetadataExt;
+
+    const CLOSED: Access = Access {
+        mode: 0o600,
+        gid: None,
+    };
+
+    #[tokio::test]
+    async fn the_directory_outlives_the_socket_until_the_vm_is_gone() {
+        let dir = tempfile::tempdir().unwrap();
+        let vms = dir.path().join("vm");
+        let path = vms.join("1").join(VM_SOCKET);
+        let inode = |path: &Path| std::fs::symlink_metadata(path).map(|meta| meta.ino());
+        let first = open(&path, Some(&vms), None, CLOSED).unwrap();
+        let home = inode(path.parent().unwrap()).unwrap();
+        let mode = |path: &Path| std::fs::metadata(path).unwrap().mode() & 0o777;
+        assert_eq!(mode(path.parent().unwrap()), 0o711);
+        assert_eq!(mode(&path), 0o600);
+        // Killed: the socket is left behind, dead. Stopped: it is taken away.
+        drop(first);
+        drop(open(&path, Some(&vms), None, CLOSED).unwrap());
+        close(&path, Some(&vms), false);
+        assert!(!path.exists());
+        let _last = open(&path, Some(&vms), None, CLOSED).unwrap();
+        assert_eq!(inode(path.parent().unwrap()).unwrap(), home);
+        close(&path, Some(&vms), true);
+        assert!(!path.parent().unwrap().exists() && vms.exists());
+    }
+
+    #[tokio::test]
+    async fn what_a_killed_vgpud_left_is_swept_and_nothing_else() {
+        let dir = tempfile::tempdir().unwrap();
+        let vms = dir.path().join("vm");
+        let socket = |name: &str| vms.join(name).join(VM_SOCKET);
+        for name in ["1", "2"] {
+            drop(open(&socket(name), Some(&vms), None, CLOSED).unwrap());
+        }
+        let _served = open(&socket("3"), Some(&vms), None, CLOSED).unwrap();
+        std::fs::create_dir(vms.join("4")).unwrap();
+        sweep(&vms, |path: &Path| path == socket("1"));
+        let left = |name: &str| vms.join(name).exists();
+        assert!(left("1") && left("3") && left("4") && !left("2"));
+    }
+
+    #[tokio::test]
+    async fn a_link_that_a_guest_puts_in_place_is_not_followed() {
+        let dir = tempfile::tempdir().unwrap();
+        let vms = dir.path().join("vm");
+        let path = vms.join("1").join(VM_SOCKET);
+        drop(open(&path, Some(&vms), None, CLOSED).unwrap());
+        let secret = dir.path().join("secret");
+        std::fs::write(&secret, "x").unwrap();
+        std::fs::set_permissions(&secret, PermissionsExt::from_mode(0o640)).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        std::os::unix::fs::symlink(&secret, &path).unwrap();
+        assert!(open(&path, Some(&vms), None, CLOSED).is_err());
+        assert!(give(&path, None, CLOSED).is_err());
+        let mode = std::fs::metadata(&secret).unwrap().mode() & 0o777;
+        assert_eq!(mode, 0o640);
+    }
+}

@@ -1,0 +1,149 @@
+//! The doors in the file system: who can connect to which, and what a mount of one sees after a restart.
+//! Both need root, to be somebody else and to mount.
+
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::MetadataExt;
+
+use rustix::thread::{Gid, Uid, set_thread_groups, set_thread_res_gid, set_thread_res_uid};
+
+use super::*;
+
+/// Groups that every Linux system has.
+const LOOK: &str = "games";
+const CHANGE: &str = "news";
+
+fn is_root(what: &str) -> bool {
+    let root = nix::unistd::geteuid().is_root();
+    if !root {
+        eprintln!("SKIPPED: {what} needs root");
+    }
+    root
+}
+
+fn gid(name: &str) -> u32 {
+    let group = nix::unistd::Group::from_name(name).expect("a group file");
+    group.expect("a usual group").gid.as_raw()
+}
+
+/// Does it as this user, in this supplementary group: in a thread of its own, whose identity is its own.
+fn as_user<T: Send>(uid: u32, group: Option<u32>, act: impl FnOnce() -> T + Send) -> T {
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(|| {
+            let (user, own) = (Uid::from_raw(uid), Gid::from_raw(uid));
+            let groups: Vec<Gid> = group.into_iter().map(Gid::from_raw).collect();
+            set_thread_groups(&groups).expect("root");
+            set_thread_res_gid(own, own, own).expect("root");
+            set_thread_res_uid(user, user, user).expect("root");
+            act()
+        });
+        thread.join().expect("it does not panic")
+    })
+}
+
+/// The status of an answer of the admin API; `None`: the caller cannot even connect.
+fn call(socket: &Path, head: &str, body: &str) -> Option<u16> {
+    let mut stream = match UnixStream::connect(socket) {
+        Ok(stream) => stream,
+        Err(e) if e.kind() == std::io::ErrorKind::PermissionDenied => return None,
+        Err(e) => panic!("{e}"),
+    };
+    stream.set_read_timeout(Some(SOON)).expect("a timeout");
+    let request = format!(
+        "{head} HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-type: application/json\r\n\
+         content-length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    stream.write_all(request.as_bytes()).expect("goes out");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("an answer");
+    let status = answer.split(' ').nth(1).expect("a status");
+    Some(status.parse().expect("a number"))
+}
+
+#[test]
+fn who_may_look_may_not_compute_and_who_may_change_gets_in() {
+    if !is_root("a test of users and groups") {
+        return;
+    }
+    let place = Place::new("");
+    place.add(&format!(
+        "[admin]\nread_group = {LOOK:?}\nwrite_group = {CHANGE:?}\n"
+    ));
+    place.register();
+    let _daemon = place.start();
+    let (admin, vm) = (
+        place.path("run/admin.sock"),
+        place.path("run/vm/1/vgpu.sock"),
+    );
+    let look = || call(&admin, "GET /v1/status", "");
+    let change = |name: &str| call(&admin, "POST /v1/pools", &format!(r#"{{"name":"{name}"}}"#));
+    let compute = || UnixStream::connect(&vm).is_ok();
+    let of = |group| as_user(12_345, group, || (look(), change("B"), compute()));
+    assert_eq!(of(Some(gid(LOOK))), (Some(200), Some(403), false));
+    assert_eq!(of(Some(gid(CHANGE))), (Some(200), Some(200), false));
+    assert_eq!(of(None), (None, None, false));
+    assert_eq!(
+        (look(), change("C"), compute()),
+        (Some(200), Some(200), true)
+    );
+}
+
+#[test]
+fn a_vm_is_its_registered_user() {
+    if !is_root("a test of users") {
+        return;
+    }
+    let place = Place::new("");
+    place.register_for(Some(12_345));
+    let _daemon = place.start();
+    let vm = place.path("run/vm/1/vgpu.sock");
+    as_user(12_345, None, || Guest::connect(&vm).ask(b'E', b'e'));
+    let foreign = as_user(12_346, None, || UnixStream::connect(&vm).map(drop));
+    let refused = foreign.expect_err("another user");
+    assert_eq!(refused.kind(), std::io::ErrorKind::PermissionDenied);
+}
+
+#[test]
+fn a_vms_directory_mounted_elsewhere_leads_to_vgpud_after_every_restart() {
+    if !is_root("a bind mount") {
+        return;
+    }
+    let place = Place::new("");
+    place.register();
+    let mut daemon = place.start();
+    let home = place.path("run/vm/1");
+    let inode = |path: &Path| std::fs::metadata(path).expect("it is there").ino();
+    let before = inode(&home);
+
+    // As a container sees it: a mount in a namespace of its own.
+    let inside = place.path("container");
+    std::fs::create_dir(&inside).expect("a directory");
+    let mut container = Command::new("unshare")
+        .args(["--mount", "--propagation", "private", "sh", "-c"])
+        .arg("mount --bind \"$0\" \"$1\" && echo mounted && exec sleep 1000")
+        .args([&home, &inside])
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("unshare runs");
+    let mut said = String::new();
+    let stdout = container.stdout.take().expect("piped");
+    BufReader::new(stdout).read_line(&mut said).expect("a line");
+    let container = Daemon { child: container };
+    if said.trim() != "mounted" {
+        eprintln!("SKIPPED: this machine lets nobody mount");
+        return;
+    }
+    let root = PathBuf::from(format!("/proc/{}/root", container.child.id()));
+    let door = root
+        .join(inside.strip_prefix("/").expect("absolute"))
+        .join("vgpu.sock");
+
+    Guest::connect(&door).ask(b'E', b'e');
+    for signal in [Signal::SIGTERM, Signal::SIGKILL, Signal::SIGKILL] {
+        daemon.signal(signal);
+        daemon.end();
+        daemon = place.start();
+        assert_eq!(inode(&home), before, "the directory stays what it is");
+        Guest::connect(&door).ask(b'E', b'e');
+    }
+}
