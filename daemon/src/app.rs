@@ -141,8 +141,7 @@ impl Daemon {
         let book = WorkerBook::open(&config.daemon.runtime_dir)
             .context("cannot open the book of workers in daemon.runtime_dir")?;
         let leftovers = LeftOvers::end(&book).await?;
-        let numbers = SessionNumbers::open(&config.daemon.state_dir)
-            .context("cannot reserve session numbers in daemon.state_dir")?;
+        let numbers = SessionNumbers::open(&config.daemon.state_dir)?;
 
         let launcher = Launcher::new(config.clone(), book.clone());
         let launcher = Arc::new(launcher.context("cannot start a thread for workers")?);

@@ -5,11 +5,15 @@
 //! caller hands the changes to the mediation and acknowledges. Readers get the published catalog and
 //! never wait for the disk; what only the disk has, a second thread reads.
 //!
+//! The log is brought into the database file about a second after it grew, and a file beside the database
+//! has the number of the last change that was acknowledged: a database that lacks changes is not served.
+//!
 //! When the disk is full, commands are refused with a sentence, and everything else goes on: the
 //! catalog is in memory, usage is summed up there, events wait in a bounded ring.
 
 pub mod catalog;
 pub mod command;
+mod number_file;
 mod reader;
 mod rows;
 pub mod rules;
@@ -27,6 +31,7 @@ use vgpu_proto::api::{AuditEntry, ErrorCode, ErrorDetail, Event, PoolSettings};
 
 pub use catalog::{Catalog, Context};
 pub use command::{Actor, Command, Outcome, ScanDiff};
+pub(crate) use number_file::NumberFile;
 pub use schema::StoreError;
 
 use crate::events::Journal;
@@ -53,7 +58,7 @@ impl Default for StoreOptions {
         Self {
             pool_defaults: PoolSettings::default(),
             events_kept: 100_000,
-            usage_flush: Duration::from_secs(5),
+            usage_flush: Duration::from_secs(1),
         }
     }
 }
@@ -75,6 +80,8 @@ pub struct Store {
     file: PathBuf,
     jobs: Sender<Job>,
     reader: Reader,
+    /// The writer's connection is the only one that can read, too.
+    alone: bool,
     shared: Arc<Shared>,
     journal: Arc<Journal>,
     thread: Mutex<Option<JoinHandle<()>>>,
@@ -113,9 +120,18 @@ impl Store {
     /// A sentence that names the file; the file is then as it was.
     pub fn open(file: &Path, options: StoreOptions) -> Result<Self, StoreError> {
         let lock = writer::lock_file(file)?;
-        let connection = schema::open(file)?;
+        let witness = NumberFile::new(file.with_file_name("last-change"));
+        let promised = witness.read().map_err(|error| StoreError::Witness {
+            file: witness.path().to_path_buf(),
+            message: error.to_string(),
+        })?;
+        let connection = schema::open(file, promised.unwrap_or(0), witness.path())?;
         let fail = |error: rusqlite::Error| StoreError::from_sqlite(file, &error);
         let catalog = rows::load_catalog(&connection).map_err(fail)?;
+        catalog.check().map_err(|message| StoreError::Corrupt {
+            file: file.to_path_buf(),
+            message,
+        })?;
         let usage = rows::load_usage(&connection).map_err(fail)?;
         let last_event = rows::last_event(&connection).map_err(fail)?;
         // After a crash some events may have been told but not saved: their numbers are skipped.
@@ -131,8 +147,13 @@ impl Store {
             health: Mutex::new(StoreHealth::default()),
         });
         let reader = Reader::start(file)?;
+        let alone = schema::is_alone(&connection).map_err(fail)?;
         let (jobs, queue) = crossbeam::channel::bounded(QUEUE);
-        let writer = Writer::new(connection, lock, shared.clone(), journal.clone(), options);
+        let held = writer::Held {
+            _lock: lock,
+            witness,
+        };
+        let writer = Writer::new(connection, held, shared.clone(), journal.clone(), options);
         let thread = std::thread::Builder::new()
             .name("store".into())
             .spawn(move || writer.run(&queue))
@@ -144,6 +165,7 @@ impl Store {
             file: file.to_path_buf(),
             jobs,
             reader,
+            alone,
             shared,
             journal,
             thread: Mutex::new(Some(thread)),
@@ -314,7 +336,16 @@ impl Store {
         &self,
         query: impl FnOnce(&rusqlite::Connection) -> Result<T, rusqlite::Error> + Send + 'static,
     ) -> Result<T, ErrorDetail> {
-        self.reader.read(query).await?.map_err(|error| {
+        let read = if self.alone {
+            let (reply, answer) = oneshot::channel();
+            self.send(Job::Read(Box::new(move |connection| {
+                let _ = reply.send(query(connection));
+            })))?;
+            answer.await.map_err(|_| stopped())?
+        } else {
+            self.reader.read(query).await?
+        };
+        read.map_err(|error| {
             refuse(
                 ErrorCode::Internal,
                 format!(

@@ -8,6 +8,7 @@ mod caps;
 mod changes;
 mod containment;
 mod decisions;
+mod disks;
 mod failures;
 mod forms;
 mod gangs;

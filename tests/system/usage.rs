@@ -142,3 +142,49 @@ fn waits_turns_and_time_of_all_vms_are_the_gpus_account() -> Result<()> {
     assert!((seconds - told).abs() < 1e-6, "{seconds} and {told}");
     Ok(())
 }
+
+/// What the database has of VM 1's calls.
+fn saved(host: &Host) -> Option<u64> {
+    let file = host.dir().join("state/state.db");
+    let flags = rusqlite::OpenFlags::SQLITE_OPEN_READ_ONLY;
+    let database = rusqlite::Connection::open_with_flags(file, flags).ok()?;
+    let calls = "SELECT calls FROM usage WHERE vm_id = 1";
+    let calls: i64 = database.query_row(calls, [], |row| row.get(0)).ok()?;
+    u64::try_from(calls).ok()
+}
+
+/// What was shown a second ago survives SIGKILL. How long it takes is measured between two figures of the
+/// daemon's own, several times, so that a machine that is held up for a while does not fail it.
+#[test]
+fn usage_survives_a_kill_up_to_a_second() -> Result<()> {
+    let mut host = one_vm(&Kernels::default().on(Options::default()))?;
+    let _guest = device::saturate(&host, 1, "short", 10, 600)?;
+    let shown = |host: &Host| usage(host, 1).ok().map(|report| number(&report, "calls"));
+    let mut quickest = std::time::Duration::MAX;
+    let mut last = 0;
+    for _ in 0..3 {
+        let before = saved(&host).unwrap_or(0);
+        // Just written: the longest wait for the next time begins.
+        until("usage is written", SOON, || {
+            saved(&host).filter(|calls| *calls > before)
+        })?;
+        let since = std::time::Instant::now();
+        let written = saved(&host).context("written")?;
+        last = until("the guest goes on", SOON, || {
+            shown(&host).filter(|calls| *calls > written)
+        })?;
+        until("what was shown is written", SOON, || {
+            saved(&host).filter(|calls| *calls >= last)
+        })?;
+        quickest = quickest.min(since.elapsed());
+    }
+    assert!(
+        quickest < std::time::Duration::from_secs(4),
+        "what was shown took {quickest:?} to be written"
+    );
+    host.kill_daemon()?;
+    host.start_daemon()?;
+    let after = shown(&host).context("its usage")?;
+    assert!(after >= last, "{after} calls, and {last} were shown");
+    Ok(())
+}

@@ -1,8 +1,11 @@
 //! Session numbers that are never used again, whatever ends the daemon: reserved in blocks on disk.
 
-use std::fs::{self, File};
-use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
+
+use anyhow::Context;
+
+use crate::model::now_unix_ms;
+use crate::store::NumberFile;
 
 /// Numbers reserved at once. After an unclean end the rest of a block is skipped.
 const BLOCK: u64 = 1_000;
@@ -13,31 +16,40 @@ const LOW: u64 = 500;
 /// The reservation.
 #[derive(Debug)]
 pub(super) struct SessionNumbers {
-    file: PathBuf,
+    file: NumberFile,
     first: u64,
     reserved: u64,
+    /// The last reservation failed, and the log says so.
+    told: bool,
 }
 
 impl SessionNumbers {
-    /// Reserves the first block.
-    pub(super) fn open(state_dir: &Path) -> io::Result<SessionNumbers> {
-        let file = state_dir.join("next-session");
-        let first = match fs::read_to_string(&file) {
-            Ok(text) => text.trim().parse().map_err(|_| {
-                io::Error::new(
-                    io::ErrorKind::InvalidData,
-                    format!("{} does not hold a number; remove it", file.display()),
-                )
-            })?,
-            Err(e) if e.kind() == io::ErrorKind::NotFound => 1,
-            Err(e) => return Err(e),
-        };
+    /// Reserves the first block. Where nothing can be written the numbers of this run begin at the
+    /// time, in milliseconds since 1970: no earlier run came so far.
+    ///
+    /// # Errors
+    /// When the file with the reservation cannot be read or holds nonsense, with what to do.
+    pub(super) fn open(state_dir: &Path) -> anyhow::Result<SessionNumbers> {
+        let file = NumberFile::new(state_dir.join("next-session"));
+        let first = file.read().with_context(|| {
+            format!(
+                "Cannot tell which session numbers were used: {} is not as vgpud left it. Put a number \
+                 into it that is above every session's in `vgpu-admin events`, or remove it to begin at \
+                 1 again",
+                file.path().display()
+            )
+        })?;
+        let first = first.unwrap_or(1).max(1);
         let mut numbers = SessionNumbers {
             file,
             first,
-            reserved: first,
+            reserved: 0,
+            told: false,
         };
-        numbers.reserve(first.saturating_add(BLOCK))?;
+        numbers.reserve(first.saturating_add(BLOCK));
+        if numbers.reserved == 0 {
+            numbers.first = first.max(now_unix_ms());
+        }
         Ok(numbers)
     }
 
@@ -46,32 +58,37 @@ impl SessionNumbers {
         self.first
     }
 
-    /// Keeps the reservation ahead of what is used. On a full disk the old one stays, and so may a
-    /// number be used again after a restart; that is better than to serve nobody.
+    /// Keeps the reservation ahead of what is used. Where it cannot be written (a file system that needs
+    /// space to overwrite, and has none) the old one stays, and so may a number be used again after a
+    /// restart; that is better than to serve nobody.
     pub(super) fn keep_ahead(&mut self, next: u64) {
-        if next.saturating_add(LOW) > self.reserved
-            && let Err(e) = self.reserve(next.saturating_add(BLOCK))
-        {
-            tracing::warn!(
-                "cannot reserve session numbers in {}: {e}",
-                self.file.display()
-            );
+        if next.saturating_add(LOW) > self.reserved {
+            self.reserve(next.saturating_add(BLOCK));
         }
     }
 
-    fn reserve(&mut self, until: u64) -> io::Result<()> {
-        let temporary = self.file.with_extension("new");
-        let mut file = File::create(&temporary)?;
-        writeln!(file, "{until}")?;
-        file.sync_all()?;
-        fs::rename(&temporary, &self.file)?;
-        self.reserved = until;
-        Ok(())
+    fn reserve(&mut self, until: u64) {
+        match self.file.write_through(until) {
+            Ok(()) => {
+                self.reserved = until;
+                self.told = false;
+            }
+            Err(error) if !self.told => {
+                self.told = true;
+                tracing::warn!(
+                    "cannot reserve session numbers in {}: {error}",
+                    self.file.path().display()
+                );
+            }
+            Err(_) => {}
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]
@@ -82,7 +99,29 @@ mod tests {
         first.keep_ahead(1 + BLOCK);
         let second = SessionNumbers::open(dir.path()).unwrap();
         assert!(second.first() > 1 + BLOCK, "{}", second.first());
-        fs::write(dir.path().join("next-session"), "x").unwrap();
-        assert!(SessionNumbers::open(dir.path()).is_err());
+    }
+
+    #[test]
+    fn nonsense_is_refused_with_the_file_and_what_to_do() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("next-session");
+        for nonsense in ["x", "18446744073709551000", "9007199254740993"] {
+            fs::write(&file, nonsense).unwrap();
+            let error = format!("{:#}", SessionNumbers::open(dir.path()).unwrap_err());
+            assert!(error.contains(&file.display().to_string()), "{error}");
+            assert!(error.contains("remove it"), "{error}");
+        }
+    }
+
+    #[test]
+    fn where_nothing_can_be_written_numbers_begin_above_all_earlier_ones() {
+        let dir = tempfile::tempdir().unwrap();
+        let missing = dir.path().join("missing");
+        let first = SessionNumbers::open(&missing).unwrap().first();
+        fs::create_dir(&missing).unwrap();
+        let mut numbers = SessionNumbers::open(&missing).unwrap();
+        assert!(first > 1_000_000_000_000 && numbers.first() == 1);
+        numbers.keep_ahead(first);
+        assert!(SessionNumbers::open(&missing).unwrap().first() > first);
     }
 }

@@ -36,7 +36,7 @@ impl Default for Daemon {
             runtime_dir: "/run/vgpu".into(),
             drain_s: 10,
             events_kept: 100_000,
-            usage_flush_s: 5,
+            usage_flush_s: 1,
             sched_log_records: 16_384,
             sched_log_bytes: 16 << 20,
         }

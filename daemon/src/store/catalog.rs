@@ -4,6 +4,7 @@
 //! the difference in one transaction, and only then publishes the copy; readers (status, metrics,
 //! validation) never touch the disk.
 
+mod check;
 mod gpus;
 mod pools;
 mod usage;

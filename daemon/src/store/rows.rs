@@ -10,6 +10,7 @@ use vgpu_proto::api::{AuditEntry, Event, PoolPatch, PoolSettings, VmUsage};
 
 use super::catalog::Catalog;
 use super::command::{Actor, Command, Outcome};
+use super::number_file;
 use crate::model::{AssignmentRecord, GpuRecord, PoolRecord, UsageRecord, VmRecord};
 
 type Sql<T> = Result<T, rusqlite::Error>;
@@ -303,9 +304,15 @@ pub(super) fn save_usage(connection: &Connection, vm_id: u32, usage: &UsageRecor
     Ok(())
 }
 
+/// The number of the last line of the audit trail.
+pub(super) fn last_change(connection: &Connection) -> Sql<u64> {
+    let sql = "SELECT coalesce(max(seq), 0) AS seq FROM audit";
+    connection.query_row(sql, [], |row| count(row, "seq"))
+}
+
 pub(super) fn last_event(connection: &Connection) -> Sql<u64> {
     let sql = "SELECT coalesce(max(seq), 0) AS seq FROM events";
-    connection.query_row(sql, [], |row| uint(row, "seq"))
+    connection.query_row(sql, [], |row| count(row, "seq"))
 }
 
 /// Whether the daemon stopped in order, so that every event it told is saved. Remembers that this
@@ -381,13 +388,14 @@ fn read_event(row: &Row<'_>) -> Sql<Event> {
     })
 }
 
+/// Adds a line to the audit trail; its number.
 pub(super) fn save_audit(
     connection: &Connection,
     now_unix_ms: u64,
     actor: &Actor,
     command: &Command,
     target: &str,
-) -> Sql<()> {
+) -> Sql<u64> {
     let sql = "INSERT INTO audit (at_ms, actor, pid, action, target, detail) \
                VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
     connection.prepare_cached(sql)?.execute(params![
@@ -398,7 +406,7 @@ pub(super) fn save_audit(
         target,
         text(command)?,
     ])?;
-    Ok(())
+    Ok(u64::try_from(connection.last_insert_rowid()).unwrap_or(0))
 }
 
 pub(super) fn load_audit(
@@ -499,4 +507,13 @@ fn int(value: u64) -> i64 {
 fn uint(row: &Row<'_>, column: &str) -> Sql<u64> {
     let value: i64 = row.get(column)?;
     u64::try_from(value).map_err(|_| rusqlite::Error::IntegralValueOutOfRange(0, value))
+}
+
+/// A number that only grows by counting.
+fn count(row: &Row<'_>, column: &str) -> Sql<u64> {
+    let value = uint(row, column)?;
+    if value <= number_file::MOST {
+        return Ok(value);
+    }
+    Err(rusqlite::Error::IntegralValueOutOfRange(0, int(value)))
 }

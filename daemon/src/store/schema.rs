@@ -39,7 +39,7 @@ pub enum StoreError {
         file: PathBuf,
     },
     /// Its content is damaged, or it is something else.
-    #[error("The state database {} is damaged ({message}). It was left as it is. Put a backup in its place, or move it away to start empty (GPUs are found again; pools and VMs must be registered again).", file.display())]
+    #[error("The state database {} is damaged ({message}). It was left as it is. Put a backup in its place, or move it and last-change away to start empty (GPUs are found again; pools and VMs must be registered again).", file.display())]
     Corrupt {
         /// The database.
         file: PathBuf,
@@ -55,6 +55,26 @@ pub enum StoreError {
         found: i64,
         /// Ours.
         known: i64,
+    },
+    /// It has fewer changes than were acknowledged.
+    #[error("The state database {file} lacks changes that vgpud acknowledged: it ends with change {found}, and {witness} says {promised}. Its log ({file}-wal) is missing or damaged, or an older copy was put in its place. It was left as it is. Put the log back, or go on with what the database holds (a backup, for instance): remove {witness} and start vgpud again.", file = .file.display(), witness = .witness.display())]
+    Behind {
+        /// The database.
+        file: PathBuf,
+        /// The file that says how many there were.
+        witness: PathBuf,
+        /// The last change in the database.
+        found: u64,
+        /// The last change that was acknowledged.
+        promised: u64,
+    },
+    /// The file that says which change was acknowledged last holds nonsense.
+    #[error("Cannot tell which change of the state database was acknowledged last from {}: {message}. Check with `vgpu-admin audit` after the start that nothing is missing: remove the file and start vgpud again.", file.display())]
+    Witness {
+        /// The file.
+        file: PathBuf,
+        /// What is wrong.
+        message: String,
     },
     /// The bundled SQLite is older than it should be.
     #[error(
@@ -78,27 +98,44 @@ impl StoreError {
     }
 }
 
-/// Opens (or creates) the database, checks it, and brings its schema up to date.
+/// Opens (or creates) the database, checks it, and brings its schema up to date. It must have the change
+/// `promised`, by the word of the file `witness`.
 ///
 /// # Errors
 /// A sentence that names the file; the file is then as it was.
-pub(super) fn open(file: &Path) -> Result<Connection, StoreError> {
+pub(super) fn open(file: &Path, promised: u64, witness: &Path) -> Result<Connection, StoreError> {
     if rusqlite::version_number() < OLDEST_SQLITE {
         return Err(StoreError::OldSqlite(rusqlite::version().to_owned()));
     }
-    let fail = |error: rusqlite::Error| StoreError::from_sqlite(file, &error);
-    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE
-        | OpenFlags::SQLITE_OPEN_CREATE
-        | OpenFlags::SQLITE_OPEN_NO_MUTEX
-        | OpenFlags::SQLITE_OPEN_NOFOLLOW;
+    let behind = |found| {
+        let (file, witness) = (file.to_path_buf(), witness.to_path_buf());
+        Err(StoreError::Behind {
+            file,
+            witness,
+            found,
+            promised,
+        })
+    };
+    if promised > 0 && !file.exists() {
+        return behind(0);
+    }
     create_private(file)?;
-    let mut connection = Connection::open_with_flags(file, flags).map_err(fail)?;
-    // Until the file is known to be sound and ours, nothing may be written to it, not even the
-    // checkpoint that closing a connection makes.
-    connection
-        .set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)
-        .map_err(fail)?;
-    check(&connection, file)?;
+    let (mut connection, found) = match open_sound(file, false) {
+        // The index of the log is a file, for which a full disk may have no space. Without other
+        // connections it can be in memory.
+        Err(StoreError::Open { .. }) => open_sound(file, true).inspect(|_| {
+            tracing::warn!(
+                "the disk of the state database {} seems to be full; checks and lists of old events \
+                 hold commands up until vgpud is started again with space on it",
+                file.display()
+            );
+        }),
+        opened => opened,
+    }?;
+    if found < promised {
+        return behind(found);
+    }
+    let fail = |error: rusqlite::Error| StoreError::from_sqlite(file, &error);
     connection
         .set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, false)
         .map_err(fail)?;
@@ -121,6 +158,35 @@ pub(super) fn open_to_read(file: &Path) -> Result<Connection, StoreError> {
     opened.map_err(|error| StoreError::from_sqlite(file, &error))
 }
 
+/// Whether no other connection can read.
+pub(super) fn is_alone(connection: &Connection) -> Result<bool, rusqlite::Error> {
+    let mode =
+        connection.pragma_query_value(None, "locking_mode", |row| row.get::<_, String>(0))?;
+    Ok(mode == "exclusive")
+}
+
+/// Opens a database and checks it without writing to it; with the number of its last change.
+fn open_sound(file: &Path, alone: bool) -> Result<(Connection, u64), StoreError> {
+    let fail = |error: rusqlite::Error| StoreError::from_sqlite(file, &error);
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE
+        | OpenFlags::SQLITE_OPEN_CREATE
+        | OpenFlags::SQLITE_OPEN_NO_MUTEX
+        | OpenFlags::SQLITE_OPEN_NOFOLLOW;
+    let connection = Connection::open_with_flags(file, flags).map_err(fail)?;
+    // Until the file is known to be sound and ours, nothing may be written to it, not even the
+    // checkpoint that closing a connection makes.
+    connection
+        .set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)
+        .map_err(fail)?;
+    if alone {
+        connection
+            .pragma_update_and_check(None, "locking_mode", "exclusive", |_| Ok(()))
+            .map_err(fail)?;
+    }
+    let last_change = check(&connection, file)?;
+    Ok((connection, last_change))
+}
+
 /// SQLite would create it readable for all; its log takes over the mode of the file.
 fn create_private(file: &Path) -> Result<(), StoreError> {
     let mut options = OpenOptions::new();
@@ -136,7 +202,8 @@ fn create_private(file: &Path) -> Result<(), StoreError> {
     }
 }
 
-fn check(connection: &Connection, file: &Path) -> Result<(), StoreError> {
+/// Checks that a database is sound and ours; the number of its last change.
+fn check(connection: &Connection, file: &Path) -> Result<u64, StoreError> {
     let fail = |error: rusqlite::Error| StoreError::from_sqlite(file, &error);
     connection
         .busy_timeout(Duration::from_secs(2))
@@ -151,7 +218,7 @@ fn check(connection: &Connection, file: &Path) -> Result<(), StoreError> {
         .query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))
         .map_err(fail)?;
     if tables == 0 && version == 0 {
-        return Ok(());
+        return Ok(0);
     }
     if application != i64::from(APPLICATION_ID) {
         let message = "it is not a database of vgpud".to_owned();
@@ -169,7 +236,7 @@ fn check(connection: &Connection, file: &Path) -> Result<(), StoreError> {
         });
     }
     match integrity(connection, "quick_check").map_err(fail)? {
-        None => Ok(()),
+        None => super::rows::last_change(connection).map_err(fail),
         Some(message) => Err(StoreError::Corrupt {
             file: file.to_path_buf(),
             message,
@@ -243,6 +310,10 @@ fn back_up(connection: &Connection, file: &Path, version: i64) -> Result<(), Sto
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn open(file: &Path) -> Result<Connection, StoreError> {
+        super::open(file, 0, Path::new("/nonexistent"))
+    }
 
     #[test]
     fn the_bundled_sqlite_is_sound() {

@@ -14,7 +14,7 @@ use vgpu_proto::api::{ErrorCode, ErrorDetail, EventKind, GpuState, Quarantine, S
 
 use super::catalog::{Catalog, Context};
 use super::command::{Actor, Command, Outcome, refuse};
-use super::{Shared, StoreError, StoreOptions, rows};
+use super::{NumberFile, Shared, StoreError, StoreOptions, rows};
 use crate::events::{Draft, GpuNote, Journal, QuarantineNote, Unsaved, VmNote};
 use crate::mediation::Change;
 use crate::model::{UsageRecord, now_unix_ms};
@@ -25,6 +25,8 @@ const TICK: Duration = Duration::from_millis(100);
 const RETRY: Duration = Duration::from_secs(2);
 /// Events per transaction.
 const BATCH: usize = 1_024;
+/// The log is brought into the database file this long after a transaction.
+const CHECKPOINT: Duration = Duration::from_secs(1);
 /// Old events are deleted after this many new ones.
 const TRIM_EVERY: u64 = 1_000;
 
@@ -36,9 +38,8 @@ pub(super) enum Job {
         command: Box<Command>,
         reply: oneshot::Sender<Result<Outcome, ErrorDetail>>,
     },
-    /// Runs on the writer's own connection.
-    #[cfg(test)]
-    Hook(Box<dyn FnOnce(&Connection) + Send>),
+    /// A read where the writer's connection is the only one (and what tests do to it).
+    Read(Box<dyn FnOnce(&Connection) + Send>),
     Configure(Box<StoreOptions>),
     Stop,
 }
@@ -70,9 +71,16 @@ pub(super) fn lock_file(database: &Path) -> Result<Flock<File>, StoreError> {
     })
 }
 
+/// What lies beside the database.
+pub(super) struct Held {
+    pub(super) _lock: Flock<File>,
+    /// The number of the last change that was acknowledged.
+    pub(super) witness: NumberFile,
+}
+
 pub(super) struct Writer {
     connection: Connection,
-    _lock: Flock<File>,
+    held: Held,
     shared: Arc<Shared>,
     journal: Arc<Journal>,
     options: StoreOptions,
@@ -84,6 +92,8 @@ pub(super) struct Writer {
     uncertain: Option<String>,
     next_try: Instant,
     next_usage: Instant,
+    /// When what is in the log only is to be brought into the database file.
+    next_checkpoint: Option<Instant>,
     events_since_trim: u64,
 }
 
@@ -104,7 +114,7 @@ impl From<rusqlite::Error> for Failure {
 impl Writer {
     pub(super) fn new(
         connection: Connection,
-        lock: Flock<File>,
+        held: Held,
         shared: Arc<Shared>,
         journal: Arc<Journal>,
         options: StoreOptions,
@@ -112,7 +122,7 @@ impl Writer {
         let now = Instant::now();
         Self {
             connection,
-            _lock: lock,
+            held,
             on_disk: shared.catalog(),
             shared,
             journal,
@@ -120,11 +130,17 @@ impl Writer {
             uncertain: None,
             next_try: now,
             next_usage: now,
+            next_checkpoint: Some(now),
             events_since_trim: 0,
         }
     }
 
     pub(super) fn run(mut self, queue: &Receiver<Job>) {
+        // Its place on the disk is taken now, while there may be space.
+        match rows::last_change(&self.connection) {
+            Ok(change) => self.acknowledged(change),
+            Err(error) => tracing::warn!("cannot read the last change: {error}"),
+        }
         loop {
             match queue.recv_timeout(TICK) {
                 Ok(Job::Execute {
@@ -136,13 +152,13 @@ impl Writer {
                     // A caller that no longer listens has lost only the answer.
                     let _ = reply.send(self.execute(&actor, key.as_deref(), &command));
                 }
-                #[cfg(test)]
-                Ok(Job::Hook(hook)) => hook(&self.connection),
+                Ok(Job::Read(query)) => query(&self.connection),
                 Ok(Job::Configure(options)) => self.options = *options,
                 Ok(Job::Stop) | Err(RecvTimeoutError::Disconnected) => break,
                 Err(RecvTimeoutError::Timeout) => {}
             }
             self.flush_if_due();
+            self.checkpoint_if_due();
         }
         self.flush_all();
     }
@@ -168,9 +184,10 @@ impl Writer {
             return Ok(outcome);
         }
         let anew = self.counted_anew(&outcome);
+        let mut change = 0;
         self.transact(|connection| {
             rows::save_difference(connection, &on_disk, &after)?;
-            rows::save_audit(connection, now_unix_ms, actor, command, &outcome.target)?;
+            change = rows::save_audit(connection, now_unix_ms, actor, command, &outcome.target)?;
             for (vm_id, usage) in &anew {
                 rows::save_usage(connection, *vm_id, usage)?;
             }
@@ -182,8 +199,35 @@ impl Writer {
             }
         })?;
         self.on_disk = self.shared.publish(after);
+        self.acknowledged(change);
         self.tell(command, &outcome);
         Ok(outcome)
+    }
+
+    /// Notes which change is the last, so that a start without it is noticed.
+    fn acknowledged(&self, change: u64) {
+        let witness = &self.held.witness;
+        if let Err(error) = witness.write(change) {
+            tracing::warn!(
+                "cannot note change {change} in {}: {error}",
+                witness.path().display()
+            );
+        }
+    }
+
+    /// Brings the log into the database file, so that what is lost with the log is little.
+    fn checkpoint_if_due(&mut self) {
+        if self.next_checkpoint.is_none_or(|due| Instant::now() < due) {
+            return;
+        }
+        self.next_checkpoint = None;
+        let done = self
+            .connection
+            .query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()));
+        if let Err(error) = done {
+            // As on a full disk: the log stays, and the next transaction asks for it again.
+            tracing::debug!("the log of the state database stays as it is: {error}");
+        }
     }
 
     /// The totals of the VMs whose usage a command resets, as they begin anew.
@@ -310,6 +354,8 @@ impl Writer {
     }
 
     fn recovered(&mut self) {
+        self.next_checkpoint
+            .get_or_insert_with(|| Instant::now() + CHECKPOINT);
         let mut was_bad = false;
         self.shared.update_health(|health| {
             health.commits += 1;

@@ -6,11 +6,18 @@
 //! Start message, so it has touched nothing; it ends because its control socket closed.
 
 use std::fs;
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
 use super::cage::Cage;
 use super::process::{Process, start_ticks};
+
+/// Bytes that are kept for entries: a file of tmpfs takes a page, so this is for 64 workers.
+const RESERVED: u64 = 64 * ENTRY;
+/// An entry is no longer than this, in bytes.
+const ENTRY: u64 = 4_096;
+/// The kernel's highest process number (proc(5), pid_max).
+const MAX_PID: u32 = 1 << 22;
 
 /// The directory with one file per running worker.
 #[derive(Debug, Clone)]
@@ -63,10 +70,17 @@ impl WorkerBook {
         fs::create_dir_all(&dir)?;
         // Process numbers and start times mean nothing across a boot.
         let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-        Ok(WorkerBook {
+        let book = WorkerBook {
             dir,
             boot: boot.trim().to_owned(),
-        })
+        };
+        if let Err(error) = book.reserve(false) {
+            tracing::warn!(
+                "no space can be reserved in {}: {error}",
+                book.dir.display()
+            );
+        }
+        Ok(book)
     }
 
     /// Writes a worker down.
@@ -86,13 +100,44 @@ impl WorkerBook {
                 "the worker exited at once",
             ));
         };
-        let temporary = self.dir.join(format!(".{pid}"));
-        let mut file = fs::File::create(&temporary)?;
         let cage = cage.map_or(String::new(), |cage| format!("{cage}\n"));
         let gpus = gpu_uuids.join("\n");
-        writeln!(file, "{}\n{start}\n{session}\n{cage}{gpus}", self.boot)?;
-        drop(file);
-        fs::rename(temporary, self.dir.join(pid.to_string()))
+        let text = format!("{}\n{start}\n{session}\n{cage}{gpus}\n", self.boot);
+        self.put(pid, &text).or_else(|error| {
+            if error.kind() != io::ErrorKind::StorageFull {
+                return Err(error);
+            }
+            self.reserve(true)?;
+            self.put(pid, &text)
+        })
+    }
+
+    fn put(&self, pid: u32, text: &str) -> io::Result<()> {
+        let temporary = self.dir.join(format!(".{pid}"));
+        let written = fs::write(&temporary, text)
+            .and_then(|()| fs::rename(&temporary, self.dir.join(pid.to_string())));
+        if written.is_err() {
+            let _ = fs::remove_file(&temporary);
+        }
+        written
+    }
+
+    /// Keeps space for entries in a file beside the book, for when the runtime directory is full; `give`:
+    /// gives up as much of it as an entry may take.
+    fn reserve(&self, give: bool) -> io::Result<()> {
+        let path = self.dir.with_extension("reserve");
+        let length = fs::metadata(&path).map_or(0, |meta| meta.len());
+        if give {
+            let rest = length.checked_sub(ENTRY);
+            let rest = rest.ok_or(io::Error::from(io::ErrorKind::StorageFull))?;
+            return fs::OpenOptions::new().write(true).open(path)?.set_len(rest);
+        }
+        let missing = usize::try_from(RESERVED.saturating_sub(length)).unwrap_or(0);
+        let mut file = fs::OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(path)?;
+        file.write_all(&vec![0; missing])
     }
 
     /// Strikes a left-over worker out that is verified gone, and removes its cgroup.
@@ -112,12 +157,28 @@ impl WorkerBook {
     /// The workers in the book that still run; entries of those that do not are removed.
     ///
     /// # Errors
-    /// When the directory cannot be read.
+    /// When the directory cannot be read, or something in it is not as vgpud left it: a worker that nobody
+    /// knows may use a GPU.
     pub fn left_over(&self) -> io::Result<Vec<LeftOver>> {
         let mut found = Vec::new();
         for entry in fs::read_dir(&self.dir)? {
             let path = entry?.path();
-            match self.running(&path) {
+            let name = path.file_name().and_then(|name| name.to_str());
+            let running = match name.unwrap_or_default() {
+                // It was being written when vgpud ended.
+                unfinished if unfinished.starts_with('.') => None,
+                name => self.running(&path, name).map_err(|what| {
+                    io::Error::new(
+                        io::ErrorKind::InvalidData,
+                        format!(
+                            "{} is not an entry that vgpud made ({what}). End every vgpu-worker that \
+                             still runs, then remove the file",
+                            path.display()
+                        ),
+                    )
+                })?,
+            };
+            match running {
                 Some(worker) => found.push(worker),
                 None => {
                     let _ = fs::remove_file(&path);
@@ -127,15 +188,33 @@ impl WorkerBook {
         Ok(found)
     }
 
-    fn running(&self, path: &Path) -> Option<LeftOver> {
-        let pid: u32 = path.file_name()?.to_str()?.parse().ok()?;
-        let text = fs::read_to_string(path).ok()?;
+    /// The worker of an entry, if it still runs; what is wrong with the entry otherwise.
+    fn running(&self, path: &Path, name: &str) -> Result<Option<LeftOver>, String> {
+        let pid: Option<u32> = name.parse().ok();
+        let pid = pid.filter(|pid| (2..=MAX_PID).contains(pid));
+        let pid = pid.ok_or("its name is not the number of a process")?;
+        let mut text = String::new();
+        fs::File::open(path)
+            .and_then(|file| file.take(ENTRY).read_to_string(&mut text))
+            .map_err(|error| error.to_string())?;
         let mut lines = text.lines();
-        if lines.next()? != self.boot {
-            return None;
+        // A power cut may leave an empty file, and no worker.
+        let Some(boot) = lines.next() else {
+            return Ok(None);
+        };
+        if boot != self.boot {
+            let id = boot.len() == 36 && boot.chars().all(|c| c.is_ascii_hexdigit() || c == '-');
+            return if id {
+                Ok(None)
+            } else {
+                Err("it does not begin with the id of a boot".into())
+            };
         }
-        let start: u64 = lines.next()?.parse().ok()?;
-        let session: u64 = lines.next()?.parse().ok()?;
+        let mut number = |what: &str| {
+            let line = lines.next().and_then(|line| line.parse::<u64>().ok());
+            line.ok_or(format!("it has no {what}"))
+        };
+        let (start, session) = (number("start time")?, number("session")?);
         // A cgroup's path, if there is one, begins as no UUID does.
         let (paths, gpu_uuids): (Vec<&str>, Vec<&str>) = lines.partition(|l| l.starts_with('/'));
         let cage = paths.first().and_then(|path| Cage::at(Path::new(path)));
@@ -149,13 +228,13 @@ impl WorkerBook {
             }
             !gone
         });
-        (process.is_some() || cage.is_some()).then_some(LeftOver {
+        Ok((process.is_some() || cage.is_some()).then_some(LeftOver {
             process,
             cage,
             pid,
             gpu_uuids: gpu_uuids.into_iter().map(str::to_owned).collect(),
             session,
-        })
+        }))
     }
 }
 
@@ -190,7 +269,7 @@ mod tests {
             .join("workers")
             .join(std::process::id().to_string());
         fs::write(&reused, format!("{}\n1\n7\nGPU-c\n", book.boot)).unwrap();
-        fs::write(dir.path().join("workers/1x"), "garbage").unwrap();
+        fs::write(dir.path().join("workers/.77"), "half an en").unwrap();
 
         let again = WorkerBook::open(dir.path()).unwrap();
         let found = again.left_over().unwrap();
@@ -210,11 +289,35 @@ mod tests {
         let running = Sleeper(Command::new("sleep").arg("100").spawn().unwrap());
         let before = WorkerBook {
             dir: book.dir.clone(),
-            boot: "another".into(),
+            boot: "0f7f2a3c-9d0e-4a63-8a9d-1d2f4f0e6b5a".into(),
         };
         before
             .enter(running.0.id(), None, &["GPU-a".to_owned()], 5)
             .unwrap();
+        assert!(book.left_over().unwrap().is_empty());
+    }
+
+    #[test]
+    fn an_entry_of_nonsense_is_refused_with_its_name() {
+        let dir = tempfile::tempdir().unwrap();
+        let book = WorkerBook::open(dir.path()).unwrap();
+        let entry = |text: &str| format!("{}\n{text}", book.boot);
+        let cases = [
+            ("1x", "garbage".to_owned()),
+            ("1", entry("1\n5\nGPU-a\n")),
+            ("18446744073709551615", entry("1\n5\nGPU-a\n")),
+            ("4000000", "garbage".to_owned()),
+            ("4000001", entry("x\n5\nGPU-a\n")),
+            ("4000002", entry("1\n")),
+        ];
+        for (name, text) in cases {
+            let path = dir.path().join("workers").join(name);
+            fs::write(&path, text).unwrap();
+            let error = book.left_over().unwrap_err().to_string();
+            assert!(error.contains(&path.display().to_string()), "{error}");
+            assert!(error.contains("remove the file"), "{error}");
+            fs::remove_file(path).unwrap();
+        }
         assert!(book.left_over().unwrap().is_empty());
     }
 }

@@ -1,0 +1,211 @@
+//! The disk under vgpud: full when it starts, or with a database that lacks what was acknowledged.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+use rusqlite::{Connection, OpenFlags};
+use vgpu_tests::guest::{self, Guest, describe, expect_right};
+use vgpu_tests::host::{Host, Options, one_vm};
+use vgpu_tests::wait::{SOON, until};
+
+/// A small file system in place of a directory, with what was in it.
+struct Small(PathBuf);
+
+impl Small {
+    fn mount(dir: &Path, options: &str) -> Result<Small> {
+        let before = dir.with_extension("before");
+        std::fs::rename(dir, &before)?;
+        run(Command::new("mkdir").arg(dir))?;
+        run(Command::new("mount")
+            .args(["-t", "tmpfs", "-o", options, "tmpfs"])
+            .arg(dir))?;
+        let small = Small(dir.to_path_buf());
+        run(Command::new("cp").arg("-a").arg(before.join(".")).arg(dir))?;
+        std::fs::remove_dir_all(before)?;
+        Ok(small)
+    }
+
+    /// Fills it to the last page.
+    fn fill(&self) -> Result<()> {
+        let mut options = std::fs::OpenOptions::new();
+        let mut file = options
+            .create(true)
+            .append(true)
+            .open(self.0.join("filler"))?;
+        while file.write_all(&[0; 4096]).is_ok() {}
+        Ok(())
+    }
+
+    fn free(&self) -> Result<()> {
+        Ok(std::fs::remove_file(self.0.join("filler"))?)
+    }
+}
+
+impl Drop for Small {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
+    }
+}
+
+fn run(command: &mut Command) -> Result<()> {
+    let output = command.output()?;
+    ensure!(
+        output.status.success(),
+        "{command:?}: {}",
+        describe(&output)
+    );
+    Ok(())
+}
+
+fn computes(host: &Host, vm: u32) -> Result<()> {
+    expect_right(&Guest::new(guest::VECADD, host.target(vm))?.arg("1000"))
+        .map(drop)
+        .with_context(|| host.log())
+}
+
+/// Serves although nothing can be written: guests compute, a change is refused whole.
+fn serves_on_a_full_disk(host: &Host) -> Result<()> {
+    computes(host, 1)?;
+    // Far more than what may be left in the database's own files.
+    let refused = host.admin_output("register-vm --vm-id=100-4000 --pool=A")?;
+    let text = describe(&refused);
+    ensure!(
+        !refused.status.success() && text.contains("disk is full"),
+        "{text}"
+    );
+    ensure!(
+        !host.admin_output("vm show 100")?.status.success(),
+        "half a command"
+    );
+    let audit = host.admin("audit")?;
+    ensure!(
+        audit.contains("register-vm") && !audit.contains("vm 100-4000"),
+        "{audit}"
+    );
+    computes(host, 1)
+}
+
+#[test]
+fn vgpud_starts_and_serves_on_a_full_disk() -> Result<()> {
+    if !nix::unistd::geteuid().is_root() {
+        eprintln!("SKIPPED: mounting a file system of a few hundred KiB needs root");
+        return Ok(());
+    }
+    let mut host = one_vm(&Options::default())?;
+    // The module's image is in the cache from now on.
+    computes(&host, 1)?;
+    host.wait_no_sessions(SOON)?;
+    host.stop_daemon()?;
+    // The software device, which is the GPU, has its state in the runtime directory otherwise.
+    let device = host.dir().join("device");
+    let config = std::fs::read_to_string(host.config_path())?;
+    let moved = format!("[driver]\nsoft_state_dir = {device:?}\n");
+    std::fs::write(host.config_path(), config.replace("[driver]\n", &moved))?;
+    let state = Small::mount(&host.dir().join("state"), "size=640k,mode=711")?;
+    let runtime = Small::mount(&host.dir().join("run"), "size=512k,mode=755")?;
+    // The log is on the full disk, too.
+    let log = host.dir().join("vgpud.log");
+    std::fs::rename(&log, host.dir().join("earlier.log"))?;
+    std::os::unix::fs::symlink(state.0.join("vgpud.log"), &log)?;
+    host.start_daemon()?;
+    computes(&host, 1)?;
+    let first = std::fs::read_to_string(state.0.join("next-session"))?;
+
+    for full in [&state, &runtime] {
+        full.fill()?;
+    }
+    host.kill_daemon()?;
+    host.start_daemon()?;
+    serves_on_a_full_disk(&host)?;
+    let second = std::fs::read_to_string(state.0.join("next-session"))?;
+    ensure!(second > first, "reserved again in place: {first}, {second}");
+
+    // After an end in good order the database's log and index are gone; what they took is taken.
+    host.stop_daemon()?;
+    state.fill()?;
+    host.start_daemon()?;
+    serves_on_a_full_disk(&host)?;
+    host.kill_daemon()?;
+    state.fill()?;
+    host.start_daemon()?;
+    serves_on_a_full_disk(&host)?;
+
+    for full in [&state, &runtime] {
+        full.free()?;
+    }
+    until("a change is stored again", SOON, || {
+        host.admin("register-vm --vm-id=2 --pool=A").ok()
+    })?;
+    computes(&host, 1)?;
+    host.kill_daemon()?;
+    host.start_daemon()?;
+    host.admin("vm show 2").map(drop)
+}
+
+/// The VMs in the database file by itself, as a copy of this one file has them.
+fn vms_in_the_file(host: &Host) -> Option<i64> {
+    let copy = tempfile::NamedTempFile::new().ok()?;
+    std::fs::copy(host.dir().join("state/state.db"), copy.path()).ok()?;
+    let count = "SELECT count(*) FROM vms";
+    // Immutable: SQLite does not look for a log.
+    let uri = format!("file:{}?immutable=1", copy.path().display());
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_URI;
+    let database = Connection::open_with_flags(uri, flags).ok()?;
+    database.query_row(count, [], |row| row.get(0)).ok()
+}
+
+#[test]
+fn a_database_without_its_log_is_not_served_as_if_nothing_were_missing() -> Result<()> {
+    let mut host = one_vm(&Options::default())?;
+    let state = host.dir().join("state");
+    host.admin("register-vm --vm-id=2-50 --pool=A")?;
+    until("all 50 VMs are in the database file itself", SOON, || {
+        (vms_in_the_file(&host) == Some(50)).then_some(())
+    })?;
+    // Somebody who still reads keeps what comes from now on in the log.
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY;
+    let reader = Connection::open_with_flags(state.join("state.db"), flags)?;
+    reader.execute_batch("BEGIN; SELECT count(*) FROM vms;")?;
+    host.admin("register-vm --vm-id=51-60 --pool=A")?;
+    host.kill_daemon()?;
+    drop(reader);
+    let wal = state.join("state.db-wal");
+    let whole = std::fs::read(&wal)?;
+    let mut damaged = whole.clone();
+    damaged[8..64].fill(0xa5);
+    for kept in [Some(damaged), None] {
+        match &kept {
+            Some(bytes) => std::fs::write(&wal, bytes)?,
+            None => std::fs::remove_file(&wal)?,
+        }
+        let database = std::fs::read(state.join("state.db"))?;
+        let before = host.log().len();
+        let mut daemon = host.spawn_daemon()?;
+        let status = until("vgpud refuses to start", SOON, || {
+            daemon.try_wait().ok().flatten()
+        })?;
+        let log = host.log();
+        let said = log.get(before..).unwrap_or_default();
+        ensure!(!status.success(), "{said}");
+        ensure!(said.contains("lacks changes"), "{said}");
+        let witness = state.join("last-change").display().to_string();
+        ensure!(said.contains(&witness), "what to do: {said}");
+        ensure!(
+            std::fs::read(state.join("state.db"))? == database,
+            "left as it was"
+        );
+    }
+    // With its log it has everything.
+    std::fs::write(&wal, whole)?;
+    host.start_daemon()?;
+    host.admin("vm show 60")?;
+    host.kill_daemon()?;
+    // An administrator may go on with what the file has.
+    std::fs::remove_file(&wal)?;
+    std::fs::remove_file(state.join("last-change"))?;
+    host.start_daemon()?;
+    host.admin("vm show 50")?;
+    Ok(())
+}
