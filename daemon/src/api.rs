@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`service`] | carries commands out: store, then mediation, then the answer |
 //! | [`server`] | listeners, connections, bounds, shutdown |
+//! | `places` | how many connections, of whom |
 //! | `socket` | the Unix socket in the file system |
 //! | `auth` | who calls, and what they may |
 //! | `routes` | one function per route; `docs/openapi.json` is made from them |
@@ -20,6 +21,7 @@ mod explain;
 mod extract;
 mod failure;
 mod peer;
+mod places;
 mod routes;
 pub mod server;
 pub mod service;

@@ -1,5 +1,6 @@
 //! HTTP over the daemon's Unix socket.
 
+use std::error::Error as _;
 use std::fmt::Display;
 use std::io::Write;
 use std::path::PathBuf;
@@ -104,7 +105,7 @@ impl Client {
         // Ends with the connection; its error shows in the request.
         tokio::spawn(connection);
         let request = build(method, path, body)?;
-        sender.send_request(request).await.map_err(protocol)
+        sender.send_request(request).await.map_err(unanswered)
     }
 
     async fn in_time<T>(&self, step: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
@@ -123,6 +124,21 @@ impl Client {
             cause,
         }
     }
+}
+
+/// No answer has begun.
+fn unanswered(error: hyper::Error) -> Error {
+    let broken = error
+        .source()
+        .and_then(|cause| cause.downcast_ref::<std::io::Error>());
+    let broken = broken.is_some_and(|cause| {
+        use std::io::ErrorKind::{BrokenPipe, ConnectionReset};
+        matches!(cause.kind(), BrokenPipe | ConnectionReset)
+    });
+    if broken || error.is_incomplete_message() || error.is_canceled() || error.is_closed() {
+        return Error::HungUp;
+    }
+    protocol(error)
 }
 
 fn protocol(error: impl Display) -> Error {
@@ -188,6 +204,27 @@ mod tests {
         assert_eq!(segment("A-1_b.c~"), "A-1_b.c~");
         assert_eq!(segment("../a b?x"), "..%2Fa%20b%3Fx");
         assert_eq!(segment("é"), "%C3%A9");
+    }
+
+    #[tokio::test]
+    async fn a_connection_closed_without_an_answer_is_a_sentence() {
+        let dir = tempfile::tempdir().unwrap();
+        let socket = dir.path().join("admin.sock");
+        let listener = tokio::net::UnixListener::bind(&socket).unwrap();
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                drop(stream);
+            }
+        });
+        let client = Client::new(socket);
+        for _ in 0..50 {
+            let error = client.get::<()>("status").await.unwrap_err();
+            assert!(
+                error.to_string().contains("too many admin connections"),
+                "{error}"
+            );
+            assert_eq!(error.exit_code(), 5);
+        }
     }
 
     #[test]

@@ -24,6 +24,12 @@ pub(crate) enum Error {
     /// The daemon is there and its answer is not understood.
     #[error("vgpud's answer was not understood: {0}. Are vgpu-admin and vgpud of one version?")]
     Protocol(String),
+    /// The daemon closed the connection instead of answering.
+    #[error(
+        "vgpud closed the connection without an answer: it has too many admin connections \
+         (admin.max_connections), or is stopping."
+    )]
+    HungUp,
     /// The daemon's answer ended before it was whole.
     #[error("vgpud broke off before the log was whole; try again")]
     CutOff,
@@ -44,7 +50,7 @@ impl Error {
         match self {
             Error::Api(detail) => detail.code.exit_code(),
             Error::Unreachable { cause, .. } if permission(cause) => 4,
-            Error::Unreachable { .. } => UNREACHABLE,
+            Error::Unreachable { .. } | Error::HungUp => UNREACHABLE,
             Error::Protocol(_) | Error::CutOff | Error::File { .. } | Error::Output(_) => FAILED,
         }
     }
@@ -58,6 +64,7 @@ impl Error {
             Error::Unreachable { .. } => Some(
                 "Is the daemon running? `systemctl status vgpud`, or name its socket with --socket.",
             ),
+            Error::HungUp => Some("Try again in a few seconds."),
             _ => None,
         }
     }
@@ -76,6 +83,7 @@ impl Error {
                     d.hint.as_deref(),
                 ),
                 Error::Unreachable { .. } => ("unreachable".into(), self.to_string(), self.hint()),
+                Error::HungUp => ("unreachable".into(), self.to_string(), self.hint()),
                 Error::Protocol(_) => ("protocol".into(), self.to_string(), None),
                 Error::CutOff => ("cut_off".into(), self.to_string(), None),
                 Error::File { .. } => ("file".into(), self.to_string(), None),

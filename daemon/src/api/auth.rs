@@ -11,6 +11,7 @@ use vgpu_proto::api::ErrorCode;
 
 use super::failure::Failure;
 use super::peer::PeerIdentity;
+use super::places::Holder;
 use crate::config;
 use crate::store::Actor;
 
@@ -106,6 +107,15 @@ impl Gatekeeper {
         let mut groups: Vec<u32> = self.read_gid.into_iter().chain(self.write_gid).collect();
         groups.dedup();
         groups
+    }
+
+    /// Whose share of the connections a caller on the Unix socket takes.
+    pub(super) fn holder(&self, peer: &PeerIdentity) -> Holder {
+        if peer.uid == 0 || peer.uid == self.own_uid {
+            Holder::Root
+        } else {
+            Holder::User(peer.uid)
+        }
     }
 
     /// A caller on the Unix socket.

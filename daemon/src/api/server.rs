@@ -3,11 +3,13 @@
 use std::io;
 use std::num::NonZeroU32;
 use std::path::PathBuf;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 use axum::Router;
 use axum::extract::{DefaultBodyLimit, Request, State};
+use axum::http::{HeaderValue, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use governor::{DefaultKeyedRateLimiter, Quota, RateLimiter};
@@ -16,17 +18,24 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener, UnixStream};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use vgpu_proto::api::ErrorCode;
 
 use super::auth::{Caller, Door, Gatekeeper};
 use super::failure::Failure;
+use super::places::{Holder, Place, Places};
 use super::routes;
 use super::service::Admin;
 use super::{auth, peer, socket};
 use crate::config::{self, Config};
 
-/// A connection must have sent a request's head within this time, also while it is idle.
+/// A connection must have sent its first request's head within this time.
+const FIRST_HEAD: Duration = Duration::from_secs(if cfg!(test) { 2 } else { 5 });
+/// One that is only told that there are too many, within this.
+const TELL_DEADLINE: Duration = Duration::from_secs(1);
+/// Connections that are told so at once; beyond it they are closed without a word.
+const TELLING: usize = 16;
+/// A later request's head must have come within this time, also while the connection is idle.
 const HEAD_DEADLINE: Duration = Duration::from_secs(if cfg!(test) { 3 } else { 30 });
 /// Largest request head.
 const HEAD_LEN: usize = 16 * 1024;
@@ -77,7 +86,49 @@ pub struct AdminServer {
 struct Gate {
     admin: Arc<Admin>,
     rules: RwLock<Arc<Rules>>,
-    connections: Arc<Semaphore>,
+    places: Arc<Places>,
+    telling: Arc<Semaphore>,
+}
+
+/// One connection.
+#[derive(Debug)]
+struct Visit {
+    /// Its place, or the sentence that it is told instead.
+    place: Mutex<Result<Place, (String, OwnedSemaphorePermit)>>,
+    /// Whether a request's head has come.
+    asked: AtomicBool,
+}
+
+impl Visit {
+    /// Ends when no request has come by the deadline.
+    async fn silent(&self) {
+        let told = self.place().is_err();
+        tokio::time::sleep(if told { TELL_DEADLINE } else { FIRST_HEAD }).await;
+        if self.asked.load(Ordering::SeqCst) {
+            std::future::pending::<()>().await;
+        }
+    }
+
+    /// A request has come. Gives the sentence of a connection that has no place.
+    fn asks(&self) -> Result<(), String> {
+        self.asked.store(true, Ordering::SeqCst);
+        self.place()
+            .as_ref()
+            .map(drop)
+            .map_err(|(text, _)| text.clone())
+    }
+
+    /// It is this token's from now on.
+    fn belongs_to(&self, token: &Caller) -> Result<(), String> {
+        match &mut *self.place() {
+            Ok(place) => place.pass_to(Holder::Token(token.name.clone())),
+            Err((text, _)) => Err(text.clone()),
+        }
+    }
+
+    fn place(&self) -> std::sync::MutexGuard<'_, Result<Place, (String, OwnedSemaphorePermit)>> {
+        self.place.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 #[derive(Debug)]
@@ -123,11 +174,11 @@ impl AdminServer {
             ),
             None => None,
         };
-        let connections = usize::try_from(config.admin.max_connections).unwrap_or(usize::MAX);
         let gate = Gate {
             admin,
             rules: RwLock::new(Arc::new(rules)),
-            connections: Arc::new(Semaphore::new(connections.min(Semaphore::MAX_PERMITS))),
+            places: Places::new(config.admin.max_connections),
+            telling: Arc::new(Semaphore::new(TELLING)),
         };
         Ok(Self {
             gate: Arc::new(gate),
@@ -168,7 +219,10 @@ impl AdminServer {
                     Err(error) => pause(&error).await,
                 },
                 accepted = accept_tcp(self.tcp.as_ref()) => match accepted {
-                    Ok(stream) => self.gate.clone().open(stream, Door::Tcp, &router, &stop),
+                    Ok((stream, address)) => {
+                        let holder = Holder::address(address.ip());
+                        self.gate.clone().open(stream, Door::Tcp, holder, &router, &stop);
+                    }
                     Err(error) => pause(&error).await,
                 },
             }
@@ -186,9 +240,11 @@ async fn stopped(stop: &mut watch::Receiver<bool>) {
     let _ = stop.wait_for(|stop| *stop).await;
 }
 
-async fn accept_tcp(listener: Option<&TcpListener>) -> io::Result<tokio::net::TcpStream> {
+async fn accept_tcp(
+    listener: Option<&TcpListener>,
+) -> io::Result<(tokio::net::TcpStream, std::net::SocketAddr)> {
     match listener {
-        Some(listener) => listener.accept().await.map(|(stream, _)| stream),
+        Some(listener) => listener.accept().await,
         None => std::future::pending().await,
     }
 }
@@ -226,27 +282,46 @@ impl Gate {
     fn unix(self: Arc<Self>, stream: UnixStream, router: &Router, stop: &watch::Sender<bool>) {
         match peer::identity(&stream) {
             Ok(peer) => {
-                let caller = self.rules().keeper.unix(&peer);
-                self.open(stream, Door::Unix(caller), router, stop);
+                let rules = self.rules();
+                let holder = rules.keeper.holder(&peer);
+                let door = Door::Unix(rules.keeper.unix(&peer));
+                self.open(stream, door, holder, router, stop);
             }
             Err(error) => tracing::warn!(%error, "a caller of the admin API cannot be identified"),
         }
     }
 
     /// Serves one connection in a task of its own.
-    fn open<S>(self: Arc<Self>, stream: S, door: Door, router: &Router, stop: &watch::Sender<bool>)
-    where
+    fn open<S>(
+        self: Arc<Self>,
+        stream: S,
+        door: Door,
+        holder: Holder,
+        router: &Router,
+        stop: &watch::Sender<bool>,
+    ) where
         S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
     {
-        let Ok(permit) = self.connections.clone().try_acquire_owned() else {
-            // The connection is closed unanswered: an answer would need a reader's patience.
-            tracing::warn!("the admin API has admin.max_connections connections already");
-            return;
+        let place = match self.places.take(holder) {
+            Ok(place) => Ok(place),
+            Err(text) => {
+                tracing::debug!("{text}");
+                let Ok(permit) = self.telling.clone().try_acquire_owned() else {
+                    return;
+                };
+                Err((text, permit))
+            }
         };
-        let service = router.clone().layer(axum::Extension(door));
+        let visit = Arc::new(Visit {
+            place: Mutex::new(place),
+            asked: AtomicBool::new(false),
+        });
+        let service = router
+            .clone()
+            .layer(axum::Extension(visit.clone()))
+            .layer(axum::Extension(door));
         let mut stop = stop.subscribe();
         tokio::spawn(async move {
-            let _permit = permit;
             let connection = http1::Builder::new()
                 .timer(TokioTimer::new())
                 .header_read_timeout(HEAD_DEADLINE)
@@ -255,6 +330,7 @@ impl Gate {
             let mut connection = std::pin::pin!(connection);
             let ended = tokio::select! {
                 ended = connection.as_mut() => ended,
+                () = visit.silent() => Ok(()),
                 () = stopped(&mut stop) => {
                     connection.as_mut().graceful_shutdown();
                     let finish = tokio::time::timeout(SHUTDOWN_GRACE, connection);
@@ -271,16 +347,27 @@ impl Gate {
 /// What every request passes: who is it, how often, for how long.
 async fn admit(State(gate): State<Arc<Gate>>, mut request: Request, next: Next) -> Response {
     let rules = gate.rules();
+    let Some(visit) = request.extensions().get::<Arc<Visit>>().cloned() else {
+        return nobody().into_response();
+    };
+    if let Err(text) = visit.asks() {
+        return last(too_many(&text));
+    }
     let caller = match identify(&rules.keeper, &request) {
         Ok(caller) => caller,
         Err(failure) => {
             // Guesses of tokens share one bucket.
             if rules.rate.check_key(&"unknown".to_owned()).is_err() {
-                return too_often("unknown").into_response();
+                return last(too_often("unknown"));
             }
-            return failure.into_response();
+            return last(failure);
         }
     };
+    let with_token =
+        matches!(request.extensions().get::<Door>(), Some(Door::Tcp)) && !is_open(&request);
+    if with_token && let Err(text) = visit.belongs_to(&caller) {
+        return last(too_many(&text));
+    }
     if rules.rate.len() > CALLERS {
         rules.rate.retain_recent();
     }
@@ -303,8 +390,21 @@ async fn admit(State(gate): State<Arc<Gate>>, mut request: Request, next: Next) 
     }
 }
 
+/// An answer after which the connection is closed: who has no place, or shows no token, keeps none.
+fn last(answer: impl IntoResponse) -> Response {
+    let mut response = answer.into_response();
+    let close = HeaderValue::from_static("close");
+    response.headers_mut().insert(header::CONNECTION, close);
+    response
+}
+
+/// Whether anybody may ask for this.
+fn is_open(request: &Request) -> bool {
+    request.uri().path() == "/healthz"
+}
+
 fn identify(keeper: &Gatekeeper, request: &Request) -> Result<Caller, Failure> {
-    let open = request.uri().path() == "/healthz";
+    let open = is_open(request);
     match request.extensions().get::<Door>() {
         Some(Door::Unix(caller)) => Ok(caller.clone()),
         Some(Door::Tcp) if open => Ok(Caller {
@@ -313,12 +413,20 @@ fn identify(keeper: &Gatekeeper, request: &Request) -> Result<Caller, Failure> {
             access: auth::Access::None,
         }),
         Some(Door::Tcp) => keeper.token(request.headers()),
-        None => Err(Failure::new(
-            ErrorCode::Internal,
-            "It is not known who asks.",
-            "",
-        )),
+        None => Err(nobody()),
     }
+}
+
+fn nobody() -> Failure {
+    Failure::new(ErrorCode::Internal, "It is not known who asks.", "")
+}
+
+fn too_many(text: &str) -> Failure {
+    Failure::new(
+        ErrorCode::RateLimited,
+        format!("{text}."),
+        "Close some that follow events or keep a connection open, or raise admin.max_connections.",
+    )
 }
 
 fn too_often(caller: &str) -> Failure {

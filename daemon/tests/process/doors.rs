@@ -147,3 +147,46 @@ fn a_vms_directory_mounted_elsewhere_leads_to_vgpud_after_every_restart() {
         Guest::connect(&door).ask(b'E', b'e');
     }
 }
+
+#[test]
+fn a_reader_who_holds_connections_keeps_only_itself_out() {
+    if !is_root("a test of users") {
+        return;
+    }
+    let place = Place::new("");
+    place.add(&format!(
+        "[admin]\nread_group = {LOOK:?}\nwrite_group = {CHANGE:?}\n"
+    ));
+    place.register();
+    let _daemon = place.start();
+    let admin = place.path("run/admin.sock");
+    let look = |uid| as_user(uid, Some(gid(LOOK)), || call(&admin, "GET /v1/status", ""));
+    assert_eq!(look(12_345), Some(200));
+    // Streams that never end, as many as there are connections in all.
+    let follow = || {
+        let mut stream = UnixStream::connect(&admin).expect("a member of the group");
+        stream.set_read_timeout(Some(SOON)).expect("a timeout");
+        let request = b"GET /v1/events/stream HTTP/1.1\r\nhost: x\r\n\r\n";
+        let _ = stream.write_all(request);
+        let mut head = [0; 12];
+        // Beyond those that are told, the others are closed without a word.
+        let told = stream.read_exact(&mut head).is_ok();
+        (
+            stream,
+            told.then(|| String::from_utf8_lossy(&head[9..]).into_owned()),
+        )
+    };
+    let held: Vec<_> = as_user(12_345, Some(gid(LOOK)), || {
+        (0..64).map(|_| follow()).collect()
+    });
+    let count = |status: &str| {
+        let with = held
+            .iter()
+            .filter(|(_, got)| got.as_deref() == Some(status));
+        with.count()
+    };
+    assert_eq!((count("200"), count("429") > 0), (16, true), "a quarter");
+    assert_eq!(look(12_345), Some(429));
+    assert_eq!(look(12_346), Some(200));
+    assert_eq!(call(&admin, "GET /v1/status", ""), Some(200));
+}

@@ -2,11 +2,11 @@
 
 use std::os::unix::fs::PermissionsExt;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::UnixStream;
+use tokio::net::{TcpStream, UnixStream};
 
 use super::{Host, client, eventually};
 use crate::api::AdminServer;
@@ -144,9 +144,13 @@ async fn connections_are_bounded_and_a_dawdler_is_cut_off() {
             .await
             .unwrap();
     }
-    // No place left: closed without an answer.
-    let third = client::unix(&host.socket, "GET", "/v1/status", None).await;
-    assert!(third.is_err(), "{third:?}");
+    let said = host
+        .refused("GET", "/v1/status", json!({}), "rate_limited")
+        .await;
+    assert!(
+        said.contains("vgpud has too many admin connections: 2 are open"),
+        "{said}"
+    );
     let mut rest = Vec::new();
     for dawdler in [&mut first, &mut second] {
         let cut = dawdler.read_to_end(&mut rest);
@@ -156,6 +160,62 @@ async fn connections_are_bounded_and_a_dawdler_is_cut_off() {
             .unwrap();
     }
     assert_eq!(host.get("/v1/status").await.status, 200);
+}
+
+#[tokio::test]
+async fn strangers_over_tcp_keep_nobody_else_out() {
+    let token = "r".repeat(32);
+    let host = Host::start_with_tokens(&token, &"w".repeat(32)).await;
+    let address = host.tcp.unwrap();
+    let mut silent = Vec::new();
+    for _ in 0..64 {
+        silent.push(TcpStream::connect(address).await.unwrap());
+    }
+    assert_eq!(host.get("/v1/status").await.status, 200, "root has places");
+    let bearer = format!("Bearer {token}");
+    let headers = [("authorization", bearer.as_str())];
+    let told = client::tcp(address, "GET", "/v1/status", &headers, None).await;
+    if let Ok(told) = told {
+        assert!(
+            told.text.contains("127.0.0.1 without a token: 8 are open"),
+            "{}",
+            told.text
+        );
+    }
+    // Those of the strangers that have a place lose it soon.
+    let deadline = Instant::now() + Duration::from_secs(30);
+    loop {
+        let answer = client::tcp(address, "GET", "/v1/status", &headers, None).await;
+        if answer.is_ok_and(|answer| answer.status == 200) {
+            break;
+        }
+        assert!(Instant::now() < deadline, "a token is never let in");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    // A wrong token is the last thing on its connection.
+    let mut guess = TcpStream::connect(address).await.unwrap();
+    guess
+        .write_all(b"GET /v1/status HTTP/1.1\r\nhost: x\r\nauthorization: Bearer wrong\r\n\r\n")
+        .await
+        .unwrap();
+    let mut said = String::new();
+    guess.read_to_string(&mut said).await.unwrap();
+    assert!(
+        said.starts_with("HTTP/1.1 401") && said.contains("connection: close"),
+        "{said}"
+    );
+    // A connection that has shown its token holds none of the strangers' places.
+    let mut kept = Vec::new();
+    for _ in 0..12 {
+        let mut known = TcpStream::connect(address).await.unwrap();
+        let request =
+            format!("GET /v1/weights HTTP/1.1\r\nhost: x\r\nauthorization: {bearer}\r\n\r\n");
+        known.write_all(request.as_bytes()).await.unwrap();
+        let mut start = [0; 12];
+        known.read_exact(&mut start).await.unwrap();
+        assert_eq!(&start, b"HTTP/1.1 200");
+        kept.push(known);
+    }
 }
 
 #[tokio::test]
