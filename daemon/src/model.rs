@@ -37,6 +37,17 @@ pub struct GpuRecord {
 }
 
 impl GpuRecord {
+    /// The sentence about one that no driver serves.
+    #[must_use]
+    pub fn without_driver(&self) -> String {
+        format!(
+            "GPU {} ({}) is on the PCI bus and takes no work: {}.",
+            self.gpu_id,
+            self.seen.model,
+            self.state_reason.as_deref().unwrap_or("it has no driver")
+        )
+    }
+
     /// Whether new work may be placed on it.
     #[must_use]
     pub fn is_usable(&self) -> bool {

@@ -9,6 +9,7 @@ mod changes;
 mod containment;
 mod decisions;
 mod disks;
+mod drivers;
 mod failures;
 mod forms;
 mod gangs;

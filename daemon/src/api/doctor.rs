@@ -3,7 +3,7 @@
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use vgpu_proto::api::{CheckStatus, DoctorCheck, GpuSource, GpuState};
+use vgpu_proto::api::{CheckStatus, DoctorCheck, GpuState};
 
 use super::views::World;
 use super::{auth, socket};
@@ -417,10 +417,13 @@ fn gpu(gpu: &vgpu_proto::api::Gpu) -> DoctorCheck {
             format!("{}: {}.", gpu.model, gpu.health.problems.join("; ")),
             "See the driver's log (`dmesg`, `nvidia-smi -q`).",
         ),
-        GpuState::Ready | GpuState::Draining if gpu.source == GpuSource::Sysfs => warning(
+        GpuState::NoDriver => warning(
             &name,
-            format!("{} is only seen on the PCI bus.", gpu.model),
-            "Load the NVIDIA driver to use it.",
+            format!(
+                "{} is on the PCI bus and takes no work: {reason}.",
+                gpu.model
+            ),
+            "When its driver is loaded: `vgpu-admin scan-gpus`.",
         ),
         GpuState::Ready | GpuState::Draining => ok(&name, format!("{} is healthy.", gpu.model)),
     }

@@ -1,10 +1,12 @@
 //! Why a VM waits, as an administrator reads it.
 
-use vgpu_proto::api::{self, Explain, ExplainHolder, ExplainReason, PoolPolicy, Priority};
+use vgpu_proto::api::{
+    self, Explain, ExplainHolder, ExplainReason, GpuState, PoolPolicy, Priority,
+};
 use vgpu_sched::{Class, Explanation, NoBound, Policy, Reason, WaitBound, WaitReason};
 
 use crate::mediation::Explained;
-use crate::model::VmRecord;
+use crate::model::{GpuRecord, VmRecord};
 use crate::store::Catalog;
 
 /// VMs that are named before the rest is only counted.
@@ -26,7 +28,7 @@ pub(super) fn view(catalog: &Catalog, vm: &VmRecord, explained: &Explained) -> E
     let left = |until: u64| until.saturating_sub(e.now_ns);
     Explain {
         vm_id: vm.vm_id,
-        summary: summary(vm, explained),
+        summary: summary(catalog, vm, explained),
         reason: reason(e.reason),
         cap: cap.map(limit),
         cap_left_ns: cap_until.filter(|&until| until != u64::MAX).map(left),
@@ -130,7 +132,7 @@ fn cap_name(cap: vgpu_sched::Cap) -> &'static str {
 }
 
 /// The paragraph: what it does, who is before it, what it may expect, how long it waits.
-fn summary(vm: &VmRecord, explained: &Explained) -> String {
+fn summary(catalog: &Catalog, vm: &VmRecord, explained: &Explained) -> String {
     let e = &explained.explanation;
     let mut text = format!("VM {} {}.", vm.vm_id, what(vm, explained));
     let waits_for_turn = matches!(
@@ -174,10 +176,29 @@ fn summary(vm: &VmRecord, explained: &Explained) -> String {
     if let Some(sentence) = account(e) {
         add(sentence);
     }
-    if let Some(sentence) = bound(e) {
-        add(sentence);
+    let unserved = unserved(catalog, vm, e);
+    if unserved.is_empty() {
+        if let Some(sentence) = bound(e) {
+            add(sentence);
+        }
+        return text;
     }
+    unserved.into_iter().for_each(&mut add);
+    add("When that is mended, `vgpu-admin scan-gpus` serves it.".into());
     text
+}
+
+/// Of a VM that gets no GPU: what is wrong with those that no driver serves.
+fn unserved(catalog: &Catalog, vm: &VmRecord, e: &Explanation) -> Vec<String> {
+    let none = matches!(
+        e.reason,
+        Reason::Refused(vgpu_sched::Refusal::GpuUnavailable | vgpu_sched::Refusal::NoGpu)
+            | Reason::Waits(WaitReason::GpuUnavailable { .. } | WaitReason::NoGpu)
+    );
+    let gpus = catalog.gpus_of(&vm.pool).into_iter();
+    gpus.filter(|gpu| none && gpu.state == GpuState::NoDriver && vm.may_use(&gpu.seen.uuid))
+        .map(GpuRecord::without_driver)
+        .collect()
 }
 
 /// What the VM does, or why it does not.

@@ -239,7 +239,14 @@ impl World {
                     gpu.model,
                     gpu.pools.join(", ")
                 )),
-                GpuState::Ready | GpuState::Draining | GpuState::Vanished => {}
+                GpuState::NoDriver if !gpu.pools.is_empty() => warnings.push(format!(
+                    "GPU {} ({}) serves pool {} but has no driver: {reason}. When that is mended: \
+                     `vgpu-admin scan-gpus`.",
+                    gpu.gpu_id,
+                    gpu.model,
+                    gpu.pools.join(", ")
+                )),
+                GpuState::Ready | GpuState::Draining | GpuState::Vanished | GpuState::NoDriver => {}
             }
         }
         for pool in self.pools() {

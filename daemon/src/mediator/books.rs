@@ -88,7 +88,9 @@ impl Books {
             GpuState::Vanished => GpuHealth::Lost,
             _ if self.unverified.contains(&gpu.seen.uuid) => GpuHealth::Unverified,
             GpuState::Ready => GpuHealth::Healthy,
-            GpuState::Draining => GpuHealth::Draining,
+            // Sessions that a scan finds without it may still run: the library that scans is another
+            // than the one they use. They finish, and nothing new is placed.
+            GpuState::Draining | GpuState::NoDriver => GpuHealth::Draining,
             GpuState::Suspect => GpuHealth::Suspect,
         }
     }

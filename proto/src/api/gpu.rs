@@ -29,6 +29,8 @@ pub enum GpuState {
     Suspect,
     /// Known from before, not seen by the last scan.
     Vanished,
+    /// On the PCI bus, and no driver serves it: it takes nothing until a scan finds that one does.
+    NoDriver,
 }
 
 /// One slice of a GPU in MIG mode.

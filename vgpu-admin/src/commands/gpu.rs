@@ -79,6 +79,7 @@ pub(super) fn state(gpu: &Gpu) -> String {
         GpuState::Draining => "draining",
         GpuState::Suspect => "SUSPECT",
         GpuState::Vanished => "VANISHED",
+        GpuState::NoDriver => "NO DRIVER",
     };
     match &gpu.state_reason {
         Some(reason) if gpu.state != GpuState::Ready => format!("{word} ({reason})"),

@@ -57,6 +57,9 @@ impl Catalog {
                 "Look with `vgpu-admin scan-gpus`.",
             ));
         }
+        if gpu.state == GpuState::NoDriver {
+            return Err(no_driver(&gpu));
+        }
         outcome.warnings = assignment_warnings(&gpu);
         let assignment = AssignmentRecord {
             gpu_uuid: uuid,
@@ -116,11 +119,14 @@ impl Catalog {
                 diff.vanished.push(gpu.gpu_id);
             }
         }
-        let warnings = diff
-            .vanished
-            .iter()
+        let vanished = diff.vanished.iter();
+        let mut warnings: Vec<String> = vanished
             .filter_map(|id| self.vanished_warning(*id))
             .collect();
+        let no_driver = |gpu: &&GpuRecord| gpu.state == GpuState::NoDriver;
+        let mut unserved: Vec<&GpuRecord> = self.gpus.values().filter(no_driver).collect();
+        unserved.sort_by_key(|gpu| gpu.gpu_id);
+        warnings.extend(unserved.into_iter().map(GpuRecord::without_driver));
         Outcome {
             // Even if only temperatures differ: the mediation gets what is true now.
             changes: if before == self.gpus {
@@ -157,21 +163,29 @@ impl Catalog {
             .unwrap_or(0);
         let Some(gpu) = self.gpus.get_mut(&uuid) else {
             diff.added.push(next_id);
+            let (state, state_reason) = state_of(&seen);
             let gpu = GpuRecord {
                 gpu_id: next_id,
                 seen,
-                state: GpuState::Ready,
-                state_reason: None,
+                state,
+                state_reason,
                 first_seen_unix_ms: now,
                 last_seen_unix_ms: now,
             };
             self.gpus.insert(uuid.clone(), gpu);
             return uuid;
         };
-        if gpu.state == GpuState::Vanished {
-            gpu.state = GpuState::Ready;
-            gpu.state_reason = None;
-            diff.returned.push(gpu.gpu_id);
+        match gpu.state {
+            GpuState::Ready | GpuState::Vanished | GpuState::NoDriver => {
+                let before = gpu.state;
+                (gpu.state, gpu.state_reason) = state_of(&seen);
+                let came = before != GpuState::Ready && gpu.state == GpuState::Ready;
+                if before == GpuState::Vanished || came {
+                    diff.returned.push(gpu.gpu_id);
+                }
+            }
+            // What an administrator, or a failed check, said of it stays.
+            GpuState::Draining | GpuState::Suspect => {}
         }
         if gpu.seen.pci_address != seen.pci_address {
             diff.moved.push(gpu.gpu_id);
@@ -199,7 +213,7 @@ impl Catalog {
                 seen.health.ok = false;
                 seen.health
                     .problems
-                    .push("NVML does not show it; is the driver loaded?".into());
+                    .push("NVML, which showed it before, does not".into());
             }
             (GpuSource::Sysfs, GpuSource::Nvml) => {
                 let old = known.seen.uuid.clone();
@@ -253,7 +267,7 @@ impl Catalog {
                 let uuid = known.seen.uuid.clone();
                 Ok(self.set_state(&uuid, GpuState::Draining, Some("by command".into())))
             }
-            GpuState::Draining | GpuState::Suspect => Ok(Outcome {
+            GpuState::Draining | GpuState::Suspect | GpuState::NoDriver => Ok(Outcome {
                 target: format!("gpu {}", known.gpu_id),
                 message: format!("GPU {} already takes nothing new.", known.gpu_id),
                 ..Outcome::default()
@@ -266,9 +280,10 @@ impl Catalog {
         let known = self.gpu(gpu)?;
         match known.state {
             GpuState::Suspect | GpuState::Draining => {
-                let uuid = known.seen.uuid.clone();
-                Ok(self.set_state(&uuid, GpuState::Ready, None))
+                let (uuid, (state, reason)) = (known.seen.uuid.clone(), state_of(&known.seen));
+                Ok(self.set_state(&uuid, state, reason))
             }
+            GpuState::NoDriver => Err(no_driver(known)),
             GpuState::Ready => Ok(Outcome {
                 target: format!("gpu {}", known.gpu_id),
                 message: format!("GPU {} takes work already.", known.gpu_id),
@@ -343,6 +358,7 @@ impl Catalog {
             GpuState::Draining => "finishes what runs and takes nothing new",
             GpuState::Suspect => "is suspect and takes nothing new",
             GpuState::Vanished => "is gone",
+            GpuState::NoDriver => "has no driver and takes nothing",
         };
         Outcome {
             changes: if changed {
@@ -355,6 +371,25 @@ impl Catalog {
             ..Outcome::default()
         }
     }
+}
+
+/// The state of a GPU that nobody said anything else about, and why.
+fn state_of(seen: &ScannedGpu) -> (GpuState, Option<String>) {
+    match seen.source {
+        GpuSource::Nvml | GpuSource::Soft => (GpuState::Ready, None),
+        GpuSource::Sysfs if seen.health.problems.is_empty() => {
+            (GpuState::NoDriver, Some("no driver serves it".into()))
+        }
+        GpuSource::Sysfs => (GpuState::NoDriver, Some(seen.health.problems.join("; "))),
+    }
+}
+
+fn no_driver(gpu: &GpuRecord) -> ErrorDetail {
+    refuse(
+        ErrorCode::GpuUnusable,
+        gpu.without_driver(),
+        "When its driver is loaded: `vgpu-admin scan-gpus`.",
+    )
 }
 
 fn vanished(gpu: &GpuRecord) -> ErrorDetail {
@@ -370,12 +405,6 @@ fn vanished(gpu: &GpuRecord) -> ErrorDetail {
 
 fn assignment_warnings(gpu: &GpuRecord) -> Vec<String> {
     let mut warnings = Vec::new();
-    if gpu.seen.source == GpuSource::Sysfs {
-        warnings.push(format!(
-            "GPU {} is only seen on the PCI bus; it serves once the NVIDIA driver is loaded.",
-            gpu.gpu_id
-        ));
-    }
     if gpu.state == GpuState::Suspect {
         warnings.push(format!(
             "GPU {} is suspect; it serves after `vgpu-admin gpu resume --gpu-id={}`.",

@@ -309,12 +309,33 @@ fn a_board_keeps_its_number_when_its_driver_comes_or_goes() {
         "NVML is gone, the board is the same"
     );
     assert!(!known.seen.health.ok);
+    assert_eq!(known.state, GpuState::NoDriver);
+    assert!(known.state_reason.as_ref().unwrap().contains("NVML"));
+    assert_eq!(host.pools_of("GPU-0000"), ["A"], "it still serves it");
+    let registered = done(&mut host, &Command::RegisterVm(register(&[9], "A")));
+    assert!(registered.warnings[0].contains("takes no work"));
+    let resumed = refused(&host, &Command::ResumeGpu { gpu: "0".into() });
+    assert_eq!(resumed.code, ErrorCode::GpuUnusable);
+    done(&mut host, &scan(&[gpu(0), gpu(1)]));
+    let back = host.gpu("0").unwrap();
+    assert_eq!((back.state, &back.state_reason), (GpuState::Ready, &None));
 
     let mut fresh = Catalog::default();
-    done(&mut fresh, &scan(&[bus]));
+    let found = done(&mut fresh, &scan(std::slice::from_ref(&bus)));
+    assert!(found.warnings[0].contains("takes no work"), "{found:?}");
     done(&mut fresh, &pool("A"));
-    done(&mut fresh, &assign("0", "A"));
+    assert_eq!(
+        refused(&fresh, &assign("0", "A")).code,
+        ErrorCode::GpuUnusable
+    );
     done(&mut fresh, &scan(&[gpu(0)]));
+    done(&mut fresh, &assign("0", "A"));
+    // And without its driver again, drained and resumed: that is no driver.
+    done(&mut fresh, &Command::DrainGpu { gpu: "0".into() });
+    done(&mut fresh, &scan(&[bus]));
+    assert_eq!(fresh.gpu("0").unwrap().state, GpuState::Draining);
+    done(&mut fresh, &Command::ResumeGpu { gpu: "0".into() });
+    assert_eq!(fresh.gpu("0").unwrap().state, GpuState::NoDriver);
     assert_eq!(fresh.gpus.len(), 1);
     assert_eq!(fresh.gpu("0").unwrap().seen.uuid, "GPU-0000");
     assert_eq!(

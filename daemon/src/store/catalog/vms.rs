@@ -3,14 +3,14 @@
 use std::collections::BTreeSet;
 
 use vgpu_proto::api::{
-    ErrorCode, ErrorDetail, Quarantine, QuarantineRequest, RegisterRequest, VmPatch,
+    ErrorCode, ErrorDetail, GpuState, Quarantine, QuarantineRequest, RegisterRequest, VmPatch,
 };
 
 use super::super::command::{Outcome, invalid, refuse};
 use super::super::rules;
 use super::{Catalog, Context, ranges};
 use crate::mediation::Change;
-use crate::model::VmRecord;
+use crate::model::{GpuRecord, VmRecord};
 
 /// The part of a socket path that stands for the VM's number.
 const VM_ID: &str = "{vm_id}";
@@ -176,6 +176,9 @@ impl Catalog {
                 request.pool, request.pool
             ));
         }
+        let gpus = self.gpus_of(&request.pool).into_iter();
+        let unserved = gpus.filter(|gpu| gpu.state == GpuState::NoDriver);
+        warnings.extend(unserved.map(GpuRecord::without_driver));
         if request.first_cid.is_some_and(|cid| cid < 3) {
             warnings.push(
                 "CIDs 1 and 2 are this host's own programs; they are served only with \
