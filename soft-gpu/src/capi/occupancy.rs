@@ -69,7 +69,8 @@ exports! {
         let (f, config) = (module::function(f)?, config.get()?);
         // Clusters begin with compute capability 9.0: each block is its own.
         cooperative_attribute(&config)?;
-        let threads = config.block.iter().product();
+        let threads = config.block.iter().try_fold(1_u32, |all, n| all.checked_mul(*n));
+        let threads = threads.ok_or(CuError::INVALID_VALUE)?;
         let (shared, part) = (config.shared.into(), green::current_part());
         out.set(occupancy::resident_blocks(&f, threads, shared, part) as i32)
     }

@@ -441,7 +441,7 @@ impl Memory {
             });
         }
         let registered = self.find_registered(addr);
-        let pinned = registered.is_some_and(|r| addr - r.addr + len <= r.size);
+        let pinned = registered.is_some_and(|r| len <= r.size - (addr - r.addr));
         Ok(if pinned {
             Place::Pinned
         } else {

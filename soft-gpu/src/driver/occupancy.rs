@@ -37,7 +37,10 @@ fn blocks(registers: u32, fixed: u64, max_threads: u32, threads: u32, dynamic: u
     let shared = fixed
         .saturating_add(dynamic)
         .saturating_add(SHARED_RESERVED.into());
-    let by_shared = u64::from(SHARED_PER_SM) / shared.next_multiple_of(SHARED_UNIT.into());
+    let Some(shared) = shared.checked_next_multiple_of(SHARED_UNIT.into()) else {
+        return 0;
+    };
+    let by_shared = u64::from(SHARED_PER_SM) / shared;
     by_warps
         .min(by_registers)
         .min(by_shared.min(u64::from(u32::MAX)) as u32)
@@ -96,5 +99,6 @@ mod tests {
         assert_eq!(blocks(16, 0, 1024, 32, 0), 32);
         assert_eq!(blocks(16, 48 << 10, 1024, 32, 0), 3);
         assert_eq!(blocks(16, 0, 1024, 2048, 0), 0);
+        assert_eq!(blocks(16, 0, 1024, 32, u64::MAX), 0);
     }
 }

@@ -221,7 +221,7 @@ pub fn map(addr: u64, size: u64, handle: u64) -> Result {
         .next_back()
         .is_some_and(|(start, len)| addr - start <= *len && size <= len - (addr - start));
     let mut mapped = lock(&MAPPED);
-    let before = mapped.range(..addr + size).next_back();
+    let before = mapped.range(..addr.saturating_add(size)).next_back();
     let overlaps = before.is_some_and(|(start, p)| start + p.size > addr);
     if !inside || overlaps || size != physical.size {
         return Err(CuError::INVALID_VALUE);

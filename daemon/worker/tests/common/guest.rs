@@ -88,11 +88,16 @@ impl Guest {
 
     /// Appends a request to what the next flush sends. Returns its id.
     pub fn post_bulk<C: Call>(&mut self, call: &C, bulk: &[u8]) -> u64 {
-        self.next_id += 1;
         let args = encode(call).expect("encodes");
-        let header = Header::request(C::OP as u16, self.next_id, args.len(), bulk.len());
+        self.post_args(C::OP as u16, &args, bulk)
+    }
+
+    /// As [`Guest::post_bulk`], of an operation that is only a number.
+    pub fn post_args(&mut self, op: u16, args: &[u8], bulk: &[u8]) -> u64 {
+        self.next_id += 1;
+        let header = Header::request(op, self.next_id, args.len(), bulk.len());
         self.out.extend_from_slice(&header.to_bytes());
-        self.out.extend_from_slice(&args);
+        self.out.extend_from_slice(args);
         self.out.extend_from_slice(bulk);
         self.next_id
     }

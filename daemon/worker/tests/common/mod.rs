@@ -2,7 +2,7 @@
 //! mode: an address or a handle that the worker should have stopped aborts it.
 #![allow(dead_code, unreachable_pub, unused_imports, unused_macros)] // Each test program uses a part of it.
 
-mod guest;
+pub mod guest;
 pub mod objects;
 mod vgpud;
 
@@ -42,6 +42,8 @@ pub struct Setup {
     pub expect_soft: bool,
     /// The driver library; the software device's if `None`.
     pub driver: Option<String>,
+    /// Where the worker's standard error goes; the test's if `None`.
+    pub stderr: Option<std::fs::File>,
 }
 
 impl Default for Setup {
@@ -53,6 +55,7 @@ impl Default for Setup {
             image_dir: None,
             expect_soft: true,
             driver: None,
+            stderr: None,
         }
     }
 }
@@ -110,6 +113,9 @@ impl Bench {
                 child_fd: 3,
             }])
             .expect("a descriptor");
+        if let Some(file) = setup.stderr {
+            command.stderr(file);
+        }
         let child = command.spawn().expect("the worker starts");
         drop(command);
         let driver = setup
