@@ -98,13 +98,32 @@ impl Program {
     /// # Errors
     /// If the C compiler is missing or refuses it.
     pub fn build(self) -> anyhow::Result<PathBuf> {
+        self.build_with("guests", &[])
+    }
+
+    /// The program for the system of another distribution, whose files lie in `root`.
+    ///
+    /// # Errors
+    /// As [`Program::build`].
+    pub fn build_for(self, root: &Path) -> anyhow::Result<PathBuf> {
+        let libraries = root.join("usr/lib/x86_64-linux-gnu");
+        let options = [
+            format!("--sysroot={}", root.display()),
+            // Its own start-up code and libraries before this machine's.
+            format!("-B{}", libraries.display()),
+            format!("-L{}", libraries.display()),
+        ];
+        self.build_with("guests-old", &options)
+    }
+
+    fn build_with(self, folder: &str, options: &[String]) -> anyhow::Result<PathBuf> {
         let _one_at_a_time = COMPILING.lock().unwrap_or_else(|e| e.into_inner());
         let source = paths::root()
             .join("tests/guests")
             .join(format!("{}.c", self.name));
         let mut from = headers()?;
         let ptx = paths::root().join(self.ptx);
-        let dir = paths::build_dir()?.join("guests");
+        let dir = paths::build_dir()?.join(folder);
         std::fs::create_dir_all(&dir)?;
         let program = dir.join(self.name);
         from.extend([source.clone(), ptx.clone()]);
@@ -115,6 +134,7 @@ impl Program {
         // Compiled aside and renamed: several test processes do this at once.
         let temporary = dir.join(format!("{}.{}", self.name, std::process::id()));
         let output = Command::new("cc")
+            .args(options)
             .args(["-O2", "-Wall", "-Wextra", "-Werror", "-o"])
             .arg(&temporary)
             .arg(format!("-DPTX_FILE=\"{}\"", ptx.display()))

@@ -36,6 +36,8 @@ pub struct Options {
     pub strict: bool,
     /// Further `SOFT_GPU_*` variables.
     pub soft_env: Vec<(String, String)>,
+    /// The lines of the section `[listen]`.
+    pub listen: String,
     /// Lines appended to the configuration file.
     pub config: String,
     /// Writing beyond [`Host::limit_files`] is an error for vgpud and its workers, as on a full disk,
@@ -69,6 +71,7 @@ impl Default for Options {
             memory: 1 << 30,
             strict: true,
             soft_env: Vec::new(),
+            listen: "vsock = false\n".into(),
             config: String::new(),
             ignore_file_limit: false,
             cpu: None,
@@ -136,7 +139,7 @@ impl Host {
         let soft_env: String = soft.iter().map(|(k, v)| format!("{k} = {v:?}\n")).collect();
         Ok(format!(
             "[daemon]\nstate_dir = {state:?}\nruntime_dir = {runtime:?}\ndrain_s = 1\n\
-             [listen]\nvsock = false\n\
+             [listen]\n{listen}\
              [driver]\nkind = \"{kind}\"\nsoft_library = {soft:?}\nsoft_devices = {devices}\n\
              soft_memory_bytes = {memory}\n[driver.soft_env]\n{soft_env}\n{extra}\n",
             kind = match options.driver {
@@ -146,6 +149,7 @@ impl Host {
             state = self.dir.path().join("state"),
             runtime = self.dir.path().join("run"),
             soft = self.soft_library()?,
+            listen = options.listen,
             devices = options.devices,
             memory = options.memory,
             extra = options.config,

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# What the VM test needs and a machine may lack: QEMU, a guest kernel, busybox, vhost-device-vsock.
+# What the VM test needs and a machine may lack: QEMU, a guest kernel, busybox, vhost-device-vsock, and
+# Debian 11's C library, for a guest of that age.
 # Nothing is installed into the system: Debian packages are unpacked into a cache, once a machine.
 # Prints the cache directory; progress goes to standard error.
 set -euo pipefail
@@ -11,10 +12,11 @@ say() { echo "vm-test: $*" >&2; }
 
 # Debian packages, unpacked under one prefix. apt's own simulation names the packages that this
 # machine lacks, whatever its release; nothing of the simulation is carried out.
+apt=(apt-get -qq -o APT::Sandbox::User=root)
 unpack() { # directory, packages…
     local dir=$1; shift
     local debs; debs=$(mktemp -d "$cache/debs.XXXXXX")
-    (cd "$debs" && apt-get -qq -o APT::Sandbox::User=root download "$@" >&2)
+    (cd "$debs" && "${apt[@]}" download "$@" >&2)
     mkdir -p "$dir.new"
     for deb in "$debs"/*.deb; do dpkg-deb -x "$deb" "$dir.new"; done
     rm -rf "$debs" "$dir"
@@ -56,6 +58,36 @@ if [ ! -d "$cache/kernel/boot" ]; then
     image=$(apt-cache depends linux-image-cloud-amd64 | awk '/Depends: linux-image/{print $2; exit}')
     unpack "$cache/busybox" busybox-static
     unpack "$cache/kernel" "$image"
+fi
+
+# From where this machine's own packages come, with lists and a cache of its own.
+debian11() (
+    set -e
+    mirror=$(apt-get indextargets --format '$(ORIGIN) $(COMPONENT) $(CODENAME) $(REPO_URI)' |
+        awk '$1 == "Debian" && $2 == "main" && $3 !~ /-/ {print $4; exit}')
+    [ -n "$mirror" ] || { say "this machine's packages are not Debian's"; exit 1; }
+    lists="$cache/debian11.apt"
+    mkdir -p "$lists/lists/partial"
+    keys=/usr/share/keyrings/debian-archive-keyring.gpg
+    echo "deb [signed-by=$keys] $mirror bullseye main" > "$lists/sources.list"
+    apt+=(-o "Dir::Etc::SourceList=$lists/sources.list" -o Dir::Etc::SourceParts=- -o "Dir::Cache=$lists"
+        -o "Dir::State::Lists=$lists/lists" -o Dir::State::Status=/dev/null -o Acquire::Languages=none)
+    "${apt[@]}" update >&2
+    unpack "$cache/debian11.unpacked" libc6 libc6-dev linux-libc-dev
+    rm -rf "$lists"
+    cd "$cache/debian11.unpacked"
+    # A compiler follows links from within the directory, not from within the system that it is of.
+    find . -type l -lname '/*' -printf '%P %l\n' | while read -r link to; do
+        ln -sfn "$(realpath -ms --relative-to="$(dirname "$link")" "./$to")" "$link"
+    done
+    mv "$cache/debian11.unpacked" "$cache/debian11"
+)
+if [ ! -d "$cache/debian11" ]; then
+    say "unpacking Debian 11's C library"
+    lists busybox-static
+    # Not `debian11 || …`: bash would go on after each of its errors.
+    debian11 &
+    wait $! || say "SKIPPED: Debian 11's C library cannot be had; no guest will have an old one"
 fi
 
 vsock="$cache/vhost-device-vsock"

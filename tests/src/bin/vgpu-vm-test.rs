@@ -1,23 +1,25 @@
 //! `make vm-test`: real guest VMs.
 //!
 //! 1. Two VMs of different priority at once; in each, CUDA programs load our `libcuda.so.1` and get
-//!    right results from the host's device over AF_VSOCK; the daemon tells the VMs apart.
+//!    right results from the host's device over AF_VSOCK; the daemon tells the VMs apart. One VM has the
+//!    C library of Debian 11, and its programs are made for that.
 //! 2. A VM whose plug is pulled in the middle of its calls is cleaned up.
 //! 3. vgpud's own AF_VSOCK listener, in a guest with vsock loopback: the peer's CID is seen, an
 //!    unregistered CID is refused.
+//! 4. The kernel's vhost-vsock: [`vhost`].
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use vgpu_tests::guest::{self, Program};
+use vgpu_tests::guest;
 use vgpu_tests::host::{Host, Options};
 use vgpu_tests::paths;
 use vgpu_tests::vm::Kit;
-use vgpu_tests::vm::image::Image;
-use vgpu_tests::vm::machine::{Machine, Vsock};
-use vgpu_tests::vm::modules::load_order;
+use vgpu_tests::vm::guest::{add_programs, expect_programs, image, script};
+use vgpu_tests::vm::machine::{Machine, Shape, Vsock};
+use vgpu_tests::vm::vhost;
 use vgpu_tests::wait::{SOON, until};
 
 /// The VMs of the first part: number, which is also the guest's CID, and class.
@@ -25,6 +27,17 @@ const VMS: [(u32, &str); 2] = [(4, "low"), (5, "high")];
 
 fn main() -> ExitCode {
     let start = Instant::now();
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    if let [vhost::COMMAND, kit, guest] = words.iter().map(|word| &word[..]).collect::<Vec<_>>()[..]
+    {
+        return match Kit::at(kit.as_ref()).and_then(|kit| vhost::serve(&kit, guest.as_ref())) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(e) => {
+                eprintln!("{e:#}");
+                ExitCode::FAILURE
+            }
+        };
+    }
     match run() {
         Ok(checks) => {
             println!("vm-test: {checks} passed, 0 failed");
@@ -48,99 +61,27 @@ fn run() -> Result<u32> {
     };
     two_vms(&kit, &mut passed)?;
     own_listener(&kit, &mut passed)?;
-    Ok(checks)
-}
-
-/// `init` of every guest: pseudo file systems, modules, then `/run.sh` with the words after `--` on
-/// the kernel's command line.
-const INIT: &str = "#!/bin/sh
-/bin/busybox mount -t proc proc /proc
-/bin/busybox mount -t sysfs sys /sys
-/bin/busybox mount -t devtmpfs dev /dev
-/bin/busybox mkdir -p /dev/shm
-/bin/busybox mount -t tmpfs tmpfs /dev/shm
-/bin/busybox mount -t tmpfs tmpfs /tmp
-for m in $(/bin/busybox cat /modules/order); do
-    /bin/busybox insmod /modules/$m || echo \"GUEST insmod $m failed\"
-done
-/bin/busybox --install -s /bin
-export PATH=/bin
-ip link set lo up
-export LD_LIBRARY_PATH=/guest
-. /run.sh \"$@\"
-echo GUEST done
-poweroff -f
-";
-
-/// An image with busybox, the kernel modules of AF_VSOCK, the shim and guest programs.
-fn image(kit: &Kit, vsock_modules: &[&str], programs: &[Program]) -> Result<Image> {
-    let mut image = Image::new();
-    for directory in ["proc", "sys", "tmp"] {
-        image.directory(directory);
-    }
-    image.file("bin/busybox", &kit.busybox())?;
-    image.link("bin/sh", "busybox");
-    image.text("init", INIT);
-    let mut order = String::new();
-    for module in load_order(&kit.modules(), vsock_modules)? {
-        let name = module
-            .file_name()
-            .and_then(|n| n.to_str())
-            .context("module name")?;
-        image.file(&format!("modules/{name}"), &module)?;
-        order.push_str(name);
-        order.push('\n');
-    }
-    image.text("modules/order", &order);
-    image.program(
-        "guest/libcuda.so.1",
-        &paths::shim_dir()?.join("libcuda.so.1"),
-    )?;
-    for program in programs {
-        image.program(&format!("guest/{}", program.name), &program.build()?)?;
-    }
-    Ok(image)
-}
-
-/// Runs programs through `/guest/…` and prints each one's exit status.
-fn script(address: &str, lines: &[&str]) -> String {
-    let mut text = format!("export VGPU_ADDRESS={address}\n");
-    for line in lines {
-        let name = line.split(' ').next().unwrap_or(line);
-        text.push_str(&format!("/guest/{line}; echo GUEST {name} ended with $?\n"));
-    }
-    text
-}
-
-fn expect_programs(console: &str, names: &[&str]) -> Result<()> {
-    for name in names {
-        ensure!(
-            console.contains(&format!("GUEST {name} ended with 0")),
-            "{name} did not succeed in the guest; its console:\n{console}"
+    let place = vhost::check(&kit)?;
+    passed(&format!("the kernel's vhost-vsock served a guest, {place}"));
+    if kit.old().is_none() {
+        println!(
+            "  SKIPPED: Debian 11's C library could not be fetched, so no guest had an old one"
         );
     }
-    Ok(())
+    Ok(checks)
 }
 
 fn two_vms(kit: &Kit, passed: &mut impl FnMut(&str)) -> Result<()> {
     let work = tempfile::Builder::new().prefix("vgpu-vm-").tempdir()?;
     let hybrid = work.path().join("hybrid");
     std::fs::create_dir(&hybrid)?;
-    let host = Host::start(&Options::default())?;
-    // The listen section exists already; the hybrid directory is one more key of it.
-    let config = std::fs::read_to_string(host.config_path())?;
-    let listen = format!(
-        "[listen]\nhybrid_dirs = [{:?}]\n",
-        hybrid.display().to_string()
-    );
-    std::fs::write(
-        host.config_path(),
-        config.replacen("[listen]\n", &listen, 1),
-    )?;
-    let mut host = host;
-    host.stop_daemon()?;
-    host.start_daemon()?;
-
+    let host = Host::start(&Options {
+        listen: format!(
+            "vsock = false\nhybrid_dirs = [{:?}]\n",
+            hybrid.display().to_string()
+        ),
+        ..Options::default()
+    })?;
     host.admin("scan-gpus")?;
     host.admin("assign-gpu --gpu-id=0 --pool=A")?;
     for (vm, class) in VMS {
@@ -150,28 +91,30 @@ fn two_vms(kit: &Kit, passed: &mut impl FnMut(&str)) -> Result<()> {
     }
 
     let programs = [guest::VECADD, guest::MATMUL, guest::SAXPY, guest::FLOOD];
-    let mut image = image(
-        kit,
-        &["virtio_pci", "vmw_vsock_virtio_transport"],
-        &programs,
-    )?;
     let lines = ["vecadd 65536 2", "matmul 64 2", "saxpy 65536 2"];
     let endless = script("vsock:2:9440", &["flood 1000000000 600"]);
-    image.text(
-        "run.sh",
-        &format!(
-            "if [ \"$1\" = flood ]; then\n{endless}else\n{}fi\n",
-            script("vsock:2:9440", &lines)
-        ),
-    );
-    let path = work.path().join("guest.cpio");
-    image.write(&path)?;
+    let compute = script("vsock:2:9440", &lines);
+    let run = format!("if [ \"$1\" = flood ]; then\n{endless}else\n{compute}fi\n");
+    let old = kit.old();
+    for ((vm, _), old) in VMS.into_iter().zip([old.as_deref(), None]) {
+        let mut image = image(kit, &["virtio_pci", "vmw_vsock_virtio_transport"])?;
+        add_programs(&mut image, &programs, old)?;
+        image.text("run.sh", &run);
+        image.write(&image_path(work.path(), vm))?;
+    }
 
-    both_compute(kit, work.path(), &host, &hybrid, &path)?;
+    both_compute(kit, work.path(), &host, &hybrid)?;
     passed("two VMs of different priority got right results at once, and were told apart");
-    plug_pulled(kit, work.path(), &host, &hybrid, &path)?;
+    if old.is_some() {
+        passed("one of them had Debian 11's C library and nothing else");
+    }
+    plug_pulled(kit, work.path(), &host, &hybrid)?;
     passed("a VM killed in the middle of its calls was cleaned up");
     Ok(())
+}
+
+fn image_path(work: &Path, vm: u32) -> PathBuf {
+    work.join(format!("vm{vm}.cpio"))
 }
 
 fn vsock(hybrid: &Path, vm: u32) -> Vsock {
@@ -181,7 +124,7 @@ fn vsock(hybrid: &Path, vm: u32) -> Vsock {
     }
 }
 
-fn both_compute(kit: &Kit, work: &Path, host: &Host, hybrid: &Path, image: &Path) -> Result<()> {
+fn both_compute(kit: &Kit, work: &Path, host: &Host, hybrid: &Path) -> Result<()> {
     let machines = VMS
         .iter()
         .map(|&(vm, _)| {
@@ -189,9 +132,10 @@ fn both_compute(kit: &Kit, work: &Path, host: &Host, hybrid: &Path, image: &Path
                 kit,
                 work,
                 &format!("vm{vm}"),
-                image,
+                &image_path(work, vm),
                 &vsock(hybrid, vm),
                 "compute",
+                Shape::GUEST,
             )
         })
         .collect::<Result<Vec<_>>>()?;
@@ -222,9 +166,11 @@ fn both_compute(kit: &Kit, work: &Path, host: &Host, hybrid: &Path, image: &Path
     host.wait_no_sessions(SOON)
 }
 
-fn plug_pulled(kit: &Kit, work: &Path, host: &Host, hybrid: &Path, image: &Path) -> Result<()> {
+fn plug_pulled(kit: &Kit, work: &Path, host: &Host, hybrid: &Path) -> Result<()> {
     let vm = VMS[1].0;
-    let mut machine = Machine::boot(kit, work, "victim", image, &vsock(hybrid, vm), "flood")?;
+    let image = image_path(work, vm);
+    let vsock = vsock(hybrid, vm);
+    let mut machine = Machine::boot(kit, work, "victim", &image, &vsock, "flood", Shape::GUEST)?;
     let calls = || host.vm(vm).ok()?["usage"]["calls"].as_u64();
     let before = calls().unwrap_or(0);
     until(
@@ -252,13 +198,15 @@ fn plug_pulled(kit: &Kit, work: &Path, host: &Host, hybrid: &Path, image: &Path)
 /// The whole host side inside one guest, over the kernel's vsock loopback (CID 1).
 fn own_listener(kit: &Kit, passed: &mut impl FnMut(&str)) -> Result<()> {
     let work = tempfile::Builder::new().prefix("vgpu-vm-").tempdir()?;
-    let mut image = image(kit, &["vsock_loopback"], &[guest::VECADD])?;
+    let mut image = image(kit, &["vsock_loopback"])?;
+    add_programs(&mut image, &[guest::VECADD], None)?;
     for binary in ["vgpud", "vgpu-worker", "vgpu-probe", "vgpu-admin"] {
-        image.program(&format!("host/{binary}"), &paths::built(binary)?)?;
+        image.program(&format!("host/{binary}"), &paths::built(binary)?, &[])?;
     }
     image.program(
         "host/soft-gpu/libcuda.so.1",
         &paths::soft_gpu_dir()?.join("libcuda.so.1"),
+        &[],
     )?;
     image.text("etc/passwd", "root:x:0:0:root:/:/bin/sh\n");
     image.text("etc/group", "root:x:0:\n");
@@ -286,8 +234,9 @@ echo GUEST daemon log; cat /tmp/vgpud.log
     );
     let path = work.path().join("listener.cpio");
     image.write(&path)?;
-    let console =
-        Machine::boot(kit, work.path(), "listener", &path, &Vsock::Loopback, "")?.finish()?;
+    let (dir, vsock) = (work.path(), Vsock::Own);
+    let machine = Machine::boot(kit, dir, "listener", &path, &vsock, "", Shape::GUEST)?;
+    let console = machine.finish()?;
     expect_programs(&console, &["vecadd"])?;
     passed("vgpud's AF_VSOCK listener served a registered CID");
     ensure!(

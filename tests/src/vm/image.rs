@@ -64,12 +64,33 @@ impl Image {
         Ok(())
     }
 
-    /// A copy of a host's program without its debugging information (it would fill the guest's
-    /// memory), and of the shared libraries it loads, each at its own path.
+    /// A copy of a host's file at its own path.
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    pub fn same(&mut self, path: &Path) -> Result<()> {
+        self.file(path.display().to_string().trim_start_matches('/'), path)
+    }
+
+    /// As [`Image::stripped`], with copies of the shared libraries that it loads, each at its own path;
+    /// `found` are directories besides the machine's own where they are looked for.
     ///
     /// # Errors
     /// If it cannot be read or a library is missing.
-    pub fn program(&mut self, path: &str, from: &Path) -> Result<()> {
+    pub fn program(&mut self, path: &str, from: &Path, found: &[PathBuf]) -> Result<()> {
+        self.stripped(path, from)?;
+        for library in libraries(from, found)? {
+            self.same(&library)?;
+        }
+        Ok(())
+    }
+
+    /// A copy of a host's program or library without its debugging information, which would fill the
+    /// guest's memory.
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    pub fn stripped(&mut self, path: &str, from: &Path) -> Result<()> {
         let stripped = tempfile::NamedTempFile::new()?;
         let status = Command::new("strip")
             .arg("--strip-debug")
@@ -79,15 +100,7 @@ impl Image {
             .status()
             .context("running strip (it comes with the C compiler)")?;
         ensure!(status.success(), "strip {}: {status}", from.display());
-        self.file(path, stripped.path())?;
-        for library in libraries(from)? {
-            let at = library.display().to_string();
-            let at = at.trim_start_matches('/');
-            if !self.files.contains(at) {
-                self.file(at, &library)?;
-            }
-        }
-        Ok(())
+        self.file(path, stripped.path())
     }
 
     fn put(&mut self, path: &str, mode: u32, data: &[u8]) {
@@ -147,9 +160,10 @@ impl Image {
 
 /// The shared libraries (and the loader) that a program needs, as the dynamic linker resolves them
 /// here. Libraries that it cannot find are left out: the caller brings its own `libcuda.so.1`.
-fn libraries(program: &Path) -> Result<Vec<PathBuf>> {
+fn libraries(program: &Path, found: &[PathBuf]) -> Result<Vec<PathBuf>> {
     let output = Command::new("ldd")
         .arg(program)
+        .env("LD_LIBRARY_PATH", std::env::join_paths(found)?)
         .output()
         .context("running ldd")?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();

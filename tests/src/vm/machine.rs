@@ -11,15 +11,44 @@ use anyhow::{Context, Result};
 use super::Kit;
 use crate::wait::{SOON, until};
 
-/// Longest a guest may take from power-on to power-off. A boot takes two seconds on an idle
-/// machine.
-pub const DEADLINE: Duration = Duration::from_secs(180);
+/// How large a machine is, and how slow it may be.
+#[derive(Debug, Clone, Copy)]
+pub struct Shape {
+    /// Memory in MiB.
+    pub memory: u32,
+    /// Processors.
+    pub cpus: u32,
+    /// Longest it may take from power-on to power-off.
+    pub patience: Duration,
+}
+
+impl Shape {
+    /// A guest on this machine. A boot takes two seconds when nothing else runs.
+    pub const GUEST: Shape = Shape::of(1024, 1, 180);
+    /// A machine that has guests itself.
+    pub const HOST: Shape = Shape::of(2048, 2, 600);
+    /// A guest that may run on such a one, where everything takes twenty times as long.
+    pub const NESTED: Shape = Shape::of(256, 1, 420);
+
+    const fn of(memory: u32, cpus: u32, seconds: u64) -> Shape {
+        Shape {
+            memory,
+            cpus,
+            patience: Duration::from_secs(seconds),
+        }
+    }
+}
 
 /// How a guest reaches AF_VSOCK.
 #[derive(Debug, Clone)]
 pub enum Vsock {
-    /// None but its own loopback.
-    Loopback,
+    /// None but its own loopback, or what it is the host of.
+    Own,
+    /// The kernel's vhost-vsock: connections come out at the host's AF_VSOCK.
+    Kernel {
+        /// Guest CID.
+        cid: u32,
+    },
     /// A vhost-device-vsock of its own: connections to host port P come out as
     /// `<uds>_P` on the host.
     Device {
@@ -30,6 +59,10 @@ pub enum Vsock {
     },
 }
 
+/// The protections and checks that are left out cost seconds without hardware's help.
+const KERNEL_OPTIONS: &str =
+    "console=ttyS0 quiet panic=-1 mitigations=off no_timer_check tsc=reliable";
+
 /// A booting or running guest. Killed when dropped.
 #[derive(Debug)]
 pub struct Machine {
@@ -37,6 +70,8 @@ pub struct Machine {
     qemu: Child,
     device: Option<Child>,
     log: PathBuf,
+    said: PathBuf,
+    patience: Duration,
 }
 
 impl Machine {
@@ -51,8 +86,10 @@ impl Machine {
         image: &Path,
         vsock: &Vsock,
         words: &str,
+        shape: Shape,
     ) -> Result<Machine> {
         let log = dir.join(format!("{name}.log"));
+        let said = dir.join(format!("{name}.qemu.log"));
         let mut command = Command::new(kit.qemu());
         command
             .args([
@@ -61,8 +98,14 @@ impl Machine {
                 "-machine",
                 "q35,accel=tcg,memory-backend=mem0",
             ])
-            .args(["-cpu", "max", "-smp", "1", "-m", "1G"])
-            .args(["-object", "memory-backend-memfd,id=mem0,size=1G,share=on"])
+            .args(["-cpu", "max"])
+            .args(["-smp", &shape.cpus.to_string()])
+            .args(["-m", &format!("{}M", shape.memory)])
+            .arg("-object")
+            .arg(format!(
+                "memory-backend-memfd,id=mem0,size={}M,share=on",
+                shape.memory
+            ))
             .args([
                 "-nodefaults",
                 "-no-user-config",
@@ -77,9 +120,14 @@ impl Machine {
             .arg("-initrd")
             .arg(image)
             .arg("-append")
-            .arg(format!("console=ttyS0 quiet panic=-1 -- {words}"));
+            .arg(format!("{KERNEL_OPTIONS} -- {words}"));
         let device = match vsock {
-            Vsock::Loopback => None,
+            Vsock::Own => None,
+            Vsock::Kernel { cid } => {
+                let device = format!("vhost-vsock-pci,guest-cid={cid}");
+                command.args(["-device", &device]);
+                None
+            }
             Vsock::Device { cid, uds } => {
                 let (device, socket) = start_device(kit, dir, name, *cid, uds)?;
                 command
@@ -92,7 +140,7 @@ impl Machine {
         let qemu = command
             .stdin(Stdio::null())
             .stdout(Stdio::null())
-            .stderr(std::fs::File::create(dir.join(format!("{name}.qemu.log")))?)
+            .stderr(std::fs::File::create(&said)?)
             .spawn()
             .context("starting QEMU")?;
         Ok(Machine {
@@ -100,31 +148,37 @@ impl Machine {
             qemu,
             device,
             log,
+            said,
+            patience: shape.patience,
         })
     }
 
-    /// What its console showed so far.
+    /// What its console showed so far, and what QEMU said.
     pub fn console(&self) -> String {
-        String::from_utf8_lossy(&std::fs::read(&self.log).unwrap_or_default()).into_owned()
+        let mut text = std::fs::read(&self.log).unwrap_or_default();
+        text.extend(std::fs::read(&self.said).unwrap_or_default());
+        String::from_utf8_lossy(&text).into_owned()
     }
 
     /// Waits until the console shows `text`.
     ///
     /// # Errors
-    /// If it does not within [`DEADLINE`], with the console.
+    /// If it does not within the shape's patience, with the console.
     pub fn wait_for(&self, text: &str) -> Result<()> {
-        until(&format!("{} shows `{text}`", self.name), DEADLINE, || {
-            self.console().contains(text).then_some(())
-        })
+        until(
+            &format!("{} shows `{text}`", self.name),
+            self.patience,
+            || self.console().contains(text).then_some(()),
+        )
         .with_context(|| self.console())
     }
 
     /// Waits until it powers off; the console.
     ///
     /// # Errors
-    /// If it does not within [`DEADLINE`], with the console.
+    /// If it does not within the shape's patience, with the console.
     pub fn finish(mut self) -> Result<String> {
-        let ended = until(&format!("{} powers off", self.name), DEADLINE, || {
+        let ended = until(&format!("{} powers off", self.name), self.patience, || {
             self.qemu.try_wait().ok().flatten()
         });
         let console = self.console();

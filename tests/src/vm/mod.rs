@@ -1,18 +1,22 @@
 //! Real guest VMs: Debian's kernel under QEMU's software emulation, with AF_VSOCK.
 //!
-//! [`image`] packs an initial RAM disk, [`modules`] orders kernel modules, [`machine`] boots.
+//! [`image`] packs an initial RAM disk, [`modules`] orders kernel modules, [`guest`] says what is in a guest's,
+//! [`machine`] boots; [`vhost`] checks the kernel's vhost-vsock.
 //! `tests/vm/install.sh` provides QEMU, the kernel, busybox and vhost-device-vsock.
 
+pub mod guest;
 pub mod image;
 pub mod machine;
 pub mod modules;
+pub mod vhost;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, ensure};
 
 use crate::paths;
+use image::Image;
 
 /// What `install.sh` provides.
 #[derive(Debug, Clone)]
@@ -34,12 +38,69 @@ impl Kit {
             .output()
             .context("running tests/vm/install.sh")?;
         ensure!(output.status.success(), "tests/vm/install.sh failed");
-        let dir = PathBuf::from(String::from_utf8(output.stdout)?.trim());
+        Kit::at(Path::new(String::from_utf8(output.stdout)?.trim()))
+    }
+
+    /// The kit in this directory.
+    ///
+    /// # Errors
+    /// If it has no kernel modules.
+    pub fn at(dir: &Path) -> anyhow::Result<Kit> {
         let release = std::fs::read_dir(dir.join("kernel/lib/modules"))?
             .filter_map(Result::ok)
             .find_map(|e| e.file_name().into_string().ok())
             .context("the kernel package holds no modules")?;
+        let dir = dir.to_owned();
         Ok(Kit { dir, release })
+    }
+
+    /// Where it lies.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Puts what [`Kit::at`] needs to boot guests into the image of a VM, at the same paths.
+    ///
+    /// # Errors
+    /// If a file is missing.
+    pub fn pack_for_hosts(&self, image: &mut Image) -> anyhow::Result<()> {
+        let own = self.dir.join("qemu");
+        let (root, program) = if own.join("usr").exists() {
+            (own.clone(), own.join("usr/bin/qemu-system-x86_64"))
+        } else {
+            let path = std::env::var_os("PATH").unwrap_or_default();
+            let mut places = std::env::split_paths(&path).map(|p| p.join("qemu-system-x86_64"));
+            let found = places.find(|place| place.exists());
+            ("/".into(), found.context("QEMU is gone")?)
+        };
+        let libraries = [
+            "usr/lib/x86_64-linux-gnu",
+            "lib/x86_64-linux-gnu",
+            "usr/lib",
+            "lib",
+        ];
+        let path = program.display().to_string();
+        let path = path.trim_start_matches('/');
+        image.program(path, &program, &libraries.map(|l| own.join(l)))?;
+        for name in ["bios-256k.bin", "kvmvapic.bin", "linuxboot_dma.bin"] {
+            let places = ["qemu", "seabios"].map(|f| root.join("usr/share").join(f).join(name));
+            let place = places.iter().find(|place| place.exists());
+            image.same(place.with_context(|| format!("QEMU has no {name}"))?)?;
+        }
+        // The emulation is a plug-in of Debian's QEMU.
+        let emulation = root.join("usr/lib/x86_64-linux-gnu/qemu/accel-tcg-x86_64.so");
+        if emulation.exists() {
+            image.same(&emulation)?;
+        }
+        image.same(&self.qemu())?;
+        image.same(&self.kernel())?;
+        image.directory(&self.modules().display().to_string());
+        Ok(())
+    }
+
+    /// The files of Debian 11, whose C library is older; none where they could not be fetched.
+    pub fn old(&self) -> Option<PathBuf> {
+        Some(self.dir.join("debian11")).filter(|dir| dir.exists())
     }
 
     /// The QEMU launcher.
