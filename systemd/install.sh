@@ -9,7 +9,9 @@ target="${CARGO_TARGET_DIR:-target}/release"
 root="${destdir%/}"
 put() { install -D -m "$1" "$2" "$root$3"; }
 
-for binary in vgpud vgpu-worker vgpu-probe; do put 0755 "$target/$binary" "$prefix/sbin/$binary"; done
+for binary in vgpud vgpu-probe; do put 0755 "$target/$binary" "$prefix/sbin/$binary"; done
+# Who may read a program may look into a process of theirs that runs it.
+put 0711 "$target/vgpu-worker" "$prefix/sbin/vgpu-worker"
 put 0755 "$target/vgpu-admin" "$prefix/bin/vgpu-admin"
 
 # The library for guests lies apart from the host's own libcuda: copy it into VMs from there.

@@ -145,7 +145,7 @@ impl Daemon {
 
         let launcher = Launcher::new(config.clone(), book.clone());
         let launcher = Arc::new(launcher.context("cannot start a thread for workers")?);
-        match launcher.cages().describe() {
+        match launcher.forks_end() {
             (true, text) => tracing::info!("{text}"),
             (false, text) => tracing::warn!("{text}"),
         }

@@ -149,12 +149,13 @@ impl Core {
         }
     }
 
-    fn worker_cgroup(&self) -> DoctorCheck {
-        let (good, message) = self.launcher.cages().describe();
-        let hint = "Under systemd: `Delegate=yes` and `ProtectControlGroups=no` in vgpud's unit; see \
-                    worker.cgroups in docs/configuration.md.";
+    fn worker_forks(&self) -> DoctorCheck {
+        let (good, message) = self.launcher.forks_end();
+        let hint = "Give vgpud CAP_SYS_ADMIN and leave worker.confined on, or give it a cgroup (systemd: \
+                    `Delegate=yes` and `ProtectControlGroups=no` in its unit); see worker.cgroups in \
+                    docs/configuration.md.";
         DoctorCheck {
-            name: "worker-cgroup".into(),
+            name: "worker-forks".into(),
             status: if good {
                 CheckStatus::Ok
             } else {
@@ -288,7 +289,7 @@ impl Mediation for Core {
             let mut checks = self.gateway.doctor();
             checks.push(self.programs());
             checks.push(self.worker_user());
-            checks.push(self.worker_cgroup());
+            checks.push(self.worker_forks());
             let used = self.look(self.clocked()).await.unwrap_or_default();
             let used: Vec<_> = used.into_iter().flat_map(|(found, _)| found).collect();
             let snapshot = self.mediator.ask(Command::Snapshot).await?;

@@ -19,6 +19,7 @@ const LIVE: &[&str] = &[
     "worker.kill_verify_ms",
     "worker.max_files",
     "worker.max_tasks",
+    "worker.memory_bytes",
 ];
 
 /// Whether a new value of `key` counts at once.

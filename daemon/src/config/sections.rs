@@ -379,6 +379,12 @@ pub struct Worker {
     pub max_files: u64,
     /// Processes and threads of a worker.
     pub max_tasks: u64,
+    /// Bytes of private memory of a worker, and of each file that it writes, beyond what its VM may pin and
+    /// what software devices have.
+    pub memory_bytes: u64,
+    /// Whether workers are confined. Off only to find out what a new driver needs: a guest may come to own
+    /// its worker.
+    pub confined: bool,
     /// The bytes of module images kept per VM in `<state_dir>/images`.
     pub image_cache_bytes: u64,
     /// A worker that is not ready after this long is given up.
@@ -403,6 +409,8 @@ impl Default for Worker {
             cgroups: Cgroups::Auto,
             max_files: 1_024,
             max_tasks: 512,
+            memory_bytes: 8 << 30,
+            confined: true,
             image_cache_bytes: 8 << 30,
             start_deadline_ms: 10_000,
             probe_deadline_ms: 10_000,
@@ -428,6 +436,13 @@ impl Worker {
         range(problems, "worker.gid", self.gid.into(), 1, most);
         range(problems, "worker.max_files", self.max_files, 64, 1 << 20);
         range(problems, "worker.max_tasks", self.max_tasks, 16, 1 << 20);
+        range(
+            problems,
+            "worker.memory_bytes",
+            self.memory_bytes,
+            1 << 28,
+            1 << 44,
+        );
         range(
             problems,
             "worker.image_cache_bytes",

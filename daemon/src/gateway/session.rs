@@ -275,6 +275,7 @@ async fn start(
             admitted.gpus.clone(),
             Bounds {
                 memory_quota: admitted.memory_quota,
+                pinned_bytes: admitted.pinned_bytes,
                 depth_calls: admitted.depth_calls,
                 depth_bytes: admitted.depth_bytes,
             },

@@ -431,6 +431,7 @@ impl Actor {
             session,
             gpus: gpus.iter().map(|gpu| gpu.seen.clone()).collect(),
             memory_quota: limits.memory_bytes.unwrap_or(0),
+            pinned_bytes: limits.pinned_bytes.unwrap_or(0),
             depth_calls,
             depth_bytes,
         }

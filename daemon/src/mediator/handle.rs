@@ -56,6 +56,8 @@ pub struct Admitted {
     pub gpus: Vec<ScannedGpu>,
     /// The VM's memory quota in bytes; 0: none.
     pub memory_quota: u64,
+    /// Bytes of host memory that the VM may pin; 0: no bound.
+    pub pinned_bytes: u64,
     /// The guest's depth credits in calls.
     pub depth_calls: u32,
     /// The guest's depth credits in bytes.

@@ -17,6 +17,7 @@ use vgpu_proto::api::GpuSource;
 use crate::config::{Config, DriverKind};
 use crate::mediation::GpuCheck;
 use crate::model::{ScanResult, ScannedGpu};
+use crate::supervisor::confine::Jail;
 use crate::supervisor::launcher::{Launcher, driver_library, environment, probe_binary};
 use crate::supervisor::owner::reachable;
 
@@ -154,7 +155,8 @@ impl Prober {
         if let Some(owner) = &owner {
             reachable(&binary, owner)?;
         }
-        run::run(&binary, args, &env, owner.as_ref(), deadline)
+        let jail = self.launcher.jail();
+        run::run(&binary, args, &env, (jail, Jail::only_as(owner)), deadline)
     }
 }
 

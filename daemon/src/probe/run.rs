@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use crate::supervisor::owner::Owner;
+use crate::supervisor::confine::{Confinement, Jail};
 use crate::supervisor::process::{Exit, Process};
 use crate::supervisor::spawn::reap_soon;
 
@@ -31,16 +31,13 @@ pub(super) fn run(
     program: &Path,
     args: &[OsString],
     env: &[(OsString, OsString)],
-    owner: Option<&Owner>,
+    confined: (&Jail, Confinement),
     deadline: Duration,
 ) -> Result<Vec<u8>, String> {
     let name = program.display();
     let until = Instant::now() + deadline;
     let mut command = Command::new(program);
-    if let Some(owner) = owner {
-        owner.take(&mut command, Vec::new());
-    }
-    let mut child = command
+    command
         .args(args)
         .env_clear()
         .envs(env.iter().map(|(k, v)| (k, v)))
@@ -49,9 +46,12 @@ pub(super) fn run(
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
-        .process_group(0)
-        .spawn()
-        .map_err(|e| format!("cannot start {name}: {e}"))?;
+        .process_group(0);
+    let (jail, confinement) = confined;
+    let started = jail.start(command, confinement);
+    let mut child = started
+        .map_err(|e| format!("cannot start {name}: {e}"))?
+        .child;
     // Whatever ends vgpud closes this end of it.
     let _alive = child.stdin.take();
     let process = match Process::open(child.id()) {
@@ -169,6 +169,10 @@ fn take<R: Read>(pipe: &mut Option<R>, into: &mut Vec<u8>) -> usize {
 mod tests {
     use super::*;
 
+    fn jail() -> Jail {
+        Jail::find(&crate::config::Worker::default())
+    }
+
     fn sh(script: &str, deadline_ms: u64) -> Result<String, String> {
         let args = ["-c".into(), OsString::from(script)];
         let env = [("PATH".into(), OsString::from("/usr/bin:/bin"))];
@@ -176,7 +180,7 @@ mod tests {
             Path::new("/bin/sh"),
             &args,
             &env,
-            None,
+            (&jail(), Jail::only_as(None)),
             Duration::from_millis(deadline_ms),
         )
         .map(|output| String::from_utf8_lossy(&output).into_owned())
@@ -196,7 +200,7 @@ mod tests {
                 Path::new("/nowhere"),
                 &[],
                 &[],
-                None,
+                (&jail(), Jail::only_as(None)),
                 Duration::from_secs(9)
             )
             .is_err()

@@ -10,6 +10,7 @@ use vgpu_proto::api::GpuSource;
 use vgpu_proto::worker::Start;
 
 use super::cage::Cages;
+use super::confine::{Inmate, Jail};
 use super::leftover::WorkerBook;
 use super::nursery::Nursery;
 use super::owner::{Owner, Owners, reachable};
@@ -27,6 +28,7 @@ pub struct Launcher {
     owners: Owners,
     book: WorkerBook,
     cages: Cages,
+    jail: Jail,
     nursery: Nursery,
 }
 
@@ -35,6 +37,8 @@ pub struct Launcher {
 pub struct Bounds {
     /// Bytes of device memory; 0: no quota.
     pub memory_quota: u64,
+    /// Bytes of host memory that its VM may pin; 0: no bound.
+    pub pinned_bytes: u64,
     /// Calls that the guest may have sent and the worker not taken.
     pub depth_calls: u32,
     /// Their bulk bytes.
@@ -64,6 +68,7 @@ impl Launcher {
         Ok(Launcher {
             owners: Owners::find(&config.worker),
             cages: Cages::find(config.worker.cgroups),
+            jail: Jail::find(&config.worker),
             config: RwLock::new(config),
             book,
             nursery: Nursery::new()?,
@@ -90,10 +95,31 @@ impl Launcher {
         &self.owners
     }
 
-    /// Where workers' cgroups are.
+    /// Whether what a worker starts ends with it, and a sentence about it.
     #[must_use]
-    pub fn cages(&self) -> &Cages {
-        &self.cages
+    pub fn forks_end(&self) -> (bool, String) {
+        let (caged, cages) = self.cages.describe();
+        match self.jail.forks_end() {
+            Ok(()) => {
+                let apart =
+                    "each worker has a process namespace of its own: what it starts ends with it";
+                (true, format!("{apart}; {cages}"))
+            }
+            Err(_) if caged => (true, cages),
+            Err(why) => (
+                false,
+                format!(
+                    "{cages}, and no process namespace ({why}): a worker that its guest has taken over can \
+                     leave processes behind that outlive its kill"
+                ),
+            ),
+        }
+    }
+
+    /// What is taken from workers.
+    #[must_use]
+    pub fn jail(&self) -> &Jail {
+        &self.jail
     }
 
     /// The book of running workers.
@@ -143,27 +169,31 @@ impl Launcher {
         if let Some(owner) = &owner {
             let soft_state = soft.then(|| config.soft_state_dir());
             let library = driver.as_deref().map(Path::new);
-            let ways = [
-                Some(&*binary),
-                library,
-                soft_state.as_deref(),
-                Some(&*image_dir),
-            ];
+            let ways = [library, soft_state.as_deref(), Some(&*image_dir)];
             reach_all(ways.into_iter().flatten(), owner)?;
         }
+        let confinement = self.jail.around(Inmate {
+            vm,
+            owner,
+            memory_most: memory_most(&config, soft, bounds.pinned_bytes),
+            max_files: config.worker.max_files,
+            max_tasks: config.worker.max_tasks,
+            soft_state: soft.then(|| config.soft_state_dir()).as_deref(),
+            // Images are written by the worker until vgpud keeps them.
+            writes: std::slice::from_ref(&image_dir),
+        })?;
         let template = WorkerTemplate {
             binary,
             environment: environment(&config, soft),
-            max_files: config.worker.max_files,
-            max_tasks: config.worker.max_tasks,
         };
         let order = WorkerOrder {
             session,
             vm,
             gpu_uuids: gpus.iter().map(|gpu| gpu.uuid.clone()).collect(),
-            owner,
+            confinement,
         };
-        let (worker, log) = spawn::spawn(&template, &order, (&self.book, &self.cages))?;
+        let places = (&self.book, &self.cages, &self.jail);
+        let (worker, log) = spawn::spawn(&template, order, places)?;
         let caged = move_in(&worker);
         let start = Start {
             session,
@@ -181,6 +211,26 @@ impl Launcher {
             log,
             caged,
         })
+    }
+}
+
+/// The private memory of a worker, at most: its own, what its programs pin, and software devices' memory.
+/// `u64::MAX`: as much as it likes.
+fn memory_most(config: &Config, soft: bool, pinned_bytes: u64) -> u64 {
+    let driver = &config.driver;
+    let devices = match soft {
+        true => driver
+            .soft_memory_bytes
+            .saturating_mul(driver.soft_devices.into()),
+        false => 0,
+    };
+    match pinned_bytes {
+        0 => u64::MAX,
+        pinned => config
+            .worker
+            .memory_bytes
+            .saturating_add(pinned)
+            .saturating_add(devices),
     }
 }
 

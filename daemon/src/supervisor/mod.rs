@@ -6,6 +6,7 @@
 //! | [`spawn`] | starts one: cleared environment, own uid, limits, control socket |
 //! | [`launcher`] | what a worker gets, by the configuration |
 //! | [`owner`] | as whom they run |
+//! | [`confine`] | what is taken from them before they begin |
 //! | [`channel`] | the control socket |
 //! | [`pages`] | the two shared pages |
 //! | [`cage`] | a cgroup for each, with which all that it started ends |
@@ -16,6 +17,7 @@
 
 pub mod cage;
 pub mod channel;
+pub mod confine;
 pub mod launcher;
 pub mod leftover;
 pub(crate) mod log;

@@ -4,17 +4,11 @@
 //! range that no distribution gives to anybody, so that a worker that its guest has taken over can
 //! neither look into the workers of other VMs nor signal them nor read their files. Where the host
 //! does not let vgpud give processes away, nothing is started, unless the administrator allows root.
-#![allow(unsafe_code)]
 
 use std::os::unix::fs::MetadataExt;
-use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::Command;
 
-use rustix::process::{Gid, Resource, Rlimit, Uid, setrlimit};
-use rustix::thread::{
-    CapabilitySet, capabilities, set_thread_groups, set_thread_res_gid, set_thread_res_uid,
-};
+use rustix::thread::{CapabilitySet, capabilities};
 
 use crate::config::Worker;
 
@@ -145,47 +139,6 @@ impl Base {
         }
         Ok(Some(Owner { uid, gid, groups }))
     }
-}
-
-impl Owner {
-    /// Has `command`'s process become this owner's before it begins, with no way back, and bound to
-    /// these resources. Supplementary groups are exactly the owner's.
-    pub fn take(&self, command: &mut Command, limits: Vec<(Resource, u64)>) {
-        let (uid, gid) = (Uid::from_raw(self.uid), Gid::from_raw(self.gid));
-        let groups: Vec<Gid> = self.groups.iter().map(|&g| Gid::from_raw(g)).collect();
-        let before = move || {
-            bound(&limits)?;
-            // In the child there is one thread, so that the thread's are the process's.
-            set_thread_groups(&groups)?;
-            set_thread_res_gid(gid, gid, gid)?;
-            set_thread_res_uid(uid, uid, uid)?;
-            Ok(())
-        };
-        // SAFETY: between fork and exec only system calls are made, on values that were allocated
-        // before; an error is a number and allocates nothing.
-        unsafe { command.pre_exec(before) };
-    }
-}
-
-/// Bounds `command`'s process to these resources, whoever owns it.
-pub fn limit(command: &mut Command, limits: Vec<(Resource, u64)>) {
-    // SAFETY: as in `Owner::take`.
-    unsafe { command.pre_exec(move || bound(&limits)) };
-}
-
-/// Each resource is bounded to the figure, or to what the process may have at most, if that is less.
-fn bound(limits: &[(Resource, u64)]) -> std::io::Result<()> {
-    for &(resource, most) in limits {
-        let most = rustix::process::getrlimit(resource)
-            .maximum
-            .map_or(most, |maximum| maximum.min(most));
-        let limit = Rlimit {
-            current: Some(most),
-            maximum: Some(most),
-        };
-        setrlimit(resource, limit)?;
-    }
-    Ok(())
 }
 
 /// The capabilities that are needed and not there.

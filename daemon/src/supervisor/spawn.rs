@@ -6,15 +6,16 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 
 use command_fds::{CommandFdExt, FdMapping};
 use nix::fcntl::OFlag;
-use rustix::process::Resource;
 
 use super::cage::{Cage, Cages};
 use super::channel::Channel;
+use super::confine::{Confinement, Jail, Spaces};
 use super::leftover::WorkerBook;
-use super::owner::{self, Owner};
+use super::owner::Owner;
 use super::pages::Pages;
 use super::process::Process;
 
@@ -28,14 +29,10 @@ pub struct WorkerTemplate {
     pub binary: PathBuf,
     /// The environment besides what depends on the session; nothing is inherited.
     pub environment: Vec<(OsString, OsString)>,
-    /// Open files.
-    pub max_files: u64,
-    /// Processes and threads of its user, where the worker does not run as vgpud's.
-    pub max_tasks: u64,
 }
 
 /// What one worker gets.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct WorkerOrder {
     /// The session it serves.
     pub session: u64,
@@ -43,8 +40,8 @@ pub struct WorkerOrder {
     pub vm: u32,
     /// The only GPUs it sees, in this order.
     pub gpu_uuids: Vec<String>,
-    /// As whom it runs; `None`: as vgpud.
-    pub owner: Option<Owner>,
+    /// What is taken from it.
+    pub confinement: Confinement,
 }
 
 /// A worker that runs and has not been told anything yet.
@@ -58,6 +55,8 @@ pub struct Worker {
     pub channel: Channel,
     /// The shared pages.
     pub pages: Pages,
+    /// The namespaces that it shares with others of its VM.
+    _spaces: Option<Arc<Spaces>>,
 }
 
 /// Starts a worker and writes it down in the book. Blocks for a few milliseconds.
@@ -68,8 +67,8 @@ pub struct Worker {
 /// A sentence that names what failed.
 pub fn spawn(
     template: &WorkerTemplate,
-    order: &WorkerOrder,
-    (book, cages): (&WorkerBook, &Cages),
+    order: WorkerOrder,
+    (book, cages, jail): (&WorkerBook, &Cages, &Jail),
 ) -> Result<(Worker, OwnedFd), String> {
     let failed = |what: &str, e: &dyn std::fmt::Display| format!("cannot {what}: {e}");
     let pages = Pages::new().map_err(|e| failed("make the worker's shared pages", &e))?;
@@ -77,16 +76,12 @@ pub fn spawn(
         Channel::pair().map_err(|e| failed("make the worker's control socket", &e))?;
     let (log, log_end) =
         nix::unistd::pipe2(OFlag::O_CLOEXEC).map_err(|e| failed("make the worker's log", &e))?;
-    let process = start(template, order, theirs, log_end)
+    let (session, gpu_uuids) = (order.session, order.gpu_uuids.clone());
+    let (process, spaces) = start(jail, template, order, (theirs, log_end))
         .map_err(|e| format!("cannot start {}: {e}", template.binary.display()))?;
     // From here on a failure must not leave the process behind.
     let entered = cages.make(&process).and_then(|cage| {
-        let written = book.enter(
-            process.pid(),
-            cage.as_ref(),
-            &order.gpu_uuids,
-            order.session,
-        );
+        let written = book.enter(process.pid(), cage.as_ref(), &gpu_uuids, session);
         match written {
             Ok(()) => Ok(cage),
             Err(e) => {
@@ -104,6 +99,7 @@ pub fn spawn(
                 cage,
                 channel,
                 pages,
+                _spaces: spaces,
             },
             log,
         )),
@@ -116,12 +112,13 @@ pub fn spawn(
 }
 
 fn start(
+    jail: &Jail,
     template: &WorkerTemplate,
-    order: &WorkerOrder,
-    control: OwnedFd,
-    log: OwnedFd,
-) -> io::Result<Process> {
-    let mut command = Command::new(&template.binary);
+    order: WorkerOrder,
+    (control, log): (OwnedFd, OwnedFd),
+) -> io::Result<(Process, Option<Arc<Spaces>>)> {
+    let program = jail.program(&template.binary)?;
+    let mut command = Command::new(program.path());
     command
         // What `ps` shows, so that an administrator sees whose worker it is.
         .arg0(format!(
@@ -143,20 +140,12 @@ fn start(
             child_fd: CONTROL_FD,
         }])
         .map_err(io::Error::other)?;
-    let mut limits = vec![(Resource::Core, 0), (Resource::Nofile, template.max_files)];
-    match &order.owner {
-        Some(owner) => {
-            // Counted per uid: without one of its own it would count vgpud's threads too.
-            limits.push((Resource::Nproc, template.max_tasks));
-            owner.take(&mut command, limits);
-        }
-        None => owner::limit(&mut command, limits),
-    }
-    let mut child = command.spawn()?;
-    Process::open(child.id()).inspect_err(|_| {
-        let _ = child.kill();
-        let _ = child.wait();
-    })
+    let mut started = jail.start(command, order.confinement)?;
+    let process = Process::open(started.child.id()).inspect_err(|_| {
+        let _ = started.child.kill();
+        let _ = started.child.wait();
+    })?;
+    Ok((process, started.spaces))
 }
 
 /// Waits for a killed process on a thread of its own, so that it leaves no zombie.

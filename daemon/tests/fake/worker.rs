@@ -19,9 +19,8 @@
 //! | `K` | forks a process that outlives everything, and says its number in 4 bytes | `k` |
 //! | `U` | uses the device for 500 ms, by the device's own account | `u` |
 //!
-//! `FAKE_START` in its environment: `fail`, `exit`, `silent`, `stubborn` (does not end with vgpud),
-//! `large` (VM 1's says that its context takes 4 GiB), or `unkillable`: it has a tracer that holds it on its way out, as a driver that does not answer would,
-//! until there is a file `let-go` in the soft devices' directory.
+//! `FAKE_START` in its environment: `fail`, `exit`, `silent`, `stubborn` (does not end with vgpud), or
+//! `large` (VM 1's says that its context takes 4 GiB).
 #![allow(unsafe_code)]
 
 use std::fs::{File, OpenOptions};
@@ -36,7 +35,6 @@ use std::time::Duration;
 
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::sys::mman::{MapFlags, ProtFlags, mmap};
-use nix::sys::ptrace;
 use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg, send};
 use vgpu_proto::codec;
 use vgpu_proto::cuda::CuResult;
@@ -177,7 +175,7 @@ impl Slot {
         state.write_all_at(b"softgpu1", 0).expect("a magic");
         let at = 120 + 64 * u64::from(vm);
         state
-            .write_all_at(&std::process::id().to_le_bytes(), at)
+            .write_all_at(&own_pid().to_le_bytes(), at)
             .expect("a pid");
         state
             .write_all_at(&0_u64.to_le_bytes(), at + 16)
@@ -199,61 +197,31 @@ impl Slot {
     }
 }
 
-/// A process of a session of its own that ends with nothing: what a guest would leave that owns its worker.
-#[allow(clippy::zombie_processes)] // It is to outlive this process.
-fn fork_survivor() -> u32 {
-    let script = "trap '' HUP TERM INT PIPE; exec >/dev/null 2>&1; while :; do sleep 1; done";
-    let child = Command::new("setsid").args(["sh", "-c", script]).spawn();
-    child.expect("a child").id()
+/// This process as its host, which mounted /proc, knows it.
+fn own_pid() -> u32 {
+    let known = std::fs::read_link("/proc/self").expect("a link");
+    known.to_string_lossy().parse().expect("a number")
 }
 
-/// Starts a tracer that has this process stop when it is killed.
-#[allow(clippy::zombie_processes)] // It outlives this process.
-fn become_unkillable() {
-    let mut tracer = Command::new("/proc/self/exe")
-        .env("FAKE_START", format!("trace {}", std::process::id()))
+/// A process of a session of its own, and nobody's child, that ends with nothing: what a guest would leave
+/// that owns its worker. Its number as the host knows it.
+fn fork_survivor() -> u32 {
+    let script = "trap '' HUP TERM INT PIPE; (read pid rest < /proc/self/stat; echo $pid; \
+                  exec >/dev/null 2>&1; while :; do sleep 1; done) &";
+    let mut starter = Command::new("setsid");
+    let output = starter
+        .args(["sh", "-c", script])
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
-        .spawn()
-        .expect("a tracer");
-    let mut ready = [0];
-    let said = tracer.stdout.take().expect("piped").read_exact(&mut ready);
-    said.expect("the tracer holds it");
-}
-
-fn trace(pid: i32) -> ! {
-    let pid = nix::unistd::Pid::from_raw(pid);
-    ptrace::seize(pid, ptrace::Options::PTRACE_O_TRACEEXIT).expect("the tracer may");
-    std::io::stdout().write_all(b"!\n").expect("it is heard");
-    // Whatever becomes of the test: not for ever.
-    for _ in 0..6_000 {
-        if soft_state("let-go").exists() {
-            break;
-        }
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    exit(0)
+        .spawn();
+    let mut said = String::new();
+    let mut pipe = output.expect("a child").stdout.take().expect("piped");
+    let _ = pipe.read_to_string(&mut said);
+    said.trim().parse().expect("a number")
 }
 
 fn main() {
     let mode = std::env::var("FAKE_START").unwrap_or_default();
-    if let Some(pid) = mode.strip_prefix("trace ") {
-        trace(pid.parse().expect("a pid"));
-    }
-    if mode == "unkillable" {
-        // The tracer is a child, where the system lets only parents trace.
-        // SAFETY: sets a flag of this process; fails harmlessly where there is no Yama.
-        unsafe {
-            nix::libc::prctl(
-                nix::libc::PR_SET_PTRACER,
-                nix::libc::PR_SET_PTRACER_ANY,
-                0,
-                0,
-                0,
-            )
-        };
-        become_unkillable();
-    }
     if mode == "exit" {
         exit(7);
     }

@@ -31,7 +31,9 @@ fn a_worker_that_dies_tells_its_guest_and_disturbs_nobody() {
     let (kind, code, text) = victim.note();
     assert!(begun.elapsed() < TWO_SECONDS);
     assert_eq!((kind, code), (ControlNote::Ended, DEVICE_UNAVAILABLE));
-    assert!(text.contains("SIGABRT"), "{text}");
+    // SIGSEGV where it is the first of its process namespace: the kernel drops such a process's own SIGABRT.
+    let signals = ["SIGABRT", "SIGSEGV"];
+    assert!(signals.iter().any(|name| text.contains(name)), "{text}");
     assert_eq!(
         victim.data.read(&mut [0]).unwrap_or(0),
         0,

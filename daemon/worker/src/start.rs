@@ -5,7 +5,6 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use nix::sys::prctl;
-use nix::sys::resource::{Resource, setrlimit};
 use vgpu_proto::cuda::CuResult;
 use vgpu_proto::worker::{FromWorker, Start, ToWorker};
 
@@ -44,17 +43,17 @@ fn run_as(unasked: bool) -> ExitCode {
     }
 }
 
-/// Nobody else of this uid may look into this process, it leaves no memory image behind, and gains no
-/// privileges. (It ends with vgpud because the control thread sees the socket close. A parent-death
+/// Nobody else of this uid may look into this process, also where vgpud could not start it from a copy that
+/// nobody may read. Everything else is taken from it before it begins (vgpud's `supervisor/confine`). (It ends with vgpud because the control thread sees the socket close. A parent-death
 /// signal would come too early: it is bound to the thread that started this process.)
 ///
 /// Timers are not to be late by the 50 µs that the kernel allows itself otherwise: the window and the slice's end
 /// are kept by them, and soft-gpu's threads, which are started by ours, complete kernels by them.
 fn confine() -> nix::Result<()> {
+    // For `ps` and `top`: vgpud starts it by a descriptor.
+    prctl::set_name(c"vgpu-worker")?;
     prctl::set_timerslack(1)?;
-    prctl::set_dumpable(false)?;
-    prctl::set_no_new_privs()?;
-    setrlimit(Resource::RLIMIT_CORE, 0, 0)
+    prctl::set_dumpable(false)
 }
 
 fn begin(unasked: bool) -> Result<(), String> {

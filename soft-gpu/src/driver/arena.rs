@@ -47,7 +47,7 @@ unsafe impl Send for Arena {}
 unsafe impl Sync for Arena {}
 
 fn map(at: u64, len: u64, prot: i32, flags: i32) -> io::Result<*mut libc::c_void> {
-    let flags = flags | libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    let flags = flags | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
     // SAFETY: a new anonymous mapping; with an address it is asked not to replace anything.
     let p = unsafe { libc::mmap(at as *mut libc::c_void, len as usize, prot, flags, -1, 0) };
     if p == libc::MAP_FAILED {
@@ -65,13 +65,16 @@ impl Arena {
     pub fn reserve(devices: usize, memory: u64) -> io::Result<Arena> {
         let span = (memory * 4).next_power_of_two().max(256 << 30);
         let len = span * (devices as u64 + 1);
-        let at = map(BASE, len, libc::PROT_NONE, libc::MAP_FIXED_NOREPLACE)?;
+        let fixed = libc::MAP_PRIVATE | libc::MAP_FIXED_NOREPLACE;
+        let at = map(BASE, len, libc::PROT_NONE, fixed)?;
         if at as u64 != BASE {
             return Err(io::Error::from_raw_os_error(libc::EEXIST));
         }
         let maps = (0..devices)
             .map(|_| {
-                map(0, len / GRANULE, libc::PROT_READ | libc::PROT_WRITE, 0)
+                // Shared, with nobody: private memory counts against RLIMIT_DATA before it is used.
+                let write = libc::PROT_READ | libc::PROT_WRITE;
+                map(0, len / GRANULE, write, libc::MAP_SHARED)
                     .map(|p| p.cast_const().cast::<AtomicU8>())
             })
             .collect::<io::Result<_>>()?;

@@ -113,6 +113,14 @@ fn open(dir: &Path, path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
+/// This process as the host knows it, which mounted /proc: in a process namespace of its own it knows itself
+/// by another number.
+fn own_pid() -> u32 {
+    let known = std::fs::read_link("/proc/self").ok();
+    let number = known.and_then(|path| path.to_str()?.parse().ok());
+    number.unwrap_or_else(std::process::id)
+}
+
 /// The state file of physical device `device` in `dir`.
 pub fn state_path(dir: &Path, device: usize) -> PathBuf {
     dir.join(format!("device-{device}.state"))
@@ -151,9 +159,7 @@ impl Shared {
             mutex: Mutex::new(()),
         };
         shared.header().memory.store(memory, Ordering::SeqCst);
-        shared.slots()[0]
-            .pid
-            .store(std::process::id(), Ordering::SeqCst);
+        shared.slots()[0].pid.store(own_pid(), Ordering::SeqCst);
         Ok(shared)
     }
 
@@ -351,7 +357,7 @@ fn claim(state: &State, locks: &File) -> io::Result<usize> {
         slot.kernels.store(0, Ordering::SeqCst);
         let old = slot.busy_ns.swap(0, Ordering::SeqCst);
         state.header.retired_ns.fetch_add(old, Ordering::SeqCst);
-        slot.pid.store(std::process::id(), Ordering::SeqCst);
+        slot.pid.store(own_pid(), Ordering::SeqCst);
         // The slot's former process died with the turn, if it had it.
         let turn = i as u32 + 1;
         let _ = state

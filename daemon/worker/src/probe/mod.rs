@@ -4,6 +4,7 @@
 //! starts this program with a deadline and reads one line of JSON.
 
 mod canary;
+mod confinement;
 mod cuda;
 mod nvml;
 mod sysfs;
@@ -43,6 +44,15 @@ enum Command {
         /// The management library; by default the system's.
         #[arg(long)]
         nvml: Option<PathBuf>,
+    },
+    /// Tries what a worker must not be able to; started by vgpud as a worker is.
+    Confinement {
+        /// A namespace that must not be its own, as a link in /proc/PID/ns names it.
+        #[arg(long)]
+        outside: Vec<String>,
+        /// Confined for software devices.
+        #[arg(long)]
+        soft: bool,
     },
     /// Runs a small kernel on the first visible GPU and checks its result.
     Canary {
@@ -98,6 +108,9 @@ pub fn run() -> ExitCode {
             .and_then(|found| serde_json::to_string(&found).map_err(|e| e.to_string())),
         Command::Processes { gpu, nvml } => nvml::processes(nvml.as_deref(), &gpu)
             .and_then(|found| serde_json::to_string(&found).map_err(|e| e.to_string())),
+        Command::Confinement { outside, soft } => {
+            serde_json::to_string(&confinement::examine(&outside, soft)).map_err(|e| e.to_string())
+        }
         Command::Canary { libraries } => {
             let answer = match canary::run(libraries.driver.as_deref(), libraries.soft) {
                 Ok(message) => Answer { ok: true, message },

@@ -132,7 +132,7 @@ impl Images {
         self.counter += 1;
         let path = self
             .dir
-            .join(format!(".part-{}-{}", std::process::id(), self.counter));
+            .join(format!(".part-{}-{}", own_pid(), self.counter));
         let _ = fs::remove_file(&path);
         let file = File::options()
             .write(true)
@@ -241,6 +241,13 @@ fn abandoned(path: &Path) -> bool {
         .and_then(|rest| rest.split('-').next())
         .and_then(|pid| pid.parse::<u32>().ok())
         .is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists())
+}
+
+/// This process as the host, which mounted /proc, knows it.
+fn own_pid() -> u32 {
+    let known = std::fs::read_link("/proc/self").ok();
+    let number = known.and_then(|path| path.to_str()?.parse().ok());
+    number.unwrap_or_else(std::process::id)
 }
 
 #[cfg(test)]

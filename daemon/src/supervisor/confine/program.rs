@@ -1,0 +1,86 @@
+//! vgpud's own copies of the programs that it starts as others.
+//!
+//! Who may read a program may look into a process that runs it and is of the same user: a worker that its
+//! guest has taken over could seize the next worker of its VM before that one has closed itself. A copy that
+//! nobody may read, only run, is closed from its first instruction on (`would_dump` in the kernel).
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{self, Read, Seek};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rustix::fs::{MemfdFlags, Mode, SealFlags, fchmod, fcntl_add_seals, memfd_create};
+
+/// How executables begin.
+const ELF: &[u8] = b"\x7fELF";
+
+/// Copies by the path of their originals.
+#[derive(Debug, Default)]
+pub(super) struct Programs(Mutex<HashMap<PathBuf, (Stamp, Program)>>);
+
+/// What differs once a program was installed anew: device, inode, size, time of change.
+type Stamp = (u64, u64, u64, i64, i64);
+
+/// A program to be run.
+#[derive(Debug, Clone)]
+pub struct Program {
+    /// `None`: a script, which whoever runs it must read. It is run where it is.
+    copy: Option<Arc<File>>,
+    path: PathBuf,
+}
+
+impl Program {
+    /// Where it is run, as long as this is there, by vgpud's children only.
+    #[must_use]
+    pub fn path(&self) -> PathBuf {
+        match &self.copy {
+            Some(copy) => format!("/proc/self/fd/{}", copy.as_raw_fd()).into(),
+            None => self.path.clone(),
+        }
+    }
+}
+
+impl Programs {
+    pub(super) fn copy(&self, path: &Path) -> io::Result<Program> {
+        let mut original = File::open(path)?;
+        let meta = original.metadata()?;
+        let (ctime, ctime_ns) = (meta.ctime(), meta.ctime_nsec());
+        let stamp = (meta.dev(), meta.ino(), meta.size(), ctime, ctime_ns);
+        let mut copies = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((of, program)) = copies.get(path)
+            && *of == stamp
+        {
+            return Ok(program.clone());
+        }
+        let program = Program {
+            copy: copy(&mut original)?.map(Arc::new),
+            path: path.to_path_buf(),
+        };
+        copies.insert(path.to_path_buf(), (stamp, program.clone()));
+        Ok(program)
+    }
+}
+
+/// A sealed copy in memory, with no right but to be run.
+fn copy(original: &mut File) -> io::Result<Option<File>> {
+    let mut begin = Vec::with_capacity(ELF.len());
+    let length = u64::try_from(ELF.len()).unwrap_or(0);
+    (&mut *original).take(length).read_to_end(&mut begin)?;
+    if begin != ELF {
+        return Ok(None);
+    }
+    original.rewind()?;
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    // Kernels before 6.3 do not know that it is to be run, and do not ask.
+    let file = memfd_create(c"vgpu-worker", flags | MemfdFlags::EXEC)
+        .or_else(|_| memfd_create(c"vgpu-worker", flags))?;
+    let mut file = File::from(file);
+    io::copy(original, &mut file)?;
+    fchmod(&file, Mode::from_raw_mode(0o111))?;
+    let seals = SealFlags::SEAL | SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE;
+    fcntl_add_seals(&file, seals)?;
+    Ok(Some(file))
+}

@@ -1,0 +1,140 @@
+//! The system calls that a worker is refused: those that no CUDA driver needs, and that lead out of a
+//! process or into parts of the kernel with a record of faults.
+
+use std::collections::BTreeMap;
+
+use nix::libc::{self, c_long};
+use seccompiler::{
+    BackendError, BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition,
+    SeccompFilter, SeccompRule, sock_filter,
+};
+
+/// Refused whatever their arguments are.
+const REFUSED: &[c_long] = &[
+    // Other processes.
+    libc::SYS_ptrace,
+    libc::SYS_process_vm_readv,
+    libc::SYS_process_vm_writev,
+    libc::SYS_process_madvise,
+    libc::SYS_pidfd_getfd,
+    libc::SYS_kcmp,
+    // Namespaces and mounts.
+    libc::SYS_unshare,
+    libc::SYS_setns,
+    libc::SYS_mount,
+    libc::SYS_umount2,
+    libc::SYS_mount_setattr,
+    libc::SYS_move_mount,
+    libc::SYS_open_tree,
+    libc::SYS_fsopen,
+    libc::SYS_fsconfig,
+    libc::SYS_fsmount,
+    libc::SYS_fspick,
+    libc::SYS_pivot_root,
+    libc::SYS_chroot,
+    libc::SYS_open_by_handle_at,
+    libc::SYS_name_to_handle_at,
+    // Parts of the kernel with large surfaces.
+    libc::SYS_bpf,
+    libc::SYS_perf_event_open,
+    libc::SYS_userfaultfd,
+    libc::SYS_io_uring_setup,
+    libc::SYS_io_uring_enter,
+    libc::SYS_io_uring_register,
+    libc::SYS_add_key,
+    libc::SYS_request_key,
+    libc::SYS_keyctl,
+    libc::SYS_fanotify_init,
+    // The host itself.
+    libc::SYS_init_module,
+    libc::SYS_finit_module,
+    libc::SYS_delete_module,
+    libc::SYS_kexec_load,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_kexec_file_load,
+    libc::SYS_reboot,
+    libc::SYS_swapon,
+    libc::SYS_swapoff,
+    libc::SYS_acct,
+    libc::SYS_syslog,
+    libc::SYS_quotactl,
+    libc::SYS_vhangup,
+    libc::SYS_settimeofday,
+    libc::SYS_clock_settime,
+    libc::SYS_clock_adjtime,
+    libc::SYS_adjtimex,
+    libc::SYS_sethostname,
+    libc::SYS_setdomainname,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_iopl,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_ioperm,
+];
+
+/// clone(2)'s flags for new namespaces; CLONE_NEWTIME is none of them.
+const NEW_NAMESPACES: [i32; 7] = [
+    libc::CLONE_NEWNS,
+    libc::CLONE_NEWCGROUP,
+    libc::CLONE_NEWUTS,
+    libc::CLONE_NEWIPC,
+    libc::CLONE_NEWUSER,
+    libc::CLONE_NEWPID,
+    libc::CLONE_NEWNET,
+];
+
+/// Sockets that may be made: our own kind, and what NVIDIA's driver asks the kernel by.
+const FAMILIES: [i32; 2] = [libc::AF_UNIX, libc::AF_NETLINK];
+
+/// The filters, in the order in which they are to be installed.
+///
+/// # Errors
+/// When this processor is unknown to the compiler of filters.
+pub(super) fn filters() -> Result<Vec<BpfProgram>, BackendError> {
+    let mut rules: BTreeMap<i64, Vec<SeccompRule>> =
+        REFUSED.iter().map(|&number| (number, Vec::new())).collect();
+    rules.insert(libc::SYS_socket, vec![none_of(&FAMILIES)?]);
+    rules.insert(libc::SYS_socketpair, vec![none_of(&FAMILIES[..1])?]);
+    let clones = NEW_NAMESPACES.iter().map(|&flag| {
+        let flag = flag.unsigned_abs().into();
+        SeccompRule::new(vec![argument(0, SeccompCmpOp::MaskedEq(flag), flag)?])
+    });
+    rules.insert(libc::SYS_clone, clones.collect::<Result<_, _>>()?);
+    let eperm = SeccompAction::Errno(libc::EPERM.unsigned_abs());
+    let arch = std::env::consts::ARCH.try_into()?;
+    // Calls of other processors' numbering end the process: the compiler puts that in front.
+    let filter = SeccompFilter::new(rules, SeccompAction::Allow, eperm, arch)?;
+    Ok(vec![absent(), filter.try_into()?])
+}
+
+/// Refuses what is none of these as the first argument.
+fn none_of(allowed: &[i32]) -> Result<SeccompRule, BackendError> {
+    let other = |&family: &i32| argument(0, SeccompCmpOp::Ne, family.unsigned_abs().into());
+    SeccompRule::new(allowed.iter().map(other).collect::<Result<_, _>>()?)
+}
+
+fn argument(number: u8, op: SeccompCmpOp, value: u64) -> Result<SeccompCondition, BackendError> {
+    SeccompCondition::new(number, SeccompCmpArgLen::Dword, op, value)
+}
+
+/// What the kernel is to seem not to have. A filter cannot look into clone3's argument, and glibc falls back
+/// to clone; x32 calls have numbers of their own that the filter above does not know.
+fn absent() -> BpfProgram {
+    const LOAD_NUMBER: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
+    const IF_AT_LEAST: u16 = (libc::BPF_JMP | libc::BPF_JGE | libc::BPF_K) as u16;
+    const IF_EQUAL: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
+    const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
+    const X32: u32 = 0x4000_0000;
+    let step = |code, jt, jf, k| sock_filter { code, jt, jf, k };
+    vec![
+        step(LOAD_NUMBER, 0, 0, 0),
+        step(IF_AT_LEAST, 1, 0, X32),
+        step(IF_EQUAL, 0, 1, libc::SYS_clone3 as u32),
+        step(
+            RETURN,
+            0,
+            0,
+            libc::SECCOMP_RET_ERRNO | libc::ENOSYS.unsigned_abs(),
+        ),
+        step(RETURN, 0, 0, libc::SECCOMP_RET_ALLOW),
+    ]
+}

@@ -1,0 +1,231 @@
+//! `vgpu-probe confinement`: started in a worker's place, it tries what a worker must not be able to.
+//!
+//! No attempt does harm where it succeeds: arguments are void, and files are removed.
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use nix::errno::Errno;
+use nix::sys::prctl;
+use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
+use nix::unistd::getuid;
+use serde::Serialize;
+
+/// One thing that a worker must not be able to.
+#[derive(Debug, Serialize)]
+pub(super) struct Line {
+    name: String,
+    /// Whether it is refused.
+    holds: bool,
+    /// What was seen.
+    detail: String,
+    /// A process that is to end with this one; its number as the host knows it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pid: Option<u32>,
+}
+
+fn line(name: &str, holds: bool, detail: impl Into<String>) -> Line {
+    Line {
+        name: name.to_owned(),
+        holds,
+        detail: detail.into(),
+        pid: None,
+    }
+}
+
+/// Tries everything. `outside` are vgpud's own namespaces, as links in `/proc/PID/ns` name them.
+pub(super) fn examine(outside: &[String], soft: bool) -> Vec<Line> {
+    let mut lines = vec![
+        line("user", !getuid().is_root(), format!("uid {}", getuid())),
+        is(
+            "no-new-privileges",
+            prctl::get_no_new_privs(),
+            true,
+            "setuid programs gain",
+        ),
+        is("unreadable", prctl::get_dumpable(), false, "it is dumpable"),
+        limit("core-files", Resource::RLIMIT_CORE, 0),
+        limit("file-size", Resource::RLIMIT_FSIZE, RLIM_INFINITY - 1),
+        limit("memory", Resource::RLIMIT_DATA, RLIM_INFINITY - 1),
+        expendable(),
+    ];
+    lines.extend(sockets());
+    lines.extend(CALLS.iter().map(attempt));
+    lines.extend(["/tmp", "/var/tmp"].map(create));
+    if soft {
+        // NVIDIA's driver needs it.
+        lines.push(create("/dev/shm"));
+    }
+    lines.extend(outside.iter().map(|outside| namespace(outside)));
+    lines.push(fork());
+    lines
+}
+
+fn is(name: &str, found: nix::Result<bool>, wanted: bool, otherwise: &str) -> Line {
+    match found {
+        Ok(found) if found == wanted => line(name, true, "as it must be"),
+        Ok(_) => line(name, false, otherwise),
+        Err(e) => line(name, false, e.to_string()),
+    }
+}
+
+fn limit(name: &str, resource: Resource, most: u64) -> Line {
+    match getrlimit(resource) {
+        Ok((_, RLIM_INFINITY)) => line(name, false, "unbounded"),
+        Ok((_, hard)) => line(name, hard <= most, format!("at most {hard}")),
+        Err(e) => line(name, false, e.to_string()),
+    }
+}
+
+fn expendable() -> Line {
+    let score = std::fs::read_to_string("/proc/self/oom_score_adj").unwrap_or_default();
+    let score: i32 = score.trim().parse().unwrap_or(0);
+    let detail = format!("oom_score_adj {score}");
+    line("ends-before-vgpud", score > 0, detail)
+}
+
+fn sockets() -> Vec<Line> {
+    let open = |family| socket(family, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None);
+    let refused = [
+        ("socket-inet", AddressFamily::Inet),
+        ("socket-inet6", AddressFamily::Inet6),
+        ("socket-vsock", AddressFamily::Vsock),
+        ("socket-packet", AddressFamily::Packet),
+    ];
+    let kept = [
+        ("keeps-unix-sockets", AddressFamily::Unix),
+        ("keeps-netlink-sockets", AddressFamily::Netlink),
+    ];
+    let refused = refused.map(|(name, family)| seen(name, open(family).map(drop), Errno::EPERM));
+    let kept = kept.map(|(name, family)| match open(family) {
+        Ok(_) => line(name, true, "can be made"),
+        Err(e) => line(name, false, format!("{e}, and the driver needs them")),
+    });
+    refused.into_iter().chain(kept).collect()
+}
+
+/// A call with void arguments must be refused as such, and not for its arguments.
+fn seen(name: &str, result: nix::Result<()>, wanted: Errno) -> Line {
+    match result {
+        Ok(()) => line(name, false, "it went through"),
+        Err(e) => line(name, e == wanted, e.to_string()),
+    }
+}
+
+/// System calls, with first arguments that do nothing where the call is allowed.
+const CALLS: &[(&str, libc::c_long, [libc::c_long; 2], Errno)] = &[
+    // PTRACE_SEIZE, and a process that cannot be.
+    ("ptrace", libc::SYS_ptrace, [0x4206, NOBODY], Errno::EPERM),
+    (
+        "process-memory",
+        libc::SYS_process_vm_readv,
+        [NOBODY, 0],
+        Errno::EPERM,
+    ),
+    (
+        "user-namespace",
+        libc::SYS_unshare,
+        [NEW_USER | BAD_FLAG, 0],
+        Errno::EPERM,
+    ),
+    (
+        "clone-namespace",
+        libc::SYS_clone,
+        [NEW_USER | BAD_CLONE, 0],
+        Errno::EPERM,
+    ),
+    ("clone3", libc::SYS_clone3, [0, 0], Errno::ENOSYS),
+    ("setns", libc::SYS_setns, [-1, 0], Errno::EPERM),
+    ("mount", libc::SYS_mount, [0, 0], Errno::EPERM),
+    ("new-mount", libc::SYS_fsopen, [0, 0], Errno::EPERM),
+    ("bpf", libc::SYS_bpf, [-1, 0], Errno::EPERM),
+    ("keyctl", libc::SYS_keyctl, [-1, 0], Errno::EPERM),
+    ("perf", libc::SYS_perf_event_open, [0, 0], Errno::EPERM),
+    ("io-uring", libc::SYS_io_uring_setup, [0, 0], Errno::EPERM),
+    ("userfaultfd", libc::SYS_userfaultfd, [-1, 0], Errno::EPERM),
+    (
+        "kernel-module",
+        libc::SYS_finit_module,
+        [-1, 0],
+        Errno::EPERM,
+    ),
+    #[cfg(target_arch = "x86_64")]
+    ("x32-calls", X32_GETPID, [0, 0], Errno::ENOSYS),
+];
+
+/// Larger than any process's number.
+const NOBODY: libc::c_long = i32::MAX as libc::c_long;
+const NEW_USER: libc::c_long = libc::CLONE_NEWUSER as libc::c_long;
+/// No flag of unshare(2): it fails, whatever else it is asked for.
+const BAD_FLAG: libc::c_long = libc::CLONE_PARENT as libc::c_long;
+/// A pair of flags that clone(2) does not take.
+const BAD_CLONE: libc::c_long = (libc::CLONE_NEWNS | libc::CLONE_FS) as libc::c_long;
+#[cfg(target_arch = "x86_64")]
+const X32_GETPID: libc::c_long = 0x4000_0000 | libc::SYS_getpid;
+
+fn attempt(call: &(&str, libc::c_long, [libc::c_long; 2], Errno)) -> Line {
+    let &(name, number, [first, second], wanted) = call;
+    // SAFETY: arguments are void or null: none of these calls reads or writes memory by them, and none
+    // begins a process.
+    let result = unsafe { libc::syscall(number, first, second, 0, 0, 0, 0) };
+    let result = match result {
+        -1 => Err(Errno::last()),
+        _ => Ok(()),
+    };
+    seen(name, result, wanted)
+}
+
+fn create(dir: &str) -> Line {
+    let name = format!("files-in{}", dir.replace('/', "-"));
+    if !Path::new(dir).is_dir() {
+        return line(&name, true, format!("there is no {dir}"));
+    }
+    let path = Path::new(dir).join(format!("vgpu-probe-{}", std::process::id()));
+    match std::fs::File::create_new(&path) {
+        Ok(_) => {
+            let _ = std::fs::remove_file(&path);
+            line(&name, false, format!("a file can be made in {dir}"))
+        }
+        Err(e) => line(&name, true, e.to_string()),
+    }
+}
+
+/// `outside` is as `net:[4026531840]`.
+fn namespace(outside: &str) -> Line {
+    let kind = outside.split(':').next().unwrap_or_default();
+    let name = format!("own-{kind}-namespace");
+    match std::fs::read_link(format!("/proc/self/ns/{kind}")) {
+        Ok(own) => line(&name, own != Path::new(outside), own.to_string_lossy()),
+        Err(e) => line(&name, false, e.to_string()),
+    }
+}
+
+/// Leaves a process of a session of its own behind; who started this program looks whether it ends.
+fn fork() -> Line {
+    const NAME: &str = "forks-end";
+    let script = "(read pid rest < /proc/self/stat; echo $pid; exec sleep 600 > /dev/null 2>&1) &";
+    let shell = Command::new("setsid")
+        .args(["sh", "-c", script])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn();
+    let mut said = String::new();
+    let read = shell.map(|mut shell| {
+        let _ = shell
+            .stdout
+            .take()
+            .map(|out| BufReader::new(out).read_line(&mut said));
+        let _ = shell.wait();
+    });
+    match (read, said.trim().parse()) {
+        (Ok(()), Ok(pid)) => Line {
+            pid: Some(pid),
+            ..line(NAME, true, "it is looked for")
+        },
+        (Err(e), _) => line(NAME, true, format!("none can be started: {e}")),
+        (_, Err(_)) => line(NAME, true, "none runs"),
+    }
+}
