@@ -90,6 +90,7 @@ mod tests {
             pid,
             memory_bytes: 0,
             busy_ns: Some(busy_ms * 1_000_000),
+            open_ns: None,
         }
     }
 
@@ -147,6 +148,7 @@ mod tests {
     fn without_a_clock_or_programs_there_is_nothing_to_say() {
         let no_clock = DeviceProcess {
             busy_ns: None,
+            open_ns: None,
             ..process(10, 0)
         };
         assert!(check(&[no_clock], &[session(1, 10, 5)]).is_none());

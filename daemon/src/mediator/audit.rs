@@ -1,8 +1,8 @@
 //! The device's own account, held against ours: who uses a GPU without a lease cheats.
 //!
 //! Leases bind honest workers; one that its guest has taken over may say that it has drained and go on.
-//! Where the device keeps a clock per process (soft-gpu), its use between two looks must be explained by
-//! leases held in that time.
+//! Where the device keeps a clock per process (soft-gpu), its use must be explained by leases held at the
+//! time (`held`).
 //! What each process holds of its memory is reconciled with the books by the way (`found`).
 
 use std::collections::BTreeMap;
@@ -12,8 +12,8 @@ use super::reactor::now_ns;
 use super::session::Phase;
 use crate::probe::DeviceProcess;
 
-/// Use without a lease between two looks that is not yet cheating: what a device's account lags behind,
-/// at most two of soft-gpu's quanta on each of a program's streams.
+/// Use without a lease between two looks that is not yet cheating. Honest workers have none (`held`); it is a
+/// margin for a device that rounds its times.
 const TOLERANCE_NS: u64 = 20 * vgpu_sched::MILLIS;
 
 impl Actor {
@@ -21,7 +21,7 @@ impl Actor {
     pub(super) fn begin_audit(&mut self) {
         let now = now_ns();
         for session in self.sessions.values_mut() {
-            session.held.mark_ns = session.held.until(now);
+            session.held.mark(now);
         }
         self.mark_memory();
     }
@@ -40,8 +40,8 @@ impl Actor {
             }
             let pid = session.worker.as_ref().map(|worker| worker.process.pid());
             let process = pid.and_then(|pid| by_pid.get(&pid));
-            let Some((busy_ns, memory)) = process.and_then(|p| Some((p.busy_ns?, p.memory_bytes)))
-            else {
+            let said = process.and_then(|p| Some(((p.busy_ns?, p.open_ns), p.memory_bytes)));
+            let Some((said, memory)) = said else {
                 continue;
             };
             // A gang's devices are not looked at in the same moment.
@@ -50,7 +50,7 @@ impl Actor {
             }
             let on_it = session.gpus.iter_mut().find(|gpu| gpu.uuid == gpu_uuid);
             let Some(gpu) = on_it else { continue };
-            let beyond = gpu.unexplained(&session.held, busy_ns, now);
+            let beyond = gpu.explained.take(&session.held, said, now);
             if beyond > TOLERANCE_NS {
                 cheats.push((session.id, beyond));
             }

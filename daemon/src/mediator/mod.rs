@@ -33,6 +33,7 @@ mod ending;
 mod explain;
 mod found;
 pub mod handle;
+mod held;
 mod messages;
 mod meter;
 mod reactor;

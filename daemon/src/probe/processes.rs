@@ -24,6 +24,10 @@ pub struct DeviceProcess {
     /// How long it has used the device; `None` where the device keeps no such account.
     #[serde(default)]
     pub busy_ns: Option<u64>,
+    /// When the oldest of its work that is not over was submitted (CLOCK_MONOTONIC ns): what it used since
+    /// then may not be in `busy_ns` yet. `None`: all of it is.
+    #[serde(default)]
+    pub open_ns: Option<u64>,
 }
 
 impl Prober {
@@ -122,6 +126,7 @@ mod tests {
             pid: std::process::id(),
             memory_bytes: 1,
             busy_ns: None,
+            open_ns: None,
         };
         assert!(!is_left(&process, &[], true), "it lives");
         // Larger than any number the kernel gives.

@@ -6,7 +6,7 @@
 //! is read here is bounded, and only ever counts against the process that it is about.
 
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::{self, Read, Seek};
 use std::path::Path;
 
 use nix::fcntl::{FcntlArg, fcntl};
@@ -34,7 +34,8 @@ struct Slot {
     used: U64,
     busy_ns: U64,
     kernels: U64,
-    pad: [U64; 4],
+    open_ns: U64,
+    pad: [U64; 3],
 }
 
 const FILE: usize = HEADER + SLOTS * size_of::<Slot>();
@@ -46,13 +47,15 @@ const FILE: usize = HEADER + SLOTS * size_of::<Slot>();
 pub(super) fn read(dir: &Path, ordinal: u32) -> io::Result<Vec<DeviceProcess>> {
     let path = dir.join(format!("device-{ordinal}.state"));
     let locks = dir.join(format!("device-{ordinal}.lock"));
-    let (file, locks) = match (File::open(&path), File::open(&locks)) {
+    let (mut file, locks) = match (File::open(&path), File::open(&locks)) {
         (Ok(file), Ok(locks)) => (file, locks),
         (Err(e), _) | (_, Err(e)) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         (Err(e), _) | (_, Err(e)) => return Err(e),
     };
-    let mut bytes = Vec::with_capacity(FILE + 1);
-    file.take(FILE as u64 + 1).read_to_end(&mut bytes)?;
+    // Twice: what is not over is read before what is counted. In the other order work that ends between
+    // would be in neither.
+    let before = whole(&mut file)?;
+    let bytes = whole(&mut file)?;
     if bytes.is_empty() || bytes.iter().take(MAGIC.len()).all(|&byte| byte == 0) {
         return Ok(Vec::new());
     }
@@ -60,21 +63,37 @@ pub(super) fn read(dir: &Path, ordinal: u32) -> io::Result<Vec<DeviceProcess>> {
         let text = format!("{} is of another soft-gpu version", path.display());
         io::Error::new(io::ErrorKind::InvalidData, text)
     };
-    if bytes.len() != FILE || !bytes.starts_with(&MAGIC) {
-        return Err(other());
-    }
-    let slots = <[Slot]>::ref_from_bytes(&bytes[HEADER..]).map_err(|_| other())?;
+    let slots = slots_of(&bytes).ok_or_else(other)?;
+    let open = slots_of(&before);
     let mut found = Vec::new();
     for (index, slot) in slots.iter().enumerate() {
+        let before = open.and_then(|slots| slots.get(index));
         if slot.pid.get() != 0 && is_locked(&locks, index)? {
             found.push(DeviceProcess {
                 pid: slot.pid.get(),
                 memory_bytes: slot.used.get(),
                 busy_ns: Some(slot.busy_ns.get()),
+                open_ns: before
+                    .filter(|before| before.pid == slot.pid)
+                    .map(|before| before.open_ns.get())
+                    .filter(|&at| at != 0),
             });
         }
     }
     Ok(found)
+}
+
+fn slots_of(bytes: &[u8]) -> Option<&[Slot]> {
+    let ours = bytes.len() == FILE && bytes.starts_with(&MAGIC);
+    let slots = bytes.get(HEADER..).filter(|_| ours)?;
+    <[Slot]>::ref_from_bytes(slots).ok()
+}
+
+fn whole(file: &mut File) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::with_capacity(FILE + 1);
+    file.rewind()?;
+    file.take(FILE as u64 + 1).read_to_end(&mut bytes)?;
+    Ok(bytes)
 }
 
 /// Whether a process is in a slot: it holds the lock on the slot's byte as long as it lives. Asking
@@ -106,6 +125,7 @@ mod tests {
         let ours = Shared::join(dir.path(), 0, 1 << 20).unwrap();
         assert!(ours.charge(4_096));
         ours.mine().busy_ns.store(77, Ordering::SeqCst);
+        ours.mine().open_ns.store(55, Ordering::SeqCst);
         // A process does not see its own locks; another one asks.
         let program = std::env::current_exe().unwrap();
         let name = "probe::soft_state::tests::as_another_process_sees_it";
@@ -119,6 +139,7 @@ mod tests {
             pid: std::process::id(),
             memory_bytes: 4_096,
             busy_ns: Some(77),
+            open_ns: Some(55),
         };
         assert!(said.contains(&format!("{expected:?}")), "{said}");
     }

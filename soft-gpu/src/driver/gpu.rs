@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::attributes;
 use super::config::Config;
 use super::error::{CuError, Result};
+use super::open::Open;
 use super::share::Shared;
 use super::timeline::Lanes;
 use super::turn::Turn;
@@ -28,6 +29,8 @@ pub struct Gpu {
     pub shared: Arc<Shared>,
     /// Whose turn it is to compute.
     pub turn: Turn,
+    /// This process's work on it that is not over.
+    pub open: Open,
     /// Its multiprocessors' time.
     pub lanes: Lanes,
 }
@@ -46,6 +49,7 @@ impl Gpu {
             compute_capability: config.compute_capability,
             uuid: uuid(config.seed, physical),
             turn: Turn::new(Arc::clone(&shared)),
+            open: Open::default(),
             lanes: Lanes::default(),
             shared,
         })

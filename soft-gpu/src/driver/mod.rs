@@ -30,6 +30,7 @@ pub mod memop;
 pub mod memory;
 pub mod module;
 pub mod occupancy;
+pub mod open;
 pub mod part;
 pub mod pool;
 pub mod program;

@@ -56,7 +56,10 @@ pub struct Slot {
     pub busy_ns: AtomicU64,
     /// Kernels it finished.
     pub kernels: AtomicU64,
-    pad: [u64; 4],
+    /// When the oldest of its work that is not over was submitted (CLOCK_MONOTONIC ns): what it used since
+    /// then may not be in `busy_ns` yet. 0: all of its work is over, and counted.
+    pub open_ns: AtomicU64,
+    pad: [u64; 3],
 }
 
 /// The state file's layout.
@@ -355,6 +358,7 @@ fn claim(state: &State, locks: &File) -> io::Result<usize> {
         slot.used.store(0, Ordering::SeqCst);
         slot.wants.store(0, Ordering::SeqCst);
         slot.kernels.store(0, Ordering::SeqCst);
+        slot.open_ns.store(0, Ordering::SeqCst);
         let old = slot.busy_ns.swap(0, Ordering::SeqCst);
         state.header.retired_ns.fetch_add(old, Ordering::SeqCst);
         slot.pid.store(own_pid(), Ordering::SeqCst);

@@ -16,6 +16,7 @@ use super::context::Context;
 use super::error::{CuError, Result};
 use super::graph::capture;
 use super::green::Green;
+use super::open::Unfinished;
 use super::part::Part;
 use super::stream_attribute::Attributes;
 use super::sync::{lock, now_ns, read, write};
@@ -55,16 +56,19 @@ struct Item {
     kernel: bool,
     /// When it was submitted (CLOCK_MONOTONIC ns), if the stream had nothing to do then; else 0.
     roused_ns: u64,
+    _unfinished: Unfinished,
 }
 
 impl Item {
-    fn new(after: Vec<Position>, work: Option<Work>) -> Item {
+    fn new(context: &Context, after: Vec<Position>, work: Option<Work>) -> Item {
+        let unfinished = Unfinished::on(&context.gpu);
         Item {
             after,
             submitted_ns: submission_time(),
             work,
             kernel: false,
             roused_ns: 0,
+            _unfinished: unfinished,
         }
     }
 
@@ -469,14 +473,16 @@ impl Stream {
     /// # Errors
     /// The context is gone.
     pub fn submit(&self, after: Vec<Position>, work: Option<Work>) -> Result<Position> {
-        Ok(self.submit_item(&*self.owner()?, Item::new(after, work)))
+        let context = self.owner()?;
+        let item = Item::new(&context, after, work);
+        Ok(self.submit_item(&context, item))
     }
 
     /// Submits a kernel; the caller has the stream's context at hand.
     pub fn submit_kernel(&self, context: &Context, work: Work) {
         let item = Item {
             kernel: true,
-            ..Item::new(Vec::new(), Some(work))
+            ..Item::new(context, Vec::new(), Some(work))
         };
         self.submit_item(context, item);
     }
@@ -503,7 +509,7 @@ impl Stream {
     /// The context is gone, or the process is poisoned.
     pub fn run(&self, work: Work) -> Result {
         let context = self.owner()?;
-        let mut item = Item::new(Vec::new(), Some(work));
+        let mut item = Item::new(&context, Vec::new(), Some(work));
         // Only an idle neighbourhood qualifies, so the order lock need not be held while it runs:
         // what is submitted meanwhile is concurrent with this call.
         if self.ahead(&context).is_empty() {
@@ -512,7 +518,7 @@ impl Stream {
                 Err(back) => item = back,
             }
         }
-        self.submit(item.after, item.work)?.wait();
+        self.submit_item(&context, item).wait();
         fault::check()
     }
 
@@ -522,7 +528,7 @@ impl Stream {
     /// The context is gone.
     pub fn start(&self, quick: bool, work: Work) -> Result<Position> {
         let context = self.owner()?;
-        let mut item = Item::new(Vec::new(), Some(work));
+        let mut item = Item::new(&context, Vec::new(), Some(work));
         if quick && self.ahead(&context).is_empty() {
             match self.core.inline(item) {
                 Ok(position) => return Ok(position),

@@ -1,0 +1,95 @@
+//! Work of this process on a device that is not over, and when the oldest of it was submitted.
+//!
+//! A process counts its device time when its threads run, which on a busy host may be long after the time
+//! that they count: for threads that are stopped there is no limit to it. Who reads the account can only know
+//! what it may still lack. That is device time since the oldest work was submitted that is not over.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+
+use super::gpu::Gpu;
+use super::share::Shared;
+use super::sync::{lock, now_ns};
+
+/// The unfinished work of this process on one device, by number: when it was submitted.
+#[derive(Debug, Default)]
+pub struct Open(Mutex<Works>);
+
+#[derive(Debug, Default)]
+struct Works {
+    next: u64,
+    since: BTreeMap<u64, u64>,
+}
+
+impl Open {
+    fn begin(&self, shared: &Shared) -> u64 {
+        let mut works = lock(&self.0);
+        let number = works.next;
+        works.next += 1;
+        // Under the lock, so that the least number is the oldest work.
+        let now = now_ns();
+        works.since.insert(number, now);
+        if works.since.len() == 1 {
+            shared.mine().open_ns.store(now, Ordering::SeqCst);
+        }
+        number
+    }
+
+    fn end(&self, number: u64, shared: &Shared) {
+        let mut works = lock(&self.0);
+        let was_oldest = works.since.keys().next() == Some(&number);
+        works.since.remove(&number);
+        if was_oldest {
+            let oldest = works.since.values().next().copied().unwrap_or(0);
+            shared.mine().open_ns.store(oldest, Ordering::SeqCst);
+        }
+    }
+}
+
+/// A piece of work, from just before its submission until all its device time is counted.
+pub struct Unfinished {
+    gpu: Arc<Gpu>,
+    number: u64,
+}
+
+impl Unfinished {
+    /// Work on this device begins to be submitted. All times of the work must be taken after this: else
+    /// they could be before what a reader of the account was told.
+    pub fn on(gpu: &Arc<Gpu>) -> Unfinished {
+        Unfinished {
+            gpu: Arc::clone(gpu),
+            number: gpu.open.begin(&gpu.shared),
+        }
+    }
+}
+
+impl Drop for Unfinished {
+    fn drop(&mut self) {
+        self.gpu.open.end(self.number, &self.gpu.shared);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_oldest_work_that_is_not_over_is_told() {
+        let shared = Shared::private(1).expect("a device");
+        let open = Open::default();
+        let told = || shared.mine().open_ns.load(Ordering::SeqCst);
+        assert_eq!(told(), 0);
+        let before = now_ns();
+        let [a, b, c] = [(); 3].map(|()| open.begin(&shared));
+        let first = told();
+        assert!(first >= before);
+        open.end(b, &shared);
+        assert_eq!(told(), first, "older work is not over");
+        open.end(a, &shared);
+        let third = told();
+        assert!(third >= first && third != 0);
+        open.end(c, &shared);
+        assert_eq!(told(), 0);
+    }
+}
