@@ -2,7 +2,8 @@
 //! [`crate::limits::MAX_WORKER_MESSAGE`] bytes, encoded by [`crate::codec`].
 //!
 //! A worker is hostile once its guest has loaded a module: vgpud checks every field of a
-//! [`FromWorker`] against its own books and believes none about time or about others.
+//! [`FromWorker`] against its own books and believes none about others. What it is told of time counts at most
+//! back to when it last looked at the lease's holders.
 //! Every message about the lease names its epoch; one of an older epoch is ignored.
 
 use crate::codec::{Decode, Encode};
@@ -107,11 +108,15 @@ pub enum FromWorker {
         calls: u64,
         /// Bulk bytes they carry.
         bytes: u64,
+        /// Since when (CLOCK_MONOTONIC, ns): vgpud may hear it later. A time of the future is now.
+        at_ns: u64,
     },
     /// Nothing waits and nothing is in flight; the lease (if held) is parked in the hint page.
     Idle {
         /// Lease held, or 0.
         epoch: u64,
+        /// Since when, as in [`FromWorker::Runnable`].
+        at_ns: u64,
     },
     /// Drained after a revoke, or given up early.
     Released {

@@ -24,6 +24,7 @@ mod quarantines;
 mod reach;
 mod rules;
 mod shares;
+mod starved;
 mod surface;
 mod usage;
 mod waiting;

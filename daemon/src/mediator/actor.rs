@@ -32,6 +32,9 @@ pub type Canary = Arc<
 /// Messages taken from one worker before the others have their turn.
 const MESSAGES_AT_ONCE: usize = 64;
 
+/// More than a worker's socket holds.
+const ALL_MESSAGES: usize = 1_024;
+
 /// Commands taken before the workers have their turn.
 const COMMANDS_AT_ONCE: usize = 256;
 
@@ -152,7 +155,8 @@ pub(super) struct Actor {
     pub(super) decisions: u64,
     pub(super) decision_time: Histogram,
     inbox: Receiver<Command>,
-    queue: VecDeque<Event>,
+    /// With the time since which each is so; after now: now.
+    queue: VecDeque<(u64, Event)>,
     actions: Vec<Action>,
     settling: bool,
     looking: bool,
@@ -223,17 +227,28 @@ impl Actor {
             self.log.rest(&self.scheduler);
             self.reactor.arm(self.timer_ns);
             self.reactor.ready(false, &mut found);
-            self.take(&found);
+            self.take(&found, MESSAGES_AT_ONCE);
+            self.catch_up(&mut found);
             self.take_commands();
+            self.catch_up(&mut found);
             self.take_due(&mut found);
         }
     }
 
+    /// After vgpud was stopped, which may be anywhere: hears all that was said meanwhile, before the scheduler is
+    /// told that it is now. What workers did then is charged from when it was so.
+    fn catch_up(&mut self, found: &mut Vec<Source>) {
+        if self.reactor.is_late(now_ns()) {
+            self.reactor.ready(true, found);
+            self.take(found, ALL_MESSAGES);
+        }
+    }
+
     /// Hears workers and sees their deaths. Deaths come last: what a worker said before it died counts.
-    fn take(&mut self, found: &[Source]) {
+    fn take(&mut self, found: &[Source], most: usize) {
         for source in found {
             match *source {
-                Source::Worker(session) => self.hear(session, MESSAGES_AT_ONCE),
+                Source::Worker(session) => self.hear(session, most),
                 Source::Timer => self.reactor.fired(),
                 Source::Wake | Source::Death(_) => {}
             }
@@ -280,7 +295,7 @@ impl Actor {
         // The scheduler's rule: what is known already comes before the timer, so that a limit never
         // fires on a report that lies unread.
         self.reactor.ready(true, found);
-        self.take(found);
+        self.take(found, MESSAGES_AT_ONCE);
         self.timer_ns = u64::MAX;
         self.bring_up_to_date();
     }
@@ -334,16 +349,21 @@ impl Actor {
     /// Gives the scheduler an event, and carries out what it decides, with all that follows. From
     /// within an action the event waits until the present event's actions are all carried out.
     pub(super) fn feed(&mut self, event: Event) {
-        self.queue.push_back(event);
+        self.feed_of(u64::MAX, event);
+    }
+
+    /// The same for what is said to have happened at a time. What the scheduler was told before is not later.
+    pub(super) fn feed_of(&mut self, at_ns: u64, event: Event) {
+        self.queue.push_back((at_ns, event));
         if self.settling {
             return;
         }
         self.settling = true;
-        while let Some(event) = self.queue.pop_front() {
+        while let Some((at_ns, event)) = self.queue.pop_front() {
             let begun = now_ns();
             let mut actions = std::mem::take(&mut self.actions);
             self.log
-                .handle(&mut self.scheduler, begun, event, &mut actions);
+                .handle(&mut self.scheduler, begun.min(at_ns), event, &mut actions);
             self.decisions += 1;
             self.decision_time.record(now_ns().saturating_sub(begun));
             for action in actions.drain(..) {

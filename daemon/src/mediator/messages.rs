@@ -79,21 +79,28 @@ impl Actor {
                 let why = format!("{} (CUDA error {})", printable(&text, MAX_TEXT), code.0);
                 self.worker_failed(id, &why);
             }
-            (Phase::Live, FromWorker::Runnable { calls, bytes }) => {
+            (
+                Phase::Live,
+                FromWorker::Runnable {
+                    calls,
+                    bytes,
+                    at_ns,
+                },
+            ) => {
                 if let Some(lease) = &mut session.lease {
                     lease.parked = false;
                 }
                 let event = runnable(session, name, depth(calls, bytes));
-                self.feed(event);
+                self.feed_of(at_ns, event);
                 // It may have retaken a parked lease.
                 self.look_soon();
             }
-            (Phase::Live, FromWorker::Idle { epoch }) => {
+            (Phase::Live, FromWorker::Idle { epoch, at_ns }) => {
                 let event = idle(session, name, epoch);
                 if let Some(lease) = session.lease.as_mut().filter(|l| l.epoch == epoch) {
                     lease.parked = true;
                 }
-                self.feed(event);
+                self.feed_of(at_ns, event);
             }
             (
                 Phase::Live,

@@ -155,6 +155,13 @@ impl Reactor {
         self.due.insert((at_ns, self.order), due);
     }
 
+    /// Has this thread been kept from its work, by this much more than a busy host does?
+    pub(super) fn is_late(&self, now_ns: u64) -> bool {
+        const LATE_NS: u64 = 100 * vgpu_sched::MILLIS;
+        let next = self.due.first_key_value().map(|(&(at, _), _)| at);
+        next.is_some_and(|at| now_ns.saturating_sub(at) > LATE_NS)
+    }
+
     /// Takes the first thing that is due.
     pub(super) fn take_due(&mut self, now_ns: u64) -> Option<Due> {
         let entry = self.due.first_entry()?;

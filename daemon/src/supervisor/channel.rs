@@ -133,10 +133,12 @@ mod tests {
         let null = std::fs::File::open("/dev/null").unwrap();
         ours.send(&ToWorker::Data, &[null.as_fd()]).unwrap();
 
-        let wire = codec::encode(&FromWorker::Idle { epoch: 7 }).unwrap();
+        let wire = codec::encode(&FromWorker::Idle { epoch: 7, at_ns: 9 }).unwrap();
         send(theirs.as_raw_fd(), &wire, MsgFlags::empty()).unwrap();
         match ours.receive(&mut buffer) {
-            Received::Message(FromWorker::Idle { epoch }) => assert_eq!(epoch, 7),
+            Received::Message(FromWorker::Idle { epoch, at_ns }) => {
+                assert_eq!((epoch, at_ns), (7, 9));
+            }
             other => panic!("{other:?}"),
         }
         drop(theirs);

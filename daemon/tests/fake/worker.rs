@@ -296,7 +296,11 @@ fn serve(shared: &Shared, mut data: UnixStream, vm: u32) {
         match byte[0] {
             b'E' => shared.answer(b'e'),
             b'W' => {
-                tell(&FromWorker::Runnable { calls: 1, bytes: 0 });
+                tell(&FromWorker::Runnable {
+                    calls: 1,
+                    bytes: 0,
+                    at_ns: u64::MAX,
+                });
                 shared.granted();
             }
             b'D' => {
@@ -311,7 +315,10 @@ fn serve(shared: &Shared, mut data: UnixStream, vm: u32) {
             b'P' => {
                 shared.pages.publish_completed(1);
                 match shared.pages.park(epoch()) {
-                    Parked::Kept => tell(&FromWorker::Idle { epoch: epoch() }),
+                    Parked::Kept => tell(&FromWorker::Idle {
+                        epoch: epoch(),
+                        at_ns: u64::MAX,
+                    }),
                     Parked::GiveBack => {
                         tell(&FromWorker::Released {
                             epoch: epoch(),
@@ -342,7 +349,10 @@ fn serve(shared: &Shared, mut data: UnixStream, vm: u32) {
             }
             b'S' => {
                 for _ in 0..100_000 {
-                    tell(&FromWorker::Idle { epoch: 0 });
+                    tell(&FromWorker::Idle {
+                        epoch: 0,
+                        at_ns: u64::MAX,
+                    });
                 }
             }
             b'X' => {

@@ -4,9 +4,10 @@
 //! Another thread only watches for vgpud's end to close. It never enters the driver, so that it ends the
 //! process even while the driver hangs.
 
+use std::collections::VecDeque;
 use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nix::cmsg_space;
 use nix::errno::Errno;
@@ -175,33 +176,126 @@ impl Messages {
     }
 }
 
-/// Says something to vgpud.
+/// Says something to vgpud, without ever waiting for it: vgpud may be stopped, and a guest that is alone on its
+/// GPU goes on all the same. What finds no room in the socket is kept, in order.
 #[derive(Debug, Clone)]
-pub struct Vgpud(Arc<OwnedFd>);
+pub struct Vgpud {
+    socket: Arc<OwnedFd>,
+    unsent: Arc<Mutex<VecDeque<FromWorker>>>,
+}
 
 impl Vgpud {
     /// Over the control socket.
     pub fn new(socket: Arc<OwnedFd>) -> Vgpud {
-        Vgpud(socket)
+        Vgpud {
+            socket,
+            unsent: Arc::default(),
+        }
     }
 
-    /// Sends one message. If vgpud is gone the control thread ends the process, so a failure needs
+    fn unsent(&self) -> MutexGuard<'_, VecDeque<FromWorker>> {
+        self.unsent.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Says one message, now or as soon as there is room.
+    pub fn send(&self, message: FromWorker) {
+        let mut unsent = self.unsent();
+        keep(&mut unsent, message);
+        self.send_these(&mut unsent);
+    }
+
+    /// Sends what was kept, as far as there is room. True: something is still kept, and room in the socket is to
+    /// be waited for.
+    pub fn send_kept(&self) -> bool {
+        let mut unsent = self.unsent();
+        self.send_these(&mut unsent);
+        !unsent.is_empty()
+    }
+
+    fn send_these(&self, unsent: &mut VecDeque<FromWorker>) {
+        while let Some(message) = unsent.front() {
+            // After the last that a stopped vgpud finds, work may have gone on: that must not be a pause, which
+            // costs nothing. So a pause is told only while there is ample room for what comes after it.
+            let pause = matches!(message, FromWorker::Idle { .. });
+            if pause && !self.has_ample_room() || !self.put(message, MsgFlags::MSG_DONTWAIT) {
+                return;
+            }
+            unsent.pop_front();
+        }
+    }
+
+    /// The kernel says that a Unix socket can be written to while a quarter of its room is used, and takes
+    /// packets up to all of it.
+    fn has_ample_room(&self) -> bool {
+        let mut fds = [PollFd::new(self.socket.as_fd(), PollFlags::POLLOUT)];
+        poll(&mut fds, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
+    }
+
+    /// Says the last message before this process ends, and waits until it and all before it are sent.
+    pub fn send_last(&self, message: FromWorker) {
+        let mut unsent = self.unsent();
+        unsent.push_back(message);
+        for message in unsent.drain(..) {
+            self.put(&message, MsgFlags::empty());
+        }
+    }
+
+    /// False: there is no room. If vgpud is gone the control thread ends the process, so another failure needs
     /// no answer here.
-    pub fn send(&self, message: &FromWorker) {
+    fn put(&self, message: &FromWorker, flags: MsgFlags) -> bool {
         let bytes = match codec::encode(message) {
             Ok(bytes) => bytes,
             Err(e) => {
                 tracing::error!("a message for vgpud does not encode: {e}");
-                return;
+                return true;
             }
         };
+        let iov = [IoSlice::new(&bytes)];
+        let flags = flags | MsgFlags::MSG_NOSIGNAL;
         loop {
-            let iov = [IoSlice::new(&bytes)];
-            match sendmsg::<()>(self.0.as_raw_fd(), &iov, &[], MsgFlags::MSG_NOSIGNAL, None) {
+            match sendmsg::<()>(self.socket.as_raw_fd(), &iov, &[], flags, None) {
                 Err(Errno::EINTR) => {}
-                _ => return,
+                sent => return sent != Err(Errno::EAGAIN),
             }
         }
+    }
+}
+
+/// Keeps a message behind the others. Of those that a guest can repeat while vgpud is stopped, what a later one
+/// makes needless is dropped, so that they stay few: pauses between work, which are then not told, and the
+/// number of releases of memory.
+fn keep(unsent: &mut VecDeque<FromWorker>, message: FromWorker) {
+    if let FromWorker::Runnable { .. } = message
+        && let Some(FromWorker::Idle { .. }) = unsent.back()
+    {
+        unsent.pop_back();
+    }
+    match (unsent.back_mut(), message) {
+        (
+            Some(FromWorker::Runnable { calls, bytes, .. }),
+            FromWorker::Runnable {
+                calls: more_calls,
+                bytes: more_bytes,
+                ..
+            },
+        ) => (*calls, *bytes) = (more_calls, more_bytes),
+        (Some(idle @ FromWorker::Idle { .. }), message @ FromWorker::Idle { .. }) => {
+            *idle = message;
+        }
+        (_, FromWorker::MemRelease { device, bytes }) => {
+            let same = unsent.iter_mut().find_map(|kept| match kept {
+                FromWorker::MemRelease {
+                    device: of,
+                    bytes: sum,
+                } if *of == device => Some(sum),
+                _ => None,
+            });
+            match same {
+                Some(sum) => *sum = sum.saturating_add(bytes),
+                None => unsent.push_back(FromWorker::MemRelease { device, bytes }),
+            }
+        }
+        (_, message) => unsent.push_back(message),
     }
 }
 
@@ -227,4 +321,93 @@ pub fn watch(socket: Arc<OwnedFd>) -> std::io::Result<()> {
             }
         })
         .map(|_| ())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nix::sys::socket::{AddressFamily, SockFlag, SockType, recv, socketpair};
+
+    fn pair() -> (Vgpud, OwnedFd) {
+        let (ours, theirs) = socketpair(
+            AddressFamily::Unix,
+            SockType::SeqPacket,
+            None,
+            SockFlag::SOCK_CLOEXEC,
+        )
+        .unwrap();
+        (Vgpud::new(Arc::new(ours)), theirs)
+    }
+
+    fn runnable(at_ns: u64) -> FromWorker {
+        FromWorker::Runnable {
+            calls: 1,
+            bytes: 0,
+            at_ns,
+        }
+    }
+
+    fn idle(at_ns: u64) -> FromWorker {
+        FromWorker::Idle { epoch: 1, at_ns }
+    }
+
+    fn release(bytes: u64) -> FromWorker {
+        FromWorker::MemRelease {
+            device: None,
+            bytes,
+        }
+    }
+
+    /// What a vgpud that goes on finds in its socket.
+    fn found(socket: &OwnedFd) -> Vec<FromWorker> {
+        let mut buffer = [0; MAX_WORKER_MESSAGE];
+        let next = || {
+            let n = recv(socket.as_raw_fd(), &mut buffer, MsgFlags::MSG_DONTWAIT).ok()?;
+            codec::decode(&buffer[..n]).ok()
+        };
+        std::iter::from_fn(next).collect()
+    }
+
+    #[test]
+    fn a_worker_never_waits_for_vgpud_and_keeps_little() {
+        let (vgpud, theirs) = pair();
+        for at in 0..100_000 {
+            vgpud.send(runnable(2 * at));
+            vgpud.send(idle(2 * at + 1));
+            vgpud.send(release(1));
+        }
+        assert!(vgpud.unsent().len() <= 4, "{:?}", vgpud.unsent());
+        assert!(vgpud.send_kept(), "there is no room");
+        let mut heard = found(&theirs);
+        // Whatever is found last when vgpud goes on, it is not that the worker pauses.
+        let states = |m: &&FromWorker| !matches!(m, FromWorker::MemRelease { .. });
+        let last = heard.iter().rev().find(states);
+        assert!(
+            matches!(last, Some(FromWorker::Runnable { .. })),
+            "{last:?}"
+        );
+        assert!(!vgpud.send_kept());
+        heard.extend(found(&theirs));
+        let last = heard.iter().rev().find(states);
+        assert_eq!(last, Some(&idle(199_999)), "then it is told what is so now");
+        let released = heard.iter().map(|message| match message {
+            FromWorker::MemRelease { bytes, .. } => *bytes,
+            _ => 0,
+        });
+        assert_eq!(
+            released.sum::<u64>(),
+            100_000,
+            "and nothing of memory is lost"
+        );
+    }
+
+    #[test]
+    fn work_that_could_not_be_told_began_when_it_began() {
+        let mut unsent = VecDeque::new();
+        for at in 0..10 {
+            keep(&mut unsent, runnable(2 * at + 5));
+            keep(&mut unsent, idle(2 * at + 6));
+        }
+        assert_eq!(unsent, [runnable(5), idle(24)]);
+    }
 }

@@ -144,9 +144,10 @@ impl Lease {
     }
 
     fn tell_runnable(&self, waiting: Waiting) {
-        self.vgpud.send(&FromWorker::Runnable {
+        self.vgpud.send(FromWorker::Runnable {
             calls: waiting.calls,
             bytes: waiting.bytes,
+            at_ns: now_ns(),
         });
     }
 
@@ -178,7 +179,7 @@ impl Lease {
         self.ending = Some(slice_end);
         self.over = true;
         let epoch = self.epoch;
-        self.vgpud.send(&FromWorker::Ending {
+        self.vgpud.send(FromWorker::Ending {
             epoch,
             slice_end_ns: slice_end,
             in_ns,
@@ -272,7 +273,7 @@ impl Lease {
             self.hold.idle(now_ns());
         }
         self.publish(waiting, head);
-        self.vgpud.send(&FromWorker::Released {
+        self.vgpud.send(FromWorker::Released {
             epoch: self.epoch,
             calls: waiting.calls,
             bytes: waiting.bytes,
@@ -329,7 +330,10 @@ impl Lease {
             return Some(Duration::from_nanos(due - idle));
         }
         self.state = State::Parked { told: true };
-        self.vgpud.send(&FromWorker::Idle { epoch: self.epoch });
+        self.vgpud.send(FromWorker::Idle {
+            epoch: self.epoch,
+            at_ns: now_ns(),
+        });
         None
     }
 
@@ -337,7 +341,10 @@ impl Lease {
     pub fn withdraw(&mut self) {
         if self.state == State::Asked {
             self.state = State::None;
-            self.vgpud.send(&FromWorker::Idle { epoch: 0 });
+            self.vgpud.send(FromWorker::Idle {
+                epoch: 0,
+                at_ns: now_ns(),
+            });
         }
     }
 

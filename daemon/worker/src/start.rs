@@ -88,14 +88,14 @@ fn begin(unasked: bool) -> Result<(), String> {
     let (driver_version, devices) = match bring_up(&start) {
         Ok(up) => up,
         Err(LoadError { code, text }) => {
-            vgpud.send(&FromWorker::Failed {
+            vgpud.send_last(FromWorker::Failed {
                 code,
                 text: text.clone(),
             });
             return Err(text);
         }
     };
-    vgpud.send(&FromWorker::Ready {
+    vgpud.send(FromWorker::Ready {
         driver_version,
         devices: devices.iter().map(|(_, info, _)| info.clone()).collect(),
         context_bytes: context_bytes(&start, &devices),
@@ -133,7 +133,7 @@ fn begin(unasked: bool) -> Result<(), String> {
         unasked,
     };
     let ending = serve(parts, data);
-    vgpud.send(&FromWorker::Ended {
+    vgpud.send_last(FromWorker::Ended {
         protocol_error: ending.protocol_error,
         text: ending.text,
     });

@@ -34,7 +34,7 @@ fn spinner(bench: &mut Bench, name: &str) -> (Ctx, Func) {
 
 fn runnable(message: &FromWorker) -> Option<(u64, u64)> {
     match message {
-        FromWorker::Runnable { calls, bytes } => Some((*calls, *bytes)),
+        FromWorker::Runnable { calls, bytes, .. } => Some((*calls, *bytes)),
         _ => None,
     }
 }
@@ -59,7 +59,7 @@ fn ending(message: &FromWorker) -> Option<(u64, u64, u64)> {
 
 fn idle(message: &FromWorker) -> Option<u64> {
     match message {
-        FromWorker::Idle { epoch } => Some(*epoch),
+        FromWorker::Idle { epoch, .. } => Some(*epoch),
         _ => None,
     }
 }

@@ -248,7 +248,7 @@ impl Session {
             .get_mut(device)
             .map_or(0, |ledger| ledger.give(charge));
         if surplus > 0 {
-            self.vgpud.send(&FromWorker::MemRelease {
+            self.vgpud.send(FromWorker::MemRelease {
                 device: self.ledger_name(device),
                 bytes: surplus,
             });
@@ -405,7 +405,7 @@ impl Session {
         self.allocs.requests += 1;
         let request = self.allocs.requests;
         self.allocs.asked = Some((request, device, bytes));
-        self.vgpud.send(&FromWorker::MemReserve {
+        self.vgpud.send(FromWorker::MemReserve {
             request,
             device: self.ledger_name(device),
             bytes,

@@ -304,10 +304,14 @@ impl Engine {
         if session.out.queued() > 0 {
             wanted |= PollFlags::POLLOUT;
         }
+        let mut from_vgpud = PollFlags::POLLIN;
+        if session.vgpud.send_kept() {
+            from_vgpud |= PollFlags::POLLOUT;
+        }
         let mut fds = [
             PollFd::new(self.reader.as_fd(), wanted),
             PollFd::new(session.waker.fd().as_fd(), PollFlags::POLLIN),
-            PollFd::new(session.control.fd().as_fd(), PollFlags::POLLIN),
+            PollFd::new(session.control.fd().as_fd(), from_vgpud),
         ];
         match ppoll(&mut fds, timeout.map(TimeSpec::from), None) {
             Ok(_) | Err(Errno::EINTR) => {}

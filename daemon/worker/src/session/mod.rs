@@ -242,7 +242,7 @@ impl Session {
         tracing::warn!("device fault: {code}, {seen}");
         self.poison = Some(code);
         let text = format!("{code}, {seen}");
-        self.vgpud.send(&FromWorker::Fault { code, text });
+        self.vgpud.send(FromWorker::Fault { code, text });
         self.print_all();
         self.out.async_error(0, code);
         for action in self.abandon_streams() {

@@ -1,0 +1,143 @@
+//! Processes that get no processor for a while: whoever is honest is not taken for a cheat, and who is alone on
+//! a GPU does not wait for vgpud.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use nix::sys::signal::Signal::{SIGCONT, SIGSTOP};
+use vgpu_tests::device::{self, Kernels};
+use vgpu_tests::guest::{self, Guest};
+use vgpu_tests::host::{Host, Options, one_vm, signal};
+use vgpu_tests::wait::{SOON, until};
+
+/// Longer than two looks of vgpud at the device's account.
+const LONG: Duration = Duration::from_millis(2_500);
+
+/// Processes that are stopped, until dropped.
+struct Stopped(Vec<u32>);
+
+impl Stopped {
+    fn these(pids: &[u32]) -> Result<Stopped> {
+        let stopped = Stopped(pids.to_vec());
+        for pid in pids {
+            signal(*pid, SIGSTOP)?;
+        }
+        Ok(stopped)
+    }
+}
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        for pid in &self.0 {
+            let _ = signal(*pid, SIGCONT);
+        }
+    }
+}
+
+fn worker_of(host: &Host, vm: u32) -> Result<u32> {
+    until("its worker runs", SOON, || {
+        device::workers(host).ok()?.get(&vm)?.first().copied()
+    })
+}
+
+/// What the device says of a process: kernels, and device time in ns.
+fn done(host: &Host, pid: u32) -> Option<(u64, u64)> {
+    let slots = device::slots(host).ok()?;
+    let slot = slots.iter().find(|slot| slot.pid == pid)?;
+    Some((slot.kernels, slot.busy_ns))
+}
+
+fn wait_for_kernels(host: &Host, pid: u32, more: u64) -> Result<()> {
+    let (before, _) = until("it computes", SOON, || done(host, pid))?;
+    until("it goes on computing", 4 * SOON, || {
+        (done(host, pid)?.0 >= before + more).then_some(())
+    })
+    .with_context(|| host.log())
+}
+
+fn nobody_was_accused(host: &Host) -> Result<()> {
+    let events = host.admin("events -n 500")?;
+    for kind in ["strike", "session_killed", "without holding the lease"] {
+        assert!(!events.contains(kind), "{kind}: {events}");
+    }
+    Ok(())
+}
+
+#[test]
+fn honest_programs_are_not_accused_whoever_is_stopped_and_for_how_long() -> Result<()> {
+    // A kernel that is on the device for longer than any stop, so that each falls into one.
+    let kernels = Kernels {
+        longest: 4_000_000_000,
+        ..Kernels::default()
+    };
+    let host = one_vm(&kernels.on(Options::default()))?;
+    host.admin("pool set A --soft-limit=0 --hard-limit=300s --contended-limit=300s")?;
+    host.admin("register-vm --vm-id=2 --pool=A")?;
+    let _alone = device::saturate(&host, 1, "longest", 1, 600)?;
+    let worker = worker_of(&host, 1)?;
+    wait_for_kernels(&host, worker, 1)?;
+    let all = [&[worker][..], &[host.pid()], &[worker, host.pid()]];
+    for pids in all {
+        let stopped = Stopped::these(pids)?;
+        std::thread::sleep(LONG);
+        drop(stopped);
+        wait_for_kernels(&host, worker, 1)?;
+    }
+    // And beside another.
+    let _beside = device::saturate(&host, 2, "short", 50, 600)?;
+    let other = worker_of(&host, 2)?;
+    wait_for_kernels(&host, other, 1)?;
+    for pids in [&[worker][..], &[worker, other, host.pid()]] {
+        let stopped = Stopped::these(pids)?;
+        std::thread::sleep(LONG);
+        drop(stopped);
+        wait_for_kernels(&host, worker, 1)?;
+    }
+    wait_for_kernels(&host, other, 1)?;
+    assert_eq!(worker_of(&host, 1)?, worker);
+    assert_eq!(worker_of(&host, 2)?, other);
+    nobody_was_accused(&host)
+}
+
+#[test]
+fn a_lone_guest_goes_on_while_vgpud_is_stopped_and_pays_for_it() -> Result<()> {
+    /// More than the messages that its worker's socket takes.
+    const SYNCS: u64 = 2_000;
+    let host = one_vm(&Kernels::default().on(Options::default()))?;
+    let mut alone = Guest::new(guest::LOAD, host.target(1))?
+        .arg("requests")
+        .arg("medium")
+        .arg("1")
+        .arg("1000")
+        .arg("600")
+        .spawn()?;
+    let worker = worker_of(&host, 1)?;
+    wait_for_kernels(&host, worker, 10)?;
+    let charged = || -> Result<u64> {
+        let charged = device::charged(&host)?;
+        Ok(charged.get(&1).copied().unwrap_or(0))
+    };
+    let used = || {
+        done(&host, worker)
+            .map(|done| done.1)
+            .context("it computes")
+    };
+    let (charged_before, used_before) = (charged()?, used()?);
+    let stopped = Stopped::these(&[host.pid()])?;
+    wait_for_kernels(&host, worker, SYNCS)?;
+    drop(stopped);
+    wait_for_kernels(&host, worker, 100)?;
+    // What it used meanwhile is charged too: use is asked for first, so that the charge is of a later moment.
+    let used = used()? - used_before;
+    let charged = charged()? - charged_before;
+    assert!(
+        charged + 20_000_000 >= used / 100 * 98,
+        "{used} ns of the device were used and {charged} ns charged"
+    );
+    assert!(used >= SYNCS * 500_000, "{used}");
+    assert!(!alone.has_ended());
+    alone.kill();
+    host.wait_no_sessions(SOON)?;
+    assert_eq!(host.vm(1)?["memory_bytes"], 0);
+    nobody_was_accused(&host)
+}
