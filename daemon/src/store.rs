@@ -11,6 +11,7 @@
 //! When the disk is full, commands are refused with a sentence, and everything else goes on: the
 //! catalog is in memory, usage is summed up there, events wait in a bounded ring.
 
+mod backup;
 pub mod catalog;
 pub mod command;
 mod number_file;
@@ -29,6 +30,7 @@ use crossbeam::channel::{Sender, TrySendError};
 use tokio::sync::oneshot;
 use vgpu_proto::api::{AuditEntry, ErrorCode, ErrorDetail, Event, PoolSettings};
 
+pub(crate) use backup::Temporary;
 pub use catalog::{Catalog, Context};
 pub use command::{Actor, Command, Outcome, ScanDiff};
 pub(crate) use number_file::NumberFile;
@@ -120,6 +122,7 @@ impl Store {
     /// A sentence that names the file; the file is then as it was.
     pub fn open(file: &Path, options: StoreOptions) -> Result<Self, StoreError> {
         let lock = writer::lock_file(file)?;
+        Self::tidy(file);
         let witness = NumberFile::new(file.with_file_name("last-change"));
         let promised = witness.read().map_err(|error| StoreError::Witness {
             file: witness.path().to_path_buf(),

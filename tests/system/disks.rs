@@ -209,3 +209,86 @@ fn a_database_without_its_log_is_not_served_as_if_nothing_were_missing() -> Resu
     host.admin("vm show 50")?;
     Ok(())
 }
+
+#[test]
+fn a_backup_is_taken_and_restored_while_guests_run() -> Result<()> {
+    let mut host = one_vm(&Options::default())?;
+    host.admin("register-vm --vm-id=2 --pool=A --priority=high --memory=512MiB")?;
+    host.admin("weights set --high=20")?;
+    let file = host.dir().join("backup");
+    let save = format!("backup {}", file.display());
+    host.admin(&save)?;
+    let mode = std::os::unix::fs::PermissionsExt::mode(&std::fs::metadata(&file)?.permissions());
+    ensure!(mode & 0o777 == 0o600, "{mode:o}");
+    let again = describe(&host.admin_output(&save)?);
+    ensure!(again.contains("--force"), "{again}");
+    host.admin(&format!("{save} --force"))?;
+
+    // What comes later: VM 1 stays as it is, 2 is another registration, 3 is new, pool B too.
+    host.admin("unregister-vm --vm-id=2")?;
+    host.admin("register-vm --vm-id=2-3 --pool=A")?;
+    host.admin("assign-gpu --gpu-id=1 --pool=B")?;
+    host.admin("weights set --high=7")?;
+    let hold = |vm| {
+        Guest::new(guest::RULES, host.target(vm))?
+            .arg("hold")
+            .spawn()
+    };
+    let (stays, ends) = (hold(1)?, hold(3)?);
+    let sessions = || Some(host.admin_json("session list").ok()?.as_array()?.clone());
+    until("both compute", SOON, || {
+        let all = sessions()?;
+        let busy = |s: &serde_json::Value| s["calls"].as_u64().is_some_and(|calls| calls > 0);
+        (all.len() == 2 && all.iter().all(busy)).then_some(())
+    })?;
+
+    let before = host.admin("vm list -o json")?;
+    let nonsense = host.dir().join("nonsense");
+    let whole = std::fs::read(&file)?;
+    let mut newer = whole.clone();
+    newer[60..64].copy_from_slice(&99_u32.to_be_bytes());
+    let wrong = [
+        b"no database".to_vec(),
+        Vec::new(),
+        whole[..whole.len() / 2].to_vec(),
+        newer,
+    ];
+    for bytes in wrong {
+        std::fs::write(&nonsense, bytes)?;
+        let refused = host.admin_output(&format!("restore {}", nonsense.display()))?;
+        let text = describe(&refused);
+        ensure!(!refused.status.success(), "{text}");
+        ensure!(text.contains("Nothing was changed"), "{text}");
+    }
+    let directory = host.admin_output(&format!("restore {}", host.dir().display()))?;
+    ensure!(!directory.status.success(), "{}", describe(&directory));
+    ensure!(host.admin("vm list -o json")? == before || sessions().is_some_and(|s| s.len() == 2));
+
+    host.admin(&format!("restore {}", file.display()))?;
+    let output = ends.finish(SOON)?;
+    ensure!(
+        String::from_utf8_lossy(&output.stdout).contains("ended with 46"),
+        "{}",
+        describe(&output)
+    );
+    let left = sessions().context("sessions")?;
+    ensure!(left.len() == 1 && left[0]["vm_id"] == 1, "{left:?}");
+    ensure!(!host.admin_output("vm show 3")?.status.success());
+    for restarted in [false, true] {
+        if restarted {
+            drop(host.kill_daemon());
+            host.start_daemon()?;
+        }
+        let vm = host.vm(2)?;
+        ensure!(vm["priority"] == "high", "{vm:#}");
+        ensure!(vm["limits"]["memory_bytes"] == 512 << 20, "{vm:#}");
+        ensure!(host.admin_json("weights get")?["host"]["high"] == 20);
+        let pools = host.admin("pool list")?;
+        ensure!(!pools.contains('B') || !pools.contains("B "), "{pools}");
+        computes(&host, 2)?;
+    }
+    drop(stays);
+    let audit = host.admin("audit")?;
+    ensure!(audit.contains("restore"), "{audit}");
+    Ok(())
+}

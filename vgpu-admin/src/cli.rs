@@ -209,6 +209,24 @@ Examples:
 
     /// Make the daemon read its configuration file again.
     Reload,
+
+    /// Copy the state database (GPUs, pools, VMs, limits, usage, events, audit trail) to a file.
+    #[command(after_help = "Example:\n  vgpu-admin backup /root/vgpu.backup")]
+    Backup {
+        /// The file, which only its owner can read.
+        file: PathBuf,
+        /// Replace the file if there is one.
+        #[arg(long)]
+        force: bool,
+    },
+
+    /// Put the pools, VMs, assignments and weights of a backup in place of the present ones; VMs that it does
+    /// not have are removed and their sessions end.
+    #[command(after_help = "Example:\n  vgpu-admin restore /root/vgpu.backup")]
+    Restore {
+        /// A file made by `vgpu-admin backup`.
+        file: PathBuf,
+    },
 }
 
 /// `gpu …`

@@ -2,12 +2,13 @@
 
 use std::error::Error as _;
 use std::fmt::Display;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use http_body_util::channel::Channel;
 use http_body_util::{BodyExt, Full, Limited};
-use hyper::body::{Bytes, Incoming};
+use hyper::body::{Body, Bytes, Incoming};
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use serde::Serialize;
@@ -23,6 +24,9 @@ const MAX_ANSWER: usize = 64 << 20;
 /// Longest wait for an answer that the daemon does not hold back on purpose. Scans run a probe
 /// with a deadline of its own.
 const TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Files are sent in pieces of this size, in bytes.
+const PIECE: u64 = 64 << 10;
 
 /// A daemon's address.
 #[derive(Debug, Clone)]
@@ -72,6 +76,40 @@ impl Client {
         }
     }
 
+    /// `POST /v1/<path>` with a file, however large, as the body.
+    pub(crate) async fn upload<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        file: std::fs::File,
+    ) -> Result<T, Error> {
+        let (mut sender, body) = Channel::<Bytes, std::io::Error>::new(1);
+        let sent = tokio::spawn(async move {
+            let mut file = file;
+            loop {
+                let mut piece = Vec::new();
+                match (&mut file).take(PIECE).read_to_end(&mut piece) {
+                    Ok(0) => return,
+                    Ok(_) => {}
+                    // The daemon notices that it was not all.
+                    Err(error) => return sender.abort(error),
+                }
+                if sender.send_data(piece.into()).await.is_err() {
+                    return;
+                }
+            }
+        });
+        let answer = self.in_time(async {
+            let response = self.send(head(Method::POST, path).body(body)).await?;
+            let status = response.status();
+            let body = Limited::new(response.into_body(), MAX_ANSWER).collect();
+            let bytes = body.await.map_err(protocol)?.to_bytes();
+            parse(status, &bytes)
+        });
+        let answer = answer.await;
+        sent.abort();
+        answer
+    }
+
     /// Any request of the API. One connection a request: commands are few.
     pub(crate) async fn call<T: DeserializeOwned>(
         &self,
@@ -96,6 +134,18 @@ impl Client {
         path: &str,
         body: Option<&impl Serialize>,
     ) -> Result<Response<Incoming>, Error> {
+        self.send(Ok(build(method, path, body)?)).await
+    }
+
+    async fn send<B>(
+        &self,
+        request: Result<Request<B>, hyper::http::Error>,
+    ) -> Result<Response<Incoming>, Error>
+    where
+        B: Body<Data = Bytes, Error: Into<Box<dyn std::error::Error + Send + Sync>>>
+            + Send
+            + 'static,
+    {
         let stream = UnixStream::connect(&self.socket)
             .await
             .map_err(|cause| self.unreachable(cause))?;
@@ -104,8 +154,10 @@ impl Client {
             .map_err(protocol)?;
         // Ends with the connection; its error shows in the request.
         tokio::spawn(connection);
-        let request = build(method, path, body)?;
-        sender.send_request(request).await.map_err(unanswered)
+        sender
+            .send_request(request.map_err(protocol)?)
+            .await
+            .map_err(unanswered)
     }
 
     async fn in_time<T>(&self, step: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
@@ -145,19 +197,23 @@ fn protocol(error: impl Display) -> Error {
     Error::Protocol(error.to_string())
 }
 
-fn build(
-    method: Method,
-    path: &str,
-    body: Option<&impl Serialize>,
-) -> Result<Request<Full<Bytes>>, Error> {
-    let mut builder = Request::builder()
+fn head(method: Method, path: &str) -> hyper::http::request::Builder {
+    Request::builder()
         .method(method)
         .uri(format!("/{API_VERSION}/{path}"))
         .header("host", "vgpud")
         .header(
             "user-agent",
             concat!("vgpu-admin/", env!("CARGO_PKG_VERSION")),
-        );
+        )
+}
+
+fn build(
+    method: Method,
+    path: &str,
+    body: Option<&impl Serialize>,
+) -> Result<Request<Full<Bytes>>, Error> {
+    let mut builder = head(method, path);
     let bytes = match body {
         Some(body) => {
             builder = builder.header("content-type", "application/json");

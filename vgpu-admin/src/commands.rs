@@ -1,5 +1,6 @@
 //! What each command does: its requests, and what is shown of the answers.
 
+mod backup;
 mod gpu;
 mod journal;
 mod pool;
@@ -80,6 +81,8 @@ pub(crate) async fn run(cli: Cli) -> Result<u8, Error> {
         Command::Audit { since, limit } => journal::audit(&client, output, since, limit).await?,
         Command::Doctor => return doctor(&client, output).await,
         Command::Reload => reload(&client, output).await?,
+        Command::Backup { file, force } => backup::save(&client, &file, force).await?,
+        Command::Restore { file } => applied(output, &backup::restore(&client, &file).await?)?,
     }
     Ok(0)
 }

@@ -31,10 +31,10 @@ pub(crate) enum Error {
     )]
     HungUp,
     /// The daemon's answer ended before it was whole.
-    #[error("vgpud broke off before the log was whole; try again")]
+    #[error("vgpud broke off before its answer was whole; try again")]
     CutOff,
-    /// Writing to a file failed.
-    #[error("cannot write {path}: {source}")]
+    /// A file of the caller's cannot be read or written.
+    #[error("cannot use {path}: {source}")]
     File {
         path: String,
         source: std::io::Error,

@@ -1,5 +1,6 @@
 //! One function per route. Their annotations make `docs/openapi.json`; a test keeps it true.
 
+mod backup;
 mod events;
 mod gpus;
 mod host;
@@ -33,6 +34,7 @@ pub(super) struct ApiState {
     pub(super) admin: Arc<Admin>,
     pub(super) followers: Arc<Semaphore>,
     pub(super) dumps: Arc<Semaphore>,
+    pub(super) restores: Arc<Semaphore>,
 }
 
 #[derive(OpenApi)]
@@ -86,6 +88,8 @@ fn documented() -> OpenApiRouter<ApiState> {
         .routes(routes!(host::status))
         .routes(routes!(host::doctor))
         .routes(routes!(host::reload))
+        .routes(routes!(backup::save))
+        .routes(routes!(backup::restore))
         .routes(routes!(host::document))
         .routes(routes!(host::metrics))
         .routes(routes!(host::healthz))
@@ -111,6 +115,8 @@ pub(super) fn router(admin: Arc<Admin>) -> Router {
         admin,
         followers: Arc::new(Semaphore::new(FOLLOWERS)),
         dumps: Arc::new(Semaphore::new(DUMPS)),
+        // All of them use one file.
+        restores: Arc::new(Semaphore::new(1)),
     };
     let (router, _) = documented().split_for_parts();
     router

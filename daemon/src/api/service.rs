@@ -22,7 +22,7 @@ use crate::events::EventSink;
 use crate::mediation::{Explained, Mediation, MediationError, MediationFuture};
 use crate::model::{RuntimeSnapshot, now_unix_ms};
 use crate::store::command::refuse;
-use crate::store::{Actor, Command, Outcome, Store, StoreOptions};
+use crate::store::{Actor, Command, Outcome, Store, StoreOptions, Temporary};
 
 /// How long the mediation may take to say what it is doing.
 const SNAPSHOT_DEADLINE: Duration = Duration::from_secs(2);
@@ -166,7 +166,41 @@ impl Admin {
         command: Command,
     ) -> Result<Outcome, ErrorDetail> {
         let _in_order = self.order.lock().await;
-        let mut outcome = self.store.execute(actor, key, command).await?;
+        let outcome = self.store.execute(actor, key, command).await?;
+        self.hand_over(outcome).await
+    }
+
+    /// Puts the configuration of a backup in place of the present one.
+    ///
+    /// # Errors
+    /// A refusal; nothing was changed then.
+    pub(super) async fn restore(
+        self: &Arc<Self>,
+        actor: Actor,
+        backup: Temporary,
+    ) -> Result<ApplyReport, ErrorDetail> {
+        if self.draining.load(Ordering::Relaxed) {
+            return Err(of_mediation(&MediationError::Draining));
+        }
+        let admin = self.clone();
+        // As with commands: a caller who goes away must not leave it half done.
+        let task = tokio::spawn(async move {
+            let _in_order = admin.order.lock().await;
+            let outcome = admin.store.restore(actor, backup).await?;
+            admin.hand_over(outcome).await
+        });
+        let outcome = task.await.map_err(|error| broke_off(&error))??;
+        // GPUs of the backup may be here, and others may have gone since.
+        let scanned = self.scan(Actor::daemon()).await;
+        Ok(ApplyReport {
+            changed: outcome.changed,
+            message: outcome.message,
+            warnings: scanned.err().map(|e| e.to_string()).into_iter().collect(),
+        })
+    }
+
+    /// Gives the mediation what was committed.
+    async fn hand_over(&self, mut outcome: Outcome) -> Result<Outcome, ErrorDetail> {
         let changes = std::mem::take(&mut outcome.changes);
         if changes.is_empty() {
             return Ok(outcome);

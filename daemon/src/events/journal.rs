@@ -305,6 +305,12 @@ impl Journal {
             .collect()
     }
 
+    /// Puts saved totals in place of a VM's.
+    pub(crate) fn put_usage(&self, vm_id: u32, record: UsageRecord) {
+        let dirty = false;
+        lock(&self.usage).insert(vm_id, UsageEntry { record, dirty });
+    }
+
     /// Forgets the totals of a VM that is no longer registered.
     pub(crate) fn forget_usage(&self, vm_id: u32) {
         lock(&self.usage).remove(&vm_id);

@@ -7,6 +7,7 @@
 mod check;
 mod gpus;
 mod pools;
+mod restore;
 mod usage;
 mod vms;
 

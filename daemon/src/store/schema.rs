@@ -144,6 +144,38 @@ pub(super) fn open(file: &Path, promised: u64, witness: &Path) -> Result<Connect
     Ok(connection)
 }
 
+/// Opens a copy of a database that somebody sent, checks all of it, and brings its schema up to date.
+///
+/// # Errors
+/// What is wrong with it.
+pub(super) fn open_backup(file: &Path) -> Result<Connection, StoreError> {
+    let fail = |error: rusqlite::Error| StoreError::from_sqlite(file, &error);
+    let corrupt = |message: String| StoreError::Corrupt {
+        file: file.to_path_buf(),
+        message,
+    };
+    let (mut connection, _) = open_sound(file, false)?;
+    connection
+        .pragma_update(None, "trusted_schema", false)
+        .map_err(fail)?;
+    let version: i64 = connection
+        .pragma_query_value(None, "user_version", |row| row.get(0))
+        .map_err(fail)?;
+    let foreign = "SELECT count(*) FROM sqlite_schema WHERE type NOT IN ('table', 'index')";
+    let foreign: i64 = connection
+        .query_row(foreign, [], |row| row.get(0))
+        .map_err(fail)?;
+    if version < 1 || foreign > 0 {
+        return Err(corrupt("it does not have the tables of vgpud".into()));
+    }
+    if let Some(message) = integrity(&connection, "integrity_check").map_err(fail)? {
+        return Err(corrupt(message));
+    }
+    let done = usize::try_from(version).unwrap_or(0);
+    upgrade(&mut connection, done, MIGRATIONS).map_err(fail)?;
+    Ok(connection)
+}
+
 /// A second connection, to a database that [`open`] has found sound.
 pub(super) fn open_to_read(file: &Path) -> Result<Connection, StoreError> {
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY
@@ -279,16 +311,20 @@ fn migrate(
     if done > 0 {
         back_up(connection, file, version)?;
     }
+    upgrade(connection, done, migrations).map_err(fail)
+}
+
+fn upgrade(
+    connection: &mut Connection,
+    done: usize,
+    migrations: &[&str],
+) -> Result<(), rusqlite::Error> {
     for (index, step) in migrations.iter().enumerate().skip(done) {
-        let transaction = connection.transaction().map_err(fail)?;
-        transaction.execute_batch(step).map_err(fail)?;
-        transaction
-            .pragma_update(None, "application_id", APPLICATION_ID)
-            .map_err(fail)?;
-        transaction
-            .pragma_update(None, "user_version", index as i64 + 1)
-            .map_err(fail)?;
-        transaction.commit().map_err(fail)?;
+        let transaction = connection.transaction()?;
+        transaction.execute_batch(step)?;
+        transaction.pragma_update(None, "application_id", APPLICATION_ID)?;
+        transaction.pragma_update(None, "user_version", index as i64 + 1)?;
+        transaction.commit()?;
     }
     Ok(())
 }

@@ -1,5 +1,6 @@
 //! The thread that owns the database.
 
+use std::collections::BTreeMap;
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -12,12 +13,13 @@ use rusqlite::{Connection, ErrorCode as SqlCode, TransactionBehavior};
 use tokio::sync::oneshot;
 use vgpu_proto::api::{ErrorCode, ErrorDetail, EventKind, GpuState, Quarantine, Severity};
 
+use super::backup::Backup;
 use super::catalog::{Catalog, Context};
-use super::command::{Actor, Command, Outcome, refuse};
+use super::command::{Actor, Command, Outcome, invalid, refuse};
 use super::{NumberFile, Shared, StoreError, StoreOptions, rows};
 use crate::events::{Draft, GpuNote, Journal, QuarantineNote, Unsaved, VmNote};
 use crate::mediation::Change;
-use crate::model::{UsageRecord, now_unix_ms};
+use crate::model::{UsageRecord, VmRecord, now_unix_ms};
 
 /// How often events and notes are looked for.
 const TICK: Duration = Duration::from_millis(100);
@@ -36,6 +38,12 @@ pub(super) enum Job {
         actor: Actor,
         key: Option<String>,
         command: Box<Command>,
+        reply: oneshot::Sender<Result<Outcome, ErrorDetail>>,
+    },
+    /// Puts the configuration of a backup in place of the present one.
+    Restore {
+        actor: Actor,
+        backup: Box<Backup>,
         reply: oneshot::Sender<Result<Outcome, ErrorDetail>>,
     },
     /// A read where the writer's connection is the only one (and what tests do to it).
@@ -152,6 +160,13 @@ impl Writer {
                     // A caller that no longer listens has lost only the answer.
                     let _ = reply.send(self.execute(&actor, key.as_deref(), &command));
                 }
+                Ok(Job::Restore {
+                    actor,
+                    backup,
+                    reply,
+                }) => {
+                    let _ = reply.send(self.restore(&actor, &backup));
+                }
                 Ok(Job::Read(query)) => query(&self.connection),
                 Ok(Job::Configure(options)) => self.options = *options,
                 Ok(Job::Stop) | Err(RecvTimeoutError::Disconnected) => break,
@@ -201,6 +216,71 @@ impl Writer {
         self.on_disk = self.shared.publish(after);
         self.acknowledged(change);
         self.tell(command, &outcome);
+        Ok(outcome)
+    }
+
+    fn restore(&mut self, actor: &Actor, backup: &Backup) -> Result<Outcome, ErrorDetail> {
+        let (on_disk, before) = (self.on_disk.clone(), self.with_notes());
+        let after = before.restored(&backup.catalog);
+        after.check().map_err(invalid)?;
+        let total = |vm: &VmRecord| match before.same(vm) {
+            Some(_) => self.journal.usage_of(vm.vm_id),
+            None => UsageRecord {
+                generation: vm.generation,
+                ..backup.usage.get(&vm.vm_id).copied().unwrap_or_default()
+            },
+        };
+        let usage: BTreeMap<u32, UsageRecord> =
+            after.vms.values().map(|vm| (vm.vm_id, total(vm))).collect();
+        let outcome = Outcome {
+            changes: before.changes_to(&after, &usage),
+            changed: true,
+            target: "backup".into(),
+            message: format!(
+                "Restored: {} pools, {} VMs.",
+                after.pools.len(),
+                after.vms.len()
+            ),
+            ..Outcome::default()
+        };
+        let command = Command::Note {
+            action: "restore".into(),
+            target: outcome.target.clone(),
+        };
+        // Names, CIDs and sockets may have changed hands: first they are all free.
+        let freed = Catalog {
+            vms: BTreeMap::new(),
+            assignments: BTreeMap::new(),
+            ..Catalog::clone(&on_disk)
+        };
+        let mut change = 0;
+        self.transact(|connection| {
+            rows::save_difference(connection, &on_disk, &freed)?;
+            rows::save_difference(connection, &freed, &after)?;
+            for (vm_id, usage) in &usage {
+                rows::save_usage(connection, *vm_id, usage)?;
+            }
+            change = rows::save_audit(connection, now_unix_ms(), actor, &command, &outcome.target)?;
+            Ok(())
+        })?;
+        let anew: Vec<u32> = after
+            .vms
+            .values()
+            .filter(|vm| before.same(vm).is_none())
+            .map(|vm| vm.vm_id)
+            .collect();
+        self.on_disk = self.shared.publish(after);
+        self.acknowledged(change);
+        self.tell(&command, &outcome);
+        for vm_id in anew {
+            self.journal.put_usage(vm_id, usage[&vm_id]);
+        }
+        let message = format!("{} (by {})", outcome.message, actor.name);
+        self.journal.record(Draft::daemon(
+            EventKind::ConfigChanged,
+            Severity::Info,
+            message,
+        ));
         Ok(outcome)
     }
 

@@ -1,0 +1,122 @@
+//! The whole database as a file: out, and in again.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::time::Duration;
+
+use axum::Json;
+use axum::body::{Body, Bytes};
+use axum::extract::State;
+use axum::http::{HeaderValue, header};
+use axum::response::Response;
+use http_body_util::BodyExt;
+use http_body_util::channel::Channel;
+use vgpu_proto::api::{ApplyReport, ErrorBody, ErrorCode};
+
+use super::super::extract::Writer;
+use super::super::failure::Failure;
+use super::ApiState;
+
+const MEDIA_TYPE: &str = "application/vnd.sqlite3";
+/// The file travels in pieces of this size.
+const PIECE: usize = 64 * 1024;
+/// Pieces that wait for a slow reader.
+const AHEAD: usize = 4;
+/// A caller who takes or sends nothing for this long is left.
+const STALLED: Duration = Duration::from_secs(30);
+/// The largest backup that is taken: ten million events have less.
+const MOST: u64 = 4 << 30;
+
+/// A copy of the whole state database at one moment: an SQLite file. Needs the right to change things.
+#[utoipa::path(get, path = "/v1/backup", tag = "host",
+    responses((status = 200, content_type = "application/vnd.sqlite3", body = String),
+        (status = "default", body = ErrorBody)))]
+pub(super) async fn save(_: Writer, State(state): State<ApiState>) -> Result<Response, Failure> {
+    let mut file = state.admin.store().backup().await?;
+    let length = file.metadata().map_err(unreadable)?.len();
+    let (mut sender, body) = Channel::<Bytes, std::io::Error>::new(AHEAD);
+    tokio::spawn(async move {
+        loop {
+            let (piece, rest) = match tokio::task::spawn_blocking(|| read(file)).await {
+                Ok(Ok((piece, rest))) if !piece.is_empty() => (piece, rest),
+                // Too little was sent, which the length tells.
+                _ => return,
+            };
+            file = rest;
+            let sent = tokio::time::timeout(STALLED, sender.send_data(piece)).await;
+            if !matches!(sent, Ok(Ok(()))) {
+                return;
+            }
+        }
+    });
+    let mut response = Response::new(Body::new(body));
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(MEDIA_TYPE));
+    headers.insert(header::CONTENT_LENGTH, length.into());
+    Ok(response)
+}
+
+fn read(mut file: File) -> std::io::Result<(Bytes, File)> {
+    let mut piece = Vec::with_capacity(PIECE);
+    (&mut file).take(PIECE as u64).read_to_end(&mut piece)?;
+    Ok((piece.into(), file))
+}
+
+/// Puts the configuration of a backup in place of the present one, while guests run. Sessions of VMs that
+/// it does not have end.
+#[utoipa::path(post, path = "/v1/restore", tag = "host",
+    request_body(content = String, content_type = "application/vnd.sqlite3"),
+    responses((status = 200, body = ApplyReport), (status = "default", body = ErrorBody)))]
+pub(super) async fn restore(
+    writer: Writer,
+    State(state): State<ApiState>,
+    mut body: Body,
+) -> Result<Json<ApplyReport>, Failure> {
+    let _turn = state.restores.clone().try_acquire_owned().map_err(|_| {
+        Failure::new(
+            ErrorCode::RateLimited,
+            "Another backup is being restored.",
+            "Try again when that is done.",
+        )
+    })?;
+    let (incoming, mut file) = state.admin.store().incoming().map_err(unwritable)?;
+    let mut length = 0;
+    loop {
+        let frame = tokio::time::timeout(STALLED, body.frame()).await;
+        let frame = frame.map_err(|_| cut_off())?;
+        let Some(frame) = frame else { break };
+        let Ok(data) = frame.map_err(|_| cut_off())?.into_data() else {
+            continue;
+        };
+        length += data.len() as u64;
+        if length > MOST {
+            let message = format!("The file is larger than {} GiB.", MOST >> 30);
+            return Err(Failure::new(ErrorCode::RequestTooLarge, message, ""));
+        }
+        // Into the page cache: this does not wait for the disk.
+        file.write_all(&data).map_err(unwritable)?;
+    }
+    drop(file);
+    let report = state.admin.restore(writer.caller.actor(), incoming).await?;
+    Ok(Json(report))
+}
+
+fn cut_off() -> Failure {
+    Failure::invalid("The file was not sent whole. Nothing was changed.")
+}
+
+fn unreadable(error: std::io::Error) -> Failure {
+    Failure::new(
+        ErrorCode::Internal,
+        format!("The copy cannot be read: {error}."),
+        "",
+    )
+}
+
+fn unwritable(error: std::io::Error) -> Failure {
+    Failure::new(
+        ErrorCode::StoreUnwritable,
+        format!("The file cannot be kept beside the state database: {error}."),
+        "Nothing was changed. It needs as much space as the file has; free some and try again.",
+    )
+}

@@ -1,0 +1,154 @@
+//! Copies of the whole database: made for a caller, and taken back.
+
+use std::collections::BTreeMap;
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use tokio::sync::oneshot;
+use vgpu_proto::api::{ErrorCode, ErrorDetail};
+
+use super::command::{Actor, Outcome, refuse};
+use super::writer::Job;
+use super::{Catalog, Store, StoreError, rows, schema, stopped};
+use crate::model::UsageRecord;
+
+/// A file beside the database that goes when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Temporary(PathBuf);
+
+impl Temporary {
+    /// Makes it anew, empty and for vgpud's user only.
+    ///
+    /// # Errors
+    /// When it cannot be made.
+    fn create(path: PathBuf) -> io::Result<(Temporary, File)> {
+        let temporary = Temporary(path);
+        temporary.remove();
+        let mut options = OpenOptions::new();
+        let file = options
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(&temporary.0)?;
+        Ok((temporary, file))
+    }
+
+    fn remove(&self) {
+        for side in ["", "-journal", "-wal", "-shm"] {
+            let mut name = self.0.clone().into_os_string();
+            name.push(side);
+            let _ = std::fs::remove_file(name);
+        }
+    }
+}
+
+impl Drop for Temporary {
+    fn drop(&mut self) {
+        self.remove();
+    }
+}
+
+/// What a backup holds of the configuration.
+#[derive(Debug)]
+pub(crate) struct Backup {
+    pub(super) catalog: Catalog,
+    pub(super) usage: BTreeMap<u32, UsageRecord>,
+}
+
+impl Backup {
+    fn read(file: &Path) -> Result<Backup, String> {
+        let said = |error: StoreError| match error {
+            StoreError::Corrupt { message, .. } => {
+                format!("It is damaged, or no backup: {message}.")
+            }
+            StoreError::Newer { found, known, .. } => format!(
+                "It has schema version {found}, this vgpud knows up to {known}: restore it with the vgpud \
+                 that made it."
+            ),
+            other => other.to_string(),
+        };
+        let connection = schema::open_backup(file).map_err(said)?;
+        let fail = |error: rusqlite::Error| said(StoreError::from_sqlite(file, &error));
+        let catalog = rows::load_catalog(&connection).map_err(fail)?;
+        catalog
+            .check()
+            .map_err(|what| format!("It is damaged: {what}."))?;
+        let usage = rows::load_usage(&connection).map_err(fail)?;
+        Ok(Backup { catalog, usage })
+    }
+}
+
+impl Store {
+    /// Forgets copies that an earlier vgpud did not finish.
+    pub(super) fn tidy(database: &Path) {
+        for name in ["backup", "restore"] {
+            drop(Temporary(beside(database, name)));
+        }
+    }
+
+    /// A copy of the whole database at one moment. Its file has no name any more.
+    ///
+    /// # Errors
+    /// When there is no space for it, or the database cannot be read.
+    pub async fn backup(&self) -> Result<File, ErrorDetail> {
+        let path = beside(self.file(), "backup");
+        let copy = self.read(move |connection| {
+            let (copy, _) = match Temporary::create(path) {
+                Ok(made) => made,
+                Err(error) => return Ok(Err(error.to_string())),
+            };
+            let made = connection.execute("VACUUM INTO ?1", [copy.0.to_string_lossy()]);
+            let made = made.map_err(|error| error.to_string());
+            Ok(made.and_then(|_| File::open(&copy.0).map_err(|error| error.to_string())))
+        });
+        copy.await?.map_err(|what| {
+            refuse(
+                ErrorCode::StoreUnwritable,
+                format!("No copy of the state database can be made beside it: {what}."),
+                "It needs as much space as the database has. Free some and try again.",
+            )
+        })
+    }
+
+    /// A file for a backup that comes in.
+    ///
+    /// # Errors
+    /// When it cannot be made.
+    pub(crate) fn incoming(&self) -> io::Result<(Temporary, File)> {
+        Temporary::create(beside(self.file(), "restore"))
+    }
+
+    /// Puts the configuration of a backup in place of the present one, all of it or nothing.
+    ///
+    /// # Errors
+    /// When it is no sound backup, or the store cannot be written; nothing was changed then.
+    pub(crate) async fn restore(
+        &self,
+        actor: Actor,
+        incoming: Temporary,
+    ) -> Result<Outcome, ErrorDetail> {
+        let read = tokio::task::spawn_blocking(move || Backup::read(&incoming.0));
+        let backup = read.await.map_err(|_| stopped())?.map_err(|what| {
+            refuse(
+                ErrorCode::InvalidRequest,
+                format!("The file cannot be restored. {what}"),
+                "Nothing was changed. `vgpu-admin backup` makes files that can.",
+            )
+        })?;
+        let (reply, answer) = oneshot::channel();
+        self.send(Job::Restore {
+            actor,
+            backup: Box::new(backup),
+            reply,
+        })?;
+        answer.await.map_err(|_| stopped())?
+    }
+}
+
+fn beside(database: &Path, name: &str) -> PathBuf {
+    let mut path = database.as_os_str().to_owned();
+    path.push(format!(".{name}"));
+    path.into()
+}
