@@ -31,7 +31,8 @@ use crate::gateway::Gateway;
 use crate::mediator::{Canary, Command, Mediator, MediatorHandle, MediatorSettings};
 use crate::model::GpuRecord;
 use crate::probe::Prober;
-use crate::store::{Actor, Store};
+use crate::store::{Actor, Catalog, Store};
+use crate::supervisor::images::{self, ImageKeeper};
 use crate::supervisor::launcher::{Launcher, prepare_soft_state};
 use crate::supervisor::leftover::WorkerBook;
 
@@ -158,6 +159,7 @@ impl Daemon {
             })?;
         }
         let prober = Prober::new(launcher.clone());
+        let images = keep_images(&config, &store.catalog())?;
         let mediator = Mediator::start(MediatorSettings {
             config: config.clone(),
             events: events.clone(),
@@ -166,6 +168,7 @@ impl Daemon {
             runtime: tokio::runtime::Handle::current(),
             unverified: leftovers.gpus(),
             leftovers: leftovers.count(),
+            images,
             first_session: numbers.first(),
             first_epoch: first_epoch(),
         })
@@ -290,6 +293,21 @@ impl Daemon {
             tracing::error!("vgpud did not end in good order: {e}");
         }
     }
+}
+
+/// Clears the module images that no VM has any more away, and starts to keep those to come.
+fn keep_images(config: &Config, catalog: &Catalog) -> anyhow::Result<ImageKeeper> {
+    let root = config.images_dir();
+    let registered = catalog.vms.values().map(|vm| (vm.vm_id, vm.generation));
+    // On a full or failing disk guests are served all the same.
+    if let Err(e) = images::sweep(
+        &root,
+        &registered.collect(),
+        config.worker.image_cache_bytes,
+    ) {
+        tracing::warn!("cannot clear {} up: {e}", root.display());
+    }
+    ImageKeeper::start(root).context("cannot start a thread for module images")
 }
 
 /// Each session takes a handful of descriptors; the usual soft limit is 1024.

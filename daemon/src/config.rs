@@ -209,6 +209,12 @@ impl Config {
         self.daemon.state_dir.join("state.db")
     }
 
+    /// Where the VMs' caches of module images are.
+    #[must_use]
+    pub fn images_dir(&self) -> PathBuf {
+        self.daemon.state_dir.join("images")
+    }
+
     /// Holds a directory for every VM with its Unix socket; `None`: VMs get none.
     #[must_use]
     pub fn vm_socket_dir(&self) -> Option<PathBuf> {

@@ -2,6 +2,7 @@
 
 mod common;
 
+use std::collections::{HashMap, HashSet};
 use std::ffi::{c_char, c_int, c_void};
 
 use common::guest;
@@ -148,6 +149,97 @@ fn an_image_travels_once() {
             (blake3::hash(&image).as_bytes(), image.len() as u64)
         );
     }
+}
+
+/// A host whose cache keeps nothing: an image serves one load and is gone, and before the first link all are.
+fn forgetful() -> Host {
+    let (mut images, mut whole, mut first_link) = (HashMap::new(), HashSet::new(), true);
+    Host::scripted(move |frame, link| match &frame.request {
+        Request::ImageData(call) => {
+            let sent: &mut Vec<u8> = images.entry(call.hash).or_default();
+            sent.truncate(call.offset as usize);
+            sent.extend_from_slice(&frame.bulk);
+            if blake3::hash(sent).as_bytes() == &call.hash {
+                whole.insert(call.hash);
+            }
+            false
+        }
+        Request::ModuleLoad(call) if !whole.remove(&call.hash) => {
+            link.status(frame, CuResult::FILE_NOT_FOUND);
+            true
+        }
+        Request::Link(call) => {
+            let had = call.inputs.iter().all(|input| whole.remove(&input.hash));
+            let lost = std::mem::take(&mut first_link) || !had;
+            let (lost_it, verdict) = (CuResult::FILE_NOT_FOUND, CuResult::INVALID_PTX);
+            link.status(frame, if lost { lost_it } else { verdict });
+            true
+        }
+        _ => false,
+    })
+}
+
+#[test]
+fn an_image_that_the_host_has_lost_is_sent_again() {
+    let name = "an_image_that_the_host_has_lost_is_sent_again";
+    if let Some(cuda) = guest::enter(name) {
+        assert_eq!(cu!(cuda, cuInit(0 => u32)), 0);
+        // A library needs no context, and its bytes may go when it is loaded.
+        let mut text = b".version 8.0 // a library\0".to_vec();
+        let mut library = 0;
+        let (none, no_values) = (std::ptr::null::<u32>(), std::ptr::null_mut::<*mut c_void>());
+        let mut load = |bytes: &mut [u8]| {
+            cu!(cuda, cuLibraryLoadData(
+                &mut library => *mut u64,
+                bytes.as_ptr().cast() => *const c_void,
+                none => *const u32, no_values => *mut *mut c_void, 0 => u32,
+                none => *const u32, no_values => *mut *mut c_void, 0 => u32,
+            ))
+        };
+        assert_eq!(load(&mut text), 0);
+        text.fill(b'x');
+        cuda.begin();
+        let data = c".version 8.0".as_ptr().cast::<c_void>();
+        for _ in 0..3 {
+            let mut module = 0;
+            let load = cu!(cuda, cuModuleLoadData(&mut module => *mut u64, data => *const c_void));
+            assert_eq!((load, module), (0, MODULE));
+        }
+        // What serves this load takes the image that the library was loaded with.
+        let data = c".version 8.0 // a library".as_ptr().cast::<c_void>();
+        let mut module = 0;
+        let load = cu!(cuda, cuModuleLoadData(&mut module => *mut u64, data => *const c_void));
+        assert_eq!(load, 0);
+        let (mut kernel, kernel_name) = (0, c"kernel".as_ptr());
+        let found = cu!(cuda, cuLibraryGetKernel(
+            &mut kernel => *mut u64, library => u64, kernel_name => *const c_char
+        ));
+        assert_eq!(found, 0);
+        // So may the inputs of a link.
+        let (mut state, mut text) = (0_u64, b".version 8.0 // an input".to_vec());
+        let create = cu!(cuda, cuLinkCreate_v2(
+            0 => u32, none => *const u32, no_values => *mut *mut c_void, &mut state => *mut u64
+        ));
+        assert_eq!(create, 0);
+        for _ in 0..2 {
+            let add = cu!(cuda, cuLinkAddData_v2(
+                state => u64, 1 => u32, text.as_mut_ptr().cast() => *mut c_void, text.len() => usize,
+                std::ptr::null() => *const c_char, 0 => u32, none => *const u32,
+                no_values => *mut *mut c_void
+            ));
+            assert_eq!(add, 0);
+            text.push(b'!');
+        }
+        text.fill(b'x');
+        let (mut out, mut size) = (std::ptr::null_mut::<c_void>(), 0_usize);
+        let complete = cu!(cuda, cuLinkComplete(
+            state => u64, &mut out => *mut *mut c_void, &mut size => *mut usize
+        ));
+        assert_eq!(complete, CuResult::INVALID_PTX.0, "the linker's own word");
+        return;
+    }
+    let host = forgetful();
+    guest::start(name, &host).success();
 }
 
 #[test]

@@ -15,8 +15,11 @@ pub const COPY_PIECE: usize = 256 * 1024;
 /// Largest parameter block of a kernel, in bytes (CUDA ≥ 12.1 on Volta and later: 32,764).
 pub const MAX_KERNEL_PARAMS: usize = 32_764;
 
-/// Largest module image, in bytes. Streams in [`MAX_BULK`] pieces into a file of the host's cache.
+/// Largest module image, in bytes. Streams in [`MAX_BULK`] pieces into memory that vgpud has booked.
 pub const MAX_IMAGE: u64 = 2 * 1024 * 1024 * 1024;
+
+/// Images that a session may have begun to send and not sent whole.
+pub const MAX_UPLOADS: usize = 8;
 
 /// Most inputs of one link.
 pub const MAX_LINK_INPUTS: usize = 256;

@@ -6,6 +6,7 @@
 //! back to when it last looked at the lease's holders.
 //! Every message about the lease names its epoch; one of an older epoch is ignored.
 
+use crate::call::ops::ImageHash;
 use crate::codec::{Decode, Encode};
 use crate::cuda::CuResult;
 use crate::handshake::DeviceInfo;
@@ -56,6 +57,19 @@ pub enum ToWorker {
         /// Their bulk bytes; at least 1.
         bytes: u64,
     },
+    /// Answer to [`FromWorker::ImageBegin`]. Unless refused, the one descriptor of this message is the memory:
+    /// a memfd of exactly the announced length, whose size is sealed.
+    ImageRoom {
+        /// Its number.
+        image: u64,
+        /// Why there is no memory, as a sentence for the guest.
+        refused: Option<String>,
+    },
+    /// vgpud is done with an image that was said to be whole: it is in the cache, or will not be.
+    ImageKept {
+        /// Its number.
+        image: u64,
+    },
 }
 
 /// What a worker is for.
@@ -67,7 +81,7 @@ pub struct Start {
     pub vm: u32,
     /// Path of the driver library to load; `None`: the system's `libcuda.so.1`.
     pub driver: Option<String>,
-    /// Directory of this tenant's cached module images; created by vgpud, writable by the worker.
+    /// Directory of this tenant's cached module images: vgpud's, readable to the worker.
     pub image_dir: String,
     /// The VM's device-memory quota in bytes; 0: none. Bounds what `cuMemGetInfo` shows.
     pub memory_quota: u64,
@@ -166,5 +180,24 @@ pub enum FromWorker {
         slice_end_ns: u64,
         /// Nanoseconds until then.
         in_ns: u64,
+    },
+    /// A guest begins to send a module image: asks for memory of the VM's pinned account to hold it.
+    ImageBegin {
+        /// Number of the image, for all that is said of it; counted from 1.
+        image: u64,
+        /// Its bytes; at least 1, at most [`crate::limits::MAX_IMAGE`].
+        len: u64,
+    },
+    /// The image has come whole: vgpud may put it into the cache, if the bytes have this hash.
+    ImageWhole {
+        /// Its number.
+        image: u64,
+        /// Its name.
+        hash: ImageHash,
+    },
+    /// The worker holds the image's memory no longer.
+    ImageDone {
+        /// Its number.
+        image: u64,
     },
 }

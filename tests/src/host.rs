@@ -43,6 +43,8 @@ pub struct Options {
     /// Writing beyond [`Host::limit_files`] is an error for vgpud and its workers, as on a full disk,
     /// instead of a signal that ends them.
     pub ignore_file_limit: bool,
+    /// The state lies on a disk of its own of this many bytes, which takes root.
+    pub state_disk: Option<u64>,
     /// Run the daemon and its workers on this CPU only (benchmarks).
     pub cpu: Option<usize>,
 }
@@ -74,6 +76,7 @@ impl Default for Options {
             listen: "vsock = false\n".into(),
             config: String::new(),
             ignore_file_limit: false,
+            state_disk: None,
             cpu: None,
         }
     }
@@ -85,6 +88,8 @@ pub struct Host {
     dir: TempDir,
     daemon: Option<Child>,
     launcher: Vec<String>,
+    /// Where a disk is mounted.
+    mounted: Option<PathBuf>,
 }
 
 impl Host {
@@ -100,13 +105,46 @@ impl Host {
             dir,
             daemon: None,
             launcher: options.launcher(),
+            mounted: None,
         };
+        if let Some(bytes) = options.state_disk {
+            host.mount_state(bytes)?;
+        }
         if nix::unistd::geteuid().is_root() && paths::is_closed(&paths::build_dir()?) {
             host.copy_programs()?;
         }
         std::fs::write(host.config_path(), host.config(options)?)?;
         host.start_daemon()?;
         Ok(host)
+    }
+
+    fn mount_state(&mut self, bytes: u64) -> anyhow::Result<()> {
+        let state = self.dir.path().join("state");
+        std::fs::create_dir(&state)?;
+        let mounted = Command::new("mount")
+            .args([
+                "-t",
+                "tmpfs",
+                "-o",
+                &format!("size={bytes},mode=0711"),
+                "tmpfs",
+            ])
+            .arg(&state)
+            .status()?;
+        ensure!(mounted.success(), "no disk can be mounted");
+        self.mounted = Some(state);
+        Ok(())
+    }
+
+    /// The directory of a VM's cached module images, once there is one.
+    pub fn images(&self, vm: u32) -> Option<PathBuf> {
+        let all = std::fs::read_dir(self.dir.path().join("state/images")).ok()?;
+        let begin = format!("vm{vm}-");
+        let mine = |path: &PathBuf| {
+            let name = path.file_name().map(std::ffi::OsStr::to_string_lossy);
+            name.is_some_and(|name| name.starts_with(&begin))
+        };
+        all.flatten().map(|entry| entry.path()).find(mine)
     }
 
     /// Where a build that lies in a closed directory (root's home) was copied to, for the workers.
@@ -393,6 +431,9 @@ impl Drop for Host {
         }
         if self.daemon.is_some() && self.stop_daemon().is_err() {
             let _ = self.kill_daemon();
+        }
+        if let Some(state) = &self.mounted {
+            let _ = Command::new("umount").arg("-l").arg(state).status();
         }
     }
 }

@@ -16,6 +16,7 @@ mod gangs;
 mod graphs;
 mod guests;
 mod hostile;
+mod images;
 mod in_force;
 mod limits;
 mod overruns;

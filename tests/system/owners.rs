@@ -54,8 +54,13 @@ fn as_worker_of(vm: u32, script: &str) -> Result<(bool, String)> {
     Ok((output.status.success(), guest::describe(&output)))
 }
 
-fn images(host: &Host, vm: u32) -> PathBuf {
-    host.dir().join(format!("state/images/vm{vm}"))
+/// The directory of a VM's cached images, when there is an image in it.
+fn images(host: &Host, vm: u32) -> Result<PathBuf> {
+    until("an image is cached", SOON, || {
+        let dir = host.images(vm)?;
+        std::fs::read_dir(&dir).ok()?.next()?.ok()?;
+        Some(dir)
+    })
 }
 
 #[test]
@@ -99,7 +104,7 @@ fn every_vms_workers_have_a_user_of_their_own() -> Result<()> {
 }
 
 #[test]
-fn a_worker_has_its_image_cache_and_no_others() -> Result<()> {
+fn a_worker_reads_its_image_cache_and_no_others() -> Result<()> {
     if !root() {
         return Ok(());
     }
@@ -107,16 +112,26 @@ fn a_worker_has_its_image_cache_and_no_others() -> Result<()> {
     host.admin("register-vm --vm-id=2 --pool=A")?;
     for vm in [1, 2] {
         expect_right(&Guest::new(guest::VECADD, host.target(vm))?.arg("1000"))?;
-        let dir = images(&host, vm);
-        let meta = dir.metadata()?;
-        assert_eq!((meta.uid(), meta.mode() & 0o7777), (BASE + vm, 0o700));
-        let cached: Vec<_> = std::fs::read_dir(&dir)?.collect::<Result<_, _>>()?;
-        assert!(!cached.is_empty(), "the image is kept");
-        for image in &cached {
-            assert_eq!(image.metadata()?.uid(), BASE + vm);
+        let dir = images(&host, vm)?;
+        let of = |meta: &std::fs::Metadata| (meta.uid(), meta.gid(), meta.mode() & 0o7777);
+        assert_eq!(of(&dir.metadata()?), (0, BASE + vm, 0o750));
+        for image in std::fs::read_dir(&dir)? {
+            assert_eq!(of(&image?.metadata()?), (0, BASE + vm, 0o440));
+        }
+        // It reads them, and writes nothing.
+        let dir = dir.display();
+        let (went, said) = as_worker_of(vm, &format!("cat {dir}/* > /dev/null"))?;
+        ensure!(went, "its own: {said}");
+        for script in [
+            format!("touch {dir}/new"),
+            format!("rm -f {dir}/* 2>&1; test -z \"$(ls {dir})\""),
+            format!("for f in {dir}/*; do echo x >> $f || exit 1; done"),
+        ] {
+            let (went, said) = as_worker_of(vm, &script)?;
+            ensure!(!went, "{script}: {said}");
         }
     }
-    let look = format!("ls {}", images(&host, 2).display());
+    let look = format!("ls {}", images(&host, 2)?.display());
     let (went, said) = as_worker_of(2, &look)?;
     ensure!(went, "its own: {said}");
     let (went, said) = as_worker_of(1, &look)?;

@@ -271,7 +271,7 @@ async fn start(
         .launcher
         .launch(
             admitted.session,
-            identity.vm_id,
+            (identity.vm_id, identity.generation),
             admitted.gpus.clone(),
             Bounds {
                 memory_quota: admitted.memory_quota,

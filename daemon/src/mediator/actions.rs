@@ -1,5 +1,6 @@
 //! What the scheduler decided, carried out: on the lease pages, by message, by kill.
 
+use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use vgpu_proto::api::GpuState;
@@ -119,10 +120,15 @@ impl Actor {
 
     /// Sends to a session's worker. One that does not read is broken, and is ended.
     pub(super) fn send(&mut self, id: u64, message: &ToWorker) {
+        self.send_with(id, message, &[]);
+    }
+
+    /// As [`Actor::send`], with the descriptors that belong to the message.
+    pub(super) fn send_with(&mut self, id: u64, message: &ToWorker, fds: &[BorrowedFd<'_>]) {
         let Some(worker) = self.sessions.get(&id).and_then(|s| s.worker.as_ref()) else {
             return;
         };
-        match worker.channel.send(message, &[]) {
+        match worker.channel.send(message, fds) {
             // Closed: its death is on the way.
             Ok(()) | Err(crate::supervisor::channel::SendError::Closed) => {}
             Err(e) => self.breach(id, &e.to_string()),

@@ -21,6 +21,7 @@ use crate::config::Config;
 use crate::events::EventSink;
 use crate::mediation::GpuCheck;
 use crate::model::{GpuRecord, Histogram};
+use crate::supervisor::images::ImageKeeper;
 use crate::supervisor::leftover::WorkerBook;
 
 /// Runs a canary on a GPU, in a process with a deadline, and looks whether the memory of these
@@ -59,6 +60,8 @@ pub struct MediatorSettings {
     pub unverified: BTreeSet<String>,
     /// How many such workers there are.
     pub leftovers: u32,
+    /// Keeps module images.
+    pub images: ImageKeeper,
     /// The first session number: above every one of earlier runs.
     pub first_session: u64,
     /// The first lease epoch: above every one of earlier runs.
@@ -127,6 +130,7 @@ pub(super) struct Actor {
     pub(super) book: WorkerBook,
     pub(super) canary: Canary,
     pub(super) runtime: tokio::runtime::Handle,
+    pub(super) images: ImageKeeper,
     pub(super) handle: MediatorHandle,
     pub(super) meter: Meter,
     pub(super) next_session: u64,
@@ -190,6 +194,7 @@ impl Actor {
             book: settings.book,
             canary: settings.canary,
             runtime: settings.runtime,
+            images: settings.images,
             handle,
             meter: Meter::default(),
             next_session: settings.first_session.max(1),

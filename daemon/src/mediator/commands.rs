@@ -16,6 +16,7 @@ use super::claims::Claim;
 use super::found::Found;
 use super::handle::{AdmitRequest, Admitted, Command, GuestEnd, Ready, Refused};
 use super::held::Held;
+use super::images::Images;
 use super::reactor::{Source, now_ns};
 use super::session::{About, Hearing, Phase, Placed, Session};
 use crate::events::{EndCause, Report};
@@ -81,6 +82,7 @@ impl Actor {
                 gpu_uuid,
                 processes,
             } => self.audit(&gpu_uuid, &processes),
+            Command::ImageKept { session, image } => self.image_kept(session, image),
             Command::Verified { gpu_uuids, left } => self.verified(&gpu_uuids, left),
             Command::Drain { reason } => self.drain(reason),
             Command::EndAll { reason } => self.end_all(&reason),
@@ -313,6 +315,7 @@ impl Actor {
             vm: books::vm_id(identity),
         });
         self.meter.forget(identity);
+        self.images.remove((vm.vm_id, vm.generation));
     }
 
     fn end_by_administrator(&mut self, sessions: &[u64], text: &str) {
@@ -471,6 +474,7 @@ impl Actor {
             lease: None,
             held: Held::default(),
             found: Found::default(),
+            images: Images::default(),
             depth: self.depth_of(id),
             fault: None,
             about,

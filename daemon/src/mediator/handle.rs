@@ -157,6 +157,11 @@ pub(crate) enum Command {
         gpu_uuid: String,
         processes: Vec<DeviceProcess>,
     },
+    /// An image is in its VM's cache, or will not be.
+    ImageKept {
+        session: u64,
+        image: u64,
+    },
     /// These GPUs have no worker of an earlier vgpud any more; `left` such workers remain in all.
     Verified {
         gpu_uuids: Vec<String>,

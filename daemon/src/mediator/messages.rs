@@ -157,6 +157,13 @@ impl Actor {
                     bytes,
                 });
             }
+            (Phase::Live, FromWorker::ImageBegin { image, len }) => {
+                self.image_begin(id, image, len);
+            }
+            (Phase::Live, FromWorker::ImageWhole { image, hash }) => {
+                self.image_whole(id, image, hash);
+            }
+            (Phase::Live, FromWorker::ImageDone { image }) => self.image_done(id, image),
             (Phase::Live, FromWorker::Fault { code, text }) => {
                 let text = printable(&text, MAX_TEXT);
                 tracing::info!(
@@ -257,14 +264,7 @@ impl Actor {
     /// Books the host memory that a session's worker pins. False: its VM may not have so much, and the
     /// session is over.
     fn pins(&mut self, id: u64, bytes: u64) -> bool {
-        self.pinned = None;
-        self.feed(Event::MemoryReserve {
-            session: SessionId(id),
-            of: Memory::Pinned,
-            bytes: bytes.min(PINNED_MOST),
-            tag: PINNED,
-        });
-        if self.pinned.take() == Some(true) {
+        if self.book_pinned(id, bytes.min(PINNED_MOST)) {
             return true;
         }
         let text = format!(
@@ -273,6 +273,18 @@ impl Actor {
         );
         self.end(id, EndCause::Guest, CuResult::DEVICE_UNAVAILABLE, &text);
         false
+    }
+
+    /// Books host memory as pinned by a session's VM. False: it may not have so much.
+    pub(super) fn book_pinned(&mut self, id: u64, bytes: u64) -> bool {
+        self.pinned = None;
+        self.feed(Event::MemoryReserve {
+            session: SessionId(id),
+            of: Memory::Pinned,
+            bytes,
+            tag: PINNED,
+        });
+        self.pinned.take() == Some(true)
     }
 
     fn released(&mut self, id: u64, epoch: u64, depth: Depth) {

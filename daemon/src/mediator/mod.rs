@@ -34,6 +34,7 @@ mod explain;
 mod found;
 pub mod handle;
 mod held;
+mod images;
 mod messages;
 mod meter;
 mod reactor;

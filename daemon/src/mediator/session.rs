@@ -12,6 +12,7 @@ use super::claims::Claim;
 use super::found::Found;
 use super::handle::{Note, Ready};
 use super::held::{Explained, Held};
+use super::images::Images;
 use crate::events::EndCause;
 use crate::model::GpuRecord;
 use crate::supervisor::spawn::Worker;
@@ -38,6 +39,7 @@ pub(super) struct Session {
     pub(super) lease: Option<Lease>,
     pub(super) held: Held,
     pub(super) found: Found,
+    pub(super) images: Images,
     /// The depth credit that its guest has: calls, bytes.
     pub(super) depth: (u32, u64),
     /// The device fault that the worker reported, if any.

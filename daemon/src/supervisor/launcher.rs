@@ -11,6 +11,7 @@ use vgpu_proto::worker::Start;
 
 use super::cage::Cages;
 use super::confine::{Inmate, Jail};
+use super::images::{Registration, cache_of, make_cache};
 use super::leftover::WorkerBook;
 use super::nursery::Nursery;
 use super::owner::{Owner, Owners, reachable};
@@ -135,7 +136,7 @@ impl Launcher {
     pub async fn launch(
         self: &Arc<Self>,
         session: u64,
-        vm: u32,
+        vm: Registration,
         gpus: Vec<ScannedGpu>,
         bounds: Bounds,
     ) -> Result<Launched, String> {
@@ -151,7 +152,7 @@ impl Launcher {
     fn start(
         &self,
         session: u64,
-        vm: u32,
+        (vm, registration): Registration,
         gpus: &[ScannedGpu],
         bounds: Bounds,
     ) -> Result<Launched, String> {
@@ -161,10 +162,12 @@ impl Launcher {
             return Err("one program cannot use software devices and GPUs together".into());
         }
         let owner = self.owners.of(vm)?;
-        let images = config.daemon.state_dir.join("images");
-        let image_dir = spawn::image_dir(&images, vm, owner.as_ref())
-            .map_err(|e| format!("cannot make {}/vm{vm}: {e}", images.display()))?;
-        spawn::prune_images(&image_dir, config.worker.image_cache_bytes);
+        let images = config.images_dir();
+        let image_dir = cache_of(&images, (vm, registration));
+        if let Err(e) = make_cache(&image_dir, owner.as_ref()) {
+            // On a full disk: modules are loaded from memory.
+            tracing::warn!("cannot make {}: {e}", image_dir.display());
+        }
         let (binary, driver) = (worker_binary(&config)?, driver_library(&config, soft)?);
         if let Some(owner) = &owner {
             let soft_state = soft.then(|| config.soft_state_dir());
@@ -179,8 +182,6 @@ impl Launcher {
             max_files: config.worker.max_files,
             max_tasks: config.worker.max_tasks,
             soft_state: soft.then(|| config.soft_state_dir()).as_deref(),
-            // Images are written by the worker until vgpud keeps them.
-            writes: std::slice::from_ref(&image_dir),
         })?;
         let template = WorkerTemplate {
             binary,

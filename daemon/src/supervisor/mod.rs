@@ -5,6 +5,7 @@
 //! |---|---|
 //! | [`spawn`] | starts one: cleared environment, own uid, limits, control socket |
 //! | [`launcher`] | what a worker gets, by the configuration |
+//! | [`images`] | memory for module images, and the VMs' caches of them |
 //! | [`owner`] | as whom they run |
 //! | [`confine`] | what is taken from them before they begin |
 //! | [`channel`] | the control socket |
@@ -18,6 +19,7 @@
 pub mod cage;
 pub mod channel;
 pub mod confine;
+pub mod images;
 pub mod launcher;
 pub mod leftover;
 pub(crate) mod log;

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 
@@ -15,7 +15,6 @@ use super::cage::{Cage, Cages};
 use super::channel::Channel;
 use super::confine::{Confinement, Jail, Spaces};
 use super::leftover::WorkerBook;
-use super::owner::Owner;
 use super::pages::Pages;
 use super::process::Process;
 
@@ -166,65 +165,6 @@ pub fn reap_soon(process: Process) {
     }
 }
 
-/// Makes the directory of a VM's cached module images, which only its workers may enter.
-///
-/// One that belongs to somebody else (the users of workers were changed) is emptied: it is a cache.
-///
-/// # Errors
-/// When it cannot be made or given away.
-pub fn image_dir(images: &Path, vm: u32, owner: Option<&Owner>) -> io::Result<PathBuf> {
-    use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, chown};
-    let mode = std::fs::Permissions::from_mode;
-    let dir = images.join(format!("vm{vm}"));
-    let uid = owner.map_or_else(|| nix::unistd::geteuid().as_raw(), |owner| owner.uid);
-    match std::fs::symlink_metadata(&dir) {
-        Ok(found) if found.is_dir() && found.uid() == uid => return Ok(dir),
-        Ok(_) => std::fs::remove_dir_all(&dir)?,
-        Err(_) => {
-            std::fs::create_dir_all(images)?;
-            // Whatever the umask is: workers pass through, and see none but their own.
-            std::fs::set_permissions(images, mode(0o711))?;
-        }
-    }
-    std::fs::DirBuilder::new().mode(0o700).create(&dir)?;
-    if let Some(owner) = owner {
-        chown(&dir, Some(owner.uid), Some(owner.gid))?;
-    }
-    std::fs::set_permissions(&dir, mode(0o700))?;
-    Ok(dir)
-}
-
-/// Files of a VM's image cache that are looked at, at most: the directory is its workers' to fill, and
-/// other VMs' workers are not to wait for the look.
-const IMAGES_MOST: usize = 4_096;
-
-/// Keeps a VM's image cache within `most` bytes; the images that were used longest ago go. Workers do
-/// the same, but a worker may be its guest's.
-pub fn prune_images(dir: &Path, most: u64) {
-    let Ok(entries) = std::fs::read_dir(dir) else {
-        return;
-    };
-    let mut images: Vec<(std::time::SystemTime, u64, PathBuf)> = entries
-        .take(IMAGES_MOST)
-        .filter_map(|entry| {
-            let entry = entry.ok()?;
-            let meta = entry.metadata().ok().filter(std::fs::Metadata::is_file)?;
-            Some((meta.modified().ok()?, meta.len(), entry.path()))
-        })
-        .collect();
-    images.sort();
-    let mut total: u64 = images.iter().map(|(_, len, _)| len).sum();
-    for (_, len, path) in images {
-        if total <= most {
-            return;
-        }
-        match std::fs::remove_file(&path) {
-            Ok(()) => total -= len,
-            Err(e) => tracing::warn!("cannot remove {}: {e}", path.display()),
-        }
-    }
-}
-
 impl Worker {
     /// Kills it and all that it started. Done again it does no harm.
     pub fn kill(&self) {
@@ -258,28 +198,5 @@ impl Worker {
     #[must_use]
     pub fn start_fds(&self) -> [std::os::fd::BorrowedFd<'_>; 2] {
         [self.pages.lease_fd().as_fd(), self.pages.hints_fd().as_fd()]
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::time::{Duration, SystemTime};
-
-    #[test]
-    fn the_oldest_images_make_room() {
-        let dir = tempfile::tempdir().unwrap();
-        for (name, age_s) in [("new", 10), ("old", 1_000), ("middle", 100)] {
-            let file = std::fs::File::create(dir.path().join(name)).unwrap();
-            file.set_len(100).unwrap();
-            file.set_modified(SystemTime::now() - Duration::from_secs(age_s))
-                .unwrap();
-        }
-        prune_images(dir.path(), 1_000);
-        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 3);
-        prune_images(dir.path(), 150);
-        let left: Vec<_> = std::fs::read_dir(dir.path()).unwrap().collect();
-        assert_eq!(left.len(), 1);
-        assert!(dir.path().join("new").exists());
     }
 }

@@ -26,6 +26,7 @@ use vgpud::model::{
     AssignmentRecord, GpuRecord, PoolRecord, RuntimeSnapshot, ScannedGpu, VmRecord,
 };
 use vgpud::probe::Prober;
+use vgpud::supervisor::images::ImageKeeper;
 use vgpud::supervisor::launcher::{Launcher, prepare_soft_state};
 use vgpud::supervisor::leftover::WorkerBook;
 use zerocopy::little_endian::{U32, U64};
@@ -105,6 +106,7 @@ impl Host {
             runtime: runtime.handle().clone(),
             unverified,
             leftovers: u32::from(setup.unverified),
+            images: ImageKeeper::start(config.images_dir()).expect("a thread"),
             first_session: 1,
             first_epoch: 1,
         })

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Bench, Guest, Setup, fixture, ok};
+use common::{Bench, Guest, Policy, Setup, fixture, ok};
 use vgpu_proto::call::req;
 use vgpu_proto::codec::decode;
 use vgpu_proto::cuda::{CuResult, DevPtr, Stream};
@@ -32,6 +32,7 @@ fn an_image_travels_once_and_is_found_by_the_next_worker() {
     guest.send_image(image);
     ok(guest.status(&load));
     assert!(guest.ask(&req::ImageQuery { hash, len }).present);
+    image_done(&bench);
     drop(bench);
 
     let mut bench = Bench::with(setup());
@@ -52,6 +53,57 @@ fn an_image_travels_once_and_is_found_by_the_next_worker() {
     );
     assert!(!bench.guest.ask(&req::ImageQuery { hash, len }).present);
     bench.guest.module(ctx, image);
+}
+
+/// Waits until the worker has given an image's memory back.
+fn image_done(bench: &Bench) {
+    bench.vgpud.wait("ImageDone", |m| {
+        matches!(m, FromWorker::ImageDone { .. }).then_some(())
+    });
+}
+
+#[test]
+fn an_image_that_is_not_cached_is_loaded_from_memory_and_sent_again() {
+    let policy = Policy {
+        keep_images: false,
+        ..Policy::default()
+    };
+    let mut bench = Bench::with(Setup {
+        policy,
+        ..Setup::default()
+    });
+    let ctx = bench.primary();
+    let image = fixture!("demo/vecadd");
+    for _ in 0..3 {
+        let sent = bench.guest.send_image(image);
+        let load = Guest::load_call(ctx, sent);
+        ok(bench.guest.status(&load));
+        image_done(&bench);
+        assert_eq!(bench.guest.status(&load), CuResult::FILE_NOT_FOUND);
+    }
+    assert_eq!(std::fs::read_dir(&bench.images).expect("dir").count(), 0);
+}
+
+#[test]
+fn an_image_without_memory_is_refused_with_the_reason() {
+    let policy = Policy {
+        no_images: Some("the VM has no memory left".to_owned()),
+        ..Policy::default()
+    };
+    let mut bench = Bench::with(Setup {
+        policy,
+        ..Setup::default()
+    });
+    let ctx = bench.primary();
+    let sent = bench.guest.send_image(fixture!("demo/vecadd"));
+    let reply = bench.guest.call(&Guest::load_call(ctx, sent));
+    assert_eq!(reply.status, CuResult::OUT_OF_MEMORY);
+    let results: vgpu_proto::call::rep::ModuleLoad = decode(&reply.args).expect("results");
+    assert_eq!(results.error_log, b"the VM has no memory left");
+    assert_eq!(bench.guest.errors, [], "the load says it, and nothing else");
+    // With room again, the same image loads.
+    bench.vgpud.set(|policy| policy.no_images = None);
+    bench.guest.module(ctx, fixture!("demo/vecadd"));
 }
 
 #[test]

@@ -11,29 +11,35 @@ use super::module::{CACHE_CONFIGS, read_image};
 use crate::ffi::{exports, put, put_optional, required, text};
 use crate::jit::Options;
 use crate::process::{live, shim};
-use crate::session::sys::UserMemory;
 use crate::state::contexts::Context;
+use crate::state::libraries::Bytes;
 use crate::state::{Shim, libraries, modules};
 use crate::{Cu, image};
 
 exports! {
-    /// Loads an image for every context. Options of the library, hints to the driver, are not needed.
+    /// Loads an image for every context. Of the library's options one says that the program preserves the image;
+    /// the other, a hint to the driver, is not needed.
     fn cuLibraryLoadData(
         out: *mut u64,
         code: *const c_void,
         jit_options: *const u32,
         jit_values: *mut *mut c_void,
         jit_count: c_uint,
-        _options: *const u32,
-        _values: *mut *mut c_void,
-        _count: c_uint
+        options: *const u32,
+        values: *mut *mut c_void,
+        count: c_uint
     ) {
         live()?;
         required(out)?;
         // SAFETY: by the contract of the function.
-        let memory = unsafe { image::at(code) }?;
+        let (memory, preserved) = unsafe { (image::at(code)?, preserved(options, values, count)) };
+        let bytes = match preserved {
+            true => Bytes::Preserved(memory),
+            // SAFETY: by the contract of the function.
+            false => Bytes::Copied(unsafe { memory.copied() }),
+        };
         // SAFETY: by the contract of the function.
-        unsafe { load(out, memory, (jit_count, jit_options, jit_values)) }
+        unsafe { load(out, bytes, (jit_count, jit_options, jit_values)) }
     }
 
     /// Loads a file of the guest for every context.
@@ -52,10 +58,9 @@ exports! {
         required(path)?;
         // SAFETY: by the contract of the function.
         let path = OsStr::from_bytes(unsafe { CStr::from_ptr(path) }.to_bytes());
-        let mut bytes = read_image(path)?;
-        let memory = UserMemory { at: bytes.as_mut_ptr(), len: bytes.len() };
+        let bytes = Bytes::Copied(read_image(path)?);
         // SAFETY: by the contract of the function.
-        unsafe { load(out, memory, (jit_count, jit_options, jit_values)) }
+        unsafe { load(out, bytes, (jit_count, jit_options, jit_values)) }
     }
 
     /// Unloads; its kernels are no more.
@@ -234,16 +239,31 @@ fn within<T>(shim: &Shim, ask: impl FnOnce(&Context) -> Cu<T>) -> Cu<T> {
     answer
 }
 
+/// Does the program promise that the image stays where it is (`CU_LIBRARY_BINARY_IS_PRESERVED`)?
+///
+/// # Safety
+/// As the library's options of cuLibraryLoadData.
+unsafe fn preserved(options: *const u32, values: *mut *mut c_void, count: c_uint) -> bool {
+    const BINARY_IS_PRESERVED: u32 = 1;
+    if options.is_null() || values.is_null() {
+        return false;
+    }
+    // SAFETY: as many of both, by this function's contract.
+    (0..count as usize).any(|i| unsafe {
+        options.add(i).read() == BINARY_IS_PRESERVED && !values.add(i).read().is_null()
+    })
+}
+
 /// # Safety
 /// As cuLibraryLoadData, for a complete image.
 unsafe fn load(
     out: *mut u64,
-    memory: UserMemory,
+    bytes: Bytes,
     (count, options, values): (c_uint, *const u32, *mut *mut c_void),
 ) -> Cu {
     // SAFETY: by this function's contract.
     let options = unsafe { Options::read(count, options, values) }?;
-    let library = libraries::load(live()?, memory, &options)?;
+    let library = libraries::load(live()?, bytes, &options)?;
     // SAFETY: by this function's contract.
     unsafe { put(out, library) }
 }

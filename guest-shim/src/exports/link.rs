@@ -14,7 +14,7 @@ use crate::ffi::{exports, put, put_optional, required, text};
 use crate::jit::Options;
 use crate::process::live;
 use crate::session::sys::UserMemory;
-use crate::state::modules;
+use crate::state::modules::{self, Image};
 use crate::{Cu, lock};
 
 /// `CU_JIT_INPUT_PTX`, and `CU_JIT_INPUT_LIBRARY`, the last that is served.
@@ -26,7 +26,8 @@ const LAST_INPUT_KIND: u32 = 4;
 pub(crate) struct LinkState {
     pub(crate) ctx: Ctx,
     options: Options,
-    inputs: Mutex<Vec<LinkInput>>,
+    /// With their bytes: the program need not preserve them, and the host may want them again.
+    inputs: Mutex<Vec<(LinkInput, Vec<u8>)>>,
     /// The result; the program is given a pointer to it that is good until the link is destroyed.
     linked: Mutex<Option<Vec<u8>>>,
 }
@@ -145,26 +146,47 @@ impl LinkState {
             return Err(CuResult::OUT_OF_MEMORY);
         }
         let image = modules::send(live()?, memory)?;
+        // SAFETY: whoever named the input vouched for its bytes.
+        let bytes = unsafe { memory.copied() };
         let name: String = name.chars().filter(|c| *c != '\0').take(64).collect();
-        lock(&self.inputs).push(LinkInput {
+        let input = LinkInput {
             kind,
             hash: image.hash,
             len: image.len,
             name,
-        });
+        };
+        lock(&self.inputs).push((input, bytes));
         Ok(())
     }
 
     fn link(&self) -> Cu<Vec<u8>> {
-        let session = live()?.session;
-        let inputs = lock(&self.inputs).clone();
-        let (status, reply) = session.call_with_failure(&req::Link {
+        let shim = live()?;
+        let session = &shim.session;
+        let inputs = lock(&self.inputs);
+        let call = req::Link {
             ctx: self.ctx,
-            inputs,
+            inputs: inputs.iter().map(|(input, _)| input.clone()).collect(),
             options: self.options.scalars.clone(),
             info_log_len: self.options.info_len(),
             error_log_len: self.options.error_len(),
-        })?;
+        };
+        let sent = |(input, bytes): &(LinkInput, Vec<u8>)| {
+            let (hash, len) = (input.hash, input.len);
+            let at = bytes.as_ptr().cast_mut();
+            (
+                Image { hash, len },
+                UserMemory {
+                    at,
+                    len: bytes.len(),
+                },
+            )
+        };
+        let images: Vec<_> = inputs.iter().map(sent).collect();
+        let (status, reply) =
+            modules::until_had(shim, &images, || session.call_with_failure(&call))?;
+        if let Some(reply) = &reply {
+            modules::say_refused(status, &reply.error_log);
+        }
         match &reply {
             Some(reply) => self.options.store(&reply.info_log, &reply.error_log),
             None => self.options.store(b"", b""),

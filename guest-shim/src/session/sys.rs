@@ -16,6 +16,8 @@ pub(crate) struct UserMemory {
 
 // SAFETY: an address is only a number here; whoever passes it to the kernel takes what comes.
 unsafe impl Send for UserMemory {}
+// SAFETY: as above.
+unsafe impl Sync for UserMemory {}
 
 impl UserMemory {
     /// The rest after `n` bytes.
@@ -25,6 +27,15 @@ impl UserMemory {
             at: self.at.wrapping_add(n),
             len: self.len - n,
         }
+    }
+
+    /// The bytes as they are now.
+    ///
+    /// # Safety
+    /// They are readable, and nobody changes them meanwhile.
+    pub(crate) unsafe fn copied(self) -> Vec<u8> {
+        // SAFETY: by this function's contract.
+        unsafe { std::slice::from_raw_parts(self.at.cast_const(), self.len) }.to_vec()
     }
 
     /// The first `n` bytes.

@@ -23,11 +23,33 @@ pub(crate) struct Library {
     /// Its handle.
     pub(crate) handle: u64,
     image: Image,
+    bytes: Bytes,
     options: Vec<(u32, u32)>,
     /// By context.
     modules: Mutex<Vec<(u64, Arc<ModuleInfo>)>>,
     /// A name has one handle.
     kernels: Mutex<HashMap<String, u64>>,
+}
+
+/// The bytes of a library: it may have to be sent to the host again.
+#[derive(Debug)]
+pub(crate) enum Bytes {
+    /// The program preserves them for as long as the library is loaded.
+    Preserved(UserMemory),
+    /// A copy, as the driver makes one.
+    Copied(Vec<u8>),
+}
+
+impl Bytes {
+    fn memory(&self) -> UserMemory {
+        match self {
+            Bytes::Preserved(memory) => *memory,
+            Bytes::Copied(bytes) => UserMemory {
+                at: bytes.as_ptr().cast_mut(),
+                len: bytes.len(),
+            },
+        }
+    }
 }
 
 /// One kernel of a library.
@@ -77,17 +99,18 @@ pub(crate) fn function(shim: &Shim, handle: u64) -> Cu<Arc<FunctionInfo>> {
 ///
 /// # Errors
 /// The driver's verdict on the image, where a context is current; the session's errors.
-pub(crate) fn load(shim: &Shim, memory: UserMemory, options: &Options) -> Cu<u64> {
-    let image = modules::send(shim, memory)?;
+pub(crate) fn load(shim: &Shim, bytes: Bytes, options: &Options) -> Cu<u64> {
+    let image = modules::send(shim, bytes.memory())?;
     let library = Arc::new(Library {
         handle: shim.mint(),
         image,
+        bytes,
         options: options.scalars.clone(),
         modules: Mutex::default(),
         kernels: Mutex::default(),
     });
     if let Ok(context) = shim.contexts.current() {
-        let module = modules::load_sent(shim, &context, image, options)?;
+        let module = modules::load_sent(shim, &context, library.sent(), options)?;
         lock(&library.modules).push((context.handle.0, module));
     }
     shim.libraries.insert(library.handle, library.clone())?;
@@ -109,6 +132,10 @@ pub(crate) fn unload(shim: &Shim, handle: u64) -> Cu {
 }
 
 impl Library {
+    fn sent(&self) -> (Image, UserMemory) {
+        (self.image, self.bytes.memory())
+    }
+
     /// Its module in a context.
     ///
     /// # Errors
@@ -121,7 +148,7 @@ impl Library {
             return Ok(module.clone());
         }
         let options = Options::scalar(self.options.clone());
-        let module = modules::load_sent(shim, context, self.image, &options)?;
+        let module = modules::load_sent(shim, context, self.sent(), &options)?;
         modules.push((context.handle.0, module.clone()));
         Ok(module)
     }

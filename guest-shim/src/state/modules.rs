@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::CString;
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::{Arc, Mutex};
 
 use vgpu_proto::call::ops::ImageHash;
@@ -14,7 +14,7 @@ use super::Shim;
 use super::contexts::Context;
 use crate::jit::Options;
 use crate::session::sys::UserMemory;
-use crate::{Cu, lock};
+use crate::{Cu, lock, log};
 
 /// `CUfunction_attribute` numbers that the library itself needs.
 pub(crate) mod attribute {
@@ -75,7 +75,8 @@ impl FunctionInfo {
     }
 }
 
-/// Images that the host is known to have in its cache of this VM.
+/// Images that the host had when it was last asked. It may have dropped one since, and says then
+/// CUDA_ERROR_FILE_NOT_FOUND, which the program never sees: the image is sent again.
 #[derive(Debug, Default)]
 pub(crate) struct KnownImages {
     hashes: Mutex<HashSet<ImageHash>>,
@@ -101,27 +102,33 @@ pub(crate) fn load(
     options: &Options,
 ) -> Cu<u64> {
     let image = send(shim, memory)?;
-    load_sent(shim, context, image, options).map(|module| module.handle.0)
+    load_sent(shim, context, (image, memory), options).map(|module| module.handle.0)
 }
 
-/// As [`load`], of an image that the host has.
+/// As [`load`], of an image that was sent, and whose bytes are still there to be sent again.
 ///
 /// # Errors
 /// As [`load`].
 pub(crate) fn load_sent(
     shim: &Shim,
     context: &Context,
-    image: Image,
+    (image, memory): (Image, UserMemory),
     options: &Options,
 ) -> Cu<Arc<ModuleInfo>> {
-    let (status, reply) = shim.session.call_with_failure(&req::ModuleLoad {
+    let call = req::ModuleLoad {
         ctx: context.handle,
         hash: image.hash,
         len: image.len,
         options: options.scalars.clone(),
         info_log_len: options.info_len(),
         error_log_len: options.error_len(),
+    };
+    let (status, reply) = until_had(shim, &[(image, memory)], || {
+        shim.session.call_with_failure(&call)
     })?;
+    if let Some(reply) = &reply {
+        say_refused(status, &reply.error_log);
+    }
     match &reply {
         Some(reply) => options.store(&reply.info_log, &reply.error_log),
         None => options.store(b"", b""),
@@ -159,17 +166,56 @@ pub(crate) fn send(shim: &Shim, memory: UserMemory) -> Cu<Image> {
         return Ok(Image { hash, len });
     }
     if !shim.session.call(&req::ImageQuery { hash, len })?.present {
-        let mut rest = memory;
-        while rest.len > 0 {
-            let piece = rest.first(MAX_BULK);
-            let offset = len - rest.len as u64;
-            shim.session
-                .post_user(&req::ImageData { hash, len, offset }, piece)?;
-            rest = rest.skip(piece.len);
-        }
+        upload(shim, Image { hash, len }, memory)?;
     }
     known.insert(hash);
     Ok(Image { hash, len })
+}
+
+fn upload(shim: &Shim, image: Image, memory: UserMemory) -> Cu {
+    let Image { hash, len } = image;
+    let mut rest = memory;
+    while rest.len > 0 {
+        let piece = rest.first(MAX_BULK);
+        let offset = len - rest.len as u64;
+        shim.session
+            .post_user(&req::ImageData { hash, len, offset }, piece)?;
+        rest = rest.skip(piece.len);
+    }
+    Ok(())
+}
+
+/// Makes a call that needs these images; once more if the host has one of them no longer, when all are sent
+/// again.
+///
+/// # Errors
+/// The call's; CUDA_ERROR_OPERATING_SYSTEM if the host cannot keep the images even for the call.
+pub(crate) fn until_had<T>(
+    shim: &Shim,
+    images: &[(Image, UserMemory)],
+    mut call: impl FnMut() -> Cu<(CuResult, T)>,
+) -> Cu<(CuResult, T)> {
+    let first = call()?;
+    if first.0 != CuResult::FILE_NOT_FOUND {
+        return Ok(first);
+    }
+    // Held until the call is over: another thread that sends one of them begins it anew.
+    let _known = lock(&shim.images.hashes);
+    for (image, memory) in images {
+        upload(shim, *image, *memory)?;
+    }
+    match call()? {
+        (CuResult::FILE_NOT_FOUND, _) => Err(CuResult::OPERATING_SYSTEM),
+        answer => Ok(answer),
+    }
+}
+
+/// Tells the user why the host has no memory for a module.
+pub(crate) fn say_refused(status: CuResult, why: &[u8]) {
+    static SAID: AtomicBool = AtomicBool::new(false);
+    if status == CuResult::OUT_OF_MEMORY && !why.is_empty() {
+        log::once(&SAID, &String::from_utf8_lossy(why));
+    }
 }
 
 /// `cuFuncGetAttribute`: most are known since the function was asked for.

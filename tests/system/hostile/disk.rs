@@ -51,27 +51,25 @@ fn a_full_disk_refuses_commands_while_guests_compute() -> Result<()> {
 }
 
 #[test]
-fn a_full_disk_under_the_module_cache_is_an_error_and_no_more() -> Result<()> {
+fn memory_that_the_system_does_not_give_for_an_image_is_an_error_and_no_more() -> Result<()> {
     let scene = scene()?;
     let host = &scene.host;
     let mut before = scene.open()?;
     let adder = Adder::new(&mut before)?;
-    // Workers get the limit when they are started.
+    // The memory of an image is a file too.
     host.limit_files(Some(4096))?;
     let mut session = scene.open()?;
     let ctx = session.primary()?;
-    let big = vec![b'/'; 1 << 16];
-    let image = session.send_image(&big)?;
-    let status = session.status(&load_call(ctx, image), &[])?;
-    ensure!(status == CuResult::FILE_NOT_FOUND, "not complete: {status}");
-    let (_, code) = session
-        .errors
-        .first()
-        .copied()
-        .unwrap_or((0, CuResult::SUCCESS));
+    let image = session.send_image(&vec![b'/'; 1 << 16])?;
+    let id = session.send(&load_call(ctx, image), &[])?;
+    let reply = session.wait(id)?;
+    ensure!(reply.status == CuResult::OUT_OF_MEMORY, "{}", reply.status);
+    let said = String::from_utf8_lossy(&reply.args);
+    ensure!(said.contains("no memory for a module"), "{said}");
     ensure!(
-        code == CuResult::OPERATING_SYSTEM,
-        "the piece itself: {code}"
+        session.errors.is_empty(),
+        "said twice: {:?}",
+        session.errors
     );
     let status = session.status(&req::CtxSynchronize { ctx }, &[])?;
     ensure!(status.is_ok(), "the session goes on: {status}");
@@ -84,7 +82,10 @@ fn a_full_disk_under_the_module_cache_is_an_error_and_no_more() -> Result<()> {
         !output.status.success(),
         "its module is larger than any file may be: {text}"
     );
-    ensure!(text.contains("CUDA_ERROR"), "{text}");
+    ensure!(
+        text.contains("CUDA_ERROR_OUT_OF_MEMORY") && text.contains("no memory for a module"),
+        "{text}"
+    );
     host.limit_files(None)?;
     adder.works(&mut before)?;
     let mut after = scene.open()?;

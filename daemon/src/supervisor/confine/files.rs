@@ -17,10 +17,7 @@ const NEWEST: ABI = ABI::V6;
 ///
 /// # Errors
 /// When the kernel has Landlock and does not take the rules.
-pub(super) fn ruleset(
-    soft_state: Option<&Path>,
-    writes: &[PathBuf],
-) -> Result<Option<OwnedFd>, RulesetError> {
+pub(super) fn ruleset(soft_state: Option<&Path>) -> Result<Option<OwnedFd>, RulesetError> {
     let all = AccessFs::from_write(NEWEST);
     let device = AccessFs::WriteFile | AccessFs::IoctlDev;
     // Rights that a file cannot have are left out by `path_beneath_rules`; what is not there is, too.
@@ -28,8 +25,7 @@ pub(super) fn ruleset(
         .handle_access(all)?
         .scope(Scope::from_all(NEWEST))?
         .create()?
-        .add_rules(path_beneath_rules(["/dev/null"], device))?
-        .add_rules(path_beneath_rules(writes, all))?;
+        .add_rules(path_beneath_rules(["/dev/null"], device))?;
     let rules = match soft_state {
         Some(dir) => {
             let shared = AccessFs::WriteFile | AccessFs::Truncate | AccessFs::MakeReg;

@@ -12,7 +12,7 @@ mod syscalls;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command};
 use std::sync::Arc;
 
@@ -58,8 +58,6 @@ pub struct Inmate<'a> {
     pub max_tasks: u64,
     /// Uses software devices, which share files in this directory; `None`: GPUs.
     pub soft_state: Option<&'a Path>,
-    /// Directories that it may write to besides.
-    pub writes: &'a [PathBuf],
 }
 
 /// Everything that a process is bound to, ready for its start.
@@ -143,7 +141,7 @@ impl Jail {
             limits.push((Resource::Nproc, inmate.max_tasks));
         }
         let files = match &self.open {
-            None => files::ruleset(inmate.soft_state, inmate.writes)
+            None => files::ruleset(inmate.soft_state)
                 .map_err(|e| format!("cannot prepare which files a worker may write: {e}"))?,
             Some(_) => None,
         };

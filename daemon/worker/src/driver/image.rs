@@ -57,8 +57,7 @@ impl MappedImage {
 
     /// The image without the bytes behind it.
     ///
-    /// The file is one of this tenant's cache; a worker of the same tenant that truncates it can
-    /// end this process, which serves that tenant only.
+    /// The file is vgpud's, and nobody else makes it shorter: a file of the cache, or memory of a sealed size.
     pub fn bytes(&self) -> &[u8] {
         // SAFETY: `len` readable bytes, mapped for as long as `self` lives.
         unsafe { std::slice::from_raw_parts(self.base.as_ptr().cast(), self.len) }

@@ -43,6 +43,16 @@ pub struct JitLogs {
     pub error: Vec<u8>,
 }
 
+impl JitLogs {
+    /// An error that came before there was a compiler.
+    pub fn of(error: &impl std::fmt::Display) -> JitLogs {
+        JitLogs {
+            info: Vec::new(),
+            error: error.to_string().into_bytes(),
+        }
+    }
+}
+
 /// JIT options as the driver takes them, with room for the logs.
 pub(super) struct JitOptions {
     pub(super) numbers: Vec<u32>,

@@ -6,14 +6,14 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
-use nix::poll::{PollFd, PollFlags, ppoll};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll, ppoll};
 use nix::sys::time::TimeSpec;
-use vgpu_proto::worker::ToWorker;
+use vgpu_proto::worker::{FromWorker, ToWorker};
 
 use super::execute::Stop;
 use super::pool::Done;
 use super::{Parts, Session};
-use crate::control::ControlError;
+use crate::control::{ControlError, Received};
 use crate::driver::exit_now;
 use crate::lease::{Waiting, now_ns};
 use crate::wire::{Filled, Reader, Writer};
@@ -350,16 +350,57 @@ impl Session {
                 Ok(None) | Err(ControlError::Closed) => return Ok(()),
                 Err(e) => return Err(e.to_string()),
             };
-            match received.message {
-                ToWorker::Grant { .. } | ToWorker::Revoke { .. } => self.lease.look(),
-                // It is on the page.
-                ToWorker::Credit { .. } => {}
-                ToWorker::MemGrant { request, granted } => self.ledger_answered(request, granted),
-                ToWorker::Depth { calls, bytes } => self.set_depth(calls, bytes),
-                ToWorker::Shutdown => exit_now(0),
-                other @ (ToWorker::Start(_) | ToWorker::Data) => {
-                    tracing::warn!("vgpud sent a message out of turn: {other:?}");
-                }
+            self.heard(received);
+        }
+    }
+
+    fn heard(&mut self, mut received: Received) {
+        match received.message {
+            ToWorker::Grant { .. } | ToWorker::Revoke { .. } => self.lease.look(),
+            // It is on the page.
+            ToWorker::Credit { .. } => {}
+            ToWorker::MemGrant { request, granted } => self.ledger_answered(request, granted),
+            ToWorker::Depth { calls, bytes } => self.set_depth(calls, bytes),
+            ToWorker::ImageRoom { image, refused } => {
+                let answer = match (refused, received.fds.pop()) {
+                    (Some(why), _) => Err(why),
+                    (None, Some(fd)) => Ok(File::from(fd)),
+                    (None, None) => Err("this process has no descriptor left".to_owned()),
+                };
+                self.room = Some((image, answer));
+            }
+            ToWorker::ImageKept { image } => self.images.kept(image),
+            ToWorker::Shutdown => exit_now(0),
+            other @ (ToWorker::Start(_) | ToWorker::Data) => {
+                tracing::warn!("vgpud sent a message out of turn: {other:?}");
+            }
+        }
+    }
+
+    /// Asks vgpud for an image's memory, and waits for the answer: what the guest sends next would have to be
+    /// kept somewhere else meanwhile. Whatever vgpud says before it is heard as ever.
+    pub(super) fn ask_for_room(&mut self, image: u64, len: u64) -> Result<File, String> {
+        self.vgpud.send(FromWorker::ImageBegin { image, len });
+        loop {
+            if let Some((_, answer)) = self.room.take_if(|(number, _)| *number == image) {
+                return answer;
+            }
+            let wanted = match self.vgpud.send_kept() {
+                // The request itself may be among what found no room.
+                true => PollFlags::POLLIN | PollFlags::POLLOUT,
+                false => PollFlags::POLLIN,
+            };
+            let mut fds = [PollFd::new(self.control.fd().as_fd(), wanted)];
+            match poll(&mut fds, PollTimeout::NONE) {
+                Ok(_) | Err(Errno::EINTR) => {}
+                Err(e) => return Err(e.to_string()),
+            }
+            match self.control.take() {
+                Ok(Some(received)) => self.heard(received),
+                Ok(None) => {}
+                // The thread that watches for the end ends the process.
+                Err(ControlError::Closed) => return Err("vgpud is gone".to_owned()),
+                Err(e) => return Err(e.to_string()),
             }
         }
     }

@@ -1,25 +1,25 @@
-//! Module images: streamed by the guest into a file, verified by hash, kept in the tenant's cache.
+//! Module images: streamed by the guest into memory that vgpud has booked, verified by hash, loaded from
+//! there. vgpud puts whole images into the VM's cache, a directory that this process only reads.
 //!
-//! A cached image is a file named by its hash. It appears there by a rename, so it is whole or not
-//! there; what a crash of the host may still do to it is caught by hashing it again before use.
+//! A cached image is a file named by its hash; what a crash of the host may have done to it is caught by
+//! hashing it again before use. Where an image is neither in the cache nor in memory any more, the guest
+//! sends it again.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs::{self, File};
-use std::io::{self, Write};
+use std::io;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
+use std::sync::Arc;
 
 use vgpu_proto::call::ops::ImageHash;
-use vgpu_proto::limits::MAX_IMAGE;
+use vgpu_proto::limits::{MAX_IMAGE, MAX_UPLOADS};
+use vgpu_proto::worker::FromWorker;
 
-/// Images that a guest may be sending at once.
-const MAX_UPLOADS: usize = 8;
+use crate::control::Vgpud;
 
-/// Bytes of a tenant's cache; the images used longest ago make room.
-const CACHE_LIMIT: u64 = 8 << 30;
-
-/// Bytes of the file system that images leave free: vgpud's database may live on it.
-const DISK_RESERVE: u64 = 256 << 20;
+/// Refused images whose reasons are remembered until they are loaded.
+const MAX_REFUSED: usize = 64;
 
 /// Why an image is not to be had.
 #[derive(Debug, thiserror::Error)]
@@ -27,48 +27,95 @@ pub(super) enum ImageError {
     /// A piece out of order, or too much.
     #[error("a piece of a module image out of order, or beyond its announced length")]
     Order,
-    /// Not complete in the cache: the guest sends it (again).
+    /// Neither in memory nor in the cache: the guest sends it (again).
     #[error("the module image is not complete")]
     Incomplete,
     /// The bytes are not those of the hash.
     #[error("the module image does not have the hash that it was sent under")]
     Hash,
-    /// The cache's file system.
-    #[error("the module cache: {0}")]
+    /// vgpud gave no memory for it; its sentence.
+    #[error("{0}")]
+    Refused(String),
+    /// The memory, or the cache's file system.
+    #[error("the module image: {0}")]
     Io(#[from] io::Error),
+}
+
+/// Memory of vgpud's for one image. Its booking ends when this is dropped.
+#[derive(Debug)]
+pub(super) struct Room {
+    image: u64,
+    file: File,
+    vgpud: Vgpud,
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        self.vgpud.send(FromWorker::ImageDone { image: self.image });
+    }
+}
+
+/// An image that came whole and has the hash that it was sent under.
+#[derive(Debug)]
+pub(super) struct Whole {
+    room: Room,
+    len: u64,
+}
+
+/// Where an image is loaded from.
+#[derive(Debug)]
+pub(super) enum Source {
+    /// A file of the cache, to be verified.
+    Cached(File),
+    /// Memory, verified.
+    Whole(Arc<Whole>),
+}
+
+impl Source {
+    /// The bytes as a file.
+    pub(super) fn file(&self) -> &File {
+        match self {
+            Source::Cached(file) => file,
+            Source::Whole(whole) => &whole.room.file,
+        }
+    }
 }
 
 #[derive(Debug)]
 struct Upload {
-    file: File,
-    path: PathBuf,
+    room: Room,
     len: u64,
     received: u64,
     hasher: blake3::Hasher,
-}
-
-impl Drop for Upload {
-    fn drop(&mut self) {
-        // Renamed files are not there any more under this name; that is fine.
-        let _ = fs::remove_file(&self.path);
-    }
 }
 
 /// The images of one session.
 #[derive(Debug)]
 pub(super) struct Images {
     dir: PathBuf,
+    vgpud: Vgpud,
+    /// Images so far, for their numbers.
+    begun: u64,
     uploads: HashMap<ImageHash, Upload>,
-    counter: u64,
+    /// Whole images that vgpud has not said to be done with: until then the cache does not have them.
+    held: HashMap<ImageHash, Arc<Whole>>,
+    /// Images without memory, and why. What the guest sends of them is dropped; the load is told.
+    refused: HashMap<ImageHash, String>,
+    /// Images whose cached files are not what their names say.
+    damaged: HashSet<ImageHash>,
 }
 
 impl Images {
     /// Over the tenant's cache directory.
-    pub(super) fn new(dir: &Path) -> Images {
+    pub(super) fn new(dir: &Path, vgpud: Vgpud) -> Images {
         Images {
             dir: dir.to_owned(),
+            vgpud,
+            begun: 0,
             uploads: HashMap::new(),
-            counter: 0,
+            held: HashMap::new(),
+            refused: HashMap::new(),
+            damaged: HashSet::new(),
         }
     }
 
@@ -77,15 +124,68 @@ impl Images {
             .join(blake3::Hash::from_bytes(*hash).to_hex().as_str())
     }
 
-    /// Is this image in the cache?
+    /// Can this image be loaded without being sent?
     pub(super) fn present(&self, hash: &ImageHash, len: u64) -> bool {
-        fs::symlink_metadata(self.cached(hash)).is_ok_and(|m| m.is_file() && m.len() == len)
+        let sent = self.uploads.get(hash);
+        let cached = || {
+            !self.damaged.contains(hash)
+                && fs::symlink_metadata(self.cached(hash))
+                    .is_ok_and(|m| m.is_file() && m.len() == len)
+        };
+        self.held.get(hash).is_some_and(|held| held.len == len)
+            || sent.is_some_and(|sent| sent.len == len && sent.received == len)
+            || cached()
     }
 
-    /// Takes a piece. One at offset 0 begins the image anew.
+    /// An image begins, or begins anew: the number under which memory for it is to be asked of vgpud.
     ///
     /// # Errors
-    /// Out of order, too long, or the file system's; what came before is then forgotten.
+    /// A length beyond the bounds, or too many unfinished images.
+    pub(super) fn begin(&mut self, hash: &ImageHash, len: u64) -> Result<u64, ImageError> {
+        self.uploads.remove(hash);
+        self.refused.remove(hash);
+        if len == 0 || len > MAX_IMAGE || self.uploads.len() >= MAX_UPLOADS {
+            return Err(ImageError::Order);
+        }
+        self.begun += 1;
+        Ok(self.begun)
+    }
+
+    /// vgpud has answered: the memory, or why there is none.
+    pub(super) fn begun(
+        &mut self,
+        (hash, len): (ImageHash, u64),
+        image: u64,
+        answer: Result<File, String>,
+    ) {
+        match answer {
+            Ok(file) => {
+                let room = Room {
+                    image,
+                    file,
+                    vgpud: self.vgpud.clone(),
+                };
+                let upload = Upload {
+                    room,
+                    len,
+                    received: 0,
+                    hasher: blake3::Hasher::new(),
+                };
+                self.uploads.insert(hash, upload);
+            }
+            Err(why) => {
+                if self.refused.len() >= MAX_REFUSED {
+                    self.refused.clear();
+                }
+                self.refused.insert(hash, why);
+            }
+        }
+    }
+
+    /// Takes a piece of an image that has begun.
+    ///
+    /// # Errors
+    /// Out of order, too long, or the system's; what came before is then forgotten.
     pub(super) fn receive(
         &mut self,
         hash: &ImageHash,
@@ -93,6 +193,9 @@ impl Images {
         offset: u64,
         bytes: &[u8],
     ) -> Result<(), ImageError> {
+        if self.refused.contains_key(hash) {
+            return Ok(());
+        }
         let result = self.append(hash, len, offset, bytes);
         if result.is_err() {
             self.uploads.remove(hash);
@@ -107,9 +210,6 @@ impl Images {
         offset: u64,
         bytes: &[u8],
     ) -> Result<(), ImageError> {
-        if offset == 0 {
-            self.begin(hash, len)?;
-        }
         let upload = self.uploads.get_mut(hash).ok_or(ImageError::Order)?;
         let end = offset
             .checked_add(bytes.len() as u64)
@@ -117,62 +217,21 @@ impl Images {
         if len != upload.len || offset != upload.received || end > len {
             return Err(ImageError::Order);
         }
-        upload.file.write_all(bytes)?;
+        // At the place, not behind what was written: vgpud has the same open file.
+        upload.room.file.write_all_at(bytes, offset)?;
         upload.hasher.update(bytes);
         upload.received = end;
         Ok(())
     }
 
-    fn begin(&mut self, hash: &ImageHash, len: u64) -> Result<(), ImageError> {
-        self.uploads.remove(hash);
-        if len == 0 || len > MAX_IMAGE || self.uploads.len() >= MAX_UPLOADS {
-            return Err(ImageError::Order);
-        }
-        self.check_room(len)?;
-        self.counter += 1;
-        let path = self
-            .dir
-            .join(format!(".part-{}-{}", own_pid(), self.counter));
-        let _ = fs::remove_file(&path);
-        let file = File::options()
-            .write(true)
-            .read(true)
-            .create_new(true)
-            .open(&path)?;
-        let hasher = blake3::Hasher::new();
-        self.uploads.insert(
-            *hash,
-            Upload {
-                file,
-                path,
-                len,
-                received: 0,
-                hasher,
-            },
-        );
-        Ok(())
-    }
-
-    /// Is there room for one more image, when those that are begun have come?
-    fn check_room(&self, len: u64) -> io::Result<()> {
-        let disk = nix::sys::statvfs::statvfs(&self.dir)?;
-        let free = disk.blocks_available().saturating_mul(disk.fragment_size());
-        let due: u64 = self.uploads.values().map(|u| u.len - u.received).sum();
-        if due + len + DISK_RESERVE <= free {
-            return Ok(());
-        }
-        let text = format!(
-            "{free} bytes are left on the disk of {}",
-            self.dir.display()
-        );
-        Err(io::Error::new(io::ErrorKind::StorageFull, text))
-    }
-
-    /// The complete image as a file: the one just received, moved into the cache, or the cached one.
+    /// The complete image: the one just received, which vgpud may now keep, or one that is held or cached.
     ///
     /// # Errors
-    /// Not complete, another hash, or the file system's.
-    pub(super) fn finish(&mut self, hash: &ImageHash, len: u64) -> Result<File, ImageError> {
+    /// Not complete, refused, another hash, or the file system's.
+    pub(super) fn finish(&mut self, hash: &ImageHash, len: u64) -> Result<Source, ImageError> {
+        if let Some(why) = self.refused.remove(hash) {
+            return Err(ImageError::Refused(why));
+        }
         if let Some(upload) = self.uploads.remove(hash) {
             if upload.len != len || upload.received != len {
                 return Err(ImageError::Incomplete);
@@ -180,124 +239,103 @@ impl Images {
             if upload.hasher.finalize().as_bytes() != hash {
                 return Err(ImageError::Hash);
             }
-            fs::rename(&upload.path, self.cached(hash))?;
-            make_room(&self.dir, &self.cached(hash));
-            return Ok(upload.file.try_clone()?);
+            let (image, hash) = (upload.room.image, *hash);
+            self.vgpud.send(FromWorker::ImageWhole { image, hash });
+            let room = upload.room;
+            let whole = Arc::new(Whole { room, len });
+            self.held.insert(hash, Arc::clone(&whole));
+            self.damaged.remove(&hash);
+            return Ok(Source::Whole(whole));
+        }
+        if let Some(held) = self.held.get(hash).filter(|held| held.len == len) {
+            return Ok(Source::Whole(Arc::clone(held)));
         }
         if !self.present(hash, len) {
             return Err(ImageError::Incomplete);
         }
-        let file = File::open(self.cached(hash))?;
-        // Used now: least likely to make room for others.
-        let _ = file.set_modified(SystemTime::now());
-        Ok(file)
+        Ok(Source::Cached(File::open(self.cached(hash))?))
     }
 
-    /// Forgets a cached image that turned out to be damaged.
-    pub(super) fn forget(&self, hash: &ImageHash) {
-        let _ = fs::remove_file(self.cached(hash));
+    /// vgpud has put an image into the cache, or will not: the memory is no longer needed for that.
+    pub(super) fn kept(&mut self, image: u64) {
+        self.held.retain(|_, held| held.room.image != image);
     }
-}
 
-/// Removes the images used longest ago until the cache is within its limit, and parts of images
-/// whose worker is gone.
-fn make_room(dir: &Path, keep: &Path) {
-    let Ok(entries) = fs::read_dir(dir) else {
-        return;
-    };
-    let mut images = Vec::new();
-    let mut total = 0;
-    for entry in entries.flatten() {
-        let (path, Ok(meta)) = (entry.path(), entry.metadata()) else {
-            continue;
-        };
-        if abandoned(&path) {
-            let _ = fs::remove_file(&path);
-        } else if meta.is_file() {
-            total += meta.len();
-            images.push((
-                meta.modified().unwrap_or(SystemTime::UNIX_EPOCH),
-                meta.len(),
-                path,
-            ));
-        }
+    /// A cached image turned out to be damaged: the guest sends it again, and vgpud replaces it.
+    pub(super) fn forget(&mut self, hash: ImageHash) {
+        self.damaged.insert(hash);
     }
-    images.sort();
-    for (_, len, path) in images {
-        if total <= CACHE_LIMIT {
-            return;
-        }
-        if path != keep && fs::remove_file(&path).is_ok() {
-            total -= len;
-        }
-    }
-}
-
-/// A part left by a process that does not exist any more.
-fn abandoned(path: &Path) -> bool {
-    path.file_name()
-        .and_then(|name| name.to_str())
-        .and_then(|name| name.strip_prefix(".part-"))
-        .and_then(|rest| rest.split('-').next())
-        .and_then(|pid| pid.parse::<u32>().ok())
-        .is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists())
-}
-
-/// This process as the host, which mounted /proc, knows it.
-fn own_pid() -> u32 {
-    let known = std::fs::read_link("/proc/self").ok();
-    let number = known.and_then(|path| path.to_str()?.parse().ok());
-    number.unwrap_or_else(std::process::id)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::io::{Read, Seek};
+    use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
+    use std::os::fd::OwnedFd;
 
     fn hash(bytes: &[u8]) -> ImageHash {
         *blake3::hash(bytes).as_bytes()
     }
 
+    /// Images over a directory, and vgpud's end of their control socket.
+    fn images(dir: &Path) -> (Images, OwnedFd) {
+        let kind = SockType::SeqPacket;
+        let (ours, theirs) =
+            socketpair(AddressFamily::Unix, kind, None, SockFlag::empty()).expect("sockets");
+        (Images::new(dir, Vgpud::new(Arc::new(theirs))), ours)
+    }
+
+    fn send(
+        images: &mut Images,
+        (name, len): (ImageHash, u64),
+        offset: u64,
+        bytes: &[u8],
+    ) -> Result<(), ImageError> {
+        if offset == 0 {
+            let image = images.begin(&name, len)?;
+            let file = tempfile::tempfile().expect("a file");
+            images.begun((name, len), image, Ok(file));
+        }
+        images.receive(&name, len, offset, bytes)
+    }
+
     #[test]
-    fn an_image_arrives_in_pieces_and_is_found_again() {
+    fn an_image_arrives_in_pieces_and_is_held_until_vgpud_has_kept_it() {
         let dir = tempfile::tempdir().expect("a directory");
         let image: Vec<u8> = (0..100_000u32).map(|i| (i % 251) as u8).collect();
         let (name, len) = (hash(&image), image.len() as u64);
-        let mut images = Images::new(dir.path());
+        let (mut images, _vgpud) = images(dir.path());
         assert!(!images.present(&name, len));
         assert!(matches!(
             images.finish(&name, len),
             Err(ImageError::Incomplete)
         ));
         for (i, piece) in image.chunks(30_000).enumerate() {
-            images
-                .receive(&name, len, i as u64 * 30_000, piece)
-                .expect("in order");
+            send(&mut images, (name, len), i as u64 * 30_000, piece).expect("in order");
         }
-        let mut file = images.finish(&name, len).expect("complete");
-        let mut back = Vec::new();
-        file.rewind().expect("seek");
-        file.read_to_end(&mut back).expect("read");
+        assert!(images.present(&name, len), "all of it was sent");
+        let source = images.finish(&name, len).expect("complete");
+        let mut back = vec![0; image.len()];
+        source.file().read_exact_at(&mut back, 0).expect("read");
         assert!(back == image);
-        let mut others = Images::new(dir.path());
-        assert!(others.present(&name, len) && !others.present(&name, len + 1));
-        others.finish(&name, len).expect("cached");
-        assert_eq!(
-            fs::read_dir(dir.path()).expect("dir").count(),
-            1,
-            "no parts are left"
-        );
+        assert!(images.present(&name, len) && !images.present(&name, len + 1));
+        assert!(matches!(images.finish(&name, len), Ok(Source::Whole(_))));
+        images.kept(1);
+        assert!(!images.present(&name, len), "vgpud did not keep it");
+        fs::write(images.cached(&name), &image).expect("write");
+        assert!(matches!(images.finish(&name, len), Ok(Source::Cached(_))));
+        images.forget(name);
+        assert!(!images.present(&name, len), "a damaged file is not used");
     }
 
     #[test]
-    fn what_is_not_the_image_does_not_reach_the_cache() {
+    fn what_is_not_the_image_is_not_loaded() {
         let dir = tempfile::tempdir().expect("a directory");
-        let mut images = Images::new(dir.path());
+        let (mut images, _vgpud) = images(dir.path());
         let (name, other) = (hash(b"abcd"), hash(b"zzzz"));
-        images.receive(&other, 4, 0, b"abcd").expect("a piece");
+        send(&mut images, (other, 4), 0, b"abcd").expect("a piece");
         assert!(matches!(images.finish(&other, 4), Err(ImageError::Hash)));
-        images.receive(&name, 4, 0, b"ab").expect("a piece");
+        send(&mut images, (name, 4), 0, b"ab").expect("a piece");
         assert!(matches!(
             images.finish(&name, 4),
             Err(ImageError::Incomplete)
@@ -309,25 +347,34 @@ mod tests {
             (0, b"a", MAX_IMAGE + 1),
         ] {
             assert!(matches!(
-                images.receive(&name, len, offset, bytes),
+                send(&mut images, (name, len), offset, bytes),
                 Err(ImageError::Order)
             ));
         }
-        images.receive(&name, 4, 0, b"ab").expect("a piece");
-        assert!(images.receive(&name, 4, 3, b"d").is_err(), "a gap");
-        assert!(images.receive(&name, 4, u64::MAX, b"d").is_err(), "wraps");
+        send(&mut images, (name, 4), 0, b"ab").expect("a piece");
+        assert!(send(&mut images, (name, 4), 3, b"d").is_err(), "a gap");
+        assert!(
+            send(&mut images, (name, 4), u64::MAX, b"d").is_err(),
+            "wraps"
+        );
         assert_eq!(fs::read_dir(dir.path()).expect("dir").count(), 0);
     }
 
     #[test]
-    fn parts_of_dead_workers_are_swept() {
+    fn a_refused_image_is_dropped_and_its_load_is_told_why() {
         let dir = tempfile::tempdir().expect("a directory");
-        // No process has this id: it is above the kernel's largest.
-        fs::write(dir.path().join(".part-4294967295-1"), b"x").expect("write");
-        let mut images = Images::new(dir.path());
+        let (mut images, _vgpud) = images(dir.path());
         let name = hash(b"abcd");
-        images.receive(&name, 4, 0, b"abcd").expect("a piece");
-        images.finish(&name, 4).expect("complete");
-        assert_eq!(fs::read_dir(dir.path()).expect("dir").count(), 1);
+        let image = images.begin(&name, 4).expect("a number");
+        images.begun((name, 4), image, Err("no memory".to_owned()));
+        images.receive(&name, 4, 0, b"ab").expect("dropped");
+        images.receive(&name, 4, 2, b"cd").expect("dropped");
+        match images.finish(&name, 4) {
+            Err(ImageError::Refused(why)) => assert_eq!(why, "no memory"),
+            other => panic!("{other:?}"),
+        }
+        // Sent again, it may come.
+        send(&mut images, (name, 4), 0, b"abcd").expect("room");
+        assert!(images.finish(&name, 4).is_ok());
     }
 }

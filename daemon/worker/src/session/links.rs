@@ -2,7 +2,6 @@
 //! worker until the guest has fetched it.
 
 use std::ffi::CString;
-use std::fs::File;
 use std::sync::Arc;
 
 use vgpu_proto::call::ops::ImageHash;
@@ -11,7 +10,8 @@ use vgpu_proto::cuda::{CuResult, Linked};
 use vgpu_proto::limits::{MAX_IMAGE, MAX_LINK_INPUTS, MAX_LINKED};
 
 use super::Session;
-use super::modules::{image_code, log_room, map_image};
+use super::images::Source;
+use super::modules::{Unloadable, image_code, log_room, map_image};
 use crate::driver::{
     Context, Input, JitLogs, LAST_INPUT_KIND, OPTION_LIMIT, Result, link, option_allowed,
 };
@@ -19,7 +19,7 @@ use crate::driver::{
 /// What a helper needs for a link.
 struct Linking {
     context: Arc<Context>,
-    inputs: Vec<(u32, ImageHash, u64, File, CString)>,
+    inputs: Vec<(u32, ImageHash, u64, Source, CString)>,
     options: Vec<(u32, u32)>,
     logs: (usize, usize),
 }
@@ -28,7 +28,11 @@ impl Session {
     pub(super) fn link(&mut self, op: Op, id: u64, r: req::Link) {
         let linking = match self.prepare_link(r) {
             Ok(linking) => linking,
-            Err(code) => return self.refuse(op, id, code),
+            Err(Unloadable::Code(code)) => return self.refuse(op, id, code),
+            Err(Unloadable::Image(e)) => {
+                let logs = JitLogs::of(&e);
+                return self.linked(op, id, Err(image_code(&e)), logs);
+            }
         };
         self.helpers.run(move || {
             let (linked, logs) = linking.run();
@@ -36,28 +40,25 @@ impl Session {
         });
     }
 
-    fn prepare_link(&mut self, r: req::Link) -> Result<Linking> {
+    fn prepare_link(&mut self, r: req::Link) -> std::result::Result<Linking, Unloadable> {
         let context = Arc::clone(&self.context(r.ctx)?.driver);
         if r.inputs.is_empty() || r.inputs.len() > MAX_LINK_INPUTS {
-            return Err(CuResult::INVALID_VALUE);
+            return Err(CuResult::INVALID_VALUE.into());
         }
         if r.options.len() > OPTION_LIMIT || r.options.iter().any(|(o, _)| !option_allowed(*o)) {
-            return Err(CuResult::INVALID_VALUE);
+            return Err(CuResult::INVALID_VALUE.into());
         }
         let mut inputs = Vec::with_capacity(r.inputs.len());
         for input in r.inputs {
             if input.kind > LAST_INPUT_KIND {
-                return Err(CuResult::INVALID_VALUE);
+                return Err(CuResult::INVALID_VALUE.into());
             }
             if input.len == 0 || input.len > MAX_IMAGE {
-                return Err(CuResult::INVALID_IMAGE);
+                return Err(CuResult::INVALID_IMAGE.into());
             }
-            let file = self
-                .images
-                .finish(&input.hash, input.len)
-                .map_err(|e| image_code(&e))?;
+            let source = self.images.finish(&input.hash, input.len)?;
             let name = CString::new(input.name).map_err(|_| CuResult::INVALID_VALUE)?;
-            inputs.push((input.kind, input.hash, input.len, file, name));
+            inputs.push((input.kind, input.hash, input.len, source, name));
         }
         Ok(Linking {
             context,
@@ -108,10 +109,14 @@ impl Session {
 impl Linking {
     fn run(self) -> (Result<Vec<u8>>, JitLogs) {
         let mut inputs = Vec::with_capacity(self.inputs.len());
-        for (kind, hash, len, file, name) in self.inputs {
-            match map_image(&file, len, &hash) {
-                Ok(image) => inputs.push(Input { kind, image, name }),
-                Err(_) => return (Err(CuResult::FILE_NOT_FOUND), JitLogs::default()),
+        for (kind, hash, len, source, name) in &self.inputs {
+            match map_image(source, *len, hash) {
+                Ok(image) => inputs.push(Input {
+                    kind: *kind,
+                    image,
+                    name: name.clone(),
+                }),
+                Err(code) => return (Err(code), JitLogs::default()),
             }
         }
         let (linked, logs) = link(&self.context, &inputs, &self.options, self.logs, MAX_LINKED);

@@ -31,6 +31,7 @@ mod table;
 mod vmm;
 
 use std::collections::VecDeque;
+use std::fs::File;
 use std::path::Path;
 
 use crossbeam::channel::{Receiver, unbounded};
@@ -127,6 +128,8 @@ pub struct Session {
     quota: u64,
     allocs: Allocs,
     images: Images,
+    /// The answer of vgpud to a request for an image's memory.
+    room: Option<(u64, std::result::Result<File, String>)>,
     staging: Staging,
     printf: Printf,
 
@@ -178,7 +181,6 @@ impl Session {
         Ok(Session {
             out,
             lease,
-            vgpud,
             control,
             done,
             waiters: Pool::new("waiter", WAITERS, tell.clone(), waker.clone()),
@@ -199,7 +201,9 @@ impl Session {
             ledgers,
             quota: start.memory_quota,
             allocs: Allocs::default(),
-            images: Images::new(Path::new(&start.image_dir)),
+            images: Images::new(Path::new(&start.image_dir), vgpud.clone()),
+            room: None,
+            vgpud,
             staging,
             printf,
             queue: Queue::default(),

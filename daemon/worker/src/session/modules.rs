@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 use std::ffi::CString;
-use std::fs::File;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -15,7 +14,7 @@ use vgpu_sched::gate::FunctionId;
 use super::Session;
 use super::contexts::Garbage;
 use super::drains::{After, Target};
-use super::images::ImageError;
+use super::images::{ImageError, Source};
 use super::memory::Backing;
 use super::printf::may_print;
 use crate::driver::{
@@ -63,10 +62,28 @@ pub(super) struct FunctionState {
 struct Loading {
     hash: ImageHash,
     len: u64,
-    file: File,
+    source: Source,
     context: Arc<Context>,
     options: Vec<(u32, u32)>,
     logs: (usize, usize),
+}
+
+/// Why a load or a link is not even tried.
+pub(super) enum Unloadable {
+    Code(CuResult),
+    Image(ImageError),
+}
+
+impl From<CuResult> for Unloadable {
+    fn from(code: CuResult) -> Unloadable {
+        Unloadable::Code(code)
+    }
+}
+
+impl From<ImageError> for Unloadable {
+    fn from(e: ImageError) -> Unloadable {
+        Unloadable::Image(e)
+    }
 }
 
 struct Loaded {
@@ -79,10 +96,23 @@ struct Loaded {
 
 impl Session {
     pub(super) fn image_data(&mut self, id: u64, r: &req::ImageData, bytes: &[u8]) {
-        if let Err(e) = self.images.receive(&r.hash, r.len, r.offset, bytes) {
+        if let Err(e) = self.take_piece(r, bytes) {
             tracing::warn!("{e}");
             self.out.async_error(id, image_code(&e));
         }
+    }
+
+    fn take_piece(
+        &mut self,
+        r: &req::ImageData,
+        bytes: &[u8],
+    ) -> std::result::Result<(), ImageError> {
+        if r.offset == 0 {
+            let image = self.images.begin(&r.hash, r.len)?;
+            let answer = self.ask_for_room(image, r.len);
+            self.images.begun((r.hash, r.len), image, answer);
+        }
+        self.images.receive(&r.hash, r.len, r.offset, bytes)
     }
 
     /// Loading compiles, which may take seconds: a helper does it.
@@ -90,36 +120,41 @@ impl Session {
         let ctx = r.ctx;
         let loading = match self.prepare_load(r) {
             Ok(loading) => loading,
-            Err(code) => return self.refuse(op, id, code),
+            Err(Unloadable::Code(code)) => return self.refuse(op, id, code),
+            Err(Unloadable::Image(e)) => {
+                tracing::debug!("{e}");
+                let loaded = Loaded {
+                    logs: JitLogs::of(&e),
+                    ..lost(image_code(&e))
+                };
+                return self.module_loaded(op, id, (ctx.0, [0; 32]), loaded);
+            }
         };
         let hash = loading.hash;
         self.helpers.run(move || {
             let loaded = loading.run();
             Box::new(move |session: &mut Session| {
                 if loaded.damaged {
-                    session.images.forget(&hash);
+                    session.images.forget(hash);
                 }
                 session.module_loaded(op, id, (ctx.0, hash), loaded);
             })
         });
     }
 
-    fn prepare_load(&mut self, r: req::ModuleLoad) -> Result<Loading> {
+    fn prepare_load(&mut self, r: req::ModuleLoad) -> std::result::Result<Loading, Unloadable> {
         let context = Arc::clone(&self.context(r.ctx)?.driver);
         if r.len == 0 || r.len > MAX_IMAGE {
-            return Err(CuResult::INVALID_IMAGE);
+            return Err(CuResult::INVALID_IMAGE.into());
         }
         if r.options.len() > OPTION_LIMIT || r.options.iter().any(|(o, _)| !option_allowed(*o)) {
-            return Err(CuResult::INVALID_VALUE);
+            return Err(CuResult::INVALID_VALUE.into());
         }
-        let file = self.images.finish(&r.hash, r.len).map_err(|e| {
-            tracing::warn!("{e}");
-            image_code(&e)
-        })?;
+        let source = self.images.finish(&r.hash, r.len)?;
         Ok(Loading {
             hash: r.hash,
             len: r.len,
-            file,
+            source,
             context,
             options: r.options,
             logs: (log_room(r.info_log_len), log_room(r.error_log_len)),
@@ -345,9 +380,9 @@ impl Session {
 
 impl Loading {
     fn run(self) -> Loaded {
-        let image = match map_image(&self.file, self.len, &self.hash) {
+        let image = match map_image(&self.source, self.len, &self.hash) {
             Ok(image) => image,
-            Err(damaged) => return self.lost(damaged),
+            Err(code) => return lost(code),
         };
         let (module, logs) = Module::load(&self.context, &image, &self.options, self.logs);
         Loaded {
@@ -357,15 +392,14 @@ impl Loading {
             damaged: false,
         }
     }
+}
 
-    fn lost(&self, damaged: bool) -> Loaded {
-        let module = Err(CuResult::FILE_NOT_FOUND);
-        Loaded {
-            module,
-            logs: JitLogs::default(),
-            prints: false,
-            damaged,
-        }
+fn lost(code: CuResult) -> Loaded {
+    Loaded {
+        module: Err(code),
+        logs: JitLogs::default(),
+        prints: false,
+        damaged: code == CuResult::FILE_NOT_FOUND,
     }
 }
 
@@ -382,22 +416,19 @@ pub(super) fn log_room(asked: u32) -> usize {
     asked.min(LOG_LIMIT) as usize
 }
 
-/// Maps an image of the cache.
+/// Maps an image.
 ///
 /// # Errors
-/// Whether the file is not what its name says.
-pub(super) fn map_image(
-    file: &File,
-    len: u64,
-    hash: &ImageHash,
-) -> std::result::Result<MappedImage, bool> {
-    let image = MappedImage::map(file, len as usize).map_err(|e| {
+/// FILE_NOT_FOUND if the file of the cache is not what its name says; OUT_OF_MEMORY if it cannot be mapped.
+pub(super) fn map_image(source: &Source, len: u64, hash: &ImageHash) -> Result<MappedImage> {
+    let image = MappedImage::map(source.file(), len as usize).map_err(|e| {
         tracing::warn!("cannot map a module image: {e}");
-        false
+        CuResult::OUT_OF_MEMORY
     })?;
-    if blake3::hash(image.bytes()) != blake3::Hash::from_bytes(*hash) {
-        tracing::warn!("a cached module image is damaged; it is removed");
-        return Err(true);
+    let unverified = matches!(source, Source::Cached(_));
+    if unverified && blake3::hash(image.bytes()) != blake3::Hash::from_bytes(*hash) {
+        tracing::warn!("a cached module image is damaged; it is sent again");
+        return Err(CuResult::FILE_NOT_FOUND);
     }
     Ok(image)
 }
@@ -408,6 +439,7 @@ pub(super) fn image_code(error: &ImageError) -> CuResult {
         ImageError::Order => CuResult::INVALID_VALUE,
         ImageError::Incomplete => CuResult::FILE_NOT_FOUND,
         ImageError::Hash => CuResult::INVALID_IMAGE,
+        ImageError::Refused(_) => CuResult::OUT_OF_MEMORY,
         ImageError::Io(_) => CuResult::OPERATING_SYSTEM,
     }
 }

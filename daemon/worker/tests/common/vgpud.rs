@@ -1,8 +1,12 @@
 //! A vgpud that is made up: it grants what its policy says and remembers what it hears.
 
+use std::collections::HashMap;
+use std::fs::File;
 use std::io::IoSlice;
 use std::num::NonZeroUsize;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Instant;
 
@@ -30,6 +34,10 @@ pub struct Policy {
     pub hold_ns: u64,
     /// Bytes of the ledger.
     pub memory: u64,
+    /// Why there is no memory for images.
+    pub no_images: Option<String>,
+    /// Put whole images into the cache.
+    pub keep_images: bool,
 }
 
 impl Default for Policy {
@@ -39,6 +47,8 @@ impl Default for Policy {
             credit: (UNLIMITED, UNLIMITED),
             hold_ns: 100_000,
             memory: u64::MAX,
+            no_images: None,
+            keep_images: true,
         }
     }
 }
@@ -52,6 +62,8 @@ struct Books {
     lease: bool,
     used: u64,
     closed: bool,
+    image_dir: PathBuf,
+    images: HashMap<u64, File>,
 }
 
 pub struct Vgpud {
@@ -91,6 +103,7 @@ impl Vgpud {
     }
 
     pub fn start(&self, start: &Start) {
+        self.books.0.lock().expect("books").image_dir = PathBuf::from(&start.image_dir);
         let raw: Vec<RawFd> = self.fds.iter().map(AsRawFd::as_raw_fd).collect();
         send(&self.socket, &ToWorker::Start(start.clone()), &raw);
     }
@@ -222,6 +235,29 @@ fn answer(
                 .used
                 .checked_sub(*bytes)
                 .expect("more given back than was granted");
+        }
+        FromWorker::ImageBegin { image, len } => {
+            let refused = policy.no_images.clone();
+            let memory = memfd_create(c"image", MFdFlags::MFD_CLOEXEC).expect("a memfd");
+            ftruncate(&memory, *len as i64).expect("room");
+            let raw = [memory.as_raw_fd()];
+            let fds: &[RawFd] = if refused.is_some() { &[] } else { &raw };
+            let image = *image;
+            send(socket, &ToWorker::ImageRoom { image, refused }, fds);
+            books.images.insert(image, File::from(memory));
+        }
+        FromWorker::ImageWhole { image, hash } => {
+            if policy.keep_images {
+                let memory = &books.images[image];
+                let mut bytes = vec![0; memory.metadata().expect("meta").len() as usize];
+                memory.read_exact_at(&mut bytes, 0).expect("read");
+                let name = blake3::Hash::from_bytes(*hash).to_hex();
+                std::fs::write(books.image_dir.join(name.as_str()), bytes).expect("write");
+            }
+            send(socket, &ToWorker::ImageKept { image: *image }, &[]);
+        }
+        FromWorker::ImageDone { image } => {
+            books.images.remove(image).expect("an image that was begun");
         }
         _ => {}
     }

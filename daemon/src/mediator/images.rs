@@ -1,0 +1,159 @@
+//! Module images that guests send: their memory is the VM's, booked before the first byte comes.
+//!
+//! The worker fills memory that is made here, so that nothing of an image is left behind however its session
+//! ends. What it says to be whole goes to the keeper of the caches, which believes the bytes only.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::os::fd::AsFd;
+
+use vgpu_proto::call::ops::ImageHash;
+use vgpu_proto::limits::{MAX_IMAGE, MAX_UPLOADS};
+use vgpu_proto::worker::ToWorker;
+use vgpu_sched::{Event, Memory, SessionId};
+
+use super::actor::Actor;
+use super::handle::Command;
+use super::session::Phase;
+use crate::supervisor::images::{Image, memory};
+
+/// Images of a session whose memory is booked: those that are loaded or wait for the disk count too.
+const IMAGES_MOST: usize = 1_024;
+
+/// Memory is taken by the page.
+const PAGE: u64 = 4_096;
+
+/// The images of one session.
+#[derive(Debug, Default)]
+pub(super) struct Images {
+    /// The number of the last one.
+    last: u64,
+    booked: BTreeMap<u64, Booked>,
+}
+
+/// One whose memory is booked.
+#[derive(Debug)]
+struct Booked {
+    len: u64,
+    /// Until it is whole.
+    memory: Option<File>,
+}
+
+impl Images {
+    fn unfinished(&self) -> usize {
+        let unfinished = self.booked.values().filter(|image| image.memory.is_some());
+        unfinished.count()
+    }
+}
+
+/// What an image of `len` bytes takes of memory.
+fn cost(len: u64) -> u64 {
+    len.next_multiple_of(PAGE)
+}
+
+impl Actor {
+    /// A guest begins to send an image.
+    pub(super) fn image_begin(&mut self, id: u64, image: u64, len: u64) {
+        let Some(session) = self.sessions.get_mut(&id) else {
+            return;
+        };
+        if image <= session.images.last || !(1..=MAX_IMAGE).contains(&len) {
+            return self.breach(id, "the worker begins an image as nobody does");
+        }
+        session.images.last = image;
+        let made = self.image_memory(id, len);
+        let (memory, refused) = match made {
+            Ok(memory) => (Some(memory), None),
+            Err(why) => (None, Some(why)),
+        };
+        let fds: Vec<_> = memory.iter().map(AsFd::as_fd).collect();
+        self.send_with(id, &ToWorker::ImageRoom { image, refused }, &fds);
+        if let (Some(session), Some(memory)) = (self.sessions.get_mut(&id), memory) {
+            let memory = Some(memory);
+            session.images.booked.insert(image, Booked { len, memory });
+        }
+    }
+
+    /// Memory for an image, booked.
+    ///
+    /// # Errors
+    /// A sentence for the guest.
+    fn image_memory(&mut self, id: u64, len: u64) -> Result<File, String> {
+        let images = self.sessions.get(&id).map(|session| &session.images);
+        if images
+            .is_none_or(|all| all.unfinished() >= MAX_UPLOADS || all.booked.len() >= IMAGES_MOST)
+        {
+            return Err("the program loads too many modules at once".to_owned());
+        }
+        if !self.book_pinned(id, cost(len)) {
+            return Err(format!(
+                "a module of {len} bytes does not fit the host memory that the VM's programs may pin: it takes as \
+                 much until it is loaded; on the host: vgpu-admin vm set --pinned"
+            ));
+        }
+        memory(len).map_err(|e| {
+            self.unbook_pinned(id, cost(len));
+            tracing::warn!(
+                session = id,
+                "no memory for a module image of {len} bytes: {e}"
+            );
+            format!("the host has no memory for a module of {len} bytes: {e}")
+        })
+    }
+
+    /// The worker has all of an image.
+    pub(super) fn image_whole(&mut self, id: u64, image: u64, hash: ImageHash) {
+        let bound = self.books.config.worker.image_cache_bytes;
+        let Some(session) = self.sessions.get_mut(&id) else {
+            return;
+        };
+        let whole = session.images.booked.get_mut(&image);
+        let Some((len, memory)) = whole.and_then(|i| Some((i.len, i.memory.take()?))) else {
+            return self.breach(id, "the worker finishes an image that it did not begin");
+        };
+        let handle = self.handle.clone();
+        let whole = Image {
+            vm: (session.vm.vm_id, session.vm.generation),
+            hash,
+            len,
+            memory,
+            bound,
+            done: Box::new(move || {
+                let _ = handle.tell(Command::ImageKept { session: id, image });
+            }),
+        };
+        if self.images.keep(whole).is_err() {
+            self.image_kept(id, image);
+        }
+    }
+
+    /// An image is in the cache, or will not be.
+    pub(super) fn image_kept(&mut self, id: u64, image: u64) {
+        if self
+            .sessions
+            .get(&id)
+            .is_some_and(|s| s.phase == Phase::Live)
+        {
+            self.send(id, &ToWorker::ImageKept { image });
+        }
+    }
+
+    /// The worker has let go of an image's memory.
+    pub(super) fn image_done(&mut self, id: u64, image: u64) {
+        let Some(session) = self.sessions.get_mut(&id) else {
+            return;
+        };
+        match session.images.booked.remove(&image) {
+            Some(Booked { len, .. }) => self.unbook_pinned(id, cost(len)),
+            None => self.breach(id, "the worker gives back an image that it did not begin"),
+        }
+    }
+
+    fn unbook_pinned(&mut self, id: u64, bytes: u64) {
+        self.feed(Event::MemoryRelease {
+            session: SessionId(id),
+            of: Memory::Pinned,
+            bytes,
+        });
+    }
+}

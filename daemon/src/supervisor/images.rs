@@ -1,0 +1,621 @@
+//! Module images: memory for those that come in, and the VMs' caches on disk, which only vgpud writes.
+//!
+//! A cache is `<state_dir>/images/vm<n>-<registration>`, readable to the VM's workers; an image in it is a
+//! file named by its hash. One thread copies whole images there from the memory that workers filled. A full
+//! disk, a full cache and a busy thread cost the image its place in the cache and nothing else: it is loaded
+//! from memory, and sent again when it is wanted again.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::SystemTime;
+
+use nix::fcntl::{AT_FDCWD, AtFlags, FcntlArg, OFlag, SealFlag, fcntl};
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::unistd::{ftruncate, linkat};
+use vgpu_proto::call::ops::ImageHash;
+use vgpu_proto::limits::MAX_IMAGE;
+
+use super::owner::Owner;
+
+/// Bytes of the file system that images leave free: vgpud's database lies on it.
+const DISK_RESERVE: u64 = 256 << 20;
+/// Files of one cache: with small images a guest could otherwise take all names that a file system has.
+const FILES_MOST: usize = 4_096;
+/// Images that wait for the disk, of one VM and of all: each is a descriptor of vgpud's.
+const WAITING_MOST: (usize, usize) = (64, 512);
+/// Their bytes, which the memory of sessions that are over counts among.
+const WAITING_BYTES: (u64, u64) = (MAX_IMAGE, 2 * MAX_IMAGE);
+/// Bytes copied at a time.
+const PIECE: usize = 1 << 20;
+/// What a file takes is counted in blocks of this many bytes.
+const BLOCK: u64 = 4_096;
+
+/// A registration of a VM: its number, and which registration of it.
+pub type Registration = (u32, u64);
+
+/// A whole image that may be put into its VM's cache.
+pub struct Image {
+    /// Whose.
+    pub vm: Registration,
+    /// What a worker says that it is.
+    pub hash: ImageHash,
+    /// Its bytes.
+    pub len: u64,
+    /// Where they are; a worker may write to it.
+    pub memory: File,
+    /// The bytes that the cache may have.
+    pub bound: u64,
+    /// Told when the cache has it or will not.
+    pub done: Box<dyn FnOnce() + Send>,
+}
+
+impl std::fmt::Debug for Image {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "an image of {} bytes of VM {}", self.len, self.vm.0)
+    }
+}
+
+/// Why an image is not in the cache.
+#[derive(Debug, thiserror::Error)]
+enum NotKept {
+    #[error("it is larger than the cache may be")]
+    TooLarge,
+    #[error("the disk has too little room")]
+    DiskFull,
+    #[error("its bytes are not those of its hash")]
+    Hash,
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}
+
+/// The keeper of all caches. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct ImageKeeper {
+    root: PathBuf,
+    queue: Arc<(Mutex<Queue>, Condvar)>,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    waiting: BTreeMap<Registration, VecDeque<Image>>,
+    count: usize,
+    bytes: u64,
+    /// Whose image was kept last: the next VM's is next.
+    last: Registration,
+    /// Registrations that are over, whose caches go.
+    over: Vec<Registration>,
+}
+
+/// What the thread does next.
+enum Next {
+    Keep(Image),
+    Remove(Registration),
+}
+
+impl ImageKeeper {
+    /// A keeper of the caches in `root`, with a thread of its own.
+    ///
+    /// # Errors
+    /// When the system gives no thread.
+    pub fn start(root: PathBuf) -> io::Result<ImageKeeper> {
+        let keeper = ImageKeeper {
+            root,
+            queue: Arc::default(),
+        };
+        let thread = keeper.clone();
+        std::thread::Builder::new()
+            .name("vgpud-images".into())
+            .spawn(move || thread.run())?;
+        Ok(keeper)
+    }
+
+    /// Puts an image into its VM's cache some time later.
+    ///
+    /// # Errors
+    /// The image, if too many wait: it is not kept.
+    pub fn keep(&self, image: Image) -> Result<(), Image> {
+        let mut queue = self.queue();
+        let (mine, my_bytes) = queue.waiting.get(&image.vm).map_or((0, 0), |mine| {
+            (mine.len(), mine.iter().map(|image| image.len).sum())
+        });
+        let within = mine < WAITING_MOST.0
+            && queue.count < WAITING_MOST.1
+            && image.len.saturating_add(my_bytes) <= WAITING_BYTES.0
+            && image.len.saturating_add(queue.bytes) <= WAITING_BYTES.1;
+        if !within {
+            return Err(image);
+        }
+        queue.count += 1;
+        queue.bytes += image.len;
+        queue.waiting.entry(image.vm).or_default().push_back(image);
+        self.queue.1.notify_one();
+        Ok(())
+    }
+
+    /// Removes the cache of a registration that is over, some time later.
+    pub fn remove(&self, vm: Registration) {
+        self.queue().over.push(vm);
+        self.queue.1.notify_one();
+    }
+
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.queue.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn run(&self) {
+        loop {
+            match self.next() {
+                Next::Keep(image) => {
+                    let dir = cache_of(&self.root, image.vm);
+                    if let Err(why) = keep(&dir, &image) {
+                        tracing::debug!(vm = image.vm.0, bytes = image.len, "not cached: {why}");
+                    }
+                    (image.done)();
+                }
+                Next::Remove(vm) => {
+                    let dir = cache_of(&self.root, vm);
+                    match fs::remove_dir_all(&dir) {
+                        Err(e) if e.kind() != io::ErrorKind::NotFound => {
+                            tracing::warn!("cannot remove {}: {e}", dir.display());
+                        }
+                        _ => {}
+                    }
+                }
+            }
+        }
+    }
+
+    fn next(&self) -> Next {
+        let mut queue = self.queue();
+        loop {
+            if let Some(vm) = queue.over.pop() {
+                for image in queue.waiting.remove(&vm).into_iter().flatten() {
+                    queue.count -= 1;
+                    queue.bytes -= image.len;
+                    // Its session is over: nobody waits for it.
+                }
+                return Next::Remove(vm);
+            }
+            if let Some(image) = queue.take() {
+                return Next::Keep(image);
+            }
+            let waited = self.queue.1.wait(queue);
+            queue = waited.unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+impl Queue {
+    /// The oldest image of the VM whose turn it is.
+    fn take(&mut self) -> Option<Image> {
+        use std::ops::Bound::{Excluded, Unbounded};
+        let after = self.waiting.range((Excluded(self.last), Unbounded)).next();
+        let vm = *after.or_else(|| self.waiting.iter().next())?.0;
+        let mine = self.waiting.get_mut(&vm)?;
+        let image = mine.pop_front()?;
+        if mine.is_empty() {
+            self.waiting.remove(&vm);
+        }
+        self.last = vm;
+        self.count -= 1;
+        self.bytes -= image.len;
+        Some(image)
+    }
+}
+
+/// Memory for an image of `len` bytes, which nobody can make longer or shorter.
+///
+/// # Errors
+/// When the system gives no descriptor.
+pub fn memory(len: u64) -> io::Result<File> {
+    let fd = memfd_create(
+        c"vgpu-image",
+        MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING,
+    )?;
+    let len = i64::try_from(len).map_err(|_| io::ErrorKind::InvalidInput)?;
+    ftruncate(&fd, len)?;
+    let seals = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL;
+    fcntl(&fd, FcntlArg::F_ADD_SEALS(seals))?;
+    Ok(File::from(fd))
+}
+
+/// Where a registration's images are.
+#[must_use]
+pub fn cache_of(root: &Path, (vm, registration): Registration) -> PathBuf {
+    root.join(format!("vm{vm}-{registration}"))
+}
+
+/// Makes a VM's cache: vgpud's, and its workers may read it.
+///
+/// One that belongs to somebody else (the users of workers were changed) is emptied: it is a cache.
+///
+/// # Errors
+/// When it cannot be made or given away.
+pub fn make_cache(dir: &Path, owner: Option<&Owner>) -> io::Result<()> {
+    use std::os::unix::fs::chown;
+    let uid = nix::unistd::geteuid().as_raw();
+    let gid = owner.map(|owner| owner.gid);
+    let is_ours = |found: &fs::Metadata| {
+        found.is_dir() && found.uid() == uid && gid.is_none_or(|gid| found.gid() == gid)
+    };
+    match fs::symlink_metadata(dir) {
+        Ok(found) if is_ours(&found) => return Ok(()),
+        Ok(_) => remove(dir),
+        Err(_) => dir.parent().map_or(Ok(()), make_root)?,
+    }
+    fs::DirBuilder::new().mode(0o700).create(dir)?;
+    chown(dir, None, gid)?;
+    // Whatever the umask is.
+    let mode = if owner.is_some() { 0o750 } else { 0o700 };
+    fs::set_permissions(dir, fs::Permissions::from_mode(mode))
+}
+
+/// Workers pass through, and see none but their own.
+fn make_root(root: &Path) -> io::Result<()> {
+    fs::create_dir_all(root)?;
+    fs::set_permissions(root, fs::Permissions::from_mode(0o711))
+}
+
+/// Removes what belongs to no registered VM, and from the others' caches all that is no image: at start,
+/// before there are workers.
+///
+/// # Errors
+/// When the directory of all caches cannot be read or made.
+pub fn sweep(root: &Path, registered: &BTreeSet<Registration>, bound: u64) -> io::Result<()> {
+    make_root(root)?;
+    let known: BTreeSet<PathBuf> = registered.iter().map(|vm| cache_of(root, *vm)).collect();
+    let uid = nix::unistd::geteuid().as_raw();
+    for entry in fs::read_dir(root)? {
+        let entry = entry?;
+        let (path, meta) = (entry.path(), entry.metadata()?);
+        if meta.is_dir() && meta.uid() == uid && known.contains(&path) {
+            for foreign in fs::read_dir(&path)?.flatten().filter(|e| !is_image(e)) {
+                remove(&foreign.path());
+            }
+            let _ = make_room(&path, 0, bound);
+        } else {
+            remove(&path);
+        }
+    }
+    Ok(())
+}
+
+/// An image has the name of a hash; an unfinished one, where it has a name at all, another.
+fn is_image(entry: &fs::DirEntry) -> bool {
+    entry.file_type().is_ok_and(|kind| kind.is_file())
+        && entry.file_name().len() == 64
+        && !entry.file_name().as_encoded_bytes().contains(&b'.')
+}
+
+fn remove(path: &Path) {
+    let removed = match fs::symlink_metadata(path) {
+        Ok(meta) if meta.is_dir() => fs::remove_dir_all(path),
+        _ => fs::remove_file(path),
+    };
+    if let Err(e) = removed {
+        tracing::warn!("cannot remove {}: {e}", path.display());
+    }
+}
+
+/// Puts an image into a cache, unless the cache has it.
+fn keep(dir: &Path, image: &Image) -> Result<(), NotKept> {
+    let name = blake3::Hash::from_bytes(image.hash).to_hex();
+    let path = dir.join(name.as_str());
+    if let Ok(kept) = File::open(&path)
+        && kept.metadata()?.len() == image.len
+        && hash_of(&kept, image.len, &mut io::sink())? == image.hash
+    {
+        // As good as new: the last to make room for others.
+        return Ok(kept.set_modified(SystemTime::now())?);
+    }
+    let owner = fs::symlink_metadata(dir)?;
+    make_room(dir, image.len, image.bound)?;
+    let mut new = NewFile::create(dir)?;
+    if hash_of(&image.memory, image.len, &mut new.file)? != image.hash {
+        return Err(NotKept::Hash);
+    }
+    if new.file.metadata()?.gid() != owner.gid() {
+        std::os::unix::fs::fchown(&new.file, None, Some(owner.gid()))?;
+    }
+    new.file
+        .set_permissions(fs::Permissions::from_mode(0o440))?;
+    Ok(new.publish(&path)?)
+}
+
+/// Copies `len` bytes of a file; the hash of what was copied, whatever happens to the file meanwhile.
+fn hash_of(from: &File, len: u64, to: &mut impl Write) -> io::Result<ImageHash> {
+    let mut hasher = blake3::Hasher::new();
+    let mut piece = vec![0; PIECE.min(usize::try_from(len).unwrap_or(PIECE))];
+    let mut at = 0;
+    while at < len {
+        let most = piece.len().min(usize::try_from(len - at).unwrap_or(PIECE));
+        from.read_exact_at(&mut piece[..most], at)?;
+        hasher.update(&piece[..most]);
+        to.write_all(&piece[..most])?;
+        at += most as u64;
+    }
+    Ok(*hasher.finalize().as_bytes())
+}
+
+/// Makes room for `len` bytes more in a cache: on the disk, and within its bound. The oldest images go.
+fn make_room(dir: &Path, len: u64, bound: u64) -> Result<(), NotKept> {
+    let size = |len: u64| len.div_ceil(BLOCK).saturating_mul(BLOCK);
+    let need = size(len);
+    if need > bound {
+        return Err(NotKept::TooLarge);
+    }
+    let mut images: Vec<(SystemTime, u64, PathBuf)> = fs::read_dir(dir)?
+        .filter_map(|entry| {
+            let entry = entry.ok()?;
+            let meta = entry.metadata().ok()?;
+            Some((meta.modified().ok()?, size(meta.len()), entry.path()))
+        })
+        .collect();
+    images.sort();
+    let mut total: u64 = images.iter().map(|(_, len, _)| len).sum();
+    let wanted = need + DISK_RESERVE;
+    if len > 0 && free(dir)?.saturating_add(total) < wanted {
+        return Err(NotKept::DiskFull);
+    }
+    let mut count = images.len();
+    let mut oldest = images.into_iter();
+    while total.saturating_add(need) > bound
+        || count >= FILES_MOST
+        || len > 0 && free(dir)? < wanted
+    {
+        // What was removed may still be open in a worker, and takes its room until that closes it.
+        let (_, len, path) = oldest.next().ok_or(NotKept::DiskFull)?;
+        match fs::remove_file(&path) {
+            Ok(()) => (total, count) = (total - len, count - 1),
+            Err(e) => tracing::warn!("cannot remove {}: {e}", path.display()),
+        }
+    }
+    Ok(())
+}
+
+/// Bytes that the file system has left.
+fn free(dir: &Path) -> io::Result<u64> {
+    let disk = nix::sys::statvfs::statvfs(dir)?;
+    Ok(disk.blocks_available().saturating_mul(disk.fragment_size()))
+}
+
+/// A file without a name, so that it is gone if it is not finished.
+///
+/// Where the file system has none (O_TMPFILE), it has a name that is removed with it; what a crash leaves is
+/// no image, and the sweep at start removes it.
+struct NewFile {
+    file: File,
+    named: Option<PathBuf>,
+}
+
+impl NewFile {
+    fn create(dir: &Path) -> io::Result<NewFile> {
+        let unnamed = OpenOptions::new()
+            .write(true)
+            .custom_flags(OFlag::O_TMPFILE.bits())
+            .mode(0o400)
+            .open(dir);
+        match unnamed {
+            Ok(file) => Ok(NewFile { file, named: None }),
+            Err(e)
+                if [Some(nix::libc::EOPNOTSUPP), Some(nix::libc::EISDIR)]
+                    .contains(&e.raw_os_error()) =>
+            {
+                let path = dir.join(".new");
+                let _ = fs::remove_file(&path);
+                let mut options = OpenOptions::new();
+                let file = options
+                    .write(true)
+                    .create_new(true)
+                    .mode(0o400)
+                    .open(&path)?;
+                Ok(NewFile {
+                    file,
+                    named: Some(path),
+                })
+            }
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Gives the file its name; one that has it is replaced.
+    fn publish(mut self, path: &Path) -> io::Result<()> {
+        if let Some(named) = self.named.take() {
+            return fs::rename(&named, path).inspect_err(|_| remove(&named));
+        }
+        if fs::symlink_metadata(path).is_ok() {
+            fs::remove_file(path)?;
+        }
+        let from = format!("/proc/self/fd/{}", self.file.as_raw_fd());
+        linkat(
+            AT_FDCWD,
+            from.as_str(),
+            AT_FDCWD,
+            path,
+            AtFlags::AT_SYMLINK_FOLLOW,
+        )?;
+        Ok(())
+    }
+}
+
+impl Drop for NewFile {
+    fn drop(&mut self) {
+        if let Some(named) = &self.named {
+            remove(named);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    const VM: Registration = (1, 7);
+    const PLENTY: u64 = 1 << 30;
+
+    fn cache(root: &Path, vm: Registration) -> PathBuf {
+        let dir = cache_of(root, vm);
+        make_cache(&dir, None).unwrap();
+        dir
+    }
+
+    /// A keeper over a directory with VM 1's cache.
+    fn keeper(root: &Path) -> (ImageKeeper, PathBuf) {
+        let dir = cache(root, VM);
+        (ImageKeeper::start(root.to_owned()).unwrap(), dir)
+    }
+
+    fn image(bytes: &[u8], bound: u64) -> (Image, mpsc::Receiver<()>) {
+        let room = memory(bytes.len() as u64).unwrap();
+        room.write_all_at(bytes, 0).unwrap();
+        let (tell, told) = mpsc::channel();
+        let image = Image {
+            vm: VM,
+            hash: *blake3::hash(bytes).as_bytes(),
+            len: bytes.len() as u64,
+            memory: room,
+            bound,
+            done: Box::new(move || tell.send(()).unwrap()),
+        };
+        (image, told)
+    }
+
+    fn keep_now(keeper: &ImageKeeper, image: (Image, mpsc::Receiver<()>)) -> String {
+        let name = blake3::Hash::from_bytes(image.0.hash).to_hex().to_string();
+        keeper.keep(image.0).unwrap();
+        image.1.recv_timeout(Duration::from_secs(30)).unwrap();
+        name
+    }
+
+    fn names(dir: &Path) -> BTreeSet<String> {
+        let entries = fs::read_dir(dir).unwrap().flatten();
+        entries
+            .map(|e| e.file_name().to_string_lossy().into_owned())
+            .collect()
+    }
+
+    #[test]
+    fn memory_for_an_image_keeps_its_size() {
+        let room = memory(5_000).unwrap();
+        assert_eq!(room.metadata().unwrap().len(), 5_000);
+        assert!(room.set_len(0).is_err() && room.set_len(10_000).is_err());
+        assert!(room.write_all_at(&[1; 5_000], 0).is_ok());
+        assert!(room.write_all_at(&[1; 2], 4_999).is_err(), "beyond the end");
+    }
+
+    #[test]
+    fn what_is_kept_is_what_its_name_says() {
+        let root = tempfile::tempdir().unwrap();
+        let (keeper, dir) = keeper(root.path());
+        let bytes = vec![b'/'; 3 << 20];
+        let name = keep_now(&keeper, image(&bytes, PLENTY));
+        assert!(fs::read(dir.join(&name)).unwrap() == bytes);
+        let mode = fs::metadata(dir.join(&name)).unwrap().mode();
+        assert_eq!(mode & 0o7777, 0o440, "nobody writes to it");
+        // A worker may say of any bytes that they have any hash.
+        let (mut forged, told) = image(b"other bytes", PLENTY);
+        forged.hash = [7; 32];
+        keep_now(&keeper, (forged, told));
+        assert_eq!(names(&dir), [name.clone()].into(), "and nothing unfinished");
+        // A damaged file is replaced, a good one stays.
+        fs::remove_file(dir.join(&name)).unwrap();
+        fs::write(dir.join(&name), vec![b'x'; bytes.len()]).unwrap();
+        for _ in 0..2 {
+            keep_now(&keeper, image(&bytes, PLENTY));
+            assert!(fs::read(dir.join(&name)).unwrap() == bytes);
+        }
+    }
+
+    #[test]
+    fn a_cache_has_a_bound_and_its_oldest_images_make_room() {
+        let root = tempfile::tempdir().unwrap();
+        let (keeper, dir) = keeper(root.path());
+        let neighbour = cache(root.path(), (2, 8));
+        fs::write(neighbour.join("a".repeat(64)), [0; 10_000]).unwrap();
+        let bound = 10 * BLOCK;
+        let mut kept = Vec::new();
+        for n in 0..5_u8 {
+            kept.push(keep_now(&keeper, image(&[n; 3 * BLOCK as usize], bound)));
+            // Files of one moment have no order.
+            let age = Duration::from_secs(100 - u64::from(n));
+            let file = File::open(dir.join(&kept[usize::from(n)])).unwrap();
+            file.set_modified(SystemTime::now() - age).unwrap();
+        }
+        assert_eq!(names(&dir), kept[2..].iter().cloned().collect());
+        let large = keep_now(&keeper, image(&[9; 11 * BLOCK as usize], bound));
+        assert!(!dir.join(large).exists(), "larger than the cache may be");
+        assert_eq!(names(&dir), kept[2..].iter().cloned().collect());
+        assert_eq!(names(&neighbour).len(), 1, "another VM's stay");
+    }
+
+    #[test]
+    fn the_sweep_leaves_only_images_of_registered_vms() {
+        let root = tempfile::tempdir().unwrap();
+        let (dir, gone) = (cache(root.path(), VM), cache(root.path(), (1, 6)));
+        let image = "a".repeat(64);
+        for dir in [&dir, &gone] {
+            fs::write(dir.join(&image), b"x").unwrap();
+        }
+        for foreign in [
+            ".part-12-1",
+            ".new",
+            "notes",
+            &format!(".{}", "b".repeat(63)),
+        ] {
+            fs::write(dir.join(foreign), b"x").unwrap();
+        }
+        fs::create_dir(dir.join("c".repeat(64))).unwrap();
+        fs::create_dir(root.path().join("vm1")).unwrap();
+        fs::write(root.path().join("a-file"), b"x").unwrap();
+        sweep(root.path(), &[VM].into(), PLENTY).unwrap();
+        assert_eq!(names(root.path()), ["vm1-7".to_owned()].into());
+        assert_eq!(names(&dir), [image].into());
+        sweep(root.path(), &[VM].into(), 0).unwrap();
+        assert_eq!(names(&dir).len(), 0, "the bound was lowered");
+        sweep(&root.path().join("new"), &BTreeSet::new(), PLENTY).unwrap();
+    }
+
+    #[test]
+    fn images_wait_within_bounds_and_vms_take_turns() {
+        let mut queue = Queue::default();
+        for (vm, n) in [(1, 0), (1, 1), (1, 2), (3, 3), (2, 4)] {
+            let (mut image, _) = image(&[n; 10], PLENTY);
+            image.vm = (vm, 1);
+            queue.count += 1;
+            queue.bytes += 10;
+            queue.waiting.entry(image.vm).or_default().push_back(image);
+        }
+        let order: Vec<u32> = std::iter::from_fn(|| Some(queue.take()?.vm.0)).collect();
+        assert_eq!(order, [1, 2, 3, 1, 1]);
+        assert_eq!((queue.count, queue.bytes), (0, 0));
+
+        // A keeper without a thread.
+        let keeper = ImageKeeper {
+            root: PathBuf::new(),
+            queue: Arc::default(),
+        };
+        let mut taken = 0;
+        while keeper.keep(image(b"small", PLENTY).0).is_ok() {
+            taken += 1;
+        }
+        assert_eq!(taken, WAITING_MOST.0);
+        let (mut large, _) = image(b"large", PLENTY);
+        (large.vm, large.len) = ((2, 1), MAX_IMAGE);
+        assert!(keeper.keep(large).is_ok(), "another VM has room");
+        let (mut large, _) = image(b"large", PLENTY);
+        (large.vm, large.len) = ((3, 1), MAX_IMAGE);
+        assert!(keeper.keep(large).is_err(), "together they have not");
+        keeper.remove((2, 1));
+        assert!(matches!(keeper.next(), Next::Remove((2, 1))));
+        let queue = keeper.queue();
+        let left = (WAITING_MOST.0, 5 * WAITING_MOST.0 as u64);
+        assert_eq!((queue.count, queue.bytes), left);
+    }
+}
