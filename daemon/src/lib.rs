@@ -15,6 +15,7 @@ pub mod events;
 pub mod gateway;
 pub mod mediation;
 pub mod mediator;
+pub mod memory;
 pub mod metrics;
 pub mod model;
 pub mod probe;

@@ -354,6 +354,11 @@ pub(super) fn of_world(world: &World) -> Vec<DoctorCheck> {
         ));
     }
     checks.extend(world.gpus().iter().filter_map(account));
+    let pinned = world
+        .vms()
+        .into_iter()
+        .map(|vm| vm.effective_limits.pinned_bytes);
+    checks.push(pinned_memory(pinned, crate::memory::pinned_most()));
     let warnings = world.warnings();
     if warnings.is_empty() {
         checks.push(ok("warnings", "Nothing else needs an administrator."));
@@ -364,6 +369,35 @@ pub(super) fn of_world(world: &World) -> Vec<DoctorCheck> {
             .map(|sentence| warning("warnings", sentence, "")),
     );
     checks
+}
+
+/// Can every VM have what its limit of pinned memory lets it? `most`: what they may have together.
+fn pinned_memory(limits: impl Iterator<Item = Option<u64>>, most: u64) -> DoctorCheck {
+    const NAME: &str = "pinned-memory";
+    let limits = limits.map(|limit| limit.filter(|&n| n > 0).unwrap_or(u64::MAX));
+    let sum = limits.fold(0, u64::saturating_add);
+    let most_mib = most >> 20;
+    if sum <= most {
+        return ok(
+            NAME,
+            format!(
+                "VMs may pin {} MiB of host memory; {most_mib} MiB are for it.",
+                sum >> 20
+            ),
+        );
+    }
+    let said = match sum {
+        u64::MAX => "without limit".to_owned(),
+        sum => format!("{} MiB of it", sum >> 20),
+    };
+    warning(
+        NAME,
+        format!(
+            "VMs may pin host memory {said}, and all together get {most_mib} MiB (three quarters of the \
+             host's): some may be refused what their limits allow."
+        ),
+        "Lower limits with `vgpu-admin vm set --pinned=...`, or `pinned_bytes` in `[defaults.vm]`.",
+    )
 }
 
 /// Is every nanosecond of a GPU accounted for, once?

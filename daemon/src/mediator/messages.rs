@@ -5,7 +5,7 @@ use vgpu_proto::cuda::{CuResult, MINIMUM_DRIVER_VERSION};
 use vgpu_proto::handshake::DeviceInfo;
 use vgpu_proto::lease::Holding;
 use vgpu_proto::limits::{DEPTH_BYTES, DEPTH_CALLS, MAX_DEVICES, MAX_TEXT};
-use vgpu_proto::worker::FromWorker;
+use vgpu_proto::worker::{FromWorker, ToWorker};
 use vgpu_sched::{Depth, Epoch, Event, GpuId, HeadCost, Memory, SessionId};
 
 use super::actions::PINNED;
@@ -142,6 +142,10 @@ impl Actor {
                 if [PINNED, FOUND].contains(&request) {
                     return self.breach(id, "the worker numbers its requests as nobody does");
                 }
+                if of == Memory::Pinned && !self.host_has(bytes) {
+                    let granted = false;
+                    return self.send(id, &ToWorker::MemGrant { request, granted });
+                }
                 self.feed(Event::MemoryReserve {
                     session: name,
                     of,
@@ -261,10 +265,24 @@ impl Actor {
         true
     }
 
+    /// May so much more be pinned, whatever the VM's limit says? The sum of the limits may be more than
+    /// the host has.
+    fn host_has(&self, bytes: u64) -> bool {
+        let pinned = self.scheduler.pinned_bytes();
+        pinned.saturating_add(bytes) <= self.books.pinned_most
+    }
+
     /// Books the host memory that a session's worker pins. False: its VM may not have so much, and the
     /// session is over.
     fn pins(&mut self, id: u64, bytes: u64) -> bool {
-        if self.book_pinned(id, bytes.min(PINNED_MOST)) {
+        let bytes = bytes.min(PINNED_MOST);
+        if !self.host_has(bytes) {
+            let text = "the VMs of this host have pinned as much of its memory as all together may; on the \
+                        host: vgpu-admin doctor";
+            self.end(id, EndCause::Guest, CuResult::DEVICE_UNAVAILABLE, text);
+            return false;
+        }
+        if self.book_pinned(id, bytes) {
             return true;
         }
         let text = format!(
@@ -275,8 +293,12 @@ impl Actor {
         false
     }
 
-    /// Books host memory as pinned by a session's VM. False: it may not have so much.
+    /// Books host memory as pinned by a session's VM. False: the VM may not have so much, or all VMs
+    /// together.
     pub(super) fn book_pinned(&mut self, id: u64, bytes: u64) -> bool {
+        if !self.host_has(bytes) {
+            return false;
+        }
         self.pinned = None;
         self.feed(Event::MemoryReserve {
             session: SessionId(id),

@@ -389,11 +389,16 @@ impl Guest {
         self.data.write_all(&[byte]).expect("the worker listens");
     }
 
-    /// Waits for the worker's answer.
-    pub(crate) fn expect(&mut self, byte: u8) {
+    /// The worker's next answer.
+    pub(crate) fn hear(&mut self) -> u8 {
         let mut got = [0];
         self.data.read_exact(&mut got).expect("the worker answers");
-        assert_eq!(char::from(got[0]), char::from(byte));
+        got[0]
+    }
+
+    /// Waits for this answer of the worker.
+    pub(crate) fn expect(&mut self, byte: u8) {
+        assert_eq!(char::from(self.hear()), char::from(byte));
     }
 
     pub(crate) fn ask(&mut self, byte: u8, answer: u8) {

@@ -25,3 +25,21 @@ fn the_built_in_limit_of_pinned_memory_holds() {
     }
     assert_eq!(host.snapshot().vms[0].pinned_bytes, (3 << 30) + (1 << 20));
 }
+
+#[test]
+fn all_vms_together_pin_less_than_the_host_has() {
+    let host = Host::new();
+    let unlimited = VmLimits {
+        pinned_bytes: Some(0),
+        ..VmLimits::default()
+    };
+    let mut guest = Guest::connect(&host.vm(1, unlimited));
+    let total = vgpud::memory::total().expect("the kernel says");
+    let refused = (0..=total >> 30).any(|_| {
+        guest.say(b'H');
+        guest.hear() == b'n'
+    });
+    assert!(refused, "all of the host's memory was granted");
+    let pinned = host.snapshot().vms[0].pinned_bytes;
+    assert!(pinned <= vgpud::memory::pinned_most(), "{pinned}");
+}
