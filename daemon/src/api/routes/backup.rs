@@ -33,7 +33,7 @@ const MOST: u64 = 4 << 30;
         (status = "default", body = ErrorBody)))]
 pub(super) async fn save(_: Writer, State(state): State<ApiState>) -> Result<Response, Failure> {
     let mut file = state.admin.store().backup().await?;
-    let length = file.metadata().map_err(unreadable)?.len();
+    let length = file.metadata().map_err(|error| unreadable(&error))?.len();
     let (mut sender, body) = Channel::<Bytes, std::io::Error>::new(AHEAD);
     tokio::spawn(async move {
         loop {
@@ -79,7 +79,11 @@ pub(super) async fn restore(
             "Try again when that is done.",
         )
     })?;
-    let (incoming, mut file) = state.admin.store().incoming().map_err(unwritable)?;
+    let (incoming, mut file) = state
+        .admin
+        .store()
+        .incoming()
+        .map_err(|error| unwritable(&error))?;
     let mut length = 0;
     loop {
         let frame = tokio::time::timeout(STALLED, body.frame()).await;
@@ -94,7 +98,7 @@ pub(super) async fn restore(
             return Err(Failure::new(ErrorCode::RequestTooLarge, message, ""));
         }
         // Into the page cache: this does not wait for the disk.
-        file.write_all(&data).map_err(unwritable)?;
+        file.write_all(&data).map_err(|error| unwritable(&error))?;
     }
     drop(file);
     let report = state.admin.restore(writer.caller.actor(), incoming).await?;
@@ -105,7 +109,7 @@ fn cut_off() -> Failure {
     Failure::invalid("The file was not sent whole. Nothing was changed.")
 }
 
-fn unreadable(error: std::io::Error) -> Failure {
+fn unreadable(error: &std::io::Error) -> Failure {
     Failure::new(
         ErrorCode::Internal,
         format!("The copy cannot be read: {error}."),
@@ -113,7 +117,7 @@ fn unreadable(error: std::io::Error) -> Failure {
     )
 }
 
-fn unwritable(error: std::io::Error) -> Failure {
+fn unwritable(error: &std::io::Error) -> Failure {
     Failure::new(
         ErrorCode::StoreUnwritable,
         format!("The file cannot be kept beside the state database: {error}."),
