@@ -1,19 +1,22 @@
 //! Mediation as administration sees it: the mediator, the doors and the probes behind one trait.
 
 mod clock;
+mod confinement;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use vgpu_proto::api::{CheckStatus, DoctorCheck, GpuSource};
 
-use crate::config::Config;
+use crate::config::{Config, DriverKind};
 use crate::gateway::Gateway;
 use crate::mediation::{Change, Explained, GpuCheck, Mediation, MediationError, MediationFuture};
 use crate::mediator::{Command, MediatorHandle};
 use crate::model::{RuntimeSnapshot, ScanResult, ScannedGpu, VmRecord};
 use crate::probe::{DeviceProcess, Prober};
 use crate::supervisor::launcher::{Launcher, driver_library, probe_binary, worker_binary};
+
+use confinement::Confinement;
 
 /// Everything of the mediation.
 #[derive(Debug)]
@@ -25,6 +28,7 @@ pub struct Core {
     known: Mutex<Known>,
     /// One scan at a time.
     scanning: tokio::sync::Mutex<()>,
+    confinement: Confinement,
     /// Changes are taken over one batch after the other.
     applying: tokio::sync::Mutex<()>,
 }
@@ -73,6 +77,7 @@ impl Core {
             launcher,
             known: Mutex::default(),
             scanning: tokio::sync::Mutex::default(),
+            confinement: Confinement::default(),
             applying: tokio::sync::Mutex::default(),
         }
     }
@@ -166,9 +171,21 @@ impl Core {
         }
     }
 
+    async fn worker_confinement(&self) -> DoctorCheck {
+        let soft = match self.launcher.config().driver.kind {
+            DriverKind::Soft => true,
+            DriverKind::Nvidia => false,
+            DriverKind::Auto => {
+                let known = self.known();
+                known.gpus.values().all(|gpu| gpu.source == GpuSource::Soft)
+            }
+        };
+        self.confinement.check(&self.prober, soft).await
+    }
+
     fn programs(&self) -> DoctorCheck {
         let config = self.launcher.config();
-        let soft = config.driver.kind == crate::config::DriverKind::Soft;
+        let soft = config.driver.kind == DriverKind::Soft;
         let problems: Vec<String> = [
             worker_binary(&config).err(),
             probe_binary(&config).err(),
@@ -290,6 +307,7 @@ impl Mediation for Core {
             checks.push(self.programs());
             checks.push(self.worker_user());
             checks.push(self.worker_forks());
+            checks.push(self.worker_confinement().await);
             let used = self.look(self.clocked()).await.unwrap_or_default();
             let used: Vec<_> = used.into_iter().flat_map(|(found, _)| found).collect();
             let snapshot = self.mediator.ask(Command::Snapshot).await?;

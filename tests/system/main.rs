@@ -6,6 +6,7 @@ mod admin;
 mod calls;
 mod caps;
 mod changes;
+mod confinement;
 mod containment;
 mod decisions;
 mod disks;

@@ -26,6 +26,8 @@ use crate::store::{Actor, Command, Outcome, Store, StoreOptions, Temporary};
 
 /// How long the mediation may take to say what it is doing.
 const SNAPSHOT_DEADLINE: Duration = Duration::from_secs(2);
+/// The same for its self-examination, which starts a program.
+const DOCTOR_DEADLINE: Duration = Duration::from_secs(20);
 
 /// How long what was done already waits for its audit line.
 const NOTE_DEADLINE: Duration = Duration::from_secs(1);
@@ -482,7 +484,7 @@ impl Admin {
         let config = self.config.borrow().clone();
         let mut checks = doctor::examine(&config, &self.source, &self.store).await;
         checks.extend(doctor::of_world(&self.world().await));
-        match in_time(self.mediation.doctor()).await {
+        match within(DOCTOR_DEADLINE, self.mediation.doctor()).await {
             Ok(more) => checks.extend(more),
             Err(problem) => checks.push(doctor::error(
                 "mediation",
@@ -519,12 +521,13 @@ fn no_answer(problem: &str) -> ErrorDetail {
 }
 
 async fn in_time<T>(future: MediationFuture<'_, T>) -> Result<T, String> {
-    match tokio::time::timeout(SNAPSHOT_DEADLINE, future).await {
+    within(SNAPSHOT_DEADLINE, future).await
+}
+
+async fn within<T>(deadline: Duration, future: MediationFuture<'_, T>) -> Result<T, String> {
+    match tokio::time::timeout(deadline, future).await {
         Ok(Ok(answer)) => Ok(answer),
         Ok(Err(error)) => Err(failure::of_mediation(&error).message),
-        Err(_) => Err(format!(
-            "no answer within {} s",
-            SNAPSHOT_DEADLINE.as_secs()
-        )),
+        Err(_) => Err(format!("no answer within {} s", deadline.as_secs())),
     }
 }

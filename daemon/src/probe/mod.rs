@@ -3,6 +3,7 @@
 //! vgpud itself never loads NVIDIA's libraries: both libcuda and NVML can hang a process beyond the
 //! reach of SIGKILL. A probe that hangs is given up, and vgpud goes on.
 
+mod confinement;
 mod processes;
 mod run;
 mod soft_state;
@@ -17,10 +18,11 @@ use vgpu_proto::api::GpuSource;
 use crate::config::{Config, DriverKind};
 use crate::mediation::GpuCheck;
 use crate::model::{ScanResult, ScannedGpu};
-use crate::supervisor::confine::Jail;
+use crate::supervisor::confine::{Jail, Program};
 use crate::supervisor::launcher::{Launcher, driver_library, environment, probe_binary};
-use crate::supervisor::owner::reachable;
+use crate::supervisor::owner::{Owner, reachable};
 
+pub use confinement::{Attempt, Verdict};
 pub use processes::DeviceProcess;
 
 /// Runs probes.
@@ -151,12 +153,18 @@ impl Prober {
         let deadline = Duration::from_millis(config.worker.probe_deadline_ms);
         // As the workers: what a probe may not open, they may not either.
         let owner = self.launcher.owners().of(0)?;
+        let program = self.program(config, owner.as_ref())?;
+        let jail = self.launcher.jail();
+        run::run(&program, args, &env, (jail, Jail::only_as(owner)), deadline)
+    }
+
+    fn program(&self, config: &Config, owner: Option<&Owner>) -> Result<Program, String> {
         let binary = probe_binary(config)?;
-        if let Some(owner) = &owner {
+        if let Some(owner) = owner {
             reachable(&binary, owner)?;
         }
-        let jail = self.launcher.jail();
-        run::run(&binary, args, &env, (jail, Jail::only_as(owner)), deadline)
+        let program = self.launcher.jail().program(&binary);
+        program.map_err(|e| format!("cannot start {}: {e}", binary.display()))
     }
 }
 

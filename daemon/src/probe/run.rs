@@ -4,13 +4,12 @@ use std::ffi::OsString;
 use std::io::Read;
 use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
-use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use crate::supervisor::confine::{Confinement, Jail};
+use crate::supervisor::confine::{Confinement, Jail, Program};
 use crate::supervisor::process::{Exit, Process};
 use crate::supervisor::spawn::reap_soon;
 
@@ -28,16 +27,17 @@ const ENDS_WITH_STDIN: &str = "VGPU_PROBE_ENDS_WITH_STDIN";
 /// # Errors
 /// A sentence: it could not be started, failed, or took longer than `deadline` and was killed.
 pub(super) fn run(
-    program: &Path,
+    program: &Program,
     args: &[OsString],
     env: &[(OsString, OsString)],
     confined: (&Jail, Confinement),
     deadline: Duration,
 ) -> Result<Vec<u8>, String> {
-    let name = program.display();
+    let name = program;
     let until = Instant::now() + deadline;
-    let mut command = Command::new(program);
+    let mut command = Command::new(program.path());
     command
+        .arg0(name.to_string())
         .args(args)
         .env_clear()
         .envs(env.iter().map(|(k, v)| (k, v)))
@@ -168,6 +168,7 @@ fn take<R: Read>(pipe: &mut Option<R>, into: &mut Vec<u8>) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::path::Path;
 
     fn jail() -> Jail {
         Jail::find(&crate::config::Worker::default())
@@ -176,11 +177,12 @@ mod tests {
     fn sh(script: &str, deadline_ms: u64) -> Result<String, String> {
         let args = ["-c".into(), OsString::from(script)];
         let env = [("PATH".into(), OsString::from("/usr/bin:/bin"))];
+        let jail = jail();
         run(
-            Path::new("/bin/sh"),
+            &jail.program(Path::new("/bin/sh")).expect("a shell"),
             &args,
             &env,
-            (&jail(), Jail::only_as(None)),
+            (&jail, Jail::only_as(None)),
             Duration::from_millis(deadline_ms),
         )
         .map(|output| String::from_utf8_lossy(&output).into_owned())
@@ -195,16 +197,7 @@ mod tests {
         let failed = sh("printf half; echo broken >&2; exit 3", 20_000).unwrap_err();
         assert!(failed.contains("exited with status 3: broken"), "{failed}");
         assert!(sh("kill -9 $$", 20_000).unwrap_err().contains("SIGKILL"));
-        assert!(
-            run(
-                Path::new("/nowhere"),
-                &[],
-                &[],
-                (&jail(), Jail::only_as(None)),
-                Duration::from_secs(9)
-            )
-            .is_err()
-        );
+        assert!(jail().program(Path::new("/nowhere")).is_err());
     }
 
     #[test]

@@ -10,13 +10,14 @@ use vgpu_proto::api::GpuSource;
 use vgpu_proto::worker::Start;
 
 use super::cage::Cages;
-use super::confine::{Inmate, Jail};
+use super::confine::{Confinement, Inmate, Jail};
 use super::images::{Registration, cache_of, make_cache};
 use super::leftover::WorkerBook;
 use super::nursery::Nursery;
 use super::owner::{Owner, Owners, reachable};
 use super::spawn::{self, Worker, WorkerOrder, WorkerTemplate};
 use crate::config::Config;
+use crate::memory::pinned_most;
 use crate::model::ScannedGpu;
 
 /// Where an installed soft-gpu is.
@@ -149,6 +150,27 @@ impl Launcher {
             .unwrap_or_else(|_| Err("the start of the worker broke off".to_owned()))
     }
 
+    /// What is taken from a program in the place of a worker of this VM and user.
+    ///
+    /// # Errors
+    /// A sentence that says what could not be prepared.
+    pub fn confinement(
+        &self,
+        (vm, owner): (u32, Option<Owner>),
+        soft: bool,
+        pinned_bytes: u64,
+    ) -> Result<Confinement, String> {
+        let config = self.config();
+        self.jail.around(Inmate {
+            vm,
+            owner,
+            memory_most: memory_most(&config, soft, pinned_bytes),
+            max_files: config.worker.max_files,
+            max_tasks: config.worker.max_tasks,
+            soft_state: soft.then(|| config.soft_state_dir()).as_deref(),
+        })
+    }
+
     fn start(
         &self,
         session: u64,
@@ -175,14 +197,7 @@ impl Launcher {
             let ways = [library, soft_state.as_deref(), Some(&*image_dir)];
             reach_all(ways.into_iter().flatten(), owner)?;
         }
-        let confinement = self.jail.around(Inmate {
-            vm,
-            owner,
-            memory_most: memory_most(&config, soft, bounds.pinned_bytes),
-            max_files: config.worker.max_files,
-            max_tasks: config.worker.max_tasks,
-            soft_state: soft.then(|| config.soft_state_dir()).as_deref(),
-        })?;
+        let confinement = self.confinement((vm, owner), soft, bounds.pinned_bytes)?;
         let template = WorkerTemplate {
             binary,
             environment: environment(&config, soft),
@@ -215,8 +230,8 @@ impl Launcher {
     }
 }
 
-/// The private memory of a worker, at most: its own, what its programs pin, and software devices' memory.
-/// `u64::MAX`: as much as it likes.
+/// The private memory of a worker, at most: its own, what its programs pin (what all VMs may together, where
+/// its VM's limit does not say less), and software devices' memory.
 fn memory_most(config: &Config, soft: bool, pinned_bytes: u64) -> u64 {
     let driver = &config.driver;
     let devices = match soft {
@@ -225,14 +240,12 @@ fn memory_most(config: &Config, soft: bool, pinned_bytes: u64) -> u64 {
             .saturating_mul(driver.soft_devices.into()),
         false => 0,
     };
-    match pinned_bytes {
-        0 => u64::MAX,
-        pinned => config
-            .worker
-            .memory_bytes
-            .saturating_add(pinned)
-            .saturating_add(devices),
-    }
+    let pinned = match pinned_bytes {
+        0 => pinned_most(),
+        bytes => bytes.min(pinned_most()),
+    };
+    let own = config.worker.memory_bytes;
+    own.saturating_add(pinned).saturating_add(devices)
 }
 
 /// Moves a worker into its cage, beside its start.
@@ -402,6 +415,18 @@ mod tests {
         assert_eq!(names(false), ["PATH", "CUDA_CACHE_DISABLE", "RUST_LOG"]);
         assert!(names(true).contains(&"SOFT_GPU_CLOCK".to_owned()));
         assert!(names(true).contains(&"SOFT_GPU_STATE".to_owned()));
+    }
+
+    #[test]
+    fn a_workers_memory_is_finite_also_where_its_vm_may_pin_what_it_likes() {
+        let config = Config::default();
+        let own = config.worker.memory_bytes;
+        assert_eq!(memory_most(&config, false, 1 << 20), own + (1 << 20));
+        let free = memory_most(&config, true, 0);
+        let devices = config.driver.soft_memory_bytes * u64::from(config.driver.soft_devices);
+        assert_eq!(free, own + pinned_most() + devices);
+        assert!(free < u64::MAX / 2, "{free}");
+        assert_eq!(memory_most(&config, true, u64::MAX), free);
     }
 
     #[test]

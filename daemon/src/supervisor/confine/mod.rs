@@ -50,7 +50,7 @@ pub struct Inmate<'a> {
     pub vm: u32,
     /// As whom it runs; `None`: as vgpud.
     pub owner: Option<Owner>,
-    /// Bytes of private memory, and of any file that it writes. `u64::MAX`: unbounded.
+    /// Bytes of private memory, and of any file that it writes.
     pub memory_most: u64,
     /// Open files.
     pub max_files: u64,
@@ -115,6 +115,18 @@ impl Jail {
     /// The reason.
     pub fn is_closed(&self) -> Result<(), String> {
         self.open.clone().map_or(Ok(()), Err)
+    }
+
+    /// Whether this kernel can keep workers from writing files, and why not.
+    ///
+    /// # Errors
+    /// The reason.
+    pub fn keeps_files(&self) -> Result<(), String> {
+        match files::ruleset(None) {
+            Ok(Some(_)) => Ok(()),
+            Ok(None) => Err("this kernel has no Landlock".to_owned()),
+            Err(e) => Err(format!("Landlock: {e}")),
+        }
     }
 
     /// vgpud's own copy of a program, which who runs it cannot read.

@@ -5,6 +5,7 @@
 //! nobody may read, only run, is closed from its first instruction on (`would_dump` in the kernel).
 
 use std::collections::HashMap;
+use std::fmt;
 use std::fs::File;
 use std::io::{self, Read, Seek};
 use std::os::fd::AsRawFd;
@@ -40,6 +41,13 @@ impl Program {
             Some(copy) => format!("/proc/self/fd/{}", copy.as_raw_fd()).into(),
             None => self.path.clone(),
         }
+    }
+}
+
+impl fmt::Display for Program {
+    /// Its original's path.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.path.display().fmt(f)
     }
 }
 

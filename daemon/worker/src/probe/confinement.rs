@@ -35,8 +35,9 @@ fn line(name: &str, holds: bool, detail: impl Into<String>) -> Line {
     }
 }
 
-/// Tries everything. `outside` are vgpud's own namespaces, as links in `/proc/PID/ns` name them.
-pub(super) fn examine(outside: &[String], soft: bool) -> Vec<Line> {
+/// Tries everything. `outside` are vgpud's own namespaces, as links in `/proc/PID/ns` name them; `own` is a
+/// directory that its user may write to.
+pub(super) fn examine(outside: &[String], own: Option<&Path>, soft: bool) -> Vec<Line> {
     let mut lines = vec![
         line("user", !getuid().is_root(), format!("uid {}", getuid())),
         is(
@@ -53,11 +54,17 @@ pub(super) fn examine(outside: &[String], soft: bool) -> Vec<Line> {
     ];
     lines.extend(sockets());
     lines.extend(CALLS.iter().map(attempt));
-    lines.extend(["/tmp", "/var/tmp"].map(create));
+    for dir in ["/tmp", "/var/tmp"] {
+        lines.push(create(
+            &format!("files-in{}", dir.replace('/', "-")),
+            Path::new(dir),
+        ));
+    }
     if soft {
         // NVIDIA's driver needs it.
-        lines.push(create("/dev/shm"));
+        lines.push(create("files-in-dev-shm", Path::new("/dev/shm")));
     }
+    lines.extend(own.map(|dir| create("files-in-own-directory", dir)));
     lines.extend(outside.iter().map(|outside| namespace(outside)));
     lines.push(fork());
     lines
@@ -125,6 +132,12 @@ const CALLS: &[(&str, libc::c_long, [libc::c_long; 2], Errno)] = &[
         Errno::EPERM,
     ),
     (
+        "process-memory-write",
+        libc::SYS_process_vm_writev,
+        [NOBODY, 0],
+        Errno::EPERM,
+    ),
+    (
         "user-namespace",
         libc::SYS_unshare,
         [NEW_USER | BAD_FLAG, 0],
@@ -139,7 +152,7 @@ const CALLS: &[(&str, libc::c_long, [libc::c_long; 2], Errno)] = &[
     ("clone3", libc::SYS_clone3, [0, 0], Errno::ENOSYS),
     ("setns", libc::SYS_setns, [-1, 0], Errno::EPERM),
     ("mount", libc::SYS_mount, [0, 0], Errno::EPERM),
-    ("new-mount", libc::SYS_fsopen, [0, 0], Errno::EPERM),
+    ("new-mount", libc::SYS_fsconfig, [-1, 0], Errno::EPERM),
     ("bpf", libc::SYS_bpf, [-1, 0], Errno::EPERM),
     ("keyctl", libc::SYS_keyctl, [-1, 0], Errno::EPERM),
     ("perf", libc::SYS_perf_event_open, [0, 0], Errno::EPERM),
@@ -151,6 +164,8 @@ const CALLS: &[(&str, libc::c_long, [libc::c_long; 2], Errno)] = &[
         [-1, 0],
         Errno::EPERM,
     ),
+    // More segments than there can be.
+    ("kexec", libc::SYS_kexec_load, [0, NOBODY], Errno::EPERM),
     #[cfg(target_arch = "x86_64")]
     ("x32-calls", X32_GETPID, [0, 0], Errno::ENOSYS),
 ];
@@ -177,18 +192,18 @@ fn attempt(call: &(&str, libc::c_long, [libc::c_long; 2], Errno)) -> Line {
     seen(name, result, wanted)
 }
 
-fn create(dir: &str) -> Line {
-    let name = format!("files-in{}", dir.replace('/', "-"));
-    if !Path::new(dir).is_dir() {
-        return line(&name, true, format!("there is no {dir}"));
+fn create(name: &str, dir: &Path) -> Line {
+    if !dir.is_dir() {
+        return line(name, true, format!("there is no {}", dir.display()));
     }
-    let path = Path::new(dir).join(format!("vgpu-probe-{}", std::process::id()));
+    let path = dir.join(format!("vgpu-probe-{}", std::process::id()));
     match std::fs::File::create_new(&path) {
         Ok(_) => {
             let _ = std::fs::remove_file(&path);
-            line(&name, false, format!("a file can be made in {dir}"))
+            let detail = format!("a file can be made in {}", dir.display());
+            line(name, false, detail)
         }
-        Err(e) => line(&name, true, e.to_string()),
+        Err(e) => line(name, true, e.to_string()),
     }
 }
 
@@ -205,7 +220,7 @@ fn namespace(outside: &str) -> Line {
 /// Leaves a process of a session of its own behind; who started this program looks whether it ends.
 fn fork() -> Line {
     const NAME: &str = "forks-end";
-    let script = "(read pid rest < /proc/self/stat; echo $pid; exec sleep 600 > /dev/null 2>&1) &";
+    let script = "(read pid rest < /proc/self/stat; echo $pid; exec sleep 60 > /dev/null 2>&1) &";
     let shell = Command::new("setsid")
         .args(["sh", "-c", script])
         .stdin(Stdio::null())
@@ -225,7 +240,7 @@ fn fork() -> Line {
             pid: Some(pid),
             ..line(NAME, true, "it is looked for")
         },
-        (Err(e), _) => line(NAME, true, format!("none can be started: {e}")),
-        (_, Err(_)) => line(NAME, true, "none runs"),
+        (Err(e), _) => line(NAME, false, format!("nothing can be started to see: {e}")),
+        (_, Err(_)) => line(NAME, false, "what was started does not say its number"),
     }
 }

@@ -50,6 +50,9 @@ enum Command {
         /// A namespace that must not be its own, as a link in /proc/PID/ns names it.
         #[arg(long)]
         outside: Vec<String>,
+        /// A directory of its user's, which it must not be able to write to all the same.
+        #[arg(long)]
+        own: Option<PathBuf>,
         /// Confined for software devices.
         #[arg(long)]
         soft: bool,
@@ -108,8 +111,9 @@ pub fn run() -> ExitCode {
             .and_then(|found| serde_json::to_string(&found).map_err(|e| e.to_string())),
         Command::Processes { gpu, nvml } => nvml::processes(nvml.as_deref(), &gpu)
             .and_then(|found| serde_json::to_string(&found).map_err(|e| e.to_string())),
-        Command::Confinement { outside, soft } => {
-            serde_json::to_string(&confinement::examine(&outside, soft)).map_err(|e| e.to_string())
+        Command::Confinement { outside, own, soft } => {
+            let lines = confinement::examine(&outside, own.as_deref(), soft);
+            serde_json::to_string(&lines).map_err(|e| e.to_string())
         }
         Command::Canary { libraries } => {
             let answer = match canary::run(libraries.driver.as_deref(), libraries.soft) {

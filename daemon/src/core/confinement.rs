@@ -1,0 +1,133 @@
+//! Whether workers are confined on this host: for `vgpu-admin doctor`.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::sync::Mutex;
+use vgpu_proto::api::{CheckStatus, DoctorCheck};
+
+use crate::probe::{Attempt, Prober, Verdict};
+
+/// Who asks waits this long at most, also behind others: less than the API waits for us.
+const MOST: Duration = Duration::from_secs(12);
+
+/// The last answer, and when the look for it began.
+type Last = Option<(Instant, DoctorCheck)>;
+
+/// Looks, once at a time: who came while a look was under way shares the next one.
+#[derive(Debug, Default)]
+pub(super) struct Confinement(Arc<Mutex<Last>>);
+
+impl Confinement {
+    pub(super) async fn check(&self, prober: &Prober, soft: bool) -> DoctorCheck {
+        let looked = tokio::time::timeout(MOST, self.look(prober.clone(), soft)).await;
+        looked.unwrap_or_else(|_| unseen(&format!("no answer within {} s", MOST.as_secs())))
+    }
+
+    async fn look(&self, prober: Prober, soft: bool) -> DoctorCheck {
+        let asked = Instant::now();
+        // Held by the thread that looks, also when who asked has gone away.
+        let mut last = self.0.clone().lock_owned().await;
+        if let Some((begun, check)) = &*last
+            && *begun >= asked
+        {
+            return check.clone();
+        }
+        let look = move || {
+            let begun = Instant::now();
+            let seen = prober.confinement(soft);
+            let check = seen.map_or_else(|why| unseen(&why), |seen| describe(&seen));
+            *last = Some((begun, check.clone()));
+            check
+        };
+        let looked = tokio::task::spawn_blocking(look).await;
+        looked.unwrap_or_else(|e| unseen(&e.to_string()))
+    }
+}
+
+fn check(status: CheckStatus, message: String, hint: String) -> DoctorCheck {
+    DoctorCheck {
+        name: "worker-confinement".into(),
+        status,
+        message,
+        hint: (!hint.is_empty()).then_some(hint),
+    }
+}
+
+fn unseen(why: &str) -> DoctorCheck {
+    check(
+        CheckStatus::Warning,
+        format!("It cannot be seen whether workers are confined: {why}."),
+        "Mend what the message names (worker.probe_binary in vgpud.toml), and ask again.".into(),
+    )
+}
+
+fn describe(seen: &[Attempt]) -> DoctorCheck {
+    let of = |verdict| {
+        seen.iter()
+            .filter(move |attempt| attempt.verdict == verdict)
+    };
+    let holding: Vec<&str> = of(Verdict::Holds).map(|a| a.name.as_str()).collect();
+    let with_reasons = |verdict| -> String {
+        let lines: Vec<String> = of(verdict)
+            .map(|attempt| format!("{} ({})", attempt.name, attempt.reason))
+            .collect();
+        lines.join("; ")
+    };
+    let (open, cannot) = (
+        with_reasons(Verdict::DoesNotHold),
+        with_reasons(Verdict::CannotHere),
+    );
+    let mut message = String::new();
+    if !open.is_empty() {
+        message += &format!("Of a worker's confinement does not hold: {open}. ");
+    }
+    if !cannot.is_empty() {
+        message += &format!("This host cannot confine workers in: {cannot}. ");
+    }
+    message += &format!(
+        "A program in a worker's place finds as it must be: {}.",
+        holding.join(", ")
+    );
+    let mut cures: Vec<&str> = seen.iter().map(|attempt| attempt.cure.as_str()).collect();
+    cures.sort_unstable();
+    cures.dedup();
+    let status = match (open.is_empty(), cannot.is_empty()) {
+        (false, _) => CheckStatus::Error,
+        (true, false) => CheckStatus::Warning,
+        (true, true) => CheckStatus::Ok,
+    };
+    check(status, message, cures.join(" ").trim().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn attempt(name: &str, verdict: Verdict, cure: &str) -> Attempt {
+        Attempt {
+            name: name.into(),
+            verdict,
+            reason: format!("why {name}"),
+            cure: cure.into(),
+        }
+    }
+
+    #[test]
+    fn what_does_not_hold_is_told_from_what_cannot() {
+        let mut seen = vec![attempt("mount", Verdict::Holds, "")];
+        let good = describe(&seen);
+        assert_eq!((good.status, good.hint), (CheckStatus::Ok, None));
+        seen.push(attempt("files-in-tmp", Verdict::CannotHere, "Boot."));
+        let check = describe(&seen);
+        assert_eq!(check.status, CheckStatus::Warning);
+        assert_eq!(check.hint.as_deref(), Some("Boot."));
+        seen.push(attempt("bpf", Verdict::DoesNotHold, "Set."));
+        let check = describe(&seen);
+        assert_eq!(check.status, CheckStatus::Error);
+        assert_eq!(check.hint.as_deref(), Some("Boot. Set."));
+        assert!(check.message.contains("does not hold: bpf (why bpf)."));
+        assert!(check.message.contains("in: files-in-tmp (why"));
+        assert!(check.message.ends_with("as it must be: mount."));
+    }
+}

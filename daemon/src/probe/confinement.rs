@@ -1,0 +1,214 @@
+//! Is a worker confined on this host? A probe in a worker's place tries what a worker must not be able to.
+
+use std::ffi::OsString;
+use std::fs;
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, chown};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use serde::Deserialize;
+
+use super::{Prober, run};
+use crate::supervisor::confine::Jail;
+use crate::supervisor::launcher::environment;
+use crate::supervisor::owner::Owner;
+use crate::supervisor::process::Process;
+
+/// The probe has this long, whatever others have.
+const DEADLINE: Duration = Duration::from_secs(10);
+
+/// What the probe left behind is looked for this long.
+const FORKS_END: Duration = Duration::from_secs(1);
+
+/// The command line of what it leaves behind (`daemon/worker/src/probe/confinement.rs`).
+const LEFT: &[u8] = b"sleep\x0060\x00";
+
+/// The line about it.
+const FORKS: &str = "forks-end";
+
+/// One thing that was tried in a worker's place.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Attempt {
+    /// What, in a word.
+    pub name: String,
+    /// What it came to.
+    pub verdict: Verdict,
+    /// What was seen.
+    pub reason: String,
+    /// What an administrator does where it does not hold.
+    pub cure: String,
+}
+
+/// What an attempt came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// It is as it must be.
+    Holds,
+    /// A worker can do what it must not, or cannot do what it must.
+    DoesNotHold,
+    /// It does not hold, and this host gives vgpud no way to it.
+    CannotHere,
+}
+
+/// A line of what `vgpu-probe confinement` prints.
+#[derive(Debug, Deserialize)]
+struct Line {
+    name: String,
+    holds: bool,
+    detail: String,
+    pid: Option<u32>,
+}
+
+impl Prober {
+    /// Starts a probe as a worker of no VM is started, and says what it could and could not do. `soft`: as
+    /// for software devices. Blocks; not to be done twice at a time.
+    ///
+    /// # Errors
+    /// A sentence: it could not be started, or did not answer.
+    pub fn confinement(&self, soft: bool) -> Result<Vec<Attempt>, String> {
+        let config = self.launcher.config();
+        let jail = self.launcher.jail();
+        let owner = self.launcher.owners().of(0)?;
+        let own = OwnDirectory::make(&config.daemon.runtime_dir, owner.as_ref())
+            .map_err(|e| format!("cannot make a directory in daemon.runtime_dir: {e}"))?;
+        let mut args: Vec<OsString> = vec!["confinement".into(), "--own".into(), (&own.0).into()];
+        for kind in ["net", "ipc", "pid"] {
+            let outside = fs::read_link(format!("/proc/self/ns/{kind}"))
+                .map_err(|e| format!("cannot read vgpud's own namespaces: {e}"))?;
+            args.extend(["--outside".into(), outside.into()]);
+        }
+        if soft {
+            args.push("--soft".into());
+        }
+        let program = self.program(&config, owner.as_ref())?;
+        let confinement = self.launcher.confinement((0, owner), soft, 0)?;
+        let env = environment(&config, soft);
+        let output = run::run(&program, &args, &env, (jail, confinement), DEADLINE)?;
+        let mut lines: Vec<Line> = serde_json::from_slice(&output)
+            .map_err(|e| format!("the answer of {program} is not understood: {e}"))?;
+        for line in &mut lines {
+            if let Some(pid) = line.pid
+                && let Err(why) = ends(pid)
+            {
+                (line.holds, line.detail) = (false, why);
+            }
+        }
+        if jail.forks_end().is_err() && self.launcher.forks_end().0 {
+            // The cgroups of workers see to it, and the probe has none.
+            lines.retain(|line| line.name != FORKS);
+        }
+        Ok(lines.into_iter().map(|line| judge(jail, line)).collect())
+    }
+}
+
+fn judge(jail: &Jail, line: Line) -> Attempt {
+    let (verdict, reason, cure) = if line.holds {
+        (Verdict::Holds, line.detail, String::new())
+    } else {
+        let (verdict, why, cure) = why_not(jail, &line.name);
+        let why = why.map_or(String::new(), |why| format!(": {why}"));
+        (verdict, format!("{}{why}", line.detail), cure)
+    };
+    Attempt {
+        name: line.name,
+        verdict,
+        reason,
+        cure,
+    }
+}
+
+/// Why something does not hold, as far as vgpud knows, and what is to be done.
+fn why_not(jail: &Jail, name: &str) -> (Verdict, Option<String>, String) {
+    if let Err(why) = jail.is_closed() {
+        // Said once, and not with every line.
+        let cure = format!("{why}: set worker.confined = true and restart vgpud.");
+        return (Verdict::DoesNotHold, None, cure);
+    }
+    let (able, cure) = match name {
+        _ if name == FORKS || name.starts_with("own-") => (
+            jail.forks_end(),
+            "Give vgpud CAP_SYS_ADMIN, as its systemd unit does.",
+        ),
+        _ if name.starts_with("files-in") => (
+            jail.keeps_files(),
+            "Boot a kernel with Landlock (Linux 5.13; `lsm=landlock,…` among its parameters).",
+        ),
+        _ => (Ok(()), ""),
+    };
+    match able {
+        Err(why) => (Verdict::CannotHere, Some(why), cure.to_owned()),
+        Ok(()) => (
+            Verdict::DoesNotHold,
+            None,
+            "vgpud takes it from workers, and this host lets them have it: please report it with the \
+             kernel's version."
+                .to_owned(),
+        ),
+    }
+}
+
+/// A directory of the workers' user.
+struct OwnDirectory(PathBuf);
+
+impl OwnDirectory {
+    fn make(within: &Path, owner: Option<&Owner>) -> io::Result<OwnDirectory> {
+        let dir = within.join("confinement");
+        // An earlier vgpud may have been killed in the middle.
+        let _ = fs::remove_dir_all(&dir);
+        fs::DirBuilder::new().mode(0o700).create(&dir)?;
+        let dir = OwnDirectory(dir);
+        if let Some(owner) = owner {
+            chown(&dir.0, Some(owner.uid), Some(owner.gid))?;
+        }
+        Ok(dir)
+    }
+}
+
+impl Drop for OwnDirectory {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Waits for the end of the process that a probe left behind, and ends it where it does not come.
+fn ends(pid: u32) -> Result<(), String> {
+    let until = Instant::now() + FORKS_END;
+    while is_left(pid) {
+        if Instant::now() >= until {
+            // Taken hold of first: the number may be another's by then.
+            if let Ok(process) = Process::open(pid)
+                && is_left(pid)
+            {
+                process.kill();
+            }
+            return Err("a process that it had started went on without it".to_owned());
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    Ok(())
+}
+
+fn is_left(pid: u32) -> bool {
+    fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|words| words == LEFT)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_left_behind_is_found_and_ended() {
+        let mut left = std::process::Command::new("sleep")
+            .arg("60")
+            .spawn()
+            .unwrap();
+        let pid = left.id();
+        while !is_left(pid) {
+            std::thread::yield_now();
+        }
+        assert!(ends(pid).is_err());
+        left.wait().unwrap();
+        assert_eq!(ends(pid), Ok(()));
+    }
+}
