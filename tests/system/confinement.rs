@@ -2,15 +2,24 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, Result};
+use nix::errno::Errno;
+use nix::sys::ptrace;
+use nix::unistd::Pid;
+use rustix::process::{Gid, Uid};
+use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 use serde_json::Value;
 use vgpu_tests::guest::{self, Guest};
 use vgpu_tests::host::{Host, Options, one_vm};
+use vgpu_tests::paths;
 use vgpu_tests::wait::{SOON, until};
 
 /// What `worker.confined` takes from a worker.
-const TAKEN: [&str; 23] = [
+const TAKEN: [&str; 22] = [
     "ptrace",
     "process-memory",
     "process-memory-write",
@@ -24,11 +33,10 @@ const TAKEN: [&str; 23] = [
     "mount",
     "new-mount",
     "keyctl",
+    "sysv-memory",
+    "message-queues",
     "perf",
     "io-uring",
-    "files-in-tmp",
-    "files-in-var-tmp",
-    "files-in-dev-shm",
     "files-in-own-directory",
     "own-net-namespace",
     "own-ipc-namespace",
@@ -36,8 +44,11 @@ const TAKEN: [&str; 23] = [
     "forks-end",
 ];
 
-/// What holds without it, too: the kernel refuses it to the users of workers, or does not know it.
-const REFUSED_ANYWAY: [&str; 6] = [
+/// What may hold without it, too: this host refuses it to the users of workers, or does not know it.
+const REFUSED_ANYWAY: [&str; 9] = [
+    "files-in-tmp",
+    "files-in-var-tmp",
+    "files-in-dev-shm",
     "socket-packet",
     "bpf",
     "userfaultfd",
@@ -182,5 +193,159 @@ fn a_worker_is_where_the_probe_was() -> Result<()> {
         let of = |pid: u32| fs::read_link(format!("/proc/{pid}/ns/{kind}"));
         assert_ne!(of(worker)?, of(host.pid())?, "{kind}");
     }
+    Ok(())
+}
+
+/// The first user of workers: no other test's, nor that of another run of this one.
+fn users() -> u32 {
+    1_500_000_000 + 4 * std::process::id()
+}
+
+/// The user of VM 1's workers then.
+fn user() -> u32 {
+    users() + 1
+}
+
+/// The lines of `[worker]` that say so.
+fn of_our_own() -> String {
+    format!("[worker]\nuid = {0}\ngid = {0}\n", users())
+}
+
+/// How many sessions somebody tries to seize the workers of.
+const SESSIONS: usize = 30;
+
+/// The youngest processes.
+fn young() -> Result<std::ops::RangeInclusive<i32>> {
+    let load = fs::read_to_string("/proc/loadavg")?;
+    let last = load.split_ascii_whitespace().last();
+    let last: i32 = last.context("no number of a process")?.parse()?;
+    Ok((last - 30).max(1)..=last + 2)
+}
+
+/// Those of them that run as VM 1's workers.
+fn young_workers() -> Result<BTreeSet<i32>> {
+    let mine = |pid: &i32| {
+        let found = u32::try_from(*pid).map(|pid| status(pid, "Uid:"));
+        found.is_ok_and(|found| found.is_ok_and(|ids| ids.starts_with(&user().to_string())))
+    };
+    Ok(young()?.filter(mine).collect())
+}
+
+/// What one who tries to seize every young process came to.
+#[derive(Debug, Default)]
+struct Seizer {
+    seized: Option<i32>,
+    refused: BTreeSet<i32>,
+}
+
+impl Seizer {
+    /// Tries as the user of VM 1's workers until it seized a process, or is told to stop. It lets go by
+    /// ending: to be called on a thread of its own, whose user it changes.
+    fn run(stop: &AtomicBool) -> Result<Seizer> {
+        let (uid, gid) = (Uid::from_raw(user()), Gid::from_raw(user()));
+        set_thread_groups(&[])?;
+        set_thread_res_gid(gid, gid, gid)?;
+        set_thread_res_uid(uid, uid, uid)?;
+        let mut seizer = Seizer::default();
+        while !stop.load(Ordering::Relaxed) {
+            for pid in young()? {
+                match ptrace::seize(Pid::from_raw(pid), ptrace::Options::empty()) {
+                    Ok(()) => {
+                        seizer.seized = Some(pid);
+                        return Ok(seizer);
+                    }
+                    Err(Errno::EPERM) => {
+                        seizer.refused.insert(pid);
+                    }
+                    Err(_) => {}
+                }
+            }
+        }
+        Ok(seizer)
+    }
+}
+
+/// Starts sessions of VM 1 while somebody of its user tries to seize their workers; what he came to, and the
+/// workers that there were.
+fn besiege(host: &Host) -> Result<(Seizer, BTreeSet<i32>)> {
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let seizer = scope.spawn(|| Seizer::run(&stop));
+        let sessions = || {
+            let mut workers = BTreeSet::new();
+            for _ in 0..SESSIONS {
+                let mut guest = Guest::new(guest::VECADD, host.target(1))?
+                    .arg("1000")
+                    .spawn()?;
+                while !guest.has_ended() {
+                    workers.extend(young_workers()?);
+                }
+                if seizer.is_finished() {
+                    break;
+                }
+            }
+            anyhow::Ok(workers)
+        };
+        let workers = sessions();
+        stop.store(true, Ordering::Relaxed);
+        let seizer = seizer.join().ok().context("the seizer failed")??;
+        Ok((seizer, workers?))
+    })
+}
+
+/// Whether processes of one user may seize one another here at all, said loudly where not.
+fn can_seize() -> bool {
+    let scope = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope");
+    let can = nix::unistd::geteuid().is_root() && scope.map_or(true, |scope| scope.trim() == "0");
+    if !can {
+        eprintln!(
+            "SKIPPED, NOTHING WAS TESTED: this host lets nobody seize, or nobody change users"
+        );
+    }
+    can
+}
+
+#[test]
+fn a_fresh_worker_is_seized_by_nobody_of_its_user() -> Result<()> {
+    if !can_seize() {
+        return Ok(());
+    }
+    let host = one_vm(&Options {
+        config: of_our_own(),
+        ..Options::default()
+    })?;
+    let (seizer, workers) = besiege(&host)?;
+    assert_eq!(seizer.seized, None, "of {} workers", workers.len());
+    assert!(workers.len() >= SESSIONS, "workers: {workers:?}");
+    let tried = workers.intersection(&seizer.refused).count();
+    assert!(
+        tried >= SESSIONS / 2,
+        "{tried} of {} were tried",
+        workers.len()
+    );
+    Ok(())
+}
+
+/// The same where vgpud cannot start workers from a copy that nobody may read: a script is run where it is.
+#[test]
+fn a_worker_whose_program_can_be_read_is_seized() -> Result<()> {
+    if !can_seize() {
+        return Ok(());
+    }
+    let dir = tempfile::tempdir()?;
+    let open = |path: &Path| fs::set_permissions(path, PermissionsExt::from_mode(0o755));
+    open(dir.path())?;
+    let (worker, script) = (dir.path().join("vgpu-worker"), dir.path().join("script"));
+    fs::copy(paths::built("vgpu-worker")?, &worker)?;
+    let text = format!("#!/bin/sh\nexec {} \"$@\"\n", worker.display());
+    fs::write(&script, text)?;
+    open(&worker)?;
+    open(&script)?;
+    let host = one_vm(&Options {
+        config: format!("{}binary = {script:?}\n", of_our_own()),
+        ..Options::default()
+    })?;
+    let (seizer, workers) = besiege(&host)?;
+    assert!(seizer.seized.is_some(), "none of {workers:?}");
     Ok(())
 }

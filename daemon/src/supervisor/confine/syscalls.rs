@@ -45,6 +45,11 @@ const REFUSED: &[c_long] = &[
     libc::SYS_request_key,
     libc::SYS_keyctl,
     libc::SYS_fanotify_init,
+    // Memory that outlives the process: it stays in the VM's IPC namespace, and nothing bounds it.
+    libc::SYS_shmget,
+    libc::SYS_msgget,
+    libc::SYS_semget,
+    libc::SYS_mq_open,
     // The host itself.
     libc::SYS_init_module,
     libc::SYS_finit_module,

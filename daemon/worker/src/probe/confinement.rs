@@ -155,6 +155,9 @@ const CALLS: &[(&str, libc::c_long, [libc::c_long; 2], Errno)] = &[
     ("new-mount", libc::SYS_fsconfig, [-1, 0], Errno::EPERM),
     ("bpf", libc::SYS_bpf, [-1, 0], Errno::EPERM),
     ("keyctl", libc::SYS_keyctl, [-1, 0], Errno::EPERM),
+    // None of no bytes can be made.
+    ("sysv-memory", libc::SYS_shmget, [0, 0], Errno::EPERM),
+    ("message-queues", libc::SYS_mq_open, [0, 0], Errno::EPERM),
     ("perf", libc::SYS_perf_event_open, [0, 0], Errno::EPERM),
     ("io-uring", libc::SYS_io_uring_setup, [0, 0], Errno::EPERM),
     ("userfaultfd", libc::SYS_userfaultfd, [-1, 0], Errno::EPERM),
