@@ -22,6 +22,7 @@ mod in_force;
 mod limits;
 mod overruns;
 mod owners;
+mod promises;
 mod quarantines;
 mod reach;
 mod rules;

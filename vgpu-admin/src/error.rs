@@ -34,8 +34,10 @@ pub(crate) enum Error {
     #[error("vgpud broke off before its answer was whole; try again")]
     CutOff,
     /// A file of the caller's cannot be read or written.
-    #[error("cannot use {path}: {source}")]
+    #[error("cannot {action} {path}: {source}")]
     File {
+        /// `read` or `write`.
+        action: &'static str,
         path: String,
         source: std::io::Error,
     },

@@ -12,7 +12,7 @@ use crate::error::Error;
 
 /// Writes beside the file and puts it in place when it is whole.
 pub(super) async fn save(client: &Client, path: &Path, force: bool) -> Result<(), Error> {
-    let failed = |source| file_error(path, source);
+    let failed = |source| file_error("write", path, source);
     if !force && std::fs::symlink_metadata(path).is_ok() {
         return Err(failed(io::Error::new(
             io::ErrorKind::AlreadyExists,
@@ -46,7 +46,7 @@ pub(super) async fn save(client: &Client, path: &Path, force: bool) -> Result<()
 }
 
 pub(super) async fn restore(client: &Client, path: &Path) -> Result<ApplyReport, Error> {
-    let failed = |source| file_error(path, source);
+    let failed = |source| file_error("read", path, source);
     let file = File::open(path).map_err(failed)?;
     if !file.metadata().map_err(failed)?.is_file() {
         let what = io::Error::new(
@@ -58,8 +58,9 @@ pub(super) async fn restore(client: &Client, path: &Path) -> Result<ApplyReport,
     client.upload("restore", file).await
 }
 
-fn file_error(path: &Path, source: io::Error) -> Error {
+fn file_error(action: &'static str, path: &Path, source: io::Error) -> Error {
     Error::File {
+        action,
         path: path.display().to_string(),
         source,
     }

@@ -117,6 +117,7 @@ async fn log_to(client: &Client, path: &Path) -> Result<(), Error> {
     name.push(".partial");
     let partial = PathBuf::from(name);
     let failed = |source| Error::File {
+        action: "write",
         path: path.display().to_string(),
         source,
     };

@@ -1,0 +1,119 @@
+//! Documents that promise something name the test which holds the promise: each named test is there.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context as _, Result, ensure};
+
+/// Documents whose tables name a test in the last column.
+const DOCUMENTS: [&str; 2] = ["docs/containment.md", "docs/security.md"];
+
+#[test]
+fn every_test_that_a_promise_names_exists() -> Result<()> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let mut functions = Vec::new();
+    for folder in [
+        "daemon",
+        "guest-shim",
+        "proto",
+        "soft-gpu",
+        "tests",
+        "vgpu-admin",
+    ] {
+        collect(&root.join(folder), &mut functions)?;
+    }
+    for document in DOCUMENTS {
+        let text = fs::read_to_string(root.join(document)).context(document)?;
+        let named = named_tests(&text);
+        ensure!(
+            named.len() > 10,
+            "{document} names only {} tests: are its tables read rightly?",
+            named.len()
+        );
+        for name in named {
+            ensure!(
+                functions.iter().any(|function| stands_for(&name, function)),
+                "{document} names the test `{name}`, which no source file has"
+            );
+        }
+    }
+    Ok(())
+}
+
+/// The names of all functions in the Rust sources below `folder`.
+fn collect(folder: &Path, functions: &mut Vec<String>) -> Result<()> {
+    for entry in fs::read_dir(folder).with_context(|| folder.display().to_string())? {
+        let path = entry?.path();
+        if path.is_dir() && !path.ends_with("target") {
+            collect(&path, functions)?;
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            let text = fs::read_to_string(&path)?;
+            functions.extend(text.split("fn ").skip(1).map(|rest| {
+                let end = rest.find(|c: char| !is_name(c)).unwrap_or(rest.len());
+                rest[..end].to_owned()
+            }));
+        }
+    }
+    Ok(())
+}
+
+/// What stands in backquotes in the last column of a table whose last heading is "test" and is the name of
+/// a function, perhaps with its module before it or `…` for what is left out.
+fn named_tests(text: &str) -> Vec<String> {
+    let mut names = Vec::new();
+    let mut names_tests = false;
+    let mut in_table = false;
+    for line in text.lines() {
+        let last = line
+            .strip_prefix('|')
+            .and_then(|row| row.trim_end().strip_suffix('|'))
+            .and_then(|row| row.rsplit('|').next());
+        if !in_table {
+            names_tests = last.is_some_and(|heading| heading.trim() == "test");
+        }
+        in_table = last.is_some();
+        let words = last.filter(|_| names_tests).unwrap_or_default().split('`');
+        names.extend(
+            words
+                .skip(1)
+                .step_by(2)
+                .map(|word| word.rsplit("::").next().unwrap_or(word))
+                .filter(|word| word.contains('_') && word.chars().all(|c| is_name(c) || c == '…'))
+                .map(str::to_owned),
+        );
+    }
+    names
+}
+
+fn is_name(c: char) -> bool {
+    c.is_ascii_alphanumeric() || c == '_'
+}
+
+/// Whether `name`, where each `…` stands for any letters, means `function`.
+fn stands_for(name: &str, function: &str) -> bool {
+    let mut rest = function;
+    for (index, part) in name.split('…').enumerate() {
+        match rest.find(part) {
+            Some(at) if index > 0 || at == 0 => rest = &rest[at + part.len()..],
+            _ => return false,
+        }
+    }
+    rest.is_empty() || name.ends_with('…')
+}
+
+#[test]
+fn a_name_with_something_left_out_means_what_fits() {
+    for (name, function, fits) in [
+        ("a_b", "a_b", true),
+        ("a_b", "a_bc", false),
+        ("a_b…", "a_bc", true),
+        ("a_b…", "a_b", true),
+        ("…_c", "a_b_c", true),
+        ("…_b…", "a_b_c", true),
+        ("…_d…", "a_b_c", false),
+        ("a…c", "a_b_c", true),
+        ("a…c", "a_b_d", false),
+    ] {
+        assert_eq!(stands_for(name, function), fits, "{name} and {function}");
+    }
+}
