@@ -141,3 +141,69 @@ fn a_lone_guest_goes_on_while_vgpud_is_stopped_and_pays_for_it() -> Result<()> {
     assert_eq!(host.vm(1)?["memory_bytes"], 0);
     nobody_was_accused(&host)
 }
+
+/// Waits until the lease of this VM was asked back, which its stopped worker cannot answer.
+fn wait_until_asked_back(host: &Host, vm: u32) -> Result<()> {
+    until("its lease is asked back", 2 * SOON, || {
+        let sessions = host.admin_json("session list").ok()?;
+        let mine = sessions.as_array()?.iter().find(|s| s["vm_id"] == vm)?;
+        (mine["state"] == "revoking").then_some(())
+    })
+    .with_context(|| host.log())
+}
+
+#[test]
+fn the_time_in_which_vgpud_was_stopped_counts_towards_no_limit() -> Result<()> {
+    let host = one_vm(&Kernels::default().on(Options::default()))?;
+    host.admin(
+        "pool set A --soft-limit=0 --hard-limit=10s --contended-limit=10s --overrun-grace=0",
+    )?;
+    host.admin("register-vm --vm-id=2 --pool=A")?;
+    let _guests = [1, 2]
+        .map(|vm| device::saturate(&host, vm, "short", 50, 600))
+        .into_iter()
+        .collect::<Result<Vec<_>>>()?;
+    let worker = worker_of(&host, 1)?;
+    wait_for_kernels(&host, worker, 1)?;
+    let late = Stopped::these(&[worker])?;
+    wait_until_asked_back(&host, 1)?;
+    // The whole host stands still, beyond the limit, and vgpud is the first that goes on.
+    let stopped = Stopped::these(&[host.pid()])?;
+    std::thread::sleep(Duration::from_secs(11));
+    drop(stopped);
+    host.admin("status")?;
+    drop(late);
+    wait_for_kernels(&host, worker, 100)?;
+    assert_eq!(worker_of(&host, 1)?, worker);
+    nobody_was_accused(&host)
+}
+
+#[test]
+fn a_worker_that_is_stopped_until_nothing_more_can_be_told_to_it_is_ended_and_not_accused()
+-> Result<()> {
+    let host = one_vm(&Kernels::default().on(Options::default()))?;
+    host.admin("register-vm --vm-id=2 --pool=A --priority=high")?;
+    // Its turn is extended, which it is told, a thousand times in a second.
+    host.admin("pool set A --policy=strict --aging=0 --slice=1ms --overrun-grace=0")?;
+    host.admin("pool set A --soft-limit=0 --hard-limit=300s --contended-limit=300s")?;
+    let _neighbour = device::saturate(&host, 1, "short", 50, 600)?;
+    let mut high = device::saturate(&host, 2, "short", 50, 600)?;
+    let worker = worker_of(&host, 2)?;
+    wait_for_kernels(&host, worker, 1)?;
+    let _stopped = Stopped::these(&[worker])?;
+    until("its session is ended", 2 * SOON, || {
+        device::workers(&host)
+            .ok()
+            .filter(|all| !all.contains_key(&2))
+    })
+    .with_context(|| host.log())?;
+    until("its program is told", SOON, || {
+        high.has_ended().then_some(())
+    })?;
+    let events = host.admin("events -n 500")?;
+    assert!(
+        events.contains("did not read what vgpud told it"),
+        "{events}"
+    );
+    nobody_was_accused(&host)
+}

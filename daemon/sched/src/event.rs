@@ -2,7 +2,7 @@
 //!
 //! Order matters in one place: before [`Event::Timer`] feed everything that is already known: messages
 //! waiting on the workers' sockets, and one [`Event::Progress`] per lease holder from its hint page. A
-//! limit must never fire on a report that lies unread.
+//! limit must never fire on a report that lies unread. After an absence, feed [`Event::Away`] first.
 
 use serde::{Deserialize, Serialize};
 
@@ -296,6 +296,12 @@ pub enum Event {
         of: Memory,
         /// How much; more than is booked empties the account.
         bytes: u64,
+    },
+    /// Whoever feeds the scheduler was kept from it until now (vgpud was stopped, or got no processor): what
+    /// happened meanwhile could not be told. That time counts towards no limit of the watchdog.
+    Away {
+        /// How long.
+        for_ns: u64,
     },
     /// The time of the last [`crate::Action::SetTimer`] has come (early is harmless).
     Timer,

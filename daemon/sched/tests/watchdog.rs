@@ -72,6 +72,56 @@ fn a_hung_kernel_is_noted_then_killed_then_verified_and_the_lease_moves_on() {
     );
 }
 
+/// A lease asked back half a second before the limit, and an absence of an hour.
+#[test]
+fn an_absence_counts_towards_no_limit() {
+    const AWAY: u64 = 3600 * SECONDS;
+    for in_flight in [0, 1] {
+        let mut rig = rig(PoolConfig {
+            soft_limit_ns: None,
+            overrun_grace_ns: None,
+            ..PoolConfig::default()
+        });
+        granted(&rig.runnable(10));
+        rig.progress(10, 1, 1 - in_flight);
+        rig.runnable(20);
+        let asked = rig.pass(9_500 * MILLIS);
+        assert_eq!(revoked(&asked), Some(10));
+        rig.now += AWAY;
+        rig.feed(Event::Away { for_ns: AWAY });
+        let mut actions = rig.feed(Event::Timer);
+        actions.extend(rig.pass(400 * MILLIS));
+        assert_eq!(killed(&actions), None, "{actions:?}");
+        let stats = rig.sched.vm_stats(VmId(1)).unwrap();
+        assert_eq!((stats.kills, stats.strikes), (0, 0));
+        // What was left of the limit still binds.
+        let (session, _) = killed(&rig.pass(SECONDS)).expect("killed");
+        assert_eq!(session, 10);
+    }
+}
+
+/// The death and the check were not heard of: the GPU is not suspect for that.
+#[test]
+fn an_absence_condemns_no_gpu() {
+    const AWAY: u64 = 3600 * SECONDS;
+    let mut rig = rig(PoolConfig::default());
+    granted(&rig.runnable(10));
+    rig.progress(10, 1, 0);
+    rig.runnable(20);
+    let actions = rig.pass(10 * SECONDS);
+    assert_eq!(killed(&actions), Some((10, KillCause::LaunchTimeout)));
+    let suspect = Action::GpuSuspect { gpu: GPU };
+    for exited in [false, true] {
+        if exited {
+            assert!(rig.exited(10).contains(&Action::Canary { gpu: GPU }));
+        }
+        rig.now += AWAY;
+        rig.feed(Event::Away { for_ns: AWAY });
+        assert!(!rig.feed(Event::Timer).contains(&suspect), "{exited}");
+    }
+    assert!(rig.pass(AWAY).contains(&suspect), "the check never ends");
+}
+
 #[test]
 fn progress_is_no_hang_however_long_it_goes_on() {
     let mut rig = rig(PoolConfig::default());

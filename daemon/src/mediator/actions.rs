@@ -118,7 +118,8 @@ impl Actor {
         }
     }
 
-    /// Sends to a session's worker. One that does not read is broken, and is ended.
+    /// Sends to a session's worker. One that does not read is ended: what it was not told cannot be made up
+    /// for. That is no breach: a worker that is stopped, or gets no processor, does the same.
     pub(super) fn send(&mut self, id: u64, message: &ToWorker) {
         self.send_with(id, message, &[]);
     }
@@ -131,7 +132,10 @@ impl Actor {
         match worker.channel.send(message, fds) {
             // Closed: its death is on the way.
             Ok(()) | Err(crate::supervisor::channel::SendError::Closed) => {}
-            Err(e) => self.breach(id, &e.to_string()),
+            Err(e) => {
+                let (cause, code) = (EndCause::WorkerDied, CuResult::DEVICE_UNAVAILABLE);
+                self.end(id, cause, code, &e.to_string());
+            }
         }
     }
 

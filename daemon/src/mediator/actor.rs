@@ -165,6 +165,8 @@ pub(super) struct Actor {
     settling: bool,
     looking: bool,
     timer_ns: u64,
+    /// Since when this thread works, or should: what passes from then on is lost time if it is long.
+    awake_ns: u64,
     buffer: Vec<u8>,
     running: bool,
 }
@@ -217,6 +219,7 @@ impl Actor {
             settling: false,
             looking: false,
             timer_ns: u64::MAX,
+            awake_ns: now_ns(),
             buffer: Vec::with_capacity(MAX_WORKER_MESSAGE),
             running: true,
         }
@@ -232,21 +235,29 @@ impl Actor {
             self.log.rest(&self.scheduler);
             self.reactor.arm(self.timer_ns);
             self.reactor.ready(false, &mut found);
+            self.awake_ns = self.reactor.awake_since(now_ns());
             self.take(&found, MESSAGES_AT_ONCE);
             self.catch_up(&mut found);
             self.take_commands();
             self.catch_up(&mut found);
-            self.take_due(&mut found);
+            self.take_due();
         }
     }
 
     /// After vgpud was stopped, which may be anywhere: hears all that was said meanwhile, before the scheduler is
     /// told that it is now. What workers did then is charged from when it was so.
     fn catch_up(&mut self, found: &mut Vec<Source>) {
-        if self.reactor.is_late(now_ns()) {
+        if self.away_ns(now_ns()).is_some() {
             self.reactor.ready(true, found);
             self.take(found, ALL_MESSAGES);
         }
+    }
+
+    /// How long this thread was kept from its work, by more than a busy host does: vgpud was stopped.
+    fn away_ns(&self, now_ns: u64) -> Option<u64> {
+        const LATE_NS: u64 = 100 * vgpu_sched::MILLIS;
+        let away = now_ns.saturating_sub(self.awake_ns);
+        (away > LATE_NS).then_some(away)
     }
 
     /// Hears workers and sees their deaths. Deaths come last: what a worker said before it died counts.
@@ -279,7 +290,7 @@ impl Actor {
         }
     }
 
-    fn take_due(&mut self, found: &mut Vec<Source>) {
+    fn take_due(&mut self) {
         let now = now_ns();
         while let Some(due) = self.reactor.take_due(now) {
             match due {
@@ -297,10 +308,6 @@ impl Actor {
         if self.timer_ns > now {
             return;
         }
-        // The scheduler's rule: what is known already comes before the timer, so that a limit never
-        // fires on a report that lies unread.
-        self.reactor.ready(true, found);
-        self.take(found, MESSAGES_AT_ONCE);
         self.timer_ns = u64::MAX;
         self.bring_up_to_date();
     }
@@ -308,6 +315,20 @@ impl Actor {
     /// Tells the scheduler how far the holders have come, and the time. Due or not, it harms nothing,
     /// and brings every account up to now.
     pub(super) fn bring_up_to_date(&mut self) {
+        // The scheduler's rule: what is known already comes before the timer, so that a limit never
+        // fires on a report that lies unread, nor on time in which nobody was heard.
+        let mut found = Vec::new();
+        self.reactor.ready(true, &mut found);
+        self.take(&found, MESSAGES_AT_ONCE);
+        let now = now_ns();
+        if let Some(for_ns) = self.away_ns(now) {
+            self.awake_ns = now;
+            tracing::warn!(
+                "vgpud got no processor for {} ms",
+                for_ns / vgpu_sched::MILLIS
+            );
+            self.feed_of(now, Event::Away { for_ns });
+        }
         self.report_progress();
         self.feed(Event::Timer);
     }

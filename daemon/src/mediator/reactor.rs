@@ -155,11 +155,9 @@ impl Reactor {
         self.due.insert((at_ns, self.order), due);
     }
 
-    /// Has this thread been kept from its work, by this much more than a busy host does?
-    pub(super) fn is_late(&self, now_ns: u64) -> bool {
-        const LATE_NS: u64 = 100 * vgpu_sched::MILLIS;
-        let next = self.due.first_key_value().map(|(&(at, _), _)| at);
-        next.is_some_and(|at| now_ns.saturating_sub(at) > LATE_NS)
+    /// Since when somebody who waits until now should be awake: since the timer's time, or since now.
+    pub(super) fn awake_since(&self, now_ns: u64) -> u64 {
+        now_ns.min(self.armed_ns)
     }
 
     /// Takes the first thing that is due.

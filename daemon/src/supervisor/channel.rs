@@ -35,7 +35,9 @@ pub enum Received {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SendError {
     /// The worker does not read: its socket is full.
-    #[error("the worker does not read its control socket")]
+    #[error(
+        "the worker did not read what vgpud told it: it was stopped, or the host is overloaded"
+    )]
     Full,
     /// The worker is gone.
     #[error("the worker closed its control socket")]

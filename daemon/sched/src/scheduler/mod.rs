@@ -157,6 +157,10 @@ impl Scheduler {
                 tag,
             } => self.reserve(session, of, bytes, tag),
             Event::MemoryRelease { session, of, bytes } => self.give_back(session, of, bytes),
+            Event::Away { for_ns } => {
+                self.away(for_ns);
+                Ok(())
+            }
             Event::Timer => {
                 self.timer();
                 Ok(())

@@ -101,6 +101,25 @@ impl Scheduler {
         }
     }
 
+    /// Whatever the watchdog counts from began later by the time in which nobody could be heard.
+    pub(super) fn away(&mut self, for_ns: u64) {
+        let now = self.now_ns;
+        let later = |at: &mut u64| *at = at.saturating_add(for_ns).min(now);
+        for session in self.sessions.values_mut() {
+            later(&mut session.progress_ns);
+            if let Some(lease) = &mut session.lease {
+                lease.revoked_ns.iter_mut().for_each(later);
+            }
+        }
+        for (&id, gpu) in &mut self.gpus {
+            gpu.dying.values_mut().for_each(later);
+            if let Some(canary) = &mut gpu.canary {
+                canary.deadline_ns = canary.deadline_ns.saturating_add(for_ns);
+            }
+            self.dirty.insert(id);
+        }
+    }
+
     fn pass_soft_limit(&mut self, session: SessionId, vm_id: VmId, stalled_ns: u64) {
         let until = self.now_ns.saturating_add(self.config.demotion_ns);
         if let Some(vm) = self.vms.get_mut(&vm_id) {

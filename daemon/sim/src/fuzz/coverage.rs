@@ -53,6 +53,7 @@ const KINDS: &[(&str, Subject)] = &[
     ("RemovePool", Subject::Pool),
     ("SetClassWeights", Subject::Timer),
     ("Timer", Subject::Timer),
+    ("Away", Subject::Timer),
 ];
 
 const MOST_STATES: usize = 15;
@@ -248,6 +249,7 @@ pub(super) fn kind(event: &Event, forged: bool) -> usize {
         Event::SetPool { .. } => 28,
         Event::RemovePool { .. } => 29,
         Event::SetClassWeights { .. } => 30,
+        Event::Away { .. } => 32,
         _ => 31,
     }
 }
@@ -267,6 +269,7 @@ mod tests {
         );
         assert_eq!(row(&Event::WorkerExited { session }, false), "WorkerExited");
         assert_eq!(row(&Event::Timer, false), "Timer");
+        assert_eq!(row(&Event::Away { for_ns: 1 }, false), "Away");
         let spent = Event::CreditsSpent {
             session,
             epoch: vgpu_sched::Epoch(1),

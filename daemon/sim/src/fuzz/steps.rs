@@ -70,7 +70,10 @@ impl World {
             }
             1 => self.go_to_timer(r, false),
             2 => self.go_to_timer(r, true),
-            3 => self.feed(Event::Timer),
+            3 => {
+                self.may_have_been_away(r)?;
+                self.feed(Event::Timer)
+            }
             4 => self.admin(r),
             5 => {
                 let vm = VmId(r.below(make::VMS) as u32);
@@ -95,6 +98,14 @@ impl World {
         self.model.pass(self.model.now + passed);
     }
 
+    fn may_have_been_away(&mut self, r: &mut Rng) -> Verdict {
+        if !odds(r, 1, 8) {
+            return Ok(());
+        }
+        let for_ns = r.below(4 * self.character.scale_ns);
+        self.feed(Event::Away { for_ns })
+    }
+
     /// Goes to the next timer (or, `late`, beyond it) and feeds timers until none is due.
     fn go_to_timer(&mut self, r: &mut Rng, late: bool) -> Verdict {
         let next = self.sched.next_timer_ns();
@@ -107,6 +118,7 @@ impl World {
             };
             self.model.pass(next.max(now) + beyond);
         }
+        self.may_have_been_away(r)?;
         if odds(r, 1, 10) {
             // Something else comes first.
             return Ok(());

@@ -56,6 +56,7 @@ impl Model {
             }
             Event::SetClassWeights { weights } => self.class_weights = *weights,
             Event::Timer => self.timer_ns = u64::MAX,
+            Event::Away { for_ns } => self.hear_away(*for_ns),
             Event::AddVm { vm, config, past } => {
                 self.hear_new_vm(*vm, config);
                 if let Some(vm) = self.vms.get_mut(vm) {
@@ -76,6 +77,16 @@ impl Model {
                 }
             }
             _ => self.hear_worker(event),
+        }
+    }
+
+    fn hear_away(&mut self, for_ns: u64) {
+        let later = |at: u64| at.saturating_add(for_ns).min(self.now);
+        for session in self.sessions.values_mut() {
+            session.progress_ns = later(session.progress_ns);
+        }
+        for holder in self.leases.values_mut() {
+            holder.revoked_ns = holder.revoked_ns.map(later);
         }
     }
 
