@@ -6,6 +6,10 @@ use std::time::{Duration, Instant};
 /// runs on two loaded cores.
 pub const SOON: Duration = Duration::from_secs(30);
 
+/// Below the ten seconds after which most would end anyhow. What takes milliseconds on an idle machine may take
+/// seconds on a busy one.
+pub const PROMPTLY: Duration = Duration::from_secs(9);
+
 /// Polls until `condition` gives a value.
 ///
 /// # Errors

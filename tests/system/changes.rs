@@ -11,9 +11,6 @@ use vgpu_tests::wait::SOON;
 
 const MS: u64 = 1_000_000;
 
-/// How long a busy machine may keep a worker that is asked for its lease, and vgpud, from a processor.
-const LATE: u64 = 1_000 * MS;
-
 /// VM 1 low, VM 2 high, both with a backlog of kernels of 0.5 ms.
 fn two_rivals() -> Result<(Host, [Running; 2])> {
     let host = one_vm(&Kernels::default().on(Options::default()))?;
@@ -38,6 +35,21 @@ fn part_of_the_low_one(host: &Host) -> Result<f64> {
     Ok(low / (low + high))
 }
 
+/// Waits until that part is as it should be. On a busy machine a second may be: a program that got no processor
+/// had no work.
+fn low_one_gets(host: &Host, what: &str, right: impl Fn(f64) -> bool) -> Result<()> {
+    const TRIES: usize = 10;
+    let mut seen = Vec::new();
+    while seen.len() < TRIES {
+        let low = part_of_the_low_one(host)?;
+        if right(low) {
+            return Ok(());
+        }
+        seen.push(low);
+    }
+    anyhow::bail!("{what}: the low one got {seen:?}")
+}
+
 /// The records of the decision log: when, the event, the actions.
 fn decisions(host: &Host) -> Result<Vec<(u64, Value, Vec<Value>)>> {
     let text = host.admin("sched log")?;
@@ -52,8 +64,11 @@ fn decisions(host: &Host) -> Result<Vec<(u64, Value, Vec<Value>)>> {
     parsed.collect()
 }
 
-/// When turns began or were extended after the pool was last changed, and for how long they were given.
-fn turns_since_the_change(host: &Host) -> Result<(u64, Vec<(u64, u64)>)> {
+/// When a turn began or was extended, and for how long it was given.
+type Turn = (u64, u64);
+
+/// The turns by the log: those before the pool was last changed, when that was, and those after it.
+fn turns_around_the_change(host: &Host) -> Result<(Vec<Turn>, u64, Vec<Turn>)> {
     let all = decisions(host)?;
     let changed = all
         .iter()
@@ -64,50 +79,57 @@ fn turns_since_the_change(host: &Host) -> Result<(u64, Vec<(u64, u64)>)> {
         let end = terms.into_iter().flatten().next()?;
         Some((at, end.saturating_sub(at)))
     };
-    let turns = all[changed + 1..]
-        .iter()
-        .flat_map(|(at, _, actions)| actions.iter().filter_map(move |action| turn(*at, action)));
-    Ok((all[changed].0, turns.collect()))
+    let turns = |records: &[(u64, Value, Vec<Value>)]| -> Vec<Turn> {
+        let turns = records.iter().flat_map(|(at, _, actions)| {
+            actions.iter().filter_map(move |action| turn(*at, action))
+        });
+        turns.collect()
+    };
+    Ok((
+        turns(&all[..changed]),
+        all[changed].0,
+        turns(&all[changed + 1..]),
+    ))
+}
+
+/// What ran when the pool was changed was given no more than the slice until then, and turns go on.
+fn over_within(host: &Host, slice_ns: u64) -> Result<Vec<Turn>> {
+    let (before, changed, after) = turns_around_the_change(host)?;
+    if let Some((at, given)) = before.last() {
+        assert!(at + given <= changed + slice_ns, "{at} {given} {changed}");
+    }
+    Ok(after)
 }
 
 #[test]
 fn a_policy_counts_within_one_turn() -> Result<()> {
     let (host, _guests) = two_rivals()?;
-    let low = part_of_the_low_one(&host)?;
-    assert!((low - 1.0 / 17.0).abs() < 0.04, "weighted, 1 to 16: {low}");
+    low_one_gets(&host, "weighted, 1 to 16", |low| {
+        (low - 1.0 / 17.0).abs() < 0.04
+    })?;
     // Classes do not count; one slice each.
     host.admin("pool set A --policy=fifo")?;
-    let low = part_of_the_low_one(&host)?;
-    assert!((low - 0.5).abs() < 0.1, "fifo: {low}");
+    low_one_gets(&host, "fifo", |low| (low - 0.5).abs() < 0.1)?;
     host.admin("pool set A --policy=strict --aging=0")?;
-    let low = part_of_the_low_one(&host)?;
     // What it has left is the turn that ran, and what a late worker of the other leaves it.
-    assert!(low < 0.1, "strict: {low}");
+    low_one_gets(&host, "strict", |low| low < 0.1)?;
     host.admin("pool set A --policy=sjf --aging=500ms")?;
-    let low = part_of_the_low_one(&host)?;
-    assert!((low - 0.5).abs() < 0.15, "both are as short: {low}");
+    low_one_gets(&host, "both are as short", |low| (low - 0.5).abs() < 0.15)?;
     host.admin("pool set A --policy=weighted")?;
-    // By the log, what was running when it changed was over within its slice.
-    let (changed, turns) = {
-        let watch = Watch::start(&host, &[(1, 1), (2, 1)])?;
-        watch.record_busy(Duration::from_millis(200), Duration::from_millis(20))?;
-        turns_since_the_change(&host)?
-    };
-    let first = turns.first().context("turns go on")?;
-    assert!(first.0 - changed <= 20 * MS + LATE, "{first:?} {changed}");
+    let watch = Watch::start(&host, &[(1, 1), (2, 1)])?;
+    watch.record_busy(Duration::from_millis(200), Duration::from_millis(20))?;
+    assert!(!over_within(&host, 20 * MS)?.is_empty(), "turns go on");
     Ok(())
 }
 
 #[test]
 fn a_quantum_counts_within_the_old_one() -> Result<()> {
     let (host, _guests) = two_rivals()?;
-    for slice in [3, 50] {
+    for (old, slice) in [(20, 3), (3, 50)] {
         host.admin(&format!("pool set A --slice={slice}ms"))?;
         let watch = Watch::start(&host, &[(1, 1), (2, 1)])?;
         watch.record_busy(Duration::from_millis(500), Duration::from_millis(20))?;
-        let (changed, turns) = turns_since_the_change(&host)?;
-        let first = turns.first().context("turns go on")?;
-        assert!(first.0 - changed <= 50 * MS + LATE, "{first:?} {changed}");
+        let turns = over_within(&host, old * MS)?;
         assert!(turns.len() >= 4, "{turns:?}");
         for (_, given) in &turns {
             assert!(*given <= slice * MS, "{given} ns of {slice} ms");
@@ -124,14 +146,11 @@ fn a_limit_counts_for_programs_that_run() -> Result<()> {
     let (host, _guests) = two_rivals()?;
     // Capped far below its share, the high one leaves the GPU to the other.
     host.admin("vm set 2 --gpu-ms-per-s=50 --gpu-ms-burst=10")?;
-    part_of_the_low_one(&host)?;
-    let low = part_of_the_low_one(&host)?;
-    assert!(low > 0.7, "{low}");
+    low_one_gets(&host, "the high one is capped", |low| low > 0.7)?;
     host.admin("vm set 2 --gpu-ms-per-s=none --gpu-ms-burst=none")?;
-    part_of_the_low_one(&host)?;
-    let low = part_of_the_low_one(&host)?;
-    assert!((low - 1.0 / 17.0).abs() < 0.05, "{low}");
-    Ok(())
+    low_one_gets(&host, "without the cap", |low| {
+        (low - 1.0 / 17.0).abs() < 0.05
+    })
 }
 
 /// Everything that the scheduler is configured with.

@@ -3,7 +3,6 @@
 use std::fs::{File, OpenOptions};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
-use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use nix::fcntl::{FcntlArg, fcntl};
@@ -11,13 +10,7 @@ use nix::libc;
 use vgpu_tests::device::{self, Kernels};
 use vgpu_tests::guest::{self, Guest, expect_right};
 use vgpu_tests::host::{Host, Options, one_vm};
-use vgpu_tests::wait::{SOON, until};
-
-/// From the kill to the neighbours' next kernels.
-const TWO_SECONDS: Duration = Duration::from_secs(2);
-
-/// From the kill to its verification.
-const TEN_SECONDS: Duration = Duration::from_secs(10);
+use vgpu_tests::wait::{PROMPTLY, SOON, until};
 
 fn worker_of(host: &Host, vm: u32) -> Result<u32> {
     until("its worker runs", SOON, || {
@@ -54,19 +47,18 @@ fn neighbours_run_within_two_seconds_of_a_kill_and_the_kill_is_verified_within_t
         .spawn()?;
     let hung = worker_of(&host, 1)?;
     let output = hanging.finish(2 * SOON)?;
-    let killed = Instant::now();
     let said = guest::describe(&output);
     assert!(said.contains("702"), "CUDA_ERROR_LAUNCH_TIMEOUT: {said}");
     let before = kernels(&host, beside);
-    until("the neighbour goes on", TWO_SECONDS, || {
+    until("the neighbour goes on", PROMPTLY, || {
         (kernels(&host, beside) > before).then_some(())
     })?;
     // Verified: the process is gone, its memory is back, a kernel of a fresh process completes.
-    until("its process is gone", TEN_SECONDS, || {
+    until("its process is gone", SOON, || {
         (!Path::new(&format!("/proc/{hung}")).exists()).then_some(())
     })?;
     assert_eq!(host.vm(1)?["memory_bytes"], 0);
-    until("a canary completes", TEN_SECONDS, || {
+    until("a canary completes", SOON, || {
         let slots = device::slots(&host).ok()?;
         let fresh = |pid| ![hung, beside].contains(&pid);
         slots
@@ -74,18 +66,13 @@ fn neighbours_run_within_two_seconds_of_a_kill_and_the_kill_is_verified_within_t
             .any(|slot| fresh(slot.pid) && slot.kernels > 0)
             .then_some(())
     })?;
-    until(
-        "the GPU serves the one that was ended again",
-        TEN_SECONDS,
-        || {
-            let output = Guest::new(guest::VECADD, host.target(1))
-                .ok()?
-                .arg("1000")
-                .run(SOON);
-            output.ok()?.status.success().then_some(())
-        },
-    )?;
-    assert!(killed.elapsed() < TEN_SECONDS + SOON);
+    until("the GPU serves the one that was ended again", SOON, || {
+        let output = Guest::new(guest::VECADD, host.target(1))
+            .ok()?
+            .arg("1000")
+            .run(SOON);
+        output.ok()?.status.success().then_some(())
+    })?;
     assert_eq!(gpu_state(&host).as_deref(), Some("ready"));
     drop(neighbour);
     // Event, count, metric for each limit.
@@ -146,8 +133,7 @@ fn memory_that_does_not_come_back_makes_the_gpu_suspect_until_a_check_passes() -
     let held = hold_memory_of(&host, pid)?;
     let output = hanging.finish(2 * SOON)?;
     assert!(output.status.success(), "{}", guest::describe(&output));
-    let killed = Instant::now();
-    until("the GPU is suspect", TEN_SECONDS, || {
+    until("the GPU is suspect", SOON, || {
         (gpu_state(&host)? == "suspect").then_some(())
     })
     .with_context(|| host.log())?;
@@ -155,7 +141,6 @@ fn memory_that_does_not_come_back_makes_the_gpu_suspect_until_a_check_passes() -
         Ok(locks) => locks?,
         Err(_) => anyhow::bail!("the holder failed"),
     };
-    assert!(killed.elapsed() < TEN_SECONDS, "{:?}", killed.elapsed());
     let events = host.admin("events -n 200")?;
     let reason = format!("device memory of process {pid}, which is gone, did not come back");
     assert!(
@@ -231,7 +216,7 @@ impl Left {
     }
 
     fn until_killed(&mut self) -> Result<std::process::ExitStatus> {
-        until("what it left is killed", TEN_SECONDS, || {
+        until("what it left is killed", SOON, || {
             self.0.try_wait().ok().flatten()
         })
     }

@@ -2,16 +2,14 @@
 
 use std::path::Path;
 use std::sync::mpsc::{Sender, channel};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::{Context, Result};
 use nix::sys::ptrace;
 use vgpu_tests::device::{self, Kernels};
 use vgpu_tests::guest::{self, Guest, Running, expect_right};
 use vgpu_tests::host::{Host, Options, one_vm};
-use vgpu_tests::wait::{SOON, until};
-
-const TWO_SECONDS: Duration = Duration::from_secs(2);
+use vgpu_tests::wait::{PROMPTLY, SOON, until};
 
 fn hang(host: &Host, vm: u32) -> Result<Running> {
     Guest::new(guest::LOAD, host.target(vm))?
@@ -121,7 +119,7 @@ fn a_canary_that_does_not_complete_makes_the_gpu_suspect_and_drains_it() -> Resu
             value.push_str(",canary:0:hang");
         }
     }
-    options.config = "[worker]\nprobe_deadline_ms = 1500\nkill_verify_ms = 4000\n".into();
+    options.config = "[worker]\nprobe_deadline_ms = 5000\nkill_verify_ms = 15000\n".into();
     let host = one_vm(&options)?;
     host.admin("pool set A --hard-limit=500ms --contended-limit=500ms --soft-limit=0")?;
     host.admin("register-vm --vm-id=2 --pool=A")?;
@@ -133,7 +131,7 @@ fn a_canary_that_does_not_complete_makes_the_gpu_suspect_and_drains_it() -> Resu
         (gpu_state(&host)? == "suspect").then_some(())
     })
     .with_context(|| host.log())?;
-    let reason = "did not answer within 1500 ms";
+    let reason = "did not answer within 5000 ms";
     let events = host.admin("events -n 200")?;
     assert!(
         events.contains("gpu_suspect") && events.contains(reason),
@@ -195,10 +193,9 @@ fn a_worker_that_cannot_be_killed_blocks_nobody() -> Result<()> {
     })?;
     let let_go = hold(pid)?;
     let output = hanging.finish(2 * SOON)?;
-    let killed = Instant::now();
     assert!(guest::describe(&output).contains("702"));
     let before = usage(&host, 2, "gpu_ns");
-    until("the neighbour goes on", TWO_SECONDS, || {
+    until("the neighbour goes on", PROMPTLY, || {
         (usage(&host, 2, "gpu_ns") > before).then_some(())
     })?;
     let state = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
@@ -210,11 +207,9 @@ fn a_worker_that_cannot_be_killed_blocks_nobody() -> Result<()> {
         // vgpud answers all the while.
         let asked = Instant::now();
         let state = gpu_state(&host)?;
-        assert!(asked.elapsed() < TWO_SECONDS, "{:?}", asked.elapsed());
+        assert!(asked.elapsed() < PROMPTLY, "{:?}", asked.elapsed());
         (state == "suspect").then_some(())
     })?;
-    let verified = killed.elapsed();
-    assert!(verified < Duration::from_secs(10), "{verified:?}");
     let told = format!("worker {pid} of session");
     let text = refused(&host, 1)?;
     assert!(

@@ -11,9 +11,7 @@ use vgpu_proto::handshake::{ControlNote, Refusal};
 use vgpud::config::Cgroups;
 use vgpud::mediation::Change;
 
-use crate::host::{Guest, Host, Setup, gpu, until};
-
-const TWO_SECONDS: Duration = Duration::from_secs(2);
+use crate::host::{Guest, Host, PROMPTLY, Setup, gpu, until};
 
 /// Has a worker stop when it is killed, as in a driver that does not answer, until this is dropped. `None`,
 /// said loudly: this user may not.
@@ -39,16 +37,16 @@ fn hold(host: &Host, session: usize) -> Option<Sender<()>> {
     }
 }
 
-/// Hard limit 300 ms; a kill that is not verified within three seconds makes the GPU suspect.
+/// Hard limit 1 s; a kill that is not verified within ten seconds makes the GPU suspect.
 fn impatient() -> Host {
     Host::with(&Setup {
         settings: PoolSettings {
             soft_limit_ms: 100,
-            hard_limit_ms: 300,
-            contended_limit_ms: 300,
+            hard_limit_ms: 1_000,
+            contended_limit_ms: 1_000,
             ..PoolSettings::default()
         },
-        configure: |config| config.worker.kill_verify_ms = 3_000,
+        configure: |config| config.worker.kill_verify_ms = 10_000,
         ..Setup::default()
     })
 }
@@ -65,7 +63,7 @@ fn a_worker_that_cannot_be_killed_blocks_nobody_and_condemns_its_gpu() {
     assert_eq!((kind, code), (ControlNote::Ended, 702), "{text}");
     // Nobody waits for the process: the neighbour is let in beside it.
     neighbour.expect(b'G');
-    assert!(killed.elapsed() < TWO_SECONDS, "{:?}", killed.elapsed());
+    assert!(killed.elapsed() < PROMPTLY, "{:?}", killed.elapsed());
     let pid = host.sessions()[0].worker_pid.expect("it is still there");
     let state = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("it is still there");
     assert!(
@@ -78,11 +76,11 @@ fn a_worker_that_cannot_be_killed_blocks_nobody_and_condemns_its_gpu() {
         // vgpud answers all the while.
         let asked = Instant::now();
         let _ = host.sessions();
-        assert!(asked.elapsed() < TWO_SECONDS);
+        assert!(asked.elapsed() < PROMPTLY);
         host.events(EventKind::GpuSuspect).first().cloned()
     });
     assert!(
-        killed.elapsed() >= Duration::from_millis(2_900),
+        killed.elapsed() >= Duration::from_millis(9_900),
         "not before its time"
     );
     let told = format!("worker {pid}");
@@ -120,7 +118,7 @@ fn vgpud_ends_although_a_worker_does_not() {
     assert_eq!(stuck.note().1, 702);
     let begun = Instant::now();
     host.stop_mediator();
-    assert!(begun.elapsed() < TWO_SECONDS);
+    assert!(begun.elapsed() < PROMPTLY);
     drop(let_go);
 }
 
@@ -179,8 +177,8 @@ fn closed(cgroups: Cgroups) -> Option<Host> {
     let host = Host::with(&Setup {
         settings: PoolSettings {
             soft_limit_ms: 0,
-            hard_limit_ms: 300,
-            contended_limit_ms: 300,
+            hard_limit_ms: 1_000,
+            contended_limit_ms: 1_000,
             ..PoolSettings::default()
         },
         configure: match cgroups {

@@ -2,7 +2,7 @@
 
 use std::io::{Read, Write};
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use vgpu_proto::api::{EventKind, PoolSettings, VmLimits};
 use vgpu_proto::handshake::{ControlHeader, ControlNote, Refusal};
@@ -11,9 +11,8 @@ use vgpud::supervisor::leftover::WorkerBook;
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::U32;
 
-use crate::host::{Guest, Host, SOON, Setup, until};
+use crate::host::{Guest, Host, PROMPTLY, SOON, Setup, until};
 
-const TWO_SECONDS: Duration = Duration::from_secs(2);
 const LAUNCH_TIMEOUT: u32 = 702;
 const DEVICE_UNAVAILABLE: u32 = 46;
 
@@ -29,7 +28,7 @@ fn a_worker_that_dies_tells_its_guest_and_disturbs_nobody() {
     victim.say(b'C');
     let begun = Instant::now();
     let (kind, code, text) = victim.note();
-    assert!(begun.elapsed() < TWO_SECONDS);
+    assert!(begun.elapsed() < PROMPTLY);
     assert_eq!((kind, code), (ControlNote::Ended, DEVICE_UNAVAILABLE));
     // SIGSEGV where it is the first of its process namespace: the kernel drops such a process's own SIGABRT.
     let signals = ["SIGABRT", "SIGSEGV"];
@@ -91,7 +90,7 @@ fn a_guest_that_vanishes_takes_its_worker_along() {
 fn a_hung_operation_is_killed_and_the_neighbour_runs() {
     let settings = PoolSettings {
         soft_limit_ms: 100,
-        hard_limit_ms: 300,
+        hard_limit_ms: 1_000,
         ..PoolSettings::default()
     };
     let host = Host::with(&Setup {
@@ -105,11 +104,7 @@ fn a_hung_operation_is_killed_and_the_neighbour_runs() {
     let (kind, code, text) = hung.note();
     assert_eq!((kind, code), (ControlNote::Ended, LAUNCH_TIMEOUT), "{text}");
     neighbour.expect(b'G');
-    assert!(
-        begun.elapsed() < TWO_SECONDS + Duration::from_millis(300),
-        "{:?}",
-        begun.elapsed()
-    );
+    assert!(begun.elapsed() < PROMPTLY, "{:?}", begun.elapsed());
     neighbour.ask(b'D', b'd');
     until("the worker is gone", || {
         (host.sessions().len() == 1).then_some(())
@@ -200,7 +195,7 @@ fn a_worker_that_does_not_start_refuses_the_guest_with_its_reason() {
     ];
     for (start, reason) in cases {
         let configure =
-            |config: &mut vgpud::config::Config| config.worker.start_deadline_ms = 1_500;
+            |config: &mut vgpud::config::Config| config.worker.start_deadline_ms = 5_000;
         let host = Host::with(&Setup {
             start,
             configure,
@@ -250,7 +245,7 @@ fn workers_end_when_their_vgpud_is_gone() {
         .set_read_timeout(Some(SOON))
         .expect("a timeout");
     let _ = guest.data.read_to_end(&mut end);
-    assert!(begun.elapsed() < TWO_SECONDS, "the guest sees the end");
+    assert!(begun.elapsed() < PROMPTLY, "the guest sees the end");
     until("the worker is gone", || {
         book.left_over().expect("readable").is_empty().then_some(())
     });

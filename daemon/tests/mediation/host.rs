@@ -34,6 +34,8 @@ use zerocopy::{FromBytes, IntoBytes};
 
 /// No condition takes longer, however loaded the machine.
 pub(crate) const SOON: Duration = Duration::from_secs(30);
+/// Below the ten seconds after which most would end anyhow; milliseconds on an idle machine.
+pub(crate) const PROMPTLY: Duration = Duration::from_secs(9);
 
 /// What differs between hosts.
 #[derive(Clone)]

@@ -470,9 +470,11 @@ fn an_unknown_kernel_goes_alone_and_a_known_one_within_the_window() {
 
 #[test]
 fn what_is_left_at_a_release_is_done_under_the_next_lease() {
-    // Kept when idle, so that every lease ends by the revoke.
+    // Kept when idle, so that every lease ends by the revoke. The first has credit for half of the work: however
+    // late this thread is, there is a second.
     let mut bench = with(Policy {
-        hold_ns: 60_000_000_000,
+        hold_ns: 600_000_000_000,
+        credit: (20, UNLIMITED),
         ..never()
     });
     let (ctx, spin) = spinner(&mut bench, "spin_ns");
@@ -489,10 +491,10 @@ fn what_is_left_at_a_release_is_done_under_the_next_lease() {
     let mut left = 40;
     let mut leases = 0;
     while left > 0 {
-        let epoch = bench.vgpud.grant();
-        leases += 1;
         let pages = bench.vgpud.pages;
         let before = pages.hints().completed;
+        let epoch = bench.vgpud.grant();
+        leases += 1;
         until("something completes", || pages.hints().completed > before);
         bench.vgpud.revoke(epoch);
         let (gone, calls) = bench.vgpud.wait("Released", released);
@@ -502,11 +504,9 @@ fn what_is_left_at_a_release_is_done_under_the_next_lease() {
         assert_eq!(hints.submitted + calls, 40);
         assert!(calls < left, "a lease brought nothing forward");
         left = calls;
+        bench.vgpud.set(|p| p.credit = (UNLIMITED, UNLIMITED));
     }
-    assert!(
-        leases > 1,
-        "the first lease took everything: the window is too wide"
-    );
+    assert!(leases > 1, "the first lease took everything");
     ok(bench.guest.wait(sync).status);
 }
 

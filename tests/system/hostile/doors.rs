@@ -89,7 +89,7 @@ fn what_is_no_greeting_is_refused_or_left() -> Result<()> {
 #[test]
 fn who_is_slow_to_introduce_himself_is_cut_off() -> Result<()> {
     let scene = Scene::with(&Options {
-        config: "[limits]\nhandshake_deadline_ms = 400\nhandshakes_per_peer = 4\n".into(),
+        config: "[limits]\nhandshake_deadline_ms = 4000\nhandshakes_per_peer = 4\n".into(),
         ..Options::default()
     })?;
     let host = &scene.host;
@@ -101,7 +101,7 @@ fn who_is_slow_to_introduce_himself_is_cut_off() -> Result<()> {
     expect_right(&Guest::new(guest::VECADD, host.target(2))?.arg("1000"))?;
     // Byte by byte, the fastest of them never done in time.
     for byte in &right_greeting()?[..20] {
-        if start.elapsed().as_millis() < 300 {
+        if start.elapsed().as_millis() < 3000 {
             for socket in &mut slow {
                 let _ = socket.write_all(&[*byte]);
             }
@@ -109,10 +109,10 @@ fn who_is_slow_to_introduce_himself_is_cut_off() -> Result<()> {
     }
     for socket in &mut slow {
         let text = answer(socket)?.refusal(Refusal::Malformed)?;
-        ensure!(text.contains("400 ms"), "{text}");
+        ensure!(text.contains("4000 ms"), "{text}");
     }
     ensure!(
-        start.elapsed().as_millis() >= 400,
+        start.elapsed().as_millis() >= 4000,
         "not before the deadline"
     );
     drop(slow);
