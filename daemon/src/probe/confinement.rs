@@ -103,44 +103,39 @@ impl Prober {
 }
 
 fn judge(jail: &Jail, line: Line) -> Attempt {
-    let (verdict, reason, cure) = if line.holds {
-        (Verdict::Holds, line.detail, String::new())
-    } else {
-        let (verdict, why, cure) = why_not(jail, &line.name);
-        let why = why.map_or(String::new(), |why| format!(": {why}"));
-        (verdict, format!("{}{why}", line.detail), cure)
+    let (verdict, cure) = match line.holds {
+        true => (Verdict::Holds, String::new()),
+        false => why_not(jail, &line.name),
     };
     Attempt {
         name: line.name,
         verdict,
-        reason,
+        reason: line.detail,
         cure,
     }
 }
 
 /// Why something does not hold, as far as vgpud knows, and what is to be done.
-fn why_not(jail: &Jail, name: &str) -> (Verdict, Option<String>, String) {
+fn why_not(jail: &Jail, name: &str) -> (Verdict, String) {
     if let Err(why) = jail.is_closed() {
-        // Said once, and not with every line.
         let cure = format!("{why}: set worker.confined = true and restart vgpud.");
-        return (Verdict::DoesNotHold, None, cure);
+        return (Verdict::DoesNotHold, cure);
     }
     let (able, cure) = match name {
         _ if name == FORKS || name.starts_with("own-") => (
             jail.forks_end(),
-            "Give vgpud CAP_SYS_ADMIN, as its systemd unit does.",
+            "give vgpud CAP_SYS_ADMIN, as its systemd unit does.",
         ),
         _ if name.starts_with("files-in") => (
             jail.keeps_files(),
-            "Boot a kernel with Landlock (Linux 5.13; `lsm=landlock,…` among its parameters).",
+            "boot a kernel with Landlock (Linux 5.13; `lsm=landlock,…` among its parameters).",
         ),
         _ => (Ok(()), ""),
     };
     match able {
-        Err(why) => (Verdict::CannotHere, Some(why), cure.to_owned()),
+        Err(why) => (Verdict::CannotHere, format!("{why}: {cure}")),
         Ok(()) => (
             Verdict::DoesNotHold,
-            None,
             "vgpud takes it from workers, and this host lets them have it: please report it with the \
              kernel's version."
                 .to_owned(),

@@ -42,7 +42,7 @@ impl Namespaces {
         });
         let own = tried
             .and_then(|()| File::open("/proc/self/ns/pid"))
-            .map_err(|e| format!("vgpud cannot make namespaces: {e}; it lacks CAP_SYS_ADMIN?"));
+            .map_err(|e| format!("vgpud cannot make namespaces: {e}"));
         Namespaces {
             own,
             vms: Mutex::default(),
