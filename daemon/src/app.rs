@@ -299,13 +299,14 @@ impl Daemon {
 fn keep_images(config: &Config, catalog: &Catalog) -> anyhow::Result<ImageKeeper> {
     let root = config.images_dir();
     let registered = catalog.vms.values().map(|vm| (vm.vm_id, vm.generation));
-    // On a full or failing disk guests are served all the same.
-    if let Err(e) = images::sweep(
-        &root,
-        &registered.collect(),
-        config.worker.image_cache_bytes,
-    ) {
-        tracing::warn!("cannot clear {} up: {e}", root.display());
+    let bound = config.worker.image_cache_bytes;
+    match images::sweep(&root, &registered.collect(), bound) {
+        Err(e) if e.kind() == std::io::ErrorKind::NotADirectory => {
+            anyhow::bail!("cannot keep module images in {}: {e}", root.display())
+        }
+        // On a full or failing disk guests are served all the same.
+        Err(e) => tracing::warn!("cannot clear {} up: {e}", root.display()),
+        Ok(()) => {}
     }
     ImageKeeper::start(root).context("cannot start a thread for module images")
 }

@@ -158,13 +158,7 @@ impl ImageKeeper {
                     (image.done)();
                 }
                 Next::Remove(vm) => {
-                    let dir = cache_of(&self.root, vm);
-                    match fs::remove_dir_all(&dir) {
-                        Err(e) if e.kind() != io::ErrorKind::NotFound => {
-                            tracing::warn!("cannot remove {}: {e}", dir.display());
-                        }
-                        _ => {}
-                    }
+                    remove_cache(&cache_of(&self.root, vm));
                 }
             }
         }
@@ -245,7 +239,8 @@ pub fn make_cache(dir: &Path, owner: Option<&Owner>) -> io::Result<()> {
     };
     match fs::symlink_metadata(dir) {
         Ok(found) if is_ours(&found) => return Ok(()),
-        Ok(_) => remove(dir),
+        Ok(found) if found.is_dir() => remove_cache(dir),
+        Ok(_) => {}
         Err(_) => dir.parent().map_or(Ok(()), make_root)?,
     }
     fs::DirBuilder::new().mode(0o700).create(dir)?;
@@ -257,47 +252,114 @@ pub fn make_cache(dir: &Path, owner: Option<&Owner>) -> io::Result<()> {
 
 /// Workers pass through, and see none but their own.
 fn make_root(root: &Path) -> io::Result<()> {
+    if fs::symlink_metadata(root).is_ok_and(|found| found.is_symlink()) {
+        return Err(io::Error::new(
+            io::ErrorKind::NotADirectory,
+            "it is a link, and vgpud removes nothing behind a link. Remove the link, make a directory in its \
+             place, and mount the other place there (`mount --bind`)",
+        ));
+    }
     fs::create_dir_all(root)?;
-    fs::set_permissions(root, fs::Permissions::from_mode(0o711))
+    let mut options = OpenOptions::new();
+    let flags = OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW;
+    let dir = options.read(true).custom_flags(flags.bits()).open(root)?;
+    dir.set_permissions(fs::Permissions::from_mode(0o711))
 }
 
-/// Removes what belongs to no registered VM, and from the others' caches all that is no image: at start,
-/// before there are workers.
+/// Removes the caches of VMs that are not registered, and from the others what is unfinished: at start,
+/// before there are workers. What vgpud did not make is not vgpud's to remove: it stays, and the log has it.
 ///
 /// # Errors
-/// When the directory of all caches cannot be read or made.
+/// When the directory of all caches is a link, or cannot be read or made.
 pub fn sweep(root: &Path, registered: &BTreeSet<Registration>, bound: u64) -> io::Result<()> {
     make_root(root)?;
     let known: BTreeSet<PathBuf> = registered.iter().map(|vm| cache_of(root, *vm)).collect();
     let uid = nix::unistd::geteuid().as_raw();
+    let mut strange = Vec::new();
     for entry in fs::read_dir(root)? {
         let entry = entry?;
         let (path, meta) = (entry.path(), entry.metadata()?);
-        if meta.is_dir() && meta.uid() == uid && known.contains(&path) {
-            for foreign in fs::read_dir(&path)?.flatten().filter(|e| !is_image(e)) {
-                remove(&foreign.path());
-            }
+        if !meta.is_dir() || !names_a_cache(&entry) {
+            strange.push(path);
+        } else if meta.uid() == uid && known.contains(&path) {
+            clear(&path, is_unfinished)?;
             let _ = make_room(&path, 0, bound);
         } else {
-            remove(&path);
+            remove_cache(&path);
         }
     }
+    warn_of(root, &strange);
     Ok(())
 }
 
-/// An image has the name of a hash; an unfinished one, where it has a name at all, another.
+/// `vm<n>-<registration>`, or `vm<n>` as earlier versions had it.
+fn names_a_cache(entry: &fs::DirEntry) -> bool {
+    let name = entry.file_name();
+    let numbers = name.to_str().and_then(|name| name.strip_prefix("vm"));
+    numbers.is_some_and(|numbers| {
+        numbers.split('-').count() <= 2
+            && numbers
+                .split('-')
+                .all(|n| !n.is_empty() && n.bytes().all(|digit| digit.is_ascii_digit()))
+    })
+}
+
+/// An image has the name of a hash.
 fn is_image(entry: &fs::DirEntry) -> bool {
+    let name = entry.file_name();
+    let is_hash = |b: &u8| matches!(b, b'0'..=b'9' | b'a'..=b'f');
     entry.file_type().is_ok_and(|kind| kind.is_file())
-        && entry.file_name().len() == 64
-        && !entry.file_name().as_encoded_bytes().contains(&b'.')
+        && name.len() == 64
+        && name.as_encoded_bytes().iter().all(is_hash)
+}
+
+/// An image that was not finished, where it has a name at all; the second is that of earlier versions.
+fn is_unfinished(entry: &fs::DirEntry) -> bool {
+    let name = entry.file_name();
+    entry.file_type().is_ok_and(|kind| kind.is_file())
+        && (name == ".new" || name.as_encoded_bytes().starts_with(b".part-"))
+}
+
+/// Removes a cache, unless it has what vgpud did not make.
+fn remove_cache(dir: &Path) {
+    let removed = clear(dir, |entry| is_image(entry) || is_unfinished(entry))
+        .and_then(|strange| if strange { Ok(()) } else { fs::remove_dir(dir) });
+    match removed {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => {
+            tracing::warn!("cannot remove {}: {e}", dir.display());
+        }
+        _ => {}
+    }
+}
+
+/// Removes these entries of a directory; whether there is something in it that vgpud did not make.
+fn clear(dir: &Path, these: fn(&fs::DirEntry) -> bool) -> io::Result<bool> {
+    let mut strange = Vec::new();
+    for entry in fs::read_dir(dir)? {
+        let entry = entry?;
+        if these(&entry) {
+            remove(&entry.path());
+        } else if !is_image(&entry) {
+            strange.push(entry.path());
+        }
+    }
+    warn_of(dir, &strange);
+    Ok(!strange.is_empty())
+}
+
+fn warn_of(dir: &Path, strange: &[PathBuf]) {
+    if let Some(first) = strange.first() {
+        tracing::warn!(
+            count = strange.len(),
+            "{} has things that vgpud did not make, {} for instance. They are left alone: move them away",
+            dir.display(),
+            first.display()
+        );
+    }
 }
 
 fn remove(path: &Path) {
-    let removed = match fs::symlink_metadata(path) {
-        Ok(meta) if meta.is_dir() => fs::remove_dir_all(path),
-        _ => fs::remove_file(path),
-    };
-    if let Err(e) = removed {
+    if let Err(e) = fs::remove_file(path) {
         tracing::warn!("cannot remove {}: {e}", path.display());
     }
 }
@@ -351,7 +413,7 @@ fn make_room(dir: &Path, len: u64, bound: u64) -> Result<(), NotKept> {
     }
     let mut images: Vec<(SystemTime, u64, PathBuf)> = fs::read_dir(dir)?
         .filter_map(|entry| {
-            let entry = entry.ok()?;
+            let entry = entry.ok().filter(is_image)?;
             let meta = entry.metadata().ok()?;
             Some((meta.modified().ok()?, size(meta.len()), entry.path()))
         })
@@ -561,25 +623,64 @@ mod tests {
         let (dir, gone) = (cache(root.path(), VM), cache(root.path(), (1, 6)));
         let image = "a".repeat(64);
         for dir in [&dir, &gone] {
-            fs::write(dir.join(&image), b"x").unwrap();
+            for name in [&image, ".part-12-1", ".new"] {
+                fs::write(dir.join(name), b"x").unwrap();
+            }
         }
-        for foreign in [
-            ".part-12-1",
-            ".new",
-            "notes",
-            &format!(".{}", "b".repeat(63)),
-        ] {
-            fs::write(dir.join(foreign), b"x").unwrap();
-        }
-        fs::create_dir(dir.join("c".repeat(64))).unwrap();
         fs::create_dir(root.path().join("vm1")).unwrap();
-        fs::write(root.path().join("a-file"), b"x").unwrap();
         sweep(root.path(), &[VM].into(), PLENTY).unwrap();
         assert_eq!(names(root.path()), ["vm1-7".to_owned()].into());
         assert_eq!(names(&dir), [image].into());
         sweep(root.path(), &[VM].into(), 0).unwrap();
         assert_eq!(names(&dir).len(), 0, "the bound was lowered");
         sweep(&root.path().join("new"), &BTreeSet::new(), PLENTY).unwrap();
+    }
+
+    /// All that is below a directory.
+    fn tree(dir: &Path) -> BTreeSet<PathBuf> {
+        let mut found = BTreeSet::new();
+        for entry in fs::read_dir(dir).unwrap().flatten() {
+            found.insert(entry.path());
+            if entry.file_type().unwrap().is_dir() {
+                found.extend(tree(&entry.path()));
+            }
+        }
+        found
+    }
+
+    #[test]
+    fn what_vgpud_did_not_make_is_left_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let (root, other) = (dir.path().join("images"), dir.path().join("other"));
+        for cache in ["vm1-7", "vm1-6", "vm2", "vm3"] {
+            fs::create_dir_all(root.join(cache).join("sub")).unwrap();
+            fs::write(root.join(cache).join("notes"), b"x").unwrap();
+            fs::write(root.join(cache).join("sub").join("a".repeat(64)), b"x").unwrap();
+        }
+        for strange in ["home", "vm1-old", "vm", "vm1-2-3", "lost+found"] {
+            fs::create_dir_all(root.join(strange)).unwrap();
+            fs::write(root.join(strange).join("a".repeat(64)), b"x").unwrap();
+        }
+        fs::write(root.join("a-file"), b"x").unwrap();
+        fs::create_dir(&other).unwrap();
+        fs::write(other.join("b".repeat(64)), b"x").unwrap();
+        std::os::unix::fs::symlink(&other, root.join("vm9-9")).unwrap();
+        let before = tree(dir.path());
+        sweep(&root, &[VM].into(), 0).unwrap();
+        remove_cache(&root.join("vm3"));
+        remove_cache(&root.join("vm9-9/nothing"));
+        assert_eq!(tree(dir.path()), before);
+
+        // Nothing behind a link, and not its mode either.
+        let link = dir.path().join("link");
+        std::os::unix::fs::symlink(&root, &link).unwrap();
+        fs::create_dir(root.join("vm5-5")).unwrap();
+        fs::set_permissions(&root, fs::Permissions::from_mode(0o700)).unwrap();
+        let refused = sweep(&link, &BTreeSet::new(), PLENTY).unwrap_err();
+        assert!(refused.to_string().contains("mount --bind"), "{refused}");
+        assert!(make_cache(&cache_of(&link, VM).with_file_name("vm6-6"), None).is_err());
+        assert!(root.join("vm5-5").exists());
+        assert_eq!(fs::metadata(&root).unwrap().mode() & 0o777, 0o700);
     }
 
     #[test]
