@@ -35,4 +35,5 @@ if [ -e "$root/etc/vgpu/vgpud.toml" ]; then
 else
     put 0640 systemd/vgpud.toml /etc/vgpu/vgpud.toml
 fi
-echo "installed under $root$prefix; next: systemctl daemon-reload && systemctl enable --now vgpud"
+echo "installed under $root$prefix; next: systemd-sysusers && systemd-tmpfiles --create && systemctl daemon-reload &&"
+echo "systemctl enable --now vgpud (an upgrade: systemctl restart vgpud; docs/operator.md says what changed)"

@@ -256,7 +256,7 @@ impl Config {
         let mut problems = Vec::new();
         self.daemon.check(&mut problems);
         self.admin.check(&mut problems);
-        self.listen.check(&mut problems);
+        self.listen.check(&self.admin, &mut problems);
         self.driver.check(&mut problems);
         self.worker.check(&mut problems);
         self.limits.check(&mut problems);

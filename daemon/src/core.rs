@@ -201,7 +201,7 @@ impl Core {
                 None,
             )
         } else {
-            let hint = "install the vgpu packages completely, or set the paths in vgpud.toml";
+            let hint = "Install the vgpu packages completely, or set the paths in vgpud.toml";
             (
                 CheckStatus::Error,
                 problems.join("; "),
@@ -322,7 +322,7 @@ impl Mediation for Core {
                 },
                 message: format!("{left} workers of an earlier vgpud still run"),
                 hint: (left > 0).then(|| {
-                    "they do not end although they were killed: the driver holds them; only a \
+                    "They do not end although they were killed: the driver holds them; only a \
                      reboot, or a reset of their GPU, frees it"
                         .to_owned()
                 }),

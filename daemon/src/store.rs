@@ -49,6 +49,8 @@ const QUEUE: usize = 256;
 pub struct StoreOptions {
     /// Settings of a pool whose creator names none.
     pub pool_defaults: PoolSettings,
+    /// Where every VM has a directory for its socket, so that no VM gets a socket in another one's.
+    pub vm_dirs: Option<PathBuf>,
     /// Events kept.
     pub events_kept: u64,
     /// Usage is saved this often.
@@ -59,6 +61,7 @@ impl Default for StoreOptions {
     fn default() -> Self {
         Self {
             pool_defaults: PoolSettings::default(),
+            vm_dirs: None,
             events_kept: 100_000,
             usage_flush: Duration::from_secs(1),
         }

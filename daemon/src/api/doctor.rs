@@ -3,6 +3,7 @@
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
+use nix::unistd::{AccessFlags, access};
 use vgpu_proto::api::{CheckStatus, DoctorCheck, GpuState};
 
 use super::views::World;
@@ -15,6 +16,15 @@ const LOW_SPACE: u64 = 64 << 20;
 
 pub(super) fn is_fine(check: &DoctorCheck) -> bool {
     check.status != CheckStatus::Error
+}
+
+/// Message and hint stand one after the other: each ends as a sentence does.
+pub(super) fn in_sentences(check: &mut DoctorCheck) {
+    for text in [Some(&mut check.message), check.hint.as_mut()] {
+        if let Some(text) = text.filter(|text| !text.ends_with(['.', '!', '?'])) {
+            text.push('.');
+        }
+    }
 }
 
 fn check(
@@ -61,12 +71,12 @@ pub(super) async fn examine(config: &Config, source: &Source, store: &Store) -> 
     ];
     checks.extend(guest_doors(config));
     checks.push(binary(
-        "worker-binary",
+        ("worker-binary", "binary"),
         config.worker.binary.as_deref(),
         "vgpu-worker",
     ));
     checks.push(binary(
-        "probe-binary",
+        ("probe-binary", "probe_binary"),
         config.worker.probe_binary.as_deref(),
         "vgpu-probe",
     ));
@@ -96,7 +106,7 @@ fn configuration(config: &Config, source: &Source) -> DoctorCheck {
                 "The file differs from what is in force: {}.",
                 [report.applied, report.restart_needed].concat().join(", ")
             ),
-            "`systemctl reload vgpud` takes live keys over; the others need a restart.",
+            "Live keys are taken over by `systemctl reload vgpud`; the others need a restart.",
         ),
         Err(problem) => warning(NAME, problem, "Restart vgpud."),
     }
@@ -110,7 +120,7 @@ async fn integrity(store: &Store) -> DoctorCheck {
         Ok(Some(problem)) => error(
             NAME,
             format!("{file} is damaged: {problem}."),
-            "Stop vgpud, keep a copy, and put a backup in its place.",
+            "Stop vgpud, keep a copy, put the file aside, start vgpud, and `vgpu-admin restore` a backup.",
         ),
         Err(problem) => error(
             NAME,
@@ -258,21 +268,22 @@ fn directory(name: &str, dir: &Path) -> DoctorCheck {
     }
 }
 
-fn binary(name: &str, configured: Option<&Path>, default: &str) -> DoctorCheck {
+fn binary((name, key): (&str, &str), configured: Option<&Path>, default: &str) -> DoctorCheck {
     let beside = || Some(std::env::current_exe().ok()?.parent()?.join(default));
     let Some(path) = configured.map(PathBuf::from).or_else(beside) else {
         return error(name, "vgpud does not know where its own binary is.", "");
     };
-    let executable = std::fs::metadata(&path)
-        .is_ok_and(|metadata| metadata.is_file() && metadata.permissions().mode() & 0o111 != 0);
-    match executable {
-        true => ok(name, format!("{} can be run.", path.display())),
+    let runs = path.is_file() && access(&path, AccessFlags::X_OK).is_ok();
+    match runs {
+        true => ok(name, format!("vgpud can run {}.", path.display())),
         false => error(
             name,
-            format!("{} is not there or cannot be run.", path.display()),
             format!(
-                "Install it, or set worker.{} in vgpud.toml.",
-                name.replace('-', "_")
+                "{} is not there, or vgpud's user may not run it.",
+                path.display()
+            ),
+            format!(
+                "Install it so that vgpud's user may run it, or set worker.{key} in vgpud.toml."
             ),
         ),
     }
@@ -309,10 +320,11 @@ fn driver(config: &Config) -> Vec<DoctorCheck> {
             "NVIDIA's kernel driver is not loaded, and driver.kind = \"nvidia\".",
             "Install and load it, or use software devices (driver.kind = \"soft\").",
         )),
+        // What serves then is said by the GPUs' own lines.
         (false, DriverKind::Auto | DriverKind::Soft) => checks.push(check(
             CheckStatus::Skipped,
             "nvidia-driver",
-            "NVIDIA's kernel driver is not loaded; software devices serve.",
+            "NVIDIA's kernel driver is not loaded.",
             "",
         )),
     }

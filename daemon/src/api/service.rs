@@ -11,7 +11,7 @@ use std::time::Duration;
 use tokio::sync::{Mutex, watch};
 use vgpu_proto::api::{
     ApplyReport, DaemonStatus, DoctorReport, ErrorCode, ErrorDetail, EventKind, GpuCheckReport,
-    HostState, ReloadReport, ScanReport, Severity, Status,
+    GpuSource, HostState, ReloadReport, ScanReport, Severity, Status,
 };
 
 use super::failure::of_mediation;
@@ -60,6 +60,7 @@ impl std::fmt::Debug for Admin {
 pub fn store_options(config: &Config) -> StoreOptions {
     StoreOptions {
         pool_defaults: config.defaults.pool_settings(),
+        vm_dirs: config.vm_socket_dir(),
         events_kept: config.daemon.events_kept,
         usage_flush: Duration::from_secs(config.daemon.usage_flush_s),
     }
@@ -263,13 +264,13 @@ impl Admin {
     /// Runs a canary on a GPU. One that fails becomes suspect.
     ///
     /// # Errors
-    /// When there is no such GPU, or the probe cannot be run.
+    /// When there is no such GPU, it is gone or has no driver, or the probe cannot be run.
     pub async fn check_gpu(
         self: &Arc<Self>,
         actor: Actor,
         gpu: &str,
     ) -> Result<GpuCheckReport, ErrorDetail> {
-        let uuid = self.store.catalog().gpu(gpu)?.seen.uuid.clone();
+        let uuid = self.store.catalog().reachable_gpu(gpu)?.seen.uuid.clone();
         let check = self
             .mediation
             .check_gpu(uuid.clone())
@@ -308,7 +309,14 @@ impl Admin {
                     "GPU {} failed its check: {}",
                     report.gpu.gpu_id, report.message
                 ),
-                "Reset it (`nvidia-smi --gpu-reset`) or reboot the host, then try again.",
+                match report.gpu.source {
+                    GpuSource::Soft => {
+                        "It is a software device: look at vgpud's log, then try again."
+                    }
+                    GpuSource::Nvml | GpuSource::Sysfs => {
+                        "Reset the GPU (`nvidia-smi --gpu-reset`) or reboot the host, then try again."
+                    }
+                },
             ));
         }
         let uuid = report.gpu.uuid.clone();
@@ -492,6 +500,7 @@ impl Admin {
                 "Look at the daemon's log, and restart it.",
             )),
         }
+        checks.iter_mut().for_each(doctor::in_sentences);
         DoctorReport {
             ok: checks.iter().all(doctor::is_fine),
             checks,

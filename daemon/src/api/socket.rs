@@ -31,6 +31,7 @@ pub(super) async fn bind(socket: &Path, groups: &[u32]) -> Result<UnixListener, 
     }
     std::fs::set_permissions(&new, PermissionsExt::from_mode(0o660)).map_err(text)?;
     if let [_, further @ ..] = groups
+        && !further.is_empty()
         && let Err(error) = let_in(&new, further)
     {
         tracing::warn!(
@@ -77,8 +78,7 @@ const ACCESS_LIST: &str = "system.posix_acl_access";
 
 /// Whether a file lets in more groups than its mode says.
 pub(super) fn has_access_list(file: &Path) -> bool {
-    let mut none: [u8; 0] = [];
-    rustix::fs::getxattr(file, ACCESS_LIST, &mut none).is_ok_and(|length| length > 0)
+    rustix::fs::getxattr_query(file, ACCESS_LIST).is_ok_and(|length| length > 0)
 }
 
 /// Removes a socket that nobody serves any more; refuses anything else.
@@ -95,4 +95,24 @@ async fn remove_stale(socket: &Path) -> Result<(), String> {
         return Err("another daemon serves it. Stop that one first.".into());
     }
     std::fs::remove_file(socket).map_err(|error| format!("{error}."))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_socket_for_two_groups_has_an_access_list() {
+        let dir = tempfile::tempdir().unwrap();
+        let own = nix::unistd::getegid().as_raw();
+        let (one, two) = (dir.path().join("one"), dir.path().join("two"));
+        let _one = bind(&one, &[own]).await.unwrap();
+        assert!(!has_access_list(&one));
+        if let_in(&one, &[own + 1]).is_err() {
+            eprintln!("SKIPPED: no access lists in {}", dir.path().display());
+            return;
+        }
+        let _two = bind(&two, &[own, own + 1]).await.unwrap();
+        assert!(has_access_list(&two));
+    }
 }

@@ -200,7 +200,7 @@ pub struct Listen {
     pub vm_socket_dir: Option<PathBuf>,
     /// The mode of VM sockets, as octal text; who may connect is the VM.
     pub vm_socket_mode: String,
-    /// The group of VM sockets; default: root's. Not that of `admin.read_group`.
+    /// The group of VM sockets; default: root's. Neither `admin.read_group` nor `admin.write_group`.
     pub vm_socket_group: Option<String>,
 }
 
@@ -226,7 +226,7 @@ impl Listen {
         u32::from_str_radix(&self.vm_socket_mode, 8).unwrap_or(0o600)
     }
 
-    pub(super) fn check(&self, problems: &mut Vec<String>) {
+    pub(super) fn check(&self, admin: &Admin, problems: &mut Vec<String>) {
         range(
             problems,
             "listen.vsock_port",
@@ -241,12 +241,24 @@ impl Listen {
             absolute(problems, "listen.vm_socket_dir", dir);
         }
         let mode = u32::from_str_radix(&self.vm_socket_mode, 8);
-        if !mode.is_ok_and(|mode| mode <= 0o777 && mode & 0o600 == 0o600) {
+        if !mode.is_ok_and(|mode| mode <= 0o770 && mode & 0o607 == 0o600) {
             problems.push(format!(
-                "listen.vm_socket_mode = \"{}\" is not an octal mode from 0600 to 0777 that lets \
-                 the owner read and write",
+                "listen.vm_socket_mode = \"{}\" is not an octal mode from 0600 to 0770 that lets \
+                 the owner read and write and others do nothing (whoever can connect to a VM's socket is \
+                 that VM)",
                 self.vm_socket_mode
             ));
+        }
+        for (key, name) in [
+            ("read_group", &admin.read_group),
+            ("write_group", &admin.write_group),
+        ] {
+            if self.vm_socket_group.as_ref() == Some(name) {
+                problems.push(format!(
+                    "listen.vm_socket_group = \"{name}\" is admin.{key} too: its members would be \
+                     every VM; name another group, for hypervisors' users only"
+                ));
+            }
         }
     }
 }

@@ -101,6 +101,23 @@ fn every_problem_is_told_at_once() {
 }
 
 #[test]
+fn sockets_of_vms_are_for_neither_administrators_nor_everybody() {
+    let refusal = |lines: &str| parse(lines).err().map(|error| error.to_string());
+    for key in ["read_group", "write_group"] {
+        let lines = format!("[admin]\n{key} = \"x\"\n[listen]\nvm_socket_group = \"x\"\n");
+        let error = refusal(&lines).unwrap();
+        assert!(error.contains("vm_socket_group"), "{error}");
+        assert!(error.contains(&format!("admin.{key}")), "{error}");
+    }
+    for mode in ["0606", "0666", "0661", "0777", "0460", "1660"] {
+        let error = refusal(&format!("[listen]\nvm_socket_mode = \"{mode}\"\n")).unwrap();
+        assert!(error.contains("vm_socket_mode"), "{mode}: {error}");
+    }
+    let good = "[listen]\nvm_socket_group = \"kvm\"\nvm_socket_mode = \"0660\"\n";
+    assert_eq!(refusal(good), None);
+}
+
+#[test]
 fn a_reload_takes_live_keys_and_names_the_others() {
     let old = Config::default();
     let fresh = parse(

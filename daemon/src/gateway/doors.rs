@@ -194,7 +194,7 @@ impl Gateway {
                 "vsock-listener",
                 CheckStatus::Warning,
                 problem.clone(),
-                Some("load vhost_vsock, or set listen.vsock = false; then restart vgpud"),
+                Some("Load vhost_vsock, or set listen.vsock = false; then restart vgpud"),
             ),
             (None, None) => check(
                 "vsock-listener",
@@ -217,7 +217,7 @@ impl Gateway {
                 "unix-listeners",
                 CheckStatus::Error,
                 problems.join("; "),
-                Some("make the directories exist and writable by vgpud, then restart vgpud"),
+                Some("Make the directories exist and writable by vgpud, then restart vgpud"),
             )
         };
         let config = self.shared.config();
@@ -235,7 +235,7 @@ impl Gateway {
                 CheckStatus::Warning,
                 too_open.join("; "),
                 Some(
-                    "whoever can connect to a VM's socket is that VM: set listen.vm_socket_mode and \
+                    "Whoever can connect to a VM's socket is that VM: set listen.vm_socket_mode and \
                      listen.vm_socket_group, take hypervisors' users out of the administrators' \
                      groups, and restart vgpud",
                 ),

@@ -12,6 +12,7 @@ mod usage;
 mod vms;
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 
 use vgpu_proto::api::{ErrorCode, ErrorDetail, PoolSettings, Weights};
 
@@ -43,6 +44,8 @@ pub struct Context {
     pub now_unix_ms: u64,
     /// The settings of a pool whose creator names none.
     pub pool_defaults: PoolSettings,
+    /// Where every VM has a directory for its socket.
+    pub vm_dirs: Option<PathBuf>,
 }
 
 impl Catalog {

@@ -1,5 +1,7 @@
 //! What values are allowed, with the sentence for those that are not.
 
+use std::path::Path;
+
 use vgpu_proto::api::{PoolSettings, VmLimits, Weights};
 
 /// Longest name of a pool or VM.
@@ -57,6 +59,19 @@ pub fn socket(path: &str) -> Result<(), String> {
         "The socket {path:?} is not allowed: give an absolute path without '..' of at most \
          {SOCKET_LEN} bytes."
     ))
+}
+
+/// Under `vm_dirs` each VM has its own directory: whoever listens in another one's is that VM for whoever
+/// mounts it.
+pub fn socket_outside(path: &str, vm_dirs: Option<&Path>) -> Result<(), String> {
+    match vm_dirs.filter(|dir| Path::new(path).starts_with(dir)) {
+        None => Ok(()),
+        Some(dir) => Err(format!(
+            "The socket {path:?} is not allowed: below {} every VM has a socket of its own already. Use \
+             that one, or give a path elsewhere.",
+            dir.display()
+        )),
+    }
 }
 
 /// A reason for the record.
@@ -259,5 +274,16 @@ mod tests {
         assert!(cid(0).is_err() && cid(u32::MAX).is_err() && cid(3).is_ok());
         assert!(socket("relative").is_err() && socket("/a/../b").is_err());
         assert_eq!(socket("/run/x.sock"), Ok(()));
+        let dir = Some(Path::new("/run/vgpu/vm"));
+        for inside in [
+            "/run/vgpu/vm/3/vgpu.sock",
+            "/run//vgpu/./vm/x",
+            "/run/vgpu/vm/3",
+        ] {
+            let refused = socket_outside(inside, dir).unwrap_err();
+            assert!(refused.contains("/run/vgpu/vm "), "{refused}");
+            assert_eq!(socket_outside(inside, None), Ok(()));
+        }
+        assert_eq!(socket_outside("/run/vgpu/vm2/x", dir), Ok(()));
     }
 }

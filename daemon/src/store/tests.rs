@@ -2,8 +2,8 @@ use std::time::Instant;
 
 use proptest::prelude::*;
 use vgpu_proto::api::{
-    EventKind, MoveRequest, PoolCreate, Priority, QuarantineRequest, RegisterRequest, Severity,
-    VmIds, VmPatch, VmState, VmUsage,
+    AssignRequest, EventKind, MoveRequest, PoolCreate, Priority, QuarantineRequest,
+    RegisterRequest, Severity, VmIds, VmPatch, VmState, VmUsage,
 };
 
 use super::*;
@@ -382,6 +382,48 @@ fn strikes_and_suspect_gpus_survive() {
 }
 
 #[test]
+fn a_gpu_whose_driver_comes_back_after_a_restart_is_the_one_it_was() {
+    let dir = tempfile::tempdir().unwrap();
+    let scan = |store: &Store, gpu: &crate::model::ScannedGpu| {
+        let gpus = vec![gpu.clone()];
+        let warnings = Vec::new();
+        run(store, Command::ScanGpus(ScanResult { gpus, warnings }));
+    };
+    let board = catalog::tests::gpu(0);
+    let bus = crate::model::ScannedGpu {
+        uuid: "PCI-0000:00:00.0".into(),
+        source: vgpu_proto::api::GpuSource::Sysfs,
+        ..board.clone()
+    };
+    let store = open(&dir);
+    scan(&store, &board);
+    run(
+        &store,
+        Command::AssignGpu(AssignRequest {
+            gpu: "0".into(),
+            pool: "A".into(),
+            create_pool: true,
+            shared: false,
+        }),
+    );
+    scan(&store, &bus);
+    scan(&store, &bus);
+    store.close();
+    drop(store);
+    let store = open(&dir);
+    scan(&store, &bus);
+    scan(&store, &board);
+    let catalog = store.catalog();
+    assert_eq!(catalog.gpus.len(), 1, "{:?}", catalog.gpus);
+    let gpu = &catalog.gpus["GPU-0000"];
+    assert_eq!(
+        (gpu.gpu_id, gpu.state),
+        (0, vgpu_proto::api::GpuState::Ready)
+    );
+    assert_eq!(catalog.pools_of("GPU-0000"), ["A"]);
+}
+
+#[test]
 fn events_are_read_from_memory_and_disk_alike() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(&dir);
@@ -610,6 +652,41 @@ fn a_database_that_lacks_acknowledged_changes_is_not_served() {
     // The documented way to go on without them.
     std::fs::remove_file(file(&lost, "last-change")).unwrap();
     assert!(open(&lost).catalog().vms.is_empty());
+}
+
+#[test]
+fn no_vm_gets_a_socket_in_another_ones_directory() {
+    let (old, new) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let socket = "/run/vgpu/vm/2/other.sock";
+    let register = Command::RegisterVm(RegisterRequest {
+        vm_ids: vec![1],
+        pool: "A".into(),
+        socket: Some(socket.into()),
+        ..RegisterRequest::default()
+    });
+    // Of a vgpud that had its directories elsewhere.
+    let store = open(&old);
+    run(&store, pool("A"));
+    run(&store, register.clone());
+    let saved = block_on(store.backup()).unwrap();
+    store.close();
+    drop(store);
+    let options = || StoreOptions {
+        vm_dirs: Some("/run/vgpu/vm".into()),
+        ..StoreOptions::default()
+    };
+    let store = Store::open(&new.path().join("state.db"), options()).unwrap();
+    run(&store, pool("A"));
+    let refused = store.execute_blocking(admin(), None, register).unwrap_err();
+    assert!(refused.message.contains(socket), "{refused:?}");
+    let (incoming, mut file) = store.incoming().unwrap();
+    std::io::copy(&mut &saved, &mut file).unwrap();
+    let refused = block_on(store.restore(admin(), incoming)).unwrap_err();
+    assert!(refused.message.contains(socket), "{refused:?}");
+    assert!(store.catalog().vms.is_empty());
+    // What is registered already is served.
+    let store = Store::open(&old.path().join("state.db"), options()).unwrap();
+    assert_eq!(store.catalog().vms.len(), 1);
 }
 
 #[test]

@@ -42,6 +42,13 @@ fn as_user<T: Send>(uid: u32, group: Option<u32>, act: impl FnOnce() -> T + Send
 
 /// The status of an answer of the admin API; `None`: the caller cannot even connect.
 fn call(socket: &Path, head: &str, body: &str) -> Option<u16> {
+    let answer = answer(socket, head, body)?;
+    let status = answer.split(' ').nth(1).expect("a status");
+    Some(status.parse().expect("a number"))
+}
+
+/// An answer of the admin API; `None`: the caller cannot even connect.
+fn answer(socket: &Path, head: &str, body: &str) -> Option<String> {
     let mut stream = match UnixStream::connect(socket) {
         Ok(stream) => stream,
         Err(e) if e.kind() == std::io::ErrorKind::PermissionDenied => return None,
@@ -56,8 +63,7 @@ fn call(socket: &Path, head: &str, body: &str) -> Option<u16> {
     stream.write_all(request.as_bytes()).expect("goes out");
     let mut answer = String::new();
     stream.read_to_string(&mut answer).expect("an answer");
-    let status = answer.split(' ').nth(1).expect("a status");
-    Some(status.parse().expect("a number"))
+    Some(answer)
 }
 
 #[test]
@@ -86,6 +92,10 @@ fn who_may_look_may_not_compute_and_who_may_change_gets_in() {
         (look(), change("C"), compute()),
         (Some(200), Some(200), true)
     );
+    let doctor = answer(&admin, "GET /v1/doctor", "").expect("root gets in");
+    let line = doctor.split(r#"{"name":"admin-socket","#).nth(1);
+    let line = line.unwrap_or_else(|| panic!("no such line: {doctor}"));
+    assert!(line.starts_with(r#""status":"ok""#), "{line}");
 }
 
 #[test]

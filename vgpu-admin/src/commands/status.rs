@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use std::io::IsTerminal;
 
-use vgpu_proto::api::{HostState, Status, Vm};
+use vgpu_proto::api::{GpuState, HostState, Status, Vm};
 
 use super::gpu::{names, state as gpu_state};
 use super::pool::{numbers, policy};
-use super::vm::{limit, may_use, placed, priority, share, state as vm_state, wait_reason};
+use super::vm::{limits, may_use, placed, priority, share, state as vm_state, wait_reason};
 use crate::client::Client;
 use crate::error::Error;
 use crate::output::{Format, Grid, json, or_dash, print, printable};
@@ -69,15 +69,29 @@ fn screen(status: &Status, format: Format) -> String {
 }
 
 /// What a new administrator does next.
-fn next_step(status: &Status) -> Option<&'static str> {
+fn next_step(status: &Status) -> Option<String> {
     if status.gpus.is_empty() {
-        Some("No GPU is known yet. Next: vgpu-admin scan-gpus")
+        Some("No GPU is known yet. Next: vgpu-admin scan-gpus".into())
     } else if status.gpus.iter().all(|g| g.pools.is_empty()) {
-        Some("No GPU serves a pool yet. Next: vgpu-admin assign-gpu --gpu-id=0 --pool=A")
+        Some(to_assign(status.gpus.iter().map(|g| (g.gpu_id, g.state))))
     } else if status.vms.is_empty() {
-        Some("No VM is registered yet. Next: vgpu-admin register-vm --vm-id=1 --pool=A --cid=…")
+        Some(
+            "No VM is registered yet. Next: vgpu-admin register-vm --vm-id=1 --pool=A --cid=…"
+                .into(),
+        )
     } else {
         None
+    }
+}
+
+/// Of GPUs that serve no pool yet.
+fn to_assign(mut gpus: impl Iterator<Item = (u32, GpuState)>) -> String {
+    let usable = |state| !matches!(state, GpuState::NoDriver | GpuState::Vanished);
+    match gpus.find(|(_, state)| usable(*state)) {
+        Some((gpu_id, _)) => format!(
+            "No GPU serves a pool yet. Next: vgpu-admin assign-gpu --gpu-id={gpu_id} --pool=A"
+        ),
+        None => "No GPU can work: load its driver. Next: vgpu-admin scan-gpus".into(),
     }
 }
 
@@ -172,7 +186,7 @@ fn vm_grid(status: &Status) -> Grid {
             share(vm.share_permille),
             show_ns(vm.usage.gpu_ns),
             show_bytes(vm.memory_bytes),
-            limits(vm),
+            limits(&vm.limits, &vm.effective_limits),
             vm.sessions.to_string(),
             state,
             vm.name.clone(),
@@ -187,22 +201,16 @@ fn vm_grid(status: &Status) -> Grid {
     grid
 }
 
-/// The limits in force, in few words: `1000 calls/s, 8G`.
-fn limits(vm: &Vm) -> String {
-    let l = &vm.effective_limits;
-    let parts: Vec<String> = [
-        (l.calls_per_s, "calls/s", show_count as fn(u64) -> String),
-        (l.bytes_per_s, "B/s", show_bytes),
-        (l.gpu_ms_per_s, "GPU ms/s", show_count),
-        (l.memory_bytes, "memory", show_bytes),
-    ]
-    .into_iter()
-    .filter(|(value, ..)| value.is_some_and(|v| v > 0))
-    .map(|(value, unit, show)| format!("{} {unit}", limit(value, show)))
-    .collect();
-    if parts.is_empty() {
-        "-".into()
-    } else {
-        parts.join(", ")
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_gpu_without_a_driver_is_not_to_be_assigned() {
+        let without = to_assign([(0, GpuState::NoDriver)].into_iter());
+        assert!(!without.contains("assign-gpu"), "{without}");
+        assert!(without.contains("scan-gpus"), "{without}");
+        let second = to_assign([(0, GpuState::NoDriver), (1, GpuState::Ready)].into_iter());
+        assert!(second.contains("--gpu-id=1"), "{second}");
     }
 }

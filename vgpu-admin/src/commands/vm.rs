@@ -2,7 +2,7 @@
 
 use vgpu_proto::api::{
     ApplyReport, MoveRequest, Priority, QuarantineRequest, RegisterRequest, Vm, VmIds as ApiIds,
-    VmPatch, VmState, WaitReason,
+    VmLimits, VmPatch, VmState, WaitReason,
 };
 
 use super::applied;
@@ -251,6 +251,46 @@ pub(super) fn limit(value: Option<u64>, show: impl Fn(u64) -> String) -> String 
     }
 }
 
+/// The limits that a VM has, in few words: those in force where by default none is, and all that were set
+/// for the VM, a lifted one as `none`: `1000 calls/s, 8G memory, none sessions`.
+pub(super) fn limits(own: &VmLimits, all: &VmLimits) -> String {
+    let count = show_count as fn(u64) -> String;
+    let usual = [
+        (own.calls_per_s, all.calls_per_s, "calls/s", count),
+        (own.bytes_per_s, all.bytes_per_s, "B/s", show_bytes),
+        (own.gpu_ms_per_s, all.gpu_ms_per_s, "GPU ms/s", count),
+        (own.memory_bytes, all.memory_bytes, "memory", show_bytes),
+    ];
+    let set = [
+        (own.calls_burst, all.calls_burst, "calls at once", count),
+        (
+            own.bytes_burst,
+            all.bytes_burst,
+            "bytes at once",
+            show_bytes,
+        ),
+        (own.gpu_ms_burst, all.gpu_ms_burst, "GPU ms at once", count),
+        (own.sessions, all.sessions, "sessions", count),
+        (own.pinned_bytes, all.pinned_bytes, "pinned", show_bytes),
+        (own.queue_calls, all.queue_calls, "queue calls", count),
+        (own.queue_bytes, all.queue_bytes, "queue bytes", show_bytes),
+        (own.soft_limit_ms, all.soft_limit_ms, "ms soft", count),
+        (own.hard_limit_ms, all.hard_limit_ms, "ms hard", count),
+    ];
+    let usual = usual
+        .into_iter()
+        .filter(|(own, all, ..)| own.is_some() || all.is_some_and(|n| n > 0));
+    let set = set.into_iter().filter(|(own, ..)| own.is_some());
+    let parts: Vec<String> = usual
+        .chain(set)
+        .map(|(_, all, unit, show)| format!("{} {unit}", limit(all, show)))
+        .collect();
+    match parts.is_empty() {
+        true => "-".into(),
+        false => parts.join(", "),
+    }
+}
+
 /// A class's name.
 pub(super) fn priority(priority: Priority) -> &'static str {
     match priority {
@@ -341,6 +381,7 @@ fn grid(vms: &[Vm]) -> Grid {
         "+GPUS",
         "+CALLS",
         "+WAIT P99 US",
+        "+LIMITS",
         "+SOCKETS",
     ]);
     for vm in vms {
@@ -366,8 +407,46 @@ fn grid(vms: &[Vm]) -> Grid {
             may_use(vm),
             show_count(vm.usage.calls),
             vm.wait.p99_us.to_string(),
+            limits(&vm.limits, l),
             vm.socket_paths.join(" "),
         ]);
     }
     grid
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_limit_that_was_set_is_shown_and_a_lifted_one_is_none() {
+        // As vgpud answers: 0 is no limit.
+        let all = |own: &VmLimits| VmLimits {
+            calls_per_s: Some(0),
+            sessions: own.sessions.or(Some(64)),
+            pinned_bytes: own.pinned_bytes.or(Some(4 << 30)),
+            queue_calls: own.queue_calls.or(Some(8192)),
+            memory_bytes: own.memory_bytes.or(Some(0)),
+            ..VmLimits::default()
+        };
+        let shown = |own: VmLimits| limits(&own, &all(&own));
+        assert_eq!(shown(VmLimits::default()), "-");
+        let set = VmLimits {
+            sessions: Some(2),
+            pinned_bytes: Some(64 << 20),
+            queue_calls: Some(5),
+            memory_bytes: Some(1 << 30),
+            ..VmLimits::default()
+        };
+        assert_eq!(
+            shown(set),
+            "1G memory, 2 sessions, 64M pinned, 5 queue calls"
+        );
+        let lifted = VmLimits {
+            sessions: Some(0),
+            calls_per_s: Some(0),
+            ..VmLimits::default()
+        };
+        assert_eq!(shown(lifted), "none calls/s, none sessions");
+    }
 }

@@ -33,6 +33,8 @@ pub(super) struct FakeMediation {
     pub(super) sick_gpu: AtomicBool,
     /// The probe fails.
     pub(super) no_probe: AtomicBool,
+    /// Scans find GPU 0 without a driver.
+    pub(super) no_driver: AtomicBool,
 }
 
 fn soft(n: u32) -> ScannedGpu {
@@ -181,8 +183,12 @@ impl Mediation for FakeMediation {
             if self.no_probe.load(Ordering::SeqCst) {
                 return Err(MediationError::Probe("no answer within 10 s".into()));
             }
+            let mut gpus = vec![soft(0), soft(1)];
+            if self.no_driver.load(Ordering::SeqCst) {
+                gpus[0].source = GpuSource::Sysfs;
+            }
             Ok(ScanResult {
-                gpus: vec![soft(0), soft(1)],
+                gpus,
                 warnings: vec!["NVML is absent".into()],
             })
         })

@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use serde_json::{Value, json};
 
 use super::{Host, client, eventually};
+use crate::events::{EventSink, Report};
 use crate::mediation::Change;
 
 #[tokio::test]
@@ -421,6 +422,33 @@ async fn a_mediation_that_fails_or_is_silent_is_told() {
 }
 
 #[tokio::test]
+async fn a_gpu_without_its_driver_is_not_checked_and_never_suspect() {
+    let host = Host::start().await;
+    host.owners_example().await;
+    host.mediation.sick_gpu.store(true, Ordering::SeqCst);
+    host.mediation.no_driver.store(true, Ordering::SeqCst);
+    host.done("POST", "/v1/gpus/scan", json!({})).await;
+    let state = async || host.get("/v1/gpus/0").await.json()["state"].clone();
+    for verb in ["check", "resume"] {
+        let path = format!("/v1/gpus/0/{verb}");
+        let said = host.refused("POST", &path, json!({}), "gpu_unusable").await;
+        assert!(said.contains("no driver serves it"), "{said}");
+        assert_eq!(state().await, "no_driver");
+    }
+    // What the mediation says of it is no news about the board either.
+    let sink = EventSink::new(host.admin.store().journal().clone());
+    sink.report(Report::GpuSuspect {
+        gpu_uuid: "GPU-soft-0".into(),
+        reason: "kill not verified".into(),
+    });
+    host.done("POST", "/v1/gpus/1/drain", json!({})).await;
+    assert_eq!(state().await, "no_driver");
+    host.mediation.no_driver.store(false, Ordering::SeqCst);
+    host.done("POST", "/v1/gpus/scan", json!({})).await;
+    assert_eq!(state().await, "ready");
+}
+
+#[tokio::test]
 async fn a_sick_gpu_is_suspect_until_it_passes_its_check() {
     let host = Host::start().await;
     host.owners_example().await;
@@ -490,18 +518,16 @@ async fn doctor_examines_the_host() {
     ] {
         assert_eq!(check(good)["status"], "ok", "{good}: {doctor}");
     }
+    for check in doctor["checks"].as_array().unwrap() {
+        for text in [&check["message"], &check["hint"]] {
+            let text = text.as_str().unwrap_or(".");
+            assert!(text.ends_with(['.', '!', '?']), "{check}");
+        }
+    }
     // The test binary has no worker beside it.
     assert_eq!(check("worker-binary")["status"], "error");
-    assert!(
-        check("worker-binary")["hint"]
-            .as_str()
-            .unwrap()
-            .contains("worker.worker_binary")
-            || check("worker-binary")["hint"]
-                .as_str()
-                .unwrap()
-                .contains("worker.")
-    );
+    let hint = check("worker-binary")["hint"].to_string();
+    assert!(hint.contains("worker.binary"), "{hint}");
 }
 
 #[tokio::test]

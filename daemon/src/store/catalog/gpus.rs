@@ -11,6 +11,9 @@ use super::{Catalog, Context, list};
 use crate::mediation::Change;
 use crate::model::{AssignmentRecord, GpuRecord, ScanResult, ScannedGpu};
 
+/// What the UUIDs begin with that scans make up for boards that only the PCI bus shows.
+const OF_THE_BUS: &str = "PCI-";
+
 impl Catalog {
     pub(super) fn assign_gpu(
         &mut self,
@@ -47,19 +50,7 @@ impl Catalog {
                 ),
             ));
         }
-        if gpu.state == GpuState::Vanished {
-            return Err(refuse(
-                ErrorCode::GpuUnusable,
-                format!(
-                    "GPU {gpu_id} ({}) was not seen by the last scan.",
-                    gpu.seen.model
-                ),
-                "Look with `vgpu-admin scan-gpus`.",
-            ));
-        }
-        if gpu.state == GpuState::NoDriver {
-            return Err(no_driver(&gpu));
-        }
+        self.reachable_gpu(&request.gpu)?;
         outcome.warnings = assignment_warnings(&gpu);
         let assignment = AssignmentRecord {
             gpu_uuid: uuid,
@@ -195,18 +186,22 @@ impl Catalog {
         uuid
     }
 
-    /// The PCI bus knows no UUIDs: a board seen there is the one that NVML showed at that address,
-    /// and a board that NVML shows is the one that was seen on the bus there before.
+    /// The PCI bus knows no UUIDs: a board seen there is the one that was seen last at that address,
+    /// with or without its driver, and a board that NVML shows is the one that only the bus showed there
+    /// before.
     fn reconcile_identity(&mut self, seen: &mut ScannedGpu) {
         if self.gpus.contains_key(&seen.uuid) || seen.pci_address.is_none() {
             return;
         }
-        let same_place = |gpu: &&GpuRecord| gpu.seen.pci_address == seen.pci_address;
-        let Some(known) = self.gpus.values().find(same_place) else {
+        let same_place = |gpu: &&GpuRecord| {
+            gpu.seen.pci_address == seen.pci_address && gpu.seen.source != GpuSource::Soft
+        };
+        let there = self.gpus.values().filter(same_place);
+        let Some(known) = there.max_by_key(|gpu| gpu.last_seen_unix_ms) else {
             return;
         };
-        match (known.seen.source, seen.source) {
-            (GpuSource::Nvml, GpuSource::Sysfs) => {
+        match seen.source {
+            GpuSource::Sysfs => {
                 seen.uuid = known.seen.uuid.clone();
                 seen.model = known.seen.model.clone();
                 seen.memory_bytes = known.seen.memory_bytes;
@@ -215,11 +210,12 @@ impl Catalog {
                     .problems
                     .push("NVML, which showed it before, does not".into());
             }
-            (GpuSource::Sysfs, GpuSource::Nvml) => {
+            GpuSource::Nvml if known.seen.uuid.starts_with(OF_THE_BUS) => {
                 let old = known.seen.uuid.clone();
                 self.rename_gpu(&old, &seen.uuid);
             }
-            _ => {}
+            // Another board was put there.
+            GpuSource::Nvml | GpuSource::Soft => {}
         }
     }
 
@@ -298,6 +294,19 @@ impl Catalog {
         Ok(self.set_state(&uuid, GpuState::Suspect, Some(reason.to_owned())))
     }
 
+    /// A GPU on which a program can be started, whoever may be served by it.
+    ///
+    /// # Errors
+    /// When it is not known, gone, or without its driver.
+    pub(crate) fn reachable_gpu(&self, gpu: &str) -> Result<&GpuRecord, ErrorDetail> {
+        let known = self.gpu(gpu)?;
+        match known.state {
+            GpuState::Vanished => Err(vanished(known)),
+            _ if known.seen.source == GpuSource::Sysfs => Err(no_driver(known)),
+            _ => Ok(known),
+        }
+    }
+
     pub(super) fn forget_gpu(&mut self, gpu: &str) -> Result<Outcome, ErrorDetail> {
         let known = self.gpu(gpu)?;
         let (gpu_id, uuid) = (known.gpu_id, known.seen.uuid.clone());
@@ -350,6 +359,11 @@ impl Catalog {
             return Outcome::default();
         };
         let gpu_id = gpu.gpu_id;
+        // Without its driver every check fails: that says nothing about the board.
+        let (state, reason) = match (gpu.state, state) {
+            (GpuState::NoDriver, GpuState::Suspect) => (gpu.state, gpu.state_reason.clone()),
+            _ => (state, reason),
+        };
         let changed = gpu.state != state || gpu.state_reason != reason;
         gpu.state = state;
         gpu.state_reason = reason;

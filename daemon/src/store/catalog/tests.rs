@@ -11,6 +11,7 @@ fn context() -> Context {
     Context {
         now_unix_ms: 1_000,
         pool_defaults: PoolSettings::default(),
+        vm_dirs: Some("/run/vgpu/vm".into()),
     }
 }
 
@@ -343,6 +344,43 @@ fn a_board_keeps_its_number_when_its_driver_comes_or_goes() {
         ["A"],
         "the assignment came along"
     );
+}
+
+#[test]
+fn a_board_without_its_driver_is_the_same_board_in_every_scan() {
+    let mut host = host();
+    let bus = ScannedGpu {
+        uuid: "PCI-0000:00:00.0".into(),
+        model: "NVIDIA device 0x2330".into(),
+        source: GpuSource::Sysfs,
+        ..gpu(0)
+    };
+    for _ in 0..3 {
+        done(&mut host, &scan(&[bus.clone(), gpu(1)]));
+        assert_eq!(host.gpus.len(), 2, "{:?}", host.gpus);
+        let known = host.gpu("0").unwrap();
+        assert_eq!(known.seen.uuid, "GPU-0000");
+        assert_eq!(known.seen.model, gpu(0).model);
+        assert_eq!(known.state, GpuState::NoDriver);
+        assert!(known.state_reason.as_ref().unwrap().contains("NVML"));
+    }
+    // What a check of it says is no news about the board.
+    let doubt = Command::SuspectGpu {
+        gpu: "0".into(),
+        reason: "no answer".into(),
+    };
+    assert!(!done(&mut host, &doubt).changed);
+    assert_eq!(host.gpu("0").unwrap().state, GpuState::NoDriver);
+    // Another board in its place is not served to its VMs.
+    let mut other = host.clone();
+    let new = ScannedGpu {
+        uuid: "GPU-9999".into(),
+        ..gpu(0)
+    };
+    done(&mut other, &scan(&[new, gpu(1)]));
+    assert_eq!(other.gpu("GPU-9999").unwrap().gpu_id, 2);
+    assert_eq!(other.gpu("0").unwrap().state, GpuState::Vanished);
+    assert!(other.pools_of("GPU-9999").is_empty());
 }
 
 #[test]

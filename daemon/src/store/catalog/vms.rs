@@ -82,6 +82,7 @@ impl Catalog {
             .map(|path| path.replace(VM_ID, &vm_id.to_string()));
         if let Some(socket) = &socket {
             rules::socket(socket).map_err(invalid)?;
+            rules::socket_outside(socket, context.vm_dirs.as_deref()).map_err(invalid)?;
         }
         Ok(VmRecord {
             vm_id,

@@ -28,7 +28,8 @@ type Stamp = (u64, u64, u64, i64, i64);
 /// A program to be run.
 #[derive(Debug, Clone)]
 pub struct Program {
-    /// `None`: a script, which whoever runs it must read. It is run where it is.
+    /// `None`: it is run where it is. A script, which whoever runs it must read; or a program that vgpud
+    /// itself cannot read.
     copy: Option<Arc<File>>,
     path: PathBuf,
 }
@@ -53,7 +54,16 @@ impl fmt::Display for Program {
 
 impl Programs {
     pub(super) fn copy(&self, path: &Path) -> io::Result<Program> {
-        let mut original = File::open(path)?;
+        let mut original = match File::open(path) {
+            // Of a vgpud that is not root: neither can its workers read it, which are of its user.
+            Err(e) if e.kind() == io::ErrorKind::PermissionDenied => {
+                return Ok(Program {
+                    copy: None,
+                    path: path.to_path_buf(),
+                });
+            }
+            opened => opened?,
+        };
         let meta = original.metadata()?;
         let (ctime, ctime_ns) = (meta.ctime(), meta.ctime_nsec());
         let stamp = (meta.dev(), meta.ino(), meta.size(), ctime, ctime_ns);
@@ -91,4 +101,47 @@ fn copy(original: &mut File) -> io::Result<Option<File>> {
     let seals = SealFlags::SEAL | SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE;
     fcntl_add_seals(&file, seals)?;
     Ok(Some(file))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn a_program_that_vgpud_cannot_read_is_run_where_it_is() {
+        if !nix::unistd::geteuid().is_root() {
+            eprintln!("SKIPPED: a test of users needs root");
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o711)).unwrap();
+        let installed = dir.path().join("true");
+        std::fs::copy("/bin/true", &installed).unwrap();
+        let mode = |mode| std::fs::set_permissions(&installed, PermissionsExt::from_mode(mode));
+        let as_nobody = || {
+            std::thread::scope(|scope| {
+                let run = || {
+                    let (uid, gid) = (
+                        rustix::thread::Uid::from_raw(65_534),
+                        rustix::thread::Gid::from_raw(65_534),
+                    );
+                    rustix::thread::set_thread_res_gid(gid, gid, gid).unwrap();
+                    rustix::thread::set_thread_res_uid(uid, uid, uid).unwrap();
+                    let program = Programs::default().copy(&installed)?;
+                    let status = std::process::Command::new(program.path()).status()?;
+                    Ok::<_, io::Error>((program.path(), status.success()))
+                };
+                scope.spawn(run).join().unwrap()
+            })
+        };
+        mode(0o711).unwrap();
+        assert_eq!(as_nobody().unwrap(), (installed.clone(), true));
+        mode(0o700).unwrap();
+        let refused = as_nobody().unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::PermissionDenied);
+        mode(0o755).unwrap();
+        assert_ne!(as_nobody().unwrap().0, installed, "a copy");
+    }
 }
