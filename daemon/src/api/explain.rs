@@ -201,6 +201,35 @@ fn unserved(catalog: &Catalog, vm: &VmRecord, e: &Explanation) -> Vec<String> {
         .collect()
 }
 
+/// What a worker takes of its VM's pinned memory when it starts, at most.
+const PINNED_AT_START: u64 = 28 << 20;
+
+/// Which limits refuse the next program of a VM.
+pub(super) fn next_program(vm: &api::Vm) -> Vec<String> {
+    let limits = &vm.effective_limits;
+    let mut refused = Vec::new();
+    if let Some(most) = limits.sessions.filter(|&n| n > 0)
+        && u64::from(vm.sessions) >= most
+    {
+        refused.push(format!(
+            "Its next program is refused: it has {} of {most} (limit sessions).",
+            vm.sessions
+        ));
+    }
+    if let Some(most) = limits.pinned_bytes.filter(|&n| n > 0)
+        && vm.pinned_bytes.saturating_add(PINNED_AT_START) > most
+    {
+        refused.push(format!(
+            "Its next program is refused: each takes up to {} MiB of pinned host memory, and {} of {} MiB \
+             are pinned (limit pinned).",
+            PINNED_AT_START >> 20,
+            vm.pinned_bytes >> 20,
+            most >> 20
+        ));
+    }
+    refused
+}
+
 /// What the VM does, or why it does not.
 fn what(vm: &VmRecord, explained: &Explained) -> String {
     let e = &explained.explanation;

@@ -62,7 +62,13 @@ pub(super) async fn explain_vm(
     let catalog = state.admin.store().catalog();
     let record = catalog.vm(vm_id)?;
     let explained = state.admin.explain(vm_id).await?;
-    Ok(Json(explain::view(&catalog, record, &explained)))
+    let mut answer = explain::view(&catalog, record, &explained);
+    let vm = state.admin.world().await.vm(record);
+    for sentence in explain::next_program(&vm) {
+        answer.summary.push(' ');
+        answer.summary.push_str(&sentence);
+    }
+    Ok(Json(answer))
 }
 
 /// Dumps the scheduler's decision log: one JSON value per line. `vgpu-sim replay` decides it again.

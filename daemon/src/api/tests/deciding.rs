@@ -23,6 +23,15 @@ async fn a_vm_is_explained_and_an_unknown_one_is_not() {
     let summary = explain["summary"].as_str().unwrap();
     assert!(summary.starts_with("VM 3 has no program"), "{summary}");
 
+    assert!(!summary.contains("next program"), "{summary}");
+    let limits = json!({"sessions": 1, "pinned_bytes": 16 << 20});
+    let patch = json!({"vm_ids": [3], "limits": limits});
+    host.done("PATCH", "/v1/vms", patch).await;
+    let explain = host.get("/v1/vms/3/explain").await.json();
+    let summary = explain["summary"].as_str().unwrap();
+    assert!(summary.contains("1 of 1 (limit sessions)"), "{summary}");
+    assert!(summary.contains("of 16 MiB are pinned"), "{summary}");
+
     let answer = host.get("/v1/vms/99/explain").await;
     assert_eq!(answer.status, 404, "{}", answer.text);
     assert_eq!(answer.json()["error"]["code"], "vm_not_found");
