@@ -29,7 +29,7 @@ use super::service::Admin;
 use super::{auth, peer, socket};
 use crate::config::{self, Config};
 
-/// A connection must have sent its first request's head within this time.
+/// A connection must have sent its first request's head within this time; over TCP, one with a token.
 const FIRST_HEAD: Duration = Duration::from_secs(if cfg!(test) { 2 } else { 5 });
 /// One that is only told that there are too many, within this.
 const TELL_DEADLINE: Duration = Duration::from_secs(1);
@@ -95,23 +95,22 @@ struct Gate {
 struct Visit {
     /// Its place, or the sentence that it is told instead.
     place: Mutex<Result<Place, (String, OwnedSemaphorePermit)>>,
-    /// Whether a request's head has come.
-    asked: AtomicBool,
+    /// Whether a request's head has come from somebody who is known: over TCP, with a token.
+    known: AtomicBool,
 }
 
 impl Visit {
-    /// Ends when no request has come by the deadline.
-    async fn silent(&self) {
+    /// Ends when nobody has made itself known by the deadline.
+    async fn unknown(&self) {
         let told = self.place().is_err();
         tokio::time::sleep(if told { TELL_DEADLINE } else { FIRST_HEAD }).await;
-        if self.asked.load(Ordering::SeqCst) {
+        if self.known.load(Ordering::SeqCst) {
             std::future::pending::<()>().await;
         }
     }
 
-    /// A request has come. Gives the sentence of a connection that has no place.
-    fn asks(&self) -> Result<(), String> {
-        self.asked.store(true, Ordering::SeqCst);
+    /// Gives the sentence of a connection that has no place.
+    fn has_place(&self) -> Result<(), String> {
         self.place()
             .as_ref()
             .map(drop)
@@ -314,7 +313,7 @@ impl Gate {
         };
         let visit = Arc::new(Visit {
             place: Mutex::new(place),
-            asked: AtomicBool::new(false),
+            known: AtomicBool::new(false),
         });
         let service = router
             .clone()
@@ -330,7 +329,7 @@ impl Gate {
             let mut connection = std::pin::pin!(connection);
             let ended = tokio::select! {
                 ended = connection.as_mut() => ended,
-                () = visit.silent() => Ok(()),
+                () = visit.unknown() => Ok(()),
                 () = stopped(&mut stop) => {
                     connection.as_mut().graceful_shutdown();
                     let finish = tokio::time::timeout(SHUTDOWN_GRACE, connection);
@@ -345,12 +344,12 @@ impl Gate {
 }
 
 /// What every request passes: who is it, how often, for how long.
-async fn admit(State(gate): State<Arc<Gate>>, mut request: Request, next: Next) -> Response {
+async fn admit(State(gate): State<Arc<Gate>>, request: Request, next: Next) -> Response {
     let rules = gate.rules();
     let Some(visit) = request.extensions().get::<Arc<Visit>>().cloned() else {
         return nobody().into_response();
     };
-    if let Err(text) = visit.asks() {
+    if let Err(text) = visit.has_place() {
         return last(too_many(&text));
     }
     let caller = match identify(&rules.keeper, &request) {
@@ -363,11 +362,20 @@ async fn admit(State(gate): State<Arc<Gate>>, mut request: Request, next: Next) 
             return last(failure);
         }
     };
-    let with_token =
-        matches!(request.extensions().get::<Door>(), Some(Door::Tcp)) && !is_open(&request);
-    if with_token && let Err(text) = visit.belongs_to(&caller) {
-        return last(too_many(&text));
+    if matches!(request.extensions().get::<Door>(), Some(Door::Tcp)) {
+        if caller.access == auth::Access::None {
+            return last(answer(&rules, caller, request, next).await);
+        }
+        if let Err(text) = visit.belongs_to(&caller) {
+            return last(too_many(&text));
+        }
     }
+    visit.known.store(true, Ordering::SeqCst);
+    answer(&rules, caller, request, next).await
+}
+
+/// The answer to a caller, within its rate and the deadline.
+async fn answer(rules: &Rules, caller: Caller, mut request: Request, next: Next) -> Response {
     if rules.rate.len() > CALLERS {
         rules.rate.retain_recent();
     }
@@ -404,15 +412,16 @@ fn is_open(request: &Request) -> bool {
 }
 
 fn identify(keeper: &Gatekeeper, request: &Request) -> Result<Caller, Failure> {
-    let open = is_open(request);
     match request.extensions().get::<Door>() {
         Some(Door::Unix(caller)) => Ok(caller.clone()),
-        Some(Door::Tcp) if open => Ok(Caller {
-            name: "unknown".into(),
-            pid: None,
-            access: auth::Access::None,
-        }),
-        Some(Door::Tcp) => keeper.token(request.headers()),
+        Some(Door::Tcp) => match keeper.token(request.headers()) {
+            Err(_) if is_open(request) => Ok(Caller {
+                name: "unknown".into(),
+                pid: None,
+                access: auth::Access::None,
+            }),
+            known => known,
+        },
         None => Err(nobody()),
     }
 }

@@ -125,12 +125,15 @@ fn a_vms_directory_mounted_elsewhere_leads_to_vgpud_after_every_restart() {
     let inode = |path: &Path| std::fs::metadata(path).expect("it is there").ino();
     let before = inode(&home);
 
-    // As a container sees it: a mount in a namespace of its own.
+    // As a container sees it, and as the operator's guide says: a read-only mount in a namespace of its own.
     let inside = place.path("container");
     std::fs::create_dir(&inside).expect("a directory");
     let mut container = Command::new("unshare")
         .args(["--mount", "--propagation", "private", "sh", "-c"])
-        .arg("mount --bind \"$0\" \"$1\" && echo mounted && exec sleep 1000")
+        .arg(
+            "mount --bind \"$0\" \"$1\" && mount -o remount,bind,ro \"$1\" && echo mounted && \
+             exec sleep 1000",
+        )
         .args([&home, &inside])
         .stdout(Stdio::piped())
         .spawn()
@@ -147,6 +150,8 @@ fn a_vms_directory_mounted_elsewhere_leads_to_vgpud_after_every_restart() {
     let door = root
         .join(inside.strip_prefix("/").expect("absolute"))
         .join("vgpu.sock");
+    let refused = std::fs::remove_file(&door).expect_err("a read-only mount");
+    assert_eq!(refused.kind(), std::io::ErrorKind::ReadOnlyFilesystem);
 
     Guest::connect(&door).ask(b'E', b'e');
     for signal in [Signal::SIGTERM, Signal::SIGKILL, Signal::SIGKILL] {

@@ -192,18 +192,21 @@ async fn strangers_over_tcp_keep_nobody_else_out() {
         assert!(Instant::now() < deadline, "a token is never let in");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    // A wrong token is the last thing on its connection.
-    let mut guess = TcpStream::connect(address).await.unwrap();
-    guess
-        .write_all(b"GET /v1/status HTTP/1.1\r\nhost: x\r\nauthorization: Bearer wrong\r\n\r\n")
-        .await
-        .unwrap();
-    let mut said = String::new();
-    guess.read_to_string(&mut said).await.unwrap();
-    assert!(
-        said.starts_with("HTTP/1.1 401") && said.contains("connection: close"),
-        "{said}"
-    );
+    // What is answered to somebody without a right token is the last thing on the connection.
+    for (request, status) in [("/v1/status", 401), ("/healthz", 200)] {
+        let mut guess = TcpStream::connect(address).await.unwrap();
+        let request =
+            format!("GET {request} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer wrong\r\n\r\n");
+        guess.write_all(request.as_bytes()).await.unwrap();
+        let mut said = String::new();
+        let all = guess.read_to_string(&mut said);
+        let ended = tokio::time::timeout(Duration::from_secs(30), all).await;
+        ended.expect("it is closed at once").unwrap();
+        assert!(
+            said.starts_with(&format!("HTTP/1.1 {status}")) && said.contains("connection: close"),
+            "{said}"
+        );
+    }
     // A connection that has shown its token holds none of the strangers' places.
     let mut kept = Vec::new();
     for _ in 0..12 {
