@@ -34,6 +34,7 @@ pub(crate) use backup::Temporary;
 pub use catalog::{Catalog, Context};
 pub use command::{Actor, Command, Outcome, ScanDiff};
 pub(crate) use number_file::NumberFile;
+pub(crate) use schema::PUT_BACK;
 pub use schema::StoreError;
 
 use crate::events::Journal;
@@ -307,7 +308,11 @@ impl Store {
     ///
     /// # Errors
     /// When the database cannot be read.
-    pub async fn audit(&self, since: u64, limit: usize) -> Result<Vec<AuditEntry>, ErrorDetail> {
+    pub async fn audit(
+        &self,
+        since: Option<u64>,
+        limit: usize,
+    ) -> Result<Vec<AuditEntry>, ErrorDetail> {
         self.read(move |connection| rows::load_audit(connection, since, limit))
             .await
     }

@@ -65,7 +65,7 @@ fn done(store: &Store) -> u64 {
         .build()
         .expect("a runtime");
     let audit = runtime
-        .block_on(store.audit(0, usize::MAX >> 1))
+        .block_on(store.audit(Some(0), usize::MAX >> 1))
         .expect("the audit trail");
     audit.len() as u64
 }

@@ -264,7 +264,14 @@ fn a_backup_is_taken_and_restored_while_guests_run() -> Result<()> {
     ensure!(!directory.status.success(), "{}", describe(&directory));
     ensure!(host.admin("vm list -o json")? == before || sessions().is_some_and(|s| s.len() == 2));
 
-    host.admin(&format!("restore {}", file.display()))?;
+    let told = host.admin(&format!("restore {}", file.display()))?;
+    let what = "1 pool (0 added, 1 changed, 1 removed: B), 2 VMs (0 added, 1 changed, 1 removed: 3). \
+                1 session of guests ends with it.";
+    ensure!(told.contains(what), "{told}");
+    for list in ["audit", "events"] {
+        let said = host.admin(list)?;
+        ensure!(said.contains(what), "{list}: {said}");
+    }
     let output = ends.finish(SOON)?;
     ensure!(
         String::from_utf8_lossy(&output.stdout).contains("ended with 46"),
@@ -291,4 +298,57 @@ fn a_backup_is_taken_and_restored_while_guests_run() -> Result<()> {
     let audit = host.admin("audit")?;
     ensure!(audit.contains("restore"), "{audit}");
     Ok(())
+}
+
+#[test]
+fn a_backup_replaces_nothing_but_a_regular_file() -> Result<()> {
+    let host = one_vm(&Options::default())?;
+    let (file, fifo, link) = (
+        host.dir().join("file"),
+        host.dir().join("fifo"),
+        host.dir().join("link"),
+    );
+    std::fs::write(&file, "kept")?;
+    std::os::unix::fs::symlink(&file, &link)?;
+    nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU)?;
+    for other in [&fifo, &link] {
+        let kind = std::fs::symlink_metadata(other)?.file_type();
+        let refused = host.admin_output(&format!("backup --force {}", other.display()))?;
+        let text = describe(&refused);
+        ensure!(
+            !refused.status.success() && text.contains("no regular file"),
+            "{text}"
+        );
+        ensure!(
+            std::fs::symlink_metadata(other)?.file_type() == kind,
+            "{}",
+            other.display()
+        );
+    }
+    ensure!(std::fs::read(&file)? == b"kept");
+    let told = host.admin(&format!("backup --force {}", file.display()))?;
+    ensure!(told.contains("bytes to"), "{told}");
+    Ok(())
+}
+
+#[test]
+fn a_restore_for_which_there_is_no_space_is_refused_with_the_reason() -> Result<()> {
+    if !nix::unistd::geteuid().is_root() {
+        eprintln!("SKIPPED: mounting a small file system needs root");
+        return Ok(());
+    }
+    let mut host = one_vm(&Options::default())?;
+    host.stop_daemon()?;
+    let _state = Small::mount(&host.dir().join("state"), "size=4m,mode=711")?;
+    host.start_daemon()?;
+    let file = host.dir().join("large");
+    std::fs::File::create(&file)?.set_len(64 << 20)?;
+    let refused = host.admin_output(&format!("restore {}", file.display()))?;
+    let text = describe(&refused);
+    ensure!(refused.status.code() != Some(5), "{text}");
+    ensure!(
+        text.contains("Nothing was changed") && text.contains("space"),
+        "{text}"
+    );
+    computes(&host, 1)
 }

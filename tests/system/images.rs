@@ -290,7 +290,7 @@ fn a_cache_goes_with_its_vm() -> Result<()> {
     for part in [
         mine.join(".part-12-1"),
         mine.join(".new"),
-        all.join("vm9/part"),
+        all.join("vm9/.part-12-2"),
     ] {
         std::fs::write(part, b"part")?;
     }

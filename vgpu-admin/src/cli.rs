@@ -196,10 +196,10 @@ Examples:
 
     /// Show who changed what.
     Audit {
-        /// Only lines after this number.
-        #[arg(long, default_value_t = 0)]
-        since: u64,
-        /// How many of the newest.
+        /// Only lines after this number, the oldest of them first; without it, the newest.
+        #[arg(long)]
+        since: Option<u64>,
+        /// How many.
         #[arg(long, short = 'n', default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=1000))]
         limit: u32,
     },
@@ -215,13 +215,13 @@ Examples:
     Backup {
         /// The file, which only its owner can read.
         file: PathBuf,
-        /// Replace the file if there is one.
+        /// Replace the file if there is one; anything but a regular file is left alone.
         #[arg(long)]
         force: bool,
     },
 
     /// Put the pools, VMs, assignments and weights of a backup in place of the present ones; VMs that it does
-    /// not have are removed and their sessions end.
+    /// not have are removed. Their sessions end, and those of VMs whose pool differs or whose GPU leaves it.
     #[command(after_help = "Example:\n  vgpu-admin restore /root/vgpu.backup")]
     Restore {
         /// A file made by `vgpu-admin backup`.

@@ -4,6 +4,8 @@ use std::error::Error as _;
 use std::fmt::Display;
 use std::io::{Read, Write};
 use std::path::PathBuf;
+use std::pin::Pin;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use http_body_util::channel::Channel;
@@ -13,6 +15,7 @@ use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::UnixStream;
 use vgpu_proto::api::{API_VERSION, ErrorBody};
 
@@ -149,9 +152,10 @@ impl Client {
         let stream = UnixStream::connect(&self.socket)
             .await
             .map_err(|cause| self.unreachable(cause))?;
-        let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
-            .await
-            .map_err(protocol)?;
+        let (mut sender, connection) =
+            hyper::client::conn::http1::handshake(TokioIo::new(Patient(stream)))
+                .await
+                .map_err(protocol)?;
         // Ends with the connection; its error shows in the request.
         tokio::spawn(connection);
         sender
@@ -178,16 +182,57 @@ impl Client {
     }
 }
 
+/// A stream whose other side may close before it has read everything: its answer counts, so what can no
+/// longer be written is dropped, and only reading tells that the connection is over.
+struct Patient(UnixStream);
+
+impl AsyncRead for Patient {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<std::io::Result<()>> {
+        Pin::new(&mut self.0).poll_read(cx, buf)
+    }
+}
+
+impl AsyncWrite for Patient {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<std::io::Result<usize>> {
+        let written = Pin::new(&mut self.0).poll_write(cx, bytes);
+        match written {
+            Poll::Ready(Err(error)) if is_closed(&error) => Poll::Ready(Ok(bytes.len())),
+            written => written,
+        }
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        Pin::new(&mut self.0).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        Pin::new(&mut self.0).poll_shutdown(cx)
+    }
+}
+
+fn is_closed(error: &std::io::Error) -> bool {
+    use std::io::ErrorKind::{BrokenPipe, ConnectionReset};
+    matches!(error.kind(), BrokenPipe | ConnectionReset)
+}
+
 /// No answer has begun.
 fn unanswered(error: hyper::Error) -> Error {
     let broken = error
         .source()
         .and_then(|cause| cause.downcast_ref::<std::io::Error>());
-    let broken = broken.is_some_and(|cause| {
-        use std::io::ErrorKind::{BrokenPipe, ConnectionReset};
-        matches!(cause.kind(), BrokenPipe | ConnectionReset)
-    });
-    if broken || error.is_incomplete_message() || error.is_canceled() || error.is_closed() {
+    if broken.is_some_and(is_closed)
+        || error.is_incomplete_message()
+        || error.is_canceled()
+        || error.is_closed()
+    {
         return Error::HungUp;
     }
     protocol(error)
@@ -280,6 +325,32 @@ mod tests {
                 "{error}"
             );
             assert_eq!(error.exit_code(), 5);
+        }
+    }
+
+    #[tokio::test]
+    async fn an_upload_that_is_refused_before_it_was_read_has_its_answer() {
+        use tokio::io::{AsyncReadExt, AsyncWriteExt};
+        let dir = tempfile::tempdir().unwrap();
+        let socket = dir.path().join("admin.sock");
+        let listener = tokio::net::UnixListener::bind(&socket).unwrap();
+        tokio::spawn(async move {
+            while let Ok((mut stream, _)) = listener.accept().await {
+                let _ = stream.read(&mut [0; 512]).await;
+                let body = r#"{"error":{"code":"request_too_large","message":"Too large."}}"#;
+                let length = body.len();
+                let answer =
+                    format!("HTTP/1.1 413 Large\r\ncontent-length: {length}\r\n\r\n{body}");
+                let _ = stream.write_all(answer.as_bytes()).await;
+            }
+        });
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(64 << 20).unwrap();
+        let client = Client::new(socket);
+        for _ in 0..20 {
+            let sent = client.upload::<()>("restore", file.try_clone().unwrap());
+            let error = sent.await.unwrap_err();
+            assert_eq!(error.to_string(), "Too large.", "{error:?}");
         }
     }
 

@@ -81,7 +81,15 @@ pub(crate) async fn run(cli: Cli) -> Result<u8, Error> {
         Command::Audit { since, limit } => journal::audit(&client, output, since, limit).await?,
         Command::Doctor => return doctor(&client, output).await,
         Command::Reload => reload(&client, output).await?,
-        Command::Backup { file, force } => backup::save(&client, &file, force).await?,
+        Command::Backup { file, force } => {
+            let bytes = backup::save(&client, &file, force).await?;
+            let message = format!("Wrote {} bytes to {}.", bytes, file.display());
+            let report = ApplyReport {
+                message,
+                ..ApplyReport::default()
+            };
+            applied(output, &report)?;
+        }
         Command::Restore { file } => applied(output, &backup::restore(&client, &file).await?)?,
     }
     Ok(0)

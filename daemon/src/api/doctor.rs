@@ -120,7 +120,7 @@ async fn integrity(store: &Store) -> DoctorCheck {
         Ok(Some(problem)) => error(
             NAME,
             format!("{file} is damaged: {problem}."),
-            "Stop vgpud, keep a copy, put the file aside, start vgpud, and `vgpu-admin restore` a backup.",
+            crate::store::PUT_BACK,
         ),
         Err(problem) => error(
             NAME,

@@ -189,16 +189,19 @@ impl Admin {
         // As with commands: a caller who goes away must not leave it half done.
         let task = tokio::spawn(async move {
             let _in_order = admin.order.lock().await;
-            let outcome = admin.store.restore(actor, backup).await?;
+            let sessions = admin.snapshot().await.sessions;
+            let outcome = admin.store.restore(actor, backup, sessions).await?;
             admin.hand_over(outcome).await
         });
         let outcome = task.await.map_err(|error| broke_off(&error))??;
         // GPUs of the backup may be here, and others may have gone since.
         let scanned = self.scan(Actor::daemon()).await;
+        let mut warnings = self.store.catalog().doubts();
+        warnings.extend(scanned.err().map(|e| e.to_string()));
         Ok(ApplyReport {
             changed: outcome.changed,
             message: outcome.message,
-            warnings: scanned.err().map(|e| e.to_string()).into_iter().collect(),
+            warnings,
         })
     }
 

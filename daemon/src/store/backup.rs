@@ -7,7 +7,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use tokio::sync::oneshot;
-use vgpu_proto::api::{ErrorCode, ErrorDetail};
+use vgpu_proto::api::{ErrorCode, ErrorDetail, Session};
 
 use super::command::{Actor, Outcome, refuse};
 use super::writer::Job;
@@ -120,7 +120,8 @@ impl Store {
         Temporary::create(beside(self.file(), "restore"))
     }
 
-    /// Puts the configuration of a backup in place of the present one, all of it or nothing.
+    /// Puts the configuration of a backup in place of the present one, all of it or nothing. The outcome says
+    /// how many of the sessions that run end with it.
     ///
     /// # Errors
     /// When it is no sound backup, or the store cannot be written; nothing was changed then.
@@ -128,6 +129,7 @@ impl Store {
         &self,
         actor: Actor,
         incoming: Temporary,
+        sessions: Vec<Session>,
     ) -> Result<Outcome, ErrorDetail> {
         let read = tokio::task::spawn_blocking(move || Backup::read(&incoming.0));
         let backup = read.await.map_err(|_| stopped())?.map_err(|what| {
@@ -141,6 +143,7 @@ impl Store {
         self.send(Job::Restore {
             actor,
             backup: Box::new(backup),
+            sessions,
             reply,
         })?;
         answer.await.map_err(|_| stopped())?

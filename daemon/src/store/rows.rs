@@ -409,14 +409,21 @@ pub(super) fn save_audit(
     Ok(u64::try_from(connection.last_insert_rowid()).unwrap_or(0))
 }
 
+/// The lines after `since`, or the newest; oldest first.
 pub(super) fn load_audit(
     connection: &Connection,
-    since: u64,
+    since: Option<u64>,
     limit: usize,
 ) -> Sql<Vec<AuditEntry>> {
-    let sql = "SELECT * FROM audit WHERE seq > ?1 ORDER BY seq LIMIT ?2";
+    let sql = match since {
+        Some(_) => "SELECT * FROM audit WHERE seq > ?1 ORDER BY seq LIMIT ?2",
+        None => {
+            "SELECT * FROM (SELECT * FROM audit WHERE seq > ?1 ORDER BY seq DESC LIMIT ?2) ORDER BY seq"
+        }
+    };
     let mut statement = connection.prepare_cached(sql)?;
-    let rows = statement.query_map(params![int(since), int(limit as u64)], |row| {
+    let from = int(since.unwrap_or(0));
+    let rows = statement.query_map(params![from, int(limit as u64)], |row| {
         Ok(AuditEntry {
             seq: uint(row, "seq")?,
             at_unix_ms: uint(row, "at_ms")?,

@@ -21,6 +21,12 @@ const MIGRATIONS: &[&str] = &[
     include_str!("migrations/0003.sql"),
 ];
 
+/// How a backup takes the place of a database that cannot be used.
+///
+/// A file that is merely put in its place would be read together with the log of the other one.
+pub(crate) const PUT_BACK: &str = "To go on from a backup, stop vgpud, move state.db, state.db-wal, \
+    state.db-shm and last-change away together, start vgpud, and run `vgpu-admin restore FILE`";
+
 /// Why the database is not used. It is left as it is.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
@@ -39,7 +45,7 @@ pub enum StoreError {
         file: PathBuf,
     },
     /// Its content is damaged, or it is something else.
-    #[error("The state database {} is damaged ({message}). It was left as it is. Put a backup in its place, or move it and last-change away to start empty (GPUs are found again; pools and VMs must be registered again).", file.display())]
+    #[error("The state database {} is damaged ({message}). It was left as it is. {PUT_BACK}. Without a backup pools and VMs must be registered again; GPUs are found again.", file.display())]
     Corrupt {
         /// The database.
         file: PathBuf,
@@ -47,7 +53,7 @@ pub enum StoreError {
         message: String,
     },
     /// A newer vgpud wrote it.
-    #[error("The state database {} has schema version {found}, this vgpud knows up to {known}. It was left as it is. Install the newer vgpud again, or put back the backup that the upgrade made beside it.", file.display())]
+    #[error("The state database {} has schema version {found}, this vgpud knows up to {known}. It was left as it is. Install the newer vgpud again, or go back to a backup, for instance the one that the upgrade made beside it. {PUT_BACK}.", file.display())]
     Newer {
         /// The database.
         file: PathBuf,
@@ -56,8 +62,18 @@ pub enum StoreError {
         /// Ours.
         known: i64,
     },
+    /// It is gone, and the file that says which change was acknowledged last is there.
+    #[error("The state database {} is missing, and {} says that vgpud acknowledged change {promised} in it. Nothing was made anew. Put it back together with its log (state.db-wal). {PUT_BACK}. Without a backup pools and VMs must be registered again.", file.display(), witness.display())]
+    Missing {
+        /// The database.
+        file: PathBuf,
+        /// The file that says how many changes there were.
+        witness: PathBuf,
+        /// The last change that was acknowledged.
+        promised: u64,
+    },
     /// It has fewer changes than were acknowledged.
-    #[error("The state database {file} lacks changes that vgpud acknowledged: it ends with change {found}, and {witness} says {promised}. Its log ({file}-wal) is missing or damaged, or an older copy was put in its place. It was left as it is. Put the log back, or go on with what the database holds (a backup, for instance): remove {witness} and start vgpud again.", file = .file.display(), witness = .witness.display())]
+    #[error("The state database {file} lacks changes that vgpud acknowledged: it ends with change {found}, and {witness} says {promised}. Its log ({file}-wal) is missing or damaged, or an older copy was put in its place. It was left as it is. Put the log back, or go on with what the database holds: remove {witness} and start vgpud again.", file = .file.display(), witness = .witness.display())]
     Behind {
         /// The database.
         file: PathBuf,
@@ -117,7 +133,11 @@ pub(super) fn open(file: &Path, promised: u64, witness: &Path) -> Result<Connect
         })
     };
     if promised > 0 && !file.exists() {
-        return behind(0);
+        return Err(StoreError::Missing {
+            file: file.to_path_buf(),
+            witness: witness.to_path_buf(),
+            promised,
+        });
     }
     create_private(file)?;
     let (mut connection, found) = match open_sound(file, false) {

@@ -11,7 +11,7 @@ use crossbeam::channel::{Receiver, RecvTimeoutError};
 use nix::fcntl::{Flock, FlockArg};
 use rusqlite::{Connection, ErrorCode as SqlCode, TransactionBehavior};
 use tokio::sync::oneshot;
-use vgpu_proto::api::{ErrorCode, ErrorDetail, EventKind, GpuState, Quarantine, Severity};
+use vgpu_proto::api::{ErrorCode, ErrorDetail, EventKind, GpuState, Quarantine, Session, Severity};
 
 use super::backup::Backup;
 use super::catalog::{Catalog, Context};
@@ -44,6 +44,7 @@ pub(super) enum Job {
     Restore {
         actor: Actor,
         backup: Box<Backup>,
+        sessions: Vec<Session>,
         reply: oneshot::Sender<Result<Outcome, ErrorDetail>>,
     },
     /// A read where the writer's connection is the only one (and what tests do to it).
@@ -163,9 +164,10 @@ impl Writer {
                 Ok(Job::Restore {
                     actor,
                     backup,
+                    sessions,
                     reply,
                 }) => {
-                    let _ = reply.send(self.restore(&actor, &backup));
+                    let _ = reply.send(self.restore(&actor, &backup, &sessions));
                 }
                 Ok(Job::Read(query)) => query(&self.connection),
                 Ok(Job::Configure(options)) => self.options = *options,
@@ -220,7 +222,12 @@ impl Writer {
         Ok(outcome)
     }
 
-    fn restore(&mut self, actor: &Actor, backup: &Backup) -> Result<Outcome, ErrorDetail> {
+    fn restore(
+        &mut self,
+        actor: &Actor,
+        backup: &Backup,
+        sessions: &[Session],
+    ) -> Result<Outcome, ErrorDetail> {
         let (on_disk, before) = (self.on_disk.clone(), self.with_notes());
         let after = before.restored(&backup.catalog);
         after.check().map_err(invalid)?;
@@ -242,16 +249,13 @@ impl Writer {
             changes: before.changes_to(&after, &usage),
             changed: true,
             target: "backup".into(),
-            message: format!(
-                "Restored: {} pools, {} VMs.",
-                after.pools.len(),
-                after.vms.len()
-            ),
+            message: before.told(&after, sessions),
             ..Outcome::default()
         };
         let command = Command::Note {
             action: "restore".into(),
-            target: outcome.target.clone(),
+            // The audit trail's detail.
+            target: outcome.message.clone(),
         };
         // Names, CIDs and sockets may have changed hands: first they are all free.
         let freed = Catalog {

@@ -5,19 +5,27 @@ use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{CWD, RenameFlags, renameat_with};
+use rustix::io::Errno;
 use vgpu_proto::api::ApplyReport;
 
 use crate::client::Client;
 use crate::error::Error;
 
-/// Writes beside the file and puts it in place when it is whole.
-pub(super) async fn save(client: &Client, path: &Path, force: bool) -> Result<(), Error> {
+/// Writes beside the file and puts it in place when it is whole; how many bytes it has.
+pub(super) async fn save(client: &Client, path: &Path, force: bool) -> Result<u64, Error> {
     let failed = |source| file_error("write", path, source);
-    if !force && std::fs::symlink_metadata(path).is_ok() {
-        return Err(failed(io::Error::new(
-            io::ErrorKind::AlreadyExists,
-            "there is such a file; --force replaces it",
-        )));
+    if let Ok(found) = std::fs::symlink_metadata(path) {
+        let refused = if !found.is_file() {
+            Some("it is no regular file, and a backup replaces nothing else; name another file")
+        } else if !force {
+            Some("there is such a file; --force replaces it")
+        } else {
+            None
+        };
+        if let Some(why) = refused {
+            return Err(failed(io::Error::new(io::ErrorKind::AlreadyExists, why)));
+        }
     }
     let mut name = path.as_os_str().to_owned();
     name.push(format!(".partial-{}", std::process::id()));
@@ -35,14 +43,25 @@ pub(super) async fn save(client: &Client, path: &Path, force: bool) -> Result<()
         Err(error) => Err(error),
     };
     let placed = written.and_then(|()| {
-        if force {
-            return std::fs::rename(&partial, path).map_err(failed);
-        }
-        // Unlike a rename this replaces nothing that came meanwhile.
-        std::fs::hard_link(&partial, path).map_err(failed)
+        let bytes = file.metadata().map_err(failed)?.len();
+        let placed = if force {
+            std::fs::rename(&partial, path)
+        } else {
+            rename_to_new(&partial, path)
+        };
+        placed.map(|()| bytes).map_err(failed)
     });
     let _ = std::fs::remove_file(&partial);
     placed
+}
+
+/// Replaces nothing that came meanwhile.
+fn rename_to_new(from: &Path, to: &Path) -> io::Result<()> {
+    match renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
+        // A file system that knows no such rename.
+        Err(Errno::INVAL | Errno::NOSYS) => std::fs::hard_link(from, to),
+        renamed => Ok(renamed?),
+    }
 }
 
 pub(super) async fn restore(client: &Client, path: &Path) -> Result<ApplyReport, Error> {

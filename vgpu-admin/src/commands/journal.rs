@@ -122,12 +122,15 @@ fn grid(events: &[Event]) -> Grid {
 pub(super) async fn audit(
     client: &Client,
     output: Format,
-    since: u64,
+    since: Option<u64>,
     limit: u32,
 ) -> Result<(), Error> {
-    let page: AuditPage = client
-        .get(&format!("audit?since={since}&limit={limit}"))
-        .await?;
+    let wanted = Wanted {
+        since,
+        vm_id: None,
+        limit,
+    };
+    let page: AuditPage = client.get(&format!("audit?{}", wanted.query())).await?;
     show(output, &page, |page| {
         let mut grid = Grid::new(&[
             "SEQ",

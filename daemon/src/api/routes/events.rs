@@ -222,7 +222,7 @@ async fn send(sender: &mut Sender<Bytes, Infallible>, chunk: Bytes) -> bool {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct AuditQuery {
-    /// Only lines after this number.
+    /// Only lines after this number; without it, the newest ones.
     since: Option<u64>,
     /// At most this many, up to 1000.
     limit: Option<usize>,
@@ -236,10 +236,11 @@ pub(super) async fn audit(
     State(state): State<ApiState>,
     Params(query): Params<AuditQuery>,
 ) -> Result<Json<AuditPage>, Failure> {
-    let since = query.since.unwrap_or(0);
     let limit = query.limit.unwrap_or(100).clamp(1, MOST);
-    let entries = state.admin.store().audit(since, limit).await?;
-    let next_since = entries.last().map_or(since, |entry| entry.seq);
+    let entries = state.admin.store().audit(query.since, limit).await?;
+    let next_since = entries
+        .last()
+        .map_or(query.since.unwrap_or(0), |entry| entry.seq);
     Ok(Json(AuditPage {
         entries,
         next_since,

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use vgpu_proto::api::GpuState;
+use vgpu_proto::api::{GpuState, Session};
 
-use super::Catalog;
+use super::{Catalog, list, ranges};
 use crate::mediation::Change;
 use crate::model::{GpuRecord, UsageRecord, VmRecord};
 
@@ -121,4 +121,115 @@ impl Catalog {
         changes.extend(deleted.map(|name| Change::PoolDeleted { name: name.clone() }));
         changes
     }
+
+    /// What becomes of pools and VMs, and of the sessions that run: sentences.
+    pub(crate) fn told(&self, after: &Catalog, sessions: &[Session]) -> String {
+        let serves = |of: &Catalog, pool: &str| -> Vec<String> {
+            let here = of.assignments.keys().filter(|(_, served)| served == pool);
+            here.map(|(gpu, _)| gpu.clone()).collect()
+        };
+        let known = |name: &&String| self.pools.contains_key(*name);
+        let differs = |name: &&String| {
+            self.pool_change(name) != after.pool_change(name)
+                || serves(self, name) != serves(after, name)
+        };
+        let gone = self.pools.keys();
+        let gone = gone.filter(|name| !after.pools.contains_key(*name));
+        let pools = Counts {
+            added: after.pools.keys().filter(|name| !known(name)).count(),
+            changed: after.pools.keys().filter(known).filter(differs).count(),
+            removed: gone.clone().count(),
+            names: list(gone.cloned()),
+        };
+        let known = |vm: &&VmRecord| self.vms.contains_key(&vm.vm_id);
+        let gone = self.vms.keys();
+        let gone = gone.filter(|id| !after.vms.contains_key(*id)).copied();
+        let same = |vm: &VmRecord| self.same(vm) == Some(vm);
+        let vms = Counts {
+            added: after.vms.values().filter(|vm| !known(vm)).count(),
+            changed: after
+                .vms
+                .values()
+                .filter(known)
+                .filter(|vm| !same(vm))
+                .count(),
+            removed: gone.clone().count(),
+            names: ranges(gone),
+        };
+        let ending = sessions.iter().filter(|s| self.ends(after, s)).count();
+        format!(
+            "Restored: {} ({pools}), {} ({vms}). {} of guests {} with it.",
+            counted(after.pools.len(), "pool"),
+            counted(after.vms.len(), "VM"),
+            counted(ending, "session"),
+            if ending == 1 { "ends" } else { "end" }
+        )
+    }
+
+    /// Whether a session ends with the way to another catalog: its VM goes or moves, or its GPU leaves the pool.
+    fn ends(&self, after: &Catalog, session: &Session) -> bool {
+        let Some(vm) = self.vms.get(&session.vm_id) else {
+            return false;
+        };
+        let on = |uuid: &String| {
+            let gpu = self.gpus.get(uuid).map(|gpu| gpu.gpu_id);
+            session.gpu_uuid.as_ref() == Some(uuid)
+                || gpu.is_some_and(|gpu| session.more_gpu_ids.contains(&gpu))
+        };
+        let mut lost = self
+            .assignments
+            .keys()
+            .filter(|key| !after.assignments.contains_key(*key));
+        after.same(vm).is_none_or(|next| next.pool != vm.pool)
+            || lost.any(|(gpu, pool)| *pool == vm.pool && on(gpu))
+    }
+
+    /// What an administrator should know after a restore: sentences on pools without the GPUs they should have.
+    pub(crate) fn doubts(&self) -> Vec<String> {
+        let mut doubts = Vec::new();
+        for pool in self.pools.keys() {
+            let (away, here): (Vec<_>, Vec<_>) = self
+                .gpus_of(pool)
+                .into_iter()
+                .partition(|gpu| gpu.state == GpuState::Vanished);
+            for gpu in away {
+                let (id, uuid) = (gpu.gpu_id, &gpu.seen.uuid);
+                doubts.push(format!(
+                    "GPU {id} ({uuid}) of pool {pool} is not on this host."
+                ));
+            }
+            let vms = self.vms_of(pool).count();
+            if vms > 0 && here.is_empty() {
+                let vms = counted(vms, "VM");
+                doubts.push(format!(
+                    "Pool {pool} has {vms} and no GPU of this host: `vgpu-admin assign-gpu` gives it one."
+                ));
+            }
+        }
+        doubts
+    }
+}
+
+/// What became of pools or VMs.
+struct Counts {
+    added: usize,
+    changed: usize,
+    removed: usize,
+    /// Those that were removed.
+    names: String,
+}
+
+impl std::fmt::Display for Counts {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (added, changed, removed) = (self.added, self.changed, self.removed);
+        write!(f, "{added} added, {changed} changed, {removed} removed")?;
+        match removed {
+            0 => Ok(()),
+            _ => write!(f, ": {}", self.names),
+        }
+    }
+}
+
+fn counted(count: usize, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }

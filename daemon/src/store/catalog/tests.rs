@@ -667,3 +667,60 @@ fn ranges_are_short() {
     assert_eq!(ranges(std::iter::empty()), "");
     assert_eq!(ranges([u32::MAX].into_iter()), "4294967295");
 }
+
+#[test]
+fn a_restore_says_what_it_does_and_which_pools_have_no_gpu() {
+    let saved = host();
+    let mut now = host();
+    for command in [
+        Command::UnregisterVm(VmIds { vm_ids: vec![2] }),
+        Command::RegisterVm(register(&[2], "B")),
+        Command::RegisterVm(register(&[5, 6, 9], "B")),
+        assign("1", "B"),
+        pool("C"),
+    ] {
+        done(&mut now, &command);
+    }
+    let session = |vm_id: u32, gpu: u32| vgpu_proto::api::Session {
+        session_id: 1,
+        vm_id,
+        guest_pid: 1,
+        program: String::new(),
+        gpu_id: Some(gpu),
+        gpu_uuid: Some(format!("GPU-{gpu:04}")),
+        more_gpu_ids: Vec::new(),
+        state: vgpu_proto::api::SessionState::Idle,
+        waiting: None,
+        peer: String::new(),
+        worker_pid: None,
+        since_unix_ms: 0,
+        gpu_ns: 0,
+        memory_bytes: 0,
+        queue_calls: 0,
+        queue_bytes: 0,
+        calls: 0,
+        bytes: 0,
+    };
+    let sessions = [session(1, 0), session(2, 1), session(5, 1)];
+    let after = now.restored(&saved);
+    let told = now.told(&after, &sessions);
+    assert_eq!(
+        told,
+        "Restored: 2 pools (0 added, 1 changed, 1 removed: C), 3 VMs (0 added, 1 changed, 3 removed: 5-6, 9). \
+         2 sessions of guests end with it."
+    );
+    assert_eq!(after.doubts(), Vec::<String>::new());
+
+    // A backup of another host, and one whose pool has no GPU.
+    let mut other = Catalog::default();
+    done(&mut other, &scan(&[gpu(7)]));
+    let doubts = other.restored(&saved).doubts();
+    assert!(
+        doubts[0].contains("(GPU-0000) of pool A is not on this host"),
+        "{doubts:?}"
+    );
+    assert!(
+        doubts[1].contains("Pool A has 3 VMs and no GPU"),
+        "{doubts:?}"
+    );
+}
