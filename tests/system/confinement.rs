@@ -19,7 +19,7 @@ use vgpu_tests::paths;
 use vgpu_tests::wait::{SOON, until};
 
 /// What `worker.confined` takes from a worker.
-const TAKEN: [&str; 22] = [
+const TAKEN: [&str; 24] = [
     "ptrace",
     "process-memory",
     "process-memory-write",
@@ -37,6 +37,8 @@ const TAKEN: [&str; 22] = [
     "message-queues",
     "perf",
     "io-uring",
+    "async-io",
+    "memory-that-grows-down",
     "files-in-own-directory",
     "own-net-namespace",
     "own-ipc-namespace",

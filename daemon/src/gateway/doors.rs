@@ -111,7 +111,7 @@ impl Gateway {
     pub fn sync<'a>(&self, vms: impl IntoIterator<Item = &'a VmRecord>) {
         let config = self.shared.config();
         let mut cids = HashMap::new();
-        let mut known = HashSet::new();
+        let (mut known, mut registered) = (HashSet::new(), HashSet::new());
         let mut wanted: BTreeMap<PathBuf, Owner> = BTreeMap::new();
         for vm in vms {
             let identity = VmIdentity {
@@ -119,6 +119,7 @@ impl Gateway {
                 generation: vm.generation,
             };
             known.insert(vm.vm_id);
+            registered.insert((vm.vm_id, vm.generation));
             cids.extend(vm.cid.map(|cid| (cid, identity)));
             for path in config.socket_paths(vm) {
                 wanted.insert(
@@ -132,6 +133,7 @@ impl Gateway {
         }
         *self.cids.write().unwrap_or_else(PoisonError::into_inner) = cids;
         self.shared.caps.keep(&known);
+        self.shared.launcher.jail().keep(&registered);
         let mut doors = self.doors.lock().unwrap_or_else(PoisonError::into_inner);
         if !doors.open {
             return;

@@ -83,6 +83,7 @@ impl Actor {
                 processes,
             } => self.audit(&gpu_uuid, &processes),
             Command::ImageKept { session, image } => self.image_kept(session, image),
+            Command::ImageForged { session, vm } => self.image_forged(session, vm),
             Command::Verified { gpu_uuids, left } => self.verified(&gpu_uuids, left),
             Command::Drain { reason } => self.drain(reason),
             Command::EndAll { reason } => self.end_all(&reason),

@@ -162,6 +162,11 @@ pub(crate) enum Command {
         session: u64,
         image: u64,
     },
+    /// The bytes of an image are not those of the hash that this session's worker gave it.
+    ImageForged {
+        session: u64,
+        vm: VmIdentity,
+    },
     /// These GPUs have no worker of an earlier vgpud any more; `left` such workers remain in all.
     Verified {
         gpu_uuids: Vec<String>,

@@ -12,10 +12,11 @@ use vgpu_proto::limits::{MAX_IMAGE, MAX_UPLOADS};
 use vgpu_proto::worker::ToWorker;
 use vgpu_sched::{Event, Memory, SessionId};
 
+use super::VmIdentity;
 use super::actor::Actor;
 use super::handle::Command;
-use super::session::Phase;
-use crate::supervisor::images::{Image, memory};
+use super::session::{Phase, Session};
+use crate::supervisor::images::{Checked, Image, memory};
 
 /// Images of a session whose memory is booked: those that are loaded or wait for the disk count too.
 const IMAGES_MOST: usize = 1_024;
@@ -111,19 +112,32 @@ impl Actor {
         let Some((len, memory)) = whole.and_then(|i| Some((i.len, i.memory.take()?))) else {
             return self.breach(id, "the worker finishes an image that it did not begin");
         };
-        let handle = self.handle.clone();
+        let (handle, vm) = (self.handle.clone(), session.vm);
         let whole = Image {
             vm: (session.vm.vm_id, session.vm.generation),
+            session: id,
             hash,
             len,
             memory,
             bound,
-            done: Box::new(move || {
-                let _ = handle.tell(Command::ImageKept { session: id, image });
+            done: Box::new(move |checked| {
+                let _ = handle.tell(match checked {
+                    Checked::Honest => Command::ImageKept { session: id, image },
+                    Checked::Forged => Command::ImageForged { session: id, vm },
+                });
             }),
         };
         if self.images.keep(whole).is_err() {
             self.image_kept(id, image);
+        }
+    }
+
+    /// The bytes of an image are not those of its hash: a breach, also where the session is over by now.
+    pub(super) fn image_forged(&mut self, id: u64, vm: VmIdentity) {
+        let what = "the worker gave an image a hash that its bytes do not have";
+        match self.sessions.get(&id).is_none_or(Session::is_ending) {
+            true => self.strike(vm, what),
+            false => self.breach(id, what),
         }
     }
 

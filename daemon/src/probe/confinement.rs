@@ -82,7 +82,7 @@ impl Prober {
             args.push("--soft".into());
         }
         let program = self.program(&config, owner.as_ref())?;
-        let confinement = self.launcher.confinement((0, owner), soft, 0)?;
+        let confinement = self.launcher.confinement(((0, 0), owner), soft, 0)?;
         let env = environment(&config, soft);
         let output = run::run(&program, &args, &env, (jail, confinement), DEADLINE)?;
         let mut lines: Vec<Line> = serde_json::from_slice(&output)

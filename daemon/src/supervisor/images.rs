@@ -28,8 +28,9 @@ const DISK_RESERVE: u64 = 256 << 20;
 const FILES_MOST: usize = 4_096;
 /// Images that wait for the disk, of one VM and of all: each is a descriptor of vgpud's.
 const WAITING_MOST: (usize, usize) = (64, 512);
-/// Their bytes, which the memory of sessions that are over counts among.
-const WAITING_BYTES: (u64, u64) = (MAX_IMAGE, 2 * MAX_IMAGE);
+/// Their bytes, which the memory of sessions that are over counts among. A VM has half of what the others leave
+/// at most, so that some VMs never fill it.
+const WAITING_BYTES: u64 = 2 * MAX_IMAGE;
 /// Bytes copied at a time.
 const PIECE: usize = 1 << 20;
 /// What a file takes is counted in blocks of this many bytes.
@@ -42,6 +43,8 @@ pub type Registration = (u32, u64);
 pub struct Image {
     /// Whose.
     pub vm: Registration,
+    /// The session whose worker says so.
+    pub session: u64,
     /// What a worker says that it is.
     pub hash: ImageHash,
     /// Its bytes.
@@ -51,7 +54,16 @@ pub struct Image {
     /// The bytes that the cache may have.
     pub bound: u64,
     /// Told when the cache has it or will not.
-    pub done: Box<dyn FnOnce() + Send>,
+    pub done: Box<dyn FnOnce(Checked) + Send>,
+}
+
+/// What the bytes of an image were seen to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Checked {
+    /// What they were said to be, as far as somebody looked.
+    Honest,
+    /// Not what their hash says, which an honest worker looks at before it names it.
+    Forged,
 }
 
 impl std::fmt::Debug for Image {
@@ -121,12 +133,12 @@ impl ImageKeeper {
     pub fn keep(&self, image: Image) -> Result<(), Image> {
         let mut queue = self.queue();
         let (mine, my_bytes) = queue.waiting.get(&image.vm).map_or((0, 0), |mine| {
-            (mine.len(), mine.iter().map(|image| image.len).sum())
+            (mine.len(), mine.iter().map(|image| image.len).sum::<u64>())
         });
         let within = mine < WAITING_MOST.0
             && queue.count < WAITING_MOST.1
-            && image.len.saturating_add(my_bytes) <= WAITING_BYTES.0
-            && image.len.saturating_add(queue.bytes) <= WAITING_BYTES.1;
+            && image.len.saturating_add(my_bytes)
+                <= (WAITING_BYTES + my_bytes).saturating_sub(queue.bytes) / 2;
         if !within {
             return Err(image);
         }
@@ -152,10 +164,19 @@ impl ImageKeeper {
             match self.next() {
                 Next::Keep(image) => {
                     let dir = cache_of(&self.root, image.vm);
-                    if let Err(why) = keep(&dir, &image) {
+                    let kept = keep(&dir, &image);
+                    if let Err(why) = &kept {
                         tracing::debug!(vm = image.vm.0, bytes = image.len, "not cached: {why}");
                     }
-                    (image.done)();
+                    let forged = matches!(kept, Err(NotKept::Hash));
+                    if forged {
+                        self.queue().forget(&image);
+                    }
+                    (image.done)(if forged {
+                        Checked::Forged
+                    } else {
+                        Checked::Honest
+                    });
                 }
                 Next::Remove(vm) => {
                     remove_cache(&cache_of(&self.root, vm));
@@ -185,6 +206,25 @@ impl ImageKeeper {
 }
 
 impl Queue {
+    /// Drops what waits of the session of this image.
+    fn forget(&mut self, forged: &Image) {
+        let Some(mine) = self.waiting.get_mut(&forged.vm) else {
+            return;
+        };
+        let (count, bytes) = (&mut self.count, &mut self.bytes);
+        mine.retain(|image| {
+            let stays = image.session != forged.session;
+            if !stays {
+                *count -= 1;
+                *bytes -= image.len;
+            }
+            stays
+        });
+        if mine.is_empty() {
+            self.waiting.remove(&forged.vm);
+        }
+    }
+
     /// The oldest image of the VM whose turn it is.
     fn take(&mut self) -> Option<Image> {
         use std::ops::Bound::{Excluded, Unbounded};
@@ -534,25 +574,27 @@ mod tests {
         (ImageKeeper::start(root.to_owned()).unwrap(), dir)
     }
 
-    fn image(bytes: &[u8], bound: u64) -> (Image, mpsc::Receiver<()>) {
+    fn image(bytes: &[u8], bound: u64) -> (Image, mpsc::Receiver<Checked>) {
         let room = memory(bytes.len() as u64).unwrap();
         room.write_all_at(bytes, 0).unwrap();
         let (tell, told) = mpsc::channel();
         let image = Image {
             vm: VM,
+            session: 3,
             hash: *blake3::hash(bytes).as_bytes(),
             len: bytes.len() as u64,
             memory: room,
             bound,
-            done: Box::new(move || tell.send(()).unwrap()),
+            done: Box::new(move |checked| tell.send(checked).unwrap()),
         };
         (image, told)
     }
 
-    fn keep_now(keeper: &ImageKeeper, image: (Image, mpsc::Receiver<()>)) -> String {
+    fn keep_now(keeper: &ImageKeeper, image: (Image, mpsc::Receiver<Checked>)) -> String {
         let name = blake3::Hash::from_bytes(image.0.hash).to_hex().to_string();
         keeper.keep(image.0).unwrap();
-        image.1.recv_timeout(Duration::from_secs(30)).unwrap();
+        let checked = image.1.recv_timeout(Duration::from_secs(30)).unwrap();
+        assert_eq!(checked, Checked::Honest);
         name
     }
 
@@ -584,7 +626,9 @@ mod tests {
         // A worker may say of any bytes that they have any hash.
         let (mut forged, told) = image(b"other bytes", PLENTY);
         forged.hash = [7; 32];
-        keep_now(&keeper, (forged, told));
+        keeper.keep(forged).unwrap();
+        let checked = told.recv_timeout(Duration::from_secs(30)).unwrap();
+        assert_eq!(checked, Checked::Forged);
         assert_eq!(names(&dir), [name.clone()].into(), "and nothing unfinished");
         // A damaged file is replaced, a good one stays.
         fs::remove_file(dir.join(&name)).unwrap();
@@ -707,16 +751,28 @@ mod tests {
             taken += 1;
         }
         assert_eq!(taken, WAITING_MOST.0);
-        let (mut large, _) = image(b"large", PLENTY);
-        (large.vm, large.len) = ((2, 1), MAX_IMAGE);
-        assert!(keeper.keep(large).is_ok(), "another VM has room");
-        let (mut large, _) = image(b"large", PLENTY);
-        (large.vm, large.len) = ((3, 1), MAX_IMAGE);
-        assert!(keeper.keep(large).is_err(), "together they have not");
-        keeper.remove((2, 1));
-        assert!(matches!(keeper.next(), Next::Remove((2, 1))));
-        let queue = keeper.queue();
+        let keep = |vm: u32, len| {
+            let (mut large, _) = image(b"large", PLENTY);
+            (large.vm, large.session, large.len) = ((vm, 1), vm.into(), len);
+            keeper.keep(large).is_ok()
+        };
+        assert!(!keep(2, MAX_IMAGE), "not beside another VM's");
+        assert!(keep(2, MAX_IMAGE - 1_000));
+        assert!(!keep(3, MAX_IMAGE / 2 + 1_000));
+        assert!(keep(3, MAX_IMAGE / 2));
+        assert!(keep(4, MAX_IMAGE / 4), "two VMs do not fill it");
+        for vm in [2, 3, 4] {
+            keeper.remove((vm, 1));
+            assert!(matches!(keeper.next(), Next::Remove(gone) if gone == (vm, 1)));
+        }
         let left = (WAITING_MOST.0, 5 * WAITING_MOST.0 as u64);
-        assert_eq!((queue.count, queue.bytes), left);
+        let waits = || {
+            let queue = keeper.queue();
+            (queue.count, queue.bytes)
+        };
+        assert_eq!(waits(), left);
+        assert!(keep(2, MAX_IMAGE - 1_000));
+        keeper.queue().forget(&image(b"small", PLENTY).0);
+        assert_eq!(waits(), (1, MAX_IMAGE - 1_000));
     }
 }

@@ -156,7 +156,7 @@ impl Launcher {
     /// A sentence that says what could not be prepared.
     pub fn confinement(
         &self,
-        (vm, owner): (u32, Option<Owner>),
+        (vm, owner): (Registration, Option<Owner>),
         soft: bool,
         pinned_bytes: u64,
     ) -> Result<Confinement, String> {
@@ -174,7 +174,7 @@ impl Launcher {
     fn start(
         &self,
         session: u64,
-        (vm, registration): Registration,
+        registration: Registration,
         gpus: &[ScannedGpu],
         bounds: Bounds,
     ) -> Result<Launched, String> {
@@ -183,9 +183,10 @@ impl Launcher {
         if !soft && gpus.iter().any(|gpu| gpu.source == GpuSource::Soft) {
             return Err("one program cannot use software devices and GPUs together".into());
         }
+        let vm = registration.0;
         let owner = self.owners.of(vm)?;
         let images = config.images_dir();
-        let image_dir = cache_of(&images, (vm, registration));
+        let image_dir = cache_of(&images, registration);
         if let Err(e) = make_cache(&image_dir, owner.as_ref()) {
             // On a full disk: modules are loaded from memory.
             tracing::warn!("cannot make {}: {e}", image_dir.display());
@@ -197,7 +198,7 @@ impl Launcher {
             let ways = [library, soft_state.as_deref(), Some(&*image_dir)];
             reach_all(ways.into_iter().flatten(), owner)?;
         }
-        let confinement = self.confinement((vm, owner), soft, bounds.pinned_bytes)?;
+        let confinement = self.confinement((registration, owner), soft, bounds.pinned_bytes)?;
         let template = WorkerTemplate {
             binary,
             environment: environment(&config, soft),

@@ -9,6 +9,7 @@
 //! | `P` | ends the operation and parks the lease | `p` |
 //! | `C` | crashes | – |
 //! | `B` | claims to have made as many calls, and copied as many bytes, as there are numbers | `b` |
+//! | `I` | says that it has an image whole whose bytes are not those of its hash | `i` |
 //! | `F` | reports a device fault and ends | – |
 //! | `M` | sends garbage on the control socket | – |
 //! | `S` | sends 100,000 messages as fast as it can | – |
@@ -334,6 +335,15 @@ fn serve(shared: &Shared, mut data: UnixStream, vm: u32) {
                 shared.pages.owe(u64::MAX, u64::MAX);
                 shared.pages.count_out(u64::MAX);
                 shared.answer(b'b');
+            }
+            b'I' => {
+                let image = 1;
+                tell(&FromWorker::ImageBegin { image, len: 4_096 });
+                tell(&FromWorker::ImageWhole {
+                    image,
+                    hash: [7; 32],
+                });
+                shared.answer(b'i');
             }
             b'C' => std::process::abort(),
             b'F' => {

@@ -58,3 +58,19 @@ fn a_worker_that_lies_and_ends_at_once_has_lied() {
     let used = host.usage(1);
     assert_eq!((used.calls, used.bytes_in, used.bytes_out), (0, 0, 0));
 }
+
+#[test]
+fn a_worker_that_gives_an_image_a_false_hash_is_struck_also_when_it_is_gone() {
+    let host = Host::new();
+    let [mut liar, mut gone, mut neighbour] = host.guests();
+    liar.ask(b'I', b'i');
+    let (kind, _, text) = liar.note();
+    assert_eq!(kind, ControlNote::Ended);
+    assert!(text.contains("a hash that its bytes do not have"), "{text}");
+    gone.ask(b'I', b'i');
+    drop(gone);
+    until("both are struck", || {
+        (host.events(EventKind::Strike).len() == 2).then_some(())
+    });
+    neighbour.ask(b'E', b'e');
+}

@@ -9,6 +9,7 @@ mod namespaces;
 mod program;
 mod syscalls;
 
+use std::collections::HashSet;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
@@ -22,6 +23,7 @@ use rustix::process::{Gid, Resource, Rlimit, Uid, getrlimit, setrlimit};
 use rustix::thread::{set_no_new_privs, set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 use seccompiler::BpfProgram;
 
+use super::images::Registration;
 use super::owner::Owner;
 use crate::config;
 pub use namespaces::Spaces;
@@ -46,8 +48,8 @@ pub struct Jail {
 /// Who is confined.
 #[derive(Debug)]
 pub struct Inmate<'a> {
-    /// Whose namespaces it shares: its VM; 0 for probes.
-    pub vm: u32,
+    /// Whose namespaces it shares: its VM; (0, 0) for probes.
+    pub vm: Registration,
     /// As whom it runs; `None`: as vgpud.
     pub owner: Option<Owner>,
     /// Bytes of private memory, and of any file that it writes.
@@ -135,6 +137,11 @@ impl Jail {
     /// When the program cannot be read or the copy not be made.
     pub fn program(&self, path: &Path) -> io::Result<Program> {
         self.programs.copy(path)
+    }
+
+    /// Lets go of the namespaces of all but these VMs.
+    pub fn keep(&self, known: &HashSet<Registration>) {
+        self.namespaces.keep(known);
     }
 
     /// Prepares the confinement of one process.

@@ -6,14 +6,16 @@
 //! A network namespace takes 0.4 ms to make, and 6 ms on a loaded machine: therefore one per VM, which its
 //! workers enter. A process namespace takes 0.03 ms.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::io;
 use std::process::{Child, Command};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nix::sched::{CloneFlags, setns, unshare};
 use rustix::io::Errno;
+
+use crate::supervisor::images::Registration;
 
 /// Namespaces of VMs without a worker that are kept, for their next one.
 const IDLE_MOST: usize = 64;
@@ -23,7 +25,7 @@ const IDLE_MOST: usize = 64;
 pub(super) struct Namespaces {
     /// vgpud's own process namespace, or why workers have none of their own.
     own: Result<File, String>,
-    vms: Mutex<HashMap<u32, Arc<Spaces>>>,
+    vms: Mutex<HashMap<Registration, Arc<Spaces>>>,
 }
 
 /// One VM's namespaces.
@@ -68,11 +70,11 @@ impl Namespaces {
     ///
     /// # Errors
     /// A sentence: they cannot be made.
-    pub(super) fn of(&self, vm: u32) -> Result<Option<Arc<Spaces>>, String> {
+    pub(super) fn of(&self, vm: Registration) -> Result<Option<Arc<Spaces>>, String> {
         if self.own.is_err() {
             return Ok(None);
         }
-        let mut vms = self.vms.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut vms = self.vms();
         if let Some(spaces) = vms.get(&vm) {
             return Ok(Some(spaces.clone()));
         }
@@ -80,10 +82,19 @@ impl Namespaces {
             vms.retain(|_, spaces| Arc::strong_count(spaces) > 1);
         }
         let made = on_a_thread(Spaces::make)
-            .map_err(|e| format!("cannot make namespaces for VM {vm}: {e}"))?;
+            .map_err(|e| format!("cannot make namespaces for VM {}: {e}", vm.0))?;
         let made = Arc::new(made);
         vms.insert(vm, made.clone());
         Ok(Some(made))
+    }
+
+    /// Lets go of all but those of these VMs: who is registered anew shares nothing with who was before.
+    pub(super) fn keep(&self, known: &HashSet<Registration>) {
+        self.vms().retain(|vm, _| known.contains(vm));
+    }
+
+    fn vms(&self) -> MutexGuard<'_, HashMap<Registration, Arc<Spaces>>> {
+        self.vms.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Starts a command as the first process of a new process namespace.
@@ -97,8 +108,15 @@ impl Namespaces {
         unshare(CloneFlags::CLONE_NEWPID)?;
         let started = command.spawn();
         // Otherwise this thread could start neither threads nor another process.
-        setns(own, CloneFlags::CLONE_NEWPID)?;
-        started
+        let back = setns(own, CloneFlags::CLONE_NEWPID);
+        let mut child = started?;
+        if let Err(e) = back {
+            // Nobody would know of it.
+            let _ = child.kill();
+            let _ = child.wait();
+            return Err(e.into());
+        }
+        Ok(child)
     }
 }
 
@@ -127,4 +145,55 @@ fn on_a_thread<T: Send>(make: impl FnOnce() -> io::Result<T> + Send) -> io::Resu
         let made = thread.spawn_scoped(scope, make)?.join();
         made.unwrap_or_else(|_| Err(io::Error::other("the thread panicked")))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Read;
+    use std::process::Stdio;
+
+    /// `None`, said loudly, where this host lets nobody make them.
+    fn namespaces() -> Option<Namespaces> {
+        let namespaces = Namespaces::find();
+        match namespaces.usable() {
+            Ok(()) => Some(namespaces),
+            Err(why) => {
+                eprintln!("SKIPPED, NOTHING WAS TESTED: {why}");
+                None
+            }
+        }
+    }
+
+    #[test]
+    fn the_namespaces_of_a_vm_go_with_its_registration() {
+        let Some(namespaces) = namespaces() else {
+            return;
+        };
+        let of = |vm| namespaces.of(vm).unwrap().unwrap();
+        let (gone, stays) = (Arc::downgrade(&of((1, 7))), of((2, 8)));
+        assert!(Arc::ptr_eq(&gone.upgrade().unwrap(), &of((1, 7))));
+        namespaces.keep(&[(1, 9), (2, 8)].into());
+        assert!(gone.upgrade().is_none(), "nothing holds them");
+        assert!(Arc::ptr_eq(&stays, &of((2, 8))));
+    }
+
+    #[test]
+    fn a_child_of_a_thread_that_cannot_go_back_is_ended() {
+        let Some(mut namespaces) = namespaces() else {
+            return;
+        };
+        // No process namespace: it is refused.
+        namespaces.own = File::open("/proc/self/ns/net").map_err(|e| e.to_string());
+        let (mut ended, end) = std::io::pipe().unwrap();
+        let spawned = on_a_thread(|| {
+            let mut command = Command::new("sleep");
+            namespaces.spawn_apart(command.arg("60").stdout(Stdio::from(end)))
+        });
+        assert!(spawned.is_err());
+        // Its end of the pipe is closed with it.
+        let begun = std::time::Instant::now();
+        assert_eq!(ended.read(&mut [0]).unwrap(), 0);
+        assert!(begun.elapsed().as_secs() < 50, "it ran to its own end");
+    }
 }

@@ -26,6 +26,7 @@ const REFUSED: &[c_long] = &[
     libc::SYS_mount_setattr,
     libc::SYS_move_mount,
     libc::SYS_open_tree,
+    OPEN_TREE_ATTR,
     libc::SYS_fsopen,
     libc::SYS_fsconfig,
     libc::SYS_fsmount,
@@ -45,6 +46,14 @@ const REFUSED: &[c_long] = &[
     libc::SYS_request_key,
     libc::SYS_keyctl,
     libc::SYS_fanotify_init,
+    // One process could take the host's whole quota of asynchronous I/O (aio-max-nr).
+    libc::SYS_io_setup,
+    libc::SYS_io_submit,
+    libc::SYS_io_getevents,
+    IO_PGETEVENTS,
+    libc::SYS_io_destroy,
+    // Memory that the kernel neither swaps nor shows.
+    libc::SYS_memfd_secret,
     // Memory that outlives the process: it stays in the VM's IPC namespace, and nothing bounds it.
     libc::SYS_shmget,
     libc::SYS_msgget,
@@ -63,6 +72,7 @@ const REFUSED: &[c_long] = &[
     libc::SYS_acct,
     libc::SYS_syslog,
     libc::SYS_quotactl,
+    libc::SYS_quotactl_fd,
     libc::SYS_vhangup,
     libc::SYS_settimeofday,
     libc::SYS_clock_settime,
@@ -75,6 +85,15 @@ const REFUSED: &[c_long] = &[
     #[cfg(target_arch = "x86_64")]
     libc::SYS_ioperm,
 ];
+
+/// io_pgetevents(2), which libc does not name.
+const IO_PGETEVENTS: c_long = match cfg!(target_arch = "x86_64") {
+    true => 333,
+    false => 292,
+};
+
+/// open_tree_attr(2), which libc does not name yet; its number is the same on all processors.
+const OPEN_TREE_ATTR: c_long = 467;
 
 /// clone(2)'s flags for new namespaces; CLONE_NEWTIME is none of them.
 const NEW_NAMESPACES: [i32; 7] = [
@@ -99,11 +118,11 @@ pub(super) fn filters() -> Result<Vec<BpfProgram>, BackendError> {
         REFUSED.iter().map(|&number| (number, Vec::new())).collect();
     rules.insert(libc::SYS_socket, vec![none_of(&FAMILIES)?]);
     rules.insert(libc::SYS_socketpair, vec![none_of(&FAMILIES[..1])?]);
-    let clones = NEW_NAMESPACES.iter().map(|&flag| {
-        let flag = flag.unsigned_abs().into();
-        SeccompRule::new(vec![argument(0, SeccompCmpOp::MaskedEq(flag), flag)?])
-    });
+    let clones = NEW_NAMESPACES.iter().map(|&flag| with_flag(0, flag));
     rules.insert(libc::SYS_clone, clones.collect::<Result<_, _>>()?);
+    // It counts as stack, which RLIMIT_DATA does not bound.
+    let grows_down = with_flag(3, libc::MAP_GROWSDOWN)?;
+    rules.insert(libc::SYS_mmap, vec![grows_down]);
     let eperm = SeccompAction::Errno(libc::EPERM.unsigned_abs());
     let arch = std::env::consts::ARCH.try_into()?;
     // Calls of other processors' numbering end the process: the compiler puts that in front.
@@ -115,6 +134,12 @@ pub(super) fn filters() -> Result<Vec<BpfProgram>, BackendError> {
 fn none_of(allowed: &[i32]) -> Result<SeccompRule, BackendError> {
     let other = |&family: &i32| argument(0, SeccompCmpOp::Ne, family.unsigned_abs().into());
     SeccompRule::new(allowed.iter().map(other).collect::<Result<_, _>>()?)
+}
+
+/// Refuses what has this flag in an argument.
+fn with_flag(number: u8, flag: i32) -> Result<SeccompRule, BackendError> {
+    let flag = flag.unsigned_abs().into();
+    SeccompRule::new(vec![argument(number, SeccompCmpOp::MaskedEq(flag), flag)?])
 }
 
 fn argument(number: u8, op: SeccompCmpOp, value: u64) -> Result<SeccompCondition, BackendError> {

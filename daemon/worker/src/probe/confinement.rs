@@ -54,6 +54,10 @@ pub(super) fn examine(outside: &[String], own: Option<&Path>, soft: bool) -> Vec
     ];
     lines.extend(sockets());
     lines.extend(CALLS.iter().map(attempt));
+    // Memory that counts as stack, and none of it.
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_GROWSDOWN;
+    let mapped = call(libc::SYS_mmap, [0, 0, 0, flags.into()]);
+    lines.push(seen("memory-that-grows-down", mapped, Errno::EPERM));
     for dir in ["/tmp", "/var/tmp"] {
         lines.push(create(
             &format!("files-in{}", dir.replace('/', "-")),
@@ -160,6 +164,8 @@ const CALLS: &[(&str, libc::c_long, [libc::c_long; 2], Errno)] = &[
     ("message-queues", libc::SYS_mq_open, [0, 0], Errno::EPERM),
     ("perf", libc::SYS_perf_event_open, [0, 0], Errno::EPERM),
     ("io-uring", libc::SYS_io_uring_setup, [0, 0], Errno::EPERM),
+    // No events, and nowhere to put the context.
+    ("async-io", libc::SYS_io_setup, [0, 0], Errno::EPERM),
     ("userfaultfd", libc::SYS_userfaultfd, [-1, 0], Errno::EPERM),
     (
         "kernel-module",
@@ -183,16 +189,15 @@ const BAD_CLONE: libc::c_long = (libc::CLONE_NEWNS | libc::CLONE_FS) as libc::c_
 #[cfg(target_arch = "x86_64")]
 const X32_GETPID: libc::c_long = 0x4000_0000 | libc::SYS_getpid;
 
-fn attempt(call: &(&str, libc::c_long, [libc::c_long; 2], Errno)) -> Line {
-    let &(name, number, [first, second], wanted) = call;
+fn attempt(attempted: &(&str, libc::c_long, [libc::c_long; 2], Errno)) -> Line {
+    let &(name, number, [first, second], wanted) = attempted;
+    seen(name, call(number, [first, second, 0, 0]), wanted)
+}
+
+fn call(number: libc::c_long, [a, b, c, d]: [libc::c_long; 4]) -> nix::Result<()> {
     // SAFETY: arguments are void or null: none of these calls reads or writes memory by them, and none
     // begins a process.
-    let result = unsafe { libc::syscall(number, first, second, 0, 0, 0, 0) };
-    let result = match result {
-        -1 => Err(Errno::last()),
-        _ => Ok(()),
-    };
-    seen(name, result, wanted)
+    Errno::result(unsafe { libc::syscall(number, a, b, c, d, 0, 0) }).map(drop)
 }
 
 fn create(name: &str, dir: &Path) -> Line {
