@@ -107,7 +107,9 @@ impl Channel {
                     Ok(message) => Received::Message(message),
                     Err(e) => Received::Malformed(e.to_string()),
                 },
-                Err(Errno::EINTR) => continue,
+                // The worker ended and left messages of ours unread. The kernel says so once, before it hands
+                // over what the worker said last.
+                Err(Errno::EINTR | Errno::ECONNRESET) => continue,
                 Err(Errno::EAGAIN) => Received::Empty,
                 Err(_) => Received::Closed,
             };
@@ -146,6 +148,19 @@ mod tests {
         drop(theirs);
         assert!(matches!(ours.receive(&mut buffer), Received::Closed));
         assert_eq!(ours.send(&ToWorker::Shutdown, &[]), Err(SendError::Closed));
+    }
+
+    #[test]
+    fn the_last_word_of_a_worker_that_left_messages_unread_is_heard() {
+        let (ours, theirs) = Channel::pair().unwrap();
+        ours.send(&ToWorker::Shutdown, &[]).unwrap();
+        let wire = codec::encode(&FromWorker::Idle { epoch: 7, at_ns: 9 }).unwrap();
+        send(theirs.as_raw_fd(), &wire, MsgFlags::empty()).unwrap();
+        drop(theirs);
+        let mut buffer = Vec::new();
+        let last = ours.receive(&mut buffer);
+        assert!(matches!(last, Received::Message(_)), "{last:?}");
+        assert!(matches!(ours.receive(&mut buffer), Received::Closed));
     }
 
     #[test]

@@ -10,6 +10,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Instant;
 
+use nix::errno::Errno;
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::mman::{MapFlags, ProtFlags, mmap};
 use nix::sys::socket::{
@@ -177,7 +178,11 @@ impl Vgpud {
         std::thread::spawn(move || {
             let mut buffer = vec![0u8; MAX_WORKER_MESSAGE];
             loop {
-                let n = recv(socket.as_raw_fd(), &mut buffer, MsgFlags::empty()).unwrap_or(0);
+                let n = match recv(socket.as_raw_fd(), &mut buffer, MsgFlags::empty()) {
+                    // As `vgpud::supervisor::Channel`: the worker's last messages come after it.
+                    Err(Errno::ECONNRESET) => continue,
+                    received => received.unwrap_or(0),
+                };
                 let (lock, changed) = &*books;
                 let mut books = lock.lock().expect("books");
                 if n == 0 {
