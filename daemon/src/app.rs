@@ -11,11 +11,13 @@ mod log;
 mod numbers;
 mod systemd;
 
-use std::path::PathBuf;
+use std::fs::File;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
+use nix::fcntl::Flock;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
@@ -35,6 +37,7 @@ use crate::store::{Actor, Catalog, Store};
 use crate::supervisor::images::{self, ImageKeeper};
 use crate::supervisor::launcher::{Launcher, prepare_soft_state};
 use crate::supervisor::leftover::WorkerBook;
+use crate::system;
 
 use leftovers::LeftOvers;
 use log::Level;
@@ -131,12 +134,14 @@ struct Daemon {
     mediator: Mediator,
     numbers: SessionNumbers,
     level: Level,
+    _only_one: Flock<File>,
 }
 
 impl Daemon {
     async fn begin(options: &Options, config: Arc<Config>, level: Level) -> anyhow::Result<Daemon> {
         raise_descriptor_limit();
         make_directories(&config)?;
+        let only_one = only_one(&config.daemon.runtime_dir)?;
         let store = Arc::new(Store::open(&config.database(), store_options(&config))?);
         let events = EventSink::new(store.journal().clone());
         let book = WorkerBook::open(&config.daemon.runtime_dir)
@@ -205,6 +210,7 @@ impl Daemon {
             mediator,
             numbers,
             level,
+            _only_one: only_one,
         })
     }
 
@@ -336,6 +342,20 @@ fn make_directories(config: &Config) -> anyhow::Result<()> {
             .with_context(|| format!("cannot create {}", dir.display()))?;
     }
     Ok(())
+}
+
+/// Locks the runtime directory until the end: a second vgpud in it, with a database of its own, would end
+/// the workers of the first and replace the VMs' sockets.
+fn only_one(runtime_dir: &Path) -> anyhow::Result<Flock<File>> {
+    let path = runtime_dir.join("vgpud.lock");
+    match system::lock(&path) {
+        Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => anyhow::bail!(
+            "{} (daemon.runtime_dir) is in use by another vgpud; stop that one first, or give this one a \
+             directory of its own",
+            runtime_dir.display()
+        ),
+        locked => locked.with_context(|| format!("cannot lock {}", path.display())),
+    }
 }
 
 /// Above every epoch of an earlier run: the clock, unless it was set back by more than the time that

@@ -21,6 +21,7 @@ pub mod model;
 pub mod probe;
 pub mod store;
 pub mod supervisor;
+pub mod system;
 
 /// vgpud's version.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");

@@ -91,10 +91,13 @@ async fn remove_stale(socket: &Path) -> Result<(), String> {
     if !metadata.file_type().is_socket() {
         return Err("something that is not a socket is there already. Move it away.".into());
     }
-    if UnixStream::connect(socket).await.is_ok() {
-        return Err("another daemon serves it. Stop that one first.".into());
+    match UnixStream::connect(socket).await {
+        Err(error) if error.kind() != io::ErrorKind::WouldBlock => {
+            std::fs::remove_file(socket).map_err(|error| format!("{error}."))
+        }
+        // Also where it accepts nobody and has its backlog full.
+        _ => Err("another daemon serves it. Stop that one first.".into()),
     }
-    std::fs::remove_file(socket).map_err(|error| format!("{error}."))
 }
 
 #[cfg(test)]

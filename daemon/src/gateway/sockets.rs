@@ -10,9 +10,10 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, PermissionsExt};
 use std::path::Path;
 
+use nix::errno::Errno;
 use nix::fcntl::{AtFlags, OFlag};
 use nix::sys::socket::{
-    AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, listen, socket,
+    AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, connect, listen, socket,
 };
 use nix::sys::stat::{Mode, fchmod};
 use nix::unistd::{Gid, Uid, fchownat};
@@ -59,7 +60,7 @@ pub(super) fn group(name: &str) -> Option<u32> {
 }
 
 /// Binds a VM's socket and gives it to its owner. What lies at the path is replaced only if it is a
-/// socket that nobody serves. Must be called within the runtime.
+/// socket; outside of the VM's own directory, only one that nobody serves. Must be called within the runtime.
 ///
 /// # Errors
 /// As of the file system; or something else is there.
@@ -69,7 +70,8 @@ pub(super) fn open(
     uid: Option<u32>,
     access: Access,
 ) -> io::Result<UnixListener> {
-    match home(path, vm_dirs) {
+    let home = home(path, vm_dirs);
+    match home {
         Some(home) => {
             make_passable(home.parent().unwrap_or(home))?;
             make_passable(home)?;
@@ -83,7 +85,9 @@ pub(super) fn open(
                 "something else is there",
             ));
         }
-        Ok(_) if is_served(path) => {
+        // No other vgpud listens in a VM's own directory (`app::only_one`); what the VM put there is no reason
+        // to keep its door shut.
+        Ok(_) if home.is_none() && is_served(path) => {
             return Err(io::Error::new(
                 io::ErrorKind::AddrInUse,
                 "another process serves it",
@@ -107,8 +111,8 @@ pub(super) fn close(path: &Path, vm_dirs: Option<&Path>, vm_is_gone: bool) {
     }
 }
 
-/// Removes the directories of VMs that were unregistered while vgpud was killed: those with a dead
-/// socket in them that no VM of today wants.
+/// Removes the directories of VMs that were unregistered while vgpud was killed: those with a socket in
+/// them that no VM of today wants.
 pub(super) fn sweep(vm_dirs: &Path, wanted: impl Fn(&Path) -> bool) {
     let Ok(entries) = std::fs::read_dir(vm_dirs) else {
         return;
@@ -117,7 +121,7 @@ pub(super) fn sweep(vm_dirs: &Path, wanted: impl Fn(&Path) -> bool) {
         let path = entry.path().join(VM_SOCKET);
         let is_socket =
             std::fs::symlink_metadata(&path).is_ok_and(|meta| meta.file_type().is_socket());
-        if is_socket && !wanted(&path) && !is_served(&path) {
+        if is_socket && !wanted(&path) {
             close(&path, Some(vm_dirs), true);
         }
     }
@@ -129,8 +133,14 @@ fn home<'a>(path: &'a Path, vm_dirs: Option<&Path>) -> Option<&'a Path> {
     (path.file_name()? == VM_SOCKET && home.parent() == vm_dirs).then_some(home)
 }
 
+/// Whether a process listens there. Does not wait for one that accepts nobody and has its backlog full.
 fn is_served(path: &Path) -> bool {
-    std::os::unix::net::UnixStream::connect(path).is_ok()
+    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+    let ask = || {
+        let asks = socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
+        connect(asks.as_raw_fd(), &UnixAddr::new(path)?)
+    };
+    matches!(ask(), Ok(()) | Err(Errno::EAGAIN))
 }
 
 /// Whatever the umask is.
@@ -210,6 +220,7 @@ pub(super) fn too_open(path: &Path, uid: Option<u32>, admin: &Admin) -> Option<S
 mod tests {
     use super::*;
     use std::os::unix::fs::MetadataExt;
+    use std::time::Duration;
 
     const CLOSED: Access = Access {
         mode: 0o600,
@@ -246,11 +257,71 @@ mod tests {
         for name in ["1", "2"] {
             drop(open(&socket(name), Some(&vms), None, CLOSED).unwrap());
         }
-        let _served = open(&socket("3"), Some(&vms), None, CLOSED).unwrap();
+        std::fs::create_dir_all(vms.join("3")).unwrap();
+        let _hostile = Full::at(&socket("3"));
         std::fs::create_dir(vms.join("4")).unwrap();
-        sweep(&vms, |path: &Path| path == socket("1"));
-        let left = |name: &str| vms.join(name).exists();
-        assert!(left("1") && left("3") && left("4") && !left("2"));
+        let (swept, ended) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            let wanted = vms.join("1").join(VM_SOCKET);
+            sweep(&vms, |path: &Path| path == wanted);
+            let _ = swept.send(["1", "2", "3", "4"].map(|name| vms.join(name).exists()));
+        });
+        let left = ended.recv_timeout(Duration::from_secs(30));
+        assert_eq!(left, Ok([true, false, false, true]));
+    }
+
+    /// A listener that accepts nobody, with as many waiting as may.
+    struct Full {
+        _listener: OwnedFd,
+        _waiting: Vec<OwnedFd>,
+    }
+
+    impl Full {
+        fn at(path: &Path) -> Full {
+            let address = UnixAddr::new(path).unwrap();
+            let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+            let new = || socket(AddressFamily::Unix, SockType::Stream, flags, None).unwrap();
+            let listener = new();
+            bind(listener.as_raw_fd(), &address).unwrap();
+            listen(&listener, Backlog::new(0).unwrap()).unwrap();
+            let mut waiting = Vec::new();
+            loop {
+                let asks = new();
+                match connect(asks.as_raw_fd(), &address) {
+                    Ok(()) => waiting.push(asks),
+                    Err(e) => break assert_eq!(e, Errno::EAGAIN),
+                }
+            }
+            Full {
+                _listener: listener,
+                _waiting: waiting,
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn a_listener_that_accepts_nobody_holds_nothing_up() {
+        let dir = tempfile::tempdir().unwrap();
+        let vms = dir.path().join("vm");
+        let path = vms.join("1").join(VM_SOCKET);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        let _hostile = Full::at(&path);
+        let open_within = |vm_dirs: Option<std::path::PathBuf>| {
+            let (path, runtime) = (path.clone(), tokio::runtime::Handle::current());
+            let (opened, ended) = std::sync::mpsc::channel();
+            std::thread::spawn(move || {
+                let _runtime = runtime.enter();
+                let _ = opened.send(open(&path, vm_dirs.as_deref(), None, CLOSED));
+            });
+            ended
+                .recv_timeout(Duration::from_secs(30))
+                .expect("it does not wait")
+        };
+        let elsewhere = open_within(None).unwrap_err();
+        assert_eq!(elsewhere.kind(), io::ErrorKind::AddrInUse);
+        let ours = open_within(Some(vms)).unwrap();
+        let _asks = std::os::unix::net::UnixStream::connect(&path).unwrap();
+        ours.accept().await.unwrap();
     }
 
     #[tokio::test]

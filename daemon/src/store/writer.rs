@@ -1,14 +1,14 @@
 //! The thread that owns the database.
 
 use std::collections::BTreeMap;
-use std::fs::{DirBuilder, File, OpenOptions};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::fs::{DirBuilder, File};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crossbeam::channel::{Receiver, RecvTimeoutError};
-use nix::fcntl::{Flock, FlockArg};
+use nix::fcntl::Flock;
 use rusqlite::{Connection, ErrorCode as SqlCode, TransactionBehavior};
 use tokio::sync::oneshot;
 use vgpu_proto::api::{ErrorCode, ErrorDetail, EventKind, GpuState, Quarantine, Session, Severity};
@@ -68,15 +68,11 @@ pub(super) fn lock_file(database: &Path) -> Result<Flock<File>, StoreError> {
     }
     let mut name = database.as_os_str().to_owned();
     name.push(".lock");
-    let file = OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .mode(0o600)
-        .open(PathBuf::from(name))
-        .map_err(open_error)?;
-    Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|_| StoreError::InUse {
-        file: database.to_path_buf(),
+    crate::system::lock(Path::new(&name)).map_err(|error| match error.kind() {
+        std::io::ErrorKind::WouldBlock => StoreError::InUse {
+            file: database.to_path_buf(),
+        },
+        _ => open_error(error),
     })
 }
 

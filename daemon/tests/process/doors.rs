@@ -164,6 +164,26 @@ fn a_vms_directory_mounted_elsewhere_leads_to_vgpud_after_every_restart() {
 }
 
 #[test]
+fn a_second_vgpud_in_the_same_runtime_directory_takes_nothing_away() {
+    let place = Place::new("");
+    place.register();
+    let _daemon = place.start();
+    let door = place.path("run/vm/1/vgpu.sock");
+    let mut guest = Guest::connect(&door);
+    guest.ask(b'E', b'e');
+    let mut second = place.vgpud();
+    let second = second.arg("--state-dir").arg(place.path("other")).output();
+    let second = second.expect("vgpud starts");
+    let said = String::from_utf8_lossy(&second.stderr);
+    assert!(
+        !second.status.success() && said.contains("in use by another vgpud"),
+        "{said}"
+    );
+    guest.ask(b'E', b'e');
+    Guest::connect(&door).ask(b'E', b'e');
+}
+
+#[test]
 fn a_reader_who_holds_connections_keeps_only_itself_out() {
     if !is_root("a test of users") {
         return;

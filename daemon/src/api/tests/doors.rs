@@ -279,7 +279,21 @@ async fn a_socket_in_use_is_not_taken_and_a_stale_one_is() {
     host.serving.abort();
     let _ = host.serving.await;
     assert!(host.socket.exists(), "as after kill -9");
-    AdminServer::bind(host.admin.clone()).await.unwrap();
+    drop(AdminServer::bind(host.admin.clone()).await.unwrap());
+    // A daemon that stands still still serves it.
+    std::fs::remove_file(&host.socket).unwrap();
+    let stopped = tokio::net::UnixSocket::new_stream().unwrap();
+    stopped.bind(&host.socket).unwrap();
+    let _stopped = stopped.listen(0).unwrap();
+    let mut waiting = Vec::new();
+    while let Ok(stream) = UnixStream::connect(&host.socket).await {
+        waiting.push(stream);
+    }
+    let error = AdminServer::bind(host.admin.clone())
+        .await
+        .unwrap_err()
+        .to_string();
+    assert!(error.contains("another daemon serves it"), "{error}");
     std::fs::remove_file(&host.socket).unwrap();
     std::fs::write(&host.socket, "a file").unwrap();
     let error = AdminServer::bind(host.admin.clone())
