@@ -162,6 +162,8 @@ pub enum MemoryRefusal {
     Gpu,
     /// The VM's limit of pinned memory would be exceeded.
     Pinned,
+    /// What all VMs together may have pinned would be exceeded, or what is reserved for others.
+    Host,
     /// The session does not run on that GPU.
     NotItsGpu,
 }

@@ -137,6 +137,8 @@ pub struct Config {
     pub verify_ns: u64,
     /// How long a VM that hit the soft limit counts one class lower.
     pub demotion_ns: u64,
+    /// Host memory that all VMs together may have pinned ([`crate::pinned_share`]). `None`: as they like.
+    pub pinned_bytes: Option<u64>,
 }
 
 impl Default for Config {
@@ -147,6 +149,7 @@ impl Default for Config {
             kill_grace_ns: 1_500 * MILLIS,
             verify_ns: 10 * SECONDS,
             demotion_ns: 10 * SECONDS,
+            pinned_bytes: None,
         }
     }
 }

@@ -56,5 +56,5 @@ pub use config::{
 pub use event::{Depth, Event, HeadCost, Memory, Past, Quarantine, Usage};
 pub use histogram::Histogram;
 pub use id::{Epoch, GpuId, PoolId, SessionId, VmId};
-pub use scheduler::{Explanation, Holder, NoBound, Reason, Scheduler, WaitBound};
+pub use scheduler::{Explanation, Holder, NoBound, Reason, Scheduler, WaitBound, pinned_share};
 pub use stats::{Account, Cap, GpuStats, SessionState, SessionStats, VmStats, WaitReason};

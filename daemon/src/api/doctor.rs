@@ -4,7 +4,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use nix::unistd::{AccessFlags, access};
-use vgpu_proto::api::{CheckStatus, DoctorCheck, GpuState};
+use vgpu_proto::api::{CheckStatus, DoctorCheck, GpuState, Vm};
 
 use super::views::World;
 use super::{auth, socket};
@@ -366,11 +366,7 @@ pub(super) fn of_world(world: &World) -> Vec<DoctorCheck> {
         ));
     }
     checks.extend(world.gpus().iter().filter_map(account));
-    let pinned = world
-        .vms()
-        .into_iter()
-        .map(|vm| vm.effective_limits.pinned_bytes);
-    checks.push(pinned_memory(pinned, crate::memory::pinned_most()));
+    checks.push(pinned_memory(&world.vms(), crate::memory::pinned_most()));
     let warnings = world.warnings();
     if warnings.is_empty() {
         checks.push(ok("warnings", "Nothing else needs an administrator."));
@@ -384,16 +380,18 @@ pub(super) fn of_world(world: &World) -> Vec<DoctorCheck> {
 }
 
 /// Can every VM have what its limit of pinned memory lets it? `most`: what they may have together.
-fn pinned_memory(limits: impl Iterator<Item = Option<u64>>, most: u64) -> DoctorCheck {
+fn pinned_memory(vms: &[Vm], most: u64) -> DoctorCheck {
     const NAME: &str = "pinned-memory";
+    let limits = vms.iter().map(|vm| vm.effective_limits.pinned_bytes);
     let limits = limits.map(|limit| limit.filter(|&n| n > 0).unwrap_or(u64::MAX));
     let sum = limits.fold(0, u64::saturating_add);
-    let most_mib = most >> 20;
+    let now: u64 = vms.iter().map(|vm| vm.pinned_bytes).sum();
+    let (now_mib, most_mib) = (now >> 20, most >> 20);
     if sum <= most {
         return ok(
             NAME,
             format!(
-                "VMs may pin {} MiB of host memory; {most_mib} MiB are for it.",
+                "VMs may pin {} MiB of host memory; {most_mib} MiB are for it, {now_mib} MiB pinned now.",
                 sum >> 20
             ),
         );
@@ -402,11 +400,13 @@ fn pinned_memory(limits: impl Iterator<Item = Option<u64>>, most: u64) -> Doctor
         u64::MAX => "without limit".to_owned(),
         sum => format!("{} MiB of it", sum >> 20),
     };
+    let share = vgpu_sched::pinned_share(most, vms.len() as u64, None) >> 20;
     warning(
         NAME,
         format!(
             "VMs may pin host memory {said}, and all together get {most_mib} MiB (three quarters of the \
-             host's): some may be refused what their limits allow."
+             host's), {now_mib} MiB of which are pinned now: beyond {share} MiB, which are reserved for each \
+             VM, a VM may be refused what its limit allows."
         ),
         "Lower limits with `vgpu-admin vm set --pinned=...`, or `pinned_bytes` in `[defaults.vm]`.",
     )

@@ -204,8 +204,8 @@ fn unserved(catalog: &Catalog, vm: &VmRecord, e: &Explanation) -> Vec<String> {
 /// What a worker takes of its VM's pinned memory when it starts, at most.
 const PINNED_AT_START: u64 = 28 << 20;
 
-/// Which limits refuse the next program of a VM.
-pub(super) fn next_program(vm: &api::Vm) -> Vec<String> {
+/// Which limits refuse the next program of a VM. `room`: how much more the host lets it pin.
+pub(super) fn next_program(vm: &api::Vm, room: u64) -> Vec<String> {
     let limits = &vm.effective_limits;
     let mut refused = Vec::new();
     if let Some(most) = limits.sessions.filter(|&n| n > 0)
@@ -225,6 +225,14 @@ pub(super) fn next_program(vm: &api::Vm) -> Vec<String> {
             PINNED_AT_START >> 20,
             vm.pinned_bytes >> 20,
             most >> 20
+        ));
+    } else if PINNED_AT_START > room {
+        refused.push(format!(
+            "Its next program is refused: each takes up to {} MiB of pinned host memory, and the VMs of this \
+             host have pinned as much as all together may; {} MiB are left for this one (doctor: \
+             pinned-memory).",
+            PINNED_AT_START >> 20,
+            room >> 20
         ));
     }
     refused

@@ -77,8 +77,12 @@ impl Actor {
                     "a turn outlasts its slice; the next VM runs beside it"
                 );
             }
-            Action::MemoryGranted { tag: PINNED, .. } => self.pinned = Some(true),
-            Action::MemoryDenied { tag: PINNED, .. } => self.pinned = Some(false),
+            Action::MemoryGranted { tag: PINNED, .. } => self.pinned = Some(Ok(())),
+            Action::MemoryDenied {
+                tag: PINNED,
+                reason,
+                ..
+            } => self.pinned = Some(Err(reason)),
             Action::MemoryGranted { tag: FOUND, .. } => self.found = Some(Ok(())),
             Action::MemoryDenied {
                 tag: FOUND,

@@ -10,7 +10,7 @@ use std::thread::JoinHandle;
 use crossbeam::channel::{Receiver, unbounded};
 use vgpu_proto::limits::MAX_WORKER_MESSAGE;
 use vgpu_sched::log::DecisionLog;
-use vgpu_sched::{Action, Event, GpuId, Scheduler, SessionId, VmId};
+use vgpu_sched::{Action, Event, GpuId, MemoryRefusal, Scheduler, SessionId, VmId};
 
 use super::books::Books;
 use super::handle::{Command, MediatorHandle, Pong, Refused};
@@ -150,8 +150,8 @@ pub(super) struct Actor {
     pub(super) breaches: VecDeque<(VmId, String)>,
     /// The last strike, for the quarantine that may follow from it.
     pub(super) last_strike: Option<(VmId, String)>,
-    /// Whether the pinned memory that was just asked for was granted.
-    pub(super) pinned: Option<bool>,
+    /// The answer about the pinned memory that was just asked for.
+    pub(super) pinned: Option<Result<(), MemoryRefusal>>,
     /// The answer to a request for memory that was found: granted, or so much could be had.
     pub(super) found: Option<Result<(), u64>>,
     /// Why a GPU is suspect, for the guests that are refused.
@@ -182,6 +182,7 @@ impl Actor {
         let scheduler = Scheduler::new(vgpu_sched::Config {
             first_epoch: settings.first_epoch,
             verify_ns: worker.kill_verify_ms.saturating_mul(vgpu_sched::MILLIS),
+            pinned_bytes: Some(crate::memory::pinned_most()),
             ..vgpu_sched::Config::default()
         });
         let log = DecisionLog::new(&scheduler, settings.config.daemon.sched_log());

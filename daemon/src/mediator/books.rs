@@ -28,8 +28,6 @@ pub(super) struct Books {
     pub(super) assigned: BTreeSet<(String, String)>,
     /// GPUs on which a worker of an earlier vgpud may still run.
     pub(super) unverified: BTreeSet<String>,
-    /// Host memory that all VMs together may have pinned.
-    pub(super) pinned_most: u64,
     next_pool: u32,
 }
 
@@ -49,7 +47,6 @@ impl Books {
             vms: BTreeMap::new(),
             assigned: BTreeSet::new(),
             unverified,
-            pinned_most: crate::memory::pinned_most(),
             next_pool: 1,
         }
     }

@@ -10,11 +10,12 @@ use std::os::fd::AsFd;
 use vgpu_proto::call::ops::ImageHash;
 use vgpu_proto::limits::{MAX_IMAGE, MAX_UPLOADS};
 use vgpu_proto::worker::ToWorker;
-use vgpu_sched::{Event, Memory, SessionId};
+use vgpu_sched::{Event, Memory, MemoryRefusal, SessionId};
 
 use super::VmIdentity;
 use super::actor::Actor;
 use super::handle::Command;
+use super::messages::HOST_FULL;
 use super::session::{Phase, Session};
 use crate::supervisor::images::{Checked, Image, memory};
 
@@ -86,12 +87,15 @@ impl Actor {
         {
             return Err("the program loads too many modules at once".to_owned());
         }
-        if !self.book_pinned(id, cost(len)) {
-            return Err(format!(
+        self.book_pinned(id, cost(len)).map_err(|why| match why {
+            MemoryRefusal::Host => {
+                format!("there is no host memory for a module of {len} bytes: {HOST_FULL}")
+            }
+            _ => format!(
                 "a module of {len} bytes does not fit the host memory that the VM's programs may pin: it takes as \
                  much until it is loaded; on the host: vgpu-admin vm set --pinned"
-            ));
-        }
+            ),
+        })?;
         memory(len).map_err(|e| {
             self.unbook_pinned(id, cost(len));
             tracing::warn!(

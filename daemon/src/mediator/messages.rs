@@ -5,8 +5,8 @@ use vgpu_proto::cuda::{CuResult, MINIMUM_DRIVER_VERSION};
 use vgpu_proto::handshake::DeviceInfo;
 use vgpu_proto::lease::Holding;
 use vgpu_proto::limits::{DEPTH_BYTES, DEPTH_CALLS, MAX_DEVICES, MAX_TEXT};
-use vgpu_proto::worker::{FromWorker, ToWorker};
-use vgpu_sched::{Depth, Epoch, Event, GpuId, HeadCost, Memory, SessionId};
+use vgpu_proto::worker::FromWorker;
+use vgpu_sched::{Depth, Epoch, Event, GpuId, HeadCost, Memory, MemoryRefusal, SessionId};
 
 use super::actions::PINNED;
 use super::actor::Actor;
@@ -23,6 +23,10 @@ const MOST: Depth = Depth {
     calls: DEPTH_CALLS as u64 * 2,
     bytes: DEPTH_BYTES * 2,
 };
+
+/// Why a VM pins nothing more although its own limit would let it.
+pub(super) const HOST_FULL: &str = "the VMs of this host have pinned as much of its memory as all together may, \
+    and this VM has had its share; on the host: vgpu-admin doctor";
 
 /// No worker pins more for its copies.
 const PINNED_MOST: u64 = 1 << 30;
@@ -141,10 +145,6 @@ impl Actor {
                 let of = memory_of(session, device);
                 if [PINNED, FOUND].contains(&request) {
                     return self.breach(id, "the worker numbers its requests as nobody does");
-                }
-                if of == Memory::Pinned && !self.host_has(bytes) {
-                    let granted = false;
-                    return self.send(id, &ToWorker::MemGrant { request, granted });
                 }
                 self.feed(Event::MemoryReserve {
                     session: name,
@@ -265,40 +265,27 @@ impl Actor {
         true
     }
 
-    /// May so much more be pinned, whatever the VM's limit says? The sum of the limits may be more than
-    /// the host has.
-    fn host_has(&self, bytes: u64) -> bool {
-        let pinned = self.scheduler.pinned_bytes();
-        pinned.saturating_add(bytes) <= self.books.pinned_most
-    }
-
     /// Books the host memory that a session's worker pins. False: its VM may not have so much, and the
     /// session is over.
     fn pins(&mut self, id: u64, bytes: u64) -> bool {
         let bytes = bytes.min(PINNED_MOST);
-        if !self.host_has(bytes) {
-            let text = "the VMs of this host have pinned as much of its memory as all together may; on the \
-                        host: vgpu-admin doctor";
-            self.end(id, EndCause::Guest, CuResult::DEVICE_UNAVAILABLE, text);
-            return false;
-        }
-        if self.book_pinned(id, bytes) {
-            return true;
-        }
-        let text = format!(
-            "its programs have pinned as much host memory as the VM may (one more takes {bytes} bytes); \
-             on the host: vgpu-admin vm set --pinned"
-        );
+        let text = match self.book_pinned(id, bytes) {
+            Ok(()) => return true,
+            Err(MemoryRefusal::Host) => format!("{HOST_FULL}; one more takes {bytes} bytes"),
+            Err(_) => format!(
+                "its programs have pinned as much host memory as the VM may (one more takes {bytes} bytes); \
+                 on the host: vgpu-admin vm set --pinned"
+            ),
+        };
         self.end(id, EndCause::Guest, CuResult::DEVICE_UNAVAILABLE, &text);
         false
     }
 
-    /// Books host memory as pinned by a session's VM. False: the VM may not have so much, or all VMs
-    /// together.
-    pub(super) fn book_pinned(&mut self, id: u64, bytes: u64) -> bool {
-        if !self.host_has(bytes) {
-            return false;
-        }
+    /// Books host memory as pinned by a session's VM.
+    ///
+    /// # Errors
+    /// The VM, or all VMs together, may not have so much.
+    pub(super) fn book_pinned(&mut self, id: u64, bytes: u64) -> Result<(), MemoryRefusal> {
         self.pinned = None;
         self.feed(Event::MemoryReserve {
             session: SessionId(id),
@@ -306,7 +293,7 @@ impl Actor {
             bytes,
             tag: PINNED,
         });
-        self.pinned.take() == Some(true)
+        self.pinned.take().unwrap_or(Err(MemoryRefusal::Pinned))
     }
 
     fn released(&mut self, id: u64, epoch: u64, depth: Depth) {

@@ -43,3 +43,28 @@ fn all_vms_together_pin_less_than_the_host_has() {
     let pinned = host.snapshot().vms[0].pinned_bytes;
     assert!(pinned <= vgpud::memory::pinned_most(), "{pinned}");
 }
+
+#[test]
+fn a_vm_that_pins_all_it_can_get_leaves_the_others_their_shares() {
+    let host = Host::new();
+    let unlimited = VmLimits {
+        pinned_bytes: Some(0),
+        ..VmLimits::default()
+    };
+    let (first, second) = (host.vm(1, unlimited.clone()), host.vm(2, unlimited));
+    let pin_all = |guest: &mut Guest| {
+        let granted = (0_u64..1 << 20).take_while(|_| {
+            guest.say(b'H');
+            guest.hear() == b'y'
+        });
+        granted.count() as u64
+    };
+    let mut greedy: Vec<Guest> = (0..2).map(|_| Guest::connect(&first)).collect();
+    for guest in &mut greedy {
+        pin_all(guest);
+    }
+    // 1 MiB of its share is pinned for its copies.
+    let share = (vgpud::memory::pinned_most() / 4 - (1 << 20)) >> 30;
+    let got = pin_all(&mut Guest::connect(&second));
+    assert!(got >= share, "{got} of {share} GiB");
+}

@@ -126,6 +126,8 @@ pub struct Explanation {
     pub lag_ns: i128,
     /// How long it waits at most. For one that has nothing to do: if it had work now.
     pub wait: WaitBound,
+    /// How much more host memory the host lets it pin, whatever its own limit; `u64::MAX`: no bound.
+    pub pinned_room: u64,
 }
 
 impl Scheduler {
@@ -166,6 +168,7 @@ impl Scheduler {
             share_permille: u32::try_from(share.min(1000)).unwrap_or(1000),
             lag_ns: self.lag_of(id, vm),
             wait: self.wait_bound(id, vm, reason),
+            pinned_room: self.pinned_room(id),
         })
     }
 

@@ -3,8 +3,15 @@
 use super::Scheduler;
 use crate::action::{Action, Ignored, MemoryRefusal};
 use crate::event::Memory;
-use crate::id::SessionId;
-use crate::model::Session;
+use crate::id::{SessionId, VmId};
+use crate::model::{Session, Vm};
+
+/// The pinned memory that is reserved for a VM with this limit, where `vms` are registered and all together
+/// may have `most`: half of that in equal shares. The rest is for whoever comes first.
+#[must_use]
+pub fn pinned_share(most: u64, vms: u64, limit: Option<u64>) -> u64 {
+    (most / 2 / vms.max(1)).min(limit.unwrap_or(u64::MAX))
+}
 
 impl Scheduler {
     pub(super) fn reserve(
@@ -84,9 +91,11 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Books pinned memory if the VM's limit allows it; otherwise says how much could be had.
+    /// Books pinned memory if the VM's limit and the host allow it; otherwise says how much could be had.
     fn pin(&mut self, id: SessionId, bytes: u64) -> Result<(), (MemoryRefusal, u64)> {
         let none = Err((MemoryRefusal::Pinned, 0));
+        let vm = self.sessions.get(&id).map(|session| session.vm);
+        let room = vm.map_or(0, |vm| self.pinned_room(vm));
         let Some(session) = self.sessions.get_mut(&id) else {
             return none;
         };
@@ -95,14 +104,44 @@ impl Scheduler {
         };
         let limit = vm.config.limits.pinned_bytes.unwrap_or(u64::MAX);
         let left = limit.saturating_sub(vm.pinned);
-        if bytes > left {
+        if bytes > left.min(room) {
             vm.count.memory_denied += 1;
-            return Err((MemoryRefusal::Pinned, left));
+            let reason = match bytes > left {
+                true => MemoryRefusal::Pinned,
+                false => MemoryRefusal::Host,
+            };
+            return Err((reason, left.min(room)));
         }
         vm.pinned += bytes;
         session.pinned += bytes;
         vm.count.pinned_peak = vm.count.pinned_peak.max(vm.pinned);
         Ok(())
+    }
+
+    /// How much more the host lets a VM pin, whatever its own limit: what is left of its share, and of
+    /// what is nobody's share. `u64::MAX` where the host has no bound.
+    #[must_use]
+    pub fn pinned_room(&self, id: VmId) -> u64 {
+        let Some(most) = self.config.pinned_bytes else {
+            return u64::MAX;
+        };
+        let registered = self.vms.values().filter(|vm| !vm.removed).count() as u64;
+        let share = |vm: &Vm| match vm.removed {
+            // Its last workers are being killed.
+            true => 0,
+            false => pinned_share(most, registered, vm.config.limits.pinned_bytes),
+        };
+        let (mut total, mut left) = (0_u64, most);
+        for vm in self.vms.values() {
+            total = total.saturating_add(vm.pinned);
+            left = left.saturating_sub(share(vm).max(vm.pinned));
+        }
+        let own = self
+            .vms
+            .get(&id)
+            .map_or(0, |vm| share(vm).saturating_sub(vm.pinned));
+        // A VM that came later has a share of what others had before: nothing is taken from those.
+        own.saturating_add(left).min(most.saturating_sub(total))
     }
 
     /// Takes pinned memory off the books, at most what the session has.

@@ -16,6 +16,7 @@ mod watchdog;
 mod work;
 
 pub use explain::{Explanation, Holder, NoBound, Reason, WaitBound};
+pub use memory::pinned_share;
 
 use std::collections::{BTreeMap, BTreeSet};
 

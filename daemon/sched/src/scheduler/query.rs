@@ -189,13 +189,6 @@ impl Scheduler {
         }
     }
 
-    /// Host memory that all VMs together have pinned.
-    #[must_use]
-    pub fn pinned_bytes(&self) -> u64 {
-        let vms = self.vms.values();
-        vms.fold(0, |sum, vm| sum.saturating_add(vm.pinned))
-    }
-
     /// When [`crate::Event::Timer`] is due; `u64::MAX`: never.
     #[must_use]
     pub fn next_timer_ns(&self) -> u64 {

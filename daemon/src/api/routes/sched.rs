@@ -64,7 +64,7 @@ pub(super) async fn explain_vm(
     let explained = state.admin.explain(vm_id).await?;
     let mut answer = explain::view(&catalog, record, &explained);
     let vm = state.admin.world().await.vm(record);
-    for sentence in explain::next_program(&vm) {
+    for sentence in explain::next_program(&vm, explained.explanation.pinned_room) {
         answer.summary.push(' ');
         answer.summary.push_str(&sentence);
     }
