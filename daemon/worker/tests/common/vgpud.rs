@@ -257,7 +257,10 @@ fn answer(
                 let mut bytes = vec![0; memory.metadata().expect("meta").len() as usize];
                 memory.read_exact_at(&mut bytes, 0).expect("read");
                 let name = blake3::Hash::from_bytes(*hash).to_hex();
-                std::fs::write(books.image_dir.join(name.as_str()), bytes).expect("write");
+                let [new, name] = [".new", name.as_str()].map(|file| books.image_dir.join(file));
+                // The worker may have mapped an image of this name: a whole file takes the name.
+                std::fs::write(&new, bytes).expect("write");
+                std::fs::rename(new, name).expect("rename");
             }
             send(socket, &ToWorker::ImageKept { image: *image }, &[]);
         }

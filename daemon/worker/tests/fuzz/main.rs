@@ -288,6 +288,17 @@ impl Session<'_> {
     }
 }
 
+impl Drop for Session<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let heard = self.bench.vgpud.heard();
+            // The first is `Ready`, with pages of attributes.
+            let last = &heard[1.max(heard.len().saturating_sub(TOLD)).min(heard.len())..];
+            eprintln!("what the worker told vgpud last: {last:?}");
+        }
+    }
+}
+
 /// Requests since the beginning, of all sessions of this run.
 fn total(counts: &Counts) -> u64 {
     counts.values().map(|(sent, _)| sent).sum()
