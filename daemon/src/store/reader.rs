@@ -25,7 +25,8 @@ type Query = Box<dyn FnOnce(&Connection) + Send>;
 
 /// The reading thread.
 pub(super) struct Reader {
-    queries: Sender<Query>,
+    /// `None`: closed. What still waits in it goes with the last sender.
+    queries: Mutex<Option<Sender<Query>>>,
     interrupt: InterruptHandle,
     closing: Arc<AtomicBool>,
     thread: Mutex<Option<JoinHandle<()>>>,
@@ -34,7 +35,7 @@ pub(super) struct Reader {
 impl std::fmt::Debug for Reader {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Reader")
-            .field("waiting", &self.queries.len())
+            .field("closing", &self.closing)
             .finish_non_exhaustive()
     }
 }
@@ -55,7 +56,7 @@ impl Reader {
                 message: format!("cannot start the reading thread: {error}"),
             })?;
         Ok(Self {
-            queries,
+            queries: Mutex::new(Some(queries)),
             interrupt,
             closing,
             thread: Mutex::new(Some(thread)),
@@ -77,15 +78,21 @@ impl Reader {
                 let _ = reply.send(query(connection));
             }
         });
-        self.queries.try_send(query).map_err(|error| match error {
+        self.send(query)?;
+        answer.await.map_err(|_| stopped())
+    }
+
+    fn send(&self, query: Query) -> Result<(), ErrorDetail> {
+        let queries = self.queries.lock().unwrap_or_else(PoisonError::into_inner);
+        let queries = queries.as_ref().ok_or_else(stopped)?;
+        queries.try_send(query).map_err(|error| match error {
             TrySendError::Full(_) => refuse(
                 ErrorCode::RateLimited,
                 format!("The state database is busy: {QUEUE} reads of it wait already."),
                 "Commands are not held up by it. Try again in a moment.",
             ),
             TrySendError::Disconnected(_) => stopped(),
-        })?;
-        answer.await.map_err(|_| stopped())
+        })
     }
 
     /// Breaks off what runs, drops what waits, and closes the connection.
@@ -98,7 +105,8 @@ impl Reader {
         let Some(thread) = thread else { return };
         self.closing.store(true, Ordering::SeqCst);
         // Wakes the thread where nothing waits for it.
-        let _ = self.queries.try_send(Box::new(|_| {}));
+        let queries = self.queries.lock();
+        drop(queries.unwrap_or_else(PoisonError::into_inner).take());
         while !thread.is_finished() {
             // Again and again: an interrupt counts only for what runs already.
             self.interrupt.interrupt();
