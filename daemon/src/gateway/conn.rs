@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{MsgFlags, Shutdown, recv, send, shutdown};
 use tokio::io::unix::AsyncFd;
 
@@ -74,6 +75,19 @@ impl Conn {
         Ok(())
     }
 
+    /// What tells on any thread, without waiting, whether the peer still has its end.
+    ///
+    /// # Errors
+    /// When vgpud has no descriptor left.
+    pub fn presence(&self) -> io::Result<impl FnOnce() -> bool + Send + 'static> {
+        let fd = self.fd.get_ref().try_clone()?;
+        Ok(move || {
+            // The kernel tells POLLHUP without being asked for it, whatever the peer left unread.
+            let mut asked = [PollFd::new(fd.as_fd(), PollFlags::empty())];
+            !matches!(poll(&mut asked, PollTimeout::ZERO), Ok(n) if n > 0)
+        })
+    }
+
     /// Ends both directions at once, for everybody who holds the socket.
     pub fn shutdown(&self) {
         shut(self.fd.get_ref());
@@ -129,6 +143,18 @@ mod tests {
         rest.write_all(b"ok").unwrap();
         let mut ok = [0; 2];
         guest.read_exact(&mut ok).unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_peer_is_there_until_it_closes_whatever_it_sent() {
+        use std::io::Write;
+        let (mut guest, ours) = UnixStream::pair().unwrap();
+        let conn = Conn::new(ours.into()).unwrap();
+        assert!(conn.presence().unwrap()());
+        guest.write_all(b"goodbye").unwrap();
+        assert!(conn.presence().unwrap()());
+        drop(guest);
+        assert!(!conn.presence().unwrap()());
     }
 
     #[tokio::test]

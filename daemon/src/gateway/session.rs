@@ -241,7 +241,9 @@ async fn control(
         peer: peer.to_string(),
         notes,
     };
-    let (admitted, ready) = start(shared, identity, request).await?;
+    let Some((admitted, ready)) = start(shared, conn, identity, request).await? else {
+        return Ok(());
+    };
     let session = admitted.session;
     let welcomed = welcome(shared, conn, identity, &admitted, ready).await;
     match welcomed {
@@ -257,14 +259,16 @@ async fn control(
     }
 }
 
-/// Admits the guest and starts its worker.
+/// Admits the guest and starts its worker. `None`: the guest is gone before its worker was started.
 async fn start(
     shared: &Arc<Shared>,
+    conn: &Conn,
     identity: VmIdentity,
     request: AdmitRequest,
-) -> Result<(Admitted, Ready), Refused> {
+) -> Result<Option<(Admitted, Ready)>, Refused> {
     let begun = Instant::now();
     let deadline = Duration::from_millis(shared.config().worker.start_deadline_ms);
+    let there = conn.presence().map_err(|e| host_failure(&e.to_string()))?;
     let admission = shared.mediator.admit(request).await?;
     let admitted = admission.admitted().clone();
     let launched = shared
@@ -279,10 +283,12 @@ async fn start(
                 depth_calls: admitted.depth_calls,
                 depth_bytes: admitted.depth_bytes,
             },
+            there,
         )
         .await;
     let launched = match launched {
-        Ok(launched) => launched,
+        Ok(Some(launched)) => launched,
+        Ok(None) => return Ok(None),
         Err(why) => {
             let refused = host_failure(&why);
             admission.abandon(why);
@@ -301,7 +307,7 @@ async fn start(
         (up, caged)
     };
     match timeout(deadline.saturating_sub(begun.elapsed()), up).await {
-        Ok((Ok(Ok(ready)), Ok(()))) => Ok((admitted, ready)),
+        Ok((Ok(Ok(ready)), Ok(()))) => Ok(Some((admitted, ready))),
         Ok((Ok(Ok(_)), Err(why))) => {
             shared
                 .mediator

@@ -130,7 +130,8 @@ impl Launcher {
         &self.book
     }
 
-    /// Starts a worker for a session of a VM. It sees these GPUs, in this order, and no others.
+    /// Starts a worker for a session of a VM, in its turn among the VMs. It sees these GPUs, in this order, and no
+    /// others. `None`: by then it is not `wanted` any more, and nothing was started.
     ///
     /// # Errors
     /// A sentence for the administrator.
@@ -140,11 +141,13 @@ impl Launcher {
         vm: Registration,
         gpus: Vec<ScannedGpu>,
         bounds: Bounds,
-    ) -> Result<Launched, String> {
+        wanted: impl FnOnce() -> bool + Send + 'static,
+    ) -> Result<Option<Launched>, String> {
         let launcher = self.clone();
+        let start = move || launcher.start(session, vm, &gpus, bounds);
         let started = self
             .nursery
-            .run(move || launcher.start(session, vm, &gpus, bounds));
+            .run(vm.0, move || wanted().then(start).transpose());
         started
             .await
             .unwrap_or_else(|_| Err("the start of the worker broke off".to_owned()))

@@ -3,18 +3,85 @@
 //! What a child inherits of its starter (CPU affinity, signal mask, resource limits, and a
 //! parent-death signal, which means the starting *thread*) is then the same for all of them, whatever
 //! a pool of threads does. The thread lives as long as vgpud does.
+//!
+//! VMs take turns: however many starts one of them has waiting, another's waits for one of each VM at most.
 
+use std::collections::{HashMap, VecDeque};
 use std::io;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-use crossbeam::channel::{Sender, unbounded};
 use tokio::sync::oneshot;
 
 type Job = Box<dyn FnOnce() + Send>;
 
 /// Starts processes on its own thread. The thread ends when this is dropped.
 #[derive(Debug)]
-pub struct Nursery {
-    jobs: Sender<Job>,
+pub struct Nursery(Arc<Shared>);
+
+#[derive(Debug, Default)]
+struct Shared {
+    queue: Mutex<Queue>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct Queue {
+    /// VMs with jobs that wait, in the order of their turns.
+    turns: VecDeque<u32>,
+    waiting: HashMap<u32, VecDeque<Job>>,
+    closed: bool,
+}
+
+impl std::fmt::Debug for Queue {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Queue")
+            .field("turns", &self.turns)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Queue {
+    fn add(&mut self, vm: u32, job: Job) {
+        let jobs = self.waiting.entry(vm).or_default();
+        if jobs.is_empty() {
+            self.turns.push_back(vm);
+        }
+        jobs.push_back(job);
+    }
+
+    fn next(&mut self) -> Option<Job> {
+        let vm = self.turns.pop_front()?;
+        let jobs = self.waiting.get_mut(&vm)?;
+        let job = jobs.pop_front();
+        if jobs.is_empty() {
+            self.waiting.remove(&vm);
+        } else {
+            self.turns.push_back(vm);
+        }
+        job
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        // No job runs under the lock.
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn work(&self) {
+        loop {
+            let mut queue = self
+                .changed
+                .wait_while(self.lock(), |queue| queue.turns.is_empty() && !queue.closed)
+                .unwrap_or_else(PoisonError::into_inner);
+            let Some(job) = queue.next() else { return };
+            drop(queue);
+            // A job that panics must not take the thread, and with it every worker, along.
+            if std::panic::catch_unwind(std::panic::AssertUnwindSafe(job)).is_err() {
+                tracing::error!("the start of a worker panicked");
+            }
+        }
+    }
 }
 
 impl Nursery {
@@ -23,31 +90,35 @@ impl Nursery {
     /// # Errors
     /// When the system gives no thread.
     pub fn new() -> io::Result<Nursery> {
-        let (jobs, queue) = unbounded::<Job>();
+        let shared = Arc::new(Shared::default());
+        let works = shared.clone();
         std::thread::Builder::new()
             .name("vgpud-nursery".into())
-            .spawn(move || {
-                for job in queue {
-                    // A job that panics must not take the thread, and with it every worker, along.
-                    if std::panic::catch_unwind(std::panic::AssertUnwindSafe(job)).is_err() {
-                        tracing::error!("the start of a worker panicked");
-                    }
-                }
-            })?;
-        Ok(Nursery { jobs })
+            .spawn(move || works.work())?;
+        Ok(Nursery(shared))
     }
 
-    /// Runs `start` on the thread; the receiver gets its result, or nothing if it panicked.
+    /// Runs `start` on the thread when it is this VM's turn; the receiver gets its result, or nothing if it
+    /// panicked.
     pub fn run<T: Send + 'static>(
         &self,
+        vm: u32,
         start: impl FnOnce() -> T + Send + 'static,
     ) -> oneshot::Receiver<T> {
         let (answer, answered) = oneshot::channel();
-        // The thread ends only with the sender, so that this cannot fail.
-        let _ = self.jobs.send(Box::new(move || {
+        let job = Box::new(move || {
             let _ = answer.send(start());
-        }));
+        });
+        self.0.lock().add(vm, job);
+        self.0.changed.notify_one();
         answered
+    }
+}
+
+impl Drop for Nursery {
+    fn drop(&mut self) {
+        self.0.lock().closed = true;
+        self.0.changed.notify_one();
     }
 }
 
@@ -58,10 +129,40 @@ mod tests {
     #[tokio::test]
     async fn every_job_runs_on_the_same_thread_even_after_a_panic() {
         let nursery = Nursery::new().unwrap();
-        let first = nursery.run(|| std::thread::current().id()).await.unwrap();
-        assert!(nursery.run(|| panic!("as the test wants")).await.is_err());
-        let second = nursery.run(|| std::thread::current().id()).await.unwrap();
+        let id = || std::thread::current().id();
+        let first = nursery.run(1, id).await.unwrap();
+        assert!(
+            nursery
+                .run(1, || panic!("as the test wants"))
+                .await
+                .is_err()
+        );
+        let second = nursery.run(1, id).await.unwrap();
         assert_eq!(first, second);
-        assert_ne!(first, std::thread::current().id());
+        assert_ne!(first, id());
+    }
+
+    #[tokio::test]
+    async fn a_storm_of_starts_of_one_vm_delays_another_by_one() {
+        let nursery = Nursery::new().unwrap();
+        let (release, held) = std::sync::mpsc::channel::<()>();
+        let begun = nursery.run(1, move || held.recv());
+        let done = Arc::new(Mutex::new(Vec::new()));
+        let mut storm = Vec::new();
+        let mut start = |vm: u32| {
+            let done = done.clone();
+            storm.push(nursery.run(vm, move || done.lock().unwrap().push(vm)));
+        };
+        (0..500).for_each(|_| start(1));
+        [2, 3, 2, 2].into_iter().for_each(&mut start);
+        release.send(()).unwrap();
+        begun.await.unwrap().unwrap();
+        for answered in storm {
+            answered.await.unwrap();
+        }
+        let done = done.lock().unwrap();
+        assert_eq!(done[..8], [1, 2, 3, 1, 2, 1, 2, 1]);
+        assert_eq!(done.len(), 504);
+        assert!(nursery.0.lock().waiting.is_empty());
     }
 }

@@ -335,6 +335,28 @@ fn storms_of_other_vms_keep_no_session_out() {
     assert!(made.load(Ordering::SeqCst) > 200);
 }
 
+#[test]
+fn guests_that_go_away_at_once_start_no_worker() {
+    // No more than the journal takes at once.
+    const GUESTS: usize = 15;
+    let host = Host::new();
+    let door = host.vm(1, VmLimits::default());
+    for _ in 0..GUESTS {
+        connect(&door).write_all(&greeting()).expect("goes out");
+    }
+    Guest::connect(&door).ask(b'E', b'e');
+    until("they all came", || {
+        (host.events(EventKind::SessionStarted).len() == GUESTS + 1).then_some(())
+    });
+    host.wait_no_sessions();
+    let ended = host.events(EventKind::SessionEnded);
+    let without = ended
+        .iter()
+        .filter(|event| event.message.contains("went away before its session began"));
+    // vgpud may be faster than some are gone.
+    assert!(without.count() > GUESTS / 4, "{ended:#?}");
+}
+
 /// Ends the storm, also when the test fails.
 struct StopOnDrop<'a>(&'a AtomicBool);
 
