@@ -10,16 +10,17 @@ use anyhow::{Context, Result};
 use nix::errno::Errno;
 use nix::sys::ptrace;
 use nix::unistd::Pid;
+use rustix::io::{FdFlags, fcntl_dupfd_cloexec, fcntl_setfd};
 use rustix::process::{Gid, Uid};
 use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 use serde_json::Value;
-use vgpu_tests::guest::{self, Guest};
+use vgpu_tests::guest::{self, Guest, Running};
 use vgpu_tests::host::{Host, Options, one_vm};
 use vgpu_tests::paths;
 use vgpu_tests::wait::{SOON, until};
 
 /// What `worker.confined` takes from a worker.
-const TAKEN: [&str; 24] = [
+const TAKEN: [&str; 25] = [
     "ptrace",
     "process-memory",
     "process-memory-write",
@@ -37,6 +38,7 @@ const TAKEN: [&str; 24] = [
     "message-queues",
     "perf",
     "io-uring",
+    "outliving-vgpud",
     "async-io",
     "memory-that-grows-down",
     "files-in-own-directory",
@@ -60,7 +62,8 @@ const REFUSED_ANYWAY: [&str; 9] = [
 ];
 
 /// What a worker is in any case.
-const ALWAYS: [&str; 9] = [
+const ALWAYS: [&str; 10] = [
+    "no-descriptors",
     "user",
     "no-new-privileges",
     "unreadable",
@@ -160,11 +163,9 @@ fn most(pid: u32, line: &str) -> Result<String> {
     Ok(hard.context("no such line")?.to_owned())
 }
 
-/// The probe is worth as much as its place is a worker's: what can be seen of a worker from outside.
-#[test]
-fn a_worker_is_where_the_probe_was() -> Result<()> {
-    let host = one_vm(&Options::default())?;
-    let _held = Guest::new(guest::RULES, host.target(1))?
+/// A program that computes and goes on, and its worker.
+fn held(host: &Host) -> Result<(Running, u32)> {
+    let held = Guest::new(guest::RULES, host.target(1))?
         .arg("hold")
         .spawn()?;
     let worker = until("a session computes", SOON, || {
@@ -173,7 +174,61 @@ fn a_worker_is_where_the_probe_was() -> Result<()> {
         (calls > 0).then(|| sessions[0]["worker_pid"].as_u64())?
     })
     .with_context(|| host.log())?;
-    let worker = u32::try_from(worker)?;
+    Ok((held, u32::try_from(worker)?))
+}
+
+/// Whoever starts vgpud may have files open that vgpud's children would inherit.
+#[test]
+fn a_worker_has_nothing_open_that_vgpud_inherited() -> Result<()> {
+    if !nix::unistd::geteuid().is_root() {
+        eprintln!(
+            "SKIPPED, NOTHING WAS TESTED: who is not root does not see what a worker has open"
+        );
+        return Ok(());
+    }
+    let secret = tempfile::NamedTempFile::new()?;
+    // No number that a worker has for something else.
+    let inherited = fcntl_dupfd_cloexec(&secret, 100)?;
+    fcntl_setfd(&inherited, FdFlags::empty())?;
+    let host = one_vm(&Options::default())?;
+    let (_held, worker) = held(&host)?;
+    let has = |pid: u32| -> Result<bool> {
+        let open = fs::read_dir(format!("/proc/{pid}/fd"))?.flatten();
+        let mut files = open.filter_map(|link| fs::read_link(link.path()).ok());
+        Ok(files.any(|file| file == secret.path()))
+    };
+    assert!(has(host.pid())?, "vgpud inherited it");
+    assert!(!has(worker)?, "and the worker did not");
+    Ok(())
+}
+
+/// A worker that does nothing at all, as one that its guest has taken over may: its threads are held.
+#[test]
+fn a_worker_ends_with_vgpud_whatever_it_does() -> Result<()> {
+    if !nix::unistd::geteuid().is_root() {
+        eprintln!("SKIPPED, NOTHING WAS TESTED: who is not root may not hold a worker");
+        return Ok(());
+    }
+    let mut host = one_vm(&Options::default())?;
+    let (_held, worker) = held(&host)?;
+    for thread in fs::read_dir(format!("/proc/{worker}/task"))? {
+        let thread = thread?.file_name();
+        let thread = Pid::from_raw(thread.to_str().context("no number")?.parse()?);
+        ptrace::seize(thread, ptrace::Options::empty())?;
+        ptrace::interrupt(thread)?;
+    }
+    host.kill_daemon()?;
+    until("the worker has ended", SOON, || {
+        let state = status(worker, "State:").unwrap_or_default();
+        (state.is_empty() || state.starts_with('Z')).then_some(())
+    })
+}
+
+/// The probe is worth as much as its place is a worker's: what can be seen of a worker from outside.
+#[test]
+fn a_worker_is_where_the_probe_was() -> Result<()> {
+    let host = one_vm(&Options::default())?;
+    let (_held, worker) = held(&host)?;
     assert_eq!(status(worker, "NoNewPrivs:")?, "1");
     assert_eq!(status(worker, "Seccomp:")?, "2", "a filter");
     assert_eq!(most(worker, "Max core file size")?, "0");

@@ -48,7 +48,7 @@ pub(super) fn run(
         .stderr(Stdio::piped())
         .process_group(0);
     let (jail, confinement) = confined;
-    let started = jail.start(command, confinement);
+    let started = jail.start(command, Vec::new(), confinement);
     let mut child = started
         .map_err(|e| format!("cannot start {name}: {e}"))?
         .child;

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 
-use command_fds::{CommandFdExt, FdMapping};
+use command_fds::FdMapping;
 use nix::fcntl::OFlag;
 
 use super::cage::{Cage, Cages};
@@ -133,13 +133,11 @@ fn start(
         .stderr(log)
         // A group of its own: a signal to vgpud's terminal does not reach it.
         .process_group(0);
-    command
-        .fd_mappings(vec![FdMapping {
-            parent_fd: control,
-            child_fd: CONTROL_FD,
-        }])
-        .map_err(io::Error::other)?;
-    let mut started = jail.start(command, order.confinement)?;
+    let control = FdMapping {
+        parent_fd: control,
+        child_fd: CONTROL_FD,
+    };
+    let mut started = jail.start(command, vec![control], order.confinement)?;
     let process = Process::open(started.child.id()).inspect_err(|_| {
         let _ = started.child.kill();
         let _ = started.child.wait();

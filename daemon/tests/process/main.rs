@@ -301,6 +301,8 @@ fn after_the_deadline_sessions_are_ended_with_a_reason() {
 #[test]
 fn a_worker_left_over_by_a_killed_vgpud_is_gone_before_guests_are_served() {
     let place = Place::new("stubborn");
+    // A confined one ends with its vgpud.
+    place.add("confined = false\n");
     place.register();
     let daemon = place.start();
     let mut guest = Guest::connect(&place.path("run/vm/1/vgpu.sock"));

@@ -17,9 +17,12 @@ use std::path::Path;
 use std::process::{Child, Command};
 use std::sync::Arc;
 
+use command_fds::{CommandFdExt, FdMapping};
 use nix::libc;
 use rustix::fs::{Mode, OFlags};
-use rustix::process::{Gid, Resource, Rlimit, Uid, getrlimit, setrlimit};
+use rustix::process::{
+    Gid, Resource, Rlimit, Signal, Uid, getrlimit, set_parent_process_death_signal, setrlimit,
+};
 use rustix::thread::{set_no_new_privs, set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 use seccompiler::BpfProgram;
 
@@ -188,12 +191,22 @@ impl Jail {
     }
 
     /// Starts `command` so confined, as the first process of a process namespace of its own where there
-    /// are any: whatever it starts ends with it.
+    /// are any: whatever it starts ends with it. Confined, it ends with the thread that calls this. It has no
+    /// descriptors but its standard ones and `passed`.
     ///
     /// # Errors
     /// With a message that names the step that failed.
-    pub fn start(&self, mut command: Command, confinement: Confinement) -> io::Result<Confined> {
+    pub fn start(
+        &self,
+        mut command: Command,
+        passed: Vec<FdMapping>,
+        confinement: Confinement,
+    ) -> io::Result<Confined> {
         let (spaces, apart) = (confinement.spaces.clone(), confinement.apart);
+        // Before the others, which pass what stays open.
+        // SAFETY: only system calls are made between fork and exec.
+        unsafe { command.pre_exec(inherit_nothing) };
+        command.fd_mappings(passed).map_err(io::Error::other)?;
         confinement.bind(&mut command);
         let child = if apart {
             self.namespaces.spawn_apart(&mut command)
@@ -221,6 +234,11 @@ impl Confinement {
                 become_owner(owner, &groups).map_err(|e| Step::Owner.failed(e))?;
             }
             set_no_new_privs(true).map_err(|e| Step::Privileges.failed(e))?;
+            if !self.filters.is_empty() {
+                // After the change of its user, which would take it away; the filters keep it.
+                set_parent_process_death_signal(Some(Signal::KILL))
+                    .map_err(|e| Step::End.failed(e))?;
+            }
             if let Some(files) = &self.files {
                 restrict_files(files).map_err(|e| Step::Files.failed(e))?;
             }
@@ -235,6 +253,26 @@ impl Confinement {
         // before; an error is a number and allocates nothing.
         unsafe { command.pre_exec(before) };
     }
+}
+
+/// What vgpud has open, also what it inherited itself, ends at the program's start.
+fn inherit_nothing() -> io::Result<()> {
+    const FIRST: libc::c_uint = libc::STDERR_FILENO.unsigned_abs() + 1;
+    let flag = libc::CLOSE_RANGE_CLOEXEC;
+    // SAFETY: a system call on numbers.
+    let marked = unsafe { libc::syscall(libc::SYS_close_range, FIRST, libc::c_uint::MAX, flag) };
+    if marked != 0 {
+        // Before Linux 5.11: one after the other.
+        let most = getrlimit(Resource::Nofile).current;
+        let most = most.map_or(libc::c_int::MAX, |most| {
+            most.try_into().unwrap_or(libc::c_int::MAX)
+        });
+        for descriptor in libc::STDERR_FILENO + 1..most {
+            // SAFETY: a system call on numbers.
+            unsafe { libc::fcntl(descriptor, libc::F_SETFD, libc::FD_CLOEXEC) };
+        }
+    }
+    Ok(())
 }
 
 /// The kernel is to end this process before others.
@@ -291,6 +329,7 @@ enum Step {
     Limits,
     Owner,
     Privileges,
+    End,
     Files,
     SystemCalls,
 }
@@ -311,8 +350,9 @@ impl Step {
             2 => "cannot bound its resources",
             3 => "cannot change its user",
             4 => "cannot forbid it new privileges (no_new_privs)",
-            5 => "cannot restrict which files it writes (Landlock)",
-            6 => "cannot install its system call filter (seccomp)",
+            5 => "cannot have it end with vgpud",
+            6 => "cannot restrict which files it writes (Landlock)",
+            7 => "cannot install its system call filter (seccomp)",
             _ => return error,
         };
         let cause = io::Error::from_raw_os_error(number % STEP);

@@ -123,6 +123,10 @@ pub(super) fn filters() -> Result<Vec<BpfProgram>, BackendError> {
     // It counts as stack, which RLIMIT_DATA does not bound.
     let grows_down = with_flag(3, libc::MAP_GROWSDOWN)?;
     rules.insert(libc::SYS_mmap, vec![grows_down]);
+    // What ends it with vgpud is not its own to put off.
+    let stay = libc::PR_SET_PDEATHSIG.unsigned_abs().into();
+    let stays = SeccompRule::new(vec![argument(0, SeccompCmpOp::Eq, stay)?])?;
+    rules.insert(libc::SYS_prctl, vec![stays]);
     let eperm = SeccompAction::Errno(libc::EPERM.unsigned_abs());
     let arch = std::env::consts::ARCH.try_into()?;
     // Calls of other processors' numbering end the process: the compiler puts that in front.

@@ -35,10 +35,14 @@ fn line(name: &str, holds: bool, detail: impl Into<String>) -> Line {
     }
 }
 
+/// Up to which descriptors are looked for.
+const DESCRIPTORS_MOST: libc::c_long = 65_536;
+
 /// Tries everything. `outside` are vgpud's own namespaces, as links in `/proc/PID/ns` name them; `own` is a
 /// directory that its user may write to.
 pub(super) fn examine(outside: &[String], own: Option<&Path>, soft: bool) -> Vec<Line> {
     let mut lines = vec![
+        descriptors(),
         line("user", !getuid().is_root(), format!("uid {}", getuid())),
         is(
             "no-new-privileges",
@@ -88,6 +92,19 @@ fn limit(name: &str, resource: Resource, most: u64) -> Line {
         Ok((_, hard)) => line(name, hard <= most, format!("at most {hard}")),
         Err(e) => line(name, false, e.to_string()),
     }
+}
+
+/// Nothing is open but the standard ones. This comes first: the program itself has opened nothing yet.
+fn descriptors() -> Line {
+    let is_open = |&number: &libc::c_long| {
+        call(libc::SYS_fcntl, [number, libc::F_GETFD.into(), 0, 0]).is_ok()
+    };
+    let open: Vec<_> = (3..DESCRIPTORS_MOST).filter(is_open).collect();
+    line(
+        "no-descriptors",
+        open.is_empty(),
+        format!("open are {open:?}"),
+    )
 }
 
 fn expendable() -> Line {
@@ -164,6 +181,13 @@ const CALLS: &[(&str, libc::c_long, [libc::c_long; 2], Errno)] = &[
     ("message-queues", libc::SYS_mq_open, [0, 0], Errno::EPERM),
     ("perf", libc::SYS_perf_event_open, [0, 0], Errno::EPERM),
     ("io-uring", libc::SYS_io_uring_setup, [0, 0], Errno::EPERM),
+    // No signal: it changes nothing that is to last.
+    (
+        "outliving-vgpud",
+        libc::SYS_prctl,
+        [libc::PR_SET_PDEATHSIG as libc::c_long, 0],
+        Errno::EPERM,
+    ),
     // No events, and nowhere to put the context.
     ("async-io", libc::SYS_io_setup, [0, 0], Errno::EPERM),
     ("userfaultfd", libc::SYS_userfaultfd, [-1, 0], Errno::EPERM),
