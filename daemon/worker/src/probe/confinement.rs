@@ -5,6 +5,7 @@
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::sys::prctl;
@@ -267,7 +268,16 @@ fn fork() -> Line {
             .map(|out| BufReader::new(out).read_line(&mut said));
         let _ = shell.wait();
     });
-    match (read, said.trim().parse()) {
+    let pid = said.trim().parse::<u32>();
+    // vgpud knows it by what it runs: who looked sooner would take the shell for an end.
+    let begun = Instant::now();
+    let runs = |pid| std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    while pid.as_ref().is_ok_and(|pid| runs(pid).starts_with(b"sh\0"))
+        && begun.elapsed() < Duration::from_secs(5)
+    {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    match (read, pid) {
         (Ok(()), Ok(pid)) => Line {
             pid: Some(pid),
             ..line(NAME, true, "it is looked for")
