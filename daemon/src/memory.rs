@@ -1,5 +1,7 @@
 //! The host's own memory, and how much of it guests may pin.
 
+use std::sync::Once;
+
 /// Bytes of memory of this host; `None`: the kernel does not say.
 #[must_use]
 pub fn total() -> Option<u64> {
@@ -11,8 +13,41 @@ pub fn total() -> Option<u64> {
     kib.checked_mul(1024)
 }
 
-/// Bytes of host memory that all VMs together may have pinned, whatever their limits: three quarters of it.
+/// What VMs may pin where the kernel does not say how much memory there is: that of a few programs.
+const OF_UNKNOWN: u64 = 2 << 30;
+
+/// Bytes of host memory that all VMs together may have pinned, whatever their limits: three quarters of it;
+/// 2 GiB where the kernel does not say how much there is.
 #[must_use]
 pub fn pinned_most() -> u64 {
-    total().map_or(u64::MAX, |total| total / 4 * 3)
+    most_of(total())
+}
+
+fn most_of(total: Option<u64>) -> u64 {
+    static WARNED: Once = Once::new();
+    total.map_or_else(
+        || {
+            WARNED.call_once(|| {
+                tracing::warn!(
+                    "/proc/meminfo does not say how much memory this host has: all VMs together may pin {} \
+                     MiB. Let vgpud read /proc/meminfo for more, and start it again",
+                    OF_UNKNOWN >> 20
+                );
+            });
+            OF_UNKNOWN
+        },
+        |total| total / 4 * 3,
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_that_does_not_say_how_much_memory_it_has_pins_a_little() {
+        assert_eq!(most_of(Some(8 << 30)), 6 << 30);
+        assert_eq!(most_of(None), 2 << 30);
+        assert!(pinned_most() < total().unwrap());
+    }
 }

@@ -58,7 +58,7 @@ pub enum ToWorker {
         bytes: u64,
     },
     /// Answer to [`FromWorker::ImageBegin`]. Unless refused, the one descriptor of this message is the memory:
-    /// a memfd of exactly the announced length, whose size is sealed.
+    /// a memfd of exactly the announced length, which nobody makes longer.
     ImageRoom {
         /// Its number.
         image: u64,
@@ -195,7 +195,7 @@ pub enum FromWorker {
         /// Its name.
         hash: ImageHash,
     },
-    /// The worker holds the image's memory no longer.
+    /// The worker holds the image's memory no longer, and has no mapping of it: vgpud makes the memfd empty.
     ImageDone {
         /// Its number.
         image: u64,

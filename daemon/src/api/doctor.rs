@@ -405,7 +405,7 @@ fn pinned_memory(vms: &[Vm], most: u64) -> DoctorCheck {
         NAME,
         format!(
             "VMs may pin host memory {said}, and all together get {most_mib} MiB (three quarters of the \
-             host's), {now_mib} MiB of which are pinned now: beyond {share} MiB, which are reserved for each \
+             host's, or 2 GiB where /proc/meminfo cannot be read), {now_mib} MiB of which are pinned now: beyond {share} MiB, which are reserved for each \
              VM, a VM may be refused what its limit allows."
         ),
         "Lower limits with `vgpu-admin vm set --pinned=...`, or `pinned_bytes` in `[defaults.vm]`.",

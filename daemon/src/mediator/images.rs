@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::fd::AsFd;
+use std::sync::Arc;
 
 use vgpu_proto::call::ops::ImageHash;
 use vgpu_proto::limits::{MAX_IMAGE, MAX_UPLOADS};
@@ -17,7 +18,7 @@ use super::actor::Actor;
 use super::handle::Command;
 use super::messages::HOST_FULL;
 use super::session::{Phase, Session};
-use crate::supervisor::images::{Checked, Image, memory};
+use crate::supervisor::images::{Checked, Image, end_memory, memory};
 
 /// Images of a session whose memory is booked: those that are loaded or wait for the disk count too.
 const IMAGES_MOST: usize = 1_024;
@@ -37,13 +38,13 @@ pub(super) struct Images {
 #[derive(Debug)]
 struct Booked {
     len: u64,
-    /// Until it is whole.
-    memory: Option<File>,
+    memory: Arc<File>,
+    whole: bool,
 }
 
 impl Images {
     fn unfinished(&self) -> usize {
-        let unfinished = self.booked.values().filter(|image| image.memory.is_some());
+        let unfinished = self.booked.values().filter(|image| !image.whole);
         unfinished.count()
     }
 }
@@ -71,8 +72,12 @@ impl Actor {
         let fds: Vec<_> = memory.iter().map(AsFd::as_fd).collect();
         self.send_with(id, &ToWorker::ImageRoom { image, refused }, &fds);
         if let (Some(session), Some(memory)) = (self.sessions.get_mut(&id), memory) {
-            let memory = Some(memory);
-            session.images.booked.insert(image, Booked { len, memory });
+            let booked = Booked {
+                len,
+                memory: memory.into(),
+                whole: false,
+            };
+            session.images.booked.insert(image, booked);
         }
     }
 
@@ -112,10 +117,12 @@ impl Actor {
         let Some(session) = self.sessions.get_mut(&id) else {
             return;
         };
-        let whole = session.images.booked.get_mut(&image);
-        let Some((len, memory)) = whole.and_then(|i| Some((i.len, i.memory.take()?))) else {
+        let begun = session.images.booked.get_mut(&image);
+        let Some(begun) = begun.filter(|image| !image.whole) else {
             return self.breach(id, "the worker finishes an image that it did not begin");
         };
+        begun.whole = true;
+        let (len, memory) = (begun.len, begun.memory.clone());
         let (handle, vm) = (self.handle.clone(), session.vm);
         let whole = Image {
             vm: (session.vm.vm_id, session.vm.generation),
@@ -156,14 +163,18 @@ impl Actor {
         }
     }
 
-    /// The worker has let go of an image's memory.
+    /// The worker says that it has let go of an image's memory. It is taken away from it, whatever is true, and
+    /// from the keeper, before it leaves the books.
     pub(super) fn image_done(&mut self, id: u64, image: u64) {
         let Some(session) = self.sessions.get_mut(&id) else {
             return;
         };
-        match session.images.booked.remove(&image) {
-            Some(Booked { len, .. }) => self.unbook_pinned(id, cost(len)),
-            None => self.breach(id, "the worker gives back an image that it did not begin"),
+        let Some(done) = session.images.booked.remove(&image) else {
+            return self.breach(id, "the worker gives back an image that it did not begin");
+        };
+        match end_memory(&done.memory) {
+            Ok(()) => self.unbook_pinned(id, cost(done.len)),
+            Err(e) => tracing::error!(session = id, "the memory of an image stays booked: {e}"),
         }
     }
 

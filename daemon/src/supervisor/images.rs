@@ -49,8 +49,9 @@ pub struct Image {
     pub hash: ImageHash,
     /// Its bytes.
     pub len: u64,
-    /// Where they are; a worker may write to it.
-    pub memory: File,
+    /// Where they are; a worker may write to it, and they are gone when it has said that it needs them no
+    /// longer.
+    pub memory: Arc<File>,
     /// The bytes that the cache may have.
     pub bound: u64,
     /// Told when the cache has it or will not.
@@ -242,7 +243,7 @@ impl Queue {
     }
 }
 
-/// Memory for an image of `len` bytes, which nobody can make longer or shorter.
+/// Memory for an image of `len` bytes, which nobody can make longer: what [`end_memory`] took is gone.
 ///
 /// # Errors
 /// When the system gives no descriptor.
@@ -253,9 +254,18 @@ pub fn memory(len: u64) -> io::Result<File> {
     )?;
     let len = i64::try_from(len).map_err(|_| io::ErrorKind::InvalidInput)?;
     ftruncate(&fd, len)?;
-    let seals = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL;
+    // No worker may seal it against being made shorter.
+    let seals = SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL;
     fcntl(&fd, FcntlArg::F_ADD_SEALS(seals))?;
     Ok(File::from(fd))
+}
+
+/// Takes an image's memory from whoever still has a descriptor or a mapping of it.
+///
+/// # Errors
+/// The system's: the memory is still there.
+pub fn end_memory(memory: &File) -> io::Result<()> {
+    memory.set_len(0)
 }
 
 /// Where a registration's images are.
@@ -583,7 +593,7 @@ mod tests {
             session: 3,
             hash: *blake3::hash(bytes).as_bytes(),
             len: bytes.len() as u64,
-            memory: room,
+            memory: room.into(),
             bound,
             done: Box::new(move |checked| tell.send(checked).unwrap()),
         };
@@ -609,9 +619,26 @@ mod tests {
     fn memory_for_an_image_keeps_its_size() {
         let room = memory(5_000).unwrap();
         assert_eq!(room.metadata().unwrap().len(), 5_000);
-        assert!(room.set_len(0).is_err() && room.set_len(10_000).is_err());
+        assert!(room.set_len(10_000).is_err());
         assert!(room.write_all_at(&[1; 5_000], 0).is_ok());
         assert!(room.write_all_at(&[1; 2], 4_999).is_err(), "beyond the end");
+        let worker = room.try_clone().unwrap();
+        let no_shrink = FcntlArg::F_ADD_SEALS(SealFlag::F_SEAL_SHRINK);
+        assert!(fcntl(&worker, no_shrink).is_err(), "a worker seals nothing");
+        end_memory(&room).unwrap();
+        assert!(worker.set_len(1).is_err() && worker.write_all_at(&[1], 0).is_err());
+        let left = worker.metadata().unwrap();
+        assert_eq!((left.len(), left.blocks()), (0, 0));
+    }
+
+    #[test]
+    fn an_image_whose_memory_ended_while_it_waited_is_not_kept() {
+        let root = tempfile::tempdir().unwrap();
+        let (keeper, dir) = keeper(root.path());
+        let gone = image(b"was given back before the disk had it", PLENTY);
+        end_memory(&gone.0.memory).unwrap();
+        keep_now(&keeper, gone);
+        assert_eq!(names(&dir), BTreeSet::new());
     }
 
     #[test]

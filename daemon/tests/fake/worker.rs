@@ -17,6 +17,7 @@
 //! | `R` | asks for 1 MiB of device memory | `y` or `n` |
 //! | `H` | asks for 1 GiB of pinned host memory | `y` or `n` |
 //! | `N` | says how much may be unfinished under its last lease | `2` to `5`: so many times 100 µs |
+//! | `Z` | says that it has let go of an image's 64 MiB, and keeps them | `z`: they are taken away; `r`, `k`: not |
 //! | `K` | forks a process that outlives everything, and says its number in 4 bytes | `k` |
 //! | `U` | uses the device for 500 ms, by the device's own account | `u` |
 //!
@@ -27,12 +28,12 @@
 use std::fs::{File, OpenOptions};
 use std::io::{IoSliceMut, Read, Write};
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{Command, Stdio, exit};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::sys::mman::{MapFlags, ProtFlags, mmap};
@@ -44,6 +45,9 @@ use vgpu_proto::lease::{HintPage, LeasePage, PAGE_BYTES, Parked, WorkerEnd};
 use vgpu_proto::worker::{FromWorker, Start, ToWorker};
 
 const CONTROL: RawFd = 3;
+
+/// Images from this number on are those of `Z`.
+const KEPT: u64 = 100;
 
 fn tell(message: &FromWorker) {
     let bytes = codec::encode(message).expect("encodes");
@@ -221,6 +225,26 @@ fn fork_survivor() -> u32 {
     said.trim().parse().expect("a number")
 }
 
+/// Fills the memory of an image, says that it is let go, and keeps it: whether it is taken away.
+fn keep_room(image: u64, room: File) -> u8 {
+    let len = room.metadata().expect("a memfd").len();
+    for at in (0..len).step_by(1 << 20) {
+        room.write_all_at(&[7; 1 << 20], at).expect("room");
+    }
+    tell(&FromWorker::ImageDone { image });
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while Instant::now() < deadline {
+        if room.metadata().expect("a memfd").blocks() == 0 {
+            let refilled = room.write_all_at(&[7], 0).is_ok() || room.set_len(len).is_ok();
+            // For ever.
+            std::mem::forget(room);
+            return if refilled { b'r' } else { b'z' };
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    b'k'
+}
+
 fn main() {
     let mode = std::env::var("FAKE_START").unwrap_or_default();
     if mode == "exit" {
@@ -279,6 +303,9 @@ fn main() {
                 let _ = data_came.send(stream);
             }
             (ToWorker::Grant { .. }, _) => shared.granted(),
+            (ToWorker::ImageRoom { image, .. }, mut fds) if image >= KEPT => {
+                shared.answer(keep_room(image, File::from(fds.remove(0))));
+            }
             (ToWorker::MemGrant { granted, .. }, _) => {
                 shared.answer(if granted { b'y' } else { b'n' });
             }
@@ -292,6 +319,7 @@ fn main() {
 fn serve(shared: &Shared, mut data: UnixStream, vm: u32) {
     let mut byte = [0];
     let mut slot: Option<Slot> = None;
+    let mut images = 0;
     let epoch = || *shared.held();
     while data.read_exact(&mut byte).is_ok() {
         match byte[0] {
@@ -344,6 +372,13 @@ fn serve(shared: &Shared, mut data: UnixStream, vm: u32) {
                     hash: [7; 32],
                 });
                 shared.answer(b'i');
+            }
+            b'Z' => {
+                images += 1;
+                tell(&FromWorker::ImageBegin {
+                    image: KEPT + images,
+                    len: 64 << 20,
+                });
             }
             b'C' => std::process::abort(),
             b'F' => {

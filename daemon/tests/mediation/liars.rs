@@ -74,3 +74,15 @@ fn a_worker_that_gives_an_image_a_false_hash_is_struck_also_when_it_is_gone() {
     });
     neighbour.ask(b'E', b'e');
 }
+
+#[test]
+fn memory_of_images_that_a_worker_keeps_is_taken_from_it_before_it_leaves_the_books() {
+    let host = Host::new();
+    let [mut guest] = host.guests();
+    for _ in 0..3 {
+        guest.ask(b'Z', b'z');
+    }
+    until("the books are empty", || {
+        (host.snapshot().vms[0].pinned_bytes == 1 << 20).then_some(())
+    });
+}

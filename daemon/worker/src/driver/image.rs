@@ -57,7 +57,8 @@ impl MappedImage {
 
     /// The image without the bytes behind it.
     ///
-    /// The file is vgpud's, and nobody else makes it shorter: a file of the cache, or memory of a sealed size.
+    /// The file is vgpud's, and nobody makes it shorter meanwhile: a file of the cache, or memory for an image,
+    /// which vgpud takes back when this process has said that it has no mapping of it.
     pub fn bytes(&self) -> &[u8] {
         // SAFETY: `len` readable bytes, mapped for as long as `self` lives.
         unsafe { std::slice::from_raw_parts(self.base.as_ptr().cast(), self.len) }

@@ -470,6 +470,7 @@ impl Session {
                 timeout = earlier(timeout, Some(Duration::from_nanos(wake)));
             }
         }
+        timeout = earlier(timeout, self.images.give_up(Instant::now()));
         self.lease.publish(waiting, self.head());
         timeout
     }

@@ -11,6 +11,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use vgpu_proto::call::ops::ImageHash;
 use vgpu_proto::limits::{MAX_IMAGE, MAX_UPLOADS};
@@ -20,6 +21,10 @@ use crate::control::Vgpud;
 
 /// Refused images whose reasons are remembered until they are loaded.
 const MAX_REFUSED: usize = 64;
+
+/// An image of which nothing more has come for so long, and which was not loaded, is given up: others need its
+/// memory.
+const STALLED: Duration = Duration::from_secs(60);
 
 /// Why an image is not to be had.
 #[derive(Debug, thiserror::Error)]
@@ -87,6 +92,8 @@ struct Upload {
     len: u64,
     received: u64,
     hasher: blake3::Hasher,
+    /// When its last piece came.
+    moved: Instant,
 }
 
 /// The images of one session.
@@ -99,8 +106,9 @@ pub(super) struct Images {
     uploads: HashMap<ImageHash, Upload>,
     /// Whole images that vgpud has not said to be done with: until then the cache does not have them.
     held: HashMap<ImageHash, Arc<Whole>>,
-    /// Images without memory, and why. What the guest sends of them is dropped; the load is told.
-    refused: HashMap<ImageHash, String>,
+    /// Images without memory, and why; `None`: it was given up. What the guest sends of them is dropped; the
+    /// load is told.
+    refused: HashMap<ImageHash, Option<String>>,
     /// Images whose cached files are not what their names say.
     damaged: HashSet<ImageHash>,
 }
@@ -170,16 +178,33 @@ impl Images {
                     len,
                     received: 0,
                     hasher: blake3::Hasher::new(),
+                    moved: Instant::now(),
                 };
                 self.uploads.insert(hash, upload);
             }
-            Err(why) => {
-                if self.refused.len() >= MAX_REFUSED {
-                    self.refused.clear();
-                }
-                self.refused.insert(hash, why);
-            }
+            Err(why) => self.refuse(hash, Some(why)),
         }
+    }
+
+    fn refuse(&mut self, hash: ImageHash, why: Option<String>) {
+        if self.refused.len() >= MAX_REFUSED {
+            self.refused.clear();
+        }
+        self.refused.insert(hash, why);
+    }
+
+    /// Gives up the images of which nothing more comes and that nobody loads, and with them their memory: a load
+    /// of one is told that it is not complete, and the guest sends it again. How long until the next may be
+    /// given up.
+    pub(super) fn give_up(&mut self, now: Instant) -> Option<Duration> {
+        let idle = |upload: &Upload| now.saturating_duration_since(upload.moved);
+        let stalled = self.uploads.extract_if(|_, upload| idle(upload) >= STALLED);
+        for (hash, upload) in stalled.collect::<Vec<_>>() {
+            tracing::info!("{} bytes of a module image are given up", upload.len);
+            self.refuse(hash, None);
+        }
+        let left = self.uploads.values();
+        left.map(|upload| STALLED - idle(upload)).min()
     }
 
     /// Takes a piece of an image that has begun.
@@ -221,6 +246,7 @@ impl Images {
         upload.room.file.write_all_at(bytes, offset)?;
         upload.hasher.update(bytes);
         upload.received = end;
+        upload.moved = Instant::now();
         Ok(())
     }
 
@@ -230,7 +256,7 @@ impl Images {
     /// Not complete, refused, another hash, or the file system's.
     pub(super) fn finish(&mut self, hash: &ImageHash, len: u64) -> Result<Source, ImageError> {
         if let Some(why) = self.refused.remove(hash) {
-            return Err(ImageError::Refused(why));
+            return Err(why.map_or(ImageError::Incomplete, ImageError::Refused));
         }
         if let Some(upload) = self.uploads.remove(hash) {
             if upload.len != len || upload.received != len {
@@ -376,5 +402,34 @@ mod tests {
         // Sent again, it may come.
         send(&mut images, (name, 4), 0, b"abcd").expect("room");
         assert!(images.finish(&name, 4).is_ok());
+    }
+
+    #[test]
+    fn an_image_of_which_nothing_more_comes_is_given_up_and_may_be_sent_again() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (mut images, vgpud) = images(dir.path());
+        let (name, slow) = (hash(b"abcd"), hash(b"efgh"));
+        send(&mut images, (name, 4), 0, b"ab").expect("a piece");
+        send(&mut images, (slow, 4), 0, b"ef").expect("a piece");
+        let now = Instant::now();
+        let left = images.give_up(now).expect("two wait");
+        assert!(left <= STALLED && left > STALLED / 2, "{left:?}");
+        let late = now + STALLED;
+        images.uploads.get_mut(&slow).expect("begun").moved = late;
+        assert_eq!(images.give_up(late), Some(STALLED));
+        // vgpud has its memory back.
+        let mut said = [0; 64];
+        let got = nix::unistd::read(&vgpud, &mut said).expect("a message");
+        let said: FromWorker = vgpu_proto::codec::decode(&said[..got]).expect("known");
+        assert_eq!(said, FromWorker::ImageDone { image: 1 });
+        // What comes late is dropped, and the load has the guest send it again.
+        images.receive(&name, 4, 2, b"cd").expect("dropped");
+        let lost = images.finish(&name, 4);
+        assert!(matches!(lost, Err(ImageError::Incomplete)), "{lost:?}");
+        send(&mut images, (name, 4), 0, b"abcd").expect("room");
+        assert!(images.finish(&name, 4).is_ok());
+        images.receive(&slow, 4, 2, b"gh").expect("it went on");
+        assert!(images.finish(&slow, 4).is_ok());
+        assert_eq!(images.give_up(late), None);
     }
 }
