@@ -146,7 +146,9 @@ mod tests {
     async fn a_storm_of_starts_of_one_vm_delays_another_by_one() {
         let nursery = Nursery::new().unwrap();
         let (release, held) = std::sync::mpsc::channel::<()>();
-        let begun = nursery.run(1, move || held.recv());
+        let (begin, begun) = std::sync::mpsc::channel();
+        let first = nursery.run(1, move || (begin.send(()), held.recv()));
+        begun.recv().unwrap();
         let done = Arc::new(Mutex::new(Vec::new()));
         let mut storm = Vec::new();
         let mut start = |vm: u32| {
@@ -156,7 +158,7 @@ mod tests {
         (0..500).for_each(|_| start(1));
         [2, 3, 2, 2].into_iter().for_each(&mut start);
         release.send(()).unwrap();
-        begun.await.unwrap().unwrap();
+        first.await.unwrap().1.unwrap();
         for answered in storm {
             answered.await.unwrap();
         }
