@@ -84,7 +84,8 @@ pub struct StoreHealth {
 #[derive(Debug)]
 pub struct Store {
     file: PathBuf,
-    jobs: Sender<Job>,
+    /// Gone once closed.
+    jobs: Mutex<Option<Sender<Job>>>,
     reader: Reader,
     /// The writer's connection is the only one that can read, too.
     alone: bool,
@@ -170,7 +171,7 @@ impl Store {
             })?;
         Ok(Self {
             file: file.to_path_buf(),
-            jobs,
+            jobs: Mutex::new(Some(jobs)),
             reader,
             alone,
             shared,
@@ -250,7 +251,7 @@ impl Store {
     /// Takes over settings that were read again.
     pub fn configure(&self, options: StoreOptions) {
         // When the queue is full of commands, the next reload will do.
-        let _ = self.jobs.try_send(Job::Configure(Box::new(options)));
+        let _ = self.send(Job::Configure(Box::new(options)));
     }
 
     /// Events after `since`, oldest first: from the disk as far as they are no longer in memory.
@@ -336,7 +337,7 @@ impl Store {
         // First: the last connection that closes writes the log back into the database.
         self.reader.close();
         if let Some(thread) = thread {
-            let _ = self.jobs.send(Job::Stop);
+            close(&self.jobs);
             if thread.join().is_err() {
                 tracing::error!("the store's writer thread panicked");
             }
@@ -369,13 +370,12 @@ impl Store {
     }
 
     fn send(&self, job: Job) -> Result<(), ErrorDetail> {
-        self.jobs.try_send(job).map_err(|error| match error {
-            TrySendError::Full(_) => refuse(
+        try_send(&self.jobs, job)?.map_err(|_| {
+            refuse(
                 ErrorCode::StoreUnwritable,
                 "The state database does not keep up: too many commands wait for the disk.",
                 "Nothing was changed. Try again; if it stays so, look at the disk.",
-            ),
-            TrySendError::Disconnected(_) => stopped(),
+            )
         })
     }
 }
@@ -384,6 +384,23 @@ impl Drop for Store {
     fn drop(&mut self) {
         self.close();
     }
+}
+
+/// Sends to a thread of the store without waiting; the inner error is that too many wait.
+fn try_send<T>(
+    sender: &Mutex<Option<Sender<T>>>,
+    what: T,
+) -> Result<Result<(), TrySendError<T>>, ErrorDetail> {
+    let sender = sender.lock().unwrap_or_else(PoisonError::into_inner);
+    match sender.as_ref().map(|sender| sender.try_send(what)) {
+        None | Some(Err(TrySendError::Disconnected(_))) => Err(stopped()),
+        Some(sent) => Ok(sent),
+    }
+}
+
+/// The thread ends when it has taken what was sent before.
+fn close<T>(sender: &Mutex<Option<Sender<T>>>) {
+    sender.lock().unwrap_or_else(PoisonError::into_inner).take();
 }
 
 fn stopped() -> ErrorDetail {

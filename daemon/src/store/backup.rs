@@ -23,7 +23,7 @@ impl Temporary {
     ///
     /// # Errors
     /// When it cannot be made.
-    fn create(path: PathBuf) -> io::Result<(Temporary, File)> {
+    pub(super) fn create(path: PathBuf) -> io::Result<(Temporary, File)> {
         let temporary = Temporary(path);
         temporary.remove();
         let mut options = OpenOptions::new();
@@ -83,7 +83,7 @@ impl Backup {
 impl Store {
     /// Forgets copies that an earlier vgpud did not finish.
     pub(super) fn tidy(database: &Path) {
-        for name in ["backup", "restore"] {
+        for name in ["backup", "restore", "space"] {
             drop(Temporary(beside(database, name)));
         }
     }
@@ -150,7 +150,8 @@ impl Store {
     }
 }
 
-fn beside(database: &Path, name: &str) -> PathBuf {
+/// A name in the database's directory that begins with the database's.
+pub(super) fn beside(database: &Path, name: &str) -> PathBuf {
     let mut path = database.as_os_str().to_owned();
     path.push(format!(".{name}"));
     path.into()

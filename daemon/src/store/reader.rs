@@ -8,13 +8,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use crossbeam::channel::{Receiver, Sender, TrySendError};
+use crossbeam::channel::{Receiver, Sender};
 use rusqlite::{Connection, InterruptHandle};
 use tokio::sync::oneshot;
 use vgpu_proto::api::{ErrorCode, ErrorDetail};
 
 use super::command::refuse;
-use super::{StoreError, schema, stopped};
+use super::{StoreError, close, schema, stopped, try_send};
 
 /// Reads that may wait.
 const QUEUE: usize = 32;
@@ -25,7 +25,8 @@ type Query = Box<dyn FnOnce(&Connection) + Send>;
 
 /// The reading thread.
 pub(super) struct Reader {
-    /// `None`: closed. What still waits in it goes with the last sender.
+    /// Gone once closed. A channel keeps what was sent although its receiver is gone: whoever sent it last
+    /// would wait for as long as the sender lives.
     queries: Mutex<Option<Sender<Query>>>,
     interrupt: InterruptHandle,
     closing: Arc<AtomicBool>,
@@ -34,9 +35,7 @@ pub(super) struct Reader {
 
 impl std::fmt::Debug for Reader {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Reader")
-            .field("closing", &self.closing)
-            .finish_non_exhaustive()
+        f.debug_struct("Reader").finish_non_exhaustive()
     }
 }
 
@@ -78,21 +77,14 @@ impl Reader {
                 let _ = reply.send(query(connection));
             }
         });
-        self.send(query)?;
-        answer.await.map_err(|_| stopped())
-    }
-
-    fn send(&self, query: Query) -> Result<(), ErrorDetail> {
-        let queries = self.queries.lock().unwrap_or_else(PoisonError::into_inner);
-        let queries = queries.as_ref().ok_or_else(stopped)?;
-        queries.try_send(query).map_err(|error| match error {
-            TrySendError::Full(_) => refuse(
+        try_send(&self.queries, query)?.map_err(|_| {
+            refuse(
                 ErrorCode::RateLimited,
                 format!("The state database is busy: {QUEUE} reads of it wait already."),
                 "Commands are not held up by it. Try again in a moment.",
-            ),
-            TrySendError::Disconnected(_) => stopped(),
-        })
+            )
+        })?;
+        answer.await.map_err(|_| stopped())
     }
 
     /// Breaks off what runs, drops what waits, and closes the connection.
@@ -104,9 +96,7 @@ impl Reader {
             .take();
         let Some(thread) = thread else { return };
         self.closing.store(true, Ordering::SeqCst);
-        // Wakes the thread where nothing waits for it.
-        let queries = self.queries.lock();
-        drop(queries.unwrap_or_else(PoisonError::into_inner).take());
+        close(&self.queries);
         while !thread.is_finished() {
             // Again and again: an interrupt counts only for what runs already.
             self.interrupt.interrupt();
@@ -120,9 +110,8 @@ impl Reader {
 
 fn serve(connection: &Connection, queue: &Receiver<Query>, closing: &AtomicBool) {
     for query in queue {
-        if closing.load(Ordering::SeqCst) {
-            return;
+        if !closing.load(Ordering::SeqCst) {
+            query(connection);
         }
-        query(connection);
     }
 }

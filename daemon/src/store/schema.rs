@@ -1,12 +1,15 @@
 //! The database file: opening it, and its tables through the versions.
 
 use std::fs::OpenOptions;
+use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags};
+
+use super::backup::{Temporary, beside};
 
 /// Oldest SQLite without the WAL-reset corruption (sqlite.org/changes, 3.51.3).
 pub(super) const OLDEST_SQLITE: i32 = 3_051_003;
@@ -143,13 +146,15 @@ pub(super) fn open(file: &Path, promised: u64, witness: &Path) -> Result<Connect
     let (mut connection, found) = match open_sound(file, false) {
         // The index of the log is a file, for which a full disk may have no space. Without other
         // connections it can be in memory.
-        Err(StoreError::Open { .. }) => open_sound(file, true).inspect(|_| {
-            tracing::warn!(
-                "the disk of the state database {} seems to be full; checks and lists of old events \
+        Err(StoreError::Open { .. }) if disk_is_full(file) => {
+            open_sound(file, true).inspect(|_| {
+                tracing::warn!(
+                    "the disk of the state database {} is full; checks and lists of old events \
                  hold commands up until vgpud is started again with space on it",
-                file.display()
-            );
-        }),
+                    file.display()
+                );
+            })
+        }
         opened => opened,
     }?;
     if found < promised {
@@ -237,6 +242,17 @@ fn open_sound(file: &Path, alone: bool) -> Result<(Connection, u64), StoreError>
     }
     let last_change = check(&connection, file)?;
     Ok((connection, last_change))
+}
+
+/// Whether the database's disk takes no more than the index of a log needs. SQLite's errors do not tell: for
+/// the index they are the same whatever the reason.
+fn disk_is_full(file: &Path) -> bool {
+    const INDEX: usize = 32 << 10;
+    use std::io::ErrorKind::{QuotaExceeded, StorageFull};
+    let full = |error: std::io::Error| matches!(error.kind(), QuotaExceeded | StorageFull);
+    let written = Temporary::create(beside(file, "space"))
+        .and_then(|(_held, mut space)| space.write_all(&vec![0; INDEX]));
+    written.is_err_and(full)
 }
 
 /// SQLite would create it readable for all; its log takes over the mode of the file.
@@ -473,6 +489,18 @@ mod tests {
             error.to_string().contains("not a database of vgpud"),
             "{error}"
         );
+    }
+
+    #[test]
+    fn what_is_no_full_disk_is_not_taken_for_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("state.db");
+        drop(open(&file).unwrap());
+        // The log has no index then, as on a full disk.
+        std::os::unix::fs::symlink("nowhere", dir.path().join("state.db-shm")).unwrap();
+        let error = open(&file).unwrap_err();
+        assert!(matches!(error, StoreError::Open { .. }), "{error}");
+        assert!(!dir.path().join("state.db.space").exists());
     }
 
     #[test]

@@ -1,3 +1,5 @@
+mod backups;
+
 use std::time::Instant;
 
 use proptest::prelude::*;
@@ -60,7 +62,7 @@ pub(crate) fn fill_disk(store: &Store, full: bool) {
         let set = connection.pragma_update_and_check(None, "max_page_count", pages, |_| Ok(()));
         let _ = done.send(set);
     }));
-    store.jobs.send(job).unwrap();
+    store.send(job).unwrap();
     wait.recv().unwrap().unwrap();
 }
 
@@ -70,7 +72,7 @@ pub(crate) fn stall_disk(store: &Store) -> std::sync::mpsc::Sender<()> {
     let job = Job::Read(Box::new(move |_| {
         let _ = wait.recv();
     }));
-    store.jobs.send(job).unwrap();
+    store.send(job).unwrap();
     release
 }
 

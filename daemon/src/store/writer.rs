@@ -50,7 +50,6 @@ pub(super) enum Job {
     /// A read where the writer's connection is the only one (and what tests do to it).
     Read(Box<dyn FnOnce(&Connection) + Send>),
     Configure(Box<StoreOptions>),
-    Stop,
 }
 
 /// Takes the lock that keeps a second daemon off the database; creates the directory if need be.
@@ -167,7 +166,7 @@ impl Writer {
                 }
                 Ok(Job::Read(query)) => query(&self.connection),
                 Ok(Job::Configure(options)) => self.options = *options,
-                Ok(Job::Stop) | Err(RecvTimeoutError::Disconnected) => break,
+                Err(RecvTimeoutError::Disconnected) => break,
                 Err(RecvTimeoutError::Timeout) => {}
             }
             self.flush_if_due();

@@ -63,10 +63,12 @@ impl Catalog {
         after
     }
 
-    /// The VM under the same registration.
+    /// The VM under the same registration. Generations alone do not tell: another host, and a database that
+    /// began anew, count them from 1, too.
     pub(crate) fn same(&self, vm: &VmRecord) -> Option<&VmRecord> {
+        let registration = |vm: &VmRecord| (vm.generation, vm.registered_unix_ms);
         let known = self.vms.get(&vm.vm_id);
-        known.filter(|known| known.generation == vm.generation)
+        known.filter(|known| registration(known) == registration(vm))
     }
 
     /// What the mediation has to take over to come from this catalog to another one.

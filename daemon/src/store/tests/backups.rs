@@ -1,0 +1,36 @@
+use super::*;
+use crate::mediation::Change;
+use crate::model::now_unix_ms;
+
+/// Numbers of VMs and generations are the same on each host that begins.
+#[test]
+fn a_vm_of_another_hosts_backup_is_another_vm() {
+    let (here, there) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let stores = [&here, &there].map(|dir| {
+        let store = open(dir);
+        run(&store, pool("A"));
+        // In another millisecond than on the other host.
+        let now = now_unix_ms();
+        eventually("the clock goes on", || now_unix_ms() > now);
+        run(&store, register(&[1], "A"));
+        store
+    });
+    let [mine, theirs] = &stores;
+    let registration = |store: &Store| {
+        let vm = store.catalog().vms[&1].clone();
+        (vm.generation, vm.registered_unix_ms)
+    };
+    let (first, second) = (registration(mine), registration(theirs));
+    assert!(first.0 == second.0 && first.1 != second.1);
+    let saved = block_on(theirs.backup()).unwrap();
+    let (incoming, mut file) = mine.incoming().unwrap();
+    std::io::copy(&mut &saved, &mut file).unwrap();
+    let outcome = block_on(mine.restore(admin(), incoming, Vec::new())).unwrap();
+    let (generation, registered) = registration(mine);
+    assert!(generation > first.0 && registered == second.1);
+    // Its sessions end, and it begins anew.
+    let gone = |change: &Change| matches!(change, Change::VmRemoved { vm_id: 1, generation } if *generation == first.0);
+    let new = |change: &Change| matches!(change, Change::VmUpserted { vm, debt_ns: Some(0) } if vm.generation == generation);
+    assert!(outcome.changes.iter().any(gone), "{:?}", outcome.changes);
+    assert!(outcome.changes.iter().any(new), "{:?}", outcome.changes);
+}
