@@ -22,6 +22,15 @@ pub fn lock(path: &Path) -> io::Result<Flock<File>> {
     Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|(_, error)| error.into())
 }
 
+/// Bytes that the file system of a path has left.
+///
+/// # Errors
+/// As of the file system.
+pub fn free_bytes(path: &Path) -> io::Result<u64> {
+    let disk = nix::sys::statvfs::statvfs(path)?;
+    Ok(disk.blocks_available().saturating_mul(disk.fragment_size()))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -347,8 +347,13 @@ fn a_restore_for_which_there_is_no_space_is_refused_with_the_reason() -> Result<
     let text = describe(&refused);
     ensure!(refused.status.code() != Some(5), "{text}");
     ensure!(
-        text.contains("Nothing was changed") && text.contains("space"),
-        "{text}"
+        text.contains("Nothing was changed") && text.contains("KiB free"),
+        "before it was sent: {text}"
     );
+    // Nor does a copy take the space that changes need.
+    let copy = host.dir().join("copy");
+    let refused = host.admin_output(&format!("backup {}", copy.display()))?;
+    let text = describe(&refused);
+    ensure!(text.contains("KiB free") && !copy.exists(), "{text}");
     computes(&host, 1)
 }

@@ -28,6 +28,9 @@ const MAX_ANSWER: usize = 64 << 20;
 /// with a deadline of its own.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
+/// After so long without an answer vgpud is asked whether it lives.
+const SILENCE: Duration = Duration::from_secs(30);
+
 /// Files are sent in pieces of this size, in bytes.
 const PIECE: u64 = 64 << 10;
 
@@ -60,7 +63,7 @@ impl Client {
     /// Writes the answer of `GET /v1/<path>` to `out` as it comes, however long it is.
     pub(crate) async fn download(&self, path: &str, out: &mut impl Write) -> Result<(), Error> {
         let opened = self.open(Method::GET, path, None::<&()>);
-        let mut response = self.in_time(opened).await?;
+        let mut response = self.while_alive(opened).await?;
         let status = response.status();
         if !status.is_success() {
             let body = Limited::new(response.into_body(), MAX_ANSWER).collect();
@@ -85,6 +88,7 @@ impl Client {
         path: &str,
         file: std::fs::File,
     ) -> Result<T, Error> {
+        let length = file.metadata()?.len();
         let (mut sender, body) = Channel::<Bytes, std::io::Error>::new(1);
         let sent = tokio::spawn(async move {
             let mut file = file;
@@ -101,8 +105,10 @@ impl Client {
                 }
             }
         });
-        let answer = self.in_time(async {
-            let response = self.send(head(Method::POST, path).body(body)).await?;
+        let answer = self.while_alive(async {
+            // So that vgpud knows before it begins whether it has room.
+            let head = head(Method::POST, path).header("content-length", length);
+            let response = self.send(head.body(body)).await?;
             let status = response.status();
             let body = Limited::new(response.into_body(), MAX_ANSWER).collect();
             let bytes = body.await.map_err(protocol)?.to_bytes();
@@ -162,6 +168,25 @@ impl Client {
             .send_request(request.map_err(protocol)?)
             .await
             .map_err(unanswered)
+    }
+
+    /// Waits for as long as vgpud lives: work on a large database takes its time where the disk is slow.
+    async fn while_alive<T>(
+        &self,
+        step: impl Future<Output = Result<T, Error>>,
+    ) -> Result<T, Error> {
+        let mut step = std::pin::pin!(step);
+        loop {
+            if let Ok(answer) = tokio::time::timeout(SILENCE, &mut step).await {
+                return answer;
+            }
+            let alive = Request::get("/healthz").header("host", "vgpud");
+            let alive = self.send(alive.body(Full::<Bytes>::default()));
+            // Whatever it answers.
+            if let Err(gone @ Error::Unreachable { .. }) = self.in_time(alive).await {
+                return Err(gone);
+            }
+        }
     }
 
     async fn in_time<T>(&self, step: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
@@ -326,6 +351,51 @@ mod tests {
             );
             assert_eq!(error.exit_code(), 5);
         }
+    }
+
+    /// A daemon that answers the first request of a kind after an hour, and says until then whether it lives.
+    fn slow_daemon(socket: &std::path::Path, lives: bool) {
+        use tokio::io::{AsyncReadExt, AsyncWriteExt};
+        let listener = tokio::net::UnixListener::bind(socket).unwrap();
+        tokio::spawn(async move {
+            while let Ok((mut stream, _)) = listener.accept().await {
+                tokio::spawn(async move {
+                    let mut request = [0; 512];
+                    let read = stream.read(&mut request).await.unwrap();
+                    let asked = request[..read].starts_with(b"GET /healthz ");
+                    if asked && !lives {
+                        std::future::pending::<()>().await;
+                    }
+                    if !asked {
+                        tokio::time::sleep(Duration::from_secs(3_600)).await;
+                    }
+                    let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nnull";
+                    stream.write_all(answer).await.unwrap();
+                    let _ = stream.read(&mut request).await;
+                });
+            }
+        });
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_database_is_waited_for_while_the_daemon_lives() {
+        let dir = tempfile::tempdir().unwrap();
+        let [lives, hangs] = [true, false].map(|lives| {
+            let socket = dir.path().join(lives.to_string());
+            slow_daemon(&socket, lives);
+            Client::new(socket)
+        });
+        let mut copy = Vec::new();
+        lives.download("backup", &mut copy).await.unwrap();
+        assert_eq!(copy, b"null");
+        let file = || tempfile::tempfile().unwrap();
+        lives.upload::<()>("restore", file()).await.unwrap();
+        let error = hangs.download("backup", &mut copy).await.unwrap_err();
+        assert_eq!(error.exit_code(), 5, "{error}");
+        let error = hangs.upload::<()>("restore", file()).await.unwrap_err();
+        assert_eq!(error.exit_code(), 5, "{error}");
+        // What is no database has a deadline.
+        assert!(lives.get::<()>("status").await.is_err());
     }
 
     #[tokio::test]

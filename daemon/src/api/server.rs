@@ -45,8 +45,9 @@ const SHUTDOWN_GRACE: Duration = Duration::from_secs(5);
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Callers whose rate is remembered; beyond it, those at rest are forgotten.
 const CALLERS: usize = 1_024;
-/// The stream of events may take as long as it likes.
-const UNTIMED: &str = "/v1/events/stream";
+/// These may take as long as they like: the stream of events, and, however large the database and slow its
+/// disk, a copy of it, which ends when its caller takes or sends nothing.
+const UNTIMED: [&str; 3] = ["/v1/events/stream", "/v1/backup", "/v1/restore"];
 
 /// Why the admin API cannot be served.
 #[derive(Debug, thiserror::Error)]
@@ -382,7 +383,7 @@ async fn answer(rules: &Rules, caller: Caller, mut request: Request, next: Next)
     if rules.rate.check_key(&caller.name).is_err() {
         return too_often(&caller.name).into_response();
     }
-    let untimed = request.uri().path() == UNTIMED;
+    let untimed = UNTIMED.contains(&request.uri().path());
     request.extensions_mut().insert(caller);
     if untimed {
         return next.run(request).await;

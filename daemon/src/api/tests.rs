@@ -1,6 +1,7 @@
 //! The whole API over real sockets, with a mediation that only remembers.
 
 mod client;
+mod copies;
 mod deciding;
 mod doors;
 mod fake;

@@ -13,6 +13,10 @@ use super::command::{Actor, Outcome, refuse};
 use super::writer::Job;
 use super::{Catalog, Store, StoreError, rows, schema, stopped};
 use crate::model::UsageRecord;
+use crate::system::free_bytes;
+
+/// Space that a copy leaves, in bytes.
+const LOG: u64 = 8 << 20;
 
 /// A file beside the database that goes when this is dropped.
 #[derive(Debug)]
@@ -95,6 +99,12 @@ impl Store {
     pub async fn backup(&self) -> Result<File, ErrorDetail> {
         let path = beside(self.file(), "backup");
         let copy = self.read(move |connection| {
+            let number = |pragma| connection.pragma_query_value(None, pragma, |row| row.get(0));
+            let used: i64 = number("page_count")? - number("freelist_count")?;
+            let bytes = u64::try_from(used.saturating_mul(number("page_size")?)).unwrap_or(0);
+            if let Err(what) = has_room(&path, bytes) {
+                return Ok(Err(what));
+            }
             let (copy, _) = match Temporary::create(path) {
                 Ok(made) => made,
                 Err(error) => return Ok(Err(error.to_string())),
@@ -112,12 +122,14 @@ impl Store {
         })
     }
 
-    /// A file for a backup that comes in.
+    /// A file for a backup of this many bytes that comes in.
     ///
     /// # Errors
-    /// When it cannot be made.
-    pub(crate) fn incoming(&self) -> io::Result<(Temporary, File)> {
-        Temporary::create(beside(self.file(), "restore"))
+    /// Why it cannot be made.
+    pub(crate) fn incoming(&self, bytes: u64) -> Result<(Temporary, File), String> {
+        let path = beside(self.file(), "restore");
+        has_room(&path, bytes)?;
+        Temporary::create(path).map_err(|error| error.to_string())
     }
 
     /// Puts the configuration of a backup in place of the present one, all of it or nothing. The outcome says
@@ -148,6 +160,20 @@ impl Store {
         })?;
         answer.await.map_err(|_| stopped())?
     }
+}
+
+/// Whether a file of this many bytes fits beside the database, and leaves room for the database's log.
+fn has_room(path: &Path, bytes: u64) -> Result<(), String> {
+    let free = free_bytes(path.parent().unwrap_or(path)).map_err(|error| error.to_string())?;
+    if bytes.saturating_add(LOG) <= free {
+        return Ok(());
+    }
+    Err(format!(
+        "it has {} KiB, its disk has {} KiB free, of which {} KiB are kept for the database's log",
+        bytes >> 10,
+        free >> 10,
+        LOG >> 10
+    ))
 }
 
 /// A name in the database's directory that begins with the database's.

@@ -84,6 +84,22 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
         .block_on(future)
 }
 
+/// Keeps the reading thread busy, as a disk that hangs does, until the returned sender is dropped.
+pub(crate) fn stall_reads(store: &Arc<Store>) -> std::sync::mpsc::Sender<()> {
+    let (release, wait) = std::sync::mpsc::channel::<()>();
+    let (began, begun) = std::sync::mpsc::channel();
+    let store = store.clone();
+    std::thread::spawn(move || {
+        block_on(store.read(move |_| {
+            let _ = began.send(());
+            let _ = wait.recv();
+            Ok(())
+        }))
+    });
+    begun.recv().unwrap();
+    release
+}
+
 #[test]
 fn everything_comes_back_after_a_restart() {
     let dir = tempfile::tempdir().unwrap();
@@ -684,7 +700,7 @@ fn no_vm_gets_a_socket_in_another_ones_directory() {
     run(&store, pool("A"));
     let refused = store.execute_blocking(admin(), None, register).unwrap_err();
     assert!(refused.message.contains(socket), "{refused:?}");
-    let (incoming, mut file) = store.incoming().unwrap();
+    let (incoming, mut file) = store.incoming(0).unwrap();
     std::io::copy(&mut &saved, &mut file).unwrap();
     let refused = block_on(store.restore(admin(), incoming, Vec::new())).unwrap_err();
     assert!(refused.message.contains(socket), "{refused:?}");

@@ -21,6 +21,7 @@ use vgpu_proto::call::ops::ImageHash;
 use vgpu_proto::limits::MAX_IMAGE;
 
 use super::owner::Owner;
+use crate::system::free_bytes;
 
 /// Bytes of the file system that images leave free: vgpud's database lies on it.
 const DISK_RESERVE: u64 = 256 << 20;
@@ -471,14 +472,14 @@ fn make_room(dir: &Path, len: u64, bound: u64) -> Result<(), NotKept> {
     images.sort();
     let mut total: u64 = images.iter().map(|(_, len, _)| len).sum();
     let wanted = need + DISK_RESERVE;
-    if len > 0 && free(dir)?.saturating_add(total) < wanted {
+    if len > 0 && free_bytes(dir)?.saturating_add(total) < wanted {
         return Err(NotKept::DiskFull);
     }
     let mut count = images.len();
     let mut oldest = images.into_iter();
     while total.saturating_add(need) > bound
         || count >= FILES_MOST
-        || len > 0 && free(dir)? < wanted
+        || len > 0 && free_bytes(dir)? < wanted
     {
         // What was removed may still be open in a worker, and takes its room until that closes it.
         let (_, len, path) = oldest.next().ok_or(NotKept::DiskFull)?;
@@ -488,12 +489,6 @@ fn make_room(dir: &Path, len: u64, bound: u64) -> Result<(), NotKept> {
         }
     }
     Ok(())
-}
-
-/// Bytes that the file system has left.
-fn free(dir: &Path) -> io::Result<u64> {
-    let disk = nix::sys::statvfs::statvfs(dir)?;
-    Ok(disk.blocks_available().saturating_mul(disk.fragment_size()))
 }
 
 /// A file without a name, so that it is gone if it is not finished.

@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 use std::time::Duration;
 
 use axum::Json;
-use axum::body::{Body, Bytes};
+use axum::body::{Body, Bytes, HttpBody};
 use axum::extract::State;
 use axum::http::{HeaderValue, header};
 use axum::response::Response;
@@ -79,11 +79,13 @@ pub(super) async fn restore(
             "Try again when that is done.",
         )
     })?;
-    let (incoming, mut file) = state
-        .admin
-        .store()
-        .incoming()
-        .map_err(|error| unwritable(&error))?;
+    let announced = body.size_hint().exact().unwrap_or(0);
+    if announced > MOST {
+        return Err(too_large());
+    }
+    let store = state.admin.store().clone();
+    let made = off_the_runtime(move || store.incoming(announced)).await?;
+    let (incoming, mut file) = made.map_err(|what| unwritable(&what))?;
     let mut length = 0;
     loop {
         let frame = tokio::time::timeout(STALLED, body.frame()).await;
@@ -94,11 +96,10 @@ pub(super) async fn restore(
         };
         length += data.len() as u64;
         if length > MOST {
-            let message = format!("The file is larger than {} GiB.", MOST >> 30);
-            return Err(Failure::new(ErrorCode::RequestTooLarge, message, ""));
+            return Err(too_large());
         }
-        // Into the page cache: this does not wait for the disk.
-        file.write_all(&data).map_err(|error| unwritable(&error))?;
+        let written = off_the_runtime(move || file.write_all(&data).map(|()| file)).await?;
+        file = written.map_err(|error| unwritable(&error.to_string()))?;
     }
     drop(file);
     let report = state.admin.restore(writer.caller.actor(), incoming).await?;
@@ -117,10 +118,23 @@ fn unreadable(error: &std::io::Error) -> Failure {
     )
 }
 
-fn unwritable(error: &std::io::Error) -> Failure {
+fn too_large() -> Failure {
+    let message = format!("The file is larger than {} GiB.", MOST >> 30);
+    Failure::new(ErrorCode::RequestTooLarge, message, "")
+}
+
+fn unwritable(what: &str) -> Failure {
     Failure::new(
         ErrorCode::StoreUnwritable,
-        format!("The file cannot be kept beside the state database: {error}."),
+        format!("The file cannot be kept beside the state database: {what}."),
         "Nothing was changed. It needs as much space as the file has; free some and try again.",
     )
+}
+
+/// For what waits for the disk.
+async fn off_the_runtime<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, Failure> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.map_err(|error| Failure::new(ErrorCode::Internal, error.to_string(), ""))
 }

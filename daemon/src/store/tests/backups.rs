@@ -23,7 +23,7 @@ fn a_vm_of_another_hosts_backup_is_another_vm() {
     let (first, second) = (registration(mine), registration(theirs));
     assert!(first.0 == second.0 && first.1 != second.1);
     let saved = block_on(theirs.backup()).unwrap();
-    let (incoming, mut file) = mine.incoming().unwrap();
+    let (incoming, mut file) = mine.incoming(0).unwrap();
     std::io::copy(&mut &saved, &mut file).unwrap();
     let outcome = block_on(mine.restore(admin(), incoming, Vec::new())).unwrap();
     let (generation, registered) = registration(mine);

@@ -1,0 +1,66 @@
+//! The database as a file.
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::UnixStream;
+
+use super::*;
+use crate::store::tests::{stall_disk, stall_reads};
+
+const QUICK: &str = "[admin]\ntimeout_ms = 100\n";
+
+/// Sends a request's head.
+async fn ask(host: &Host, what: &str, length: u64) -> UnixStream {
+    let mut stream = UnixStream::connect(&host.socket).await.unwrap();
+    let head = format!(
+        "{what} HTTP/1.1\r\nhost: vgpu\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n"
+    );
+    stream.write_all(head.as_bytes()).await.unwrap();
+    stream
+}
+
+/// The answer: its head, and its body.
+async fn answer(mut stream: UnixStream) -> (String, Vec<u8>) {
+    let mut bytes = Vec::new();
+    stream.read_to_end(&mut bytes).await.unwrap();
+    let end = bytes.windows(4).position(|four| four == b"\r\n\r\n");
+    let body = bytes.split_off(end.unwrap() + 4);
+    (String::from_utf8(bytes).unwrap(), body)
+}
+
+/// However short `admin.timeout_ms` is.
+#[tokio::test]
+async fn a_copy_takes_the_time_that_a_slow_disk_and_a_slow_caller_need() {
+    let host = Host::start_with(QUICK).await;
+    let stalled = stall_reads(host.admin.store());
+    let asked = ask(&host, "GET /v1/backup", 0).await;
+    // Asked later, and over.
+    let late = host.get("/v1/audit?since=0").await;
+    assert!(late.text.contains("timeout"), "{}", late.text);
+    drop(stalled);
+    let (head, copy) = answer(asked).await;
+    assert!(head.starts_with("HTTP/1.1 200"), "{head}");
+    assert!(copy.starts_with(b"SQLite format 3"));
+
+    let mut sending = ask(&host, "POST /v1/restore", copy.len() as u64).await;
+    sending.write_all(&copy[..copy.len() / 2]).await.unwrap();
+    let stalled = stall_disk(host.admin.store());
+    let pool = || host.send("POST", "/v1/pools", json!({"name": "A"}));
+    let late = pool().await;
+    assert!(late.text.contains("timeout"), "{}", late.text);
+    sending.write_all(&copy[copy.len() / 2..]).await.unwrap();
+    let late = pool().await;
+    assert!(late.text.contains("timeout"), "{}", late.text);
+    drop(stalled);
+    let (head, body) = answer(sending).await;
+    let body = String::from_utf8(body).unwrap();
+    assert!(head.starts_with("HTTP/1.1 200"), "{head}{body}");
+    assert!(body.contains("Restored: 0 pools"), "{body}");
+}
+
+#[tokio::test]
+async fn a_file_that_is_too_large_is_refused_before_it_is_sent() {
+    let host = Host::start().await;
+    let (head, body) = answer(ask(&host, "POST /v1/restore", u64::MAX >> 1).await).await;
+    let body = String::from_utf8(body).unwrap();
+    assert!(head.starts_with("HTTP/1.1 413"), "{head}{body}");
+}
