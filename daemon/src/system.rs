@@ -2,10 +2,18 @@
 
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::os::unix::net::UnixListener;
 use std::path::Path;
 
+use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
+use nix::sys::socket::{
+    AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, connect, listen, socket,
+};
+use nix::sys::stat::{Mode, fchmod};
+use nix::unistd::Group;
 
 /// Locks a file until the result is dropped or the process ends; makes the file where there is none. Nobody else may
 /// open it: who can open a file can lock it.
@@ -29,6 +37,59 @@ pub fn lock(path: &Path) -> io::Result<Flock<File>> {
 pub fn free_bytes(path: &Path) -> io::Result<u64> {
     let disk = nix::sys::statvfs::statvfs(path)?;
     Ok(disk.blocks_available().saturating_mul(disk.fragment_size()))
+}
+
+/// The number of a group; `None` also where groups cannot be looked up. Asks the host's name services, which may take
+/// long.
+#[must_use]
+pub fn group(name: &str) -> Option<u32> {
+    let found = Group::from_name(name).ok().flatten();
+    found.map(|group| group.gid.as_raw())
+}
+
+/// Removes the socket at a path, if there is one: of those that a process serves only if `even_served`.
+///
+/// # Errors
+/// A process serves it, or something else is there; or as of the file system.
+pub fn remove_socket(path: &Path, even_served: bool) -> io::Result<()> {
+    match std::fs::symlink_metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(error),
+        Ok(meta) if !meta.file_type().is_socket() => Err(io::Error::new(
+            io::ErrorKind::AlreadyExists,
+            "something that is not a socket is there already; move it away",
+        )),
+        Ok(_) if !even_served && is_served(path) => Err(io::Error::new(
+            io::ErrorKind::AddrInUse,
+            "another daemon serves it; stop that one first",
+        )),
+        Ok(_) => std::fs::remove_file(path),
+    }
+}
+
+/// Whether a process listens there. Does not wait for one that accepts nobody and has its backlog full.
+fn is_served(path: &Path) -> bool {
+    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+    let ask = || {
+        let asks = socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
+        connect(asks.as_raw_fd(), &UnixAddr::new(path)?)
+    };
+    matches!(ask(), Ok(()) | Err(Errno::EAGAIN))
+}
+
+/// Binds so that at no moment anybody but vgpud can connect: the file takes over its socket's mode
+/// (unix(7), "Pathname socket ownership and permissions": with the umask applied to that mode). The listener
+/// does not block.
+///
+/// # Errors
+/// As of the file system.
+pub fn bind_closed(path: &Path) -> io::Result<UnixListener> {
+    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+    let listener = socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
+    fchmod(&listener, Mode::S_IRUSR | Mode::S_IWUSR)?;
+    bind(listener.as_raw_fd(), &UnixAddr::new(path)?)?;
+    listen(&listener, Backlog::MAXCONN)?;
+    Ok(listener.into())
 }
 
 #[cfg(test)]

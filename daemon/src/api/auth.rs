@@ -6,7 +6,6 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use axum::http::{HeaderMap, header};
-use nix::unistd::Group;
 use vgpu_proto::api::ErrorCode;
 
 use super::failure::Failure;
@@ -14,6 +13,7 @@ use super::peer::PeerIdentity;
 use super::places::Holder;
 use crate::config;
 use crate::store::Actor;
+use crate::system;
 
 /// Shortest token.
 const TOKEN_LEN: usize = 32;
@@ -96,8 +96,8 @@ impl Gatekeeper {
         };
         Ok(Self {
             own_uid: nix::unistd::geteuid().as_raw(),
-            read_gid: gid(&admin.read_group),
-            write_gid: gid(&admin.write_group),
+            read_gid: system::group(&admin.read_group),
+            write_gid: system::group(&admin.write_group),
             tokens,
         })
     }
@@ -176,14 +176,6 @@ impl Gatekeeper {
 fn same(a: &[u8], b: &[u8]) -> bool {
     let different = a.iter().zip(b).fold(0, |bits, (x, y)| bits | (x ^ y));
     a.len() == b.len() && std::hint::black_box(different) == 0
-}
-
-/// The number of a group.
-pub(super) fn gid(name: &str) -> Option<u32> {
-    Group::from_name(name)
-        .ok()
-        .flatten()
-        .map(|group| group.gid.as_raw())
 }
 
 fn read_tokens(file: &Path) -> Result<Vec<Token>, String> {

@@ -6,10 +6,11 @@ use std::path::{Path, PathBuf};
 use nix::unistd::{AccessFlags, access};
 use vgpu_proto::api::{CheckStatus, DoctorCheck, GpuState, Vm};
 
+use super::socket;
 use super::views::World;
-use super::{auth, socket};
 use crate::config::{Config, DriverKind, Source};
 use crate::store::Store;
+use crate::system;
 
 /// Less free space than this for the database is a warning.
 const LOW_SPACE: u64 = 64 << 20;
@@ -168,7 +169,7 @@ fn space(config: &Config) -> DoctorCheck {
 }
 
 fn group(name: &str, group: &str) -> DoctorCheck {
-    match auth::gid(group) {
+    match system::group(group) {
         Some(gid) => ok(name, format!("Group {group} exists ({gid}).")),
         None => warning(
             name,
@@ -186,7 +187,7 @@ fn admin_socket(config: &Config) -> DoctorCheck {
             let mode = metadata.permissions().mode() & 0o777;
             let message = format!("{} has mode {mode:04o}.", path.display());
             let groups = [&config.admin.read_group, &config.admin.write_group];
-            let gids = groups.map(|name| auth::gid(name));
+            let gids = groups.map(|name| system::group(name));
             let needs_list = gids.iter().all(Option::is_some) && gids[0] != gids[1];
             if mode & 0o007 != 0 {
                 error(

@@ -160,9 +160,8 @@ impl AdminServer {
         let config: Arc<Config> = admin.config().borrow().clone();
         let rules = Rules::new(&config.admin).map_err(ServeError::Tokens)?;
         let socket = config.admin_socket();
-        let unix = socket::bind(&socket, &rules.keeper.groups())
-            .await
-            .map_err(|message| ServeError::Unix {
+        let unix =
+            socket::bind(&socket, &rules.keeper.groups()).map_err(|message| ServeError::Unix {
                 socket: socket.clone(),
                 message,
             })?;

@@ -1,29 +1,30 @@
 //! The admin API's Unix socket: bound closed, then opened to the two groups.
 
 use std::io;
-use std::os::unix::fs::{FileTypeExt, PermissionsExt, chown};
+use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{XattrFlags, setxattr};
-use tokio::net::{UnixListener, UnixStream};
+use tokio::net::UnixListener;
+
+use crate::system;
 
 /// Binds the socket so that its mode is never wider than it shall be. Members of these groups may
 /// connect, and nobody else but root and vgpud's own user.
-pub(super) async fn bind(socket: &Path, groups: &[u32]) -> Result<UnixListener, String> {
+pub(super) fn bind(socket: &Path, groups: &[u32]) -> Result<UnixListener, String> {
     let text = |error: io::Error| format!("{error}.");
     if let Some(dir) = socket.parent() {
         std::fs::create_dir_all(dir).map_err(text)?;
     }
-    remove_stale(socket).await?;
+    system::remove_socket(socket, false).map_err(text)?;
     // Bound under another name with mode 0600, given its groups and mode, and only then put in place.
     let mut name = socket.as_os_str().to_owned();
     name.push(".new");
     let new = PathBuf::from(name);
     let _ = std::fs::remove_file(&new);
-    let listener = UnixListener::bind(&new).map_err(|error| {
+    let listener = system::bind_closed(&new).map_err(|error| {
         format!("{error}. Its directory must exist and be writable, its path under 100 bytes.")
     })?;
-    std::fs::set_permissions(&new, PermissionsExt::from_mode(0o600)).map_err(text)?;
     if let Some(first) = groups.first()
         && let Err(error) = chown(&new, None, Some(*first))
     {
@@ -41,7 +42,7 @@ pub(super) async fn bind(socket: &Path, groups: &[u32]) -> Result<UnixListener, 
         );
     }
     std::fs::rename(&new, socket).map_err(text)?;
-    Ok(listener)
+    UnixListener::from_std(listener).map_err(text)
 }
 
 /// Adds groups to those that may read and write a file of mode 0660 (acl(5); the attribute's layout is
@@ -81,25 +82,6 @@ pub(super) fn has_access_list(file: &Path) -> bool {
     rustix::fs::getxattr_query(file, ACCESS_LIST).is_ok_and(|length| length > 0)
 }
 
-/// Removes a socket that nobody serves any more; refuses anything else.
-async fn remove_stale(socket: &Path) -> Result<(), String> {
-    let metadata = match std::fs::symlink_metadata(socket) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        Err(error) => return Err(format!("{error}.")),
-        Ok(metadata) => metadata,
-    };
-    if !metadata.file_type().is_socket() {
-        return Err("something that is not a socket is there already. Move it away.".into());
-    }
-    match UnixStream::connect(socket).await {
-        Err(error) if error.kind() != io::ErrorKind::WouldBlock => {
-            std::fs::remove_file(socket).map_err(|error| format!("{error}."))
-        }
-        // Also where it accepts nobody and has its backlog full.
-        _ => Err("another daemon serves it. Stop that one first.".into()),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -109,13 +91,13 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let own = nix::unistd::getegid().as_raw();
         let (one, two) = (dir.path().join("one"), dir.path().join("two"));
-        let _one = bind(&one, &[own]).await.unwrap();
+        let _one = bind(&one, &[own]).unwrap();
         assert!(!has_access_list(&one));
         if let_in(&one, &[own + 1]).is_err() {
             eprintln!("SKIPPED: no access lists in {}", dir.path().display());
             return;
         }
-        let _two = bind(&two, &[own, own + 1]).await.unwrap();
+        let _two = bind(&two, &[own, own + 1]).unwrap();
         assert!(has_access_list(&two));
     }
 }

@@ -134,6 +134,8 @@ impl Gateway {
         *self.cids.write().unwrap_or_else(PoisonError::into_inner) = cids;
         self.shared.caps.keep(&known);
         self.shared.launcher.jail().keep(&registered);
+        // Before the lock: it asks the host's name services.
+        let access = sockets::Access::of(&config.listen);
         let mut doors = self.doors.lock().unwrap_or_else(PoisonError::into_inner);
         if !doors.open {
             return;
@@ -157,7 +159,6 @@ impl Gateway {
             doors.swept = true;
             sockets::sweep(vm_dirs, |path| wanted.contains_key(path));
         }
-        let access = sockets::Access::of(&config.listen);
         for (path, owner) in wanted {
             if !doors.unix.contains_key(&path) {
                 let opened = access.clone().and_then(|access| {
@@ -180,55 +181,21 @@ impl Gateway {
         }
     }
 
-    /// What is wrong with the doors.
+    /// What is wrong with the doors. Asks the host's name services, which may take long: nothing is locked then.
     #[must_use]
     pub fn doctor(&self) -> Vec<DoctorCheck> {
-        let doors = self.doors.lock().unwrap_or_else(PoisonError::into_inner);
-        let check = |name: &str, status, message: String, hint: Option<&str>| DoctorCheck {
-            name: name.to_owned(),
-            status,
-            message,
-            hint: hint.map(str::to_owned),
-        };
-        let vsock = match (&doors.vsock, &doors.vsock_problem) {
-            (Some(_), _) => check("vsock-listener", CheckStatus::Ok, "listens".into(), None),
-            (None, Some(problem)) => check(
-                "vsock-listener",
-                CheckStatus::Warning,
-                problem.clone(),
-                Some("Load vhost_vsock, or set listen.vsock = false; then restart vgpud"),
-            ),
-            (None, None) => check(
-                "vsock-listener",
-                CheckStatus::Skipped,
-                "is switched off".into(),
-                None,
-            ),
-        };
-        let unix = if doors.problems.is_empty() {
-            let open = doors.unix.len();
-            check(
-                "unix-listeners",
-                CheckStatus::Ok,
-                format!("{open} sockets are open"),
-                None,
-            )
-        } else {
-            let problems: Vec<&str> = doors.problems.values().map(String::as_str).collect();
-            check(
-                "unix-listeners",
-                CheckStatus::Error,
-                problems.join("; "),
-                Some("Make the directories exist and writable by vgpud, then restart vgpud"),
-            )
+        let (mut checks, sockets) = {
+            let doors = self.doors.lock().unwrap_or_else(PoisonError::into_inner);
+            let sockets = doors.unix.iter();
+            let sockets = sockets.map(|(path, door)| (path.clone(), door.owner.uid));
+            (doors.doctor(), sockets.collect::<Vec<_>>())
         };
         let config = self.shared.config();
-        let too_open: Vec<String> = doors
-            .unix
+        let too_open: Vec<String> = sockets
             .iter()
-            .filter_map(|(path, door)| sockets::too_open(path, door.owner.uid, &config.admin))
+            .filter_map(|(path, uid)| sockets::too_open(path, *uid, &config.admin))
             .collect();
-        let access = if too_open.is_empty() {
+        checks.push(if too_open.is_empty() {
             let sentence = "nobody but root and a VM's own user or group can connect as the VM";
             check("vm-socket-access", CheckStatus::Ok, sentence.into(), None)
         } else {
@@ -242,15 +209,11 @@ impl Gateway {
                      groups, and restart vgpud",
                 ),
             )
-        };
+        });
         let open = self.shared.caps.open();
-        let connections = check(
-            "guest-connections",
-            CheckStatus::Ok,
-            format!("{open} connections are open"),
-            None,
-        );
-        vec![vsock, unix, access, connections]
+        let open = format!("{open} connections are open");
+        checks.push(check("guest-connections", CheckStatus::Ok, open, None));
+        checks
     }
 
     fn open_vsock(&self, doors: &mut Doors, config: &Config) {
@@ -303,7 +266,49 @@ impl Gateway {
     }
 }
 
+fn check(name: &str, status: CheckStatus, message: String, hint: Option<&str>) -> DoctorCheck {
+    DoctorCheck {
+        name: name.to_owned(),
+        status,
+        message,
+        hint: hint.map(str::to_owned),
+    }
+}
+
 impl Doors {
+    /// Which are open.
+    fn doctor(&self) -> Vec<DoctorCheck> {
+        let vsock = match (&self.vsock, &self.vsock_problem) {
+            (Some(_), _) => check("vsock-listener", CheckStatus::Ok, "listens".into(), None),
+            (None, Some(problem)) => check(
+                "vsock-listener",
+                CheckStatus::Warning,
+                problem.clone(),
+                Some("Load vhost_vsock, or set listen.vsock = false; then restart vgpud"),
+            ),
+            (None, None) => check(
+                "vsock-listener",
+                CheckStatus::Skipped,
+                "is switched off".into(),
+                None,
+            ),
+        };
+        let unix = if self.problems.is_empty() {
+            let open = self.unix.len();
+            let open = format!("{open} sockets are open");
+            check("unix-listeners", CheckStatus::Ok, open, None)
+        } else {
+            let problems: Vec<&str> = self.problems.values().map(String::as_str).collect();
+            check(
+                "unix-listeners",
+                CheckStatus::Error,
+                problems.join("; "),
+                Some("Make the directories exist and writable by vgpud, then restart vgpud"),
+            )
+        };
+        vec![vsock, unix]
+    }
+
     fn close_path(&mut self, path: &Path, vm_dirs: Option<&Path>, vm_is_gone: bool) {
         if self.unix.remove(path).is_some() {
             sockets::close(path, vm_dirs, vm_is_gone);

@@ -6,20 +6,17 @@
 //! directory: nothing here follows a link in it.
 
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, PermissionsExt};
 use std::path::Path;
 
-use nix::errno::Errno;
 use nix::fcntl::{AtFlags, OFlag};
-use nix::sys::socket::{
-    AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, connect, listen, socket,
-};
-use nix::sys::stat::{Mode, fchmod};
+use nix::sys::stat::Mode;
 use nix::unistd::{Gid, Uid, fchownat};
 use tokio::net::UnixListener;
 
 use crate::config::{Admin, Listen, VM_SOCKET};
+use crate::system;
 
 /// Directories through which every VM goes to its own: nobody may list them.
 const DIR_MODE: u32 = 0o711;
@@ -38,7 +35,7 @@ impl Access {
     /// A sentence: the group does not exist.
     pub(super) fn of(config: &Listen) -> Result<Access, String> {
         let gid = match &config.vm_socket_group {
-            Some(name) => Some(group(name).ok_or_else(|| {
+            Some(name) => Some(system::group(name).ok_or_else(|| {
                 format!(
                     "there is no group {name} (listen.vm_socket_group); make it, then restart vgpud"
                 )
@@ -51,12 +48,6 @@ impl Access {
             gid,
         })
     }
-}
-
-/// The number of a group.
-pub(super) fn group(name: &str) -> Option<u32> {
-    let found = nix::unistd::Group::from_name(name).ok().flatten();
-    found.map(|group| group.gid.as_raw())
 }
 
 /// Binds a VM's socket and gives it to its owner. What lies at the path is replaced only if it is a
@@ -78,28 +69,12 @@ pub(super) fn open(
         }
         None => path.parent().map_or(Ok(()), std::fs::create_dir_all)?,
     }
-    match std::fs::symlink_metadata(path) {
-        Ok(meta) if !meta.file_type().is_socket() => {
-            return Err(io::Error::new(
-                io::ErrorKind::AlreadyExists,
-                "something else is there",
-            ));
-        }
-        // No other vgpud listens in a VM's own directory (`app::only_one`); what the VM put there is no reason
-        // to keep its door shut.
-        Ok(_) if home.is_none() && is_served(path) => {
-            return Err(io::Error::new(
-                io::ErrorKind::AddrInUse,
-                "another process serves it",
-            ));
-        }
-        Ok(_) => std::fs::remove_file(path)?,
-        Err(e) if e.kind() == io::ErrorKind::NotFound => {}
-        Err(e) => return Err(e),
-    }
-    let listener = bind_closed(path)?;
+    // No other vgpud listens in a VM's own directory (`app::only_one`); what the VM put there is no reason
+    // to keep its door shut.
+    system::remove_socket(path, home.is_some())?;
+    let listener = system::bind_closed(path)?;
     give(path, uid, access)?;
-    UnixListener::from_std(listener.into())
+    UnixListener::from_std(listener)
 }
 
 /// Takes a socket away; its directory as well, where the VM is no more.
@@ -133,16 +108,6 @@ fn home<'a>(path: &'a Path, vm_dirs: Option<&Path>) -> Option<&'a Path> {
     (path.file_name()? == VM_SOCKET && home.parent() == vm_dirs).then_some(home)
 }
 
-/// Whether a process listens there. Does not wait for one that accepts nobody and has its backlog full.
-fn is_served(path: &Path) -> bool {
-    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
-    let ask = || {
-        let asks = socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
-        connect(asks.as_raw_fd(), &UnixAddr::new(path)?)
-    };
-    matches!(ask(), Ok(()) | Err(Errno::EAGAIN))
-}
-
 /// Whatever the umask is.
 fn make_passable(dir: &Path) -> io::Result<()> {
     if dir.is_dir() {
@@ -151,17 +116,6 @@ fn make_passable(dir: &Path) -> io::Result<()> {
     let mut builder = std::fs::DirBuilder::new();
     builder.recursive(true).mode(DIR_MODE).create(dir)?;
     std::fs::set_permissions(dir, PermissionsExt::from_mode(DIR_MODE))
-}
-
-/// Binds so that at no moment anybody but vgpud can connect: the file takes over its socket's mode
-/// (unix(7), "Pathname socket ownership and permissions": with the umask applied to that mode).
-fn bind_closed(path: &Path) -> io::Result<OwnedFd> {
-    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
-    let listener = socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
-    fchmod(&listener, Mode::S_IRUSR | Mode::S_IWUSR)?;
-    bind(listener.as_raw_fd(), &UnixAddr::new(path)?)?;
-    listen(&listener, Backlog::MAXCONN)?;
-    Ok(listener)
 }
 
 /// Gives the socket that lies at `path` to its owner, whatever may be put there meanwhile: what is opened
@@ -187,7 +141,11 @@ pub(super) fn too_open(path: &Path, uid: Option<u32>, admin: &Admin) -> Option<S
     use std::os::unix::fs::MetadataExt;
     let meta = std::fs::symlink_metadata(path).ok()?;
     let groups = [&admin.read_group, &admin.write_group];
-    let with_gid = |gid: u32| groups.into_iter().find(|name| group(name) == Some(gid));
+    let with_gid = |gid: u32| {
+        groups
+            .into_iter()
+            .find(|name| system::group(name) == Some(gid))
+    };
     if meta.mode() & 0o002 != 0 {
         return Some(format!(
             "everybody on this host can connect to {}",
@@ -219,6 +177,11 @@ pub(super) fn too_open(path: &Path, uid: Option<u32>, admin: &Admin) -> Option<S
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nix::errno::Errno;
+    use nix::sys::socket::{
+        AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, connect, listen, socket,
+    };
+    use std::os::fd::OwnedFd;
     use std::os::unix::fs::MetadataExt;
     use std::time::Duration;
 
