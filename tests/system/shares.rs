@@ -11,7 +11,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use vgpu_proto::api::GpuAccount;
 use vgpu_tests::device::{self, Kernels, Watch, error_points, normal};
 use vgpu_tests::guest::Running;
@@ -54,8 +54,28 @@ fn backlogs(host: &Host, vms: &[(u32, usize)]) -> Result<Vec<Running>> {
         .collect()
 }
 
+/// Measurements before device time must be within its tolerance: each has other turns that were late. What misses
+/// the share by itself misses it in each.
+const LOOKS: usize = 3;
+
 /// Measures and compares with weights, by the device's account and by vgpud's.
 fn assert_shares(watch: &Watch<'_>, host: &Host, weights: &[(u32, f64)]) -> Result<()> {
+    let mut seen = Vec::new();
+    for _ in 0..LOOKS {
+        match shares(watch, host, weights)? {
+            Ok(()) => return Ok(()),
+            Err(text) => seen.push(text),
+        }
+    }
+    bail!("{}", seen.join("; "));
+}
+
+/// One measurement: what it was if device time is not as it is to be.
+fn shares(
+    watch: &Watch<'_>,
+    host: &Host,
+    weights: &[(u32, f64)],
+) -> Result<std::result::Result<(), String>> {
     let before = device::charged(host)?;
     let track = watch.record_busy(BUSY, EVERY)?;
     let after = device::charged(host)?;
@@ -68,8 +88,8 @@ fn assert_shares(watch: &Watch<'_>, host: &Host, weights: &[(u32, f64)]) -> Resu
     let wanted = normal(&weights);
     let text = format!("wanted {wanted:.3?}, charged {charged:.3?}, used {used:.3?}");
     assert!(error_points(&charged, &weights) < CHARGED_POINTS, "{text}");
-    assert!(error_points(&used, &weights) < DEVICE_POINTS, "{text}");
-    Ok(())
+    let near = error_points(&used, &weights) < DEVICE_POINTS;
+    Ok(near.then_some(()).ok_or(text))
 }
 
 #[test]

@@ -444,7 +444,7 @@ proptest! {
             // On each GPU a round of turns, each of which may be as long as a gang gathers: also for
             // a VM of one GPU, which waits while a gang that has that one gathers the others.
             let round = turn * u64::from(weights) / u64::from(member.weight) + 2 * turn;
-            let bound = gpus * 4 * round + members.len() as u64 * turn;
+            let bound = gpus * 6 * round + members.len() as u64 * turn;
             let longest = stats.wait.max_ns().max(sim.waits_since(id));
             prop_assert!(longest <= bound, "{id}: {longest} > {bound} of {member:?}");
             let done = sim.done.iter().filter(|(_, session, _)| session.0 == u64::from(id.0));
