@@ -225,6 +225,14 @@ impl Config {
         Some(self.listen.vm_socket_dir.clone().unwrap_or_else(default))
     }
 
+    /// Directories and sockets of the daemon itself, among which no VM gets a socket of its choice.
+    #[must_use]
+    pub fn own_paths(&self) -> Vec<PathBuf> {
+        let mut paths = vec![self.daemon.runtime_dir.clone(), self.admin_socket()];
+        paths.extend(self.vm_socket_dir());
+        paths
+    }
+
     /// Every Unix socket path on which the daemon listens for a VM: `<vm_socket_dir>/<vm number>/vgpu.sock`,
     /// `<hybrid dir>/<name>.sock_<vsock port>`, and the VM's own.
     #[must_use]

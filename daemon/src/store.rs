@@ -50,8 +50,8 @@ const QUEUE: usize = 256;
 pub struct StoreOptions {
     /// Settings of a pool whose creator names none.
     pub pool_defaults: PoolSettings,
-    /// Where every VM has a directory for its socket, so that no VM gets a socket in another one's.
-    pub vm_dirs: Option<PathBuf>,
+    /// Directories and sockets of vgpud itself, among which no VM gets a socket.
+    pub own_paths: Vec<PathBuf>,
     /// Events kept.
     pub events_kept: u64,
     /// Usage is saved this often.
@@ -62,7 +62,7 @@ impl Default for StoreOptions {
     fn default() -> Self {
         Self {
             pool_defaults: PoolSettings::default(),
-            vm_dirs: None,
+            own_paths: Vec::new(),
             events_kept: 100_000,
             usage_flush: Duration::from_secs(1),
         }

@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::os::unix::net::UnixListener;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
@@ -65,6 +65,17 @@ pub fn remove_socket(path: &Path, even_served: bool) -> io::Result<()> {
         )),
         Ok(_) => std::fs::remove_file(path),
     }
+}
+
+/// The path without symbolic links, as far as it exists.
+#[must_use]
+pub fn resolved(path: &Path) -> PathBuf {
+    let real = |dir: &Path| {
+        let rest = path.strip_prefix(dir).ok()?;
+        Some(dir.canonicalize().ok()?.join(rest))
+    };
+    let found = path.ancestors().find_map(real);
+    found.unwrap_or_else(|| path.to_owned())
 }
 
 /// Whether a process listens there. Does not wait for one that accepts nobody and has its backlog full.

@@ -126,7 +126,7 @@ fn replay(k: u64) -> Catalog {
     let context = Context {
         now_unix_ms: 0,
         pool_defaults: PoolSettings::default(),
-        vm_dirs: None,
+        own_paths: Vec::new(),
     };
     let mut catalog = Catalog::default();
     for command in (0..k).map(command) {

@@ -60,7 +60,7 @@ impl std::fmt::Debug for Admin {
 pub fn store_options(config: &Config) -> StoreOptions {
     StoreOptions {
         pool_defaults: config.defaults.pool_settings(),
-        vm_dirs: config.vm_socket_dir(),
+        own_paths: config.own_paths(),
         events_kept: config.daemon.events_kept,
         usage_flush: Duration::from_secs(config.daemon.usage_flush_s),
     }

@@ -22,6 +22,7 @@ use crate::events::EventSink;
 use crate::mediator::{MediatorHandle, VmIdentity};
 use crate::model::VmRecord;
 use crate::supervisor::launcher::Launcher;
+use crate::system::resolved;
 
 /// After a failed accept (out of descriptors), wait this long.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -159,9 +160,14 @@ impl Gateway {
             doors.swept = true;
             sockets::sweep(vm_dirs, |path| wanted.contains_key(path));
         }
+        let admin = resolved(&config.admin_socket());
         for (path, owner) in wanted {
             if !doors.unix.contains_key(&path) {
                 let opened = access.clone().and_then(|access| {
+                    // Whoever took it would keep the admin API, and so vgpud, from starting.
+                    if resolved(&path) == admin {
+                        return Err("it is the admin API's socket".into());
+                    }
                     sockets::open(&path, vm_dirs.as_deref(), owner.uid, access)
                         .map_err(|e| e.to_string())
                 });
@@ -303,7 +309,10 @@ impl Doors {
                 "unix-listeners",
                 CheckStatus::Error,
                 problems.join("; "),
-                Some("Make the directories exist and writable by vgpud, then restart vgpud"),
+                Some(
+                    "Make the directories exist and writable by vgpud, register VMs whose path is taken with \
+                     another one, then restart vgpud",
+                ),
             )
         };
         vec![vsock, unix]

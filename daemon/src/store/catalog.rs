@@ -44,8 +44,8 @@ pub struct Context {
     pub now_unix_ms: u64,
     /// The settings of a pool whose creator names none.
     pub pool_defaults: PoolSettings,
-    /// Where every VM has a directory for its socket.
-    pub vm_dirs: Option<PathBuf>,
+    /// As [`crate::store::StoreOptions::own_paths`].
+    pub own_paths: Vec<PathBuf>,
 }
 
 impl Catalog {

@@ -1,8 +1,10 @@
 //! What values are allowed, with the sentence for those that are not.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use vgpu_proto::api::{PoolSettings, VmLimits, Weights};
+
+use crate::system::resolved;
 
 /// Longest name of a pool or VM.
 const NAME_LEN: usize = 64;
@@ -61,15 +63,21 @@ pub fn socket(path: &str) -> Result<(), String> {
     ))
 }
 
-/// Under `vm_dirs` each VM has its own directory: whoever listens in another one's is that VM for whoever
-/// mounts it.
-pub fn socket_outside(path: &str, vm_dirs: Option<&Path>) -> Result<(), String> {
-    match vm_dirs.filter(|dir| Path::new(path).starts_with(dir)) {
+/// `own` are vgpud's own directories and sockets. A VM's door in place of the admin socket would keep vgpud from
+/// starting; whoever listens in another VM's directory is that VM for whoever mounts it.
+pub fn socket_outside(path: &str, own: &[PathBuf]) -> Result<(), String> {
+    let socket = Path::new(path);
+    let real = match (socket.parent(), socket.file_name()) {
+        (Some(dir), Some(name)) => resolved(dir).join(name),
+        _ => socket.to_owned(),
+    };
+    let inside = |own: &&PathBuf| socket.starts_with(own) || real.starts_with(resolved(own));
+    match own.iter().find(inside) {
         None => Ok(()),
-        Some(dir) => Err(format!(
-            "The socket {path:?} is not allowed: below {} every VM has a socket of its own already. Use \
-             that one, or give a path elsewhere.",
-            dir.display()
+        Some(own) => Err(format!(
+            "The socket {path:?} is not allowed: {} is vgpud's own. Give a path elsewhere, or none: with \
+             listen.vm_sockets every VM has a socket already.",
+            own.display()
         )),
     }
 }
@@ -274,16 +282,45 @@ mod tests {
         assert!(cid(0).is_err() && cid(u32::MAX).is_err() && cid(3).is_ok());
         assert!(socket("relative").is_err() && socket("/a/../b").is_err());
         assert_eq!(socket("/run/x.sock"), Ok(()));
-        let dir = Some(Path::new("/run/vgpu/vm"));
-        for inside in [
-            "/run/vgpu/vm/3/vgpu.sock",
-            "/run//vgpu/./vm/x",
-            "/run/vgpu/vm/3",
+        let own = ["/run/vgpu", "/srv/admin.sock", "/srv/vm"].map(PathBuf::from);
+        for (inside, of) in [
+            ("/run/vgpu/x.sock", "/run/vgpu "),
+            ("/run//vgpu/./vm/3/vgpu.sock", "/run/vgpu "),
+            ("/srv/admin.sock", "/srv/admin.sock "),
+            ("/srv/vm/3/vgpu.sock", "/srv/vm "),
+            ("/srv/vm", "/srv/vm "),
         ] {
-            let refused = socket_outside(inside, dir).unwrap_err();
-            assert!(refused.contains("/run/vgpu/vm "), "{refused}");
-            assert_eq!(socket_outside(inside, None), Ok(()));
+            let refused = socket_outside(inside, &own).unwrap_err();
+            assert!(refused.contains(of), "{refused}");
+            assert_eq!(socket_outside(inside, &[]), Ok(()));
         }
-        assert_eq!(socket_outside("/run/vgpu/vm2/x", dir), Ok(()));
+        for outside in ["/run/vgpu2/x", "/srv/admin.sock2", "/srv/vm2/x", "/x"] {
+            assert_eq!(socket_outside(outside, &own), Ok(()));
+        }
+    }
+
+    #[test]
+    fn a_socket_is_where_symbolic_links_lead() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        let allowed = |socket: &str, own: &str| {
+            socket_outside(at(socket).to_str().unwrap(), &[at(own)]).is_ok()
+        };
+        std::fs::create_dir(at("run")).unwrap();
+        std::fs::create_dir(at("other")).unwrap();
+        std::os::unix::fs::symlink("run", at("link")).unwrap();
+        // What does not exist yet lies where it will be made.
+        for (socket, own) in [
+            ("link/x", "run"),
+            ("link/vm/3/x", "run/vm"),
+            ("run/vm/3/x", "link/vm"),
+            ("run/x", "link"),
+            ("link/admin.sock", "run/admin.sock"),
+        ] {
+            assert!(!allowed(socket, own), "{socket} is in {own}");
+        }
+        for (socket, own) in [("link/x", "run/vm"), ("other/x", "link"), ("new/x", "run")] {
+            assert!(allowed(socket, own), "{socket} is not in {own}");
+        }
     }
 }

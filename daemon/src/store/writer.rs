@@ -16,7 +16,7 @@ use vgpu_proto::api::{ErrorCode, ErrorDetail, EventKind, GpuState, Quarantine, S
 use super::backup::Backup;
 use super::catalog::{Catalog, Context};
 use super::command::{Actor, Command, Outcome, invalid, refuse};
-use super::{NumberFile, Shared, StoreError, StoreOptions, rows, rules};
+use super::{NumberFile, Shared, StoreError, StoreOptions, rows};
 use crate::events::{Draft, GpuNote, Journal, QuarantineNote, Unsaved, VmNote};
 use crate::mediation::Change;
 use crate::model::{UsageRecord, VmRecord, now_unix_ms};
@@ -190,7 +190,7 @@ impl Writer {
         let context = Context {
             now_unix_ms,
             pool_defaults: self.options.pool_defaults.clone(),
-            vm_dirs: self.options.vm_dirs.clone(),
+            own_paths: self.options.own_paths.clone(),
         };
         let outcome = after.apply(command, &context)?;
         if !outcome.changed && *actor == Actor::daemon() {
@@ -228,8 +228,12 @@ impl Writer {
         after.check().map_err(invalid)?;
         for vm in after.vms.values() {
             let socket = vm.socket.as_deref().unwrap_or_default();
-            rules::socket_outside(socket, self.options.vm_dirs.as_deref())
-                .map_err(|what| invalid(format!("VM {}: {what}", vm.vm_id)))?;
+            before
+                .new_socket(vm.vm_id, socket, &self.options.own_paths)
+                .map_err(|what| {
+                    let message = format!("VM {}: {what}", vm.vm_id);
+                    refuse(ErrorCode::InvalidRequest, message, "Nothing was changed.")
+                })?;
         }
         let total = |vm: &VmRecord| match before.same(vm) {
             Some(_) => self.journal.usage_of(vm.vm_id),

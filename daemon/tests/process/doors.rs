@@ -104,7 +104,10 @@ fn a_vm_is_its_registered_user() {
         return;
     }
     let place = Place::new("");
-    place.register_for(Some(12_345));
+    place.register_as(RegisterRequest {
+        peer_uid: Some(12_345),
+        ..RegisterRequest::default()
+    });
     let _daemon = place.start();
     let vm = place.path("run/vm/1/vgpu.sock");
     as_user(12_345, None, || Guest::connect(&vm).ask(b'E', b'e'));
@@ -181,6 +184,44 @@ fn a_second_vgpud_in_the_same_runtime_directory_takes_nothing_away() {
     );
     guest.ask(b'E', b'e');
     Guest::connect(&door).ask(b'E', b'e');
+}
+
+#[test]
+fn a_vm_registered_with_the_admin_socket_stops_nothing() {
+    let place = Place::new("");
+    let admin = place.path("run/admin.sock");
+    let socket = admin.to_str().expect("UTF-8").to_owned();
+    // As a vgpud without the rule, or with another runtime directory, could do.
+    place.register_as(RegisterRequest {
+        socket: Some(socket.clone()),
+        ..RegisterRequest::default()
+    });
+    let _daemon = place.start();
+    let ask = |head: &str, body: &str| answer(&admin, head, body).expect("its own user gets in");
+    let listeners = || {
+        let doctor = ask("GET /v1/doctor", "");
+        let line = doctor.split(r#"{"name":"unix-listeners","#).nth(1);
+        let line = line.unwrap_or_else(|| panic!("no such line: {doctor}"));
+        line.split('}').next().unwrap_or_default().to_owned()
+    };
+    let said = listeners();
+    assert!(
+        said.starts_with(r#""status":"error""#) && said.contains(&socket),
+        "{said}"
+    );
+    Guest::connect(&place.path("run/vm/1/vgpu.sock")).ask(b'E', b'e');
+
+    // The administrator mends it, and cannot do it again.
+    let removed = ask("DELETE /v1/vms", r#"{"vm_ids":[1]}"#);
+    assert!(removed.starts_with("HTTP/1.1 200"), "{removed}");
+    until("the door is given up", || {
+        listeners().starts_with(r#""status":"ok""#).then_some(())
+    });
+    for path in [&admin, &place.path("run/x.sock")] {
+        let again = format!(r#"{{"vm_ids":[1],"pool":"A","socket":{path:?}}}"#);
+        let refused = ask("POST /v1/vms", &again);
+        assert!(refused.contains("is vgpud's own"), "{refused}");
+    }
 }
 
 #[test]

@@ -97,11 +97,11 @@ impl Place {
 
     /// Registers VM 1 behind the daemon's back, while it does not run.
     fn register(&self) {
-        self.register_for(None);
+        self.register_as(RegisterRequest::default());
     }
 
-    /// As [`Place::register`]; the VM's processes run as this user.
-    fn register_for(&self, peer_uid: Option<u32>) {
+    /// As [`Place::register`], with what else is to be registered for the VM.
+    fn register_as(&self, request: RegisterRequest) {
         std::fs::create_dir_all(self.path("state")).expect("a directory");
         let store =
             Store::open(&self.path("state/state.db"), StoreOptions::default()).expect("a store");
@@ -124,8 +124,7 @@ impl Place {
             StoreCommand::RegisterVm(RegisterRequest {
                 vm_ids: vec![1],
                 pool: "A".into(),
-                peer_uid,
-                ..RegisterRequest::default()
+                ..request
             }),
         ];
         for command in commands {

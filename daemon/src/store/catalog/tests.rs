@@ -11,7 +11,7 @@ fn context() -> Context {
     Context {
         now_unix_ms: 1_000,
         pool_defaults: PoolSettings::default(),
-        vm_dirs: Some("/run/vgpu/vm".into()),
+        own_paths: vec!["/run/vgpu/vm".into()],
     }
 }
 

@@ -1,6 +1,7 @@
 //! VMs: registration, identity, limits, quarantine.
 
 use std::collections::BTreeSet;
+use std::path::PathBuf;
 
 use vgpu_proto::api::{
     ErrorCode, ErrorDetail, GpuState, Quarantine, QuarantineRequest, RegisterRequest, VmPatch,
@@ -82,7 +83,8 @@ impl Catalog {
             .map(|path| path.replace(VM_ID, &vm_id.to_string()));
         if let Some(socket) = &socket {
             rules::socket(socket).map_err(invalid)?;
-            rules::socket_outside(socket, context.vm_dirs.as_deref()).map_err(invalid)?;
+            self.new_socket(vm_id, socket, &context.own_paths)
+                .map_err(invalid)?;
         }
         Ok(VmRecord {
             vm_id,
@@ -101,6 +103,20 @@ impl Catalog {
             registered_unix_ms: context.now_unix_ms,
             ..VmRecord::default()
         })
+    }
+
+    /// Refuses a socket among vgpud's own paths, unless the VM is registered with it: the rule may be younger.
+    pub(in crate::store) fn new_socket(
+        &self,
+        vm_id: u32,
+        socket: &str,
+        own_paths: &[PathBuf],
+    ) -> Result<(), String> {
+        let registered = self.vms.get(&vm_id).and_then(|vm| vm.socket.as_deref());
+        if registered == Some(socket) {
+            return Ok(());
+        }
+        rules::socket_outside(socket, own_paths)
     }
 
     /// The UUIDs of the GPUs named, which must be known.
