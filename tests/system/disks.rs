@@ -325,6 +325,16 @@ fn a_backup_replaces_nothing_but_a_regular_file() -> Result<()> {
             other.display()
         );
     }
+    let database = host.dir().join("state/state.db");
+    for wrong in [
+        format!("backup --force {}", database.display()),
+        // Nobody writes into it.
+        format!("restore {}", fifo.display()),
+    ] {
+        let text = describe(&host.admin_output(&wrong)?);
+        let why = ["the state database of a vgpud", "not a file with a backup"];
+        ensure!(why.iter().any(|why| text.contains(why)), "{wrong}: {text}");
+    }
     ensure!(std::fs::read(&file)? == b"kept");
     let told = host.admin(&format!("backup --force {}", file.display()))?;
     ensure!(told.contains("bytes to"), "{told}");

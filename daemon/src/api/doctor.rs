@@ -398,16 +398,16 @@ fn pinned_memory(vms: &[Vm], most: u64) -> DoctorCheck {
         );
     }
     let said = match sum {
-        u64::MAX => "without limit".to_owned(),
-        sum => format!("{} MiB of it", sum >> 20),
+        u64::MAX => "have no limit".to_owned(),
+        sum => format!("add up to {} MiB", sum >> 20),
     };
     let share = vgpu_sched::pinned_share(most, vms.len() as u64, None) >> 20;
     warning(
         NAME,
         format!(
-            "VMs may pin host memory {said}, and all together get {most_mib} MiB (three quarters of the \
-             host's, or 2 GiB where /proc/meminfo cannot be read), {now_mib} MiB of which are pinned now: beyond {share} MiB, which are reserved for each \
-             VM, a VM may be refused what its limit allows."
+            "The VMs' limits of pinned host memory {said}; all together get {most_mib} MiB, of which {now_mib} MiB are \
+             pinned now. At most {share} MiB of its limit are reserved for each VM; beyond them a VM may be refused \
+             what its limit allows."
         ),
         "Lower limits with `vgpu-admin vm set --pinned=...`, or `pinned_bytes` in `[defaults.vm]`.",
     )

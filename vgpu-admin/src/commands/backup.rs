@@ -1,11 +1,11 @@
 //! The state database as a file: out, and in again.
 
-use std::fs::{File, OpenOptions};
+use std::fs::OpenOptions;
 use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{CWD, RenameFlags, renameat_with};
+use rustix::fs::{CWD, OFlags, RenameFlags, renameat_with};
 use rustix::io::Errno;
 use vgpu_proto::api::ApplyReport;
 
@@ -16,8 +16,15 @@ use crate::error::Error;
 pub(super) async fn save(client: &Client, path: &Path, force: bool) -> Result<u64, Error> {
     let failed = |source| file_error("write", path, source);
     if let Ok(found) = std::fs::symlink_metadata(path) {
+        let beside = |suffix: &str| {
+            let mut name = path.as_os_str().to_owned();
+            name.push(suffix);
+            Path::new(&name).exists()
+        };
         let refused = if !found.is_file() {
             Some("it is no regular file, and a backup replaces nothing else; name another file")
+        } else if beside("-wal") || beside(".lock") {
+            Some("it is the state database of a vgpud; name another file")
         } else if !force {
             Some("there is such a file; --force replaces it")
         } else {
@@ -66,7 +73,12 @@ fn rename_to_new(from: &Path, to: &Path) -> io::Result<()> {
 
 pub(super) async fn restore(client: &Client, path: &Path) -> Result<ApplyReport, Error> {
     let failed = |source| file_error("read", path, source);
-    let file = File::open(path).map_err(failed)?;
+    // Opening a FIFO would wait for somebody who writes.
+    let mut options = OpenOptions::new();
+    let options = options
+        .read(true)
+        .custom_flags(OFlags::NONBLOCK.bits().cast_signed());
+    let file = options.open(path).map_err(failed)?;
     if !file.metadata().map_err(failed)?.is_file() {
         let what = io::Error::new(
             io::ErrorKind::InvalidInput,

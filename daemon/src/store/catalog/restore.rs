@@ -46,6 +46,7 @@ impl Catalog {
             match self.same(vm) {
                 Some(live) => {
                     *vm = VmRecord {
+                        generation: live.generation,
                         quarantine: live.quarantine.clone(),
                         strikes: live.strikes,
                         last_strike_unix_ms: live.last_strike_unix_ms,
@@ -63,12 +64,11 @@ impl Catalog {
         after
     }
 
-    /// The VM under the same registration. Generations alone do not tell: another host, and a database that
-    /// began anew, count them from 1, too.
+    /// The VM under the same registration. Generations do not tell: another host, and a database that began
+    /// anew, count them from 1, too; a restore gives VMs that it adds new ones.
     pub(crate) fn same(&self, vm: &VmRecord) -> Option<&VmRecord> {
-        let registration = |vm: &VmRecord| (vm.generation, vm.registered_unix_ms);
         let known = self.vms.get(&vm.vm_id);
-        known.filter(|known| registration(known) == registration(vm))
+        known.filter(|known| known.registered_unix_ms == vm.registered_unix_ms)
     }
 
     /// What the mediation has to take over to come from this catalog to another one.

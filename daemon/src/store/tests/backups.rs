@@ -33,4 +33,18 @@ fn a_vm_of_another_hosts_backup_is_another_vm() {
     let new = |change: &Change| matches!(change, Change::VmUpserted { vm, debt_ns: Some(0) } if vm.generation == generation);
     assert!(outcome.changes.iter().any(gone), "{:?}", outcome.changes);
     assert!(outcome.changes.iter().any(new), "{:?}", outcome.changes);
+    // From now on it is the backup's VM, also for the same backup.
+    let quarantine = QuarantineRequest {
+        vm_ids: vec![1],
+        reason: None,
+    };
+    run(mine, Command::Quarantine(quarantine));
+    let (incoming, mut file) = mine.incoming(0).unwrap();
+    std::io::Seek::rewind(&mut &saved).unwrap();
+    std::io::copy(&mut &saved, &mut file).unwrap();
+    let outcome = block_on(mine.restore(admin(), incoming, Vec::new())).unwrap();
+    assert_eq!(registration(mine), (generation, registered));
+    assert!(mine.catalog().vms[&1].quarantine.is_some());
+    let ends = |change: &Change| matches!(change, Change::VmRemoved { .. });
+    assert!(!outcome.changes.iter().any(ends), "{:?}", outcome.changes);
 }
