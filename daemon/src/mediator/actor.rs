@@ -13,6 +13,7 @@ use vgpu_sched::log::DecisionLog;
 use vgpu_sched::{Action, Event, GpuId, MemoryRefusal, Scheduler, SessionId, VmId};
 
 use super::books::Books;
+use super::freeing::Freeing;
 use super::handle::{Command, MediatorHandle, Pong, Refused};
 use super::meter::Meter;
 use super::reactor::{Due, Reactor, Source, now_ns};
@@ -131,6 +132,7 @@ pub(super) struct Actor {
     pub(super) canary: Canary,
     pub(super) runtime: tokio::runtime::Handle,
     pub(super) images: ImageKeeper,
+    pub(super) freeing: Freeing,
     pub(super) handle: MediatorHandle,
     pub(super) meter: Meter,
     pub(super) next_session: u64,
@@ -196,6 +198,7 @@ impl Actor {
             events: settings.events,
             book: settings.book,
             canary: settings.canary,
+            freeing: Freeing::new(settings.runtime.clone()),
             runtime: settings.runtime,
             images: settings.images,
             handle,

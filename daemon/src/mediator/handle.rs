@@ -162,6 +162,11 @@ pub(crate) enum Command {
         session: u64,
         image: u64,
     },
+    /// The memory of an image that a worker gave back is taken from it.
+    ImageFreed {
+        session: u64,
+        bytes: u64,
+    },
     /// The bytes of an image are not those of the hash that this session's worker gave it.
     ImageForged {
         session: u64,

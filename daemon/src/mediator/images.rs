@@ -18,10 +18,11 @@ use super::actor::Actor;
 use super::handle::Command;
 use super::messages::HOST_FULL;
 use super::session::{Phase, Session};
-use crate::supervisor::images::{Checked, Image, end_memory, memory};
+use crate::supervisor::images::{Checked, Image, memory};
 
-/// Images of a session whose memory is booked: those that are loaded or wait for the disk count too.
-const IMAGES_MOST: usize = 1_024;
+/// Images of a session, and of all sessions of a VM, whose memory is booked: those that are loaded or wait for
+/// the disk count too. Each is a descriptor of vgpud's.
+const IMAGES_MOST: (usize, usize) = (1_024, 2_048);
 
 /// Memory is taken by the page.
 const PAGE: u64 = 4_096;
@@ -32,6 +33,8 @@ pub(super) struct Images {
     /// The number of the last one.
     last: u64,
     booked: BTreeMap<u64, Booked>,
+    /// Given back by the worker, and not yet taken from it.
+    freeing: usize,
 }
 
 /// One whose memory is booked.
@@ -40,9 +43,17 @@ struct Booked {
     len: u64,
     memory: Arc<File>,
     whole: bool,
+    /// The keeper of the caches has not yet looked at it.
+    waits: bool,
+    /// The worker has let go of it.
+    done: bool,
 }
 
 impl Images {
+    fn count(&self) -> usize {
+        self.booked.len() + self.freeing
+    }
+
     fn unfinished(&self) -> usize {
         let unfinished = self.booked.values().filter(|image| !image.whole);
         unfinished.count()
@@ -76,6 +87,8 @@ impl Actor {
                 len,
                 memory: memory.into(),
                 whole: false,
+                waits: false,
+                done: false,
             };
             session.images.booked.insert(image, booked);
         }
@@ -86,10 +99,14 @@ impl Actor {
     /// # Errors
     /// A sentence for the guest.
     fn image_memory(&mut self, id: u64, len: u64) -> Result<File, String> {
-        let images = self.sessions.get(&id).map(|session| &session.images);
-        if images
-            .is_none_or(|all| all.unfinished() >= MAX_UPLOADS || all.booked.len() >= IMAGES_MOST)
-        {
+        let session = self.sessions.get(&id);
+        let too_many = |session: &Session| {
+            let of_the_vm = self.sessions.values().filter(|s| s.vm == session.vm);
+            session.images.unfinished() >= MAX_UPLOADS
+                || session.images.count() >= IMAGES_MOST.0
+                || of_the_vm.map(|s| s.images.count()).sum::<usize>() >= IMAGES_MOST.1
+        };
+        if session.is_none_or(too_many) {
             return Err("the program loads too many modules at once".to_owned());
         }
         self.book_pinned(id, cost(len)).map_err(|why| match why {
@@ -121,7 +138,7 @@ impl Actor {
         let Some(begun) = begun.filter(|image| !image.whole) else {
             return self.breach(id, "the worker finishes an image that it did not begin");
         };
-        begun.whole = true;
+        (begun.whole, begun.waits) = (true, true);
         let (len, memory) = (begun.len, begun.memory.clone());
         let (handle, vm) = (self.handle.clone(), session.vm);
         let whole = Image {
@@ -154,31 +171,83 @@ impl Actor {
 
     /// An image is in the cache, or will not be.
     pub(super) fn image_kept(&mut self, id: u64, image: u64) {
-        if self
-            .sessions
-            .get(&id)
-            .is_some_and(|s| s.phase == Phase::Live)
-        {
-            self.send(id, &ToWorker::ImageKept { image });
+        let Some(session) = self.sessions.get_mut(&id) else {
+            return;
+        };
+        let live = session.phase == Phase::Live;
+        match session.images.booked.get_mut(&image) {
+            Some(booked) if booked.done => self.free_image(id, image),
+            Some(booked) => {
+                booked.waits = false;
+                if live {
+                    self.send(id, &ToWorker::ImageKept { image });
+                }
+            }
+            None => {}
         }
     }
 
-    /// The worker says that it has let go of an image's memory. It is taken away from it, whatever is true, and
-    /// from the keeper, before it leaves the books.
+    /// The worker says that it has let go of an image's memory. It is taken away from it, whatever is true, before
+    /// it leaves the books; where the keeper has not yet looked at it, when it has: a worker could otherwise take
+    /// back a false hash.
     pub(super) fn image_done(&mut self, id: u64, image: u64) {
         let Some(session) = self.sessions.get_mut(&id) else {
             return;
         };
-        let Some(done) = session.images.booked.remove(&image) else {
-            return self.breach(id, "the worker gives back an image that it did not begin");
+        match session.images.booked.get_mut(&image) {
+            Some(booked) if !booked.done => {
+                booked.done = true;
+                if !booked.waits {
+                    self.free_image(id, image);
+                }
+            }
+            _ => self.breach(id, "the worker gives back an image that it did not begin"),
+        }
+    }
+
+    fn free_image(&mut self, id: u64, image: u64) {
+        let Some(session) = self.sessions.get_mut(&id) else {
+            return;
         };
-        match end_memory(&done.memory) {
-            Ok(()) => self.unbook_pinned(id, cost(done.len)),
-            Err(e) => tracing::error!(session = id, "the memory of an image stays booked: {e}"),
+        let Some(done) = session.images.booked.remove(&image) else {
+            return;
+        };
+        session.images.freeing += 1;
+        let (handle, bytes) = (self.handle.clone(), cost(done.len));
+        let vm = session.vm.vm_id;
+        self.freeing
+            .take(vm, done.memory, move |taken| match taken {
+                Ok(()) => {
+                    let _ = handle.tell(Command::ImageFreed { session: id, bytes });
+                }
+                Err(e) => tracing::error!(session = id, "the memory of an image stays booked: {e}"),
+            });
+    }
+
+    /// The memory of an image is gone.
+    pub(super) fn image_freed(&mut self, id: u64, bytes: u64) {
+        if let Some(session) = self.sessions.get_mut(&id) {
+            session.images.freeing -= 1;
+            self.unbook_pinned(id, bytes);
+        }
+    }
+
+    /// A session is over. The keeper goes on with images that wait for the disk; the memory of the others is taken
+    /// from whoever else has it.
+    pub(super) fn free_images(&self, session: &mut Session) {
+        let vm = session.vm.vm_id;
+        for image in std::mem::take(&mut session.images.booked).into_values() {
+            match image.waits {
+                true => self.freeing.let_go(vm, image.memory),
+                false => self.freeing.take(vm, image.memory, |_| {}),
+            }
         }
     }
 
     fn unbook_pinned(&mut self, id: u64, bytes: u64) {
+        if let Some(session) = self.sessions.get_mut(&id) {
+            session.pinned_by_us = session.pinned_by_us.saturating_sub(bytes);
+        }
         self.feed(Event::MemoryRelease {
             session: SessionId(id),
             of: Memory::Pinned,

@@ -155,10 +155,17 @@ impl Actor {
             }
             (Phase::Live, FromWorker::MemRelease { device, bytes }) => {
                 let of = memory_of(session, device);
+                let most = match of {
+                    Memory::Pinned => {
+                        let pinned = self.scheduler.pinned_of(name);
+                        pinned.saturating_sub(session.pinned_by_us)
+                    }
+                    _ => u64::MAX,
+                };
                 self.feed(Event::MemoryRelease {
                     session: name,
                     of,
-                    bytes,
+                    bytes: bytes.min(most),
                 });
             }
             (Phase::Live, FromWorker::ImageBegin { image, len }) => {
@@ -293,7 +300,11 @@ impl Actor {
             bytes,
             tag: PINNED,
         });
-        self.pinned.take().unwrap_or(Err(MemoryRefusal::Pinned))
+        let booked = self.pinned.take().unwrap_or(Err(MemoryRefusal::Pinned));
+        if let (Ok(()), Some(session)) = (&booked, self.sessions.get_mut(&id)) {
+            session.pinned_by_us += bytes;
+        }
+        booked
     }
 
     fn released(&mut self, id: u64, epoch: u64, depth: Depth) {

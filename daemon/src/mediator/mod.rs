@@ -32,6 +32,7 @@ mod depth;
 mod ending;
 mod explain;
 mod found;
+mod freeing;
 pub mod handle;
 mod held;
 mod images;

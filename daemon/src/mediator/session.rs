@@ -40,6 +40,9 @@ pub(super) struct Session {
     pub(super) held: Held,
     pub(super) found: Found,
     pub(super) images: Images,
+    /// Bytes of host memory that vgpud booked for it: images, and what its worker began with. The worker's
+    /// own releases do not reach them.
+    pub(super) pinned_by_us: u64,
     /// The depth credit that its guest has: calls, bytes.
     pub(super) depth: (u32, u64),
     /// The device fault that the worker reported, if any.

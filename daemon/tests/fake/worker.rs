@@ -48,6 +48,8 @@ const CONTROL: RawFd = 3;
 
 /// Images from this number on are those of `Z`.
 const KEPT: u64 = 100;
+/// From here on they are never given back.
+const UNDONE: u64 = 1_000;
 
 fn tell(message: &FromWorker) {
     let bytes = codec::encode(message).expect("encodes");
@@ -303,7 +305,7 @@ fn main() {
                 let _ = data_came.send(stream);
             }
             (ToWorker::Grant { .. }, _) => shared.granted(),
-            (ToWorker::ImageRoom { image, .. }, mut fds) if image >= KEPT => {
+            (ToWorker::ImageRoom { image, .. }, mut fds) if (KEPT..UNDONE).contains(&image) => {
                 shared.answer(keep_room(image, File::from(fds.remove(0))));
             }
             (ToWorker::MemGrant { granted, .. }, _) => {
@@ -379,6 +381,19 @@ fn serve(shared: &Shared, mut data: UnixStream, vm: u32) {
                     image: KEPT + images,
                     len: 64 << 20,
                 });
+            }
+            // Memory of an image is given back as if it were of another kind.
+            b'Y' => {
+                images += 1;
+                tell(&FromWorker::ImageBegin {
+                    image: UNDONE + images,
+                    len: 64 << 20,
+                });
+                tell(&FromWorker::MemRelease {
+                    device: None,
+                    bytes: u64::MAX,
+                });
+                shared.answer(b'y');
             }
             b'C' => std::process::abort(),
             b'F' => {

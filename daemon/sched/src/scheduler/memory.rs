@@ -144,6 +144,12 @@ impl Scheduler {
         own.saturating_add(left).min(most.saturating_sub(total))
     }
 
+    /// Bytes of host memory that a session has pinned.
+    #[must_use]
+    pub fn pinned_of(&self, id: SessionId) -> u64 {
+        self.sessions.get(&id).map_or(0, |session| session.pinned)
+    }
+
     /// Takes pinned memory off the books, at most what the session has.
     pub(super) fn unpin(&mut self, id: SessionId, bytes: u64) {
         let Some(session) = self.sessions.get_mut(&id) else {
