@@ -11,7 +11,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use vgpu_proto::api::GpuAccount;
 use vgpu_tests::device::{self, Kernels, Watch, error_points, normal};
 use vgpu_tests::guest::Running;
@@ -23,7 +23,8 @@ use vgpu_tests::wait::SOON;
 const CHARGED_POINTS: f64 = 2.5;
 
 /// Percentage points by which device time may: what a turn loses before its worker has been woken
-/// differs among VMs, because one with many turns in a row is woken once for all of them.
+/// differs among VMs, because one with many turns in a row is woken once for all of them. A machine that wakes
+/// workers late loses more: half of what the device lost, where that is more than this.
 const DEVICE_POINTS: f64 = 6.0;
 
 /// Device time of a measurement.
@@ -54,28 +55,8 @@ fn backlogs(host: &Host, vms: &[(u32, usize)]) -> Result<Vec<Running>> {
         .collect()
 }
 
-/// Measurements before device time must be within its tolerance: each has other turns that were late. What misses
-/// the share by itself misses it in each.
-const LOOKS: usize = 3;
-
 /// Measures and compares with weights, by the device's account and by vgpud's.
 fn assert_shares(watch: &Watch<'_>, host: &Host, weights: &[(u32, f64)]) -> Result<()> {
-    let mut seen = Vec::new();
-    for _ in 0..LOOKS {
-        match shares(watch, host, weights)? {
-            Ok(()) => return Ok(()),
-            Err(text) => seen.push(text),
-        }
-    }
-    bail!("{}", seen.join("; "));
-}
-
-/// One measurement: what it was if device time is not as it is to be.
-fn shares(
-    watch: &Watch<'_>,
-    host: &Host,
-    weights: &[(u32, f64)],
-) -> Result<std::result::Result<(), String>> {
     let before = device::charged(host)?;
     let track = watch.record_busy(BUSY, EVERY)?;
     let after = device::charged(host)?;
@@ -86,10 +67,15 @@ fn shares(
         .collect();
     let (charged, used) = (normal(&charged), track.shares());
     let wanted = normal(&weights);
-    let text = format!("wanted {wanted:.3?}, charged {charged:.3?}, used {used:.3?}");
+    // Time of turns in which the device did nothing may have been any VM's.
+    let lost = (track.wall().as_secs_f64() / track.busy().as_secs_f64() - 1.0).max(0.0) * 100.0;
+    let text = format!(
+        "wanted {wanted:.3?}, charged {charged:.3?}, used {used:.3?}, {lost:.1} points lost"
+    );
     assert!(error_points(&charged, &weights) < CHARGED_POINTS, "{text}");
-    let near = error_points(&used, &weights) < DEVICE_POINTS;
-    Ok(near.then_some(()).ok_or(text))
+    let most = DEVICE_POINTS.max(lost / 2.0);
+    assert!(error_points(&used, &weights) < most, "{text}");
+    Ok(())
 }
 
 #[test]
