@@ -215,13 +215,14 @@ Examples:
     Backup {
         /// The file, which only its owner can read.
         file: PathBuf,
-        /// Replace the file if there is one; anything but a regular file is left alone.
+        /// Replace the file if it is a backup; anything else is left alone.
         #[arg(long)]
         force: bool,
     },
 
     /// Put the pools, VMs, assignments and weights of a backup in place of the present ones; VMs that it does
-    /// not have are removed. Their sessions end, and those of VMs whose pool differs or whose GPU leaves it.
+    /// not have are removed. Their sessions end, and those of VMs whose pool differs, whose GPU leaves it, or that
+    /// were registered anew since the backup: these are then the backup's, other VMs under the same numbers.
     #[command(after_help = "Example:\n  vgpu-admin restore /root/vgpu.backup")]
     Restore {
         /// A file made by `vgpu-admin backup`.

@@ -15,8 +15,8 @@ use super::{Catalog, Store, StoreError, rows, schema, stopped};
 use crate::model::UsageRecord;
 use crate::system::free_bytes;
 
-/// Space that a copy leaves, in bytes.
-const LOG: u64 = 8 << 20;
+/// Free space that a copy leaves to the database's write-ahead log, in bytes.
+const LEFT_FOR_LOG: u64 = 8 << 20;
 
 /// A file beside the database that goes when this is dropped.
 #[derive(Debug)]
@@ -117,7 +117,7 @@ impl Store {
             refuse(
                 ErrorCode::StoreUnwritable,
                 format!("No copy of the state database can be made beside it: {what}."),
-                "It needs as much space as the database has. Free some and try again.",
+                "Free some space on the disk of the state database and try again.",
             )
         })
     }
@@ -165,14 +165,14 @@ impl Store {
 /// Whether a file of this many bytes fits beside the database, and leaves room for the database's log.
 fn has_room(path: &Path, bytes: u64) -> Result<(), String> {
     let free = free_bytes(path.parent().unwrap_or(path)).map_err(|error| error.to_string())?;
-    if bytes.saturating_add(LOG) <= free {
+    let needed = bytes.saturating_add(LEFT_FOR_LOG);
+    if needed <= free {
         return Ok(());
     }
     Err(format!(
-        "it has {} KiB, its disk has {} KiB free, of which {} KiB are kept for the database's log",
-        bytes >> 10,
-        free >> 10,
-        LOG >> 10
+        "it needs {} KiB, and {} KiB are free",
+        needed.div_ceil(1024),
+        free >> 10
     ))
 }
 

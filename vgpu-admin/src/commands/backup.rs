@@ -1,7 +1,7 @@
 //! The state database as a file: out, and in again.
 
 use std::fs::OpenOptions;
-use std::io;
+use std::io::{self, Read as _};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
@@ -15,24 +15,8 @@ use crate::error::Error;
 /// Writes beside the file and puts it in place when it is whole; how many bytes it has.
 pub(super) async fn save(client: &Client, path: &Path, force: bool) -> Result<u64, Error> {
     let failed = |source| file_error("write", path, source);
-    if let Ok(found) = std::fs::symlink_metadata(path) {
-        let beside = |suffix: &str| {
-            let mut name = path.as_os_str().to_owned();
-            name.push(suffix);
-            Path::new(&name).exists()
-        };
-        let refused = if !found.is_file() {
-            Some("it is no regular file, and a backup replaces nothing else; name another file")
-        } else if beside("-wal") || beside(".lock") {
-            Some("it is the state database of a vgpud; name another file")
-        } else if !force {
-            Some("there is such a file; --force replaces it")
-        } else {
-            None
-        };
-        if let Some(why) = refused {
-            return Err(failed(io::Error::new(io::ErrorKind::AlreadyExists, why)));
-        }
+    if let Some(why) = kept(path, force) {
+        return Err(failed(io::Error::new(io::ErrorKind::AlreadyExists, why)));
     }
     let mut name = path.as_os_str().to_owned();
     name.push(format!(".partial-{}", std::process::id()));
@@ -60,6 +44,52 @@ pub(super) async fn save(client: &Client, path: &Path, force: bool) -> Result<u6
     });
     let _ = std::fs::remove_file(&partial);
     placed
+}
+
+/// Why what is there under this name stays.
+fn kept(path: &Path, force: bool) -> Option<&'static str> {
+    if std::fs::symlink_metadata(path).is_err() {
+        return None;
+    }
+    match is_backup(path) {
+        Ok(true) if force => None,
+        Ok(true) => Some("there is a backup already; --force replaces it"),
+        Ok(false) => Some("what is there is not a backup, and stays; name another file"),
+        Err(_) => Some("what is there cannot be read, and stays; name another file"),
+    }
+}
+
+/// Whether there is a regular file with an SQLite database that keeps no write-ahead log, as a backup is.
+/// The state database of a vgpud keeps one.
+fn is_backup(path: &Path) -> io::Result<bool> {
+    // Opening a FIFO would wait for somebody who writes.
+    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
+    let opened = OpenOptions::new()
+        .read(true)
+        .custom_flags(flags.bits().cast_signed())
+        .open(path);
+    let mut file = match opened {
+        // A link, or a socket.
+        Err(error)
+            if matches!(
+                Errno::from_io_error(&error),
+                Some(Errno::LOOP | Errno::NXIO)
+            ) =>
+        {
+            return Ok(false);
+        }
+        opened => opened?,
+    };
+    if !file.metadata()?.is_file() {
+        return Ok(false);
+    }
+    // SQLite's "magic header string" and, behind the size of a page, the versions of the format for writing
+    // and reading: 1 with a rollback journal, 2 with a write-ahead log.
+    let mut header = [0; 20];
+    match file.read_exact(&mut header) {
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(false),
+        read => read.map(|()| header.starts_with(b"SQLite format 3\0") && header[18..] == [1, 1]),
+    }
 }
 
 /// Replaces nothing that came meanwhile.

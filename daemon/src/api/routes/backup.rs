@@ -63,7 +63,7 @@ fn read(mut file: File) -> std::io::Result<(Bytes, File)> {
 }
 
 /// Puts the configuration of a backup in place of the present one, while guests run. Sessions end
-/// whose VM it does not have or has in another pool, and those whose GPU leaves the pool.
+/// whose VM it does not have, has in another pool or has as another registration, and those whose GPU leaves the pool.
 #[utoipa::path(post, path = "/v1/restore", tag = "host",
     request_body(content = String, content_type = "application/vnd.sqlite3"),
     responses((status = 200, body = ApplyReport), (status = "default", body = ErrorBody)))]

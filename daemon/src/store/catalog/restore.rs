@@ -140,23 +140,21 @@ impl Catalog {
         let pools = Counts {
             added: after.pools.keys().filter(|name| !known(name)).count(),
             changed: after.pools.keys().filter(known).filter(differs).count(),
-            removed: gone.clone().count(),
-            names: list(gone.cloned()),
+            replaced: (0, String::new()),
+            removed: (gone.clone().count(), list(gone.cloned())),
         };
-        let known = |vm: &&VmRecord| self.vms.contains_key(&vm.vm_id);
         let gone = self.vms.keys();
         let gone = gone.filter(|id| !after.vms.contains_key(*id)).copied();
-        let same = |vm: &VmRecord| self.same(vm) == Some(vm);
+        let (known, added): (Vec<_>, Vec<_>) =
+            (after.vms.values()).partition(|vm| self.vms.contains_key(&vm.vm_id));
+        let (same, replaced): (Vec<_>, Vec<_>) =
+            known.into_iter().partition(|vm| self.same(vm).is_some());
+        let changed = same.into_iter().filter(|vm| self.same(vm) != Some(*vm));
         let vms = Counts {
-            added: after.vms.values().filter(|vm| !known(vm)).count(),
-            changed: after
-                .vms
-                .values()
-                .filter(known)
-                .filter(|vm| !same(vm))
-                .count(),
-            removed: gone.clone().count(),
-            names: ranges(gone),
+            added: added.len(),
+            changed: changed.count(),
+            replaced: (replaced.len(), ranges(replaced.iter().map(|vm| vm.vm_id))),
+            removed: (gone.clone().count(), ranges(gone)),
         };
         let ending = sessions.iter().filter(|s| self.ends(after, s)).count();
         format!(
@@ -216,18 +214,21 @@ impl Catalog {
 struct Counts {
     added: usize,
     changed: usize,
-    removed: usize,
-    /// Those that were removed.
-    names: String,
+    /// Those under whose number the backup has another registration, and their numbers.
+    replaced: (usize, String),
+    /// Those that were removed, and their names.
+    removed: (usize, String),
 }
 
 impl std::fmt::Display for Counts {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let (added, changed, removed) = (self.added, self.changed, self.removed);
-        write!(f, "{added} added, {changed} changed, {removed} removed")?;
-        match removed {
-            0 => Ok(()),
-            _ => write!(f, ": {}", self.names),
+        write!(f, "{} added, {} changed", self.added, self.changed)?;
+        if let (1.., names) = &self.replaced {
+            write!(f, ", {} replaced: {names}", self.replaced.0)?;
+        }
+        match &self.removed {
+            (0, _) => f.write_str(", 0 removed"),
+            (removed, names) => write!(f, ", {removed} removed: {names}"),
         }
     }
 }

@@ -710,6 +710,16 @@ fn a_restore_says_what_it_does_and_which_pools_have_no_gpu() {
          2 sessions of guests end with it."
     );
     assert_eq!(after.doubts(), Vec::<String>::new());
+    // In the same pool, too, it is another VM since it was registered anew: its session ends.
+    for vm in now.vms.values_mut() {
+        vm.registered_unix_ms += 1;
+    }
+    let after = now.restored(&saved);
+    let told = now.told(&after, &sessions[..1]);
+    assert!(
+        told.contains("3 VMs (0 added, 0 changed, 3 replaced: 1-3, 3 removed: 5-6, 9). 1 session of guests ends"),
+        "{told}"
+    );
 
     // A backup of another host, and one whose pool has no GPU.
     let mut other = Catalog::default();
