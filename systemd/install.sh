@@ -29,9 +29,10 @@ done
 for file in systemd/*tmpfiles*.conf; do
     [ -e "$file" ] && put 0644 "$file" "$prefix/lib/tmpfiles.d/vgpu.conf"
 done
+for page in docs/*.md; do put 0644 "$page" "$prefix/share/doc/vgpu/$(basename "$page")"; done
+put 0644 systemd/vgpud.toml "$prefix/share/doc/vgpu/vgpud.toml"
 if [ -e "$root/etc/vgpu/vgpud.toml" ]; then
-    put 0644 systemd/vgpud.toml "$prefix/share/vgpu/vgpud.toml.new"
-    echo "/etc/vgpu/vgpud.toml is kept; the new sample is $prefix/share/vgpu/vgpud.toml.new"
+    echo "/etc/vgpu/vgpud.toml is kept; the new sample is $prefix/share/doc/vgpu/vgpud.toml"
 else
     put 0640 systemd/vgpud.toml /etc/vgpu/vgpud.toml
 fi

@@ -90,12 +90,12 @@ impl Source {
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The file cannot be read.
-    #[error("Cannot read the configuration {}: {source}. Create it (an example: /usr/share/doc/vgpu/vgpud.toml) or name another with --config.", file.display())]
+    #[error("Cannot read the configuration {}: {cause}. Create it (an example: /usr/share/doc/vgpu/vgpud.toml) or name another with --config.", file.display())]
     Read {
         /// The file.
         file: PathBuf,
-        /// Why.
-        source: std::io::Error,
+        /// Why. Not named `source`: the sentence has it, and who prints the chain of errors would have it twice.
+        cause: std::io::Error,
     },
     /// It is not TOML, or a key or type is wrong.
     #[error("The configuration {}:{line} is wrong: {message}", file.display())]
@@ -123,9 +123,9 @@ impl Config {
     /// # Errors
     /// When it cannot be read, is not right TOML, has an unknown key, or a value out of range.
     pub fn load(file: &Path) -> Result<Self, ConfigError> {
-        let text = std::fs::read_to_string(file).map_err(|source| ConfigError::Read {
+        let text = std::fs::read_to_string(file).map_err(|cause| ConfigError::Read {
             file: file.to_path_buf(),
-            source,
+            cause,
         })?;
         Self::parse(&text, file)
     }

@@ -48,6 +48,17 @@ impl GpuRecord {
         )
     }
 
+    /// Where no driver serves any of the GPUs that a host has, so that none can be assigned: all of them, by number.
+    #[must_use]
+    pub fn none_served<'a>(gpus: impl Iterator<Item = &'a GpuRecord>) -> Vec<&'a GpuRecord> {
+        let mut here: Vec<_> = gpus.filter(|gpu| gpu.state != GpuState::Vanished).collect();
+        if here.iter().any(|gpu| gpu.state != GpuState::NoDriver) {
+            here.clear();
+        }
+        here.sort_by_key(|gpu| gpu.gpu_id);
+        here
+    }
+
     /// Whether new work may be placed on it.
     #[must_use]
     pub fn is_usable(&self) -> bool {

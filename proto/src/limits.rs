@@ -12,6 +12,9 @@ pub const MAX_BULK: usize = 1024 * 1024;
 /// the processor's cache when it is passed on, large enough that a frame's own cost does not show.
 pub const COPY_PIECE: usize = 256 * 1024;
 
+/// Host memory that a worker pins for copies when its program starts, at most, in bytes.
+pub const PINNED_AT_START: u64 = 28 << 20;
+
 /// Largest parameter block of a kernel, in bytes (CUDA ≥ 12.1 on Volta and later: 32,764).
 pub const MAX_KERNEL_PARAMS: usize = 32_764;
 

@@ -71,6 +71,25 @@ fn a_gpu_without_a_driver_takes_no_vms_and_it_is_said_why() -> Result<()> {
     assert!(!refused.status.success(), "{text}");
     assert!(text.contains(WHY) && text.contains("scan-gpus"), "{text}");
 
+    // Neither a program nor an administrator is advised to assign what cannot be assigned.
+    host.admin("pool create B")?;
+    host.admin("register-vm --vm-id=2 --pool=B")?;
+    let explained = host.admin_json("explain 2")?[0]["summary"].to_string();
+    let program = Guest::new(guest::VECADD, host.target(2))?.run(SOON)?;
+    assert!(!program.status.success());
+    for said in [explained, guest::describe(&program)] {
+        assert!(said.contains(WHY) && !said.contains("assign one"), "{said}");
+    }
+    let report: serde_json::Value =
+        serde_json::from_slice(&host.admin_output("doctor -o json")?.stdout)?;
+    let checks = report["checks"].as_array().into_iter().flatten();
+    let gpus: Vec<_> = checks.filter(|check| check["name"] == "gpus").collect();
+    assert!(
+        gpus.len() == 1 && gpus[0]["status"] == "error",
+        "{report:#}"
+    );
+    host.admin("unregister-vm --vm-id=2")?;
+
     // Its driver is loaded: it serves, until the driver is gone again.
     fs::write(dir.path().join("served"), SERVED)?;
     host.admin("scan-gpus")?;

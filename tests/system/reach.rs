@@ -1,6 +1,6 @@
 //! Memory that both the program and kernels reach: page-locked, registered and managed.
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use vgpu_tests::guest::{self, Guest, Target, expect_right};
 use vgpu_tests::host::{Host, Options, one_vm};
 use vgpu_tests::wait::SOON;
@@ -57,5 +57,14 @@ fn programs_and_kernels_reach_the_same_memory() -> Result<()> {
 fn what_kernels_reach_is_within_the_cap_of_pinned_memory() -> Result<()> {
     let host = one_vm(&Options::default())?;
     host.admin("vm set 1 --pinned=96MiB")?;
-    part(&host, "capped")
+    let output = Guest::new(guest::REACH, host.target(1))?
+        .arg("capped")
+        .run(4 * SOON)?;
+    let said = guest::describe(&output);
+    ensure!(output.status.success(), "{said}");
+    ensure!(
+        said.contains("the VM may pin no more host memory"),
+        "{said}"
+    );
+    Ok(())
 }

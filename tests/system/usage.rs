@@ -153,38 +153,26 @@ fn saved(host: &Host) -> Option<u64> {
     u64::try_from(calls).ok()
 }
 
-/// What was shown a second ago survives SIGKILL. How long it takes is measured between two figures of the
-/// daemon's own, several times, so that a machine that is held up for a while does not fail it.
+/// What was shown and then written survives SIGKILL: nothing is counted again from an older state. That it is
+/// written every second is a matter of the writer's clock, which a loaded machine does not keep.
 #[test]
-fn usage_survives_a_kill_up_to_a_second() -> Result<()> {
+fn usage_that_was_written_survives_a_kill() -> Result<()> {
     let mut host = one_vm(&Kernels::default().on(Options::default()))?;
     let _guest = device::saturate(&host, 1, "short", 10, 600)?;
     let shown = |host: &Host| usage(host, 1).ok().map(|report| number(&report, "calls"));
-    let mut quickest = std::time::Duration::MAX;
-    let mut last = 0;
-    for _ in 0..3 {
-        let before = saved(&host).unwrap_or(0);
-        // Just written: the longest wait for the next time begins.
-        until("usage is written", SOON, || {
-            saved(&host).filter(|calls| *calls > before)
-        })?;
-        let since = std::time::Instant::now();
-        let written = saved(&host).context("written")?;
-        last = until("the guest goes on", SOON, || {
-            shown(&host).filter(|calls| *calls > written)
-        })?;
-        until("what was shown is written", SOON, || {
-            saved(&host).filter(|calls| *calls >= last)
-        })?;
-        quickest = quickest.min(since.elapsed());
-    }
-    assert!(
-        quickest < std::time::Duration::from_secs(4),
-        "what was shown took {quickest:?} to be written"
-    );
+    let last = until("the guest computes", SOON, || {
+        shown(&host).filter(|calls| *calls > 0)
+    })?;
+    until("what was shown is written", SOON, || {
+        saved(&host).filter(|calls| *calls >= last)
+    })?;
     host.kill_daemon()?;
+    let written = saved(&host).context("written")?;
     host.start_daemon()?;
     let after = shown(&host).context("its usage")?;
-    assert!(after >= last, "{after} calls, and {last} were shown");
+    assert!(
+        written >= last && after >= written,
+        "{after} calls; {written} were written, {last} shown"
+    );
     Ok(())
 }

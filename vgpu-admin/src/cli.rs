@@ -414,7 +414,7 @@ pub(crate) struct RegisterVm {
     pub(crate) limits: Limits,
 }
 
-/// Limits of a VM. Each takes a value, `none` or `default`.
+/// Limits of a VM. Each takes a value, `none` (or 0, which is the same) or `default`.
 #[derive(Debug, Args)]
 pub(crate) struct Limits {
     /// GPU calls a second.
@@ -441,7 +441,7 @@ pub(crate) struct Limits {
     /// Bytes that may wait.
     #[arg(long, value_parser = units::byte_limit, value_name = "SIZE")]
     pub(crate) queue_bytes: Option<Limit>,
-    /// Guest processes at once.
+    /// Guest processes at once; as with each limit, `none` and 0 lift it, `default` is the configuration's.
     #[arg(long, value_parser = units::limit, value_name = "N")]
     pub(crate) sessions: Option<Limit>,
     /// Device memory.

@@ -4,7 +4,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use nix::unistd::{AccessFlags, access};
-use vgpu_proto::api::{CheckStatus, DoctorCheck, GpuState, Vm};
+use vgpu_proto::api::{CheckStatus, DoctorCheck, Gpu, GpuState, Vm};
 
 use super::socket;
 use super::views::World;
@@ -235,7 +235,7 @@ fn guest_doors(config: &Config) -> Vec<DoctorCheck> {
     let dirs = config
         .vm_socket_dir()
         .into_iter()
-        .map(|dir| ("vm-socket-dir", dir));
+        .map(|dir| (VM_SOCKET_DIR, dir));
     let hybrid = config
         .listen
         .hybrid_dirs
@@ -246,6 +246,9 @@ fn guest_doors(config: &Config) -> Vec<DoctorCheck> {
     }
     checks
 }
+
+/// The name of the check of the directory with VMs' sockets.
+const VM_SOCKET_DIR: &str = "vm-socket-dir";
 
 fn directory(name: &str, dir: &Path) -> DoctorCheck {
     match std::fs::metadata(dir) {
@@ -261,6 +264,15 @@ fn directory(name: &str, dir: &Path) -> DoctorCheck {
             format!("`chmod o-w {}`.", dir.display()),
         ),
         Ok(_) => ok(name, format!("{} is there.", dir.display())),
+        Err(problem) if name == VM_SOCKET_DIR && problem.kind() == std::io::ErrorKind::NotFound => {
+            ok(
+                name,
+                format!(
+                    "{} is not there yet: vgpud makes it when it is needed.",
+                    dir.display()
+                ),
+            )
+        }
         Err(problem) => warning(
             name,
             format!("{}: {problem}.", dir.display()),
@@ -359,11 +371,16 @@ fn pageable_access() -> DoctorCheck {
 /// What the running daemon shows: GPUs, pools, left-over workers.
 pub(super) fn of_world(world: &World) -> Vec<DoctorCheck> {
     let mut checks: Vec<DoctorCheck> = world.gpus().iter().map(gpu).collect();
+    const HINT: &str =
+        "`vgpu-admin scan-gpus` looks again; without hardware set driver.kind = \"soft\".";
+    let works = |gpu: &Gpu| matches!(gpu.state, GpuState::Ready | GpuState::Draining);
     if checks.is_empty() {
+        checks.push(error("gpus", "No GPU is known.", HINT));
+    } else if !world.gpus().iter().any(works) {
         checks.push(error(
             "gpus",
-            "No GPU is known.",
-            "`vgpu-admin scan-gpus`; without hardware set driver.kind = \"soft\".",
+            "None of this host's GPUs can take work: programs that use one are refused.",
+            format!("The lines gpu-... say why. {HINT}"),
         ));
     }
     checks.extend(world.gpus().iter().filter_map(account));
@@ -388,33 +405,37 @@ fn pinned_memory(vms: &[Vm], most: u64) -> DoctorCheck {
     let sum = limits.fold(0, u64::saturating_add);
     let now: u64 = vms.iter().map(|vm| vm.pinned_bytes).sum();
     let (now_mib, most_mib) = (now >> 20, most >> 20);
-    if sum <= most {
+    if vms.is_empty() {
         return ok(
             NAME,
-            format!(
-                "VMs may pin {} MiB of host memory; {most_mib} MiB are for it, {now_mib} MiB pinned now.",
-                sum >> 20
-            ),
+            format!("No VM is registered; all together may pin {most_mib} MiB of host memory."),
         );
     }
     let said = match sum {
-        u64::MAX => "have no limit".to_owned(),
-        sum => format!("add up to {} MiB", sum >> 20),
+        u64::MAX => "At least one VM has no limit of pinned host memory".to_owned(),
+        sum => format!(
+            "The VMs' limits of pinned host memory add up to {} MiB",
+            sum >> 20
+        ),
     };
+    let said =
+        format!("{said}; all VMs together get {most_mib} MiB, and {now_mib} MiB are pinned now.");
+    if sum <= most {
+        return ok(NAME, said);
+    }
     let share = vgpu_sched::pinned_share(most, vms.len() as u64, None) >> 20;
     warning(
         NAME,
         format!(
-            "The VMs' limits of pinned host memory {said}; all together get {most_mib} MiB, of which {now_mib} MiB are \
-             pinned now. At most {share} MiB of its limit are reserved for each VM; beyond them a VM may be refused \
-             what its limit allows."
+            "{said} Each VM is sure of its limit or of {share} MiB, whichever is less; more may be refused to a VM \
+             although its limit allows it."
         ),
         "Lower limits with `vgpu-admin vm set --pinned=...`, or `pinned_bytes` in `[defaults.vm]`.",
     )
 }
 
 /// Is every nanosecond of a GPU accounted for, once?
-fn account(gpu: &vgpu_proto::api::Gpu) -> Option<DoctorCheck> {
+fn account(gpu: &Gpu) -> Option<DoctorCheck> {
     let account = gpu.account?;
     let name = format!("gpu-{}-account", gpu.gpu_id);
     let seconds = |ns: u64| ns as f64 / 1e9;
@@ -441,7 +462,7 @@ fn account(gpu: &vgpu_proto::api::Gpu) -> Option<DoctorCheck> {
     })
 }
 
-fn gpu(gpu: &vgpu_proto::api::Gpu) -> DoctorCheck {
+fn gpu(gpu: &Gpu) -> DoctorCheck {
     let name = format!("gpu-{}", gpu.gpu_id);
     let reason = gpu.state_reason.as_deref().unwrap_or("no reason given");
     match gpu.state {

@@ -3,6 +3,7 @@
 use vgpu_proto::api::{
     self, Explain, ExplainHolder, ExplainReason, GpuState, PoolPolicy, Priority,
 };
+use vgpu_proto::limits::PINNED_AT_START;
 use vgpu_sched::{Class, Explanation, NoBound, Policy, Reason, WaitBound, WaitReason};
 
 use crate::mediation::Explained;
@@ -134,7 +135,14 @@ fn cap_name(cap: vgpu_sched::Cap) -> &'static str {
 /// The paragraph: what it does, who is before it, what it may expect, how long it waits.
 fn summary(catalog: &Catalog, vm: &VmRecord, explained: &Explained) -> String {
     let e = &explained.explanation;
-    let mut text = format!("VM {} {}.", vm.vm_id, what(vm, explained));
+    let unserved = unserved(catalog, vm, e);
+    let mut text = match catalog.gpus_of(&vm.pool).is_empty() && !unserved.is_empty() {
+        false => format!("VM {} {}.", vm.vm_id, what(vm, explained)),
+        true => format!(
+            "VM {} gets no GPU: none serves pool {}, and no driver serves one of this host.",
+            vm.vm_id, vm.pool
+        ),
+    };
     let waits_for_turn = matches!(
         e.reason,
         Reason::Waits(WaitReason::Turn { .. } | WaitReason::Slice | WaitReason::Gang { .. })
@@ -176,7 +184,6 @@ fn summary(catalog: &Catalog, vm: &VmRecord, explained: &Explained) -> String {
     if let Some(sentence) = account(e) {
         add(sentence);
     }
-    let unserved = unserved(catalog, vm, e);
     if unserved.is_empty() {
         if let Some(sentence) = bound(e) {
             add(sentence);
@@ -184,25 +191,33 @@ fn summary(catalog: &Catalog, vm: &VmRecord, explained: &Explained) -> String {
         return text;
     }
     unserved.into_iter().for_each(&mut add);
-    add("When that is mended, `vgpu-admin scan-gpus` serves it.".into());
+    add(match catalog.gpus_of(&vm.pool).is_empty() {
+        false => "When that is mended, `vgpu-admin scan-gpus` serves it.".into(),
+        true => format!(
+            "When that is mended: `vgpu-admin scan-gpus`, then `vgpu-admin assign-gpu --pool={}`.",
+            vm.pool
+        ),
+    });
     text
 }
 
-/// Of a VM that gets no GPU: what is wrong with those that no driver serves.
+/// Of a VM that gets no GPU: what is wrong with those that no driver serves. Its pool's, or those of the host where
+/// the pool has none and can be given none.
 fn unserved(catalog: &Catalog, vm: &VmRecord, e: &Explanation) -> Vec<String> {
     let none = matches!(
         e.reason,
         Reason::Refused(vgpu_sched::Refusal::GpuUnavailable | vgpu_sched::Refusal::NoGpu)
             | Reason::Waits(WaitReason::GpuUnavailable { .. } | WaitReason::NoGpu)
     );
-    let gpus = catalog.gpus_of(&vm.pool).into_iter();
-    gpus.filter(|gpu| none && gpu.state == GpuState::NoDriver && vm.may_use(&gpu.seen.uuid))
+    let mut gpus = catalog.gpus_of(&vm.pool);
+    if gpus.is_empty() {
+        gpus = GpuRecord::none_served(catalog.gpus.values());
+    }
+    gpus.into_iter()
+        .filter(|gpu| none && gpu.state == GpuState::NoDriver && vm.may_use(&gpu.seen.uuid))
         .map(GpuRecord::without_driver)
         .collect()
 }
-
-/// What a worker takes of its VM's pinned memory when it starts, at most.
-const PINNED_AT_START: u64 = 28 << 20;
 
 /// Which limits refuse the next program of a VM. `room`: how much more the host lets it pin.
 pub(super) fn next_program(vm: &api::Vm, room: u64) -> Vec<String> {

@@ -249,12 +249,18 @@ impl World {
                 GpuState::Ready | GpuState::Draining | GpuState::Vanished | GpuState::NoDriver => {}
             }
         }
+        let unserved = GpuRecord::none_served(self.catalog.gpus.values());
         for pool in self.pools() {
             if pool.pool.gpu_ids.is_empty() && !pool.pool.vm_ids.is_empty() {
-                warnings.push(format!(
-                    "Pool {} has VMs but no GPU: `vgpu-admin assign-gpu --pool={}`.",
+                let mut warning = format!(
+                    "Pool {} has VMs but no GPU: `vgpu-admin assign-gpu --pool={}`",
                     pool.pool.name, pool.pool.name
-                ));
+                );
+                warning += match unserved.is_empty() {
+                    true => ".",
+                    false => ", once a driver serves one of this host.",
+                };
+                warnings.push(warning);
             }
         }
         if self.snapshot.leftover_workers > 0 {

@@ -239,3 +239,14 @@ fn limits_come_from_the_vm_then_the_file_then_the_built_in_ones_and_zero_is_none
     let fresh = defaults.limits_of(&vm, None);
     assert_eq!(fresh.hard_limit_ms, Some(7_000), "as in a new pool");
 }
+
+#[test]
+fn a_file_that_cannot_be_read_is_said_once_with_its_cause() {
+    let missing = Config::load(Path::new("/none/vgpud.toml")).unwrap_err();
+    let said = format!("{:#}", anyhow::Error::from(missing));
+    assert_eq!(said.matches("No such file").count(), 1, "{said}");
+    let example = "/usr/share/doc/vgpu/vgpud.toml";
+    let install = include_str!("../../../systemd/install.sh");
+    assert!(said.contains(example), "{said}");
+    assert!(install.contains("\"$prefix/share/doc/vgpu/vgpud.toml\""));
+}

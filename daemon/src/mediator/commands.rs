@@ -413,12 +413,25 @@ impl Actor {
         if refused.code != Refusal::NoGpu {
             return refused;
         }
+        let may_have = |gpu: &GpuRecord| {
+            self.books.is_assigned(&gpu.seen.uuid, &vm.pool) && vm.may_use(&gpu.seen.uuid)
+        };
+        if !self.books.gpus.values().any(may_have)
+            && let Some(gpu) = GpuRecord::none_served(self.books.gpus.values()).first()
+        {
+            let why = gpu.without_driver();
+            refused.text = format!(
+                "no GPU serves this VM's pool, and no driver serves one of this host: {}",
+                why.trim_end_matches('.')
+            );
+            return refused;
+        }
         for gpu in self.books.gpus.values() {
             let suspect = self.suspects.get(&GpuId(gpu.gpu_id));
             let Some(reason) = suspect.or(gpu.state_reason.as_ref()) else {
                 continue;
             };
-            if self.books.is_assigned(&gpu.seen.uuid, &vm.pool) && vm.may_use(&gpu.seen.uuid) {
+            if may_have(gpu) {
                 let state = if suspect.is_some() {
                     "is suspect"
                 } else {

@@ -82,11 +82,10 @@ pub(super) fn run(
     if exit == Exit::Status(0) {
         return Ok(output);
     }
-    let said: String = String::from_utf8_lossy(&said)
-        .trim()
-        .chars()
-        .take(SAID_MOST)
-        .collect();
+    // In one line, as it is shown.
+    let said = String::from_utf8_lossy(&said);
+    let lines: Vec<&str> = said.split_whitespace().collect();
+    let said: String = lines.join(" ").chars().take(SAID_MOST).collect();
     Err(if said.is_empty() {
         format!("{name} {exit}")
     } else {
@@ -194,8 +193,15 @@ mod tests {
             sh("printf hello; printf noise >&2", 20_000).unwrap(),
             "hello"
         );
-        let failed = sh("printf half; echo broken >&2; exit 3", 20_000).unwrap_err();
-        assert!(failed.contains("exited with status 3: broken"), "{failed}");
+        let failed = sh(
+            "printf half; printf 'broken\\n\\n down\\n' >&2; exit 3",
+            20_000,
+        )
+        .unwrap_err();
+        assert!(
+            failed.ends_with("exited with status 3: broken down"),
+            "{failed}"
+        );
         assert!(sh("kill -9 $$", 20_000).unwrap_err().contains("SIGKILL"));
         assert!(jail().program(Path::new("/nowhere")).is_err());
     }

@@ -559,15 +559,16 @@ impl Writer {
     fn flush_if_due(&mut self) {
         let catalog = self.with_notes();
         let now = Instant::now();
-        let usage_due = now >= self.next_usage;
+        if now < self.next_try {
+            return;
+        }
+        let usage_due = is_due(&mut self.next_usage, now, self.options.usage_flush);
         let urgent = *catalog != *self.on_disk || self.journal.has_unsaved_events();
-        if now < self.next_try || !(usage_due || urgent) {
+        if !(usage_due || urgent) {
             return;
         }
         let mut unsaved = self.journal.unsaved(BATCH);
-        if usage_due {
-            self.next_usage = now + self.options.usage_flush;
-        } else {
+        if !usage_due {
             unsaved.usage.clear();
         }
         // A failure is in the health record, and is tried again.
@@ -607,6 +608,15 @@ impl Writer {
         self.on_disk = catalog.clone();
         Ok(())
     }
+}
+
+/// Whether what is done each `every` is to be done now; `next` is then the next time.
+fn is_due(next: &mut Instant, now: Instant, every: Duration) -> bool {
+    let due = now >= *next;
+    if due {
+        *next = now + every;
+    }
+    due
 }
 
 fn save_unsaved(connection: &Connection, unsaved: &Unsaved) -> Result<(), rusqlite::Error> {
@@ -650,6 +660,32 @@ fn note_vm(catalog: &mut Catalog, vm_id: u32, note: &VmNote) {
         // An administrator's, that came in between, stays.
         Some(QuarantineNote::Over) => {
             vm.quarantine.take_if(|quarantine| quarantine.automatic);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// On the writer's clock: how long a loaded machine takes for a tick does not matter.
+    #[test]
+    fn usage_is_due_every_second_of_the_writers_clock() {
+        let options = crate::api::service::store_options(&crate::config::Config::default());
+        assert_eq!(options.usage_flush, Duration::from_secs(1));
+        let begin = Instant::now();
+        let mut next = begin;
+        let ticks = (0..=600).map(|tick| begin + tick * TICK);
+        let written: Vec<Instant> = ticks
+            .filter(|now| is_due(&mut next, *now, options.usage_flush))
+            .collect();
+        assert_eq!(
+            written.len(),
+            61,
+            "once a second for 60 s, and at the start"
+        );
+        for pair in written.windows(2) {
+            assert_eq!(pair[1] - pair[0], Duration::from_secs(1));
         }
     }
 }

@@ -6,12 +6,13 @@ use std::sync::Arc;
 
 use nix::sys::prctl;
 use vgpu_proto::cuda::CuResult;
+use vgpu_proto::limits::PINNED_AT_START;
 use vgpu_proto::worker::{FromWorker, Start, ToWorker};
 
 use crate::control::{self, ControlError, Messages, Received, Vgpud, Waker};
 use crate::driver::{Context, Device, LoadError, PAGEABLE_MEMORY_ACCESS, describe, exit_now, load};
 use crate::pages;
-use crate::session::{FoundDevice, PINNED_MOST, Parts, Printf, serve};
+use crate::session::{FoundDevice, Parts, Printf, serve};
 
 /// Runs a worker. Returns only if it could not begin; otherwise the process ends with its session.
 pub fn run() -> ExitCode {
@@ -99,7 +100,7 @@ fn begin(unasked: bool) -> Result<(), String> {
         driver_version,
         devices: devices.iter().map(|(_, info, _)| info.clone()).collect(),
         context_bytes: context_bytes(&start, &devices),
-        pinned_bytes: PINNED_MOST,
+        pinned_bytes: PINNED_AT_START,
     });
     let mut depth = None;
     let data = loop {

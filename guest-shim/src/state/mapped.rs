@@ -92,8 +92,9 @@ impl Shim {
             }
             Err(code) => {
                 static SAID: AtomicBool = AtomicBool::new(false);
-                let text = "the host has no room for memory of the program that kernels are to reach; \
-                            there: vgpu-admin vm set --pinned";
+                let text = "the VM may pin no more host memory, so kernels cannot reach this memory of the program: its \
+                            limit is reached (on the host: vgpu-admin vm set --pinned), or what all VMs get together \
+                            (vgpu-admin doctor: pinned-memory)";
                 if code == CuResult::OUT_OF_MEMORY {
                     log::once(&SAID, text);
                 }

@@ -514,6 +514,7 @@ async fn doctor_examines_the_host() {
         "admin-socket",
         "gpu-0",
         "listeners",
+        "vm-socket-dir",
         "warnings",
     ] {
         assert_eq!(check(good)["status"], "ok", "{good}: {doctor}");
@@ -524,10 +525,43 @@ async fn doctor_examines_the_host() {
             assert!(text.ends_with(['.', '!', '?']), "{check}");
         }
     }
+    // Nobody made it yet, as on a host that was just set up.
+    let doors = check("vm-socket-dir")["message"].to_string();
+    assert!(doors.contains("is not there yet"), "{doors}");
     // The test binary has no worker beside it.
     assert_eq!(check("worker-binary")["status"], "error");
     let hint = check("worker-binary")["hint"].to_string();
     assert!(hint.contains("worker.binary"), "{hint}");
+}
+
+#[tokio::test]
+async fn doctor_says_how_much_pinned_memory_a_vm_is_sure_of() {
+    let host = Host::start().await;
+    let pinned = async || {
+        let doctor = host.get("/v1/doctor").await.json();
+        let mut checks = doctor["checks"].as_array().unwrap().iter();
+        let check = checks
+            .find(|check| check["name"] == "pinned-memory")
+            .unwrap();
+        (check["status"].to_string(), check["message"].to_string())
+    };
+    let (status, said) = pinned().await;
+    assert!(
+        status.contains("ok") && said.contains("No VM is registered"),
+        "{said}"
+    );
+    host.owners_example().await;
+    let patch = json!({"vm_ids": [1], "limits": {"pinned_bytes": 0}});
+    host.done("PATCH", "/v1/vms", patch).await;
+    let (status, said) = pinned().await;
+    assert!(status.contains("warning"), "{said}");
+    for part in [
+        "At least one VM has no limit",
+        "Each VM is sure of its limit or of ",
+        "whichever is less",
+    ] {
+        assert!(said.contains(part), "{said}");
+    }
 }
 
 #[tokio::test]

@@ -57,7 +57,6 @@ use self::pool::{Done, Pool};
 pub use self::printf::Printf;
 use self::queue::Queue;
 use self::shadows::Shadows;
-pub use self::staging::PINNED_MOST;
 use self::staging::Staging;
 use self::streams::{Action, Streams};
 use self::table::{Kind, Table};

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use vgpu_proto::call::Request;
-use vgpu_proto::limits::COPY_PIECE;
+use vgpu_proto::limits::{COPY_PIECE, PINNED_AT_START};
 
 use crate::driver::{Block, BlockPool, Context, Result};
 use crate::wire::Bulk;
@@ -19,9 +19,11 @@ const LARGE_SLABS: usize = 6;
 /// finds one.
 const RESERVED: usize = 8;
 
-/// Host memory that is pinned for one session, at most.
-pub const PINNED_MOST: u64 =
-    (SMALL * SMALL_PER_SLAB * SMALL_SLABS + COPY_PIECE * LARGE_PER_SLAB * LARGE_SLABS) as u64;
+const _: () = assert!(
+    (SMALL * SMALL_PER_SLAB * SMALL_SLABS + COPY_PIECE * LARGE_PER_SLAB * LARGE_SLABS) as u64
+        == PINNED_AT_START,
+    "the blocks take what vgpud and the documents say"
+);
 
 /// Where the data of copies waits.
 #[derive(Debug)]
