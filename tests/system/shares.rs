@@ -24,8 +24,10 @@ const CHARGED_POINTS: f64 = 2.5;
 
 /// Percentage points by which device time may: what a turn loses before its worker has been woken
 /// differs among VMs, because one with many turns in a row is woken once for all of them. A machine that wakes
-/// workers late loses more: half of what the device lost, where that is more than this.
+/// workers late loses more: half of what the device lost, where that is more than this, but never so much
+/// that equal shares would pass.
 const DEVICE_POINTS: f64 = 6.0;
+const MOST_DEVICE_POINTS: f64 = 10.0;
 
 /// Device time of a measurement.
 const BUSY: Duration = Duration::from_secs(4);
@@ -57,25 +59,31 @@ fn backlogs(host: &Host, vms: &[(u32, usize)]) -> Result<Vec<Running>> {
 
 /// Measures and compares with weights, by the device's account and by vgpud's.
 fn assert_shares(watch: &Watch<'_>, host: &Host, weights: &[(u32, f64)]) -> Result<()> {
-    let before = device::charged(host)?;
-    let track = watch.record_busy(BUSY, EVERY)?;
-    let after = device::charged(host)?;
+    const TRIES: usize = 5;
     let (vms, weights): (Vec<u32>, Vec<f64>) = weights.iter().copied().unzip();
-    let charged: Vec<f64> = vms
-        .iter()
-        .map(|vm| (after[vm] - before[vm]) as f64)
-        .collect();
-    let (charged, used) = (normal(&charged), track.shares());
-    let wanted = normal(&weights);
-    // Time of turns in which the device did nothing may have been any VM's.
-    let lost = (track.wall().as_secs_f64() / track.busy().as_secs_f64() - 1.0).max(0.0) * 100.0;
-    let text = format!(
-        "wanted {wanted:.3?}, charged {charged:.3?}, used {used:.3?}, {lost:.1} points lost"
-    );
-    assert!(error_points(&charged, &weights) < CHARGED_POINTS, "{text}");
-    let most = DEVICE_POINTS.max(lost / 2.0);
-    assert!(error_points(&used, &weights) < most, "{text}");
-    Ok(())
+    let mut seen = Vec::new();
+    while seen.len() < TRIES {
+        let before = device::charged(host)?;
+        let track = watch.record_busy(BUSY, EVERY)?;
+        let after = device::charged(host)?;
+        let charged: Vec<f64> = vms
+            .iter()
+            .map(|vm| (after[vm] - before[vm]) as f64)
+            .collect();
+        let (charged, used) = (normal(&charged), track.shares());
+        // Time of turns in which the device did nothing may have been any VM's. In points, half of it.
+        let lost = (track.wall().as_secs_f64() / track.busy().as_secs_f64() - 1.0) * 50.0;
+        let most = lost.clamp(DEVICE_POINTS, MOST_DEVICE_POINTS);
+        let wanted = normal(&weights);
+        let text =
+            format!("wanted {wanted:.3?}, charged {charged:.3?}, used {used:.3?} +- {most:.1} %");
+        assert!(error_points(&charged, &weights) < CHARGED_POINTS, "{text}");
+        if error_points(&used, &weights) < most {
+            return Ok(());
+        }
+        seen.push(text);
+    }
+    anyhow::bail!("{seen:#?}")
 }
 
 #[test]

@@ -42,7 +42,7 @@ fn impatient() -> Host {
     Host::with(&Setup {
         settings: PoolSettings {
             soft_limit_ms: 100,
-            // The neighbour, whose process this test is itself, must not reach them on a loaded machine.
+            // This test itself answers for the neighbour: where it is slow, the neighbour would be killed.
             hard_limit_ms: 3_000,
             contended_limit_ms: 3_000,
             ..PoolSettings::default()
@@ -66,11 +66,14 @@ fn a_worker_that_cannot_be_killed_blocks_nobody_and_condemns_its_gpu() {
     neighbour.expect(b'G');
     assert!(killed.elapsed() < PROMPTLY, "{:?}", killed.elapsed());
     let pid = host.sessions()[0].worker_pid.expect("it is still there");
-    let state = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("it is still there");
-    assert!(
-        state.contains("tracing stop"),
-        "SIGKILL had no effect: {state}"
-    );
+    // SIGKILL had an effect: it brought the worker to the end at which it is held.
+    until("the worker is held", || {
+        let state = std::fs::read_to_string(format!("/proc/{pid}/status"));
+        state
+            .expect("it is still there")
+            .contains("tracing stop")
+            .then_some(())
+    });
     neighbour.ask(b'D', b'd');
 
     let suspect = until("the GPU is suspect", || {
@@ -178,7 +181,7 @@ fn closed(cgroups: Cgroups) -> Option<Host> {
     let host = Host::with(&Setup {
         settings: PoolSettings {
             soft_limit_ms: 0,
-            // The neighbour, whose process this test is itself, must not reach them on a loaded machine.
+            // This test itself answers for the neighbour: where it is slow, the neighbour would be killed.
             hard_limit_ms: 3_000,
             contended_limit_ms: 3_000,
             ..PoolSettings::default()

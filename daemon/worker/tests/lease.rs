@@ -496,11 +496,14 @@ fn what_is_left_at_a_release_is_done_under_the_next_lease() {
         let epoch = bench.vgpud.grant();
         leases += 1;
         until("something completes", || pages.hints().completed > before);
-        bench.vgpud.revoke(epoch);
-        let (gone, calls) = bench.vgpud.wait("Released", released);
-        assert_eq!(gone, epoch);
+        // Where the worker did everything that its credit allows before this thread revokes, the lease lies
+        // parked: vgpud takes it back by itself, and the worker says nothing.
+        let parked = bench.vgpud.revoke(epoch);
+        let said = (!parked).then(|| bench.vgpud.wait("Released", released));
         let hints = bench.vgpud.pages.hints();
         assert_eq!(hints.submitted, hints.completed, "released undrained");
+        let (gone, calls) = said.unwrap_or((epoch, 40 - hints.submitted));
+        assert_eq!(gone, epoch);
         assert_eq!(hints.submitted + calls, 40);
         assert!(calls < left, "a lease brought nothing forward");
         left = calls;
