@@ -22,6 +22,7 @@ mod extract;
 mod failure;
 mod peer;
 mod places;
+mod registration;
 mod routes;
 pub mod server;
 pub mod service;

@@ -49,6 +49,9 @@ const END_DEADLINE: Duration = Duration::from_secs(3);
 /// Housekeeping happens this often.
 const HOUSEKEEPING: Duration = Duration::from_secs(1);
 
+/// Doors that are shut are tried again this often.
+const MENDING: Duration = Duration::from_secs(5);
+
 /// What the command line says.
 #[derive(Debug, Clone, Default)]
 pub struct Options {
@@ -224,6 +227,7 @@ impl Daemon {
         systemd::ready();
         let watchdog = tokio::spawn(systemd::feed_watchdog(self.mediator.handle()));
         let auditor = tokio::spawn(audit(self.core.clone()));
+        let mender = tokio::spawn(mend_doors(self.core.clone()));
         let mut tick = tokio::time::interval(HOUSEKEEPING);
         loop {
             tokio::select! {
@@ -235,6 +239,7 @@ impl Daemon {
         self.drain(&mut signals.stop).await;
         watchdog.abort();
         auditor.abort();
+        mender.abort();
         self.end().await;
         Ok(())
     }
@@ -395,6 +400,16 @@ async fn audit(core: Arc<Core>) {
     loop {
         tick.tick().await;
         core.audit().await;
+    }
+}
+
+/// Tries doors again and again that could not be opened, or whose socket is gone.
+async fn mend_doors(core: Arc<Core>) {
+    let mut tick = tokio::time::interval(MENDING);
+    tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        tick.tick().await;
+        core.mend_doors().await;
     }
 }
 

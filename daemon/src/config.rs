@@ -16,6 +16,8 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use vgpu_proto::api::ReloadReport;
 
+use crate::system::{self, resolved};
+
 pub use sections::{
     Admin, Cgroups, Daemon, Defaults, Driver, DriverKind, Limits, Listen, Log, LogFormat, Worker,
 };
@@ -225,11 +227,20 @@ impl Config {
         Some(self.listen.vm_socket_dir.clone().unwrap_or_else(default))
     }
 
-    /// Directories and sockets of the daemon itself, among which no VM gets a socket of its choice.
+    /// Directories and sockets of the daemon itself, among which no VM gets a socket of its choice: as configured, and
+    /// where symbolic links lead now.
     #[must_use]
     pub fn own_paths(&self) -> Vec<PathBuf> {
-        let mut paths = vec![self.daemon.runtime_dir.clone(), self.admin_socket()];
+        let mut paths = vec![
+            self.daemon.runtime_dir.clone(),
+            self.daemon.state_dir.clone(),
+            self.admin_socket(),
+            self.soft_state_dir(),
+        ];
         paths.extend(self.vm_socket_dir());
+        paths.extend(self.listen.hybrid_dirs.iter().cloned());
+        let real: Vec<PathBuf> = paths.iter().filter_map(|p| resolved(p).ok()).collect();
+        paths.extend(real);
         paths
     }
 
@@ -258,6 +269,20 @@ impl Config {
     pub fn soft_state_dir(&self) -> PathBuf {
         let default = || self.daemon.runtime_dir.join("soft-gpu");
         self.driver.soft_state_dir.clone().unwrap_or_else(default)
+    }
+
+    /// What of a valid configuration will not work on this host, as sentences. Asks the host's name services.
+    #[must_use]
+    pub fn warnings(&self) -> Vec<String> {
+        let group = self.listen.vm_socket_group.as_ref();
+        let missing = group.filter(|name| system::group(name).is_none());
+        let warning = |name| {
+            format!(
+                "{}: all VMs' sockets stay shut.",
+                self.listen.without_group(name)
+            )
+        };
+        missing.map(|name| warning(name)).into_iter().collect()
     }
 
     fn problems(&self) -> Vec<String> {

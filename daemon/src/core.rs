@@ -22,7 +22,7 @@ use confinement::Confinement;
 #[derive(Debug)]
 pub struct Core {
     mediator: MediatorHandle,
-    gateway: Gateway,
+    gateway: Arc<Gateway>,
     prober: Prober,
     launcher: Arc<Launcher>,
     known: Mutex<Known>,
@@ -36,7 +36,7 @@ pub struct Core {
 /// What the doors and the probes need of the configuration.
 #[derive(Debug, Default)]
 struct Known {
-    vms: BTreeMap<u32, VmRecord>,
+    vms: BTreeMap<u32, Arc<VmRecord>>,
     gpus: BTreeMap<String, ScannedGpu>,
 }
 
@@ -44,7 +44,7 @@ impl Known {
     fn take(&mut self, change: &Change) {
         match change {
             Change::VmUpserted { vm, .. } => {
-                self.vms.insert(vm.vm_id, vm.clone());
+                self.vms.insert(vm.vm_id, Arc::new(vm.clone()));
             }
             Change::VmRemoved { vm_id, generation } => {
                 self.vms
@@ -72,7 +72,7 @@ impl Core {
     ) -> Core {
         Core {
             mediator,
-            gateway,
+            gateway: Arc::new(gateway),
             prober,
             launcher,
             known: Mutex::default(),
@@ -85,7 +85,27 @@ impl Core {
     /// Begins to serve guests. Must be called within the runtime.
     pub fn open_doors(&self) {
         self.gateway.open();
-        self.gateway.sync(self.known().vms.values());
+        let vms = self.known().vms.clone();
+        self.gateway.sync(vms.values().map(Arc::as_ref));
+    }
+
+    /// Tries doors again that could not be opened, and opens those anew whose socket is gone.
+    pub async fn mend_doors(&self) {
+        let _turn = self.applying.lock().await;
+        // What is wrong is in the gateway's own report.
+        let _ = self.sync(|gateway| !gateway.is_whole()).await;
+    }
+
+    /// The doors as the VMs are now, if these are to be looked at. Files may be slow: not in the runtime's threads.
+    async fn sync(&self, due: fn(&Gateway) -> bool) -> Result<(), MediationError> {
+        let (gateway, vms) = (self.gateway.clone(), self.known().vms.clone());
+        let sync = move || {
+            if due(&gateway) {
+                gateway.sync(vms.values().map(Arc::as_ref));
+            }
+        };
+        let done = tokio::task::spawn_blocking(sync).await;
+        done.map_err(|error| MediationError::Failed(error.to_string()))
     }
 
     /// Takes no new connections; what is connected stays.
@@ -228,13 +248,18 @@ impl Mediation for Core {
             self.mediator
                 .ask(|done| Command::Apply(changes, done))
                 .await?;
-            self.gateway.sync(self.known().vms.values());
-            Ok(())
+            self.sync(|_| true).await
         })
     }
 
     fn snapshot(&self) -> MediationFuture<'_, RuntimeSnapshot> {
-        Box::pin(self.mediator.ask(Command::Snapshot))
+        Box::pin(async {
+            let snapshot = self.mediator.ask(Command::Snapshot).await?;
+            Ok(RuntimeSnapshot {
+                shut_doors: self.gateway.shut(),
+                ..snapshot
+            })
+        })
     }
 
     fn kill_session(&self, session_id: u64, reason: String) -> MediationFuture<'_, ()> {
@@ -297,13 +322,17 @@ impl Mediation for Core {
             self.gateway.reconfigure(config.clone());
             self.mediator
                 .ask(|done| Command::Reconfigure(config, done))
-                .await
+                .await?;
+            let _turn = self.applying.lock().await;
+            self.sync(|_| true).await
         })
     }
 
     fn doctor(&self) -> MediationFuture<'_, Vec<DoctorCheck>> {
         Box::pin(async move {
-            let mut checks = self.gateway.doctor();
+            let gateway = self.gateway.clone();
+            let doors = tokio::task::spawn_blocking(move || gateway.doctor()).await;
+            let mut checks = doors.map_err(|error| MediationError::Failed(error.to_string()))?;
             checks.push(self.programs());
             checks.push(self.worker_user());
             checks.push(self.worker_forks());

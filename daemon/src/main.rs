@@ -44,11 +44,17 @@ fn main() -> ExitCode {
         state_dir: arguments.state_dir,
         runtime_dir: arguments.runtime_dir,
     };
-    if let Err(error) = options.load() {
-        eprintln!("vgpud: {error:#}");
-        return ExitCode::from(2);
-    }
+    let config = match options.load() {
+        Ok(config) => config,
+        Err(error) => {
+            eprintln!("vgpud: {error:#}");
+            return ExitCode::from(2);
+        }
+    };
     if arguments.check {
+        for warning in config.warnings() {
+            println!("Warning: {warning}");
+        }
         println!("The configuration is valid.");
         return ExitCode::SUCCESS;
     }

@@ -8,9 +8,12 @@
 //!
 //! What administrators see (`vgpu_proto::api`) is made out of the three in [`crate::api`].
 
+mod shut_door;
+
 use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
+pub use shut_door::ShutDoor;
 use vgpu_proto::api::{
     GpuAccount, GpuState, HostState, LatencySummary, PoolSettings, Priority, Quarantine, Session,
     VmLimits, VmState, VmUsage, WaitReason,
@@ -320,6 +323,8 @@ pub struct RuntimeSnapshot {
     pub handoff_time: Histogram,
     /// Workers of an earlier daemon that are not yet verified gone.
     pub leftover_workers: u32,
+    /// Sockets of VMs on which vgpud should listen and does not.
+    pub shut_doors: Vec<ShutDoor>,
     /// What needs an administrator, as sentences.
     pub warnings: Vec<String>,
 }

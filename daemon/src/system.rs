@@ -67,19 +67,37 @@ pub fn remove_socket(path: &Path, even_served: bool) -> io::Result<()> {
     }
 }
 
-/// The path without symbolic links, as far as it exists.
-#[must_use]
-pub fn resolved(path: &Path) -> PathBuf {
-    let real = |dir: &Path| {
-        let rest = path.strip_prefix(dir).ok()?;
-        Some(dir.canonicalize().ok()?.join(rest))
-    };
-    let found = path.ancestors().find_map(real);
-    found.unwrap_or_else(|| path.to_owned())
+/// The path without symbolic links. What does not exist lies where it would be made.
+///
+/// # Errors
+/// A part of the path is a link that leads nowhere (what is made there later decides where it leads), or cannot be
+/// a directory; or as of the file system.
+pub fn resolved(path: &Path) -> io::Result<PathBuf> {
+    for known in path.ancestors() {
+        let mut real = match known.canonicalize() {
+            Ok(real) => real,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                if known.is_symlink() {
+                    let what = format!("{} is a symbolic link that leads nowhere", known.display());
+                    return Err(io::Error::new(io::ErrorKind::NotFound, what));
+                }
+                continue;
+            }
+            Err(error) => return Err(error),
+        };
+        let rest = path.strip_prefix(known).unwrap_or(Path::new(""));
+        if rest.iter().next().is_some() && !real.is_dir() {
+            return Err(io::ErrorKind::NotADirectory.into());
+        }
+        real.extend(rest);
+        return Ok(real);
+    }
+    Ok(path.to_owned())
 }
 
 /// Whether a process listens there. Does not wait for one that accepts nobody and has its backlog full.
-fn is_served(path: &Path) -> bool {
+#[must_use]
+pub fn is_served(path: &Path) -> bool {
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
     let ask = || {
         let asks = socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
@@ -107,6 +125,32 @@ pub fn bind_closed(path: &Path) -> io::Result<UnixListener> {
 mod tests {
     use super::*;
     use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn a_path_is_where_its_links_lead() {
+        let dir = tempfile::tempdir().unwrap();
+        let base = dir.path().canonicalize().unwrap();
+        let at = |name: &str| base.join(name);
+        let to = |name: &str| resolved(&at(name)).map(|real| real.display().to_string());
+        std::fs::create_dir(at("real")).unwrap();
+        std::fs::write(at("file"), "").unwrap();
+        for (link, of) in [("link", "real"), ("nowhere", "none"), ("loop", "loop")] {
+            std::os::unix::fs::symlink(of, at(link)).unwrap();
+        }
+        // What does not exist yet lies where it will be made.
+        for (path, real) in [
+            ("real//./x", "real/x"),
+            ("link/new/x", "real/new/x"),
+            ("new/x", "new/x"),
+            ("link", "real"),
+            ("file", "file"),
+        ] {
+            assert_eq!(to(path).unwrap(), at(real).display().to_string(), "{path}");
+        }
+        for path in ["nowhere", "nowhere/x", "loop/x", "file/x"] {
+            assert!(to(path).is_err(), "{path}");
+        }
+    }
 
     #[test]
     fn one_has_the_lock_and_nobody_else_may_open_its_file() {

@@ -389,7 +389,8 @@ pub(crate) struct RegisterVm {
     /// AF_VSOCK CID; with several VMs that of the first, the others follow.
     #[arg(long)]
     pub(crate) cid: Option<u32>,
-    /// Unix socket to listen on for it; with several VMs it contains `{vm_id}`.
+    /// Unix socket to listen on for it, outside of vgpud's own directories; with several VMs the path contains
+    /// `{vm_id}`. Directories that are missing are made, and stay.
     #[arg(long, value_name = "PATH")]
     pub(crate) unix_socket: Option<String>,
     /// Only this uid (the VMM's) may connect on the Unix sockets.

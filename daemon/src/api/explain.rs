@@ -13,8 +13,13 @@ use crate::store::Catalog;
 /// VMs that are named before the rest is only counted.
 const NAMED: usize = 8;
 
-/// The answer about one VM.
-pub(super) fn view(catalog: &Catalog, vm: &VmRecord, explained: &Explained) -> Explain {
+/// The answer about one VM. `cut_off`: none of its programs can come to vgpud.
+pub(super) fn view(
+    catalog: &Catalog,
+    vm: &VmRecord,
+    explained: &Explained,
+    cut_off: bool,
+) -> Explain {
     let e = &explained.explanation;
     let pool = catalog.pools.get(&explained.pool);
     let (usual, worst) = match e.wait {
@@ -29,7 +34,7 @@ pub(super) fn view(catalog: &Catalog, vm: &VmRecord, explained: &Explained) -> E
     let left = |until: u64| until.saturating_sub(e.now_ns);
     Explain {
         vm_id: vm.vm_id,
-        summary: summary(catalog, vm, explained),
+        summary: summary(catalog, vm, explained, cut_off),
         reason: reason(e.reason),
         cap: cap.map(limit),
         cap_left_ns: cap_until.filter(|&until| until != u64::MAX).map(left),
@@ -133,7 +138,7 @@ fn cap_name(cap: vgpu_sched::Cap) -> &'static str {
 }
 
 /// The paragraph: what it does, who is before it, what it may expect, how long it waits.
-fn summary(catalog: &Catalog, vm: &VmRecord, explained: &Explained) -> String {
+fn summary(catalog: &Catalog, vm: &VmRecord, explained: &Explained, cut_off: bool) -> String {
     let e = &explained.explanation;
     let unserved = unserved(catalog, vm, e);
     let mut text = match catalog.gpus_of(&vm.pool).is_empty() && !unserved.is_empty() {
@@ -185,7 +190,9 @@ fn summary(catalog: &Catalog, vm: &VmRecord, explained: &Explained) -> String {
         add(sentence);
     }
     if unserved.is_empty() {
-        if let Some(sentence) = bound(e) {
+        if cut_off && e.reason == Reason::NoProgram {
+            add("None can start: vgpud listens on none of its sockets.".into());
+        } else if let Some(sentence) = bound(e) {
             add(sentence);
         }
         return text;

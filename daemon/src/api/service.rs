@@ -15,8 +15,8 @@ use vgpu_proto::api::{
 };
 
 use super::failure::of_mediation;
-use super::views::World;
-use super::{doctor, failure};
+use super::views::{World, shut_sentences};
+use super::{doctor, failure, registration};
 use crate::config::{Config, Source};
 use crate::events::EventSink;
 use crate::mediation::{Explained, Mediation, MediationError, MediationFuture};
@@ -156,6 +156,12 @@ impl Admin {
         if self.draining.load(Ordering::Relaxed) {
             return Err(of_mediation(&MediationError::Draining));
         }
+        let command = match command {
+            Command::RegisterVm(request) => {
+                Command::RegisterVm(registration::placed(request, self.store.catalog()).await?)
+            }
+            other => other,
+        };
         let admin = self.clone();
         // A task of its own: a caller who goes away must not leave it half done.
         let task = tokio::spawn(async move { admin.carry_out(actor, key, command).await });
@@ -231,7 +237,16 @@ impl Admin {
         key: Option<String>,
         command: Command,
     ) -> Result<ApplyReport, ErrorDetail> {
-        let outcome = self.command(actor, key, command).await?;
+        let registered = match &command {
+            Command::RegisterVm(request) => request.vm_ids.clone(),
+            _ => Vec::new(),
+        };
+        let mut outcome = self.command(actor, key, command).await?;
+        if !registered.is_empty() {
+            let mut shut = self.snapshot().await.shut_doors;
+            shut.retain(|door| registered.contains(&door.vm_id));
+            outcome.warnings.extend(shut_sentences(&shut));
+        }
         Ok(ApplyReport {
             changed: outcome.changed,
             message: outcome.message,
@@ -522,7 +537,7 @@ impl Admin {
     }
 }
 
-fn broke_off(error: &tokio::task::JoinError) -> ErrorDetail {
+pub(super) fn broke_off(error: &tokio::task::JoinError) -> ErrorDetail {
     let message = format!("The command broke off: {error}.");
     refuse(ErrorCode::Internal, message, "The daemon's log says more.")
 }

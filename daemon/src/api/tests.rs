@@ -7,6 +7,7 @@ mod doors;
 mod fake;
 mod following;
 mod running;
+mod sockets;
 
 use std::path::PathBuf;
 use std::sync::Arc;

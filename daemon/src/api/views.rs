@@ -8,7 +8,7 @@ use vgpu_proto::api::{DaemonStatus, Gpu, HostState, Pool, PoolStatus, Session, S
 use crate::config::Config;
 use crate::events::Journal;
 use crate::model::{
-    GpuRecord, GpuRuntime, PoolRecord, RuntimeSnapshot, UsageRecord, VmRecord, VmRuntime,
+    GpuRecord, GpuRuntime, PoolRecord, RuntimeSnapshot, ShutDoor, UsageRecord, VmRecord, VmRuntime,
     now_unix_ms, summary,
 };
 use crate::store::Catalog;
@@ -225,6 +225,7 @@ impl World {
     pub(crate) fn warnings(&self) -> Vec<String> {
         use vgpu_proto::api::GpuState;
         let mut warnings = self.snapshot.warnings.clone();
+        warnings.extend(shut_sentences(&self.snapshot.shut_doors));
         for gpu in self.gpus() {
             let reason = gpu.state_reason.as_deref().unwrap_or("no reason given");
             match gpu.state {
@@ -286,4 +287,10 @@ impl World {
     fn gpu_id(&self, uuid: &str) -> Option<u32> {
         self.catalog.gpus.get(uuid).map(|gpu| gpu.gpu_id)
     }
+}
+
+/// Sockets that are shut, as sentences.
+pub(super) fn shut_sentences(shut: &[ShutDoor]) -> impl Iterator<Item = String> {
+    let told = ShutDoor::told(shut).into_iter();
+    told.map(|(what, hint)| format!("{what}. {hint}."))
 }

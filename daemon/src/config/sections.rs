@@ -226,6 +226,12 @@ impl Listen {
         u32::from_str_radix(&self.vm_socket_mode, 8).unwrap_or(0o600)
     }
 
+    /// What it means that this host has no group of this name.
+    #[must_use]
+    pub fn without_group(&self, name: &str) -> String {
+        format!("there is no group {name} on this host (listen.vm_socket_group)")
+    }
+
     pub(super) fn check(&self, admin: &Admin, problems: &mut Vec<String>) {
         range(
             problems,

@@ -1,10 +1,11 @@
 //! Listeners, and the one accept path behind all of them.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
@@ -16,11 +17,12 @@ use vsock::{VMADDR_CID_ANY, VsockListener};
 
 use super::caps::{Caps, Verdict};
 use super::conn::{self, Conn};
+use super::shut::Shut;
 use super::{Peer, Shared, session, sockets};
 use crate::config::Config;
 use crate::events::EventSink;
 use crate::mediator::{MediatorHandle, VmIdentity};
-use crate::model::VmRecord;
+use crate::model::{ShutDoor, VmRecord};
 use crate::supervisor::launcher::Launcher;
 use crate::system::resolved;
 
@@ -43,7 +45,7 @@ struct Doors {
     vsock: Option<Task>,
     vsock_problem: Option<String>,
     unix: BTreeMap<PathBuf, UnixDoor>,
-    problems: BTreeMap<PathBuf, String>,
+    shut: Vec<ShutDoor>,
     open: bool,
     swept: bool,
 }
@@ -55,9 +57,18 @@ struct Owner {
     uid: Option<u32>,
 }
 
+/// A socket that a VM should have.
+#[derive(Debug, Clone)]
+struct Wanted {
+    owner: Owner,
+    /// An administrator chose the path.
+    registered: bool,
+}
+
 #[derive(Debug)]
 struct UnixDoor {
     owner: Owner,
+    id: sockets::Id,
     _task: Task,
 }
 
@@ -102,120 +113,191 @@ impl Gateway {
 
     /// From now on [`Gateway::sync`] opens doors.
     pub fn open(&self) {
-        self.doors
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .open = true;
+        self.lock().open = true;
     }
 
-    /// Opens and closes doors so that they are those of these VMs. Must be called within the runtime.
+    /// Opens and closes doors so that they are those of these VMs; tries those again that could not be opened, and
+    /// opens those anew whose socket is gone. One call at a time, within the runtime.
     pub fn sync<'a>(&self, vms: impl IntoIterator<Item = &'a VmRecord>) {
         let config = self.shared.config();
-        let mut cids = HashMap::new();
-        let (mut known, mut registered) = (HashSet::new(), HashSet::new());
-        let mut wanted: BTreeMap<PathBuf, Owner> = BTreeMap::new();
-        for vm in vms {
-            let identity = VmIdentity {
-                vm_id: vm.vm_id,
-                generation: vm.generation,
-            };
-            known.insert(vm.vm_id);
-            registered.insert((vm.vm_id, vm.generation));
-            cids.extend(vm.cid.map(|cid| (cid, identity)));
-            for path in config.socket_paths(vm) {
-                wanted.insert(
-                    path,
-                    Owner {
-                        identity,
-                        uid: vm.peer_uid,
-                    },
-                );
-            }
-        }
-        *self.cids.write().unwrap_or_else(PoisonError::into_inner) = cids;
-        self.shared.caps.keep(&known);
-        self.shared.launcher.jail().keep(&registered);
-        // Before the lock: it asks the host's name services.
-        let access = sockets::Access::of(&config.listen);
-        let mut doors = self.doors.lock().unwrap_or_else(PoisonError::into_inner);
-        if !doors.open {
+        let mut vms: Vec<&VmRecord> = vms.into_iter().collect();
+        // Whoever was registered first keeps what two claim, also after a restart.
+        vms.sort_by_key(|vm| vm.generation);
+        self.take_identities(&vms);
+        let (wanted, mut shut) = wanted(&config, &vms);
+        let lost = self.lost();
+        let Some(mut missing) = self.close_unwanted(&config, &wanted, &lost) else {
             return;
+        };
+        // And a path without links comes before one that leads to the same place.
+        missing.sort_by_cached_key(|(path, wanted)| {
+            let linked = wanted.registered && resolved(path).is_ok_and(|real| real != *path);
+            (linked, wanted.owner.identity.generation)
+        });
+        let rules = (!missing.is_empty()).then(|| Rules::of(&config));
+        for (path, wanted) in missing {
+            let Some(rules) = &rules else { break };
+            let vm_id = wanted.owner.identity.vm_id;
+            let opened = self.open_unix(&path, wanted, rules);
+            shut.extend(opened.err().map(|why| why.door(&path, vm_id)));
         }
-        if config.listen.vsock && doors.vsock.is_none() && doors.vsock_problem.is_none() {
-            self.open_vsock(&mut doors, &config);
+        let mut doors = self.lock();
+        for door in shut.iter().filter(|door| !doors.shut.contains(door)) {
+            tracing::warn!(vm = door.vm_id, "{}", door.sentence());
         }
-        let gone: Vec<PathBuf> = doors
-            .unix
-            .iter()
-            .filter(|(path, door)| wanted.get(*path) != Some(&door.owner))
-            .map(|(path, _)| path.clone())
-            .collect();
+        doors.shut = shut;
+    }
+
+    /// By which CIDs VMs are known, and which VMs there are at all.
+    fn take_identities(&self, vms: &[&VmRecord]) {
+        let identity = |vm: &VmRecord| VmIdentity {
+            vm_id: vm.vm_id,
+            generation: vm.generation,
+        };
+        let cids = vms.iter().filter_map(|vm| Some((vm.cid?, identity(vm))));
+        *self.cids.write().unwrap_or_else(PoisonError::into_inner) = cids.collect();
+        let known: HashSet<u32> = vms.iter().map(|vm| vm.vm_id).collect();
+        self.shared.caps.keep(&known);
+        let registered: HashSet<_> = vms.iter().map(|vm| (vm.vm_id, vm.generation)).collect();
+        self.shared.launcher.jail().keep(&registered);
+    }
+
+    /// Open doors whose socket is not at its path any more. Asks the file system, without the lock.
+    fn lost(&self) -> Vec<(PathBuf, u32)> {
+        let opened: Vec<_> = {
+            let doors = self.lock();
+            let opened = doors.unix.iter();
+            let opened = opened.map(|(path, door)| (path.clone(), door.id, door.owner.clone()));
+            opened.collect()
+        };
+        let lost = opened.into_iter().filter(|(path, id, _)| !id.is_at(path));
+        lost.map(|(path, _, owner)| (path, owner.identity.vm_id))
+            .collect()
+    }
+
+    /// Closes what no VM wants; gives what is wanted and not open. `None`: the doors are closed.
+    fn close_unwanted(
+        &self,
+        config: &Config,
+        wanted: &BTreeMap<PathBuf, Wanted>,
+        lost: &[(PathBuf, u32)],
+    ) -> Option<Vec<(PathBuf, Wanted)>> {
         let vm_dirs = config.vm_socket_dir();
+        let mut doors = self.lock();
+        if !doors.open {
+            return None;
+        }
+        if config.listen.vsock && doors.vsock.is_none() {
+            self.open_vsock(&mut doors, config);
+        }
+        for (path, _) in lost {
+            // What lies there now is another's.
+            doors.unix.remove(path);
+        }
+        let stays = |path: &PathBuf, door: &UnixDoor| {
+            wanted.get(path).map(|wanted| &wanted.owner) == Some(&door.owner)
+        };
+        let gone = doors.unix.iter().filter(|(path, door)| !stays(path, door));
+        let gone: Vec<PathBuf> = gone.map(|(path, _)| path.clone()).collect();
         for path in gone {
             let vm_is_gone = !wanted.contains_key(&path);
             doors.close_path(&path, vm_dirs.as_deref(), vm_is_gone);
         }
-        doors.problems.retain(|path, _| wanted.contains_key(path));
         if let (false, Some(vm_dirs)) = (doors.swept, &vm_dirs) {
             doors.swept = true;
             sockets::sweep(vm_dirs, |path| wanted.contains_key(path));
         }
-        let admin = resolved(&config.admin_socket());
-        for (path, owner) in wanted {
-            if !doors.unix.contains_key(&path) {
-                let opened = access.clone().and_then(|access| {
-                    // Whoever took it would keep the admin API, and so vgpud, from starting.
-                    if resolved(&path) == admin {
-                        return Err("it is the admin API's socket".into());
-                    }
-                    sockets::open(&path, vm_dirs.as_deref(), owner.uid, access)
-                        .map_err(|e| e.to_string())
-                });
-                self.take_path(&mut doors, path, owner, opened);
-            }
+        let missing = wanted
+            .iter()
+            .filter(|(path, _)| !doors.unix.contains_key(*path));
+        Some(
+            missing
+                .map(|(path, wanted)| (path.clone(), wanted.clone()))
+                .collect(),
+        )
+    }
+
+    /// Listens on a VM's socket.
+    fn open_unix(&self, path: &Path, wanted: Wanted, rules: &Rules) -> Result<(), Shut> {
+        let access = rules.access.clone()?;
+        let spot = sockets::Spot::find(path, rules.vm_dirs.as_deref())?;
+        rules.check(&spot.real, wanted.registered)?;
+        let mut doors = self.lock();
+        if !doors.open {
+            return Ok(());
         }
+        // However the way there leads: links and mounts of one directory in two places end at one file.
+        if let Some(id) = spot.id()
+            && let Some(other) = doors.unix.values().find(|door| door.id == id)
+        {
+            return Err(Shut::of_other_vm(other.owner.identity.vm_id));
+        }
+        let owner = wanted.owner;
+        let (listener, id) = sockets::open(&spot, owner.uid, access)?;
+        let task = accept_unix(listener, self.shared.clone(), path.into(), owner.clone());
+        let door = UnixDoor {
+            owner,
+            id,
+            _task: Task(tokio::spawn(task)),
+        };
+        doors.unix.insert(path.to_owned(), door);
+        Ok(())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Doors> {
+        self.doors.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether every door is open and its socket where it belongs. Asks the file system.
+    #[must_use]
+    pub fn is_whole(&self) -> bool {
+        let (closed, whole) = {
+            let doors = self.lock();
+            let vsock = doors.vsock_problem.is_none();
+            (!doors.open, vsock && doors.shut.is_empty())
+        };
+        closed || whole && self.lost().is_empty()
+    }
+
+    /// The sockets of VMs on which vgpud should listen and does not.
+    #[must_use]
+    pub fn shut(&self) -> Vec<ShutDoor> {
+        self.lock().shut.clone()
     }
 
     /// Closes every door; what is connected stays.
     pub fn close(&self) {
-        let mut doors = self.doors.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut doors = self.lock();
         doors.open = false;
         doors.vsock = None;
+        doors.shut.clear();
         let paths: Vec<PathBuf> = doors.unix.keys().cloned().collect();
         for path in paths {
             doors.close_path(&path, None, false);
         }
     }
 
-    /// What is wrong with the doors. Asks the host's name services, which may take long: nothing is locked then.
+    /// What is wrong with the doors. Asks the host's name services and the file system, which may take long: nothing is
+    /// locked then.
     #[must_use]
     pub fn doctor(&self) -> Vec<DoctorCheck> {
-        let (mut checks, sockets) = {
-            let doors = self.doors.lock().unwrap_or_else(PoisonError::into_inner);
+        let (vsock, sockets, shut) = {
+            let doors = self.lock();
             let sockets = doors.unix.iter();
             let sockets = sockets.map(|(path, door)| (path.clone(), door.owner.uid));
-            (doors.doctor(), sockets.collect::<Vec<_>>())
-        };
-        let config = self.shared.config();
-        let too_open: Vec<String> = sockets
-            .iter()
-            .filter_map(|(path, uid)| sockets::too_open(path, *uid, &config.admin))
-            .collect();
-        checks.push(if too_open.is_empty() {
-            let sentence = "nobody but root and a VM's own user or group can connect as the VM";
-            check("vm-socket-access", CheckStatus::Ok, sentence.into(), None)
-        } else {
-            check(
-                "vm-socket-access",
-                CheckStatus::Warning,
-                too_open.join("; "),
-                Some(
-                    "Whoever can connect to a VM's socket is that VM: set listen.vm_socket_mode and \
-                     listen.vm_socket_group, take hypervisors' users out of the administrators' \
-                     groups, and restart vgpud",
-                ),
+            (
+                doors.vsock(),
+                sockets.collect::<Vec<_>>(),
+                doors.shut.clone(),
             )
-        });
+        };
+        let mut checks = vec![vsock];
+        checks.extend(unix_listeners(sockets.len(), &shut, &self.lost()));
+        checks.push(vm_socket_access(
+            &sockets,
+            !shut.is_empty(),
+            &self.shared.config(),
+        ));
         let open = self.shared.caps.open();
         let open = format!("{open} connections are open");
         checks.push(check("guest-connections", CheckStatus::Ok, open, None));
@@ -235,41 +317,85 @@ impl Gateway {
                 let (shared, cids) = (self.shared.clone(), self.cids.clone());
                 let task = accept_vsock(listener, shared, cids, config.listen.allow_local_cid);
                 doors.vsock = Some(Task(tokio::spawn(task)));
+                doors.vsock_problem = None;
                 tracing::info!(port, "listening on AF_VSOCK");
             }
             Err(e) => {
                 let problem = format!("cannot listen on AF_VSOCK port {port}: {e}");
-                tracing::warn!("{problem}");
+                if doors.vsock_problem.as_ref() != Some(&problem) {
+                    tracing::warn!("{problem}");
+                }
                 doors.vsock_problem = Some(problem);
             }
         }
     }
+}
 
-    fn take_path(
-        &self,
-        doors: &mut Doors,
-        path: PathBuf,
-        owner: Owner,
-        opened: Result<UnixListener, String>,
-    ) {
-        match opened {
-            Ok(listener) => {
-                let shared = self.shared.clone();
-                let task = accept_unix(listener, shared, Arc::from(path.as_path()), owner.clone());
-                doors.problems.remove(&path);
-                let door = UnixDoor {
-                    owner,
-                    _task: Task(tokio::spawn(task)),
-                };
-                doors.unix.insert(path, door);
-            }
-            Err(e) => {
-                let problem = format!("cannot listen on {}: {e}", path.display());
-                tracing::warn!(vm = owner.identity.vm_id, "{problem}");
-                doors.problems.insert(path, problem);
+/// Where a door may be, and who may connect to it.
+struct Rules {
+    access: Result<sockets::Access, Shut>,
+    vm_dirs: Option<PathBuf>,
+    admin: Option<PathBuf>,
+    own: Vec<PathBuf>,
+}
+
+impl Rules {
+    /// Asks the host's name services and the file system.
+    fn of(config: &Config) -> Rules {
+        Rules {
+            access: sockets::Access::of(&config.listen),
+            vm_dirs: config.vm_socket_dir(),
+            admin: resolved(&config.admin_socket()).ok(),
+            own: config.own_paths(),
+        }
+    }
+
+    /// `real`: where the path of a VM's socket leads. It may lead elsewhere than when the VM was registered.
+    fn check(&self, real: &Path, registered: bool) -> Result<(), Shut> {
+        // Whoever took it would keep the admin API, and so vgpud, from starting.
+        if self.admin.as_deref() == Some(real) {
+            return Err(Shut::own("it is the admin API's socket".into()));
+        }
+        match self
+            .own
+            .iter()
+            .find(|own| registered && real.starts_with(own))
+        {
+            Some(own) => Err(Shut::own(format!("{} is vgpud's own", own.display()))),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Which sockets these VMs, of which the first come first, should have; and those that another VM has.
+fn wanted(config: &Config, vms: &[&VmRecord]) -> (BTreeMap<PathBuf, Wanted>, Vec<ShutDoor>) {
+    let mut wanted: BTreeMap<PathBuf, Wanted> = BTreeMap::new();
+    let mut shut = Vec::new();
+    for vm in vms {
+        let identity = VmIdentity {
+            vm_id: vm.vm_id,
+            generation: vm.generation,
+        };
+        for path in config.socket_paths(vm) {
+            let registered = vm
+                .socket
+                .as_ref()
+                .is_some_and(|socket| path == Path::new(socket));
+            match wanted.entry(path.clone()) {
+                Entry::Vacant(free) => {
+                    let uid = vm.peer_uid;
+                    let owner = Owner { identity, uid };
+                    free.insert(Wanted { owner, registered });
+                }
+                Entry::Occupied(taken) if taken.get().owner.identity == identity => {}
+                Entry::Occupied(taken) => {
+                    let other = taken.get().owner.identity.vm_id;
+                    shut.push(Shut::of_other_vm(other).door(&path, vm.vm_id));
+                }
             }
         }
     }
+    (wanted, shut)
 }
 
 fn check(name: &str, status: CheckStatus, message: String, hint: Option<&str>) -> DoctorCheck {
@@ -281,47 +407,83 @@ fn check(name: &str, status: CheckStatus, message: String, hint: Option<&str>) -
     }
 }
 
+/// Which sockets are open, which are not and why, and which are gone.
+fn unix_listeners(open: usize, shut: &[ShutDoor], lost: &[(PathBuf, u32)]) -> Vec<DoctorCheck> {
+    const NAME: &str = "unix-listeners";
+    let problem =
+        |(what, hint): (String, String)| check(NAME, CheckStatus::Error, what, Some(&hint));
+    let mut checks: Vec<_> = ShutDoor::told(shut).into_iter().map(problem).collect();
+    if let Some((path, vm_id)) = lost.first() {
+        let more = match lost.len() - 1 {
+            0 => String::new(),
+            n => format!(", nor {n} others at theirs"),
+        };
+        let path = path.display();
+        let what = format!("the socket of VM {vm_id} is not at {path} any more{more}");
+        let hint = "vgpud makes it anew within seconds; find out who removes it";
+        checks.push(check(NAME, CheckStatus::Warning, what, Some(hint)));
+    }
+    if checks.is_empty() {
+        let open = format!("{open} sockets are open");
+        checks.push(check(NAME, CheckStatus::Ok, open, None));
+    }
+    checks
+}
+
+/// Who can connect to the sockets that are open.
+fn vm_socket_access(
+    open: &[(PathBuf, Option<u32>)],
+    some_shut: bool,
+    config: &Config,
+) -> DoctorCheck {
+    const NAME: &str = "vm-socket-access";
+    let too_open = |(path, uid): &(PathBuf, _)| sockets::too_open(path, *uid, &config.admin);
+    let too_open: Vec<String> = open.iter().filter_map(too_open).collect();
+    if !too_open.is_empty() {
+        let hint = "Whoever can connect to a VM's socket is that VM: set listen.vm_socket_mode and \
+                    listen.vm_socket_group, take hypervisors' users out of the administrators' \
+                    groups, and restart vgpud";
+        return check(NAME, CheckStatus::Warning, too_open.join("; "), Some(hint));
+    }
+    let (status, sentence) = match (open.len(), some_shut) {
+        (0, true) => (CheckStatus::Skipped, "no socket of a VM is open"),
+        (_, true) => (
+            CheckStatus::Ok,
+            "nobody but root and a VM's own user or group can connect to the sockets that are open",
+        ),
+        (_, false) => (
+            CheckStatus::Ok,
+            "nobody but root and a VM's own user or group can connect as the VM",
+        ),
+    };
+    check(NAME, status, sentence.into(), None)
+}
+
 impl Doors {
-    /// Which are open.
-    fn doctor(&self) -> Vec<DoctorCheck> {
-        let vsock = match (&self.vsock, &self.vsock_problem) {
-            (Some(_), _) => check("vsock-listener", CheckStatus::Ok, "listens".into(), None),
+    /// Whether guests can come over AF_VSOCK.
+    fn vsock(&self) -> DoctorCheck {
+        const NAME: &str = "vsock-listener";
+        match (&self.vsock, &self.vsock_problem) {
+            (Some(_), _) => check(NAME, CheckStatus::Ok, "listens".into(), None),
             (None, Some(problem)) => check(
-                "vsock-listener",
+                NAME,
                 CheckStatus::Warning,
                 problem.clone(),
-                Some("Load vhost_vsock, or set listen.vsock = false; then restart vgpud"),
-            ),
-            (None, None) => check(
-                "vsock-listener",
-                CheckStatus::Skipped,
-                "is switched off".into(),
-                None,
-            ),
-        };
-        let unix = if self.problems.is_empty() {
-            let open = self.unix.len();
-            let open = format!("{open} sockets are open");
-            check("unix-listeners", CheckStatus::Ok, open, None)
-        } else {
-            let problems: Vec<&str> = self.problems.values().map(String::as_str).collect();
-            check(
-                "unix-listeners",
-                CheckStatus::Error,
-                problems.join("; "),
                 Some(
-                    "Make the directories exist and writable by vgpud, register VMs whose path is taken with \
-                     another one, then restart vgpud",
+                    "Load vhost_vsock (vgpud then listens by itself), or set listen.vsock = false and restart \
+                     vgpud",
                 ),
-            )
-        };
-        vec![vsock, unix]
+            ),
+            (None, None) => check(NAME, CheckStatus::Skipped, "is switched off".into(), None),
+        }
     }
 
     fn close_path(&mut self, path: &Path, vm_dirs: Option<&Path>, vm_is_gone: bool) {
-        if self.unix.remove(path).is_some() {
-            sockets::close(path, vm_dirs, vm_is_gone);
+        // The socket first: while its listener lives, no other file is taken for it.
+        if let Some(door) = self.unix.get(path) {
+            sockets::close(path, door.id, vm_dirs, vm_is_gone);
         }
+        self.unix.remove(path);
     }
 }
 

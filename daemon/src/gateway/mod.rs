@@ -10,6 +10,7 @@
 //! | `caps` | how many connections, how fast |
 //! | [`opening`] | the first bytes, exactly as long as announced |
 //! | `session` | from Hello to Welcome; then the control connection until the end |
+//! | `shut` | what is told of sockets on which vgpud cannot listen |
 //! | `sockets` | the Unix sockets in the file system |
 //! | `nonces` | binds a data connection to its session |
 //! | [`conn`] | a stream socket |
@@ -21,6 +22,7 @@ pub(crate) mod nonces;
 pub mod opening;
 mod peer;
 mod session;
+mod shut;
 mod sockets;
 
 use std::sync::{Arc, PoisonError, RwLock};

@@ -5,16 +5,19 @@
 //! container; the socket is a new one after each start. Whoever owns such a mount may write to the
 //! directory: nothing here follows a link in it.
 
+use std::ffi::OsString;
+use std::fs::{File, Metadata};
 use std::io;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{DirBuilderExt, FileTypeExt, PermissionsExt};
-use std::path::Path;
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
 
 use nix::fcntl::{AtFlags, OFlag};
 use nix::sys::stat::Mode;
-use nix::unistd::{Gid, Uid, fchownat};
+use nix::unistd::{Gid, Uid, UnlinkatFlags, fchownat, unlinkat};
 use tokio::net::UnixListener;
 
+use super::shut::Shut;
 use crate::config::{Admin, Listen, VM_SOCKET};
 use crate::system;
 
@@ -29,16 +32,15 @@ pub(super) struct Access {
 }
 
 impl Access {
-    /// As configured.
+    /// As configured. Asks the host's name services.
     ///
     /// # Errors
-    /// A sentence: the group does not exist.
-    pub(super) fn of(config: &Listen) -> Result<Access, String> {
+    /// The group does not exist.
+    pub(super) fn of(config: &Listen) -> Result<Access, Shut> {
         let gid = match &config.vm_socket_group {
-            Some(name) => Some(system::group(name).ok_or_else(|| {
-                format!(
-                    "there is no group {name} (listen.vm_socket_group); make it, then restart vgpud"
-                )
+            Some(name) => Some(system::group(name).ok_or_else(|| Shut {
+                problem: config.without_group(name),
+                hint: format!("`groupadd --system {name}`: vgpud then opens them by itself"),
             })?),
             // Never the group that vgpud happens to run with: its members would be every VM.
             None => nix::unistd::geteuid().is_root().then_some(0),
@@ -50,40 +52,159 @@ impl Access {
     }
 }
 
-/// Binds a VM's socket and gives it to its owner. What lies at the path is replaced only if it is a
-/// socket; outside of the VM's own directory, only one that nobody serves. Must be called within the runtime.
+/// Which file a socket is. While its listener lives, no other file is that.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Id {
+    device: u64,
+    inode: u64,
+}
+
+impl Id {
+    fn of(meta: &Metadata) -> Id {
+        Id {
+            device: meta.dev(),
+            inode: meta.ino(),
+        }
+    }
+
+    /// Whether the socket is still at its path; what cannot be seen counts as being there.
+    pub(super) fn is_at(self, path: &Path) -> bool {
+        use io::ErrorKind::{NotADirectory, NotFound};
+        match std::fs::symlink_metadata(path) {
+            Ok(meta) => Id::of(&meta) == self,
+            Err(error) => !matches!(error.kind(), NotFound | NotADirectory),
+        }
+    }
+}
+
+/// The place of a socket. Its directory is held: whoever renames the directory or puts a link in its place meanwhile
+/// does not change what happens where.
+#[derive(Debug)]
+pub(super) struct Spot {
+    dir: File,
+    name: OsString,
+    /// Where the directory really is, and the name.
+    pub(super) real: PathBuf,
+    /// Its path, where that is in the VM's own directory: there no other vgpud listens (`app::only_one`), and nobody
+    /// renames the directory.
+    home: Option<PathBuf>,
+}
+
+impl Spot {
+    /// Makes the directory of a VM's socket where there is none.
+    ///
+    /// # Errors
+    /// As of the file system.
+    pub(super) fn find(path: &Path, vm_dirs: Option<&Path>) -> Result<Spot, Shut> {
+        let parent = path.parent().unwrap_or(Path::new("/"));
+        let home = home(path, vm_dirs);
+        let made = match home {
+            Some(home) => {
+                make_passable(home.parent().unwrap_or(home)).and_then(|()| make_passable(home))
+            }
+            None => std::fs::create_dir_all(parent),
+        };
+        let held = made.and_then(|()| {
+            let dir = hold(parent, OFlag::O_DIRECTORY)?;
+            let real = std::fs::read_link(itself(&dir))?;
+            Ok((dir, real))
+        });
+        let (dir, real) = held.map_err(|error| Shut {
+            problem: format!("its directory cannot be made or entered: {error}"),
+            hint: format!(
+                "Make {} a directory that vgpud may write to: vgpud then opens the socket by itself",
+                parent.display()
+            ),
+        })?;
+        let name = path.file_name().unwrap_or_default().to_owned();
+        Ok(Spot {
+            real: real.join(&name),
+            dir,
+            name,
+            home: home.map(|_| path.to_owned()),
+        })
+    }
+
+    /// A path that leads into the held directory. The tools that list sockets show the path that was bound.
+    fn at(&self) -> PathBuf {
+        let held = || itself(&self.dir).join(&self.name);
+        self.home.clone().unwrap_or_else(held)
+    }
+
+    /// Which file lies there.
+    pub(super) fn id(&self) -> Option<Id> {
+        let meta = std::fs::symlink_metadata(self.at()).ok()?;
+        Some(Id::of(&meta))
+    }
+
+    fn unlink(&self) -> io::Result<()> {
+        Ok(unlinkat(
+            &self.dir,
+            self.name.as_os_str(),
+            UnlinkatFlags::NoRemoveDir,
+        )?)
+    }
+
+    /// Removes the socket that lies there; outside of the VM's own directory only one that nobody serves. What the
+    /// VM put into its own directory is no reason to keep its door shut.
+    fn clear(&self) -> Result<(), Shut> {
+        let served = || system::is_served(&self.at());
+        match std::fs::symlink_metadata(self.at()) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            Err(error) => Err(error.into()),
+            Ok(meta) if !meta.file_type().is_socket() => Err(Shut {
+                problem: "something that is not a socket is there".into(),
+                hint: "Move it away: vgpud then opens the socket by itself".into(),
+            }),
+            Ok(_) if self.home.is_none() && served() => Err(Shut {
+                problem: "another process serves it".into(),
+                hint: "End that process, or unregister the VM and register it with another socket"
+                    .into(),
+            }),
+            Ok(_) => self.unlink().map_err(Shut::from),
+        }
+    }
+}
+
+/// Binds a VM's socket and gives it to its owner. What lies there is replaced only if it is a socket; outside of
+/// the VM's own directory, only one that nobody serves. Must be called within the runtime.
 ///
 /// # Errors
 /// As of the file system; or something else is there.
 pub(super) fn open(
-    path: &Path,
-    vm_dirs: Option<&Path>,
+    spot: &Spot,
     uid: Option<u32>,
     access: Access,
-) -> io::Result<UnixListener> {
-    let home = home(path, vm_dirs);
-    match home {
-        Some(home) => {
-            make_passable(home.parent().unwrap_or(home))?;
-            make_passable(home)?;
-        }
-        None => path.parent().map_or(Ok(()), std::fs::create_dir_all)?,
-    }
-    // No other vgpud listens in a VM's own directory (`app::only_one`); what the VM put there is no reason
-    // to keep its door shut.
-    system::remove_socket(path, home.is_some())?;
-    let listener = system::bind_closed(path)?;
-    give(path, uid, access)?;
-    UnixListener::from_std(listener)
+) -> Result<(UnixListener, Id), Shut> {
+    spot.clear()?;
+    let listener = system::bind_closed(&spot.at())?;
+    let id = give(&spot.at(), uid, access)?;
+    Ok((UnixListener::from_std(listener)?, id))
 }
 
-/// Takes a socket away; its directory as well, where the VM is no more.
-pub(super) fn close(path: &Path, vm_dirs: Option<&Path>, vm_is_gone: bool) {
+/// Takes a socket away, if it still is where it was opened; the VM's directory as well, where the VM is no more.
+pub(super) fn close(path: &Path, id: Id, vm_dirs: Option<&Path>, vm_is_gone: bool) {
     // What is gone already is as good, and a directory in which something else lies is kept.
-    let _ = std::fs::remove_file(path);
+    if let (Some(parent), Some(name)) = (path.parent(), path.file_name())
+        && let Ok(dir) = hold(parent, OFlag::O_DIRECTORY)
+        && id.is_at(&itself(&dir).join(name))
+    {
+        let _ = unlinkat(&dir, name, UnlinkatFlags::NoRemoveDir);
+    }
     if let Some(home) = home(path, vm_dirs).filter(|_| vm_is_gone) {
         let _ = std::fs::remove_dir(home);
     }
+}
+
+/// Holds a file or directory without opening it.
+fn hold(path: &Path, further: OFlag) -> io::Result<File> {
+    let flags = OFlag::O_PATH | OFlag::O_CLOEXEC | further;
+    Ok(nix::fcntl::open(path, flags, Mode::empty())?.into())
+}
+
+/// A path to what is held, wherever that is by now.
+fn itself(file: &File) -> PathBuf {
+    format!("/proc/self/fd/{}", file.as_raw_fd()).into()
 }
 
 /// Removes the directories of VMs that were unregistered while vgpud was killed: those with a socket in
@@ -96,8 +217,8 @@ pub(super) fn sweep(vm_dirs: &Path, wanted: impl Fn(&Path) -> bool) {
         let path = entry.path().join(VM_SOCKET);
         let is_socket =
             std::fs::symlink_metadata(&path).is_ok_and(|meta| meta.file_type().is_socket());
-        if is_socket && !wanted(&path) {
-            close(&path, Some(vm_dirs), true);
+        if is_socket && !wanted(&path) && std::fs::remove_file(&path).is_ok() {
+            let _ = std::fs::remove_dir(entry.path());
         }
     }
 }
@@ -120,10 +241,10 @@ fn make_passable(dir: &Path) -> io::Result<()> {
 
 /// Gives the socket that lies at `path` to its owner, whatever may be put there meanwhile: what is opened
 /// is a socket and no link, and stays what it is.
-fn give(path: &Path, uid: Option<u32>, access: Access) -> io::Result<()> {
-    let flags = OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-    let file = std::fs::File::from(nix::fcntl::open(path, flags, Mode::empty())?);
-    if !file.metadata()?.file_type().is_socket() {
+fn give(path: &Path, uid: Option<u32>, access: Access) -> io::Result<Id> {
+    let file = hold(path, OFlag::O_NOFOLLOW)?;
+    let meta = file.metadata()?;
+    if !meta.file_type().is_socket() {
         return Err(io::Error::other("something else was put there"));
     }
     let uid = uid.filter(|_| nix::unistd::geteuid().is_root());
@@ -131,14 +252,13 @@ fn give(path: &Path, uid: Option<u32>, access: Access) -> io::Result<()> {
         let (uid, gid) = (uid.map(Uid::from_raw), access.gid.map(Gid::from_raw));
         fchownat(&file, "", uid, gid, AtFlags::AT_EMPTY_PATH)?;
     }
-    let itself = format!("/proc/self/fd/{}", file.as_raw_fd());
-    std::fs::set_permissions(itself, PermissionsExt::from_mode(access.mode))
+    std::fs::set_permissions(itself(&file), PermissionsExt::from_mode(access.mode))?;
+    Ok(Id::of(&meta))
 }
 
 /// Who can be a VM and should not, as a sentence: everybody on this host, or members of the groups that
 /// look at the admin API; or a VM's own user, who can look at all VMs.
 pub(super) fn too_open(path: &Path, uid: Option<u32>, admin: &Admin) -> Option<String> {
-    use std::os::unix::fs::MetadataExt;
     let meta = std::fs::symlink_metadata(path).ok()?;
     let groups = [&admin.read_group, &admin.write_group];
     let with_gid = |gid: u32| {
@@ -182,7 +302,6 @@ mod tests {
         AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, connect, listen, socket,
     };
     use std::os::fd::OwnedFd;
-    use std::os::unix::fs::MetadataExt;
     use std::time::Duration;
 
     const CLOSED: Access = Access {
@@ -190,25 +309,29 @@ mod tests {
         gid: None,
     };
 
+    fn open_at(path: &Path, vm_dirs: Option<&Path>) -> Result<(UnixListener, Id), Shut> {
+        open(&Spot::find(path, vm_dirs)?, None, CLOSED)
+    }
+
     #[tokio::test]
     async fn the_directory_outlives_the_socket_until_the_vm_is_gone() {
         let dir = tempfile::tempdir().unwrap();
         let vms = dir.path().join("vm");
         let path = vms.join("1").join(VM_SOCKET);
         let inode = |path: &Path| std::fs::symlink_metadata(path).map(|meta| meta.ino());
-        let first = open(&path, Some(&vms), None, CLOSED).unwrap();
+        let first = open_at(&path, Some(&vms)).unwrap();
         let home = inode(path.parent().unwrap()).unwrap();
         let mode = |path: &Path| std::fs::metadata(path).unwrap().mode() & 0o777;
         assert_eq!(mode(path.parent().unwrap()), 0o711);
         assert_eq!(mode(&path), 0o600);
         // Killed: the socket is left behind, dead. Stopped: it is taken away.
         drop(first);
-        drop(open(&path, Some(&vms), None, CLOSED).unwrap());
-        close(&path, Some(&vms), false);
+        let (_second, id) = open_at(&path, Some(&vms)).unwrap();
+        close(&path, id, Some(&vms), false);
         assert!(!path.exists());
-        let _last = open(&path, Some(&vms), None, CLOSED).unwrap();
+        let (_last, id) = open_at(&path, Some(&vms)).unwrap();
         assert_eq!(inode(path.parent().unwrap()).unwrap(), home);
-        close(&path, Some(&vms), true);
+        close(&path, id, Some(&vms), true);
         assert!(!path.parent().unwrap().exists() && vms.exists());
     }
 
@@ -218,7 +341,7 @@ mod tests {
         let vms = dir.path().join("vm");
         let socket = |name: &str| vms.join(name).join(VM_SOCKET);
         for name in ["1", "2"] {
-            drop(open(&socket(name), Some(&vms), None, CLOSED).unwrap());
+            drop(open_at(&socket(name), Some(&vms)).unwrap());
         }
         std::fs::create_dir_all(vms.join("3")).unwrap();
         let _hostile = Full::at(&socket("3"));
@@ -274,17 +397,39 @@ mod tests {
             let (opened, ended) = std::sync::mpsc::channel();
             std::thread::spawn(move || {
                 let _runtime = runtime.enter();
-                let _ = opened.send(open(&path, vm_dirs.as_deref(), None, CLOSED));
+                let _ = opened.send(open_at(&path, vm_dirs.as_deref()));
             });
             ended
                 .recv_timeout(Duration::from_secs(30))
                 .expect("it does not wait")
         };
         let elsewhere = open_within(None).unwrap_err();
-        assert_eq!(elsewhere.kind(), io::ErrorKind::AddrInUse);
-        let ours = open_within(Some(vms)).unwrap();
+        assert_eq!(elsewhere.problem, "another process serves it");
+        let (ours, _) = open_within(Some(vms)).unwrap();
         let _asks = std::os::unix::net::UnixStream::connect(&path).unwrap();
         ours.accept().await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn what_is_in_place_of_a_socket_or_its_directory_is_not_touched() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        for name in ["one", "two"] {
+            std::fs::create_dir(at(name)).unwrap();
+        }
+        let (_one, one) = open_at(&at("one/x"), None).unwrap();
+        let (_two, two) = open_at(&at("two/x"), None).unwrap();
+        // A tenant renames its directory, and puts a link to another one's in the place.
+        let spot = Spot::find(&at("two/y"), None).unwrap();
+        std::fs::rename(at("two"), at("away")).unwrap();
+        std::os::unix::fs::symlink("one", at("two")).unwrap();
+        assert!(one.is_at(&at("one/x")) && !two.is_at(&at("two/x")));
+        close(&at("two/x"), two, None, true);
+        assert!(one.is_at(&at("one/x")));
+        let (_late, id) = open(&spot, None, CLOSED).unwrap();
+        assert!(id.is_at(&at("away/y")) && !at("one/y").exists());
+        close(&at("one/x"), one, None, true);
+        assert!(!at("one/x").exists());
     }
 
     #[tokio::test]
@@ -292,13 +437,13 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let vms = dir.path().join("vm");
         let path = vms.join("1").join(VM_SOCKET);
-        drop(open(&path, Some(&vms), None, CLOSED).unwrap());
+        drop(open_at(&path, Some(&vms)).unwrap());
         let secret = dir.path().join("secret");
         std::fs::write(&secret, "x").unwrap();
         std::fs::set_permissions(&secret, PermissionsExt::from_mode(0o640)).unwrap();
         std::fs::remove_file(&path).unwrap();
         std::os::unix::fs::symlink(&secret, &path).unwrap();
-        assert!(open(&path, Some(&vms), None, CLOSED).is_err());
+        assert!(open_at(&path, Some(&vms)).is_err());
         assert!(give(&path, None, CLOSED).is_err());
         let mode = std::fs::metadata(&secret).unwrap().mode() & 0o777;
         assert_eq!(mode, 0o640);

@@ -31,6 +31,8 @@ impl Actor {
             decision_time: self.decision_time.clone(),
             handoff_time,
             leftover_workers: self.leftovers,
+            // The gateway's to say.
+            shut_doors: Vec::new(),
             warnings: self.warnings(),
         }
     }

@@ -2,11 +2,13 @@
 
 use std::collections::VecDeque;
 use std::io::{Read, Write};
-use std::os::unix::net::UnixStream;
+use std::os::unix::fs::symlink;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use vgpu_proto::api::{EventKind, Quarantine, VmLimits};
+use vgpu_proto::api::{CheckStatus, EventKind, Quarantine, VmLimits};
 use vgpu_proto::handshake::{DATA_MAGIC, NONCE_LEN, Refusal};
 use vgpud::mediation::Change;
 
@@ -355,6 +357,173 @@ fn guests_that_go_away_at_once_start_no_worker() {
         .filter(|event| event.message.contains("went away before its session began"));
     // vgpud may be faster than some are gone.
     assert!(without.count() > GUESTS / 4, "{ended:#?}");
+}
+
+/// A VM that is registered with a socket of its own.
+fn vm_at(vm_id: u32, generation: u64, socket: &Path) -> Change {
+    let mut vm = vm(vm_id, generation, VmLimits::default());
+    vm.socket = Some(socket.to_str().expect("UTF-8").to_owned());
+    Change::VmUpserted { vm, debt_ns: None }
+}
+
+/// Who comes through a socket.
+fn vm_behind(host: &Host, door: &Path) -> u32 {
+    let mut guest = Guest::connect(door);
+    guest.ask(b'E', b'e');
+    let vm_id = host.sessions()[0].vm_id;
+    drop(guest);
+    host.wait_no_sessions();
+    vm_id
+}
+
+/// What doctor says of a socket that is shut.
+fn shut(host: &Host, door: &Path) -> String {
+    let checks = host.checks().into_iter();
+    let door = door.display().to_string();
+    let said: Vec<String> = checks
+        .filter(|check| check.name == "unix-listeners" && check.message.contains(&door))
+        .map(|check| format!("{} {}", check.message, check.hint.unwrap_or_default()))
+        .collect();
+    said.concat()
+}
+
+#[test]
+fn whatever_a_path_looks_like_the_vm_that_came_first_has_the_socket() {
+    let host = Host::new();
+    let at = |name: &str| host.dir.path().join(name);
+    std::fs::create_dir(at("real")).expect("a directory");
+    symlink("real", at("link")).expect("a link");
+    let (real, odd, linked) = (at("real/v.sock"), at("real//./v.sock"), at("link/v.sock"));
+    // VM 1 is older than its number says, and VM 2 younger; VM 3 is oldest, and comes by a link.
+    let changes = || {
+        vec![
+            vm_at(1, 103, &real),
+            vm_at(2, 104, &odd),
+            vm_at(3, 102, &linked),
+        ]
+    };
+    host.apply(changes());
+    assert_eq!(vm_behind(&host, &real), 1);
+    for (_vm, path) in [(2, &odd), (3, &linked)] {
+        let said = shut(&host, path);
+        assert!(said.contains("it is the socket of VM 1"), "{said}");
+        assert!(!said.contains("restart"), "{said}");
+    }
+    // As after a restart, in another order.
+    host.core.close_doors();
+    assert!(!real.exists());
+    host.open_doors();
+    assert_eq!(vm_behind(&host, &real), 1);
+    host.apply(vec![Change::VmRemoved {
+        vm_id: 1,
+        generation: 103,
+    }]);
+    assert_eq!(vm_behind(&host, &real), 2);
+    for (vm_id, generation) in [(2, 104), (3, 102)] {
+        host.apply(vec![Change::VmRemoved { vm_id, generation }]);
+    }
+    assert!(!real.exists());
+    assert_eq!(host.doctor("unix-listeners").status, CheckStatus::Ok);
+}
+
+#[test]
+fn a_directory_that_a_tenant_renames_leads_to_no_other_door() {
+    let setup = Setup {
+        configure: |config| {
+            let hybrid = config.daemon.runtime_dir.with_file_name("hybrid");
+            config.listen.hybrid_dirs = vec![hybrid];
+        },
+        ..Setup::default()
+    };
+    let host = Host::with(&setup);
+    let at = |name: &str| host.dir.path().join(name);
+    for dir in ["one", "two", "three"] {
+        std::fs::create_dir(at(dir)).expect("a directory");
+    }
+    let (one, two) = (at("one/v.sock"), at("two/v.sock"));
+    host.apply(vec![vm_at(1, 101, &one), vm_at(2, 102, &two)]);
+    std::fs::rename(at("two"), at("away")).expect("renamed");
+    symlink("one", at("two")).expect("a link");
+    host.apply(Vec::new());
+    let said = shut(&host, &two);
+    assert!(said.contains("it is the socket of VM 1"), "{said}");
+    assert_eq!(vm_behind(&host, &one), 1);
+    // Nor does the end of that VM end the other one's.
+    host.apply(vec![Change::VmRemoved {
+        vm_id: 2,
+        generation: 102,
+    }]);
+    assert_eq!(vm_behind(&host, &one), 1);
+    // Nor do links lead among what is vgpud's.
+    let hybrid = at("hybrid/vm1.sock_9440");
+    assert_eq!(vm_behind(&host, &hybrid), 1);
+    std::fs::remove_file(&hybrid).expect("removed");
+    symlink("hybrid", at("four")).expect("a link");
+    host.apply(vec![vm_at(4, 104, &at("four/vm1.sock_9440"))]);
+    let said = shut(&host, &at("four/vm1.sock_9440"));
+    assert!(said.contains("is vgpud's own"), "{said}");
+    assert_eq!(vm_behind(&host, &hybrid), 1, "it is back");
+}
+
+#[test]
+fn a_socket_that_was_removed_or_replaced_is_seen_and_opened_anew() {
+    let host = Host::new();
+    let door = host.dir.path().join("v.sock");
+    host.apply(vec![vm_at(1, 101, &door)]);
+    std::fs::remove_file(&door).expect("removed");
+    let said = shut(&host, &door);
+    assert!(said.contains("is not at"), "{said}");
+    host.mend_doors();
+    assert_eq!(vm_behind(&host, &door), 1);
+    assert_eq!(host.doctor("unix-listeners").status, CheckStatus::Ok);
+
+    std::fs::remove_file(&door).expect("removed");
+    let other = UnixListener::bind(&door).expect("bound");
+    host.mend_doors();
+    let said = shut(&host, &door);
+    assert!(said.contains("another process serves it"), "{said}");
+    assert_eq!(host.snapshot().shut_doors.len(), 1);
+    // Neither the unregistering of the VM nor vgpud's end takes away what is another's.
+    host.apply(vec![Change::VmRemoved {
+        vm_id: 1,
+        generation: 101,
+    }]);
+    assert!(door.exists());
+    host.apply(vec![vm_at(1, 105, &door)]);
+    drop(other);
+    host.mend_doors();
+    assert_eq!(vm_behind(&host, &door), 1);
+    assert!(host.snapshot().shut_doors.is_empty());
+}
+
+#[test]
+fn each_shut_door_is_told_with_its_own_cure() {
+    let host = Host::new();
+    let at = |name: &str| host.dir.path().join(name);
+    std::fs::write(at("file"), "").expect("a file");
+    std::fs::create_dir(at("directory")).expect("a directory");
+    symlink("none", at("nowhere")).expect("a link");
+    let cases = [
+        (
+            "run/admin.sock",
+            "it is the admin API's socket",
+            "register it with a socket elsewhere",
+        ),
+        ("directory", "not a socket", "Move it away"),
+        ("file/v.sock", "its directory cannot be made", "Make "),
+        ("nowhere/v.sock", "its directory cannot be made", "Make "),
+    ];
+    for (n, (path, _, _)) in (1..).zip(&cases) {
+        host.apply(vec![vm_at(n, 100 + u64::from(n), &at(path))]);
+    }
+    for (path, problem, hint) in cases {
+        let said = shut(&host, &at(path));
+        assert!(
+            said.contains(problem) && said.contains(hint),
+            "{path}: {said}"
+        );
+        assert!(!said.contains("restart"), "{path}: {said}");
+    }
 }
 
 /// Ends the storm, also when the test fails.

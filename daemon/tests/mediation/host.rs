@@ -135,9 +135,7 @@ impl Host {
                 since_unix_ms: 0,
             }),
         ]);
-        let entered = host.runtime.enter();
-        host.core.open_doors();
-        drop(entered);
+        host.open_doors();
         host
     }
 
@@ -164,9 +162,24 @@ impl Host {
 
     /// What `vgpu-admin doctor` says of mediation.
     pub(crate) fn doctor(&self, name: &str) -> DoctorCheck {
-        let checks = self.runtime.block_on(self.core.doctor());
-        let mut checks = checks.expect("an answer").into_iter();
+        let mut checks = self.checks().into_iter();
         checks.find(|check| check.name == name).expect("a check")
+    }
+
+    /// All of it.
+    pub(crate) fn checks(&self) -> Vec<DoctorCheck> {
+        let checks = self.runtime.block_on(self.core.doctor());
+        checks.expect("an answer")
+    }
+
+    pub(crate) fn open_doors(&self) {
+        let _entered = self.runtime.enter();
+        self.core.open_doors();
+    }
+
+    /// As vgpud does every few seconds.
+    pub(crate) fn mend_doors(&self) {
+        self.runtime.block_on(self.core.mend_doors());
     }
 
     pub(crate) fn door(&self, vm_id: u32) -> PathBuf {

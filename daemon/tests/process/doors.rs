@@ -266,3 +266,78 @@ fn a_reader_who_holds_connections_keeps_only_itself_out() {
     assert_eq!(look(12_346), Some(200));
     assert_eq!(call(&admin, "GET /v1/status", ""), Some(200));
 }
+
+#[test]
+fn without_the_group_of_vms_sockets_everything_says_so_and_making_it_is_enough() {
+    let place = Place::new("");
+    let path = place.path("vgpud.toml");
+    let config = std::fs::read_to_string(&path).expect("a configuration");
+    let listen = "[listen]\nvm_socket_group = \"no-such-group\"";
+    std::fs::write(&path, config.replace("[listen]", listen)).expect("written");
+    let checked = place.vgpud().arg("--check").output().expect("runs");
+    let said = String::from_utf8_lossy(&checked.stdout);
+    assert!(checked.status.success(), "{said}");
+    assert!(
+        said.contains("Warning: there is no group no-such-group on this host"),
+        "{said}"
+    );
+
+    place.register();
+    let daemon = place.start();
+    let admin = place.path("run/admin.sock");
+    let ask = |head: &str, body: &str| answer(&admin, head, body).expect("its own user gets in");
+    let more = r#"{"vm_ids":[2,3],"pool":"A"}"#;
+    let registered = ask("POST /v1/vms", more);
+    assert!(
+        registered.contains("no group no-such-group"),
+        "{registered}"
+    );
+    let doctor = ask("GET /v1/doctor", "");
+    let lines: Vec<&str> = doctor.split(r#"{"name":""#).collect();
+    let of = |name: &str| -> Vec<&&str> {
+        let name = format!("{name}\"");
+        lines
+            .iter()
+            .filter(|line| line.starts_with(&name))
+            .collect()
+    };
+    let listeners = of("unix-listeners");
+    assert_eq!(listeners.len(), 1, "{doctor}");
+    let told = listeners[0];
+    assert_eq!(
+        told.matches("no-such-group").count(),
+        2,
+        "what and cure: {told}"
+    );
+    assert!(told.contains("3 sockets ("), "{told}");
+    assert!(!told.contains("restart"), "{told}");
+    assert!(
+        of("vm-socket-access")[0].contains(r#""status":"skipped""#),
+        "{doctor}"
+    );
+    assert!(of("warnings")[0].contains("no-such-group"), "{doctor}");
+    let explained = ask("GET /v1/vms/1/explain", "");
+    assert!(explained.contains("None can start"), "{explained}");
+    drop(daemon);
+}
+
+#[test]
+fn a_shut_door_opens_without_a_restart() {
+    let place = Place::new("");
+    let door = place.path("v.sock");
+    place.register_as(RegisterRequest {
+        socket: Some(door.to_str().expect("UTF-8").into()),
+        ..RegisterRequest::default()
+    });
+    std::fs::write(&door, "").expect("a file in the way");
+    let daemon = place.start();
+    let mut guest = Guest::connect(&place.path("run/vm/1/vgpu.sock"));
+    guest.ask(b'E', b'e');
+    std::fs::remove_file(&door).expect("removed");
+    daemon.signal(Signal::SIGHUP);
+    until("a reload opens it", || UnixStream::connect(&door).ok());
+    std::fs::remove_file(&door).expect("removed");
+    until("it opens by itself", || UnixStream::connect(&door).ok());
+    guest.ask(b'E', b'e');
+    Guest::connect(&door).ask(b'E', b'e');
+}

@@ -82,7 +82,7 @@ impl Rig {
             explanation: self.scheduler.explain(VmId(vm)).expect("known"),
             pool: "A".into(),
         };
-        view(&self.catalog, &record(vm), &explained)
+        view(&self.catalog, &record(vm), &explained, false)
     }
 }
 

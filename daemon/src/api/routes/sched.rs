@@ -18,6 +18,7 @@ use super::super::auth::{Access, Caller};
 use super::super::explain;
 use super::super::extract::Reader;
 use super::super::failure::Failure;
+use super::super::views::shut_sentences;
 use super::ApiState;
 
 /// The log travels in pieces of about this size.
@@ -62,9 +63,15 @@ pub(super) async fn explain_vm(
     let catalog = state.admin.store().catalog();
     let record = catalog.vm(vm_id)?;
     let explained = state.admin.explain(vm_id).await?;
-    let mut answer = explain::view(&catalog, record, &explained);
-    let vm = state.admin.world().await.vm(record);
-    for sentence in explain::next_program(&vm, explained.explanation.pinned_room) {
+    let world = state.admin.world().await;
+    let vm = world.vm(record);
+    let mut shut = world.snapshot.shut_doors;
+    shut.retain(|door| door.vm_id == vm_id);
+    // Without another way in, no program can wait.
+    let cut_off = vm.cid.is_none() && shut.len() >= vm.socket_paths.len();
+    let mut answer = explain::view(&catalog, record, &explained, cut_off);
+    let next = explain::next_program(&vm, explained.explanation.pinned_room);
+    for sentence in next.into_iter().chain(shut_sentences(&shut)) {
         answer.summary.push(' ');
         answer.summary.push_str(&sentence);
     }

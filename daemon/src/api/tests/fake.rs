@@ -14,13 +14,17 @@ use vgpu_sched::{Class, Event as SchedEvent, PoolConfig, PoolId, Scheduler, VmCo
 
 use crate::config::Config;
 use crate::mediation::{Change, Explained, GpuCheck, Mediation, MediationError, MediationFuture};
-use crate::model::{GpuRuntime, Histogram, RuntimeSnapshot, ScanResult, ScannedGpu, VmRuntime};
+use crate::model::{
+    GpuRuntime, Histogram, RuntimeSnapshot, ScanResult, ScannedGpu, ShutDoor, VmRuntime,
+};
 
 #[derive(Debug, Default)]
 pub(super) struct FakeMediation {
     pub(super) applied: Mutex<Vec<Change>>,
     pub(super) killed: Mutex<Vec<(u64, String)>>,
     pub(super) reconfigured: Mutex<Vec<Arc<Config>>>,
+    /// Sockets of VMs that are shut.
+    pub(super) shut: Mutex<Vec<ShutDoor>>,
     /// `apply` waits while this is set.
     pub(super) held: AtomicBool,
     /// How often `apply` was asked for.
@@ -164,7 +168,10 @@ impl Mediation for FakeMediation {
             if self.silent.load(Ordering::SeqCst) {
                 std::future::pending::<()>().await;
             }
-            Ok(snapshot())
+            Ok(RuntimeSnapshot {
+                shut_doors: self.shut.lock().unwrap().clone(),
+                ..snapshot()
+            })
         })
     }
 

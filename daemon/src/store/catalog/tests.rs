@@ -154,7 +154,7 @@ fn a_pool_with_vms_is_not_deleted() {
 
 #[test]
 fn identities_are_unique() {
-    let host = host();
+    let mut host = host();
     let with = |change: fn(&mut RegisterRequest)| {
         let mut request = register(&[9], "B");
         change(&mut request);
@@ -173,6 +173,17 @@ fn identities_are_unique() {
         ..VmPatch::default()
     });
     assert_eq!(refused(&host, &change).code, ErrorCode::CidInUse);
+    for (vm_id, again) in [(8, "/srv/x.sock"), (9, "/srv//./x.sock")] {
+        let request = Command::RegisterVm(RegisterRequest {
+            socket: Some(again.into()),
+            ..register(&[vm_id], "B")
+        });
+        if vm_id == 8 {
+            done(&mut host, &request);
+        } else {
+            assert_eq!(refused(&host, &request).code, ErrorCode::SocketInUse);
+        }
+    }
     let two = RegisterRequest {
         socket: Some("/run/x.sock".into()),
         ..register(&[8, 9], "B")

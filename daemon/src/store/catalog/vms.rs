@@ -1,7 +1,7 @@
 //! VMs: registration, identity, limits, quarantine.
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use vgpu_proto::api::{
     ErrorCode, ErrorDetail, GpuState, Quarantine, QuarantineRequest, RegisterRequest, VmPatch,
@@ -12,9 +12,6 @@ use super::super::rules;
 use super::{Catalog, Context, ranges};
 use crate::mediation::Change;
 use crate::model::{GpuRecord, VmRecord};
-
-/// The part of a socket path that stands for the VM's number.
-const VM_ID: &str = "{vm_id}";
 
 impl Catalog {
     pub(super) fn register_vms(
@@ -80,7 +77,7 @@ impl Catalog {
         let socket = request
             .socket
             .as_ref()
-            .map(|path| path.replace(VM_ID, &vm_id.to_string()));
+            .map(|path| rules::socket_of(path, vm_id));
         if let Some(socket) = &socket {
             rules::socket(socket).map_err(invalid)?;
             self.new_socket(vm_id, socket, &context.own_paths)
@@ -170,7 +167,10 @@ impl Catalog {
                     "Each VM needs a CID of its own; it is set in the VM's vsock device.",
                 ));
             }
-            if vm.socket.is_some() && other.socket == vm.socket {
+            // As paths: `/a//b` is `/a/b`.
+            if vm.socket.is_some()
+                && other.socket.as_ref().map(Path::new) == vm.socket.as_ref().map(Path::new)
+            {
                 return Err(refuse(
                     ErrorCode::SocketInUse,
                     format!(
@@ -400,10 +400,11 @@ fn check_registration(request: &RegisterRequest) -> Result<(), ErrorDetail> {
         && request
             .socket
             .as_ref()
-            .is_some_and(|path| !path.contains(VM_ID))
+            .is_some_and(|path| !path.contains(rules::VM_ID))
     {
         return Err(invalid(format!(
-            "Several VMs cannot share a socket: write {VM_ID} where the number goes."
+            "Several VMs cannot share a socket: write {} where the number goes.",
+            rules::VM_ID
         )));
     }
     Ok(())

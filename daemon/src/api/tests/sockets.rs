@@ -1,0 +1,98 @@
+//! Which sockets VMs are registered with.
+
+use std::os::unix::fs::symlink;
+
+use serde_json::{Value, json};
+
+use super::Host;
+use crate::model::ShutDoor;
+
+#[tokio::test]
+async fn two_vms_are_never_registered_with_one_socket_nor_with_vgpuds_own() {
+    let host = Host::start_with("[listen]\nhybrid_dirs = [\"{dir}/hyb\"]\n").await;
+    host.done("POST", "/v1/pools", json!({"name": "A"})).await;
+    let base = host.dir.path().canonicalize().unwrap();
+    let at = |name: &str| base.join(name).to_str().unwrap().to_owned();
+    for dir in ["real", "hyb"] {
+        std::fs::create_dir(at(dir)).unwrap();
+    }
+    for (link, of) in [
+        ("link", "real"),
+        ("nowhere", "none"),
+        ("to-hyb", "hyb"),
+        ("to-state", "state"),
+        ("to-admin", "run/admin.sock"),
+    ] {
+        symlink(of, at(link)).unwrap();
+    }
+    let vm = |id: u32, socket: &str| json!({"vm_ids": [id], "pool": "A", "socket": at(socket)});
+    host.done("POST", "/v1/vms", vm(1, "link//v.sock")).await;
+    let shown = host.get("/v1/vms/1").await.json();
+    assert_eq!(shown["socket"], Value::String(at("real/v.sock")));
+    // As it was said, and as it was understood.
+    for again in ["link//v.sock", "real/v.sock"] {
+        let answer = host.done("POST", "/v1/vms", vm(1, again)).await;
+        assert_eq!(answer["changed"], false, "{answer}");
+    }
+    for taken in ["real/v.sock", "real//./v.sock", "link/v.sock"] {
+        let said = host.refused("POST", "/v1/vms", vm(2, taken), "socket_in_use");
+        let said = said.await;
+        assert!(said.contains("VM 1"), "{said}");
+    }
+    for own in [
+        "hyb/vm1.sock_9440",
+        "to-hyb/vm1.sock_9440",
+        "to-state/x",
+        "state/x",
+        "run/x",
+    ] {
+        let said = host.refused("POST", "/v1/vms", vm(2, own), "invalid_request");
+        let said = said.await;
+        assert!(said.contains("is vgpud's own"), "{own}: {said}");
+    }
+    std::fs::write(at("file"), "").unwrap();
+    for (never, why) in [
+        ("file", "not a socket"),
+        ("real", "not a socket"),
+        ("to-admin", "not a socket"),
+        ("nowhere/x", "leads nowhere"),
+        ("file/x", "Not a directory"),
+    ] {
+        let said = host.refused("POST", "/v1/vms", vm(2, never), "invalid_request");
+        let said = said.await;
+        assert!(
+            said.to_lowercase().contains(&why.to_lowercase()),
+            "{never}: {said}"
+        );
+    }
+    host.done("POST", "/v1/vms", vm(2, "real/other.sock")).await;
+}
+
+#[tokio::test]
+async fn a_socket_that_stays_shut_is_told_wherever_an_administrator_looks() {
+    let host = Host::start_with("[listen]\nvsock = false\n").await;
+    host.done("POST", "/v1/pools", json!({"name": "A"})).await;
+    host.mediation.shut.lock().unwrap().push(ShutDoor {
+        vm_id: 3,
+        path: "/x/v.sock".into(),
+        problem: "there is no group x".into(),
+        hint: "Make it".into(),
+    });
+    let sentence = "vgpud does not listen on /x/v.sock (VM 3): there is no group x. Make it.";
+    let warns = |answer: &Value| answer.to_string().contains(sentence);
+    let register = |id: u32| json!({"vm_ids": [id], "pool": "A"});
+    assert!(warns(
+        &host.done("POST", "/v1/vms", register(3)).await["warnings"]
+    ));
+    assert!(!warns(
+        &host.done("POST", "/v1/vms", register(4)).await["warnings"]
+    ));
+    let status = host.get("/v1/status").await.json();
+    assert!(warns(&status["daemon"]["warnings"]), "{status}");
+    let doctor = host.get("/v1/doctor").await.json();
+    assert!(warns(&doctor), "{doctor}");
+    let explained = host.get("/v1/vms/3/explain").await.json();
+    assert!(warns(&explained["summary"]), "{explained}");
+    let other = host.get("/v1/vms/4/explain").await.json();
+    assert!(!warns(&other["summary"]), "{other}");
+}
