@@ -11,7 +11,7 @@ const DOCUMENTS: [&str; 2] = ["docs/containment.md", "docs/security.md"];
 #[test]
 fn every_test_that_a_promise_names_exists() -> Result<()> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    let mut functions = Vec::new();
+    let mut tests = Vec::new();
     for folder in [
         "daemon",
         "guest-shim",
@@ -20,7 +20,7 @@ fn every_test_that_a_promise_names_exists() -> Result<()> {
         "tests",
         "vgpu-admin",
     ] {
-        collect(&root.join(folder), &mut functions)?;
+        collect(&root.join(folder), &mut tests)?;
     }
     for document in DOCUMENTS {
         let text = fs::read_to_string(root.join(document)).context(document)?;
@@ -32,29 +32,49 @@ fn every_test_that_a_promise_names_exists() -> Result<()> {
         );
         for name in named {
             ensure!(
-                functions.iter().any(|function| stands_for(&name, function)),
-                "{document} names the test `{name}`, which no source file has"
+                tests.iter().any(|test| stands_for(&name, test)),
+                "{document} names the test `{name}`, which no source file has as a test that runs"
             );
         }
     }
     Ok(())
 }
 
-/// The names of all functions in the Rust sources below `folder`.
-fn collect(folder: &Path, functions: &mut Vec<String>) -> Result<()> {
+/// The names of all tests in the Rust sources below `folder`.
+fn collect(folder: &Path, tests: &mut Vec<String>) -> Result<()> {
     for entry in fs::read_dir(folder).with_context(|| folder.display().to_string())? {
         let path = entry?.path();
         if path.is_dir() && !path.ends_with("target") {
-            collect(&path, functions)?;
+            collect(&path, tests)?;
         } else if path.extension().is_some_and(|extension| extension == "rs") {
-            let text = fs::read_to_string(&path)?;
-            functions.extend(text.split("fn ").skip(1).map(|rest| {
-                let end = rest.find(|c: char| !is_name(c)).unwrap_or(rest.len());
-                rest[..end].to_owned()
-            }));
+            tests.extend(tests_of(&fs::read_to_string(&path)?));
         }
     }
     Ok(())
+}
+
+/// The names of the functions that stand behind an attribute of a test and are not ignored. In `proptest!`, tests
+/// have the same attribute.
+fn tests_of(text: &str) -> Vec<String> {
+    let mut names = Vec::new();
+    let (mut is_test, mut is_ignored) = (false, false);
+    for line in text.lines().map(str::trim_start) {
+        if let Some(attribute) = line.strip_prefix("#[") {
+            is_test |= ["test]", "tokio::test]", "tokio::test("]
+                .iter()
+                .any(|test| attribute.starts_with(test));
+            is_ignored |= attribute.starts_with("ignore");
+        } else if let Some((before, rest)) = line.split_once("fn ")
+            && before.chars().all(|c| is_name(c) || " ()".contains(c))
+        {
+            if is_test && !is_ignored {
+                let end = rest.find(|c: char| !is_name(c)).unwrap_or(rest.len());
+                names.push(rest[..end].to_owned());
+            }
+            (is_test, is_ignored) = (false, false);
+        }
+    }
+    names
 }
 
 /// What stands in backquotes in the last column of a table whose last heading is "test" and is the name of
@@ -99,6 +119,33 @@ fn stands_for(name: &str, function: &str) -> bool {
         }
     }
     rest.is_empty() || name.ends_with('…')
+}
+
+#[test]
+fn only_tests_that_run_are_tests() {
+    let text = "
+        fn helper() {}
+        #[test]
+        fn plain() -> Result<()> { let f = 1; }
+        fn after() {}
+        #[tokio::test(start_paused = true)]
+        /// Said here.
+        async fn paused() {}
+        #[cfg(unix)]
+        #[test]
+        #[should_panic]
+        fn panics() {}
+        #[test]
+        #[ignore = \"slow\"]
+        fn ignored() {}
+        #[ignore]
+        #[tokio::test]
+        async fn ignored_too() {}
+        proptest! {
+            #[test]
+            fn any(bytes in any::<u8>()) {}
+        }";
+    assert_eq!(tests_of(text), ["plain", "paused", "panics", "any"]);
 }
 
 #[test]

@@ -1,4 +1,5 @@
 mod backups;
+mod starts;
 
 use std::time::Instant;
 
@@ -234,6 +235,31 @@ fn a_long_read_is_not_before_a_command_and_reads_that_wait_are_bounded() {
     });
     store.close();
     assert!(endless.join().unwrap().is_err());
+}
+
+#[test]
+fn a_read_that_comes_as_the_store_closes_is_answered() {
+    for _ in 0..50 {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Arc::new(open(&dir));
+        let release = stall_reads(&store);
+        // Some of these wait already when the store closes, others come meanwhile.
+        let read_on = |store: Arc<Store>| {
+            let answered = async move { while store.read(|_| Ok(())).await.is_ok() {} };
+            let limit = Duration::from_secs(60);
+            std::thread::spawn(move || {
+                block_on(async { tokio::time::timeout(limit, answered).await })
+            })
+        };
+        let readers = [0; 4].map(|_| read_on(store.clone()));
+        let closing = store.clone();
+        let closing = std::thread::spawn(move || closing.close());
+        drop(release);
+        for reader in readers {
+            reader.join().unwrap().expect("no answer within 60 s");
+        }
+        closing.join().unwrap();
+    }
 }
 
 #[test]
@@ -607,165 +633,4 @@ fn events_are_numbered_without_a_gap_unless_the_daemon_crashed() {
     let after = open(&crashed);
     let told = *after.journal().subscribe().borrow();
     assert!(told > second + 1_000, "{told}");
-}
-
-/// A directory as `kill -9` at this moment would leave it.
-fn crashed(dir: &tempfile::TempDir) -> tempfile::TempDir {
-    let copy = tempfile::tempdir().unwrap();
-    for file in ["state.db", "state.db-wal", "last-change"] {
-        let _ = std::fs::copy(dir.path().join(file), copy.path().join(file));
-    }
-    copy
-}
-
-fn refusal(dir: &tempfile::TempDir) -> String {
-    let error = Store::open(&dir.path().join("state.db"), StoreOptions::default()).unwrap_err();
-    error.to_string()
-}
-
-#[test]
-fn a_database_that_lacks_acknowledged_changes_is_not_served() {
-    let dir = tempfile::tempdir().unwrap();
-    let store = open(&dir);
-    let file = |dir: &tempfile::TempDir, name: &str| dir.path().join(name);
-    run(&store, pool("A"));
-    let in_file = || {
-        let copy = tempfile::tempdir().unwrap();
-        std::fs::copy(file(&dir, "state.db"), file(&copy, "state.db")).unwrap();
-        Store::open(&file(&copy, "state.db"), StoreOptions::default())
-            .is_ok_and(|store| store.catalog().pools.len() == 1)
-    };
-    eventually("the database file has it without its log", in_file);
-    // What somebody may still read without it does not go from the log into the file.
-    let reader = rusqlite::Connection::open(file(&dir, "state.db")).unwrap();
-    reader
-        .execute_batch("BEGIN; SELECT count(*) FROM pools;")
-        .unwrap();
-    run(&store, register(&[1, 2, 3], "A"));
-    let whole = crashed(&dir);
-    let lost = crashed(&dir);
-    std::fs::remove_file(file(&lost, "state.db-wal")).unwrap();
-    let damaged = crashed(&dir);
-    let mut wal = std::fs::read(file(&damaged, "state.db-wal")).unwrap();
-    wal[8..64].fill(0xa5);
-    std::fs::write(file(&damaged, "state.db-wal"), wal).unwrap();
-    let gone = crashed(&dir);
-    std::fs::remove_file(file(&gone, "state.db")).unwrap();
-    for dir in [&lost, &damaged, &gone] {
-        let before = std::fs::read(file(dir, "state.db")).ok();
-        let said = refusal(dir);
-        let (what, promised) = match before {
-            Some(_) => ("lacks changes", "says 2"),
-            None => ("is missing", "acknowledged change 2"),
-        };
-        assert!(said.contains(what) && said.contains(promised), "{said}");
-        assert!(
-            said.contains(&file(dir, "last-change").display().to_string()),
-            "{said}"
-        );
-        assert_eq!(
-            std::fs::read(file(dir, "state.db")).ok(),
-            before,
-            "left as it was"
-        );
-    }
-    assert_eq!(open(&whole).catalog().vms.len(), 3);
-    // The documented way to go on without them.
-    std::fs::remove_file(file(&lost, "last-change")).unwrap();
-    assert!(open(&lost).catalog().vms.is_empty());
-}
-
-#[test]
-fn no_vm_gets_a_socket_in_another_ones_directory() {
-    let (old, new) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    let socket = "/run/vgpu/vm/2/other.sock";
-    let register = Command::RegisterVm(RegisterRequest {
-        vm_ids: vec![1],
-        pool: "A".into(),
-        socket: Some(socket.into()),
-        ..RegisterRequest::default()
-    });
-    // Of a vgpud that had its directories elsewhere.
-    let store = open(&old);
-    run(&store, pool("A"));
-    run(&store, register.clone());
-    let saved = block_on(store.backup()).unwrap();
-    store.close();
-    drop(store);
-    let options = || StoreOptions {
-        own_paths: vec!["/run/vgpu/vm".into()],
-        ..StoreOptions::default()
-    };
-    let store = Store::open(&new.path().join("state.db"), options()).unwrap();
-    run(&store, pool("A"));
-    let refused = store
-        .execute_blocking(admin(), None, register.clone())
-        .unwrap_err();
-    assert!(refused.message.contains(socket), "{refused:?}");
-    let (incoming, mut file) = store.incoming(0).unwrap();
-    std::io::copy(&mut &saved, &mut file).unwrap();
-    let refused = block_on(store.restore(admin(), incoming, Vec::new())).unwrap_err();
-    assert!(refused.message.contains(socket), "{refused:?}");
-    assert_eq!(refused.hint.as_deref(), Some("Nothing was changed."));
-    assert!(store.catalog().vms.is_empty());
-    // What is registered already is served, may be registered again, and comes back with the host's own backup.
-    let store = Store::open(&old.path().join("state.db"), options()).unwrap();
-    assert_eq!(store.catalog().vms.len(), 1);
-    run(&store, register);
-    let (incoming, mut file) = store.incoming(0).unwrap();
-    std::io::Seek::rewind(&mut &saved).unwrap();
-    std::io::copy(&mut &saved, &mut file).unwrap();
-    block_on(store.restore(admin(), incoming, Vec::new())).unwrap();
-    assert_eq!(store.catalog().vms[&1].socket.as_deref(), Some(socket));
-}
-
-#[test]
-fn nonsense_in_the_state_directory_is_refused_with_the_file_and_what_to_do() {
-    let dir = tempfile::tempdir().unwrap();
-    let store = open(&dir);
-    run(&store, pool("A"));
-    run(&store, register(&[1, 2], "A"));
-    drop(store);
-    for nonsense in ["x", "18446744073709551000"] {
-        let copy = crashed(&dir);
-        std::fs::write(copy.path().join("last-change"), nonsense).unwrap();
-        let said = refusal(&copy);
-        let file = copy.path().join("last-change").display().to_string();
-        assert!(
-            said.contains(&file) && said.contains("remove the file"),
-            "{said}"
-        );
-    }
-    let most = i64::MAX;
-    let changes = [
-        format!(
-            "UPDATE sqlite_sequence SET seq = {most}; UPDATE audit SET seq = {most} WHERE seq = 2"
-        ),
-        format!(
-            "INSERT INTO events VALUES ({most}, 1, '\"daemon-started\"', '\"info\"', NULL, NULL, NULL, NULL, '')"
-        ),
-        "UPDATE settings SET value = '18446744073709551000' WHERE key = 'last_generation'".into(),
-        format!("UPDATE vms SET generation = {most} WHERE vm_id = 1"),
-        "UPDATE vms SET name = '../../etc/x' WHERE vm_id = 1".into(),
-        "UPDATE vms SET factor_percent = 0".into(),
-        "UPDATE vms SET registered_ms = -1".into(),
-        "UPDATE vms SET vm_id = 5000000000 WHERE vm_id = 1".into(),
-        "UPDATE pools SET settings = '{\"slice_us\":0}'".into(),
-        "UPDATE pools SET settings = 'x'".into(),
-        "PRAGMA foreign_keys = off; DELETE FROM pools".into(),
-    ];
-    for change in changes {
-        let copy = crashed(&dir);
-        rusqlite::Connection::open(copy.path().join("state.db"))
-            .unwrap()
-            .execute_batch(&change)
-            .unwrap();
-        let said = refusal(&copy);
-        let file = copy.path().join("state.db").display().to_string();
-        assert!(
-            said.contains(&file) && said.contains("backup"),
-            "{change}: {said}"
-        );
-    }
-    open(&dir);
 }

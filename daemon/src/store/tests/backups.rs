@@ -48,3 +48,47 @@ fn a_vm_of_another_hosts_backup_is_another_vm() {
     let ends = |change: &Change| matches!(change, Change::VmRemoved { .. });
     assert!(!outcome.changes.iter().any(ends), "{:?}", outcome.changes);
 }
+
+#[test]
+fn no_vm_gets_a_socket_in_another_ones_directory() {
+    let (old, new) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let socket = "/run/vgpu/vm/2/other.sock";
+    let register = Command::RegisterVm(RegisterRequest {
+        vm_ids: vec![1],
+        pool: "A".into(),
+        socket: Some(socket.into()),
+        ..RegisterRequest::default()
+    });
+    // Of a vgpud that had its directories elsewhere.
+    let store = open(&old);
+    run(&store, pool("A"));
+    run(&store, register.clone());
+    let saved = block_on(store.backup()).unwrap();
+    store.close();
+    drop(store);
+    let options = || StoreOptions {
+        own_paths: vec!["/run/vgpu/vm".into()],
+        ..StoreOptions::default()
+    };
+    let store = Store::open(&new.path().join("state.db"), options()).unwrap();
+    run(&store, pool("A"));
+    let refused = store
+        .execute_blocking(admin(), None, register.clone())
+        .unwrap_err();
+    assert!(refused.message.contains(socket), "{refused:?}");
+    let (incoming, mut file) = store.incoming(0).unwrap();
+    std::io::copy(&mut &saved, &mut file).unwrap();
+    let refused = block_on(store.restore(admin(), incoming, Vec::new())).unwrap_err();
+    assert!(refused.message.contains(socket), "{refused:?}");
+    assert_eq!(refused.hint.as_deref(), Some("Nothing was changed."));
+    assert!(store.catalog().vms.is_empty());
+    // What is registered already is served, may be registered again, and comes back with the host's own backup.
+    let store = Store::open(&old.path().join("state.db"), options()).unwrap();
+    assert_eq!(store.catalog().vms.len(), 1);
+    run(&store, register);
+    let (incoming, mut file) = store.incoming(0).unwrap();
+    std::io::Seek::rewind(&mut &saved).unwrap();
+    std::io::copy(&mut &saved, &mut file).unwrap();
+    block_on(store.restore(admin(), incoming, Vec::new())).unwrap();
+    assert_eq!(store.catalog().vms[&1].socket.as_deref(), Some(socket));
+}

@@ -1,0 +1,181 @@
+use super::*;
+
+#[test]
+fn a_gpu_of_another_pool_is_refused_unless_shared() {
+    let mut host = host();
+    let error = refused(&host, &assign("0", "B"));
+    assert_eq!(error.code, ErrorCode::GpuAssignedElsewhere);
+    assert!(error.to_string().contains("pool A") && error.to_string().contains("unassign-gpu"));
+    assert!(
+        !done(&mut host, &assign("GPU-0000", "A")).changed,
+        "again is fine"
+    );
+    let shared = Command::AssignGpu(AssignRequest {
+        gpu: "gpu-0000".into(),
+        pool: "B".into(),
+        create_pool: false,
+        shared: true,
+    });
+    done(&mut host, &shared);
+    assert_eq!(host.pools_of("GPU-0000"), ["A", "B"]);
+    let one = UnassignRequest {
+        gpu: "0".into(),
+        pool: Some("A".into()),
+    };
+    assert!(done(&mut host, &Command::UnassignGpu(one)).changed);
+    let rest = UnassignRequest {
+        gpu: "0".into(),
+        pool: None,
+    };
+    assert!(done(&mut host, &Command::UnassignGpu(rest.clone())).changed);
+    assert!(!done(&mut host, &Command::UnassignGpu(rest)).changed);
+}
+
+#[test]
+fn a_scan_tells_new_moved_vanished_and_returned() {
+    let mut host = host();
+    let mut moved = gpu(0);
+    moved.pci_address = Some("0000:77:00.0".into());
+    let outcome = done(&mut host, &scan(&[moved.clone(), gpu(5)]));
+    let diff = outcome.scan.unwrap();
+    assert_eq!((diff.added, diff.moved), (vec![2], vec![0]));
+    assert_eq!((diff.vanished, diff.returned), (vec![1], vec![]));
+    assert_eq!(host.gpu("1").unwrap().state, GpuState::Vanished);
+    assert_eq!(
+        refused(&host, &assign("1", "B")).code,
+        ErrorCode::GpuUnusable
+    );
+    assert_eq!(
+        host.gpu("0").unwrap().gpu_id,
+        0,
+        "keeps its number and its pool"
+    );
+    assert_eq!(host.pools_of("GPU-0000"), ["A"]);
+
+    let diff = done(&mut host, &scan(&[moved, gpu(1), gpu(5)]))
+        .scan
+        .unwrap();
+    assert_eq!(diff.returned, [1]);
+    let outcome = done(&mut host, &scan(&[gpu(1), gpu(5)]));
+    assert!(outcome.warnings[0].contains("serves pool A"), "{outcome:?}");
+    assert!(
+        !done(&mut host, &Command::ForgetGpu { gpu: "0".into() })
+            .changes
+            .is_empty()
+    );
+    assert!(host.pools_of("GPU-0000").is_empty());
+    assert_eq!(
+        refused(&host, &Command::ForgetGpu { gpu: "1".into() }).code,
+        ErrorCode::GpuUnusable
+    );
+}
+
+#[test]
+fn a_board_keeps_its_number_when_its_driver_comes_or_goes() {
+    let mut host = host();
+    let bus = ScannedGpu {
+        uuid: "PCI-0000:00:00.0".into(),
+        source: GpuSource::Sysfs,
+        ..gpu(0)
+    };
+    done(&mut host, &scan(&[bus.clone(), gpu(1)]));
+    let known = host.gpu("0").unwrap();
+    assert_eq!(
+        known.seen.uuid, "GPU-0000",
+        "NVML is gone, the board is the same"
+    );
+    assert!(!known.seen.health.ok);
+    assert_eq!(known.state, GpuState::NoDriver);
+    assert!(known.state_reason.as_ref().unwrap().contains("NVML"));
+    assert_eq!(host.pools_of("GPU-0000"), ["A"], "it still serves it");
+    let registered = done(&mut host, &Command::RegisterVm(register(&[9], "A")));
+    assert!(registered.warnings[0].contains("takes no work"));
+    let resumed = refused(&host, &Command::ResumeGpu { gpu: "0".into() });
+    assert_eq!(resumed.code, ErrorCode::GpuUnusable);
+    done(&mut host, &scan(&[gpu(0), gpu(1)]));
+    let back = host.gpu("0").unwrap();
+    assert_eq!((back.state, &back.state_reason), (GpuState::Ready, &None));
+
+    let mut fresh = Catalog::default();
+    let found = done(&mut fresh, &scan(std::slice::from_ref(&bus)));
+    assert!(found.warnings[0].contains("takes no work"), "{found:?}");
+    done(&mut fresh, &pool("A"));
+    assert_eq!(
+        refused(&fresh, &assign("0", "A")).code,
+        ErrorCode::GpuUnusable
+    );
+    done(&mut fresh, &scan(&[gpu(0)]));
+    done(&mut fresh, &assign("0", "A"));
+    // And without its driver again, drained and resumed: that is no driver.
+    done(&mut fresh, &Command::DrainGpu { gpu: "0".into() });
+    done(&mut fresh, &scan(&[bus]));
+    assert_eq!(fresh.gpu("0").unwrap().state, GpuState::Draining);
+    done(&mut fresh, &Command::ResumeGpu { gpu: "0".into() });
+    assert_eq!(fresh.gpu("0").unwrap().state, GpuState::NoDriver);
+    assert_eq!(fresh.gpus.len(), 1);
+    assert_eq!(fresh.gpu("0").unwrap().seen.uuid, "GPU-0000");
+    assert_eq!(
+        fresh.pools_of("GPU-0000"),
+        ["A"],
+        "the assignment came along"
+    );
+}
+
+#[test]
+fn a_board_without_its_driver_is_the_same_board_in_every_scan() {
+    let mut host = host();
+    let bus = ScannedGpu {
+        uuid: "PCI-0000:00:00.0".into(),
+        model: "NVIDIA device 0x2330".into(),
+        source: GpuSource::Sysfs,
+        ..gpu(0)
+    };
+    for _ in 0..3 {
+        done(&mut host, &scan(&[bus.clone(), gpu(1)]));
+        assert_eq!(host.gpus.len(), 2, "{:?}", host.gpus);
+        let known = host.gpu("0").unwrap();
+        assert_eq!(known.seen.uuid, "GPU-0000");
+        assert_eq!(known.seen.model, gpu(0).model);
+        assert_eq!(known.state, GpuState::NoDriver);
+        assert!(known.state_reason.as_ref().unwrap().contains("NVML"));
+    }
+    // What a check of it says is no news about the board.
+    let doubt = Command::SuspectGpu {
+        gpu: "0".into(),
+        reason: "no answer".into(),
+    };
+    assert!(!done(&mut host, &doubt).changed);
+    assert_eq!(host.gpu("0").unwrap().state, GpuState::NoDriver);
+    // Another board in its place is not served to its VMs.
+    let mut other = host.clone();
+    let new = ScannedGpu {
+        uuid: "GPU-9999".into(),
+        ..gpu(0)
+    };
+    done(&mut other, &scan(&[new, gpu(1)]));
+    assert_eq!(other.gpu("GPU-9999").unwrap().gpu_id, 2);
+    assert_eq!(other.gpu("0").unwrap().state, GpuState::Vanished);
+    assert!(other.pools_of("GPU-9999").is_empty());
+}
+
+#[test]
+fn suspect_gpus_stay_so_until_they_are_resumed() {
+    let mut host = host();
+    done(
+        &mut host,
+        &Command::SuspectGpu {
+            gpu: "0".into(),
+            reason: "hangs".into(),
+        },
+    );
+    done(&mut host, &scan(&[gpu(0), gpu(1)]));
+    assert_eq!(
+        host.gpu("0").unwrap().state,
+        GpuState::Suspect,
+        "a scan proves nothing"
+    );
+    assert!(done(&mut host, &Command::ResumeGpu { gpu: "0".into() }).changed);
+    assert_eq!(host.gpu("0").unwrap().state, GpuState::Ready);
+    assert!(done(&mut host, &Command::DrainGpu { gpu: "0".into() }).changed);
+    assert!(!done(&mut host, &Command::DrainGpu { gpu: "0".into() }).changed);
+}
