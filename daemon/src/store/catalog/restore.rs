@@ -201,8 +201,12 @@ impl Catalog {
             let vms = self.vms_of(pool).count();
             if vms > 0 && here.is_empty() {
                 let vms = counted(vms, "VM");
+                let when = match GpuRecord::none_served(self.gpus.values()).is_empty() {
+                    true => "",
+                    false => ", once a driver serves one",
+                };
                 doubts.push(format!(
-                    "Pool {pool} has {vms} and no GPU of this host: `vgpu-admin assign-gpu` gives it one."
+                    "Pool {pool} has {vms} and no GPU of this host: `vgpu-admin assign-gpu` gives it one{when}."
                 ));
             }
         }

@@ -566,4 +566,12 @@ fn a_restore_says_what_it_does_and_which_pools_have_no_gpu() {
         doubts[1].contains("Pool A has 3 VMs and no GPU"),
         "{doubts:?}"
     );
+    for gpu in other.gpus.values_mut() {
+        gpu.state = GpuState::NoDriver;
+    }
+    let doubts = other.restored(&saved).doubts();
+    assert!(
+        doubts[1].contains("gives it one, once a driver"),
+        "{doubts:?}"
+    );
 }
