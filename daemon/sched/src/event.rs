@@ -297,6 +297,13 @@ pub enum Event {
         /// How much; more than is booked empties the account.
         bytes: u64,
     },
+    /// Memory that ended sessions of a VM had pinned and that is still there. It counts as pinned by the VM.
+    PinnedLeft {
+        /// Whose.
+        vm: VmId,
+        /// All of it, and not what is new.
+        bytes: u64,
+    },
     /// Whoever feeds the scheduler was kept from it until now (vgpud was stopped, or got no processor): what
     /// happened meanwhile could not be told. That time counts towards no limit of the watchdog.
     Away {

@@ -159,7 +159,7 @@ pub(crate) struct Canary {
 pub(crate) struct Gpu {
     pub(crate) config: GpuConfig,
     pub(crate) health: GpuHealth,
-    /// Going: forgotten when its last session is gone.
+    /// Going: forgotten when its last session is gone, and what its sessions left.
     pub(crate) removed: bool,
     pub(crate) pools: BTreeSet<PoolId>,
     /// The pools that have VMs competing here.
@@ -362,6 +362,8 @@ pub(crate) struct Vm {
     pub(crate) buckets: Buckets,
     pub(crate) memory: u64,
     pub(crate) pinned: u64,
+    /// Of that, what no session has any more.
+    pub(crate) pinned_left: u64,
     pub(crate) quota_hit: bool,
     pub(crate) phase: Phase,
     pub(crate) phase_ns: u64,
@@ -399,6 +401,7 @@ impl Vm {
             buckets,
             memory: 0,
             pinned: 0,
+            pinned_left: 0,
             quota_hit: false,
             phase: Phase::Content,
             phase_ns: now_ns,

@@ -91,6 +91,42 @@ fn a_vm_that_is_registered_later_has_its_share_of_what_is_given_back_first() {
     assert_eq!(rig.sched.pinned_room(VmId(2)), MOST - 100);
 }
 
+fn left(rig: &mut Rig, vm: u32, bytes: u64) {
+    let vm = VmId(vm);
+    rig.feed(Event::PinnedLeft { vm, bytes });
+}
+
+#[test]
+fn what_ended_sessions_left_counts_until_it_is_gone() {
+    let mut rig = host(&[Some(100), None]);
+    assert_eq!(pin(&mut rig, 1, 90), Ok(()));
+    left(&mut rig, 1, 60);
+    rig.exited(1);
+    assert_eq!(pinned(&rig, 1), 60);
+    rig.add_session(1, 1);
+    assert_eq!(pin(&mut rig, 1, 41), Err((MemoryRefusal::Pinned, 40)));
+    assert_eq!(pin(&mut rig, 1, 40), Ok(()));
+    // Also beyond the registration, and for who is registered with the number next.
+    rig.feed(Event::RemoveVm { vm: VmId(1) });
+    rig.exited(1);
+    assert_eq!(
+        pin(&mut rig, 2, MOST - 59),
+        Err((MemoryRefusal::Host, MOST - 60))
+    );
+    register(&mut rig, 1, Some(100));
+    assert_eq!(pin(&mut rig, 1, 41), Err((MemoryRefusal::Pinned, 40)));
+    left(&mut rig, 1, 0);
+    assert_eq!(pin(&mut rig, 1, 100), Ok(()));
+    rig.exited(1);
+    left(&mut rig, 1, 7);
+    rig.feed(Event::RemoveVm { vm: VmId(1) });
+    left(&mut rig, 1, 0);
+    assert!(
+        rig.sched.vm_stats(VmId(1)).is_none(),
+        "nothing is left of it"
+    );
+}
+
 proptest! {
     #[test]
     fn whatever_the_others_do_a_vm_gets_its_share_and_the_host_keeps_its_rest(

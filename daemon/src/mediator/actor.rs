@@ -15,6 +15,7 @@ use vgpu_sched::{Action, Event, GpuId, MemoryRefusal, Scheduler, SessionId, VmId
 use super::books::Books;
 use super::freeing::Freeing;
 use super::handle::{Command, MediatorHandle, Pong, Refused};
+use super::images::Rooms;
 use super::meter::Meter;
 use super::reactor::{Due, Reactor, Source, now_ns};
 use super::session::Session;
@@ -133,6 +134,7 @@ pub(super) struct Actor {
     pub(super) runtime: tokio::runtime::Handle,
     pub(super) images: ImageKeeper,
     pub(super) freeing: Freeing,
+    pub(super) rooms: Rooms,
     pub(super) handle: MediatorHandle,
     pub(super) meter: Meter,
     pub(super) next_session: u64,
@@ -174,7 +176,7 @@ pub(super) struct Actor {
 }
 
 impl Actor {
-    fn new(
+    pub(super) fn new(
         settings: MediatorSettings,
         mut reactor: Reactor,
         inbox: Receiver<Command>,
@@ -199,6 +201,7 @@ impl Actor {
             book: settings.book,
             canary: settings.canary,
             freeing: Freeing::new(settings.runtime.clone()),
+            rooms: Rooms::new(),
             runtime: settings.runtime,
             images: settings.images,
             handle,

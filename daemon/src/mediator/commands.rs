@@ -83,8 +83,8 @@ impl Actor {
                 processes,
             } => self.audit(&gpu_uuid, &processes),
             Command::ImageKept { session, image } => self.image_kept(session, image),
-            Command::ImageFreed { session, bytes } => self.image_freed(session, bytes),
-            Command::ImageForged { session, vm } => self.image_forged(session, vm),
+            Command::ImageGone { vm, session, bytes } => self.image_gone(vm, session, bytes),
+            Command::ImageForged { session, image, vm } => self.image_forged(session, image, vm),
             Command::Verified { gpu_uuids, left } => self.verified(&gpu_uuids, left),
             Command::Drain { reason } => self.drain(reason),
             Command::EndAll { reason } => self.end_all(&reason),
@@ -456,7 +456,7 @@ impl Actor {
         }
     }
 
-    fn enter(&mut self, id: u64, gpus: &[GpuRecord], request: AdmitRequest) {
+    pub(super) fn enter(&mut self, id: u64, gpus: &[GpuRecord], request: AdmitRequest) {
         let program = printable(&request.hello.program, 64);
         let gpus: Vec<Placed> = gpus.iter().map(Placed::on).collect();
         self.events.report(Report::SessionStarted {

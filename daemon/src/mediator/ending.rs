@@ -178,7 +178,7 @@ impl Actor {
             return;
         };
         self.examine_last(&mut session);
-        self.free_images(&mut session);
+        self.leave_images(&mut session);
         if self.books.vm(session.vm).is_some() {
             self.meter.ended(&session);
         }

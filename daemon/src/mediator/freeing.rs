@@ -1,125 +1,193 @@
-//! Frees the memory of images on threads of their own: the kernel unmaps it page by page from whoever mapped
-//! it, and waits for a worker that still allocates there. One VM's thread delays nobody else.
+//! Frees the memory of images on tokio's threads for what blocks: the kernel unmaps it page by page from whoever
+//! mapped it, and waits for a worker that allocates there at the time. A VM has two of these threads at most, one
+//! for what its sessions give back and one for what ended ones left, so that none of them delays another VM's, and
+//! a worker that still runs does not delay the memory of those that are dead.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
-use std::fs::File;
-use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::runtime::Handle;
 
-use crate::supervisor::images::end_memory;
+use super::reactor::now_ns;
+use crate::supervisor::room::Room;
 
-/// Told how it went.
-type Told = Box<dyn FnOnce(io::Result<()>) + Send>;
-
-/// Memory that goes.
-enum Freed {
-    /// It is taken from everybody who has it.
-    Taken(Arc<File>, Told),
-    /// vgpud lets go of it; others may have it still.
-    LetGo(Arc<File>),
+/// Who had the memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Whose {
+    /// The worker of this session, which may run.
+    Session(u64),
+    /// A worker that is dead.
+    Ended,
 }
 
-type Waiting = Mutex<HashMap<u32, VecDeque<Freed>>>;
+/// A VM, and whether the workers are dead.
+type Key = (u32, bool);
+
+#[derive(Default)]
+struct Queue {
+    waiting: VecDeque<(Whose, Arc<Room>)>,
+    /// What is being freed: whose, and since when.
+    now: Option<(Whose, u64)>,
+}
+
+/// One that is in it has a thread.
+type Queues = Mutex<HashMap<Key, Queue>>;
 
 pub(super) struct Freeing {
     runtime: Handle,
-    /// By VM; a VM that is in it has a thread.
-    waiting: Arc<Waiting>,
+    queues: Arc<Queues>,
 }
 
 impl Freeing {
     pub(super) fn new(runtime: Handle) -> Freeing {
         Freeing {
             runtime,
-            waiting: Arc::default(),
+            queues: Arc::default(),
         }
     }
 
-    /// Takes an image's memory from all who have it, then says how it went.
-    pub(super) fn take(
-        &self,
-        vm: u32,
-        memory: Arc<File>,
-        told: impl FnOnce(io::Result<()>) + Send + 'static,
-    ) {
-        self.add(vm, Freed::Taken(memory, Box::new(told)));
-    }
-
-    /// Lets go of an image's memory.
-    pub(super) fn let_go(&self, vm: u32, memory: Arc<File>) {
-        self.add(vm, Freed::LetGo(memory));
-    }
-
-    fn add(&self, vm: u32, freed: Freed) {
-        match lock(&self.waiting).entry(vm) {
-            Entry::Occupied(mut queue) => queue.get_mut().push_back(freed),
+    /// Takes an image's memory from all who have it, and lets go of it.
+    pub(super) fn take(&self, vm: u32, whose: Whose, memory: Arc<Room>) {
+        let key = (vm, whose == Whose::Ended);
+        match lock(&self.queues).entry(key) {
+            Entry::Occupied(mut queue) => {
+                return queue.get_mut().waiting.push_back((whose, memory));
+            }
             Entry::Vacant(place) => {
-                place.insert([freed].into());
-                let waiting = self.waiting.clone();
-                drop(self.runtime.spawn_blocking(move || {
-                    while let Some(freed) = next(&waiting, vm) {
-                        freed.free();
-                    }
-                }));
+                let waiting = [(whose, memory)].into();
+                place.insert(Queue { waiting, now: None });
+            }
+        }
+        let mut thread = Thread {
+            queues: self.queues.clone(),
+            key,
+            ended: false,
+        };
+        drop(self.runtime.spawn_blocking(move || thread.run()));
+    }
+
+    /// The sessions whose memory has been tried to be taken for so long.
+    pub(super) fn stalled(&self, now_ns: u64, for_ns: u64) -> Vec<u64> {
+        let queues = lock(&self.queues);
+        let began = queues.values().filter_map(|queue| queue.now);
+        began
+            .filter(|(_, since_ns)| now_ns.saturating_sub(*since_ns) >= for_ns)
+            .filter_map(|(whose, _)| match whose {
+                Whose::Session(session) => Some(session),
+                Whose::Ended => None,
+            })
+            .collect()
+    }
+}
+
+struct Thread {
+    queues: Arc<Queues>,
+    key: Key,
+    ended: bool,
+}
+
+impl Thread {
+    fn run(&mut self) {
+        while let Some(memory) = self.next() {
+            if let Err(e) = memory.end() {
+                tracing::error!(
+                    vm = self.key.0,
+                    "the memory of an image stays in the VM's account: {e}"
+                );
+                std::mem::forget(memory);
             }
         }
     }
+
+    /// The next; without one the thread ends.
+    fn next(&mut self) -> Option<Arc<Room>> {
+        let mut queues = lock(&self.queues);
+        let queue = queues.get_mut(&self.key)?;
+        let Some((whose, memory)) = queue.waiting.pop_front() else {
+            queues.remove(&self.key);
+            self.ended = true;
+            return None;
+        };
+        queue.now = Some((whose, now_ns()));
+        Some(memory)
+    }
 }
 
-impl Freed {
-    fn free(self) {
-        match self {
-            Freed::Taken(memory, told) => told(end_memory(&memory)),
-            Freed::LetGo(memory) => drop(memory),
+impl Drop for Thread {
+    /// It panicked, or never ran: what comes next gets another thread.
+    fn drop(&mut self) {
+        if !self.ended {
+            let left = lock(&self.queues).remove(&self.key);
+            drop(left);
         }
     }
 }
 
-/// The VM's next; without one its thread ends.
-fn next(waiting: &Waiting, vm: u32) -> Option<Freed> {
-    let mut waiting = lock(waiting);
-    let freed = waiting.get_mut(&vm)?.pop_front();
-    if freed.is_none() {
-        waiting.remove(&vm);
-    }
-    freed
-}
-
-fn lock(waiting: &Waiting) -> MutexGuard<'_, HashMap<u32, VecDeque<Freed>>> {
-    waiting.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock(queues: &Queues) -> MutexGuard<'_, HashMap<Key, Queue>> {
+    queues.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::supervisor::images::memory;
     use std::sync::mpsc;
-    use std::time::Duration;
+    use std::time::{Duration, Instant};
 
     const SOON: Duration = Duration::from_secs(30);
 
     #[test]
-    fn what_one_vm_frees_slowly_delays_no_other() {
+    fn what_one_worker_holds_up_delays_no_other_vm_and_not_what_dead_workers_left() {
         let runtime = tokio::runtime::Runtime::new().unwrap();
         let freeing = Freeing::new(runtime.handle().clone());
         let (go_on, wait) = mpsc::channel::<()>();
+        let wait = Mutex::new(wait);
         let (tell, told) = mpsc::channel();
-        let image = || Arc::new(memory(4_096).unwrap());
-        let say = |name: &'static str| {
+        let image = |name: &'static str| {
             let tell = tell.clone();
-            move |ended: io::Result<()>| tell.send((name, ended.is_ok())).unwrap()
+            Arc::new(Room::new(4_096, move || _ = tell.send(name)).unwrap())
         };
-        freeing.take(1, image(), move |_| wait.recv().unwrap());
-        freeing.take(1, image(), say("the slow VM's next"));
-        let other = image();
-        freeing.take(2, other.clone(), say("another VM's"));
-        assert_eq!(told.recv_timeout(SOON).unwrap(), ("another VM's", true));
-        assert_eq!(other.metadata().unwrap().len(), 0);
+        let slow = Room::new(4_096, move || _ = wait.lock().unwrap().recv());
+        freeing.take(1, Whose::Session(7), slow.unwrap().into());
+        freeing.take(1, Whose::Session(8), image("the next worker's"));
+        freeing.take(1, Whose::Ended, image("a dead worker's"));
+        assert_eq!(told.recv_timeout(SOON).unwrap(), "a dead worker's");
+        let others = image("another VM's");
+        let file = others.file().try_clone().unwrap();
+        freeing.take(2, Whose::Session(9), others);
+        assert_eq!(told.recv_timeout(SOON).unwrap(), "another VM's");
+        assert_eq!(file.metadata().unwrap().len(), 0);
+
+        // Who holds it up is known, and only who does.
+        let deadline = Instant::now() + SOON;
+        while freeing.stalled(u64::MAX, 1) != [7] {
+            assert!(
+                Instant::now() < deadline,
+                "{:?}",
+                freeing.stalled(u64::MAX, 1)
+            );
+            std::thread::yield_now();
+        }
+        let hour = 3_600 * vgpu_sched::SECONDS;
+        assert!(freeing.stalled(now_ns(), hour).is_empty());
         go_on.send(()).unwrap();
-        let last = told.recv_timeout(SOON).unwrap();
-        assert_eq!(last, ("the slow VM's next", true));
+        assert_eq!(told.recv_timeout(SOON).unwrap(), "the next worker's");
+    }
+
+    #[test]
+    fn a_vm_whose_thread_failed_gets_another() {
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        let freeing = Freeing::new(runtime.handle().clone());
+        let fails = Room::new(4_096, || panic!("as the test wants")).unwrap();
+        freeing.take(1, Whose::Ended, fails.into());
+        let (tell, told) = mpsc::channel();
+        let deadline = Instant::now() + SOON;
+        while told.try_recv().is_err() {
+            assert!(Instant::now() < deadline, "it has no thread any more");
+            let tell = tell.clone();
+            let image = Room::new(4_096, move || _ = tell.send(())).unwrap();
+            freeing.take(1, Whose::Ended, image.into());
+            std::thread::sleep(Duration::from_millis(5));
+        }
     }
 }

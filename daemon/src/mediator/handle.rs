@@ -162,14 +162,16 @@ pub(crate) enum Command {
         session: u64,
         image: u64,
     },
-    /// The memory of an image that a worker gave back is taken from it.
-    ImageFreed {
+    /// The memory of an image is gone, and its descriptor closed.
+    ImageGone {
+        vm: u32,
         session: u64,
         bytes: u64,
     },
     /// The bytes of an image are not those of the hash that this session's worker gave it.
     ImageForged {
         session: u64,
+        image: u64,
         vm: VmIdentity,
     },
     /// These GPUs have no worker of an earlier vgpud any more; `left` such workers remain in all.

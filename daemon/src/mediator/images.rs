@@ -4,25 +4,35 @@
 //! ends. What it says to be whole goes to the keeper of the caches, which believes the bytes only.
 
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
+use nix::sys::resource::{Resource, getrlimit};
 use vgpu_proto::call::ops::ImageHash;
+use vgpu_proto::cuda::CuResult;
 use vgpu_proto::limits::{MAX_IMAGE, MAX_UPLOADS};
 use vgpu_proto::worker::ToWorker;
-use vgpu_sched::{Event, Memory, MemoryRefusal, SessionId};
+use vgpu_sched::{Event, Memory, MemoryRefusal, SessionId, VmId};
 
 use super::VmIdentity;
 use super::actor::Actor;
+use super::freeing::Whose;
 use super::handle::Command;
 use super::messages::HOST_FULL;
 use super::session::{Phase, Session};
-use crate::supervisor::images::{Checked, Image, memory};
+use crate::events::EndCause;
+use crate::supervisor::images::{Checked, Image};
+use crate::supervisor::room::Room;
 
-/// Images of a session, and of all sessions of a VM, whose memory is booked: those that are loaded or wait for
-/// the disk count too. Each is a descriptor of vgpud's.
-const IMAGES_MOST: (usize, usize) = (1_024, 2_048);
+/// Images of a VM whose memory is there, where vgpud has descriptors for so many: those that are loaded, wait for
+/// the disk or are being freed count too. Each is a descriptor of vgpud's.
+const IMAGES_MOST: u64 = 1_024;
+
+/// So many a VM may have however few descriptors there are: 8 programs that load what they can at a time.
+const IMAGES_LEAST: u64 = 64;
+
+/// A worker whose image's memory cannot be taken from it for so long is killed, which ends whatever it does there.
+const STALLED_NS: u64 = 30 * vgpu_sched::SECONDS;
 
 /// Memory is taken by the page.
 const PAGE: u64 = 4_096;
@@ -33,15 +43,15 @@ pub(super) struct Images {
     /// The number of the last one.
     last: u64,
     booked: BTreeMap<u64, Booked>,
-    /// Given back by the worker, and not yet taken from it.
-    freeing: usize,
+    /// What the memory of its images takes, those included that are being freed.
+    bytes: u64,
 }
 
 /// One whose memory is booked.
 #[derive(Debug)]
 struct Booked {
     len: u64,
-    memory: Arc<File>,
+    memory: Arc<Room>,
     whole: bool,
     /// The keeper of the caches has not yet looked at it.
     waits: bool,
@@ -49,11 +59,62 @@ struct Booked {
     done: bool,
 }
 
-impl Images {
-    fn count(&self) -> usize {
-        self.booked.len() + self.freeing
+/// The memory of the images of all VMs, from when it is made until its descriptor is closed.
+#[derive(Debug)]
+pub(super) struct Rooms {
+    /// Descriptors that vgpud may have.
+    descriptors: u64,
+    all: u64,
+    /// By the VM's number, whichever registration of it.
+    vms: BTreeMap<u32, OfVm>,
+    /// By session and image: what ended sessions left with the keeper of the caches.
+    with_keeper: BTreeMap<(u64, u64), (u32, Arc<Room>)>,
+}
+
+#[derive(Debug, Default)]
+struct OfVm {
+    images: u64,
+    /// Bytes that no session has any more.
+    left: u64,
+}
+
+impl Rooms {
+    pub(super) fn new() -> Rooms {
+        let descriptors = getrlimit(Resource::RLIMIT_NOFILE).map_or(0, |(now, _)| now);
+        Rooms {
+            descriptors,
+            all: 0,
+            vms: BTreeMap::new(),
+            with_keeper: BTreeMap::new(),
+        }
     }
 
+    /// May a VM, of so many that are registered, have one more? All together have half of vgpud's descriptors,
+    /// each an equal share of them.
+    fn has_place(&self, vm: u32, registered: usize) -> bool {
+        let all = self.descriptors / 2;
+        let share = all / u64::try_from(registered).unwrap_or(u64::MAX).max(1);
+        let mine = self.vms.get(&vm).map_or(0, |vm| vm.images);
+        mine < IMAGES_LEAST || mine < share.min(IMAGES_MOST) && self.all < all
+    }
+
+    fn made(&mut self, vm: u32) {
+        self.all += 1;
+        self.vms.entry(vm).or_default().images += 1;
+    }
+
+    fn gone(&mut self, vm: u32) {
+        self.all = self.all.saturating_sub(1);
+        if let Some(of_vm) = self.vms.get_mut(&vm) {
+            of_vm.images = of_vm.images.saturating_sub(1);
+            if of_vm.images == 0 {
+                self.vms.remove(&vm);
+            }
+        }
+    }
+}
+
+impl Images {
     fn unfinished(&self) -> usize {
         let unfinished = self.booked.values().filter(|image| !image.whole);
         unfinished.count()
@@ -80,12 +141,12 @@ impl Actor {
             Ok(memory) => (Some(memory), None),
             Err(why) => (None, Some(why)),
         };
-        let fds: Vec<_> = memory.iter().map(AsFd::as_fd).collect();
+        let fds: Vec<_> = memory.iter().map(|memory| memory.as_fd()).collect();
         self.send_with(id, &ToWorker::ImageRoom { image, refused }, &fds);
         if let (Some(session), Some(memory)) = (self.sessions.get_mut(&id), memory) {
             let booked = Booked {
                 len,
-                memory: memory.into(),
+                memory,
                 whole: false,
                 waits: false,
                 done: false,
@@ -98,18 +159,17 @@ impl Actor {
     ///
     /// # Errors
     /// A sentence for the guest.
-    fn image_memory(&mut self, id: u64, len: u64) -> Result<File, String> {
-        let session = self.sessions.get(&id);
-        let too_many = |session: &Session| {
-            let of_the_vm = self.sessions.values().filter(|s| s.vm == session.vm);
-            session.images.unfinished() >= MAX_UPLOADS
-                || session.images.count() >= IMAGES_MOST.0
-                || of_the_vm.map(|s| s.images.count()).sum::<usize>() >= IMAGES_MOST.1
+    fn image_memory(&mut self, id: u64, len: u64) -> Result<Arc<Room>, String> {
+        let may_begin = |session: &&Session| {
+            session.images.unfinished() < MAX_UPLOADS
+                && (self.rooms).has_place(session.vm.vm_id, self.books.vms.len())
         };
-        if session.is_none_or(too_many) {
+        let Some(session) = self.sessions.get(&id).filter(may_begin) else {
             return Err("the program loads too many modules at once".to_owned());
-        }
-        self.book_pinned(id, cost(len)).map_err(|why| match why {
+        };
+        let vm = session.vm.vm_id;
+        let bytes = cost(len);
+        self.book_pinned(id, bytes).map_err(|why| match why {
             MemoryRefusal::Host => {
                 format!("there is no host memory for a module of {len} bytes: {HOST_FULL}")
             }
@@ -118,14 +178,24 @@ impl Actor {
                  much until it is loaded; on the host: vgpu-admin vm set --pinned"
             ),
         })?;
-        memory(len).map_err(|e| {
-            self.unbook_pinned(id, cost(len));
+        let handle = self.handle.clone();
+        let room = Room::new(len, move || {
+            let session = id;
+            let _ = handle.tell(Command::ImageGone { vm, session, bytes });
+        });
+        let room = room.map_err(|e| {
+            self.unbook_pinned(id, bytes);
             tracing::warn!(
                 session = id,
                 "no memory for a module image of {len} bytes: {e}"
             );
             format!("the host has no memory for a module of {len} bytes: {e}")
-        })
+        })?;
+        self.rooms.made(vm);
+        if let Some(session) = self.sessions.get_mut(&id) {
+            session.images.bytes += bytes;
+        }
+        Ok(room.into())
     }
 
     /// The worker has all of an image.
@@ -151,7 +221,11 @@ impl Actor {
             done: Box::new(move |checked| {
                 let _ = handle.tell(match checked {
                     Checked::Honest => Command::ImageKept { session: id, image },
-                    Checked::Forged => Command::ImageForged { session: id, vm },
+                    Checked::Forged => Command::ImageForged {
+                        session: id,
+                        image,
+                        vm,
+                    },
                 });
             }),
         };
@@ -161,17 +235,21 @@ impl Actor {
     }
 
     /// The bytes of an image are not those of its hash: a breach, also where the session is over by now.
-    pub(super) fn image_forged(&mut self, id: u64, vm: VmIdentity) {
+    pub(super) fn image_forged(&mut self, id: u64, image: u64, vm: VmIdentity) {
         let what = "the worker gave an image a hash that its bytes do not have";
         match self.sessions.get(&id).is_none_or(Session::is_ending) {
             true => self.strike(vm, what),
             false => self.breach(id, what),
         }
+        self.image_kept(id, image);
     }
 
     /// An image is in the cache, or will not be.
     pub(super) fn image_kept(&mut self, id: u64, image: u64) {
         let Some(session) = self.sessions.get_mut(&id) else {
+            if let Some((vm, memory)) = self.rooms.with_keeper.remove(&(id, image)) {
+                self.freeing.take(vm, Whose::Ended, memory);
+            }
             return;
         };
         let live = session.phase == Phase::Live;
@@ -187,8 +265,8 @@ impl Actor {
         }
     }
 
-    /// The worker says that it has let go of an image's memory. It is taken away from it, whatever is true, before
-    /// it leaves the books; where the keeper has not yet looked at it, when it has: a worker could otherwise take
+    /// The worker says that it has let go of an image's memory. It is taken away from it, whatever is true, and
+    /// stays in the books until then; where the keeper has not yet looked at it, when it has: a worker could otherwise take
     /// back a false hash.
     pub(super) fn image_done(&mut self, id: u64, image: u64) {
         let Some(session) = self.sessions.get_mut(&id) else {
@@ -209,38 +287,55 @@ impl Actor {
         let Some(session) = self.sessions.get_mut(&id) else {
             return;
         };
-        let Some(done) = session.images.booked.remove(&image) else {
-            return;
-        };
-        session.images.freeing += 1;
-        let (handle, bytes) = (self.handle.clone(), cost(done.len));
-        let vm = session.vm.vm_id;
-        self.freeing
-            .take(vm, done.memory, move |taken| match taken {
-                Ok(()) => {
-                    let _ = handle.tell(Command::ImageFreed { session: id, bytes });
-                }
-                Err(e) => tracing::error!(session = id, "the memory of an image stays booked: {e}"),
-            });
-    }
-
-    /// The memory of an image is gone.
-    pub(super) fn image_freed(&mut self, id: u64, bytes: u64) {
-        if let Some(session) = self.sessions.get_mut(&id) {
-            session.images.freeing -= 1;
-            self.unbook_pinned(id, bytes);
+        if let Some(done) = session.images.booked.remove(&image) {
+            let vm = session.vm.vm_id;
+            self.freeing.take(vm, Whose::Session(id), done.memory);
         }
     }
 
-    /// A session is over. The keeper goes on with images that wait for the disk; the memory of the others is taken
-    /// from whoever else has it.
-    pub(super) fn free_images(&self, session: &mut Session) {
-        let vm = session.vm.vm_id;
-        for image in std::mem::take(&mut session.images.booked).into_values() {
-            match image.waits {
-                true => self.freeing.let_go(vm, image.memory),
-                false => self.freeing.take(vm, image.memory, |_| {}),
+    /// The memory of an image is gone, and its descriptor closed.
+    pub(super) fn image_gone(&mut self, vm: u32, id: u64, bytes: u64) {
+        match self.sessions.get_mut(&id) {
+            Some(session) => {
+                session.images.bytes = session.images.bytes.saturating_sub(bytes);
+                self.unbook_pinned(id, bytes);
             }
+            None => self.leave_pinned(vm, |left| left.saturating_sub(bytes)),
+        }
+        self.rooms.gone(vm);
+    }
+
+    /// A session is over. The memory of its images stays in its VM's account until it is gone: it is freed now, or
+    /// when the keeper has done with it.
+    pub(super) fn leave_images(&mut self, session: &mut Session) {
+        let Images { booked, bytes, .. } = std::mem::take(&mut session.images);
+        let vm = session.vm.vm_id;
+        for (image, Booked { memory, waits, .. }) in booked {
+            match waits {
+                true => drop((self.rooms.with_keeper).insert((session.id, image), (vm, memory))),
+                false => self.freeing.take(vm, Whose::Ended, memory),
+            }
+        }
+        if bytes > 0 {
+            self.leave_pinned(vm, |left| left + bytes);
+        }
+    }
+
+    fn leave_pinned(&mut self, vm: u32, change: impl FnOnce(u64) -> u64) {
+        if let Some(of_vm) = self.rooms.vms.get_mut(&vm) {
+            of_vm.left = change(of_vm.left);
+            let bytes = of_vm.left;
+            let vm = VmId(vm);
+            self.feed(Event::PinnedLeft { vm, bytes });
+        }
+    }
+
+    /// Ends the sessions whose workers keep vgpud from taking an image's memory. No breach: an honest worker
+    /// on a host that gives nobody a processor may look like that.
+    pub(super) fn end_stalled(&mut self, now_ns: u64) {
+        for id in self.freeing.stalled(now_ns, STALLED_NS) {
+            let text = "the host could not take the memory of a loaded module from the program's worker for 30 s";
+            self.end(id, EndCause::WorkerDied, CuResult::DEVICE_UNAVAILABLE, text);
         }
     }
 
@@ -253,5 +348,174 @@ impl Actor {
             of: Memory::Pinned,
             bytes,
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::reactor::{Reactor, now_ns};
+    use super::super::{AdmitRequest, MediatorHandle, MediatorSettings};
+    use super::*;
+    use crate::config::Config;
+    use crate::events::{EventSink, Journal};
+    use crate::mediation::Change;
+    use crate::model::{PoolRecord, VmRecord};
+    use crate::supervisor::images::ImageKeeper;
+    use crate::supervisor::leftover::WorkerBook;
+    use std::collections::BTreeSet;
+    use std::sync::mpsc;
+    use std::time::Duration;
+    use vgpu_proto::api::{EventKind, PoolSettings, Weights};
+    use vgpu_proto::handshake::Hello;
+
+    const SOON: Duration = Duration::from_secs(30);
+    const VM: VmIdentity = VmIdentity {
+        vm_id: 1,
+        generation: 7,
+    };
+
+    /// A mediator that is told what happens by a test.
+    struct Rig {
+        actor: Actor,
+        journal: Arc<Journal>,
+        _runtime: tokio::runtime::Runtime,
+        _dir: tempfile::TempDir,
+    }
+
+    impl Rig {
+        /// With VM 1 in pool A.
+        fn new() -> Rig {
+            let dir = tempfile::tempdir().unwrap();
+            let runtime = tokio::runtime::Runtime::new().unwrap();
+            let journal = Arc::new(Journal::new(0, BTreeMap::new()));
+            let reactor = Reactor::new().unwrap();
+            let (commands, inbox) = crossbeam::channel::unbounded();
+            let handle = MediatorHandle::new(commands, reactor.waker());
+            let settings = MediatorSettings {
+                config: Arc::new(Config::default()),
+                events: EventSink::new(journal.clone()),
+                book: WorkerBook::open(dir.path()).unwrap(),
+                canary: Arc::new(|_, _| unreachable!("no GPU")),
+                runtime: runtime.handle().clone(),
+                unverified: BTreeSet::new(),
+                leftovers: 0,
+                images: ImageKeeper::start(dir.path().join("images")).unwrap(),
+                first_session: 1,
+                first_epoch: 1,
+            };
+            let mut actor = Actor::new(settings, reactor, inbox, handle);
+            let pool = PoolRecord {
+                name: "A".into(),
+                settings: PoolSettings::default(),
+                created_unix_ms: 0,
+            };
+            let vm = VmRecord {
+                vm_id: VM.vm_id,
+                generation: VM.generation,
+                pool: "A".into(),
+                ..VmRecord::default()
+            };
+            let weights = Weights::default();
+            let changes = vec![
+                Change::PoolUpserted { pool, weights },
+                Change::VmUpserted { vm, debt_ns: None },
+            ];
+            let (done, _) = tokio::sync::oneshot::channel();
+            actor.obey(Command::Apply(changes, done));
+            Rig {
+                actor,
+                journal,
+                _runtime: runtime,
+                _dir: dir,
+            }
+        }
+
+        fn vms_of(&self, kind: EventKind) -> Vec<Option<u32>> {
+            let events = self
+                .journal
+                .events_after(0, 100, |event| event.kind == kind);
+            events.iter().map(|event| event.vm_id).collect()
+        }
+    }
+
+    #[test]
+    fn a_false_hash_is_a_strike_also_when_the_session_is_over() {
+        let mut rig = Rig::new();
+        let (tell, told) = mpsc::channel();
+        let room = Room::new(4_096, move || _ = tell.send(())).unwrap();
+        let left = (VM.vm_id, Arc::new(room));
+        rig.actor.rooms.with_keeper.insert((3, 9), left);
+        rig.actor.image_forged(3, 9, VM);
+        assert_eq!(rig.vms_of(EventKind::Strike), [Some(VM.vm_id)]);
+        assert_eq!(told.recv_timeout(SOON), Ok(()), "its memory is freed");
+        let other = VmIdentity {
+            generation: 8,
+            ..VM
+        };
+        rig.actor.image_forged(4, 1, other);
+        assert_eq!(rig.vms_of(EventKind::Strike).len(), 1, "another's");
+    }
+
+    #[test]
+    fn a_session_whose_worker_holds_an_images_memory_up_is_ended_without_a_strike() {
+        let mut rig = Rig::new();
+        let (notes, _notes) = tokio::sync::mpsc::channel(1);
+        let request = AdmitRequest {
+            identity: VM,
+            hello: Hello {
+                shim_version: String::new(),
+                cuda_version: 0,
+                pid: 1,
+                program: "test".into(),
+            },
+            peer: String::new(),
+            notes,
+        };
+        rig.actor.enter(3, &[], request);
+        let (go_on, wait) = mpsc::channel::<()>();
+        let wait = std::sync::Mutex::new(wait);
+        let slow = Room::new(4_096, move || _ = wait.lock().unwrap().recv());
+        let slow = slow.unwrap().into();
+        rig.actor.freeing.take(1, Whose::Session(3), slow);
+        while rig.actor.freeing.stalled(u64::MAX, 0).is_empty() {
+            std::thread::yield_now();
+        }
+        rig.actor.end_stalled(now_ns());
+        assert_eq!(rig.actor.sessions.len(), 1, "not yet");
+        rig.actor.end_stalled(now_ns() + STALLED_NS);
+        assert!(rig.actor.sessions.is_empty());
+        assert_eq!(rig.vms_of(EventKind::Strike), []);
+        drop(go_on);
+    }
+
+    #[test]
+    fn all_vms_together_have_half_of_the_descriptors_and_each_its_share() {
+        const VMS: usize = 100;
+        let mut rooms = Rooms {
+            descriptors: 65_536,
+            ..Rooms::new()
+        };
+        let most = |rooms: &mut Rooms, vm, registered| {
+            std::iter::from_fn(|| rooms.has_place(vm, registered).then(|| rooms.made(vm))).count()
+        };
+        for vm in 0..100 {
+            assert_eq!(most(&mut rooms, vm, VMS), 65_536 / 2 / VMS);
+        }
+        rooms.gone(5);
+        assert_eq!(most(&mut rooms, 5, VMS), 1);
+        // Alone a VM has not all of them, and on a small host a few.
+        assert_eq!(most(&mut rooms, 200, 1), 68, "what the others leave");
+        let few = rooms.descriptors / 2 - rooms.all;
+        assert_eq!(few, 0);
+        assert_eq!(most(&mut rooms, 201, 1), 64);
+        let mut alone = Rooms {
+            descriptors: 65_536,
+            ..Rooms::new()
+        };
+        assert_eq!(most(&mut alone, 1, 1), 1_024);
+        for _ in 0..1_024 {
+            alone.gone(1);
+        }
+        assert!(alone.vms.is_empty() && alone.all == 0);
     }
 }

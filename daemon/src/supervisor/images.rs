@@ -1,4 +1,4 @@
-//! Module images: memory for those that come in, and the VMs' caches on disk, which only vgpud writes.
+//! The VMs' caches of module images on disk, which only vgpud writes.
 //!
 //! A cache is `<state_dir>/images/vm<n>-<registration>`, readable to the VM's workers; an image in it is a
 //! file named by its hash. One thread copies whole images there from the memory that workers filled. A full
@@ -14,23 +14,24 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
-use nix::fcntl::{AT_FDCWD, AtFlags, FcntlArg, OFlag, SealFlag, fcntl};
-use nix::sys::memfd::{MFdFlags, memfd_create};
-use nix::unistd::{ftruncate, linkat};
+use nix::fcntl::{AT_FDCWD, AtFlags, OFlag};
+use nix::unistd::linkat;
 use vgpu_proto::call::ops::ImageHash;
 use vgpu_proto::limits::MAX_IMAGE;
 
 use super::owner::Owner;
+use super::room::Room;
 use crate::system::free_bytes;
 
 /// Bytes of the file system that images leave free: vgpud's database lies on it.
 const DISK_RESERVE: u64 = 256 << 20;
 /// Files of one cache: with small images a guest could otherwise take all names that a file system has.
 const FILES_MOST: usize = 4_096;
-/// Images that wait for the disk, of one VM and of all: each is a descriptor of vgpud's.
-const WAITING_MOST: (usize, usize) = (64, 512);
-/// Their bytes, which the memory of sessions that are over counts among. A VM has half of what the others leave
-/// at most, so that some VMs never fill it.
+/// Images of one VM that wait for the disk.
+const WAITING_OF_VM: usize = 64;
+/// Images of all VMs that wait for the disk.
+const WAITING_OF_ALL: usize = 512;
+/// Their bytes. A VM has half of what the others leave at most, so that some VMs never fill it.
 const WAITING_BYTES: u64 = 2 * MAX_IMAGE;
 /// Bytes copied at a time.
 const PIECE: usize = 1 << 20;
@@ -50,12 +51,12 @@ pub struct Image {
     pub hash: ImageHash,
     /// Its bytes.
     pub len: u64,
-    /// Where they are; a worker may write to it, and they are gone when it has said that it needs them no
-    /// longer.
-    pub memory: Arc<File>,
+    /// Where they are; a worker may write to it. Whoever gives an image to the keeper keeps the memory, too, until
+    /// it is told of it: the keeper's thread frees none.
+    pub memory: Arc<Room>,
     /// The bytes that the cache may have.
     pub bound: u64,
-    /// Told when the cache has it or will not.
+    /// Told when the keeper is done with it: the cache has it, or will not.
     pub done: Box<dyn FnOnce(Checked) + Send>,
 }
 
@@ -108,7 +109,8 @@ struct Queue {
 /// What the thread does next.
 enum Next {
     Keep(Image),
-    Remove(Registration),
+    /// With the images of it that waited.
+    Remove(Registration, Vec<Image>),
 }
 
 impl ImageKeeper {
@@ -137,8 +139,8 @@ impl ImageKeeper {
         let (mine, my_bytes) = queue.waiting.get(&image.vm).map_or((0, 0), |mine| {
             (mine.len(), mine.iter().map(|image| image.len).sum::<u64>())
         });
-        let within = mine < WAITING_MOST.0
-            && queue.count < WAITING_MOST.1
+        let within = mine < WAITING_OF_VM
+            && queue.count < WAITING_OF_ALL
             && image.len.saturating_add(my_bytes)
                 <= (WAITING_BYTES + my_bytes).saturating_sub(queue.bytes) / 2;
         if !within {
@@ -170,17 +172,17 @@ impl ImageKeeper {
                     if let Err(why) = &kept {
                         tracing::debug!(vm = image.vm.0, bytes = image.len, "not cached: {why}");
                     }
-                    let forged = matches!(kept, Err(NotKept::Hash));
-                    if forged {
-                        self.queue().forget(&image);
+                    if !matches!(kept, Err(NotKept::Hash)) {
+                        (image.done)(Checked::Honest);
+                        continue;
                     }
-                    (image.done)(if forged {
-                        Checked::Forged
-                    } else {
-                        Checked::Honest
-                    });
+                    // In a statement of its own: nobody is told under the lock.
+                    let forgotten = self.queue().forget(&image);
+                    (image.done)(Checked::Forged);
+                    give_up(forgotten);
                 }
-                Next::Remove(vm) => {
+                Next::Remove(vm, waited) => {
+                    give_up(waited);
                     remove_cache(&cache_of(&self.root, vm));
                 }
             }
@@ -191,12 +193,10 @@ impl ImageKeeper {
         let mut queue = self.queue();
         loop {
             if let Some(vm) = queue.over.pop() {
-                for image in queue.waiting.remove(&vm).into_iter().flatten() {
-                    queue.count -= 1;
-                    queue.bytes -= image.len;
-                    // Its session is over: nobody waits for it.
-                }
-                return Next::Remove(vm);
+                let waited = Vec::from(queue.waiting.remove(&vm).unwrap_or_default());
+                queue.count -= waited.len();
+                queue.bytes -= waited.iter().map(|image| image.len).sum::<u64>();
+                return Next::Remove(vm, waited);
             }
             if let Some(image) = queue.take() {
                 return Next::Keep(image);
@@ -208,23 +208,18 @@ impl ImageKeeper {
 }
 
 impl Queue {
-    /// Drops what waits of the session of this image.
-    fn forget(&mut self, forged: &Image) {
-        let Some(mine) = self.waiting.get_mut(&forged.vm) else {
-            return;
-        };
-        let (count, bytes) = (&mut self.count, &mut self.bytes);
-        mine.retain(|image| {
-            let stays = image.session != forged.session;
-            if !stays {
-                *count -= 1;
-                *bytes -= image.len;
-            }
-            stays
-        });
-        if mine.is_empty() {
-            self.waiting.remove(&forged.vm);
+    /// Takes out what waits of the session of this image.
+    fn forget(&mut self, forged: &Image) -> Vec<Image> {
+        let mine = self.waiting.remove(&forged.vm).unwrap_or_default();
+        let (gone, stay): (Vec<_>, Vec<_>) = mine
+            .into_iter()
+            .partition(|image| image.session == forged.session);
+        self.count -= gone.len();
+        self.bytes -= gone.iter().map(|image| image.len).sum::<u64>();
+        if !stay.is_empty() {
+            self.waiting.insert(forged.vm, stay.into());
         }
+        gone
     }
 
     /// The oldest image of the VM whose turn it is.
@@ -244,29 +239,11 @@ impl Queue {
     }
 }
 
-/// Memory for an image of `len` bytes, which nobody can make longer: what [`end_memory`] took is gone.
-///
-/// # Errors
-/// When the system gives no descriptor.
-pub fn memory(len: u64) -> io::Result<File> {
-    let fd = memfd_create(
-        c"vgpu-image",
-        MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING,
-    )?;
-    let len = i64::try_from(len).map_err(|_| io::ErrorKind::InvalidInput)?;
-    ftruncate(&fd, len)?;
-    // No worker may seal it against being made shorter.
-    let seals = SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL;
-    fcntl(&fd, FcntlArg::F_ADD_SEALS(seals))?;
-    Ok(File::from(fd))
-}
-
-/// Takes an image's memory from whoever still has a descriptor or a mapping of it.
-///
-/// # Errors
-/// The system's: the memory is still there.
-pub fn end_memory(memory: &File) -> io::Result<()> {
-    memory.set_len(0)
+/// Tells that nothing is kept of images that nobody looked at.
+fn give_up(images: Vec<Image>) {
+    for image in images {
+        (image.done)(Checked::Honest);
+    }
 }
 
 /// Where a registration's images are.
@@ -429,7 +406,7 @@ fn keep(dir: &Path, image: &Image) -> Result<(), NotKept> {
     let owner = fs::symlink_metadata(dir)?;
     make_room(dir, image.len, image.bound)?;
     let mut new = NewFile::create(dir)?;
-    if hash_of(&image.memory, image.len, &mut new.file)? != image.hash {
+    if hash_of(image.memory.file(), image.len, &mut new.file)? != image.hash {
         return Err(NotKept::Hash);
     }
     if new.file.metadata()?.gid() != owner.gid() {
@@ -580,8 +557,8 @@ mod tests {
     }
 
     fn image(bytes: &[u8], bound: u64) -> (Image, mpsc::Receiver<Checked>) {
-        let room = memory(bytes.len() as u64).unwrap();
-        room.write_all_at(bytes, 0).unwrap();
+        let room = Room::new(bytes.len() as u64, || ()).unwrap();
+        room.file().write_all_at(bytes, 0).unwrap();
         let (tell, told) = mpsc::channel();
         let image = Image {
             vm: VM,
@@ -590,7 +567,8 @@ mod tests {
             len: bytes.len() as u64,
             memory: room.into(),
             bound,
-            done: Box::new(move |checked| tell.send(checked).unwrap()),
+            // Who looks at no answer does not wait for one.
+            done: Box::new(move |checked| _ = tell.send(checked)),
         };
         (image, told)
     }
@@ -611,27 +589,11 @@ mod tests {
     }
 
     #[test]
-    fn memory_for_an_image_keeps_its_size() {
-        let room = memory(5_000).unwrap();
-        assert_eq!(room.metadata().unwrap().len(), 5_000);
-        assert!(room.set_len(10_000).is_err());
-        assert!(room.write_all_at(&[1; 5_000], 0).is_ok());
-        assert!(room.write_all_at(&[1; 2], 4_999).is_err(), "beyond the end");
-        let worker = room.try_clone().unwrap();
-        let no_shrink = FcntlArg::F_ADD_SEALS(SealFlag::F_SEAL_SHRINK);
-        assert!(fcntl(&worker, no_shrink).is_err(), "a worker seals nothing");
-        end_memory(&room).unwrap();
-        assert!(worker.set_len(1).is_err() && worker.write_all_at(&[1], 0).is_err());
-        let left = worker.metadata().unwrap();
-        assert_eq!((left.len(), left.blocks()), (0, 0));
-    }
-
-    #[test]
     fn an_image_whose_memory_ended_while_it_waited_is_not_kept() {
         let root = tempfile::tempdir().unwrap();
         let (keeper, dir) = keeper(root.path());
         let gone = image(b"was given back before the disk had it", PLENTY);
-        end_memory(&gone.0.memory).unwrap();
+        gone.0.memory.end().unwrap();
         keep_now(&keeper, gone);
         assert_eq!(names(&dir), BTreeSet::new());
     }
@@ -772,7 +734,7 @@ mod tests {
         while keeper.keep(image(b"small", PLENTY).0).is_ok() {
             taken += 1;
         }
-        assert_eq!(taken, WAITING_MOST.0);
+        assert_eq!(taken, WAITING_OF_VM);
         let keep = |vm: u32, len| {
             let (mut large, _) = image(b"large", PLENTY);
             (large.vm, large.session, large.len) = ((vm, 1), vm.into(), len);
@@ -785,16 +747,19 @@ mod tests {
         assert!(keep(4, MAX_IMAGE / 4), "two VMs do not fill it");
         for vm in [2, 3, 4] {
             keeper.remove((vm, 1));
-            assert!(matches!(keeper.next(), Next::Remove(gone) if gone == (vm, 1)));
+            assert!(
+                matches!(keeper.next(), Next::Remove(gone, waited) if gone == (vm, 1) && waited.len() == 1)
+            );
         }
-        let left = (WAITING_MOST.0, 5 * WAITING_MOST.0 as u64);
+        let left = (WAITING_OF_VM, 5 * WAITING_OF_VM as u64);
         let waits = || {
             let queue = keeper.queue();
             (queue.count, queue.bytes)
         };
         assert_eq!(waits(), left);
         assert!(keep(2, MAX_IMAGE - 1_000));
-        keeper.queue().forget(&image(b"small", PLENTY).0);
+        let forgotten = keeper.queue().forget(&image(b"small", PLENTY).0);
+        assert_eq!(forgotten.len(), WAITING_OF_VM);
         assert_eq!(waits(), (1, MAX_IMAGE - 1_000));
     }
 }

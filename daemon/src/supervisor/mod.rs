@@ -5,7 +5,8 @@
 //! |---|---|
 //! | [`spawn`] | starts one: cleared environment, own uid, limits, control socket |
 //! | [`launcher`] | what a worker gets, by the configuration |
-//! | [`images`] | memory for module images, and the VMs' caches of them |
+//! | [`room`] | memory for module images |
+//! | [`images`] | the VMs' caches of module images |
 //! | [`owner`] | as whom they run |
 //! | [`confine`] | what is taken from them before they begin |
 //! | [`channel`] | the control socket |
@@ -27,4 +28,5 @@ pub mod nursery;
 pub mod owner;
 pub mod pages;
 pub mod process;
+pub mod room;
 pub mod spawn;

@@ -18,6 +18,7 @@
 //! | `H` | asks for 1 GiB of pinned host memory | `y` or `n` |
 //! | `N` | says how much may be unfinished under its last lease | `2` to `5`: so many times 100 µs |
 //! | `Z` | says that it has let go of an image's 64 MiB, and keeps them | `z`: they are taken away; `r`, `k`: not |
+//! | `Q` | begins an image of 4 KiB, and gives it back | `y`: it got memory; `n`: it was refused |
 //! | `K` | forks a process that outlives everything, and says its number in 4 bytes | `k` |
 //! | `U` | uses the device for 500 ms, by the device's own account | `u` |
 //!
@@ -50,6 +51,8 @@ const CONTROL: RawFd = 3;
 const KEPT: u64 = 100;
 /// From here on they are never given back.
 const UNDONE: u64 = 1_000;
+/// From here on they are those of `Q`.
+const SHORT: u64 = 10_000;
 
 fn tell(message: &FromWorker) {
     let bytes = codec::encode(message).expect("encodes");
@@ -308,6 +311,12 @@ fn main() {
             (ToWorker::ImageRoom { image, .. }, mut fds) if (KEPT..UNDONE).contains(&image) => {
                 shared.answer(keep_room(image, File::from(fds.remove(0))));
             }
+            (ToWorker::ImageRoom { image, refused }, _) if image >= SHORT => {
+                if refused.is_none() {
+                    tell(&FromWorker::ImageDone { image });
+                }
+                shared.answer(if refused.is_none() { b'y' } else { b'n' });
+            }
             (ToWorker::MemGrant { granted, .. }, _) => {
                 shared.answer(if granted { b'y' } else { b'n' });
             }
@@ -380,6 +389,13 @@ fn serve(shared: &Shared, mut data: UnixStream, vm: u32) {
                 tell(&FromWorker::ImageBegin {
                     image: KEPT + images,
                     len: 64 << 20,
+                });
+            }
+            b'Q' => {
+                images += 1;
+                tell(&FromWorker::ImageBegin {
+                    image: SHORT + images,
+                    len: 4_096,
                 });
             }
             // Memory of an image is given back as if it were of another kind.

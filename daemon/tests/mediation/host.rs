@@ -4,6 +4,7 @@ use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::mpsc::{self, Sender};
 use std::time::{Duration, Instant};
 
 use vgpu_proto::api::{
@@ -63,6 +64,8 @@ impl Default for Setup {
 pub(crate) struct Host {
     pub(crate) dir: tempfile::TempDir,
     runtime: tokio::runtime::Runtime,
+    /// Where the mediator lets others block: on one thread, which a test can hold.
+    blocking: tokio::runtime::Runtime,
     journal: Arc<Journal>,
     pub(crate) core: Arc<Core>,
     mediator: Option<Mediator>,
@@ -76,11 +79,10 @@ impl Host {
     pub(crate) fn with(setup: &Setup) -> Host {
         let dir = passable(tempfile::tempdir().expect("a directory"));
         let config = Arc::new(config(dir.path(), setup));
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(2)
-            .enable_all()
-            .build()
-            .expect("a runtime");
+        let mut builder = tokio::runtime::Builder::new_multi_thread();
+        builder.worker_threads(2).enable_all();
+        let runtime = builder.build().expect("a runtime");
+        let blocking = builder.max_blocking_threads(1).build().expect("a runtime");
         let journal = Arc::new(Journal::new(0, Default::default()));
         let events = EventSink::new(journal.clone());
         let book = WorkerBook::open(&config.daemon.runtime_dir).expect("a book");
@@ -105,7 +107,7 @@ impl Host {
                     }
                 })
             }),
-            runtime: runtime.handle().clone(),
+            runtime: blocking.handle().clone(),
             unverified,
             leftovers: u32::from(setup.unverified),
             images: ImageKeeper::start(config.images_dir()).expect("a thread"),
@@ -119,6 +121,7 @@ impl Host {
         let host = Host {
             dir,
             runtime,
+            blocking,
             journal,
             core,
             mediator: Some(mediator),
@@ -215,6 +218,18 @@ impl Host {
     /// What a VM used, as the store would be told.
     pub(crate) fn usage(&self, vm_id: u32) -> VmUsage {
         self.journal.usage_of(vm_id).total
+    }
+
+    /// Until the answer is dropped, no memory of images is freed.
+    pub(crate) fn hold_freeing(&self) -> Sender<()> {
+        let (hold, held) = mpsc::channel();
+        let (begin, begun) = mpsc::channel::<()>();
+        self.blocking.spawn_blocking(move || {
+            drop(begin);
+            let _ = held.recv();
+        });
+        let _ = begun.recv_timeout(SOON);
+        hold
     }
 
     pub(crate) fn wait_no_sessions(&self) {
@@ -419,6 +434,14 @@ impl Guest {
     pub(crate) fn ask(&mut self, byte: u8, answer: u8) {
         self.say(byte);
         self.expect(answer);
+    }
+
+    /// What it answers to a byte.
+    pub(crate) fn answer_to(&mut self, byte: u8) -> u8 {
+        self.say(byte);
+        let mut answer = [0];
+        self.data.read_exact(&mut answer).expect("an answer");
+        answer[0]
     }
 
     /// Waits for the next note on the control connection.

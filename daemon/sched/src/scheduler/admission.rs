@@ -137,11 +137,8 @@ impl Scheduler {
         if !vm.sessions.is_empty() {
             return;
         }
-        let removed = vm.removed;
         self.unplace(vm_id);
-        if removed {
-            self.forget_vm(vm_id);
-        }
+        self.forget_vm(vm_id);
     }
 
     /// A worker died in the middle of work: does the GPU still answer?

@@ -211,6 +211,7 @@ impl Scheduler {
                 gathering,
                 memory,
                 pinned,
+                pinned_left,
                 phase,
                 ..
             } = old.clone();
@@ -222,6 +223,7 @@ impl Scheduler {
                 gathering,
                 memory,
                 pinned,
+                pinned_left,
                 phase,
                 ..fresh
             };
@@ -288,15 +290,17 @@ impl Scheduler {
         if let Some(pool) = self.pools.get_mut(&pool) {
             pool.vms.remove(&id);
         }
-        if sessions.is_empty() {
-            self.forget_vm(id);
-        } else {
-            self.kill_all(sessions, KillCause::VmRemoved);
-        }
+        self.kill_all(sessions, KillCause::VmRemoved);
+        self.forget_vm(id);
         Ok(())
     }
 
+    /// Forgets a VM that is removed and of which nothing is left.
     pub(super) fn forget_vm(&mut self, id: VmId) {
+        let stays = |vm: &Vm| !vm.removed || !vm.sessions.is_empty() || vm.pinned_left > 0;
+        if self.vms.get(&id).is_none_or(stays) {
+            return;
+        }
         self.vms.remove(&id);
         self.timers.set(TimerKey::Vm(id), None);
     }

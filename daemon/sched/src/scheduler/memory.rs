@@ -162,6 +162,15 @@ impl Scheduler {
         }
     }
 
+    /// What ended sessions of a VM had pinned and is still there.
+    pub(super) fn pinned_left(&mut self, id: VmId, bytes: u64) -> Result<(), Ignored> {
+        let vm = self.vms.get_mut(&id).ok_or(Ignored::UnknownVm)?;
+        vm.pinned = (vm.pinned - vm.pinned_left).saturating_add(bytes);
+        vm.pinned_left = bytes;
+        self.forget_vm(id);
+        Ok(())
+    }
+
     /// Books device memory that was found to fit, on the session's GPU of this number.
     pub(super) fn book(&mut self, id: SessionId, index: usize, bytes: u64) {
         let Some(session) = self.sessions.get_mut(&id) else {

@@ -158,6 +158,7 @@ impl Scheduler {
                 tag,
             } => self.reserve(session, of, bytes, tag),
             Event::MemoryRelease { session, of, bytes } => self.give_back(session, of, bytes),
+            Event::PinnedLeft { vm, bytes } => self.pinned_left(vm, bytes),
             Event::Away { for_ns } => {
                 self.away(for_ns);
                 Ok(())
