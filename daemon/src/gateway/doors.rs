@@ -187,7 +187,7 @@ impl Gateway {
         if !doors.open {
             return None;
         }
-        if config.listen.vsock && doors.vsock.is_none() {
+        if config.listen.vsock && doors.vsock_due() {
             self.open_vsock(&mut doors, config);
         }
         for (path, _) in lost {
@@ -253,8 +253,8 @@ impl Gateway {
     pub fn is_whole(&self) -> bool {
         let (closed, whole) = {
             let doors = self.lock();
-            let vsock = doors.vsock_problem.is_none();
-            (!doors.open, vsock && doors.shut.is_empty())
+            let vsock = doors.vsock_problem.is_some() && doors.vsock_due();
+            (!doors.open, !vsock && doors.shut.is_empty())
         };
         closed || whole && self.lost().is_empty()
     }
@@ -460,6 +460,12 @@ fn vm_socket_access(
 }
 
 impl Doors {
+    /// Whether to listen on AF_VSOCK. Without the device another try would only have the kernel look for its module.
+    fn vsock_due(&self) -> bool {
+        let device = || Path::new("/dev/vsock").exists();
+        self.vsock.is_none() && (self.vsock_problem.is_none() || device())
+    }
+
     /// Whether guests can come over AF_VSOCK.
     fn vsock(&self) -> DoctorCheck {
         const NAME: &str = "vsock-listener";

@@ -98,15 +98,18 @@ impl Spot {
     pub(super) fn find(path: &Path, vm_dirs: Option<&Path>) -> Result<Spot, Shut> {
         let parent = path.parent().unwrap_or(Path::new("/"));
         let home = home(path, vm_dirs);
-        let made = match home {
-            Some(home) => {
-                make_passable(home.parent().unwrap_or(home)).and_then(|()| make_passable(home))
+        let held = trusted(parent).and_then(|()| {
+            match home {
+                Some(home) => {
+                    make_passable(home.parent().unwrap_or(home))?;
+                    make_passable(home)?;
+                }
+                None => std::fs::create_dir_all(parent)?,
             }
-            None => std::fs::create_dir_all(parent),
-        };
-        let held = made.and_then(|()| {
             let dir = hold(parent, OFlag::O_DIRECTORY)?;
             let real = std::fs::read_link(itself(&dir))?;
+            // Again: somebody may have been quick.
+            trusted(parent)?;
             Ok((dir, real))
         });
         let (dir, real) = held.map_err(|error| Shut {
@@ -193,6 +196,24 @@ pub(super) fn close(path: &Path, id: Id, vm_dirs: Option<&Path>, vm_is_gone: boo
     }
     if let Some(home) = home(path, vm_dirs).filter(|_| vm_is_gone) {
         let _ = std::fs::remove_dir(home);
+    }
+}
+
+/// Follows links of root and of vgpud's own user only: one that a tenant puts in place of its directory leads vgpud
+/// wherever the tenant likes.
+fn trusted(dir: &Path) -> io::Result<()> {
+    let us = nix::unistd::geteuid().as_raw();
+    let foreign = dir.ancestors().find_map(|part| {
+        let meta = std::fs::symlink_metadata(part).ok()?;
+        let foreign = meta.is_symlink() && ![0, us].contains(&meta.uid());
+        foreign.then(|| (part, meta.uid()))
+    });
+    match foreign {
+        None => Ok(()),
+        Some((part, uid)) => Err(io::Error::other(format!(
+            "{} is a symbolic link of user {uid}",
+            part.display()
+        ))),
     }
 }
 
@@ -430,6 +451,26 @@ mod tests {
         assert!(id.is_at(&at("away/y")) && !at("one/y").exists());
         close(&at("one/x"), one, None, true);
         assert!(!at("one/x").exists());
+    }
+
+    #[tokio::test]
+    async fn a_tenants_link_is_not_followed() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        std::fs::create_dir(at("real")).unwrap();
+        std::os::unix::fs::symlink("real", at("link")).unwrap();
+        open_at(&at("link/x"), None).unwrap();
+        if !nix::unistd::geteuid().is_root() {
+            eprintln!("SKIPPED: giving a link away needs root");
+            return;
+        }
+        std::os::unix::fs::lchown(at("link"), Some(12_345), None).unwrap();
+        let refused = open_at(&at("link/y/z"), None).unwrap_err();
+        assert!(
+            refused.problem.contains("link of user 12345"),
+            "{refused:?}"
+        );
+        assert!(!at("real/y").exists(), "nothing was made behind it");
     }
 
     #[tokio::test]
