@@ -250,3 +250,24 @@ fn a_file_that_cannot_be_read_is_said_once_with_its_cause() {
     assert!(said.contains(example), "{said}");
     assert!(install.contains("\"$prefix/share/doc/vgpu/vgpud.toml\""));
 }
+
+#[test]
+fn vgpuds_own_paths_are_known_as_configured_and_without_links() {
+    let dir = tempfile::tempdir().unwrap();
+    let base = dir.path().canonicalize().unwrap();
+    std::fs::create_dir(base.join("real")).unwrap();
+    std::os::unix::fs::symlink("real", base.join("link")).unwrap();
+    let mut config = Config::default();
+    config.listen.hybrid_dirs = vec![base.join("link")];
+    let own = config.own_paths();
+    for path in [
+        base.join("link"),
+        base.join("real"),
+        config.daemon.state_dir.clone(),
+        config.daemon.runtime_dir.clone(),
+        config.admin_socket(),
+        config.soft_state_dir(),
+    ] {
+        assert!(own.contains(&path), "{}: {own:?}", path.display());
+    }
+}
