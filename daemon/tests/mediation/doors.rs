@@ -491,7 +491,7 @@ fn a_socket_that_was_removed_or_replaced_is_seen_and_opened_anew() {
     assert!(door.exists());
     host.apply(vec![vm_at(1, 105, &door)]);
     drop(other);
-    host.mend_doors();
+    host.reload();
     assert_eq!(vm_behind(&host, &door), 1);
     assert!(host.snapshot().shut_doors.is_empty());
 }

@@ -67,6 +67,7 @@ pub(crate) struct Host {
     /// Where the mediator lets others block: on one thread, which a test can hold.
     blocking: tokio::runtime::Runtime,
     journal: Arc<Journal>,
+    config: Arc<Config>,
     pub(crate) core: Arc<Core>,
     mediator: Option<Mediator>,
 }
@@ -115,7 +116,7 @@ impl Host {
             first_epoch: 1,
         })
         .expect("a mediator");
-        let gateway = Gateway::new(config, mediator.handle(), launcher.clone(), events);
+        let gateway = Gateway::new(config.clone(), mediator.handle(), launcher.clone(), events);
         let prober = Prober::new(launcher.clone());
         let core = Arc::new(Core::new(mediator.handle(), gateway, prober, launcher));
         let host = Host {
@@ -123,6 +124,7 @@ impl Host {
             runtime,
             blocking,
             journal,
+            config,
             core,
             mediator: Some(mediator),
         };
@@ -178,6 +180,12 @@ impl Host {
     pub(crate) fn open_doors(&self) {
         let _entered = self.runtime.enter();
         self.core.open_doors();
+    }
+
+    /// As `vgpu-admin reload` of a configuration that did not change.
+    pub(crate) fn reload(&self) {
+        let reload = self.core.reconfigure(self.config.clone());
+        self.runtime.block_on(reload).expect("taken over");
     }
 
     /// As vgpud does every few seconds.
