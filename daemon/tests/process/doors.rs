@@ -268,7 +268,7 @@ fn a_reader_who_holds_connections_keeps_only_itself_out() {
 }
 
 #[test]
-fn without_the_group_of_vms_sockets_everything_says_so_and_making_it_is_enough() {
+fn without_the_group_of_vms_sockets_everything_says_so() {
     let place = Place::new("");
     let path = place.path("vgpud.toml");
     let config = std::fs::read_to_string(&path).expect("a configuration");
