@@ -237,8 +237,10 @@ fn a_slice_that_is_extended_goes_on_under_the_same_lease() {
         &[],
     );
     ok(bench.guest.wait(end).status);
+    // Once all is done it may be given back before this test looks.
     let heard = bench.vgpud.heard();
-    assert!(!heard.iter().any(|m| released(m).is_some()), "{heard:?}");
+    let left = heard.iter().filter_map(released).map(|(_, calls)| calls);
+    assert_eq!(left.sum::<u64>(), 0, "{heard:?}");
 }
 
 #[test]
