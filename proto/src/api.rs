@@ -55,6 +55,9 @@ pub const DEFAULT_ADMIN_SOCKET: &str = "/run/vgpu/admin.sock";
 /// the same key is answered as it was then, and not done again.
 pub const IDEMPOTENCY_HEADER: &str = "idempotency-key";
 
+/// Marks the state database and its backups as vgpud's (`PRAGMA application_id` of SQLite): "vgpu".
+pub const APPLICATION_ID: i32 = 0x7667_7075;
+
 /// Reads a patch field: present (also as `null`) is `Some`, absent is left to `#[serde(default)]`.
 fn present<'de, T, D>(deserializer: D) -> Result<Option<Option<T>>, D::Error>
 where

@@ -332,7 +332,10 @@ fn a_backup_replaces_nothing_but_a_backup() -> Result<()> {
     std::fs::write(path("empty"), "")?;
     std::os::unix::fs::symlink(&backup, &link)?;
     nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU)?;
+    // Another program's.
+    rusqlite::Connection::open(path("database"))?.execute("CREATE TABLE t (a)", [])?;
     let mut others = vec![note, path("empty"), fifo.clone(), link, host.admin_socket()];
+    others.push(path("database"));
     for file in std::fs::read_dir(&state)? {
         others.push(file?.path());
     }

@@ -159,7 +159,7 @@ pub(crate) struct Canary {
 pub(crate) struct Gpu {
     pub(crate) config: GpuConfig,
     pub(crate) health: GpuHealth,
-    /// Going: forgotten when its last session is gone, and what its sessions left.
+    /// Going: forgotten when its last session is gone.
     pub(crate) removed: bool,
     pub(crate) pools: BTreeSet<PoolId>,
     /// The pools that have VMs competing here.
@@ -328,7 +328,7 @@ pub(crate) struct Seat {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Vm {
     pub(crate) config: VmConfig,
-    /// Going: forgotten when its last session is gone.
+    /// Going: forgotten when its last session is gone, and what its sessions left.
     pub(crate) removed: bool,
     /// What it is owed (negative: owes) while it is not placed.
     pub(crate) lag_ns: i128,
@@ -362,7 +362,8 @@ pub(crate) struct Vm {
     pub(crate) buckets: Buckets,
     pub(crate) memory: u64,
     pub(crate) pinned: u64,
-    /// Of that, what no session has any more.
+    /// Of that, what no session has any more. Logs of before know none.
+    #[serde(default)]
     pub(crate) pinned_left: u64,
     pub(crate) quota_hit: bool,
     pub(crate) phase: Phase,

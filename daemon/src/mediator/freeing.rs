@@ -9,7 +9,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::runtime::Handle;
 
-use super::reactor::now_ns;
 use crate::supervisor::room::Room;
 
 /// Who had the memory.
@@ -27,8 +26,8 @@ type Key = (u32, bool);
 #[derive(Default)]
 struct Queue {
     waiting: VecDeque<(Whose, Arc<Room>)>,
-    /// What is being freed: whose, and since when.
-    now: Option<(Whose, u64)>,
+    /// What is being freed: whose, and for how many looks of [`Freeing::stalled`].
+    now: Option<(Whose, u32)>,
 }
 
 /// One that is in it has a thread.
@@ -67,12 +66,17 @@ impl Freeing {
         drop(self.runtime.spawn_blocking(move || thread.run()));
     }
 
-    /// The sessions whose memory has been tried to be taken for so long.
-    pub(super) fn stalled(&self, now_ns: u64, for_ns: u64) -> Vec<u64> {
-        let queues = lock(&self.queues);
-        let began = queues.values().filter_map(|queue| queue.now);
-        began
-            .filter(|(_, since_ns)| now_ns.saturating_sub(*since_ns) >= for_ns)
+    /// The sessions whose memory was being taken at this look and at as many before it. Looks are counted and no
+    /// time: while vgpud stands still, so does this.
+    pub(super) fn stalled(&self, looks: u32) -> Vec<u64> {
+        let mut queues = lock(&self.queues);
+        let now = queues.values_mut().filter_map(|queue| queue.now.as_mut());
+        let counted = now.map(|(whose, seen)| {
+            *seen = seen.saturating_add(1);
+            (*whose, *seen)
+        });
+        counted
+            .filter(|(_, seen)| *seen > looks)
             .filter_map(|(whose, _)| match whose {
                 Whose::Session(session) => Some(session),
                 Whose::Ended => None,
@@ -109,7 +113,7 @@ impl Thread {
             self.ended = true;
             return None;
         };
-        queue.now = Some((whose, now_ns()));
+        queue.now = Some((whose, 0));
         Some(memory)
     }
 }
@@ -160,16 +164,11 @@ mod tests {
 
         // Who holds it up is known, and only who does.
         let deadline = Instant::now() + SOON;
-        while freeing.stalled(u64::MAX, 1) != [7] {
-            assert!(
-                Instant::now() < deadline,
-                "{:?}",
-                freeing.stalled(u64::MAX, 1)
-            );
+        while freeing.stalled(3) != [7] {
+            assert!(Instant::now() < deadline, "nobody holds it up");
             std::thread::yield_now();
         }
-        let hour = 3_600 * vgpu_sched::SECONDS;
-        assert!(freeing.stalled(now_ns(), hour).is_empty());
+        assert!(freeing.stalled(u32::MAX).is_empty());
         go_on.send(()).unwrap();
         assert_eq!(told.recv_timeout(SOON).unwrap(), "the next worker's");
     }

@@ -31,8 +31,9 @@ const IMAGES_MOST: u64 = 1_024;
 /// So many a VM may have however few descriptors there are: 8 programs that load what they can at a time.
 const IMAGES_LEAST: u64 = 64;
 
-/// A worker whose image's memory cannot be taken from it for so long is killed, which ends whatever it does there.
-const STALLED_NS: u64 = 30 * vgpu_sched::SECONDS;
+/// A worker whose image's memory cannot be taken from it for so many seconds is killed, which ends whatever it does
+/// there.
+const STALLED_S: u32 = 30;
 
 /// Memory is taken by the page.
 const PAGE: u64 = 4_096;
@@ -68,7 +69,15 @@ pub(super) struct Rooms {
     /// By the VM's number, whichever registration of it.
     vms: BTreeMap<u32, OfVm>,
     /// By session and image: what ended sessions left with the keeper of the caches.
-    with_keeper: BTreeMap<(u64, u64), (u32, Arc<Room>)>,
+    with_keeper: BTreeMap<(u64, u64), Left>,
+}
+
+/// An image of a session that is over.
+#[derive(Debug)]
+struct Left {
+    vm: u32,
+    bytes: u64,
+    memory: Arc<Room>,
 }
 
 #[derive(Debug, Default)]
@@ -92,10 +101,22 @@ impl Rooms {
     /// May a VM, of so many that are registered, have one more? All together have half of vgpud's descriptors,
     /// each an equal share of them.
     fn has_place(&self, vm: u32, registered: usize) -> bool {
-        let all = self.descriptors / 2;
-        let share = all / u64::try_from(registered).unwrap_or(u64::MAX).max(1);
         let mine = self.vms.get(&vm).map_or(0, |vm| vm.images);
-        mine < IMAGES_LEAST || mine < share.min(IMAGES_MOST) && self.all < all
+        mine < IMAGES_LEAST || mine < self.places(registered) && self.all < self.descriptors / 2
+    }
+
+    /// The share of each VM.
+    fn places(&self, registered: usize) -> u64 {
+        let registered = u64::try_from(registered).unwrap_or(u64::MAX).max(1);
+        (self.descriptors / 2 / registered).clamp(IMAGES_LEAST, IMAGES_MOST)
+    }
+
+    /// How many images, of how many bytes, ended sessions of a VM have with the keeper.
+    fn waiting(&self, vm: u32) -> (u64, u64) {
+        let waiting = self.with_keeper.values().filter(|left| left.vm == vm);
+        waiting.fold((0, 0), |(images, bytes), left| {
+            (images + 1, bytes + left.bytes)
+        })
     }
 
     fn made(&mut self, vm: u32) {
@@ -247,8 +268,8 @@ impl Actor {
     /// An image is in the cache, or will not be.
     pub(super) fn image_kept(&mut self, id: u64, image: u64) {
         let Some(session) = self.sessions.get_mut(&id) else {
-            if let Some((vm, memory)) = self.rooms.with_keeper.remove(&(id, image)) {
-                self.freeing.take(vm, Whose::Ended, memory);
+            if let Some(left) = self.rooms.with_keeper.remove(&(id, image)) {
+                self.freeing.take(left.vm, Whose::Ended, left.memory);
             }
             return;
         };
@@ -306,18 +327,32 @@ impl Actor {
     }
 
     /// A session is over. The memory of its images stays in its VM's account until it is gone: it is freed now, or
-    /// when the keeper has done with it.
+    /// when the keeper has done with it. Where more than half of what the VM may have waits for a slow disk, it
+    /// is not kept: the VM's next program needs room.
     pub(super) fn leave_images(&mut self, session: &mut Session) {
         let Images { booked, bytes, .. } = std::mem::take(&mut session.images);
         let vm = session.vm.vm_id;
-        for (image, Booked { memory, waits, .. }) in booked {
-            match waits {
-                true => drop((self.rooms.with_keeper).insert((session.id, image), (vm, memory))),
-                false => self.freeing.take(vm, Whose::Ended, memory),
+        for (image, booked) in booked {
+            let Booked {
+                len, memory, waits, ..
+            } = booked;
+            if !waits {
+                self.freeing.take(vm, Whose::Ended, memory);
+                continue;
             }
+            let bytes = cost(len);
+            let left = Left { vm, bytes, memory };
+            self.rooms.with_keeper.insert((session.id, image), left);
         }
         if bytes > 0 {
             self.leave_pinned(vm, |left| left + bytes);
+        }
+        let record = self.books.vm(session.vm);
+        let limit = record.and_then(|vm| self.books.limits(vm).pinned_bytes);
+        let places = self.rooms.places(self.books.vms.len());
+        let (images, bytes) = self.rooms.waiting(vm);
+        if images > places / 2 || limit.is_some_and(|limit| bytes > limit / 2) {
+            self.images.forget((vm, session.vm.generation), session.id);
         }
     }
 
@@ -332,8 +367,9 @@ impl Actor {
 
     /// Ends the sessions whose workers keep vgpud from taking an image's memory. No breach: an honest worker
     /// on a host that gives nobody a processor may look like that.
-    pub(super) fn end_stalled(&mut self, now_ns: u64) {
-        for id in self.freeing.stalled(now_ns, STALLED_NS) {
+    /// Called each second.
+    pub(super) fn end_stalled(&mut self) {
+        for id in self.freeing.stalled(STALLED_S) {
             let text = "the host could not take the memory of a loaded module from the program's worker for 30 s";
             self.end(id, EndCause::WorkerDied, CuResult::DEVICE_UNAVAILABLE, text);
         }
@@ -353,7 +389,7 @@ impl Actor {
 
 #[cfg(test)]
 mod tests {
-    use super::super::reactor::{Reactor, now_ns};
+    use super::super::reactor::Reactor;
     use super::super::{AdmitRequest, MediatorHandle, MediatorSettings};
     use super::*;
     use crate::config::Config;
@@ -399,7 +435,7 @@ mod tests {
                 runtime: runtime.handle().clone(),
                 unverified: BTreeSet::new(),
                 leftovers: 0,
-                images: ImageKeeper::start(dir.path().join("images")).unwrap(),
+                images: ImageKeeper::idle(dir.path().join("images")),
                 first_session: 1,
                 first_epoch: 1,
             };
@@ -430,6 +466,23 @@ mod tests {
             }
         }
 
+        /// A session of the VM begins.
+        fn enter(&mut self, id: u64) {
+            let (notes, _notes) = tokio::sync::mpsc::channel(1);
+            let request = AdmitRequest {
+                identity: VM,
+                hello: Hello {
+                    shim_version: String::new(),
+                    cuda_version: 0,
+                    pid: 1,
+                    program: "test".into(),
+                },
+                peer: String::new(),
+                notes,
+            };
+            self.actor.enter(id, &[], request);
+        }
+
         fn vms_of(&self, kind: EventKind) -> Vec<Option<u32>> {
             let events = self
                 .journal
@@ -443,7 +496,11 @@ mod tests {
         let mut rig = Rig::new();
         let (tell, told) = mpsc::channel();
         let room = Room::new(4_096, move || _ = tell.send(())).unwrap();
-        let left = (VM.vm_id, Arc::new(room));
+        let left = Left {
+            vm: VM.vm_id,
+            bytes: 4_096,
+            memory: room.into(),
+        };
         rig.actor.rooms.with_keeper.insert((3, 9), left);
         rig.actor.image_forged(3, 9, VM);
         assert_eq!(rig.vms_of(EventKind::Strike), [Some(VM.vm_id)]);
@@ -459,33 +516,58 @@ mod tests {
     #[test]
     fn a_session_whose_worker_holds_an_images_memory_up_is_ended_without_a_strike() {
         let mut rig = Rig::new();
-        let (notes, _notes) = tokio::sync::mpsc::channel(1);
-        let request = AdmitRequest {
-            identity: VM,
-            hello: Hello {
-                shim_version: String::new(),
-                cuda_version: 0,
-                pid: 1,
-                program: "test".into(),
-            },
-            peer: String::new(),
-            notes,
-        };
-        rig.actor.enter(3, &[], request);
+        rig.enter(3);
         let (go_on, wait) = mpsc::channel::<()>();
         let wait = std::sync::Mutex::new(wait);
         let slow = Room::new(4_096, move || _ = wait.lock().unwrap().recv());
         let slow = slow.unwrap().into();
         rig.actor.freeing.take(1, Whose::Session(3), slow);
-        while rig.actor.freeing.stalled(u64::MAX, 0).is_empty() {
+        while rig.actor.freeing.stalled(0).is_empty() {
             std::thread::yield_now();
         }
-        rig.actor.end_stalled(now_ns());
+        for _ in 1..STALLED_S {
+            rig.actor.end_stalled();
+        }
         assert_eq!(rig.actor.sessions.len(), 1, "not yet");
-        rig.actor.end_stalled(now_ns() + STALLED_NS);
+        rig.actor.end_stalled();
         assert!(rig.actor.sessions.is_empty());
         assert_eq!(rig.vms_of(EventKind::Strike), []);
         drop(go_on);
+    }
+
+    #[test]
+    fn what_waits_for_a_slow_disk_leaves_the_next_program_half_of_the_vms_room() {
+        const LARGE: u64 = 600 << 20;
+        let mut rig = Rig::new();
+        let (tell, told) = mpsc::channel();
+        // Four of them fit into half of 4 GiB no more.
+        for id in 3..7 {
+            rig.enter(id);
+            let room = Arc::new(Room::new(LARGE, || ()).unwrap());
+            let tell = tell.clone();
+            let image = Image {
+                vm: (VM.vm_id, VM.generation),
+                session: id,
+                hash: [0; 32],
+                len: LARGE,
+                memory: room.clone(),
+                bound: u64::MAX,
+                done: Box::new(move |_| tell.send(id).unwrap()),
+            };
+            // The bound of what waits is another matter.
+            let _ = rig.actor.images.keep(Image { len: 1, ..image });
+            let booked = Booked {
+                len: LARGE,
+                memory: room,
+                whole: true,
+                waits: true,
+                done: false,
+            };
+            let mut session = rig.actor.sessions.remove(&id).unwrap();
+            session.images.booked.insert(1, booked);
+            rig.actor.leave_images(&mut session);
+        }
+        assert_eq!(told.try_iter().collect::<Vec<_>>(), [6]);
     }
 
     #[test]

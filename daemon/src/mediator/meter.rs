@@ -115,7 +115,7 @@ impl Actor {
     pub(super) fn tick(&mut self) {
         self.bring_up_to_date();
         self.examine_all();
-        self.end_stalled(now_ns());
+        self.end_stalled();
         self.meter_tick(now_ns());
     }
 

@@ -8,14 +8,12 @@ use std::time::Duration;
 
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags};
+use vgpu_proto::api::APPLICATION_ID;
 
 use super::backup::{Temporary, beside};
 
 /// Oldest SQLite without the WAL-reset corruption (sqlite.org/changes, 3.51.3).
 pub(super) const OLDEST_SQLITE: i32 = 3_051_003;
-
-/// Marks a file as ours (`PRAGMA application_id`): "vgpu".
-const APPLICATION_ID: i32 = 0x7667_7075;
 
 /// One step per version of the schema. Steps are added, never changed.
 const MIGRATIONS: &[&str] = &[

@@ -130,6 +130,15 @@ impl ImageKeeper {
         Ok(keeper)
     }
 
+    /// One whose thread does nothing yet.
+    #[cfg(test)]
+    pub fn idle(root: PathBuf) -> ImageKeeper {
+        ImageKeeper {
+            root,
+            queue: Arc::default(),
+        }
+    }
+
     /// Puts an image into its VM's cache some time later.
     ///
     /// # Errors
@@ -151,6 +160,12 @@ impl ImageKeeper {
         queue.waiting.entry(image.vm).or_default().push_back(image);
         self.queue.1.notify_one();
         Ok(())
+    }
+
+    /// Gives up the images of a session that wait, but for one that is being looked at.
+    pub fn forget(&self, vm: Registration, session: u64) {
+        let forgotten = self.queue().forget(vm, session);
+        give_up(forgotten);
     }
 
     /// Removes the cache of a registration that is over, some time later.
@@ -177,7 +192,7 @@ impl ImageKeeper {
                         continue;
                     }
                     // In a statement of its own: nobody is told under the lock.
-                    let forgotten = self.queue().forget(&image);
+                    let forgotten = self.queue().forget(image.vm, image.session);
                     (image.done)(Checked::Forged);
                     give_up(forgotten);
                 }
@@ -208,16 +223,15 @@ impl ImageKeeper {
 }
 
 impl Queue {
-    /// Takes out what waits of the session of this image.
-    fn forget(&mut self, forged: &Image) -> Vec<Image> {
-        let mine = self.waiting.remove(&forged.vm).unwrap_or_default();
-        let (gone, stay): (Vec<_>, Vec<_>) = mine
-            .into_iter()
-            .partition(|image| image.session == forged.session);
+    /// Takes out what waits of a session.
+    fn forget(&mut self, vm: Registration, session: u64) -> Vec<Image> {
+        let mine = self.waiting.remove(&vm).unwrap_or_default();
+        let (gone, stay): (Vec<_>, Vec<_>) =
+            mine.into_iter().partition(|image| image.session == session);
         self.count -= gone.len();
         self.bytes -= gone.iter().map(|image| image.len).sum::<u64>();
         if !stay.is_empty() {
-            self.waiting.insert(forged.vm, stay.into());
+            self.waiting.insert(vm, stay.into());
         }
         gone
     }
@@ -758,7 +772,8 @@ mod tests {
         };
         assert_eq!(waits(), left);
         assert!(keep(2, MAX_IMAGE - 1_000));
-        let forgotten = keeper.queue().forget(&image(b"small", PLENTY).0);
+        let small = image(b"small", PLENTY).0;
+        let forgotten = keeper.queue().forget(small.vm, small.session);
         assert_eq!(forgotten.len(), WAITING_OF_VM);
         assert_eq!(waits(), (1, MAX_IMAGE - 1_000));
     }

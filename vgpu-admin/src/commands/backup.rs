@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{CWD, OFlags, RenameFlags, renameat_with};
 use rustix::io::Errno;
-use vgpu_proto::api::ApplyReport;
+use vgpu_proto::api::{APPLICATION_ID, ApplyReport};
 
 use crate::client::Client;
 use crate::error::Error;
@@ -59,7 +59,7 @@ fn kept(path: &Path, force: bool) -> Option<&'static str> {
     }
 }
 
-/// Whether there is a regular file with an SQLite database that keeps no write-ahead log, as a backup is.
+/// Whether there is a regular file with an SQLite database of vgpud's that keeps no write-ahead log, as a backup is.
 /// The state database of a vgpud keeps one.
 fn is_backup(path: &Path) -> io::Result<bool> {
     // Opening a FIFO would wait for somebody who writes.
@@ -83,12 +83,16 @@ fn is_backup(path: &Path) -> io::Result<bool> {
     if !file.metadata()?.is_file() {
         return Ok(false);
     }
-    // SQLite's "magic header string" and, behind the size of a page, the versions of the format for writing
-    // and reading: 1 with a rollback journal, 2 with a write-ahead log.
-    let mut header = [0; 20];
+    // SQLite's "magic header string"; behind the size of a page, the versions of the format for writing and
+    // reading, 1 with a rollback journal, 2 with a write-ahead log; at its end, whose database it is.
+    let mut header = [0; 72];
     match file.read_exact(&mut header) {
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(false),
-        read => read.map(|()| header.starts_with(b"SQLite format 3\0") && header[18..] == [1, 1]),
+        read => read.map(|()| {
+            header.starts_with(b"SQLite format 3\0")
+                && header[18..20] == [1, 1]
+                && header[68..] == APPLICATION_ID.to_be_bytes()
+        }),
     }
 }
 
