@@ -59,7 +59,7 @@ pub fn remove_socket(path: &Path, even_served: bool) -> io::Result<()> {
             io::ErrorKind::AlreadyExists,
             "something that is not a socket is there already; move it away",
         )),
-        Ok(_) if !even_served && is_served(path) => Err(io::Error::new(
+        Ok(_) if !even_served && is_served(path)? => Err(io::Error::new(
             io::ErrorKind::AddrInUse,
             "another daemon serves it; stop that one first",
         )),
@@ -96,14 +96,17 @@ pub fn resolved(path: &Path) -> io::Result<PathBuf> {
 }
 
 /// Whether a process listens there. Does not wait for one that accepts nobody and has its backlog full.
-#[must_use]
-pub fn is_served(path: &Path) -> bool {
+///
+/// # Errors
+/// It cannot be known: as of the system.
+pub fn is_served(path: &Path) -> io::Result<bool> {
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
-    let ask = || {
-        let asks = socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
-        connect(asks.as_raw_fd(), &UnixAddr::new(path)?)
-    };
-    matches!(ask(), Ok(()) | Err(Errno::EAGAIN))
+    let asks = socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
+    match connect(asks.as_raw_fd(), &UnixAddr::new(path)?) {
+        Ok(()) | Err(Errno::EAGAIN) => Ok(true),
+        Err(Errno::ECONNREFUSED | Errno::ENOENT) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// Binds so that at no moment anybody but vgpud can connect: the file takes over its socket's mode
@@ -150,6 +153,17 @@ mod tests {
         for path in ["nowhere", "nowhere/x", "loop/x", "file/x"] {
             assert!(to(path).is_err(), "{path}");
         }
+    }
+
+    #[test]
+    fn a_socket_of_which_nothing_can_be_known_is_not_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("x");
+        let other = std::os::unix::net::UnixDatagram::bind(&path).unwrap();
+        assert!(remove_socket(&path, false).is_err() && path.exists());
+        drop(other);
+        remove_socket(&path, false).unwrap();
+        assert!(!path.exists());
     }
 
     #[test]

@@ -12,6 +12,7 @@
 //! | `session` | from Hello to Welcome; then the control connection until the end |
 //! | `shut` | what is told of sockets on which vgpud cannot listen |
 //! | `sockets` | the Unix sockets in the file system |
+//! | `walk` | the way to a socket's directory, past links of tenants |
 //! | `nonces` | binds a data connection to its session |
 //! | [`conn`] | a stream socket |
 
@@ -24,6 +25,7 @@ mod peer;
 mod session;
 mod shut;
 mod sockets;
+mod walk;
 
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;

@@ -5,24 +5,24 @@
 //! container; the socket is a new one after each start. Whoever owns such a mount may write to the
 //! directory: nothing here follows a link in it.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::{File, Metadata};
 use std::io;
-use std::os::fd::AsRawFd;
-use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::net::UnixListener;
+use std::path::Path;
 
-use nix::fcntl::{AtFlags, OFlag};
-use nix::sys::stat::Mode;
+use nix::fcntl::{AtFlags, renameat};
+use nix::sys::stat::{Mode, mkdirat};
 use nix::unistd::{Gid, Uid, UnlinkatFlags, fchownat, unlinkat};
-use tokio::net::UnixListener;
 
 use super::shut::Shut;
+use super::walk::{Way, enter, itself};
 use crate::config::{Admin, Listen, VM_SOCKET};
 use crate::system;
 
-/// Directories through which every VM goes to its own: nobody may list them.
-const DIR_MODE: u32 = 0o711;
+/// The name under which a socket is bound, in a directory that vgpud alone may enter.
+const NEW: &str = "socket";
 
 /// Who may connect to the sockets of VMs, besides root and the user registered for the VM.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -70,7 +70,11 @@ impl Id {
     /// Whether the socket is still at its path; what cannot be seen counts as being there.
     pub(super) fn is_at(self, path: &Path) -> bool {
         use io::ErrorKind::{NotADirectory, NotFound};
-        match std::fs::symlink_metadata(path) {
+        let name = path.file_name().unwrap_or_default();
+        let found = Way::to(path.parent().unwrap_or(path))
+            .and_then(Way::there)
+            .and_then(|dir| enter(&dir, name)?.metadata());
+        match found {
             Ok(meta) => Id::of(&meta) == self,
             Err(error) => !matches!(error.kind(), NotFound | NotADirectory),
         }
@@ -83,94 +87,79 @@ impl Id {
 pub(super) struct Spot {
     dir: File,
     name: OsString,
-    /// Where the directory really is, and the name.
-    pub(super) real: PathBuf,
-    /// Its path, where that is in the VM's own directory: there no other vgpud listens (`app::only_one`), and nobody
-    /// renames the directory.
-    home: Option<PathBuf>,
+    /// It is in the VM's own directory: there no other vgpud listens (`app::only_one`).
+    at_home: bool,
 }
 
 impl Spot {
-    /// Makes the directory of a VM's socket where there is none.
+    /// Finds the place of a socket, and makes its directory where that is missing and `make`; before that,
+    /// `allowed` is asked whether a socket may be where the path leads.
     ///
     /// # Errors
-    /// As of the file system.
-    pub(super) fn find(path: &Path, vm_dirs: Option<&Path>) -> Result<Spot, Shut> {
+    /// It may not; or as of the file system.
+    pub(super) fn find(
+        path: &Path,
+        vm_dirs: Option<&Path>,
+        make: bool,
+        allowed: impl FnOnce(&Path) -> Result<(), Shut>,
+    ) -> Result<Spot, Shut> {
         let parent = path.parent().unwrap_or(Path::new("/"));
-        let home = home(path, vm_dirs);
-        let held = trusted(parent).and_then(|()| {
-            match home {
-                Some(home) => {
-                    make_passable(home.parent().unwrap_or(home))?;
-                    make_passable(home)?;
-                }
-                None => std::fs::create_dir_all(parent)?,
-            }
-            let dir = hold(parent, OFlag::O_DIRECTORY)?;
-            let real = std::fs::read_link(itself(&dir))?;
-            // Again: somebody may have been quick.
-            trusted(parent)?;
-            Ok((dir, real))
-        });
-        let (dir, real) = held.map_err(|error| Shut {
-            problem: format!("its directory cannot be made or entered: {error}"),
-            hint: format!(
+        let name = path.file_name().unwrap_or_default().to_owned();
+        let failed = |error: io::Error| {
+            let problem = format!("its directory cannot be made or entered: {error}");
+            let hint = format!(
                 "Make {} a directory that vgpud may write to: vgpud then opens the socket by itself",
                 parent.display()
-            ),
-        })?;
-        let name = path.file_name().unwrap_or_default().to_owned();
+            );
+            Shut { problem, hint }
+        };
+        let way = Way::to(parent).map_err(failed)?;
+        allowed(&way.real().map_err(failed)?.join(&name))?;
+        let dir = if make { way.make() } else { way.there() };
         Ok(Spot {
-            real: real.join(&name),
-            dir,
+            dir: dir.map_err(failed)?,
             name,
-            home: home.map(|_| path.to_owned()),
+            at_home: home(path, vm_dirs).is_some(),
         })
-    }
-
-    /// A path that leads into the held directory. The tools that list sockets show the path that was bound.
-    fn at(&self) -> PathBuf {
-        let held = || itself(&self.dir).join(&self.name);
-        self.home.clone().unwrap_or_else(held)
     }
 
     /// Which file lies there.
     pub(super) fn id(&self) -> Option<Id> {
-        let meta = std::fs::symlink_metadata(self.at()).ok()?;
-        Some(Id::of(&meta))
-    }
-
-    fn unlink(&self) -> io::Result<()> {
-        Ok(unlinkat(
-            &self.dir,
-            self.name.as_os_str(),
-            UnlinkatFlags::NoRemoveDir,
-        )?)
+        let meta = enter(&self.dir, &self.name).and_then(|file| file.metadata());
+        Some(Id::of(&meta.ok()?))
     }
 
     /// Removes the socket that lies there; outside of the VM's own directory only one that nobody serves. What the
     /// VM put into its own directory is no reason to keep its door shut.
     fn clear(&self) -> Result<(), Shut> {
-        let served = || system::is_served(&self.at());
-        match std::fs::symlink_metadata(self.at()) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-            Err(error) => Err(error.into()),
-            Ok(meta) if !meta.file_type().is_socket() => Err(Shut {
+        let found = match enter(&self.dir, &self.name) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            found => found?,
+        };
+        if !found.metadata()?.file_type().is_socket() {
+            return Err(Shut {
                 problem: "something that is not a socket is there".into(),
                 hint: "Move it away: vgpud then opens the socket by itself".into(),
-            }),
-            Ok(_) if self.home.is_none() && served() => Err(Shut {
+            });
+        }
+        if !self.at_home && system::is_served(&itself(&found))? {
+            return Err(Shut {
                 problem: "another process serves it".into(),
                 hint: "End that process, or unregister the VM and register it with another socket"
                     .into(),
-            }),
-            Ok(_) => self.unlink().map_err(Shut::from),
+            });
         }
+        unlink(&self.dir, &self.name)?;
+        Ok(())
     }
 }
 
+fn unlink(dir: &File, name: &OsStr) -> io::Result<()> {
+    Ok(unlinkat(dir, name, UnlinkatFlags::NoRemoveDir)?)
+}
+
 /// Binds a VM's socket and gives it to its owner. What lies there is replaced only if it is a socket; outside of
-/// the VM's own directory, only one that nobody serves. Must be called within the runtime.
+/// the VM's own directory, only one that nobody serves.
 ///
 /// # Errors
 /// As of the file system; or something else is there.
@@ -180,52 +169,58 @@ pub(super) fn open(
     access: Access,
 ) -> Result<(UnixListener, Id), Shut> {
     spot.clear()?;
-    let listener = system::bind_closed(&spot.at())?;
-    let id = give(&spot.at(), uid, access)?;
-    Ok((UnixListener::from_std(listener)?, id))
+    let private = Private::new(&spot.dir)?;
+    let listener = system::bind_closed(&itself(&private.dir).join(NEW))?;
+    let id = give(&enter(&private.dir, OsStr::new(NEW))?, uid, access)?;
+    let name = spot.name.as_os_str();
+    renameat(&private.dir, NEW, &spot.dir, name).map_err(io::Error::from)?;
+    Ok((listener, id))
+}
+
+/// A directory of a moment, that vgpud alone may enter: whoever owns the directory around it can put nothing in the
+/// place of a socket that is given away in it.
+struct Private<'a> {
+    dir: File,
+    around: &'a File,
+    name: OsString,
+}
+
+impl Private<'_> {
+    fn new(around: &File) -> io::Result<Private<'_>> {
+        let mut random = [0; 8];
+        rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())?;
+        let name = OsString::from(format!(".vgpud-{:016x}", u64::from_ne_bytes(random)));
+        mkdirat(around, name.as_os_str(), Mode::S_IRWXU)?;
+        let dir = enter(around, &name)?;
+        let meta = dir.metadata()?;
+        let us = nix::unistd::geteuid().as_raw();
+        if !meta.is_dir() || meta.uid() != us || meta.mode() & 0o077 != 0 {
+            return Err(io::Error::other("something else was put there"));
+        }
+        Ok(Private { dir, around, name })
+    }
+}
+
+impl Drop for Private<'_> {
+    fn drop(&mut self) {
+        let _ = unlink(&self.dir, OsStr::new(NEW));
+        let _ = unlinkat(self.around, self.name.as_os_str(), UnlinkatFlags::RemoveDir);
+    }
 }
 
 /// Takes a socket away, if it still is where it was opened; the VM's directory as well, where the VM is no more.
 pub(super) fn close(path: &Path, id: Id, vm_dirs: Option<&Path>, vm_is_gone: bool) {
     // What is gone already is as good, and a directory in which something else lies is kept.
     if let (Some(parent), Some(name)) = (path.parent(), path.file_name())
-        && let Ok(dir) = hold(parent, OFlag::O_DIRECTORY)
-        && id.is_at(&itself(&dir).join(name))
+        && let Ok(dir) = Way::to(parent).and_then(Way::there)
+        && let Ok(meta) = enter(&dir, name).and_then(|file| file.metadata())
+        && Id::of(&meta) == id
     {
-        let _ = unlinkat(&dir, name, UnlinkatFlags::NoRemoveDir);
+        let _ = unlink(&dir, name);
     }
     if let Some(home) = home(path, vm_dirs).filter(|_| vm_is_gone) {
         let _ = std::fs::remove_dir(home);
     }
-}
-
-/// Follows links of root and of vgpud's own user only: one that a tenant puts in place of its directory leads vgpud
-/// wherever the tenant likes.
-fn trusted(dir: &Path) -> io::Result<()> {
-    let us = nix::unistd::geteuid().as_raw();
-    let foreign = dir.ancestors().find_map(|part| {
-        let meta = std::fs::symlink_metadata(part).ok()?;
-        let foreign = meta.is_symlink() && ![0, us].contains(&meta.uid());
-        foreign.then(|| (part, meta.uid()))
-    });
-    match foreign {
-        None => Ok(()),
-        Some((part, uid)) => Err(io::Error::other(format!(
-            "{} is a symbolic link of user {uid}",
-            part.display()
-        ))),
-    }
-}
-
-/// Holds a file or directory without opening it.
-fn hold(path: &Path, further: OFlag) -> io::Result<File> {
-    let flags = OFlag::O_PATH | OFlag::O_CLOEXEC | further;
-    Ok(nix::fcntl::open(path, flags, Mode::empty())?.into())
-}
-
-/// A path to what is held, wherever that is by now.
-fn itself(file: &File) -> PathBuf {
-    format!("/proc/self/fd/{}", file.as_raw_fd()).into()
 }
 
 /// Removes the directories of VMs that were unregistered while vgpud was killed: those with a socket in
@@ -250,20 +245,8 @@ fn home<'a>(path: &'a Path, vm_dirs: Option<&Path>) -> Option<&'a Path> {
     (path.file_name()? == VM_SOCKET && home.parent() == vm_dirs).then_some(home)
 }
 
-/// Whatever the umask is.
-fn make_passable(dir: &Path) -> io::Result<()> {
-    if dir.is_dir() {
-        return Ok(());
-    }
-    let mut builder = std::fs::DirBuilder::new();
-    builder.recursive(true).mode(DIR_MODE).create(dir)?;
-    std::fs::set_permissions(dir, PermissionsExt::from_mode(DIR_MODE))
-}
-
-/// Gives the socket that lies at `path` to its owner, whatever may be put there meanwhile: what is opened
-/// is a socket and no link, and stays what it is.
-fn give(path: &Path, uid: Option<u32>, access: Access) -> io::Result<Id> {
-    let file = hold(path, OFlag::O_NOFOLLOW)?;
+/// Gives a socket to its owner.
+fn give(file: &File, uid: Option<u32>, access: Access) -> io::Result<Id> {
     let meta = file.metadata()?;
     if !meta.file_type().is_socket() {
         return Err(io::Error::other("something else was put there"));
@@ -271,9 +254,9 @@ fn give(path: &Path, uid: Option<u32>, access: Access) -> io::Result<Id> {
     let uid = uid.filter(|_| nix::unistd::geteuid().is_root());
     if uid.is_some() || access.gid.is_some() {
         let (uid, gid) = (uid.map(Uid::from_raw), access.gid.map(Gid::from_raw));
-        fchownat(&file, "", uid, gid, AtFlags::AT_EMPTY_PATH)?;
+        fchownat(file, "", uid, gid, AtFlags::AT_EMPTY_PATH)?;
     }
-    std::fs::set_permissions(itself(&file), PermissionsExt::from_mode(access.mode))?;
+    std::fs::set_permissions(itself(file), PermissionsExt::from_mode(access.mode))?;
     Ok(Id::of(&meta))
 }
 
@@ -322,7 +305,7 @@ mod tests {
     use nix::sys::socket::{
         AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, connect, listen, socket,
     };
-    use std::os::fd::OwnedFd;
+    use std::os::fd::{AsRawFd, OwnedFd};
     use std::time::Duration;
 
     const CLOSED: Access = Access {
@@ -330,12 +313,16 @@ mod tests {
         gid: None,
     };
 
-    fn open_at(path: &Path, vm_dirs: Option<&Path>) -> Result<(UnixListener, Id), Shut> {
-        open(&Spot::find(path, vm_dirs)?, None, CLOSED)
+    fn spot_at(path: &Path, vm_dirs: Option<&Path>) -> Result<Spot, Shut> {
+        Spot::find(path, vm_dirs, true, |_| Ok(()))
     }
 
-    #[tokio::test]
-    async fn the_directory_outlives_the_socket_until_the_vm_is_gone() {
+    fn open_at(path: &Path, vm_dirs: Option<&Path>) -> Result<(UnixListener, Id), Shut> {
+        open(&spot_at(path, vm_dirs)?, None, CLOSED)
+    }
+
+    #[test]
+    fn the_directory_outlives_the_socket_until_the_vm_is_gone() {
         let dir = tempfile::tempdir().unwrap();
         let vms = dir.path().join("vm");
         let path = vms.join("1").join(VM_SOCKET);
@@ -356,8 +343,8 @@ mod tests {
         assert!(!path.parent().unwrap().exists() && vms.exists());
     }
 
-    #[tokio::test]
-    async fn what_a_killed_vgpud_left_is_swept_and_nothing_else() {
+    #[test]
+    fn what_a_killed_vgpud_left_is_swept_and_nothing_else() {
         let dir = tempfile::tempdir().unwrap();
         let vms = dir.path().join("vm");
         let socket = |name: &str| vms.join(name).join(VM_SOCKET);
@@ -406,18 +393,17 @@ mod tests {
         }
     }
 
-    #[tokio::test]
-    async fn a_listener_that_accepts_nobody_holds_nothing_up() {
+    #[test]
+    fn a_listener_that_accepts_nobody_holds_nothing_up() {
         let dir = tempfile::tempdir().unwrap();
         let vms = dir.path().join("vm");
         let path = vms.join("1").join(VM_SOCKET);
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         let _hostile = Full::at(&path);
         let open_within = |vm_dirs: Option<std::path::PathBuf>| {
-            let (path, runtime) = (path.clone(), tokio::runtime::Handle::current());
+            let path = path.clone();
             let (opened, ended) = std::sync::mpsc::channel();
             std::thread::spawn(move || {
-                let _runtime = runtime.enter();
                 let _ = opened.send(open_at(&path, vm_dirs.as_deref()));
             });
             ended
@@ -428,11 +414,11 @@ mod tests {
         assert_eq!(elsewhere.problem, "another process serves it");
         let (ours, _) = open_within(Some(vms)).unwrap();
         let _asks = std::os::unix::net::UnixStream::connect(&path).unwrap();
-        ours.accept().await.unwrap();
+        ours.accept().unwrap();
     }
 
-    #[tokio::test]
-    async fn what_is_in_place_of_a_socket_or_its_directory_is_not_touched() {
+    #[test]
+    fn what_is_in_place_of_a_socket_or_its_directory_is_not_touched() {
         let dir = tempfile::tempdir().unwrap();
         let at = |name: &str| dir.path().join(name);
         for name in ["one", "two"] {
@@ -441,7 +427,7 @@ mod tests {
         let (_one, one) = open_at(&at("one/x"), None).unwrap();
         let (_two, two) = open_at(&at("two/x"), None).unwrap();
         // A tenant renames its directory, and puts a link to another one's in the place.
-        let spot = Spot::find(&at("two/y"), None).unwrap();
+        let spot = spot_at(&at("two/y"), None).unwrap();
         std::fs::rename(at("two"), at("away")).unwrap();
         std::os::unix::fs::symlink("one", at("two")).unwrap();
         assert!(one.is_at(&at("one/x")) && !two.is_at(&at("two/x")));
@@ -453,8 +439,8 @@ mod tests {
         assert!(!at("one/x").exists());
     }
 
-    #[tokio::test]
-    async fn a_tenants_link_is_not_followed() {
+    #[test]
+    fn a_tenants_link_is_not_followed() {
         let dir = tempfile::tempdir().unwrap();
         let at = |name: &str| dir.path().join(name);
         std::fs::create_dir(at("real")).unwrap();
@@ -473,8 +459,63 @@ mod tests {
         assert!(!at("real/y").exists(), "nothing was made behind it");
     }
 
-    #[tokio::test]
-    async fn a_link_that_a_guest_puts_in_place_is_not_followed() {
+    #[test]
+    fn a_link_of_root_in_a_directory_where_others_write_is_not_followed() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        for name in ["real", "open"] {
+            std::fs::create_dir(at(name)).unwrap();
+        }
+        std::os::unix::fs::symlink("../real", at("open/link")).unwrap();
+        let mode = |mode: u32| {
+            std::fs::set_permissions(at("open"), PermissionsExt::from_mode(mode)).unwrap();
+        };
+        // Sticky: nobody moves what is another's.
+        mode(0o1777);
+        let (_open, id) = open_at(&at("open/link/x"), None).unwrap();
+        assert!(id.is_at(&at("open/link/x")) && id.is_at(&at("real/x")));
+        mode(0o777);
+        let refused = open_at(&at("open/link/y"), None).unwrap_err();
+        assert!(refused.problem.contains("others than root"), "{refused:?}");
+        assert!(!id.is_at(&at("open/link/x")) && id.is_at(&at("real/x")));
+        if nix::unistd::geteuid().is_root() {
+            mode(0o755);
+            std::os::unix::fs::chown(at("open"), Some(12_345), None).unwrap();
+            let refused = open_at(&at("open/link/y"), None).unwrap_err();
+            assert!(refused.problem.contains("of user 12345"), "{refused:?}");
+        }
+    }
+
+    #[test]
+    fn nothing_is_made_where_no_socket_may_be_and_where_none_is_to_be_made() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().canonicalize().unwrap().join("a/b/x");
+        let refused = Spot::find(&path, None, true, |real| {
+            assert_eq!(real, path);
+            Err(Shut::own("no".into()))
+        });
+        assert_eq!(refused.unwrap_err().problem, "no");
+        assert!(Spot::find(&path, None, false, |_| Ok(())).is_err());
+        assert!(!dir.path().join("a").exists());
+        open_at(&path, None).unwrap();
+        for made in ["a", "a/b"] {
+            let mode = std::fs::metadata(dir.path().join(made)).unwrap().mode();
+            assert_eq!(mode & 0o777, 0o711);
+        }
+    }
+
+    #[test]
+    fn a_socket_of_any_name_is_bound_and_nothing_else_is_left() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("n".repeat(100));
+        drop(open_at(&path, None).unwrap());
+        let (_again, id) = open_at(&path, None).unwrap();
+        assert!(id.is_at(&path));
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_link_that_a_guest_puts_in_place_is_not_followed() {
         let dir = tempfile::tempdir().unwrap();
         let vms = dir.path().join("vm");
         let path = vms.join("1").join(VM_SOCKET);
@@ -485,7 +526,11 @@ mod tests {
         std::fs::remove_file(&path).unwrap();
         std::os::unix::fs::symlink(&secret, &path).unwrap();
         assert!(open_at(&path, Some(&vms)).is_err());
-        assert!(give(&path, None, CLOSED).is_err());
+        let link = enter(
+            &Way::to(path.parent().unwrap()).unwrap().there().unwrap(),
+            OsStr::new(VM_SOCKET),
+        );
+        assert!(give(&link.unwrap(), None, CLOSED).is_err());
         let mode = std::fs::metadata(&secret).unwrap().mode() & 0o777;
         assert_eq!(mode, 0o640);
     }
