@@ -244,10 +244,19 @@ impl Config {
         paths
     }
 
-    /// Every Unix socket path on which the daemon listens for a VM: `<vm_socket_dir>/<vm number>/vgpu.sock`,
-    /// `<hybrid dir>/<name>.sock_<vsock port>`, and the VM's own.
+    /// Every Unix socket path on which the daemon listens for a VM: those of [`Config::automatic_paths`], and the one
+    /// that the VM is registered with.
     #[must_use]
     pub fn socket_paths(&self, vm: &crate::model::VmRecord) -> Vec<PathBuf> {
+        let mut paths = self.automatic_paths(vm);
+        paths.extend(vm.socket.as_ref().map(PathBuf::from));
+        paths
+    }
+
+    /// The Unix socket paths that each VM has by itself: `<vm_socket_dir>/<vm number>/vgpu.sock` and
+    /// `<hybrid dir>/<name>.sock_<vsock port>`.
+    #[must_use]
+    pub fn automatic_paths(&self, vm: &crate::model::VmRecord) -> Vec<PathBuf> {
         let mut paths = Vec::new();
         paths.extend(
             self.vm_socket_dir()
@@ -260,7 +269,6 @@ impl Config {
                 .iter()
                 .map(|dir| dir.join(&hybrid_name)),
         );
-        paths.extend(vm.socket.as_ref().map(PathBuf::from));
         paths
     }
 

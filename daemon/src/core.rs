@@ -6,6 +6,7 @@ mod confinement;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use tokio::sync::OwnedMutexGuard;
 use vgpu_proto::api::{CheckStatus, DoctorCheck, GpuSource};
 
 use crate::config::{Config, DriverKind};
@@ -30,7 +31,7 @@ pub struct Core {
     scanning: tokio::sync::Mutex<()>,
     confinement: Confinement,
     /// Changes are taken over one batch after the other.
-    applying: tokio::sync::Mutex<()>,
+    applying: Arc<tokio::sync::Mutex<()>>,
 }
 
 /// What the doors and the probes need of the configuration.
@@ -78,7 +79,7 @@ impl Core {
             known: Mutex::default(),
             scanning: tokio::sync::Mutex::default(),
             confinement: Confinement::default(),
-            applying: tokio::sync::Mutex::default(),
+            applying: Arc::default(),
         }
     }
 
@@ -91,18 +92,24 @@ impl Core {
 
     /// Tries doors again that could not be opened, and opens those anew whose socket is gone.
     pub async fn mend_doors(&self) {
-        let _turn = self.applying.lock().await;
+        let turn = self.applying.clone().lock_owned().await;
         // What is wrong is in the gateway's own report.
-        let _ = self.sync(|gateway| !gateway.is_whole()).await;
+        let _ = self.sync(turn, |gateway| !gateway.is_whole()).await;
     }
 
-    /// The doors as the VMs are now, if these are to be looked at. Files may be slow: not in the runtime's threads.
-    async fn sync(&self, due: fn(&Gateway) -> bool) -> Result<(), MediationError> {
+    /// The doors as the VMs are now, if these are to be looked at. Files may be slow: not in the runtime's threads. The
+    /// turn lasts until that is done, also where the caller is gone.
+    async fn sync(
+        &self,
+        turn: OwnedMutexGuard<()>,
+        due: fn(&Gateway) -> bool,
+    ) -> Result<(), MediationError> {
         let (gateway, vms) = (self.gateway.clone(), self.known().vms.clone());
         let sync = move || {
             if due(&gateway) {
                 gateway.sync(vms.values().map(Arc::as_ref));
             }
+            drop(turn);
         };
         let done = tokio::task::spawn_blocking(sync).await;
         done.map_err(|error| MediationError::Failed(error.to_string()))
@@ -240,7 +247,7 @@ impl Core {
 impl Mediation for Core {
     fn apply(&self, changes: Vec<Change>) -> MediationFuture<'_, ()> {
         Box::pin(async move {
-            let _turn = self.applying.lock().await;
+            let turn = self.applying.clone().lock_owned().await;
             for change in &changes {
                 self.known().take(change);
             }
@@ -248,7 +255,7 @@ impl Mediation for Core {
             self.mediator
                 .ask(|done| Command::Apply(changes, done))
                 .await?;
-            self.sync(|_| true).await
+            self.sync(turn, |_| true).await
         })
     }
 
@@ -323,8 +330,8 @@ impl Mediation for Core {
             self.mediator
                 .ask(|done| Command::Reconfigure(config, done))
                 .await?;
-            let _turn = self.applying.lock().await;
-            self.sync(|_| true).await
+            let turn = self.applying.clone().lock_owned().await;
+            self.sync(turn, |_| true).await
         })
     }
 

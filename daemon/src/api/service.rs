@@ -406,6 +406,13 @@ impl Admin {
     /// # Errors
     /// What is wrong with the file; nothing was changed then.
     pub async fn reload(self: &Arc<Self>, actor: Actor) -> Result<ReloadReport, ErrorDetail> {
+        let admin = self.clone();
+        // A task of its own: a caller who goes away must not leave it half done.
+        let task = tokio::spawn(async move { admin.read_again(actor).await });
+        task.await.map_err(|error| broke_off(&error))?
+    }
+
+    async fn read_again(&self, actor: Actor) -> Result<ReloadReport, ErrorDetail> {
         let _in_order = self.order.lock().await;
         let invalid =
             |message: String| refuse(ErrorCode::ConfigInvalid, message, "Nothing was changed.");

@@ -1,6 +1,5 @@
 //! Listeners, and the one accept path behind all of them.
 
-use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;
 use std::os::fd::OwnedFd;
@@ -17,6 +16,7 @@ use vsock::{VMADDR_CID_ANY, VsockListener};
 
 use super::caps::{Caps, Verdict};
 use super::conn::{self, Conn};
+use super::patience::Patience;
 use super::shut::Shut;
 use super::{Peer, Shared, session, sockets};
 use crate::config::Config;
@@ -37,7 +37,9 @@ const FIRST_GUEST_CID: u32 = 3;
 pub struct Gateway {
     shared: Arc<Shared>,
     cids: Arc<RwLock<HashMap<u32, VmIdentity>>>,
+    /// Never locked while files are asked.
     doors: Mutex<Doors>,
+    patience: Patience,
 }
 
 #[derive(Debug, Default)]
@@ -46,6 +48,8 @@ struct Doors {
     vsock_problem: Option<String>,
     unix: BTreeMap<PathBuf, UnixDoor>,
     shut: Vec<ShutDoor>,
+    /// Whose directories were made, or found: they are not made a second time.
+    made: HashMap<PathBuf, VmIdentity>,
     open: bool,
     swept: bool,
 }
@@ -70,6 +74,12 @@ struct UnixDoor {
     owner: Owner,
     id: sockets::Id,
     _task: Task,
+}
+
+impl UnixDoor {
+    fn taken(&self) -> (sockets::Id, u32) {
+        (self.id, self.owner.identity.vm_id)
+    }
 }
 
 /// A task that ends when dropped.
@@ -103,6 +113,7 @@ impl Gateway {
             shared,
             cids: Arc::default(),
             doors: Mutex::default(),
+            patience: Patience::default(),
         }
     }
 
@@ -124,21 +135,36 @@ impl Gateway {
         // Whoever was registered first keeps what two claim, also after a restart.
         vms.sort_by_key(|vm| vm.generation);
         self.take_identities(&vms);
-        let (wanted, mut shut) = wanted(&config, &vms);
+        let rules = Arc::new(Rules::of(&config));
+        let (wanted, mut shut) = wanted(&config, &vms, &rules);
         let lost = self.lost();
+        for (path, vm) in &lost {
+            tracing::warn!(
+                vm,
+                "the socket of the VM is not at {} any more",
+                path.display()
+            );
+        }
         let Some(mut missing) = self.close_unwanted(&config, &wanted, &lost) else {
             return;
         };
         // And a path without links comes before one that leads to the same place.
         missing.sort_by_cached_key(|(path, wanted)| {
-            let linked = wanted.registered && resolved(path).is_ok_and(|real| real != *path);
+            let (dir, asked) = (rules.ground(path), path.clone());
+            let linked = move || resolved(&asked).is_ok_and(|real| real != asked);
+            let linked = wanted.registered && self.patience.ask(&dir, linked).unwrap_or(false);
             (linked, wanted.owner.identity.generation)
         });
-        let rules = (!missing.is_empty()).then(|| Rules::of(&config));
+        // Asks the host's name services.
+        let access = (!missing.is_empty()).then(|| sockets::Access::of(&config.listen));
+        let taken = self.lock().unix.values().map(UnixDoor::taken).collect();
+        let taken = Arc::new(Mutex::new(taken));
         for (path, wanted) in missing {
-            let Some(rules) = &rules else { break };
+            let Some(access) = &access else { break };
             let vm_id = wanted.owner.identity.vm_id;
-            let opened = self.open_unix(&path, wanted, rules);
+            let opened = access
+                .clone()
+                .and_then(|access| self.open_unix(&path, wanted, access, &rules, &taken));
             shut.extend(opened.err().map(|why| why.door(&path, vm_id)));
         }
         let mut doors = self.lock();
@@ -146,6 +172,11 @@ impl Gateway {
             tracing::warn!(vm = door.vm_id, "{}", door.sentence());
         }
         doors.shut = shut;
+        doors.made.retain(|path, vm| {
+            wanted
+                .get(path)
+                .is_some_and(|wanted| wanted.owner.identity == *vm)
+        });
     }
 
     /// By which CIDs VMs are known, and which VMs there are at all.
@@ -170,7 +201,20 @@ impl Gateway {
             let opened = opened.map(|(path, door)| (path.clone(), door.id, door.owner.clone()));
             opened.collect()
         };
-        let lost = opened.into_iter().filter(|(path, id, _)| !id.is_at(path));
+        let vm_dirs = self.shared.config().vm_socket_dir();
+        let mut by_ground: BTreeMap<PathBuf, Vec<_>> = BTreeMap::new();
+        for door in opened {
+            let ground = ground(&door.0, vm_dirs.as_deref());
+            by_ground.entry(ground).or_default().push(door);
+        }
+        let lost = by_ground.into_iter().flat_map(|(ground, mut doors)| {
+            let look = move || {
+                doors.retain(|(path, id, _)| !id.is_at(path));
+                doors
+            };
+            // What cannot be seen counts as being there.
+            self.patience.ask(&ground, look).unwrap_or_default()
+        });
         lost.map(|(path, _, owner)| (path, owner.identity.vm_id))
             .collect()
     }
@@ -183,30 +227,38 @@ impl Gateway {
         lost: &[(PathBuf, u32)],
     ) -> Option<Vec<(PathBuf, Wanted)>> {
         let vm_dirs = config.vm_socket_dir();
-        let mut doors = self.lock();
-        if !doors.open {
-            return None;
-        }
-        if config.listen.vsock && doors.vsock_due() {
-            self.open_vsock(&mut doors, config);
-        }
-        for (path, _) in lost {
-            // What lies there now is another's.
-            doors.unix.remove(path);
-        }
         let stays = |path: &PathBuf, door: &UnixDoor| {
             wanted.get(path).map(|wanted| &wanted.owner) == Some(&door.owner)
         };
-        let gone = doors.unix.iter().filter(|(path, door)| !stays(path, door));
-        let gone: Vec<PathBuf> = gone.map(|(path, _)| path.clone()).collect();
-        for path in gone {
+        let (gone, swept) = {
+            let mut doors = self.lock();
+            if !doors.open {
+                return None;
+            }
+            if config.listen.vsock && doors.vsock_due() {
+                self.open_vsock(&mut doors, config);
+            }
+            for (path, _) in lost {
+                // What lies there now is another's.
+                doors.unix.remove(path);
+            }
+            let gone = doors.unix.iter().filter(|(path, door)| !stays(path, door));
+            let gone: Vec<_> = gone.map(|(path, door)| (path.clone(), door.id)).collect();
+            let swept = vm_dirs.is_none() || std::mem::replace(&mut doors.swept, true);
+            (gone, swept)
+        };
+        for (path, id) in gone {
             let vm_is_gone = !wanted.contains_key(&path);
-            doors.close_path(&path, vm_dirs.as_deref(), vm_is_gone);
+            self.close_path(&path, id, vm_dirs.as_deref(), vm_is_gone);
         }
-        if let (false, Some(vm_dirs)) = (doors.swept, &vm_dirs) {
-            doors.swept = true;
-            sockets::sweep(vm_dirs, |path| wanted.contains_key(path));
+        if let (false, Some(vm_dirs)) = (swept, vm_dirs) {
+            let keep: HashSet<PathBuf> = wanted.keys().cloned().collect();
+            let ground = vm_dirs.clone();
+            let sweep = move || sockets::sweep(&vm_dirs, |path| keep.contains(path));
+            // What is left is swept at the next start.
+            let _ = self.patience.ask(&ground, sweep);
         }
+        let doors = self.lock();
         let missing = wanted
             .iter()
             .filter(|(path, _)| !doors.unix.contains_key(*path));
@@ -217,32 +269,62 @@ impl Gateway {
         )
     }
 
-    /// Listens on a VM's socket.
-    fn open_unix(&self, path: &Path, wanted: Wanted, rules: &Rules) -> Result<(), Shut> {
-        let access = rules.access.clone()?;
-        let allowed = |real: &Path| rules.check(real, wanted.registered);
-        let spot = sockets::Spot::find(path, rules.vm_dirs.as_deref(), true, allowed)?;
-        let mut doors = self.lock();
-        if !doors.open {
-            return Ok(());
-        }
-        // However the way there leads: links and mounts of one directory in two places end at one file.
-        if let Some(id) = spot.id()
-            && let Some(other) = doors.unix.values().find(|door| door.id == id)
-        {
-            return Err(Shut::of_other_vm(other.owner.identity.vm_id));
-        }
-        let owner = wanted.owner;
-        let (listener, id) = sockets::open(&spot, owner.uid, access)?;
+    /// Listens on a VM's socket. Its directory is made once for each registration, and again only where that is
+    /// vgpud's own: below a mount point without its file system, a new directory would hide what is missing.
+    fn open_unix(
+        &self,
+        path: &Path,
+        wanted: Wanted,
+        access: sockets::Access,
+        rules: &Arc<Rules>,
+        taken: &Arc<Mutex<HashMap<sockets::Id, u32>>>,
+    ) -> Result<(), Shut> {
+        let Wanted { owner, registered } = wanted;
+        let (vm_id, uid) = (owner.identity.vm_id, owner.uid);
+        let make = {
+            let mut doors = self.lock();
+            if !doors.open || doors.unix.contains_key(path) {
+                return Ok(());
+            }
+            let made = doors.made.insert(path.to_owned(), owner.identity);
+            made != Some(owner.identity) || sockets::home(path, rules.vm_dirs.as_deref()).is_some()
+        };
+        let (asked, rules_of, taken) = (path.to_owned(), rules.clone(), taken.clone());
+        let open = move || {
+            let allowed = |real: &Path| rules_of.check(real, registered);
+            let spot = sockets::Spot::find(&asked, rules_of.vm_dirs.as_deref(), make, allowed)?;
+            // However the way there leads: links and mounts of one directory in two places end at one file.
+            let known = || taken.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(other) = spot.id().and_then(|id| known().get(&id).copied()) {
+                return Err(Shut::of_other_vm(other));
+            }
+            let (listener, id) = sockets::open(&spot, uid, access)?;
+            known().insert(id, vm_id);
+            Ok((listener, id))
+        };
+        let (listener, id) = self.patience.ask(&rules.ground(path), open)??;
         let listener = UnixListener::from_std(listener)?;
         let task = accept_unix(listener, self.shared.clone(), path.into(), owner.clone());
-        let door = UnixDoor {
-            owner,
-            id,
-            _task: Task(tokio::spawn(task)),
-        };
-        doors.unix.insert(path.to_owned(), door);
+        let mut doors = self.lock();
+        // Where the doors were closed meanwhile, a dead socket is left: the next start replaces it.
+        if doors.open {
+            let door = UnixDoor {
+                owner,
+                id,
+                _task: Task(tokio::spawn(task)),
+            };
+            doors.unix.insert(path.to_owned(), door);
+        }
         Ok(())
+    }
+
+    /// Takes a door away. The socket first: while its listener lives, no other file is taken for it.
+    fn close_path(&self, path: &Path, id: sockets::Id, vm_dirs: Option<&Path>, vm_is_gone: bool) {
+        let (socket, dirs) = (path.to_owned(), vm_dirs.map(Path::to_owned));
+        let close = move || sockets::close(&socket, id, dirs.as_deref(), vm_is_gone);
+        // Where the file system does not answer, a dead socket is left.
+        let _ = self.patience.ask(&ground(path, vm_dirs), close);
+        self.lock().unix.remove(path);
     }
 
     fn lock(&self) -> MutexGuard<'_, Doors> {
@@ -268,13 +350,18 @@ impl Gateway {
 
     /// Closes every door; what is connected stays.
     pub fn close(&self) {
-        let mut doors = self.lock();
-        doors.open = false;
-        doors.vsock = None;
-        doors.shut.clear();
-        let paths: Vec<PathBuf> = doors.unix.keys().cloned().collect();
-        for path in paths {
-            doors.close_path(&path, None, false);
+        let vm_dirs = self.shared.config().vm_socket_dir();
+        let open: Vec<_> = {
+            let mut doors = self.lock();
+            doors.open = false;
+            doors.vsock = None;
+            doors.shut.clear();
+            doors.made.clear();
+            let open = doors.unix.iter();
+            open.map(|(path, door)| (path.clone(), door.id)).collect()
+        };
+        for (path, id) in open {
+            self.close_path(&path, id, vm_dirs.as_deref(), false);
         }
     }
 
@@ -332,23 +419,31 @@ impl Gateway {
     }
 }
 
-/// Where a door may be, and who may connect to it.
+/// Directories whose file work is done, or hangs, together: those of all VMs that vgpud made, and each other one.
+fn ground(path: &Path, vm_dirs: Option<&Path>) -> PathBuf {
+    let own = vm_dirs.filter(|dirs| path.starts_with(dirs));
+    own.or(path.parent()).unwrap_or(path).to_owned()
+}
+
+/// Where a door may be.
 struct Rules {
-    access: Result<sockets::Access, Shut>,
     vm_dirs: Option<PathBuf>,
     admin: Option<PathBuf>,
     own: Vec<PathBuf>,
 }
 
 impl Rules {
-    /// Asks the host's name services and the file system.
+    /// Asks the file system where vgpud's own paths lead.
     fn of(config: &Config) -> Rules {
         Rules {
-            access: sockets::Access::of(&config.listen),
             vm_dirs: config.vm_socket_dir(),
             admin: resolved(&config.admin_socket()).ok(),
             own: config.own_paths(),
         }
+    }
+
+    fn ground(&self, path: &Path) -> PathBuf {
+        ground(path, self.vm_dirs.as_deref())
     }
 
     /// `real`: where the path of a VM's socket leads. It may lead elsewhere than when the VM was registered.
@@ -368,33 +463,40 @@ impl Rules {
     }
 }
 
-/// Which sockets these VMs, of which the first come first, should have; and those that another VM has.
-fn wanted(config: &Config, vms: &[&VmRecord]) -> (BTreeMap<PathBuf, Wanted>, Vec<ShutDoor>) {
+/// Which sockets these VMs, of which the first come first, should have; and those that they cannot have. What vgpud
+/// gives a VM by itself comes before what any VM is registered with: an older vgpud may have allowed that.
+fn wanted(
+    config: &Config,
+    vms: &[&VmRecord],
+    rules: &Rules,
+) -> (BTreeMap<PathBuf, Wanted>, Vec<ShutDoor>) {
     let mut wanted: BTreeMap<PathBuf, Wanted> = BTreeMap::new();
     let mut shut = Vec::new();
-    for vm in vms {
+    let of_vgpud = vms.iter().flat_map(|vm| {
+        let paths = config.automatic_paths(vm).into_iter();
+        paths.map(move |path| (*vm, path, false))
+    });
+    let of_administrators = vms.iter().filter_map(|vm| {
+        let path = PathBuf::from(vm.socket.as_ref()?);
+        Some((*vm, path, true))
+    });
+    for (vm, path, registered) in of_vgpud.chain(of_administrators) {
         let identity = VmIdentity {
             vm_id: vm.vm_id,
             generation: vm.generation,
         };
-        for path in config.socket_paths(vm) {
-            let registered = vm
-                .socket
-                .as_ref()
-                .is_some_and(|socket| path == Path::new(socket));
-            match wanted.entry(path.clone()) {
-                Entry::Vacant(free) => {
-                    let uid = vm.peer_uid;
-                    let owner = Owner { identity, uid };
-                    free.insert(Wanted { owner, registered });
-                }
-                Entry::Occupied(taken) if taken.get().owner.identity == identity => {}
-                Entry::Occupied(taken) => {
-                    let other = taken.get().owner.identity.vm_id;
-                    shut.push(Shut::of_other_vm(other).door(&path, vm.vm_id));
-                }
+        let uid = vm.peer_uid;
+        let owner = Owner { identity, uid };
+        let refused = match (rules.check(&path, registered), wanted.get(&path)) {
+            (_, Some(taken)) if taken.owner == owner => continue,
+            (Err(refused), _) => refused,
+            (Ok(()), Some(taken)) => Shut::of_other_vm(taken.owner.identity.vm_id),
+            (Ok(()), None) => {
+                wanted.insert(path, Wanted { owner, registered });
+                continue;
             }
-        }
+        };
+        shut.push(refused.door(&path, vm.vm_id));
     }
     (wanted, shut)
 }
@@ -483,14 +585,6 @@ impl Doors {
             ),
             (None, None) => check(NAME, CheckStatus::Skipped, "is switched off".into(), None),
         }
-    }
-
-    fn close_path(&mut self, path: &Path, vm_dirs: Option<&Path>, vm_is_gone: bool) {
-        // The socket first: while its listener lives, no other file is taken for it.
-        if let Some(door) = self.unix.get(path) {
-            sockets::close(path, door.id, vm_dirs, vm_is_gone);
-        }
-        self.unix.remove(path);
     }
 }
 

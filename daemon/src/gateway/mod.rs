@@ -12,6 +12,7 @@
 //! | `session` | from Hello to Welcome; then the control connection until the end |
 //! | `shut` | what is told of sockets on which vgpud cannot listen |
 //! | `sockets` | the Unix sockets in the file system |
+//! | `patience` | file systems that do not answer |
 //! | `walk` | the way to a socket's directory, past links of tenants |
 //! | `nonces` | binds a data connection to its session |
 //! | [`conn`] | a stream socket |
@@ -21,6 +22,7 @@ pub mod conn;
 pub mod doors;
 pub(crate) mod nonces;
 pub mod opening;
+mod patience;
 mod peer;
 mod session;
 mod shut;

@@ -53,7 +53,7 @@ impl Access {
 }
 
 /// Which file a socket is. While its listener lives, no other file is that.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Id {
     device: u64,
     inode: u64,
@@ -111,7 +111,7 @@ impl Spot {
                 "Make {} a directory that vgpud may write to: vgpud then opens the socket by itself",
                 parent.display()
             );
-            Shut { problem, hint }
+            Shut::of(&error, problem, hint)
         };
         let way = Way::to(parent).map_err(failed)?;
         allowed(&way.real().map_err(failed)?.join(&name))?;
@@ -240,7 +240,7 @@ pub(super) fn sweep(vm_dirs: &Path, wanted: impl Fn(&Path) -> bool) {
 }
 
 /// The VM's own directory, if this is the socket in it.
-fn home<'a>(path: &'a Path, vm_dirs: Option<&Path>) -> Option<&'a Path> {
+pub(super) fn home<'a>(path: &'a Path, vm_dirs: Option<&Path>) -> Option<&'a Path> {
     let home = path.parent()?;
     (path.file_name()? == VM_SOCKET && home.parent() == vm_dirs).then_some(home)
 }

@@ -32,29 +32,31 @@ impl ShutDoor {
     /// What is shut, as a sentence and its cure: each problem once, however many sockets have it.
     #[must_use]
     pub fn told(shut: &[ShutDoor]) -> Vec<(String, String)> {
-        let mut alike: BTreeMap<(&str, &str), Vec<&ShutDoor>> = BTreeMap::new();
+        // By the problem alone: cures may name each socket's own directory.
+        let mut alike: BTreeMap<&str, Vec<&ShutDoor>> = BTreeMap::new();
         for door in shut {
-            let doors = alike.entry((&door.problem, &door.hint)).or_default();
-            doors.push(door);
+            alike.entry(&door.problem).or_default().push(door);
         }
-        let more = alike.len().saturating_sub(MOST_TOLD);
-        let one = |((problem, hint), doors): ((&str, &str), Vec<&ShutDoor>)| {
-            let what = match &doors[..] {
-                [door] => return (door.sentence(), hint.to_owned()),
-                doors => named(doors),
-            };
-            (
-                format!("vgpud does not listen on {what}: {problem}"),
-                hint.to_owned(),
-            )
-        };
-        let mut told: Vec<_> = alike.into_iter().take(MOST_TOLD).map(one).collect();
+        let mut alike: Vec<_> = alike.into_iter().collect();
+        let rest = alike.split_off(alike.len().min(MOST_TOLD));
+        let told = alike.into_iter().map(|(problem, doors)| {
+            let hint = doors[0].hint.clone();
+            match &doors[..] {
+                [door] => (door.sentence(), hint),
+                doors => {
+                    let what = named(doors);
+                    (format!("vgpud does not listen on {what}: {problem}"), hint)
+                }
+            }
+        });
+        let mut told: Vec<_> = told.collect();
+        let more: usize = rest.iter().map(|(_, doors)| doors.len()).sum();
         if more > 0 {
-            let hint = "vgpud's log names them all";
-            told.push((
-                format!("{more} sockets are shut for other reasons"),
-                hint.into(),
-            ));
+            let what = match more {
+                1 => "1 socket is shut for another reason".into(),
+                n => format!("{n} sockets are shut for other reasons"),
+            };
+            told.push((what, "vgpud's log names them all".into()));
         }
         told
     }
@@ -80,7 +82,7 @@ mod tests {
             vm_id,
             path: format!("/x/{vm_id}").into(),
             problem: problem.into(),
-            hint: "Mend it".into(),
+            hint: format!("Mend /x/{vm_id}"),
         };
         let mut shut: Vec<_> = (1..=12).map(|id| door(id, "there is no group x")).collect();
         shut.push(door(13, "it is vgpud's own"));
@@ -95,11 +97,12 @@ mod tests {
                  there is no group x",
             ]
         );
-        let many: Vec<_> = (1..=20)
-            .map(|id| door(id, &format!("problem {id}")))
+        let mut many: Vec<_> = (1..=20)
+            .map(|id| door(id, &format!("problem {id:02}")))
             .collect();
+        many.push(door(21, "problem 20"));
         let said = ShutDoor::told(&many);
         assert_eq!(said.len(), MOST_TOLD + 1);
-        assert!(said[MOST_TOLD].0.starts_with("12 sockets"), "{said:?}");
+        assert!(said[MOST_TOLD].0.starts_with("13 sockets"), "{said:?}");
     }
 }

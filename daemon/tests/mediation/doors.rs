@@ -497,6 +497,47 @@ fn a_socket_that_was_removed_or_replaced_is_seen_and_opened_anew() {
 }
 
 #[test]
+fn a_directory_that_is_gone_is_told_and_not_made_anew() {
+    let host = Host::new();
+    let mount = host.dir.path().join("mount");
+    let door = mount.join("vm/v.sock");
+    host.apply(vec![vm_at(1, 101, &door)]);
+    assert_eq!(vm_behind(&host, &door), 1);
+    // As where a file system is unmounted under the socket.
+    std::fs::remove_dir_all(&mount).expect("removed");
+    host.mend_doors();
+    host.mend_doors();
+    let said = shut(&host, &door);
+    assert!(
+        said.contains("its directory cannot be made or entered"),
+        "{said}"
+    );
+    assert!(!mount.exists());
+    std::fs::create_dir_all(mount.join("vm")).expect("a directory");
+    host.mend_doors();
+    assert_eq!(vm_behind(&host, &door), 1);
+}
+
+#[test]
+fn what_vgpud_gives_a_vm_by_itself_comes_before_what_another_is_registered_with() {
+    let setup = Setup {
+        configure: |config| {
+            let hybrid = config.daemon.runtime_dir.with_file_name("hybrid");
+            config.listen.hybrid_dirs = vec![hybrid];
+        },
+        ..Setup::default()
+    };
+    let host = Host::with(&setup);
+    let own = host.dir.path().join("hybrid/vm2.sock_9440");
+    // Both are from an older vgpud: VM 1 has VM 2's path and came first; VM 2 is registered with its own path.
+    host.apply(vec![vm_at(1, 101, &own), vm_at(2, 102, &own)]);
+    assert_eq!(vm_behind(&host, &own), 2);
+    let shut = host.snapshot().shut_doors;
+    assert_eq!(shut.len(), 1, "{shut:?}");
+    assert!(shut[0].vm_id == 1 && shut[0].problem.contains("is vgpud's own"));
+}
+
+#[test]
 fn each_shut_door_is_told_with_its_own_cure() {
     let host = Host::new();
     let at = |name: &str| host.dir.path().join(name);
