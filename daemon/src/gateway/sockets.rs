@@ -459,6 +459,78 @@ mod tests {
         assert!(!at("real/y").exists(), "nothing was made behind it");
     }
 
+    /// Does something again and again while another thread disturbs.
+    fn disturbed(disturb: impl Fn() + Send + Sync, mut act: impl FnMut()) {
+        let ended = std::sync::atomic::AtomicBool::new(false);
+        let order = std::sync::atomic::Ordering::SeqCst;
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !ended.load(order) {
+                    disturb();
+                }
+            });
+            for _ in 0..500 {
+                act();
+            }
+            ended.store(true, order);
+        });
+    }
+
+    #[test]
+    fn a_directory_and_a_link_that_change_places_lead_nowhere_else() {
+        if !nix::unistd::geteuid().is_root() {
+            eprintln!("SKIPPED: giving a link away needs root");
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        for name in ["victim", "tenant"] {
+            std::fs::create_dir(at(name)).unwrap();
+        }
+        std::os::unix::fs::symlink("victim", at("link")).unwrap();
+        std::os::unix::fs::lchown(at("link"), Some(12_345), None).unwrap();
+        let exchange = || {
+            use nix::fcntl::{AT_FDCWD, RenameFlags, renameat2};
+            let (one, other) = (at("tenant"), at("link"));
+            let flags = RenameFlags::RENAME_EXCHANGE;
+            renameat2(AT_FDCWD, &one, AT_FDCWD, &other, flags).unwrap();
+        };
+        let mut opened = 0;
+        disturbed(exchange, || {
+            opened += u32::from(open_at(&at("tenant/x"), None).is_ok());
+        });
+        let left = std::fs::read_dir(at("victim")).unwrap().count();
+        assert_eq!(left, 0, "of {opened} sockets");
+    }
+
+    #[test]
+    fn a_socket_is_in_its_place_only_once_it_is_its_owners() {
+        if !nix::unistd::geteuid().is_root() {
+            eprintln!("SKIPPED: giving a socket away needs root");
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("x");
+        let seen = std::sync::Mutex::new(std::collections::BTreeSet::new());
+        let look = || {
+            if let Ok(meta) = std::fs::symlink_metadata(&path) {
+                seen.lock()
+                    .unwrap()
+                    .insert((meta.uid(), meta.mode() & 0o777));
+            }
+        };
+        let access = Access {
+            mode: 0o660,
+            gid: None,
+        };
+        disturbed(look, || {
+            let spot = spot_at(&path, None).unwrap();
+            open(&spot, Some(12_345), access).unwrap();
+        });
+        look();
+        assert_eq!(seen.into_inner().unwrap(), [(12_345, 0o660)].into());
+    }
+
     #[test]
     fn a_link_of_root_in_a_directory_where_others_write_is_not_followed() {
         let dir = tempfile::tempdir().unwrap();
