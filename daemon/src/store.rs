@@ -222,7 +222,53 @@ impl Store {
         self.send(Job::Execute {
             actor,
             key,
+            asked: None,
             command: Box::new(command),
+            reply,
+        })?;
+        answer.await.map_err(|_| stopped())?
+    }
+
+    /// As [`Store::execute`], of a command that was made from what the caller asked for: the key stands for that.
+    ///
+    /// # Errors
+    /// As [`Store::execute`].
+    pub(crate) async fn execute_asked(
+        &self,
+        actor: Actor,
+        key: Option<String>,
+        asked: Option<Command>,
+        command: Command,
+    ) -> Result<Outcome, ErrorDetail> {
+        let (reply, answer) = oneshot::channel();
+        self.send(Job::Execute {
+            actor,
+            key,
+            asked: asked.map(Box::new),
+            command: Box::new(command),
+            reply,
+        })?;
+        answer.await.map_err(|_| stopped())?
+    }
+
+    /// What the same command under the same key came to before.
+    ///
+    /// # Errors
+    /// The key was used with another command; or the database cannot be read.
+    pub(crate) async fn repeated(
+        &self,
+        actor: Actor,
+        key: Option<String>,
+        asked: Command,
+    ) -> Result<Option<Outcome>, ErrorDetail> {
+        if key.is_none() {
+            return Ok(None);
+        }
+        let (reply, answer) = oneshot::channel();
+        self.send(Job::Repeated {
+            actor,
+            key,
+            asked: Box::new(asked),
             reply,
         })?;
         answer.await.map_err(|_| stopped())?
@@ -242,6 +288,7 @@ impl Store {
         self.send(Job::Execute {
             actor,
             key,
+            asked: None,
             command: Box::new(command),
             reply,
         })?;

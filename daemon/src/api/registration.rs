@@ -68,6 +68,14 @@ fn place(socket: &str, vm_ids: &[u32], catalog: &Catalog) -> Result<String, Stri
     real.extend(path.strip_prefix(shared).unwrap_or(path));
     let real = real.into_os_string().into_string();
     let real = real.map_err(|path| refused(format!("it leads to {path:?}, which is not UTF-8")))?;
+    // Registered by an earlier vgpud with another spelling of the same place: the command changes nothing.
+    if let [id] = vm_ids
+        && let Some(stored) = catalog.vms.get(id).and_then(|vm| vm.socket.as_ref())
+        && resolved(Path::new(stored))
+            .is_ok_and(|at| at == Path::new(&rules::socket_of(&real, *id)))
+    {
+        return Ok(stored.clone());
+    }
     for id in vm_ids {
         look(Path::new(&rules::socket_of(&real, *id))).map_err(refused)?;
     }
@@ -149,6 +157,10 @@ mod tests {
             vms: [(1, vm)].into(),
             ..Catalog::default()
         };
-        assert_eq!(place(&at("link/x"), &[1], &catalog), Ok(at("link/x")));
+        for spelling in ["link/x", "real/x", "link//./x"] {
+            let placed = place(&at(spelling), &[1], &catalog);
+            assert_eq!(placed, Ok(at("link/x")), "{spelling}");
+        }
+        assert_eq!(place(&at("link/y"), &[1], &catalog), Ok(at("real/y")));
     }
 }

@@ -156,15 +156,24 @@ impl Admin {
         if self.draining.load(Ordering::Relaxed) {
             return Err(of_mediation(&MediationError::Draining));
         }
-        let command = match command {
+        let (asked, command) = match command {
             Command::RegisterVm(request) => {
-                Command::RegisterVm(registration::placed(request, self.store.catalog()).await?)
+                // The key first: where a path leads may have changed since.
+                let asked = Command::RegisterVm(request.clone());
+                let repeated = self
+                    .store
+                    .repeated(actor.clone(), key.clone(), asked.clone());
+                if let Some(done) = repeated.await? {
+                    return Ok(done);
+                }
+                let placed = registration::placed(request, self.store.catalog()).await?;
+                (Some(asked), Command::RegisterVm(placed))
             }
-            other => other,
+            other => (None, other),
         };
         let admin = self.clone();
         // A task of its own: a caller who goes away must not leave it half done.
-        let task = tokio::spawn(async move { admin.carry_out(actor, key, command).await });
+        let task = tokio::spawn(async move { admin.carry_out(actor, key, asked, command).await });
         task.await.map_err(|error| broke_off(&error))?
     }
 
@@ -172,10 +181,11 @@ impl Admin {
         &self,
         actor: Actor,
         key: Option<String>,
+        asked: Option<Command>,
         command: Command,
     ) -> Result<Outcome, ErrorDetail> {
         let _in_order = self.order.lock().await;
-        let outcome = self.store.execute(actor, key, command).await?;
+        let outcome = self.store.execute_asked(actor, key, asked, command).await?;
         self.hand_over(outcome).await
     }
 
@@ -204,6 +214,7 @@ impl Admin {
         let scanned = self.scan(Actor::daemon()).await;
         let mut warnings = self.store.catalog().doubts();
         warnings.extend(scanned.err().map(|e| e.to_string()));
+        warnings.extend(shut_sentences(&self.snapshot().await.shut_doors));
         Ok(ApplyReport {
             changed: outcome.changed,
             message: outcome.message,

@@ -37,8 +37,17 @@ pub(super) enum Job {
     Execute {
         actor: Actor,
         key: Option<String>,
+        /// As the caller said it, where the command was made from that.
+        asked: Option<Box<Command>>,
         command: Box<Command>,
         reply: oneshot::Sender<Result<Outcome, ErrorDetail>>,
+    },
+    /// What the same command under the same key came to before.
+    Repeated {
+        actor: Actor,
+        key: Option<String>,
+        asked: Box<Command>,
+        reply: oneshot::Sender<Result<Option<Outcome>, ErrorDetail>>,
     },
     /// Puts the configuration of a backup in place of the present one.
     Restore {
@@ -150,11 +159,22 @@ impl Writer {
                 Ok(Job::Execute {
                     actor,
                     key,
+                    asked,
                     command,
                     reply,
                 }) => {
+                    let key = key.as_deref();
+                    let asked = asked.as_ref().unwrap_or(&command);
                     // A caller that no longer listens has lost only the answer.
-                    let _ = reply.send(self.execute(&actor, key.as_deref(), &command));
+                    let _ = reply.send(self.execute(&actor, key, asked, &command));
+                }
+                Ok(Job::Repeated {
+                    actor,
+                    key,
+                    asked,
+                    reply,
+                }) => {
+                    let _ = reply.send(self.repeated(&actor, key.as_deref(), &asked));
                 }
                 Ok(Job::Restore {
                     actor,
@@ -179,9 +199,10 @@ impl Writer {
         &mut self,
         actor: &Actor,
         key: Option<&str>,
+        asked: &Command,
         command: &Command,
     ) -> Result<Outcome, ErrorDetail> {
-        if let Some(done) = self.repeated(actor, key, command)? {
+        if let Some(done) = self.repeated(actor, key, asked)? {
             return Ok(done);
         }
         let on_disk = self.on_disk.clone();
@@ -206,7 +227,7 @@ impl Writer {
             }
             match key {
                 Some(key) => {
-                    rows::save_request(connection, now_unix_ms, actor, key, command, &outcome)
+                    rows::save_request(connection, now_unix_ms, actor, key, asked, &outcome)
                 }
                 None => Ok(()),
             }

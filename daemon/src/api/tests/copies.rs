@@ -4,6 +4,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 
 use super::*;
+use crate::model::ShutDoor;
 use crate::store::tests::{stall_disk, stall_reads};
 
 const QUICK: &str = "[admin]\ntimeout_ms = 100\n";
@@ -55,6 +56,26 @@ async fn a_copy_takes_the_time_that_a_slow_disk_and_a_slow_caller_need() {
     let body = String::from_utf8(body).unwrap();
     assert!(head.starts_with("HTTP/1.1 200"), "{head}{body}");
     assert!(body.contains("Restored: 0 pools"), "{body}");
+}
+
+#[tokio::test]
+async fn a_restore_says_which_sockets_stay_shut() {
+    let host = Host::start().await;
+    let (_, copy) = answer(ask(&host, "GET /v1/backup", 0).await).await;
+    host.mediation.shut.lock().unwrap().push(ShutDoor {
+        vm_id: 3,
+        path: "/x/v.sock".into(),
+        problem: "there is no group x".into(),
+        hint: "Make it".into(),
+    });
+    let mut sending = ask(&host, "POST /v1/restore", copy.len() as u64).await;
+    sending.write_all(&copy).await.unwrap();
+    let (_, body) = answer(sending).await;
+    let body = String::from_utf8(body).unwrap();
+    assert!(
+        body.contains("does not listen on /x/v.sock (VM 3)"),
+        "{body}"
+    );
 }
 
 #[tokio::test]

@@ -4,7 +4,7 @@ use std::os::unix::fs::symlink;
 
 use serde_json::{Value, json};
 
-use super::Host;
+use super::{Host, client};
 use crate::model::ShutDoor;
 
 #[tokio::test]
@@ -66,6 +66,34 @@ async fn two_vms_are_never_registered_with_one_socket_nor_with_vgpuds_own() {
         );
     }
     host.done("POST", "/v1/vms", vm(2, "real/other.sock")).await;
+}
+
+#[tokio::test]
+async fn a_registration_repeated_with_its_key_is_answered_wherever_its_path_leads_by_now() {
+    let host = Host::start().await;
+    host.done("POST", "/v1/pools", json!({"name": "A"})).await;
+    let at = |name: &str| host.dir.path().join(name);
+    std::fs::create_dir(at("real")).unwrap();
+    symlink("real", at("link")).unwrap();
+    let send = |name: &str| {
+        let (socket, path) = (host.socket.clone(), at(name));
+        let body = json!({"vm_ids": [1], "pool": "A", "socket": path.to_str().unwrap()});
+        async move {
+            let stream = tokio::net::UnixStream::connect(&socket).await.unwrap();
+            let headers = [("idempotency-key", "abc")];
+            client::send(stream, "POST", "/v1/vms", &headers, Some(body.to_string()))
+                .await
+                .unwrap()
+                .text
+        }
+    };
+    let first = send("link/v.sock").await;
+    assert!(first.contains("registered in pool A"), "{first}");
+    std::fs::remove_file(at("link")).unwrap();
+    symlink("none", at("link")).unwrap();
+    assert_eq!(send("link/v.sock").await, first);
+    let other = send("real/v.sock").await;
+    assert!(other.contains("with another command"), "{other}");
 }
 
 #[tokio::test]
