@@ -38,6 +38,7 @@ use crate::supervisor::images::{self, ImageKeeper};
 use crate::supervisor::launcher::{Launcher, prepare_soft_state};
 use crate::supervisor::leftover::WorkerBook;
 use crate::system;
+use crate::system::patience::Patience;
 
 use leftovers::LeftOvers;
 use log::Level;
@@ -145,7 +146,8 @@ impl Daemon {
         raise_descriptor_limit();
         make_directories(&config)?;
         let only_one = only_one(&config.daemon.runtime_dir)?;
-        let store = Arc::new(Store::open(&config.database(), store_options(&config))?);
+        let kept = store_options(&config, &Patience::default());
+        let store = Arc::new(Store::open(&config.database(), kept)?);
         let events = EventSink::new(store.journal().clone());
         let book = WorkerBook::open(&config.daemon.runtime_dir)
             .context("cannot open the book of workers in daemon.runtime_dir")?;
@@ -231,7 +233,8 @@ impl Daemon {
         let mut tick = tokio::time::interval(HOUSEKEEPING);
         loop {
             tokio::select! {
-                _ = signals.hangup.recv() => self.reload().await,
+                // In a task of its own: who stops vgpud does not wait for a reload.
+                _ = signals.hangup.recv() => drop(tokio::spawn(reload(self.admin.clone(), self.events.clone()))),
                 () = any(&mut signals.stop) => break,
                 _ = tick.tick() => self.keep_house().await,
             }
@@ -244,21 +247,8 @@ impl Daemon {
         Ok(())
     }
 
-    async fn reload(&mut self) {
-        systemd::reloading();
-        match self.admin.reload(Actor::daemon()).await {
-            Ok(_) => self.level.set(&self.admin.config().borrow().log),
-            Err(error) => {
-                let text = format!("The configuration was not read again: {error}");
-                self.events
-                    .daemon(EventKind::ConfigReloaded, Severity::Error, text);
-            }
-        }
-        systemd::ready();
-    }
-
     async fn keep_house(&mut self) {
-        // A reload over the API changes the level too.
+        // Also of a configuration that was read again.
         self.level.set(&self.admin.config().borrow().log);
         if let Ok(pong) = self.mediator.handle().ask(Command::Ping).await {
             self.numbers.keep_ahead(pong.next_session);
@@ -304,6 +294,16 @@ impl Daemon {
             tracing::error!("vgpud did not end in good order: {e}");
         }
     }
+}
+
+/// Reads the configuration again; the log's level follows with the next housekeeping.
+async fn reload(admin: Arc<Admin>, events: EventSink) {
+    systemd::reloading();
+    if let Err(error) = admin.reload(Actor::daemon()).await {
+        let text = format!("The configuration was not read again: {error}");
+        events.daemon(EventKind::ConfigReloaded, Severity::Error, text);
+    }
+    systemd::ready();
 }
 
 /// Clears the module images that no VM has any more away, and starts to keep those to come.

@@ -16,7 +16,8 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use vgpu_proto::api::ReloadReport;
 
-use crate::system::{self, resolved};
+use crate::system;
+use crate::system::patience::Patience;
 
 pub use sections::{
     Admin, Cgroups, Daemon, Defaults, Driver, DriverKind, Limits, Listen, Log, LogFormat, Worker,
@@ -228,9 +229,9 @@ impl Config {
     }
 
     /// Directories and sockets of the daemon itself, among which no VM gets a socket of its choice: as configured, and
-    /// where symbolic links lead now.
+    /// where symbolic links lead now, or led when their file systems last answered.
     #[must_use]
-    pub fn own_paths(&self) -> Vec<PathBuf> {
+    pub fn own_paths(&self, patience: &Patience) -> Vec<PathBuf> {
         let mut paths = vec![
             self.daemon.runtime_dir.clone(),
             self.daemon.state_dir.clone(),
@@ -239,8 +240,8 @@ impl Config {
         ];
         paths.extend(self.vm_socket_dir());
         paths.extend(self.listen.hybrid_dirs.iter().cloned());
-        let real: Vec<PathBuf> = paths.iter().filter_map(|p| resolved(p).ok()).collect();
-        paths.extend(real);
+        let real = patience.resolved(&paths);
+        paths.extend(real.into_iter().flatten());
         paths
     }
 

@@ -218,18 +218,11 @@ impl Store {
         key: Option<String>,
         command: Command,
     ) -> Result<Outcome, ErrorDetail> {
-        let (reply, answer) = oneshot::channel();
-        self.send(Job::Execute {
-            actor,
-            key,
-            asked: None,
-            command: Box::new(command),
-            reply,
-        })?;
-        answer.await.map_err(|_| stopped())?
+        self.execute_asked(actor, key, None, command).await
     }
 
-    /// As [`Store::execute`], of a command that was made from what the caller asked for: the key stands for that.
+    /// As [`Store::execute`], of a command that vgpud made from the caller's (`asked`): the caller's is stored with the
+    /// key, so that a repetition of the caller's command is recognized.
     ///
     /// # Errors
     /// As [`Store::execute`].
@@ -251,19 +244,16 @@ impl Store {
         answer.await.map_err(|_| stopped())?
     }
 
-    /// What the same command under the same key came to before.
+    /// The outcome of the same command under the same key, if it was carried out before.
     ///
     /// # Errors
     /// The key was used with another command; or the database cannot be read.
     pub(crate) async fn repeated(
         &self,
         actor: Actor,
-        key: Option<String>,
+        key: String,
         asked: Command,
     ) -> Result<Option<Outcome>, ErrorDetail> {
-        if key.is_none() {
-            return Ok(None);
-        }
         let (reply, answer) = oneshot::channel();
         self.send(Job::Repeated {
             actor,

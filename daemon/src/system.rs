@@ -1,4 +1,14 @@
 //! What several parts of vgpud ask of the operating system.
+//!
+//! | module | what it does |
+//! |---|---|
+//! | [`patience`] | file work with a deadline, in threads of its own |
+//! | `private` | makes a file or directory that is in its place only once it is whole |
+//! | `walk` | walks to a socket's directory; refuses links that a tenant may have put there |
+
+pub mod patience;
+pub(crate) mod private;
+pub(crate) mod walk;
 
 use std::fs::{File, OpenOptions};
 use std::io;

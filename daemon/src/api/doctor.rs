@@ -1,7 +1,10 @@
 //! `vgpu-admin doctor`: each check says what it saw and what cures it.
 
+use std::fs::Metadata;
+use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use nix::unistd::{AccessFlags, access};
 use vgpu_proto::api::{CheckStatus, DoctorCheck, Gpu, GpuState, Vm};
@@ -11,6 +14,7 @@ use super::views::World;
 use crate::config::{Config, DriverKind, Source};
 use crate::store::Store;
 use crate::system;
+use crate::system::patience::Patience;
 
 /// Less free space than this for the database is a warning.
 const LOW_SPACE: u64 = 64 << 20;
@@ -60,7 +64,12 @@ pub(super) fn error(
 }
 
 /// What can be seen on the host: files, groups, database, driver.
-pub(super) async fn examine(config: &Config, source: &Source, store: &Store) -> Vec<DoctorCheck> {
+pub(super) async fn examine(
+    config: &Arc<Config>,
+    source: &Source,
+    store: &Store,
+    patience: &Patience,
+) -> Vec<DoctorCheck> {
     let mut checks = vec![
         configuration(config, source),
         integrity(store).await,
@@ -70,7 +79,12 @@ pub(super) async fn examine(config: &Config, source: &Source, store: &Store) -> 
         group("admin-write-group", &config.admin.write_group),
         admin_socket(config),
     ];
-    checks.extend(guest_doors(config));
+    let (asked, patience) = (config.clone(), patience.clone());
+    let doors = tokio::task::spawn_blocking(move || guest_doors(&asked, &patience)).await;
+    checks.extend(doors.unwrap_or_else(|problem| {
+        let problem = format!("The directories of sockets cannot be looked at: {problem}.");
+        vec![error(VM_SOCKET_DIR, problem, "vgpud's log says more.")]
+    }));
     checks.push(binary(
         ("worker-binary", "binary"),
         config.worker.binary.as_deref(),
@@ -216,7 +230,7 @@ fn admin_socket(config: &Config) -> DoctorCheck {
     }
 }
 
-fn guest_doors(config: &Config) -> Vec<DoctorCheck> {
+fn guest_doors(config: &Config, patience: &Patience) -> Vec<DoctorCheck> {
     let mut checks = Vec::new();
     if config.listen.vsock {
         const NAME: &str = "vsock";
@@ -241,17 +255,29 @@ fn guest_doors(config: &Config) -> Vec<DoctorCheck> {
         .hybrid_dirs
         .iter()
         .map(|dir| ("hybrid-dir", dir.clone()));
-    for (name, dir) in dirs.chain(hybrid) {
-        checks.push(directory(name, &dir));
-    }
+    let dirs: Vec<_> = dirs.chain(hybrid).collect();
+    let work = |(_, dir): &(_, PathBuf)| {
+        let asked = dir.clone();
+        (dir.clone(), move || std::fs::metadata(asked))
+    };
+    let answers = patience.ask_all(dirs.iter().map(work).collect());
+    let seen = dirs.iter().zip(answers);
+    checks.extend(seen.map(|((name, dir), answer)| match answer {
+        Ok(found) => directory(name, dir, found),
+        Err(why) => error(
+            name,
+            format!("{} cannot be looked at: {why}.", dir.display()),
+            "Mend or unmount that file system.",
+        ),
+    }));
     checks
 }
 
 /// The name of the check of the directory with VMs' sockets.
 const VM_SOCKET_DIR: &str = "vm-socket-dir";
 
-fn directory(name: &str, dir: &Path) -> DoctorCheck {
-    match std::fs::metadata(dir) {
+fn directory(name: &str, dir: &Path, found: io::Result<Metadata>) -> DoctorCheck {
+    match found {
         Ok(metadata) if !metadata.is_dir() => {
             error(name, format!("{} is not a directory.", dir.display()), "")
         }
@@ -494,5 +520,25 @@ fn gpu(gpu: &Gpu) -> DoctorCheck {
             "When its driver is loaded: `vgpu-admin scan-gpus`.",
         ),
         GpuState::Ready | GpuState::Draining => ok(&name, format!("{} is healthy.", gpu.model)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_whose_file_system_does_not_answer_is_told() {
+        let mut config = Config::default();
+        config.listen.hybrid_dirs = vec!["/dead".into()];
+        let patience = Patience::default();
+        let (_release, hangs) = std::sync::mpsc::channel::<()>();
+        let _ = patience.ask(Path::new("/dead"), move || {
+            let _ = hangs.recv();
+        });
+        let checks = guest_doors(&config, &patience);
+        let told = checks.iter().find(|check| check.name == "hybrid-dir");
+        let told = told.expect("a line of its own");
+        assert!(told.message.contains("does not answer"), "{told:?}");
     }
 }

@@ -2,50 +2,69 @@
 //!
 //! The file system is asked here, before the command: the store's writer, for which all commands wait, compares strings.
 
+use std::io;
 use std::os::unix::fs::FileTypeExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
 use vgpu_proto::api::{ErrorCode, ErrorDetail, RegisterRequest};
 
 use super::service::broke_off;
 use crate::store::command::{invalid, refuse};
 use crate::store::{Catalog, rules};
-use crate::system::resolved;
-
-/// How long the file system may take to answer.
-const DEADLINE: Duration = Duration::from_secs(10);
+use crate::system::patience::{NoAnswer, Patience};
+use crate::system::walk::{Way, enter};
 
 /// The request with its socket's path as it is without symbolic links, so that the paths of one socket are one
 /// string. Where each VM is registered with the path as it stands, the request is as it was.
 ///
 /// # Errors
-/// Something that is not a socket is there, a link leads nowhere, or the file system does not answer.
+/// Something that is not a socket is there, a link leads nowhere or may be a tenant's, or the file system does not answer.
 pub(super) async fn placed(
     request: RegisterRequest,
     catalog: Arc<Catalog>,
+    patience: Patience,
 ) -> Result<RegisterRequest, ErrorDetail> {
     let Some(socket) = request.socket.clone() else {
         return Ok(request);
     };
     let vm_ids = request.vm_ids.clone();
-    let asked = tokio::task::spawn_blocking(move || place(&socket, &vm_ids, &catalog));
-    let Ok(answer) = tokio::time::timeout(DEADLINE, asked).await else {
-        return Err(refuse(
-            ErrorCode::InvalidRequest,
-            format!(
-                "The file system of the socket {:?} does not answer.",
-                request.socket.unwrap_or_default()
-            ),
-            "Give a path on a file system of this host.",
-        ));
+    let ask = move || {
+        let dir = shared(Path::new(&socket)).to_owned();
+        patience.ask(&dir, move || place(&socket, &vm_ids, &catalog))
     };
-    let socket = answer.map_err(|error| broke_off(&error))?;
-    Ok(RegisterRequest {
-        socket: Some(socket.map_err(invalid)?),
-        ..request
-    })
+    let asked = tokio::task::spawn_blocking(ask).await;
+    match asked.map_err(|error| broke_off(&error))? {
+        Ok(socket) => Ok(RegisterRequest {
+            socket: Some(socket.map_err(invalid)?),
+            ..request
+        }),
+        Err(why) => {
+            let socket = request.socket.unwrap_or_default();
+            let message = format!("The socket {socket:?} cannot be looked at: {why}.");
+            Err(match why {
+                NoAnswer::Silent => refuse(
+                    ErrorCode::InvalidRequest,
+                    message,
+                    "Mend or unmount that file system, or give a path on another one.",
+                ),
+                NoAnswer::Failed(_) => refuse(ErrorCode::Internal, message, "Please report it."),
+            })
+        }
+    }
+}
+
+/// The directory of the socket, or the deepest one around that all VMs have in common.
+fn shared(socket: &Path) -> &Path {
+    let numbered = |dir: &&Path| dir.to_string_lossy().contains(rules::VM_ID);
+    let shared = socket.ancestors().skip(1).find(|dir| !numbered(dir));
+    shared.unwrap_or(Path::new("/"))
+}
+
+/// Where a socket is, or would be: without links, but for one in its own place.
+fn real(path: &Path) -> io::Result<PathBuf> {
+    let dir = Way::to(path.parent().unwrap_or(path))?.real()?;
+    Ok(dir.join(path.file_name().unwrap_or_default()))
 }
 
 /// The path to register for these VMs, with the place of their number as it was.
@@ -60,46 +79,46 @@ fn place(socket: &str, vm_ids: &[u32], catalog: &Catalog) -> Result<String, Stri
         return Ok(socket.to_owned());
     }
     let path = Path::new(socket);
-    let numbered = |dir: &&Path| dir.to_string_lossy().contains(rules::VM_ID);
-    let shared = path.ancestors().skip(1).find(|dir| !numbered(dir));
-    let shared = shared.unwrap_or(Path::new("/"));
+    let shared = shared(path);
     let refused = |why: String| format!("The socket {socket:?} is not allowed: {why}.");
-    let mut real = resolved(shared).map_err(|error| refused(error.to_string()))?;
-    real.extend(path.strip_prefix(shared).unwrap_or(path));
-    let real = real.into_os_string().into_string();
-    let real = real.map_err(|path| refused(format!("it leads to {path:?}, which is not UTF-8")))?;
+    let walked = Way::to(shared).and_then(|way| way.real());
+    let mut placed = walked.map_err(|error| refused(error.to_string()))?;
+    placed.extend(path.strip_prefix(shared).unwrap_or(path));
+    let placed = placed.into_os_string().into_string();
+    let placed =
+        placed.map_err(|path| refused(format!("it leads to {path:?}, which is not UTF-8")))?;
     // Registered by an earlier vgpud with another spelling of the same place: the command changes nothing.
     if let [id] = vm_ids
         && let Some(stored) = catalog.vms.get(id).and_then(|vm| vm.socket.as_ref())
-        && resolved(Path::new(stored))
-            .is_ok_and(|at| at == Path::new(&rules::socket_of(&real, *id)))
+        && real(Path::new(stored)).is_ok_and(|at| at == Path::new(&rules::socket_of(&placed, *id)))
     {
         return Ok(stored.clone());
     }
     for id in vm_ids {
-        look(Path::new(&rules::socket_of(&real, *id))).map_err(refused)?;
+        look(Path::new(&rules::socket_of(&placed, *id))).map_err(refused)?;
     }
-    Ok(real)
+    Ok(placed)
 }
 
 /// Refuses what can be no socket, and links: a link that belongs to a VM may lead elsewhere tomorrow.
 fn look(path: &Path) -> Result<(), String> {
-    let found = std::fs::symlink_metadata(path);
+    let real = real(path).map_err(|error| error.to_string())?;
+    if real != path {
+        return Err(format!(
+            "{} leads to {}; give that path",
+            path.display(),
+            real.display()
+        ));
+    }
+    let dir = Way::to(path.parent().unwrap_or(path)).and_then(Way::there);
+    let found = dir.and_then(|dir| enter(&dir, path.file_name().unwrap_or_default())?.metadata());
     if found.is_ok_and(|meta| !meta.file_type().is_socket()) {
         return Err(format!(
             "something that is not a socket is at {}; move it away, or give another path",
             path.display()
         ));
     }
-    match resolved(path) {
-        Ok(real) if real == path => Ok(()),
-        Ok(real) => Err(format!(
-            "{} leads to {}; give that path",
-            path.display(),
-            real.display()
-        )),
-        Err(error) => Err(error.to_string()),
-    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -162,5 +181,55 @@ mod tests {
             assert_eq!(placed, Ok(at("link/x")), "{spelling}");
         }
         assert_eq!(place(&at("link/y"), &[1], &catalog), Ok(at("real/y")));
+    }
+    #[test]
+    fn a_link_that_a_tenant_may_have_put_there_is_refused() {
+        if !nix::unistd::geteuid().is_root() {
+            eprintln!("SKIPPED: giving a link away needs root");
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let base = dir.path().canonicalize().unwrap();
+        for name in ["real", "tenant"] {
+            std::fs::create_dir(base.join(name)).unwrap();
+        }
+        let link = base.join("link");
+        std::os::unix::fs::symlink("real", &link).unwrap();
+        let placed = |socket: &str| {
+            let socket = base.join(socket);
+            place(socket.to_str().unwrap(), &[1], &Catalog::default())
+        };
+        placed("link/x").unwrap();
+        std::os::unix::fs::lchown(&link, Some(12_345), None).unwrap();
+        let refused = placed("link/x").unwrap_err();
+        assert!(refused.contains("link of user 12345"), "{refused}");
+        // A link of root in a tenant's directory, and below one that differs between the VMs.
+        std::os::unix::fs::symlink("../real", base.join("tenant/link")).unwrap();
+        std::os::unix::fs::chown(base.join("tenant"), Some(12_345), None).unwrap();
+        for path in ["tenant/link/x", "tenant/link/{vm_id}/x"] {
+            let refused = placed(path).unwrap_err();
+            assert!(refused.contains("a directory of user 12345"), "{refused}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_file_system_that_does_not_answer_is_told() {
+        let patience = Patience::default();
+        let (_release, hangs) = std::sync::mpsc::channel::<()>();
+        let _ = patience.ask(Path::new("/dead"), move || {
+            let _ = hangs.recv();
+        });
+        let request = RegisterRequest {
+            vm_ids: vec![1],
+            socket: Some("/dead/x".into()),
+            ..RegisterRequest::default()
+        };
+        let refused = placed(request, Arc::new(Catalog::default()), patience);
+        let refused = refused.await.unwrap_err();
+        assert!(
+            refused.message.contains("does not answer"),
+            "{}",
+            refused.message
+        );
     }
 }

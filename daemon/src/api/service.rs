@@ -23,6 +23,7 @@ use crate::mediation::{Explained, Mediation, MediationError, MediationFuture};
 use crate::model::{RuntimeSnapshot, now_unix_ms};
 use crate::store::command::refuse;
 use crate::store::{Actor, Command, Outcome, Store, StoreOptions, Temporary};
+use crate::system::patience::Patience;
 
 /// How long the mediation may take to say what it is doing.
 const SNAPSHOT_DEADLINE: Duration = Duration::from_secs(2);
@@ -41,6 +42,7 @@ pub struct Admin {
     source: Source,
     /// Held from a commit until the mediation has it.
     order: Mutex<()>,
+    patience: Patience,
     draining: AtomicBool,
     /// True once the API's doors close: those who wait for events are sent home.
     closing: watch::Sender<bool>,
@@ -55,12 +57,12 @@ impl std::fmt::Debug for Admin {
     }
 }
 
-/// How the store is kept, by a configuration.
+/// How the store is kept, by a configuration. Asks the file system where vgpud's own paths lead.
 #[must_use]
-pub fn store_options(config: &Config) -> StoreOptions {
+pub fn store_options(config: &Config, patience: &Patience) -> StoreOptions {
     StoreOptions {
         pool_defaults: config.defaults.pool_settings(),
-        own_paths: config.own_paths(),
+        own_paths: config.own_paths(patience),
         events_kept: config.daemon.events_kept,
         usage_flush: Duration::from_secs(config.daemon.usage_flush_s),
     }
@@ -83,6 +85,7 @@ impl Admin {
             config: watch::Sender::new(config),
             source: source.into(),
             order: Mutex::new(()),
+            patience: Patience::default(),
             draining: AtomicBool::new(false),
             closing: watch::Sender::new(false),
             started_unix_ms: now_unix_ms(),
@@ -160,21 +163,31 @@ impl Admin {
             Command::RegisterVm(request) => {
                 // The key first: where a path leads may have changed since.
                 let asked = Command::RegisterVm(request.clone());
-                let repeated = self
-                    .store
-                    .repeated(actor.clone(), key.clone(), asked.clone());
-                if let Some(done) = repeated.await? {
+                if let Some(key) = &key
+                    && let Some(done) = self.repeated(&actor, key, &asked).await?
+                {
                     return Ok(done);
                 }
-                let placed = registration::placed(request, self.store.catalog()).await?;
+                let (catalog, patience) = (self.store.catalog(), self.patience.clone());
+                let placed = registration::placed(request, catalog, patience).await?;
                 (Some(asked), Command::RegisterVm(placed))
             }
             other => (None, other),
         };
         let admin = self.clone();
-        // A task of its own: a caller who goes away must not leave it half done.
-        let task = tokio::spawn(async move { admin.carry_out(actor, key, asked, command).await });
-        task.await.map_err(|error| broke_off(&error))?
+        to_its_end(async move { admin.carry_out(actor, key, asked, command).await }).await
+    }
+
+    /// What the same command under the same key came to before, once the mediation has that.
+    async fn repeated(
+        &self,
+        actor: &Actor,
+        key: &str,
+        asked: &Command,
+    ) -> Result<Option<Outcome>, ErrorDetail> {
+        let _in_order = self.order.lock().await;
+        let (actor, key, asked) = (actor.clone(), key.to_owned(), asked.clone());
+        self.store.repeated(actor, key, asked).await
     }
 
     async fn carry_out(
@@ -202,14 +215,13 @@ impl Admin {
             return Err(of_mediation(&MediationError::Draining));
         }
         let admin = self.clone();
-        // As with commands: a caller who goes away must not leave it half done.
-        let task = tokio::spawn(async move {
+        let outcome = to_its_end(async move {
             let _in_order = admin.order.lock().await;
             let sessions = admin.snapshot().await.sessions;
             let outcome = admin.store.restore(actor, backup, sessions).await?;
             admin.hand_over(outcome).await
-        });
-        let outcome = task.await.map_err(|error| broke_off(&error))??;
+        })
+        .await?;
         // GPUs of the backup may be here, and others may have gone since.
         let scanned = self.scan(Actor::daemon()).await;
         let mut warnings = self.store.catalog().doubts();
@@ -383,14 +395,14 @@ impl Admin {
         crate::store::rules::reason(&reason)
             .map_err(|problem| refuse(ErrorCode::InvalidRequest, problem, ""))?;
         let admin = self.clone();
-        // As with commands: a caller who goes away must not leave it without its audit line.
-        let task = tokio::spawn(async move {
+        // With its audit line.
+        let warning = to_its_end(async move {
             let killed = admin.mediation.kill_session(session_id, reason).await;
             killed.map_err(|error| of_mediation(&error))?;
             let target = format!("session {session_id}");
             Ok(admin.note(actor, "session-kill", target).await.err())
-        });
-        let warning = task.await.map_err(|error| broke_off(&error))??;
+        })
+        .await?;
         Ok(ApplyReport {
             changed: true,
             message: format!("Session {session_id} is being ended."),
@@ -418,9 +430,7 @@ impl Admin {
     /// What is wrong with the file; nothing was changed then.
     pub async fn reload(self: &Arc<Self>, actor: Actor) -> Result<ReloadReport, ErrorDetail> {
         let admin = self.clone();
-        // A task of its own: a caller who goes away must not leave it half done.
-        let task = tokio::spawn(async move { admin.read_again(actor).await });
-        task.await.map_err(|error| broke_off(&error))?
+        to_its_end(async move { admin.read_again(actor).await }).await
     }
 
     async fn read_again(&self, actor: Actor) -> Result<ReloadReport, ErrorDetail> {
@@ -438,7 +448,10 @@ impl Admin {
             .reconfigure(merged.clone())
             .await
             .map_err(|error| of_mediation(&error))?;
-        self.store.configure(store_options(&merged));
+        let (asked, patience) = (merged.clone(), self.patience.clone());
+        let options = tokio::task::spawn_blocking(move || store_options(&asked, &patience));
+        let options = options.await.map_err(|error| broke_off(&error))?;
+        self.store.configure(options);
         self.config.send_replace(merged);
         let message = format!(
             "The configuration was read again: {} keys changed, {} need a restart.",
@@ -526,7 +539,7 @@ impl Admin {
     /// Examines this host.
     pub async fn doctor(&self) -> DoctorReport {
         let config = self.config.borrow().clone();
-        let mut checks = doctor::examine(&config, &self.source, &self.store).await;
+        let mut checks = doctor::examine(&config, &self.source, &self.store, &self.patience).await;
         checks.extend(doctor::of_world(&self.world().await));
         match within(DOCTOR_DEADLINE, self.mediation.doctor()).await {
             Ok(more) => checks.extend(more),
@@ -553,6 +566,14 @@ impl Admin {
             .err()
             .map(|problem| format!("The mediation does not answer: {problem}."))
     }
+}
+
+/// Work in a task of its own: a caller who goes away must not leave it half done.
+async fn to_its_end<T: Send + 'static>(
+    work: impl Future<Output = Result<T, ErrorDetail>> + Send + 'static,
+) -> Result<T, ErrorDetail> {
+    let task = tokio::spawn(work);
+    task.await.map_err(|error| broke_off(&error))?
 }
 
 pub(super) fn broke_off(error: &tokio::task::JoinError) -> ErrorDetail {

@@ -66,7 +66,11 @@ impl Host {
         let file = dir.path().join("vgpud.toml");
         std::fs::write(&file, text).unwrap();
         let config = Arc::new(Config::load(&file).unwrap());
-        let store = Store::open(&config.database(), store_options(&config)).unwrap();
+        let store = Store::open(
+            &config.database(),
+            store_options(&config, &Default::default()),
+        )
+        .unwrap();
         let mediation = Arc::new(FakeMediation::default());
         let admin = Admin::new(
             Arc::new(store),

@@ -259,7 +259,7 @@ fn vgpuds_own_paths_are_known_as_configured_and_without_links() {
     std::os::unix::fs::symlink("real", base.join("link")).unwrap();
     let mut config = Config::default();
     config.listen.hybrid_dirs = vec![base.join("link")];
-    let own = config.own_paths();
+    let own = config.own_paths(&crate::system::patience::Patience::default());
     for path in [
         base.join("link"),
         base.join("real"),

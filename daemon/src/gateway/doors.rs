@@ -1,36 +1,31 @@
-//! Listeners, and the one accept path behind all of them.
+//! Listeners appear and disappear with the VMs.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::io;
-use std::os::fd::OwnedFd;
+use std::fs::Metadata;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
-use std::time::Duration;
 
-use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
-use tokio::io::unix::AsyncFd;
 use tokio::net::UnixListener;
 use tokio::task::JoinHandle;
 use vgpu_proto::api::{CheckStatus, DoctorCheck};
 use vsock::{VMADDR_CID_ANY, VsockListener};
 
-use super::caps::{Caps, Verdict};
-use super::conn::{self, Conn};
-use super::patience::Patience;
+use super::Shared;
+use super::accept::{accept_unix, accept_vsock};
+use super::caps::Caps;
+use super::checks::{check, unix_listeners, vm_socket_access};
+use super::conn;
+use super::homes::{self, Registered};
+use super::rules::{Owner, Rules, Wanted, ground, wanted};
 use super::shut::Shut;
-use super::{Peer, Shared, session, sockets};
+use super::sockets::{self, Spot};
 use crate::config::Config;
 use crate::events::EventSink;
 use crate::mediator::{MediatorHandle, VmIdentity};
 use crate::model::{ShutDoor, VmRecord};
 use crate::supervisor::launcher::Launcher;
-use crate::system::resolved;
-
-/// After a failed accept (out of descriptors), wait this long.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-
-/// CIDs below this are this host's own programs, over vsock loopback.
-const FIRST_GUEST_CID: u32 = 3;
+use crate::system::patience::{NoAnswer, Patience};
+use crate::system::walk::Id;
 
 /// All guests' doors.
 #[derive(Debug)]
@@ -48,39 +43,32 @@ struct Doors {
     vsock_problem: Option<String>,
     unix: BTreeMap<PathBuf, UnixDoor>,
     shut: Vec<ShutDoor>,
-    /// Whose directories were made, or found: they are not made a second time.
-    made: HashMap<PathBuf, VmIdentity>,
+    /// For which registrations the directory of a socket was there once: vgpud makes it no more.
+    found: HashMap<PathBuf, VmIdentity>,
+    /// Whose the VMs' own directories are; `None` before vgpud looked.
+    homes: Option<Registered>,
     open: bool,
-    swept: bool,
-}
-
-/// Whose door a Unix socket is.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Owner {
-    identity: VmIdentity,
-    uid: Option<u32>,
-}
-
-/// A socket that a VM should have.
-#[derive(Debug, Clone)]
-struct Wanted {
-    owner: Owner,
-    /// An administrator chose the path.
-    registered: bool,
 }
 
 #[derive(Debug)]
 struct UnixDoor {
     owner: Owner,
-    id: sockets::Id,
+    id: Id,
     _task: Task,
 }
 
-impl UnixDoor {
-    fn taken(&self) -> (sockets::Id, u32) {
-        (self.id, self.owner.identity.vm_id)
-    }
+/// What the file system shows of the doors that are open.
+#[derive(Debug, Default)]
+struct Looked {
+    there: Vec<(PathBuf, Option<u32>, Metadata)>,
+    /// Their sockets are not at their paths any more.
+    lost: Vec<(PathBuf, u32)>,
+    /// Their file systems do not answer.
+    unseen: Vec<ShutDoor>,
 }
+
+/// A socket that is missing, and its place.
+type Missing = (PathBuf, Wanted, Spot);
 
 /// A task that ends when dropped.
 #[derive(Debug)]
@@ -135,44 +123,32 @@ impl Gateway {
         // Whoever was registered first keeps what two claim, also after a restart.
         vms.sort_by_key(|vm| vm.generation);
         self.take_identities(&vms);
-        let rules = Arc::new(Rules::of(&config));
+        let rules = Arc::new(Rules::of(&config, &self.patience));
         let (wanted, mut shut) = wanted(&config, &vms, &rules);
-        let lost = self.lost();
-        for (path, vm) in &lost {
+        let looked = self.look();
+        for (path, vm) in &looked.lost {
             tracing::warn!(
                 vm,
                 "the socket of the VM is not at {} any more",
                 path.display()
             );
         }
-        let Some(mut missing) = self.close_unwanted(&config, &wanted, &lost) else {
+        if !self.close_unwanted(&config, &wanted, &looked.lost) {
             return;
-        };
-        // And a path without links comes before one that leads to the same place.
-        missing.sort_by_cached_key(|(path, wanted)| {
-            let (dir, asked) = (rules.ground(path), path.clone());
-            let linked = move || resolved(&asked).is_ok_and(|real| real != asked);
-            let linked = wanted.registered && self.patience.ask(&dir, linked).unwrap_or(false);
-            (linked, wanted.owner.identity.generation)
-        });
-        // Asks the host's name services.
-        let access = (!missing.is_empty()).then(|| sockets::Access::of(&config.listen));
-        let taken = self.lock().unix.values().map(UnixDoor::taken).collect();
-        let taken = Arc::new(Mutex::new(taken));
-        for (path, wanted) in missing {
-            let Some(access) = &access else { break };
-            let vm_id = wanted.owner.identity.vm_id;
-            let opened = access
-                .clone()
-                .and_then(|access| self.open_unix(&path, wanted, access, &rules, &taken));
-            shut.extend(opened.err().map(|why| why.door(&path, vm_id)));
         }
+        let registered = vms.iter().map(|vm| (vm.vm_id, vm.generation)).collect();
+        let cleared = self.clear_homes(&rules, &registered);
+        let (missing, former) = self.missing(&wanted, &rules, &registered, cleared.as_ref());
+        shut.extend(former);
+        shut.extend(self.open_missing(missing, &config, &rules));
         let mut doors = self.lock();
+        let unseen = looked.unseen.into_iter();
+        shut.extend(unseen.filter(|door| doors.unix.contains_key(&door.path)));
         for door in shut.iter().filter(|door| !doors.shut.contains(door)) {
             tracing::warn!(vm = door.vm_id, "{}", door.sentence());
         }
         doors.shut = shut;
-        doors.made.retain(|path, vm| {
+        doors.found.retain(|path, vm| {
             wanted
                 .get(path)
                 .is_some_and(|wanted| wanted.owner.identity == *vm)
@@ -193,8 +169,8 @@ impl Gateway {
         self.shared.launcher.jail().keep(&registered);
     }
 
-    /// Open doors whose socket is not at its path any more. Asks the file system, without the lock.
-    fn lost(&self) -> Vec<(PathBuf, u32)> {
+    /// Looks at the sockets of the doors that are open, without the lock.
+    fn look(&self) -> Looked {
         let opened: Vec<_> = {
             let doors = self.lock();
             let opened = doors.unix.iter();
@@ -202,38 +178,40 @@ impl Gateway {
             opened.collect()
         };
         let vm_dirs = self.shared.config().vm_socket_dir();
-        let mut by_ground: BTreeMap<PathBuf, Vec<_>> = BTreeMap::new();
-        for door in opened {
-            let ground = ground(&door.0, vm_dirs.as_deref());
-            by_ground.entry(ground).or_default().push(door);
+        let work = |(path, id, _): &(PathBuf, Id, Owner)| {
+            let (asked, id) = (path.clone(), *id);
+            let look = move || sockets::look(&asked, id);
+            (ground(path, vm_dirs.as_deref()), look)
+        };
+        let answers = self.patience.ask_all(opened.iter().map(work).collect());
+        let mut looked = Looked::default();
+        for ((path, _, owner), answer) in opened.into_iter().zip(answers) {
+            let vm_id = owner.identity.vm_id;
+            match answer {
+                Ok(Ok(Some(meta))) => looked.there.push((path, owner.uid, meta)),
+                Ok(Ok(None)) => looked.lost.push((path, vm_id)),
+                // What cannot be seen counts as being there.
+                Ok(Err(_)) => {}
+                Err(why) => looked.unseen.push(Shut::from(why).unseen(&path, vm_id)),
+            }
         }
-        let lost = by_ground.into_iter().flat_map(|(ground, mut doors)| {
-            let look = move || {
-                doors.retain(|(path, id, _)| !id.is_at(path));
-                doors
-            };
-            // What cannot be seen counts as being there.
-            self.patience.ask(&ground, look).unwrap_or_default()
-        });
-        lost.map(|(path, _, owner)| (path, owner.identity.vm_id))
-            .collect()
+        looked
     }
 
-    /// Closes what no VM wants; gives what is wanted and not open. `None`: the doors are closed.
+    /// Closes what no VM wants. False: the doors are closed.
     fn close_unwanted(
         &self,
         config: &Config,
         wanted: &BTreeMap<PathBuf, Wanted>,
         lost: &[(PathBuf, u32)],
-    ) -> Option<Vec<(PathBuf, Wanted)>> {
-        let vm_dirs = config.vm_socket_dir();
+    ) -> bool {
         let stays = |path: &PathBuf, door: &UnixDoor| {
             wanted.get(path).map(|wanted| &wanted.owner) == Some(&door.owner)
         };
-        let (gone, swept) = {
+        let gone = {
             let mut doors = self.lock();
             if !doors.open {
-                return None;
+                return false;
             }
             if config.listen.vsock && doors.vsock_due() {
                 self.open_vsock(&mut doors, config);
@@ -243,66 +221,170 @@ impl Gateway {
                 doors.unix.remove(path);
             }
             let gone = doors.unix.iter().filter(|(path, door)| !stays(path, door));
-            let gone: Vec<_> = gone.map(|(path, door)| (path.clone(), door.id)).collect();
-            let swept = vm_dirs.is_none() || std::mem::replace(&mut doors.swept, true);
-            (gone, swept)
+            gone.map(|(path, door)| (path.clone(), door.id)).collect()
         };
-        for (path, id) in gone {
-            let vm_is_gone = !wanted.contains_key(&path);
-            self.close_path(&path, id, vm_dirs.as_deref(), vm_is_gone);
-        }
-        if let (false, Some(vm_dirs)) = (swept, vm_dirs) {
-            let keep: HashSet<PathBuf> = wanted.keys().cloned().collect();
-            let ground = vm_dirs.clone();
-            let sweep = move || sockets::sweep(&vm_dirs, |path| keep.contains(path));
-            // What is left is swept at the next start.
-            let _ = self.patience.ask(&ground, sweep);
-        }
-        let doors = self.lock();
-        let missing = wanted
-            .iter()
-            .filter(|(path, _)| !doors.unix.contains_key(*path));
-        Some(
-            missing
-                .map(|(path, wanted)| (path.clone(), wanted.clone()))
-                .collect(),
-        )
+        self.close_paths(gone, config);
+        true
     }
 
-    /// Listens on a VM's socket. Its directory is made once for each registration, and again only where that is
-    /// vgpud's own: below a mount point without its file system, a new directory would hide what is missing.
-    fn open_unix(
+    /// Takes the directories of registrations that have ended away: an old tenant may still have one mounted. Gives whose
+    /// they are now.
+    fn clear_homes(&self, rules: &Rules, registered: &Registered) -> Result<Registered, NoAnswer> {
+        let before = self.lock().homes.clone();
+        let Some(vm_dirs) = rules.vm_dirs.clone() else {
+            return Ok(Registered::new());
+        };
+        if before.as_ref() == Some(registered) {
+            return Ok(registered.clone());
+        }
+        let (ground, now) = (vm_dirs.clone(), registered.clone());
+        let clear = move || homes::clear(&vm_dirs, before.as_ref(), &now);
+        let homes = self.patience.ask(&ground, clear)?;
+        self.lock().homes = Some(homes.clone());
+        Ok(homes)
+    }
+
+    /// What is wanted and not open; and what must stay shut, as the directory in which it would be is a former VM's.
+    fn missing(
         &self,
-        path: &Path,
-        wanted: Wanted,
-        access: sockets::Access,
+        wanted: &BTreeMap<PathBuf, Wanted>,
+        rules: &Rules,
+        registered: &Registered,
+        homes: Result<&Registered, &NoAnswer>,
+    ) -> (Vec<(PathBuf, Wanted)>, Vec<ShutDoor>) {
+        let doors = self.lock();
+        let (mut missing, mut shut) = (Vec::new(), Vec::new());
+        for (path, wanted) in wanted {
+            if doors.unix.contains_key(path) {
+                continue;
+            }
+            let vm_id = wanted.owner.identity.vm_id;
+            let why = match homes {
+                _ if homes::home(path, rules.vm_dirs.as_deref()).is_none() => None,
+                Ok(homes) if homes.get(&vm_id) == registered.get(&vm_id) => None,
+                Ok(_) => Some(Shut::of_former()),
+                Err(why) => Some(why.clone().into()),
+            };
+            match why {
+                None => missing.push((path.clone(), wanted.clone())),
+                Some(why) => shut.push(why.door(path, vm_id)),
+            }
+        }
+        (missing, shut)
+    }
+
+    /// Opens doors. Gives those that stay shut.
+    fn open_missing(
+        &self,
+        missing: Vec<(PathBuf, Wanted)>,
+        config: &Config,
         rules: &Arc<Rules>,
-        taken: &Arc<Mutex<HashMap<sockets::Id, u32>>>,
-    ) -> Result<(), Shut> {
-        let Wanted { owner, registered } = wanted;
-        let (vm_id, uid) = (owner.identity.vm_id, owner.uid);
-        let make = {
-            let mut doors = self.lock();
-            if !doors.open || doors.unix.contains_key(path) {
-                return Ok(());
+    ) -> Vec<ShutDoor> {
+        if missing.is_empty() {
+            return Vec::new();
+        }
+        // Asks the host's name services.
+        let access = match sockets::Access::of(&config.listen) {
+            Ok(access) => access,
+            Err(why) => {
+                let door = |(path, wanted): (PathBuf, Wanted)| {
+                    why.clone().door(&path, wanted.owner.identity.vm_id)
+                };
+                return missing.into_iter().map(door).collect();
             }
-            let made = doors.made.insert(path.to_owned(), owner.identity);
-            made != Some(owner.identity) || sockets::home(path, rules.vm_dirs.as_deref()).is_some()
         };
-        let (asked, rules_of, taken) = (path.to_owned(), rules.clone(), taken.clone());
-        let open = move || {
-            let allowed = |real: &Path| rules_of.check(real, registered);
-            let spot = sockets::Spot::find(&asked, rules_of.vm_dirs.as_deref(), make, allowed)?;
-            // However the way there leads: links and mounts of one directory in two places end at one file.
-            let known = || taken.lock().unwrap_or_else(PoisonError::into_inner);
-            if let Some(other) = spot.id().and_then(|id| known().get(&id).copied()) {
-                return Err(Shut::of_other_vm(other));
+        let mut shut = Vec::new();
+        let spots = self.find(missing, rules, &mut shut);
+        let spots = self.claim(spots, &mut shut);
+        let tidied = sockets::Tidied::default();
+        let mut owners = Vec::new();
+        let mut works = Vec::new();
+        for (path, wanted, spot) in spots {
+            let (uid, tidied) = (wanted.owner.uid, tidied.clone());
+            let open = move || sockets::open(spot, uid, access, &tidied);
+            works.push((rules.ground(&path), open));
+            owners.push((path, wanted.owner));
+        }
+        let opened = self.patience.ask_all(works);
+        for ((path, owner), opened) in owners.into_iter().zip(opened) {
+            let vm_id = owner.identity.vm_id;
+            let opened = opened.map_err(Shut::from).flatten();
+            let listens = opened.and_then(|opened| self.listen(&path, owner, opened));
+            shut.extend(listens.err().map(|why| why.door(&path, vm_id)));
+        }
+        shut
+    }
+
+    /// Finds the places of sockets. Their directories are made where vgpud has not yet found them for a registration, and
+    /// later only where they are vgpud's own: below a mount point without its file system, a new directory would hide
+    /// what is missing.
+    fn find(
+        &self,
+        missing: Vec<(PathBuf, Wanted)>,
+        rules: &Arc<Rules>,
+        shut: &mut Vec<ShutDoor>,
+    ) -> Vec<Missing> {
+        let found = self.lock().found.clone();
+        let work = |(path, wanted): &(PathBuf, Wanted)| {
+            let make = found.get(path) != Some(&wanted.owner.identity)
+                || homes::home(path, rules.vm_dirs.as_deref()).is_some();
+            let (asked, rules_of, registered) = (path.clone(), rules.clone(), wanted.registered);
+            let find = move || {
+                let allowed = |real: &Path| rules_of.check(real, registered);
+                Spot::find(&asked, rules_of.vm_dirs.as_deref(), make, allowed)
+            };
+            (rules.ground(path), find)
+        };
+        let answers = self.patience.ask_all(missing.iter().map(work).collect());
+        let mut spots = Vec::new();
+        let mut doors = self.lock();
+        for ((path, wanted), answer) in missing.into_iter().zip(answers) {
+            let identity = wanted.owner.identity;
+            match answer.map_err(Shut::from).flatten() {
+                Ok(spot) => {
+                    doors.found.insert(path.clone(), identity);
+                    spots.push((path, wanted, spot));
+                }
+                Err(why) => shut.push(why.door(&path, identity.vm_id)),
             }
-            let (listener, id) = sockets::open(&spot, uid, access)?;
-            known().insert(id, vm_id);
-            Ok((listener, id))
+        }
+        spots
+    }
+
+    /// Leaves each place to one VM: to which it is open, or to the first that should have it. What vgpud gives a VM by
+    /// itself comes before what one is registered with, and a path without links before one that leads to the same place.
+    fn claim(&self, mut spots: Vec<Missing>, shut: &mut Vec<ShutDoor>) -> Vec<Missing> {
+        spots.sort_by_key(|(_, wanted, spot)| {
+            let linked = wanted.registered && spot.linked;
+            (wanted.registered, linked, wanted.owner.identity.generation)
+        });
+        let open: HashMap<Id, u32> = {
+            let doors = self.lock();
+            let open = doors.unix.values();
+            open.map(|door| (door.id, door.owner.identity.vm_id))
+                .collect()
         };
-        let (listener, id) = self.patience.ask(&rules.ground(path), open)??;
+        let mut claimed = HashMap::new();
+        spots.retain(|(path, wanted, spot)| {
+            let vm_id = wanted.owner.identity.vm_id;
+            let taken = spot.found.and_then(|id| open.get(&id));
+            let other = taken.or_else(|| claimed.get(&spot.place)).copied();
+            match other {
+                Some(other) => shut.push(Shut::of_other_vm(other).door(path, vm_id)),
+                None => {
+                    claimed.insert(spot.place.clone(), vm_id);
+                }
+            }
+            other.is_none()
+        });
+        spots
+    }
+
+    /// Accepts on a socket that was opened.
+    fn listen(&self, path: &Path, owner: Owner, opened: sockets::Opened) -> Result<(), Shut> {
+        let Some((listener, id)) = opened.keep() else {
+            return Ok(());
+        };
         let listener = UnixListener::from_std(listener)?;
         let task = accept_unix(listener, self.shared.clone(), path.into(), owner.clone());
         let mut doors = self.lock();
@@ -318,13 +400,20 @@ impl Gateway {
         Ok(())
     }
 
-    /// Takes a door away. The socket first: while its listener lives, no other file is taken for it.
-    fn close_path(&self, path: &Path, id: sockets::Id, vm_dirs: Option<&Path>, vm_is_gone: bool) {
-        let (socket, dirs) = (path.to_owned(), vm_dirs.map(Path::to_owned));
-        let close = move || sockets::close(&socket, id, dirs.as_deref(), vm_is_gone);
+    /// Takes doors away. The sockets first: while its listener lives, no other file is taken for one.
+    fn close_paths(&self, gone: Vec<(PathBuf, Id)>, config: &Config) {
+        let vm_dirs = config.vm_socket_dir();
+        let work = |(path, id): &(PathBuf, Id)| {
+            let (socket, id) = (path.clone(), *id);
+            let close = move || sockets::close(&socket, id);
+            (ground(path, vm_dirs.as_deref()), close)
+        };
         // Where the file system does not answer, a dead socket is left.
-        let _ = self.patience.ask(&ground(path, vm_dirs), close);
-        self.lock().unix.remove(path);
+        let _ = self.patience.ask_all(gone.iter().map(work).collect());
+        let mut doors = self.lock();
+        for (path, _) in gone {
+            doors.unix.remove(&path);
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, Doors> {
@@ -339,10 +428,11 @@ impl Gateway {
             let vsock = doors.vsock_problem.is_some() && doors.vsock_due();
             (!doors.open, !vsock && doors.shut.is_empty())
         };
-        closed || whole && self.lost().is_empty()
+        let looked = self.look();
+        closed || whole && looked.lost.is_empty() && looked.unseen.is_empty()
     }
 
-    /// The sockets of VMs on which vgpud should listen and does not.
+    /// The sockets of VMs on which vgpud should listen and does not, or of which it cannot see more.
     #[must_use]
     pub fn shut(&self) -> Vec<ShutDoor> {
         self.lock().shut.clone()
@@ -350,42 +440,35 @@ impl Gateway {
 
     /// Closes every door; what is connected stays.
     pub fn close(&self) {
-        let vm_dirs = self.shared.config().vm_socket_dir();
         let open: Vec<_> = {
             let mut doors = self.lock();
             doors.open = false;
             doors.vsock = None;
             doors.shut.clear();
-            doors.made.clear();
+            doors.found.clear();
             let open = doors.unix.iter();
             open.map(|(path, door)| (path.clone(), door.id)).collect()
         };
-        for (path, id) in open {
-            self.close_path(&path, id, vm_dirs.as_deref(), false);
-        }
+        self.close_paths(open, &self.shared.config());
     }
 
     /// What is wrong with the doors. Asks the host's name services and the file system, which may take long: nothing is
     /// locked then.
     #[must_use]
     pub fn doctor(&self) -> Vec<DoctorCheck> {
-        let (vsock, sockets, shut) = {
+        let (vsock, open, mut shut) = {
             let doors = self.lock();
-            let sockets = doors.unix.iter();
-            let sockets = sockets.map(|(path, door)| (path.clone(), door.owner.uid));
-            (
-                doors.vsock(),
-                sockets.collect::<Vec<_>>(),
-                doors.shut.clone(),
-            )
+            (doors.vsock(), doors.unix.len(), doors.shut.clone())
         };
+        let looked = self.look();
+        // As it is now.
+        shut.retain(|door| !door.listens);
+        let some_shut = !shut.is_empty();
+        shut.extend(looked.unseen);
         let mut checks = vec![vsock];
-        checks.extend(unix_listeners(sockets.len(), &shut, &self.lost()));
-        checks.push(vm_socket_access(
-            &sockets,
-            !shut.is_empty(),
-            &self.shared.config(),
-        ));
+        checks.extend(unix_listeners(open, &shut, &looked.lost));
+        let config = self.shared.config();
+        checks.push(vm_socket_access(&looked.there, some_shut, &config));
         let open = self.shared.caps.open();
         let open = format!("{open} connections are open");
         checks.push(check("guest-connections", CheckStatus::Ok, open, None));
@@ -419,149 +502,6 @@ impl Gateway {
     }
 }
 
-/// Directories whose file work is done, or hangs, together: those of all VMs that vgpud made, and each other one.
-fn ground(path: &Path, vm_dirs: Option<&Path>) -> PathBuf {
-    let own = vm_dirs.filter(|dirs| path.starts_with(dirs));
-    own.or(path.parent()).unwrap_or(path).to_owned()
-}
-
-/// Where a door may be.
-struct Rules {
-    vm_dirs: Option<PathBuf>,
-    admin: Option<PathBuf>,
-    own: Vec<PathBuf>,
-}
-
-impl Rules {
-    /// Asks the file system where vgpud's own paths lead.
-    fn of(config: &Config) -> Rules {
-        Rules {
-            vm_dirs: config.vm_socket_dir(),
-            admin: resolved(&config.admin_socket()).ok(),
-            own: config.own_paths(),
-        }
-    }
-
-    fn ground(&self, path: &Path) -> PathBuf {
-        ground(path, self.vm_dirs.as_deref())
-    }
-
-    /// `real`: where the path of a VM's socket leads. It may lead elsewhere than when the VM was registered.
-    fn check(&self, real: &Path, registered: bool) -> Result<(), Shut> {
-        // Whoever took it would keep the admin API, and so vgpud, from starting.
-        if self.admin.as_deref() == Some(real) {
-            return Err(Shut::own("it is the admin API's socket".into()));
-        }
-        match self
-            .own
-            .iter()
-            .find(|own| registered && real.starts_with(own))
-        {
-            Some(own) => Err(Shut::own(format!("{} is vgpud's own", own.display()))),
-            None => Ok(()),
-        }
-    }
-}
-
-/// Which sockets these VMs, of which the first come first, should have; and those that they cannot have. What vgpud
-/// gives a VM by itself comes before what any VM is registered with: an older vgpud may have allowed that.
-fn wanted(
-    config: &Config,
-    vms: &[&VmRecord],
-    rules: &Rules,
-) -> (BTreeMap<PathBuf, Wanted>, Vec<ShutDoor>) {
-    let mut wanted: BTreeMap<PathBuf, Wanted> = BTreeMap::new();
-    let mut shut = Vec::new();
-    let of_vgpud = vms.iter().flat_map(|vm| {
-        let paths = config.automatic_paths(vm).into_iter();
-        paths.map(move |path| (*vm, path, false))
-    });
-    let of_administrators = vms.iter().filter_map(|vm| {
-        let path = PathBuf::from(vm.socket.as_ref()?);
-        Some((*vm, path, true))
-    });
-    for (vm, path, registered) in of_vgpud.chain(of_administrators) {
-        let identity = VmIdentity {
-            vm_id: vm.vm_id,
-            generation: vm.generation,
-        };
-        let uid = vm.peer_uid;
-        let owner = Owner { identity, uid };
-        let refused = match (rules.check(&path, registered), wanted.get(&path)) {
-            (_, Some(taken)) if taken.owner == owner => continue,
-            (Err(refused), _) => refused,
-            (Ok(()), Some(taken)) => Shut::of_other_vm(taken.owner.identity.vm_id),
-            (Ok(()), None) => {
-                wanted.insert(path, Wanted { owner, registered });
-                continue;
-            }
-        };
-        shut.push(refused.door(&path, vm.vm_id));
-    }
-    (wanted, shut)
-}
-
-fn check(name: &str, status: CheckStatus, message: String, hint: Option<&str>) -> DoctorCheck {
-    DoctorCheck {
-        name: name.to_owned(),
-        status,
-        message,
-        hint: hint.map(str::to_owned),
-    }
-}
-
-/// Which sockets are open, which are not and why, and which are gone.
-fn unix_listeners(open: usize, shut: &[ShutDoor], lost: &[(PathBuf, u32)]) -> Vec<DoctorCheck> {
-    const NAME: &str = "unix-listeners";
-    let problem =
-        |(what, hint): (String, String)| check(NAME, CheckStatus::Error, what, Some(&hint));
-    let mut checks: Vec<_> = ShutDoor::told(shut).into_iter().map(problem).collect();
-    if let Some((path, vm_id)) = lost.first() {
-        let more = match lost.len() - 1 {
-            0 => String::new(),
-            n => format!(", nor {n} others at theirs"),
-        };
-        let path = path.display();
-        let what = format!("the socket of VM {vm_id} is not at {path} any more{more}");
-        let hint = "vgpud makes it anew within seconds; find out who removes it";
-        checks.push(check(NAME, CheckStatus::Warning, what, Some(hint)));
-    }
-    if checks.is_empty() {
-        let open = format!("{open} sockets are open");
-        checks.push(check(NAME, CheckStatus::Ok, open, None));
-    }
-    checks
-}
-
-/// Who can connect to the sockets that are open.
-fn vm_socket_access(
-    open: &[(PathBuf, Option<u32>)],
-    some_shut: bool,
-    config: &Config,
-) -> DoctorCheck {
-    const NAME: &str = "vm-socket-access";
-    let too_open = |(path, uid): &(PathBuf, _)| sockets::too_open(path, *uid, &config.admin);
-    let too_open: Vec<String> = open.iter().filter_map(too_open).collect();
-    if !too_open.is_empty() {
-        let hint = "Whoever can connect to a VM's socket is that VM: set listen.vm_socket_mode and \
-                    listen.vm_socket_group, take hypervisors' users out of the administrators' \
-                    groups, and restart vgpud";
-        return check(NAME, CheckStatus::Warning, too_open.join("; "), Some(hint));
-    }
-    let (status, sentence) = match (open.len(), some_shut) {
-        (0, true) => (CheckStatus::Skipped, "no socket of a VM is open"),
-        (_, true) => (
-            CheckStatus::Ok,
-            "nobody but root and a VM's own user or group can connect to the sockets that are open",
-        ),
-        (_, false) => (
-            CheckStatus::Ok,
-            "nobody but root and a VM's own user or group can connect as the VM",
-        ),
-    };
-    check(NAME, status, sentence.into(), None)
-}
-
 impl Doors {
     /// Whether to listen on AF_VSOCK. Without the device another try would only have the kernel look for its module.
     fn vsock_due(&self) -> bool {
@@ -588,107 +528,5 @@ impl Doors {
     }
 }
 
-async fn accept_vsock(
-    (listener, watched): (VsockListener, AsyncFd<OwnedFd>),
-    shared: Arc<Shared>,
-    cids: Arc<RwLock<HashMap<u32, VmIdentity>>>,
-    allow_local: bool,
-) {
-    loop {
-        let accepted = match watched.readable().await {
-            Ok(mut ready) => match ready.try_io(|_| listener.accept()) {
-                Ok(accepted) => accepted,
-                Err(_would_block) => continue,
-            },
-            Err(e) => Err(e),
-        };
-        match accepted {
-            Ok((stream, address)) => {
-                let cid = address.cid();
-                let known = cids
-                    .read()
-                    .unwrap_or_else(PoisonError::into_inner)
-                    .get(&cid)
-                    .copied();
-                let identity = known.filter(|_| allow_local || cid >= FIRST_GUEST_CID);
-                enter(&shared, OwnedFd::from(stream), Peer::Vsock(cid), identity);
-            }
-            Err(e) => pause("AF_VSOCK", &e).await,
-        }
-    }
-}
-
-async fn accept_unix(listener: UnixListener, shared: Arc<Shared>, path: Arc<Path>, owner: Owner) {
-    loop {
-        match listener.accept().await {
-            Ok((stream, _)) => match stream.into_std() {
-                Ok(stream) => {
-                    let fd = OwnedFd::from(stream);
-                    let uid = getsockopt(&fd, PeerCredentials).map(|peer| peer.uid());
-                    let allowed = match (owner.uid, &uid) {
-                        (None, _) => true,
-                        (Some(wanted), Ok(uid)) => wanted == *uid,
-                        (Some(_), Err(_)) => false,
-                    };
-                    let peer = Peer::Unix(path.clone(), uid.unwrap_or(u32::MAX));
-                    if allowed {
-                        enter(&shared, fd, peer, Some(owner.identity));
-                    } else {
-                        turn_away_foreigner(&shared, fd, peer, &owner);
-                    }
-                }
-                Err(e) => pause("a VM's socket", &e).await,
-            },
-            Err(e) => pause("a VM's socket", &e).await,
-        }
-    }
-}
-
-/// The right path, the wrong user: refused as unknown, and told so.
-fn turn_away_foreigner(shared: &Arc<Shared>, fd: OwnedFd, peer: Peer, owner: &Owner) {
-    let Peer::Unix(_, uid) = &peer else { return };
-    tracing::warn!(
-        vm = owner.identity.vm_id,
-        uid,
-        "a process of another user connected at {peer}"
-    );
-    enter(shared, fd, peer, None);
-}
-
-/// The accept path of every listener: counted, then served by a task of its own.
-fn enter(shared: &Arc<Shared>, fd: OwnedFd, peer: Peer, identity: Option<VmIdentity>) {
-    let due = identity.map_or(0, |vm| shared.nonces.due(vm));
-    let verdict = shared.caps.enter(identity.map(|vm| vm.vm_id), due);
-    if matches!(verdict, Verdict::Close) {
-        return;
-    }
-    if matches!(verdict, Verdict::Serve(_))
-        && let Some(session) = identity.and_then(|vm| session::take_data(shared, &fd, vm))
-    {
-        return shared.mediator.data(session, fd);
-    }
-    let conn = match Conn::new(fd) {
-        Ok(conn) => conn,
-        Err(e) => {
-            tracing::warn!("a connection from {peer} cannot be served: {e}");
-            return;
-        }
-    };
-    match verdict {
-        Verdict::Serve(permit) => {
-            tokio::spawn(session::serve(shared.clone(), conn, peer, identity, permit));
-        }
-        Verdict::Tell(permit, text) => {
-            let shared = shared.clone();
-            tokio::spawn(session::turn_away(
-                shared, conn, peer, identity, text, permit,
-            ));
-        }
-        Verdict::Close => {}
-    }
-}
-
-async fn pause(what: &str, error: &io::Error) {
-    tracing::warn!("cannot accept on {what}: {error}");
-    tokio::time::sleep(ACCEPT_PAUSE).await;
-}
+#[cfg(test)]
+mod tests;

@@ -10,24 +10,28 @@
 //! | `caps` | how many connections, how fast |
 //! | [`opening`] | the first bytes, exactly as long as announced |
 //! | `session` | from Hello to Welcome; then the control connection until the end |
+//! | `rules` | which VM should have which socket |
 //! | `shut` | what is told of sockets on which vgpud cannot listen |
 //! | `sockets` | the Unix sockets in the file system |
-//! | `patience` | file systems that do not answer |
-//! | `walk` | the way to a socket's directory, past links of tenants |
+//! | `homes` | the VMs' own directories end with their registrations |
+//! | `accept` | the one accept path behind all listeners |
+//! | `checks` | what doctor says of the doors |
 //! | `nonces` | binds a data connection to its session |
 //! | [`conn`] | a stream socket |
 
+mod accept;
 pub(crate) mod caps;
+mod checks;
 pub mod conn;
 pub mod doors;
+mod homes;
 pub(crate) mod nonces;
 pub mod opening;
-mod patience;
 mod peer;
+mod rules;
 mod session;
 mod shut;
 mod sockets;
-mod walk;
 
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;

@@ -4,6 +4,7 @@ use std::io;
 use std::path::Path;
 
 use crate::model::ShutDoor;
+use crate::system::patience::NoAnswer;
 
 /// Why a socket is shut. Neither text ends with a full stop.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -26,6 +27,19 @@ impl From<io::Error> for Shut {
     }
 }
 
+impl From<NoAnswer> for Shut {
+    fn from(why: NoAnswer) -> Shut {
+        let hint = match why {
+            NoAnswer::Silent => format!("Mend or unmount that file system: {AGAIN}"),
+            NoAnswer::Failed(_) => format!("Please report what vgpud's log says; {AGAIN}"),
+        };
+        Shut {
+            problem: why.to_string(),
+            hint,
+        }
+    }
+}
+
 impl Shut {
     /// An error of the file system, with its usual cure.
     pub(super) fn of(error: &io::Error, problem: String, usual: String) -> Shut {
@@ -41,21 +55,34 @@ impl Shut {
         Shut { problem, hint }
     }
 
-    /// Nothing is known of the socket.
-    pub(super) fn silent() -> Shut {
-        Shut {
-            problem: "its file system does not answer".into(),
-            hint: format!("Mend or unmount that file system: {AGAIN}"),
-        }
-    }
-
     /// With this socket of this VM.
     pub(super) fn door(self, path: &Path, vm_id: u32) -> ShutDoor {
         ShutDoor {
             vm_id,
             path: path.to_owned(),
+            listens: false,
             problem: self.problem,
             hint: self.hint,
+        }
+    }
+
+    /// The same of a socket on which vgpud listens, and of which it cannot see more.
+    pub(super) fn unseen(self, path: &Path, vm_id: u32) -> ShutDoor {
+        ShutDoor {
+            listens: true,
+            ..self.door(path, vm_id)
+        }
+    }
+
+    /// The directory of the VM that had the number before is in the way.
+    pub(super) fn of_former() -> Shut {
+        Shut {
+            problem: "its directory is still the one of the VM that had this number before, and vgpud cannot \
+                      rename it"
+                .into(),
+            hint: "Unmount what is mounted at that directory, or remove the directory: vgpud then opens the socket \
+                   by itself"
+                .into(),
         }
     }
 

@@ -1,4 +1,4 @@
-//! Sockets of VMs on which vgpud should listen and does not.
+//! Sockets of VMs on which vgpud should listen and does not, or of which it cannot see whether anybody reaches them.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -8,13 +8,16 @@ const MOST_TOLD: usize = 8;
 /// Sockets of one problem that are named before the rest is only counted.
 const MOST_NAMED: usize = 3;
 
-/// A socket of a VM on which vgpud should listen and does not. Neither text ends with a full stop.
+/// A socket of a VM on which vgpud should listen and does not, or of which it cannot see whether it is in its place.
+/// Neither text ends with a full stop.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ShutDoor {
     /// The VM.
     pub vm_id: u32,
     /// The socket.
     pub path: PathBuf,
+    /// vgpud listens on it, and cannot see more of it.
+    pub listens: bool,
     /// Why.
     pub problem: String,
     /// What cures it.
@@ -25,36 +28,43 @@ impl ShutDoor {
     /// What and why, without a full stop.
     #[must_use]
     pub fn sentence(&self) -> String {
-        let (path, vm_id, problem) = (self.path.display(), self.vm_id, &self.problem);
-        format!("vgpud does not listen on {path} (VM {vm_id}): {problem}")
+        let socket = format!("{} (VM {})", self.path.display(), self.vm_id);
+        self.sentence_of(&socket, "it is in its place")
     }
 
-    /// What is shut, as a sentence and its cure: each problem once, however many sockets have it.
+    fn sentence_of(&self, sockets: &str, in_place: &str) -> String {
+        let problem = &self.problem;
+        match self.listens {
+            false => format!("vgpud does not listen on {sockets}: {problem}"),
+            true => {
+                format!("vgpud listens on {sockets} and cannot see whether {in_place}: {problem}")
+            }
+        }
+    }
+
+    /// What is shut, as a sentence and its cure: each problem and cure once, however many sockets have it.
     #[must_use]
     pub fn told(shut: &[ShutDoor]) -> Vec<(String, String)> {
-        // By the problem alone: cures may name each socket's own directory.
-        let mut alike: BTreeMap<&str, Vec<&ShutDoor>> = BTreeMap::new();
+        let mut alike: BTreeMap<_, Vec<&ShutDoor>> = BTreeMap::new();
         for door in shut {
-            alike.entry(&door.problem).or_default().push(door);
+            let what = (door.listens, &door.problem, &door.hint);
+            alike.entry(what).or_default().push(door);
         }
-        let mut alike: Vec<_> = alike.into_iter().collect();
+        let mut alike: Vec<_> = alike.into_values().collect();
         let rest = alike.split_off(alike.len().min(MOST_TOLD));
-        let told = alike.into_iter().map(|(problem, doors)| {
-            let hint = doors[0].hint.clone();
-            match &doors[..] {
-                [door] => (door.sentence(), hint),
-                doors => {
-                    let what = named(doors);
-                    (format!("vgpud does not listen on {what}: {problem}"), hint)
-                }
-            }
+        let told = alike.into_iter().map(|doors| {
+            let what = match &doors[..] {
+                [door] => door.sentence(),
+                doors => doors[0].sentence_of(&named(doors), "they are in their places"),
+            };
+            (what, doors[0].hint.clone())
         });
         let mut told: Vec<_> = told.collect();
-        let more: usize = rest.iter().map(|(_, doors)| doors.len()).sum();
+        let more: usize = rest.iter().map(Vec::len).sum();
         if more > 0 {
             let what = match more {
-                1 => "1 socket is shut for another reason".into(),
-                n => format!("{n} sockets are shut for other reasons"),
+                1 => "something else is wrong with 1 socket".into(),
+                n => format!("something else is wrong with {n} sockets"),
             };
             told.push((what, "vgpud's log names them all".into()));
         }
@@ -81,8 +91,9 @@ mod tests {
         let door = |vm_id: u32, problem: &str| ShutDoor {
             vm_id,
             path: format!("/x/{vm_id}").into(),
+            listens: false,
             problem: problem.into(),
-            hint: format!("Mend /x/{vm_id}"),
+            hint: format!("Mend it: {problem}"),
         };
         let mut shut: Vec<_> = (1..=12).map(|id| door(id, "there is no group x")).collect();
         shut.push(door(13, "it is vgpud's own"));
@@ -103,6 +114,17 @@ mod tests {
         many.push(door(21, "problem 20"));
         let said = ShutDoor::told(&many);
         assert_eq!(said.len(), MOST_TOLD + 1);
-        assert!(said[MOST_TOLD].0.starts_with("13 sockets"), "{said:?}");
+        assert!(said[MOST_TOLD].0.ends_with("13 sockets"), "{said:?}");
+        // Each cure is told with the sockets that it cures.
+        let mut other = door(22, "problem 01");
+        other.hint = "Another cure".into();
+        let said = ShutDoor::told(&[door(1, "problem 01"), other]);
+        assert_eq!(said.len(), 2, "{said:?}");
+        let mut unseen = door(23, "it is silent");
+        unseen.listens = true;
+        assert_eq!(
+            unseen.sentence(),
+            "vgpud listens on /x/23 (VM 23) and cannot see whether it is in its place: it is silent"
+        );
     }
 }

@@ -37,15 +37,15 @@ pub(super) enum Job {
     Execute {
         actor: Actor,
         key: Option<String>,
-        /// As the caller said it, where the command was made from that.
+        /// The caller's command, where vgpud made `command` from it.
         asked: Option<Box<Command>>,
         command: Box<Command>,
         reply: oneshot::Sender<Result<Outcome, ErrorDetail>>,
     },
-    /// What the same command under the same key came to before.
+    /// The outcome of the same command under the same key, if it was carried out before.
     Repeated {
         actor: Actor,
-        key: Option<String>,
+        key: String,
         asked: Box<Command>,
         reply: oneshot::Sender<Result<Option<Outcome>, ErrorDetail>>,
     },
@@ -174,7 +174,7 @@ impl Writer {
                     asked,
                     reply,
                 }) => {
-                    let _ = reply.send(self.repeated(&actor, key.as_deref(), &asked));
+                    let _ = reply.send(self.repeated(&actor, &key, &asked));
                 }
                 Ok(Job::Restore {
                     actor,
@@ -202,7 +202,9 @@ impl Writer {
         asked: &Command,
         command: &Command,
     ) -> Result<Outcome, ErrorDetail> {
-        if let Some(done) = self.repeated(actor, key, asked)? {
+        if let Some(key) = key
+            && let Some(done) = self.repeated(actor, key, asked)?
+        {
             return Ok(done);
         }
         let on_disk = self.on_disk.clone();
@@ -357,14 +359,13 @@ impl Writer {
         outcome.changes.iter().filter_map(reset).collect()
     }
 
-    /// What the same command under the same key came to before.
+    /// The outcome of the same command under the same key, if it was carried out before.
     fn repeated(
         &self,
         actor: &Actor,
-        key: Option<&str>,
+        key: &str,
         command: &Command,
     ) -> Result<Option<Outcome>, ErrorDetail> {
-        let Some(key) = key else { return Ok(None) };
         match rows::load_request(&self.connection, actor, key) {
             Ok(None) => Ok(None),
             Ok(Some((first, outcome))) if first == *command => Ok(Some(outcome)),
@@ -686,27 +687,4 @@ fn note_vm(catalog: &mut Catalog, vm_id: u32, note: &VmNote) {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// On the writer's clock: how long a loaded machine takes for a tick does not matter.
-    #[test]
-    fn usage_is_due_every_second_of_the_writers_clock() {
-        let options = crate::api::service::store_options(&crate::config::Config::default());
-        assert_eq!(options.usage_flush, Duration::from_secs(1));
-        let begin = Instant::now();
-        let mut next = begin;
-        let ticks = (0..=600).map(|tick| begin + tick * TICK);
-        let written: Vec<Instant> = ticks
-            .filter(|now| is_due(&mut next, *now, options.usage_flush))
-            .collect();
-        assert_eq!(
-            written.len(),
-            61,
-            "once a second for 60 s, and at the start"
-        );
-        for pair in written.windows(2) {
-            assert_eq!(pair[1] - pair[0], Duration::from_secs(1));
-        }
-    }
-}
+mod tests;

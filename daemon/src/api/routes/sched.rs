@@ -68,7 +68,8 @@ pub(super) async fn explain_vm(
     let mut shut = world.snapshot.shut_doors;
     shut.retain(|door| door.vm_id == vm_id);
     // Without another way in, no program can wait.
-    let cut_off = vm.cid.is_none() && shut.len() >= vm.socket_paths.len();
+    let closed = shut.iter().filter(|door| !door.listens).count();
+    let cut_off = vm.cid.is_none() && closed >= vm.socket_paths.len();
     let mut answer = explain::view(&catalog, record, &explained, cut_off);
     let next = explain::next_program(&vm, explained.explanation.pinned_room);
     for sentence in next.into_iter().chain(shut_sentences(&shut)) {

@@ -65,6 +65,7 @@ async fn a_restore_says_which_sockets_stay_shut() {
     host.mediation.shut.lock().unwrap().push(ShutDoor {
         vm_id: 3,
         path: "/x/v.sock".into(),
+        listens: false,
         problem: "there is no group x".into(),
         hint: "Make it".into(),
     });

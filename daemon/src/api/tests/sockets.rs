@@ -68,6 +68,16 @@ async fn two_vms_are_never_registered_with_one_socket_nor_with_vgpuds_own() {
     host.done("POST", "/v1/vms", vm(2, "real/other.sock")).await;
 }
 
+fn shut(vm_id: u32) -> ShutDoor {
+    ShutDoor {
+        vm_id,
+        path: "/x/v.sock".into(),
+        listens: false,
+        problem: "there is no group x".into(),
+        hint: "Make it".into(),
+    }
+}
+
 #[tokio::test]
 async fn a_registration_repeated_with_its_key_is_answered_wherever_its_path_leads_by_now() {
     let host = Host::start().await;
@@ -87,8 +97,10 @@ async fn a_registration_repeated_with_its_key_is_answered_wherever_its_path_lead
                 .text
         }
     };
+    host.mediation.shut.lock().unwrap().push(shut(1));
     let first = send("link/v.sock").await;
     assert!(first.contains("registered in pool A"), "{first}");
+    assert!(first.contains("there is no group x"), "{first}");
     std::fs::remove_file(at("link")).unwrap();
     symlink("none", at("link")).unwrap();
     assert_eq!(send("link/v.sock").await, first);
@@ -100,12 +112,7 @@ async fn a_registration_repeated_with_its_key_is_answered_wherever_its_path_lead
 async fn a_socket_that_stays_shut_is_told_wherever_an_administrator_looks() {
     let host = Host::start_with("[listen]\nvsock = false\n").await;
     host.done("POST", "/v1/pools", json!({"name": "A"})).await;
-    host.mediation.shut.lock().unwrap().push(ShutDoor {
-        vm_id: 3,
-        path: "/x/v.sock".into(),
-        problem: "there is no group x".into(),
-        hint: "Make it".into(),
-    });
+    host.mediation.shut.lock().unwrap().push(shut(3));
     let sentence = "vgpud does not listen on /x/v.sock (VM 3): there is no group x. Make it.";
     let warns = |answer: &Value| answer.to_string().contains(sentence);
     let register = |id: u32| json!({"vm_ids": [id], "pool": "A"});

@@ -1,0 +1,137 @@
+//! The one accept path behind all listeners.
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
+use tokio::io::unix::AsyncFd;
+use tokio::net::UnixListener;
+use vsock::VsockListener;
+
+use super::caps::Verdict;
+use super::conn::Conn;
+use super::rules::Owner;
+use super::{Peer, Shared, session};
+use crate::mediator::VmIdentity;
+
+/// After a failed accept (out of descriptors), wait this long.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// CIDs below this are this host's own programs, over vsock loopback.
+const FIRST_GUEST_CID: u32 = 3;
+
+/// Accepts from VMs by their CIDs.
+pub(super) async fn accept_vsock(
+    (listener, watched): (VsockListener, AsyncFd<OwnedFd>),
+    shared: Arc<Shared>,
+    cids: Arc<RwLock<HashMap<u32, VmIdentity>>>,
+    allow_local: bool,
+) {
+    loop {
+        let accepted = match watched.readable().await {
+            Ok(mut ready) => match ready.try_io(|_| listener.accept()) {
+                Ok(accepted) => accepted,
+                Err(_would_block) => continue,
+            },
+            Err(e) => Err(e),
+        };
+        match accepted {
+            Ok((stream, address)) => {
+                let cid = address.cid();
+                let known = cids
+                    .read()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .get(&cid)
+                    .copied();
+                let identity = known.filter(|_| allow_local || cid >= FIRST_GUEST_CID);
+                enter(&shared, OwnedFd::from(stream), Peer::Vsock(cid), identity);
+            }
+            Err(e) => pause("AF_VSOCK", &e).await,
+        }
+    }
+}
+
+/// Accepts on the socket of one VM.
+pub(super) async fn accept_unix(
+    listener: UnixListener,
+    shared: Arc<Shared>,
+    path: Arc<Path>,
+    owner: Owner,
+) {
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) => match stream.into_std() {
+                Ok(stream) => {
+                    let fd = OwnedFd::from(stream);
+                    let uid = getsockopt(&fd, PeerCredentials).map(|peer| peer.uid());
+                    let allowed = match (owner.uid, &uid) {
+                        (None, _) => true,
+                        (Some(wanted), Ok(uid)) => wanted == *uid,
+                        (Some(_), Err(_)) => false,
+                    };
+                    let peer = Peer::Unix(path.clone(), uid.unwrap_or(u32::MAX));
+                    if allowed {
+                        enter(&shared, fd, peer, Some(owner.identity));
+                    } else {
+                        turn_away_foreigner(&shared, fd, peer, &owner);
+                    }
+                }
+                Err(e) => pause("a VM's socket", &e).await,
+            },
+            Err(e) => pause("a VM's socket", &e).await,
+        }
+    }
+}
+
+/// The right path, the wrong user: refused as unknown, and told so.
+fn turn_away_foreigner(shared: &Arc<Shared>, fd: OwnedFd, peer: Peer, owner: &Owner) {
+    let Peer::Unix(_, uid) = &peer else { return };
+    tracing::warn!(
+        vm = owner.identity.vm_id,
+        uid,
+        "a process of another user connected at {peer}"
+    );
+    enter(shared, fd, peer, None);
+}
+
+/// The accept path of every listener: counted, then served by a task of its own.
+fn enter(shared: &Arc<Shared>, fd: OwnedFd, peer: Peer, identity: Option<VmIdentity>) {
+    let due = identity.map_or(0, |vm| shared.nonces.due(vm));
+    let verdict = shared.caps.enter(identity.map(|vm| vm.vm_id), due);
+    if matches!(verdict, Verdict::Close) {
+        return;
+    }
+    if matches!(verdict, Verdict::Serve(_))
+        && let Some(session) = identity.and_then(|vm| session::take_data(shared, &fd, vm))
+    {
+        return shared.mediator.data(session, fd);
+    }
+    let conn = match Conn::new(fd) {
+        Ok(conn) => conn,
+        Err(e) => {
+            tracing::warn!("a connection from {peer} cannot be served: {e}");
+            return;
+        }
+    };
+    match verdict {
+        Verdict::Serve(permit) => {
+            tokio::spawn(session::serve(shared.clone(), conn, peer, identity, permit));
+        }
+        Verdict::Tell(permit, text) => {
+            let shared = shared.clone();
+            tokio::spawn(session::turn_away(
+                shared, conn, peer, identity, text, permit,
+            ));
+        }
+        Verdict::Close => {}
+    }
+}
+
+async fn pause(what: &str, error: &io::Error) {
+    tracing::warn!("cannot accept on {what}: {error}");
+    tokio::time::sleep(ACCEPT_PAUSE).await;
+}

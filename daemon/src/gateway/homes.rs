@@ -1,0 +1,152 @@
+//! The VMs' own directories (`<vm_dirs>/<vm number>`): each is one registration's. An old tenant may still have it mounted,
+//! so that it never becomes the directory of the next VM with that number.
+
+use std::collections::HashMap;
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use nix::fcntl::renameat;
+use nix::unistd::{UnlinkatFlags, unlinkat};
+use rustix::fs::{Mode, OFlags, ResolveFlags, openat2};
+
+use crate::config::VM_SOCKET;
+use crate::system::private::unknown;
+use crate::system::walk::{DIR_MODE, Way, enter, itself};
+
+/// The generation of each VM, by its number: whose the directories are.
+pub(super) type Registered = HashMap<u32, u64>;
+
+/// Directories of VMs that are no more; no VM has such a name.
+const GONE: &str = ".gone-";
+/// Says whose the directories are, for the next vgpud.
+const BOOK: &str = ".registered";
+/// No registration.
+const UNKNOWN: u64 = u64::MAX;
+/// So much is removed of what a VM left; the rest is kept, and goes at later starts.
+const MOST_REMOVED: usize = 10_000;
+const MOST_DEPTH: usize = 16;
+
+/// The VM's own directory, if this is the socket in it.
+pub(super) fn home<'a>(path: &'a Path, vm_dirs: Option<&Path>) -> Option<&'a Path> {
+    let home = path.parent()?;
+    (path.file_name()? == VM_SOCKET && home.parent() == vm_dirs).then_some(home)
+}
+
+/// Takes away each directory that is not of a registration of now: renames it, and removes what it can of it. `before`:
+/// whose they were; `None` at the start. Gives whose they are now: one that could not be renamed is whose it was.
+pub(super) fn clear(vm_dirs: &Path, before: Option<&Registered>, now: &Registered) -> Registered {
+    let mut homes = now.clone();
+    let way = Way::to(vm_dirs);
+    let dirs = match now.is_empty() {
+        true => way.and_then(Way::there),
+        false => way.and_then(Way::make),
+    };
+    // Nothing is there, nor can be: each socket says so.
+    let Ok(dirs) = dirs else { return homes };
+    let read;
+    let first = before.is_none();
+    let before = match before {
+        Some(before) => before,
+        None => {
+            read = load(&dirs);
+            &read
+        }
+    };
+    let stale = |number: u32, name: &OsStr| match (before.get(&number), now.get(&number)) {
+        (Some(before), Some(now)) => before != now,
+        (None, Some(_)) => false,
+        (Some(_), None) => true,
+        (None, None) => is_ours(&dirs, name),
+    };
+    for entry in std::fs::read_dir(itself(&dirs))
+        .into_iter()
+        .flatten()
+        .flatten()
+    {
+        let name = entry.file_name();
+        let text = name.to_str().unwrap_or_default();
+        let number = text.parse().ok().filter(|n: &u32| n.to_string() == text);
+        let gone = match number {
+            Some(number) if stale(number, &name) => set_aside(&dirs, &name),
+            None if first && text.starts_with(GONE) => Ok(name.clone()),
+            _ => continue,
+        };
+        if let (Err(_), Some(number)) = (&gone, number) {
+            homes.insert(number, before.get(&number).copied().unwrap_or(UNKNOWN));
+        }
+        let removed = gone.and_then(|gone| remove(&dirs, &gone, &mut { MOST_REMOVED }, 0));
+        if let Err(error) = removed {
+            let path = vm_dirs.join(&name);
+            tracing::warn!(
+                "what a VM that is gone left at {} cannot be removed: {error}",
+                path.display()
+            );
+        }
+    }
+    if let Err(error) = save(&dirs, &homes) {
+        // The next start then believes the numbers.
+        let _ = unlinkat(&dirs, BOOK, UnlinkatFlags::NoRemoveDir);
+        tracing::warn!(
+            "cannot note whose the directories in {} are: {error}",
+            vm_dirs.display()
+        );
+    }
+    homes
+}
+
+/// Whether vgpud made a directory that no book names: an administrator may keep others beside.
+fn is_ours(dirs: &File, name: &OsStr) -> bool {
+    let us = nix::unistd::geteuid().as_raw();
+    let meta = enter(dirs, name).and_then(|dir| dir.metadata());
+    meta.is_ok_and(|meta| meta.is_dir() && meta.uid() == us && meta.mode() & 0o7777 == DIR_MODE)
+}
+
+/// Gives a directory a name that no VM has.
+fn set_aside(dirs: &File, name: &OsStr) -> io::Result<OsString> {
+    let gone = unknown(&format!("{GONE}{}-", name.display()))?;
+    renameat(dirs, name, dirs, gone.as_os_str())?;
+    Ok(gone)
+}
+
+/// Removes a file, or a directory with what is in it: follows no link, and leaves what is mounted there.
+fn remove(around: &File, name: &OsStr, left: &mut usize, depth: usize) -> io::Result<()> {
+    let much = || io::Error::other("there is too much of it");
+    *left = left.checked_sub(1).ok_or_else(much)?;
+    if unlinkat(around, name, UnlinkatFlags::NoRemoveDir).is_ok() {
+        return Ok(());
+    }
+    if depth > MOST_DEPTH {
+        return Err(io::Error::other("it is too deep"));
+    }
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let here = ResolveFlags::NO_XDEV | ResolveFlags::NO_SYMLINKS;
+    let dir = File::from(openat2(around, name, flags, Mode::empty(), here)?);
+    for entry in std::fs::read_dir(itself(&dir))? {
+        remove(&dir, &entry?.file_name(), left, depth + 1)?;
+    }
+    Ok(unlinkat(around, name, UnlinkatFlags::RemoveDir)?)
+}
+
+fn load(dirs: &File) -> Registered {
+    let text = std::fs::read_to_string(itself(dirs).join(BOOK)).unwrap_or_default();
+    let line = |line: &str| {
+        let (number, generation) = line.split_once(' ')?;
+        Some((number.parse().ok()?, generation.parse().ok()?))
+    };
+    text.lines().filter_map(line).collect()
+}
+
+fn save(dirs: &File, homes: &Registered) -> io::Result<()> {
+    let mut lines: Vec<_> = homes.iter().collect();
+    lines.sort_unstable();
+    let lines: String = lines
+        .into_iter()
+        .map(|(number, generation)| format!("{number} {generation}\n"))
+        .collect();
+    let new = format!("{BOOK}.new");
+    std::fs::write(itself(dirs).join(&new), lines)?;
+    Ok(renameat(dirs, new.as_str(), dirs, BOOK)?)
+}

@@ -1,0 +1,107 @@
+//! Which VM should have which socket.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use super::shut::Shut;
+use crate::config::Config;
+use crate::mediator::VmIdentity;
+use crate::model::{ShutDoor, VmRecord};
+use crate::system::patience::Patience;
+
+/// Whose door a Unix socket is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Owner {
+    pub(super) identity: VmIdentity,
+    pub(super) uid: Option<u32>,
+}
+
+/// A socket that a VM should have.
+#[derive(Debug, Clone)]
+pub(super) struct Wanted {
+    pub(super) owner: Owner,
+    /// An administrator chose the path.
+    pub(super) registered: bool,
+}
+
+/// Directories whose file work is done, or hangs, together: those of all VMs that vgpud made, and each other one.
+pub(super) fn ground(path: &Path, vm_dirs: Option<&Path>) -> PathBuf {
+    let own = vm_dirs.filter(|dirs| path.starts_with(dirs));
+    own.or(path.parent()).unwrap_or(path).to_owned()
+}
+
+/// Where a door may be.
+pub(super) struct Rules {
+    pub(super) vm_dirs: Option<PathBuf>,
+    admin: Option<PathBuf>,
+    own: Vec<PathBuf>,
+}
+
+impl Rules {
+    /// Asks the file system where vgpud's own paths lead.
+    pub(super) fn of(config: &Config, patience: &Patience) -> Rules {
+        Rules {
+            vm_dirs: config.vm_socket_dir(),
+            admin: patience.resolved(&[config.admin_socket()]).remove(0),
+            own: config.own_paths(patience),
+        }
+    }
+
+    pub(super) fn ground(&self, path: &Path) -> PathBuf {
+        ground(path, self.vm_dirs.as_deref())
+    }
+
+    /// `real`: where the path of a VM's socket leads. It may lead elsewhere than when the VM was registered.
+    pub(super) fn check(&self, real: &Path, registered: bool) -> Result<(), Shut> {
+        // Whoever took it would keep the admin API, and so vgpud, from starting.
+        if self.admin.as_deref() == Some(real) {
+            return Err(Shut::own("it is the admin API's socket".into()));
+        }
+        match self
+            .own
+            .iter()
+            .find(|own| registered && real.starts_with(own))
+        {
+            Some(own) => Err(Shut::own(format!("{} is vgpud's own", own.display()))),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Which sockets these VMs, of which the first come first, should have; and those that they cannot have. What vgpud
+/// gives a VM by itself comes before what any VM is registered with: an older vgpud may have allowed that.
+pub(super) fn wanted(
+    config: &Config,
+    vms: &[&VmRecord],
+    rules: &Rules,
+) -> (BTreeMap<PathBuf, Wanted>, Vec<ShutDoor>) {
+    let mut wanted: BTreeMap<PathBuf, Wanted> = BTreeMap::new();
+    let mut shut = Vec::new();
+    let of_vgpud = vms.iter().flat_map(|vm| {
+        let paths = config.automatic_paths(vm).into_iter();
+        paths.map(move |path| (*vm, path, false))
+    });
+    let of_administrators = vms.iter().filter_map(|vm| {
+        let path = PathBuf::from(vm.socket.as_ref()?);
+        Some((*vm, path, true))
+    });
+    for (vm, path, registered) in of_vgpud.chain(of_administrators) {
+        let identity = VmIdentity {
+            vm_id: vm.vm_id,
+            generation: vm.generation,
+        };
+        let uid = vm.peer_uid;
+        let owner = Owner { identity, uid };
+        let refused = match (rules.check(&path, registered), wanted.get(&path)) {
+            (_, Some(taken)) if taken.owner == owner => continue,
+            (Err(refused), _) => refused,
+            (Ok(()), Some(taken)) => Shut::of_other_vm(taken.owner.identity.vm_id),
+            (Ok(()), None) => {
+                wanted.insert(path, Wanted { owner, registered });
+                continue;
+            }
+        };
+        shut.push(refused.door(&path, vm.vm_id));
+    }
+    (wanted, shut)
+}
