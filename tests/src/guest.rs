@@ -11,10 +11,12 @@ use anyhow::{Context, bail, ensure};
 use crate::paths;
 use crate::wait;
 
-/// A program of `tests/guests` and the module that it embeds.
+/// A program of `tests/guests` (or another folder of `tests`) and the module that it embeds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Program {
-    /// `tests/guests/<name>.c`.
+    /// Below `tests`.
+    pub folder: &'static str,
+    /// `tests/<folder>/<name>.c`.
     pub name: &'static str,
     /// Below the repository's root.
     pub ptx: &'static str,
@@ -22,7 +24,7 @@ pub struct Program {
 
 macro_rules! programs {
     ($($(#[$doc:meta])* $id:ident = $name:literal, $ptx:literal;)*) => {
-        $($(#[$doc])* pub const $id: Program = Program { name: $name, ptx: $ptx };)*
+        $($(#[$doc])* pub const $id: Program = Program { folder: "guests", name: $name, ptx: $ptx };)*
         /// Every program.
         pub const ALL: &[Program] = &[$($id),*];
     };
@@ -89,6 +91,13 @@ programs! {
     PRINT = "print", "soft-gpu/fixtures/output.ptx";
 }
 
+/// What a driver answers, in rows; see [`crate::truth`].
+pub const TRUTH: Program = Program {
+    folder: "truth",
+    name: "truth",
+    ptx: "tests/truth/truth.ptx",
+};
+
 /// Compiles programs once per process, and once per build directory where nothing changed.
 static COMPILING: Mutex<()> = Mutex::new(());
 
@@ -118,10 +127,9 @@ impl Program {
 
     fn build_with(self, folder: &str, options: &[String]) -> anyhow::Result<PathBuf> {
         let _one_at_a_time = COMPILING.lock().unwrap_or_else(|e| e.into_inner());
-        let source = paths::root()
-            .join("tests/guests")
-            .join(format!("{}.c", self.name));
-        let mut from = headers()?;
+        let sources = paths::root().join("tests").join(self.folder);
+        let source = sources.join(format!("{}.c", self.name));
+        let mut from = headers(&sources)?;
         let ptx = paths::root().join(self.ptx);
         let dir = paths::build_dir()?.join(folder);
         std::fs::create_dir_all(&dir)?;
@@ -140,7 +148,8 @@ impl Program {
             .arg(format!("-DPTX_FILE=\"{}\"", ptx.display()))
             .arg(&source)
             .arg(format!("-L{}", library_dir.display()))
-            .args(["-l:libcuda.so.1", "-lm", "-lpthread"])
+            .args(["-Wl,--as-needed", "-l:libcuda.so.1"])
+            .args(["-lm", "-lpthread", "-ldl"])
             // The library is found at run time by LD_LIBRARY_PATH; its own needs are not ours.
             .arg("-Wl,--allow-shlib-undefined")
             .output()
@@ -156,9 +165,8 @@ impl Program {
     }
 }
 
-/// What programs include.
-fn headers() -> anyhow::Result<Vec<PathBuf>> {
-    let dir = paths::root().join("tests/guests");
+/// What programs of a folder include.
+fn headers(dir: &Path) -> anyhow::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(dir)? {
         let path = entry?.path();

@@ -10,5 +10,6 @@ pub mod guest;
 pub mod host;
 pub mod hostile;
 pub mod paths;
+pub mod truth;
 pub mod vm;
 pub mod wait;

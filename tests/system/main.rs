@@ -29,6 +29,7 @@ mod rules;
 mod shares;
 mod starved;
 mod surface;
+mod truth;
 mod usage;
 mod waiting;
 mod watchdog;
