@@ -20,7 +20,8 @@ use crate::system;
 use crate::system::patience::Patience;
 
 pub use sections::{
-    Admin, Cgroups, Daemon, Defaults, Driver, DriverKind, Limits, Listen, Log, LogFormat, Worker,
+    Admin, Cgroups, Daemon, Defaults, Driver, DriverKind, Guests, Limits, Listen, Log, LogFormat,
+    Worker,
 };
 
 /// Where the file is unless vgpud is told otherwise.
@@ -45,6 +46,8 @@ pub struct Config {
     pub worker: Worker,
     /// Bounds at the guests' doors.
     pub limits: Limits,
+    /// What guests are told.
+    pub guests: Guests,
     /// What new pools and VMs get.
     pub defaults: Defaults,
     /// The log.

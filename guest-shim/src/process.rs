@@ -4,12 +4,12 @@
 //! pointer is cleared in the child of a fork and when the process ends, and a reason takes its
 //! place.
 
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicU32, Ordering};
 use std::time::Duration;
 
+use vgpu_door::{Address, look};
 use vgpu_proto::cuda::{CuResult, OFFERED_CUDA_VERSION};
 
-use crate::session::address::Address;
 use crate::session::{self, NoSession, Session, sys};
 use crate::state::Shim;
 use crate::{Cu, log};
@@ -59,11 +59,31 @@ pub(crate) fn live() -> Cu<&'static Shim> {
     Ok(shim)
 }
 
-/// What cuDriverGetVersion answers; before cuInit what the library offers.
+/// What cuDriverGetVersion answers in this process and its children; 0 until the host has told its version.
+static CUDA_VERSION: AtomicU32 = AtomicU32::new(0);
+
+/// How long the host may take to tell its version before there is a session.
+const VERSION_LIMIT: Duration = Duration::from_secs(2);
+
+/// What cuDriverGetVersion answers: one number as long as the process and its children live, also before cuInit.
+/// Where the host does not answer, what the library offers, and the host is asked again the next time.
 pub(crate) fn cuda_version() -> u32 {
-    let shim = SHIM.load(Ordering::Acquire);
-    // SAFETY: null, or from a leaked box that is never freed.
-    unsafe { shim.as_ref() }.map_or(OFFERED_CUDA_VERSION, |shim| shim.devices.cuda_version)
+    match CUDA_VERSION.load(Ordering::Acquire) {
+        0 => {
+            let address = Address::from_environment().ok();
+            let looked = address.and_then(|address| look(&address, VERSION_LIMIT).ok());
+            let told = looked.and_then(|looked| looked.cuda_version);
+            told.map_or(OFFERED_CUDA_VERSION, keep_version)
+        }
+        told => told,
+    }
+}
+
+/// Keeps the host's version, unless one was told before; what is told from now on.
+fn keep_version(host: u32) -> u32 {
+    let version = host.min(OFFERED_CUDA_VERSION);
+    let kept = CUDA_VERSION.compare_exchange(0, version, Ordering::AcqRel, Ordering::Acquire);
+    kept.map_or_else(|told| told, |_| version)
 }
 
 /// `cuInit`.
@@ -97,7 +117,8 @@ fn begin() -> Cu {
             text,
         })
     })?;
-    let opened = session::open(&address).map_err(refused)?;
+    let mut opened = session::open(&address).map_err(refused)?;
+    opened.welcome.cuda_version = keep_version(opened.welcome.cuda_version);
     let visible = std::env::var("CUDA_VISIBLE_DEVICES").ok();
     let devices = crate::state::devices::Devices::new(&opened.welcome, visible.as_deref());
     let session = Session::start(&opened).map_err(refused)?;

@@ -93,26 +93,73 @@ fn an_answer_that_is_not_ours_is_a_mismatch() {
     guest::start(name, &host).success();
 }
 
+/// What cuDriverGetVersion answers.
+fn version(cuda: &guest::Cuda) -> c_int {
+    let mut version = 0;
+    assert_eq!(cu!(cuda, cuDriverGetVersion(&mut version => *mut c_int)), 0);
+    version
+}
+
 #[test]
-fn the_version_is_the_smaller_one() {
-    let name = "the_version_is_the_smaller_one";
+fn the_version_is_one_number_before_cuinit_after_it_and_in_children() {
+    let name = "the_version_is_one_number_before_cuinit_after_it_and_in_children";
     if let Some(cuda) = guest::enter(name) {
-        let mut version = 0;
-        assert_eq!(cu!(cuda, cuDriverGetVersion(&mut version => *mut c_int)), 0);
-        assert_eq!(version, 13_000, "before cuInit: what the library offers");
+        let expected = std::env::var("EXPECTED").expect("set");
+        let expected: c_int = expected.parse().expect("a number");
+        // A child that asks first, of a process that has not asked.
+        assert!(in_fork(|| assert_eq!(version(&cuda), expected)));
+        if std::env::var("FIRST").as_deref() == Ok("version") {
+            assert_eq!(version(&cuda), expected, "before cuInit");
+        }
         cuda.begin();
-        assert_eq!(cu!(cuda, cuDriverGetVersion(&mut version => *mut c_int)), 0);
-        assert_eq!(version.to_string(), std::env::var("EXPECTED").expect("set"));
+        assert_eq!(version(&cuda), expected, "after cuInit");
+        assert!(in_fork(|| assert_eq!(version(&cuda), expected)));
         return;
     }
     for (host_version, expected) in [(12_040, "12040"), (13_050, "13000")] {
-        let mut welcome = welcome();
-        welcome.cuda_version = host_version;
-        let host = Host::with(welcome, |_, _| false);
-        let address = host.address();
-        let environment = [("VGPU_ADDRESS", address.as_str()), ("EXPECTED", expected)];
-        guest::start_with(name, &environment).success();
+        for (first, looks) in [("version", 2), ("init", 1)] {
+            let mut welcome = welcome();
+            welcome.cuda_version = host_version;
+            let host = Host::with(welcome, |_, _| false);
+            let address = host.address();
+            let environment = [
+                ("VGPU_ADDRESS", address.as_str()),
+                ("EXPECTED", expected),
+                ("FIRST", first),
+            ];
+            guest::start_with(name, &environment).success();
+            assert_eq!(
+                host.looks(),
+                looks,
+                "asked once by a process, and never with a session"
+            );
+        }
     }
+}
+
+#[test]
+fn without_a_host_the_offered_version_is_told_and_not_kept() {
+    let name = "without_a_host_the_offered_version_is_told_and_not_kept";
+    if let Some(cuda) = guest::enter(name) {
+        assert_eq!(version(&cuda), 13_000, "nobody answers");
+        println!("ready");
+        wait_for_go();
+        assert_eq!(version(&cuda), 12_040, "the host has come");
+        return;
+    }
+    let host = Host::usual();
+    // The socket comes to where the guest looks for it later.
+    let elsewhere = tempfile::tempdir().expect("a directory");
+    let path = elsewhere.path().join("vgpu.sock");
+    let address = format!("unix:{}", path.display());
+    let mut guest = guest::start_with(name, &[("VGPU_ADDRESS", &address)]);
+    guest.wait_for_line("ready");
+    let there = host.address();
+    let there = there.strip_prefix("unix:").expect("a Unix socket");
+    std::os::unix::fs::symlink(there, &path).expect("a link");
+    guest.go();
+    let outcome = guest.success();
+    assert_eq!(outcome.stderr, "", "looking says nothing");
 }
 
 #[test]

@@ -11,6 +11,7 @@
 //! | [`changes`] | what changed in memory that both sides hold |
 //! | [`codec`] | bincode, pinned and bounded; the only place that names it |
 //! | [`handshake`] | Hello, Welcome, refusals, and the control connection of a session |
+//! | [`look`] | what a VM is told about itself without a session |
 //! | [`worker`] | messages between vgpud and a worker |
 //! | [`lease`] | the two shared pages between vgpud and a worker |
 //! | [`cuda`] | CUDA's result codes and handles, as numbers |
@@ -25,6 +26,7 @@ pub mod cuda;
 pub mod frame;
 pub mod handshake;
 pub mod limits;
+pub mod look;
 pub mod worker;
 
 #[cfg(feature = "api")]

@@ -7,6 +7,9 @@ use vgpu_proto::cuda::{Ctx, CuResult, DevPtr, Event, Func, Module, RESULTS, Stre
 use vgpu_proto::frame::{FrameError, HEADER_LEN, Header};
 use vgpu_proto::handshake::{DeviceInfo, Hello, Refusal, Welcome};
 use vgpu_proto::limits::{MAX_ARGS, MAX_BULK};
+use vgpu_proto::look::{
+    Looked, LookedGpu, LookedLimits, LookedProcess, LookedQuarantine, Standing, Telemetry,
+};
 use vgpu_proto::worker::{FromWorker, Start, ToWorker};
 
 fn hex(bytes: &[u8]) -> String {
@@ -15,6 +18,41 @@ fn hex(bytes: &[u8]) -> String {
 
 /// One line a message: name and bytes. A change of this file is a change of the protocol: raise
 /// `PROTOCOL`, or accept that old shims are refused by the fingerprint, and say so in CHANGELOG.
+/// An answer with something in every place.
+fn looked() -> Looked {
+    Looked {
+        daemon_version: "0.1.0".into(),
+        vm_id: 3,
+        driver_version: Some("550.163.01".into()),
+        cuda_version: Some(12_040),
+        standing: Standing {
+            quarantine: Some(LookedQuarantine {
+                reason: "slow".into(),
+                left_ms: Some(1),
+            }),
+            class: "low".into(),
+            waiting_ns: Some(2),
+            ..Standing::default()
+        },
+        limits: LookedLimits {
+            sessions: Some(4),
+            ..LookedLimits::default()
+        },
+        gpus: vec![LookedGpu {
+            uuid: "GPU-1".into(),
+            compute_capability: Some((9, 0)),
+            telemetry: Some(Telemetry::default()),
+            ..LookedGpu::default()
+        }],
+        processes: vec![LookedProcess {
+            pid: 7,
+            gpus: vec![0],
+            ..LookedProcess::default()
+        }],
+        ..Looked::default()
+    }
+}
+
 fn golden() -> String {
     let launch = req::LaunchKernel {
         ctx: Ctx(0x2000_0000_0000_0001),
@@ -73,6 +111,8 @@ fn golden() -> String {
     message("ModuleLoad", encode(&load).unwrap());
     message("Hello", encode(&hello).unwrap());
     message("Welcome", encode(&welcome).unwrap());
+    message("Look", vgpu_proto::look::question().to_vec());
+    message("Looked", encode(&looked()).unwrap());
     message("ToWorker::Start", encode(&ToWorker::Start(start)).unwrap());
     message(
         "ToWorker::Grant",
@@ -250,6 +290,7 @@ proptest! {
             prop_assert_eq!(request.op() as u16, op);
         }
         let _ = decode::<Hello>(&args);
+        let _ = decode::<Looked>(&args);
         let _ = decode::<FromWorker>(&args);
         let _ = decode::<ToWorker>(&args);
     }

@@ -87,6 +87,8 @@ programs! {
     VARIABLES = "variables", "tests/guests/variables.ptx";
     /// Takes memory and keeps it.
     TAKE = "take", "soft-gpu/fixtures/demo/null.ptx";
+    /// cuDriverGetVersion before cuInit, after it and in children.
+    VERSION = "version", "soft-gpu/fixtures/demo/null.ptx";
     /// Device printf.
     PRINT = "print", "soft-gpu/fixtures/output.ptx";
 }

@@ -20,6 +20,7 @@ mod hostile;
 mod images;
 mod in_force;
 mod limits;
+mod looks;
 mod overruns;
 mod owners;
 mod promises;

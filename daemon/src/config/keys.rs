@@ -13,6 +13,7 @@ const LIVE: &[&str] = &[
     "admin.requests_burst",
     "limits",
     "defaults",
+    "guests",
     "log.level",
     "worker.start_deadline_ms",
     "worker.probe_deadline_ms",

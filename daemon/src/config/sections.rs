@@ -550,6 +550,15 @@ impl Limits {
     }
 }
 
+/// `[guests]`: what guests are told.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Guests {
+    /// Whether NVML in a guest tells what the last scan saw of its GPUs' temperature, power and ECC. These tell
+    /// something of what other VMs do.
+    pub telemetry: bool,
+}
+
 /// `[defaults]`: what new pools and VMs get.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]

@@ -43,12 +43,17 @@ struct Door {
     /// Connections that may be the data connections of admitted sessions.
     promised: u32,
     rate: DefaultDirectRateLimiter,
+    looks: DefaultDirectRateLimiter,
     /// Its share of everybody's rate; strangers have none.
     reserved: Option<DefaultDirectRateLimiter>,
 }
 
 /// New connections that a VM may make at once out of its reserved share, however many VMs there are.
 const RESERVED_BURST: u32 = 4;
+
+/// Looks of one VM that are answered in a second, and twice as many at once after a pause. Tools look once or twice a
+/// second each.
+pub(crate) const LOOKS_PER_S: u32 = 20;
 
 /// Refusals of one VM that are being told at once; beyond it connections are closed without a word.
 const TELLING: u32 = 8;
@@ -125,6 +130,11 @@ impl Caps {
         }
     }
 
+    /// Whether a VM may be told about itself once more. Each look counts as a connection, too.
+    pub(crate) fn may_look(&self, vm: u32) -> bool {
+        self.lock().door(Some(vm)).looks.check().is_ok()
+    }
+
     /// Forgets the counters of VMs that are no more, unless something of them is still open, and shares
     /// out among those that are.
     pub(crate) fn keep(&self, vms: &HashSet<u32>) {
@@ -198,6 +208,7 @@ impl State {
             telling: 0,
             promised: 0,
             rate: limiter(limits.connects_per_s_per_vm, limits.connects_burst_per_vm),
+            looks: limiter(LOOKS_PER_S, 2 * LOOKS_PER_S),
             reserved: who.and_then(|_| reserved_rate(limits, vms)),
         })
     }

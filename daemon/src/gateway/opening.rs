@@ -12,6 +12,7 @@ use vgpu_proto::handshake::{
     REPLY_PREAMBLE_LEN, Refusal, ReplyPreamble, WELCOME_MAGIC, Welcome,
 };
 use vgpu_proto::limits::{MAX_HANDSHAKE, MAX_TEXT};
+use vgpu_proto::look::{LOOK_MAGIC, LOOK_VERSION, Looked};
 use zerocopy::little_endian::U32;
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -22,6 +23,8 @@ use super::conn::Conn;
 pub enum Opening {
     /// A guest process introduces itself.
     Control(Hello),
+    /// A guest looks at its VM.
+    Look,
     /// A session's data connection.
     Data([u8; NONCE_LEN]),
 }
@@ -55,7 +58,7 @@ pub async fn read(conn: &Conn) -> Result<Opening, BadOpening> {
         conn.read_exact(&mut nonce).await?;
         return Ok(Opening::Data(nonce));
     }
-    if magic != HELLO_MAGIC {
+    if magic != HELLO_MAGIC && magic != LOOK_MAGIC {
         let text =
             "this is vgpud's door for guests, and what connected does not speak its protocol";
         return Err(BadOpening::Refuse(Refusal::Malformed, text.into()));
@@ -69,7 +72,28 @@ pub async fn read(conn: &Conn) -> Result<Opening, BadOpening> {
             "the greeting is cut short".into(),
         ));
     };
-    hello(conn, preamble).await.map(Opening::Control)
+    match magic {
+        LOOK_MAGIC => look(&preamble).map(|()| Opening::Look),
+        _ => hello(conn, preamble).await.map(Opening::Control),
+    }
+}
+
+fn look(preamble: &Preamble) -> Result<(), BadOpening> {
+    let version = preamble.protocol.get();
+    if version != LOOK_VERSION {
+        let text = format!(
+            "the guest's library looks in version {version}, and this host's vgpud {} in {LOOK_VERSION}; install \
+             the guest's libraries of vgpud {}",
+            crate::VERSION,
+            crate::VERSION
+        );
+        return Err(BadOpening::Refuse(Refusal::Version, text));
+    }
+    if preamble.body_len.get() != 0 || preamble.fingerprint.get() != 0 {
+        let text = "a look has no body and no call table".to_owned();
+        return Err(BadOpening::Refuse(Refusal::Malformed, text));
+    }
+    Ok(())
 }
 
 async fn hello(conn: &Conn, preamble: Preamble) -> Result<Hello, BadOpening> {
@@ -119,6 +143,14 @@ pub fn refusal(code: Refusal, sentence: &str) -> Vec<u8> {
 /// When it is larger than a message may be (a device with absurdly many attributes).
 pub fn welcome(welcome: &Welcome) -> Result<Vec<u8>, codec::CodecError> {
     Ok(reply(0, &codec::encode(welcome)?))
+}
+
+/// The bytes of the answer to a look.
+///
+/// # Errors
+/// As [`welcome`].
+pub fn looked(looked: &Looked) -> Result<Vec<u8>, codec::CodecError> {
+    Ok(reply(0, &codec::encode(looked)?))
 }
 
 fn reply(code: u32, body: &[u8]) -> Vec<u8> {
@@ -255,6 +287,31 @@ mod tests {
             matches!(refused, Err(BadOpening::Refuse(Refusal::Malformed, _))),
             "{refused:?}"
         );
+    }
+
+    #[tokio::test]
+    async fn a_look_is_a_preamble_and_nothing_else() {
+        let whole = vgpu_proto::look::question();
+        assert!(matches!(open(&whole).await, Ok(Opening::Look)));
+        for cut in 0..whole.len() {
+            let gone = open(&whole[..cut]).await;
+            assert!(matches!(gone, Err(BadOpening::Gone(_))), "{cut}");
+        }
+        let mut newer = whole;
+        newer[8] += 1;
+        let Err(BadOpening::Refuse(Refusal::Version, text)) = open(&newer).await else {
+            panic!("not refused");
+        };
+        assert!(text.contains("looks in version 2"), "{text}");
+        for at in 12..whole.len() {
+            let mut wrong = whole;
+            wrong[at] = 0xff;
+            let refused = open(&wrong).await;
+            assert!(
+                matches!(refused, Err(BadOpening::Refuse(Refusal::Malformed, _))),
+                "{at}: {refused:?}"
+            );
+        }
     }
 
     #[test]

@@ -17,7 +17,7 @@ use vgpu_proto::limits::MAX_TEXT;
 use zerocopy::little_endian::U32;
 use zerocopy::{FromBytes, IntoBytes};
 
-use super::caps::Permit;
+use super::caps::{LOOKS_PER_S, Permit};
 use super::conn::{self, Conn};
 use super::nonces::Issued;
 use super::opening::{self, BadOpening, Opening};
@@ -76,6 +76,11 @@ pub(super) async fn serve(
     };
     match opening {
         Opening::Data(_) => data(&shared, conn, &peer, identity, redeemed).await,
+        Opening::Look => {
+            if let Err(refused) = look(&shared, &conn, identity).await {
+                refuse(&shared, &conn, &peer, Some(identity), refused).await;
+            }
+        }
         Opening::Control(hello) => {
             if let Err(refused) = control(&shared, &conn, &peer, identity, hello).await {
                 refuse(&shared, &conn, &peer, Some(identity), refused).await;
@@ -200,6 +205,30 @@ pub(super) fn take_data(shared: &Shared, fd: &OwnedFd, identity: VmIdentity) -> 
             None
         }
     }
+}
+
+/// Answers a guest that looks at its VM, from what the mediator knows: no session, no worker.
+async fn look(shared: &Shared, conn: &Conn, identity: VmIdentity) -> Result<(), Refused> {
+    if !shared.caps.may_look(identity.vm_id) {
+        return Err(Refused {
+            code: Refusal::Busy,
+            text: format!("this VM looks at itself more often than {LOOKS_PER_S} times a second"),
+        });
+    }
+    let looked = shared.mediator.look(identity).await;
+    let looked = looked.map_err(|_| Refused::draining())?;
+    let looked = looked.ok_or_else(|| Refused {
+        code: Refusal::UnknownVm,
+        text: format!("VM {} is not registered on this host", identity.vm_id),
+    })?;
+    let bytes = opening::looked(&looked).map_err(|e| Refused {
+        code: Refusal::HostFailure,
+        text: format!("the answer to a look cannot be written: {e}"),
+    })?;
+    if let Ok(Ok(())) = timeout(TELL_DEADLINE, conn.write_all(&bytes)).await {
+        linger(conn).await;
+    }
+    Ok(())
 }
 
 async fn data(

@@ -69,6 +69,9 @@ impl Actor {
             Command::Explain { vm_id, answer } => {
                 let _ = answer.send(self.explain(vm_id));
             }
+            Command::Look { identity, answer } => {
+                let _ = answer.send(self.looked(identity));
+            }
             Command::CanaryDone {
                 gpu_id,
                 check,

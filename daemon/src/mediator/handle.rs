@@ -8,6 +8,7 @@ use nix::sys::eventfd::EventFd;
 use tokio::sync::{mpsc, oneshot};
 use vgpu_proto::cuda::CuResult;
 use vgpu_proto::handshake::{DeviceInfo, Hello, Refusal};
+use vgpu_proto::look::Looked;
 use vgpu_proto::worker::Start;
 
 use crate::config::Config;
@@ -144,6 +145,10 @@ pub(crate) enum Command {
         vm_id: u32,
         answer: oneshot::Sender<Option<Explained>>,
     },
+    Look {
+        identity: VmIdentity,
+        answer: oneshot::Sender<Option<Looked>>,
+    },
     CanaryDone {
         gpu_id: u32,
         check: GpuCheck,
@@ -231,6 +236,14 @@ impl MediatorHandle {
             admitted,
             open: true,
         })
+    }
+
+    /// What a VM is told about itself; `None` where it is not registered any more.
+    ///
+    /// # Errors
+    /// The daemon stops.
+    pub async fn look(&self, identity: VmIdentity) -> Result<Option<Looked>, MediationError> {
+        self.ask(|answer| Command::Look { identity, answer }).await
     }
 
     /// Hands over a session's data connection.

@@ -25,6 +25,7 @@ struct VmMeter {
     told: Totals,
     gpu_ns: u64,
     share_permille: u32,
+    busy_permille: u32,
     /// Bytes to the guest, of sessions that have ended.
     out_ended: u64,
     directions: Directions,
@@ -95,6 +96,11 @@ impl Meter {
         self.vms.get(&vm).map_or(0, |meter| meter.share_permille)
     }
 
+    /// Part of the last second that was charged to a VM on each of its GPUs.
+    pub(super) fn own_permille(&self, vm: VmIdentity) -> u32 {
+        self.vms.get(&vm).map_or(0, |meter| meter.busy_permille)
+    }
+
     /// Part of the last second in which somebody held the GPU.
     pub(super) fn busy_permille(&self, gpu: GpuId) -> u32 {
         self.gpus.get(&gpu).map_or(0, |meter| meter.busy_permille)
@@ -151,6 +157,8 @@ impl Actor {
             let delta = stats.gpu_ns.saturating_sub(meter.gpu_ns);
             meter.gpu_ns = stats.gpu_ns;
             meter.share_permille = permille(delta, of_gpu);
+            // Of a gang the time is that of all its GPUs.
+            meter.busy_permille = permille(delta / (1 + stats.also.len() as u64), elapsed);
             let more = unsettled.get(&identity).copied().unwrap_or_default();
             self.tell_usage(identity, &stats, more);
         }

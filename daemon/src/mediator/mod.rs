@@ -19,6 +19,7 @@
 //! | `strikes` | misbehaviour counted, up to the quarantine |
 //! | `meter` | usage and shares, once a second |
 //! | `explain` | its decisions, written down and explained |
+//! | `look` | what a VM is told about itself |
 //! | `snapshot` | what runs now, for administrators |
 //! | `reactor` | epoll, timer, deadlines |
 
@@ -36,6 +37,7 @@ mod freeing;
 pub mod handle;
 mod held;
 mod images;
+mod look;
 mod messages;
 mod meter;
 mod reactor;

@@ -305,6 +305,7 @@ pub(crate) fn gpu() -> GpuRecord {
             memory_used_bytes: None,
             pci_address: None,
             driver: None,
+            cuda_version: Some(12_040),
             compute_capability: None,
             source: GpuSource::Soft,
             mig: Vec::new(),

@@ -8,6 +8,7 @@ mod host;
 mod leases;
 mod liars;
 mod limits;
+mod looks;
 mod owners;
 #[path = "../fake/program.rs"]
 mod program;

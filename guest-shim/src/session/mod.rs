@@ -5,7 +5,6 @@
 //! what nobody writes or reads in time is the pump's work ([`pump`]). The control connection says
 //! why a session ended ([`control`]).
 
-pub(crate) mod address;
 mod connect;
 mod control;
 mod dirty;

@@ -59,6 +59,16 @@ impl Guest {
         stdin.write_all(b"go\n").expect("the guest listens");
     }
 
+    /// Waits until the guest has said this on a line of its own.
+    pub(crate) fn wait_for_line(&mut self, line: &str) {
+        let stdout = self.0.stdout.as_mut().expect("stdout is piped");
+        let (mut said, mut byte) = (String::new(), [0]);
+        while !said.lines().any(|said| said.ends_with(line)) {
+            stdout.read_exact(&mut byte).expect("the guest goes on");
+            said.push(byte[0] as char);
+        }
+    }
+
     /// Waits for the end; a guest that hangs is killed and fails the test.
     pub(crate) fn outcome(mut self) -> Outcome {
         let read = |mut from: Box<dyn Read + Send>| {

@@ -15,6 +15,7 @@ use vgpu_proto::cuda::{Ctx, CuResult, DevPtr, Func, Module, WORKER_HANDLES};
 use vgpu_proto::frame::{FLAG_MORE, HEADER_LEN, Header};
 use vgpu_proto::handshake::*;
 use vgpu_proto::limits::{DEPTH_BYTES, DEPTH_CALLS, MAX_BULK, PROGRESS_BYTES};
+use vgpu_proto::look::{Looked, question};
 use zerocopy::IntoBytes as _;
 
 /// No test waits longer than this for anything.
@@ -56,6 +57,7 @@ pub(crate) struct Seen {
     hellos: Vec<Hello>,
     sessions_over: usize,
     goodbyes: usize,
+    looks: usize,
 }
 
 /// Decides about a frame: true if it has been dealt with, false for the usual answer.
@@ -124,7 +126,11 @@ impl Host {
         script: impl FnMut(&Frame, &mut Link) -> bool + Send + 'static,
     ) -> Host {
         let script: Arc<Mutex<Script>> = Arc::new(Mutex::new(Box::new(script)));
-        Host::answering(move |host, mut control, hello, listener| {
+        let looked = Looked {
+            cuda_version: Some(welcome.cuda_version),
+            ..Looked::default()
+        };
+        Host::serving(Some(looked), move |host, mut control, hello, listener| {
             let body = codec::encode(&welcome).expect("the welcome encodes");
             greet(&mut control, 0, &body);
             let (mut data, _) = listener.accept().expect("the data connection comes");
@@ -146,8 +152,17 @@ impl Host {
         Host::answering(move |_, mut control, _, _| greet(&mut control, code, text.as_bytes()))
     }
 
-    /// A host whose answer to a hello is the test's affair.
+    /// A host whose answer to a hello is the test's affair; looks are not answered.
     pub(crate) fn answering(
+        answer: impl FnMut(&Arc<(Mutex<Seen>, Condvar)>, UnixStream, Hello, &UnixListener)
+        + Send
+        + 'static,
+    ) -> Host {
+        Host::serving(None, answer)
+    }
+
+    fn serving(
+        looked: Option<Looked>,
         mut answer: impl FnMut(&Arc<(Mutex<Seen>, Condvar)>, UnixStream, Hello, &UnixListener)
         + Send
         + 'static,
@@ -160,6 +175,14 @@ impl Host {
             while let Ok((mut control, _)) = listener.accept() {
                 let mut head = [0; PREAMBLE_LEN];
                 if control.read_exact(&mut head).is_err() {
+                    continue;
+                }
+                if head == question() {
+                    shared.0.lock().expect("no panic").looks += 1;
+                    if let Some(looked) = &looked {
+                        let body = codec::encode(looked).expect("the answer encodes");
+                        greet(&mut control, 0, &body);
+                    }
                     continue;
                 }
                 let preamble: Preamble = zerocopy::transmute!(head);
@@ -198,6 +221,11 @@ impl Host {
         self.wait_seen("the end of sessions", |seen| {
             (seen.sessions_over >= sessions).then_some(seen.goodbyes)
         })
+    }
+
+    /// How often guests looked so far.
+    pub(crate) fn looks(&self) -> usize {
+        self.seen.0.lock().expect("no panic").looks
     }
 
     /// Who said hello so far.

@@ -96,7 +96,7 @@ pub struct Gpu {
     pub memory_bytes: u64,
     /// Memory in use by anything on the device, by the last probe.
     pub memory_used_bytes: Option<u64>,
-    /// PCI address (`0000:65:00.0`); soft devices have none.
+    /// PCI address (`0000:65:00.0`).
     pub pci_address: Option<String>,
     /// Driver version.
     pub driver: Option<String>,
@@ -219,6 +219,9 @@ pub struct ScannedGpu {
     pub pci_address: Option<String>,
     /// Driver version.
     pub driver: Option<String>,
+    /// The CUDA version that the driver offers (12040), where it tells it.
+    #[serde(default)]
+    pub cuda_version: Option<u32>,
     /// Compute capability (`9.0`).
     pub compute_capability: Option<String>,
     /// Where these facts come from.

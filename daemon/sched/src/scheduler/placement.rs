@@ -14,6 +14,31 @@ impl Scheduler {
         gpus.first().copied().ok_or(Refusal::NoGpu)
     }
 
+    /// The GPUs of a VM's sessions, in their order. Where none is open: those that the next one gets once nothing
+    /// but their choice is left to decide (neither a quarantine nor a full GPU plays a part).
+    #[must_use]
+    pub fn gpus_for(&self, id: VmId) -> Vec<GpuId> {
+        let Some(vm) = self.vms.get(&id) else {
+            return Vec::new();
+        };
+        if let Some(placement) = &vm.placement {
+            return placement.seats.iter().map(|seat| seat.gpu).collect();
+        }
+        if vm.config.gang {
+            return self.gang_gpus(&vm.config).unwrap_or_default();
+        }
+        let mut serving = self
+            .gpus
+            .iter()
+            .filter(|&(&id, gpu)| serves(gpu, id, &vm.config, vm.config.pool));
+        let any = || serving.next().map(|(&id, _)| id);
+        self.least_loaded(vm)
+            .ok()
+            .or_else(any)
+            .into_iter()
+            .collect()
+    }
+
     /// The GPUs on which a session of this VM would be admitted.
     pub(super) fn admits(&self, id: VmId) -> Result<Vec<GpuId>, Refusal> {
         let vm = self

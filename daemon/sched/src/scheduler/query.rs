@@ -55,6 +55,17 @@ impl Scheduler {
         })
     }
 
+    /// Bytes of device memory that are booked for a VM on one GPU.
+    #[must_use]
+    pub fn memory_on(&self, vm: VmId, gpu: GpuId) -> u64 {
+        let sessions = self.vms.get(&vm).into_iter().flat_map(|vm| &vm.sessions);
+        let places = sessions
+            .filter_map(|id| self.sessions.get(id))
+            .flat_map(|session| &session.places);
+        let here = places.filter(|place| place.gpu == gpu);
+        here.map(|place| place.memory).sum()
+    }
+
     /// Counters and state of a session as of the last event.
     #[must_use]
     pub fn session_stats(&self, id: SessionId) -> Option<SessionStats> {

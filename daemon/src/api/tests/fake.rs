@@ -50,6 +50,7 @@ fn soft(n: u32) -> ScannedGpu {
         memory_used_bytes: Some(1 << 20),
         pci_address: None,
         driver: Some("12.4".into()),
+        cuda_version: Some(12_040),
         compute_capability: Some("8.0".into()),
         source: GpuSource::Soft,
         mig: Vec::new(),

@@ -190,7 +190,9 @@ impl Catalog {
     /// with or without its driver, and a board that NVML shows is the one that only the bus showed there
     /// before.
     fn reconcile_identity(&mut self, seen: &mut ScannedGpu) {
-        if self.gpus.contains_key(&seen.uuid) || seen.pci_address.is_none() {
+        // The address of a software device is no place on the bus.
+        let placed = seen.pci_address.is_some() && seen.source != GpuSource::Soft;
+        if self.gpus.contains_key(&seen.uuid) || !placed {
             return;
         }
         let same_place = |gpu: &&GpuRecord| {

@@ -26,6 +26,7 @@ pub(crate) fn gpu(n: u32) -> ScannedGpu {
         memory_used_bytes: None,
         pci_address: Some(format!("0000:{n:02x}:00.0")),
         driver: None,
+        cuda_version: Some(12_040),
         compute_capability: Some("8.0".into()),
         source: GpuSource::Nvml,
         mig: Vec::new(),

@@ -39,12 +39,13 @@ fn describe(device: Device, ordinal: u32, version: u32) -> Result<ScannedGpu, Cu
         model: device.name()?,
         memory_bytes: device.total_memory()?,
         memory_used_bytes: memory.ok().map(|(free, total)| total.saturating_sub(free)),
-        pci_address: None,
+        pci_address: device.pci_bus_id().ok(),
         driver: Some(format!(
             "soft (CUDA {}.{})",
             version / 1000,
             version % 1000 / 10
         )),
+        cuda_version: Some(version),
         compute_capability: Some(format!("{major}.{minor}")),
         source: GpuSource::Soft,
         mig: Vec::new(),

@@ -10,10 +10,23 @@ use nvml_wrapper::{Device, Nvml};
 use serde::Serialize;
 use vgpu_proto::api::{GpuHealth, GpuSource, MigInstance, ScanResult, ScannedGpu};
 
+/// What the library says of the driver.
+struct Driver {
+    version: Option<String>,
+    cuda: Option<u32>,
+}
+
 /// The GPUs that the driver serves. `library`: which one to load instead of the system's.
 pub(super) fn scan(library: Option<&Path>) -> Result<ScanResult, String> {
     let nvml = open(library)?;
-    let driver = nvml.sys_driver_version().ok();
+    let driver = Driver {
+        version: nvml.sys_driver_version().ok(),
+        // Of the libcuda.so.1 that the linker finds; absent where it finds none.
+        cuda: nvml
+            .sys_cuda_driver_version()
+            .ok()
+            .and_then(|v| u32::try_from(v).ok()),
+    };
     let count = nvml
         .device_count()
         .map_err(|e| format!("NVML cannot count the GPUs: {e}"))?;
@@ -21,7 +34,7 @@ pub(super) fn scan(library: Option<&Path>) -> Result<ScanResult, String> {
     for ordinal in 0..count {
         let gpu = nvml
             .device_by_index(ordinal)
-            .and_then(|device| gpu(&device, ordinal, driver.clone(), &mut result.warnings));
+            .and_then(|device| gpu(&device, ordinal, &driver, &mut result.warnings));
         match gpu {
             Ok(gpu) => result.gpus.push(gpu),
             Err(e) => result.warnings.push(format!(
@@ -67,7 +80,7 @@ pub(super) fn processes(library: Option<&Path>, uuid: &str) -> Result<Vec<Proces
 fn gpu(
     device: &Device<'_>,
     ordinal: u32,
-    driver: Option<String>,
+    driver: &Driver,
     warnings: &mut Vec<String>,
 ) -> Result<ScannedGpu, NvmlError> {
     let uuid = device.uuid()?;
@@ -80,7 +93,8 @@ fn gpu(
         memory_bytes: memory.total,
         memory_used_bytes: Some(memory.used),
         pci_address: device.pci_info().ok().map(|pci| pci_address(&pci.bus_id)),
-        driver,
+        driver: driver.version.clone(),
+        cuda_version: driver.cuda,
         compute_capability: capability.map(|c| format!("{}.{}", c.major, c.minor)),
         source: GpuSource::Nvml,
         mig,

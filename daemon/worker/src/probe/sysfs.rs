@@ -65,6 +65,7 @@ fn gpu(sysfs: &Path, device: &Path, address: String) -> Option<ScannedGpu> {
         driver: version
             .map(|v| v.trim().to_owned())
             .filter(|_| bound.as_deref() == Some("nvidia")),
+        cuda_version: None,
         compute_capability: None,
         source: GpuSource::Sysfs,
         mig: Vec::new(),

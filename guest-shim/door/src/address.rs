@@ -7,7 +7,7 @@ const HOST_CID: u32 = 2;
 
 /// One address, the same for both connections of a session.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Address {
+pub enum Address {
     /// AF_VSOCK.
     Vsock {
         /// Context id.
@@ -42,7 +42,7 @@ impl Address {
     ///
     /// # Errors
     /// A sentence that shows the forms.
-    pub(crate) fn from_environment() -> Result<Address, String> {
+    pub fn from_environment() -> Result<Address, String> {
         match std::env::var("VGPU_ADDRESS") {
             Ok(text) if !text.is_empty() => Address::parse(&text),
             _ => Ok(Address::default()),
@@ -53,7 +53,7 @@ impl Address {
     ///
     /// # Errors
     /// A sentence that shows the forms.
-    pub(crate) fn parse(text: &str) -> Result<Address, String> {
+    pub fn parse(text: &str) -> Result<Address, String> {
         let wrong = || {
             format!(
                 "VGPU_ADDRESS is `{text}`; write `vsock:CID:PORT` (default `{}`) or `unix:/path`",

@@ -1,0 +1,233 @@
+//! What a VM is told about itself when it looks: its own devices, limits and use, and why it waits. Nothing in it is
+//! another VM's: neither their numbers, nor their use of a GPU, nor how many they are.
+
+use vgpu_proto::api::Priority;
+use vgpu_proto::cuda::OFFERED_CUDA_VERSION;
+use vgpu_proto::limits::MAX_DEVICES;
+use vgpu_proto::look::{
+    Looked, LookedGpu, LookedLimits, LookedProcess, LookedQuarantine, LookedUsage, MAX_NAME,
+    MAX_PROCESSES, Standing, Telemetry,
+};
+use vgpu_sched::{Cap, Explanation, GpuId, Reason, SessionId, VmStats, WaitReason};
+
+use super::VmIdentity;
+use super::actor::Actor;
+use super::books;
+use crate::gateway::opening::{cut, printable};
+use crate::model::{EffectiveLimits, GpuRecord, VmRecord, now_unix_ms};
+
+impl Actor {
+    /// The answer to a look, as of the last event; `None` where the VM is not registered. Changes nothing.
+    pub(super) fn looked(&self, identity: VmIdentity) -> Option<Looked> {
+        let vm = self.books.vm(identity)?;
+        let name = books::vm_id(identity);
+        let explanation = self.scheduler.explain(name)?;
+        let stats = self.scheduler.vm_stats(name)?;
+        let limits = self.books.limits(vm);
+        let mut gpus: Vec<GpuId> = self.scheduler.gpus_for(name);
+        gpus.truncate(MAX_DEVICES);
+        let seen = self.books.gpus.values().map(|gpu| &gpu.seen);
+        Some(Looked {
+            daemon_version: crate::VERSION.to_owned(),
+            vm_id: vm.vm_id,
+            driver_version: seen.clone().find_map(|gpu| gpu.driver.clone()),
+            cuda_version: seen
+                .filter_map(|gpu| gpu.cuda_version)
+                .min()
+                .map(|host| host.min(OFFERED_CUDA_VERSION)),
+            standing: self.standing(vm, &explanation),
+            usage: usage(&stats),
+            gpus: gpus
+                .iter()
+                .filter_map(|&gpu| Some((gpu, self.books.gpu(gpu)?)))
+                .map(|(id, gpu)| self.looked_gpu(identity, id, gpu, &limits))
+                .collect(),
+            processes: self.looked_processes(identity, &gpus),
+            limits: looked_limits(&limits),
+        })
+    }
+
+    fn standing(&self, vm: &VmRecord, explanation: &Explanation) -> Standing {
+        Standing {
+            quarantine: vm.quarantine.as_ref().map(|quarantine| LookedQuarantine {
+                reason: cut(&quarantine.reason, MAX_REASON).to_owned(),
+                left_ms: quarantine
+                    .until_unix_ms
+                    .map(|until| until.saturating_sub(now_unix_ms())),
+            }),
+            draining: self.draining.is_some(),
+            class: class(vm.priority).to_owned(),
+            demoted: explanation.demoted_until_ns.is_some(),
+            weight_milli: explanation.weight_milli,
+            summary: summary(vm, explanation),
+            waiting_ns: explanation
+                .waiting_since_ns
+                .map(|since| explanation.now_ns.saturating_sub(since)),
+        }
+    }
+
+    fn looked_gpu(
+        &self,
+        vm: VmIdentity,
+        id: GpuId,
+        gpu: &GpuRecord,
+        limits: &EffectiveLimits,
+    ) -> LookedGpu {
+        let seen = &gpu.seen;
+        let quota = limits.memory_bytes.unwrap_or(u64::MAX);
+        let health = &seen.health;
+        LookedGpu {
+            uuid: seen.uuid.clone(),
+            name: cut(&seen.model, MAX_NAME).to_owned(),
+            pci_address: seen.pci_address.clone(),
+            memory_bytes: seen.memory_bytes.min(quota),
+            memory_used_bytes: self.scheduler.memory_on(books::vm_id(vm), id),
+            compute_capability: capability(seen.compute_capability.as_deref()),
+            busy_permille: self.meter.own_permille(vm),
+            ready: gpu.is_usable(),
+            telemetry: self.books.config.guests.telemetry.then_some(Telemetry {
+                temperature_celsius: health.temperature_celsius,
+                power_milliwatts: health.power_milliwatts,
+                ecc_enabled: health.ecc_enabled,
+            }),
+        }
+    }
+
+    fn looked_processes(&self, vm: VmIdentity, gpus: &[GpuId]) -> Vec<LookedProcess> {
+        let own = self.sessions.values();
+        let own = own.filter(|session| session.vm == vm && !session.is_ending());
+        let index = |gpu: &GpuId| gpus.iter().position(|known| known == gpu);
+        own.take(MAX_PROCESSES)
+            .map(|session| {
+                let stats = self.scheduler.session_stats(SessionId(session.id));
+                let placed = session.gpus.iter().filter_map(|gpu| index(&gpu.id));
+                LookedProcess {
+                    pid: session.about.guest_pid,
+                    program: printable(cut(&session.about.program, MAX_NAME), MAX_NAME),
+                    gpus: placed.filter_map(|n| u32::try_from(n).ok()).collect(),
+                    memory_bytes: stats.map_or(0, |stats| stats.memory_bytes),
+                }
+            })
+            .collect()
+    }
+}
+
+/// Most bytes of a quarantine's reason.
+const MAX_REASON: usize = 1024;
+
+fn usage(stats: &VmStats) -> LookedUsage {
+    LookedUsage {
+        sessions: stats.sessions,
+        queue_calls: stats.depth.calls,
+        queue_bytes: stats.depth.bytes,
+        memory_bytes: stats.memory_bytes,
+        pinned_bytes: stats.pinned_bytes,
+    }
+}
+
+fn looked_limits(limits: &EffectiveLimits) -> LookedLimits {
+    LookedLimits {
+        calls_per_s: limits.calls_per_s,
+        bytes_per_s: limits.bytes_per_s,
+        gpu_ms_per_s: limits.gpu_ms_per_s,
+        queue_calls: limits.queue_calls,
+        queue_bytes: limits.queue_bytes,
+        sessions: limits.sessions,
+        memory_bytes: limits.memory_bytes,
+        pinned_bytes: limits.pinned_bytes,
+        soft_limit_ms: limits.soft_limit_ms,
+        hard_limit_ms: limits.hard_limit_ms,
+    }
+}
+
+fn class(priority: Priority) -> &'static str {
+    match priority {
+        Priority::Low => "low",
+        Priority::Medium => "medium",
+        Priority::High => "high",
+        Priority::Critical => "critical",
+    }
+}
+
+/// `9.0`.
+fn capability(text: Option<&str>) -> Option<(u32, u32)> {
+    let (major, minor) = text?.split_once('.')?;
+    Some((major.parse().ok()?, minor.parse().ok()?))
+}
+
+/// What the VM does, or why it waits, without a word about others.
+fn summary(vm: &VmRecord, e: &Explanation) -> String {
+    let mut text = match e.reason {
+        Reason::Running => "It has the GPU.".to_owned(),
+        Reason::Parked => "It has the GPU, and its programs have nothing for it to do.".to_owned(),
+        Reason::Idle => "Its programs have nothing for the GPU to do.".to_owned(),
+        Reason::NoProgram => "None of its programs uses the GPU.".to_owned(),
+        Reason::Refused(vgpu_sched::Refusal::Quarantined)
+        | Reason::Waits(WaitReason::Quarantine) => {
+            let reason = vm.quarantine.as_ref().map_or("", |q| &q.reason);
+            format!(
+                "It is quarantined, and its programs are refused: {}.",
+                cut(reason, MAX_REASON)
+            )
+        }
+        Reason::Refused(refusal) => format!("A program that starts now is refused: {refusal}."),
+        Reason::Waits(why) => waits(why, e.now_ns),
+        _ => "It waits for its turn on the GPU.".to_owned(),
+    };
+    if e.demoted_until_ns.is_some() {
+        text.push_str(" For having passed the soft limit it counts one class lower for now.");
+    }
+    text
+}
+
+fn waits(why: WaitReason, now_ns: u64) -> String {
+    match why {
+        WaitReason::RateLimit { cap, until_ns } => {
+            let (limit, key) = match cap {
+                Cap::Calls => ("calls per second", "calls_per_s"),
+                Cap::Bytes => ("bytes per second", "bytes_per_s"),
+                Cap::GpuTime => ("GPU time per second", "gpu_ms_per_s"),
+            };
+            match until_ns {
+                u64::MAX => format!("Its own limit of {limit} ({key}) lets nothing through."),
+                until => format!(
+                    "Its own limit of {limit} ({key}) holds it back, for another {} ms at most.",
+                    until.saturating_sub(now_ns).div_ceil(1_000_000)
+                ),
+            }
+        }
+        WaitReason::Slice => {
+            "It has used up its slice of the GPU's time, and others have their turn.".to_owned()
+        }
+        WaitReason::Depth => {
+            "It has as much work in its queue as it may have (queue_calls, queue_bytes): \
+             its programs wait until some of it is done."
+                .to_owned()
+        }
+        WaitReason::Quota => {
+            "Its last request for device memory was over its quota (memory_bytes).".to_owned()
+        }
+        WaitReason::Gang { held, of } => {
+            format!("It has {held} of the {of} GPUs that it gets together, and waits for the rest.")
+        }
+        WaitReason::GpuUnavailable { .. } => {
+            "Its GPU takes no work now; the host's administrator knows why.".to_owned()
+        }
+        WaitReason::NoGpu => {
+            "No GPU serves it; the host's administrator can assign one.".to_owned()
+        }
+        _ => "It waits for its turn on the GPU.".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn compute_capabilities_are_read() {
+        assert_eq!(capability(Some("12.0")), Some((12, 0)));
+        assert_eq!(capability(Some("soft")), None);
+        assert_eq!(capability(None), None);
+    }
+}

@@ -1,0 +1,140 @@
+//! Looks: what a VM is told about itself without a session, and that it is told nothing of others.
+
+use std::io::{Read, Write};
+use std::path::Path;
+
+use vgpu_proto::api::{EventKind, Quarantine, VmLimits};
+use vgpu_proto::codec;
+use vgpu_proto::handshake::{REPLY_PREAMBLE_LEN, Refusal, ReplyPreamble};
+use vgpu_proto::look::{Looked, question};
+use vgpud::mediation::Change;
+use zerocopy::FromBytes;
+
+use crate::host::{GPU, Guest, Host, Setup, connect, until};
+
+fn look(door: &Path) -> Result<Looked, (Refusal, String)> {
+    let mut stream = connect(door);
+    stream
+        .write_all(&question())
+        .expect("the question goes out");
+    let mut head = [0; REPLY_PREAMBLE_LEN];
+    stream.read_exact(&mut head).expect("an answer");
+    let head = ReplyPreamble::read_from_bytes(&head).expect("a preamble");
+    let mut body = vec![0; head.body_len.get() as usize];
+    stream.read_exact(&mut body).expect("the whole answer");
+    match head.code.get() {
+        0 => Ok(codec::decode(&body).expect("what a VM is told")),
+        code => Err((
+            Refusal::from_code(code).expect("a known refusal"),
+            String::from_utf8(body).expect("a sentence"),
+        )),
+    }
+}
+
+fn limits(memory_bytes: u64) -> VmLimits {
+    VmLimits {
+        memory_bytes: Some(memory_bytes),
+        sessions: Some(3),
+        ..VmLimits::default()
+    }
+}
+
+#[test]
+fn a_look_tells_the_vm_s_gpus_limits_and_versions_without_a_session() {
+    let host = Host::new();
+    let door = host.vm(1, limits(1 << 20));
+    let looked = look(&door).expect("told");
+    assert_eq!(looked.vm_id, 1);
+    assert_eq!(looked.cuda_version, Some(12_040), "the scan's");
+    assert_eq!(looked.limits.sessions, Some(3));
+    assert_eq!(looked.standing.class, "medium");
+    assert_eq!(looked.gpus.len(), 1);
+    let gpu = &looked.gpus[0];
+    assert_eq!((gpu.uuid.as_str(), gpu.memory_bytes), (GPU, 1 << 20));
+    assert!(gpu.ready && gpu.telemetry.is_none(), "{gpu:?}");
+    assert!(looked.processes.is_empty());
+    assert!(host.sessions().is_empty(), "no session");
+    assert!(host.events(EventKind::SessionStarted).is_empty());
+    host.no_errors();
+}
+
+#[test]
+fn a_look_tells_the_own_programs_and_nothing_of_another_vm() {
+    let host = Host::new();
+    let door = host.vm(1, VmLimits::default());
+    let other = host.vm(2, limits(1 << 20));
+    let mut guest = Guest::connect(&door);
+    guest.ask(b'E', b'e');
+    let mine = look(&door).expect("told");
+    assert_eq!(mine.usage.sessions, 1);
+    assert_eq!(mine.processes.len(), 1);
+    assert_eq!(
+        (mine.processes[0].pid, &*mine.processes[0].program),
+        (42, "test")
+    );
+    assert_eq!(mine.processes[0].gpus, [0]);
+
+    let theirs = look(&other).expect("told");
+    assert_eq!(theirs.vm_id, 2);
+    assert_eq!(theirs.usage, Default::default());
+    assert!(theirs.processes.is_empty(), "{theirs:?}");
+    assert_eq!(theirs.gpus[0].memory_used_bytes, 0);
+    assert!(!theirs.standing.summary.contains("VM 1"), "{theirs:?}");
+    drop(guest);
+    host.wait_no_sessions();
+}
+
+#[test]
+fn a_quarantined_vm_is_told_why_and_for_how_long() {
+    let host = Host::new();
+    let door = host.vm(1, VmLimits::default());
+    host.apply(vec![Change::VmQuarantine {
+        vm_id: 1,
+        generation: 101,
+        quarantine: Some(Quarantine {
+            reason: "it mines".into(),
+            since_unix_ms: 0,
+            automatic: false,
+            until_unix_ms: Some(vgpud::model::now_unix_ms() + 600_000),
+        }),
+    }]);
+    let looked = look(&door).expect("told");
+    let quarantine = looked.standing.quarantine.expect("quarantined");
+    assert_eq!(quarantine.reason, "it mines");
+    let left = quarantine.left_ms.expect("it ends");
+    assert!((1..=600_000).contains(&left), "{left}");
+    assert!(looked.standing.summary.contains("it mines"));
+    assert_eq!(looked.gpus.len(), 1, "which GPU it has does not change");
+}
+
+#[test]
+fn looks_are_bounded_and_a_vm_that_looks_all_the_time_harms_itself_only() {
+    let host = Host::with(&Setup {
+        configure: |config| {
+            config.limits.connects_per_s_per_vm = 10_000;
+            config.limits.connects_burst_per_vm = 10_000;
+            config.limits.connects_per_s_total = 20_000;
+        },
+        ..Setup::default()
+    });
+    let door = host.vm(1, VmLimits::default());
+    let other = host.vm(2, VmLimits::default());
+    let (code, text) = until("looks are refused", || look(&door).err());
+    assert_eq!(code, Refusal::Busy);
+    assert!(text.contains("times a second"), "{text}");
+    look(&other).expect("the other one is told");
+    // And neither are sessions hindered.
+    Guest::connect(&door).ask(b'E', b'e');
+    until("looks are answered again", || look(&door).ok());
+}
+
+#[test]
+fn sensors_are_hidden_unless_the_administrator_shares_them() {
+    let host = Host::with(&Setup {
+        configure: |config| config.guests.telemetry = true,
+        ..Setup::default()
+    });
+    let door = host.vm(1, VmLimits::default());
+    let looked = look(&door).expect("told");
+    assert!(looked.gpus[0].telemetry.is_some());
+}

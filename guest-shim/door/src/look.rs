@@ -1,0 +1,94 @@
+//! Asking vgpud about the own VM.
+
+use std::time::Duration;
+
+use vgpu_proto::codec;
+use vgpu_proto::limits::MAX_DEVICES;
+use vgpu_proto::look::{Looked, MAX_PROCESSES, question};
+
+use crate::address::Address;
+use crate::socket::{Failure, Socket};
+
+/// Asks once. `limit` is for everything.
+///
+/// # Errors
+/// [`Failure`].
+pub fn look(address: &Address, limit: Duration) -> Result<Looked, Failure> {
+    let socket = Socket::connect(address, limit)?;
+    socket.send(&question())?;
+    let body = socket.answer()?;
+    let looked: Looked = codec::decode(&body).map_err(|e| socket.garbled(&e.to_string()))?;
+    if looked.gpus.len() > MAX_DEVICES || looked.processes.len() > MAX_PROCESSES {
+        return Err(socket.garbled("it names too many devices or programs"));
+    }
+    Ok(looked)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::os::unix::net::UnixListener;
+
+    use vgpu_proto::handshake::{PREAMBLE_LEN, Refusal, ReplyPreamble, WELCOME_MAGIC};
+    use zerocopy::IntoBytes;
+
+    use super::*;
+
+    /// What a look says where the door answers so.
+    fn answered(code: u32, body: &[u8], close: bool) -> Result<Looked, Failure> {
+        let dir = std::env::temp_dir().join(format!(
+            "vgpu-door-{}-{code}-{}",
+            std::process::id(),
+            body.len()
+        ));
+        let _ = std::fs::remove_file(&dir);
+        let listener = UnixListener::bind(&dir).unwrap();
+        let reply = ReplyPreamble {
+            magic: WELCOME_MAGIC,
+            code: code.into(),
+            body_len: (body.len() as u32).into(),
+        };
+        let bytes = [reply.as_bytes(), body].concat();
+        let door = std::thread::spawn(move || {
+            let (mut guest, _) = listener.accept().unwrap();
+            let mut asked = [0; PREAMBLE_LEN];
+            guest.read_exact(&mut asked).unwrap();
+            assert_eq!(asked, question());
+            let _ = guest.write_all(&bytes[..bytes.len() - usize::from(close)]);
+        });
+        let looked = look(
+            &Address::Unix(dir.display().to_string()),
+            Duration::from_secs(30),
+        );
+        door.join().unwrap();
+        let _ = std::fs::remove_file(&dir);
+        looked
+    }
+
+    #[test]
+    fn an_answer_is_read_and_everything_else_is_an_error_with_a_sentence() {
+        let told = Looked {
+            vm_id: 3,
+            cuda_version: Some(12_040),
+            ..Looked::default()
+        };
+        let body = codec::encode(&told).unwrap();
+        assert_eq!(answered(0, &body, false).unwrap(), told);
+        let refused = answered(Refusal::Busy as u32, b"too many", false).unwrap_err();
+        assert!(
+            matches!(refused, Failure::Refused(Some(Refusal::Busy), _)),
+            "{refused}"
+        );
+        assert!(refused.to_string().contains("too many"));
+        assert!(matches!(
+            answered(0, &body[1..], false),
+            Err(Failure::Garbled(_))
+        ));
+        assert!(matches!(answered(0, &body, true), Err(Failure::Lost(_))));
+        let nobody = look(
+            &Address::Unix("/nonexistent/x".into()),
+            Duration::from_secs(1),
+        );
+        assert!(matches!(nobody, Err(Failure::Nobody(text)) if text.contains("VGPU_ADDRESS")));
+    }
+}

@@ -1,0 +1,194 @@
+//! A connection to vgpud with one deadline for all that is said on it.
+
+use std::io::{Error, ErrorKind};
+use std::os::fd::{AsFd, AsRawFd, IntoRawFd, OwnedFd, RawFd};
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::socket::{
+    AddressFamily, MsgFlags, SockFlag, SockType, SockaddrLike, UnixAddr, VsockAddr, connect, recv,
+    send, setsockopt, socket, sockopt,
+};
+use nix::sys::time::TimeVal;
+use vgpu_proto::handshake::{REPLY_PREAMBLE_LEN, Refusal, ReplyPreamble, WELCOME_MAGIC};
+use vgpu_proto::limits::{MAX_HANDSHAKE, MAX_TEXT};
+
+use crate::address::Address;
+
+/// Why vgpud did not answer as wanted.
+#[derive(Debug)]
+pub enum Failure {
+    /// Nobody is at the address.
+    Nobody(String),
+    /// The connection broke, or its deadline passed.
+    Lost(String),
+    /// What answers is no vgpud of this version.
+    Garbled(String),
+    /// vgpud refused, with a sentence. `None`: with a number that this version does not know.
+    Refused(Option<Refusal>, String),
+}
+
+impl std::fmt::Display for Failure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Failure::Nobody(text) | Failure::Lost(text) | Failure::Garbled(text) => {
+                f.write_str(text)
+            }
+            Failure::Refused(_, text) => write!(f, "the host refused this program: {text}"),
+        }
+    }
+}
+
+impl std::error::Error for Failure {}
+
+/// One connection. Closed when dropped: a conversation that fails leaves no descriptor behind.
+#[derive(Debug)]
+pub struct Socket<'a> {
+    fd: OwnedFd,
+    address: &'a Address,
+    limit: Duration,
+    until: Instant,
+}
+
+impl Socket<'_> {
+    /// Connects. `limit` is for the connection and all that is said on it through this value.
+    ///
+    /// # Errors
+    /// [`Failure::Nobody`].
+    pub fn connect(address: &Address, limit: Duration) -> Result<Socket<'_>, Failure> {
+        let until = Instant::now() + limit;
+        let connected = match address {
+            Address::Vsock { cid, port } => {
+                open(AddressFamily::Vsock, &VsockAddr::new(*cid, *port), limit)
+            }
+            Address::Unix(path) => UnixAddr::new(path.as_bytes())
+                .and_then(|place| open(AddressFamily::Unix, &place, limit)),
+        };
+        let fd = connected.map_err(|e| {
+            let e = Error::from(e);
+            Failure::Nobody(format!(
+                "no vgpud answers at {address} ({e}); is it running on the host, and is VGPU_ADDRESS right?"
+            ))
+        })?;
+        Ok(Socket {
+            fd,
+            address,
+            limit,
+            until,
+        })
+    }
+
+    /// Sends all bytes. Never raises SIGPIPE.
+    ///
+    /// # Errors
+    /// [`Failure::Lost`].
+    pub fn send(&self, mut bytes: &[u8]) -> Result<(), Failure> {
+        while !bytes.is_empty() {
+            let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
+            match send(self.fd.as_raw_fd(), bytes, flags) {
+                Ok(sent) => bytes = &bytes[sent..],
+                Err(Errno::EAGAIN) => self.wait(PollFlags::POLLOUT)?,
+                Err(Errno::EINTR) => {}
+                Err(e) => return Err(self.lost(&e.into())),
+            }
+        }
+        Ok(())
+    }
+
+    /// What vgpud answers to a greeting or a look: the body.
+    ///
+    /// # Errors
+    /// [`Failure`].
+    pub fn answer(&self) -> Result<Vec<u8>, Failure> {
+        let mut head = [0; REPLY_PREAMBLE_LEN];
+        self.receive(&mut head)?;
+        let reply: ReplyPreamble = zerocopy::transmute!(head);
+        if reply.magic != WELCOME_MAGIC {
+            return Err(self.garbled("the answer does not begin as it should"));
+        }
+        let (code, len) = (reply.code.get(), reply.body_len.get() as usize);
+        if len > if code == 0 { MAX_HANDSHAKE } else { MAX_TEXT } {
+            return Err(self.garbled("the answer is too long"));
+        }
+        let mut body = vec![0; len];
+        self.receive(&mut body)?;
+        if code != 0 {
+            let text = String::from_utf8_lossy(&body).into_owned();
+            return Err(Failure::Refused(Refusal::from_code(code), text));
+        }
+        Ok(body)
+    }
+
+    /// What answers is no vgpud of this version.
+    #[must_use]
+    pub fn garbled(&self, what: &str) -> Failure {
+        let address = self.address;
+        Failure::Garbled(format!(
+            "what answers at {address} is not a vgpud of this version: {what}"
+        ))
+    }
+
+    /// The descriptor, without any deadline; the caller closes it.
+    ///
+    /// # Errors
+    /// [`Failure::Lost`].
+    pub fn into_raw(self) -> Result<RawFd, Failure> {
+        setsockopt(&self.fd, sockopt::SendTimeout, &TimeVal::new(0, 0))
+            .map_err(|e| self.lost(&e.into()))?;
+        Ok(self.fd.into_raw_fd())
+    }
+
+    fn receive(&self, mut bytes: &mut [u8]) -> Result<(), Failure> {
+        while !bytes.is_empty() {
+            match recv(self.fd.as_raw_fd(), bytes, MsgFlags::MSG_DONTWAIT) {
+                Ok(0) => return Err(self.lost(&ErrorKind::UnexpectedEof.into())),
+                Ok(got) => bytes = &mut bytes[got..],
+                Err(Errno::EAGAIN) => self.wait(PollFlags::POLLIN)?,
+                Err(Errno::EINTR) => {}
+                Err(e) => return Err(self.lost(&e.into())),
+            }
+        }
+        Ok(())
+    }
+
+    fn wait(&self, event: PollFlags) -> Result<(), Failure> {
+        let left = self.until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(self.lost(&ErrorKind::TimedOut.into()));
+        }
+        let left = PollTimeout::try_from(left + Duration::from_millis(1));
+        match poll(
+            &mut [PollFd::new(self.fd.as_fd(), event)],
+            left.unwrap_or(PollTimeout::MAX),
+        ) {
+            Ok(_) | Err(Errno::EINTR) => Ok(()),
+            Err(e) => Err(self.lost(&e.into())),
+        }
+    }
+
+    fn lost(&self, e: &Error) -> Failure {
+        let address = self.address;
+        let what = match e.kind() {
+            ErrorKind::TimedOut => {
+                format!("vgpud at {address} did not answer within {:?}", self.limit)
+            }
+            ErrorKind::UnexpectedEof => format!("vgpud at {address} closed the connection"),
+            _ => format!("the connection to vgpud at {address} failed ({e})"),
+        };
+        Failure::Lost(format!("{what}; see its log on the host"))
+    }
+}
+
+fn open(family: AddressFamily, place: &dyn SockaddrLike, limit: Duration) -> nix::Result<OwnedFd> {
+    let fd = socket(family, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
+    // A door whose queue of connections is full holds a connection up.
+    let limit = TimeVal::new(limit.as_secs() as _, limit.subsec_micros().into());
+    setsockopt(&fd, sockopt::SendTimeout, &limit)?;
+    loop {
+        match connect(fd.as_raw_fd(), place) {
+            Err(Errno::EINTR) => {}
+            done => return done.map(|()| fd),
+        }
+    }
+}
