@@ -11,6 +11,34 @@ use soft_gpu::ptx::{MAX_REGISTERS, parse};
 
 use damage::{PIECES, apply, damage, fixtures};
 
+/// What a driver of CUDA 12.4, the oldest that is supported, reads; a newer text is
+/// CUDA_ERROR_UNSUPPORTED_PTX_VERSION for it.
+#[test]
+fn every_committed_ptx_loads_on_the_oldest_driver() {
+    let mut open = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("..")];
+    let mut found = 0;
+    while let Some(directory) = open.pop() {
+        for entry in std::fs::read_dir(&directory).expect("readable") {
+            let path = entry.expect("readable").path();
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            if path.is_dir() && !path.is_symlink() && name != "target" && !name.starts_with('.') {
+                open.push(path);
+            } else if path.extension().is_some_and(|e| e == "ptx") {
+                let text = std::fs::read(&path).expect("readable");
+                let module = parse(&text).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+                assert!(
+                    module.version <= (8, 4),
+                    "{}: {:?}",
+                    path.display(),
+                    module.version
+                );
+                found += 1;
+            }
+        }
+    }
+    assert!(found > 35, "{found} files");
+}
+
 #[test]
 fn every_fixture_parses_whole() {
     for (path, text) in fixtures() {

@@ -29,9 +29,10 @@ TILE = (64, 64, 32)
 # --- generate -------------------------------------------------------------------------------
 
 FAKE_PTXAS = """#!/bin/sh
-# Stands in for ptxas: copies its input to its output.
+# Stands in for ptxas: copies its input to its output. Triton writes PTX of the release that it names: the oldest
+# supported driver.
 if [ "$1" = --version ]; then
-    echo "Cuda compilation tools, release 12.9, V12.9.86"
+    echo "Cuda compilation tools, release 12.4, V12.4.131"
     exit 0
 fi
 while [ $# -gt 0 ]; do

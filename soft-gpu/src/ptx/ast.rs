@@ -264,3 +264,23 @@ pub enum Operand {
     /// `_`.
     Sink,
 }
+
+impl Operand {
+    /// The names in it, those of addresses too.
+    pub fn names<'a>(&'a self, each: &mut impl FnMut(&'a str)) {
+        let mut open = vec![self];
+        while let Some(operand) = open.pop() {
+            match operand {
+                Operand::Name(n)
+                | Operand::Offset(n, _)
+                | Operand::Memory { base: Some(n), .. } => {
+                    each(n);
+                }
+                Operand::Negated(inner) => open.push(inner),
+                Operand::Vector(all) | Operand::List(all) => open.extend(all),
+                Operand::Pair(a, b) => open.extend([&**a, &**b]),
+                _ => {}
+            }
+        }
+    }
+}

@@ -299,6 +299,53 @@ fn each_name(operand: &mut Operand, visit: &mut impl FnMut(&mut String)) {
     }
 }
 
+/// The first use of a name of module scope that `is_late` knows, with its line.
+pub(super) fn first_use(
+    function: &Function,
+    is_late: impl Fn(&str) -> bool,
+) -> Option<(&str, u32)> {
+    let mut own = None;
+    for statement in &function.body {
+        let Statement::Inst(inst) = statement else {
+            continue;
+        };
+        let mut found = None;
+        for operand in &inst.operands {
+            operand.names(&mut |name| {
+                if found.is_none() && is_late(name) {
+                    let own = own.get_or_insert_with(|| own_names(function));
+                    found = (!own.contains(name)).then_some(name);
+                }
+            });
+        }
+        if let Some(name) = found {
+            return Some((name, inst.line));
+        }
+    }
+    None
+}
+
+/// What a body declares, in the spelling of its outermost scope.
+fn own_names(function: &Function) -> HashSet<&str> {
+    let labels = function
+        .body
+        .iter()
+        .filter_map(|statement| match statement {
+            Statement::Label(name) => Some(name),
+            Statement::Inst(_) => None,
+        });
+    let params = function.returns.iter().chain(&function.params);
+    params
+        .map(|param| &param.var.name)
+        .chain(function.registers.iter().map(|(name, _)| name))
+        .chain(function.variables.iter().map(|variable| &variable.name))
+        .chain(function.prototypes.iter().map(|(name, ..)| name))
+        .chain(function.targets.iter().map(|(name, _)| name))
+        .chain(labels)
+        .map(String::as_str)
+        .collect()
+}
+
 /// Skips a directive that says nothing about execution (`.loc`, `.file`, `.pragma`, `.section`),
 /// inside or outside a function. False if the current token is something else.
 pub(super) fn skip_debug(stream: &mut Stream<'_>) -> Result<bool, ParseError> {

@@ -1,7 +1,9 @@
 //! Module scope: directives, linkage, variables, function headers.
 
+use std::collections::HashMap;
+
 use super::ParseError;
-use super::ast::{Function, Module};
+use super::ast::{Function, Init, Module, Variable};
 use super::body::{self, Budget, skip_debug};
 use super::declare::{self, Linkage};
 use super::lexer::Kind;
@@ -16,6 +18,9 @@ pub(super) fn parse(text: &[u8]) -> Result<Module, ParseError> {
             ..Module::default()
         },
         budget: Budget::new(),
+        declared: HashMap::new(),
+        items: 0,
+        began: Vec::new(),
     };
     parser.header()?;
     while parser.stream.peek() != Kind::End {
@@ -25,10 +30,20 @@ pub(super) fn parse(text: &[u8]) -> Result<Module, ParseError> {
     Ok(parser.module)
 }
 
+fn undeclared(name: &str, line: u32) -> ParseError {
+    ParseError::new(line, format!("`{name}` is used before it is declared"))
+}
+
 struct Parser<'a> {
     stream: Stream<'a>,
     module: Module,
     budget: Budget,
+    /// Name at module scope → number of the item that declared it first.
+    declared: HashMap<String, usize>,
+    /// Items so far.
+    items: usize,
+    /// The item number of each function of the module.
+    began: Vec<usize>,
 }
 
 impl Parser<'_> {
@@ -150,7 +165,33 @@ impl Parser<'_> {
             return Err(ParseError::unsupported(line, message));
         }
         let found = declare::variables(&mut self.stream, space, linkage, &mut self.budget.padding)?;
+        for variable in &found {
+            self.declare(&variable.name);
+            self.check_initialiser(variable)?;
+        }
         self.module.variables.extend(found);
+        Ok(())
+    }
+
+    /// Numbers an item of the module.
+    fn declare(&mut self, name: &str) -> usize {
+        let item = self.items;
+        self.items += 1;
+        if !self.declared.contains_key(name) {
+            self.declared.insert(name.to_owned(), item);
+        }
+        item
+    }
+
+    /// A name is declared before it is used.
+    fn check_initialiser(&self, variable: &Variable) -> Result<(), ParseError> {
+        for init in &variable.init {
+            if let Init::Symbol { name, .. } = init
+                && !self.declared.contains_key(name)
+            {
+                return Err(undeclared(name, variable.line));
+            }
+        }
         Ok(())
     }
 
@@ -170,6 +211,8 @@ impl Parser<'_> {
         if self.stream.is(b'(') {
             function.params = declare::parameters(&mut self.stream)?;
         }
+        let item = self.declare(&function.name);
+        self.began.push(item);
         self.performance(&mut function)?;
         if self.stream.eat(b';')? {
             function.declaration = true;
@@ -239,8 +282,22 @@ impl Parser<'_> {
         Ok(extents)
     }
 
-    /// A name may be declared often, but have one body or one place.
+    /// A name may be declared often, but have one body or one place; a body names only what the module
+    /// has declared before it. (Names that the module never declares are left to the loader.)
     fn check(&self) -> Result<(), ParseError> {
+        let first = self.began.first().copied().unwrap_or(usize::MAX);
+        let late: HashMap<&str, usize> = self
+            .declared
+            .iter()
+            .filter(|(_, item)| **item > first)
+            .map(|(name, item)| (name.as_str(), *item))
+            .collect();
+        for (function, began) in self.module.functions.iter().zip(&self.began) {
+            let later = |name: &str| late.get(name).is_some_and(|item| item > began);
+            if let Some((name, line)) = body::first_use(function, later) {
+                return Err(undeclared(name, line));
+            }
+        }
         let functions = self.module.functions.iter().filter(|f| !f.declaration);
         let variables = self.module.variables.iter().filter(|v| !v.external);
         let names = functions

@@ -207,7 +207,7 @@ fn branch_tables() {
 #[test]
 fn initialisers() {
     let parsed = module(
-        ".global .align 8 .u64 t[3] = {f, generic(v)+8, v+-4};\n\
+        ".func f(); .func v(); .global .align 8 .u64 t[3] = {f, generic(v)+8, v+-4};\n\
          .visible .global .align 4 .b8 m[2][3] = {{1, 2}, {0xFF, -1}};\n\
          .global .v2 .f32 xy = {0f3F800000, 2.5};\n\
          .const .f32 c[] = {1.0};\n\
@@ -351,4 +351,28 @@ fn what_a_text_can_ask_for_is_bounded() {
         operands(&format!("mov.u32 a, {}5;", "-".repeat(1_000_001)))[1],
         Operand::Int(-5)
     );
+}
+
+#[test]
+fn a_name_is_declared_before_it_is_used() {
+    const F: &str = ".func f() { ret; }";
+    for late in [
+        ".global .u64 x[2] = {1, f};",
+        ".global .u64 x = generic(f);",
+        ".entry k() { .reg .b64 %r; mov.u64 %r, f; ret; }",
+        ".entry k() { { call f; } ret; }",
+        ".entry k() { .reg .b64 %r; ld.global.u64 %r, [f+8]; ret; }",
+    ] {
+        let why = refusal(&format!("{late}\n{F}"));
+        assert_eq!((why.line, why.unsupported), (4, false), "{why}");
+        assert!(why.message.contains("`f` is used before"), "{why}");
+        module(&format!("{F}\n{late}"));
+        module(&format!(".func f();\n{late}\n{F}"));
+    }
+    // Itself, and a name of the body's own that another item has later.
+    module(".func f() { call f; ret; }\n.global .u64 x = x;");
+    module(
+        ".entry k() { .reg .b32 f; { .reg .b32 g; mov.u32 f, g; } ret; }\n.func f() { ret; }\n.func g() { ret; }",
+    );
+    module(".entry k() { bra f; f: ret; }\n.func f() { ret; }");
 }

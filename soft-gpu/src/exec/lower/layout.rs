@@ -7,7 +7,7 @@
 use std::collections::{HashMap, HashSet};
 
 use super::{MAX_SHARED, R, Why};
-use crate::ptx::ast::{Function, Init, Module, Operand, Space, Statement, Variable};
+use crate::ptx::ast::{Function, Init, Module, Space, Statement, Variable};
 
 /// Most static shared variables of a module: placing them is quadratic.
 const MAX_VARIABLES: usize = 4096;
@@ -33,26 +33,15 @@ impl Shared {
     }
 }
 
-fn names<'m>(op: &'m Operand, out: &mut HashSet<&'m str>) {
-    match op {
-        Operand::Name(n) | Operand::Offset(n, _) | Operand::Memory { base: Some(n), .. } => {
-            out.insert(n);
-        }
-        Operand::Negated(o) => names(o, out),
-        Operand::Vector(v) | Operand::List(v) => v.iter().for_each(|o| names(o, out)),
-        Operand::Pair(a, b) => {
-            names(a, out);
-            names(b, out);
-        }
-        _ => {}
-    }
-}
-
 fn mentioned(f: &Function) -> HashSet<&str> {
     let mut out = HashSet::new();
     for s in &f.body {
         if let Statement::Inst(i) = s {
-            i.operands.iter().for_each(|o| names(o, &mut out));
+            for operand in &i.operands {
+                operand.names(&mut |name| {
+                    out.insert(name);
+                });
+            }
         }
     }
     for (_, targets) in &f.targets {
