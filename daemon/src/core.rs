@@ -210,6 +210,45 @@ impl Core {
         self.confinement.check(&self.prober, soft).await
     }
 
+    /// Can workers load the driver libraries? Seen also before there is a GPU.
+    async fn driver_libraries(&self) -> Vec<DoctorCheck> {
+        let config = self.launcher.config();
+        // Which of them, and whether it is soft-gpu's. A host may do without one that is not configured.
+        let looks: &[bool] = match config.driver.kind {
+            DriverKind::Nvidia => &[false],
+            DriverKind::Soft => &[true],
+            DriverKind::Auto => {
+                let soft = driver_library(&config, true).is_ok();
+                match (config.driver.library.is_some(), soft) {
+                    (true, true) => &[false, true],
+                    (true, false) => &[false],
+                    (false, true) => &[true],
+                    (false, false) => &[],
+                }
+            }
+        };
+        let mut checks = Vec::new();
+        for &soft in looks {
+            let prober = self.prober.clone();
+            let look = tokio::task::spawn_blocking(move || prober.library(soft));
+            let seen = look.await.unwrap_or_else(|e| Err(e.to_string()));
+            let key = if soft { "soft_library" } else { "library" };
+            checks.push(DoctorCheck {
+                name: "driver-library".into(),
+                status: if seen.is_ok() {
+                    CheckStatus::Ok
+                } else {
+                    CheckStatus::Error
+                },
+                hint: seen.is_err().then(|| {
+                    format!("Mend what the message names, or correct driver.{key} in vgpud.toml")
+                }),
+                message: seen.unwrap_or_else(|why| why),
+            });
+        }
+        checks
+    }
+
     fn programs(&self) -> DoctorCheck {
         let config = self.launcher.config();
         let soft = config.driver.kind == DriverKind::Soft;
@@ -343,7 +382,10 @@ impl Mediation for Core {
             checks.push(self.programs());
             checks.push(self.worker_user());
             checks.push(self.worker_forks());
-            checks.push(self.worker_confinement().await);
+            let (confinement, libraries) =
+                tokio::join!(self.worker_confinement(), self.driver_libraries());
+            checks.push(confinement);
+            checks.extend(libraries);
             let used = self.look(self.clocked()).await.unwrap_or_default();
             let used: Vec<_> = used.into_iter().flat_map(|(found, _)| found).collect();
             let snapshot = self.mediator.ask(Command::Snapshot).await?;

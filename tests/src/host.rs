@@ -27,6 +27,8 @@ pub enum Driver {
 pub struct Options {
     /// The driver; what is said of soft devices below counts for soft-gpu only.
     pub driver: Driver,
+    /// `driver.library`: NVIDIA's, at a path of the test's.
+    pub library: Option<PathBuf>,
     /// Soft devices.
     pub devices: u32,
     /// Memory of each in bytes.
@@ -69,6 +71,7 @@ impl Default for Options {
     fn default() -> Self {
         Options {
             driver: Driver::Soft,
+            library: None,
             devices: 2,
             memory: 1 << 30,
             strict: true,
@@ -175,10 +178,12 @@ impl Host {
             soft.push(("SOFT_GPU_STRICT".into(), "1".into()));
         }
         let soft_env: String = soft.iter().map(|(k, v)| format!("{k} = {v:?}\n")).collect();
+        let library = options.library.as_ref();
+        let library = library.map_or(String::new(), |path| format!("library = {path:?}\n"));
         Ok(format!(
             "[daemon]\nstate_dir = {state:?}\nruntime_dir = {runtime:?}\ndrain_s = 1\n\
              [listen]\n{listen}\
-             [driver]\nkind = \"{kind}\"\nsoft_library = {soft:?}\nsoft_devices = {devices}\n\
+             [driver]\nkind = \"{kind}\"\n{library}soft_library = {soft:?}\nsoft_devices = {devices}\n\
              soft_memory_bytes = {memory}\n[driver.soft_env]\n{soft_env}\n{extra}\n",
             kind = match options.driver {
                 Driver::Soft => "soft",

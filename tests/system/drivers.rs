@@ -1,8 +1,9 @@
-//! A GPU that is on the PCI bus and that no driver serves.
+//! Hosts whose GPU, driver or driver library is missing or too old.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use anyhow::Result;
 use vgpu_tests::guest::{self, Guest};
@@ -16,10 +17,8 @@ const SERVED: &str = r#"{"gpus":[{"uuid":"GPU-00000000-0000-0000-0000-0000000023
 "driver":"580.65.06","compute_capability":"9.0","source":"nvml","mig":[],"health":{"ok":true,"problems":[]}}],
 "warnings":[]}"#;
 
-/// A host whose probe finds what is in `dir`: a PCI tree, or, once it is there, `served`.
-fn host_on(dir: &Path) -> Result<Host> {
-    let open = |path: &Path| fs::set_permissions(path, fs::Permissions::from_mode(0o755));
-    open(dir)?;
+/// A board without a driver on the PCI tree in `dir`.
+fn put_board(dir: &Path) -> Result<()> {
     let board = dir.join("sys/bus/pci/devices/0000:65:00.0");
     fs::create_dir_all(&board)?;
     for (file, text) in [
@@ -29,11 +28,19 @@ fn host_on(dir: &Path) -> Result<Host> {
     ] {
         fs::write(board.join(file), text)?;
     }
+    Ok(())
+}
+
+/// A host whose probe finds what is in `dir`: a PCI tree, or, once it is there, `served`. `library`: the driver's.
+fn host_on(dir: &Path, library: Option<PathBuf>) -> Result<Host> {
+    let open = |path: &Path| fs::set_permissions(path, fs::Permissions::from_mode(0o755));
+    open(dir)?;
     let real = dir.join("vgpu-probe");
     fs::copy(paths::built("vgpu-probe")?, &real)?;
     let probe = dir.join("probe");
     let script = format!(
-        "#!/bin/sh\n[ -e {dir}/served ] && exec cat {dir}/served\nexec {real} \"$@\" --nvml /none --sysfs {dir}/sys\n",
+        "#!/bin/sh\n[ \"$1\" = scan ] || exec {real} \"$@\"\n[ -e {dir}/served ] && exec cat {dir}/served\n\
+         exec {real} \"$@\" --nvml /none --sysfs {dir}/sys\n",
         dir = dir.display(),
         real = real.display(),
     );
@@ -42,6 +49,7 @@ fn host_on(dir: &Path) -> Result<Host> {
     Host::start(&Options {
         config: format!("[worker]\nprobe_binary = {probe:?}\n"),
         driver: vgpu_tests::host::Driver::Nvidia,
+        library,
         ..Options::default()
     })
 }
@@ -49,7 +57,8 @@ fn host_on(dir: &Path) -> Result<Host> {
 #[test]
 fn a_gpu_without_a_driver_takes_no_vms_and_it_is_said_why() -> Result<()> {
     let dir = tempfile::tempdir()?;
-    let host = host_on(dir.path())?;
+    put_board(dir.path())?;
+    let host = host_on(dir.path(), None)?;
     const WHY: &str = "no driver serves it; install NVIDIA's driver";
     let scan = host.admin("scan-gpus")?;
     assert!(scan.contains("NO DRIVER") && scan.contains(WHY), "{scan}");
@@ -115,4 +124,33 @@ fn a_gpu_without_a_driver_takes_no_vms_and_it_is_said_why() -> Result<()> {
     until("it takes VMs", SOON, || {
         (!explain().ok()?.contains(WHY)).then_some(())
     })
+}
+
+#[test]
+fn doctor_says_that_a_driver_is_too_old_before_there_is_a_gpu() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let (source, library) = (dir.path().join("old.c"), dir.path().join("libcuda.so.1"));
+    fs::write(&source, "int cuInit(unsigned flags) { return 100; }\n")?;
+    let built = Command::new("cc")
+        .args(["-shared", "-fPIC", "-o"])
+        .args([&library, &source])
+        .status()?;
+    assert!(built.success());
+    let host = host_on(dir.path(), Some(library.clone()))?;
+    let doctor = guest::describe(&host.admin_output("doctor")?);
+    let line = doctor.lines().find(|line| line.contains("driver-library"));
+    let line = line.unwrap_or_default();
+    assert!(line.contains(&*library.to_string_lossy()), "{doctor}");
+    assert!(
+        line.contains("install a driver of CUDA 12.4 or later"),
+        "{doctor}"
+    );
+    // And a scan says why it found nothing.
+    let scan = host.admin("scan-gpus")?;
+    assert!(scan.contains("No GPU was found."), "{scan}");
+    assert!(
+        scan.contains("no NVIDIA GPU is on the PCI bus") && scan.contains("/none"),
+        "{scan}"
+    );
+    Ok(())
 }

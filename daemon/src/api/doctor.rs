@@ -329,24 +329,18 @@ fn binary((name, key): (&str, &str), configured: Option<&Path>, default: &str) -
 }
 
 fn driver(config: &Config) -> Vec<DoctorCheck> {
-    const NAME: &str = "driver-library";
+    const NAME: &str = "management-library";
     let mut checks = Vec::new();
-    let explicit = [
-        ("driver.library", &config.driver.library),
-        ("driver.nvml_library", &config.driver.nvml_library),
-        ("driver.soft_library", &config.driver.soft_library),
-    ];
-    for (key, path) in explicit {
-        if let Some(path) = path {
-            checks.push(match path.exists() {
-                true => ok(NAME, format!("{key}: {} is there.", path.display())),
-                false => error(
-                    NAME,
-                    format!("{key}: {} is not there.", path.display()),
-                    "Correct the path in vgpud.toml.",
-                ),
-            });
-        }
+    // The mediation's `driver-library` loads the others.
+    if let Some(path) = &config.driver.nvml_library {
+        checks.push(match path.exists() {
+            true => ok(NAME, format!("{} is there.", path.display())),
+            false => error(
+                NAME,
+                format!("driver.nvml_library: {} is not there.", path.display()),
+                "Correct the path in vgpud.toml.",
+            ),
+        });
     }
     let nvidia = Path::new("/proc/driver/nvidia/version");
     match (nvidia.exists(), config.driver.kind) {

@@ -31,9 +31,9 @@ pub struct Prober {
     launcher: Arc<Launcher>,
 }
 
-/// What `vgpu-probe canary` prints.
+/// What `vgpu-probe canary` and `vgpu-probe library` print.
 #[derive(Debug, Deserialize)]
-struct CanaryAnswer {
+struct Answer {
     ok: bool,
     message: String,
 }
@@ -67,6 +67,10 @@ impl Prober {
         };
         if soft {
             let found = self.scan_one(&config, true)?;
+            // That a host has no GPU is no news where software devices serve in their place.
+            if !found.gpus.is_empty() {
+                result.warnings.clear();
+            }
             result.gpus.extend(found.gpus);
             result.warnings.extend(found.warnings);
         }
@@ -131,9 +135,31 @@ impl Prober {
         let mut args: Vec<OsString> = vec!["canary".into()];
         args.extend(library_args(config, soft)?);
         let only = [("CUDA_VISIBLE_DEVICES".into(), OsString::from(&gpu.uuid))];
-        let output = self.run(config, soft, &args, &only)?;
-        let answer: CanaryAnswer = serde_json::from_slice(&output)
-            .map_err(|e| format!("the canary's answer is not understood: {e}"))?;
+        self.answer(config, soft, &args, &only)
+    }
+
+    /// Loads the driver library that workers would load and says what it is. Needs no GPU. Blocks.
+    ///
+    /// # Errors
+    /// A sentence: workers cannot use the library, or the probe did not answer.
+    pub fn library(&self, soft: bool) -> Result<String, String> {
+        const SYSTEM_DRIVER: &str = "libcuda.so.1";
+        let config = self.launcher.config();
+        let driver = driver_library(&config, soft)?.unwrap_or_else(|| SYSTEM_DRIVER.to_owned());
+        let args = ["library".into(), "--driver".into(), driver.into()];
+        self.answer(&config, soft, &args, &[])
+    }
+
+    fn answer(
+        &self,
+        config: &Config,
+        soft: bool,
+        args: &[OsString],
+        more: &[(OsString, OsString)],
+    ) -> Result<String, String> {
+        let output = self.run(config, soft, args, more)?;
+        let answer: Answer = serde_json::from_slice(&output)
+            .map_err(|e| format!("the probe's answer is not understood: {e}"))?;
         if answer.ok {
             Ok(answer.message)
         } else {

@@ -12,7 +12,7 @@
 //! | [`wire`] | frames of the guest, in and out |
 //! | [`session`] | handles, memory, queue, streams: what the guest's calls mean |
 //! | [`probe`] | `vgpu-probe`: scans and canaries, in a process of their own |
-//! | [`driver`] | the CUDA driver, through cudarc; the only caller of it |
+//! | [`driver`] | the CUDA driver, with cudarc's types; the only caller of it |
 
 pub mod control;
 pub mod driver;

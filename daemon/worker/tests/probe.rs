@@ -92,10 +92,11 @@ fn without_a_management_library_the_pci_bus_tells_what_is_there() {
     let absent = ["--nvml", "/nonexistent/libnvidia-ml.so.1"];
     let root = dir.path().to_str().expect("a path");
     let none = scan(&["scan", "--sysfs", root, absent[0], absent[1]], &[]);
-    assert_eq!(
-        none,
-        ScanResult::default(),
-        "a host without GPUs is no reason for a warning"
+    assert!(none.gpus.is_empty(), "{none:?}");
+    let why = &none.warnings[0];
+    assert!(
+        why.contains("PCI bus") && why.contains("/nonexistent/libnvidia-ml.so.1"),
+        "{why}"
     );
     let device = Path::new(root).join("bus/pci/devices/0000:65:00.0");
     std::fs::create_dir_all(&device).expect("a directory");
@@ -114,6 +115,61 @@ fn without_a_management_library_the_pci_bus_tells_what_is_there() {
         "{:?}",
         one.warnings
     );
+}
+
+/// A library with these C functions, at `path`.
+fn stub(path: &Path, functions: &str) {
+    let source = path.with_extension("c");
+    std::fs::write(&source, functions).expect("written");
+    let built = Command::new("cc")
+        .args(["-shared", "-fPIC", "-w", "-o"])
+        .args([path, &source])
+        .status();
+    assert!(built.expect("a C compiler").success());
+}
+
+#[test]
+fn another_libcuda_on_the_library_path_is_not_taken_for_the_driver() {
+    let dir = tempfile::tempdir().expect("a directory");
+    // As a toolkit's `stubs` directory, or an older driver's.
+    stub(
+        &dir.path().join("libcuda.so"),
+        "int cuInit(int f) { return 34; }",
+    );
+    let path = [("LD_LIBRARY_PATH", dir.path().to_str().expect("a path"))];
+    let output = probe(&["canary", "--soft", "--driver", soft()], &path);
+    let answer: serde_json::Value = serde_json::from_slice(&output.stdout).expect("an answer");
+    assert_eq!(answer["ok"], true, "{answer}");
+}
+
+#[test]
+fn a_library_is_judged_without_a_gpu() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (old, absent) = (
+        dir.path().join("libcuda.so.1"),
+        dir.path().join("absent.so"),
+    );
+    let (old, absent) = (
+        old.to_str().expect("a path"),
+        absent.to_str().expect("a path"),
+    );
+    stub(Path::new(old), "int cuInit(int f) { return 0; }");
+    // No device, so that only the library itself is judged.
+    let none = [("CUDA_VISIBLE_DEVICES", "GPU-nothing")];
+    for (library, ok, says) in [
+        (soft(), true, "is a CUDA driver of version 13.0"),
+        (old, false, "install a driver of CUDA 12.4 or later"),
+        ("libc.so.6", false, "libc.so.6 is no CUDA driver"),
+        (absent, false, "No such file or directory"),
+    ] {
+        let output = probe(&["library", "--driver", library], &none);
+        let answer: serde_json::Value = serde_json::from_slice(&output.stdout).expect("an answer");
+        assert_eq!(answer["ok"], ok, "{answer}");
+        assert!(
+            answer["message"].as_str().expect("text").contains(says),
+            "{answer}"
+        );
+    }
 }
 
 #[test]

@@ -1,8 +1,9 @@
-//! Finding the driver library and making sure that cudarc uses that one.
+//! Loading the driver library.
 
-use std::ffi::{CString, c_int, c_void};
+use std::error::Error;
+use std::ffi::c_int;
+use std::sync::OnceLock;
 
-use cudarc::driver::sys;
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use vgpu_proto::cuda::{CuResult, MINIMUM_DRIVER_VERSION};
 
@@ -30,61 +31,80 @@ impl LoadError {
 /// The name of the system's driver library.
 const SYSTEM_DRIVER: &str = "libcuda.so.1";
 
+/// The process's driver, which [`load`] has found. cudarc would look for one by names of its own, and so
+/// find another `libcuda.so` that is on the library path.
+static DRIVER: OnceLock<Library> = OnceLock::new();
+
 /// Loads the driver library at `path` (`None`: the system's), initialises it and returns the CUDA
 /// version it speaks.
 ///
-/// The library is loaded by its path and kept before cudarc's first call: the dynamic linker then
-/// answers cudarc's search for `libcuda.so` with it, by SONAME. Whether it did is checked.
-///
 /// # Errors
-/// A library that is missing, incomplete, older than CUDA 12.4, not the one that cudarc found, or
-/// whose `cuInit` fails.
+/// As [`open`], a version below CUDA 12.4, or a `cuInit` that fails.
 pub fn load(path: Option<&str>) -> Result<u32, LoadError> {
     let name = path.unwrap_or(SYSTEM_DRIVER);
+    open(name)?;
+    init(name)
+}
+
+/// Loads the driver library as [`load`] does, without initialising it: so much can be said of a library on a
+/// host without a GPU.
+///
+/// # Errors
+/// As [`open`], or a version below CUDA 12.4.
+pub fn examine(path: &str) -> Result<u32, LoadError> {
+    open(path)?;
+    version(path)
+}
+
+/// Opens the library for the life of the process: driver threads run in it.
+///
+/// # Errors
+/// A library that is missing or incomplete, and a second one in a process.
+fn open(name: &str) -> Result<(), LoadError> {
     // SAFETY: loading runs the library's initialisers. The path comes from vgpud's configuration,
     // never from a guest.
-    let ours = unsafe { Library::open(Some(name), RTLD_NOW | RTLD_LOCAL) }.map_err(|e| {
+    let library = unsafe { Library::open(Some(name), RTLD_NOW | RTLD_LOCAL) }.map_err(|e| {
+        let reason = e.source().map_or(e.to_string(), ToString::to_string);
         LoadError::new(
             CuResult::SHARED_OBJECT_INIT_FAILED,
-            format!("cannot load the CUDA driver {name}: {e}; check the `driver` setting of vgpud"),
+            format!(
+                "cannot load the CUDA driver {name}: {reason}; check the `driver` setting of vgpud"
+            ),
         )
     })?;
-    let expected = address(&ours, "cuInit");
-    // The library stays for the life of the process: driver threads run in it.
-    std::mem::forget(ours);
-
-    // SAFETY: it only tries to load the library by its usual names.
-    if !unsafe { sys::is_culib_present() } {
-        return Err(LoadError::new(
-            CuResult::SHARED_OBJECT_INIT_FAILED,
-            format!(
-                "{name} was loaded, but not under a name that the CUDA bindings look for (libcuda.so)"
-            ),
-        ));
-    }
-    // SAFETY: the library is present; the handle lives as long as the process.
-    let found = unsafe { sys::culib() };
-    let missing: Vec<&str> = raw::REQUIRED
-        .iter()
-        .copied()
-        .filter(|symbol| bound(found, symbol).is_none())
-        .collect();
+    // SAFETY: the symbols are only looked for.
+    let lacks = |symbol: &&str| unsafe { library.get::<*mut ()>(symbol.as_bytes()) }.is_err();
+    let missing: Vec<&str> = raw::REQUIRED.iter().copied().filter(lacks).collect();
     if !missing.is_empty() {
+        let text = if missing.len() == raw::REQUIRED.len() {
+            format!("{name} is no CUDA driver (libcuda.so.1); check the `driver` setting of vgpud")
+        } else {
+            let missing = missing.join(", ");
+            format!(
+                "the CUDA driver {name} lacks {missing}; install a driver of CUDA 12.4 or later"
+            )
+        };
         return Err(LoadError::new(
             CuResult::SHARED_OBJECT_SYMBOL_NOT_FOUND,
-            format!(
-                "the CUDA driver {name} lacks {}; install a driver of CUDA 12.4 or later",
-                missing.join(", ")
-            ),
+            text,
         ));
     }
-    if expected.is_none() || bound(found, "cuInit") != expected {
-        return Err(LoadError::new(
+    DRIVER.set(library).map_err(|_| {
+        LoadError::new(
             CuResult::SYSTEM_DRIVER_MISMATCH,
-            format!("another libcuda.so than {name} is in the way of the dynamic linker"),
-        ));
-    }
-    init(name)
+            format!("{name} is not the only CUDA driver of this process"),
+        )
+    })
+}
+
+/// A function of the driver; `None` if there is no driver, or the driver lacks the function.
+///
+/// # Safety
+/// `F` is the type of a pointer to that function.
+pub(super) unsafe fn function<F: Copy>(name: &str) -> Option<F> {
+    // SAFETY: by this function's contract.
+    let found = unsafe { DRIVER.get()?.get::<F>(name.as_bytes()) };
+    found.ok().map(|symbol| *symbol)
 }
 
 fn init(name: &str) -> Result<u32, LoadError> {
@@ -95,6 +115,10 @@ fn init(name: &str) -> Result<u32, LoadError> {
             format!("cuInit of {name} failed: {code}; see the kernel's log"),
         )
     })?;
+    version(name)
+}
+
+fn version(name: &str) -> Result<u32, LoadError> {
     let mut version: c_int = 0;
     // SAFETY: writes one int.
     unsafe { raw::cuDriverGetVersion(&mut version) }
@@ -111,20 +135,4 @@ fn init(name: &str) -> Result<u32, LoadError> {
         ));
     }
     Ok(version)
-}
-
-fn address(library: &Library, symbol: &str) -> Option<usize> {
-    let name = CString::new(symbol).ok()?;
-    // SAFETY: the symbol is only looked at as an address.
-    unsafe { library.get::<*mut c_void>(name.as_bytes_with_nul()) }
-        .ok()
-        .map(|s| s.into_raw() as usize)
-}
-
-fn bound(library: &libloading::Library, symbol: &str) -> Option<usize> {
-    let name = CString::new(symbol).ok()?;
-    // SAFETY: the symbol is only looked at as an address.
-    let found = unsafe { library.get::<*mut c_void>(name.as_bytes_with_nul()) }.ok()?;
-    // SAFETY: the library is never unloaded, so the address stays good; it is not called here.
-    Some(unsafe { found.into_raw() }.into_raw() as usize)
 }

@@ -1,4 +1,4 @@
-//! The host's CUDA driver, through cudarc's `sys`. The only place that calls it.
+//! The host's CUDA driver, with the types of cudarc's `sys`. The only place that calls it.
 //!
 //! Handles are owned values: a stream, an event, a module or a block of device memory is given back
 //! to the driver when its last owner drops it, and each keeps its context alive, so that a stale
@@ -35,7 +35,7 @@ pub use event::{BLOCKING_SYNC, DISABLE_TIMING, Event, Stream};
 pub use graph::{Builder, Graph, GraphExec, Recorder, Section};
 pub use image::MappedImage;
 pub use link::{Input, LAST_INPUT_KIND, link};
-pub use load::{LoadError, load};
+pub use load::{LoadError, examine, load};
 pub use module::{Function, JitLogs, Launch, Module, OPTION_LIMIT, option_allowed};
 pub use pinned::{Block, BlockPool};
 pub use shadow::Shadow;

@@ -16,7 +16,7 @@ use clap::{Args, Parser, Subcommand};
 use serde::Serialize;
 use vgpu_proto::api::ScanResult;
 
-use crate::driver::exit_now;
+use crate::driver::{examine, exit_now};
 
 /// Looks at the GPUs of this host. Started by vgpud; prints one line of JSON.
 #[derive(Debug, Parser)]
@@ -57,6 +57,12 @@ enum Command {
         #[arg(long)]
         soft: bool,
     },
+    /// Loads a CUDA driver library, without a GPU, and says whether workers can use it.
+    Library {
+        /// The library.
+        #[arg(long)]
+        driver: String,
+    },
     /// Runs a small kernel on the first visible GPU and checks its result.
     Canary {
         #[command(flatten)]
@@ -77,7 +83,7 @@ struct Libraries {
     nvml: Option<PathBuf>,
 }
 
-/// What `canary` prints.
+/// What `canary` and `library` print.
 #[derive(Debug, Serialize)]
 struct Answer {
     ok: bool,
@@ -115,12 +121,9 @@ pub fn run() -> ExitCode {
             let lines = confinement::examine(&outside, own.as_deref(), soft);
             serde_json::to_string(&lines).map_err(|e| e.to_string())
         }
+        Command::Library { driver } => answer(library(&driver)),
         Command::Canary { libraries } => {
-            let answer = match canary::run(libraries.driver.as_deref(), libraries.soft) {
-                Ok(message) => Answer { ok: true, message },
-                Err(message) => Answer { ok: false, message },
-            };
-            serde_json::to_string(&answer).map_err(|e| e.to_string())
+            answer(canary::run(libraries.driver.as_deref(), libraries.soft))
         }
     };
     match line {
@@ -135,6 +138,22 @@ pub fn run() -> ExitCode {
     }
 }
 
+fn answer(result: Result<String, String>) -> Result<String, String> {
+    let answer = match result {
+        Ok(message) => Answer { ok: true, message },
+        Err(message) => Answer { ok: false, message },
+    };
+    serde_json::to_string(&answer).map_err(|e| e.to_string())
+}
+
+fn library(driver: &str) -> Result<String, String> {
+    let version = examine(driver).map_err(|e| e.to_string())?;
+    let (major, minor) = (version / 1000, version % 1000 / 10);
+    Ok(format!(
+        "{driver} is a CUDA driver of version {major}.{minor}"
+    ))
+}
+
 /// The management library knows best; the PCI bus knows at least what is there.
 fn scan(libraries: &Libraries, sysfs: &Path) -> Result<ScanResult, String> {
     if libraries.soft {
@@ -146,8 +165,12 @@ fn scan(libraries: &Libraries, sysfs: &Path) -> Result<ScanResult, String> {
         }));
     }
     let on_bus = sysfs::scan(sysfs);
+    const NONE_ON_BUS: &str = "no NVIDIA GPU is on the PCI bus";
     match nvml::scan(libraries.nvml.as_deref()) {
         Ok(mut found) => {
+            if found.gpus.is_empty() && on_bus.is_empty() {
+                found.warnings.push(NONE_ON_BUS.to_owned());
+            }
             for gpu in on_bus {
                 let known = found.gpus.iter().any(|g| g.pci_address == gpu.pci_address);
                 if !known && let Some(address) = &gpu.pci_address {
@@ -159,7 +182,10 @@ fn scan(libraries: &Libraries, sysfs: &Path) -> Result<ScanResult, String> {
             }
             Ok(found)
         }
-        Err(_) if on_bus.is_empty() => Ok(ScanResult::default()),
+        Err(why) if on_bus.is_empty() => Ok(ScanResult {
+            gpus: Vec::new(),
+            warnings: vec![format!("{NONE_ON_BUS}, and {why}")],
+        }),
         Err(why) => Ok(ScanResult {
             gpus: on_bus,
             warnings: vec![why],
