@@ -2,14 +2,15 @@
 # The GPU kit: everything that a machine with an NVIDIA GPU can say about this system, in one command.
 #
 #   tests/gpu/run.sh                  builds, then runs the clients' tests on the GPU: directly, and through
-#                                     shim and vgpud; and our own guest programs, one of which hangs
+#                                     shim and vgpud; and our own guest programs, one of which hangs. Before that
+#                                     compares the driver's library with what we take it to be (library.py)
 #   tests/gpu/run.sh --dry-run        the same on soft-gpu, briefly: tells whether the kit itself works
 #   tests/gpu/run.sh --binaries DIR   with binaries built elsewhere (a target/release of this checkout)
 #   … any option of vgpu-clients      --suite=NAME, --row=remoted, --only=TEXT, --ci
 #
 # Needs: the NVIDIA driver (12.4 or newer), Python 3.11 to 3.13 with venv, a C compiler; cargo unless
-# --binaries is given. Writes target/gpu/report.json and target/gpu/machine.txt; exits 0 if nothing failed but
-# what tests/clients/expected names.
+# --binaries is given. Writes target/gpu/report.json, library.json and machine.txt; exits 0 if nothing failed but
+# what tests/clients/expected names. Checks that cannot be made here are named with SKIPPED.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -41,4 +42,9 @@ if [ -z "$binaries" ]; then
     cargo build -q --workspace
     binaries=target/debug
 fi
-exec "$binaries/vgpu-clients" --driver="$driver" --smoke --report=target/gpu/report.json "${options[@]}"
+compare=(python3 tests/gpu/library.py --binaries "$binaries" --report target/gpu/library.json)
+[ "$driver" = nvidia ] || compare+=(--soft --driver "$binaries/libsoft_gpu.so")
+failed=0
+"${compare[@]}" || failed=1
+"$binaries/vgpu-clients" --driver="$driver" --smoke --report=target/gpu/report.json "${options[@]}" || failed=1
+exit $failed
