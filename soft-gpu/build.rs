@@ -1,29 +1,33 @@
 //! Completes the library's exports from the committed name lists.
 //!
-//! Every name of `src/capi/symbols.txt` that no `exports!` block in `src/capi/` serves becomes a
-//! stub that returns CUDA_ERROR_NOT_SUPPORTED, so that no client meets a missing symbol; the served
-//! rows of `src/capi/procs.txt` become the table of cuGetProcAddress. Also sets the SONAME.
+//! Every name of `symbols.txt` (of `vgpu-proto`) that no `exports!` block in `src/capi/` serves becomes
+//! a stub that returns CUDA_ERROR_NOT_SUPPORTED, so that no client meets a missing symbol; the served
+//! rows of `procs.txt` become the table of cuGetProcAddress. Also sets the SONAME.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::{env, fs, io};
 
+/// The lists of names, which the guest shim's build reads too.
+const NAMES: &str = "../proto/src/cuda";
+
 fn main() -> io::Result<()> {
     println!("cargo:rerun-if-changed=build.rs");
     println!("cargo:rerun-if-changed=src/capi");
-    // cudarc asks for `libcuda.so` first; glibc satisfies that by SONAME once this library was
-    // loaded by its path. The second option keeps our own references inside the library when
-    // another libcuda is loaded in the same process (a guest shim under test).
-    println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libcuda.so");
+    println!("cargo:rerun-if-changed={NAMES}");
+    println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libcuda.so.1");
+    // Keeps our own references inside the library when another libcuda is loaded in the same process
+    // (a guest shim under test).
     println!("cargo:rustc-cdylib-link-arg=-Wl,-Bsymbolic");
     // Streams have threads in the library's code: it stays for the process's life.
     println!("cargo:rustc-cdylib-link-arg=-Wl,-z,nodelete");
 
     let capi = Path::new("src/capi");
     let served = served(capi)?;
-    let symbols = fs::read_to_string(capi.join("symbols.txt"))?;
-    let procs = fs::read_to_string(capi.join("procs.txt"))?;
+    let names = Path::new(NAMES);
+    let symbols = fs::read_to_string(names.join("symbols.txt"))?;
+    let procs = fs::read_to_string(names.join("procs.txt"))?;
     let out = PathBuf::from(env::var_os("OUT_DIR").ok_or(io::ErrorKind::NotFound)?);
     fs::write(out.join("stubs.rs"), stubs(&symbols, &served))?;
     fs::write(out.join("procs.rs"), table(&procs, &served))

@@ -10,7 +10,7 @@
 //! | `process` | the life of the library in a process: cuInit, fork, exit |
 //! | `session` | the connection: handshake, ordered sending, reading, the pump thread |
 //! | `state` | what the guest knows without asking: contexts, streams, events, memory, modules |
-//! | `proc_address`, `symbols` | every name of `cuda.h`, and what `cuGetProcAddress` answers |
+//! | `proc_address` | what `cuGetProcAddress` answers |
 //! | `observe` | `VGPU_STATS` and `VGPU_TRACE` |
 //! | `image`, `jit` | module images: their size from a pointer, JIT options |
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used))]
@@ -25,7 +25,6 @@ mod proc_address;
 mod process;
 mod session;
 mod state;
-mod symbols;
 mod unserved;
 
 /// A CUDA result: the value, or the code that the function returns.

@@ -4,7 +4,7 @@
 //! clients probe with it. A form of the wrong version is never given in its place, nor the legacy
 //! entry where the per-thread one was asked for.
 
-use crate::symbols::LADDER;
+use crate::process;
 
 /// Address of an export.
 #[derive(Debug, Clone, Copy)]
@@ -23,6 +23,10 @@ pub(crate) struct Served {
 /// Every implemented symbol, sorted; made by `build.rs` from `src/exports`.
 pub(crate) static SERVED: &[Served] = include!(concat!(env!("OUT_DIR"), "/served.rs"));
 
+/// (name asked for, since version, per-thread default stream, symbol), sorted by name; made by `build.rs`
+/// from the versions of `cudaTypedefs.h`.
+static LADDER: &[(&str, u32, bool, &str)] = include!(concat!(env!("OUT_DIR"), "/ladder.rs"));
+
 /// What a lookup found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Found {
@@ -34,18 +38,21 @@ pub(crate) enum Found {
     TooOld,
 }
 
-/// The newest form of `name` that `version` knows.
+/// The newest form of `name` that `version` knows. A driver has no name and no form that is newer than
+/// itself.
 pub(crate) fn find(name: &str, version: u32, per_thread: bool) -> Found {
-    match symbol(name, version, per_thread) {
+    let driver = process::cuda_version_asked_once();
+    match symbol(name, version, per_thread, driver) {
         Ok(symbol) => served(symbol).map_or(Found::NoSymbol, Found::Address),
         Err(not) => not,
     }
 }
 
-/// The symbol of that form, served or not.
-fn symbol(name: &str, version: u32, per_thread: bool) -> Result<&'static str, Found> {
+/// The symbol of that form in a driver of version `driver`, served or not.
+fn symbol(name: &str, version: u32, per_thread: bool, driver: u32) -> Result<&'static str, Found> {
     let start = LADDER.partition_point(|(n, ..)| *n < name);
-    let forms = || LADDER[start..].iter().take_while(|(n, ..)| *n == name);
+    let named = || LADDER[start..].iter().take_while(|(n, ..)| *n == name);
+    let forms = || named().filter(|(_, since, ..)| *since <= driver);
     if forms().next().is_none() {
         return Err(Found::NoSymbol);
     }
@@ -167,14 +174,27 @@ mod tests {
             ("cuLaunchKernel", 3020, false, Err(Found::TooOld)),
             ("cuMemAlloc_v2", 12_000, false, Err(Found::NoSymbol)),
             ("cuSubgridCreate", 13_030, false, Err(Found::NoSymbol)),
+            ("cuMemAlloc", u32::MAX, false, Ok("cuMemAlloc_v2")),
             ("", 0, false, Err(Found::NoSymbol)),
         ] {
             assert_eq!(
-                symbol(name, version, per_thread),
+                symbol(name, version, per_thread, 13_050),
                 expected,
                 "{name}@{version} {per_thread}"
             );
         }
+    }
+
+    #[test]
+    fn a_driver_has_no_form_that_is_newer_than_itself() {
+        let newest = |name, driver| symbol(name, u32::MAX, false, driver);
+        assert_eq!(newest("cuCtxCreate", 12_040), Ok("cuCtxCreate_v3"));
+        assert_eq!(newest("cuCtxCreate", 13_000), Ok("cuCtxCreate_v4"));
+        // A name of 12.8: not known to 12.4, and known but too new for a program of 12.4 to 12.8.
+        let named = |version, driver| symbol("cuCheckpointProcessLock", version, false, driver);
+        assert_eq!(named(12_040, 12_040), Err(Found::NoSymbol));
+        assert_eq!(named(12_040, 12_080), Err(Found::TooOld));
+        assert_eq!(named(13_000, 12_040), Err(Found::NoSymbol));
     }
 
     #[test]

@@ -79,6 +79,17 @@ pub(crate) fn cuda_version() -> u32 {
     }
 }
 
+/// As [`cuda_version`], for what a program asks hundreds of times in a row: a host that did not answer is not
+/// asked again before cuInit.
+pub(crate) fn cuda_version_asked_once() -> u32 {
+    static ASKED: AtomicBool = AtomicBool::new(false);
+    match CUDA_VERSION.load(Ordering::Acquire) {
+        0 if ASKED.swap(true, Ordering::AcqRel) => OFFERED_CUDA_VERSION,
+        0 => cuda_version(),
+        told => told,
+    }
+}
+
 /// Keeps the host's version, unless one was told before; what is told from now on.
 fn keep_version(host: u32) -> u32 {
     let version = host.min(OFFERED_CUDA_VERSION);

@@ -13,8 +13,9 @@ What the guest's library serves of `cuda.h`, made of the call table (`proto/src/
 `VGPU_BLESS=1 cargo nextest run -p vgpu-guest-shim --test docs`; the same test without the variable fails when this
 page is out of date.
 
-A function with a stream argument has its `_ptds` or `_ptsz` form too (`perthread.c` calls them). All other symbols of `cuda.h` (13.5) are exported and
-return CUDA_ERROR_NOT_SUPPORTED; `cuGetProcAddress` does not find them.
+A function with a stream argument has its `_ptds` or `_ptsz` form too (`perthread.c` calls them). All other symbols of NVIDIA's
+library are exported and return CUDA_ERROR_NOT_SUPPORTED (`cuda.h` 13.5; the entry points of GL, EGL and VDPAU, so that programs
+linked against them load); `cuGetProcAddress` does not find them.
 
 | class | what a call costs |
 |---|---|

@@ -88,7 +88,7 @@ exports! {
 /// # Safety
 /// `symbol` is null or a NUL-terminated string.
 unsafe fn look_up(symbol: *const c_char, version: i32, flags: u64) -> Cu<Found> {
-    if flags & !KNOWN_FLAGS != 0 || version < 0 {
+    if flags & !KNOWN_FLAGS != 0 {
         return Err(CuResult::INVALID_VALUE);
     }
     // SAFETY: by this function's contract.
@@ -96,6 +96,7 @@ unsafe fn look_up(symbol: *const c_char, version: i32, flags: u64) -> Cu<Found> 
         Err(CuResult::NOT_FOUND) => return Ok(Found::NoSymbol),
         name => name?,
     };
+    // A driver compares versions without a sign: −1 asks for the newest form.
     Ok(proc_address::find(
         name,
         version as u32,

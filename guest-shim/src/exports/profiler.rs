@@ -8,9 +8,8 @@ use crate::ffi::exports;
 use crate::process::live;
 
 exports! {
-    /// As of CUDA 12: profilers attach by themselves.
+    /// As of CUDA 12, also before cuInit: profilers attach by themselves.
     fn cuProfilerInitialize(_config: *const c_char, _output: *const c_char, _mode: c_uint) {
-        live()?;
         Err(CuResult::NOT_SUPPORTED)
     }
 

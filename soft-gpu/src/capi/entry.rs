@@ -16,7 +16,7 @@ unsafe impl Sync for Entry {}
 /// One answer of cuGetProcAddress: `name` from CUDA `version` on.
 struct Proc {
     name: &'static str,
-    version: i32,
+    version: u32,
     per_thread: bool,
     /// `None`: exists, but is not served.
     entry: Option<Entry>,
@@ -26,8 +26,8 @@ include!(concat!(env!("OUT_DIR"), "/procs.rs"));
 
 /// CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM.
 const PER_THREAD: u64 = 2;
-/// The first CUDA version with per-thread default streams.
-const PER_THREAD_SINCE: i32 = 7000;
+/// CU_GET_PROC_ADDRESS_LEGACY_STREAM and [`PER_THREAD`].
+const KNOWN_FLAGS: u64 = 3;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
@@ -37,26 +37,37 @@ enum Found {
     OldVersion = 2,
 }
 
-/// The highest variant of `name` at or below `version`. Names that have a per-thread variant give
-/// only that one where it was asked for.
-fn find(name: &str, version: i32, flags: u64) -> (Found, *const ()) {
+/// The version that cuDriverGetVersion tells.
+fn driver_version() -> i32 {
+    driver::driver().map_or(driver::config::DRIVER_VERSION, |d| d.config.driver_version)
+}
+
+/// As [`find`] in this driver: a program's arguments.
+///
+/// # Errors
+/// CUDA_ERROR_INVALID_VALUE for an unknown flag or a null name.
+fn look_up(name: Text, version: i32, flags: u64) -> Result<(Found, *const ())> {
+    if flags & !KNOWN_FLAGS != 0 {
+        return Err(CuError::INVALID_VALUE);
+    }
+    // Versions are compared without a sign: -1 asks for the newest variant.
+    Ok(find(
+        &name.get()?,
+        version as u32,
+        flags,
+        driver_version() as u32,
+    ))
+}
+
+/// The highest variant of `name` at or below `version` among those that a driver of version `driver`
+/// has. Names that have a per-thread variant give only that one where it was asked for.
+fn find(name: &str, version: u32, flags: u64, driver: u32) -> (Found, *const ()) {
     let of = |per_thread| {
         PROCS
             .iter()
-            .filter(move |p| p.name == name && p.per_thread == per_thread)
+            .filter(move |p| p.name == name && p.per_thread == per_thread && p.version <= driver)
     };
     let per_thread = flags & PER_THREAD != 0;
-    if per_thread && version < PER_THREAD_SINCE {
-        let known = of(false).chain(of(true)).next().is_some();
-        return (
-            if known {
-                Found::OldVersion
-            } else {
-                Found::NoSymbol
-            },
-            std::ptr::null(),
-        );
-    }
     let mut rows: Vec<&Proc> = of(per_thread).collect();
     if rows.is_empty() && per_thread {
         rows = of(false).collect();
@@ -105,7 +116,7 @@ exports! {
     }
 
     fn cuDriverGetVersion(version: Out<i32>) {
-        version.set(driver::driver().map_or(driver::config::DRIVER_VERSION, |d| d.config.driver_version))
+        version.set(driver_version())
     }
 
     fn cuGetErrorName(code: u32, name: Out<*const c_char>) {
@@ -117,16 +128,14 @@ exports! {
     }
 
     fn cuGetProcAddress(name: Text, pfn: Out<*const ()>, version: i32, flags: u64) {
-        let name = name.get()?;
-        match find(&name, version, flags) {
+        match look_up(name, version, flags)? {
             (Found::Yes, entry) => pfn.set(entry),
             _ => Err(CuError::NOT_FOUND),
         }
     }
 
     fn cuGetProcAddress_v2(name: Text, pfn: Out<*const ()>, version: i32, flags: u64, status: Out<u32>) {
-        let name = name.get()?;
-        let (found, entry) = find(&name, version, flags);
+        let (found, entry) = look_up(name, version, flags)?;
         pfn.set(entry)?;
         status.set_if_wanted(found as u32);
         Ok(())
@@ -137,7 +146,6 @@ exports! {
     }
 
     fn cuProfilerInitialize(_config: Text, _output: Text, _mode: u32) {
-        driver::driver()?;
         // As of CUDA 11: profilers attach by themselves.
         Err(CuError::NOT_SUPPORTED)
     }
@@ -173,7 +181,7 @@ mod tests {
 
     #[test]
     fn picks_the_highest_variant_at_or_below_the_version() {
-        let at = |name, version, flags| find(name, version, flags);
+        let at = |name, version, flags| find(name, version, flags, 13_050);
         assert_eq!(
             at("cuMemAlloc", 13000, 0),
             (Found::Yes, super::super::memory::cuMemAlloc_v2 as *const ())
@@ -194,9 +202,18 @@ mod tests {
             at("cuStreamSynchronize", 7000, PER_THREAD),
             (Found::Yes, per_thread)
         );
-        // No per-thread variant exists: the plain one.
+        // No per-thread variant exists: the plain one, also for programs that are older than those.
         assert_eq!(at("cuInit", 12000, PER_THREAD).0, Found::Yes);
+        assert_eq!(at("cuInit", 6050, PER_THREAD).0, Found::Yes);
+        assert_eq!(at("cuMemAlloc", u32::MAX, 0), at("cuMemAlloc", 13000, 0));
         // Exists, not served.
         assert_eq!(at("cuTexObjectCreate", 12000, 0).0, Found::NoSymbol);
+        // Newer than the driver: a name, and a variant of a name.
+        assert_eq!(
+            find("cuStreamGetDevice", 13000, 0, 12_040).0,
+            Found::NoSymbol
+        );
+        let of_12 = find("cuCtxGetDevice", 13000, 0, 12_040).1;
+        assert_eq!(of_12, at("cuCtxGetDevice", 12_040, 0).1);
     }
 }

@@ -12,7 +12,7 @@ use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::driver::error::{CuError, Result};
-use crate::driver::inject;
+use crate::driver::{self, inject};
 
 macro_rules! exports {
     ($(fn $name:ident($($arg:ident: $ty:ty),* $(,)?) $body:block)*) => {
@@ -83,10 +83,28 @@ pub fn current_call() -> &'static str {
     CALL.get()
 }
 
-/// Runs an entry point: injected errors first, panics stopped at the boundary.
+/// What may be called before cuInit.
+const ALWAYS: [&str; 8] = [
+    "cuInit",
+    "cuDriverGetVersion",
+    "cuGetErrorName",
+    "cuGetErrorString",
+    "cuGetProcAddress",
+    "cuGetProcAddress_v2",
+    "cuGetExportTable",
+    "cuProfilerInitialize",
+];
+
+/// Runs an entry point: injected errors first, nothing before cuInit, panics stopped at the boundary.
 fn enter(name: &'static str, body: impl FnOnce() -> Result) -> u32 {
     CALL.set(name);
     if let Some(code) = inject::call(name) {
+        return code.0;
+    }
+    // Before a body follows a handle of the caller's: none can be right yet.
+    if let Err(code) = driver::driver()
+        && !ALWAYS.contains(&name)
+    {
         return code.0;
     }
     match catch_unwind(AssertUnwindSafe(body)) {

@@ -79,10 +79,13 @@ extern "C" fn after_fork_in_child() {
 ///
 /// # Errors
 /// No device, or a knob or the state directory that cannot be used (said on stderr). In a child
-/// forked after it: CUDA_ERROR_NOT_INITIALIZED.
+/// forked after it: CUDA_ERROR_NOT_INITIALIZED, or CUDA_ERROR_OPERATING_SYSTEM if it had failed.
 pub fn init() -> Result {
     if FORKED.load(Ordering::Relaxed) {
-        return Err(CuError::NOT_INITIALIZED);
+        return Err(match DRIVER.get() {
+            Some(Err(_)) => CuError::OPERATING_SYSTEM,
+            _ => CuError::NOT_INITIALIZED,
+        });
     }
     DRIVER
         .get_or_init(start)
