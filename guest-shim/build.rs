@@ -58,7 +58,7 @@ fn main() {
     fs::write(out.join("served.rs"), served).expect("OUT_DIR is writable");
     fs::write(out.join("stubs.rs"), stubs).expect("OUT_DIR is writable");
     fs::write(out.join("ladder.rs"), ladder(&read("procs.txt"))).expect("OUT_DIR is writable");
-    floor::link(&out);
+    floor::link(&out, Path::new("floor"));
 }
 
 /// The rows of `procs.txt` as tuples: name asked for, since version, per-thread default stream, symbol.

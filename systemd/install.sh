@@ -14,10 +14,14 @@ for binary in vgpud vgpu-probe; do put 0755 "$target/$binary" "$prefix/sbin/$bin
 put 0711 "$target/vgpu-worker" "$prefix/sbin/vgpu-worker"
 put 0755 "$target/vgpu-admin" "$prefix/bin/vgpu-admin"
 
-# The library for guests lies apart from the host's own libcuda: copy it into VMs from there.
+# What guests need lies apart from the host's own libcuda: copy it into VMs from there.
 put 0755 "$target/libcuda.so" "$prefix/share/vgpu/guest/libcuda.so.1"
-# Without its debugging information: it is copied into every VM.
-strip --strip-unneeded "$root$prefix/share/vgpu/guest/libcuda.so.1"
+put 0755 "$target/libnvidia_ml.so" "$prefix/share/vgpu/guest/libnvidia-ml.so.1"
+put 0755 "$target/vgpu-guest" "$prefix/share/vgpu/guest/vgpu-guest"
+# Without debugging information: they are copied into every VM.
+for file in libcuda.so.1 libnvidia-ml.so.1 vgpu-guest; do
+    strip --strip-unneeded "$root$prefix/share/vgpu/guest/$file"
+done
 # The software device, never in a default library path.
 put 0755 "$target/libsoft_gpu.so" "$prefix/lib/vgpu/soft-gpu/libcuda.so.1"
 ln -sf libcuda.so.1 "$root$prefix/lib/vgpu/soft-gpu/libcuda.so"

@@ -10,25 +10,40 @@
 
 use std::ffi::OsStr;
 use std::fmt::Write as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{env, fs};
 
-const SYMBOLS: &str = "floor/symbols.txt";
-const COMPAT: &str = "floor/compat.c";
+/// Arranges it for the library's link, with files in `out`; `floor` is this directory. Other targets than x86-64
+/// with glibc are linked as ever.
+#[allow(dead_code)] // Each build script has a library, or a program.
+pub(crate) fn link(out: &Path, floor: &Path) {
+    if let Some(args) = prepare(out, floor) {
+        println!("cargo:rustc-cdylib-link-arg=@{}", args.display());
+    }
+}
 
-/// Arranges it for the library's link, with files in `out`. Other targets than x86-64 with glibc are
-/// linked as ever.
-pub(crate) fn link(out: &Path) {
-    println!("cargo:rerun-if-changed=floor");
+/// The same for a program.
+#[allow(dead_code)]
+pub(crate) fn link_program(out: &Path, floor: &Path) {
+    if let Some(args) = prepare(out, floor) {
+        println!("cargo:rustc-link-arg-bins=@{}", args.display());
+        // Libraries that are named and not needed (libm) are the build machine's own.
+        println!("cargo:rustc-link-arg-bins=-Wl,--allow-shlib-undefined");
+    }
+}
+
+/// A file with what the linker needs.
+fn prepare(out: &Path, floor: &Path) -> Option<PathBuf> {
+    println!("cargo:rerun-if-changed={}", floor.display());
     println!("cargo:rerun-if-env-changed=RUSTC_LINKER");
     let target = ["ARCH", "OS", "ENV"].map(|part| env::var(format!("CARGO_CFG_TARGET_{part}")));
     if target.each_ref().map(|part| part.as_deref()) != [Ok("x86_64"), Ok("linux"), Ok("gnu")] {
-        return;
+        return None;
     }
     let dir = out.join("floor");
     fs::create_dir_all(&dir).expect("OUT_DIR is writable");
-    let symbols = fs::read_to_string(SYMBOLS).expect("floor/symbols.txt is there");
+    let symbols = fs::read_to_string(floor.join("symbols.txt")).expect("symbols.txt is there");
     for library in libraries(&symbols) {
         stand_in(&dir, &library);
     }
@@ -43,14 +58,18 @@ pub(crate) fn link(out: &Path) {
             "-ffreestanding",
             "-fvisibility=hidden",
         ],
-        &[COMPAT.as_ref(), "-o".as_ref(), compat.as_ref()],
+        &[
+            floor.join("compat.c").as_ref(),
+            "-o".as_ref(),
+            compat.as_ref(),
+        ],
     );
     // The loader's library is the one that no `-l` of the standard library names.
     let words = ["compat.o", "libld-linux-x86-64.so"].map(|file| dir.join(file));
     let [compat, loader] = words.each_ref().map(|path| path.display());
     let args = dir.join("link.args");
     write(&args, &format!("-L{} {compat} {loader}\n", dir.display()));
-    println!("cargo:rustc-cdylib-link-arg=@{}", args.display());
+    Some(args)
 }
 
 /// One of glibc's libraries: its name, and its symbols under the version of each, old versions first.

@@ -60,10 +60,14 @@ pub fn built(name: &str) -> anyhow::Result<PathBuf> {
 /// # Errors
 /// If the library is not built or the directory cannot be made.
 pub fn library_dir(library: &str, dir: &str) -> anyhow::Result<PathBuf> {
+    linked(library, dir, &["libcuda.so.1", "libcuda.so"])
+}
+
+fn linked(library: &str, dir: &str, names: &[&str]) -> anyhow::Result<PathBuf> {
     let library = built(library)?;
     let dir = build_dir()?.join(dir);
     std::fs::create_dir_all(&dir).with_context(|| format!("making {}", dir.display()))?;
-    for name in ["libcuda.so.1", "libcuda.so"] {
+    for name in names {
         let link = dir.join(name);
         if std::fs::read_link(&link).ok().as_deref() != Some(&*library) {
             // Made under another name and renamed: tests of several processes do this at once.
@@ -91,4 +95,12 @@ pub fn shim_dir() -> anyhow::Result<PathBuf> {
 /// As [`library_dir`].
 pub fn soft_gpu_dir() -> anyhow::Result<PathBuf> {
     library_dir("libsoft_gpu.so", "soft-gpu-lib")
+}
+
+/// The directory with the guests' management library as `libnvidia-ml.so.1`.
+///
+/// # Errors
+/// As [`library_dir`].
+pub fn nvml_dir() -> anyhow::Result<PathBuf> {
+    linked("libnvidia_ml.so", "nvml-lib", &["libnvidia-ml.so.1"])
 }

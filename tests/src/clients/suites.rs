@@ -46,6 +46,11 @@ pub const ALL: &[Suite] = &[
         plan: cudarc,
     },
     Suite {
+        name: "nvml",
+        version: "13.615.71",
+        plan: nvml,
+    },
+    Suite {
         name: "triton",
         version: "3.9.0",
         plan: triton,
@@ -180,6 +185,21 @@ fn triton(kit: &Kit) -> Result<Plan> {
         units: vec![unit],
         libraries: Vec::new(),
         prefix: "test_triton.py::",
+    })
+}
+
+/// NVIDIA's Python binding of NVML, and a tool that uses it, on the management library for guests.
+fn nvml(kit: &Kit) -> Result<Plan> {
+    let venv = kit.venv("nvml")?;
+    let file = "test_nvml.py";
+    let unit = Unit {
+        dir: source(""),
+        ..pytest(&venv, file, &[source(file).into()])
+    };
+    Ok(Plan {
+        units: vec![unit],
+        libraries: vec![paths::nvml_dir()?],
+        prefix: "test_nvml.py::",
     })
 }
 

@@ -1,0 +1,60 @@
+//! `vgpu-guest`: what a user of a VM can learn from inside it, without an administrator and without a session.
+#![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used))]
+
+mod doctor;
+mod tell;
+
+use std::io::Write as _;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::{Parser, Subcommand};
+use vgpu_door::{Address, look};
+use vgpu_proto::look::Looked;
+
+/// How long vgpud may take to answer.
+const LIMIT: Duration = Duration::from_secs(5);
+
+/// The GPU of this VM, as its users see it.
+#[derive(Debug, Parser)]
+#[command(name = "vgpu-guest", version, arg_required_else_help = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// GPUs, programs, use and limits
+    Status,
+    /// Why the VM's programs wait, or do not
+    Explain,
+    /// Finds out why CUDA programs do not run
+    Doctor,
+}
+
+fn main() -> ExitCode {
+    let (text, good) = match Cli::parse().command {
+        Command::Status => told(tell::status),
+        Command::Explain => told(tell::explain),
+        Command::Doctor => doctor::examine(),
+    };
+    let written = match good {
+        true => std::io::stdout().write_all(text.as_bytes()),
+        false => std::io::stderr().write_all(text.as_bytes()),
+    };
+    match written {
+        Ok(()) if good => ExitCode::SUCCESS,
+        _ => ExitCode::FAILURE,
+    }
+}
+
+/// What a look gives, and whether there was an answer.
+fn told(tell: fn(&Looked) -> String) -> (String, bool) {
+    let looked = Address::from_environment()
+        .and_then(|address| look(&address, LIMIT).map_err(|e| e.to_string()));
+    match looked {
+        Ok(looked) => (tell(&looked), true),
+        Err(why) => (format!("vgpu-guest: {why}\n"), false),
+    }
+}

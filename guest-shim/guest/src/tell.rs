@@ -1,0 +1,197 @@
+//! An answer of vgpud as text.
+
+use std::fmt::Write as _;
+
+use vgpu_proto::look::{Looked, LookedGpu};
+
+/// GPUs, programs, use, limits.
+pub(crate) fn status(looked: &Looked) -> String {
+    let mut text = format!(
+        "VM {} on a host with vgpud {}, driver {}, CUDA {}\n",
+        looked.vm_id,
+        looked.daemon_version,
+        looked.driver_version.as_deref().unwrap_or("unknown"),
+        looked.cuda_version.map_or("unknown".into(), cuda),
+    );
+    if let Some(trouble) = trouble(looked) {
+        let _ = writeln!(text, "{trouble}");
+    }
+    for (n, gpu) in looked.gpus.iter().enumerate() {
+        let _ = writeln!(text, "GPU {n}: {}", device(gpu));
+    }
+    if looked.gpus.is_empty() {
+        text.push_str("No GPU: the host's administrator can assign one.\n");
+    }
+    for process in &looked.processes {
+        let gpus: Vec<String> = process.gpus.iter().map(u32::to_string).collect();
+        let _ = writeln!(
+            text,
+            "process {} ({}): {} MiB on GPU {}",
+            process.pid,
+            process.program,
+            mib(process.memory_bytes),
+            gpus.join(", ")
+        );
+    }
+    let _ = writeln!(
+        text,
+        "class {}, weight {}",
+        looked.standing.class,
+        looked.standing.weight_milli as f64 / 1000.0
+    );
+    text.push_str(&limits(looked));
+    text
+}
+
+/// Why it waits.
+pub(crate) fn explain(looked: &Looked) -> String {
+    let mut text = format!("{}\n", looked.standing.summary);
+    if let Some(trouble) = trouble(looked) {
+        let _ = writeln!(text, "{trouble}");
+    }
+    if let Some(waiting) = looked.standing.waiting_ns {
+        let _ = writeln!(text, "It has had work for {:.1} ms.", waiting as f64 / 1e6);
+    }
+    let _ = writeln!(
+        text,
+        "On the host: vgpu-admin explain {} tells an administrator more.",
+        looked.vm_id
+    );
+    text
+}
+
+/// Why nothing is served, where that is so.
+fn trouble(looked: &Looked) -> Option<String> {
+    if let Some(quarantine) = &looked.standing.quarantine {
+        let until = match quarantine.left_ms {
+            Some(left) => format!("for another {} s", left.div_ceil(1000)),
+            None => "until the host's administrator releases it".to_owned(),
+        };
+        return Some(format!("Quarantined {until}: {}", quarantine.reason));
+    }
+    let text = "The host stops its GPU service; new programs are refused.";
+    looked.standing.draining.then(|| text.to_owned())
+}
+
+fn device(gpu: &LookedGpu) -> String {
+    let mut text = format!(
+        "{} ({}), {} of {} MiB used by this VM, busy with it {}.{} %",
+        gpu.name,
+        gpu.uuid,
+        mib(gpu.memory_used_bytes),
+        mib(gpu.memory_bytes),
+        gpu.busy_permille / 10,
+        gpu.busy_permille % 10
+    );
+    if let Some((major, minor)) = gpu.compute_capability {
+        let _ = write!(text, ", compute capability {major}.{minor}");
+    }
+    if !gpu.ready {
+        text.push_str("; it takes no work now");
+    }
+    text
+}
+
+/// Each limit beside what is used of it.
+fn limits(looked: &Looked) -> String {
+    let (limits, usage) = (&looked.limits, &looked.usage);
+    let rows = [
+        ("sessions", limits.sessions, Some(usage.sessions.into()), ""),
+        (
+            "device memory",
+            limits.memory_bytes.map(mib),
+            Some(mib(usage.memory_bytes)),
+            " MiB",
+        ),
+        (
+            "pinned memory",
+            limits.pinned_bytes.map(mib),
+            Some(mib(usage.pinned_bytes)),
+            " MiB",
+        ),
+        (
+            "queued calls",
+            limits.queue_calls,
+            Some(usage.queue_calls),
+            "",
+        ),
+        (
+            "queued bytes",
+            limits.queue_bytes,
+            Some(usage.queue_bytes),
+            "",
+        ),
+        ("calls per second", limits.calls_per_s, None, ""),
+        ("bytes per second", limits.bytes_per_s, None, ""),
+        ("GPU time per second", limits.gpu_ms_per_s, None, " ms"),
+        (
+            "soft limit of an operation",
+            limits.soft_limit_ms,
+            None,
+            " ms",
+        ),
+        (
+            "hard limit of an operation",
+            limits.hard_limit_ms,
+            None,
+            " ms",
+        ),
+    ];
+    let mut text = String::new();
+    for (name, most, used, unit) in rows {
+        let most = most.map_or("no limit".to_owned(), |most| format!("{most}{unit}"));
+        let used = used.map_or(String::new(), |used| format!(" ({used}{unit} used)"));
+        let _ = writeln!(text, "{name}: {most}{used}");
+    }
+    text
+}
+
+fn mib(bytes: u64) -> u64 {
+    bytes >> 20
+}
+
+/// `13.0`.
+pub(crate) fn cuda(version: u32) -> String {
+    format!("{}.{}", version / 1000, version % 1000 / 10)
+}
+
+#[cfg(test)]
+mod tests {
+    use vgpu_proto::look::{LookedQuarantine, Standing};
+
+    use super::*;
+
+    #[test]
+    fn a_vm_s_state_is_told_with_its_limits() {
+        let looked = Looked {
+            vm_id: 3,
+            cuda_version: Some(12_040),
+            gpus: vec![LookedGpu {
+                name: "H100".into(),
+                memory_bytes: 8 << 30,
+                busy_permille: 125,
+                ..LookedGpu::default()
+            }],
+            standing: Standing {
+                quarantine: Some(LookedQuarantine {
+                    reason: "it mines".into(),
+                    left_ms: Some(1_500),
+                }),
+                ..Standing::default()
+            },
+            ..Looked::default()
+        };
+        let text = status(&looked);
+        for part in [
+            "VM 3",
+            "CUDA 12.4",
+            "0 of 8192 MiB",
+            "12.5 %",
+            "Quarantined for another 2 s: it mines",
+            "sessions: no limit (0 used)",
+        ] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+        assert!(explain(&looked).contains("vgpu-admin explain 3"));
+    }
+}

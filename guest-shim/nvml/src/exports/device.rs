@@ -1,0 +1,427 @@
+//! The VM's devices.
+
+use std::ffi::{c_char, c_int, c_uint, c_ulonglong};
+
+use vgpu_proto::look::{LookedGpu, Telemetry};
+
+use crate::ffi::{Code, Ml, exports, field, get, put, put_text, text};
+use crate::state::{self, Handle};
+
+/// NVIDIA's PCI vendor; which of its boards it is, is the host's affair.
+const PCI_ID: u32 = 0x10de;
+/// `NVML_P2P_STATUS_NOT_SUPPORTED`.
+const NO_PEERS: c_uint = 5;
+
+/// `nvmlPciInfo_t` of the first version.
+#[repr(C)]
+pub(crate) struct PciInfoV1 {
+    bus_id: [u8; 16],
+    domain: c_uint,
+    bus: c_uint,
+    device: c_uint,
+    pci_id: c_uint,
+}
+
+/// `nvmlPciInfo_t` of the second version.
+#[repr(C)]
+pub(crate) struct PciInfoV2 {
+    first: PciInfoV1,
+    subsystem: c_uint,
+    reserved: [c_uint; 4],
+}
+
+/// `nvmlPciInfo_t` of the third version.
+#[repr(C)]
+pub(crate) struct PciInfoV3 {
+    first: PciInfoV1,
+    subsystem: c_uint,
+    bus_id: [u8; 32],
+}
+
+/// `nvmlPciInfoExt_v1_t`.
+#[repr(C)]
+pub(crate) struct PciInfoExt {
+    version: c_uint,
+    domain: c_uint,
+    bus: c_uint,
+    device: c_uint,
+    pci_id: c_uint,
+    subsystem: c_uint,
+    base_class: c_uint,
+    sub_class: c_uint,
+    bus_id: [u8; 32],
+}
+
+/// `nvmlMemory_t`.
+#[repr(C)]
+pub(crate) struct Memory {
+    total: c_ulonglong,
+    free: c_ulonglong,
+    used: c_ulonglong,
+}
+
+/// `nvmlMemory_v2_t`.
+#[repr(C)]
+pub(crate) struct MemoryV2 {
+    version: c_uint,
+    total: c_ulonglong,
+    reserved: c_ulonglong,
+    free: c_ulonglong,
+    used: c_ulonglong,
+}
+
+/// `nvmlUtilization_t`.
+#[repr(C)]
+pub(crate) struct Utilization {
+    gpu: c_uint,
+    memory: c_uint,
+}
+
+/// `nvmlFieldValue_t`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct FieldValue {
+    field: c_uint,
+    scope: c_uint,
+    timestamp: i64,
+    latency: i64,
+    kind: c_uint,
+    result: u32,
+    value: u64,
+}
+
+exports! {
+    /// How many devices a session of the VM has.
+    fn nvmlDeviceGetCount / nvmlDeviceGetCount_v2 (count: *mut c_uint) {
+        let looked = state::looked()?;
+        // SAFETY: by the contract of the function.
+        unsafe { put(count, looked.gpus.len() as c_uint) }
+    }
+
+    /// By the ordinal that CUDA gives it.
+    fn nvmlDeviceGetHandleByIndex / nvmlDeviceGetHandleByIndex_v2 (index: c_uint, device: *mut Handle) {
+        let found = state::find(Code::INVALID_ARGUMENT, |n, _| n == index as usize)?;
+        // SAFETY: by the contract of the function.
+        unsafe { put(device, found) }
+    }
+
+    /// By `GPU-…`.
+    fn nvmlDeviceGetHandleByUUID(uuid: *const c_char, device: *mut Handle) {
+        // SAFETY: by the contract of the function.
+        let uuid = unsafe { text(uuid) }?;
+        let found = state::find(Code::NOT_FOUND, |_, gpu| gpu.uuid == uuid)?;
+        // SAFETY: by the contract of the function.
+        unsafe { put(device, found) }
+    }
+
+    /// By `0000:65:00.0`, the domain with four or eight digits.
+    fn nvmlDeviceGetHandleByPciBusId / nvmlDeviceGetHandleByPciBusId_v2 (id: *const c_char, device: *mut Handle) {
+        // SAFETY: by the contract of the function.
+        let wanted = place(unsafe { text(id) }?).ok_or(Code::INVALID_ARGUMENT)?;
+        let found = state::find(Code::NOT_FOUND, |_, gpu| place_of(gpu) == Ok(wanted))?;
+        // SAFETY: by the contract of the function.
+        unsafe { put(device, found) }
+    }
+
+    /// The ordinal.
+    fn nvmlDeviceGetIndex(device: Handle, index: *mut c_uint) {
+        let (_, found) = state::device(device)?;
+        // SAFETY: by the contract of the function.
+        unsafe { put(index, found as c_uint) }
+    }
+
+    /// The number of the device file that a host would have.
+    fn nvmlDeviceGetMinorNumber(device: Handle, minor: *mut c_uint) {
+        let (_, found) = state::device(device)?;
+        // SAFETY: by the contract of the function.
+        unsafe { put(minor, found as c_uint) }
+    }
+
+    /// The driver's name for it.
+    fn nvmlDeviceGetName(device: Handle, name: *mut c_char, length: c_uint) {
+        let gpu = state::gpu(device)?;
+        // SAFETY: by the contract of the function.
+        unsafe { put_text(name, length, &gpu.name) }
+    }
+
+    /// `GPU-…`.
+    fn nvmlDeviceGetUUID(device: Handle, uuid: *mut c_char, length: c_uint) {
+        let gpu = state::gpu(device)?;
+        // SAFETY: by the contract of the function.
+        unsafe { put_text(uuid, length, &gpu.uuid) }
+    }
+
+    /// `NVML_BRAND_UNKNOWN`: the name says it.
+    fn nvmlDeviceGetBrand(device: Handle, brand: *mut c_uint) {
+        state::gpu(device)?;
+        // SAFETY: by the contract of the function.
+        unsafe { put(brand, 0) }
+    }
+
+    /// By the compute capability.
+    fn nvmlDeviceGetArchitecture(device: Handle, architecture: *mut c_uint) {
+        let found = match capability(device)? {
+            (5, _) => 3,
+            (6, _) => 4,
+            (7, 0..=2) => 5,
+            (7, _) => 6,
+            (8, 9) => 8,
+            (8, _) => 7,
+            (9, _) => 9,
+            (10..=12, _) => 10,
+            _ => c_uint::MAX,
+        };
+        // SAFETY: by the contract of the function.
+        unsafe { put(architecture, found) }
+    }
+
+    /// Major and minor.
+    fn nvmlDeviceGetCudaComputeCapability(device: Handle, major: *mut c_int, minor: *mut c_int) {
+        let found = capability(device)?;
+        // SAFETY: by the contract of the function.
+        unsafe {
+            put(major, found.0 as c_int)?;
+            put(minor, found.1 as c_int)
+        }
+    }
+
+    /// Before version 2.285.
+    fn nvmlDeviceGetPciInfo(device: Handle, pci: *mut PciInfoV1) {
+        let info = pci_v1(&state::gpu(device)?)?;
+        // SAFETY: by the contract of the function.
+        unsafe { put(pci, info) }
+    }
+
+    /// With the subsystem.
+    fn nvmlDeviceGetPciInfo_v2(device: Handle, pci: *mut PciInfoV2) {
+        let first = pci_v1(&state::gpu(device)?)?;
+        // SAFETY: by the contract of the function.
+        unsafe { put(pci, PciInfoV2 { first, subsystem: 0, reserved: [0; 4] }) }
+    }
+
+    /// With the long form of the bus id.
+    fn nvmlDeviceGetPciInfo_v3(device: Handle, pci: *mut PciInfoV3) {
+        let gpu = state::gpu(device)?;
+        let first = pci_v1(&gpu)?;
+        let bus_id = field(&bus_id(place_of(&gpu)?));
+        // SAFETY: by the contract of the function.
+        unsafe { put(pci, PciInfoV3 { first, subsystem: 0, bus_id }) }
+    }
+
+    /// With the class: 3D controller.
+    fn nvmlDeviceGetPciInfoExt(device: Handle, pci: *mut PciInfoExt) {
+        // SAFETY: by the contract of the function.
+        let version = unsafe { get(pci.cast::<c_uint>()) }?;
+        versioned::<PciInfoExt>(version, 1)?;
+        let at = place_of(&state::gpu(device)?)?;
+        let info = PciInfoExt {
+            version,
+            domain: at.0,
+            bus: at.1,
+            device: at.2,
+            pci_id: PCI_ID,
+            subsystem: 0,
+            base_class: 3,
+            sub_class: 2,
+            bus_id: field(&bus_id(at)),
+        };
+        // SAFETY: by the contract of the function.
+        unsafe { put(pci, info) }
+    }
+
+    /// The VM's quota and what its programs have of it.
+    fn nvmlDeviceGetMemoryInfo(device: Handle, memory: *mut Memory) {
+        let (total, free, used) = memory_of(&state::gpu(device)?);
+        // SAFETY: by the contract of the function.
+        unsafe { put(memory, Memory { total, free, used }) }
+    }
+
+    /// The same; nothing is reserved.
+    fn nvmlDeviceGetMemoryInfo_v2(device: Handle, memory: *mut MemoryV2) {
+        // SAFETY: by the contract of the function.
+        let version = unsafe { get(memory.cast::<c_uint>()) }?;
+        versioned::<MemoryV2>(version, 2)?;
+        let (total, free, used) = memory_of(&state::gpu(device)?);
+        // SAFETY: by the contract of the function.
+        unsafe { put(memory, MemoryV2 { version, total, reserved: 0, free, used }) }
+    }
+
+    /// What the VM had of the device in the last second; how much of that moved memory is not known.
+    fn nvmlDeviceGetUtilizationRates(device: Handle, rates: *mut Utilization) {
+        let gpu = state::gpu(device)?.busy_permille.div_ceil(10).min(100);
+        // SAFETY: by the contract of the function.
+        unsafe { put(rates, Utilization { gpu, memory: 0 }) }
+    }
+
+    /// Where the host's administrator shares it.
+    fn nvmlDeviceGetTemperature(device: Handle, _sensor: c_uint, temperature: *mut c_uint) {
+        let told = shared(device, |sensors| sensors.temperature_celsius)?;
+        // SAFETY: by the contract of the function.
+        unsafe { put(temperature, told) }
+    }
+
+    /// Where the host's administrator shares it, in milliwatts.
+    fn nvmlDeviceGetPowerUsage(device: Handle, power: *mut c_uint) {
+        let told = shared(device, |sensors| sensors.power_milliwatts)?;
+        // SAFETY: by the contract of the function.
+        unsafe { put(power, told) }
+    }
+
+    /// Where the host's administrator shares it.
+    fn nvmlDeviceGetEccMode(device: Handle, current: *mut c_uint, pending: *mut c_uint) {
+        let told = c_uint::from(shared(device, |sensors| sensors.ecc_enabled)?);
+        // SAFETY: by the contract of the function.
+        unsafe {
+            put(current, told)?;
+            put(pending, told)
+        }
+    }
+
+    /// Default: several programs may use it.
+    fn nvmlDeviceGetComputeMode(device: Handle, mode: *mut c_uint) {
+        state::gpu(device)?;
+        // SAFETY: by the contract of the function.
+        unsafe { put(mode, 0) }
+    }
+
+    /// No display hangs on it.
+    fn nvmlDeviceGetDisplayMode(device: Handle, mode: *mut c_uint) {
+        state::gpu(device)?;
+        // SAFETY: by the contract of the function.
+        unsafe { put(mode, 0) }
+    }
+
+    /// No display hangs on it.
+    fn nvmlDeviceGetDisplayActive(device: Handle, active: *mut c_uint) {
+        state::gpu(device)?;
+        // SAFETY: by the contract of the function.
+        unsafe { put(active, 0) }
+    }
+
+    /// None.
+    fn nvmlDeviceGetVirtualizationMode(device: Handle, mode: *mut c_uint) {
+        state::gpu(device)?;
+        // SAFETY: by the contract of the function.
+        unsafe { put(mode, 0) }
+    }
+
+    /// None.
+    fn nvmlDeviceGetMaxMigDeviceCount(device: Handle, count: *mut c_uint) {
+        state::gpu(device)?;
+        // SAFETY: by the contract of the function.
+        unsafe { put(count, 0) }
+    }
+
+    /// It is not: a device of a guest is whole to it.
+    fn nvmlDeviceIsMigDeviceHandle(device: Handle, is: *mut c_uint) {
+        state::gpu(device)?;
+        // SAFETY: by the contract of the function.
+        unsafe { put(is, 0) }
+    }
+
+    /// Devices of guests do not reach each other.
+    fn nvmlDeviceGetP2PStatus(one: Handle, other: Handle, _capability: c_uint, status: *mut c_uint) {
+        state::gpu(one)?;
+        state::gpu(other)?;
+        // SAFETY: by the contract of the function.
+        unsafe { put(status, NO_PEERS) }
+    }
+
+    /// No field is served; each says so for itself.
+    fn nvmlDeviceGetFieldValues(device: Handle, count: c_int, values: *mut FieldValue) {
+        state::gpu(device)?;
+        for n in 0..usize::try_from(count).map_err(|_| Code::INVALID_ARGUMENT)? {
+            let at = values.wrapping_add(n);
+            // SAFETY: by the contract of the function there are `count` of them.
+            unsafe {
+                let value = get(at)?;
+                put(at, FieldValue { result: Code::NOT_SUPPORTED.0, ..value })?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn capability(device: Handle) -> Ml<(u32, u32)> {
+    let gpu = state::gpu(device)?;
+    gpu.compute_capability.ok_or(Code::NOT_SUPPORTED)
+}
+
+fn shared<T>(device: Handle, pick: impl Fn(&Telemetry) -> Option<T>) -> Ml<T> {
+    let gpu = state::gpu(device)?;
+    let sensors = gpu.telemetry.as_ref();
+    sensors.and_then(pick).ok_or(Code::NOT_SUPPORTED)
+}
+
+fn memory_of(gpu: &LookedGpu) -> (u64, u64, u64) {
+    let used = gpu.memory_used_bytes.min(gpu.memory_bytes);
+    (gpu.memory_bytes, gpu.memory_bytes - used, used)
+}
+
+/// Whether the caller's structure is of this version.
+fn versioned<T>(version: c_uint, number: c_uint) -> Ml {
+    match version == size_of::<T>() as c_uint | number << 24 {
+        true => Ok(()),
+        false => Err(Code::ARGUMENT_VERSION),
+    }
+}
+
+/// Domain, bus, device of an address.
+fn place(text: &str) -> Option<(u32, u32, u32)> {
+    let number = |digits: &str| u32::from_str_radix(digits, 16).ok();
+    let text = text.split('.').next()?;
+    let mut parts = text.rsplit(':');
+    let (device, bus) = (number(parts.next()?)?, number(parts.next()?)?);
+    let domain = parts.next().map_or(Some(0), number)?;
+    parts.next().is_none().then_some((domain, bus, device))
+}
+
+fn place_of(gpu: &LookedGpu) -> Ml<(u32, u32, u32)> {
+    gpu.pci_address
+        .as_deref()
+        .and_then(place)
+        .ok_or(Code::NOT_SUPPORTED)
+}
+
+fn bus_id((domain, bus, device): (u32, u32, u32)) -> String {
+    format!("{domain:08X}:{bus:02X}:{device:02X}.0")
+}
+
+fn pci_v1(gpu: &LookedGpu) -> Ml<PciInfoV1> {
+    let (domain, bus, device) = place_of(gpu)?;
+    Ok(PciInfoV1 {
+        bus_id: field(&format!("{domain:04X}:{bus:02X}:{device:02X}.0")),
+        domain,
+        bus,
+        device,
+        pci_id: PCI_ID,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_read_in_all_their_forms() {
+        for text in ["0000:65:00.0", "00000000:65:00.0", "65:00", "65:0.0"] {
+            assert_eq!(place(text), Some((0, 0x65, 0)), "{text}");
+        }
+        assert_eq!(place("00010000:AF:1f.0"), Some((0x1_0000, 0xaf, 0x1f)));
+        for text in ["", "65", "x:1:2", "0:0:0:0"] {
+            assert_eq!(place(text), None, "{text}");
+        }
+        assert_eq!(bus_id((0, 0x65, 0)), "00000000:65:00.0");
+    }
+
+    #[test]
+    fn structures_have_the_sizes_of_the_header() {
+        assert_eq!(size_of::<PciInfoV1>(), 32);
+        assert_eq!(size_of::<PciInfoV2>(), 52);
+        assert_eq!(size_of::<PciInfoV3>(), 68);
+        assert_eq!(size_of::<PciInfoExt>(), 64);
+        assert_eq!(size_of::<Memory>(), 24);
+        assert_eq!(size_of::<MemoryV2>(), 40);
+        assert_eq!(size_of::<FieldValue>(), 40);
+    }
+}

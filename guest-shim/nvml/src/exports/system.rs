@@ -1,0 +1,65 @@
+//! Initialisation, versions, texts.
+
+use std::ffi::{c_char, c_int, c_uint};
+
+use crate::ffi::{Code, TEXTS, exports, put, put_text};
+use crate::state;
+
+/// NVML's own version before it is known which driver the host has.
+const OWN_VERSION: &str = concat!("13.", env!("CARGO_PKG_VERSION"));
+
+exports! {
+    /// Looks at the VM; may be called several times.
+    fn nvmlInit / nvmlInit_v2 () {
+        state::init()
+    }
+
+    /// No flag changes anything here.
+    fn nvmlInitWithFlags(_flags: c_uint) {
+        state::init()
+    }
+
+    /// Takes one initialisation back.
+    fn nvmlShutdown() {
+        state::shutdown()
+    }
+
+    /// The version of the host's driver.
+    fn nvmlSystemGetDriverVersion(version: *mut c_char, length: c_uint) {
+        let looked = state::looked()?;
+        let driver = looked.driver_version.as_deref().ok_or(Code::NOT_SUPPORTED)?;
+        // SAFETY: by the contract of the function.
+        unsafe { put_text(version, length, driver) }
+    }
+
+    /// May be called before nvmlInit.
+    fn nvmlSystemGetNVMLVersion(version: *mut c_char, length: c_uint) {
+        // SAFETY: by the contract of the function.
+        unsafe { put_text(version, length, OWN_VERSION) }
+    }
+
+    /// What cuDriverGetVersion answers.
+    fn nvmlSystemGetCudaDriverVersion / nvmlSystemGetCudaDriverVersion_v2 (version: *mut c_int) {
+        let looked = state::looked()?;
+        let cuda = looked.cuda_version.ok_or(Code::NOT_SUPPORTED)?;
+        // SAFETY: by the contract of the function.
+        unsafe { put(version, cuda as c_int) }
+    }
+
+    /// The name of one of the VM's own programs.
+    fn nvmlSystemGetProcessName(pid: c_uint, name: *mut c_char, length: c_uint) {
+        let looked = state::looked()?;
+        let mut processes = looked.processes.iter();
+        let process = processes.find(|process| process.pid == pid).ok_or(Code::NOT_FOUND)?;
+        // SAFETY: by the contract of the function.
+        unsafe { put_text(name, length, &process.program) }
+    }
+}
+
+/// A text for ever. May be called before nvmlInit.
+#[unsafe(no_mangle)]
+#[allow(non_snake_case)]
+pub(crate) extern "C" fn nvmlErrorString(code: c_uint) -> *const c_char {
+    let unknown = TEXTS.len() - 1;
+    TEXTS[(code as usize).min(unknown)].as_ptr()
+}

@@ -1,0 +1,70 @@
+//! What nvidia-smi asks for before anything else: a table that NVML hands out by a UUID (docs/interoperability.md says
+//! what is known of it and from where). Two of its entries are called; both may say that they are not supported.
+
+use std::ffi::c_void;
+
+use crate::ffi::{Code, Ml, exports, get, put};
+use crate::state;
+
+/// The table's UUID.
+const TABLE: [u8; 16] = [
+    0xc4, 0xfe, 0x3e, 0x6c, 0xc9, 0x8f, 0x6c, 0x4e, 0xa3, 0x27, 0xee, 0x69, 0x6e, 0x12, 0xf7, 0xc4,
+];
+
+/// Words of the table.
+const WORDS: usize = 82;
+
+/// The words that are called.
+const CALLED: [usize; 2] = [26, 81];
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+union Word {
+    /// The first: bytes of the table.
+    size: usize,
+    entry: extern "C" fn() -> u32,
+    none: *const c_void,
+}
+
+struct Table([Word; WORDS]);
+
+// SAFETY: it is never written.
+unsafe impl Sync for Table {}
+
+extern "C" fn not_supported() -> u32 {
+    Code::NOT_SUPPORTED.0
+}
+
+static WORD: Table = {
+    let none = Word {
+        none: std::ptr::null(),
+    };
+    let mut words = [none; WORDS];
+    words[0] = Word {
+        size: size_of::<[Word; WORDS]>(),
+    };
+    let mut n = 0;
+    while n < CALLED.len() {
+        words[CALLED[n]] = Word {
+            entry: not_supported,
+        };
+        n += 1;
+    }
+    Table(words)
+};
+
+exports! {
+    /// Refuses every other table.
+    fn nvmlInternalGetExportTable(table: *mut *const c_void, uuid: *const [u8; 16]) {
+        state::looked()?;
+        // SAFETY: by the contract of the function.
+        unsafe { put(table, find(get(uuid)?)?) }
+    }
+}
+
+fn find(uuid: [u8; 16]) -> Ml<*const c_void> {
+    match uuid {
+        TABLE => Ok(WORD.0.as_ptr().cast()),
+        _ => Err(Code::NOT_FOUND),
+    }
+}

@@ -1,0 +1,192 @@
+//! The last look at the VM, and the handles of its devices.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use vgpu_door::{Address, Failure, look};
+use vgpu_proto::handshake::Refusal;
+use vgpu_proto::look::{Looked, LookedGpu};
+
+use crate::ffi::{Code, Ml};
+
+/// How long vgpud may take to answer.
+const LIMIT: Duration = Duration::from_secs(5);
+
+/// A look is good for so long: a tool that asks for fifty things asks vgpud once.
+const FRESH: Duration = Duration::from_millis(250);
+
+/// What a handle points to. Never freed: a program may keep a handle as long as it likes.
+#[derive(Debug)]
+struct Device {
+    uuid: String,
+}
+
+/// An `nvmlDevice_t` of the caller: only compared, never followed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(transparent)]
+pub(crate) struct Handle(*const std::ffi::c_void);
+
+#[derive(Debug)]
+struct Seen {
+    looked: Arc<Looked>,
+    at: Instant,
+}
+
+#[derive(Debug)]
+struct State {
+    /// How often nvmlInit was called and not taken back.
+    users: u64,
+    seen: Option<Seen>,
+    devices: Vec<&'static Device>,
+}
+
+static STATE: Mutex<State> = Mutex::new(State {
+    users: 0,
+    seen: None,
+    devices: Vec::new(),
+});
+
+fn lock() -> MutexGuard<'static, State> {
+    STATE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// `nvmlInit`.
+///
+/// # Errors
+/// Why the VM cannot be looked at.
+pub(crate) fn init() -> Ml {
+    let mut state = lock();
+    if state.users == 0 {
+        state.seen = None;
+        state.look()?;
+    }
+    state.users += 1;
+    Ok(())
+}
+
+/// `nvmlShutdown`.
+///
+/// # Errors
+/// NVML_ERROR_UNINITIALIZED.
+pub(crate) fn shutdown() -> Ml {
+    let mut state = lock();
+    state.users = state.users.checked_sub(1).ok_or(Code::UNINITIALIZED)?;
+    Ok(())
+}
+
+/// The VM as it is now.
+///
+/// # Errors
+/// NVML_ERROR_UNINITIALIZED, or why it cannot be looked at.
+pub(crate) fn looked() -> Ml<Arc<Looked>> {
+    let mut state = lock();
+    state.initialised()?;
+    state.look()
+}
+
+/// What a function that is not served answers.
+///
+/// # Errors
+/// Always.
+pub(crate) fn unserved() -> Ml {
+    lock().initialised()?;
+    Err(Code::NOT_SUPPORTED)
+}
+
+/// The VM, and which of its devices a handle means.
+///
+/// # Errors
+/// As [`looked`]; NVML_ERROR_INVALID_ARGUMENT for what is no handle or a device that the VM has no more.
+pub(crate) fn device(handle: Handle) -> Ml<(Arc<Looked>, usize)> {
+    let mut state = lock();
+    state.initialised()?;
+    let known = state.devices.iter();
+    let known = known.copied().find(|&known| handle_of(known) == handle);
+    let uuid = &known.ok_or(Code::INVALID_ARGUMENT)?.uuid;
+    let looked = state.look()?;
+    let index = looked.gpus.iter().position(|gpu| gpu.uuid == *uuid);
+    Ok((looked, index.ok_or(Code::INVALID_ARGUMENT)?))
+}
+
+/// The device of a handle.
+///
+/// # Errors
+/// As [`device`].
+pub(crate) fn gpu(handle: Handle) -> Ml<LookedGpu> {
+    let (looked, index) = device(handle)?;
+    looked.gpus.get(index).cloned().ok_or(Code::UNKNOWN)
+}
+
+/// The handle of the first device of which this is true.
+///
+/// # Errors
+/// As [`looked`]; `none` if there is none.
+pub(crate) fn find(none: Code, is: impl Fn(usize, &LookedGpu) -> bool) -> Ml<Handle> {
+    let mut state = lock();
+    state.initialised()?;
+    let looked = state.look()?;
+    let mut gpus = looked.gpus.iter().enumerate();
+    let (_, gpu) = gpus.find(|(n, gpu)| is(*n, gpu)).ok_or(none)?;
+    if let Some(&known) = state.devices.iter().find(|known| known.uuid == gpu.uuid) {
+        return Ok(handle_of(known));
+    }
+    let uuid = gpu.uuid.clone();
+    let device = Box::leak(Box::new(Device { uuid }));
+    state.devices.push(device);
+    Ok(handle_of(device))
+}
+
+fn handle_of(device: &'static Device) -> Handle {
+    Handle(std::ptr::from_ref(device).cast())
+}
+
+impl State {
+    fn initialised(&self) -> Ml {
+        match self.users {
+            0 => Err(Code::UNINITIALIZED),
+            _ => Ok(()),
+        }
+    }
+
+    fn look(&mut self) -> Ml<Arc<Looked>> {
+        if let Some(seen) = self.seen.as_ref().filter(|seen| seen.at.elapsed() < FRESH) {
+            return Ok(seen.looked.clone());
+        }
+        let address = Address::from_environment().map_err(|_| Code::INVALID_ARGUMENT)?;
+        match look(&address, LIMIT) {
+            Ok(looked) => {
+                let looked = Arc::new(looked);
+                self.seen = Some(Seen {
+                    looked: looked.clone(),
+                    at: Instant::now(),
+                });
+                Ok(looked)
+            }
+            // Too often: what was seen last is not old.
+            Err(Failure::Refused(Some(Refusal::Busy), text)) => match &self.seen {
+                Some(seen) => Ok(seen.looked.clone()),
+                None => Err(said(&text, Code::IN_USE)),
+            },
+            Err(failure) => Err(said(&failure.to_string(), code(&failure))),
+        }
+    }
+}
+
+fn code(failure: &Failure) -> Code {
+    match failure {
+        Failure::Nobody(_) | Failure::Lost(_) => Code::DRIVER_NOT_LOADED,
+        Failure::Garbled(_) | Failure::Refused(Some(Refusal::Version | Refusal::Malformed), _) => {
+            Code::VERSION_MISMATCH
+        }
+        Failure::Refused(..) => Code::NO_PERMISSION,
+    }
+}
+
+/// Says why on standard error where VGPU_LOG asks for it: many programs only try whether there is a GPU.
+fn said(text: &str, code: Code) -> Code {
+    if matches!(std::env::var("VGPU_LOG").as_deref(), Ok("warn" | "info")) {
+        let line = format!("vgpu: NVML: {text}\n");
+        let _ = std::io::Write::write_all(&mut std::io::stderr(), line.as_bytes());
+    }
+    code
+}

@@ -1,0 +1,132 @@
+"""NVIDIA's Python binding of NVML (nvidia-ml-py) and a tool that uses it, on the VM's own libnvidia-ml.so.1.
+
+What NVML says must agree with what CUDA says of the same devices. Without a VM (the direct row: soft-gpu has no
+NVML) there is nothing to ask.
+"""
+
+import ctypes
+import os
+import subprocess
+import sys
+
+import pytest
+
+if not os.environ.get("VGPU_ADDRESS"):
+    pytest.skip("software devices have no NVML of their own", allow_module_level=True)
+
+import pynvml
+
+
+@pytest.fixture(autouse=True)
+def nvml():
+    pynvml.nvmlInit()
+    yield
+    pynvml.nvmlShutdown()
+
+
+@pytest.fixture(scope="module")
+def cuda():
+    library = ctypes.CDLL("libcuda.so.1")
+    assert library.cuInit(0) == 0
+    return library
+
+
+def number(cuda, function, *args):
+    value = ctypes.c_size_t()
+    assert getattr(cuda, function)(ctypes.byref(value), *args) == 0
+    return value.value
+
+
+def only():
+    return pynvml.nvmlDeviceGetHandleByIndex(0)
+
+
+def refused(call, *args):
+    with pytest.raises(pynvml.NVMLError) as error:
+        call(*args)
+    return error.value.value == pynvml.NVML_ERROR_NOT_SUPPORTED
+
+
+def test_versions():
+    assert pynvml.nvmlSystemGetDriverVersion()
+    assert pynvml.nvmlSystemGetNVMLVersion()
+    assert pynvml.nvmlSystemGetCudaDriverVersion() == pynvml.nvmlSystemGetCudaDriverVersion_v2()
+
+
+def test_the_cuda_version_is_cuda_s(cuda):
+    version = ctypes.c_int()
+    assert cuda.cuDriverGetVersion(ctypes.byref(version)) == 0
+    assert pynvml.nvmlSystemGetCudaDriverVersion() == version.value
+
+
+def test_count_and_memory_are_cuda_s(cuda):
+    assert pynvml.nvmlDeviceGetCount() == number(cuda, "cuDeviceGetCount")
+    memory = pynvml.nvmlDeviceGetMemoryInfo(only())
+    assert memory.total == number(cuda, "cuDeviceTotalMem_v2", 0)
+    assert memory.used + memory.free == memory.total
+    newer = pynvml.nvmlDeviceGetMemoryInfo(only(), version=pynvml.nvmlMemory_v2)
+    assert newer.total == memory.total
+
+
+def test_the_device_is_cuda_s(cuda):
+    name = ctypes.create_string_buffer(96)
+    assert cuda.cuDeviceGetName(name, 96, 0) == 0
+    assert pynvml.nvmlDeviceGetName(only()) == name.value.decode()
+    uuid = (ctypes.c_ubyte * 16)()
+    assert cuda.cuDeviceGetUuid(uuid, 0) == 0
+    mine = pynvml.nvmlDeviceGetUUID(only())
+    assert mine.replace("-", "").lower() == "gpu" + bytes(uuid).hex()
+    assert pynvml.nvmlDeviceGetIndex(pynvml.nvmlDeviceGetHandleByUUID(mine)) == 0
+
+
+def test_the_place_on_the_bus_is_cuda_s(cuda):
+    place = ctypes.create_string_buffer(32)
+    assert cuda.cuDeviceGetPCIBusId(place, 32, 0) == 0
+    device = pynvml.nvmlDeviceGetHandleByPciBusId(place.value)
+    assert pynvml.nvmlDeviceGetIndex(device) == 0
+    pci = pynvml.nvmlDeviceGetPciInfo(device)
+    assert pci.busId.lower().endswith(place.value.decode().lower())
+
+
+def test_compute_capability_is_cuda_s(cuda):
+    major, minor = ctypes.c_int(), ctypes.c_int()
+    assert cuda.cuDeviceGetAttribute(ctypes.byref(major), 75, 0) == 0
+    assert cuda.cuDeviceGetAttribute(ctypes.byref(minor), 76, 0) == 0
+    told = pynvml.nvmlDeviceGetCudaComputeCapability(only())
+    assert tuple(told) == (major.value, minor.value)
+
+
+def test_this_program_is_among_the_processes(cuda):
+    running = pynvml.nvmlDeviceGetComputeRunningProcesses(only())
+    assert os.getpid() in [process.pid for process in running]
+    assert pynvml.nvmlDeviceGetGraphicsRunningProcesses(only()) == []
+
+
+def test_utilization_is_a_share():
+    rates = pynvml.nvmlDeviceGetUtilizationRates(only())
+    assert 0 <= rates.gpu <= 100
+
+
+def test_sensors_of_the_host_are_hidden():
+    assert refused(pynvml.nvmlDeviceGetTemperature, only(), pynvml.NVML_TEMPERATURE_GPU)
+    assert refused(pynvml.nvmlDeviceGetPowerUsage, only())
+    assert refused(pynvml.nvmlDeviceGetClockInfo, only(), pynvml.NVML_CLOCK_SM)
+    assert refused(pynvml.nvmlDeviceGetEccMode, only())
+
+
+def test_links_are_not_served():
+    assert refused(pynvml.nvmlDeviceGetNvLinkState, only(), 0)
+    status = pynvml.nvmlDeviceGetP2PStatus(only(), only(), 0)
+    assert status != pynvml.NVML_P2P_STATUS_OK
+
+
+def test_nvitop_shows_the_device():
+    told = subprocess.run(
+        [sys.executable, "-m", "nvitop", "--once", "--no-unicode"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, "TERM": "xterm", "COLUMNS": "120"},
+    )
+    assert told.returncode == 0, told.stderr
+    assert pynvml.nvmlDeviceGetName(only())[:8] in told.stdout, told.stdout
