@@ -10,11 +10,13 @@
 //! | `process` | the life of the library in a process: cuInit, fork, exit |
 //! | `session` | the connection: handshake, ordered sending, reading, the pump thread |
 //! | `state` | what the guest knows without asking: contexts, streams, events, memory, modules |
+//! | `cudart` | what NVIDIA's runtime asks beyond `cuda.h` |
 //! | `proc_address` | what `cuGetProcAddress` answers |
 //! | `observe` | `VGPU_STATS` and `VGPU_TRACE` |
 //! | `image`, `jit` | module images: their size from a pointer, JIT options |
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used))]
 
+mod cudart;
 mod exports;
 mod ffi;
 mod image;

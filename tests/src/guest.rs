@@ -55,6 +55,8 @@ programs! {
     MULTI = "multi", "soft-gpu/fixtures/demo/vecadd.ptx";
     /// One part of the driver API a run.
     SURFACE = "surface", "soft-gpu/fixtures/demo/vecadd.ptx";
+    /// What NVIDIA's runtime does before and after a program's work.
+    GATE = "gate", "soft-gpu/fixtures/demo/vecadd.ptx";
     /// Forms of calls that few programs use, one part a run.
     FORMS = "forms", "tests/guests/forms.ptx";
     /// One kind of graph a run.

@@ -38,6 +38,15 @@ fn programs_are_right_through_the_whole_line() -> Result<()> {
 }
 
 #[test]
+fn what_nvidias_runtime_asks_is_answered() -> Result<()> {
+    let host = one_vm(&Options::default())?;
+    for target in [Target::SoftGpu, host.target(1)] {
+        expect_right(&Guest::new(guest::GATE, target)?)?;
+    }
+    Ok(())
+}
+
+#[test]
 fn programs_of_several_vms_share_a_gpu() -> Result<()> {
     let host = one_vm(&Options::default())?;
     host.admin("register-vm --vm-id=2-4 --pool=A --priority=high")?;

@@ -1,12 +1,14 @@
 //! Contexts: created, ones primary, and the calling thread's stack of them.
 
 use std::ffi::{c_int, c_void};
+use std::ops::RangeInclusive;
 use std::sync::atomic::Ordering;
 
 use vgpu_proto::call::req;
 use vgpu_proto::cuda::CuResult;
 
 use crate::Cu;
+use crate::cudart::GATE;
 use crate::ffi::{exports, put, put_optional, required};
 use crate::process::{live, shim};
 use crate::state::Shim;
@@ -18,6 +20,10 @@ const API_VERSION: u32 = 3020;
 const FLAGS_MASK: u32 = 0xff;
 /// `CU_CTX_SCHED_MASK`, of which only one bit may be set.
 const SCHED_MASK: u32 = 0x07;
+
+/// Limits of contexts that share a GPU with a graphics client, which is in no guest: 0, also where the host's driver is
+/// older than these limits. NVIDIA's libraries do not look at the result of the call.
+const COMPUTE_IN_GRAPHICS: RangeInclusive<u32> = 8..=9;
 
 /// `CUctxCreateParams`.
 #[repr(C)]
@@ -67,8 +73,9 @@ exports! {
         if context.primary {
             return Err(CuResult::INVALID_CONTEXT);
         }
+        GATE.context_ends(ctx);
         shim.session.wait_for_copies()?;
-        if contexts::top()? == ctx {
+        if contexts::top() == ctx {
             contexts::pop()?;
         }
         shim.purge(ctx);
@@ -102,7 +109,7 @@ exports! {
     fn cuCtxSetCurrent(ctx: u64) {
         let shim = shim()?;
         if ctx != 0 {
-            named(shim, ctx)?;
+            may_be_current(shim, ctx)?;
         }
         contexts::replace(ctx)
     }
@@ -111,7 +118,7 @@ exports! {
     fn cuCtxGetCurrent(out: *mut u64) {
         shim()?;
         // SAFETY: by the contract of the function.
-        unsafe { put(out, contexts::top()?) }
+        unsafe { put(out, contexts::top()) }
     }
 
     /// The current context's device.
@@ -233,6 +240,10 @@ exports! {
         let shim = live()?;
         let ctx = shim.contexts.current()?.handle;
         required(out)?;
+        if COMPUTE_IN_GRAPHICS.contains(&limit) {
+            // SAFETY: by the contract of the function.
+            return unsafe { put(out, 0) };
+        }
         let value = shim.session.call(&req::CtxGetLimit { ctx, limit })?.value;
         // SAFETY: by the contract of the function.
         unsafe { put(out, value as usize) }
@@ -338,6 +349,14 @@ fn named(shim: &Shim, ctx: u64) -> Cu<std::sync::Arc<contexts::Context>> {
     shim.contexts.named(ctx)
 }
 
+/// A primary context may be made current while nobody has retained it: NVIDIA's runtime does so before it retains it.
+fn may_be_current(shim: &Shim, ctx: u64) -> Cu {
+    if shim.contexts.is_primary(ctx) {
+        return Ok(());
+    }
+    named(shim, ctx).map(|_| ())
+}
+
 fn synchronize(ctx: u64) -> Cu {
     let shim = live()?;
     let ctx = shim.contexts.named(ctx)?.handle;
@@ -373,7 +392,7 @@ unsafe fn create(out: *mut u64, flags: u32, device: c_int) -> Cu {
 }
 
 fn push(ctx: u64) -> Cu {
-    named(shim()?, ctx)?;
+    may_be_current(shim()?, ctx)?;
     contexts::push(ctx)
 }
 
@@ -394,6 +413,7 @@ unsafe fn pop(out: *mut u64) -> Cu {
 pub(super) fn release(device: c_int) -> Cu {
     let shim = live()?;
     let wire = shim.devices.get(device)?.wire;
+    primary_ends(shim, device, |references| references == 1)?;
     let mut primary = shim.contexts.primary(device)?;
     match primary.references {
         0 => return Err(CuResult::INVALID_CONTEXT),
@@ -414,9 +434,22 @@ pub(super) fn release(device: c_int) -> Cu {
     Ok(())
 }
 
+/// Has NVIDIA's runtime clean up what it keeps with a primary context, if so many references mean its end. Without
+/// the lock: the runtime may call the driver.
+fn primary_ends(shim: &Shim, device: c_int, ends: impl FnOnce(u32) -> bool) -> Cu {
+    let ending = {
+        let primary = shim.contexts.primary(device)?;
+        let context = primary.context.as_ref().map(|context| context.shown);
+        context.filter(|_| ends(primary.references))
+    };
+    ending.inspect(|context| GATE.context_ends(*context));
+    Ok(())
+}
+
 fn reset(device: c_int) -> Cu {
     let shim = live()?;
     let wire = shim.devices.get(device)?.wire;
+    primary_ends(shim, device, |_| true)?;
     let mut primary = shim.contexts.primary(device)?;
     primary.references = 0;
     let Some(context) = primary.context.take() else {

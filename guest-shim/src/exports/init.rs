@@ -5,6 +5,7 @@ use std::sync::OnceLock;
 
 use vgpu_proto::cuda::{CuResult, RESULTS};
 
+use crate::cudart::Library;
 use crate::ffi::{exports, put, put_optional, required, text};
 use crate::proc_address::{self, Found};
 use crate::{Cu, process};
@@ -77,11 +78,15 @@ exports! {
         }
     }
 
-    /// No table is known: the answer a driver gives for an unknown one.
-    fn cuGetExportTable(table: *mut *const c_void, _id: *const c_void) {
+    /// The tables of NVIDIA's runtime. May be called before cuInit.
+    fn cuGetExportTable(table: *mut *const c_void, id: *const [u8; 16]) {
+        required(table)?;
+        required(id)?;
+        // SAFETY: not null, and valid by the contract of the function.
+        let found = vgpu_cudart::table::<Library>(unsafe { id.read_unaligned() });
         // SAFETY: by the contract of the function.
-        unsafe { put_optional(table, std::ptr::null()) };
-        Err(CuResult::INVALID_VALUE)
+        unsafe { put(table, found) }?;
+        required(found)
     }
 }
 

@@ -215,16 +215,36 @@ unsafe fn load_data(
     options: *const u32,
     values: *mut *mut c_void,
 ) -> Cu {
-    let shim = live()?;
+    live()?;
     required(out)?;
+    // SAFETY: by this function's contract.
+    unsafe { put(out, load(data, count, options, values)?) }
+}
+
+/// A module from an image, without options.
+///
+/// # Safety
+/// `data` is null or points to a complete image.
+pub(crate) unsafe fn load_image(data: *const c_void) -> Cu<u64> {
+    // SAFETY: by this function's contract.
+    unsafe { load(data, 0, std::ptr::null(), std::ptr::null_mut()) }
+}
+
+/// # Safety
+/// As cuModuleLoadDataEx.
+unsafe fn load(
+    data: *const c_void,
+    count: u32,
+    options: *const u32,
+    values: *mut *mut c_void,
+) -> Cu<u64> {
+    let shim = live()?;
     let context = shim.contexts.current()?;
     // SAFETY: by this function's contract.
     let options = unsafe { Options::read(count, options, values) }?;
     // SAFETY: by this function's contract.
     let memory = unsafe { image::at(data) }?;
-    let module = modules::load(shim, &context, memory, &options)?;
-    // SAFETY: by this function's contract.
-    unsafe { put(out, module) }
+    modules::load(shim, &context, memory, &options)
 }
 
 /// A file's bytes; text gets the NUL that it has in memory.

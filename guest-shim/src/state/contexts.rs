@@ -1,6 +1,6 @@
 //! Contexts, the per-thread stack of current ones, and primary contexts.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -16,8 +16,8 @@ use crate::{Cu, lock};
 pub(crate) struct Context {
     /// The worker's handle.
     pub(crate) handle: Ctx,
-    /// The program's: the same, but for a primary context that was released and retained again, which
-    /// keeps the handle that the program first had of it.
+    /// The program's: the same, but for a primary context whose handle the program had before, as from NVIDIA's
+    /// runtime or from before it was released and retained again.
     pub(crate) shown: u64,
     /// Ordinal of its device.
     pub(crate) device: i32,
@@ -80,27 +80,29 @@ pub(crate) struct Primary {
 }
 
 thread_local! {
-    static STACK: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
-}
-
-/// Works on the calling thread's stack of contexts; a thread that is being torn down has none.
-fn with_stack<T>(f: impl FnOnce(&mut Vec<u64>) -> T) -> Cu<T> {
-    STACK
-        .try_with(|stack| f(&mut stack.borrow_mut()))
-        .map_err(|_| CuResult::DEINITIALIZED)
+    /// The top of the thread's stack of contexts; 0 if that is empty. Needs no destructor: exit handlers, which may
+    /// free memory of the current context, run after those.
+    static TOP: Cell<u64> = const { Cell::new(0) };
+    /// What lies below the top.
+    static BELOW: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
 }
 
 /// The handle on top of the calling thread's stack, 0 if there is none.
-pub(crate) fn top() -> Cu<u64> {
-    with_stack(|stack| stack.last().copied().unwrap_or(0))
+pub(crate) fn top() -> u64 {
+    TOP.get()
 }
 
 /// Pushes a live context.
 ///
 /// # Errors
-/// CUDA_ERROR_DEINITIALIZED while the thread is torn down.
+/// CUDA_ERROR_DEINITIALIZED above another one while the thread is torn down.
 pub(crate) fn push(ctx: u64) -> Cu {
-    with_stack(|stack| stack.push(ctx))
+    if top() != 0 {
+        let kept = BELOW.try_with(|below| below.borrow_mut().push(top()));
+        kept.map_err(|_| CuResult::DEINITIALIZED)?;
+    }
+    TOP.set(ctx);
+    Ok(())
 }
 
 /// Pops the top.
@@ -108,20 +110,21 @@ pub(crate) fn push(ctx: u64) -> Cu {
 /// # Errors
 /// CUDA_ERROR_INVALID_CONTEXT if there is none.
 pub(crate) fn pop() -> Cu<u64> {
-    with_stack(Vec::pop)?.ok_or(CuResult::INVALID_CONTEXT)
+    let below = BELOW.try_with(|below| below.borrow_mut().pop());
+    match TOP.replace(below.ok().flatten().unwrap_or(0)) {
+        0 => Err(CuResult::INVALID_CONTEXT),
+        top => Ok(top),
+    }
 }
 
 /// Replaces the top; 0 pops it.
 ///
 /// # Errors
-/// CUDA_ERROR_DEINITIALIZED while the thread is torn down.
+/// As [`push`].
 pub(crate) fn replace(ctx: u64) -> Cu {
-    with_stack(|stack| {
-        stack.pop();
-        if ctx != 0 {
-            stack.push(ctx);
-        }
-    })
+    // An empty stack has nothing to replace.
+    let _ = pop();
+    if ctx == 0 { Ok(()) } else { push(ctx) }
 }
 
 impl Contexts {
@@ -141,7 +144,7 @@ impl Contexts {
     /// CUDA_ERROR_INVALID_CONTEXT if there is none, CUDA_ERROR_CONTEXT_IS_DESTROYED.
     #[inline]
     pub(crate) fn current(&self) -> Cu<Arc<Context>> {
-        match top()? {
+        match top() {
             0 => Err(CuResult::INVALID_CONTEXT),
             ctx => self
                 .live
@@ -206,6 +209,27 @@ impl Contexts {
         let mut names = self.names.iter();
         let name = names.find(|n| n.handle.load(Ordering::Acquire) == handle);
         name.map_or(handle, |n| n.shown.load(Ordering::Acquire))
+    }
+
+    /// What the program calls the primary context of a device, also before there is one: NVIDIA's runtime asks when it
+    /// lists the devices.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_DEVICE.
+    pub(crate) fn primary_name(&self, device: i32, mint: impl FnOnce() -> u64) -> Cu<u64> {
+        let _one = self.primary(device)?;
+        let name = self.names.get(device as usize);
+        let shown = &name.ok_or(CuResult::INVALID_DEVICE)?.shown;
+        if shown.load(Ordering::Acquire) == 0 {
+            shown.store(mint(), Ordering::Release);
+        }
+        Ok(shown.load(Ordering::Acquire))
+    }
+
+    /// Whether a device's primary context is, was or will be called so.
+    pub(crate) fn is_primary(&self, ctx: u64) -> bool {
+        let mut names = self.names.iter();
+        ctx != 0 && names.any(|name| name.shown.load(Ordering::Acquire) == ctx)
     }
 
     /// The primary context of a device, locked.

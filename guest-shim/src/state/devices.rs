@@ -18,7 +18,10 @@ pub(crate) mod attribute {
     pub(crate) const CLOCK_RATE: u32 = 13;
     pub(crate) const TEXTURE_ALIGNMENT: u32 = 14;
     pub(crate) const MULTIPROCESSOR_COUNT: u32 = 16;
+    pub(crate) const PCI_BUS_ID: u32 = 33;
+    pub(crate) const PCI_DEVICE_ID: u32 = 34;
     pub(crate) const MAX_THREADS_PER_MULTIPROCESSOR: u32 = 39;
+    pub(crate) const PCI_DOMAIN_ID: u32 = 50;
     pub(crate) const COMPUTE_CAPABILITY_MAJOR: u32 = 75;
     pub(crate) const COMPUTE_CAPABILITY_MINOR: u32 = 76;
 }
@@ -99,6 +102,11 @@ impl Devices {
     /// How many.
     pub(crate) fn count(&self) -> usize {
         self.list.len()
+    }
+
+    /// Each of them.
+    pub(crate) fn all(&self) -> impl Iterator<Item = &Device> {
+        self.list.iter()
     }
 
     /// The device of an ordinal (a `CUdevice`).

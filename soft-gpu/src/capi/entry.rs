@@ -4,6 +4,7 @@ use std::ffi::{c_char, c_void};
 
 use super::types::{In, Out, Text};
 use crate::driver;
+use crate::driver::cudart::SoftDriver;
 use crate::driver::error::{CuError, Result};
 
 /// A served entry point's address.
@@ -37,11 +38,6 @@ enum Found {
     OldVersion = 2,
 }
 
-/// The version that cuDriverGetVersion tells.
-fn driver_version() -> i32 {
-    driver::driver().map_or(driver::config::DRIVER_VERSION, |d| d.config.driver_version)
-}
-
 /// As [`find`] in this driver: a program's arguments.
 ///
 /// # Errors
@@ -55,7 +51,7 @@ fn look_up(name: Text, version: i32, flags: u64) -> Result<(Found, *const ())> {
         &name.get()?,
         version as u32,
         flags,
-        driver_version() as u32,
+        driver::version() as u32,
     ))
 }
 
@@ -89,11 +85,14 @@ fn find(name: &str, version: u32, flags: u64, driver: u32) -> (Found, *const ())
 /// The only CUlogsCallbackHandle.
 const LOG_CALLBACK: u64 = 1;
 
-/// A UUID that no export table has gives CUDA_ERROR_INVALID_VALUE in NVIDIA's driver.
 fn export_table(table: Out<*const c_void>, id: In<[u8; 16]>) -> Result {
-    id.get()?;
     table.check()?;
-    Err(CuError::INVALID_VALUE)
+    let found = vgpu_cudart::table::<SoftDriver>(id.get()?);
+    table.set(found)?;
+    if found.is_null() {
+        return Err(CuError::INVALID_VALUE);
+    }
+    Ok(())
 }
 
 fn error_text(
@@ -116,7 +115,7 @@ exports! {
     }
 
     fn cuDriverGetVersion(version: Out<i32>) {
-        version.set(driver_version())
+        version.set(driver::version())
     }
 
     fn cuGetErrorName(code: u32, name: Out<*const c_char>) {

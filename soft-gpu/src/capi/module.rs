@@ -5,7 +5,7 @@ use std::ffi::{c_char, c_void};
 use super::types::{In, Out, Text};
 use crate::driver::error::{CuError, Result};
 use crate::driver::module::{self, Refusal};
-use crate::driver::{context, healthy, image};
+use crate::driver::{context, healthy};
 
 /// CU_JIT_* options that are served: a bound of registers, and where the logs go.
 const MAX_REGISTERS: u32 = 0;
@@ -74,6 +74,7 @@ impl JitOptions {
             }
             Err((code, why)) => {
                 eprintln!("soft-gpu: module refused: {code}: {why}");
+                self.log((INFO_LOG, INFO_LOG_SIZE), "");
                 self.log((ERROR_LOG, ERROR_LOG_SIZE), &why);
                 Err(code)
             }
@@ -144,15 +145,6 @@ impl LogBuffer {
     }
 }
 
-/// The PTX of an image, for the current context's device.
-fn ptx_of(image: In<u8>) -> std::result::Result<Vec<u8>, Refusal> {
-    let cc = context::current()
-        .map(|c| c.gpu.compute_capability)
-        .unwrap_or((8, 0));
-    // SAFETY: the API's contract: `image` is a module image.
-    unsafe { image::ptx_at(image.0, cc) }
-}
-
 /// Loads an image into the current context.
 fn load(out: Out<u64>, image: In<u8>, options: &JitOptions) -> Result {
     healthy()?;
@@ -161,8 +153,9 @@ fn load(out: Out<u64>, image: In<u8>, options: &JitOptions) -> Result {
         return Err(CuError::INVALID_VALUE);
     }
     let context = context::current()?;
-    let loaded =
-        ptx_of(image).and_then(|ptx| module::load(&context, &ptx, options.max_registers()));
+    // SAFETY: the API's contract: `image` is a module image.
+    let ptx = unsafe { module::ptx_of(image.0) };
+    let loaded = ptx.and_then(|ptx| module::load(&context, &ptx, options.max_registers()));
     out.set(options.report(loaded)?.handle)
 }
 
@@ -212,10 +205,8 @@ exports! {
     }
 
     fn cuModuleEnumerateFunctions(out: Out<u64>, count: u32, handle: u64) {
-        let module = module::get(handle)?;
-        let names = module.kernel_names();
-        let handles = names.iter().take(count as usize).map(|n| module.function(n).map(|f| f.handle));
-        out.set_all(handles.collect::<Result<Vec<_>>>()?)
+        let functions = module::get(handle)?.functions()?;
+        out.set_all(functions.into_iter().take(count as usize))
     }
 
     fn cuModuleGetGlobal_v2(addr: Out<u64>, bytes: Out<usize>, handle: u64, name: Text) {

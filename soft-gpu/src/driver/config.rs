@@ -73,8 +73,6 @@ pub struct Config {
     pub name: String,
     /// Compute capability.
     pub compute_capability: (u32, u32),
-    /// What cuDriverGetVersion says.
-    pub driver_version: i32,
     /// Distinguishes the UUIDs of one machine's soft devices from another's.
     pub seed: u64,
     /// Fail the Nth allocation of device memory (from 1).
@@ -110,7 +108,6 @@ impl Default for Config {
             memory: 4 << 30,
             name: "SoftGPU CPU (soft)".to_owned(),
             compute_capability: (8, 0),
-            driver_version: DRIVER_VERSION,
             seed: 0,
             fail_alloc: None,
             fail_calls: Vec::new(),
@@ -201,7 +198,7 @@ impl Config {
             }
             "CC" => self.compute_capability = parse_cc(v).ok_or("major.minor, like 8.0")?,
             "DRIVER_VERSION" => {
-                self.driver_version = v.parse().map_err(|_| "a number like 13000")?;
+                driver_version(v)?;
             }
             "SEED" => self.seed = v.parse().map_err(|_| NUMBER)?,
             "FAIL_ALLOC" => self.fail_alloc = Some(v.parse().map_err(|_| NUMBER)?),
@@ -225,6 +222,14 @@ impl Config {
         }
         Ok(true)
     }
+}
+
+/// The knob `DRIVER_VERSION`, which is also asked for before cuInit.
+///
+/// # Errors
+/// What the value should be.
+pub fn driver_version(v: &str) -> Result<i32, &'static str> {
+    v.parse().map_err(|_| "a number like 13000")
 }
 
 fn parse_bool(v: &str) -> Result<bool, &'static str> {

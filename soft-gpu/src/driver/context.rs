@@ -1,6 +1,6 @@
 //! Contexts: primary and created ones, the thread's stack, and what lives in a context.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, RwLock, Weak};
 
@@ -12,7 +12,7 @@ use super::handle::{Kind, Table};
 use super::stream::{Class, Position, Stream};
 use super::sync::lock;
 use super::{
-    array, driver, event, fault, gpu, green, healthy, library, module, pool, stream_table,
+    array, cudart, driver, event, fault, gpu, green, healthy, library, module, pool, stream_table,
 };
 
 /// cuCtxGetApiVersion.
@@ -56,7 +56,7 @@ struct Streams {
 }
 
 /// (CUlimit, default, largest settable) for each limit that is served.
-pub const LIMITS: [(u32, u64, u64); 7] = [
+pub const LIMITS: [(u32, u64, u64); 9] = [
     (0, 1 << 10, 512 << 10), // stack bytes a thread
     (1, 1 << 20, 1 << 30),   // printf FIFO
     (2, 8 << 20, 64 << 30),  // device malloc heap
@@ -64,6 +64,8 @@ pub const LIMITS: [(u32, u64, u64); 7] = [
     (4, 2048, 1 << 20),      // pending launches
     (5, 64, 128),            // L2 fetch granularity
     (6, 0, 30 << 20),        // persisting L2
+    (8, 0, 0),               // compute in graphics
+    (9, 0, 0),               // the same with shared memory
 ];
 
 static CONTEXTS: Table<Context> = Table::new(Kind::Context);
@@ -187,6 +189,7 @@ impl Context {
 
     /// Ends everything in the context. Waits for its work first.
     fn destroy(self: &Arc<Self>) {
+        cudart::GATE.context_ends(self.handle);
         // A poisoned process skips its queued work, so this ends there too.
         let _ = self.synchronize();
         let _ = CONTEXTS.remove(self.handle);
@@ -204,7 +207,25 @@ impl Context {
 }
 
 thread_local! {
-    static STACK: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
+    /// The top of the thread's stack; 0 if that is empty. Needs no destructor: exit handlers run after those.
+    static TOP: Cell<u64> = const { Cell::new(0) };
+    /// What lies below the top.
+    static BELOW: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
+}
+
+fn push_handle(handle: u64) -> Result {
+    if TOP.get() != 0 {
+        let kept = BELOW.try_with(|below| below.borrow_mut().push(TOP.get()));
+        kept.map_err(|_| CuError::DEINITIALIZED)?;
+    }
+    TOP.set(handle);
+    Ok(())
+}
+
+/// The top, which is no more; 0 if the stack is empty.
+fn pop_handle() -> u64 {
+    let below = BELOW.try_with(|below| below.borrow_mut().pop());
+    TOP.replace(below.ok().flatten().unwrap_or(0))
 }
 
 /// The calling thread's current context; of a green one the primary context that it is a view of.
@@ -241,7 +262,7 @@ pub fn is_live(context: &Arc<Context>) -> bool {
 /// Before cuInit.
 pub fn current_handle() -> Result<u64> {
     driver()?;
-    Ok(STACK.with_borrow(|s| s.last().copied().unwrap_or(0)))
+    Ok(TOP.get())
 }
 
 /// A live context by handle, without complaint.
@@ -262,14 +283,21 @@ pub fn get(handle: u64) -> Result<Arc<Context>> {
     })
 }
 
+/// A primary context may be made current while nobody has retained it: NVIDIA's runtime does so before it retains it.
+fn may_be_current(handle: u64) -> Result {
+    if lock(&PRIMARIES).iter().any(|p| p.handle == handle) {
+        return driver().map(|_| ());
+    }
+    get(handle).map(|_| ())
+}
+
 /// cuCtxPushCurrent.
 ///
 /// # Errors
 /// As [`get`].
 pub fn push(handle: u64) -> Result {
-    get(handle)?;
-    STACK.with_borrow_mut(|s| s.push(handle));
-    Ok(())
+    may_be_current(handle)?;
+    push_handle(handle)
 }
 
 /// cuCtxPopCurrent.
@@ -278,9 +306,10 @@ pub fn push(handle: u64) -> Result {
 /// CUDA_ERROR_INVALID_CONTEXT on an empty stack.
 pub fn pop() -> Result<u64> {
     driver()?;
-    STACK
-        .with_borrow_mut(Vec::pop)
-        .ok_or(CuError::INVALID_CONTEXT)
+    match pop_handle() {
+        0 => Err(CuError::INVALID_CONTEXT),
+        top => Ok(top),
+    }
 }
 
 /// cuCtxSetCurrent: replaces the top; 0 pops it.
@@ -290,14 +319,12 @@ pub fn pop() -> Result<u64> {
 pub fn set_current(handle: u64) -> Result {
     driver()?;
     if handle != 0 {
-        get(handle)?;
+        may_be_current(handle)?;
     }
-    STACK.with_borrow_mut(|s| {
-        s.pop();
-        if handle != 0 {
-            s.push(handle);
-        }
-    });
+    pop_handle();
+    if handle != 0 {
+        push_handle(handle)?;
+    }
     Ok(())
 }
 
@@ -321,7 +348,7 @@ pub fn create(flags: u32, device: i32) -> Result<u64> {
     healthy()?;
     valid_flags(flags)?;
     let context = Context::create(gpu(device)?, flags, false, CONTEXTS.mint());
-    STACK.with_borrow_mut(|s| s.push(context.handle));
+    push_handle(context.handle)?;
     Ok(context.handle)
 }
 
@@ -335,11 +362,9 @@ pub fn destroy(handle: u64) -> Result {
         return Err(CuError::INVALID_CONTEXT);
     }
     context.destroy();
-    STACK.with_borrow_mut(|s| {
-        if s.last() == Some(&handle) {
-            s.pop();
-        }
-    });
+    if TOP.get() == handle {
+        pop_handle();
+    }
     fault::check()
 }
 
@@ -363,6 +388,14 @@ fn with_primary<T>(device: i32, f: impl FnOnce(&mut Primary, &Arc<Gpu>) -> Resul
         primary.handle = CONTEXTS.mint();
     }
     f(primary, gpu)
+}
+
+/// The handle that a device's primary context has, or will have.
+///
+/// # Errors
+/// No such device.
+pub fn primary_handle(device: i32) -> Result<u64> {
+    with_primary(device, |p, _| Ok(p.handle))
 }
 
 /// cuDevicePrimaryCtxRetain.

@@ -3,6 +3,8 @@
 //! Layouts are those observed of clients (docs of the fatbin format are not public): a wrapper
 //! points to a fatbin, whose entries are PTX or ELF, plain or compressed.
 
+use std::io::Read as _;
+
 use super::error::CuError;
 
 const WRAPPER_MAGIC: u32 = 0x4662_43b1;
@@ -11,6 +13,8 @@ const ELF_MAGIC: u32 = u32::from_le_bytes(*b"\x7fELF");
 const KIND_PTX: u16 = 1;
 const LZ4: u64 = 0x2000;
 const ZSTD: u64 = 0x8000;
+/// An LZ4 block grows by this factor at most: a byte of a match's length stands for 255 bytes.
+const LZ4_GROWTH: usize = 255;
 /// No PTX entry is larger once decompressed; a bound on what a damaged header can ask for.
 const MAX_PTX: usize = 512 << 20;
 
@@ -168,63 +172,33 @@ pub fn fatbin_ptx(fatbin: &[u8], cc: (u32, u32)) -> Result<Vec<u8>, Refusal> {
             have.join(", ")
         )));
     };
-    let mut text = if best.flags & LZ4 != 0 {
-        let size = usize::try_from(best.uncompressed)
-            .ok()
-            .filter(|n| *n <= MAX_PTX);
-        size.and_then(|n| lz4_block(best.payload, n))
-            .ok_or_else(damaged)?
-    } else if best.flags & ZSTD != 0 {
-        return Err(no_binary(
-            "the fatbin's PTX is zstd-compressed, which the soft device does not read; compile \
-             with --compress-mode=none or --no-compress",
-        ));
-    } else {
-        best.payload.to_vec()
-    };
+    let mut text = unpacked(best).ok_or_else(damaged)?;
     if let Some(end) = text.iter().position(|b| *b == 0) {
         text.truncate(end);
     }
     Ok(text)
 }
 
-/// Decompresses one LZ4 block (lz4_Block_format.md) of `size` bytes.
-fn lz4_block(input: &[u8], size: usize) -> Option<Vec<u8>> {
-    let mut out = Vec::with_capacity(size.min(1 << 20));
-    let mut bytes = input.iter().copied();
-    let extend = |base: usize, bytes: &mut dyn Iterator<Item = u8>| -> Option<usize> {
-        let mut n = base;
-        if base == 15 {
-            loop {
-                let b = bytes.next()?;
-                n = n.checked_add(usize::from(b))?;
-                if b != 255 {
-                    break;
-                }
-            }
-        }
-        Some(n)
-    };
-    while let Some(token) = bytes.next() {
-        let literals = extend(usize::from(token >> 4), &mut bytes)?;
-        if out.len() + literals > size {
-            return None;
-        }
-        for _ in 0..literals {
-            out.push(bytes.next()?);
-        }
-        let Some(low) = bytes.next() else { break };
-        let offset = usize::from(u16::from_le_bytes([low, bytes.next()?]));
-        let length = extend(usize::from(token & 15), &mut bytes)? + 4;
-        let start = out.len().checked_sub(offset).filter(|_| offset != 0)?;
-        if out.len() + length > size {
-            return None;
-        }
-        for i in 0..length {
-            out.push(out[start + i]);
-        }
+/// An entry's payload as it was before compression; `None` for a damaged one.
+fn unpacked(entry: &Entry<'_>) -> Option<Vec<u8>> {
+    let packed = entry.payload;
+    let size = usize::try_from(entry.uncompressed).ok()?;
+    if entry.flags & LZ4 != 0 {
+        // No block grows more than that, so that no room is made for what a damaged header announces.
+        let possible = packed.len().saturating_mul(LZ4_GROWTH).min(MAX_PTX);
+        let text = (size <= possible).then(|| lz4_flex::block::decompress(packed, size).ok())??;
+        (text.len() == size).then_some(text)
+    } else if entry.flags & ZSTD != 0 {
+        let frames = ruzstd::decoding::StreamingDecoder::new(packed).ok()?;
+        let mut text = Vec::new();
+        frames
+            .take(MAX_PTX as u64 + 1)
+            .read_to_end(&mut text)
+            .ok()?;
+        (text.len() == size && size <= MAX_PTX).then_some(text)
+    } else {
+        Some(packed.to_vec())
     }
-    (out.len() == size).then_some(out)
 }
 
 #[cfg(test)]
@@ -286,6 +260,25 @@ mod tests {
             fatbin_ptx(&wrong, (8, 0)).map_err(|e| e.0),
             Err(CuError::INVALID_IMAGE)
         );
+    }
+
+    #[test]
+    fn decompresses_zstd_as_nvcc_of_cuda_13_makes_it() {
+        let text = b".version 8.4\n.target sm_80\n".repeat(400);
+        let level = ruzstd::encoding::CompressionLevel::Fastest;
+        let packed = ruzstd::encoding::compress_to_vec(&text[..], level);
+        assert!(packed.len() < text.len() / 4);
+        let len = text.len() as u64;
+        let f = fatbin(&[entry(1, 80, ZSTD, &packed, len)]);
+        assert_eq!(fatbin_ptx(&f, (8, 0)), Ok(text));
+        for announced in [len - 1, len + 1, u64::MAX] {
+            let wrong = fatbin(&[entry(1, 80, ZSTD, &packed, announced)]);
+            let refused = fatbin_ptx(&wrong, (8, 0)).map_err(|e| e.0);
+            assert_eq!(refused, Err(CuError::INVALID_IMAGE), "{announced}");
+        }
+        let announced = fatbin(&[entry(1, 80, LZ4, &[0x1f, b'a', 1, 0], 1 << 28)]);
+        let refused = fatbin_ptx(&announced, (8, 0)).map_err(|e| e.0);
+        assert_eq!(refused, Err(CuError::INVALID_IMAGE));
     }
 
     #[test]

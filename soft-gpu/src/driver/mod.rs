@@ -12,6 +12,7 @@ pub mod callback;
 pub mod config;
 pub mod context;
 pub mod copy;
+pub mod cudart;
 pub mod error;
 pub mod event;
 pub mod fault;
@@ -92,6 +93,17 @@ pub fn init() -> Result {
         .as_ref()
         .map(|_| ())
         .map_err(|e| *e)
+}
+
+/// cuDriverGetVersion: one number before and after cuInit, and in the child of a fork.
+pub fn version() -> i32 {
+    static VERSION: OnceLock<i32> = OnceLock::new();
+    *VERSION.get_or_init(|| {
+        let knob = std::env::var("SOFT_GPU_DRIVER_VERSION").ok();
+        // One that cannot be used is refused by cuInit.
+        let version = knob.and_then(|v| config::driver_version(&v).ok());
+        version.unwrap_or(config::DRIVER_VERSION)
+    })
 }
 
 /// The driver, after cuInit.

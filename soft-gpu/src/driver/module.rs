@@ -9,6 +9,7 @@ use super::context::{self, Context};
 use super::error::{CuError, Result};
 use super::gpu::Gpu;
 use super::handle::{Kind, Table};
+use super::image;
 use super::linker::{self, Input};
 use super::memory::Use;
 use super::program::Program;
@@ -122,6 +123,40 @@ pub fn load(
     let driver = healthy().map_err(plain)?;
     let program = translate(&context.gpu, ptx, registers)?;
     place(driver, context, program).map_err(plain)
+}
+
+/// The PTX of an image, for the current context's device.
+///
+/// # Errors
+/// As [`image::ptx_at`].
+///
+/// # Safety
+/// As [`image::ptx_at`].
+pub unsafe fn ptx_of(image: *const u8) -> std::result::Result<Vec<u8>, Refusal> {
+    let cc = context::current()
+        .map(|c| c.gpu.compute_capability)
+        .unwrap_or((8, 0));
+    // SAFETY: by this function's contract.
+    unsafe { image::ptx_at(image, cc) }
+}
+
+/// cuModuleLoadFatBinary.
+///
+/// # Errors
+/// No current context; what [`load`] refuses.
+///
+/// # Safety
+/// As [`image::ptx_at`].
+pub unsafe fn load_image(image: *const u8) -> Result<u64> {
+    let context = context::current()?;
+    // SAFETY: by this function's contract.
+    let ptx = unsafe { ptx_of(image) };
+    let loaded = ptx.and_then(|ptx| load(&context, &ptx, None));
+    let module = loaded.map_err(|(code, why)| {
+        eprintln!("soft-gpu: module refused: {code}: {why}");
+        code
+    })?;
+    Ok(module.handle)
 }
 
 /// Gives a program's variables their memory and initial contents.
@@ -263,6 +298,16 @@ impl Module {
 }
 
 impl Module {
+    /// cuModuleEnumerateFunctions: all of them.
+    ///
+    /// # Errors
+    /// None that is not a fault of this module's.
+    pub fn functions(self: &Arc<Self>) -> Result<Vec<u64>> {
+        let names = self.kernel_names();
+        let handles = names.iter().map(|n| self.function(n).map(|f| f.handle));
+        handles.collect()
+    }
+
     /// cuLibraryGetManaged: (address, bytes).
     ///
     /// # Errors
@@ -303,7 +348,7 @@ impl Function {
             2 => i.const_bytes as i32,
             3 => i.local_bytes as i32,
             4 => i.registers as i32,
-            5 => i.ptx_version as i32,
+            5 => i.virtual_arch as i32,
             6 => self.binary_version(),
             8 => self.max_dynamic() as i32,
             9 => self.carveout.load(Ordering::Relaxed),

@@ -186,8 +186,8 @@ pub struct KernelInfo {
     pub max_threads: u32,
     /// `.reqntid`.
     pub required_block: Option<[u32; 3]>,
-    /// PTX version as major*10+minor.
-    pub ptx_version: u32,
+    /// CU_FUNC_ATTRIBUTE_PTX_VERSION: the virtual architecture as major*10+minor.
+    pub virtual_arch: u32,
 }
 
 /// Index of a kernel in its program.

@@ -19,6 +19,25 @@ pub struct Module {
     pub functions: Vec<Function>,
 }
 
+impl Module {
+    /// The virtual architecture that the text is for, as major * 10 + minor: 80 of `sm_80` and of `sm_80a`; 0 without
+    /// one.
+    #[must_use]
+    pub fn virtual_arch(&self) -> u32 {
+        let number = |word: &String| {
+            let digits = word.strip_prefix("sm_")?.trim_end_matches(['a', 'f']);
+            digits.parse().ok()
+        };
+        self.target.iter().find_map(number).unwrap_or(0)
+    }
+
+    /// Written for the first generation of devices, whose PTX leaves modifiers out.
+    #[must_use]
+    pub fn first_generation(&self) -> bool {
+        (10..20).contains(&self.virtual_arch())
+    }
+}
+
 /// A state space of a variable or an access.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Space {

@@ -77,7 +77,7 @@ fn parameters_of_mixed_sizes() {
 fn launch_bounds_are_known() {
     let module = load("launch");
     let info = module.program.kernel_info(module.kernel("_Z7boundedPj"));
-    assert_eq!((info.max_threads, info.ptx_version), (128, 84));
+    assert_eq!((info.max_threads, info.virtual_arch), (128, 80));
     let info = module.program.kernel_info(module.kernel("places"));
     assert_eq!(
         (info.max_threads, info.shared_bytes, info.local_bytes),

@@ -120,6 +120,29 @@ impl Kit {
         Ok(venv)
     }
 
+    /// A package of PyPI, unpacked without those that it needs.
+    ///
+    /// # Errors
+    /// [`Missing`] if it cannot be fetched.
+    pub fn wheel(&self, package: &str, version: &str) -> Result<PathBuf> {
+        let dir = self.dir.join(format!("{package}-{version}"));
+        if !dir.is_dir() {
+            let new = self.dir.join(format!("{package}.new"));
+            let _ = std::fs::remove_dir_all(&new);
+            println!("clients: fetching {package} {version}");
+            let pip = self.venv("nvcc")?.python;
+            fetch(
+                Command::new(pip)
+                    .args(["-m", "pip", "install", "-q", "--disable-pip-version-check"])
+                    .args(["--only-binary", ":all:", "--no-deps", "--target"])
+                    .arg(&new)
+                    .arg(format!("{package}=={version}")),
+            )?;
+            std::fs::rename(&new, &dir)?;
+        }
+        Ok(dir)
+    }
+
     /// Whether a directory of the kit was made of these files as they are now.
     ///
     /// # Errors
@@ -342,7 +365,11 @@ fn output(command: &mut Command) -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-fn run(command: &mut Command) -> Result<()> {
+/// Runs a command to its end.
+///
+/// # Errors
+/// What it said, if it failed.
+pub fn run(command: &mut Command) -> Result<()> {
     output(command).map(drop)
 }
 

@@ -12,6 +12,7 @@ pub mod follow;
 pub mod install;
 pub mod report;
 pub mod row;
+mod runtimes;
 pub mod smoke;
 pub mod stand;
 pub mod suites;

@@ -10,6 +10,7 @@ use anyhow::{Context, Result, ensure};
 use super::events::Dialect;
 use super::follow::Unit;
 use super::install::{Kit, Venv, source};
+use super::runtimes;
 use crate::paths;
 
 /// A test that takes longer hangs. Generous: some compile and interpret for half a minute, on machines
@@ -49,6 +50,11 @@ pub const ALL: &[Suite] = &[
         name: "nvml",
         version: "13.615.71",
         plan: nvml,
+    },
+    Suite {
+        name: "cudart",
+        version: "12.0 to 13.5",
+        plan: runtimes::plan,
     },
     Suite {
         name: "triton",

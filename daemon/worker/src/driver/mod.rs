@@ -36,7 +36,9 @@ pub use graph::{Builder, Graph, GraphExec, Recorder, Section};
 pub use image::MappedImage;
 pub use link::{Input, LAST_INPUT_KIND, link};
 pub use load::{LoadError, examine, load};
-pub use module::{Function, JitLogs, Launch, Module, OPTION_LIMIT, option_allowed};
+pub use module::{
+    Function, JitLogs, LAST_FUNCTION_ATTRIBUTE, Launch, Module, OPTION_LIMIT, option_allowed,
+};
 pub use pinned::{Block, BlockPool};
 pub use shadow::Shadow;
 pub use stdio::{exit_now, flush_stdio};

@@ -27,7 +27,7 @@ const JIT_ALLOWED: &[u32] = &[
 pub const OPTION_LIMIT: usize = 64;
 
 /// Function attributes are asked for up to this number.
-const LAST_FUNCTION_ATTRIBUTE: u32 = 15;
+pub const LAST_FUNCTION_ATTRIBUTE: u32 = 17;
 
 /// May a guest set this JIT option?
 pub fn option_allowed(option: u32) -> bool {

@@ -18,7 +18,8 @@ use super::images::{ImageError, Source};
 use super::memory::Backing;
 use super::printf::may_print;
 use crate::driver::{
-    Context, Function, JitLogs, MappedImage, Module, OPTION_LIMIT, Result, option_allowed,
+    Context, Function, JitLogs, LAST_FUNCTION_ATTRIBUTE, MappedImage, Module, OPTION_LIMIT, Result,
+    option_allowed,
 };
 
 /// Largest JIT log of each kind that is returned, in bytes (both must fit a reply's arguments).
@@ -28,7 +29,6 @@ const NAMES_LIMIT: usize = 48 * 1024;
 
 const ATTRIBUTE_MAX_THREADS: u32 = 0;
 const ATTRIBUTE_MAX_DYNAMIC_SHARED: u32 = 8;
-const LAST_FUNCTION_ATTRIBUTE: u32 = 15;
 /// `CU_FUNC_CACHE_PREFER_EQUAL`, the last.
 const LAST_CACHE_CONFIG: u32 = 3;
 

@@ -52,23 +52,30 @@ fn allowed(base: &str, double: bool) -> &'static str {
 }
 
 impl Flags {
-    /// Takes the modifiers that `base` may have; what is left over refuses the instruction.
-    fn take(m: &mut Mods<'_>, double: bool) -> R<Flags> {
+    /// Takes the modifiers that `base` may have; what is left over refuses the instruction. Text of the first
+    /// generation needs none: there single precision flushes subnormals, `mad` is JIT-compiled to `fma.rn`, and the
+    /// others are `.approx` (PTX ISA, notes on sm_1x).
+    fn take(m: &mut Mods<'_>, double: bool, first_generation: bool) -> R<Flags> {
         let may = allowed(m.base, double);
         let mut has = |letter: char, name: &str| may.contains(letter) && m.has(name);
-        let approx = has('a', "approx");
+        let old = first_generation && !double;
+        let mut approx = has('a', "approx");
         let full = has('u', "full");
-        let ftz = (approx || !double) && has('f', "ftz");
+        let ftz = (approx || !double) && has('f', "ftz") || old;
         let (sat, nan) = (has('s', "sat"), has('n', "NaN"));
         let (xorsign, abs) = (has('x', "xorsign"), has('x', "abs"));
         if xorsign != abs {
             return Err(Why::invalid(".xorsign and .abs go together"));
         }
-        let mode = if may.contains('r') && !approx && !full {
+        let mut mode = if may.contains('r') && !approx && !full {
             rounding(m)
         } else {
             None
         };
+        if old && !approx && !full && mode.is_none() {
+            approx = may.contains('a');
+            mode = (!approx).then_some(Mode::Nearest);
+        }
         let chosen = matches!(
             m.base,
             "add" | "sub" | "mul" | "min" | "max" | "abs" | "neg" | "copysign"
@@ -170,7 +177,7 @@ pub(crate) fn lower<'m>(f: &mut Func<'_, 'm>, m: &mut Mods<'_>, ops: &'m [Operan
         return testp(f, m, ops);
     }
     let t = m.ty()?;
-    let x = Flags::take(m, t == Type::F64)?;
+    let x = Flags::take(m, t == Type::F64, f.m.ast.first_generation())?;
     let found = match t {
         Type::F32 => single(m.base, &x).or_else(|| single_unary(m.base, &x)),
         Type::F64 => double(m.base, &x),

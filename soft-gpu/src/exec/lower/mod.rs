@@ -239,7 +239,7 @@ fn kernel_info(
         registers: pressure::registers(m.ast, f, max_threads),
         max_threads,
         required_block: f.req_ntid,
-        ptx_version: m.ast.version.0 * 10 + m.ast.version.1,
+        virtual_arch: m.ast.virtual_arch(),
     }
 }
 

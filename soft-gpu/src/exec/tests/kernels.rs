@@ -44,6 +44,48 @@ fn bits(values: impl Iterator<Item = f32>) -> Vec<u32> {
 }
 
 #[test]
+fn text_for_the_first_generation_of_devices_needs_no_modifiers() {
+    let body = "
+.visible .entry old(.param .u64 p)
+{
+    .reg .f32 %a, %b, %c;
+    .reg .b64 %p;
+    ld.param.u64 %p, [p];
+    ld.global.f32 %a, [%p];
+    ld.global.f32 %b, [%p+4];
+    mad.f32 %c, %a, %b, %a;
+    st.global.f32 [%p+8], %c;
+    div.f32 %c, %a, %b;
+    st.global.f32 [%p+12], %c;
+    rcp.f32 %c, %b;
+    st.global.f32 [%p+16], %c;
+    add.f32 %c, %a, 0f00000001;
+    st.global.f32 [%p+20], %c;
+    sub.f32 %c, %c, %a;
+    add.f32 %c, %c, 0f00000001;
+    st.global.f32 [%p+24], %c;
+    ret;
+}";
+    let bench = Bench::new();
+    let old = format!(".version 1.4\n.target sm_13\n.address_size 64\n{body}");
+    let (program, _) = bench.load(&old);
+    let p = bench.words(&bits([3.0, 2.0, 0.0, 0.0, 0.0, 0.0, 7.0].into_iter()));
+    bench.launch(&program, "old", [1; 3], [1; 3], &[p]).unwrap();
+    let out = floats(&bench.read_words(p, 7));
+    assert_eq!(
+        out[2..],
+        [9.0, 1.5, 0.5, 3.0, 0.0],
+        "subnormals are flushed"
+    );
+    let new = crate::ptx::parse(format!("{HEADER}{body}").as_bytes()).unwrap();
+    assert_eq!((new.virtual_arch(), new.first_generation()), (80, false));
+    let options = crate::exec::contract::LoadOptions::of((8, 0));
+    let refused =
+        crate::exec::program::Program::load(format!("{HEADER}{body}").as_bytes(), &options);
+    assert!(refused.is_err(), "later text says how it rounds");
+}
+
+#[test]
 fn vector_add() {
     let bench = Bench::new();
     let (p, _) = bench.load(&format!("{HEADER}{VECADD}"));

@@ -1,0 +1,81 @@
+//! The library as NVIDIA's runtime sees it beyond `cuda.h` (see `vgpu_cudart`).
+
+use std::ffi::c_void;
+
+use vgpu_cudart::{Device, Driver, Error, Gate};
+use vgpu_proto::cuda::CuResult;
+
+use crate::exports::module;
+use crate::process::{self, live, shim};
+use crate::state::devices::attribute;
+use crate::state::{contexts, modules};
+use crate::{Cu, log};
+
+/// What the runtime keeps with contexts.
+pub(crate) static GATE: Gate = Gate::new();
+
+/// This library.
+#[derive(Debug)]
+pub(crate) struct Library;
+
+fn coded<T>(result: Cu<T>) -> Result<T, Error> {
+    result.map_err(|CuResult(code)| code)
+}
+
+impl Driver for Library {
+    fn gate() -> &'static Gate {
+        &GATE
+    }
+
+    fn primary_context(device: i32) -> Result<u64, Error> {
+        let name = || {
+            let shim = shim()?;
+            shim.contexts.primary_name(device, || shim.mint())
+        };
+        coded(name())
+    }
+
+    fn current_context() -> Result<u64, Error> {
+        coded(shim().map(|_| contexts::top()))
+    }
+
+    fn driver_version() -> u32 {
+        process::cuda_version()
+    }
+
+    fn devices() -> Result<Vec<Device>, Error> {
+        let devices = &coded(shim())?.devices;
+        let facts = |device: &crate::state::devices::Device| {
+            let number = |id| device.attribute(id);
+            Ok(Device {
+                uuid: device.info.uuid,
+                pci: [
+                    number(attribute::PCI_DOMAIN_ID)?,
+                    number(attribute::PCI_BUS_ID)?,
+                    number(attribute::PCI_DEVICE_ID)?,
+                ],
+            })
+        };
+        coded(devices.all().map(facts).collect())
+    }
+
+    unsafe fn load(image: *const c_void) -> Result<u64, Error> {
+        // SAFETY: by this function's contract.
+        coded(unsafe { module::load_image(image) })
+    }
+
+    fn functions(module: u64) -> Result<Vec<u64>, Error> {
+        let functions = || {
+            let shim = live()?;
+            let module = shim.modules.get(module)?;
+            let names = modules::function_names(shim, &module)?;
+            let function = |name: &String| modules::function(shim, &module, name);
+            names.iter().map(function).collect()
+        };
+        coded(functions())
+    }
+
+    fn say(text: &str) {
+        log::line(log::Level::Error, text);
+    }
+}

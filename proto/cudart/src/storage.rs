@@ -1,0 +1,69 @@
+//! Context-local storage: values that each copy of the runtime keeps with a context, under keys of its own.
+
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+
+use crate::lock;
+
+/// Called with context, key and value when the context ends.
+pub(crate) type Destructor = unsafe extern "C" fn(u64, usize, usize);
+
+/// Context and key to value.
+#[derive(Debug)]
+pub(crate) struct Storage(Mutex<BTreeMap<(u64, usize), Entry>>);
+
+#[derive(Debug, Clone, Copy)]
+struct Entry {
+    value: usize,
+    destructor: Option<Destructor>,
+}
+
+impl Default for Storage {
+    fn default() -> Storage {
+        Storage::new()
+    }
+}
+
+impl Storage {
+    pub(crate) const fn new() -> Storage {
+        Storage(Mutex::new(BTreeMap::new()))
+    }
+
+    /// Keeps a value; one that was there under the same key goes without its destructor.
+    pub(crate) fn put(
+        &self,
+        context: u64,
+        key: usize,
+        value: usize,
+        destructor: Option<Destructor>,
+    ) {
+        lock(&self.0).insert((context, key), Entry { value, destructor });
+    }
+
+    pub(crate) fn get(&self, context: u64, key: usize) -> Option<usize> {
+        Some(lock(&self.0).get(&(context, key))?.value)
+    }
+
+    /// Forgets a value without its destructor; false if there was none.
+    pub(crate) fn delete(&self, context: u64, key: usize) -> bool {
+        lock(&self.0).remove(&(context, key)).is_some()
+    }
+
+    /// Forgets all values of a context and calls their destructors, which may put and delete others.
+    pub(crate) fn context_ends(&self, context: u64) {
+        let of_context = (context, 0)..=(context, usize::MAX);
+        let ended: Vec<_> = {
+            let mut all = lock(&self.0);
+            let keys: Vec<_> = all.range(of_context).map(|(key, _)| *key).collect();
+            let taken = keys.into_iter().filter_map(|key| all.remove_entry(&key));
+            taken.collect()
+        };
+        for ((context, key), entry) in ended {
+            if let Some(destructor) = entry.destructor {
+                // SAFETY: the runtime that registered the destructor vouches for it until the context ends or the
+                // entry is deleted, and each entry is taken once.
+                unsafe { destructor(context, key, entry.value) };
+            }
+        }
+    }
+}
