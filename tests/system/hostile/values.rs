@@ -196,7 +196,7 @@ fn options_and_attributes_outside_the_lists_are_refused() -> Result<()> {
     }
     let many = session.status(&load(vec![(7, 2); 5000]), &[])?;
     ensure!(is_refusal(many), "5000 options: {many}");
-    for attribute in [16, 99, 1 << 31, u32::MAX] {
+    for attribute in [18, 99, 1 << 31, u32::MAX] {
         let set = req::FuncSetAttribute {
             func,
             attribute,
