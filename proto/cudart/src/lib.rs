@@ -116,9 +116,9 @@ impl Gate {
         self.storage.context_ends(context);
     }
 
-    fn say_once<D: Driver>(&self, text: String) {
-        if lock(&self.said).insert(text.clone()) {
-            D::say(&text);
+    fn say_once<D: Driver>(&self, text: &str) {
+        if lock(&self.said).insert(text.to_owned()) {
+            D::say(text);
         }
     }
 }

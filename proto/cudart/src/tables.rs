@@ -92,7 +92,7 @@ pub fn table<D: Driver>(id: [u8; 16]) -> *const c_void {
     let number = u128::from_be_bytes(id);
     let Some(index) = KINDS.iter().position(|kind| kind.id == number) else {
         if !REFUSED_SILENTLY.contains(&number) {
-            D::gate().say_once::<D>(format!(
+            D::gate().say_once::<D>(&format!(
                 "cuGetExportTable: table {} is not served (CUDA_ERROR_INVALID_VALUE); tools that trace or check \
                  programs ask for tables of their own: run the program without them",
                 uuid(number)
@@ -225,7 +225,7 @@ fn numbered<D: Driver, const TABLE: usize>() -> Vec<*const ()> {
 
 extern "C" fn stub<D: Driver, const TABLE: usize, const SLOT: usize>() -> u32 {
     answer(|| {
-        D::gate().say_once::<D>(format!(
+        D::gate().say_once::<D>(&format!(
             "slot {SLOT} of the driver's table {} is not served (CUDA_ERROR_NOT_SUPPORTED)",
             KINDS[TABLE].name
         ));
