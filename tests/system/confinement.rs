@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use anyhow::{Context, Result};
 use nix::errno::Errno;
 use nix::sys::ptrace;
+use nix::sys::wait::{WaitPidFlag, waitpid};
 use nix::unistd::Pid;
 use rustix::io::{FdFlags, fcntl_dupfd_cloexec, fcntl_setfd};
 use rustix::process::{Gid, Uid};
@@ -211,14 +212,20 @@ fn a_worker_ends_with_vgpud_whatever_it_does() -> Result<()> {
     }
     let mut host = one_vm(&Options::default())?;
     let (_held, worker) = held(&host)?;
+    let mut threads = Vec::new();
     for thread in fs::read_dir(format!("/proc/{worker}/task"))? {
         let thread = thread?.file_name();
         let thread = Pid::from_raw(thread.to_str().context("no number")?.parse()?);
         ptrace::seize(thread, ptrace::Options::empty())?;
         ptrace::interrupt(thread)?;
+        threads.push(thread);
     }
     host.kill_daemon()?;
     until("the worker has ended", SOON, || {
+        // Whoever holds a thread is told of its end; until then the worker's namespace of processes is not empty.
+        for thread in &threads {
+            let _ = waitpid(*thread, Some(WaitPidFlag::WNOHANG | WaitPidFlag::__WALL));
+        }
         let state = status(worker, "State:").unwrap_or_default();
         (state.is_empty() || state.starts_with('Z')).then_some(())
     })
