@@ -76,7 +76,7 @@ pub fn run(
     }
     let logs = choice.logs.join(suite.name).join(mode.to_string());
     let jobs = choice.jobs.clamp(1, beside.len().max(1));
-    let stand = Stand::set_up(mode, jobs)?;
+    let stand = Stand::set_up(mode, jobs, &plan.device)?;
     let mut records = Vec::new();
     for unit in alone {
         let env = stand.env(0, &plan.libraries)?;

@@ -49,8 +49,7 @@ pub(super) fn plan(kit: &Kit) -> Result<Plan> {
     }
     Ok(Plan {
         units,
-        libraries: Vec::new(),
-        prefix: "",
+        ..Plan::default()
     })
 }
 

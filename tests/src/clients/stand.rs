@@ -41,6 +41,7 @@ impl fmt::Display for Mode {
 pub struct Stand {
     mode: Mode,
     host: Option<Host>,
+    device: Vec<(String, String)>,
 }
 
 /// Interpreted kernels are slow, and a device fault is part of many a test: neither is a reason to stop a
@@ -52,19 +53,24 @@ const LENIENT: &str = "[defaults.pool]\nsoft_limit_ms = 0\nhard_limit_ms = 0\n\
 const MEMORY: u64 = 8 << 30;
 
 impl Stand {
-    /// Sets a row up for clients of `slots` VMs at once.
+    /// Sets a row up for clients of `slots` VMs at once; `device` are variables of its software device.
     ///
     /// # Errors
     /// If vgpud does not serve.
-    pub fn set_up(mode: Mode, slots: usize) -> Result<Stand> {
+    pub fn set_up(mode: Mode, slots: usize, device: &[(String, String)]) -> Result<Stand> {
         if !mode.remoted {
-            return Ok(Stand { mode, host: None });
+            return Ok(Stand {
+                mode,
+                host: None,
+                device: device.to_vec(),
+            });
         }
         let host = Host::start(&Options {
             driver: mode.driver,
             devices: 1,
             memory: MEMORY,
             strict: false,
+            soft_env: device.to_vec(),
             config: LENIENT.into(),
             ..Options::default()
         })?;
@@ -74,6 +80,7 @@ impl Stand {
         Ok(Stand {
             mode,
             host: Some(host),
+            device: Vec::new(),
         })
     }
 
@@ -93,6 +100,8 @@ impl Stand {
             (None, Driver::Soft) => {
                 path.push(paths::soft_gpu_dir()?);
                 env.push(("SOFT_GPU_MEMORY".into(), "4G".into()));
+                let device = self.device.iter();
+                env.extend(device.map(|(name, value)| (name.into(), value.into())));
             }
             // The driver's own library is where the linker finds it.
             (None, Driver::Nvidia) => {}

@@ -29,7 +29,7 @@ pub struct Suite {
 }
 
 /// What a suite runs.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Plan {
     /// Its processes.
     pub units: Vec<Unit>,
@@ -37,6 +37,8 @@ pub struct Plan {
     pub libraries: Vec<PathBuf>,
     /// What the names of its tests begin with, and people need not read.
     pub prefix: &'static str,
+    /// `SOFT_GPU_*` variables of the software device that it needs, in both rows.
+    pub device: Vec<(String, String)>,
 }
 
 /// Every suite, the quick ones first.
@@ -104,7 +106,7 @@ fn cudarc(kit: &Kit) -> Result<Plan> {
     Ok(Plan {
         units: vec![unit],
         libraries: nvrtc.nvrtc_dirs(),
-        prefix: "",
+        ..Plan::default()
     })
 }
 
@@ -120,8 +122,8 @@ fn numba(kit: &Kit) -> Result<Plan> {
     });
     Ok(Plan {
         units: units.collect(),
-        libraries: Vec::new(),
         prefix: "numba_cuda/numba/cuda/tests/",
+        ..Plan::default()
     })
 }
 
@@ -137,6 +139,7 @@ fn bindings_12(kit: &Kit) -> Result<Plan> {
         units: units.collect(),
         libraries: venv.nvrtc_dirs(),
         prefix: "cuda/bindings/tests/",
+        ..Plan::default()
     })
 }
 
@@ -161,8 +164,8 @@ fn in_checkout(kit: &Kit, tag: &str, folder: &str) -> Result<Plan> {
         });
     Ok(Plan {
         units: units.collect(),
-        libraries: Vec::new(),
         prefix: "tests/",
+        ..Plan::default()
     })
 }
 
@@ -189,8 +192,8 @@ fn triton(kit: &Kit) -> Result<Plan> {
     unit.dir = source("");
     Ok(Plan {
         units: vec![unit],
-        libraries: Vec::new(),
         prefix: "test_triton.py::",
+        ..Plan::default()
     })
 }
 
@@ -206,6 +209,7 @@ fn nvml(kit: &Kit) -> Result<Plan> {
         units: vec![unit],
         libraries: vec![paths::nvml_dir()?],
         prefix: "test_nvml.py::",
+        ..Plan::default()
     })
 }
 
