@@ -1,10 +1,11 @@
-"""NVIDIA's Python binding of NVML (nvidia-ml-py) and a tool that uses it, on the VM's own libnvidia-ml.so.1.
+"""NVIDIA's Python binding of NVML (nvidia-ml-py), tools that use it, and Ray, on the VM's own libnvidia-ml.so.1.
 
 What NVML says must agree with what CUDA says of the same devices. Without a VM (the direct row: soft-gpu has no
 NVML) there is nothing to ask.
 """
 
 import ctypes
+import json
 import os
 import subprocess
 import sys
@@ -120,13 +121,44 @@ def test_links_are_not_served():
     assert status != pynvml.NVML_P2P_STATUS_OK
 
 
-def test_nvitop_shows_the_device():
+def run(*words):
     told = subprocess.run(
-        [sys.executable, "-m", "nvitop", "--once", "--no-unicode"],
+        [sys.executable, *words],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=200,
         env={**os.environ, "TERM": "xterm", "COLUMNS": "120"},
     )
     assert told.returncode == 0, told.stderr
-    assert pynvml.nvmlDeviceGetName(only())[:8] in told.stdout, told.stdout
+    return told.stdout
+
+
+def test_nvitop_shows_the_device():
+    told = run("-m", "nvitop", "--once", "--no-unicode")
+    assert pynvml.nvmlDeviceGetName(only())[:8] in told, told
+
+
+def test_gpustat_tells_what_nvml_tells(cuda):
+    assert pynvml.nvmlDeviceGetName(only()) in run("-m", "gpustat", "--no-color")
+    (device,) = json.loads(run("-m", "gpustat", "--json"))["gpus"]
+    assert device["uuid"] == pynvml.nvmlDeviceGetUUID(only())
+    assert device["memory.total"] == pynvml.nvmlDeviceGetMemoryInfo(only()).total >> 20
+    assert os.getpid() in [process["pid"] for process in device["processes"]]
+    assert device["temperature.gpu"] is None
+
+
+RAY = """
+import ctypes, json, os, ray
+ray.init(num_cpus=1, include_dashboard=False, logging_level="ERROR")
+
+@ray.remote(num_gpus=1)
+def task():
+    return [ctypes.CDLL("libcuda.so.1").cuInit(0), os.environ["CUDA_VISIBLE_DEVICES"]]
+
+print(json.dumps([ray.cluster_resources().get("GPU"), ray.get(task.remote())]))
+ray.shutdown()
+"""
+
+
+def test_ray_finds_the_gpu_and_gives_it_to_a_task():
+    assert json.loads(run("-c", RAY).splitlines()[-1]) == [1.0, [0, "0"]]
