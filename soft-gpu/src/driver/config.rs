@@ -254,10 +254,11 @@ fn parse_bytes(v: &str) -> Option<u64> {
     number.checked_mul(1 << shift)
 }
 
+/// Capabilities newer than every machine code of a library make the library take its PTX: no upper bound is needed.
 fn parse_cc(v: &str) -> Option<(u32, u32)> {
     let (major, minor) = v.split_once('.')?;
     let cc = (major.parse().ok()?, minor.parse().ok()?);
-    ((5..=12).contains(&cc.0) && cc.1 <= 9).then_some(cc)
+    ((5..=99).contains(&cc.0) && cc.1 <= 9).then_some(cc)
 }
 
 fn parse_list<T>(
@@ -360,6 +361,13 @@ mod tests {
     }
 
     #[test]
+    fn a_capability_may_be_newer_than_any_card() -> Result<(), BadKnob> {
+        let (c, _) = parse(&[("SOFT_GPU_CC", "13.0")])?;
+        assert_eq!(c.compute_capability, (13, 0));
+        Ok(())
+    }
+
+    #[test]
     fn says_what_a_value_should_be() {
         for (name, value) in [
             ("SOFT_GPU_MEMORY", "lots"),
@@ -368,6 +376,7 @@ mod tests {
             ("SOFT_GPU_FAULT", "k:1:nothing"),
             ("SOFT_GPU_CLOCK", "k:soon"),
             ("SOFT_GPU_CC", "80"),
+            ("SOFT_GPU_CC", "100.0"),
         ] {
             let error = parse(&[(name, value)]).expect_err(name);
             assert!(error.to_string().starts_with(name), "{error}");
