@@ -91,6 +91,8 @@ programs! {
     TAKE = "take", "soft-gpu/fixtures/demo/null.ptx";
     /// cuDriverGetVersion before cuInit, after it and in children.
     VERSION = "version", "soft-gpu/fixtures/demo/null.ptx";
+    /// A program that never calls CUDA.
+    BYSTANDER = "bystander", "soft-gpu/fixtures/demo/null.ptx";
     /// Device printf.
     PRINT = "print", "soft-gpu/fixtures/output.ptx";
 }

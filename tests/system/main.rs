@@ -3,6 +3,7 @@
 
 mod accounts;
 mod admin;
+mod bystanders;
 mod calls;
 mod caps;
 mod changes;
