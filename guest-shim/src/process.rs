@@ -128,10 +128,27 @@ fn begin() -> Cu {
             text,
         })
     })?;
+    // All devices of a session are alike to CUDA, so that either order is the host's.
+    match std::env::var("CUDA_DEVICE_ORDER").as_deref() {
+        Err(_) | Ok("FASTEST_FIRST" | "PCI_BUS_ID") => {}
+        Ok(other) => {
+            return Err(refused(NoSession {
+                code: CuResult::INVALID_DEVICE,
+                text: format!(
+                    "CUDA_DEVICE_ORDER={other} is unknown: say FASTEST_FIRST or PCI_BUS_ID, or leave it unset"
+                ),
+            }));
+        }
+    }
     let mut opened = session::open(&address).map_err(refused)?;
     opened.welcome.cuda_version = keep_version(opened.welcome.cuda_version);
     let visible = std::env::var("CUDA_VISIBLE_DEVICES").ok();
     let devices = crate::state::devices::Devices::new(&opened.welcome, visible.as_deref());
+    let devices = devices.map_err(|code| {
+        let list = visible.as_deref().unwrap_or_default();
+        let text = format!("CUDA_VISIBLE_DEVICES={list} names a device twice: name each once");
+        refused(NoSession { code, text })
+    })?;
     let session = Session::start(&opened).map_err(refused)?;
     for (place, fd) in DESCRIPTORS.iter().zip(session.descriptors()) {
         place.store(fd, Ordering::Release);

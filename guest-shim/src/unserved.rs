@@ -3,6 +3,7 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use vgpu_proto::call::unserved::{Arguments, wrong};
 use vgpu_proto::cuda::CuResult;
 
 use crate::{log, process};
@@ -13,13 +14,14 @@ macro_rules! stubs {
         static NAMES: &[&str] = &[$(stringify!($symbol),)*];
         static CALLS: [AtomicU32; NAMES.len()] = [const { AtomicU32::new(0) }; NAMES.len()];
 
-        /// The exported functions. They take no argument that they look at, so one signature does.
+        /// The exported functions, with what the first registers hold: a call with fewer arguments leaves
+        /// anything in the others, which the table does not look at.
         #[allow(non_snake_case)]
         mod stubs {
             $(
                 #[unsafe(no_mangle)]
-                pub(crate) extern "C" fn $symbol() -> u32 {
-                    super::called($index)
+                pub(crate) extern "C" fn $symbol(a: u64, b: u64, c: u64, d: u64, e: u64, f: u64) -> u32 {
+                    super::called($index, &[a, b, c, d, e, f])
                 }
             )*
         }
@@ -28,17 +30,27 @@ macro_rules! stubs {
 
 include!(concat!(env!("OUT_DIR"), "/stubs.rs"));
 
-fn called(index: usize) -> u32 {
+/// The first eight bytes of a structure of the program.
+fn peek(at: u64) -> u64 {
+    // SAFETY: by the contract of the function, an argument that is not null points to such a structure; the
+    // table asks for those only.
+    unsafe { std::ptr::with_exposed_provenance::<u64>(at as usize).read_unaligned() }
+}
+
+fn called(index: usize, arguments: &Arguments) -> u32 {
+    let (Some(symbol), Some(calls)) = (NAMES.get(index), CALLS.get(index)) else {
+        return CuResult::NOT_SUPPORTED.0;
+    };
     // As NVIDIA's: nothing is known about what is supported before cuInit.
-    if let Err(code) = process::shim() {
-        return code.0;
+    let shim = match process::shim() {
+        Ok(shim) => shim,
+        Err(code) => return code.0,
+    };
+    if let Some(code) = wrong(symbol, arguments, shim.devices.count() as u32, peek) {
+        return code;
     }
-    if let Some(symbol) = NAMES.get(index) {
-        crate::observe::not_served(symbol);
-    }
-    if let (Some(symbol), Some(calls)) = (NAMES.get(index), CALLS.get(index))
-        && calls.fetch_add(1, Ordering::Relaxed) == 0
-    {
+    crate::observe::not_served(symbol);
+    if calls.fetch_add(1, Ordering::Relaxed) == 0 {
         // Formatting must not unwind into C; a failing log is not worth a crash.
         let _ = std::panic::catch_unwind(|| {
             log::line(

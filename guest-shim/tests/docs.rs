@@ -28,7 +28,7 @@ linked against them load); `cuGetProcAddress` does not find them.
 \"Tested by\" names the programs and tests that call the function with real arguments. The programs that end in `.c` run
 directly on soft-gpu and through the whole line, and check results and errors; those of `tests/system/calls.rs` must also
 print the same in both. Every function is also called with null arguments, before and after `cuInit`
-(`guest-shim/tests/surface.rs`).
+(`guest-shim/tests/surface.rs`). Those that end in `.h` are also parts of `tests/truth`, which compares with what cards answer.
 
 ";
 
@@ -78,6 +78,7 @@ fn sources() -> Vec<(String, String)> {
         "guest-shim/tests",
         "guest-shim/tests/common",
         "tests/guests",
+        "tests/truth",
     ] {
         let entries = std::fs::read_dir(root().join(folder)).expect("the tests are there");
         for path in entries.map(|e| e.expect("readable").path()) {

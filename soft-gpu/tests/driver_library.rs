@@ -98,20 +98,19 @@ fn nothing_works_before_cuinit() {
 }
 
 #[test]
-fn unserved_functions_say_so() {
+fn unserved_functions_check_their_arguments_and_say_so() {
     let library = load();
-    // SAFETY: the function takes one integer.
-    let initialised = unsafe {
-        library.get::<Any>(b"cuInit").expect("exported")(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
+    context();
+    let call = |argument: u64| {
+        // SAFETY: a stub that only compares its arguments with null.
+        unsafe {
+            library
+                .get::<unsafe extern "C" fn(u64, u64, u64, u64) -> u32>(b"cuTexObjectCreate")
+                .expect("exported")(argument, argument, argument, 0)
+        }
     };
-    assert_eq!(initialised, 0);
-    // SAFETY: a stub that ignores its arguments.
-    let code = unsafe {
-        library
-            .get::<unsafe extern "C" fn() -> u32>(b"cuTexObjectCreate")
-            .expect("exported")()
-    };
-    assert_eq!(code, 801);
+    assert_eq!(call(8), 801);
+    assert_eq!(call(0), 1);
 }
 
 /// Every entry point with every argument zero: null pointers, null handles, device 0.

@@ -249,6 +249,7 @@ CUresult cuOccupancyMaxPotentialBlockSizeWithFlags(int *, int *, CUfunction, CUo
                                                    size_t, int, unsigned);
 CUresult cuLaunchHostFunc(CUstream, CUhostFn, void *);
 CUresult cuLaunchHostFunc_ptsz(CUstream, CUhostFn, void *);
+CUresult cuLaunchHostFunc_v2_ptsz(CUstream, CUhostFn, void *, unsigned);
 CUresult cuFuncGetParamCount(CUfunction, size_t *);
 CUresult cuFuncIsLoaded(int *, CUfunction);
 CUresult cuFuncLoad(CUfunction);

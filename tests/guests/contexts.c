@@ -128,7 +128,7 @@ static void settings(void) {
 static void peers(CUcontext own) {
     CUcontext other;
     OK(cuCtxCreate_v2(&other, 0, device));
-    FAILS(INVALID_CONTEXT, cuCtxEnablePeerAccess(other, 0));
+    FAILS(NO_PEERS, cuCtxEnablePeerAccess(other, 0));
     FAILS(INVALID_CONTEXT, cuCtxEnablePeerAccess(NULL, 0));
     FAILS(INVALID_VALUE, cuCtxEnablePeerAccess(own, 1));
     FAILS(NO_PEERS, cuCtxEnablePeerAccess(own, 0));

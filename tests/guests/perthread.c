@@ -227,9 +227,10 @@ static void work(CUevent event) {
     OK(cuLaunchCooperativeKernel_ptsz(add, 1, 1, 1, 1, 1, 1, 0, NULL, params));
     IS(6, value(a));
     OK(cuLaunchHostFunc_ptsz(NULL, counts, &one));
+    OK(cuLaunchHostFunc_v2_ptsz(NULL, counts, &one, 1));
     OK(cuStreamAddCallback_ptsz(NULL, told, &ten, 0));
     OK(cuStreamSynchronize_ptsz(NULL));
-    IS(11, called);
+    IS(12, called);
     OK(cuEventRecord_ptsz(event, NULL));
     OK(cuStreamWaitEvent_ptsz(NULL, event, 0));
     OK(cuEventSynchronize(event));

@@ -42,7 +42,10 @@ int main(void) {
     CUdeviceptr p;
     size_t size = 64;
     CU(cuMemAlloc_v2(&p, size));
-    FAILS(NOT_SUPPORTED, cuMemDiscardBatchAsync(&p, &size, 1, 0, NULL));
+    CUstream stream;
+    CU(cuStreamCreate(&stream, 0));
+    FAILS(INVALID_VALUE, cuMemDiscardBatchAsync(&p, &size, 1, 0, NULL));
+    FAILS(NOT_SUPPORTED, cuMemDiscardBatchAsync(&p, &size, 1, 0, stream));
     EXPECT(times == 1 && !strncmp(heard, "0 managed memory is not moved", 29));
     char text[1000], path[] = "/tmp/vgpu-logs-XXXXXX";
     size_t room = sizeof text;

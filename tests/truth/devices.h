@@ -91,12 +91,15 @@ static void tools(void) {
     ASK("result NULL", cuCoredumpRegisterStartCallback, dumped, NULL, NULL);
     ASK("result NULL", cuCoredumpRegisterCompleteCallback, dumped, NULL, NULL);
     ASK("a registered one", cuCoredumpDeregisterCompleteCallback, handle);
+    NEED(cuCoredumpRegisterStartCallback, dumped, NULL, &handle);
+    ASK("a registered one", cuCoredumpDeregisterStartCallback, handle);
     ASK("NULL", cuCoredumpDeregisterCompleteCallback, NULL);
     ASK("own process, result NULL", cuCheckpointProcessGetState, getpid(), NULL);
     code = CALL(cuCheckpointProcessGetRestoreThreadId, getpid(), &thread);
     tell("cuCheckpointProcessGetRestoreThreadId", "own process", code, "tid set %d", thread != 0);
     ASK("own process, not locked", cuCheckpointProcessCheckpoint, getpid(), args);
     ASK("own process, not locked", cuCheckpointProcessUnlock, getpid(), args);
+    ASK("own process, not locked", cuCheckpointProcessRestore, getpid(), args);
 }
 
 static void peers(void) {

@@ -171,6 +171,16 @@ fn ordered(shim: &Shim, order: u32) -> Cu {
     }
 }
 
+/// The stream of a batch, which may not be the legacy NULL stream.
+pub(super) fn not_legacy(shim: &Shim, stream: u64, mode: DefaultStream) -> Cu<Target> {
+    /// `CU_STREAM_LEGACY`.
+    const LEGACY: u64 = 1;
+    if stream == LEGACY || (stream == 0 && mode == DefaultStream::Legacy) {
+        return Err(CuResult::INVALID_VALUE);
+    }
+    resolve(shim, stream, mode)
+}
+
 fn check(order: u32, flags: u32) -> Cu {
     match ORDERS.contains(&order) && flags <= 1 {
         true => Ok(()),
@@ -197,7 +207,12 @@ impl Lists {
         if unsafe { *self.from } != 0 {
             return Err(CuResult::INVALID_VALUE);
         }
-        let target = resolve(shim, stream, mode)?;
+        let target = not_legacy(shim, stream, mode)?;
+        for kind in 0..self.kinds {
+            // SAFETY: by this function's contract.
+            let a = unsafe { self.attributes.add(kind).read_unaligned() };
+            check(a.order, a.flags)?;
+        }
         let mut kind = 0;
         for i in 0..self.count {
             // SAFETY: by this function's contract.
@@ -224,7 +239,6 @@ impl Lists {
             let a = self.attributes.add(kind).read_unaligned();
             (*self.dst.add(i), *self.src.add(i), *self.sizes.add(i), a)
         };
-        check(a.order, a.flags)?;
         if dst == 0 || src == 0 || size == 0 {
             return Err(CuResult::INVALID_VALUE);
         }
@@ -248,7 +262,7 @@ unsafe fn boxes(
     if count == 0 || flags != 0 {
         return Err(CuResult::INVALID_VALUE);
     }
-    let target = resolve(shim, stream, mode)?;
+    let target = not_legacy(shim, stream, mode)?;
     for i in 0..count {
         // SAFETY: by this function's contract.
         let operation = unsafe { list.add(i).read_unaligned() };
@@ -292,6 +306,9 @@ impl Operand {
 impl Operation {
     fn copy(&self, shim: &Shim, target: &Target) -> Cu {
         check(self.order, self.flags)?;
+        if self.extent.contains(&0) {
+            return Err(CuResult::INVALID_VALUE);
+        }
         let (dst, src) = (self.dst.element(shim)?, self.src.element(shim)?);
         // The width is in elements where an array takes part.
         let element = dst.or(src).unwrap_or(1);

@@ -165,10 +165,8 @@ exports! {
     /// What one guest sees of several devices has no path between them.
     fn cuCtxEnablePeerAccess(peer: u64, flags: u32) {
         let shim = live()?;
-        let (own, peer) = (shim.contexts.current()?, named(shim, peer)?);
-        if own.shown == peer.shown {
-            return Err(CuResult::INVALID_CONTEXT);
-        }
+        shim.contexts.current()?;
+        named(shim, peer)?;
         if flags != 0 {
             return Err(CuResult::INVALID_VALUE);
         }

@@ -5,14 +5,15 @@ use std::ffi::c_void;
 
 use vgpu_proto::cuda::CuResult;
 
-use crate::ffi::{exports, put, required};
+use crate::ffi::{exports, put, put_optional, required};
 use crate::process::shim;
 use crate::{Cu, lock};
 
-/// Last of `CUcoredumpSettings`; these two are names of files.
+/// Last of `CUcoredumpSettings`: a set of flags. Before it there are two names of files.
 const LAST: u32 = 7;
-const FILE: u32 = 5;
-const PIPE: u32 = 6;
+const FLAGS: u32 = LAST;
+/// Those that are a yes or no, of one byte.
+const BOOLEANS: std::ops::RangeInclusive<u32> = 1..=4;
 /// Longest value, with its NUL.
 const LONGEST: usize = 1024;
 
@@ -45,12 +46,65 @@ exports! {
         // SAFETY: by the contract of the function.
         unsafe { set(0, setting, value.cast(), size) }
     }
+
+    /// Kept by nobody, as no dump is ever begun.
+    fn cuCoredumpRegisterStartCallback(callback: *const c_void, _data: *mut c_void, out: *mut u64) {
+        // SAFETY: by the contract of the function.
+        unsafe { register(callback, out) }
+    }
+
+    /// Kept by nobody, as no dump is ever complete.
+    fn cuCoredumpRegisterCompleteCallback(callback: *const c_void, _data: *mut c_void, out: *mut u64) {
+        // SAFETY: by the contract of the function.
+        unsafe { register(callback, out) }
+    }
+
+    /// As if it had been kept.
+    fn cuCoredumpDeregisterStartCallback(callback: u64) {
+        deregister(callback)
+    }
+
+    /// As if it had been kept.
+    fn cuCoredumpDeregisterCompleteCallback(callback: u64) {
+        deregister(callback)
+    }
+}
+
+/// The only handle of callbacks.
+const CALLBACK: u64 = 1;
+
+/// The handle may be left out.
+///
+/// # Safety
+/// `out` is null or valid for a write.
+unsafe fn register(callback: *const c_void, out: *mut u64) -> Cu {
+    shim()?;
+    required(callback)?;
+    // SAFETY: by this function's contract.
+    unsafe { put_optional(out, CALLBACK) };
+    Ok(())
+}
+
+fn deregister(callback: u64) -> Cu {
+    shim()?;
+    match callback {
+        CALLBACK => Ok(()),
+        _ => Err(CuResult::INVALID_VALUE),
+    }
 }
 
 fn check(setting: u32) -> Cu {
     match setting {
         1..=LAST => Ok(()),
         _ => Err(CuResult::INVALID_VALUE),
+    }
+}
+
+/// A yes or no takes one byte, and no more.
+fn check_size(setting: u32, size: usize) -> Cu {
+    match BOOLEANS.contains(&setting) && size != 1 {
+        true => Err(CuResult::INVALID_VALUE),
+        false => Ok(()),
     }
 }
 
@@ -63,15 +117,20 @@ unsafe fn get(ctx: u64, setting: u32, out: *mut u8, size: *mut usize) -> Cu {
     let value = {
         let all = lock(&shim.coredump);
         let set = all.get(&(ctx, setting)).or_else(|| all.get(&(0, setting)));
-        // Unset: no, or no name.
-        let unset = vec![0; if matches!(setting, FILE | PIPE) { 1 } else { 4 }];
+        // Unset: no, no name, or no flags.
+        let unset = vec![0; if setting == FLAGS { 4 } else { 1 }];
         set.cloned().unwrap_or(unset)
     };
+    // SAFETY: by this function's contract.
+    let room = unsafe { size.read_unaligned() };
+    if !out.is_null() {
+        check_size(setting, room)?;
+    }
     // SAFETY: by this function's contract.
     unsafe {
         let told = match out.is_null() {
             true => value.len(),
-            false => value.len().min(size.read_unaligned()),
+            false => value.len().min(room),
         };
         if !out.is_null() {
             out.copy_from(value.as_ptr(), told);
@@ -89,6 +148,7 @@ unsafe fn set(ctx: u64, setting: u32, value: *const u8, size: *const usize) -> C
     required(size)?;
     // SAFETY: by this function's contract.
     let len = unsafe { size.read_unaligned() };
+    check_size(setting, len)?;
     if len == 0 || len > LONGEST {
         return Err(CuResult::INVALID_VALUE);
     }

@@ -1,7 +1,8 @@
 //! Devices: all answered from what came with the Welcome.
 
-use std::ffi::{c_char, c_int};
+use std::ffi::{c_char, c_int, c_void};
 
+use vgpu_proto::cuda::ArrayShape;
 use vgpu_proto::cuda::CuResult;
 
 use crate::ffi::{exports, put, required, text};
@@ -136,6 +137,59 @@ exports! {
         unsafe { put(value, 0) }
     }
 
+    /// None, as the attribute HOST_NATIVE_ATOMIC_SUPPORTED says.
+    fn cuDeviceGetHostAtomicCapabilities(out: *mut u32, operations: *const u32, count: u32, device: c_int) {
+        shim()?.devices.get(device)?;
+        // SAFETY: by the contract of the function.
+        unsafe { no_atomics(out, operations, count) }
+    }
+
+    /// None, as between devices there is no path.
+    fn cuDeviceGetP2PAtomicCapabilities(
+        out: *mut u32,
+        operations: *const u32,
+        count: u32,
+        device: c_int,
+        peer: c_int
+    ) {
+        let shim = shim()?;
+        shim.devices.get(device)?;
+        shim.devices.get(peer)?;
+        // SAFETY: by the contract of the function.
+        unsafe { no_atomics(out, operations, count) }
+    }
+
+    /// Elements of the longest texture in linear memory.
+    fn cuDeviceGetTexture1DLinearMaxWidth(out: *mut usize, format: u32, channels: u32, device: c_int) {
+        shim()?.devices.get(device)?;
+        let shape = ArrayShape { width: 1, height: 0, depth: 0, format, channels, flags: 0 };
+        let bytes = shape.element().map_err(|_| CuResult::INVALID_VALUE)?;
+        // SAFETY: by the contract of the function.
+        unsafe { put(out, (LONGEST_LINEAR_TEXTURE / bytes) as usize) }
+    }
+
+    /// Nothing of the device is ever notified: the callback is kept by nobody.
+    fn cuDeviceRegisterAsyncNotification(
+        device: c_int,
+        callback: *const c_void,
+        _data: *mut c_void,
+        out: *mut u64
+    ) {
+        shim()?.devices.get(device)?;
+        required(callback)?;
+        // SAFETY: by the contract of the function.
+        unsafe { put(out, NOTIFICATION) }
+    }
+
+    /// As if there had been one.
+    fn cuDeviceUnregisterAsyncNotification(device: c_int, callback: u64) {
+        shim()?.devices.get(device)?;
+        match callback {
+            NOTIFICATION => Ok(()),
+            _ => Err(CuResult::INVALID_VALUE),
+        }
+    }
+
     /// Execution affinity is not served.
     fn cuDeviceGetExecAffinitySupport(out: *mut c_int, kind: u32, device: c_int) {
         shim()?.devices.get(device)?;
@@ -154,6 +208,29 @@ exports! {
         // SAFETY: by the contract of the function.
         unsafe { put(can, 0) }
     }
+}
+
+/// The only handle of notifications.
+const NOTIFICATION: u64 = 1;
+/// Bytes of the longest texture in linear memory, on every device since compute capability 5.0.
+const LONGEST_LINEAR_TEXTURE: u64 = 1 << 32;
+/// Number of the last `CUatomicOperation`.
+const LAST_ATOMIC: u32 = 12;
+
+/// # Safety
+/// Both are null or as long as `count` says.
+unsafe fn no_atomics(out: *mut u32, operations: *const u32, count: u32) -> crate::Cu {
+    required(out)?;
+    required(operations)?;
+    for i in 0..count as usize {
+        // SAFETY: by this function's contract.
+        if unsafe { operations.add(i).read_unaligned() } > LAST_ATOMIC {
+            return Err(CuResult::INVALID_VALUE);
+        }
+        // SAFETY: by this function's contract.
+        unsafe { put(out.add(i), 0)? };
+    }
+    Ok(())
 }
 
 /// # Safety

@@ -4,7 +4,8 @@ use std::ffi::c_void;
 
 use vgpu_proto::cuda::CuResult;
 
-use crate::ffi::exports;
+use crate::Cu;
+use crate::ffi::{DefaultStream, exports};
 use crate::process::live;
 use crate::session::host::{HostFn, HostFunction, StreamCallback};
 use crate::state::capture;
@@ -19,15 +20,26 @@ exports! {
         function: Option<HostFn>,
         data: *mut c_void
     ) {
+        launch(stream, mode, function, data)
+    }
+
+    /// The same: how the stream waits for the function (blocking or spinning) is the host's. Without a function
+    /// there is nothing to do.
+    fn cuLaunchHostFunc_v2 / cuLaunchHostFunc_v2_ptsz [mode] (
+        stream: u64,
+        function: Option<HostFn>,
+        data: *mut c_void,
+        wait: u32
+    ) {
+        const SPIN: u32 = 1;
         let shim = live()?;
-        let target = resolve(shim, stream, mode)?;
-        let function = function.ok_or(CuResult::INVALID_VALUE)?;
-        let function = HostFunction::Plain(function, data as usize);
-        if capture::take(shim, &target, || Ok(Kind::Host(function)))? {
-            return Ok(());
+        if wait > SPIN {
+            return Err(CuResult::INVALID_VALUE);
         }
-        target.order(shim)?;
-        shim.session.launch_host(target.ctx(), target.stream, function)
+        match function {
+            Some(_) => launch(stream, mode, function, data),
+            None => resolve(shim, stream, mode).map(|_| ()),
+        }
     }
 
     /// The same, called with the stream and its status, also after an error.
@@ -50,4 +62,17 @@ exports! {
         target.order(shim)?;
         shim.session.launch_host(target.ctx(), target.stream, function)
     }
+}
+
+fn launch(stream: u64, mode: DefaultStream, function: Option<HostFn>, data: *mut c_void) -> Cu {
+    let shim = live()?;
+    let target = resolve(shim, stream, mode)?;
+    let function = function.ok_or(CuResult::INVALID_VALUE)?;
+    let function = HostFunction::Plain(function, data as usize);
+    if capture::take(shim, &target, || Ok(Kind::Host(function)))? {
+        return Ok(());
+    }
+    target.order(shim)?;
+    shim.session
+        .launch_host(target.ctx(), target.stream, function)
 }

@@ -13,6 +13,7 @@ use crate::jit::Options;
 use crate::process::{live, shim};
 use crate::state::contexts::Context;
 use crate::state::libraries::Bytes;
+use crate::state::modules::ModuleInfo;
 use crate::state::{Shim, libraries, modules};
 use crate::{Cu, image};
 
@@ -131,7 +132,8 @@ exports! {
         let name = unsafe { text(name) }?;
         let library = shim.libraries.get(library)?;
         let module = library.module(shim, &*shim.contexts.current()?)?;
-        let (address, bytes) = modules::global(shim, &module, name)?;
+        let found = modules::global(shim, &module, name);
+        let (address, bytes) = found.map_err(|code| of_kernel(shim, &module, name, code))?;
         // SAFETY: by the contract of the function.
         unsafe {
             put_optional(out, address);
@@ -144,6 +146,17 @@ exports! {
     fn cuLibraryGetManaged(_out: *mut u64, _size: *mut usize, library: u64, _name: *const c_char) {
         live()?.libraries.get(library)?;
         Err(CuResult::NOT_FOUND)
+    }
+
+    /// Functions with one address for the program and for devices need memory that both reach coherently:
+    /// none is found.
+    fn cuLibraryGetUnifiedFunction(_out: *mut *mut c_void, library: u64, name: *const c_char) {
+        let shim = live()?;
+        // SAFETY: by the contract of the function.
+        let name = unsafe { text(name) }?;
+        let library = shim.libraries.get(library)?;
+        let module = library.module(shim, &*shim.contexts.current()?)?;
+        Err(of_kernel(shim, &module, name, CuResult::NOT_FOUND))
     }
 
     /// The kernel's function in the current context.
@@ -166,9 +179,7 @@ exports! {
     /// The name, valid while the library is loaded. A function's handle will do, as for the driver.
     fn cuKernelGetName(out: *mut *const c_char, kernel: u64) {
         let shim = shim()?;
-        if kernel == 0 {
-            return Err(CuResult::INVALID_VALUE);
-        }
+        given(kernel)?;
         let name = match libraries::is_kernel(kernel) {
             true => shim.kernels.get(kernel)?.name.as_ptr(),
             false => shim.functions.get(kernel)?.name.as_ptr(),
@@ -181,6 +192,7 @@ exports! {
     /// a current context.
     fn cuKernelGetParamInfo(kernel: u64, index: usize, offset: *mut usize, size: *mut usize) {
         let shim = live()?;
+        given(kernel)?;
         let function = shim.kernels.get(kernel)?.function(shim, &*shim.contexts.current()?)?;
         let (at, len) = function.params.get(index).ok_or(CuResult::INVALID_VALUE)?;
         // SAFETY: by the contract of the function.
@@ -194,6 +206,7 @@ exports! {
     /// The number of parameters, in a current context as well.
     fn cuKernelGetParamCount(kernel: u64, out: *mut usize) {
         let shim = live()?;
+        given(kernel)?;
         let function = shim.kernels.get(kernel)?.function(shim, &*shim.contexts.current()?)?;
         let count = function.params.len();
         // SAFETY: by the contract of the function.
@@ -224,6 +237,24 @@ exports! {
             return Err(CuResult::INVALID_VALUE);
         }
         shim.session.post(&req::FuncSetCacheConfig { func, config })
+    }
+}
+
+/// A question about a kernel that is null is CUDA_ERROR_INVALID_VALUE, where a setting is an invalid handle.
+fn given(kernel: u64) -> Cu {
+    match kernel {
+        0 => Err(CuResult::INVALID_VALUE),
+        _ => Ok(()),
+    }
+}
+
+/// The code for a name that is a kernel's where a variable or another function is looked for.
+fn of_kernel(shim: &Shim, module: &ModuleInfo, name: &str, otherwise: CuResult) -> CuResult {
+    match modules::function_names(shim, module) {
+        Ok(names) if otherwise == CuResult::NOT_FOUND && names.iter().any(|n| n == name) => {
+            CuResult::INVALID_VALUE
+        }
+        _ => otherwise,
     }
 }
 

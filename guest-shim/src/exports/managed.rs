@@ -12,7 +12,8 @@ use std::sync::atomic::AtomicBool;
 
 use vgpu_proto::cuda::CuResult;
 
-use crate::ffi::{exports, put, required};
+use super::batch::not_legacy;
+use crate::ffi::{DefaultStream, exports, put, required};
 use crate::process::{live, shim};
 use crate::state::advice::Hint;
 use crate::state::pinned::{self, Label, Origin};
@@ -120,42 +121,48 @@ exports! {
     }
 
     /// Refused, as of devices that do not share managed memory with processors.
-    fn cuMemPrefetchBatchAsync / cuMemPrefetchBatchAsync_ptsz [_mode] (
-        _addresses: *const u64,
-        _sizes: *const usize,
-        _count: usize,
-        _places: *const c_void,
-        _from: *const usize,
-        _kinds: usize,
-        _flags: u64,
-        _stream: u64
+    fn cuMemPrefetchBatchAsync / cuMemPrefetchBatchAsync_ptsz [mode] (
+        addresses: *const u64,
+        sizes: *const usize,
+        count: usize,
+        places: *const c_void,
+        from: *const usize,
+        kinds: usize,
+        flags: u64,
+        stream: u64
     ) {
-        refuse_batch()
+        let shim = live()?;
+        required(places)?;
+        required(from)?;
+        refuse_batch(shim, (addresses, sizes, count.min(kinds)), flags, (stream, mode))
     }
 
     /// Refused, as of devices that do not share managed memory with processors.
-    fn cuMemDiscardBatchAsync / cuMemDiscardBatchAsync_ptsz [_mode] (
-        _addresses: *const u64,
-        _sizes: *const usize,
-        _count: usize,
-        _flags: u64,
-        _stream: u64
+    fn cuMemDiscardBatchAsync / cuMemDiscardBatchAsync_ptsz [mode] (
+        addresses: *const u64,
+        sizes: *const usize,
+        count: usize,
+        flags: u64,
+        stream: u64
     ) {
-        refuse_batch()
+        refuse_batch(live()?, (addresses, sizes, count), flags, (stream, mode))
     }
 
     /// Refused, as of devices that do not share managed memory with processors.
-    fn cuMemDiscardAndPrefetchBatchAsync / cuMemDiscardAndPrefetchBatchAsync_ptsz [_mode] (
-        _addresses: *const u64,
-        _sizes: *const usize,
-        _count: usize,
-        _places: *const c_void,
-        _from: *const usize,
-        _kinds: usize,
-        _flags: u64,
-        _stream: u64
+    fn cuMemDiscardAndPrefetchBatchAsync / cuMemDiscardAndPrefetchBatchAsync_ptsz [mode] (
+        addresses: *const u64,
+        sizes: *const usize,
+        count: usize,
+        places: *const c_void,
+        from: *const usize,
+        kinds: usize,
+        flags: u64,
+        stream: u64
     ) {
-        refuse_batch()
+        let shim = live()?;
+        required(places)?;
+        required(from)?;
+        refuse_batch(shim, (addresses, sizes, count.min(kinds)), flags, (stream, mode))
     }
 
     /// What was said of all of a range.
@@ -295,9 +302,19 @@ unsafe fn tell(data: *mut c_void, size: usize, attribute: u32, range: &Range<u64
     Ok(())
 }
 
-fn refuse_batch() -> Cu {
+fn refuse_batch(
+    shim: &Shim,
+    (addresses, sizes, count): (*const u64, *const usize, usize),
+    flags: u64,
+    (stream, mode): (u64, DefaultStream),
+) -> Cu {
     static SAID: AtomicBool = AtomicBool::new(false);
-    live()?;
+    required(addresses)?;
+    required(sizes)?;
+    if count == 0 || flags != 0 {
+        return Err(CuResult::INVALID_VALUE);
+    }
+    not_legacy(shim, stream, mode)?;
     log::once(
         &SAID,
         "managed memory is not moved to devices (CUDA_ERROR_NOT_SUPPORTED); \

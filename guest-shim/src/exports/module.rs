@@ -2,6 +2,7 @@
 
 use std::ffi::{CStr, OsStr, c_char, c_void};
 use std::os::unix::ffi::OsStrExt as _;
+use std::sync::Arc;
 
 use vgpu_proto::call::req;
 use vgpu_proto::cuda::CuResult;
@@ -11,7 +12,8 @@ use crate::ffi::{exports, put, put_optional, required, text};
 use crate::jit::Options;
 use crate::process::{live, shim};
 use crate::session::sys::UserMemory;
-use crate::state::{libraries, modules};
+use crate::state::modules::ModuleInfo;
+use crate::state::{Shim, libraries, modules};
 use crate::{Cu, image};
 
 /// `CU_MODULE_LAZY_LOADING`: with anything else frameworks load hundreds of megabytes at start.
@@ -101,25 +103,21 @@ exports! {
 
     /// The module of a function.
     fn cuFuncGetModule(out: *mut u64, function: u64) {
-        let module = libraries::function(shim()?, function)?.module;
+        let module = libraries::asked(shim()?, function)?.module;
         // SAFETY: by the contract of the function.
         unsafe { put(out, module.0) }
     }
 
     /// The name of a function, valid while its module is loaded.
     fn cuFuncGetName(out: *mut *const c_char, function: u64) {
-        let shim = shim()?;
-        if function == 0 {
-            return Err(CuResult::INVALID_VALUE);
-        }
-        let function = libraries::function(shim, function)?;
+        let function = libraries::asked(shim()?, function)?;
         // SAFETY: by the contract of the function.
         unsafe { put(out, function.name.as_ptr()) }
     }
 
     /// Where a parameter lies in the parameter block; the size may be left out.
     fn cuFuncGetParamInfo(function: u64, index: usize, offset: *mut usize, size: *mut usize) {
-        let function = libraries::function(shim()?, function)?;
+        let function = libraries::asked(shim()?, function)?;
         let (at, len) = function.params.get(index).ok_or(CuResult::INVALID_VALUE)?;
         // SAFETY: by the contract of the function.
         unsafe {
@@ -133,7 +131,7 @@ exports! {
     fn cuFuncGetAttribute(out: *mut i32, attribute: u32, function: u64) {
         let shim = live()?;
         required(out)?;
-        let function = libraries::function(shim, function)?;
+        let function = libraries::asked(shim, function)?;
         let value = modules::attribute(shim, &function, attribute)?;
         // SAFETY: by the contract of the function.
         unsafe { put(out, value) }
@@ -142,13 +140,13 @@ exports! {
     /// Sets an attribute; what the driver agreed to is what cuFuncGetAttribute answers.
     fn cuFuncSetAttribute(function: u64, attribute: u32, value: i32) {
         let shim = live()?;
-        let function = libraries::function(shim, function)?;
+        let function = libraries::settable(shim, function)?;
         modules::set_attribute(shim, &function, attribute, value)
     }
 
     /// The number of parameters.
     fn cuFuncGetParamCount(function: u64, out: *mut usize) {
-        let count = libraries::function(shim()?, function)?.params.len();
+        let count = libraries::asked(shim()?, function)?.params.len();
         // SAFETY: by the contract of the function.
         unsafe { put(out, count) }
     }
@@ -176,7 +174,7 @@ exports! {
     fn cuModuleGetFunctionCount(out: *mut u32, module: u64) {
         let shim = live()?;
         required(out)?;
-        let names = modules::function_names(shim, &*shim.modules.get(module)?)?;
+        let names = modules::function_names(shim, &*asked(shim, module)?)?;
         // SAFETY: by the contract of the function.
         unsafe { put(out, names.len() as u32) }
     }
@@ -185,7 +183,7 @@ exports! {
     fn cuModuleEnumerateFunctions(out: *mut u64, room: u32, module: u64) {
         let shim = live()?;
         required(out)?;
-        let module = shim.modules.get(module)?;
+        let module = asked(shim, module)?;
         let names = modules::function_names(shim, &module)?;
         for (i, name) in names.iter().take(room as usize).enumerate() {
             let function = modules::function(shim, &module, name)?;
@@ -203,6 +201,14 @@ exports! {
             return Err(CuResult::INVALID_VALUE);
         }
         shim.session.post(&req::FuncSetCacheConfig { func, config })
+    }
+}
+
+/// The module that a question is about.
+fn asked(shim: &Shim, module: u64) -> Cu<Arc<ModuleInfo>> {
+    match module {
+        0 => Err(CuResult::INVALID_VALUE),
+        module => shim.modules.get(module),
     }
 }
 

@@ -67,7 +67,7 @@ exports! {
         let function = libraries::function(shim, function)?;
         // SAFETY: by the contract of the function.
         if unsafe { cluster(config) }? > 1 {
-            return Err(CuResult::NOT_SUPPORTED);
+            return Err(CuResult::INVALID_CLUSTER_SIZE);
         }
         // SAFETY: looked at just now.
         let (block, shared) = unsafe { ((*config).block, (*config).shared) };
@@ -83,13 +83,17 @@ exports! {
         unsafe { put(out, blocks.saturating_mul(processors)) }
     }
 
-    /// Clusters are of one block.
+    /// There are no clusters, as devices before compute capability 9.0 say.
     fn cuOccupancyMaxPotentialClusterSize(out: *mut c_int, function: u64, config: *const Config) {
         let shim = live()?;
+        required(out)?;
         libraries::function(shim, function)?;
-        required(config)?;
         // SAFETY: by the contract of the function.
-        unsafe { put(out, 1) }
+        if unsafe { cluster(config) }? > 1 {
+            return Err(CuResult::INVALID_CLUSTER_SIZE);
+        }
+        // SAFETY: by the contract of the function.
+        unsafe { put(out, 0) }
     }
 
     /// The block size that fills a multiprocessor best.

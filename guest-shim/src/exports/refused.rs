@@ -6,19 +6,26 @@ use std::sync::atomic::AtomicBool;
 
 use vgpu_proto::cuda::CuResult;
 
-use crate::ffi::exports;
+use crate::ffi::{exports, put, required};
 use crate::process::live;
 use crate::{Cu, log};
 
 exports! {
-    /// Processes of guests are not checkpointed.
-    fn cuCheckpointProcessGetState(_pid: c_int, _state: *mut c_void) {
-        checkpoint()
+    /// Processes of guests are not checkpointed: this one runs.
+    fn cuCheckpointProcessGetState(pid: c_int, state: *mut c_int) {
+        const RUNNING: c_int = 0;
+        required(state)?;
+        own(pid)?;
+        // SAFETY: by the contract of the function.
+        unsafe { put(state, RUNNING) }
     }
 
-    /// Processes of guests are not checkpointed.
-    fn cuCheckpointProcessGetRestoreThreadId(_pid: c_int, _thread: *mut c_int) {
-        checkpoint()
+    /// The thread that a checkpoint would be restored on: the process's first.
+    fn cuCheckpointProcessGetRestoreThreadId(pid: c_int, thread: *mut c_int) {
+        required(thread)?;
+        own(pid)?;
+        // SAFETY: by the contract of the function.
+        unsafe { put(thread, pid) }
     }
 
     /// Processes of guests are not checkpointed.
@@ -26,19 +33,19 @@ exports! {
         checkpoint()
     }
 
-    /// Processes of guests are not checkpointed.
-    fn cuCheckpointProcessUnlock(_pid: c_int, _args: *mut c_void) {
-        checkpoint()
+    /// Never locked.
+    fn cuCheckpointProcessUnlock(pid: c_int, _args: *mut c_void) {
+        not_locked(pid)
     }
 
-    /// Processes of guests are not checkpointed.
-    fn cuCheckpointProcessCheckpoint(_pid: c_int, _args: *mut c_void) {
-        checkpoint()
+    /// Never locked.
+    fn cuCheckpointProcessCheckpoint(pid: c_int, _args: *mut c_void) {
+        not_locked(pid)
     }
 
-    /// Processes of guests are not checkpointed.
-    fn cuCheckpointProcessRestore(_pid: c_int, _args: *mut c_void) {
-        checkpoint()
+    /// Never locked.
+    fn cuCheckpointProcessRestore(pid: c_int, _args: *mut c_void) {
+        not_locked(pid)
     }
 
     /// There are no contexts on a part of a device.
@@ -60,6 +67,20 @@ fn checkpoint() -> Cu {
         "checkpoints of processes (cuCheckpoint…) are not served (CUDA_ERROR_NOT_SUPPORTED)",
     );
     Err(CuResult::NOT_SUPPORTED)
+}
+
+/// Only what this process does with CUDA is known here.
+fn own(pid: c_int) -> Cu {
+    match u32::try_from(pid) {
+        Ok(pid) if pid == std::process::id() => Ok(()),
+        _ => checkpoint(),
+    }
+}
+
+/// What a process that runs answers to what wants it locked.
+fn not_locked(pid: c_int) -> Cu {
+    own(pid)?;
+    Err(CuResult::ILLEGAL_STATE)
 }
 
 fn green() -> Cu {

@@ -176,8 +176,8 @@ fn attribute(target: &Target, id: u32) -> Cu<AttributeValue> {
             let set = info.map(|i| lock(&i.attributes));
             let known = set.as_ref().and_then(|set| set.get(&id));
             value = known.copied().unwrap_or(match id {
-                // CU_SYNC_POLICY_AUTO; domains 0 and 1.
-                3 => first(1),
+                // A policy that was not set, as devices tell it; domains 0 and 1.
+                3 => first(u32::MAX),
                 9 => first(0x100),
                 _ => value,
             });

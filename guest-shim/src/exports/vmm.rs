@@ -11,6 +11,9 @@ use crate::ffi::{exports, put, required};
 use crate::process::{live, shim};
 use crate::{state::Shim, state::memory::Range};
 
+/// `CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT`, the last of the kinds of places.
+const ON_NUMA_CURRENT: u32 = 4;
+
 /// `CUmemAllocationProp`.
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -51,8 +54,14 @@ exports! {
     fn cuMemGetAllocationGranularity(out: *mut usize, properties: *const Properties, option: u32) {
         let shim = live()?;
         required(out)?;
+        required(properties)?;
         // SAFETY: by the contract of the function.
-        let device = shim.devices.get(unsafe { Properties::device_of(properties) }?)?;
+        let properties = unsafe { properties.read_unaligned() };
+        if properties.kind != PINNED || !(ON_DEVICE..=ON_NUMA_CURRENT).contains(&properties.location.kind) {
+            return Err(CuResult::INVALID_VALUE);
+        }
+        // The same for every place, as on devices, even where there is none.
+        let device = shim.devices.get(properties.location.id).or_else(|_| shim.devices.get(0))?;
         let call = req::MemGranularity { device: device.wire, option };
         let bytes = shim.session.call(&call)?.bytes;
         // SAFETY: by the contract of the function.
@@ -98,8 +107,11 @@ exports! {
     /// Gives all of a memory an address.
     fn cuMemMap(at: u64, size: usize, offset: usize, handle: u64, flags: u64) {
         let shim = live()?;
-        if offset != 0 || flags != 0 {
+        if size == 0 || flags != 0 {
             return Err(CuResult::INVALID_VALUE);
+        }
+        if offset != 0 {
+            return Err(CuResult::NOT_SUPPORTED);
         }
         shim.map_physical(at, size as u64, handle)
     }
@@ -114,6 +126,9 @@ exports! {
     /// Says who may use whole mappings: their own device, as others cannot reach them.
     fn cuMemSetAccess(at: u64, size: usize, list: *const AccessDesc, count: usize) {
         let shim = live()?;
+        if count == 0 {
+            return Err(CuResult::INVALID_VALUE);
+        }
         for i in 0..count {
             required(list)?;
             // SAFETY: by the contract of the function.

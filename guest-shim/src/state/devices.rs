@@ -87,16 +87,19 @@ impl Device {
 
 impl Devices {
     /// The devices of the welcome that `CUDA_VISIBLE_DEVICES` leaves.
-    pub(crate) fn new(welcome: &Welcome, visible: Option<&str>) -> Devices {
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_DEVICE for a device that is named twice.
+    pub(crate) fn new(welcome: &Welcome, visible: Option<&str>) -> Cu<Devices> {
         let all = &welcome.devices;
-        let list = chosen(all, visible)
+        let list = chosen(all, visible)?
             .into_iter()
             .map(|n| Device::new(n as u32, all[n].clone()))
             .collect();
-        Devices {
+        Ok(Devices {
             list,
             cuda_version: welcome.cuda_version.min(OFFERED_CUDA_VERSION),
-        }
+        })
     }
 
     /// How many.
@@ -134,26 +137,29 @@ impl Devices {
     }
 }
 
-/// Positions in order of appearance; as the driver reads it: numbers or beginnings of UUIDs, up to
-/// the first that is neither or is repeated.
-fn chosen(all: &[DeviceInfo], visible: Option<&str>) -> Vec<usize> {
+/// Positions in order of appearance; as the driver reads it: numbers, as far as their digits go, or beginnings of
+/// UUIDs, whichever the first is, up to the first that names none.
+fn chosen(all: &[DeviceInfo], visible: Option<&str>) -> Cu<Vec<usize>> {
     let Some(text) = visible else {
-        return (0..all.len()).collect();
+        return Ok((0..all.len()).collect());
     };
+    let numbers = text.trim_start().starts_with(|c: char| c.is_ascii_digit());
     let mut list = Vec::new();
     for item in text.split(',').map(str::trim) {
-        let found = match item.parse::<usize>() {
-            Ok(n) if n < all.len() => Some(n),
-            Ok(_) => None,
-            Err(_) => by_uuid(all, item),
+        let digits = item
+            .find(|c: char| !c.is_ascii_digit())
+            .unwrap_or(item.len());
+        let found = match numbers {
+            true => item[..digits].parse().ok().filter(|n| *n < all.len()),
+            false => by_uuid(all, item),
         };
         match found {
-            Some(n) if list.contains(&n) => return Vec::new(),
+            Some(n) if list.contains(&n) => return Err(CuResult::INVALID_DEVICE),
             Some(n) => list.push(n),
             None => break,
         }
     }
-    list
+    Ok(list)
 }
 
 fn by_uuid(all: &[DeviceInfo], text: &str) -> Option<usize> {
@@ -212,13 +218,15 @@ mod tests {
     #[test]
     fn visible_devices() {
         let all = [device(0xaa), device(0xab), device(0xcc)];
-        let pick = |text| chosen(&all, Some(text));
-        assert_eq!(chosen(&all, None), [0, 1, 2]);
+        let pick = |text| chosen(&all, Some(text)).unwrap();
+        assert_eq!(chosen(&all, None).unwrap(), [0, 1, 2]);
         assert_eq!(pick("2,0"), [2, 0]);
         assert_eq!(pick("1,7,0"), [1]);
         assert_eq!(pick(""), [0_usize; 0]);
         assert_eq!(pick("-1"), [0_usize; 0]);
-        assert_eq!(pick("0,0"), [0_usize; 0]);
+        assert_eq!(chosen(&all, Some("0,0")), Err(CuResult::INVALID_DEVICE));
+        assert_eq!(pick("0x1"), [0], "reading stops at x");
+        assert_eq!(pick("GPU-cc,0"), [2], "a number after a UUID");
         assert_eq!(pick("GPU-cc"), [2]);
         assert_eq!(pick("GPU-ABABABAB-abab"), [1]);
         assert_eq!(pick("GPU-a"), [0_usize; 0], "ambiguous");

@@ -83,6 +83,28 @@ pub(crate) fn function_in(shim: &Shim, handle: u64, context: &Context) -> Cu<Arc
     shim.functions.get(handle)
 }
 
+/// The function that a question about a CUfunction is about.
+///
+/// # Errors
+/// CUDA_ERROR_INVALID_VALUE for null, CUDA_ERROR_INVALID_HANDLE for a kernel.
+pub(crate) fn asked(shim: &Shim, handle: u64) -> Cu<Arc<FunctionInfo>> {
+    match handle {
+        0 => Err(CuResult::INVALID_VALUE),
+        handle => settable(shim, handle),
+    }
+}
+
+/// The function of which something is set.
+///
+/// # Errors
+/// CUDA_ERROR_INVALID_HANDLE for null, and for a kernel.
+pub(crate) fn settable(shim: &Shim, handle: u64) -> Cu<Arc<FunctionInfo>> {
+    if is_kernel(handle) {
+        return Err(CuResult::INVALID_HANDLE);
+    }
+    shim.functions.get(handle)
+}
+
 /// The same in the calling thread's context, which a function's handle does not need.
 ///
 /// # Errors

@@ -190,12 +190,7 @@ impl DeviceMemory {
     /// CUDA_ERROR_INVALID_VALUE unless all of it is reserved and free.
     pub(super) fn map(&self, base: u64, size: u64, (device, physical): (i32, u64)) -> Cu {
         let mut map = self.write();
-        let space = map.spaces.range(..=base).next_back();
-        let inside = space.is_some_and(|(start, len)| {
-            let offset = base - start;
-            offset < *len && size <= len - offset
-        });
-        if !inside || map.overlaps(base, size) {
+        if !map.is_reserved(base, size) || map.overlaps(base, size) {
             return Err(CuResult::INVALID_VALUE);
         }
         map.next_id += 1;
@@ -217,12 +212,16 @@ impl DeviceMemory {
         Ok(())
     }
 
-    /// Takes out the mappings that exactly cover a range: the memories.
+    /// Takes out the mappings that exactly cover a range: the memories. None of reserved addresses where nothing
+    /// is mapped.
     ///
     /// # Errors
     /// CUDA_ERROR_INVALID_VALUE if none do.
     pub(super) fn unmap(&self, base: u64, size: u64) -> Cu<Vec<u64>> {
         let mut map = self.write();
+        if size > 0 && map.is_reserved(base, size) && !map.overlaps(base, size) {
+            return Ok(Vec::new());
+        }
         let mapped = map.mapped(base, size).ok_or(CuResult::INVALID_VALUE)?;
         for range in &mapped {
             map.ranges.remove(&range.base);
@@ -297,6 +296,15 @@ impl Map {
             at += range.size;
         }
         (at == end).then_some(found)
+    }
+
+    /// Whether one reservation holds all of a range.
+    fn is_reserved(&self, base: u64, size: u64) -> bool {
+        let space = self.spaces.range(..=base).next_back();
+        space.is_some_and(|(start, len)| {
+            let offset = base - start;
+            offset < *len && size <= len - offset
+        })
     }
 
     fn overlaps(&self, base: u64, size: u64) -> bool {

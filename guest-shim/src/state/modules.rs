@@ -20,6 +20,7 @@ use crate::{Cu, lock, log};
 pub(crate) mod attribute {
     pub(crate) const MAX_THREADS_PER_BLOCK: u32 = 0;
     pub(crate) const MAX_DYNAMIC_SHARED_SIZE_BYTES: u32 = 8;
+    pub(crate) const NON_PORTABLE_CLUSTER_SIZE: u32 = 14;
     /// Attributes of `cuda.h`: 0 to this, exclusive.
     pub(crate) const NUMBER: usize = 18;
 }
@@ -248,7 +249,12 @@ pub(crate) fn set_attribute(shim: &Shim, function: &FunctionInfo, id: u32, value
         attribute: id,
         value,
     })?;
-    function.set_attribute(id, value);
+    // Drivers tell a yes as 1, whatever it was said with.
+    let told = match id {
+        attribute::NON_PORTABLE_CLUSTER_SIZE => (value != 0).into(),
+        _ => value,
+    };
+    function.set_attribute(id, told);
     Ok(())
 }
 

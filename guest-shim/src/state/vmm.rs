@@ -12,6 +12,9 @@ use super::Shim;
 use super::memory::MAX_COLLISIONS;
 use crate::{Cu, lock};
 
+/// What addresses of mappings are multiples of, on every device.
+const GRANULARITY: u64 = 2 << 20;
+
 /// Memory without an address.
 #[derive(Debug)]
 pub(crate) struct Physical {
@@ -143,11 +146,12 @@ impl Shim {
     /// `cuMemMap` of all of a memory.
     ///
     /// # Errors
-    /// CUDA_ERROR_INVALID_VALUE unless the addresses are reserved and free; the host's.
+    /// CUDA_ERROR_INVALID_VALUE unless the addresses are reserved and free, CUDA_ERROR_NOT_SUPPORTED for a part
+    /// of the memory; the host's.
     pub(crate) fn map_physical(&self, at: u64, size: u64, handle: u64) -> Cu {
         let physical = self.physical(handle)?;
-        if size != physical.size {
-            return Err(CuResult::INVALID_VALUE);
+        if size != physical.size || !at.is_multiple_of(GRANULARITY) {
+            return Err(CuResult::NOT_SUPPORTED);
         }
         self.memory.map(at, size, (physical.device, handle))?;
         lock(&physical.held).maps += 1;
@@ -163,12 +167,15 @@ impl Shim {
         Ok(())
     }
 
-    /// `cuMemUnmap` of whole mappings.
+    /// `cuMemUnmap` of whole mappings, or of reserved addresses where nothing is mapped.
     ///
     /// # Errors
     /// CUDA_ERROR_INVALID_VALUE; why the session is over.
     pub(crate) fn unmap_physical(&self, at: u64, size: u64) -> Cu {
         let unmapped = self.memory.unmap(at, size)?;
+        if unmapped.is_empty() {
+            return Ok(());
+        }
         let ptr = DevPtr(at);
         self.session.call(&req::MemUnmap { ptr, size })?;
         for handle in unmapped {

@@ -159,6 +159,7 @@ functions! {
     cuStreamWaitEvent 3020 by StreamWaitEvent;
     cuStreamIsCapturing 10000;
     cuLaunchHostFunc 10000 by HostFunc HostFuncDone;
+    cuLaunchHostFunc_v2 13010 by HostFunc HostFuncDone;
     cuStreamAddCallback 5000 by HostFunc HostFuncDone;
 
     cuEventCreate 2000 by EventCreate;
@@ -190,6 +191,11 @@ functions! {
 
     cuDeviceGetP2PAttribute 8000;
     cuDeviceGetExecAffinitySupport 11040;
+    cuDeviceGetTexture1DLinearMaxWidth 11010;
+    cuDeviceGetHostAtomicCapabilities 13000;
+    cuDeviceGetP2PAtomicCapabilities 13000;
+    cuDeviceRegisterAsyncNotification 12040;
+    cuDeviceUnregisterAsyncNotification 12040;
 
     cuLibraryLoadData 12000 by ImageQuery ImageData ModuleLoad;
     cuLibraryLoadFromFile 12000 by ImageQuery ImageData ModuleLoad;
@@ -200,6 +206,7 @@ functions! {
     cuLibraryGetModule 12000 by ModuleLoad;
     cuLibraryGetGlobal 12000 by ModuleGetGlobal;
     cuLibraryGetManaged 12000;
+    cuLibraryGetUnifiedFunction 12000 by ModuleFunctions;
     cuKernelGetFunction 12000 by ModuleGetFunction;
     cuKernelGetLibrary 12050;
     cuKernelGetName 12030;
@@ -427,6 +434,10 @@ functions! {
     cuCoredumpGetAttributeGlobal 12010;
     cuCoredumpSetAttribute 12010;
     cuCoredumpSetAttributeGlobal 12010;
+    cuCoredumpRegisterStartCallback 13020;
+    cuCoredumpRegisterCompleteCallback 13020;
+    cuCoredumpDeregisterStartCallback 13020;
+    cuCoredumpDeregisterCompleteCallback 13020;
 
     cuDeviceGetDevResource 12040;
     cuCtxGetDevResource 12040;
@@ -434,12 +445,12 @@ functions! {
     cuDevSmResourceSplitByCount 12040;
     cuDevResourceGenerateDesc 12040 refused;
     cuGreenCtxCreate 12040 refused;
-    cuCheckpointProcessGetState 12080 refused;
-    cuCheckpointProcessGetRestoreThreadId 12080 refused;
+    cuCheckpointProcessGetState 12080;
+    cuCheckpointProcessGetRestoreThreadId 12080;
     cuCheckpointProcessLock 12080 refused;
-    cuCheckpointProcessUnlock 12080 refused;
-    cuCheckpointProcessCheckpoint 12080 refused;
-    cuCheckpointProcessRestore 12080 refused;
+    cuCheckpointProcessUnlock 12080;
+    cuCheckpointProcessCheckpoint 12080;
+    cuCheckpointProcessRestore 12080;
     cuMemAdvise_v2 12020;
     cuMemPrefetchAsync_v2 12020;
     cuMemPrefetchBatchAsync 13000 refused;

@@ -35,6 +35,15 @@ fn or_current(handle: u64) -> Result<std::sync::Arc<context::Context>> {
     }
 }
 
+/// For functions that do not take null for the current context.
+fn given(handle: u64) -> Result {
+    crate::driver::healthy()?;
+    if handle == 0 {
+        return Err(CuError::INVALID_CONTEXT);
+    }
+    Ok(())
+}
+
 /// The green context that a context argument stands for, where it does.
 fn green_or_current(handle: u64) -> Option<std::sync::Arc<Green>> {
     match handle {
@@ -230,6 +239,7 @@ exports! {
     }
 
     fn cuCtxRecordEvent(handle: u64, event: u64) {
+        given(handle)?;
         if let Some(green) = green_or_current(handle) {
             return green.record(&*event::get(event)?);
         }
@@ -239,6 +249,7 @@ exports! {
     }
 
     fn cuCtxWaitEvent(handle: u64, event: u64) {
+        given(handle)?;
         if let Some(green) = green_or_current(handle) {
             return green.wait(&*event::get(event)?);
         }
@@ -258,10 +269,8 @@ exports! {
     }
 
     fn cuCtxEnablePeerAccess(peer: u64, flags: u32) {
-        let own = context::current()?;
-        if context::get(peer)?.handle == own.handle {
-            return Err(CuError::INVALID_CONTEXT);
-        }
+        context::current()?;
+        context::get(peer)?;
         Err(if flags == 0 { CuError::PEER_ACCESS_UNSUPPORTED } else { CuError::INVALID_VALUE })
     }
 

@@ -173,20 +173,24 @@ fn copy3(c: &Copy3, mode: Mode, stream: StreamArg, default: Default) -> Result {
     copy(c, mode, &stream.get(default)?)
 }
 
-/// The two sides of CUDA_MEMCPY3D_PEER name their contexts where CUDA_MEMCPY3D has reserved words.
-fn peers(c: In<Copy3>) -> Result<Copy3> {
+/// The two sides of CUDA_MEMCPY3D_PEER name their contexts where CUDA_MEMCPY3D has reserved words; `None` where
+/// there is nothing to copy.
+fn peers(c: In<Copy3>) -> Result<Option<Copy3>> {
     let c = c.get()?;
+    if c.width == 0 || c.height == 0 || c.depth == 0 {
+        return Ok(None);
+    }
     context::get(c.src.context)?;
     context::get(c.dst.context)?;
-    Ok(c)
+    Ok(Some(c))
 }
 
 fn three_peer(c: In<Copy3>, default: Default) -> Result {
-    copy3(&peers(c)?, SYNC, NULL, default)
+    peers(c)?.map_or(Ok(()), |c| copy3(&c, SYNC, NULL, default))
 }
 
 fn three_peer_async(c: In<Copy3>, stream: StreamArg, default: Default) -> Result {
-    copy3(&peers(c)?, ASYNC, stream, default)
+    peers(c)?.map_or(Ok(()), |c| copy3(&c, ASYNC, stream, default))
 }
 
 fn widen(c: &Copy2) -> Copy3 {

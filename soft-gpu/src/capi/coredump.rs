@@ -1,6 +1,7 @@
 //! Settings of GPU core dumps, remembered and told: this device writes none.
 
 use std::collections::BTreeMap;
+use std::ffi::c_void;
 use std::sync::Mutex;
 
 use super::types::{In, Out};
@@ -10,6 +11,9 @@ use crate::driver::{context, driver};
 
 /// Last of CUcoredumpSettings; 5 and 6 are names of files.
 const LAST: u32 = 7;
+/// Settings that are a yes or no, and the one that is a set of flags.
+const BOOLEANS: std::ops::RangeInclusive<u32> = 1..=4;
+const FLAGS: u32 = LAST;
 /// Longest value, with its NUL.
 const LONGEST: usize = 1024;
 
@@ -29,8 +33,16 @@ fn value_of(context: u64, setting: u32) -> Vec<u8> {
     let set = lock(&SET);
     let own = set.get(&(context, setting));
     let found = own.or_else(|| set.get(&(0, setting))).cloned();
-    // Unset: no, or no name.
-    found.unwrap_or_else(|| vec![0; if matches!(setting, 5 | 6) { 1 } else { 4 }])
+    // Unset: no, no name, or no flags.
+    found.unwrap_or_else(|| vec![0; if setting == FLAGS { 4 } else { 1 }])
+}
+
+/// A yes or no takes one byte, and no more.
+fn check_size(setting: u32, size: usize) -> Result {
+    if BOOLEANS.contains(&setting) && size != 1 {
+        return Err(CuError::INVALID_VALUE);
+    }
+    Ok(())
 }
 
 fn get(context: u64, setting: u32, out: Out<u8>, size: Out<usize>) -> Result {
@@ -40,6 +52,7 @@ fn get(context: u64, setting: u32, out: Out<u8>, size: Out<usize>) -> Result {
     if out.is_null() {
         return size.set(value.len());
     }
+    check_size(setting, room)?;
     let told = value.len().min(room);
     out.set_all(value.into_iter().take(told))?;
     size.set(told)
@@ -48,6 +61,7 @@ fn get(context: u64, setting: u32, out: Out<u8>, size: Out<usize>) -> Result {
 fn put(context: u64, setting: u32, value: In<u8>, size: In<usize>) -> Result {
     check(setting)?;
     let size = size.get()?;
+    check_size(setting, size)?;
     if value.is_null() || size == 0 || size > LONGEST {
         return Err(CuError::INVALID_VALUE);
     }
@@ -56,7 +70,43 @@ fn put(context: u64, setting: u32, value: In<u8>, size: In<usize>) -> Result {
     Ok(())
 }
 
+/// The only handle of callbacks, which nobody keeps: no dump is ever begun.
+const CALLBACK: u64 = 1;
+
+fn register(call: *const c_void, out: Out<u64>) -> Result {
+    driver()?;
+    if call.is_null() {
+        return Err(CuError::INVALID_VALUE);
+    }
+    out.set_if_wanted(CALLBACK);
+    Ok(())
+}
+
+fn deregister(callback: u64) -> Result {
+    driver()?;
+    if callback != CALLBACK {
+        return Err(CuError::INVALID_VALUE);
+    }
+    Ok(())
+}
+
 exports! {
+    fn cuCoredumpRegisterStartCallback(call: *const c_void, _data: *mut c_void, out: Out<u64>) {
+        register(call, out)
+    }
+
+    fn cuCoredumpRegisterCompleteCallback(call: *const c_void, _data: *mut c_void, out: Out<u64>) {
+        register(call, out)
+    }
+
+    fn cuCoredumpDeregisterStartCallback(callback: u64) {
+        deregister(callback)
+    }
+
+    fn cuCoredumpDeregisterCompleteCallback(callback: u64) {
+        deregister(callback)
+    }
+
     fn cuCoredumpGetAttribute(setting: u32, out: Out<u8>, size: Out<usize>) {
         get(context::current()?.handle, setting, out, size)
     }

@@ -1,11 +1,10 @@
 //! Devices and their primary contexts.
 
 use super::resource::Resource;
-use super::types::{Out, Text, put_text};
-use crate::driver::attributes as a;
+use super::types::{In, Out, Text, put_text};
 use crate::driver::error::{CuError, Result};
 use crate::driver::part::Part;
-use crate::driver::{self, context, gpu};
+use crate::driver::{self, array, context, gpu};
 
 /// CUdevprop.
 #[repr(C)]
@@ -22,8 +21,8 @@ pub struct Properties {
     texture_align: i32,
 }
 
-fn properties() -> Properties {
-    let value = |id| a::value(id).unwrap_or(0);
+fn properties(gpu: &gpu::Gpu) -> Properties {
+    let value = |id| gpu.attribute(id).unwrap_or(0);
     Properties {
         max_threads_per_block: value(1),
         max_threads_dim: [2, 3, 4].map(value),
@@ -53,6 +52,22 @@ fn place_of(text: &str) -> Option<(u32, u32, u32, u32)> {
 fn retain(context: Out<u64>, device: i32) -> Result {
     context.check()?;
     context.set(context::retain_primary(device)?)
+}
+
+/// The only handle of notifications.
+const NOTIFICATION: u64 = 1;
+/// Number of the last CUatomicOperation.
+const LAST_ATOMIC: u32 = 12;
+
+/// Neither the host's memory nor another device's takes atomic operations of kernels.
+fn no_atomics(out: Out<u32>, operations: In<u32>, count: u32) -> Result {
+    out.check()?;
+    for i in 0..count as usize {
+        if operations.at(i)? > LAST_ATOMIC {
+            return Err(CuError::INVALID_VALUE);
+        }
+    }
+    out.set_all((0..count).map(|_| 0))
 }
 
 exports! {
@@ -90,8 +105,7 @@ exports! {
     }
 
     fn cuDeviceGetProperties(out: Out<Properties>, device: i32) {
-        gpu(device)?;
-        out.set(properties())
+        out.set(properties(gpu(device)?))
     }
 
     fn cuDeviceComputeCapability(major: Out<i32>, minor: Out<i32>, device: i32) {
@@ -138,9 +152,39 @@ exports! {
         value.set(0)
     }
 
-    fn cuDeviceGetTexture1DLinearMaxWidth(width: Out<usize>, _format: u32, _channels: u32, device: i32) {
+    fn cuDeviceGetTexture1DLinearMaxWidth(width: Out<usize>, format: u32, channels: u32, device: i32) {
         gpu(device)?;
-        width.set(1 << 28)
+        let bytes = array::element(format, channels).map_err(|_| CuError::INVALID_VALUE)?;
+        // 4 GiB of them, on every device since compute capability 5.0.
+        width.set((1 << 32) / bytes)
+    }
+
+    fn cuDeviceGetHostAtomicCapabilities(out: Out<u32>, operations: In<u32>, count: u32, device: i32) {
+        gpu(device)?;
+        no_atomics(out, operations, count)
+    }
+
+    fn cuDeviceGetP2PAtomicCapabilities(out: Out<u32>, operations: In<u32>, count: u32, source: i32, target: i32) {
+        gpu(source)?;
+        gpu(target)?;
+        no_atomics(out, operations, count)
+    }
+
+    fn cuDeviceRegisterAsyncNotification(device: i32, call: In<u8>, _data: In<u8>, out: Out<u64>) {
+        gpu(device)?;
+        if call.is_null() {
+            return Err(CuError::INVALID_VALUE);
+        }
+        // Nothing is ever notified.
+        out.set(NOTIFICATION)
+    }
+
+    fn cuDeviceUnregisterAsyncNotification(device: i32, callback: u64) {
+        gpu(device)?;
+        if callback != NOTIFICATION {
+            return Err(CuError::INVALID_VALUE);
+        }
+        Ok(())
     }
 
     fn cuDevicePrimaryCtxRetain(context: Out<u64>, device: i32) {

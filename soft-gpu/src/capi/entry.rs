@@ -106,6 +106,29 @@ fn error_text(
     found.map(|_| ()).ok_or(CuError::INVALID_VALUE)
 }
 
+/// The log that programs may read is empty, as the driver writes its messages to stderr. No flags are defined.
+fn none_logged(flags: u32) -> Result {
+    if flags != 0 {
+        return Err(CuError::INVALID_VALUE);
+    }
+    Ok(())
+}
+
+/// No process is checkpointed; only this one is known to run.
+fn own(pid: i32) -> Result {
+    driver::driver()?;
+    if u32::try_from(pid) != Ok(std::process::id()) {
+        return Err(CuError::NOT_SUPPORTED);
+    }
+    Ok(())
+}
+
+/// What a process that runs answers to what wants it locked.
+fn not_locked(pid: i32) -> Result {
+    own(pid)?;
+    Err(CuError::ILLEGAL_STATE)
+}
+
 exports! {
     fn cuInit(flags: u32) {
         if flags != 0 {
@@ -163,6 +186,54 @@ exports! {
             return Err(CuError::INVALID_VALUE);
         }
         driver::driver().map(|_| ())
+    }
+
+    fn cuCheckpointProcessGetState(pid: i32, state: Out<i32>) {
+        driver::driver()?;
+        state.check()?;
+        own(pid)?;
+        // CU_PROCESS_STATE_RUNNING.
+        state.set(0)
+    }
+
+    fn cuCheckpointProcessGetRestoreThreadId(pid: i32, thread: Out<i32>) {
+        driver::driver()?;
+        thread.check()?;
+        own(pid)?;
+        thread.set(pid)
+    }
+
+    fn cuCheckpointProcessUnlock(pid: i32, _args: *mut c_void) {
+        not_locked(pid)
+    }
+
+    fn cuCheckpointProcessCheckpoint(pid: i32, _args: *mut c_void) {
+        not_locked(pid)
+    }
+
+    fn cuCheckpointProcessRestore(pid: i32, _args: *mut c_void) {
+        not_locked(pid)
+    }
+
+    fn cuLogsCurrent(place: Out<u32>, flags: u32) {
+        driver::driver()?;
+        none_logged(flags)?;
+        place.set(0)
+    }
+
+    fn cuLogsDumpToMemory(_place: Out<u32>, text: Out<u8>, size: Out<usize>, flags: u32) {
+        driver::driver()?;
+        none_logged(flags)?;
+        if In(size.0.cast_const()).get()? > 0 {
+            text.set(0)?;
+        }
+        size.set(0)
+    }
+
+    fn cuLogsDumpToFile(_place: Out<u32>, path: Text, flags: u32) {
+        driver::driver()?;
+        none_logged(flags)?;
+        std::fs::write(path.get()?, "").map_err(|_| CuError::OPERATING_SYSTEM)
     }
 
     fn cuProfilerStart() {

@@ -23,6 +23,24 @@ fn load(out: Out<u64>, code: In<u8>, options: &JitOptions) -> Result {
     )
 }
 
+/// The error for a name that the library has for a kernel.
+fn of_kernel(library: &library::Library, name: &str, otherwise: CuError) -> CuError {
+    if library.kernel_names().iter().any(|n| n == name) {
+        CuError::INVALID_VALUE
+    } else {
+        otherwise
+    }
+}
+
+/// The argument of a function that asks about a kernel.
+fn asked(kernel: u64) -> Result<std::sync::Arc<library::Kernel>> {
+    if kernel == 0 {
+        healthy()?;
+        return Err(CuError::INVALID_VALUE);
+    }
+    library::kernel(kernel)
+}
+
 exports! {
     fn cuLibraryLoadData(
         out: Out<u64>, code: In<u8>, keys: In<u32>, values: Out<*mut c_void>, count: u32,
@@ -36,6 +54,7 @@ exports! {
         _options: In<u32>, _option_values: In<u64>, _option_count: u32,
     ) {
         healthy()?;
+        out.check()?;
         let bytes = read_image(path)?;
         load(out, In(bytes.as_ptr()), &JitOptions { count, keys, values })
     }
@@ -64,7 +83,8 @@ exports! {
     }
 
     fn cuLibraryGetGlobal(addr: Out<u64>, bytes: Out<usize>, handle: u64, name: Text) {
-        let found = library::get(handle)?.module()?.global(&name.get()?)?;
+        let (library, name) = (library::get(handle)?, name.get()?);
+        let found = library.module()?.global(&name).map_err(|e| of_kernel(&library, &name, e))?;
         addr.set_if_wanted(found.0);
         bytes.set_if_wanted(found.1 as usize);
         Ok(())
@@ -79,11 +99,10 @@ exports! {
 
     fn cuLibraryGetUnifiedFunction(out: Out<*mut c_void>, handle: u64, name: Text) {
         out.check()?;
-        library::get(handle)?;
-        name.get()?;
+        let (library, name) = (library::get(handle)?, name.get()?);
         // Functions with one address on host and device come of the runtime's table, which only
         // machines with coherent memory have.
-        Err(CuError::NOT_FOUND)
+        Err(of_kernel(&library, &name, CuError::NOT_FOUND))
     }
 
     fn cuKernelGetFunction(out: Out<u64>, kernel: u64) {
@@ -96,10 +115,7 @@ exports! {
     }
 
     fn cuKernelGetName(out: Out<*const c_char>, kernel: u64) {
-        if kernel == 0 {
-            return Err(CuError::INVALID_VALUE);
-        }
-        out.set(library::kernel(kernel)?.name.as_ptr())
+        out.set(asked(kernel)?.name.as_ptr())
     }
 
     fn cuKernelGetAttribute(value: Out<i32>, attribute: i32, kernel: u64, device: i32) {
@@ -121,13 +137,13 @@ exports! {
     }
 
     fn cuKernelGetParamInfo(kernel: u64, index: usize, offset: Out<usize>, size: Out<usize>) {
-        let parameter = library::kernel(kernel)?.function()?.parameter(index)?;
+        let parameter = asked(kernel)?.function()?.parameter(index)?;
         offset.set(parameter.0)?;
         size.set_if_wanted(parameter.1);
         Ok(())
     }
 
     fn cuKernelGetParamCount(kernel: u64, count: Out<usize>) {
-        count.set(library::kernel(kernel)?.function()?.info.params.len())
+        count.set(asked(kernel)?.function()?.info.params.len())
     }
 }

@@ -1,5 +1,6 @@
 //! Managed memory: hints, prefetches, and what is known of ranges.
 
+use super::batch::not_legacy;
 use super::types::{Default, In, Out, StreamArg};
 pub use super::vmm::Location;
 use crate::driver::advice::{self, Spot};
@@ -79,7 +80,7 @@ fn discard_batch(
     if flags != 0 || count == 0 {
         return Err(CuError::INVALID_VALUE);
     }
-    capture::forbid(&*stream.get(default)?)?;
+    capture::forbid(&*not_legacy(stream, default)?)?;
     let host = Spot::of_device(-1);
     (0..count).try_for_each(|i| advice::check_prefetch(addrs.at(i)?, sizes.at(i)? as u64, host))
 }

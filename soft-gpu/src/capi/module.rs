@@ -167,6 +167,15 @@ pub fn read_image(path: Text) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
+/// The argument of a function that asks what a module has.
+fn get_asked(handle: u64) -> Result<std::sync::Arc<module::Module>> {
+    if handle == 0 {
+        healthy()?;
+        return Err(CuError::INVALID_VALUE);
+    }
+    module::get(handle)
+}
+
 exports! {
     fn cuModuleLoadData(out: Out<u64>, image: In<u8>) {
         load(out, image, &JitOptions::NONE)
@@ -201,11 +210,11 @@ exports! {
     }
 
     fn cuModuleGetFunctionCount(count: Out<u32>, handle: u64) {
-        count.set(module::get(handle)?.kernel_names().len() as u32)
+        count.set(get_asked(handle)?.kernel_names().len() as u32)
     }
 
     fn cuModuleEnumerateFunctions(out: Out<u64>, count: u32, handle: u64) {
-        let functions = module::get(handle)?.functions()?;
+        let functions = get_asked(handle)?.functions()?;
         out.set_all(functions.into_iter().take(count as usize))
     }
 
@@ -217,11 +226,11 @@ exports! {
     }
 
     fn cuFuncGetAttribute(value: Out<i32>, attribute: i32, handle: u64) {
-        value.set(module::function(handle)?.attribute(attribute)?)
+        value.set(module::asked(handle)?.attribute(attribute)?)
     }
 
     fn cuFuncSetAttribute(handle: u64, attribute: i32, value: i32) {
-        module::function(handle)?.set_attribute(attribute, value)
+        module::settable(handle)?.set_attribute(attribute, value)
     }
 
     fn cuFuncSetCacheConfig(handle: u64, config: u32) {
@@ -239,25 +248,22 @@ exports! {
     }
 
     fn cuFuncGetModule(out: Out<u64>, handle: u64) {
-        out.set(module::function(handle)?.module.handle)
+        out.set(module::asked(handle)?.module.handle)
     }
 
     fn cuFuncGetName(out: Out<*const c_char>, handle: u64) {
-        if handle == 0 {
-            return Err(CuError::INVALID_VALUE);
-        }
-        out.set(module::function(handle)?.c_name.as_ptr())
+        out.set(module::asked(handle)?.c_name.as_ptr())
     }
 
     fn cuFuncGetParamInfo(handle: u64, index: usize, offset: Out<usize>, size: Out<usize>) {
-        let parameter = module::function(handle)?.parameter(index)?;
+        let parameter = module::asked(handle)?.parameter(index)?;
         offset.set(parameter.0)?;
         size.set_if_wanted(parameter.1);
         Ok(())
     }
 
     fn cuFuncGetParamCount(handle: u64, count: Out<usize>) {
-        count.set(module::function(handle)?.info.params.len())
+        count.set(module::asked(handle)?.info.params.len())
     }
 
     fn cuFuncIsLoaded(state: Out<u32>, handle: u64) {

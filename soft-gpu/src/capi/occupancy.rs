@@ -67,7 +67,6 @@ exports! {
     fn cuOccupancyMaxActiveClusters(out: Out<i32>, f: u64, config: In<Config>) {
         out.check()?;
         let (f, config) = (module::function(f)?, config.get()?);
-        // Clusters begin with compute capability 9.0: each block is its own.
         cooperative_attribute(&config)?;
         let threads = config.block.iter().try_fold(1_u32, |all, n| all.checked_mul(*n));
         let threads = threads.ok_or(CuError::INVALID_VALUE)?;
@@ -79,13 +78,17 @@ exports! {
         out.check()?;
         module::function(f)?;
         cooperative_attribute(&config.get()?)?;
-        out.set(1)
+        // There are no clusters on these devices.
+        out.set(0)
     }
 
     fn cuOccupancyAvailableDynamicSMemPerBlock(out: Out<usize>, f: u64, blocks: i32, threads: i32) {
         if blocks <= 0 || threads <= 0 {
             return Err(CuError::INVALID_VALUE);
         }
-        out.set(occupancy::available_shared(&*module::function(f)?, blocks as u32) as usize)
+        out.check()?;
+        let f = module::function(f)?;
+        let left = occupancy::available_shared(&f, blocks as u32, threads as u32);
+        out.set(left.ok_or(CuError::INVALID_VALUE)? as usize)
     }
 }

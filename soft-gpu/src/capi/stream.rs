@@ -84,7 +84,7 @@ fn resource(stream: StreamArg, out: Out<Resource>, kind: u32, default: Default) 
     Resource::tell(out, kind, &stream.owner()?.gpu, stream.part())
 }
 
-/// cuLaunchHostFunc_v2: how the call is awaited makes no difference here.
+/// cuLaunchHostFunc_v2: how the call is awaited makes no difference here, and there may be nothing to call.
 fn host_function_v2(
     stream: StreamArg,
     call: Option<HostFn>,
@@ -94,6 +94,9 @@ fn host_function_v2(
 ) -> Result {
     if mode > 1 {
         return Err(CuError::INVALID_VALUE);
+    }
+    if call.is_none() {
+        return stream.get(default).map(|_| ());
     }
     host_function(stream, call, data, default)
 }

@@ -3,12 +3,29 @@
 use std::collections::BTreeSet;
 use std::sync::Mutex;
 
+use crate::driver::driver;
 use crate::driver::error::{CuError, Result};
 use crate::driver::sync::lock;
 
 static NAMED: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
 
-fn unserved(name: &'static str) -> Result {
+/// The table that the guest's library has too: what is checked first.
+#[path = "../../../proto/src/call/unserved.rs"]
+#[allow(unreachable_pub)] // It is public in the other library.
+mod table;
+
+/// The first eight bytes of a structure of the program.
+fn peek(at: u64) -> u64 {
+    // SAFETY: the API's contract: an argument that is not null points to such a structure; the table asks for
+    // those only.
+    unsafe { std::ptr::with_exposed_provenance::<u64>(at as usize).read_unaligned() }
+}
+
+fn unserved(name: &'static str, arguments: &table::Arguments) -> Result {
+    let devices = driver()?.gpus.len() as u32;
+    if let Some(code) = table::wrong(name, arguments, devices, peek) {
+        return Err(CuError(code));
+    }
     if lock(&NAMED).insert(name) {
         eprintln!("soft-gpu: {name} is not served: CUDA_ERROR_NOT_SUPPORTED");
     }
@@ -18,10 +35,11 @@ fn unserved(name: &'static str) -> Result {
 macro_rules! stubs {
     ($($name:ident;)*) => {
         $(
-            // Arguments are ignored, which the C calling conventions of all targets allow.
+            // What the first registers hold: a call with fewer arguments leaves anything in the others, which
+            // the table does not look at.
             #[unsafe(no_mangle)]
-            pub extern "C" fn $name() -> u32 {
-                crate::capi::enter(stringify!($name), || unserved(stringify!($name)))
+            pub extern "C" fn $name(a: u64, b: u64, c: u64, d: u64, e: u64, f: u64) -> u32 {
+                crate::capi::enter(stringify!($name), || unserved(stringify!($name), &[a, b, c, d, e, f]))
             }
         )*
     };

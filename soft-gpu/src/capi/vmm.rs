@@ -4,7 +4,7 @@ use std::ffi::c_void;
 
 use super::types::{In, Out};
 use crate::driver::error::{CuError, Result};
-use crate::driver::vmm;
+use crate::driver::{self, vmm};
 
 /// CU_MEM_LOCATION_TYPE_DEVICE and CU_MEM_ALLOCATION_TYPE_PINNED.
 const ON_DEVICE: u32 = 1;
@@ -88,10 +88,12 @@ impl Properties {
 
 exports! {
     fn cuMemGetAllocationGranularity(out: Out<usize>, properties: In<Properties>, option: u32) {
-        properties.get()?.read()?;
-        if option > 1 {
+        // The same for every place, as on devices, even where there is none.
+        let p = properties.get()?;
+        if p.kind != PINNED || !(1..=4).contains(&p.location.kind) || option > 1 {
             return Err(CuError::INVALID_VALUE);
         }
+        driver::healthy()?;
         out.set(vmm::GRANULARITY as usize)
     }
 
@@ -138,8 +140,11 @@ exports! {
     }
 
     fn cuMemMap(addr: u64, size: usize, offset: usize, handle: u64, flags: u64) {
-        if offset != 0 || flags != 0 {
+        if flags != 0 || size == 0 {
             return Err(CuError::INVALID_VALUE);
+        }
+        if offset != 0 {
+            return Err(CuError::NOT_SUPPORTED);
         }
         vmm::map(addr, size as u64, handle)
     }
@@ -149,6 +154,9 @@ exports! {
     }
 
     fn cuMemSetAccess(addr: u64, size: usize, access: In<Access>, count: usize) {
+        if count == 0 {
+            return Err(CuError::INVALID_VALUE);
+        }
         for i in 0..count {
             let a = access.at(i)?;
             if a.location.kind != ON_DEVICE {

@@ -69,6 +69,17 @@ fn format_bytes(format: u32) -> Result<usize> {
     }
 }
 
+/// Bytes an element of a format and a number of channels.
+///
+/// # Errors
+/// As [`Shape::element`].
+pub fn element(format: u32, channels: u32) -> Result<usize> {
+    if !matches!(channels, 1 | 2 | 4) {
+        return Err(CuError::INVALID_VALUE);
+    }
+    Ok(channels as usize * format_bytes(format)?)
+}
+
 impl Shape {
     /// Rows a slice, and slices.
     fn sides(&self) -> (usize, usize) {
@@ -84,10 +95,7 @@ impl Shape {
     /// # Errors
     /// CUDA_ERROR_INVALID_VALUE for channels that there are not; those of the format.
     pub fn element(&self) -> Result<usize> {
-        if !matches!(self.channels, 1 | 2 | 4) {
-            return Err(CuError::INVALID_VALUE);
-        }
-        Ok(self.channels as usize * format_bytes(self.format)?)
+        element(self.format, self.channels)
     }
 
     fn check(&self) -> Result {

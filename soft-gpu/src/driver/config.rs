@@ -99,6 +99,8 @@ pub struct Config {
     pub banner: bool,
     /// CUDA_VISIBLE_DEVICES.
     pub visible: Option<String>,
+    /// CUDA_DEVICE_ORDER is unset or a value that CUDA knows: all devices are alike, so that each is the same.
+    pub order_known: bool,
 }
 
 impl Default for Config {
@@ -121,6 +123,7 @@ impl Default for Config {
             strict: false,
             banner: false,
             visible: None,
+            order_known: true,
         }
     }
 }
@@ -159,6 +162,8 @@ impl Config {
         for (name, value) in vars {
             if name == "CUDA_VISIBLE_DEVICES" {
                 config.visible = Some(value);
+            } else if name == "CUDA_DEVICE_ORDER" {
+                config.order_known = matches!(value.as_str(), "FASTEST_FIRST" | "PCI_BUS_ID");
             } else if let Some(knob) = name.strip_prefix("SOFT_GPU_") {
                 match config.set(knob, &value) {
                     Ok(true) => {}

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::attributes;
+use super::attributes::{self, Limits};
 use super::config::Config;
 use super::error::{CuError, Result};
 use super::open::Open;
@@ -61,8 +61,13 @@ impl Gpu {
             33 => Ok(self.pci_bus() as i32),
             75 => Ok(self.compute_capability.0 as i32),
             76 => Ok(self.compute_capability.1 as i32),
-            other => attributes::value(other).ok_or(CuError::INVALID_VALUE),
+            other => attributes::value(other, &self.limits()).ok_or(CuError::INVALID_VALUE),
         }
+    }
+
+    /// What its compute capability says of multiprocessors.
+    pub fn limits(&self) -> Limits {
+        attributes::limits(self.compute_capability)
     }
 
     /// PCI bus number (domain 0, device 0).
@@ -111,28 +116,38 @@ pub fn uuid_text(uuid: &[u8; 16]) -> String {
 
 /// Physical devices that CUDA_VISIBLE_DEVICES leaves visible, in its order.
 ///
-/// As NVIDIA's driver reads it: indices or UUID prefixes; the first entry that names no device ends
-/// the list; a device named twice hides all of them.
-pub fn visible(filter: Option<&str>, uuids: &[[u8; 16]]) -> Vec<usize> {
+/// As NVIDIA's driver reads it: indices, or UUID prefixes, whichever the first entry is; an index is read as far as
+/// its digits go; the first entry that names no device ends the list.
+///
+/// # Errors
+/// CUDA_ERROR_INVALID_DEVICE for a device that is named twice.
+pub fn visible(filter: Option<&str>, uuids: &[[u8; 16]]) -> Result<Vec<usize>> {
     let Some(filter) = filter else {
-        return (0..uuids.len()).collect();
+        return Ok((0..uuids.len()).collect());
     };
+    let by_uuid = filter.trim_start().starts_with("GPU-");
     let mut chosen = Vec::new();
     for item in filter.split(',').map(str::trim) {
-        let found = if item.starts_with("GPU-") {
-            let mut hits = (0..uuids.len()).filter(|i| uuid_text(&uuids[*i]).starts_with(item));
+        let found = if by_uuid {
+            let named =
+                |i: &usize| item.starts_with("GPU-") && uuid_text(&uuids[*i]).starts_with(item);
+            let mut hits = (0..uuids.len()).filter(named);
             // An ambiguous prefix names nothing.
             hits.next().filter(|_| hits.next().is_none())
         } else {
-            item.parse::<usize>().ok().filter(|i| *i < uuids.len())
+            let digits = item
+                .find(|c: char| !c.is_ascii_digit())
+                .unwrap_or(item.len());
+            let index = item[..digits].parse::<usize>().ok();
+            index.filter(|i| *i < uuids.len())
         };
         let Some(index) = found else { break };
         if chosen.contains(&index) {
-            return Vec::new();
+            return Err(CuError::INVALID_DEVICE);
         }
         chosen.push(index);
     }
-    chosen
+    Ok(chosen)
 }
 
 #[cfg(test)]
@@ -142,16 +157,20 @@ mod tests {
     #[test]
     fn visible_devices_as_nvidia_reads_them() {
         let uuids = [uuid(0, 0), uuid(0, 1), uuid(0, 2)];
-        let see = |f: &str| visible(Some(f), &uuids);
-        assert_eq!(visible(None, &uuids), [0, 1, 2]);
+        let see = |f: &str| visible(Some(f), &uuids).unwrap();
+        assert_eq!(visible(None, &uuids).unwrap(), [0, 1, 2]);
         assert_eq!(see("2,0"), [2, 0]);
         assert_eq!(see("1,-1,0"), [1]);
         assert_eq!(see(""), []);
-        assert_eq!(see("0,0"), []);
+        assert_eq!(visible(Some("0,0"), &uuids), Err(CuError::INVALID_DEVICE));
+        assert_eq!(see("0x1"), [0]);
+        assert_eq!(see("x1"), []);
         assert_eq!(see("7"), []);
         let text = uuid_text(&uuids[1]);
         assert_eq!(see(&text), [1]);
         assert_eq!(see(&text[..12]), [1]);
+        assert_eq!(see(&format!("{text},0")), [1]);
+        assert_eq!(see(&format!("0,{text}")), [0]);
         assert_eq!(see("GPU-"), []);
     }
 

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use super::attributes::{MAX_BLOCK, MAX_GRID, MAX_THREADS_PER_BLOCK, SHARED_PER_BLOCK_OPTIN};
+use super::attributes::{MAX_BLOCK, MAX_GRID, MAX_THREADS_PER_BLOCK};
 use super::config::FaultKind;
 use super::context::Context;
 use super::error::{CuError, Result};
@@ -71,7 +71,7 @@ impl Shape {
             return Err(CuError::INVALID_VALUE);
         }
         if self.shared > f.max_dynamic()
-            || f.info.shared_bytes as u64 + u64::from(self.shared) > SHARED_PER_BLOCK_OPTIN.into()
+            || f.info.shared_bytes as u64 + u64::from(self.shared) > f.limits.shared_optin.into()
         {
             return Err(CuError::INVALID_VALUE);
         }

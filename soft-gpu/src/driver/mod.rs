@@ -160,7 +160,10 @@ fn start() -> Result<Driver> {
     let uuids: Vec<_> = (0..config.devices)
         .map(|i| gpu::uuid(config.seed, i))
         .collect();
-    let visible = gpu::visible(config.visible.as_deref(), &uuids);
+    if !config.order_known {
+        return Err(CuError::INVALID_DEVICE);
+    }
+    let visible = gpu::visible(config.visible.as_deref(), &uuids)?;
     if visible.is_empty() {
         return Err(CuError::NO_DEVICE);
     }

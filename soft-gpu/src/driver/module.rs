@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
-use super::attributes::{SHARED_PER_BLOCK, SHARED_PER_BLOCK_OPTIN};
+use super::attributes::{Limits, SHARED_PER_BLOCK};
 use super::context::{self, Context};
 use super::error::{CuError, Result};
 use super::gpu::Gpu;
@@ -50,9 +50,19 @@ pub struct Function {
     pub info: KernelInfo,
     /// The name with a NUL, for cuFuncGetName.
     pub c_name: std::ffi::CString,
+    /// Of its device.
+    pub limits: Limits,
     max_dynamic: AtomicU32,
     carveout: AtomicI32,
+    /// Settings about clusters, from [`CLUSTER_WIDTH`] on.
+    clusters: [AtomicI32; 5],
 }
+
+/// CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH; _HEIGHT, _DEPTH, _NON_PORTABLE_CLUSTER_SIZE_ALLOWED and
+/// _CLUSTER_SCHEDULING_POLICY_PREFERENCE follow.
+const CLUSTER_WIDTH: i32 = 11;
+const NON_PORTABLE: i32 = 14;
+const POLICY: i32 = 15;
 
 static MODULES: Table<Module> = Table::new(Kind::Module);
 static FUNCTIONS: Table<Function> = Table::new(Kind::Function);
@@ -255,6 +265,7 @@ impl Module {
     /// CUDA_ERROR_NOT_FOUND.
     pub fn function(self: &Arc<Self>, name: &str) -> Result<Arc<Function>> {
         let kernel = self.program.kernel(name).ok_or(CuError::NOT_FOUND)?;
+        let context = context::find(self.context).ok_or(CuError::INVALID_CONTEXT)?;
         let mut functions = lock(&self.functions);
         if let Some(f) = functions.get(&kernel) {
             return Ok(Arc::clone(f));
@@ -269,7 +280,9 @@ impl Module {
                 max_dynamic: AtomicU32::new(
                     SHARED_PER_BLOCK.saturating_sub(info.shared_bytes as u32),
                 ),
+                limits: context.gpu.limits(),
                 carveout: AtomicI32::new(-1),
+                clusters: Default::default(),
                 info,
                 c_name,
             })
@@ -323,6 +336,30 @@ pub fn is_live(handle: u64) -> bool {
     FUNCTIONS.find(handle).is_some()
 }
 
+/// The argument of a function that asks about a CUfunction.
+///
+/// # Errors
+/// CUDA_ERROR_INVALID_VALUE for null, CUDA_ERROR_INVALID_HANDLE for a CUkernel, and as [`function`].
+pub fn asked(handle: u64) -> Result<Arc<Function>> {
+    healthy()?;
+    match handle {
+        0 => Err(CuError::INVALID_VALUE),
+        handle => settable(handle),
+    }
+}
+
+/// The argument of a function that sets something of a CUfunction.
+///
+/// # Errors
+/// CUDA_ERROR_INVALID_HANDLE for null and for a CUkernel, and as [`function`].
+pub fn settable(handle: u64) -> Result<Arc<Function>> {
+    healthy()?;
+    if super::library::find_kernel(handle).is_some() {
+        return Err(CuError::INVALID_HANDLE);
+    }
+    FUNCTIONS.get(handle)
+}
+
 /// A CUfunction argument, which may also be a CUkernel.
 ///
 /// # Errors
@@ -352,7 +389,10 @@ impl Function {
             6 => self.binary_version(),
             8 => self.max_dynamic() as i32,
             9 => self.carveout.load(Ordering::Relaxed),
-            7 | 10..=17 => 0,
+            CLUSTER_WIDTH..=POLICY => {
+                self.clusters[(attribute - CLUSTER_WIDTH) as usize].load(Ordering::Relaxed)
+            }
+            7 | 10 | 16 | 17 => 0,
             _ => return Err(CuError::INVALID_VALUE),
         })
     }
@@ -374,14 +414,25 @@ impl Function {
     pub fn set_attribute(&self, attribute: i32, value: i32) -> Result {
         match attribute {
             8 => {
-                let room = SHARED_PER_BLOCK_OPTIN.saturating_sub(self.info.shared_bytes as u32);
+                let room = self.limits.shared_optin;
+                let room = room.saturating_sub(self.info.shared_bytes as u32);
                 let bytes = u32::try_from(value).ok().filter(|v| *v <= room);
                 self.max_dynamic
                     .store(bytes.ok_or(CuError::INVALID_VALUE)?, Ordering::Relaxed);
             }
             9 if (-1..=100).contains(&value) => self.carveout.store(value, Ordering::Relaxed),
-            // Cluster settings have no meaning below compute capability 9.0; "off" is accepted.
-            10..=15 if value == 0 => {}
+            // Settings about clusters are remembered, and there are none.
+            CLUSTER_WIDTH..=POLICY if value >= 0 => {
+                if attribute == POLICY && value > 2 {
+                    return Err(CuError::INVALID_VALUE);
+                }
+                let value = if attribute == NON_PORTABLE {
+                    (value != 0).into()
+                } else {
+                    value
+                };
+                self.clusters[(attribute - CLUSTER_WIDTH) as usize].store(value, Ordering::Relaxed);
+            }
             _ => return Err(CuError::INVALID_VALUE),
         }
         Ok(())

@@ -1,9 +1,6 @@
-//! Occupancy by the published rules of compute capability 8.0.
+//! Occupancy by the published rules of the device's compute capability.
 
-use super::attributes::{
-    BLOCKS_PER_SM, MAX_THREADS_PER_BLOCK, REGISTERS, SHARED_PER_SM, SHARED_RESERVED,
-    THREADS_PER_SM, WARP,
-};
+use super::attributes::{Limits, MAX_THREADS_PER_BLOCK, REGISTERS, WARP};
 use super::module::Function;
 use super::part::Part;
 
@@ -15,9 +12,13 @@ const WARP_UNIT: u32 = 4;
 const SHARED_UNIT: u32 = 128;
 
 /// Blocks of `threads` threads and `dynamic` bytes of dynamic shared memory that one
-/// multiprocessor holds at once.
+/// multiprocessor holds at once: none of blocks with more shared memory than the function may have.
 pub fn blocks_per_sm(f: &Function, threads: u32, dynamic: u64) -> u32 {
+    if dynamic > f.max_dynamic().into() {
+        return 0;
+    }
     blocks(
+        &f.limits,
         f.info.registers,
         f.info.shared_bytes as u64,
         f.info.max_threads,
@@ -26,25 +27,34 @@ pub fn blocks_per_sm(f: &Function, threads: u32, dynamic: u64) -> u32 {
     )
 }
 
-fn blocks(registers: u32, fixed: u64, max_threads: u32, threads: u32, dynamic: u64) -> u32 {
+fn blocks(
+    limits: &Limits,
+    registers: u32,
+    fixed: u64,
+    max_threads: u32,
+    threads: u32,
+    dynamic: u64,
+) -> u32 {
     if threads == 0 || threads > max_threads.min(MAX_THREADS_PER_BLOCK) {
         return 0;
     }
     let warps = threads.div_ceil(WARP);
-    let by_warps = THREADS_PER_SM / WARP / warps;
+    let by_warps = limits.threads / WARP / warps;
     let per_warp = (registers.max(1) * WARP).next_multiple_of(REGISTER_UNIT);
     let by_registers = REGISTERS / per_warp / WARP_UNIT * WARP_UNIT / warps;
     let shared = fixed
         .saturating_add(dynamic)
-        .saturating_add(SHARED_RESERVED.into());
+        .saturating_add(limits.shared_reserved.into());
     let Some(shared) = shared.checked_next_multiple_of(SHARED_UNIT.into()) else {
         return 0;
     };
-    let by_shared = u64::from(SHARED_PER_SM) / shared;
+    let by_shared = u64::from(limits.shared)
+        .checked_div(shared)
+        .unwrap_or(u64::MAX);
     by_warps
         .min(by_registers)
         .min(by_shared.min(u64::from(u32::MAX)) as u32)
-        .min(BLOCKS_PER_SM)
+        .min(limits.blocks)
 }
 
 /// Blocks that a part of the device holds at once: the most of a cooperative launch.
@@ -78,21 +88,30 @@ pub fn best_block(
     (best.1 * part.count(), best.2)
 }
 
-/// Dynamic shared memory that each of `blocks` blocks may have on one multiprocessor.
-pub fn available_shared(f: &Function, blocks: u32) -> u64 {
-    let share = u64::from(SHARED_PER_SM) / u64::from(blocks.max(1));
+/// Dynamic shared memory that each of `blocks` blocks of `threads` threads may have on one multiprocessor;
+/// `None` where so many do not fit, whatever their shared memory.
+pub fn available_shared(f: &Function, blocks: u32, threads: u32) -> Option<u64> {
+    if blocks > blocks_per_sm(f, threads, 0) {
+        return None;
+    }
+    let share = u64::from(f.limits.shared) / u64::from(blocks.max(1));
     let share = share / u64::from(SHARED_UNIT) * u64::from(SHARED_UNIT);
-    share
-        .saturating_sub(u64::from(SHARED_RESERVED) + f.info.shared_bytes as u64)
-        .min(u64::from(f.max_dynamic()))
+    let left = share
+        .saturating_sub(u64::from(f.limits.shared_reserved) + f.info.shared_bytes as u64)
+        .min(u64::from(f.max_dynamic()));
+    Some(left)
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::attributes::limits;
     use super::*;
 
     #[test]
     fn figures_of_compute_capability_8_0() {
+        let blocks = |registers, fixed, most, threads, dynamic| {
+            blocks(&limits((8, 0)), registers, fixed, most, threads, dynamic)
+        };
         assert_eq!(blocks(32, 0, 1024, 256, 0), 8);
         assert_eq!(blocks(32, 0, 1024, 1024, 0), 2);
         assert_eq!(blocks(255, 0, 1024, 256, 0), 1);
@@ -100,5 +119,16 @@ mod tests {
         assert_eq!(blocks(16, 48 << 10, 1024, 32, 0), 3);
         assert_eq!(blocks(16, 0, 1024, 2048, 0), 0);
         assert_eq!(blocks(16, 0, 1024, 32, u64::MAX), 0);
+    }
+
+    #[test]
+    fn what_a_multiprocessor_holds_depends_on_the_compute_capability() {
+        let of = |cc, threads, dynamic| blocks(&limits(cc), 16, 0, 1024, threads, dynamic);
+        assert_eq!(of((8, 6), 128, 0), 12);
+        assert_eq!(of((8, 6), 32, 0), 16);
+        assert_eq!(of((8, 9), 32, 0), 24);
+        assert_eq!(of((8, 6), 128, 49152), 2);
+        assert_eq!(of((9, 0), 128, 227 << 10), 1);
+        assert_eq!(of((7, 5), 32, 64 << 10), 1);
     }
 }

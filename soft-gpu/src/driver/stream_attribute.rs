@@ -26,7 +26,8 @@ impl Stream {
         let set = lock(&self.attributes.0).get(&id).copied();
         let mut value = [0; 16];
         match id {
-            3 => value[0] = 1,
+            // As devices say of a stream whose policy was not set.
+            3 => value[0] = u32::MAX,
             8 => value[0] = self.priority as u32,
             9 => value[0] = 1 << 8,
             _ => {}

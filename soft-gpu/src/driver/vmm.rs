@@ -210,11 +210,17 @@ pub fn retain(addr: u64) -> Result<u64> {
 /// cuMemMap: all of the physical memory onto reserved, unmapped addresses.
 ///
 /// # Errors
-/// CUDA_ERROR_INVALID_VALUE.
+/// CUDA_ERROR_INVALID_VALUE; CUDA_ERROR_NOT_SUPPORTED for a part of the memory, or at addresses that are not
+/// aligned.
 pub fn map(addr: u64, size: u64, handle: u64) -> Result {
     let driver = healthy()?;
     let physical = get(handle)?;
-    aligned(&[addr, size])?;
+    if size == 0 {
+        return Err(CuError::INVALID_VALUE);
+    }
+    if size != physical.size || aligned(&[addr]).is_err() {
+        return Err(CuError::NOT_SUPPORTED);
+    }
     let reserved = lock(&RESERVED);
     let inside = reserved
         .range(..=addr)
@@ -223,7 +229,7 @@ pub fn map(addr: u64, size: u64, handle: u64) -> Result {
     let mut mapped = lock(&MAPPED);
     let before = mapped.range(..addr.saturating_add(size)).next_back();
     let overlaps = before.is_some_and(|(start, p)| start + p.size > addr);
-    if !inside || overlaps || size != physical.size {
+    if !inside || overlaps {
         return Err(CuError::INVALID_VALUE);
     }
     replace(addr, size, Some(&physical.file)).map_err(|_| CuError::OUT_OF_MEMORY)?;
@@ -265,6 +271,24 @@ fn replace(addr: u64, size: u64, file: Option<&File>) -> io::Result<()> {
     }
 }
 
+/// Whether a range is reserved and nothing is mapped in it.
+fn is_free(
+    reserved: &BTreeMap<u64, u64>,
+    mapped: &BTreeMap<u64, Arc<Physical>>,
+    addr: u64,
+    size: u64,
+) -> bool {
+    let Some(end) = addr.checked_add(size).filter(|_| size > 0) else {
+        return false;
+    };
+    let last = |start: &u64, len: u64| start + len;
+    let inside = reserved.range(..=addr).next_back();
+    let before = mapped.range(..end).next_back();
+    inside.is_some_and(|(start, len)| end <= last(start, *len))
+        && before.is_none_or(|(start, p)| last(start, p.size) <= addr)
+        && aligned(&[addr, size]).is_ok()
+}
+
 /// The mappings that exactly cover `[addr, addr+size)`.
 fn covering(mapped: &BTreeMap<u64, Arc<Physical>>, addr: u64, size: u64) -> Result<Vec<u64>> {
     let end = addr
@@ -285,13 +309,18 @@ fn covering(mapped: &BTreeMap<u64, Arc<Physical>>, addr: u64, size: u64) -> Resu
     }
 }
 
-/// cuMemUnmap of whole mappings. Waits for nothing, as on hardware.
+/// cuMemUnmap of whole mappings, or of reserved addresses where nothing is mapped. Waits for nothing, as on
+/// hardware.
 ///
 /// # Errors
 /// CUDA_ERROR_INVALID_VALUE.
 pub fn unmap(addr: u64, size: u64) -> Result {
     let driver = healthy()?;
+    let reserved = lock(&RESERVED);
     let mut mapped = lock(&MAPPED);
+    if is_free(&reserved, &mapped, addr, size) {
+        return Ok(());
+    }
     for start in covering(&mapped, addr, size)? {
         let a = driver
             .memory

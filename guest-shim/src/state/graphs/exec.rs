@@ -1,6 +1,6 @@
 //! Instantiated graphs.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
 use vgpu_proto::call::req;
@@ -41,15 +41,13 @@ pub(crate) struct Exec {
     pub(crate) state: Mutex<ExecState>,
 }
 
-/// Numbers of instances.
-static IDS: AtomicU32 = AtomicU32::new(1);
-
 impl Exec {
     /// Of a graph, of which this is the plan.
     pub(crate) fn new(handle: u64, flags: u64, graph: &Graph, plan: Plan) -> Exec {
         Exec {
             handle,
-            id: IDS.fetch_add(1, Ordering::Relaxed),
+            // The graph inside takes one as well.
+            id: super::IDS.fetch_add(2, Ordering::Relaxed) + 1,
             flags,
             objects: lock(&graph.objects).clone(),
             state: Mutex::new(ExecState {

@@ -5,14 +5,14 @@
 //! recorded or waited for inside are operations of the stream on their own, so that what depends on
 //! them depends on no more.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, Weak};
 
 use super::block::{self, Block};
 use super::conditional::{self, Cell};
 use super::node::{Action, Attributes, COOPERATIVE, KernelNode};
 use super::object::Held;
-use super::{Edge, Graph, capture, make};
+use super::{Edge, Graph, IDS, capture, make};
 use crate::driver::callback::HostCall;
 use crate::driver::context;
 use crate::driver::copy::{Fill, Planned, Transfer};
@@ -95,7 +95,6 @@ enum Ready {
 }
 
 static EXECS: Table<Exec> = Table::new(Kind::GraphExec);
-static IDS: AtomicU32 = AtomicU32::new(1);
 
 /// Why an instantiation failed: CUgraphInstantiateResult, and the node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -149,7 +148,8 @@ pub fn instantiate(graph: &Arc<Graph>, flags: u64) -> std::result::Result<Arc<Ex
     let exec = EXECS.insert(|handle| {
         Arc::new(Exec {
             handle,
-            id: IDS.fetch_add(1, Ordering::Relaxed),
+            // The graph inside takes one as well.
+            id: IDS.fetch_add(2, Ordering::Relaxed) + 1,
             flags,
             state: Mutex::new(State {
                 plan,

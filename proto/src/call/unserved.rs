@@ -1,0 +1,276 @@
+//! What functions that are not served check before they refuse, as NVIDIA's driver does. Symbols without a row check
+//! nothing. soft-gpu reads this table too.
+
+/// One thing that must hold of an argument, which is given by its number from 0 on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Check {
+    /// Not null; otherwise CUDA_ERROR_INVALID_VALUE.
+    Value(usize),
+    /// An int that is not 0; otherwise CUDA_ERROR_INVALID_VALUE.
+    Count(usize),
+    /// Not null; otherwise CUDA_ERROR_INVALID_HANDLE.
+    Handle(usize),
+    /// Not null; otherwise CUDA_ERROR_INVALID_CONTEXT.
+    Context(usize),
+    /// A device's ordinal; otherwise CUDA_ERROR_INVALID_DEVICE.
+    Device(usize),
+    /// One of these numbers; otherwise CUDA_ERROR_INVALID_VALUE.
+    OneOf(usize, &'static [u32]),
+    /// Points to one of these numbers; otherwise CUDA_ERROR_INVALID_VALUE.
+    KindOf(usize, &'static [u32]),
+    /// Points to what is not null; otherwise CUDA_ERROR_INVALID_HANDLE.
+    HandleIn(usize),
+    /// Points to what is not null; otherwise CUDA_ERROR_INVALID_CONTEXT.
+    ContextIn(usize),
+    /// An object of a kind of which there are none: CUDA_ERROR_INVALID_VALUE.
+    Nothing,
+}
+
+use Check::*;
+
+/// Symbols (without `_ptds`, `_ptsz`), and what they check, in this order.
+const CHECKS: &[(&[&str], &[Check])] = &[
+    (&["cuDeviceGetLuid"], &[Value(0), Value(1), Device(2)]),
+    (&["cuDeviceGetNvSciSyncAttributes"], &[Handle(0), Device(1)]),
+    (
+        &["cuFlushGPUDirectRDMAWrites"],
+        &[OneOf(0, &[0]), OneOf(1, &[100, 200])],
+    ),
+    // Descriptors, and NvSci's; the other kinds are of Windows.
+    (
+        &["cuImportExternalMemory"],
+        &[Value(0), Value(1), KindOf(1, &[1, 8, 9])],
+    ),
+    (
+        &["cuImportExternalSemaphore"],
+        &[Value(0), Value(1), KindOf(1, &[1, 6, 9])],
+    ),
+    (
+        &[
+            "cuExternalMemoryGetMappedBuffer",
+            "cuExternalMemoryGetMappedMipmappedArray",
+            "cuGraphExecExternalSemaphoresSignalNodeSetParams",
+            "cuGraphExecExternalSemaphoresWaitNodeSetParams",
+            "cuMemPoolImportPointer",
+            "cuTexObjectCreate",
+        ],
+        &[Value(0), Value(1), Value(2)],
+    ),
+    (
+        &[
+            "cuSignalExternalSemaphoresAsync",
+            "cuWaitExternalSemaphoresAsync",
+        ],
+        &[Value(0), Value(1), Count(2)],
+    ),
+    (
+        &[
+            "cuGraphAddExternalSemaphoresSignalNode",
+            "cuGraphAddExternalSemaphoresWaitNode",
+        ],
+        &[Value(0), Value(1), Value(4)],
+    ),
+    (
+        &[
+            "cuGraphExternalSemaphoresSignalNodeGetParams",
+            "cuGraphExternalSemaphoresSignalNodeSetParams",
+            "cuGraphExternalSemaphoresWaitNodeGetParams",
+            "cuGraphExternalSemaphoresWaitNodeSetParams",
+            "cuIpcGetMemHandle",
+            "cuMemPoolExportPointer",
+            "cuMemPoolExportToShareableHandle",
+            "cuSurfObjectCreate",
+            "cuTensorMapReplaceAddress",
+        ],
+        &[Value(0), Value(1)],
+    ),
+    (
+        &[
+            "cuDestroyExternalMemory",
+            "cuDestroyExternalSemaphore",
+            "cuIpcCloseMemHandle",
+            "cuIpcOpenEventHandle",
+            "cuIpcOpenMemHandle",
+            "cuIpcOpenMemHandle_v2",
+            "cuMemExportToShareableHandle",
+            "cuMemImportFromShareableHandle",
+            "cuMemPoolImportFromShareableHandle",
+            "cuTexRefCreate",
+        ],
+        &[Value(0)],
+    ),
+    (
+        &["cuMemGetHandleForAddressRange"],
+        &[Value(0), Value(1), Value(2)],
+    ),
+    (&["cuMemMapArrayAsync"], &[Value(0), Count(1)]),
+    (
+        &["cuLaunchCooperativeKernelMultiDevice"],
+        &[Value(0), Count(1), HandleIn(0)],
+    ),
+    (&["cuStreamBeginCaptureToCig"], &[Value(1), ContextIn(1)]),
+    (
+        &[
+            "cuTensorMapEncodeTiled",
+            "cuTensorMapEncodeIm2col",
+            "cuTensorMapEncodeIm2colWide",
+        ],
+        &[Value(0), Value(3), Value(4), Value(5)],
+    ),
+    (
+        &[
+            "cuTexObjectGetResourceDesc",
+            "cuTexObjectGetResourceViewDesc",
+            "cuTexObjectGetTextureDesc",
+            "cuSurfObjectGetResourceDesc",
+        ],
+        &[Value(0), Nothing],
+    ),
+    (&["cuTexObjectDestroy", "cuSurfObjectDestroy"], &[Nothing]),
+    (
+        &[
+            "cuTexRefDestroy",
+            "cuTexRefSetAddress2D",
+            "cuTexRefSetAddress2D_v2",
+            "cuTexRefSetAddress2D_v3",
+            "cuTexRefSetAddressMode",
+            "cuTexRefSetArray",
+            "cuTexRefSetBorderColor",
+            "cuTexRefSetFilterMode",
+            "cuTexRefSetFlags",
+            "cuTexRefSetFormat",
+            "cuTexRefSetMaxAnisotropy",
+            "cuTexRefSetMipmapFilterMode",
+            "cuTexRefSetMipmapLevelBias",
+            "cuTexRefSetMipmapLevelClamp",
+            "cuTexRefSetMipmappedArray",
+            "cuSurfRefSetArray",
+            "cuGraphicsUnregisterResource",
+            "cuGraphicsResourceSetMapFlags",
+            "cuGraphicsResourceSetMapFlags_v2",
+        ],
+        &[Handle(0)],
+    ),
+    (
+        &[
+            "cuTexRefGetAddress",
+            "cuTexRefGetAddress_v2",
+            "cuTexRefGetAddressMode",
+            "cuTexRefGetArray",
+            "cuTexRefGetBorderColor",
+            "cuTexRefGetFilterMode",
+            "cuTexRefGetFlags",
+            "cuTexRefGetMaxAnisotropy",
+            "cuTexRefGetMipmapFilterMode",
+            "cuTexRefGetMipmapLevelBias",
+            "cuTexRefGetMipmappedArray",
+            "cuSurfRefGetArray",
+            "cuIpcGetEventHandle",
+            "cuGraphicsSubResourceGetMappedArray",
+            "cuGraphicsResourceGetMappedMipmappedArray",
+        ],
+        &[Value(0), Handle(1)],
+    ),
+    (
+        &["cuTexRefGetFormat", "cuTexRefGetMipmapLevelClamp"],
+        &[Handle(2)],
+    ),
+    (
+        &["cuTexRefSetAddress", "cuTexRefSetAddress_v2"],
+        &[Handle(1)],
+    ),
+    (
+        &["cuModuleGetTexRef", "cuModuleGetSurfRef"],
+        &[Value(0), Handle(1), Value(2)],
+    ),
+    (
+        &["cuCtxFromGreenCtx", "cuGreenCtxStreamCreate"],
+        &[Value(0), Context(1)],
+    ),
+    (
+        &[
+            "cuCtxRecordEvent",
+            "cuCtxWaitEvent",
+            "cuGreenCtxRecordEvent",
+            "cuGreenCtxWaitEvent",
+        ],
+        &[Context(0), Handle(1)],
+    ),
+    (
+        &[
+            "cuGreenCtxDestroy",
+            "cuGreenCtxGetDevResource",
+            "cuGreenCtxGetId",
+        ],
+        &[Context(0)],
+    ),
+];
+
+/// Arguments of a call that the table looks at.
+pub type Arguments = [u64; 6];
+
+/// The code of what is wrong with a call of an unserved function; `None` where it is only not served. `peek`
+/// reads the first eight bytes at an address of the program; there are `devices` devices.
+pub fn wrong(
+    symbol: &str,
+    arguments: &Arguments,
+    devices: u32,
+    peek: impl Fn(u64) -> u64,
+) -> Option<u32> {
+    const VALUE: u32 = 1;
+    const DEVICE: u32 = 101;
+    const CONTEXT: u32 = 201;
+    const HANDLE: u32 = 400;
+    let name = symbol.trim_end_matches("_ptds").trim_end_matches("_ptsz");
+    let row = CHECKS.iter().find(|(symbols, _)| symbols.contains(&name))?;
+    let of = |n: usize| arguments.get(n).copied().unwrap_or_default();
+    row.1.iter().find_map(|check| {
+        let (holds, code) = match *check {
+            Check::Value(n) => (of(n) != 0, VALUE),
+            Check::Count(n) => (of(n) as u32 != 0, VALUE),
+            Check::Handle(n) => (of(n) != 0, HANDLE),
+            Check::Context(n) => (of(n) != 0, CONTEXT),
+            // An int: the upper half of its word is anything.
+            Check::Device(n) => ((of(n) as u32) < devices, DEVICE),
+            Check::OneOf(n, known) => (known.contains(&(of(n) as u32)), VALUE),
+            Check::KindOf(n, known) => (known.contains(&(peek(of(n)) as u32)), VALUE),
+            Check::HandleIn(n) => (peek(of(n)) != 0, HANDLE),
+            Check::ContextIn(n) => (peek(of(n)) != 0, CONTEXT),
+            Check::Nothing => (false, VALUE),
+        };
+        (!holds).then_some(code)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arguments_are_checked_in_order_and_a_right_call_is_only_not_served() {
+        let peek = |at| at - 100;
+        let wrong = |symbol, arguments: Arguments| super::wrong(symbol, &arguments, 2, peek);
+        assert_eq!(wrong("cuDeviceGetLuid", [8, 8, 9, 0, 0, 0]), Some(101));
+        assert_eq!(wrong("cuDeviceGetLuid", [0, 8, 9, 0, 0, 0]), Some(1));
+        assert_eq!(wrong("cuDeviceGetLuid", [8, 8, 1, 0, 0, 0]), None);
+        assert_eq!(wrong("cuImportExternalMemory", [8, 101, 0, 0, 0, 0]), None);
+        assert_eq!(
+            wrong("cuImportExternalMemory", [8, 102, 0, 0, 0, 0]),
+            Some(1)
+        );
+        assert_eq!(
+            wrong("cuMemMapArrayAsync_ptsz", [8, 0, 0, 0, 0, 0]),
+            Some(1)
+        );
+        assert_eq!(wrong("cuMulticastCreate", [0; 6]), None);
+    }
+
+    #[test]
+    fn a_symbol_has_one_row() {
+        let mut all: Vec<&str> = CHECKS.iter().flat_map(|(s, _)| s.iter().copied()).collect();
+        let number = all.len();
+        all.sort_unstable();
+        all.dedup();
+        assert_eq!(all.len(), number);
+    }
+}
