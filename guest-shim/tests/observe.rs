@@ -25,7 +25,7 @@ fn program(cuda: &guest::Cuda) {
     // Asked for before.
     let again = cuda.kernel();
     assert_eq!(again, function);
-    let missing = cu!(cuda, cuIpcCloseMemHandle(0 => u64));
+    let missing = cu!(cuda, cuIpcCloseMemHandle(8 => u64));
     assert_eq!(missing, 801);
     assert_eq!(cu!(cuda, cuMemFree_v2(1 => u64)), 1);
     assert_eq!(cuda.synchronize(), 0);

@@ -85,7 +85,7 @@ fn an_unserved_function_is_named_once_when_asked() {
         cuda.begin();
         for _ in 0..3 {
             assert_eq!(
-                call_with_zeros(&cuda, "cuIpcCloseMemHandle"),
+                call_with_zeros(&cuda, "cuMulticastUnbind"),
                 CuResult::NOT_SUPPORTED.0
             );
         }
@@ -94,14 +94,14 @@ fn an_unserved_function_is_named_once_when_asked() {
     let host = Host::usual();
     let outcome = guest::start(name, &host).success();
     assert!(
-        !outcome.stderr.contains("cuIpcCloseMemHandle"),
+        !outcome.stderr.contains("cuMulticastUnbind"),
         "{}",
         outcome.stderr
     );
     let environment = [("VGPU_ADDRESS", &*host.address()), ("VGPU_LOG", "warn")];
     let outcome = guest::start_with(name, &environment).success();
     assert_eq!(
-        outcome.stderr.matches("cuIpcCloseMemHandle").count(),
+        outcome.stderr.matches("cuMulticastUnbind").count(),
         1,
         "{}",
         outcome.stderr

@@ -524,7 +524,7 @@ fn one_physical_memory_is_the_same_wherever_it_is_mapped() {
     );
     ok(cuMemRelease(handle));
     ok(cuMemUnmap(range, 2 * SIZE));
-    assert_eq!(cuMemUnmap(range, SIZE), 1);
+    ok(cuMemUnmap(range, SIZE));
     ok(cuMemAddressFree(range, 3 * SIZE));
     assert_eq!(cuMemAddressFree(range, 3 * SIZE), 1);
 }

@@ -370,7 +370,7 @@ fn kernels_of_libraries_tell_of_themselves() {
     let mut unified = std::ptr::null_mut();
     assert_eq!(
         cuLibraryGetUnifiedFunction(out(&mut unified), library, Text(c"a".as_ptr())),
-        500
+        INVALID
     );
 }
 
