@@ -40,6 +40,9 @@ const KEPT: &[Op] = &[
     Op::ModuleGetFunction,
     Op::ModuleGetGlobal,
     Op::FuncGetAttribute,
+    Op::OccupancyBlocks,
+    Op::OccupancyShared,
+    Op::MemGranularity,
     Op::PrimaryCtxRetain,
     Op::ModuleLoad,
 ];

@@ -30,6 +30,7 @@ mod reach;
 mod rules;
 mod shares;
 mod starved;
+mod steps;
 mod surface;
 mod truth;
 mod usage;

@@ -12,7 +12,7 @@ use crate::cudart::GATE;
 use crate::ffi::{exports, put, put_optional, required};
 use crate::process::{live, shim};
 use crate::state::Shim;
-use crate::state::{capture, contexts};
+use crate::state::{capture, contexts, modules};
 
 /// What `cuCtxGetApiVersion` answers for every context made by the forms since CUDA 3.2.
 const API_VERSION: u32 = 3020;
@@ -256,7 +256,7 @@ exports! {
             return Err(CuResult::INVALID_VALUE);
         }
         context.cache_config.store(config, Ordering::Relaxed);
-        shim.session.post(&req::CtxSetCacheConfig { ctx: context.handle, config })
+        modules::set_cache_config(shim, context.handle, config)
     }
 
     /// What was last set.

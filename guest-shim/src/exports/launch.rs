@@ -316,13 +316,10 @@ impl Shape {
 
     /// All blocks of a cooperative launch must run at once.
     fn check_fits_at_once(&self, shim: &Shim, device: &Device, function: &FunctionInfo) -> Cu {
-        let call = req::OccupancyBlocks {
-            func: function.handle,
-            block_size: self.block.iter().product::<u32>() as i32,
-            dynamic_shared: self.shared.into(),
-            flags: 0,
-        };
-        let blocks = shim.session.call(&call)?.blocks.max(0) as u64;
+        let threads = self.block.iter().product::<u32>() as i32;
+        let blocks = function
+            .blocks(shim, threads, self.shared.into(), 0)?
+            .max(0) as u64;
         let processors = device
             .attribute(device_attribute::MULTIPROCESSOR_COUNT)?
             .max(0) as u64;

@@ -3,7 +3,6 @@
 use std::ffi::{CStr, OsStr, c_char, c_int, c_uint, c_void};
 use std::os::unix::ffi::OsStrExt as _;
 
-use vgpu_proto::call::req;
 use vgpu_proto::cuda::CuResult;
 
 use super::context::{release, retain};
@@ -232,11 +231,11 @@ exports! {
     /// A preference.
     fn cuKernelSetCacheConfig(kernel: u64, config: u32, device: c_int) {
         let shim = live()?;
-        let func = shim.kernels.get(kernel)?.on_device(shim, device)?.handle;
+        let function = shim.kernels.get(kernel)?.on_device(shim, device)?;
         if config >= CACHE_CONFIGS {
             return Err(CuResult::INVALID_VALUE);
         }
-        shim.session.post(&req::FuncSetCacheConfig { func, config })
+        function.set_cache_config(shim, config)
     }
 }
 

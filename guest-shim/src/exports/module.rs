@@ -4,7 +4,6 @@ use std::ffi::{CStr, OsStr, c_char, c_void};
 use std::os::unix::ffi::OsStrExt as _;
 use std::sync::Arc;
 
-use vgpu_proto::call::req;
 use vgpu_proto::cuda::CuResult;
 use vgpu_proto::limits::MAX_IMAGE;
 
@@ -196,11 +195,11 @@ exports! {
     /// A preference.
     fn cuFuncSetCacheConfig(function: u64, config: u32) {
         let shim = live()?;
-        let func = libraries::function(shim, function)?.handle;
+        let function = libraries::function(shim, function)?;
         if config >= CACHE_CONFIGS {
             return Err(CuResult::INVALID_VALUE);
         }
-        shim.session.post(&req::FuncSetCacheConfig { func, config })
+        function.set_cache_config(shim, config)
     }
 }
 

@@ -2,17 +2,15 @@
 
 use std::ffi::c_int;
 
-use vgpu_proto::call::req;
 use vgpu_proto::cuda::CuResult;
 
 use super::launch::Config;
 use crate::Cu;
 use crate::ffi::{exports, put, required};
 use crate::process::live;
-use crate::state::Shim;
 use crate::state::devices::attribute as attr;
 use crate::state::libraries;
-use crate::state::modules::{FunctionInfo, attribute};
+use crate::state::modules::attribute;
 
 /// `CUoccupancyB2DSize`: dynamic shared memory of a block size.
 pub(crate) type SharedOfBlock = Option<unsafe extern "C" fn(c_int) -> usize>;
@@ -50,12 +48,11 @@ exports! {
     ) {
         let shim = live()?;
         required(out)?;
-        let func = libraries::function(shim, function)?.handle;
+        let function = libraries::function(shim, function)?;
         if blocks <= 0 || block_size <= 0 {
             return Err(CuResult::INVALID_VALUE);
         }
-        let call = req::OccupancyShared { func, blocks, block_size };
-        let bytes = shim.session.call(&call)?.bytes;
+        let bytes = function.shared_for(shim, blocks, block_size)?;
         // SAFETY: by the contract of the function.
         unsafe { put(out, bytes as usize) }
     }
@@ -76,7 +73,7 @@ exports! {
         if threads == 0 {
             return Err(CuResult::INVALID_VALUE);
         }
-        let blocks = ask(shim, &function, threads, shared as usize, 0)?;
+        let blocks = function.blocks(shim, threads, shared.into(), 0)?;
         let device = shim.devices.get(function.device)?;
         let processors = device.attribute(attr::MULTIPROCESSOR_COUNT)?;
         // SAFETY: by the contract of the function.
@@ -146,22 +143,6 @@ unsafe fn cluster(config: *const Config) -> Cu<u32> {
     Ok(blocks)
 }
 
-fn ask(
-    shim: &Shim,
-    function: &FunctionInfo,
-    block_size: i32,
-    shared: usize,
-    flags: u32,
-) -> Cu<i32> {
-    let call = req::OccupancyBlocks {
-        func: function.handle,
-        block_size,
-        dynamic_shared: shared as u64,
-        flags,
-    };
-    Ok(shim.session.call(&call)?.blocks)
-}
-
 /// # Safety
 /// `out` is null or valid for a write.
 unsafe fn active_blocks(
@@ -177,7 +158,7 @@ unsafe fn active_blocks(
     if size <= 0 || flags > 1 {
         return Err(CuResult::INVALID_VALUE);
     }
-    let blocks = ask(shim, &function, size, shared, flags)?;
+    let blocks = function.blocks(shim, size, shared as u64, flags)?;
     // SAFETY: by this function's contract.
     unsafe { put(out, blocks) }
 }
@@ -218,7 +199,7 @@ unsafe fn potential(
     while size > 0 && best_threads < most {
         // SAFETY: the program's own function, by this function's contract.
         let shared = shared_of_block.map_or(shared, |f| unsafe { f(size) });
-        let blocks = ask(shim, &function, size, shared, flags)?;
+        let blocks = function.blocks(shim, size, shared as u64, flags)?;
         if blocks * size > best_threads {
             (best, best_threads, best_blocks) = (size, blocks * size, blocks);
         }

@@ -2,7 +2,6 @@
 
 use std::ffi::{c_int, c_void};
 
-use vgpu_proto::call::req;
 use vgpu_proto::cuda::CuResult;
 
 use super::pool::{AccessDesc, Location, ON_DEVICE, PINNED};
@@ -62,8 +61,7 @@ exports! {
         }
         // The same for every place, as on devices, even where there is none.
         let device = shim.devices.get(properties.location.id).or_else(|_| shim.devices.get(0))?;
-        let call = req::MemGranularity { device: device.wire, option };
-        let bytes = shim.session.call(&call)?.bytes;
+        let bytes = device.granularity(shim, option)?;
         // SAFETY: by the contract of the function.
         unsafe { put(out, bytes as usize) }
     }

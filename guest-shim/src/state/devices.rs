@@ -1,8 +1,12 @@
 //! The devices that the program sees, and everything immutable about them.
 
+use std::sync::OnceLock;
+
+use vgpu_proto::call::req;
 use vgpu_proto::cuda::{CuResult, OFFERED_CUDA_VERSION};
 use vgpu_proto::handshake::{DeviceInfo, Welcome};
 
+use super::Shim;
 use crate::Cu;
 
 /// `CUdevice_attribute` numbers that the library itself needs.
@@ -39,6 +43,8 @@ pub(crate) struct Device {
     pub(crate) max_block: [u32; 3],
     /// Largest grid in each direction.
     pub(crate) max_grid: [u32; 3],
+    /// By `CUmemAllocationGranularity_flags`, once asked for.
+    granularity: [OnceLock<u64>; 2],
 }
 
 /// All of them, in the program's order.
@@ -70,7 +76,25 @@ impl Device {
                 get(grid + 2, 65_535),
             ],
             info,
+            granularity: Default::default(),
         }
+    }
+
+    /// `cuMemGetAllocationGranularity`: bytes.
+    ///
+    /// # Errors
+    /// The driver's; the session's.
+    pub(crate) fn granularity(&self, shim: &Shim, option: u32) -> Cu<u64> {
+        let kept = self.granularity.get(option as usize);
+        if let Some(bytes) = kept.and_then(OnceLock::get) {
+            return Ok(*bytes);
+        }
+        let device = self.wire;
+        let bytes = shim
+            .session
+            .call(&req::MemGranularity { device, option })?
+            .bytes;
+        Ok(*kept.map_or(&bytes, |kept| kept.get_or_init(|| bytes)))
     }
 
     /// `cuDeviceGetAttribute`.

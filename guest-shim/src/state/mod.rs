@@ -12,6 +12,7 @@ pub(crate) mod libraries;
 pub(crate) mod mapped;
 pub(crate) mod memory;
 pub(crate) mod modules;
+pub(crate) mod occupancy;
 pub(crate) mod pinned;
 pub(crate) mod pools;
 pub(crate) mod reserve;

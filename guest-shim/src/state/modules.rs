@@ -12,6 +12,7 @@ use vgpu_proto::limits::{MAX_ARGS, MAX_BULK, MAX_KERNEL_PARAMS};
 
 use super::Shim;
 use super::contexts::Context;
+use super::occupancy::{Answers, Question};
 use crate::jit::Options;
 use crate::session::sys::UserMemory;
 use crate::{Cu, lock, log};
@@ -20,10 +21,17 @@ use crate::{Cu, lock, log};
 pub(crate) mod attribute {
     pub(crate) const MAX_THREADS_PER_BLOCK: u32 = 0;
     pub(crate) const MAX_DYNAMIC_SHARED_SIZE_BYTES: u32 = 8;
+    pub(crate) const PREFERRED_SHARED_MEMORY_CARVEOUT: u32 = 9;
     pub(crate) const NON_PORTABLE_CLUSTER_SIZE: u32 = 14;
     /// Attributes of `cuda.h`: 0 to this, exclusive.
     pub(crate) const NUMBER: usize = 18;
 }
+
+/// In place of an attribute's value: the driver has not said it yet.
+const UNSAID: i32 = i32::MIN;
+
+/// In place of an attribute's value: the driver does not know the attribute.
+const UNKNOWN: i32 = i32::MIN + 1;
 
 /// One module.
 #[derive(Debug)]
@@ -57,23 +65,91 @@ pub(crate) struct FunctionInfo {
     pub(crate) params: Vec<(u32, u32)>,
     /// Bytes of the whole parameter block.
     pub(crate) params_len: usize,
-    /// By `CUfunction_attribute`; `i32::MIN` where the driver did not answer.
+    /// By `CUfunction_attribute`: a value, [`UNSAID`] or [`UNKNOWN`].
     attributes: [AtomicI32; attribute::NUMBER],
+    /// Held while an attribute is set, so that what is kept here is what the host has.
+    setting: Mutex<()>,
+    occupancy: Answers,
 }
 
 impl FunctionInfo {
     /// The value of an attribute, if the driver said it.
     pub(crate) fn attribute(&self, id: u32) -> Option<i32> {
         let value = self.attributes.get(id as usize)?.load(Ordering::Relaxed);
-        (value != i32::MIN).then_some(value)
+        (value != UNSAID && value != UNKNOWN).then_some(value)
     }
 
-    /// The program has set an attribute, with the host's agreement.
-    pub(crate) fn set_attribute(&self, id: u32, value: i32) {
+    fn keep_attribute(&self, id: u32, value: i32) {
         if let Some(place) = self.attributes.get(id as usize) {
             place.store(value, Ordering::Relaxed);
         }
     }
+
+    fn lacks_attribute(&self, id: u32) -> bool {
+        let place = self.attributes.get(id as usize);
+        place.is_some_and(|value| value.load(Ordering::Relaxed) == UNKNOWN)
+    }
+
+    /// Blocks that one multiprocessor holds, of so many threads and bytes of dynamic shared memory.
+    ///
+    /// # Errors
+    /// The driver's; the session's.
+    pub(crate) fn blocks(&self, shim: &Shim, threads: i32, shared: u64, flags: u32) -> Cu<i32> {
+        let call = req::OccupancyBlocks {
+            func: self.handle,
+            block_size: threads,
+            dynamic_shared: shared,
+            flags,
+        };
+        let question = Question::Blocks {
+            threads,
+            shared,
+            flags,
+        };
+        let ask = || Ok(shim.session.call(&call)?.blocks as u64);
+        Ok(self.occupancy.of(question, ask)? as i32)
+    }
+
+    /// Bytes of dynamic shared memory for each of so many blocks of a multiprocessor.
+    ///
+    /// # Errors
+    /// The driver's; the session's.
+    pub(crate) fn shared_for(&self, shim: &Shim, blocks: i32, threads: i32) -> Cu<u64> {
+        let call = req::OccupancyShared {
+            func: self.handle,
+            blocks,
+            block_size: threads,
+        };
+        let question = Question::Shared { blocks, threads };
+        self.occupancy
+            .of(question, || Ok(shim.session.call(&call)?.bytes))
+    }
+
+    /// `cuFuncSetCacheConfig`.
+    ///
+    /// # Errors
+    /// Why the session is over.
+    pub(crate) fn set_cache_config(&self, shim: &Shim, config: u32) -> Cu {
+        let func = self.handle;
+        shim.session
+            .post(&req::FuncSetCacheConfig { func, config })?;
+        self.occupancy.forget();
+        Ok(())
+    }
+}
+
+/// `cuCtxSetCacheConfig`: the preference of functions that have none of their own.
+///
+/// # Errors
+/// Why the session is over.
+pub(crate) fn set_cache_config(shim: &Shim, ctx: Ctx, config: u32) -> Cu {
+    shim.session.post(&req::CtxSetCacheConfig { ctx, config })?;
+    for function in shim.functions.all() {
+        if function.ctx == ctx {
+            function.occupancy.forget();
+        }
+    }
+    Ok(())
 }
 
 /// Images that the host had when it was last asked. It may have dropped one since, and says then
@@ -230,20 +306,43 @@ pub(crate) fn attribute(shim: &Shim, function: &FunctionInfo, id: u32) -> Cu<i32
     if let Some(value) = function.attribute(id) {
         return Ok(value);
     }
+    if function.lacks_attribute(id) {
+        return Err(CuResult::INVALID_VALUE);
+    }
+    let _nobody_sets = lock(&function.setting);
     let call = req::FuncGetAttribute {
         func: function.handle,
         attribute: id,
     };
-    let value = shim.session.call(&call)?.value;
-    function.set_attribute(id, value);
-    Ok(value)
+    match shim.session.call(&call) {
+        Ok(reply) => {
+            function.keep_attribute(id, reply.value);
+            Ok(reply.value)
+        }
+        Err(code) => {
+            // Runtimes ask for attributes that are newer than the driver each time.
+            if code == CuResult::INVALID_VALUE {
+                function.keep_attribute(id, UNKNOWN);
+            }
+            Err(code)
+        }
+    }
 }
 
-/// `cuFuncSetAttribute`: what the driver agreed to is what cuFuncGetAttribute answers.
+/// `cuFuncSetAttribute`: what the driver agreed to is what cuFuncGetAttribute answers. Libraries set what a launch
+/// needs before each launch: the host is told of changes only.
 ///
 /// # Errors
 /// The driver's.
 pub(crate) fn set_attribute(shim: &Shim, function: &FunctionInfo, id: u32, value: i32) -> Cu {
+    let settable = [
+        attribute::MAX_DYNAMIC_SHARED_SIZE_BYTES,
+        attribute::PREFERRED_SHARED_MEMORY_CARVEOUT,
+    ];
+    let _one_at_a_time = lock(&function.setting);
+    if settable.contains(&id) && function.attribute(id) == Some(value) {
+        return Ok(());
+    }
     shim.session.call(&req::FuncSetAttribute {
         func: function.handle,
         attribute: id,
@@ -254,7 +353,8 @@ pub(crate) fn set_attribute(shim: &Shim, function: &FunctionInfo, id: u32, value
         attribute::NON_PORTABLE_CLUSTER_SIZE => (value != 0).into(),
         _ => value,
     };
-    function.set_attribute(id, told);
+    function.keep_attribute(id, told);
+    function.occupancy.forget();
     Ok(())
 }
 
@@ -301,7 +401,7 @@ pub(crate) fn function(shim: &Shim, module: &ModuleInfo, name: &str) -> Cu<u64> 
     if params_len > MAX_KERNEL_PARAMS {
         return Err(CuResult::INVALID_VALUE);
     }
-    let attributes = [const { AtomicI32::new(i32::MIN) }; attribute::NUMBER];
+    let attributes = [const { AtomicI32::new(UNSAID) }; attribute::NUMBER];
     for (id, value) in &reply.attributes {
         if let Some(place) = attributes.get(*id as usize) {
             place.store(*value, Ordering::Relaxed);
@@ -316,6 +416,8 @@ pub(crate) fn function(shim: &Shim, module: &ModuleInfo, name: &str) -> Cu<u64> 
         params: reply.params,
         params_len,
         attributes,
+        setting: Mutex::default(),
+        occupancy: Answers::default(),
     };
     shim.functions.insert(reply.func.0, Arc::new(info))?;
     // Of two threads that asked at once, both handles work; the first is kept.
