@@ -68,6 +68,17 @@ pub(crate) fn required<T>(pointer: *const T) -> Cu {
     }
 }
 
+/// One of two results may be left out, and not both.
+///
+/// # Errors
+/// `CUDA_ERROR_INVALID_VALUE`.
+pub(crate) fn one_required<T, U>(first: *const T, second: *const U) -> Cu {
+    match first.is_null() {
+        true => required(second),
+        false => Ok(()),
+    }
+}
+
 /// A name of the caller.
 ///
 /// # Errors

@@ -327,7 +327,7 @@ fn settings_and_names() {
         In(file.as_ptr().cast()),
         at(&size),
     ));
-    let (mut told, mut room) = ([9u8; 16], 16usize);
+    let (mut told, mut room) = ([9u8; 1024], 1024usize);
     ok(cuCoredumpGetAttribute(
         5,
         Out(told.as_mut_ptr()),

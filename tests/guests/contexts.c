@@ -172,7 +172,8 @@ static void resources(CUcontext ctx) {
 static void tools(void) {
     enum { LIGHT = 3, FILE_NAME = 5 };
     _Bool light = 1;
-    char name[64] = "";
+    /* Names are told to who has room for the longest. */
+    char name[1024] = "";
     size_t size = sizeof light, length = sizeof name;
     OK(cuCoredumpGetAttribute(LIGHT, &light, &size));
     IS(0, light);
@@ -186,6 +187,8 @@ static void tools(void) {
     length = sizeof name;
     OK(cuCoredumpGetAttributeGlobal(FILE_NAME, name, &length));
     EXPECT(!strcmp(name, "dump.%p"));
+    length = sizeof name - 1;
+    FAILS(INVALID_VALUE, cuCoredumpGetAttributeGlobal(FILE_NAME, name, &length));
     FAILS(INVALID_VALUE, cuCoredumpGetAttribute(99, name, &length));
     FAILS(INVALID_VALUE, cuCoredumpSetAttributeGlobal(99, name, &length));
     FAILS(INVALID_VALUE, cuCoredumpSetAttribute(LIGHT, &light, NULL));

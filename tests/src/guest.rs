@@ -199,6 +199,8 @@ pub enum Target {
     Remote(String),
     /// To soft-gpu in the same process: what remoting is compared with.
     SoftGpu,
+    /// Where this process's own environment leads.
+    Environment,
 }
 
 /// A guest process about to start.
@@ -259,6 +261,7 @@ impl Guest {
             Target::SoftGpu => {
                 command.env("LD_LIBRARY_PATH", paths::soft_gpu_dir()?);
             }
+            Target::Environment => {}
         }
         let child = command
             .stdin(Stdio::null())

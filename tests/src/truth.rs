@@ -2,13 +2,15 @@
 //!
 //! The program `tests/truth/truth.c` makes the calls; its lines have the table's form. Which rows say something
 //! about one card or about WSL only is [`Row::specific`]'s to know; which others are answered differently here is
-//! listed in `tests/truth/differences.tsv`, each with the reason.
+//! listed in `tests/clients/expected/truth.toml`, each with the reason.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 
+use crate::clients::events::Outcome;
+use crate::clients::install::Kit;
 use crate::guest::{self, Guest, Target};
 use crate::paths;
 use crate::wait::SOON;
@@ -43,8 +45,29 @@ const PARTS: [&str; 26] = [
     "values",
 ];
 
+/// The package of NVIDIA's runtime that rows ask, of the last version whose `cudaMemAdvise` names devices by number.
+pub const RUNTIME: (&str, &str) = ("nvidia-cuda-runtime-cu12", "12.9.79");
+
+/// The runtime's library, where `make clients` has fetched it.
+fn runtime() -> Option<PathBuf> {
+    let (package, version) = RUNTIME;
+    let wheel = Kit::of_checkout()
+        .dir()
+        .join(format!("{package}-{version}"));
+    let library = wheel.join("nvidia/cuda_runtime/lib/libcudart.so.12");
+    library.is_file().then_some(library)
+}
+
+/// The program's status on other devices.
+const OTHER_DEVICES: i32 = 4;
+
+/// Rows cannot be asked here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the rows are about two devices of compute capability 8.6, which this machine has not")]
+pub struct OtherDevices;
+
 /// Settings that make a soft device like the card of most rows, a GeForce RTX 3060.
-pub const CARD: [(&str, &str); 1] = [("SOFT_GPU_CC", "8.6")];
+pub const CARD: [(&str, &str); 2] = [("SOFT_GPU_CC", "8.6"), ("SOFT_GPU_DEVICES", "2")];
 
 /// A call and its arguments in words.
 pub type Question = (String, String);
@@ -65,12 +88,13 @@ const BY_CAPABILITY: [&str; 3] = ["(76)", "(106)", "(120)"];
 
 /// Questions whose answers follow from one property of devices under WSL: managed memory is not shared between
 /// the host and a device at once (CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS is 0).
-const WITHOUT_CONCURRENT_ACCESS: [(&str, &str); 9] = [
+const WITHOUT_CONCURRENT_ACCESS: [(&str, &str); 10] = [
     ("cuDeviceGetAttribute", "ConcurrentManagedAccess, device 0"),
     ("cuDeviceGetAttribute", "ConcurrentManagedAccess, device 1"),
     ("cuMemGetDefaultMemPool", "managed, device 0"),
     ("cuMemPrefetchAsync", "managed to device 1"),
     ("cuMemPrefetchAsync", "managed to the host"),
+    ("cudaMemPrefetchAsync", "managed to the host"),
     ("cuMemAdvise", "set preferred location device 1"),
     ("cuMemAdvise", "unset accessed by device 0"),
     (
@@ -81,12 +105,14 @@ const WITHOUT_CONCURRENT_ACCESS: [(&str, &str); 9] = [
 ];
 
 impl Row {
+    /// The row as a test's name.
+    pub fn name(&self) -> String {
+        format!("{}: {}", self.question.0, self.question.1)
+    }
+
     /// Why the row says nothing about other machines, if so.
     pub fn specific(&self) -> Option<&'static str> {
         let (call, arguments) = (self.question.0.as_str(), self.question.1.as_str());
-        if call.starts_with("cuda") {
-            return Some("asked through cudart");
-        }
         if self.of_each_card() && !BY_CAPABILITY.iter().any(|id| arguments.ends_with(id)) {
             return Some("each card has its own value");
         }
@@ -128,11 +154,26 @@ fn lines(name: &str) -> Result<Vec<Vec<String>>> {
         .collect())
 }
 
+/// The table of what cards answer.
+const CARD_FACTS: &str = "card-facts.tsv";
+
 /// The table.
 ///
 /// # Errors
 /// If it cannot be read, or a row has not four columns.
 pub fn table() -> Result<Vec<Row>> {
+    rows(CARD_FACTS)
+}
+
+/// Neighbours of its rows, which nobody measured: each follows from a rule that the row's note names.
+///
+/// # Errors
+/// As [`table`].
+pub fn kin() -> Result<Vec<Row>> {
+    rows("kin.tsv")
+}
+
+fn rows(name: &str) -> Result<Vec<Row>> {
     let row = |columns: Vec<String>| -> Result<Row> {
         let [call, arguments, answer, note]: [String; 4] = columns
             .try_into()
@@ -143,70 +184,74 @@ pub fn table() -> Result<Vec<Row>> {
             note,
         })
     };
-    lines("card-facts.tsv")?.into_iter().map(row).collect()
-}
-
-/// The questions that are answered differently here, with the reasons.
-///
-/// # Errors
-/// If the list cannot be read, or a row has not three columns.
-pub fn differences() -> Result<BTreeMap<Question, String>> {
-    let row = |columns: Vec<String>| -> Result<(Question, String)> {
-        let [call, arguments, reason]: [String; 3] = columns
-            .try_into()
-            .map_err(|row| anyhow::anyhow!("{row:?} has not three columns"))?;
-        Ok(((call, arguments), reason))
-    };
-    lines("differences.tsv")?.into_iter().map(row).collect()
+    lines(name)?.into_iter().map(row).collect()
 }
 
 /// What a driver answers, by question.
 ///
 /// # Errors
-/// If the program does not end well, with what it printed.
+/// If the program does not end well, with what it printed; [`OtherDevices`].
 pub fn ask(target: &Target) -> Result<BTreeMap<Question, String>> {
     let mut answers = BTreeMap::new();
     for part in PARTS {
-        let mut guest = Guest::new(guest::TRUTH, target.clone())?
-            .arg(part)
-            .arg(folder().join("card-facts.tsv"));
-        for (name, value) in CARD {
-            guest = guest.env(name, value);
-        }
-        guest = guest.env("SOFT_GPU_DEVICES", "2");
-        let output = guest.run(2 * SOON)?;
-        ensure!(
-            output.status.success(),
-            "{part}: {}",
-            guest::describe(&output)
-        );
-        for line in String::from_utf8_lossy(&output.stdout).lines() {
-            let mut columns = line.splitn(3, '\t').map(str::to_owned);
-            if let (Some(call), Some(arguments), Some(answer)) =
-                (columns.next(), columns.next(), columns.next())
-            {
-                answers.insert((call, arguments), answer);
-            }
-        }
+        answers.extend(ask_part(target, part, &folder().join(CARD_FACTS))?);
+    }
+    if let Some(library) = runtime() {
+        answers.extend(ask_part(target, "runtime", &library)?);
     }
     Ok(answers)
 }
 
-/// The rows that are not answered as the card answers, with what is answered instead; rows that are specific to
-/// the card are left out.
-pub fn unlike<'a>(
-    rows: &'a [Row],
-    answers: &BTreeMap<Question, String>,
-) -> BTreeMap<&'a Question, String> {
-    let mut found = BTreeMap::new();
-    for row in rows.iter().filter(|row| row.specific().is_none()) {
-        let answer = answers.get(&row.question).map_or("no line", String::as_str);
-        if answer != row.expected() {
-            found.insert(
-                &row.question,
-                format!("{answer} instead of {}", row.expected()),
-            );
-        }
+/// What a driver answers to the neighbours of those rows.
+///
+/// # Errors
+/// As [`ask`].
+pub fn ask_kin(target: &Target) -> Result<BTreeMap<Question, String>> {
+    ask_part(target, "kin", Path::new(""))
+}
+
+fn ask_part(target: &Target, part: &str, file: &Path) -> Result<BTreeMap<Question, String>> {
+    let mut guest = Guest::new(guest::TRUTH, target.clone())?
+        .arg(part)
+        .arg(file);
+    for (name, value) in CARD {
+        guest = guest.env(name, value);
     }
-    found
+    let output = guest.run(2 * SOON)?;
+    if output.status.code() == Some(OTHER_DEVICES) {
+        bail!(OtherDevices);
+    }
+    ensure!(
+        output.status.success(),
+        "{part}: {}",
+        guest::describe(&output)
+    );
+    let text = String::from_utf8_lossy(&output.stdout);
+    let row = |line: &str| {
+        let mut columns = line.splitn(3, '\t').map(str::to_owned);
+        Some(((columns.next()?, columns.next()?), columns.next()?))
+    };
+    Ok(text.lines().filter_map(row).collect())
+}
+
+/// The rows as tests, by name: whether they are answered as the card answers. Rows that are specific to the card,
+/// and those that could not be asked, are skipped.
+pub fn outcomes(rows: &[Row], answers: &BTreeMap<Question, String>) -> BTreeMap<String, Outcome> {
+    let mut all = BTreeMap::new();
+    for row in rows {
+        let answer = answers.get(&row.question);
+        let outcome = match (row.specific(), answer) {
+            (Some(why), _) => Outcome::Skipped(why.into()),
+            (None, None) if row.question.0.starts_with("cuda") => {
+                Outcome::Skipped("asked through cudart, which was not fetched".into())
+            }
+            (None, Some(answer)) if *answer == row.expected() => Outcome::Passed,
+            (None, answer) => {
+                let answer = answer.map_or("no line", String::as_str);
+                Outcome::Failed(format!("{answer} instead of {}", row.expected()))
+            }
+        };
+        all.insert(row.name(), outcome);
+    }
+    all
 }

@@ -91,7 +91,14 @@ typedef struct {
 static int devices[2];
 static Handle contexts[2];
 static void begin(void) {
+    int count = 0, major = 0, minor = 0;
     NEED(cuInit, 0);
+    NEED(cuDeviceGetCount, &count);
+    if (count > 0) {
+        NEED(cuDeviceGetAttribute, &major, 75, 0);
+        NEED(cuDeviceGetAttribute, &minor, 76, 0);
+    }
+    if (count < 2 || major != 8 || minor != 6) exit(4);
     for (int i = 1; i >= 0; i--) {
         NEED(cuDeviceGet, &devices[i], i);
         NEED(cuDevicePrimaryCtxRetain, &contexts[i], devices[i]);

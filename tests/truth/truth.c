@@ -1,11 +1,14 @@
 /*
  * Makes the calls of card-facts.tsv and prints what they answer, in the form of its rows. Run with the name of a
- * part; `attributes` reads the table at the path that follows.
+ * part; `attributes` reads the table at the path that follows. Exits with 4 where there are no
+ * two devices of compute capability 8.6.
  */
 #include "devices.h"
 #include "kernels.h"
+#include "kin.h"
 #include "memory.h"
 #include "modules.h"
+#include "runtime.h"
 #include "streams.h"
 #include "visible.h"
 
@@ -36,6 +39,7 @@ static const struct {
     {"textures", textures},
     {"control", control_flow},
     {"values", values},
+    {"kin", kin},
 };
 
 int main(int argc, char **argv) {
@@ -50,6 +54,7 @@ int main(int argc, char **argv) {
     begin();
     if (!strcmp(part, "logs")) return logs(), 0;
     if (!strcmp(part, "attributes") && argc > 2) return attributes(argv[2]), 0;
+    if (!strcmp(part, "runtime") && argc > 2) return runtime(argv[2]), 0;
     for (unsigned i = 0; i < sizeof parts / sizeof *parts; i++)
         if (!strcmp(part, parts[i].name)) return parts[i].rows(), 0;
     fprintf(stderr, "no part %s\n", part);

@@ -9,9 +9,11 @@ use crate::ffi::{exports, put, put_optional, required};
 use crate::process::shim;
 use crate::{Cu, lock};
 
-/// Last of `CUcoredumpSettings`: a set of flags. Before it there are two names of files.
+/// Last of `CUcoredumpSettings`: a set of flags.
 const LAST: u32 = 7;
 const FLAGS: u32 = LAST;
+/// Names of files, which are told to who has room for the longest.
+const NAMES: std::ops::RangeInclusive<u32> = 5..=6;
 /// Those that are a yes or no, of one byte.
 const BOOLEANS: std::ops::RangeInclusive<u32> = 1..=4;
 /// Longest value, with its NUL.
@@ -125,6 +127,9 @@ unsafe fn get(ctx: u64, setting: u32, out: *mut u8, size: *mut usize) -> Cu {
     let room = unsafe { size.read_unaligned() };
     if !out.is_null() {
         check_size(setting, room)?;
+        if NAMES.contains(&setting) && room < LONGEST {
+            return Err(CuResult::INVALID_VALUE);
+        }
     }
     // SAFETY: by this function's contract.
     unsafe {

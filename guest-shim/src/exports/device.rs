@@ -155,6 +155,9 @@ exports! {
         let shim = shim()?;
         shim.devices.get(device)?;
         shim.devices.get(peer)?;
+        if device == peer {
+            return Err(CuResult::INVALID_DEVICE);
+        }
         // SAFETY: by the contract of the function.
         unsafe { no_atomics(out, operations, count) }
     }
@@ -222,6 +225,9 @@ const LAST_ATOMIC: u32 = 12;
 unsafe fn no_atomics(out: *mut u32, operations: *const u32, count: u32) -> crate::Cu {
     required(out)?;
     required(operations)?;
+    if count == 0 {
+        return Err(CuResult::INVALID_VALUE);
+    }
     for i in 0..count as usize {
         // SAFETY: by this function's contract.
         if unsafe { operations.add(i).read_unaligned() } > LAST_ATOMIC {

@@ -7,7 +7,7 @@ use vgpu_proto::cuda::CuResult;
 
 use super::context::{release, retain};
 use super::module::{CACHE_CONFIGS, read_image};
-use crate::ffi::{exports, put, put_optional, required, text};
+use crate::ffi::{exports, one_required, put, put_optional, required, text};
 use crate::jit::Options;
 use crate::process::{live, shim};
 use crate::state::contexts::Context;
@@ -130,6 +130,7 @@ exports! {
         // SAFETY: by the contract of the function.
         let name = unsafe { text(name) }?;
         let library = shim.libraries.get(library)?;
+        one_required(out, size)?;
         let module = library.module(shim, &*shim.contexts.current()?)?;
         let found = modules::global(shim, &module, name);
         let (address, bytes) = found.map_err(|code| of_kernel(shim, &module, name, code))?;
@@ -142,9 +143,14 @@ exports! {
     }
 
     /// Managed variables are not served: none is found.
-    fn cuLibraryGetManaged(_out: *mut u64, _size: *mut usize, library: u64, _name: *const c_char) {
-        live()?.libraries.get(library)?;
-        Err(CuResult::NOT_FOUND)
+    fn cuLibraryGetManaged(out: *mut u64, size: *mut usize, library: u64, name: *const c_char) {
+        let shim = live()?;
+        // SAFETY: by the contract of the function.
+        let name = unsafe { text(name) }?;
+        let library = shim.libraries.get(library)?;
+        one_required(out, size)?;
+        let module = library.module(shim, &*shim.contexts.current()?)?;
+        Err(of_kernel(shim, &module, name, CuResult::NOT_FOUND))
     }
 
     /// Functions with one address for the program and for devices need memory that both reach coherently:

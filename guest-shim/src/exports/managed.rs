@@ -134,7 +134,11 @@ exports! {
         let shim = live()?;
         required(places)?;
         required(from)?;
-        refuse_batch(shim, (addresses, sizes, count.min(kinds)), flags, (stream, mode))
+        if kinds == 0 || kinds > count {
+            return Err(CuResult::INVALID_VALUE);
+        }
+        // SAFETY: by the contract of the function.
+        unsafe { refuse_batch(shim, (addresses, sizes, count), flags, (stream, mode)) }
     }
 
     /// Refused, as of devices that do not share managed memory with processors.
@@ -145,7 +149,8 @@ exports! {
         flags: u64,
         stream: u64
     ) {
-        refuse_batch(live()?, (addresses, sizes, count), flags, (stream, mode))
+        // SAFETY: by the contract of the function.
+        unsafe { refuse_batch(live()?, (addresses, sizes, count), flags, (stream, mode)) }
     }
 
     /// Refused, as of devices that do not share managed memory with processors.
@@ -162,7 +167,11 @@ exports! {
         let shim = live()?;
         required(places)?;
         required(from)?;
-        refuse_batch(shim, (addresses, sizes, count.min(kinds)), flags, (stream, mode))
+        if kinds == 0 || kinds > count {
+            return Err(CuResult::INVALID_VALUE);
+        }
+        // SAFETY: by the contract of the function.
+        unsafe { refuse_batch(shim, (addresses, sizes, count), flags, (stream, mode)) }
     }
 
     /// What was said of all of a range.
@@ -302,7 +311,9 @@ unsafe fn tell(data: *mut c_void, size: usize, attribute: u32, range: &Range<u64
     Ok(())
 }
 
-fn refuse_batch(
+/// # Safety
+/// The lists are null or as long as the number says.
+unsafe fn refuse_batch(
     shim: &Shim,
     (addresses, sizes, count): (*const u64, *const usize, usize),
     flags: u64,
@@ -315,6 +326,10 @@ fn refuse_batch(
         return Err(CuResult::INVALID_VALUE);
     }
     not_legacy(shim, stream, mode)?;
+    for i in 0..count {
+        // SAFETY: by this function's contract.
+        unsafe { managed(shim, *addresses.add(i), *sizes.add(i))? };
+    }
     log::once(
         &SAID,
         "managed memory is not moved to devices (CUDA_ERROR_NOT_SUPPORTED); \

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use vgpu_proto::cuda::CuResult;
 use vgpu_proto::limits::MAX_IMAGE;
 
-use crate::ffi::{exports, put, put_optional, required, text};
+use crate::ffi::{exports, one_required, put, put_optional, required, text};
 use crate::jit::Options;
 use crate::process::{live, shim};
 use crate::session::sys::UserMemory;
@@ -91,7 +91,9 @@ exports! {
         let shim = live()?;
         // SAFETY: by the contract of the function.
         let name = unsafe { text(name) }?;
-        let (address, bytes) = modules::global(shim, &*shim.modules.get(module)?, name)?;
+        let module = shim.modules.get(module)?;
+        one_required(out, size)?;
+        let (address, bytes) = modules::global(shim, &module, name)?;
         // SAFETY: by the contract of the function.
         unsafe {
             put_optional(out, address);

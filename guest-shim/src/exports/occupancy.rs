@@ -63,7 +63,7 @@ exports! {
         required(out)?;
         let function = libraries::function(shim, function)?;
         // SAFETY: by the contract of the function.
-        if unsafe { cluster(config) }? > 1 {
+        if unsafe { cluster(config) }? != 1 {
             return Err(CuResult::INVALID_CLUSTER_SIZE);
         }
         // SAFETY: looked at just now.
@@ -86,7 +86,7 @@ exports! {
         required(out)?;
         libraries::function(shim, function)?;
         // SAFETY: by the contract of the function.
-        if unsafe { cluster(config) }? > 1 {
+        if unsafe { cluster(config) }? != 1 {
             return Err(CuResult::INVALID_CLUSTER_SIZE);
         }
         // SAFETY: by the contract of the function.
@@ -137,7 +137,7 @@ unsafe fn cluster(config: *const Config) -> Cu<u32> {
         if attribute.id == CLUSTER_DIMENSION {
             blocks = attribute.value[..3]
                 .iter()
-                .fold(1, |all, n| all.saturating_mul((*n).max(1)));
+                .fold(1, |all, n| all.saturating_mul(*n));
         }
     }
     Ok(blocks)

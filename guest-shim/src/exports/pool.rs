@@ -12,8 +12,12 @@ use crate::state::streams::resolve;
 
 /// `CU_MEM_ALLOCATION_TYPE_PINNED`.
 pub(super) const PINNED: u32 = 1;
+/// `CU_MEM_ALLOCATION_TYPE_MANAGED`.
+const MANAGED: u32 = 2;
 /// `CU_MEM_LOCATION_TYPE_DEVICE`.
 pub(super) const ON_DEVICE: u32 = 1;
+/// `CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT`, the last kind of place.
+const ON_NUMA_CURRENT: u32 = 4;
 /// `CU_MEM_ACCESS_FLAGS_PROT_NONE`, `READWRITE`.
 const NO_ACCESS: u32 = 0;
 const READ_WRITE: u32 = 3;
@@ -214,10 +218,12 @@ unsafe fn device_at(place: *const Location, kind: u32) -> Cu<c_int> {
     required(place)?;
     // SAFETY: by this function's contract.
     let place = unsafe { *place };
-    if kind != PINNED || place.kind != ON_DEVICE {
-        return Err(CuResult::NOT_SUPPORTED);
+    match (kind, place.kind) {
+        (PINNED, ON_DEVICE) => Ok(place.id),
+        // Pools of managed memory and of the host's, which are not served.
+        (PINNED | MANAGED, ON_DEVICE..=ON_NUMA_CURRENT) => Err(CuResult::NOT_SUPPORTED),
+        _ => Err(CuResult::INVALID_VALUE),
     }
-    Ok(place.id)
 }
 
 fn is_int(id: u32) -> bool {

@@ -49,13 +49,21 @@ exports! {
     }
 
     /// There are no contexts on a part of a device.
-    fn cuDevResourceGenerateDesc(_out: *mut u64, _resources: *mut c_void, _count: c_uint) {
-        green()
+    fn cuDevResourceGenerateDesc(out: *mut u64, resources: *mut c_void, count: c_uint) {
+        live()?;
+        required(out)?;
+        required(resources)?;
+        green(count > 0)
     }
 
     /// There are no contexts on a part of a device.
-    fn cuGreenCtxCreate(_out: *mut u64, _desc: u64, _device: c_int, _flags: c_uint) {
-        green()
+    fn cuGreenCtxCreate(out: *mut u64, desc: u64, device: c_int, flags: c_uint) {
+        /// `CU_GREEN_CTX_DEFAULT_STREAM`, without which none is made.
+        const DEFAULT_STREAM: c_uint = 1;
+        let shim = live()?;
+        required(out)?;
+        shim.devices.get(device)?;
+        green(desc != 0 && flags == DEFAULT_STREAM)
     }
 }
 
@@ -73,7 +81,8 @@ fn checkpoint() -> Cu {
 fn own(pid: c_int) -> Cu {
     match u32::try_from(pid) {
         Ok(pid) if pid == std::process::id() => Ok(()),
-        _ => checkpoint(),
+        Ok(1..) => checkpoint(),
+        _ => Err(CuResult::INVALID_VALUE),
     }
 }
 
@@ -83,9 +92,12 @@ fn not_locked(pid: c_int) -> Cu {
     Err(CuResult::ILLEGAL_STATE)
 }
 
-fn green() -> Cu {
+/// What a call with such arguments is told.
+fn green(right: bool) -> Cu {
     static SAID: AtomicBool = AtomicBool::new(false);
-    live()?;
+    if !right {
+        return Err(CuResult::INVALID_VALUE);
+    }
     log::once(
         &SAID,
         "contexts on a part of a device (green contexts) are not served \

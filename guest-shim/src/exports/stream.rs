@@ -116,10 +116,10 @@ exports! {
     fn cuStreamCopyAttributes / cuStreamCopyAttributes_ptsz [mode] (dst: u64, src: u64) {
         let shim = live()?;
         let (dst, src) = (resolve(shim, dst, mode)?, resolve(shim, src, mode)?);
-        for id in ATTRIBUTES {
-            if *id != PRIORITY {
-                set_attribute(&dst, *id, attribute(&src, *id)?)?;
-            }
+        // What was not set at the one is not at the other.
+        let hints = src.info.map(|from| lock(&from.attributes).clone());
+        if let Some(to) = dst.info {
+            *lock(&to.attributes) = hints.unwrap_or_default();
         }
         Ok(())
     }
@@ -193,6 +193,17 @@ fn first(n: u32) -> AttributeValue {
     value
 }
 
+/// Whether a hint is one.
+fn fits(id: u32, value: AttributeValue) -> bool {
+    match id {
+        // CUaccessPolicyWindow: a ratio, and what persists or streams; what misses does not persist.
+        1 => (0.0..=1.0).contains(&f32::from_bits(value[4])) && value[5] <= 2 && value[6] <= 1,
+        3 => (1..=4).contains(&value[0]),
+        10 => value[0] <= 1,
+        _ => true,
+    }
+}
+
 fn set_attribute(target: &Target, id: u32, value: AttributeValue) -> Cu {
     match (id, &target.info) {
         (PRIORITY, info) => {
@@ -203,6 +214,7 @@ fn set_attribute(target: &Target, id: u32, value: AttributeValue) -> Cu {
                 Err(CuResult::NOT_SUPPORTED)
             }
         }
+        _ if !fits(id, value) => Err(CuResult::INVALID_VALUE),
         (_, Some(info)) if ATTRIBUTES.contains(&id) => {
             lock(&info.attributes).insert(id, value);
             Ok(())

@@ -131,8 +131,10 @@ exports! {
             required(list)?;
             // SAFETY: by the contract of the function.
             let access = unsafe { list.add(i).read_unaligned() };
-            if access.location.kind != ON_DEVICE {
-                return Err(CuResult::NOT_SUPPORTED);
+            match access.location.kind {
+                ON_DEVICE => {}
+                2..=4 => return Err(CuResult::NOT_SUPPORTED),
+                _ => return Err(CuResult::INVALID_VALUE),
             }
             if !matches!(access.flags, 0 | 1 | 3) {
                 return Err(CuResult::INVALID_VALUE);
@@ -144,10 +146,14 @@ exports! {
 
     /// What was said.
     fn cuMemGetAccess(out: *mut u64, location: *const Location, at: u64) {
-        let range = mapped(shim()?, at)?;
+        let shim = shim()?;
+        let range = mapped(shim, at)?;
         required(location)?;
         // SAFETY: by the contract of the function.
         let location = unsafe { location.read_unaligned() };
+        if location.kind == ON_DEVICE {
+            shim.devices.get(location.id)?;
+        }
         let own = location.kind == ON_DEVICE && location.id == range.device;
         // SAFETY: by the contract of the function.
         unsafe { put(out, if own { range.access.into() } else { 0 }) }

@@ -22,6 +22,8 @@ pub enum Check {
     HandleIn(usize),
     /// Points to what is not null; otherwise CUDA_ERROR_INVALID_CONTEXT.
     ContextIn(usize),
+    /// Points to what is not null; otherwise CUDA_ERROR_INVALID_VALUE.
+    ValueIn(usize),
     /// An object of a kind of which there are none: CUDA_ERROR_INVALID_VALUE.
     Nothing,
 }
@@ -49,8 +51,6 @@ const CHECKS: &[(&[&str], &[Check])] = &[
         &[
             "cuExternalMemoryGetMappedBuffer",
             "cuExternalMemoryGetMappedMipmappedArray",
-            "cuGraphExecExternalSemaphoresSignalNodeSetParams",
-            "cuGraphExecExternalSemaphoresWaitNodeSetParams",
             "cuMemPoolImportPointer",
             "cuTexObjectCreate",
         ],
@@ -61,7 +61,7 @@ const CHECKS: &[(&[&str], &[Check])] = &[
             "cuSignalExternalSemaphoresAsync",
             "cuWaitExternalSemaphoresAsync",
         ],
-        &[Value(0), Value(1), Count(2)],
+        &[Value(0), Value(1), Count(2), ValueIn(0)],
     ),
     (
         &[
@@ -72,10 +72,6 @@ const CHECKS: &[(&[&str], &[Check])] = &[
     ),
     (
         &[
-            "cuGraphExternalSemaphoresSignalNodeGetParams",
-            "cuGraphExternalSemaphoresSignalNodeSetParams",
-            "cuGraphExternalSemaphoresWaitNodeGetParams",
-            "cuGraphExternalSemaphoresWaitNodeSetParams",
             "cuIpcGetMemHandle",
             "cuMemPoolExportPointer",
             "cuMemPoolExportToShareableHandle",
@@ -106,7 +102,7 @@ const CHECKS: &[(&[&str], &[Check])] = &[
     (&["cuMemMapArrayAsync"], &[Value(0), Count(1)]),
     (
         &["cuLaunchCooperativeKernelMultiDevice"],
-        &[Value(0), Count(1), HandleIn(0)],
+        &[Value(0), Count(1), OneOf(2, &[0, 1, 2, 3]), HandleIn(0)],
     ),
     (&["cuStreamBeginCaptureToCig"], &[Value(1), ContextIn(1)]),
     (
@@ -126,7 +122,20 @@ const CHECKS: &[(&[&str], &[Check])] = &[
         ],
         &[Value(0), Nothing],
     ),
-    (&["cuTexObjectDestroy", "cuSurfObjectDestroy"], &[Nothing]),
+    // Nodes of semaphores are never made.
+    (
+        &[
+            "cuGraphExecExternalSemaphoresSignalNodeSetParams",
+            "cuGraphExecExternalSemaphoresWaitNodeSetParams",
+            "cuGraphExternalSemaphoresSignalNodeGetParams",
+            "cuGraphExternalSemaphoresSignalNodeSetParams",
+            "cuGraphExternalSemaphoresWaitNodeGetParams",
+            "cuGraphExternalSemaphoresWaitNodeSetParams",
+            "cuTexObjectDestroy",
+            "cuSurfObjectDestroy",
+        ],
+        &[Nothing],
+    ),
     (
         &[
             "cuTexRefDestroy",
@@ -236,6 +245,7 @@ pub fn wrong(
             Check::KindOf(n, known) => (known.contains(&(peek(of(n)) as u32)), VALUE),
             Check::HandleIn(n) => (peek(of(n)) != 0, HANDLE),
             Check::ContextIn(n) => (peek(of(n)) != 0, CONTEXT),
+            Check::ValueIn(n) => (peek(of(n)) != 0, VALUE),
             Check::Nothing => (false, VALUE),
         };
         (!holds).then_some(code)

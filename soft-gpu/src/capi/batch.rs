@@ -94,7 +94,8 @@ fn batch(
             &flat(dst.at(i)?, src.at(i)?, sizes.at(i)?),
             a.order,
             &stream,
-        )?;
+        )
+        .inspect_err(|_| failed.set_if_wanted(i))?;
     }
     Ok(())
 }
@@ -127,6 +128,9 @@ fn with_attributes(
 ) -> Result {
     let a = attributes.get()?;
     check(a.order, a.flags)?;
+    if bytes == 0 {
+        return Err(CuError::INVALID_VALUE);
+    }
     queue(
         &flat(dst, src, bytes),
         a.order,
@@ -229,9 +233,9 @@ fn batch3(
         let c = three(&op).inspect_err(|_| failed.set_if_wanted(i))?;
         copies.push((c, op.order));
     }
-    copies
-        .iter()
-        .try_for_each(|(c, order)| queue(c, *order, &stream))
+    copies.iter().enumerate().try_for_each(|(i, (c, order))| {
+        queue(c, *order, &stream).inspect_err(|_| failed.set_if_wanted(i))
+    })
 }
 
 fn batch3_v2(

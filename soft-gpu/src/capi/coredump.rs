@@ -9,8 +9,10 @@ use crate::driver::error::{CuError, Result};
 use crate::driver::sync::lock;
 use crate::driver::{context, driver};
 
-/// Last of CUcoredumpSettings; 5 and 6 are names of files.
+/// Last of CUcoredumpSettings.
 const LAST: u32 = 7;
+/// Names of files, which are told to who has room for the longest.
+const NAMES: std::ops::RangeInclusive<u32> = 5..=6;
 /// Settings that are a yes or no, and the one that is a set of flags.
 const BOOLEANS: std::ops::RangeInclusive<u32> = 1..=4;
 const FLAGS: u32 = LAST;
@@ -53,6 +55,9 @@ fn get(context: u64, setting: u32, out: Out<u8>, size: Out<usize>) -> Result {
         return size.set(value.len());
     }
     check_size(setting, room)?;
+    if NAMES.contains(&setting) && room < LONGEST {
+        return Err(CuError::INVALID_VALUE);
+    }
     let told = value.len().min(room);
     out.set_all(value.into_iter().take(told))?;
     size.set(told)

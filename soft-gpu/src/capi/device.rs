@@ -62,6 +62,9 @@ const LAST_ATOMIC: u32 = 12;
 /// Neither the host's memory nor another device's takes atomic operations of kernels.
 fn no_atomics(out: Out<u32>, operations: In<u32>, count: u32) -> Result {
     out.check()?;
+    if count == 0 {
+        return Err(CuError::INVALID_VALUE);
+    }
     for i in 0..count as usize {
         if operations.at(i)? > LAST_ATOMIC {
             return Err(CuError::INVALID_VALUE);
@@ -167,6 +170,9 @@ exports! {
     fn cuDeviceGetP2PAtomicCapabilities(out: Out<u32>, operations: In<u32>, count: u32, source: i32, target: i32) {
         gpu(source)?;
         gpu(target)?;
+        if source == target {
+            return Err(CuError::INVALID_DEVICE);
+        }
         no_atomics(out, operations, count)
     }
 

@@ -117,6 +117,9 @@ fn none_logged(flags: u32) -> Result {
 /// No process is checkpointed; only this one is known to run.
 fn own(pid: i32) -> Result {
     driver::driver()?;
+    if pid <= 0 {
+        return Err(CuError::INVALID_VALUE);
+    }
     if u32::try_from(pid) != Ok(std::process::id()) {
         return Err(CuError::NOT_SUPPORTED);
     }
@@ -178,7 +181,8 @@ exports! {
             return Err(CuError::INVALID_VALUE);
         }
         // The driver writes its messages to stderr; callbacks hear none.
-        out.set(LOG_CALLBACK)
+        out.set_if_wanted(LOG_CALLBACK);
+        Ok(())
     }
 
     fn cuLogsUnregisterCallback(handle: u64) {
@@ -233,7 +237,7 @@ exports! {
     fn cuLogsDumpToFile(_place: Out<u32>, path: Text, flags: u32) {
         driver::driver()?;
         none_logged(flags)?;
-        std::fs::write(path.get()?, "").map_err(|_| CuError::OPERATING_SYSTEM)
+        std::fs::write(path.get()?, "").map_err(|_| CuError::INVALID_VALUE)
     }
 
     fn cuProfilerStart() {

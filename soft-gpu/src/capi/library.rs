@@ -2,7 +2,7 @@
 
 use std::ffi::{c_char, c_void};
 
-use super::module::{JitOptions, read_image};
+use super::module::{JitOptions, one_wanted, read_image};
 use super::types::{In, Out, Text};
 use crate::driver::error::{CuError, Result};
 use crate::driver::{gpu, healthy, image, library};
@@ -84,6 +84,7 @@ exports! {
 
     fn cuLibraryGetGlobal(addr: Out<u64>, bytes: Out<usize>, handle: u64, name: Text) {
         let (library, name) = (library::get(handle)?, name.get()?);
+        one_wanted(addr, bytes)?;
         let found = library.module()?.global(&name).map_err(|e| of_kernel(&library, &name, e))?;
         addr.set_if_wanted(found.0);
         bytes.set_if_wanted(found.1 as usize);
@@ -91,7 +92,9 @@ exports! {
     }
 
     fn cuLibraryGetManaged(addr: Out<u64>, bytes: Out<usize>, handle: u64, name: Text) {
-        let found = library::get(handle)?.module()?.managed(&name.get()?)?;
+        let (library, name) = (library::get(handle)?, name.get()?);
+        one_wanted(addr, bytes)?;
+        let found = library.module()?.managed(&name).map_err(|e| of_kernel(&library, &name, e))?;
         addr.set_if_wanted(found.0);
         bytes.set_if_wanted(found.1 as usize);
         Ok(())

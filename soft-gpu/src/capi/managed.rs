@@ -53,7 +53,7 @@ fn prefetch_batch(
     if flags != 0 || count == 0 || places == 0 || places > count || from.get()? != 0 {
         return Err(CuError::INVALID_VALUE);
     }
-    capture::forbid(&*stream.get(default)?)?;
+    capture::forbid(&*not_legacy(stream, default)?)?;
     let mut place = 0;
     let mut all = Vec::with_capacity(count.min(4096));
     for i in 0..count {

@@ -14,6 +14,17 @@ const INFO_LOG_SIZE: u32 = 4;
 const ERROR_LOG: u32 = 5;
 const ERROR_LOG_SIZE: u32 = 6;
 
+/// Of a variable its address or its size may be left out, and not both.
+///
+/// # Errors
+/// CUDA_ERROR_INVALID_VALUE.
+pub fn one_wanted(addr: Out<u64>, bytes: Out<usize>) -> Result {
+    if addr.is_null() && bytes.is_null() {
+        return Err(CuError::INVALID_VALUE);
+    }
+    Ok(())
+}
+
 /// The option arrays of a load.
 #[derive(Clone, Copy)]
 pub struct JitOptions {
@@ -219,7 +230,9 @@ exports! {
     }
 
     fn cuModuleGetGlobal_v2(addr: Out<u64>, bytes: Out<usize>, handle: u64, name: Text) {
-        let found = module::get(handle)?.global(&name.get()?)?;
+        let module = module::get(handle)?;
+        one_wanted(addr, bytes)?;
+        let found = module.global(&name.get()?)?;
         addr.set_if_wanted(found.0);
         bytes.set_if_wanted(found.1 as usize);
         Ok(())

@@ -159,8 +159,13 @@ exports! {
         }
         for i in 0..count {
             let a = access.at(i)?;
-            if a.location.kind != ON_DEVICE {
-                return Err(CuError::NOT_SUPPORTED);
+            match a.location.kind {
+                ON_DEVICE => {}
+                2..=4 => return Err(CuError::NOT_SUPPORTED),
+                _ => return Err(CuError::INVALID_VALUE),
+            }
+            if !matches!(a.flags, 0 | 1 | 3) {
+                return Err(CuError::INVALID_VALUE);
             }
             vmm::set_access(addr, size as u64, a.location.id, a.flags != 0)?;
         }

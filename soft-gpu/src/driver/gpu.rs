@@ -129,8 +129,10 @@ pub fn visible(filter: Option<&str>, uuids: &[[u8; 16]]) -> Result<Vec<usize>> {
     let mut chosen = Vec::new();
     for item in filter.split(',').map(str::trim) {
         let found = if by_uuid {
-            let named =
-                |i: &usize| item.starts_with("GPU-") && uuid_text(&uuids[*i]).starts_with(item);
+            // Digits in either case.
+            let digits = item.strip_prefix("GPU-").unwrap_or_default();
+            let text = format!("GPU-{}", digits.to_ascii_lowercase());
+            let named = |i: &usize| !digits.is_empty() && uuid_text(&uuids[*i]).starts_with(&text);
             let mut hits = (0..uuids.len()).filter(named);
             // An ambiguous prefix names nothing.
             hits.next().filter(|_| hits.next().is_none())
@@ -169,6 +171,7 @@ mod tests {
         let text = uuid_text(&uuids[1]);
         assert_eq!(see(&text), [1]);
         assert_eq!(see(&text[..12]), [1]);
+        assert_eq!(see(&format!("GPU-{}", text[4..].to_uppercase())), [1]);
         assert_eq!(see(&format!("{text},0")), [1]);
         assert_eq!(see(&format!("0,{text}")), [0]);
         assert_eq!(see("GPU-"), []);

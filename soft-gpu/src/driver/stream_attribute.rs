@@ -42,6 +42,8 @@ impl Stream {
     pub fn set_attribute(&self, id: u32, value: [u32; 16]) -> Result {
         self.attribute(id)?;
         let fits = match id {
+            // CUaccessPolicyWindow: a ratio, and what persists or streams; what misses does not persist.
+            1 => (0.0..=1.0).contains(&f32::from_bits(value[4])) && value[5] <= 2 && value[6] <= 1,
             3 => (1..=4).contains(&value[0]),
             8 => (PRIORITIES.1..=PRIORITIES.0).contains(&(value[0] as i32)),
             10 => value[0] <= 1,

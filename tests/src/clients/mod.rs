@@ -6,6 +6,7 @@
 //! test that hangs or ends its process is known by name; [`expected`] holds the outcome against the
 //! committed list of failures and their causes; [`report`] says and writes what came out.
 
+mod cards;
 pub mod events;
 pub mod expected;
 pub mod follow;

@@ -65,9 +65,11 @@ impl Stand {
                 device: device.to_vec(),
             });
         }
+        let devices = device.iter().find(|(name, _)| name == "SOFT_GPU_DEVICES");
+        let devices = devices.map_or(Ok(1), |(_, number)| number.parse())?;
         let host = Host::start(&Options {
             driver: mode.driver,
-            devices: 1,
+            devices,
             memory: MEMORY,
             strict: false,
             soft_env: device.to_vec(),
@@ -75,8 +77,15 @@ impl Stand {
             ..Options::default()
         })?;
         host.admin("scan-gpus")?;
-        host.admin("assign-gpu --gpu-id=0 --pool=A")?;
+        for gpu in 0..devices {
+            host.admin(&format!("assign-gpu --gpu-id={gpu} --pool=A"))?;
+        }
         host.admin(&format!("register-vm --vm-id=1-{slots} --pool=A"))?;
+        if devices > 1 {
+            for vm in 1..=slots {
+                host.admin(&format!("vm set {vm} --gang"))?;
+            }
+        }
         Ok(Stand {
             mode,
             host: Some(host),

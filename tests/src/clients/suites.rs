@@ -10,7 +10,7 @@ use anyhow::{Context, Result, ensure};
 use super::events::Dialect;
 use super::follow::Unit;
 use super::install::{Kit, Venv, source};
-use super::runtimes;
+use super::{cards, runtimes};
 use crate::paths;
 
 /// A test that takes longer hangs. Generous: some compile and interpret for half a minute, on machines
@@ -47,6 +47,11 @@ pub const ALL: &[Suite] = &[
         name: "cudarc",
         version: "0.19.10",
         plan: cudarc,
+    },
+    Suite {
+        name: "truth",
+        version: env!("CARGO_PKG_VERSION"),
+        plan: cards::plan,
     },
     Suite {
         name: "nvml",

@@ -1,0 +1,42 @@
+//! What real cards answer: each row of `tests/truth/card-facts.tsv` is a test.
+
+use std::time::Duration;
+
+use anyhow::Result;
+
+use super::events::Dialect;
+use super::follow::Unit;
+use super::install::{Kit, Missing};
+use super::suites::Plan;
+use crate::truth::{self, Row};
+
+/// One unit with all rows. Without the runtime's package, rows that ask it are skipped.
+///
+/// # Errors
+/// If the table cannot be read; what pip said, but that it cannot fetch.
+pub(super) fn plan(kit: &Kit) -> Result<Plan> {
+    let (package, version) = truth::RUNTIME;
+    match kit.wheel(package, version) {
+        Err(e) if e.is::<Missing>() => println!("clients: the runtime that rows ask: {e}"),
+        fetched => drop(fetched?),
+    }
+    let mut tests: Vec<String> = truth::table()?.iter().map(Row::name).collect();
+    tests.sort_unstable();
+    tests.dedup();
+    let program = std::env::current_exe()?.with_file_name("vgpu-truth");
+    let unit = Unit {
+        name: "cards".into(),
+        dialect: Dialect::Libtest,
+        words: vec![program.into()],
+        dir: kit.dir().join("scratch"),
+        env: Vec::new(),
+        tests,
+        patience: Duration::from_secs(240),
+        alone: true,
+    };
+    Ok(Plan {
+        units: vec![unit],
+        device: truth::CARD.map(|(n, v)| (n.into(), v.into())).to_vec(),
+        ..Plan::default()
+    })
+}
