@@ -13,6 +13,7 @@ CUresult cuLogsUnregisterCallback(unsigned long long handle);
 CUresult cuLogsCurrent(unsigned *iterator, unsigned flags);
 CUresult cuLogsDumpToFile(unsigned *iterator, const char *path, unsigned flags);
 CUresult cuLogsDumpToMemory(unsigned *iterator, char *buffer, size_t *size, unsigned flags);
+CUresult cuMemAllocManaged(CUdeviceptr *at, size_t size, unsigned flags);
 CUresult cuMemDiscardBatchAsync(CUdeviceptr *at, size_t *sizes, size_t count, unsigned long long flags,
                                 CUstream stream);
 CUresult cuGetProcAddress_v2(const char *name, void **address, int version, unsigned long long flags,
@@ -41,7 +42,7 @@ int main(void) {
     setup("vecadd", &module);
     CUdeviceptr p;
     size_t size = 64;
-    CU(cuMemAlloc_v2(&p, size));
+    CU(cuMemAllocManaged(&p, size, 1));
     CUstream stream;
     CU(cuStreamCreate(&stream, 0));
     FAILS(INVALID_VALUE, cuMemDiscardBatchAsync(&p, &size, 1, 0, NULL));

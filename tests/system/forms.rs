@@ -94,8 +94,10 @@ fn cuda_visible_devices_picks_and_orders_the_devices() -> Result<()> {
         let seen = seen(&host, Some(value))?;
         assert_eq!(seen.iter().collect::<Vec<_>>(), expected, "{value}");
     }
-    for none in ["", "-1", "2", "0,0", "GPU-", "nonsense", "GPU-ffffffff"] {
+    for none in ["", "-1", "2", "GPU-", "nonsense", "GPU-ffffffff"] {
         assert_eq!(seen(&host, Some(none))?, ["none"], "{none:?}");
     }
+    let twice = seen(&host, Some("0,0")).err().map(|e| format!("{e:#}"));
+    assert!(twice.is_some_and(|said| said.contains("INVALID_DEVICE")));
     Ok(())
 }
