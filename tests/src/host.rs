@@ -38,6 +38,8 @@ pub struct Options {
     pub strict: bool,
     /// Further `SOFT_GPU_*` variables.
     pub soft_env: Vec<(String, String)>,
+    /// The workers write what they ask of soft-gpu: see [`Host::digest`].
+    pub digest: bool,
     /// The lines of the section `[listen]`.
     pub listen: String,
     /// Lines appended to the configuration file.
@@ -76,6 +78,7 @@ impl Default for Options {
             memory: 1 << 30,
             strict: true,
             soft_env: Vec::new(),
+            digest: false,
             listen: "vsock = false\n".into(),
             config: String::new(),
             ignore_file_limit: false,
@@ -118,6 +121,12 @@ impl Host {
         }
         std::fs::write(host.config_path(), host.config(options)?)?;
         host.start_daemon()?;
+        if options.digest {
+            // Workers have users of their own, and may write below this directory only.
+            let dir = host.dir.path().join("run/soft-gpu/digest");
+            std::fs::create_dir(&dir)?;
+            std::fs::set_permissions(&dir, std::fs::Permissions::from_mode(0o1777))?;
+        }
         Ok(host)
     }
 
@@ -176,6 +185,10 @@ impl Host {
         let mut soft = options.soft_env.clone();
         if options.strict {
             soft.push(("SOFT_GPU_STRICT".into(), "1".into()));
+        }
+        if options.digest {
+            let prefix = self.digest().display().to_string();
+            soft.push(("SOFT_GPU_DIGEST".into(), prefix));
         }
         let soft_env: String = soft.iter().map(|(k, v)| format!("{k} = {v:?}\n")).collect();
         let library = options.library.as_ref();
@@ -334,6 +347,11 @@ impl Host {
     /// The admin socket.
     pub fn admin_socket(&self) -> PathBuf {
         self.dir.path().join("run/admin.sock")
+    }
+
+    /// Where the workers write their digests, if they were asked to (for [`crate::digest::read`]).
+    pub fn digest(&self) -> PathBuf {
+        self.dir.path().join("run/soft-gpu/digest/d")
     }
 
     /// The Unix socket of a VM.

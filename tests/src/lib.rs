@@ -6,6 +6,7 @@
 
 pub mod clients;
 pub mod device;
+pub mod digest;
 pub mod guest;
 pub mod host;
 pub mod hostile;

@@ -10,6 +10,7 @@ mod changes;
 mod confinement;
 mod containment;
 mod decisions;
+mod digests;
 mod disks;
 mod drivers;
 mod failures;

@@ -97,6 +97,8 @@ pub struct Config {
     pub strict: bool,
     /// One line on stderr at cuInit.
     pub banner: bool,
+    /// What is asked of the device is written to files that begin with this.
+    pub digest: Option<PathBuf>,
     /// CUDA_VISIBLE_DEVICES.
     pub visible: Option<String>,
     /// CUDA_DEVICE_ORDER is unset or a value that CUDA knows: all devices are alike, so that each is the same.
@@ -122,6 +124,7 @@ impl Default for Config {
             state: None,
             strict: false,
             banner: false,
+            digest: None,
             visible: None,
             order_known: true,
         }
@@ -223,6 +226,7 @@ impl Config {
             "STATE" => self.state = (!v.is_empty()).then(|| PathBuf::from(v)),
             "STRICT" => self.strict = parse_bool(v)?,
             "BANNER" => self.banner = parse_bool(v)?,
+            "DIGEST" => self.digest = (!v.is_empty()).then(|| PathBuf::from(v)),
             _ => return Ok(false),
         }
         Ok(true)
@@ -348,6 +352,7 @@ mod tests {
             ("SOFT_GPU_CLOCK", "a:1000,*:5"),
             ("SOFT_GPU_COPY_NS_PER_BYTE", "0.5"),
             ("SOFT_GPU_STRICT", "1"),
+            ("SOFT_GPU_DIGEST", "/tmp/digest"),
             ("SOFT_GPU_TYPO", "1"),
             ("CUDA_VISIBLE_DEVICES", "1"),
             ("HOME", "/"),
@@ -362,6 +367,7 @@ mod tests {
         assert_eq!(c.faults[1].kind, FaultKind::Hang);
         assert_eq!((c.clock.ns("a"), c.clock.ns("b")), (Some(1000), Some(5)));
         assert_eq!(c.visible.as_deref(), Some("1"));
+        assert_eq!(c.digest, Some(PathBuf::from("/tmp/digest")));
         Ok(())
     }
 

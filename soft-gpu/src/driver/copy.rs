@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 
+use super::digest::{self, Ticket};
 use super::error::{CuError, Result};
 use super::graph::node::Action;
 use super::graph::{block, capture};
@@ -156,9 +157,23 @@ impl Transfer {
     }
 
     /// Moves the bytes now, in the modelled time.
-    pub fn run(&self, driver: &Driver, running: &Running<'_>) {
+    pub fn run(&self, driver: &Driver, running: &Running<'_>, ticket: Option<&Ticket>) {
+        self.run_from(self.src, driver, running, ticket);
+    }
+
+    /// As [`run`](Self::run), from where the source's rows have been put.
+    fn run_from(
+        &self,
+        src: Layout,
+        driver: &Driver,
+        running: &Running<'_>,
+        ticket: Option<&Ticket>,
+    ) {
         spend(driver, running, self.bytes);
-        move_rows(self.dst, self.src, self.e, self.to);
+        move_rows(self.dst, src, self.e, self.to);
+        if let Some(ticket) = ticket {
+            ticket.copied(driver, (self.to, self.dst), (self.from, self.src), self.e);
+        }
     }
 
     /// Is the device memory of both sides still there?
@@ -235,29 +250,25 @@ pub fn copy(c: &Copy3, mode: Mode, stream: &Arc<Stream>) -> Result {
         return Ok(());
     };
     let bytes = t.bytes;
-    let work = Box::new(move |running: &Running<'_>| t.run(driver, running));
+    let ticket = digest::ticket(stream);
     let between_devices = matches!((t.to, t.from), (Place::Device(_), Place::Device(_)));
+    if mode == Mode::Async && t.from == Place::Pageable && t.to != Place::Pageable {
+        let staged = stage(t.src, t.e, bytes);
+        let work = move |running: &Running<'_>| {
+            let packed = Layout {
+                addr: staged.as_ptr() as u64,
+                pitch: t.e.width,
+                slice: t.e.width * t.e.height,
+            };
+            t.run_from(packed, driver, running, ticket.as_ref());
+        };
+        return stream.submit(Vec::new(), Some(Box::new(work))).map(|_| ());
+    }
+    let work = Box::new(move |running: &Running<'_>| t.run(driver, running, ticket.as_ref()));
     match mode {
         Mode::Sync if between_devices => stream.start(bytes <= QUICK, work).map(|_| ()),
         Mode::Sync => stream.run(work),
         Mode::Async if t.to == Place::Pageable => stream.run(work),
-        Mode::Async if t.from == Place::Pageable => {
-            let staged = stage(t.src, t.e, bytes);
-            stream
-                .submit(
-                    Vec::new(),
-                    Some(Box::new(move |running| {
-                        spend(driver, running, bytes);
-                        let packed = Layout {
-                            addr: staged.as_ptr() as u64,
-                            pitch: t.e.width,
-                            slice: t.e.width * t.e.height,
-                        };
-                        move_rows(t.dst, packed, t.e, t.to);
-                    })),
-                )
-                .map(|_| ())
-        }
         Mode::Async => stream
             .start(bytes <= QUICK && unmodelled(driver), work)
             .map(|_| ()),
@@ -346,6 +357,13 @@ impl Fill {
         fill(self.layout, self.e, self.value, self.size);
     }
 
+    /// Says so in the digest.
+    pub fn tell(&self, driver: &Driver, ticket: Option<&Ticket>) {
+        if let Some(ticket) = ticket {
+            ticket.filled(driver, self.layout, self.e, self.value, self.size);
+        }
+    }
+
     /// Is the memory still there?
     pub fn live(&self, driver: &Driver) -> bool {
         is_live(driver, self.place, self.layout, self.e)
@@ -357,7 +375,7 @@ impl Fill {
 /// # Errors
 /// As [`Fill::new`]; a synchronous call that a capture does not allow.
 pub fn set(m: &Memset, mode: Mode, stream: &Arc<Stream>) -> Result {
-    healthy()?;
+    let driver = healthy()?;
     if mode == Mode::Sync {
         capture::forbid_sync(stream)?;
     } else if capture::recording(stream)? {
@@ -367,6 +385,7 @@ pub fn set(m: &Memset, mode: Mode, stream: &Arc<Stream>) -> Result {
     let Some(f) = Fill::new(m, Planned::Now)? else {
         return Ok(());
     };
+    f.tell(driver, digest::ticket(stream).as_ref());
     let work = Box::new(move |_: &Running<'_>| f.run());
     match mode {
         Mode::Sync => stream

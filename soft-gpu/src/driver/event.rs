@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
+use super::digest;
 use super::error::{CuError, Result};
 use super::graph::capture::{self, Fork};
 use super::graph::node::Action;
@@ -128,6 +129,9 @@ impl Event {
         let cell = Arc::clone(&reached_ns);
         let called = now_ns();
         let mut last = lock(&self.last);
+        if let Some(ticket) = digest::ticket(stream) {
+            ticket.write(format_args!("record e{:x}", self.handle));
+        }
         let stamp = Box::new(move |running: &Running<'_>| {
             let modelled = running.core.time_ns.load(Ordering::Relaxed);
             let now = if modelled == 0 {
@@ -248,7 +252,11 @@ pub fn wait(stream: &Stream, event: &Arc<Event>, external: bool) -> Result {
 /// # Errors
 /// As [`Stream::submit`].
 pub fn wait_now(stream: &Stream, event: &Event) -> Result {
-    match event.position()? {
+    let position = event.position()?;
+    if let Some(ticket) = digest::ticket(stream) {
+        ticket.write(format_args!("wait e{:x}", event.handle));
+    }
+    match position {
         Some(p) if !p.reached() => stream.submit(vec![p], None).map(|_| ()),
         _ => Ok(()),
     }

@@ -8,6 +8,7 @@ use std::time::Duration;
 use super::attributes::{MAX_BLOCK, MAX_GRID, MAX_THREADS_PER_BLOCK};
 use super::config::FaultKind;
 use super::context::Context;
+use super::digest::{self, Ticket};
 use super::error::{CuError, Result};
 use super::graph::capture;
 use super::graph::node::Action;
@@ -131,6 +132,13 @@ impl Kernel {
         })
     }
 
+    /// Says in the digest that it is launched.
+    pub fn tell(&self, ticket: Option<&Ticket>) {
+        if let Some(ticket) = ticket {
+            ticket.kernel(self.driver, &self.function.info, &self.launch);
+        }
+    }
+
     /// Runs it to its end on the calling thread, a stream's.
     pub fn run(&self, running: &Running<'_>) {
         self.execute(inject::launch(&self.function.info.name), running);
@@ -159,6 +167,7 @@ pub fn submit(
     let context = stream.owner()?;
     let kernel = Kernel::new(f, shape, params, Arc::clone(&context))?;
     let injected = inject::launch(&kernel.function.info.name);
+    kernel.tell(digest::ticket(stream).as_ref());
     let work = move |running: &Running<'_>| kernel.execute(injected, running);
     stream.submit_kernel(&context, Box::new(work));
     Ok(())

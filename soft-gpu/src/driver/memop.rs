@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::copy::Planned;
+use super::digest::{self, Ticket};
 use super::error::{CuError, Result};
 use super::fault;
 use super::graph::node::Action;
@@ -115,6 +116,20 @@ impl MemOp {
         n == 0 || memory.mapped(self.addr, n) || memory.covers(self.addr, n) || ours()
     }
 
+    /// Says so in the digest.
+    pub fn tell(&self, driver: &Driver, ticket: Option<&Ticket>) {
+        let what = match self.operation {
+            WRITE_32 => "write32",
+            WRITE_64 => "write64",
+            WAIT_32 => "wait32",
+            WAIT_64 => "wait64",
+            _ => return,
+        };
+        if let Some(ticket) = ticket {
+            ticket.word(driver, what, self.addr, self.value, self.flags);
+        }
+    }
+
     /// Does it now: returns when the value is there, or when the process is poisoned.
     pub fn run(&self) {
         match self.operation {
@@ -180,6 +195,8 @@ pub fn submit(stream: &Stream, ops: Vec<MemOp>) -> Result {
         let context = stream.owner()?.handle;
         return capture::add(stream, || Ok(Action::MemOps(Arc::from(ops), context)));
     }
+    let (driver, ticket) = (healthy()?, digest::ticket(stream));
+    ops.iter().for_each(|op| op.tell(driver, ticket.as_ref()));
     let work = move |_: &Running<'_>| ops.iter().for_each(MemOp::run);
     stream.submit(Vec::new(), Some(Box::new(work))).map(|_| ())
 }

@@ -13,6 +13,7 @@ pub mod config;
 pub mod context;
 pub mod copy;
 pub mod cudart;
+pub mod digest;
 pub mod error;
 pub mod event;
 pub mod fault;
@@ -153,6 +154,7 @@ fn start() -> Result<Driver> {
     unsafe { libc::pthread_atfork(None, None, Some(after_fork_in_child)) };
     strict::set(config.strict);
     inject::install(&config);
+    digest::begin(config.digest.as_deref());
     if let Some(code) = inject::call("cuInit") {
         return Err(code);
     }

@@ -127,6 +127,8 @@ struct Queue {
 
 /// The part of a stream that its thread shares.
 pub struct Core {
+    /// Never reused.
+    number: u64,
     queue: Mutex<Queue>,
     work: Condvar,
     submitted: AtomicU64,
@@ -149,6 +151,7 @@ struct End {
 impl Default for Core {
     fn default() -> Self {
         Core {
+            number: IDS.fetch_add(1, Ordering::Relaxed),
             queue: Mutex::default(),
             work: Condvar::new(),
             submitted: AtomicU64::new(0),
@@ -453,6 +456,11 @@ impl Stream {
                 None => Err(CuError::STREAM_DETACHED),
             },
         }
+    }
+
+    /// The number of its queue, which a stream and its views within green contexts share.
+    pub fn queue(&self) -> u64 {
+        self.core.number
     }
 
     /// The multiprocessors that its kernels run on.

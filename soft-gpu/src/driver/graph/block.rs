@@ -134,6 +134,18 @@ pub fn device_of(addr: u64, len: u64) -> Option<usize> {
         .then_some(block.device)
 }
 
+/// The first address of the block that an address lies in, its end included.
+pub fn base_of(addr: u64) -> Option<u64> {
+    let nearest = {
+        let blocks = lock(&BLOCKS);
+        let (_, block) = blocks.range(..=addr).next_back()?;
+        block.upgrade()
+    };
+    // As in `device_of`.
+    let block = nearest?;
+    (addr - block.addr <= block.size).then_some(block.addr)
+}
+
 /// The block that starts at `addr`.
 pub fn find(addr: u64) -> Option<Arc<Block>> {
     lock(&BLOCKS).get(&addr).and_then(Weak::upgrade)

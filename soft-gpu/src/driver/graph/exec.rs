@@ -16,6 +16,7 @@ use super::{Edge, Graph, IDS, capture, make};
 use crate::driver::callback::HostCall;
 use crate::driver::context;
 use crate::driver::copy::{Fill, Planned, Transfer};
+use crate::driver::digest::{self, Ticket};
 use crate::driver::error::{CuError, Result};
 use crate::driver::event::{self, Event};
 use crate::driver::handle::{Kind, Table};
@@ -359,7 +360,7 @@ impl State {
 }
 
 impl Ready {
-    fn run(&self, driver: &Driver, running: &Running<'_>) {
+    fn run(&self, driver: &Driver, running: &Running<'_>, ticket: Option<&Ticket>) {
         let gone = |what: &str| {
             fault::poison(
                 CuError::ILLEGAL_ADDRESS,
@@ -367,20 +368,29 @@ impl Ready {
             );
         };
         match self {
-            Ready::Kernel(k) => k.run(running),
+            Ready::Kernel(k) => {
+                k.tell(ticket);
+                k.run(running);
+            }
             Ready::Copy(t) if !t.live(driver) => gone("copy"),
-            Ready::Copy(t) => t.run(driver, running),
+            Ready::Copy(t) => t.run(driver, running, ticket),
             Ready::Fill(f) if !f.live(driver) => gone("memset"),
-            Ready::Fill(f) => f.run(),
+            Ready::Fill(f) => {
+                f.tell(driver, ticket);
+                f.run();
+            }
             Ready::Host(call) => call.run(),
             Ready::Ops(ops) if !ops.iter().all(|op| op.live(driver)) => gone("word"),
-            Ready::Ops(ops) => ops.iter().for_each(MemOp::run),
+            Ready::Ops(ops) => ops.iter().for_each(|op| {
+                op.tell(driver, ticket);
+                op.run();
+            }),
             Ready::Preset(cell) => cell.preset(),
             Ready::Conditional(cell, kind, bodies) => {
                 let run = |body: usize| {
                     for op in bodies.get(body).into_iter().flatten() {
                         if fault::sticky().is_none() {
-                            op.run(driver, running);
+                            op.run(driver, running, ticket);
                         }
                     }
                 };
@@ -493,12 +503,13 @@ fn enqueue(
         let len = flat[at..].iter().take_while(|op| !alone(op)).count();
         if len > 0 {
             let (ops, range) = (Arc::clone(flat), at..at + len);
+            let ticket = digest::ticket(stream);
             let work = move |running: &Running<'_>| {
                 for op in &ops[range] {
                     if fault::sticky().is_some() {
                         return;
                     }
-                    op.run(driver, running);
+                    op.run(driver, running, ticket.as_ref());
                 }
             };
             stream.submit(Vec::new(), Some(Box::new(work)))?;

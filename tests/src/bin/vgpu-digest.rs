@@ -1,0 +1,99 @@
+//! `vgpu-digest`: records what a program asks of soft-gpu, makes it comparable, and compares two runs.
+//!
+//! Exits 0 if two runs did the same work, 1 if not, 2 on an error.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process::{Command, ExitCode};
+
+use anyhow::{Context, Result, ensure};
+use clap::{Parser, Subcommand};
+use vgpu_tests::digest;
+
+/// Record, normalise and compare what programs ask of soft-gpu
+#[derive(Debug, Parser)]
+struct Options {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// Run a program that uses soft-gpu in its own process, and write its digest to a file
+    Record {
+        /// Where the digest goes
+        out: PathBuf,
+        /// The program and its arguments, after `--`
+        #[arg(last = true, required = true)]
+        command: Vec<OsString>,
+    },
+    /// Make a digest that processes wrote (`SOFT_GPU_DIGEST=PREFIX` in their environment) comparable
+    Normalise {
+        /// What the variable said
+        prefix: PathBuf,
+        /// Where the digest goes
+        out: PathBuf,
+    },
+    /// Compare two digests, and name the first operation that differs
+    Compare {
+        /// Of the first run
+        left: PathBuf,
+        /// Of the second run
+        right: PathBuf,
+    },
+}
+
+fn main() -> ExitCode {
+    match run(Options::parse().action) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::from(1),
+        Err(e) => {
+            eprintln!("vgpu-digest: {e:#}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn run(action: Action) -> Result<bool> {
+    match action {
+        Action::Record { out, command } => {
+            let dir = tempfile::tempdir()?;
+            let prefix = dir.path().join("digest");
+            let (program, args) = command.split_first().context("no program is given")?;
+            let status = Command::new(program)
+                .args(args)
+                .env("SOFT_GPU_DIGEST", &prefix)
+                .status()
+                .with_context(|| format!("starting {}", program.display()))?;
+            ensure!(
+                status.success(),
+                "{} ended with {status}",
+                program.display()
+            );
+            normalised(&prefix, &out)?;
+            Ok(true)
+        }
+        Action::Normalise { prefix, out } => {
+            normalised(&prefix, &out)?;
+            Ok(true)
+        }
+        Action::Compare { left, right } => {
+            let difference = digest::compare(&digest::load(&left)?, &digest::load(&right)?);
+            match &difference {
+                Some(d) => println!("{d}"),
+                None => println!("the same work"),
+            }
+            Ok(difference.is_none())
+        }
+    }
+}
+
+fn normalised(prefix: &std::path::Path, out: &std::path::Path) -> Result<()> {
+    let processes = digest::read(prefix)?;
+    ensure!(
+        !processes.is_empty(),
+        "nothing was recorded at {}.N: did the program use soft-gpu, with SOFT_GPU_DIGEST set?",
+        prefix.display()
+    );
+    digest::store(&processes, out)
+}

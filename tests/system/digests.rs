@@ -1,0 +1,57 @@
+//! The same work reaches the device, whether a program uses soft-gpu directly or through the whole line: kernels,
+//! parameters, copies with their contents, fills, and what comes after what.
+
+use std::path::Path;
+
+use anyhow::{Result, ensure};
+use vgpu_tests::digest::{self, Process};
+use vgpu_tests::guest::{self, Guest, Program, Target, expect_right};
+use vgpu_tests::host::{Host, Options, one_vm};
+use vgpu_tests::wait::SOON;
+
+fn directly(program: Program, part: Option<&str>, dir: &Path) -> Result<Vec<Process>> {
+    let prefix = dir.join("direct");
+    let guest = Guest::new(program, Target::SoftGpu)?.env("SOFT_GPU_DIGEST", &prefix);
+    expect_right(&with(guest, part))?;
+    digest::read(&prefix)
+}
+
+fn through_the_line(program: Program, part: Option<&str>, host: &Host) -> Result<Vec<Process>> {
+    let from = digest::read(&host.digest())?.len();
+    expect_right(&with(Guest::new(program, host.target(1))?, part))
+        .map_err(|e| e.context(format!("the daemon's log:\n{}", host.log())))?;
+    host.wait_no_sessions(SOON)?;
+    Ok(digest::read(&host.digest())?.split_off(from))
+}
+
+fn with(guest: Guest, part: Option<&str>) -> Guest {
+    match part {
+        Some(part) => guest.arg(part),
+        None => guest,
+    }
+}
+
+fn alike(program: Program, parts: &[Option<&str>]) -> Result<()> {
+    let host = one_vm(&Options {
+        digest: true,
+        ..Options::default()
+    })?;
+    for part in parts {
+        let dir = tempfile::tempdir()?;
+        let direct = directly(program, *part, dir.path())?;
+        ensure!(!direct.is_empty(), "{} {part:?} did no work", program.name);
+        let remoted = through_the_line(program, *part, &host)?;
+        if let Some(difference) = digest::compare(&direct, &remoted) {
+            anyhow::bail!("{} {part:?}: {difference}", program.name);
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn kernels_copies_and_events_of_programs_are_the_same() -> Result<()> {
+    for program in [guest::VECADD, guest::MATMUL, guest::REDUCE, guest::SAXPY] {
+        alike(program, &[None])?;
+    }
+    Ok(())
+}
