@@ -2,25 +2,20 @@
 
 use std::ffi::{c_char, c_void};
 
-use super::module::{JitOptions, one_wanted, read_image};
+use super::module::{Image, JitOptions, one_wanted, read_image};
 use super::types::{In, Out, Text};
 use crate::driver::error::{CuError, Result};
-use crate::driver::{gpu, healthy, image, library};
+use crate::driver::{gpu, healthy, library};
 
-fn load(out: Out<u64>, code: In<u8>, options: &JitOptions) -> Result {
+fn load(out: Out<u64>, image: Image<'_>, options: &JitOptions) -> Result {
     healthy()?;
     out.check()?;
-    if code.is_null() {
+    if !image.is_there() {
         return Err(CuError::INVALID_VALUE);
     }
-    let cc = gpu(0)?.compute_capability;
-    // SAFETY: the API's contract: `code` is a module image.
-    let ptx = unsafe { image::ptx_at(code.0, cc) };
-    out.set(
-        options
-            .report(ptx.and_then(|ptx| library::load(ptx, options.max_registers())))?
-            .handle,
-    )
+    let code = image.code(gpu(0)?.compute_capability);
+    let loaded = code.and_then(|code| library::load(code, options.max_registers()));
+    out.set(options.report(loaded)?.handle)
 }
 
 /// The error for a name that the library has for a kernel.
@@ -46,7 +41,7 @@ exports! {
         out: Out<u64>, code: In<u8>, keys: In<u32>, values: Out<*mut c_void>, count: u32,
         _options: In<u32>, _option_values: In<u64>, _option_count: u32,
     ) {
-        load(out, code, &JitOptions { count, keys, values })
+        load(out, Image::At(code), &JitOptions { count, keys, values })
     }
 
     fn cuLibraryLoadFromFile(
@@ -56,7 +51,7 @@ exports! {
         healthy()?;
         out.check()?;
         let bytes = read_image(path)?;
-        load(out, In(bytes.as_ptr()), &JitOptions { count, keys, values })
+        load(out, Image::File(&bytes), &JitOptions { count, keys, values })
     }
 
     fn cuLibraryUnload(handle: u64) {

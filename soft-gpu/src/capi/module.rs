@@ -4,8 +4,9 @@ use std::ffi::{c_char, c_void};
 
 use super::types::{In, Out, Text};
 use crate::driver::error::{CuError, Result};
+use crate::driver::image::Target;
 use crate::driver::module::{self, Refusal};
-use crate::driver::{context, healthy};
+use crate::driver::{context, healthy, image};
 
 /// CU_JIT_* options that are served: a bound of registers, and where the logs go.
 const MAX_REGISTERS: u32 = 0;
@@ -156,17 +157,41 @@ impl LogBuffer {
     }
 }
 
+/// What a module is made of.
+#[derive(Clone, Copy)]
+pub enum Image<'a> {
+    /// Where the program has it.
+    At(In<u8>),
+    /// A file's bytes.
+    File(&'a [u8]),
+}
+
+impl Image<'_> {
+    /// The code for a device.
+    pub fn code(self, cc: (u32, u32)) -> std::result::Result<Vec<u8>, Refusal> {
+        match self {
+            // SAFETY: the API's contract: a module image lies there.
+            Image::At(image) => unsafe { image::code_at(image.0, Target::new(cc)) },
+            Image::File(bytes) => image::code_in(bytes, Target::new(cc)),
+        }
+    }
+
+    /// False for a null pointer.
+    pub fn is_there(self) -> bool {
+        !matches!(self, Image::At(image) if image.is_null())
+    }
+}
+
 /// Loads an image into the current context.
-fn load(out: Out<u64>, image: In<u8>, options: &JitOptions) -> Result {
+fn load(out: Out<u64>, image: Image<'_>, options: &JitOptions) -> Result {
     healthy()?;
     out.check()?;
-    if image.is_null() {
+    if !image.is_there() {
         return Err(CuError::INVALID_VALUE);
     }
     let context = context::current()?;
-    // SAFETY: the API's contract: `image` is a module image.
-    let ptx = unsafe { module::ptx_of(image.0) };
-    let loaded = ptx.and_then(|ptx| module::load(&context, &ptx, options.max_registers()));
+    let code = image.code(context.gpu.compute_capability);
+    let loaded = code.and_then(|code| module::load(&context, &code, options.max_registers()));
     out.set(options.report(loaded)?.handle)
 }
 
@@ -189,21 +214,21 @@ fn get_asked(handle: u64) -> Result<std::sync::Arc<module::Module>> {
 
 exports! {
     fn cuModuleLoadData(out: Out<u64>, image: In<u8>) {
-        load(out, image, &JitOptions::NONE)
+        load(out, Image::At(image), &JitOptions::NONE)
     }
 
     fn cuModuleLoadDataEx(out: Out<u64>, image: In<u8>, count: u32, keys: In<u32>, values: Out<*mut c_void>) {
-        load(out, image, &JitOptions { count, keys, values })
+        load(out, Image::At(image), &JitOptions { count, keys, values })
     }
 
     fn cuModuleLoadFatBinary(out: Out<u64>, image: In<u8>) {
-        load(out, image, &JitOptions::NONE)
+        load(out, Image::At(image), &JitOptions::NONE)
     }
 
     fn cuModuleLoad(out: Out<u64>, path: Text) {
         healthy()?;
         let bytes = read_image(path)?;
-        load(out, In(bytes.as_ptr()), &JitOptions::NONE)
+        load(out, Image::File(&bytes), &JitOptions::NONE)
     }
 
     fn cuModuleUnload(handle: u64) {

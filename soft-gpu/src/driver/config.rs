@@ -97,6 +97,8 @@ pub struct Config {
     pub strict: bool,
     /// One line on stderr at cuInit.
     pub banner: bool,
+    /// Kernels of machine code do nothing, instead of being refused.
+    pub skip_machine_code: bool,
     /// What is asked of the device is written to files that begin with this.
     pub digest: Option<PathBuf>,
     /// CUDA_VISIBLE_DEVICES.
@@ -124,6 +126,7 @@ impl Default for Config {
             state: None,
             strict: false,
             banner: false,
+            skip_machine_code: false,
             digest: None,
             visible: None,
             order_known: true,
@@ -226,6 +229,11 @@ impl Config {
             "STATE" => self.state = (!v.is_empty()).then(|| PathBuf::from(v)),
             "STRICT" => self.strict = parse_bool(v)?,
             "BANNER" => self.banner = parse_bool(v)?,
+            "SASS" => match v {
+                "skip" => self.skip_machine_code = true,
+                "" => self.skip_machine_code = false,
+                _ => return Err("skip, or nothing"),
+            },
             "DIGEST" => self.digest = (!v.is_empty()).then(|| PathBuf::from(v)),
             _ => return Ok(false),
         }
@@ -388,6 +396,7 @@ mod tests {
             ("SOFT_GPU_CLOCK", "k:soon"),
             ("SOFT_GPU_CC", "80"),
             ("SOFT_GPU_CC", "100.0"),
+            ("SOFT_GPU_SASS", "1"),
         ] {
             let error = parse(&[(name, value)]).expect_err(name);
             assert!(error.to_string().starts_with(name), "{error}");

@@ -1,22 +1,33 @@
-//! Module images: finds the PTX in what a client passes, which is a bare pointer.
+//! Module images: finds the code for a device in what a client passes, which is a bare pointer.
 //!
-//! Layouts are those observed of clients (docs of the fatbin format are not public): a wrapper
-//! points to a fatbin, whose entries are PTX or ELF, plain or compressed.
+//! A wrapper points to a fatbin, whose entries are PTX or ELF, plain or compressed. Of a fatbin a driver takes
+//! machine code for the device where there is some, else the newest PTX that is not newer than the device. Here
+//! machine code does not run, so PTX is taken also where there is machine code; with `SOFT_GPU_SASS=skip` machine
+//! code is taken where there is no PTX.
 
 use std::io::Read as _;
 
+use super::cubin;
 use super::error::CuError;
+use super::linker::{self, Input};
 
 const WRAPPER_MAGIC: u32 = 0x4662_43b1;
 const FATBIN_MAGIC: u32 = 0xba55_ed50;
 const ELF_MAGIC: u32 = u32::from_le_bytes(*b"\x7fELF");
+/// The version of a wrapper with an array of the fatbins that its own was linked of.
+const LINKED: u32 = 2;
 const KIND_PTX: u16 = 1;
+const KIND_ELF: u16 = 2;
 const LZ4: u64 = 0x2000;
 const ZSTD: u64 = 0x8000;
+/// For exactly this compute capability (`sm_90a`).
+const EXACT: u64 = 0x10_0000;
+/// For the capabilities of this major number from this one on (`sm_100f`), also of PTX.
+const FAMILY: u64 = 0x20_0000;
 /// An LZ4 block grows by this factor at most: a byte of a match's length stands for 255 bytes.
 const LZ4_GROWTH: usize = 255;
-/// No PTX entry is larger once decompressed; a bound on what a damaged header can ask for.
-const MAX_PTX: usize = 512 << 20;
+/// No entry is larger once decompressed; a bound on what a damaged header can ask for.
+const MAX_CODE: usize = 512 << 20;
 
 /// Why an image has no PTX for us: the CUresult and a sentence for the log.
 pub type Refusal = (CuError, String);
@@ -25,15 +36,61 @@ fn no_binary(why: impl Into<String>) -> Refusal {
     (CuError::NO_BINARY_FOR_GPU, why.into())
 }
 
-/// Copies the PTX out of the image at `pointer`, for a device of capability `cc`.
+/// For what code is wanted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Target {
+    cc: (u32, u32),
+    /// Machine code will do.
+    skip: bool,
+}
+
+impl Target {
+    /// A device of capability `cc`, and `SOFT_GPU_SASS`.
+    pub fn new(cc: (u32, u32)) -> Target {
+        let skip = super::driver().is_ok_and(|d| d.config.skip_machine_code);
+        Target { cc, skip }
+    }
+
+    fn machine_code(self, image: &[u8]) -> Result<Vec<u8>, Refusal> {
+        let (major, minor) = self.cc;
+        let made_for = cubin::architecture(image)?;
+        if !self.skip {
+            return Err(no_binary(format!(
+                "the image is a cubin (machine code, sm_{made_for}); the soft device needs PTX: compile with \
+                 -gencode arch=compute_{major}{minor},code=compute_{major}{minor}, or ask NVRTC for PTX. With \
+                 SOFT_GPU_SASS=skip it loads, and its kernels do nothing"
+            )));
+        }
+        if !runs(made_for, FAMILY, self.cc) {
+            return Err(no_binary(format!(
+                "the cubin is for sm_{made_for}, which does not run on sm_{major}{minor}"
+            )));
+        }
+        Ok(image.to_vec())
+    }
+}
+
+/// Does code for `sm`, with these flags of a fatbin's entry, run on a device of capability `cc`?
+fn runs(sm: u32, flags: u64, cc: (u32, u32)) -> bool {
+    let of = (sm / 10, sm % 10);
+    if flags & EXACT != 0 {
+        of == cc
+    } else if flags & FAMILY != 0 {
+        of.0 == cc.0 && of.1 <= cc.1
+    } else {
+        of <= cc
+    }
+}
+
+/// Copies the code for a device out of the image at `pointer`: PTX, or a cubin.
 ///
 /// # Errors
-/// CUDA_ERROR_NO_BINARY_FOR_GPU without PTX, CUDA_ERROR_INVALID_IMAGE for a damaged image.
+/// CUDA_ERROR_NO_BINARY_FOR_GPU without code for the device, CUDA_ERROR_INVALID_IMAGE for a damaged image.
 ///
 /// # Safety
 /// `pointer` is a module image as cuModuleLoadData takes it: NUL-terminated PTX, an ELF, a fatbin
 /// or a fatbin wrapper.
-pub unsafe fn ptx_at(pointer: *const u8, cc: (u32, u32)) -> Result<Vec<u8>, Refusal> {
+pub unsafe fn code_at(pointer: *const u8, target: Target) -> Result<Vec<u8>, Refusal> {
     if pointer.is_null() {
         return Err((
             CuError::INVALID_VALUE,
@@ -44,39 +101,157 @@ pub unsafe fn ptx_at(pointer: *const u8, cc: (u32, u32)) -> Result<Vec<u8>, Refu
     // first bytes are read one by one up to a NUL.
     let magic = unsafe { peek_magic(pointer) };
     match magic {
-        Some(WRAPPER_MAGIC) => {
-            // SAFETY: a wrapper is {u32 magic, u32 version, pointer data, pointer}.
-            let data = unsafe { pointer.add(8).cast::<*const u8>().read_unaligned() };
-            // SAFETY: the wrapper's data is a fatbin (or an ELF); it is not another wrapper.
-            match unsafe { peek_magic(data) } {
-                Some(WRAPPER_MAGIC) | None => Err((
-                    CuError::INVALID_IMAGE,
-                    "the fatbin wrapper is damaged".into(),
-                )),
-                // SAFETY: as of this function; recursion ends as wrappers do not nest.
-                _ => unsafe { ptx_at(data, cc) },
-            }
-        }
-        Some(FATBIN_MAGIC) => {
-            // SAFETY: a fatbin header is {u32 magic, u16 version, u16 header size, u64 size} and
-            // header size + size bytes follow from its start.
-            let bytes = unsafe {
-                let header = u64::from(pointer.add(6).cast::<u16>().read_unaligned());
-                let size = pointer.add(8).cast::<u64>().read_unaligned();
-                std::slice::from_raw_parts(pointer, header.saturating_add(size) as usize)
+        // SAFETY: a wrapper, by its magic number.
+        Some(WRAPPER_MAGIC) => unsafe { wrapped(pointer, target) },
+        // SAFETY: a fatbin, by its magic number.
+        Some(FATBIN_MAGIC) => fatbin_code(unsafe { fatbin_at(pointer) }, target),
+        Some(ELF_MAGIC) => {
+            // SAFETY: an ELF file, by its magic number; it is as long as its tables say.
+            let image = unsafe {
+                let len = elf_len(pointer)?;
+                std::slice::from_raw_parts(pointer, len)
             };
-            fatbin_ptx(bytes, cc)
+            target.machine_code(image)
         }
-        Some(ELF_MAGIC) => Err(no_binary(
-            "the image is a cubin (machine code); the soft device needs PTX: compile with \
-             -gencode arch=compute_80,code=compute_80, or ask NVRTC for PTX",
-        )),
         _ => {
             // SAFETY: what is none of the above is NUL-terminated text.
             let text = unsafe { std::ffi::CStr::from_ptr(pointer.cast()) };
             Ok(text.to_bytes().to_vec())
         }
     }
+}
+
+/// As [`code_at`], of a file's bytes.
+///
+/// # Errors
+/// As [`code_at`].
+pub fn code_in(bytes: &[u8], target: Target) -> Result<Vec<u8>, Refusal> {
+    match u32_at(bytes, 0) {
+        Some(FATBIN_MAGIC) => {
+            let size = u64_at(bytes, 8).zip(u16_at(bytes, 6));
+            let end = size.and_then(|(size, header)| size.checked_add(header.into()));
+            let whole = end.and_then(|end| bytes.get(..usize::try_from(end).ok()?));
+            fatbin_code(whole.ok_or_else(damaged)?, target)
+        }
+        Some(ELF_MAGIC) => target.machine_code(bytes),
+        _ => {
+            let end = bytes.iter().position(|b| *b == 0).unwrap_or(bytes.len());
+            Ok(bytes[..end].to_vec())
+        }
+    }
+}
+
+/// # Safety
+/// `pointer` points to a whole wrapper.
+unsafe fn wrapped(pointer: *const u8, target: Target) -> Result<Vec<u8>, Refusal> {
+    // SAFETY: a wrapper is {u32 magic, u32 version, pointer data, pointer}.
+    let (version, data, list) = unsafe {
+        (
+            pointer.add(4).cast::<u32>().read_unaligned(),
+            pointer.add(8).cast::<*const u8>().read_unaligned(),
+            pointer.add(16).cast::<*const *const u8>().read_unaligned(),
+        )
+    };
+    // SAFETY: the wrapper's data is a fatbin (or an ELF); it is not another wrapper.
+    let found = match unsafe { peek_magic(data) } {
+        Some(WRAPPER_MAGIC) | None => Err((
+            CuError::INVALID_IMAGE,
+            "the fatbin wrapper is damaged".into(),
+        )),
+        // SAFETY: as of `code_at`; wrappers do not nest.
+        _ => unsafe { code_at(data, target) },
+    };
+    match found {
+        Err((CuError::NO_BINARY_FOR_GPU, why)) if version == LINKED && !list.is_null() => {
+            // SAFETY: the array of a wrapper of this version.
+            unsafe { relinked(list, target) }
+                .map_err(|(code, also)| (code, format!("{why}; {also}")))
+        }
+        found => found,
+    }
+}
+
+/// Links the PTX of the fatbins that a program's device code was linked of.
+///
+/// # Safety
+/// `list` is an array of pointers to whole fatbins that ends with null.
+unsafe fn relinked(list: *const *const u8, target: Target) -> Result<Vec<u8>, Refusal> {
+    let mut inputs = Vec::new();
+    loop {
+        // SAFETY: the array goes on up to its null.
+        let at = unsafe { list.add(inputs.len()).read_unaligned() };
+        if at.is_null() {
+            break;
+        }
+        // SAFETY: the array's entries are whole fatbins.
+        let text = unsafe {
+            match peek_magic(at) {
+                Some(FATBIN_MAGIC) => fatbin_ptx(fatbin_at(at), target.cc)?,
+                _ => return Err(damaged()),
+            }
+        };
+        let name = format!("part {} of the program", inputs.len() + 1);
+        inputs.push(Input { name, text });
+    }
+    let parsed = inputs
+        .iter()
+        .map(|i| Ok((i.name.clone(), linker::parse(i)?)));
+    let linked = linker::link(parsed.collect::<Result<_, Refusal>>()?)?;
+    let mut image = linker::pack(&inputs, &linked, None);
+    // The NUL at its end.
+    image.pop();
+    Ok(image)
+}
+
+/// # Safety
+/// `pointer` points to a whole fatbin.
+unsafe fn fatbin_at<'a>(pointer: *const u8) -> &'a [u8] {
+    // SAFETY: a fatbin header is {u32 magic, u16 version, u16 header size, u64 size} and
+    // header size + size bytes follow from its start.
+    unsafe {
+        let header = u64::from(pointer.add(6).cast::<u16>().read_unaligned());
+        let size = pointer.add(8).cast::<u64>().read_unaligned();
+        std::slice::from_raw_parts(pointer, header.saturating_add(size) as usize)
+    }
+}
+
+/// How long an ELF file is: up to the end of its last part.
+///
+/// # Safety
+/// `pointer` points to a whole ELF file of 64 bits.
+unsafe fn elf_len(pointer: *const u8) -> Result<usize, Refusal> {
+    const HEADER: usize = 64;
+    const NO_BYTES: u32 = 8;
+    // SAFETY: the file's header has so many bytes.
+    let header = unsafe { std::slice::from_raw_parts(pointer, HEADER) };
+    let table = |at: usize, entry: usize| -> Option<(u64, u64)> {
+        let entries = u64::from(u16_at(header, entry)?) * u64::from(u16_at(header, entry + 2)?);
+        Some((u64_at(header, at)?, entries))
+    };
+    let (segments, sections) = (table(32, 54), table(40, 58));
+    let end = |(at, size): (u64, u64)| at.checked_add(size).filter(|end| *end <= MAX_CODE as u64);
+    let tables = segments
+        .zip(sections)
+        .and_then(|(a, b)| Some(end(a)?.max(end(b)?)));
+    let mut len = tables.ok_or_else(damaged)?.max(HEADER as u64);
+    // SAFETY: the section table is part of the file.
+    let table = sections.map(|(at, size)| unsafe {
+        std::slice::from_raw_parts(pointer.add(at as usize), size as usize)
+    });
+    for section in table.unwrap_or_default().chunks_exact(HEADER) {
+        let part = u64_at(section, 24).zip(u64_at(section, 32));
+        if u32_at(section, 4) != Some(NO_BYTES) {
+            len = len.max(part.and_then(end).ok_or_else(damaged)?);
+        }
+    }
+    Ok(len as usize)
+}
+
+fn damaged() -> Refusal {
+    (
+        CuError::INVALID_IMAGE,
+        "the image is damaged: its parts are not where it says".to_owned(),
+    )
 }
 
 /// The first four bytes, or `None` for a shorter text or null.
@@ -143,40 +318,66 @@ fn entries(fatbin: &[u8]) -> Option<Vec<Entry<'_>>> {
     Some(all)
 }
 
+/// The code of a fatbin for a device: the newest PTX that it can run, or where that will do machine code.
+///
+/// # Errors
+/// As [`code_at`].
+pub fn fatbin_code(fatbin: &[u8], target: Target) -> Result<Vec<u8>, Refusal> {
+    match fatbin_ptx(fatbin, target.cc) {
+        Err((CuError::NO_BINARY_FOR_GPU, _)) if target.skip => machine_code(fatbin, target),
+        found => found,
+    }
+}
+
+/// The newest machine code for the device; that which uses all of it is better than what also runs on others.
+fn machine_code(fatbin: &[u8], target: Target) -> Result<Vec<u8>, Refusal> {
+    let all = entries(fatbin).ok_or_else(damaged)?;
+    let fits = |e: &&Entry<'_>| e.kind == KIND_ELF && runs(e.sm, e.flags | FAMILY, target.cc);
+    let best = all
+        .iter()
+        .filter(fits)
+        .max_by_key(|e| (e.sm, e.flags & EXACT));
+    match best {
+        Some(entry) => target.machine_code(&unpacked(entry).ok_or_else(damaged)?),
+        None => Err(missing(&all, target.cc)),
+    }
+}
+
 /// The best PTX of a fatbin: the newest that the device can run.
 ///
 /// # Errors
-/// As [`ptx_at`].
+/// As [`code_at`].
 pub fn fatbin_ptx(fatbin: &[u8], cc: (u32, u32)) -> Result<Vec<u8>, Refusal> {
-    let damaged = || (CuError::INVALID_IMAGE, "the fatbin is damaged".to_owned());
     let all = entries(fatbin).ok_or_else(damaged)?;
-    let device = cc.0 * 10 + cc.1;
-    let Some(best) = all
+    let fits = |e: &&Entry<'_>| e.kind == KIND_PTX && runs(e.sm, e.flags, cc);
+    let best = all
         .iter()
-        .filter(|e| e.kind == KIND_PTX && e.sm <= device)
-        .max_by_key(|e| e.sm)
-    else {
-        let have: Vec<String> = all
-            .iter()
-            .map(|e| {
-                format!(
-                    "{}_{}",
-                    if e.kind == KIND_PTX { "compute" } else { "sm" },
-                    e.sm
-                )
-            })
-            .collect();
-        return Err(no_binary(format!(
-            "the fatbin has no PTX for compute_{device} or older (it has: {}); compile with \
-             -gencode arch=compute_{device},code=compute_{device}",
-            have.join(", ")
-        )));
-    };
-    let mut text = unpacked(best).ok_or_else(damaged)?;
+        .filter(fits)
+        .max_by_key(|e| (e.sm, e.flags & (EXACT | FAMILY)));
+    let mut text = unpacked(best.ok_or_else(|| missing(&all, cc))?).ok_or_else(damaged)?;
     if let Some(end) = text.iter().position(|b| *b == 0) {
         text.truncate(end);
     }
     Ok(text)
+}
+
+fn missing(all: &[Entry<'_>], (major, minor): (u32, u32)) -> Refusal {
+    let name = |e: &Entry<'_>| {
+        let kind = if e.kind == KIND_PTX { "compute" } else { "sm" };
+        let only = match e.flags & (EXACT | FAMILY) {
+            0 => "",
+            EXACT => "a",
+            _ => "f",
+        };
+        format!("{kind}_{}{only}", e.sm)
+    };
+    let have: Vec<String> = all.iter().map(name).collect();
+    let device = format!("{major}{minor}");
+    no_binary(format!(
+        "the fatbin has no PTX for compute_{device} or older (it has: {}); compile with \
+         -gencode arch=compute_{device},code=compute_{device}",
+        have.join(", ")
+    ))
 }
 
 /// An entry's payload as it was before compression; `None` for a damaged one.
@@ -185,17 +386,17 @@ fn unpacked(entry: &Entry<'_>) -> Option<Vec<u8>> {
     let size = usize::try_from(entry.uncompressed).ok()?;
     if entry.flags & LZ4 != 0 {
         // No block grows more than that, so that no room is made for what a damaged header announces.
-        let possible = packed.len().saturating_mul(LZ4_GROWTH).min(MAX_PTX);
-        let text = (size <= possible).then(|| lz4_flex::block::decompress(packed, size).ok())??;
-        (text.len() == size).then_some(text)
+        let possible = packed.len().saturating_mul(LZ4_GROWTH).min(MAX_CODE);
+        let code = (size <= possible).then(|| lz4_flex::block::decompress(packed, size).ok())??;
+        (code.len() == size).then_some(code)
     } else if entry.flags & ZSTD != 0 {
         let frames = ruzstd::decoding::StreamingDecoder::new(packed).ok()?;
-        let mut text = Vec::new();
+        let mut code = Vec::new();
         frames
-            .take(MAX_PTX as u64 + 1)
-            .read_to_end(&mut text)
+            .take(MAX_CODE as u64 + 1)
+            .read_to_end(&mut code)
             .ok()?;
-        (text.len() == size && size <= MAX_PTX).then_some(text)
+        (code.len() == size && size <= MAX_CODE).then_some(code)
     } else {
         Some(packed.to_vec())
     }
@@ -230,6 +431,109 @@ mod tests {
         f
     }
 
+    const CUBIN: &[u8] = include_bytes!("../../fixtures/machine/kinds.13.cubin");
+
+    fn at(major: u32, minor: u32) -> Target {
+        Target {
+            cc: (major, minor),
+            skip: false,
+        }
+    }
+
+    fn skipping(major: u32, minor: u32) -> Target {
+        Target {
+            skip: true,
+            ..at(major, minor)
+        }
+    }
+
+    /// What is taken of a fatbin with such entries.
+    #[test]
+    fn the_entry_is_the_one_that_a_driver_takes() {
+        let ptx = |sm, flags, text: &[u8]| entry(1, sm, flags, text, 0);
+        let f = fatbin(&[
+            ptx(80, 0, b"80"),
+            ptx(90, EXACT, b"90a"),
+            ptx(90, 0, b"90"),
+            ptx(100, FAMILY, b"100f"),
+            ptx(120, EXACT, b"120a"),
+        ]);
+        for (cc, wanted) in [
+            ((8, 0), &b"80"[..]),
+            ((8, 9), b"80"),
+            ((9, 0), b"90a"),
+            ((10, 0), b"100f"),
+            ((10, 3), b"100f"),
+            ((11, 0), b"90"),
+            ((12, 0), b"120a"),
+            ((12, 1), b"90"),
+        ] {
+            assert_eq!(fatbin_ptx(&f, cc).as_deref(), Ok(wanted), "{cc:?}");
+        }
+    }
+
+    #[test]
+    fn machine_code_is_taken_where_asked_and_where_it_runs() {
+        let (elf, ptx) = (entry(2, 80, 0, CUBIN, 0), entry(1, 70, 0, b"70", 0));
+        let machine = fatbin(std::slice::from_ref(&elf));
+        let taken = |t| fatbin_code(&machine, t).map_err(|e| e.0);
+        let none = CuError::NO_BINARY_FOR_GPU;
+        assert_eq!(taken(at(8, 0)), Err(none));
+        assert_eq!(taken(skipping(8, 0)).as_deref(), Ok(CUBIN));
+        assert_eq!(taken(skipping(8, 6)).as_deref(), Ok(CUBIN));
+        assert_eq!(taken(skipping(7, 5)), Err(none));
+        assert_eq!(taken(skipping(9, 0)), Err(none), "another major number");
+        let level = ruzstd::encoding::CompressionLevel::Fastest;
+        let packed = ruzstd::encoding::compress_to_vec(CUBIN, level);
+        let packed = fatbin(&[entry(2, 80, ZSTD, &packed, CUBIN.len() as u64)]);
+        let unpacked = fatbin_code(&packed, skipping(8, 0));
+        assert_eq!(unpacked.as_deref(), Ok(CUBIN));
+        // What can be computed is.
+        let both = fatbin(&[elf, ptx]);
+        assert_eq!(
+            fatbin_code(&both, skipping(8, 0)).as_deref(),
+            Ok(&b"70"[..])
+        );
+        // By pointer, and of a file.
+        // SAFETY: a whole ELF file.
+        let bare = unsafe { code_at(CUBIN.as_ptr(), skipping(8, 0)) };
+        assert_eq!(bare.as_deref(), Ok(CUBIN), "its length is found");
+        for (bytes, wanted) in [(&machine[..], CUBIN), (CUBIN, CUBIN), (b"text\0", b"text")] {
+            assert_eq!(code_in(bytes, skipping(8, 0)).as_deref(), Ok(wanted));
+        }
+        let refused = code_in(CUBIN, at(8, 0)).map_err(|e| e.0);
+        assert_eq!(refused, Err(none));
+        assert!(code_in(&machine[..100], skipping(8, 0)).is_err());
+    }
+
+    /// Relocatable device code: the wrapper's own fatbin has machine code only, its parts have PTX.
+    #[test]
+    fn parts_of_a_linked_program_are_linked_again() {
+        const HEAD: &str = ".version 7.0\n.target sm_70\n.address_size 64\n";
+        let part = |text: &str| fatbin(&[entry(1, 70, 0, format!("{HEAD}{text}").as_bytes(), 0)]);
+        let parts = [
+            part(".extern .func f();\n.visible .entry k() { call f; ret; }"),
+            part(".visible .func f() { ret; }"),
+        ];
+        let linked = fatbin(&[entry(2, 80, 0, CUBIN, 0)]);
+        let list = [parts[0].as_ptr(), parts[1].as_ptr(), std::ptr::null()];
+        let mut wrapper = Vec::new();
+        wrapper.extend_from_slice(&WRAPPER_MAGIC.to_le_bytes());
+        wrapper.extend_from_slice(&LINKED.to_le_bytes());
+        wrapper.extend_from_slice(&(linked.as_ptr() as u64).to_le_bytes());
+        wrapper.extend_from_slice(&(list.as_ptr() as u64).to_le_bytes());
+        // SAFETY: a whole wrapper, whose parts live.
+        let found = unsafe { code_at(wrapper.as_ptr(), at(8, 0)) };
+        let found = found.expect("the parts are linked");
+        let image = linker::unpack(&found).expect("a link's image");
+        assert_eq!(image.inputs.len(), 2);
+        // The first version has the name of a file there.
+        wrapper[4] = 1;
+        // SAFETY: as above.
+        let found = unsafe { code_at(wrapper.as_ptr(), at(8, 0)) };
+        assert_eq!(found.map_err(|e| e.0), Err(CuError::NO_BINARY_FOR_GPU));
+    }
+
     #[test]
     fn picks_the_newest_ptx_that_fits() {
         let f = fatbin(&[
@@ -244,7 +548,7 @@ mod tests {
             Err(CuError::NO_BINARY_FOR_GPU)
         );
         // SAFETY: `f` is a whole fatbin.
-        let through_pointer = unsafe { ptx_at(f.as_ptr(), (9, 0)) };
+        let through_pointer = unsafe { code_at(f.as_ptr(), at(9, 0)) };
         assert_eq!(through_pointer.as_deref(), Ok(&b"new"[..]));
     }
 

@@ -12,6 +12,7 @@ pub mod callback;
 pub mod config;
 pub mod context;
 pub mod copy;
+pub mod cubin;
 pub mod cudart;
 pub mod digest;
 pub mod error;
@@ -155,6 +156,12 @@ fn start() -> Result<Driver> {
     strict::set(config.strict);
     inject::install(&config);
     digest::begin(config.digest.as_deref());
+    if config.skip_machine_code {
+        eprintln!(
+            "soft-gpu: SOFT_GPU_SASS=skip: kernels of machine code DO NOTHING here, and what they should have \
+             computed is missing"
+        );
+    }
     if let Some(code) = inject::call("cuInit") {
         return Err(code);
     }

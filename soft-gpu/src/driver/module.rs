@@ -6,10 +6,11 @@ use std::sync::{Arc, Mutex};
 
 use super::attributes::{Limits, SHARED_PER_BLOCK};
 use super::context::{self, Context};
+use super::cubin;
 use super::error::{CuError, Result};
 use super::gpu::Gpu;
 use super::handle::{Kind, Table};
-use super::image;
+use super::image::{self, Target};
 use super::linker::{self, Input};
 use super::memory::Use;
 use super::program::Program;
@@ -78,7 +79,7 @@ fn refusal(error: LoadError) -> Refusal {
     }
 }
 
-/// Translates PTX for `gpu`; `registers` is the option of the load.
+/// Translates PTX for `gpu`, or reads what machine code says of itself; `registers` is the option of the load.
 ///
 /// # Errors
 /// The interpreter refuses it.
@@ -87,6 +88,11 @@ pub fn translate(
     ptx: &[u8],
     registers: Option<u32>,
 ) -> std::result::Result<Program, Refusal> {
+    if ptx.starts_with(cubin::MAGIC) {
+        let mut program = cubin::program(ptx)?;
+        bound_registers(&mut program, registers);
+        return Ok(program);
+    }
     let options = LoadOptions::of(gpu.compute_capability);
     let image = match linker::unpack(ptx) {
         Some(image) => image,
@@ -135,33 +141,18 @@ pub fn load(
     place(driver, context, program).map_err(plain)
 }
 
-/// The PTX of an image, for the current context's device.
-///
-/// # Errors
-/// As [`image::ptx_at`].
-///
-/// # Safety
-/// As [`image::ptx_at`].
-pub unsafe fn ptx_of(image: *const u8) -> std::result::Result<Vec<u8>, Refusal> {
-    let cc = context::current()
-        .map(|c| c.gpu.compute_capability)
-        .unwrap_or((8, 0));
-    // SAFETY: by this function's contract.
-    unsafe { image::ptx_at(image, cc) }
-}
-
 /// cuModuleLoadFatBinary.
 ///
 /// # Errors
 /// No current context; what [`load`] refuses.
 ///
 /// # Safety
-/// As [`image::ptx_at`].
+/// As [`image::code_at`].
 pub unsafe fn load_image(image: *const u8) -> Result<u64> {
     let context = context::current()?;
     // SAFETY: by this function's contract.
-    let ptx = unsafe { ptx_of(image) };
-    let loaded = ptx.and_then(|ptx| load(&context, &ptx, None));
+    let code = unsafe { image::code_at(image, Target::new(context.gpu.compute_capability)) };
+    let loaded = code.and_then(|code| load(&context, &code, None));
     let module = loaded.map_err(|(code, why)| {
         eprintln!("soft-gpu: module refused: {code}: {why}");
         code

@@ -67,6 +67,7 @@ pub(crate) struct Contents {
 }
 
 /// One loaded PTX module.
+#[derive(Default)]
 pub struct Program {
     pub(crate) code: Vec<Inst>,
     /// PTX line of each instruction.
@@ -87,6 +88,8 @@ pub struct Program {
     pub(crate) contents: Vec<Contents>,
     pub(crate) kernels: Vec<(u32, KernelInfo)>,
     pub(crate) by_name: HashMap<String, KernelId>,
+    /// Its kernels do nothing.
+    pub(crate) hollow: bool,
 }
 
 /// Globals larger than this are written only as far as their initialiser reaches.
@@ -126,6 +129,29 @@ impl Program {
     /// See [`LoadError`].
     pub fn from_module(module: &Module, opts: &LoadOptions) -> Result<Program, LoadError> {
         lower::module(module, opts)
+    }
+
+    /// A program of kernels that do nothing, and of variables with the bytes that they begin with.
+    pub fn hollow(kernels: Vec<KernelInfo>, globals: Vec<(GlobalVar, Vec<u8>)>) -> Program {
+        let (globals, contents) = globals.into_iter().unzip();
+        let whole = |bytes| Contents {
+            bytes,
+            addresses: Vec::new(),
+        };
+        let name = |(i, k): (usize, &KernelInfo)| (k.name.clone(), KernelId(i as u32));
+        Program {
+            globals,
+            contents: Vec::<Vec<u8>>::into_iter(contents).map(whole).collect(),
+            by_name: kernels.iter().enumerate().map(name).collect(),
+            kernels: kernels.into_iter().map(|k| (0, k)).collect(),
+            hollow: true,
+            ..Program::default()
+        }
+    }
+
+    /// Do its kernels do nothing?
+    pub fn is_hollow(&self) -> bool {
+        self.hollow
     }
 
     /// The variables that the driver places in its arena, zeroed, in this order.

@@ -174,7 +174,7 @@ macro_rules! arguments {
     })* };
 }
 
-arguments! { u32 i32 u64 f32 }
+arguments! { u8 u32 i32 u64 f32 [u64;3] }
 
 /// An out argument.
 pub(crate) fn out<T>(value: &mut T) -> Out<T> {

@@ -210,6 +210,7 @@ fn finish(
         contents: m.contents,
         kernels,
         by_name,
+        hollow: false,
     })
 }
 
