@@ -1,7 +1,8 @@
 //! Digests of what reached soft-gpu (`SOFT_GPU_DIGEST`, docs/soft-gpu.md): made comparable, and compared.
 //!
 //! Two runs of a program are alike if, stream by stream, the same operations reach the device, and each comes
-//! after the same operations of other streams. So streams and allocations are numbered in the order of their
+//! in the second run at least after what it came after in the first: a daemon waits in the device where a program
+//! waits itself. So streams and allocations are numbered in the order of their
 //! first use; of events only what they order is kept; and copies of pieces that lie one behind the other count as
 //! one copy, as a daemon may cut them.
 
@@ -116,6 +117,45 @@ pub fn read(prefix: &Path) -> Result<Vec<Process>> {
     // vgpud's own test of a GPU is no work of a program's.
     found.retain(|p| !p.lines.iter().any(|line| line.contains(" kernel canary ")));
     Ok(found)
+}
+
+impl Process {
+    /// The first line that another process does not have alike, or has without something that it comes after.
+    fn difference(&self, other: &Process) -> Option<usize> {
+        let mut clocks: HashMap<&str, (Reached<'_>, Reached<'_>)> = HashMap::new();
+        for (i, line) in self.lines.iter().enumerate() {
+            let Some((mine, theirs)) = parts(line).zip(other.lines.get(i).and_then(|o| parts(o)))
+            else {
+                return Some(i);
+            };
+            let ((stream, text, after), (_, other, more)) = (mine, theirs);
+            let (left, right) = clocks.entry(stream).or_default();
+            reach(left, after);
+            reach(right, more);
+            let kept = |(s, at): (&&str, &usize)| right.get(s).is_some_and(|r| r >= at);
+            if text != other || !left.iter().all(kept) {
+                return Some(i);
+            }
+        }
+        (other.lines.len() > self.lines.len()).then_some(self.lines.len())
+    }
+}
+
+/// How far streams have come, by their numbers.
+type Reached<'a> = HashMap<&'a str, usize>;
+
+/// A line's stream, the line without what it comes after, and that.
+fn parts(line: &str) -> Option<(&str, &str, &str)> {
+    let (stream, _) = line.split_once('.')?;
+    let (text, after) = line.split_once(" after ").unwrap_or((line, ""));
+    Some((stream, text, after))
+}
+
+fn reach<'a>(reached: &mut Reached<'a>, after: &'a str) {
+    for (stream, at) in after.split_whitespace().filter_map(|w| w.split_once('.')) {
+        let known = reached.entry(stream).or_default();
+        *known = (*known).max(at.parse().unwrap_or_default());
+    }
 }
 
 /// Makes a digest comparable.
@@ -358,13 +398,13 @@ impl fmt::Display for What {
     }
 }
 
-/// The first operation that two runs do not have in common; `None` if they did the same work. Processes
+/// The first operation that two runs do not have in common; `None` if the second did the work of the first. Processes
 /// that did the same are matched, in whatever order they ran.
 pub fn compare(left: &[Process], right: &[Process]) -> Option<Difference> {
     let mut others: Vec<&Process> = right.iter().collect();
     let mut rest = Vec::new();
     for (i, process) in left.iter().enumerate() {
-        match others.iter().position(|o| *o == process) {
+        match others.iter().position(|o| process.difference(o).is_none()) {
             Some(at) => _ = others.remove(at),
             None => rest.push((i + 1, process)),
         }
@@ -377,8 +417,7 @@ pub fn compare(left: &[Process], right: &[Process]) -> Option<Difference> {
         None => (next, &nothing),
     };
     let other = others.first().copied().unwrap_or(&nothing);
-    let pairs = process.lines.iter().zip(&other.lines);
-    let at = pairs.take_while(|(a, b)| a == b).count();
+    let at = process.difference(other).unwrap_or_default();
     Some(Difference {
         process: number,
         after: at.checked_sub(1).map(|i| process.lines[i].clone()),
@@ -540,6 +579,10 @@ mod tests {
                 .is_some_and(|l| l.ends_with("after 2.1")),
             "{found}"
         );
+        // The daemon may wait where the program did; it may not leave a wait out.
+        let waited = RUN.replace("3 4:N", "2 1:L:9 record e5\n2 4:N:9 wait e5\n3 4:N");
+        assert_eq!(compare(&right, &of(&waited)), None);
+        assert!(compare(&of(&waited), &right).is_some());
         // A process that is missing, or one too many.
         assert!(compare(&right, &[]).is_some());
         assert!(compare(&right, &[right.clone(), right.clone()].concat()).is_some());

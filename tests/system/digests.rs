@@ -55,3 +55,26 @@ fn kernels_copies_and_events_of_programs_are_the_same() -> Result<()> {
     }
     Ok(())
 }
+
+#[test]
+fn parts_of_the_driver_api_ask_for_the_same_work() -> Result<()> {
+    alike(
+        guest::SURFACE,
+        &["pools", "library", "areas", "words", "captures", "graphs"].map(Some),
+    )?;
+    alike(
+        guest::FORMS,
+        &["arrays", "mappings", "kilobytes", "per_thread", "batches"].map(Some),
+    )
+}
+
+#[test]
+fn graphs_do_the_same_work() -> Result<()> {
+    let names = ["captured_memory", "loops", "forks", "nodes"];
+    alike(guest::GRAPHS, &names.map(Some))
+}
+
+#[test]
+fn memory_that_programs_and_kernels_reach_has_the_same_work_done_to_it() -> Result<()> {
+    alike(guest::REACH, &["page_locked", "managed", "order"].map(Some))
+}

@@ -14,7 +14,6 @@ use std::sync::{Mutex, OnceLock};
 
 use super::Driver;
 use super::copy::{Extent, Layout};
-use super::memory::Place;
 use super::stream::{Class, Stream};
 use super::sync::lock;
 use crate::exec::contract::{KernelInfo, Launch};
@@ -143,16 +142,15 @@ impl Ticket {
         self.write(text);
     }
 
-    /// Bytes that were copied, a line a slice: what arrived is at `dst`.
+    /// Bytes that were copied, a line a slice: what arrived is at `dst`. With each side: is it the device's?
     pub fn copied(
         &self,
         driver: &Driver,
-        (to, dst): (Place, Layout),
-        (from, src): (Place, Layout),
+        (to, dst): (bool, Layout),
+        (from, src): (bool, Layout),
         e: Extent,
     ) {
-        let on_device = |place| matches!(place, Place::Device(_));
-        let kind = match (on_device(from), on_device(to)) {
+        let kind = match (from, to) {
             (false, true) => "h2d",
             (true, false) => "d2h",
             (true, true) => "d2d",
@@ -166,7 +164,7 @@ impl Ticket {
             let (dst, src) = (at(dst), at(src));
             let sides: Vec<Layout> = [(from, src), (to, dst)]
                 .into_iter()
-                .filter(|(place, _)| on_device(*place))
+                .filter(|(device, _)| *device)
                 .map(|(_, layout)| layout)
                 .collect();
             let contents = contents(dst, e);
