@@ -167,7 +167,7 @@ impl<'a> Cubin<'a> {
                 registers,
                 max_threads: most_threads(registers),
                 required_block: None,
-                ptx_version: self.architecture,
+                virtual_arch: self.architecture,
                 name,
             };
             self.describe(&mut kernel)?;
