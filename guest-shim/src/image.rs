@@ -18,6 +18,21 @@ const WRAPPER_MAGIC: u32 = 0x4662_43b1;
 const FATBIN_MAGIC: u32 = 0xba55_ed50;
 const ELF_MAGIC: u32 = u32::from_le_bytes(*b"\x7fELF");
 
+/// The version of a wrapper that ends with an array of the fatbins that its own was linked of (`-rdc=true`).
+const LINKED: u32 = 2;
+/// Fatbins that one program is linked of at most.
+const MAX_PARTS: usize = vgpu_proto::limits::MAX_LINK_INPUTS;
+
+/// An image as a program has it.
+#[derive(Debug, Clone)]
+pub(crate) struct Given {
+    /// Its bytes. For PTX the terminating NUL belongs to them.
+    pub(crate) memory: UserMemory,
+    /// The fatbins that it was linked of, as far as it tells: what a driver links again where the image has no
+    /// code for the device.
+    pub(crate) parts: Vec<UserMemory>,
+}
+
 /// A value at some offset of memory that the program vouches for.
 ///
 /// # Safety
@@ -27,7 +42,7 @@ unsafe fn read<T: Copy>(base: *const u8, offset: usize) -> T {
     unsafe { base.wrapping_add(offset).cast::<T>().read_unaligned() }
 }
 
-/// The bytes of the image at `image`. For PTX the terminating NUL belongs to them.
+/// The image at `image`.
 ///
 /// # Errors
 /// CUDA_ERROR_INVALID_VALUE for null, CUDA_ERROR_INVALID_IMAGE for none of the forms or a size
@@ -35,7 +50,7 @@ unsafe fn read<T: Copy>(base: *const u8, offset: usize) -> T {
 ///
 /// # Safety
 /// `image` is null or points to a complete image of one of the forms.
-pub(crate) unsafe fn at(image: *const c_void) -> Cu<UserMemory> {
+pub(crate) unsafe fn at(image: *const c_void) -> Cu<Given> {
     if image.is_null() {
         return Err(CuResult::INVALID_VALUE);
     }
@@ -43,6 +58,7 @@ pub(crate) unsafe fn at(image: *const c_void) -> Cu<UserMemory> {
     // SAFETY: every form has at least four bytes but for the shortest texts, which have a NUL
     // within; those are read bytewise.
     let magic = unsafe { magic(base) };
+    let mut parts = Vec::new();
     let (base, len) = match magic {
         Some(WRAPPER_MAGIC) => {
             // SAFETY: a wrapper has 24 bytes; it points to a fatbin.
@@ -55,7 +71,10 @@ pub(crate) unsafe fn at(image: *const c_void) -> Cu<UserMemory> {
                 return Err(CuResult::INVALID_IMAGE);
             }
             // SAFETY: as above.
-            (data, unsafe { fatbin_len(data) }?)
+            unsafe {
+                parts = self::parts(base)?;
+                (data, fatbin_len(data)?)
+            }
         }
         // SAFETY: a fatbin, by its magic number.
         Some(FATBIN_MAGIC) => (base, unsafe { fatbin_len(base) }?),
@@ -64,10 +83,37 @@ pub(crate) unsafe fn at(image: *const c_void) -> Cu<UserMemory> {
         // SAFETY: what is none of these is text that ends with a NUL.
         _ => (base, unsafe { text_len(base) }?),
     };
-    Ok(UserMemory {
-        at: base.cast_mut(),
-        len,
-    })
+    let at = base.cast_mut();
+    let memory = UserMemory { at, len };
+    Ok(Given { memory, parts })
+}
+
+/// The fatbins that a wrapper's own was linked of.
+///
+/// # Safety
+/// A complete wrapper lies at `wrapper`; if it is of that version, its array ends with null.
+unsafe fn parts(wrapper: *const u8) -> Cu<Vec<UserMemory>> {
+    let mut parts = Vec::new();
+    // SAFETY: by this function's contract.
+    let (version, list) = unsafe { (read::<u32>(wrapper, 4), read::<*const u8>(wrapper, 16)) };
+    if version != LINKED || list.is_null() {
+        return Ok(parts);
+    }
+    loop {
+        // SAFETY: the array goes on up to its null.
+        let part: *const u8 = unsafe { read(list, parts.len() * size_of::<*const u8>()) };
+        if part.is_null() {
+            return Ok(parts);
+        }
+        // SAFETY: what is there is a complete fatbin.
+        let len = match unsafe { magic(part) } {
+            // SAFETY: as above.
+            Some(FATBIN_MAGIC) if parts.len() < MAX_PARTS => unsafe { fatbin_len(part) }?,
+            _ => return Err(CuResult::INVALID_IMAGE),
+        };
+        let at = part.cast_mut();
+        parts.push(UserMemory { at, len });
+    }
 }
 
 /// The first four bytes; `None` if a NUL comes before.
@@ -167,7 +213,7 @@ mod tests {
 
     fn len(bytes: &[u8]) -> Cu<usize> {
         // SAFETY: the tests pass complete images.
-        unsafe { at(bytes.as_ptr().cast()) }.map(|m| m.len)
+        unsafe { at(bytes.as_ptr().cast()) }.map(|given| given.memory.len)
     }
 
     fn fatbin(payload: u64) -> Vec<u8> {
@@ -197,11 +243,33 @@ mod tests {
             wrapper.extend((bare.as_ptr() as u64).to_le_bytes());
             wrapper.extend(0_u64.to_le_bytes());
             // SAFETY: a complete wrapper that points to a complete header.
-            let memory = unsafe { at(wrapper.as_ptr().cast()) }.expect("a wrapped fatbin");
+            let given = unsafe { at(wrapper.as_ptr().cast()) }.expect("a wrapped fatbin");
+            let (memory, parts) = (given.memory, given.parts);
+            assert!(parts.is_empty());
             assert_eq!((memory.at.cast_const(), memory.len), (bare.as_ptr(), 1016));
         }
         assert_eq!(len(&fatbin(u64::MAX)), Err(CuResult::INVALID_IMAGE));
         assert_eq!(len(&fatbin(MAX_IMAGE)), Err(CuResult::INVALID_IMAGE));
+    }
+
+    #[test]
+    fn a_wrapper_tells_of_what_it_was_linked() {
+        let (bare, parts) = (fatbin(1000), [fatbin(8), fatbin(16)]);
+        let with = |version: u32, list: &[*const u8]| {
+            let mut wrapper = WRAPPER_MAGIC.to_le_bytes().to_vec();
+            wrapper.extend(version.to_le_bytes());
+            wrapper.extend((bare.as_ptr() as u64).to_le_bytes());
+            wrapper.extend((list.as_ptr() as u64).to_le_bytes());
+            // SAFETY: a complete wrapper; what it points to is complete and lives.
+            let given = unsafe { at(wrapper.as_ptr().cast()) };
+            given.map(|g| g.parts.iter().map(|p| p.len).collect::<Vec<_>>())
+        };
+        let list = [parts[0].as_ptr(), parts[1].as_ptr(), std::ptr::null()];
+        assert_eq!(with(2, &list), Ok(vec![24, 32]));
+        assert_eq!(with(1, &list), Ok(vec![]), "a name lies there");
+        let refused = Err(CuResult::INVALID_IMAGE);
+        assert_eq!(with(2, &[b"text\0".as_ptr(), std::ptr::null()]), refused);
+        assert_eq!(with(2, &[bare.as_ptr(); MAX_PARTS + 1]), refused);
     }
 
     #[test]

@@ -1,10 +1,10 @@
 //! `cuGetProcAddress`: names and versions to addresses.
 //!
-//! What a real driver answers, with one difference: what is not served is not found, because
-//! clients probe with it. A form of the wrong version is never given in its place, nor the legacy
+//! What a real driver answers, with one difference: what is not served is not found (but for what
+//! [`unserved::found`] says), because clients probe with it. A form of the wrong version is never given in its place, nor the legacy
 //! entry where the per-thread one was asked for.
 
-use crate::process;
+use crate::{process, unserved};
 
 /// Address of an export.
 #[derive(Debug, Clone, Copy)]
@@ -43,7 +43,9 @@ pub(crate) enum Found {
 pub(crate) fn find(name: &str, version: u32, per_thread: bool) -> Found {
     let driver = process::cuda_version_asked_once();
     match symbol(name, version, per_thread, driver) {
-        Ok(symbol) => served(symbol).map_or(Found::NoSymbol, Found::Address),
+        Ok(symbol) => served(symbol)
+            .or_else(|| unserved::found(symbol))
+            .map_or(Found::NoSymbol, Found::Address),
         Err(not) => not,
     }
 }

@@ -30,6 +30,18 @@ macro_rules! stubs {
 
 include!(concat!(env!("OUT_DIR"), "/stubs.rs"));
 
+/// The address of one that is found all the same: PyTorch looks these up without a way to go on where they are missing,
+/// whether it shares memory or not.
+pub(crate) fn found(symbol: &str) -> Option<*const ()> {
+    match symbol {
+        "cuMemExportToShareableHandle" => Some(stubs::cuMemExportToShareableHandle as *const ()),
+        "cuMemImportFromShareableHandle" => {
+            Some(stubs::cuMemImportFromShareableHandle as *const ())
+        }
+        _ => None,
+    }
+}
+
 /// The first eight bytes of a structure of the program.
 fn peek(at: u64) -> u64 {
     // SAFETY: by the contract of the function, an argument that is not null points to such a structure; the

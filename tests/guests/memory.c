@@ -96,6 +96,8 @@ static void addresses(void) {
     IS(0, managed);
     OK(cuPointerGetAttribute(&device, 9, a));
     IS(0, device);
+    OK(cuPointerGetAttribute(&one, 10, a)); /* Of cuMemAlloc: NCCL asks. */
+    IS(1, one);
     OK(cuPointerGetAttribute(&start, 11, a + 5));
     OK(cuPointerGetAttribute(&size, 12, a + 5));
     EXPECT(start == a && size == N);

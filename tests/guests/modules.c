@@ -231,6 +231,68 @@ static void linking(void) {
     OK(cuLinkDestroy(state));
 }
 
+/* A fatbin with one entry: PTX (kind 1) or machine code (kind 2) for an architecture. */
+static void *fatbin(uint16_t kind, uint32_t sm, const char *code) {
+    enum { HEADER = 16, ENTRY = 64 };
+    uint64_t bytes = (strlen(code) + 8) / 8 * 8;
+    char *all = calloc(1, HEADER + ENTRY + bytes);
+    if (!all) exit(EXIT_USAGE);
+    struct {
+        uint32_t magic;
+        uint16_t version, header;
+        uint64_t size;
+    } head = {0xba55ed50u, 1, HEADER, ENTRY + bytes};
+    struct {
+        uint16_t kind, version;
+        uint32_t header;
+        uint64_t size;
+        uint32_t packed, rest, minor_major, sm;
+    } entry = {kind, 0x101, ENTRY, bytes, 0, 0, 0x00080003, sm};
+    memcpy(all, &head, sizeof head);
+    memcpy(all + HEADER, &entry, sizeof entry);
+    all[HEADER + 40] = 0x11; /* 64 bits; no debugging information */
+    memcpy(all + HEADER + ENTRY, code, strlen(code));
+    return all;
+}
+
+/* Relocatable device code: where the program has no code for the device, its parts are linked. */
+static void parts_of_a_program(void) {
+#define HEAD ".version 7.0\n.target sm_70\n.address_size 64\n"
+    void *parts[] = {
+        fatbin(1, 70,
+               HEAD ".extern .func (.param .b32 r) seven();\n.visible .entry put(.param .u64 to) {\n.reg .b32 %r;\n"
+                    ".reg .b64 %d;\n{ .param .b32 r;\ncall (r), seven;\nld.param.b32 %r, [r]; }\n"
+                    "ld.param.u64 %d, [to];\nst.global.u32 [%d], %r;\nret;\n}\n"),
+        fatbin(1, 70, HEAD ".visible .func (.param .b32 r) seven() { st.param.b32 [r], 7;\nret;\n}\n"), NULL};
+    struct {
+        uint32_t magic, version;
+        void *linked, **parts;
+    } wrapper = {0x466243b1u, 2, fatbin(2, 20, "machine code of long ago"), parts};
+    CUmodule module;
+    CUlibrary library;
+    CUkernel kernel;
+    CUfunction put;
+    unsigned nothing = 0;
+    void *params[] = {&word};
+    CU(cuMemcpyHtoD_v2(word, &nothing, 4));
+    OK(cuModuleLoadData(&module, &wrapper));
+    OK(cuModuleGetFunction(&put, module, "put"));
+    OK(cuLaunchKernel(put, 1, 1, 1, 1, 1, 1, 0, NULL, params, NULL));
+    IS(7, read_word(word));
+    OK(cuModuleUnload(module));
+    CU(cuMemcpyHtoD_v2(word, &nothing, 4));
+    OK(cuLibraryLoadData(&library, &wrapper, NULL, NULL, 0, NULL, NULL, 0));
+    OK(cuLibraryGetKernel(&kernel, library, "put"));
+    OK(cuLaunchKernel((CUfunction)kernel, 1, 1, 1, 1, 1, 1, 0, NULL, params, NULL));
+    IS(7, read_word(word));
+    OK(cuLibraryUnload(library));
+    wrapper.version = 1;
+    FAILS(NO_BINARY, cuModuleLoadData(&module, &wrapper));
+    free(wrapper.linked);
+    free(parts[0]);
+    free(parts[1]);
+}
+
 static size_t shared_of(int threads) { return (size_t)threads * 16; }
 
 static void occupancy(void) {
@@ -333,6 +395,7 @@ int main(void) {
     libraries();
     libraries_without_a_context();
     linking();
+    parts_of_a_program();
     occupancy();
     launches();
     unlink(path);

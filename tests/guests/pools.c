@@ -154,8 +154,15 @@ static void physical(void) {
     FAILS(INVALID_VALUE, cuMemCreate(&memory, 0, &properties, 0));
     FAILS(INVALID_VALUE, cuMemCreate(&memory, unit, NULL, 0));
     FAILS(INVALID_VALUE, cuMemCreate(&memory, unit, &properties, 1));
+    properties.handles = 1; /* File descriptors, in case: NCCL and PyTorch want them of all memory. */
     OK(cuMemCreate(&memory, unit, &properties, 0));
     OK(cuMemGetAllocationPropertiesFromHandle(&told, memory));
+    IS(1, told.handles);
+    OK(cuMemRelease(memory));
+    properties.handles = 0;
+    OK(cuMemCreate(&memory, unit, &properties, 0));
+    OK(cuMemGetAllocationPropertiesFromHandle(&told, memory));
+    IS(0, told.handles);
     EXPECT(told.kind == PINNED && told.location.kind == ON_DEVICE && told.location.id == 0);
     FAILS(INVALID_VALUE, cuMemGetAllocationPropertiesFromHandle(NULL, memory));
     FAILS(INVALID_VALUE, cuMemAddressReserve(&at, unit + 1, 0, 0, 0));

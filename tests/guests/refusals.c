@@ -67,6 +67,13 @@ int main(void) {
     int status = -1;
     CU(cuGetProcAddress_v2("cuMemDiscardBatchAsync", &address, 13000, 0, &status));
     EXPECT(address && status == 0);
+    /* PyTorch looks these up with all memory functions, whether it shares memory or not. */
+    int (*share)(void *, unsigned long long, int, unsigned long long);
+    CU(cuGetProcAddress_v2("cuMemExportToShareableHandle", (void **)&share, 13000, 0, &status));
+    EXPECT(share && status == 0);
+    EXPECT(share(&file, 1, 1, 0) == NOT_SUPPORTED);
+    CU(cuGetProcAddress_v2("cuMemImportFromShareableHandle", &address, 13000, 0, &status));
+    EXPECT(address && status == 0);
     puts("refusals: right");
     return 0;
 }

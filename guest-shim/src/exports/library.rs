@@ -10,6 +10,7 @@ use super::module::{CACHE_CONFIGS, read_image};
 use crate::ffi::{exports, one_required, put, put_optional, required, text};
 use crate::jit::Options;
 use crate::process::{live, shim};
+use crate::session::sys::UserMemory;
 use crate::state::contexts::Context;
 use crate::state::libraries::Bytes;
 use crate::state::modules::ModuleInfo;
@@ -32,14 +33,16 @@ exports! {
         live()?;
         required(out)?;
         // SAFETY: by the contract of the function.
-        let (memory, preserved) = unsafe { (image::at(code)?, preserved(options, values, count)) };
-        let bytes = match preserved {
-            true => Bytes::Preserved(memory),
-            // SAFETY: by the contract of the function.
-            false => Bytes::Copied(unsafe { memory.copied() }),
-        };
+        let (given, preserved) = unsafe { (image::at(code)?, preserved(options, values, count)) };
         // SAFETY: by the contract of the function.
-        unsafe { load(out, bytes, (jit_count, jit_options, jit_values)) }
+        let copied = |memory: UserMemory| unsafe { memory.copied() };
+        let bytes = match preserved {
+            true => Bytes::Preserved(given.memory),
+            false => Bytes::Copied(copied(given.memory)),
+        };
+        let parts = given.parts.into_iter().map(copied).collect();
+        // SAFETY: by the contract of the function.
+        unsafe { load(out, (bytes, parts), (jit_count, jit_options, jit_values)) }
     }
 
     /// Loads a file of the guest for every context.
@@ -58,9 +61,9 @@ exports! {
         required(path)?;
         // SAFETY: by the contract of the function.
         let path = OsStr::from_bytes(unsafe { CStr::from_ptr(path) }.to_bytes());
-        let bytes = Bytes::Copied(read_image(path)?);
+        let image = (Bytes::Copied(read_image(path)?), Vec::new());
         // SAFETY: by the contract of the function.
-        unsafe { load(out, bytes, (jit_count, jit_options, jit_values)) }
+        unsafe { load(out, image, (jit_count, jit_options, jit_values)) }
     }
 
     /// Unloads; its kernels are no more.
@@ -294,12 +297,12 @@ unsafe fn preserved(options: *const u32, values: *mut *mut c_void, count: c_uint
 /// As cuLibraryLoadData, for a complete image.
 unsafe fn load(
     out: *mut u64,
-    bytes: Bytes,
+    image: (Bytes, Vec<Vec<u8>>),
     (count, options, values): (c_uint, *const u32, *mut *mut c_void),
 ) -> Cu {
     // SAFETY: by this function's contract.
     let options = unsafe { Options::read(count, options, values) }?;
-    let library = libraries::load(live()?, bytes, &options)?;
+    let library = libraries::load(live()?, image, &options)?;
     // SAFETY: by this function's contract.
     unsafe { put(out, library) }
 }

@@ -5,16 +5,15 @@ use std::ffi::{CStr, OsStr, c_char, c_uint, c_void};
 use std::os::unix::ffi::OsStrExt as _;
 use std::sync::{Arc, Mutex};
 
-use vgpu_proto::call::{LinkInput, req};
 use vgpu_proto::cuda::{Ctx, CuResult};
-use vgpu_proto::limits::{MAX_LINK_INPUTS, MAX_LINKED};
+use vgpu_proto::limits::MAX_LINK_INPUTS;
 
 use super::module::read_image;
 use crate::ffi::{exports, put, put_optional, required, text};
 use crate::jit::Options;
 use crate::process::live;
 use crate::session::sys::UserMemory;
-use crate::state::modules::{self, Image};
+use crate::state::links;
 use crate::{Cu, lock};
 
 /// `CU_JIT_INPUT_PTX`, and `CU_JIT_INPUT_LIBRARY`, the last that is served.
@@ -26,8 +25,7 @@ const LAST_INPUT_KIND: u32 = 4;
 pub(crate) struct LinkState {
     pub(crate) ctx: Ctx,
     options: Options,
-    /// With their bytes: the program need not preserve them, and the host may want them again.
-    inputs: Mutex<Vec<(LinkInput, Vec<u8>)>>,
+    inputs: Mutex<Vec<links::Input>>,
     /// The result; the program is given a pointer to it that is good until the link is destroyed.
     linked: Mutex<Option<Vec<u8>>>,
 }
@@ -105,7 +103,7 @@ exports! {
         required(out)?;
         let mut linked = lock(&state.linked);
         if linked.is_none() {
-            *linked = Some(state.link()?);
+            *linked = Some(links::link(shim, state.ctx, &lock(&state.inputs), &state.options)?);
         }
         if let Some(bytes) = linked.as_mut() {
             // SAFETY: by the contract of the function.
@@ -145,68 +143,12 @@ impl LinkState {
         if lock(&self.inputs).len() >= MAX_LINK_INPUTS {
             return Err(CuResult::OUT_OF_MEMORY);
         }
-        let image = modules::send(live()?, memory)?;
+        let name: String = name.chars().filter(|c| *c != '\0').take(64).collect();
         // SAFETY: whoever named the input vouched for its bytes.
         let bytes = unsafe { memory.copied() };
-        let name: String = name.chars().filter(|c| *c != '\0').take(64).collect();
-        let input = LinkInput {
-            kind,
-            hash: image.hash,
-            len: image.len,
-            name,
-        };
-        lock(&self.inputs).push((input, bytes));
+        let input = links::Input::send(live()?, kind, bytes, name)?;
+        lock(&self.inputs).push(input);
         Ok(())
-    }
-
-    fn link(&self) -> Cu<Vec<u8>> {
-        let shim = live()?;
-        let session = &shim.session;
-        let inputs = lock(&self.inputs);
-        let call = req::Link {
-            ctx: self.ctx,
-            inputs: inputs.iter().map(|(input, _)| input.clone()).collect(),
-            options: self.options.scalars.clone(),
-            info_log_len: self.options.info_len(),
-            error_log_len: self.options.error_len(),
-        };
-        let sent = |(input, bytes): &(LinkInput, Vec<u8>)| {
-            let (hash, len) = (input.hash, input.len);
-            let at = bytes.as_ptr().cast_mut();
-            (
-                Image { hash, len },
-                UserMemory {
-                    at,
-                    len: bytes.len(),
-                },
-            )
-        };
-        let images: Vec<_> = inputs.iter().map(sent).collect();
-        let (status, reply) =
-            modules::until_had(shim, &images, || session.call_with_failure(&call))?;
-        if let Some(reply) = &reply {
-            modules::say_refused(status, &reply.error_log);
-        }
-        match &reply {
-            Some(reply) => self.options.store(&reply.info_log, &reply.error_log),
-            None => self.options.store(b"", b""),
-        }
-        if !status.is_ok() {
-            return Err(status);
-        }
-        let reply = reply.ok_or(CuResult::UNKNOWN)?;
-        if reply.len > MAX_LINKED as u64 {
-            return Err(CuResult::UNKNOWN);
-        }
-        // One byte more: text needs its NUL.
-        let mut bytes = vec![0; reply.len as usize + 1];
-        let into = UserMemory {
-            at: bytes.as_mut_ptr(),
-            len: reply.len as usize,
-        };
-        session.fetch(&req::LinkData { link: reply.link }, into)?;
-        bytes.truncate(reply.len as usize);
-        Ok(bytes)
     }
 }
 

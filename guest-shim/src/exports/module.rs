@@ -12,7 +12,7 @@ use crate::jit::Options;
 use crate::process::{live, shim};
 use crate::session::sys::UserMemory;
 use crate::state::modules::ModuleInfo;
-use crate::state::{Shim, libraries, modules};
+use crate::state::{Shim, libraries, links, modules};
 use crate::{Cu, image};
 
 /// `CU_MODULE_LAZY_LOADING`: with anything else frameworks load hundreds of megabytes at start.
@@ -250,8 +250,17 @@ unsafe fn load(
     // SAFETY: by this function's contract.
     let options = unsafe { Options::read(count, options, values) }?;
     // SAFETY: by this function's contract.
-    let memory = unsafe { image::at(data) }?;
-    modules::load(shim, &context, memory, &options)
+    let given = unsafe { image::at(data) }?;
+    let loaded = modules::load(shim, &context, given.memory, &options);
+    if loaded != Err(CuResult::NO_BINARY_FOR_GPU) || given.parts.is_empty() {
+        return loaded;
+    }
+    let parts = given.parts.into_iter();
+    // SAFETY: the program's image is complete.
+    let parts: Vec<Vec<u8>> = parts.map(|part| unsafe { part.copied() }).collect();
+    let mut linked = links::parts(shim, &context, &parts)?;
+    let (at, len) = (linked.as_mut_ptr(), linked.len());
+    modules::load(shim, &context, UserMemory { at, len }, &options)
 }
 
 /// A file's bytes; text gets the NUL that it has in memory.

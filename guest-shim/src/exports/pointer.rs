@@ -136,7 +136,12 @@ impl What {
                     };
                     put::<c_uint>(out.cast(), synchronous.into())
                 }
-                attribute::LEGACY_IPC => put::<c_uint>(out.cast(), 0),
+                // Of cuMemAlloc, as NCCL takes memory otherwise for some that has a physical handle.
+                attribute::LEGACY_IPC => {
+                    let allocated = |r: &Range| (r.module, r.pool, r.physical) == (0, 0, 0);
+                    let capable = matches!(self, What::Device(range) if allocated(range));
+                    put::<c_uint>(out.cast(), capable.into())
+                }
                 attribute::BUFFER_ID => put(out.cast(), id),
                 attribute::DEVICE_ORDINAL => put::<c_int>(out.cast(), device),
                 attribute::RANGE_START | attribute::MAPPING_BASE => put(out.cast(), base),

@@ -13,6 +13,9 @@ use crate::{state::Shim, state::memory::Range};
 /// `CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT`, the last of the kinds of places.
 const ON_NUMA_CURRENT: u32 = 4;
 
+/// `CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR`.
+const FILE_DESCRIPTOR: u32 = 1;
+
 /// `CUmemAllocationProp`.
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -32,19 +35,12 @@ impl Properties {
         if self.kind != PINNED || self.location.kind != ON_DEVICE {
             return Err(CuResult::INVALID_VALUE);
         }
-        // Sharing between processes.
-        if self.handle_types != 0 {
+        // For sharing between processes. NCCL and PyTorch want file descriptors of all memory in case they share it,
+        // and only to share it is refused.
+        if !matches!(self.handle_types, 0 | FILE_DESCRIPTOR) {
             return Err(CuResult::NOT_SUPPORTED);
         }
         Ok(self.location.id)
-    }
-
-    /// # Safety
-    /// `pointer` is null or readable.
-    unsafe fn device_of(pointer: *const Properties) -> Cu<c_int> {
-        required(pointer)?;
-        // SAFETY: by this function's contract.
-        unsafe { pointer.read_unaligned() }.device()
     }
 }
 
@@ -83,16 +79,18 @@ exports! {
         live()?.free_addresses(at, size as u64)
     }
 
-    /// Memory of a device without an address; shared with other processes, none is served.
+    /// Memory of a device without an address.
     fn cuMemCreate(out: *mut u64, size: usize, properties: *const Properties, flags: u64) {
         let shim = live()?;
         required(out)?;
+        required(properties)?;
         // SAFETY: by the contract of the function.
-        let device = unsafe { Properties::device_of(properties) }?;
+        let properties = unsafe { properties.read_unaligned() };
+        let device = properties.device()?;
         if flags != 0 {
             return Err(CuResult::INVALID_VALUE);
         }
-        let handle = shim.create_physical(device, size as u64)?;
+        let handle = shim.create_physical(device, size as u64, properties.handle_types)?;
         // SAFETY: by the contract of the function.
         unsafe { put(out, handle) }
     }
@@ -172,7 +170,7 @@ exports! {
         let physical = shim()?.physical(handle)?;
         let properties = Properties {
             kind: PINNED,
-            handle_types: 0,
+            handle_types: physical.handle_types,
             location: Location { kind: ON_DEVICE, id: physical.device },
             metadata: std::ptr::null(),
             flags: [0; 8],

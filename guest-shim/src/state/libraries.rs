@@ -12,6 +12,7 @@ use vgpu_proto::cuda::{CuResult, GUEST_HANDLES};
 
 use super::Shim;
 use super::contexts::Context;
+use super::links;
 use super::modules::{self, FunctionInfo, Image, ModuleInfo};
 use crate::jit::Options;
 use crate::session::sys::UserMemory;
@@ -24,6 +25,8 @@ pub(crate) struct Library {
     pub(crate) handle: u64,
     image: Image,
     bytes: Bytes,
+    /// The fatbins that its image was linked of, if they are known.
+    parts: Vec<Vec<u8>>,
     options: Vec<(u32, u32)>,
     /// By context.
     modules: Mutex<Vec<(u64, Arc<ModuleInfo>)>>,
@@ -121,18 +124,23 @@ pub(crate) fn function(shim: &Shim, handle: u64) -> Cu<Arc<FunctionInfo>> {
 ///
 /// # Errors
 /// The driver's verdict on the image, where a context is current; the session's errors.
-pub(crate) fn load(shim: &Shim, bytes: Bytes, options: &Options) -> Cu<u64> {
+pub(crate) fn load(
+    shim: &Shim,
+    (bytes, parts): (Bytes, Vec<Vec<u8>>),
+    options: &Options,
+) -> Cu<u64> {
     let image = modules::send(shim, bytes.memory())?;
     let library = Arc::new(Library {
         handle: shim.mint(),
         image,
         bytes,
+        parts,
         options: options.scalars.clone(),
         modules: Mutex::default(),
         kernels: Mutex::default(),
     });
     if let Ok(context) = shim.contexts.current() {
-        let module = modules::load_sent(shim, &context, library.sent(), options)?;
+        let module = library.new_module(shim, &context, options)?;
         lock(&library.modules).push((context.handle.0, module));
     }
     shim.libraries.insert(library.handle, library.clone())?;
@@ -158,6 +166,19 @@ impl Library {
         (self.image, self.bytes.memory())
     }
 
+    /// Loads it into a context; where its image has no code for the device, its parts are linked again.
+    fn new_module(&self, shim: &Shim, context: &Context, options: &Options) -> Cu<Arc<ModuleInfo>> {
+        let loaded = modules::load_sent(shim, context, self.sent(), options);
+        match loaded {
+            Err(CuResult::NO_BINARY_FOR_GPU) if !self.parts.is_empty() => {
+                let linked = Bytes::Copied(links::parts(shim, context, &self.parts)?);
+                let sent = (modules::send(shim, linked.memory())?, linked.memory());
+                modules::load_sent(shim, context, sent, options)
+            }
+            loaded => loaded,
+        }
+    }
+
     /// Its module in a context.
     ///
     /// # Errors
@@ -170,7 +191,7 @@ impl Library {
             return Ok(module.clone());
         }
         let options = Options::scalar(self.options.clone());
-        let module = modules::load_sent(shim, context, self.sent(), &options)?;
+        let module = self.new_module(shim, context, &options)?;
         modules.push((context.handle.0, module.clone()));
         Ok(module)
     }

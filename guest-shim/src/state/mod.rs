@@ -9,6 +9,7 @@ pub(crate) mod events;
 pub(crate) mod graphs;
 pub(crate) mod handles;
 pub(crate) mod libraries;
+pub(crate) mod links;
 pub(crate) mod mapped;
 pub(crate) mod memory;
 pub(crate) mod modules;

@@ -24,6 +24,8 @@ pub(crate) struct Physical {
     pub(crate) device: i32,
     /// Bytes.
     pub(crate) size: u64,
+    /// `CUmemAllocationHandleType`s that the program wants of it.
+    pub(crate) handle_types: u32,
     held: Mutex<Held>,
 }
 
@@ -39,7 +41,7 @@ impl Shim {
     ///
     /// # Errors
     /// CUDA_ERROR_INVALID_DEVICE; the host's.
-    pub(crate) fn create_physical(&self, device: i32, size: u64) -> Cu<u64> {
+    pub(crate) fn create_physical(&self, device: i32, size: u64, handle_types: u32) -> Cu<u64> {
         let wire = self.devices.get(device)?.wire;
         if size == 0 {
             return Err(CuResult::INVALID_VALUE);
@@ -50,6 +52,7 @@ impl Shim {
             handle,
             device,
             size,
+            handle_types,
             held: Mutex::new(Held {
                 references: 1,
                 maps: 0,
