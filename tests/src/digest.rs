@@ -4,14 +4,15 @@
 //! in the second run at least after what it came after in the first: a daemon waits in the device where a program
 //! waits itself. So streams and allocations are numbered in the order of their
 //! first use; of events only what they order is kept; and copies of pieces that lie one behind the other count as
-//! one copy, as a daemon may cut them.
+//! one copy, as a daemon may cut them. Programs hand their kernels bytes that they never set, and addresses of their
+//! own memory: what differs from one run to the next in the same way ([`own`]) is not compared.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
-use soft_gpu::driver::digest::MODULUS;
+use soft_gpu::driver::contents::Contents;
 
 /// Up to which operation of which stream (by index) something comes later.
 type Clock = BTreeMap<usize, usize>;
@@ -56,7 +57,7 @@ struct Copy {
     height: u64,
     /// The sides in device memory: what they lie in, the offset there, and from a row to the next.
     sides: Vec<(String, u64, u64)>,
-    contents: u64,
+    contents: Contents,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -133,11 +134,58 @@ impl Process {
             reach(left, after);
             reach(right, more);
             let kept = |(s, at): (&&str, &usize)| right.get(s).is_some_and(|r| r >= at);
-            if text != other || !left.iter().all(kept) {
+            if !alike(text, other) || !left.iter().all(kept) {
                 return Some(i);
             }
         }
         (other.lines.len() > self.lines.len()).then_some(self.lines.len())
+    }
+}
+
+/// What of a line differs each time.
+const OWN: &str = "*";
+
+/// Words of a line: those of a parameter are apart.
+fn words(line: &str) -> impl Iterator<Item = &str> {
+    line.split_inclusive([' ', ','])
+}
+
+fn alike(line: &str, other: &str) -> bool {
+    let same = |(a, b): (&str, &str)| a == b || a.trim_end_matches([' ', ',']) == OWN;
+    words(line).count() == words(other).count() && words(line).zip(words(other)).all(same)
+}
+
+/// The first of two runs of a program in the same way, without the numbers that the second has otherwise: addresses of the
+/// program's process, and bytes that the program never set.
+pub fn own(first: &[Process], second: &[Process]) -> Vec<Process> {
+    let mut own = first.to_vec();
+    for (process, other) in own.iter_mut().zip(second) {
+        for (line, other) in process.lines.iter_mut().zip(&other.lines) {
+            if words(line).count() == words(other).count() {
+                let pairs = words(line).zip(words(other));
+                let mut last = "";
+                *line = pairs
+                    .map(|(a, b)| match std::mem::replace(&mut last, a) {
+                        // A name is no number.
+                        "kernel " => a.to_owned(),
+                        _ => own_word(a, b),
+                    })
+                    .collect();
+            }
+        }
+    }
+    own
+}
+
+fn own_word(word: &str, other: &str) -> String {
+    let (a, b) = (
+        word.trim_end_matches([' ', ',']),
+        other.trim_end_matches([' ', ',']),
+    );
+    let number = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_hexdigit());
+    match a != b && number(a) && number(b) {
+        true => format!("{OWN}{}", &word[a.len()..]),
+        false => word.to_owned(),
     }
 }
 
@@ -331,7 +379,7 @@ impl Copy {
             width: width.parse().ok()?,
             height: height.parse().ok()?,
             sides: sides.iter().map(side).collect::<Option<_>>()?,
-            contents: u64::from_str_radix(contents, 16).ok()?,
+            contents: contents.parse().ok()?,
         })
     }
 
@@ -356,27 +404,13 @@ impl Copy {
             return false;
         }
         let bytes = next.width.saturating_mul(next.height);
-        self.contents = joined(self.contents, next.contents, bytes);
+        self.contents = self.contents.join(next.contents, bytes);
         match line {
             true => self.width = self.width.saturating_add(next.width),
             false => self.height = self.height.saturating_add(next.height),
         }
         true
     }
-}
-
-/// The number that the bytes of two pieces spell together, of which the second has so many.
-fn joined(first: u64, second: u64, bytes: u64) -> u64 {
-    let modulus = u128::from(MODULUS);
-    let (mut shift, mut base, mut left) = (1, 256, bytes);
-    while left > 0 {
-        if left & 1 == 1 {
-            shift = shift * base % modulus;
-        }
-        base = base * base % modulus;
-        left >>= 1;
-    }
-    ((u128::from(first) * shift + u128::from(second)) % modulus) as u64
 }
 
 impl fmt::Display for What {
@@ -392,7 +426,7 @@ impl fmt::Display for What {
                         write!(f, "/{pitch}")?;
                     }
                 }
-                write!(f, " {:016x}", c.contents)
+                write!(f, " {}", c.contents)
             }
         }
     }
@@ -512,12 +546,18 @@ mod tests {
 
     #[test]
     fn copies_in_pieces_are_the_copy() {
-        // "abcd", and "ab" before "cd".
-        let whole = of("1 1:L:9 copy h2d 4x1 @a1+10 0000000061626364\n");
-        let pieces = "1 1:L:9 copy h2d 2x1 @a3+10 0000000000006162\n\
-                      2 1:L:9 copy h2d 2x1 @a3+12 0000000000006364\n";
-        assert_eq!(compare(&whole, &of(pieces)), None);
-        assert!(compare(&whole, &of(&pieces.replace("6364", "6365"))).is_some());
+        let told = |bytes: &[u8]| {
+            let mut contents = Contents::default();
+            contents.append(bytes);
+            contents
+        };
+        let (abcd, ab, cd) = (told(b"abcd"), told(b"ab"), told(b"cd"));
+        let whole = of(&format!("1 1:L:9 copy h2d 4x1 @a1+10 {abcd}\n"));
+        let pieces = |second: Contents| {
+            format!("1 1:L:9 copy h2d 2x1 @a3+10 {ab}\n2 1:L:9 copy h2d 2x1 @a3+12 {second}\n")
+        };
+        assert_eq!(compare(&whole, &of(&pieces(cd))), None);
+        assert!(compare(&whole, &of(&pieces(told(b"ce")))).is_some());
         let rows = of("1 1:L:9 copy d2h 2x4 @a1+0/16 0000000000000000\n");
         let in_rows = "1 1:L:9 copy d2h 2x3 @a1+0/16 0000000000000000\n\
                        2 1:L:9 copy d2h 2x1 @a1+30 0000000000000000\n";
@@ -586,6 +626,27 @@ mod tests {
         // A process that is missing, or one too many.
         assert!(compare(&right, &[]).is_some());
         assert!(compare(&right, &[right.clone(), right.clone()].concat()).is_some());
+    }
+
+    #[test]
+    fn what_a_program_has_otherwise_each_time_is_not_compared() {
+        let run = |address: &str| of(&RUN.replace("@a9+10 20", &format!("@a9+10 {address},7,20")));
+        let (first, second) = (run("7ffe4050469c"), run("7ffd0201f5dc"));
+        assert!(compare(&first, &second).is_some());
+        let direct = own(&first, &second);
+        assert_eq!(
+            direct[0].lines[3],
+            "2N.1 kernel add grid=1,1,1 block=32,1,1 shared=0 @1+0 @2+10 *,7,20"
+        );
+        assert_eq!(compare(&direct, &run("7ffc00000000")), None);
+        // Only that.
+        let other = of(&RUN.replace("@a9+10 20", "@a9+10 7ffd0201f5dc,8,20"));
+        assert!(compare(&direct, &other).is_some());
+        let other = of(&RUN.replace("@a9+10 20", "@a9+20 7ffd0201f5dc,7,20"));
+        assert!(compare(&direct, &other).is_some());
+        // Another kernel, or other memory, is no number.
+        let other = of(&RUN.replace("kernel add", "kernel bad"));
+        assert!(compare(&own(&of(RUN), &other), &other).is_some());
     }
 
     #[test]

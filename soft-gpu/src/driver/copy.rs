@@ -129,8 +129,6 @@ pub struct Transfer {
     pub to: Place,
     /// Where it comes from.
     pub from: Place,
-    /// What the caller says of both.
-    said: (Side, Side),
 }
 
 impl Transfer {
@@ -151,7 +149,6 @@ impl Transfer {
         Ok(Some(Transfer {
             to: place(driver, dst.1, e, dst.0, of)?,
             from: place(driver, src.1, e, src.0, of)?,
-            said: (dst.0, src.0),
             dst: dst.1,
             src: src.1,
             e,
@@ -175,10 +172,7 @@ impl Transfer {
         spend(driver, running, self.bytes);
         move_rows(self.dst, src, self.e, self.to);
         if let Some(ticket) = ticket {
-            // Registered memory lies in the host also where a caller means the device's view of it.
-            let device = |place, said| matches!(place, Place::Device(_)) || said == Side::Device;
-            let to = (device(self.to, self.said.0), self.dst);
-            let from = (device(self.from, self.said.1), self.src);
+            let (to, from) = ((self.to, self.dst), (self.from, self.src));
             ticket.copied(driver, to, from, self.e);
         }
     }

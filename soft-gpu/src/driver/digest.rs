@@ -13,7 +13,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock};
 
 use super::Driver;
+use super::contents::Contents;
 use super::copy::{Extent, Layout};
+use super::memory::{Allocation, Place};
 use super::stream::{Class, Stream};
 use super::sync::lock;
 use crate::exec::contract::{KernelInfo, Launch};
@@ -23,10 +25,6 @@ const MOST_FILES: u32 = 100_000;
 
 /// Pages, to whose beginnings the worker rounds registered memory.
 const PAGE: u64 = 4096;
-
-/// Contents are told as the number that their bytes spell (the first counts most), modulo this prime: the number
-/// of two pieces together follows from theirs and their lengths.
-pub const MODULUS: u64 = 0xb7e1_5162_8aed_3273;
 
 struct Sink {
     prefix: PathBuf,
@@ -142,14 +140,21 @@ impl Ticket {
         self.write(text);
     }
 
-    /// Bytes that were copied, a line a slice: what arrived is at `dst`. With each side: is it the device's?
+    /// Bytes that were copied, a line a slice: what arrived is at `dst`. Memory that the host reaches as well counts as
+    /// the host's: a daemon has the program's elsewhere, and may copy to and from where the program has it.
     pub fn copied(
         &self,
         driver: &Driver,
-        (to, dst): (bool, Layout),
-        (from, src): (bool, Layout),
+        (to, dst): (Place, Layout),
+        (from, src): (Place, Layout),
         e: Extent,
     ) {
+        let of_host = |a: Allocation| a.usage.host() || a.usage.managed();
+        let on_device = |place, layout: Layout| {
+            matches!(place, Place::Device(_))
+                && !driver.memory.find(layout.addr).is_some_and(of_host)
+        };
+        let (from, to) = (on_device(from, src), on_device(to, dst));
         let kind = match (from, to) {
             (false, true) => "h2d",
             (true, false) => "d2h",
@@ -164,7 +169,7 @@ impl Ticket {
             let (dst, src) = (at(dst), at(src));
             let sides: Vec<Layout> = [(from, src), (to, dst)]
                 .into_iter()
-                .filter(|(device, _)| *device)
+                .filter(|(on_device, _)| *on_device)
                 .map(|(_, layout)| layout)
                 .collect();
             let contents = contents(dst, e);
@@ -180,7 +185,7 @@ impl Ticket {
                     let _ = write!(text, "/{}", side.pitch);
                 }
             }
-            self.write(format_args!("{text} {contents:016x}"));
+            self.write(format_args!("{text} {contents}"));
         }
     }
 
@@ -266,48 +271,13 @@ fn name(driver: &Driver, addr: u64) -> Option<String> {
     Some(format!("@r{base:x}+{:x}", addr - base))
 }
 
-/// The number that the bytes of all rows spell.
-fn contents(layout: Layout, e: Extent) -> u64 {
-    let mut number = 0;
+/// What the rows are told as.
+fn contents(layout: Layout, e: Extent) -> Contents {
+    let mut contents = Contents::default();
     for row in 0..e.height {
         let at = (layout.addr + row * layout.pitch) as *const u8;
         // SAFETY: the rows were just written by the copy, and are live as long as it lasts.
-        number = spell(number, unsafe {
-            std::slice::from_raw_parts(at, e.width as usize)
-        });
+        contents.append(unsafe { std::slice::from_raw_parts(at, e.width as usize) });
     }
-    number
-}
-
-/// Goes on with the number of earlier bytes.
-fn spell(number: u64, bytes: &[u8]) -> u64 {
-    let modulus = u128::from(MODULUS);
-    let (words, rest) = bytes.as_chunks::<8>();
-    let mut number = number;
-    for word in words {
-        let joined = u128::from(number) << 64 | u128::from(u64::from_be_bytes(*word));
-        number = (joined % modulus) as u64;
-    }
-    for byte in rest {
-        number = ((u128::from(number) << 8 | u128::from(*byte)) % modulus) as u64;
-    }
-    number
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn pieces_spell_the_same_number_as_the_whole() {
-        let bytes: Vec<u8> = (0..1000u32).map(|i| (i * 7 % 251) as u8).collect();
-        let whole = spell(0, &bytes);
-        for cut in [0, 1, 7, 8, 9, 500, 999, 1000] {
-            let (a, b) = bytes.split_at(cut);
-            assert_eq!(spell(spell(0, a), b), whole, "cut at {cut}");
-        }
-        let mut swapped = bytes.clone();
-        swapped.swap(3, 4);
-        assert_ne!(spell(0, &swapped), whole);
-    }
+    contents
 }

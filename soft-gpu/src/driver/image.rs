@@ -51,16 +51,23 @@ impl Target {
         Target { cc, skip }
     }
 
+    /// Refuses machine code, unless it will do.
+    fn machine_code_will_do(self) -> Result<(), Refusal> {
+        if self.skip {
+            return Ok(());
+        }
+        let (major, minor) = self.cc;
+        Err(no_binary(format!(
+            "the image is a cubin (machine code); the soft device needs PTX: compile with \
+             -gencode arch=compute_{major}{minor},code=compute_{major}{minor}, or ask NVRTC for PTX. With \
+             SOFT_GPU_SASS=skip it loads, and its kernels do nothing"
+        )))
+    }
+
     fn machine_code(self, image: &[u8]) -> Result<Vec<u8>, Refusal> {
+        self.machine_code_will_do()?;
         let (major, minor) = self.cc;
         let made_for = cubin::architecture(image)?;
-        if !self.skip {
-            return Err(no_binary(format!(
-                "the image is a cubin (machine code, sm_{made_for}); the soft device needs PTX: compile with \
-                 -gencode arch=compute_{major}{minor},code=compute_{major}{minor}, or ask NVRTC for PTX. With \
-                 SOFT_GPU_SASS=skip it loads, and its kernels do nothing"
-            )));
-        }
         if !runs(made_for, FAMILY, self.cc) {
             return Err(no_binary(format!(
                 "the cubin is for sm_{made_for}, which does not run on sm_{major}{minor}"
@@ -106,6 +113,7 @@ pub unsafe fn code_at(pointer: *const u8, target: Target) -> Result<Vec<u8>, Ref
         // SAFETY: a fatbin, by its magic number.
         Some(FATBIN_MAGIC) => fatbin_code(unsafe { fatbin_at(pointer) }, target),
         Some(ELF_MAGIC) => {
+            target.machine_code_will_do()?;
             // SAFETY: an ELF file, by its magic number; it is as long as its tables say.
             let image = unsafe {
                 let len = elf_len(pointer)?;

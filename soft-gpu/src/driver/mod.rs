@@ -10,6 +10,7 @@ pub mod array;
 pub mod attributes;
 pub mod callback;
 pub mod config;
+pub mod contents;
 pub mod context;
 pub mod copy;
 pub mod cubin;

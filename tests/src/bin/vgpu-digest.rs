@@ -3,12 +3,12 @@
 //! Exits 0 if two runs did the same work, 1 if not, 2 on an error.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use anyhow::{Context, Result, ensure};
 use clap::{Parser, Subcommand};
-use vgpu_tests::digest;
+use vgpu_tests::digest::{self, Process};
 
 /// Record, normalise and compare what programs ask of soft-gpu
 #[derive(Debug, Parser)]
@@ -21,6 +21,9 @@ struct Options {
 enum Action {
     /// Run a program that uses soft-gpu in its own process, and write its digest to a file
     Record {
+        /// Run the program twice, and leave out what it has otherwise each time: addresses of its process, bytes that it never set
+        #[arg(long)]
+        twice: bool,
         /// Where the digest goes
         out: PathBuf,
         /// The program and its arguments, after `--`
@@ -56,25 +59,20 @@ fn main() -> ExitCode {
 
 fn run(action: Action) -> Result<bool> {
     match action {
-        Action::Record { out, command } => {
-            let dir = tempfile::tempdir()?;
-            let prefix = dir.path().join("digest");
-            let (program, args) = command.split_first().context("no program is given")?;
-            let status = Command::new(program)
-                .args(args)
-                .env("SOFT_GPU_DIGEST", &prefix)
-                .status()
-                .with_context(|| format!("starting {}", program.display()))?;
-            ensure!(
-                status.success(),
-                "{} ended with {status}",
-                program.display()
-            );
-            normalised(&prefix, &out)?;
+        Action::Record {
+            twice,
+            out,
+            command,
+        } => {
+            let mut found = recorded(&command)?;
+            if twice {
+                found = digest::own(&found, &recorded(&command)?);
+            }
+            digest::store(&found, &out)?;
             Ok(true)
         }
         Action::Normalise { prefix, out } => {
-            normalised(&prefix, &out)?;
+            digest::store(&normalised(&prefix)?, &out)?;
             Ok(true)
         }
         Action::Compare { left, right } => {
@@ -88,12 +86,29 @@ fn run(action: Action) -> Result<bool> {
     }
 }
 
-fn normalised(prefix: &std::path::Path, out: &std::path::Path) -> Result<()> {
+fn recorded(command: &[OsString]) -> Result<Vec<Process>> {
+    let dir = tempfile::tempdir()?;
+    let prefix = dir.path().join("digest");
+    let (program, args) = command.split_first().context("no program is given")?;
+    let status = Command::new(program)
+        .args(args)
+        .env("SOFT_GPU_DIGEST", &prefix)
+        .status()
+        .with_context(|| format!("starting {}", program.display()))?;
+    ensure!(
+        status.success(),
+        "{} ended with {status}",
+        program.display()
+    );
+    normalised(&prefix)
+}
+
+fn normalised(prefix: &Path) -> Result<Vec<Process>> {
     let processes = digest::read(prefix)?;
     ensure!(
         !processes.is_empty(),
         "nothing was recorded at {}.N: did the program use soft-gpu, with SOFT_GPU_DIGEST set?",
         prefix.display()
     );
-    digest::store(&processes, out)
+    Ok(processes)
 }

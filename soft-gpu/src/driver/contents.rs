@@ -1,0 +1,135 @@
+//! What bytes are told as in a digest: the values at two places of the polynomial whose coefficients they are, modulo a
+//! prime. The values of two pieces together follow from theirs and their lengths, which no ordinary hash offers: a
+//! daemon may cut a copy. Bytes that differ anyhow have the same values by a chance of about 1 in 2^61 / length,
+//! for each place.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// A prime.
+const PRIME: u64 = (1 << 61) - 1;
+/// The first digits of e and of pi: of no meaning to what is copied.
+const PLACES: [u64; 2] = [0x0b7e_1516_28ae_d2a6, 0x1243_f6a8_885a_308d];
+/// Powers of the places from 0 to 8.
+const POWERS: [[u64; 9]; 2] = [powers(PLACES[0]), powers(PLACES[1])];
+
+/// Of some bytes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Contents([u64; 2]);
+
+impl Contents {
+    /// Goes on with these bytes.
+    pub fn append(&mut self, bytes: &[u8]) {
+        for (value, power) in self.0.iter_mut().zip(&POWERS) {
+            let (words, rest) = bytes.as_chunks::<8>();
+            for word in words {
+                let mut sum = u128::from(*value) * u128::from(power[8]);
+                for (byte, power) in word.iter().zip(power[..8].iter().rev()) {
+                    sum += u128::from(*byte) * u128::from(*power);
+                }
+                *value = reduce(sum);
+            }
+            for byte in rest {
+                *value = reduce(u128::from(*value) * u128::from(power[1]) + u128::from(*byte));
+            }
+        }
+    }
+
+    /// Of these bytes and `next`, which has so many, behind them.
+    pub fn join(self, next: Contents, bytes: u64) -> Contents {
+        let at = |i: usize| {
+            let (mut shift, mut base, mut left) = (1, PLACES[i], bytes);
+            while left > 0 {
+                if left & 1 == 1 {
+                    shift = times(shift, base);
+                }
+                base = times(base, base);
+                left >>= 1;
+            }
+            reduce(u128::from(self.0[i]) * u128::from(shift) + u128::from(next.0[i]))
+        };
+        Contents([at(0), at(1)])
+    }
+}
+
+const fn powers(place: u64) -> [u64; 9] {
+    let mut all = [1; 9];
+    let mut i = 1;
+    while i < all.len() {
+        all[i] = times(all[i - 1], place);
+        i += 1;
+    }
+    all
+}
+
+const fn times(a: u64, b: u64) -> u64 {
+    reduce(a as u128 * b as u128)
+}
+
+/// The rest of a number below 2^124.
+const fn reduce(number: u128) -> u64 {
+    // 2^61 is 1 here.
+    ((number as u64 & PRIME) + (number >> 61) as u64) % PRIME
+}
+
+impl fmt::Display for Contents {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}{:016x}", self.0[0], self.0[1])
+    }
+}
+
+impl FromStr for Contents {
+    type Err = std::num::ParseIntError;
+
+    fn from_str(text: &str) -> Result<Contents, Self::Err> {
+        let both = u128::from_str_radix(text, 16)?;
+        Ok(Contents(
+            [(both >> 64) as u64, both as u64].map(|v| v % PRIME),
+        ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(bytes: &[u8]) -> Contents {
+        let mut contents = Contents::default();
+        contents.append(bytes);
+        contents
+    }
+
+    #[test]
+    fn pieces_give_what_the_whole_gives() {
+        let bytes: Vec<u8> = (0..1000u32).map(|i| (i * 7 % 251) as u8).collect();
+        let whole = of(&bytes);
+        for cut in [0, 1, 7, 8, 9, 500, 999, 1000] {
+            let (a, b) = bytes.split_at(cut);
+            assert_eq!(of(a).join(of(b), b.len() as u64), whole, "cut at {cut}");
+            let mut on = of(a);
+            on.append(b);
+            assert_eq!(on, whole, "cut at {cut}");
+        }
+        assert_eq!(whole.to_string().parse(), Ok(whole));
+    }
+
+    #[test]
+    fn other_bytes_give_something_else() {
+        let bytes = [0x5a; 4096];
+        let whole = of(&bytes);
+        for at in 0..bytes.len() {
+            for bit in 0..8 {
+                let mut other = bytes;
+                other[at] ^= 1 << bit;
+                assert_ne!(of(&other), whole, "byte {at}, bit {bit}");
+            }
+        }
+        // The prime itself, as bytes and as one more of them in the place of one in the next.
+        assert_ne!(of(&PRIME.to_be_bytes()), of(&[0; 8]));
+        assert_ne!(of(&[1, 0]), of(&[0, 255]));
+        assert_ne!(of(&[1, 2]), of(&[2, 1]));
+        for value in [u64::MAX, PRIME, PRIME - 1] {
+            assert!(reduce(u128::from(value) * u128::from(PRIME)) < PRIME);
+        }
+    }
+}
