@@ -130,7 +130,7 @@ struct Files {
 impl Files {
     fn of(unit: &Unit, logs: &Path) -> Result<Files> {
         std::fs::create_dir_all(logs).with_context(|| format!("making {}", logs.display()))?;
-        let stem = unit.name.replace(['/', ':', ' '], "_");
+        let stem = stem(unit);
         let log = logs.join(format!("{stem}.log"));
         let events = match unit.dialect {
             Dialect::Pytest => logs.join(format!("{stem}.events")),
@@ -146,6 +146,11 @@ impl Files {
         }
         Ok(files)
     }
+}
+
+/// What the names of a unit's files begin with.
+pub fn stem(unit: &Unit) -> String {
+    unit.name.replace(['/', ':', ' '], "_")
 }
 
 /// The next process of a unit; none when nothing is left.

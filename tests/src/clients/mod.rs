@@ -14,6 +14,8 @@ pub mod install;
 pub mod report;
 pub mod row;
 mod runtimes;
+mod same_work;
 pub mod smoke;
 pub mod stand;
 pub mod suites;
+mod torch;

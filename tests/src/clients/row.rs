@@ -10,8 +10,10 @@ use anyhow::Result;
 use super::events::{Outcome, Record};
 use super::expected::Expected;
 use super::follow::{self, Unit};
+use super::same_work::SameWork;
 use super::stand::{Mode, Stand};
 use super::suites::{Plan, Suite};
+use crate::host::Driver;
 
 /// What is to run.
 #[derive(Debug, Clone, Default)]
@@ -76,11 +78,16 @@ pub fn run(
     }
     let logs = choice.logs.join(suite.name).join(mode.to_string());
     let jobs = choice.jobs.clamp(1, beside.len().max(1));
-    let stand = Stand::set_up(mode, jobs, &plan.device)?;
+    let stand = Stand::set_up(mode, jobs, plan)?;
+    let work =
+        (plan.same_work && mode.driver == Driver::Soft).then(|| SameWork::of(stand.host(), &logs));
     let mut records = Vec::new();
     for unit in alone {
-        let env = stand.env(0, &plan.libraries)?;
-        records.push(follow::run(unit, &env, &logs)?);
+        let env = stand.env(0, plan)?;
+        records.push(match &work {
+            Some(work) => work.run(unit, &env)?,
+            None => follow::run(unit, &env, &logs)?,
+        });
     }
     let queue = Mutex::new(beside.drain(..).collect());
     records.extend(at_once(jobs, &queue, &stand, plan, &logs)?);
@@ -112,7 +119,7 @@ fn at_once(
 ) -> Result<Vec<Record>> {
     let work = |slot: u32| -> Result<Vec<Record>> {
         let mut records = Vec::new();
-        let env = stand.env(slot, &plan.libraries)?;
+        let env = stand.env(slot, plan)?;
         loop {
             let next = queue.lock().unwrap_or_else(|e| e.into_inner()).pop_front();
             let Some(unit) = next else {

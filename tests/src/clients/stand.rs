@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 
+use super::suites::Plan;
 use crate::host::{Driver, Host, Options};
 use crate::paths;
 
@@ -53,26 +54,30 @@ const LENIENT: &str = "[defaults.pool]\nsoft_limit_ms = 0\nhard_limit_ms = 0\n\
 const MEMORY: u64 = 8 << 30;
 
 impl Stand {
-    /// Sets a row up for clients of `slots` VMs at once; `device` are variables of its software device.
+    /// Sets a row up for clients of `slots` VMs at once, with the software device that the plan wants.
     ///
     /// # Errors
     /// If vgpud does not serve.
-    pub fn set_up(mode: Mode, slots: usize, device: &[(String, String)]) -> Result<Stand> {
+    pub fn set_up(mode: Mode, slots: usize, plan: &Plan) -> Result<Stand> {
         if !mode.remoted {
             return Ok(Stand {
                 mode,
                 host: None,
-                device: device.to_vec(),
+                device: plan.device.clone(),
             });
         }
-        let devices = device.iter().find(|(name, _)| name == "SOFT_GPU_DEVICES");
+        let devices = plan
+            .device
+            .iter()
+            .find(|(name, _)| name == "SOFT_GPU_DEVICES");
         let devices = devices.map_or(Ok(1), |(_, number)| number.parse())?;
         let host = Host::start(&Options {
             driver: mode.driver,
             devices,
             memory: MEMORY,
             strict: false,
-            soft_env: device.to_vec(),
+            soft_env: plan.device.clone(),
+            digest: plan.same_work,
             config: LENIENT.into(),
             ..Options::default()
         })?;
@@ -97,7 +102,7 @@ impl Stand {
     ///
     /// # Errors
     /// If the libraries are not built.
-    pub fn env(&self, slot: u32, libraries: &[PathBuf]) -> Result<Vec<(OsString, OsString)>> {
+    pub fn env(&self, slot: u32, plan: &Plan) -> Result<Vec<(OsString, OsString)>> {
         let mut path: Vec<PathBuf> = Vec::new();
         let mut env = Vec::new();
         match (&self.host, self.mode.driver) {
@@ -108,6 +113,7 @@ impl Stand {
             }
             (None, Driver::Soft) => {
                 path.push(paths::soft_gpu_dir()?);
+                path.extend(plan.direct_libraries.iter().cloned());
                 env.push(("SOFT_GPU_MEMORY".into(), "4G".into()));
                 let device = self.device.iter();
                 env.extend(device.map(|(name, value)| (name.into(), value.into())));
@@ -115,7 +121,7 @@ impl Stand {
             // The driver's own library is where the linker finds it.
             (None, Driver::Nvidia) => {}
         }
-        path.extend(libraries.iter().cloned());
+        path.extend(plan.libraries.iter().cloned());
         if self.mode.driver == Driver::Soft {
             // NVRTC behind our wrapper gives PTX where a client asks for machine code.
             env.push(("VGPU_NVRTC_PTX".into(), "1".into()));
@@ -125,6 +131,11 @@ impl Stand {
         }
         env.push(("LD_LIBRARY_PATH".into(), std::env::join_paths(path)?));
         Ok(env)
+    }
+
+    /// The vgpud of a remoted row.
+    pub(super) fn host(&self) -> Option<&Host> {
+        self.host.as_ref()
     }
 
     /// What vgpud logged, for a row that went wrong.

@@ -10,7 +10,7 @@ use anyhow::{Context, Result, ensure};
 use super::events::Dialect;
 use super::follow::Unit;
 use super::install::{Kit, Venv, source};
-use super::{cards, runtimes};
+use super::{cards, runtimes, torch};
 use crate::paths;
 
 /// A test that takes longer hangs. Generous: some compile and interpret for half a minute, on machines
@@ -35,10 +35,14 @@ pub struct Plan {
     pub units: Vec<Unit>,
     /// Directories with libraries besides `libcuda.so`.
     pub libraries: Vec<PathBuf>,
+    /// Such directories for the direct row alone, which are looked at first.
+    pub direct_libraries: Vec<PathBuf>,
     /// What the names of its tests begin with, and people need not read.
     pub prefix: &'static str,
     /// `SOFT_GPU_*` variables of the software device that it needs, in both rows.
     pub device: Vec<(String, String)>,
+    /// The software device must be asked for the same work in both rows; its units run alone.
+    pub same_work: bool,
 }
 
 /// Every suite, the quick ones first.
@@ -82,6 +86,16 @@ pub const ALL: &[Suite] = &[
         name: "cuda-core",
         version: "1.1.0",
         plan: cuda_core,
+    },
+    Suite {
+        name: "torch-cu13",
+        version: "2.15.0",
+        plan: torch::cu13,
+    },
+    Suite {
+        name: "torch-cu12",
+        version: "2.10.0",
+        plan: torch::cu12,
     },
     Suite {
         name: "numba-cuda",
@@ -263,7 +277,7 @@ fn installed(kit: &Kit, venv: &Venv, package: &str, file: &str) -> Unit {
     }
 }
 
-fn pytest(venv: &Venv, name: &str, words: &[OsString]) -> Unit {
+pub(super) fn pytest(venv: &Venv, name: &str, words: &[OsString]) -> Unit {
     let first = [
         "-m",
         "pytest",

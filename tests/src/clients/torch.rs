@@ -1,0 +1,94 @@
+//! PyTorch: `tests/clients/test_torch.py`, whose every test runs in a process of its own, as the work that reaches
+//! the device is compared for each.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Result, ensure};
+
+use super::follow::Unit;
+use super::install::{Kit, Venv, run, source};
+use super::suites::{Plan, pytest};
+use crate::paths;
+
+const FILE: &str = "test_torch.py";
+
+/// PyTorch for CUDA 13.
+///
+/// # Errors
+/// [`super::install::Missing`] without its packages.
+pub(super) fn cu13(kit: &Kit) -> Result<Plan> {
+    plan(&kit.venv("torch-cu13")?, kit)
+}
+
+/// PyTorch for CUDA 12.
+///
+/// # Errors
+/// As [`cu13`].
+pub(super) fn cu12(kit: &Kit) -> Result<Plan> {
+    plan(&kit.venv("torch-cu12")?, kit)
+}
+
+fn plan(venv: &Venv, kit: &Kit) -> Result<Plan> {
+    let tests = tests(&venv.python)?;
+    let unit = |test: String| unit(venv, kit, &test);
+    Ok(Plan {
+        units: tests.into_iter().map(unit).collect(),
+        libraries: vec![paths::nvml_dir()?],
+        direct_libraries: vec![nvml_for_soft_gpu(kit)?],
+        prefix: "test_torch.py::",
+        // Its wheels have no PTX.
+        device: vec![("SOFT_GPU_SASS".into(), "skip".into())],
+        same_work: true,
+    })
+}
+
+/// The directory of what NCCL takes for NVIDIA's management library where there is no vgpud.
+fn nvml_for_soft_gpu(kit: &Kit) -> Result<PathBuf> {
+    let dir = kit.dir().join("nvml-direct");
+    std::fs::create_dir_all(&dir)?;
+    run(Command::new("cc")
+        .args([
+            "-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-o",
+        ])
+        .arg(dir.join("libnvidia-ml.so.1"))
+        .arg(source("nvml_direct.c")))?;
+    Ok(dir)
+}
+
+fn unit(venv: &Venv, kit: &Kit, test: &str) -> Unit {
+    let mut unit = pytest(venv, test, &[source("").join(test).into()]);
+    unit.dir = kit.dir().join("scratch");
+    unit.words
+        .push(format!("--rootdir={}", source("").display()).into());
+    let caches = kit.dir().join("scratch/inductor");
+    unit.env.extend([
+        ("TRITON_PTXAS_PATH".into(), source("ptxas_ptx.sh").into()),
+        ("TORCHINDUCTOR_CACHE_DIR".into(), caches.into()),
+        ("USE_PYTORCH_KERNEL_CACHE".into(), "0".into()),
+    ]);
+    unit.alone = true;
+    unit
+}
+
+/// The tests of the file, as pytest names them.
+fn tests(python: &Path) -> Result<Vec<String>> {
+    let mut list = Command::new(python);
+    list.args([
+        "-m",
+        "pytest",
+        "-p",
+        "no:cacheprovider",
+        "--collect-only",
+        "-q",
+    ]);
+    let output = list.arg(FILE).current_dir(source("")).output()?;
+    ensure!(
+        output.status.success(),
+        "listing the tests of {FILE}: {}",
+        crate::guest::describe(&output)
+    );
+    let text = String::from_utf8_lossy(&output.stdout);
+    let tests = text.lines().filter(|line| line.starts_with(FILE));
+    Ok(tests.map(str::to_owned).collect())
+}
