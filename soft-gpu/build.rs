@@ -76,14 +76,13 @@ fn table(procs: &str, served: &BTreeMap<String, String>) -> String {
         let [base, version, flags, symbol] = f[..] else {
             continue;
         };
-        let entry = match served.get(symbol) {
-            Some(module) => format!("Some(Entry(crate::capi::{module}::{symbol} as *const ()))"),
-            None => "None".to_owned(),
-        };
+        let module = served.get(symbol).map_or("stubs", String::as_str);
         let _ = writeln!(
             text,
-            "    Proc {{ name: \"{base}\", version: {version}, per_thread: {}, entry: {entry} }},",
-            flags == "2"
+            "    Proc {{ name: \"{base}\", version: {version}, per_thread: {}, \
+             entry: Entry(crate::capi::{module}::{symbol} as *const ()), served: {} }},",
+            flags == "2",
+            served.contains_key(symbol)
         );
     }
     text + "];\n"

@@ -1,8 +1,10 @@
 //! `cuGetProcAddress`: names and versions to addresses.
 //!
-//! What a real driver answers, with one difference: what is not served is not found (but for what
-//! [`unserved::found`] says), because clients probe with it. A form of the wrong version is never given in its place, nor the legacy
+//! What a real driver answers, with one difference: what is not served and newer than [`FIRST_LOOKUP`] is not found,
+//! because clients probe with it. A form of the wrong version is never given in its place, nor the legacy
 //! entry where the per-thread one was asked for.
+
+use vgpu_proto::call::unserved::FIRST_LOOKUP;
 
 use crate::{process, unserved};
 
@@ -32,7 +34,7 @@ static LADDER: &[(&str, u32, bool, &str)] = include!(concat!(env!("OUT_DIR"), "/
 pub(crate) enum Found {
     /// The function.
     Address(*const ()),
-    /// No such name, or it is not served (`CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND`).
+    /// No such name, or it is newer than [`FIRST_LOOKUP`] and not served (`CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND`).
     NoSymbol,
     /// Every form of it is newer (`CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT`).
     TooOld,
@@ -42,16 +44,21 @@ pub(crate) enum Found {
 /// itself.
 pub(crate) fn find(name: &str, version: u32, per_thread: bool) -> Found {
     let driver = process::cuda_version_asked_once();
-    match symbol(name, version, per_thread, driver) {
-        Ok(symbol) => served(symbol)
-            .or_else(|| unserved::found(symbol))
+    match form(name, version, per_thread, driver) {
+        Ok((since, symbol)) => served(symbol)
+            .or_else(|| unserved::address(symbol).filter(|_| since <= FIRST_LOOKUP))
             .map_or(Found::NoSymbol, Found::Address),
         Err(not) => not,
     }
 }
 
-/// The symbol of that form in a driver of version `driver`, served or not.
-fn symbol(name: &str, version: u32, per_thread: bool, driver: u32) -> Result<&'static str, Found> {
+/// That form in a driver of version `driver`, served or not: since which version it is there, and its symbol.
+fn form(
+    name: &str,
+    version: u32,
+    per_thread: bool,
+    driver: u32,
+) -> Result<(u32, &'static str), Found> {
     let start = LADDER.partition_point(|(n, ..)| *n < name);
     let named = || LADDER[start..].iter().take_while(|(n, ..)| *n == name);
     let forms = || named().filter(|(_, since, ..)| *since <= driver);
@@ -63,7 +70,7 @@ fn symbol(name: &str, version: u32, per_thread: bool, driver: u32) -> Result<&'s
     forms()
         .filter(|(_, since, p, _)| *p == kind && *since <= version)
         .last()
-        .map(|(.., symbol)| *symbol)
+        .map(|(_, since, _, symbol)| (*since, *symbol))
         .ok_or(Found::TooOld)
 }
 
@@ -180,7 +187,7 @@ mod tests {
             ("", 0, false, Err(Found::NoSymbol)),
         ] {
             assert_eq!(
-                symbol(name, version, per_thread, 13_050),
+                form(name, version, per_thread, 13_050).map(|(_, symbol)| symbol),
                 expected,
                 "{name}@{version} {per_thread}"
             );
@@ -189,21 +196,31 @@ mod tests {
 
     #[test]
     fn a_driver_has_no_form_that_is_newer_than_itself() {
-        let newest = |name, driver| symbol(name, u32::MAX, false, driver);
-        assert_eq!(newest("cuCtxCreate", 12_040), Ok("cuCtxCreate_v3"));
-        assert_eq!(newest("cuCtxCreate", 13_000), Ok("cuCtxCreate_v4"));
+        let newest = |name, driver| form(name, u32::MAX, false, driver);
+        assert_eq!(
+            newest("cuCtxCreate", 12_040),
+            Ok((11_040, "cuCtxCreate_v3"))
+        );
+        assert_eq!(
+            newest("cuCtxCreate", 13_000),
+            Ok((12_050, "cuCtxCreate_v4"))
+        );
         // A name of 12.8: not known to 12.4, and known but too new for a program of 12.4 to 12.8.
-        let named = |version, driver| symbol("cuCheckpointProcessLock", version, false, driver);
+        let named = |version, driver| form("cuCheckpointProcessLock", version, false, driver);
         assert_eq!(named(12_040, 12_040), Err(Found::NoSymbol));
         assert_eq!(named(12_040, 12_080), Err(Found::TooOld));
         assert_eq!(named(13_000, 12_040), Err(Found::NoSymbol));
     }
 
     #[test]
-    fn what_is_not_served_is_not_found() {
+    fn what_is_not_served_is_found_only_if_lookups_are_newer() {
+        let refusing = |symbol| Found::Address(unserved::address(symbol).expect("a stub"));
         // The newer form takes another argument: giving the older one would be a crash.
-        assert_eq!(find("cuIpcOpenMemHandle", 11_000, false), Found::NoSymbol);
-        assert_eq!(find("cuTexObjectCreate", 12_040, false), Found::NoSymbol);
+        let ipc = find("cuIpcOpenMemHandle", 11_000, false);
+        assert_eq!(ipc, refusing("cuIpcOpenMemHandle_v2"));
+        let texture = find("cuTexObjectCreate", 12_040, false);
+        assert_eq!(texture, refusing("cuTexObjectCreate"));
+        assert_eq!(find("cuGreenCtxDestroy", 12_040, false), Found::NoSymbol);
         assert!(matches!(
             find("cuMemPrefetchAsync", 12_010, false),
             Found::Address(_)

@@ -1,18 +1,21 @@
 //! Symbols of NVIDIA's library that are exported but not served: CUDA_ERROR_NOT_SUPPORTED, counted, and
-//! named once in the log. Programs that link against the entry points of GL, EGL and VDPAU load so.
+//! named once on standard error with what to do instead. Programs that link against the entry points of GL, EGL and
+//! VDPAU load so.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::AtomicBool;
 
 use vgpu_proto::call::unserved::{Arguments, wrong};
 use vgpu_proto::cuda::CuResult;
 
+use crate::proc_address::Address;
 use crate::{log, process};
 
 macro_rules! stubs {
     ($($symbol:ident $index:literal;)*) => {
-        /// Names, and numbers of calls, in order of index.
+        /// Names in alphabetical order, addresses, and whether a call was told, by index.
         static NAMES: &[&str] = &[$(stringify!($symbol),)*];
-        static CALLS: [AtomicU32; NAMES.len()] = [const { AtomicU32::new(0) }; NAMES.len()];
+        static ADDRESSES: &[Address] = &[$(Address(stubs::$symbol as *const ()),)*];
+        static TOLD: [AtomicBool; NAMES.len()] = [const { AtomicBool::new(false) }; NAMES.len()];
 
         /// The exported functions, with what the first registers hold: a call with fewer arguments leaves
         /// anything in the others, which the table does not look at.
@@ -30,18 +33,6 @@ macro_rules! stubs {
 
 include!(concat!(env!("OUT_DIR"), "/stubs.rs"));
 
-/// The address of one that is found all the same: PyTorch looks these up without a way to go on where they are missing,
-/// whether it shares memory or not.
-pub(crate) fn found(symbol: &str) -> Option<*const ()> {
-    match symbol {
-        "cuMemExportToShareableHandle" => Some(stubs::cuMemExportToShareableHandle as *const ()),
-        "cuMemImportFromShareableHandle" => {
-            Some(stubs::cuMemImportFromShareableHandle as *const ())
-        }
-        _ => None,
-    }
-}
-
 /// The first eight bytes of a structure of the program.
 fn peek(at: u64) -> u64 {
     // SAFETY: by the contract of the function, an argument that is not null points to such a structure; the
@@ -50,7 +41,7 @@ fn peek(at: u64) -> u64 {
 }
 
 fn called(index: usize, arguments: &Arguments) -> u32 {
-    let (Some(symbol), Some(calls)) = (NAMES.get(index), CALLS.get(index)) else {
+    let (Some(symbol), Some(told)) = (NAMES.get(index), TOLD.get(index)) else {
         return CuResult::NOT_SUPPORTED.0;
     };
     // As NVIDIA's: nothing is known about what is supported before cuInit.
@@ -62,22 +53,88 @@ fn called(index: usize, arguments: &Arguments) -> u32 {
         return code;
     }
     crate::observe::not_served(symbol);
-    if calls.fetch_add(1, Ordering::Relaxed) == 0 {
-        // Formatting must not unwind into C; a failing log is not worth a crash.
-        let _ = std::panic::catch_unwind(|| {
-            log::line(
-                log::Level::Warn,
-                &format!("{symbol} is not served (CUDA_ERROR_NOT_SUPPORTED)"),
-            );
-        });
-    }
+    // Formatting must not unwind into C; a failing log is not worth a crash.
+    let _ = std::panic::catch_unwind(|| {
+        let name = CuResult::NOT_SUPPORTED;
+        let text = format!("{symbol} is not served: {} [{name}]", way_out(symbol));
+        log::once(told, &text);
+    });
     CuResult::NOT_SUPPORTED.0
+}
+
+/// The entry point that only refuses, for lookups.
+pub(crate) fn address(symbol: &str) -> Option<*const ()> {
+    let index = NAMES.binary_search(&symbol).ok()?;
+    ADDRESSES.get(index).map(|address| address.0)
+}
+
+const TEXTURES: &str = "there are no textures and surfaces; kernels have to read the memory itself";
+const APART: &str = "processes share no GPU memory and events; use one process, or copy through the program's memory";
+const DISPLAY: &str = "this GPU has no display and no graphics; copy through the program's memory";
+const OLD: &str =
+    "launches are cuLaunchKernel's since CUDA 4; build the program with a newer toolkit";
+
+/// What a program can do instead, by the beginning of a symbol: the first that fits.
+const WAYS_OUT: &[(&str, &str)] = &[
+    (
+        "cuTensorMap",
+        "there are no tensor maps; choose kernels that copy without them",
+    ),
+    ("cuTex", TEXTURES),
+    ("cuSurf", TEXTURES),
+    ("cuModuleGetTexRef", TEXTURES),
+    ("cuModuleGetSurfRef", TEXTURES),
+    ("cuParamSetTexRef", TEXTURES),
+    ("cuIpc", APART),
+    ("cuMemExport", APART),
+    ("cuMemImport", APART),
+    ("cuMemGetHandleForAddressRange", APART),
+    ("cuMemPoolExport", APART),
+    ("cuMemPoolImport", APART),
+    ("cuGL", DISPLAY),
+    ("cuEGL", DISPLAY),
+    ("cuVDPAU", DISPLAY),
+    ("cuGraphics", DISPLAY),
+    ("cuImportExternal", DISPLAY),
+    ("cuExternalMemory", DISPLAY),
+    (
+        "cuMulticast",
+        "GPUs of a VM have no links; send through the program's memory",
+    ),
+    (
+        "cuGreenCtx",
+        "the scheduler shares out the multiprocessors; use the whole device",
+    ),
+    (
+        "cuCtxFromGreenCtx",
+        "the scheduler shares out the multiprocessors; use the whole device",
+    ),
+    ("cuFunc", OLD),
+    (
+        "cuLaunchCooperative",
+        "launch on one device at a time (cuLaunchCooperativeKernel)",
+    ),
+    ("cuLaunch", OLD),
+    ("cuParam", OLD),
+];
+
+fn way_out(symbol: &str) -> &'static str {
+    let way = WAYS_OUT.iter().find(|(begin, _)| symbol.starts_with(begin));
+    way.map_or("docs/coverage.md lists what is", |(_, way)| way)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::NAMES;
+    use super::{NAMES, WAYS_OUT};
     use crate::proc_address::SERVED;
+
+    #[test]
+    fn every_way_out_is_that_of_a_function_that_is_not_served() {
+        assert!(NAMES.is_sorted(), "lookups need the order");
+        for (begin, _) in WAYS_OUT {
+            assert!(NAMES.iter().any(|name| name.starts_with(begin)), "{begin}");
+        }
+    }
 
     #[test]
     fn every_symbol_of_nvidia_s_library_is_exported_once() {

@@ -11,9 +11,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 pub(crate) enum Level {
     /// Nothing at all.
     Off,
-    /// Why the program cannot go on: a refusal, the end of a session.
+    /// Why the program cannot go on: a refusal, a function that is not served, the end of a session.
     Error,
-    /// Functions that are not served, once each.
+    /// What is unexpected and does not end the program.
     Warn,
     /// How the session began, that the host drains.
     Info,

@@ -1,6 +1,12 @@
 //! What functions that are not served check before they refuse, as NVIDIA's driver does. Symbols without a row check
 //! nothing. soft-gpu reads this table too.
 
+/// The version of CUDA that brought `cuGetProcAddress`. It gives a function that is not served where the function is not
+/// newer: no program asks for one of these to learn whether it is there, since each driver that can be asked has them.
+/// The CUDA runtime takes a driver without them for an old one; given the function, it passes on what the function says. A
+/// newer function that is not served is not found, since programs have a way to go on without it.
+pub const FIRST_LOOKUP: u32 = 11_030;
+
 /// One thing that must hold of an argument, which is given by its number from 0 on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Check {

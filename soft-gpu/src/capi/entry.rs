@@ -2,12 +2,13 @@
 
 use std::ffi::{c_char, c_void};
 
+use super::stubs::table::FIRST_LOOKUP;
 use super::types::{In, Out, Text};
 use crate::driver;
 use crate::driver::cudart::SoftDriver;
 use crate::driver::error::{CuError, Result};
 
-/// A served entry point's address.
+/// An entry point's address.
 #[derive(Clone, Copy)]
 struct Entry(*const ());
 
@@ -19,8 +20,9 @@ struct Proc {
     name: &'static str,
     version: u32,
     per_thread: bool,
-    /// `None`: exists, but is not served.
-    entry: Option<Entry>,
+    entry: Entry,
+    /// Otherwise the entry point only refuses.
+    served: bool,
 }
 
 include!(concat!(env!("OUT_DIR"), "/procs.rs"));
@@ -77,8 +79,8 @@ fn find(name: &str, version: u32, flags: u64, driver: u32) -> (Found, *const ())
         .max_by_key(|p| p.version)
     {
         None => (Found::OldVersion, std::ptr::null()),
-        Some(Proc { entry: None, .. }) => (Found::NoSymbol, std::ptr::null()),
-        Some(Proc { entry: Some(e), .. }) => (Found::Yes, e.0),
+        Some(found) if found.served || found.version <= FIRST_LOOKUP => (Found::Yes, found.entry.0),
+        Some(_) => (Found::NoSymbol, std::ptr::null()),
     }
 }
 
@@ -280,8 +282,9 @@ mod tests {
         assert_eq!(at("cuInit", 12000, PER_THREAD).0, Found::Yes);
         assert_eq!(at("cuInit", 6050, PER_THREAD).0, Found::Yes);
         assert_eq!(at("cuMemAlloc", u32::MAX, 0), at("cuMemAlloc", 13000, 0));
-        // Exists, not served.
-        assert_eq!(at("cuTexObjectCreate", 12000, 0).0, Found::NoSymbol);
+        // Exist, and are not served: older and newer than lookups.
+        assert_eq!(at("cuTexObjectCreate", 12000, 0).0, Found::Yes);
+        assert_eq!(at("cuMulticastCreate", 13000, 0).0, Found::NoSymbol);
         // Newer than the driver: a name, and a variant of a name.
         assert_eq!(
             find("cuStreamGetDevice", 13000, 0, 12_040).0,

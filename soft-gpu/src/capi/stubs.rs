@@ -12,7 +12,7 @@ static NAMED: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
 /// The table that the guest's library has too: what is checked first.
 #[path = "../../../proto/src/call/unserved.rs"]
 #[allow(unreachable_pub)] // It is public in the other library.
-mod table;
+pub(super) mod table;
 
 /// The first eight bytes of a structure of the program.
 fn peek(at: u64) -> u64 {
