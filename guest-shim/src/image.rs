@@ -268,7 +268,10 @@ mod tests {
         assert_eq!(with(2, &list), Ok(vec![24, 32]));
         assert_eq!(with(1, &list), Ok(vec![]), "a name lies there");
         let refused = Err(CuResult::INVALID_IMAGE);
-        assert_eq!(with(2, &[b"text\0".as_ptr(), std::ptr::null()]), refused);
+        assert_eq!(
+            with(2, &[c"text".as_ptr().cast(), std::ptr::null()]),
+            refused
+        );
         assert_eq!(with(2, &[bare.as_ptr(); MAX_PARTS + 1]), refused);
     }
 

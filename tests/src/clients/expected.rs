@@ -7,6 +7,7 @@
 //! direct = 50
 //! [ci]                       # what of the suite runs in CI; all of it where nothing is named
 //! units = ["cudapy/test_array.py"]
+//! by_hand = false            # true: nothing of it is even fetched in CI
 //! [[left_out]]               # units that do not run
 //! units = ["tests/system/*"]
 //! cause = "NVML is not part of this"
@@ -46,6 +47,8 @@ pub struct Expected {
 struct Ci {
     #[serde(default)]
     units: Vec<String>,
+    #[serde(default)]
+    by_hand: bool,
 }
 
 /// Units that do not run.
@@ -104,6 +107,11 @@ impl Expected {
     /// Whether a unit runs in CI.
     pub fn in_ci(&self, unit: &str) -> bool {
         self.ci.units.is_empty() || self.ci.units.iter().any(|p| matches(p, unit))
+    }
+
+    /// Nothing of the suite runs in CI.
+    pub fn by_hand(&self) -> bool {
+        self.ci.by_hand
     }
 
     /// Why a unit does not run; none if it does.
