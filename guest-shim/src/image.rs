@@ -1,7 +1,7 @@
 //! How long a module image is, given only a pointer to it.
 //!
-//! Four forms occur: a wrapper (what nvcc embeds) that points to a fatbin, a bare fatbin, an ELF
-//! file (a cubin), and PTX text. Only the bytes that say how long the rest is are read, and no size
+//! Five forms occur: a wrapper (what nvcc embeds) that points to a fatbin, a bare fatbin, an ELF
+//! file (a cubin), Tile IR, and PTX text. Only the bytes that say how long the rest is are read, and no size
 //! over the wire's limit is believed.
 
 use std::ffi::{CStr, c_void};
@@ -17,6 +17,8 @@ const WRAPPER_MAGIC: u32 = 0x4662_43b1;
 /// A fatbin's header: magic, u16 version, u16 bytes of the header, u64 bytes after it.
 const FATBIN_MAGIC: u32 = 0xba55_ed50;
 const ELF_MAGIC: u32 = u32::from_le_bytes(*b"\x7fELF");
+/// How Tile IR begins (NVIDIA's "Tile IR", chapter "Binary Format"): these four bytes and `eIR\0`.
+const TILE_MAGIC: u32 = u32::from_le_bytes(*b"\x7fTil");
 
 /// The version of a wrapper that ends with an array of the fatbins that its own was linked of (`-rdc=true`).
 const LINKED: u32 = 2;
@@ -80,6 +82,8 @@ pub(crate) unsafe fn at(image: *const c_void) -> Cu<Given> {
         Some(FATBIN_MAGIC) => (base, unsafe { fatbin_len(base) }?),
         // SAFETY: an ELF file, by its magic number.
         Some(ELF_MAGIC) => (base, unsafe { elf_len(base) }?),
+        // SAFETY: Tile IR, by its magic number.
+        Some(TILE_MAGIC) => (base, unsafe { tile_len(base) }?),
         // SAFETY: what is none of these is text that ends with a NUL.
         _ => (base, unsafe { text_len(base) }?),
     };
@@ -196,6 +200,54 @@ unsafe fn elf_len(base: *const u8) -> Cu<usize> {
     bounded(len)
 }
 
+/// The header of 12 bytes, and sections up to the one with the number 0. A section is its number, its size, an alignment if the
+/// number's top bit is set, and its bytes, aligned from the start of the whole.
+///
+/// # Safety
+/// `base` points to complete Tile IR.
+unsafe fn tile_len(base: *const u8) -> Cu<usize> {
+    const HEADER: u64 = 12;
+    const ALIGNED: u8 = 0x80;
+    let mut at = HEADER;
+    loop {
+        // SAFETY: a section begins here.
+        let number = unsafe { read::<u8>(base, at as usize) };
+        at += 1;
+        if number == 0 {
+            return bounded(at);
+        }
+        // SAFETY: a section's size follows its number.
+        let size = unsafe { variable(base, &mut at) }?;
+        if number & ALIGNED != 0 {
+            // SAFETY: the alignment follows the size.
+            let alignment = unsafe { variable(base, &mut at) }?;
+            at = at
+                .checked_next_multiple_of(alignment)
+                .ok_or(CuResult::INVALID_IMAGE)?;
+        }
+        at = at.checked_add(size).ok_or(CuResult::INVALID_IMAGE)?;
+        bounded(at)?;
+    }
+}
+
+/// An integer of seven bits a byte, the lowest first; the top bit says that another byte follows.
+///
+/// # Safety
+/// Such an integer lies at `base + at`.
+unsafe fn variable(base: *const u8, at: &mut u64) -> Cu<u64> {
+    let mut value = 0;
+    for shift in (0..63).step_by(7) {
+        // SAFETY: a byte of the integer, by this function's contract.
+        let byte = unsafe { read::<u8>(base, *at as usize) };
+        *at += 1;
+        value |= u64::from(byte & 0x7f) << shift;
+        if byte & 0x80 == 0 {
+            return Ok(value);
+        }
+    }
+    Err(CuResult::INVALID_IMAGE)
+}
+
 /// # Safety
 /// `base` points to text that ends with a NUL.
 unsafe fn text_len(base: *const u8) -> Cu<usize> {
@@ -299,5 +351,28 @@ mod tests {
         assert_eq!(len(&file), Err(CuResult::INVALID_IMAGE));
         file[4] = 1;
         assert_eq!(len(&file), Err(CuResult::INVALID_IMAGE), "32-bit");
+    }
+
+    #[test]
+    fn tile_ir_ends_with_its_last_section() {
+        let mut tile = b"\x7fTileIR\0\x0d\x01\0\0".to_vec();
+        tile.extend([1, 3, 9, 9, 9]);
+        tile.extend([0x82, 0x81, 0x01, 0x08]); // 129 bytes, aligned to 8
+        tile.resize(tile.len().next_multiple_of(8) + 129, 0xcb);
+        tile.extend([0, 77, 77]);
+        assert_eq!(len(&tile), Ok(tile.len() - 2));
+        let refused = Err(CuResult::INVALID_IMAGE);
+        let with = |rest: &[u8]| len(&[&tile[..12], rest].concat());
+        assert_eq!(
+            with(&[1, 255, 255, 255, 255, 255, 255, 255, 127, 0]),
+            refused,
+            "a size beyond the limit"
+        );
+        assert_eq!(
+            with(&[[1].as_slice(), &[255; 9], &[1, 0]].concat()),
+            refused,
+            "a size of ten bytes"
+        );
+        assert_eq!(with(&[0x81, 1, 0, 0]), refused, "aligned to nothing");
     }
 }

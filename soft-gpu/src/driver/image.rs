@@ -14,6 +14,7 @@ use super::linker::{self, Input};
 const WRAPPER_MAGIC: u32 = 0x4662_43b1;
 const FATBIN_MAGIC: u32 = 0xba55_ed50;
 const ELF_MAGIC: u32 = u32::from_le_bytes(*b"\x7fELF");
+const TILE_MAGIC: u32 = u32::from_le_bytes(*b"\x7fTil");
 /// The version of a wrapper with an array of the fatbins that its own was linked of.
 const LINKED: u32 = 2;
 const KIND_PTX: u16 = 1;
@@ -121,6 +122,7 @@ pub unsafe fn code_at(pointer: *const u8, target: Target) -> Result<Vec<u8>, Ref
             };
             target.machine_code(image)
         }
+        Some(TILE_MAGIC) => Err(tile_ir()),
         _ => {
             // SAFETY: what is none of the above is NUL-terminated text.
             let text = unsafe { std::ffi::CStr::from_ptr(pointer.cast()) };
@@ -142,11 +144,18 @@ pub fn code_in(bytes: &[u8], target: Target) -> Result<Vec<u8>, Refusal> {
             fatbin_code(whole.ok_or_else(damaged)?, target)
         }
         Some(ELF_MAGIC) => target.machine_code(bytes),
+        Some(TILE_MAGIC) => Err(tile_ir()),
         _ => {
             let end = bytes.iter().position(|b| *b == 0).unwrap_or(bytes.len());
             Ok(bytes[..end].to_vec())
         }
     }
+}
+
+fn tile_ir() -> Refusal {
+    no_binary(
+        "the image is Tile IR, which only NVIDIA's driver compiles; the soft device needs PTX",
+    )
 }
 
 /// # Safety
@@ -591,6 +600,18 @@ mod tests {
         let announced = fatbin(&[entry(1, 80, LZ4, &[0x1f, b'a', 1, 0], 1 << 28)]);
         let refused = fatbin_ptx(&announced, (8, 0)).map_err(|e| e.0);
         assert_eq!(refused, Err(CuError::INVALID_IMAGE));
+    }
+
+    #[test]
+    fn tile_ir_is_told_from_text() {
+        let tile = b"\x7fTileIR\0\x0d\x01\0\0\0";
+        // SAFETY: complete Tile IR.
+        let refused = unsafe { code_at(tile.as_ptr(), at(13, 0)) };
+        for refused in [refused, code_in(tile, at(13, 0))] {
+            let (code, why) = refused.expect_err("no PTX");
+            assert_eq!(code, CuError::NO_BINARY_FOR_GPU);
+            assert!(why.contains("Tile IR"), "{why}");
+        }
     }
 
     #[test]

@@ -23,6 +23,18 @@ const WORKSPACE: u64 = 256;
 /// cores are then not all used, as on a GPU whose multiprocessors are full.
 const MOST_RUNNING: u64 = 1 << 30;
 
+/// A block that has run so many instructions without an end may wait for one that has not begun: programs count on
+/// blocks beside each other wherever a GPU has room for them. So further blocks begin beside it.
+const LONG_BLOCK: u64 = 1_000_000;
+
+/// Instructions of the blocks that have begun between two further ones, and of a block in its turn.
+const NEXT_BLOCK: u64 = 200_000;
+const SHORT_TURN: u64 = TURN_INSTRUCTIONS / 4;
+
+/// The threads and blocks that the 16 multiprocessors hold at once at most, of whatever compute capability.
+const MOST_THREADS: u64 = 16 * 2048;
+const MOST_BLOCKS: u64 = 16 * 32;
+
 /// Memory that all blocks of a cooperative launch may take: more is out of resources.
 const MOST_RESIDENT: u64 = 8 << 30;
 
@@ -40,6 +52,8 @@ struct Grid<'a> {
     device: &'a dyn Device,
     shape: Shape,
     blocks: u64,
+    /// Blocks beside each other on one CPU thread, if they take long.
+    beside: usize,
     next: AtomicU64,
     stop: AtomicBool,
     fault: Mutex<Option<Fault>>,
@@ -51,6 +65,8 @@ struct Grid<'a> {
 /// One CPU thread of a launch.
 struct Worker {
     block: Block,
+    /// Blocks that take long.
+    long: Vec<Block>,
     shape: Shape,
     budget: u64,
     meter: Meter,
@@ -88,6 +104,12 @@ pub fn run(program: &Program, launch: &Launch, device: &dyn Device) -> Result<Ru
     } else {
         0
     };
+    let bytes = block_bytes(&program.funcs[*func as usize], threads, shared);
+    if launch.cooperative && blocks.saturating_mul(bytes) > MOST_RESIDENT {
+        return Err(Fault::StackOverflow);
+    }
+    let room = (MOST_RUNNING / bytes).max(1);
+    let workers = (launch.threads.max(1) as u64).min(blocks).min(room) as usize;
     let grid = Grid {
         program,
         launch,
@@ -101,6 +123,7 @@ pub fn run(program: &Program, launch: &Launch, device: &dyn Device) -> Result<Ru
             sm: 0,
         },
         blocks,
+        beside: (MOST_THREADS / threads).min(MOST_BLOCKS).min(room) as usize / workers,
         next: AtomicU64::new(0),
         stop: AtomicBool::new(false),
         fault: Mutex::new(None),
@@ -108,12 +131,6 @@ pub fn run(program: &Program, launch: &Launch, device: &dyn Device) -> Result<Ru
         device_ns: AtomicU64::new(0),
         clocked: AtomicBool::new(false),
     };
-    let bytes = block_bytes(&program.funcs[*func as usize], threads, shared);
-    if launch.cooperative && blocks.saturating_mul(bytes) > MOST_RESIDENT {
-        return Err(Fault::StackOverflow);
-    }
-    let room = (MOST_RUNNING / bytes).max(1);
-    let workers = (launch.threads.max(1) as u64).min(blocks).min(room) as usize;
     if launch.cooperative {
         std::thread::scope(|s| {
             for n in 1..workers {
@@ -236,6 +253,7 @@ impl Grid<'_> {
     fn spread(&self, workers: usize) {
         let mut first = Worker {
             block: KEPT.take().unwrap_or_else(Block::new),
+            long: Vec::new(),
             shape: self.shape,
             budget: SHORT_LAUNCH,
             meter: Meter::start(),
@@ -272,6 +290,7 @@ impl Grid<'_> {
     fn help(&self, sm: u32) -> u64 {
         let mut worker = Worker {
             block: Block::new(),
+            long: Vec::new(),
             shape: Shape { sm, ..self.shape },
             budget: 0,
             meter: Meter::helper(),
@@ -288,45 +307,75 @@ impl Grid<'_> {
 
     /// Runs blocks until none is left; with `alone`, only until the launch lasts.
     fn take_blocks(&self, worker: &mut Worker, alone: bool) {
+        if let Err(fault) = self.try_blocks(worker, alone) {
+            self.fail(fault);
+        }
+    }
+
+    fn try_blocks(&self, worker: &mut Worker, alone: bool) -> Result<(), Fault> {
         let mut fresh = true;
         loop {
-            let n = self.next.fetch_add(1, Ordering::Relaxed);
-            if n >= self.blocks {
-                return;
+            if !worker.long.is_empty() {
+                if alone {
+                    return Ok(());
+                }
+                let long = std::mem::take(&mut worker.long);
+                self.rotate(long, worker.shape, &mut worker.meter)?;
             }
-            if let Err(fault) = self.one(worker, n, fresh) {
-                return self.fail(fault);
-            }
-            fresh = false;
-            if worker.meter.lasts() && alone {
-                return;
+            let Some(n) = self.claim() else {
+                return Ok(());
+            };
+            let ended = self.one(worker, n, fresh)?;
+            fresh = !ended;
+            if !ended {
+                worker
+                    .long
+                    .push(std::mem::replace(&mut worker.block, Block::new()));
+            } else if worker.meter.lasts() && alone {
+                return Ok(());
             }
         }
     }
 
-    fn one(&self, worker: &mut Worker, n: u64, fresh: bool) -> Result<(), Fault> {
+    /// The next block that nobody runs.
+    fn claim(&self) -> Option<u64> {
+        let n = self.next.fetch_add(1, Ordering::Relaxed);
+        (n < self.blocks).then_some(n)
+    }
+
+    /// Runs a block; false if it takes long and others have not begun.
+    fn one(&self, worker: &mut Worker, n: u64, fresh: bool) -> Result<bool, Fault> {
         let Worker {
             block,
             shape,
             budget,
             meter,
+            ..
         } = worker;
         self.turn(meter)?;
         let shared = block.shared(shape.shared);
         let env = self.env(self.index(n), shared);
         block.start(&env, shape, fresh)?;
+        let mut ran = 0;
         loop {
             let progress = block.run(&env, budget)?;
             if *budget == 0 {
                 *budget = TURN_INSTRUCTIONS;
+                ran += TURN_INSTRUCTIONS;
                 meter.count();
                 self.turn(meter)?;
             }
             match progress {
-                Progress::Done => return Ok(()),
+                Progress::Done => return Ok(true),
                 Progress::Some => {}
-                Progress::Asleep(until) => self.nap(until, meter)?,
+                Progress::Asleep(until) => {
+                    ran += TURN_INSTRUCTIONS;
+                    self.nap(until, meter)?;
+                }
                 Progress::Stuck => self.hang(meter)?,
+            }
+            if ran >= LONG_BLOCK && self.next.load(Ordering::Relaxed) < self.blocks {
+                return Ok(false);
             }
         }
     }
@@ -362,44 +411,68 @@ impl Grid<'_> {
             sm: first as u32,
             ..self.shape
         };
-        let mut all: Vec<(Block, *mut u8, bool)> = Vec::new();
         // Blocks that wait for each other take the wall's time.
         let mut meter = Meter::start();
         self.turn(&mut meter)?;
-        for n in (first as u64..self.blocks).step_by(step) {
-            let mut b = Block::new();
-            let shared = b.shared(shape.shared);
-            b.start(&self.env(self.index(n), shared), &shape, true)?;
-            all.push((b, shared, false));
-        }
-        let mut since = 0u64;
-        while all.iter().any(|(.., done)| !done) {
-            let mut progress = false;
-            let mut wake = u64::MAX;
-            for (b, shared, done) in all.iter_mut().filter(|(.., done)| !*done) {
-                let env = self.env(b.index, *shared);
-                // Short turns: blocks wait for each other at grid barriers.
-                let mut budget = TURN_INSTRUCTIONS / 4;
-                match b.run(&env, &mut budget)? {
-                    Progress::Done => *done = true,
+        let own = (first as u64..self.blocks).step_by(step);
+        let all = own.map(|n| self.begun(n, &shape));
+        self.rotate(all.collect::<Result<_, _>>()?, shape, &mut meter)
+    }
+
+    /// A place with block `n` at its start.
+    fn begun(&self, n: u64, shape: &Shape) -> Result<Block, Fault> {
+        let mut block = Block::new();
+        let shared = block.shared(shape.shared);
+        block.start(&self.env(self.index(n), shared), shape, true)?;
+        Ok(block)
+    }
+
+    /// Runs blocks in turn until all have ended. While none ends, further ones of a launch that is not cooperative begin.
+    fn rotate(&self, mut all: Vec<Block>, shape: Shape, meter: &mut Meter) -> Result<(), Fault> {
+        let (mut since, mut waited) = (0u64, 0u64);
+        meter.count();
+        while !all.is_empty() {
+            let (before, mut progress, mut wake) = (all.len(), false, u64::MAX);
+            let mut n = 0;
+            while let Some(b) = all.get_mut(n) {
+                let shared = b.shared(shape.shared);
+                let env = self.env(b.index, shared);
+                // Short turns: blocks wait for each other.
+                let mut budget = SHORT_TURN;
+                let ran = b.run(&env, &mut budget)?;
+                since += SHORT_TURN - budget;
+                waited += SHORT_TURN - budget;
+                match ran {
+                    Progress::Done => {
+                        self.add(&all.remove(n));
+                        continue;
+                    }
                     Progress::Some => progress = true,
                     Progress::Asleep(until) => wake = wake.min(until),
                     Progress::Stuck => {}
                 }
-                since += TURN_INSTRUCTIONS / 4 - budget;
+                n += 1;
                 if since >= TURN_INSTRUCTIONS {
                     since = 0;
-                    self.turn(&mut meter)?;
+                    self.turn(meter)?;
                 }
             }
-            if !progress && wake != u64::MAX {
-                self.nap(wake, &mut meter)?;
-            } else if !progress && all.iter().any(|(.., done)| !done) {
-                self.hang(&mut meter)?;
+            if all.len() < before {
+                waited = 0;
+            } else if !progress && wake != u64::MAX {
+                waited += TURN_INSTRUCTIONS;
+                self.nap(wake, meter)?;
+            } else if !progress {
+                self.hang(meter)?;
             }
-        }
-        for (b, ..) in &all {
-            self.add(b);
+            let more = !self.launch.cooperative && all.len() < self.beside;
+            if more
+                && waited >= NEXT_BLOCK
+                && let Some(n) = self.claim()
+            {
+                waited = 0;
+                all.push(self.begun(n, &shape)?);
+            }
         }
         Ok(())
     }

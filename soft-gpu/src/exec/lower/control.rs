@@ -7,7 +7,7 @@ use super::{R, Sym, Why};
 use crate::exec::inst::{Inst, NONE, op, op_plain};
 use crate::exec::ops::builtin::{Builtin, CallBuiltin};
 use crate::exec::ops::control::{
-    Bar, BarWarp, Bra, BrxIdx, Call, CallIndirect, Exit, Fence, Nop, Ret, Sleep, Trap, bar,
+    Bar, BarWarp, Bra, BrxIdx, Call, CallIndirect, Exit, Fence, Fetch, Nop, Ret, Sleep, Trap, bar,
 };
 use crate::exec::program::CallSite;
 use crate::exec::warp::Place;
@@ -40,6 +40,14 @@ pub(crate) fn lower<'m>(f: &mut Func<'_, 'm>, m: &mut Mods<'_>, ops: &'m [Operan
             run: op_plain::<Trap>(),
             ..f.blank()
         }),
+        // Libraries have kernels that may fetch from a texture and need not: they load, and a fetch is a fault.
+        "tex" => {
+            m.clear();
+            f.emit(Inst {
+                run: op_plain::<Fetch>(),
+                ..f.blank()
+            });
+        }
         "bar" | "barrier" => barrier(f, m, ops)?,
         "membar" | "fence" => {
             m.clear();

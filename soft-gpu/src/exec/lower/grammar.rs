@@ -55,7 +55,7 @@ macro_rules! common {
 }
 macro_rules! vector {
     () => {
-        "{,v2,v4}"
+        "{,v2,v4,v8}"
     };
 }
 macro_rules! evict {
@@ -101,6 +101,7 @@ const PATTERNS: &[(&str, &[&str])] = &[
     ("activemask", &["b32"]),
     ("elect", &["sync"]),
     ("nanosleep", &["u32"]),
+    ("tex", &["1d.v4.{u32,s32,f32}.s32"]),
     ("pmevent", &["{,mask}"]),
     ("griddepcontrol", &["{wait,launch_dependents}"]),
     ("membar", &["{cta,gl,sys}", "proxy.alias"]),
@@ -218,6 +219,7 @@ const PATTERNS: &[(&str, &[&str])] = &[
                 types!(),
                 "}"
             ),
+            concat!("volatile.local", vector!(), "{", types!(), "}"),
             concat!(
                 "volatile",
                 common!(),
@@ -281,6 +283,7 @@ const PATTERNS: &[(&str, &[&str])] = &[
                 "}"
             ),
             concat!("volatile", common!(), vector!(), "{", types!(), "}"),
+            concat!("volatile.local", vector!(), "{", types!(), "}"),
             concat!(
                 "{relaxed,release}",
                 scope!(),

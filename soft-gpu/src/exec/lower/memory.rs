@@ -269,10 +269,46 @@ pub(super) fn elements(op_: &Operand) -> &[Operand] {
 }
 
 fn vector_count(m: &mut Mods<'_>) -> usize {
-    m.one(&[("v2", 2), ("v4", 4)]).unwrap_or(1)
+    m.one(&[("v2", 2), ("v4", 4), ("v8", 8)]).unwrap_or(1)
+}
+
+/// Bytes that one instruction of ours moves.
+const PART: usize = 16;
+
+/// How many of a vector's elements one instruction of ours moves. What moves 32 bytes, of global memory, is two.
+fn part(count: usize, t: Type, registers: usize, global: bool) -> R<usize> {
+    let bytes = count * t.size();
+    let served = match bytes {
+        ..=PART => count <= 4,
+        _ => global && bytes == 2 * PART,
+    };
+    if registers != count || !served {
+        return Err(Why::invalid("vector width and registers differ"));
+    }
+    Ok(count.min(PART / t.size()))
+}
+
+/// An address that the first of two instructions cannot overwrite.
+fn kept(f: &mut Func<'_, '_>, mut a: Address) -> R<Address> {
+    if a.narrow {
+        return Err(Why::unsupported("32 bytes at an address of 32 bits"));
+    }
+    if a.reg != NONE {
+        let d = f.fresh64()?;
+        f.emit(Inst {
+            run: op_plain::<crate::exec::ops::memory::Lea>(),
+            d,
+            a: a.reg,
+            guard: NONE,
+            ..f.blank()
+        });
+        a.reg = d;
+    }
+    Ok(a)
 }
 
 fn load<'m>(f: &mut Func<'_, 'm>, m: &mut Mods<'_>, ops: &'m [Operand]) -> R<()> {
+    let global = m.base == "ld" && m.left().contains(&"global");
     let named = named(m);
     let hint = m.has("L2::cache_hint");
     ignore_hints(m);
@@ -280,9 +316,7 @@ fn load<'m>(f: &mut Func<'_, 'm>, m: &mut Mods<'_>, ops: &'m [Operand]) -> R<()>
     let t = m.ty()?;
     Func::count(ops, if hint { 3 } else { 2 })?;
     let regs = elements(&ops[0]);
-    if regs.len() != count || t.size() * count > 16 {
-        return Err(Why::invalid("vector width and registers differ"));
-    }
+    let part = part(count, t, regs.len(), global)?;
     let wide = match regs.iter().find(|r| **r != Operand::Sink) {
         Some(r) => f.width(r) == 64,
         None => t.size() == 8,
@@ -295,29 +329,36 @@ fn load<'m>(f: &mut Func<'_, 'm>, m: &mut Mods<'_>, ops: &'m [Operand]) -> R<()>
         }
     }
     let run = load_form(t, wide, &a)?;
-    let memo = f.memo(&ops[1]);
-    let mut dst = [NONE; 4];
-    for (slot, r) in dst.iter_mut().zip(regs) {
-        // In a vector `_` is skipped; alone it still loads, and may fault.
-        if count == 1 || *r != Operand::Sink {
-            *slot = f.dst(r, wide)?;
+    let (memo, mut a) = match part < count {
+        true => (0, kept(f, a)?),
+        false => (f.memo(&ops[1]), a),
+    };
+    for regs in regs.chunks(part) {
+        let mut dst = [NONE; 4];
+        for (slot, r) in dst.iter_mut().zip(regs) {
+            // In a vector `_` is skipped; alone it still loads, and may fault.
+            if count == 1 || *r != Operand::Sink {
+                *slot = f.dst(r, wide)?;
+            }
         }
+        let [d, ra, b, c] = dst;
+        f.emit(Inst {
+            run,
+            d,
+            a: ra,
+            b,
+            c,
+            e: a.reg,
+            imm: imm_of(&a, part) | memo,
+            ..f.blank()
+        });
+        a.offset += PART as i64;
     }
-    let [d, ra, b, c] = dst;
-    f.emit(Inst {
-        run,
-        d,
-        a: ra,
-        b,
-        c,
-        e: a.reg,
-        imm: imm_of(&a, count) | memo,
-        ..f.blank()
-    });
     Ok(())
 }
 
 fn store<'m>(f: &mut Func<'_, 'm>, m: &mut Mods<'_>, ops: &'m [Operand]) -> R<()> {
+    let global = m.left().contains(&"global");
     let named = named(m);
     let hint = m.has("L2::cache_hint");
     ignore_hints(m);
@@ -325,9 +366,7 @@ fn store<'m>(f: &mut Func<'_, 'm>, m: &mut Mods<'_>, ops: &'m [Operand]) -> R<()
     let t = m.ty()?;
     Func::count(ops, if hint { 3 } else { 2 })?;
     let values = elements(&ops[1]);
-    if values.len() != count || t.size() * count > 16 {
-        return Err(Why::invalid("vector width and values differ"));
-    }
+    let part = part(count, t, values.len(), global)?;
     let wide = match values.iter().map(|v| f.width(v)).find(|w| *w != 0) {
         Some(w) => w == 64,
         None => t.size() == 8,
@@ -337,28 +376,35 @@ fn store<'m>(f: &mut Func<'_, 'm>, m: &mut Mods<'_>, ops: &'m [Operand]) -> R<()
         return Err(Why::invalid("a store to a kernel parameter"));
     }
     let run = store_form(t, wide, &a)?;
-    let memo = f.memo(&ops[0]);
+    let memo = match part < count {
+        true => 0,
+        false => f.memo(&ops[0]),
+    };
     let want = match (t, wide) {
         (Type::F32, false) => Want::F32,
         (Type::F64, true) => Want::F64,
         (_, true) => Want::I64,
         (_, false) => Want::I32,
     };
-    let mut src = [NONE; 4];
-    for (slot, v) in src.iter_mut().zip(values) {
-        *slot = f.src(v, want)?;
+    let mut a = a;
+    for values in values.chunks(part) {
+        let mut src = [NONE; 4];
+        for (slot, v) in src.iter_mut().zip(values) {
+            *slot = f.src(v, want)?;
+        }
+        let [d, ra, b, c] = src;
+        f.emit(Inst {
+            run,
+            d,
+            a: ra,
+            b,
+            c,
+            e: a.reg,
+            imm: imm_of(&a, part) | memo,
+            ..f.blank()
+        });
+        a.offset += PART as i64;
     }
-    let [d, ra, b, c] = src;
-    f.emit(Inst {
-        run,
-        d,
-        a: ra,
-        b,
-        c,
-        e: a.reg,
-        imm: imm_of(&a, count) | memo,
-        ..f.blank()
-    });
     Ok(())
 }
 

@@ -137,6 +137,17 @@ impl Op for Trap {
     }
 }
 
+/// `tex`: no texture can be made.
+pub(crate) struct Fetch;
+impl Op for Fetch {
+    fn run(w: &mut Warp, _: &Env<'_>, _: &Inst, _: u32) -> Flow {
+        w.fault = Some(Fault::IllegalInstruction(
+            "tex: textures are not served".into(),
+        ));
+        Flow::Fault
+    }
+}
+
 /// What a `bar` does; in the immediate.
 pub(crate) mod bar {
     /// Waits.

@@ -291,18 +291,22 @@ fn indexed_branches() {
 }
 
 #[test]
-fn blocks_of_a_cooperative_launch_meet() {
-    // Every block counts itself, then spins until all have: only if all are resident does it end.
+fn blocks_meet() {
+    // Every block counts itself, then spins until all have: only if all are resident does it end. Without a word
+    // of the launch as well, as programs do that ask for the occupancy; with and without naps.
     let text = format!(
         "{HEADER}.visible .entry k(.param .u64 cell) {{ .reg .b64 %c; .reg .b32 %r<4>; .reg .pred %p;\n\
          ld.param.u64 %c, [cell]; atom.global.add.u32 %r0, [%c], 1; mov.u32 %r1, %nctaid.x; mov.u32 %r2, %ntid.x; mul.lo.u32 %r1, %r1, %r2;\n\
          SPIN: ld.acquire.gpu.global.u32 %r3, [%c]; setp.lt.u32 %p, %r3, %r1; @%p bra SPIN; ret; }}\n"
     );
     let bench = Bench::new();
-    let (p, _) = bench.load(&text);
-    let cell = bench.words(&[0]);
-    bench
-        .launch_with(&p, "k", [24, 1, 1], [64, 1, 1], &[cell], 0, true)
-        .unwrap();
-    assert_eq!(bench.read_words(cell, 1), [24 * 64]);
+    let napping = text.replace("SPIN:", "SPIN: nanosleep.u32 20;");
+    for (text, cooperative) in [(&text, true), (&text, false), (&napping, false)] {
+        let (p, _) = bench.load(text);
+        let cell = bench.words(&[0]);
+        bench
+            .launch_with(&p, "k", [24, 1, 1], [64, 1, 1], &[cell], 0, cooperative)
+            .unwrap();
+        assert_eq!(bench.read_words(cell, 1), [24 * 64]);
+    }
 }

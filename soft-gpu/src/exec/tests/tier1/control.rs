@@ -3,19 +3,19 @@
 use super::{Case, HEADER, block, forms, whole, wrapped};
 use crate::exec::contract::Fault;
 
-/// The kernel ends in a trap.
-fn traps(form: &str) -> Case {
+/// The kernel ends in a fault.
+fn traps(form: &str, operands: &str, fault: Fault) -> Case {
     let text = wrapped(
         "",
         "",
-        &format!("setp.eq.u32 %p1, %t, 40; @%p1 {form}; mov.u32 %r0, 0;"),
+        &format!("setp.eq.u32 %p1, %t, 40; @%p1 {form} {operands}; mov.u32 %r0, 0;"),
     );
     let prove = move || {
         let bench = super::Bench::new();
         let (p, _) = bench.load(&text);
         let out = bench.words(&[0; 64]);
         let end = |n| bench.launch(&p, "k", [1, 1, 1], [n, 1, 1], &[out]);
-        assert_eq!(end(64), Err(Fault::Trap), "{text}");
+        assert_eq!(end(64), Err(fault.clone()), "{text}");
         assert!(end(40).is_ok(), "a trap that no thread reaches");
     };
     Case {
@@ -201,7 +201,17 @@ pub(super) fn cases() -> Vec<Case> {
     out.extend(calls());
     out.extend(barriers());
     out.extend(quiet());
-    out.extend(["trap", "brkpt"].map(traps));
+    out.extend(["trap", "brkpt"].map(|form| traps(form, "", Fault::Trap)));
+    for (form, p) in forms("tex.1d.v4.{u32,s32,f32}.s32") {
+        let to = if p.iter().any(|m| m == "f32") {
+            "%f"
+        } else {
+            "%r"
+        };
+        let operands = format!("{{{to}0, {to}1, {to}2, {to}3}}, [%d0, {{%r4}}]");
+        let fault = Fault::IllegalInstruction("tex: textures are not served".into());
+        out.push(traps(&form, &operands, fault));
+    }
     out
 }
 

@@ -13,7 +13,7 @@ fn place(space: &str) -> (&'static str, &'static str) {
             ".const .align 16 .u64 table[2] = {0xf1e2d3c4b5a69788, 0x0123456789abcdef};",
             "table",
         ),
-        "global" => (".global .align 16 .b8 cell[16];", "cell"),
+        "global" => (".global .align 32 .b8 cell[32];", "cell"),
         _ => (
             ".global .align 16 .b8 cell[16]; cvta.global.u64 %d1, cell;",
             "%d1",
@@ -35,6 +35,7 @@ fn element(p: &[String]) -> (usize, usize, bool, &'static str) {
     let count = match () {
         () if p.iter().any(|m| m == "v2") => 2,
         () if p.iter().any(|m| m == "v4") => 4,
+        () if p.iter().any(|m| m == "v8") => 8,
         () => 1,
     };
     let reg = match (ty.as_str(), bytes) {
@@ -47,10 +48,11 @@ fn element(p: &[String]) -> (usize, usize, bool, &'static str) {
     (count, bytes, ty.starts_with('s'), reg)
 }
 
-/// Field `k` of the 16 bytes of [`DATA`], `bytes` wide.
+/// Field `k` of the bytes of [`DATA`], which repeat, `bytes` wide.
 fn field(k: usize, bytes: usize) -> u64 {
     let at = k * bytes;
-    cut(i128::from(DATA[at / 8] >> (at % 8 * 8)), bytes as u32 * 8)
+    let word = DATA[at / 8 % 2];
+    cut(i128::from(word >> (at % 8 * 8)), bytes as u32 * 8)
 }
 
 /// The operand of `count` registers `%e`.
@@ -88,7 +90,7 @@ fn load(form: &str, p: &[String]) -> Case {
     let space = space(p);
     let result = p.iter().any(|m| m == "param::func");
     let (setup, at) = if result { (SENT, "back") } else { place(space) };
-    let mut body = format!("{setup} .reg .{reg} %e<4>;\n");
+    let mut body = format!("{setup} .reg .{reg} %e<8>;\n");
     if result {
         let [low, high] = DATA;
         body += &format!(
@@ -96,7 +98,8 @@ fn load(form: &str, p: &[String]) -> Case {
         );
     } else if !matches!(space, "const" | "param") {
         let s = if space.is_empty() { "" } else { "." };
-        for (k, w) in DATA.iter().enumerate() {
+        let words = (count * bytes).div_ceil(8).max(DATA.len());
+        for (k, w) in DATA.iter().cycle().take(words).enumerate() {
             body += &format!("st{s}{space}.b64 [{at}+{}], {w};\n", 8 * k);
         }
     }
@@ -139,7 +142,7 @@ fn store(form: &str, p: &[String]) -> Case {
     let param = space == "param";
     let (setup, at) = if param { (SENT, "sent") } else { place(space) };
     let dot = if space.is_empty() { "" } else { "." };
-    let mut body = format!("{setup} .reg .{reg} %e<4>;\n");
+    let mut body = format!("{setup} .reg .{reg} %e<8>;\n");
     body += &format!("st{dot}{space}.b64 [{at}], 0; st{dot}{space}.b64 [{at}+8], 0;\n");
     for k in 0..count {
         // The register's upper bits are set: only the type's are stored.
@@ -160,16 +163,21 @@ fn store(form: &str, p: &[String]) -> Case {
     } else {
         at
     };
-    body += &format!(
-        "ld{dot}{space}.b64 %d2, [{from}]; ld{dot}{space}.b64 %d3, [{from}+8];\n\
-         setp.lt.u32 %p1, %t, 2; selp.b64 %d7, %d2, %d3, %p1;\n{SHOW}"
-    );
+    let words = (count * bytes).div_ceil(8).max(DATA.len()) as u32;
+    body += "shr.u32 %r4, %t, 1;\n";
+    for k in 0..words {
+        let at = 8 * k;
+        body += &format!(
+            "ld{dot}{space}.b64 %d2, [{from}+{at}]; setp.eq.u32 %p1, %r4, {k}; selp.b64 %d7, %d2, %d7, %p1;\n"
+        );
+    }
+    body += SHOW;
     super::mentions(&body, form);
-    whole(&[form], wrapped(SAME, "", &body), 4, move |t| {
+    whole(&[form], wrapped(SAME, "", &body), 2 * words, move |t| {
         let stored = (count * bytes) as u32 * 8;
         let keep = |word: u32| match stored.saturating_sub(64 * word).min(64) {
             0 => 0,
-            bits => cut(i128::from(DATA[word as usize]), bits),
+            bits => cut(i128::from(DATA[word as usize % 2]), bits),
         };
         half(keep(t / 2), t)
     })

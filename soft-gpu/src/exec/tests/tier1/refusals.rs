@@ -80,7 +80,7 @@ fn what_is_not_served_is_named_with_its_line() {
         "atom.global.exch.b128 %d0, [%d1], %d2",
         "redux.sync.min.f32 %f0, %f1, -1",
         "isspacep.shared::cluster.x %p0, %d0",
-        "ld.global.v8.f32 {%f0, %f1, %f2, %f3, %f4, %f5, %f6, %f7}, [%d0]",
+        "ld.shared.v8.f32 {%f0, %f1, %f2, %f3, %f4, %f5, %f6, %f7}, [%d0]",
         "add.f32x2 %d0, %d1, %d2",
         "frobnicate.u32 %r0, %r1",
     ] {
