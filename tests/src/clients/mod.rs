@@ -11,6 +11,7 @@ pub mod events;
 pub mod expected;
 pub mod follow;
 pub mod install;
+mod libraries;
 pub mod report;
 pub mod row;
 mod runtimes;

@@ -10,7 +10,7 @@ use anyhow::{Context, Result, ensure};
 use super::events::Dialect;
 use super::follow::Unit;
 use super::install::{Kit, Venv, source};
-use super::{cards, runtimes, torch};
+use super::{cards, libraries, runtimes, torch};
 use crate::paths;
 
 /// A test that takes longer hangs. Generous: some compile and interpret for half a minute, on machines
@@ -66,6 +66,11 @@ pub const ALL: &[Suite] = &[
         name: "cudart",
         version: "12.0 to 13.5",
         plan: runtimes::plan,
+    },
+    Suite {
+        name: "libraries",
+        version: "CUDA 13.2",
+        plan: libraries::plan,
     },
     Suite {
         name: "triton",
@@ -306,7 +311,7 @@ pub(super) fn pytest(venv: &Venv, name: &str, words: &[OsString]) -> Unit {
 }
 
 /// The tests of a libtest binary.
-fn list_tests(binary: &Path) -> Result<Vec<String>> {
+pub(super) fn list_tests(binary: &Path) -> Result<Vec<String>> {
     let output = Command::new(binary)
         .args(["--list", "--format=terse"])
         .output()
