@@ -226,8 +226,11 @@ static void linking(void) {
     none = state;
     FAILS(INVALID_HANDLE, cuLinkComplete(none, &image, &size));
     FAILS(INVALID_HANDLE, cuLinkDestroy(none));
-    OK(cuLinkCreate_v2(0, NULL, NULL, &state));
-    OK(cuLinkAddData_v2(state, PTX, (void *)guest_ptx, strlen(guest_ptx) + 1, "x", 0, NULL, NULL));
+    /* The forms before CUDA 6.5, which cuDNN calls. */
+    OK(cuLinkCreate(0, NULL, NULL, &state));
+    FAILS(FILE_NOT_FOUND, cuLinkAddFile(state, PTX, "/nowhere/to/be/found", 0, NULL, NULL));
+    OK(cuLinkAddData(state, PTX, (void *)guest_ptx, strlen(guest_ptx) + 1, "x", 0, NULL, NULL));
+    OK(cuLinkComplete(state, &image, &size));
     OK(cuLinkDestroy(state));
 }
 

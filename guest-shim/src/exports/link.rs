@@ -31,6 +31,17 @@ pub(crate) struct LinkState {
 }
 
 exports! {
+    /// Begins a link (the form before CUDA 6.5, which cuDNN asks for; the same on 64-bit machines).
+    fn cuLinkCreate(
+        count: c_uint,
+        options: *const u32,
+        values: *mut *mut c_void,
+        out: *mut u64
+    ) {
+        // SAFETY: by the contract of the function.
+        unsafe { create(count, options, values, out) }
+    }
+
     /// Begins a link.
     fn cuLinkCreate_v2(
         count: c_uint,
@@ -38,21 +49,23 @@ exports! {
         values: *mut *mut c_void,
         out: *mut u64
     ) {
-        let shim = live()?;
-        required(out)?;
-        let context = shim.contexts.current()?;
-        // SAFETY: by the contract of the function; log buffers live until the link is destroyed.
-        let options = unsafe { Options::read(count, options, values) }?;
-        let state = LinkState {
-            ctx: context.handle,
-            options,
-            inputs: Mutex::default(),
-            linked: Mutex::default(),
-        };
-        let handle = shim.mint();
-        shim.links.insert(handle, Arc::new(state))?;
         // SAFETY: by the contract of the function.
-        unsafe { put(out, handle) }
+        unsafe { create(count, options, values, out) }
+    }
+
+    /// Adds an input in memory (the form before CUDA 6.5).
+    fn cuLinkAddData(
+        state: u64,
+        kind: u32,
+        data: *mut c_void,
+        size: usize,
+        name: *const c_char,
+        count: c_uint,
+        _options: *const u32,
+        _values: *mut *mut c_void
+    ) {
+        // SAFETY: by the contract of the function.
+        unsafe { add_data(state, kind, UserMemory { at: data.cast(), len: size }, name, count) }
     }
 
     /// Adds an input in memory.
@@ -66,15 +79,21 @@ exports! {
         _options: *const u32,
         _values: *mut *mut c_void
     ) {
-        let state = live()?.links.get(state)?;
-        required(data)?;
-        check_options(count)?;
-        let name = match name.is_null() {
-            true => "",
-            // SAFETY: by the contract of the function.
-            false => unsafe { text(name) }?,
-        };
-        state.add(kind, UserMemory { at: data.cast(), len: size }, name)
+        // SAFETY: by the contract of the function.
+        unsafe { add_data(state, kind, UserMemory { at: data.cast(), len: size }, name, count) }
+    }
+
+    /// Adds a file of the guest (the form before CUDA 6.5).
+    fn cuLinkAddFile(
+        state: u64,
+        kind: u32,
+        path: *const c_char,
+        count: c_uint,
+        _options: *const u32,
+        _values: *mut *mut c_void
+    ) {
+        // SAFETY: by the contract of the function.
+        unsafe { add_file(state, kind, path, count) }
     }
 
     /// Adds a file of the guest.
@@ -86,14 +105,8 @@ exports! {
         _options: *const u32,
         _values: *mut *mut c_void
     ) {
-        let state = live()?.links.get(state)?;
-        required(path)?;
-        check_options(count)?;
         // SAFETY: by the contract of the function.
-        let path = unsafe { CStr::from_ptr(path) };
-        let mut bytes = read_image(OsStr::from_bytes(path.to_bytes()))?;
-        let memory = UserMemory { at: bytes.as_mut_ptr(), len: bytes.len() };
-        state.add(kind, memory, &path.to_string_lossy())
+        unsafe { add_file(state, kind, path, count) }
     }
 
     /// Links.
@@ -119,6 +132,67 @@ exports! {
     fn cuLinkDestroy(state: u64) {
         live()?.links.remove(state).map(|_| ())
     }
+}
+
+/// # Safety
+/// The contract of `cuLinkCreate`: log buffers that the options name live until the link is destroyed.
+unsafe fn create(
+    count: c_uint,
+    options: *const u32,
+    values: *mut *mut c_void,
+    out: *mut u64,
+) -> Cu {
+    let shim = live()?;
+    required(out)?;
+    let context = shim.contexts.current()?;
+    // SAFETY: by this function's contract.
+    let options = unsafe { Options::read(count, options, values) }?;
+    let state = LinkState {
+        ctx: context.handle,
+        options,
+        inputs: Mutex::default(),
+        linked: Mutex::default(),
+    };
+    let handle = shim.mint();
+    shim.links.insert(handle, Arc::new(state))?;
+    // SAFETY: by this function's contract.
+    unsafe { put(out, handle) }
+}
+
+/// # Safety
+/// The contract of `cuLinkAddData`: the memory is the caller's to give, `name` is null or text.
+unsafe fn add_data(
+    state: u64,
+    kind: u32,
+    data: UserMemory,
+    name: *const c_char,
+    count: c_uint,
+) -> Cu {
+    let state = live()?.links.get(state)?;
+    required(data.at)?;
+    check_options(count)?;
+    let name = match name.is_null() {
+        true => "",
+        // SAFETY: by this function's contract.
+        false => unsafe { text(name) }?,
+    };
+    state.add(kind, data, name)
+}
+
+/// # Safety
+/// The contract of `cuLinkAddFile`: `path` is null or text.
+unsafe fn add_file(state: u64, kind: u32, path: *const c_char, count: c_uint) -> Cu {
+    let state = live()?.links.get(state)?;
+    required(path)?;
+    check_options(count)?;
+    // SAFETY: by this function's contract.
+    let path = unsafe { CStr::from_ptr(path) };
+    let mut bytes = read_image(OsStr::from_bytes(path.to_bytes()))?;
+    let memory = UserMemory {
+        at: bytes.as_mut_ptr(),
+        len: bytes.len(),
+    };
+    state.add(kind, memory, &path.to_string_lossy())
 }
 
 /// Options of single inputs have no place in a link that is done at once.

@@ -216,8 +216,11 @@ functions! {
     cuKernelSetAttribute 12000 by FuncSetAttribute;
     cuKernelSetCacheConfig 12000 by FuncSetCacheConfig;
 
+    cuLinkCreate 5050;
     cuLinkCreate_v2 6050;
+    cuLinkAddData 5050 by ImageQuery ImageData;
     cuLinkAddData_v2 6050 by ImageQuery ImageData;
+    cuLinkAddFile 5050 by ImageQuery ImageData;
     cuLinkAddFile_v2 6050 by ImageQuery ImageData;
     cuLinkComplete 5050 by Link LinkData;
     cuLinkDestroy 5050;

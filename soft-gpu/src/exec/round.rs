@@ -47,6 +47,18 @@ pub(crate) const F16: Format = Format {
     least: -24,
     exponent_bits: 5,
 };
+/// `e5m2`, 8 bits.
+pub(crate) const E5M2: Format = Format {
+    precision: 3,
+    least: -16,
+    exponent_bits: 5,
+};
+/// `e4m3`, 8 bits: of a magnitude, as if its exponents had a bit more; the format ends before that.
+pub(crate) const E4M3: Format = Format {
+    precision: 4,
+    least: -9,
+    exponent_bits: 5,
+};
 /// bfloat16.
 pub(crate) const BF16: Format = Format {
     precision: 8,

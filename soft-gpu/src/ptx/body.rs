@@ -8,7 +8,7 @@ use super::lexer::Kind;
 use super::operand;
 use super::scope::{ScopeId, Scopes};
 use super::stream::Stream;
-use super::{MAX_REGISTERS, ParseError};
+use super::{MAX_REGISTERS, ParseError, REGISTER_TEXT};
 
 /// What a module may still use up.
 pub(super) struct Budget {
@@ -19,9 +19,10 @@ pub(super) struct Budget {
 }
 
 impl Budget {
-    pub(super) fn new() -> Self {
+    /// That of a text.
+    pub(super) fn of(text: &[u8]) -> Self {
         Budget {
-            registers: MAX_REGISTERS,
+            registers: MAX_REGISTERS + text.len() / REGISTER_TEXT,
             padding: super::MAX_PADDING,
         }
     }
@@ -135,7 +136,7 @@ impl<'a> Body<'_, 'a> {
         declare::registers(stream, |found, ty| {
             let count = found.range.unwrap_or(1) as usize;
             let Some(left) = budget.registers.checked_sub(count) else {
-                let message = format!("more than {MAX_REGISTERS} registers in one module");
+                let message = "more registers in one module than its text is long enough for";
                 return Err(ParseError::new(found.line, message));
             };
             budget.registers = left;

@@ -16,8 +16,11 @@ mod stream;
 #[cfg(test)]
 mod tests;
 
-/// Most registers in one module, ranges (`%r<100>`) expanded.
+/// Most registers in one module, ranges (`%r<100>`) expanded, beside one for every [`REGISTER_TEXT`] bytes of it.
 pub const MAX_REGISTERS: usize = 1 << 20;
+
+/// Bytes of text for which a module may have a further register: libraries have modules of 46 MB with more than a million.
+pub const REGISTER_TEXT: usize = 16;
 
 /// Most zero elements that inner braces of initialisers may stand for in one module.
 pub const MAX_PADDING: usize = 1 << 20;

@@ -17,7 +17,7 @@ pub(super) fn parse(text: &[u8]) -> Result<Module, ParseError> {
             address_size: 64,
             ..Module::default()
         },
-        budget: Budget::new(),
+        budget: Budget::of(text),
         declared: HashMap::new(),
         items: 0,
         began: Vec::new(),

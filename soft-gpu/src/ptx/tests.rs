@@ -339,6 +339,11 @@ fn what_a_text_can_ask_for_is_bounded() {
         error.line == 6 && error.message.contains("registers"),
         "{error}"
     );
+    // A long text has more to declare.
+    let long = format!("// {}\n", "x".repeat(REGISTER_TEXT * 1000));
+    let some = format!("{long}.entry k {{ .reg .b32 %r<{MAX_REGISTERS}>, %s<900>; }}");
+    module(&some);
+    refusal(&some.replace("900", "1200"));
     refusal(".entry k { .reg .b32 %r<4294967295>; }");
     let error = refusal(".global .b8 x[9][999999999] = {{1},{2}};");
     assert!(error.message.contains("leave out"), "{error}");

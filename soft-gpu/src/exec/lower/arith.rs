@@ -34,6 +34,7 @@ pub(crate) fn lower<'m>(f: &mut Func<'_, 'm>, m: &mut Mods<'_>, ops: &'m [Operan
         "lop3" => lop3(f, m, ops),
         "shf" => shf(f, m, ops),
         "prmt" => prmt(f, m, ops),
+        "vshr" => vshr(f, m, ops),
         "bfi" => bfi(f, m, ops),
         "setp" => setp(f, m, ops),
         "set" => set(f, m, ops),
@@ -403,6 +404,36 @@ fn shf<'m>(f: &mut Func<'_, 'm>, m: &mut Mods<'_>, ops: &'m [Operand]) -> R<bool
         _ => return Err(Why::invalid("shf needs a direction and .clamp or .wrap")),
     };
     f.plan(run, "i=iii", ops, 0)?;
+    Ok(true)
+}
+
+/// `vshr.dtype.atype.u32{.sat}.mode{.op2} d, a, b{, c}`, of whole words.
+fn vshr<'m>(f: &mut Func<'_, 'm>, m: &mut Mods<'_>, ops: &'m [Operand]) -> R<bool> {
+    use int::vshr as flag;
+    let types = [m.ty()?, m.ty()?, m.ty()?];
+    let mut imm = 0;
+    for (t, signed) in types.iter().zip([flag::TO_SIGNED, flag::FROM_SIGNED]) {
+        imm |= if *t == Type::S32 { signed } else { 0 };
+    }
+    for (name, bit) in [("sat", flag::SAT), ("wrap", flag::WRAP)] {
+        imm |= if m.has(name) { bit } else { 0 };
+    }
+    m.ignore(&["clamp"]);
+    let with = m.one(&[("add", flag::ADD), ("min", flag::MIN), ("max", flag::MAX)]);
+    Func::count(ops, if with.is_some() { 4 } else { 3 })?;
+    let mut inst = Inst {
+        run: op::<Map3<int::Vshr>>(),
+        imm: imm | with.unwrap_or(0),
+        ..f.blank()
+    };
+    inst.a = f.src(&ops[1], Want::I32)?;
+    inst.b = f.src(&ops[2], Want::I32)?;
+    inst.c = match ops.get(3) {
+        Some(c) => f.src(c, Want::I32)?,
+        None => f.m.const32(0)?,
+    };
+    inst.d = f.dst(&ops[0], false)?;
+    f.emit(inst);
     Ok(true)
 }
 

@@ -131,6 +131,10 @@ const PATTERNS: &[(&str, &[&str])] = &[
     ),
     ("lop3", &["{,and,or}.b32"]),
     ("shf", &["{l,r}{clamp,wrap}.b32"]),
+    (
+        "vshr",
+        &["{u32,s32}{u32,s32}.u32{,sat}{clamp,wrap}{,add,min,max}"],
+    ),
     ("prmt", &["b32{,f4e,b4e,rc8,ecl,ecr,rc16}"]),
     ("mov", &[concat!("{pred,", values!(), "}")]),
     ("selp", &[concat!("{", values!(), "}")]),
@@ -360,6 +364,8 @@ const PATTERNS: &[(&str, &[&str])] = &[
             concat!("{rni,rzi,rmi,rpi}{,sat}{", all_ints!(), "}{f16,bf16}"),
             "{,rni,rzi,rmi,rpi}{,sat}.f16.f16",
             "{,rni,rzi,rmi,rpi}{,sat}.bf16.bf16",
+            "rn.satfinite{,relu}{e4m3x2,e5m2x2}{f32,f16x2}",
+            "rn.{,relu}.f16x2.{e4m3x2,e5m2x2}",
         ],
     ),
     (
@@ -433,6 +439,7 @@ const PATTERNS: &[(&str, &[&str])] = &[
         &[
             "sync.aligned.{m16n8k8,m16n8k16}.row.col.{f16.f16.f16.f16,f32.f16.f16.f32,f32.bf16.bf16.f32}",
             "sync.aligned.{m16n8k4,m16n8k8}.row.col.f32.tf32.tf32.f32",
+            "sync.aligned.{m16n8k16,m16n8k32}.row.col.{f16,f32}{e4m3,e5m2}{e4m3,e5m2}{f16,f32}",
             "sync.aligned.{m8n8k4,m16n8k4,m16n8k8,m16n8k16}.row.col.{,rn,rz,rm,rp}.f64.f64.f64.f64",
             "sync.aligned.m8n8k4.{row,col}{row,col}{f16,f32}.f16.f16.{f16,f32}",
             "sync.aligned.{m8n8k16,m16n8k16,m16n8k32}.row.col.{,satfinite}.s32.{s8,u8}{s8,u8}.s32",
@@ -581,7 +588,20 @@ fn is_type(word: &str) -> bool {
     Type::named(word).is_some()
         || matches!(
             word,
-            "u16x2" | "s16x2" | "tf32" | "s4" | "u4" | "s2" | "u2" | "b1" | "row" | "col"
+            "u16x2"
+                | "s16x2"
+                | "tf32"
+                | "e4m3"
+                | "e5m2"
+                | "e4m3x2"
+                | "e5m2x2"
+                | "s4"
+                | "u4"
+                | "s2"
+                | "u2"
+                | "b1"
+                | "row"
+                | "col"
         )
 }
 

@@ -12,7 +12,7 @@ use crate::exec::ops::convert::RELU;
 use crate::exec::ops::family::{Each1, Map1, Map2, Map3, combine};
 use crate::exec::ops::float::flag::{FTZ, SAT};
 use crate::exec::ops::half::{self as hf, Brain, Half, One, Small, Two, extreme};
-use crate::exec::ops::narrow::{self as nr, AWAY, SATFINITE, Target};
+use crate::exec::ops::narrow::{self as nr, AWAY, E4m3, E5m2, SATFINITE, Target};
 use crate::exec::ops::pairs::{SetPair, SetpPair};
 use crate::exec::round::Mode;
 use crate::ptx::ast::{Operand, Type};
@@ -28,7 +28,8 @@ pub(crate) fn lower<'m>(f: &mut Func<'_, 'm>, m: &mut Mods<'_>, ops: &'m [Operan
             .any(|n| t.starts_with(n))
     };
     if m.base == "cvt" && m.left().iter().any(tiny) {
-        return Err(Why::unsupported("types of 8 bits and fewer are not served"));
+        eights(f, m, ops)?;
+        return Ok(true);
     }
     if !m.left().iter().any(|t| names.contains(t)) {
         return Ok(false);
@@ -199,6 +200,22 @@ fn narrowing<'m>(f: &mut Func<'_, 'm>, m: &mut Mods<'_>, ops: &'m [Operand]) -> 
     let (run, sig) = found.ok_or_else(|| Why::unsupported("this conversion is not served"))?;
     f.plan(run, sig, ops, flags)?;
     Ok(true)
+}
+
+/// Conversions between pairs of 8-bit formats and singles or pairs of halves.
+fn eights<'m>(f: &mut Func<'_, 'm>, m: &mut Mods<'_>, ops: &'m [Operand]) -> R<()> {
+    let flags = if m.has("relu") { RELU } else { 0 };
+    let (run, sig) = match m.left() {
+        ["rn", "satfinite", "e4m3x2", "f32"] => (op::<Map2<nr::To8x2<E4m3>>>(), "i=ff"),
+        ["rn", "satfinite", "e5m2x2", "f32"] => (op::<Map2<nr::To8x2<E5m2>>>(), "i=ff"),
+        ["rn", "satfinite", "e4m3x2", "f16x2"] => (op::<Map1<nr::HalvesTo8x2<E4m3>>>(), "i=i"),
+        ["rn", "satfinite", "e5m2x2", "f16x2"] => (op::<Map1<nr::HalvesTo8x2<E5m2>>>(), "i=i"),
+        ["rn", "f16x2", "e4m3x2"] => (op::<Map1<nr::HalvesFrom8x2<E4m3>>>(), "i=i"),
+        ["rn", "f16x2", "e5m2x2"] => (op::<Map1<nr::HalvesFrom8x2<E5m2>>>(), "i=i"),
+        _ => return Err(Why::unsupported("this conversion is not served")),
+    };
+    m.clear();
+    f.plan(run, sig, ops, flags)
 }
 
 fn to16<T: Target>(two: bool) -> Form {

@@ -10,7 +10,7 @@ use crate::exec::inst::{Inst, OpFn, op, op_plain};
 use crate::exec::ops::fragment::{Elem, Matrix, Product, Role, Shape};
 use crate::exec::ops::half::{Brain, Half};
 use crate::exec::ops::memory::space;
-use crate::exec::ops::mma::{Doubles, Floats, Integers, Mma, SingleBits, Tf32};
+use crate::exec::ops::mma::{Doubles, Eights, Floats, Integers, Mma, SingleBits, Tf32};
 use crate::exec::ops::quad::MmaQuad;
 use crate::exec::ops::rows::{LdMatrix, MovMatrix, StMatrix, TRANSPOSED};
 use crate::exec::ops::wmma::{WmmaLoad, WmmaStore};
@@ -107,6 +107,7 @@ fn mma_sizes(e: Elem) -> &'static [(u32, u32)] {
         Elem::F16 | Elem::BF16 => &[(16, 8), (16, 16)],
         Elem::TF32 => &[(16, 4), (16, 8)],
         Elem::F64 => &[(8, 4), (16, 4), (16, 8), (16, 16)],
+        Elem::E4M3 | Elem::E5M2 => &[(16, 16), (16, 32)],
         Elem::S8 | Elem::U8 => &[(8, 16), (16, 16), (16, 32)],
         Elem::S4 | Elem::U4 => &[(8, 32), (16, 32), (16, 64)],
         Elem::B1 => &[(8, 128), (16, 128), (16, 256)],
@@ -131,7 +132,7 @@ fn mma<'m>(f: &mut Func<'_, 'm>, m: &mut Mods<'_>, ops: &'m [Operand]) -> R<()> 
     if p.by_column != [false, true] {
         return Err(Why::invalid("the layouts are .row.col"));
     }
-    if a == Elem::F16 && c != d {
+    if c != d {
         return Err(Why::invalid("C and D have one type"));
     }
     multiply(f, p, ops, None)
@@ -164,7 +165,7 @@ fn wmma_sizes(s: Shape, e: Elem) -> R<()> {
         Elem::F64 => size == (8, 8, 4),
         Elem::S4 | Elem::U4 => size == (8, 8, 32),
         Elem::B1 => size == (8, 8, 128),
-        Elem::F32 | Elem::S32 => false,
+        Elem::F32 | Elem::S32 | Elem::E4M3 | Elem::E5M2 => false,
     };
     if served {
         return Ok(());
@@ -182,6 +183,7 @@ fn operation(p: &Product) -> R<OpFn> {
         (F16, F16, F16 | F32, F16 | F32) => Some(op::<Mma<Floats<Half>>>()),
         (BF16, BF16, F32, F32) => Some(op::<Mma<Floats<Brain>>>()),
         (TF32, TF32, F32, F32) => Some(op::<Mma<Floats<Tf32>>>()),
+        (E4M3 | E5M2, E4M3 | E5M2, F16 | F32, F16 | F32) => Some(op::<Mma<Eights>>()),
         (F64, F64, F64, F64) => Some(op::<Mma<Doubles>>()),
         (B1, B1, S32, S32) => Some(op::<Mma<SingleBits>>()),
         (a, b, S32, S32) if integer(a) && integer(b) && a.bits() == b.bits() => {
@@ -371,7 +373,7 @@ fn check(x: &Matrix, store: bool) -> R<()> {
         (Role::C, F32) => sizes(F16).or_else(|_| sizes(TF32)),
         (Role::C, S32) => sizes(S8).or_else(|_| sizes(S4)).or_else(|_| sizes(B1)),
         (Role::C, F64) => sizes(F64),
-        (Role::C, _) | (_, F32 | S32) => Err(Why::invalid("a matrix of this type")),
+        (Role::C, _) | (_, F32 | S32 | E4M3 | E5M2) => Err(Why::invalid("a matrix of this type")),
         _ if store => Err(Why::invalid("only D is stored")),
         (role, _) if by_nibbles && x.by_column != (role == Role::B) => {
             Err(Why::invalid("A is by rows and B by columns"))

@@ -38,9 +38,11 @@ pub(crate) enum Elem {
     B1,
     F32,
     S32,
+    E4M3,
+    E5M2,
 }
 
-const ELEMS: [(&str, Elem); 11] = [
+const ELEMS: [(&str, Elem); 13] = [
     ("f16", Elem::F16),
     ("bf16", Elem::BF16),
     ("tf32", Elem::TF32),
@@ -52,6 +54,8 @@ const ELEMS: [(&str, Elem); 11] = [
     ("b1", Elem::B1),
     ("f32", Elem::F32),
     ("s32", Elem::S32),
+    ("e4m3", Elem::E4M3),
+    ("e5m2", Elem::E5M2),
 ];
 
 impl Elem {
@@ -62,7 +66,7 @@ impl Elem {
 
     #[inline(always)]
     fn at(code: u32) -> Elem {
-        ELEMS[(code & 15).min(10) as usize].1
+        ELEMS[(code & 15).min(12) as usize].1
     }
 
     /// Bits of one element in memory.
@@ -72,7 +76,7 @@ impl Elem {
             Elem::F64 => 64,
             Elem::TF32 | Elem::F32 | Elem::S32 => 32,
             Elem::F16 | Elem::BF16 => 16,
-            Elem::S8 | Elem::U8 => 8,
+            Elem::S8 | Elem::U8 | Elem::E4M3 | Elem::E5M2 => 8,
             Elem::S4 | Elem::U4 => 4,
             Elem::B1 => 1,
         }

@@ -20,7 +20,7 @@ pub(crate) mod extreme {
 }
 
 /// The canonical NaN of both formats.
-const NAN16: u16 = 0x7fff;
+pub(crate) const NAN16: u16 = 0x7fff;
 
 /// A 16-bit floating-point format.
 pub(crate) trait Small {

@@ -197,6 +197,73 @@ impl F3 for Prmt {
     }
 }
 
+/// Flags of [`Vshr`] in its immediate.
+pub(crate) mod vshr {
+    /// The result's type is signed.
+    pub(crate) const TO_SIGNED: u64 = 1;
+    /// The shifted value is signed.
+    pub(crate) const FROM_SIGNED: u64 = 2;
+    /// `.sat`.
+    pub(crate) const SAT: u64 = 4;
+    /// `.wrap`, not `.clamp`.
+    pub(crate) const WRAP: u64 = 8;
+    /// What is done with the third operand.
+    pub(crate) const ADD: u64 = 16;
+    /// As above.
+    pub(crate) const MIN: u64 = 32;
+    /// As above.
+    pub(crate) const MAX: u64 = 64;
+}
+
+/// `vshr` of whole words: shifted in 33 bits, brought to the result's type, then combined with `c`.
+pub(crate) struct Vshr;
+impl F3 for Vshr {
+    type A = u32;
+    type B = u32;
+    type C = u32;
+    type D = u32;
+    #[inline(always)]
+    fn f(a: u32, b: u32, c: u32, m: u64) -> u32 {
+        let has = |flag: u64| m & flag != 0;
+        let of = |v: u32, signed: bool| {
+            if signed {
+                i64::from(v as i32)
+            } else {
+                i64::from(v)
+            }
+        };
+        let amount = if has(vshr::WRAP) { b & 31 } else { b.min(32) };
+        let signed = has(vshr::TO_SIGNED);
+        let mut r = of(a, has(vshr::FROM_SIGNED)) >> amount;
+        if has(vshr::SAT) {
+            r = match signed {
+                true => r.clamp(i32::MIN.into(), i32::MAX.into()),
+                false => r.clamp(0, u32::MAX.into()),
+            };
+        }
+        let r = r as u32;
+        let first = of(r, signed) < of(c, signed);
+        match () {
+            () if has(vshr::ADD) => r.wrapping_add(c),
+            () if has(vshr::MIN) => {
+                if first {
+                    r
+                } else {
+                    c
+                }
+            }
+            () if has(vshr::MAX) => {
+                if first {
+                    c
+                } else {
+                    r
+                }
+            }
+            () => r,
+        }
+    }
+}
+
 /// `dp2a`: bit 0 `.hi`, bit 1 a signed, bit 2 b signed.
 pub(crate) struct Dp2a;
 impl F3 for Dp2a {

@@ -2,7 +2,7 @@
 //!
 //! PTX leaves order and precision of the additions open. Here each element of D starts with C's
 //! and takes the products in ascending k:
-//! - `f16`, `bf16`, `tf32`: the products are exact, the sum is kept in a double and rounded once to D's
+//! - `f16`, `bf16`, `tf32`, `e4m3`, `e5m2`: the products are exact, the sum is kept in a double and rounded once to D's
 //!   type, to nearest even. That is at least as close as hardware's, never the other way round.
 //!   Subnormals count. Of a `tf32` operand the low 13 bits are ignored.
 //! - `f64`: a chain of fused multiply-adds with the instruction's rounding, as PTX has it.
@@ -13,6 +13,7 @@ use std::marker::PhantomData;
 use super::float::canon;
 use super::fragment::{Elem, Product};
 use super::half::{Brain, Half, Small};
+use super::narrow::{E4m3, E5m2, Tiny};
 use super::tile::{Lines, MOST_TILES, Rows, apart, lines, registers, rows, sums, tiles, write};
 use crate::exec::env::Env;
 use crate::exec::inst::{Flow, Inst, Op};
@@ -59,7 +60,12 @@ impl Factor for Tf32 {
 
 /// Adds the products of a tile to `sum`, in ascending k.
 #[inline(always)]
-fn accumulate(a: &Rows<f64, 16>, b: &Lines<f64, 16>, k: usize, sum: &mut Lines<f64, 16>) {
+fn accumulate<const K: usize>(
+    a: &Rows<f64, K>,
+    b: &Lines<f64, K>,
+    k: usize,
+    sum: &mut Lines<f64, 16>,
+) {
     for (row, line) in a.iter().zip(sum) {
         let mut s = *line;
         for (x, y) in row.iter().zip(b).take(k) {
@@ -129,10 +135,7 @@ impl<T: Factor> Multiply for Floats<T> {
     fn tile(w: &Warp, p: &Product, a: &[u32], b: &[u32], c: &[u32]) -> Lines<f64, 16> {
         let a = rows::<u32, f64, 16>(w, a, p.shape.m > 8, T::PACKED, T::get);
         let b = lines::<u32, f64, 16>(w, b, T::PACKED, T::get);
-        let mut s = match p.elems[2] {
-            Elem::F16 => sums(w, c, 2, <Half as Factor>::get),
-            _ => sums(w, c, 1, single),
-        };
+        let mut s = float_sums(w, p, c);
         accumulate(&a, &b, p.shape.k as usize, &mut s);
         s
     }
@@ -144,6 +147,46 @@ impl<T: Factor> Multiply for Floats<T> {
             _ => write(w, d, 1, mask, sums, single_of),
         }
     }
+}
+
+/// C as the sums begin with it.
+#[inline(always)]
+fn float_sums(w: &Warp, p: &Product, c: &[u32]) -> Lines<f64, 16> {
+    match p.elems[2] {
+        Elem::F16 => sums(w, c, 2, <Half as Factor>::get),
+        _ => sums(w, c, 1, single),
+    }
+}
+
+/// `e4m3` and `e5m2`, in any combination, with sums of `f32` or `f16`.
+pub(crate) struct Eights;
+impl Multiply for Eights {
+    type Sum = f64;
+
+    #[inline(always)]
+    fn tile(w: &Warp, p: &Product, a: &[u32], b: &[u32], c: &[u32]) -> Lines<f64, 16> {
+        let [ea, eb, ..] = p.elems;
+        let a = rows::<u32, f64, 32>(w, a, true, 4, |v, j| eight(v, j, ea));
+        let b = lines::<u32, f64, 32>(w, b, 4, |v, j| eight(v, j, eb));
+        let mut s = float_sums(w, p, c);
+        accumulate(&a, &b, p.shape.k as usize, &mut s);
+        s
+    }
+
+    #[inline(always)]
+    fn put(w: &mut Warp, p: &Product, d: &[u32], mask: u32, sums: &Lines<f64, 16>) {
+        Floats::<Half>::put(w, p, d, mask, sums);
+    }
+}
+
+/// Element `j` of a register of 8-bit floats.
+#[inline(always)]
+fn eight(word: u32, j: usize, elem: Elem) -> f64 {
+    let bits = (word >> (8 * j)) as u8;
+    Half::wide(match elem {
+        Elem::E4M3 => E4m3::half(bits),
+        _ => E5m2::half(bits),
+    })
 }
 
 /// `f64`.

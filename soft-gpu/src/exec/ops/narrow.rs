@@ -1,12 +1,12 @@
-//! Conversions of singles to the 16-bit formats and to `tf32`, and the common ones back.
+//! Conversions of singles to the 16-bit formats and to `tf32`, the common ones back, and those of the 8-bit formats.
 
 use std::marker::PhantomData;
 
 use super::convert::{self, Num, RELU};
 use super::family::{F1, F2, f1};
 use super::float::canon;
-use super::half::{Brain, Half, Small, brain_of_f32, f32_of_half, half_of_f32};
-use crate::exec::round::Mode;
+use super::half::{Brain, Half, NAN16, Small, brain_of_f32, f32_of_half, half_of_f32};
+use crate::exec::round::{self, Format, Mode};
 
 /// `.satfinite` in an immediate: the largest finite value instead of infinity.
 pub(crate) const SATFINITE: u64 = 64;
@@ -121,5 +121,94 @@ impl F1 for ToTf32 {
             return f32::from_bits((r & 0x8000_0000) | (0x7f7f_ffff & !REST));
         }
         f32::from_bits(r)
+    }
+}
+
+/// A format of 8 bits: conversions to it are always `.satfinite`.
+pub(crate) trait Tiny {
+    /// Its values; the exponents of `e4m3` go on to where other formats have infinity.
+    const FORMAT: Format;
+    /// The largest finite value.
+    const LARGEST: u64;
+    /// A value as a half, exactly.
+    fn half(bits: u8) -> u16;
+}
+
+/// `e4m3`: no infinity, and one NaN of each sign.
+pub(crate) struct E4m3;
+impl Tiny for E4m3 {
+    const FORMAT: Format = round::E4M3;
+    const LARGEST: u64 = 0x7e;
+    #[inline(always)]
+    fn half(bits: u8) -> u16 {
+        let magnitude = u16::from(bits & 0x7f);
+        if magnitude == 0x7f {
+            return NAN16;
+        }
+        // The exponent's bias is 8 less than that of a half.
+        let half = half_of_f32(f32_of_half(magnitude << 7) * 256.0);
+        half | u16::from(bits & 0x80) << 8
+    }
+}
+
+/// `e5m2`: the upper half of a half.
+pub(crate) struct E5m2;
+impl Tiny for E5m2 {
+    const FORMAT: Format = round::E5M2;
+    const LARGEST: u64 = 0x7b;
+    #[inline(always)]
+    fn half(bits: u8) -> u16 {
+        let half = u16::from(bits) << 8;
+        if bits & 0x7f > 0x7c { NAN16 } else { half }
+    }
+}
+
+fn to8<T: Tiny>(x: f32, m: u64) -> u8 {
+    if x.is_nan() {
+        return 0x7f;
+    }
+    let x = relu(x, m);
+    let magnitude = round::from_f64(f64::from(x.abs()), Mode::Nearest, T::FORMAT);
+    let sign = u8::from(x.is_sign_negative()) << 7;
+    sign | magnitude.min(T::LARGEST) as u8
+}
+
+/// `cvt.rn.satfinite{.relu}.{e4m3x2,e5m2x2}.f32`: the first source on top.
+pub(crate) struct To8x2<T>(PhantomData<T>);
+impl<T: Tiny> F2 for To8x2<T> {
+    type A = f32;
+    type B = f32;
+    type D = u16;
+    #[inline(always)]
+    fn f(a: f32, b: f32, m: u64) -> u16 {
+        u16::from_be_bytes([to8::<T>(a, m), to8::<T>(b, m)])
+    }
+}
+
+/// `cvt.rn.satfinite{.relu}.{e4m3x2,e5m2x2}.f16x2`.
+pub(crate) struct HalvesTo8x2<T>(PhantomData<T>);
+impl<T: Tiny> F1 for HalvesTo8x2<T> {
+    type A = u32;
+    type D = u16;
+    #[inline(always)]
+    fn f(a: u32, m: u64) -> u16 {
+        let [high, low] = [a >> 16, a].map(|h| to8::<T>(f32_of_half(h as u16), m));
+        u16::from_be_bytes([high, low])
+    }
+}
+
+/// `cvt.rn{.relu}.f16x2.{e4m3x2,e5m2x2}`.
+pub(crate) struct HalvesFrom8x2<T>(PhantomData<T>);
+impl<T: Tiny> F1 for HalvesFrom8x2<T> {
+    type A = u16;
+    type D = u32;
+    #[inline(always)]
+    fn f(a: u16, m: u64) -> u32 {
+        let [high, low] = a.to_be_bytes().map(|bits| {
+            let half = T::half(bits);
+            let negative = half & 0x8000 != 0;
+            u32::from(if negative && m & RELU != 0 { 0 } else { half })
+        });
+        high << 16 | low
     }
 }

@@ -58,7 +58,8 @@ pub(super) fn note(ptx: &str) {
 /// True of words whose order says something: types and layouts.
 fn ordered(word: &str) -> bool {
     let more = [
-        "f16x2", "bf16x2", "u16x2", "s16x2", "tf32", "s4", "u4", "s2", "u2", "b1", "row", "col",
+        "f16x2", "bf16x2", "u16x2", "s16x2", "tf32", "e4m3", "e5m2", "e4m3x2", "e5m2x2", "s4",
+        "u4", "s2", "u2", "b1", "row", "col",
     ];
     Type::named(word).is_some() || more.contains(&word)
 }
@@ -119,7 +120,9 @@ fn listed() -> BTreeSet<String> {
 
 /// True of the forms that `tier2/forms.txt` is to list.
 fn is_tier2(form: &str) -> bool {
-    let types = ["f16", "f16x2", "bf16", "bf16x2", "tf32", "u16x2", "s16x2"];
+    let types = [
+        "f16", "f16x2", "bf16", "bf16x2", "tf32", "u16x2", "s16x2", "e4m3x2", "e5m2x2",
+    ];
     let families = [
         "mma",
         "wmma",
@@ -171,7 +174,7 @@ const STRANGERS: &str = "sat ftz rn rz rm rp rni rzi rmi rpi rna rs approx full 
     shared::cta shared::cluster param::entry param::func L1::evict_last L1::nothing L2::128B L2::nothing \
     L2::cache_hint L2::evict_last to tex async bulk tensor multicast reduce and or xor add min max inc dec exch \
     cas popc ballot all any eq lo ne b1 b4 b8 b16 b32 b64 b128 u8 u16 u32 u64 s8 s16 s32 s64 f16 f16x2 bf16 \
-    bf16x2 tf32 f32 f64 f32x2 e4m3 e5m2 e4m3x2 ue8m0x2 u8x4 u16x2 s16x2 u2 s2 u4 s4 row col sp m16n8k16 m16n8k8 \
+    bf16x2 tf32 f32 f64 f32x2 e4m3 e5m2 e4m3x2 e5m2x2 ue8m0x2 u8x4 u16x2 s16x2 u2 s2 u4 s4 row col sp m16n8k16 m16n8k8 \
     m8n8k4 m16n16k16 level geometry mask idx noComplete expect_tx parity noinc proxy alias fence 1d 2d a b c d";
 
 /// A form with words exchanged that do not change how it is lowered, to try one of each kind.

@@ -469,6 +469,34 @@ fn shifts() -> Vec<Case> {
             ));
         }
     }
+    for (form, p) in forms("vshr.{u32,s32}.{u32,s32}.u32{,.sat}.{clamp,wrap}{,.add,.min,.max}") {
+        let has = |word: &str| p.iter().any(|w| w == word);
+        let (sat, clamp) = (has("sat"), has("clamp"));
+        let [to, from] = [&p[1], &p[2]].map(|ty| shape(ty).1);
+        let with = p[p.len() - 1].clone();
+        let (srcs, inputs) = match with.as_str() {
+            "add" | "min" | "max" => (3, triples(&W32, &AMOUNTS, &W32)),
+            _ => (2, pairs(&W32, &AMOUNTS)),
+        };
+        let srcs = &["b32"; 3][..srcs];
+        out.push(lane(&form, "b32", srcs, &rows(inputs), move |r| {
+            let n = if clamp { r[1].min(32) } else { r[1] & 31 };
+            let v = read(r[0], 32, from) >> n;
+            let v = match (sat, to) {
+                (true, true) => v.clamp(i32::MIN.into(), i32::MAX.into()),
+                (true, false) => v.clamp(0, u32::MAX.into()),
+                _ => read(cut(v, 32), 32, to),
+            };
+            let c = || read(r[2], 32, to);
+            let v = match with.as_str() {
+                "add" => v + c(),
+                "min" => v.min(c()),
+                "max" => v.max(c()),
+                _ => v,
+            };
+            Want::Bits(cut(v, 32))
+        }));
+    }
     let inputs = rows(triples(&W32, &W32, &AMOUNTS));
     for (form, p) in forms("shf.{l,r}.{clamp,wrap}.b32") {
         let (left, clamp) = (p[1] == "l", p[2] == "clamp");

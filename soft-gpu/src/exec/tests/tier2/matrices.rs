@@ -326,6 +326,50 @@ pub(super) fn special_values() {
     assert!(d.iter().flatten().all(|x| f32::from_bits(*x as u32) == 8.0));
 }
 
+/// Floats of 8 bits in every combination: their sums here are exact in a double.
+#[test]
+pub(super) fn eights() {
+    let mut random = Random(12);
+    for f in [&M16N8K16_8, &M16N8K32_8] {
+        let (m, n, k) = f.size;
+        for (a_is, b_is) in [(true, true), (true, false), (false, true), (false, false)] {
+            let mut any = |e4m3: bool| {
+                let bits = random.next();
+                match e4m3 {
+                    true if bits & 0x7f == 0x7f => 0,
+                    true => bits & 0xff,
+                    // Exponents of the middle.
+                    false => bits & 0x83 | (5 + (bits >> 8) % 21) << 2,
+                }
+            };
+            let mut a = matrix(m, k, |_, _| any(a_is));
+            let b = matrix(k, n, |_, _| any(b_is));
+            // A NaN, and infinity where there is one.
+            (a[3][1], a[4][2]) = (0x7f, if a_is { 0x7e } else { 0x7c });
+            for cd in [F32, F16] {
+                let c = matrix(m, n, |r, c| (cd.of)((r * 8 + c) as i64 - 60));
+                let name = |e4m3| if e4m3 { "e4m3" } else { "e5m2" };
+                let op = opcode(f, cd.name, name(a_is), name(b_is), cd.name);
+                let d = multiply(f, &op, [&a, &b, &c], out_bits(&cd));
+                for r in 0..m {
+                    for col in 0..n {
+                        let value = |bits: u64, e4m3| super::narrow::tiny(bits as u8, e4m3);
+                        let products =
+                            (0..k).map(|q| value(a[r][q], a_is) * value(b[q][col], b_is));
+                        let sum = products.sum::<f64>() + (cd.value)(c[r][col]);
+                        let want = match cd.name {
+                            "f16" => u64::from(HALF.of(sum, Rule::Nearest)),
+                            _ if sum.is_nan() => 0x7fff_ffff,
+                            _ => u64::from((sum as f32).to_bits()),
+                        };
+                        assert_eq!(d[r][col], want, "{op} ({r}, {col})");
+                    }
+                }
+            }
+        }
+    }
+}
+
 /// The integer behind an element's bits.
 fn integer(bits: u64, width: usize, signed: bool) -> i64 {
     let k = 64 - width;
@@ -538,7 +582,7 @@ pub(super) fn forms_that_do_not_exist_are_refused() {
             [4, 4, 2, 2],
         ),
         (
-            "mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e4m3.f32",
+            "mma.sync.aligned.m16n8k32.row.col.f32.e4m3.f16.f32",
             [4, 4, 2, 4],
         ),
         (

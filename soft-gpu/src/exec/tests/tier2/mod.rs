@@ -34,6 +34,7 @@ pub(super) const PROOFS: &[fn()] = &[
     #[cfg(target_arch = "x86_64")]
     matrices::doubles_are_a_chain_of_fused_steps,
     matrices::special_values,
+    matrices::eights,
     matrices::integers,
     matrices::bits,
     matrices::four_products_of_quads,
@@ -46,6 +47,7 @@ pub(super) const PROOFS: &[fn()] = &[
     narrow::every_value_widens_exactly,
     narrow::from_doubles_and_integers,
     narrow::to_integers_and_integral_values,
+    narrow::eights,
     rows::loads,
     rows::stores,
     rows::transposes,

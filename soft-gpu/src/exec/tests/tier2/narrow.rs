@@ -264,3 +264,82 @@ pub(super) fn to_integers_and_integral_values() {
         }
     }
 }
+
+/// The value of 8 bits, as the formats are defined: sign, 4 or 5 bits of exponent, fraction.
+pub(super) fn tiny(bits: u8, e4m3: bool) -> f64 {
+    let magnitude = i32::from(bits & 0x7f);
+    let (fraction, bias) = if e4m3 { (3, 7) } else { (2, 15) };
+    let one = 1 << fraction;
+    let value = match (magnitude >> fraction, magnitude & (one - 1)) {
+        (15, 7) if e4m3 => f64::NAN,
+        (31, 0) => f64::INFINITY,
+        (31, _) => f64::NAN,
+        (0, f) => f64::from(f) * 2f64.powi(1 - bias - fraction),
+        (e, f) => f64::from(one + f) * 2f64.powi(e - bias - fraction),
+    };
+    if bits & 0x80 != 0 { -value } else { value }
+}
+
+/// The nearest finite value, by distance to each; of two the even one.
+pub(super) fn to_tiny(x: f64, e4m3: bool, modifiers: &str) -> u8 {
+    let largest = if e4m3 { 0x7e } else { 0x7b };
+    let size = x.abs().min(tiny(largest, e4m3));
+    let distance = |bits: u8| (tiny(bits, e4m3) - size).abs();
+    let nearer = |a: &u8, b: &u8| {
+        let by_distance = distance(*a).total_cmp(&distance(*b));
+        by_distance.then((a & 1).cmp(&(b & 1)))
+    };
+    match () {
+        () if x.is_nan() => 0x7f,
+        () if modifiers.contains(".relu") && x.is_sign_negative() => 0,
+        () => (0..=largest).min_by(nearer).unwrap() | u8::from(x.is_sign_negative()) << 7,
+    }
+}
+
+#[test]
+pub(super) fn eights() {
+    // Every value, the middles between them, and what is next to both.
+    let mut singles = singles();
+    singles.truncate(400);
+    let halves: Vec<u64> = (0..=0xffff).step_by(5).collect();
+    let pairs: Vec<Vec<u64>> = halves.iter().map(|h| vec![h << 16 | h ^ 0x1234]).collect();
+    let all: Vec<Vec<u64>> = (0..=0xff).map(|v| vec![v << 8 | v ^ 0x93]).collect();
+    for (name, e4m3) in [("e4m3x2", true), ("e5m2x2", false)] {
+        let mut inputs = singles.clone();
+        for bits in 0..=0x7e {
+            let (x, next) = (tiny(bits, e4m3), tiny(bits + 1, e4m3));
+            for y in [x, (x + next) / 2.0] {
+                let b = (y as f32).to_bits();
+                inputs.extend([b, b + 1, b.wrapping_sub(1), b | 1 << 31]);
+            }
+        }
+        let rows: Vec<Vec<u64>> = inputs
+            .iter()
+            .zip(inputs.iter().rev())
+            .map(|(a, b)| vec![u64::from(*a), u64::from(*b)])
+            .collect();
+        for m in ["", ".relu"] {
+            let code = format!("cvt.rn.satfinite{m}.{name}.f32 %d, %a, %b;");
+            for (row, got) in rows.iter().zip(eval(&code, "b16", &["f32", "f32"], &rows)) {
+                let part = |k: usize| to_tiny(f32::from_bits(row[k] as u32).into(), e4m3, m);
+                let want = u16::from_be_bytes([part(0), part(1)]);
+                assert_eq!(got as u16, want, "{code} {row:08x?}");
+            }
+            let code = format!("cvt.rn.satfinite{m}.{name}.f16x2 %d, %a;");
+            for (row, got) in pairs.iter().zip(eval(&code, "b16", &["b32"], &pairs)) {
+                let part = |shift: u32| to_tiny(HALF.value((row[0] >> shift) as u16), e4m3, m);
+                let want = u16::from_be_bytes([part(16), part(0)]);
+                assert_eq!(got as u16, want, "{code} {row:08x?}");
+            }
+            let code = format!("cvt.rn{m}.f16x2.{name} %d, %a;");
+            for (row, got) in all.iter().zip(eval(&code, "b32", &["b16"], &all)) {
+                let part = |shift: u32| {
+                    let x = tiny((row[0] >> shift) as u8, e4m3);
+                    let relu = !m.is_empty() && x.is_sign_negative() && !x.is_nan();
+                    u64::from(HALF.of(if relu { 0.0 } else { x }, Rule::Nearest))
+                };
+                assert_eq!(got, part(8) << 16 | part(0), "{code} {row:04x?}");
+            }
+        }
+    }
+}
