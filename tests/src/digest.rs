@@ -14,6 +14,9 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 use soft_gpu::driver::contents::Contents;
 
+mod compare;
+pub use compare::{Difference, compare, left_out, own, perturbed};
+
 /// Up to which operation of which stream (by index) something comes later.
 type Clock = BTreeMap<usize, usize>;
 
@@ -22,31 +25,6 @@ type Clock = BTreeMap<usize, usize>;
 pub struct Process {
     /// As [`fmt::Display`] writes them.
     pub lines: Vec<String>,
-}
-
-/// The first operation that is not alike.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Difference {
-    /// Which process, from 1.
-    pub process: usize,
-    /// The operation before it, if there is one.
-    pub after: Option<String>,
-    /// What the first run has there.
-    pub left: Option<String>,
-    /// What the second run has there.
-    pub right: Option<String>,
-}
-
-impl fmt::Display for Difference {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let of = |line: &Option<String>| line.clone().unwrap_or_else(|| "nothing".to_owned());
-        writeln!(f, "process {}: not the same work", self.process)?;
-        if let Some(line) = &self.after {
-            writeln!(f, "  after {line}")?;
-        }
-        writeln!(f, "  the first run has   {}", of(&self.left))?;
-        write!(f, "  the second run has  {}", of(&self.right))
-    }
 }
 
 /// Bytes that are copied.
@@ -58,6 +36,8 @@ struct Copy {
     /// The sides in device memory: what they lie in, the offset there, and from a row to the next.
     sides: Vec<(String, u64, u64)>,
     contents: Contents,
+    /// What is at the addresses among them.
+    names: Vec<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -118,92 +98,6 @@ pub fn read(prefix: &Path) -> Result<Vec<Process>> {
     // vgpud's own test of a GPU is no work of a program's.
     found.retain(|p| !p.lines.iter().any(|line| line.contains(" kernel canary ")));
     Ok(found)
-}
-
-impl Process {
-    /// The first line that another process does not have alike, or has without something that it comes after.
-    fn difference(&self, other: &Process) -> Option<usize> {
-        let mut clocks: HashMap<&str, (Reached<'_>, Reached<'_>)> = HashMap::new();
-        for (i, line) in self.lines.iter().enumerate() {
-            let Some((mine, theirs)) = parts(line).zip(other.lines.get(i).and_then(|o| parts(o)))
-            else {
-                return Some(i);
-            };
-            let ((stream, text, after), (_, other, more)) = (mine, theirs);
-            let (left, right) = clocks.entry(stream).or_default();
-            reach(left, after);
-            reach(right, more);
-            let kept = |(s, at): (&&str, &usize)| right.get(s).is_some_and(|r| r >= at);
-            if !alike(text, other) || !left.iter().all(kept) {
-                return Some(i);
-            }
-        }
-        (other.lines.len() > self.lines.len()).then_some(self.lines.len())
-    }
-}
-
-/// What of a line differs each time.
-const OWN: &str = "*";
-
-/// Words of a line: those of a parameter are apart.
-fn words(line: &str) -> impl Iterator<Item = &str> {
-    line.split_inclusive([' ', ','])
-}
-
-fn alike(line: &str, other: &str) -> bool {
-    let same = |(a, b): (&str, &str)| a == b || a.trim_end_matches([' ', ',']) == OWN;
-    words(line).count() == words(other).count() && words(line).zip(words(other)).all(same)
-}
-
-/// The first of two runs of a program in the same way, without the numbers that the second has otherwise: addresses of the
-/// program's process, and bytes that the program never set.
-pub fn own(first: &[Process], second: &[Process]) -> Vec<Process> {
-    let mut own = first.to_vec();
-    for (process, other) in own.iter_mut().zip(second) {
-        for (line, other) in process.lines.iter_mut().zip(&other.lines) {
-            if words(line).count() == words(other).count() {
-                let pairs = words(line).zip(words(other));
-                let mut last = "";
-                *line = pairs
-                    .map(|(a, b)| match std::mem::replace(&mut last, a) {
-                        // A name is no number.
-                        "kernel " => a.to_owned(),
-                        _ => own_word(a, b),
-                    })
-                    .collect();
-            }
-        }
-    }
-    own
-}
-
-fn own_word(word: &str, other: &str) -> String {
-    let (a, b) = (
-        word.trim_end_matches([' ', ',']),
-        other.trim_end_matches([' ', ',']),
-    );
-    let number = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_hexdigit());
-    match a != b && number(a) && number(b) {
-        true => format!("{OWN}{}", &word[a.len()..]),
-        false => word.to_owned(),
-    }
-}
-
-/// How far streams have come, by their numbers.
-type Reached<'a> = HashMap<&'a str, usize>;
-
-/// A line's stream, the line without what it comes after, and that.
-fn parts(line: &str) -> Option<(&str, &str, &str)> {
-    let (stream, _) = line.split_once('.')?;
-    let (text, after) = line.split_once(" after ").unwrap_or((line, ""));
-    Some((stream, text, after))
-}
-
-fn reach<'a>(reached: &mut Reached<'a>, after: &'a str) {
-    for (stream, at) in after.split_whitespace().filter_map(|w| w.split_once('.')) {
-        let known = reached.entry(stream).or_default();
-        *known = (*known).max(at.parse().unwrap_or_default());
-    }
 }
 
 /// Makes a digest comparable.
@@ -368,6 +262,8 @@ impl Copy {
             _ => return None,
         };
         let (width, height) = size.split_once('x')?;
+        let mut told = contents.split(',');
+        let contents = told.next()?;
         let side = |word: &&str| {
             let (at, pitch) = word.split_once('/').unwrap_or((word, "0"));
             let (key, offset) = at.split_once('+').unwrap_or(("", at));
@@ -380,6 +276,7 @@ impl Copy {
             height: height.parse().ok()?,
             sides: sides.iter().map(side).collect::<Option<_>>()?,
             contents: contents.parse().ok()?,
+            names: told.map(str::to_owned).collect(),
         })
     }
 
@@ -405,6 +302,7 @@ impl Copy {
         }
         let bytes = next.width.saturating_mul(next.height);
         self.contents = self.contents.join(next.contents, bytes);
+        self.names.extend(next.names.iter().cloned());
         match line {
             true => self.width = self.width.saturating_add(next.width),
             false => self.height = self.height.saturating_add(next.height),
@@ -426,38 +324,11 @@ impl fmt::Display for What {
                         write!(f, "/{pitch}")?;
                     }
                 }
-                write!(f, " {}", c.contents)
+                write!(f, " {}", c.contents)?;
+                c.names.iter().try_for_each(|name| write!(f, ",{name}"))
             }
         }
     }
-}
-
-/// The first operation that two runs do not have in common; `None` if the second did the work of the first. Processes
-/// that did the same are matched, in whatever order they ran.
-pub fn compare(left: &[Process], right: &[Process]) -> Option<Difference> {
-    let mut others: Vec<&Process> = right.iter().collect();
-    let mut rest = Vec::new();
-    for (i, process) in left.iter().enumerate() {
-        match others.iter().position(|o| process.difference(o).is_none()) {
-            Some(at) => _ = others.remove(at),
-            None => rest.push((i + 1, process)),
-        }
-    }
-    let nothing = Process { lines: Vec::new() };
-    let next = left.len() + 1;
-    let (number, process) = match rest.first() {
-        Some((number, process)) => (*number, *process),
-        None if others.is_empty() => return None,
-        None => (next, &nothing),
-    };
-    let other = others.first().copied().unwrap_or(&nothing);
-    let at = process.difference(other).unwrap_or_default();
-    Some(Difference {
-        process: number,
-        after: at.checked_sub(1).map(|i| process.lines[i].clone()),
-        left: process.lines.get(at).cloned(),
-        right: other.lines.get(at).cloned(),
-    })
 }
 
 /// Writes processes to a file that [`load`] reads.
@@ -499,178 +370,4 @@ pub fn load(path: &Path) -> Result<Vec<Process>> {
         }
     }
     Ok(found)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Two streams and the NULL stream: a copy, kernels, an event between the streams.
-    const RUN: &str = "\
-# soft-gpu digest 1 of program
-1 1:L:9 copy h2d 4096x1 @a7+0 0000000000000005
-2 1:L:9 fill 0/1 64x1 @a9+0
-3 4:N:9 kernel add grid=1,1,1 block=32,1,1 shared=0 @a7+0 @a9+10 20
-4 4:N:9 record e1
-5 5:N:9 wait e1
-6 5:N:9 kernel scale grid=1,1,1 block=32,1,1 shared=0 @a9+0 3f000000
-7 1:L:9 copy d2h 4096x1 @a9+0 0000000000000007
-";
-
-    fn of(text: &str) -> Vec<Process> {
-        vec![normalise(text).expect("a digest")]
-    }
-
-    #[test]
-    fn what_differs_from_run_to_run_does_not_count() {
-        let direct = of(RUN);
-        assert_eq!(
-            direct[0].lines[3],
-            "2N.1 kernel add grid=1,1,1 block=32,1,1 shared=0 @1+0 @2+10 20"
-        );
-        assert_eq!(
-            direct[0].lines[4],
-            "3N.1 kernel scale grid=1,1,1 block=32,1,1 shared=0 @2+0 3f000000 after 2.1"
-        );
-        let other = RUN
-            .replace("@a7", "@a70")
-            .replace("@a9", "@r7f00000000")
-            .replace(" 4:N", " 14:N")
-            .replace("e1", "eaa");
-        // Another order of writing, and events that order nothing.
-        let mut lines: Vec<&str> = other.lines().collect();
-        lines.swap(1, 3);
-        lines.push("8 14:N:9 record ebb");
-        assert_eq!(compare(&direct, &of(&lines.join("\n"))), None);
-    }
-
-    #[test]
-    fn copies_in_pieces_are_the_copy() {
-        let told = |bytes: &[u8]| {
-            let mut contents = Contents::default();
-            contents.append(bytes);
-            contents
-        };
-        let (abcd, ab, cd) = (told(b"abcd"), told(b"ab"), told(b"cd"));
-        let whole = of(&format!("1 1:L:9 copy h2d 4x1 @a1+10 {abcd}\n"));
-        let pieces = |second: Contents| {
-            format!("1 1:L:9 copy h2d 2x1 @a3+10 {ab}\n2 1:L:9 copy h2d 2x1 @a3+12 {second}\n")
-        };
-        assert_eq!(compare(&whole, &of(&pieces(cd))), None);
-        assert!(compare(&whole, &of(&pieces(told(b"ce")))).is_some());
-        let rows = of("1 1:L:9 copy d2h 2x4 @a1+0/16 0000000000000000\n");
-        let in_rows = "1 1:L:9 copy d2h 2x3 @a1+0/16 0000000000000000\n\
-                       2 1:L:9 copy d2h 2x1 @a1+30 0000000000000000\n";
-        assert_eq!(compare(&rows, &of(in_rows)), None);
-    }
-
-    /// The tool is only as good as what it finds.
-    #[test]
-    fn mutants_are_found_and_named() {
-        let right = of(RUN);
-        let wrong = |from: &str, to: &str| {
-            assert!(RUN.contains(from), "{from}");
-            compare(&right, &of(&RUN.replace(from, to))).expect("a difference")
-        };
-        let found = wrong("@a9+10 20", "@a9+10 21");
-        assert!(
-            found.left.as_deref().is_some_and(|l| l.contains("add")),
-            "{found}"
-        );
-        assert!(wrong("@a9+10", "@a9+18").to_string().contains("kernel add"));
-        assert!(
-            wrong("@a7+0 @a9+10", "@a9+0 @a7+10")
-                .to_string()
-                .contains("kernel add")
-        );
-        // A lost copy, a lost fill, contents, a shape, another stream, another kernel.
-        for (from, to) in [
-            ("1 1:L:9 copy h2d 4096x1 @a7+0 0000000000000005\n", ""),
-            ("2 1:L:9 fill 0/1 64x1 @a9+0\n", ""),
-            ("0000000000000007", "0000000000000008"),
-            (
-                "grid=1,1,1 block=32,1,1 shared=0 @a7",
-                "grid=2,1,1 block=32,1,1 shared=0 @a7",
-            ),
-            ("7 1:L", "7 4:N"),
-            ("kernel add", "kernel sub"),
-            ("fill 0/1", "fill 1/1"),
-        ] {
-            wrong(from, to);
-        }
-        // Two operations of one stream in another order, and a wait that was lost.
-        let swapped = RUN
-            .replace("1 1:L", "x 1:L")
-            .replace("2 1:L", "1 1:L")
-            .replace("x 1:L", "2 1:L");
-        let found = compare(&right, &of(&swapped)).expect("a difference");
-        assert!(
-            found
-                .left
-                .as_deref()
-                .is_some_and(|l| l.starts_with("1L.1 copy")),
-            "{found}"
-        );
-        let found = wrong("5 5:N:9 wait e1\n", "");
-        assert!(
-            found
-                .left
-                .as_deref()
-                .is_some_and(|l| l.ends_with("after 2.1")),
-            "{found}"
-        );
-        // The daemon may wait where the program did; it may not leave a wait out.
-        let waited = RUN.replace("3 4:N", "2 1:L:9 record e5\n2 4:N:9 wait e5\n3 4:N");
-        assert_eq!(compare(&right, &of(&waited)), None);
-        assert!(compare(&of(&waited), &right).is_some());
-        // A process that is missing, or one too many.
-        assert!(compare(&right, &[]).is_some());
-        assert!(compare(&right, &[right.clone(), right.clone()].concat()).is_some());
-    }
-
-    #[test]
-    fn what_a_program_has_otherwise_each_time_is_not_compared() {
-        let run = |address: &str| of(&RUN.replace("@a9+10 20", &format!("@a9+10 {address},7,20")));
-        let (first, second) = (run("7ffe4050469c"), run("7ffd0201f5dc"));
-        assert!(compare(&first, &second).is_some());
-        let direct = own(&first, &second);
-        assert_eq!(
-            direct[0].lines[3],
-            "2N.1 kernel add grid=1,1,1 block=32,1,1 shared=0 @1+0 @2+10 *,7,20"
-        );
-        assert_eq!(compare(&direct, &run("7ffc00000000")), None);
-        // Only that.
-        let other = of(&RUN.replace("@a9+10 20", "@a9+10 7ffd0201f5dc,8,20"));
-        assert!(compare(&direct, &other).is_some());
-        let other = of(&RUN.replace("@a9+10 20", "@a9+20 7ffd0201f5dc,7,20"));
-        assert!(compare(&direct, &other).is_some());
-        // Another kernel, or other memory, is no number.
-        let other = of(&RUN.replace("kernel add", "kernel bad"));
-        assert!(compare(&own(&of(RUN), &other), &other).is_some());
-    }
-
-    #[test]
-    fn the_null_stream_orders_blocking_streams() {
-        let run = "1 1:L:9 fill 0/1 64x1 @a1+0\n\
-                   2 2:B:9 fill 1/1 64x1 @a1+0\n\
-                   3 3:N:9 fill 2/1 64x1 @a2+0\n\
-                   4 1:L:9 fill 3/1 64x1 @a1+0\n";
-        let lines = &of(run)[0].lines;
-        assert_eq!(lines[1], "1L.2 fill 3/1 64x1 @1+0 after 2.1");
-        assert_eq!(lines[2], "2B.1 fill 1/1 64x1 @1+0 after 1.1");
-        assert_eq!(lines[3], "3N.1 fill 2/1 64x1 @2+0");
-    }
-
-    #[test]
-    fn what_is_no_digest_is_refused() {
-        for text in [
-            "hello\n",
-            "1 2\n",
-            "x 1:L:9 fill\n",
-            "1 1 fill 0\n",
-            "1 1:L:9 copy h2d\n",
-        ] {
-            assert!(normalise(text).is_err(), "{text:?}");
-        }
-    }
 }

@@ -42,6 +42,11 @@ pub trait Driver: 'static {
     /// The state of the tables: one in a library.
     fn gate() -> &'static Gate;
 
+    /// The address that programs get for a function of a table, which may do something besides.
+    fn called(function: *const ()) -> *const () {
+        function
+    }
+
     /// The handle that the primary context of a device has, or will have once it is retained.
     ///
     /// # Errors

@@ -142,7 +142,7 @@ fn words<D: Driver>(index: usize) -> Vec<Word> {
         .map(function)
         .collect();
     for (slot, served) in served::<D>(index) {
-        words[slot] = function(served);
+        words[slot] = function(D::called(served));
     }
     if kind.sized {
         words[0] = Word {

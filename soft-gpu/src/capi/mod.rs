@@ -14,14 +14,40 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use crate::driver::error::{CuError, Result};
 use crate::driver::{self, inject};
 
-macro_rules! exports {
-    ($(fn $name:ident($($arg:ident: $ty:ty),* $(,)?) $body:block)*) => {
+/// Defines entry points that hand their arguments to functions of the same names in a module.
+macro_rules! entry_points {
+    ($inner:ident: $($name:ident($($arg:ident: $ty:ty),*);)*) => {
         $(
+            #[cfg(target_arch = "x86_64")]
+            #[unsafe(no_mangle)]
+            #[unsafe(naked)]
+            pub extern "C" fn $name($($arg: $ty),*) -> u32 {
+                std::arch::naked_asm!(
+                    "lea rax, [rip + {inner}]",
+                    "jmp {pass}",
+                    inner = sym $inner::$name,
+                    pass = sym crate::driver::scrub::pass,
+                )
+            }
+            #[cfg(not(target_arch = "x86_64"))]
             #[unsafe(no_mangle)]
             pub extern "C" fn $name($($arg: $ty),*) -> u32 {
-                crate::capi::enter(stringify!($name), || -> crate::driver::error::Result { $body })
+                $inner::$name($($arg),*)
             }
         )*
+    };
+}
+macro_rules! exports {
+    ($(fn $name:ident($($arg:ident: $ty:ty),* $(,)?) $body:block)*) => {
+        mod served {
+            use super::*;
+            $(
+                pub(super) extern "C" fn $name($($arg: $ty),*) -> u32 {
+                    crate::capi::enter(stringify!($name), || -> crate::driver::error::Result { $body })
+                }
+            )*
+        }
+        entry_points! { served: $($name($($arg: $ty),*);)* }
     };
 }
 
@@ -30,16 +56,20 @@ macro_rules! exports {
 /// `stream`), or for functions of the default stream itself: `fn cuX | cuX_ptds(…) default { … }`.
 macro_rules! stream_exports {
     ($(fn $name:ident | $per_thread:ident($($arg:ident: $ty:ty),* $(,)?) => $f:path;)*) => {
-        $(
-            #[unsafe(no_mangle)]
-            pub extern "C" fn $name($($arg: $ty),*) -> u32 {
-                crate::capi::enter(stringify!($name), || $f($($arg),*, crate::capi::types::Default::Legacy))
-            }
-            #[unsafe(no_mangle)]
-            pub extern "C" fn $per_thread($($arg: $ty),*) -> u32 {
-                crate::capi::enter(stringify!($per_thread), || $f($($arg),*, crate::capi::types::Default::PerThread))
-            }
-        )*
+        mod served_streams {
+            use super::*;
+            $(
+                pub(super) extern "C" fn $name($($arg: $ty),*) -> u32 {
+                    crate::capi::enter(stringify!($name), || $f($($arg),*, crate::capi::types::Default::Legacy))
+                }
+                pub(super) extern "C" fn $per_thread($($arg: $ty),*) -> u32 {
+                    crate::capi::enter(stringify!($per_thread), || $f($($arg),*, crate::capi::types::Default::PerThread))
+                }
+            )*
+        }
+        entry_points! {
+            served_streams: $($name($($arg: $ty),*); $per_thread($($arg: $ty),*);)*
+        }
     };
 }
 

@@ -58,11 +58,12 @@ fn map(at: u64, len: u64, prot: i32, flags: i32) -> io::Result<*mut libc::c_void
 }
 
 impl Arena {
-    /// Reserves regions for `devices` devices of `memory` bytes each.
+    /// Reserves regions for `devices` devices of `memory` bytes each; no allocation lies in the first `skipped` bytes of
+    /// one, at most half of it.
     ///
     /// # Errors
     /// The operating system refuses the reservation at [`BASE`].
-    pub fn reserve(devices: usize, memory: u64) -> io::Result<Arena> {
+    pub fn reserve(devices: usize, memory: u64, skipped: u64) -> io::Result<Arena> {
         let span = (memory * 4).next_power_of_two().max(256 << 30);
         let len = span * (devices as u64 + 1);
         let fixed = libc::MAP_PRIVATE | libc::MAP_FIXED_NOREPLACE;
@@ -81,10 +82,10 @@ impl Arena {
         let regions = (0..=devices as u64)
             .map(|i| {
                 let start = BASE + i * span;
-                let ranges = Ranges::new(start, span);
+                let ranges = Ranges::new(start + skipped, span - skipped);
                 let state = Mutex::new(RegionState {
                     ranges,
-                    committed_to: start,
+                    committed_to: start + skipped,
                 });
                 Region {
                     start,

@@ -23,6 +23,11 @@ impl Driver for SoftDriver {
         &GATE
     }
 
+    #[cfg(target_arch = "x86_64")]
+    fn called(function: *const ()) -> *const () {
+        super::scrub::called(function)
+    }
+
     fn primary_context(device: i32) -> std::result::Result<u64, Error> {
         coded(context::primary_handle(device))
     }

@@ -15,7 +15,7 @@ use std::sync::{Mutex, OnceLock};
 use super::Driver;
 use super::contents::Contents;
 use super::copy::{Extent, Layout};
-use super::memory::{Allocation, Place};
+use super::memory::{Allocation, Place, Use};
 use super::stream::{Class, Stream};
 use super::sync::lock;
 use crate::exec::contract::{KernelInfo, Launch};
@@ -25,6 +25,9 @@ const MOST_FILES: u32 = 100_000;
 
 /// Pages, to whose beginnings the worker rounds registered memory.
 const PAGE: u64 = 4096;
+
+/// Addresses that are told of one copy; more are rather data that looks so.
+const MOST_NAMES: usize = 256;
 
 struct Sink {
     prefix: PathBuf,
@@ -39,6 +42,7 @@ static NEXT: AtomicU64 = AtomicU64::new(1);
 /// Writes a digest from now on, if there is a path. Its file is made with the first line: `prefix.N`, of the first
 /// N that is free, for the processes of a service may see the same process numbers.
 pub fn begin(prefix: Option<&Path>) {
+    super::scrub::set(prefix.is_some());
     if let Some(prefix) = prefix {
         let _ = SINK.set(Sink {
             prefix: prefix.to_owned(),
@@ -172,7 +176,7 @@ impl Ticket {
                 .filter(|(on_device, _)| *on_device)
                 .map(|(_, layout)| layout)
                 .collect();
-            let contents = contents(dst, e);
+            let told = Told::rows(driver, dst, e);
             let whole = sides.iter().all(|s| s.pitch == e.width) || e.height == 1;
             let (width, height) = match whole {
                 true => (e.width * e.height, 1),
@@ -185,7 +189,7 @@ impl Ticket {
                     let _ = write!(text, "/{}", side.pitch);
                 }
             }
-            self.write(format_args!("{text} {contents}"));
+            self.write(format_args!("{text} {told}"));
         }
     }
 
@@ -259,6 +263,12 @@ fn name(driver: &Driver, addr: u64) -> Option<String> {
     let memory = &driver.memory;
     if driver.arena.contains(addr) {
         let found = memory.find(addr).or_else(|| memory.find(addr - 1));
+        // One copy may reach over mappings that lie beside each other.
+        if let Some(a) = found.filter(|a| matches!(a.usage, Use::Mapped(_)))
+            && let Some(base) = super::vmm::reservation(a.addr)
+        {
+            return Some(format!("@v{base:x}+{:x}", addr - base));
+        }
         if let Some(a) = found.filter(|a| !a.usage.graph()) {
             return Some(format!("@a{}+{:x}", a.id, addr - a.addr));
         }
@@ -271,13 +281,49 @@ fn name(driver: &Driver, addr: u64) -> Option<String> {
     Some(format!("@r{base:x}+{:x}", addr - base))
 }
 
-/// What the rows are told as.
-fn contents(layout: Layout, e: Extent) -> Contents {
-    let mut contents = Contents::default();
-    for row in 0..e.height {
-        let at = (layout.addr + row * layout.pitch) as *const u8;
-        // SAFETY: the rows were just written by the copy, and are live as long as it lasts.
-        contents.append(unsafe { std::slice::from_raw_parts(at, e.width as usize) });
+/// Bytes that are told as a hash and addresses.
+#[derive(Default)]
+struct Told {
+    contents: Contents,
+    /// What is at addresses of the device among the bytes, which count as zeros in the hash: they are not the same in
+    /// another process.
+    names: Vec<String>,
+}
+
+impl Told {
+    fn rows(driver: &Driver, layout: Layout, e: Extent) -> Told {
+        let mut told = Told::default();
+        for row in 0..e.height {
+            let at = (layout.addr + row * layout.pitch) as *const u8;
+            // SAFETY: the rows were just written by the copy, and are live as long as it lasts.
+            told.append(driver, unsafe {
+                std::slice::from_raw_parts(at, e.width as usize)
+            });
+        }
+        told
     }
-    contents
+
+    fn append(&mut self, driver: &Driver, bytes: &[u8]) {
+        let mut done = 0;
+        for (i, word) in bytes.as_chunks::<8>().0.iter().enumerate() {
+            let value = u64::from_le_bytes(*word);
+            if !driver.arena.contains(value) || self.names.len() >= MOST_NAMES {
+                continue;
+            }
+            if let Some(name) = name(driver, value) {
+                self.contents.append(&bytes[done..i * 8]);
+                self.contents.append(&[0; 8]);
+                self.names.push(name);
+                done = i * 8 + 8;
+            }
+        }
+        self.contents.append(&bytes[done..]);
+    }
+}
+
+impl fmt::Display for Told {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.contents)?;
+        self.names.iter().try_for_each(|name| write!(f, ",{name}"))
+    }
 }

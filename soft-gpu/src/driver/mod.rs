@@ -40,6 +40,7 @@ pub mod pool;
 pub mod program;
 pub mod range;
 mod registered;
+pub mod scrub;
 pub mod share;
 pub mod stream;
 mod stream_attribute;
@@ -190,7 +191,7 @@ fn start() -> Result<Driver> {
             );
             CuError::OPERATING_SYSTEM
         })?;
-    let arena = Arena::reserve(gpus.len(), config.memory).map_err(|e| {
+    let arena = Arena::reserve(gpus.len(), config.memory, scrub::skipped()).map_err(|e| {
         eprintln!(
             "soft-gpu: cannot reserve address space at {:#x}: {e}",
             arena::BASE

@@ -271,6 +271,13 @@ fn replace(addr: u64, size: u64, file: Option<&File>) -> io::Result<()> {
     }
 }
 
+/// Where the reservation begins that an address lies in.
+pub fn reservation(addr: u64) -> Option<u64> {
+    let reserved = lock(&RESERVED);
+    let (start, len) = reserved.range(..=addr).next_back()?;
+    (addr - start < *len).then_some(*start)
+}
+
 /// Whether a range is reserved and nothing is mapped in it.
 fn is_free(
     reserved: &BTreeMap<u64, u64>,

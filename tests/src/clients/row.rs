@@ -79,8 +79,8 @@ pub fn run(
     let logs = choice.logs.join(suite.name).join(mode.to_string());
     let jobs = choice.jobs.clamp(1, beside.len().max(1));
     let stand = Stand::set_up(mode, jobs, plan)?;
-    let work =
-        (plan.same_work && mode.driver == Driver::Soft).then(|| SameWork::of(stand.host(), &logs));
+    let work = (plan.same_work && mode.driver == Driver::Soft)
+        .then(|| SameWork::of(plan, stand.host(), &logs));
     let mut records = Vec::new();
     for unit in alone {
         let env = stand.env(0, plan)?;
@@ -88,6 +88,9 @@ pub fn run(
             Some(work) => work.run(unit, &env)?,
             None => follow::run(unit, &env, &logs)?,
         });
+    }
+    if let Some(work) = &work {
+        work.say_left_out();
     }
     let queue = Mutex::new(beside.drain(..).collect());
     records.extend(at_once(jobs, &queue, &stand, plan, &logs)?);

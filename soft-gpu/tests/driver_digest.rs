@@ -1,0 +1,69 @@
+//! `SOFT_GPU_DIGEST`: addresses of the device are told as what lies there, also among the bytes of a copy.
+
+mod driver_support;
+
+use driver_support::*;
+use soft_gpu::capi::copy::cuMemcpyHtoD_v2;
+use soft_gpu::capi::memory::cuMemAlloc_v2;
+use soft_gpu::capi::types::Out;
+use soft_gpu::driver::contents::Contents;
+
+#[test]
+fn addresses_among_copied_bytes_are_told_as_what_lies_there() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let prefix = dir.path().join("d");
+    passes(
+        "copies_an_address",
+        &[("SOFT_GPU_DIGEST", &prefix.to_string_lossy())],
+    );
+    let text = std::fs::read_to_string(dir.path().join("d.1")).expect("a digest");
+    let mut told = Contents::default();
+    told.append(&[0, 7_u64].map(u64::to_le_bytes).concat());
+    let line = text.lines().find(|line| line.contains("copy h2d 16x1 @a"));
+    let words = line.and_then(|line| line.split_once(" @")).map(|(_, w)| w);
+    let (at, contents) = words.and_then(|w| w.split_once(' ')).expect("a copy");
+    let allocation = at.trim_end_matches("+0");
+    assert_eq!(contents, format!("{told},@{allocation}+8"), "{text}");
+}
+
+/// Bytes that a program never sets shall differ from run to run.
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn what_a_call_leaves_on_the_stack_is_overwritten_with_bytes_of_the_process() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let prefix = dir.path().join("d");
+    passes(
+        "looks_below_its_frame",
+        &[("SOFT_GPU_DIGEST", &prefix.to_string_lossy())],
+    );
+}
+
+#[cfg(target_arch = "x86_64")]
+#[test]
+#[ignore = "a role"]
+fn looks_below_its_frame() {
+    start();
+    let byte = (std::process::id() % 251 + 1) as u8;
+    let wanted = u64::from_ne_bytes([byte; 8]);
+    for at in [16, 24, 64, 1000, 4096, 65536, 200 << 10] {
+        let mut allocated = 0;
+        let code = cuMemAlloc_v2(Out(&mut allocated), 64);
+        let found: u64;
+        // SAFETY: memory of this thread's stack is looked at, no more.
+        unsafe {
+            std::arch::asm!("mov {found}, [rsp + {at}]", at = in(reg) -(at as i64), found = out(reg) found);
+        }
+        ok(code);
+        assert_eq!(found, wanted, "{at} bytes below");
+    }
+}
+
+#[test]
+#[ignore = "a role"]
+fn copies_an_address() {
+    start();
+    let mut at = 0;
+    ok(cuMemAlloc_v2(Out(&mut at), 64));
+    let words = [at + 8, 7];
+    ok(cuMemcpyHtoD_v2(at, words.as_ptr() as u64, 16));
+}
