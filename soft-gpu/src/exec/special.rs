@@ -103,10 +103,7 @@ pub(crate) fn find(name: &str) -> Option<Special> {
         "lanemask_gt" => Col32(MASK_GT),
         "dynamic_smem_size" => Col32(DYNAMIC_SMEM),
         "total_smem_size" | "aggr_smem_size" => Col32(TOTAL_SMEM),
-        "cluster_ctarank"
-        | "reserved_smem_offset_begin"
-        | "reserved_smem_offset_end"
-        | "reserved_smem_offset_cap" => Col32(ZERO),
+        "cluster_ctarank" => Col32(ZERO),
         "cluster_nctarank" => Col32(ONE),
         "clock" => Run(Clock::Lo),
         "clock_hi" => Run(Clock::Hi),

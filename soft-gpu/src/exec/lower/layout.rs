@@ -7,10 +7,60 @@
 use std::collections::{HashMap, HashSet};
 
 use super::{MAX_SHARED, R, Why};
-use crate::ptx::ast::{Function, Init, Module, Space, Statement, Variable};
+use crate::ptx::ast::{Function, Init, Module, Space, Statement, Type, Variable};
 
 /// Most static shared variables of a module: placing them is quadratic.
 const MAX_VARIABLES: usize = 4096;
+
+/// What the registers begin with that say where a block has shared memory beside its variables. Cooperative groups of several
+/// warps keep 288 bytes there, from the second part on.
+pub(crate) const RESERVED: &str = "%reserved_smem_offset_";
+/// Bytes of it, and where the second of its two parts begins.
+const RESERVED_BYTES: u64 = 512;
+const SECOND_PART: u64 = 128;
+
+/// What such a register holds, where that memory is at `at`.
+pub(crate) fn reserved(register: &str, at: u64) -> Option<u64> {
+    match register.strip_prefix(RESERVED)? {
+        "begin" | "0" => Some(at),
+        "1" => Some(at + SECOND_PART),
+        "end" => Some(at + RESERVED_BYTES),
+        "cap" => Some(RESERVED_BYTES),
+        _ => None,
+    }
+}
+
+/// That memory as a variable, which those kernels have that ask where it is.
+fn reserved_memory() -> Variable {
+    Variable {
+        name: RESERVED.into(),
+        space: Space::Shared,
+        ty: Type::B8,
+        count: RESERVED_BYTES,
+        array: true,
+        align: 16,
+        external: false,
+        visible: false,
+        weak: false,
+        managed: false,
+        init: Vec::new(),
+        line: 0,
+    }
+}
+
+fn asks_for_reserved(f: &Function) -> bool {
+    f.body.iter().any(|s| {
+        let mut asks = false;
+        if let Statement::Inst(i) = s
+            && (i.opcode.starts_with("mov") || i.opcode.starts_with("cvt"))
+        {
+            for operand in &i.operands {
+                operand.names(&mut |name| asks |= name.starts_with(RESERVED));
+            }
+        }
+        asks
+    })
+}
 
 /// A shared variable: the function whose body declares it, and its name.
 type Key<'m> = (Option<usize>, &'m str);
@@ -63,7 +113,7 @@ pub(crate) fn shared(m: &Module) -> R<Shared> {
     let any = m.variables.iter().any(is_static)
         || m.functions
             .iter()
-            .any(|f| f.variables.iter().any(is_static));
+            .any(|f| f.variables.iter().any(is_static) || asks_for_reserved(f));
     if !any {
         return Ok(out);
     }
@@ -76,7 +126,9 @@ pub(crate) fn shared(m: &Module) -> R<Shared> {
         .iter()
         .enumerate()
         .flat_map(|(i, f)| f.variables.iter().map(move |v| (Some(i), v)));
-    for (scope, v) in outer.chain(inner).filter(|(_, v)| is_static(v)) {
+    let reserved = reserved_memory();
+    let all = outer.chain(inner).chain([(None, &reserved)]);
+    for (scope, v) in all.filter(|(_, v)| is_static(v)) {
         if placed.len() >= MAX_VARIABLES {
             return Err(Why::unsupported(format!(
                 "more than {MAX_VARIABLES} shared variables"
@@ -162,6 +214,9 @@ fn users(m: &Module) -> HashMap<Key<'_>, HashSet<usize>> {
                 let own = func.variables.iter().any(|v| v.name == *n);
                 if !own && shared.contains(n) {
                     out.entry((None, n)).or_default().insert(k);
+                }
+                if n.starts_with(RESERVED) {
+                    out.entry((None, RESERVED)).or_default().insert(k);
                 }
                 if let Some(&g) = ids.get(n)
                     && seen.insert(g)

@@ -271,6 +271,9 @@ impl<'m> Module<'m> {
                 self.symbols.insert(&v.name, sym);
             }
         }
+        if let Some(at) = shared.offset(None, layout::RESERVED) {
+            self.symbols.insert(layout::RESERVED, Sym::Shared(at));
+        }
         for (i, f) in ast.functions.iter().enumerate() {
             for v in &f.variables {
                 if matches!(v.space, Space::Local | Space::Param) {

@@ -1,7 +1,7 @@
 //! Operands to columns.
 
 use super::func::{Func, Reg};
-use super::{R, Sym, Why};
+use super::{R, Sym, Why, layout};
 use crate::exec::env::{FUNC_STRIDE, FUNC_WINDOW};
 use crate::exec::inst::{Inst, NEGATED, NONE, OpFn, bank};
 use crate::exec::special::{self, Special};
@@ -82,6 +82,14 @@ impl<'m> Func<'_, 'm> {
                 (Reg::W32(c), false) | (Reg::W64(c), true) => Ok(c),
                 _ => Err(Why::invalid(format!("{n} has the wrong width"))),
             },
+            Operand::Name(n) if n.starts_with(layout::RESERVED) && !want.wide() => {
+                let Some(Sym::Shared(at)) = self.m.lookup(None, layout::RESERVED) else {
+                    return Err(Why::unsupported(format!("{n} in this place")));
+                };
+                let value = layout::reserved(n, at);
+                let value = value.ok_or_else(|| Why::invalid(format!("{n} is not declared")))?;
+                self.m.const32(value as u32)
+            }
             Operand::Name(n) if n.starts_with('%') => match special::find(n) {
                 Some(Special::Col32(c)) if !want.wide() => Ok(bank::SPECIAL | c),
                 Some(Special::Col64(c)) if want.wide() => Ok(bank::SPECIAL | c),

@@ -310,3 +310,30 @@ fn blocks_meet() {
         assert_eq!(bench.read_words(cell, 1), [24 * 64]);
     }
 }
+
+#[test]
+fn reserved_shared_memory_lies_beside_the_variables() {
+    // As cooperative groups of several warps ask for it; another kernel's variable may lie in the same place.
+    let text = format!(
+        "{HEADER}.visible .entry k(.param .u64 out) {{ .shared .align 8 .b8 own[256]; .reg .b64 %o; .reg .b32 %r<9>;\n\
+         mov.u32 %r0, %tid.x; shl.b32 %r3, %r0, 2; mov.u32 %r1, %reserved_smem_offset_1; add.u32 %r4, %r1, %r3;\n\
+         mov.u32 %r2, own; add.u32 %r2, %r2, %r3; st.shared.u32 [%r4], %r0; st.shared.u32 [%r2], 0; bar.sync 0;\n\
+         xor.b32 %r3, %r3, 252; add.u32 %r1, %r1, %r3; ld.shared.u32 %r5, [%r1];\n\
+         mov.u32 %r6, %reserved_smem_offset_end; mov.u32 %r7, %reserved_smem_offset_begin; sub.u32 %r6, %r6, %r7;\n\
+         mov.u32 %r7, %reserved_smem_offset_cap; sub.u32 %r6, %r6, %r7; add.u32 %r5, %r5, %r6;\n\
+         ld.param.u64 %o, [out]; mad.wide.u32 %o, %r0, 4, %o; st.global.u32 [%o], %r5; ret; }}\n\
+         .visible .entry other() {{ .shared .b32 own[4]; .reg .b32 %r; mov.u32 %r, own; st.shared.u32 [%r], 1; ret; }}\n"
+    );
+    let bench = Bench::new();
+    let (p, _) = bench.load(&text);
+    let out = bench.words(&[0; 64]);
+    bench
+        .launch(&p, "k", [1, 1, 1], [64, 1, 1], &[out])
+        .unwrap();
+    let want: Vec<u32> = (0..64).rev().collect();
+    assert_eq!(bench.read_words(out, 64), want);
+    for (kernel, bytes) in [("k", 256 + 512), ("other", 16)] {
+        let id = p.kernel(kernel).expect("a kernel");
+        assert_eq!(p.kernel_info(id).shared_bytes, bytes, "{kernel}");
+    }
+}
