@@ -11,10 +11,10 @@
 #include <cuda_runtime_api.h>
 
 typedef double complex cplx;
-enum type { F64, F32, F16, BF16, C64, C32, I8, I32, TYPES };
-static const size_t SIZE[TYPES] = {8, 4, 2, 2, 16, 8, 1, 4};
+enum type { F64, F32, F16, BF16, C64, C32, I8, I32, F8, TYPES };
+static const size_t SIZE[TYPES] = {8, 4, 2, 2, 16, 8, 1, 4, 1};
 /* How far a sum of some hundred products may be off, relative to its largest possible value. */
-static const double TOLERANCE[TYPES] = {1e-13, 1e-5, 4e-3, 2e-2, 1e-13, 1e-5, 0, 0};
+static const double TOLERANCE[TYPES] = {1e-13, 1e-5, 4e-3, 2e-2, 1e-13, 1e-5, 0, 0, 0};
 
 static char why[600];
 
@@ -48,6 +48,21 @@ static uint16_t to_bf16(double x) {
     return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
+/* F8 is e4m3: four bits of exponent, three of fraction, no infinity. */
+static double of_f8(uint8_t bits) {
+    int exponent = bits >> 3 & 15, fraction = bits & 7;
+    double size = exponent ? ldexp(8 + fraction, exponent - 10) : ldexp(fraction, -9);
+    return bits & 128 ? -size : size;
+}
+
+/* The nearest value. */
+static uint8_t to_f8(double x) {
+    uint8_t best = 0;
+    for (uint8_t bits = 1; bits < 0x7f; bits++)
+        if (fabs(of_f8(bits) - fabs(x)) < fabs(of_f8(best) - fabs(x))) best = bits;
+    return best | (x < 0 ? 128 : 0);
+}
+
 static void put(enum type type, void *to, size_t i, cplx x) {
     double r = creal(x);
     switch (type) {
@@ -58,6 +73,7 @@ static void put(enum type type, void *to, size_t i, cplx x) {
     case C64: ((double complex *)to)[i] = x; break;
     case C32: ((float complex *)to)[i] = (float complex)x; break;
     case I8: ((int8_t *)to)[i] = (int8_t)r; break;
+    case F8: ((uint8_t *)to)[i] = to_f8(r); break;
     default: ((int32_t *)to)[i] = (int32_t)r; break;
     }
 }
@@ -71,6 +87,7 @@ static cplx get(enum type type, const void *from, size_t i) {
     case C64: return ((const double complex *)from)[i];
     case C32: return ((const float complex *)from)[i];
     case I8: return ((const int8_t *)from)[i];
+    case F8: return of_f8(((const uint8_t *)from)[i]);
     default: return ((const int32_t *)from)[i];
     }
 }

@@ -3,7 +3,8 @@
 #include <cublasLt.h>
 
 static cublasLtHandle_t h;
-static const cudaDataType TYPE[TYPES] = {CUDA_R_64F, CUDA_R_32F, CUDA_R_16F, CUDA_R_16BF, CUDA_C_64F, CUDA_C_32F, CUDA_R_8I, CUDA_R_32I};
+static const cudaDataType TYPE[TYPES] = {CUDA_R_64F, CUDA_R_32F, CUDA_R_16F, CUDA_R_16BF, CUDA_C_64F, CUDA_C_32F, CUDA_R_8I, CUDA_R_32I,
+    CUDA_R_8F_E4M3};
 
 /* What a product is to do beside the multiplication. */
 struct form {
@@ -29,6 +30,9 @@ static const struct form FORMS[] = {
     {F32, F32, CUBLAS_COMPUTE_32F, CUDA_R_32F, CUBLASLT_EPILOGUE_DEFAULT, 1, 1, 1e-5},
     {F16, F16, CUBLAS_COMPUTE_32F, CUDA_R_32F, CUBLASLT_EPILOGUE_DEFAULT, 0, 4, 2e-3},
     {C32, C32, CUBLAS_COMPUTE_32F, CUDA_C_32F, CUBLASLT_EPILOGUE_DEFAULT, 0, 1, 1e-5},
+    {F8, F32, CUBLAS_COMPUTE_32F, CUDA_R_32F, CUBLASLT_EPILOGUE_DEFAULT, 0, 1, 1e-5},
+    {F8, F16, CUBLAS_COMPUTE_32F, CUDA_R_32F, CUBLASLT_EPILOGUE_DEFAULT, 0, 1, 2e-3},
+    {F8, BF16, CUBLAS_COMPUTE_32F, CUDA_R_32F, CUBLASLT_EPILOGUE_DEFAULT, 0, 1, 1e-2},
 };
 
 static double after(cublasLtEpilogue_t epilogue, double x, double bias) {
@@ -100,5 +104,6 @@ static const struct test TESTS[] = {
     {"matmul_f32", matmul, 0}, {"matmul_f64", matmul, 1}, {"matmul_f16", matmul, 2}, {"matmul_bf16", matmul, 3}, {"matmul_tf32", matmul, 4},
     {"matmul_i8", matmul, 5}, {"matmul_f32_relu_bias", matmul, 6}, {"matmul_f16_relu_bias", matmul, 7}, {"matmul_f16_gelu", matmul, 8},
     {"matmul_bf16_bias", matmul, 9}, {"matmul_f32_rows", matmul, 10}, {"matmul_f16_batched", matmul, 11}, {"matmul_c32", matmul, 12},
+    {"matmul_f8_to_f32", matmul, 13}, {"matmul_f8_to_f16", matmul, 14}, {"matmul_f8_to_bf16", matmul, 15},
 };
 MAIN(TESTS)

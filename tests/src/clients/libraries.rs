@@ -3,11 +3,11 @@
 //! They run on a software device that is newer than the machine code in the libraries. So the libraries
 //! take the PTX that they carry, as on a card of the future.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 
 use super::events::Dialect;
 use super::follow::Unit;
@@ -20,30 +20,33 @@ const CAPABILITY: &str = "13.0";
 /// cuBLAS of the newest release too: it takes other ways to a product than the one that PyTorch asks for.
 const NEWEST_CUBLAS: &str = "13.10.0.20";
 
-/// A program and the libraries that it is linked with, as files below `nvidia` in the packages.
-const PROGRAMS: &[(&str, &[&str])] = &[
-    ("cublas", &["cu13/lib/libcublas.so.13"]),
-    ("cublaslt", &["cu13/lib/libcublasLt.so.13"]),
-    ("cudnn", &["cudnn/lib/libcudnn.so.9"]),
-    ("cufft", &["cu13/lib/libcufft.so.12"]),
-    ("curand", &["cu13/lib/libcurand.so.10"]),
-    ("cusolver", &["cu13/lib/libcusolver.so.12"]),
-    ("cusparse", &["cu13/lib/libcusparse.so.12"]),
+/// A program and the library that it is linked with.
+const PROGRAMS: &[(&str, &str)] = &[
+    ("cublas", "libcublas.so."),
+    ("cublaslt", "libcublasLt.so."),
+    ("cudnn", "libcudnn.so."),
+    ("cufft", "libcufft.so."),
+    ("curand", "libcurand.so."),
+    ("cusolver", "libcusolver.so."),
+    ("cusparse", "libcusparse.so."),
 ];
 
-/// One unit for each program.
+/// One unit for each program and release.
 ///
 /// # Errors
 /// [`super::install::Missing`] without the packages; what the compiler said.
 pub(super) fn plan(kit: &Kit) -> Result<Plan> {
     let packages = kit.venv("libraries")?.packages;
     let newest = kit.wheel("nvidia-cublas", NEWEST_CUBLAS)?;
+    let of_cuda_12 = kit.venv("libraries-cu12")?.packages;
     let mut units = Vec::new();
-    for (program, libraries) in PROGRAMS {
-        units.push(unit(kit, program, program, libraries, &[&packages])?);
+    for (program, library) in PROGRAMS {
+        units.push(unit(kit, program, program, library, &[&packages])?);
+        let name = format!("{program}-cu12");
+        units.push(unit(kit, &name, program, library, &[&of_cuda_12])?);
         if program.starts_with("cublas") {
             let name = format!("{program}-newest");
-            units.push(unit(kit, &name, program, libraries, &[&newest, &packages])?);
+            units.push(unit(kit, &name, program, library, &[&newest, &packages])?);
         }
     }
     Ok(Plan {
@@ -53,14 +56,36 @@ pub(super) fn plan(kit: &Kit) -> Result<Plan> {
     })
 }
 
-/// Links a program with the libraries of the first of `packages`, and with the runtime and what else they need of the last.
-fn unit(
-    kit: &Kit,
-    name: &str,
-    program: &str,
-    libraries: &[&str],
-    packages: &[&Path],
-) -> Result<Unit> {
+/// The directories of this name in NVIDIA's packages.
+fn dirs(packages: &Path, name: &str) -> Result<Vec<PathBuf>> {
+    let nvidia = packages.join("nvidia");
+    let all = std::fs::read_dir(&nvidia).with_context(|| nvidia.display().to_string())?;
+    let mut found = Vec::new();
+    for entry in all {
+        found.push(entry?.path().join(name));
+    }
+    found.retain(|dir| dir.is_dir());
+    found.sort();
+    Ok(found)
+}
+
+/// The library whose file's name begins so, in the first of the packages that has it.
+fn find(packages: &[&Path], name: &str) -> Result<PathBuf> {
+    for packages in packages {
+        for dir in dirs(packages, "lib")? {
+            for entry in std::fs::read_dir(dir)? {
+                let entry = entry?;
+                if entry.file_name().to_string_lossy().starts_with(name) {
+                    return Ok(entry.path());
+                }
+            }
+        }
+    }
+    anyhow::bail!("no package carries {name}")
+}
+
+/// Links a program with the library and the runtime in `packages`, of which the first is looked at first.
+fn unit(kit: &Kit, name: &str, program: &str, library: &str, packages: &[&Path]) -> Result<Unit> {
     let binary = kit.dir().join(format!("library-{name}"));
     let mut compiler = Command::new("cc");
     compiler
@@ -75,19 +100,16 @@ fn unit(
         ])
         .arg(&binary)
         .arg(source(&format!("libraries/{program}.c")));
-    let dirs: Vec<_> = packages.iter().map(|dir| dir.join("nvidia")).collect();
-    for dir in &dirs {
-        for include in ["cu13/include", "cudnn/include"] {
-            compiler.arg("-isystem").arg(dir.join(include));
+    for packages in packages {
+        for include in dirs(packages, "include")? {
+            compiler.arg("-isystem").arg(include);
         }
-        for library in ["cu13/lib", "cudnn/lib"] {
-            compiler.arg(format!("-Wl,-rpath,{}", dir.join(library).display()));
+        for libraries in dirs(packages, "lib")? {
+            compiler.arg(format!("-Wl,-rpath,{}", libraries.display()));
         }
     }
-    if let (Some(first), Some(last)) = (dirs.first(), dirs.last()) {
-        compiler.args(libraries.iter().map(|library| first.join(library)));
-        compiler.arg(last.join("cu13/lib/libcudart.so.13"));
-    }
+    compiler.arg(find(packages, library)?);
+    compiler.arg(find(packages, "libcudart.so.")?);
     run(compiler.arg("-lm"))?;
     let tests = list_tests(&binary)?;
     Ok(Unit {
@@ -97,7 +119,8 @@ fn unit(
         words: vec![binary.into()],
         dir: kit.dir().join("scratch"),
         env: Vec::new(),
-        patience: Duration::from_secs(240),
+        // MT19937 prepares 8192 generators: half a minute of a CPU, many on a loaded machine.
+        patience: Duration::from_secs(600),
         alone: false,
     })
 }

@@ -69,7 +69,7 @@ pub const ALL: &[Suite] = &[
     },
     Suite {
         name: "libraries",
-        version: "CUDA 13.2",
+        version: "CUDA 12.8, 13.2",
         plan: libraries::plan,
     },
     Suite {
