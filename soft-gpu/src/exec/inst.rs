@@ -91,7 +91,7 @@ unsafe fn plain<O: Op>(w: &mut Warp, env: &Env<'_>, i: &Inst, mask: u32) -> Flow
 /// # Safety
 /// See [`OpFn`]; the CPU must have AVX2 and FMA.
 #[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2,fma,popcnt,lzcnt,bmi1,bmi2")]
+#[target_feature(enable = "avx2,fma,popcnt,lzcnt,bmi1,bmi2,f16c")]
 unsafe fn wide<O: Op>(w: &mut Warp, env: &Env<'_>, i: &Inst, mask: u32) -> Flow {
     O::run(w, env, i, mask)
 }
@@ -120,7 +120,7 @@ impl Drop for Baseline {
 
 /// True if this CPU runs the wide operations, and they are wanted.
 #[cfg(target_arch = "x86_64")]
-fn has_wide() -> bool {
+pub(crate) fn has_wide() -> bool {
     !BASELINE.get()
         && std::is_x86_feature_detected!("avx2")
         && std::is_x86_feature_detected!("fma")
@@ -128,6 +128,7 @@ fn has_wide() -> bool {
         && std::is_x86_feature_detected!("lzcnt")
         && std::is_x86_feature_detected!("bmi1")
         && std::is_x86_feature_detected!("bmi2")
+        && std::is_x86_feature_detected!("f16c")
 }
 
 /// The function of `O` that is best on this CPU; for operations whose lanes vectorise.

@@ -6,13 +6,19 @@ use super::memory::{Named, address, elements, imm_of, named};
 use super::mods::Mods;
 use super::operand::Want;
 use super::{R, Why};
+#[cfg(target_arch = "x86_64")]
+use crate::exec::inst::has_wide;
 use crate::exec::inst::{Inst, OpFn, op, op_plain};
 use crate::exec::ops::fragment::{Elem, Matrix, Product, Role, Shape};
 use crate::exec::ops::half::{Brain, Half};
 use crate::exec::ops::memory::space;
+#[cfg(not(target_arch = "x86_64"))]
+use crate::exec::ops::mma::Factor;
 use crate::exec::ops::mma::{Doubles, Eights, Floats, Integers, Mma, SingleBits, Tf32};
 use crate::exec::ops::quad::MmaQuad;
 use crate::exec::ops::rows::{LdMatrix, MovMatrix, StMatrix, TRANSPOSED};
+#[cfg(target_arch = "x86_64")]
+use crate::exec::ops::wide::{DoublesWide, MmaWide, Narrow, Singles};
 use crate::exec::ops::wmma::{WmmaLoad, WmmaStore};
 use crate::exec::round::Mode;
 use crate::ptx::ast::Operand;
@@ -98,6 +104,7 @@ fn product(m: &mut Mods<'_>) -> R<Product> {
         and,
         by_column,
         mode,
+        in_place: false,
     })
 }
 
@@ -173,6 +180,31 @@ fn wmma_sizes(s: Shape, e: Elem) -> R<()> {
     Err(Why::unsupported("these sizes are not served"))
 }
 
+/// The operation for narrow floats with sums of this type: by the CPU's wide registers where it has them.
+#[cfg(target_arch = "x86_64")]
+fn floats<T: Narrow<PACKED>, const PACKED: usize>(sums: [Elem; 2]) -> OpFn {
+    match (has_wide(), sums) {
+        (true, [Elem::F32, Elem::F32]) => op::<MmaWide<Singles<T, PACKED>>>(),
+        (true, _) => op::<Mma<Floats<T, PACKED, true>>>(),
+        _ => op::<Mma<Floats<T, PACKED, false>>>(),
+    }
+}
+
+/// The operation for narrow floats with sums of this type.
+#[cfg(not(target_arch = "x86_64"))]
+fn floats<T: Factor, const PACKED: usize>(_: [Elem; 2]) -> OpFn {
+    op::<Mma<Floats<T, PACKED, false>>>()
+}
+
+/// The operation for doubles.
+fn doubles() -> OpFn {
+    #[cfg(target_arch = "x86_64")]
+    if has_wide() {
+        return op::<MmaWide<DoublesWide>>();
+    }
+    op::<Mma<Doubles>>()
+}
+
 /// The operation of a product's types.
 fn operation(p: &Product) -> R<OpFn> {
     use Elem::*;
@@ -180,15 +212,16 @@ fn operation(p: &Product) -> R<OpFn> {
     let [a, b, c, d] = p.elems;
     let run = match (a, b, c, d) {
         _ if p.clamp && !integer(a) => None,
-        (F16, F16, F16 | F32, F16 | F32) => Some(op::<Mma<Floats<Half>>>()),
-        (BF16, BF16, F32, F32) => Some(op::<Mma<Floats<Brain>>>()),
-        (TF32, TF32, F32, F32) => Some(op::<Mma<Floats<Tf32>>>()),
+        (F16, F16, F16 | F32, F16 | F32) => Some(floats::<Half, 2>([c, d])),
+        (BF16, BF16, F32, F32) => Some(floats::<Brain, 2>([c, d])),
+        (TF32, TF32, F32, F32) => Some(floats::<Tf32, 1>([c, d])),
         (E4M3 | E5M2, E4M3 | E5M2, F16 | F32, F16 | F32) => Some(op::<Mma<Eights>>()),
-        (F64, F64, F64, F64) => Some(op::<Mma<Doubles>>()),
+        (F64, F64, F64, F64) => Some(doubles()),
         (B1, B1, S32, S32) => Some(op::<Mma<SingleBits>>()),
-        (a, b, S32, S32) if integer(a) && integer(b) && a.bits() == b.bits() => {
-            Some(op::<Mma<Integers>>())
-        }
+        (a, b, S32, S32) if integer(a) && integer(b) && a.bits() == b.bits() => match a.bits() {
+            8 => Some(op::<Mma<Integers<4, 32>>>()),
+            _ => Some(op::<Mma<Integers<8, 64>>>()),
+        },
         _ => None,
     };
     run.ok_or_else(|| Why::unsupported("a product of these types is not served"))
@@ -269,6 +302,10 @@ fn emit_product<'m>(
         list.extend_from_slice(&regs[..used[n]]);
     }
     let e = f.m.operand_list(&list)?;
+    let p = Product {
+        in_place: in_place(&p, &list, used),
+        ..p
+    };
     f.emit(Inst {
         run,
         e,
@@ -276,6 +313,17 @@ fn emit_product<'m>(
         ..f.blank()
     });
     Ok(())
+}
+
+/// Whether no tile's results are in registers that a later tile reads.
+fn in_place(p: &Product, list: &[u32], [d, a, b, _]: [usize; 4]) -> bool {
+    let (d, rest) = list.split_at(d);
+    let (factors, c) = rest.split_at(a + b);
+    let tiles = (p.shape.high() * p.shape.across()) as usize;
+    let [ours, theirs] = [d, c].map(|all| (all.len() / tiles).max(1));
+    let of_later = |n: usize, reg| c.iter().skip((n / ours + 1) * theirs).any(|c| *c == reg);
+    let mut results = d.iter().enumerate();
+    results.all(|(n, reg)| !factors.contains(reg) && !of_later(n, *reg))
 }
 
 /// `wmma.load.{a,b,c}` and `wmma.store.d`:

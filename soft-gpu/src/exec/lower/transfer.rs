@@ -58,7 +58,7 @@ fn copy<'m>(f: &mut Func<'_, 'm>, m: &mut Mods<'_>, ops: &'m [Operand]) -> R<()>
         return Err(Why::invalid("copies are of 4, 8 or 16 bytes, .cg of 16"));
     }
     let mut inst = Inst {
-        run: op_plain::<CopyAsync>(),
+        run: op::<CopyAsync>(),
         imm: size,
         ..f.blank()
     };

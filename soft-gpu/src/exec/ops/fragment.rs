@@ -255,6 +255,8 @@ pub(crate) struct Product {
     pub(crate) by_column: [bool; 2],
     /// Rounding mode of doubles, as in [`crate::exec::round::Mode::of`].
     pub(crate) mode: u64,
+    /// D's registers are none of A's and B's, and of C's at most those of the same tile.
+    pub(crate) in_place: bool,
 }
 
 impl Product {
@@ -272,6 +274,7 @@ impl Product {
             | p << 34
             | q << 35
             | (self.mode & 3) << 36
+            | u64::from(self.in_place) << 38
     }
 
     /// From [`Self::code`].
@@ -285,6 +288,7 @@ impl Product {
             and: flag(33),
             by_column: [flag(34), flag(35)],
             mode: code >> 36 & 3,
+            in_place: flag(38),
         }
     }
 

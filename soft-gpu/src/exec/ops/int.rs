@@ -385,16 +385,14 @@ fn bfe_s(a: i64, pos: u32, len: u32, width: u32) -> i64 {
 #[inline(always)]
 pub(crate) fn bfi(a: u64, b: u64, pos: u32, len: u32, width: u32) -> u64 {
     let (pos, len) = (pos & 0xff, len & 0xff);
-    if pos >= width || len == 0 {
-        return b;
-    }
+    // Without branches, for vectors: shifts are by less than the width, and where they should not be nothing is put.
     let ones = if len >= 64 {
         u64::MAX
     } else {
-        (1u64 << len) - 1
+        (1u64 << (len & 63)) - 1
     };
-    let mask = ones << pos;
-    (b & !mask) | ((a << pos) & mask)
+    let mask = if pos >= width { 0 } else { ones << (pos & 63) };
+    (b & !mask) | ((a << (pos & 63)) & mask)
 }
 
 #[inline(always)]

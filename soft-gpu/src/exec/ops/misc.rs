@@ -11,6 +11,7 @@ use crate::exec::warp::Warp;
 /// `bfi`: `a` into `b` at `c`, `e` bits.
 pub(crate) struct Bfi<R>(std::marker::PhantomData<R>);
 impl<R: Raw> Op for Bfi<R> {
+    #[inline(always)]
     fn run(w: &mut Warp, _: &Env<'_>, i: &Inst, mask: u32) -> Flow {
         let mut t = [R::default(); LANES];
         for (l, t) in t.iter_mut().enumerate() {

@@ -14,7 +14,7 @@ use super::float::canon;
 use super::fragment::{Elem, Product};
 use super::half::{Brain, Half, Small};
 use super::narrow::{E4m3, E5m2, Tiny};
-use super::tile::{Lines, MOST_TILES, Rows, apart, lines, registers, rows, sums, tiles, write};
+use super::tile::{Lines, MOST_TILES, Rows, apart, lines, part, registers, rows, sums, write};
 use crate::exec::env::Env;
 use crate::exec::inst::{Flow, Inst, Op};
 use crate::exec::round::{self, Mode};
@@ -22,14 +22,11 @@ use crate::exec::warp::Warp;
 
 /// A type of narrow floating-point factors.
 pub(crate) trait Factor {
-    /// Elements of a register.
-    const PACKED: usize;
     /// Element `j` of a register, exactly.
     fn get(word: u32, j: usize) -> f64;
 }
 
 impl Factor for Half {
-    const PACKED: usize = 2;
     #[inline(always)]
     fn get(word: u32, j: usize) -> f64 {
         Half::wide((word >> (16 * j)) as u16)
@@ -37,7 +34,6 @@ impl Factor for Half {
 }
 
 impl Factor for Brain {
-    const PACKED: usize = 2;
     #[inline(always)]
     fn get(word: u32, j: usize) -> f64 {
         Brain::wide((word >> (16 * j)) as u16)
@@ -47,7 +43,6 @@ impl Factor for Brain {
 /// `tf32`: a single without its low 13 bits.
 pub(crate) struct Tf32;
 impl Factor for Tf32 {
-    const PACKED: usize = 1;
     #[inline(always)]
     fn get(word: u32, _: usize) -> f64 {
         let x = f32::from_bits(word);
@@ -58,19 +53,23 @@ impl Factor for Tf32 {
     }
 }
 
-/// Adds the products of a tile to `sum`, in ascending k.
+/// Adds the products of a tile to `sum`, in ascending k. `FUSED` is without rounding the products, which is the same
+/// where they are exact, and faster where the CPU has an instruction for it.
 #[inline(always)]
-fn accumulate<const K: usize>(
+fn accumulate<const FUSED: bool, const K: usize>(
     a: &Rows<f64, K>,
-    b: &Lines<f64, K>,
-    k: usize,
+    (b, k): (&Lines<f64, K>, u32),
     sum: &mut Lines<f64, 16>,
 ) {
     for (row, line) in a.iter().zip(sum) {
         let mut s = *line;
-        for (x, y) in row.iter().zip(b).take(k) {
+        for (x, y) in row.iter().zip(b).take(k as usize) {
             for n in 0..8 {
-                s[n] += x * y[n];
+                s[n] = if FUSED {
+                    x.mul_add(y[n], s[n])
+                } else {
+                    s[n] + x * y[n]
+                };
             }
         }
         *line = s;
@@ -96,10 +95,14 @@ pub(crate) fn single_of(x: f64, _: usize) -> u32 {
 
 /// How elements of one family are multiplied: a tile of at most 16 by 8 sums at a time.
 pub(crate) trait Multiply {
+    /// A tile of A.
+    type Left;
     /// A sum.
     type Sum: Copy;
-    /// The sums of a tile from the registers of A, B and C.
-    fn tile(w: &Warp, p: &Product, a: &[u32], b: &[u32], c: &[u32]) -> Lines<Self::Sum, 16>;
+    /// A tile of A from its registers.
+    fn left(w: &Warp, p: &Product, a: &[u32]) -> Self::Left;
+    /// The sums of a tile from one of A and the registers of B and C.
+    fn tile(w: &Warp, p: &Product, a: &Self::Left, b: &[u32], c: &[u32]) -> Lines<Self::Sum, 16>;
     /// Writes a tile to the registers `d`.
     fn put(w: &mut Warp, p: &Product, d: &[u32], mask: u32, sums: &Lines<Self::Sum, 16>);
 }
@@ -112,31 +115,48 @@ impl<M: Multiply> Op for Mma<M> {
         if let Some(flow) = apart(w, mask) {
             return flow;
         }
-        let p = Product::at(i.imm);
-        let regs = registers(env, i, p.counts());
-        // D is written after all tiles are read: its registers may be A's, B's or C's.
-        let mut results = [const { None }; MOST_TILES];
-        for (slot, [_, a, b, c]) in results.iter_mut().zip(tiles(&p, regs)) {
-            *slot = Some(M::tile(w, &p, a, b, c));
-        }
-        for (sums, [d, ..]) in results.iter().flatten().zip(tiles(&p, regs)) {
-            M::put(w, &p, d, mask, sums);
-        }
+        Self::product(w, env, i, mask);
         Flow::Next
     }
 }
 
-/// `f16`, `bf16` and `tf32` with sums of `f32` or `f16`.
-pub(crate) struct Floats<T>(PhantomData<T>);
-impl<T: Factor> Multiply for Floats<T> {
+impl<M: Multiply> Mma<M> {
+    /// The product, when all lanes are there.
+    #[inline(always)]
+    pub(crate) fn product(w: &mut Warp, env: &Env<'_>, i: &Inst, mask: u32) {
+        let p = Product::at(i.imm);
+        let [d, a, b, c] = registers(env, i, p.counts());
+        let (high, across) = (p.shape.high() as usize, p.shape.across() as usize);
+        let all = high * across;
+        // D is written after all tiles are read: its registers may be A's, B's or C's.
+        let mut results = [const { None }; MOST_TILES];
+        for (t, slot) in results.iter_mut().enumerate().take(all) {
+            let left = M::left(w, &p, part(a, high, t / across));
+            let (b, c) = (part(b, across, t % across), part(c, all, t));
+            *slot = Some(M::tile(w, &p, &left, b, c));
+        }
+        for (t, sums) in results.iter().flatten().enumerate() {
+            M::put(w, &p, part(d, all, t), mask, sums);
+        }
+    }
+}
+
+/// `f16`, `bf16` and `tf32` with sums of `f32` or `f16`, by fused additions or not: the products are exact.
+pub(crate) struct Floats<T, const PACKED: usize, const FUSED: bool>(PhantomData<T>);
+impl<T: Factor, const PACKED: usize, const FUSED: bool> Multiply for Floats<T, PACKED, FUSED> {
+    type Left = Rows<f64, 16>;
     type Sum = f64;
 
     #[inline(always)]
-    fn tile(w: &Warp, p: &Product, a: &[u32], b: &[u32], c: &[u32]) -> Lines<f64, 16> {
-        let a = rows::<u32, f64, 16>(w, a, p.shape.m > 8, T::PACKED, T::get);
-        let b = lines::<u32, f64, 16>(w, b, T::PACKED, T::get);
+    fn left(w: &Warp, p: &Product, a: &[u32]) -> Rows<f64, 16> {
+        rows::<u32, f64, 16, PACKED>(w, a, p.shape.m > 8, T::get)
+    }
+
+    #[inline(always)]
+    fn tile(w: &Warp, p: &Product, a: &Rows<f64, 16>, b: &[u32], c: &[u32]) -> Lines<f64, 16> {
+        let b = lines::<u32, f64, 16, PACKED>(w, b, T::get);
         let mut s = float_sums(w, p, c);
-        accumulate(&a, &b, p.shape.k as usize, &mut s);
+        accumulate::<FUSED, 16>(a, (&b, p.shape.k), &mut s);
         s
     }
 
@@ -161,21 +181,25 @@ fn float_sums(w: &Warp, p: &Product, c: &[u32]) -> Lines<f64, 16> {
 /// `e4m3` and `e5m2`, in any combination, with sums of `f32` or `f16`.
 pub(crate) struct Eights;
 impl Multiply for Eights {
+    type Left = Rows<f64, 32>;
     type Sum = f64;
 
     #[inline(always)]
-    fn tile(w: &Warp, p: &Product, a: &[u32], b: &[u32], c: &[u32]) -> Lines<f64, 16> {
-        let [ea, eb, ..] = p.elems;
-        let a = rows::<u32, f64, 32>(w, a, true, 4, |v, j| eight(v, j, ea));
-        let b = lines::<u32, f64, 32>(w, b, 4, |v, j| eight(v, j, eb));
+    fn left(w: &Warp, p: &Product, a: &[u32]) -> Rows<f64, 32> {
+        rows::<u32, f64, 32, 4>(w, a, true, |v, j| eight(v, j, p.elems[0]))
+    }
+
+    #[inline(always)]
+    fn tile(w: &Warp, p: &Product, a: &Rows<f64, 32>, b: &[u32], c: &[u32]) -> Lines<f64, 16> {
+        let b = lines::<u32, f64, 32, 4>(w, b, |v, j| eight(v, j, p.elems[1]));
         let mut s = float_sums(w, p, c);
-        accumulate(&a, &b, p.shape.k as usize, &mut s);
+        accumulate::<false, 32>(a, (&b, p.shape.k), &mut s);
         s
     }
 
     #[inline(always)]
     fn put(w: &mut Warp, p: &Product, d: &[u32], mask: u32, sums: &Lines<f64, 16>) {
-        Floats::<Half>::put(w, p, d, mask, sums);
+        Floats::<Half, 2, false>::put(w, p, d, mask, sums);
     }
 }
 
@@ -192,23 +216,27 @@ fn eight(word: u32, j: usize, elem: Elem) -> f64 {
 /// `f64`.
 pub(crate) struct Doubles;
 impl Multiply for Doubles {
+    type Left = Rows<f64, 16>;
     type Sum = f64;
 
     #[inline(always)]
-    fn tile(w: &Warp, p: &Product, a: &[u32], b: &[u32], c: &[u32]) -> Lines<f64, 16> {
+    fn left(w: &Warp, p: &Product, a: &[u32]) -> Rows<f64, 16> {
+        rows::<u64, f64, 16, 1>(w, a, p.shape.m > 8, |word, _| f64::from_bits(word))
+    }
+
+    #[inline(always)]
+    fn tile(w: &Warp, p: &Product, a: &Rows<f64, 16>, b: &[u32], c: &[u32]) -> Lines<f64, 16> {
         let bits = |word: u64, _: usize| f64::from_bits(word);
-        let a = rows::<u64, f64, 16>(w, a, p.shape.m > 8, 1, bits);
-        let b = lines::<u64, f64, 16>(w, b, 1, bits);
+        let b = lines::<u64, f64, 16, 1>(w, b, bits);
         let mut s = sums(w, c, 1, bits);
         let mode = Mode::of(p.mode);
+        if mode == Mode::Nearest {
+            accumulate::<true, 16>(a, (&b, p.shape.k), &mut s);
+            return s;
+        }
         for (row, line) in a.iter().zip(&mut s) {
             for (x, y) in row.iter().zip(&b).take(p.shape.k as usize) {
-                for n in 0..8 {
-                    line[n] = match mode {
-                        Mode::Nearest => x.mul_add(y[n], line[n]),
-                        _ => round::fma64(*x, y[n], line[n], mode),
-                    };
-                }
+                *line = std::array::from_fn(|n| round::fma64(*x, y[n], line[n], mode));
             }
         }
         s
@@ -220,15 +248,18 @@ impl Multiply for Doubles {
     }
 }
 
-/// Element `j` of a register of integers.
+/// Element `j` of a register of so many integers.
 #[inline(always)]
-fn integer(word: u32, j: usize, elem: Elem) -> i32 {
-    match elem {
-        Elem::S8 => i32::from((word >> (8 * j)) as i8),
-        Elem::U8 => i32::from((word >> (8 * j)) as u8),
-        Elem::S4 => (word << (28 - 4 * j)) as i32 >> 28,
-        _ => (word >> (4 * j) & 15) as i32,
-    }
+fn signed<const PACKED: usize>(word: u32, j: usize) -> i32 {
+    let bits = 32 / PACKED;
+    (word << (32 - bits * (j + 1))) as i32 >> (32 - bits)
+}
+
+/// As [`signed`].
+#[inline(always)]
+fn unsigned<const PACKED: usize>(word: u32, j: usize) -> i32 {
+    let bits = 32 / PACKED;
+    (word << (32 - bits * (j + 1)) >> (32 - bits)) as i32
 }
 
 /// An exact sum in 32 bits.
@@ -248,10 +279,14 @@ fn whole(word: u32, _: usize) -> i64 {
 
 /// Adds the products of a tile to `sum`: each has 17 bits at most, and there are at most 64.
 #[inline(always)]
-fn add_products(a: &Rows<i32, 64>, b: &Lines<i32, 64>, k: usize, sum: &mut Lines<i64, 16>) {
+fn add_products<const K: usize>(
+    a: &Rows<i32, K>,
+    (b, k): (&Lines<i32, K>, u32),
+    sum: &mut Lines<i64, 16>,
+) {
     for (row, line) in a.iter().zip(sum) {
         let mut t = [0i32; 8];
-        for (x, y) in row.iter().zip(b).take(k) {
+        for (x, y) in row.iter().zip(b).take(k as usize) {
             for n in 0..8 {
                 t[n] += x * y[n];
             }
@@ -262,19 +297,31 @@ fn add_products(a: &Rows<i32, 64>, b: &Lines<i32, 64>, k: usize, sum: &mut Lines
     }
 }
 
-/// Integers of 8 and 4 bits.
-pub(crate) struct Integers;
-impl Multiply for Integers {
+/// Integers, `PACKED` to a register and at most `K` along k: 8 bits and 32, or 4 and 64.
+pub(crate) struct Integers<const PACKED: usize, const K: usize>;
+impl<const PACKED: usize, const K: usize> Multiply for Integers<PACKED, K> {
+    type Left = Rows<i32, K>;
     type Sum = i64;
 
     #[inline(always)]
-    fn tile(w: &Warp, p: &Product, a: &[u32], b: &[u32], c: &[u32]) -> Lines<i64, 16> {
-        let [ea, eb, ..] = p.elems;
-        let packed = ea.packed() as usize;
-        let a = rows::<u32, i32, 64>(w, a, p.shape.m > 8, packed, |v, j| integer(v, j, ea));
-        let b = lines::<u32, i32, 64>(w, b, packed, |v, j| integer(v, j, eb));
+    fn left(w: &Warp, p: &Product, a: &[u32]) -> Rows<i32, K> {
+        let (tall, elem) = (p.shape.m > 8, p.elems[0]);
+        if matches!(elem, Elem::S8 | Elem::S4) {
+            rows::<u32, i32, K, PACKED>(w, a, tall, signed::<PACKED>)
+        } else {
+            rows::<u32, i32, K, PACKED>(w, a, tall, unsigned::<PACKED>)
+        }
+    }
+
+    #[inline(always)]
+    fn tile(w: &Warp, p: &Product, a: &Rows<i32, K>, b: &[u32], c: &[u32]) -> Lines<i64, 16> {
+        let b = if matches!(p.elems[1], Elem::S8 | Elem::S4) {
+            lines::<u32, i32, K, PACKED>(w, b, signed::<PACKED>)
+        } else {
+            lines::<u32, i32, K, PACKED>(w, b, unsigned::<PACKED>)
+        };
         let mut s = sums(w, c, 1, whole);
-        add_products(&a, &b, p.shape.k as usize, &mut s);
+        add_products(a, (&b, p.shape.k), &mut s);
         s
     }
 
@@ -287,13 +334,17 @@ impl Multiply for Integers {
 /// Single bits, a register of 32 as one element.
 pub(crate) struct SingleBits;
 impl Multiply for SingleBits {
+    type Left = Rows<u32, 8>;
     type Sum = i64;
 
     #[inline(always)]
-    fn tile(w: &Warp, p: &Product, a: &[u32], b: &[u32], c: &[u32]) -> Lines<i64, 16> {
-        let word = |v: u32, _: usize| v;
-        let a = rows::<u32, u32, 8>(w, a, p.shape.m > 8, 1, word);
-        let b = lines::<u32, u32, 8>(w, b, 1, word);
+    fn left(w: &Warp, p: &Product, a: &[u32]) -> Rows<u32, 8> {
+        rows::<u32, u32, 8, 1>(w, a, p.shape.m > 8, |word, _| word)
+    }
+
+    #[inline(always)]
+    fn tile(w: &Warp, p: &Product, a: &Rows<u32, 8>, b: &[u32], c: &[u32]) -> Lines<i64, 16> {
+        let b = lines::<u32, u32, 8, 1>(w, b, |word, _| word);
         let mut s = sums(w, c, 1, whole);
         for (row, line) in a.iter().zip(&mut s) {
             for (x, y) in row.iter().zip(&b).take(p.shape.k as usize / 32) {
@@ -308,6 +359,6 @@ impl Multiply for SingleBits {
 
     #[inline(always)]
     fn put(w: &mut Warp, p: &Product, d: &[u32], mask: u32, sums: &Lines<i64, 16>) {
-        Integers::put(w, p, d, mask, sums);
+        write(w, d, 1, mask, sums, |x, _| fit(x, p.clamp));
     }
 }

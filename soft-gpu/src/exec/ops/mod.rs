@@ -25,4 +25,6 @@ pub(crate) mod rows;
 pub(crate) mod shuffle;
 pub(crate) mod tile;
 pub(crate) mod transfer;
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod wide;
 pub(crate) mod wmma;

@@ -106,9 +106,6 @@ impl F1 for ToTf32 {
     #[inline(always)]
     fn f(a: f32, m: u64) -> f32 {
         const REST: u32 = 0x1fff;
-        if a.is_nan() {
-            return canon(a);
-        }
         let b = relu(a, m).to_bits();
         let up = match Mode::of(m) {
             _ if m & AWAY != 0 => 0x1000,
@@ -117,10 +114,16 @@ impl F1 for ToTf32 {
         };
         // A carry out of the fraction is the next exponent's value, infinity at the end.
         let r = b.wrapping_add(up) & !REST;
-        if m & SATFINITE != 0 && r & 0x7fff_ffff == 0x7f80_0000 {
-            return f32::from_bits((r & 0x8000_0000) | (0x7f7f_ffff & !REST));
-        }
-        f32::from_bits(r)
+        let (sign, size) = (r & 0x8000_0000, r & 0x7fff_ffff);
+        let largest = if m & SATFINITE != 0 {
+            0x7f7f_ffff & !REST
+        } else {
+            size
+        };
+        let r = sign | if size == 0x7f80_0000 { largest } else { size };
+        // Chosen at the end, so that lanes are computed alike.
+        let nan = a.to_bits() & 0x7fff_ffff > 0x7f80_0000;
+        f32::from_bits(if nan { 0x7fff_ffff } else { r })
     }
 }
 

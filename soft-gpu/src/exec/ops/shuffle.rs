@@ -16,18 +16,28 @@ pub(crate) fn teams(
     mask: u32,
     mut f: impl FnMut(&mut Warp, u32, u32),
 ) -> Flow {
-    if op == NONE {
-        f(w, mask, mask);
+    if let Some(members) = one_team(w, op, mask) {
+        f(w, mask, members);
         return Flow::Next;
     }
     let members = *u32::src(w, op);
-    let first = members[mask.trailing_zeros() as usize];
-    let same = members.iter().all(|m| *m == first);
-    if same && w.together(first, mask) {
-        f(w, mask, first & mask);
-        return Flow::Next;
-    }
     several(w, &members, mask, &mut f)
+}
+
+/// The members that are here, if the lanes are one team and none is on its way. (The operation is then done outside
+/// of [`teams`]: a closure is not compiled for the CPU's wide registers.)
+#[inline(always)]
+fn one_team(w: &mut Warp, op: u32, mask: u32) -> Option<u32> {
+    if op == NONE {
+        return Some(mask);
+    }
+    let members = u32::src(w, op);
+    let first = members[mask.trailing_zeros() as usize];
+    let mut odd = 0;
+    for m in members {
+        odd |= m ^ first;
+    }
+    (odd == 0 && w.together(first, mask)).then_some(first & mask)
 }
 
 /// [`teams`] where the lanes may name different members, or must wait.
@@ -75,6 +85,10 @@ pub(crate) struct Shfl;
 impl Op for Shfl {
     #[inline(always)]
     fn run(w: &mut Warp, _: &Env<'_>, i: &Inst, mask: u32) -> Flow {
+        if one_team(w, i.e, mask).is_some() {
+            shuffle(w, i, mask);
+            return Flow::Next;
+        }
         teams(w, i.e, mask, |w, team, _| shuffle(w, i, team))
     }
 }

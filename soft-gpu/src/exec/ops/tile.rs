@@ -1,7 +1,6 @@
 //! Tiles of matrices in a warp's registers: what `mma` and `wmma.mma` read and write. The layout is
 //! that of [`super::fragment`].
 
-use super::fragment::Product;
 use crate::exec::col::{Raw, put};
 use crate::exec::env::Env;
 use crate::exec::inst::{Flow, Inst, LANES};
@@ -38,24 +37,30 @@ pub(crate) type Rows<E, const K: usize> = [[E; K]; 16];
 /// Values of a tile of B: up to `K` rows of 8.
 pub(crate) type Lines<E, const K: usize> = [[E; 8]; K];
 
-/// A tile of A from its registers; `get(word, j)` is element `j` of a word.
+/// A register's lanes by fours: with them it has a row of A, a column of B or a row of C.
 #[inline(always)]
-pub(crate) fn rows<W: Raw, E: Copy + Default, const K: usize>(
+fn fours<W: Raw>(w: &Warp, reg: u32) -> &[[W; 4]] {
+    W::src(w, reg).as_chunks().0
+}
+
+/// A tile of A from its registers, of which each has `P` elements; `get(word, j)` is element `j` of a word.
+#[inline(always)]
+pub(crate) fn rows<W: Raw, E: Copy + Default, const K: usize, const P: usize>(
     w: &Warp,
     regs: &[u32],
     tall: bool,
-    packed: usize,
     get: impl Fn(W, usize) -> E,
 ) -> Rows<E, K> {
     let mut out = [[E::default(); K]; 16];
     for (q, &reg) in regs.iter().enumerate() {
-        let v = W::src(w, reg);
         let (up, block) = if tall { (q & 1, q >> 1) } else { (0, q) };
-        for g in 0..8 {
-            let row = &mut out[g + 8 * up];
-            for t in 0..4 {
-                for j in 0..packed {
-                    row[((block * 4 + t) * packed + j) & (K - 1)] = get(v[4 * g + t], j);
+        for (row, four) in out[8 * up..].iter_mut().zip(fours::<W>(w, reg)) {
+            let Some(part) = row.as_chunks_mut::<P>().0.get_mut(4 * block..4 * block + 4) else {
+                continue;
+            };
+            for (part, word) in part.iter_mut().zip(four) {
+                for (j, x) in part.iter_mut().enumerate() {
+                    *x = get(*word, j);
                 }
             }
         }
@@ -65,28 +70,43 @@ pub(crate) fn rows<W: Raw, E: Copy + Default, const K: usize>(
 
 /// A tile of B from its registers.
 #[inline(always)]
-pub(crate) fn lines<W: Raw, E: Copy + Default, const K: usize>(
+pub(crate) fn lines<W: Raw, E: Copy + Default, const K: usize, const P: usize>(
     w: &Warp,
     regs: &[u32],
-    packed: usize,
     get: impl Fn(W, usize) -> E,
 ) -> Lines<E, K> {
     let mut out = [[E::default(); 8]; K];
-    for (q, &reg) in regs.iter().enumerate() {
-        let v = W::src(w, reg);
-        for t in 0..4 {
-            for j in 0..packed {
-                let line = &mut out[((q * 4 + t) * packed + j) & (K - 1)];
-                for (g, x) in line.iter_mut().enumerate() {
-                    *x = get(v[4 * g + t], j);
-                }
+    for (&reg, lines) in regs.iter().zip(out.as_chunks_mut::<P>().0.chunks_mut(4)) {
+        let mut across = [[W::default(); 8]; 4];
+        for (g, four) in fours::<W>(w, reg).iter().enumerate() {
+            for (words, word) in across.iter_mut().zip(four) {
+                words[g & 7] = *word;
+            }
+        }
+        for (lines, words) in lines.iter_mut().zip(&across) {
+            for (j, line) in lines.iter_mut().enumerate() {
+                *line = words.map(|word| get(word, j));
             }
         }
     }
     out
 }
 
-/// A tile of C from its registers.
+/// Where the two columns of a row of C are: those of one word, or the same word of two registers.
+#[inline(always)]
+fn pairs(regs: &[u32], packed: usize) -> impl Iterator<Item = (usize, [u32; 2], [usize; 2])> {
+    let step = 3 - packed;
+    regs.chunks_exact(step).enumerate().map(move |(n, r)| {
+        let second = if packed == 2 {
+            (r[0], 1)
+        } else {
+            (r[1 % step], 0)
+        };
+        (8 * (n & 1), [r[0], second.0], [0, second.1])
+    })
+}
+
+/// A tile of C from its registers, which have one element or two.
 #[inline(always)]
 pub(crate) fn sums<W: Raw, E: Copy + Default>(
     w: &Warp,
@@ -95,12 +115,11 @@ pub(crate) fn sums<W: Raw, E: Copy + Default>(
     get: impl Fn(W, usize) -> E,
 ) -> Lines<E, 16> {
     let mut out = [[E::default(); 8]; 16];
-    for (r, &reg) in regs.iter().enumerate() {
-        let v = W::src(w, reg);
-        for j in 0..packed {
-            let q = r * packed + j;
-            for (l, &word) in v.iter().enumerate() {
-                out[(l >> 2) + 8 * (q >> 1 & 1)][(l & 3) * 2 + (q & 1)] = get(word, j);
+    for (row, [even, odd], [i, j]) in pairs(regs, packed) {
+        let words = fours::<W>(w, even).iter().zip(fours::<W>(w, odd));
+        for (line, (even, odd)) in out[row..].iter_mut().zip(words) {
+            for (t, pair) in line.as_chunks_mut::<2>().0.iter_mut().enumerate() {
+                *pair = [get(even[t], i), get(odd[t], j)];
             }
         }
     }
@@ -117,37 +136,28 @@ pub(crate) fn write<W: Raw + std::ops::BitOr<Output = W>, E: Copy>(
     tile: &Lines<E, 16>,
     set: impl Fn(E, usize) -> W,
 ) {
-    for (r, &reg) in regs.iter().enumerate() {
-        let mut t = [W::default(); LANES];
-        for j in 0..packed {
-            let q = r * packed + j;
-            for (l, t) in t.iter_mut().enumerate() {
-                let x = tile[(l >> 2) + 8 * (q >> 1 & 1)][(l & 3) * 2 + (q & 1)];
-                *t = *t | set(x, j);
-            }
+    for (row, [even, odd], [i, j]) in pairs(regs, packed) {
+        let mut words = [[[W::default(); 4]; 8]; 2];
+        let [low, high] = &mut words;
+        for ((low, high), line) in low.iter_mut().zip(high).zip(&tile[row & 8..]) {
+            let all = [line.map(|x| set(x, i)), line.map(|x| set(x, j))];
+            *low = std::array::from_fn(|t| all[0][2 * t]);
+            *high = std::array::from_fn(|t| all[1][2 * t + 1]);
         }
-        put(w, reg, &t, mask);
+        let [low, high] = words.map(|fours| std::array::from_fn(|l| fours[l / 4][l % 4]));
+        if packed == 2 {
+            let both: [W; LANES] = std::array::from_fn(|l: usize| low[l] | high[l]);
+            put(w, even, &both, mask);
+        } else {
+            put(w, even, &low, mask);
+            put(w, odd, &high, mask);
+        }
     }
 }
 
-/// The registers (D, A, B, C) of each tile of a product, at most four: rows of tiles first.
+/// Part `n` of `parts` equal ones.
 #[inline(always)]
-pub(crate) fn tiles<'r>(
-    p: &Product,
-    regs: [&'r [u32]; 4],
-) -> impl Iterator<Item = [&'r [u32]; 4]> + use<'r> {
-    let (high, across) = (p.shape.high() as usize, p.shape.across() as usize);
-    (0..(high * across).min(MOST_TILES)).map(move |t| {
-        let [d, a, b, c] = regs;
-        let part = |v: &'r [u32], n: usize, k: usize| {
-            let size = v.len() / n;
-            &v[k * size..(k + 1) * size]
-        };
-        [
-            part(d, high * across, t),
-            part(a, high, t / across),
-            part(b, across, t % across),
-            part(c, high * across, t),
-        ]
-    })
+pub(crate) fn part(all: &[u32], parts: usize, n: usize) -> &[u32] {
+    let size = all.len() / parts;
+    &all[n * size..(n + 1) * size]
 }

@@ -12,8 +12,12 @@ use crate::exec::warp::Warp;
 /// take the place of the others.
 pub(crate) struct CopyAsync;
 impl Op for CopyAsync {
+    #[inline(always)]
     fn run(w: &mut Warp, env: &Env<'_>, i: &Inst, mask: u32) -> Flow {
         let size = i.imm & 0xff;
+        if mask == u32::MAX && i.e == NONE && whole(w, env, i, size) {
+            return Flow::Next;
+        }
         let ignored = if i.e == NONE { 0 } else { w.pred(i.e) };
         let mut rest = mask;
         while rest != 0 {
@@ -31,6 +35,41 @@ impl Op for CopyAsync {
         }
         Flow::Next
     }
+}
+
+/// Copies of all lanes from places near each other, with two checks for all; false, and nothing done, if they are
+/// not, or if one might fault.
+#[inline(always)]
+fn whole(w: &Warp, env: &Env<'_>, i: &Inst, size: u64) -> bool {
+    /// A warp's 16 bytes a lane, from some lines of a matrix.
+    const NEAR: u64 = 64 << 10;
+    let (dst, src) = (u64::src(w, i.c), u64::src(w, i.a));
+    if i.b != NONE && u32::src(w, i.b).iter().any(|take| u64::from(*take) < size) {
+        return false;
+    }
+    let (mut bits, mut end, mut lo, mut hi) = (0, 0, u64::MAX, 0);
+    for (d, s) in dst.iter().zip(src) {
+        bits |= d | s;
+        end = end.max(*d);
+        lo = lo.min(*s);
+        hi = hi.max(*s);
+    }
+    let fits = end.saturating_add(size) <= env.shared_len && hi - lo <= NEAR;
+    if bits & (size - 1) != 0 || !fits || !env.arena.live(lo, hi - lo + size) {
+        return false;
+    }
+    for (d, s) in dst.iter().zip(src) {
+        let (from, to) = (*s as *const u8, env.shared.wrapping_add(*d as usize));
+        // SAFETY: all lanes' sizes are checked at both ends; global memory is none of a block's shared.
+        unsafe {
+            match size {
+                16 => std::ptr::copy_nonoverlapping(from, to, 16),
+                8 => std::ptr::copy_nonoverlapping(from, to, 8),
+                _ => std::ptr::copy_nonoverlapping(from, to, size as usize),
+            }
+        }
+    }
+    true
 }
 
 /// One lane's copy; false if it faults. A source of which nothing is read may be any address.

@@ -1,13 +1,15 @@
 //! `wmma.load` and `wmma.store`: matrices between memory and a warp's registers.
 //!
-//! Every lane moves the elements of its fragment ([`super::fragment`]), in any state space.
+//! Every lane moves the elements of its fragment ([`super::fragment`]), in any state space. Where all lanes
+//! name the same matrix, as the manual wants, its lines are checked once and moved as they lie; what is else,
+//! or not there, goes lane by lane, which also finds the fault.
 
 use super::family::each_lane;
-use super::fragment::{Elem, Matrix};
+use super::fragment::{Elem, Matrix, Role};
 use super::memory::{B32In32, B64In64, Mem, U8In32, U16In32, addresses, resolve, space};
 use super::tile::apart;
 use crate::exec::col::{Raw, put};
-use crate::exec::env::Env;
+use crate::exec::env::{Env, SHARED_WINDOW};
 use crate::exec::inst::{Flow, Inst, LANES, Op};
 use crate::exec::warp::Warp;
 
@@ -45,12 +47,155 @@ impl Layout {
     }
 
     /// Offset in bytes of element `j` of register `r` in a lane.
+    #[inline(always)]
     fn offset(&self, r: u32, j: u32, lane: usize, stride: u32) -> u64 {
         let m = &self.matrix;
         let (row, col) = m.shape.place(m.role, self.packed, r, j, lane as u32);
         let (line, along) = if m.by_column { (col, row) } else { (row, col) };
         let lines = u64::from(line) * u64::from(stride) * u64::from(self.bits) / 8;
         lines + u64::from(along) * u64::from(self.bytes)
+    }
+}
+
+/// A matrix that is the same for all lanes.
+struct Whole {
+    /// The host address of its first element.
+    at: *mut u8,
+    /// Elements from a line to the next.
+    stride: u32,
+    /// Bytes from an element of lane `(g, t)` to that of `(g + 1, t)`, and to that of `(g, t + 1)`.
+    steps: [usize; 2],
+}
+
+/// The value in all lanes.
+#[inline(always)]
+fn same<T: Copy + Default + PartialEq>(lanes: &[T; LANES]) -> Option<T> {
+    let mut odd = false;
+    for lane in lanes {
+        odd |= *lane != lanes[0];
+    }
+    (!odd).then_some(lanes[0])
+}
+
+/// The matrix, if all lanes name the same and all of it is there.
+#[inline(always)]
+fn whole(w: &Warp, env: &Env<'_>, i: &Inst, mask: u32, layout: &Layout) -> Option<Whole> {
+    let at = if mask == u32::MAX {
+        same(&addresses(w, i, mask))?
+    } else {
+        return None;
+    };
+    let stride = same(u32::src(w, i.a))?;
+    let m = &layout.matrix;
+    let (rows, cols) = m.size();
+    let (lines, along) = if m.by_column {
+        (cols, rows)
+    } else {
+        (rows, cols)
+    };
+    let bytes = u64::from(layout.bytes);
+    let line = u64::from(stride) * u64::from(layout.bits) / 8;
+    let (len, far) = (u64::from(along) * bytes, u64::from(lines - 1) * line);
+    if (at | line) & (bytes - 1) != 0 || u64::from(stride) * u64::from(layout.bits) % 8 != 0 {
+        return None;
+    }
+    let shared = |at: u64| {
+        let end = at.checked_add(far + len)?;
+        (end <= env.shared_len).then(|| env.shared.wrapping_add(at as usize))
+    };
+    let global = |at: u64| {
+        let lines = (0..u64::from(lines)).map(|n| at.wrapping_add(n * line));
+        let live = if line <= 512 {
+            env.arena.live(at, far + len)
+        } else {
+            lines.into_iter().all(|at| env.arena.live(at, len))
+        };
+        live.then_some(at as *mut u8)
+    };
+    let host = match m.space {
+        space::GLOBAL => global(at)?,
+        space::SHARED => shared(at)?,
+        _ if at < SHARED_WINDOW => global(at)?,
+        _ => shared(at.checked_sub(SHARED_WINDOW)?)?,
+    };
+    // Lanes run over rows or columns first, and over the other by what a register has of it.
+    let by_rows = (m.role == Role::B) != m.by_column;
+    let next = if m.role == Role::C {
+        2
+    } else {
+        layout.packed as usize
+    };
+    let (line, bytes) = (line as usize, bytes as usize);
+    Some(Whole {
+        at: host,
+        stride,
+        steps: if m.role == Role::C {
+            if m.by_column {
+                [bytes, 2 * line]
+            } else {
+                [line, 2 * bytes]
+            }
+        } else if by_rows {
+            [bytes, next * line]
+        } else {
+            [line, next * bytes]
+        },
+    })
+}
+
+/// Moves element `j` of register `r` of all lanes.
+#[inline(always)]
+fn each_of(x: &Whole, layout: &Layout, r: u32, j: u32, mut move_one: impl FnMut(usize, *mut u8)) {
+    let first = x.at.wrapping_add(layout.offset(r, j, 0, x.stride) as usize);
+    for g in 0..8 {
+        for t in 0..4 {
+            move_one(
+                4 * g + t,
+                first.wrapping_add(g * x.steps[0] + t * x.steps[1]),
+            );
+        }
+    }
+}
+
+/// Loads the registers of a matrix that all lanes name.
+#[inline(always)]
+fn load_whole<M: Mem>(w: &mut Warp, x: &Whole, layout: &Layout, regs: &[u32]) {
+    let distinct = layout
+        .matrix
+        .shape
+        .registers(layout.matrix.role, layout.packed)
+        .max(1) as usize;
+    let adjacent = x.steps[1] == M::R::BYTES && layout.bytes * layout.packed == M::R::BYTES as u32;
+    for (r, &reg) in regs.iter().enumerate() {
+        if r >= distinct {
+            let v = *M::R::src(w, regs[r % distinct]);
+            *M::R::dst(w, reg) = v;
+        } else if adjacent {
+            let first =
+                x.at.wrapping_add(layout.offset(r as u32, 0, 0, x.stride) as usize);
+            for (g, four) in M::R::dst(w, reg)
+                .as_chunks_mut::<4>()
+                .0
+                .iter_mut()
+                .enumerate()
+            {
+                let from = first.wrapping_add(g * x.steps[0]);
+                // SAFETY: `whole` checked every line. Registers are never in a kernel's reach.
+                unsafe {
+                    std::ptr::copy_nonoverlapping(from, four.as_mut_ptr().cast(), 4 * M::R::BYTES);
+                };
+            }
+        } else {
+            let mut v = [M::R::default(); LANES];
+            for j in 0..layout.packed {
+                each_of(x, layout, r as u32, j, |l, p| {
+                    // SAFETY: `whole` checked every element's address and alignment.
+                    let x = unsafe { M::load(p) }.to_u64();
+                    v[l] = M::R::from_u64(v[l].to_u64() | x << (layout.bits * j));
+                });
+            }
+            *M::R::dst(w, reg) = v;
+        }
     }
 }
 
@@ -96,12 +241,22 @@ fn list<'p>(env: &Env<'p>, i: &Inst) -> &'p [u32] {
 /// `wmma.load`: registers in the list `b`, stride `a`, description `c`, address `e`.
 pub(crate) struct WmmaLoad;
 impl Op for WmmaLoad {
+    #[inline(always)]
     fn run(w: &mut Warp, env: &Env<'_>, i: &Inst, mask: u32) -> Flow {
         if let Some(flow) = apart(w, mask) {
             return flow;
         }
         let layout = Layout::of(Matrix::at(i.c));
         let regs = list(env, i);
+        if let Some(x) = whole(w, env, i, mask, &layout) {
+            match layout.bytes {
+                1 => load_whole::<U8In32>(w, &x, &layout, regs),
+                2 => load_whole::<U16In32>(w, &x, &layout, regs),
+                4 => load_whole::<B32In32>(w, &x, &layout, regs),
+                _ => load_whole::<B64In64>(w, &x, &layout, regs),
+            }
+            return Flow::Next;
+        }
         let distinct = layout
             .matrix
             .shape
@@ -143,11 +298,29 @@ impl Op for WmmaLoad {
 /// `wmma.store`: as [`WmmaLoad`].
 pub(crate) struct WmmaStore;
 impl Op for WmmaStore {
+    #[inline(always)]
     fn run(w: &mut Warp, env: &Env<'_>, i: &Inst, mask: u32) -> Flow {
         if let Some(flow) = apart(w, mask) {
             return flow;
         }
         let layout = Layout::of(Matrix::at(i.c));
+        if let Some(x) = whole(w, env, i, mask, &layout) {
+            for (r, &reg) in list(env, i).iter().enumerate() {
+                for j in 0..layout.packed {
+                    each_of(&x, &layout, r as u32, j, |l, p| {
+                        // SAFETY: `whole` checked every element's address and alignment.
+                        unsafe {
+                            match layout.bytes {
+                                2 => U16In32::store(p, u32::src(w, reg)[l] >> (layout.bits * j)),
+                                4 => B32In32::store(p, u32::src(w, reg)[l]),
+                                _ => B64In64::store(p, u64::src(w, reg)[l]),
+                            }
+                        }
+                    });
+                }
+            }
+            return Flow::Next;
+        }
         for (r, &reg) in list(env, i).iter().enumerate() {
             let v: [u64; LANES] = if layout.matrix.elem == Elem::F64 {
                 *u64::src(w, reg)
