@@ -266,7 +266,8 @@ static void parts_of_a_program(void) {
                HEAD ".extern .func (.param .b32 r) seven();\n.visible .entry put(.param .u64 to) {\n.reg .b32 %r;\n"
                     ".reg .b64 %d;\n{ .param .b32 r;\ncall (r), seven;\nld.param.b32 %r, [r]; }\n"
                     "ld.param.u64 %d, [to];\nst.global.u32 [%d], %r;\nret;\n}\n"),
-        fatbin(1, 70, HEAD ".visible .func (.param .b32 r) seven() { st.param.b32 [r], 7;\nret;\n}\n"), NULL};
+        fatbin(1, 70, HEAD ".visible .func (.param .b32 r) seven() { st.param.b32 [r], 7;\nret;\n}\n"),
+        fatbin(2, 80, "machine code of the device runtime"), NULL};
     struct {
         uint32_t magic, version;
         void *linked, **parts;
@@ -294,6 +295,7 @@ static void parts_of_a_program(void) {
     free(wrapper.linked);
     free(parts[0]);
     free(parts[1]);
+    free(parts[2]);
 }
 
 static size_t shared_of(int threads) { return (size_t)threads * 16; }

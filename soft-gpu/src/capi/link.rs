@@ -58,7 +58,10 @@ fn take(link: &Link, kind: u32, name: &str, bytes: &[u8]) -> std::result::Result
         }
         FATBIN => {
             let cc = gpu(0).map_err(|e| (e, e.to_string()))?.compute_capability;
-            link.add(name, image::fatbin_ptx(bytes, cc)?)
+            match image::part_ptx(bytes, cc)? {
+                Some(text) => link.add(name, text),
+                None => link.pass_over(name),
+            }
         }
         // What an earlier link gave out as "cubin" is PTX.
         CUBIN | OBJECT if !machine_code => match crate::driver::linker::unpack(trimmed(bytes)) {

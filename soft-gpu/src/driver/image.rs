@@ -188,27 +188,43 @@ unsafe fn wrapped(pointer: *const u8, target: Target) -> Result<Vec<u8>, Refusal
     }
 }
 
+/// The PTX of a fatbin that is to be linked; `None` for machine code, and for NVIDIA's library of the device runtime
+/// (nvcc links every program of parts with it): what is served of that is built in.
+///
+/// # Errors
+/// CUDA_ERROR_INVALID_IMAGE for a damaged fatbin.
+pub fn part_ptx(fatbin: &[u8], cc: (u32, u32)) -> Result<Option<Vec<u8>>, Refusal> {
+    match fatbin_ptx(fatbin, cc) {
+        Ok(text) => Ok(Some(text).filter(|text| !linker::is_runtime(text))),
+        Err((CuError::NO_BINARY_FOR_GPU, _)) => Ok(None),
+        Err(refusal) => Err(refusal),
+    }
+}
+
 /// Links the PTX of the fatbins that a program's device code was linked of.
 ///
 /// # Safety
 /// `list` is an array of pointers to whole fatbins that ends with null.
 unsafe fn relinked(list: *const *const u8, target: Target) -> Result<Vec<u8>, Refusal> {
     let mut inputs = Vec::new();
-    loop {
+    for n in 0.. {
         // SAFETY: the array goes on up to its null.
-        let at = unsafe { list.add(inputs.len()).read_unaligned() };
+        let at = unsafe { list.add(n).read_unaligned() };
         if at.is_null() {
             break;
         }
         // SAFETY: the array's entries are whole fatbins.
         let text = unsafe {
             match peek_magic(at) {
-                Some(FATBIN_MAGIC) => fatbin_ptx(fatbin_at(at), target.cc)?,
+                Some(FATBIN_MAGIC) => part_ptx(fatbin_at(at), target.cc)?,
                 _ => return Err(damaged()),
             }
         };
-        let name = format!("part {} of the program", inputs.len() + 1);
-        inputs.push(Input { name, text });
+        let name = format!("part {} of the program", n + 1);
+        inputs.extend(text.map(|text| Input { name, text }));
+    }
+    if inputs.is_empty() {
+        return Err(no_binary("no part of the program has PTX for the device"));
     }
     let parsed = inputs
         .iter()
@@ -528,12 +544,18 @@ mod tests {
     fn parts_of_a_linked_program_are_linked_again() {
         const HEAD: &str = ".version 7.0\n.target sm_70\n.address_size 64\n";
         let part = |text: &str| fatbin(&[entry(1, 70, 0, format!("{HEAD}{text}").as_bytes(), 0)]);
+        // As nvcc links NVIDIA's library of the device runtime: machine code for some architectures, PTX for others.
         let parts = [
             part(".extern .func f();\n.visible .entry k() { call f; ret; }"),
+            fatbin(&[entry(2, 80, 0, CUBIN, 0)]),
+            part(
+                ".extern .func __cuda_syscall_a();\n.visible .func b() { call __cuda_syscall_a; ret; }",
+            ),
             part(".visible .func f() { ret; }"),
         ];
         let linked = fatbin(&[entry(2, 80, 0, CUBIN, 0)]);
-        let list = [parts[0].as_ptr(), parts[1].as_ptr(), std::ptr::null()];
+        let mut list = parts.each_ref().map(|part| part.as_ptr()).to_vec();
+        list.push(std::ptr::null());
         let mut wrapper = Vec::new();
         wrapper.extend_from_slice(&WRAPPER_MAGIC.to_le_bytes());
         wrapper.extend_from_slice(&LINKED.to_le_bytes());

@@ -108,6 +108,10 @@ impl Link {
         if let Some(image) = &state.image {
             return Ok(Arc::clone(image));
         }
+        if state.inputs.is_empty() && !state.ignored.is_empty() {
+            let why = "nothing that was added to link has PTX for the device".to_owned();
+            return Err((CuError::NO_BINARY_FOR_GPU, state.explain(why)));
+        }
         if state.inputs.is_empty() {
             return Err((
                 CuError::INVALID_VALUE,

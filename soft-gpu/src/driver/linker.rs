@@ -118,6 +118,12 @@ pub fn needs_runtime(text: &[u8]) -> bool {
     std::str::from_utf8(text).is_ok_and(|t| RUNTIME_NAMES.iter().any(|n| t.contains(n)))
 }
 
+/// NVIDIA's library of the device runtime, as PTX?
+pub fn is_runtime(text: &[u8]) -> bool {
+    const ITS_OWN: &[u8] = b"__cuda_syscall_";
+    text.windows(ITS_OWN.len()).any(|part| part == ITS_OWN)
+}
+
 /// Links parsed modules, each with its name for the log.
 ///
 /// # Errors
