@@ -90,7 +90,8 @@ impl Twin {
         lines.end
     }
 
-    /// Agrees to a change of the other side: it is the memory's too.
+    /// Agrees to a change of the other side: it is the memory's too. True: the memory had something else there that
+    /// was not told yet, which is lost.
     ///
     /// # Errors
     /// [`Malformed`] if it is not within the block.
@@ -99,7 +100,7 @@ impl Twin {
         memory: &impl Shared,
         at: u64,
         change: &Change,
-    ) -> Result<(), Malformed> {
+    ) -> Result<bool, Malformed> {
         let offset = change.address.checked_sub(at).ok_or(Malformed)? as usize;
         let line = offset / LINE;
         let room = self.len.saturating_sub(line * LINE);
@@ -108,6 +109,8 @@ impl Twin {
         if !offset.is_multiple_of(LINE) || !within {
             return Err(Malformed);
         }
+        let now = memory.load(line);
+        let lost = mask(&now, twin) & mask(&now, &change.bytes) & change.mask != 0;
         if change.mask == u64::MAX {
             *twin = change.bytes;
         } else {
@@ -116,7 +119,7 @@ impl Twin {
             }
         }
         memory.store(line, change.mask, &change.bytes);
-        Ok(())
+        Ok(lost)
     }
 }
 
@@ -515,6 +518,30 @@ mod tests {
     }
 
     #[test]
+    fn a_write_that_another_overwrites_before_it_was_told_is_noticed() {
+        let mut sides = [Side::new(LINE + 10, 400), Side::new(LINE + 10, 400)];
+        let [a, b] = &mut sides;
+        let heard = |side: &mut Side, told: &[Vec<u8>]| {
+            let changes = told.iter().flat_map(|bytes| Records::new(bytes));
+            let lost =
+                changes.map(|change| side.1.apply(&side.0, AT, &change.expect("what we wrote")));
+            lost.collect::<Vec<_>>()
+        };
+        a.write(3, &[1]);
+        b.write(4, &[2]);
+        let told = a.tell();
+        assert_eq!(heard(b, &told), [Ok(false)], "other bytes of the line");
+        a.write(LINE + 9, &[7]);
+        b.write(LINE + 9, &[7]);
+        let told = a.tell();
+        assert_eq!(heard(b, &told), [Ok(false)], "the same value");
+        a.write(LINE + 9, &[8]);
+        b.write(LINE + 9, &[9]);
+        let told = a.tell();
+        assert_eq!(heard(b, &told), [Ok(true)]);
+    }
+
+    #[test]
     fn what_is_not_within_is_refused() {
         let mut side = Side::new(LINE + 10, 400);
         let mut try_it = |address: u64, mask: u64| {
@@ -526,7 +553,7 @@ mod tests {
             };
             side.1.apply(&side.0, AT, &change)
         };
-        assert_eq!(try_it(AT + 64, 1 << 9), Ok(()));
+        assert_eq!(try_it(AT + 64, 1 << 9), Ok(false));
         for (address, mask) in [
             (AT + 64, 1 << 10),
             (AT + 64, u64::MAX),

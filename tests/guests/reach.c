@@ -329,6 +329,20 @@ static int managed(void) {
     return 0;
 }
 
+/* Program and kernel write the same bytes, neither waiting for the other: what is there then, nobody can tell. */
+static int at_once(void) {
+    CUdeviceptr at;
+    CU(cuMemAllocManaged(&at, N * 4, 1));
+    volatile unsigned *words = (unsigned *)at;
+    launch(add, at, N, 1, stream);
+    words[5] = 77777;
+    CU(cuStreamSynchronize(stream));
+    EXPECT(words[4] == 1 && words[6] == 1);
+    CU(cuMemFree_v2(at));
+    puts("at_once: right");
+    return 0;
+}
+
 /* Pointers in memory: a list through blocks of both kinds. */
 static int lists(void) {
     enum { LINKS = 200 };
@@ -681,6 +695,7 @@ int main(int argc, char **argv) {
         {"page_locked", page_locked}, {"order", order}, {"registered", registered}, {"managed", managed}, {"hints", hints},
         {"lists", lists}, {"bytes", bytes}, {"waits", waits}, {"latches", latches}, {"graphs", graphs}, {"large", large},
         {"threads", threads}, {"together_first", together_first}, {"behind", behind}, {"contexts", contexts}, {"capped", capped},
+        {"at_once", at_once},
     };
     for (size_t i = 0; argc == 2 && i < sizeof parts / sizeof *parts; i++) {
         if (strcmp(argv[1], parts[i].name)) continue;
@@ -693,6 +708,6 @@ int main(int argc, char **argv) {
         return parts[i].part();
     }
     fprintf(stderr, "usage: reach page_locked|order|registered|managed|hints|lists|bytes|waits|latches|graphs|large|threads|together_first|behind|"
-                    "contexts|capped\n");
+                    "contexts|capped|at_once\n");
     return EXIT_USAGE;
 }

@@ -68,3 +68,17 @@ fn what_kernels_reach_is_within_the_cap_of_pinned_memory() -> Result<()> {
     );
     Ok(())
 }
+
+/// A program that writes where a kernel writes before it has waited for the kernel loses something, and is told.
+#[test]
+fn writes_that_are_lost_are_told() -> Result<()> {
+    const TOLD: &str = "wrote the same bytes of managed or page-locked memory at the same time";
+    let host = one_vm(&Options::default())?;
+    for (name, lost) in [("at_once", true), ("managed", false), ("bytes", false)] {
+        let guest = Guest::new(guest::REACH, host.target(1))?.arg(name);
+        let said = guest::describe(&guest.run(SOON)?);
+        ensure!(said.contains("right"), "{name}: {said}");
+        ensure!(said.contains(TOLD) == lost, "{name}: {said}");
+    }
+    Ok(())
+}

@@ -18,10 +18,17 @@ use vgpu_proto::limits::{COPY_PIECE, MAX_BULK};
 use super::dirty::Watched;
 use super::sys::UserMemory;
 use super::{Session, outbox};
-use crate::{Cu, lock};
+use crate::{Cu, lock, log};
 
 /// Lines that are looked at while other threads may send nothing.
 const MOST_LINES: usize = (1 << 20) / LINE;
+
+/// The user was told that [`BOTH_WROTE`].
+static LOST: AtomicBool = AtomicBool::new(false);
+
+const BOTH_WROTE: &str = "the program and a kernel wrote the same bytes of managed or page-locked memory at the same \
+    time: what one of them wrote is lost, so results may be wrong. GPUs of a VM have no CONCURRENT_MANAGED_ACCESS and no \
+    atomics together with the program; let the program wait for the kernel (cudaDeviceSynchronize) before it writes there";
 
 impl Shared for UserMemory {
     fn len(&self) -> usize {
@@ -158,7 +165,12 @@ impl Mirrors {
         let mut blocks = lock(&self.blocks);
         let found = blocks.range_mut(..=change.address).next_back();
         match found.filter(|(at, m)| change.address - **at < m.memory.len as u64) {
-            Some((at, mirror)) => mirror.twin.apply(&mirror.memory, *at, change),
+            Some((at, mirror)) => {
+                if mirror.twin.apply(&mirror.memory, *at, change)? {
+                    log::once(&LOST, BOTH_WROTE);
+                }
+                Ok(())
+            }
             None => Ok(()),
         }
     }
@@ -268,6 +280,9 @@ impl Session {
                 len: buffer.len(),
             };
             let (reply, len) = self.fetch_some(&req::HostPull { from }, into)?;
+            if reply.lost {
+                log::once(&LOST, BOTH_WROTE);
+            }
             for change in Records::new(&buffer[..len]) {
                 let applied = change.and_then(|change| self.mirrors.apply(&change));
                 if let Err(e) = applied {

@@ -434,8 +434,9 @@ ops! {
     /// What the program changed since, as [`crate::changes`] in bulk: there at once, as a processor's writes are.
     HostPush = 0x0092, Async, None, true, {} => {};
     /// What the device changed from an address on, as [`crate::changes`] in bulk (at most
-    /// [`crate::limits::MAX_BULK`] bytes), and from where to ask on; 0: that is all.
-    HostPull = 0x0093, Sync, None, false, { from: DevPtr } => { next: DevPtr };
+    /// [`crate::limits::MAX_BULK`] bytes), and from where to ask on; 0: that is all. Also whether the guest has told
+    /// of bytes since that the device had changed, too: what the device wrote there is lost.
+    HostPull = 0x0093, Sync, None, false, { from: DevPtr } => { next: DevPtr, lost: bool };
 }
 
 /// Worker → guest frames that answer no request.

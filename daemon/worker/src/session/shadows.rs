@@ -36,6 +36,8 @@ struct Block {
 pub(super) struct Shadows {
     /// By first address.
     blocks: BTreeMap<u64, Block>,
+    /// The program overwrote what the device wrote, and was not told yet.
+    lost: bool,
 }
 
 /// What `size` bytes cost: whole pages of the copy, and as many of what was last agreed on.
@@ -107,7 +109,7 @@ impl Session {
             let found = blocks.range_mut(..=change.address).next_back();
             let (at, block) = found.ok_or(CuResult::INVALID_VALUE)?;
             let applied = block.twin.apply(&block.memory, *at, &change);
-            applied.map_err(|_| CuResult::INVALID_VALUE)?;
+            self.shadows.lost |= applied.map_err(|_| CuResult::INVALID_VALUE)?;
         }
         Ok(())
     }
@@ -116,7 +118,11 @@ impl Session {
     pub(super) fn host_pull(&mut self, op: Op, id: u64, from: DevPtr) {
         let mut out = Changes::new(MAX_BULK);
         let next = self.shadows.collect(from.0, &mut out);
-        let reply = rep::HostPull { next: DevPtr(next) };
+        let lost = std::mem::take(&mut self.shadows.lost);
+        let reply = rep::HostPull {
+            next: DevPtr(next),
+            lost,
+        };
         self.out.reply_bulk(op, id, &reply, out.bytes());
     }
 }
