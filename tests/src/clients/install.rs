@@ -222,31 +222,41 @@ impl Kit {
             .context("cargo built no test binary")
     }
 
-    /// A checkout of NVIDIA's cuda-python at a tag: its tests are in no published package.
-    /// `VGPU_CUDA_PYTHON` names a directory with checkouts, each under its tag, where there is one.
+    /// A checkout of one of NVIDIA's repositories at a tag or commit: no published package carries what is wanted
+    /// of it. `variable` names a directory with checkouts, each under its tag or the first eight digits of its
+    /// commit, where there is one.
     ///
     /// # Errors
     /// [`Missing`] if it cannot be fetched.
-    pub fn cuda_python(&self, tag: &str) -> Result<PathBuf> {
-        if let Some(dir) = std::env::var_os("VGPU_CUDA_PYTHON") {
-            let dir = PathBuf::from(dir).join(tag);
+    pub fn checkout(&self, variable: &str, repository: &str, at: &str) -> Result<PathBuf> {
+        const COMMIT: usize = 40;
+        let name = if at.len() == COMMIT { &at[..8] } else { at };
+        if let Some(dir) = std::env::var_os(variable) {
+            let dir = PathBuf::from(dir).join(name);
             ensure!(
                 dir.is_dir(),
-                "VGPU_CUDA_PYTHON is set, but {} is no directory",
+                "{variable} is set, but {} is no directory",
                 dir.display()
             );
             return Ok(dir);
         }
-        let dir = self.dir.join(format!("cuda-python-{tag}"));
+        let dir = self.dir.join(format!("{repository}-{name}"));
         if !dir.is_dir() {
-            let new = self.dir.join("cuda-python.new");
+            let new = self.dir.join(format!("{repository}.new"));
             let _ = std::fs::remove_dir_all(&new);
-            println!("clients: fetching cuda-python {tag}");
+            println!("clients: fetching {repository} {name}");
+            std::fs::create_dir_all(&new)?;
+            let git = || {
+                let mut git = Command::new("git");
+                git.current_dir(&new);
+                git
+            };
+            run(git().args(["init", "-q"]))?;
             fetch(
-                Command::new("git")
-                    .args(["clone", "-q", "--depth=1", "--branch", tag])
-                    .arg("https://github.com/NVIDIA/cuda-python")
-                    .arg(&new),
+                git()
+                    .args(["fetch", "-q", "--depth=1"])
+                    .arg(format!("https://github.com/NVIDIA/{repository}"))
+                    .arg(at),
             )
             .map_err(|e| match e.downcast::<Missing>() {
                 Ok(Missing(why)) => Missing(format!(
@@ -255,6 +265,7 @@ impl Kit {
                 .into(),
                 Err(e) => e,
             })?;
+            run(git().args(["checkout", "-q", "FETCH_HEAD"]))?;
             std::fs::rename(&new, &dir)?;
         }
         Ok(dir)

@@ -16,6 +16,7 @@ pub mod report;
 pub mod row;
 mod runtimes;
 mod same_work;
+mod samples;
 pub mod smoke;
 pub mod stand;
 pub mod suites;

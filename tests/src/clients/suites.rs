@@ -10,7 +10,7 @@ use anyhow::{Context, Result, ensure};
 use super::events::Dialect;
 use super::follow::Unit;
 use super::install::{Kit, Venv, source};
-use super::{cards, libraries, runtimes, torch};
+use super::{cards, libraries, runtimes, samples, torch};
 use crate::paths;
 
 /// A test that takes longer hangs. Generous: some compile and interpret for half a minute, on machines
@@ -71,6 +71,11 @@ pub const ALL: &[Suite] = &[
         name: "libraries",
         version: "CUDA 12.8, 13.2",
         plan: libraries::plan,
+    },
+    Suite {
+        name: "cuda-samples",
+        version: "c94ff366, v12.9",
+        plan: samples::plan,
     },
     Suite {
         name: "triton",
@@ -178,7 +183,9 @@ fn cuda_core(kit: &Kit) -> Result<Plan> {
 }
 
 fn in_checkout(kit: &Kit, tag: &str, folder: &str) -> Result<Plan> {
-    let dir = kit.cuda_python(tag)?.join(folder);
+    let dir = kit
+        .checkout("VGPU_CUDA_PYTHON", "cuda-python", tag)?
+        .join(folder);
     let venv = kit.venv("cu13")?;
     let units = test_files(&dir.join("tests"))?
         .into_iter()

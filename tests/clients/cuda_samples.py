@@ -1,0 +1,206 @@
+"""Builds NVIDIA's cuda-samples with nvcc from PyPI, as their CMakeLists say, and knows what each says on success.
+
+    cuda_samples.py INTO VENV_12 VENV_13 VENV_MORE DRIVER    makes the toolkits INTO/12.9 and INTO/13.5
+
+PyPI carries no nvcc of CUDA 12: the toolkit 12.9 is nvcc 13.5 with headers, runtime and NVRTC of 12.9.
+"""
+
+import hashlib
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+
+GROUPS = ["0_Introduction", "3_CUDA_Features"]
+# Software devices run PTX, and GPUs compile it.
+TARGET = ["-gencode", "arch=compute_80,code=compute_80"]
+
+
+# What each sample says when it went well: its own verdict where it says one, else its last words (its exit
+# status is the verdict then).
+SAYS = {
+    "StreamPriorities": "elapsed time of kernels launched to HI  priority stream",
+    "asyncAPI": "iterations while waiting for GPU to finish",
+    "bf16TensorCoreGemm": "TFLOPS:",
+    "binaryPartitionCG": "Array size = 102400 Num of Odds = 50945 Sum of Odds = 1272565 Sum of Evens 1233938",
+    "cdpAdvancedQuicksort": "cdpAdvancedQuicksort PASSED",
+    "cdpBezierTessellation": "Done!",
+    "cdpQuadtree": "Results: OK",
+    "cdpSimplePrint": "| | | BLOCK",
+    "cdpSimpleQuicksort": "Validating results: OK",
+    "clock": "Average clocks/block",
+    "clock_nvrtc": "Average clocks/block",
+    "cudaOpenMP": "uses CUDA device 0",
+    "cudaTensorCoreGemm": "TFLOPS:",
+    "dmmaTensorCoreGemm": "FP64 TFLOPS:",
+    "fp16ScalarProduct": "fp16ScalarProduct PASSED",
+    "globalToShmemAsyncCopy": "Result = PASS",
+    "graphConditionalNodes": "simpleSwitchGraph: Complete",
+    "graphMemoryFootprint": "Sample complete.",
+    "graphMemoryNodes": "Cleanup complete. Exiting sample.",
+    "immaTensorCoreGemm": "TOPS:",
+    "jacobiCudaGraphs": "jacobiCudaGraphs PASSED",
+    "matrixMul": "Result = PASS",
+    "matrixMulDrv": "Result = PASS",
+    "matrixMulDynlinkJIT": "Test run success!",
+    "matrixMul_nvrtc": "Result = PASS",
+    "memMapIPCDrv": "Process 0: verifying...",
+    "mergeSort": "...stability property: stable!",
+    "newdelete": "Test Summary: 3/3 succesfully run",
+    "ptxjit": "CUDA kernel launched",
+    "simpleAWBarrier": "Result = PASSED",
+    "simpleAssert": "simpleAssert completed, returned OK",
+    "simpleAssert_nvrtc": "Device assert failed as expected",
+    "simpleAtomicIntrinsics": "completed, returned OK",
+    "simpleAtomicIntrinsics_nvrtc": "completed, returned OK",
+    "simpleCallback": "Success",
+    "simpleCooperativeGroups": "...Done.",
+    "simpleCubemapTexture": "Mtexlookups/sec",
+    "simpleCudaGraphs": "Host callback final reduced sum = 0.996214",
+    "simpleDrvRuntime": "Result = PASS",
+    "simpleHyperQ": "Measured time for sample",
+    "simpleIPC": "Process 0 complete!",
+    "simpleLayeredTexture": "Mtexlookups/sec",
+    "simpleMPI": "PASSED",
+    "simpleMultiCopy": "Overlapped using 4 streams",
+    "simpleMultiGPU": "Relative difference:",
+    "simpleOccupancy": "Test PASSED",
+    "simpleP2P": "Test passed",
+    "simplePitchLinearTexture": "completed, returned OK",
+    "simplePrintf": "[3, 7]:\t\tValue is:10",
+    "simpleStreams": "4 streams:",
+    "simpleSurfaceWrite": "completed, returned OK",
+    "simpleTemplates": "Test Results: 0 Failures",
+    "simpleTexture": "completed, returned OK",
+    "simpleTextureDrv": "Throughput",
+    "simpleVoteIntrinsics": "Shutting down...",
+    "simpleZeroCopy": "> Releasing CPU memory...",
+    "systemWideAtomics": "completed, returned OK",
+    "template": "Processing time:",
+    "tf32TensorCoreGemm": "TFLOPS:",
+    "vectorAdd": "Test PASSED",
+    "vectorAddDrv": "Result = PASS",
+    "vectorAddMMAP": "Result = PASS",
+    "vectorAdd_nvrtc": "Test PASSED",
+    "warpAggregatedAtomicsCG": "Warp Aggregated Atomics PASSED",
+}
+
+
+class Failed(Exception):
+    """A sample that cannot be built: what the compiler said."""
+
+
+class Sample:
+    """One sample of a checkout, as its CMakeLists.txt describes it."""
+
+    def __init__(self, checkout, name):
+        found = [checkout / "Samples" / group / name for group in GROUPS]
+        self.name, self.common = name, checkout / "Common"
+        self.dir = next(path for path in found if path.is_dir())
+        lines = (self.dir / "CMakeLists.txt").read_text().splitlines()
+        cmake = " ".join(line.split("#")[0] for line in lines)
+        made = re.search(r"add_executable\(\s*\w+\s+([^)]*)\)", cmake)
+        self.sources = made[1].split()
+        libraries = " ".join(re.findall(r"target_link_libraries\(([^)]*)\)", cmake))
+        self.driver = "CUDA::cuda_driver" in libraries
+        self.nvrtc = "CUDA::nvrtc" in libraries
+        self.openmp = "OpenMP::" in libraries
+        self.mpi = "MPI_" in libraries
+        self.separable = "CUDA_SEPARABLE_COMPILATION ON" in cmake
+        # Without a line of the runtime, static and shared are the same program.
+        self.runtime = "CUDA::cudart" in libraries or any(s.endswith(".cu") for s in self.sources)
+        self.image = None
+        image = re.search(r"set\(CUDA_(FATBIN|PTX)_FILE\s+\"\$\{CMAKE_CURRENT_BINARY_DIR\}/([^\"]+)\"", cmake)
+        if image:
+            kernel = re.search(r"set\(CUDA_KERNEL_SOURCE\s+\"\$\{CMAKE_CURRENT_SOURCE_DIR\}/([^\"]+)\"", cmake)
+            self.image = (image[1].lower(), image[2], kernel[1])
+
+    def commands(self, toolkit, cudart, into):
+        """What builds the sample, the program last."""
+        nvcc = [str(toolkit / "bin/nvcc"), "-std=c++17", *TARGET, "-Wno-deprecated-gpu-targets"]
+        nvcc += [f"-I{path}" for path in [self.common, self.dir, *extra_includes(toolkit)]]
+        if self.image:
+            kind, file, kernel = self.image
+            target = TARGET if kind == "fatbin" else ["-arch=compute_80"]
+            head = [word for word in nvcc if word not in TARGET]
+            yield [*head, *target, f"-{kind}", "-o", str(into / file), str(self.dir / kernel)]
+        libraries = ["-lcuda"] * self.driver + ["-lnvrtc"] * self.nvrtc + ["-lrt", "-ldl"]
+        libraries += ["-lmpi", "-Xlinker", "--allow-shlib-undefined"] * self.mpi
+        options = ["-Xcompiler", "-fopenmp"] * self.openmp + ["-rdc=true"] * self.separable
+        real = (toolkit / "lib").resolve()
+        places = {str((real / f).resolve().parent) for f in os.listdir(real) if not f.startswith("libcuda.")}
+        rpath = [word for place in sorted(places) for word in ("-Xlinker", f"-rpath={place}")]
+        sources = [str(self.dir / source) for source in self.sources]
+        yield [*nvcc, "--extended-lambda", f"-cudart={cudart}", *options, *sources, *libraries, *rpath,
+               "-o", str(into / self.name)]
+
+    def build(self, toolkit, cudart, into):
+        """Builds into a directory, unless it was built there of the same; gives the program."""
+        commands = list(self.commands(toolkit, cudart, into))
+        hash = hashlib.sha256(repr(commands).encode())
+        for file in sorted(path for path in self.dir.rglob("*") if path.is_file()):
+            hash.update(file.read_bytes())
+        stamp = into / "made"
+        if not stamp.is_file() or stamp.read_text() != hash.hexdigest():
+            shutil.rmtree(into, ignore_errors=True)
+            into.mkdir(parents=True)
+            # Samples look for their data and for NVRTC's sources where they run.
+            headers = ["cooperative_groups.h", "cooperative_groups", "nv", "cuda"] if self.nvrtc else []
+            near = [include(toolkit, header) for header in headers]
+            for file in [*self.dir.iterdir(), *near]:
+                (into / file.name).symlink_to(file)
+            for command in commands:
+                done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+                if done.returncode:
+                    raise Failed(f"{' '.join(command)}: {done.stdout}{done.stderr}")
+            stamp.write_text(hash.hexdigest())
+        return into / self.name
+
+
+def extra_includes(toolkit):
+    return sorted((toolkit / "more").glob("*"))
+
+
+def include(toolkit, header):
+    places = [toolkit / "include/cccl", *extra_includes(toolkit), toolkit / "include"]
+    return next(place / header for place in places if (place / header).exists())
+
+
+def make_toolkit(into, compiler, include, more, libraries, driver):
+    """A toolkit as nvcc wants it: the packages lay it out otherwise."""
+    # nvcc looks for the rest from where it lies itself: a link would lead it astray.
+    shutil.copytree(compiler / "bin", into / "bin", copy_function=os.link)
+    (into / "nvvm").symlink_to(compiler / "nvvm")
+    (into / "include").symlink_to(include)
+    (into / "more").mkdir()
+    for number, place in enumerate(more):
+        (into / "more" / str(number)).symlink_to(place)
+    (into / "lib").mkdir()
+    for file in [file for place in libraries for file in place.glob("lib*") if file.is_file()]:
+        (into / "lib" / file.name).symlink_to(file)
+        # The packages have libcudart.so.13, and no libcudart.so. NVRTC's own library behind our wrapper has
+        # the functions, and calls itself libnvrtc.so.13.
+        plain = re.match(r"(libcudart|libnvrtc)(?:-real)?\.so\.\d+$", file.name)
+        if plain and (plain[1] == "libcudart" or "-real" in file.name):
+            (into / "lib" / f"{plain[1]}.so").symlink_to(file)
+    (into / "lib/libcuda.so").symlink_to(driver)
+
+
+def make_toolkits(into, venv_12, venv_13, venv_more, driver):
+    """Both toolkits, of the packages of three Python environments."""
+    shutil.rmtree(into, ignore_errors=True)
+    packages = f"lib/python{sys.version_info[0]}.{sys.version_info[1]}/site-packages/nvidia"
+    twelve, thirteen = venv_12 / packages, venv_13 / packages / "cu13"
+    more = [twelve / package / "include" for package in ("cuda_nvcc", "cuda_cccl", "cuda_nvrtc")]
+    more += [venv_more / packages / "cuda_profiler_api/include", venv_more / "include"]
+    libraries = [*(twelve / package / "lib" for package in ("cuda_runtime", "cuda_nvrtc")), venv_more / "lib"]
+    make_toolkit(into / "12.9", thirteen, twelve / "cuda_runtime/include", more, libraries, driver)
+    more = [venv_more / packages / "cu13/include", venv_more / "include"]
+    libraries = [thirteen / "lib", venv_more / "lib"]
+    make_toolkit(into / "13.5", thirteen, thirteen / "include", more, libraries, driver)
+
+
+if __name__ == "__main__":
+    make_toolkits(*[pathlib.Path(path) for path in sys.argv[1:]])

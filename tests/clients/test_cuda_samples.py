@@ -1,0 +1,123 @@
+"""One of NVIDIA's cuda-samples, built with each toolkit and way of linking: it must end and say what it says on success.
+
+On a VM, it must also say the same there as on the driver itself, but for times, rates and addresses.
+
+VGPU_SAMPLE: its name. VGPU_SAMPLES: the directory of the builds, with the toolkits. VGPU_SAMPLES_12, VGPU_SAMPLES_13:
+the checkouts for CUDA 12 and 13. VGPU_SAMPLES_DRIVER: the directory of soft-gpu's library.
+"""
+
+import os
+import pathlib
+import re
+import signal
+import subprocess
+
+import cuda_samples
+import pytest
+
+WAIVED = 2
+BUILDS = pathlib.Path(os.environ["VGPU_SAMPLES"])
+NAME = os.environ["VGPU_SAMPLE"]
+TOOLKITS = {"12.9": "VGPU_SAMPLES_12", "13.5": "VGPU_SAMPLES_13"}
+# What differs from run to run is said in lines with these words: how long and how fast.
+TIMED = re.compile(r"time|elapsed|clocks|iterations while|speedup|throughput|\d ?(ms|s|GB/s|GFlop/s)\b|T?(FL)?OPS:|"
+                   r"^\d+ streams:|^(memcopy|kernel|non-streamed):|approx\.", re.IGNORECASE)
+
+
+def sample(toolkit):
+    checkout = pathlib.Path(os.environ[TOOLKITS[toolkit]])
+    return cuda_samples.Sample(checkout, NAME)
+
+
+def builds():
+    for toolkit in TOOLKITS:
+        for cudart in ("static", "shared") if sample(toolkit).runtime else ("driver",):
+            yield pytest.param(toolkit, cudart, id=f"{NAME}-{toolkit}-{cudart}")
+
+
+def normalised(text):
+    """What must not differ between two runs. Lines of kernels and of other threads come in any order."""
+    lines = []
+    for line in text.splitlines():
+        line = re.sub(r"0x[0-9a-f]+", "ADDRESS", line)
+        line = re.sub(r"(_ipc_|IPC)shm\d+", r"\1shm", line)
+        lines.append(re.sub(r"\d+(\.\d+)?", "N", line) if TIMED.search(line) else line)
+    return sorted(lines)
+
+
+def run(program, env):
+    """Runs a program to its end; exit status and output. What it started goes with it."""
+    process = subprocess.Popen([f"./{program.name}"], cwd=program.parent, env=env, stdin=subprocess.DEVNULL,
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace",
+                               start_new_session=True)
+    try:
+        out, err = process.communicate()
+    finally:
+        try:
+            os.killpg(process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+    print(out, err, sep="\n")
+    return process.returncode, out, err
+
+
+def noticed(err):
+    """Fails where soft-gpu refused kernels: some samples do not look whether theirs ran."""
+    for line in err.splitlines():
+        if "module refused" in line:
+            pytest.fail(f"the sample does not notice: {line}", pytrace=False)
+
+
+def check(program, env):
+    """Runs a sample; its output. Skips where the sample itself declines, fails where it fails."""
+    status, out, err = run(program, env)
+    last = " / ".join([line for line in (out + err).splitlines() if line.strip()][-2:])
+    if status == WAIVED:
+        pytest.skip(f"the sample waives itself: {last}")
+    if status:
+        pytest.fail(f"status {status}: {last}", pytrace=False)
+    noticed(err)
+    if cuda_samples.SAYS[NAME] not in out:
+        pytest.fail(f"it did not say {cuda_samples.SAYS[NAME]!r}: {last}", pytrace=False)
+    return out
+
+
+def on_the_driver():
+    """The variables of a run without a VM: those of this one without the guest's library, which comes first."""
+    env = dict(os.environ)
+    del env["VGPU_ADDRESS"]
+    places = env["LD_LIBRARY_PATH"].split(":")[1:]
+    if env.get("VGPU_NVRTC_PTX"):
+        places.insert(0, env["VGPU_SAMPLES_DRIVER"])
+        # As much as a VM is told that it has.
+        env["SOFT_GPU_MEMORY"] = "8G"
+    env["LD_LIBRARY_PATH"] = ":".join(places)
+    return env
+
+
+@pytest.mark.parametrize("toolkit, cudart", builds())
+def test(toolkit, cudart):
+    try:
+        linked = "static" if cudart == "driver" else cudart
+        program = sample(toolkit).build(BUILDS / "toolkits" / toolkit, linked, BUILDS / f"{toolkit}-{cudart}" / NAME)
+    except cuda_samples.Failed as failed:
+        if toolkit == "12.9" and len({os.environ[variable] for variable in TOOLKITS.values()}) == 1:
+            pytest.skip("there is only one checkout of the samples, and it is for CUDA 13")
+        pytest.fail(str(failed)[-2000:], pytrace=False)
+    if not os.environ.get("VGPU_ADDRESS"):
+        check(program, os.environ)
+        return
+    _, direct, err = run(program, on_the_driver())
+    remoted = check(program, os.environ)
+    noticed(err)
+    ours, theirs = normalised(remoted), normalised(direct)
+    if ours != theirs:
+        odd = [line for line in ours if line not in theirs] + [f"without VM: {line}" for line in theirs if line not in ours]
+        pytest.fail("it says something else than without a VM: " + " / ".join(odd[:8]), pytrace=False)
+
+
+def test_what_is_compared():
+    """Times and addresses are not; results are."""
+    assert normalised("took 3.1 ms\nat 0x7f00") == normalised("at 0x7f11\ntook 12 ms")
+    assert normalised("sum = 3.0") != normalised("sum = 3.1")
+    assert normalised("Result = PASS") != normalised("Result = FAIL")

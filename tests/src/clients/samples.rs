@@ -1,0 +1,105 @@
+//! NVIDIA's cuda-samples of `0_Introduction` and `3_CUDA_Features`, built with nvcc from PyPI
+//! (`tests/clients/cuda_samples.py`).
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+
+use super::follow::Unit;
+use super::install::{Kit, run, source};
+use super::suites::{Plan, pytest};
+use crate::paths;
+
+/// Newer samples call `cuCtxCreate` as CUDA 13 has it, so CUDA 12 needs those of its own time.
+const OF_CUDA_12: &str = "v12.9";
+const OF_CUDA_13: &str = "c94ff366aed18c797b8a85dfaac7817b0228b420";
+
+/// Two runs of a sample that multiplies large matrices, and its compilation.
+const PATIENCE: Duration = Duration::from_secs(600);
+
+const GROUPS: [&str; 2] = ["0_Introduction", "3_CUDA_Features"];
+
+/// One unit for each sample; its tests are its builds.
+///
+/// # Errors
+/// [`super::install::Missing`] without the samples or the compiler.
+pub(super) fn plan(kit: &Kit) -> Result<Plan> {
+    let (twelve, thirteen) = match std::env::var_os("VGPU_CUDA_SAMPLES").map(PathBuf::from) {
+        // One checkout for both.
+        Some(dir) if dir.join("Samples").is_dir() => (dir.clone(), dir),
+        _ => {
+            let checkout = |at| kit.checkout("VGPU_CUDA_SAMPLES", "cuda-samples", at);
+            (checkout(OF_CUDA_12)?, checkout(OF_CUDA_13)?)
+        }
+    };
+    let venvs = [kit.venv("cu12")?, kit.venv("nvcc")?, kit.venv("samples")?];
+    let builds = kit.dir().join("cuda-samples");
+    let toolkits = builds.join("toolkits");
+    let lists = ["cu12", "nvcc", "samples"].map(|name| source(&format!("requirements/{name}.txt")));
+    let script = source("cuda_samples.py");
+    let of: Vec<&Path> = lists
+        .iter()
+        .chain([&script])
+        .map(PathBuf::as_path)
+        .collect();
+    let made = kit.made_of(&toolkits, &of)?;
+    let soft = paths::soft_gpu_dir()?;
+    if !made.is_current() {
+        let [.., with] = &venvs;
+        let homes = venvs
+            .iter()
+            .filter_map(|venv| venv.python.parent()?.parent());
+        run(Command::new(&with.python)
+            .arg(&script)
+            .arg(&toolkits)
+            .args(homes)
+            .arg(soft.join("libcuda.so.1")))?;
+        made.say()?;
+    }
+    let [.., with] = &venvs;
+    let env: Vec<(OsString, OsString)> = vec![
+        ("PYTHONPATH".into(), source("").into()),
+        ("VGPU_SAMPLES".into(), builds.into()),
+        ("VGPU_SAMPLES_12".into(), twelve.into()),
+        ("VGPU_SAMPLES_13".into(), thirteen.clone().into()),
+        ("VGPU_SAMPLES_DRIVER".into(), soft.into()),
+    ];
+    let file = "test_cuda_samples.py";
+    let unit = |name: String| {
+        let mut unit = Unit {
+            dir: source(""),
+            patience: PATIENCE,
+            ..pytest(with, &name, &[source(file).into()])
+        };
+        unit.env.clone_from(&env);
+        unit.env.push(("VGPU_SAMPLE".into(), name.into()));
+        unit
+    };
+    Ok(Plan {
+        units: names(&thirteen)?.into_iter().map(unit).collect(),
+        prefix: "test_cuda_samples.py::",
+        ..Plan::default()
+    })
+}
+
+/// The samples of a checkout.
+fn names(checkout: &Path) -> Result<Vec<String>> {
+    let mut names = Vec::new();
+    for group in GROUPS {
+        let dir = checkout.join("Samples").join(group);
+        let entries =
+            std::fs::read_dir(&dir).with_context(|| format!("reading {}", dir.display()))?;
+        for entry in entries {
+            let path = entry?.path();
+            if path.join("CMakeLists.txt").is_file() {
+                names.extend(path.file_name().map(|n| n.to_string_lossy().into_owned()));
+            }
+        }
+    }
+    ensure!(!names.is_empty(), "no samples in {}", checkout.display());
+    names.sort();
+    Ok(names)
+}
