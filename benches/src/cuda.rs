@@ -60,6 +60,8 @@ api! {
     mem_alloc = "cuMemAlloc_v2" (*mut DevicePtr, usize);
     mem_free = "cuMemFree_v2" (DevicePtr);
     mem_managed = "cuMemAllocManaged" (*mut DevicePtr, usize, c_uint);
+    host_alloc = "cuMemHostAlloc" (*mut *mut c_void, usize, c_uint);
+    free_host = "cuMemFreeHost" (*mut c_void);
     fill = "cuMemsetD8Async" (DevicePtr, c_uchar, usize, Handle);
     mem_info = "cuMemGetInfo_v2" (*mut usize, *mut usize);
     htod = "cuMemcpyHtoD_v2" (DevicePtr, *const c_void, usize);
@@ -274,6 +276,30 @@ impl Program {
         Ok(ptr)
     }
 
+    /// Allocates page-locked memory, which kernels reach by its own address.
+    ///
+    /// # Errors
+    /// If there is none.
+    pub fn page_locked(&self, bytes: usize) -> Result<DevicePtr> {
+        let mut at = std::ptr::null_mut();
+        // SAFETY: a live out pointer.
+        ok("cuMemHostAlloc", unsafe {
+            (self.api.host_alloc)(&raw mut at, bytes, 0)
+        })?;
+        Ok(at as DevicePtr)
+    }
+
+    /// Gives it back.
+    ///
+    /// # Errors
+    /// If the driver refuses.
+    pub fn free_page_locked(&self, at: DevicePtr) -> Result<()> {
+        // SAFETY: memory of `page_locked`, which nobody names any more.
+        ok("cuMemFreeHost", unsafe {
+            (self.api.free_host)(at as *mut c_void)
+        })
+    }
+
     /// Has the device fill memory with a byte.
     ///
     /// # Errors
@@ -285,13 +311,13 @@ impl Program {
         })
     }
 
-    /// Writes a byte all over managed memory, as a program does.
+    /// Writes a byte all over managed or page-locked memory, as a program does.
     pub fn write(&self, ptr: DevicePtr, value: u8, bytes: usize) {
-        // SAFETY: managed memory of this program's, which no work uses now.
+        // SAFETY: such memory of this program's, which no work uses now.
         unsafe { std::ptr::write_bytes(ptr as *mut u8, value, bytes) };
     }
 
-    /// A byte of managed memory.
+    /// A byte of such memory.
     pub fn read(&self, ptr: DevicePtr) -> u8 {
         // SAFETY: as of `write`.
         unsafe { std::ptr::read_volatile(ptr as *const u8) }

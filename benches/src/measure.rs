@@ -1,13 +1,13 @@
 //! What one pass of the client measures; printed as one JSON object of name → value.
 
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::path::Path;
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Map, Value, json};
 
-use crate::cuda::Program;
+use crate::cuda::{Program, Shape};
 
 /// Synchronous calls of a pass.
 const CALLS: usize = 3_000;
@@ -32,6 +32,8 @@ pub enum Set {
     Copies,
     /// Memory that program and kernels both reach, beside copies.
     Shared,
+    /// Work beside page-locked memory that a kernel once named.
+    Pinned,
 }
 
 impl Set {
@@ -42,14 +44,20 @@ impl Set {
             Set::Throughput => "throughput",
             Set::Copies => "copies",
             Set::Shared => "shared",
+            Set::Pinned => "pinned",
         }
     }
 
     /// The set of a name.
     pub fn from_name(name: &str) -> Option<Set> {
-        [Set::Latency, Set::Throughput, Set::Copies, Set::Shared]
-            .into_iter()
-            .find(|set| set.name() == name)
+        let all = [
+            Set::Latency,
+            Set::Throughput,
+            Set::Copies,
+            Set::Shared,
+            Set::Pinned,
+        ];
+        all.into_iter().find(|set| set.name() == name)
     }
 }
 
@@ -76,6 +84,7 @@ pub fn pass(library: &Path, ptx: &Path, set: Set) -> Result<Map<String, Value>> 
         }
         Set::Copies => bulk_copies(&program, &mut out)?,
         Set::Shared => shared(&program, &mut out)?,
+        Set::Pinned => pinned(&program, &mut out)?,
     }
     Ok(out)
 }
@@ -247,5 +256,94 @@ fn shared(program: &Program, out: &mut Map<String, Value>) -> Result<()> {
         "shared_apart_16mib",
         median((0..200).map(plain).collect())?,
     );
+    Ok(())
+}
+
+/// A kernel that, but for its argument, would follow an address that it loads: it may reach anything.
+const FOLLOW: &CStr = c".version 7.0
+.target sm_70
+.address_size 64
+.visible .entry follow(.param .u64 first)
+{
+  .reg .b64 %p;
+  .reg .pred %none;
+  ld.param.u64 %p, [first];
+  setp.eq.u64 %none, %p, 0;
+  @%none ret;
+  ld.global.u64 %p, [%p];
+  st.global.u64 [%p], %p;
+  ret;
+}
+";
+
+/// Rows of [`Set::Pinned`], each with `_base` without such memory.
+pub const PINNED: [&str; 8] = [
+    "pinned_launch_1mib",
+    "pinned_launch_16mib",
+    "pinned_launch_sync_1mib",
+    "pinned_launch_sync_16mib",
+    "pinned_any_launch_1mib",
+    "pinned_any_launch_16mib",
+    "pinned_any_launch_sync_1mib",
+    "pinned_any_launch_sync_16mib",
+];
+
+/// Launches of kernels that do not touch page-locked memory, which a kernel named before: of one that cannot reach
+/// it, and of one that might. Each beside the same before there was such memory.
+fn pinned(program: &Program, out: &mut Map<String, Value>) -> Result<()> {
+    const BURSTS: usize = 12;
+    const WAITS: usize = 400;
+    let follow = program.kernel(FOLLOW, c"follow")?;
+    let shape = Shape {
+        grid: [1; 3],
+        block: [32, 1, 1],
+        shared: 0,
+    };
+    let any = || program.launch_kernel(follow, &shape, &mut [0]);
+    let mut row = |kernel: &str, size: &str, launch: &dyn Fn() -> Result<()>| -> Result<()> {
+        let mut at_caller = Vec::new();
+        for _ in 0..BURSTS {
+            let start = Instant::now();
+            for _ in 0..BURST {
+                launch()?;
+            }
+            at_caller.push(micros(start) / BURST as f64);
+            program.synchronize()?;
+        }
+        let mut waited = Vec::new();
+        for _ in 0..WAITS {
+            let start = Instant::now();
+            launch()?;
+            program.synchronize()?;
+            waited.push(micros(start));
+        }
+        let name = format!("pinned_{kernel}launch");
+        put(
+            out,
+            &format!("{name}_{size}"),
+            quantile(&mut at_caller, 0.5),
+        );
+        put(
+            out,
+            &format!("{name}_sync_{size}"),
+            quantile(&mut waited, 0.5),
+        );
+        Ok(())
+    };
+    let plain = || program.launch();
+    for (size, bytes) in [("1mib", 1_usize << 20), ("16mib", 16 << 20)] {
+        for (kernel, launch) in [("", &plain as &dyn Fn() -> _), ("any_", &any)] {
+            row(kernel, &format!("{size}_base"), launch)?;
+        }
+        let block = program.page_locked(bytes)?;
+        program.write(block, 1, bytes);
+        program.fill(block, 2, bytes)?;
+        program.synchronize()?;
+        ensure!(program.read(block) == 2, "the device's bytes are there");
+        for (kernel, launch) in [("", &plain as &dyn Fn() -> _), ("any_", &any)] {
+            row(kernel, size, launch)?;
+        }
+        program.free_page_locked(block)?;
+    }
     Ok(())
 }

@@ -13,10 +13,11 @@
 //! | `cudart` | what NVIDIA's runtime asks beyond `cuda.h` |
 //! | `proc_address` | what `cuGetProcAddress` answers |
 //! | `observe` | `VGPU_STATS` and `VGPU_TRACE` |
-//! | `image`, `jit` | module images: their size from a pointer, JIT options |
+//! | `image`, `jit`, `direct` | module images: their size from a pointer, JIT options, what kernels reach |
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used))]
 
 mod cudart;
+mod direct;
 mod exports;
 mod ffi;
 mod image;

@@ -20,6 +20,9 @@ use std::ops::Range;
 /// Bytes of a line.
 pub const LINE: usize = 64;
 
+/// Lines that are compared at once.
+const TOGETHER: usize = 64;
+
 /// The largest record of one line.
 const RECORD: usize = 8 + 8 + 2 + LINE;
 
@@ -35,6 +38,11 @@ pub trait Shared {
 
     /// The bytes of a line; those beyond the end are zero.
     fn load(&self, line: usize) -> [u8; LINE];
+
+    /// Whether the bytes from `start` on are plainly these; false also where that is not cheap to tell.
+    fn same(&self, _start: usize, _bytes: &[u8]) -> bool {
+        false
+    }
 
     /// Writes those bytes of a line that the mask names, and no others.
     fn store(&self, line: usize, mask: u64, bytes: &[u8; LINE]);
@@ -76,8 +84,17 @@ impl Twin {
         lines: Range<usize>,
         out: &mut Changes,
     ) -> usize {
+        let mut same = false;
         debug_assert_eq!(memory.len(), self.len);
         for line in lines.clone() {
+            let ahead = (line - lines.start).is_multiple_of(TOGETHER);
+            if ahead {
+                let (start, end) = (line * LINE, lines.end.min(line + TOGETHER) * LINE);
+                same = end <= self.len && memory.same(start, &self.bytes[start..end]);
+            }
+            if same {
+                continue;
+            }
             let Some(twin) = line_mut(&mut self.bytes, line).filter(|_| out.has_room()) else {
                 return line;
             };
@@ -376,6 +393,10 @@ mod tests {
                 *byte = *from;
             }
             bytes
+        }
+
+        fn same(&self, start: usize, bytes: &[u8]) -> bool {
+            self.0.borrow()[start..].starts_with(bytes)
         }
 
         fn store(&self, line: usize, mask: u64, bytes: &[u8; LINE]) {

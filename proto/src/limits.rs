@@ -90,5 +90,8 @@ pub const MAX_OBJECTS: usize = 1 << 20;
 /// sides.
 pub const HOST_SPACE: std::ops::Range<u64> = 0x3000_0000_0000..0x3100_0000_0000;
 
+/// Most blocks that a request for changes names one by one.
+pub const MAX_PULLED: usize = 64;
+
 /// Default AF_VSOCK port, and the suffix of hybrid-vsock socket names.
 pub const VSOCK_PORT: u32 = 9440;

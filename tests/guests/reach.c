@@ -1,9 +1,15 @@
 /*
  * Memory that both the program and kernels reach: page-locked, registered and managed; one part a run.
- * Usage: reach NAME. Exits 0 if all of it was right. Runs on any driver.
+ * Usage: reach NAME [contained]: as in a container that forbids userfaultfd. Exits 0 if all of it was right. Runs on any driver.
  */
 #define _GNU_SOURCE
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <pthread.h>
+#include <stddef.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "check.h"
@@ -69,7 +75,7 @@ typedef struct {
 } Copy2D;
 CUresult cuMemcpy2D_v2(const Copy2D *copy);
 
-static CUfunction add, odd, follow, latch;
+static CUfunction add, odd, follow, latch, keep;
 static CUstream stream;
 
 static void launch(CUfunction f, CUdeviceptr at, unsigned n, unsigned value, CUstream in) {
@@ -329,15 +335,24 @@ static int managed(void) {
     return 0;
 }
 
-/* Program and kernel write the same bytes, neither waiting for the other: what is there then, nobody can tell. */
+/* Program and kernel write the same bytes, neither waiting for the other: what is there then, nobody can tell. A copy that is
+ * too large to be gathered with other calls has the kernel begin, which now and then is done before the program writes. */
 static int at_once(void) {
-    CUdeviceptr at;
+    enum { TURNS = 100, LARGE = 1 << 20 };
+    static char bytes[LARGE];
+    CUdeviceptr at, other;
     CU(cuMemAllocManaged(&at, N * 4, 1));
+    CU(cuMemAlloc_v2(&other, LARGE));
     volatile unsigned *words = (unsigned *)at;
-    launch(add, at, N, 1, stream);
-    words[5] = 77777;
-    CU(cuStreamSynchronize(stream));
-    EXPECT(words[4] == 1 && words[6] == 1);
+    for (unsigned i = 1; i <= TURNS; i++) {
+        launch(add, at, N, 1, stream);
+        CU(cuMemcpyHtoDAsync_v2(other, bytes, LARGE, stream));
+        usleep(100 * i);
+        words[5] = 77777 * i;
+        CU(cuStreamSynchronize(stream));
+        EXPECT(words[4] == i && words[6] == i);
+    }
+    CU(cuMemFree_v2(other));
     CU(cuMemFree_v2(at));
     puts("at_once: right");
     return 0;
@@ -495,19 +510,25 @@ static int graphs(void) {
     }
     CU(cuGraphExecDestroy(exec));
     CU(cuGraphDestroy(graph));
-    /* By hand, of memory that nothing used before: the first launch finds what the program wrote. */
-    unsigned *fresh, n = N, five = 5;
-    CU(cuMemHostAlloc((void **)&fresh, N * 4, 0));
-    CUdeviceptr at = (CUdeviceptr)fresh;
-    CUgraphNode node;
-    KernelParams params = {add, {(N + 127) / 128, 1, 1}, {128, 1, 1}, 0, (void *[]){&at, &n, &five}, NULL, NULL, NULL};
-    CU(cuGraphCreate(&graph, 0));
-    CU(cuGraphAddKernelNode_v2(&node, graph, NULL, 0, &params));
-    CU(cuGraphInstantiateWithFlags(&exec, graph, 0));
-    count(fresh, N, 20);
-    CU(cuGraphLaunch(exec, stream));
-    CU(cuStreamSynchronize(stream));
-    EXPECT(all(fresh, N, 25, 1));
+    /* By hand, of memory that nothing used before: the first launch finds what the program wrote, whatever of the launch has
+     * been sent when the memory becomes the device's. */
+    for (unsigned round = 0; round < 30; round++) {
+        unsigned *fresh, n = N, five = 5;
+        CU(cuMemHostAlloc((void **)&fresh, N * 4, 0));
+        CUdeviceptr at = (CUdeviceptr)fresh;
+        CUgraphNode node;
+        KernelParams params = {add, {(N + 127) / 128, 1, 1}, {128, 1, 1}, 0, (void *[]){&at, &n, &five}, NULL, NULL, NULL};
+        CU(cuGraphCreate(&graph, 0));
+        CU(cuGraphAddKernelNode_v2(&node, graph, NULL, 0, &params));
+        CU(cuGraphInstantiateWithFlags(&exec, graph, 0));
+        count(fresh, N, 20);
+        CU(cuGraphLaunch(exec, stream));
+        CU(cuStreamSynchronize(stream));
+        EXPECT(all(fresh, N, 25, 1));
+        CU(cuGraphExecDestroy(exec));
+        CU(cuGraphDestroy(graph));
+        CU(cuMemFreeHost(fresh));
+    }
     puts("graphs: right");
     return 0;
 }
@@ -533,6 +554,169 @@ static int large(void) {
     for (unsigned i = 0; i < BLOCKS; i++) EXPECT(*(unsigned *)blocks[i] == i + 1);
     for (unsigned i = 0; i < BLOCKS; i++) CU(cuMemFree_v2(blocks[i]));
     puts("large: right");
+    return 0;
+}
+
+/* Work that has nothing to do with what is tested. */
+static void elsewhere(CUdeviceptr device, CUstream in) {
+    for (int i = 0; i < 20; i++) {
+        launch(add, device, N, 1, in);
+        if (i % 4 == 0) CU(cuStreamSynchronize(in));
+    }
+    CU(cuStreamSynchronize(in));
+}
+
+struct node {
+    CUdeviceptr next;
+    unsigned value, pad;
+};
+
+/* Kernels that find the address of a block in device memory, long after it was left there: what the program wrote since
+ * is what they see, and what they wrote is there when they have been waited for. */
+static int indirect_in(struct node *block) {
+    CUdeviceptr device, other, at;
+    CUstream second;
+    struct node first = {0, 7, 0}, back;
+    unsigned n = 2, value = 100;
+    void *params[] = {&device, &n, &value};
+    CU(cuMemAlloc_v2(&device, sizeof first));
+    CU(cuMemAlloc_v2(&other, N * 4));
+    CU(cuStreamCreate(&second, 1));
+    CU(cuMemHostGetDevicePointer_v2(&at, block, 0));
+    block->value = 1;
+    /* By a copy of the program's, and by a kernel that was given the address. */
+    for (int by_kernel = 0; by_kernel < 2; by_kernel++) {
+        first.next = by_kernel ? 0 : at;
+        CU(cuMemcpyHtoD_v2(device, &first, sizeof first));
+        if (by_kernel) {
+            void *both[] = {&device, &at};
+            CU(cuLaunchKernel(keep, 1, 1, 1, 1, 1, 1, 0, stream, both, NULL));
+            CU(cuStreamSynchronize(stream));
+        }
+        for (unsigned round = 1; round < 5; round++) {
+            elsewhere(other, stream);
+            block->value = 10 * round;
+            CU(cuLaunchKernel(follow, 1, 1, 1, 1, 1, 1, 0, stream, params, NULL));
+            /* Waited for by itself, or behind an event, and not by what another stream waits for. */
+            elsewhere(other, second);
+            if (round % 2) {
+                CU(cuStreamSynchronize(stream));
+            } else {
+                CUevent event;
+                CU(cuEventCreate(&event, 2));
+                CU(cuEventRecord(event, stream));
+                CU(cuEventSynchronize(event));
+                CU(cuEventDestroy_v2(event));
+            }
+            EXPECT(block->value == 10 * round + 100);
+        }
+        CU(cuMemcpyDtoH_v2(&back, device, sizeof back));
+        EXPECT(back.next == at && back.value == 7 + 4 * 100);
+    }
+    CU(cuMemFree_v2(device));
+    return 0;
+}
+
+/* A kernel polls a word while other streams work and are waited for: the program's word comes to it. */
+static int polled(unsigned *words, CUdeviceptr at) {
+    CUdeviceptr other;
+    CUstream second;
+    CU(cuMemAlloc_v2(&other, N * 4));
+    CU(cuStreamCreate(&second, 1));
+    memset(words, 0, 64);
+    launch(latch, at, 3, 5, second);
+    elsewhere(other, stream);
+    EXPECT(words[3] == 0 && cuStreamQuery(second) == NOT_READY);
+    words[0] = 1;
+    elsewhere(other, stream);
+    CU(cuStreamSynchronize(second));
+    EXPECT(words[3] == 5);
+    return 0;
+}
+
+/* What is written between launches is there for the next, though nobody waits. */
+static int between(unsigned *words, CUdeviceptr at, unsigned n) {
+    for (unsigned i = 0; i < n; i++) {
+        words[i] = i;
+        launch(add, at + 4 * i, 1, 1000, stream);
+    }
+    CU(cuStreamSynchronize(stream));
+    EXPECT(all(words, n, 1000, 1));
+    return 0;
+}
+
+/* A kernel waits for the address of a block that is mapped when it runs already, the first of all. */
+static int awaited(void) {
+    CUdeviceptr place, at;
+    CUstream second;
+    CUfunction await;
+    CUmodule module;
+    unsigned *words;
+    CU(cuModuleLoadData(&module, guest_ptx));
+    CU(cuModuleGetFunction(&await, module, "await"));
+    CU(cuStreamCreate(&second, 1));
+    CU(cuMemAlloc_v2(&place, 8));
+    CU(cuMemsetD32_v2(place, 0, 2));
+    launch(await, place, 1, 77, second); /* One thread writes, or all the same. */
+    EXPECT(cuStreamQuery(second) == NOT_READY);
+    CU(cuMemHostAlloc((void **)&words, 4096, 0));
+    CU(cuMemHostGetDevicePointer_v2(&at, words, 0));
+    CU(cuMemcpyHtoDAsync_v2(place, &at, sizeof at, stream));
+    CU(cuStreamSynchronize(stream));
+    CU(cuStreamSynchronize(second));
+    EXPECT(words[0] == 77);
+    return 0;
+}
+
+/* Blocks of which the system tells the pages, blocks that are too small for that, and the program's own. */
+static int indirect(void) {
+    static const size_t sizes[] = {4096, 3 << 20, 1 << 20};
+    if (awaited()) return 1;
+    for (int i = 0; i < 3; i++) {
+        char *block;
+        CUdeviceptr at;
+        if (i < 2) {
+            CU(cuMemHostAlloc((void **)&block, sizes[i], 0));
+        } else {
+            block = allocate(sizes[i]);
+            CU(cuMemHostRegister_v2(block, sizes[i], 0));
+        }
+        memset(block, 0, sizes[i]);
+        unsigned *words = (unsigned *)(block + sizes[i] - 2048);
+        CU(cuMemHostGetDevicePointer_v2(&at, words, 0));
+        if (indirect_in((struct node *)words)) return 1;
+        if (polled(words, at)) return 1;
+        if (between(words, at, 500)) return 1;
+        /* A copy of the process has its own: neither sees what the other writes. */
+        pid_t child = fork();
+        if (child == 0) {
+            words[0] = 99;
+            _exit(words[0] == 99 && words[1] == 1001 ? 0 : 1);
+        }
+        int status = 1;
+        words[1] = 4;
+        launch(add, at, 2, 1, stream);
+        CU(cuStreamSynchronize(stream));
+        EXPECT(child > 0 && waitpid(child, &status, 0) == child);
+        EXPECT(words[0] == 1001 && words[1] == 5);
+        if (indirect_in((struct node *)words)) return 1;
+    }
+    puts("indirect: right");
+    return 0;
+}
+
+/* As containers forbid it. */
+static int without_userfaultfd(void) {
+    struct sock_filter rules[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_userfaultfd, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    struct sock_fprog program = {sizeof rules / sizeof *rules, rules};
+    EXPECT(!prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
+    EXPECT(!prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program));
+    EXPECT(syscall(SYS_userfaultfd, 0) == -1);
     return 0;
 }
 
@@ -693,21 +877,23 @@ int main(int argc, char **argv) {
         int (*part)(void);
     } parts[] = {
         {"page_locked", page_locked}, {"order", order}, {"registered", registered}, {"managed", managed}, {"hints", hints},
-        {"lists", lists}, {"bytes", bytes}, {"waits", waits}, {"latches", latches}, {"graphs", graphs}, {"large", large},
+        {"lists", lists}, {"bytes", bytes}, {"waits", waits}, {"latches", latches}, {"graphs", graphs}, {"large", large}, {"indirect", indirect},
         {"threads", threads}, {"together_first", together_first}, {"behind", behind}, {"contexts", contexts}, {"capped", capped},
         {"at_once", at_once},
     };
-    for (size_t i = 0; argc == 2 && i < sizeof parts / sizeof *parts; i++) {
+    for (size_t i = 0; argc >= 2 && i < sizeof parts / sizeof *parts; i++) {
         if (strcmp(argv[1], parts[i].name)) continue;
+        if (argc == 3 && without_userfaultfd()) return EXIT_USAGE;
         CUmodule module;
         add = setup("add", &module);
         CU(cuModuleGetFunction(&odd, module, "odd"));
         CU(cuModuleGetFunction(&follow, module, "follow"));
         CU(cuModuleGetFunction(&latch, module, "latch"));
+        CU(cuModuleGetFunction(&keep, module, "keep"));
         CU(cuStreamCreate(&stream, 0));
         return parts[i].part();
     }
-    fprintf(stderr, "usage: reach page_locked|order|registered|managed|hints|lists|bytes|waits|latches|graphs|large|threads|together_first|behind|"
-                    "contexts|capped|at_once\n");
+    fprintf(stderr, "usage: reach page_locked|order|registered|managed|hints|lists|bytes|waits|latches|graphs|large|indirect|threads|together_first|behind|"
+                    "contexts|capped|at_once [contained]\n");
     return EXIT_USAGE;
 }

@@ -13,7 +13,7 @@ fn main() -> ExitCode {
         .get(2)
         .and_then(|name| Set::from_name(&name.to_string_lossy()));
     let ([library, ptx, _], Some(set)) = (&args[..], set) else {
-        eprintln!("usage: vgpu-bench-client LIBCUDA PTX latency|throughput|copies|shared");
+        eprintln!("usage: vgpu-bench-client LIBCUDA PTX latency|throughput|copies|shared|pinned");
         return ExitCode::from(2);
     };
     match pass(Path::new(library), Path::new(ptx), set) {

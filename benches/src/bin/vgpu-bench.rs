@@ -1,7 +1,8 @@
 //! `make bench`: prints the table and writes `target/bench/report.json`.
 //!
 //! `vgpu-bench copies` measures the large copies alone, in many short passes, and prints each pass:
-//! for work on the data path; `vgpu-bench shared` memory that program and kernels both reach.
+//! for work on the data path; `vgpu-bench shared` memory that program and kernels both reach,
+//! `vgpu-bench pinned` work beside page-locked memory that kernels reach.
 //! `vgpu-bench mediation` runs the part with the device clock alone, or those of its parts that are named.
 //! `vgpu-bench soft` runs the kernels on soft-gpu beside plain loops alone, or those that are named. `quick` makes windows and samples too short for figures that are to be quoted.
 
@@ -10,7 +11,7 @@ use std::process::{Command, ExitCode};
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Map, Value};
-use vgpu_benches::measure::{BULK, Set, quantile};
+use vgpu_benches::measure::{BULK, PINNED, Set, quantile};
 use vgpu_benches::mediation::{self, Pace};
 use vgpu_benches::report::{self, Figure};
 use vgpu_benches::{baseline, choose, soft};
@@ -21,7 +22,7 @@ use vgpu_tests::paths;
 /// Alternating passes of everything.
 const PASSES: usize = 5;
 
-/// Passes of `vgpu-bench copies` and `shared`.
+/// Passes of `vgpu-bench copies`, `shared` and `pinned`.
 const COPY_PASSES: usize = 15;
 
 fn main() -> ExitCode {
@@ -30,11 +31,12 @@ fn main() -> ExitCode {
         [] => bench(),
         ["copies"] => copies(),
         ["shared"] => shared(),
+        ["pinned"] => pinned(),
         ["mediation", ref parts @ ..] => mediate(parts),
         ["soft", ref kernels @ ..] => softly(kernels),
         _ => {
             eprintln!(
-                "usage: vgpu-bench [copies | shared | mediation [quick] [PART…] | soft [quick] [KERNEL…]]"
+                "usage: vgpu-bench [copies | shared | pinned | mediation [quick] [PART…] | soft [quick] [KERNEL…]]"
             );
             return ExitCode::from(2);
         }
@@ -57,6 +59,7 @@ struct Pass {
     direct_latency: Map<String, Value>,
     direct_throughput: Map<String, Value>,
     shared: Map<String, Value>,
+    pinned: Map<String, Value>,
     ping_two_cpus: (f64, f64),
     ping_one_cpu: (f64, f64),
     bandwidth: f64,
@@ -213,6 +216,34 @@ fn shared() -> Result<()> {
     Ok(())
 }
 
+/// Work beside page-locked memory that kernels reach: medians of the passes, and of their ratios.
+fn pinned() -> Result<()> {
+    let host = vgpu_tests::host::one_vm(&Options {
+        strict: false,
+        cpu: Some(HOST_CPU),
+        ..Options::default()
+    })?;
+    let shim = paths::shim_dir()?.join("libcuda.so.1");
+    let passes = (0..COPY_PASSES)
+        .map(|_| client(&shim, Set::Pinned, Some(&host), Some(GUEST_CPU)))
+        .collect::<Result<Vec<_>>>()?;
+    println!(
+        "{:30} {:>9} {:>9} {:>6}  us",
+        "", "beside", "without", "ratio"
+    );
+    for name in PINNED {
+        let of = |value: &dyn Fn(&Map<String, Value>) -> f64| {
+            let mut all: Vec<f64> = passes.iter().map(value).collect();
+            quantile(&mut all, 0.5)
+        };
+        let base = |p: &Map<String, Value>| number(p, &format!("{name}_base"));
+        let (beside, without) = (of(&|p| number(p, name)), of(&base));
+        let ratio = of(&|p| number(p, name) / base(p));
+        println!("{name:30} {beside:9.2} {without:9.2} {ratio:6.2}");
+    }
+    Ok(())
+}
+
 fn alone(name: String, value: f64, unit: &'static str) -> Figure {
     Figure {
         name,
@@ -266,6 +297,7 @@ fn one_pass(hosts: &Hosts) -> Result<Pass> {
         direct_throughput: client(&soft, Set::Throughput, None, None)?,
         direct_latency: client(&soft, Set::Latency, None, None)?,
         shared: remote(&hosts.free, Set::Shared, None)?,
+        pinned: remote(&hosts.other, Set::Pinned, Some(GUEST_CPU))?,
     })
 }
 
@@ -319,6 +351,7 @@ fn paired(passes: &[Pass]) -> Vec<Figure> {
     const DIRECT: &str = "the same program on soft-gpu directly";
     const COPIES: &str = "the same turns by copies to and from device memory";
     const WITHOUT: &str = "launch + synchronise without such memory";
+    const APART: &str = "the same work without page-locked memory that kernels reach; at most 1.2 where the kernel cannot reach it";
     type Get = fn(&Pass, &str) -> f64;
     let two: Get = |p, name| number(&p.two_cpus, name);
     let one: Get = |p, name| number(&p.one_cpu, name);
@@ -342,7 +375,9 @@ fn paired(passes: &[Pass]) -> Vec<Figure> {
     let socket: Get = |p, _| p.bandwidth;
     let shared: Get = |p, name| number(&p.shared, name);
     let copied: Get = |p, name| number(&p.shared, &format!("{name}_base"));
-    let rows: [(&str, &str, Get, &'static str, &'static str, Get); 15] = [
+    let pinned: Get = |p, name| number(&p.pinned, name);
+    let unpinned: Get = |p, name| number(&p.pinned, &format!("{name}_base"));
+    let mut rows: Vec<(&str, &str, Get, &'static str, &'static str, Get)> = vec![
         ("sync_call_p50", "", two, "us", PING, ping_two),
         ("sync_call_p99", "", two, "us", PING, ping_two),
         ("sync_call_p50", "_one_cpu", one, "us", PING, ping_one),
@@ -359,6 +394,7 @@ fn paired(passes: &[Pass]) -> Vec<Figure> {
         ("shared_turn_1mib", "", shared, "us", COPIES, copied),
         ("shared_apart_16mib", "", shared, "us", WITHOUT, copied),
     ];
+    rows.extend(PINNED.map(|name| (name, "", pinned, "us", APART, unpinned)));
     rows.iter()
         .map(|&(name, suffix, value, unit, baseline, base)| Figure {
             name: format!("{name}{suffix}"),

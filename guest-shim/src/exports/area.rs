@@ -13,6 +13,7 @@ use super::copy::{sent, to_device_now as to_device, to_host_now as to_host, with
 use crate::Cu;
 use crate::ffi::{DefaultStream, exports};
 use crate::process::live;
+use crate::session::mirror::Reach;
 use crate::session::sys::UserMemory;
 use crate::state::contexts::Context;
 use crate::state::graphs::Kind;
@@ -497,7 +498,7 @@ impl Rows {
     }
 
     fn within(&self, shim: &Shim, target: &Target) -> Cu {
-        target.order(shim)?;
+        let _work = target.order(shim, Reach::Any)?;
         shim.session.post(&req::Memcpy2DDtoD {
             ctx: target.ctx(),
             stream: target.stream,
@@ -511,7 +512,7 @@ impl Rows {
     }
 
     fn gather(&self, shim: &Shim, target: &Target) -> Cu {
-        target.order(shim)?;
+        let _work = target.order(shim, Reach::Any)?;
         let width = self.width as usize;
         let most = COPY_PIECE as u64 / self.width;
         let mut y = 0;
@@ -538,7 +539,7 @@ impl Rows {
     }
 
     fn scatter(&self, shim: &Shim, target: &Target) -> Cu {
-        target.order(shim)?;
+        let _work = target.order(shim, Reach::Any)?;
         let width = self.width as usize;
         let most = (SCATTER / self.width).max(1);
         let mut bytes = vec![0_u8; most.min(self.height) as usize * width];

@@ -11,6 +11,7 @@ use vgpu_proto::limits::COPY_PIECE;
 use super::area::{ARRAY, Area, Copy3D, SCATTER, Side3D};
 use super::copy::sent;
 use crate::Cu;
+use crate::session::mirror::Reach;
 use crate::session::sys::UserMemory;
 use crate::state::Shim;
 use crate::state::arrays::ArrayInfo;
@@ -70,7 +71,7 @@ pub(super) fn run(shim: &Shim, target: &Target, copy: &Copy3D, sync: bool) -> Cu
     let size = copy.size();
     let dst = End::of(shim, &copy.dst, size)?;
     let src = End::of(shim, &copy.src, size)?;
-    target.order(shim)?;
+    let _work = target.order(shim, Reach::Any)?;
     match (&dst, &src) {
         (End::Array(array, at), End::Linear(area)) if !area.on_device => {
             gather(shim, target, (array, *at), *area, size)?;

@@ -16,7 +16,9 @@ use super::area::{check, line_of};
 use crate::Cu;
 use crate::ffi::exports;
 use crate::process::live;
+use crate::session::mirror::Reach;
 use crate::session::sys::UserMemory;
+use crate::session::uses::Over;
 use crate::state::contexts::Context;
 use crate::state::graphs::Kind;
 use crate::state::streams::{Target, resolve};
@@ -205,7 +207,7 @@ pub(super) fn to_device_now(
         return reached(shim, target, (dst, src), len, sync);
     }
     let mut rest = host_memory(shim, src, len)?;
-    target.order(shim)?;
+    let work = target.order(shim, Reach::Named(&[dst]))?;
     let (ctx, stream) = (target.ctx(), target.stream);
     // Until completion page-locked memory is the program's to leave alone; other memory is until the
     // call returns, which then waits for the worker to have received it.
@@ -225,6 +227,7 @@ pub(super) fn to_device_now(
         }
         rest = rest.skip(piece.len);
     }
+    drop(work);
     sent(shim, target, sync)?;
     if sync {
         shim.settle(target, &[dst])?;
@@ -282,7 +285,7 @@ pub(super) fn to_host_now(
         return reached(shim, target, (dst, src), len, sync);
     }
     let into = host_memory(shim, dst, len)?;
-    target.order(shim)?;
+    let _work = target.order(shim, Reach::Named(&[src]))?;
     let call = req::MemcpyDtoH {
         ctx: target.ctx(),
         stream: target.stream,
@@ -292,9 +295,13 @@ pub(super) fn to_host_now(
     if !sync && shim.pinned.covers(dst as usize, len) {
         return shim.session.fetch_later(&call, into);
     }
+    let sent = shim.session.sent_so_far();
     shim.session.fetch(&call, into)?;
     // The program has waited for what was before it in the stream.
-    shim.session.pull()
+    shim.session.pull()?;
+    let over = Over::Stream(target.ctx(), target.stream);
+    shim.session.over(over, sent);
+    Ok(())
 }
 
 /// A copy into a captured stream goes into the graph; a synchronous one has no place there.
@@ -332,7 +339,7 @@ pub(super) fn within_now(shim: &Shim, target: &Target, dst: u64, src: u64, len: 
     }
     shim.reach(dst, len as u64)?;
     shim.reach(src, len as u64)?;
-    target.order(shim)?;
+    let _work = target.order(shim, Reach::Named(&[dst, src]))?;
     shim.session.post(&req::MemcpyDtoD {
         ctx: target.ctx(),
         stream: target.stream,

@@ -8,6 +8,7 @@ use vgpu_proto::cuda::{CuResult, Event};
 use crate::Cu;
 use crate::ffi::{DefaultStream, exports, put, required};
 use crate::process::live;
+use crate::session::mirror::Reach;
 use crate::state::Shim;
 use crate::state::capture;
 use crate::state::events::{DISABLE_TIMING, EventInfo, INTERPROCESS};
@@ -61,9 +62,10 @@ exports! {
         if event.is_complete() {
             return Ok(());
         }
-        let record = event.last_record();
+        let (record, behind) = (event.last_record(), event.behind());
         shim.session.ask(&req::EventQuery { event: event.handle })?;
         event.complete(record);
+        shim.session.over(behind.0, behind.1);
         shim.session.usable()
     }
 
@@ -76,9 +78,10 @@ exports! {
         if event.is_complete() {
             return Ok(());
         }
-        let record = event.last_record();
+        let (record, behind) = (event.last_record(), event.behind());
         shim.session.synchronize(&req::EventSynchronize { event: event.handle })?;
         event.complete(record);
+        shim.session.over(behind.0, behind.1);
         Ok(())
     }
 
@@ -114,16 +117,19 @@ fn record(event: u64, stream: u64, flags: u32, mode: DefaultStream) -> Cu {
 
 /// Records an event in a stream that is not captured.
 pub(super) fn record_now(shim: &Shim, target: &Target, event: &EventInfo, flags: u32) -> Cu {
-    target.order(shim)?;
+    let _work = target.order(shim, Reach::Named(&[]))?;
     // Before it is sent: an answer about an earlier record must not complete this one.
     event.record();
     let (ctx, stream) = (target.ctx(), target.stream);
+    let sent = shim.session.sent_so_far();
     shim.session.post(&req::EventRecord {
         ctx,
         event: event.handle,
         stream,
         flags,
-    })
+    })?;
+    event.stands_behind(stream, sent);
+    Ok(())
 }
 
 /// Has a stream that is not captured wait for an event.

@@ -6,6 +6,7 @@ use vgpu_proto::call::req;
 use vgpu_proto::cuda::{CuResult, Stream};
 
 use super::{area, event, launch, memset};
+use crate::session::mirror::Reach;
 use crate::state::graphs::conditional::Conditional;
 use crate::state::graphs::exec::{Exec, ExecState, Step};
 use crate::state::graphs::order::{Part, Place, parts};
@@ -83,7 +84,7 @@ pub(super) fn run(shim: &Shim, exec: &Exec, target: &Target) -> Cu {
             return Ok(());
         }
     }
-    target.order(shim)?;
+    let _work = target.order(shim, Reach::Any)?;
     let mut state = lock(&exec.state);
     let steps = steps(shim, &mut state, target)?;
     let (allocs, frees) = state.plan.memory();

@@ -8,6 +8,7 @@ use crate::Cu;
 use crate::ffi::{DefaultStream, exports};
 use crate::process::live;
 use crate::session::host::{HostFn, HostFunction, StreamCallback};
+use crate::session::mirror::Reach;
 use crate::state::capture;
 use crate::state::graphs::Kind;
 use crate::state::streams::resolve;
@@ -59,7 +60,7 @@ exports! {
         if capture::take(shim, &target, || Ok(Kind::Host(function)))? {
             return Ok(());
         }
-        target.order(shim)?;
+        let _work = target.order(shim, Reach::Named(&[]))?;
         shim.session.launch_host(target.ctx(), target.stream, function)
     }
 }
@@ -72,7 +73,7 @@ fn launch(stream: u64, mode: DefaultStream, function: Option<HostFn>, data: *mut
     if capture::take(shim, &target, || Ok(Kind::Host(function)))? {
         return Ok(());
     }
-    target.order(shim)?;
+    let _work = target.order(shim, Reach::Named(&[]))?;
     shim.session
         .launch_host(target.ctx(), target.stream, function)
 }

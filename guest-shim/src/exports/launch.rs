@@ -9,6 +9,7 @@ use vgpu_proto::cuda::CuResult;
 use crate::Cu;
 use crate::ffi::{DefaultStream, exports};
 use crate::process::live;
+use crate::session::mirror::Reach;
 use crate::state::contexts::Context;
 use crate::state::devices::{Device, attribute as device_attribute};
 use crate::state::graphs::{KernelNode, Kind};
@@ -184,7 +185,7 @@ unsafe fn launch(
     // SAFETY: by this function's contract.
     let source = unsafe { Source::of(&function, params) }?;
     // SAFETY: by this function's contract, checked for null above.
-    shim.reach_named(unsafe { source.words(function.params_len) })?;
+    let named = shim.reach_named(unsafe { source.words(function.params_len) })?;
     if shape.cooperative {
         shape.check_fits_at_once(shim, device, &function)?;
     }
@@ -198,7 +199,11 @@ unsafe fn launch(
             return Ok(());
         }
     }
-    target.order(shim)?;
+    let reach = match function.direct {
+        true => Reach::Named(&named),
+        false => Reach::Any,
+    };
+    let _work = target.order(shim, reach)?;
     let call = req::LaunchKernel {
         ctx: target.ctx(),
         stream: target.stream,

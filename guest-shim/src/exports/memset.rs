@@ -7,6 +7,7 @@ use vgpu_proto::cuda::{CuResult, DevPtr};
 use crate::Cu;
 use crate::ffi::exports;
 use crate::process::live;
+use crate::session::mirror::Reach;
 use crate::state::graphs::{FillNode, Kind};
 use crate::state::streams::{Target, resolve};
 use crate::state::{Shim, capture};
@@ -175,7 +176,7 @@ fn line(shim: &Shim, target: &Target, dst: u64, value: u32, width: u8, count: us
             return Ok(());
         }
     }
-    target.order(shim)?;
+    let _work = target.order(shim, Reach::Named(&[dst]))?;
     shim.session.post(&req::Memset {
         ctx: target.ctx(),
         stream: target.stream,
@@ -247,7 +248,7 @@ impl Area {
                 return Ok(());
             }
         }
-        target.order(shim)?;
+        let _work = target.order(shim, Reach::Named(&[self.dst]))?;
         shim.session.post(&req::Memset2D {
             ctx: target.ctx(),
             stream: target.stream,

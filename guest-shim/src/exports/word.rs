@@ -6,6 +6,7 @@ use vgpu_proto::cuda::{CuResult, DevPtr};
 use crate::Cu;
 use crate::ffi::{DefaultStream, exports, required};
 use crate::process::live;
+use crate::session::mirror::Reach;
 use crate::state::streams::{Target, resolve};
 use crate::state::{Shim, capture};
 
@@ -172,7 +173,7 @@ impl Word {
         let target = resolve(shim, stream, mode)?;
         self.check(shim, target.ctx.device)?;
         capture::forbid(shim, &target)?;
-        target.order(shim)?;
+        let _work = target.order(shim, Reach::Named(&[self.at]))?;
         self.send(shim, &target)
     }
 

@@ -151,10 +151,10 @@ impl Session {
             // A session that is over has nothing to tell or to be told.
             let _ = self.pull();
             super::without_calls(|| function.run(status));
-            let _ = self.push();
+            self.push();
             // A session that is over holds nothing back any more.
             let _ = self.post(&req::HostFuncDone { number });
-            let _ = lock(&self.outbox).flush(self);
+            let _ = self.flush();
             self.inbox.noticed();
         }
     }

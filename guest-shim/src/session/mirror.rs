@@ -1,27 +1,29 @@
 //! Memory of the program that kernels reach.
 //!
-//! The worker has a copy of each block at the block's device address. Before work is sent, what the program
-//! changed since is told ([`Session::push`]); when the program has waited for work, what the device changed is
-//! fetched ([`Session::pull`]). Both to the byte, so that neither overwrites the other's.
+//! The worker has a copy of each block at the block's device address. Before work is written to the worker, what
+//! the program changed since is told ([`Session::push`]); when the program has waited for work, what the device
+//! changed is fetched ([`Session::pull`]). Both to the byte, so that neither overwrites the other's; and both only of
+//! blocks that work may use which has not been waited for ([`Session::work`]).
+//!
+//! Changes are looked for when requests are written, and go before all of them: what the program did between its
+//! calls it did without waiting, so that each of these requests may see it.
 
-use std::collections::{BTreeMap, VecDeque};
-use std::ops::Range;
+use std::collections::BTreeMap;
 use std::ptr;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use vgpu_proto::call::req;
+use vgpu_proto::call::{Op, req};
 use vgpu_proto::changes::{Change, Changes, LINE, Malformed, Records, Shared, Twin, parts};
-use vgpu_proto::cuda::{CuResult, DevPtr};
-use vgpu_proto::limits::{COPY_PIECE, MAX_BULK};
+use vgpu_proto::cuda::{Ctx, CuResult, DevPtr, Stream};
+use vgpu_proto::frame::Header;
+use vgpu_proto::limits::{COPY_PIECE, MAX_BULK, MAX_PULLED};
 
+use super::Session;
 use super::dirty::Watched;
 use super::sys::UserMemory;
-use super::{Session, outbox};
+use super::uses::{Over, Uses};
 use crate::{Cu, lock, log};
-
-/// Lines that are looked at while other threads may send nothing.
-const MOST_LINES: usize = (1 << 20) / LINE;
 
 /// The user was told that [`BOTH_WROTE`].
 static LOST: AtomicBool = AtomicBool::new(false);
@@ -54,6 +56,14 @@ impl Shared for UserMemory {
         bytes
     }
 
+    fn same(&self, start: usize, bytes: &[u8]) -> bool {
+        let here = self.skip(start);
+        // SAFETY: reads as many bytes of both, of the block as in `load`. The program's threads may write it meanwhile:
+        // then either answer is right, as of reads a moment earlier or later.
+        here.len >= bytes.len()
+            && unsafe { libc::memcmp(here.at.cast(), bytes.as_ptr().cast(), bytes.len()) } == 0
+    }
+
     fn store(&self, line: usize, mask: u64, bytes: &[u8; LINE]) {
         let to = self.skip(line.saturating_mul(LINE)).at;
         for part in parts(mask, to.addr()) {
@@ -71,6 +81,26 @@ impl Shared for UserMemory {
     }
 }
 
+/// Requests that tell of changes, one behind the other. They have no number, so that they can go before others
+/// that have theirs.
+struct Told {
+    frames: Vec<u8>,
+    changes: Changes,
+}
+
+impl Told {
+    /// Ends a request, if it would tell anything.
+    fn end(&mut self) {
+        let bytes = self.changes.bytes();
+        if !bytes.is_empty() {
+            let header = Header::request(Op::HostPush as u16, 0, 0, bytes.len());
+            self.frames.extend_from_slice(&header.to_bytes());
+            self.frames.extend_from_slice(bytes);
+        }
+        self.changes.clear();
+    }
+}
+
 /// A block.
 #[derive(Debug)]
 struct Mirror {
@@ -78,50 +108,118 @@ struct Mirror {
     twin: Twin,
     /// Tells which pages the program wrote; without it, it may have written any.
     watched: Option<Watched>,
-    /// Lines that it may have written, which have not been looked at.
-    unseen: VecDeque<Range<usize>>,
+    /// Devices of the guest may write it by themselves (`O_DIRECT`), which nobody who watches pages sees.
+    by_devices: bool,
+    /// All of it is to be looked at next: it was not yet, or work names it.
+    whole: bool,
+    /// Work that names it.
+    uses: Uses,
 }
 
 impl Mirror {
-    /// Asks what the program wrote.
-    fn look(&mut self) {
-        let lines = self.twin.lines();
-        match &self.watched {
-            Some(watched) => watched.written(|bytes| {
-                let first = bytes.start / LINE;
-                self.unseen
-                    .push_back(first..bytes.end.div_ceil(LINE).min(lines));
-            }),
-            // What is left of another thread's look is in it.
-            None => {
-                self.unseen.clear();
-                self.unseen.push_back(0..lines);
+    /// Tells what the program changed.
+    fn collect(&mut self, at: u64, told: &mut Told) {
+        let all = self.twin.lines();
+        let mut written = Vec::new();
+        // Also before a look at all of it: what is written from here on is told the next time.
+        if let Some(watched) = &self.watched {
+            watched.written(|bytes| {
+                written.push(bytes.start / LINE..bytes.end.div_ceil(LINE).min(all));
+            });
+        }
+        if std::mem::take(&mut self.whole) || self.watched.is_none() {
+            written.clear();
+            written.push(0..all);
+        }
+        for mut lines in written {
+            while !lines.is_empty() {
+                let changes = &mut told.changes;
+                lines.start = (self.twin).collect(&self.memory, at, lines.clone(), changes);
+                if !lines.is_empty() {
+                    told.end();
+                }
             }
         }
     }
+}
 
-    /// Tells what changed in lines that were not looked at, at most so many. Returns how many are left.
-    fn collect(&mut self, at: u64, mut most: usize, out: &mut Changes) -> usize {
-        while let Some(lines) = self.unseen.pop_front() {
-            let end = lines.end.min(lines.start.saturating_add(most));
-            let next = self.twin.collect(&self.memory, at, lines.start..end, out);
-            most -= next - lines.start;
-            if next < lines.end {
-                self.unseen.push_front(next..lines.end);
-                return 0;
-            }
-        }
-        most
+/// Who writes a block, besides kernels.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Writers {
+    /// The program's processors.
+    Processors,
+    /// Devices of the guest, too.
+    Devices,
+    /// Devices, too; and the memory is the program's, which may watch its pages itself.
+    Others,
+}
+
+/// Which blocks work may use.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Reach<'a> {
+    /// All: it may find addresses in memory.
+    Any,
+    /// Those of these addresses for kernels.
+    Named(&'a [u64]),
+}
+
+/// Work that is being sent; until this is dropped, no wait of another thread is one for it.
+#[derive(Debug)]
+#[must_use = "the work counts as sent when this is dropped"]
+pub(crate) struct Work {
+    session: &'static Session,
+    ctx: Ctx,
+    stream: Stream,
+    blocks: Used,
+}
+
+#[derive(Debug)]
+enum Used {
+    Nothing,
+    All,
+    Blocks(Vec<u64>),
+}
+
+#[derive(Debug, Default)]
+struct Books {
+    /// By device address.
+    blocks: BTreeMap<u64, Mirror>,
+    /// Work that may use all of them.
+    everywhere: Uses,
+    /// Counts work that was sent.
+    sent: u64,
+}
+
+impl Books {
+    fn uses(&mut self, at: u64) -> Option<&mut Uses> {
+        self.blocks.get_mut(&at).map(|mirror| &mut mirror.uses)
+    }
+
+    /// The block of an address.
+    fn find(&mut self, address: u64) -> Option<(u64, &mut Mirror)> {
+        let (at, mirror) = self.blocks.range_mut(..=address).next_back()?;
+        (address - *at < mirror.memory.len as u64).then_some((*at, mirror))
+    }
+
+    /// Those that work may use.
+    fn in_use(&mut self) -> impl Iterator<Item = (u64, &mut Mirror)> {
+        let all = !self.everywhere.is_empty();
+        let used = move |mirror: &Mirror| all || !mirror.uses.is_empty();
+        let blocks = self.blocks.iter_mut();
+        blocks
+            .filter(move |(_, mirror)| used(mirror))
+            .map(|(at, mirror)| (*at, mirror))
     }
 }
 
 /// All of them.
 #[derive(Debug)]
 pub(super) struct Mirrors {
-    /// By device address.
-    blocks: Mutex<BTreeMap<u64, Mirror>>,
+    books: Mutex<Books>,
     /// There may be some. (Nobody else pays more than a look at this.)
     any: AtomicBool,
+    /// Changes are to be looked for before anything more is written.
+    due: AtomicBool,
     /// Where changes are received; who holds it has sent the only request for them.
     inbound: Mutex<Vec<u8>>,
 }
@@ -130,43 +228,48 @@ impl Mirrors {
     /// None yet.
     pub(super) fn new() -> Mirrors {
         Mirrors {
-            blocks: Mutex::default(),
+            books: Mutex::default(),
             any: AtomicBool::new(false),
+            due: AtomicBool::new(false),
             inbound: Mutex::default(),
         }
     }
 
     #[inline]
     fn none(&self) -> bool {
-        !self.any.load(Ordering::Acquire)
+        !self.any.load(Ordering::SeqCst)
     }
 
-    /// Asks what the program wrote. False: nothing anywhere.
-    fn look(&self) -> bool {
-        let mut blocks = lock(&self.blocks);
-        blocks.values_mut().for_each(Mirror::look);
-        blocks.values().any(|mirror| !mirror.unseen.is_empty())
-    }
-
-    /// What of that it changed, as far as there is room. True: there may be more.
-    fn collect(&self, out: &mut Changes) -> bool {
-        let mut left = MOST_LINES;
-        for (at, mirror) in lock(&self.blocks).iter_mut() {
-            left = mirror.collect(*at, left, out);
-            if left == 0 {
-                return true;
-            }
+    /// Requests that tell what the program changed, to go before what is about to be written, if that is due. Whoever
+    /// writes asks, under the lock of what is written: of two threads that change the same bytes one after the other,
+    /// the later one's is told later.
+    #[inline]
+    pub(super) fn told(&self) -> Vec<u8> {
+        if !self.due.load(Ordering::Acquire) {
+            return Vec::new();
         }
-        false
+        self.tell()
+    }
+
+    #[cold]
+    fn tell(&self) -> Vec<u8> {
+        self.due.store(false, Ordering::Release);
+        let mut told = Told {
+            frames: Vec::new(),
+            changes: Changes::new(COPY_PIECE),
+        };
+        for (at, mirror) in lock(&self.books).in_use() {
+            mirror.collect(at, &mut told);
+        }
+        told.end();
+        told.frames
     }
 
     /// What the device changed. Of a block that was given back meanwhile it means nothing any more.
     fn apply(&self, change: &Change) -> Result<(), Malformed> {
-        let mut blocks = lock(&self.blocks);
-        let found = blocks.range_mut(..=change.address).next_back();
-        match found.filter(|(at, m)| change.address - **at < m.memory.len as u64) {
+        match lock(&self.books).find(change.address) {
             Some((at, mirror)) => {
-                if mirror.twin.apply(&mirror.memory, *at, change)? {
+                if mirror.twin.apply(&mirror.memory, at, change)? {
                     log::once(&LOST, BOTH_WROTE);
                 }
                 Ok(())
@@ -174,32 +277,76 @@ impl Mirrors {
             None => Ok(()),
         }
     }
+
+    fn begin(&self, ctx: Ctx, stream: Stream, reach: Reach<'_>) -> Used {
+        let mut books = lock(&self.books);
+        let Reach::Named(addresses) = reach else {
+            books.everywhere.begin(ctx, stream);
+            return Used::All;
+        };
+        let mut named = Vec::new();
+        for address in addresses {
+            if let Some((at, mirror)) = books.find(*address) {
+                mirror.whole |= mirror.by_devices;
+                mirror.uses.begin(ctx, stream);
+                named.push(at);
+            }
+        }
+        match named.is_empty() {
+            true => Used::Nothing,
+            false => Used::Blocks(named),
+        }
+    }
+}
+
+impl Drop for Work {
+    fn drop(&mut self) {
+        if let Used::Nothing = self.blocks {
+            return;
+        }
+        let mut books = lock(&self.session.mirrors.books);
+        books.sent += 1;
+        let (ctx, stream, count) = (self.ctx, self.stream, books.sent);
+        match &self.blocks {
+            Used::Nothing => {}
+            Used::All => books.everywhere.end(ctx, stream, count),
+            // One that was given back meanwhile has no uses any more.
+            Used::Blocks(named) => {
+                for at in named {
+                    if let Some(uses) = books.uses(*at) {
+                        uses.end(ctx, stream, count);
+                    }
+                }
+            }
+        }
+    }
 }
 
 impl Session {
-    /// Lets kernels reach memory of the program, at a device address. Managed memory may be written by the program's
-    /// processors only.
+    /// Lets kernels reach memory of the program, at a device address. True: there was no such memory before, so
+    /// that nobody knows of work that may already find it.
     ///
     /// # Errors
     /// CUDA_ERROR_OUT_OF_MEMORY when the VM has as much pinned memory as it may; the host's.
-    pub(crate) fn map_host(&self, at: u64, memory: UserMemory, managed: bool) -> Cu {
+    pub(crate) fn map_host(&self, at: u64, memory: UserMemory, writers: Writers) -> Cu<bool> {
         let size = memory.len as u64;
         let ptr = DevPtr(at);
         self.call(&req::HostMap { ptr, size })?;
-        let twin = Twin::new(memory.len);
-        // First watched, then all of it is looked at: nothing written meanwhile is missed. Page-locked memory is not
-        // watched: devices of the guest may write to it (O_DIRECT), which no page table notices.
+        // First watched, then all of it is looked at: nothing written meanwhile is missed.
         let watch = || Watched::new(memory.at as usize, memory.len);
-        let watched = managed.then(watch).flatten();
         let mirror = Mirror {
+            twin: Twin::new(memory.len),
+            watched: (writers != Writers::Others).then(watch).flatten(),
             memory,
-            unseen: std::iter::once(0..twin.lines()).collect(),
-            twin,
-            watched,
+            by_devices: writers != Writers::Processors,
+            whole: true,
+            uses: Uses::default(),
         };
-        lock(&self.mirrors.blocks).insert(at, mirror);
-        self.mirrors.any.store(true, Ordering::Release);
-        Ok(())
+        lock(&self.mirrors.books).blocks.insert(at, mirror);
+        let first = !self.mirrors.any.swap(true, Ordering::SeqCst);
+        // Work that may use it may have begun to be sent before, as a graph's whose launch maps what its nodes name.
+        self.push();
+        Ok(first)
     }
 
     /// Undoes it, after the work that may use it. What that changed is the program's only if it has waited.
@@ -208,53 +355,52 @@ impl Session {
     /// The host's; why the session is over.
     pub(crate) fn unmap_host(&self, at: u64) -> Cu {
         // What that work waits for may be among what the program wrote.
-        let pushed = self.push();
-        let mut blocks = lock(&self.mirrors.blocks);
-        if blocks.remove(&at).is_none() {
+        self.push();
+        let pushed = self.flush();
+        let mut books = lock(&self.mirrors.books);
+        if books.blocks.remove(&at).is_none() {
             return Ok(());
         }
-        self.mirrors
-            .any
-            .store(!blocks.is_empty(), Ordering::Release);
-        drop(blocks);
+        let any = !books.blocks.is_empty();
+        self.mirrors.any.store(any, Ordering::Release);
+        drop(books);
         pushed?;
         self.call(&req::HostUnmap { ptr: DevPtr(at) })?;
         Ok(())
     }
 
-    /// Tells the worker what the program changed, before work that may read it.
-    ///
-    /// # Errors
-    /// Why the session is over.
-    #[inline]
-    pub(crate) fn push(&self) -> Cu {
-        if self.mirrors.none() {
-            return Ok(());
-        }
-        self.push_all()
+    /// There may be work in a stream that reaches any block.
+    pub(crate) fn assume_work(&self, ctx: Ctx, stream: Stream) {
+        let mut books = lock(&self.mirrors.books);
+        books.sent += 1;
+        let count = books.sent;
+        books.everywhere.begin(ctx, stream);
+        books.everywhere.end(ctx, stream, count);
     }
 
-    #[cold]
-    fn push_all(&self) -> Cu {
-        let mut more = self.mirrors.look();
-        let mut changes = Changes::new(COPY_PIECE);
-        while more {
-            changes.clear();
-            // What is collected under this lock is sent under it: two threads that change the same bytes one
-            // after the other tell of them in that order.
-            // (They need no credit of bytes: the worker holds none of them back.)
-            let (mut out, id) = outbox::begin(self, 0)?;
-            more = self.mirrors.collect(&mut changes);
-            let bytes = changes.bytes();
-            if bytes.is_empty() {
-                out.cancel();
-                continue;
-            }
-            out.append(&req::HostPush {}, id, bytes.len())?;
-            out.bulk(bytes.len()).copy_from_slice(bytes);
-            out.flush_when_due(self)?;
+    /// To be called before work is sent, and to be kept until it has been: what the program changed of the blocks
+    /// that the work may use goes first.
+    #[inline]
+    pub(crate) fn work(&'static self, ctx: Ctx, stream: Stream, reach: Reach<'_>) -> Work {
+        let blocks = match self.mirrors.none() {
+            true => Used::Nothing,
+            false => self.mirrors.begin(ctx, stream, reach),
+        };
+        self.push();
+        Work {
+            session: self,
+            ctx,
+            stream,
+            blocks,
         }
-        Ok(())
+    }
+
+    /// What the program changed is told before anything more is written.
+    #[inline]
+    pub(crate) fn push(&self) {
+        if !self.mirrors.none() {
+            self.mirrors.due.store(true, Ordering::Release);
+        }
     }
 
     /// Fetches what the device changed, after the program has waited for it.
@@ -271,15 +417,28 @@ impl Session {
 
     #[cold]
     fn pull_all(&self) -> Cu {
+        let mut of: Vec<_> = {
+            let mut books = lock(&self.mirrors.books);
+            books.in_use().map(|(at, _)| DevPtr(at)).collect()
+        };
+        if of.is_empty() {
+            return Ok(());
+        }
+        if of.len() > MAX_PULLED {
+            of.clear();
+        }
         let mut buffer = lock(&self.mirrors.inbound);
         buffer.resize(MAX_BULK, 0);
-        let mut from = DevPtr(0);
+        let mut call = req::HostPull {
+            from: DevPtr(0),
+            of,
+        };
         loop {
             let into = UserMemory {
                 at: buffer.as_mut_ptr(),
                 len: buffer.len(),
             };
-            let (reply, len) = self.fetch_some(&req::HostPull { from }, into)?;
+            let (reply, len) = self.fetch_some(&call, into)?;
             if reply.lost {
                 log::once(&LOST, BOTH_WROTE);
             }
@@ -294,7 +453,29 @@ impl Session {
             if reply.next.0 == 0 {
                 return Ok(());
             }
-            from = reply.next;
+            call.from = reply.next;
+        }
+    }
+
+    /// Up to where work has been sent, for [`Session::over`].
+    #[inline]
+    pub(crate) fn sent_so_far(&self) -> u64 {
+        match self.mirrors.none() {
+            true => 0,
+            false => lock(&self.mirrors.books).sent,
+        }
+    }
+
+    /// A wait is over that began when so much had been sent, and what the device changed was fetched since.
+    #[inline]
+    pub(crate) fn over(&self, over: Over, sent: u64) {
+        if self.mirrors.none() {
+            return;
+        }
+        let mut books = lock(&self.mirrors.books);
+        books.everywhere.retire(over, sent);
+        for mirror in books.blocks.values_mut() {
+            mirror.uses.retire(over, sent);
         }
     }
 }

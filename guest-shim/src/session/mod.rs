@@ -12,11 +12,12 @@ mod frames;
 pub(crate) mod host;
 mod inbox;
 mod lend;
-mod mirror;
+pub(crate) mod mirror;
 mod outbox;
 mod pump;
 pub(crate) mod sys;
 mod timing;
+pub(crate) mod uses;
 
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -37,6 +38,7 @@ use vgpu_proto::codec;
 use vgpu_proto::cuda::CuResult;
 
 use self::sys::UserMemory;
+use self::uses::Waits;
 use crate::{Cu, lock, log, observe};
 
 /// Runs something of the program's that may make no calls.
@@ -279,18 +281,28 @@ impl Session {
         Ok(())
     }
 
+    /// Writes what is in the buffer, and what the program changed if that is due.
+    ///
+    /// # Errors
+    /// Why the session is over.
+    fn flush(&self) -> Cu {
+        let mut out = lock(&self.outbox);
+        out.tell(self);
+        out.flush(self)
+    }
+
     /// Waits until no asynchronous copy to the host is on its way, and no lent memory.
     ///
     /// # Errors
     /// Why the session is over.
     pub(crate) fn wait_for_copies(&self) -> Cu {
         // What they wait for may wait for what the program wrote.
-        self.push()?;
+        self.push();
         self.take_back()?;
         if self.inbox.unattended() == 0 {
             return Ok(());
         }
-        lock(&self.outbox).flush(self)?;
+        self.flush()?;
         self.inbox.wait_until(self, || self.inbox.unattended() == 0)
     }
 
@@ -304,7 +316,7 @@ impl Session {
             if self.inbox.unattended() == 0 || !self.inbox.is_filling(memory) {
                 return Ok(());
             }
-            lock(&self.outbox).flush(self)?;
+            self.flush()?;
             let another = || self.inbox.arrived() != arrived;
             self.inbox.wait_until(self, another)?;
         }
@@ -315,7 +327,7 @@ impl Session {
     ///
     /// # Errors
     /// The call's status, else an earlier asynchronous error; why the session is over.
-    pub(crate) fn synchronize<C: Call>(&self, call: &C) -> Cu {
+    pub(crate) fn synchronize<C: Waits>(&self, call: &C) -> Cu {
         self.ask(call)?;
         self.report()
     }
@@ -324,10 +336,14 @@ impl Session {
     ///
     /// # Errors
     /// The call's status; why the session is over.
-    pub(crate) fn ask<C: Call>(&self, call: &C) -> Cu {
-        self.push()?;
+    pub(crate) fn ask<C: Waits>(&self, call: &C) -> Cu {
+        let sent = self.sent_so_far();
+        self.push();
         let done = self.call(call).map(|_| ());
         self.pull()?;
+        if done.is_ok() {
+            self.over(call.over(), sent);
+        }
         if done == Err(CuResult::NOT_READY) {
             // Also of work that is not over: a program may ask until it sees a flag. What a kernel wrote before
             // that may have been passed by when the flag was found.

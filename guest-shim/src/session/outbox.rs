@@ -21,10 +21,15 @@ use crate::{Cu, lock, observe};
 /// is. Below, the copy is cheaper than a system call of its own.
 const COPY_LIMIT: usize = 8 * 1024;
 
+/// Of the buffer.
+const ROOM: usize = 4 * FLUSH_BYTES;
+
 /// The shared buffer and its books.
 #[derive(Debug)]
 pub(crate) struct Outbox {
     buffer: Vec<u8>,
+    /// The buffer begins within a frame: the socket took no more.
+    cut: bool,
     /// Requests begun, which is also the last id.
     calls: u64,
     bytes: u64,
@@ -60,6 +65,10 @@ pub(crate) fn begin(session: &Session, len: usize) -> Cu<(MutexGuard<'_, Outbox>
         };
         if fits() {
             (out.calls, out.bytes) = (calls, bytes);
+            if out.cut {
+                // Changes cannot go before what is being written.
+                out.tell(session);
+            }
             return Ok((out, calls));
         }
         out.flush(session)?;
@@ -99,12 +108,31 @@ impl Outbox {
     /// Empty.
     pub(crate) fn new() -> Outbox {
         Outbox {
-            buffer: Vec::with_capacity(4 * FLUSH_BYTES),
+            buffer: Vec::with_capacity(ROOM),
+            cut: false,
             calls: 0,
             bytes: 0,
             run: (0, 0),
             timing: Timing::new(Instant::now()),
         }
+    }
+
+    /// Puts requests that tell what the program changed before all others that are not written yet, if that is due.
+    pub(crate) fn tell(&mut self, session: &Session) {
+        let told = session.mirrors.told();
+        if !told.is_empty() {
+            observe::sent(told.len());
+            let place = if self.cut { self.buffer.len() } else { 0 };
+            self.buffer.splice(place..place, told);
+        }
+    }
+
+    /// Everything was written.
+    fn clear(&mut self) {
+        self.buffer.clear();
+        // Changes of large blocks may have been in it.
+        self.buffer.shrink_to(ROOM);
+        self.cut = false;
     }
 
     /// How many calls in a row the calling thread has made.
@@ -125,11 +153,6 @@ impl Outbox {
         self.append_frame(call, id, len)?;
         self.buffer.resize(self.buffer.len() + len, 0);
         Ok(())
-    }
-
-    /// A request that was begun without bulk bytes is not made.
-    pub(crate) fn cancel(&mut self) {
-        self.calls -= 1;
     }
 
     fn append_frame<C: Call>(&mut self, call: &C, id: u64, len: usize) -> Cu {
@@ -214,24 +237,31 @@ impl Outbox {
     pub(crate) fn flush_some(&mut self, session: &Session) -> bool {
         self.timing.fired();
         self.timing.wrote(Instant::now());
+        if !self.buffer.is_empty() && !self.cut {
+            self.tell(session);
+        }
         while !self.buffer.is_empty() {
             match sys::send(session.data, &self.buffer, NO_BULK) {
                 Ok(n) => {
                     self.buffer.drain(..n);
+                    self.cut = true;
                 }
                 Err(e) if e.kind() == ErrorKind::WouldBlock => return false,
                 Err(_) => {
                     // The reading side finds the cause.
-                    self.buffer.clear();
-                    return true;
+                    break;
                 }
             }
         }
+        self.clear();
         true
     }
 
     /// Writes the buffer, then `tail`, which may be lent.
     fn write_out(&mut self, session: &Session, mut tail: UserMemory, mut lend: bool) -> Cu {
+        if !self.cut {
+            self.tell(session);
+        }
         let mut sent = 0;
         let mut unreadable = false;
         while sent < self.buffer.len() || tail.len > 0 {
@@ -249,7 +279,7 @@ impl Outbox {
                 }
                 Err(e) if e.kind() == ErrorKind::WouldBlock => {
                     if let Err(code) = wait_writable(session) {
-                        self.buffer.clear();
+                        self.clear();
                         return Err(code);
                     }
                 }
@@ -262,13 +292,13 @@ impl Outbox {
                     tail = NO_BULK;
                 }
                 Err(e) => {
-                    self.buffer.clear();
+                    self.clear();
                     session.data_lost(&format!("writing failed ({e})"));
                     return session.not_ended();
                 }
             }
         }
-        self.buffer.clear();
+        self.clear();
         self.timing.wrote(Instant::now());
         if unreadable {
             Err(CuResult::INVALID_VALUE)

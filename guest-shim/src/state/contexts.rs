@@ -31,6 +31,8 @@ pub(crate) struct Context {
     pub(crate) cache_config: AtomicU32,
     /// See [`AfterCopies`].
     pub(crate) copies: AfterCopies,
+    /// Its NULL stream has had work that may reach any memory.
+    pub(crate) reaches: AtomicBool,
 }
 
 /// Orders non-blocking streams behind synchronous copies to the device.
@@ -188,6 +190,7 @@ impl Contexts {
             flags: AtomicU32::new(flags),
             cache_config: AtomicU32::new(0),
             copies: AfterCopies::default(),
+            reaches: AtomicBool::new(false),
         });
         self.live.insert(shown, context.clone())?;
         Ok(context)

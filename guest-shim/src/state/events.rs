@@ -3,9 +3,11 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use vgpu_proto::cuda::{Ctx, Event};
+use vgpu_proto::cuda::{Ctx, Event, Stream};
 
 use super::capture::Capture;
+use crate::lock;
+use crate::session::uses::Over;
 
 /// `CU_EVENT_DISABLE_TIMING`.
 pub(crate) const DISABLE_TIMING: u32 = 2;
@@ -25,6 +27,8 @@ pub(crate) struct EventInfo {
     pub(crate) captured: Mutex<Option<(Arc<Capture>, Vec<u64>)>>,
     recorded: AtomicU64,
     completed: AtomicU64,
+    /// What its last record is behind of, and how much had been sent then.
+    behind: Mutex<(Over, u64)>,
 }
 
 impl EventInfo {
@@ -37,12 +41,23 @@ impl EventInfo {
             captured: Mutex::default(),
             recorded: AtomicU64::new(0),
             completed: AtomicU64::new(0),
+            behind: Mutex::new((Over::Unknown, 0)),
         }
     }
 
     /// It is about to be recorded again.
     pub(crate) fn record(&self) {
         self.recorded.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Its record has been sent, into a stream for which so much work had been sent before.
+    pub(crate) fn stands_behind(&self, stream: Stream, sent: u64) {
+        *lock(&self.behind) = (Over::Stream(self.ctx, stream), sent);
+    }
+
+    /// What is over when its last record is, for [`Session::over`](crate::session::Session::over).
+    pub(crate) fn behind(&self) -> (Over, u64) {
+        *lock(&self.behind)
     }
 
     /// The number of its last record; 0: never.

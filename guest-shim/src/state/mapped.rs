@@ -1,15 +1,16 @@
 //! What kernels reach: device memory, and host memory that they are let to reach when they are first given an
 //! address of it.
 
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use vgpu_proto::call::req;
-use vgpu_proto::cuda::CuResult;
+use vgpu_proto::cuda::{CuResult, Stream};
 use vgpu_proto::limits::HOST_SPACE;
 
 use super::pinned::{self, Block, Origin};
 use super::streams::Target;
 use super::{Shim, capture};
+use crate::session::mirror::Writers;
 use crate::session::sys::UserMemory;
 use crate::{Cu, lock, log};
 
@@ -51,17 +52,20 @@ impl Shim {
         (len <= block.size - offset).then_some(block.place + offset as u64)
     }
 
-    /// Lets kernels reach the blocks that their parameters may name: each word that is an address of one.
+    /// Lets kernels reach the blocks that their parameters may name: each word that is an address of one. Returns
+    /// these words.
     ///
     /// # Errors
     /// The host's.
-    pub(crate) fn reach_named(&self, words: impl Iterator<Item = u64>) -> Cu {
+    pub(crate) fn reach_named(&self, words: impl Iterator<Item = u64>) -> Cu<Vec<u64>> {
+        let mut named = Vec::new();
         for word in words.filter(|word| HOST_SPACE.contains(word)) {
             if let Some((block, _)) = self.pinned.placed(word) {
                 self.map(&block)?;
+                named.push(word);
             }
         }
-        Ok(())
+        Ok(named)
     }
 
     /// Lets kernels reach a block, and gives it addresses for them.
@@ -83,11 +87,16 @@ impl Shim {
         if self.mapped(block.place).is_some() {
             return Ok(());
         }
-        let managed = block.origin == Origin::Managed;
-        match self.session.map_host(block.place, memory, managed) {
-            // Whoever finds it mapped may rely on its contents.
-            Ok(()) => {
-                self.session.push()?;
+        let writers = match block.origin {
+            Origin::Managed => Writers::Processors,
+            Origin::Allocated => Writers::Devices,
+            Origin::Registered => Writers::Others,
+        };
+        match self.session.map_host(block.place, memory, writers) {
+            Ok(first) => {
+                if first {
+                    self.assume_work();
+                }
                 self.pinned.set_mapped(block.base);
             }
             Err(code) => {
@@ -102,6 +111,21 @@ impl Shim {
             }
         }
         Ok(())
+    }
+
+    /// Work that is on its way may find the first block, too: a kernel waits for its address.
+    fn assume_work(&self) {
+        let reaches = |flag: &AtomicBool| flag.load(Ordering::SeqCst);
+        for context in self.contexts.all() {
+            if reaches(&context.reaches) {
+                self.session.assume_work(context.handle, Stream::NULL);
+            }
+        }
+        for stream in self.streams.all() {
+            if reaches(&stream.reaches) {
+                self.session.assume_work(stream.ctx.handle, stream.handle);
+            }
+        }
     }
 
     /// Managed memory is the program's no more.

@@ -13,6 +13,7 @@ use vgpu_proto::limits::{MAX_ARGS, MAX_BULK, MAX_KERNEL_PARAMS};
 use super::Shim;
 use super::contexts::Context;
 use super::occupancy::{Answers, Question};
+use crate::direct;
 use crate::jit::Options;
 use crate::session::sys::UserMemory;
 use crate::{Cu, lock, log};
@@ -42,6 +43,8 @@ pub(crate) struct ModuleInfo {
     pub(crate) ctx: Ctx,
     /// Ordinal of its device.
     pub(crate) device: i32,
+    /// Kernels that reach nothing but what their parameters name.
+    direct: HashSet<String>,
     /// Functions asked for so far: a name has one handle.
     functions: Mutex<HashMap<String, u64>>,
     /// Globals asked for so far: (address, bytes).
@@ -65,6 +68,8 @@ pub(crate) struct FunctionInfo {
     pub(crate) params: Vec<(u32, u32)>,
     /// Bytes of the whole parameter block.
     pub(crate) params_len: usize,
+    /// It reaches nothing but what its parameters name.
+    pub(crate) direct: bool,
     /// By `CUfunction_attribute`: a value, [`UNSAID`] or [`UNKNOWN`].
     attributes: [AtomicI32; attribute::NUMBER],
     /// Held while an attribute is set, so that what is kept here is what the host has.
@@ -217,10 +222,13 @@ pub(crate) fn load_sent(
             status
         });
     };
+    // SAFETY: whoever named the image vouched for its bytes; they are only read, here.
+    let bytes = unsafe { std::slice::from_raw_parts(memory.at.cast_const(), memory.len) };
     let info = Arc::new(ModuleInfo {
         handle: module,
         ctx: context.handle,
         device: context.device,
+        direct: direct::kernels(bytes),
         functions: Mutex::default(),
         globals: Mutex::default(),
     });
@@ -415,6 +423,7 @@ pub(crate) fn function(shim: &Shim, module: &ModuleInfo, name: &str) -> Cu<u64> 
         name: CString::new(name).map_err(|_| CuResult::NOT_FOUND)?,
         params: reply.params,
         params_len,
+        direct: module.direct.contains(name),
         attributes,
         setting: Mutex::default(),
         occupancy: Answers::default(),

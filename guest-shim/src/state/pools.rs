@@ -14,6 +14,7 @@ use super::Shim;
 use super::graphs::block::{captured_alloc, captured_free};
 use super::memory::allocate_with;
 use super::streams::Target;
+use crate::session::mirror::Reach;
 use crate::{Cu, lock};
 
 /// `CUmemPool_attribute`.
@@ -270,7 +271,7 @@ pub(crate) fn free(shim: &Shim, target: &Target, address: u64) -> Cu {
     }
     let range = shim.memory.take(address)?;
     shim.left_pool(range.pool, range.size);
-    target.order(shim)?;
+    let _work = target.order(shim, Reach::Named(&[]))?;
     shim.session.post(&req::MemFreeAsync {
         ctx: target.ctx(),
         stream: target.stream,

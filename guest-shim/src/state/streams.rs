@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 use std::collections::HashMap;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use vgpu_proto::call::req;
@@ -11,6 +11,7 @@ use vgpu_proto::cuda::{Ctx, CuResult, Stream};
 use super::Shim;
 use super::contexts::Context;
 use crate::ffi::DefaultStream;
+use crate::session::mirror::{Reach, Work};
 use crate::{Cu, process};
 
 /// `CU_STREAM_NON_BLOCKING`.
@@ -33,6 +34,8 @@ pub(crate) struct StreamInfo {
     pub(crate) priority: i32,
     /// Synchronous copies that it is ordered behind.
     pub(crate) seen: AtomicU64,
+    /// It has had work that may reach any memory.
+    pub(crate) reaches: AtomicBool,
     /// `cuStreamSetAttribute`: hints.
     pub(crate) attributes: Mutex<HashMap<u32, [u32; 16]>>,
     /// Nodes that `cuStreamGetCaptureInfo` has shown last.
@@ -56,22 +59,29 @@ impl Target {
         self.ctx.handle
     }
 
-    /// To be called before work is put into the stream: what the program wrote to memory that kernels reach goes
-    /// first, and what [`AfterCopies`](super::contexts::AfterCopies) says.
+    /// To be called before work is put into the stream, and kept until it is there: what the program wrote to memory
+    /// that the work may reach goes first, and what [`AfterCopies`](super::contexts::AfterCopies) says.
     ///
     /// # Errors
     /// Why the session is over.
     #[inline]
-    pub(crate) fn order(&self, shim: &Shim) -> Cu {
-        shim.session.push()?;
-        match &self.info {
-            Some(info) if info.flags & NON_BLOCKING != 0 => {
-                self.ctx
-                    .copies
-                    .order(shim, self.ctx(), self.stream, &info.seen)
+    pub(crate) fn order(&self, shim: &Shim, reach: Reach<'_>) -> Cu<Work> {
+        if let Reach::Any = reach {
+            let stream = self.info.as_ref().map(|info| &info.reaches);
+            let reaches = stream.unwrap_or(&self.ctx.reaches);
+            // In one order with the first block that is mapped.
+            if !reaches.load(Ordering::Relaxed) {
+                reaches.store(true, Ordering::SeqCst);
             }
-            _ => Ok(()),
         }
+        let work = shim.session.work(self.ctx(), self.stream, reach);
+        if let Some(info) = &self.info
+            && info.flags & NON_BLOCKING != 0
+        {
+            let copies = &self.ctx.copies;
+            copies.order(shim, self.ctx(), self.stream, &info.seen)?;
+        }
+        Ok(work)
     }
 }
 
@@ -120,6 +130,7 @@ pub(crate) fn create(
         flags,
         priority,
         seen: AtomicU64::new(u64::MAX),
+        reaches: AtomicBool::new(false),
         attributes: Mutex::default(),
         shown: Mutex::default(),
     });

@@ -431,12 +431,15 @@ ops! {
     HostMap = 0x0090, Sync, None, false, { ptr: DevPtr, size: u64 } => {};
     /// Takes the copy away, after the work that may use it.
     HostUnmap = 0x0091, Sync, Drain, false, { ptr: DevPtr } => {};
-    /// What the program changed since, as [`crate::changes`] in bulk: there at once, as a processor's writes are.
+    /// What the program changed since, as [`crate::changes`] in bulk: there at once, as a processor's writes are. With
+    /// id 0 it has no place in the numbers of requests: the guest looks for changes when it writes the requests that
+    /// they go before, which have their numbers then.
     HostPush = 0x0092, Async, None, true, {} => {};
     /// What the device changed from an address on, as [`crate::changes`] in bulk (at most
     /// [`crate::limits::MAX_BULK`] bytes), and from where to ask on; 0: that is all. Also whether the guest has told
     /// of bytes since that the device had changed, too: what the device wrote there is lost.
-    HostPull = 0x0093, Sync, None, false, { from: DevPtr } => { next: DevPtr, lost: bool };
+    /// `of`: the first addresses of the blocks that may have changed, at most [`crate::limits::MAX_PULLED`]; none: all.
+    HostPull = 0x0093, Sync, None, false, { from: DevPtr, of: Vec<DevPtr> } => { next: DevPtr, lost: bool };
 }
 
 /// Worker → guest frames that answer no request.

@@ -350,7 +350,10 @@ pub(super) fn call(op: Op, n: &Names) -> Result<(Vec<u8>, Vec<u8>)> {
             bulk = push(SHADOW);
             row(&req::HostPush {})
         }
-        Op::HostPull => row(&req::HostPull { from: SHADOW }),
+        Op::HostPull => row(&req::HostPull {
+            from: SHADOW,
+            of: vec![SHADOW],
+        }),
         Op::LaunchKernel => {
             bulk = vec![0; 28];
             row(&req::LaunchKernel {

@@ -114,9 +114,22 @@ fn what_the_guest_tells_of_changes_touches_only_its_blocks() -> Result<()> {
     );
     // Nothing of the device's; from any address.
     for from in [0, 1, SHADOW.0, SHADOW.0 + 5, last, HOST_SPACE.end, u64::MAX] {
-        let next = session.ask(&req::HostPull { from: DevPtr(from) })?.next;
+        let next = session
+            .ask(&req::HostPull {
+                from: DevPtr(from),
+                of: Vec::new(),
+            })?
+            .next;
         ensure!(next == DevPtr(0), "more from {from:#x}: {next:?}");
     }
+    // Blocks that it names one by one, whatever they are; not more than there may be.
+    let pull = |count: usize| req::HostPull {
+        from: DevPtr(0),
+        of: [SHADOW, ptr, DevPtr(1), DevPtr(u64::MAX)].repeat(count),
+    };
+    ensure!(session.ask(&pull(16))?.next == DevPtr(0), "more of some");
+    let many = session.status(&pull(17), &[])?;
+    ensure!(is_refusal(many), "as many as it likes: {many}");
     for at in [0, 1, SHADOW.0 + 1, SHADOW.0 + 4096, ptr.0, u64::MAX] {
         let status = session.status(&req::HostUnmap { ptr: DevPtr(at) }, &[])?;
         ensure!(is_refusal(status), "unmapped {at:#x}: {status}");

@@ -91,6 +91,15 @@ impl Shared for Shadow {
         bytes
     }
 
+    fn same(&self, start: usize, bytes: &[u8]) -> bool {
+        let here = start.checked_add(bytes.len());
+        let at = (self.at + start as u64) as *const c_void;
+        // SAFETY: reads as many bytes of both, here within this memory, which the device may write meanwhile: then
+        // either answer is right, as of reads a moment earlier or later.
+        here.is_some_and(|end| end <= self.len)
+            && unsafe { libc::memcmp(at, bytes.as_ptr().cast(), bytes.len()) } == 0
+    }
+
     fn store(&self, line: usize, mask: u64, bytes: &[u8; LINE]) {
         let (to, _) = self.line(line);
         for part in parts(mask, to.addr()) {

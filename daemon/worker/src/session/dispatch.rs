@@ -41,6 +41,15 @@ impl Session {
     pub(super) fn receive(&mut self, frame: Frame) -> std::result::Result<(), String> {
         let op = frame.request.op();
         let id = frame.id;
+        if id == 0 {
+            // Changes that go before requests to come.
+            if self.poison.is_none()
+                && let Err(code) = self.host_push(frame.bulk.bytes())
+            {
+                self.trouble(id, code);
+            }
+            return Ok(());
+        }
         let bulk = match op {
             // Applied at once and kept nowhere, it needs no credit: what gives credit back may wait for it.
             Op::HostPush => 0,
@@ -402,10 +411,7 @@ impl Session {
             Request::HostMap(r) => self.host_map(op, id, &r).map(|()| Taken::Done),
             Request::HostUnmap(r) => self.host_unmap(op, id, r.ptr).map(|()| Taken::Done),
             Request::HostPush(_) => self.host_push(frame.bulk.bytes()).map(|()| Taken::Done),
-            Request::HostPull(r) => {
-                self.host_pull(op, id, r.from);
-                Ok(Taken::Done)
-            }
+            Request::HostPull(r) => self.host_pull(op, id, &r).map(|()| Taken::Done),
             Request::GraphCondition(r) => self.graph_condition(op, id, &r).map(|()| Taken::Done),
             Request::GraphConditional(r) => {
                 let reply = self.graph_conditional(&r);

@@ -6,10 +6,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use vgpu_proto::call::{Op, rep};
+use vgpu_proto::call::{Op, rep, req};
 use vgpu_proto::changes::{Changes, Records, Twin};
 use vgpu_proto::cuda::{CuResult, DevPtr};
-use vgpu_proto::limits::{HOST_SPACE, MAX_BULK};
+use vgpu_proto::limits::{HOST_SPACE, MAX_BULK, MAX_PULLED};
 
 use super::Session;
 use super::contexts::Garbage;
@@ -115,21 +115,25 @@ impl Session {
     }
 
     /// What the device changed.
-    pub(super) fn host_pull(&mut self, op: Op, id: u64, from: DevPtr) {
+    pub(super) fn host_pull(&mut self, op: Op, id: u64, r: &req::HostPull) -> Result<()> {
+        if r.of.len() > MAX_PULLED {
+            return Err(CuResult::INVALID_VALUE);
+        }
         let mut out = Changes::new(MAX_BULK);
-        let next = self.shadows.collect(from.0, &mut out);
+        let next = self.shadows.collect(r.from.0, &r.of, &mut out);
         let lost = std::mem::take(&mut self.shadows.lost);
         let reply = rep::HostPull {
             next: DevPtr(next),
             lost,
         };
         self.out.reply_bulk(op, id, &reply, out.bytes());
+        Ok(())
     }
 }
 
 impl Shadows {
-    /// What changed from an address on, and where to go on; 0: that was all.
-    fn collect(&mut self, from: u64, out: &mut Changes) -> u64 {
+    /// What changed from an address on in these blocks, or in all; and where to go on; 0: that was all.
+    fn collect(&mut self, from: u64, of: &[DevPtr], out: &mut Changes) -> u64 {
         let mut left = MOST_LINES;
         let holds = |(at, block): (&u64, &Block)| from - at < block.twin.lines() as u64 * LINE;
         let before = self.blocks.range(..=from).next_back();
@@ -137,6 +141,9 @@ impl Shadows {
             .filter(|found| holds(*found))
             .map_or(from, |(at, _)| *at);
         for (&at, block) in self.blocks.range_mut(first..) {
+            if !of.is_empty() && !of.contains(&DevPtr(at)) {
+                continue;
+            }
             let line = (from.saturating_sub(at) / LINE) as usize;
             if left == 0 {
                 return at;

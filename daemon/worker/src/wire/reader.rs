@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{self, IoSliceMut, Read};
 use std::os::fd::{AsFd, BorrowedFd};
 
-use vgpu_proto::call::{Request, RequestError};
+use vgpu_proto::call::{Op, Request, RequestError};
 use vgpu_proto::frame::{FrameError, HEADER_LEN, Header};
 use vgpu_proto::limits::MAX_ARGS;
 
@@ -201,13 +201,15 @@ impl Reader {
         if bulk_at > self.end {
             return Ok(None);
         }
-        if header.id() != self.next_id {
+        // A push of changes belongs to whatever comes behind it.
+        let unnumbered = header.id() == 0 && header.op() == Op::HostPush as u16;
+        if header.id() != self.next_id && !unnumbered {
             return Err(WireError::Order {
                 expected: self.next_id,
                 found: header.id(),
             });
         }
-        self.next_id += 1;
+        self.next_id += u64::from(!unnumbered);
         let len = header.bulk_len();
         let request = Request::decode(header.op(), &self.buffer[args_at..bulk_at], len)?;
         let mut bulk = if len == 0 {
@@ -242,7 +244,7 @@ mod tests {
     use std::io::Write;
     use std::os::fd::OwnedFd;
     use std::os::unix::net::UnixStream;
-    use vgpu_proto::call::{Op, req};
+    use vgpu_proto::call::req;
     use vgpu_proto::codec::encode;
     use vgpu_proto::cuda::{Ctx, DevPtr, Stream};
     use vgpu_proto::limits::MAX_BULK;
@@ -299,6 +301,27 @@ mod tests {
             assert_eq!(frames[2], (3, vec![]));
             drop(guest);
             assert_eq!(reader.fill().expect("read"), Filled::Closed);
+        }
+    }
+
+    #[test]
+    fn pushes_of_changes_may_go_without_a_number_and_nothing_else_may() {
+        let push = |id: u64| {
+            let header = Header::request(Op::HostPush as u16, id, 0, 3);
+            [&header.to_bytes()[..], &[7; 3]].concat()
+        };
+        let (mut guest, mut reader) = pair();
+        let wire = [push(0), copy(1, &[]), push(0), push(2), copy(3, &[])].concat();
+        guest.write_all(&wire).expect("write");
+        reader.fill().expect("read");
+        let ids = std::iter::from_fn(|| reader.next_frame(heap).expect("valid").map(|f| f.id));
+        assert_eq!(ids.collect::<Vec<_>>(), [0, 1, 0, 2, 3]);
+        for wrong in [copy(0, &[]), push(5)] {
+            guest.write_all(&wrong).expect("write");
+            reader.fill().expect("read");
+            let error = reader.next_frame(heap).expect_err("no number");
+            assert!(error.to_string().contains("was due"), "{error}");
+            (guest, reader) = pair();
         }
     }
 

@@ -173,7 +173,10 @@ impl World {
                 } else {
                     self.pick(Kind::Shadow).name
                 };
-                plain(req::HostPull { from: DevPtr(from) })
+                plain(req::HostPull {
+                    from: DevPtr(from),
+                    of: Vec::new(),
+                })
             }
             _ => self.draw_mapping(op),
         }
