@@ -338,7 +338,7 @@ const NOT_TO_BE_HAD: &[&str] = &[
 ];
 
 /// Runs a command that fetches things; its standard output.
-fn fetch(command: &mut Command) -> Result<String> {
+pub(super) fn fetch(command: &mut Command) -> Result<String> {
     let program = command.get_program().to_string_lossy().into_owned();
     let result = command.stdin(Stdio::null()).output();
     let output = match result {

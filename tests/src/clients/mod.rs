@@ -7,6 +7,7 @@
 //! committed list of failures and their causes; [`report`] says and writes what came out.
 
 mod cards;
+mod cupy;
 pub mod events;
 pub mod expected;
 pub mod follow;

@@ -114,7 +114,7 @@ impl Stand {
             (None, Driver::Soft) => {
                 path.push(paths::soft_gpu_dir()?);
                 path.extend(plan.direct_libraries.iter().cloned());
-                env.push(("SOFT_GPU_MEMORY".into(), "4G".into()));
+                env.push(("SOFT_GPU_MEMORY".into(), "8G".into()));
                 let device = self.device.iter();
                 env.extend(device.map(|(name, value)| (name.into(), value.into())));
             }

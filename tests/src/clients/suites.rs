@@ -10,7 +10,7 @@ use anyhow::{Context, Result, ensure};
 use super::events::Dialect;
 use super::follow::Unit;
 use super::install::{Kit, Venv, source};
-use super::{cards, libraries, runtimes, samples, torch};
+use super::{cards, cupy, libraries, runtimes, samples, torch};
 use crate::paths;
 
 /// A test that takes longer hangs. Generous: some compile and interpret for half a minute, on machines
@@ -111,6 +111,11 @@ pub const ALL: &[Suite] = &[
         name: "numba-cuda",
         version: "0.30.4",
         plan: numba,
+    },
+    Suite {
+        name: "cupy",
+        version: cupy::VERSION,
+        plan: cupy::plan,
     },
 ];
 
@@ -245,7 +250,7 @@ fn nvml(kit: &Kit) -> Result<Plan> {
 }
 
 /// The test files below a directory, relative to it; the largest first, since they take longest.
-fn test_files(dir: &Path) -> Result<Vec<String>> {
+pub(super) fn test_files(dir: &Path) -> Result<Vec<String>> {
     let mut files = Vec::new();
     let mut left = vec![dir.to_owned()];
     while let Some(next) = left.pop() {
