@@ -4,6 +4,7 @@ mod driver_support;
 
 use driver_support::*;
 use soft_gpu::capi::copy::cuMemcpyHtoD_v2;
+use soft_gpu::capi::event::cuEventCreate;
 use soft_gpu::capi::memory::cuMemAlloc_v2;
 use soft_gpu::capi::types::Out;
 use soft_gpu::driver::contents::Contents;
@@ -55,7 +56,17 @@ fn looks_below_its_frame() {
         }
         ok(code);
         assert_eq!(found, wanted, "{at} bytes below");
+        // Nor are addresses what they are in other processes, with a small number as the lower half, or handles.
+        assert!(allocated >> 32 > 0x2000, "{allocated:x}");
+        assert!(allocated & 0xffff_ffff >= 16 << 20, "{allocated:x}");
     }
+    let mut event = 0;
+    ok(cuEventCreate(Out(&mut event), 0));
+    let same = [event >> 56, event >> 48 & 0xff, event >> 28 & 0xff];
+    assert!(
+        same.iter().zip([5, 3, 0]).all(|(a, b)| *a != b),
+        "{event:x}"
+    );
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Opaque handles: typed, never reused, never pointers.
 //!
-//! A handle is `0x05 | kind | serial`, below 2^63 (clients read handles as signed numbers). A
+//! A handle is `0x05 | kind | serial`, below 2^63 (clients read handles as signed numbers); other numbers in each
+//! process while a digest is written. A
 //! number that was handed out once and is gone now is *stale*; any other unknown number is *forged*.
 
 use std::collections::HashMap;
@@ -9,6 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, RwLock};
 
 use super::error::{CuError, Result};
+use super::scrub;
 use super::sync::{read, write};
 
 /// What a handle names.
@@ -56,7 +58,12 @@ pub enum Kind {
 impl Kind {
     /// True if `handle` may be of this kind.
     pub fn matches(self, handle: u64) -> bool {
-        handle >> 48 == PREFIX >> 48 | self as u64
+        handle >> 48 == self.mark()
+    }
+
+    /// The upper 16 bits of its handles.
+    fn mark(self) -> u64 {
+        (0x0500 | self as u64) + 0x0101 * scrub::number()
     }
 }
 
@@ -83,7 +90,10 @@ impl Hasher for HandleHasher {
 
 type Map<T> = HashMap<u64, Arc<T>, BuildHasherDefault<HandleHasher>>;
 
-const PREFIX: u64 = 0x05 << 56;
+/// The serial number before the first.
+fn before_first() -> u64 {
+    scrub::number() << 24
+}
 
 /// Live objects of one kind by handle.
 pub struct Table<T> {
@@ -105,7 +115,7 @@ impl<T> Table<T> {
     /// A handle that was never given before.
     pub fn mint(&self) -> u64 {
         let serial = self.next.fetch_add(1, Ordering::Relaxed);
-        PREFIX | (self.kind as u64) << 48 | serial << 4
+        self.kind.mark() << 48 | before_first() + serial << 4
     }
 
     /// Makes `handle` (of [`mint`](Self::mint)) name `object`.
@@ -152,9 +162,10 @@ impl<T> Table<T> {
     /// Reports a bad handle (strict mode aborts) and gives the hardware's code.
     pub fn bad(&self, handle: u64) -> CuError {
         if handle != 0 {
+            let serial = ((handle & 0xffff_ffff_ffff) >> 4).checked_sub(before_first());
             let stale = self.kind.matches(handle)
                 && handle & 0xf == 0
-                && (handle & 0xffff_ffff_ffff) >> 4 < self.next.load(Ordering::Relaxed);
+                && serial.is_some_and(|serial| serial < self.next.load(Ordering::Relaxed));
             let what = if stale { "stale" } else { "forged" };
             super::strict::violation(format_args!("{what} {:?} handle {handle:#x}", self.kind));
         }

@@ -2,7 +2,7 @@
 //! another in each process. Programs copy variables that they never set into parameters of kernels, so what lies in
 //! them would be what this library's functions left there, the same in every run, where a guest's library leaves
 //! something else. Overwritten so, such bytes differ from run to run, and `vgpu-digest` leaves them out. Addresses of
-//! the device, of which programs leave parts everywhere, are not the same in each process then either.
+//! the device and handles, of which programs leave parts everywhere, are not the same in each process then either.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -28,13 +28,18 @@ pub fn set(on: bool) {
     ON.store(on, Ordering::Relaxed);
 }
 
+/// A number from 1 to 31 that tells processes apart; 0 if calls do not overwrite what they leave.
+pub fn number() -> u64 {
+    match ON.load(Ordering::Relaxed) {
+        true => u64::from(std::process::id() % 31 + 1),
+        false => 0,
+    }
+}
+
 /// Bytes at the beginning of the devices' addresses without an allocation: up to 125 GiB, other high and low halves in
 /// each process, and no low half that is a small number.
 pub fn skipped() -> u64 {
-    match ON.load(Ordering::Relaxed) {
-        true => u64::from(std::process::id() % 31 + 1) * ((4 << 30) + (16 << 20)),
-        false => 0,
-    }
+    number() * ((4 << 30) + (16 << 20))
 }
 
 /// Functions that programs call without a name: most that [`called`] takes.
