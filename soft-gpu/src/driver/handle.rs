@@ -115,7 +115,7 @@ impl<T> Table<T> {
     /// A handle that was never given before.
     pub fn mint(&self) -> u64 {
         let serial = self.next.fetch_add(1, Ordering::Relaxed);
-        self.kind.mark() << 48 | before_first() + serial << 4
+        self.kind.mark() << 48 | (before_first() + serial) << 4
     }
 
     /// Makes `handle` (of [`mint`](Self::mint)) name `object`.

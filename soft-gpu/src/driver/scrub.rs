@@ -36,10 +36,10 @@ pub fn number() -> u64 {
     }
 }
 
-/// Bytes at the beginning of the devices' addresses without an allocation: up to 125 GiB, other high and low halves in
-/// each process, and no low half that is a small number.
+/// Bytes at the beginning of the devices' addresses without an allocation: up to 125 GiB, so that each byte above an
+/// address's lowest 21 bits is another in each process, and no lower half is a small number.
 pub fn skipped() -> u64 {
-    number() * ((4 << 30) + (16 << 20))
+    number() * ((4 << 30) + (18 << 20))
 }
 
 /// Functions that programs call without a name: most that [`called`] takes.
