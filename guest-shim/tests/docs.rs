@@ -15,7 +15,8 @@ page is out of date.
 
 A function with a stream argument has its `_ptds` or `_ptsz` form too (`perthread.c` calls them). All other symbols of NVIDIA's
 library are exported and return CUDA_ERROR_NOT_SUPPORTED (`cuda.h` 13.5; the entry points of GL, EGL and VDPAU, so that programs
-linked against them load); `cuGetProcAddress` does not find them.
+linked against them load). `cuGetProcAddress` finds those that were there before itself (CUDA 11.3), as programs of the runtime
+take them to be there; newer ones are not found.
 
 | class | what a call costs |
 |---|---|

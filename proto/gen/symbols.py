@@ -52,7 +52,8 @@ def procs_of(typedefs, names):
     """[(name, version, flags, symbol)] by the rule above; complains where it does not fit."""
     versions, forms = defaultdict(set), defaultdict(dict)
     for name, version, kind in TYPEDEF.findall(typedefs):
-        versions[name, kind].add(int(version))
+        if name not in ELSEWHERE:
+            versions[name, kind].add(int(version))
     for symbol in names:
         name, number, kind = SUFFIX.match(symbol).groups()
         forms[name, kind or ""][int(number or 1)] = symbol
@@ -69,10 +70,12 @@ def main():
     include = Path(sys.argv[1])
     read = lambda name: (include / name).read_text(encoding="utf-8")
     cuda = symbols_of(read("cuda.h")) | {name for name, _ in PROFILER}
-    graphics = set().union(*(symbols_of(read(f"cuda{api}.h")) for api in ("GL", "EGL", "VDPAU")))
-    procs = procs_of(read("cudaTypedefs.h"), cuda)
+    graphics = ("GL", "EGL", "VDPAU")
+    named = cuda.union(*(symbols_of(read(f"cuda{api}.h")) for api in graphics)) - ELSEWHERE
+    typedefs = "".join(read(f"cuda{api}Typedefs.h") for api in ("", *graphics))
+    procs = procs_of(typedefs, named)
     folder = Path(__file__).parent.parent / "src/cuda"
-    symbols = (cuda | graphics | UNDOCUMENTED) - ELSEWHERE
+    symbols = named | UNDOCUMENTED
     (folder / "symbols.txt").write_text("".join(f"{name}\n" for name in sorted(symbols)))
     (folder / "procs.txt").write_text("".join("{} {} {} {}\n".format(*row) for row in procs))
 

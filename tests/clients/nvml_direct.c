@@ -63,10 +63,16 @@ int nvmlDeviceGetFieldValues(void *handle, int count, Field *fields) {
     return SUCCESS;
 }
 
+/* PyTorch 2.10 asks where memory does not suffice, and takes no refusal. */
+int nvmlDeviceGetComputeRunningProcesses(void *handle, unsigned *count, void *processes) {
+    (void)handle, (void)processes;
+    *count = 0;
+    return SUCCESS;
+}
+
 /* What a driver may refuse. */
 #define REFUSED(name) \
     int name(void) { return NOT_SUPPORTED; }
-REFUSED(nvmlDeviceGetComputeRunningProcesses)
 REFUSED(nvmlDeviceGetCurrPcieLinkGeneration)
 REFUSED(nvmlDeviceGetCurrPcieLinkWidth)
 REFUSED(nvmlDeviceGetGpuFabricInfoV)

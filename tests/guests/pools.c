@@ -1,7 +1,7 @@
 /* Pools of memory, and memory without addresses. */
 #include "tell.h"
 
-enum { PINNED = 1, ON_DEVICE = 1, READ_WRITE = 3 };
+enum { PINNED = 1, MANAGED = 2, ON_DEVICE = 1, READ_WRITE = 3 };
 
 typedef struct {
     int kind, id;
@@ -126,6 +126,12 @@ static void pools(void) {
     FAILS(INVALID_DEVICE, cuDeviceGetDefaultMemPool(&now, 1000));
     FAILS_EITHER(INVALID_DEVICE, INVALID_VALUE, cuMemGetMemPool(&now, &nowhere, PINNED));
     FAILS_EITHER(INVALID_DEVICE, INVALID_VALUE, cuMemGetDefaultMemPool(&now, &nowhere, PINNED));
+    /* A pool of managed memory need have no place; a device without concurrent access (89) has no such pools. */
+    Location anywhere = {0, 0};
+    int concurrent = 0;
+    OK(cuDeviceGetAttribute(&concurrent, 89, 0));
+    int found = cuMemGetMemPool(&now, &anywhere, MANAGED);
+    EXPECT(found == (concurrent ? 0 : NOT_SUPPORTED));
     FAILS(INVALID_VALUE, cuMemPoolCreate(&pool, NULL));
     properties.allocation = 9;
     FAILS(INVALID_VALUE, cuMemPoolCreate(&pool, &properties));

@@ -1,4 +1,5 @@
-//! `vgpu-guest`: what a user of a VM can learn from inside it, without an administrator and without a session.
+//! `vgpu-guest`: what a user of a VM can learn from inside it, without an administrator; only `doctor` takes a
+//! session, for its `cuInit`.
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used))]
 
 mod doctor;

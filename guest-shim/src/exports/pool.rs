@@ -14,6 +14,8 @@ use crate::state::streams::resolve;
 pub(super) const PINNED: u32 = 1;
 /// `CU_MEM_ALLOCATION_TYPE_MANAGED`.
 const MANAGED: u32 = 2;
+/// `CU_MEM_LOCATION_TYPE_NONE`.
+const NO_PLACE: u32 = 0;
 /// `CU_MEM_LOCATION_TYPE_DEVICE`.
 pub(super) const ON_DEVICE: u32 = 1;
 /// `CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT`, the last kind of place.
@@ -220,8 +222,10 @@ unsafe fn device_at(place: *const Location, kind: u32) -> Cu<c_int> {
     let place = unsafe { *place };
     match (kind, place.kind) {
         (PINNED, ON_DEVICE) => Ok(place.id),
-        // Pools of managed memory and of the host's, which are not served.
-        (PINNED | MANAGED, ON_DEVICE..=ON_NUMA_CURRENT) => Err(CuResult::NOT_SUPPORTED),
+        // Pools of managed memory, which may have no place, and of the host's are not served.
+        (PINNED, ON_DEVICE..=ON_NUMA_CURRENT) | (MANAGED, NO_PLACE..=ON_NUMA_CURRENT) => {
+            Err(CuResult::NOT_SUPPORTED)
+        }
         _ => Err(CuResult::INVALID_VALUE),
     }
 }

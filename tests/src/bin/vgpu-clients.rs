@@ -117,6 +117,7 @@ fn run(options: &Options) -> Result<bool> {
             );
         }
     }
+    report::print_times(&rows);
     println!("clients: {}", path.display());
     Ok(as_expected)
 }

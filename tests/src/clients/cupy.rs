@@ -63,8 +63,6 @@ pub(super) fn plan(kit: &Kit) -> Result<Plan> {
             let cache = kit.dir().join("cupy-kernels");
             unit.env.push(("CUPY_CACHE_DIR".into(), cache.into()));
             unit.env.push(("NVCC".into(), nvcc.clone().into()));
-            // A checkout has a folder `cupy` that is not the package.
-            unit.env.push(("PYTHONSAFEPATH".into(), "1".into()));
             // Tests of several devices are skipped.
             unit.env.push(("CUPY_TEST_GPU_LIMIT".into(), "1".into()));
             unit.patience = Duration::from_secs(600);

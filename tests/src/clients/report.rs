@@ -123,6 +123,42 @@ pub fn print(row: &Row, expected: &Expected) -> bool {
     !judged.is_bad()
 }
 
+/// The times of suites that ran in both rows, side by side.
+pub fn print_times(rows: &[Value]) {
+    let table = times(rows);
+    if !table.is_empty() {
+        println!(
+            "{:16} {:>10} {:>10} {:>8}",
+            "seconds", "directly", "remoted", "ratio"
+        );
+    }
+    for (suite, [direct, remoted]) in table {
+        let ratio = remoted / direct.max(0.1);
+        println!("{suite:16} {direct:10.1} {remoted:10.1} {ratio:8.2}");
+    }
+}
+
+/// The seconds of each suite that ran in both rows: directly, remoted.
+fn times(rows: &[Value]) -> Vec<(&str, [f64; 2])> {
+    let seconds = |suite: &str, remoted: bool| {
+        let row = rows.iter().find(|row| {
+            let mode = row["mode"].as_str().unwrap_or_default();
+            row["suite"] == suite && mode.ends_with("remoted") == remoted
+        });
+        row.and_then(|row| row["seconds"].as_f64())
+    };
+    let mut table: Vec<(&str, [f64; 2])> = Vec::new();
+    for suite in rows.iter().filter_map(|row| row["suite"].as_str()) {
+        let known = table.iter().any(|(known, _)| *known == suite);
+        if let (false, Some(direct), Some(remoted)) =
+            (known, seconds(suite, false), seconds(suite, true))
+        {
+            table.push((suite, [direct, remoted]));
+        }
+    }
+    table
+}
+
 fn short(text: &str) -> String {
     let line = text.lines().next().unwrap_or_default();
     match line.char_indices().nth(200) {
@@ -145,7 +181,7 @@ pub fn to_json(row: &Row, expected: &Expected) -> Value {
             object["passed"] = json!(judged.passed);
             object["failed"] = json!(judged.failed.len());
             object["skipped"] = json!(judged.skipped_tests());
-            object["seconds"] = json!(tests.took.as_secs());
+            object["seconds"] = json!(tests.took.as_secs_f64());
             object["whole"] = json!(tests.whole);
             object["skip_reasons"] = json!(judged.skipped);
             let failures = judged.failed.iter();
@@ -223,6 +259,19 @@ mod tests {
         assert_eq!(object["passed"], 1);
         let too_few = row(&[("a", Outcome::Skipped("two GPUs".into()))]);
         assert!(!print(&too_few, &expected()));
+    }
+
+    #[test]
+    fn times_of_both_rows_stand_side_by_side() {
+        let of = |suite: &str, mode: &str, seconds: f64| json!({ "suite": suite, "mode": mode, "seconds": seconds });
+        let rows = [
+            of("cudarc", "gpu", 2.0),
+            of("cudarc", "gpu-remoted", 3.0),
+            of("truth", "gpu", 4.0),
+            json!({ "suite": "cupy", "mode": "gpu", "unavailable": "no network" }),
+            of("cupy", "gpu-remoted", 5.0),
+        ];
+        assert_eq!(times(&rows), [("cudarc", [2.0, 3.0])]);
     }
 
     #[test]

@@ -107,7 +107,7 @@ impl Stand {
         let mut env = Vec::new();
         match (&self.host, self.mode.driver) {
             (Some(host), _) => {
-                path.push(paths::shim_dir()?);
+                path.extend([paths::shim_dir()?, paths::nvml_dir()?]);
                 let address = format!("unix:{}", host.vm_socket(slot + 1).display());
                 env.push(("VGPU_ADDRESS".into(), address.into()));
             }

@@ -243,7 +243,6 @@ fn nvml(kit: &Kit) -> Result<Plan> {
     };
     Ok(Plan {
         units: vec![unit],
-        libraries: vec![paths::nvml_dir()?],
         prefix: "test_nvml.py::",
         ..Plan::default()
     })
@@ -312,10 +311,14 @@ pub(super) fn pytest(venv: &Venv, name: &str, words: &[OsString]) -> Unit {
         dialect: Dialect::Pytest,
         words: all,
         dir: paths::root(),
-        env: vec![(
-            "PYTHONPATH".into(),
-            paths::root().join("tests/clients").into(),
-        )],
+        env: vec![
+            (
+                "PYTHONPATH".into(),
+                paths::root().join("tests/clients").into(),
+            ),
+            // A checkout has a folder of the package's name that is not the package.
+            ("PYTHONSAFEPATH".into(), "1".into()),
+        ],
         tests: Vec::new(),
         patience: PATIENCE,
         alone: false,

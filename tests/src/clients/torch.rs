@@ -9,7 +9,6 @@ use anyhow::{Result, ensure};
 use super::follow::Unit;
 use super::install::{Kit, Venv, run, source};
 use super::suites::{Plan, pytest};
-use crate::paths;
 
 const FILE: &str = "test_torch.py";
 
@@ -34,12 +33,12 @@ fn plan(venv: &Venv, kit: &Kit) -> Result<Plan> {
     let unit = |test: String| unit(venv, kit, &test);
     Ok(Plan {
         units: tests.into_iter().map(unit).collect(),
-        libraries: vec![paths::nvml_dir()?],
         direct_libraries: vec![nvml_for_soft_gpu(kit)?],
         prefix: "test_torch.py::",
         // Its wheels have no PTX.
         device: vec![("SOFT_GPU_SASS".into(), "skip".into())],
         same_work: true,
+        ..Plan::default()
     })
 }
 

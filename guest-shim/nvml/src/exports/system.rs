@@ -5,7 +5,7 @@ use std::ffi::{c_char, c_int, c_uint};
 use crate::ffi::{Code, TEXTS, exports, put, put_text};
 use crate::state;
 
-/// NVML's own version before it is known which driver the host has.
+/// The version of this library, which the host's driver has no part in.
 const OWN_VERSION: &str = concat!("13.", env!("CARGO_PKG_VERSION"));
 
 exports! {
