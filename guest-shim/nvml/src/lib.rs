@@ -7,12 +7,14 @@
 //! |---|---|
 //! | `exports` | the C functions |
 //! | `state` | the last look, and the handles of devices |
+//! | `fork` | what a child of a fork finds |
 //! | `ffi` | results, and how an export is declared |
 //! | `smi` | NVML's table for nvidia-smi (feature `nvidia-smi`) |
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used))]
 
 mod exports;
 mod ffi;
+mod fork;
 #[cfg(feature = "nvidia-smi")]
 mod smi;
 mod state;

@@ -1,9 +1,9 @@
 //! The last look at the VM, and the handles of its devices.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use vgpu_door::{Address, Failure, look};
+use vgpu_door::{Address, Failure};
 use vgpu_proto::handshake::Refusal;
 use vgpu_proto::look::{Looked, LookedGpu};
 
@@ -32,21 +32,28 @@ struct Seen {
     at: Instant,
 }
 
+/// One look: the first thread that wants it asks, the others wait for the answer, and all have the same.
+type Look = Arc<OnceLock<Ml<Arc<Looked>>>>;
+
 #[derive(Debug)]
-struct State {
+pub(crate) struct State {
     /// How often nvmlInit was called and not taken back.
     users: u64,
     seen: Option<Seen>,
+    /// A look that may not be answered yet.
+    looking: Option<Look>,
     devices: Vec<&'static Device>,
 }
 
+/// Never locked while vgpud is asked: every call of the library and every fork waits for it.
 static STATE: Mutex<State> = Mutex::new(State {
     users: 0,
     seen: None,
+    looking: None,
     devices: Vec::new(),
 });
 
-fn lock() -> MutexGuard<'static, State> {
+pub(crate) fn lock() -> MutexGuard<'static, State> {
     STATE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -58,7 +65,7 @@ pub(crate) fn init() -> Ml {
     let mut state = lock();
     if state.users == 0 {
         state.seen = None;
-        state.look()?;
+        state = look(state)?.1;
     }
     state.users += 1;
     Ok(())
@@ -79,9 +86,9 @@ pub(crate) fn shutdown() -> Ml {
 /// # Errors
 /// NVML_ERROR_UNINITIALIZED, or why it cannot be looked at.
 pub(crate) fn looked() -> Ml<Arc<Looked>> {
-    let mut state = lock();
+    let state = lock();
     state.initialised()?;
-    state.look()
+    Ok(look(state)?.0)
 }
 
 /// What a function that is not served answers.
@@ -98,12 +105,12 @@ pub(crate) fn unserved() -> Ml {
 /// # Errors
 /// As [`looked`]; NVML_ERROR_INVALID_ARGUMENT for what is no handle or a device that the VM has no more.
 pub(crate) fn device(handle: Handle) -> Ml<(Arc<Looked>, usize)> {
-    let mut state = lock();
+    let state = lock();
     state.initialised()?;
     let known = state.devices.iter();
     let known = known.copied().find(|&known| handle_of(known) == handle);
     let uuid = &known.ok_or(Code::INVALID_ARGUMENT)?.uuid;
-    let looked = state.look()?;
+    let looked = look(state)?.0;
     let index = looked.gpus.iter().position(|gpu| gpu.uuid == *uuid);
     Ok((looked, index.ok_or(Code::INVALID_ARGUMENT)?))
 }
@@ -122,9 +129,9 @@ pub(crate) fn gpu(handle: Handle) -> Ml<LookedGpu> {
 /// # Errors
 /// As [`looked`]; `none` if there is none.
 pub(crate) fn find(none: Code, is: impl Fn(usize, &LookedGpu) -> bool) -> Ml<Handle> {
-    let mut state = lock();
+    let state = lock();
     state.initialised()?;
-    let looked = state.look()?;
+    let (looked, mut state) = look(state)?;
     let mut gpus = looked.gpus.iter().enumerate();
     let (_, gpu) = gpus.find(|(n, gpu)| is(*n, gpu)).ok_or(none)?;
     if let Some(&known) = state.devices.iter().find(|known| known.uuid == gpu.uuid) {
@@ -148,27 +155,50 @@ impl State {
         }
     }
 
-    fn look(&mut self) -> Ml<Arc<Looked>> {
-        if let Some(seen) = self.seen.as_ref().filter(|seen| seen.at.elapsed() < FRESH) {
-            return Ok(seen.looked.clone());
+    /// In the child of a fork: who was looking is a thread of the parent's.
+    pub(crate) fn forked(&mut self) {
+        // Not dropped: another thread may have held the allocator's lock.
+        std::mem::forget(self.looking.take());
+    }
+}
+
+/// The VM as it is now. The lock is given up while vgpud is asked.
+fn look(mut state: MutexGuard<'static, State>) -> Ml<(Arc<Looked>, MutexGuard<'static, State>)> {
+    let seen = state.seen.as_ref();
+    if let Some(seen) = seen.filter(|seen| seen.at.elapsed() < FRESH) {
+        return Ok((seen.looked.clone(), state));
+    }
+    let last = seen.map(|seen| seen.looked.clone());
+    let look = state.looking.get_or_insert_default().clone();
+    drop(state);
+    let answer = look.get_or_init(|| ask(last)).clone();
+    let mut state = lock();
+    // The first that is back keeps the answer for all.
+    if state
+        .looking
+        .as_ref()
+        .is_some_and(|l| Arc::ptr_eq(l, &look))
+    {
+        state.looking = None;
+        if let Ok(looked) = &answer {
+            state.seen = Some(Seen {
+                looked: looked.clone(),
+                at: Instant::now(),
+            });
         }
-        let address = Address::from_environment().map_err(|_| Code::INVALID_ARGUMENT)?;
-        match look(&address, LIMIT) {
-            Ok(looked) => {
-                let looked = Arc::new(looked);
-                self.seen = Some(Seen {
-                    looked: looked.clone(),
-                    at: Instant::now(),
-                });
-                Ok(looked)
-            }
-            // Too often: what was seen last is not old.
-            Err(Failure::Refused(Some(Refusal::Busy), text)) => match &self.seen {
-                Some(seen) => Ok(seen.looked.clone()),
-                None => Err(said(&text, Code::IN_USE)),
-            },
-            Err(failure) => Err(said(&failure.to_string(), code(&failure))),
-        }
+    }
+    Ok((answer?, state))
+}
+
+/// Asks vgpud. `last` is what was seen last.
+fn ask(last: Option<Arc<Looked>>) -> Ml<Arc<Looked>> {
+    let address = Address::from_environment().map_err(|_| Code::INVALID_ARGUMENT)?;
+    match (vgpu_door::look(&address, LIMIT), last) {
+        (Ok(looked), _) => Ok(Arc::new(looked)),
+        // Too often: what was seen last is not old.
+        (Err(Failure::Refused(Some(Refusal::Busy), _)), Some(last)) => Ok(last),
+        (Err(Failure::Refused(Some(Refusal::Busy), text)), None) => Err(said(&text, Code::IN_USE)),
+        (Err(failure), _) => Err(said(&failure.to_string(), code(&failure))),
     }
 }
 

@@ -1,0 +1,192 @@
+//! Threads and forks while vgpud is asked: who waits for whom.
+
+use std::ffi::c_uint;
+use std::io::{Read, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::process::Command;
+use std::sync::atomic::{AtomicI32, Ordering};
+use std::time::{Duration, Instant};
+
+use libloading::Library;
+use vgpu_proto::codec;
+use vgpu_proto::handshake::{PREAMBLE_LEN, ReplyPreamble, WELCOME_MAGIC};
+use vgpu_proto::look::{Looked, question};
+use zerocopy::IntoBytes;
+
+const MARK: &str = "VGPU_TEST_GUEST";
+
+const SUCCESS: u32 = 0;
+const UNINITIALIZED: u32 = 1;
+const DRIVER_NOT_LOADED: u32 = 9;
+
+/// After this, what is waited for does not come.
+const DEADLINE: Duration = Duration::from_secs(60);
+
+type Call = unsafe extern "C" fn() -> u32;
+
+/// Calls a function without arguments.
+fn call(function: Call) -> u32 {
+    // SAFETY: the tests name such functions.
+    unsafe { function() }
+}
+
+/// Runs test `name` again as a program of its own; in that, the library and the socket that it looks at.
+fn enter(name: &str) -> Option<(Library, UnixListener)> {
+    let exe = std::env::current_exe().expect("a test has a binary");
+    if std::env::var(MARK).as_deref() == Ok(name) {
+        let address = std::env::var("VGPU_ADDRESS").expect("set");
+        let path = address.strip_prefix("unix:").expect("a Unix socket");
+        let door = UnixListener::bind(path).expect("a socket");
+        // SAFETY: our own library; loading it only registers fork handlers.
+        let nvml = unsafe { Library::new(exe.with_file_name("libnvidia_ml.so")) };
+        return Some((nvml.expect("it was built"), door));
+    }
+    let dir = tempfile::tempdir().expect("a directory");
+    let address = format!("unix:{}", dir.path().join("vgpu.sock").display());
+    let output = Command::new(exe)
+        .args(["--exact", name, "--nocapture", "--test-threads=1"])
+        .env(MARK, name)
+        .env("VGPU_ADDRESS", address)
+        .output()
+        .expect("it runs");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    None
+}
+
+fn symbol<F: Copy>(nvml: &Library, name: &str) -> F {
+    // SAFETY: the tests name the types of `nvml.h`.
+    *unsafe { nvml.get::<F>(name.as_bytes()) }.unwrap_or_else(|e| panic!("{name}: {e}"))
+}
+
+/// The next look, unanswered.
+fn asked(door: &UnixListener) -> UnixStream {
+    let (mut guest, _) = door.accept().expect("a guest looks");
+    let mut head = [0; PREAMBLE_LEN];
+    guest.read_exact(&mut head).expect("it asks");
+    assert_eq!(head, question());
+    guest
+}
+
+fn answer(mut guest: UnixStream) {
+    let body = codec::encode(&Looked::default()).expect("encodes");
+    let reply = ReplyPreamble {
+        magic: WELCOME_MAGIC,
+        code: 0.into(),
+        body_len: (body.len() as u32).into(),
+    };
+    let _ = guest.write_all(&[reply.as_bytes(), &body].concat());
+}
+
+fn until(what: &str, mut condition: impl FnMut() -> bool) {
+    let end = Instant::now() + DEADLINE;
+    while !condition() {
+        assert!(Instant::now() < end, "no {what} within {DEADLINE:?}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+fn is_asleep(thread: i32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/self/task/{thread}/stat"));
+    stat.is_ok_and(|stat| stat.contains(") S "))
+}
+
+/// What nvmlInit says to four threads, whose first look is answered when all of them wait.
+fn together(init: Call, door: &UnixListener, answer: impl FnOnce(UnixStream)) -> [u32; 4] {
+    let callers = [const { AtomicI32::new(0) }; 4];
+    std::thread::scope(|scope| {
+        let calls = callers.each_ref().map(|caller| {
+            scope.spawn(move || {
+                // SAFETY: it has no arguments.
+                caller.store(unsafe { libc::gettid() }, Ordering::SeqCst);
+                call(init)
+            })
+        });
+        let guest = asked(door);
+        let all = || {
+            let mut callers = callers.iter();
+            callers.all(|caller| is_asleep(caller.load(Ordering::SeqCst)))
+        };
+        until("wait of all threads", || all() && all());
+        answer(guest);
+        calls.map(|call| call.join().expect("no panic"))
+    })
+}
+
+#[test]
+fn threads_that_look_meanwhile_share_one_look_and_its_failure() {
+    let name = "threads_that_look_meanwhile_share_one_look_and_its_failure";
+    let Some((nvml, door)) = enter(name) else {
+        return;
+    };
+    let init: Call = symbol(&nvml, "nvmlInit_v2");
+    assert_eq!(together(init, &door, drop), [DRIVER_NOT_LOADED; 4]);
+    assert_eq!(together(init, &door, answer), [SUCCESS; 4]);
+    let shutdown: Call = symbol(&nvml, "nvmlShutdown");
+    let taken_back = [(); 5].map(|()| call(shutdown));
+    assert_eq!(taken_back[..4], [SUCCESS; 4], "each was counted");
+    assert_eq!(taken_back[4], UNINITIALIZED);
+    door.set_nonblocking(true).expect("it can be");
+    assert!(door.accept().is_err(), "nobody else looked");
+}
+
+/// The child of a fork that does this.
+fn child(body: impl FnOnce() -> bool) -> libc::pid_t {
+    // SAFETY: the child makes calls of the library, and ends without the parent's exit handlers.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let right = body();
+        // SAFETY: as above.
+        unsafe { libc::_exit(i32::from(!right)) };
+    }
+    assert!(child > 0);
+    child
+}
+
+/// Waits until a child has ended; one that hangs is ended.
+fn ended_well(child: libc::pid_t) -> bool {
+    let end = Instant::now() + DEADLINE;
+    let mut status = 0;
+    // SAFETY: our own child; the number is live.
+    while unsafe { libc::waitpid(child, &mut status, libc::WNOHANG) } == 0 {
+        if Instant::now() > end {
+            // SAFETY: as above.
+            unsafe { libc::kill(child, libc::SIGKILL) };
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    status == 0
+}
+
+#[test]
+fn a_child_of_a_fork_waits_for_no_look_of_its_parent_and_keeps_what_it_had() {
+    let name = "a_child_of_a_fork_waits_for_no_look_of_its_parent_and_keeps_what_it_had";
+    let Some((nvml, door)) = enter(name) else {
+        return;
+    };
+    let init: Call = symbol(&nvml, "nvmlInit_v2");
+    let shutdown: Call = symbol(&nvml, "nvmlShutdown");
+    let count: unsafe extern "C" fn(*mut c_uint) -> u32 = symbol(&nvml, "nvmlDeviceGetCount_v2");
+    let thread = std::thread::spawn(move || call(init));
+    let unanswered = asked(&door);
+    assert!(ended_well(child(|| call(shutdown) == UNINITIALIZED)));
+    let looking = child(|| call(init) == SUCCESS && call(shutdown) == SUCCESS);
+    answer(asked(&door));
+    assert!(ended_well(looking), "it looks by itself");
+    drop(unanswered);
+    assert_eq!(thread.join().expect("no panic"), DRIVER_NOT_LOADED);
+
+    std::thread::spawn(move || {
+        loop {
+            answer(asked(&door));
+        }
+    });
+    assert_eq!(call(init), SUCCESS);
+    let keeping = child(|| {
+        let mut devices = 1;
+        // SAFETY: the type is that of `nvml.h`, the number is live.
+        let code = unsafe { count(&mut devices) };
+        (code, devices) == (SUCCESS, 0) && call(shutdown) == SUCCESS
+    });
+    assert!(ended_well(keeping), "nvmlInit of the parent counts");
+}
