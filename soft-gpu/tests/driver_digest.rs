@@ -5,8 +5,9 @@ mod driver_support;
 use driver_support::*;
 use soft_gpu::capi::copy::cuMemcpyHtoD_v2;
 use soft_gpu::capi::event::cuEventCreate;
+use soft_gpu::capi::legacy::*;
 use soft_gpu::capi::memory::cuMemAlloc_v2;
-use soft_gpu::capi::types::Out;
+use soft_gpu::capi::types::{In, Out};
 use soft_gpu::driver::contents::Contents;
 
 #[test]
@@ -67,6 +68,34 @@ fn looks_below_its_frame() {
         same.iter().zip([5, 3, 0]).all(|(a, b)| *a != b),
         "{event:x}"
     );
+}
+
+/// A thread's first call asks where its stack lies, while the call's own arguments wait.
+#[test]
+fn a_floating_point_argument_of_a_thread_s_first_call_arrives() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let prefix = dir.path().join("d");
+    passes(
+        "sets_a_floating_point_parameter",
+        &[("SOFT_GPU_DIGEST", &prefix.to_string_lossy())],
+    );
+}
+
+#[test]
+#[ignore = "a role"]
+fn sets_a_floating_point_parameter() {
+    start();
+    let f = function(module(KERNELS), "inc");
+    let p = upload(&[0u32; 4]);
+    let bytes = p.to_le_bytes();
+    ok(cuFuncSetBlockShape(f, 4, 1, 1));
+    ok(cuParamSetSize(f, 12));
+    ok(cuParamSetv(f, 0, In(bytes.as_ptr()), 8));
+    std::thread::spawn(move || ok(cuParamSetf(f, 8, 1.5)))
+        .join()
+        .expect("the thread ends");
+    ok(cuLaunch(f));
+    assert_eq!(download::<u32>(p, 4), [1.5f32.to_bits(); 4]);
 }
 
 #[test]

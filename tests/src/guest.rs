@@ -95,6 +95,8 @@ programs! {
     VERSION = "version", "soft-gpu/fixtures/demo/null.ptx";
     /// A program that never calls CUDA.
     BYSTANDER = "bystander", "soft-gpu/fixtures/demo/null.ptx";
+    /// Calls on a stack that is not a thread's own.
+    COROUTINE = "coroutine", "soft-gpu/fixtures/demo/vecadd.ptx";
     /// Device printf.
     PRINT = "print", "soft-gpu/fixtures/output.ptx";
 }

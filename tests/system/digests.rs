@@ -78,3 +78,11 @@ fn graphs_do_the_same_work() -> Result<()> {
 fn memory_that_programs_and_kernels_reach_has_the_same_work_done_to_it() -> Result<()> {
     alike(guest::REACH, &["page_locked", "managed", "order"].map(Some))
 }
+
+/// soft-gpu overwrites the stack below its caller's frame while it writes a digest, and nothing of a program's
+/// otherwise; a program that calls on a stack of its own making has other data there.
+#[test]
+fn calls_on_stacks_of_a_program_s_own_overwrite_nothing() -> Result<()> {
+    expect_right(&Guest::new(guest::COROUTINE, Target::SoftGpu)?)?;
+    alike(guest::COROUTINE, &[None])
+}
