@@ -79,14 +79,35 @@ pub(crate) fn cuda_version() -> u32 {
     }
 }
 
+/// Whether [`cuda_version_asked_once`] has asked the host. No `OnceLock`: one that is being filled while another thread
+/// forks is never full in the child.
+static ASKED: AtomicU8 = AtomicU8::new(NOT_ASKED);
+
+const NOT_ASKED: u8 = 0;
+/// A thread waits for the answer.
+const ASKING: u8 = 1;
+const WAS_ASKED: u8 = 2;
+
 /// As [`cuda_version`], for what a program asks hundreds of times in a row: a host that did not answer is not
-/// asked again before cuInit.
+/// asked again before cuInit. Threads that ask meanwhile wait for the same answer.
 pub(crate) fn cuda_version_asked_once() -> u32 {
-    static ASKED: AtomicBool = AtomicBool::new(false);
-    match CUDA_VERSION.load(Ordering::Acquire) {
-        0 if ASKED.swap(true, Ordering::AcqRel) => OFFERED_CUDA_VERSION,
-        0 => cuda_version(),
-        told => told,
+    loop {
+        // Before the version: who asks keeps that first.
+        let asked = ASKED.load(Ordering::Acquire);
+        match (CUDA_VERSION.load(Ordering::Acquire), asked) {
+            (0, WAS_ASKED) => return OFFERED_CUDA_VERSION,
+            (0, ASKING) => std::thread::sleep(Duration::from_micros(200)),
+            (0, _) => {
+                let begun =
+                    ASKED.compare_exchange(asked, ASKING, Ordering::AcqRel, Ordering::Acquire);
+                if begun.is_ok() {
+                    let version = cuda_version();
+                    ASKED.store(WAS_ASKED, Ordering::Release);
+                    return version;
+                }
+            }
+            (told, _) => return told,
+        }
     }
 }
 
@@ -189,6 +210,8 @@ extern "C" fn after_fork_in_parent() {
 /// Only atomics and close: other threads' locks may be held for ever in the child.
 extern "C" fn after_fork_in_child() {
     INITIALISING.store(false, Ordering::Release);
+    // Who asks is a thread of the parent's.
+    let _ = ASKED.compare_exchange(ASKING, NOT_ASKED, Ordering::AcqRel, Ordering::Acquire);
     if PHASE.load(Ordering::Acquire) == BEFORE {
         return;
     }

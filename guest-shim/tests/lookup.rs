@@ -1,0 +1,118 @@
+//! Lookups while another thread waits for the host to tell its version.
+
+mod common;
+
+use std::ffi::{c_char, c_void};
+use std::io::Read;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::atomic::{AtomicI32, Ordering};
+
+use common::guest::{self, Cuda, until};
+use common::host::greet;
+use vgpu_proto::codec;
+use vgpu_proto::handshake::PREAMBLE_LEN;
+use vgpu_proto::look::{Looked, question};
+
+type Lookup = unsafe extern "C" fn(*const c_char, *mut *const c_void, i32, u64, *mut u32) -> u32;
+
+/// The form of cuEventElapsedTime that the library gives: the second is of CUDA 12.8.
+fn form(lookup: Lookup) -> usize {
+    let mut found = std::ptr::null();
+    let name = c"cuEventElapsedTime".as_ptr();
+    // SAFETY: the type is that of `cuda.h`, the arguments are live.
+    let code = unsafe { lookup(name, &mut found, 13_000, 0, std::ptr::null_mut()) };
+    assert_eq!(code, 0);
+    found.addr()
+}
+
+/// Runs test `name` again as a guest program; in that, also the host's socket.
+fn enter(name: &str) -> Option<(Cuda, UnixListener)> {
+    if let Some(cuda) = guest::enter(name) {
+        let address = std::env::var("VGPU_ADDRESS").expect("set");
+        let path = address.strip_prefix("unix:").expect("a Unix socket");
+        return Some((cuda, UnixListener::bind(path).expect("a socket")));
+    }
+    let folder = tempfile::tempdir().expect("a directory");
+    let address = format!("unix:{}", folder.path().join("vgpu.sock").display());
+    guest::start_with(name, &[("VGPU_ADDRESS", &address)]).success();
+    None
+}
+
+/// The next look, unanswered.
+fn asked(host: &UnixListener) -> UnixStream {
+    let (mut guest, _) = host.accept().expect("a guest looks");
+    let mut head = [0; PREAMBLE_LEN];
+    guest.read_exact(&mut head).expect("it asks");
+    assert_eq!(head, question());
+    guest
+}
+
+fn tell_12_4(mut guest: UnixStream) {
+    let looked = Looked {
+        cuda_version: Some(12_040),
+        ..Looked::default()
+    };
+    greet(&mut guest, 0, &codec::encode(&looked).expect("encodes"));
+}
+
+fn is_asleep(thread: i32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/self/task/{thread}/stat"));
+    stat.is_ok_and(|stat| stat.contains(") S "))
+}
+
+#[test]
+fn threads_wait_for_the_version_that_one_of_them_asks_for() {
+    let name = "threads_wait_for_the_version_that_one_of_them_asks_for";
+    let Some((cuda, host)) = enter(name) else {
+        return;
+    };
+    let lookup: Lookup = cuda.symbol("cuGetProcAddress_v2");
+    let first = std::thread::spawn(move || form(lookup));
+    let question = asked(&host);
+    static SECOND: AtomicI32 = AtomicI32::new(0);
+    let second = std::thread::spawn(move || {
+        // SAFETY: it has no arguments.
+        SECOND.store(unsafe { libc::gettid() }, Ordering::SeqCst);
+        form(lookup)
+    });
+    until("answer, or wait for one", || {
+        second.is_finished() || is_asleep(SECOND.load(Ordering::SeqCst))
+    });
+    tell_12_4(question);
+    let forms = [first, second].map(|thread| thread.join().expect("no panic"));
+    let old = cuda.symbol::<*const c_void>("cuEventElapsedTime").addr();
+    assert_eq!(forms, [old, old]);
+}
+
+#[test]
+fn a_child_of_a_fork_asks_for_the_version_by_itself() {
+    let name = "a_child_of_a_fork_asks_for_the_version_by_itself";
+    let Some((cuda, host)) = enter(name) else {
+        return;
+    };
+    let lookup: Lookup = cuda.symbol("cuGetProcAddress_v2");
+    let old = cuda.symbol::<*const c_void>("cuEventElapsedTime").addr();
+    let first = std::thread::spawn(move || form(lookup));
+    let question = asked(&host);
+    // SAFETY: the child makes one call, and ends without the parent's exit handlers.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let right = form(lookup) == old;
+        // SAFETY: as above.
+        unsafe { libc::_exit(i32::from(!right)) };
+    }
+    host.set_nonblocking(true).expect("it can be");
+    let (mut status, mut ended) = (0, 0);
+    until("end of the child", || {
+        // Of a child that does not ask there is nothing to answer.
+        if let Ok((guest, _)) = host.accept() {
+            tell_12_4(guest);
+        }
+        // SAFETY: the number is live.
+        ended = unsafe { libc::waitpid(child, &mut status, libc::WNOHANG) };
+        ended != 0
+    });
+    assert_eq!((ended, status), (child, 0), "the host's version");
+    tell_12_4(question);
+    first.join().expect("no panic");
+}
