@@ -104,6 +104,8 @@ impl Told {
 /// A block.
 #[derive(Debug)]
 struct Mirror {
+    /// Tells it from one that had its address before it; [`Books::add`] gives it.
+    id: u64,
     memory: UserMemory,
     twin: Twin,
     /// Tells which pages the program wrote; without it, it may have written any.
@@ -177,13 +179,22 @@ pub(crate) struct Work {
 enum Used {
     Nothing,
     All,
-    Blocks(Vec<u64>),
+    Blocks(Vec<Block>),
+}
+
+/// A block that work names: its device address, and which of those that had that address.
+#[derive(Debug, Clone, Copy)]
+struct Block {
+    at: u64,
+    id: u64,
 }
 
 #[derive(Debug, Default)]
 struct Books {
     /// By device address.
     blocks: BTreeMap<u64, Mirror>,
+    /// Counts blocks, for [`Mirror::id`].
+    born: u64,
     /// Work that may use all of them.
     everywhere: Uses,
     /// Counts work that was sent.
@@ -191,8 +202,17 @@ struct Books {
 }
 
 impl Books {
-    fn uses(&mut self, at: u64) -> Option<&mut Uses> {
-        self.blocks.get_mut(&at).map(|mirror| &mut mirror.uses)
+    /// A new block.
+    fn add(&mut self, at: u64, mut mirror: Mirror) {
+        self.born += 1;
+        mirror.id = self.born;
+        self.blocks.insert(at, mirror);
+    }
+
+    /// Of a block that was not given back meanwhile.
+    fn uses(&mut self, block: Block) -> Option<&mut Uses> {
+        let mirror = self.blocks.get_mut(&block.at)?;
+        (mirror.id == block.id).then_some(&mut mirror.uses)
     }
 
     /// The block of an address.
@@ -289,7 +309,7 @@ impl Mirrors {
             if let Some((at, mirror)) = books.find(*address) {
                 mirror.whole |= mirror.by_devices;
                 mirror.uses.begin(ctx, stream);
-                named.push(at);
+                named.push(Block { at, id: mirror.id });
             }
         }
         match named.is_empty() {
@@ -297,28 +317,34 @@ impl Mirrors {
             false => Used::Blocks(named),
         }
     }
-}
 
-impl Drop for Work {
-    fn drop(&mut self) {
-        if let Used::Nothing = self.blocks {
+    /// What [`Mirrors::begin`] gave has been sent.
+    fn end(&self, ctx: Ctx, stream: Stream, blocks: &Used) {
+        if let Used::Nothing = blocks {
             return;
         }
-        let mut books = lock(&self.session.mirrors.books);
+        let mut books = lock(&self.books);
         books.sent += 1;
-        let (ctx, stream, count) = (self.ctx, self.stream, books.sent);
-        match &self.blocks {
+        let count = books.sent;
+        match blocks {
             Used::Nothing => {}
             Used::All => books.everywhere.end(ctx, stream, count),
             // One that was given back meanwhile has no uses any more.
             Used::Blocks(named) => {
-                for at in named {
-                    if let Some(uses) = books.uses(*at) {
+                for block in named {
+                    if let Some(uses) = books.uses(*block) {
                         uses.end(ctx, stream, count);
                     }
                 }
             }
         }
+    }
+}
+
+impl Drop for Work {
+    fn drop(&mut self) {
+        let mirrors = &self.session.mirrors;
+        mirrors.end(self.ctx, self.stream, &self.blocks);
     }
 }
 
@@ -335,6 +361,7 @@ impl Session {
         // First watched, then all of it is looked at: nothing written meanwhile is missed.
         let watch = || Watched::new(memory.at as usize, memory.len);
         let mirror = Mirror {
+            id: 0,
             twin: Twin::new(memory.len),
             watched: (writers != Writers::Others).then(watch).flatten(),
             memory,
@@ -342,7 +369,7 @@ impl Session {
             whole: true,
             uses: Uses::default(),
         };
-        lock(&self.mirrors.books).blocks.insert(at, mirror);
+        lock(&self.mirrors.books).add(at, mirror);
         let first = !self.mirrors.any.swap(true, Ordering::SeqCst);
         // Work that may use it may have begun to be sent before, as a graph's whose launch maps what its nodes name.
         self.push();
@@ -477,5 +504,53 @@ impl Session {
         for mirror in books.blocks.values_mut() {
             mirror.uses.retire(over, sent);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const AT: u64 = 0x3000_0000_0000;
+    const CTX: Ctx = Ctx(7);
+    const STREAM: Stream = Stream(1);
+
+    fn add_block(mirrors: &Mirrors) {
+        let block = Mirror {
+            id: 0,
+            memory: UserMemory {
+                at: ptr::null_mut(),
+                len: 64,
+            },
+            twin: Twin::new(64),
+            watched: None,
+            by_devices: false,
+            whole: false,
+            uses: Uses::default(),
+        };
+        lock(&mirrors.books).add(AT, block);
+    }
+
+    /// Whether work may use the block when all that was sent has been waited for.
+    fn used_after_a_wait(mirrors: &Mirrors) -> bool {
+        let mut books = lock(&mirrors.books);
+        let sent = books.sent;
+        let mirror = books.blocks.get_mut(&AT).unwrap();
+        mirror.uses.retire(Over::Context(CTX), sent);
+        !mirror.uses.is_empty()
+    }
+
+    #[test]
+    fn work_on_a_block_that_was_given_back_is_none_on_the_next_at_its_address() {
+        let mirrors = Mirrors::new();
+        add_block(&mirrors);
+        let old = mirrors.begin(CTX, STREAM, Reach::Named(&[AT]));
+        lock(&mirrors.books).blocks.remove(&AT);
+        add_block(&mirrors);
+        let new = mirrors.begin(CTX, STREAM, Reach::Named(&[AT]));
+        mirrors.end(CTX, STREAM, &old);
+        assert!(used_after_a_wait(&mirrors), "its work is being sent");
+        mirrors.end(CTX, STREAM, &new);
+        assert!(!used_after_a_wait(&mirrors));
     }
 }

@@ -50,11 +50,10 @@ impl Uses {
         });
     }
 
-    /// It has been sent, as the `count`th.
+    /// Work that was begun here has been sent, as the `count`th.
     pub(super) fn end(&mut self, ctx: Ctx, stream: Stream, count: u64) {
         if let Some(found) = self.find(ctx, stream) {
-            // Of a block that was given back meanwhile another may have the address.
-            found.sending = found.sending.saturating_sub(1);
+            found.sending -= 1;
             found.last = found.last.max(count);
         }
     }
