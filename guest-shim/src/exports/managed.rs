@@ -131,14 +131,9 @@ exports! {
         flags: u64,
         stream: u64
     ) {
-        let shim = live()?;
-        required(places)?;
-        required(from)?;
-        if kinds == 0 || kinds > count {
-            return Err(CuResult::INVALID_VALUE);
-        }
+        let batch = (addresses, sizes, count);
         // SAFETY: by the contract of the function.
-        unsafe { refuse_batch(shim, (addresses, sizes, count), flags, (stream, mode)) }
+        unsafe { refuse_prefetches(batch, (places, from, kinds), flags, (stream, mode)) }
     }
 
     /// Refused, as of devices that do not share managed memory with processors.
@@ -164,14 +159,9 @@ exports! {
         flags: u64,
         stream: u64
     ) {
-        let shim = live()?;
-        required(places)?;
-        required(from)?;
-        if kinds == 0 || kinds > count {
-            return Err(CuResult::INVALID_VALUE);
-        }
+        let batch = (addresses, sizes, count);
         // SAFETY: by the contract of the function.
-        unsafe { refuse_batch(shim, (addresses, sizes, count), flags, (stream, mode)) }
+        unsafe { refuse_prefetches(batch, (places, from, kinds), flags, (stream, mode)) }
     }
 
     /// What was said of all of a range.
@@ -309,6 +299,26 @@ unsafe fn tell(data: *mut c_void, size: usize, attribute: u32, range: &Range<u64
         }
     }
     Ok(())
+}
+
+/// Checks also which of the batch goes to which place: which, from which on, and how many such there are.
+///
+/// # Safety
+/// As of [`refuse_batch`].
+unsafe fn refuse_prefetches(
+    batch: (*const u64, *const usize, usize),
+    (places, from, kinds): (*const c_void, *const usize, usize),
+    flags: u64,
+    stream: (u64, DefaultStream),
+) -> Cu {
+    let shim = live()?;
+    required(places)?;
+    required(from)?;
+    if kinds == 0 || kinds > batch.2 {
+        return Err(CuResult::INVALID_VALUE);
+    }
+    // SAFETY: by this function's contract.
+    unsafe { refuse_batch(shim, batch, flags, stream) }
 }
 
 /// # Safety
