@@ -4,7 +4,7 @@
 //! because clients probe with it. A form of the wrong version is never given in its place, nor the legacy
 //! entry where the per-thread one was asked for.
 
-use vgpu_proto::call::unserved::FIRST_LOOKUP;
+use vgpu_cudart::unserved::FIRST_LOOKUP;
 
 use crate::{process, unserved};
 

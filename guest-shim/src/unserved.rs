@@ -4,7 +4,7 @@
 
 use std::sync::atomic::AtomicBool;
 
-use vgpu_proto::call::unserved::{Arguments, wrong};
+use vgpu_cudart::unserved::{Arguments, wrong};
 use vgpu_proto::cuda::CuResult;
 
 use crate::proc_address::Address;

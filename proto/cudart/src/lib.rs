@@ -1,4 +1,5 @@
-//! What NVIDIA's CUDA runtime asks of a driver beyond `cuda.h`.
+//! What the guest library and the software GPU answer alike: what NVIDIA's CUDA runtime asks of a driver beyond `cuda.h`,
+//! and what functions that are not served check.
 //!
 //! Each program built with nvcc, and each of NVIDIA's libraries, carries a copy of the runtime. Before its first call the
 //! runtime takes tables of functions from the driver (`cuGetExportTable`) and calls a few of them. None of them needs
@@ -11,11 +12,13 @@
 //! | `tables` | the export tables and their slots |
 //! | `storage` | values that the runtime keeps per context |
 //! | `selfcheck` | the runtime's check that it talks to a driver |
+//! | [`unserved`] | the checks of functions that are not served |
 
 #[cfg(feature = "cudart")]
 mod selfcheck;
 mod storage;
 mod tables;
+pub mod unserved;
 
 use std::collections::BTreeSet;
 use std::ffi::c_void;

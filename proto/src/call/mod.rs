@@ -11,7 +11,6 @@
 
 pub mod functions;
 pub mod ops;
-pub mod unserved;
 
 pub use functions::{FUNCTIONS, Function, Served};
 pub use ops::{LinkInput, Notice, OPS, Op, Request, rep, req};

@@ -2,7 +2,8 @@
 
 use std::ffi::{c_char, c_void};
 
-use super::stubs::table::FIRST_LOOKUP;
+use vgpu_cudart::unserved::FIRST_LOOKUP;
+
 use super::types::{In, Out, Text};
 use crate::driver;
 use crate::driver::cudart::SoftDriver;

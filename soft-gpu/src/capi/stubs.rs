@@ -3,16 +3,13 @@
 use std::collections::BTreeSet;
 use std::sync::Mutex;
 
+use vgpu_cudart::unserved::{Arguments, wrong};
+
 use crate::driver::driver;
 use crate::driver::error::{CuError, Result};
 use crate::driver::sync::lock;
 
 static NAMED: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
-
-/// The table that the guest's library has too: what is checked first.
-#[path = "../../../proto/src/call/unserved.rs"]
-#[allow(unreachable_pub)] // It is public in the other library.
-pub(super) mod table;
 
 /// The first eight bytes of a structure of the program.
 fn peek(at: u64) -> u64 {
@@ -21,9 +18,9 @@ fn peek(at: u64) -> u64 {
     unsafe { std::ptr::with_exposed_provenance::<u64>(at as usize).read_unaligned() }
 }
 
-fn unserved(name: &'static str, arguments: &table::Arguments) -> Result {
+fn unserved(name: &'static str, arguments: &Arguments) -> Result {
     let devices = driver()?.gpus.len() as u32;
-    if let Some(code) = table::wrong(name, arguments, devices, peek) {
+    if let Some(code) = wrong(name, arguments, devices, peek) {
         return Err(CuError(code));
     }
     if lock(&NAMED).insert(name) {

@@ -1,5 +1,5 @@
 //! What functions that are not served check before they refuse, as NVIDIA's driver does. Symbols without a row check
-//! nothing. soft-gpu reads this table too.
+//! nothing.
 
 /// The version of CUDA that brought `cuGetProcAddress`. It gives a function that is not served where the function is not
 /// newer: no program asks for one of these to learn whether it is there, since each driver that can be asked has them.
