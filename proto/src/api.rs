@@ -91,6 +91,15 @@ mod tests {
     }
 
     #[test]
+    fn a_priority_is_named_as_json_writes_it() {
+        use Priority::{Critical, High, Low, Medium};
+        for priority in [Low, Medium, High, Critical] {
+            let json = serde_json::to_string(&priority).unwrap();
+            assert_eq!(json, format!("{:?}", priority.name()));
+        }
+    }
+
+    #[test]
     fn a_typing_error_in_a_request_is_refused() {
         let text = r#"{"vm_ids": [1], "pool": "A", "priorty": "high"}"#;
         let error = serde_json::from_str::<RegisterRequest>(text).unwrap_err();

@@ -7,7 +7,7 @@ use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, MetricEncoder
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
-use vgpu_proto::api::{EventKind, Gpu, GpuAccount, GpuState, PoolStatus, Priority, Vm, VmState};
+use vgpu_proto::api::{EventKind, Gpu, GpuAccount, GpuState, PoolStatus, Vm, VmState};
 
 use crate::api::{Admin, World};
 use crate::events::EventCount;
@@ -261,7 +261,7 @@ impl Facts {
             let mut labels = vm_labels(vm);
             labels.push(("vm_id", vm.vm_id.to_string()));
             labels.push(("pool", vm.pool.clone()));
-            labels.push(("priority", priority(vm.priority).to_owned()));
+            labels.push(("priority", vm.priority.name().to_owned()));
             labels.push(("cid", vm.cid.map(|cid| cid.to_string()).unwrap_or_default()));
             (labels, 1.0)
         });
@@ -432,15 +432,6 @@ fn gpu_labels(gpu: &Gpu) -> Labels {
 
 fn vm_labels(vm: &Vm) -> Labels {
     vec![("vm", vm.name.clone())]
-}
-
-fn priority(priority: Priority) -> &'static str {
-    match priority {
-        Priority::Low => "low",
-        Priority::Medium => "medium",
-        Priority::High => "high",
-        Priority::Critical => "critical",
-    }
 }
 
 fn kind(kind: EventKind) -> String {

@@ -31,6 +31,19 @@ pub enum Priority {
     Critical,
 }
 
+impl Priority {
+    /// Its name, as JSON and people write it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Priority::Low => "low",
+            Priority::Medium => "medium",
+            Priority::High => "high",
+            Priority::Critical => "critical",
+        }
+    }
+}
+
 /// Whether a VM is served.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]

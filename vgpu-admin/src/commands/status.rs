@@ -8,7 +8,7 @@ use vgpu_proto::api::{GpuState, HostState, Status, Vm};
 
 use super::gpu::{names, state as gpu_state};
 use super::pool::{numbers, policy};
-use super::vm::{limits, may_use, placed, priority, share, state as vm_state, wait_reason};
+use super::vm::{limits, may_use, placed, share, state as vm_state, wait_reason};
 use crate::client::Client;
 use crate::error::Error;
 use crate::output::{Format, Grid, json, or_dash, print, printable};
@@ -181,7 +181,7 @@ fn vm_grid(status: &Status) -> Grid {
         grid.row(vec![
             vm.vm_id.to_string(),
             vm.pool.clone(),
-            priority(vm.priority).into(),
+            vm.priority.name().into(),
             show_count(vm.queue_calls),
             share(vm.share_permille),
             show_ns(vm.usage.gpu_ns),

@@ -1,8 +1,8 @@
 //! VMs.
 
 use vgpu_proto::api::{
-    ApplyReport, MoveRequest, Priority, QuarantineRequest, RegisterRequest, Vm, VmIds as ApiIds,
-    VmLimits, VmPatch, VmState, WaitReason,
+    ApplyReport, MoveRequest, QuarantineRequest, RegisterRequest, Vm, VmIds as ApiIds, VmLimits,
+    VmPatch, VmState, WaitReason,
 };
 
 use super::applied;
@@ -152,7 +152,7 @@ fn sheet(vm: &Vm) -> String {
         ("Pool", vm.pool.clone()),
         (
             "Priority",
-            format!("{} x {}%", priority(vm.priority), vm.factor_percent),
+            format!("{} x {}%", vm.priority.name(), vm.factor_percent),
         ),
         (
             "Slice",
@@ -291,16 +291,6 @@ pub(super) fn limits(own: &VmLimits, all: &VmLimits) -> String {
     }
 }
 
-/// A class's name.
-pub(super) fn priority(priority: Priority) -> &'static str {
-    match priority {
-        Priority::Low => "low",
-        Priority::Medium => "medium",
-        Priority::High => "high",
-        Priority::Critical => "critical",
-    }
-}
-
 /// Where a VM is placed: `0`, `0+1` for a gang, or `-`.
 pub(super) fn placed(vm: &Vm) -> String {
     let Some(first) = vm.gpu_id else {
@@ -390,7 +380,7 @@ fn grid(vms: &[Vm]) -> Grid {
             vm.vm_id.to_string(),
             vm.name.clone(),
             vm.pool.clone(),
-            priority(vm.priority).into(),
+            vm.priority.name().into(),
             state(vm),
             placed(vm),
             vm.sessions.to_string(),
