@@ -1,0 +1,481 @@
+//! What registers of a kernel may hold, and which addresses it dereferences.
+//!
+//! An address is one that a parameter names if it is a word of the parameters, or the address of a variable, to which
+//! numbers were added. At most one of these was loaded, and it is too small to be an address of the program's by itself.
+//! The order of instructions plays no part: a register may hold all that it is ever given.
+
+use std::collections::{HashMap, HashSet};
+
+use super::text::{Entry, Instruction, Operand, Statement};
+
+/// What a number was made of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Made {
+    /// Parameters, special registers, small numbers of the text.
+    Given,
+    /// At most 32 bits that were loaded.
+    Index,
+    /// An index, multiplied once.
+    Offset,
+    /// Anything.
+    Any,
+}
+
+/// What a register may hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Held {
+    made: Made,
+    /// It is surely a word of the parameters or a variable's address, with what was added to it.
+    based: bool,
+}
+
+/// With more than this an index may be an address by itself: 32 bits and these are below [`HOST_SPACE`].
+///
+/// [`HOST_SPACE`]: vgpu_proto::limits::HOST_SPACE
+const WIDEST_STRIDE: i64 = 1 << WIDEST_SHIFT;
+const WIDEST_SHIFT: i64 = 13;
+
+/// Types of 32 bits at most.
+const NARROW: &str = "pred b1 u4 s4 u8 s8 b8 u16 s16 b16 f16 bf16 u32 s32 b32 f32 tf32 f16x2 bf16x2 u16x2 s16x2 \
+    e4m3x2 e5m2x2";
+
+/// Types that an address fits in.
+const WIDE: &str = "u64 s64 b64 f64 b128";
+
+/// What gives a register something and touches no memory.
+const COMPUTES: &str = "abs activemask add addc and bar barrier bfe bfi bfind bmsk brev clz cnot copysign cos \
+    createpolicy cvt cvta div dp2a dp4a elect ex2 fma fns isspacep lg2 lop3 mad mad24 madc match max min mma mov mul \
+    mul24 neg not or popc prmt rcp redux rem rsqrt sad selp set setp shf shfl shl shr sin slct sqrt sub subc szext tanh \
+    testp vote xor";
+
+/// What gives no register anything and touches no memory.
+const GOVERNS: &str = "bar barrier bra brkpt brx exit fence griddepcontrol membar nanosleep pmevent ret setmaxnreg trap";
+
+fn is_among(words: &str, word: &str) -> bool {
+    words.split(' ').any(|one| one == word)
+}
+
+impl Held {
+    const GIVEN: Held = Held::of(Made::Given);
+    const INDEX: Held = Held::of(Made::Index);
+    const ANY: Held = Held::of(Made::Any);
+    const BASE: Held = Held {
+        made: Made::Given,
+        based: true,
+    };
+
+    const fn of(made: Made) -> Held {
+        Held { made, based: false }
+    }
+
+    /// Either of both.
+    fn or(self, other: Held) -> Held {
+        Held {
+            made: self.made.max(other.made),
+            based: self.based && other.based,
+        }
+    }
+
+    /// Both added. What is loaded is an offset only alone: added to itself it is multiplied. A sum of two that may both
+    /// be an address is none that we know.
+    fn plus(self, other: Held) -> Held {
+        let alone = self.made == Made::Given || other.made == Made::Given;
+        Held {
+            made: if alone {
+                self.made.max(other.made)
+            } else {
+                Made::Any
+            },
+            based: self.based != other.based,
+        }
+    }
+
+    fn minus(self, other: Held) -> Held {
+        Held {
+            based: self.based && !other.based,
+            ..self.plus(other)
+        }
+    }
+
+    /// By itself, without what it was based on.
+    fn number(self) -> Held {
+        Held::of(self.made)
+    }
+
+    /// Of 32 bits.
+    fn narrow(self) -> Held {
+        Held::of(self.made.min(Made::Index))
+    }
+
+    fn times(self, stride: Option<i64>) -> Held {
+        match (self.made, stride) {
+            (Made::Given, Some(_)) => Held::GIVEN,
+            (Made::Index, Some(stride)) if stride.abs() <= WIDEST_STRIDE => Held::of(Made::Offset),
+            _ => Held::ANY,
+        }
+    }
+}
+
+/// Does a kernel dereference nothing but what its parameters name, and variables?
+pub(super) fn is_direct(entry: &Entry<'_>) -> bool {
+    Flow::of(entry).is_some_and(|flow| flow.settle().is_some())
+}
+
+struct Flow<'a, 'b> {
+    params: &'b HashMap<&'a str, u64>,
+    program: Vec<Step<'a>>,
+    registers: HashSet<&'a str>,
+    /// Those that an instruction gives something.
+    given: HashSet<&'a str>,
+    held: HashMap<&'a str, Held>,
+}
+
+/// An instruction, looked at once.
+struct Step<'a> {
+    form: Form,
+    /// What it gives is of 32 bits at most.
+    narrow: bool,
+    instruction: Instruction<'a>,
+}
+
+/// What an instruction is.
+#[derive(Clone, Copy)]
+enum Form {
+    /// Its first operand is given something, all others are read.
+    Computes,
+    /// None is given anything.
+    Governs,
+    /// As a load: memory of the second operand.
+    Loads,
+    /// As a store: memory of the first operand.
+    Stores,
+    /// Copies to shared memory.
+    Fetches,
+}
+
+impl Form {
+    fn of(instruction: &Instruction<'_>) -> Option<Form> {
+        let form = match instruction.parts[..] {
+            ["ld" | "ldu" | "atom" | "ldmatrix", ..] | ["wmma", "load", ..] => Form::Loads,
+            ["st" | "red" | "stmatrix" | "prefetch", ..] | ["wmma", "store", ..] => Form::Stores,
+            [
+                "cp",
+                "async",
+                "ca" | "cg",
+                "shared" | "shared::cta",
+                "global",
+                ..,
+            ] => Form::Fetches,
+            ["cp", "async", "commit_group" | "wait_group" | "wait_all"] => Form::Governs,
+            ["cp", ..] => return None,
+            ["wmma", "mma", ..] => Form::Computes,
+            [name, ..] if is_among(GOVERNS, name) && !instruction.has("red") => Form::Governs,
+            [name, ..] if is_among(COMPUTES, name) => Form::Computes,
+            _ => return None,
+        };
+        let memory: &[usize] = match form {
+            Form::Computes | Form::Governs => &[],
+            Form::Loads => &[1],
+            Form::Stores => &[0],
+            Form::Fetches => &[0, 1],
+        };
+        // Memory is where it belongs, and nowhere else.
+        let expected = |(i, operand): (usize, &Operand<'_>)| {
+            matches!(operand, Operand::Memory(..)) == memory.contains(&i)
+        };
+        let enough = instruction.operands.len() > memory.last().map_or(0, |last| *last);
+        let enough = enough || matches!(form, Form::Governs);
+        (enough && instruction.operands.iter().enumerate().all(expected)).then_some(form)
+    }
+
+    fn gives(self) -> bool {
+        matches!(self, Form::Computes | Form::Loads)
+    }
+}
+
+/// The names of an operand. `None`: there is something else.
+fn names<'a>(operand: &Operand<'a>) -> Option<Vec<&'a str>> {
+    match operand {
+        Operand::Name(name) => Some(vec![name]),
+        Operand::List(list) => {
+            let name = |operand: &Operand<'a>| match operand {
+                Operand::Name(name) => Some(*name),
+                _ => None,
+            };
+            list.iter().map(name).collect()
+        }
+        _ => None,
+    }
+}
+
+/// Where an instruction finds memory.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Space {
+    /// Where the program's may be.
+    Global,
+    /// The kernel's own, wherever in it the address is.
+    Near,
+    Param,
+}
+
+impl Space {
+    fn of(instruction: &Instruction<'_>) -> Option<Space> {
+        let mut space = None;
+        for part in &instruction.parts[1..] {
+            let named = match *part {
+                "global" => Space::Global,
+                "shared" | "shared::cta" | "shared::cluster" | "local" | "const" => Space::Near,
+                "param" | "param::entry" => Space::Param,
+                other if other.starts_with("param") => return None,
+                _ => continue,
+            };
+            if space.replace(named).is_some() {
+                return None;
+            }
+        }
+        let space = space.unwrap_or(Space::Global);
+        (space != Space::Param || instruction.parts[0] == "ld").then_some(space)
+    }
+}
+
+impl<'a, 'b> Flow<'a, 'b> {
+    fn of(entry: &'b Entry<'a>) -> Option<Flow<'a, 'b>> {
+        let mut flow = Flow {
+            params: &entry.params,
+            program: Vec::new(),
+            registers: HashSet::new(),
+            given: HashSet::new(),
+            held: HashMap::new(),
+        };
+        for text in entry.body.split(';') {
+            match Statement::of(text)? {
+                Statement::Nothing => {}
+                Statement::Registers(names) => flow.registers.extend(names),
+                Statement::Instruction(instruction) => {
+                    let form = Form::of(&instruction)?;
+                    if form.gives() {
+                        flow.given.extend(names(&instruction.operands[0])?);
+                    }
+                    flow.program.push(Step {
+                        form,
+                        narrow: form.gives() && is_narrow(&instruction),
+                        instruction,
+                    });
+                }
+            }
+        }
+        Some(flow)
+    }
+
+    /// `None`: it may dereference something else.
+    fn settle(mut self) -> Option<()> {
+        let program = std::mem::take(&mut self.program);
+        loop {
+            let mut changed = false;
+            for step in program.iter().filter(|step| step.form.gives()) {
+                if let Some(result) = self.result(step) {
+                    changed |= self.give(&step.instruction.operands[0], result)?;
+                }
+            }
+            if !changed {
+                break;
+            }
+        }
+        let direct = |step| self.is_direct(step) == Some(true);
+        program.iter().all(direct).then_some(())
+    }
+
+    fn give(&mut self, to: &Operand<'a>, result: Held) -> Option<bool> {
+        let mut changed = false;
+        for name in names(to)? {
+            let before = self.held.get(name).copied();
+            let now = before.map_or(result, |before| before.or(result));
+            changed |= before != Some(now);
+            self.held.insert(name, now);
+        }
+        Some(changed)
+    }
+
+    /// Of the addresses that it dereferences.
+    fn is_direct(&self, step: &Step<'a>) -> Option<bool> {
+        let instruction = &step.instruction;
+        let address = match step.form {
+            Form::Computes | Form::Governs => return Some(true),
+            // What it writes is shared memory.
+            Form::Fetches => &instruction.operands[1],
+            Form::Loads if Space::of(instruction)? != Space::Global => return Some(true),
+            Form::Stores if Space::of(instruction)? != Space::Global => return Some(true),
+            Form::Loads => &instruction.operands[1],
+            Form::Stores => &instruction.operands[0],
+        };
+        let Operand::Memory(Some(name), Some(_)) = address else {
+            return Some(false);
+        };
+        let held = self.name(name)?;
+        Some(held.based && held.made < Made::Any)
+    }
+
+    /// What a register may hold; a variable's name is its address. `None`: nothing yet.
+    fn name(&self, name: &str) -> Option<Held> {
+        if self.given.contains(name) {
+            return self.held.get(name).copied();
+        }
+        let unknown = name.starts_with('%') || name == "WARP_SZ" || self.registers.contains(name);
+        Some(if unknown { Held::ANY } else { Held::BASE })
+    }
+
+    fn source(&self, operand: &Operand<'a>) -> Option<Held> {
+        match operand {
+            Operand::Name(name) => self.name(name),
+            Operand::Special => Some(Held::GIVEN),
+            Operand::Number(Some(_)) => Some(Held::GIVEN),
+            Operand::Number(None) => Some(Held::ANY),
+            Operand::List(list) => list
+                .iter()
+                .try_fold(Held::GIVEN, |all, one| Some(all.or(self.source(one)?))),
+            Operand::Memory(..) => Some(Held::ANY),
+        }
+    }
+
+    /// What an instruction gives. `None`: nothing yet.
+    fn result(&self, step: &Step<'a>) -> Option<Held> {
+        let instruction = &step.instruction;
+        let operands = &instruction.operands[1..];
+        if let Some(Operand::Memory(name, offset)) = operands.first() {
+            return Some(self.loaded(step, *name, *offset));
+        }
+        let sources: Vec<_> = operands
+            .iter()
+            .map(|operand| self.source(operand))
+            .collect::<Option<_>>()?;
+        let computed = Computed {
+            operands,
+            sources: &sources,
+        };
+        Some(if step.narrow {
+            computed.narrow()
+        } else {
+            computed.wide(instruction)
+        })
+    }
+
+    fn loaded(&self, step: &Step<'a>, name: Option<&str>, offset: Option<i64>) -> Held {
+        let Step {
+            narrow,
+            instruction,
+            ..
+        } = step;
+        if Space::of(instruction) != Some(Space::Param) {
+            return if *narrow { Held::INDEX } else { Held::ANY };
+        }
+        let count = match &instruction.operands[0] {
+            Operand::List(list) => list.len() as i64,
+            _ => 1,
+        };
+        // A register may have the name of a parameter.
+        let own = |name: &&str| !self.given.contains(name) && !self.registers.contains(name);
+        let size = name.filter(own).and_then(|name| self.params.get(name));
+        match (size, offset) {
+            _ if *narrow => Held::GIVEN,
+            (Some(size), Some(offset))
+                if offset >= 0 && offset % 8 == 0 && offset + 8 * count <= *size as i64 =>
+            {
+                Held::BASE
+            }
+            _ => Held::ANY,
+        }
+    }
+}
+
+/// Is what an instruction gives of 32 bits at most?
+fn is_narrow(instruction: &Instruction<'_>) -> bool {
+    let parts = &instruction.parts[..];
+    match parts {
+        ["setp" | "isspacep" | "testp", ..] => return true,
+        ["cvt", .., to, _] => return is_among(NARROW, to),
+        ["mov", "b64"] => {
+            return matches!(&instruction.operands[0], Operand::List(halves) if halves.len() > 1);
+        }
+        ["mul" | "mad", "wide", "u16" | "s16"] => return true,
+        _ => {}
+    }
+    let of = |types| parts[1..].iter().any(|part| is_among(types, part));
+    of(NARROW) && !of(WIDE) && !instruction.has("wide")
+}
+
+/// What an instruction reads.
+struct Computed<'a, 'b> {
+    operands: &'b [Operand<'a>],
+    sources: &'b [Held],
+}
+
+impl Computed<'_, '_> {
+    fn made(&self) -> Made {
+        let made = self.sources.iter().map(|source| source.made);
+        made.max().unwrap_or(Made::Given)
+    }
+
+    fn narrow(&self) -> Held {
+        // Numbers of the text are no more than 32 bits here, however they are written.
+        let read = self.operands.iter().zip(self.sources);
+        let read = read.filter(|(operand, _)| !matches!(operand, Operand::Number(_)));
+        let made = read.map(|(_, source)| source.made).max();
+        Held::of(made.unwrap_or(Made::Given)).narrow()
+    }
+
+    /// What is not of a form that compilers make addresses with is anything.
+    fn wide(&self, instruction: &Instruction<'_>) -> Held {
+        const TYPES: [&str; 3] = ["u64", "s64", "b64"];
+        let [name, middle @ .., last] = &instruction.parts[..] else {
+            return Held::ANY;
+        };
+        let is_address = TYPES.contains(last);
+        match (*name, middle, self.sources) {
+            ("mov", [], [source]) if is_address && self.is_one() => *source,
+            ("cvta", [_] | ["to", _], [source]) if *last == "u64" => *source,
+            ("selp", [], [one, other, _]) if is_address => one.or(*other),
+            ("add", [], [one, other]) if is_address => one.plus(*other),
+            ("sub", [], [one, other]) if is_address => one.minus(*other),
+            ("mul", ["lo" | "wide"], [_, _]) => self.product(),
+            ("mad", ["lo" | "wide"], [_, _, more]) => self.product().plus(*more),
+            ("shl", [], [source, _]) => self.shifted(*source),
+            ("shr", [], [source, Held::GIVEN]) => source.number(),
+            ("and", [], [source, mask]) => self.masked(*source, *mask),
+            ("cvt", [.., "u64" | "s64"], [source]) if !last.contains('f') => source.number(),
+            ("cvt" | "min" | "max" | "neg" | "abs" | "div" | "rem" | "mul", _, _)
+                if self.made() == Made::Given =>
+            {
+                Held::GIVEN
+            }
+            _ => Held::ANY,
+        }
+    }
+
+    fn is_one(&self) -> bool {
+        !matches!(self.operands[0], Operand::List(_))
+    }
+
+    fn product(&self) -> Held {
+        match (self.operands, self.sources) {
+            ([_, Operand::Number(stride), ..], [source, ..])
+            | ([Operand::Number(stride), ..], [_, source, ..]) => source.times(*stride),
+            (_, [one, other, ..]) if one.made.max(other.made) == Made::Given => Held::GIVEN,
+            _ => Held::ANY,
+        }
+    }
+
+    fn shifted(&self, source: Held) -> Held {
+        match self.operands[1] {
+            Operand::Number(Some(by @ 0..=WIDEST_SHIFT)) => source.times(Some(1 << by)),
+            _ => Held::ANY,
+        }
+    }
+
+    fn masked(&self, source: Held, mask: Held) -> Held {
+        match self.operands[1] {
+            Operand::Number(Some(0..)) => source.number(),
+            _ if source.made.max(mask.made) == Made::Given => Held::GIVEN,
+            _ => Held::ANY,
+        }
+    }
+}

@@ -1,0 +1,366 @@
+//! PTX text as far as [`super::flow`] needs it: kernels, their parameters, statements, operands. What is of another form
+//! is `None`.
+
+use std::collections::HashMap;
+
+/// A kernel with a body.
+#[derive(Debug)]
+pub(super) struct Entry<'a> {
+    pub(super) name: &'a str,
+    /// Bytes of each parameter whose every eighth byte begins a word of the parameter block.
+    pub(super) params: HashMap<&'a str, u64>,
+    /// Without the outer braces.
+    pub(super) body: &'a str,
+}
+
+/// What ends with a semicolon.
+#[derive(Debug)]
+pub(super) enum Statement<'a> {
+    /// Nothing that is carried out.
+    Nothing,
+    /// Names of registers.
+    Registers(Vec<&'a str>),
+    /// An instruction, without its guard and labels.
+    Instruction(Instruction<'a>),
+}
+
+/// An instruction.
+#[derive(Debug)]
+pub(super) struct Instruction<'a> {
+    /// The opcode, split at its dots.
+    pub(super) parts: Vec<&'a str>,
+    pub(super) operands: Vec<Operand<'a>>,
+}
+
+/// An operand.
+#[derive(Debug)]
+pub(super) enum Operand<'a> {
+    /// A register or a symbol.
+    Name(&'a str),
+    /// A register that the hardware sets, of up to 32 bits.
+    Special,
+    /// The value, if it is written as a plain decimal number of 31 bits.
+    Number(Option<i64>),
+    /// `{a, b}`, and `a|b`.
+    List(Vec<Operand<'a>>),
+    /// `[name+offset]`, with the name or without, and with the offset if that is such a number.
+    Memory(Option<&'a str>, Option<i64>),
+}
+
+/// The text with a space for each comment, and nothing in its strings.
+pub(super) fn plain(text: &str) -> Option<String> {
+    let mut plain = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = rest.find(['/', '"', '#', '\\']) {
+        let (before, special) = rest.split_at(at);
+        plain.push_str(before);
+        rest = if special.starts_with("//") {
+            let end = special.find('\n').unwrap_or(special.len());
+            // Whether the next line belongs to it is not said.
+            if special[..end].trim_end().ends_with('\\') {
+                return None;
+            }
+            &special[end..]
+        } else if let Some(comment) = special.strip_prefix("/*") {
+            plain.push(' ');
+            &comment[comment.find("*/")? + 2..]
+        } else {
+            let string = special.strip_prefix('"')?;
+            let end = string.find(['"', '\\', '\n'])?;
+            plain.push_str("\"\"");
+            string[end..].strip_prefix('"')?
+        };
+    }
+    plain.push_str(rest);
+    plain.is_ascii().then_some(plain)
+}
+
+/// The kernels of a plain text.
+pub(super) fn entries(text: &str) -> Option<Vec<Entry<'_>>> {
+    const WORD: &str = ".entry";
+    let mut found = Vec::new();
+    let mut rest = text;
+    while let Some(at) = rest.find(WORD) {
+        rest = &rest[at + WORD.len()..];
+        // Declarations have no body. Where a pragma stands before one, it is not looked for.
+        let open = rest.find(['{', ';'])?;
+        let (head, tail) = rest.split_at(open);
+        rest = tail;
+        if tail.starts_with('{') {
+            let body = block(tail)?;
+            let (name, params) = head.trim_start().split_at(word(head.trim_start()));
+            rest = &tail[body.len() + 2..];
+            found.push(Entry {
+                name,
+                params: parameters(params),
+                body,
+            });
+        }
+    }
+    Some(found)
+}
+
+/// From a brace to the one that closes it, without both.
+fn block(text: &str) -> Option<&str> {
+    let mut depth = 0_usize;
+    for (at, c) in text.bytes().enumerate() {
+        match c {
+            b'{' => depth += 1,
+            b'}' => depth = depth.checked_sub(1)?,
+            _ => {}
+        }
+        if depth == 0 {
+            return text.get(1..at);
+        }
+    }
+    None
+}
+
+fn parameters(head: &str) -> HashMap<&str, u64> {
+    let of = |declaration| whole(declaration).into_iter();
+    head.split([',', '(', ')']).flat_map(of).collect()
+}
+
+/// A parameter of 64 bits, or a structure that is aligned as such: its name and size.
+fn whole(declaration: &str) -> Option<(&str, u64)> {
+    let mut tokens = declaration.split_whitespace();
+    if tokens.next()? != ".param" {
+        return None;
+    }
+    let mut token = tokens.next()?;
+    let mut aligned = 0;
+    if token == ".align" {
+        aligned = tokens.next()?.parse().ok()?;
+        token = tokens.next()?;
+    }
+    let last = tokens.last()?;
+    let (name, size) = last.split_at(word(last));
+    match (token, size) {
+        (".u64" | ".s64" | ".b64", "") => Some((name, 8)),
+        (".b8", _) if aligned >= 8_u64 => {
+            let size = size.strip_prefix('[')?.strip_suffix(']')?;
+            Some((name, size.parse().ok()?))
+        }
+        _ => None,
+    }
+}
+
+fn is_word(c: char) -> bool {
+    c.is_ascii_alphanumeric() || matches!(c, '_' | '$' | '%')
+}
+
+/// The length of the word that a text begins with.
+fn word(text: &str) -> usize {
+    text.find(|c| !is_word(c)).unwrap_or(text.len())
+}
+
+/// A name at the beginning, and what is after it.
+fn name(text: &str) -> Option<(&str, &str)> {
+    let (name, rest) = text.split_at(word(text));
+    let begins = name.chars().next()?;
+    (!begins.is_ascii_digit()).then_some((name, rest.trim_start()))
+}
+
+/// A number at the beginning, and what is after it.
+fn number(text: &str) -> Option<&str> {
+    let rest = text.trim_start_matches(|c: char| c.is_ascii_digit());
+    (rest.len() < text.len()).then_some(rest.trim_start())
+}
+
+impl<'a> Statement<'a> {
+    /// What stands before a semicolon.
+    pub(super) fn of(text: &'a str) -> Option<Statement<'a>> {
+        let mut text = text.trim();
+        loop {
+            text = if let Some(rest) = text.strip_prefix(['{', '}']) {
+                rest.trim_start()
+            } else if let Some(rest) = text.strip_prefix(".loc")
+                && rest.starts_with(char::is_whitespace)
+            {
+                location(rest)?
+            } else if let Some(rest) = text.strip_prefix('@') {
+                let rest = rest.trim_start();
+                name(rest.strip_prefix('!').unwrap_or(rest).trim_start())?.1
+            } else if let Some((_, rest)) = name(text)
+                && rest.starts_with(':')
+            {
+                rest[1..].trim_start()
+            } else {
+                break;
+            };
+        }
+        match text.chars().next() {
+            None => Some(Statement::Nothing),
+            Some('.') => directive(text),
+            Some(_) => Instruction::of(text).map(Statement::Instruction),
+        }
+    }
+}
+
+/// After a `.loc`, which ends with no semicolon.
+fn location(text: &str) -> Option<&str> {
+    let place = |text| number(number(number(text)?)?);
+    let rest = place(text.trim_start())?;
+    let Some(inlined) = rest.strip_prefix(',') else {
+        return Some(rest);
+    };
+    let rest = inlined.trim_start().strip_prefix("function_name")?;
+    let (_, mut rest) = name(rest.trim_start())?;
+    if let Some(offset) = rest.strip_prefix('+') {
+        rest = number(offset.trim_start())?;
+    }
+    let rest = rest.strip_prefix(',')?.trim_start();
+    place(rest.strip_prefix("inlined_at")?.trim_start())
+}
+
+fn directive(text: &str) -> Option<Statement<'_>> {
+    let end = text[1..]
+        .find(|c| !is_word(c))
+        .map_or(text.len(), |n| n + 1);
+    let (directive, rest) = text.split_at(end);
+    let only = |more: &str| {
+        rest.chars()
+            .all(|c| is_word(c) || c.is_whitespace() || more.contains(c))
+    };
+    match directive {
+        ".reg" if only(".,<>") => {
+            let words = rest.split(|c| !is_word(c)).filter(|word| !word.is_empty());
+            Some(Statement::Registers(words.collect()))
+        }
+        ".shared" | ".local" if only(".,[]") => Some(Statement::Nothing),
+        ".pragma"
+            if rest
+                .replace("\"\"", "")
+                .chars()
+                .all(|c| c == ',' || c.is_whitespace()) =>
+        {
+            Some(Statement::Nothing)
+        }
+        ".branchtargets" if only(",") => Some(Statement::Nothing),
+        _ => None,
+    }
+}
+
+impl<'a> Instruction<'a> {
+    fn of(text: &'a str) -> Option<Instruction<'a>> {
+        let part = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | ':');
+        let end = text.find(|c| !part(c)).unwrap_or(text.len());
+        let (opcode, operands) = text.split_at(end);
+        Some(Instruction {
+            parts: opcode.split('.').collect(),
+            operands: list(operands.trim())?,
+        })
+    }
+
+    /// Is this part of the opcode, behind its first?
+    pub(super) fn has(&self, part: &str) -> bool {
+        self.parts[1..].contains(&part)
+    }
+}
+
+/// Operands between commas that are in no brackets.
+fn list(text: &str) -> Option<Vec<Operand<'_>>> {
+    let mut depth = 0_i32;
+    let at_top = |c: char| {
+        match c {
+            '{' | '[' => depth += 1,
+            '}' | ']' => depth -= 1,
+            _ => {}
+        }
+        c == ',' && depth == 0
+    };
+    match text {
+        "" => Some(Vec::new()),
+        _ => text
+            .split(at_top)
+            .map(|text| Operand::of(text.trim()))
+            .collect(),
+    }
+}
+
+impl<'a> Operand<'a> {
+    fn of(text: &'a str) -> Option<Operand<'a>> {
+        let within = |open, close| text.strip_prefix(open)?.strip_suffix(close).map(str::trim);
+        if let Some(text) = within('[', ']') {
+            return Operand::memory(text);
+        }
+        let parts = match within('{', '}') {
+            Some(text) => text.split(','),
+            None if text.contains('|') => text.split('|'),
+            None => return Operand::single(text),
+        };
+        let parts = parts.map(|part| Operand::single(part.trim()));
+        parts.collect::<Option<_>>().map(Operand::List)
+    }
+
+    /// A name or a number.
+    fn single(text: &'a str) -> Option<Operand<'a>> {
+        let text = text.strip_prefix('!').unwrap_or(text);
+        if let Some((name, rest)) = name(text) {
+            return match rest {
+                ".x" | ".y" | ".z" if SPECIAL_VECTORS.contains(&name) => Some(Operand::Special),
+                "" if SPECIAL.contains(&name) => Some(Operand::Special),
+                "" => Some(Operand::Name(name)),
+                _ => None,
+            };
+        }
+        let digits = text.strip_prefix('-').unwrap_or(text);
+        let written = |c: char| c.is_ascii_alphanumeric() || c == '.';
+        let number =
+            digits.starts_with(|c: char| c.is_ascii_digit()) && digits.chars().all(written);
+        number.then(|| Operand::Number(decimal(text)))
+    }
+
+    fn memory(text: &'a str) -> Option<Operand<'a>> {
+        let Some((name, rest)) = name(text) else {
+            return match Operand::single(text)? {
+                Operand::Number(offset) => Some(Operand::Memory(None, offset)),
+                _ => None,
+            };
+        };
+        let offset = match rest.strip_prefix('+') {
+            Some(offset) => Operand::single(offset.trim())?,
+            None if rest.is_empty() => Operand::Number(Some(0)),
+            None => return None,
+        };
+        match offset {
+            Operand::Number(offset) => Some(Operand::Memory(Some(name), offset)),
+            _ => None,
+        }
+    }
+}
+
+const SPECIAL_VECTORS: [&str; 8] = [
+    "%tid",
+    "%ntid",
+    "%ctaid",
+    "%nctaid",
+    "%clusterid",
+    "%nclusterid",
+    "%cluster_ctaid",
+    "%cluster_nctaid",
+];
+
+const SPECIAL: [&str; 11] = [
+    "%laneid",
+    "%warpid",
+    "%nwarpid",
+    "%smid",
+    "%nsmid",
+    "%lanemask_eq",
+    "%lanemask_le",
+    "%lanemask_lt",
+    "%lanemask_ge",
+    "%lanemask_gt",
+    "%clock",
+];
+
+/// The value of a number that is written in plain decimal digits (one that begins with 0 is octal), if it is small: larger
+/// ones may be parts of addresses.
+fn decimal(text: &str) -> Option<i64> {
+    let digits = text.strip_prefix('-').unwrap_or(text);
+    let plain = digits.bytes().all(|c| c.is_ascii_digit());
+    let octal = digits.len() > 1 && digits.starts_with('0');
+    let value: i32 = text.parse().ok()?;
+    (plain && !octal).then_some(value.into())
+}
