@@ -95,9 +95,25 @@ pub fn read(prefix: &Path) -> Result<Vec<Process>> {
             std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
         found.push(normalise(&text).with_context(|| format!("{}", path.display()))?);
     }
-    // vgpud's own test of a GPU is no work of a program's.
-    found.retain(|p| !p.lines.iter().any(|line| line.contains(" kernel canary ")));
+    found.retain(|process| !process.is_probe());
     Ok(found)
+}
+
+/// Operations of processes.
+pub fn operations(processes: &[Process]) -> usize {
+    processes.iter().map(|process| process.lines.len()).sum()
+}
+
+impl Process {
+    /// Whether it is vgpud's own test of a GPU, which is no work of a program's: it launches its canary and nothing else.
+    fn is_probe(&self) -> bool {
+        let kernels = self.lines.iter().filter_map(|line| {
+            let mut words = line.split(' ').skip(1);
+            (words.next() == Some("kernel")).then(|| words.next())
+        });
+        let mut kernels = kernels.peekable();
+        kernels.peek().is_some() && kernels.all(|name| name == Some("canary"))
+    }
 }
 
 /// Makes a digest comparable.
@@ -370,4 +386,36 @@ pub fn load(path: &Path) -> Result<Vec<Process>> {
         }
     }
     Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A kernel's line.
+    fn kernel(order: u32, name: &str) -> String {
+        format!("{order} 1:L:9 kernel {name} grid=1,1,1 block=1,1,1 shared=0 @a1+0\n")
+    }
+
+    #[test]
+    fn a_process_is_vgpud_s_test_only_if_it_launches_nothing_but_the_canary() -> Result<()> {
+        let dir = tempfile::tempdir()?;
+        let prefix = dir.path().join("d");
+        let copy = "9 1:L:9 copy h2d 8x1 @a1+0 0000000000000005\n";
+        let programs = [
+            kernel(1, "canary") + copy,
+            kernel(1, "canary") + &kernel(2, "add"),
+            copy.to_owned(),
+            kernel(1, "canary") + &kernel(2, "canary"),
+        ];
+        for (number, text) in (1..).zip(programs) {
+            std::fs::write(dir.path().join(format!("d.{number}")), text)?;
+        }
+        let found = read(&prefix)?;
+        let lines: Vec<usize> = found.iter().map(|process| process.lines.len()).collect();
+        assert_eq!(lines, [2, 1], "{found:?}");
+        assert!(found[0].lines[1].contains("kernel add"), "{found:?}");
+        assert_eq!(operations(&found), 3);
+        Ok(())
+    }
 }

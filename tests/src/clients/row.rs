@@ -90,7 +90,7 @@ pub fn run(
         });
     }
     if let Some(work) = &work {
-        work.say_left_out();
+        work.say();
     }
     let queue = Mutex::new(beside.drain(..).collect());
     records.extend(at_once(jobs, &queue, &stand, plan, &logs)?);

@@ -1,5 +1,6 @@
 //! The same work reaches the device in both rows: what a unit asked of soft-gpu directly is kept, and what it asks
-//! through the line is held against it. A difference fails the unit's tests.
+//! through the line is held against it. A difference fails the unit's tests, and so does a unit of which nothing was
+//! recorded, as two rows that recorded nothing are alike.
 
 use std::cell::Cell;
 use std::ffi::OsString;
@@ -26,8 +27,18 @@ pub(super) struct SameWork<'a> {
     host: Option<&'a Host>,
     /// The directory of the row's logs, beside those of the suite's other rows.
     logs: PathBuf,
+    sums: Cell<Sums>,
+}
+
+/// What a row's units add up to.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+struct Sums {
+    /// Units that count: in the direct row all, else those of which the same work was recorded as directly.
+    units: usize,
+    /// Operations of these.
+    operations: usize,
     /// Bytes that are not compared, and of how many.
-    left_out: Cell<(u64, u64)>,
+    left_out: (u64, u64),
 }
 
 impl SameWork<'_> {
@@ -37,7 +48,7 @@ impl SameWork<'_> {
             plan,
             host,
             logs: logs.to_owned(),
-            left_out: Cell::default(),
+            sums: Cell::default(),
         }
     }
 
@@ -78,6 +89,9 @@ impl SameWork<'_> {
         env.extend(self.env()?);
         let mut record = follow::run(unit, &env, &self.logs)?;
         let done = self.take()?;
+        let idle = self.plan.idle.contains(&&unit.name[..]);
+        hold_recorded(idle, &done, &mut record);
+        let mut counts = true;
         let kept = if self.host.is_none() {
             self.without_own(unit, row, &done, 1)?
         } else {
@@ -94,12 +108,12 @@ impl SameWork<'_> {
                     *known = self.without_own(unit, &row, known, number + 2)?;
                 }
             }
-            hold(direct, &done, &mut record);
+            counts = hold(direct, &done, &mut record);
             done
         };
-        let (out, of) = self.left_out.get();
-        let (more, all) = digest::left_out(&kept);
-        self.left_out.set((out + more, of + all));
+        if counts {
+            self.add(&kept);
+        }
         digest::store(&kept, &self.kept(unit))?;
         Ok(record)
     }
@@ -121,9 +135,27 @@ impl SameWork<'_> {
         Ok(digest::own(done, &again.take()?))
     }
 
-    /// Says how much is not compared, in the direct row.
-    pub(super) fn say_left_out(&self) {
-        let (out, of) = self.left_out.get();
+    fn add(&self, work: &[Process]) {
+        let mut sums = self.sums.get();
+        let (out, of) = digest::left_out(work);
+        sums.units += 1;
+        sums.operations += digest::operations(work);
+        sums.left_out = (sums.left_out.0 + out, sums.left_out.1 + of);
+        self.sums.set(sums);
+    }
+
+    /// Says how many operations were recorded or compared, and in the direct row how much of them is not compared.
+    pub(super) fn say(&self) {
+        let sums = self.sums.get();
+        let what = match self.host {
+            None => "recorded",
+            Some(_) => "compared, and the same as directly",
+        };
+        println!(
+            "    {what}: {} operations of the device in {} units",
+            sums.operations, sums.units
+        );
+        let (out, of) = sums.left_out;
         if out > 0 {
             println!(
                 "    left out of the comparison: {out} of {of} bytes of parameters and copies, which the suite has otherwise each time"
@@ -157,16 +189,37 @@ impl SameWork<'_> {
     }
 }
 
-/// Fails tests of whose work another part reached the device than directly.
-fn hold(direct: Result<Vec<Process>>, done: &[Process], record: &mut Record) {
+/// Fails tests of whose work nothing was recorded, unless they do nothing on the device; then those that do.
+fn hold_recorded(idle: bool, done: &[Process], record: &mut Record) {
+    match (digest::operations(done), idle) {
+        (0, false) => fail(
+            record,
+            "no operation of the device was recorded, so that no work is compared",
+        ),
+        (1.., true) => fail(
+            record,
+            "operations of the device were recorded, and the unit is listed as one that has none",
+        ),
+        _ => {}
+    }
+}
+
+/// Fails tests of whose work another part reached the device than directly. False if so.
+fn hold(direct: Result<Vec<Process>>, done: &[Process], record: &mut Record) -> bool {
     let said = match direct.map(|direct| digest::compare(&direct, done)) {
-        Ok(None) => return,
+        Ok(None) => return true,
         Ok(Some(difference)) => difference.to_string().replace('\n', ";"),
         Err(e) => format!("run the row direct as well, to compare with its work: {e:#}"),
     };
+    fail(record, &said);
+    false
+}
+
+/// Fails the tests that passed.
+fn fail(record: &mut Record, said: &str) {
     for outcome in record.ended.values_mut() {
         if *outcome == Outcome::Passed {
-            *outcome = Outcome::Failed(said.clone());
+            *outcome = Outcome::Failed(said.to_owned());
         }
     }
 }
@@ -181,23 +234,65 @@ mod tests {
     /// What a unit asks for; the last number is its own.
     const WORK: &str = "1 1:L:9 kernel add grid=1,1,1 block=32,1,1 shared=0 @a7+0 20 OWN";
 
-    #[test]
-    fn what_a_unit_asked_directly_is_kept_and_other_work_fails_it() -> Result<()> {
-        let unit = Unit {
+    /// A unit of the test `a`, which passes; a shell does something before.
+    fn unit(does: &str) -> Unit {
+        let script = format!("echo running 1 test; {does}; echo test a ... ok");
+        Unit {
             name: "a::b".into(),
             dialect: Dialect::Libtest,
-            words: [
-                "sh".into(),
-                "-c".into(),
-                format!("echo running 1 test; echo {WORK} | sed s/OWN/7ffe$(printf %08x $$)/ >$SOFT_GPU_DIGEST.1; echo test a ... ok").into(),
-            ]
-            .into(),
+            words: ["sh".into(), "-c".into(), script.into()].into(),
             dir: std::env::temp_dir(),
             env: Vec::new(),
             tests: vec!["a".into()],
             patience: Duration::from_secs(60),
             alone: true,
+        }
+    }
+
+    /// A unit that records [`WORK`].
+    fn working() -> Unit {
+        unit(&format!(
+            "echo {WORK} | sed s/OWN/7ffe$(printf %08x $$)/ >$SOFT_GPU_DIGEST.1"
+        ))
+    }
+
+    #[test]
+    fn a_unit_of_which_nothing_is_recorded_fails_unless_it_is_listed_so() -> Result<()> {
+        let listed = Plan {
+            idle: &["a::b"],
+            ..Plan::default()
         };
+        let recorded = |unit: &Unit, plan: &Plan| -> Result<(Outcome, Sums)> {
+            let logs = tempfile::tempdir()?;
+            let row = SameWork::of(plan, None, logs.path());
+            let record = row.run(unit, &[])?;
+            Ok((record.ended["a"].clone(), row.sums.get()))
+        };
+        let failed = |(outcome, _): (Outcome, Sums), part: &str| {
+            assert!(
+                matches!(&outcome, Outcome::Failed(why) if why.contains(part)),
+                "{outcome:?}"
+            );
+        };
+        let idle = unit("true");
+        failed(recorded(&idle, &Plan::default())?, "was recorded");
+        assert_eq!(recorded(&idle, &listed)?.0, Outcome::Passed);
+        failed(recorded(&working(), &listed)?, "is listed");
+        let (outcome, sums) = recorded(&working(), &Plan::default())?;
+        assert_eq!(outcome, Outcome::Passed);
+        assert_eq!((sums.units, sums.operations), (1, 1));
+        // Nor is a unit alike of which nothing is recorded in either row.
+        let mut record = Record::default();
+        record.end("a", Outcome::Passed);
+        hold_recorded(false, &[], &mut record);
+        assert!(hold(Ok(Vec::new()), &[], &mut record));
+        failed((record.ended["a"].clone(), sums), "was recorded");
+        Ok(())
+    }
+
+    #[test]
+    fn what_a_unit_asked_directly_is_kept_and_other_work_fails_it() -> Result<()> {
+        let unit = working();
         let plan = Plan::default();
         let suite = tempfile::tempdir()?;
         let (direct, remoted) = (suite.path().join("direct"), suite.path().join("remoted"));

@@ -43,6 +43,8 @@ pub struct Plan {
     pub device: Vec<(String, String)>,
     /// The software device must be asked for the same work in both rows; its units run alone.
     pub same_work: bool,
+    /// Units that ask nothing of the device; of every other one something must be recorded where `same_work` holds.
+    pub idle: &'static [&'static str],
 }
 
 /// Every suite, the quick ones first.

@@ -38,6 +38,7 @@ fn plan(venv: &Venv, kit: &Kit) -> Result<Plan> {
         // Its wheels have no PTX.
         device: vec![("SOFT_GPU_SASS".into(), "skip".into())],
         same_work: true,
+        idle: &["test_torch.py::test_device_is_described"],
         ..Plan::default()
     })
 }
