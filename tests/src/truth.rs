@@ -5,6 +5,7 @@
 //! listed in `tests/clients/expected/truth.toml`, each with the reason.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
@@ -254,4 +255,98 @@ pub fn outcomes(rows: &[Row], answers: &BTreeMap<Question, String>) -> BTreeMap<
         all.insert(row.name(), outcome);
     }
     all
+}
+
+/// How many rows that are about every card are answered alike in every way of asking.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Alike {
+    alike: usize,
+    asked: usize,
+    not_asked: usize,
+}
+
+impl Alike {
+    /// Of the rows, with their outcomes by name in each way. A question may stand in several rows.
+    pub fn of(rows: &[Row], ways: &[BTreeMap<String, Outcome>]) -> Alike {
+        let mut sums = Alike {
+            alike: 0,
+            asked: 0,
+            not_asked: 0,
+        };
+        for row in rows.iter().filter(|row| row.specific().is_none()) {
+            let name = row.name();
+            let outcomes = ways.iter().map(|way| way.get(&name));
+            let asked = |outcome: Option<&Outcome>| {
+                matches!(outcome, Some(Outcome::Passed | Outcome::Failed(_)))
+            };
+            if !outcomes.clone().all(asked) {
+                sums.not_asked += 1;
+                continue;
+            }
+            sums.asked += 1;
+            let passed = |outcome: Option<&Outcome>| outcome == Some(&Outcome::Passed);
+            sums.alike += usize::from(outcomes.clone().all(passed));
+        }
+        sums
+    }
+
+    /// Whether at least so many of a hundred rows that were asked are answered alike, and any was.
+    pub fn holds(self, percent: usize) -> bool {
+        self.asked > 0 && self.alike * 100 >= self.asked * percent
+    }
+}
+
+impl fmt::Display for Alike {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Alike {
+            alike,
+            asked,
+            not_asked,
+        } = self;
+        write!(
+            f,
+            "{alike} of {asked} rows that are about every card are answered alike; {not_asked} more were not asked"
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_that_are_not_asked_are_not_answered_alike() {
+        let row = |call: &str, arguments: &str| Row {
+            question: (call.into(), arguments.into()),
+            answer: "SUCCESS (0)".into(),
+            note: String::new(),
+        };
+        let rows = [
+            row("cuInit", "0"),
+            row("cuInit", "1"),
+            row("cudaMalloc", "0"),
+            row("cudaMalloc", "1"),
+            row(
+                WITHOUT_CONCURRENT_ACCESS[0].0,
+                WITHOUT_CONCURRENT_ACCESS[0].1,
+            ),
+        ];
+        let said = |answer: &str| {
+            let answer = |row: &Row| (row.question.clone(), answer.to_owned());
+            outcomes(&rows, &rows[..2].iter().map(answer).collect())
+        };
+        let (right, wrong) = (said("SUCCESS (0)"), said("INVALID_VALUE (1)"));
+        let alike = Alike::of(&rows, &[right.clone(), right.clone()]);
+        assert_eq!((alike.alike, alike.asked, alike.not_asked), (2, 2, 2));
+        assert!(alike.holds(100), "{alike}");
+        // One of the two ways is enough to be unlike, and what was not asked makes up for nothing.
+        let mut other = right.clone();
+        other.extend([("cuInit: 1".to_owned(), wrong["cuInit: 1"].clone())]);
+        let alike = Alike::of(&rows, &[right.clone(), other]);
+        assert_eq!((alike.alike, alike.asked, alike.not_asked), (1, 2, 2));
+        assert!(alike.holds(50) && !alike.holds(51), "{alike}");
+        let none = Alike::of(&rows[2..], &[right.clone(), right]);
+        assert_eq!((none.alike, none.asked, none.not_asked), (0, 0, 2));
+        assert!(!none.holds(0), "{none}");
+    }
 }
