@@ -20,7 +20,23 @@ use std::{env, fs};
 pub(crate) fn link(out: &Path, floor: &Path) {
     if let Some(args) = prepare(out, floor) {
         println!("cargo:rustc-cdylib-link-arg=@{}", args.display());
+        println!("cargo:rustc-cdylib-link-arg={}", note(out).display());
     }
+}
+
+/// An object with an ELF note by which `vgpu-guest doctor` knows the library as vGPU's: name `vGPU`, type 1, and the
+/// version. A symbol would be one that NVIDIA's library does not have.
+fn note(out: &Path) -> PathBuf {
+    let version = env::var("CARGO_PKG_VERSION").expect("cargo sets CARGO_PKG_VERSION");
+    let code = format!(
+        ".section .note.GNU-stack,\"\",@progbits\n.section .note.vgpu,\"a\",@note\n.balign 4\n\
+         .long 5, {}, 1\n.asciz \"vGPU\"\n.balign 4\n.ascii \"{version}\"\n.balign 4\n",
+        version.len()
+    );
+    let [source, object] = ["note.s", "note.o"].map(|file| out.join("floor").join(file));
+    write(&source, &code);
+    compile(["-c"], &[source.as_ref(), "-o".as_ref(), object.as_ref()]);
+    object
 }
 
 /// The same for a program.

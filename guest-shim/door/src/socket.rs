@@ -66,10 +66,16 @@ impl Socket<'_> {
                 .and_then(|place| open(AddressFamily::Unix, &place, limit)),
         };
         let fd = connected.map_err(|e| {
-            let e = Error::from(e);
-            Failure::Nobody(format!(
-                "no vgpud answers at {address} ({e}); is it running on the host, and is VGPU_ADDRESS right?"
-            ))
+            let why = Error::from(e);
+            Failure::Nobody(match e {
+                Errno::EACCES | Errno::EPERM => format!(
+                    "this user may not connect to {address} ({why}): the socket is another user's; the host's \
+                     administrator registers the VM with the user's number (vgpu-admin register-vm --peer-uid=...)"
+                ),
+                _ => format!(
+                    "no vgpud answers at {address} ({why}); is it running on the host, and is VGPU_ADDRESS right?"
+                ),
+            })
         })?;
         Ok(Socket {
             fd,

@@ -2,7 +2,9 @@
 //! session, for its `cuInit`.
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used))]
 
+mod attempt;
 mod doctor;
+mod library;
 mod tell;
 
 use std::io::Write as _;
@@ -32,6 +34,9 @@ enum Command {
     Explain,
     /// Finds out why CUDA programs do not run
     Doctor,
+    /// One step of doctor that loads a library, in a process of its own
+    #[command(hide = true)]
+    Attempt { step: attempt::Step },
 }
 
 fn main() -> ExitCode {
@@ -39,6 +44,7 @@ fn main() -> ExitCode {
         Command::Status => told(tell::status),
         Command::Explain => told(tell::explain),
         Command::Doctor => doctor::examine(),
+        Command::Attempt { step } => return step.make(),
     };
     let written = match good {
         true => std::io::stdout().write_all(text.as_bytes()),

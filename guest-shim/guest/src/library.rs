@@ -1,0 +1,111 @@
+//! Which file a program gets by a library's name, and whether it is vGPU's.
+
+use libloading::{Library, Symbol};
+use object::Endianness;
+use object::elf::FileHeader64;
+use object::read::elf::{FileHeader, ProgramHeader};
+
+/// The name and the type of the note that our libraries have (`guest-shim/floor/mod.rs`).
+const NOTE: (&[u8], u32) = (b"vGPU", 1);
+
+/// A library that was found by its name.
+pub(crate) struct Found {
+    library: Library,
+    /// The file.
+    pub(crate) path: String,
+    /// vGPU's version.
+    pub(crate) version: String,
+}
+
+/// Loads what a name leads to, and holds that it is vGPU's. `symbol` is one that it must have.
+pub(crate) fn found(name: &str, symbol: &str) -> Result<Found, String> {
+    // SAFETY: what the name leads to is what every CUDA program of this machine loads.
+    let library = unsafe { Library::new(name) }.map_err(|e| {
+        let why = std::error::Error::source(&e).map_or_else(|| e.to_string(), ToString::to_string);
+        format!(
+            "{name} cannot be loaded ({why}); install it where the loader looks (/etc/ld.so.conf.d, ldconfig) or \
+             name its directory in LD_LIBRARY_PATH"
+        )
+    })?;
+    // SAFETY: the symbol is only looked for.
+    let symbol = unsafe { library.get::<*const ()>(symbol.as_bytes()) };
+    let symbol = symbol.map_err(|e| format!("what {name} leads to is another library: {e}"))?;
+    let path = file_at(symbol.addr()).unwrap_or_else(|| name.to_owned());
+    let file = std::fs::read(&path).map_err(|e| format!("{path} cannot be read: {e}"))?;
+    let version = version(&file).ok_or_else(|| {
+        format!(
+            "{path} is not vGPU's library; put the directory of vGPU's {name} first in LD_LIBRARY_PATH, or before \
+             the other's in /etc/ld.so.conf.d"
+        )
+    })?;
+    Ok(Found {
+        library,
+        path,
+        version,
+    })
+}
+
+impl Found {
+    /// A function of the library.
+    ///
+    /// # Safety
+    /// `F` is its type.
+    pub(crate) unsafe fn function<F>(&self, name: &str) -> Result<Symbol<'_, F>, String> {
+        // SAFETY: by this function's contract.
+        let found = unsafe { self.library.get(name.as_bytes()) };
+        found.map_err(|e| format!("{}: {e}", self.path))
+    }
+}
+
+/// The file that is mapped at an address.
+fn file_at(address: usize) -> Option<String> {
+    let maps = std::fs::read_to_string("/proc/self/maps").ok()?;
+    let number = |digits: &str| usize::from_str_radix(digits, 16).ok();
+    let line = maps.lines().find(|line| {
+        let range = line
+            .split(' ')
+            .next()
+            .and_then(|range| range.split_once('-'));
+        let range = range.and_then(|(from, to)| Some(number(from)?..number(to)?));
+        range.is_some_and(|range| range.contains(&address))
+    })?;
+    Some(line[line.find('/')?..].to_owned())
+}
+
+/// The version in vGPU's note, where a file has it.
+fn version(file: &[u8]) -> Option<String> {
+    let header = FileHeader64::<Endianness>::parse(file).ok()?;
+    let endian = header.endian().ok()?;
+    for part in header.program_headers(endian, file).ok()? {
+        let Ok(Some(mut notes)) = part.notes(endian, file) else {
+            continue;
+        };
+        while let Ok(Some(note)) = notes.next() {
+            if (note.name(), note.n_type(endian).0) == NOTE {
+                return String::from_utf8(note.desc().to_vec()).ok();
+            }
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn other_files_have_no_version_of_ours() {
+        let own = std::env::current_exe().expect("a test has a binary");
+        let own = std::fs::read(own).expect("it can be read");
+        assert_eq!(version(&own), None);
+        assert_eq!(version(b"no ELF file"), None);
+    }
+
+    #[test]
+    fn the_file_of_a_function_is_found() {
+        let own = std::env::current_exe().expect("a test has a binary");
+        let here = version as fn(&[u8]) -> Option<String>;
+        assert_eq!(file_at(here as usize), Some(own.display().to_string()));
+        assert_eq!(file_at(1), None);
+    }
+}
