@@ -14,7 +14,7 @@ use crate::handshake::{PREAMBLE_LEN, Preamble};
 pub const LOOK_MAGIC: [u8; 8] = *b"VGPULOOK";
 
 /// Version of [`Looked`].
-pub const LOOK_VERSION: u32 = 1;
+pub const LOOK_VERSION: u32 = 2;
 
 /// Most processes that an answer names.
 pub const MAX_PROCESSES: usize = 256;
@@ -141,6 +141,9 @@ pub struct LookedGpu {
     pub memory_bytes: u64,
     /// What of it this VM's programs have.
     pub memory_used_bytes: u64,
+    /// What the next allocation finds there: the smaller of what is left of the device and what is left of the quota,
+    /// which counts what the VM has on all its devices.
+    pub memory_free_bytes: u64,
     /// Compute capability: major, minor.
     pub compute_capability: Option<(u32, u32)>,
     /// Part of the last second that was charged to this VM, 0 to 1000.
@@ -169,8 +172,15 @@ pub struct LookedProcess {
     pub pid: u32,
     /// Its name, likewise.
     pub program: String,
-    /// Its devices, as indices into [`Looked::gpus`].
-    pub gpus: Vec<u32>,
-    /// Bytes of device memory that it has.
+    /// Its devices, at most [`crate::limits::MAX_DEVICES`].
+    pub gpus: Vec<LookedPart>,
+}
+
+/// What a program has of one device.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Encode, Decode)]
+pub struct LookedPart {
+    /// The device, as an index into [`Looked::gpus`].
+    pub gpu: u32,
+    /// Bytes of its memory.
     pub memory_bytes: u64,
 }

@@ -8,7 +8,8 @@ use vgpu_proto::frame::{FrameError, HEADER_LEN, Header};
 use vgpu_proto::handshake::{DeviceInfo, Hello, Refusal, Welcome};
 use vgpu_proto::limits::{MAX_ARGS, MAX_BULK};
 use vgpu_proto::look::{
-    Looked, LookedGpu, LookedLimits, LookedProcess, LookedQuarantine, Standing, Telemetry,
+    Looked, LookedGpu, LookedLimits, LookedPart, LookedProcess, LookedQuarantine, Standing,
+    Telemetry,
 };
 use vgpu_proto::worker::{FromWorker, Start, ToWorker};
 
@@ -46,7 +47,10 @@ fn looked() -> Looked {
         }],
         processes: vec![LookedProcess {
             pid: 7,
-            gpus: vec![0],
+            gpus: vec![LookedPart {
+                gpu: 1,
+                memory_bytes: 5,
+            }],
             ..LookedProcess::default()
         }],
         ..Looked::default()

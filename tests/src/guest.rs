@@ -91,6 +91,8 @@ programs! {
     VARIABLES = "variables", "tests/guests/variables.ptx";
     /// Takes memory and keeps it.
     TAKE = "take", "soft-gpu/fixtures/demo/null.ptx";
+    /// What CUDA and NVML say of memory.
+    SHARE = "share", "soft-gpu/fixtures/demo/null.ptx";
     /// cuDriverGetVersion before cuInit, after it and in children.
     VERSION = "version", "soft-gpu/fixtures/demo/null.ptx";
     /// A program that never calls CUDA.

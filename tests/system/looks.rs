@@ -1,13 +1,17 @@
 //! What a VM learns of itself without a session, through the whole line.
 
-use std::path::Path;
-use std::process::Output;
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixListener;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
 
-use anyhow::Result;
+use anyhow::{Result, bail, ensure};
 use vgpu_tests::guest::{self, Guest, Target};
-use vgpu_tests::host::{Options, one_vm};
+use vgpu_tests::host::{Host, Options, one_vm};
 use vgpu_tests::paths;
-use vgpu_tests::wait::SOON;
+use vgpu_tests::wait::{SOON, until};
 
 /// A host with a driver of CUDA 12.4.
 fn old_driver() -> Options {
@@ -52,15 +56,191 @@ fn without_a_vgpud_the_version_is_told_at_once() -> Result<()> {
     Ok(())
 }
 
+const MIB: u64 = 1 << 20;
+
+/// What CUDA and NVML say of each device to a program of VM 1 that has so many MiB of each.
+fn shares(host: &Host, mib: &[u64]) -> Result<Vec<String>> {
+    let libraries = [paths::shim_dir()?, paths::nvml_dir()?];
+    let Target::Remote(address) = host.target(1) else {
+        bail!("a VM's programs are remote")
+    };
+    let mut guest = Guest::new(guest::SHARE, Target::Environment)?
+        .env("VGPU_ADDRESS", address)
+        .env("LD_LIBRARY_PATH", std::env::join_paths(libraries)?);
+    for mib in mib {
+        guest = guest.arg((mib * MIB).to_string());
+    }
+    let output = guest.run(SOON)?;
+    ensure!(output.status.success(), "{}", guest::describe(&output));
+    let said = String::from_utf8(output.stdout)?;
+    Ok(said.lines().map(str::to_owned).collect())
+}
+
+/// What [`shares`] should say of a device: `cuda` and `nvml` alike.
+fn share(gpu: u32, free: u64, total: u64, used: u64) -> String {
+    let (free, total, used) = (free * MIB, total * MIB, used * MIB);
+    format!(
+        "GPU {gpu}: cuda {free} of {total}, nvml {free} of {total}, used {used}, process {used}"
+    )
+}
+
+#[test]
+fn nvml_tells_the_free_memory_that_a_quota_leaves_on_all_gpus_together() -> Result<()> {
+    let host = one_vm(&Options {
+        memory: 4 << 30,
+        ..Options::default()
+    })?;
+    host.admin("assign-gpu --gpu-id=1 --pool=A")?;
+    host.admin("vm set 1 --gang --memory=1GiB")?;
+    let told = shares(&host, &[704, 320])?;
+    assert_eq!(told, [share(0, 0, 1024, 704), share(1, 0, 1024, 320)]);
+    host.wait_no_sessions(SOON)?;
+    let told = shares(&host, &[256, 128])?;
+    assert_eq!(told, [share(0, 640, 1024, 256), share(1, 640, 1024, 128)]);
+    Ok(())
+}
+
+#[test]
+fn nvml_tells_the_free_memory_that_a_neighbour_leaves() -> Result<()> {
+    let host = one_vm(&Options {
+        memory: 4 << 30,
+        ..Options::default()
+    })?;
+    host.admin("register-vm --vm-id=2 --pool=A")?;
+    let taken = (512 * MIB).to_string();
+    let neighbour = Guest::new(guest::SHARE, host.target(2))?.arg("keep");
+    let _neighbour = neighbour.arg(taken).spawn()?;
+    until("the neighbour has its memory", SOON, || {
+        (host.vm(2).ok()?["memory_bytes"] == 512 * MIB).then_some(())
+    })?;
+    assert_eq!(shares(&host, &[64])?, [share(0, 3520, 4096, 64)]);
+    let status = guest::describe(&vgpu_guest("status", &host.vm_socket(1))?);
+    assert!(
+        status.contains("0 of 4096 MiB used by this VM, 3584 MiB free"),
+        "{status}"
+    );
+    Ok(())
+}
+
 /// Runs `vgpu-guest` as a user of the VM.
 fn vgpu_guest(word: &str, socket: &Path) -> Result<Output> {
     let libraries = [paths::shim_dir()?, paths::nvml_dir()?];
-    let output = std::process::Command::new(paths::built("vgpu-guest")?)
+    vgpu_guest_with(word, socket, &libraries, &[])
+}
+
+/// The same with other libraries, and with variables.
+fn vgpu_guest_with(
+    word: &str,
+    socket: &Path,
+    libraries: &[PathBuf],
+    env: &[(&str, &str)],
+) -> Result<Output> {
+    let output = Command::new(paths::built("vgpu-guest")?)
         .arg(word)
         .env("VGPU_ADDRESS", format!("unix:{}", socket.display()))
         .env("LD_LIBRARY_PATH", std::env::join_paths(libraries)?)
+        .envs(env.iter().copied())
         .output()?;
     Ok(output)
+}
+
+/// What doctor says of what is wrong, and that it is the cause of its failing.
+fn wrong(doctor: &Output) -> Result<String> {
+    let text = guest::describe(doctor);
+    ensure!(!doctor.status.success(), "{text}");
+    Ok(text)
+}
+
+#[test]
+fn doctor_tells_a_library_that_is_not_vgpu_s() -> Result<()> {
+    let host = one_vm(&Options::default())?;
+    let socket = host.vm_socket(1);
+    let [other, nvml] = [paths::soft_gpu_dir()?, paths::nvml_dir()?];
+    let text = wrong(&vgpu_guest_with("doctor", &socket, &[other, nvml], &[])?)?;
+    for part in [
+        "ERROR libcuda: ",
+        "libsoft_gpu.so is not vGPU's library; put the directory of vGPU's libcuda.so.1 first",
+        "ok    libnvidia-ml: ",
+        "ERROR cuInit: not tried",
+    ] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    // An NVML of somebody else's.
+    let dir = tempfile::tempdir()?;
+    let source = dir.path().join("nvml.c");
+    std::fs::write(&source, "int nvmlInit_v2(void) { return 0; }\n")?;
+    let built = Command::new("cc")
+        .args(["-shared", "-fPIC", "-o"])
+        .arg(dir.path().join("libnvidia-ml.so.1"))
+        .arg(&source)
+        .status()?;
+    ensure!(built.success(), "a C compiler is needed");
+    let libraries = [dir.path().to_owned(), paths::shim_dir()?];
+    let text = wrong(&vgpu_guest_with("doctor", &socket, &libraries, &[])?)?;
+    assert!(text.contains("ok    cuInit"), "{text}");
+    assert!(
+        text.contains("libnvidia-ml.so.1 is not vGPU's library"),
+        "{text}"
+    );
+    Ok(())
+}
+
+#[test]
+fn doctor_finds_out_by_itself_why_a_step_fails() -> Result<()> {
+    let host = one_vm(&Options::default())?;
+    let socket = host.vm_socket(1);
+    let libraries = [paths::shim_dir()?, paths::nvml_dir()?];
+    let doctor = |socket: &Path, env: &[(&str, &str)]| {
+        vgpu_guest_with("doctor", socket, &libraries, env).and_then(|output| wrong(&output))
+    };
+    let hidden = doctor(&socket, &[("CUDA_VISIBLE_DEVICES", "")])?;
+    assert!(
+        hidden.contains("ERROR cuInit: CUDA_ERROR_NO_DEVICE: CUDA_VISIBLE_DEVICES is ``"),
+        "{hidden}"
+    );
+    let nowhere = Path::new("/nonexistent/vgpu.sock");
+    let silent = doctor(nowhere, &[("VGPU_LOG", "off")])?;
+    for step in [
+        "cuInit: CUDA_ERROR_DEVICE_UNAVAILABLE: ",
+        "nvmlInit returned 9: ",
+    ] {
+        let told = silent.split(step).nth(1).unwrap_or_default();
+        let told = told.lines().next().unwrap_or_default();
+        assert!(told.contains("no vgpud answers at"), "{step}: {silent}");
+    }
+    let file = doctor(Path::new("/etc/passwd"), &[])?;
+    assert!(
+        file.contains("ERROR address: unix:/etc/passwd, but that is no socket"),
+        "{file}"
+    );
+    Ok(())
+}
+
+#[test]
+fn a_user_whose_socket_it_is_not_learns_who_can_change_that() -> Result<()> {
+    if !nix::unistd::geteuid().is_root() {
+        println!("SKIPPED: only root can run a program as another user");
+        return Ok(());
+    }
+    let dir = tempfile::tempdir()?;
+    std::fs::set_permissions(dir.path(), Permissions::from_mode(0o755))?;
+    let socket = dir.path().join("vgpu.sock");
+    let _listener = UnixListener::bind(&socket)?;
+    std::fs::set_permissions(&socket, Permissions::from_mode(0o600))?;
+    let program = dir.path().join("vgpu-guest");
+    std::fs::copy(paths::built("vgpu-guest")?, &program)?;
+    let output = Command::new(program)
+        .arg("status")
+        .env("VGPU_ADDRESS", format!("unix:{}", socket.display()))
+        .uid(65_534)
+        .gid(65_534)
+        .output()?;
+    let text = wrong(&output)?;
+    assert!(
+        text.contains("the socket is another user's") && text.contains("--peer-uid"),
+        "{text}"
+    );
+    Ok(())
 }
 
 #[test]

@@ -1,12 +1,13 @@
 //! What a VM is told about itself when it looks: its own devices, limits and use, and why it waits. Nothing in it is
-//! another VM's: neither their numbers, nor their use of a GPU, nor how many they are.
+//! another VM's: neither their numbers, nor their use of a GPU, nor how many they are; what is left of a GPU's memory is
+//! told, as `cuMemGetInfo` does.
 
 use vgpu_proto::api::Priority;
 use vgpu_proto::cuda::OFFERED_CUDA_VERSION;
 use vgpu_proto::limits::MAX_DEVICES;
 use vgpu_proto::look::{
-    Looked, LookedGpu, LookedLimits, LookedProcess, LookedQuarantine, LookedUsage, MAX_NAME,
-    MAX_PROCESSES, Standing, Telemetry,
+    Looked, LookedGpu, LookedLimits, LookedPart, LookedProcess, LookedQuarantine, LookedUsage,
+    MAX_NAME, MAX_PROCESSES, Standing, Telemetry,
 };
 use vgpu_sched::{Cap, Explanation, GpuId, Reason, SessionId, VmStats, WaitReason};
 
@@ -76,12 +77,15 @@ impl Actor {
         let seen = &gpu.seen;
         let quota = limits.memory_bytes.unwrap_or(u64::MAX);
         let health = &seen.health;
+        let memory_bytes = seen.memory_bytes.min(quota);
+        let name = books::vm_id(vm);
         LookedGpu {
             uuid: seen.uuid.clone(),
             name: cut(&seen.model, MAX_NAME).to_owned(),
             pci_address: seen.pci_address.clone(),
-            memory_bytes: seen.memory_bytes.min(quota),
-            memory_used_bytes: self.scheduler.memory_on(books::vm_id(vm), id),
+            memory_bytes,
+            memory_used_bytes: self.scheduler.memory_on(name, id),
+            memory_free_bytes: self.scheduler.memory_left(name, id).min(memory_bytes),
             compute_capability: capability(seen.compute_capability.as_deref()),
             busy_permille: self.meter.own_permille(vm),
             ready: gpu.is_usable(),
@@ -96,16 +100,18 @@ impl Actor {
     fn looked_processes(&self, vm: VmIdentity, gpus: &[GpuId]) -> Vec<LookedProcess> {
         let own = self.sessions.values();
         let own = own.filter(|session| session.vm == vm && !session.is_ending());
-        let index = |gpu: &GpuId| gpus.iter().position(|known| known == gpu);
+        let index = |gpu: GpuId| gpus.iter().position(|known| *known == gpu);
         own.take(MAX_PROCESSES)
             .map(|session| {
-                let stats = self.scheduler.session_stats(SessionId(session.id));
-                let placed = session.gpus.iter().filter_map(|gpu| index(&gpu.id));
+                let parts = self.scheduler.memory_of(SessionId(session.id));
+                let part = |(gpu, memory_bytes)| {
+                    let gpu = u32::try_from(index(gpu)?).ok()?;
+                    Some(LookedPart { gpu, memory_bytes })
+                };
                 LookedProcess {
                     pid: session.about.guest_pid,
                     program: printable(cut(&session.about.program, MAX_NAME), MAX_NAME),
-                    gpus: placed.filter_map(|n| u32::try_from(n).ok()).collect(),
-                    memory_bytes: stats.map_or(0, |stats| stats.memory_bytes),
+                    gpus: parts.filter_map(part).take(MAX_DEVICES).collect(),
                 }
             })
             .collect()

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use vgpu_proto::codec;
 use vgpu_proto::limits::MAX_DEVICES;
-use vgpu_proto::look::{Looked, MAX_PROCESSES, question};
+use vgpu_proto::look::{Looked, LookedProcess, MAX_PROCESSES, question};
 
 use crate::address::Address;
 use crate::socket::{Failure, Socket};
@@ -18,7 +18,11 @@ pub fn look(address: &Address, limit: Duration) -> Result<Looked, Failure> {
     socket.send(&question())?;
     let body = socket.answer()?;
     let looked: Looked = codec::decode(&body).map_err(|e| socket.garbled(&e.to_string()))?;
-    if looked.gpus.len() > MAX_DEVICES || looked.processes.len() > MAX_PROCESSES {
+    let many = |process: &LookedProcess| process.gpus.len() > MAX_DEVICES;
+    if looked.gpus.len() > MAX_DEVICES
+        || looked.processes.len() > MAX_PROCESSES
+        || looked.processes.iter().any(many)
+    {
         return Err(socket.garbled("it names too many devices or programs"));
     }
     Ok(looked)

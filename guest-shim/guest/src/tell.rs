@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use vgpu_proto::look::{Looked, LookedGpu};
+use vgpu_proto::look::{Looked, LookedGpu, LookedPart};
 
 /// GPUs, programs, use, limits.
 pub(crate) fn status(looked: &Looked) -> String {
@@ -23,14 +23,15 @@ pub(crate) fn status(looked: &Looked) -> String {
         text.push_str("No GPU: the host's administrator can assign one.\n");
     }
     for process in &looked.processes {
-        let gpus: Vec<String> = process.gpus.iter().map(u32::to_string).collect();
+        let part =
+            |part: &LookedPart| format!("{} MiB on GPU {}", mib(part.memory_bytes), part.gpu);
+        let parts: Vec<String> = process.gpus.iter().map(part).collect();
         let _ = writeln!(
             text,
-            "process {} ({}): {} MiB on GPU {}",
+            "process {} ({}): {}",
             process.pid,
             process.program,
-            mib(process.memory_bytes),
-            gpus.join(", ")
+            parts.join(", ")
         );
     }
     let _ = writeln!(
@@ -75,11 +76,12 @@ fn trouble(looked: &Looked) -> Option<String> {
 
 fn device(gpu: &LookedGpu) -> String {
     let mut text = format!(
-        "{} ({}), {} of {} MiB used by this VM, busy with it {}.{} %",
+        "{} ({}), {} of {} MiB used by this VM, {} MiB free, busy with it {}.{} %",
         gpu.name,
         gpu.uuid,
         mib(gpu.memory_used_bytes),
         mib(gpu.memory_bytes),
+        mib(gpu.memory_free_bytes),
         gpu.busy_permille / 10,
         gpu.busy_permille % 10
     );

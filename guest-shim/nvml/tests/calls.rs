@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use libloading::Library;
 use vgpu_proto::codec;
 use vgpu_proto::handshake::{PREAMBLE_LEN, Refusal, ReplyPreamble, WELCOME_MAGIC};
-use vgpu_proto::look::{Looked, LookedGpu, LookedProcess, Telemetry, question};
+use vgpu_proto::look::{Looked, LookedGpu, LookedPart, LookedProcess, Telemetry, question};
 use zerocopy::IntoBytes;
 
 const MARK: &str = "VGPU_TEST_GUEST";
@@ -63,6 +63,7 @@ fn looked() -> Looked {
             pci_address: Some("0000:65:00.0".into()),
             memory_bytes: 8 << 30,
             memory_used_bytes: 1 << 30,
+            memory_free_bytes: 5 << 30,
             compute_capability: Some((9, 0)),
             busy_permille: 333,
             ready: true,
@@ -71,8 +72,10 @@ fn looked() -> Looked {
         processes: vec![LookedProcess {
             pid: 77,
             program: "train".into(),
-            gpus: vec![0],
-            memory_bytes: 1 << 30,
+            gpus: vec![LookedPart {
+                gpu: 0,
+                memory_bytes: 1 << 30,
+            }],
         }],
         ..Looked::default()
     }
@@ -256,7 +259,7 @@ fn nvidia_smi_finds_what_it_calls_in_its_order() {
         ml!(nvml, nvmlDeviceGetMemoryInfo_v2(device => Handle, at => *mut u64)),
         SUCCESS
     );
-    assert_eq!(memory[1..], [8 << 30, 0, 7 << 30, 1 << 30]);
+    assert_eq!(memory[1..], [8 << 30, 2 << 30, 5 << 30, 1 << 30]);
     let mut rates = [0; 2];
     let at = rates.as_mut_ptr();
     assert_eq!(

@@ -66,6 +66,23 @@ impl Scheduler {
         here.map(|place| place.memory).sum()
     }
 
+    /// Bytes of device memory that are booked for a session on each of its GPUs.
+    pub fn memory_of(&self, id: SessionId) -> impl Iterator<Item = (GpuId, u64)> {
+        let session = self.sessions.get(&id).into_iter();
+        let places = session.flat_map(|session| &session.places);
+        places.map(|place| (place.gpu, place.memory))
+    }
+
+    /// Bytes that the next allocation of a VM can have of a GPU: what is left of the GPU, and of the VM's quota.
+    #[must_use]
+    pub fn memory_left(&self, vm: VmId, gpu: GpuId) -> u64 {
+        let (Some(vm), Some(gpu)) = (self.vms.get(&vm), self.gpus.get(&gpu)) else {
+            return 0;
+        };
+        let quota = vm.config.limits.memory_bytes.unwrap_or(u64::MAX);
+        gpu.memory_left().min(quota.saturating_sub(vm.memory))
+    }
+
     /// Counters and state of a session as of the last event.
     #[must_use]
     pub fn session_stats(&self, id: SessionId) -> Option<SessionStats> {

@@ -231,19 +231,19 @@ exports! {
 
     /// The VM's quota and what its programs have of it.
     fn nvmlDeviceGetMemoryInfo(device: Handle, memory: *mut Memory) {
-        let (total, free, used) = memory_of(&state::gpu(device)?);
+        let Share { total, free, used, .. } = Share::of(&state::gpu(device)?);
         // SAFETY: by the contract of the function.
         unsafe { put(memory, Memory { total, free, used }) }
     }
 
-    /// The same; nothing is reserved.
+    /// The same; what neither it has nor can have is reserved.
     fn nvmlDeviceGetMemoryInfo_v2(device: Handle, memory: *mut MemoryV2) {
         // SAFETY: by the contract of the function.
         let version = unsafe { get(memory.cast::<c_uint>()) }?;
         versioned::<MemoryV2>(version, 2)?;
-        let (total, free, used) = memory_of(&state::gpu(device)?);
+        let Share { total, free, used, reserved } = Share::of(&state::gpu(device)?);
         // SAFETY: by the contract of the function.
-        unsafe { put(memory, MemoryV2 { version, total, reserved: 0, free, used }) }
+        unsafe { put(memory, MemoryV2 { version, total, reserved, free, used }) }
     }
 
     /// What the VM had of the device in the last second; how much of that moved memory is not known.
@@ -353,9 +353,27 @@ fn shared<T>(device: Handle, pick: impl Fn(&Telemetry) -> Option<T>) -> Ml<T> {
     sensors.and_then(pick).ok_or(Code::NOT_SUPPORTED)
 }
 
-fn memory_of(gpu: &LookedGpu) -> (u64, u64, u64) {
-    let used = gpu.memory_used_bytes.min(gpu.memory_bytes);
-    (gpu.memory_bytes, gpu.memory_bytes - used, used)
+/// A device's memory as the VM has it, in bytes.
+struct Share {
+    total: u64,
+    used: u64,
+    free: u64,
+    /// What is in others' hands, or within a quota that is used up on other devices.
+    reserved: u64,
+}
+
+impl Share {
+    fn of(gpu: &LookedGpu) -> Share {
+        let total = gpu.memory_bytes;
+        let used = gpu.memory_used_bytes.min(total);
+        let free = gpu.memory_free_bytes.min(total - used);
+        Share {
+            total,
+            used,
+            free,
+            reserved: total - used - free,
+        }
+    }
 }
 
 /// Whether the caller's structure is of this version.

@@ -57,13 +57,15 @@ exports! {
 
 fn running(device: Handle) -> Ml<Vec<Process>> {
     let (looked, index) = state::device(device)?;
-    let here = looked.processes.iter();
-    let here = here.filter(|process| process.gpus.iter().any(|&gpu| gpu as usize == index));
-    let process = here.map(|process| Process {
-        pid: process.pid,
-        memory: process.memory_bytes / process.gpus.len().max(1) as u64,
+    let here = looked.processes.iter().filter_map(|process| {
+        let mut parts = process.gpus.iter();
+        let part = parts.find(|part| part.gpu as usize == index)?;
+        Some(Process {
+            pid: process.pid,
+            memory: part.memory_bytes,
+        })
     });
-    Ok(process.collect())
+    Ok(here.collect())
 }
 
 /// Writes a list as NVML does: the caller says how many fit, and learns how many there are.
