@@ -154,3 +154,57 @@ fn doctor_says_that_a_driver_is_too_old_before_there_is_a_gpu() -> Result<()> {
     );
     Ok(())
 }
+
+/// A host on software devices with one more setting.
+fn soft_host(name: &str, value: &str) -> Result<Host> {
+    Host::start(&Options {
+        soft_env: vec![(name.into(), value.into())],
+        ..Options::default()
+    })
+}
+
+#[test]
+fn a_setting_of_the_software_device_that_cannot_be_used_is_told_as_soft_gpu_does() -> Result<()> {
+    let host = soft_host("SOFT_GPU_SASS", "nonsense")?;
+    let sentence = "SOFT_GPU_SASS=\"nonsense\" cannot be used: give skip, or nothing";
+    let scan = host.admin("scan-gpus")?;
+    let doctor = guest::describe(&host.admin_output("doctor")?);
+    for said in [scan, doctor, host.log()] {
+        assert!(said.contains(sentence), "{said}");
+        assert!(!said.contains("the kernel's log"), "{said}");
+    }
+    Ok(())
+}
+
+#[test]
+fn everybody_is_told_that_kernels_of_machine_code_are_not_computed() -> Result<()> {
+    let host = soft_host("SOFT_GPU_SASS", "skip")?;
+    let scan = host.admin("scan-gpus")?;
+    assert!(
+        scan.contains("warning: soft-gpu: SOFT_GPU_SASS=skip: kernels of machine code DO NOTHING"),
+        "{scan}"
+    );
+    let report: serde_json::Value =
+        serde_json::from_slice(&host.admin_output("doctor -o json")?.stdout)?;
+    let checks = report["checks"].as_array().into_iter().flatten();
+    let scanned: Vec<_> = checks
+        .filter(|check| check["name"] == "gpu-scan" && check["status"] == "warning")
+        .collect();
+    assert_eq!(scanned.len(), 1, "{report:#}");
+    // A user of a VM sees it in the device's name.
+    host.admin("assign-gpu --gpu-id=0 --pool=A")?;
+    host.admin("register-vm --vm-id=1 --pool=A")?;
+    let output = Command::new(paths::built("vgpu-guest")?)
+        .arg("status")
+        .env(
+            "VGPU_ADDRESS",
+            format!("unix:{}", host.vm_socket(1).display()),
+        )
+        .output()?;
+    let status = guest::describe(&output);
+    assert!(
+        status.contains("GPU 0: SoftGPU CPU (soft), machine code skipped"),
+        "{status}"
+    );
+    Ok(())
+}

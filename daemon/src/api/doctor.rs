@@ -388,6 +388,17 @@ fn pageable_access() -> DoctorCheck {
     }
 }
 
+/// What the last scan for GPUs found to be wrong.
+pub(super) fn of_scan(wrong: &[String]) -> Vec<DoctorCheck> {
+    const NAME: &str = "gpu-scan";
+    if wrong.is_empty() {
+        return vec![ok(NAME, "The last scan for GPUs found nothing wrong.")];
+    }
+    let hint = "When it is mended: `vgpu-admin scan-gpus`.";
+    let told = wrong.iter();
+    told.map(|sentence| warning(NAME, sentence, hint)).collect()
+}
+
 /// What the running daemon shows: GPUs, pools, left-over workers.
 pub(super) fn of_world(world: &World) -> Vec<DoctorCheck> {
     let mut checks: Vec<DoctorCheck> = world.gpus().iter().map(gpu).collect();

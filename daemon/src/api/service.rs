@@ -4,8 +4,8 @@
 //! happens in the order of the first, and both happen even when the caller has gone away. What does
 //! not change the configuration (killing a session) does not wait for the disk.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::{Mutex, watch};
@@ -43,6 +43,8 @@ pub struct Admin {
     /// Held from a commit until the mediation has it.
     order: Mutex<()>,
     patience: Patience,
+    /// What the last scan for GPUs found to be wrong, as sentences.
+    scanned: std::sync::Mutex<Vec<String>>,
     draining: AtomicBool,
     /// True once the API's doors close: those who wait for events are sent home.
     closing: watch::Sender<bool>,
@@ -86,6 +88,7 @@ impl Admin {
             source: source.into(),
             order: Mutex::new(()),
             patience: Patience::default(),
+            scanned: std::sync::Mutex::default(),
             draining: AtomicBool::new(false),
             closing: watch::Sender::new(false),
             started_unix_ms: now_unix_ms(),
@@ -282,12 +285,17 @@ impl Admin {
     /// # Errors
     /// When the probe fails, or the store cannot be written.
     pub async fn scan(self: &Arc<Self>, actor: Actor) -> Result<ScanReport, ErrorDetail> {
-        let found = self
-            .mediation
-            .scan_gpus()
-            .await
-            .map_err(|error| of_mediation(&error))?;
-        let mut warnings = found.warnings.clone();
+        let found = self.mediation.scan_gpus().await;
+        let wrong = match &found {
+            Ok(found) => found.warnings.clone(),
+            Err(error) => vec![error.to_string()],
+        };
+        for warning in &wrong {
+            tracing::warn!("scan for GPUs: {warning}");
+        }
+        self.scanned().clone_from(&wrong);
+        let found = found.map_err(|error| of_mediation(&error))?;
+        let mut warnings = wrong;
         let outcome = self.command(actor, None, Command::ScanGpus(found)).await?;
         warnings.extend(outcome.warnings);
         let diff = outcome.scan.unwrap_or_default();
@@ -300,6 +308,10 @@ impl Admin {
             vanished: diff.vanished,
             warnings,
         })
+    }
+
+    fn scanned(&self) -> std::sync::MutexGuard<'_, Vec<String>> {
+        self.scanned.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Runs a canary on a GPU. One that fails becomes suspect.
@@ -540,6 +552,7 @@ impl Admin {
     pub async fn doctor(&self) -> DoctorReport {
         let config = self.config.borrow().clone();
         let mut checks = doctor::examine(&config, &self.source, &self.store, &self.patience).await;
+        checks.extend(doctor::of_scan(&self.scanned()));
         checks.extend(doctor::of_world(&self.world().await));
         match within(DOCTOR_DEADLINE, self.mediation.doctor()).await {
             Ok(more) => checks.extend(more),

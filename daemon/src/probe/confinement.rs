@@ -84,8 +84,8 @@ impl Prober {
         let program = self.program(&config, owner.as_ref())?;
         let confinement = self.launcher.confinement(((0, 0), owner), soft, 0)?;
         let env = environment(&config, soft);
-        let output = run::run(&program, &args, &env, (jail, confinement), DEADLINE)?;
-        let mut lines: Vec<Line> = serde_json::from_slice(&output)
+        let written = run::run(&program, &args, &env, (jail, confinement), DEADLINE)?;
+        let mut lines: Vec<Line> = serde_json::from_slice(&written.output)
             .map_err(|e| format!("the answer of {program} is not understood: {e}"))?;
         for line in &mut lines {
             if let Some(pid) = line.pid

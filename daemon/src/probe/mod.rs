@@ -24,6 +24,7 @@ use crate::supervisor::owner::{Owner, reachable};
 
 pub use confinement::{Attempt, Verdict};
 pub use processes::DeviceProcess;
+use run::Written;
 
 /// Runs probes.
 #[derive(Debug, Clone)]
@@ -80,9 +81,12 @@ impl Prober {
     fn scan_one(&self, config: &Config, soft: bool) -> Result<ScanResult, String> {
         let mut args: Vec<OsString> = vec!["scan".into()];
         args.extend(library_args(config, soft)?);
-        let output = self.run(config, soft, &args, &[])?;
-        let found: ScanResult = serde_json::from_slice(&output)
+        let written = self.run(config, soft, &args, &[])?;
+        let mut found: ScanResult = serde_json::from_slice(&written.output)
             .map_err(|e| format!("the probe's answer is not understood: {e}"))?;
+        if soft {
+            explain(&mut found, written.said);
+        }
         // A soft device that was not asked for, or the other way round, is a wrong library.
         if found
             .gpus
@@ -157,13 +161,13 @@ impl Prober {
         args: &[OsString],
         more: &[(OsString, OsString)],
     ) -> Result<String, String> {
-        let output = self.run(config, soft, args, more)?;
-        let answer: Answer = serde_json::from_slice(&output)
+        let written = self.run(config, soft, args, more)?;
+        let answer: Answer = serde_json::from_slice(&written.output)
             .map_err(|e| format!("the probe's answer is not understood: {e}"))?;
-        if answer.ok {
-            Ok(answer.message)
-        } else {
-            Err(answer.message)
+        match answer.ok {
+            true => Ok(answer.message),
+            false if written.said.is_empty() => Err(answer.message),
+            false => Err(format!("{} ({})", answer.message, written.said.join("; "))),
         }
     }
 
@@ -173,8 +177,10 @@ impl Prober {
         soft: bool,
         args: &[OsString],
         more: &[(OsString, OsString)],
-    ) -> Result<Vec<u8>, String> {
+    ) -> Result<Written, String> {
         let mut env = environment(config, soft);
+        // What soft-gpu says then is about its settings.
+        env.push(("SOFT_GPU_BANNER".into(), "0".into()));
         env.extend(more.iter().cloned());
         let deadline = Duration::from_millis(config.worker.probe_deadline_ms);
         // As the workers: what a probe may not open, they may not either.
@@ -194,6 +200,16 @@ impl Prober {
     }
 }
 
+/// Adds what soft-gpu said: to what is wrong, or as what is to be known of devices that serve.
+fn explain(found: &mut ScanResult, said: Vec<String>) {
+    match found.warnings.last_mut() {
+        Some(wrong) if !said.is_empty() => {
+            *wrong = format!("{wrong} ({})", said.join("; "));
+        }
+        _ => found.warnings.extend(said),
+    }
+}
+
 /// Which libraries a probe loads.
 fn library_args(config: &Config, soft: bool) -> Result<Vec<OsString>, String> {
     let mut args = Vec::new();
@@ -206,4 +222,28 @@ fn library_args(config: &Config, soft: bool) -> Result<Vec<OsString>, String> {
         args.extend(["--driver".into(), driver.into()]);
     }
     Ok(args)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_soft_gpu_says_is_a_warning_of_the_scan() {
+        let said = || vec!["soft-gpu: nonsense".to_owned(), "soft-gpu: more".to_owned()];
+        let mut serves = ScanResult::default();
+        explain(&mut serves, said());
+        assert_eq!(serves.warnings, said());
+        let mut broken = ScanResult {
+            warnings: vec!["cuInit failed".into()],
+            ..ScanResult::default()
+        };
+        explain(&mut broken, Vec::new());
+        assert_eq!(broken.warnings, ["cuInit failed"]);
+        explain(&mut broken, said());
+        assert_eq!(
+            broken.warnings,
+            ["cuInit failed (soft-gpu: nonsense; soft-gpu: more)"]
+        );
+    }
 }

@@ -19,10 +19,25 @@ const OUTPUT_MOST: usize = 1 << 20;
 /// What of a failed program's standard error is kept.
 const SAID_MOST: usize = 2_000;
 
+/// Of the standard error of a program that did its work, so many lines are kept, the last ones,
+const LINES_MOST: usize = 8;
+
+/// and so many characters of each.
+const LINE_MOST: usize = 300;
+
+/// What a program that did its work wrote.
+#[derive(Debug)]
+pub(super) struct Written {
+    /// Its standard output.
+    pub(super) output: Vec<u8>,
+    /// The last lines of its standard error, without control characters.
+    pub(super) said: Vec<String>,
+}
+
 /// A probe with this variable ends when its input does (`daemon/worker/src/probe`).
 const ENDS_WITH_STDIN: &str = "VGPU_PROBE_ENDS_WITH_STDIN";
 
-/// Runs a program to its end and gives its standard output.
+/// Runs a program to its end and gives what it wrote.
 ///
 /// # Errors
 /// A sentence: it could not be started, failed, or took longer than `deadline` and was killed.
@@ -32,7 +47,7 @@ pub(super) fn run(
     env: &[(OsString, OsString)],
     confined: (&Jail, Confinement),
     deadline: Duration,
-) -> Result<Vec<u8>, String> {
+) -> Result<Written, String> {
     let name = program;
     let until = Instant::now() + deadline;
     let mut command = Command::new(program.path());
@@ -79,11 +94,12 @@ pub(super) fn run(
         reap_soon(process);
         return Err(late());
     };
+    let said = String::from_utf8_lossy(&said);
     if exit == Exit::Status(0) {
-        return Ok(output);
+        let said = last_lines(&said);
+        return Ok(Written { output, said });
     }
     // In one line, as it is shown.
-    let said = String::from_utf8_lossy(&said);
     let lines: Vec<&str> = said.split_whitespace().collect();
     let said: String = lines.join(" ").chars().take(SAID_MOST).collect();
     Err(if said.is_empty() {
@@ -91,6 +107,19 @@ pub(super) fn run(
     } else {
         format!("{name} {exit}: {said}")
     })
+}
+
+fn last_lines(text: &str) -> Vec<String> {
+    let lines: Vec<&str> = text
+        .lines()
+        .filter(|line| !line.trim().is_empty())
+        .collect();
+    let last = &lines[lines.len().saturating_sub(LINES_MOST)..];
+    let clean = last.iter().map(|line| {
+        let line = line.chars().filter(|c| !c.is_control());
+        line.take(LINE_MOST).collect()
+    });
+    clean.collect()
 }
 
 /// Waits for the end of a process; `None` when the time is over.
@@ -184,7 +213,17 @@ mod tests {
             (&jail, Jail::only_as(None)),
             Duration::from_millis(deadline_ms),
         )
-        .map(|output| String::from_utf8_lossy(&output).into_owned())
+        .map(|written| String::from_utf8_lossy(&written.output).into_owned())
+    }
+
+    #[test]
+    fn the_last_lines_are_kept_clean_and_short() {
+        let text: String = (0..20).map(|n| format!("line {n}\n\n")).collect();
+        let kept = last_lines(&text);
+        assert_eq!(kept.len(), LINES_MOST);
+        assert_eq!(kept[0], "line 12");
+        assert_eq!(last_lines("a\u{1b}[31m b\r\n"), ["a[31m b"]);
+        assert_eq!(last_lines(&"é".repeat(900))[0].chars().count(), LINE_MOST);
     }
 
     #[test]

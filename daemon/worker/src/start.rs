@@ -143,7 +143,7 @@ fn begin(unasked: bool) -> Result<(), String> {
 
 /// Loads the driver and finds the devices.
 fn bring_up(start: &Start) -> Result<(u32, Vec<FoundDevice>), LoadError> {
-    let version = load(start.driver.as_deref())?;
+    let version = load(start.driver.as_deref(), start.expect_soft)?;
     let failed = |what: &str, code: CuResult| LoadError {
         code,
         text: format!(

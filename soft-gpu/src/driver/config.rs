@@ -62,6 +62,9 @@ impl Clock {
     }
 }
 
+/// The end of the name of a device whose kernels of machine code do nothing.
+const SKIPS: &str = ", machine code skipped";
+
 /// Every knob, with its default.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Config {
@@ -184,6 +187,9 @@ impl Config {
                 }
             }
         }
+        if config.skip_machine_code {
+            config.name.push_str(SKIPS);
+        }
         Ok((config, unknown))
     }
 
@@ -207,7 +213,10 @@ impl Config {
                     format!("{v} (soft)")
                 };
             }
-            "CC" => self.compute_capability = parse_cc(v).ok_or("major.minor, like 8.0")?,
+            "CC" => {
+                self.compute_capability =
+                    parse_cc(v).ok_or("major.minor from 5.0 to 99.9, like 8.0")?
+            }
             "DRIVER_VERSION" => {
                 driver_version(v)?;
             }
@@ -376,6 +385,15 @@ mod tests {
         assert_eq!((c.clock.ns("a"), c.clock.ns("b")), (Some(1000), Some(5)));
         assert_eq!(c.visible.as_deref(), Some("1"));
         assert_eq!(c.digest, Some(PathBuf::from("/tmp/digest")));
+        Ok(())
+    }
+
+    #[test]
+    fn a_device_that_does_not_compute_machine_code_says_so_in_its_name() -> Result<(), BadKnob> {
+        let (c, _) = parse(&[("SOFT_GPU_SASS", "skip"), ("SOFT_GPU_NAME", "H100")])?;
+        assert_eq!(c.name, "H100 (soft), machine code skipped");
+        let (c, _) = parse(&[("SOFT_GPU_SASS", "")])?;
+        assert_eq!(c.name, Config::default().name);
         Ok(())
     }
 

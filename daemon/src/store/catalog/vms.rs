@@ -46,6 +46,7 @@ impl Catalog {
         let allowed = request.gpus.as_deref();
         outcome.message = match outcome.changes.len() {
             0 => "Registered already, exactly so.".into(),
+            1 => format!("1 VM registered in pool {}.", request.pool),
             n => format!("{n} VMs registered in pool {}.", request.pool),
         };
         outcome.warnings = self.registration_warnings(request);
@@ -272,7 +273,7 @@ impl Catalog {
         let reason = request
             .reason
             .clone()
-            .unwrap_or_else(|| "by an administrator".into());
+            .unwrap_or_else(|| "the administrator gave no reason".into());
         rules::reason(&reason).map_err(invalid)?;
         let what = format!("quarantined ({reason})");
         let mut outcome = self.change_vms(&request.vm_ids, &what, |vm| {

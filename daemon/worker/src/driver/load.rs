@@ -36,14 +36,14 @@ const SYSTEM_DRIVER: &str = "libcuda.so.1";
 static DRIVER: OnceLock<Library> = OnceLock::new();
 
 /// Loads the driver library at `path` (`None`: the system's), initialises it and returns the CUDA
-/// version it speaks.
+/// version it speaks. `soft`: it is to serve the software device.
 ///
 /// # Errors
 /// As [`open`], a version below CUDA 12.4, or a `cuInit` that fails.
-pub fn load(path: Option<&str>) -> Result<u32, LoadError> {
+pub fn load(path: Option<&str>, soft: bool) -> Result<u32, LoadError> {
     let name = path.unwrap_or(SYSTEM_DRIVER);
     open(name)?;
-    init(name)
+    init(name, soft)
 }
 
 /// Loads the driver library as [`load`] does, without initialising it: so much can be said of a library on a
@@ -107,13 +107,12 @@ pub(super) unsafe fn function<F: Copy>(name: &str) -> Option<F> {
     found.ok().map(|symbol| *symbol)
 }
 
-fn init(name: &str) -> Result<u32, LoadError> {
+fn init(name: &str, soft: bool) -> Result<u32, LoadError> {
     // SAFETY: the symbol was found; the call has no precondition.
     unsafe { raw::cuInit(0) }.map_err(|code| {
-        LoadError::new(
-            code,
-            format!("cuInit of {name} failed: {code}; see the kernel's log"),
-        )
+        // soft-gpu says why on standard error; NVIDIA's driver there.
+        let hint = if soft { "" } else { "; see the kernel's log" };
+        LoadError::new(code, format!("cuInit of {name} failed: {code}{hint}"))
     })?;
     version(name)
 }

@@ -377,7 +377,7 @@ mod tests {
     #[test]
     fn every_number_that_a_driver_may_answer_is_taken_as_it_is() {
         let dir = tempfile::tempdir().expect("a directory");
-        load(Some(&stub(dir.path()))).expect("the stub is a driver");
+        load(Some(&stub(dir.path())), false).expect("the stub is a driver");
         // SAFETY: the library is present, and this is the function's type.
         let set = unsafe { function::<unsafe extern "C" fn(c_int)>("set_answer") };
         let set = set.expect("the stub has it");

@@ -41,7 +41,7 @@ const KERNEL: &str = "\
 
 /// Runs the kernel on the first visible device. Returns what was done, or what went wrong.
 pub(super) fn run(library: Option<&str>, soft: bool) -> Result<String, String> {
-    load(library).map_err(|e| e.to_string())?;
+    load(library, soft).map_err(|e| e.to_string())?;
     let failed = |what: &str, code: CuResult| format!("{what}: {code}");
     let devices = Device::all().map_err(|code| failed("cannot list the devices", code))?;
     let device = *devices

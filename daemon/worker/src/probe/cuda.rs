@@ -11,7 +11,7 @@ const CAPABILITY: [u32; 2] = [75, 76];
 
 /// The software devices of a driver library.
 pub(super) fn scan(library: Option<&str>) -> Result<ScanResult, String> {
-    let version = load(library).map_err(|e| e.to_string())?;
+    let version = load(library, true).map_err(|e| e.to_string())?;
     let failed = |what: &str, code: CuResult| format!("{what}: {code}");
     let mut result = ScanResult::default();
     let devices = Device::all().map_err(|code| failed("cannot list the software devices", code))?;
