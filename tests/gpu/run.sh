@@ -6,24 +6,33 @@
 #                                     compares the driver's library with what we take it to be (library.py)
 #   tests/gpu/run.sh --dry-run        the same on soft-gpu, briefly: tells whether the kit itself works
 #   tests/gpu/run.sh --binaries DIR   with binaries built elsewhere (a target/release of this checkout)
-#   … any option of vgpu-clients      --suite=NAME, --row=remoted, --only=TEXT, --ci
+#   … with options of vgpu-clients    --suite=NAME, --row=remoted, --only=TEXT, --jobs=N, --ci
+#   tests/gpu/run.sh --help           this text
 #
 # Needs: the NVIDIA driver (12.4 or newer), Python 3.11 to 3.13 with venv, a C compiler; cargo unless
 # --binaries is given. Writes target/gpu/report.json, library.json and machine.txt; exits 0 if nothing failed but
 # what tests/clients/expected names. Checks that cannot be made here are named with SKIPPED.
 set -euo pipefail
-cd "$(dirname "$0")/../.."
+kit=$(realpath "$0")
+cd "$(dirname "$kit")/../.."
+say() { echo "gpu kit: $*" >&2; }
 
 driver=nvidia binaries= options=()
 while [ $# -gt 0 ]; do
     case "$1" in
         --dry-run) driver=soft ;;
-        --binaries) binaries=$(realpath "$2"); shift ;;
-        *) options+=("$1") ;;
+        --help | -h) sed -n '2,/^set /{/^#/s/^# \{0,1\}//p}' "$kit"; exit ;;
+        --binaries)
+            [ -d "${2-}" ] || { say "--binaries takes the directory with the binaries, as target/release"; exit 2; }
+            binaries=$(realpath "$2"); shift ;;
+        --ci | --suite=* | --row=* | --only=* | --jobs=*) options+=("$1") ;;
+        --suite | --row | --only | --jobs)
+            [ $# -gt 1 ] || { say "$1 takes a value"; exit 2; }
+            options+=("$1=$2"); shift ;;
+        *) say "unknown option $1; --help names those that there are"; exit 2 ;;
     esac
     shift
 done
-say() { echo "gpu kit: $*" >&2; }
 
 mkdir -p target/gpu
 if [ "$driver" = nvidia ]; then

@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::path::Path;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use soft_gpu::driver::contents::Contents;
 
 mod compare;
@@ -93,6 +93,11 @@ pub fn read(prefix: &Path) -> Result<Vec<Process>> {
         }
         let text =
             std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
+        ensure!(
+            text.is_empty() || text.ends_with('\n'),
+            "{} is damaged: its last line is cut",
+            path.display()
+        );
         found.push(normalise(&text).with_context(|| format!("{}", path.display()))?);
     }
     found.retain(|process| !process.is_probe());
@@ -360,18 +365,28 @@ pub fn store(processes: &[Process], path: &Path) -> Result<()> {
             text.push('\n');
         }
     }
+    text.push_str(&end(processes));
     std::fs::write(path, text).with_context(|| format!("writing {}", path.display()))
+}
+
+/// The last line of a whole file.
+fn end(processes: &[Process]) -> String {
+    format!("end {} {}\n", processes.len(), operations(processes))
 }
 
 /// Reads what [`store`] wrote.
 ///
 /// # Errors
-/// If it cannot be read, or something else lies there.
+/// If it cannot be read, or something else lies there, or not the whole file.
 pub fn load(path: &Path) -> Result<Vec<Process>> {
     let text =
         std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
+    let body = match text.trim_end().rsplit_once('\n') {
+        Some((body, _)) => body,
+        None => "",
+    };
     let mut found: Vec<Process> = Vec::new();
-    for line in text.lines() {
+    for line in body.lines() {
         if line.starts_with("process ") {
             found.push(Process { lines: Vec::new() });
         } else {
@@ -385,12 +400,54 @@ pub fn load(path: &Path) -> Result<Vec<Process>> {
             process.lines.push(line.to_owned());
         }
     }
+    ensure!(
+        text.ends_with(&end(&found)),
+        "{} is damaged, or no normalised digest: it does not end with how much is in it; record it again",
+        path.display()
+    );
     Ok(found)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_file_that_is_not_whole_is_refused() -> Result<()> {
+        let dir = tempfile::tempdir()?;
+        let path = dir.path().join("digest");
+        let process = |lines: &[&str]| Process {
+            lines: lines.iter().map(|&line| line.to_owned()).collect(),
+        };
+        for processes in [
+            Vec::new(),
+            vec![process(&["1L.1 fill", "1L.2 fill"]), process(&[])],
+        ] {
+            store(&processes, &path)?;
+            assert_eq!(load(&path)?, processes);
+            let whole = std::fs::read(&path)?;
+            for len in 0..whole.len() {
+                std::fs::write(&path, &whole[..len])?;
+                assert!(load(&path).is_err(), "{len} of {} bytes", whole.len());
+            }
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn a_recording_that_is_cut_within_a_line_is_refused() -> Result<()> {
+        let dir = tempfile::tempdir()?;
+        let line = "1 1:L:9 kernel add grid=1,1,1 block=32,1,1 shared=0 @a7+0 20";
+        std::fs::write(dir.path().join("d.1"), format!("{line}\n"))?;
+        assert_eq!(read(&dir.path().join("d"))?.len(), 1);
+        std::fs::write(dir.path().join("d.2"), &line[..40])?;
+        let refused = read(&dir.path().join("d")).expect_err("it is cut");
+        assert!(
+            refused.to_string().contains("its last line is cut"),
+            "{refused}"
+        );
+        Ok(())
+    }
 
     /// A kernel's line.
     fn kernel(order: u32, name: &str) -> String {

@@ -6,13 +6,13 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail, ensure};
 use clap::{Parser, ValueEnum};
 use vgpu_tests::clients::expected::Expected;
 use vgpu_tests::clients::install::{Kit, Missing};
 use vgpu_tests::clients::row::{self, Choice, Row};
 use vgpu_tests::clients::stand::Mode;
-use vgpu_tests::clients::suites::{self, Suite};
+use vgpu_tests::clients::suites::{self, Plan, Suite};
 use vgpu_tests::clients::{report, smoke};
 use vgpu_tests::host::Driver;
 
@@ -69,6 +69,9 @@ fn main() -> ExitCode {
 }
 
 fn run(options: &Options) -> Result<bool> {
+    if options.driver() == Driver::Nvidia {
+        has_driver()?;
+    }
     let kit = Kit::of_checkout();
     let choice = Choice {
         ci: options.ci,
@@ -100,13 +103,21 @@ fn run(options: &Options) -> Result<bool> {
         };
         finished(&row, &Expected::default())?;
     }
+    // Units by suite, as long as those of every suite are known.
+    let mut known = Some(Vec::new());
     for suite in options.suites()? {
         let expected = Expected::read(suite.name)?;
         if options.ci && expected.by_hand() {
             println!("{}: skipped, it runs by hand only", suite.name);
             continue;
         }
-        for row in rows_of(suite, options, &kit, &expected, &choice)? {
+        let plan = plan_of(suite, &kit)?;
+        known = known.zip(plan.as_ref().ok()).map(|(mut known, plan)| {
+            let units = plan.units.iter().map(|unit| unit.name.clone());
+            known.push((suite.name, units.collect()));
+            known
+        });
+        for row in rows_of(suite, &plan, options, &expected, &choice) {
             finished(&row?, &expected)?;
         }
         for left_out in expected.all_left_out() {
@@ -119,27 +130,47 @@ fn run(options: &Options) -> Result<bool> {
     }
     report::print_times(&rows);
     println!("clients: {}", path.display());
+    if let Some(vain) = known.and_then(|known| choice.named_in_vain(&known)) {
+        bail!(vain);
+    }
     Ok(as_expected)
+}
+
+/// Holds that this machine has NVIDIA's driver: without it every test would fail, each for itself.
+fn has_driver() -> Result<()> {
+    // SAFETY: loading runs the initialisers of the library that every CUDA program of this machine loads.
+    let library = unsafe { libloading::Library::new("libcuda.so.1") };
+    let why = library.err().map(|e| e.to_string());
+    ensure!(
+        why.is_none(),
+        "--driver=nvidia, but NVIDIA's driver is not installed here ({}); --driver=soft runs the suites on soft-gpu",
+        why.unwrap_or_default()
+    );
+    Ok(())
+}
+
+/// What a suite runs, or what of it cannot be had.
+fn plan_of(suite: &Suite, kit: &Kit) -> Result<Result<Plan, String>> {
+    // What cannot be fetched is not a failure of ours; everything else is.
+    match (suite.plan)(kit) {
+        Ok(plan) => Ok(Ok(plan)),
+        Err(e) => match e.downcast::<Missing>() {
+            Ok(Missing(why)) => Ok(Err(why)),
+            Err(e) => Err(e.context(format!("preparing {}", suite.name))),
+        },
+    }
 }
 
 /// The rows of a suite, each run when it is asked for.
 fn rows_of<'a>(
     suite: &'a Suite,
+    plan: &'a Result<Plan, String>,
     options: &Options,
-    kit: &Kit,
     expected: &'a Expected,
     choice: &'a Choice,
-) -> Result<impl Iterator<Item = Result<Row>> + 'a> {
-    // What cannot be fetched is not a failure of ours; everything else is.
-    let plan = match (suite.plan)(kit) {
-        Ok(plan) => Ok(plan),
-        Err(e) => match e.downcast::<Missing>() {
-            Ok(Missing(why)) => Err(why),
-            Err(e) => return Err(e.context(format!("preparing {}", suite.name))),
-        },
-    };
-    Ok(options.modes().into_iter().map(move |mode| {
-        let outcome = match &plan {
+) -> impl Iterator<Item = Result<Row>> + 'a {
+    options.modes().into_iter().map(move |mode| {
+        let outcome = match plan {
             Ok(plan) => Ok(row::run(suite, plan, mode, expected, choice)
                 .with_context(|| format!("{} {mode}", suite.name))?),
             Err(why) => Err(why.clone()),
@@ -150,7 +181,7 @@ fn rows_of<'a>(
             mode,
             outcome,
         })
-    }))
+    })
 }
 
 impl Options {

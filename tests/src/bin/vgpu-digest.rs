@@ -3,6 +3,7 @@
 //! Exits 0 if two runs did the same work, 1 if not, 2 on an error.
 
 use std::ffi::OsString;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
@@ -68,9 +69,9 @@ fn run(action: Action) -> Result<bool> {
             if twice {
                 found = digest::own(&found, &recorded(&command, Some(digest::perturbed(1)))?);
                 let (out, of) = digest::left_out(&found);
-                println!(
+                say(&format!(
                     "{out} of {of} bytes of parameters and copies differ each time, and are left out"
-                );
+                ))?;
             }
             digest::store(&found, &out)?;
             Ok(true)
@@ -82,12 +83,19 @@ fn run(action: Action) -> Result<bool> {
         Action::Compare { left, right } => {
             let difference = digest::compare(&digest::load(&left)?, &digest::load(&right)?);
             match &difference {
-                Some(d) => println!("{d}"),
-                None => println!("the same work"),
+                Some(d) => say(&d.to_string())?,
+                None => say("the same work")?,
             }
             Ok(difference.is_none())
         }
     }
+}
+
+/// A line of the result.
+fn say(line: &str) -> Result<()> {
+    let mut out = std::io::stdout();
+    let written = writeln!(out, "{line}").and_then(|()| out.flush());
+    written.context("writing the result")
 }
 
 fn recorded(command: &[OsString], env: Option<(&str, String)>) -> Result<Vec<Process>> {

@@ -1,6 +1,6 @@
 //! Runs one unit of a suite (a test binary, a file of Python tests) to its end, whatever its tests do.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -153,6 +153,14 @@ pub fn stem(unit: &Unit) -> String {
     unit.name.replace(['/', ':', ' '], "_")
 }
 
+/// Whether a variable is one that only the row and the unit set.
+fn is_of_the_row(name: &OsStr) -> bool {
+    let name = name.as_encoded_bytes();
+    [&b"CUDA_"[..], b"SOFT_GPU_", b"VGPU_"]
+        .iter()
+        .any(|of| name.starts_with(of))
+}
+
 /// The next process of a unit; none when nothing is left.
 fn next(unit: &Unit, record: &Record, start: u32, files: &Files) -> Result<Option<Next>> {
     let [program, args @ ..] = &unit.words[..] else {
@@ -160,6 +168,12 @@ fn next(unit: &Unit, record: &Record, start: u32, files: &Files) -> Result<Optio
     };
     let mut command = Command::new(program);
     command.args(args).current_dir(&unit.dir);
+    // What the caller's shell has of these would make the run another one; the row and the unit say what it needs.
+    for (name, _) in std::env::vars_os() {
+        if is_of_the_row(&name) {
+            command.env_remove(name);
+        }
+    }
     let mut alone = None;
     match unit.dialect {
         Dialect::Pytest => {
@@ -272,6 +286,16 @@ esac; done"#;
             tests: tests.iter().map(|&t| t.to_owned()).collect(),
             patience: Duration::from_millis(1500),
             alone: false,
+        }
+    }
+
+    #[test]
+    fn the_caller_s_settings_of_devices_are_not_the_clients() {
+        for name in ["CUDA_VISIBLE_DEVICES", "SOFT_GPU_CC", "VGPU_ADDRESS"] {
+            assert!(is_of_the_row(OsStr::new(name)), "{name}");
+        }
+        for name in ["PATH", "HOME", "LD_LIBRARY_PATH", "CUDAX"] {
+            assert!(!is_of_the_row(OsStr::new(name)), "{name}");
         }
     }
 

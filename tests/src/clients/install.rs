@@ -232,13 +232,15 @@ impl Kit {
         const COMMIT: usize = 40;
         let name = if at.len() == COMMIT { &at[..8] } else { at };
         if let Some(dir) = std::env::var_os(variable) {
-            let dir = PathBuf::from(dir).join(name);
+            let checkout = PathBuf::from(&dir).join(name);
             ensure!(
-                dir.is_dir(),
-                "{variable} is set, but {} is no directory",
+                checkout.is_dir(),
+                "{variable} is {}, and there is no directory {name} in it; a right folder has checkouts of \
+                 https://github.com/NVIDIA/{repository}, each in a directory with the name of its tag or the first eight \
+                 digits of its commit",
                 dir.display()
             );
-            return Ok(dir);
+            return Ok(checkout);
         }
         let dir = self.dir.join(format!("{repository}-{name}"));
         if !dir.is_dir() {

@@ -52,7 +52,39 @@ pub struct Tests {
     pub whole: bool,
 }
 
+/// Most names of units that a message lists.
+const NAMES_MOST: usize = 40;
+
 impl Choice {
+    /// Which of its texts no unit of any of these suites has in its name, as a sentence. `None`: there is none such.
+    pub fn named_in_vain(&self, suites: &[(&str, Vec<String>)]) -> Option<String> {
+        let mut units = suites.iter().flat_map(|(_, units)| units);
+        let vain = self
+            .only
+            .iter()
+            .filter(|text| !units.clone().any(|unit| unit.contains(&text[..])));
+        let vain: Vec<&str> = vain.map(String::as_str).collect();
+        if vain.is_empty() {
+            return None;
+        }
+        let names: Vec<&str> = suites.iter().map(|(suite, _)| *suite).collect();
+        let first: Vec<&str> = units
+            .by_ref()
+            .take(NAMES_MOST)
+            .map(String::as_str)
+            .collect();
+        let more = match units.count() {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
+        Some(format!(
+            "no unit of {} is named so: {}; the units are {}{more}",
+            names.join(", "),
+            vain.join(", "),
+            first.join(", ")
+        ))
+    }
+
     fn chooses(&self, unit: &Unit, expected: &Expected) -> bool {
         let named = self.only.is_empty() || self.only.iter().any(|part| unit.name.contains(part));
         named && (!self.ci || expected.in_ci(&unit.name)) && expected.left_out(&unit.name).is_none()
@@ -144,4 +176,33 @@ fn at_once(
         }
         Ok(all)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_that_names_no_unit_is_told_with_the_units_that_there_are() {
+        let choice = |texts: &[&str]| Choice {
+            only: texts.iter().map(|&text| text.to_owned()).collect(),
+            ..Choice::default()
+        };
+        let small = (
+            "small",
+            vec!["test_a.py".to_owned(), "test_b.py".to_owned()],
+        );
+        let large = ("large", (0..50).map(|n| format!("unit_{n}")).collect());
+        let suites = [small, large];
+        assert_eq!(choice(&[]).named_in_vain(&suites), None);
+        assert_eq!(choice(&["_a", "unit"]).named_in_vain(&suites), None);
+        assert_eq!(
+            choice(&["_a", "_c", "tets"]).named_in_vain(&suites[..1]),
+            Some(
+                "no unit of small is named so: _c, tets; the units are test_a.py, test_b.py".into()
+            )
+        );
+        let told = choice(&["tets"]).named_in_vain(&suites).expect("a typo");
+        assert!(told.ends_with("unit_37 and 12 more"), "{told}");
+    }
 }

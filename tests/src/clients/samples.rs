@@ -31,7 +31,10 @@ pub(super) fn plan(kit: &Kit) -> Result<Plan> {
         // One checkout for both.
         Some(dir) if dir.join("Samples").is_dir() => (dir.clone(), dir),
         _ => {
-            let checkout = |at| kit.checkout("VGPU_CUDA_SAMPLES", "cuda-samples", at);
+            let checkout = |at| {
+                kit.checkout("VGPU_CUDA_SAMPLES", "cuda-samples", at)
+                    .context("neither one checkout, with a folder Samples, nor one for each CUDA")
+            };
             (checkout(OF_CUDA_12)?, checkout(OF_CUDA_13)?)
         }
     };
