@@ -61,7 +61,8 @@ impl Driver for Library {
 
     unsafe fn load(image: *const c_void) -> Result<u64, Error> {
         // SAFETY: by this function's contract.
-        coded(unsafe { module::load_image(image) })
+        let loaded = unsafe { module::load_image(image) };
+        coded(loaded.inspect_err(|code| log::refusal::say("cuModuleLoadFatBinary", *code)))
     }
 
     fn functions(module: u64) -> Result<Vec<u64>, Error> {

@@ -17,9 +17,10 @@ pub(crate) enum DefaultStream {
 }
 
 /// Runs the body of an export; a panic becomes CUDA_ERROR_UNKNOWN, because unwinding out of a C
-/// function would abort the program.
+/// function would abort the program. Why it fails is said, where that is known.
 pub(crate) fn guard(name: &str, body: impl FnOnce() -> Cu) -> u32 {
-    match catch_unwind(AssertUnwindSafe(body)) {
+    let run = || body().inspect_err(|code| log::refusal::say(name, *code));
+    match catch_unwind(AssertUnwindSafe(run)) {
         Ok(Ok(())) => CuResult::SUCCESS.0,
         Ok(Err(code)) => code.0,
         Err(_) => {

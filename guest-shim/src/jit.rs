@@ -6,6 +6,7 @@ use vgpu_proto::cuda::CuResult;
 use vgpu_proto::limits::MAX_ARGS;
 
 use crate::Cu;
+use crate::log::refusal;
 
 /// `CUjit_option` numbers.
 mod option {
@@ -23,6 +24,9 @@ mod option {
 
 /// Most of a log that is asked of the host: both logs fit one reply.
 const MAX_LOG: u32 = (MAX_ARGS / 2 - 1024) as u32;
+
+/// What the library itself reads of an error log.
+const OWN_LOG: u32 = 2048;
 
 /// A log buffer of the caller.
 #[derive(Debug, Clone, Copy)]
@@ -121,15 +125,42 @@ impl Options {
         self.info.len()
     }
 
-    /// Room for the error log.
+    /// What is asked for of the error log: the library says its first sentence, whether the program wants it or not.
     pub(crate) fn error_len(&self) -> u32 {
-        self.error.len()
+        self.error.len().max(OWN_LOG)
     }
 
-    /// Writes the logs into the caller's buffers.
-    pub(crate) fn store(&self, info: &[u8], error: &[u8]) {
+    /// A load or a link has ended: the logs go into the caller's buffers, and why it failed is kept to be said.
+    pub(crate) fn told(&self, status: CuResult, info: &[u8], error: &[u8]) {
+        let error = match error.iter().any(u8::is_ascii_graphic) {
+            true => error,
+            false => meaning(status).as_bytes(),
+        };
         self.info.store(info);
         self.error.store(error);
+        match status.is_ok() {
+            true => refusal::forget(),
+            false => refusal::keep(status, error),
+        }
+    }
+}
+
+/// What is wrong with an image of which nothing but a code is told, and the way out.
+fn meaning(status: CuResult) -> &'static str {
+    match status {
+        CuResult::INVALID_IMAGE => {
+            "the image is empty, damaged, or neither PTX nor a cubin nor a fatbin"
+        }
+        CuResult::NO_BINARY_FOR_GPU => {
+            "the image has no code for this GPU; compile it with PTX for the GPU's compute capability or an older \
+             one (-gencode arch=compute_80,code=compute_80)"
+        }
+        CuResult::UNSUPPORTED_PTX_VERSION => {
+            "the image's PTX is newer than the host's driver; compile it with a toolkit that is not newer, or have \
+             the host's driver updated"
+        }
+        CuResult::INVALID_PTX => "the host's driver does not compile the image's PTX",
+        _ => "",
     }
 }
 
@@ -182,8 +213,8 @@ mod tests {
         let options =
             unsafe { Options::read(3, names.as_ptr(), values.as_mut_ptr()) }.expect("valid");
         assert_eq!(options.scalars, [(0, 32)]);
-        assert_eq!((options.info_len(), options.error_len()), (6, 0));
-        options.store(b"longer than that\0", b"x");
+        assert_eq!((options.info_len(), options.error_len()), (6, OWN_LOG));
+        options.told(CuResult::SUCCESS, b"longer than that\0", b"x");
         assert_eq!(&log, b"longe\0\x55\x55");
         assert_eq!(values[1] as usize, 5);
     }

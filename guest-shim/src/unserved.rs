@@ -1,14 +1,16 @@
 //! Symbols of NVIDIA's library that are exported but not served: CUDA_ERROR_NOT_SUPPORTED, counted, and
 //! named once on standard error with what to do instead. Programs that link against the entry points of GL, EGL and
-//! VDPAU load so.
+//! VDPAU load so. Forms of served functions that are not served are refused the same way ([`refuse`]).
 
+use std::collections::BTreeSet;
+use std::sync::Mutex;
 use std::sync::atomic::AtomicBool;
 
 use vgpu_cudart::unserved::{Arguments, wrong};
 use vgpu_proto::cuda::CuResult;
 
 use crate::proc_address::Address;
-use crate::{log, process};
+use crate::{lock, log, process};
 
 macro_rules! stubs {
     ($($symbol:ident $index:literal;)*) => {
@@ -62,6 +64,19 @@ fn called(index: usize, arguments: &Arguments) -> u32 {
     CuResult::NOT_SUPPORTED.0
 }
 
+/// Refuses a form of a function that is served in others: counted, and told once. `form` begins with the function.
+#[cold]
+pub(crate) fn refuse(form: &'static str, way_out: &str) -> CuResult {
+    static TOLD: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
+    crate::observe::not_served(form);
+    if lock(&TOLD).insert(form) {
+        let name = CuResult::NOT_SUPPORTED;
+        let text = format!("{form} is not served: {way_out} [{name}]");
+        log::line(log::Level::Error, &text);
+    }
+    CuResult::NOT_SUPPORTED
+}
+
 /// The entry point that only refuses, for lookups.
 pub(crate) fn address(symbol: &str) -> Option<*const ()> {
     let index = NAMES.binary_search(&symbol).ok()?;
@@ -69,7 +84,9 @@ pub(crate) fn address(symbol: &str) -> Option<*const ()> {
 }
 
 const TEXTURES: &str = "there are no textures and surfaces; kernels have to read the memory itself";
-const APART: &str = "processes share no GPU memory and events; use one process, or copy through the program's memory";
+pub(crate) const APART: &str = "processes share no GPU memory and events; use one process, or copy through the program's memory";
+pub(crate) const GREEN: &str =
+    "the scheduler shares out the multiprocessors; use the whole device (an ordinary context)";
 const DISPLAY: &str = "this GPU has no display and no graphics; copy through the program's memory";
 const OLD: &str =
     "launches are cuLaunchKernel's since CUDA 4; build the program with a newer toolkit";
@@ -101,14 +118,8 @@ const WAYS_OUT: &[(&str, &str)] = &[
         "cuMulticast",
         "GPUs of a VM have no links; send through the program's memory",
     ),
-    (
-        "cuGreenCtx",
-        "the scheduler shares out the multiprocessors; use the whole device",
-    ),
-    (
-        "cuCtxFromGreenCtx",
-        "the scheduler shares out the multiprocessors; use the whole device",
-    ),
+    ("cuGreenCtx", GREEN),
+    ("cuCtxFromGreenCtx", GREEN),
     ("cuFunc", OLD),
     (
         "cuLaunchCooperative",

@@ -269,7 +269,9 @@ fn jit_logs_come_back_also_when_the_load_fails() {
     }
     let host = Host::scripted(|frame, link| match &frame.request {
         Request::ModuleLoad(call) => {
-            assert_eq!((&call.options[..], call.error_log_len), (&[(7, 2)][..], 64));
+            assert_eq!(&call.options[..], &[(7, 2)][..]);
+            // For the library's own line, whatever room the program has.
+            assert!(call.error_log_len >= 1024);
             let reply = rep::ModuleLoad {
                 module: Module(0),
                 info_log: Vec::new(),
@@ -280,7 +282,9 @@ fn jit_logs_come_back_also_when_the_load_fails() {
         }
         _ => false,
     });
-    guest::start(name, &host).success();
+    let said = guest::start(name, &host).success().stderr;
+    let line = "vgpu: cuModuleLoadDataEx: line 2: nonsense [CUDA_ERROR_INVALID_PTX";
+    assert!(said.contains(line), "{said}");
 }
 
 #[test]

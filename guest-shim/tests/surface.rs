@@ -123,8 +123,9 @@ fn what_is_refused_is_refused_always_and_said_once() {
     }
     let host = Host::usual();
     let outcome = guest::start(name, &host).success();
+    let line = "vgpu: cuCheckpointProcessLock is not served: ";
     assert_eq!(
-        outcome.stderr.matches("checkpoints of processes").count(),
+        outcome.stderr.matches(line).count(),
         1,
         "{}",
         outcome.stderr

@@ -1,5 +1,7 @@
 //! Where the host's daemon listens: `VGPU_ADDRESS`.
 
+use std::ffi::OsStr;
+
 use vgpu_proto::limits::VSOCK_PORT;
 
 /// The host, as vsock numbers it (`VMADDR_CID_HOST`).
@@ -43,9 +45,17 @@ impl Address {
     /// # Errors
     /// A sentence that shows the forms.
     pub fn from_environment() -> Result<Address, String> {
-        match std::env::var("VGPU_ADDRESS") {
-            Ok(text) if !text.is_empty() => Address::parse(&text),
-            _ => Ok(Address::default()),
+        Address::of(std::env::var_os("VGPU_ADDRESS").as_deref())
+    }
+
+    /// What is set as the address: nothing means the default, and what is no text is none.
+    fn of(set: Option<&OsStr>) -> Result<Address, String> {
+        match set.filter(|set| !set.is_empty()) {
+            None => Ok(Address::default()),
+            Some(set) => match set.to_str() {
+                Some(text) => Address::parse(text),
+                None => Err(wrong(&set.to_string_lossy())),
+            },
         }
     }
 
@@ -54,12 +64,7 @@ impl Address {
     /// # Errors
     /// A sentence that shows the forms.
     pub fn parse(text: &str) -> Result<Address, String> {
-        let wrong = || {
-            format!(
-                "VGPU_ADDRESS is `{text}`; write `vsock:CID:PORT` (default `{}`) or `unix:/path`",
-                Address::default()
-            )
-        };
+        let wrong = || wrong(text);
         if let Some(path) = text.strip_prefix("unix:") {
             return if path.is_empty() {
                 Err(wrong())
@@ -76,9 +81,29 @@ impl Address {
     }
 }
 
+fn wrong(text: &str) -> String {
+    format!(
+        "VGPU_ADDRESS is `{text}`; write `vsock:CID:PORT` (default `{}`) or `unix:/path`",
+        Address::default()
+    )
+}
+
 #[cfg(test)]
 mod tests {
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt as _;
+
     use super::Address;
+
+    #[test]
+    fn what_is_no_text_is_no_address() {
+        let of = |bytes: &[u8]| Address::of(Some(OsStr::from_bytes(bytes)));
+        let text = of(b"unix:/run/\xff").expect_err("no text");
+        assert!(text.contains("vsock:CID:PORT"), "{text}");
+        assert_eq!(of(b""), Ok(Address::default()));
+        assert_eq!(of(b"unix:/run/x"), Ok(Address::Unix("/run/x".into())));
+        assert_eq!(Address::of(None), Ok(Address::default()));
+    }
 
     #[test]
     fn forms() {

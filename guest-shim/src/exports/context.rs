@@ -7,12 +7,12 @@ use std::sync::atomic::Ordering;
 use vgpu_proto::call::req;
 use vgpu_proto::cuda::CuResult;
 
-use crate::Cu;
 use crate::cudart::GATE;
 use crate::ffi::{exports, put, put_optional, required};
 use crate::process::{live, shim};
 use crate::state::Shim;
 use crate::state::{capture, contexts, modules};
+use crate::{Cu, unserved};
 
 /// What `cuCtxGetApiVersion` answers for every context made by the forms since CUDA 3.2.
 const API_VERSION: u32 = 3020;
@@ -56,7 +56,8 @@ exports! {
         // SAFETY: by the contract of the function.
         if let Some(params) = unsafe { params.as_ref() } {
             if !params.cig.is_null() {
-                return Err(CuResult::NOT_SUPPORTED);
+                let form = "cuCtxCreate with CUDA in graphics";
+                return Err(unserved::refuse(form, "use an ordinary context"));
             }
             if !params.exec_affinity.is_null() && params.exec_affinities != 0 {
                 return Err(CuResult::UNSUPPORTED_EXEC_AFFINITY);

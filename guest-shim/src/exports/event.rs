@@ -13,6 +13,7 @@ use crate::state::Shim;
 use crate::state::capture;
 use crate::state::events::{DISABLE_TIMING, EventInfo, INTERPROCESS};
 use crate::state::streams::{Target, resolve};
+use crate::{Cu, unserved};
 
 /// `CU_EVENT_BLOCKING_SYNC`, `DISABLE_TIMING`, `INTERPROCESS`.
 const FLAGS: u32 = 7;
@@ -27,7 +28,7 @@ exports! {
             return Err(CuResult::INVALID_VALUE);
         }
         if flags & INTERPROCESS != 0 {
-            return Err(CuResult::NOT_SUPPORTED);
+            return Err(unserved::refuse("cuEventCreate with CU_EVENT_INTERPROCESS", unserved::APART));
         }
         let event = Event(shim.mint());
         shim.events.insert(event.0, Arc::new(EventInfo::new(event, ctx, flags)))?;

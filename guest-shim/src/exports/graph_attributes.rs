@@ -7,7 +7,7 @@ use crate::process::{live, shim};
 use crate::state::Shim;
 use crate::state::graphs::Kind;
 use crate::state::graphs::kernel::COOPERATIVE;
-use crate::{Cu, lock};
+use crate::{Cu, lock, unserved};
 
 /// Those that kernel nodes have (`CUkernelNodeAttrID`).
 const KERNEL: [u32; 10] = [
@@ -90,10 +90,15 @@ fn set(shim: &Shim, node: u64, id: u32, value: Value) -> Cu {
         return Err(CuResult::INVALID_VALUE);
     }
     if matches!(id, CLUSTER | PREFERRED_CLUSTER) && value[..3].iter().any(|n| *n > 1) {
-        return Err(CuResult::NOT_SUPPORTED);
+        let form = "cuGraphKernelNodeSetAttribute with clusters of more than one block";
+        return Err(unserved::refuse(
+            form,
+            "choose kernels that need no clusters",
+        ));
     }
     if id == UPDATABLE && value[0] != 0 {
-        return Err(CuResult::NOT_SUPPORTED);
+        let form = "cuGraphKernelNodeSetAttribute with device-updatable nodes";
+        return Err(unserved::refuse(form, "update the graph from the program"));
     }
     let node = shim.node(node)?;
     if !matches!(&*lock(&node.kind), Kind::Kernel(_)) {

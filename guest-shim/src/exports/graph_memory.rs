@@ -11,7 +11,7 @@ use crate::ffi::{exports, put, required};
 use crate::process::{live, shim};
 use crate::state::graphs::Kind;
 use crate::state::graphs::block::Block;
-use crate::{Cu, lock};
+use crate::{Cu, lock, unserved};
 
 /// `CUDA_MEM_ALLOC_NODE_PARAMS`.
 #[repr(C)]
@@ -124,7 +124,8 @@ pub(super) unsafe fn allocate(params: &AllocParams) -> Cu<Arc<Block>> {
     }
     let (pool, location) = (&params.pool, params.pool.location);
     if pool.allocation != PINNED || pool.handle_types != 0 || location.kind != ON_DEVICE {
-        return Err(CuResult::NOT_SUPPORTED);
+        let form = "cuGraphAddMemAllocNode of memory that is not a device's, or is shared";
+        return Err(unserved::refuse(form, "allocate it outside of the graph"));
     }
     shim.devices.get(location.id)?;
     for i in 0..params.accesses {
@@ -134,7 +135,8 @@ pub(super) unsafe fn allocate(params: &AllocParams) -> Cu<Arc<Block>> {
     }
     let context = shim.contexts.current()?;
     if context.device != location.id {
-        return Err(CuResult::NOT_SUPPORTED);
+        let form = "cuGraphAddMemAllocNode of another device's memory";
+        return Err(unserved::refuse(form, "make the device's context current"));
     }
     let place = (context.handle, context.device);
     shim.graph_memory.allocate(shim, place, params.bytes as u64)

@@ -13,7 +13,7 @@ use crate::ffi::{exports, put, required};
 use crate::process::{live, shim};
 use crate::state::Shim;
 use crate::state::graphs::{Kind, conditional, number, update};
-use crate::{Cu, lock};
+use crate::{Cu, lock, unserved};
 
 /// `CUgraphNodeParams`: the kind, and room for the parameters of any.
 #[repr(C)]
@@ -222,7 +222,13 @@ impl AnyParams {
                         Ok(Kind::Child(copy))
                     }
                     // Taking the program's graph over, with its handle.
-                    1 => Err(CuResult::NOT_SUPPORTED),
+                    1 => {
+                        let form = "cuGraphAddNode of a child graph that is taken over";
+                        Err(unserved::refuse(
+                            form,
+                            "have it cloned (CU_GRAPH_CHILD_GRAPH_OWNERSHIP_CLONE)",
+                        ))
+                    }
                     _ => Err(CuResult::INVALID_VALUE),
                 }
             }
@@ -265,7 +271,10 @@ impl AnyParams {
                 number::FREE => free(self.room[0]),
                 number::WORDS => batch(&self.view::<BatchParams>()),
                 number::CHILD | number::CONDITIONAL => Err(CuResult::NOT_SUPPORTED),
-                kind if UNSERVED.contains(&kind) => Err(CuResult::NOT_SUPPORTED),
+                kind if UNSERVED.contains(&kind) => {
+                    let form = "cuGraphAddNode of external semaphores and batches of other engines";
+                    Err(unserved::refuse(form, "do it between two graphs"))
+                }
                 _ => Err(CuResult::INVALID_VALUE),
             }
         }

@@ -14,7 +14,7 @@ use crate::state::graphs::plan::{Plan, Planned, Refusal, result};
 use crate::state::graphs::{Graph, Kind};
 use crate::state::streams::Target;
 use crate::state::{Shim, capture};
-use crate::{Cu, lock, log};
+use crate::{Cu, lock, log, unserved};
 
 /// `CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH`, `UPLOAD`, `DEVICE_LAUNCH`, `USE_NODE_PRIORITY`.
 const AUTO_FREE: u64 = 1;
@@ -34,11 +34,9 @@ pub(super) fn instantiate(shim: &Shim, graph: &Graph, flags: u64) -> Result<Arc<
         return Err(CuResult::INVALID_VALUE.into());
     }
     if flags & DEVICE_LAUNCH != 0 {
-        return Err(Refusal::new(
-            CuResult::NOT_SUPPORTED,
-            result::NOT_SUPPORTED,
-            0,
-        ));
+        let form = "cuGraphInstantiate with CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH";
+        let code = unserved::refuse(form, "launch the graph from the program");
+        return Err(Refusal::new(code, result::NOT_SUPPORTED, 0));
     }
     if capture::uses(shim, graph.handle) {
         return Err(CuResult::STREAM_CAPTURE_UNSUPPORTED.into());

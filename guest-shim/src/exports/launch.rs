@@ -17,6 +17,7 @@ use crate::state::libraries::function_in;
 use crate::state::modules::{FunctionInfo, attribute};
 use crate::state::streams::{Target, resolve};
 use crate::state::{Shim, capture};
+use crate::{Cu, unserved};
 
 /// Markers in the `extra` list.
 const EXTRA_END: usize = 0;
@@ -151,7 +152,11 @@ unsafe fn attributes(config: &Config) -> Cu<bool> {
             CLUSTER_DIMENSION | PREFERRED_CLUSTER_DIMENSION => {
                 // A cluster of one block is what a launch without clusters has.
                 if attribute.value[..3].iter().any(|n| *n > 1) {
-                    return Err(CuResult::NOT_SUPPORTED);
+                    let form = "cuLaunchKernelEx with clusters of more than one block";
+                    return Err(unserved::refuse(
+                        form,
+                        "choose kernels that need no clusters",
+                    ));
                 }
             }
             // Ignore; access policy; synchronisation policy; cluster scheduling; programmatic
@@ -159,7 +164,13 @@ unsafe fn attributes(config: &Config) -> Cu<bool> {
             // domains; shared-memory carve-out; NVLink scheduling.
             0 | 1 | 3 | 5 | 6 | 8 | 9 | 10 | 14 | 16 => {}
             // Events within a launch, device-updatable nodes, and what is newer.
-            _ => return Err(CuResult::NOT_SUPPORTED),
+            _ => {
+                let form = "cuLaunchKernelEx with launch events, device-updatable nodes or newer attributes";
+                return Err(unserved::refuse(
+                    form,
+                    "record events behind the launch; leave the attribute out",
+                ));
+            }
         }
     }
     Ok(cooperative)

@@ -9,13 +9,14 @@ use super::context::{release, retain};
 use super::module::{CACHE_CONFIGS, read_image};
 use crate::ffi::{exports, one_required, put, put_optional, required, text};
 use crate::jit::Options;
+use crate::log::refusal;
 use crate::process::{live, shim};
 use crate::session::sys::UserMemory;
 use crate::state::contexts::Context;
 use crate::state::libraries::Bytes;
 use crate::state::modules::ModuleInfo;
 use crate::state::{Shim, libraries, modules};
-use crate::{Cu, image};
+use crate::{Cu, image, unserved};
 
 exports! {
     /// Loads an image for every context. Of the library's options one says that the program preserves the image;
@@ -33,7 +34,13 @@ exports! {
         live()?;
         required(out)?;
         // SAFETY: by the contract of the function.
-        let (given, preserved) = unsafe { (image::at(code)?, preserved(options, values, count)) };
+        let (jit, preserved) = unsafe {
+            let jit = Options::read(jit_count, jit_options, jit_values)?;
+            (jit, preserved(options, values, count))
+        };
+        // SAFETY: by the contract of the function.
+        let given = unsafe { image::at(code) };
+        let given = given.inspect_err(|code| jit.told(*code, b"", b""))?;
         // SAFETY: by the contract of the function.
         let copied = |memory: UserMemory| unsafe { memory.copied() };
         let bytes = match preserved {
@@ -41,8 +48,9 @@ exports! {
             false => Bytes::Copied(copied(given.memory)),
         };
         let parts = given.parts.into_iter().map(copied).collect();
+        let library = libraries::load(live()?, (bytes, parts), &jit)?;
         // SAFETY: by the contract of the function.
-        unsafe { load(out, (bytes, parts), (jit_count, jit_options, jit_values)) }
+        unsafe { put(out, library) }
     }
 
     /// Loads a file of the guest for every context.
@@ -61,9 +69,12 @@ exports! {
         required(path)?;
         // SAFETY: by the contract of the function.
         let path = OsStr::from_bytes(unsafe { CStr::from_ptr(path) }.to_bytes());
-        let image = (Bytes::Copied(read_image(path)?), Vec::new());
         // SAFETY: by the contract of the function.
-        unsafe { load(out, image, (jit_count, jit_options, jit_values)) }
+        let jit = unsafe { Options::read(jit_count, jit_options, jit_values) }?;
+        let bytes = read_image(path).inspect_err(|code| jit.told(*code, b"", b""))?;
+        let library = libraries::load(live()?, (Bytes::Copied(bytes), Vec::new()), &jit)?;
+        // SAFETY: by the contract of the function.
+        unsafe { put(out, library) }
     }
 
     /// Unloads; its kernels are no more.
@@ -145,15 +156,25 @@ exports! {
         Ok(())
     }
 
-    /// Managed variables are not served: none is found.
+    /// Managed variables are not served: none is found. The CUDA runtime asks without a context, and goes on without an
+    /// address for the program if it is told that they are not supported; it gives up for any other error.
     fn cuLibraryGetManaged(out: *mut u64, size: *mut usize, library: u64, name: *const c_char) {
         let shim = live()?;
         // SAFETY: by the contract of the function.
         let name = unsafe { text(name) }?;
         let library = shim.libraries.get(library)?;
         one_required(out, size)?;
-        let module = library.module(shim, &*shim.contexts.current()?)?;
-        Err(of_kernel(shim, &module, name, CuResult::NOT_FOUND))
+        let way_out = "use cudaMallocManaged (cuMemAllocManaged)";
+        let Ok(context) = shim.contexts.current() else {
+            let form = "cuLibraryGetManaged, which programs with `__managed__` variables call,";
+            return Err(unserved::refuse(form, way_out));
+        };
+        let code = of_kernel(shim, &*library.module(shim, &context)?, name, CuResult::NOT_FOUND);
+        if code == CuResult::NOT_FOUND {
+            let why = format!("`__managed__` variables are not served: {way_out}");
+            refusal::keep(code, why.as_bytes());
+        }
+        Err(code)
     }
 
     /// Functions with one address for the program and for devices need memory that both reach coherently:
@@ -291,18 +312,4 @@ unsafe fn preserved(options: *const u32, values: *mut *mut c_void, count: c_uint
     (0..count as usize).any(|i| unsafe {
         options.add(i).read() == BINARY_IS_PRESERVED && !values.add(i).read().is_null()
     })
-}
-
-/// # Safety
-/// As cuLibraryLoadData, for a complete image.
-unsafe fn load(
-    out: *mut u64,
-    image: (Bytes, Vec<Vec<u8>>),
-    (count, options, values): (c_uint, *const u32, *mut *mut c_void),
-) -> Cu {
-    // SAFETY: by this function's contract.
-    let options = unsafe { Options::read(count, options, values) }?;
-    let library = libraries::load(live()?, image, &options)?;
-    // SAFETY: by this function's contract.
-    unsafe { put(out, library) }
 }

@@ -11,6 +11,7 @@ use crate::process::{live, shim};
 use crate::state::capture;
 use crate::state::memory::{allocate, free};
 use crate::state::pinned::{Label, Origin};
+use crate::{Cu, unserved};
 
 /// Rows of pitched memory begin at multiples of this, as on every GPU since Maxwell.
 const PITCH: usize = 512;
@@ -133,7 +134,8 @@ exports! {
             return Err(CuResult::INVALID_VALUE);
         }
         if flags & IOMEMORY != 0 {
-            return Err(CuResult::NOT_SUPPORTED);
+            let form = "cuMemHostRegister with CU_MEMHOSTREGISTER_IOMEMORY";
+            return Err(unserved::refuse(form, "copy through the program's memory"));
         }
         capture::unsafe_call(shim)?;
         // Every registered range is portable and mapped since CUDA 4.0 with unified addresses.

@@ -30,10 +30,11 @@ exports! {
         // SAFETY: by the contract of the function.
         let path = OsStr::from_bytes(unsafe { CStr::from_ptr(path) }.to_bytes());
         let context = shim.contexts.current()?;
-        let mut bytes = read_image(path)?;
-        let memory = UserMemory { at: bytes.as_mut_ptr(), len: bytes.len() };
         // SAFETY: no options.
         let options = unsafe { Options::read(0, std::ptr::null(), std::ptr::null_mut()) }?;
+        let bytes = read_image(path).inspect_err(|code| options.told(*code, b"", b""));
+        let mut bytes = bytes?;
+        let memory = UserMemory { at: bytes.as_mut_ptr(), len: bytes.len() };
         let module = modules::load(shim, &context, memory, &options)?;
         // SAFETY: by the contract of the function.
         unsafe { put(out, module) }
@@ -250,7 +251,8 @@ unsafe fn load(
     // SAFETY: by this function's contract.
     let options = unsafe { Options::read(count, options, values) }?;
     // SAFETY: by this function's contract.
-    let given = unsafe { image::at(data) }?;
+    let given = unsafe { image::at(data) };
+    let given = given.inspect_err(|code| options.told(*code, b"", b""))?;
     let loaded = modules::load(shim, &context, given.memory, &options);
     if loaded != Err(CuResult::NO_BINARY_FOR_GPU) || given.parts.is_empty() {
         return loaded;

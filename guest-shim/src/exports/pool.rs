@@ -4,11 +4,11 @@ use std::ffi::{c_int, c_void};
 
 use vgpu_proto::cuda::CuResult;
 
-use crate::Cu;
 use crate::ffi::{exports, put, required};
 use crate::process::{live, shim};
 use crate::state::pools::{self, attribute};
 use crate::state::streams::resolve;
+use crate::{Cu, unserved};
 
 /// `CU_MEM_ALLOCATION_TYPE_PINNED`.
 pub(super) const PINNED: u32 = 1;
@@ -144,8 +144,13 @@ exports! {
         if props.allocation != PINNED {
             return Err(CuResult::INVALID_VALUE);
         }
-        if props.handle_types != 0 || props.location.kind != ON_DEVICE {
-            return Err(CuResult::NOT_SUPPORTED);
+        if props.handle_types != 0 {
+            let form = "cuMemPoolCreate with shareable handles";
+            return Err(unserved::refuse(form, unserved::APART));
+        }
+        if props.location.kind != ON_DEVICE {
+            let form = "cuMemPoolCreate of host memory";
+            return Err(unserved::refuse(form, "use cuMemHostAlloc for page-locked memory"));
         }
         let pool = shim.create_pool(props.location.id, props.most as u64)?;
         // SAFETY: by the contract of the function.
@@ -224,7 +229,11 @@ unsafe fn device_at(place: *const Location, kind: u32) -> Cu<c_int> {
         (PINNED, ON_DEVICE) => Ok(place.id),
         // Pools of managed memory, which may have no place, and of the host's are not served.
         (PINNED, ON_DEVICE..=ON_NUMA_CURRENT) | (MANAGED, NO_PLACE..=ON_NUMA_CURRENT) => {
-            Err(CuResult::NOT_SUPPORTED)
+            let form = "cuMemGetDefaultMemPool, cuMemGetMemPool, cuMemSetMemPool of managed or host memory";
+            Err(unserved::refuse(
+                form,
+                "use cuMemAllocManaged and cuMemHostAlloc",
+            ))
         }
         _ => Err(CuResult::INVALID_VALUE),
     }

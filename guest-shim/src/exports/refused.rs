@@ -2,20 +2,19 @@
 //! missing, and have one where they are not supported.
 
 use std::ffi::{c_int, c_uint, c_void};
-use std::sync::atomic::AtomicBool;
 
 use vgpu_proto::cuda::CuResult;
 
 use crate::ffi::{exports, put, required};
 use crate::process::live;
-use crate::{Cu, log};
+use crate::{Cu, unserved};
 
 exports! {
     /// Processes of guests are not checkpointed: this one runs.
     fn cuCheckpointProcessGetState(pid: c_int, state: *mut c_int) {
         const RUNNING: c_int = 0;
         required(state)?;
-        own(pid)?;
+        own(pid, "cuCheckpointProcessGetState")?;
         // SAFETY: by the contract of the function.
         unsafe { put(state, RUNNING) }
     }
@@ -23,29 +22,29 @@ exports! {
     /// The thread that a checkpoint would be restored on: the process's first.
     fn cuCheckpointProcessGetRestoreThreadId(pid: c_int, thread: *mut c_int) {
         required(thread)?;
-        own(pid)?;
+        own(pid, "cuCheckpointProcessGetRestoreThreadId")?;
         // SAFETY: by the contract of the function.
         unsafe { put(thread, pid) }
     }
 
     /// Processes of guests are not checkpointed.
     fn cuCheckpointProcessLock(_pid: c_int, _args: *mut c_void) {
-        checkpoint()
+        Err(checkpoint("cuCheckpointProcessLock"))
     }
 
     /// Never locked.
     fn cuCheckpointProcessUnlock(pid: c_int, _args: *mut c_void) {
-        not_locked(pid)
+        not_locked(pid, "cuCheckpointProcessUnlock")
     }
 
     /// Never locked.
     fn cuCheckpointProcessCheckpoint(pid: c_int, _args: *mut c_void) {
-        not_locked(pid)
+        not_locked(pid, "cuCheckpointProcessCheckpoint")
     }
 
     /// Never locked.
     fn cuCheckpointProcessRestore(pid: c_int, _args: *mut c_void) {
-        not_locked(pid)
+        not_locked(pid, "cuCheckpointProcessRestore")
     }
 
     /// There are no contexts on a part of a device.
@@ -53,7 +52,7 @@ exports! {
         live()?;
         required(out)?;
         required(resources)?;
-        green(count > 0)
+        green("cuDevResourceGenerateDesc", count > 0)
     }
 
     /// There are no contexts on a part of a device.
@@ -63,45 +62,36 @@ exports! {
         let shim = live()?;
         required(out)?;
         shim.devices.get(device)?;
-        green(desc != 0 && flags == DEFAULT_STREAM)
+        green("cuGreenCtxCreate", desc != 0 && flags == DEFAULT_STREAM)
     }
 }
 
 /// Also before cuInit: it is one process's question about another.
-fn checkpoint() -> Cu {
-    static SAID: AtomicBool = AtomicBool::new(false);
-    log::once(
-        &SAID,
-        "checkpoints of processes (cuCheckpoint…) are not served (CUDA_ERROR_NOT_SUPPORTED)",
-    );
-    Err(CuResult::NOT_SUPPORTED)
+fn checkpoint(symbol: &'static str) -> CuResult {
+    let way_out =
+        "processes with GPU work are not checkpointed; have the program save what it needs itself";
+    unserved::refuse(symbol, way_out)
 }
 
 /// Only what this process does with CUDA is known here.
-fn own(pid: c_int) -> Cu {
+fn own(pid: c_int, symbol: &'static str) -> Cu {
     match u32::try_from(pid) {
         Ok(pid) if pid == std::process::id() => Ok(()),
-        Ok(1..) => checkpoint(),
+        Ok(1..) => Err(checkpoint(symbol)),
         _ => Err(CuResult::INVALID_VALUE),
     }
 }
 
 /// What a process that runs answers to what wants it locked.
-fn not_locked(pid: c_int) -> Cu {
-    own(pid)?;
+fn not_locked(pid: c_int, symbol: &'static str) -> Cu {
+    own(pid, symbol)?;
     Err(CuResult::ILLEGAL_STATE)
 }
 
 /// What a call with such arguments is told.
-fn green(right: bool) -> Cu {
-    static SAID: AtomicBool = AtomicBool::new(false);
-    if !right {
-        return Err(CuResult::INVALID_VALUE);
+fn green(symbol: &'static str, right: bool) -> Cu {
+    match right {
+        true => Err(unserved::refuse(symbol, unserved::GREEN)),
+        false => Err(CuResult::INVALID_VALUE),
     }
-    log::once(
-        &SAID,
-        "contexts on a part of a device (green contexts) are not served \
-         (CUDA_ERROR_NOT_SUPPORTED); use an ordinary context",
-    );
-    Err(CuResult::NOT_SUPPORTED)
 }

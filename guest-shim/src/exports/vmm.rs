@@ -5,9 +5,9 @@ use std::ffi::{c_int, c_void};
 use vgpu_proto::cuda::CuResult;
 
 use super::pool::{AccessDesc, Location, ON_DEVICE, PINNED};
-use crate::Cu;
 use crate::ffi::{exports, put, required};
 use crate::process::{live, shim};
+use crate::{Cu, unserved};
 use crate::{state::Shim, state::memory::Range};
 
 /// `CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT`, the last of the kinds of places.
@@ -38,7 +38,8 @@ impl Properties {
         // For sharing between processes. NCCL and PyTorch want file descriptors of all memory in case they share it,
         // and only to share it is refused.
         if !matches!(self.handle_types, 0 | FILE_DESCRIPTOR) {
-            return Err(CuResult::NOT_SUPPORTED);
+            let form = "cuMemCreate with shareable handles that are no file descriptors";
+            return Err(unserved::refuse(form, unserved::APART));
         }
         Ok(self.location.id)
     }

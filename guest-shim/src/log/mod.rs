@@ -1,8 +1,10 @@
 //! What the library says on standard error: nothing, unless something ended or VGPU_LOG asks. And to the program,
-//! if it listens ([`heard`]).
+//! if it listens ([`heard`]). Why a call fails: [`refusal`].
 
 pub(crate) mod heard;
+pub(crate) mod refusal;
 
+use std::env::VarError;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -25,8 +27,20 @@ fn level() -> Level {
         Ok("off") => Level::Off,
         Ok("warn") => Level::Warn,
         Ok("info" | "debug" | "trace") => Level::Info,
-        _ => Level::Error,
+        Ok("" | "error") | Err(VarError::NotPresent) => Level::Error,
+        unknown => {
+            let unknown = unknown.unwrap_or("that");
+            write(&format!(
+                "VGPU_LOG={unknown} is unknown and taken for error: say off, error, warn or info"
+            ));
+            Level::Error
+        }
     })
+}
+
+fn write(text: &str) {
+    let line = format!("vgpu: {text}\n");
+    crate::session::sys::write_fd(libc::STDERR_FILENO, line.as_bytes());
 }
 
 /// Tells the user why something fails, the first time.
@@ -39,8 +53,7 @@ pub(crate) fn once(said: &AtomicBool, text: &str) {
 /// Writes one line, if the level asks for it. A closed standard error is no reason to fail.
 pub(crate) fn line(at: Level, text: &str) {
     if at <= level() {
-        let line = format!("vgpu: {text}\n");
-        crate::session::sys::write_fd(libc::STDERR_FILENO, line.as_bytes());
+        write(text);
     }
     heard::say(at, text);
 }

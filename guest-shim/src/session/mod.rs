@@ -418,6 +418,13 @@ impl Session {
         // The first error counts, as in CUDA: later ones are often its consequences.
         let first = place.compare_exchange(0, status.0, Ordering::AcqRel, Ordering::Acquire);
         if first.is_ok() && status.is_sticky() {
+            log::line(
+                log::Level::Error,
+                &format!(
+                    "the device failed, and every later call returns this error: start the program again. The \
+                     host's log names the kernel and the address where its driver does [{status}]"
+                ),
+            );
             self.fail_host_functions(status);
         }
     }

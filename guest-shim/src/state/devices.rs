@@ -1,13 +1,14 @@
 //! The devices that the program sees, and everything immutable about them.
 
 use std::sync::OnceLock;
+use std::sync::atomic::AtomicBool;
 
 use vgpu_proto::call::req;
 use vgpu_proto::cuda::{CuResult, OFFERED_CUDA_VERSION};
 use vgpu_proto::handshake::{DeviceInfo, Welcome};
 
 use super::Shim;
-use crate::Cu;
+use crate::{Cu, log};
 
 /// `CUdevice_attribute` numbers that the library itself needs.
 pub(crate) mod attribute {
@@ -116,7 +117,13 @@ impl Devices {
     /// CUDA_ERROR_INVALID_DEVICE for a device that is named twice.
     pub(crate) fn new(welcome: &Welcome, visible: Option<&str>) -> Cu<Devices> {
         let all = &welcome.devices;
-        let list = chosen(all, visible)?
+        let chosen = chosen(all, visible)?;
+        if let Some(visible) = visible
+            && chosen.is_empty()
+        {
+            say_hidden(visible, all.len());
+        }
+        let list = chosen
             .into_iter()
             .map(|n| Device::new(n as u32, all[n].clone()))
             .collect();
@@ -159,6 +166,17 @@ impl Devices {
             .map(|n| n as i32)
             .ok_or(CuResult::INVALID_DEVICE)
     }
+}
+
+/// Tells the user why cuInit finds no device.
+fn say_hidden(visible: &str, devices: usize) {
+    static SAID: AtomicBool = AtomicBool::new(false);
+    let text = format!(
+        "cuInit finds no device: CUDA_VISIBLE_DEVICES={visible:?} hides each of the {devices} that this VM has; \
+         leave it unset, or name one (0, or the beginning of a UUID) [{}]",
+        CuResult::NO_DEVICE
+    );
+    log::once(&SAID, &text);
 }
 
 /// Positions in order of appearance; as the driver reads it: numbers, as far as their digits go, or beginnings of

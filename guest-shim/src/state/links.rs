@@ -65,14 +65,13 @@ pub(crate) fn link(shim: &Shim, ctx: Ctx, inputs: &[Input], options: &Options) -
         error_log_len: options.error_len(),
     };
     let images: Vec<_> = inputs.iter().map(Input::sent).collect();
-    let (status, reply) = modules::until_had(shim, &images, || session.call_with_failure(&call))?;
-    if let Some(reply) = &reply {
-        modules::say_refused(status, &reply.error_log);
+    let answer = modules::until_had(shim, &images, || session.call_with_failure(&call));
+    match &answer {
+        Ok((status, Some(reply))) => options.told(*status, &reply.info_log, &reply.error_log),
+        Ok((status, None)) => options.told(*status, b"", b""),
+        Err(code) => options.told(*code, b"", b""),
     }
-    match &reply {
-        Some(reply) => options.store(&reply.info_log, &reply.error_log),
-        None => options.store(b"", b""),
-    }
+    let (status, reply) = answer?;
     if !status.is_ok() {
         return Err(status);
     }

@@ -205,16 +205,15 @@ pub(crate) fn load_sent(
         info_log_len: options.info_len(),
         error_log_len: options.error_len(),
     };
-    let (status, reply) = until_had(shim, &[(image, memory)], || {
+    let answer = until_had(shim, &[(image, memory)], || {
         shim.session.call_with_failure(&call)
-    })?;
-    if let Some(reply) = &reply {
-        say_refused(status, &reply.error_log);
+    });
+    match &answer {
+        Ok((status, Some(reply))) => options.told(*status, &reply.info_log, &reply.error_log),
+        Ok((status, None)) => options.told(*status, b"", b""),
+        Err(code) => options.told(*code, b"", b""),
     }
-    match &reply {
-        Some(reply) => options.store(&reply.info_log, &reply.error_log),
-        None => options.store(b"", b""),
-    }
+    let (status, reply) = answer?;
     let Some(module) = reply.filter(|_| status.is_ok()).map(|r| r.module) else {
         return Err(if status.is_ok() {
             CuResult::UNKNOWN
@@ -224,6 +223,7 @@ pub(crate) fn load_sent(
     };
     // SAFETY: whoever named the image vouched for its bytes; they are only read, here.
     let bytes = unsafe { std::slice::from_raw_parts(memory.at.cast_const(), memory.len) };
+    say_managed(bytes);
     let info = Arc::new(ModuleInfo {
         handle: module,
         ctx: context.handle,
@@ -234,6 +234,19 @@ pub(crate) fn load_sent(
     });
     shim.modules.insert(module.0, info.clone())?;
     Ok(info)
+}
+
+/// Tells the user of managed variables in PTX: they are device memory here, which the program cannot touch.
+fn say_managed(image: &[u8]) {
+    static SAID: AtomicBool = AtomicBool::new(false);
+    let text = std::str::from_utf8(image).unwrap_or_default();
+    if text.contains(".attribute(.managed") {
+        log::once(
+            &SAID,
+            "a module has `__managed__` variables, which are not served: kernels use them, and the program must not \
+             touch them; use cudaMallocManaged (cuMemAllocManaged)",
+        );
+    }
 }
 
 /// Sends an image unless the host has it.
@@ -292,14 +305,6 @@ pub(crate) fn until_had<T>(
     match call()? {
         (CuResult::FILE_NOT_FOUND, _) => Err(CuResult::OPERATING_SYSTEM),
         answer => Ok(answer),
-    }
-}
-
-/// Tells the user why the host has no memory for a module.
-pub(crate) fn say_refused(status: CuResult, why: &[u8]) {
-    static SAID: AtomicBool = AtomicBool::new(false);
-    if status == CuResult::OUT_OF_MEMORY && !why.is_empty() {
-        log::once(&SAID, &String::from_utf8_lossy(why));
     }
 }
 
