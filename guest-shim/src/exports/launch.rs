@@ -6,10 +6,8 @@ use std::sync::Arc;
 use vgpu_proto::call::req;
 use vgpu_proto::cuda::CuResult;
 
-use crate::Cu;
 use crate::ffi::{DefaultStream, exports};
 use crate::process::live;
-use crate::session::mirror::Reach;
 use crate::state::contexts::Context;
 use crate::state::devices::{Device, attribute as device_attribute};
 use crate::state::graphs::{KernelNode, Kind};
@@ -210,11 +208,7 @@ unsafe fn launch(
             return Ok(());
         }
     }
-    let reach = match function.direct {
-        true => Reach::Named(&named),
-        false => Reach::Any,
-    };
-    let _work = target.order(shim, reach)?;
+    let _work = target.order(shim, named.reach(function.direct))?;
     let call = req::LaunchKernel {
         ctx: target.ctx(),
         stream: target.stream,

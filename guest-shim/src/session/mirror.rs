@@ -161,7 +161,7 @@ pub(crate) enum Writers {
 pub(crate) enum Reach<'a> {
     /// All: it may find addresses in memory.
     Any,
-    /// Those of these addresses for kernels.
+    /// Those that hold these addresses for kernels.
     Named(&'a [u64]),
 }
 

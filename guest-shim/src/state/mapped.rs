@@ -7,12 +7,31 @@ use vgpu_proto::call::req;
 use vgpu_proto::cuda::{CuResult, Stream};
 use vgpu_proto::limits::HOST_SPACE;
 
-use super::pinned::{self, Block, Origin};
+use super::pinned::{self, Block, Origin, Word};
 use super::streams::Target;
 use super::{Shim, capture};
-use crate::session::mirror::Writers;
+use crate::session::mirror::{Reach, Writers};
 use crate::session::sys::UserMemory;
 use crate::{Cu, lock, log};
+
+/// What the parameters of a kernel name.
+#[derive(Debug, Default)]
+pub(crate) struct Named {
+    /// First addresses of blocks.
+    places: Vec<u64>,
+    /// One may be an address of a block of which nobody can tell which.
+    astray: bool,
+}
+
+impl Named {
+    /// Which blocks the kernel may use, if it reaches nothing else than its parameters name, or anything.
+    pub(crate) fn reach(&self, direct: bool) -> Reach<'_> {
+        match direct && !self.astray {
+            true => Reach::Named(&self.places),
+            false => Reach::Any,
+        }
+    }
+}
 
 impl Shim {
     /// Is this an address of memory that kernels reach, or one that only kernels have?
@@ -52,17 +71,20 @@ impl Shim {
         (len <= block.size - offset).then_some(block.place + offset as u64)
     }
 
-    /// Lets kernels reach the blocks that their parameters may name: each word that is an address of one. Returns
-    /// these words.
+    /// Lets kernels reach the blocks that their parameters may name: those that a word is an address of, or near.
     ///
     /// # Errors
     /// The host's.
-    pub(crate) fn reach_named(&self, words: impl Iterator<Item = u64>) -> Cu<Vec<u64>> {
-        let mut named = Vec::new();
-        for word in words.filter(|word| HOST_SPACE.contains(word)) {
-            if let Some((block, _)) = self.pinned.placed(word) {
-                self.map(&block)?;
-                named.push(word);
+    pub(crate) fn reach_named(&self, words: impl Iterator<Item = u64>) -> Cu<Named> {
+        let mut named = Named::default();
+        for word in words {
+            match self.pinned.word(word) {
+                Word::Other => {}
+                Word::Of(block) => {
+                    self.map(&block)?;
+                    named.places.push(block.place);
+                }
+                Word::Astray => named.astray = true,
             }
         }
         Ok(named)

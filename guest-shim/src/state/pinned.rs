@@ -15,6 +15,10 @@ use vgpu_proto::limits::HOST_SPACE;
 use crate::{Cu, lock};
 
 const PAGE: u64 = 4096;
+/// Between two blocks: an address before the first byte of one, or behind its last, is near no other.
+const APART: u64 = 64 << 10;
+/// So far from a block an address is still near it: its end, or what a kernel adds a negative offset to.
+const NEAR: u64 = APART / 2;
 /// Blocks that are at least as large begin at such a boundary, so that the system can use its large pages.
 const LARGE: u64 = 2 << 20;
 
@@ -58,9 +62,26 @@ impl Block {
         self.place + (address - self.base) as u64
     }
 
+    /// How far an address for kernels is from those that it has.
+    fn distance(&self, address: u64) -> u64 {
+        let behind = address.saturating_sub(self.place + self.size as u64);
+        behind.max(self.place.saturating_sub(address))
+    }
+
     fn holds(&self, address: usize) -> bool {
         address >= self.base && address - self.base < self.size
     }
+}
+
+/// What a word is that a kernel may take for an address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Word {
+    /// No address of a block, nor near one.
+    Other,
+    /// Of this block, or near it.
+    Of(Block),
+    /// Where blocks may be, but near none.
+    Astray,
 }
 
 /// What a new block is.
@@ -214,6 +235,16 @@ impl Pinned {
         block.map(|block| (block, at))
     }
 
+    /// What a word is to kernels.
+    pub(crate) fn word(&self, word: u64) -> Word {
+        if !(HOST_SPACE.start - NEAR..HOST_SPACE.end + NEAR).contains(&word) {
+            return Word::Other;
+        }
+        let near = lock(&self.books).nearest(word);
+        let near = near.filter(|block| block.distance(word) <= NEAR);
+        near.map_or(Word::Astray, Word::Of)
+    }
+
     /// Gives a block addresses for kernels, if it has none.
     ///
     /// # Errors
@@ -280,6 +311,27 @@ impl Books {
         block.holds(address).then_some(*block)
     }
 
+    /// The block with addresses for kernels that is nearest to one of these.
+    fn nearest(&self, address: u64) -> Option<Block> {
+        let (own, placed) = (&self.blocks, &self.places);
+        let own = [
+            own.range(..=address as usize).next_back(),
+            own.range(address as usize..).next(),
+        ];
+        let placed = [
+            placed.range(..=address).next_back(),
+            placed.range(address..).next(),
+        ];
+        let own = own.into_iter().flatten().map(|(_, block)| block);
+        let own = own.filter(|block| block.place == block.base as u64);
+        let placed = placed.into_iter().flatten();
+        let placed = placed.filter_map(|(_, base)| self.blocks.get(base));
+        let nearest = own
+            .chain(placed)
+            .min_by_key(|block| block.distance(address));
+        nearest.copied()
+    }
+
     /// Maps `size` bytes, `within` bytes after a page's beginning, in [`HOST_SPACE`]: after what was taken last,
     /// then from its beginning.
     fn take(&mut self, size: usize, within: u64, access: i32) -> Option<u64> {
@@ -295,7 +347,7 @@ impl Books {
                     continue;
                 }
                 if let Some(at) = map(at, len as usize, access, libc::MAP_FIXED_NOREPLACE) {
-                    self.cursor = at + len;
+                    self.cursor = at + len + APART;
                     return Some(at + within);
                 }
                 // Somebody else's, or the system has no such addresses: then this soon ends.
@@ -305,18 +357,16 @@ impl Books {
         None
     }
 
-    /// Is some of a range one of ours? The end of the last such.
+    /// Is some of a range one of ours, or too near one? Where such is no more.
     fn occupied(&self, at: u64, len: u64) -> Option<u64> {
-        let end = at + len;
+        let end = at + len + APART;
         let own = self.blocks.range(..end as usize).next_back();
         let own = own.map(|(base, block)| (*base + block.size) as u64);
         let placed = self.places.range(..end).next_back();
         let placed = placed
             .and_then(|(place, base)| self.blocks.get(base).map(|block| place + block.size as u64));
-        own.into_iter()
-            .chain(placed)
-            .filter(|last| *last > at)
-            .max()
+        let last = own.into_iter().chain(placed).max();
+        last.map(|last| last + APART).filter(|free| *free > at)
     }
 }
 
@@ -420,6 +470,42 @@ mod tests {
         assert_eq!(pinned.unregister(at), Ok(()));
         assert_eq!(pinned.placed(placed.place), None);
         release(&pinned.take(base, Origin::Allocated).expect("it is there"));
+    }
+
+    #[test]
+    fn a_word_is_of_the_block_that_it_is_in_or_near() {
+        let pinned = Pinned::default();
+        let allocate = |size| pinned.allocate(size, Origin::Allocated, LABEL);
+        let [one, other] = [100, 8192].map(|size| allocate(size).expect("memory"));
+        let own = vec![1_u8; 10_000];
+        let at = own.as_ptr() as usize;
+        pinned.register(at, 9_000, LABEL).expect("it is free");
+        let placed = pinned.place(at).expect("there is room");
+        for block in [one, other, placed] {
+            let end = block.place + block.size as u64;
+            for word in [
+                block.place,
+                end - 1,
+                end,
+                end + 4,
+                block.place - 4,
+                end + NEAR,
+            ] {
+                assert_eq!(pinned.word(word), Word::Of(block), "{word:#x}");
+            }
+        }
+        assert_eq!(pinned.word(at as u64), Word::Other);
+        assert_eq!(pinned.word(HOST_SPACE.end - 1), Word::Astray);
+        assert_eq!(pinned.word(HOST_SPACE.start - NEAR - 1), Word::Other);
+        for block in [one, other] {
+            release(
+                &pinned
+                    .take(block.base, Origin::Allocated)
+                    .expect("it is there"),
+            );
+        }
+        assert_eq!(pinned.unregister(at), Ok(()));
+        assert_eq!(pinned.word(one.place), Word::Astray);
     }
 
     #[test]
