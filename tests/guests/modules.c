@@ -232,6 +232,20 @@ static void linking(void) {
     OK(cuLinkAddData(state, PTX, (void *)guest_ptx, strlen(guest_ptx) + 1, "x", 0, NULL, NULL));
     OK(cuLinkComplete(state, &image, &size));
     OK(cuLinkDestroy(state));
+    /* Many parts, none of which the host has seen. */
+    OK(cuLinkCreate_v2(0, NULL, NULL, &state));
+    for (int part = 0; part < 20; part++) {
+        char text[200];
+        snprintf(text, sizeof text,
+                 ".version 7.0\n.target sm_70\n.address_size 64\n.visible .entry part%d() { ret; }\n", part);
+        OK(cuLinkAddData_v2(state, PTX, text, strlen(text) + 1, "part", 0, NULL, NULL));
+    }
+    OK(cuLinkComplete(state, &image, &size));
+    OK(cuModuleLoadData(&module, image));
+    OK(cuModuleGetFunction(&f, module, "part0"));
+    OK(cuModuleGetFunction(&f, module, "part19"));
+    OK(cuLinkDestroy(state));
+    OK(cuModuleUnload(module));
 }
 
 /* A fatbin with one entry: PTX (kind 1) or machine code (kind 2) for an architecture. */

@@ -86,6 +86,18 @@ impl Source {
     }
 }
 
+/// A whole image that the session has in memory.
+#[derive(Debug)]
+struct Held {
+    whole: Arc<Whole>,
+    /// vgpud is done with it.
+    kept: bool,
+    /// It was loaded; before that the guest counts on it.
+    loaded: bool,
+    /// When its last piece came.
+    moved: Instant,
+}
+
 #[derive(Debug)]
 struct Upload {
     room: Room,
@@ -104,8 +116,8 @@ pub(super) struct Images {
     /// Images so far, for their numbers.
     begun: u64,
     uploads: HashMap<ImageHash, Upload>,
-    /// Whole images that vgpud has not said to be done with: until then the cache does not have them.
-    held: HashMap<ImageHash, Arc<Whole>>,
+    /// Whole images that the cache may not have: vgpud has not said to be done with them, or could not keep them.
+    held: HashMap<ImageHash, Held>,
     /// Images without memory, and why; `None`: it was given up. What the guest sends of them is dropped; the
     /// load is told.
     refused: HashMap<ImageHash, Option<String>>,
@@ -140,7 +152,9 @@ impl Images {
                 && fs::symlink_metadata(self.cached(hash))
                     .is_ok_and(|m| m.is_file() && m.len() == len)
         };
-        self.held.get(hash).is_some_and(|held| held.len == len)
+        self.held
+            .get(hash)
+            .is_some_and(|held| held.whole.len == len)
             || sent.is_some_and(|sent| sent.len == len && sent.received == len)
             || cached()
     }
@@ -152,11 +166,54 @@ impl Images {
     pub(super) fn begin(&mut self, hash: &ImageHash, len: u64) -> Result<u64, ImageError> {
         self.uploads.remove(hash);
         self.refused.remove(hash);
+        if self.uploads.len() >= MAX_UPLOADS {
+            self.settle();
+        }
         if len == 0 || len > MAX_IMAGE || self.uploads.len() >= MAX_UPLOADS {
             return Err(ImageError::Order);
         }
         self.begun += 1;
         Ok(self.begun)
+    }
+
+    /// Of a link the guest sends many images before the first is used: the oldest that came whole is unfinished no
+    /// longer.
+    fn settle(&mut self) {
+        let whole = self.uploads.iter().filter(|(_, u)| u.received == u.len);
+        let oldest = whole.min_by_key(|(_, upload)| upload.moved);
+        if let Some((&hash, _)) = oldest
+            && let Some(upload) = self.uploads.remove(&hash)
+            && let Err(e) = self.hold(hash, upload, false)
+        {
+            tracing::warn!("{e}");
+        }
+    }
+
+    /// Takes an image that came whole, which vgpud may now keep.
+    fn hold(
+        &mut self,
+        hash: ImageHash,
+        upload: Upload,
+        loaded: bool,
+    ) -> Result<Arc<Whole>, ImageError> {
+        if *upload.hasher.finalize().as_bytes() != hash {
+            return Err(ImageError::Hash);
+        }
+        let Upload {
+            room, len, moved, ..
+        } = upload;
+        let image = room.image;
+        self.vgpud.send(FromWorker::ImageWhole { image, hash });
+        let whole = Arc::new(Whole { room, len });
+        let held = Held {
+            whole: Arc::clone(&whole),
+            kept: false,
+            loaded,
+            moved,
+        };
+        self.held.insert(hash, held);
+        self.damaged.remove(&hash);
+        Ok(whole)
     }
 
     /// vgpud has answered: the memory, or why there is none.
@@ -203,8 +260,15 @@ impl Images {
             tracing::info!("{} bytes of a module image are given up", upload.len);
             self.refuse(hash, None);
         }
-        let left = self.uploads.values();
-        left.map(|upload| STALLED - idle(upload)).min()
+        let unused = |held: &Held| held.kept && !held.loaded;
+        let late = |held: &Held| now.saturating_duration_since(held.moved) >= STALLED;
+        self.held.retain(|_, held| !(unused(held) && late(held)));
+        let held = self.held.values().filter(|held| unused(held));
+        let held = held.map(|held| held.moved);
+        let moved = self.uploads.values().map(|upload| upload.moved).chain(held);
+        moved
+            .map(|moved| STALLED - now.saturating_duration_since(moved))
+            .min()
     }
 
     /// Takes a piece of an image that has begun.
@@ -262,19 +326,15 @@ impl Images {
             if upload.len != len || upload.received != len {
                 return Err(ImageError::Incomplete);
             }
-            if upload.hasher.finalize().as_bytes() != hash {
-                return Err(ImageError::Hash);
-            }
-            let (image, hash) = (upload.room.image, *hash);
-            self.vgpud.send(FromWorker::ImageWhole { image, hash });
-            let room = upload.room;
-            let whole = Arc::new(Whole { room, len });
-            self.held.insert(hash, Arc::clone(&whole));
-            self.damaged.remove(&hash);
-            return Ok(Source::Whole(whole));
+            return self.hold(*hash, upload, true).map(Source::Whole);
         }
-        if let Some(held) = self.held.get(hash).filter(|held| held.len == len) {
-            return Ok(Source::Whole(Arc::clone(held)));
+        if let Some(held) = self.held.get_mut(hash).filter(|held| held.whole.len == len) {
+            held.loaded = true;
+            let whole = Arc::clone(&held.whole);
+            if held.kept {
+                self.held.remove(hash);
+            }
+            return Ok(Source::Whole(whole));
         }
         if !self.present(hash, len) {
             return Err(ImageError::Incomplete);
@@ -282,9 +342,17 @@ impl Images {
         Ok(Source::Cached(File::open(self.cached(hash))?))
     }
 
-    /// vgpud has put an image into the cache, or will not: the memory is no longer needed for that.
+    /// vgpud has put an image into the cache, or will not: the memory is no longer needed for that. Where the image
+    /// is not in the cache, it is for the load that the guest sent it for.
     pub(super) fn kept(&mut self, image: u64) {
-        self.held.retain(|_, held| held.room.image != image);
+        let is = |(_, held): &(&ImageHash, &mut Held)| held.whole.room.image == image;
+        let Some((&hash, held)) = self.held.iter_mut().find(is) else {
+            return;
+        };
+        held.kept = true;
+        if held.loaded || self.cached(&hash).exists() {
+            self.held.remove(&hash);
+        }
     }
 
     /// A cached image turned out to be damaged: the guest sends it again, and vgpud replaces it.
@@ -352,6 +420,54 @@ mod tests {
         assert!(matches!(images.finish(&name, len), Ok(Source::Cached(_))));
         images.forget(name);
         assert!(!images.present(&name, len), "a damaged file is not used");
+    }
+
+    #[test]
+    fn many_images_may_come_before_the_first_is_loaded() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (mut images, vgpud) = images(dir.path());
+        let all: Vec<_> = (0..3 * MAX_UPLOADS as u32).map(u32::to_le_bytes).collect();
+        for image in &all {
+            send(&mut images, (hash(image), 4), 0, image).expect("room");
+        }
+        assert_eq!(images.uploads.len(), MAX_UPLOADS);
+        let mut said = [0; 64];
+        let got = nix::unistd::read(&vgpud, &mut said).expect("a message");
+        let said: FromWorker = vgpu_proto::codec::decode(&said[..got]).expect("known");
+        let first = hash(&all[0]);
+        assert_eq!(
+            said,
+            FromWorker::ImageWhole {
+                image: 1,
+                hash: first
+            }
+        );
+        // The cache takes the second, and has no room for the first.
+        fs::write(images.cached(&hash(&all[1])), all[1]).expect("write");
+        (1..=2).for_each(|image| images.kept(image));
+        for image in &all {
+            assert!(images.present(&hash(image), 4), "it was sent");
+            assert!(images.finish(&hash(image), 4).is_ok(), "it was sent");
+        }
+        assert!(!images.present(&first, 4), "loaded, and not kept");
+        // Those of which nothing more comes are in the way.
+        for n in 0..MAX_UPLOADS as u8 {
+            send(&mut images, ([n; 32], 4), 0, b"ab").expect("room");
+        }
+        let more = send(&mut images, ([99; 32], 4), 0, b"ab");
+        assert!(matches!(more, Err(ImageError::Order)), "{more:?}");
+        // One that nobody loads is not kept for ever.
+        images.uploads.clear();
+        for image in &all[..MAX_UPLOADS + 1] {
+            let name = hash(&[image, &b"x"[..]].concat());
+            send(&mut images, (name, 5), 0, &[image, &b"x"[..]].concat()).expect("room");
+        }
+        let unused = hash(&[&all[0], &b"x"[..]].concat());
+        let image = images.held[&unused].whole.room.image;
+        images.kept(image);
+        assert!(images.give_up(Instant::now()).is_some() && images.present(&unused, 5));
+        images.give_up(Instant::now() + STALLED);
+        assert!(!images.present(&unused, 5));
     }
 
     #[test]
