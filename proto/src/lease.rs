@@ -328,6 +328,17 @@ impl<'p> WorkerEnd<'p> {
         }
     }
 
+    /// Is any credit of each kind left? Who owes something for what needed no turn waits where there is none.
+    #[must_use]
+    pub fn in_credit(&self) -> bool {
+        let (terms, progress) = (&self.lease.terms.0, &self.hint.progress.0);
+        let left = |total: &AtomicU64, used: &AtomicU64| {
+            total.load(Ordering::Acquire) > used.load(Ordering::Relaxed)
+        };
+        left(&terms.credit_calls, &progress.used_calls)
+            && left(&terms.credit_bytes, &progress.used_bytes)
+    }
+
     /// Counts bytes, taken as credit, that go to the guest. For accounts only: nothing is decided by it.
     pub fn count_out(&self, bytes: u64) {
         let out = &self.hint.progress.0.out_bytes;
@@ -625,7 +636,12 @@ mod tests {
             (3, 5000)
         );
         daemon.credit(4, 6000);
-        assert!(worker.take(1, 1));
+        assert!(worker.in_credit() && worker.take(1, 1));
+        assert!(!worker.in_credit(), "the calls are spent");
+        daemon.credit(UNLIMITED, 6000);
+        assert!(worker.in_credit());
+        worker.owe(0, 6000);
+        assert!(!worker.in_credit(), "the bytes are spent");
     }
 
     #[test]

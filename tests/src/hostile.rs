@@ -295,6 +295,11 @@ impl Session {
         Ok(true)
     }
 
+    /// Has the reply to a request been read?
+    pub fn replied(&self, id: u64) -> bool {
+        self.replies.contains_key(&id)
+    }
+
     /// Waits for the reply to a request.
     ///
     /// # Errors

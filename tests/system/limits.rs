@@ -1,10 +1,17 @@
 //! Limits hold, and nothing is lost by them.
 
+use std::io::Write;
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use anyhow::{Context, Result, ensure};
+use vgpu_proto::call::{Op, req};
+use vgpu_proto::changes::LINE;
+use vgpu_proto::cuda::{CuResult, DevPtr, Stream};
+use vgpu_proto::frame::Header;
+use vgpu_proto::limits::HOST_SPACE;
 use vgpu_tests::guest::{self, Guest, expect_right};
-use vgpu_tests::host::{Options, one_vm};
+use vgpu_tests::host::{Host, Options, one_vm};
+use vgpu_tests::hostile::Session;
 use vgpu_tests::wait::{SOON, until};
 
 #[test]
@@ -113,5 +120,91 @@ fn a_short_queue_slows_a_program_and_loses_nothing() -> Result<()> {
     assert!(line.contains("5000 launches"), "{line}");
     // Copies larger than the whole queue go through it in pieces.
     expect_right(&Guest::new(guest::VECADD, host.target(1))?.arg("1000000"))?;
+    Ok(())
+}
+
+/// A number of a VM's account.
+fn used(host: &Host, name: &str) -> Option<u64> {
+    host.admin_json("usage --vm-id=1").ok()?[0]["usage"][name].as_u64()
+}
+
+/// Tells of changes of page-locked memory as the shim does, in a frame without a number: all of so many lines. Its
+/// bytes.
+fn push(session: &mut Session, at: u64, lines: u64, value: u8) -> Result<u64> {
+    let mut bytes = Vec::new();
+    if lines > 0 {
+        bytes.extend(at.to_le_bytes());
+        bytes.extend(u64::MAX.to_le_bytes());
+        bytes.extend((lines as u16 - 1).to_le_bytes());
+        bytes.resize(bytes.len() + lines as usize * LINE, value);
+    }
+    let header = Header::request(Op::HostPush as u16, 0, 0, bytes.len());
+    session.data.write_all(&header.to_bytes())?;
+    session.data.write_all(&bytes)?;
+    Ok(bytes.len() as u64)
+}
+
+#[test]
+fn what_moves_to_and_from_page_locked_memory_is_counted_and_limited() -> Result<()> {
+    const LINES: u64 = 4096;
+    let host = one_vm(&Options::default())?;
+    let mut session = Session::open(&host, 1)?;
+    let ctx = session.primary()?;
+    let (ptr, size) = (DevPtr(HOST_SPACE.start), LINES * LINE as u64);
+    session.ask(&req::HostMap { ptr, size })?;
+    let fill = |value| req::Memset {
+        ctx,
+        stream: Stream::NULL,
+        dst: ptr,
+        value,
+        width: 1,
+        count: size,
+    };
+    let wait = req::StreamSynchronize {
+        ctx,
+        stream: Stream::NULL,
+    };
+
+    // Counted, without any request of the guest's.
+    let pushed = push(&mut session, ptr.0, LINES, 1)?;
+    ensure!(pushed >= size, "{pushed} bytes");
+    until("what was pushed is counted", SOON, || {
+        (used(&host, "bytes_in")? == pushed).then_some(())
+    })?;
+    let calls = used(&host, "calls").context("calls")?;
+    for _ in 0..10 {
+        push(&mut session, ptr.0, 0, 0)?;
+    }
+    until("frames without anything are calls", SOON, || {
+        (used(&host, "calls")? == calls + 10).then_some(())
+    })?;
+    session.send(&fill(2), &[])?;
+    session.ask(&wait)?;
+    let (from, of) = (DevPtr(0), vec![ptr]);
+    let pull = session.send(&req::HostPull { from, of }, &[])?;
+    let pulled = session.wait(pull)?.bulk.len() as u64;
+    ensure!(pulled >= size, "{pulled} bytes");
+    until("what was pulled is counted", SOON, || {
+        (used(&host, "bytes_out")? == pulled).then_some(())
+    })?;
+    assert_eq!(used(&host, "bytes_in"), Some(pushed));
+
+    // Limited: work waits until it is paid for.
+    host.admin("vm set 1 --bytes-per-s=1 --bytes-burst=1000")?;
+    session.send(&fill(3), &[])?;
+    session.ask(&wait)?;
+    push(&mut session, ptr.0, LINES, 4)?;
+    session.send(&fill(5), &[])?;
+    let waits = session.send(&wait, &[])?;
+    until("the limit of bytes holds it back", SOON, || {
+        let vm = host.vm(1).ok()?;
+        (vm["waiting"] == "rate_limit").then_some(())
+    })?;
+    // Answers come in order of what they wait for: this one waits for nothing.
+    let (hash, len) = ([0; 32], 1);
+    session.ask(&req::ImageQuery { hash, len })?;
+    ensure!(!session.replied(waits), "it did not wait");
+    host.admin("vm set 1 --bytes-per-s=none")?;
+    assert_eq!(session.wait(waits)?.status, CuResult::SUCCESS);
     Ok(())
 }

@@ -220,6 +220,13 @@ pub enum Event {
         /// How long that has been so (a worker that held the GPU for the hold time by itself says so).
         idle_for_ns: u64,
     },
+    /// What a session has used since it began, where it holds no lease: calls and bytes that needed none.
+    Used {
+        /// Which.
+        session: SessionId,
+        /// In all; nothing is settled of a session that holds a lease, whose end says it.
+        used: Usage,
+    },
     /// Cumulative counters of a session, from a message or from its hint page.
     Progress {
         /// Which.

@@ -7,8 +7,8 @@ use common::{GPU, POOL, Rig, most_in_window};
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
 use vgpu_sched::{
-    Aging, Class, Event, GpuId, MICROS, MILLIS, Policy, PoolConfig, PoolId, Rate, SECONDS,
-    VmConfig, VmId,
+    Aging, Cap, Class, Event, GpuId, MICROS, MILLIS, Policy, PoolConfig, PoolId, Rate, SECONDS,
+    SessionId, Usage, VmConfig, VmId, WaitReason,
 };
 
 const SWITCH: u64 = 60 * MICROS;
@@ -440,6 +440,33 @@ fn bytes_per_second_hold_and_a_large_copy_pays_afterwards() {
     let bytes = copies * 16_000_000;
     assert!(bytes <= 1_000_000 + 1_000_000_000 + 16_000_000, "{bytes}");
     assert!(bytes >= 960_000_000, "{bytes}");
+}
+
+#[test]
+fn bytes_that_need_no_lease_are_counted_and_paid_for() {
+    let mut rig = Rig::new(pool());
+    let mut config = VmConfig::new(POOL, Class::High);
+    config.limits.bytes = Some(Rate {
+        per_second: 1_000,
+        burst: 1_000,
+    });
+    rig.add_vm_with(1, config);
+    rig.add_session(10, 1);
+    let used = |bytes| Event::Used {
+        session: SessionId(10),
+        used: Usage { calls: 3, bytes },
+    };
+    rig.feed(used(1_000));
+    rig.feed(used(5_000));
+    rig.runnable(10);
+    assert!(rig.holders(GPU).is_empty(), "it owes for them");
+    let stats = rig.sched.vm_stats(VmId(1)).unwrap();
+    assert_eq!((stats.calls, stats.bytes), (3, 5_000), "totals");
+    let limited = Some(WaitReason::RateLimit {
+        cap: Cap::Bytes,
+        until_ns: 4_005_000_000,
+    });
+    assert_eq!(stats.waiting, limited, "{stats:?}");
 }
 
 #[test]

@@ -121,6 +121,7 @@ impl Actor {
     pub(super) fn tick(&mut self) {
         self.bring_up_to_date();
         self.examine_all();
+        self.settle_all();
         self.end_stalled();
         self.meter_tick(now_ns());
     }
@@ -161,6 +162,26 @@ impl Actor {
             meter.busy_permille = permille(delta / (1 + stats.also.len() as u64), elapsed);
             let more = unsettled.get(&identity).copied().unwrap_or_default();
             self.tell_usage(identity, &stats, more);
+        }
+    }
+
+    /// What sessions used without a lease, which no lease's end will tell.
+    fn settle_all(&mut self) {
+        let all: Vec<u64> = self.sessions.keys().copied().collect();
+        all.into_iter().for_each(|id| self.settle(id));
+    }
+
+    /// As [`Actor::settle_all`], of one.
+    pub(super) fn settle(&mut self, id: u64) {
+        let session = self.sessions.get(&id).filter(|s| s.lease.is_none());
+        let Some(used) = session.map(Session::used) else {
+            return;
+        };
+        let name = SessionId(id);
+        let settled = self.scheduler.session_stats(name);
+        if settled.is_some_and(|s| s.calls < used.calls || s.bytes < used.bytes) {
+            let session = name;
+            self.feed(Event::Used { session, used });
         }
     }
 

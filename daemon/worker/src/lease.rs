@@ -69,6 +69,8 @@ pub struct Lease {
     hold: Hold,
     submitted: u64,
     completed: u64,
+    /// Bytes were moved that needed no turn: the next operation waits where there is no credit for them.
+    moved: bool,
     /// Nobody is asked and nothing is counted: see [`Lease::unasked`].
     unasked: bool,
 }
@@ -89,6 +91,7 @@ impl Lease {
             hold: Hold::default(),
             submitted: 0,
             completed: 0,
+            moved: false,
             unasked: false,
         }
     }
@@ -247,7 +250,9 @@ impl Lease {
     /// Takes credit for an operation. False: none is left; vgpud, which has been told, extends it or
     /// asks the lease back.
     pub fn take(&mut self, waiting: Waiting, calls: u64, bytes: u64) -> bool {
-        if self.unasked || self.pages.take(calls, bytes) {
+        let paid = || !self.moved || self.pages.in_credit();
+        if self.unasked || paid() && self.pages.take(calls, bytes) {
+            self.moved = false;
             self.spent = false;
             return true;
         }
@@ -262,6 +267,16 @@ impl Lease {
     /// will get no more.
     pub fn owe(&mut self, calls: u64, bytes: u64) {
         self.pages.owe(calls, bytes);
+    }
+
+    /// Bytes to the worker's copy of page-locked memory, or (`out`) from it, in a frame that needs no turn. They are
+    /// paid for afterwards, as a large copy is; a frame without any costs a call.
+    pub fn moved(&mut self, bytes: u64, out: bool) {
+        self.moved = true;
+        self.pages.owe(u64::from(bytes == 0), bytes);
+        if out {
+            self.pages.count_out(bytes);
+        }
     }
 
     /// Gives a drained lease back. `waiting` is what remains, `head` what the first of it costs.

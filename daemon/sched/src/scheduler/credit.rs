@@ -121,6 +121,39 @@ impl Scheduler {
         session.used.bytes += bytes.unwrap_or(0);
     }
 
+    /// Charges what a session used without a lease.
+    pub(super) fn used(&mut self, id: SessionId, used: Usage) -> Result<(), Ignored> {
+        let now = self.now_ns;
+        let session = self.session_mut(id)?;
+        if session.lease.is_some() {
+            return Ok(());
+        }
+        let calls = used.calls.saturating_sub(session.used.calls);
+        let bytes = used.bytes.saturating_sub(session.used.bytes);
+        session.used.calls += calls;
+        session.used.bytes += bytes;
+        let vm_id = session.vm;
+        self.accrue_vm(vm_id);
+        let Some(vm) = self.vms.get_mut(&vm_id) else {
+            return Ok(());
+        };
+        let Buckets {
+            calls: of_calls,
+            bytes: of_bytes,
+            ..
+        } = &mut vm.buckets;
+        for (bucket, units) in [(of_calls, calls), (of_bytes, bytes)] {
+            if let Some(bucket) = bucket {
+                bucket.charge(units, now, now);
+            }
+        }
+        vm.count.calls = vm.count.calls.saturating_add(calls);
+        vm.count.bytes = vm.count.bytes.saturating_add(bytes);
+        self.rethrottle(vm_id);
+        self.sync_vm(vm_id);
+        Ok(())
+    }
+
     /// The holder has used its credit up: it gets more, or its lease ends.
     pub(super) fn credits_spent(
         &mut self,

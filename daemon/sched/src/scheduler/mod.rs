@@ -127,6 +127,7 @@ impl Scheduler {
                 session,
                 idle_for_ns,
             } => self.idle(session, idle_for_ns),
+            Event::Used { session, used } => self.used(session, used),
             Event::Progress {
                 session,
                 submitted,

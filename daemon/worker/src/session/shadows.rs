@@ -103,6 +103,7 @@ impl Session {
 
     /// What the program changed.
     pub(super) fn host_push(&mut self, records: &[u8]) -> Result<()> {
+        self.lease.moved(records.len() as u64, false);
         for change in Records::new(records) {
             let change = change.map_err(|_| CuResult::INVALID_VALUE)?;
             let blocks = &mut self.shadows.blocks;
@@ -126,6 +127,10 @@ impl Session {
             next: DevPtr(next),
             lost,
         };
+        let len = out.bytes().len() as u64;
+        if len > 0 {
+            self.lease.moved(len, true);
+        }
         self.out.reply_bulk(op, id, &reply, out.bytes());
         Ok(())
     }
