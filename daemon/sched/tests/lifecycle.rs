@@ -394,6 +394,28 @@ fn vms_are_placed_on_the_least_loaded_gpu_they_may_use() {
 }
 
 #[test]
+fn a_look_does_not_change_with_what_other_vms_do() {
+    let mut rig = Rig::new(PoolConfig::default());
+    let other = GpuId(1);
+    rig.add_gpu(other);
+    rig.feed(Event::AssignGpu {
+        gpu: other,
+        pool: POOL,
+    });
+    rig.add_vm(1, Class::High);
+    rig.add_vm(2, Class::High);
+    assert_eq!(rig.sched.gpus_for(VmId(2)), [GPU]);
+    assert_eq!(rig.add_session(10, 1), GPU);
+    assert_eq!(rig.sched.gpus_for(VmId(2)), [GPU], "others' load is theirs");
+    assert_eq!(
+        rig.add_session(20, 2),
+        other,
+        "and counts where it is placed"
+    );
+    assert_eq!(rig.sched.gpus_for(VmId(2)), [other]);
+}
+
+#[test]
 fn a_vm_moves_to_another_pool_of_its_gpu_with_its_lease() {
     let mut rig = two_vms();
     rig.add_pool(

@@ -14,8 +14,9 @@ impl Scheduler {
         gpus.first().copied().ok_or(Refusal::NoGpu)
     }
 
-    /// The GPUs of a VM's sessions, in their order. Where none is open: those that the next one gets once nothing
-    /// but their choice is left to decide (neither a quarantine nor a full GPU plays a part).
+    /// The GPUs of a VM's sessions, in their order. Where none is open: the GPUs that it gets together, or the first by
+    /// number of those of which it gets one. Which one that will be others' load decides, and that is not said: nothing
+    /// in the answer changes with what other VMs do.
     #[must_use]
     pub fn gpus_for(&self, id: VmId) -> Vec<GpuId> {
         let Some(vm) = self.vms.get(&id) else {
@@ -31,12 +32,7 @@ impl Scheduler {
             .gpus
             .iter()
             .filter(|&(&id, gpu)| serves(gpu, id, &vm.config, vm.config.pool));
-        let any = || serving.next().map(|(&id, _)| id);
-        self.least_loaded(vm)
-            .ok()
-            .or_else(any)
-            .into_iter()
-            .collect()
+        serving.next().map(|(&id, _)| id).into_iter().collect()
     }
 
     /// The GPUs on which a session of this VM would be admitted.
