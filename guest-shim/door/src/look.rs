@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use vgpu_proto::codec;
-use vgpu_proto::limits::MAX_DEVICES;
-use vgpu_proto::look::{Looked, LookedProcess, MAX_PROCESSES, question};
+use vgpu_proto::limits::{MAX_DEVICES, MAX_TEXT};
+use vgpu_proto::look::{Looked, LookedProcess, MAX_NAME, MAX_PROCESSES, question};
 
 use crate::address::Address;
-use crate::socket::{Failure, Socket};
+use crate::socket::{Failure, Socket, printable};
 
 /// Asks once. `limit` is for everything.
 ///
@@ -25,7 +25,34 @@ pub fn look(address: &Address, limit: Duration) -> Result<Looked, Failure> {
     {
         return Err(socket.garbled("it names too many devices or programs"));
     }
-    Ok(looked)
+    Ok(shown(looked))
+}
+
+/// With texts that may be shown: the answer may be anybody's.
+fn shown(mut looked: Looked) -> Looked {
+    let Looked {
+        daemon_version,
+        driver_version,
+        standing,
+        gpus,
+        processes,
+        ..
+    } = &mut looked;
+    let mut names = vec![daemon_version, &mut standing.class];
+    names.extend(driver_version);
+    for gpu in gpus {
+        names.extend([&mut gpu.uuid, &mut gpu.name]);
+        names.extend(&mut gpu.pci_address);
+    }
+    names.extend(processes.iter_mut().map(|process| &mut process.program));
+    for name in names {
+        *name = printable(name, MAX_NAME);
+    }
+    let reason = standing.quarantine.as_mut().map(|q| &mut q.reason);
+    for sentence in reason.into_iter().chain([&mut standing.summary]) {
+        *sentence = printable(sentence, MAX_TEXT);
+    }
+    looked
 }
 
 #[cfg(test)]
@@ -34,6 +61,7 @@ mod tests {
     use std::os::unix::net::UnixListener;
 
     use vgpu_proto::handshake::{PREAMBLE_LEN, Refusal, ReplyPreamble, WELCOME_MAGIC};
+    use vgpu_proto::look::{LookedGpu, LookedQuarantine, Standing};
     use zerocopy::IntoBytes;
 
     use super::*;
@@ -67,6 +95,43 @@ mod tests {
         door.join().unwrap();
         let _ = std::fs::remove_file(&dir);
         looked
+    }
+
+    #[test]
+    fn no_text_of_an_answer_drives_a_terminal() {
+        let evil = || "\x1b]0;title\x07\r\n\u{9b}2J".repeat(1000);
+        let told = Looked {
+            daemon_version: evil(),
+            driver_version: Some(evil()),
+            standing: Standing {
+                class: evil(),
+                summary: evil(),
+                quarantine: Some(LookedQuarantine {
+                    reason: evil(),
+                    left_ms: None,
+                }),
+                ..Standing::default()
+            },
+            gpus: vec![LookedGpu {
+                uuid: evil(),
+                name: evil(),
+                pci_address: Some(evil()),
+                ..LookedGpu::default()
+            }],
+            processes: vec![LookedProcess {
+                program: evil(),
+                ..LookedProcess::default()
+            }],
+            ..Looked::default()
+        };
+        let shown = format!("{:?}", shown(told));
+        // Debug writes control bytes as escapes.
+        assert!(!shown.contains("\\u{") && !shown.contains("\\r"), "{shown}");
+        assert!(!shown.contains("\\n"), "{shown}");
+        assert!(shown.len() < 32 << 10, "{} bytes", shown.len());
+        let refused = answered(Refusal::Busy as u32, b"\x1b[2Jno\n", false).unwrap_err();
+        let said = refused.to_string();
+        assert!(said.ends_with(": \u{fffd}[2Jno\u{fffd}"), "{said:?}");
     }
 
     #[test]

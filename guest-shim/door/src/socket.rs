@@ -42,6 +42,14 @@ impl std::fmt::Display for Failure {
 
 impl std::error::Error for Failure {}
 
+/// A text of the host's for people: without control characters, which could drive their terminal, and with at most so
+/// many characters.
+#[must_use]
+pub fn printable(text: &str, most: usize) -> String {
+    let shown = |c: char| if c.is_control() { '\u{fffd}' } else { c };
+    text.chars().take(most).map(shown).collect()
+}
+
 /// One connection. Closed when dropped: a conversation that fails leaves no descriptor behind.
 #[derive(Debug)]
 pub struct Socket<'a> {
@@ -120,7 +128,7 @@ impl Socket<'_> {
         let mut body = vec![0; len];
         self.receive(&mut body)?;
         if code != 0 {
-            let text = String::from_utf8_lossy(&body).into_owned();
+            let text = printable(&String::from_utf8_lossy(&body), MAX_TEXT);
             return Err(Failure::Refused(Refusal::from_code(code), text));
         }
         Ok(body)
