@@ -82,6 +82,26 @@ fn pushes(frames: &[Frame]) -> usize {
     count(frames, |r| matches!(r, Request::HostPush(_)))
 }
 
+#[test]
+fn only_memory_is_registered() {
+    let name = "only_memory_is_registered";
+    if let Some(cuda) = guest::enter(name) {
+        cuda.begin();
+        let register = |at: *const c_void, flags: u32| cu!(cuda, cuMemHostRegister_v2(at => *const c_void, 4096_usize => usize, flags => u32));
+        // What nobody maps: low, the kernel's, and where blocks of ours may lie.
+        for at in [4096_usize, 0xffff_8000_0000_0000, 0x3080_0000_0000] {
+            assert_eq!(register(at as *const c_void, 0), 1, "{at:#x}");
+        }
+        static CONSTANT: [u8; 8192] = [7; 8192];
+        assert_eq!(register(CONSTANT.as_ptr().cast(), 0), 1, "not writable");
+        assert_eq!(register(CONSTANT.as_ptr().cast(), 8), 0, "to be read only");
+        let own = vec![0_u8; 4096];
+        assert_eq!(register(own.as_ptr().cast(), 0), 0);
+        return;
+    }
+    guest::start(name, &host()).success();
+}
+
 const SIZES: [usize; 2] = [4096, 1 << 20];
 
 #[test]

@@ -8,6 +8,7 @@ use vgpu_proto::cuda::CuResult;
 use crate::Cu;
 use crate::ffi::{exports, put, put_optional, required};
 use crate::process::{live, shim};
+use crate::state::maps;
 use crate::state::capture;
 use crate::state::memory::{allocate, free};
 use crate::state::pinned::{Label, Origin};
@@ -22,6 +23,7 @@ const PORTABLE: u32 = 0x01;
 const DEVICEMAP: u32 = 0x02;
 /// `CU_MEMHOSTREGISTER_PORTABLE`, `DEVICEMAP`, `IOMEMORY`, `READ_ONLY`.
 const HOST_REGISTER_FLAGS: u32 = 0x0f;
+const READ_ONLY: u32 = 0x08;
 const IOMEMORY: u32 = 0x04;
 
 exports! {
@@ -142,6 +144,9 @@ exports! {
         let flags = flags | PORTABLE | DEVICEMAP;
         let label = Label { flags, ctx: context.handle.0, device: context.device };
         shim.pinned.register(address as usize, size, label)
+        if !maps::is_memory(address as usize, size, flags & READ_ONLY == 0) {
+            return Err(CuResult::INVALID_VALUE);
+        }
     }
 
     /// Undoes it, after the copies that may still fill it and the kernels that may still write it.

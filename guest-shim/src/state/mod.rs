@@ -11,6 +11,7 @@ pub(crate) mod handles;
 pub(crate) mod libraries;
 pub(crate) mod links;
 pub(crate) mod mapped;
+pub(crate) mod maps;
 pub(crate) mod memory;
 pub(crate) mod modules;
 pub(crate) mod occupancy;
