@@ -448,6 +448,41 @@ static int waits(void) {
     return 0;
 }
 
+/* Calls that CUDA lets wait for earlier work: the program may look at what that wrote. */
+static int implied(void) {
+    unsigned *words, *other, plain[64] = {0};
+    CUdeviceptr device, another;
+    CUevent events[2];
+    float took;
+    CU(cuMemHostAlloc((void **)&words, N * 4, 0));
+    CU(cuMemHostAlloc((void **)&other, 4096, 0));
+    CU(cuMemAlloc_v2(&device, 4096));
+    CU(cuMemAlloc_v2(&another, 4096));
+    for (int i = 0; i < 2; i++) CU(cuEventCreate(&events[i], 0));
+    count(words, N, 0);
+    launch(add, (CUdeviceptr)words, N, 1, NULL);
+    CU(cuMemcpyHtoD_v2(device, plain, sizeof plain));
+    EXPECT(all(words, N, 1, 1));
+    launch(add, (CUdeviceptr)words, N, 1, NULL);
+    CU(cuMemcpyHtoD_v2(device, other, 4096));
+    EXPECT(all(words, N, 2, 1));
+    launch(add, (CUdeviceptr)words, N, 1, stream);
+    CU(cuMemFree_v2(another));
+    EXPECT(all(words, N, 3, 1));
+    launch(add, (CUdeviceptr)words, N, 1, stream);
+    CU(cuMemFreeHost(other));
+    EXPECT(all(words, N, 4, 1));
+    CU(cuEventRecord(events[0], stream));
+    launch(add, (CUdeviceptr)words, N, 1, stream);
+    CU(cuEventRecord(events[1], stream));
+    CUresult ready;
+    while ((ready = cuEventElapsedTime(&took, events[0], events[1])) == NOT_READY) usleep(100);
+    CU(ready);
+    EXPECT(all(words, N, 5, 1));
+    puts("implied: right");
+    return 0;
+}
+
 /* What waits for a word that the program writes goes on when the program waits, or asks. */
 static int latches(void) {
     unsigned *words;
@@ -877,7 +912,7 @@ int main(int argc, char **argv) {
         int (*part)(void);
     } parts[] = {
         {"page_locked", page_locked}, {"order", order}, {"registered", registered}, {"managed", managed}, {"hints", hints},
-        {"lists", lists}, {"bytes", bytes}, {"waits", waits}, {"latches", latches}, {"graphs", graphs}, {"large", large}, {"indirect", indirect},
+        {"lists", lists}, {"bytes", bytes}, {"waits", waits}, {"implied", implied}, {"latches", latches}, {"graphs", graphs}, {"large", large}, {"indirect", indirect},
         {"threads", threads}, {"together_first", together_first}, {"behind", behind}, {"contexts", contexts}, {"capped", capped},
         {"at_once", at_once},
     };

@@ -5,7 +5,7 @@ use vgpu_tests::guest::{self, Guest, Target, expect_right};
 use vgpu_tests::host::{Host, Options, one_vm};
 use vgpu_tests::wait::SOON;
 
-const PARTS: [&str; 16] = [
+const PARTS: [&str; 17] = [
     "page_locked",
     "order",
     "registered",
@@ -14,6 +14,7 @@ const PARTS: [&str; 16] = [
     "lists",
     "bytes",
     "waits",
+    "implied",
     "latches",
     "graphs",
     "large",

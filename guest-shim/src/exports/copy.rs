@@ -253,9 +253,10 @@ pub(super) fn sent(shim: &Shim, target: &Target, sync: bool) -> Cu {
     shim.session.take_back()?;
     let (ctx, stream) = (target.ctx(), target.stream);
     match &target.info {
-        None => target.ctx.copies.copied(shim, ctx),
+        // The program may take it for a wait, and look at what the work before it wrote.
+        None if !shim.session.in_use() => target.ctx.copies.copied(shim, ctx),
         // A thread's own stream is in no order with most others: the copy must be there.
-        Some(_) => shim
+        _ => shim
             .session
             .synchronize(&req::StreamSynchronize { ctx, stream }),
     }

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use vgpu_proto::call::req;
 use vgpu_proto::cuda::{CuResult, Event};
 
-use crate::Cu;
 use crate::ffi::{DefaultStream, exports, put, required};
 use crate::process::live;
 use crate::session::mirror::Reach;
@@ -163,7 +162,13 @@ unsafe fn elapsed(out: *mut f32, start: u64, end: u64) -> Cu {
         start: start.handle,
         end: end.handle,
     };
+    let (first, second) = (start.behind(), end.behind());
     let bits = shim.session.call(&call)?.milliseconds_bits;
+    // Both are over.
+    shim.session.pull()?;
+    for (over, sent) in [first, second] {
+        shim.session.over(over, sent);
+    }
     // SAFETY: by this function's contract.
     unsafe { put(out, f32::from_bits(bits)) }
 }

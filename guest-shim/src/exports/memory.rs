@@ -5,11 +5,10 @@ use std::ffi::c_void;
 use vgpu_proto::call::req;
 use vgpu_proto::cuda::CuResult;
 
-use crate::Cu;
 use crate::ffi::{exports, put, put_optional, required};
 use crate::process::{live, shim};
-use crate::state::maps;
 use crate::state::capture;
+use crate::state::maps;
 use crate::state::memory::{allocate, free};
 use crate::state::pinned::{Label, Origin};
 use crate::{Cu, unserved};
@@ -23,8 +22,8 @@ const PORTABLE: u32 = 0x01;
 const DEVICEMAP: u32 = 0x02;
 /// `CU_MEMHOSTREGISTER_PORTABLE`, `DEVICEMAP`, `IOMEMORY`, `READ_ONLY`.
 const HOST_REGISTER_FLAGS: u32 = 0x0f;
-const READ_ONLY: u32 = 0x08;
 const IOMEMORY: u32 = 0x04;
+const READ_ONLY: u32 = 0x08;
 
 exports! {
     /// Allocates device memory, at an address that is free in this process too.
@@ -61,10 +60,13 @@ exports! {
     /// Frees, after the work that may use it.
     fn cuMemFree_v2(address: u64) {
         let shim = live()?;
-        if address != 0 {
-            capture::unsafe_call(shim)?;
+        if address == 0 {
+            return Ok(());
         }
-        free(shim, address)
+        capture::unsafe_call(shim)?;
+        let waited = shim.wait_for_users();
+        free(shim, address)?;
+        waited
     }
 
     /// What the VM's quota leaves.
@@ -116,7 +118,9 @@ exports! {
         capture::unsafe_call(shim)?;
         shim.session.wait_for_copies()?;
         let block = shim.pinned.take(address as usize, Origin::Allocated)?;
-        shim.give_up(&block)
+        let waited = shim.wait_for_users();
+        shim.give_up(&block)?;
+        waited
     }
 
     /// The flags it was made with.
@@ -140,13 +144,13 @@ exports! {
             return Err(unserved::refuse(form, "copy through the program's memory"));
         }
         capture::unsafe_call(shim)?;
+        if !maps::is_memory(address as usize, size, flags & READ_ONLY == 0) {
+            return Err(CuResult::INVALID_VALUE);
+        }
         // Every registered range is portable and mapped since CUDA 4.0 with unified addresses.
         let flags = flags | PORTABLE | DEVICEMAP;
         let label = Label { flags, ctx: context.handle.0, device: context.device };
         shim.pinned.register(address as usize, size, label)
-        if !maps::is_memory(address as usize, size, flags & READ_ONLY == 0) {
-            return Err(CuResult::INVALID_VALUE);
-        }
     }
 
     /// Undoes it, after the copies that may still fill it and the kernels that may still write it.

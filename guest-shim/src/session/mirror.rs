@@ -430,6 +430,12 @@ impl Session {
         }
     }
 
+    /// May there be work that uses a block?
+    #[inline]
+    pub(crate) fn in_use(&self) -> bool {
+        !self.mirrors.none() && lock(&self.mirrors.books).in_use().next().is_some()
+    }
+
     /// Fetches what the device changed, after the program has waited for it.
     ///
     /// # Errors

@@ -173,6 +173,22 @@ impl Shim {
         unmapped
     }
 
+    /// In a call that CUDA lets wait for all work: where some may use memory that the program reaches by itself, the
+    /// program may count on that.
+    ///
+    /// # Errors
+    /// As [`crate::session::Session::ask`].
+    pub(crate) fn wait_for_users(&self) -> Cu {
+        let mut result = Ok(());
+        if self.session.in_use() {
+            for context in self.contexts.all() {
+                let ctx = context.handle;
+                result = result.and(self.session.ask(&req::CtxSynchronize { ctx }));
+            }
+        }
+        result
+    }
+
     /// Before a call that [`Shim::settle`] may end with a wait: such a one has no place in a capture.
     ///
     /// # Errors
