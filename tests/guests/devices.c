@@ -1,6 +1,9 @@
 /* Devices and their primary contexts. With an argument: every attribute, one a line. */
 #include "tell.h"
 
+/* CU_LIMIT_MALLOC_HEAP_SIZE. */
+enum { HEAP = 2 };
+
 typedef struct {
     int threads, block[3], grid[3], shared, constant, warp, pitch, registers, clock, alignment;
 } Properties;
@@ -134,14 +137,21 @@ static void primary(void) {
     OK(cuDevicePrimaryCtxRetain(&again, 0));
     EXPECT(again == first);
     OK(cuMemAlloc_v2(&p, 4096));
+    size_t heap = 0, reset = 0;
+    OK(cuCtxGetLimit(&heap, HEAP));
+    OK(cuCtxSetLimit(HEAP, 2 * heap));
+    OK(cuCtxSetLimit(HEAP, 3 * heap));
     OK(cuDevicePrimaryCtxReset_v2(0));
     OK(cuDevicePrimaryCtxGetState(0, &flags, &active));
     IS(0, active);
+    FAILS(CONTEXT_DESTROYED, cuMemFree_v2(p));
     FAILS(CONTEXT_DESTROYED, cuMemAlloc_v2(&p, 4096));
     OK(cuDevicePrimaryCtxReset(0));
     FAILS(INVALID_DEVICE, cuDevicePrimaryCtxReset_v2(1000));
     OK(cuDevicePrimaryCtxRetain(&again, 0));
     OK(cuCtxSetCurrent(again));
+    OK(cuCtxGetLimit(&reset, HEAP));
+    EXPECT(reset == heap);
     OK(cuMemAlloc_v2(&p, 4096));
     OK(cuMemFree_v2(p));
     OK(cuDevicePrimaryCtxRelease_v2(0));

@@ -401,7 +401,12 @@ pub(crate) fn free(shim: &Shim, address: u64) -> Cu {
     if shim.graph_memory.free(address)? || shim.free_managed(address).is_ok() {
         return Ok(());
     }
-    let range = shim.memory.take(address)?;
+    let taken = shim.memory.take(address);
+    if taken.is_err() {
+        // Of a context that is no more, most often; which is what CUDA says first.
+        shim.contexts.current()?;
+    }
+    let range = taken?;
     shim.left_pool(range.pool, range.size);
     shim.session.call(&req::MemFree {
         ptr: DevPtr(address),

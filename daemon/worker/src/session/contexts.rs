@@ -93,6 +93,8 @@ pub(super) struct ContextState {
     /// Events for markers.
     pub spare: Vec<Arc<Event>>,
     primary: bool,
+    /// What the limits were that the guest has set: they are so again after a reset.
+    limits: Vec<(u32, u64)>,
 }
 
 /// What is to be given back to the driver, in this order.
@@ -160,6 +162,7 @@ impl Session {
             null: 0,
             spare: Vec::new(),
             primary,
+            limits: Vec::new(),
         };
         let id = self.contexts.insert(state).ok_or(CuResult::OUT_OF_MEMORY)?;
         let Some(null) = self
@@ -213,9 +216,33 @@ impl Session {
     pub(super) fn primary_reset(&mut self, op: Op, id: u64, ordinal: u32) {
         match self.device(ordinal).map(|device| device.primary) {
             Ok(None) => self.out.status(op, id, CuResult::SUCCESS),
-            Ok(Some(context)) => self.take_down(context, false, (op, id)),
+            Ok(Some(context)) => match self.contexts.get_mut(context) {
+                Some(state) if !state.limits.is_empty() => {
+                    let limits = std::mem::take(&mut state.limits);
+                    let driver = Arc::clone(&state.driver);
+                    self.reset_limits(driver, limits, (op, id, ordinal));
+                }
+                _ => self.take_down(context, false, (op, id)),
+            },
             Err(code) => self.refuse(op, id, code),
         }
+    }
+
+    /// The driver's context outlives a reset; its limits do not. It may wait for the context's work.
+    fn reset_limits(
+        &mut self,
+        driver: Arc<Context>,
+        limits: Vec<(u32, u64)>,
+        (op, id, ordinal): (Op, u64, u32),
+    ) {
+        self.helpers.run(move || {
+            for (limit, value) in limits {
+                if let Err(code) = driver.set_limit(limit, value) {
+                    tracing::warn!("limit {limit} of a context cannot be set back: {code}");
+                }
+            }
+            Box::new(move |session: &mut Session| session.primary_reset(op, id, ordinal))
+        });
     }
 
     /// The flags are the guest's to read back; how threads wait is decided in the worker.
@@ -274,13 +301,26 @@ impl Session {
         match checked {
             // It may wait for the context's work.
             Ok(context) => self.helpers.run(move || {
+                let before = context.limit(limit);
                 let result = context.set_limit(limit, value);
                 Box::new(move |session: &mut Session| match result {
-                    Ok(()) => session.out.status(op, id, CuResult::SUCCESS),
+                    Ok(()) => {
+                        session.limit_set(ctx.0, limit, before);
+                        session.out.status(op, id, CuResult::SUCCESS);
+                    }
                     Err(code) => session.refuse(op, id, code),
                 })
             }),
             Err(code) => self.refuse(op, id, code),
+        }
+    }
+
+    /// Keeps what a limit was before it was set for the first time.
+    fn limit_set(&mut self, context: u64, limit: u32, before: Result<u64>) {
+        if let (Some(state), Ok(before)) = (self.contexts.get_mut(context), before)
+            && state.limits.iter().all(|(known, _)| *known != limit)
+        {
+            state.limits.push((limit, before));
         }
     }
 
