@@ -65,6 +65,8 @@ programs! {
     REFUSALS = "refusals", "soft-gpu/fixtures/demo/vecadd.ptx";
     /// Memory that both it and kernels reach, one part a run.
     REACH = "reach", "tests/guests/reach.ptx";
+    /// Kernels that find addresses of such memory in memory, or name it by an address beside it.
+    POINTERS = "pointers", "tests/guests/reach.ptx";
     /// The calls of a training step and of a generated token.
     STEPS = "steps", "tests/guests/reach.ptx";
     /// Devices and their primary contexts; every attribute.

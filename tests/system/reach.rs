@@ -1,32 +1,39 @@
 //! Memory that both the program and kernels reach: page-locked, registered and managed.
 
 use anyhow::{Result, ensure};
-use vgpu_tests::guest::{self, Guest, Target, expect_right};
+use vgpu_tests::guest::{self, Guest, Program, Target, expect_right};
 use vgpu_tests::host::{Host, Options, one_vm};
 use vgpu_tests::wait::SOON;
 
-const PARTS: [&str; 17] = [
+const PARTS: [&str; 15] = [
     "page_locked",
     "order",
     "registered",
     "managed",
     "hints",
-    "lists",
     "bytes",
     "waits",
     "implied",
     "latches",
     "graphs",
     "large",
-    "indirect",
     "threads",
     "together_first",
     "behind",
     "contexts",
 ];
 
-fn part(host: &Host, args: &[&str]) -> Result<()> {
-    let (name, guest) = (args[0], Guest::new(guest::REACH, host.target(1))?);
+const POINTERS: [&str; 4] = ["lists", "indirect", "written", "edges"];
+
+/// All parts of both programs.
+fn parts() -> impl Iterator<Item = (Program, &'static str)> {
+    let reach = PARTS.map(|name| (guest::REACH, name));
+    let pointers = POINTERS.map(|name| (guest::POINTERS, name));
+    reach.into_iter().chain(pointers)
+}
+
+fn part(host: &Host, program: Program, args: &[&str]) -> Result<()> {
+    let (name, guest) = (args[0], Guest::new(program, host.target(1))?);
     expect_right(&args.iter().fold(guest, |guest, arg| guest.arg(arg)))
         .map_err(|e| e.context(format!("the daemon's log:\n{}", host.log())))?;
     host.wait_no_sessions(SOON)?;
@@ -40,8 +47,8 @@ fn part(host: &Host, args: &[&str]) -> Result<()> {
 
 #[test]
 fn the_program_is_right_on_soft_gpu_directly() -> Result<()> {
-    for name in PARTS {
-        expect_right(&Guest::new(guest::REACH, Target::SoftGpu)?.arg(name))?;
+    for (program, name) in parts() {
+        expect_right(&Guest::new(program, Target::SoftGpu)?.arg(name))?;
     }
     Ok(())
 }
@@ -49,8 +56,8 @@ fn the_program_is_right_on_soft_gpu_directly() -> Result<()> {
 #[test]
 fn programs_and_kernels_reach_the_same_memory() -> Result<()> {
     let host = one_vm(&Options::default())?;
-    for name in PARTS {
-        part(&host, &[name])?;
+    for (program, name) in parts() {
+        part(&host, program, &[name])?;
     }
     Ok(())
 }
@@ -59,8 +66,8 @@ fn programs_and_kernels_reach_the_same_memory() -> Result<()> {
 #[test]
 fn they_do_where_the_system_tells_nothing_of_pages() -> Result<()> {
     let host = one_vm(&Options::default())?;
-    for name in PARTS {
-        part(&host, &[name, "contained"])?;
+    for (program, name) in parts() {
+        part(&host, program, &[name, "contained"])?;
     }
     Ok(())
 }

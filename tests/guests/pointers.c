@@ -1,0 +1,247 @@
+/*
+ * Kernels that reach memory of the program by an address that they find in memory, or by one beside it; one part a run.
+ * Usage: pointers NAME [contained]: as in a container that forbids userfaultfd. Exits 0 if all of it was right. Runs on any driver.
+ */
+#include "reach.h"
+
+/* Pointers in memory: a list through blocks of both kinds. */
+static int lists(void) {
+    enum { LINKS = 200 };
+    struct link {
+        struct link *next;
+        unsigned value, pad;
+    } *links[LINKS];
+    for (int i = 0; i < LINKS; i++) {
+        CUdeviceptr at;
+        if (i % 2) {
+            CU(cuMemAllocManaged(&at, sizeof(struct link), 1 + i / 2 % 2));
+            links[i] = (struct link *)at;
+        } else {
+            CU(cuMemHostAlloc((void **)&links[i], sizeof(struct link), 2));
+            CU(cuMemHostGetDevicePointer_v2(&at, links[i], 0));
+        }
+    }
+    for (int i = 0; i < LINKS; i++) *links[i] = (struct link){links[(i + 1) % LINKS], i, 5};
+    CUdeviceptr first = (CUdeviceptr)links[0];
+    unsigned n = 2 * LINKS, value = 1000;
+    void *params[] = {&first, &n, &value};
+    CU(cuLaunchKernel(follow, 1, 1, 1, 1, 1, 1, 0, stream, params, NULL));
+    CU(cuStreamSynchronize(stream));
+    for (unsigned i = 0; i < LINKS; i++) EXPECT(links[i]->value == i + 2000 && links[i]->pad == 5);
+    puts("lists: right");
+    return 0;
+}
+
+/* Work that has nothing to do with what is tested. */
+static void elsewhere(CUdeviceptr device, CUstream in) {
+    for (int i = 0; i < 20; i++) {
+        launch(add, device, N, 1, in);
+        if (i % 4 == 0) CU(cuStreamSynchronize(in));
+    }
+    CU(cuStreamSynchronize(in));
+}
+
+struct node {
+    CUdeviceptr next;
+    unsigned value, pad;
+};
+
+/* Kernels that find the address of a block in device memory, long after it was left there: what the program wrote since
+ * is what they see, and what they wrote is there when they have been waited for. */
+static int indirect_in(struct node *block) {
+    CUdeviceptr device, other, at;
+    CUstream second;
+    struct node first = {0, 7, 0}, back;
+    unsigned n = 2, value = 100;
+    void *params[] = {&device, &n, &value};
+    CU(cuMemAlloc_v2(&device, sizeof first));
+    CU(cuMemAlloc_v2(&other, N * 4));
+    CU(cuStreamCreate(&second, 1));
+    CU(cuMemHostGetDevicePointer_v2(&at, block, 0));
+    block->value = 1;
+    /* By a copy of the program's, and by a kernel that was given the address. */
+    for (int by_kernel = 0; by_kernel < 2; by_kernel++) {
+        first.next = by_kernel ? 0 : at;
+        CU(cuMemcpyHtoD_v2(device, &first, sizeof first));
+        if (by_kernel) {
+            void *both[] = {&device, &at};
+            CU(cuLaunchKernel(keep, 1, 1, 1, 1, 1, 1, 0, stream, both, NULL));
+            CU(cuStreamSynchronize(stream));
+        }
+        for (unsigned round = 1; round < 5; round++) {
+            elsewhere(other, stream);
+            block->value = 10 * round;
+            CU(cuLaunchKernel(follow, 1, 1, 1, 1, 1, 1, 0, stream, params, NULL));
+            /* Waited for by itself, or behind an event, and not by what another stream waits for. */
+            elsewhere(other, second);
+            if (round % 2) {
+                CU(cuStreamSynchronize(stream));
+            } else {
+                CUevent event;
+                CU(cuEventCreate(&event, 2));
+                CU(cuEventRecord(event, stream));
+                CU(cuEventSynchronize(event));
+                CU(cuEventDestroy_v2(event));
+            }
+            EXPECT(block->value == 10 * round + 100);
+        }
+        CU(cuMemcpyDtoH_v2(&back, device, sizeof back));
+        EXPECT(back.next == at && back.value == 7 + 4 * 100);
+    }
+    CU(cuMemFree_v2(device));
+    return 0;
+}
+
+/* A kernel polls a word while other streams work and are waited for: the program's word comes to it. */
+static int polled(unsigned *words, CUdeviceptr at) {
+    CUdeviceptr other;
+    CUstream second;
+    CU(cuMemAlloc_v2(&other, N * 4));
+    CU(cuStreamCreate(&second, 1));
+    memset(words, 0, 64);
+    launch(latch, at, 3, 5, second);
+    elsewhere(other, stream);
+    EXPECT(words[3] == 0 && cuStreamQuery(second) == NOT_READY);
+    words[0] = 1;
+    elsewhere(other, stream);
+    CU(cuStreamSynchronize(second));
+    EXPECT(words[3] == 5);
+    return 0;
+}
+
+/* What is written between launches is there for the next, though nobody waits. */
+static int between(unsigned *words, CUdeviceptr at, unsigned n) {
+    for (unsigned i = 0; i < n; i++) {
+        words[i] = i;
+        launch(add, at + 4 * i, 1, 1000, stream);
+    }
+    CU(cuStreamSynchronize(stream));
+    EXPECT(all(words, n, 1000, 1));
+    return 0;
+}
+
+/* A kernel waits for the address of a block that is mapped when it runs already, the first of all. */
+static int awaited(void) {
+    CUdeviceptr place, at;
+    CUstream second;
+    CUfunction await;
+    CUmodule other;
+    unsigned *words;
+    CU(cuModuleLoadData(&other, guest_ptx));
+    CU(cuModuleGetFunction(&await, other, "await"));
+    CU(cuStreamCreate(&second, 1));
+    CU(cuMemAlloc_v2(&place, 8));
+    CU(cuMemsetD32_v2(place, 0, 2));
+    launch(await, place, 1, 77, second); /* One thread writes, or all the same. */
+    EXPECT(cuStreamQuery(second) == NOT_READY);
+    CU(cuMemHostAlloc((void **)&words, 4096, 0));
+    CU(cuMemHostGetDevicePointer_v2(&at, words, 0));
+    CU(cuMemcpyHtoDAsync_v2(place, &at, sizeof at, stream));
+    CU(cuStreamSynchronize(stream));
+    CU(cuStreamSynchronize(second));
+    EXPECT(words[0] == 77);
+    return 0;
+}
+
+/* Blocks of which the system tells the pages, blocks that are too small for that, and the program's own. */
+static int indirect(void) {
+    static const size_t sizes[] = {4096, 3 << 20, 1 << 20};
+    if (awaited()) return 1;
+    for (int i = 0; i < 3; i++) {
+        char *block;
+        CUdeviceptr at;
+        if (i < 2) {
+            CU(cuMemHostAlloc((void **)&block, sizes[i], 0));
+        } else {
+            block = allocate(sizes[i]);
+            CU(cuMemHostRegister_v2(block, sizes[i], 0));
+        }
+        memset(block, 0, sizes[i]);
+        unsigned *words = (unsigned *)(block + sizes[i] - 2048);
+        CU(cuMemHostGetDevicePointer_v2(&at, words, 0));
+        if (indirect_in((struct node *)words)) return 1;
+        if (polled(words, at)) return 1;
+        if (between(words, at, 500)) return 1;
+        /* A copy of the process has its own: neither sees what the other writes. */
+        pid_t child = fork();
+        if (child == 0) {
+            words[0] = 99;
+            _exit(words[0] == 99 && words[1] == 1001 ? 0 : 1);
+        }
+        int status = 1;
+        words[1] = 4;
+        launch(add, at, 2, 1, stream);
+        CU(cuStreamSynchronize(stream));
+        EXPECT(child > 0 && waitpid(child, &status, 0) == child);
+        EXPECT(words[0] == 1001 && words[1] == 5);
+        if (indirect_in((struct node *)words)) return 1;
+    }
+    puts("indirect: right");
+    return 0;
+}
+
+/* A kernel that adds to a word of a fresh block, which the program and nobody else has set; at = where its parameter points. */
+static int added(const char *name, unsigned *words, CUdeviceptr at, unsigned index) {
+    static unsigned value = 10;
+    unsigned one = 1, more = 1000;
+    void *params[] = {&at, &one, &more};
+    CUfunction kernel;
+    CU(cuModuleGetFunction(&kernel, module, name));
+    for (int round = 0; round < 2; round++) {
+        words[index] = ++value;
+        CU(cuLaunchKernel(kernel, 1, 1, 1, 1, 1, 1, 0, stream, params, NULL));
+        CU(cuStreamSynchronize(stream));
+        if (words[index] != value + more) fprintf(stderr, "%s: %u, not %u\n", name, words[index], value + more);
+        EXPECT(words[index] == value + more);
+    }
+    return 0;
+}
+
+/* However a kernel is written that takes an address from memory, it works on what is there. */
+static int written(void) {
+    static const char *const kernels[] = {"spaced", "unspaced", "halves", "shifts", "steps"};
+    for (size_t i = 0; i < sizeof kernels / sizeof *kernels; i++) {
+        unsigned *words;
+        CUdeviceptr device, at;
+        CU(cuMemHostAlloc((void **)&words, 65536, 2));
+        CU(cuMemHostGetDevicePointer_v2(&at, words, 0));
+        CU(cuMemAlloc_v2(&device, 64));
+        CU(cuMemcpyHtoD_v2(device, &at, sizeof at));
+        if (added(kernels[i], words, device, 0)) return 1;
+        CU(cuMemFree_v2(device));
+        CU(cuMemFreeHost(words));
+    }
+    puts("written: right");
+    return 0;
+}
+
+/* The end of a block, and what is before its first byte, name the block as well, also beside others. */
+static int edges(void) {
+    enum { WORDS = 16384, LAST = WORDS - 1 };
+    unsigned *blocks[3];
+    for (int i = 0; i < 3; i++) CU(cuMemHostAlloc((void **)&blocks[i], WORDS * 4, 2));
+    for (int i = 0; i < 3; i++) {
+        CUdeviceptr at = (CUdeviceptr)blocks[i];
+        if (added("before", blocks[i], at + WORDS * 4, LAST)) return 1;
+        if (added("behind", blocks[i], at - 4, 0)) return 1;
+    }
+    unsigned *own = allocate(WORDS * 4);
+    CUdeviceptr at;
+    CU(cuMemHostRegister_v2(own, WORDS * 4, 0));
+    CU(cuMemHostGetDevicePointer_v2(&at, own, 0));
+    if (added("before", own, at + WORDS * 4, LAST)) return 1;
+    if (added("behind", own, at - 4, 0)) return 1;
+    /* A page-locked block that is shorter than its pages. */
+    unsigned *few;
+    CU(cuMemHostAlloc((void **)&few, 100, 2));
+    if (added("before", few, (CUdeviceptr)few + 100, 24)) return 1;
+    puts("edges: right");
+    return 0;
+}
+
+int main(int argc, char **argv) {
+    static const struct part parts[] = {
+        {"lists", lists}, {"indirect", indirect}, {"written", written}, {"edges", edges},
+    };
+    return run_part(parts, sizeof parts / sizeof *parts, argc, argv);
+}
