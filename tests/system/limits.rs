@@ -204,7 +204,7 @@ fn what_moves_to_and_from_page_locked_memory_is_counted_and_limited() -> Result<
     let (hash, len) = ([0; 32], 1);
     session.ask(&req::ImageQuery { hash, len })?;
     ensure!(!session.replied(waits), "it did not wait");
-    host.admin("vm set 1 --bytes-per-s=none")?;
+    host.admin("vm set 1 --bytes-per-s=none --bytes-burst=none")?;
     assert_eq!(session.wait(waits)?.status, CuResult::SUCCESS);
     Ok(())
 }
