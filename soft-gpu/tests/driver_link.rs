@@ -359,6 +359,13 @@ fn kernels_of_libraries_tell_of_themselves() {
     ));
     assert_eq!(is_managed, 1);
     assert_eq!(managed(&mut addr, &mut bytes, c"plain"), 500);
+    // As the CUDA runtime asks when it begins.
+    ok(cuCtxSetCurrent(0));
+    assert_eq!(managed(&mut addr, &mut bytes, c"shared_with_host"), 801);
+    ok(cuCtxSetCurrent(context));
+    let (mut nothing, empty) = (0, c"");
+    let load = cuModuleLoadData(out(&mut nothing), In(empty.as_ptr().cast()));
+    assert_eq!(load, 200, "an empty image");
     // In another context it is another module.
     let (mut here, mut there, mut second) = (0, 0, 0);
     ok(cuLibraryGetModule(out(&mut here), library));

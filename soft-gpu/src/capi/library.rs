@@ -5,7 +5,7 @@ use std::ffi::{c_char, c_void};
 use super::module::{Image, JitOptions, one_wanted, read_image};
 use super::types::{In, Out, Text};
 use crate::driver::error::{CuError, Result};
-use crate::driver::{gpu, healthy, library};
+use crate::driver::{context, gpu, healthy, library};
 
 fn load(out: Out<u64>, image: Image<'_>, options: &JitOptions) -> Result {
     healthy()?;
@@ -89,6 +89,14 @@ exports! {
     fn cuLibraryGetManaged(addr: Out<u64>, bytes: Out<usize>, handle: u64, name: Text) {
         let (library, name) = (library::get(handle)?, name.get()?);
         one_wanted(addr, bytes)?;
+        if context::current().is_err() {
+            // As the CUDA runtime asks, which goes on without an address for the program, and gives up for any other error.
+            eprintln!(
+                "soft-gpu: `__managed__` variables are not served where no context is current: use \
+                 cudaMallocManaged (cuMemAllocManaged)"
+            );
+            return Err(CuError::NOT_SUPPORTED);
+        }
         let found = library.module()?.managed(&name).map_err(|e| of_kernel(&library, &name, e))?;
         addr.set_if_wanted(found.0);
         bytes.set_if_wanted(found.1 as usize);

@@ -124,6 +124,9 @@ pub fn is_runtime(text: &[u8]) -> bool {
     text.windows(ITS_OWN.len()).any(|part| part == ITS_OWN)
 }
 
+/// How the functions begin with which kernels launch kernels.
+const LAUNCHES: &str = "__cudaCDP2";
+
 /// Links parsed modules, each with its name for the log.
 ///
 /// # Errors
@@ -150,8 +153,12 @@ pub fn link(mut modules: Vec<(String, Module)>) -> Result<Linked, Refusal> {
     let mut errors = Vec::new();
     for (name, module) in &modules {
         for missing in undefined(module, &owners) {
+            let way_out = match missing.starts_with(LAUNCHES) {
+                true => " (kernels launch no kernels here: launch them from the program)",
+                false => "",
+            };
             errors.push(format!(
-                "error   : Undefined reference to '{missing}' in '{name}'"
+                "error   : Undefined reference to '{missing}' in '{name}'{way_out}"
             ));
         }
     }
@@ -469,6 +476,9 @@ mod tests {
         let (code, why) = linked(&[user]).expect_err("g is missing");
         assert_eq!(code, CuError::UNKNOWN);
         assert!(why.contains("Undefined reference to 'g' in 'in0'"), "{why}");
+        let nested = user.replace(" g", " __cudaCDP2LaunchDevice");
+        let (_, why) = linked(&[&nested]).expect_err("kernels launch none");
+        assert!(why.contains("launch them from the program"), "{why}");
         let unused = ".extern .func g();\n.visible .entry k() { ret; }";
         assert!(linked(&[unused]).is_ok());
         let body = ".visible .func g() { ret; }";

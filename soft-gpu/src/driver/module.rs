@@ -88,6 +88,10 @@ pub fn translate(
     ptx: &[u8],
     registers: Option<u32>,
 ) -> std::result::Result<Program, Refusal> {
+    let end = ptx.iter().position(|b| *b == 0).unwrap_or(ptx.len());
+    if ptx[..end].trim_ascii().is_empty() {
+        return Err((CuError::INVALID_IMAGE, "the image is empty".to_owned()));
+    }
     if ptx.starts_with(cubin::MAGIC) {
         let mut program = cubin::program(ptx)?;
         bound_registers(&mut program, registers);

@@ -627,6 +627,9 @@ fn fits(groups: &[Group], rest: &[&str]) -> bool {
     })
 }
 
+/// Instructions on textures and surfaces.
+const TEXTURES: [&str; 7] = ["tex", "tld4", "txq", "suld", "sust", "sured", "suq"];
+
 /// Refuses an opcode with modifiers that it does not have, or without one that it needs, as far as the
 /// patterns say.
 ///
@@ -640,10 +643,14 @@ pub(super) fn check(opcode: &str) -> R<()> {
     let [plain, halves] = &*TABLES;
     let halves = halves.get(base).filter(|_| rest.iter().any(half));
     match halves.or_else(|| plain.get(base)) {
-        Some(patterns) if !patterns.iter().any(|p| fits(p, &rest)) => Err(Why::unsupported(
+        Some(patterns) if patterns.iter().any(|p| fits(p, &rest)) => Ok(()),
+        _ if TEXTURES.contains(&base) => Err(Why::unsupported(
+            "there are no textures and surfaces; kernels have to read the memory itself",
+        )),
+        Some(_) => Err(Why::unsupported(
             "no instruction that is served has these modifiers",
         )),
-        _ => Ok(()),
+        None => Ok(()),
     }
 }
 
