@@ -2,9 +2,9 @@
 //! another VM's: neither their numbers, nor their use of a GPU, nor how many they are; what is left of a GPU's memory is
 //! told, as `cuMemGetInfo` does.
 
-use vgpu_proto::api::Priority;
+use vgpu_proto::codec::{self, Encode};
 use vgpu_proto::cuda::OFFERED_CUDA_VERSION;
-use vgpu_proto::limits::MAX_DEVICES;
+use vgpu_proto::limits::{MAX_DEVICES, MAX_HANDSHAKE};
 use vgpu_proto::look::{
     Looked, LookedGpu, LookedLimits, LookedPart, LookedProcess, LookedQuarantine, LookedUsage,
     MAX_NAME, MAX_PROCESSES, Standing, Telemetry,
@@ -28,7 +28,7 @@ impl Actor {
         let mut gpus: Vec<GpuId> = self.scheduler.gpus_for(name);
         gpus.truncate(MAX_DEVICES);
         let seen = self.books.gpus.values().map(|gpu| &gpu.seen);
-        Some(Looked {
+        Some(fitting(Looked {
             daemon_version: crate::VERSION.to_owned(),
             vm_id: vm.vm_id,
             driver_version: seen.clone().find_map(|gpu| gpu.driver.clone()),
@@ -45,7 +45,7 @@ impl Actor {
                 .collect(),
             processes: self.looked_processes(identity, &gpus),
             limits: looked_limits(&limits),
-        })
+        }))
     }
 
     fn standing(&self, vm: &VmRecord, explanation: &Explanation) -> Standing {
@@ -57,7 +57,7 @@ impl Actor {
                     .map(|until| until.saturating_sub(now_unix_ms())),
             }),
             draining: self.draining.is_some(),
-            class: class(vm.priority).to_owned(),
+            class: vm.priority.name().to_owned(),
             demoted: explanation.demoted_until_ns.is_some(),
             weight_milli: explanation.weight_milli,
             summary: summary(vm, explanation),
@@ -121,6 +121,24 @@ impl Actor {
 /// Most bytes of a quarantine's reason.
 const MAX_REASON: usize = 1024;
 
+/// Without the last programs where a guest would not read so long an answer.
+fn fitting(mut looked: Looked) -> Looked {
+    let mut programs = std::mem::take(&mut looked.processes);
+    let mut left = MAX_HANDSHAKE.checked_sub(encoded_len(&looked));
+    let fit = programs.iter().take_while(|program| {
+        left = left.and_then(|left| left.checked_sub(encoded_len(*program)));
+        left.is_some()
+    });
+    programs.truncate(fit.count());
+    looked.processes = programs;
+    looked
+}
+
+/// In bytes; of what cannot be encoded, more than there is room for.
+fn encoded_len(value: &impl Encode) -> usize {
+    codec::encode(value).map_or(usize::MAX, |bytes| bytes.len())
+}
+
 fn usage(stats: &VmStats) -> LookedUsage {
     LookedUsage {
         sessions: stats.sessions,
@@ -146,15 +164,6 @@ fn looked_limits(limits: &EffectiveLimits) -> LookedLimits {
     }
 }
 
-fn class(priority: Priority) -> &'static str {
-    match priority {
-        Priority::Low => "low",
-        Priority::Medium => "medium",
-        Priority::High => "high",
-        Priority::Critical => "critical",
-    }
-}
-
 /// `9.0`.
 fn capability(text: Option<&str>) -> Option<(u32, u32)> {
     let (major, minor) = text?.split_once('.')?;
@@ -177,8 +186,32 @@ fn summary(vm: &VmRecord, e: &Explanation) -> String {
             )
         }
         Reason::Refused(refusal) => format!("A program that starts now is refused: {refusal}."),
-        Reason::Waits(why) => waits(why, e.now_ns),
-        _ => "It waits for its turn on the GPU.".to_owned(),
+        Reason::Waits(WaitReason::Turn { .. }) => "It waits for its turn on the GPU.".to_owned(),
+        Reason::Waits(WaitReason::Slice) => {
+            "It has used up its slice of the GPU's time, and waits for its next turn.".to_owned()
+        }
+        Reason::Waits(WaitReason::RateLimit { cap, until_ns }) => {
+            held_back(cap, until_ns, e.now_ns)
+        }
+        Reason::Waits(WaitReason::Depth) => {
+            "It has as much work in its queue as it may have (queue_calls, queue_bytes): \
+             its programs wait until some of it is done."
+                .to_owned()
+        }
+        Reason::Waits(WaitReason::Quota) => {
+            "Its last request for device memory was over its quota (memory_bytes).".to_owned()
+        }
+        Reason::Waits(WaitReason::Gang { held, of }) => {
+            format!("It has {held} of the {of} GPUs that it gets together, and waits for the rest.")
+        }
+        Reason::Waits(WaitReason::GpuUnavailable { .. }) => {
+            "Its GPU takes no work now; the host's administrator knows why.".to_owned()
+        }
+        Reason::Waits(WaitReason::NoGpu) => {
+            "No GPU serves it; the host's administrator can assign one.".to_owned()
+        }
+        // A reason that the scheduler has and this function has not yet.
+        _ => "It waits; the host's administrator can ask why (vgpu-admin explain).".to_owned(),
     };
     if e.demoted_until_ns.is_some() {
         text.push_str(" For having passed the soft limit it counts one class lower for now.");
@@ -186,43 +219,19 @@ fn summary(vm: &VmRecord, e: &Explanation) -> String {
     text
 }
 
-fn waits(why: WaitReason, now_ns: u64) -> String {
-    match why {
-        WaitReason::RateLimit { cap, until_ns } => {
-            let (limit, key) = match cap {
-                Cap::Calls => ("calls per second", "calls_per_s"),
-                Cap::Bytes => ("bytes per second", "bytes_per_s"),
-                Cap::GpuTime => ("GPU time per second", "gpu_ms_per_s"),
-            };
-            match until_ns {
-                u64::MAX => format!("Its own limit of {limit} ({key}) lets nothing through."),
-                until => format!(
-                    "Its own limit of {limit} ({key}) holds it back, for another {} ms at most.",
-                    until.saturating_sub(now_ns).div_ceil(1_000_000)
-                ),
-            }
-        }
-        WaitReason::Slice => {
-            "It has used up its slice of the GPU's time, and others have their turn.".to_owned()
-        }
-        WaitReason::Depth => {
-            "It has as much work in its queue as it may have (queue_calls, queue_bytes): \
-             its programs wait until some of it is done."
-                .to_owned()
-        }
-        WaitReason::Quota => {
-            "Its last request for device memory was over its quota (memory_bytes).".to_owned()
-        }
-        WaitReason::Gang { held, of } => {
-            format!("It has {held} of the {of} GPUs that it gets together, and waits for the rest.")
-        }
-        WaitReason::GpuUnavailable { .. } => {
-            "Its GPU takes no work now; the host's administrator knows why.".to_owned()
-        }
-        WaitReason::NoGpu => {
-            "No GPU serves it; the host's administrator can assign one.".to_owned()
-        }
-        _ => "It waits for its turn on the GPU.".to_owned(),
+/// A limit of the VM's own.
+fn held_back(cap: Cap, until_ns: u64, now_ns: u64) -> String {
+    let (limit, key) = match cap {
+        Cap::Calls => ("calls per second", "calls_per_s"),
+        Cap::Bytes => ("bytes per second", "bytes_per_s"),
+        Cap::GpuTime => ("GPU time per second", "gpu_ms_per_s"),
+    };
+    match until_ns {
+        u64::MAX => format!("Its own limit of {limit} ({key}) lets nothing through."),
+        until => format!(
+            "Its own limit of {limit} ({key}) holds it back, for another {} ms at most.",
+            until.saturating_sub(now_ns).div_ceil(1_000_000)
+        ),
     }
 }
 
@@ -235,5 +244,57 @@ mod tests {
         assert_eq!(capability(Some("12.0")), Some((12, 0)));
         assert_eq!(capability(Some("soft")), None);
         assert_eq!(capability(None), None);
+    }
+
+    /// The longest answer about `gpus` devices, and `programs` programs on all of them.
+    fn longest(gpus: usize, programs: usize) -> Looked {
+        let gpu = LookedGpu {
+            uuid: "GPU-00112233-4455-6677-8899-aabbccddeeff".into(),
+            name: "n".repeat(MAX_NAME),
+            pci_address: Some("00000000:65:00.0".into()),
+            compute_capability: Some((9, 0)),
+            telemetry: Some(Telemetry {
+                temperature_celsius: Some(1),
+                power_milliwatts: Some(1),
+                ecc_enabled: Some(true),
+            }),
+            ..LookedGpu::default()
+        };
+        let program = LookedProcess {
+            program: "p".repeat(MAX_NAME),
+            gpus: vec![LookedPart::default(); gpus],
+            ..LookedProcess::default()
+        };
+        let reason = "r".repeat(MAX_REASON);
+        Looked {
+            standing: Standing {
+                summary: reason.clone(),
+                quarantine: Some(LookedQuarantine {
+                    reason,
+                    left_ms: Some(1),
+                }),
+                ..Standing::default()
+            },
+            gpus: vec![gpu; gpus],
+            processes: vec![program; programs],
+            ..Looked::default()
+        }
+    }
+
+    #[test]
+    fn no_answer_is_longer_than_a_guest_reads() {
+        for gpus in [1, 2, 32, 33, MAX_DEVICES] {
+            let all = longest(gpus, MAX_PROCESSES);
+            let told = fitting(all.clone());
+            assert!(encoded_len(&told) <= MAX_HANDSHAKE, "{gpus} devices");
+            assert_eq!(told.gpus, all.gpus, "{gpus} devices");
+            // As many programs as there is room for.
+            let next = encoded_len(&told) + encoded_len(&all.processes[0]);
+            let fit = encoded_len(&all) <= MAX_HANDSHAKE;
+            assert_eq!(told == all, fit, "{gpus} devices");
+            assert!(fit || next > MAX_HANDSHAKE, "{gpus} devices");
+        }
+        assert!(encoded_len(&longest(1, MAX_PROCESSES)) <= MAX_HANDSHAKE);
+        assert!(encoded_len(&longest(MAX_DEVICES, MAX_PROCESSES)) > MAX_HANDSHAKE);
     }
 }
