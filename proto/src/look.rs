@@ -56,7 +56,7 @@ pub struct Looked {
     pub usage: LookedUsage,
     /// The devices of its sessions, in ordinal order; where none is open, those that the next session gets.
     pub gpus: Vec<LookedGpu>,
-    /// Its programs that have a session, at most [`MAX_PROCESSES`].
+    /// Its programs that have a session: as many as an answer has room for, at most [`MAX_PROCESSES`].
     pub processes: Vec<LookedProcess>,
 }
 
