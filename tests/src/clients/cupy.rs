@@ -65,7 +65,8 @@ pub(super) fn plan(kit: &Kit) -> Result<Plan> {
             unit.env.push(("NVCC".into(), nvcc.clone().into()));
             // Tests of several devices are skipped.
             unit.env.push(("CUPY_TEST_GPU_LIMIT".into(), "1".into()));
-            unit.patience = Duration::from_secs(600);
+            // Jitify learns once which headers there are, by compiling hundreds of times.
+            unit.patience = Duration::from_secs(1800);
             units.push(unit);
         }
     }
