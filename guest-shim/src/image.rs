@@ -6,22 +6,13 @@
 
 use std::ffi::{CStr, c_void};
 
+use vgpu_cudart::image::{self, ELF, FATBIN, LINKED, TILE, WRAPPER, magic, read};
 use vgpu_proto::cuda::CuResult;
 use vgpu_proto::limits::MAX_IMAGE;
 
 use crate::Cu;
 use crate::session::sys::UserMemory;
 
-/// `__fatBinC_Wrapper_t`: magic, version, pointer to the fatbin.
-const WRAPPER_MAGIC: u32 = 0x4662_43b1;
-/// A fatbin's header: magic, u16 version, u16 bytes of the header, u64 bytes after it.
-const FATBIN_MAGIC: u32 = 0xba55_ed50;
-const ELF_MAGIC: u32 = u32::from_le_bytes(*b"\x7fELF");
-/// How Tile IR begins (NVIDIA's "Tile IR", chapter "Binary Format"): these four bytes and `eIR\0`.
-const TILE_MAGIC: u32 = u32::from_le_bytes(*b"\x7fTil");
-
-/// The version of a wrapper that ends with an array of the fatbins that its own was linked of (`-rdc=true`).
-const LINKED: u32 = 2;
 /// Fatbins that one program is linked of at most.
 const MAX_PARTS: usize = vgpu_proto::limits::MAX_LINK_INPUTS;
 
@@ -35,41 +26,32 @@ pub(crate) struct Given {
     pub(crate) parts: Vec<UserMemory>,
 }
 
-/// A value at some offset of memory that the program vouches for.
-///
-/// # Safety
-/// `offset + size_of::<T>()` bytes at `base` are readable; `T` has no invalid values.
-unsafe fn read<T: Copy>(base: *const u8, offset: usize) -> T {
-    // SAFETY: readable by this function's contract; any alignment will do.
-    unsafe { base.wrapping_add(offset).cast::<T>().read_unaligned() }
-}
-
-/// The image at `image`.
+/// The image at `given`.
 ///
 /// # Errors
 /// CUDA_ERROR_INVALID_VALUE for null, CUDA_ERROR_INVALID_IMAGE for none of the forms or a size
 /// beyond the limit.
 ///
 /// # Safety
-/// `image` is null or points to a complete image of one of the forms.
-pub(crate) unsafe fn at(image: *const c_void) -> Cu<Given> {
-    if image.is_null() {
+/// `given` is null or points to a complete image of one of the forms.
+pub(crate) unsafe fn at(given: *const c_void) -> Cu<Given> {
+    if given.is_null() {
         return Err(CuResult::INVALID_VALUE);
     }
-    let base: *const u8 = image.cast();
+    let base: *const u8 = given.cast();
     // SAFETY: every form has at least four bytes but for the shortest texts, which have a NUL
     // within; those are read bytewise.
-    let magic = unsafe { magic(base) };
+    let form = unsafe { magic(base) };
     let mut parts = Vec::new();
-    let (base, len) = match magic {
-        Some(WRAPPER_MAGIC) => {
+    let (base, len) = match form {
+        Some(WRAPPER) => {
             // SAFETY: a wrapper has 24 bytes; it points to a fatbin.
             let data: *const u8 = unsafe { read(base, 8) };
             if data.is_null() {
                 return Err(CuResult::INVALID_IMAGE);
             }
             // SAFETY: as above.
-            if unsafe { self::magic(data) } != Some(FATBIN_MAGIC) {
+            if unsafe { magic(data) } != Some(FATBIN) {
                 return Err(CuResult::INVALID_IMAGE);
             }
             // SAFETY: as above.
@@ -79,11 +61,11 @@ pub(crate) unsafe fn at(image: *const c_void) -> Cu<Given> {
             }
         }
         // SAFETY: a fatbin, by its magic number.
-        Some(FATBIN_MAGIC) => (base, unsafe { fatbin_len(base) }?),
+        Some(FATBIN) => (base, unsafe { fatbin_len(base) }?),
         // SAFETY: an ELF file, by its magic number.
-        Some(ELF_MAGIC) => (base, unsafe { elf_len(base) }?),
+        Some(ELF) => (base, unsafe { elf_len(base) }?),
         // SAFETY: Tile IR, by its magic number.
-        Some(TILE_MAGIC) => (base, unsafe { tile_len(base) }?),
+        Some(TILE) => (base, unsafe { tile_len(base) }?),
         // SAFETY: what is none of these is text that ends with a NUL.
         _ => (base, unsafe { text_len(base) }?),
     };
@@ -112,28 +94,12 @@ unsafe fn parts(wrapper: *const u8) -> Cu<Vec<UserMemory>> {
         // SAFETY: what is there is a complete fatbin.
         let len = match unsafe { magic(part) } {
             // SAFETY: as above.
-            Some(FATBIN_MAGIC) if parts.len() < MAX_PARTS => unsafe { fatbin_len(part) }?,
+            Some(FATBIN) if parts.len() < MAX_PARTS => unsafe { fatbin_len(part) }?,
             _ => return Err(CuResult::INVALID_IMAGE),
         };
         let at = part.cast_mut();
         parts.push(UserMemory { at, len });
     }
-}
-
-/// The first four bytes; `None` if a NUL comes before.
-///
-/// # Safety
-/// Bytes at `base` are readable up to the first NUL, or for four.
-unsafe fn magic(base: *const u8) -> Option<u32> {
-    let mut bytes = [0; 4];
-    for (i, byte) in bytes.iter_mut().enumerate() {
-        // SAFETY: no NUL so far.
-        *byte = unsafe { read(base, i) };
-        if *byte == 0 {
-            return None;
-        }
-    }
-    Some(u32::from_le_bytes(bytes))
 }
 
 fn bounded(len: u64) -> Cu<usize> {
@@ -147,57 +113,17 @@ fn bounded(len: u64) -> Cu<usize> {
 /// # Safety
 /// `base` points to a fatbin's header.
 unsafe fn fatbin_len(base: *const u8) -> Cu<usize> {
-    // SAFETY: the header has 16 bytes.
-    let (header, rest) = unsafe { (read::<u16>(base, 6), read::<u64>(base, 8)) };
-    bounded(
-        rest.checked_add(u64::from(header))
-            .ok_or(CuResult::INVALID_IMAGE)?,
-    )
+    // SAFETY: by this function's contract.
+    let len = unsafe { image::fatbin_len(base) };
+    len.map_or(Err(CuResult::INVALID_IMAGE), bounded)
 }
 
 /// # Safety
 /// `base` points to a complete 64-bit ELF file.
 unsafe fn elf_len(base: *const u8) -> Cu<usize> {
-    const CLASS_64: u8 = 2;
-    const NOBITS: u32 = 8;
-    // SAFETY: the file header has 64 bytes.
-    let (class, phoff, shoff, phentsize, phnum, shentsize, shnum) = unsafe {
-        (
-            read::<u8>(base, 4),
-            read::<u64>(base, 32),
-            read::<u64>(base, 40),
-            u64::from(read::<u16>(base, 54)),
-            u64::from(read::<u16>(base, 56)),
-            u64::from(read::<u16>(base, 58)),
-            u64::from(read::<u16>(base, 60)),
-        )
-    };
-    if class != CLASS_64 || (shnum > 0 && shentsize < 64) {
-        return Err(CuResult::INVALID_IMAGE);
-    }
-    let end = |offset: u64, size: u64| -> Cu<u64> {
-        offset
-            .checked_add(size)
-            .filter(|e| *e <= MAX_IMAGE)
-            .ok_or(CuResult::INVALID_IMAGE)
-    };
-    let sections = end(shoff, shentsize * shnum)?;
-    let mut len = sections.max(end(phoff, phentsize * phnum)?).max(64);
-    for i in 0..shnum {
-        let section = (shoff + i * shentsize) as usize;
-        // SAFETY: the section table is part of the complete file.
-        let (kind, offset, size) = unsafe {
-            (
-                read::<u32>(base, section + 4),
-                read::<u64>(base, section + 24),
-                read::<u64>(base, section + 32),
-            )
-        };
-        if kind != NOBITS {
-            len = len.max(end(offset, size)?);
-        }
-    }
-    bounded(len)
+    // SAFETY: by this function's contract.
+    let len = unsafe { image::elf_len(base, MAX_IMAGE) };
+    len.map_or(Err(CuResult::INVALID_IMAGE), bounded)
 }
 
 /// The header of 12 bytes, and sections up to the one with the number 0. A section is its number, its size, an alignment if the
@@ -269,7 +195,7 @@ mod tests {
     }
 
     fn fatbin(payload: u64) -> Vec<u8> {
-        let mut bytes = FATBIN_MAGIC.to_le_bytes().to_vec();
+        let mut bytes = FATBIN.to_le_bytes().to_vec();
         bytes.extend(1_u16.to_le_bytes());
         bytes.extend(16_u16.to_le_bytes());
         bytes.extend(payload.to_le_bytes());
@@ -290,7 +216,7 @@ mod tests {
         let bare = fatbin(1000);
         assert_eq!(len(&bare), Ok(1016));
         for version in [1_u32, 2] {
-            let mut wrapper = WRAPPER_MAGIC.to_le_bytes().to_vec();
+            let mut wrapper = WRAPPER.to_le_bytes().to_vec();
             wrapper.extend(version.to_le_bytes());
             wrapper.extend((bare.as_ptr() as u64).to_le_bytes());
             wrapper.extend(0_u64.to_le_bytes());
@@ -308,7 +234,7 @@ mod tests {
     fn a_wrapper_tells_of_what_it_was_linked() {
         let (bare, parts) = (fatbin(1000), [fatbin(8), fatbin(16)]);
         let with = |version: u32, list: &[*const u8]| {
-            let mut wrapper = WRAPPER_MAGIC.to_le_bytes().to_vec();
+            let mut wrapper = WRAPPER.to_le_bytes().to_vec();
             wrapper.extend(version.to_le_bytes());
             wrapper.extend((bare.as_ptr() as u64).to_le_bytes());
             wrapper.extend((list.as_ptr() as u64).to_le_bytes());
@@ -325,32 +251,6 @@ mod tests {
             refused
         );
         assert_eq!(with(2, &[bare.as_ptr(); MAX_PARTS + 1]), refused);
-    }
-
-    #[test]
-    fn elf_ends_with_its_last_part() {
-        let mut file = vec![0_u8; 64 + 2 * 64];
-        file[..5].copy_from_slice(b"\x7fELF\x02");
-        file[40..48].copy_from_slice(&64_u64.to_le_bytes()); // section table
-        file[58..60].copy_from_slice(&64_u16.to_le_bytes());
-        file[60..62].copy_from_slice(&2_u16.to_le_bytes());
-        assert_eq!(len(&file), Ok(192), "the section table is last");
-        let section = 64 + 64;
-        file[section + 4] = 1;
-        file[section + 24..section + 32].copy_from_slice(&192_u64.to_le_bytes());
-        file[section + 32..section + 40].copy_from_slice(&100_u64.to_le_bytes());
-        assert_eq!(len(&file), Ok(292), "a section is last");
-        file[section + 4] = 8;
-        assert_eq!(
-            len(&file),
-            Ok(192),
-            "a section without bytes does not count"
-        );
-        file[section + 4] = 1;
-        file[section + 32..section + 40].copy_from_slice(&u64::MAX.to_le_bytes());
-        assert_eq!(len(&file), Err(CuResult::INVALID_IMAGE));
-        file[4] = 1;
-        assert_eq!(len(&file), Err(CuResult::INVALID_IMAGE), "32-bit");
     }
 
     #[test]

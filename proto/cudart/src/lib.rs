@@ -13,7 +13,9 @@
 //! | `storage` | values that the runtime keeps per context |
 //! | `selfcheck` | the runtime's check that it talks to a driver |
 //! | [`unserved`] | the checks of functions that are not served |
+//! | [`image`] | the forms of device code that the runtime hands over |
 
+pub mod image;
 #[cfg(feature = "cudart")]
 mod selfcheck;
 mod storage;

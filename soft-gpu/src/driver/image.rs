@@ -7,16 +7,12 @@
 
 use std::io::Read as _;
 
+use vgpu_cudart::image::{self, ELF, FATBIN, LINKED, TILE, WRAPPER, magic, read};
+
 use super::cubin;
 use super::error::CuError;
 use super::linker::{self, Input};
 
-const WRAPPER_MAGIC: u32 = 0x4662_43b1;
-const FATBIN_MAGIC: u32 = 0xba55_ed50;
-const ELF_MAGIC: u32 = u32::from_le_bytes(*b"\x7fELF");
-const TILE_MAGIC: u32 = u32::from_le_bytes(*b"\x7fTil");
-/// The version of a wrapper with an array of the fatbins that its own was linked of.
-const LINKED: u32 = 2;
 const KIND_PTX: u16 = 1;
 const KIND_ELF: u16 = 2;
 const LZ4: u64 = 0x2000;
@@ -107,22 +103,22 @@ pub unsafe fn code_at(pointer: *const u8, target: Target) -> Result<Vec<u8>, Ref
     }
     // SAFETY: every kind of image has a byte; text may be shorter than a magic number, so the
     // first bytes are read one by one up to a NUL.
-    let magic = unsafe { peek_magic(pointer) };
-    match magic {
+    let form = unsafe { magic(pointer) };
+    match form {
         // SAFETY: a wrapper, by its magic number.
-        Some(WRAPPER_MAGIC) => unsafe { wrapped(pointer, target) },
+        Some(WRAPPER) => unsafe { wrapped(pointer, target) },
         // SAFETY: a fatbin, by its magic number.
-        Some(FATBIN_MAGIC) => fatbin_code(unsafe { fatbin_at(pointer) }, target),
-        Some(ELF_MAGIC) => {
+        Some(FATBIN) => fatbin_code(unsafe { fatbin_at(pointer) }?, target),
+        Some(ELF) => {
             target.machine_code_will_do()?;
             // SAFETY: an ELF file, by its magic number; it is as long as its tables say.
             let image = unsafe {
-                let len = elf_len(pointer)?;
-                std::slice::from_raw_parts(pointer, len)
+                let len = image::elf_len(pointer, MAX_CODE as u64).ok_or_else(damaged)?;
+                std::slice::from_raw_parts(pointer, len as usize)
             };
             target.machine_code(image)
         }
-        Some(TILE_MAGIC) => Err(tile_ir()),
+        Some(TILE) => Err(tile_ir()),
         _ => {
             // SAFETY: what is none of the above is NUL-terminated text.
             let text = unsafe { std::ffi::CStr::from_ptr(pointer.cast()) };
@@ -137,14 +133,14 @@ pub unsafe fn code_at(pointer: *const u8, target: Target) -> Result<Vec<u8>, Ref
 /// As [`code_at`].
 pub fn code_in(bytes: &[u8], target: Target) -> Result<Vec<u8>, Refusal> {
     match u32_at(bytes, 0) {
-        Some(FATBIN_MAGIC) => {
+        Some(FATBIN) => {
             let size = u64_at(bytes, 8).zip(u16_at(bytes, 6));
             let end = size.and_then(|(size, header)| size.checked_add(header.into()));
             let whole = end.and_then(|end| bytes.get(..usize::try_from(end).ok()?));
             fatbin_code(whole.ok_or_else(damaged)?, target)
         }
-        Some(ELF_MAGIC) => target.machine_code(bytes),
-        Some(TILE_MAGIC) => Err(tile_ir()),
+        Some(ELF) => target.machine_code(bytes),
+        Some(TILE) => Err(tile_ir()),
         _ => {
             let end = bytes.iter().position(|b| *b == 0).unwrap_or(bytes.len());
             Ok(bytes[..end].to_vec())
@@ -161,17 +157,17 @@ fn tile_ir() -> Refusal {
 /// # Safety
 /// `pointer` points to a whole wrapper.
 unsafe fn wrapped(pointer: *const u8, target: Target) -> Result<Vec<u8>, Refusal> {
-    // SAFETY: a wrapper is {u32 magic, u32 version, pointer data, pointer}.
+    // SAFETY: a wrapper has 24 bytes.
     let (version, data, list) = unsafe {
         (
-            pointer.add(4).cast::<u32>().read_unaligned(),
-            pointer.add(8).cast::<*const u8>().read_unaligned(),
-            pointer.add(16).cast::<*const *const u8>().read_unaligned(),
+            read::<u32>(pointer, 4),
+            read::<*const u8>(pointer, 8),
+            read::<*const *const u8>(pointer, 16),
         )
     };
     // SAFETY: the wrapper's data is a fatbin (or an ELF); it is not another wrapper.
-    let found = match unsafe { peek_magic(data) } {
-        Some(WRAPPER_MAGIC) | None => Err((
+    let found = match unsafe { magic(data) } {
+        Some(WRAPPER) | None => Err((
             CuError::INVALID_IMAGE,
             "the fatbin wrapper is damaged".into(),
         )),
@@ -215,8 +211,8 @@ unsafe fn relinked(list: *const *const u8, target: Target) -> Result<Vec<u8>, Re
         }
         // SAFETY: the array's entries are whole fatbins.
         let text = unsafe {
-            match peek_magic(at) {
-                Some(FATBIN_MAGIC) => part_ptx(fatbin_at(at), target.cc)?,
+            match magic(at) {
+                Some(FATBIN) => part_ptx(fatbin_at(at)?, target.cc)?,
                 _ => return Err(damaged()),
             }
         };
@@ -238,46 +234,12 @@ unsafe fn relinked(list: *const *const u8, target: Target) -> Result<Vec<u8>, Re
 
 /// # Safety
 /// `pointer` points to a whole fatbin.
-unsafe fn fatbin_at<'a>(pointer: *const u8) -> &'a [u8] {
-    // SAFETY: a fatbin header is {u32 magic, u16 version, u16 header size, u64 size} and
-    // header size + size bytes follow from its start.
-    unsafe {
-        let header = u64::from(pointer.add(6).cast::<u16>().read_unaligned());
-        let size = pointer.add(8).cast::<u64>().read_unaligned();
-        std::slice::from_raw_parts(pointer, header.saturating_add(size) as usize)
-    }
-}
-
-/// How long an ELF file is: up to the end of its last part.
-///
-/// # Safety
-/// `pointer` points to a whole ELF file of 64 bits.
-unsafe fn elf_len(pointer: *const u8) -> Result<usize, Refusal> {
-    const HEADER: usize = 64;
-    const NO_BYTES: u32 = 8;
-    // SAFETY: the file's header has so many bytes.
-    let header = unsafe { std::slice::from_raw_parts(pointer, HEADER) };
-    let table = |at: usize, entry: usize| -> Option<(u64, u64)> {
-        let entries = u64::from(u16_at(header, entry)?) * u64::from(u16_at(header, entry + 2)?);
-        Some((u64_at(header, at)?, entries))
-    };
-    let (segments, sections) = (table(32, 54), table(40, 58));
-    let end = |(at, size): (u64, u64)| at.checked_add(size).filter(|end| *end <= MAX_CODE as u64);
-    let tables = segments
-        .zip(sections)
-        .and_then(|(a, b)| Some(end(a)?.max(end(b)?)));
-    let mut len = tables.ok_or_else(damaged)?.max(HEADER as u64);
-    // SAFETY: the section table is part of the file.
-    let table = sections.map(|(at, size)| unsafe {
-        std::slice::from_raw_parts(pointer.add(at as usize), size as usize)
-    });
-    for section in table.unwrap_or_default().chunks_exact(HEADER) {
-        let part = u64_at(section, 24).zip(u64_at(section, 32));
-        if u32_at(section, 4) != Some(NO_BYTES) {
-            len = len.max(part.and_then(end).ok_or_else(damaged)?);
-        }
-    }
-    Ok(len as usize)
+unsafe fn fatbin_at<'a>(pointer: *const u8) -> Result<&'a [u8], Refusal> {
+    // SAFETY: by this function's contract.
+    let len = unsafe { image::fatbin_len(pointer) };
+    let len = len.and_then(|len| isize::try_from(len).ok());
+    // SAFETY: a whole fatbin is as long as its header says.
+    Ok(unsafe { std::slice::from_raw_parts(pointer, len.ok_or_else(damaged)?.cast_unsigned()) })
 }
 
 fn damaged() -> Refusal {
@@ -285,22 +247,6 @@ fn damaged() -> Refusal {
         CuError::INVALID_IMAGE,
         "the image is damaged: its parts are not where it says".to_owned(),
     )
-}
-
-/// The first four bytes, or `None` for a shorter text or null.
-unsafe fn peek_magic(pointer: *const u8) -> Option<u32> {
-    if pointer.is_null() {
-        return None;
-    }
-    let mut bytes = [0; 4];
-    for (i, b) in bytes.iter_mut().enumerate() {
-        // SAFETY: the bytes before this one were not the terminating NUL of a text.
-        *b = unsafe { pointer.add(i).read() };
-        if *b == 0 {
-            return None;
-        }
-    }
-    Some(u32::from_le_bytes(bytes))
 }
 
 fn u16_at(b: &[u8], at: usize) -> Option<u16> {
@@ -456,7 +402,7 @@ mod tests {
 
     fn fatbin(entries: &[Vec<u8>]) -> Vec<u8> {
         let body: Vec<u8> = entries.concat();
-        let mut f = FATBIN_MAGIC.to_le_bytes().to_vec();
+        let mut f = FATBIN.to_le_bytes().to_vec();
         f.extend_from_slice(&1u16.to_le_bytes());
         f.extend_from_slice(&16u16.to_le_bytes());
         f.extend_from_slice(&(body.len() as u64).to_le_bytes());
@@ -557,7 +503,7 @@ mod tests {
         let mut list = parts.each_ref().map(|part| part.as_ptr()).to_vec();
         list.push(std::ptr::null());
         let mut wrapper = Vec::new();
-        wrapper.extend_from_slice(&WRAPPER_MAGIC.to_le_bytes());
+        wrapper.extend_from_slice(&WRAPPER.to_le_bytes());
         wrapper.extend_from_slice(&LINKED.to_le_bytes());
         wrapper.extend_from_slice(&(linked.as_ptr() as u64).to_le_bytes());
         wrapper.extend_from_slice(&(list.as_ptr() as u64).to_le_bytes());

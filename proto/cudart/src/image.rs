@@ -1,0 +1,138 @@
+//! Images of device code as they lie in a program's memory: what their first bytes say of the rest.
+
+/// `__fatBinC_Wrapper_t`, which nvcc embeds: magic, u32 version, pointer to a fatbin, another pointer.
+pub const WRAPPER: u32 = 0x4662_43b1;
+/// A fatbin: magic, u16 version, u16 bytes of this header, u64 bytes after it.
+pub const FATBIN: u32 = 0xba55_ed50;
+/// An ELF file: machine code.
+pub const ELF: u32 = u32::from_le_bytes(*b"\x7fELF");
+/// How Tile IR begins (NVIDIA's "Tile IR", chapter "Binary Format"): these four bytes and `eIR\0`.
+pub const TILE: u32 = u32::from_le_bytes(*b"\x7fTil");
+/// The version of a wrapper whose second pointer leads to the fatbins that its own was linked of (`-rdc=true`): an array
+/// that ends with null.
+pub const LINKED: u32 = 2;
+
+/// A value at some offset of memory that the program vouches for.
+///
+/// # Safety
+/// `offset + size_of::<T>()` bytes at `base` are readable; `T` has no invalid values.
+pub unsafe fn read<T: Copy>(base: *const u8, offset: usize) -> T {
+    // SAFETY: readable by this function's contract; any alignment will do.
+    unsafe { base.wrapping_add(offset).cast::<T>().read_unaligned() }
+}
+
+/// The first four bytes; `None` for null, and if a NUL comes before.
+///
+/// # Safety
+/// `base` is null, or bytes are readable there up to the first NUL, or for four.
+pub unsafe fn magic(base: *const u8) -> Option<u32> {
+    if base.is_null() {
+        return None;
+    }
+    let mut bytes = [0; 4];
+    for (i, byte) in bytes.iter_mut().enumerate() {
+        // SAFETY: no NUL so far.
+        *byte = unsafe { read(base, i) };
+        if *byte == 0 {
+            return None;
+        }
+    }
+    Some(u32::from_le_bytes(bytes))
+}
+
+/// The bytes of a fatbin.
+///
+/// # Safety
+/// `base` points to a fatbin's header.
+pub unsafe fn fatbin_len(base: *const u8) -> Option<u64> {
+    // SAFETY: the header has 16 bytes.
+    let (header, rest) = unsafe { (read::<u16>(base, 6), read::<u64>(base, 8)) };
+    rest.checked_add(u64::from(header))
+}
+
+/// The bytes of an ELF file, up to the end of its last part; `None` if it is not one of 64 bits or says that it has more
+/// than `most`.
+///
+/// # Safety
+/// `base` points to a complete ELF file.
+pub unsafe fn elf_len(base: *const u8, most: u64) -> Option<u64> {
+    const CLASS_64: u8 = 2;
+    const HEADER: u64 = 64;
+    const SECTION: u64 = 64;
+    const NOBITS: u32 = 8;
+    // SAFETY: the file's header has 64 bytes.
+    let (class, phoff, shoff, phentsize, phnum, shentsize, shnum) = unsafe {
+        (
+            read::<u8>(base, 4),
+            read::<u64>(base, 32),
+            read::<u64>(base, 40),
+            u64::from(read::<u16>(base, 54)),
+            u64::from(read::<u16>(base, 56)),
+            u64::from(read::<u16>(base, 58)),
+            u64::from(read::<u16>(base, 60)),
+        )
+    };
+    if class != CLASS_64 || (shnum > 0 && shentsize < SECTION) {
+        return None;
+    }
+    let end = |offset: u64, size: u64| offset.checked_add(size).filter(|end| *end <= most);
+    let tables = end(shoff, shentsize * shnum)?.max(end(phoff, phentsize * phnum)?);
+    let mut len = tables.max(HEADER);
+    for i in 0..shnum {
+        let section = (shoff + i * shentsize) as usize;
+        // SAFETY: the table of sections is part of the complete file.
+        let (kind, offset, size) = unsafe {
+            (
+                read::<u32>(base, section + 4),
+                read::<u64>(base, section + 24),
+                read::<u64>(base, section + 32),
+            )
+        };
+        if kind != NOBITS {
+            len = len.max(end(offset, size)?);
+        }
+    }
+    Some(len)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn elf(file: &[u8]) -> Option<u64> {
+        // SAFETY: the tests pass complete files.
+        unsafe { elf_len(file.as_ptr(), 1 << 20) }
+    }
+
+    #[test]
+    fn elf_ends_with_its_last_part() {
+        let mut file = vec![0_u8; 64 + 2 * 64];
+        file[..5].copy_from_slice(b"\x7fELF\x02");
+        file[40..48].copy_from_slice(&64_u64.to_le_bytes()); // table of sections
+        file[58..60].copy_from_slice(&64_u16.to_le_bytes());
+        file[60..62].copy_from_slice(&2_u16.to_le_bytes());
+        assert_eq!(elf(&file), Some(192), "the table of sections is last");
+        let section = 64 + 64;
+        file[section + 4] = 1;
+        file[section + 24..section + 32].copy_from_slice(&192_u64.to_le_bytes());
+        file[section + 32..section + 40].copy_from_slice(&100_u64.to_le_bytes());
+        assert_eq!(elf(&file), Some(292), "a section is last");
+        file[section + 4] = 8;
+        assert_eq!(elf(&file), Some(192), "a section without bytes");
+        file[section + 4] = 1;
+        file[section + 32..section + 40].copy_from_slice(&u64::MAX.to_le_bytes());
+        assert_eq!(elf(&file), None, "beyond every limit");
+        file[4] = 1;
+        assert_eq!(elf(&file), None, "32-bit");
+    }
+
+    #[test]
+    fn a_short_text_has_no_magic() {
+        // SAFETY: null, and bytes up to a NUL.
+        let of = |bytes: &[u8]| unsafe { magic(bytes.as_ptr()) };
+        assert_eq!(of(b"ab\0"), None);
+        assert_eq!(of(b"\x7fELF"), Some(ELF));
+        // SAFETY: null is allowed.
+        assert_eq!(unsafe { magic(std::ptr::null()) }, None);
+    }
+}
