@@ -120,15 +120,6 @@ fn priority(class: Class) -> Priority {
     }
 }
 
-fn class_name(class: Class) -> &'static str {
-    match class {
-        Class::Low => "low",
-        Class::Medium => "medium",
-        Class::High => "high",
-        Class::Critical => "critical",
-    }
-}
-
 fn cap_name(cap: vgpu_sched::Cap) -> &'static str {
     match cap {
         vgpu_sched::Cap::Calls => "calls per second",
@@ -179,7 +170,7 @@ fn summary(catalog: &Catalog, vm: &VmRecord, explained: &Explained, cut_off: boo
     if let Some(until) = e.demoted_until_ns {
         add(format!(
             "For having passed the soft limit it counts as class {} for another {}.",
-            class_name(e.class),
+            priority(e.class).name(),
             duration(until.saturating_sub(e.now_ns))
         ));
     }

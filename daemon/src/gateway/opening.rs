@@ -302,7 +302,7 @@ mod tests {
         let Err(BadOpening::Refuse(Refusal::Version, text)) = open(&newer).await else {
             panic!("not refused");
         };
-        assert!(text.contains("looks in version 2"), "{text}");
+        assert!(text.contains("looks in version 3"), "{text}");
         for at in 12..whole.len() {
             let mut wrong = whole;
             wrong[at] = 0xff;

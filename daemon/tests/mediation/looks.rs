@@ -72,7 +72,7 @@ fn a_look_tells_the_own_programs_and_nothing_of_another_vm() {
         (mine.processes[0].pid, &*mine.processes[0].program),
         (42, "test")
     );
-    assert_eq!(mine.processes[0].gpus, [0]);
+    assert!(mine.processes[0].gpus.iter().map(|part| part.gpu).eq([0]));
 
     let theirs = look(&other).expect("told");
     assert_eq!(theirs.vm_id, 2);

@@ -215,7 +215,7 @@ impl Config {
             }
             "CC" => {
                 self.compute_capability =
-                    parse_cc(v).ok_or("major.minor from 5.0 to 99.9, like 8.0")?
+                    parse_cc(v).ok_or("major.minor from 5.0 to 99.9, like 8.0")?;
             }
             "DRIVER_VERSION" => {
                 driver_version(v)?;
