@@ -53,12 +53,22 @@ struct Pending {
     denied: u32,
 }
 
+/// A request to vgpud for bytes of a ledger.
+#[derive(Debug, Clone, Copy)]
+struct Asked {
+    number: u64,
+    ledger: usize,
+    bytes: u64,
+    /// Something was freed since: a denial says nothing of what there is now.
+    outdated: bool,
+}
+
 /// Allocations that wait, and what they wait for.
 #[derive(Debug, Default)]
 pub(super) struct Allocs {
     waiting: VecDeque<Pending>,
-    /// (number, device, bytes) of the request that vgpud has not answered.
-    asked: Option<(u64, usize, u64)>,
+    /// The request that vgpud has not answered.
+    asked: Option<Asked>,
     requests: u64,
     /// Things that are being given back to the driver.
     pub freeing: u64,
@@ -224,6 +234,9 @@ impl Session {
         for pending in &mut self.allocs.waiting {
             pending.denied = 0;
         }
+        if let Some(asked) = &mut self.allocs.asked {
+            asked.outdated = true;
+        }
         self.try_allocs();
     }
 
@@ -279,15 +292,15 @@ impl Session {
 
     /// vgpud answered a request for memory.
     pub(super) fn ledger_answered(&mut self, request: u64, granted: bool) {
-        let asked = self.allocs.asked.take_if(|(number, ..)| *number == request);
-        let Some((_, device, bytes)) = asked else {
+        let asked = self.allocs.asked.take_if(|asked| asked.number == request);
+        let Some(asked) = asked else {
             return;
         };
         if granted {
-            if let Some(ledger) = self.ledgers.get_mut(device) {
-                ledger.draw(bytes);
+            if let Some(ledger) = self.ledgers.get_mut(asked.ledger) {
+                ledger.draw(asked.bytes);
             }
-        } else if let Some(first) = self.allocs.waiting.front_mut() {
+        } else if let Some(first) = self.allocs.waiting.front_mut().filter(|_| !asked.outdated) {
             first.denied += 1;
         }
         self.try_allocs();
@@ -404,7 +417,12 @@ impl Session {
         };
         self.allocs.requests += 1;
         let request = self.allocs.requests;
-        self.allocs.asked = Some((request, device, bytes));
+        self.allocs.asked = Some(Asked {
+            number: request,
+            ledger: device,
+            bytes,
+            outdated: false,
+        });
         self.vgpud.send(FromWorker::MemReserve {
             request,
             device: self.ledger_name(device),
