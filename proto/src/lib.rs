@@ -13,6 +13,7 @@
 //! | [`handshake`] | Hello, Welcome, refusals, and the control connection of a session |
 //! | [`look`] | what a VM is told about itself without a session |
 //! | [`worker`] | messages between vgpud and a worker |
+//! | [`text`] | texts of others, made fit for a person's terminal |
 //! | [`lease`] | the two shared pages between vgpud and a worker |
 //! | [`cuda`] | CUDA's result codes and handles, as numbers |
 //! | [`limits`] | every bound, with its reason |
@@ -27,6 +28,7 @@ pub mod frame;
 pub mod handshake;
 pub mod limits;
 pub mod look;
+pub mod text;
 pub mod worker;
 
 #[cfg(feature = "api")]

@@ -5,6 +5,7 @@ use std::io::Write;
 use clap::ValueEnum;
 use comfy_table::{ContentArrangement, Table, presets};
 use serde::Serialize;
+use vgpu_proto::text;
 
 use crate::error::Error;
 
@@ -123,11 +124,9 @@ pub(crate) fn print(text: &str) -> Result<(), Error> {
     Ok(())
 }
 
-/// `text` without control characters.
+/// `text` without what a terminal obeys.
 pub(crate) fn printable(text: &str) -> String {
-    text.chars()
-        .map(|c| if c.is_control() { '\u{fffd}' } else { c })
-        .collect()
+    text::printable(text, usize::MAX)
 }
 
 fn quote(cell: &str) -> String {

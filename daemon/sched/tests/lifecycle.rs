@@ -18,6 +18,17 @@ fn two_vms() -> Rig {
     rig
 }
 
+fn two_gpus() -> (Rig, GpuId) {
+    let mut rig = Rig::new(PoolConfig::default());
+    let other = GpuId(1);
+    rig.add_gpu(other);
+    rig.feed(Event::AssignGpu {
+        gpu: other,
+        pool: POOL,
+    });
+    (rig, other)
+}
+
 #[test]
 fn a_lone_session_keeps_its_lease_without_a_word() {
     let mut rig = two_vms();
@@ -363,13 +374,7 @@ fn memory_is_one_account_per_vm_over_all_its_sessions() {
 
 #[test]
 fn vms_are_placed_on_the_least_loaded_gpu_they_may_use() {
-    let mut rig = Rig::new(PoolConfig::default());
-    let other = GpuId(1);
-    rig.add_gpu(other);
-    rig.feed(Event::AssignGpu {
-        gpu: other,
-        pool: POOL,
-    });
+    let (mut rig, other) = two_gpus();
     rig.add_vm(1, Class::High);
     rig.add_vm(2, Class::Low);
     rig.add_vm(3, Class::Low);
@@ -395,13 +400,7 @@ fn vms_are_placed_on_the_least_loaded_gpu_they_may_use() {
 
 #[test]
 fn a_look_does_not_change_with_what_other_vms_do() {
-    let mut rig = Rig::new(PoolConfig::default());
-    let other = GpuId(1);
-    rig.add_gpu(other);
-    rig.feed(Event::AssignGpu {
-        gpu: other,
-        pool: POOL,
-    });
+    let (mut rig, other) = two_gpus();
     rig.add_vm(1, Class::High);
     rig.add_vm(2, Class::High);
     assert_eq!(rig.sched.gpus_for(VmId(2)), [GPU]);

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use vgpu_proto::api::{EventKind, Severity};
+use vgpu_proto::text::printable;
 
 use super::journal::{Draft, GpuNote, QuarantineNote, VmNote};
 
@@ -368,17 +369,8 @@ impl Report {
     }
 }
 
-/// Text that may come from a guest, made fit for one line: control characters (terminal escapes
-/// among them) replaced, at most 500 characters.
+/// Text that may come from a guest, made fit for one line.
 pub(super) fn clean(text: &str) -> String {
     const LONGEST: usize = 500;
-    let mut clean: String = text
-        .chars()
-        .take(LONGEST)
-        .map(|c| if c.is_control() { '\u{fffd}' } else { c })
-        .collect();
-    if text.chars().nth(LONGEST).is_some() {
-        clean.push('…');
-    }
-    clean
+    printable(text, LONGEST)
 }

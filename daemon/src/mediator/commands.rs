@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use tokio::sync::oneshot;
 use vgpu_proto::cuda::CuResult;
 use vgpu_proto::handshake::Refusal;
+use vgpu_proto::text::printable;
 use vgpu_proto::worker::{Start, ToWorker};
 use vgpu_sched::{Event, GpuHealth, GpuId, SessionId};
 
@@ -20,7 +21,6 @@ use super::images::Images;
 use super::reactor::{Source, now_ns};
 use super::session::{About, Hearing, Phase, Placed, Session};
 use crate::events::{EndCause, Report};
-use crate::gateway::opening::printable;
 use crate::mediation::{Change, MediationError};
 use crate::model::{AssignmentRecord, GpuRecord, PoolRecord, UsageDelta, VmRecord, now_unix_ms};
 use crate::supervisor::channel::SendError;

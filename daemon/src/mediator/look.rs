@@ -9,12 +9,13 @@ use vgpu_proto::look::{
     Looked, LookedGpu, LookedLimits, LookedPart, LookedProcess, LookedQuarantine, LookedUsage,
     MAX_NAME, MAX_PROCESSES, Standing, Telemetry,
 };
+use vgpu_proto::text::printable;
 use vgpu_sched::{Cap, Explanation, GpuId, Reason, SessionId, VmStats, WaitReason};
 
 use super::VmIdentity;
 use super::actor::Actor;
 use super::books;
-use crate::gateway::opening::{cut, printable};
+use crate::gateway::opening::cut;
 use crate::model::{EffectiveLimits, GpuRecord, VmRecord, now_unix_ms};
 
 impl Actor {

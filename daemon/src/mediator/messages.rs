@@ -5,6 +5,7 @@ use vgpu_proto::cuda::{CuResult, MINIMUM_DRIVER_VERSION};
 use vgpu_proto::handshake::DeviceInfo;
 use vgpu_proto::lease::Holding;
 use vgpu_proto::limits::{DEPTH_BYTES, DEPTH_CALLS, MAX_DEVICES, MAX_TEXT};
+use vgpu_proto::text::printable;
 use vgpu_proto::worker::FromWorker;
 use vgpu_sched::{Depth, Epoch, Event, GpuId, HeadCost, Memory, MemoryRefusal, SessionId};
 
@@ -15,7 +16,7 @@ use super::handle::Ready;
 use super::reactor::now_ns;
 use super::session::{Lease, Phase, Session};
 use crate::events::{EndCause, Report};
-use crate::gateway::opening::{cut, printable};
+use crate::gateway::opening::cut;
 use crate::supervisor::channel::Received;
 
 /// More than a queue can hold is a false claim: depth credits bound it.

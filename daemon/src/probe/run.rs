@@ -8,6 +8,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use vgpu_proto::text::printable;
 
 use crate::supervisor::confine::{Confinement, Jail, Program};
 use crate::supervisor::process::{Exit, Process};
@@ -101,7 +102,7 @@ pub(super) fn run(
     }
     // In one line, as it is shown.
     let lines: Vec<&str> = said.split_whitespace().collect();
-    let said: String = lines.join(" ").chars().take(SAID_MOST).collect();
+    let said = printable(&lines.join(" "), SAID_MOST);
     Err(if said.is_empty() {
         format!("{name} {exit}")
     } else {
@@ -115,11 +116,7 @@ fn last_lines(text: &str) -> Vec<String> {
         .filter(|line| !line.trim().is_empty())
         .collect();
     let last = &lines[lines.len().saturating_sub(LINES_MOST)..];
-    let clean = last.iter().map(|line| {
-        let line = line.chars().filter(|c| !c.is_control());
-        line.take(LINE_MOST).collect()
-    });
-    clean.collect()
+    last.iter().map(|line| printable(line, LINE_MOST)).collect()
 }
 
 /// Waits for the end of a process; `None` when the time is over.

@@ -5,9 +5,10 @@ use std::time::Duration;
 use vgpu_proto::codec;
 use vgpu_proto::limits::{MAX_DEVICES, MAX_TEXT};
 use vgpu_proto::look::{Looked, LookedProcess, MAX_NAME, MAX_PROCESSES, question};
+use vgpu_proto::text::printable;
 
 use crate::address::Address;
-use crate::socket::{Failure, Socket, printable};
+use crate::socket::{Failure, Socket};
 
 /// Asks once. `limit` is for everything.
 ///

@@ -13,6 +13,7 @@ use nix::sys::socket::{
 use nix::sys::time::TimeVal;
 use vgpu_proto::handshake::{REPLY_PREAMBLE_LEN, Refusal, ReplyPreamble, WELCOME_MAGIC};
 use vgpu_proto::limits::{MAX_HANDSHAKE, MAX_TEXT};
+use vgpu_proto::text::printable;
 
 use crate::address::Address;
 
@@ -41,14 +42,6 @@ impl std::fmt::Display for Failure {
 }
 
 impl std::error::Error for Failure {}
-
-/// A text of the host's for people: without control characters, which could drive their terminal, and with at most so
-/// many characters.
-#[must_use]
-pub fn printable(text: &str, most: usize) -> String {
-    let shown = |c: char| if c.is_control() { '\u{fffd}' } else { c };
-    text.chars().take(most).map(shown).collect()
-}
 
 /// One connection. Closed when dropped: a conversation that fails leaves no descriptor behind.
 #[derive(Debug)]

@@ -7,6 +7,7 @@ use std::process::{Command, ExitCode, Output};
 
 use clap::ValueEnum;
 use clap::builder::PossibleValue;
+use vgpu_proto::text::printable;
 
 use crate::library::{Found, found};
 use crate::tell;
@@ -83,9 +84,7 @@ fn said(bytes: &[u8]) -> String {
         line.strip_prefix("NVML: ").unwrap_or(line).trim()
     });
     let lines: Vec<&str> = lines.filter(|line| !line.is_empty()).collect();
-    let text = lines.join("; ");
-    let clean = text.chars().filter(|c| !c.is_control());
-    clean.take(SAID_MOST).collect()
+    printable(&lines.join("; "), SAID_MOST)
 }
 
 fn libcuda() -> Result<String, String> {

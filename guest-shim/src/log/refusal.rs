@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 use std::sync::Mutex;
 
 use vgpu_proto::cuda::CuResult;
+use vgpu_proto::text::printable;
 
 use super::{Level, line};
 use crate::lock;
@@ -31,7 +32,7 @@ pub(crate) fn keep(code: CuResult, why: &[u8]) {
     let _ = WHY.try_with(|place| place.replace(Some(why)));
 }
 
-/// It does not fail of that: there was another way.
+/// The call goes on another way: what was kept is not why it fails.
 pub(crate) fn forget() {
     let _ = WHY.try_with(RefCell::take);
 }
@@ -55,49 +56,13 @@ pub(crate) fn say(symbol: &str, code: CuResult) {
 
 /// The first line that says something, up to the end of a sentence, without what a terminal would obey.
 fn first_sentence(text: &str) -> String {
-    let mut lines = text.split(['\n', '\r', '\0']).map(plain);
+    let mut lines = text.split(['\n', '\r', '\0']);
     let line = lines.find(|line| !line.trim().is_empty());
     let line = line.unwrap_or_default();
     let line = line.trim();
     let end = line.find(". ").unwrap_or(line.len());
     let sentence = line[..end].trim_end_matches('.');
-    match sentence.char_indices().nth(LONGEST) {
-        Some((end, _)) => format!("{}…", &sentence[..end]),
-        None => sentence.to_owned(),
-    }
-}
-
-/// The text without escape sequences, control characters and changes of the direction of writing.
-fn plain(text: &str) -> String {
-    let mut plain = String::with_capacity(text.len());
-    let mut rest = text.chars();
-    while let Some(c) = rest.next() {
-        match c {
-            '\x1b' => skip_sequence(&mut rest),
-            // CSI as one character.
-            '\u{9b}' => skip_parameters(&mut rest),
-            '\t' => plain.push(' '),
-            '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => {}
-            c if c.is_control() => {}
-            c => plain.push(c),
-        }
-    }
-    plain
-}
-
-/// Behind an escape character: `[`, parameters and a letter; `]`, text and its end; or one character.
-fn skip_sequence(rest: &mut std::str::Chars<'_>) {
-    match rest.next() {
-        Some('[') => skip_parameters(rest),
-        Some(']') => {
-            rest.find(|c| matches!(c, '\x07' | '\x1b' | '\u{9c}'));
-        }
-        _ => {}
-    }
-}
-
-fn skip_parameters(rest: &mut std::str::Chars<'_>) {
-    rest.find(|c| ('@'..='~').contains(c));
+    printable(sentence, LONGEST)
 }
 
 #[cfg(test)]
@@ -110,10 +75,8 @@ mod tests {
         assert_eq!(of("no PTX; do this"), "no PTX; do this");
         assert_eq!(of("\n  one. Two.\nthree"), "one");
         assert_eq!(of("version 9.9 is newer."), "version 9.9 is newer");
-        assert_eq!(of("a\x1b[31;1mred\x1b[0m\tb\x07\u{9b}2Jc"), "ared bc");
-        assert_eq!(of("a\x1b]0;title\x07b\x1bcd"), "abd");
-        assert_eq!(of("x\u{202e}y\u{2066}z"), "xyz");
-        assert_eq!(of("\0\x1b["), "");
+        assert_eq!(of("a\x1b[31mred\tb"), "a\u{fffd}[31mred b");
+        assert_eq!(of("\0\0"), "");
         let long = of(&"é".repeat(10 * LONGEST));
         assert_eq!(long.chars().count(), LONGEST + 1);
     }

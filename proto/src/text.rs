@@ -1,0 +1,34 @@
+//! Text that somebody else wrote, made fit for a person's terminal or log.
+
+/// `text` up to `most` characters, and `…` where that cuts it. What a terminal obeys instead of showing is U+FFFD:
+/// control characters and changes of the direction of writing. A tab is a space.
+#[must_use]
+pub fn printable(text: &str, most: usize) -> String {
+    let shown = |c: char| match c {
+        '\t' => ' ',
+        '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => '\u{fffd}',
+        c if c.is_control() => '\u{fffd}',
+        c => c,
+    };
+    let cut = text.chars().nth(most).map(|_| '…');
+    text.chars().take(most).map(shown).chain(cut).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::printable;
+
+    #[test]
+    fn a_terminal_obeys_nothing_of_it() {
+        assert_eq!(printable("a\x1b[31m\n", 4), "a\u{fffd}[3…");
+        assert_eq!(
+            printable("b\x07\u{9b}2J\tc\0", 99),
+            "b\u{fffd}\u{fffd}2J c\u{fffd}"
+        );
+        assert_eq!(
+            printable("x\u{202e}y\u{2066}z\u{200f}", 99),
+            "x\u{fffd}y\u{fffd}z\u{fffd}"
+        );
+        assert_eq!(printable("Grüße, 世界", 7), "Grüße, …");
+    }
+}
