@@ -6,7 +6,7 @@ use driver_support::*;
 use soft_gpu::capi::copy::cuMemcpyHtoD_v2;
 use soft_gpu::capi::event::cuEventCreate;
 use soft_gpu::capi::legacy::*;
-use soft_gpu::capi::memory::cuMemAlloc_v2;
+use soft_gpu::capi::memory::{cuMemAlloc_v2, cuMemHostAlloc};
 use soft_gpu::capi::types::{In, Out};
 use soft_gpu::driver::contents::Contents;
 
@@ -21,11 +21,16 @@ fn addresses_among_copied_bytes_are_told_as_what_lies_there() {
     let text = std::fs::read_to_string(dir.path().join("d.1")).expect("a digest");
     let mut told = Contents::default();
     told.append(&[0, 7_u64].map(u64::to_le_bytes).concat());
-    let line = text.lines().find(|line| line.contains("copy h2d 16x1 @a"));
-    let words = line.and_then(|line| line.split_once(" @")).map(|(_, w)| w);
-    let (at, contents) = words.and_then(|w| w.split_once(' ')).expect("a copy");
+    let copied = |bytes: u32| {
+        let copy = format!("copy h2d {bytes}x1 @a");
+        let line = text.lines().find(|line| line.contains(&copy));
+        let words = line.and_then(|line| line.split_once(" @")).map(|(_, w)| w);
+        words.and_then(|w| w.split_once(' ')).expect("a copy")
+    };
+    let (at, contents) = copied(16);
     let allocation = at.trim_end_matches("+0");
     assert_eq!(contents, format!("{told},@{allocation}+8"), "{text}");
+    assert!(!copied(8).1.contains('@'), "page-locked memory: {text}");
 }
 
 /// Bytes that a program never sets shall differ from run to run.
@@ -106,4 +111,7 @@ fn copies_an_address() {
     ok(cuMemAlloc_v2(Out(&mut at), 64));
     let words = [at + 8, 7];
     ok(cuMemcpyHtoD_v2(at, words.as_ptr() as u64, 16));
+    let mut locked = 0;
+    ok(cuMemHostAlloc(Out(&mut locked), 64, 0));
+    ok(cuMemcpyHtoD_v2(at, (&raw const locked) as u64, 8));
 }

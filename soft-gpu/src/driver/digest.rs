@@ -153,7 +153,6 @@ impl Ticket {
         (from, src): (Place, Layout),
         e: Extent,
     ) {
-        let of_host = |a: Allocation| a.usage.host() || a.usage.managed();
         let on_device = |place, layout: Layout| {
             matches!(place, Place::Device(_))
                 && !driver.memory.find(layout.addr).is_some_and(of_host)
@@ -246,6 +245,11 @@ fn parameter(driver: &Driver, text: &mut String, offset: usize, bytes: &[u8]) {
     }
 }
 
+/// The program reaches this memory, too: through a daemon it is the program's own, at an address of its process.
+fn of_host(a: Allocation) -> bool {
+    a.usage.host() || a.usage.managed()
+}
+
 /// An address that ought to lie in something.
 struct Named<'a>(&'a Driver, u64);
 
@@ -285,8 +289,8 @@ fn name(driver: &Driver, addr: u64) -> Option<String> {
 #[derive(Default)]
 struct Told {
     contents: Contents,
-    /// What is at addresses of the device among the bytes, which count as zeros in the hash: they are not the same in
-    /// another process.
+    /// What lies at addresses of device memory among the bytes. They count as zeros in the hash, since they are not the
+    /// same in another process.
     names: Vec<String>,
 }
 
@@ -307,7 +311,10 @@ impl Told {
         let mut done = 0;
         for (i, word) in bytes.as_chunks::<8>().0.iter().enumerate() {
             let value = u64::from_le_bytes(*word);
-            if !driver.arena.contains(value) || self.names.len() >= MOST_NAMES {
+            if !driver.arena.contains(value)
+                || self.names.len() >= MOST_NAMES
+                || driver.memory.find(value).is_some_and(of_host)
+            {
                 continue;
             }
             if let Some(name) = name(driver, value) {

@@ -66,7 +66,6 @@ fn unit(venv: &Venv, kit: &Kit, test: &str) -> Unit {
         ("TRITON_PTXAS_PATH".into(), source("ptxas_ptx.sh").into()),
         ("TORCHINDUCTOR_CACHE_DIR".into(), caches.into()),
         ("USE_PYTORCH_KERNEL_CACHE".into(), "0".into()),
-        ("TORCHINDUCTOR_DETERMINISTIC".into(), "1".into()),
     ]);
     unit.alone = true;
     unit
