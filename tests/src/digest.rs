@@ -381,10 +381,10 @@ fn end(processes: &[Process]) -> String {
 pub fn load(path: &Path) -> Result<Vec<Process>> {
     let text =
         std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
-    let body = match text.trim_end().rsplit_once('\n') {
-        Some((body, _)) => body,
-        None => "",
-    };
+    let body = text
+        .trim_end()
+        .rsplit_once('\n')
+        .map_or("", |(body, _)| body);
     let mut found: Vec<Process> = Vec::new();
     for line in body.lines() {
         if line.starts_with("process ") {
@@ -402,7 +402,7 @@ pub fn load(path: &Path) -> Result<Vec<Process>> {
     }
     ensure!(
         text.ends_with(&end(&found)),
-        "{} is damaged, or no normalised digest: it does not end with how much is in it; record it again",
+        "{} is damaged, or no normalised digest: its last line, `end PROCESSES OPERATIONS`, is missing or wrong; record it again",
         path.display()
     );
     Ok(found)

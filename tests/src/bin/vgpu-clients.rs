@@ -3,10 +3,11 @@
 //! With `--driver=nvidia` (`tests/gpu/run.sh`) the same on this machine's GPU, with a smoke test of the system.
 //! Exits 0 if nothing failed but what `tests/clients/expected` names with its cause.
 
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use clap::{Parser, ValueEnum};
 use vgpu_tests::clients::expected::Expected;
 use vgpu_tests::clients::install::{Kit, Missing};
@@ -39,7 +40,7 @@ struct Options {
     smoke: bool,
     /// Units at once [default: the number of CPUs, 4 at most]
     #[arg(long)]
-    jobs: Option<usize>,
+    jobs: Option<NonZeroUsize>,
     /// The report [default: target/clients/report.json]
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
@@ -76,9 +77,10 @@ fn run(options: &Options) -> Result<bool> {
     let choice = Choice {
         ci: options.ci,
         only: options.only.clone(),
-        jobs: options.jobs.unwrap_or_else(|| {
-            std::thread::available_parallelism().map_or(1, |cpus| cpus.get().min(4))
-        }),
+        jobs: options.jobs.map_or_else(
+            || std::thread::available_parallelism().map_or(1, |cpus| cpus.get().min(4)),
+            NonZeroUsize::get,
+        ),
         logs: kit.dir().join("logs"),
     };
     let path = options
@@ -86,6 +88,8 @@ fn run(options: &Options) -> Result<bool> {
         .clone()
         .unwrap_or_else(|| kit.dir().join("report.json"));
     let mut rows = Vec::new();
+    // A report that cannot be written is told before the suites run.
+    report::write(&path, &rows)?;
     let mut as_expected = true;
     let mut finished = |row: &Row, expected: &Expected| -> Result<()> {
         as_expected &= report::print(row, expected);
@@ -103,8 +107,8 @@ fn run(options: &Options) -> Result<bool> {
         };
         finished(&row, &Expected::default())?;
     }
-    // Units by suite, as long as those of every suite are known.
-    let mut known = Some(Vec::new());
+    // Units by suite, and the suites that could not be had.
+    let (mut known, mut missing) = (Vec::new(), Vec::new());
     for suite in options.suites()? {
         let expected = Expected::read(suite.name)?;
         if options.ci && expected.by_hand() {
@@ -112,11 +116,13 @@ fn run(options: &Options) -> Result<bool> {
             continue;
         }
         let plan = plan_of(suite, &kit)?;
-        known = known.zip(plan.as_ref().ok()).map(|(mut known, plan)| {
-            let units = plan.units.iter().map(|unit| unit.name.clone());
-            known.push((suite.name, units.collect()));
-            known
-        });
+        match &plan {
+            Ok(plan) => {
+                let units = plan.units.iter().map(|unit| unit.name.clone());
+                known.push((suite.name, units.collect()));
+            }
+            Err(_) => missing.push(suite.name),
+        }
         for row in rows_of(suite, &plan, options, &expected, &choice) {
             finished(&row?, &expected)?;
         }
@@ -130,9 +136,14 @@ fn run(options: &Options) -> Result<bool> {
     }
     report::print_times(&rows);
     println!("clients: {}", path.display());
-    if let Some(vain) = known.and_then(|known| choice.named_in_vain(&known)) {
+    if let Some(vain) = choice.named_in_vain(&known) {
         bail!(vain);
     }
+    ensure!(
+        options.suites.is_empty() || missing.is_empty(),
+        "{} could not be had, see SKIPPED above",
+        missing.join(", ")
+    );
     Ok(as_expected)
 }
 
@@ -140,13 +151,9 @@ fn run(options: &Options) -> Result<bool> {
 fn has_driver() -> Result<()> {
     // SAFETY: loading runs the initialisers of the library that every CUDA program of this machine loads.
     let library = unsafe { libloading::Library::new("libcuda.so.1") };
-    let why = library.err().map(|e| e.to_string());
-    ensure!(
-        why.is_none(),
-        "--driver=nvidia, but NVIDIA's driver is not installed here ({}); --driver=soft runs the suites on soft-gpu",
-        why.unwrap_or_default()
-    );
-    Ok(())
+    library.map(drop).map_err(|e| {
+        anyhow!("--driver=nvidia, but NVIDIA's driver is not installed here ({e}); --driver=soft runs the suites on soft-gpu")
+    })
 }
 
 /// What a suite runs, or what of it cannot be had.

@@ -235,7 +235,7 @@ impl Kit {
             let checkout = PathBuf::from(&dir).join(name);
             ensure!(
                 checkout.is_dir(),
-                "{variable} is {}, and there is no directory {name} in it; a right folder has checkouts of \
+                "{variable} is {}, and there is no directory {name} in it; set it to a folder with checkouts of \
                  https://github.com/NVIDIA/{repository}, each in a directory with the name of its tag or the first eight \
                  digits of its commit",
                 dir.display()

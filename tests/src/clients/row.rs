@@ -78,7 +78,7 @@ impl Choice {
             more => format!(" and {more} more"),
         };
         Some(format!(
-            "no unit of {} is named so: {}; the units are {}{more}",
+            "no unit of {} has this in its name: {}; the units are {}{more}",
             names.join(", "),
             vain.join(", "),
             first.join(", ")
@@ -199,7 +199,8 @@ mod tests {
         assert_eq!(
             choice(&["_a", "_c", "tets"]).named_in_vain(&suites[..1]),
             Some(
-                "no unit of small is named so: _c, tets; the units are test_a.py, test_b.py".into()
+                "no unit of small has this in its name: _c, tets; the units are test_a.py, test_b.py"
+                    .into()
             )
         );
         let told = choice(&["tets"]).named_in_vain(&suites).expect("a typo");

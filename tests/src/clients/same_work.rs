@@ -189,7 +189,7 @@ impl SameWork<'_> {
     }
 }
 
-/// Fails tests of whose work nothing was recorded, unless they do nothing on the device; then those that do.
+/// Fails the unit's tests if nothing was recorded and it is not listed as idle, or if something was and it is.
 fn hold_recorded(idle: bool, done: &[Process], record: &mut Record) {
     match (digest::operations(done), idle) {
         (0, false) => fail(
@@ -198,7 +198,7 @@ fn hold_recorded(idle: bool, done: &[Process], record: &mut Record) {
         ),
         (1.., true) => fail(
             record,
-            "operations of the device were recorded, and the unit is listed as one that has none",
+            "operations of the device were recorded, but the unit is listed as idle (Plan::idle)",
         ),
         _ => {}
     }

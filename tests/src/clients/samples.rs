@@ -33,7 +33,7 @@ pub(super) fn plan(kit: &Kit) -> Result<Plan> {
         _ => {
             let checkout = |at| {
                 kit.checkout("VGPU_CUDA_SAMPLES", "cuda-samples", at)
-                    .context("neither one checkout, with a folder Samples, nor one for each CUDA")
+                    .context("VGPU_CUDA_SAMPLES is neither a checkout (it has no folder Samples) nor a folder with a checkout for each CUDA version")
             };
             (checkout(OF_CUDA_12)?, checkout(OF_CUDA_13)?)
         }
