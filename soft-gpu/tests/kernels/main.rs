@@ -30,4 +30,5 @@ mod small;
 mod sync;
 mod triton;
 mod warp;
+mod wide;
 mod wmma;

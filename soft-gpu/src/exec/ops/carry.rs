@@ -1,4 +1,9 @@
 //! Extended-precision arithmetic: the carry flag is one bit a lane.
+//!
+//! Additions and subtractions share the flag as a card's adder does, for which `a - b` is `a + !b + 1`: a subtraction
+//! leaves 1 if it did not borrow, and `subc` subtracts one more if the flag is 0. NVIDIA's manual writes `subc` as
+//! `a - (b + CC.CF)`, which is the opposite; it makes no difference until a program mixes the two families, as nvcc does in
+//! its division of 128 bits, where `addc` reads the flag of a `subc.cc`.
 
 use crate::exec::col::{Raw, put};
 use crate::exec::env::Env;
@@ -7,7 +12,7 @@ use crate::exec::warp::Warp;
 
 /// The bits of `imm`.
 pub(crate) mod flag {
-    /// Adds (or subtracts) the carry that is there.
+    /// Adds the carry that is there, or subtracts one more if there is none.
     pub(crate) const USE: u64 = 1;
     /// Leaves the new carry.
     pub(crate) const SET: u64 = 2;
@@ -26,12 +31,18 @@ fn add_sub<R: Raw>(x: u64, y: u64, flags: u64, carry: bool) -> (u64, bool) {
     } else {
         u128::from(u64::MAX)
     };
-    let c = u128::from(flags & flag::USE != 0 && carry);
-    let wide = if flags & flag::SUB != 0 {
-        u128::from(x).wrapping_sub(u128::from(y)).wrapping_sub(c)
+    let subtracts = flags & flag::SUB != 0;
+    let c = if flags & flag::USE != 0 {
+        carry
     } else {
-        u128::from(x) + u128::from(y) + c
+        subtracts
     };
+    let y = if subtracts {
+        !u128::from(y) & mask
+    } else {
+        u128::from(y)
+    };
+    let wide = u128::from(x) + y + u128::from(c);
     ((wide & mask) as u64, wide & !mask != 0)
 }
 
@@ -56,7 +67,7 @@ fn finish<R: Raw>(
     Flow::Next
 }
 
-/// `add.cc`, `addc`, `sub.cc`, `subc`. Carry out of a subtraction is the borrow.
+/// `add.cc`, `addc`, `sub.cc`, `subc`.
 pub(crate) struct AddSub<R>(std::marker::PhantomData<R>);
 impl<R: Raw> Op for AddSub<R> {
     fn run(w: &mut Warp, _: &Env<'_>, i: &Inst, mask: u32) -> Flow {

@@ -15,30 +15,40 @@ fn inputs(bits: u32) -> Rows {
     )
 }
 
-/// Runs a form with the carry flag set to the fourth input; looks once at the result and once at
-/// the carry that it leaves.
-fn both(
+/// The two ways to make the flag equal to `%e`: 2^32 - 1 plus 1 carries, and 1 minus 1 does not
+/// borrow.
+const SET: [&str; 2] = ["add.cc.u32 %x0, %e, 0xffffffff;", "sub.cc.u32 %x0, %e, 1;"];
+
+/// The two ways to look at the flag: 0 plus the carry, and 1 minus the borrow.
+const LOOK: [&str; 2] = ["addc.u32 %d, 0, 0;", "subc.u32 %d, 1, 0;"];
+
+/// Runs a form with the carry flag set to the fourth input; looks at the result and at the flag
+/// that it leaves. Additions and subtractions share the flag: each of them sets it and looks at it.
+fn all(
     form: &str,
     bits: u32,
     operands: &str,
     want: impl Fn(&[u64]) -> (u64, bool) + Clone + 'static,
-) -> [Case; 2] {
+) -> Vec<Case> {
     let r = reg(bits);
     let srcs = [r, r, r, "b32"];
-    // 2^32 - 1 plus the input carries exactly if the input is one.
-    let set = "add.cc.u32 %x0, %e, 0xffffffff;";
-    let value = format!("{set} {form} %d, {operands};");
     let sink = if bits == 64 { "%y0" } else { "%x1" };
-    let carry = format!("{set} {form} {sink}, {operands}; addc.u32 %d, 0, 0;");
-    let (first, second) = (want.clone(), want);
-    [
-        code(form, &value, r, &srcs, &inputs(bits), move |r| {
-            Want::Bits(first(r).0)
-        }),
-        code(form, &carry, "b32", &srcs, &inputs(bits), move |r| {
-            Want::Bits(u64::from(second(r).1))
-        }),
-    ]
+    let mut out = Vec::new();
+    for set in SET {
+        let value = format!("{set} {form} %d, {operands};");
+        let want = want.clone();
+        out.push(code(form, &value, r, &srcs, &inputs(bits), move |r| {
+            Want::Bits(want(r).0)
+        }));
+    }
+    for (set, look) in SET.into_iter().zip(LOOK.into_iter().rev()) {
+        let flag = format!("{set} {form} {sink}, {operands}; {look}");
+        let want = want.clone();
+        out.push(code(form, &flag, "b32", &srcs, &inputs(bits), move |r| {
+            Want::Bits(u64::from(want(r).1))
+        }));
+    }
+    out
 }
 
 pub(super) fn cases() -> Vec<Case> {
@@ -51,12 +61,17 @@ pub(super) fn cases() -> Vec<Case> {
         }
         let bits = shape(p.last().unwrap()).0;
         let minus = p[0].starts_with("sub");
-        out.extend(both(&form, bits, "%a, %b", move |r| {
-            let c = i128::from(if uses { r[3] } else { 0 });
-            let (a, b) = (i128::from(r[0]), i128::from(r[1]));
-            let v = if minus { a - b - c } else { a + b + c };
-            let carried = v < 0 || v >> bits != 0;
-            (cut(v, bits), if sets { carried } else { r[3] != 0 })
+        out.extend(all(&form, bits, "%a, %b", move |r| {
+            let (a, b, flag) = (i128::from(r[0]), i128::from(r[1]), i128::from(r[3]));
+            // A subtraction borrows when the flag is 0, and leaves 0 when it borrowed.
+            let (v, carried) = if minus {
+                let v = a - b - if uses { 1 - flag } else { 0 };
+                (v, v >= 0)
+            } else {
+                let v = a + b + if uses { flag } else { 0 };
+                (v, v >> bits != 0)
+            };
+            (cut(v, bits), if sets { carried } else { flag != 0 })
         }));
     }
     for (form, p) in forms("{mad,madc}.{lo,hi}{,.cc}.{u32,s32,u64,s64}") {
@@ -67,7 +82,7 @@ pub(super) fn cases() -> Vec<Case> {
         }
         let (bits, signed) = shape(p.last().unwrap());
         let high = p[1] == "hi";
-        out.extend(both(&form, bits, "%a, %b, %c", move |r| {
+        out.extend(all(&form, bits, "%a, %b, %c", move |r| {
             let product = read(r[0], bits, signed).wrapping_mul(read(r[1], bits, signed));
             // An unsigned 64-bit product fills all 128 bits.
             let half = if high {
