@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::sync::Mutex;
 use std::sync::atomic::AtomicBool;
 
-use vgpu_cudart::unserved::{Arguments, wrong};
+use vgpu_cudart::unserved::{Arguments, TEXTURES, wrong};
 use vgpu_proto::cuda::CuResult;
 
 use crate::proc_address::Address;
@@ -83,7 +83,6 @@ pub(crate) fn address(symbol: &str) -> Option<*const ()> {
     ADDRESSES.get(index).map(|address| address.0)
 }
 
-const TEXTURES: &str = "there are no textures and surfaces; kernels have to read the memory itself";
 pub(crate) const APART: &str = "processes share no GPU memory and events; use one process, or copy through the program's memory";
 pub(crate) const GREEN: &str =
     "the scheduler shares out the multiprocessors; use the whole device (an ordinary context)";

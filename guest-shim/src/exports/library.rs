@@ -164,7 +164,7 @@ exports! {
         let name = unsafe { text(name) }?;
         let library = shim.libraries.get(library)?;
         one_required(out, size)?;
-        let way_out = "use cudaMallocManaged (cuMemAllocManaged)";
+        let way_out = vgpu_cudart::unserved::MANAGED;
         let Ok(context) = shim.contexts.current() else {
             let form = "cuLibraryGetManaged, which programs with `__managed__` variables call,";
             return Err(unserved::refuse(form, way_out));

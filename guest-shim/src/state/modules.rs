@@ -243,8 +243,11 @@ fn say_managed(image: &[u8]) {
     if text.contains(".attribute(.managed") {
         log::once(
             &SAID,
-            "a module has `__managed__` variables, which are not served: kernels use them, and the program must not \
-             touch them; use cudaMallocManaged (cuMemAllocManaged)",
+            &format!(
+                "a module has `__managed__` variables, which are not served: kernels use them, and the program must \
+                 not touch them; {}",
+                vgpu_cudart::unserved::MANAGED
+            ),
         );
     }
 }

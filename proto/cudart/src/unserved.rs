@@ -7,6 +7,13 @@
 /// newer function that is not served is not found, since programs have a way to go on without it.
 pub const FIRST_LOOKUP: u32 = 11_030;
 
+/// What a program can do instead of using textures and surfaces.
+pub const TEXTURES: &str =
+    "there are no textures and surfaces; kernels have to read the memory itself";
+
+/// What a program can do instead of using `__managed__` variables.
+pub const MANAGED: &str = "use cudaMallocManaged (cuMemAllocManaged)";
+
 /// One thing that must hold of an argument, which is given by its number from 0 on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Check {

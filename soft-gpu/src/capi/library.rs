@@ -1,11 +1,17 @@
 //! Libraries and kernels.
 
 use std::ffi::{c_char, c_void};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use vgpu_cudart::unserved::MANAGED;
 
 use super::module::{Image, JitOptions, one_wanted, read_image};
 use super::types::{In, Out, Text};
 use crate::driver::error::{CuError, Result};
 use crate::driver::{context, gpu, healthy, library};
+
+/// Whether a program has been told what to do instead of using `__managed__` variables.
+static SAID_MANAGED: AtomicBool = AtomicBool::new(false);
 
 fn load(out: Out<u64>, image: Image<'_>, options: &JitOptions) -> Result {
     healthy()?;
@@ -91,10 +97,9 @@ exports! {
         one_wanted(addr, bytes)?;
         if context::current().is_err() {
             // As the CUDA runtime asks, which goes on without an address for the program, and gives up for any other error.
-            eprintln!(
-                "soft-gpu: `__managed__` variables are not served where no context is current: use \
-                 cudaMallocManaged (cuMemAllocManaged)"
-            );
+            if !SAID_MANAGED.swap(true, Ordering::Relaxed) {
+                eprintln!("soft-gpu: `__managed__` variables are not served where no context is current: {MANAGED}");
+            }
             return Err(CuError::NOT_SUPPORTED);
         }
         let found = library.module()?.managed(&name).map_err(|e| of_kernel(&library, &name, e))?;
