@@ -124,7 +124,7 @@ pub fn is_runtime(text: &[u8]) -> bool {
     text.windows(ITS_OWN.len()).any(|part| part == ITS_OWN)
 }
 
-/// How the functions begin with which kernels launch kernels.
+/// Prefix of the functions with which kernels launch kernels.
 const LAUNCHES: &str = "__cudaCDP2";
 
 /// Links parsed modules, each with its name for the log.

@@ -5,15 +5,17 @@
 //! the device and handles, of which programs leave parts everywhere, are not the same in each process then either.
 //!
 //! Only a thread's own stack is overwritten. Programs call on others too (`makecontext`, fibers, signal handlers), below
-//! which other data lies. A stack that a program puts into its thread's own cannot be told apart from it: programs with
-//! such stacks get no digest.
+//! which other data lies. A stack that a program puts into its thread's own cannot be told apart from it: do
+//! not record such programs: their data would be overwritten.
 
+#[cfg(target_arch = "x86_64")]
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, Ordering};
 #[cfg(target_arch = "x86_64")]
 use std::sync::atomic::{AtomicPtr, AtomicUsize};
 
-/// Whether calls overwrite what they leave. [`ON_LOAD`] says so before the first call, as cuInit leaves much itself.
+/// Whether calls overwrite what they leave. Set on load from `SOFT_GPU_DIGEST`, since cuInit's own frames count too, and
+/// again by cuInit.
 static ON: AtomicBool = AtomicBool::new(false);
 
 /// The setting, before cuInit reads it with the others.
