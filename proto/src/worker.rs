@@ -70,6 +70,11 @@ pub enum ToWorker {
         /// Its number.
         image: u64,
     },
+    /// Answer to [`FromWorker::MemAsk`], in the order of the questions.
+    MemLeft {
+        /// Bytes of device memory that the VM may still reserve under its quota; `u64::MAX`: it has none.
+        bytes: u64,
+    },
 }
 
 /// What a worker is for.
@@ -83,7 +88,7 @@ pub struct Start {
     pub driver: Option<String>,
     /// Directory of this tenant's cached module images: vgpud's, readable to the worker.
     pub image_dir: String,
-    /// The VM's device-memory quota in bytes; 0: none. Bounds what `cuMemGetInfo` shows.
+    /// The VM's device-memory quota in bytes; 0: none. `cuMemGetInfo` shows it as the total where it is smaller.
     pub memory_quota: u64,
     /// The depth credit that the guest's Welcome names: calls sent and not yet taken by the worker. A
     /// guest that sends more is disconnected.
@@ -200,4 +205,6 @@ pub enum FromWorker {
         /// Its number.
         image: u64,
     },
+    /// Asks how much of the VM's device-memory quota is left: its other programs draw on it too.
+    MemAsk,
 }

@@ -3,6 +3,7 @@
  *
  *   take device BYTES    device memory, and gives it back and takes it again, so that it was really counted
  *   take again BYTES     the same, again and again until it is there or 60 s have passed; then it ends
+ *   take free 0          as much device memory as cuMemGetInfo says is free, and prints how much; then it ends
  *
  * Prints "taken" and stays until it is killed; exits with 4 if there is not so much.
  */
@@ -12,15 +13,22 @@ enum { EXIT_NO_MEMORY = 4 };
 
 int main(int argc, char **argv) {
     const CUresult OUT_OF_MEMORY = 2;
-    if (argc != 3 || (strcmp(argv[1], "device") && strcmp(argv[1], "again"))) {
-        fprintf(stderr, "usage: take device|again BYTES\n");
+    if (argc != 3 || (strcmp(argv[1], "device") && strcmp(argv[1], "again") && strcmp(argv[1], "free"))) {
+        fprintf(stderr, "usage: take device|again|free BYTES\n");
         return EXIT_USAGE;
     }
-    int again = !strcmp(argv[1], "again");
-    size_t bytes = strtoull(argv[2], NULL, 10);
+    int again = !strcmp(argv[1], "again"), all = !strcmp(argv[1], "free");
+    size_t bytes = strtoull(argv[2], NULL, 10), total;
     CUmodule module;
     CUdeviceptr memory;
     setup("null_kernel", &module);
+    if (all) {
+        CU(cuMemGetInfo_v2(&bytes, &total));
+        /* Of large blocks the driver gives whole units of 2 MiB. */
+        bytes -= bytes % (2 << 20);
+        printf("%zu of %zu bytes\n", bytes, total);
+        fflush(stdout);
+    }
     CUresult result = cuMemAlloc_v2(&memory, bytes);
     for (int tries = 0; again && result == OUT_OF_MEMORY && tries < 3000; tries++) {
         usleep(20000);
@@ -37,6 +45,6 @@ int main(int argc, char **argv) {
     CU(cuCtxSynchronize());
     printf("taken\n");
     fflush(stdout);
-    if (!again) pause();
+    if (!again && !all) pause();
     return 0;
 }

@@ -53,6 +53,35 @@ fn device_memory_is_one_account_over_all_programs_of_a_vm() -> Result<()> {
     Ok(())
 }
 
+/// The first number that a program printed.
+fn printed(output: &std::process::Output) -> Option<u64> {
+    let text = String::from_utf8_lossy(&output.stdout);
+    text.split_whitespace().next()?.parse().ok()
+}
+
+#[test]
+fn memory_that_another_program_of_the_vm_has_is_not_free() -> Result<()> {
+    const QUOTA: u64 = 300 * MIB;
+    let host = one_vm(&Options::default())?;
+    host.admin(&format!("vm set 1 --memory={QUOTA}"))?;
+    let mut first = take(&host, "device", 200 * MIB)?.spawn()?;
+    until("it holds its memory", SOON, || {
+        (vm_number(&host, "memory_bytes")? >= 200 * MIB).then_some(())
+    })?;
+    // All that is said to be free is to be had, beside another program and alone.
+    let beside = take(&host, "free", 0)?.run(2 * SOON)?;
+    assert!(beside.status.success(), "{}", guest::describe(&beside));
+    let free = printed(&beside);
+    assert!((Some(1)..=Some(100 * MIB)).contains(&free), "{free:?}");
+    first.kill();
+    host.wait_no_sessions(SOON)?;
+    let alone = take(&host, "free", 0)?.run(2 * SOON)?;
+    assert!(alone.status.success(), "{}", guest::describe(&alone));
+    let free = printed(&alone);
+    assert!((Some(200 * MIB)..=Some(QUOTA)).contains(&free), "{free:?}");
+    Ok(())
+}
+
 /// Nobody asks for the variables of a module: they are found on the device, and booked.
 #[test]
 fn the_variables_of_modules_are_in_the_account() -> Result<()> {

@@ -412,6 +412,12 @@ impl Vm {
         vm
     }
 
+    /// Device memory that its quota still lets it book; `u64::MAX`: it has no quota.
+    pub(crate) fn memory_left(&self) -> u64 {
+        let quota = self.config.limits.memory_bytes;
+        quota.map_or(u64::MAX, |quota| quota.saturating_sub(self.memory))
+    }
+
     /// The GPU where it is placed, of a gang the first, and the pool under which it runs there.
     pub(crate) fn home(&self) -> Option<(GpuId, PoolId)> {
         let placement = self.placement.as_ref()?;

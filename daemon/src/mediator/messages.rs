@@ -6,11 +6,12 @@ use vgpu_proto::handshake::DeviceInfo;
 use vgpu_proto::lease::Holding;
 use vgpu_proto::limits::{DEPTH_BYTES, DEPTH_CALLS, MAX_DEVICES, MAX_TEXT};
 use vgpu_proto::text::printable;
-use vgpu_proto::worker::FromWorker;
+use vgpu_proto::worker::{FromWorker, ToWorker};
 use vgpu_sched::{Depth, Epoch, Event, GpuId, HeadCost, Memory, MemoryRefusal, SessionId};
 
 use super::actions::PINNED;
 use super::actor::Actor;
+use super::books;
 use super::found::FOUND;
 use super::handle::Ready;
 use super::reactor::now_ns;
@@ -153,6 +154,10 @@ impl Actor {
                     bytes,
                     tag: request,
                 });
+            }
+            (Phase::Live, FromWorker::MemAsk) => {
+                let bytes = self.scheduler.quota_left(books::vm_id(session.vm));
+                self.send(id, &ToWorker::MemLeft { bytes });
             }
             (Phase::Live, FromWorker::MemRelease { device, bytes }) => {
                 let of = memory_of(session, device);

@@ -72,6 +72,45 @@ fn allocations_draw_on_the_ledger_in_slices_and_exactly_near_its_end() {
 }
 
 #[test]
+fn what_the_other_programs_of_the_vm_have_is_not_free() {
+    let mut bench = with_ledger(100 * MIB, 100 * MIB);
+    let ctx = bench.primary();
+    let guest = &mut bench.guest;
+    // A slice of 64 MiB is this program's now.
+    guest.alloc(ctx, 1);
+    let alone = guest.ask(&req::MemGetInfo { ctx }).free;
+    assert!(alone > 99 * MIB, "{alone}");
+    for (others, less) in [(0, 0), (30, 30), (36, 36), (1_000, 36)] {
+        bench.vgpud.set(|policy| policy.others = others * MIB);
+        let info = guest.ask(&req::MemGetInfo { ctx });
+        assert_eq!((info.free, info.total), (alone - less * MIB, 100 * MIB));
+    }
+}
+
+/// vgpud denies a request, and before that is heard memory is given back: the denial is void.
+#[test]
+fn an_allocation_that_was_denied_before_a_free_is_asked_for_again() {
+    let mut bench = with_ledger(200 * MIB, 0);
+    let ctx = bench.primary();
+    let guest = &mut bench.guest;
+    let asked =
+        |message: &FromWorker| matches!(message, FromWorker::MemReserve { .. }).then_some(());
+    let first = guest.alloc(ctx, 128 * MIB);
+    bench.vgpud.wait("request", asked);
+    bench.vgpud.set(|policy| policy.late_denials = true);
+    let second = guest.post(&req::MemAlloc {
+        ctx,
+        size: 128 * MIB,
+        collided: None,
+    });
+    guest.flush();
+    bench.vgpud.wait("request that is denied", asked);
+    let free = guest.post(&req::MemFree { ptr: first });
+    ok(guest.wait(free).status);
+    ok(guest.wait(second).status);
+}
+
+#[test]
 fn most_allocations_ask_nobody() {
     let mut bench = with_ledger(u64::MAX, 0);
     let ctx = bench.primary();

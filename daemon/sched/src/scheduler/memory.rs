@@ -55,12 +55,10 @@ impl Scheduler {
         let gpu = session.nth_gpu(index).and_then(|gpu| self.gpus.get(&gpu));
         let gpu = gpu.ok_or(Ignored::UnknownGpu)?;
         let vm = self.vms.get_mut(&session.vm).ok_or(Ignored::UnknownVm)?;
-        let quota = vm.config.limits.memory_bytes;
-        let quota_left = quota.unwrap_or(u64::MAX).saturating_sub(vm.memory);
-        let gpu_left = gpu.memory_left();
-        let available = quota_left.min(gpu_left);
+        let quota_left = vm.memory_left();
+        let available = quota_left.min(gpu.memory_left());
         if bytes > available {
-            let over_quota = quota.is_some() && bytes > quota_left;
+            let over_quota = vm.config.limits.memory_bytes.is_some() && bytes > quota_left;
             let reason = if over_quota {
                 MemoryRefusal::Quota
             } else {

@@ -88,7 +88,7 @@ impl Scheduler {
             }
             contexts = contexts.saturating_add(gpu.config.context_bytes);
         }
-        if quota_left(vm) < contexts {
+        if vm.memory_left() < contexts {
             return Err(Refusal::NoMemory);
         }
         Ok(gpus)
@@ -96,7 +96,7 @@ impl Scheduler {
 
     /// The least loaded GPU (by the weights of the VMs placed there) that the VM may use.
     fn least_loaded(&self, vm: &Vm) -> Result<GpuId, Refusal> {
-        let quota = quota_left(vm);
+        let quota = vm.memory_left();
         let mut refusal = Refusal::NoGpu;
         let mut best: Option<(u64, GpuId)> = None;
         for (&id, gpu) in &self.gpus {
@@ -234,11 +234,6 @@ fn divide(lag_ns: i128, seats: &mut [Seat]) {
     for seat in seats {
         seat.lag_ns = part + std::mem::take(&mut rest);
     }
-}
-
-fn quota_left(vm: &Vm) -> u64 {
-    let quota = vm.config.limits.memory_bytes.unwrap_or(u64::MAX);
-    quota.saturating_sub(vm.memory)
 }
 
 fn serves(gpu: &Gpu, id: GpuId, config: &VmConfig, pool: PoolId) -> bool {

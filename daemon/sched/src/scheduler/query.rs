@@ -79,8 +79,14 @@ impl Scheduler {
         let (Some(vm), Some(gpu)) = (self.vms.get(&vm), self.gpus.get(&gpu)) else {
             return 0;
         };
-        let quota = vm.config.limits.memory_bytes.unwrap_or(u64::MAX);
-        gpu.memory_left().min(quota.saturating_sub(vm.memory))
+        gpu.memory_left().min(vm.memory_left())
+    }
+
+    /// Bytes of device memory that a VM may still reserve under its quota, on all its GPUs together; `u64::MAX`: it has
+    /// no quota.
+    #[must_use]
+    pub fn quota_left(&self, vm: VmId) -> u64 {
+        self.vms.get(&vm).map_or(0, Vm::memory_left)
     }
 
     /// Counters and state of a session as of the last event.

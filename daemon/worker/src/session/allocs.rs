@@ -70,6 +70,8 @@ pub(super) struct Allocs {
     /// The request that vgpud has not answered.
     asked: Option<Asked>,
     requests: u64,
+    /// `cuMemGetInfo`: the questions about the quota that vgpud has not answered.
+    questions: VecDeque<(Op, u64, Ctx)>,
     /// Things that are being given back to the driver.
     pub freeing: u64,
     /// Of these, copies of the program's memory: others give none of that back.
@@ -82,7 +84,7 @@ pub(super) struct Allocs {
 impl Allocs {
     /// How many wait.
     pub(super) fn len(&self) -> usize {
-        self.waiting.len()
+        self.waiting.len() + self.questions.len()
     }
 }
 
@@ -273,9 +275,9 @@ impl Session {
         self.devices.len()
     }
 
-    /// The ledgers of the devices.
-    pub(super) fn device_ledgers(&self) -> impl Iterator<Item = &Ledger> {
-        self.ledgers.iter().take(self.devices.len())
+    /// Bytes that this session has reserved on a device and does not use.
+    pub(super) fn reserved_unused(&self, device: usize) -> u64 {
+        self.ledgers.get(device).map_or(0, Ledger::unused)
     }
 
     /// What vgpud calls a ledger.
@@ -304,6 +306,23 @@ impl Session {
             first.denied += 1;
         }
         self.try_allocs();
+    }
+
+    /// Asks vgpud what is left of the VM's quota, for `cuMemGetInfo`.
+    pub(super) fn ask_quota(&mut self, op: Op, id: u64, ctx: Ctx) {
+        self.allocs.questions.push_back((op, id, ctx));
+        self.vgpud.send(FromWorker::MemAsk);
+    }
+
+    /// vgpud answered the oldest question about the quota.
+    pub(super) fn quota_answered(&mut self, left: u64) {
+        let Some((op, id, ctx)) = self.allocs.questions.pop_front() else {
+            return;
+        };
+        match self.memory_within(ctx, left) {
+            Ok(reply) => self.out.reply(op, id, Ok(reply)),
+            Err(code) => self.refuse(op, id, code),
+        }
     }
 
     fn try_allocs(&mut self) {
@@ -435,6 +454,9 @@ impl Session {
     pub(super) fn abandon_allocs(&mut self, code: CuResult) {
         for pending in std::mem::take(&mut self.allocs.waiting) {
             self.out.status(pending.op, pending.id, code);
+        }
+        for (op, id, _) in std::mem::take(&mut self.allocs.questions) {
+            self.out.status(op, id, code);
         }
     }
 }

@@ -335,18 +335,28 @@ impl Session {
             .map(|value| rep::CtxGetLimit { value })
     }
 
-    /// What `cuMemGetInfo` says, within the quota.
-    pub(super) fn memory_info(&self, ctx: Ctx) -> Result<rep::MemGetInfo> {
-        let (free, total) = self.context(ctx)?.driver.memory_info()?;
+    /// `cuMemGetInfo`. Under a quota vgpud is asked what is left of it: the VM's other programs draw on it too.
+    pub(super) fn memory_info(&mut self, op: Op, id: u64, ctx: Ctx) -> Result<()> {
+        let context = self.context(ctx)?;
         if self.quota == 0 {
-            return Ok(rep::MemGetInfo { free, total });
+            let (free, total) = context.driver.memory_info()?;
+            self.out.reply(op, id, Ok(rep::MemGetInfo { free, total }));
+        } else {
+            self.ask_quota(op, id, ctx);
         }
-        let left = self
-            .quota
-            .saturating_sub(self.device_ledgers().map(|ledger| ledger.used()).sum());
+        Ok(())
+    }
+
+    /// What `cuMemGetInfo` says where vgpud lets the VM reserve `left` bytes more: that, what this session has
+    /// reserved on the device and does not use, and no more than the device has.
+    pub(super) fn memory_within(&self, ctx: Ctx, left: u64) -> Result<rep::MemGetInfo> {
+        let context = self.context(ctx)?;
+        let (free, total) = context.driver.memory_info()?;
+        let total = total.min(self.quota);
+        let available = left.saturating_add(self.reserved_unused(context.device));
         Ok(rep::MemGetInfo {
-            free: free.min(left),
-            total: total.min(self.quota),
+            free: free.min(available).min(total),
+            total,
         })
     }
 

@@ -193,7 +193,7 @@ impl Session {
                 let reply = self.free(r.ptr);
                 self.answer(op, id, reply)
             }
-            Request::MemGetInfo(r) => self.answer(op, id, self.memory_info(r.ctx)),
+            Request::MemGetInfo(r) => self.memory_info(op, id, r.ctx).map(|()| Taken::Done),
 
             Request::MemcpyHtoD(r) => {
                 let stream = self.stream(r.ctx, r.stream)?;

@@ -291,9 +291,9 @@ pub(super) struct Ledger {
 }
 
 impl Ledger {
-    /// Bytes in use.
-    pub(super) fn used(&self) -> u64 {
-        self.used
+    /// Bytes that were granted and are not in use.
+    pub(super) fn unused(&self) -> u64 {
+        self.granted - self.used
     }
 
     /// Uses `bytes` of what was granted. False: more must be drawn first.
@@ -309,7 +309,7 @@ impl Ledger {
 
     /// How much to draw so that `bytes` can be taken: (a whole slice more, just enough).
     pub(super) fn shortage(&self, bytes: u64) -> (u64, u64) {
-        let exact = bytes.saturating_sub(self.granted - self.used);
+        let exact = bytes.saturating_sub(self.unused());
         (
             exact.checked_next_multiple_of(SLICE).unwrap_or(exact),
             exact,
@@ -324,7 +324,7 @@ impl Ledger {
     /// Bytes are free again. Returns what should go back to vgpud: all beyond one slice in hand.
     pub(super) fn give(&mut self, bytes: u64) -> u64 {
         self.used -= bytes.min(self.used);
-        let surplus = (self.granted - self.used).saturating_sub(SLICE);
+        let surplus = self.unused().saturating_sub(SLICE);
         self.granted -= surplus;
         surplus
     }
@@ -389,7 +389,7 @@ mod tests {
         ledger.draw(2 * SLICE);
         assert!(ledger.take(SLICE + 512));
         assert_eq!(ledger.give(SLICE), 2 * SLICE - 512 - SLICE);
-        assert_eq!(ledger.used(), SLICE + 512);
+        assert_eq!(ledger.used, SLICE + 512);
         assert_eq!(ledger.shortage(u64::MAX).1, u64::MAX - SLICE);
         assert_eq!(charge(1), Some(512));
         assert_eq!(charge((1 << 20) + 1), Some(2 << 20));

@@ -35,6 +35,10 @@ pub struct Policy {
     pub hold_ns: u64,
     /// Bytes of the ledger.
     pub memory: u64,
+    /// Bytes of the VM's quota that its other programs have.
+    pub others: u64,
+    /// Keep the answer to a request that is denied back until memory was given back.
+    pub late_denials: bool,
     /// Why there is no memory for images.
     pub no_images: Option<String>,
     /// Put whole images into the cache.
@@ -48,6 +52,8 @@ impl Default for Policy {
             credit: (UNLIMITED, UNLIMITED),
             hold_ns: 100_000,
             memory: u64::MAX,
+            others: 0,
+            late_denials: false,
             no_images: None,
             keep_images: true,
         }
@@ -62,7 +68,11 @@ struct Books {
     epoch: u64,
     lease: bool,
     used: u64,
+    /// The request that was denied and not yet answered.
+    denied: Option<u64>,
     closed: bool,
+    /// The VM's quota; 0: none.
+    quota: u64,
     image_dir: PathBuf,
     images: HashMap<u64, File>,
 }
@@ -104,7 +114,9 @@ impl Vgpud {
     }
 
     pub fn start(&self, start: &Start) {
-        self.books.0.lock().expect("books").image_dir = PathBuf::from(&start.image_dir);
+        let mut books = self.books.0.lock().expect("books");
+        (books.image_dir, books.quota) = (PathBuf::from(&start.image_dir), start.memory_quota);
+        drop(books);
         let raw: Vec<RawFd> = self.fds.iter().map(AsRawFd::as_raw_fd).collect();
         send(&self.socket, &ToWorker::Start(start.clone()), &raw);
     }
@@ -226,20 +238,27 @@ fn answer(
             if granted {
                 books.used += bytes;
             }
-            send(
-                socket,
-                &ToWorker::MemGrant {
-                    request: *request,
-                    granted,
-                },
-                &[],
-            );
+            if !granted && policy.late_denials {
+                books.denied = Some(*request);
+            } else {
+                mem_grant(socket, *request, granted);
+            }
         }
         FromWorker::MemRelease { bytes, .. } => {
             books.used = books
                 .used
                 .checked_sub(*bytes)
                 .expect("more given back than was granted");
+            if let Some(request) = books.denied.take() {
+                mem_grant(socket, request, false);
+            }
+        }
+        FromWorker::MemAsk => {
+            let bytes = match books.quota {
+                0 => u64::MAX,
+                quota => quota.saturating_sub(books.used + policy.others),
+            };
+            send(socket, &ToWorker::MemLeft { bytes }, &[]);
         }
         FromWorker::ImageBegin { image, len } => {
             let refused = policy.no_images.clone();
@@ -295,6 +314,10 @@ fn grant(socket: &OwnedFd, pages: &DaemonEnd<'static>, policy: &Policy, books: &
         &[],
     );
     epoch
+}
+
+fn mem_grant(socket: &OwnedFd, request: u64, granted: bool) {
+    send(socket, &ToWorker::MemGrant { request, granted }, &[]);
 }
 
 fn send(socket: &OwnedFd, message: &ToWorker, fds: &[RawFd]) {
