@@ -19,7 +19,7 @@ use vgpu_proto::worker::FromWorker;
 
 use crate::control::Vgpud;
 
-/// Refused images whose reasons are remembered until they are loaded.
+/// Unloadable images whose reasons are remembered until they are loaded.
 const MAX_REFUSED: usize = 64;
 
 /// An image of which nothing more has come for so long, and which was not loaded, is given up: others need its
@@ -118,9 +118,9 @@ pub(super) struct Images {
     uploads: HashMap<ImageHash, Upload>,
     /// Whole images that the cache may not have: vgpud has not said to be done with them, or could not keep them.
     held: HashMap<ImageHash, Held>,
-    /// Images without memory, and why; `None`: it was given up. What the guest sends of them is dropped; the
-    /// load is told.
-    refused: HashMap<ImageHash, Option<String>>,
+    /// Images that cannot be loaded, and why: without memory, given up, or of another hash. What the guest sends of them
+    /// is dropped; the load is told.
+    refused: HashMap<ImageHash, ImageError>,
     /// Images whose cached files are not what their names say.
     damaged: HashSet<ImageHash>,
 }
@@ -146,7 +146,6 @@ impl Images {
 
     /// Can this image be loaded without being sent?
     pub(super) fn present(&self, hash: &ImageHash, len: u64) -> bool {
-        let sent = self.uploads.get(hash);
         let cached = || {
             !self.damaged.contains(hash)
                 && fs::symlink_metadata(self.cached(hash))
@@ -155,7 +154,6 @@ impl Images {
         self.held
             .get(hash)
             .is_some_and(|held| held.whole.len == len)
-            || sent.is_some_and(|sent| sent.len == len && sent.received == len)
             || cached()
     }
 
@@ -166,9 +164,6 @@ impl Images {
     pub(super) fn begin(&mut self, hash: &ImageHash, len: u64) -> Result<u64, ImageError> {
         self.uploads.remove(hash);
         self.refused.remove(hash);
-        if self.uploads.len() >= MAX_UPLOADS {
-            self.settle();
-        }
         if len == 0 || len > MAX_IMAGE || self.uploads.len() >= MAX_UPLOADS {
             return Err(ImageError::Order);
         }
@@ -176,44 +171,24 @@ impl Images {
         Ok(self.begun)
     }
 
-    /// Of a link the guest sends many images before the first is used: the oldest that came whole is unfinished no
-    /// longer.
-    fn settle(&mut self) {
-        let whole = self.uploads.iter().filter(|(_, u)| u.received == u.len);
-        let oldest = whole.min_by_key(|(_, upload)| upload.moved);
-        if let Some((&hash, _)) = oldest
-            && let Some(upload) = self.uploads.remove(&hash)
-            && let Err(e) = self.hold(hash, upload, false)
-        {
-            tracing::warn!("{e}");
-        }
-    }
-
-    /// Takes an image that came whole, which vgpud may now keep.
-    fn hold(
-        &mut self,
-        hash: ImageHash,
-        upload: Upload,
-        loaded: bool,
-    ) -> Result<Arc<Whole>, ImageError> {
+    /// Takes an image that came whole, which vgpud may now keep. Of a link the guest sends many before it uses the first.
+    fn hold(&mut self, hash: ImageHash, upload: Upload) {
         if *upload.hasher.finalize().as_bytes() != hash {
-            return Err(ImageError::Hash);
+            return self.refuse(hash, ImageError::Hash);
         }
         let Upload {
             room, len, moved, ..
         } = upload;
         let image = room.image;
         self.vgpud.send(FromWorker::ImageWhole { image, hash });
-        let whole = Arc::new(Whole { room, len });
         let held = Held {
-            whole: Arc::clone(&whole),
+            whole: Arc::new(Whole { room, len }),
             kept: false,
-            loaded,
+            loaded: false,
             moved,
         };
         self.held.insert(hash, held);
         self.damaged.remove(&hash);
-        Ok(whole)
     }
 
     /// vgpud has answered: the memory, or why there is none.
@@ -239,11 +214,11 @@ impl Images {
                 };
                 self.uploads.insert(hash, upload);
             }
-            Err(why) => self.refuse(hash, Some(why)),
+            Err(why) => self.refuse(hash, ImageError::Refused(why)),
         }
     }
 
-    fn refuse(&mut self, hash: ImageHash, why: Option<String>) {
+    fn refuse(&mut self, hash: ImageHash, why: ImageError) {
         if self.refused.len() >= MAX_REFUSED {
             self.refused.clear();
         }
@@ -258,7 +233,7 @@ impl Images {
         let stalled = self.uploads.extract_if(|_, upload| idle(upload) >= STALLED);
         for (hash, upload) in stalled.collect::<Vec<_>>() {
             tracing::info!("{} bytes of a module image are given up", upload.len);
-            self.refuse(hash, None);
+            self.refuse(hash, ImageError::Incomplete);
         }
         let unused = |held: &Held| held.kept && !held.loaded;
         let late = |held: &Held| now.saturating_duration_since(held.moved) >= STALLED;
@@ -285,20 +260,29 @@ impl Images {
         if self.refused.contains_key(hash) {
             return Ok(());
         }
-        let result = self.append(hash, len, offset, bytes);
-        if result.is_err() {
-            self.uploads.remove(hash);
+        match self.append(hash, len, offset, bytes) {
+            Ok(false) => Ok(()),
+            Ok(true) => {
+                if let Some(upload) = self.uploads.remove(hash) {
+                    self.hold(*hash, upload);
+                }
+                Ok(())
+            }
+            Err(e) => {
+                self.uploads.remove(hash);
+                Err(e)
+            }
         }
-        result
     }
 
+    /// Is it whole now?
     fn append(
         &mut self,
         hash: &ImageHash,
         len: u64,
         offset: u64,
         bytes: &[u8],
-    ) -> Result<(), ImageError> {
+    ) -> Result<bool, ImageError> {
         let upload = self.uploads.get_mut(hash).ok_or(ImageError::Order)?;
         let end = offset
             .checked_add(bytes.len() as u64)
@@ -311,22 +295,16 @@ impl Images {
         upload.hasher.update(bytes);
         upload.received = end;
         upload.moved = Instant::now();
-        Ok(())
+        Ok(end == len)
     }
 
-    /// The complete image: the one just received, which vgpud may now keep, or one that is held or cached.
+    /// The complete image: held, or cached.
     ///
     /// # Errors
     /// Not complete, refused, another hash, or the file system's.
     pub(super) fn finish(&mut self, hash: &ImageHash, len: u64) -> Result<Source, ImageError> {
         if let Some(why) = self.refused.remove(hash) {
-            return Err(why.map_or(ImageError::Incomplete, ImageError::Refused));
-        }
-        if let Some(upload) = self.uploads.remove(hash) {
-            if upload.len != len || upload.received != len {
-                return Err(ImageError::Incomplete);
-            }
-            return self.hold(*hash, upload, true).map(Source::Whole);
+            return Err(why);
         }
         if let Some(held) = self.held.get_mut(hash).filter(|held| held.whole.len == len) {
             held.loaded = true;
@@ -430,7 +408,7 @@ mod tests {
         for image in &all {
             send(&mut images, (hash(image), 4), 0, image).expect("room");
         }
-        assert_eq!(images.uploads.len(), MAX_UPLOADS);
+        assert!(images.uploads.is_empty(), "all came whole");
         let mut said = [0; 64];
         let got = nix::unistd::read(&vgpud, &mut said).expect("a message");
         let said: FromWorker = vgpu_proto::codec::decode(&said[..got]).expect("known");
@@ -458,16 +436,13 @@ mod tests {
         assert!(matches!(more, Err(ImageError::Order)), "{more:?}");
         // One that nobody loads is not kept for ever.
         images.uploads.clear();
-        for image in &all[..MAX_UPLOADS + 1] {
-            let name = hash(&[image, &b"x"[..]].concat());
-            send(&mut images, (name, 5), 0, &[image, &b"x"[..]].concat()).expect("room");
-        }
-        let unused = hash(&[&all[0], &b"x"[..]].concat());
+        let unused = hash(b"unused");
+        send(&mut images, (unused, 6), 0, b"unused").expect("room");
         let image = images.held[&unused].whole.room.image;
         images.kept(image);
-        assert!(images.give_up(Instant::now()).is_some() && images.present(&unused, 5));
+        assert!(images.give_up(Instant::now()).is_some() && images.present(&unused, 6));
         images.give_up(Instant::now() + STALLED);
-        assert!(!images.present(&unused, 5));
+        assert!(!images.present(&unused, 6));
     }
 
     #[test]
