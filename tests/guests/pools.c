@@ -70,6 +70,16 @@ static void attributes(CUmemoryPool pool, CUdeviceptr p) {
     FAILS(INVALID_VALUE, cuMemPoolSetAttribute(pool, 4, NULL));
 }
 
+/* A pool of managed memory need have no place; a device without concurrent access (89) has no such pools. */
+static void managed_pools(void) {
+    CUmemoryPool now;
+    Location anywhere = {0, 0};
+    int concurrent = 0;
+    OK(cuDeviceGetAttribute(&concurrent, 89, 0));
+    int found = cuMemGetMemPool(&now, &anywhere, MANAGED);
+    EXPECT(found == (concurrent ? 0 : NOT_SUPPORTED));
+}
+
 static void pools(void) {
     PoolProperties properties = {.allocation = PINNED, .location = {ON_DEVICE, 0}};
     Location here = {ON_DEVICE, 0}, nowhere = {ON_DEVICE, 1000};
@@ -126,12 +136,7 @@ static void pools(void) {
     FAILS(INVALID_DEVICE, cuDeviceGetDefaultMemPool(&now, 1000));
     FAILS_EITHER(INVALID_DEVICE, INVALID_VALUE, cuMemGetMemPool(&now, &nowhere, PINNED));
     FAILS_EITHER(INVALID_DEVICE, INVALID_VALUE, cuMemGetDefaultMemPool(&now, &nowhere, PINNED));
-    /* A pool of managed memory need have no place; a device without concurrent access (89) has no such pools. */
-    Location anywhere = {0, 0};
-    int concurrent = 0;
-    OK(cuDeviceGetAttribute(&concurrent, 89, 0));
-    int found = cuMemGetMemPool(&now, &anywhere, MANAGED);
-    EXPECT(found == (concurrent ? 0 : NOT_SUPPORTED));
+    managed_pools();
     FAILS(INVALID_VALUE, cuMemPoolCreate(&pool, NULL));
     properties.allocation = 9;
     FAILS(INVALID_VALUE, cuMemPoolCreate(&pool, &properties));
