@@ -54,7 +54,8 @@ pub struct Looked {
     pub limits: LookedLimits,
     /// What it uses.
     pub usage: LookedUsage,
-    /// The devices of its sessions, in ordinal order; where none is open, those that the next session gets.
+    /// The devices of its sessions, in ordinal order; where none is open, the GPUs that it gets
+    /// together, or the first by number of those of which it gets one.
     pub gpus: Vec<LookedGpu>,
     /// Its programs that have a session: as many as an answer has room for, at most [`MAX_PROCESSES`].
     pub processes: Vec<LookedProcess>,

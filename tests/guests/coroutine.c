@@ -15,7 +15,7 @@ static ucontext_t back, there;
 static int version;
 static float a[N], b[N], c[N];
 
-/* Little of this function's lies between its calls and the stack's top. */
+/* Its frame is small, so that the calls lie right below the stack's top. */
 static void first_call(void) {
     if (cuDriverGetVersion(&version)) version = -1;
 }

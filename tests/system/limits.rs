@@ -128,8 +128,7 @@ fn used(host: &Host, name: &str) -> Option<u64> {
     host.admin_json("usage --vm-id=1").ok()?[0]["usage"][name].as_u64()
 }
 
-/// Tells of changes of page-locked memory as the shim does, in a frame without a number: all of so many lines. Its
-/// bytes.
+/// Sends a HostPush as the shim does, with every byte of `lines` lines set to `value`; returns its length.
 fn push(session: &mut Session, at: u64, lines: u64, value: u8) -> Result<u64> {
     let mut bytes = Vec::new();
     if lines > 0 {

@@ -224,7 +224,7 @@ pub enum Event {
     Used {
         /// Which.
         session: SessionId,
-        /// In all; nothing is settled of a session that holds a lease, whose end says it.
+        /// Cumulative; ignored while the session holds a lease, whose end reports it.
         used: Usage,
     },
     /// Cumulative counters of a session, from a message or from its hint page.

@@ -394,7 +394,7 @@ pub(super) fn of_scan(wrong: &[String]) -> Vec<DoctorCheck> {
     if wrong.is_empty() {
         return vec![ok(NAME, "The last scan for GPUs found nothing wrong.")];
     }
-    let hint = "When it is mended: `vgpu-admin scan-gpus`.";
+    let hint = "Run `vgpu-admin scan-gpus` once it is fixed.";
     let told = wrong.iter();
     told.map(|sentence| warning(NAME, sentence, hint)).collect()
 }

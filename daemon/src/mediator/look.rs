@@ -122,7 +122,7 @@ impl Actor {
 /// Most bytes of a quarantine's reason.
 const MAX_REASON: usize = 1024;
 
-/// Without the last programs where a guest would not read so long an answer.
+/// Drops the last programs if the answer is longer than a guest reads.
 fn fitting(mut looked: Looked) -> Looked {
     let mut programs = std::mem::take(&mut looked.processes);
     let mut left = MAX_HANDSHAKE.checked_sub(encoded_len(&looked));

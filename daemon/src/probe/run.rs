@@ -20,10 +20,10 @@ const OUTPUT_MOST: usize = 1 << 20;
 /// What of a failed program's standard error is kept.
 const SAID_MOST: usize = 2_000;
 
-/// Of the standard error of a program that did its work, so many lines are kept, the last ones,
+/// Last lines kept of the standard error of a program that did its work.
 const LINES_MOST: usize = 8;
 
-/// and so many characters of each.
+/// Characters kept of each.
 const LINE_MOST: usize = 300;
 
 /// What a program that did its work wrote.

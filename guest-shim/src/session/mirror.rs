@@ -194,7 +194,7 @@ struct Books {
     /// By device address.
     blocks: BTreeMap<u64, Mirror>,
     /// Counts blocks, for [`Mirror::id`].
-    born: u64,
+    next_id: u64,
     /// Work that may use all of them.
     everywhere: Uses,
     /// Counts work that was sent.
@@ -204,8 +204,8 @@ struct Books {
 impl Books {
     /// A new block.
     fn add(&mut self, at: u64, mut mirror: Mirror) {
-        self.born += 1;
-        mirror.id = self.born;
+        self.next_id += 1;
+        mirror.id = self.next_id;
         self.blocks.insert(at, mirror);
     }
 

@@ -15,8 +15,8 @@ impl Scheduler {
     }
 
     /// The GPUs of a VM's sessions, in their order. Where none is open: the GPUs that it gets together, or the first by
-    /// number of those of which it gets one. Which one that will be others' load decides, and that is not said: nothing
-    /// in the answer changes with what other VMs do.
+    /// number of those of which it gets one. Which GPU a session really gets depends on others' load, so it is not told:
+    /// the answer must not change with what other VMs do.
     #[must_use]
     pub fn gpus_for(&self, id: VmId) -> Vec<GpuId> {
         let Some(vm) = self.vms.get(&id) else {

@@ -93,7 +93,7 @@ pub(super) struct ContextState {
     /// Events for markers.
     pub spare: Vec<Arc<Event>>,
     primary: bool,
-    /// What the limits were that the guest has set: they are so again after a reset.
+    /// Original values of the limits that the guest changed; a reset restores them.
     limits: Vec<(u32, u64)>,
 }
 
