@@ -186,3 +186,163 @@ fn work_that_may_reach_a_block_is_told_and_asked() {
     }
     assert_eq!(pulls(&frames), 4 * SIZES.len());
 }
+
+/// A host whose device writes 9 into the first byte of the block that was mapped last, before each answer.
+fn writing_host() -> Host {
+    let mut block = 0_u64;
+    Host::scripted(move |frame, link| {
+        match &frame.request {
+            Request::HostMap(map) => block = map.ptr.0,
+            Request::HostPull(_) => {
+                let reply = rep::HostPull {
+                    next: DevPtr(0),
+                    lost: false,
+                };
+                let args = vgpu_proto::codec::encode(&reply).expect("replies encode");
+                let change = [&block.to_le_bytes()[..], &1_u64.to_le_bytes(), &[9]].concat();
+                let op = frame.request.op() as u16;
+                link.send(op, 0, CuResult::SUCCESS, frame.id, &args, &change);
+                return true;
+            }
+            _ => {}
+        }
+        false
+    })
+}
+
+const REGISTERED: usize = 1 << 20;
+
+fn mapping() -> *mut c_void {
+    let access = libc::PROT_READ | libc::PROT_WRITE;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    // SAFETY: a new anonymous mapping.
+    let at = unsafe { libc::mmap(std::ptr::null_mut(), REGISTERED, access, flags, -1, 0) };
+    assert_ne!(at, libc::MAP_FAILED);
+    at
+}
+
+/// Registers memory and gives its address for kernels.
+fn register(cuda: &Cuda, at: *mut c_void, size: usize, flags: u32) -> u64 {
+    let mut address = 0;
+    let registered =
+        cu!(cuda, cuMemHostRegister_v2(at => *mut c_void, size => usize, flags => u32));
+    assert_eq!(registered, 0);
+    let got = cu!(cuda, cuMemHostGetDevicePointer_v2(&mut address => *mut u64, at => *mut c_void, 0_u32 => u32));
+    assert_eq!(got, 0);
+    address
+}
+
+fn unregister(cuda: &Cuda, at: *mut c_void) {
+    assert_eq!(cu!(cuda, cuMemHostUnregister(at => *mut c_void)), 0);
+}
+
+#[test]
+fn memory_that_is_taken_away_before_it_is_unregistered_is_forgotten() {
+    let name = "memory_that_is_taken_away_before_it_is_unregistered_is_forgotten";
+    const NONE: i32 = libc::PROT_NONE;
+    // What is left of the first page, and of all others; -1: no mapping.
+    let ways = [
+        (-1, -1),
+        (NONE, NONE),
+        (libc::PROT_READ, NONE),
+        (NONE, libc::PROT_READ),
+    ];
+    if let Some(cuda) = guest::enter(name) {
+        cuda.begin();
+        let (direct, follows) = (kernel(&cuda, DIRECT), kernel(&cuda, FOLLOWS));
+        for (first, others) in ways {
+            let at = mapping();
+            launch(&cuda, direct, register(&cuda, at, REGISTERED, 0));
+            assert_eq!(cuda.synchronize(), 0);
+            for (from, len, left) in [(0, 4096, first), (4096, REGISTERED - 4096, others)] {
+                let from = at.wrapping_byte_add(from);
+                // SAFETY: the test's own mapping, which it uses no more.
+                let rc = unsafe {
+                    match left {
+                        -1 => libc::munmap(from, len),
+                        access => libc::mprotect(from, len, access),
+                    }
+                };
+                assert_eq!(rc, 0);
+            }
+            for _ in 0..2 {
+                launch(&cuda, follows, 0);
+                assert_eq!(cuda.synchronize(), 0);
+            }
+            unregister(&cuda, at);
+        }
+        return;
+    }
+    let host = writing_host();
+    let said = guest::start(name, &host).success().stderr;
+    assert_eq!(
+        said.matches("before it unregistered it").count(),
+        1,
+        "{said}"
+    );
+    let frames = host.wait("frames", |_| true);
+    let unmaps = count(&frames, |r| matches!(r, Request::HostUnmap(_)));
+    assert_eq!(unmaps, ways.len());
+}
+
+#[test]
+fn memory_that_cannot_be_written_any_more_is_forgotten() {
+    let name = "memory_that_cannot_be_written_any_more_is_forgotten";
+    if let Some(cuda) = guest::enter(name) {
+        cuda.begin();
+        let direct = kernel(&cuda, DIRECT);
+        let at = mapping();
+        let address = register(&cuda, at, REGISTERED, 0);
+        launch(&cuda, direct, address);
+        assert_eq!(cuda.synchronize(), 0);
+        // SAFETY: the test's own mapping.
+        let byte = || unsafe { at.cast::<u8>().read_volatile() };
+        assert_eq!(byte(), 9, "what the device wrote");
+        // SAFETY: as above.
+        unsafe { at.cast::<u8>().write_volatile(1) };
+        // SAFETY: as above; it is only read from here on.
+        let rc = unsafe { libc::mprotect(at, REGISTERED, libc::PROT_READ) };
+        assert_eq!(rc, 0);
+        launch(&cuda, direct, address);
+        assert_eq!(cuda.synchronize(), 0);
+        assert_eq!(byte(), 1);
+        unregister(&cuda, at);
+        return;
+    }
+    let said = guest::start(name, &writing_host()).success().stderr;
+    assert_eq!(
+        said.matches("before it unregistered it").count(),
+        1,
+        "{said}"
+    );
+}
+
+#[test]
+fn memory_that_was_registered_for_reading_is_never_written() {
+    let name = "memory_that_was_registered_for_reading_is_never_written";
+    static CONSTANT: [u8; 8192] = [7; 8192];
+    if let Some(cuda) = guest::enter(name) {
+        cuda.begin();
+        let direct = kernel(&cuda, DIRECT);
+        let at = CONSTANT.as_ptr().cast_mut().cast::<c_void>();
+        let address = register(&cuda, at, CONSTANT.len(), 8);
+        for _ in 0..2 {
+            launch(&cuda, direct, address);
+            assert_eq!(cuda.synchronize(), 0);
+            assert_eq!(std::hint::black_box(&CONSTANT)[0], 7);
+        }
+        unregister(&cuda, at);
+        return;
+    }
+    let host = writing_host();
+    let said = guest::start(name, &host).success().stderr;
+    assert_eq!(said.matches("READ_ONLY").count(), 1, "{said}");
+    // The device is told what the program has there: all of it, then what the device wrote.
+    let frames = host.wait("frames", |_| true);
+    let of_pushes = frames
+        .iter()
+        .filter(|frame| matches!(frame.request, Request::HostPush(_)));
+    let lines = |frame: &Frame| vgpu_proto::changes::Records::new(&frame.bulk).count();
+    let told: Vec<_> = of_pushes.map(lines).collect();
+    assert_eq!(told[..2], [CONSTANT.len() / 64, 1], "{told:?}");
+}

@@ -10,7 +10,7 @@ use crate::process::{live, shim};
 use crate::state::capture;
 use crate::state::maps;
 use crate::state::memory::{allocate, free};
-use crate::state::pinned::{Label, Origin};
+use crate::state::pinned::{Label, Origin, READ_ONLY};
 use crate::{Cu, unserved};
 
 /// Rows of pitched memory begin at multiples of this, as on every GPU since Maxwell.
@@ -23,7 +23,6 @@ const DEVICEMAP: u32 = 0x02;
 /// `CU_MEMHOSTREGISTER_PORTABLE`, `DEVICEMAP`, `IOMEMORY`, `READ_ONLY`.
 const HOST_REGISTER_FLAGS: u32 = 0x0f;
 const IOMEMORY: u32 = 0x04;
-const READ_ONLY: u32 = 0x08;
 
 exports! {
     /// Allocates device memory, at an address that is free in this process too.

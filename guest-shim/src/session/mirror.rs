@@ -9,6 +9,7 @@
 //! calls it did without waiting, so that each of these requests may see it.
 
 use std::collections::BTreeMap;
+use std::iter::Peekable;
 use std::ptr;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,6 +22,7 @@ use vgpu_proto::limits::{COPY_PIECE, MAX_BULK, MAX_PULLED};
 
 use super::Session;
 use super::dirty::Watched;
+use super::foreign::{Gone, WINDOW, Window};
 use super::sys::UserMemory;
 use super::uses::{Over, Uses};
 use crate::{Cu, lock, log};
@@ -31,6 +33,19 @@ static LOST: AtomicBool = AtomicBool::new(false);
 const BOTH_WROTE: &str = "the program and a kernel wrote the same bytes of managed or page-locked memory at the same \
     time: what one of them wrote is lost, so results may be wrong. GPUs of a VM have no CONCURRENT_MANAGED_ACCESS and no \
     atomics together with the program; let the program wait for the kernel (cudaDeviceSynchronize) before it writes there";
+
+/// The user was told that [`VANISHED`].
+static FORGOTTEN: AtomicBool = AtomicBool::new(false);
+
+const VANISHED: &str = "the program freed, unmapped or protected memory that it had registered, before it unregistered it: \
+    kernels and the program no longer see each other's writes to it. Call cuMemHostUnregister (cudaHostUnregister) before \
+    the memory is freed";
+
+/// The user was told that [`NOT_WRITTEN`].
+static REFUSED: AtomicBool = AtomicBool::new(false);
+
+const NOT_WRITTEN: &str = "a kernel wrote to memory that the program registered with CU_MEMHOSTREGISTER_READ_ONLY \
+    (cudaHostRegisterReadOnly): what it wrote there is lost. Register the memory without that flag";
 
 impl Shared for UserMemory {
     fn len(&self) -> usize {
@@ -43,8 +58,9 @@ impl Shared for UserMemory {
         let words = rest.at.cast::<u64>();
         if rest.len >= LINE && words.is_aligned() {
             for (i, bytes) in bytes.as_chunks_mut::<8>().0.iter_mut().enumerate() {
-                // SAFETY: a word of a whole line of a block that is the program's until it gives it back, by the
-                // contract of the call that named it; volatile, since its threads may write it.
+                // SAFETY: a word of a whole line of a block that this library allocated and has not freed, or of one
+                // that the program registered and by the contract of that call keeps until it unregisters it;
+                // volatile, since its threads may write it.
                 *bytes = unsafe { ptr::read_volatile(words.add(i)) }.to_ne_bytes();
             }
             return bytes;
@@ -107,6 +123,7 @@ struct Mirror {
     /// Tells it from one that had its address before it; [`Books::add`] gives it.
     id: u64,
     memory: UserMemory,
+    access: Access,
     twin: Twin,
     /// Tells which pages the program wrote; without it, it may have written any.
     watched: Option<Watched>,
@@ -118,9 +135,36 @@ struct Mirror {
     uses: Uses,
 }
 
+/// How a block is read and written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Access {
+    /// By this library, which allocated it.
+    Direct,
+    /// By the kernel: the program registered it.
+    Foreign {
+        /// Never written.
+        read_only: bool,
+    },
+    /// Never: the program took away memory that it had registered.
+    Never,
+}
+
 impl Mirror {
+    /// It is forgotten: the program took its memory away.
+    fn forget(&mut self) {
+        self.access = Access::Never;
+        self.twin = Twin::new(0);
+        log::once(&FORGOTTEN, VANISHED);
+    }
+
     /// Tells what the program changed.
     fn collect(&mut self, at: u64, told: &mut Told) {
+        if self.look(at, told).is_err() {
+            self.forget();
+        }
+    }
+
+    fn look(&mut self, at: u64, told: &mut Told) -> Result<(), Gone> {
         let all = self.twin.lines();
         let mut written = Vec::new();
         // Also before a look at all of it: what is written from here on is told the next time.
@@ -136,13 +180,81 @@ impl Mirror {
         for mut lines in written {
             while !lines.is_empty() {
                 let changes = &mut told.changes;
-                lines.start = (self.twin).collect(&self.memory, at, lines.clone(), changes);
-                if !lines.is_empty() {
+                let mut end = lines.end;
+                lines.start = if self.access == Access::Direct {
+                    (self.twin).collect(&self.memory, at, lines.clone(), changes)
+                } else {
+                    end = end.min(lines.start + WINDOW);
+                    let window = Window::read(self.memory, lines.start..end)?;
+                    (self.twin).collect(&window, at, lines.start..end, changes)
+                };
+                if lines.start < end {
                     told.end();
                 }
             }
         }
+        Ok(())
     }
+
+    /// Takes over what the device changed: a change, and those behind it that belong to the same part of the block.
+    /// True: something that the program wrote is lost.
+    fn apply(
+        &mut self,
+        at: u64,
+        change: Change,
+        rest: &mut Peekable<Records<'_>>,
+    ) -> Result<bool, Malformed> {
+        match self.access {
+            Access::Direct => self.twin.apply(&self.memory, at, &change),
+            Access::Foreign { read_only } => {
+                let changes = together(change, rest);
+                let of_line = |change: &Change| (change.address - at) as usize / LINE;
+                let (first, last) = (&changes[0], &changes[changes.len() - 1]);
+                match Window::read(self.memory, of_line(first)..of_line(last) + 1) {
+                    Ok(window) => self.change(at, window, &changes, read_only),
+                    Err(Gone) => {
+                        self.forget();
+                        Ok(false)
+                    }
+                }
+            }
+            Access::Never => Ok(false),
+        }
+    }
+
+    fn change(
+        &mut self,
+        at: u64,
+        window: Window,
+        changes: &[Change],
+        read_only: bool,
+    ) -> Result<bool, Malformed> {
+        let mut lost = false;
+        for change in changes {
+            lost |= self.twin.apply(&window, at, change)?;
+        }
+        if read_only {
+            // The device is told what the program has there when its memory is looked at next.
+            log::once(&REFUSED, NOT_WRITTEN);
+        } else if window.write().is_err() {
+            self.forget();
+        }
+        Ok(lost)
+    }
+}
+
+/// A change and those that follow it, as far as one window reaches.
+fn together(first: Change, rest: &mut Peekable<Records<'_>>) -> Vec<Change> {
+    let mut all = vec![first];
+    let mut from = first.address;
+    let within = first.address.saturating_add((WINDOW * LINE) as u64);
+    while let Some(Ok(next)) =
+        rest.next_if(|next| matches!(next, Ok(next) if (from..within).contains(&next.address)))
+    {
+        from = next.address;
+        all.push(next);
+    }
+    all
 }
 
 /// Who writes a block, besides kernels.
@@ -152,8 +264,11 @@ pub(crate) enum Writers {
     Processors,
     /// Devices of the guest, too.
     Devices,
-    /// Devices, too; and the memory is the program's, which may watch its pages itself.
-    Others,
+    /// Devices, too; and the memory is the program's, which may watch its pages itself, or take them away.
+    Others {
+        /// Kernels may not write it.
+        read_only: bool,
+    },
 }
 
 /// Which blocks work may use.
@@ -224,7 +339,9 @@ impl Books {
     /// Those that work may use.
     fn in_use(&mut self) -> impl Iterator<Item = (u64, &mut Mirror)> {
         let all = !self.everywhere.is_empty();
-        let used = move |mirror: &Mirror| all || !mirror.uses.is_empty();
+        let used = move |mirror: &Mirror| {
+            mirror.access != Access::Never && (all || !mirror.uses.is_empty())
+        };
         let blocks = self.blocks.iter_mut();
         blocks
             .filter(move |(_, mirror)| used(mirror))
@@ -286,16 +403,18 @@ impl Mirrors {
     }
 
     /// What the device changed. Of a block that was given back meanwhile it means nothing any more.
-    fn apply(&self, change: &Change) -> Result<(), Malformed> {
-        match lock(&self.books).find(change.address) {
-            Some((at, mirror)) => {
-                if mirror.twin.apply(&mirror.memory, at, change)? {
-                    log::once(&LOST, BOTH_WROTE);
-                }
-                Ok(())
+    fn apply(&self, changes: Records<'_>) -> Result<(), Malformed> {
+        let mut changes = changes.peekable();
+        while let Some(change) = changes.next() {
+            let change = change?;
+            let mut books = lock(&self.books);
+            if let Some((at, mirror)) = books.find(change.address)
+                && mirror.apply(at, change, &mut changes)?
+            {
+                log::once(&LOST, BOTH_WROTE);
             }
-            None => Ok(()),
         }
+        Ok(())
     }
 
     fn begin(&self, ctx: Ctx, stream: Stream, reach: Reach<'_>) -> Used {
@@ -360,10 +479,15 @@ impl Session {
         self.call(&req::HostMap { ptr, size })?;
         // First watched, then all of it is looked at: nothing written meanwhile is missed.
         let watch = || Watched::new(memory.at as usize, memory.len);
+        let access = match writers {
+            Writers::Others { read_only } => Access::Foreign { read_only },
+            Writers::Processors | Writers::Devices => Access::Direct,
+        };
         let mirror = Mirror {
             id: 0,
+            access,
             twin: Twin::new(memory.len),
-            watched: (writers != Writers::Others).then(watch).flatten(),
+            watched: (access == Access::Direct).then(watch).flatten(),
             memory,
             by_devices: writers != Writers::Processors,
             whole: true,
@@ -475,13 +599,10 @@ impl Session {
             if reply.lost {
                 log::once(&LOST, BOTH_WROTE);
             }
-            for change in Records::new(&buffer[..len]) {
-                let applied = change.and_then(|change| self.mirrors.apply(&change));
-                if let Err(e) = applied {
-                    let code = CuResult::SYSTEM_DRIVER_MISMATCH;
-                    self.end(code, &format!("HostPull: {e}"));
-                    return Err(code);
-                }
+            if let Err(e) = self.mirrors.apply(Records::new(&buffer[..len])) {
+                let code = CuResult::SYSTEM_DRIVER_MISMATCH;
+                self.end(code, &format!("HostPull: {e}"));
+                return Err(code);
             }
             if reply.next.0 == 0 {
                 return Ok(());
@@ -528,6 +649,7 @@ mod tests {
                 at: ptr::null_mut(),
                 len: 64,
             },
+            access: Access::Direct,
             twin: Twin::new(64),
             watched: None,
             by_devices: false,

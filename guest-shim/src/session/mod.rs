@@ -8,6 +8,7 @@
 mod connect;
 mod control;
 mod dirty;
+mod foreign;
 mod frames;
 pub(crate) mod host;
 mod inbox;

@@ -109,6 +109,34 @@ pub(crate) fn receive(fd: RawFd, user: UserMemory, rest: &mut [u8], wait: bool) 
     retry(|| unsafe { libc::recvmsg(fd, &mut message, flags) })
 }
 
+/// Pieces that [`write_own`] takes at once (`IOV_MAX`).
+pub(crate) const MOST_PIECES: usize = 1024;
+
+/// Reads memory of this process. Returns how much of it there is, or EFAULT when that is nothing.
+pub(crate) fn read_own(from: UserMemory, into: &mut [u8]) -> Result<usize> {
+    let (local, remote) = (iovec(into), user_iovec(from.first(into.len())));
+    let thread = this_thread();
+    // SAFETY: a live slice that we may write, and memory that the kernel checks itself.
+    retry(|| unsafe { libc::process_vm_readv(thread, &local, 1, &remote, 1, 0) })
+}
+
+/// Writes each slice to its place in memory of this process, which is as long. Returns how much there was room for, or
+/// EFAULT when that is none.
+pub(crate) fn write_own(pieces: &[(UserMemory, &[u8])]) -> Result<usize> {
+    let local: Vec<_> = pieces.iter().map(|(_, bytes)| iovec(bytes)).collect();
+    let remote: Vec<_> = pieces.iter().map(|(to, _)| user_iovec(*to)).collect();
+    let (local, remote) = (local.as_ptr(), remote.as_ptr());
+    let (thread, count) = (this_thread(), pieces.len() as libc::c_ulong);
+    // SAFETY: live slices, and memory that the kernel checks itself.
+    retry(|| unsafe { libc::process_vm_writev(thread, local, count, remote, count, 0) })
+}
+
+/// The number of the calling thread. (That of the process names no memory when its first thread has ended.)
+fn this_thread() -> libc::pid_t {
+    // SAFETY: no arguments, and it cannot fail.
+    unsafe { libc::syscall(libc::SYS_gettid) as libc::pid_t }
+}
+
 /// Is this a Unix socket?
 pub(crate) fn is_unix(fd: RawFd) -> bool {
     option(fd, libc::SO_DOMAIN) == Some(libc::AF_UNIX)

@@ -112,7 +112,9 @@ impl Shim {
         let writers = match block.origin {
             Origin::Managed => Writers::Processors,
             Origin::Allocated => Writers::Devices,
-            Origin::Registered => Writers::Others,
+            Origin::Registered => Writers::Others {
+                read_only: block.flags & pinned::READ_ONLY != 0,
+            },
         };
         match self.session.map_host(block.place, memory, writers) {
             Ok(first) => {

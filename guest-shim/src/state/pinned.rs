@@ -14,6 +14,9 @@ use vgpu_proto::limits::HOST_SPACE;
 
 use crate::{Cu, lock};
 
+/// `CU_MEMHOSTREGISTER_READ_ONLY`.
+pub(crate) const READ_ONLY: u32 = 0x08;
+
 const PAGE: u64 = 4096;
 /// Between two blocks: an address before the first byte of one, or behind its last, is near no other.
 const APART: u64 = 64 << 10;
