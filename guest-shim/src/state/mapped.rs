@@ -71,7 +71,8 @@ impl Shim {
         (len <= block.size - offset).then_some(block.place + offset as u64)
     }
 
-    /// Lets kernels reach the blocks that their parameters may name: those that a word is an address of, or near.
+    /// Lets kernels reach the blocks that their parameters may name: those that a word is an address of, and the
+    /// nearest ones if it is one outside of all.
     ///
     /// # Errors
     /// The host's.
@@ -84,7 +85,13 @@ impl Shim {
                     self.map(&block)?;
                     named.places.push(block.place);
                 }
-                Word::Astray => named.astray = true,
+                Word::Astray => {
+                    named.astray = true;
+                    for block in self.pinned.meant(word) {
+                        // Whether it is meant is a guess: the kernel may well do without it.
+                        let _ = self.map(&block);
+                    }
+                }
             }
         }
         Ok(named)

@@ -18,10 +18,15 @@ use crate::{Cu, lock};
 pub(crate) const READ_ONLY: u32 = 0x08;
 
 const PAGE: u64 = 4096;
-/// Between two blocks: an address before the first byte of one, or behind its last, is near no other.
+/// Between two blocks at least: the end of one is no address of another.
 const APART: u64 = 64 << 10;
-/// So far from a block an address is still near it: its end, or what a kernel adds a negative offset to.
-const NEAR: u64 = APART / 2;
+/// Between two blocks as long as there are few. Programs give kernels addresses outside of the block that is meant
+/// (`a - 1 - lda` where indices begin at 1): so far from its block such an address lies in no other, and names all.
+const SPREAD: u64 = 64 << 20;
+/// With so many blocks they lie closer, so that there is room for more.
+const MANY: usize = 4096;
+/// So far from [`HOST_SPACE`] a word may still be an address that a kernel adds an offset to.
+const AROUND: u64 = 4 << 30;
 /// Blocks that are at least as large begin at such a boundary, so that the system can use its large pages.
 const LARGE: u64 = 2 << 20;
 
@@ -79,11 +84,11 @@ impl Block {
 /// What a word is that a kernel may take for an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Word {
-    /// No address of a block, nor near one.
+    /// No address, and not near any that a block may have.
     Other,
-    /// Of this block, or near it.
+    /// In this block, or its end.
     Of(Block),
-    /// Where blocks may be, but near none.
+    /// Outside of all blocks: with an offset that the kernel adds it may be of any.
     Astray,
 }
 
@@ -240,12 +245,23 @@ impl Pinned {
 
     /// What a word is to kernels.
     pub(crate) fn word(&self, word: u64) -> Word {
-        if !(HOST_SPACE.start - NEAR..HOST_SPACE.end + NEAR).contains(&word) {
+        if !(HOST_SPACE.start - AROUND..HOST_SPACE.end + AROUND).contains(&word) {
             return Word::Other;
         }
-        let near = lock(&self.books).nearest(word);
-        let near = near.filter(|block| block.distance(word) <= NEAR);
-        near.map_or(Word::Astray, Word::Of)
+        let books = lock(&self.books);
+        let found = books
+            .neighbours(word)
+            .find(|block| block.distance(word) == 0);
+        found.copied().map_or(Word::Astray, Word::Of)
+    }
+
+    /// The blocks that an address outside of all may be meant for: those on both sides of it, if they are near.
+    pub(crate) fn meant(&self, address: u64) -> Vec<Block> {
+        let books = lock(&self.books);
+        let near = books
+            .neighbours(address)
+            .filter(|block| block.distance(address) <= SPREAD);
+        near.copied().collect()
     }
 
     /// Gives a block addresses for kernels, if it has none.
@@ -314,8 +330,8 @@ impl Books {
         block.holds(address).then_some(*block)
     }
 
-    /// The block with addresses for kernels that is nearest to one of these.
-    fn nearest(&self, address: u64) -> Option<Block> {
+    /// Blocks with addresses for kernels: those that are nearest to one of these, on both sides.
+    fn neighbours(&self, address: u64) -> impl Iterator<Item = &Block> {
         let (own, placed) = (&self.blocks, &self.places);
         let own = [
             own.range(..=address as usize).next_back(),
@@ -329,10 +345,7 @@ impl Books {
         let own = own.filter(|block| block.place == block.base as u64);
         let placed = placed.into_iter().flatten();
         let placed = placed.filter_map(|(_, base)| self.blocks.get(base));
-        let nearest = own
-            .chain(placed)
-            .min_by_key(|block| block.distance(address));
-        nearest.copied()
+        own.chain(placed)
     }
 
     /// Maps `size` bytes, `within` bytes after a page's beginning, in [`HOST_SPACE`]: after what was taken last,
@@ -342,15 +355,16 @@ impl Books {
             .checked_add(within)?
             .checked_next_multiple_of(PAGE)?;
         let align = if len >= LARGE { LARGE } else { PAGE };
+        let apart = self.apart();
         for start in [self.cursor, HOST_SPACE.start] {
             let mut at = start.next_multiple_of(align);
             while at.checked_add(len)? <= HOST_SPACE.end {
-                if let Some(end) = self.occupied(at, len) {
+                if let Some(end) = self.occupied(at, len, apart) {
                     at = end.next_multiple_of(align);
                     continue;
                 }
                 if let Some(at) = map(at, len as usize, access, libc::MAP_FIXED_NOREPLACE) {
-                    self.cursor = at + len + APART;
+                    self.cursor = at + len + apart;
                     return Some(at + within);
                 }
                 // Somebody else's, or the system has no such addresses: then this soon ends.
@@ -360,16 +374,25 @@ impl Books {
         None
     }
 
+    /// How far blocks lie from each other.
+    fn apart(&self) -> u64 {
+        if self.blocks.len() < MANY {
+            SPREAD
+        } else {
+            APART
+        }
+    }
+
     /// Is some of a range one of ours, or too near one? Where such is no more.
-    fn occupied(&self, at: u64, len: u64) -> Option<u64> {
-        let end = at + len + APART;
+    fn occupied(&self, at: u64, len: u64, apart: u64) -> Option<u64> {
+        let end = at + len + apart;
         let own = self.blocks.range(..end as usize).next_back();
         let own = own.map(|(base, block)| (*base + block.size) as u64);
         let placed = self.places.range(..end).next_back();
         let placed = placed
             .and_then(|(place, base)| self.blocks.get(base).map(|block| place + block.size as u64));
         let last = own.into_iter().chain(placed).max();
-        last.map(|last| last + APART).filter(|free| *free > at)
+        last.map(|last| last + apart).filter(|free| *free > at)
     }
 }
 
@@ -476,30 +499,35 @@ mod tests {
     }
 
     #[test]
-    fn a_word_is_of_the_block_that_it_is_in_or_near() {
+    fn a_word_is_of_the_block_that_it_is_in_or_ends() {
         let pinned = Pinned::default();
         let allocate = |size| pinned.allocate(size, Origin::Allocated, LABEL);
-        let [one, other] = [100, 8192].map(|size| allocate(size).expect("memory"));
+        let [one, other] = [100, 1 << 20].map(|size| allocate(size).expect("memory"));
         let own = vec![1_u8; 10_000];
         let at = own.as_ptr() as usize;
         pinned.register(at, 9_000, LABEL).expect("it is free");
         let placed = pinned.place(at).expect("there is room");
         for block in [one, other, placed] {
             let end = block.place + block.size as u64;
-            for word in [
-                block.place,
-                end - 1,
-                end,
-                end + 4,
-                block.place - 4,
-                end + NEAR,
-            ] {
+            for word in [block.place, end - 1, end] {
                 assert_eq!(pinned.word(word), Word::Of(block), "{word:#x}");
             }
+            // Adjusted, as programs do whose indices begin elsewhere: of no other block either.
+            for word in [1, 4, 40 << 10, 1 << 20, 2 << 20, 16 << 20, SPREAD]
+                .into_iter()
+                .flat_map(|by| [block.place - by, end + by])
+            {
+                assert_eq!(pinned.word(word), Word::Astray, "{word:#x}");
+                assert!(pinned.meant(word).contains(&block), "{word:#x}");
+            }
+            assert_eq!(pinned.word(block.place - AROUND / 2), Word::Astray);
         }
         assert_eq!(pinned.word(at as u64), Word::Other);
         assert_eq!(pinned.word(HOST_SPACE.end - 1), Word::Astray);
-        assert_eq!(pinned.word(HOST_SPACE.start - NEAR - 1), Word::Other);
+        assert_eq!(pinned.meant(HOST_SPACE.end - 1), []);
+        for word in [HOST_SPACE.start - AROUND - 1, HOST_SPACE.end + AROUND] {
+            assert_eq!(pinned.word(word), Word::Other);
+        }
         for block in [one, other] {
             release(
                 &pinned
@@ -509,6 +537,27 @@ mod tests {
         }
         assert_eq!(pinned.unregister(at), Ok(()));
         assert_eq!(pinned.word(one.place), Word::Astray);
+    }
+
+    #[test]
+    fn many_blocks_lie_closer() {
+        let pinned = Pinned::default();
+        let allocate = |size| {
+            let block = pinned.allocate(size, Origin::Allocated, LABEL);
+            block.expect("memory")
+        };
+        let few: Vec<_> = (0..MANY).map(|_| allocate(PAGE as usize)).collect();
+        let many: Vec<_> = (0..4).map(|_| allocate(PAGE as usize)).collect();
+        let gap = |pair: &[Block]| pair[1].place - pair[0].place - PAGE;
+        assert!(few.windows(2).all(|pair| gap(pair) >= SPREAD));
+        assert!(
+            many.windows(2)
+                .all(|pair| (APART..SPREAD).contains(&gap(pair)))
+        );
+        for block in few.iter().chain(&many) {
+            let taken = pinned.take(block.base, Origin::Allocated);
+            release(&taken.expect("it is there"));
+        }
     }
 
     #[test]
