@@ -4,7 +4,7 @@
 //! numbers were added. At most one of these was loaded, and it is too small to be an address of the program's by itself.
 //! The order of instructions plays no part: a register may hold all that it is ever given.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, HashSet, VecDeque};
 
 use super::text::{Entry, Instruction, Operand, Statement};
 
@@ -208,6 +208,15 @@ fn names<'a>(operand: &Operand<'a>) -> Option<Vec<&'a str>> {
     }
 }
 
+/// The names that an operand is made of, without those of addresses.
+fn read<'a>(operand: &Operand<'a>) -> Vec<&'a str> {
+    match operand {
+        Operand::Name(name) => vec![name],
+        Operand::List(list) => list.iter().flat_map(read).collect(),
+        Operand::Special | Operand::Number(_) | Operand::Memory(..) => Vec::new(),
+    }
+}
+
 /// Where an instruction finds memory.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Space {
@@ -270,19 +279,47 @@ impl<'a, 'b> Flow<'a, 'b> {
     /// `None`: it may dereference something else.
     fn settle(mut self) -> Option<()> {
         let program = std::mem::take(&mut self.program);
-        loop {
-            let mut changed = false;
-            for step in program.iter().filter(|step| step.form.gives()) {
-                if let Some(result) = self.result(step) {
-                    changed |= self.give(&step.instruction.operands[0], result)?;
-                }
-            }
-            if !changed {
-                break;
-            }
-        }
+        self.spread(&program)?;
         let direct = |step| self.is_direct(step) == Some(true);
         program.iter().all(direct).then_some(())
+    }
+
+    /// Gives registers all that they may hold. An instruction is looked at again when something that it reads may
+    /// hold more, which happens a few times at most. Returns how many looks that took.
+    fn spread(&mut self, program: &[Step<'a>]) -> Option<usize> {
+        let gives = |i: &usize| program[*i].form.gives();
+        let mut due: VecDeque<usize> = (0..program.len()).filter(gives).collect();
+        let mut is_due = vec![true; program.len()];
+        let mut readers: HashMap<&str, Vec<usize>> = HashMap::new();
+        for i in &due {
+            for operand in &program[*i].instruction.operands[1..] {
+                for name in read(operand) {
+                    readers.entry(name).or_default().push(*i);
+                }
+            }
+        }
+        let mut looks = 0;
+        while let Some(i) = due.pop_front() {
+            is_due[i] = false;
+            looks += 1;
+            let to = &program[i].instruction.operands[0];
+            let Some(result) = self.result(&program[i]) else {
+                continue;
+            };
+            if !self.give(to, result)? {
+                continue;
+            }
+            for reader in names(to)?
+                .iter()
+                .filter_map(|name| readers.get(name))
+                .flatten()
+            {
+                if !std::mem::replace(&mut is_due[*reader], true) {
+                    due.push_back(*reader);
+                }
+            }
+        }
+        Some(looks)
     }
 
     fn give(&mut self, to: &Operand<'a>, result: Held) -> Option<bool> {
@@ -476,6 +513,43 @@ impl Computed<'_, '_> {
             Operand::Number(Some(0..)) => source.number(),
             _ if source.made.max(mask.made) == Made::Given => Held::GIVEN,
             _ => Held::ANY,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::direct::text;
+
+    /// How many looks at instructions a kernel takes, of how many.
+    fn looks(body: &str) -> (usize, usize) {
+        let text = format!(".entry kernel(.param .u64 a) {{ {body} }}");
+        let entries = text::entries(&text).expect("it is plain");
+        let mut flow = Flow::of(&entries[0]).expect("it has a form that we know");
+        let program = std::mem::take(&mut flow.program);
+        let looks = flow.spread(&program).expect("it settles");
+        (looks, program.len())
+    }
+
+    #[test]
+    fn each_instruction_is_looked_at_a_few_times_in_whatever_order_they_stand() {
+        let moves: Vec<_> = (0..1000)
+            .map(|i| format!("mov.u64 r{}, r{i};", i + 1))
+            .collect();
+        let backwards: Vec<_> = moves.iter().rev().cloned().collect();
+        let first = "ld.param.u64 r0, [a];";
+        for body in [
+            format!("{first} {}", moves.concat()),
+            format!("{} {first}", backwards.concat()),
+            // Each may hold more than one thing.
+            format!(
+                "{} {first} mov.u64 r0, 4; ld.global.u64 r0, [r1];",
+                backwards.concat()
+            ),
+        ] {
+            let (looks, all) = looks(&body);
+            assert!(looks <= 6 * all, "{looks} looks at {all} instructions");
         }
     }
 }
