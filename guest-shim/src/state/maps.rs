@@ -1,10 +1,30 @@
 //! What of the process's addresses is memory.
 
-/// Can all of a range be read, and, where that is asked for, written? What the system does not tell is taken for yes.
+use std::io::Error;
+
+const PAGE: usize = 4096;
+
+/// Can all of a range be read, and, where that is asked for, written? Brings its pages in, as page-locking does: so a page
+/// behind the end of a file is found, too. What the system does not tell is taken for yes.
 pub(crate) fn is_memory(at: usize, len: usize, write: bool) -> bool {
     let Some(end) = at.checked_add(len) else {
         return false;
     };
+    let first = at / PAGE * PAGE;
+    let advice = match write {
+        true => libc::MADV_POPULATE_WRITE,
+        false => libc::MADV_POPULATE_READ,
+    };
+    // SAFETY: touches pages as a read, or a write of what they hold, would, and changes nothing in them; the system
+    // checks the range.
+    let done = unsafe { libc::madvise(first as *mut libc::c_void, end - first, advice) } == 0;
+    // Linux before 5.14 does not know this.
+    let unknown = || Error::last_os_error().raw_os_error() == Some(libc::EINVAL);
+    done || unknown() && is_mapped(at, end, write)
+}
+
+/// The same by what is mapped, whether or not there are pages.
+fn is_mapped(at: usize, end: usize, write: bool) -> bool {
     match std::fs::read_to_string("/proc/self/maps") {
         Ok(maps) => holds(&maps, at, end, write),
         Err(_) => true,
@@ -68,13 +88,40 @@ ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0 [vsyscall]
 
     #[test]
     fn the_system_tells_of_this_process() {
-        let own = vec![1_u8; 100_000];
-        assert!(is_memory(own.as_ptr() as usize, own.len(), true));
-        let text: &'static str = "not to be written";
-        assert!(is_memory(text.as_ptr() as usize, text.len(), false));
-        assert!(!is_memory(text.as_ptr() as usize, text.len(), true));
-        assert!(!is_memory(4096, 4096, false));
-        assert!(!is_memory(0xffff_8000_0000_0000, 4096, false));
-        assert!(!is_memory(4096, usize::MAX, false));
+        let by_maps = |at: usize, len: usize, write| {
+            let end = at.checked_add(len);
+            end.is_some_and(|end| is_mapped(at, end, write))
+        };
+        let ways: [&dyn Fn(usize, usize, bool) -> bool; 2] = [&is_memory, &by_maps];
+        for is_memory in ways {
+            let own = vec![1_u8; 100_000];
+            assert!(is_memory(own.as_ptr() as usize, own.len(), true));
+            assert!(own.iter().all(|byte| *byte == 1));
+            let text: &'static str = "not to be written";
+            assert!(is_memory(text.as_ptr() as usize, text.len(), false));
+            assert!(!is_memory(text.as_ptr() as usize, text.len(), true));
+            assert!(!is_memory(4096, 4096, false));
+            assert!(!is_memory(0xffff_8000_0000_0000, 4096, false));
+            assert!(!is_memory(4096, usize::MAX, false));
+        }
+    }
+
+    #[test]
+    fn what_lies_behind_the_end_of_a_file_is_no_memory() {
+        let file = tempfile::tempfile().expect("a file");
+        file.set_len(PAGE as u64 + 1).expect("it grows");
+        let access = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: a new mapping.
+        let at = unsafe {
+            let (len, fd) = (4 * PAGE, std::os::fd::AsRawFd::as_raw_fd(&file));
+            libc::mmap(std::ptr::null_mut(), len, access, libc::MAP_SHARED, fd, 0)
+        };
+        assert_ne!(at, libc::MAP_FAILED);
+        for write in [false, true] {
+            assert!(is_memory(at as usize + 5, 2 * PAGE - 5, write));
+            assert!(!is_memory(at as usize + 5, 2 * PAGE, write));
+        }
+        // SAFETY: the test's own mapping.
+        unsafe { libc::munmap(at, 4 * PAGE) };
     }
 }
