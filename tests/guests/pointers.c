@@ -1,6 +1,6 @@
 /*
  * Kernels that reach memory of the program by an address that they find in memory, or by one beside it; one part a run.
- * Usage: pointers NAME [contained]: as in a container that forbids userfaultfd. Exits 0 if all of it was right. Runs on any driver.
+ * Usage: pointers NAME [contained]: as in a container that forbids userfaultfd and process_vm_readv. Exits 0 if all of it was right. Runs on any driver.
  */
 #include "reach.h"
 

@@ -1,6 +1,6 @@
 /*
  * Memory that both the program and kernels reach: page-locked, registered and managed; one part a run.
- * Usage: reach NAME [contained]: as in a container that forbids userfaultfd. Exits 0 if all of it was right. Runs on any driver.
+ * Usage: reach NAME [contained]: as in a container that forbids userfaultfd and process_vm_readv. Exits 0 if all of it was right. Runs on any driver.
  */
 #include "reach.h"
 
