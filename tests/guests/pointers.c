@@ -180,11 +180,11 @@ static int indirect(void) {
     return 0;
 }
 
-/* A kernel that adds to a word of a fresh block, which the program and nobody else has set; at = where its parameter points. */
-static int added(const char *name, unsigned *words, CUdeviceptr at, unsigned index) {
+/* A kernel that adds to a word of a fresh block, which the program and nobody else has set; at and n: its parameters. */
+static int added_by(const char *name, unsigned *words, CUdeviceptr at, int n, unsigned index) {
     static unsigned value = 10;
-    unsigned one = 1, more = 1000;
-    void *params[] = {&at, &one, &more};
+    unsigned more = 1000;
+    void *params[] = {&at, &n, &more};
     CUfunction kernel;
     CU(cuModuleGetFunction(&kernel, module, name));
     for (int round = 0; round < 2; round++) {
@@ -195,6 +195,10 @@ static int added(const char *name, unsigned *words, CUdeviceptr at, unsigned ind
         EXPECT(words[index] == value + more);
     }
     return 0;
+}
+
+static int added(const char *name, unsigned *words, CUdeviceptr at, unsigned index) {
+    return added_by(name, words, at, 1, index);
 }
 
 /* However a kernel is written that takes an address from memory, it works on what is there. */
@@ -239,9 +243,28 @@ static int edges(void) {
     return 0;
 }
 
+/* A pointer that the program has adjusted, as where indices begin at 1, and the kernel's index back into the block. */
+static int adjusted(void) {
+    static const int away[] = {-1, -(10 << 10), -(256 << 10), -(4 << 20), 512 << 10, 4 << 20};
+    enum { BYTES = 1 << 20 };
+    unsigned *blocks[3];
+    for (int i = 0; i < 2; i++) CU(cuMemHostAlloc((void **)&blocks[i], BYTES, 2));
+    blocks[2] = allocate(BYTES);
+    CU(cuMemHostRegister_v2(blocks[2], BYTES, 0));
+    for (int i = 0; i < 3; i++) {
+        CUdeviceptr at = (CUdeviceptr)blocks[i];
+        if (i == 2) CU(cuMemHostGetDevicePointer_v2(&at, blocks[i], 0));
+        for (size_t k = 0; k < sizeof away / sizeof *away; k++) {
+            if (added_by("element", blocks[i], at + 4 * (long long)away[k], 5 - away[k], 5)) return 1;
+        }
+    }
+    puts("adjusted: right");
+    return 0;
+}
+
 int main(int argc, char **argv) {
     static const struct part parts[] = {
-        {"lists", lists}, {"indirect", indirect}, {"written", written}, {"edges", edges},
+        {"lists", lists}, {"indirect", indirect}, {"written", written}, {"edges", edges}, {"adjusted", adjusted},
     };
     return run_part(parts, sizeof parts / sizeof *parts, argc, argv);
 }

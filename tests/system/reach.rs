@@ -23,7 +23,7 @@ const PARTS: [&str; 15] = [
     "contexts",
 ];
 
-const POINTERS: [&str; 4] = ["lists", "indirect", "written", "edges"];
+const POINTERS: [&str; 5] = ["lists", "indirect", "written", "edges", "adjusted"];
 
 /// All parts of both programs.
 fn parts() -> impl Iterator<Item = (Program, &'static str)> {
