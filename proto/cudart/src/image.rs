@@ -60,10 +60,13 @@ pub unsafe fn elf_len(base: *const u8, most: u64) -> Option<u64> {
     const HEADER: u64 = 64;
     const SECTION: u64 = 64;
     const NOBITS: u32 = 8;
-    // SAFETY: the file's header has 64 bytes.
-    let (class, phoff, shoff, phentsize, phnum, shentsize, shnum) = unsafe {
+    // SAFETY: every ELF file begins with 16 bytes of identification; byte 4 is the class.
+    if unsafe { read::<u8>(base, 4) } != CLASS_64 {
+        return None;
+    }
+    // SAFETY: the header of a file of 64 bits has 64 bytes.
+    let (phoff, shoff, phentsize, phnum, shentsize, shnum) = unsafe {
         (
-            read::<u8>(base, 4),
             read::<u64>(base, 32),
             read::<u64>(base, 40),
             u64::from(read::<u16>(base, 54)),
@@ -72,7 +75,7 @@ pub unsafe fn elf_len(base: *const u8, most: u64) -> Option<u64> {
             u64::from(read::<u16>(base, 60)),
         )
     };
-    if class != CLASS_64 || (shnum > 0 && shentsize < SECTION) {
+    if shnum > 0 && shentsize < SECTION {
         return None;
     }
     let end = |offset: u64, size: u64| offset.checked_add(size).filter(|end| *end <= most);
@@ -127,8 +130,28 @@ mod tests {
     }
 
     #[test]
+    fn of_a_32_bit_file_no_more_is_read_than_it_has() {
+        const PAGE: usize = 4096;
+        const HEADER: usize = 52;
+        // SAFETY: a new mapping of two pages, of which the second cannot be read; its first page is ours to write.
+        let file = unsafe {
+            let both = libc::PROT_READ | libc::PROT_WRITE;
+            let private = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+            let pages = libc::mmap(std::ptr::null_mut(), 2 * PAGE, both, private, -1, 0);
+            assert_ne!(pages, libc::MAP_FAILED);
+            let end = pages.cast::<u8>().add(PAGE);
+            assert_eq!(libc::mprotect(end.cast(), PAGE, libc::PROT_NONE), 0);
+            let file = end.sub(HEADER);
+            file.copy_from(b"\x7fELF\x01".as_ptr(), 5);
+            file
+        };
+        // SAFETY: a complete ELF file of 32 bits: its header.
+        assert_eq!(unsafe { elf_len(file, 1 << 20) }, None);
+    }
+
+    #[test]
     fn a_short_text_has_no_magic() {
-        // SAFETY: null, and bytes up to a NUL.
+        // SAFETY: four bytes, or fewer that end with a NUL.
         let of = |bytes: &[u8]| unsafe { magic(bytes.as_ptr()) };
         assert_eq!(of(b"ab\0"), None);
         assert_eq!(of(b"\x7fELF"), Some(ELF));

@@ -1,5 +1,5 @@
 //! What the guest library and the software GPU answer alike: what NVIDIA's CUDA runtime asks of a driver beyond `cuda.h`,
-//! and what functions that are not served check.
+//! what functions that are not served check, and which code images hold.
 //!
 //! Each program built with nvcc, and each of NVIDIA's libraries, carries a copy of the runtime. Before its first call the
 //! runtime takes tables of functions from the driver (`cuGetExportTable`) and calls a few of them. None of them needs
