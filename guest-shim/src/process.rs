@@ -92,7 +92,7 @@ const WAS_ASKED: u8 = 2;
 /// asked again before cuInit. Threads that ask meanwhile wait for the same answer.
 pub(crate) fn cuda_version_asked_once() -> u32 {
     loop {
-        // Before the version: who asks keeps that first.
+        // Read before the version, because the asking thread stores the version before WAS_ASKED.
         let asked = ASKED.load(Ordering::Acquire);
         match (CUDA_VERSION.load(Ordering::Acquire), asked) {
             (0, WAS_ASKED) => return OFFERED_CUDA_VERSION,

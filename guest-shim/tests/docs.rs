@@ -15,8 +15,9 @@ page is out of date.
 
 A function with a stream argument has its `_ptds` or `_ptsz` form too (`perthread.c` calls them). All other symbols of NVIDIA's
 library are exported and return CUDA_ERROR_NOT_SUPPORTED (`cuda.h` 13.5; the entry points of GL, EGL and VDPAU, so that programs
-linked against them load). `cuGetProcAddress` finds those that were there before itself (CUDA 11.3), as programs of the runtime
-take them to be there; newer ones are not found.
+linked against them load). `cuGetProcAddress` finds those of them that are not newer than itself (CUDA 11.3), because the CUDA
+runtime takes a driver without them for an old one; newer ones are not found. It finds all functions of this page, also refused
+ones.
 
 | class | what a call costs |
 |---|---|

@@ -1,5 +1,5 @@
-//! A step of `doctor` that loads a library and calls it, in a process of its own: the library says there why it fails,
-//! and ends no other process than this one.
+//! A step of `doctor` that loads a library and calls it, in a process of its own: its messages can be read there, and if
+//! it crashes, doctor goes on.
 
 use std::ffi::{CStr, c_char, c_int};
 use std::io::Write as _;

@@ -52,7 +52,7 @@ fn address() -> Result<String, String> {
             Err(e) if e.kind() == ErrorKind::NotFound => Err(format!(
                 "{address}, but there is no such socket: mount the VM's directory of the host there"
             )),
-            Err(e) => Err(format!("{address}, but that cannot be seen: {e}")),
+            Err(e) => Err(format!("{address}, but it cannot be examined: {e}")),
         },
     }
 }

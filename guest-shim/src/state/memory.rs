@@ -403,7 +403,7 @@ pub(crate) fn free(shim: &Shim, address: u64) -> Cu {
     }
     let taken = shim.memory.take(address);
     if taken.is_err() {
-        // Of a context that is no more, most often; which is what CUDA says first.
+        // Most often its context was destroyed; CUDA reports that first.
         shim.contexts.current()?;
     }
     let range = taken?;

@@ -236,7 +236,7 @@ exports! {
         unsafe { put(memory, Memory { total, free, used }) }
     }
 
-    /// The same; what neither it has nor can have is reserved.
+    /// The same; `reserved` is what the VM neither uses nor can allocate.
     fn nvmlDeviceGetMemoryInfo_v2(device: Handle, memory: *mut MemoryV2) {
         // SAFETY: by the contract of the function.
         let version = unsafe { get(memory.cast::<c_uint>()) }?;
@@ -358,7 +358,7 @@ struct Share {
     total: u64,
     used: u64,
     free: u64,
-    /// What is in others' hands, or within a quota that is used up on other devices.
+    /// What neighbours use, and what of the quota is used on the VM's other devices.
     reserved: u64,
 }
 
