@@ -17,6 +17,18 @@ pub enum Cap {
     GpuTime,
 }
 
+impl Cap {
+    /// For people: `calls per second`.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Cap::Calls => "calls per second",
+            Cap::Bytes => "bytes per second",
+            Cap::GpuTime => "GPU time per second",
+        }
+    }
+}
+
 /// Why a VM or a session that has work does not run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]

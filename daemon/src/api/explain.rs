@@ -120,14 +120,6 @@ fn priority(class: Class) -> Priority {
     }
 }
 
-fn cap_name(cap: vgpu_sched::Cap) -> &'static str {
-    match cap {
-        vgpu_sched::Cap::Calls => "calls per second",
-        vgpu_sched::Cap::Bytes => "bytes per second",
-        vgpu_sched::Cap::GpuTime => "GPU time per second",
-    }
-}
-
 /// The paragraph: what it does, who is before it, what it may expect, how long it waits.
 fn summary(catalog: &Catalog, vm: &VmRecord, explained: &Explained, cut_off: bool) -> String {
     let e = &explained.explanation;
@@ -288,7 +280,7 @@ fn what(vm: &VmRecord, explained: &Explained) -> String {
             policy(e.policy)
         ),
         Reason::Waits(WaitReason::RateLimit { cap, until_ns }) => {
-            let name = cap_name(cap);
+            let name = cap.name();
             if until_ns == u64::MAX {
                 return format!(
                     "is held back by its own limit of {name}, which lets nothing through"
@@ -430,7 +422,7 @@ fn no_bound(why: NoBound) -> String {
             .into(),
         NoBound::ZeroRate(cap) => format!(
             "its own limit of {} lets nothing through (`vgpu-admin vm set`).",
-            cap_name(cap)
+            cap.name()
         ),
         _ => "nothing is known about it.".into(),
     }

@@ -222,10 +222,11 @@ fn summary(vm: &VmRecord, e: &Explanation) -> String {
 
 /// A limit of the VM's own.
 fn held_back(cap: Cap, until_ns: u64, now_ns: u64) -> String {
-    let (limit, key) = match cap {
-        Cap::Calls => ("calls per second", "calls_per_s"),
-        Cap::Bytes => ("bytes per second", "bytes_per_s"),
-        Cap::GpuTime => ("GPU time per second", "gpu_ms_per_s"),
+    let limit = cap.name();
+    let key = match cap {
+        Cap::Calls => "calls_per_s",
+        Cap::Bytes => "bytes_per_s",
+        Cap::GpuTime => "gpu_ms_per_s",
     };
     match until_ns {
         u64::MAX => format!("Its own limit of {limit} ({key}) lets nothing through."),

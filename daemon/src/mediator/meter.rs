@@ -165,7 +165,7 @@ impl Actor {
         }
     }
 
-    /// What sessions used without a lease, which no lease's end will tell.
+    /// Reports what sessions used without a lease: no end of a lease will.
     fn settle_all(&mut self) {
         let all: Vec<u64> = self.sessions.keys().copied().collect();
         all.into_iter().for_each(|id| self.settle(id));
@@ -173,14 +173,13 @@ impl Actor {
 
     /// As [`Actor::settle_all`], of one.
     pub(super) fn settle(&mut self, id: u64) {
-        let session = self.sessions.get(&id).filter(|s| s.lease.is_none());
-        let Some(used) = session.map(Session::used) else {
+        let known = self.sessions.get(&id).filter(|s| s.lease.is_none());
+        let Some(used) = known.map(Session::used) else {
             return;
         };
-        let name = SessionId(id);
-        let settled = self.scheduler.session_stats(name);
+        let session = SessionId(id);
+        let settled = self.scheduler.session_stats(session);
         if settled.is_some_and(|s| s.calls < used.calls || s.bytes < used.bytes) {
-            let session = name;
             self.feed(Event::Used { session, used });
         }
     }
