@@ -205,7 +205,7 @@ pub fn vm_limits(limits: &VmLimits) -> Result<(), String> {
     for (burst, value, rate, per_second) in bursts {
         if value.is_some_and(|n| n > 0) && per_second == Some(0) {
             return Err(format!(
-                "{burst} means nothing while {rate} is 0 (no limit)."
+                "{burst} means nothing while {rate} is 0 (no limit): give {rate} too, or leave {burst} out."
             ));
         }
     }

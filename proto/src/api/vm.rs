@@ -199,8 +199,18 @@ pub struct VmLimitsPatch {
 }
 
 impl VmLimitsPatch {
-    /// Writes the changes into `limits`.
+    /// Writes the changes into `limits`. A rate that is lifted takes its burst with it, unless the changes have one.
     pub fn apply_to(&self, limits: &mut VmLimits) {
+        let bursts = [
+            (self.calls_per_s, &mut limits.calls_burst),
+            (self.bytes_per_s, &mut limits.bytes_burst),
+            (self.gpu_ms_per_s, &mut limits.gpu_ms_burst),
+        ];
+        for (rate, burst) in bursts {
+            if rate == Some(Some(0)) {
+                *burst = None;
+            }
+        }
         let pairs = [
             (self.calls_per_s, &mut limits.calls_per_s),
             (self.calls_burst, &mut limits.calls_burst),

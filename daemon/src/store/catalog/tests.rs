@@ -307,6 +307,44 @@ fn limits_are_patched_field_by_field() {
 }
 
 #[test]
+fn a_rate_that_is_lifted_takes_its_burst_with_it() {
+    let mut host = host();
+    let set = |limits: VmLimitsPatch| {
+        Command::SetVm(VmPatch {
+            vm_ids: vec![1],
+            limits,
+            ..VmPatch::default()
+        })
+    };
+    let patch = |rate, burst| VmLimitsPatch {
+        calls_per_s: rate,
+        calls_burst: burst,
+        bytes_per_s: rate,
+        bytes_burst: burst,
+        gpu_ms_per_s: rate,
+        gpu_ms_burst: burst,
+        ..VmLimitsPatch::default()
+    };
+    done(&mut host, &set(patch(Some(Some(10)), Some(Some(5)))));
+    assert_eq!(host.vms[&1].limits.bytes_burst, Some(5));
+    done(&mut host, &set(patch(Some(Some(0)), None)));
+    let limits = &host.vms[&1].limits;
+    assert_eq!(
+        [limits.calls_burst, limits.bytes_burst, limits.gpu_ms_burst],
+        [None; 3]
+    );
+    assert_eq!(limits.bytes_per_s, Some(0));
+    for lifted in [
+        patch(None, Some(Some(5))),
+        patch(Some(Some(0)), Some(Some(5))),
+    ] {
+        let why = refused(&host, &set(lifted)).message;
+        assert!(why.contains("give calls_per_s too"), "{why}");
+    }
+    done(&mut host, &set(patch(Some(Some(10)), Some(Some(5)))));
+}
+
+#[test]
 fn quarantine_and_release_and_move() {
     let mut host = host();
     let quarantine = Command::Quarantine(QuarantineRequest {
