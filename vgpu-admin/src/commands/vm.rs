@@ -251,25 +251,28 @@ pub(super) fn limit(value: Option<u64>, show: impl Fn(u64) -> String) -> String 
     }
 }
 
-/// The limits that a VM has, in few words: those in force where by default none is, and all that were set
-/// for the VM, a lifted one as `none`: `1000 calls/s, 8G memory, none sessions`.
+/// The limits that a VM has, in few words: those in force where by default none is, and of the others those that were
+/// set for the VM, a lifted one as `none`: `1000 calls/s, 8G memory, none sessions`.
 pub(super) fn limits(own: &VmLimits, all: &VmLimits) -> String {
     let count = show_count as fn(u64) -> String;
     let usual = [
-        (own.calls_per_s, all.calls_per_s, "calls/s", count),
-        (own.bytes_per_s, all.bytes_per_s, "B/s", show_bytes),
-        (own.gpu_ms_per_s, all.gpu_ms_per_s, "GPU ms/s", count),
-        (own.memory_bytes, all.memory_bytes, "memory", show_bytes),
-    ];
-    let set = [
-        (own.calls_burst, all.calls_burst, "calls at once", count),
+        (all.calls_per_s, "calls/s", count),
+        (all.bytes_per_s, "B/s", show_bytes),
+        (all.gpu_ms_per_s, "GPU ms/s", count),
+        (all.memory_bytes, "memory", show_bytes),
+        (own.calls_burst.and(all.calls_burst), "calls at once", count),
         (
-            own.bytes_burst,
-            all.bytes_burst,
+            own.bytes_burst.and(all.bytes_burst),
             "bytes at once",
             show_bytes,
         ),
-        (own.gpu_ms_burst, all.gpu_ms_burst, "GPU ms at once", count),
+        (
+            own.gpu_ms_burst.and(all.gpu_ms_burst),
+            "GPU ms at once",
+            count,
+        ),
+    ];
+    let set = [
         (own.sessions, all.sessions, "sessions", count),
         (own.pinned_bytes, all.pinned_bytes, "pinned", show_bytes),
         (own.queue_calls, all.queue_calls, "queue calls", count),
@@ -279,11 +282,11 @@ pub(super) fn limits(own: &VmLimits, all: &VmLimits) -> String {
     ];
     let usual = usual
         .into_iter()
-        .filter(|(own, all, ..)| own.is_some() || all.is_some_and(|n| n > 0));
+        .filter(|(all, ..)| all.is_some_and(|n| n > 0));
     let set = set.into_iter().filter(|(own, ..)| own.is_some());
     let parts: Vec<String> = usual
-        .chain(set)
-        .map(|(_, all, unit, show)| format!("{} {unit}", limit(all, show)))
+        .chain(set.map(|(_, all, unit, show)| (all, unit, show)))
+        .map(|(all, unit, show)| format!("{} {unit}", limit(all, show)))
         .collect();
     match parts.is_empty() {
         true => "-".into(),
@@ -413,6 +416,7 @@ mod tests {
         // As vgpud answers: 0 is no limit.
         let all = |own: &VmLimits| VmLimits {
             calls_per_s: Some(0),
+            bytes_burst: Some(0),
             sessions: own.sessions.or(Some(64)),
             pinned_bytes: own.pinned_bytes.or(Some(4 << 30)),
             queue_calls: own.queue_calls.or(Some(8192)),
@@ -434,9 +438,18 @@ mod tests {
         );
         let lifted = VmLimits {
             sessions: Some(0),
-            calls_per_s: Some(0),
             ..VmLimits::default()
         };
-        assert_eq!(shown(lifted), "none calls/s, none sessions");
+        assert_eq!(shown(lifted), "none sessions");
+        // Where by default nothing is limited, a limit that was lifted is not told.
+        let nothing = VmLimits {
+            calls_per_s: Some(0),
+            bytes_per_s: Some(0),
+            bytes_burst: Some(0),
+            gpu_ms_per_s: Some(0),
+            memory_bytes: Some(0),
+            ..VmLimits::default()
+        };
+        assert_eq!(shown(nothing), "-");
     }
 }
