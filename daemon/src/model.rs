@@ -19,6 +19,7 @@ use vgpu_proto::api::{
     VmLimits, VmState, VmUsage, WaitReason,
 };
 pub use vgpu_proto::api::{ScanResult, ScannedGpu};
+use vgpu_proto::limits::PINNED_AT_START;
 pub use vgpu_sched::Histogram;
 use vgpu_sched::Past;
 
@@ -261,6 +262,41 @@ impl EffectiveLimits {
             soft_limit_ms: or_zero(self.soft_limit_ms),
             hard_limit_ms: or_zero(self.hard_limit_ms),
         }
+    }
+
+    /// Which of these limits refuse the next program of a VM whose programs are `sessions` and have `pinned` bytes of
+    /// host memory, as sentences.
+    #[must_use]
+    pub fn refuse_next(&self, sessions: u32, pinned: u64) -> Vec<String> {
+        let mut refused = Vec::new();
+        if let Some(most) = self.sessions.filter(|&most| u64::from(sessions) >= most) {
+            refused.push(format!(
+                "Its next program is refused: it has {sessions} of {most} (limit sessions)."
+            ));
+        }
+        if let Some(sentence) = self.refuse_pinned(pinned, PINNED_AT_START) {
+            refused.push(format!("Its next program is refused: {sentence}."));
+        }
+        refused
+    }
+
+    /// Why one program more, which pins `more` bytes of host memory, is refused where the VM's programs have pinned so
+    /// many; `None`: the limit lets it in.
+    #[must_use]
+    pub fn refuse_pinned(&self, pinned: u64, more: u64) -> Option<String> {
+        let most = self.pinned_bytes?;
+        if pinned.saturating_add(more) <= most {
+            return None;
+        }
+        let [pinned, more, mib] = [pinned, more, most].map(|bytes| bytes >> 20);
+        Some(match pinned {
+            0 => format!(
+                "one program takes {more} MiB of pinned host memory, the limit is {mib} MiB (limit pinned)"
+            ),
+            _ => format!(
+                "one more takes {more} MiB of pinned host memory, and {pinned} of {mib} MiB are pinned (limit pinned)"
+            ),
+        })
     }
 }
 

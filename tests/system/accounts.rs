@@ -163,7 +163,16 @@ fn pinned_memory_is_capped_over_all_programs() -> Result<()> {
     first.kill();
     until("what the first had pinned is the next one's", SOON, || {
         program.run(SOON).ok()?.status.success().then_some(())
-    })
+    })?;
+    // A limit that no program fits into is told as that.
+    host.wait_no_sessions(SOON)?;
+    host.admin("vm set 1 --pinned=20MiB")?;
+    let text = guest::describe(&program.run(SOON)?);
+    assert!(
+        text.contains("one program takes 28 MiB of pinned host memory, the limit is 20 MiB"),
+        "{text}"
+    );
+    Ok(())
 }
 
 /// Two programs that would queue without end. Looks again and again until both together have at least

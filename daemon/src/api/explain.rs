@@ -7,7 +7,7 @@ use vgpu_proto::limits::PINNED_AT_START;
 use vgpu_sched::{Class, Explanation, NoBound, Policy, Reason, WaitBound, WaitReason};
 
 use crate::mediation::Explained;
-use crate::model::{GpuRecord, VmRecord};
+use crate::model::{EffectiveLimits, GpuRecord, VmRecord};
 use crate::store::Catalog;
 
 /// VMs that are named before the rest is only counted.
@@ -209,29 +209,13 @@ fn unserved(catalog: &Catalog, vm: &VmRecord, e: &Explanation) -> Vec<String> {
         .collect()
 }
 
-/// Which limits refuse the next program of a VM. `room`: how much more the host lets it pin.
-pub(super) fn next_program(vm: &api::Vm, room: u64) -> Vec<String> {
-    let limits = &vm.effective_limits;
-    let mut refused = Vec::new();
-    if let Some(most) = limits.sessions.filter(|&n| n > 0)
-        && u64::from(vm.sessions) >= most
-    {
-        refused.push(format!(
-            "Its next program is refused: it has {} of {most} (limit sessions).",
-            vm.sessions
-        ));
-    }
-    if let Some(most) = limits.pinned_bytes.filter(|&n| n > 0)
-        && vm.pinned_bytes.saturating_add(PINNED_AT_START) > most
-    {
-        refused.push(format!(
-            "Its next program is refused: each takes up to {} MiB of pinned host memory, and {} of {} MiB \
-             are pinned (limit pinned).",
-            PINNED_AT_START >> 20,
-            vm.pinned_bytes >> 20,
-            most >> 20
-        ));
-    } else if PINNED_AT_START > room {
+/// What refuses the next program of a VM: its limits, or the host. `room`: how much more the host lets it pin.
+pub(super) fn next_program(limits: &EffectiveLimits, vm: &api::Vm, room: u64) -> Vec<String> {
+    let mut refused = limits.refuse_next(vm.sessions, vm.pinned_bytes);
+    let allowed = limits
+        .refuse_pinned(vm.pinned_bytes, PINNED_AT_START)
+        .is_none();
+    if allowed && PINNED_AT_START > room {
         refused.push(format!(
             "Its next program is refused: each takes up to {} MiB of pinned host memory, and the VMs of this \
              host have pinned as much as all together may; {} MiB are left for this one (doctor: \

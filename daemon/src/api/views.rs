@@ -8,8 +8,8 @@ use vgpu_proto::api::{DaemonStatus, Gpu, HostState, Pool, PoolStatus, Session, S
 use crate::config::Config;
 use crate::events::Journal;
 use crate::model::{
-    GpuRecord, GpuRuntime, PoolRecord, RuntimeSnapshot, ShutDoor, UsageRecord, VmRecord, VmRuntime,
-    now_unix_ms, summary,
+    EffectiveLimits, GpuRecord, GpuRuntime, PoolRecord, RuntimeSnapshot, ShutDoor, UsageRecord,
+    VmRecord, VmRuntime, now_unix_ms, summary,
 };
 use crate::store::Catalog;
 
@@ -141,12 +141,19 @@ impl World {
             .collect()
     }
 
+    /// The limits in force of a VM.
+    pub(crate) fn limits(&self, record: &VmRecord) -> EffectiveLimits {
+        let pool = self.catalog.pools.get(&record.pool);
+        let settings = pool.map(|pool| &pool.settings);
+        self.config.defaults.limits_of(record, settings)
+    }
+
     pub(crate) fn vm(&self, record: &VmRecord) -> Vm {
         let idle = VmRuntime::default();
         let runtime = self.running_vm(record.vm_id).unwrap_or(&idle);
+        let limits = self.limits(record);
         let pool = self.catalog.pools.get(&record.pool);
         let settings = pool.map(|pool| &pool.settings);
-        let limits = self.config.defaults.limits_of(record, settings);
         let strike_decay_s = settings.map_or(0, |settings| settings.strike_decay_s);
         let usage = self
             .usage

@@ -37,7 +37,11 @@ impl Actor {
                 .filter_map(|gpu| gpu.cuda_version)
                 .min()
                 .map(|host| host.min(OFFERED_CUDA_VERSION)),
-            standing: self.standing(vm, &explanation),
+            standing: self.standing(
+                vm,
+                &explanation,
+                limits.refuse_next(stats.sessions, stats.pinned_bytes),
+            ),
             usage: usage(&stats),
             gpus: gpus
                 .iter()
@@ -49,7 +53,10 @@ impl Actor {
         }))
     }
 
-    fn standing(&self, vm: &VmRecord, explanation: &Explanation) -> Standing {
+    /// `refused`: which of its limits refuse its next program.
+    fn standing(&self, vm: &VmRecord, explanation: &Explanation, refused: Vec<String>) -> Standing {
+        let mut sentences = vec![summary(vm, explanation)];
+        sentences.extend(refused);
         Standing {
             quarantine: vm.quarantine.as_ref().map(|quarantine| LookedQuarantine {
                 reason: cut(&quarantine.reason, MAX_REASON).to_owned(),
@@ -61,7 +68,7 @@ impl Actor {
             class: vm.priority.name().to_owned(),
             demoted: explanation.demoted_until_ns.is_some(),
             weight_milli: explanation.weight_milli,
-            summary: summary(vm, explanation),
+            summary: sentences.join(" "),
             waiting_ns: explanation
                 .waiting_since_ns
                 .map(|since| explanation.now_ns.saturating_sub(since)),

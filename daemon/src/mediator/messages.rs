@@ -285,13 +285,24 @@ impl Actor {
         let text = match self.book_pinned(id, bytes) {
             Ok(()) => return true,
             Err(MemoryRefusal::Host) => format!("{HOST_FULL}; one more takes {bytes} bytes"),
-            Err(_) => format!(
-                "its programs have pinned as much host memory as the VM may (one more takes {bytes} bytes); \
-                 on the host: vgpu-admin vm set --pinned"
-            ),
+            Err(_) => {
+                let why = self.refused_pinned(id, bytes).unwrap_or_default();
+                format!("{why}; on the host: vgpu-admin vm set --pinned")
+            }
         };
         self.end(id, EndCause::Guest, CuResult::DEVICE_UNAVAILABLE, &text);
         false
+    }
+
+    /// Why the limit of a session's VM does not let it pin so many bytes more.
+    fn refused_pinned(&self, id: u64, bytes: u64) -> Option<String> {
+        let identity = self.sessions.get(&id)?.vm;
+        let limits = self.books.limits(self.books.vm(identity)?);
+        let pinned = self
+            .scheduler
+            .vm_stats(books::vm_id(identity))?
+            .pinned_bytes;
+        limits.refuse_pinned(pinned, bytes)
     }
 
     /// Books host memory as pinned by a session's VM.

@@ -108,6 +108,37 @@ fn a_quarantined_vm_is_told_why_and_for_how_long() {
 }
 
 #[test]
+fn a_vm_is_told_which_of_its_limits_refuse_its_next_program() {
+    let host = Host::new();
+    let sessions = VmLimits {
+        sessions: Some(1),
+        ..VmLimits::default()
+    };
+    let door = host.vm(1, sessions);
+    let summary = |door: &Path| look(door).expect("told").standing.summary;
+    assert!(!summary(&door).contains("refused"), "{}", summary(&door));
+    let mut guest = Guest::connect(&door);
+    guest.ask(b'E', b'e');
+    let said = summary(&door);
+    assert!(
+        said.ends_with("Its next program is refused: it has 1 of 1 (limit sessions)."),
+        "{said}"
+    );
+    drop(guest);
+    host.wait_no_sessions();
+
+    let pinned = VmLimits {
+        pinned_bytes: Some(20 << 20),
+        ..VmLimits::default()
+    };
+    let said = summary(&host.vm(2, pinned));
+    assert!(
+        said.contains("one program takes 28 MiB of pinned host memory, the limit is 20 MiB"),
+        "{said}"
+    );
+}
+
+#[test]
 fn looks_are_bounded_and_a_vm_that_looks_all_the_time_harms_itself_only() {
     let host = Host::with(&Setup {
         configure: |config| {

@@ -46,7 +46,11 @@ pub(crate) fn status(looked: &Looked) -> String {
 
 /// Why it waits.
 pub(crate) fn explain(looked: &Looked) -> String {
-    let mut text = format!("{}\n", looked.standing.summary);
+    let mut text = String::new();
+    // The line about a quarantine says all of the summary, and how long it lasts.
+    if looked.standing.quarantine.is_none() {
+        let _ = writeln!(text, "{}", looked.standing.summary);
+    }
     if let Some(trouble) = trouble(looked) {
         let _ = writeln!(text, "{trouble}");
     }
@@ -179,6 +183,7 @@ mod tests {
                     reason: "it mines".into(),
                     left_ms: Some(1_500),
                 }),
+                summary: "It is quarantined, and its programs are refused: it mines.".into(),
                 ..Standing::default()
             },
             ..Looked::default()
@@ -194,6 +199,8 @@ mod tests {
         ] {
             assert!(text.contains(part), "{part}: {text}");
         }
-        assert!(explain(&looked).contains("vgpu-admin explain 3"));
+        let text = explain(&looked);
+        assert!(text.contains("vgpu-admin explain 3"), "{text}");
+        assert_eq!(text.matches("it mines").count(), 1, "{text}");
     }
 }

@@ -64,14 +64,14 @@ pub(super) async fn explain_vm(
     let record = catalog.vm(vm_id)?;
     let explained = state.admin.explain(vm_id).await?;
     let world = state.admin.world().await;
-    let vm = world.vm(record);
+    let (vm, limits) = (world.vm(record), world.limits(record));
     let mut shut = world.snapshot.shut_doors;
     shut.retain(|door| door.vm_id == vm_id);
     // Without another way in, no program can wait.
     let closed = shut.iter().filter(|door| !door.listens).count();
     let cut_off = vm.cid.is_none() && closed >= vm.socket_paths.len();
     let mut answer = explain::view(&catalog, record, &explained, cut_off);
-    let next = explain::next_program(&vm, explained.explanation.pinned_room);
+    let next = explain::next_program(&limits, &vm, explained.explanation.pinned_room);
     for sentence in next.into_iter().chain(shut_sentences(&shut)) {
         answer.summary.push(' ');
         answer.summary.push_str(&sentence);
