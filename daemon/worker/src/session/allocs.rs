@@ -70,7 +70,7 @@ pub(super) struct Allocs {
     /// The request that vgpud has not answered.
     asked: Option<Asked>,
     requests: u64,
-    /// `cuMemGetInfo`: the questions about the quota that vgpud has not answered.
+    /// `cuMemGetInfo`: the questions about the quota, of which vgpud has the first.
     questions: VecDeque<(Op, u64, Ctx)>,
     /// Things that are being given back to the driver.
     pub freeing: u64,
@@ -308,10 +308,13 @@ impl Session {
         self.try_allocs();
     }
 
-    /// Asks vgpud what is left of the VM's quota, for `cuMemGetInfo`.
+    /// Asks vgpud what is left of the VM's quota, for `cuMemGetInfo`: one question after the other, however many the
+    /// guest sends at once.
     pub(super) fn ask_quota(&mut self, op: Op, id: u64, ctx: Ctx) {
         self.allocs.questions.push_back((op, id, ctx));
-        self.vgpud.send(FromWorker::MemAsk);
+        if self.allocs.questions.len() == 1 {
+            self.vgpud.send(FromWorker::MemAsk);
+        }
     }
 
     /// vgpud answered the oldest question about the quota.
@@ -319,6 +322,9 @@ impl Session {
         let Some((op, id, ctx)) = self.allocs.questions.pop_front() else {
             return;
         };
+        if !self.allocs.questions.is_empty() {
+            self.vgpud.send(FromWorker::MemAsk);
+        }
         match self.memory_within(ctx, left) {
             Ok(reply) => self.out.reply(op, id, Ok(reply)),
             Err(code) => self.refuse(op, id, code),
