@@ -2,8 +2,8 @@
 //!
 //! Additions and subtractions share the flag as a card's adder does, for which `a - b` is `a + !b + 1`: a subtraction
 //! leaves 1 if it did not borrow, and `subc` subtracts one more if the flag is 0. NVIDIA's manual writes `subc` as
-//! `a - (b + CC.CF)`, which is the opposite; it makes no difference until a program mixes the two families, as nvcc does in
-//! its division of 128 bits, where `addc` reads the flag of a `subc.cc`.
+//! `a - (b + CC.CF)`, which is the opposite; it makes no difference until a program mixes the two families, as nvcc does
+//! in its division of 128 bits, where `addc` reads the flag of a `subc.cc`.
 
 use crate::exec::col::{Raw, put};
 use crate::exec::env::Env;
