@@ -153,17 +153,17 @@ impl Program {
         })
     }
 
-    /// Loads a module and finds its kernel `name`.
+    /// Loads a module, a text that ends with NUL or a whole fatbin, and finds its kernel `name`.
     ///
     /// # Errors
     /// If the driver refuses either.
-    pub fn kernel(&self, ptx: &CStr, name: &CStr) -> Result<Kernel> {
+    pub fn kernel(&self, image: &[u8], name: &CStr) -> Result<Kernel> {
         let (mut module, mut kernel) = (std::ptr::null_mut(), std::ptr::null_mut());
-        // SAFETY: every out pointer is a live local, the module comes from the call before.
+        // SAFETY: every out pointer is a live local, the image is whole, the module comes from the call before.
         unsafe {
             ok(
                 "cuModuleLoadData",
-                (self.api.module_load)(&raw mut module, ptx.as_ptr().cast()),
+                (self.api.module_load)(&raw mut module, image.as_ptr().cast()),
             )?;
             ok(
                 "cuModuleGetFunction",

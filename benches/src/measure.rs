@@ -276,8 +276,41 @@ const FOLLOW: &CStr = c".version 7.0
 }
 ";
 
+/// A kernel that, but for its argument, would write to it: it reaches nothing else.
+const WRITE: &CStr = c".version 7.0
+.target sm_70
+.address_size 64
+.visible .entry write(.param .u64 to)
+{
+  .reg .b64 %p;
+  .reg .pred %none;
+  ld.param.u64 %p, [to];
+  setp.eq.u64 %none, %p, 0;
+  @%none ret;
+  st.global.u64 [%p], %p;
+  ret;
+}
+";
+
+/// A fatbin with PTX for sm_70 alone, in the form that nvcc embeds.
+fn fatbin(text: &CStr) -> Vec<u8> {
+    const HEADER: u32 = 64;
+    let text = text.to_bytes_with_nul();
+    let mut entry = vec![0; HEADER as usize];
+    entry[0] = 1; // PTX
+    entry[4..8].copy_from_slice(&HEADER.to_le_bytes());
+    entry[8..16].copy_from_slice(&(text.len() as u64).to_le_bytes());
+    entry[28..32].copy_from_slice(&70_u32.to_le_bytes());
+    entry.extend_from_slice(text);
+    let mut fatbin = 0xba55_ed50_u32.to_le_bytes().to_vec();
+    fatbin.extend([1, 0, 16, 0]);
+    fatbin.extend_from_slice(&(entry.len() as u64).to_le_bytes());
+    fatbin.extend_from_slice(&entry);
+    fatbin
+}
+
 /// Rows of [`Set::Pinned`], each with `_base` without such memory.
-pub const PINNED: [&str; 8] = [
+pub const PINNED: [&str; 12] = [
     "pinned_launch_1mib",
     "pinned_launch_16mib",
     "pinned_launch_sync_1mib",
@@ -286,20 +319,26 @@ pub const PINNED: [&str; 8] = [
     "pinned_any_launch_16mib",
     "pinned_any_launch_sync_1mib",
     "pinned_any_launch_sync_16mib",
+    "pinned_fatbin_launch_1mib",
+    "pinned_fatbin_launch_16mib",
+    "pinned_fatbin_launch_sync_1mib",
+    "pinned_fatbin_launch_sync_16mib",
 ];
 
 /// Launches of kernels that do not touch page-locked memory, which a kernel named before: of one that cannot reach
-/// it, and of one that might. Each beside the same before there was such memory.
+/// it, of one that might, and of one in a fatbin that cannot. Each beside the same before there was such memory.
 fn pinned(program: &Program, out: &mut Map<String, Value>) -> Result<()> {
     const BURSTS: usize = 12;
     const WAITS: usize = 400;
-    let follow = program.kernel(FOLLOW, c"follow")?;
+    let follow = program.kernel(FOLLOW.to_bytes_with_nul(), c"follow")?;
+    let write = program.kernel(&fatbin(WRITE), c"write")?;
     let shape = Shape {
         grid: [1; 3],
         block: [32, 1, 1],
         shared: 0,
     };
     let any = || program.launch_kernel(follow, &shape, &mut [0]);
+    let in_fatbin = || program.launch_kernel(write, &shape, &mut [0]);
     let mut row = |kernel: &str, size: &str, launch: &dyn Fn() -> Result<()>| -> Result<()> {
         let mut at_caller = Vec::new();
         for _ in 0..BURSTS {
@@ -331,8 +370,10 @@ fn pinned(program: &Program, out: &mut Map<String, Value>) -> Result<()> {
         Ok(())
     };
     let plain = || program.launch();
+    let kernels: [(&str, &dyn Fn() -> Result<()>); 3] =
+        [("", &plain), ("any_", &any), ("fatbin_", &in_fatbin)];
     for (size, bytes) in [("1mib", 1_usize << 20), ("16mib", 16 << 20)] {
-        for (kernel, launch) in [("", &plain as &dyn Fn() -> _), ("any_", &any)] {
+        for (kernel, launch) in kernels {
             row(kernel, &format!("{size}_base"), launch)?;
         }
         let block = program.page_locked(bytes)?;
@@ -340,7 +381,7 @@ fn pinned(program: &Program, out: &mut Map<String, Value>) -> Result<()> {
         program.fill(block, 2, bytes)?;
         program.synchronize()?;
         ensure!(program.read(block) == 2, "the device's bytes are there");
-        for (kernel, launch) in [("", &plain as &dyn Fn() -> _), ("any_", &any)] {
+        for (kernel, launch) in kernels {
             row(kernel, size, launch)?;
         }
         program.free_page_locked(block)?;

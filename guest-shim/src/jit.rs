@@ -130,8 +130,18 @@ impl Options {
         self.error.len().max(OWN_LOG)
     }
 
-    /// A load or a link has ended: the logs go into the caller's buffers, and why it failed is kept to be said.
-    pub(crate) fn told(&self, status: CuResult, info: &[u8], error: &[u8]) {
+    /// A load or a link has ended: the logs of its reply go into the caller's buffers, and why it failed is kept to be
+    /// said.
+    pub(crate) fn told<R>(
+        &self,
+        answer: &Cu<(CuResult, Option<R>)>,
+        logs: impl FnOnce(&R) -> (&[u8], &[u8]),
+    ) {
+        let (status, (info, error)) = match answer {
+            Ok((status, Some(reply))) => (*status, logs(reply)),
+            Ok((status, None)) => (*status, Default::default()),
+            Err(code) => (*code, Default::default()),
+        };
         let error = match error.iter().any(u8::is_ascii_graphic) {
             true => error,
             false => meaning(status).as_bytes(),
@@ -214,7 +224,8 @@ mod tests {
             unsafe { Options::read(3, names.as_ptr(), values.as_mut_ptr()) }.expect("valid");
         assert_eq!(options.scalars, [(0, 32)]);
         assert_eq!((options.info_len(), options.error_len()), (6, OWN_LOG));
-        options.told(CuResult::SUCCESS, b"longer than that\0", b"x");
+        let answer = Ok((CuResult::SUCCESS, Some(())));
+        options.told(&answer, |()| (b"longer than that\0", b"x"));
         assert_eq!(&log, b"longe\0\x55\x55");
         assert_eq!(values[1] as usize, 5);
     }

@@ -13,7 +13,7 @@
 //! | `cudart` | what NVIDIA's runtime asks beyond `cuda.h` |
 //! | `proc_address` | what `cuGetProcAddress` answers |
 //! | `observe` | `VGPU_STATS` and `VGPU_TRACE` |
-//! | `image`, `jit`, `direct` | module images: their size from a pointer, JIT options, what kernels reach |
+//! | `image`, `jit`, `ptx`, `direct` | module images: their size from a pointer, JIT options, their PTX, what kernels reach |
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used))]
 
 mod cudart;
@@ -26,6 +26,7 @@ mod log;
 mod observe;
 mod proc_address;
 mod process;
+mod ptx;
 mod session;
 mod state;
 mod unserved;

@@ -18,7 +18,22 @@ const FOLLOWS: &std::ffi::CStr =
     c".version 8.0\n.target sm_80\n.entry kernel(.param .u64 a, .param .u32 n, .param .u64 b) {
     ld.param.u64 p, [a]; ld.global.u64 q, [p]; st.global.u32 [q], 1; ret; }\n";
 
-fn kernel(cuda: &Cuda, image: &std::ffi::CStr) -> u64 {
+/// A fatbin with this PTX for sm_70 alone, in the form that nvcc embeds.
+fn fatbin(text: &std::ffi::CStr) -> Vec<u8> {
+    let mut entry = vec![0; 64];
+    entry[0] = 1; // PTX
+    entry[4] = 64; // bytes of this header
+    entry[8..16].copy_from_slice(&(text.count_bytes() as u64 + 1).to_le_bytes());
+    entry[28] = 70;
+    entry.extend_from_slice(text.to_bytes_with_nul());
+    let mut fatbin = 0xba55_ed50_u32.to_le_bytes().to_vec();
+    fatbin.extend([1, 0, 16, 0]);
+    fatbin.extend_from_slice(&(entry.len() as u64).to_le_bytes());
+    fatbin.extend_from_slice(&entry);
+    fatbin
+}
+
+fn kernel(cuda: &Cuda, image: &[u8]) -> u64 {
     let (mut module, mut function) = (0, 0);
     let data = image.as_ptr().cast::<c_void>();
     let load = cu!(cuda, cuModuleLoadData(&mut module => *mut u64, data => *const c_void));
@@ -109,8 +124,12 @@ fn work_that_cannot_reach_a_block_looks_at_nothing() {
     let name = "work_that_cannot_reach_a_block_looks_at_nothing";
     if let Some(cuda) = guest::enter(name) {
         cuda.begin();
-        let direct = kernel(&cuda, DIRECT);
-        for size in SIZES {
+        let fatbin = fatbin(DIRECT);
+        for (image, size) in [
+            (DIRECT.to_bytes_with_nul(), SIZES[0]),
+            (&fatbin[..], SIZES[1]),
+        ] {
+            let direct = kernel(&cuda, image);
             let block = page_locked(&cuda, size);
             write(block, 0, 1);
             launch(&cuda, direct, block as u64 + 8);
@@ -137,7 +156,8 @@ fn work_that_may_reach_a_block_is_told_and_asked() {
     let name = "work_that_may_reach_a_block_is_told_and_asked";
     if let Some(cuda) = guest::enter(name) {
         cuda.begin();
-        let (direct, follows) = (kernel(&cuda, DIRECT), kernel(&cuda, FOLLOWS));
+        let direct = kernel(&cuda, DIRECT.to_bytes_with_nul());
+        let follows = kernel(&cuda, FOLLOWS.to_bytes_with_nul());
         for size in SIZES {
             let block = page_locked(&cuda, size);
             launch(&cuda, direct, block as u64);

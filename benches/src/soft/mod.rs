@@ -95,7 +95,7 @@ fn figure(program: &Program, case: &mut dyn Case, pairs: usize) -> Result<Figure
 
 fn load(program: &Program, case: &dyn Case) -> Result<Loaded> {
     let (file, kernel) = case.kernel();
-    let kernel = program.kernel(&source(file)?, &CString::new(kernel)?)?;
+    let kernel = program.kernel(source(file)?.to_bytes_with_nul(), &CString::new(kernel)?)?;
     let (mut output, mut bytes, mut args) = (0, 0, Vec::new());
     for arg in case.args() {
         args.push(match arg {

@@ -10,7 +10,7 @@ use super::text::{Entry, Instruction, Operand, Statement};
 
 /// What a number was made of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Made {
+enum Origin {
     /// Parameters, special registers, small numbers of the text.
     Given,
     /// At most 32 bits that were loaded.
@@ -24,12 +24,12 @@ enum Made {
 /// What a register may hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Held {
-    made: Made,
+    made: Origin,
     /// It is surely a word of the parameters or a variable's address, with what was added to it.
-    based: bool,
+    is_pointer: bool,
 }
 
-/// With more than this an index may be an address by itself: 32 bits and these are below [`HOST_SPACE`].
+/// The widest stride: 32 bits times this stay below [`HOST_SPACE`], so that the product alone is no address of a block.
 ///
 /// [`HOST_SPACE`]: vgpu_proto::limits::HOST_SPACE
 const WIDEST_STRIDE: i64 = 1 << WIDEST_SHIFT;
@@ -42,57 +42,61 @@ const NARROW: &str = "pred b1 u4 s4 u8 s8 b8 u16 s16 b16 f16 bf16 u32 s32 b32 f3
 /// Types that an address fits in.
 const WIDE: &str = "u64 s64 b64 f64 b128";
 
-/// What gives a register something and touches no memory.
+/// Opcodes that write a register and touch no memory. `bar` and `barrier` stand in both lists: their `.red` forms write a
+/// register.
 const COMPUTES: &str = "abs activemask add addc and bar barrier bfe bfi bfind bmsk brev clz cnot copysign cos \
     createpolicy cvt cvta div dp2a dp4a elect ex2 fma fns isspacep lg2 lop3 mad mad24 madc match max min mma mov mul \
     mul24 neg not or popc prmt rcp redux rem rsqrt sad selp set setp shf shfl shl shr sin slct sqrt sub subc szext tanh \
     testp vote xor";
 
-/// What gives no register anything and touches no memory.
-const GOVERNS: &str = "bar barrier bra brkpt brx exit fence griddepcontrol membar nanosleep pmevent ret setmaxnreg trap";
+/// Opcodes without a result that touch no memory.
+const CONTROL: &str = "bar barrier bra brkpt brx exit fence griddepcontrol membar nanosleep pmevent ret setmaxnreg trap";
 
 fn is_among(words: &str, word: &str) -> bool {
     words.split(' ').any(|one| one == word)
 }
 
 impl Held {
-    const GIVEN: Held = Held::of(Made::Given);
-    const INDEX: Held = Held::of(Made::Index);
-    const ANY: Held = Held::of(Made::Any);
+    const GIVEN: Held = Held::of(Origin::Given);
+    const INDEX: Held = Held::of(Origin::Index);
+    const ANY: Held = Held::of(Origin::Any);
     const BASE: Held = Held {
-        made: Made::Given,
-        based: true,
+        made: Origin::Given,
+        is_pointer: true,
     };
 
-    const fn of(made: Made) -> Held {
-        Held { made, based: false }
+    const fn of(made: Origin) -> Held {
+        Held {
+            made,
+            is_pointer: false,
+        }
     }
 
     /// Either of both.
     fn or(self, other: Held) -> Held {
         Held {
             made: self.made.max(other.made),
-            based: self.based && other.based,
+            is_pointer: self.is_pointer && other.is_pointer,
         }
     }
 
     /// Both added. What is loaded is an offset only alone: added to itself it is multiplied. A sum of two that may both
     /// be an address is none that we know.
     fn plus(self, other: Held) -> Held {
-        let alone = self.made == Made::Given || other.made == Made::Given;
+        let alone = self.made == Origin::Given || other.made == Origin::Given;
         Held {
             made: if alone {
                 self.made.max(other.made)
             } else {
-                Made::Any
+                Origin::Any
             },
-            based: self.based != other.based,
+            is_pointer: self.is_pointer != other.is_pointer,
         }
     }
 
     fn minus(self, other: Held) -> Held {
         Held {
-            based: self.based && !other.based,
+            is_pointer: self.is_pointer && !other.is_pointer,
             ..self.plus(other)
         }
     }
@@ -104,13 +108,15 @@ impl Held {
 
     /// Of 32 bits.
     fn narrow(self) -> Held {
-        Held::of(self.made.min(Made::Index))
+        Held::of(self.made.min(Origin::Index))
     }
 
     fn times(self, stride: Option<i64>) -> Held {
         match (self.made, stride) {
-            (Made::Given, Some(_)) => Held::GIVEN,
-            (Made::Index, Some(stride)) if stride.abs() <= WIDEST_STRIDE => Held::of(Made::Offset),
+            (Origin::Given, Some(_)) => Held::GIVEN,
+            (Origin::Index, Some(stride)) if stride.abs() <= WIDEST_STRIDE => {
+                Held::of(Origin::Offset)
+            }
             _ => Held::ANY,
         }
     }
@@ -118,7 +124,7 @@ impl Held {
 
 /// Does a kernel dereference nothing but what its parameters name, and variables?
 pub(super) fn is_direct(entry: &Entry<'_>) -> bool {
-    Flow::of(entry).is_some_and(|flow| flow.settle().is_some())
+    Flow::of(entry).is_some_and(|flow| flow.fixpoint().is_some())
 }
 
 struct Flow<'a, 'b> {
@@ -144,7 +150,7 @@ enum Form {
     /// Its first operand is given something, all others are read.
     Computes,
     /// None is given anything.
-    Governs,
+    Control,
     /// As a load: memory of the second operand.
     Loads,
     /// As a store: memory of the first operand.
@@ -166,15 +172,15 @@ impl Form {
                 "global",
                 ..,
             ] => Form::Fetches,
-            ["cp", "async", "commit_group" | "wait_group" | "wait_all"] => Form::Governs,
+            ["cp", "async", "commit_group" | "wait_group" | "wait_all"] => Form::Control,
             ["cp", ..] => return None,
             ["wmma", "mma", ..] => Form::Computes,
-            [name, ..] if is_among(GOVERNS, name) && !instruction.has("red") => Form::Governs,
+            [name, ..] if is_among(CONTROL, name) && !instruction.has("red") => Form::Control,
             [name, ..] if is_among(COMPUTES, name) => Form::Computes,
             _ => return None,
         };
         let memory: &[usize] = match form {
-            Form::Computes | Form::Governs => &[],
+            Form::Computes | Form::Control => &[],
             Form::Loads => &[1],
             Form::Stores => &[0],
             Form::Fetches => &[0, 1],
@@ -184,11 +190,11 @@ impl Form {
             matches!(operand, Operand::Memory(..)) == memory.contains(&i)
         };
         let enough = instruction.operands.len() > memory.last().map_or(0, |last| *last);
-        let enough = enough || matches!(form, Form::Governs);
+        let enough = enough || matches!(form, Form::Control);
         (enough && instruction.operands.iter().enumerate().all(expected)).then_some(form)
     }
 
-    fn gives(self) -> bool {
+    fn defines(self) -> bool {
         matches!(self, Form::Computes | Form::Loads)
     }
 }
@@ -222,8 +228,8 @@ fn read<'a>(operand: &Operand<'a>) -> Vec<&'a str> {
 enum Space {
     /// Where the program's may be.
     Global,
-    /// The kernel's own, wherever in it the address is.
-    Near,
+    /// Shared, local or constant memory.
+    OnChip,
     Param,
 }
 
@@ -233,7 +239,7 @@ impl Space {
         for part in &instruction.parts[1..] {
             let named = match *part {
                 "global" => Space::Global,
-                "shared" | "shared::cta" | "shared::cluster" | "local" | "const" => Space::Near,
+                "shared" | "shared::cta" | "shared::cluster" | "local" | "const" => Space::OnChip,
                 "param" | "param::entry" => Space::Param,
                 other if other.starts_with("param") => return None,
                 _ => continue,
@@ -262,12 +268,12 @@ impl<'a, 'b> Flow<'a, 'b> {
                 Statement::Registers(names) => flow.registers.extend(names),
                 Statement::Instruction(instruction) => {
                     let form = Form::of(&instruction)?;
-                    if form.gives() {
+                    if form.defines() {
                         flow.given.extend(names(&instruction.operands[0])?);
                     }
                     flow.program.push(Step {
                         form,
-                        narrow: form.gives() && is_narrow(&instruction),
+                        narrow: form.defines() && is_narrow(&instruction),
                         instruction,
                     });
                 }
@@ -277,7 +283,7 @@ impl<'a, 'b> Flow<'a, 'b> {
     }
 
     /// `None`: it may dereference something else.
-    fn settle(mut self) -> Option<()> {
+    fn fixpoint(mut self) -> Option<()> {
         let program = std::mem::take(&mut self.program);
         self.spread(&program)?;
         let direct = |step| self.is_direct(step) == Some(true);
@@ -287,8 +293,8 @@ impl<'a, 'b> Flow<'a, 'b> {
     /// Gives registers all that they may hold. An instruction is looked at again when something that it reads may
     /// hold more, which happens a few times at most. Returns how many looks that took.
     fn spread(&mut self, program: &[Step<'a>]) -> Option<usize> {
-        let gives = |i: &usize| program[*i].form.gives();
-        let mut due: VecDeque<usize> = (0..program.len()).filter(gives).collect();
+        let defines = |i: &usize| program[*i].form.defines();
+        let mut due: VecDeque<usize> = (0..program.len()).filter(defines).collect();
         let mut is_due = vec![true; program.len()];
         let mut readers: HashMap<&str, Vec<usize>> = HashMap::new();
         for i in &due {
@@ -306,7 +312,7 @@ impl<'a, 'b> Flow<'a, 'b> {
             let Some(result) = self.result(&program[i]) else {
                 continue;
             };
-            if !self.give(to, result)? {
+            if !self.define(to, result)? {
                 continue;
             }
             for reader in names(to)?
@@ -322,7 +328,7 @@ impl<'a, 'b> Flow<'a, 'b> {
         Some(looks)
     }
 
-    fn give(&mut self, to: &Operand<'a>, result: Held) -> Option<bool> {
+    fn define(&mut self, to: &Operand<'a>, result: Held) -> Option<bool> {
         let mut changed = false;
         for name in names(to)? {
             let before = self.held.get(name).copied();
@@ -337,7 +343,7 @@ impl<'a, 'b> Flow<'a, 'b> {
     fn is_direct(&self, step: &Step<'a>) -> Option<bool> {
         let instruction = &step.instruction;
         let address = match step.form {
-            Form::Computes | Form::Governs => return Some(true),
+            Form::Computes | Form::Control => return Some(true),
             // What it writes is shared memory.
             Form::Fetches => &instruction.operands[1],
             Form::Loads if Space::of(instruction)? != Space::Global => return Some(true),
@@ -349,7 +355,7 @@ impl<'a, 'b> Flow<'a, 'b> {
             return Some(false);
         };
         let held = self.name(name)?;
-        Some(held.based && held.made < Made::Any)
+        Some(held.is_pointer && held.made < Origin::Any)
     }
 
     /// What a register may hold; a variable's name is its address. `None`: nothing yet.
@@ -447,9 +453,9 @@ struct Computed<'a, 'b> {
 }
 
 impl Computed<'_, '_> {
-    fn made(&self) -> Made {
+    fn made(&self) -> Origin {
         let made = self.sources.iter().map(|source| source.made);
-        made.max().unwrap_or(Made::Given)
+        made.max().unwrap_or(Origin::Given)
     }
 
     fn narrow(&self) -> Held {
@@ -457,7 +463,7 @@ impl Computed<'_, '_> {
         let read = self.operands.iter().zip(self.sources);
         let read = read.filter(|(operand, _)| !matches!(operand, Operand::Number(_)));
         let made = read.map(|(_, source)| source.made).max();
-        Held::of(made.unwrap_or(Made::Given)).narrow()
+        Held::of(made.unwrap_or(Origin::Given)).narrow()
     }
 
     /// What is not of a form that compilers make addresses with is anything.
@@ -480,7 +486,7 @@ impl Computed<'_, '_> {
             ("and", [], [source, mask]) => self.masked(*source, *mask),
             ("cvt", [.., "u64" | "s64"], [source]) if !last.contains('f') => source.number(),
             ("cvt" | "min" | "max" | "neg" | "abs" | "div" | "rem" | "mul", _, _)
-                if self.made() == Made::Given =>
+                if self.made() == Origin::Given =>
             {
                 Held::GIVEN
             }
@@ -496,7 +502,7 @@ impl Computed<'_, '_> {
         match (self.operands, self.sources) {
             ([_, Operand::Number(stride), ..], [source, ..])
             | ([Operand::Number(stride), ..], [_, source, ..]) => source.times(*stride),
-            (_, [one, other, ..]) if one.made.max(other.made) == Made::Given => Held::GIVEN,
+            (_, [one, other, ..]) if one.made.max(other.made) == Origin::Given => Held::GIVEN,
             _ => Held::ANY,
         }
     }
@@ -511,7 +517,7 @@ impl Computed<'_, '_> {
     fn masked(&self, source: Held, mask: Held) -> Held {
         match self.operands[1] {
             Operand::Number(Some(0..)) => source.number(),
-            _ if source.made.max(mask.made) == Made::Given => Held::GIVEN,
+            _ if source.made.max(mask.made) == Origin::Given => Held::GIVEN,
             _ => Held::ANY,
         }
     }

@@ -6,7 +6,7 @@ fn direct(body: &str) -> bool {
         ".version 7.0\n.target sm_70\n.address_size 64\n\
          .visible .entry kernel(.param .u64 a, .param .u32 n)\n.maxntid 128, 1, 1\n{{\n{body}\nret;\n}}\n"
     );
-    kernels(text.as_bytes()).contains("kernel")
+    kernels([&text[..]]).contains("kernel")
 }
 
 #[test]
@@ -89,7 +89,7 @@ fn kernels_of_compilers_are_direct() {
     ];
     for text in demo {
         let all = text.matches(".entry").count();
-        assert_eq!(kernels(text.as_bytes()).len(), all, "{text}");
+        assert_eq!(kernels([&text[..]]).len(), all, "{text}");
     }
 }
 
@@ -206,7 +206,7 @@ fn numbers_that_may_be_addresses_are_no_offsets() {
 fn what_is_no_word_of_the_parameters_is_no_address() {
     let of = |params: &str, body: &str| {
         let text = format!(".entry kernel({params}) {{ {body} st.global.u32 [q], 1; ret; }}");
-        kernels(text.as_bytes()).contains("kernel")
+        kernels([&text[..]]).contains("kernel")
     };
     let structure = ".param .align 8 .b8 a[16], .param .u64 b";
     assert!(of(structure, "ld.param.u64 q, [a+8];"));
@@ -323,14 +323,18 @@ fn each_kernel_is_looked_at_by_itself_and_nothing_else_is_text() {
         .visible .entry one(.param .u64 a) { { .reg .b64 q; } ret; }
         .entry two(.param .u64 a) { ld.global.u64 q, [a]; st.global.u64 [q], q; }
         .entry three() { /* st */ ret; }";
-    let mut found: Vec<_> = kernels(text.as_bytes()).into_iter().collect();
+    let mut found: Vec<_> = kernels([&text[..]]).into_iter().collect();
     found.sort();
     assert_eq!(found, ["one", "three"]);
-    assert!(kernels(b"\x7fELF\0\xff").is_empty());
-    assert!(kernels(b"").is_empty());
+    assert!(kernels([""]).is_empty());
+    let other = text.replace("ret;", "call helper;");
+    assert!(
+        kernels([&text[..], &other]).is_empty(),
+        "of two texts either may be run"
+    );
     for at in 0..text.len() {
-        kernels(&text.as_bytes()[..at]);
-        kernels(&text.as_bytes()[at..]);
+        kernels([&text[..at]]);
+        kernels([&text[at..]]);
     }
     // However deep, it is no deep recursion.
     let deep =
@@ -341,5 +345,5 @@ fn each_kernel_is_looked_at_by_itself_and_nothing_else_is_text() {
     direct(&format!("mov.b64 {}, y;", deep("x|", "|x")));
     // Of two with one name, both must be.
     let twice = ".entry one() { ret; } .entry one() { call f; }";
-    assert!(kernels(twice.as_bytes()).is_empty());
+    assert!(kernels([&twice[..]]).is_empty());
 }

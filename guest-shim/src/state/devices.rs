@@ -98,6 +98,13 @@ impl Device {
         Ok(*kept.map_or(&bytes, |kept| kept.get_or_init(|| bytes)))
     }
 
+    /// Major and minor compute capability; 0 for what the host did not say.
+    pub(crate) fn capability(&self) -> (u32, u32) {
+        let part = |id| self.attribute(id).map_or(0, |value| value.max(0) as u32);
+        let major = part(attribute::COMPUTE_CAPABILITY_MAJOR);
+        (major, part(attribute::COMPUTE_CAPABILITY_MINOR))
+    }
+
     /// `cuDeviceGetAttribute`.
     ///
     /// # Errors

@@ -1,5 +1,6 @@
 //! Modules and functions, and getting an image to the host once.
 
+use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::ffi::CString;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
@@ -13,10 +14,9 @@ use vgpu_proto::limits::{MAX_ARGS, MAX_BULK, MAX_KERNEL_PARAMS};
 use super::Shim;
 use super::contexts::Context;
 use super::occupancy::{Answers, Question};
-use crate::direct;
 use crate::jit::Options;
 use crate::session::sys::UserMemory;
-use crate::{Cu, lock, log};
+use crate::{Cu, direct, lock, log, ptx};
 
 /// `CUfunction_attribute` numbers that the library itself needs.
 pub(crate) mod attribute {
@@ -208,11 +208,7 @@ pub(crate) fn load_sent(
     let answer = until_had(shim, &[(image, memory)], || {
         shim.session.call_with_failure(&call)
     });
-    match &answer {
-        Ok((status, Some(reply))) => options.told(*status, &reply.info_log, &reply.error_log),
-        Ok((status, None)) => options.told(*status, b"", b""),
-        Err(code) => options.told(*code, b"", b""),
-    }
+    options.told(&answer, |reply| (&reply.info_log, &reply.error_log));
     let (status, reply) = answer?;
     let Some(module) = reply.filter(|_| status.is_ok()).map(|r| r.module) else {
         return Err(if status.is_ok() {
@@ -223,12 +219,14 @@ pub(crate) fn load_sent(
     };
     // SAFETY: whoever named the image vouched for its bytes; they are only read, here.
     let bytes = unsafe { std::slice::from_raw_parts(memory.at.cast_const(), memory.len) };
-    say_managed(bytes);
+    let device = shim.devices.get(context.device)?;
+    let texts = ptx::texts(bytes, device.capability());
+    say_managed(&texts);
     let info = Arc::new(ModuleInfo {
         handle: module,
         ctx: context.handle,
         device: context.device,
-        direct: direct::kernels(bytes),
+        direct: direct::kernels(texts.iter().map(|text| &**text)),
         functions: Mutex::default(),
         globals: Mutex::default(),
     });
@@ -236,16 +234,18 @@ pub(crate) fn load_sent(
     Ok(info)
 }
 
-/// Tells the user of managed variables in PTX: they are device memory here, which the program cannot touch.
-fn say_managed(image: &[u8]) {
+/// Tells the user of managed variables: they are device memory here, which the program cannot touch.
+fn say_managed(texts: &[Cow<'_, str>]) {
     static SAID: AtomicBool = AtomicBool::new(false);
-    let text = std::str::from_utf8(image).unwrap_or_default();
-    if text.contains(".attribute(.managed") {
+    if texts
+        .iter()
+        .any(|text| text.contains(".attribute(.managed"))
+    {
         log::once(
             &SAID,
             &format!(
-                "a module has `__managed__` variables, which are not served: kernels use them, and the program must \
-                 not touch them; {}",
+                "a module has `__managed__` variables: kernels can use them, but here they are device memory that the \
+                 program must not touch; {}",
                 vgpu_cudart::unserved::MANAGED
             ),
         );

@@ -14,7 +14,9 @@
 //! | `selfcheck` | the runtime's check that it talks to a driver |
 //! | [`unserved`] | the checks of functions that are not served |
 //! | [`image`] | the forms of device code that the runtime hands over |
+//! | [`fatbin`] | the code in a fatbin |
 
+pub mod fatbin;
 pub mod image;
 #[cfg(feature = "cudart")]
 mod selfcheck;

@@ -5,24 +5,13 @@
 //! machine code does not run, so PTX is taken also where there is machine code; with `SOFT_GPU_SASS=skip` machine
 //! code is taken where there is no PTX.
 
-use std::io::Read as _;
-
+use vgpu_cudart::fatbin::{EXACT, Entry, FAMILY, MACHINE_CODE, PTX, entries, runs};
 use vgpu_cudart::image::{self, ELF, FATBIN, LINKED, TILE, WRAPPER, magic, read};
 
 use super::cubin;
 use super::error::CuError;
 use super::linker::{self, Input};
 
-const KIND_PTX: u16 = 1;
-const KIND_ELF: u16 = 2;
-const LZ4: u64 = 0x2000;
-const ZSTD: u64 = 0x8000;
-/// For exactly this compute capability (`sm_90a`).
-const EXACT: u64 = 0x10_0000;
-/// For the capabilities of this major number from this one on (`sm_100f`), also of PTX.
-const FAMILY: u64 = 0x20_0000;
-/// An LZ4 block grows by this factor at most: a byte of a match's length stands for 255 bytes.
-const LZ4_GROWTH: usize = 255;
 /// No entry is larger once decompressed; a bound on what a damaged header can ask for.
 const MAX_CODE: usize = 512 << 20;
 
@@ -71,18 +60,6 @@ impl Target {
             )));
         }
         Ok(image.to_vec())
-    }
-}
-
-/// Does code for `sm`, with these flags of a fatbin's entry, run on a device of capability `cc`?
-fn runs(sm: u32, flags: u64, cc: (u32, u32)) -> bool {
-    let of = (sm / 10, sm % 10);
-    if flags & EXACT != 0 {
-        of == cc
-    } else if flags & FAMILY != 0 {
-        of.0 == cc.0 && of.1 <= cc.1
-    } else {
-        of <= cc
     }
 }
 
@@ -261,42 +238,6 @@ fn u64_at(b: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_le_bytes(b.get(at..at + 8)?.try_into().ok()?))
 }
 
-struct Entry<'a> {
-    kind: u16,
-    sm: u32,
-    flags: u64,
-    uncompressed: u64,
-    payload: &'a [u8],
-}
-
-fn entries(fatbin: &[u8]) -> Option<Vec<Entry<'_>>> {
-    let mut at = usize::from(u16_at(fatbin, 6)?);
-    let mut all = Vec::new();
-    while at < fatbin.len() {
-        let head = fatbin.get(at..)?;
-        let header = u32_at(head, 4)? as usize;
-        let size = usize::try_from(u64_at(head, 8)?).ok()?;
-        let body = head.get(header..header.checked_add(size)?)?;
-        let (flags, compressed) = (u64_at(head, 40)?, u32_at(head, 16)? as usize);
-        let packed = flags & (LZ4 | ZSTD) != 0;
-        let payload = if packed {
-            body.get(..compressed)?
-        } else {
-            body
-        };
-        let uncompressed = if packed { u64_at(head, 56)? } else { 0 };
-        all.push(Entry {
-            kind: u16_at(head, 0)?,
-            sm: u32_at(head, 28)?,
-            flags,
-            uncompressed,
-            payload,
-        });
-        at = at.checked_add(header.checked_add(size).filter(|n| *n > 0)?)?;
-    }
-    Some(all)
-}
-
 /// The code of a fatbin for a device: the newest PTX that it can run, or where that will do machine code.
 ///
 /// # Errors
@@ -311,13 +252,13 @@ pub fn fatbin_code(fatbin: &[u8], target: Target) -> Result<Vec<u8>, Refusal> {
 /// The newest machine code for the device; that which uses all of it is better than what also runs on others.
 fn machine_code(fatbin: &[u8], target: Target) -> Result<Vec<u8>, Refusal> {
     let all = entries(fatbin).ok_or_else(damaged)?;
-    let fits = |e: &&Entry<'_>| e.kind == KIND_ELF && runs(e.sm, e.flags | FAMILY, target.cc);
+    let fits = |e: &&Entry<'_>| e.kind == MACHINE_CODE && runs(e.sm, e.flags | FAMILY, target.cc);
     let best = all
         .iter()
         .filter(fits)
         .max_by_key(|e| (e.sm, e.flags & EXACT));
     match best {
-        Some(entry) => target.machine_code(&unpacked(entry).ok_or_else(damaged)?),
+        Some(entry) => target.machine_code(&entry.unpacked(MAX_CODE).ok_or_else(damaged)?),
         None => Err(missing(&all, target.cc)),
     }
 }
@@ -328,21 +269,18 @@ fn machine_code(fatbin: &[u8], target: Target) -> Result<Vec<u8>, Refusal> {
 /// As [`code_at`].
 pub fn fatbin_ptx(fatbin: &[u8], cc: (u32, u32)) -> Result<Vec<u8>, Refusal> {
     let all = entries(fatbin).ok_or_else(damaged)?;
-    let fits = |e: &&Entry<'_>| e.kind == KIND_PTX && runs(e.sm, e.flags, cc);
+    let fits = |e: &&Entry<'_>| e.kind == PTX && runs(e.sm, e.flags, cc);
     let best = all
         .iter()
         .filter(fits)
         .max_by_key(|e| (e.sm, e.flags & (EXACT | FAMILY)));
-    let mut text = unpacked(best.ok_or_else(|| missing(&all, cc))?).ok_or_else(damaged)?;
-    if let Some(end) = text.iter().position(|b| *b == 0) {
-        text.truncate(end);
-    }
-    Ok(text)
+    let text = best.ok_or_else(|| missing(&all, cc))?.text(MAX_CODE);
+    Ok(text.ok_or_else(damaged)?.into_owned())
 }
 
 fn missing(all: &[Entry<'_>], (major, minor): (u32, u32)) -> Refusal {
     let name = |e: &Entry<'_>| {
-        let kind = if e.kind == KIND_PTX { "compute" } else { "sm" };
+        let kind = if e.kind == PTX { "compute" } else { "sm" };
         let only = match e.flags & (EXACT | FAMILY) {
             0 => "",
             EXACT => "a",
@@ -357,28 +295,6 @@ fn missing(all: &[Entry<'_>], (major, minor): (u32, u32)) -> Refusal {
          -gencode arch=compute_{device},code=compute_{device}",
         have.join(", ")
     ))
-}
-
-/// An entry's payload as it was before compression; `None` for a damaged one.
-fn unpacked(entry: &Entry<'_>) -> Option<Vec<u8>> {
-    let packed = entry.payload;
-    let size = usize::try_from(entry.uncompressed).ok()?;
-    if entry.flags & LZ4 != 0 {
-        // No block grows more than that, so that no room is made for what a damaged header announces.
-        let possible = packed.len().saturating_mul(LZ4_GROWTH).min(MAX_CODE);
-        let code = (size <= possible).then(|| lz4_flex::block::decompress(packed, size).ok())??;
-        (code.len() == size).then_some(code)
-    } else if entry.flags & ZSTD != 0 {
-        let frames = ruzstd::decoding::StreamingDecoder::new(packed).ok()?;
-        let mut code = Vec::new();
-        frames
-            .take(MAX_CODE as u64 + 1)
-            .read_to_end(&mut code)
-            .ok()?;
-        (code.len() == size && size <= MAX_CODE).then_some(code)
-    } else {
-        Some(packed.to_vec())
-    }
 }
 
 #[cfg(test)]
@@ -464,7 +380,7 @@ mod tests {
         assert_eq!(taken(skipping(9, 0)), Err(none), "another major number");
         let level = ruzstd::encoding::CompressionLevel::Fastest;
         let packed = ruzstd::encoding::compress_to_vec(CUBIN, level);
-        let packed = fatbin(&[entry(2, 80, ZSTD, &packed, CUBIN.len() as u64)]);
+        let packed = fatbin(&[entry(2, 80, 0x8000, &packed, CUBIN.len() as u64)]);
         let unpacked = fatbin_code(&packed, skipping(8, 0));
         assert_eq!(unpacked.as_deref(), Ok(CUBIN));
         // What can be computed is.
@@ -535,39 +451,6 @@ mod tests {
         // SAFETY: `f` is a whole fatbin.
         let through_pointer = unsafe { code_at(f.as_ptr(), at(9, 0)) };
         assert_eq!(through_pointer.as_deref(), Ok(&b"new"[..]));
-    }
-
-    #[test]
-    fn decompresses_lz4_with_overlap() {
-        // Token: 1 literal, match of 4 + 15 + 1 = 20 at distance 1, then 3 literals.
-        let packed = [0x1f, b'a', 1, 0, 1, 0x30, b'x', b'y', b'z'];
-        let want = [vec![b'a'; 21], b"xyz".to_vec()].concat();
-        let f = fatbin(&[entry(1, 52, LZ4, &packed, 24)]);
-        assert_eq!(fatbin_ptx(&f, (8, 0)), Ok(want));
-        let wrong = fatbin(&[entry(1, 52, LZ4, &packed, 23)]);
-        assert_eq!(
-            fatbin_ptx(&wrong, (8, 0)).map_err(|e| e.0),
-            Err(CuError::INVALID_IMAGE)
-        );
-    }
-
-    #[test]
-    fn decompresses_zstd_as_nvcc_of_cuda_13_makes_it() {
-        let text = b".version 8.4\n.target sm_80\n".repeat(400);
-        let level = ruzstd::encoding::CompressionLevel::Fastest;
-        let packed = ruzstd::encoding::compress_to_vec(&text[..], level);
-        assert!(packed.len() < text.len() / 4);
-        let len = text.len() as u64;
-        let f = fatbin(&[entry(1, 80, ZSTD, &packed, len)]);
-        assert_eq!(fatbin_ptx(&f, (8, 0)), Ok(text));
-        for announced in [len - 1, len + 1, u64::MAX] {
-            let wrong = fatbin(&[entry(1, 80, ZSTD, &packed, announced)]);
-            let refused = fatbin_ptx(&wrong, (8, 0)).map_err(|e| e.0);
-            assert_eq!(refused, Err(CuError::INVALID_IMAGE), "{announced}");
-        }
-        let announced = fatbin(&[entry(1, 80, LZ4, &[0x1f, b'a', 1, 0], 1 << 28)]);
-        let refused = fatbin_ptx(&announced, (8, 0)).map_err(|e| e.0);
-        assert_eq!(refused, Err(CuError::INVALID_IMAGE));
     }
 
     #[test]

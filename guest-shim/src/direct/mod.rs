@@ -14,27 +14,25 @@ mod text;
 
 use std::collections::{HashMap, HashSet};
 
-/// The kernels of an image that reach nothing but what their parameters name. Of images other than PTX: none.
-pub(crate) fn kernels(image: &[u8]) -> HashSet<String> {
-    // Machine code and containers have bytes that no text has.
-    if image.iter().take(16).any(|byte| *byte == 0) {
-        return HashSet::new();
-    }
-    let text = image.strip_suffix(&[0]).unwrap_or(image);
-    match std::str::from_utf8(text) {
-        Ok(text) if !text.contains('\0') => of_text(text).unwrap_or_default(),
-        _ => HashSet::new(),
-    }
-}
-
-fn of_text(text: &str) -> Option<HashSet<String>> {
-    let text = text::plain(text)?;
+/// The kernels of PTX texts that reach nothing but what their parameters name, in each text that has them.
+pub(crate) fn kernels<'a>(texts: impl IntoIterator<Item = &'a str>) -> HashSet<String> {
     let mut direct = HashMap::new();
-    for entry in text::entries(&text)? {
-        // Of two with one name, both must be.
-        let all: &mut bool = direct.entry(entry.name).or_insert(true);
-        *all = *all && flow::is_direct(&entry);
+    for text in texts {
+        if enter(text, &mut direct).is_none() {
+            return HashSet::new();
+        }
     }
     let direct = direct.into_iter().filter(|(_, is)| *is);
-    Some(direct.map(|(name, _)| name.to_owned()).collect())
+    direct.map(|(name, _)| name).collect()
+}
+
+/// Which kernels of a text are direct, beside those of other texts. `None`: it is no text that can be read.
+fn enter(text: &str, direct: &mut HashMap<String, bool>) -> Option<()> {
+    let text = text::plain(text)?;
+    for entry in text::entries(&text)? {
+        // Of two with one name, both must be.
+        let all: &mut bool = direct.entry(entry.name.to_owned()).or_insert(true);
+        *all = *all && flow::is_direct(&entry);
+    }
+    Some(())
 }

@@ -1,0 +1,187 @@
+//! Fatbins: code for several devices, plain or compressed. Their bytes may be wrong in every way.
+
+use std::borrow::Cow;
+use std::io::Read as _;
+
+/// The kind of an entry with PTX.
+pub const PTX: u16 = 1;
+/// The kind of an entry with machine code: an ELF file.
+pub const MACHINE_CODE: u16 = 2;
+/// For exactly this compute capability (`sm_90a`).
+pub const EXACT: u64 = 0x10_0000;
+/// For the capabilities of this major number from this one on (`sm_100f`), also of PTX.
+pub const FAMILY: u64 = 0x20_0000;
+const LZ4: u64 = 0x2000;
+const ZSTD: u64 = 0x8000;
+/// An LZ4 block grows by this factor at most: a byte of a match's length stands for 255 bytes.
+const LZ4_GROWTH: usize = 255;
+
+/// Code for one architecture.
+#[derive(Debug, Clone, Copy)]
+pub struct Entry<'a> {
+    /// [`PTX`], [`MACHINE_CODE`], or another.
+    pub kind: u16,
+    /// The compute capability that it was made for: 90 is 9.0.
+    pub sm: u32,
+    /// [`EXACT`], [`FAMILY`], and others.
+    pub flags: u64,
+    uncompressed: u64,
+    payload: &'a [u8],
+}
+
+/// Does code for `sm`, with these flags of a fatbin's entry, run on a device of capability `cc`?
+#[must_use]
+pub fn runs(sm: u32, flags: u64, cc: (u32, u32)) -> bool {
+    let of = (sm / 10, sm % 10);
+    if flags & EXACT != 0 {
+        of == cc
+    } else if flags & FAMILY != 0 {
+        of.0 == cc.0 && of.1 <= cc.1
+    } else {
+        of <= cc
+    }
+}
+
+/// The entries of a whole fatbin; `None` for a damaged one.
+#[must_use]
+pub fn entries(fatbin: &[u8]) -> Option<Vec<Entry<'_>>> {
+    let mut at = usize::from(u16_at(fatbin, 6)?);
+    let mut all = Vec::new();
+    while at < fatbin.len() {
+        let head = fatbin.get(at..)?;
+        let header = u32_at(head, 4)? as usize;
+        let size = usize::try_from(u64_at(head, 8)?).ok()?;
+        let body = head.get(header..header.checked_add(size)?)?;
+        let (flags, compressed) = (u64_at(head, 40)?, u32_at(head, 16)? as usize);
+        let packed = flags & (LZ4 | ZSTD) != 0;
+        let payload = if packed {
+            body.get(..compressed)?
+        } else {
+            body
+        };
+        let uncompressed = if packed { u64_at(head, 56)? } else { 0 };
+        all.push(Entry {
+            kind: u16_at(head, 0)?,
+            sm: u32_at(head, 28)?,
+            flags,
+            uncompressed,
+            payload,
+        });
+        at = at.checked_add(header.checked_add(size).filter(|n| *n > 0)?)?;
+    }
+    Some(all)
+}
+
+impl<'a> Entry<'a> {
+    /// The code as it was before compression; `None` for a damaged entry, or for more than `most` bytes.
+    #[must_use]
+    pub fn unpacked(&self, most: usize) -> Option<Cow<'a, [u8]>> {
+        let packed = self.payload;
+        let size = usize::try_from(self.uncompressed).ok()?;
+        if self.flags & LZ4 != 0 {
+            // No block grows more than that, so that no room is made for what a damaged header announces.
+            let possible = packed.len().saturating_mul(LZ4_GROWTH).min(most);
+            let code =
+                (size <= possible).then(|| lz4_flex::block::decompress(packed, size).ok())??;
+            (code.len() == size).then_some(Cow::Owned(code))
+        } else if self.flags & ZSTD != 0 {
+            let frames = ruzstd::decoding::StreamingDecoder::new(packed).ok()?;
+            let mut code = Vec::new();
+            frames.take(most as u64 + 1).read_to_end(&mut code).ok()?;
+            (code.len() == size && size <= most).then_some(Cow::Owned(code))
+        } else {
+            (packed.len() <= most).then_some(Cow::Borrowed(packed))
+        }
+    }
+
+    /// The same of PTX, without the NULs at its end.
+    #[must_use]
+    pub fn text(&self, most: usize) -> Option<Cow<'a, [u8]>> {
+        let code = self.unpacked(most)?;
+        let end = code.iter().position(|b| *b == 0).unwrap_or(code.len());
+        Some(match code {
+            Cow::Borrowed(code) => Cow::Borrowed(code.get(..end)?),
+            Cow::Owned(mut code) => {
+                code.truncate(end);
+                Cow::Owned(code)
+            }
+        })
+    }
+}
+
+fn u16_at(b: &[u8], at: usize) -> Option<u16> {
+    Some(u16::from_le_bytes(b.get(at..at + 2)?.try_into().ok()?))
+}
+
+fn u32_at(b: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_le_bytes(b.get(at..at + 4)?.try_into().ok()?))
+}
+
+fn u64_at(b: &[u8], at: usize) -> Option<u64> {
+    Some(u64::from_le_bytes(b.get(at..at + 8)?.try_into().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::image::FATBIN;
+
+    const MOST: usize = 1 << 20;
+
+    /// A fatbin with one entry of PTX.
+    fn fatbin(flags: u64, payload: &[u8], uncompressed: u64) -> Vec<u8> {
+        let mut e = vec![0; 64];
+        e[0..2].copy_from_slice(&PTX.to_le_bytes());
+        e[4..8].copy_from_slice(&64_u32.to_le_bytes());
+        e[8..16].copy_from_slice(&(payload.len() as u64).to_le_bytes());
+        e[16..20].copy_from_slice(&(payload.len() as u32).to_le_bytes());
+        e[28..32].copy_from_slice(&80_u32.to_le_bytes());
+        e[40..48].copy_from_slice(&flags.to_le_bytes());
+        e[56..64].copy_from_slice(&uncompressed.to_le_bytes());
+        e.extend_from_slice(payload);
+        let mut f = FATBIN.to_le_bytes().to_vec();
+        f.extend([1, 0, 16, 0]);
+        f.extend_from_slice(&(e.len() as u64).to_le_bytes());
+        f.extend_from_slice(&e);
+        f
+    }
+
+    fn text(fatbin: &[u8]) -> Option<Vec<u8>> {
+        Some(entries(fatbin)?.first()?.text(MOST)?.into_owned())
+    }
+
+    #[test]
+    fn decompresses_lz4_with_overlap() {
+        // Token: 1 literal, match of 4 + 15 + 1 = 20 at distance 1, then 3 literals.
+        let packed = [0x1f, b'a', 1, 0, 1, 0x30, b'x', b'y', b'z'];
+        let want = [vec![b'a'; 21], b"xyz".to_vec()].concat();
+        assert_eq!(text(&fatbin(LZ4, &packed, 24)), Some(want));
+        assert_eq!(text(&fatbin(LZ4, &packed, 23)), None);
+        assert_eq!(text(&fatbin(LZ4, &[0x1f, b'a', 1, 0], 1 << 19)), None);
+    }
+
+    #[test]
+    fn decompresses_zstd_as_nvcc_of_cuda_13_makes_it() {
+        let want = b".version 8.4\n.target sm_80\n".repeat(400);
+        let level = ruzstd::encoding::CompressionLevel::Fastest;
+        let packed = ruzstd::encoding::compress_to_vec(&want[..], level);
+        assert!(packed.len() < want.len() / 4);
+        let len = want.len() as u64;
+        for announced in [len - 1, len + 1, u64::MAX] {
+            assert_eq!(text(&fatbin(ZSTD, &packed, announced)), None, "{announced}");
+        }
+        let good = fatbin(ZSTD, &packed, len);
+        let entry = entries(&good).expect("whole")[0];
+        assert!(entry.unpacked(want.len() - 1).is_none(), "too much");
+        assert_eq!(text(&good), Some(want));
+    }
+
+    #[test]
+    fn text_ends_with_its_nul_and_damaged_fatbins_have_no_entries() {
+        let good = fatbin(0, b"text\0\0\0\0", 0);
+        assert_eq!(text(&good).as_deref(), Some(&b"text"[..]));
+        for cut in 17..good.len() {
+            assert!(entries(&good[..cut]).is_none(), "cut at {cut}");
+        }
+    }
+}
