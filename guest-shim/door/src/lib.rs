@@ -1,12 +1,15 @@
 //! A guest's way to its VM's door: where it is ([`address`]), a connection to it ([`socket`]), and what the VM is told
-//! about itself without a session ([`look`]). The driver library, the management library and `vgpu-guest` share it.
+//! about itself without a session ([`look`]); and how much a user wants to be told ([`level`]). The driver library, the
+//! management library and `vgpu-guest` share it.
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used))]
 
 pub mod address;
+pub mod level;
 pub mod look;
 pub mod socket;
 
 pub use address::Address;
+pub use level::Level;
 pub use look::look;
 pub use socket::{Failure, Socket};

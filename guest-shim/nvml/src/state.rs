@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use vgpu_door::{Address, Failure};
+use vgpu_door::{Address, Failure, Level};
 use vgpu_proto::handshake::Refusal;
 use vgpu_proto::look::{Looked, LookedGpu};
 
@@ -192,7 +192,8 @@ fn look(mut state: MutexGuard<'static, State>) -> Ml<(Arc<Looked>, MutexGuard<'s
 
 /// Asks vgpud. `last` is what was seen last.
 fn ask(last: Option<Arc<Looked>>) -> Ml<Arc<Looked>> {
-    let address = Address::from_environment().map_err(|_| Code::INVALID_ARGUMENT)?;
+    let address = Address::from_environment();
+    let address = address.map_err(|text| said(&text, Code::INVALID_ARGUMENT))?;
     match (vgpu_door::look(&address, LIMIT), last) {
         (Ok(looked), _) => Ok(Arc::new(looked)),
         // Too often: what was seen last is not old.
@@ -214,7 +215,7 @@ fn code(failure: &Failure) -> Code {
 
 /// Says why on standard error where VGPU_LOG asks for it: many programs only try whether there is a GPU.
 fn said(text: &str, code: Code) -> Code {
-    if matches!(std::env::var("VGPU_LOG").as_deref(), Ok("warn" | "info")) {
+    if Level::from_environment().0 >= Level::Warn {
         let line = format!("vgpu: NVML: {text}\n");
         let _ = std::io::Write::write_all(&mut std::io::stderr(), line.as_bytes());
     }

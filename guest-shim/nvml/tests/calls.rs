@@ -1,45 +1,25 @@
 //! The library as its clients call it, against a door of the test's: nvidia-smi's calls in nvidia-smi's order, NCCL's
 //! and PyTorch's, and what is answered when nobody looks back.
 
+mod common;
+
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::io::{Read, Write};
 use std::os::unix::net::UnixListener;
-use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use libloading::Library;
+use common::{DRIVER_NOT_LOADED, Nvml, SUCCESS, UNINITIALIZED, guest, reply, run};
 use vgpu_proto::codec;
-use vgpu_proto::handshake::{PREAMBLE_LEN, Refusal, ReplyPreamble, WELCOME_MAGIC};
+use vgpu_proto::handshake::{PREAMBLE_LEN, Refusal};
 use vgpu_proto::look::{Looked, LookedGpu, LookedPart, LookedProcess, Telemetry, question};
-use zerocopy::IntoBytes;
 
-const MARK: &str = "VGPU_TEST_GUEST";
 const UUID: &str = "GPU-00112233-4455-6677-8899-aabbccddeeff";
 
-const SUCCESS: u32 = 0;
-const UNINITIALIZED: u32 = 1;
 const INVALID_ARGUMENT: u32 = 2;
 const NOT_SUPPORTED: u32 = 3;
 const NOT_FOUND: u32 = 6;
 const INSUFFICIENT_SIZE: u32 = 7;
-const DRIVER_NOT_LOADED: u32 = 9;
-
-/// The library as a program sees it.
-struct Nvml(Library);
-
-impl Nvml {
-    fn load() -> Nvml {
-        let exe = std::env::current_exe().expect("a test has a binary");
-        // SAFETY: our own library; loading it does nothing.
-        Nvml(unsafe { Library::new(exe.with_file_name("libnvidia_ml.so")) }.expect("it was built"))
-    }
-
-    fn symbol<F: Copy>(&self, name: &str) -> F {
-        // SAFETY: the tests name the types of `nvml.h`.
-        *unsafe { self.0.get::<F>(name.as_bytes()) }.unwrap_or_else(|e| panic!("{name}: {e}"))
-    }
-}
 
 /// Calls a function by name.
 macro_rules! ml {
@@ -95,12 +75,7 @@ fn door(dir: &tempfile::TempDir, code: u32, body: Vec<u8>) -> (String, Arc<Atomi
             }
             assert_eq!(asked, question());
             counted.fetch_add(1, Ordering::SeqCst);
-            let reply = ReplyPreamble {
-                magic: WELCOME_MAGIC,
-                code: code.into(),
-                body_len: (body.len() as u32).into(),
-            };
-            let _ = guest.write_all(&[reply.as_bytes(), &body].concat());
+            let _ = guest.write_all(&reply(code, &body));
         }
     });
     (format!("unix:{}", path.display()), looks)
@@ -112,25 +87,6 @@ fn played(name: &str, looked: &Looked) -> usize {
     let (address, looks) = door(&dir, 0, codec::encode(looked).expect("encodes"));
     run(name, &address);
     looks.load(Ordering::SeqCst)
-}
-
-fn run(name: &str, address: &str) {
-    let exe = std::env::current_exe().expect("a test has a binary");
-    let output = Command::new(exe)
-        .args(["--exact", name, "--nocapture", "--test-threads=1"])
-        .env(MARK, name)
-        .env("VGPU_ADDRESS", address)
-        .output()
-        .expect("it runs");
-    assert!(
-        output.status.success(),
-        "{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
-}
-
-fn guest(name: &str) -> Option<Nvml> {
-    (std::env::var(MARK).as_deref() == Ok(name)).then(Nvml::load)
 }
 
 type Handle = *const c_void;
@@ -458,7 +414,9 @@ fn sensors_are_told_where_the_administrator_shares_them() {
 fn before_init_and_without_a_host_there_is_a_code_and_a_text() {
     let name = "before_init_and_without_a_host_there_is_a_code_and_a_text";
     let Some(nvml) = guest(name) else {
-        return run(name, "unix:/nonexistent/vgpu.sock");
+        let said = run(name, "unix:/nonexistent/vgpu.sock");
+        assert!(said.contains("vgpu: NVML: no vgpud answers at"), "{said}");
+        return;
     };
     let mut count = 0;
     assert_eq!(
@@ -498,4 +456,18 @@ fn a_refused_look_is_no_driver_that_is_missing() {
         return;
     };
     assert!(![SUCCESS, DRIVER_NOT_LOADED].contains(&ml!(nvml, nvmlInit_v2())));
+}
+
+#[test]
+fn why_an_address_is_none_is_told() {
+    let name = "why_an_address_is_none_is_told";
+    let Some(nvml) = guest(name) else {
+        let said = run(name, "foo");
+        assert!(
+            said.contains("vgpu: NVML: VGPU_ADDRESS is `foo`; write"),
+            "{said}"
+        );
+        return;
+    };
+    assert_eq!(ml!(nvml, nvmlInit_v2()), INVALID_ARGUMENT);
 }

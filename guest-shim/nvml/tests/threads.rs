@@ -1,28 +1,27 @@
 //! Threads and forks while vgpud is asked: who waits for whom.
 
-use std::ffi::c_uint;
+mod common;
+
+use std::ffi::{c_uint, c_void};
 use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::process::Command;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::{Duration, Instant};
 
-use libloading::Library;
+use common::{DRIVER_NOT_LOADED, Nvml, SUCCESS, UNINITIALIZED, guest, reply, run};
 use vgpu_proto::codec;
-use vgpu_proto::handshake::{PREAMBLE_LEN, ReplyPreamble, WELCOME_MAGIC};
+use vgpu_proto::handshake::PREAMBLE_LEN;
 use vgpu_proto::look::{Looked, question};
-use zerocopy::IntoBytes;
-
-const MARK: &str = "VGPU_TEST_GUEST";
-
-const SUCCESS: u32 = 0;
-const UNINITIALIZED: u32 = 1;
-const DRIVER_NOT_LOADED: u32 = 9;
 
 /// After this, what is waited for does not come.
 const DEADLINE: Duration = Duration::from_secs(60);
 
+const TIMEOUT: u32 = 10;
+
 type Call = unsafe extern "C" fn() -> u32;
+
+type Wait = unsafe extern "C" fn(*const c_void, *mut c_void, c_uint) -> u32;
 
 /// Calls a function without arguments.
 fn call(function: Call) -> u32 {
@@ -31,32 +30,16 @@ fn call(function: Call) -> u32 {
 }
 
 /// Runs test `name` again as a program of its own; in that, the library and the socket that it looks at.
-fn enter(name: &str) -> Option<(Library, UnixListener)> {
-    let exe = std::env::current_exe().expect("a test has a binary");
-    if std::env::var(MARK).as_deref() == Ok(name) {
+fn enter(name: &str) -> Option<(Nvml, UnixListener)> {
+    if let Some(nvml) = guest(name) {
         let address = std::env::var("VGPU_ADDRESS").expect("set");
         let path = address.strip_prefix("unix:").expect("a Unix socket");
-        let door = UnixListener::bind(path).expect("a socket");
-        // SAFETY: our own library; loading it only registers fork handlers.
-        let nvml = unsafe { Library::new(exe.with_file_name("libnvidia_ml.so")) };
-        return Some((nvml.expect("it was built"), door));
+        return Some((nvml, UnixListener::bind(path).expect("a socket")));
     }
     let dir = tempfile::tempdir().expect("a directory");
     let address = format!("unix:{}", dir.path().join("vgpu.sock").display());
-    let output = Command::new(exe)
-        .args(["--exact", name, "--nocapture", "--test-threads=1"])
-        .env(MARK, name)
-        .env("VGPU_ADDRESS", address)
-        .output()
-        .expect("it runs");
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{said}");
+    run(name, &address);
     None
-}
-
-fn symbol<F: Copy>(nvml: &Library, name: &str) -> F {
-    // SAFETY: the tests name the types of `nvml.h`.
-    *unsafe { nvml.get::<F>(name.as_bytes()) }.unwrap_or_else(|e| panic!("{name}: {e}"))
 }
 
 /// The next look, unanswered.
@@ -70,12 +53,7 @@ fn asked(door: &UnixListener) -> UnixStream {
 
 fn answer(mut guest: UnixStream) {
     let body = codec::encode(&Looked::default()).expect("encodes");
-    let reply = ReplyPreamble {
-        magic: WELCOME_MAGIC,
-        code: 0.into(),
-        body_len: (body.len() as u32).into(),
-    };
-    let _ = guest.write_all(&[reply.as_bytes(), &body].concat());
+    let _ = guest.write_all(&reply(0, &body));
 }
 
 fn until(what: &str, mut condition: impl FnMut() -> bool) {
@@ -119,10 +97,10 @@ fn threads_that_look_meanwhile_share_one_look_and_its_failure() {
     let Some((nvml, door)) = enter(name) else {
         return;
     };
-    let init: Call = symbol(&nvml, "nvmlInit_v2");
+    let init: Call = nvml.symbol("nvmlInit_v2");
     assert_eq!(together(init, &door, drop), [DRIVER_NOT_LOADED; 4]);
     assert_eq!(together(init, &door, answer), [SUCCESS; 4]);
-    let shutdown: Call = symbol(&nvml, "nvmlShutdown");
+    let shutdown: Call = nvml.symbol("nvmlShutdown");
     let taken_back = [(); 5].map(|()| call(shutdown));
     assert_eq!(taken_back[..4], [SUCCESS; 4], "each was counted");
     assert_eq!(taken_back[4], UNINITIALIZED);
@@ -164,9 +142,9 @@ fn a_child_of_a_fork_waits_for_no_look_of_its_parent_and_keeps_what_it_had() {
     let Some((nvml, door)) = enter(name) else {
         return;
     };
-    let init: Call = symbol(&nvml, "nvmlInit_v2");
-    let shutdown: Call = symbol(&nvml, "nvmlShutdown");
-    let count: unsafe extern "C" fn(*mut c_uint) -> u32 = symbol(&nvml, "nvmlDeviceGetCount_v2");
+    let init: Call = nvml.symbol("nvmlInit_v2");
+    let shutdown: Call = nvml.symbol("nvmlShutdown");
+    let count: unsafe extern "C" fn(*mut c_uint) -> u32 = nvml.symbol("nvmlDeviceGetCount_v2");
     let thread = std::thread::spawn(move || call(init));
     let unanswered = asked(&door);
     assert!(ended_well(child(|| call(shutdown) == UNINITIALIZED)));
@@ -189,4 +167,39 @@ fn a_child_of_a_fork_waits_for_no_look_of_its_parent_and_keeps_what_it_had() {
         (code, devices) == (SUCCESS, 0) && call(shutdown) == SUCCESS
     });
     assert!(ended_well(keeping), "nvmlInit of the parent counts");
+}
+
+#[test]
+fn a_wait_for_events_takes_the_time_that_it_is_given_and_keeps_nobody_waiting() {
+    let name = "a_wait_for_events_takes_the_time_that_it_is_given_and_keeps_nobody_waiting";
+    let Some((nvml, door)) = enter(name) else {
+        return;
+    };
+    std::thread::spawn(move || {
+        loop {
+            answer(asked(&door));
+        }
+    });
+    let init: Call = nvml.symbol("nvmlInit_v2");
+    assert_eq!(call(init), SUCCESS);
+    let wait: Wait = nvml.symbol("nvmlEventSetWait_v2");
+    let wait = move |milliseconds| {
+        // SAFETY: the type is that of `nvml.h`; a set is not looked at, and nothing is written.
+        unsafe { wait(std::ptr::null(), std::ptr::null_mut(), milliseconds) }
+    };
+    let begun = Instant::now();
+    assert_eq!(wait(50), TIMEOUT);
+    assert!(begun.elapsed() >= Duration::from_millis(50));
+
+    let waiting = Arc::new(AtomicI32::new(0));
+    let waiter = waiting.clone();
+    let thread = std::thread::spawn(move || {
+        // SAFETY: it has no arguments.
+        waiter.store(unsafe { libc::gettid() }, Ordering::SeqCst);
+        wait(c_uint::MAX)
+    });
+    let asleep = || is_asleep(waiting.load(Ordering::SeqCst));
+    until("wait", || asleep() && asleep());
+    assert_eq!(call(init), SUCCESS);
+    assert!(!thread.is_finished());
 }

@@ -38,13 +38,13 @@ static STATE: Mutex<State> = Mutex::new(State {
     handles: 0,
 });
 
-/// Keeps an error or a warning, and calls who listens.
+/// Keeps an error, and calls who listens.
 pub(super) fn say(level: Level, text: &str) {
-    let number = match level {
-        Level::Error => 0,
-        Level::Warn => 1,
-        Level::Off | Level::Info => return,
-    };
+    /// `CU_LOG_LEVEL_ERROR`.
+    const NUMBER: u32 = 0;
+    if level != Level::Error {
+        return;
+    }
     let listeners = {
         let mut state = lock(&STATE);
         state.said = state.said.wrapping_add(1);
@@ -60,7 +60,7 @@ pub(super) fn say(level: Level, text: &str) {
         // It may make no calls, which could wait for what is going on here.
         session::without_calls(|| {
             // SAFETY: the program gave function and data for this; the message ends with NUL.
-            unsafe { (listener.callback)(listener.data as *mut c_void, number, at, len) };
+            unsafe { (listener.callback)(listener.data as *mut c_void, NUMBER, at, len) };
         });
     }
 }

@@ -1,6 +1,7 @@
 //! Sets of events. There are none to wait for; tools make a set and are content with an empty one.
 
 use std::ffi::{c_uint, c_void};
+use std::time::Duration;
 
 use crate::ffi::{Code, exports, put};
 use crate::state;
@@ -21,9 +22,10 @@ exports! {
         state::looked().map(|_| ())
     }
 
-    /// Nothing happens; the caller's time is over at once.
-    fn nvmlEventSetWait / nvmlEventSetWait_v2 (_set: *const c_void, _data: *mut c_void, _timeout_ms: c_uint) {
+    /// Nothing happens in the caller's time.
+    fn nvmlEventSetWait / nvmlEventSetWait_v2 (_set: *const c_void, _data: *mut c_void, timeout_ms: c_uint) {
         state::looked()?;
+        std::thread::sleep(Duration::from_millis(timeout_ms.into()));
         Err(Code::TIMEOUT)
     }
 }
