@@ -80,12 +80,12 @@ fn trouble(looked: &Looked) -> Option<String> {
 
 fn device(gpu: &LookedGpu) -> String {
     let mut text = format!(
-        "{} ({}), {} of {} MiB used by this VM, {} MiB free, busy with it {}.{} %",
+        "{} ({}), {} of {} used by this VM, {} free, busy with it {}.{} %",
         gpu.name,
         gpu.uuid,
         mib(gpu.memory_used_bytes),
-        mib(gpu.memory_bytes),
-        mib(gpu.memory_free_bytes),
+        size(gpu.memory_bytes),
+        size(gpu.memory_free_bytes),
         gpu.busy_permille / 10,
         gpu.busy_permille % 10
     );
@@ -98,6 +98,9 @@ fn device(gpu: &LookedGpu) -> String {
     text
 }
 
+/// In place of a unit: bytes, told by [`size`].
+const MEMORY: &str = "memory";
+
 /// Each limit beside what is used of it.
 fn limits(looked: &Looked) -> String {
     let (limits, usage) = (&looked.limits, &looked.usage);
@@ -105,15 +108,15 @@ fn limits(looked: &Looked) -> String {
         ("sessions", limits.sessions, Some(usage.sessions.into()), ""),
         (
             "device memory",
-            limits.memory_bytes.map(mib),
-            Some(mib(usage.memory_bytes)),
-            " MiB",
+            limits.memory_bytes,
+            Some(usage.memory_bytes),
+            MEMORY,
         ),
         (
             "pinned memory",
-            limits.pinned_bytes.map(mib),
-            Some(mib(usage.pinned_bytes)),
-            " MiB",
+            limits.pinned_bytes,
+            Some(usage.pinned_bytes),
+            MEMORY,
         ),
         (
             "queued calls",
@@ -145,8 +148,12 @@ fn limits(looked: &Looked) -> String {
     ];
     let mut text = String::new();
     for (name, most, used, unit) in rows {
-        let most = most.map_or("no limit".to_owned(), |most| format!("{most}{unit}"));
-        let used = used.map_or(String::new(), |used| format!(" ({used}{unit} used)"));
+        let amount = |value: u64| match unit {
+            MEMORY => size(value),
+            _ => format!("{value}{unit}"),
+        };
+        let most = most.map_or("no limit".to_owned(), amount);
+        let used = used.map_or(String::new(), |used| format!(" ({} used)", amount(used)));
         let _ = writeln!(text, "{name}: {most}{used}");
     }
     text
@@ -156,6 +163,14 @@ fn mib(bytes: u64) -> u64 {
     bytes >> 20
 }
 
+/// In MiB, unless that would be told as none.
+fn size(bytes: u64) -> String {
+    match mib(bytes) {
+        0 if bytes > 0 => format!("{bytes} B"),
+        mib => format!("{mib} MiB"),
+    }
+}
+
 /// `13.0`.
 pub(crate) fn cuda(version: u32) -> String {
     format!("{}.{}", version / 1000, version % 1000 / 10)
@@ -163,7 +178,7 @@ pub(crate) fn cuda(version: u32) -> String {
 
 #[cfg(test)]
 mod tests {
-    use vgpu_proto::look::{LookedQuarantine, Standing};
+    use vgpu_proto::look::{LookedLimits, LookedQuarantine, Standing};
 
     use super::*;
 
@@ -178,6 +193,11 @@ mod tests {
                 busy_permille: 125,
                 ..LookedGpu::default()
             }],
+            limits: LookedLimits {
+                memory_bytes: Some(1),
+                pinned_bytes: Some(1 << 30),
+                ..LookedLimits::default()
+            },
             standing: Standing {
                 quarantine: Some(LookedQuarantine {
                     reason: "it mines".into(),
@@ -196,6 +216,8 @@ mod tests {
             "12.5 %",
             "Quarantined for another 2 s: it mines",
             "sessions: no limit (0 used)",
+            "device memory: 1 B (0 MiB used)",
+            "pinned memory: 1024 MiB (0 MiB used)",
         ] {
             assert!(text.contains(part), "{part}: {text}");
         }
