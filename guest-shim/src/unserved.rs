@@ -2,9 +2,9 @@
 //! named once on standard error with what to do instead. Programs that link against the entry points of GL, EGL and
 //! VDPAU load so. Forms of served functions that are not served are refused the same way ([`refuse`]).
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::sync::Mutex;
-use std::sync::atomic::AtomicBool;
 
 use vgpu_cudart::unserved::{Arguments, TEXTURES, wrong};
 use vgpu_proto::cuda::CuResult;
@@ -14,10 +14,9 @@ use crate::{lock, log, process};
 
 macro_rules! stubs {
     ($($symbol:ident $index:literal;)*) => {
-        /// Names in alphabetical order, addresses, and whether a call was told, by index.
+        /// Names in alphabetical order, and addresses, by index.
         static NAMES: &[&str] = &[$(stringify!($symbol),)*];
         static ADDRESSES: &[Address] = &[$(Address(stubs::$symbol as *const ()),)*];
-        static TOLD: [AtomicBool; NAMES.len()] = [const { AtomicBool::new(false) }; NAMES.len()];
 
         /// The exported functions, with what the first registers hold: a call with fewer arguments leaves
         /// anything in the others, which the table does not look at.
@@ -43,7 +42,7 @@ fn peek(at: u64) -> u64 {
 }
 
 fn called(index: usize, arguments: &Arguments) -> u32 {
-    let (Some(symbol), Some(told)) = (NAMES.get(index), TOLD.get(index)) else {
+    let Some(symbol) = NAMES.get(index).copied() else {
         return CuResult::NOT_SUPPORTED.0;
     };
     // As NVIDIA's: nothing is known about what is supported before cuInit.
@@ -54,22 +53,18 @@ fn called(index: usize, arguments: &Arguments) -> u32 {
     if let Some(code) = wrong(symbol, arguments, shim.devices.count() as u32, peek) {
         return code;
     }
-    crate::observe::not_served(symbol);
     // Formatting must not unwind into C; a failing log is not worth a crash.
-    let _ = std::panic::catch_unwind(|| {
-        let name = CuResult::NOT_SUPPORTED;
-        let text = format!("{symbol} is not served: {} [{name}]", way_out(symbol));
-        log::once(told, &text);
-    });
-    CuResult::NOT_SUPPORTED.0
+    let refused = std::panic::catch_unwind(|| refuse(symbol, way_out(symbol)));
+    refused.unwrap_or(CuResult::NOT_SUPPORTED).0
 }
 
-/// Refuses a form of a function that is served in others: counted, and told once. `form` begins with the function.
+/// Refuses a function, or a form of one that is served in others: counted, and told once. `form` begins with the function.
 #[cold]
-pub(crate) fn refuse(form: &'static str, way_out: &str) -> CuResult {
-    static TOLD: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
-    crate::observe::not_served(form);
-    if lock(&TOLD).insert(form) {
+pub(crate) fn refuse(form: impl Into<Cow<'static, str>>, way_out: &str) -> CuResult {
+    static TOLD: Mutex<BTreeSet<Cow<'static, str>>> = Mutex::new(BTreeSet::new());
+    let form = form.into();
+    crate::observe::not_served(form.clone());
+    if lock(&TOLD).insert(form.clone()) {
         let name = CuResult::NOT_SUPPORTED;
         let text = format!("{form} is not served: {way_out} [{name}]");
         log::line(log::Level::Error, &text);
@@ -86,6 +81,9 @@ pub(crate) fn address(symbol: &str) -> Option<*const ()> {
 pub(crate) const APART: &str = "processes share no GPU memory and events; use one process, or copy through the program's memory";
 pub(crate) const GREEN: &str =
     "the scheduler shares out the multiprocessors; use the whole device (an ordinary context)";
+pub(crate) const CLUSTERS: &str = "choose kernels that need no clusters";
+const OTHER_APIS: &str = "this GPU shares no memory and no semaphores with graphics APIs (Vulkan, OpenGL) and other processes; copy \
+    through the program's memory";
 const DISPLAY: &str = "this GPU has no display and no graphics; copy through the program's memory";
 const OLD: &str =
     "launches are cuLaunchKernel's since CUDA 4; build the program with a newer toolkit";
@@ -111,8 +109,8 @@ const WAYS_OUT: &[(&str, &str)] = &[
     ("cuEGL", DISPLAY),
     ("cuVDPAU", DISPLAY),
     ("cuGraphics", DISPLAY),
-    ("cuImportExternal", DISPLAY),
-    ("cuExternalMemory", DISPLAY),
+    ("cuImportExternal", OTHER_APIS),
+    ("cuExternalMemory", OTHER_APIS),
     (
         "cuMulticast",
         "GPUs of a VM have no links; send through the program's memory",

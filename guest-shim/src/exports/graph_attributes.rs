@@ -91,10 +91,7 @@ fn set(shim: &Shim, node: u64, id: u32, value: Value) -> Cu {
     }
     if matches!(id, CLUSTER | PREFERRED_CLUSTER) && value[..3].iter().any(|n| *n > 1) {
         let form = "cuGraphKernelNodeSetAttribute with clusters of more than one block";
-        return Err(unserved::refuse(
-            form,
-            "choose kernels that need no clusters",
-        ));
+        return Err(unserved::refuse(form, unserved::CLUSTERS));
     }
     if id == UPDATABLE && value[0] != 0 {
         let form = "cuGraphKernelNodeSetAttribute with device-updatable nodes";

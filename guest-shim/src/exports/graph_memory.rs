@@ -43,7 +43,7 @@ exports! {
             let mut given = params.read_unaligned();
             let mut address = 0;
             let make = || {
-                let block = allocate(&given)?;
+                let block = allocate("cuGraphAddMemAllocNode", &given)?;
                 address = block.address;
                 Ok(Kind::Alloc(block))
             };
@@ -109,7 +109,7 @@ exports! {
     }
 }
 
-/// Memory for an allocation node.
+/// Memory for an allocation node that `symbol` makes.
 ///
 /// # Errors
 /// CUDA_ERROR_NOT_SUPPORTED for other memory than a device's; CUDA_ERROR_INVALID_VALUE; those of the
@@ -117,14 +117,14 @@ exports! {
 ///
 /// # Safety
 /// The list is as long as it says.
-pub(super) unsafe fn allocate(params: &AllocParams) -> Cu<Arc<Block>> {
+pub(super) unsafe fn allocate(symbol: &str, params: &AllocParams) -> Cu<Arc<Block>> {
     let shim = live()?;
     if params.bytes == 0 || params.pool.allocation == 0 {
         return Err(CuResult::INVALID_VALUE);
     }
     let (pool, location) = (&params.pool, params.pool.location);
     if pool.allocation != PINNED || pool.handle_types != 0 || location.kind != ON_DEVICE {
-        let form = "cuGraphAddMemAllocNode of memory that is not a device's, or is shared";
+        let form = format!("{symbol} of memory that is not a device's, or is shared");
         return Err(unserved::refuse(form, "allocate it outside of the graph"));
     }
     shim.devices.get(location.id)?;
@@ -135,7 +135,7 @@ pub(super) unsafe fn allocate(params: &AllocParams) -> Cu<Arc<Block>> {
     }
     let context = shim.contexts.current()?;
     if context.device != location.id {
-        let form = "cuGraphAddMemAllocNode of another device's memory";
+        let form = format!("{symbol} of another device's memory");
         return Err(unserved::refuse(form, "make the device's context current"));
     }
     let place = (context.handle, context.device);

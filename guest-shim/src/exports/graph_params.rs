@@ -150,7 +150,7 @@ exports! {
             return exec.set_child(shim, node, &*shim.graph(child.graph)?);
         }
         // SAFETY: by the contract of the function.
-        exec.set(shim, node, unsafe { params.kind() }?)
+        exec.set(shim, node, unsafe { params.kind("cuGraphExecNodeSetParams") }?)
     }
 }
 
@@ -160,7 +160,7 @@ unsafe fn set_any(node: u64, params: *const AnyParams) -> Cu {
     let shim = live()?;
     required(params)?;
     // SAFETY: by this function's contract.
-    let kind = unsafe { params.read_unaligned().kind() }?;
+    let kind = unsafe { params.read_unaligned().kind("cuGraphNodeSetParams") }?;
     update::set_node(shim, node, kind)
 }
 
@@ -239,15 +239,15 @@ impl AnyParams {
                 conditional::node(shim, &graph, c.handle, c.rule, c.size).map(Kind::Conditional)
             }
             // SAFETY: by this function's contract.
-            _ => unsafe { self.kind() },
+            _ => unsafe { self.kind("cuGraphAddNode") },
         }
     }
 
-    /// What a node with these parameters does, if it has no graphs of its own.
+    /// What a node with these parameters, which `symbol` was given, does, if it has no graphs of its own.
     ///
     /// # Safety
     /// As [`AnyParams::new_kind`].
-    unsafe fn kind(&self) -> Cu<Kind> {
+    unsafe fn kind(&self, symbol: &str) -> Cu<Kind> {
         // SAFETY: by this function's contract.
         unsafe {
             match self.kind {
@@ -267,12 +267,13 @@ impl AnyParams {
                 number::EMPTY => Ok(Kind::Empty),
                 number::WAIT => wait(self.room[0]),
                 number::RECORD => record(self.room[0]),
-                number::ALLOC => allocate(&self.view::<AllocParams>()).map(Kind::Alloc),
+                number::ALLOC => allocate(symbol, &self.view::<AllocParams>()).map(Kind::Alloc),
                 number::FREE => free(self.room[0]),
                 number::WORDS => batch(&self.view::<BatchParams>()),
                 number::CHILD | number::CONDITIONAL => Err(CuResult::NOT_SUPPORTED),
                 kind if UNSERVED.contains(&kind) => {
-                    let form = "cuGraphAddNode of external semaphores and batches of other engines";
+                    let form =
+                        format!("{symbol} of external semaphores and batches of other engines");
                     Err(unserved::refuse(form, "do it between two graphs"))
                 }
                 _ => Err(CuResult::INVALID_VALUE),

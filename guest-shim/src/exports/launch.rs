@@ -151,10 +151,7 @@ unsafe fn attributes(config: &Config) -> Cu<bool> {
                 // A cluster of one block is what a launch without clusters has.
                 if attribute.value[..3].iter().any(|n| *n > 1) {
                     let form = "cuLaunchKernelEx with clusters of more than one block";
-                    return Err(unserved::refuse(
-                        form,
-                        "choose kernels that need no clusters",
-                    ));
+                    return Err(unserved::refuse(form, unserved::CLUSTERS));
                 }
             }
             // Ignore; access policy; synchronisation policy; cluster scheduling; programmatic

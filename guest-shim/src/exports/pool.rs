@@ -112,7 +112,7 @@ exports! {
         let shim = shim()?;
         required(out)?;
         // SAFETY: by the contract of the function.
-        let device = unsafe { device_at(place, kind) }?;
+        let device = unsafe { device_at("cuMemGetDefaultMemPool", place, kind) }?;
         // SAFETY: by the contract of the function.
         unsafe { put(out, shim.default_pool(device)?) }
     }
@@ -122,7 +122,7 @@ exports! {
         let shim = shim()?;
         required(out)?;
         // SAFETY: by the contract of the function.
-        let device = unsafe { device_at(place, kind) }?;
+        let device = unsafe { device_at("cuMemGetMemPool", place, kind) }?;
         // SAFETY: by the contract of the function.
         unsafe { put(out, shim.current_pool(device)?) }
     }
@@ -131,7 +131,7 @@ exports! {
     fn cuMemSetMemPool(place: *const Location, kind: u32, pool: u64) {
         let shim = shim()?;
         // SAFETY: by the contract of the function.
-        let device = unsafe { device_at(place, kind) }?;
+        let device = unsafe { device_at("cuMemSetMemPool", place, kind) }?;
         shim.set_current_pool(device, pool)
     }
 
@@ -221,7 +221,7 @@ exports! {
 
 /// # Safety
 /// `place` is null or readable.
-unsafe fn device_at(place: *const Location, kind: u32) -> Cu<c_int> {
+unsafe fn device_at(symbol: &str, place: *const Location, kind: u32) -> Cu<c_int> {
     required(place)?;
     // SAFETY: by this function's contract.
     let place = unsafe { *place };
@@ -229,7 +229,7 @@ unsafe fn device_at(place: *const Location, kind: u32) -> Cu<c_int> {
         (PINNED, ON_DEVICE) => Ok(place.id),
         // Pools of managed memory, which may have no place, and of the host's are not served.
         (PINNED, ON_DEVICE..=ON_NUMA_CURRENT) | (MANAGED, NO_PLACE..=ON_NUMA_CURRENT) => {
-            let form = "cuMemGetDefaultMemPool, cuMemGetMemPool, cuMemSetMemPool of managed or host memory";
+            let form = format!("{symbol} of managed or host memory");
             Err(unserved::refuse(
                 form,
                 "use cuMemAllocManaged and cuMemHostAlloc",

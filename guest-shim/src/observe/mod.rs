@@ -9,6 +9,7 @@ pub(crate) mod gist;
 mod stats;
 mod trace;
 
+use std::borrow::Cow;
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
@@ -110,16 +111,11 @@ pub(crate) fn awaited(bytes: usize, wait: bool) {
 }
 
 /// A function that is not served was called.
-pub(crate) fn not_served(symbol: &'static str) {
+pub(crate) fn not_served(symbol: Cow<'static, str>) {
     if on() {
+        let code = vgpu_proto::cuda::CuResult::NOT_SUPPORTED.0;
+        trace::line(&symbol, "", code, 0, "not served");
         stats::count_not_served(symbol);
-        trace::line(
-            symbol,
-            "",
-            vgpu_proto::cuda::CuResult::NOT_SUPPORTED.0,
-            0,
-            "not served",
-        );
     }
 }
 

@@ -1,5 +1,6 @@
 //! Counts of calls, said when the process ends.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -30,7 +31,7 @@ fn counts() -> &'static [Counts] {
     ALL.get_or_init(|| SERVED.iter().map(|_| Counts::default()).collect())
 }
 
-static NOT_SERVED: Mutex<BTreeMap<&'static str, u64>> = Mutex::new(BTreeMap::new());
+static NOT_SERVED: Mutex<BTreeMap<Cow<'static, str>, u64>> = Mutex::new(BTreeMap::new());
 
 /// Does `VGPU_STATS` ask for counts?
 pub(super) fn wanted() -> bool {
@@ -54,7 +55,7 @@ pub(super) fn count(symbol: &str, class: Class, sent: u64, received: u64, took: 
 }
 
 /// Counts a call of a function that is not served.
-pub(super) fn count_not_served(symbol: &'static str) {
+pub(super) fn count_not_served(symbol: Cow<'static, str>) {
     *lock(&NOT_SERVED).entry(symbol).or_insert(0) += 1;
 }
 
