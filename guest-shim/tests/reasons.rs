@@ -258,6 +258,12 @@ fn forms_that_are_not_served_are_told_and_counted() {
         let green =
             cu!(cuda, cuGreenCtxCreate(&mut out => *mut u64, 1 => u64, 0 => c_int, 1 => u32));
         assert_eq!(green, refused);
+        let (place, external) = ([1_i32, 0], [8_u32; 64]);
+        let place = place.as_ptr();
+        let pool = cu!(cuda, cuMemSetMemPool(place => *const i32, 2 => u32, 0 => u64));
+        assert_eq!(pool, refused);
+        let set = cu!(cuda, cuGraphNodeSetParams(0 => u64, external.as_ptr() => *const u32));
+        assert_eq!(set, refused);
         return;
     }
     let host = Host::usual();
@@ -270,6 +276,11 @@ fn forms_that_are_not_served_are_told_and_counted() {
         ("cuMemPoolCreate with shareable handles", 1),
         ("cuCheckpointProcessLock", 1),
         ("cuGreenCtxCreate", 1),
+        ("cuMemSetMemPool of managed or host memory", 1),
+        (
+            "cuGraphNodeSetParams of external semaphores and batches of other engines",
+            1,
+        ),
     ] {
         let line = format!("vgpu: {form} is not served: ");
         assert_eq!(said.matches(&line).count(), 1, "{form}: {said}");
@@ -278,6 +289,35 @@ fn forms_that_are_not_served_are_told_and_counted() {
             "{form}: {said}"
         );
     }
+}
+
+/// A host on which each kernel reaches an address that the device does not have.
+fn faulting() -> Host {
+    Host::scripted(|frame, link| {
+        if matches!(frame.request, Request::LaunchKernel(_)) {
+            let code = CuResult::ILLEGAL_ADDRESS;
+            link.notice(Notice::AsyncError, frame.id, code, &[], &[]);
+        }
+        false
+    })
+}
+
+#[test]
+fn a_fault_beside_page_locked_memory_is_told_with_the_way_out() {
+    let name = "a_fault_beside_page_locked_memory_is_told_with_the_way_out";
+    if let Some(cuda) = guest::enter(name) {
+        cuda.begin();
+        let function = cuda.kernel();
+        let mut block = std::ptr::null_mut();
+        let alloc = cu!(cuda, cuMemAllocHost_v2(&mut block => *mut *mut c_void, 64 => usize));
+        assert_eq!(alloc, 0);
+        assert_eq!(cuda.launch("cuLaunchKernel", function, 0), 0);
+        assert_eq!(cuda.synchronize(), CuResult::ILLEGAL_ADDRESS.0);
+        return;
+    }
+    let said = guest::start(name, &faulting()).success().stderr;
+    let way_out = "call cuMemHostGetDevicePointer (cudaHostGetDevicePointer) for it first";
+    assert!(said.contains(way_out), "{said}");
 }
 
 #[test]
@@ -292,22 +332,11 @@ fn a_device_fault_is_told_once() {
         }
         return;
     }
-    let host = Host::scripted(|frame, link| {
-        if matches!(frame.request, Request::LaunchKernel(_)) {
-            link.notice(
-                Notice::AsyncError,
-                frame.id,
-                CuResult::ILLEGAL_ADDRESS,
-                &[],
-                &[],
-            );
-        }
-        false
-    });
-    let said = guest::start(name, &host).success().stderr;
+    let said = guest::start(name, &faulting()).success().stderr;
     let lines = lines(&said);
     assert!(lines.len() == 1, "{said}");
     assert!(lines[0].contains("start the program again"), "{said}");
+    assert!(!lines[0].contains("page-locked"), "there is none: {said}");
     assert!(lines[0].contains("CUDA_ERROR_ILLEGAL_ADDRESS"), "{said}");
 }
 
@@ -347,11 +376,12 @@ fn a_level_that_is_none_is_told() {
     }
     let host = Host::usual();
     let address = host.address();
-    for (level, told) in [("verbose", 1), ("error", 0), ("", 0)] {
+    for (level, told) in [("verbose", 1), ("\x1b[31m", 1), ("error", 0), ("", 0)] {
         let environment = [("VGPU_ADDRESS", address.as_str()), ("VGPU_LOG", level)];
         let said = guest::start_with(name, &environment).success().stderr;
         let count = said.matches("vgpu: VGPU_LOG=").count();
         assert_eq!(count, told, "{level}: {said}");
+        assert!(!said.contains('\x1b'), "{said:?}");
     }
 }
 

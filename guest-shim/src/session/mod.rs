@@ -40,7 +40,7 @@ use vgpu_proto::cuda::CuResult;
 
 use self::sys::UserMemory;
 use self::uses::Waits;
-use crate::{Cu, lock, log, observe};
+use crate::{Cu, lock, log, observe, process};
 
 /// Runs something of the program's that may make no calls.
 pub(crate) fn without_calls(run: impl FnOnce()) {
@@ -423,7 +423,8 @@ impl Session {
                 log::Level::Error,
                 &format!(
                     "the device failed, and every later call returns this error: start the program again. The \
-                     host's log names the kernel and the address where its driver does [{status}]"
+                     host's log names the kernel and the address, if its driver tells them{} [{status}]",
+                    way_out_of(status)
                 ),
             );
             self.fail_host_functions(status);
@@ -501,6 +502,17 @@ impl Session {
         {
             self.control.goodbye();
         }
+    }
+}
+
+/// What a user can do about a fault, if we know something.
+fn way_out_of(fault: CuResult) -> &'static str {
+    let page_locked = || process::shim().is_ok_and(|shim| shim.pinned.any());
+    if fault == CuResult::ILLEGAL_ADDRESS && page_locked() {
+        "; if a kernel found the address of page-locked memory in memory, call cuMemHostGetDevicePointer \
+         (cudaHostGetDevicePointer) for it first"
+    } else {
+        ""
     }
 }
 

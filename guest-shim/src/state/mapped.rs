@@ -19,14 +19,14 @@ use crate::{Cu, lock, log};
 pub(crate) struct Named {
     /// First addresses of blocks.
     places: Vec<u64>,
-    /// One may be an address of a block of which nobody can tell which.
-    astray: bool,
+    /// A word may be an address of a block, but it is near none: which one is unknown.
+    unknown: bool,
 }
 
 impl Named {
     /// Which blocks the kernel may use, if it reaches nothing else than its parameters name, or anything.
     pub(crate) fn reach(&self, direct: bool) -> Reach<'_> {
-        match direct && !self.astray {
+        match direct && !self.unknown {
             true => Reach::Named(&self.places),
             false => Reach::Any,
         }
@@ -85,8 +85,8 @@ impl Shim {
                     self.map(&block)?;
                     named.places.push(block.place);
                 }
-                Word::Astray => {
-                    named.astray = true;
+                Word::Unknown => {
+                    named.unknown = true;
                     for block in self.pinned.meant(word) {
                         // Whether it is meant is a guess: the kernel may well do without it.
                         let _ = self.map(&block);
@@ -182,8 +182,8 @@ impl Shim {
         unmapped
     }
 
-    /// In a call that CUDA lets wait for all work: where some may use memory that the program reaches by itself, the
-    /// program may count on that.
+    /// Waits for all contexts if work may use memory that the program reaches too: CUDA may wait in this call, and
+    /// programs rely on it.
     ///
     /// # Errors
     /// As [`crate::session::Session::ask`].

@@ -19,7 +19,7 @@ pub(crate) const READ_ONLY: u32 = 0x08;
 
 const PAGE: u64 = 4096;
 /// Between two blocks at least: the end of one is no address of another.
-const APART: u64 = 64 << 10;
+const GAP: u64 = 64 << 10;
 /// Between two blocks as long as there are few. Programs give kernels addresses outside of the block that is meant
 /// (`a - 1 - lda` where indices begin at 1): so far from its block such an address lies in no other, and names all.
 const SPREAD: u64 = 64 << 20;
@@ -89,7 +89,7 @@ pub(crate) enum Word {
     /// In this block, or its end.
     Of(Block),
     /// Outside of all blocks: with an offset that the kernel adds it may be of any.
-    Astray,
+    Unknown,
 }
 
 /// What a new block is.
@@ -163,6 +163,12 @@ impl Pinned {
             .ok_or(CuResult::INVALID_VALUE)?;
         books.blocks.remove(&base);
         Ok(block)
+    }
+
+    /// Does the program have page-locked memory?
+    pub(crate) fn any(&self) -> bool {
+        let books = lock(&self.books);
+        (books.blocks.values()).any(|block| block.origin != Origin::Managed)
     }
 
     /// Takes out the managed memory of a context.
@@ -252,7 +258,7 @@ impl Pinned {
         let found = books
             .neighbours(word)
             .find(|block| block.distance(word) == 0);
-        found.copied().map_or(Word::Astray, Word::Of)
+        found.copied().map_or(Word::Unknown, Word::Of)
     }
 
     /// The blocks that an address outside of all may be meant for: those on both sides of it, if they are near.
@@ -379,11 +385,11 @@ impl Books {
         if self.blocks.len() < MANY {
             SPREAD
         } else {
-            APART
+            GAP
         }
     }
 
-    /// Is some of a range one of ours, or too near one? Where such is no more.
+    /// If a block of ours lies in or near the range: the first address far enough behind it.
     fn occupied(&self, at: u64, len: u64, apart: u64) -> Option<u64> {
         let end = at + len + apart;
         let own = self.blocks.range(..end as usize).next_back();
@@ -517,13 +523,13 @@ mod tests {
                 .into_iter()
                 .flat_map(|by| [block.place - by, end + by])
             {
-                assert_eq!(pinned.word(word), Word::Astray, "{word:#x}");
+                assert_eq!(pinned.word(word), Word::Unknown, "{word:#x}");
                 assert!(pinned.meant(word).contains(&block), "{word:#x}");
             }
-            assert_eq!(pinned.word(block.place - AROUND / 2), Word::Astray);
+            assert_eq!(pinned.word(block.place - AROUND / 2), Word::Unknown);
         }
         assert_eq!(pinned.word(at as u64), Word::Other);
-        assert_eq!(pinned.word(HOST_SPACE.end - 1), Word::Astray);
+        assert_eq!(pinned.word(HOST_SPACE.end - 1), Word::Unknown);
         assert_eq!(pinned.meant(HOST_SPACE.end - 1), []);
         for word in [HOST_SPACE.start - AROUND - 1, HOST_SPACE.end + AROUND] {
             assert_eq!(pinned.word(word), Word::Other);
@@ -536,7 +542,7 @@ mod tests {
             );
         }
         assert_eq!(pinned.unregister(at), Ok(()));
-        assert_eq!(pinned.word(one.place), Word::Astray);
+        assert_eq!(pinned.word(one.place), Word::Unknown);
     }
 
     #[test]
@@ -552,7 +558,7 @@ mod tests {
         assert!(few.windows(2).all(|pair| gap(pair) >= SPREAD));
         assert!(
             many.windows(2)
-                .all(|pair| (APART..SPREAD).contains(&gap(pair)))
+                .all(|pair| (GAP..SPREAD).contains(&gap(pair)))
         );
         for block in few.iter().chain(&many) {
             let taken = pinned.take(block.base, Origin::Allocated);
