@@ -130,18 +130,28 @@ impl Options {
         self.error.len().max(OWN_LOG)
     }
 
-    /// A load or a link has ended: the logs of its reply go into the caller's buffers, and why it failed is kept to be
-    /// said.
-    pub(crate) fn told<R>(
+    /// A load or a link has ended with `answer`, whose reply has these logs.
+    pub(crate) fn ended<R>(
         &self,
         answer: &Cu<(CuResult, Option<R>)>,
         logs: impl FnOnce(&R) -> (&[u8], &[u8]),
     ) {
-        let (status, (info, error)) = match answer {
-            Ok((status, Some(reply))) => (*status, logs(reply)),
-            Ok((status, None)) => (*status, Default::default()),
-            Err(code) => (*code, Default::default()),
-        };
+        match answer {
+            Ok((status, reply)) => {
+                let (info, error) = reply.as_ref().map(logs).unwrap_or_default();
+                self.told(*status, info, error);
+            }
+            Err(code) => self.failed(*code),
+        }
+    }
+
+    /// A load or a link has failed, and nothing but a code is known.
+    pub(crate) fn failed(&self, code: CuResult) {
+        self.told(code, b"", b"");
+    }
+
+    /// The logs go into the caller's buffers, and why the load or link failed is kept to be said.
+    pub(crate) fn told(&self, status: CuResult, info: &[u8], error: &[u8]) {
         let error = match error.iter().any(u8::is_ascii_graphic) {
             true => error,
             false => meaning(status).as_bytes(),
@@ -225,7 +235,7 @@ mod tests {
         assert_eq!(options.scalars, [(0, 32)]);
         assert_eq!((options.info_len(), options.error_len()), (6, OWN_LOG));
         let answer = Ok((CuResult::SUCCESS, Some(())));
-        options.told(&answer, |()| (b"longer than that\0", b"x"));
+        options.ended(&answer, |()| (b"longer than that\0", b"x"));
         assert_eq!(&log, b"longe\0\x55\x55");
         assert_eq!(values[1] as usize, 5);
     }

@@ -40,7 +40,7 @@ exports! {
         };
         // SAFETY: by the contract of the function.
         let given = unsafe { image::at(code) };
-        let given = given.inspect_err(|code| jit.told(*code, b"", b""))?;
+        let given = given.inspect_err(|code| jit.failed(*code))?;
         // SAFETY: by the contract of the function.
         let copied = |memory: UserMemory| unsafe { memory.copied() };
         let bytes = match preserved {
@@ -71,7 +71,7 @@ exports! {
         let path = OsStr::from_bytes(unsafe { CStr::from_ptr(path) }.to_bytes());
         // SAFETY: by the contract of the function.
         let jit = unsafe { Options::read(jit_count, jit_options, jit_values) }?;
-        let bytes = read_image(path).inspect_err(|code| jit.told(*code, b"", b""))?;
+        let bytes = read_image(path).inspect_err(|code| jit.failed(*code))?;
         let library = libraries::load(live()?, (Bytes::Copied(bytes), Vec::new()), &jit)?;
         // SAFETY: by the contract of the function.
         unsafe { put(out, library) }

@@ -32,7 +32,7 @@ exports! {
         let context = shim.contexts.current()?;
         // SAFETY: no options.
         let options = unsafe { Options::read(0, std::ptr::null(), std::ptr::null_mut()) }?;
-        let bytes = read_image(path).inspect_err(|code| options.told(*code, b"", b""));
+        let bytes = read_image(path).inspect_err(|code| options.failed(*code));
         let mut bytes = bytes?;
         let memory = UserMemory { at: bytes.as_mut_ptr(), len: bytes.len() };
         let module = modules::load(shim, &context, memory, &options)?;
@@ -252,7 +252,7 @@ unsafe fn load(
     let options = unsafe { Options::read(count, options, values) }?;
     // SAFETY: by this function's contract.
     let given = unsafe { image::at(data) };
-    let given = given.inspect_err(|code| options.told(*code, b"", b""))?;
+    let given = given.inspect_err(|code| options.failed(*code))?;
     let loaded = modules::load(shim, &context, given.memory, &options);
     if loaded != Err(CuResult::NO_BINARY_FOR_GPU) || given.parts.is_empty() {
         return loaded;

@@ -66,7 +66,7 @@ pub(crate) fn link(shim: &Shim, ctx: Ctx, inputs: &[Input], options: &Options) -
     };
     let images: Vec<_> = inputs.iter().map(Input::sent).collect();
     let answer = modules::until_had(shim, &images, || session.call_with_failure(&call));
-    options.told(&answer, |reply| (&reply.info_log, &reply.error_log));
+    options.ended(&answer, |reply| (&reply.info_log, &reply.error_log));
     let (status, reply) = answer?;
     if !status.is_ok() {
         return Err(status);

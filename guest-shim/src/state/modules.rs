@@ -208,7 +208,7 @@ pub(crate) fn load_sent(
     let answer = until_had(shim, &[(image, memory)], || {
         shim.session.call_with_failure(&call)
     });
-    options.told(&answer, |reply| (&reply.info_log, &reply.error_log));
+    options.ended(&answer, |reply| (&reply.info_log, &reply.error_log));
     let (status, reply) = answer?;
     let Some(module) = reply.filter(|_| status.is_ok()).map(|r| r.module) else {
         return Err(if status.is_ok() {
