@@ -269,7 +269,7 @@ fn memory_that_is_taken_away_before_it_is_unregistered_is_forgotten() {
     ];
     if let Some(cuda) = guest::enter(name) {
         cuda.begin();
-        let (direct, follows) = (kernel(&cuda, DIRECT), kernel(&cuda, FOLLOWS));
+        let (direct, follows) = (kernel(&cuda, DIRECT.to_bytes_with_nul()), kernel(&cuda, FOLLOWS.to_bytes_with_nul()));
         for (first, others) in ways {
             let at = mapping();
             launch(&cuda, direct, register(&cuda, at, REGISTERED, 0));
@@ -310,7 +310,7 @@ fn memory_that_cannot_be_written_any_more_is_forgotten() {
     let name = "memory_that_cannot_be_written_any_more_is_forgotten";
     if let Some(cuda) = guest::enter(name) {
         cuda.begin();
-        let direct = kernel(&cuda, DIRECT);
+        let direct = kernel(&cuda, DIRECT.to_bytes_with_nul());
         let at = mapping();
         let address = register(&cuda, at, REGISTERED, 0);
         launch(&cuda, direct, address);
@@ -343,7 +343,7 @@ fn memory_that_was_registered_for_reading_is_never_written() {
     static CONSTANT: [u8; 8192] = [7; 8192];
     if let Some(cuda) = guest::enter(name) {
         cuda.begin();
-        let direct = kernel(&cuda, DIRECT);
+        let direct = kernel(&cuda, DIRECT.to_bytes_with_nul());
         let at = CONSTANT.as_ptr().cast_mut().cast::<c_void>();
         let address = register(&cuda, at, CONSTANT.len(), 8);
         for _ in 0..2 {

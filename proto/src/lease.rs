@@ -12,7 +12,7 @@
 //! | worker ([`WorkerEnd`]) | vgpud ([`DaemonEnd`]) |
 //! |---|---|
 //! | [`accept`](WorkerEnd::accept): a granted epoch becomes ours | [`grant`](DaemonEnd::grant): terms, then the epoch |
-//! | [`may_submit`](WorkerEnd::may_submit), [`take`](WorkerEnd::take) before each operation | [`extend`](DaemonEnd::extend), [`credit`](DaemonEnd::credit), [`alone`](DaemonEnd::alone) |
+//! | [`may_submit`](WorkerEnd::may_submit), [`take`](WorkerEnd::take) before each operation | [`extend`](DaemonEnd::extend), [`credit`](DaemonEnd::credit), [`limit`](DaemonEnd::limit), [`alone`](DaemonEnd::alone) |
 //! | [`park`](WorkerEnd::park): store *parked*, fence, load *wanted* | [`want`](DaemonEnd::want): store *wanted*, fence, load *parked* |
 //! | [`retake`](WorkerEnd::retake): one CAS parked → active | [`reclaim`](DaemonEnd::reclaim): one CAS parked → taken |
 //! | drain, then a `Released` message | [`revoke`](DaemonEnd::revoke) |
@@ -41,6 +41,9 @@ const ACTIVE: u64 = 1;
 const PARKED: u64 = 2;
 const TAKEN: u64 = 3;
 
+const LIMITED_CALLS: u64 = 1;
+const LIMITED_BYTES: u64 = 2;
+
 /// One cache line: words that different sides write never share one.
 #[repr(C, align(64))]
 #[derive(Debug, Default)]
@@ -60,6 +63,8 @@ pub struct LeasePage {
 struct Fixed {
     /// The session's number, which is never reused: its generation.
     session: AtomicU64,
+    /// Which kinds of credit the VM has a limit of: [`LIMITED_CALLS`], [`LIMITED_BYTES`].
+    limited: AtomicU64,
 }
 
 #[repr(C)]
@@ -213,6 +218,8 @@ impl HintPage {
         let (queue, progress) = (&self.queue.0, &self.progress.0);
         let holding = holding(self.state.0.word.load(Ordering::Acquire));
         let get = |word: &AtomicU64| word.load(Ordering::Relaxed);
+        // Before the total that it is a part of: an honest worker's part is then never larger.
+        let out_bytes = progress.out_bytes.load(Ordering::Acquire);
         Hints {
             depth_calls: get(&queue.depth_calls),
             depth_bytes: get(&queue.depth_bytes),
@@ -222,7 +229,7 @@ impl HintPage {
             completed: get(&progress.completed),
             used_calls: get(&progress.used_calls),
             used_bytes: get(&progress.used_bytes),
-            out_bytes: get(&progress.out_bytes),
+            out_bytes,
             holding,
         }
     }
@@ -305,17 +312,11 @@ impl<'p> WorkerEnd<'p> {
     /// False: wait (and tell vgpud that the credit is spent).
     #[must_use]
     pub fn take(&self, calls: u64, bytes: u64) -> bool {
-        let (terms, progress) = (&self.lease.terms.0, &self.hint.progress.0);
-        let used_calls = progress.used_calls.load(Ordering::Relaxed);
-        let used_bytes = progress.used_bytes.load(Ordering::Relaxed);
-        let left = |total: &AtomicU64, used: u64| total.load(Ordering::Acquire) > used;
-        if calls > 0 && !left(&terms.credit_calls, used_calls)
-            || bytes > 0 && !left(&terms.credit_bytes, used_bytes)
-        {
-            return false;
+        let may = self.in_credit(calls, bytes);
+        if may {
+            self.owe(calls, bytes);
         }
-        self.owe(calls, bytes);
-        true
+        may
     }
 
     /// Takes credit whether there is any or not; what is taken beyond the total is owed, and vgpud keeps
@@ -328,22 +329,29 @@ impl<'p> WorkerEnd<'p> {
         }
     }
 
-    /// Is any credit of each kind left? Who owes something for what needed no turn waits where there is none.
+    /// Is any credit left of what `calls` and `bytes` need, or owe?
     #[must_use]
-    pub fn in_credit(&self) -> bool {
+    pub fn in_credit(&self, calls: u64, bytes: u64) -> bool {
         let (terms, progress) = (&self.lease.terms.0, &self.hint.progress.0);
         let left = |total: &AtomicU64, used: &AtomicU64| {
             total.load(Ordering::Acquire) > used.load(Ordering::Relaxed)
         };
-        left(&terms.credit_calls, &progress.used_calls)
-            && left(&terms.credit_bytes, &progress.used_bytes)
+        (calls == 0 || left(&terms.credit_calls, &progress.used_calls))
+            && (bytes == 0 || left(&terms.credit_bytes, &progress.used_bytes))
     }
 
-    /// Counts bytes, taken as credit, that go to the guest. For accounts only: nothing is decided by it.
+    /// Does a limit of the VM bound `calls`, or `bytes`? Unlike a credit total, this is also true without a lease.
+    #[must_use]
+    pub fn limits(&self, calls: u64, bytes: u64) -> bool {
+        let limited = self.lease.fixed.0.limited.load(Ordering::Acquire);
+        calls > 0 && limited & LIMITED_CALLS != 0 || bytes > 0 && limited & LIMITED_BYTES != 0
+    }
+
+    /// Counts bytes, taken as credit before, that go to the guest. For accounts only: nothing is decided by it.
     pub fn count_out(&self, bytes: u64) {
         let out = &self.hint.progress.0.out_bytes;
         let total = out.load(Ordering::Relaxed).saturating_add(bytes);
-        out.store(total, Ordering::Relaxed);
+        out.store(total, Ordering::Release);
     }
 
     /// Leaves an idle lease where vgpud can take it without a message. Nothing of ours may be in flight.
@@ -373,6 +381,12 @@ impl<'p> WorkerEnd<'p> {
             word(epoch, PARKED),
             word(epoch, ACTIVE),
         )
+    }
+
+    /// Does the lease that was parked still lie there? Else vgpud has taken it.
+    #[must_use]
+    pub fn lies_parked(&self, epoch: u64) -> bool {
+        self.hint.state.0.word.load(Ordering::Acquire) == word(epoch, PARKED)
     }
 
     /// Publishes what waits in the queue.
@@ -420,6 +434,14 @@ impl<'p> DaemonEnd<'p> {
     /// Writes the session's number; once, before the worker gets the page.
     pub fn name(&self, session: u64) {
         self.lease.fixed.0.session.store(session, Ordering::Release);
+    }
+
+    /// Says whether the VM has a limit of calls, and of bytes.
+    pub fn limit(&self, calls: bool, bytes: bool) {
+        let calls = if calls { LIMITED_CALLS } else { 0 };
+        let bytes = if bytes { LIMITED_BYTES } else { 0 };
+        let limited = &self.lease.fixed.0.limited;
+        limited.store(calls | bytes, Ordering::Release);
     }
 
     /// Gives the lease. Only when vgpud's books say that the worker holds none.
@@ -636,12 +658,25 @@ mod tests {
             (3, 5000)
         );
         daemon.credit(4, 6000);
-        assert!(worker.in_credit() && worker.take(1, 1));
-        assert!(!worker.in_credit(), "the calls are spent");
+        assert!(worker.in_credit(1, 1) && worker.take(1, 1));
+        assert!(!worker.in_credit(1, 0), "the calls are spent");
         daemon.credit(UNLIMITED, 6000);
-        assert!(worker.in_credit());
+        assert!(worker.in_credit(1, 1));
         worker.owe(0, 6000);
-        assert!(!worker.in_credit(), "the bytes are spent");
+        assert!(!worker.in_credit(0, 1), "the bytes are spent");
+        assert!(worker.in_credit(1, 0), "the calls are not");
+    }
+
+    #[test]
+    fn a_limit_is_known_without_a_lease() {
+        let (lease, hint) = (LeasePage::new(1), HintPage::default());
+        let (worker, daemon) = (WorkerEnd::new(&lease, &hint), DaemonEnd::new(&lease, &hint));
+        assert!(!worker.limits(1, 1), "there is none");
+        for (calls, bytes) in [(true, true), (true, false), (false, true), (false, false)] {
+            daemon.limit(calls, bytes);
+            assert_eq!((worker.limits(1, 0), worker.limits(0, 1)), (calls, bytes));
+            assert!(!worker.limits(0, 0), "nothing is owed");
+        }
     }
 
     #[test]

@@ -595,6 +595,26 @@ static int contexts(void) {
     return 0;
 }
 
+/* A kernel runs while the program writes what it may read, again and again, and asks how it is. */
+static int fed(void) {
+    enum { BYTES = 1 << 20, ROUNDS = 12, BEGIN = 4096 };
+    unsigned char *memory;
+    CU(cuMemHostAlloc((void **)&memory, BEGIN + BYTES, 0));
+    memset(memory, 0, BEGIN + BYTES);
+    volatile unsigned *words = (unsigned *)memory;
+    launch(latch, (CUdeviceptr)memory, 1, 7, stream);
+    for (int round = 1; round <= ROUNDS; round++) {
+        memset(memory + BEGIN, round, BYTES);
+        EXPECT(cuStreamQuery(stream) == NOT_READY);
+    }
+    words[0] = 1;
+    CU(cuStreamSynchronize(stream));
+    EXPECT(words[1] == 7);
+    CU(cuMemFreeHost(memory));
+    puts("fed: right");
+    return 0;
+}
+
 /* More than the VM may have: an error, and what there is goes on. */
 static int capped(void) {
     CUdeviceptr small, at;
@@ -621,7 +641,7 @@ int main(int argc, char **argv) {
         {"page_locked", page_locked}, {"order", order}, {"registered", registered}, {"managed", managed}, {"hints", hints},
         {"bytes", bytes}, {"waits", waits}, {"implied", implied}, {"latches", latches}, {"graphs", graphs}, {"large", large},
         {"threads", threads}, {"together_first", together_first}, {"behind", behind}, {"contexts", contexts}, {"capped", capped},
-        {"at_once", at_once},
+        {"at_once", at_once}, {"fed", fed},
     };
     return run_part(parts, sizeof parts / sizeof *parts, argc, argv);
 }

@@ -1,6 +1,7 @@
 //! Limits hold, and nothing is lost by them.
 
 use std::io::Write;
+use std::net::Shutdown;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
@@ -8,7 +9,7 @@ use vgpu_proto::call::{Op, req};
 use vgpu_proto::changes::LINE;
 use vgpu_proto::cuda::{CuResult, DevPtr, Stream};
 use vgpu_proto::frame::Header;
-use vgpu_proto::limits::HOST_SPACE;
+use vgpu_proto::limits::{HOST_SPACE, MAX_BULK};
 use vgpu_tests::guest::{self, Guest, expect_right};
 use vgpu_tests::host::{Host, Options, one_vm};
 use vgpu_tests::hostile::Session;
@@ -188,7 +189,7 @@ fn what_moves_to_and_from_page_locked_memory_is_counted_and_limited() -> Result<
     })?;
     assert_eq!(used(&host, "bytes_in"), Some(pushed));
 
-    // Limited: work waits until it is paid for.
+    // Limited: what the guest asks for next waits until it is paid for.
     host.admin("vm set 1 --bytes-per-s=1 --bytes-burst=1000")?;
     session.send(&fill(3), &[])?;
     session.ask(&wait)?;
@@ -199,11 +200,73 @@ fn what_moves_to_and_from_page_locked_memory_is_counted_and_limited() -> Result<
         let vm = host.vm(1).ok()?;
         (vm["waiting"] == "rate_limit").then_some(())
     })?;
-    // Answers come in order of what they wait for: this one waits for nothing.
+    // Another program of the VM is not held back.
     let (hash, len) = ([0; 32], 1);
-    session.ask(&req::ImageQuery { hash, len })?;
-    ensure!(!session.replied(waits), "it did not wait");
+    Session::open(&host, 1)?.ask(&req::ImageQuery { hash, len })?;
     host.admin("vm set 1 --bytes-per-s=none --bytes-burst=none")?;
     assert_eq!(session.wait(waits)?.status, CuResult::SUCCESS);
+    Ok(())
+}
+
+const RATE: u64 = 4 << 20;
+const BURST: u64 = 1 << 20;
+
+/// Holds what a VM's account says to have come in since a time against RATE and BURST; one frame may be beyond.
+fn ensure_within_rate(host: &Host, since: Instant) -> Result<u64> {
+    let moved = used(host, "bytes_in").context("the VM's account")?;
+    let elapsed = since.elapsed();
+    let most = BURST + MAX_BULK as u64 + RATE * elapsed.as_millis() as u64 / 1000;
+    ensure!(
+        moved <= most,
+        "{moved} bytes in {elapsed:?}, more than {most}"
+    );
+    Ok(moved)
+}
+
+#[test]
+fn a_guest_that_only_tells_of_changes_is_held_to_its_rate() -> Result<()> {
+    const LINES: u64 = 4096;
+    let host = one_vm(&Options::default())?;
+    let mut session = Session::open(&host, 1)?;
+    let (ptr, size) = (DevPtr(HOST_SPACE.start), LINES * LINE as u64);
+    session.ask(&req::HostMap { ptr, size })?;
+    host.admin(&format!(
+        "vm set 1 --bytes-per-s={RATE} --bytes-burst={BURST}"
+    ))?;
+    let since = Instant::now();
+    let data = session.data.try_clone()?;
+    let flood = std::thread::spawn(move || {
+        // Until the connection is closed.
+        for value in (0..=u8::MAX).cycle() {
+            if push(&mut session, ptr.0, LINES, value).is_err() {
+                break;
+            }
+        }
+    });
+    until(
+        "some seconds' worth has come in",
+        SOON,
+        || match ensure_within_rate(&host, since) {
+            Ok(moved) if moved < 3 * RATE => None,
+            found => Some(found),
+        },
+    )??;
+    // One that goes is not waited for until it has paid.
+    data.shutdown(Shutdown::Both)?;
+    flood.join().ok().context("the flood")?;
+    host.wait_no_sessions(SOON)?;
+    Ok(())
+}
+
+#[test]
+fn a_program_that_feeds_a_running_kernel_is_held_to_its_rate_and_ends() -> Result<()> {
+    let host = one_vm(&Options::default())?;
+    host.admin(&format!(
+        "vm set 1 --bytes-per-s={RATE} --bytes-burst={BURST}"
+    ))?;
+    let since = Instant::now();
+    let line = expect_right(&Guest::new(guest::REACH, host.target(1))?.arg("fed"))?;
+    let moved = ensure_within_rate(&host, since)?;
+    ensure!(moved >= 12 << 20, "{moved} bytes: {line}");
     Ok(())
 }

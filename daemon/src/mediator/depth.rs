@@ -20,6 +20,7 @@ impl Actor {
     /// A VM's limit was changed, or the number of its programs: those that run are told what their part is
     /// now. One that is still starting is told when it is up.
     pub(super) fn share_depth(&mut self, vm: VmIdentity) {
+        self.tell_limited(vm);
         let of_vm = self.sessions.values().filter(|s| s.vm == vm);
         let live = of_vm.filter(|s| s.phase == Phase::Live);
         let changed: Vec<(u64, (u32, u64))> = live
@@ -32,6 +33,18 @@ impl Actor {
             }
             let (calls, bytes) = depth;
             self.send(id, &ToWorker::Depth { calls, bytes });
+        }
+    }
+
+    /// Workers learn whether credit is limited, also those without a lease.
+    fn tell_limited(&self, vm: VmIdentity) {
+        let Some(limits) = self.books.vm(vm).map(|vm| self.books.limits(vm)) else {
+            return;
+        };
+        let (calls, bytes) = (limits.calls_per_s.is_some(), limits.bytes_per_s.is_some());
+        let of_vm = self.sessions.values().filter(|s| s.vm == vm);
+        for worker in of_vm.filter_map(|session| session.worker.as_ref()) {
+            worker.pages.end().limit(calls, bytes);
         }
     }
 }

@@ -97,6 +97,8 @@ impl Actor {
                     lease.parked = false;
                 }
                 let event = runnable(session, name, depth(calls, bytes));
+                // What it used without a lease counts before it gets one.
+                self.settle(id);
                 self.feed_of(at_ns, event);
                 // It may have retaken a parked lease.
                 self.look_soon();

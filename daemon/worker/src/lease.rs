@@ -47,6 +47,9 @@ enum State {
 /// tick, so that no timer has to be set for it anew at each pause.
 const TELL_LATE_NS: u64 = 5_000_000;
 
+/// How often vgpud is asked for the credit that a held guest needs.
+const ASK_AGAIN_NS: u64 = 10_000_000;
+
 /// The lease of this worker.
 #[derive(Debug)]
 pub struct Lease {
@@ -69,8 +72,10 @@ pub struct Lease {
     hold: Hold,
     submitted: u64,
     completed: u64,
-    /// Bytes were moved that needed no turn: the next operation waits where there is no credit for them.
-    moved: bool,
+    /// Calls and bytes that needed no turn and were not paid for when they were moved.
+    moved: (u64, u64),
+    /// When vgpud was last asked for credit for them, while there is none.
+    asked_ns: Option<u64>,
     /// Nobody is asked and nothing is counted: see [`Lease::unasked`].
     unasked: bool,
 }
@@ -91,7 +96,8 @@ impl Lease {
             hold: Hold::default(),
             submitted: 0,
             completed: 0,
-            moved: false,
+            moved: (0, 0),
+            asked_ns: None,
             unasked: false,
         }
     }
@@ -250,9 +256,9 @@ impl Lease {
     /// Takes credit for an operation. False: none is left; vgpud, which has been told, extends it or
     /// asks the lease back.
     pub fn take(&mut self, waiting: Waiting, calls: u64, bytes: u64) -> bool {
-        let paid = || !self.moved || self.pages.in_credit();
+        let paid = || self.pages.in_credit(self.moved.0, self.moved.1);
         if self.unasked || paid() && self.pages.take(calls, bytes) {
-            self.moved = false;
+            self.moved = (0, 0);
             self.spent = false;
             return true;
         }
@@ -270,13 +276,59 @@ impl Lease {
     }
 
     /// Bytes to the worker's copy of page-locked memory, or (`out`) from it, in a frame that needs no turn. They are
-    /// paid for afterwards, as a large copy is; a frame without any costs a call.
+    /// paid for afterwards ([`Lease::pay`]), as a large copy is; a frame without any costs a call.
     pub fn moved(&mut self, bytes: u64, out: bool) {
-        self.moved = true;
-        self.pages.owe(u64::from(bytes == 0), bytes);
+        let calls = u64::from(bytes == 0);
+        self.moved = (self.moved.0 + calls, self.moved.1.saturating_add(bytes));
+        self.pages.owe(calls, bytes);
         if out {
             self.pages.count_out(bytes);
         }
+    }
+
+    /// Pays for what moved without a turn. False: there is no credit for it, which vgpud knows, and the guest may
+    /// move nothing more. Only a lease has credit: without one, it is asked for as for an operation.
+    ///
+    /// A lease that is being given back can stay for long: its kernels may wait for what the guest sends next. So
+    /// vgpud is asked again and again, and gives credit under such a lease too.
+    pub fn pay(&mut self, waiting: Waiting) -> bool {
+        if self.is_paid() {
+            if self.moved != (0, 0) {
+                // It may have used the credit that an operation was promised, which asks anew.
+                self.spent = false;
+            }
+            self.moved = (0, 0);
+            self.asked_ns = None;
+            return true;
+        }
+        // A lease that was not ours before asks by itself.
+        self.enter(waiting);
+        let now = now_ns();
+        let due = self.asked_ns.is_none_or(|at| now >= at + ASK_AGAIN_NS);
+        if self.state == State::Held && due {
+            self.asked_ns = Some(now);
+            self.tell_runnable(waiting);
+        }
+        false
+    }
+
+    fn is_paid(&self) -> bool {
+        let (calls, bytes) = self.moved;
+        let ours = || match self.state {
+            State::Held => true,
+            State::Parked { .. } => self.pages.lies_parked(self.epoch),
+            State::None | State::Asked => false,
+        };
+        self.unasked
+            || !self.pages.limits(calls, bytes)
+            || self.pages.in_credit(calls, bytes) && ours()
+    }
+
+    /// When vgpud is to be asked for credit again, while [`Lease::pay`] finds none.
+    pub fn ask_again_in(&self) -> Option<Duration> {
+        let asked = self.asked_ns.filter(|_| self.state == State::Held)?;
+        let left = (asked + ASK_AGAIN_NS).saturating_sub(now_ns());
+        Some(Duration::from_nanos(left))
     }
 
     /// Gives a drained lease back. `waiting` is what remains, `head` what the first of it costs.
@@ -363,9 +415,11 @@ impl Lease {
         }
     }
 
-    /// Counts bytes that go to the guest.
+    /// Counts bytes that go to the guest, after credit was taken for them.
     pub fn count_out(&self, bytes: u64) {
-        self.pages.count_out(bytes);
+        if !self.unasked {
+            self.pages.count_out(bytes);
+        }
     }
 
     /// Counts operations given to the device.

@@ -162,23 +162,22 @@ impl Scheduler {
         used: Usage,
     ) -> Result<(), Ignored> {
         let session = self.session_mut(id)?;
-        let vm = session.vm;
+        let (vm, served) = (session.vm, session.served());
         let present = |lease: &&Lease| lease.granted() && lease.epoch == epoch;
         let lease = session.lease.as_ref().filter(present);
         let revoked = lease.ok_or(Ignored::StaleEpoch)?.revoked_ns.is_some();
         self.accrue_vm(vm);
         self.settle_credit(id, Some(used));
-        if revoked {
-            return Ok(());
-        }
-        if self.has_tokens(vm) {
+        // A lease that is asked back gets credit, too: what runs under it may wait for what the guest may send
+        // only then.
+        if served && self.has_tokens(vm) {
             let credits = self.lend(id);
             self.out.push(Action::Credit {
                 session: id,
                 epoch,
                 credits,
             });
-        } else {
+        } else if !revoked {
             self.revoke(id);
         }
         self.touch(id);

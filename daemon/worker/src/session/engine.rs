@@ -18,6 +18,8 @@ use crate::driver::exit_now;
 use crate::lease::{Waiting, now_ns};
 use crate::wire::{Filled, Reader, Writer};
 
+const CLOSED: &str = "the guest closed its connection";
+
 /// Reads of the socket before the queue gets its turn.
 const READS: usize = 4;
 /// How long a session with work in flight and nothing waiting goes unwatched: programs that submit in
@@ -77,6 +79,7 @@ pub fn serve(parts: Parts, socket: OwnedFd) -> Ending {
         session,
         readable: true,
         filled: None,
+        gone: false,
         marks_due: None,
         spun: false,
         for_completion: Spinning::default(),
@@ -108,6 +111,8 @@ struct Engine {
     readable: bool,
     /// What a look at the socket has brought already.
     filled: Option<Filled>,
+    /// The guest closed its end while nothing was read from it.
+    gone: bool,
     /// When streams with unmarked work get markers although nobody waits.
     marks_due: Option<Instant>,
     /// Completion has been looked for in vain since something last happened.
@@ -175,7 +180,7 @@ impl Engine {
                 // What was written gave blocks back: nothing else would wake the copy for them.
                 continue;
             }
-            if (!self.readable || self.session.out.congested())
+            if (!self.readable || self.session.out.congested() || self.session.owing)
                 && let Err(e) = self.wait(stop)
             {
                 return Ending::closed(format!("waiting failed: {e}"));
@@ -198,7 +203,11 @@ impl Engine {
 
     /// Reads and takes requests.
     fn read(&mut self) -> Option<Ending> {
-        if !self.readable || self.session.out.congested() {
+        let paid = self.session.pay();
+        if self.gone {
+            return Some(Ending::closed(CLOSED));
+        }
+        if !self.readable || self.session.out.congested() || !paid {
             return None;
         }
         for _ in 0..READS {
@@ -207,7 +216,7 @@ impl Engine {
                 Err(e) => return Some(Ending::closed(format!("reading from the guest: {e}"))),
             };
             if filled == Filled::Closed {
-                return Some(Ending::closed("the guest closed its connection"));
+                return Some(Ending::closed(CLOSED));
             }
             loop {
                 let staging = &mut self.session.staging;
@@ -222,6 +231,11 @@ impl Engine {
                 if let Err(text) = self.session.receive(frame) {
                     return Some(Ending::broken(text));
                 }
+                if !self.session.pay() {
+                    // What is in the reader comes first when this goes on.
+                    self.filled = Some(filled);
+                    return None;
+                }
             }
             if filled != Filled::More {
                 self.readable = false;
@@ -233,6 +247,11 @@ impl Engine {
 
     /// Sees to it that everything somebody waits for will wake this thread, then sleeps.
     fn wait(&mut self, stop: Stop) -> io::Result<()> {
+        let stop = match stop {
+            // The lease is not left: it brings the credit.
+            Stop::Empty | Stop::Staging if self.session.owing => Stop::Turn,
+            stop => stop,
+        };
         if self.spin_for_completion() || self.spin_for_requests()? {
             return Ok(());
         }
@@ -276,6 +295,7 @@ impl Engine {
     /// Looks for the next request of a guest that has just been answered. True: found.
     fn spin_for_requests(&mut self) -> io::Result<bool> {
         let answered = std::mem::take(&mut self.active)
+            && !self.session.owing
             && self.session.streams.in_flight() == 0
             && self.session.out.queued() == 0;
         if !answered || !self.for_requests.try_now() {
@@ -298,7 +318,7 @@ impl Engine {
     fn sleep(&mut self, timeout: Option<Duration>) -> io::Result<()> {
         let session = &self.session;
         let mut wanted = PollFlags::empty();
-        if !session.out.congested() {
+        if !session.out.congested() && !session.owing {
             wanted |= PollFlags::POLLIN;
         }
         if session.out.queued() > 0 {
@@ -326,6 +346,7 @@ impl Engine {
         let heard = PollFlags::POLLIN | PollFlags::POLLHUP | PollFlags::POLLERR;
         if socket.intersects(heard) {
             self.readable = true;
+            self.gone = !wanted.contains(PollFlags::POLLIN);
         }
         if woken {
             self.session.waker.clear();
@@ -431,6 +452,14 @@ impl Session {
         }
     }
 
+    /// Pays for what the guest moved without a turn. False: until there is credit, nothing more is read from it.
+    fn pay(&mut self) -> bool {
+        let mut waiting = self.queue.waiting();
+        waiting.calls += 1;
+        self.owing = self.poison.is_none() && !self.lease.pay(waiting);
+        !self.owing
+    }
+
     fn has_due(&self) -> bool {
         !self.due.is_empty()
     }
@@ -438,7 +467,11 @@ impl Session {
     /// Sets up what has to wake this thread. Returns the longest sleep.
     fn before_sleep(&mut self, stop: Stop, marks_due: &mut Option<Instant>) -> Option<Duration> {
         let mut timeout = None;
-        let waiting = self.queue.waiting();
+        let mut waiting = self.queue.waiting();
+        if self.owing {
+            // The guest's next request waits, too.
+            waiting.calls += 1;
+        }
         if self.streams.in_flight() == 0 {
             *marks_due = None;
             if self.lease.closing() {
@@ -470,6 +503,9 @@ impl Session {
             for wake in [again, stall].into_iter().flatten() {
                 timeout = earlier(timeout, Some(Duration::from_nanos(wake)));
             }
+        }
+        if self.owing {
+            timeout = earlier(timeout, self.lease.ask_again_in());
         }
         timeout = earlier(timeout, self.images.give_up(Instant::now()));
         self.lease.publish(waiting, self.head());

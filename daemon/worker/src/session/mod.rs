@@ -140,6 +140,8 @@ pub struct Session {
     pieces_out: usize,
     /// Requests received, and their bulk bytes.
     received: (u64, u64),
+    /// Its requests are not read: there is no credit for what it moved.
+    owing: bool,
     /// The device is of no more use: what every call returns.
     poison: Option<CuResult>,
 }
@@ -210,6 +212,7 @@ impl Session {
             due: VecDeque::new(),
             pieces_out: 0,
             received: (0, 0),
+            owing: false,
             poison: None,
         })
     }

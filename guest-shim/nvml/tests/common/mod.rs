@@ -9,12 +9,12 @@ use zerocopy::IntoBytes as _;
 /// In the environment of a test's own process: the name of the test.
 const MARK: &str = "VGPU_TEST_GUEST";
 
-pub const SUCCESS: u32 = 0;
-pub const UNINITIALIZED: u32 = 1;
-pub const DRIVER_NOT_LOADED: u32 = 9;
+pub(crate) const SUCCESS: u32 = 0;
+pub(crate) const UNINITIALIZED: u32 = 1;
+pub(crate) const DRIVER_NOT_LOADED: u32 = 9;
 
 /// The library as a program sees it.
-pub struct Nvml(Library);
+pub(crate) struct Nvml(Library);
 
 impl Nvml {
     fn load() -> Nvml {
@@ -23,19 +23,19 @@ impl Nvml {
         Nvml(unsafe { Library::new(exe.with_file_name("libnvidia_ml.so")) }.expect("it was built"))
     }
 
-    pub fn symbol<F: Copy>(&self, name: &str) -> F {
+    pub(crate) fn symbol<F: Copy>(&self, name: &str) -> F {
         // SAFETY: the tests name the types of `nvml.h`.
         *unsafe { self.0.get::<F>(name.as_bytes()) }.unwrap_or_else(|e| panic!("{name}: {e}"))
     }
 }
 
 /// The library, in the process of test `name`.
-pub fn guest(name: &str) -> Option<Nvml> {
+pub(crate) fn guest(name: &str) -> Option<Nvml> {
     (std::env::var(MARK).as_deref() == Ok(name)).then(Nvml::load)
 }
 
 /// Runs the body of test `name` in a process of its own. What it said on standard error.
-pub fn run(name: &str, address: &str) -> String {
+pub(crate) fn run(name: &str, address: &str) -> String {
     let exe = std::env::current_exe().expect("a test has a binary");
     let output = Command::new(exe)
         .args(["--exact", name, "--nocapture", "--test-threads=1"])
@@ -50,7 +50,7 @@ pub fn run(name: &str, address: &str) -> String {
 }
 
 /// vgpud's answer to a look.
-pub fn reply(code: u32, body: &[u8]) -> Vec<u8> {
+pub(crate) fn reply(code: u32, body: &[u8]) -> Vec<u8> {
     let preamble = ReplyPreamble {
         magic: WELCOME_MAGIC,
         code: code.into(),

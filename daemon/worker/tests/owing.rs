@@ -1,0 +1,167 @@
+//! A guest that moved more to page-locked memory than it has credit for: it is not read until there is some.
+
+mod common;
+
+use std::time::{Duration, Instant};
+
+use common::{Bench, DEADLINE, Policy, Setup, fixture, ok};
+use vgpu_proto::call::{Op, req};
+use vgpu_proto::changes::LINE;
+use vgpu_proto::cuda::{DevPtr, Stream};
+use vgpu_proto::frame::Header;
+use vgpu_proto::lease::UNLIMITED;
+use vgpu_proto::limits::HOST_SPACE;
+use vgpu_proto::worker::{FromWorker, ToWorker};
+
+/// Of a vgpud that grants only when it is told to.
+fn with(credit: (u64, u64)) -> Bench {
+    Bench::with(Setup {
+        policy: Policy {
+            grant: false,
+            credit,
+            ..Policy::default()
+        },
+        ..Setup::default()
+    })
+}
+
+fn runnable(message: &FromWorker) -> Option<(u64, u64)> {
+    match message {
+        FromWorker::Runnable { calls, bytes, .. } => Some((*calls, *bytes)),
+        _ => None,
+    }
+}
+
+fn released(message: &FromWorker) -> Option<(u64, u64)> {
+    match message {
+        FromWorker::Released { epoch, calls, .. } => Some((*epoch, *calls)),
+        _ => None,
+    }
+}
+
+#[track_caller]
+fn until(what: &str, condition: impl Fn() -> bool) {
+    let since = Instant::now();
+    while !condition() {
+        assert!(since.elapsed() < DEADLINE, "{what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Memory that kernels reach, in a VM that has a limit of bytes.
+fn reached(bench: &mut Bench) -> DevPtr {
+    bench.vgpud.pages.limit(false, true);
+    let ptr = DevPtr(HOST_SPACE.start);
+    ok(bench.guest.status(&req::HostMap { ptr, size: 1 << 20 }));
+    ptr
+}
+
+/// Tells of so many changed lines from there on, as the shim does: in a frame without a number. Its bytes.
+fn push(bench: &mut Bench, at: DevPtr, lines: u16, value: u8) -> u64 {
+    let mut bytes = [at.0, u64::MAX].map(u64::to_le_bytes).concat();
+    bytes.extend((lines - 1).to_le_bytes());
+    bytes.resize(bytes.len() + usize::from(lines) * LINE, value);
+    let header = Header::request(Op::HostPush as u16, 0, 0, bytes.len());
+    bench.guest.raw(&header.to_bytes());
+    bench.guest.raw(&bytes);
+    bytes.len() as u64
+}
+
+fn give_credit(bench: &Bench, bytes: u64) {
+    let calls = UNLIMITED;
+    bench.vgpud.pages.credit(calls, bytes);
+    bench.vgpud.send(&ToWorker::Credit { calls, bytes }, &[]);
+}
+
+#[test]
+fn a_guest_that_moved_more_than_its_credit_is_read_again_when_there_is_more() {
+    let mut bench = with((UNLIMITED, UNLIMITED));
+    let ptr = reached(&mut bench);
+    let frame = (0..8).map(|value| push(&mut bench, ptr, 1000, value)).max();
+    let frame = frame.expect("frames");
+    let query = bench.guest.post(&req::ImageQuery {
+        hash: [0; 32],
+        len: 1,
+    });
+    bench.guest.flush();
+    let pages = bench.vgpud.pages;
+    let used = || pages.hints().used_bytes;
+    // Without a lease there is no credit: it asks for one as for an operation.
+    assert_eq!(bench.vgpud.wait("Runnable", runnable), (1, 0));
+    assert_eq!(used(), frame);
+    // Nor is there under this lease.
+    bench.vgpud.set(|policy| policy.credit.1 = frame);
+    bench.vgpud.grant();
+    assert_eq!(
+        bench.vgpud.wait("word that it needs credit", runnable),
+        (1, 0)
+    );
+    assert_eq!(used(), frame);
+    // For one more.
+    give_credit(&bench, frame + 1);
+    until("the second frame is read", || used() == 2 * frame);
+    bench.vgpud.wait("word that it needs credit", runnable);
+    assert_eq!(used(), 2 * frame);
+    assert!(!bench.guest.has(query));
+    // Asked back, it is given back, and asked for again.
+    bench.vgpud.revoke(1);
+    assert_eq!(bench.vgpud.wait("Released", released), (1, 1));
+    bench.vgpud.set(|policy| policy.credit.1 = UNLIMITED);
+    bench.vgpud.grant();
+    ok(bench.guest.wait(query).status);
+    assert_eq!(used(), 8 * frame);
+}
+
+#[test]
+fn a_guest_without_a_limit_of_bytes_moves_them_without_a_lease() {
+    let mut bench = with((UNLIMITED, UNLIMITED));
+    let ptr = reached(&mut bench);
+    bench.vgpud.pages.limit(true, false);
+    let frame = push(&mut bench, ptr, 1000, 1);
+    push(&mut bench, ptr, 1000, 2);
+    let (hash, len) = ([0; 32], 1);
+    ok(bench.guest.status(&req::ImageQuery { hash, len }));
+    assert_eq!(bench.vgpud.pages.hints().used_bytes, 2 * frame);
+    let heard = bench.vgpud.heard();
+    assert!(!heard.iter().any(|m| runnable(m).is_some()), "{heard:?}");
+}
+
+#[test]
+fn a_kernel_that_waits_for_what_its_program_writes_gets_it_as_there_is_credit() {
+    let mut bench = with((UNLIMITED, 1));
+    let ctx = bench.primary();
+    let module = bench.guest.module(ctx, fixture!("demo/spin"));
+    let spin = bench.guest.function(module, "spin_flag");
+    let flag = reached(&mut bench);
+    bench
+        .guest
+        .launch((ctx, Stream::NULL), spin, (1, 1), &flag.0.to_le_bytes());
+    bench.guest.flush();
+    bench.vgpud.wait("Runnable", runnable);
+    let epoch = bench.vgpud.grant();
+    let pages = bench.vgpud.pages;
+    until("the kernel was submitted", || pages.hints().submitted == 1);
+    bench.vgpud.revoke(epoch);
+    let other = DevPtr(flag.0 + LINE as u64);
+    let frame = push(&mut bench, other, 1000, 1);
+    push(&mut bench, flag, 1, 1);
+    // However long that takes, vgpud is asked.
+    for _ in 0..3 {
+        bench.vgpud.wait("word that it needs credit", runnable);
+    }
+    let hints = pages.hints();
+    assert_eq!((hints.used_bytes, hints.completed), (frame, 0));
+    give_credit(&bench, frame + 1);
+    assert_eq!(bench.vgpud.wait("Released", released).0, epoch);
+    assert_eq!(pages.hints().completed, 1);
+}
+
+#[test]
+fn a_guest_that_goes_while_it_is_not_read_ends_its_session() {
+    let mut bench = with((UNLIMITED, UNLIMITED));
+    let ptr = reached(&mut bench);
+    push(&mut bench, ptr, 1000, 1);
+    bench.vgpud.wait("Runnable", runnable);
+    bench.guest.close();
+    assert_eq!(bench.exit_code(), Some(0));
+}
