@@ -63,6 +63,12 @@ impl Claim {
                 most_bytes,
             ),
         ];
+        if self.out_bytes > self.bytes {
+            return Some(format!(
+                "its worker claims {} bytes copied to the guest, more than the {} it copied in all",
+                self.out_bytes, self.bytes
+            ));
+        }
         counts.into_iter().find_map(|(what, now, before, most)| {
             if now > most {
                 return Some(format!(
@@ -179,11 +185,19 @@ mod tests {
         };
         assert!(bytes.falsehood(NOTHING, hour).is_some());
         let out = Claim {
+            bytes: 1 << 43,
             out_bytes: 1 << 43,
             ..NOTHING
         };
         assert!(out.falsehood(NOTHING, 0).is_some());
         let less = NOTHING.falsehood(out, hour).unwrap();
         assert!(less.contains("fewer than the 8796093022208"), "{less}");
+        let more_out_than_all = Claim {
+            bytes: 5,
+            out_bytes: 6,
+            ..NOTHING
+        };
+        let false_part = more_out_than_all.falsehood(NOTHING, hour).unwrap();
+        assert!(false_part.contains("more than the 5"), "{false_part}");
     }
 }
