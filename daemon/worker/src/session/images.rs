@@ -320,15 +320,16 @@ impl Images {
         Ok(Source::Cached(File::open(self.cached(hash))?))
     }
 
-    /// vgpud has put an image into the cache, or will not: the memory is no longer needed for that. Where the image
-    /// is not in the cache, it is for the load that the guest sent it for.
+    /// vgpud has put an image into the cache, or will not: the memory is no longer needed for that. An image that was
+    /// not loaded yet stays in memory for its load, even when the cache has it: the images that the guest sends
+    /// before that load may take its place in the cache.
     pub(super) fn kept(&mut self, image: u64) {
         let is = |(_, held): &(&ImageHash, &mut Held)| held.whole.room.image == image;
         let Some((&hash, held)) = self.held.iter_mut().find(is) else {
             return;
         };
         held.kept = true;
-        if held.loaded || self.cached(&hash).exists() {
+        if held.loaded {
             self.held.remove(&hash);
         }
     }
@@ -420,9 +421,11 @@ mod tests {
                 hash: first
             }
         );
-        // The cache takes the second, and has no room for the first.
-        fs::write(images.cached(&hash(&all[1])), all[1]).expect("write");
+        // The cache has no room for the first. It takes the second, and drops it when more come.
+        let second = images.cached(&hash(&all[1]));
+        fs::write(&second, all[1]).expect("write");
         (1..=2).for_each(|image| images.kept(image));
+        fs::remove_file(&second).expect("remove");
         for image in &all {
             assert!(images.present(&hash(image), 4), "it was sent");
             assert!(images.finish(&hash(image), 4).is_ok(), "it was sent");
