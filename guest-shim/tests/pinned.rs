@@ -269,7 +269,10 @@ fn memory_that_is_taken_away_before_it_is_unregistered_is_forgotten() {
     ];
     if let Some(cuda) = guest::enter(name) {
         cuda.begin();
-        let (direct, follows) = (kernel(&cuda, DIRECT.to_bytes_with_nul()), kernel(&cuda, FOLLOWS.to_bytes_with_nul()));
+        let (direct, follows) = (
+            kernel(&cuda, DIRECT.to_bytes_with_nul()),
+            kernel(&cuda, FOLLOWS.to_bytes_with_nul()),
+        );
         for (first, others) in ways {
             let at = mapping();
             launch(&cuda, direct, register(&cuda, at, REGISTERED, 0));
