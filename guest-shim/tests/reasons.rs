@@ -69,7 +69,7 @@ fn a_refused_image_is_told_once_with_the_function_and_the_way_out() {
     }
     let why = "no PTX for \x1b[31mcompute_80\x1b[0m; compile with -arch=x. And more.\nsecond line";
     let said = guest::start(name, &refusing(code, why)).success().stderr;
-    let expected = "vgpu: cuModuleLoadData: no PTX for compute_80; compile with -arch=x [CUDA_ERROR_NO_BINARY_FOR_GPU ";
+    let expected = "vgpu: cuModuleLoadData: no PTX for \u{fffd}[31mcompute_80\u{fffd}[0m; compile with -arch=x [CUDA_ERROR_NO_BINARY_FOR_GPU ";
     let lines = lines(&said);
     assert!(lines.len() == 1 && lines[0].starts_with(expected), "{said}");
 }

@@ -172,7 +172,7 @@ mod tests {
             attempt(
                 "printf 'it failed'; printf 'vgpu: NVML: nobody\\n\\nvgpu: a \\033[1mline\\n' >&2; exit 1"
             ),
-            Err("it failed: nobody; a [1mline".into())
+            Err("it failed: nobody; a \u{fffd}[1mline".into())
         );
         let ended = attempt("kill -9 $$").expect_err("a signal");
         assert!(ended.contains("signal: 9"), "{ended}");

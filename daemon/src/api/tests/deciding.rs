@@ -30,7 +30,10 @@ async fn a_vm_is_explained_and_an_unknown_one_is_not() {
     let explain = host.get("/v1/vms/3/explain").await.json();
     let summary = explain["summary"].as_str().unwrap();
     assert!(summary.contains("1 of 1 (limit sessions)"), "{summary}");
-    assert!(summary.contains("of 16 MiB are pinned"), "{summary}");
+    assert!(
+        summary.contains("the limit is 16 MiB (limit pinned)"),
+        "{summary}"
+    );
 
     let answer = host.get("/v1/vms/99/explain").await;
     assert_eq!(answer.status, 404, "{}", answer.text);
