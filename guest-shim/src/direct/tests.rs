@@ -89,7 +89,7 @@ fn kernels_of_compilers_are_direct() {
     ];
     for text in demo {
         let all = text.matches(".entry").count();
-        assert_eq!(kernels([&text[..]]).len(), all, "{text}");
+        assert_eq!(kernels([text]).len(), all, "{text}");
     }
 }
 
@@ -323,13 +323,13 @@ fn each_kernel_is_looked_at_by_itself_and_nothing_else_is_text() {
         .visible .entry one(.param .u64 a) { { .reg .b64 q; } ret; }
         .entry two(.param .u64 a) { ld.global.u64 q, [a]; st.global.u64 [q], q; }
         .entry three() { /* st */ ret; }";
-    let mut found: Vec<_> = kernels([&text[..]]).into_iter().collect();
+    let mut found: Vec<_> = kernels([text]).into_iter().collect();
     found.sort();
     assert_eq!(found, ["one", "three"]);
     assert!(kernels([""]).is_empty());
     let other = text.replace("ret;", "call helper;");
     assert!(
-        kernels([&text[..], &other]).is_empty(),
+        kernels([text, &other]).is_empty(),
         "of two texts either may be run"
     );
     for at in 0..text.len() {
@@ -345,5 +345,5 @@ fn each_kernel_is_looked_at_by_itself_and_nothing_else_is_text() {
     direct(&format!("mov.b64 {}, y;", deep("x|", "|x")));
     // Of two with one name, both must be.
     let twice = ".entry one() { ret; } .entry one() { call f; }";
-    assert!(kernels([&twice[..]]).is_empty());
+    assert!(kernels([twice]).is_empty());
 }
