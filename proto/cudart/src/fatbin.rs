@@ -3,6 +3,8 @@
 use std::borrow::Cow;
 use std::io::Read as _;
 
+use crate::image::{u16_at, u32_at, u64_at};
+
 /// The kind of an entry with PTX.
 pub const PTX: u16 = 1;
 /// The kind of an entry with machine code: an ELF file.
@@ -107,18 +109,6 @@ impl<'a> Entry<'a> {
             }
         })
     }
-}
-
-fn u16_at(b: &[u8], at: usize) -> Option<u16> {
-    Some(u16::from_le_bytes(b.get(at..at + 2)?.try_into().ok()?))
-}
-
-fn u32_at(b: &[u8], at: usize) -> Option<u32> {
-    Some(u32::from_le_bytes(b.get(at..at + 4)?.try_into().ok()?))
-}
-
-fn u64_at(b: &[u8], at: usize) -> Option<u64> {
-    Some(u64::from_le_bytes(b.get(at..at + 8)?.try_into().ok()?))
 }
 
 #[cfg(test)]

@@ -98,6 +98,21 @@ pub unsafe fn elf_len(base: *const u8, most: u64) -> Option<u64> {
     Some(len)
 }
 
+/// The u16 there, little-endian; `None` past the end.
+pub fn u16_at(b: &[u8], at: usize) -> Option<u16> {
+    Some(u16::from_le_bytes(b.get(at..at + 2)?.try_into().ok()?))
+}
+
+/// The u32 there, little-endian; `None` past the end.
+pub fn u32_at(b: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_le_bytes(b.get(at..at + 4)?.try_into().ok()?))
+}
+
+/// The u64 there, little-endian; `None` past the end.
+pub fn u64_at(b: &[u8], at: usize) -> Option<u64> {
+    Some(u64::from_le_bytes(b.get(at..at + 8)?.try_into().ok()?))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -6,7 +6,9 @@
 //! code is taken where there is no PTX.
 
 use vgpu_cudart::fatbin::{EXACT, Entry, FAMILY, MACHINE_CODE, PTX, entries, runs};
-use vgpu_cudart::image::{self, ELF, FATBIN, LINKED, TILE, WRAPPER, magic, read};
+use vgpu_cudart::image::{
+    self, ELF, FATBIN, LINKED, TILE, WRAPPER, magic, read, u16_at, u32_at, u64_at,
+};
 
 use super::cubin;
 use super::error::CuError;
@@ -224,18 +226,6 @@ fn damaged() -> Refusal {
         CuError::INVALID_IMAGE,
         "the image is damaged: its parts are not where it says".to_owned(),
     )
-}
-
-fn u16_at(b: &[u8], at: usize) -> Option<u16> {
-    Some(u16::from_le_bytes(b.get(at..at + 2)?.try_into().ok()?))
-}
-
-fn u32_at(b: &[u8], at: usize) -> Option<u32> {
-    Some(u32::from_le_bytes(b.get(at..at + 4)?.try_into().ok()?))
-}
-
-fn u64_at(b: &[u8], at: usize) -> Option<u64> {
-    Some(u64::from_le_bytes(b.get(at..at + 8)?.try_into().ok()?))
 }
 
 /// The code of a fatbin for a device: the newest PTX that it can run, or where that will do machine code.
