@@ -4,7 +4,7 @@ mod common;
 
 use std::time::{Duration, Instant};
 
-use common::{Bench, DEADLINE, Policy, Setup, fixture, ok};
+use common::{Bench, DEADLINE, Policy, Setup, fixture, ok, released, runnable, until};
 use vgpu_proto::call::req;
 use vgpu_proto::cuda::{Ctx, CuResult, DevPtr, Func, Stream};
 use vgpu_proto::lease::{Holding, UNLIMITED};
@@ -32,20 +32,6 @@ fn spinner(bench: &mut Bench, name: &str) -> (Ctx, Func) {
     (ctx, bench.guest.function(module, name))
 }
 
-fn runnable(message: &FromWorker) -> Option<(u64, u64)> {
-    match message {
-        FromWorker::Runnable { calls, bytes, .. } => Some((*calls, *bytes)),
-        _ => None,
-    }
-}
-
-fn released(message: &FromWorker) -> Option<(u64, u64)> {
-    match message {
-        FromWorker::Released { epoch, calls, .. } => Some((*epoch, *calls)),
-        _ => None,
-    }
-}
-
 fn ending(message: &FromWorker) -> Option<(u64, u64, u64)> {
     match message {
         FromWorker::Ending {
@@ -61,15 +47,6 @@ fn idle(message: &FromWorker) -> Option<u64> {
     match message {
         FromWorker::Idle { epoch, .. } => Some(*epoch),
         _ => None,
-    }
-}
-
-#[track_caller]
-fn until(what: &str, condition: impl Fn() -> bool) {
-    let since = Instant::now();
-    while !condition() {
-        assert!(since.elapsed() < DEADLINE, "{what}");
-        std::thread::sleep(Duration::from_millis(1));
     }
 }
 

@@ -2,16 +2,14 @@
 
 mod common;
 
-use std::time::{Duration, Instant};
-
-use common::{Bench, DEADLINE, Policy, Setup, fixture, ok};
+use common::{Bench, Policy, Setup, fixture, ok, released, runnable, until};
 use vgpu_proto::call::{Op, req};
 use vgpu_proto::changes::LINE;
 use vgpu_proto::cuda::{DevPtr, Stream};
 use vgpu_proto::frame::Header;
 use vgpu_proto::lease::UNLIMITED;
 use vgpu_proto::limits::HOST_SPACE;
-use vgpu_proto::worker::{FromWorker, ToWorker};
+use vgpu_proto::worker::ToWorker;
 
 /// Of a vgpud that grants only when it is told to.
 fn with(credit: (u64, u64)) -> Bench {
@@ -23,29 +21,6 @@ fn with(credit: (u64, u64)) -> Bench {
         },
         ..Setup::default()
     })
-}
-
-fn runnable(message: &FromWorker) -> Option<(u64, u64)> {
-    match message {
-        FromWorker::Runnable { calls, bytes, .. } => Some((*calls, *bytes)),
-        _ => None,
-    }
-}
-
-fn released(message: &FromWorker) -> Option<(u64, u64)> {
-    match message {
-        FromWorker::Released { epoch, calls, .. } => Some((*epoch, *calls)),
-        _ => None,
-    }
-}
-
-#[track_caller]
-fn until(what: &str, condition: impl Fn() -> bool) {
-    let since = Instant::now();
-    while !condition() {
-        assert!(since.elapsed() < DEADLINE, "{what}");
-        std::thread::sleep(Duration::from_millis(1));
-    }
 }
 
 /// Memory that kernels reach, in a VM that has a limit of bytes.

@@ -225,3 +225,29 @@ pub(crate) use fixture;
 pub fn ok(result: CuResult) {
     assert_eq!(result, CuResult::SUCCESS, "{result}");
 }
+
+/// What waits, as the worker says it: calls and bytes.
+pub fn runnable(message: &FromWorker) -> Option<(u64, u64)> {
+    match message {
+        FromWorker::Runnable { calls, bytes, .. } => Some((*calls, *bytes)),
+        _ => None,
+    }
+}
+
+/// The epoch of a lease that was given back, and the calls that wait.
+pub fn released(message: &FromWorker) -> Option<(u64, u64)> {
+    match message {
+        FromWorker::Released { epoch, calls, .. } => Some((*epoch, *calls)),
+        _ => None,
+    }
+}
+
+/// Waits for a condition.
+#[track_caller]
+pub fn until(what: &str, condition: impl Fn() -> bool) {
+    let since = Instant::now();
+    while !condition() {
+        assert!(since.elapsed() < DEADLINE, "{what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
