@@ -72,6 +72,22 @@ fn they_do_where_the_system_tells_nothing_of_pages() -> Result<()> {
     Ok(())
 }
 
+/// Work that waits for the program, in a stream or in a kernel, holds nothing up for good where credit is short.
+#[test]
+fn they_do_where_credit_is_short() -> Result<()> {
+    let host = one_vm(&Options::default())?;
+    for limits in [
+        "--bytes-per-s=48MiB --bytes-burst=256KiB",
+        "--bytes-per-s=none --calls-per-s=400 --calls-burst=4",
+    ] {
+        host.admin(&format!("vm set 1 {limits}"))?;
+        for (program, name) in parts() {
+            part(&host, program, &[name]).map_err(|e| e.context(limits))?;
+        }
+    }
+    Ok(())
+}
+
 /// The VM's pinned memory is the bound of what its kernels reach on the host.
 #[test]
 fn what_kernels_reach_is_within_the_cap_of_pinned_memory() -> Result<()> {

@@ -46,6 +46,8 @@ impl Run {
 pub struct Flow {
     pub(super) runs: VecDeque<Run>,
     pub(super) ops: u64,
+    /// The numbers of its unfinished waits ([`super::Gate::submitted_wait`]).
+    pub(super) waits: VecDeque<u64>,
     /// When something of it was last seen complete.
     pub(super) completed_at: u64,
     /// When, by prediction, all of it will be complete.

@@ -135,7 +135,9 @@ pub struct Gate {
     /// What was learned beside an overrunner, of what is not known otherwise: forgotten when alone.
     guesses: Option<Box<Predictor>>,
     ops: u64,
-    /// Their weights.
+    /// Unfinished waits for a value in memory: no work of the device's, and perhaps the program's to end.
+    waits: u64,
+    /// Weights of the unfinished operations.
     unfinished_ns: u64,
     /// What they take at most, as far as was seen lately.
     longest_ns: u64,
@@ -167,6 +169,7 @@ impl Gate {
             predictor: Predictor::default(),
             guesses: None,
             ops: 0,
+            waits: 0,
             unfinished_ns: 0,
             longest_ns: 0,
             unknown: 0,
@@ -230,18 +233,14 @@ impl Gate {
         if !lease.beside {
             self.guesses = None;
         }
-        if self.ops == 0 {
-            return if lease.closing {
-                wait(WaitFor::Lease, None)
-            } else {
-                Verdict::Submit(self.predict(work))
-            };
-        }
-        if place <= self.exempt {
+        if self.exempted(place) {
             return Verdict::Submit(self.predict(work));
         }
         if lease.closing {
             return wait(WaitFor::Lease, None);
+        }
+        if self.ops == 0 {
+            return Verdict::Submit(self.predict(work));
         }
         if self.unknown > 0 {
             return wait(WaitFor::Alone, None);
@@ -394,6 +393,21 @@ impl Gate {
         }
     }
 
+    /// A wait for a value in memory was given to the device, as number `number` of its stream. It takes no GPU
+    /// time and holds nothing else back, but what ends it may be work that was not submitted.
+    pub fn submitted_wait(&mut self, now: u64, flow: &mut Flow, number: u64) {
+        if !self.busy() {
+            self.progressed = now;
+        }
+        flow.waits.push_back(number);
+        self.waits += 1;
+    }
+
+    /// Is anything unfinished?
+    fn busy(&self) -> bool {
+        self.ops > 0 || self.waits > 0
+    }
+
     /// Is a marker due behind the stream's last operation? `awaited`: somebody waits for the lease or
     /// for the work, so that completion should be seen soon.
     #[must_use]
@@ -420,6 +434,7 @@ impl Gate {
     /// Everything of the stream up to operation `upto` is complete. To be called once for all markers
     /// that are seen at a time.
     pub fn completed(&mut self, now: u64, flow: &mut Flow, upto: u64) -> Completion {
+        self.waited(now, flow, upto);
         let batch = Batch::of(flow, upto);
         if batch.ops == 0 {
             return Completion::default();
@@ -475,11 +490,28 @@ impl Gate {
         if self.ops == 0 {
             self.unfinished_ns = 0;
             self.longest_ns = 0;
+        }
+        if !self.busy() {
             self.exempt = 0;
         }
         Completion {
             ops: batch.ops,
             surprise,
+        }
+    }
+
+    /// The stream's waits up to operation `upto` are over. That is progress; what others took is not measured by it.
+    fn waited(&mut self, now: u64, flow: &mut Flow, upto: u64) {
+        let over = flow.waits.partition_point(|number| *number <= upto);
+        if over == 0 {
+            return;
+        }
+        flow.waits.drain(..over);
+        self.waits -= over as u64;
+        self.relieved = now;
+        self.reliefs = 0;
+        if !self.busy() {
+            self.exempt = 0;
         }
     }
 
@@ -555,7 +587,8 @@ impl Gate {
         } else {
             STALL_NS
         };
-        (self.ops > 0).then(|| stall.saturating_sub(now.saturating_sub(since)))
+        self.busy()
+            .then(|| stall.saturating_sub(now.saturating_sub(since)))
     }
 
     /// Has the unfinished work made no progress for a millisecond (beside an overrunner: three)? Then
@@ -606,13 +639,14 @@ impl Gate {
     /// Is the operation at this place let in to relieve a stall?
     #[must_use]
     pub fn exempted(&self, place: u64) -> bool {
-        self.ops > 0 && place <= self.exempt
+        self.busy() && place <= self.exempt
     }
 
     /// The device is of no more use: nothing is unfinished any more. The flows are to be dropped, or
     /// replaced by fresh ones.
     pub fn abandon(&mut self) {
         self.ops = 0;
+        self.waits = 0;
         self.unfinished_ns = 0;
         self.longest_ns = 0;
         self.unknown = 0;

@@ -129,3 +129,30 @@ fn after_a_fault_the_gate_is_as_new() {
     assert_eq!(bench.gate.stall_in(bench.now), None);
     assert!(bench.try_submit(0, kernel(9), US, &OPEN));
 }
+
+/// A wait for a value in memory is no work, but the program may be about to end it with work that stands in
+/// another stream, behind more of this one.
+#[test]
+fn a_wait_in_flight_lets_the_work_of_idle_streams_in() {
+    let mut bench = Bench::new(2);
+    bench.now = 50 * MS;
+    bench.gate.submitted_wait(bench.now, &mut bench.flows[0], 1);
+    assert!(!bench.try_submit(1, kernel(1), US, &CLOSING));
+    let waiting = [(1, false), (2, true)].map(|(place, idle)| Waiting { place, idle });
+    assert_eq!(
+        bench.gate.relieve(bench.now, waiting, false),
+        None,
+        "not yet"
+    );
+    bench.now += STALL_NS;
+    assert_eq!(bench.gate.relieve(bench.now, waiting, false), Some(2));
+    assert!(bench.gate.exempted(1));
+    assert!(bench.try_submit(1, kernel(1), US, &CLOSING));
+    bench.drain();
+    assert!(bench.gate.exempted(2), "the wait is still in flight");
+    bench.gate.completed(bench.now, &mut bench.flows[0], 1);
+    assert!(!bench.gate.exempted(2));
+    assert_eq!(bench.gate.stall_in(bench.now), None);
+    assert!(!bench.try_submit(1, kernel(1), US, &CLOSING));
+    assert!(bench.try_submit(1, kernel(1), US, &OPEN));
+}

@@ -273,7 +273,13 @@ impl Session {
                 result
             }
             Work::WriteWord(word) => write_word(&driver, word),
-            Work::WaitWord(word) => wait_word(&driver, word),
+            Work::WaitWord(word) => {
+                match wait_word(&driver, word) {
+                    Ok(()) => self.submitted_wait(now, stream),
+                    Err(code) => self.failed(item, code),
+                }
+                return Step::Done;
+            }
             // Recordings that name it are with a helper just now: it goes as memory of no stream does.
             Work::Free { memory, charged } if self.graphs.building > 0 => {
                 self.free_behind(stream, memory, charged);

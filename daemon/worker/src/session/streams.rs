@@ -224,6 +224,15 @@ impl Session {
         }
     }
 
+    /// As [`Session::submitted`], for a wait for a value in memory.
+    pub(super) fn submitted_wait(&mut self, now: u64, id: u64) {
+        let number = self.submitted(id);
+        let Streams { table, gate, .. } = &mut self.streams;
+        if let Some(stream) = table.get_mut(id) {
+            gate.submitted_wait(now, &mut stream.flow, number);
+        }
+    }
+
     /// Enough without a marker that one is due, so that the window can move? `awaited`: somebody waits
     /// for the lease or for the work.
     pub(super) fn marker_due(&self, id: u64, awaited: bool) -> bool {
