@@ -84,6 +84,12 @@ fn bytes_are_capped_over_all_programs_and_a_large_copy_pays_afterwards() -> Resu
     }
     // 60 MB in both directions, of which 1 MiB at once and one copy of each program on credit: 54.9 MB.
     assert!(start.elapsed() >= Duration::from_millis(2_600));
+    let events = host.admin("events --vm-id=1")?;
+    assert!(
+        events.contains("by its limit of bytes per second"),
+        "{events}"
+    );
+    assert!(!events.contains("by its limit of calls"), "{events}");
     Ok(())
 }
 

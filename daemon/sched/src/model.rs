@@ -293,6 +293,7 @@ pub(crate) struct VmCounters {
     pub(crate) wait_ns: u64,
     pub(crate) throttled_ns: u64,
     pub(crate) rate_limited: u64,
+    pub(crate) rate_limited_by: Option<Cap>,
     pub(crate) grants: u64,
     pub(crate) kills: u64,
     pub(crate) soft_limits: u64,

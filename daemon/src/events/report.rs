@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use vgpu_proto::api::{EventKind, Severity};
 use vgpu_proto::text::printable;
+use vgpu_sched::Cap;
 
 use super::journal::{Draft, GpuNote, QuarantineNote, VmNote};
 
@@ -154,8 +155,8 @@ pub enum Report {
     RateLimited {
         /// The VM.
         vm_id: u32,
-        /// Which limit (`calls`, `bytes`, `gpu_time`).
-        what: &'static str,
+        /// The limit.
+        cap: Cap,
     },
     /// A GPU takes nothing more until it was checked. It stays so over restarts.
     GpuSuspect {
@@ -334,13 +335,17 @@ impl Report {
                     format!("Refused {}: {}", clean(&peer), clean(&message)),
                 )
             },
-            Self::RateLimited { vm_id, what } => Draft {
-                label: what,
+            Self::RateLimited { vm_id, cap } => Draft {
+                label: match cap {
+                    Cap::Calls => "calls",
+                    Cap::Bytes => "bytes",
+                    Cap::GpuTime => "gpu_time",
+                },
                 ..Draft::vm(
                     EventKind::RateLimited,
                     Severity::Info,
                     vm_id,
-                    format!("VM {vm_id} is held back by its {what} limit"),
+                    format!("VM {vm_id} is held back by its limit of {}", cap.name()),
                 )
             },
             Self::GpuSuspect { gpu_uuid, reason } => Draft::gpu(

@@ -2,6 +2,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use vgpu_proto::api::VmUsage;
+use vgpu_sched::Cap;
 
 use super::*;
 
@@ -32,7 +33,7 @@ fn a_flood_of_one_kind_is_listed_in_part_and_counted_in_full() {
     // Another VM's events are not held back by that.
     sink.report(Report::RateLimited {
         vm_id: 3,
-        what: "calls",
+        cap: Cap::Calls,
     });
     assert_eq!(
         journal
@@ -63,7 +64,7 @@ fn memory_is_bounded_when_nothing_can_be_saved() {
     for vm_id in 0..10_000 {
         sink.report(Report::RateLimited {
             vm_id,
-            what: "calls",
+            cap: Cap::Calls,
         });
     }
     assert_eq!(journal.lost(), 10_000 - 4_096);

@@ -283,20 +283,9 @@ impl Actor {
         if delta == UsageDelta::default() {
             return;
         }
-        if delta.add.rate_limited > 0 {
-            let what = match stats.waiting {
-                Some(WaitReason::RateLimit {
-                    cap: Cap::Bytes, ..
-                }) => "bytes",
-                Some(WaitReason::RateLimit {
-                    cap: Cap::GpuTime, ..
-                }) => "gpu_time",
-                _ => "calls",
-            };
-            self.events.report(Report::RateLimited {
-                vm_id: vm.vm_id,
-                what,
-            });
+        if let Some(cap) = stats.rate_limited_by.filter(|_| delta.add.rate_limited > 0) {
+            let vm_id = vm.vm_id;
+            self.events.report(Report::RateLimited { vm_id, cap });
         }
         delta.debt_ns = Some(stats.debt_ns);
         self.events.usage(vm.vm_id, vm.generation, &delta);

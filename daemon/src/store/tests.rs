@@ -8,6 +8,7 @@ use vgpu_proto::api::{
     AssignRequest, EventKind, MoveRequest, PoolCreate, Priority, QuarantineRequest,
     RegisterRequest, Severity, VmIds, VmPatch, VmState, VmUsage,
 };
+use vgpu_sched::Cap;
 
 use super::*;
 use crate::events::{EventSink, Report};
@@ -477,7 +478,7 @@ fn events_are_read_from_memory_and_disk_alike() {
     for vm_id in 0..5_000 {
         sink.report(Report::RateLimited {
             vm_id,
-            what: "calls",
+            cap: Cap::Calls,
         });
     }
     // More than the ring holds: the first ones must come from the disk, if they were saved in time;

@@ -65,8 +65,9 @@ impl Scheduler {
         };
         let was = vm.throttle.is_some();
         vm.throttle = held_back(vm, turn, now);
-        if vm.throttle.is_some() && !was {
+        if let Some(throttle) = vm.throttle.filter(|_| !was) {
             vm.count.rate_limited += 1;
+            vm.count.rate_limited_by = Some(throttle.cap);
         }
         self.arm_vm(id);
     }

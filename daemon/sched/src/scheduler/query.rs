@@ -37,6 +37,7 @@ impl Scheduler {
             wait_ns: vm.count.wait_ns + more(Phase::Waiting),
             throttled_ns: vm.count.throttled_ns + more(Phase::Throttled),
             rate_limited: vm.count.rate_limited,
+            rate_limited_by: vm.count.rate_limited_by,
             grants: vm.count.grants,
             kills: vm.count.kills,
             soft_limits: vm.count.soft_limits,
