@@ -14,6 +14,7 @@ import subprocess
 
 import cuda_samples
 import pytest
+import vgpu_events
 
 WAIVED = 2
 BUILDS = pathlib.Path(os.environ["VGPU_SAMPLES"])
@@ -47,9 +48,10 @@ def normalised(text):
 
 def run(program, env):
     """Runs a program to its end; exit status and output. What it started goes with it."""
-    process = subprocess.Popen([f"./{program.name}"], cwd=program.parent, env=env, stdin=subprocess.DEVNULL,
-                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace",
-                               start_new_session=True)
+    command = [f"./{program.name}", *cuda_samples.OPTIONS.get(NAME, [])]
+    process = subprocess.Popen(command, cwd=program.parent, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                               stderr=subprocess.PIPE, text=True, errors="replace", start_new_session=True,
+                               preexec_fn=vgpu_events.end_with_parent)
     try:
         out, err = process.communicate()
     finally:

@@ -7,12 +7,22 @@ VGPU_EVENTS: the file, one JSON object a line. VGPU_DONE: a file with the tests 
 VGPU_IMPORT: a module to import before pytest collects.
 """
 
+import ctypes
 import importlib
 import json
 import os
+import signal
 
 import pytest
 
+
+def end_with_parent():
+    """The process ends with the one that started it, which may itself be killed: nobody else would end it."""
+    PR_SET_PDEATHSIG = 1
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+end_with_parent()
 _events = open(os.environ["VGPU_EVENTS"], "a", buffering=1, encoding="utf-8")
 _reports = {}
 

@@ -154,10 +154,11 @@ unsafe fn wrapped(pointer: *const u8, target: Target) -> Result<Vec<u8>, Refusal
         _ => unsafe { code_at(data, target) },
     };
     match found {
-        Err((CuError::NO_BINARY_FOR_GPU, why)) if version == LINKED && !list.is_null() => {
+        Err(missing)
+            if missing.0 == CuError::NO_BINARY_FOR_GPU && version == LINKED && !list.is_null() =>
+        {
             // SAFETY: the array of a wrapper of this version.
-            unsafe { relinked(list, target) }
-                .map_err(|(code, also)| (code, format!("{why}; {also}")))
+            unsafe { relinked(list, target) }?.ok_or(missing)
         }
         found => found,
     }
@@ -176,11 +177,12 @@ pub fn part_ptx(fatbin: &[u8], cc: (u32, u32)) -> Result<Option<Vec<u8>>, Refusa
     }
 }
 
-/// Links the PTX of the fatbins that a program's device code was linked of.
+/// Links the PTX of the fatbins that a program's device code was linked of; `None` where none of them has any for the
+/// device.
 ///
 /// # Safety
 /// `list` is an array of pointers to whole fatbins that ends with null.
-unsafe fn relinked(list: *const *const u8, target: Target) -> Result<Vec<u8>, Refusal> {
+unsafe fn relinked(list: *const *const u8, target: Target) -> Result<Option<Vec<u8>>, Refusal> {
     let mut inputs = Vec::new();
     for n in 0.. {
         // SAFETY: the array goes on up to its null.
@@ -199,7 +201,7 @@ unsafe fn relinked(list: *const *const u8, target: Target) -> Result<Vec<u8>, Re
         inputs.extend(text.map(|text| Input { name, text }));
     }
     if inputs.is_empty() {
-        return Err(no_binary("no part of the program has PTX for the device"));
+        return Ok(None);
     }
     let parsed = inputs
         .iter()
@@ -208,7 +210,7 @@ unsafe fn relinked(list: *const *const u8, target: Target) -> Result<Vec<u8>, Re
     let mut image = linker::pack(&inputs, &linked, None);
     // The NUL at its end.
     image.pop();
-    Ok(image)
+    Ok(Some(image))
 }
 
 /// # Safety
