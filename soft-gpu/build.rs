@@ -1,8 +1,8 @@
 //! Completes the library's exports from the committed name lists.
 //!
 //! Every name of `symbols.txt` (of `vgpu-proto`) that no `exports!` block in `src/capi/` serves becomes
-//! a stub that returns CUDA_ERROR_NOT_SUPPORTED, so that no client meets a missing symbol; the served
-//! rows of `procs.txt` become the table of cuGetProcAddress. Also sets the SONAME.
+//! a stub that returns CUDA_ERROR_NOT_SUPPORTED, so that no client meets a missing symbol. Every row of
+//! `procs.txt` becomes a row of the table of cuGetProcAddress, with whether it is served. Also sets the SONAME.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -74,7 +74,7 @@ fn table(procs: &str, served: &BTreeMap<String, String>) -> String {
     for line in procs.lines() {
         let f: Vec<&str> = line.split(' ').collect();
         let [base, version, flags, symbol] = f[..] else {
-            continue;
+            panic!("procs.txt: not a row of four words: {line}");
         };
         let module = served.get(symbol).map_or("stubs", String::as_str);
         let _ = writeln!(

@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Map, Value, json};
+use vgpu_cudart::fatbin::{PTX, entry, pack};
 
 use crate::cuda::{Program, Shape};
 
@@ -294,19 +295,7 @@ const WRITE: &CStr = c".version 7.0
 
 /// A fatbin with PTX for sm_70 alone, in the form that nvcc embeds.
 fn fatbin(text: &CStr) -> Vec<u8> {
-    const HEADER: u32 = 64;
-    let text = text.to_bytes_with_nul();
-    let mut entry = vec![0; HEADER as usize];
-    entry[0] = 1; // PTX
-    entry[4..8].copy_from_slice(&HEADER.to_le_bytes());
-    entry[8..16].copy_from_slice(&(text.len() as u64).to_le_bytes());
-    entry[28..32].copy_from_slice(&70_u32.to_le_bytes());
-    entry.extend_from_slice(text);
-    let mut fatbin = 0xba55_ed50_u32.to_le_bytes().to_vec();
-    fatbin.extend([1, 0, 16, 0]);
-    fatbin.extend_from_slice(&(entry.len() as u64).to_le_bytes());
-    fatbin.extend_from_slice(&entry);
-    fatbin
+    pack(&[entry(PTX, 70, 0, text.to_bytes_with_nul(), 0)])
 }
 
 /// Rows of [`Set::Pinned`], each with `_base` without such memory.

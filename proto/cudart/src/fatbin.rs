@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::io::Read as _;
 
-use crate::image::{u16_at, u32_at, u64_at};
+use crate::image::{FATBIN, u16_at, u32_at, u64_at};
 
 /// The kind of an entry with PTX.
 pub const PTX: u16 = 1;
@@ -13,8 +13,10 @@ pub const MACHINE_CODE: u16 = 2;
 pub const EXACT: u64 = 0x10_0000;
 /// For the capabilities of this major number from this one on (`sm_100f`), also of PTX.
 pub const FAMILY: u64 = 0x20_0000;
-const LZ4: u64 = 0x2000;
-const ZSTD: u64 = 0x8000;
+/// Compressed as an LZ4 block.
+pub const LZ4: u64 = 0x2000;
+/// Compressed as a zstd frame.
+pub const ZSTD: u64 = 0x8000;
 /// An LZ4 block grows by this factor at most: a byte of a match's length stands for 255 bytes.
 const LZ4_GROWTH: usize = 255;
 
@@ -111,29 +113,43 @@ impl<'a> Entry<'a> {
     }
 }
 
+/// A fatbin's entry, for tests and benchmarks: its payload as it is, with the bytes that it has once decompressed.
+#[must_use]
+pub fn entry(kind: u16, sm: u32, flags: u64, payload: &[u8], uncompressed: u64) -> Vec<u8> {
+    let mut entry = vec![0; 64];
+    let padded = payload.len().next_multiple_of(8);
+    entry[0..2].copy_from_slice(&kind.to_le_bytes());
+    entry[4..8].copy_from_slice(&64_u32.to_le_bytes());
+    entry[8..16].copy_from_slice(&(padded as u64).to_le_bytes());
+    entry[16..20].copy_from_slice(&(payload.len() as u32).to_le_bytes());
+    entry[28..32].copy_from_slice(&sm.to_le_bytes());
+    entry[40..48].copy_from_slice(&flags.to_le_bytes());
+    entry[56..64].copy_from_slice(&uncompressed.to_le_bytes());
+    entry.extend_from_slice(payload);
+    entry.resize(64 + padded, 0);
+    entry
+}
+
+/// A fatbin of entries, for tests and benchmarks.
+#[must_use]
+pub fn pack(entries: &[Vec<u8>]) -> Vec<u8> {
+    let body = entries.concat();
+    let mut fatbin = FATBIN.to_le_bytes().to_vec();
+    fatbin.extend([1, 0, 16, 0]);
+    fatbin.extend_from_slice(&(body.len() as u64).to_le_bytes());
+    fatbin.extend_from_slice(&body);
+    fatbin
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::image::FATBIN;
 
     const MOST: usize = 1 << 20;
 
     /// A fatbin with one entry of PTX.
     fn fatbin(flags: u64, payload: &[u8], uncompressed: u64) -> Vec<u8> {
-        let mut e = vec![0; 64];
-        e[0..2].copy_from_slice(&PTX.to_le_bytes());
-        e[4..8].copy_from_slice(&64_u32.to_le_bytes());
-        e[8..16].copy_from_slice(&(payload.len() as u64).to_le_bytes());
-        e[16..20].copy_from_slice(&(payload.len() as u32).to_le_bytes());
-        e[28..32].copy_from_slice(&80_u32.to_le_bytes());
-        e[40..48].copy_from_slice(&flags.to_le_bytes());
-        e[56..64].copy_from_slice(&uncompressed.to_le_bytes());
-        e.extend_from_slice(payload);
-        let mut f = FATBIN.to_le_bytes().to_vec();
-        f.extend([1, 0, 16, 0]);
-        f.extend_from_slice(&(e.len() as u64).to_le_bytes());
-        f.extend_from_slice(&e);
-        f
+        pack(&[entry(PTX, 80, flags, payload, uncompressed)])
     }
 
     fn text(fatbin: &[u8]) -> Option<Vec<u8>> {

@@ -38,6 +38,7 @@ pub type Error = u32;
 mod code {
     pub(crate) const SUCCESS: u32 = 0;
     pub(crate) const INVALID_VALUE: u32 = 1;
+    pub(crate) const INVALID_DEVICE: u32 = 101;
     pub(crate) const INVALID_CONTEXT: u32 = 201;
     pub(crate) const INVALID_HANDLE: u32 = 400;
     pub(crate) const NOT_SUPPORTED: u32 = 801;

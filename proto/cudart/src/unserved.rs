@@ -43,6 +43,8 @@ pub enum Check {
 
 use Check::*;
 
+use crate::code;
+
 /// Symbols (without `_ptds`, `_ptsz`), and what they check, in this order.
 const CHECKS: &[(&[&str], &[Check])] = &[
     (&["cuDeviceGetLuid"], &[Value(0), Value(1), Device(2)]),
@@ -239,29 +241,25 @@ pub fn wrong(
     devices: u32,
     peek: impl Fn(u64) -> u64,
 ) -> Option<u32> {
-    const VALUE: u32 = 1;
-    const DEVICE: u32 = 101;
-    const CONTEXT: u32 = 201;
-    const HANDLE: u32 = 400;
     let name = symbol.trim_end_matches("_ptds").trim_end_matches("_ptsz");
     let row = CHECKS.iter().find(|(symbols, _)| symbols.contains(&name))?;
     let of = |n: usize| arguments.get(n).copied().unwrap_or_default();
     row.1.iter().find_map(|check| {
-        let (holds, code) = match *check {
-            Check::Value(n) => (of(n) != 0, VALUE),
-            Check::Count(n) => (of(n) as u32 != 0, VALUE),
-            Check::Handle(n) => (of(n) != 0, HANDLE),
-            Check::Context(n) => (of(n) != 0, CONTEXT),
+        let (holds, refusal) = match *check {
+            Check::Value(n) => (of(n) != 0, code::INVALID_VALUE),
+            Check::Count(n) => (of(n) as u32 != 0, code::INVALID_VALUE),
+            Check::Handle(n) => (of(n) != 0, code::INVALID_HANDLE),
+            Check::Context(n) => (of(n) != 0, code::INVALID_CONTEXT),
             // An int: the upper half of its word is anything.
-            Check::Device(n) => ((of(n) as u32) < devices, DEVICE),
-            Check::OneOf(n, known) => (known.contains(&(of(n) as u32)), VALUE),
-            Check::KindOf(n, known) => (known.contains(&(peek(of(n)) as u32)), VALUE),
-            Check::HandleIn(n) => (peek(of(n)) != 0, HANDLE),
-            Check::ContextIn(n) => (peek(of(n)) != 0, CONTEXT),
-            Check::ValueIn(n) => (peek(of(n)) != 0, VALUE),
-            Check::Nothing => (false, VALUE),
+            Check::Device(n) => ((of(n) as u32) < devices, code::INVALID_DEVICE),
+            Check::OneOf(n, known) => (known.contains(&(of(n) as u32)), code::INVALID_VALUE),
+            Check::KindOf(n, known) => (known.contains(&(peek(of(n)) as u32)), code::INVALID_VALUE),
+            Check::HandleIn(n) => (peek(of(n)) != 0, code::INVALID_HANDLE),
+            Check::ContextIn(n) => (peek(of(n)) != 0, code::INVALID_CONTEXT),
+            Check::ValueIn(n) => (peek(of(n)) != 0, code::INVALID_VALUE),
+            Check::Nothing => (false, code::INVALID_VALUE),
         };
-        (!holds).then_some(code)
+        (!holds).then_some(refusal)
     })
 }
 

@@ -4,6 +4,8 @@
 //! Numbers are CUdevice_attribute of cuda.h; values are public figures of the architecture (CUDA
 //! programming guide, "Compute Capabilities").
 
+use crate::exec::contract::MULTIPROCESSORS;
+
 /// Threads a block.
 pub const MAX_THREADS_PER_BLOCK: u32 = 1024;
 /// Largest block dimensions.
@@ -14,8 +16,6 @@ pub const MAX_GRID: [u32; 3] = [0x7fff_ffff, 65535, 65535];
 pub const SHARED_PER_BLOCK: u32 = 48 << 10;
 /// Registers a block and a multiprocessor.
 pub const REGISTERS: u32 = 65536;
-/// Multiprocessors: cooperative launches are bounded by it, and occupancy counts with it.
-pub const MULTIPROCESSORS: u32 = 16;
 /// Threads a warp.
 pub const WARP: u32 = 32;
 /// cuMemAllocPitch rounds widths up to this.

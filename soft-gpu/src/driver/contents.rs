@@ -1,7 +1,6 @@
-//! What bytes are told as in a digest: the values at two places of the polynomial whose coefficients they are, modulo a
-//! prime. The values of two pieces together follow from theirs and their lengths, which no ordinary hash offers: a
-//! daemon may cut a copy. Bytes that differ anyhow have the same values by a chance of about 1 in 2^61 / length,
-//! for each place.
+//! The hash of copied bytes in a digest: a polynomial with the bytes as coefficients, modulo 2^61 - 1, at two points. The
+//! hash of two pieces in a row follows from theirs and their lengths, so a copy that a daemon cut hashes as the whole.
+//! Different bytes have the same value at a point by a chance of about length / 2^61.
 
 use std::fmt;
 use std::str::FromStr;

@@ -11,13 +11,11 @@ use object::LittleEndian;
 use object::elf::{FileHeader64, SHT_SYMTAB, STT_FUNC, STT_OBJECT};
 use object::read::elf::{FileHeader as _, SectionHeader as _, SectionTable, Sym as _, SymbolTable};
 
+use super::attributes::REGISTERS;
 use super::error::CuError;
 use super::image::Refusal;
 use super::program::Program;
 use crate::exec::contract::{GlobalVar, KernelInfo};
-
-/// How an ELF file begins.
-pub const MAGIC: &[u8] = b"\x7fELF";
 
 /// Bits of a symbol's `st_other`.
 const MANAGED: u8 = 0x04;
@@ -38,8 +36,6 @@ mod attribute {
 const SIZED: u8 = 4;
 /// Most bytes of parameters that a kernel of any device has.
 const MOST_PARAMETERS: usize = 1 << 15;
-/// Registers of a multiprocessor.
-const REGISTERS: u32 = 1 << 16;
 
 type Elf = FileHeader64<LittleEndian>;
 const ENDIAN: LittleEndian = LittleEndian;

@@ -31,9 +31,15 @@ const MOST_NAMES: usize = 256;
 
 struct Sink {
     prefix: PathBuf,
-    /// `None` before the first line, and after one that could not be written.
-    file: Mutex<Option<File>>,
-    broken: OnceLock<()>,
+    state: Mutex<State>,
+}
+
+enum State {
+    /// Before the first line.
+    Unmade,
+    Open(File),
+    /// A line could not be written: the digest ends.
+    Broken,
 }
 
 static SINK: OnceLock<Sink> = OnceLock::new();
@@ -46,33 +52,27 @@ pub fn begin(prefix: Option<&Path>) {
     if let Some(prefix) = prefix {
         let _ = SINK.set(Sink {
             prefix: prefix.to_owned(),
-            file: Mutex::new(None),
-            broken: OnceLock::new(),
+            state: Mutex::new(State::Unmade),
         });
     }
 }
 
 impl Sink {
     fn write(&self, line: &str) {
-        let mut file = lock(&self.file);
-        if self.broken.get().is_some() {
-            return;
-        }
-        let made = match file.take() {
-            Some(open) => Ok(open),
-            None => self.make(),
+        let mut state = lock(&self.state);
+        let made = match std::mem::replace(&mut *state, State::Broken) {
+            State::Broken => return,
+            State::Open(file) => Ok(file),
+            State::Unmade => self.make(),
         };
         // One write a line: what is there of an ended process is whole.
-        let written = made.and_then(|mut open| open.write_all(line.as_bytes()).map(|()| open));
-        match written {
-            Ok(open) => *file = Some(open),
-            Err(e) => {
-                let _ = self.broken.set(());
-                let prefix = self.prefix.display();
-                eprintln!(
-                    "soft-gpu: SOFT_GPU_DIGEST: no (whole) digest is written to {prefix}.N: {e}"
-                );
-            }
+        match made.and_then(|mut file| file.write_all(line.as_bytes()).map(|()| file)) {
+            Ok(file) => *state = State::Open(file),
+            Err(e) => eprintln!(
+                "soft-gpu: SOFT_GPU_DIGEST: the digest at {}.N is missing or incomplete: {e}; name a directory that this \
+                 process may write, with room",
+                self.prefix.display()
+            ),
         }
     }
 

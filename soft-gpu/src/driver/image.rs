@@ -292,31 +292,7 @@ fn missing(all: &[Entry<'_>], (major, minor): (u32, u32)) -> Refusal {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn entry(kind: u16, sm: u32, flags: u64, payload: &[u8], uncompressed: u64) -> Vec<u8> {
-        let mut e = vec![0; 64];
-        e[0..2].copy_from_slice(&kind.to_le_bytes());
-        e[4..8].copy_from_slice(&64u32.to_le_bytes());
-        let padded = payload.len().next_multiple_of(8);
-        e[8..16].copy_from_slice(&(padded as u64).to_le_bytes());
-        e[16..20].copy_from_slice(&(payload.len() as u32).to_le_bytes());
-        e[28..32].copy_from_slice(&sm.to_le_bytes());
-        e[40..48].copy_from_slice(&flags.to_le_bytes());
-        e[56..64].copy_from_slice(&uncompressed.to_le_bytes());
-        e.extend_from_slice(payload);
-        e.resize(64 + padded, 0);
-        e
-    }
-
-    fn fatbin(entries: &[Vec<u8>]) -> Vec<u8> {
-        let body: Vec<u8> = entries.concat();
-        let mut f = FATBIN.to_le_bytes().to_vec();
-        f.extend_from_slice(&1u16.to_le_bytes());
-        f.extend_from_slice(&16u16.to_le_bytes());
-        f.extend_from_slice(&(body.len() as u64).to_le_bytes());
-        f.extend_from_slice(&body);
-        f
-    }
+    use vgpu_cudart::fatbin::{ZSTD, entry, pack};
 
     const CUBIN: &[u8] = include_bytes!("../../fixtures/machine/kinds.13.cubin");
 
@@ -337,8 +313,8 @@ mod tests {
     /// What is taken of a fatbin with such entries.
     #[test]
     fn the_entry_is_the_one_that_a_driver_takes() {
-        let ptx = |sm, flags, text: &[u8]| entry(1, sm, flags, text, 0);
-        let f = fatbin(&[
+        let ptx = |sm, flags, text: &[u8]| entry(PTX, sm, flags, text, 0);
+        let f = pack(&[
             ptx(80, 0, b"80"),
             ptx(90, EXACT, b"90a"),
             ptx(90, 0, b"90"),
@@ -361,8 +337,11 @@ mod tests {
 
     #[test]
     fn machine_code_is_taken_where_asked_and_where_it_runs() {
-        let (elf, ptx) = (entry(2, 80, 0, CUBIN, 0), entry(1, 70, 0, b"70", 0));
-        let machine = fatbin(std::slice::from_ref(&elf));
+        let (elf, ptx) = (
+            entry(MACHINE_CODE, 80, 0, CUBIN, 0),
+            entry(PTX, 70, 0, b"70", 0),
+        );
+        let machine = pack(std::slice::from_ref(&elf));
         let taken = |t| fatbin_code(&machine, t).map_err(|e| e.0);
         let none = CuError::NO_BINARY_FOR_GPU;
         assert_eq!(taken(at(8, 0)), Err(none));
@@ -372,11 +351,11 @@ mod tests {
         assert_eq!(taken(skipping(9, 0)), Err(none), "another major number");
         let level = ruzstd::encoding::CompressionLevel::Fastest;
         let packed = ruzstd::encoding::compress_to_vec(CUBIN, level);
-        let packed = fatbin(&[entry(2, 80, 0x8000, &packed, CUBIN.len() as u64)]);
+        let packed = pack(&[entry(MACHINE_CODE, 80, ZSTD, &packed, CUBIN.len() as u64)]);
         let unpacked = fatbin_code(&packed, skipping(8, 0));
         assert_eq!(unpacked.as_deref(), Ok(CUBIN));
         // What can be computed is.
-        let both = fatbin(&[elf, ptx]);
+        let both = pack(&[elf, ptx]);
         assert_eq!(
             fatbin_code(&both, skipping(8, 0)).as_deref(),
             Ok(&b"70"[..])
@@ -397,17 +376,17 @@ mod tests {
     #[test]
     fn parts_of_a_linked_program_are_linked_again() {
         const HEAD: &str = ".version 7.0\n.target sm_70\n.address_size 64\n";
-        let part = |text: &str| fatbin(&[entry(1, 70, 0, format!("{HEAD}{text}").as_bytes(), 0)]);
+        let part = |text: &str| pack(&[entry(PTX, 70, 0, format!("{HEAD}{text}").as_bytes(), 0)]);
         // As nvcc links NVIDIA's library of the device runtime: machine code for some architectures, PTX for others.
         let parts = [
             part(".extern .func f();\n.visible .entry k() { call f; ret; }"),
-            fatbin(&[entry(2, 80, 0, CUBIN, 0)]),
+            pack(&[entry(MACHINE_CODE, 80, 0, CUBIN, 0)]),
             part(
                 ".extern .func __cuda_syscall_a();\n.visible .func b() { call __cuda_syscall_a; ret; }",
             ),
             part(".visible .func f() { ret; }"),
         ];
-        let linked = fatbin(&[entry(2, 80, 0, CUBIN, 0)]);
+        let linked = pack(&[entry(MACHINE_CODE, 80, 0, CUBIN, 0)]);
         let mut list = parts.each_ref().map(|part| part.as_ptr()).to_vec();
         list.push(std::ptr::null());
         let mut wrapper = Vec::new();
@@ -429,11 +408,11 @@ mod tests {
 
     #[test]
     fn picks_the_newest_ptx_that_fits() {
-        let f = fatbin(&[
-            entry(2, 80, 0, b"elf", 0),
-            entry(1, 70, 0, b"old\0", 0),
-            entry(1, 80, 0, b"right\0", 0),
-            entry(1, 90, 0, b"new\0", 0),
+        let f = pack(&[
+            entry(MACHINE_CODE, 80, 0, b"elf", 0),
+            entry(PTX, 70, 0, b"old\0", 0),
+            entry(PTX, 80, 0, b"right\0", 0),
+            entry(PTX, 90, 0, b"new\0", 0),
         ]);
         assert_eq!(fatbin_ptx(&f, (8, 0)).as_deref(), Ok(&b"right"[..]));
         assert_eq!(
@@ -459,7 +438,7 @@ mod tests {
 
     #[test]
     fn damaged_fatbins_are_refused_not_read() {
-        let good = fatbin(&[entry(1, 80, 0, b"text\0", 0)]);
+        let good = pack(&[entry(PTX, 80, 0, b"text\0", 0)]);
         for cut in 17..good.len() {
             assert!(fatbin_ptx(&good[..cut], (8, 0)).is_err(), "cut at {cut}");
         }

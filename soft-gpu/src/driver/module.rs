@@ -4,6 +4,8 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
+use vgpu_cudart::image::{ELF, u32_at};
+
 use super::attributes::{Limits, SHARED_PER_BLOCK};
 use super::context::{self, Context};
 use super::cubin;
@@ -92,7 +94,7 @@ pub fn translate(
     if ptx[..end].trim_ascii().is_empty() {
         return Err((CuError::INVALID_IMAGE, "the image is empty".to_owned()));
     }
-    if ptx.starts_with(cubin::MAGIC) {
+    if u32_at(ptx, 0) == Some(ELF) {
         let mut program = cubin::program(ptx)?;
         bound_registers(&mut program, registers);
         return Ok(program);

@@ -1,7 +1,7 @@
 //! Parts of a device: sets of its multiprocessors, and the two ways to split one.
 
-use super::attributes::MULTIPROCESSORS;
 use super::error::{CuError, Result};
+use crate::exec::contract::MULTIPROCESSORS;
 
 /// A set of a device's multiprocessors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -5,8 +5,8 @@
 //! the device and handles, of which programs leave parts everywhere, are not the same in each process then either.
 //!
 //! Only a thread's own stack is overwritten. Programs call on others too (`makecontext`, fibers, signal handlers), below
-//! which other data lies. A stack that a program puts into its thread's own cannot be told apart from it: do
-//! not record such programs: their data would be overwritten.
+//! which other data lies. A stack that a program puts into its thread's own cannot be told apart from it, so its data
+//! would be overwritten: do not record such programs.
 
 #[cfg(target_arch = "x86_64")]
 use std::cell::Cell;

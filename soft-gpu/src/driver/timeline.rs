@@ -13,9 +13,9 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::attributes::MULTIPROCESSORS;
 use super::part::Part;
 use super::sync::{lock, now_ns};
+use crate::exec::contract::MULTIPROCESSORS;
 
 /// When each multiprocessor is free on the timeline, for kernels of this process that last.
 #[derive(Debug, Default)]

@@ -33,6 +33,9 @@ pub struct ArenaView {
     pub outside: Option<&'static Outside>,
 }
 
+/// Multiprocessors of a device: cooperative launches are bounded by it, and occupancy counts with it.
+pub const MULTIPROCESSORS: u32 = 16;
+
 /// Bytes a granule; allocations are multiples of it, so a stray access past the end is seen when
 /// it crosses into a dead granule.
 pub const GRANULE: u64 = 512;

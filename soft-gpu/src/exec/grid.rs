@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::block::{Block, Progress, Shape, dynamic_base};
-use super::contract::{Device, Fault, Launch, RunStats, TURN_INSTRUCTIONS};
+use super::contract::{Device, Fault, Launch, MULTIPROCESSORS, RunStats, TURN_INSTRUCTIONS};
 use super::env::Env;
 use super::meter::Meter;
 use super::program::{FuncInfo, Program};
@@ -27,13 +27,15 @@ const MOST_RUNNING: u64 = 1 << 30;
 /// blocks beside each other wherever a GPU has room for them. So further blocks begin beside it.
 const LONG_BLOCK: u64 = 1_000_000;
 
-/// Instructions of the blocks that have begun between two further ones, and of a block in its turn.
+/// After this many instructions without an end of a block, one more block of the launch begins.
 const NEXT_BLOCK: u64 = 200_000;
+
+/// Instructions that a block runs before the next one of its thread has its turn.
 const SHORT_TURN: u64 = TURN_INSTRUCTIONS / 4;
 
-/// The threads and blocks that the 16 multiprocessors hold at once at most, of whatever compute capability.
-const MOST_THREADS: u64 = 16 * 2048;
-const MOST_BLOCKS: u64 = 16 * 32;
+/// The threads and blocks that the multiprocessors hold at once at most, of whatever compute capability.
+const MOST_THREADS: u64 = MULTIPROCESSORS as u64 * 2048;
+const MOST_BLOCKS: u64 = MULTIPROCESSORS as u64 * 32;
 
 /// Memory that all blocks of a cooperative launch may take: more is out of resources.
 const MOST_RESIDENT: u64 = 8 << 30;
