@@ -23,6 +23,12 @@ pub const OFFERED_CUDA_VERSION: u32 = 13_000;
 /// Oldest host driver that the worker accepts (it needs `cuFuncGetParamInfo`).
 pub const MINIMUM_DRIVER_VERSION: u32 = 12_040;
 
+/// A version as `cuDriverGetVersion` gives it, as people write it: `12.4`.
+#[must_use]
+pub fn version_text(version: u32) -> String {
+    format!("{}.{}", version / 1000, version % 1000 / 10)
+}
+
 macro_rules! handles {
     ($($(#[$doc:meta])* $name:ident;)*) => {$(
         $(#[$doc])*

@@ -1,4 +1,10 @@
-//! Text that somebody else wrote, made fit for a person's terminal or log.
+//! Text that somebody else wrote, made fit for a person's terminal or log, and for a message's bounds.
+
+/// At most `most` bytes of a text, cut between characters.
+#[must_use]
+pub fn cut(text: &str, most: usize) -> &str {
+    &text[..text.floor_char_boundary(most)]
+}
 
 /// `text` up to `most` characters, and `…` where that cuts it. What a terminal obeys instead of showing is U+FFFD:
 /// control characters and changes of the direction of writing. A tab is a space.
@@ -16,7 +22,13 @@ pub fn printable(text: &str, most: usize) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::printable;
+    use super::{cut, printable};
+
+    #[test]
+    fn no_character_is_cut_apart() {
+        assert_eq!(cut("añb", 2), "a");
+        assert_eq!(cut("añb", 9), "añb");
+    }
 
     #[test]
     fn a_terminal_obeys_nothing_of_it() {

@@ -72,7 +72,7 @@ pub enum ToWorker {
     },
     /// Answer to [`FromWorker::MemAsk`], in the order of the questions.
     MemLeft {
-        /// Bytes of device memory that the VM may still reserve under its quota; `u64::MAX`: it has none.
+        /// Bytes of device memory that the session may still reserve on the device, under the VM's quota.
         bytes: u64,
     },
 }
@@ -205,6 +205,9 @@ pub enum FromWorker {
         /// Its number.
         image: u64,
     },
-    /// Asks how much of the VM's device-memory quota is left: its other programs draw on it too.
-    MemAsk,
+    /// Asks how much device memory is left: other programs draw on the device and on the VM's quota, too.
+    MemAsk {
+        /// Which of the session's devices.
+        device: u32,
+    },
 }

@@ -5,7 +5,10 @@
 #define _GNU_SOURCE
 #include "guest.h"
 
+#include <fcntl.h>
 #include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 
@@ -238,6 +241,66 @@ static int out_of_memory(void) {
     return 0;
 }
 
+/* A program that was started without standard input, output and error: no connection has their place. */
+static int closed(void) {
+    int said = fcntl(STDERR_FILENO, F_DUPFD, 10);
+    for (int fd = 0; fd <= 2; fd++) close(fd);
+    CUfunction null = start("spin_ns");
+    unsigned long long ns = 1000;
+    void *params[] = {&ns};
+    CU(cuLaunchKernel(null, 1, 1, 1, 1, 1, 1, 0, NULL, params, NULL));
+    CU(cuCtxSynchronize());
+    int taken = 0;
+    for (int fd = 0; fd <= 2; fd++) taken += fcntl(fd, F_GETFD) >= 0;
+    dup2(said, STDERR_FILENO);
+    if (taken) return wrong("something of the library's has the place of a standard descriptor");
+    fputs("closed: none taken\n", stderr);
+    return 0;
+}
+
+static atomic_int synchronising;
+static void *synchronise(void *unused) {
+    (void)unused;
+    CU(cuCtxSetCurrent(ctx));
+    atomic_store(&synchronising, 1);
+    for (;;) {
+        CU(cuCtxSynchronize());
+        pthread_testcancel();
+    }
+    return NULL;
+}
+
+/* A thread that is cancelled in a call ends behind it, and the process goes on. */
+static int cancelled(void) {
+    CUfunction null = start("spin_ns");
+    unsigned long long ns = 300000000;
+    void *params[] = {&ns}, *result = NULL;
+    pthread_t thread;
+    CU(cuLaunchKernel(null, 1, 1, 1, 1, 1, 1, 0, NULL, params, NULL));
+    if (pthread_create(&thread, NULL, synchronise, NULL)) return wrong("pthread_create");
+    while (!atomic_load(&synchronising)) sched_yield();
+    pthread_cancel(thread);
+    pthread_join(thread, &result);
+    if (result != PTHREAD_CANCELED) return wrong("the thread was not cancelled");
+    CU(cuCtxSynchronize());
+    puts("cancelled: the process goes on");
+    return 0;
+}
+
+/* What an allocation takes of the VM's memory is no longer free, also where that is more than its bytes. */
+static int free_memory(void) {
+    enum { BLOCKS = 32, MIB = 1 << 20 };
+    start("spin_ns");
+    size_t before, after, total;
+    CUdeviceptr p;
+    CU(cuMemGetInfo_v2(&before, &total));
+    for (int i = 0; i < BLOCKS; i++) CU(cuMemAlloc_v2(&p, MIB));
+    CU(cuMemGetInfo_v2(&after, &total));
+    if (before - after < 2 * BLOCKS * (size_t)MIB) return wrong("more is free than can be had");
+    puts("free_memory: as charged");
+    return 0;
+}
+
 /* Holds a session open and says when a call fails, for tests that end it from outside. */
 static int hold(void) {
     CUfunction null = start("spin_ns");
@@ -304,7 +367,8 @@ int main(int argc, char **argv) {
         {"fork_before", fork_before},   {"fork_after", fork_after},
         {"per_thread", per_thread},     {"out_of_bounds", out_of_bounds},
         {"out_of_memory", out_of_memory}, {"hold", hold},
-        {"held_back", held_back},
+        {"held_back", held_back},       {"closed", closed},
+        {"cancelled", cancelled},       {"free_memory", free_memory},
     };
     for (size_t i = 0; argc == 2 && i < sizeof RULES / sizeof *RULES; i++) {
         if (!strcmp(argv[1], RULES[i].name)) return RULES[i].run();

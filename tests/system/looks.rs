@@ -260,7 +260,7 @@ fn a_user_learns_state_limits_and_what_is_wrong_from_inside() -> Result<()> {
     }
     let explained = guest::describe(&vgpu_guest("explain", &socket)?);
     assert!(
-        explained.contains("None of its programs uses the GPU"),
+        explained.contains("No program of this VM uses the GPU"),
         "{explained}"
     );
 
@@ -281,7 +281,10 @@ fn a_user_learns_state_limits_and_what_is_wrong_from_inside() -> Result<()> {
     let doctor = vgpu_guest("doctor", &socket)?;
     let text = guest::describe(&doctor);
     assert!(!doctor.status.success(), "{text}");
-    assert!(text.contains("it is quarantined: mining"), "{text}");
+    assert!(
+        text.contains("mining; on the host: vgpu-admin release --vm-id=1"),
+        "{text}"
+    );
 
     let nobody = vgpu_guest("status", Path::new("/nonexistent/vgpu.sock"))?;
     let text = guest::describe(&nobody);

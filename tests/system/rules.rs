@@ -38,6 +38,21 @@ fn forked_after_init_the_child_is_refused() -> Result<()> {
 }
 
 #[test]
+fn standard_descriptors_stay_the_programs() -> Result<()> {
+    rule("closed")
+}
+
+#[test]
+fn a_thread_is_cancelled_behind_its_call() -> Result<()> {
+    rule("cancelled")
+}
+
+#[test]
+fn what_is_charged_is_not_free() -> Result<()> {
+    rule("free_memory")
+}
+
+#[test]
 fn per_thread_default_streams_are_independent() -> Result<()> {
     rule("per_thread")
 }

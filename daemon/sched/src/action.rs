@@ -67,9 +67,13 @@ pub enum KillCause {
 impl fmt::Display for KillCause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            KillCause::LaunchTimeout => "work on the GPU made no progress within the hard limit",
+            KillCause::LaunchTimeout => {
+                "work on the GPU made no progress within the hard limit (vgpu-admin pool set --hard-limit)"
+            }
             KillCause::LeaseNotReturned => "the GPU was asked back and not returned",
-            KillCause::Quarantined => "the VM is quarantined",
+            KillCause::Quarantined => {
+                "the VM is quarantined; see vgpu-admin vm show, then vgpu-admin release"
+            }
             KillCause::VmRemoved => "the VM was unregistered",
             KillCause::GpuLost => "the GPU is gone",
         })
@@ -136,7 +140,7 @@ impl fmt::Display for Refusal {
             Refusal::TooManySessions { limit } => {
                 write!(
                     f,
-                    "this VM has its {limit} sessions; end one or raise the limit with vgpu-admin vm set"
+                    "this VM has as many sessions as it may ({limit}); end a program, or on the host: vgpu-admin vm set --sessions"
                 )
             }
             Refusal::NoGpu => {

@@ -142,7 +142,7 @@ fn summary(catalog: &Catalog, vm: &VmRecord, explained: &Explained, cut_off: boo
     if waits_for_turn {
         if let Some(since) = e.waiting_since_ns {
             let ago = duration(e.now_ns.saturating_sub(since));
-            add(format!("It has had work for {ago}."));
+            add(format!("Its work has waited for {ago}."));
         }
         e.holders.iter().for_each(|holder| add(holding(holder)));
         if !e.before.is_empty() {

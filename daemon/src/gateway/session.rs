@@ -14,6 +14,7 @@ use vgpu_proto::handshake::{
     Hello, NONCE_LEN, Refusal, Welcome,
 };
 use vgpu_proto::limits::MAX_TEXT;
+use vgpu_proto::text::cut;
 use zerocopy::little_endian::U32;
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -455,7 +456,7 @@ async fn keep(
 }
 
 async fn tell(conn: &Conn, kind: ControlNote, code: u32, text: &str) -> io::Result<()> {
-    let text = opening::cut(text, MAX_TEXT);
+    let text = cut(text, MAX_TEXT);
     let header = ControlHeader {
         kind: U32::new(kind as u32),
         code: U32::new(code),

@@ -154,7 +154,10 @@ impl Actor {
             return;
         };
         if image <= session.images.last || !(1..=MAX_IMAGE).contains(&len) {
-            return self.breach(id, "the worker begins an image as nobody does");
+            let why = format!(
+                "the worker begins image {image} of {len} bytes: numbers must grow, and lengths be 1 to {MAX_IMAGE}"
+            );
+            return self.breach(id, &why);
         }
         session.images.last = image;
         let made = self.image_memory(id, len);
@@ -183,10 +186,13 @@ impl Actor {
     fn image_memory(&mut self, id: u64, len: u64) -> Result<Arc<Room>, String> {
         let may_begin = |session: &&Session| {
             session.images.unfinished() < MAX_UPLOADS
-                && (self.rooms).has_place(session.vm.vm_id, self.books.vms.len())
+                && self.rooms.has_place(session.vm.vm_id, self.books.vms.len())
         };
         let Some(session) = self.sessions.get(&id).filter(may_begin) else {
-            return Err("the program loads too many modules at once".to_owned());
+            return Err(
+                "the VM has too many module images in memory at once; wait until some are loaded, or run fewer programs"
+                    .to_owned(),
+            );
         };
         let vm = session.vm.vm_id;
         let bytes = cost(len);
@@ -195,8 +201,8 @@ impl Actor {
                 format!("there is no host memory for a module of {len} bytes: {HOST_FULL}")
             }
             _ => format!(
-                "a module of {len} bytes does not fit the host memory that the VM's programs may pin: it takes as \
-                 much until it is loaded; on the host: vgpu-admin vm set --pinned"
+                "a module of {len} bytes does not fit the host memory that the VM's programs may pin, of which it takes as \
+                 much until it is loaded; raise the limit on the host: vgpu-admin vm set --pinned"
             ),
         })?;
         let handle = self.handle.clone();
@@ -370,8 +376,15 @@ impl Actor {
     /// Called each second.
     pub(super) fn end_stalled(&mut self) {
         for id in self.freeing.stalled(STALLED_S) {
-            let text = "the host could not take the memory of a loaded module from the program's worker for 30 s";
-            self.end(id, EndCause::WorkerDied, CuResult::DEVICE_UNAVAILABLE, text);
+            let text = format!(
+                "the host could not take the memory of a loaded module from the program's worker for {STALLED_S} s"
+            );
+            self.end(
+                id,
+                EndCause::WorkerDied,
+                CuResult::DEVICE_UNAVAILABLE,
+                &text,
+            );
         }
     }
 
@@ -400,7 +413,7 @@ mod tests {
     use crate::supervisor::leftover::WorkerBook;
     use std::collections::BTreeSet;
     use std::sync::mpsc;
-    use std::time::Duration;
+    use std::time::{Duration, Instant};
     use vgpu_proto::api::{EventKind, PoolSettings, Weights};
     use vgpu_proto::handshake::Hello;
 
@@ -522,7 +535,9 @@ mod tests {
         let slow = Room::new(4_096, move || _ = wait.lock().unwrap().recv());
         let slow = slow.unwrap().into();
         rig.actor.freeing.take(1, Whose::Session(3), slow);
+        let deadline = Instant::now() + Duration::from_secs(30);
         while rig.actor.freeing.stalled(0).is_empty() {
+            assert!(Instant::now() < deadline, "nobody holds the memory up");
             std::thread::yield_now();
         }
         for _ in 1..STALLED_S {

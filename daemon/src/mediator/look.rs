@@ -9,13 +9,12 @@ use vgpu_proto::look::{
     Looked, LookedGpu, LookedLimits, LookedPart, LookedProcess, LookedQuarantine, LookedUsage,
     MAX_NAME, MAX_PROCESSES, Standing, Telemetry,
 };
-use vgpu_proto::text::printable;
+use vgpu_proto::text::{cut, printable};
 use vgpu_sched::{Cap, Explanation, GpuId, Reason, SessionId, VmStats, WaitReason};
 
 use super::VmIdentity;
 use super::actor::Actor;
 use super::books;
-use crate::gateway::opening::cut;
 use crate::model::{EffectiveLimits, GpuRecord, VmRecord, now_unix_ms};
 
 impl Actor {
@@ -181,48 +180,55 @@ fn capability(text: Option<&str>) -> Option<(u32, u32)> {
 /// What the VM does, or why it waits, without a word about others.
 fn summary(vm: &VmRecord, e: &Explanation) -> String {
     let mut text = match e.reason {
-        Reason::Running => "It has the GPU.".to_owned(),
-        Reason::Parked => "It has the GPU, and its programs have nothing for it to do.".to_owned(),
-        Reason::Idle => "Its programs have nothing for the GPU to do.".to_owned(),
-        Reason::NoProgram => "None of its programs uses the GPU.".to_owned(),
+        Reason::Running => "This VM has the GPU.".to_owned(),
+        Reason::Parked => {
+            "This VM has the GPU, and its programs have nothing for it to do.".to_owned()
+        }
+        Reason::Idle => "This VM's programs have nothing for the GPU to do.".to_owned(),
+        Reason::NoProgram => "No program of this VM uses the GPU.".to_owned(),
         Reason::Refused(vgpu_sched::Refusal::Quarantined)
         | Reason::Waits(WaitReason::Quarantine) => {
             let reason = vm.quarantine.as_ref().map_or("", |q| &q.reason);
             format!(
-                "It is quarantined, and its programs are refused: {}.",
+                "This VM is quarantined, and its programs are refused: {}.",
                 cut(reason, MAX_REASON)
             )
         }
         Reason::Refused(refusal) => format!("A program that starts now is refused: {refusal}."),
-        Reason::Waits(WaitReason::Turn { .. }) => "It waits for its turn on the GPU.".to_owned(),
+        Reason::Waits(WaitReason::Turn { .. }) => {
+            "This VM waits for its turn on the GPU.".to_owned()
+        }
         Reason::Waits(WaitReason::Slice) => {
-            "It has used up its slice of the GPU's time, and waits for its next turn.".to_owned()
+            "This VM has used up its slice of the GPU's time, and waits for its next turn."
+                .to_owned()
         }
         Reason::Waits(WaitReason::RateLimit { cap, until_ns }) => {
             held_back(cap, until_ns, e.now_ns)
         }
         Reason::Waits(WaitReason::Depth) => {
-            "It has as much work in its queue as it may have (queue_calls, queue_bytes): \
+            "This VM has as much work in its queue as it may have (queue_calls, queue_bytes): \
              its programs wait until some of it is done."
                 .to_owned()
         }
         Reason::Waits(WaitReason::Quota) => {
-            "Its last request for device memory was over its quota (memory_bytes).".to_owned()
+            "This VM's last request for device memory was over its quota (memory_bytes).".to_owned()
         }
         Reason::Waits(WaitReason::Gang { held, of }) => {
-            format!("It has {held} of the {of} GPUs that it gets together, and waits for the rest.")
+            format!(
+                "This VM has {held} of the {of} GPUs that it gets together, and waits for the rest."
+            )
         }
         Reason::Waits(WaitReason::GpuUnavailable { .. }) => {
-            "Its GPU takes no work now; the host's administrator knows why.".to_owned()
+            "This VM's GPU takes no work now; the host's administrator knows why.".to_owned()
         }
         Reason::Waits(WaitReason::NoGpu) => {
-            "No GPU serves it; the host's administrator can assign one.".to_owned()
+            "No GPU serves this VM; the host's administrator can assign one.".to_owned()
         }
         // A reason that the scheduler has and this function has not yet.
-        _ => "It waits; the host's administrator can ask why (vgpu-admin explain).".to_owned(),
+        _ => "This VM waits; the host's administrator can ask why (vgpu-admin explain).".to_owned(),
     };
     if e.demoted_until_ns.is_some() {
-        text.push_str(" For having passed the soft limit it counts one class lower for now.");
+        text.push_str(" For having passed the soft limit the VM counts one class lower for now.");
     }
     text
 }
@@ -236,10 +242,13 @@ fn held_back(cap: Cap, until_ns: u64, now_ns: u64) -> String {
         Cap::GpuTime => "gpu_ms_per_s",
     };
     match until_ns {
-        u64::MAX => format!("Its own limit of {limit} ({key}) lets nothing through."),
+        u64::MAX => format!("This VM's own limit of {limit} ({key}) lets nothing through."),
         until => format!(
-            "Its own limit of {limit} ({key}) holds it back, for another {} ms at most.",
-            until.saturating_sub(now_ns).div_ceil(1_000_000)
+            "This VM's own limit of {limit} ({key}) holds its programs back, for another {} at most.",
+            match until.saturating_sub(now_ns).div_ceil(1_000_000) {
+                ms @ ..10_000 => format!("{ms} ms"),
+                ms => format!("{} s", ms.div_ceil(1_000)),
+            }
         ),
     }
 }

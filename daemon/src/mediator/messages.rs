@@ -1,11 +1,11 @@
 //! What workers say. A guest may own its worker, so nothing here decides more than how fast an honest
 //! guest is served; what does not fit the books ends the session.
 
-use vgpu_proto::cuda::{CuResult, MINIMUM_DRIVER_VERSION};
+use vgpu_proto::cuda::{CuResult, MINIMUM_DRIVER_VERSION, version_text};
 use vgpu_proto::handshake::DeviceInfo;
 use vgpu_proto::lease::Holding;
 use vgpu_proto::limits::{DEPTH_BYTES, DEPTH_CALLS, MAX_DEVICES, MAX_TEXT};
-use vgpu_proto::text::printable;
+use vgpu_proto::text::{cut, printable};
 use vgpu_proto::worker::{FromWorker, ToWorker};
 use vgpu_sched::{Depth, Epoch, Event, GpuId, HeadCost, Memory, MemoryRefusal, SessionId};
 
@@ -17,7 +17,6 @@ use super::handle::Ready;
 use super::reactor::now_ns;
 use super::session::{Lease, Phase, Session};
 use crate::events::{EndCause, Report};
-use crate::gateway::opening::cut;
 use crate::supervisor::channel::Received;
 
 /// More than a queue can hold is a false claim: depth credits bound it.
@@ -148,7 +147,10 @@ impl Actor {
             ) => {
                 let of = memory_of(session, device);
                 if [PINNED, FOUND].contains(&request) {
-                    return self.breach(id, "the worker numbers its requests as nobody does");
+                    return self.breach(
+                        id,
+                        "the worker uses a request number that is kept for vgpud",
+                    );
                 }
                 self.feed(Event::MemoryReserve {
                     session: name,
@@ -157,8 +159,10 @@ impl Actor {
                     tag: request,
                 });
             }
-            (Phase::Live, FromWorker::MemAsk) => {
-                let bytes = self.scheduler.quota_left(books::vm_id(session.vm));
+            (Phase::Live, FromWorker::MemAsk { device }) => {
+                let gpu = session.gpus.get(device as usize);
+                let vm = books::vm_id(session.vm);
+                let bytes = gpu.map_or(0, |gpu| self.scheduler.memory_left(vm, gpu.id));
                 self.send(id, &ToWorker::MemLeft { bytes });
             }
             (Phase::Live, FromWorker::MemRelease { device, bytes }) => {
@@ -226,7 +230,9 @@ impl Actor {
         }
         if driver_version < MINIMUM_DRIVER_VERSION {
             let why = format!(
-                "the host's driver offers CUDA {driver_version}; {MINIMUM_DRIVER_VERSION} is the least"
+                "the host's driver offers CUDA {}; install a driver of CUDA {} or later",
+                version_text(driver_version),
+                version_text(MINIMUM_DRIVER_VERSION)
             );
             return self.worker_failed(id, &why);
         }

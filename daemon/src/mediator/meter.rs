@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use vgpu_sched::{Cap, Event, GpuId, SessionId, Usage, VmId, VmStats, WaitReason};
+use vgpu_sched::{Event, GpuId, SessionId, Usage, VmId, VmStats};
 
 use super::VmIdentity;
 use super::actor::Actor;

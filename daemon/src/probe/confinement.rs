@@ -199,7 +199,9 @@ mod tests {
             .spawn()
             .unwrap();
         let pid = left.id();
+        let deadline = Instant::now() + Duration::from_secs(30);
         while !is_left(pid) {
+            assert!(Instant::now() < deadline, "it never became a zombie");
             std::thread::yield_now();
         }
         assert!(ends(pid).is_err());

@@ -2,9 +2,7 @@
 
 mod common;
 
-use std::time::{Duration, Instant};
-
-use common::{Bench, DEADLINE, Policy, Setup, fixture, ok, released, runnable, until};
+use common::{Bench, Policy, Setup, fixture, ok, released, runnable, until};
 use vgpu_proto::call::req;
 use vgpu_proto::cuda::{Ctx, CuResult, DevPtr, Func, Stream};
 use vgpu_proto::lease::{Holding, UNLIMITED};

@@ -6,8 +6,8 @@
 //! of `cuda.h` that the shim serves and the operations it uses; from it comes the coverage table.
 //!
 //! To add a function: add the operation it needs to [`ops`] (never reuse a number), its row to
-//! [`functions`], the export in the shim and the arm in the worker; the compiler names the last
-//! two, because [`Request`] is matched exhaustively there.
+//! [`functions`], the export in the shim and the arm in the worker. The compiler names a missing arm,
+//! because [`Request`] is matched exhaustively there; the shim's tests name a missing export.
 
 pub mod functions;
 pub mod ops;

@@ -15,7 +15,7 @@
 //! | a misprediction closes the window to one operation; it doubles with each one kept | a guest that teaches 1 µs and runs 50 ms gets no depth for it |
 //! | the window grows by how many streams were seen to run at once | kernels of several streams may run side by side |
 //! | beside an overrunner the window is two turns of the driver, and times teach nothing that outlasts it | the overrunner alone is kept waiting by it, and its turns are in every time |
-//! | 1 ms without progress (beside an overrunner 3 ms): work of idle streams, and what stands before it, goes in all the same, even while the lease is being given back | kernels may wait for each other: gating delays, it never deadlocks |
+//! | 1 ms without progress (beside an overrunner 3 ms), also where only waits for a value in memory are unfinished: work of idle streams, and what stands before it, goes in all the same, even while the lease is being given back | kernels may wait for each other: gating delays, it never deadlocks |
 //!
 //! # Driving it
 //!

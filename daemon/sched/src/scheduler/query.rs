@@ -83,13 +83,6 @@ impl Scheduler {
         gpu.memory_left().min(vm.memory_left())
     }
 
-    /// Bytes of device memory that a VM may still reserve under its quota, on all its GPUs together; `u64::MAX`: it has
-    /// no quota.
-    #[must_use]
-    pub fn quota_left(&self, vm: VmId) -> u64 {
-        self.vms.get(&vm).map_or(0, Vm::memory_left)
-    }
-
     /// Counters and state of a session as of the last event.
     #[must_use]
     pub fn session_stats(&self, id: SessionId) -> Option<SessionStats> {

@@ -32,6 +32,8 @@ pub(crate) struct Bench {
     pub(crate) numbers: Vec<u64>,
     /// (stream, number, ends at)
     pub(crate) running: VecDeque<(usize, u64, u64)>,
+    /// The number of each stream's last unfinished wait for a value in memory.
+    pub(crate) waits: Vec<Option<u64>>,
     pub(crate) free_at: Vec<u64>,
     pub(crate) place: u64,
 }
@@ -45,6 +47,7 @@ impl Bench {
             flows: vec![Flow::default(); streams],
             numbers: vec![0; streams],
             running: VecDeque::new(),
+            waits: vec![None; streams],
             free_at: vec![0; streams],
             place: 1,
         }
@@ -82,6 +85,32 @@ impl Bench {
         true
     }
 
+    /// Submits a wait for a value in memory.
+    pub(crate) fn submit_wait(&mut self, stream: usize) {
+        self.numbers[stream] += 1;
+        let number = self.numbers[stream];
+        self.gate
+            .submitted_wait(self.now, &mut self.flows[stream], number);
+        self.waits[stream] = Some(number);
+    }
+
+    /// The values that a stream waits for are written, once what stands before its waits is complete.
+    pub(crate) fn end_waits(&mut self, stream: usize) {
+        let Some(last) = self.waits[stream] else {
+            return;
+        };
+        while self.running.iter().any(|r| r.0 == stream && r.1 < last) {
+            self.complete_one();
+        }
+        self.completed(stream, last);
+    }
+
+    fn completed(&mut self, stream: usize, number: u64) {
+        self.waits[stream] = self.waits[stream].filter(|wait| *wait > number);
+        self.gate
+            .completed(self.now, &mut self.flows[stream], number);
+    }
+
     /// Waits for the next completion and tells the gate.
     pub(crate) fn complete_one(&mut self) -> bool {
         let next = self.running.iter().enumerate().min_by_key(|(_, r)| r.2);
@@ -90,8 +119,7 @@ impl Bench {
         };
         self.running.remove(at);
         self.now = self.now.max(ends);
-        self.gate
-            .completed(self.now, &mut self.flows[stream], number);
+        self.completed(stream, number);
         true
     }
 

@@ -136,7 +136,7 @@ fn after_a_fault_the_gate_is_as_new() {
 fn a_wait_in_flight_lets_the_work_of_idle_streams_in() {
     let mut bench = Bench::new(2);
     bench.now = 50 * MS;
-    bench.gate.submitted_wait(bench.now, &mut bench.flows[0], 1);
+    bench.submit_wait(0);
     assert!(!bench.try_submit(1, kernel(1), US, &CLOSING));
     let waiting = [(1, false), (2, true)].map(|(place, idle)| Waiting { place, idle });
     assert_eq!(
@@ -150,7 +150,7 @@ fn a_wait_in_flight_lets_the_work_of_idle_streams_in() {
     assert!(bench.try_submit(1, kernel(1), US, &CLOSING));
     bench.drain();
     assert!(bench.gate.exempted(2), "the wait is still in flight");
-    bench.gate.completed(bench.now, &mut bench.flows[0], 1);
+    bench.end_waits(0);
     assert!(!bench.gate.exempted(2));
     assert_eq!(bench.gate.stall_in(bench.now), None);
     assert!(!bench.try_submit(1, kernel(1), US, &CLOSING));

@@ -121,7 +121,7 @@ fn one_that_waits_reads_who_holds_who_is_before_and_how_long() {
     let answer = rig.ask(2);
     assert_eq!(
         answer.summary,
-        "VM 2 waits for its turn on GPU 0 (pool A, policy weighted). It has had work for 400 us. VM 1 \
+        "VM 2 waits for its turn on GPU 0 (pool A, policy weighted). Its work has waited for 400 us. VM 1 \
          (session 101) has had the GPU for 400 us; 1.6 ms of its slice are left. Before it: VM 3. In its \
          pool 2 other VMs compete for this GPU; with weight 4 of 24 it may expect 16.6 % of the GPU's \
          time. It is owed 66 us of GPU time. From now it waits 16.0 ms at most while the others give the \

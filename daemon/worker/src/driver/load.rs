@@ -5,7 +5,7 @@ use std::ffi::c_int;
 use std::sync::OnceLock;
 
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
-use vgpu_proto::cuda::{CuResult, MINIMUM_DRIVER_VERSION};
+use vgpu_proto::cuda::{CuResult, MINIMUM_DRIVER_VERSION, version_text};
 
 use super::raw;
 
@@ -81,7 +81,8 @@ fn open(name: &str) -> Result<(), LoadError> {
         } else {
             let missing = missing.join(", ");
             format!(
-                "the CUDA driver {name} lacks {missing}; install a driver of CUDA 12.4 or later"
+                "the CUDA driver {name} lacks {missing}; install a driver of CUDA {} or later",
+                version_text(MINIMUM_DRIVER_VERSION)
             )
         };
         return Err(LoadError::new(
@@ -127,9 +128,9 @@ fn version(name: &str) -> Result<u32, LoadError> {
         return Err(LoadError::new(
             CuResult::CALL_REQUIRES_NEWER_DRIVER,
             format!(
-                "the CUDA driver {name} is of CUDA {}.{}; at least 12.4 is needed",
-                version / 1000,
-                version % 1000 / 10
+                "the CUDA driver {name} is of CUDA {}; install a driver of CUDA {} or later",
+                version_text(version),
+                version_text(MINIMUM_DRIVER_VERSION)
             ),
         ));
     }

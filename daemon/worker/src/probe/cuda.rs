@@ -2,7 +2,7 @@
 //! library.
 
 use vgpu_proto::api::{GpuHealth, GpuSource, ScanResult, ScannedGpu};
-use vgpu_proto::cuda::CuResult;
+use vgpu_proto::cuda::{CuResult, version_text};
 
 use crate::driver::{Context, Device, load};
 
@@ -40,11 +40,7 @@ fn describe(device: Device, ordinal: u32, version: u32) -> Result<ScannedGpu, Cu
         memory_bytes: device.total_memory()?,
         memory_used_bytes: memory.ok().map(|(free, total)| total.saturating_sub(free)),
         pci_address: device.pci_bus_id().ok(),
-        driver: Some(format!(
-            "soft (CUDA {}.{})",
-            version / 1000,
-            version % 1000 / 10
-        )),
+        driver: Some(format!("soft (CUDA {})", version_text(version))),
         cuda_version: Some(version),
         compute_capability: Some(format!("{major}.{minor}")),
         source: GpuSource::Soft,

@@ -15,6 +15,7 @@ use std::process::ExitCode;
 use clap::{Args, Parser, Subcommand};
 use serde::Serialize;
 use vgpu_proto::api::ScanResult;
+use vgpu_proto::cuda::version_text;
 
 use crate::driver::{examine, exit_now};
 
@@ -148,10 +149,8 @@ fn answer(result: Result<String, String>) -> Result<String, String> {
 
 fn library(driver: &str) -> Result<String, String> {
     let version = examine(driver).map_err(|e| e.to_string())?;
-    let (major, minor) = (version / 1000, version % 1000 / 10);
-    Ok(format!(
-        "{driver} is a CUDA driver of version {major}.{minor}"
-    ))
+    let version = version_text(version);
+    Ok(format!("{driver} is a CUDA driver of version {version}"))
 }
 
 /// The management library knows best; the PCI bus knows at least what is there.

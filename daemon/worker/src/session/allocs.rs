@@ -70,7 +70,7 @@ pub(super) struct Allocs {
     /// The request that vgpud has not answered.
     asked: Option<Asked>,
     requests: u64,
-    /// `cuMemGetInfo`: the questions about the quota, of which vgpud has the first.
+    /// `cuMemGetInfo`: the questions about what is left, of which vgpud has the first.
     questions: VecDeque<(Op, u64, Ctx)>,
     /// Things that are being given back to the driver.
     pub freeing: u64,
@@ -308,23 +308,29 @@ impl Session {
         self.try_allocs();
     }
 
-    /// Asks vgpud what is left of the VM's quota, for `cuMemGetInfo`: one question after the other, however many the
-    /// guest sends at once.
-    pub(super) fn ask_quota(&mut self, op: Op, id: u64, ctx: Ctx) {
+    /// Asks vgpud what is left of a device and of the VM's quota, for `cuMemGetInfo`: one question after the other, however
+    /// many the guest sends at once.
+    pub(super) fn ask_memory_left(&mut self, op: Op, id: u64, ctx: Ctx) {
         self.allocs.questions.push_back((op, id, ctx));
         if self.allocs.questions.len() == 1 {
-            self.vgpud.send(FromWorker::MemAsk);
+            self.ask_memory();
         }
     }
 
-    /// vgpud answered the oldest question about the quota.
-    pub(super) fn quota_answered(&mut self, left: u64) {
+    /// Sends the oldest question.
+    fn ask_memory(&self) {
+        if let Some((_, _, ctx)) = self.allocs.questions.front() {
+            let device = self.device_of(ctx.0) as u32;
+            self.vgpud.send(FromWorker::MemAsk { device });
+        }
+    }
+
+    /// vgpud answered the oldest question.
+    pub(super) fn memory_answered(&mut self, left: u64) {
         let Some((op, id, ctx)) = self.allocs.questions.pop_front() else {
             return;
         };
-        if !self.allocs.questions.is_empty() {
-            self.vgpud.send(FromWorker::MemAsk);
-        }
+        self.ask_memory();
         match self.memory_within(ctx, left) {
             Ok(reply) => self.out.reply(op, id, Ok(reply)),
             Err(code) => self.refuse(op, id, code),

@@ -335,15 +335,11 @@ impl Session {
             .map(|value| rep::CtxGetLimit { value })
     }
 
-    /// `cuMemGetInfo`. Under a quota vgpud is asked what is left of it: the VM's other programs draw on it too.
+    /// `cuMemGetInfo`. vgpud is asked what is left: others draw on the device and on the quota too, and an allocation takes
+    /// of them what it is charged, which may be more than its bytes.
     pub(super) fn memory_info(&mut self, op: Op, id: u64, ctx: Ctx) -> Result<()> {
-        let context = self.context(ctx)?;
-        if self.quota == 0 {
-            let (free, total) = context.driver.memory_info()?;
-            self.out.reply(op, id, Ok(rep::MemGetInfo { free, total }));
-        } else {
-            self.ask_quota(op, id, ctx);
-        }
+        self.context(ctx)?;
+        self.ask_memory_left(op, id, ctx);
         Ok(())
     }
 
@@ -352,7 +348,10 @@ impl Session {
     pub(super) fn memory_within(&self, ctx: Ctx, left: u64) -> Result<rep::MemGetInfo> {
         let context = self.context(ctx)?;
         let (free, total) = context.driver.memory_info()?;
-        let total = total.min(self.quota);
+        let total = match self.quota {
+            0 => total,
+            quota => total.min(quota),
+        };
         let available = left.saturating_add(self.reserved_unused(context.device));
         Ok(rep::MemGetInfo {
             free: free.min(available).min(total),

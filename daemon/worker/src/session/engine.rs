@@ -381,7 +381,7 @@ impl Session {
             // It is on the page.
             ToWorker::Credit { .. } => {}
             ToWorker::MemGrant { request, granted } => self.ledger_answered(request, granted),
-            ToWorker::MemLeft { bytes } => self.quota_answered(bytes),
+            ToWorker::MemLeft { bytes } => self.memory_answered(bytes),
             ToWorker::Depth { calls, bytes } => self.set_depth(calls, bytes),
             ToWorker::ImageRoom { image, refused } => {
                 let answer = match (refused, received.fds.pop()) {

@@ -29,6 +29,11 @@ const STALLED: Duration = Duration::from_secs(60);
 /// Why an image is not to be had.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ImageError {
+    /// An image that may not begin.
+    #[error(
+        "a module image of no bytes, of more than {MAX_IMAGE}, or begun while {MAX_UPLOADS} others are unfinished"
+    )]
+    Bounds,
     /// A piece out of order, or too much.
     #[error("a piece of a module image out of order, or beyond its announced length")]
     Order,
@@ -165,7 +170,7 @@ impl Images {
         self.uploads.remove(hash);
         self.refused.remove(hash);
         if len == 0 || len > MAX_IMAGE || self.uploads.len() >= MAX_UPLOADS {
-            return Err(ImageError::Order);
+            return Err(ImageError::Bounds);
         }
         self.begun += 1;
         Ok(self.begun)
@@ -436,7 +441,7 @@ mod tests {
             send(&mut images, ([n; 32], 4), 0, b"ab").expect("room");
         }
         let more = send(&mut images, ([99; 32], 4), 0, b"ab");
-        assert!(matches!(more, Err(ImageError::Order)), "{more:?}");
+        assert!(matches!(more, Err(ImageError::Bounds)), "{more:?}");
         // One that nobody loads is not kept for ever.
         images.uploads.clear();
         let unused = hash(b"unused");
@@ -460,15 +465,16 @@ mod tests {
             images.finish(&name, 4),
             Err(ImageError::Incomplete)
         ));
-        for (offset, bytes, len) in [
-            (1, &b"b"[..], 4),
-            (0, b"abcde", 4),
-            (0, b"", 0),
-            (0, b"a", MAX_IMAGE + 1),
-        ] {
+        for (offset, bytes, len) in [(1, &b"b"[..], 4), (0, b"abcde", 4)] {
             assert!(matches!(
                 send(&mut images, (name, len), offset, bytes),
                 Err(ImageError::Order)
+            ));
+        }
+        for (bytes, len) in [(&b""[..], 0), (b"a", MAX_IMAGE + 1)] {
+            assert!(matches!(
+                send(&mut images, (name, len), 0, bytes),
+                Err(ImageError::Bounds)
             ));
         }
         send(&mut images, (name, 4), 0, b"ab").expect("a piece");

@@ -436,7 +436,7 @@ pub(super) fn map_image(source: &Source, len: u64, hash: &ImageHash) -> Result<M
 /// What a guest is told. FILE_NOT_FOUND: send the image again.
 pub(super) fn image_code(error: &ImageError) -> CuResult {
     match error {
-        ImageError::Order => CuResult::INVALID_VALUE,
+        ImageError::Bounds | ImageError::Order => CuResult::INVALID_VALUE,
         ImageError::Incomplete => CuResult::FILE_NOT_FOUND,
         ImageError::Hash => CuResult::INVALID_IMAGE,
         ImageError::Refused(_) => CuResult::OUT_OF_MEMORY,

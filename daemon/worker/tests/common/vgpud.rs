@@ -253,7 +253,7 @@ fn answer(
                 mem_grant(socket, request, false);
             }
         }
-        FromWorker::MemAsk => {
+        FromWorker::MemAsk { .. } => {
             let bytes = match books.quota {
                 0 => u64::MAX,
                 quota => quota.saturating_sub(books.used + policy.others),
