@@ -5,10 +5,10 @@ use std::ffi::c_void;
 use vgpu_cudart::{Device, Driver, Error, Gate};
 use vgpu_proto::cuda::CuResult;
 
-use crate::exports::module;
+use crate::jit::Options;
 use crate::process::{self, live, shim};
 use crate::state::devices::attribute;
-use crate::state::{contexts, modules};
+use crate::state::{contexts, links, modules};
 use crate::{Cu, log};
 
 /// What the runtime keeps with contexts.
@@ -60,9 +60,13 @@ impl Driver for Library {
     }
 
     unsafe fn load(image: *const c_void) -> Result<u64, Error> {
-        // SAFETY: by this function's contract.
-        let loaded = unsafe { module::load_image(image) };
-        coded(loaded.inspect_err(|code| log::refusal::say("cuModuleLoadFatBinary", *code)))
+        let load = || {
+            let shim = live()?;
+            let context = shim.contexts.current()?;
+            // SAFETY: by this function's contract.
+            unsafe { links::load(shim, &context, image, &Options::scalar(Vec::new())) }
+        };
+        coded(load().inspect_err(|code| log::refusal::say("cuModuleLoadFatBinary", *code)))
     }
 
     fn functions(module: u64) -> Result<Vec<u64>, Error> {

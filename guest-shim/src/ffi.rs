@@ -95,12 +95,17 @@ pub(crate) unsafe fn text<'a>(name: *const c_char) -> Cu<&'a str> {
         .map_err(|_| CuResult::NOT_FOUND)
 }
 
-/// Declares exports. `fn cuA(…) { … }` is one symbol; `fn cuA / cuA_ptsz [mode] (…) { … }` is two
-/// that differ in what stream 0 means, which the body finds in `mode`.
+/// Declares exports. `fn cuA(…) { … }` is one symbol; `fn cuA / cuA_v2(…) { … }` is two that do the same;
+/// `fn cuA / cuA_ptsz [mode] (…) { … }` is two that differ in what stream 0 means, which the body finds in `mode`.
 macro_rules! exports {
     () => {};
     ($(#[$doc:meta])* fn $name:ident ($($arg:ident: $ty:ty),* $(,)?) $body:block $($rest:tt)*) => {
         $crate::ffi::exports!(@one [$(#[$doc])*] $name [] ($($arg: $ty),*) $body);
+        $crate::ffi::exports!($($rest)*);
+    };
+    ($(#[$doc:meta])* fn $name:ident / $same:ident ($($arg:ident: $ty:ty),* $(,)?) $body:block $($rest:tt)*) => {
+        $crate::ffi::exports!(@one [$(#[$doc])*] $name [] ($($arg: $ty),*) $body);
+        $crate::ffi::exports!(@one [$(#[$doc])*] $same [] ($($arg: $ty),*) $body);
         $crate::ffi::exports!($($rest)*);
     };
     ($(#[$doc:meta])* fn $name:ident / $per_thread:ident [$mode:ident]

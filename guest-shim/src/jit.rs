@@ -125,7 +125,8 @@ impl Options {
         self.info.len()
     }
 
-    /// What is asked for of the error log: the library says its first sentence, whether the program wants it or not.
+    /// Bytes of the error log to ask for: the program's buffer, and at least what the library needs to say its first
+    /// sentence.
     pub(crate) fn error_len(&self) -> u32 {
         self.error.len().max(OWN_LOG)
     }

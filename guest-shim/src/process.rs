@@ -37,15 +37,27 @@ static INITIALISING: AtomicBool = AtomicBool::new(false);
 pub(crate) fn shim() -> Cu<&'static Shim> {
     let shim = SHIM.load(Ordering::Acquire);
     if shim.is_null() {
-        return Err(match PHASE.load(Ordering::Acquire) {
-            EXITING => CuResult::DEINITIALIZED,
-            _ => CuResult::NOT_INITIALIZED,
-        });
+        return Err(no_shim());
     }
     // SAFETY: the pointer comes from a leaked box and is never freed.
     let shim: &'static Shim = unsafe { &*shim };
     shim.session.not_ended()?;
     Ok(shim)
+}
+
+#[cold]
+fn no_shim() -> CuResult {
+    static SAID: AtomicBool = AtomicBool::new(false);
+    match PHASE.load(Ordering::Acquire) {
+        EXITING => CuResult::DEINITIALIZED,
+        FORKED => {
+            let text = "this process was forked after cuInit, and CUDA serves only the parent: fork before the first CUDA \
+                        call, or spawn the process (fork and exec) [CUDA_ERROR_NOT_INITIALIZED]";
+            log::once_in_child(&SAID, text);
+            CuResult::NOT_INITIALIZED
+        }
+        _ => CuResult::NOT_INITIALIZED,
+    }
 }
 
 /// As [`shim`], and no device fault has poisoned the session.
@@ -131,14 +143,14 @@ pub(crate) fn init(flags: u32) -> Cu {
     let result = match PHASE.load(Ordering::Acquire) {
         BEFORE => begin(),
         READY => shim().map(|_| ()),
-        EXITING => Err(CuResult::DEINITIALIZED),
-        _ => Err(CuResult::NOT_INITIALIZED),
+        _ => Err(no_shim()),
     };
     INITIALISING.store(false, Ordering::Release);
     result
 }
 
 fn begin() -> Cu {
+    log::settle();
     let refused = |none: NoSession| {
         log::line(log::Level::Error, &format!("{} [{}]", none.text, none.code));
         none.code

@@ -50,26 +50,12 @@ fn text(bytes: Cow<'_, [u8]>) -> Option<Cow<'_, str>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use vgpu_cudart::fatbin::pack;
 
     const TEXT: &[u8] = b".version 7.0\n.target sm_70\n";
 
     fn entry(kind: u16, sm: u32, bytes: &[u8]) -> Vec<u8> {
-        let mut entry = vec![0; 64];
-        entry[0..2].copy_from_slice(&kind.to_le_bytes());
-        entry[4..8].copy_from_slice(&64_u32.to_le_bytes());
-        entry[8..16].copy_from_slice(&(bytes.len() as u64).to_le_bytes());
-        entry[28..32].copy_from_slice(&sm.to_le_bytes());
-        entry.extend_from_slice(bytes);
-        entry
-    }
-
-    fn fatbin(entries: &[Vec<u8>]) -> Vec<u8> {
-        let body = entries.concat();
-        let mut fatbin = FATBIN.to_le_bytes().to_vec();
-        fatbin.extend([1, 0, 16, 0]);
-        fatbin.extend_from_slice(&(body.len() as u64).to_le_bytes());
-        fatbin.extend_from_slice(&body);
-        fatbin
+        fatbin::entry(kind, sm, 0, bytes, 0)
     }
 
     #[test]
@@ -83,7 +69,7 @@ mod tests {
     #[test]
     fn of_a_fatbin_the_device_s_machine_code_runs_or_ptx_that_is_not_newer() {
         let ptx = |sm, text: &[u8]| entry(PTX, sm, text);
-        let of = |entries: &[Vec<u8>], cc| texts(&fatbin(entries), cc).concat();
+        let of = |entries: &[Vec<u8>], cc| texts(&pack(entries), cc).concat();
         let machine = entry(MACHINE_CODE, 80, b"\x7fELF");
         let some = [ptx(70, b"70 \0\0"), ptx(80, b"80 "), ptx(90, b"90 ")];
         assert_eq!(of(&some, (8, 6)), "70 80 ", "either may be compiled");
@@ -99,7 +85,7 @@ mod tests {
 
     #[test]
     fn a_damaged_fatbin_has_no_text() {
-        let whole = fatbin(&[entry(PTX, 70, TEXT)]);
+        let whole = pack(&[entry(PTX, 70, TEXT)]);
         assert_eq!(texts(&whole, (8, 0)).concat().as_bytes(), TEXT);
         for len in 17..whole.len() {
             assert!(texts(&whole[..len], (8, 0)).is_empty(), "{len}");

@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use vgpu_proto::call::{Class, FUNCTIONS, Function, Op, Served};
+use vgpu_proto::cuda::version_text;
 
 const HEAD: &str = "\
 # Coverage
@@ -161,10 +162,10 @@ fn page() -> String {
             Served::Local | Served::Refused => String::new(),
         };
         let tests = testers(&sources, function.symbol);
-        let (major, minor) = (function.since / 1000, function.since % 1000 / 10);
+        let since = version_text(function.since);
         let _ = writeln!(
             text,
-            "| `{}` | {major}.{minor} | {} | {operations} | {} |",
+            "| `{}` | {since} | {} | {operations} | {} |",
             function.symbol,
             class(function),
             tests.join(", ")

@@ -6,6 +6,7 @@ use std::ffi::{c_char, c_void};
 
 use common::guest::{self, Cuda, Launch};
 use common::host::{Frame, Host};
+use vgpu_cudart::fatbin::{PTX, entry, pack};
 use vgpu_proto::call::{Request, rep, req};
 use vgpu_proto::cuda::{CuResult, DevPtr};
 
@@ -20,17 +21,7 @@ const FOLLOWS: &std::ffi::CStr =
 
 /// A fatbin with this PTX for sm_70 alone, in the form that nvcc embeds.
 fn fatbin(text: &std::ffi::CStr) -> Vec<u8> {
-    let mut entry = vec![0; 64];
-    entry[0] = 1; // PTX
-    entry[4] = 64; // bytes of this header
-    entry[8..16].copy_from_slice(&(text.count_bytes() as u64 + 1).to_le_bytes());
-    entry[28] = 70;
-    entry.extend_from_slice(text.to_bytes_with_nul());
-    let mut fatbin = 0xba55_ed50_u32.to_le_bytes().to_vec();
-    fatbin.extend([1, 0, 16, 0]);
-    fatbin.extend_from_slice(&(entry.len() as u64).to_le_bytes());
-    fatbin.extend_from_slice(&entry);
-    fatbin
+    pack(&[entry(PTX, 70, 0, text.to_bytes_with_nul(), 0)])
 }
 
 fn kernel(cuda: &Cuda, image: &[u8]) -> u64 {

@@ -7,6 +7,9 @@ use vgpu_proto::limits::VSOCK_PORT;
 /// The host, as vsock numbers it (`VMADDR_CID_HOST`).
 const HOST_CID: u32 = 2;
 
+/// Bytes of a Unix socket's path at most (`sun_path`, less its NUL).
+const LONGEST_PATH: usize = 107;
+
 /// One address, the same for both connections of a session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Address {
@@ -66,10 +69,13 @@ impl Address {
     pub fn parse(text: &str) -> Result<Address, String> {
         let wrong = || wrong(text);
         if let Some(path) = text.strip_prefix("unix:") {
-            return if path.is_empty() {
-                Err(wrong())
-            } else {
-                Ok(Address::Unix(path.to_owned()))
+            return match path.len() {
+                _ if !path.starts_with('/') => Err(wrong()),
+                len if len > LONGEST_PATH => Err(format!(
+                    "VGPU_ADDRESS names a path of {len} bytes, and a socket's has {LONGEST_PATH} at most: mount the VM's \
+                     directory at a shorter one"
+                )),
+                _ => Ok(Address::Unix(path.to_owned())),
             };
         }
         let rest = text.strip_prefix("vsock:").ok_or_else(wrong)?;
@@ -93,7 +99,7 @@ mod tests {
     use std::ffi::OsStr;
     use std::os::unix::ffi::OsStrExt as _;
 
-    use super::Address;
+    use super::{Address, LONGEST_PATH};
 
     #[test]
     fn what_is_no_text_is_no_address() {
@@ -103,6 +109,14 @@ mod tests {
         assert_eq!(of(b""), Ok(Address::default()));
         assert_eq!(of(b"unix:/run/x"), Ok(Address::Unix("/run/x".into())));
         assert_eq!(Address::of(None), Ok(Address::default()));
+    }
+
+    #[test]
+    fn a_path_that_no_socket_has_is_told() {
+        let longest = format!("unix:/{}", "a".repeat(LONGEST_PATH - 1));
+        assert!(Address::parse(&longest).is_ok());
+        let text = Address::parse(&(longest + "a")).expect_err("too long");
+        assert!(text.contains("108 bytes"), "{text}");
     }
 
     #[test]
@@ -117,6 +131,8 @@ mod tests {
             "vsock:2",
             "vsock:a:b",
             "unix:",
+            "unix:vgpu.sock",
+            "unix:@name",
             "tcp:1:2",
             "vsock:2:9440:1",
         ] {

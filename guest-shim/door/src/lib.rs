@@ -5,11 +5,13 @@
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used))]
 
 pub mod address;
+pub mod fd;
 pub mod level;
 pub mod look;
 pub mod socket;
 
 pub use address::Address;
+pub use fd::beyond_standard;
 pub use level::Level;
-pub use look::look;
+pub use look::{LIMIT, look};
 pub use socket::{Failure, Socket};

@@ -10,6 +10,9 @@ use vgpu_proto::text::printable;
 use crate::address::Address;
 use crate::socket::{Failure, Socket};
 
+/// How long a look may take where a user waits for it.
+pub const LIMIT: Duration = Duration::from_secs(5);
+
 /// Asks once. `limit` is for everything.
 ///
 /// # Errors

@@ -16,6 +16,7 @@ use vgpu_proto::limits::{MAX_HANDSHAKE, MAX_TEXT};
 use vgpu_proto::text::printable;
 
 use crate::address::Address;
+use crate::fd::beyond_standard;
 
 /// Why vgpud did not answer as wanted.
 #[derive(Debug)]
@@ -132,7 +133,8 @@ impl Socket<'_> {
     pub fn garbled(&self, what: &str) -> Failure {
         let address = self.address;
         Failure::Garbled(format!(
-            "what answers at {address} is not a vgpud of this version: {what}"
+            "what answers at {address} is not a vgpud of this version, or no vgpud at all: {what}; VGPU_ADDRESS has to \
+             name the VM's vgpu.sock, and library and vgpud have to be of one version"
         ))
     }
 
@@ -189,6 +191,7 @@ impl Socket<'_> {
 
 fn open(family: AddressFamily, place: &dyn SockaddrLike, limit: Duration) -> nix::Result<OwnedFd> {
     let fd = socket(family, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
+    let fd = beyond_standard(fd).map_err(|_| Errno::EMFILE)?;
     // A door whose queue of connections is full holds a connection up.
     let limit = TimeVal::new(limit.as_secs() as _, limit.subsec_micros().into());
     setsockopt(&fd, sockopt::SendTimeout, &limit)?;

@@ -7,10 +7,10 @@ use std::process::{Command, ExitCode, Output};
 
 use clap::ValueEnum;
 use clap::builder::PossibleValue;
+use vgpu_proto::cuda::version_text;
 use vgpu_proto::text::printable;
 
 use crate::library::{Found, found};
-use crate::tell;
 
 /// Of what a library says on standard error, so many characters are told.
 const SAID_MOST: usize = 600;
@@ -102,7 +102,7 @@ fn libcuda() -> Result<String, String> {
     match code {
         0 => Ok(format!(
             "{path}, vGPU {own}, CUDA {}",
-            tell::cuda(version.unsigned_abs())
+            version_text(version.unsigned_abs())
         )),
         code => Err(format!("{path}: cuDriverGetVersion returned {code}")),
     }

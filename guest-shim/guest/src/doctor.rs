@@ -4,17 +4,22 @@ use std::fmt::Write as _;
 use std::io::ErrorKind;
 use std::os::unix::fs::FileTypeExt as _;
 
-use vgpu_door::{Address, look};
+use vgpu_door::{Address, LIMIT, look};
+use vgpu_proto::cuda::version_text;
+use vgpu_proto::text::printable;
 
 use crate::attempt::Step;
-use crate::{LIMIT, tell};
+use crate::tell;
+
+/// Characters of a finding that are shown.
+const LONGEST: usize = 1000;
 
 /// The findings as text, and whether all is well.
 pub(crate) fn examine() -> (String, bool) {
     let driver = Step::Libcuda.in_a_process();
     let init = match &driver {
         Ok(_) => Step::Init.in_a_process(),
-        Err(_) => Err("not tried, for want of libcuda.so.1".into()),
+        Err(_) => Err("not tried, because the step libcuda failed".into()),
     };
     let steps = [
         ("address", address()),
@@ -30,7 +35,7 @@ pub(crate) fn examine() -> (String, bool) {
             Ok(told) => ("ok", told),
             Err(told) => ("ERROR", told),
         };
-        let _ = writeln!(text, "{word:5} {name}: {told}");
+        let _ = writeln!(text, "{word:5} {name}: {}", printable(&told, LONGEST));
     }
     (text, good)
 }
@@ -60,13 +65,13 @@ fn address() -> Result<String, String> {
 /// Whether vgpud answers.
 fn host() -> Result<String, String> {
     let looked = look(&Address::from_environment()?, LIMIT).map_err(|e| e.to_string())?;
-    let cuda = looked.cuda_version.map_or("unknown".into(), tell::cuda);
+    let cuda = looked.cuda_version.map_or("unknown".into(), version_text);
     let text = format!(
         "vgpud {} answers, this is its VM {}, CUDA {cuda}",
         looked.daemon_version, looked.vm_id
     );
-    if let Some(quarantine) = looked.standing.quarantine {
-        return Err(format!("{text}; it is quarantined: {}", quarantine.reason));
+    if let Some(trouble) = tell::trouble(&looked) {
+        return Err(format!("{text}. {trouble}"));
     }
     match looked.gpus.len() {
         0 => Err(format!(

@@ -29,10 +29,10 @@ pub(crate) fn found(name: &str, symbol: &str) -> Result<Found, String> {
     })?;
     // SAFETY: the symbol is only looked for.
     let symbol = unsafe { library.get::<*const ()>(symbol.as_bytes()) };
-    let symbol = symbol.map_err(|e| format!("what {name} leads to is another library: {e}"))?;
-    let path = file_at(symbol.addr()).unwrap_or_else(|| name.to_owned());
-    let file = std::fs::read(&path).map_err(|e| format!("{path} cannot be read: {e}"))?;
-    let version = version(&file).ok_or_else(|| {
+    let path = symbol.ok().and_then(|symbol| file_at(symbol.addr()));
+    let path = path.unwrap_or_else(|| format!("what the loader finds as {name}"));
+    let file = std::fs::read(&path).ok();
+    let version = file.and_then(|file| version(&file)).ok_or_else(|| {
         format!(
             "{path} is not vGPU's library; put the directory of vGPU's {name} first in LD_LIBRARY_PATH, or before \
              the other's in /etc/ld.so.conf.d"

@@ -7,16 +7,12 @@ mod doctor;
 mod library;
 mod tell;
 
-use std::io::Write as _;
+use std::io::{ErrorKind, Write as _};
 use std::process::ExitCode;
-use std::time::Duration;
 
 use clap::{Parser, Subcommand};
-use vgpu_door::{Address, look};
+use vgpu_door::{Address, LIMIT, look};
 use vgpu_proto::look::Looked;
-
-/// How long vgpud may take to answer.
-const LIMIT: Duration = Duration::from_secs(5);
 
 /// The GPU of this VM, as its users see it.
 #[derive(Debug, Parser)]
@@ -51,9 +47,13 @@ fn main() -> ExitCode {
         false => std::io::stderr().write_all(text.as_bytes()),
     };
     match written {
-        Ok(()) if good => ExitCode::SUCCESS,
-        _ => ExitCode::FAILURE,
+        Ok(()) if good => return ExitCode::SUCCESS,
+        // Whoever reads has had enough.
+        Err(e) if good && e.kind() == ErrorKind::BrokenPipe => return ExitCode::SUCCESS,
+        Err(e) if good => eprintln!("vgpu-guest: the answer cannot be written: {e}"),
+        _ => {}
     }
+    ExitCode::FAILURE
 }
 
 /// What a look gives, and whether there was an answer.

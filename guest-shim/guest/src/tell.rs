@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use vgpu_proto::cuda::version_text;
 use vgpu_proto::look::{Looked, LookedGpu, LookedPart};
 
 /// GPUs, programs, use, limits.
@@ -11,7 +12,7 @@ pub(crate) fn status(looked: &Looked) -> String {
         looked.vm_id,
         looked.daemon_version,
         looked.driver_version.as_deref().unwrap_or("unknown"),
-        looked.cuda_version.map_or("unknown".into(), cuda),
+        looked.cuda_version.map_or("unknown".into(), version_text),
     );
     if let Some(trouble) = trouble(looked) {
         let _ = writeln!(text, "{trouble}");
@@ -55,7 +56,11 @@ pub(crate) fn explain(looked: &Looked) -> String {
         let _ = writeln!(text, "{trouble}");
     }
     if let Some(waiting) = looked.standing.waiting_ns {
-        let _ = writeln!(text, "It has had work for {:.1} ms.", waiting as f64 / 1e6);
+        let _ = writeln!(
+            text,
+            "Its work has waited for {:.1} ms.",
+            waiting as f64 / 1e6
+        );
     }
     let _ = writeln!(
         text,
@@ -66,13 +71,16 @@ pub(crate) fn explain(looked: &Looked) -> String {
 }
 
 /// Why nothing is served, where that is so.
-fn trouble(looked: &Looked) -> Option<String> {
+pub(crate) fn trouble(looked: &Looked) -> Option<String> {
     if let Some(quarantine) = &looked.standing.quarantine {
         let until = match quarantine.left_ms {
             Some(left) => format!("for another {} s", left.div_ceil(1000)),
             None => "until the host's administrator releases it".to_owned(),
         };
-        return Some(format!("Quarantined {until}: {}", quarantine.reason));
+        return Some(format!(
+            "Quarantined {until}: {}; on the host: vgpu-admin release --vm-id={}",
+            quarantine.reason, looked.vm_id
+        ));
     }
     let text = "The host stops its GPU service; new programs are refused.";
     looked.standing.draining.then(|| text.to_owned())
@@ -80,7 +88,7 @@ fn trouble(looked: &Looked) -> Option<String> {
 
 fn device(gpu: &LookedGpu) -> String {
     let mut text = format!(
-        "{} ({}), {} of {} used by this VM, {} free, busy with it {}.{} %",
+        "{} ({}), {} of {} used by this VM, {} free, {}.{} % of the last second used by this VM",
         gpu.name,
         gpu.uuid,
         mib(gpu.memory_used_bytes),
@@ -169,11 +177,6 @@ fn size(bytes: u64) -> String {
         0 if bytes > 0 => format!("{bytes} B"),
         mib => format!("{mib} MiB"),
     }
-}
-
-/// `13.0`.
-pub(crate) fn cuda(version: u32) -> String {
-    format!("{}.{}", version / 1000, version % 1000 / 10)
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use crate::ffi::{Code, Ml, exports, get, put};
 use crate::state;
 
 /// The table's UUID.
-const TABLE: [u8; 16] = [
+const TABLE_ID: [u8; 16] = [
     0xc4, 0xfe, 0x3e, 0x6c, 0xc9, 0x8f, 0x6c, 0x4e, 0xa3, 0x27, 0xee, 0x69, 0x6e, 0x12, 0xf7, 0xc4,
 ];
 
@@ -35,7 +35,7 @@ extern "C" fn not_supported() -> u32 {
     Code::NOT_SUPPORTED.0
 }
 
-static WORD: Table = {
+static EXPORTS: Table = {
     let none = Word {
         none: std::ptr::null(),
     };
@@ -64,7 +64,7 @@ exports! {
 
 fn find(uuid: [u8; 16]) -> Ml<*const c_void> {
     match uuid {
-        TABLE => Ok(WORD.0.as_ptr().cast()),
+        TABLE_ID => Ok(EXPORTS.0.as_ptr().cast()),
         _ => Err(Code::NOT_FOUND),
     }
 }

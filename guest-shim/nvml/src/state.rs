@@ -9,9 +9,6 @@ use vgpu_proto::look::{Looked, LookedGpu};
 
 use crate::ffi::{Code, Ml};
 
-/// How long vgpud may take to answer.
-const LIMIT: Duration = Duration::from_secs(5);
-
 /// A look is good for so long: a tool that asks for fifty things asks vgpud once.
 const FRESH: Duration = Duration::from_millis(250);
 
@@ -194,7 +191,7 @@ fn look(mut state: MutexGuard<'static, State>) -> Ml<(Arc<Looked>, MutexGuard<'s
 fn ask(last: Option<Arc<Looked>>) -> Ml<Arc<Looked>> {
     let address = Address::from_environment();
     let address = address.map_err(|text| said(&text, Code::INVALID_ARGUMENT))?;
-    match (vgpu_door::look(&address, LIMIT), last) {
+    match (vgpu_door::look(&address, vgpu_door::LIMIT), last) {
         (Ok(looked), _) => Ok(Arc::new(looked)),
         // Too often: what was seen last is not old.
         (Err(Failure::Refused(Some(Refusal::Busy), _)), Some(last)) => Ok(last),

@@ -19,9 +19,6 @@ const BOOLEANS: std::ops::RangeInclusive<u32> = 1..=4;
 /// Longest value, with its NUL.
 const LONGEST: usize = 1024;
 
-/// What has been set: by context (0: for all) and setting.
-pub(crate) type Settings = std::sync::Mutex<std::collections::BTreeMap<(u64, u32), Vec<u8>>>;
-
 exports! {
     /// A setting of the current context.
     fn cuCoredumpGetAttribute(setting: u32, out: *mut c_void, size: *mut usize) {

@@ -7,13 +7,13 @@ use std::sync::Arc;
 use vgpu_proto::cuda::CuResult;
 use vgpu_proto::limits::MAX_IMAGE;
 
+use crate::Cu;
 use crate::ffi::{exports, one_required, put, put_optional, required, text};
 use crate::jit::Options;
 use crate::process::{live, shim};
 use crate::session::sys::UserMemory;
 use crate::state::modules::ModuleInfo;
 use crate::state::{Shim, libraries, links, modules};
-use crate::{Cu, image};
 
 /// `CU_MODULE_LAZY_LOADING`: with anything else frameworks load hundreds of megabytes at start.
 const LAZY_LOADING: u32 = 2;
@@ -223,46 +223,14 @@ unsafe fn load_data(
     options: *const u32,
     values: *mut *mut c_void,
 ) -> Cu {
-    live()?;
-    required(out)?;
-    // SAFETY: by this function's contract.
-    unsafe { put(out, load(data, count, options, values)?) }
-}
-
-/// A module from an image, without options.
-///
-/// # Safety
-/// `data` is null or points to a complete image.
-pub(crate) unsafe fn load_image(data: *const c_void) -> Cu<u64> {
-    // SAFETY: by this function's contract.
-    unsafe { load(data, 0, std::ptr::null(), std::ptr::null_mut()) }
-}
-
-/// # Safety
-/// As cuModuleLoadDataEx.
-unsafe fn load(
-    data: *const c_void,
-    count: u32,
-    options: *const u32,
-    values: *mut *mut c_void,
-) -> Cu<u64> {
     let shim = live()?;
+    required(out)?;
     let context = shim.contexts.current()?;
     // SAFETY: by this function's contract.
-    let options = unsafe { Options::read(count, options, values) }?;
-    // SAFETY: by this function's contract.
-    let given = unsafe { image::at(data) };
-    let given = given.inspect_err(|code| options.failed(*code))?;
-    let loaded = modules::load(shim, &context, given.memory, &options);
-    if loaded != Err(CuResult::NO_BINARY_FOR_GPU) || given.parts.is_empty() {
-        return loaded;
+    unsafe {
+        let options = Options::read(count, options, values)?;
+        put(out, links::load(shim, &context, data, &options)?)
     }
-    let parts = given.parts.into_iter();
-    // SAFETY: the program's image is complete.
-    let parts: Vec<Vec<u8>> = parts.map(|part| unsafe { part.copied() }).collect();
-    let mut linked = links::parts(shim, &context, &parts)?;
-    let (at, len) = (linked.as_mut_ptr(), linked.len());
-    modules::load(shim, &context, UserMemory { at, len }, &options)
 }
 
 /// A file's bytes; text gets the NUL that it has in memory.

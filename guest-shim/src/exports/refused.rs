@@ -1,5 +1,5 @@
-//! Functions that are found and refused: programs look them up without a way to go on where they are
-//! missing, and have one where they are not supported.
+//! Functions that `cuGetProcAddress` finds and that return an error: programs handle CUDA_ERROR_NOT_SUPPORTED from them,
+//! but not their absence.
 
 use std::ffi::{c_int, c_uint, c_void};
 

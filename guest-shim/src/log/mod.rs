@@ -32,6 +32,18 @@ pub(crate) fn once(said: &AtomicBool, text: &str) {
     }
 }
 
+/// As [`once`], in the child of a fork: without locks, which threads of the parent may have held.
+pub(crate) fn once_in_child(said: &AtomicBool, text: &str) {
+    if !said.swap(true, Ordering::Relaxed) && level() >= Level::Error {
+        write(text);
+    }
+}
+
+/// How much is said is settled from here on, so that a child of a fork does not wait for a thread of its parent to settle it.
+pub(crate) fn settle() {
+    level();
+}
+
 /// Writes one line, if the level asks for it. A closed standard error is no reason to fail.
 pub(crate) fn line(at: Level, text: &str) {
     if at <= level() {

@@ -5,6 +5,8 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::Instant;
 
+use vgpu_door::beyond_standard;
+
 use vgpu_proto::cuda::CuResult;
 
 use crate::log;
@@ -28,7 +30,8 @@ pub(super) fn open() -> bool {
     let file = std::fs::OpenOptions::new()
         .create(true)
         .append(true)
-        .open(&name);
+        .open(&name)
+        .and_then(|file| beyond_standard(file.into()));
     match file {
         Ok(file) => {
             start();

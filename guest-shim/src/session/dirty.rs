@@ -8,6 +8,8 @@ use std::ops::Range;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::OnceLock;
 
+use vgpu_door::beyond_standard;
+
 /// Smaller blocks are looked through in the time of one such question.
 const LEAST: usize = 64 * 1024;
 
@@ -80,10 +82,11 @@ impl Kernel {
         let fd = unsafe { libc::syscall(libc::SYS_userfaultfd, flags) };
         let fd = i32::try_from(fd).ok().filter(|fd| *fd >= 0)?;
         // SAFETY: new, and nobody else's.
-        let faults = unsafe { OwnedFd::from_raw_fd(fd) };
+        let faults = beyond_standard(unsafe { OwnedFd::from_raw_fd(fd) }).ok()?;
         let mut api = [uffd::API, uffd::WP_ASYNC | uffd::WP_UNPOPULATED, 0];
         ioctl(&faults, uffd::IOCTL_API, &mut api)?;
         let pages = File::open("/proc/self/pagemap").ok()?;
+        let pages = beyond_standard(pages.into()).ok()?.into();
         Some(Kernel { faults, pages })
     }
 

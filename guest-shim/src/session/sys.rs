@@ -1,7 +1,7 @@
 //! System calls of the session, each a safe function that retries when interrupted.
 
 use std::io::{Error, ErrorKind, Result};
-use std::os::fd::RawFd;
+use std::os::fd::{FromRawFd as _, IntoRawFd, OwnedFd, RawFd};
 use std::time::Duration;
 
 /// A place in memory that belongs to the guest program and may change or vanish at any time: only
@@ -47,7 +47,26 @@ impl UserMemory {
     }
 }
 
+unsafe extern "C" {
+    fn pthread_setcancelstate(state: libc::c_int, before: *mut libc::c_int) -> libc::c_int;
+}
+
+/// `PTHREAD_CANCEL_DISABLE`.
+const CANCEL_DISABLE: libc::c_int = 1;
+
+/// Makes a system call until no signal interrupts it. The thread is not cancelled in it (`pthread_cancel`): its stack
+/// would be unwound through functions that hold locks, which ends the process.
 fn retry(mut call: impl FnMut() -> isize) -> Result<usize> {
+    let mut before = 0;
+    // SAFETY: of the calling thread, with room for its state.
+    unsafe { pthread_setcancelstate(CANCEL_DISABLE, &mut before) };
+    let result = uninterrupted(&mut call);
+    // SAFETY: as it was.
+    unsafe { pthread_setcancelstate(before, std::ptr::null_mut()) };
+    result
+}
+
+fn uninterrupted(call: &mut impl FnMut() -> isize) -> Result<usize> {
     loop {
         match call() {
             n if n >= 0 => return Ok(n as usize),
@@ -183,12 +202,26 @@ fn option(fd: RawFd, name: libc::c_int) -> Option<libc::c_int> {
     (rc == 0).then_some(value)
 }
 
+/// A new descriptor, under a number that the program does not take for its input or output.
+fn kept(fd: RawFd) -> Result<RawFd> {
+    // SAFETY: new, and nobody else's.
+    let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+    vgpu_door::beyond_standard(fd).map(IntoRawFd::into_raw_fd)
+}
+
 /// A pipe that holds about `bytes`: its reading and its writing end, and what it holds.
 pub(crate) fn pipe(bytes: usize) -> Result<([RawFd; 2], usize)> {
     let mut ends = [-1; 2];
     let flags = libc::O_CLOEXEC | libc::O_NONBLOCK;
     // SAFETY: room for two descriptors.
     retry(|| unsafe { libc::pipe2(ends.as_mut_ptr(), flags) } as isize)?;
+    // Both numbers are taken before one is given up, or the next descriptor would get it.
+    let ends = [kept(ends[0]), kept(ends[1])];
+    let [Ok(reading), Ok(writing)] = ends else {
+        ends.into_iter().flatten().for_each(close);
+        return Err(Error::from_raw_os_error(libc::EMFILE));
+    };
+    let ends = [reading, writing];
     // SAFETY: plain numbers. It stays smaller if the system does not allow that much.
     unsafe { libc::fcntl(ends[1], libc::F_SETPIPE_SZ, bytes as libc::c_int) };
     // SAFETY: plain numbers.
@@ -278,8 +311,8 @@ pub(crate) fn write_fd(fd: RawFd, mut bytes: &[u8]) {
 pub(crate) fn timer() -> Result<RawFd> {
     let flags = libc::TFD_CLOEXEC | libc::TFD_NONBLOCK;
     // SAFETY: plain numbers.
-    retry(|| unsafe { libc::timerfd_create(libc::CLOCK_MONOTONIC, flags) } as isize)
-        .map(|fd| fd as RawFd)
+    let fd = retry(|| unsafe { libc::timerfd_create(libc::CLOCK_MONOTONIC, flags) } as isize)?;
+    kept(fd as RawFd)
 }
 
 /// Sets the timer; zero stops it.
@@ -310,7 +343,8 @@ pub(crate) fn clear_timer(fd: RawFd) {
 /// An epoll set.
 pub(crate) fn epoll() -> Result<RawFd> {
     // SAFETY: plain numbers.
-    retry(|| unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) } as isize).map(|fd| fd as RawFd)
+    let fd = retry(|| unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) } as isize)?;
+    kept(fd as RawFd)
 }
 
 /// Adds (or changes) what the set waits for on `fd`; `token` comes back with the event.

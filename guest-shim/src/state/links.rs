@@ -1,18 +1,114 @@
-//! What is linked on the host.
+//! What is linked on the host: what programs link, and modules that have no code for the device but were linked of parts
+//! that may have.
+
+use std::ffi::c_void;
+use std::sync::Mutex;
 
 use vgpu_proto::call::{LinkInput, req};
 use vgpu_proto::cuda::{Ctx, CuResult};
-use vgpu_proto::limits::MAX_LINKED;
+use vgpu_proto::limits::{MAX_LINK_INPUTS, MAX_LINKED};
 
 use super::Shim;
 use super::contexts::Context;
 use super::modules::{self, Image};
-use crate::Cu;
 use crate::jit::Options;
 use crate::session::sys::UserMemory;
+use crate::{Cu, image, lock};
 
-/// `CU_JIT_INPUT_FATBINARY`.
+/// `CUjitInputType`: PTX, fatbins, and libraries, the last that are served.
+const PTX: u32 = 1;
 const FATBINARY: u32 = 2;
+const LIBRARY: u32 = 4;
+
+/// A link that has begun.
+#[derive(Debug)]
+pub(crate) struct LinkState {
+    pub(crate) ctx: Ctx,
+    options: Options,
+    inputs: Mutex<Vec<Input>>,
+    /// The result; the program is given a pointer to it that is good until the link is destroyed.
+    linked: Mutex<Option<Vec<u8>>>,
+}
+
+impl LinkState {
+    /// A link without inputs.
+    pub(crate) fn new(ctx: Ctx, options: Options) -> LinkState {
+        LinkState {
+            ctx,
+            options,
+            inputs: Mutex::default(),
+            linked: Mutex::default(),
+        }
+    }
+
+    /// Sends one more input.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_OUT_OF_MEMORY for too many inputs; the session's.
+    ///
+    /// # Safety
+    /// The memory can be read.
+    pub(crate) unsafe fn add(&self, shim: &Shim, kind: u32, memory: UserMemory, name: &str) -> Cu {
+        if memory.len == 0 || kind > LIBRARY {
+            return Err(CuResult::INVALID_VALUE);
+        }
+        // SAFETY: by this function's contract.
+        let mut bytes = unsafe { memory.copied() };
+        if kind == PTX {
+            // Some programs count the NUL of a text, others do not: the worker adds it where it lacks. A text of nothing
+            // is for the linker to complain about.
+            let text = bytes.iter().position(|b| *b == 0).unwrap_or(bytes.len());
+            bytes.truncate(text.max(1));
+        }
+        if lock(&self.inputs).len() >= MAX_LINK_INPUTS {
+            return Err(CuResult::OUT_OF_MEMORY);
+        }
+        let name: String = name.chars().filter(|c| *c != '\0').take(64).collect();
+        let input = Input::send(shim, kind, bytes, name)?;
+        lock(&self.inputs).push(input);
+        Ok(())
+    }
+
+    /// Links, if that was not done yet: where the result is, and its bytes.
+    ///
+    /// # Errors
+    /// As [`link`].
+    pub(crate) fn complete(&self, shim: &Shim) -> Cu<(*mut u8, usize)> {
+        let mut linked = lock(&self.linked);
+        if linked.is_none() {
+            *linked = Some(link(shim, self.ctx, &lock(&self.inputs), &self.options)?);
+        }
+        let bytes = linked.get_or_insert_default();
+        Ok((bytes.as_mut_ptr(), bytes.len()))
+    }
+}
+
+/// `cuModuleLoadDataEx`.
+///
+/// # Errors
+/// The driver's verdict on the image; the session's errors.
+///
+/// # Safety
+/// `data` is null or points to a complete image.
+pub(crate) unsafe fn load(
+    shim: &Shim,
+    context: &Context,
+    data: *const c_void,
+    options: &Options,
+) -> Cu<u64> {
+    // SAFETY: by this function's contract.
+    let given = unsafe { image::at(data) };
+    let given = given.inspect_err(|code| options.failed(*code))?;
+    let loaded = modules::load(shim, context, given.memory, options);
+    if loaded != Err(CuResult::NO_BINARY_FOR_GPU) || given.parts.is_empty() {
+        return loaded;
+    }
+    let parts = given.parts.into_iter();
+    // SAFETY: the program's image is complete.
+    let parts: Vec<Vec<u8>> = parts.map(|part| unsafe { part.copied() }).collect();
+    let linked = self::parts(shim, context, &parts)?;
+    modules::load(shim, context, memory(&linked), options)
+}
 
 /// An input that the host was sent. With its bytes: the program need not preserve them, and the host may want them
 /// again.
@@ -55,7 +151,7 @@ fn memory(bytes: &[u8]) -> UserMemory {
 ///
 /// # Errors
 /// The driver's verdict on them; the session's errors.
-pub(crate) fn link(shim: &Shim, ctx: Ctx, inputs: &[Input], options: &Options) -> Cu<Vec<u8>> {
+fn link(shim: &Shim, ctx: Ctx, inputs: &[Input], options: &Options) -> Cu<Vec<u8>> {
     let session = &shim.session;
     let call = req::Link {
         ctx,

@@ -8,6 +8,7 @@ use vgpu_proto::cuda::{Ctx, CuResult, DevPtr};
 
 use super::Shim;
 use super::reserve::Reservations;
+use crate::log::refusal;
 use crate::{Cu, lock};
 
 /// Blocks that may collide before an allocation gives up.
@@ -331,6 +332,10 @@ impl Map {
     }
 }
 
+/// Why there is no memory.
+const FULL: &[u8] =
+    b"the GPU, or the VM's memory quota, has not so much left: vgpu-guest status tells both";
+
 /// `cuMemAlloc`: asks the host, and asks again for another place while the program has something
 /// mapped where the host's memory is.
 ///
@@ -361,12 +366,17 @@ pub(crate) fn allocate_with(
     size: u64,
     ask: impl Fn(Option<DevPtr>) -> Cu<DevPtr>,
 ) -> Cu<u64> {
-    match allocate_once(shim, place, size, &ask) {
+    let made = match allocate_once(shim, place, size, &ask) {
         Err(CuResult::OUT_OF_MEMORY) if shim.graph_memory.trim(shim, place.1) => {
             allocate_once(shim, place, size, &ask)
         }
         made => made,
-    }
+    };
+    made.inspect_err(|code| {
+        if *code == CuResult::OUT_OF_MEMORY {
+            refusal::keep(*code, FULL);
+        }
+    })
 }
 
 fn allocate_once(

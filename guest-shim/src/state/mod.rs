@@ -21,11 +21,12 @@ pub(crate) mod reserve;
 pub(crate) mod streams;
 pub(crate) mod vmm;
 
+use std::collections::BTreeMap;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use vgpu_proto::cuda::GUEST_HANDLES;
 
-use crate::exports::link::LinkState;
 use crate::lock;
 use crate::session::Session;
 
@@ -51,7 +52,7 @@ pub(crate) struct Shim {
     /// Kernels of libraries.
     pub(crate) kernels: handles::Handles<libraries::Kernel>,
     /// Links that have begun.
-    pub(crate) links: handles::Handles<LinkState>,
+    pub(crate) links: handles::Handles<links::LinkState>,
     /// Graphs.
     pub(crate) graphs: handles::Handles<graphs::Graph>,
     /// Their nodes.
@@ -74,8 +75,8 @@ pub(crate) struct Shim {
     pub(crate) mipmaps: handles::Handles<arrays::Mipmap>,
     /// Memory without addresses.
     pub(crate) physicals: handles::Handles<vmm::Physical>,
-    /// Settings of core dumps.
-    pub(crate) coredump: crate::exports::coredump::Settings,
+    /// Settings of core dumps: what has been set, by context (0: for all) and setting.
+    pub(crate) coredump: Mutex<BTreeMap<(u64, u32), Vec<u8>>>,
     /// Memory pools.
     pub(crate) memory_pools: handles::Handles<pools::Pool>,
     /// Which pools are the devices'.
@@ -83,7 +84,7 @@ pub(crate) struct Shim {
     /// Page-locked and managed memory.
     pub(crate) pinned: pinned::Pinned,
     /// Held while a block is mapped for kernels.
-    pub(crate) mapping: std::sync::Mutex<()>,
+    pub(crate) mapping: Mutex<()>,
     /// Hints about managed memory.
     pub(crate) advice: advice::Advice,
     /// Images that the host is known to have.

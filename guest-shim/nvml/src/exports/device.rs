@@ -160,6 +160,7 @@ exports! {
 
     /// By the compute capability.
     fn nvmlDeviceGetArchitecture(device: Handle, architecture: *mut c_uint) {
+        // NVML_DEVICE_ARCH_*: Maxwell 3, Pascal 4, Volta 5, Turing 6, Ampere 7, Ada 8, Hopper 9, Blackwell 10.
         let found = match capability(device)? {
             (5, _) => 3,
             (6, _) => 4,
