@@ -222,18 +222,27 @@ static const struct { const char *name; int (*run)(void); } TESTS[] = {
 };
 
 int main(int count, char **words) {
+    size_t len = sizeof TESTS / sizeof *TESTS;
+    if (count > 1 && !strcmp(words[1], "--list")) {
+        for (size_t t = 0; t < len; t++) printf("%s: test\n", TESTS[t].name);
+        return 0;
+    }
     registers();
     int failed = 0;
     printf("running %d tests\n", count - 2);
-    for (int i = 2; i < count; i++)
-        for (size_t t = 0; t < sizeof TESTS / sizeof *TESTS; t++) {
+    for (int i = 2; i < count; i++) {
+        int known = 0;
+        for (size_t t = 0; t < len; t++) {
             const char *colons = strstr(words[i], "::");
             if (strcmp(colons ? colons + 2 : words[i], TESTS[t].name)) continue;
+            known = 1;
             int bad = TESTS[t].run();
             printf("test %s ... %s\n", words[i], bad ? "FAILED" : "ok");
             if (bad) printf("---- %s stdout ----\nError: %s\n", words[i], why);
             fflush(stdout);
             failed |= bad;
         }
+        if (!known) return fprintf(stderr, "no test is called %s\n", words[i]), 2;
+    }
     return failed;
 }

@@ -67,7 +67,8 @@ def test_elementwise_and_reductions(torch):
     a, b = torch.ones(100, 100).cuda(), torch.ones(100, 1).cuda()
     c = (a + b).relu().exp().sum(0).softmax(0)
     d = torch.where(c > 0, c, -c).cumsum(0).sort().values
-    assert d.argmax().item() >= 0 and torch.cat([c, d]).mean().item() is not None
+    # The values are the kernels', which compute nothing here: item() has to succeed.
+    d.argmax().item(), torch.cat([c, d]).mean().item()
     a[a > 0.5].cpu()
     torch.randn(1000, device="cuda").topk(5)
     torch.arange(100, device="cuda").index_select(0, torch.tensor([1, 2]).cuda()).cpu()
@@ -169,7 +170,7 @@ def test_training_step(torch, optimizer):
     optimizer = getattr(torch.optim, name)(net.parameters(), lr=0.1, **{word: True for word in how})
     for _ in range(5):
         loss = step(torch, net, optimizer)
-    assert loss.item() is not None
+    loss.item()
     torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)
 
 
@@ -219,7 +220,7 @@ def test_compiled_training_step(torch):
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     net = compiled(torch, net)
     for _ in range(3):
-        assert step(torch, net, optimizer).item() is not None
+        step(torch, net, optimizer).item()
 
 
 def test_compile_with_cuda_graphs(torch):
@@ -289,8 +290,9 @@ def test_pinned_and_non_blocking_copies(torch):
         part = pinned[1000:2000].cuda(non_blocking=True)
     stream.synchronize()
     assert torch.equal(part.cpu(), pinned[1000:2000])
-    torch.cuda.cudart().cudaHostRegister(a := torch.ones(4096 * 4).data_ptr(), 4096, 0)
-    torch.cuda.cudart().cudaHostUnregister(a)
+    kept, cudart = torch.ones(4096 * 4), torch.cuda.cudart()
+    assert int(cudart.cudaHostRegister(kept.data_ptr(), 4096, 0)) == 0
+    assert int(cudart.cudaHostUnregister(kept.data_ptr())) == 0
 
 
 class Rows:

@@ -192,16 +192,20 @@ static int tests(const struct test *all, size_t len, int count, char **words) {
         return 0;
     }
     printf("running %d tests\n", count - 2);
-    for (int i = 2; i < count; i++)
+    for (int i = 2; i < count; i++) {
+        int known = 0;
         for (size_t t = 0; t < len; t++) {
             const char *colons = strstr(words[i], "::");
             if (strcmp(colons ? colons + 2 : words[i], all[t].name)) continue;
+            known = 1;
             int bad = all[t].run(all[t].which);
             printf("test %s ... %s\n", words[i], bad ? "FAILED" : "ok");
             if (bad) printf("---- %s stdout ----\nError: %s\n", words[i], why);
             fflush(stdout);
             failed |= bad;
         }
+        if (!known) return fprintf(stderr, "no test is called %s\n", words[i]), 2;
+    }
     return failed;
 }
 #define MAIN(all) int main(int count, char **words) { return tests(all, sizeof all / sizeof *all, count, words); }

@@ -33,7 +33,7 @@ struct Options {
     #[arg(long, default_value = "soft")]
     driver: DriverName,
     /// Only units (test files) whose names contain this
-    #[arg(long, value_name = "TEXT")]
+    #[arg(long, value_name = "TEXT", value_parser = clap::builder::NonEmptyStringValueParser::new())]
     only: Vec<String>,
     /// Our own guest programs on the driver as well: right results, a hang that is ended
     #[arg(long)]

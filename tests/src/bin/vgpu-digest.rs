@@ -65,6 +65,9 @@ fn run(action: Action) -> Result<bool> {
             out,
             command,
         } => {
+            // Before the program runs, perhaps for hours.
+            let place = || format!("writing {}", out.display());
+            std::fs::File::create(&out).with_context(place)?;
             let mut found = recorded(&command, None)?;
             if twice {
                 found = digest::own(&found, &recorded(&command, Some(digest::perturbed(1)))?);

@@ -43,7 +43,7 @@ fn run() -> Result<()> {
                 println!("test {name} ... FAILED");
                 failures += &format!("---- {name} stdout ----\nError: {said}\n");
             }
-            None => {}
+            None => anyhow::bail!("no row is called {name}"),
         }
     }
     print!("\nfailures:\n\n{failures}");

@@ -8,7 +8,7 @@ use anyhow::{Result, ensure};
 
 use super::follow::Unit;
 use super::install::{Kit, fetch};
-use super::suites::{Plan, pytest, test_files};
+use super::suites::{PTX_ONLY, Plan, pytest, test_files};
 
 /// The version; that of `requirements/cupy.txt` too.
 pub(super) const VERSION: &str = "14.2.0";
@@ -25,9 +25,6 @@ const FOLDERS: &[&str] = &[
     "tests/cupy_tests/random_tests",
     "tests/cupyx_tests/scipy_tests/sparse_tests",
 ];
-
-/// NVIDIA's libraries have no machine code for so new a device and take the PTX that they carry.
-const COMPUTE_CAPABILITY: &str = "13.0";
 
 /// Fetches the source's tests from PyPI: the address, and the SHA-256 of what must lie there.
 const FETCH: &str = r#"
@@ -73,7 +70,7 @@ pub(super) fn plan(kit: &Kit) -> Result<Plan> {
     Ok(Plan {
         units,
         prefix: "tests/",
-        device: vec![("SOFT_GPU_CC".into(), COMPUTE_CAPABILITY.into())],
+        device: vec![("SOFT_GPU_CC".into(), PTX_ONLY.into())],
         ..Plan::default()
     })
 }

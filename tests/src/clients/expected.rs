@@ -10,7 +10,7 @@
 //! by_hand = false            # true: nothing of it is even fetched in CI
 //! [[left_out]]               # units that do not run
 //! units = ["tests/system/*"]
-//! cause = "NVML is not part of this"
+//! cause = "needs two GPUs"
 //! [[known]]
 //! cause = "graphs are not served"
 //! modes = ["remoted"]        # every row where none is named

@@ -237,7 +237,7 @@ impl Kit {
                 checkout.is_dir(),
                 "{variable} is {}, and there is no directory {name} in it; set it to a folder with checkouts of \
                  https://github.com/NVIDIA/{repository}, each in a directory with the name of its tag or the first eight \
-                 digits of its commit",
+                 digits of its commit (of cuda-samples, one checkout for all versions will do, too)",
                 dir.display()
             );
             return Ok(checkout);

@@ -12,10 +12,7 @@ use anyhow::{Context, Result};
 use super::events::Dialect;
 use super::follow::Unit;
 use super::install::{Kit, run, source};
-use super::suites::{Plan, list_tests};
-
-/// Newer than what any of the libraries has machine code for.
-const CAPABILITY: &str = "13.0";
+use super::suites::{PTX_ONLY, Plan, list_tests};
 
 /// cuBLAS of the newest release too: it takes other ways to a product than the one that PyTorch asks for.
 const NEWEST_CUBLAS: &str = "13.10.0.20";
@@ -51,7 +48,7 @@ pub(super) fn plan(kit: &Kit) -> Result<Plan> {
     }
     Ok(Plan {
         units,
-        device: vec![("SOFT_GPU_CC".into(), CAPABILITY.into())],
+        device: vec![("SOFT_GPU_CC".into(), PTX_ONLY.into())],
         ..Plan::default()
     })
 }
@@ -84,7 +81,7 @@ fn find(packages: &[&Path], name: &str) -> Result<PathBuf> {
     anyhow::bail!("no package carries {name}")
 }
 
-/// Links a program with the library and the runtime in `packages`, of which the first is looked at first.
+/// Links a program with the library and the runtime that it finds first in `packages`, in their order.
 fn unit(kit: &Kit, name: &str, program: &str, library: &str, packages: &[&Path]) -> Result<Unit> {
     let binary = kit.dir().join(format!("library-{name}"));
     let mut compiler = Command::new("cc");

@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use super::events::Dialect;
 use super::follow::Unit;
 use super::install::{Kit, run, source};
-use super::suites::Plan;
+use super::suites::{Plan, list_tests};
 
 /// The last published version of each release, and the package that carries it.
 const VERSIONS: &[(&str, &str)] = &[
@@ -28,11 +28,6 @@ const VERSIONS: &[(&str, &str)] = &[
     ("nvidia-cuda-runtime", "13.3.29"),
     ("nvidia-cuda-runtime", "13.4.92"),
     ("nvidia-cuda-runtime", "13.5.37"),
-];
-
-/// The tests of `cudart.c`.
-const TESTS: &[&str] = &[
-    "devices", "memory", "kernels", "streams", "graphs", "reset", "exits",
 ];
 
 /// One unit for each version and way of linking.
@@ -75,8 +70,9 @@ fn unit(kit: &Kit, version: &str, library: &Path, how: &str) -> Result<Unit> {
         .arg(library)
         .arg(format!("-Wl,-rpath,{}", dir.display()))
         .args(["-ldl", "-lpthread", "-lrt"]))?;
+    let tests = list_tests(&program)?;
     Ok(Unit {
-        tests: TESTS.iter().map(|test| format!("{name}::{test}")).collect(),
+        tests: tests.iter().map(|test| format!("{name}::{test}")).collect(),
         name,
         dialect: Dialect::Libtest,
         words: vec![program.into()],

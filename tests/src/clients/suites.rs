@@ -13,6 +13,9 @@ use super::install::{Kit, Venv, source};
 use super::{cards, cupy, libraries, runtimes, samples, torch};
 use crate::paths;
 
+/// A compute capability newer than any machine code of NVIDIA's libraries, so that they take their PTX.
+pub(super) const PTX_ONLY: &str = "13.0";
+
 /// A test that takes longer hangs. Generous: some compile and interpret for half a minute, on machines
 /// that do other things as well.
 const PATIENCE: Duration = Duration::from_secs(240);

@@ -1,5 +1,5 @@
-//! PyTorch: `tests/clients/test_torch.py`, whose every test runs in a process of its own, as the work that reaches
-//! the device is compared for each.
+//! PyTorch: `tests/clients/test_torch.py`. Each test runs in a process of its own, because the work that reaches the
+//! device is compared test by test.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
