@@ -1,17 +1,18 @@
 //! Lookups while another thread waits for the host to tell its version.
 
 mod common;
+#[path = "common/look.rs"]
+mod look;
 
 use std::ffi::{c_char, c_void};
-use std::io::Read;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::atomic::{AtomicI32, Ordering};
 
 use common::guest::{self, Cuda, until};
 use common::host::greet;
+use look::{asked, is_asleep};
 use vgpu_proto::codec;
-use vgpu_proto::handshake::PREAMBLE_LEN;
-use vgpu_proto::look::{Looked, question};
+use vgpu_proto::look::Looked;
 
 type Lookup = unsafe extern "C" fn(*const c_char, *mut *const c_void, i32, u64, *mut u32) -> u32;
 
@@ -38,26 +39,12 @@ fn enter(name: &str) -> Option<(Cuda, UnixListener)> {
     None
 }
 
-/// The next look, unanswered.
-fn asked(host: &UnixListener) -> UnixStream {
-    let (mut guest, _) = host.accept().expect("a guest looks");
-    let mut head = [0; PREAMBLE_LEN];
-    guest.read_exact(&mut head).expect("it asks");
-    assert_eq!(head, question());
-    guest
-}
-
 fn tell_12_4(mut guest: UnixStream) {
     let looked = Looked {
         cuda_version: Some(12_040),
         ..Looked::default()
     };
     greet(&mut guest, 0, &codec::encode(&looked).expect("encodes"));
-}
-
-fn is_asleep(thread: i32) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/self/task/{thread}/stat"));
-    stat.is_ok_and(|stat| stat.contains(") S "))
 }
 
 #[test]

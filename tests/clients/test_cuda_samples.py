@@ -20,9 +20,10 @@ WAIVED = 2
 BUILDS = pathlib.Path(os.environ["VGPU_SAMPLES"])
 NAME = os.environ["VGPU_SAMPLE"]
 TOOLKITS = {"12.9": "VGPU_SAMPLES_12", "13.5": "VGPU_SAMPLES_13"}
-# What differs from run to run is said in lines with these words: how long and how fast.
+# What differs from run to run is said in lines with these words: how long and how fast, and products of random numbers.
 TIMED = re.compile(r"time|elapsed|clocks|iterations while|speedup|throughput|\d ?(ms|s|GB/s|GFlop/s)\b|T?(FL)?OPS:|"
-                   r"^\d+ streams:|^(memcopy|kernel|non-streamed):|approx\.", re.IGNORECASE)
+                   r"^\d+ streams:|^(memcopy|kernel|non-streamed):|approx\.|"
+                   r"^Result (native operators|intrinsics)", re.IGNORECASE)
 
 
 def sample(toolkit):
@@ -42,7 +43,7 @@ def normalised(text):
     for line in text.splitlines():
         line = re.sub(r"0x[0-9a-f]+", "ADDRESS", line)
         line = re.sub(r"(_ipc_|IPC)shm\d+", r"\1shm", line)
-        lines.append(re.sub(r"\d+(\.\d+)?", "N", line) if TIMED.search(line) else line)
+        lines.append(re.sub(r"-?\d+(\.\d+)?", "N", line) if TIMED.search(line) else line)
     return sorted(lines)
 
 

@@ -1,18 +1,20 @@
 //! Threads and forks while vgpud is asked: who waits for whom.
 
 mod common;
+#[path = "../../tests/common/look.rs"]
+mod look;
 
 use std::ffi::{c_uint, c_void};
-use std::io::{Read, Write};
+use std::io::Write;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::{Duration, Instant};
 
 use common::{DRIVER_NOT_LOADED, Nvml, SUCCESS, UNINITIALIZED, guest, reply, run};
+use look::{asked, is_asleep};
 use vgpu_proto::codec;
-use vgpu_proto::handshake::PREAMBLE_LEN;
-use vgpu_proto::look::{Looked, question};
+use vgpu_proto::look::Looked;
 
 /// After this, what is waited for does not come.
 const DEADLINE: Duration = Duration::from_secs(60);
@@ -42,15 +44,6 @@ fn enter(name: &str) -> Option<(Nvml, UnixListener)> {
     None
 }
 
-/// The next look, unanswered.
-fn asked(door: &UnixListener) -> UnixStream {
-    let (mut guest, _) = door.accept().expect("a guest looks");
-    let mut head = [0; PREAMBLE_LEN];
-    guest.read_exact(&mut head).expect("it asks");
-    assert_eq!(head, question());
-    guest
-}
-
 fn answer(mut guest: UnixStream) {
     let body = codec::encode(&Looked::default()).expect("encodes");
     let _ = guest.write_all(&reply(0, &body));
@@ -62,11 +55,6 @@ fn until(what: &str, mut condition: impl FnMut() -> bool) {
         assert!(Instant::now() < end, "no {what} within {DEADLINE:?}");
         std::thread::sleep(Duration::from_millis(1));
     }
-}
-
-fn is_asleep(thread: i32) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/self/task/{thread}/stat"));
-    stat.is_ok_and(|stat| stat.contains(") S "))
 }
 
 /// What nvmlInit says to four threads, whose first look is answered when all of them wait.
