@@ -12,6 +12,8 @@
 #include <sys/mman.h>
 #include <sys/wait.h>
 
+CUresult cuStreamWaitValue32_v2(CUstream stream, CUdeviceptr at, unsigned value, unsigned flags);
+
 static CUmodule module;
 static CUcontext ctx;
 
@@ -301,6 +303,26 @@ static int free_memory(void) {
     return 0;
 }
 
+/* Copies 32 MiB, and ends while a wait for a value is in flight. */
+static int debtor(void) {
+    enum { BYTES = 32 << 20, EQUAL = 1 };
+    start("spin_ns");
+    CUdeviceptr from, word;
+    CUstream copies, waits;
+    void *to = malloc(BYTES);
+    CU(cuMemAlloc_v2(&from, BYTES));
+    CU(cuMemAlloc_v2(&word, 4));
+    CU(cuMemsetD32_v2(word, 0, 1));
+    CU(cuStreamCreate(&copies, NON_BLOCKING));
+    CU(cuStreamCreate(&waits, NON_BLOCKING));
+    CU(cuStreamWaitValue32_v2(waits, word, 7, EQUAL));
+    CU(cuMemcpyDtoHAsync_v2(to, from, BYTES, copies));
+    CU(cuStreamSynchronize(copies));
+    puts("debtor: copied");
+    fflush(stdout);
+    _exit(0);
+}
+
 /* Holds a session open and says when a call fails, for tests that end it from outside. */
 static int hold(void) {
     CUfunction null = start("spin_ns");
@@ -369,6 +391,7 @@ int main(int argc, char **argv) {
         {"out_of_memory", out_of_memory}, {"hold", hold},
         {"held_back", held_back},       {"closed", closed},
         {"cancelled", cancelled},       {"free_memory", free_memory},
+        {"debtor", debtor},
     };
     for (size_t i = 0; argc == 2 && i < sizeof RULES / sizeof *RULES; i++) {
         if (!strcmp(argv[1], RULES[i].name)) return RULES[i].run();

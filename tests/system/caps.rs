@@ -93,6 +93,21 @@ fn bytes_are_capped_over_all_programs_and_a_large_copy_pays_afterwards() -> Resu
     Ok(())
 }
 
+/// A program that ends with its lease leaves what it owes to the VM's next one.
+#[test]
+fn what_a_program_owes_at_its_end_is_paid_by_the_next() -> Result<()> {
+    let host = one_vm(&Options::default())?;
+    host.admin("vm set 1 --bytes-per-s=16MiB --bytes-burst=256KiB")?;
+    let start = Instant::now();
+    for _ in 0..3 {
+        guest::expect_right(&Guest::new(guest::RULES, host.target(1))?.arg("debtor"))?;
+        host.wait_no_sessions(SOON)?;
+    }
+    // 96 MiB, of which the last copy is on credit: 63.75 MiB.
+    assert!(start.elapsed() >= Duration::from_millis(3_900));
+    Ok(())
+}
+
 #[test]
 fn gpu_time_is_capped_for_a_loop_that_synchronises() -> Result<()> {
     /// How long a worker may be kept from a processor when its lease is asked back: it pays for that too.

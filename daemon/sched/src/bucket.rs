@@ -89,9 +89,10 @@ impl Bucket {
         self.level = self.level.min(self.room());
     }
 
-    /// Settles the credit that is out as used whole: nobody can say how much of it was.
-    pub(crate) fn forfeit(&mut self, now_ns: u64) {
-        self.settle(self.lent, now_ns);
+    /// Settles the credit that is out as used whole, and what is known to have been used beyond it: nobody can say how
+    /// much of it was.
+    pub(crate) fn forfeit(&mut self, known: u64, now_ns: u64) {
+        self.settle(self.lent.max(known), now_ns);
     }
 
     /// Uses units without credit, evenly since `from_ns`: what comes in meanwhile goes out again, and is

@@ -500,6 +500,8 @@ pub(crate) struct Session {
     pub(crate) pinned: u64,
     /// Credits settled so far.
     pub(crate) used: Usage,
+    /// What it had used when that was last told under a lease.
+    pub(crate) told: Usage,
     /// The totals of its last grant. What was used without limit is not charged to a limit that came
     /// later.
     pub(crate) granted: Credits,
@@ -524,6 +526,7 @@ impl Session {
             gpu_ns: 0,
             pinned: 0,
             used: Usage::default(),
+            told: Usage::default(),
             granted: Credits::UNLIMITED,
         }
     }

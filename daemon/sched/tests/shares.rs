@@ -442,6 +442,37 @@ fn bytes_per_second_hold_and_a_large_copy_pays_afterwards() {
     assert!(bytes >= 960_000_000, "{bytes}");
 }
 
+/// A program that ends while it holds a lease leaves no debt behind.
+#[test]
+fn what_a_dead_worker_used_beyond_its_credit_is_paid_for() {
+    let mut rig = Rig::new(pool());
+    let mut config = VmConfig::new(POOL, Class::High);
+    config.limits.bytes = Some(Rate {
+        per_second: 1_000,
+        burst: 1_000,
+    });
+    rig.add_vm_with(1, config);
+    rig.add_session(10, 1);
+    rig.add_session(11, 1);
+    rig.runnable(10);
+    assert_eq!(rig.holders(GPU), [10]);
+    rig.feed(Event::Used {
+        session: SessionId(10),
+        used: Usage {
+            calls: 1,
+            bytes: 5_000,
+        },
+    });
+    rig.exited(10);
+    rig.runnable(11);
+    let stats = rig.sched.vm_stats(VmId(1)).unwrap();
+    let held = |until: u64| until >= 4 * SECONDS;
+    assert!(
+        matches!(stats.waiting, Some(WaitReason::RateLimit { cap: Cap::Bytes, until_ns }) if held(until_ns)),
+        "{stats:?}"
+    );
+}
+
 #[test]
 fn bytes_that_need_no_lease_are_counted_and_paid_for() {
     let mut rig = Rig::new(pool());

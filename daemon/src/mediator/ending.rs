@@ -174,7 +174,7 @@ impl Actor {
 
     /// A session is over and nothing of it runs any more.
     fn gone(&mut self, id: u64) {
-        self.settle(id);
+        self.settle_last(id);
         let Some(mut session) = self.sessions.remove(&id) else {
             return;
         };

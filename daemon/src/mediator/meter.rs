@@ -171,10 +171,16 @@ impl Actor {
         all.into_iter().for_each(|id| self.settle(id));
     }
 
-    /// As [`Actor::settle_all`], of one.
+    /// As [`Actor::settle_all`], of one that has no lease.
     pub(super) fn settle(&mut self, id: u64) {
-        let known = self.sessions.get(&id).filter(|s| s.lease.is_none());
-        let Some(used) = known.map(Session::used) else {
+        if self.sessions.get(&id).is_some_and(|s| s.lease.is_none()) {
+            self.settle_last(id);
+        }
+    }
+
+    /// As [`Actor::settle`], of one whose worker is gone: nobody will report what was used under its lease.
+    pub(super) fn settle_last(&mut self, id: u64) {
+        let Some(used) = self.sessions.get(&id).map(Session::used) else {
             return;
         };
         let session = SessionId(id);

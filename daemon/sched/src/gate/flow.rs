@@ -65,6 +65,12 @@ impl Flow {
     pub fn ops(&self) -> u64 {
         self.ops
     }
+
+    /// Is an operation or a wait unfinished?
+    #[must_use]
+    pub fn busy(&self) -> bool {
+        self.ops > 0 || !self.waits.is_empty()
+    }
 }
 
 /// What completes at once in a stream.

@@ -150,7 +150,9 @@ fn a_wait_in_flight_lets_the_work_of_idle_streams_in() {
     assert!(bench.try_submit(1, kernel(1), US, &CLOSING));
     bench.drain();
     assert!(bench.gate.exempted(2), "the wait is still in flight");
+    assert!(bench.flows[0].busy(), "its wait has to be told complete");
     bench.end_waits(0);
+    assert!(!bench.flows[0].busy());
     assert!(!bench.gate.exempted(2));
     assert_eq!(bench.gate.stall_in(bench.now), None);
     assert!(!bench.try_submit(1, kernel(1), US, &CLOSING));

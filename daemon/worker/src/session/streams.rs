@@ -491,7 +491,7 @@ impl Session {
         if n > 0 {
             stream.completed = seq;
             self.streams.in_flight -= n.min(self.streams.in_flight);
-            if stream.flow.ops() > 0 {
+            if stream.flow.busy() {
                 let seen = self.streams.gate.completed(now_ns(), &mut stream.flow, seq);
                 if seen.surprise {
                     tracing::debug!("{} operations took longer than predicted", seen.ops);
