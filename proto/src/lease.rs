@@ -163,7 +163,7 @@ pub struct Hints {
     pub head_ns: u64,
     /// Bytes that it copies.
     pub head_bytes: u64,
-    /// Operations given to the device since the session began.
+    /// Operations that take GPU time, given to the device since the session began.
     pub submitted: u64,
     /// Operations completed since then.
     pub completed: u64,

@@ -247,6 +247,66 @@ fn a_revoked_lease_is_released_only_when_its_work_is_complete() {
     ok(bench.guest.wait(end).status);
 }
 
+/// A wait for a value in memory, and what ends it in another stream.
+fn wait_and_end(bench: &mut Bench, ctx: Ctx) -> (req::StreamWaitValue, req::StreamWriteValue) {
+    let guest = &mut bench.guest;
+    let ptr = guest.alloc(ctx, 64);
+    let [stream, other] = [guest.stream(ctx, 1), guest.stream(ctx, 1)];
+    guest.htod(ctx, other, ptr, &[0; 64]);
+    ok(guest.sync(ctx, other));
+    let (value, wide) = (7, false);
+    let wait = req::StreamWaitValue {
+        ctx,
+        stream,
+        ptr,
+        value,
+        wide,
+        flags: 1,
+    };
+    let end = req::StreamWriteValue {
+        ctx,
+        stream: other,
+        ptr,
+        value,
+        wide,
+        flags: 0,
+    };
+    (wait, end)
+}
+
+#[test]
+fn a_wait_for_a_value_keeps_no_lease() {
+    let mut bench = Bench::new();
+    let ctx = bench.primary();
+    let (wait, end) = wait_and_end(&mut bench, ctx);
+    bench.guest.post(&wait);
+    let stream = wait.stream;
+    let sync = bench.guest.post(&req::StreamSynchronize { ctx, stream });
+    bench.guest.flush();
+    let pages = bench.vgpud.pages;
+    until("the lease is parked", || {
+        let hints = pages.hints();
+        hints.used_calls == 2 && hints.holding == Holding::Parked(1)
+    });
+    assert!(!bench.guest.has(sync));
+    bench.guest.post(&end);
+    ok(bench.guest.wait(sync).status);
+}
+
+/// A driver would block the thread that gives a stream more.
+#[test]
+fn a_stream_that_waits_takes_as_much_as_a_driver_does() {
+    let mut bench = Bench::new();
+    let ctx = bench.primary();
+    let (wait, _) = wait_and_end(&mut bench, ctx);
+    for _ in 0..1_100 {
+        bench.guest.post(&wait);
+    }
+    bench.guest.flush();
+    let pages = bench.vgpud.pages;
+    until("the rest waits", || pages.hints().depth_calls == 80);
+}
+
 #[test]
 fn a_worker_that_submits_nothing_more_says_when_its_work_will_be_over() {
     const KERNEL_NS: u64 = 300_000_000;

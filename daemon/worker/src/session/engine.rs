@@ -474,16 +474,6 @@ impl Session {
         }
         if self.streams.in_flight() == 0 {
             *marks_due = None;
-            if self.lease.closing() {
-                let left = if stop == Stop::Staging {
-                    Waiting::default()
-                } else {
-                    waiting
-                };
-                self.lease.release(left, self.head());
-            } else if stop == Stop::Empty || stop == Stop::Staging {
-                timeout = self.lease.rest();
-            }
         } else {
             let wanted = stop != Stop::Empty || self.lease.closing() || self.drains.len() > 0;
             let now = Instant::now();
@@ -495,6 +485,19 @@ impl Session {
             }
             self.watch_all();
             self.foretell_end();
+        }
+        // What does no work on the device needs no lease: a wait for a value in memory may last for ever.
+        if self.streams.gate.in_flight() == 0 {
+            if self.lease.closing() {
+                let left = if stop == Stop::Staging {
+                    Waiting::default()
+                } else {
+                    waiting
+                };
+                self.lease.release(left, self.head());
+            } else if stop == Stop::Empty || stop == Stop::Staging {
+                timeout = earlier(timeout, self.lease.rest());
+            }
         }
         if self.held_back(stop) {
             let now = now_ns();

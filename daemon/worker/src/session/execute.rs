@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use vgpu_proto::call::Class;
 use vgpu_proto::cuda::CuResult;
-use vgpu_sched::gate::{Estimate, Verdict, Waiting};
+use vgpu_sched::gate::{Estimate, MAX_IN_FLIGHT, Verdict, Waiting};
 
 use super::Session;
 use super::Staging;
@@ -89,6 +89,9 @@ impl Session {
                 }
                 continue;
             }
+            if self.is_full(first) {
+                return Stop::Window;
+            }
             let mut estimate = None;
             if first.needs_turn() {
                 match self.admit(clock.now) {
@@ -139,6 +142,13 @@ impl Session {
                 return Stop::Empty;
             }
         }
+    }
+
+    /// Is so much of its stream unfinished, waits and events included, that a driver would block this thread?
+    fn is_full(&self, first: &Queued) -> bool {
+        let adds = !matches!(first.work, Work::StreamDestroy | Work::EventDestroy { .. });
+        let stream = self.streams.table.get(first.stream);
+        adds && stream.is_some_and(|stream| stream.in_flight() >= MAX_IN_FLIGHT)
     }
 
     /// May the first operation be submitted? With what is known of how long it takes.

@@ -126,6 +126,11 @@ impl StreamState {
         self.submitted == self.completed
     }
 
+    /// Operations that were submitted and are not complete.
+    pub(super) fn in_flight(&self) -> u64 {
+        self.submitted - self.completed
+    }
+
     /// Number of the last operation submitted.
     pub(super) fn tip(&self) -> u64 {
         self.submitted
@@ -211,7 +216,6 @@ impl Session {
         }
         stream.submitted += 1;
         self.streams.in_flight += 1;
-        self.lease.count_submitted(1);
         stream.submitted
     }
 
@@ -222,6 +226,7 @@ impl Session {
         if let Some(stream) = table.get_mut(id) {
             gate.submitted(now, &mut stream.flow, number, work, estimate);
         }
+        self.lease.count_submitted(1);
     }
 
     /// As [`Session::submitted`], for a wait for a value in memory.
@@ -488,11 +493,13 @@ impl Session {
             return;
         };
         let n = seq.saturating_sub(stream.completed);
+        let mut worked = 0;
         if n > 0 {
             stream.completed = seq;
             self.streams.in_flight -= n.min(self.streams.in_flight);
             if stream.flow.busy() {
                 let seen = self.streams.gate.completed(now_ns(), &mut stream.flow, seq);
+                worked = seen.ops;
                 if seen.surprise {
                     tracing::debug!("{} operations took longer than predicted", seen.ops);
                 }
@@ -517,8 +524,8 @@ impl Session {
                 }
             }
         }
-        if n > 0 {
-            self.lease.count_completed(n);
+        if worked > 0 {
+            self.lease.count_completed(worked);
         }
         if drained {
             self.streams.active.retain(|a| *a != id);
