@@ -13,6 +13,8 @@
 #include <sys/wait.h>
 
 CUresult cuStreamWaitValue32_v2(CUstream stream, CUdeviceptr at, unsigned value, unsigned flags);
+CUresult cuStreamWriteValue32_v2(CUstream stream, CUdeviceptr at, unsigned value, unsigned flags);
+CUresult cuMemsetD32Async(CUdeviceptr to, unsigned value, size_t words, CUstream stream);
 
 static CUmodule module;
 static CUcontext ctx;
@@ -303,19 +305,81 @@ static int free_memory(void) {
     return 0;
 }
 
-/* Copies 32 MiB, and ends while a wait for a value is in flight. */
-static int debtor(void) {
-    enum { BYTES = 32 << 20, EQUAL = 1 };
+/* A stream that waits for a word to be 7, and one beside it. */
+static CUstream waits, beside;
+static CUdeviceptr word;
+static const unsigned AWAITED = 7;
+
+static void wait_for_word(void) {
+    enum { EQUAL = 1 };
+    CU(cuMemsetD32_v2(word, 0, 1));
+    CU(cuStreamSynchronize(NULL));
+    CU(cuStreamWaitValue32_v2(waits, word, AWAITED, EQUAL));
+}
+
+static void start_with_word(void) {
     start("spin_ns");
-    CUdeviceptr from, word;
-    CUstream copies, waits;
+    CU(cuMemAlloc_v2(&word, 8));
+    CU(cuStreamCreate(&waits, NON_BLOCKING));
+    CU(cuStreamCreate(&beside, NON_BLOCKING));
+}
+
+/* A small operation every tenth of a second, beside what waits. */
+static void trickle(double for_s) {
+    for (double until = seconds() + for_s; seconds() < until; usleep(100000)) {
+        CU(cuMemsetD32Async(word + 4, 1, 1, beside));
+        CU(cuStreamSynchronize(beside));
+    }
+}
+
+/* A wait for a value does no work on the device: it may last longer than any limit of kernels. */
+static int awaiting(void) {
+    start_with_word();
+    wait_for_word();
+    trickle(3);
+    if (cuStreamQuery(waits) == 0) return wrong("the stream did not wait");
+    CU(cuStreamWriteValue32_v2(beside, word, AWAITED, 0));
+    CU(cuStreamSynchronize(waits));
+    return 0;
+}
+
+/* Again and again work of 1.5 s, with small operations that complete beside it, until it is ended. */
+static int overrunner(void) {
+    start_with_word();
+    for (;;) {
+        wait_for_word();
+        CU(cuMemsetD32Async(word, AWAITED, 1, waits));
+        trickle(1.5);
+        CU(cuStreamWriteValue32_v2(beside, word, AWAITED, 0));
+        CU(cuStreamSynchronize(waits));
+    }
+    return 0;
+}
+
+/* Small requests with pauses between them. */
+static int now_and_then(void) {
+    start_with_word();
+    for (int i = 0; i < 400; i++) {
+        CU(cuMemsetD32Async(word, i, 1, beside));
+        CU(cuStreamSynchronize(beside));
+        usleep(5000);
+    }
+    return 0;
+}
+
+/* Copies 32 MiB, and ends while a kernel runs. */
+static int debtor(void) {
+    enum { BYTES = 32 << 20 };
+    CUfunction spin = start("spin_ns");
+    unsigned long long ns = 60000000000;
+    void *params[] = {&ns};
+    CUdeviceptr from;
+    CUstream copies, runs;
     void *to = malloc(BYTES);
     CU(cuMemAlloc_v2(&from, BYTES));
-    CU(cuMemAlloc_v2(&word, 4));
-    CU(cuMemsetD32_v2(word, 0, 1));
     CU(cuStreamCreate(&copies, NON_BLOCKING));
-    CU(cuStreamCreate(&waits, NON_BLOCKING));
-    CU(cuStreamWaitValue32_v2(waits, word, 7, EQUAL));
+    CU(cuStreamCreate(&runs, NON_BLOCKING));
+    CU(cuLaunchKernel(spin, 1, 1, 1, 1, 1, 1, 0, runs, params, NULL));
     CU(cuMemcpyDtoHAsync_v2(to, from, BYTES, copies));
     CU(cuStreamSynchronize(copies));
     puts("debtor: copied");
@@ -391,7 +455,8 @@ int main(int argc, char **argv) {
         {"out_of_memory", out_of_memory}, {"hold", hold},
         {"held_back", held_back},       {"closed", closed},
         {"cancelled", cancelled},       {"free_memory", free_memory},
-        {"debtor", debtor},
+        {"debtor", debtor},             {"awaiting", awaiting},
+        {"overrunner", overrunner},     {"now_and_then", now_and_then},
     };
     for (size_t i = 0; argc == 2 && i < sizeof RULES / sizeof *RULES; i++) {
         if (!strcmp(argv[1], RULES[i].name)) return RULES[i].run();

@@ -1,6 +1,7 @@
 //! Where the build put things.
 
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::{Context, ensure};
 
@@ -70,8 +71,10 @@ fn linked(library: &str, dir: &str, names: &[&str]) -> anyhow::Result<PathBuf> {
     for name in names {
         let link = dir.join(name);
         if std::fs::read_link(&link).ok().as_deref() != Some(&*library) {
-            // Made under another name and renamed: tests of several processes do this at once.
-            let temporary = dir.join(format!("{name}.{}", std::process::id()));
+            // Made under another name and renamed: several processes, and threads of each, do this at once.
+            static LINKS: AtomicU64 = AtomicU64::new(0);
+            let number = LINKS.fetch_add(1, Ordering::Relaxed);
+            let temporary = dir.join(format!("{name}.{}.{number}", std::process::id()));
             let _ = std::fs::remove_file(&temporary);
             std::os::unix::fs::symlink(&library, &temporary)
                 .and_then(|()| std::fs::rename(&temporary, &link))

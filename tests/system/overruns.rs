@@ -123,3 +123,44 @@ fn a_log_of_an_overrun_and_a_kill_replays() -> Result<()> {
     drop(neighbour);
     Ok(())
 }
+
+/// Waits for values in memory, as programs have for other programs, keep no GPU and meet no limit of kernels.
+#[test]
+fn a_wait_for_a_value_keeps_nobody_from_the_gpu() -> Result<()> {
+    let host = one_vm(&Options::default())?;
+    host.admin("register-vm --vm-id=2 --pool=A")?;
+    host.admin("pool set A --hard-limit=600ms --contended-limit=600ms --soft-limit=200ms")?;
+    let waits = Guest::new(guest::RULES, host.target(1))?
+        .arg("awaiting")
+        .spawn()?;
+    let other = Guest::new(guest::RULES, host.target(2))?.arg("now_and_then");
+    guest::expect_right(&other)?;
+    let output = waits.finish(2 * SOON)?;
+    assert!(output.status.success(), "{}", guest::describe(&output));
+    assert_eq!(host.vm(1)?["strikes"], 0, "{}", host.log());
+    Ok(())
+}
+
+/// A third VM with small requests goes on beside either of two that overrun for ever, and show progress meanwhile.
+#[test]
+fn two_overrunners_do_not_lock_out_a_third() -> Result<()> {
+    let host = one_vm(&Options::default())?;
+    host.admin("register-vm --vm-id=2-3 --pool=A")?;
+    // No strikes end it.
+    host.admin("pool set A --soft-limit=0")?;
+    let overrunner = |vm| {
+        Guest::new(guest::RULES, host.target(vm))?
+            .arg("overrunner")
+            .spawn()
+    };
+    let _both = (overrunner(1)?, overrunner(2)?);
+    until("both have overrun", 4 * SOON, || {
+        let overran = |vm| Some(host.vm(vm).ok()?["usage"]["gpu_ns"].as_u64()? > 1_000_000_000);
+        (overran(1)? && overran(2)?).then_some(())
+    })?;
+    // 400 requests: one at each change of the overrunners would take five minutes.
+    let third = Guest::new(guest::RULES, host.target(3))?.arg("now_and_then");
+    let output = third.run(6 * SOON)?;
+    assert!(output.status.success(), "{}", guest::describe(&output));
+    Ok(())
+}

@@ -332,8 +332,8 @@ pub enum Action {
         session: SessionId,
         /// Its VM.
         vm: VmId,
-        /// How long without progress.
-        stalled_ns: u64,
+        /// For how long it made no progress, or was not given back.
+        kept_ns: u64,
     },
     /// A holder outlasted slice and grace; the next VM may run beside it.
     Overrun {

@@ -89,8 +89,8 @@ impl Bucket {
         self.level = self.level.min(self.room());
     }
 
-    /// Settles the credit that is out as used whole, and what is known to have been used beyond it: nobody can say how
-    /// much of it was.
+    /// Settles the credit that is out as used whole, because nobody can say how much of it was; or as `known` units, where
+    /// more than the credit is known to have been used.
     pub(crate) fn forfeit(&mut self, known: u64, now_ns: u64) {
         self.settle(self.lent.max(known), now_ns);
     }

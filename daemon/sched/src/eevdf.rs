@@ -511,12 +511,6 @@ impl<K: Ord + Copy> Eevdf<K> {
         }
     }
 
-    /// Can one of these be chosen who is owed something?
-    pub(crate) fn any_due(&self, which: impl Fn(K) -> bool) -> bool {
-        let due = |m: &Member| m.place != Place::Held && m.vruntime * self.weight <= self.moment;
-        self.members.iter().any(|(&key, m)| due(m) && which(key))
-    }
-
     /// Can anybody be chosen?
     pub(crate) fn has_ready(&self) -> bool {
         !self.eligible.is_empty() || !self.early.is_empty()

@@ -220,11 +220,12 @@ pub enum Event {
         /// How long that has been so (a worker that held the GPU for the hold time by itself says so).
         idle_for_ns: u64,
     },
-    /// What a session has used since it began: where it holds no lease, calls and bytes that needed none.
+    /// What a session has used since it began, calls and bytes that needed no lease included.
     Used {
         /// Which.
         session: SessionId,
-        /// Cumulative; while the session holds a lease, only for a worker that dies: the end of the lease reports it else.
+        /// Cumulative. While the session holds a lease, it counts only if the worker dies; otherwise the end of the lease
+        /// reports what was used.
         used: Usage,
     },
     /// Cumulative counters of a session, from a message or from its hint page.

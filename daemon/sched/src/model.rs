@@ -168,8 +168,9 @@ pub(crate) struct Gpu {
     /// Whose lease it is of: none, one, or two (an overrunner, or one whose work is about to end, and the
     /// next).
     pub(crate) holders: Vec<SessionId>,
-    /// VMs with work that may not run beside the overrunner that is here, having overrun themselves.
-    pub(crate) held_off: BTreeSet<VmId>,
+    /// VMs with work that may not run beside the overrunner that is here, having overrun themselves; and when
+    /// to look again.
+    pub(crate) held_off: BTreeMap<VmId, u64>,
     pub(crate) vms: BTreeSet<VmId>,
     pub(crate) sessions: BTreeSet<SessionId>,
     pub(crate) memory: u64,
@@ -195,7 +196,7 @@ impl Gpu {
             top: Eevdf::default(),
             nodes: BTreeMap::new(),
             holders: Vec::new(),
-            held_off: BTreeSet::new(),
+            held_off: BTreeMap::new(),
             vms: BTreeSet::new(),
             sessions: BTreeSet::new(),
             memory: 0,
@@ -323,6 +324,18 @@ pub(crate) struct Seat {
     /// What it is owed there (negative: owes) while it does not compete, and under policies that keep
     /// no account.
     pub(crate) lag_ns: i128,
+    /// When the last overrun there began (or the VM came), and what GPU time the VM had had by then.
+    pub(crate) overrun_ns: u64,
+    pub(crate) had_ns: u64,
+}
+
+/// A lease that was not given back within the grace.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Overran {
+    /// From the revoke to the end of the lease.
+    pub(crate) took_ns: u64,
+    /// So long it is remembered.
+    pub(crate) until_ns: u64,
 }
 
 /// One VM.
@@ -354,8 +367,10 @@ pub(crate) struct Vm {
     /// Quarantines by strikes.
     pub(crate) quarantines: Fading,
     pub(crate) demoted_until_ns: Option<u64>,
-    /// Outlasted slice and grace not long ago: gives way where another runs beside one that does.
-    pub(crate) overran_until_ns: Option<u64>,
+    /// An overrun of it that is remembered.
+    pub(crate) overran: Option<Overran>,
+    /// When its last lease ended.
+    pub(crate) ran_ns: Option<u64>,
     /// What its turns took lately.
     pub(crate) usual_ns: Option<u64>,
     /// What giving a GPU back took, at the worst lately.
@@ -397,7 +412,8 @@ impl Vm {
             strikes: Fading::default(),
             quarantines: Fading::default(),
             demoted_until_ns: None,
-            overran_until_ns: None,
+            overran: None,
+            ran_ns: None,
             usual_ns: None,
             back_ns: None,
             buckets,
@@ -500,7 +516,7 @@ pub(crate) struct Session {
     pub(crate) pinned: u64,
     /// Credits settled so far.
     pub(crate) used: Usage,
-    /// What it had used when that was last told under a lease.
+    /// What it had used by the last report under a lease.
     pub(crate) told: Usage,
     /// The totals of its last grant. What was used without limit is not charged to a limit that came
     /// later.

@@ -199,12 +199,6 @@ impl Ordered {
         Some(waiting.since_ns)
     }
 
-    pub(crate) fn is_ready(&self, vm: VmId) -> bool {
-        self.members
-            .get(&vm)
-            .is_some_and(|member| member.waiting.is_some())
-    }
-
     pub(crate) fn ready_count(&self) -> usize {
         self.levels.iter().map(BTreeSet::len).sum()
     }

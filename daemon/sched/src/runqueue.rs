@@ -196,15 +196,6 @@ impl RunQueue {
         }
     }
 
-    /// Can one of these be chosen who, where the policy keeps an account, is owed something?
-    pub(crate) fn any_due(&self, which: impl Fn(VmId) -> bool) -> bool {
-        match &self.order {
-            Order::Weighted(queue) => queue.any_due(which),
-            Order::Ordered(queue) => queue.keys().any(|vm| queue.is_ready(vm) && which(vm)),
-            Order::Shortest(queue) => queue.keys().any(|vm| queue.is_ready(vm) && which(vm)),
-        }
-    }
-
     /// Is this VM, which has just woken up, due before the holder?
     pub(crate) fn challenges(&self, challenger: VmId, holder: VmId) -> bool {
         match &self.order {

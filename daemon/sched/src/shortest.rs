@@ -127,12 +127,6 @@ impl Shortest {
             .is_some_and(|member| self.key(member.cost_ns, now_ns) < best)
     }
 
-    pub(crate) fn is_ready(&self, vm: VmId) -> bool {
-        self.members
-            .get(&vm)
-            .is_some_and(|member| member.waiting.is_some())
-    }
-
     pub(crate) fn ready_count(&self) -> usize {
         self.queue.len()
     }

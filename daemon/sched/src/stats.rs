@@ -119,7 +119,7 @@ pub struct VmStats {
     pub throttled_ns: u64,
     /// Times a rate limit began to hold it back.
     pub rate_limited: u64,
-    /// The limit that did so the last time.
+    /// The limit that held it back the last time.
     pub rate_limited_by: Option<Cap>,
     /// Leases granted.
     pub grants: u64,

@@ -1,15 +1,14 @@
 //! What policies promise beyond shares: the bound of `sjf`, interruption by those who wake up, slices of
-//! single VMs, changes while VMs run, and who runs beside whom in an overrun.
+//! single VMs, and changes while VMs run.
 
 mod common;
 
 use common::sim::{Load, Sim};
-use common::{GPU, POOL, Rig, granted, revoked};
+use common::{POOL, Rig, granted, revoked};
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
 use vgpu_sched::{
-    Action, Aging, Class, Event, MICROS, MILLIS, Policy, PoolConfig, SECONDS, SessionId, VmConfig,
-    VmId,
+    Aging, Class, Event, MICROS, MILLIS, Policy, PoolConfig, SECONDS, SessionId, VmConfig, VmId,
 };
 
 const SWITCH: u64 = 60 * MICROS;
@@ -152,94 +151,6 @@ fn a_shorter_slice_of_its_own_brings_shorter_waits_and_the_same_share() {
     };
     let (usual, short) = (waits(None), waits(Some(MILLIS)));
     assert!(short * 2 <= usual, "{short} against {usual}");
-}
-
-#[test]
-fn two_that_overrun_do_not_lock_the_others_out() {
-    let mut sim = Sim::new(Rig::new(PoolConfig::default()), SWITCH);
-    for vm in 1..=5 {
-        sim.rig.add_vm(vm, Class::Medium);
-    }
-    for vm in [1, 2, 3] {
-        sim.start(vm, vm as u32, Load::backlog(400 * MILLIS));
-    }
-    for vm in [4, 5] {
-        sim.start(vm, vm as u32, Load::backlog(200 * MICROS));
-    }
-    // Each of the three may surprise once.
-    sim.run_until(3 * SECONDS);
-    sim.feed(Event::ResetStats { vm: None });
-    let begin = sim.overruns.len();
-    sim.run_until(13 * SECONDS);
-    let honest = sim.gpu_ns(4) + sim.gpu_ns(5);
-    assert!(honest >= 4 * SECONDS - 100 * MILLIS, "{honest} of 10 s");
-    let longest = wait_of(&sim, 4).max(wait_of(&sim, 5));
-    // An honest VM that had more than its share beside one of them (half of the time, where two of five
-    // are its due) gives way to the next; what then blocks it is what is left of the older kernel, which
-    // is slice and grace old at least.
-    let block = (400 - 2 - 20 + 2) * MILLIS;
-    assert!(longest <= block, "{longest}");
-    assert!(sim.overruns.len() > begin + 10);
-    sim.check_accounts(3 * SECONDS);
-}
-
-#[test]
-fn one_that_overran_waits_for_the_end_of_another_overrun_and_is_let_in_later() {
-    let mut rig = Rig::new(PoolConfig::default());
-    for vm in [1, 2, 3] {
-        rig.add_vm(vm, Class::Medium);
-        rig.add_session(u64::from(vm) * 10, vm);
-    }
-    let overrun = |rig: &mut Rig, session: u64| {
-        rig.progress(session, 1, 0);
-        let declared = |a: &Action| matches!(a, Action::Overrun { .. });
-        let mut actions = vec![];
-        while !actions.iter().any(declared) {
-            actions = rig.pass(MILLIS);
-            assert!(rig.now < SECONDS, "no overrun");
-        }
-        actions
-    };
-    let first = granted(&rig.runnable(10));
-    rig.runnable(20);
-    let beside = granted(
-        &overrun(&mut rig, 10)[..]
-            .iter()
-            .rev()
-            .take(1)
-            .cloned()
-            .collect::<Vec<_>>(),
-    );
-    assert_eq!(beside.session, SessionId(20));
-    granted(
-        &[
-            rig.release(10, first.epoch, 1),
-            rig.release(20, beside.epoch, 0),
-        ]
-        .concat(),
-    );
-    // VM 1 overran; now VM 2 does, and VM 1 may not join it: VM 3 may.
-    let holder = rig.holders(GPU);
-    assert_eq!(holder, [10]);
-    let epoch = rig.sched.gpu_stats(GPU).unwrap().holders[0].2;
-    rig.runnable(20);
-    rig.pass(2 * MILLIS);
-    granted(&rig.release(10, epoch, 1));
-    rig.runnable(30);
-    overrun(&mut rig, 20);
-    assert_eq!(rig.holders(GPU), [20, 30], "not beside each other");
-    // The overrunner is still taken by the contended limit.
-    let actions = rig.pass(10 * SECONDS);
-    let killed = |a: &Action| {
-        matches!(
-            a,
-            Action::Kill {
-                session: SessionId(20),
-                ..
-            }
-        )
-    };
-    assert!(actions.iter().any(killed), "{actions:?}");
 }
 
 #[derive(Debug, Clone)]

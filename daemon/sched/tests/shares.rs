@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
 use vgpu_sched::{
     Aging, Cap, Class, Event, GpuId, MICROS, MILLIS, Policy, PoolConfig, PoolId, Rate, SECONDS,
-    SessionId, Usage, VmConfig, VmId, WaitReason,
+    SessionId, Usage, VmConfig, VmId, VmStats, WaitReason,
 };
 
 const SWITCH: u64 = 60 * MICROS;
@@ -442,9 +442,8 @@ fn bytes_per_second_hold_and_a_large_copy_pays_afterwards() {
     assert!(bytes >= 960_000_000, "{bytes}");
 }
 
-/// A program that ends while it holds a lease leaves no debt behind.
-#[test]
-fn what_a_dead_worker_used_beyond_its_credit_is_paid_for() {
+/// VM 1 may use 1,000 bytes a second, and as many at once.
+fn with_1000_bytes_a_second() -> Rig {
     let mut rig = Rig::new(pool());
     let mut config = VmConfig::new(POOL, Class::High);
     config.limits.bytes = Some(Rate {
@@ -452,6 +451,21 @@ fn what_a_dead_worker_used_beyond_its_credit_is_paid_for() {
         burst: 1_000,
     });
     rig.add_vm_with(1, config);
+    rig
+}
+
+fn assert_held_for_4_s(stats: &VmStats) {
+    let held = |until: u64| until >= 4 * SECONDS;
+    assert!(
+        matches!(stats.waiting, Some(WaitReason::RateLimit { cap: Cap::Bytes, until_ns }) if held(until_ns)),
+        "{stats:?}"
+    );
+}
+
+/// The VM pays for a program that ended while it held a lease.
+#[test]
+fn what_a_dead_worker_used_beyond_its_credit_is_paid_for() {
+    let mut rig = with_1000_bytes_a_second();
     rig.add_session(10, 1);
     rig.add_session(11, 1);
     rig.runnable(10);
@@ -466,22 +480,12 @@ fn what_a_dead_worker_used_beyond_its_credit_is_paid_for() {
     rig.exited(10);
     rig.runnable(11);
     let stats = rig.sched.vm_stats(VmId(1)).unwrap();
-    let held = |until: u64| until >= 4 * SECONDS;
-    assert!(
-        matches!(stats.waiting, Some(WaitReason::RateLimit { cap: Cap::Bytes, until_ns }) if held(until_ns)),
-        "{stats:?}"
-    );
+    assert_held_for_4_s(&stats);
 }
 
 #[test]
 fn bytes_that_need_no_lease_are_counted_and_paid_for() {
-    let mut rig = Rig::new(pool());
-    let mut config = VmConfig::new(POOL, Class::High);
-    config.limits.bytes = Some(Rate {
-        per_second: 1_000,
-        burst: 1_000,
-    });
-    rig.add_vm_with(1, config);
+    let mut rig = with_1000_bytes_a_second();
     rig.add_session(10, 1);
     let used = |bytes| Event::Used {
         session: SessionId(10),
@@ -493,11 +497,7 @@ fn bytes_that_need_no_lease_are_counted_and_paid_for() {
     assert!(rig.holders(GPU).is_empty(), "it owes for them");
     let stats = rig.sched.vm_stats(VmId(1)).unwrap();
     assert_eq!((stats.calls, stats.bytes), (3, 5_000), "totals");
-    let held = |until: u64| until >= 4 * SECONDS;
-    assert!(
-        matches!(stats.waiting, Some(WaitReason::RateLimit { cap: Cap::Bytes, until_ns }) if held(until_ns)),
-        "{stats:?}"
-    );
+    assert_held_for_4_s(&stats);
 }
 
 #[test]

@@ -42,7 +42,7 @@ fn a_hung_kernel_is_noted_then_killed_then_verified_and_the_lease_moves_on() {
     let soft = Action::SoftLimit {
         session: SessionId(10),
         vm: VmId(1),
-        stalled_ns: 2 * SECONDS,
+        kept_ns: 2 * SECONDS,
     };
     assert!(actions.contains(&soft), "{actions:?}");
     assert_eq!(killed(&actions), None);

@@ -281,7 +281,7 @@ impl Report {
                     session_id,
                     format!(
                         "Session {session_id} of VM {vm_id} held the GPU for {} ms without \
-                         progress (soft limit)",
+                         progress, or after it was asked back (soft limit)",
                         after.as_millis()
                     ),
                 )

@@ -67,10 +67,8 @@ impl Actor {
             Action::Canary { gpu } => self.run_canary(gpu),
             Action::GpuSuspect { gpu } => self.suspect(gpu),
             Action::SoftLimit {
-                session,
-                stalled_ns,
-                ..
-            } => self.soft_limit(session, stalled_ns),
+                session, kept_ns, ..
+            } => self.soft_limit(session, kept_ns),
             Action::Overrun { session, .. } => {
                 tracing::info!(
                     session = session.0,
@@ -260,7 +258,7 @@ impl Actor {
         self.end(session.0, why, code, &cause.to_string());
     }
 
-    fn soft_limit(&mut self, session: SessionId, stalled_ns: u64) {
+    fn soft_limit(&mut self, session: SessionId, kept_ns: u64) {
         let Some(session) = self.sessions.get(&session.0) else {
             return;
         };
@@ -268,7 +266,7 @@ impl Actor {
             vm_id: session.vm.vm_id,
             session_id: session.id,
             gpu_uuid: session.gpu_uuid().to_owned(),
-            after: Duration::from_nanos(stalled_ns),
+            after: Duration::from_nanos(kept_ns),
         });
     }
 

@@ -135,7 +135,7 @@ pub struct Gate {
     /// What was learned beside an overrunner, of what is not known otherwise: forgotten when alone.
     guesses: Option<Box<Predictor>>,
     ops: u64,
-    /// Unfinished waits for a value in memory: no work of the device's, and perhaps the program's to end.
+    /// Unfinished waits for a value in memory. They take no GPU time, and perhaps only the program can end them.
     waits: u64,
     /// Weights of the unfinished operations.
     unfinished_ns: u64,

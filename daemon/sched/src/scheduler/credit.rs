@@ -94,54 +94,38 @@ impl Scheduler {
         session.granted
     }
 
-    /// Settles what a session says it used since the last time. `None` (its worker died): all that it was lent, and what
-    /// was last told beyond that.
+    /// Settles what a session says it used since the last time. `None`: its worker died, so that it is charged with all
+    /// that it was lent, or with what it was last known to have used where that is more.
     pub(super) fn settle_credit(&mut self, session: SessionId, used: Option<Usage>) {
         let now = self.now_ns;
         let Some(session) = self.sessions.get_mut(&session) else {
             return;
         };
-        let before = session.used;
         let Some(vm) = self.vms.get_mut(&session.vm) else {
             return;
         };
-        let settle = |bucket: &mut Option<Bucket>, granted: u64, used: Option<u64>, told: u64| {
+        let settle = |bucket: &mut Option<Bucket>, granted: u64, units: u64| {
             let Some(bucket) = bucket else { return };
             match used {
                 _ if granted == u64::MAX => bucket.settle(0, now),
-                Some(used) => bucket.settle(used, now),
-                None => bucket.forfeit(told, now),
+                Some(_) => bucket.settle(units, now),
+                None => bucket.forfeit(units, now),
             }
         };
-        let told = session.told;
-        let calls = used.map(|used| used.calls.saturating_sub(before.calls));
-        let bytes = used.map(|used| used.bytes.saturating_sub(before.bytes));
-        let beyond = |told: u64, before: u64| told.saturating_sub(before);
-        let Buckets {
-            calls: of_calls,
-            bytes: of_bytes,
-            ..
-        } = &mut vm.buckets;
-        let granted = session.granted;
-        settle(
-            of_calls,
-            granted.calls,
-            calls,
-            beyond(told.calls, before.calls),
-        );
-        settle(
-            of_bytes,
-            granted.bytes,
-            bytes,
-            beyond(told.bytes, before.bytes),
-        );
-        vm.count.calls = vm.count.calls.saturating_add(calls.unwrap_or(0));
-        vm.count.bytes = vm.count.bytes.saturating_add(bytes.unwrap_or(0));
-        session.used.calls += calls.unwrap_or(0);
-        session.used.bytes += bytes.unwrap_or(0);
+        let known = used.unwrap_or(session.told);
+        let calls = known.calls.saturating_sub(session.used.calls);
+        let bytes = known.bytes.saturating_sub(session.used.bytes);
+        settle(&mut vm.buckets.calls, session.granted.calls, calls);
+        settle(&mut vm.buckets.bytes, session.granted.bytes, bytes);
+        if used.is_some() {
+            vm.count.calls = vm.count.calls.saturating_add(calls);
+            vm.count.bytes = vm.count.bytes.saturating_add(bytes);
+            session.used.calls += calls;
+            session.used.bytes += bytes;
+        }
     }
 
-    /// Charges what a session used without a lease. Under one it is kept for a lease that ends with the worker.
+    /// Charges what a session used without a lease. While it holds one, the figures are kept in case its worker dies.
     pub(super) fn used(&mut self, id: SessionId, used: Usage) -> Result<(), Ignored> {
         let now = self.now_ns;
         let session = self.session_mut(id)?;

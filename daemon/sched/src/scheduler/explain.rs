@@ -144,9 +144,6 @@ impl Scheduler {
         let reason = self.reason(id, vm);
         let rivals = self.rivals(id, node);
         let (own, all) = self.weights(id, &rivals);
-        let (pool_own, pool_all) = self.pool_weights(pool, gpu);
-        let share = u128::from(own) * u128::from(pool_own) * 1000
-            / (u128::from(all) * u128::from(pool_all)).max(1);
         Some(Explanation {
             now_ns: self.now_ns,
             pool,
@@ -158,14 +155,14 @@ impl Scheduler {
             demoted_until_ns: vm.demoted_until_ns,
             reason,
             quarantined_until_ns: vm.quarantine,
-            held_off: gpu.is_some_and(|gpu| gpu.held_off.contains(&id)),
+            held_off: gpu.is_some_and(|gpu| gpu.held_off.contains_key(&id)),
             waiting_since_ns: self.waiting_since(vm),
             holders: gpu.map_or_else(Vec::new, |gpu| self.holders(gpu)),
             before: node.map_or_else(Vec::new, |node| node.queue.before(id, self.now_ns)),
             competing: u32::try_from(rivals.len() + 1).unwrap_or(u32::MAX),
             weight_milli: own,
             competing_weight_milli: all,
-            share_permille: u32::try_from(share.min(1000)).unwrap_or(1000),
+            share_permille: self.share_permille(id, pool, gpu),
             lag_ns: self.lag_of(id, vm),
             wait: self.wait_bound(id, vm, reason),
             pinned_room: self.pinned_room(id),
@@ -193,6 +190,16 @@ impl Scheduler {
     }
 
     /// The others of its pool that compete on its GPU now.
+    /// The part of the GPU's time that a VM may expect among those that compete now, in thousandths.
+    pub(super) fn share_permille(&self, id: VmId, pool: PoolId, gpu: Option<&Gpu>) -> u32 {
+        let node = gpu.and_then(|gpu| gpu.nodes.get(&pool));
+        let (own, all) = self.weights(id, &self.rivals(id, node));
+        let (pool_own, pool_all) = self.pool_weights(pool, gpu);
+        let share = u128::from(own) * u128::from(pool_own) * 1000
+            / (u128::from(all) * u128::from(pool_all)).max(1);
+        u32::try_from(share.min(1000)).unwrap_or(1000)
+    }
+
     fn rivals(&self, id: VmId, node: Option<&Node>) -> Vec<VmId> {
         let members = node.map_or_else(Vec::new, |node| node.queue.keys());
         members.into_iter().filter(|&vm| vm != id).collect()

@@ -514,15 +514,15 @@ impl Scheduler {
             let most = self.slice_of(vm).saturating_mul(4);
             let took = lease.charged_ns.min(most);
             let usual = vm.usual_ns.map_or(took, |usual| (3 * usual + took) / 4);
-            let overran = now.saturating_add(self.config.demotion_ns);
             if let Some(vm) = self.vms.get_mut(&vm_id) {
                 vm.running = None;
+                vm.ran_ns = Some(now);
                 vm.usual_ns = Some(usual);
                 vm.count.service.record(lease.charged_ns);
-                if lease.overrun {
-                    vm.overran_until_ns = Some(overran);
-                }
             }
+        }
+        if lease.overrun {
+            self.remember_overrun(vm_id, &lease);
         }
         self.rethrottle(vm_id);
         self.sync_vm(vm_id);

@@ -2,7 +2,7 @@
 //! worker's word, or beside it when it overruns.
 
 use super::Scheduler;
-use crate::action::{Action, Ignored};
+use crate::action::Ignored;
 use crate::id::{Epoch, GpuId, SessionId, VmId};
 use crate::model::{Lease, Use};
 
@@ -107,34 +107,5 @@ impl Scheduler {
                 node.queue.end_turn(vm);
             }
         }
-    }
-
-    /// A holder overruns: others may run beside it, and whoever was let in ahead of its end does so already.
-    pub(super) fn declare_overrun(&mut self, id: SessionId, gpu: GpuId) {
-        if let Some(lease) = self.lease_mut(id) {
-            lease.overrun = true;
-        }
-        self.out.push(Action::Overrun { gpu, session: id });
-        let gpu = self.gpus.get(&gpu).map(|gpu| gpu.holders.clone());
-        for other in gpu.into_iter().flatten().filter(|&other| other != id) {
-            let Some(session) = self.sessions.get_mut(&other) else {
-                continue;
-            };
-            let gpu = session.gpu();
-            let ahead = |lease: &&mut Lease| lease.ahead.is_some();
-            let Some(lease) = session.lease.as_mut().filter(ahead) else {
-                continue;
-            };
-            (lease.ahead, lease.beside) = (None, true);
-            // It did not know that it shares the device.
-            lease.ending_ns = None;
-            let epoch = lease.epoch;
-            self.out.push(Action::Beside {
-                gpu,
-                session: other,
-                epoch,
-            });
-        }
-        self.sync_neighbours(id);
     }
 }

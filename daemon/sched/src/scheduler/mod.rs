@@ -8,6 +8,7 @@ mod explain;
 mod lease;
 mod letting_in;
 mod memory;
+mod overruns;
 mod placement;
 mod query;
 mod seats;
@@ -196,10 +197,8 @@ impl Scheduler {
             vm.demoted_until_ns = None;
             self.refresh_standing(id);
         }
-        if let Some(vm) = self.vms.get_mut(&id)
-            && vm.overran_until_ns.is_some_and(|until| until <= now)
-        {
-            vm.overran_until_ns = None;
+        if let Some(vm) = self.vms.get_mut(&id) {
+            vm.overran.take_if(|overran| overran.until_ns <= now);
         }
         self.end_quarantine(id);
         self.rethrottle(id);
@@ -213,7 +212,7 @@ impl Scheduler {
             [
                 throttle,
                 vm.demoted_until_ns,
-                vm.overran_until_ns,
+                vm.overran.map(|overran| overran.until_ns),
                 vm.quarantine,
             ]
             .into_iter()

@@ -134,6 +134,8 @@ impl Scheduler {
             gpu,
             joined: false,
             lag_ns: 0,
+            overrun_ns: self.now_ns,
+            had_ns: vm.count.gpu_ns,
         };
         let mut seats: Vec<Seat> = gpus.iter().map(seat).collect();
         divide(vm.lag_ns, &mut seats);

@@ -1,6 +1,7 @@
 //! A VM's places in the queues of its GPUs, and the gangs that gather their GPUs one by one.
 
 use super::Scheduler;
+use super::overruns::LOOK_NS;
 use crate::config::PoolConfig;
 use crate::id::{GpuId, PoolId, SessionId, VmId};
 use crate::model::{Gpu, Lease, Node, Phase, Vm};
@@ -74,7 +75,8 @@ impl Scheduler {
     fn sync_seat(&mut self, id: VmId, index: usize, wants: bool, standing: Standing) {
         let now = self.now_ns;
         let held = self.held(id);
-        let gives_way = wants && index == held && self.gives_way(id, index);
+        let waits = wants && index == held;
+        let held_off = waits && self.gives_way(id, index);
         let Some(vm) = self.vms.get_mut(&id) else {
             return;
         };
@@ -89,21 +91,16 @@ impl Scheduler {
         let Some(gpu) = self.gpus.get_mut(&gpu_id) else {
             return;
         };
-        let held_off = gives_way
-            && gpu.holders.iter().any(|holder| {
-                let lease = self.sessions.get(holder).and_then(|s| s.lease.as_ref());
-                lease.is_some_and(|lease| lease.overrun)
-            });
         let stand = match vm.running {
             Some((_, true)) => Stand::Counts,
             Some((_, false)) => Stand::Out,
             None if vm.gathering.is_some() && index < held => Stand::Counts,
-            None if wants && index == held && held_off => Stand::Counts,
-            None if wants && index == held => Stand::Ready,
+            None if held_off => Stand::Counts,
+            None if waits => Stand::Ready,
             None => Stand::Out,
         };
         if held_off {
-            gpu.held_off.insert(id);
+            gpu.held_off.insert(id, now.saturating_add(LOOK_NS));
         } else {
             gpu.held_off.remove(&id);
         }
@@ -130,25 +127,6 @@ impl Scheduler {
         if woke {
             self.challenge(gpu_id, pool, id);
         }
-    }
-
-    /// Did this VM overrun lately, and could another be let in beside an overrunner that did not, and that
-    /// is owed something? (One that had more than its share is not given more, to be paid for later.)
-    fn gives_way(&self, id: VmId, index: usize) -> bool {
-        let overran = |vm: VmId| {
-            self.vms
-                .get(&vm)
-                .is_some_and(|vm| vm.overran_until_ns.is_some())
-        };
-        let gpu = self.vms.get(&id).and_then(|vm| vm.seat_gpu(index));
-        let Some(gpu) = gpu.and_then(|gpu| self.gpus.get(&gpu)) else {
-            return false;
-        };
-        overran(id)
-            && gpu
-                .nodes
-                .values()
-                .any(|node| node.queue.any_due(|vm| !overran(vm)))
     }
 
     /// How many of its GPUs a gang has gathered.
@@ -215,7 +193,7 @@ impl Scheduler {
 
     /// After an overrun begins or ends: who may run beside it.
     pub(super) fn sync_overrunners(&mut self, gpu: GpuId) {
-        self.sync_those(gpu, |vm| vm.overran_until_ns.is_some());
+        self.sync_those(gpu, |vm| vm.overran.is_some());
     }
 
     fn sync_those(&mut self, gpu: GpuId, which: impl Fn(&Vm) -> bool) {

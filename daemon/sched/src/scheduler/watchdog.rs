@@ -40,6 +40,7 @@ impl Scheduler {
             self.watch_lease(session, vm);
         }
         self.watch_deaths(id);
+        self.let_in_again(id);
     }
 
     fn watch_lease(&mut self, session_id: SessionId, vm: VmId) {
@@ -62,11 +63,12 @@ impl Scheduler {
             .grace_ns
             .zip(asked_ago)
             .is_some_and(|(grace, ago)| ago >= grace && !lease.overrun);
-        let stalled = stalled_since(session).map(|since| now.saturating_sub(since));
+        let ago = |since: Option<u64>| since.map(|since| now.saturating_sub(since));
+        let (stalled, kept) = (ago(stalled_since(session)), ago(kept_since(session)));
         let reached = |limit: Option<u64>, time: Option<u64>| {
             limit.zip(time).is_some_and(|(limit, time)| time >= limit)
         };
-        let soft = !session.soft_noted && reached(limits.soft_ns, stalled);
+        let soft = !session.soft_noted && reached(limits.soft_ns, kept);
         if soft {
             session.soft_noted = true;
         }
@@ -86,7 +88,7 @@ impl Scheduler {
             self.declare_overrun(session_id, gpu);
         }
         if soft {
-            self.pass_soft_limit(session_id, vm, stalled.unwrap_or(0));
+            self.pass_soft_limit(session_id, vm, kept.unwrap_or(0));
         }
         if let Some(cause) = cause {
             self.kill(session_id, cause);
@@ -120,7 +122,7 @@ impl Scheduler {
         }
     }
 
-    fn pass_soft_limit(&mut self, session: SessionId, vm_id: VmId, stalled_ns: u64) {
+    fn pass_soft_limit(&mut self, session: SessionId, vm_id: VmId, kept_ns: u64) {
         let until = self.now_ns.saturating_add(self.config.demotion_ns);
         if let Some(vm) = self.vms.get_mut(&vm_id) {
             vm.count.soft_limits += 1;
@@ -129,7 +131,7 @@ impl Scheduler {
         self.out.push(Action::SoftLimit {
             session,
             vm: vm_id,
-            stalled_ns,
+            kept_ns,
         });
         self.refresh_standing(vm_id);
         self.arm_vm(vm_id);
@@ -234,6 +236,7 @@ impl Scheduler {
     pub(super) fn next_watch(&mut self, id: GpuId) -> Option<u64> {
         let gpu = self.gpus.get(&id)?;
         let mut next = gpu.canary.map(|canary| canary.deadline_ns);
+        next = next.into_iter().chain(gpu.held_off.values().copied()).min();
         let mut at = |time: Option<u64>| {
             next = [next, time].into_iter().flatten().min();
         };
@@ -286,7 +289,7 @@ impl Scheduler {
         let soft = if session.soft_noted {
             None
         } else {
-            after(stalled, limits.soft_ns)
+            after(kept_since(session), limits.soft_ns)
         };
         let grace = if lease.overrun {
             None
@@ -316,6 +319,14 @@ impl Scheduler {
         }
         self.out_of_time_at(session.vm, lease.held as u64)
     }
+}
+
+/// Since when the GPU is kept by work that makes no progress, or by work that goes on although the lease was asked
+/// back: completions beside it say nothing of the operation that keeps it.
+fn kept_since(session: &Session) -> Option<u64> {
+    let stalled = stalled_since(session)?;
+    let asked = session.lease.as_ref().and_then(|lease| lease.revoked_ns);
+    Some(asked.map_or(stalled, |asked| asked.min(stalled)))
 }
 
 /// Since when work in flight has made no progress.

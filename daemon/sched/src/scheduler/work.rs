@@ -108,7 +108,12 @@ impl Scheduler {
         let began = was_in_flight == 0 && session.in_flight() > 0;
         if moved || began {
             session.progress_ns = now;
-            session.soft_noted = false;
+            // Once in a lease that was asked back.
+            let asked = session
+                .lease
+                .as_ref()
+                .is_some_and(|lease| lease.revoked_ns.is_some());
+            session.soft_noted &= asked;
         }
         if (session.in_flight() == 0) != (was_in_flight == 0) || moved {
             self.touch(id);

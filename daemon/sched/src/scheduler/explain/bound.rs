@@ -191,7 +191,7 @@ impl Scheduler {
         } else {
             self.among_vms(id, vm, (gpu, config), turn, &rivals)?
         };
-        let held_off = if gpu.held_off.contains(&id) {
+        let held_off = if gpu.held_off.contains_key(&id) {
             turn.hung_ns
         } else {
             0

@@ -9,8 +9,10 @@ use vgpu_sched::{
 use super::{GpuModel, Model, SessionModel, Spent, VmModel};
 use crate::fuzz::buckets::Buckets;
 
-/// So long a VM that overran is not let in beside another overrunner.
+/// So long at least a VM that overran is not let in beside another overrunner, and so many times as long as the
+/// overrun took.
 const OVERRAN_NS: u64 = 10 * SECONDS;
+const OVERRAN_TIMES: u64 = 32;
 
 impl Model {
     /// What an accepted event says, before the scheduler answers.
@@ -342,7 +344,9 @@ impl Model {
             && let Some(vm) = self.vms.get_mut(&lease.vm)
             && lease.overrun
         {
-            vm.overran_until_ns = Some(self.now.saturating_add(OVERRAN_NS));
+            let took = self.now - lease.revoked_ns.unwrap_or(self.now);
+            let until = self.now + OVERRAN_NS.max(took.saturating_mul(OVERRAN_TIMES));
+            vm.overran_until_ns = vm.overran_until_ns.max(Some(until));
         }
     }
 
