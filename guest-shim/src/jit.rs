@@ -59,7 +59,8 @@ pub(crate) struct Options {
 }
 
 impl Options {
-    /// Reads the caller's arrays.
+    /// Reads the caller's arrays, and empties the log buffers that they name: a program finds a terminated text in them
+    /// however the load or the link goes on.
     ///
     /// # Errors
     /// CUDA_ERROR_INVALID_VALUE for an unknown option or missing arrays, CUDA_ERROR_NOT_SUPPORTED
@@ -108,6 +109,8 @@ impl Options {
                 _ => return Err(CuResult::INVALID_VALUE),
             }
         }
+        all.info.store(b"");
+        all.error.store(b"");
         Ok(all)
     }
 

@@ -183,7 +183,7 @@ pub(crate) fn load(
     memory: UserMemory,
     options: &Options,
 ) -> Cu<u64> {
-    let image = send(shim, memory)?;
+    let image = send(shim, memory).inspect_err(|code| options.failed(*code))?;
     load_sent(shim, context, (image, memory), options).map(|module| module.handle.0)
 }
 
