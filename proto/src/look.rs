@@ -14,7 +14,7 @@ use crate::handshake::{PREAMBLE_LEN, Preamble};
 pub const LOOK_MAGIC: [u8; 8] = *b"VGPULOOK";
 
 /// Version of [`Looked`].
-pub const LOOK_VERSION: u32 = 2;
+pub const LOOK_VERSION: u32 = 3;
 
 /// Most processes that an answer names.
 pub const MAX_PROCESSES: usize = 256;
@@ -155,13 +155,19 @@ pub struct LookedGpu {
     pub telemetry: Option<Telemetry>,
 }
 
-/// Sensors of a device.
+/// Sensors of a device; what the host's driver does not tell is absent.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Encode, Decode)]
 pub struct Telemetry {
     /// Core temperature in degrees Celsius.
     pub temperature_celsius: Option<u32>,
     /// Power draw in milliwatts.
     pub power_milliwatts: Option<u32>,
+    /// Clock of the graphics engine in MHz.
+    pub graphics_clock_mhz: Option<u32>,
+    /// Clock of the multiprocessors in MHz.
+    pub sm_clock_mhz: Option<u32>,
+    /// Clock of the memory in MHz.
+    pub memory_clock_mhz: Option<u32>,
     /// Whether ECC is on.
     pub ecc_enabled: Option<bool>,
 }

@@ -95,6 +95,8 @@ programs! {
     TAKE = "take", "soft-gpu/fixtures/demo/null.ptx";
     /// What CUDA and NVML say of memory.
     SHARE = "share", "soft-gpu/fixtures/demo/null.ptx";
+    /// What NVML says of a device's use and sensors.
+    SENSORS = "sensors", "soft-gpu/fixtures/demo/null.ptx";
     /// cuDriverGetVersion before cuInit, after it and in children.
     VERSION = "version", "soft-gpu/fixtures/demo/null.ptx";
     /// A program that never calls CUDA.

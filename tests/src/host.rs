@@ -29,6 +29,8 @@ pub struct Options {
     pub driver: Driver,
     /// `driver.library`: NVIDIA's, at a path of the test's.
     pub library: Option<PathBuf>,
+    /// `driver.nvml_library`: a management library of the test's.
+    pub nvml_library: Option<PathBuf>,
     /// Soft devices.
     pub devices: u32,
     /// Memory of each in bytes.
@@ -74,6 +76,7 @@ impl Default for Options {
         Options {
             driver: Driver::Soft,
             library: None,
+            nvml_library: None,
             devices: 2,
             memory: 1 << 30,
             strict: true,
@@ -191,8 +194,12 @@ impl Host {
             soft.push(("SOFT_GPU_DIGEST".into(), prefix));
         }
         let soft_env: String = soft.iter().map(|(k, v)| format!("{k} = {v:?}\n")).collect();
-        let library = options.library.as_ref();
-        let library = library.map_or(String::new(), |path| format!("library = {path:?}\n"));
+        let named = |key: &str, path: &Option<PathBuf>| {
+            let path = path.as_ref();
+            path.map_or(String::new(), |path| format!("{key} = {path:?}\n"))
+        };
+        let library =
+            named("library", &options.library) + &named("nvml_library", &options.nvml_library);
         Ok(format!(
             "[daemon]\nstate_dir = {state:?}\nruntime_dir = {runtime:?}\ndrain_s = 1\n\
              [listen]\n{listen}\

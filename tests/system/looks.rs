@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use anyhow::{Result, bail, ensure};
+use vgpu_tests::device::{self, Kernels};
 use vgpu_tests::guest::{self, Guest, Target};
 use vgpu_tests::host::{Host, Options, one_vm};
 use vgpu_tests::paths;
@@ -240,6 +241,31 @@ fn a_user_whose_socket_it_is_not_learns_who_can_change_that() -> Result<()> {
         text.contains("the socket is another user's") && text.contains("--peer-uid"),
         "{text}"
     );
+    Ok(())
+}
+
+#[test]
+fn a_user_learns_from_inside_why_a_program_waits() -> Result<()> {
+    let host = one_vm(&Kernels::default().on(Options::default()))?;
+    host.admin("pool set A --slice=20ms --overrun-grace=1s")?;
+    host.admin("register-vm --vm-id=2 --pool=A")?;
+    let mut neighbour = device::saturate(&host, 1, "medium", 100, 60)?;
+    let _program = device::saturate(&host, 2, "medium", 100, 60)?;
+    let socket = host.vm_socket(2);
+    let explained = |reason: &str| {
+        until(reason, SOON, || {
+            let told = guest::describe(&vgpu_guest("explain", &socket).ok()?);
+            told.contains(reason).then_some(told)
+        })
+    };
+    let told = explained("This VM waits for its turn on the GPU.")?;
+    assert!(told.contains("Its work has waited for "), "{told}");
+    assert!(!told.contains("VM 1"), "nothing of the neighbour: {told}");
+    // Alone, and held back by its own limit.
+    neighbour.kill();
+    host.admin("vm set 2 --gpu-ms-per-s=10 --gpu-ms-burst=10")?;
+    let told = explained("(gpu_ms_per_s) holds its programs back, for another ")?;
+    assert!(!told.contains("waits for its turn"), "{told}");
     Ok(())
 }
 

@@ -29,6 +29,7 @@ mod promises;
 mod quarantines;
 mod reach;
 mod rules;
+mod sensors;
 mod shares;
 mod starved;
 mod steps;

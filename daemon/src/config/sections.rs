@@ -554,7 +554,7 @@ impl Limits {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Guests {
-    /// Whether NVML in a guest tells what the last scan saw of its GPUs' temperature, power and ECC. These tell
+    /// Whether NVML in a guest tells what the last scan saw of its GPUs' temperature, power, clocks and ECC. These tell
     /// something of what other VMs do.
     pub telemetry: bool,
 }

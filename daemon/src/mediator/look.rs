@@ -99,6 +99,9 @@ impl Actor {
             telemetry: self.books.config.guests.telemetry.then_some(Telemetry {
                 temperature_celsius: health.temperature_celsius,
                 power_milliwatts: health.power_milliwatts,
+                graphics_clock_mhz: health.graphics_clock_mhz,
+                sm_clock_mhz: health.sm_clock_mhz,
+                memory_clock_mhz: health.memory_clock_mhz,
                 ecc_enabled: health.ecc_enabled,
             }),
         }
@@ -274,6 +277,9 @@ mod tests {
             telemetry: Some(Telemetry {
                 temperature_celsius: Some(1),
                 power_milliwatts: Some(1),
+                graphics_clock_mhz: Some(1),
+                sm_clock_mhz: Some(1),
+                memory_clock_mhz: Some(1),
                 ecc_enabled: Some(true),
             }),
             ..LookedGpu::default()

@@ -210,11 +210,15 @@ fn code(failure: &Failure) -> Code {
     }
 }
 
-/// Says why on standard error where VGPU_LOG asks for it: many programs only try whether there is a GPU.
 fn said(text: &str, code: Code) -> Code {
+    warn(text);
+    code
+}
+
+/// Says something on standard error where `VGPU_LOG` asks for it: many programs only try whether there is a GPU.
+pub(crate) fn warn(text: &str) {
     if Level::from_environment().0 >= Level::Warn {
         let line = format!("vgpu: NVML: {text}\n");
         let _ = std::io::Write::write_all(&mut std::io::stderr(), line.as_bytes());
     }
-    code
 }

@@ -194,20 +194,15 @@ fn nvidia_smi_finds_what_it_calls_in_its_order() {
         ml!(nvml, nvmlDeviceGetEccMode(device => Handle, current => *mut c_uint, pending => *mut c_uint)),
         NOT_SUPPORTED
     );
-    for hidden in [
-        "FanSpeed",
-        "PerformanceState",
-        "PowerUsage",
-        "EnforcedPowerLimit",
-    ] {
-        let hidden = format!("nvmlDeviceGet{hidden}");
-        assert_eq!(
-            number(&nvml, &hidden, device),
-            Err(NOT_SUPPORTED),
-            "{hidden}"
-        );
-    }
+    let hidden = |what: &str| {
+        let answer = number(&nvml, &format!("nvmlDeviceGet{what}"), device);
+        assert_eq!(answer, Err(NOT_SUPPORTED), "{what}");
+    };
+    hidden("FanSpeed");
     assert_eq!(temperature(&nvml, device), Err(NOT_SUPPORTED));
+    for what in ["PerformanceState", "PowerUsage", "EnforcedPowerLimit"] {
+        hidden(what);
+    }
     let mut memory = [0_u64; 5];
     memory[0] = 40 | 2 << 24;
     let at = memory.as_mut_ptr();
@@ -384,6 +379,26 @@ fn processes_are_the_vm_s_own_and_links_are_not_served() {
     );
 }
 
+/// A clock in MHz; `kind` is an `nvmlClockType_t`.
+fn clock(nvml: &Nvml, device: Handle, kind: c_uint) -> Result<c_uint, u32> {
+    let mut mhz = 0;
+    match ml!(nvml, nvmlDeviceGetClockInfo(device => Handle, kind => c_uint, &mut mhz => *mut c_uint))
+    {
+        SUCCESS => Ok(mhz),
+        code => Err(code),
+    }
+}
+
+fn first_device(nvml: &Nvml) -> Handle {
+    assert_eq!(ml!(nvml, nvmlInit_v2()), SUCCESS);
+    let mut device: Handle = std::ptr::null();
+    assert_eq!(
+        ml!(nvml, nvmlDeviceGetHandleByIndex(0 => c_uint, &mut device => *mut Handle)),
+        SUCCESS
+    );
+    device
+}
+
 #[test]
 fn sensors_are_told_where_the_administrator_shares_them() {
     let name = "sensors_are_told_where_the_administrator_shares_them";
@@ -392,22 +407,42 @@ fn sensors_are_told_where_the_administrator_shares_them() {
         looked.gpus[0].telemetry = Some(Telemetry {
             temperature_celsius: Some(61),
             power_milliwatts: None,
+            graphics_clock_mhz: Some(1980),
+            sm_clock_mhz: Some(1755),
+            memory_clock_mhz: None,
             ecc_enabled: Some(true),
         });
         played(name, &looked);
         return;
     };
-    assert_eq!(ml!(nvml, nvmlInit_v2()), SUCCESS);
-    let mut device: Handle = std::ptr::null();
-    assert_eq!(
-        ml!(nvml, nvmlDeviceGetHandleByIndex(0 => c_uint, &mut device => *mut Handle)),
-        SUCCESS
-    );
+    let device = first_device(&nvml);
     assert_eq!(temperature(&nvml, device), Ok(61));
     assert_eq!(
         number(&nvml, "nvmlDeviceGetPowerUsage", device),
         Err(NOT_SUPPORTED)
     );
+    // Graphics, multiprocessors, memory, video.
+    let clocks = [0, 1, 2, 3].map(|kind| clock(&nvml, device, kind));
+    let unknown = Err(NOT_SUPPORTED);
+    assert_eq!(clocks, [Ok(1980), Ok(1755), unknown, unknown]);
+}
+
+#[test]
+fn sensors_that_are_not_shared_are_refused_and_said_once() {
+    let name = "sensors_that_are_not_shared_are_refused_and_said_once";
+    let Some(nvml) = guest(name) else {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (address, _) = door(&dir, 0, codec::encode(&looked()).expect("encodes"));
+        let said = run(name, &address);
+        let line = "vgpu: NVML: temperature, power, clocks and ECC are not shared with VMs; ";
+        assert_eq!(said.matches(line).count(), 1, "{said}");
+        return;
+    };
+    let device = first_device(&nvml);
+    for _ in 0..2 {
+        assert_eq!(temperature(&nvml, device), Err(NOT_SUPPORTED));
+        assert_eq!(clock(&nvml, device, 1), Err(NOT_SUPPORTED));
+    }
 }
 
 #[test]

@@ -55,6 +55,12 @@ pub struct GpuHealth {
     pub temperature_celsius: Option<u32>,
     /// Power draw, where the driver tells it.
     pub power_milliwatts: Option<u32>,
+    /// Clock of the graphics engine in MHz, where the driver tells it.
+    pub graphics_clock_mhz: Option<u32>,
+    /// Clock of the multiprocessors in MHz, where the driver tells it.
+    pub sm_clock_mhz: Option<u32>,
+    /// Clock of the memory in MHz, where the driver tells it.
+    pub memory_clock_mhz: Option<u32>,
     /// Whether ECC is on, where the driver tells it.
     pub ecc_enabled: Option<bool>,
 }

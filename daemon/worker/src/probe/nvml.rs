@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use nvml_wrapper::enum_wrappers::device::{EccCounter, MemoryError, TemperatureSensor};
+use nvml_wrapper::enum_wrappers::device::{Clock, EccCounter, MemoryError, TemperatureSensor};
 use nvml_wrapper::enums::device::UsedGpuMemory;
 use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::struct_wrappers::device::ProcessInfo;
@@ -132,6 +132,9 @@ fn health(device: &Device<'_>) -> GpuHealth {
         problems,
         temperature_celsius: device.temperature(TemperatureSensor::Gpu).ok(),
         power_milliwatts: device.power_usage().ok(),
+        graphics_clock_mhz: device.clock_info(Clock::Graphics).ok(),
+        sm_clock_mhz: device.clock_info(Clock::SM).ok(),
+        memory_clock_mhz: device.clock_info(Clock::Memory).ok(),
         ecc_enabled: ecc,
     }
 }

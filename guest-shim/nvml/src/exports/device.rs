@@ -1,6 +1,7 @@
 //! The VM's devices.
 
 use std::ffi::{c_char, c_int, c_uint, c_ulonglong};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use vgpu_proto::look::{LookedGpu, Telemetry};
 
@@ -9,8 +10,20 @@ use crate::state::{self, Handle};
 
 /// NVIDIA's PCI vendor; which of its boards it is, is the host's affair.
 const PCI_ID: u32 = 0x10de;
+/// What is said of sensors that are not shared.
+const HIDDEN: &str = "temperature, power, clocks and ECC are not shared with VMs; the host's administrator can share them \
+    ([guests] telemetry = true in vgpud.toml)";
 /// `NVML_P2P_STATUS_NOT_SUPPORTED`.
 const NO_PEERS: c_uint = 5;
+
+/// `nvmlClockType_t`.
+mod clock {
+    use std::ffi::c_uint;
+
+    pub(super) const GRAPHICS: c_uint = 0;
+    pub(super) const SM: c_uint = 1;
+    pub(super) const MEMORY: c_uint = 2;
+}
 
 /// `nvmlPciInfo_t` of the first version.
 #[repr(C)]
@@ -268,6 +281,18 @@ exports! {
         unsafe { put(power, told) }
     }
 
+    /// Where the host's administrator shares it, in MHz: the graphics engine, the multiprocessors, the memory.
+    fn nvmlDeviceGetClockInfo(device: Handle, clock: c_uint, mhz: *mut c_uint) {
+        let told = shared(device, |sensors| match clock {
+            clock::GRAPHICS => sensors.graphics_clock_mhz,
+            clock::SM => sensors.sm_clock_mhz,
+            clock::MEMORY => sensors.memory_clock_mhz,
+            _ => None,
+        })?;
+        // SAFETY: by the contract of the function.
+        unsafe { put(mhz, told) }
+    }
+
     /// Where the host's administrator shares it.
     fn nvmlDeviceGetEccMode(device: Handle, current: *mut c_uint, pending: *mut c_uint) {
         let told = c_uint::from(shared(device, |sensors| sensors.ecc_enabled)?);
@@ -348,10 +373,21 @@ fn capability(device: Handle) -> Ml<(u32, u32)> {
     gpu.compute_capability.ok_or(Code::NOT_SUPPORTED)
 }
 
+/// What a sensor of the host says.
+///
+/// # Errors
+/// NVML_ERROR_NOT_SUPPORTED if the administrator does not share sensors, which is said once, or the last scan did not
+/// see this one.
 fn shared<T>(device: Handle, pick: impl Fn(&Telemetry) -> Option<T>) -> Ml<T> {
+    static SAID: AtomicBool = AtomicBool::new(false);
     let gpu = state::gpu(device)?;
-    let sensors = gpu.telemetry.as_ref();
-    sensors.and_then(pick).ok_or(Code::NOT_SUPPORTED)
+    let Some(sensors) = &gpu.telemetry else {
+        if !SAID.swap(true, Ordering::Relaxed) {
+            state::warn(HIDDEN);
+        }
+        return Err(Code::NOT_SUPPORTED);
+    };
+    pick(sensors).ok_or(Code::NOT_SUPPORTED)
 }
 
 /// A device's memory as the VM has it, in bytes.
