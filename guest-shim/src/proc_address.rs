@@ -45,9 +45,14 @@ pub(crate) enum Found {
 pub(crate) fn find(name: &str, version: u32, per_thread: bool) -> Found {
     let driver = process::cuda_version_asked_once();
     match form(name, version, per_thread, driver) {
-        Ok((since, symbol)) => served(symbol)
-            .or_else(|| unserved::address(symbol).filter(|_| since <= FIRST_LOOKUP))
-            .map_or(Found::NoSymbol, Found::Address),
+        Ok((since, symbol)) => {
+            let refusing = || unserved::address(symbol).filter(|_| since <= FIRST_LOOKUP);
+            let Some(address) = served(symbol).or_else(refusing) else {
+                unserved::not_found(symbol);
+                return Found::NoSymbol;
+            };
+            Found::Address(address)
+        }
         Err(not) => not,
     }
 }

@@ -72,6 +72,20 @@ pub(crate) fn refuse(form: impl Into<Cow<'static, str>>, way_out: &str) -> CuRes
     CuResult::NOT_SUPPORTED
 }
 
+/// A lookup does not find a function because the function is not served: counted, and told once with `VGPU_LOG=info`.
+/// Programs look up many functions that they can do without, so that less than that would be noise.
+#[cold]
+pub(crate) fn not_found(symbol: &'static str) {
+    static TOLD: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
+    crate::observe::not_found(symbol);
+    if log::says(log::Level::Info) && lock(&TOLD).insert(symbol) {
+        let way_out = way_out(symbol);
+        let text =
+            format!("cuGetProcAddress: {symbol} is not found, since it is not served: {way_out}");
+        log::line(log::Level::Info, &text);
+    }
+}
+
 /// The entry point that only refuses, for lookups.
 pub(crate) fn address(symbol: &str) -> Option<*const ()> {
     let index = NAMES.binary_search(&symbol).ok()?;

@@ -2,7 +2,7 @@
 
 mod common;
 
-use std::ffi::c_int;
+use std::ffi::{c_char, c_int, c_void};
 
 use common::guest;
 use common::host::Host;
@@ -65,6 +65,54 @@ fn statistics_are_said_at_the_end() {
         .filter_map(|w| w.parse().ok())
         .collect();
     assert!(bytes[0] > 4096 && bytes[1] == 4096, "{sent}");
+}
+
+#[test]
+fn lookups_of_what_is_not_served_are_counted_and_told_once_to_who_asks() {
+    let name = "lookups_of_what_is_not_served_are_counted_and_told_once_to_who_asks";
+    if let Some(cuda) = guest::enter(name) {
+        for _ in 0..2 {
+            for symbol in [c"cuGreenCtxDestroy", c"cuMemAlloc"] {
+                let mut found = std::ptr::null();
+                let (symbol, status) = (symbol.as_ptr(), std::ptr::null_mut());
+                assert_eq!(
+                    cu!(cuda, cuGetProcAddress_v2(
+                        symbol => *const c_char,
+                        &mut found => *mut *const c_void,
+                        12_040 => c_int,
+                        0 => u64,
+                        status => *mut u32,
+                    )),
+                    0
+                );
+            }
+        }
+        return;
+    }
+    let host = Host::usual();
+    let address = host.address();
+    let line = "vgpu: cuGetProcAddress: cuGreenCtxDestroy is not found, since it is not served: ";
+    for (level, told) in [("info", 1), ("warn", 0)] {
+        let environment = [
+            ("VGPU_ADDRESS", address.as_str()),
+            ("VGPU_STATS", "1"),
+            ("VGPU_LOG", level),
+        ];
+        let said = guest::start_with(name, &environment).success().stderr;
+        assert_eq!(said.matches(line).count(), told, "{level}: {said}");
+        let title = "vgpu: looked up, and not found since not served\n";
+        let (_, listed) = said
+            .split_once(title)
+            .unwrap_or_else(|| panic!("no list: {said}"));
+        assert!(
+            listed
+                .trim_start_matches("vgpu:")
+                .trim_start()
+                .starts_with("2 cuGreenCtxDestroy\n"),
+            "{said}"
+        );
+        assert!(!listed.contains("cuMemAlloc"), "{said}");
+    }
 }
 
 #[test]

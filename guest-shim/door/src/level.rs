@@ -11,7 +11,7 @@ pub enum Level {
     Error,
     /// Why functions of NVML fail: many programs only try whether there is a GPU.
     Warn,
-    /// How the session began, that the host drains.
+    /// How the session began, that the host drains, which functions a lookup does not find.
     Info,
 }
 

@@ -44,9 +44,14 @@ pub(crate) fn settle() {
     level();
 }
 
+/// Is anything written at this level?
+pub(crate) fn says(at: Level) -> bool {
+    at <= level()
+}
+
 /// Writes one line, if the level asks for it. A closed standard error is no reason to fail.
 pub(crate) fn line(at: Level, text: &str) {
-    if at <= level() {
+    if says(at) {
         write(text);
     }
     heard::say(at, text);

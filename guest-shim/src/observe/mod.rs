@@ -119,6 +119,13 @@ pub(crate) fn not_served(symbol: Cow<'static, str>) {
     }
 }
 
+/// `cuGetProcAddress` did not find a function because the function is not served.
+pub(crate) fn not_found(symbol: &'static str) {
+    if on() {
+        stats::count_not_found(symbol);
+    }
+}
+
 /// Runs a call and takes note of it.
 #[cold]
 #[inline(never)]

@@ -33,6 +33,8 @@ fn counts() -> &'static [Counts] {
 
 static NOT_SERVED: Mutex<BTreeMap<Cow<'static, str>, u64>> = Mutex::new(BTreeMap::new());
 
+static NOT_FOUND: Mutex<BTreeMap<&'static str, u64>> = Mutex::new(BTreeMap::new());
+
 /// Does `VGPU_STATS` ask for counts?
 pub(super) fn wanted() -> bool {
     let asked = std::env::var_os("VGPU_STATS").is_some_and(|v| !v.is_empty() && v != "0");
@@ -57,6 +59,11 @@ pub(super) fn count(symbol: &str, class: Class, sent: u64, received: u64, took: 
 /// Counts a call of a function that is not served.
 pub(super) fn count_not_served(symbol: Cow<'static, str>) {
     *lock(&NOT_SERVED).entry(symbol).or_insert(0) += 1;
+}
+
+/// Counts a lookup of a function that is not served.
+pub(super) fn count_not_found(symbol: &'static str) {
+    *lock(&NOT_FOUND).entry(symbol).or_insert(0) += 1;
 }
 
 /// Says the counts on standard error, if they are wanted.
@@ -96,11 +103,25 @@ fn report() -> String {
         let _ = writeln!(text, "vgpu:   {calls:>10} {symbol}, {mean:.2} µs each");
     }
     let missing = lock(&NOT_SERVED);
-    if !missing.is_empty() {
-        let _ = writeln!(text, "vgpu: called, and not served");
-        for (symbol, calls) in missing.iter() {
-            let _ = writeln!(text, "vgpu:   {calls:>10} {symbol}");
-        }
-    }
+    let missing = missing.iter().map(|(symbol, calls)| (&**symbol, *calls));
+    list(&mut text, "called, and not served", missing);
+    let missing = lock(&NOT_FOUND);
+    let missing = missing.iter().map(|(symbol, lookups)| (*symbol, *lookups));
+    list(
+        &mut text,
+        "looked up, and not found since not served",
+        missing,
+    );
     text
+}
+
+/// Appends functions with how often each was asked for, if there are any.
+fn list<'a>(text: &mut String, title: &str, functions: impl Iterator<Item = (&'a str, u64)>) {
+    let mut functions = functions.peekable();
+    if functions.peek().is_some() {
+        let _ = writeln!(text, "vgpu: {title}");
+    }
+    for (symbol, times) in functions {
+        let _ = writeln!(text, "vgpu:   {times:>10} {symbol}");
+    }
 }
