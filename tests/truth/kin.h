@@ -26,6 +26,13 @@ static void kin_of_queries(void) {
     ASK("target 7", cuFlushGPUDirectRDMAWrites, 7, 100);
     code = CALL(cuCtxGetDevice_v2, &device, contexts[1]);
     tell("cuCtxGetDevice_v2", "the second device's context", code, "d=%d", device);
+    Word resource[64] = {0}, made;
+    ASK("result NULL", cuCtxAttach, NULL, 0);
+    ASK("flags 1", cuCtxAttach, &made, 1);
+    ASK("input NULL", cuDevSmResourceSplit, NULL, 1, NULL, NULL, 0, resource);
+    ASK("groups NULL", cuDevSmResourceSplit, NULL, 1, resource, NULL, 0, NULL);
+    ASK("result NULL", cuMemAlloc, NULL, 64);
+    ASK("size 0", cuMemAlloc, &made, 0);
     ASK("process 0", cuCheckpointProcessGetState, 0, &device);
     char name[1024];
     size_t room = sizeof name;

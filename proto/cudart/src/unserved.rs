@@ -1,5 +1,14 @@
-//! What functions that are not served check before they refuse, as NVIDIA's driver does. Symbols without a row check
-//! nothing.
+//! What functions that are not served check before they refuse, as NVIDIA's driver does: what was measured on cards
+//! (`tests/truth`), what the present form of the same function checks, and what CUDA's header says in so many words.
+//! Symbols without a row check nothing:
+//!
+//! | symbols | why |
+//! |---|---|
+//! | `cuMulticast…`, `cuLogicalEndpoint…`, `cuFabric…`, `cuDeviceGetClique…`, `cuDeviceGetFabric…`, `cuMemBatchDecompressAsync` | a card without the feature refuses before it looks at arguments (measured: `cuMulticastBindAddr_v2`, `cuMemBatchDecompressAsync`) |
+//! | `cuGL…`, `cuEGL…`, `cuVDPAU…`, most of `cuGraphics…` | what a driver checks without a graphics API is not known |
+//! | `cuFuncSetBlockShape`, `cuFuncSetSharedSize`, `cuParam…`, `cuLaunch`, `cuLaunchGrid…` | cards answer a null function with INVALID_VALUE or INVALID_HANDLE, which differs by function and is not known of these |
+//! | other first forms of functions (`cuMemcpyDtoH`, `cuMemsetD8`, …) | they take addresses and sizes, and no document says which is looked at first |
+//! | `cuCtxDetach`, `cuCheckpointOperationComplete`, `cuMemGetAttribute…`, `cuMemGetLocationInfo`, `cuStreamBeginRecaptureToGraph`, `cuStreamEndCaptureToCig` | no document says what is wrong with which argument |
 
 /// The version of CUDA that brought `cuGetProcAddress`. It gives a function that is not served where the function is not
 /// newer: no program asks for one of these to learn whether it is there, since each driver that can be asked has them.
@@ -106,6 +115,7 @@ const CHECKS: &[(&[&str], &[Check])] = &[
             "cuMemExportToShareableHandle",
             "cuMemImportFromShareableHandle",
             "cuMemPoolImportFromShareableHandle",
+            "cuTensorMapSetAllocationClass",
             "cuTexRefCreate",
         ],
         &[Value(0)],
@@ -115,6 +125,38 @@ const CHECKS: &[(&[&str], &[Check])] = &[
         &[Value(0), Value(1), Value(2)],
     ),
     (&["cuMemMapArrayAsync"], &[Value(0), Count(1)]),
+    // First forms, with sizes of 32 bits, and what their present forms check first.
+    (
+        &[
+            "cuArray3DGetDescriptor",
+            "cuArrayGetDescriptor",
+            "cuCtxCreate",
+            "cuCtxGetExecAffinity",
+            "cuMemAllocHost",
+            "cuMemcpy2D",
+            "cuMemcpy2DAsync",
+            "cuMemcpy2DUnaligned",
+            "cuMemcpy3D",
+            "cuMemcpy3DAsync",
+        ],
+        &[Value(0)],
+    ),
+    (
+        &["cuArrayCreate", "cuArray3DCreate", "cuMemAllocPitch"],
+        &[Value(0), Value(1)],
+    ),
+    (&["cuDeviceTotalMem"], &[Value(0), Device(1)]),
+    (&["cuMemAlloc", "cuMemHostRegister"], &[Value(0), Count(1)]),
+    // cuda.h: the flags must be 0.
+    (
+        &["cuMemHostGetDevicePointer"],
+        &[Value(0), Value(1), OneOf(2, &[0])],
+    ),
+    (&["cuCtxAttach"], &[Value(0), OneOf(1, &[0])]),
+    (
+        &["cuDevSmResourceSplit"],
+        &[Value(2), OneOf(4, &[0]), Value(5)],
+    ),
     (
         &["cuLaunchCooperativeKernelMultiDevice"],
         &[Value(0), Count(1), OneOf(2, &[0, 1, 2, 3]), HandleIn(0)],
@@ -283,7 +325,10 @@ mod tests {
             wrong("cuMemMapArrayAsync_ptsz", [8, 0, 0, 0, 0, 0]),
             Some(1)
         );
-        assert_eq!(wrong("cuMulticastCreate", [0; 6]), None);
+        assert_eq!(wrong("cuMulticastBindAddr_v2", [0; 6]), None);
+        assert_eq!(wrong("cuMemAlloc", [8, 0, 0, 0, 0, 0]), Some(1));
+        assert_eq!(wrong("cuMemAlloc", [8, 1, 0, 0, 0, 0]), None);
+        assert_eq!(wrong("cuDevSmResourceSplit", [0, 1, 8, 0, 1, 8]), Some(1));
     }
 
     #[test]
