@@ -5,12 +5,16 @@ use std::fmt;
 use std::path::PathBuf;
 
 use super::error::CuError;
+use super::inject;
 
 /// Most devices that one process may have.
 pub const MAX_DEVICES: usize = 16;
 
 /// What cuDriverGetVersion says unless told otherwise.
 pub const DRIVER_VERSION: i32 = 13000;
+
+/// Every function of the driver API, a line each.
+const FUNCTIONS: &str = include_str!("../../../proto/src/cuda/symbols.txt");
 
 /// An error injected at the Nth call of a function.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -205,6 +209,7 @@ impl Config {
                 let bytes = parse_bytes(v).filter(|b| (1 << 20..=1 << 38).contains(b));
                 self.memory = bytes.ok_or("1M to 256G, like 512M or 8G")?;
             }
+            "NAME" if v.trim().is_empty() => return Err("a name"),
             "NAME" => {
                 let soft = v.to_ascii_lowercase().contains("soft");
                 self.name = if soft {
@@ -255,7 +260,11 @@ impl Config {
 /// # Errors
 /// What the value should be.
 pub fn driver_version(v: &str) -> Result<i32, &'static str> {
-    v.parse().map_err(|_| "a number like 13000")
+    let known = v
+        .parse()
+        .ok()
+        .filter(|n| (2000..100_000).contains(n) && n % 10 == 0);
+    known.ok_or("1000 times CUDA's major version and 10 times its minor one, like 13000 or 12040")
 }
 
 fn parse_bool(v: &str) -> Result<bool, &'static str> {
@@ -300,28 +309,37 @@ fn parse_list<T>(
 
 fn parse_fail_call(v: &str) -> Result<FailCall, &'static str> {
     const WANTED: &str =
-        "name:N:code, like cuMemAlloc:3:2 or cuLaunchKernel:1:CUDA_ERROR_LAUNCH_FAILED";
+        "function:N:error, like cuMemAlloc:3:2 or cuLaunchKernel:1:CUDA_ERROR_LAUNCH_FAILED";
     let mut f = v.split(':');
     let (Some(name), Some(nth), Some(code), None) = (f.next(), f.next(), f.next(), f.next()) else {
         return Err(WANTED);
     };
+    let mut functions = FUNCTIONS.lines();
+    if !functions.any(|function| name == function || name == inject::base(function)) {
+        return Err("a function of the driver API before the colon, like cuMemAlloc:3:2");
+    }
     Ok(FailCall {
         name: name.to_owned(),
         nth: nth.parse().map_err(|_| WANTED)?,
-        code: CuError::parse(code).ok_or(WANTED)?,
+        code: parse_error(code).ok_or(WANTED)?,
     })
 }
 
+/// A code or its name; success is no error.
+fn parse_error(text: &str) -> Option<CuError> {
+    CuError::parse(text).filter(|code| code.0 != 0)
+}
+
 fn parse_fault(v: &str) -> Result<KernelFault, &'static str> {
-    const WANTED: &str = "kernel:N:code or kernel:N:hang, like vadd:2:700";
+    const WANTED: &str = "kernel:N:error or kernel:N:hang, like vadd:2:700";
     let mut f = v.split(':');
-    let (Some(kernel), Some(nth), Some(what), None) = (f.next(), f.next(), f.next(), f.next())
-    else {
+    let kernel = f.next().filter(|kernel| !kernel.is_empty());
+    let (Some(kernel), Some(nth), Some(what), None) = (kernel, f.next(), f.next(), f.next()) else {
         return Err(WANTED);
     };
     let kind = match what {
         "hang" => FaultKind::Hang,
-        code => FaultKind::Code(CuError::parse(code).ok_or(WANTED)?),
+        code => FaultKind::Code(parse_error(code).ok_or(WANTED)?),
     };
     Ok(KernelFault {
         kernel: kernel.to_owned(),
@@ -336,6 +354,9 @@ fn parse_clock(v: &str) -> Result<Clock, &'static str> {
     for item in v.split(',').map(str::trim).filter(|s| !s.is_empty()) {
         let (name, ns) = item.rsplit_once(':').unwrap_or(("*", item));
         let ns = ns.parse().map_err(|_| WANTED)?;
+        if name.is_empty() {
+            return Err(WANTED);
+        }
         if name == "*" {
             clock.default = Some(ns);
         } else {
@@ -415,6 +436,15 @@ mod tests {
             ("SOFT_GPU_CC", "80"),
             ("SOFT_GPU_CC", "100.0"),
             ("SOFT_GPU_SASS", "1"),
+            ("SOFT_GPU_DRIVER_VERSION", "-1"),
+            ("SOFT_GPU_DRIVER_VERSION", "12"),
+            ("SOFT_GPU_DRIVER_VERSION", "12.4"),
+            ("SOFT_GPU_FAIL_CALL", "cuMemAloc:1:2"),
+            ("SOFT_GPU_FAIL_CALL", "cuMemAlloc:1:SUCCESS"),
+            ("SOFT_GPU_FAULT", "vadd:1:0"),
+            ("SOFT_GPU_FAULT", ":1:700"),
+            ("SOFT_GPU_CLOCK", ":5"),
+            ("SOFT_GPU_NAME", ""),
         ] {
             let error = parse(&[(name, value)]).expect_err(name);
             assert!(error.to_string().starts_with(name), "{error}");

@@ -43,7 +43,7 @@ fn hit(nth: u64, counter: &AtomicU64) -> bool {
 }
 
 /// `cuMemAlloc_v2_ptsz` → `cuMemAlloc`.
-fn base(name: &str) -> &str {
+pub fn base(name: &str) -> &str {
     let name = name
         .strip_suffix("_ptsz")
         .or(name.strip_suffix("_ptds"))
