@@ -50,10 +50,19 @@ pub fn run(driver: Driver) -> Result<Tests> {
     check("right_after_the_hang", {
         guest(guest::VECADD, host.target(1)).and_then(|guest| expect_right(&guest))
     });
-    check("doctor", host.admin("doctor"));
+    check("doctor", doctor(&host));
     tests.took = start.elapsed();
     tests.whole = true;
     Ok(tests)
+}
+
+/// Doctor finds nothing wrong, and names the driver's library.
+fn doctor(host: &Host) -> Result<String> {
+    let said = host.admin("doctor")?;
+    let line = said.lines().find(|line| line.contains("driver-library"));
+    let line = line.with_context(|| format!("no line about the driver's library: {said}"))?;
+    anyhow::ensure!(line.contains("libcuda.so.1"), "no library is named: {line}");
+    Ok(said)
 }
 
 /// VM 1's kernel never ends; VM 2 computes meanwhile and afterwards.
