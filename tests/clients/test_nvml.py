@@ -7,6 +7,7 @@ NVML) there is nothing to ask.
 import ctypes
 import json
 import os
+import shutil
 import subprocess
 import sys
 
@@ -115,6 +116,20 @@ def test_sensors_of_the_host_are_hidden():
     assert refused(pynvml.nvmlDeviceGetEccMode, only())
 
 
+def test_what_pytorch_asks_is_answered(cuda):
+    """torch.cuda.utilization, memory_usage, device_memory_used and list_gpu_processes: their calls, in their order."""
+    # Each call of PyTorch's initialises once more and never shuts down.
+    pynvml.nvmlInit()
+    try:
+        rates = pynvml.nvmlDeviceGetUtilizationRates(only())
+        assert 0 <= rates.gpu <= 100 and rates.memory == 0
+        used = pynvml.nvmlDeviceGetMemoryInfo(only()).used
+        (own,) = [p for p in pynvml.nvmlDeviceGetComputeRunningProcesses(only()) if p.pid == os.getpid()]
+        assert 0 <= own.usedGpuMemory <= used
+    finally:
+        pynvml.nvmlShutdown()
+
+
 def test_links_are_not_served():
     assert refused(pynvml.nvmlDeviceGetNvLinkState, only(), 0)
     status = pynvml.nvmlDeviceGetP2PStatus(only(), only(), 0)
@@ -145,6 +160,38 @@ def test_gpustat_tells_what_nvml_tells(cuda):
     assert device["memory.total"] == pynvml.nvmlDeviceGetMemoryInfo(only()).total >> 20
     assert os.getpid() in [process["pid"] for process in device["processes"]]
     assert device["temperature.gpu"] is None
+
+
+def nvidia_smi(*words):
+    program = shutil.which("nvidia-smi")
+    if not program:
+        pytest.skip("nvidia-smi is not installed: it comes with NVIDIA's driver")
+    told = subprocess.run([program, *words], capture_output=True, text=True, timeout=60)
+    assert told.returncode == 0, told.stdout + told.stderr
+    return told.stdout
+
+
+def test_nvidia_smi_shows_its_screen():
+    told = nvidia_smi()
+    total = pynvml.nvmlDeviceGetMemoryInfo(only()).total >> 20
+    # It cuts long names.
+    assert pynvml.nvmlDeviceGetName(only())[:10] in told, told
+    assert f"{total}MiB" in told, told
+
+
+def test_nvidia_smi_lists_the_device():
+    told = nvidia_smi("-L").splitlines()
+    name, uuid = pynvml.nvmlDeviceGetName(only()), pynvml.nvmlDeviceGetUUID(only())
+    assert told == [f"GPU 0: {name} (UUID: {uuid})"]
+
+
+def test_nvidia_smi_answers_queries():
+    told = nvidia_smi("--query-gpu=name,memory.total,utilization.gpu", "--format=csv,noheader,nounits")
+    (line,) = told.splitlines()
+    name, total, utilization = line.split(", ")
+    assert name == pynvml.nvmlDeviceGetName(only())
+    assert int(total) == pynvml.nvmlDeviceGetMemoryInfo(only()).total >> 20
+    assert 0 <= int(utilization) <= 100
 
 
 RAY = """

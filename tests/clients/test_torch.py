@@ -63,6 +63,22 @@ def test_device_is_described(torch):
     torch.cuda.synchronize()
 
 
+def test_nvml_is_the_vm_s(torch):
+    if not os.environ.get("VGPU_ADDRESS"):
+        pytest.skip("software devices have no NVML of their own, and a host's own is not ours")
+    import pynvml
+
+    torch.cuda.synchronize()
+    assert 0 <= torch.cuda.utilization(0) <= 100
+    assert torch.cuda.memory_usage(0) == 0
+    assert 0 <= torch.cuda.device_memory_used(0) <= torch.cuda.mem_get_info()[1]
+    processes = torch.cuda.list_gpu_processes(0).splitlines()
+    assert processes[0] == "GPU:0" and any(f" {os.getpid()} uses " in line for line in processes), processes
+    for sensor in (torch.cuda.temperature, torch.cuda.power_draw, torch.cuda.clock_rate):
+        with pytest.raises(pynvml.NVMLError_NotSupported):
+            sensor(0)
+
+
 def test_elementwise_and_reductions(torch):
     a, b = torch.ones(100, 100).cuda(), torch.ones(100, 1).cuda()
     c = (a + b).relu().exp().sum(0).softmax(0)

@@ -38,7 +38,10 @@ fn plan(venv: &Venv, kit: &Kit) -> Result<Plan> {
         // Its wheels have no PTX.
         device: vec![("SOFT_GPU_SASS".into(), "skip".into())],
         same_work: true,
-        idle: &["test_torch.py::test_device_is_described"],
+        idle: &[
+            "test_torch.py::test_device_is_described",
+            "test_torch.py::test_nvml_is_the_vm_s",
+        ],
         ..Plan::default()
     })
 }
