@@ -42,6 +42,8 @@ sim:
 lint:
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
+	$(CARGO) check -q --no-default-features -p vgpu-guest-shim -p soft-gpu
+	$(CARGO) check -q --no-default-features -p vgpu-nvml
 	tests/deny.sh
 
 install:
