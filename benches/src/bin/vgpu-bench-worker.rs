@@ -1,6 +1,104 @@
-//! A worker that takes the GPU without asking vgpud for it, to measure the lease against. Never
-//! installed.
+//! A worker whose lease never ends, to measure what the scheduler costs. Never installed.
+//!
+//! vgpud starts this program as its worker. A stub stands between vgpud and the worker's own code,
+//! grants the GPU forever, and passes on all messages but those about the lease.
 
-fn main() -> std::process::ExitCode {
-    vgpu_worker::start::run_unasked()
+use std::os::fd::{AsFd, OwnedFd};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use vgpu_proto::lease::{GrantTerms, UNLIMITED};
+use vgpu_proto::worker::{FromWorker, ToWorker};
+use vgpu_sched::gate::WINDOW_NS;
+use vgpu_worker::control::{self, Messages, Received, Vgpud};
+use vgpud::supervisor::channel::{self, Channel};
+use vgpud::supervisor::pages::Pages;
+
+fn main() -> ExitCode {
+    match put_stub_between() {
+        Ok(()) => vgpu_worker::start::run(),
+        Err(e) => {
+            eprintln!("vgpu-bench-worker: {e:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Starts the stub, and leaves its socket where the worker's code looks for vgpud's.
+fn put_stub_between() -> Result<()> {
+    let mut inherited = control::inherited();
+    let socket = Arc::new(inherited.try_clone()?);
+    let mut from_vgpud = Messages::new(Arc::clone(&socket));
+    let Received {
+        message: ToWorker::Start(start),
+        ..
+    } = from_vgpud.wait()?
+    else {
+        bail!("vgpud did not begin with Start");
+    };
+    let pages = Pages::new()?;
+    pages.end().name(start.session);
+    let forever = GrantTerms {
+        epoch: 1,
+        slice_end_ns: u64::MAX,
+        hold_ns: Duration::from_millis(1).as_nanos() as u64,
+        window_ns: WINDOW_NS,
+        credit_calls: UNLIMITED,
+        credit_bytes: UNLIMITED,
+        beside: false,
+    };
+    pages.end().grant(&forever, false);
+    let (channel, workers) = Channel::pair()?;
+    nix::unistd::dup2(&workers, &mut inherited).context("cannot replace the control socket")?;
+    // The worker's code takes this descriptor over.
+    std::mem::forget(inherited);
+    channel.send(
+        &ToWorker::Start(start),
+        &[pages.lease_fd().as_fd(), pages.hints_fd().as_fd()],
+    )?;
+    std::thread::spawn(move || {
+        // Both ends close with the session, which ends the process.
+        if let Err(e) = relay(&socket, &mut from_vgpud, &channel) {
+            eprintln!("vgpu-bench-worker: {e:#}");
+        }
+        drop(pages);
+    });
+    Ok(())
+}
+
+/// Passes messages on until one side closes its end.
+fn relay(socket: &Arc<OwnedFd>, from_vgpud: &mut Messages, worker: &Channel) -> Result<()> {
+    let vgpud = Vgpud::new(Arc::clone(socket));
+    let mut buffer = Vec::new();
+    loop {
+        let mut ready =
+            [socket.as_fd(), worker.as_fd()].map(|fd| PollFd::new(fd, PollFlags::POLLIN));
+        poll(&mut ready, PollTimeout::NONE)?;
+        while let Some(Received { message, fds }) = from_vgpud.take()? {
+            let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
+            worker.send(&message, &fds)?;
+        }
+        loop {
+            match worker.receive(&mut buffer) {
+                channel::Received::Message(message) => {
+                    let about_the_lease = matches!(
+                        message,
+                        FromWorker::Runnable { .. }
+                            | FromWorker::Idle { .. }
+                            | FromWorker::Ending { .. }
+                            | FromWorker::Released { .. }
+                    );
+                    if !about_the_lease {
+                        vgpud.send(message);
+                    }
+                }
+                channel::Received::Empty => break,
+                channel::Received::Closed => return Ok(()),
+                channel::Received::Malformed(text) => ensure!(false, "{text}"),
+            }
+        }
+    }
 }

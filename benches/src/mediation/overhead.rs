@@ -1,6 +1,6 @@
-//! What the scheduler costs a guest that is alone: the same guest on `vgpu-worker` and on a worker that
-//! asks nobody (no lease, no credit; `vgpu-bench-worker`), in pairs; and on soft-gpu in its own process,
-//! which tells what all of remoting costs.
+//! What the scheduler costs a guest that is alone: the same guest on `vgpu-worker` and on a worker
+//! whose lease never ends (`vgpu-bench-worker`), in pairs; and on soft-gpu in the guest's own
+//! process, which tells what all of remoting costs.
 
 use std::time::Duration;
 
@@ -51,7 +51,7 @@ pub(super) fn figures(pace: Pace) -> Result<Vec<Figure>> {
     Ok(pairs.figures())
 }
 
-/// A host whose workers ask for leases, or do not.
+/// A host whose workers ask vgpud for leases, or have one that never ends.
 fn leased(asked: bool) -> Result<Host> {
     let config = if asked {
         String::new()

@@ -10,7 +10,7 @@ use crate::config::{ClassWeights, GpuConfig, GpuHealth, PoolConfig, VmConfig};
 use crate::id::{Epoch, GpuId, PoolId, SessionId, VmId};
 
 /// Work that waits in a session's worker.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
 pub struct Depth {
     /// Fully received calls that need the GPU and are not submitted.
     pub calls: u64,

@@ -2,6 +2,7 @@
 //! kept beside.
 
 use vgpu_proto::lease::{DaemonEnd, GrantTerms, Holding};
+use vgpu_sched::gate::lease::Message;
 use vgpu_sched::{
     Action, Credits, Depth, Epoch, Event, GpuId, HeadCost, SessionId, SessionState, Terms, Usage,
     VmId, WaitReason,
@@ -9,7 +10,7 @@ use vgpu_sched::{
 
 use crate::books::Held;
 use crate::worker::{Life, Pages};
-use crate::world::{Happening, Said, Told, World};
+use crate::world::{Happening, Told, World};
 
 /// What vgpud keeps of a session.
 #[derive(Debug, Default)]
@@ -105,14 +106,14 @@ impl World {
     }
 
     /// vgpud reads a worker's message.
-    pub(crate) fn heard(&mut self, id: u32, said: Said) {
+    pub(crate) fn heard(&mut self, id: u32, message: Message) {
         if self.workers[id as usize].life != Life::Live {
             return;
         }
-        self.note(|| format!("session {id} says {said:?}"));
-        match said {
-            Said::Runnable { calls, bytes } => {
-                let event = self.runnable(id, Depth { calls, bytes });
+        self.note(|| format!("session {id} says {message:?}"));
+        match message {
+            Message::Runnable(depth) => {
+                let event = self.runnable(id, depth);
                 self.feed(event);
                 let vm = self.workers[id as usize].vm;
                 let owes = self.sched.lag_ns(VmId(vm)).is_some_and(|lag| lag < 0);
@@ -122,8 +123,8 @@ impl World {
                 }
                 self.look_soon();
             }
-            Said::Idle { epoch } => self.idle(id, epoch),
-            Said::Ending {
+            Message::Idle { epoch } => self.idle(id, epoch),
+            Message::Ending {
                 epoch,
                 slice_end_ns,
                 in_ns,
@@ -146,18 +147,14 @@ impl World {
                     in_ns,
                 });
             }
-            Said::Released {
-                epoch,
-                calls,
-                bytes,
-            } => {
+            Message::Released { epoch, left } => {
                 if self.sessions[id as usize]
                     .lease
                     .is_none_or(|l| l.epoch != epoch)
                 {
                     return;
                 }
-                self.lease_back(id, Depth { calls, bytes });
+                self.lease_back(id, left);
             }
         }
     }

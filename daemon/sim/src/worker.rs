@@ -1,18 +1,18 @@
-//! A worker: the queue of its guest, the lease protocol on the real shared pages, the window, markers.
-//!
-//! The lease's states and steps are those of `daemon/worker/src/lease.rs`; what that file does with
-//! sockets and clocks is done here with messages and simulated time.
+//! A worker: the queue of its guest, the production lease machine on the real shared pages, the
+//! window, markers. Messages and simulated time take the place of sockets and clocks.
 
-use vgpu_proto::lease::{HintPage, LeasePage, Parked, WorkerEnd};
+use vgpu_proto::lease::{HintPage, LeasePage, WorkerEnd};
+use vgpu_sched::gate::lease::{Lease, Offer, Refused, head_cost, publish};
 use vgpu_sched::gate::{
-    Config as GateConfig, Direction, Flow, FunctionId, Gate, Hold, Key, LeaseView, Verdict, Wait,
-    WaitFor, Waiting, Work,
+    Config as GateConfig, Direction, Estimate, Flow, FunctionId, Gate, Key, LeaseView, Verdict,
+    Waiting, Work,
 };
+use vgpu_sched::{Depth, HeadCost};
 
 use crate::device::Batch;
 use crate::guest::{Guest, Op, What};
 use crate::setup::Conduct;
-use crate::world::{Happening, Said, World};
+use crate::world::{Happening, World};
 
 /// The two pages that a worker shares with vgpud.
 #[derive(Debug, Default)]
@@ -26,24 +26,6 @@ impl Pages {
         WorkerEnd::new(&self.lease, &self.hint)
     }
 }
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
-    /// No lease, none asked for.
-    None,
-    /// vgpud knows that there is work.
-    Asked,
-    /// Ours.
-    Held,
-    /// Ours while nobody wants it.
-    Parked {
-        /// vgpud knows that it is.
-        told: bool,
-    },
-}
-
-/// After how long vgpud is told of a parked lease where pauses are always short.
-const TELL_LATE_NS: u64 = 5_000_000;
 
 /// Why the queue stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -93,19 +75,10 @@ pub struct Worker {
     done: Vec<usize>,
     /// The guest.
     pub guest: Guest,
-    conduct: Conduct,
+    pub(crate) conduct: Conduct,
     pub(crate) life: Life,
-    state: State,
-    epoch: u64,
-    revoked: bool,
-    /// Its slice was over when it was last looked at. It may be extended.
-    over: bool,
-    /// The end of the slice for which vgpud was told when the work in flight will be over.
-    ending: Option<u64>,
-    used: bool,
-    spent: bool,
+    lease: Lease,
     gate: Gate,
-    hold: Hold,
     function: FunctionId,
     streams: Vec<Stream>,
     /// When it looks by itself next.
@@ -132,15 +105,8 @@ impl Worker {
             guest,
             conduct,
             life: Life::Absent,
-            state: State::None,
-            epoch: 0,
-            revoked: false,
-            over: false,
-            ending: None,
-            used: false,
-            spent: false,
+            lease: Lease::default(),
             gate: Gate::new(GateConfig::default()),
-            hold: Hold::default(),
             function: FunctionId::new(b"simulated", "kernel"),
             streams,
             wakes_ns: u64::MAX,
@@ -154,7 +120,17 @@ impl Worker {
 
     /// Is its lease being given back?
     fn closing(&self) -> bool {
-        self.state == State::Held && (self.revoked || self.over)
+        self.conduct != Conduct::Deaf && self.lease.closing()
+    }
+
+    /// What waits, and the expected cost of the first of it.
+    fn waiting(&mut self) -> (Depth, HeadCost) {
+        let calls = self.guest.waiting();
+        let head = self.guest.peek().map(|(_, op)| op);
+        let work = head.as_ref().map(|op| self.work(op));
+        let head = head_cost(&self.gate, work, head.as_ref().map_or(0, |op| op.bytes));
+        let bytes = calls.saturating_mul(head.bytes);
+        (Depth { calls, bytes }, head)
     }
 
     /// Its GPUs: more than one for a gang.
@@ -185,20 +161,33 @@ impl World {
         }
         let stop = self.run_queue(id);
         self.mark_all(id);
+        self.settle(id, stop);
+        let (depth, head) = self.workers[id as usize].waiting();
+        publish(self.pages[id as usize].end(), depth, head);
+        self.send(id);
+    }
+
+    /// Nothing more goes in for now: gives the lease back, or sees to it that the worker looks again.
+    fn settle(&mut self, id: u32, stop: Stop) {
         let now = self.now;
-        let worker = &self.workers[id as usize];
+        let end = self.pages[id as usize].end();
+        let worker = &mut self.workers[id as usize];
         if worker.gate.in_flight() == 0 {
             if worker.closing() {
-                self.release(id);
+                let (left, head) = worker.waiting();
+                worker.lease.release(end, now, left, head);
             } else if stop == Stop::Empty {
                 self.rest(id);
             }
             return;
         }
-        if worker.closing() || stop == Stop::SliceEnd {
-            self.foretell_end(id);
+        let ends = worker.closing() || stop == Stop::SliceEnd;
+        if ends
+            && worker.conduct != Conduct::Deaf
+            && let Some(in_ns) = worker.gate.ends_in(now)
+        {
+            worker.lease.announce_end(end, in_ns);
         }
-        let worker = &self.workers[id as usize];
         if stop != Stop::Empty {
             let stalls = worker.gate.stall_in(now).map(|ns| now + ns.max(1));
             let opens = match stop {
@@ -211,28 +200,12 @@ impl World {
         }
     }
 
-    /// Nothing more goes in under the lease: says when what is in flight will be over, once in a slice.
-    fn foretell_end(&mut self, id: u32) {
-        let end = self.pages[id as usize].end();
-        let worker = &mut self.workers[id as usize];
-        let (epoch, slice_end_ns) = (worker.epoch, end.slice_end_ns());
-        let told = worker.ending == Some(slice_end_ns) || worker.conduct == Conduct::Deaf;
-        if worker.state != State::Held || told || !end.wanted(epoch) {
-            return;
+    /// Sends vgpud what the lease machine has to say.
+    fn send(&mut self, id: u32) {
+        let messages: Vec<_> = self.workers[id as usize].lease.messages().collect();
+        for message in messages {
+            self.say(id, message);
         }
-        let Some(in_ns) = worker.gate.ends_in(self.now) else {
-            return;
-        };
-        worker.ending = Some(slice_end_ns);
-        worker.over = true;
-        self.say(
-            id,
-            Said::Ending {
-                epoch,
-                slice_end_ns,
-                in_ns,
-            },
-        );
     }
 
     /// Sees to it that the worker looks again by then.
@@ -252,7 +225,7 @@ impl World {
             return;
         }
         worker.wakes_ns = u64::MAX;
-        if worker.gate.stalled(now) && matches!(worker.state, State::Held) {
+        if worker.gate.stalled(now) && worker.lease.held() {
             let streams = &worker.streams;
             let waiting = worker.guest.look_ahead().map(|(place, stream)| Waiting {
                 place,
@@ -268,40 +241,36 @@ impl World {
         let index = id as usize;
         loop {
             let now = self.now;
-            let Some((place, op)) = self.workers[index].guest.peek() else {
-                return Stop::Empty;
-            };
-            if !self.enter(id) {
-                return Stop::Turn;
-            }
             let end = self.pages[index].end();
             let worker = &mut self.workers[index];
-            let view = LeaseView {
-                closing: worker.closing(),
-                slice_end_ns: end.wanted(worker.epoch).then(|| end.slice_end_ns()),
-                beside: end.beside(worker.epoch),
+            let Some((place, op)) = worker.guest.peek() else {
+                return Stop::Empty;
             };
-            let work = worker.work(&op);
-            let flow = &worker.streams[usize::from(op.stream)].flow;
-            worker.gate.set_window(end.window_ns());
-            let estimate = match worker.gate.may_submit(now, place, work, flow, &view) {
-                Verdict::Submit(estimate) => estimate,
-                Verdict::Wait(Wait {
-                    why: WaitFor::Lease,
-                    ..
-                }) => return Stop::Turn,
-                Verdict::Wait(wait) if wait.ends_slice() => return Stop::SliceEnd,
-                Verdict::Wait(Wait { until_ns, .. }) => return Stop::Window(until_ns),
+            let (work, conduct) = (worker.work(&op), worker.conduct);
+            let depth = worker.waiting().0;
+            let Worker {
+                lease,
+                gate,
+                streams,
+                ..
+            } = worker;
+            let offer = Offer {
+                place,
+                work: Some((work, &streams[usize::from(op.stream)].flow)),
+                bytes: op.bytes,
+                paid: false,
+                depth,
             };
-            if !end.take(1, op.bytes) {
-                if !worker.spent {
-                    worker.spent = true;
-                    self.say_runnable(id);
-                }
-                return Stop::Turn;
-            }
-            worker.spent = false;
-            worker.used = true;
+            let admitted = match conduct {
+                Conduct::Deaf if lease.held() => admit_deaf(end, lease, gate, now, &offer),
+                _ => lease.admit(end, gate, now, &offer),
+            };
+            let estimate = match admitted {
+                Ok(estimate) => estimate,
+                Err(Refused::Turn) => return Stop::Turn,
+                Err(Refused::Gate(wait)) if wait.ends_slice() => return Stop::SliceEnd,
+                Err(Refused::Gate(wait)) => return Stop::Window(wait.until_ns),
+            };
             worker.guest.take();
             let stream = &mut worker.streams[usize::from(op.stream)];
             stream.submitted += 1;
@@ -311,102 +280,10 @@ impl World {
         }
     }
 
-    /// Is there a lease under which something might be submitted? Takes a parked one back, or asks for
-    /// one.
-    fn enter(&mut self, id: u32) -> bool {
-        let (index, now) = (id as usize, self.now);
-        let end = self.pages[index].end();
-        let worker = &mut self.workers[index];
-        worker.hold.work(now);
-        match worker.state {
-            State::Held => {}
-            State::Parked { told } => {
-                let retaken = end.retake(worker.epoch);
-                worker.state = if retaken { State::Held } else { State::Asked };
-                if told || !retaken {
-                    self.say_runnable(id);
-                }
-                if !retaken {
-                    return self.granted(id);
-                }
-            }
-            State::None => {
-                worker.state = State::Asked;
-                self.say_runnable(id);
-                return self.granted(id);
-            }
-            State::Asked => return false,
-        }
-        let end = self.pages[index].end();
-        let worker = &mut self.workers[index];
-        if worker.conduct != Conduct::Deaf {
-            worker.revoked |= !end.may_submit(worker.epoch);
-            let slice_end = end.slice_end_ns();
-            let ends = worker.ending == Some(slice_end) || now >= slice_end;
-            worker.over = worker.used && end.wanted(worker.epoch) && ends;
-        }
-        true
-    }
-
-    /// Tells vgpud what waits, and what the first of it is expected to cost.
-    fn say_runnable(&mut self, id: u32) {
-        let (calls, bytes) = self.publish(id);
-        self.say(id, Said::Runnable { calls, bytes });
-    }
-
-    /// Writes on the page what waits.
-    fn publish(&mut self, id: u32) -> (u64, u64) {
-        let worker = &mut self.workers[id as usize];
-        let calls = worker.guest.waiting();
-        let head = worker.guest.peek().map(|(_, op)| op);
-        let head_bytes = head.map_or(0, |op| op.bytes);
-        let known = head.and_then(|op| worker.gate.predictor().peek(worker.work(&op)));
-        let head_ns = known.map_or(0, |estimate| estimate.mean_ns);
-        let bytes = calls.saturating_mul(head_bytes);
+    /// vgpud granted a lease, or asks one back.
+    pub(crate) fn refresh(&mut self, id: u32) {
         let end = self.pages[id as usize].end();
-        end.publish_queue(calls, bytes, head_ns, head_bytes);
-        (calls, bytes)
-    }
-
-    /// Looks for a grant on the page. True: a lease is ours now that was not before.
-    pub(crate) fn granted(&mut self, id: u32) -> bool {
-        let worker = &mut self.workers[id as usize];
-        if matches!(worker.state, State::Held | State::Parked { .. }) {
-            return false;
-        }
-        let Some(epoch) = self.pages[id as usize].end().accept(worker.epoch) else {
-            return false;
-        };
-        worker.epoch = epoch;
-        worker.state = State::Held;
-        worker.revoked = false;
-        worker.over = false;
-        worker.ending = None;
-        worker.used = false;
-        worker.spent = false;
-        true
-    }
-
-    /// vgpud asks back what it granted as `epoch`.
-    pub(crate) fn revoked(&mut self, id: u32, epoch: u64) {
-        self.granted(id);
-        let end = self.pages[id as usize].end();
-        let worker = &mut self.workers[id as usize];
-        if epoch != worker.epoch || worker.conduct == Conduct::Deaf {
-            return;
-        }
-        match worker.state {
-            State::Held => worker.revoked = true,
-            State::Parked { .. } => {
-                if end.retake(epoch) {
-                    worker.state = State::Held;
-                    worker.revoked = true;
-                } else {
-                    worker.state = State::None;
-                }
-            }
-            State::None | State::Asked => {}
-        }
+        self.workers[id as usize].lease.refresh(end);
     }
 
     fn submit(&mut self, id: u32, op: &Op) {
@@ -523,59 +400,16 @@ impl World {
         self.pump(id);
     }
 
-    /// Gives a drained lease back.
-    fn release(&mut self, id: u32) {
-        let (calls, bytes) = self.publish(id);
-        let worker = &mut self.workers[id as usize];
-        worker.state = if calls > 0 { State::Asked } else { State::None };
-        let epoch = worker.epoch;
-        self.say(
-            id,
-            Said::Released {
-                epoch,
-                calls,
-                bytes,
-            },
-        );
-    }
-
-    /// Nothing waits for the lease, and nothing is in flight. Where somebody else waits it is kept for the
-    /// hold time and then given back; else it is parked, and vgpud is told after the hold time.
+    /// Nothing waits for the lease, and nothing is in flight.
     pub(crate) fn rest(&mut self, id: u32) {
         let now = self.now;
         let end = self.pages[id as usize].end();
         let worker = &mut self.workers[id as usize];
-        let resting = matches!(worker.state, State::Held | State::Parked { told: false });
-        if !resting || worker.conduct == Conduct::Hoarder {
+        if worker.conduct == Conduct::Hoarder {
             return;
         }
-        worker.hold.idle(now);
-        let since = worker.hold.idle_since().unwrap_or(now);
-        let granted = end.hold_ns();
-        let until = since + worker.hold.hold_ns(granted);
-        let epoch = worker.epoch;
-        if worker.state == State::Held && (now >= until || !end.wanted(epoch)) {
-            match end.park(epoch) {
-                Parked::Kept => worker.state = State::Parked { told: false },
-                Parked::GiveBack => {}
-                Parked::Taken => worker.state = State::None,
-            }
-        }
-        let worker = &mut self.workers[id as usize];
-        match worker.state {
-            State::Held if now < until && end.may_submit(epoch) => self.wake_at(id, until),
-            State::Held => self.release(id),
-            State::Parked { .. } => {
-                let steady = worker.hold.is_steady(granted);
-                let due = until.max(if steady { since + TELL_LATE_NS } else { 0 });
-                if now < due {
-                    self.wake_at(id, due);
-                } else {
-                    worker.state = State::Parked { told: true };
-                    self.say(id, Said::Idle { epoch });
-                }
-            }
-            State::None | State::Asked => {}
+        if let Some(at) = worker.lease.rest(end, now) {
+            self.wake_at(id, at);
         }
     }
 
@@ -590,5 +424,28 @@ impl World {
             self.at(at, Happening::Arrive(id));
         }
         self.pump(id);
+    }
+}
+
+/// A deaf worker submits as if nobody had asked for its lease back.
+fn admit_deaf(
+    end: WorkerEnd<'_>,
+    lease: &Lease,
+    gate: &mut Gate,
+    now: u64,
+    offer: &Offer<'_>,
+) -> Result<Option<Estimate>, Refused> {
+    let view = LeaseView {
+        closing: false,
+        ..lease.view(end)
+    };
+    let Some((work, flow)) = offer.work else {
+        return Ok(None);
+    };
+    gate.set_window(end.window_ns());
+    match gate.may_submit(now, offer.place, work, flow, &view) {
+        Verdict::Wait(wait) => Err(Refused::Gate(wait)),
+        Verdict::Submit(_) if !end.take(1, offer.bytes) => Err(Refused::Turn),
+        Verdict::Submit(estimate) => Ok(estimate),
     }
 }

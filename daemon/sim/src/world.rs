@@ -3,6 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
+use vgpu_sched::gate::lease::Message;
 use vgpu_sched::{
     Action, Config, Event, GpuConfig, GpuHealth, GpuId, PoolId, Scheduler, SessionId, VmId,
 };
@@ -11,30 +12,8 @@ use crate::books::Books;
 use crate::device::{Device, Fired};
 use crate::guest::Guest;
 use crate::rng::Rng;
-use crate::setup::{Host, Setup};
+use crate::setup::{Conduct, Host, Setup};
 use crate::worker::{Life, Pages, Worker};
-
-/// What a worker says to vgpud.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Said {
-    Runnable {
-        calls: u64,
-        bytes: u64,
-    },
-    Idle {
-        epoch: u64,
-    },
-    Ending {
-        epoch: u64,
-        slice_end_ns: u64,
-        in_ns: u64,
-    },
-    Released {
-        epoch: u64,
-        calls: u64,
-        bytes: u64,
-    },
-}
 
 /// What vgpud says to a worker. (The rest is on the pages.)
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -60,7 +39,7 @@ pub(crate) enum Happening {
     /// A worker hears vgpud.
     Hear(u32, Told),
     /// vgpud hears a worker.
-    Heard(u32, Said),
+    Heard(u32, Message),
     /// A GPU is done with something.
     Device(u32),
     /// A killed process is gone.
@@ -272,7 +251,7 @@ impl World {
             Happening::Marker(id, stream, ops) => self.marker(id, stream, ops),
             Happening::Wake(id) => self.woke(id),
             Happening::Hear(id, told) => self.hear(id, told),
-            Happening::Heard(id, said) => self.heard(id, said),
+            Happening::Heard(id, message) => self.heard(id, message),
             Happening::Device(gpu) => {
                 if self.scheduled[gpu as usize] == self.now {
                     self.scheduled[gpu as usize] = u64::MAX;
@@ -351,13 +330,13 @@ impl World {
     }
 
     /// A message on its way to vgpud; messages of one worker keep their order.
-    pub(crate) fn say(&mut self, id: u32, said: Said) {
+    pub(crate) fn say(&mut self, id: u32, message: Message) {
         let (low, high) = self.host.up_ns;
         let delay = self.rng.between(low, high);
         let worker = &mut self.workers[id as usize];
         worker.up_at_ns = worker.up_at_ns.max(self.now + delay);
         let at = worker.up_at_ns;
-        self.at(at, Happening::Heard(id, said));
+        self.at(at, Happening::Heard(id, message));
     }
 
     /// A message on its way to a worker.
@@ -375,10 +354,8 @@ impl World {
             return;
         }
         match told {
-            Told::Grant => {
-                self.granted(id);
-            }
-            Told::Revoke(epoch) => self.revoked(id, epoch),
+            Told::Revoke(_) if self.workers[id as usize].conduct == Conduct::Deaf => {}
+            Told::Grant | Told::Revoke(_) => self.refresh(id),
             Told::Credit => {}
         }
         self.pump(id);

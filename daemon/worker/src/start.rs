@@ -16,16 +16,6 @@ use crate::session::{FoundDevice, Parts, Printf, serve};
 
 /// Runs a worker. Returns only if it could not begin; otherwise the process ends with its session.
 pub fn run() -> ExitCode {
-    run_as(false)
-}
-
-/// As [`run`], but the worker takes the GPU without asking: the benchmarks measure the lease against it.
-/// `vgpu-worker` has no way to it.
-pub fn run_unasked() -> ExitCode {
-    run_as(true)
-}
-
-fn run_as(unasked: bool) -> ExitCode {
     tracing_subscriber::fmt()
         .with_writer(std::io::stderr)
         .with_ansi(false)
@@ -35,7 +25,7 @@ fn run_as(unasked: bool) -> ExitCode {
         eprintln!("vgpu-worker: cannot confine itself: {e}");
         return ExitCode::FAILURE;
     }
-    match begin(unasked) {
+    match begin() {
         Ok(()) => ExitCode::SUCCESS,
         Err(text) => {
             eprintln!("vgpu-worker: {text}");
@@ -57,7 +47,7 @@ fn confine() -> nix::Result<()> {
     prctl::set_dumpable(false)
 }
 
-fn begin(unasked: bool) -> Result<(), String> {
+fn begin() -> Result<(), String> {
     let socket = Arc::new(control::inherited());
     let vgpud = Vgpud::new(Arc::clone(&socket));
     let mut messages = Messages::new(Arc::clone(&socket));
@@ -131,7 +121,6 @@ fn begin(unasked: bool) -> Result<(), String> {
         vgpud: vgpud.clone(),
         control: messages,
         waker,
-        unasked,
     };
     let ending = serve(parts, data);
     vgpud.send_last(FromWorker::Ended {

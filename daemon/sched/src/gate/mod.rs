@@ -57,10 +57,12 @@
 //! assert!(matches!(gate.may_submit(later, 29, kernel, &other, &closing), Verdict::Wait(_)));
 //! ```
 //!
-//! [`Hold`] is the other thing a worker decides by itself: how long it keeps a lease without work.
+//! [`lease::Lease`] joins gate and lease: which states the worker's lease goes through, and what the
+//! worker tells vgpud. [`Hold`] learns how long a lease is kept without work.
 
 mod flow;
 mod hold;
+pub mod lease;
 mod parallel;
 mod predict;
 mod table;

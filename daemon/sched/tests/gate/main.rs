@@ -4,5 +4,6 @@ mod bench;
 mod beside;
 mod bounds;
 mod learning;
+mod lease;
 mod stalls;
 mod window;

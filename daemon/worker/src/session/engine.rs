@@ -9,13 +9,14 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll, ppoll};
 use nix::sys::time::TimeSpec;
 use vgpu_proto::worker::{FromWorker, ToWorker};
+use vgpu_sched::Depth;
 
 use super::execute::Stop;
 use super::pool::Done;
 use super::{Parts, Session};
 use crate::control::{ControlError, Received};
 use crate::driver::exit_now;
-use crate::lease::{Waiting, now_ns};
+use crate::lease::now_ns;
 use crate::wire::{Filled, Reader, Writer};
 
 const CLOSED: &str = "the guest closed its connection";
@@ -191,7 +192,7 @@ impl Engine {
     /// Takes what vgpud and the session's other threads have sent. A grant or a revoke is on the page; its
     /// message only wakes.
     fn take_messages(&mut self) -> Result<(), String> {
-        self.session.lease.look();
+        self.session.lease.refresh();
         self.rounds += 1;
         if self.told || self.rounds >= ROUNDS {
             (self.told, self.rounds) = (false, 0);
@@ -377,7 +378,7 @@ impl Session {
 
     fn heard(&mut self, mut received: Received) {
         match received.message {
-            ToWorker::Grant { .. } | ToWorker::Revoke { .. } => self.lease.look(),
+            ToWorker::Grant { .. } | ToWorker::Revoke { .. } => self.lease.refresh(),
             // It is on the page.
             ToWorker::Credit { .. } => {}
             ToWorker::MemGrant { request, granted } => self.ledger_answered(request, granted),
@@ -490,7 +491,7 @@ impl Session {
         if self.streams.gate.in_flight() == 0 {
             if self.lease.closing() {
                 let left = if stop == Stop::Staging {
-                    Waiting::default()
+                    Depth::default()
                 } else {
                     waiting
                 };
@@ -508,7 +509,7 @@ impl Session {
             }
         }
         if self.owing {
-            timeout = earlier(timeout, self.lease.ask_again_in());
+            timeout = earlier(timeout, self.lease.asks_again_in());
         }
         timeout = earlier(timeout, self.images.give_up(Instant::now()));
         self.lease.publish(waiting, self.head());
@@ -519,7 +520,7 @@ impl Session {
     fn foretell_end(&mut self) {
         let closes = self.lease.closing() || self.streams.slice_full;
         if closes && let Some(in_ns) = self.streams.gate.ends_in(now_ns()) {
-            self.lease.tell_ending(in_ns);
+            self.lease.announce_end(in_ns);
         }
     }
 

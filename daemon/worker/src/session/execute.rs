@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use vgpu_proto::call::Class;
 use vgpu_proto::cuda::CuResult;
-use vgpu_sched::gate::{Estimate, MAX_IN_FLIGHT, Verdict, Waiting};
+use vgpu_sched::HeadCost;
+use vgpu_sched::gate::lease::{Offer, Refused, head_cost};
+use vgpu_sched::gate::{Estimate, MAX_IN_FLIGHT, Waiting};
 
 use super::Session;
 use super::Staging;
@@ -15,7 +17,7 @@ use crate::driver::{
     copy_dtoh, copy_htoa, copy_htod, copy_rows_dtod, copy_rows_dtoh, copy_rows_htod, fill, fill_2d,
     wait_word, write_word,
 };
-use crate::lease::{Head, now_ns};
+use crate::lease::now_ns;
 use crate::wire::Bulk;
 
 /// Pieces of data for the guest that may be in flight or wait for its socket.
@@ -159,41 +161,25 @@ impl Session {
         if self.starved() {
             return Err(Stop::Staging);
         }
-        let (place, paid, cost) = (first.seq, first.paid, first.cost);
-        let (stream, work) = (first.stream, first.work.timed());
-        let waiting = self.queue.waiting();
-        if self.lease.asks() {
-            self.lease.publish(waiting, self.head());
-        }
-        // What relieves a stall goes in even while the lease is being given back: what is in flight
-        // may be waiting for it, and would keep the lease for ever.
-        let relieves = self.streams.gate.exempted(place);
-        let entered = self.lease.enter(waiting);
-        let relieved = relieves && self.lease.closing();
-        if !entered && !relieved {
-            return Err(Stop::Turn);
-        }
-        let mut estimate = None;
         let Streams { table, gate, .. } = &mut self.streams;
-        if let (Some(stream), Some(work)) = (table.get(stream), work) {
-            gate.set_window(self.lease.window_ns());
-            match gate.may_submit(now, place, work, &stream.flow, &self.lease.view()) {
-                Verdict::Submit(known) => estimate = known,
-                Verdict::Wait(wait) => {
+        let stream = table.get(first.stream);
+        let offer = Offer {
+            place: first.seq,
+            work: stream.and_then(|stream| Some((first.work.timed()?, &stream.flow))),
+            bytes: first.cost,
+            paid: first.paid,
+            depth: self.queue.waiting(),
+        };
+        self.lease
+            .admit(gate, now, &offer)
+            .map_err(|refused| match refused {
+                Refused::Turn => Stop::Turn,
+                Refused::Gate(wait) => {
                     self.streams.ask_again = wait.until_ns;
                     self.streams.slice_full = wait.ends_slice();
-                    return Err(Stop::Window);
+                    Stop::Window
                 }
-            }
-        }
-        if !paid && !self.lease.take(waiting, 1, cost) {
-            if entered {
-                return Err(Stop::Turn);
-            }
-            // No more credit comes under this lease; it is owed.
-            self.lease.owe(1, cost);
-        }
-        Ok(estimate)
+            })
     }
 
     /// Does somebody wait for the lease, or for the work?
@@ -201,17 +187,11 @@ impl Session {
         self.drains.len() > 0 || self.lease.wanted()
     }
 
-    /// What the first of the queue is expected to cost.
-    pub(super) fn head(&self) -> Head {
-        let Some(first) = self.queue.front() else {
-            return Head::default();
-        };
-        let known = first.work.timed();
-        let known = known.and_then(|work| self.streams.gate.predictor().peek(work));
-        Head {
-            ns: known.map_or(0, |e| e.mean_ns),
-            bytes: first.cost,
-        }
+    /// Expected cost of the first operation of the queue.
+    pub(super) fn head(&self) -> HeadCost {
+        self.queue.front().map_or_else(HeadCost::default, |first| {
+            head_cost(&self.streams.gate, first.work.timed(), first.cost)
+        })
     }
 
     /// The first operation fetches data for the guest, which does not read what it was sent.

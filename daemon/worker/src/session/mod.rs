@@ -94,8 +94,6 @@ pub struct Parts {
     pub control: Messages,
     /// Wakes the session's thread.
     pub waker: Waker,
-    /// Submit without a lease: for the benchmarks only.
-    pub unasked: bool,
 }
 
 /// Everything of a session.
@@ -161,12 +159,8 @@ impl Session {
             vgpud,
             control,
             waker,
-            unasked,
         } = parts;
-        let lease = match unasked {
-            false => Lease::new(pages, vgpud.clone()),
-            true => Lease::unasked(pages, vgpud.clone()),
-        };
+        let lease = Lease::new(pages, vgpud.clone());
         let first = devices.first().ok_or("the driver has no device")?;
         let staging = Staging::new(&first.2);
         let ledgers = (0..=devices.len()).map(|_| Ledger::default()).collect();

@@ -7,6 +7,7 @@ use std::sync::{Arc, Weak};
 use vgpu_proto::call::{Need, Op};
 use vgpu_proto::cuda::CuResult;
 use vgpu_proto::limits::COPY_PIECE;
+use vgpu_sched::Depth;
 use vgpu_sched::gate::{self, Direction, Key};
 
 use super::Session;
@@ -14,7 +15,6 @@ use super::conditions::Conditional;
 use super::graphs::GraphWork;
 use super::parking::Parking;
 use crate::driver::{Array, DeviceMemory, Function, Result, Rows, Side, Word};
-use crate::lease::Waiting;
 use crate::wire::Bulk;
 
 /// A launch, as checked.
@@ -380,14 +380,14 @@ pub(super) struct Queue {
     list: VecDeque<Queued>,
     pushed: u64,
     executed: u64,
-    waiting: Waiting,
+    waiting: Depth,
     /// What is left out until a host function of the guest has come back.
     pub parking: Parking,
 }
 
 impl Queue {
     /// What waits for a turn.
-    pub(super) fn waiting(&self) -> Waiting {
+    pub(super) fn waiting(&self) -> Depth {
         self.waiting
     }
 
