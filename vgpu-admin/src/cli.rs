@@ -336,7 +336,7 @@ pub(crate) struct PoolSettings {
     /// The pool's share of a GPU that serves several pools.
     #[arg(long, value_name = "N")]
     pub(crate) weight: Option<u32>,
-    /// Kills before a VM is quarantined; 0: never.
+    /// Strikes (kills and soft limits reached) before a VM is quarantined; 0: never.
     #[arg(long, value_name = "N")]
     pub(crate) strikes: Option<u32>,
     /// A strike is forgotten after this time.
