@@ -31,14 +31,15 @@ use crate::core::Core;
 use crate::events::EventSink;
 use crate::gateway::Gateway;
 use crate::mediator::{Canary, Command, Mediator, MediatorHandle, MediatorSettings};
-use crate::model::GpuRecord;
+use crate::model::{GpuRecord, VmRecord};
 use crate::probe::Prober;
 use crate::store::{Actor, Catalog, Store};
-use crate::supervisor::images::{self, ImageKeeper};
+use crate::supervisor::Supervisor;
 use crate::supervisor::launcher::{Launcher, prepare_soft_state};
-use crate::supervisor::leftover::WorkerBook;
 use crate::system;
 use crate::system::patience::Patience;
+use crate::worker::images::{self, ImageKeeper};
+use crate::worker::leftover::WorkerBook;
 
 use leftovers::LeftOvers;
 use log::Level;
@@ -189,7 +190,7 @@ impl Daemon {
         let gateway = Gateway::new(
             config.clone(),
             handle.clone(),
-            launcher.clone(),
+            Supervisor::new(handle.clone(), launcher.clone(), events.clone()),
             events.clone(),
         );
         let core = Arc::new(Core::new(handle, gateway, prober, launcher));
@@ -309,7 +310,7 @@ async fn reload(admin: Arc<Admin>, events: EventSink) {
 /// Clears the module images that no VM has any more away, and starts to keep those to come.
 fn keep_images(config: &Config, catalog: &Catalog) -> anyhow::Result<ImageKeeper> {
     let root = config.images_dir();
-    let registered = catalog.vms.values().map(|vm| (vm.vm_id, vm.generation));
+    let registered = catalog.vms.values().map(VmRecord::identity);
     let bound = config.worker.image_cache_bytes;
     match images::sweep(&root, &registered.collect(), bound) {
         Err(e) if e.kind() == std::io::ErrorKind::NotADirectory => {

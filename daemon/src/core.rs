@@ -13,8 +13,8 @@ use crate::config::{Config, DriverKind};
 use crate::gateway::Gateway;
 use crate::mediation::{Change, Explained, GpuCheck, Mediation, MediationError, MediationFuture};
 use crate::mediator::{Command, MediatorHandle};
-use crate::model::{RuntimeSnapshot, ScanResult, ScannedGpu, VmRecord};
-use crate::probe::{DeviceProcess, Prober};
+use crate::model::{DeviceProcess, RuntimeSnapshot, ScanResult, ScannedGpu, VmRecord};
+use crate::probe::Prober;
 use crate::supervisor::launcher::{Launcher, driver_library, probe_binary, worker_binary};
 
 use confinement::Confinement;

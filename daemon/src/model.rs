@@ -23,6 +23,39 @@ use vgpu_proto::limits::PINNED_AT_START;
 pub use vgpu_sched::Histogram;
 use vgpu_sched::Past;
 
+/// One registration of a VM. A VM number or CID that is used again later belongs to another registration.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct VmIdentity {
+    /// The VM's number; 0 stands for probes, which serve no VM.
+    pub vm_id: u32,
+    /// The number of the registration.
+    pub generation: u64,
+}
+
+impl VmIdentity {
+    /// Stands for vgpud's own probe processes.
+    pub const PROBE: VmIdentity = VmIdentity {
+        vm_id: 0,
+        generation: 0,
+    };
+}
+
+/// A process that uses a GPU, by the device's own account.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+pub struct DeviceProcess {
+    /// The process number.
+    pub pid: u32,
+    /// Bytes of device memory that the process holds.
+    pub memory_bytes: u64,
+    /// GPU time that the process has used, in ns; `None` where the device keeps no such account.
+    #[serde(default)]
+    pub busy_ns: Option<u64>,
+    /// When the oldest unfinished work of the process was submitted (CLOCK_MONOTONIC, ns). `busy_ns` may
+    /// lack the GPU time used since then. `None`: `busy_ns` is complete.
+    #[serde(default)]
+    pub open_ns: Option<u64>,
+}
+
 /// A GPU as it is known, present or not.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GpuRecord {
@@ -136,6 +169,15 @@ pub struct VmRecord {
 }
 
 impl VmRecord {
+    /// Which registration this is.
+    #[must_use]
+    pub fn identity(&self) -> VmIdentity {
+        VmIdentity {
+            vm_id: self.vm_id,
+            generation: self.generation,
+        }
+    }
+
     /// Whether it may use this GPU, as far as it says itself.
     #[must_use]
     pub fn may_use(&self, gpu_uuid: &str) -> bool {

@@ -12,7 +12,7 @@ pub(crate) mod walk;
 
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
@@ -20,7 +20,8 @@ use std::path::{Path, PathBuf};
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 use nix::sys::socket::{
-    AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, connect, listen, socket,
+    AddressFamily, Backlog, Shutdown, SockFlag, SockType, UnixAddr, bind, connect, listen,
+    shutdown, socket,
 };
 use nix::sys::stat::{Mode, fchmod};
 use nix::unistd::Group;
@@ -38,6 +39,12 @@ pub fn lock(path: &Path) -> io::Result<Flock<File>> {
         .mode(0o600)
         .open(path)?;
     Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|(_, error)| error.into())
+}
+
+/// Ends both directions of a socket, for every process that holds it.
+pub fn shut_down(socket: &impl AsFd) {
+    // ENOTCONN: the peer was faster.
+    let _: Result<(), Errno> = shutdown(socket.as_fd().as_raw_fd(), Shutdown::Both);
 }
 
 /// Bytes that the file system of a path has left.

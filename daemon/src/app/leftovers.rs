@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 
 use crate::mediator::{Command, MediatorHandle};
-use crate::supervisor::leftover::{LeftOver, WorkerBook};
+use crate::worker::leftover::{LeftOver, WorkerBook};
 
 /// They end by themselves when vgpud's end of their control socket closes; this long they may.
 const GRACE: Duration = Duration::from_millis(500);

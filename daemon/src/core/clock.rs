@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use vgpu_proto::api::{CheckStatus, DoctorCheck, Session};
 
-use crate::probe::DeviceProcess;
+use crate::model::DeviceProcess;
 
 /// A VM's use by the device's clock may be beyond what it was charged by this part of it, and by this
 /// time. Charging begins and ends with messages and looks that come a little after the facts.

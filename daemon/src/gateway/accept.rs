@@ -16,7 +16,7 @@ use super::caps::Verdict;
 use super::conn::Conn;
 use super::rules::Owner;
 use super::{Peer, Shared, session};
-use crate::mediator::VmIdentity;
+use crate::model::VmIdentity;
 
 /// After a failed accept (out of descriptors), wait this long.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);

@@ -4,11 +4,12 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
-use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::socket::{MsgFlags, Shutdown, recv, send, shutdown};
+use nix::sys::socket::{MsgFlags, recv, send};
 use tokio::io::unix::AsyncFd;
+
+use crate::system::shut_down;
 
 /// One connected stream socket.
 #[derive(Debug)]
@@ -90,7 +91,7 @@ impl Conn {
 
     /// Ends both directions at once, for everybody who holds the socket.
     pub fn shutdown(&self) {
-        shut(self.fd.get_ref());
+        shut_down(self.fd.get_ref());
     }
 
     /// The socket itself, in blocking mode, for whoever takes it over.
@@ -114,12 +115,6 @@ pub(crate) fn set_blocking(fd: &OwnedFd) -> io::Result<()> {
 #[allow(deprecated)] // Deprecated for types whose descriptor may change; an `OwnedFd` keeps its own.
 pub(crate) fn register(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
     AsyncFd::new(fd)
-}
-
-/// Ends both directions of a socket, for everybody who holds it.
-pub(crate) fn shut(fd: &impl AsFd) {
-    // ENOTCONN: the peer was faster.
-    let _: Result<(), Errno> = shutdown(fd.as_fd().as_raw_fd(), Shutdown::Both);
 }
 
 #[cfg(test)]

@@ -21,9 +21,9 @@ use super::shut::Shut;
 use super::sockets::{self, Spot};
 use crate::config::Config;
 use crate::events::EventSink;
-use crate::mediator::{MediatorHandle, VmIdentity};
-use crate::model::{ShutDoor, VmRecord};
-use crate::supervisor::launcher::Launcher;
+use crate::mediator::MediatorHandle;
+use crate::model::{ShutDoor, VmIdentity, VmRecord};
+use crate::supervisor::Supervisor;
 use crate::system::patience::{NoAnswer, Patience};
 use crate::system::walk::Id;
 
@@ -86,12 +86,12 @@ impl Gateway {
     pub fn new(
         config: Arc<Config>,
         mediator: MediatorHandle,
-        launcher: Arc<Launcher>,
+        supervisor: Supervisor,
         events: EventSink,
     ) -> Gateway {
         let shared = Arc::new(Shared {
             mediator,
-            launcher,
+            supervisor,
             events,
             nonces: Arc::default(),
             caps: Caps::new(&config.limits),
@@ -157,16 +157,12 @@ impl Gateway {
 
     /// By which CIDs VMs are known, and which VMs there are at all.
     fn take_identities(&self, vms: &[&VmRecord]) {
-        let identity = |vm: &VmRecord| VmIdentity {
-            vm_id: vm.vm_id,
-            generation: vm.generation,
-        };
-        let cids = vms.iter().filter_map(|vm| Some((vm.cid?, identity(vm))));
+        let cids = vms.iter().filter_map(|vm| Some((vm.cid?, vm.identity())));
         *self.cids.write().unwrap_or_else(PoisonError::into_inner) = cids.collect();
         let known: HashSet<u32> = vms.iter().map(|vm| vm.vm_id).collect();
         self.shared.caps.keep(&known);
-        let registered: HashSet<_> = vms.iter().map(|vm| (vm.vm_id, vm.generation)).collect();
-        self.shared.launcher.jail().keep(&registered);
+        let registered: HashSet<_> = vms.iter().map(|vm| vm.identity()).collect();
+        self.shared.supervisor.launcher().jail().keep(&registered);
     }
 
     /// Looks at the sockets of the doors that are open, without the lock.

@@ -1,5 +1,8 @@
 //! The guests' doors: who connects, who may, and what becomes of the connection.
 //!
+//! A guest that may be served is handed to [`crate::supervisor`], which starts its worker, and the data
+//! connection to [`crate::mediator`], which hands it to that worker.
+//!
 //! Every listener, whatever its kind, ends in one accept path that yields a stream and the VM behind
 //! it. A VM is known by what it cannot forge: its CID, or the path of its socket (and, where asked
 //! for, the uid of the process at the other end).
@@ -39,7 +42,7 @@ use std::time::Duration;
 use crate::config::Config;
 use crate::events::EventSink;
 use crate::mediator::MediatorHandle;
-use crate::supervisor::launcher::Launcher;
+use crate::supervisor::Supervisor;
 
 pub use doors::Gateway;
 pub use peer::Peer;
@@ -48,7 +51,7 @@ pub use peer::Peer;
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) mediator: MediatorHandle,
-    pub(crate) launcher: Arc<Launcher>,
+    pub(crate) supervisor: Supervisor,
     pub(crate) events: EventSink,
     pub(crate) nonces: Arc<nonces::Nonces>,
     pub(crate) caps: Arc<caps::Caps>,

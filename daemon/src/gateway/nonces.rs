@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use vgpu_proto::handshake::NONCE_LEN;
 
-use crate::mediator::VmIdentity;
+use crate::model::VmIdentity;
 
 type Nonce = [u8; NONCE_LEN];
 

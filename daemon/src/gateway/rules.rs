@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use super::shut::Shut;
 use crate::config::Config;
-use crate::mediator::VmIdentity;
+use crate::model::VmIdentity;
 use crate::model::{ShutDoor, VmRecord};
 use crate::system::patience::Patience;
 

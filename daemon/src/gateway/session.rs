@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use nix::sys::socket::{MsgFlags, recv};
 use tokio::sync::mpsc;
-use tokio::time::{Instant, timeout};
+use tokio::time::timeout;
 use vgpu_proto::cuda::OFFERED_CUDA_VERSION;
 use vgpu_proto::handshake::{
     CONTROL_HEADER_LEN, ControlHeader, ControlNote, DATA_MAGIC, DATA_PREAMBLE_LEN, DeviceInfo,
@@ -24,9 +24,9 @@ use super::nonces::Issued;
 use super::opening::{self, BadOpening, Opening};
 use super::{Peer, Shared};
 use crate::events::Report;
-use crate::mediator::{AdmitRequest, Admitted, GuestEnd, Note, Ready, Refused, VmIdentity};
-use crate::supervisor::launcher::Bounds;
-use crate::supervisor::log;
+use crate::mediator::{AdmitRequest, GuestEnd, Note, Refused};
+use crate::model::VmIdentity;
+use crate::supervisor::Started;
 
 /// A guest that does not read what it is told within this is not told.
 const TELL_DEADLINE: Duration = Duration::from_secs(2);
@@ -256,7 +256,7 @@ async fn data(
     }
 }
 
-/// Admits, starts the worker, welcomes, and then keeps the control connection until the end.
+/// Has a worker started, welcomes the guest, and then keeps the control connection until the end.
 async fn control(
     shared: &Arc<Shared>,
     conn: &Conn,
@@ -271,11 +271,13 @@ async fn control(
         peer: peer.to_string(),
         notes,
     };
-    let Some((admitted, ready)) = start(shared, conn, identity, request).await? else {
+    let there = conn.presence();
+    let there = there.map_err(|e| Refused::host_failure(&e.to_string()))?;
+    let Some(started) = shared.supervisor.start(request, there).await? else {
         return Ok(());
     };
-    let session = admitted.session;
-    let welcomed = welcome(shared, conn, identity, &admitted, ready).await;
+    let session = started.admitted.session;
+    let welcomed = welcome(shared, conn, identity, started).await;
     match welcomed {
         Ok(issued) => {
             keep(shared, conn, session, &mut noted, issued).await;
@@ -289,93 +291,11 @@ async fn control(
     }
 }
 
-/// Admits the guest and starts its worker. `None`: the guest is gone before its worker was started.
-async fn start(
-    shared: &Arc<Shared>,
-    conn: &Conn,
-    identity: VmIdentity,
-    request: AdmitRequest,
-) -> Result<Option<(Admitted, Ready)>, Refused> {
-    let begun = Instant::now();
-    let deadline = Duration::from_millis(shared.config().worker.start_deadline_ms);
-    let there = conn.presence().map_err(|e| host_failure(&e.to_string()))?;
-    let admission = shared.mediator.admit(request).await?;
-    let admitted = admission.admitted().clone();
-    let launched = shared
-        .launcher
-        .launch(
-            admitted.session,
-            (identity.vm_id, identity.generation),
-            admitted.gpus.clone(),
-            Bounds {
-                memory_quota: admitted.memory_quota,
-                pinned_bytes: admitted.pinned_bytes,
-                depth_calls: admitted.depth_calls,
-                depth_bytes: admitted.depth_bytes,
-            },
-            there,
-        )
-        .await;
-    let launched = match launched {
-        Ok(Some(launched)) => launched,
-        Ok(None) => return Ok(None),
-        Err(why) => {
-            let refused = host_failure(&why);
-            admission.abandon(why);
-            return Err(refused);
-        }
-    };
-    tokio::spawn(log::relay(launched.log, admitted.session, identity.vm_id));
-    let ready = admission.attach(launched.worker, launched.start);
-    let caged = launched.caged;
-    let up = async {
-        let up = ready.await;
-        // Until then it may have nothing of its guest's, which begins with the Welcome.
-        let caged = caged
-            .await
-            .unwrap_or_else(|_| Err("the move broke off".into()));
-        (up, caged)
-    };
-    match timeout(deadline.saturating_sub(begun.elapsed()), up).await {
-        Ok((Ok(Ok(ready)), Ok(()))) => Ok(Some((admitted, ready))),
-        Ok((Ok(Ok(_)), Err(why))) => {
-            shared
-                .mediator
-                .guest_gone(admitted.session, GuestEnd::Vanished);
-            Err(host_failure(&why))
-        }
-        Ok((Ok(Err(why)), _)) => Err(host_failure(&why)),
-        Ok((Err(_stopped), _)) => Err(Refused::draining()),
-        Err(_late) => {
-            let session = admitted.session;
-            let why = format!(
-                "the worker was not ready within {} ms (worker.start_deadline_ms)",
-                deadline.as_millis()
-            );
-            shared.events.report(Report::WorkerFailed {
-                vm_id: Some(identity.vm_id),
-                session_id: Some(session),
-                message: format!("Session {session} of VM {}: {why}", identity.vm_id),
-            });
-            shared.mediator.guest_gone(session, GuestEnd::Vanished);
-            Err(host_failure(&why))
-        }
-    }
-}
-
-fn host_failure(why: &str) -> Refused {
-    Refused {
-        code: Refusal::HostFailure,
-        text: format!("the host could not start a session: {why}"),
-    }
-}
-
 async fn welcome(
     shared: &Shared,
     conn: &Conn,
     identity: VmIdentity,
-    admitted: &Admitted,
-    ready: Ready,
+    Started { admitted, ready }: Started,
 ) -> io::Result<Issued> {
     let issued = shared.nonces.issue(admitted.session, identity)?;
     let quota = admitted.memory_quota;

@@ -133,7 +133,7 @@ impl Actor {
         };
         match worker.channel.send(message, fds) {
             // Closed: its death is on the way.
-            Ok(()) | Err(crate::supervisor::channel::SendError::Closed) => {}
+            Ok(()) | Err(crate::worker::channel::SendError::Closed) => {}
             Err(e) => {
                 let (cause, code) = (EndCause::WorkerDied, CuResult::DEVICE_UNAVAILABLE);
                 self.end(id, cause, code, &e.to_string());

@@ -23,8 +23,8 @@ use crate::config::Config;
 use crate::events::EventSink;
 use crate::mediation::GpuCheck;
 use crate::model::{GpuRecord, Histogram};
-use crate::supervisor::images::ImageKeeper;
-use crate::supervisor::leftover::WorkerBook;
+use crate::worker::images::ImageKeeper;
+use crate::worker::leftover::WorkerBook;
 
 /// Runs a canary on a GPU, in a process with a deadline, and looks whether the memory of these
 /// killed processes came back.

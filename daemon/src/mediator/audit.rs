@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use super::actor::Actor;
 use super::reactor::now_ns;
 use super::session::Phase;
-use crate::probe::DeviceProcess;
+use crate::model::DeviceProcess;
 
 /// Use without a lease between two looks that is not yet cheating. Honest workers have none (`held`); it is a
 /// margin for a device that rounds its times.

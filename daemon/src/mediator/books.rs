@@ -9,9 +9,8 @@ use vgpu_sched::{
     Policy, PoolConfig, PoolId, Rate, SECONDS, VmConfig, VmId,
 };
 
-use super::VmIdentity;
 use crate::config::Config;
-use crate::model::{EffectiveLimits, GpuRecord, PoolRecord, VmRecord};
+use crate::model::{EffectiveLimits, GpuRecord, PoolRecord, VmIdentity, VmRecord};
 
 /// What is booked for a context on a hardware GPU when its session is admitted; CUDA 12 on data-centre
 /// GPUs takes 300 to 600 MB. A worker is not asked: its word would count for every VM.
@@ -67,7 +66,7 @@ impl Books {
 
     /// The registration behind the scheduler's name.
     pub(super) fn identity(&self, vm: VmId) -> Option<VmIdentity> {
-        self.vms.get(&vm.0).map(identity_of)
+        self.vms.get(&vm.0).map(VmRecord::identity)
     }
 
     pub(super) fn is_assigned(&self, gpu_uuid: &str, pool: &str) -> bool {
@@ -160,13 +159,6 @@ impl Books {
 /// registered anew is removed and added there.
 pub(super) fn vm_id(identity: VmIdentity) -> VmId {
     VmId(identity.vm_id)
-}
-
-pub(super) fn identity_of(vm: &VmRecord) -> VmIdentity {
-    VmIdentity {
-        vm_id: vm.vm_id,
-        generation: vm.generation,
-    }
 }
 
 /// A pool's settings, with the weights in force in it.

@@ -10,9 +10,8 @@ use vgpu_proto::text::printable;
 use vgpu_proto::worker::{Start, ToWorker};
 use vgpu_sched::{Event, GpuHealth, GpuId, SessionId};
 
-use super::VmIdentity;
 use super::actor::Actor;
-use super::books::{self, Pool, identity_of};
+use super::books::{self, Pool};
 use super::claims::Claim;
 use super::found::Found;
 use super::handle::{AdmitRequest, Admitted, Command, GuestEnd, Ready, Refused};
@@ -22,9 +21,11 @@ use super::reactor::{Source, now_ns};
 use super::session::{About, Hearing, Phase, Placed, Session};
 use crate::events::{EndCause, Report};
 use crate::mediation::{Change, MediationError};
-use crate::model::{AssignmentRecord, GpuRecord, PoolRecord, UsageDelta, VmRecord, now_unix_ms};
-use crate::supervisor::channel::SendError;
-use crate::supervisor::spawn::Worker;
+use crate::model::{
+    AssignmentRecord, GpuRecord, PoolRecord, UsageDelta, VmIdentity, VmRecord, now_unix_ms,
+};
+use crate::worker::channel::SendError;
+use crate::worker::spawn::Worker;
 
 impl Actor {
     pub(super) fn obey(&mut self, command: Command) {
@@ -191,7 +192,7 @@ impl Actor {
             .vms
             .values()
             .filter(|vm| pool.is_none_or(|pool| vm.pool == pool))
-            .filter_map(|vm| Some((books::vm_id(identity_of(vm)), self.books.vm_config(vm)?)))
+            .filter_map(|vm| Some((books::vm_id(vm.identity()), self.books.vm_config(vm)?)))
             .collect();
         for (vm, config) in vms {
             self.feed(Event::SetVm { vm, config });
@@ -250,7 +251,7 @@ impl Actor {
             self.remove_vm(vm.vm_id);
         }
         let before = before.filter(|old| old.generation == vm.generation);
-        let identity = identity_of(&vm);
+        let identity = vm.identity();
         let vm = match &before {
             // How it stands with strikes and quarantine is known better here.
             Some(old) => VmRecord {
@@ -285,7 +286,7 @@ impl Actor {
 
     /// Ends the sessions that a changed VM may not have any more.
     fn end_what_changed(&mut self, before: &VmRecord) {
-        let identity = identity_of(before);
+        let identity = before.identity();
         let Some(vm) = self.books.vm(identity) else {
             return;
         };
@@ -314,13 +315,13 @@ impl Actor {
         let Some(vm) = self.books.vms.remove(&vm_id) else {
             return;
         };
-        let identity = identity_of(&vm);
+        let identity = vm.identity();
         self.flush_usage(identity);
         self.feed(Event::RemoveVm {
             vm: books::vm_id(identity),
         });
         self.meter.forget(identity);
-        self.images.remove((vm.vm_id, vm.generation));
+        self.images.remove(identity);
     }
 
     fn end_by_administrator(&mut self, sessions: &[u64], text: &str) {

@@ -4,9 +4,9 @@ use vgpu_proto::limits::{DEPTH_BYTES, DEPTH_CALLS};
 use vgpu_proto::worker::ToWorker;
 use vgpu_sched::SessionId;
 
-use super::VmIdentity;
 use super::actor::Actor;
 use super::session::Phase;
+use crate::model::VmIdentity;
 
 impl Actor {
     /// How much a session may have queued now: calls, and their bytes.

@@ -10,10 +10,10 @@ use super::handle::Note;
 use super::reactor::{Due, now_ns};
 use super::session::{Phase, Session};
 use crate::events::{EndCause, Report};
-use crate::gateway::conn::shut;
 use crate::model::UsageDelta;
-use crate::supervisor::cage::Cage;
-use crate::supervisor::spawn::Worker;
+use crate::system::shut_down;
+use crate::worker::cage::Cage;
+use crate::worker::spawn::Worker;
 
 /// A worker whose guest ended in good order has this long to do the same.
 const GRACE_NS: u64 = 300 * vgpu_sched::MILLIS;
@@ -256,7 +256,7 @@ fn tell_guest(session: &mut Session, cause: EndCause, code: CuResult, text: &str
     if cause != EndCause::Guest {
         session.note(Note::Ended(code, text.to_owned()));
         if let Some(data) = data {
-            shut(&data);
+            shut_down(&data);
         }
     }
     session.notes = None;

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::runtime::Handle;
 
-use crate::supervisor::room::Room;
+use crate::worker::room::Room;
 
 /// Who had the memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -13,18 +13,8 @@ use vgpu_proto::worker::Start;
 
 use crate::config::Config;
 use crate::mediation::{Change, Explained, GpuCheck, MediationError};
-use crate::model::{RuntimeSnapshot, ScannedGpu};
-use crate::probe::DeviceProcess;
-use crate::supervisor::spawn::Worker;
-
-/// The registered VM behind a connection: the record and which registration of it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct VmIdentity {
-    /// Its number.
-    pub vm_id: u32,
-    /// The registration: a reused number or CID is another identity.
-    pub generation: u64,
-}
+use crate::model::{DeviceProcess, RuntimeSnapshot, ScannedGpu, VmIdentity};
+use crate::worker::spawn::Worker;
 
 /// A guest process that asks to be served.
 #[derive(Debug)]
@@ -259,6 +249,15 @@ impl MediatorHandle {
 }
 
 impl Refused {
+    /// The host could not start a session, for this reason.
+    #[must_use]
+    pub fn host_failure(why: &str) -> Refused {
+        Refused {
+            code: Refusal::HostFailure,
+            text: format!("the host could not start a session: {why}"),
+        }
+    }
+
     /// The daemon stops.
     #[must_use]
     pub fn draining() -> Refused {

@@ -14,15 +14,15 @@ use vgpu_proto::limits::{MAX_IMAGE, MAX_UPLOADS};
 use vgpu_proto::worker::ToWorker;
 use vgpu_sched::{Event, Memory, MemoryRefusal, SessionId, VmId};
 
-use super::VmIdentity;
 use super::actor::Actor;
 use super::freeing::Whose;
 use super::handle::Command;
 use super::messages::HOST_FULL;
 use super::session::{Phase, Session};
 use crate::events::EndCause;
-use crate::supervisor::images::{Checked, Image};
-use crate::supervisor::room::Room;
+use crate::model::VmIdentity;
+use crate::worker::images::{Checked, Image};
+use crate::worker::room::Room;
 
 /// Images of a VM whose memory is there, where vgpud has descriptors for so many: those that are loaded, wait for
 /// the disk or are being freed count too. Each is a descriptor of vgpud's.
@@ -239,7 +239,7 @@ impl Actor {
         let (len, memory) = (begun.len, begun.memory.clone());
         let (handle, vm) = (self.handle.clone(), session.vm);
         let whole = Image {
-            vm: (session.vm.vm_id, session.vm.generation),
+            vm: session.vm,
             session: id,
             hash,
             len,
@@ -358,7 +358,7 @@ impl Actor {
         let places = self.rooms.places(self.books.vms.len());
         let (images, bytes) = self.rooms.waiting(vm);
         if images > places / 2 || limit.is_some_and(|limit| bytes > limit / 2) {
-            self.images.forget((vm, session.vm.generation), session.id);
+            self.images.forget(session.vm, session.id);
         }
     }
 
@@ -409,8 +409,8 @@ mod tests {
     use crate::events::{EventSink, Journal};
     use crate::mediation::Change;
     use crate::model::{PoolRecord, VmRecord};
-    use crate::supervisor::images::ImageKeeper;
-    use crate::supervisor::leftover::WorkerBook;
+    use crate::worker::images::ImageKeeper;
+    use crate::worker::leftover::WorkerBook;
     use std::collections::BTreeSet;
     use std::sync::mpsc;
     use std::time::{Duration, Instant};
@@ -561,7 +561,7 @@ mod tests {
             let room = Arc::new(Room::new(LARGE, || ()).unwrap());
             let tell = tell.clone();
             let image = Image {
-                vm: (VM.vm_id, VM.generation),
+                vm: VM,
                 session: id,
                 hash: [0; 32],
                 len: LARGE,

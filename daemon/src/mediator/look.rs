@@ -12,10 +12,9 @@ use vgpu_proto::look::{
 use vgpu_proto::text::{cut, printable};
 use vgpu_sched::{Cap, Explanation, GpuId, Reason, SessionId, VmStats, WaitReason};
 
-use super::VmIdentity;
 use super::actor::Actor;
 use super::books;
-use crate::model::{EffectiveLimits, GpuRecord, VmRecord, now_unix_ms};
+use crate::model::{EffectiveLimits, GpuRecord, VmIdentity, VmRecord, now_unix_ms};
 
 impl Actor {
     /// The answer to a look, as of the last event; `None` where the VM is not registered. Changes nothing.

@@ -17,7 +17,7 @@ use super::handle::Ready;
 use super::reactor::now_ns;
 use super::session::{Lease, Phase, Session};
 use crate::events::{EndCause, Report};
-use crate::supervisor::channel::Received;
+use crate::worker::channel::Received;
 
 /// More than a queue can hold is a false claim: depth credits bound it.
 const MOST: Depth = Depth {

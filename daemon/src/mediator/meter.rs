@@ -4,13 +4,12 @@ use std::collections::BTreeMap;
 
 use vgpu_sched::{Event, GpuId, SessionId, Usage, VmId, VmStats};
 
-use super::VmIdentity;
 use super::actor::Actor;
 use super::books;
 use super::reactor::now_ns;
 use super::session::Session;
 use crate::events::Report;
-use crate::model::UsageDelta;
+use crate::model::{UsageDelta, VmIdentity};
 
 /// What was counted at the last look.
 #[derive(Debug, Default)]

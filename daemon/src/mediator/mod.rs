@@ -48,5 +48,5 @@ mod strikes;
 pub use actor::{Canary, Mediator, MediatorSettings};
 pub(crate) use handle::Command;
 pub use handle::{
-    Admission, AdmitRequest, Admitted, GuestEnd, MediatorHandle, Note, Ready, Refused, VmIdentity,
+    Admission, AdmitRequest, Admitted, GuestEnd, MediatorHandle, Note, Ready, Refused,
 };

@@ -7,15 +7,14 @@ use vgpu_proto::cuda::CuResult;
 use vgpu_proto::lease::Hints;
 use vgpu_sched::{Credits, GpuId};
 
-use super::VmIdentity;
 use super::claims::Claim;
 use super::found::Found;
 use super::handle::{Note, Ready};
 use super::held::{Explained, Held};
 use super::images::Images;
 use crate::events::EndCause;
-use crate::model::GpuRecord;
-use crate::supervisor::spawn::Worker;
+use crate::model::{GpuRecord, VmIdentity};
+use crate::worker::spawn::Worker;
 
 /// One guest process.
 #[derive(Debug)]

@@ -4,7 +4,7 @@ use vgpu_proto::api::{self, HostState, SessionState, WaitReason};
 use vgpu_sched::{SessionId, SessionStats};
 
 use super::actor::Actor;
-use super::books::{self, identity_of};
+use super::books;
 use super::session::{Phase, Session};
 use crate::model::{GpuRuntime, Histogram, RuntimeSnapshot, VmRuntime};
 
@@ -69,7 +69,7 @@ impl Actor {
     fn vms(&self) -> Vec<VmRuntime> {
         let mut vms = Vec::new();
         for vm in self.books.vms.values() {
-            let identity = identity_of(vm);
+            let identity = vm.identity();
             let Some(stats) = self.scheduler.vm_stats(books::vm_id(identity)) else {
                 continue;
             };

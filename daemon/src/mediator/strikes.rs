@@ -6,11 +6,10 @@ use std::time::Duration;
 use vgpu_proto::api;
 use vgpu_sched::{Event, StrikeCause, VmId};
 
-use super::VmIdentity;
 use super::actor::Actor;
 use super::books;
 use crate::events::Report;
-use crate::model::now_unix_ms;
+use crate::model::{VmIdentity, now_unix_ms};
 
 impl Actor {
     /// The VM broke the rules: one strike, for this reason.
@@ -35,7 +34,7 @@ impl Actor {
             return;
         };
         (record.strikes, record.last_strike_unix_ms) = (strikes, now_unix_ms());
-        let identity = books::identity_of(record);
+        let identity = record.identity();
         self.last_strike = Some((vm, reason.clone()));
         self.events.report(Report::Strike {
             vm_id: identity.vm_id,
@@ -66,7 +65,7 @@ impl Actor {
             automatic: true,
             until_unix_ms,
         });
-        let identity = books::identity_of(record);
+        let identity = record.identity();
         self.events.report(Report::Quarantined {
             vm_id: identity.vm_id,
             generation: identity.generation,
@@ -83,7 +82,7 @@ impl Actor {
             return;
         };
         (record.quarantine, record.strikes) = (None, 0);
-        let identity = books::identity_of(record);
+        let identity = record.identity();
         self.events.report(Report::QuarantineOver {
             vm_id: identity.vm_id,
             generation: identity.generation,
@@ -106,7 +105,7 @@ impl Actor {
             record.strikes = 0;
         }
         record.quarantine = quarantine;
-        let vm = books::vm_id(books::identity_of(record));
+        let vm = books::vm_id(record.identity());
         self.feed(Event::SetQuarantine { vm, on });
     }
 }

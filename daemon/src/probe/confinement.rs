@@ -10,10 +10,11 @@ use std::time::{Duration, Instant};
 use serde::Deserialize;
 
 use super::{Prober, run};
-use crate::supervisor::confine::Jail;
+use crate::model::VmIdentity;
 use crate::supervisor::launcher::environment;
-use crate::supervisor::owner::Owner;
-use crate::supervisor::process::Process;
+use crate::worker::confine::Jail;
+use crate::worker::owner::Owner;
+use crate::worker::process::Process;
 
 /// The probe has this long, whatever others have.
 const DEADLINE: Duration = Duration::from_secs(10);
@@ -82,7 +83,9 @@ impl Prober {
             args.push("--soft".into());
         }
         let program = self.program(&config, owner.as_ref())?;
-        let confinement = self.launcher.confinement(((0, 0), owner), soft, 0)?;
+        let confinement = self
+            .launcher
+            .confinement((VmIdentity::PROBE, owner), soft, 0)?;
         let env = environment(&config, soft);
         let written = run::run(&program, &args, &env, (jail, confinement), DEADLINE)?;
         let mut lines: Vec<Line> = serde_json::from_slice(&written.output)

@@ -18,12 +18,11 @@ use vgpu_proto::api::GpuSource;
 use crate::config::{Config, DriverKind};
 use crate::mediation::GpuCheck;
 use crate::model::{ScanResult, ScannedGpu};
-use crate::supervisor::confine::{Jail, Program};
 use crate::supervisor::launcher::{Launcher, driver_library, environment, probe_binary};
-use crate::supervisor::owner::{Owner, reachable};
+use crate::worker::confine::{Jail, Program};
+use crate::worker::owner::{Owner, reachable};
 
 pub use confinement::{Attempt, Verdict};
-pub use processes::DeviceProcess;
 use run::Written;
 
 /// Runs probes.

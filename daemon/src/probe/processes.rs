@@ -5,30 +5,13 @@ use std::ffi::OsString;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use serde::Deserialize;
 use vgpu_proto::api::GpuSource;
 
 use super::{Prober, soft_state};
-use crate::model::ScannedGpu;
+use crate::model::{DeviceProcess, ScannedGpu};
 
 /// How often a device is asked again whether memory came back.
 const AGAIN: Duration = Duration::from_millis(100);
-
-/// A process on a device.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-pub struct DeviceProcess {
-    /// Its number.
-    pub pid: u32,
-    /// Device memory that it holds.
-    pub memory_bytes: u64,
-    /// How long it has used the device; `None` where the device keeps no such account.
-    #[serde(default)]
-    pub busy_ns: Option<u64>,
-    /// When the oldest of its work that is not over was submitted (CLOCK_MONOTONIC ns): what it used since
-    /// then may not be in `busy_ns` yet. `None`: all of it is.
-    #[serde(default)]
-    pub open_ns: Option<u64>,
-}
 
 impl Prober {
     /// Who is on this GPU. Blocks: on hardware until a probe process answered.

@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use vgpu_proto::text::printable;
 
-use crate::supervisor::confine::{Confinement, Jail, Program};
-use crate::supervisor::process::{Exit, Process};
-use crate::supervisor::spawn::reap_soon;
+use crate::worker::confine::{Confinement, Jail, Program};
+use crate::worker::process::{Exit, Process};
+use crate::worker::spawn::reap_soon;
 
 /// More than any host's inventory.
 const OUTPUT_MOST: usize = 1 << 20;

@@ -14,7 +14,7 @@ use nix::libc;
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, KnownLayout};
 
-use super::processes::DeviceProcess;
+use crate::model::DeviceProcess;
 
 /// `softgpu1`.
 const MAGIC: [u8; 8] = *b"softgpu1";

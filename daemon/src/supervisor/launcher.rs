@@ -9,16 +9,17 @@ use tokio::sync::oneshot;
 use vgpu_proto::api::GpuSource;
 use vgpu_proto::worker::Start;
 
-use super::cage::Cages;
-use super::confine::{Confinement, Inmate, Jail};
-use super::images::{Registration, cache_of, make_cache};
-use super::leftover::WorkerBook;
 use super::nursery::Nursery;
-use super::owner::{Owner, Owners, reachable};
-use super::spawn::{self, Worker, WorkerOrder, WorkerTemplate};
 use crate::config::Config;
+use crate::mediator::Admitted;
 use crate::memory::pinned_most;
-use crate::model::ScannedGpu;
+use crate::model::VmIdentity;
+use crate::worker::cage::Cages;
+use crate::worker::confine::{Confinement, Inmate, Jail};
+use crate::worker::images::{cache_of, make_cache};
+use crate::worker::leftover::WorkerBook;
+use crate::worker::owner::{Owner, Owners, reachable};
+use crate::worker::spawn::{self, Worker, WorkerOrder, WorkerTemplate};
 
 /// Where an installed soft-gpu is.
 const SOFT_LIBRARY: &str = "/usr/lib/vgpu/soft-gpu/libcuda.so.1";
@@ -32,19 +33,6 @@ pub struct Launcher {
     cages: Cages,
     jail: Jail,
     nursery: Nursery,
-}
-
-/// What a session may take, as its worker is told.
-#[derive(Debug, Clone, Copy)]
-pub struct Bounds {
-    /// Bytes of device memory; 0: no quota.
-    pub memory_quota: u64,
-    /// Bytes of host memory that its VM may pin; 0: no bound.
-    pub pinned_bytes: u64,
-    /// Calls that the guest may have sent and the worker not taken.
-    pub depth_calls: u32,
-    /// Their bulk bytes.
-    pub depth_bytes: u64,
 }
 
 /// A worker that was started, and what to tell it first.
@@ -130,24 +118,23 @@ impl Launcher {
         &self.book
     }
 
-    /// Starts a worker for a session of a VM, in its turn among the VMs. It sees these GPUs, in this order, and no
-    /// others. `None`: by then it is not `wanted` any more, and nothing was started.
+    /// Starts the worker of an admitted session, when it is the VM's turn among the VMs. The worker sees the
+    /// session's GPUs, in their order, and no others. `None`: the worker was no longer `wanted` by then, and
+    /// nothing was started.
     ///
     /// # Errors
     /// A sentence for the administrator.
     pub async fn launch(
         self: &Arc<Self>,
-        session: u64,
-        vm: Registration,
-        gpus: Vec<ScannedGpu>,
-        bounds: Bounds,
+        vm: VmIdentity,
+        admitted: Admitted,
         wanted: impl FnOnce() -> bool + Send + 'static,
     ) -> Result<Option<Launched>, String> {
         let launcher = self.clone();
-        let start = move || launcher.start(session, vm, &gpus, bounds);
+        let start = move || launcher.start(vm, &admitted);
         let started = self
             .nursery
-            .run(vm.0, move || wanted().then(start).transpose());
+            .run(vm.vm_id, move || wanted().then(start).transpose());
         started
             .await
             .unwrap_or_else(|_| Err("the start of the worker broke off".to_owned()))
@@ -159,7 +146,7 @@ impl Launcher {
     /// A sentence that says what could not be prepared.
     pub fn confinement(
         &self,
-        (vm, owner): (Registration, Option<Owner>),
+        (vm, owner): (VmIdentity, Option<Owner>),
         soft: bool,
         pinned_bytes: u64,
     ) -> Result<Confinement, String> {
@@ -174,22 +161,17 @@ impl Launcher {
         })
     }
 
-    fn start(
-        &self,
-        session: u64,
-        registration: Registration,
-        gpus: &[ScannedGpu],
-        bounds: Bounds,
-    ) -> Result<Launched, String> {
+    fn start(&self, identity: VmIdentity, admitted: &Admitted) -> Result<Launched, String> {
         let config = self.config();
+        let gpus = &admitted.gpus;
         let soft = gpus.iter().all(|gpu| gpu.source == GpuSource::Soft);
         if !soft && gpus.iter().any(|gpu| gpu.source == GpuSource::Soft) {
             return Err("one program cannot use software devices and GPUs together".into());
         }
-        let vm = registration.0;
+        let (vm, session) = (identity.vm_id, admitted.session);
         let owner = self.owners.of(vm)?;
         let images = config.images_dir();
-        let image_dir = cache_of(&images, registration);
+        let image_dir = cache_of(&images, identity);
         if let Err(e) = make_cache(&image_dir, owner.as_ref()) {
             // On a full disk: modules are loaded from memory.
             tracing::warn!("cannot make {}: {e}", image_dir.display());
@@ -201,7 +183,7 @@ impl Launcher {
             let ways = [library, soft_state.as_deref(), Some(&*image_dir)];
             reach_all(ways.into_iter().flatten(), owner)?;
         }
-        let confinement = self.confinement((registration, owner), soft, bounds.pinned_bytes)?;
+        let confinement = self.confinement((identity, owner), soft, admitted.pinned_bytes)?;
         let template = WorkerTemplate {
             binary,
             environment: environment(&config, soft),
@@ -220,9 +202,9 @@ impl Launcher {
             vm,
             driver,
             image_dir: image_dir.to_string_lossy().into_owned(),
-            memory_quota: bounds.memory_quota,
-            depth_calls: bounds.depth_calls,
-            depth_bytes: bounds.depth_bytes,
+            memory_quota: admitted.memory_quota,
+            depth_calls: admitted.depth_calls,
+            depth_bytes: admitted.depth_bytes,
             expect_soft: soft,
         };
         Ok(Launched {

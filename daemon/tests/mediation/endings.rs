@@ -7,7 +7,7 @@ use std::time::Instant;
 use vgpu_proto::api::{EventKind, PoolSettings, VmLimits};
 use vgpu_proto::handshake::{ControlHeader, ControlNote, Refusal};
 use vgpud::mediation::Change;
-use vgpud::supervisor::leftover::WorkerBook;
+use vgpud::worker::leftover::WorkerBook;
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::U32;
 

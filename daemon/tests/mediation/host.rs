@@ -27,9 +27,10 @@ use vgpud::model::{
     AssignmentRecord, GpuRecord, PoolRecord, RuntimeSnapshot, ScannedGpu, VmRecord,
 };
 use vgpud::probe::Prober;
-use vgpud::supervisor::images::ImageKeeper;
+use vgpud::supervisor::Supervisor;
 use vgpud::supervisor::launcher::{Launcher, prepare_soft_state};
-use vgpud::supervisor::leftover::WorkerBook;
+use vgpud::worker::images::ImageKeeper;
+use vgpud::worker::leftover::WorkerBook;
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -116,7 +117,9 @@ impl Host {
             first_epoch: 1,
         })
         .expect("a mediator");
-        let gateway = Gateway::new(config.clone(), mediator.handle(), launcher.clone(), events);
+        let handle = mediator.handle();
+        let supervisor = Supervisor::new(handle.clone(), launcher.clone(), events.clone());
+        let gateway = Gateway::new(config.clone(), handle, supervisor, events);
         let prober = Prober::new(launcher.clone());
         let core = Arc::new(Core::new(mediator.handle(), gateway, prober, launcher));
         let host = Host {

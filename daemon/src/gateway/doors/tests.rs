@@ -7,7 +7,8 @@ use nix::sys::eventfd::EventFd;
 
 use super::*;
 use crate::events::Journal;
-use crate::supervisor::leftover::WorkerBook;
+use crate::supervisor::launcher::Launcher;
+use crate::worker::leftover::WorkerBook;
 
 fn gateway(dir: &Path) -> Gateway {
     let mut config = Config::default();
@@ -21,7 +22,8 @@ fn gateway(dir: &Path) -> Gateway {
     let book = WorkerBook::open(&config.daemon.runtime_dir).unwrap();
     let launcher = Arc::new(Launcher::new(config.clone(), book).unwrap());
     let events = EventSink::new(Arc::new(Journal::new(0, BTreeMap::new())));
-    let gateway = Gateway::new(config, mediator, launcher, events);
+    let supervisor = Supervisor::new(mediator.clone(), launcher, events.clone());
+    let gateway = Gateway::new(config, mediator, supervisor, events);
     gateway.open();
     gateway
 }

@@ -21,6 +21,7 @@ use vgpu_proto::limits::MAX_IMAGE;
 
 use super::owner::Owner;
 use super::room::Room;
+use crate::model::VmIdentity;
 use crate::system::free_bytes;
 
 /// Bytes of the file system that images leave free: vgpud's database lies on it.
@@ -38,13 +39,10 @@ const PIECE: usize = 1 << 20;
 /// What a file takes is counted in blocks of this many bytes.
 const BLOCK: u64 = 4_096;
 
-/// A registration of a VM: its number, and which registration of it.
-pub type Registration = (u32, u64);
-
 /// A whole image that may be put into its VM's cache.
 pub struct Image {
     /// Whose.
-    pub vm: Registration,
+    pub vm: VmIdentity,
     /// The session whose worker says so.
     pub session: u64,
     /// What a worker says that it is.
@@ -71,7 +69,7 @@ pub enum Checked {
 
 impl std::fmt::Debug for Image {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "an image of {} bytes of VM {}", self.len, self.vm.0)
+        write!(f, "an image of {} bytes of VM {}", self.len, self.vm.vm_id)
     }
 }
 
@@ -97,20 +95,20 @@ pub struct ImageKeeper {
 
 #[derive(Debug, Default)]
 struct Queue {
-    waiting: BTreeMap<Registration, VecDeque<Image>>,
+    waiting: BTreeMap<VmIdentity, VecDeque<Image>>,
     count: usize,
     bytes: u64,
     /// Whose image was kept last: the next VM's is next.
-    last: Registration,
+    last: VmIdentity,
     /// Registrations that are over, whose caches go.
-    over: Vec<Registration>,
+    over: Vec<VmIdentity>,
 }
 
 /// What the thread does next.
 enum Next {
     Keep(Image),
     /// With the images of it that waited.
-    Remove(Registration, Vec<Image>),
+    Remove(VmIdentity, Vec<Image>),
 }
 
 impl ImageKeeper {
@@ -163,13 +161,13 @@ impl ImageKeeper {
     }
 
     /// Gives up the images of a session that wait, but for one that is being looked at.
-    pub fn forget(&self, vm: Registration, session: u64) {
+    pub fn forget(&self, vm: VmIdentity, session: u64) {
         let forgotten = self.queue().forget(vm, session);
         give_up(forgotten);
     }
 
     /// Removes the cache of a registration that is over, some time later.
-    pub fn remove(&self, vm: Registration) {
+    pub fn remove(&self, vm: VmIdentity) {
         self.queue().over.push(vm);
         self.queue.1.notify_one();
     }
@@ -185,7 +183,11 @@ impl ImageKeeper {
                     let dir = cache_of(&self.root, image.vm);
                     let kept = keep(&dir, &image);
                     if let Err(why) = &kept {
-                        tracing::debug!(vm = image.vm.0, bytes = image.len, "not cached: {why}");
+                        tracing::debug!(
+                            vm = image.vm.vm_id,
+                            bytes = image.len,
+                            "not cached: {why}"
+                        );
                     }
                     if !matches!(kept, Err(NotKept::Hash)) {
                         (image.done)(Checked::Honest);
@@ -224,7 +226,7 @@ impl ImageKeeper {
 
 impl Queue {
     /// Takes out what waits of a session.
-    fn forget(&mut self, vm: Registration, session: u64) -> Vec<Image> {
+    fn forget(&mut self, vm: VmIdentity, session: u64) -> Vec<Image> {
         let mine = self.waiting.remove(&vm).unwrap_or_default();
         let (gone, stay): (Vec<_>, Vec<_>) =
             mine.into_iter().partition(|image| image.session == session);
@@ -262,8 +264,8 @@ fn give_up(images: Vec<Image>) {
 
 /// Where a registration's images are.
 #[must_use]
-pub fn cache_of(root: &Path, (vm, registration): Registration) -> PathBuf {
-    root.join(format!("vm{vm}-{registration}"))
+pub fn cache_of(root: &Path, vm: VmIdentity) -> PathBuf {
+    root.join(format!("vm{}-{}", vm.vm_id, vm.generation))
 }
 
 /// Makes a VM's cache: vgpud's, and its workers may read it.
@@ -313,7 +315,7 @@ fn make_root(root: &Path) -> io::Result<()> {
 ///
 /// # Errors
 /// When the directory of all caches is a link, or cannot be read or made.
-pub fn sweep(root: &Path, registered: &BTreeSet<Registration>, bound: u64) -> io::Result<()> {
+pub fn sweep(root: &Path, registered: &BTreeSet<VmIdentity>, bound: u64) -> io::Result<()> {
     make_root(root)?;
     let known: BTreeSet<PathBuf> = registered.iter().map(|vm| cache_of(root, *vm)).collect();
     let uid = nix::unistd::geteuid().as_raw();

@@ -26,9 +26,9 @@ use rustix::process::{
 use rustix::thread::{set_no_new_privs, set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 use seccompiler::BpfProgram;
 
-use super::images::Registration;
 use super::owner::Owner;
 use crate::config;
+use crate::model::VmIdentity;
 pub use namespaces::Spaces;
 pub use program::Program;
 
@@ -51,8 +51,8 @@ pub struct Jail {
 /// Who is confined.
 #[derive(Debug)]
 pub struct Inmate<'a> {
-    /// Whose namespaces it shares: its VM; (0, 0) for probes.
-    pub vm: Registration,
+    /// Whose namespaces it shares: its VM, or [`VmIdentity::PROBE`].
+    pub vm: VmIdentity,
     /// As whom it runs; `None`: as vgpud.
     pub owner: Option<Owner>,
     /// Bytes of private memory, and of any file that it writes.
@@ -143,7 +143,7 @@ impl Jail {
     }
 
     /// Lets go of the namespaces of all but these VMs.
-    pub fn keep(&self, known: &HashSet<Registration>) {
+    pub fn keep(&self, known: &HashSet<VmIdentity>) {
         self.namespaces.keep(known);
     }
 

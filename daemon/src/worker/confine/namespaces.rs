@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use nix::sched::{CloneFlags, setns, unshare};
 use rustix::io::Errno;
 
-use crate::supervisor::images::Registration;
+use crate::model::VmIdentity;
 
 /// Namespaces of VMs without a worker that are kept, for their next one.
 const IDLE_MOST: usize = 64;
@@ -25,7 +25,7 @@ const IDLE_MOST: usize = 64;
 pub(super) struct Namespaces {
     /// vgpud's own process namespace, or why workers have none of their own.
     own: Result<File, String>,
-    vms: Mutex<HashMap<Registration, Arc<Spaces>>>,
+    vms: Mutex<HashMap<VmIdentity, Arc<Spaces>>>,
 }
 
 /// One VM's namespaces.
@@ -70,7 +70,7 @@ impl Namespaces {
     ///
     /// # Errors
     /// A sentence: they cannot be made.
-    pub(super) fn of(&self, vm: Registration) -> Result<Option<Arc<Spaces>>, String> {
+    pub(super) fn of(&self, vm: VmIdentity) -> Result<Option<Arc<Spaces>>, String> {
         if self.own.is_err() {
             return Ok(None);
         }
@@ -82,18 +82,18 @@ impl Namespaces {
             vms.retain(|_, spaces| Arc::strong_count(spaces) > 1);
         }
         let made = on_a_thread(Spaces::make)
-            .map_err(|e| format!("cannot make namespaces for VM {}: {e}", vm.0))?;
+            .map_err(|e| format!("cannot make namespaces for VM {}: {e}", vm.vm_id))?;
         let made = Arc::new(made);
         vms.insert(vm, made.clone());
         Ok(Some(made))
     }
 
     /// Lets go of all but those of these VMs: who is registered anew shares nothing with who was before.
-    pub(super) fn keep(&self, known: &HashSet<Registration>) {
+    pub(super) fn keep(&self, known: &HashSet<VmIdentity>) {
         self.vms().retain(|vm, _| known.contains(vm));
     }
 
-    fn vms(&self) -> MutexGuard<'_, HashMap<Registration, Arc<Spaces>>> {
+    fn vms(&self) -> MutexGuard<'_, HashMap<VmIdentity, Arc<Spaces>>> {
         self.vms.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -170,12 +170,16 @@ mod tests {
         let Some(namespaces) = namespaces() else {
             return;
         };
-        let of = |vm| namespaces.of(vm).unwrap().unwrap();
-        let (gone, stays) = (Arc::downgrade(&of((1, 7))), of((2, 8)));
-        assert!(Arc::ptr_eq(&gone.upgrade().unwrap(), &of((1, 7))));
-        namespaces.keep(&[(1, 9), (2, 8)].into());
+        let identity = |vm_id, generation| VmIdentity { vm_id, generation };
+        let of = |vm_id, generation| {
+            let vm = identity(vm_id, generation);
+            namespaces.of(vm).unwrap().unwrap()
+        };
+        let (gone, stays) = (Arc::downgrade(&of(1, 7)), of(2, 8));
+        assert!(Arc::ptr_eq(&gone.upgrade().unwrap(), &of(1, 7)));
+        namespaces.keep(&[identity(1, 9), identity(2, 8)].into());
         assert!(gone.upgrade().is_none(), "nothing holds them");
-        assert!(Arc::ptr_eq(&stays, &of((2, 8))));
+        assert!(Arc::ptr_eq(&stays, &of(2, 8)));
     }
 
     #[test]

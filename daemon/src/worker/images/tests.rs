@@ -2,10 +2,15 @@ use super::*;
 use std::sync::mpsc;
 use std::time::Duration;
 
-const VM: Registration = (1, 7);
+const VM: VmIdentity = identity(1, 7);
+
+const fn identity(vm_id: u32, generation: u64) -> VmIdentity {
+    VmIdentity { vm_id, generation }
+}
+
 const PLENTY: u64 = 1 << 30;
 
-fn cache(root: &Path, vm: Registration) -> PathBuf {
+fn cache(root: &Path, vm: VmIdentity) -> PathBuf {
     let dir = cache_of(root, vm);
     make_cache(&dir, None).unwrap();
     dir
@@ -88,7 +93,7 @@ fn what_is_kept_is_what_its_name_says() {
 fn a_cache_has_a_bound_and_its_oldest_images_make_room() {
     let root = tempfile::tempdir().unwrap();
     let (keeper, dir) = keeper(root.path());
-    let neighbour = cache(root.path(), (2, 8));
+    let neighbour = cache(root.path(), identity(2, 8));
     fs::write(neighbour.join("a".repeat(64)), [0; 10_000]).unwrap();
     let bound = 10 * BLOCK;
     let mut kept = Vec::new();
@@ -109,7 +114,7 @@ fn a_cache_has_a_bound_and_its_oldest_images_make_room() {
 #[test]
 fn the_sweep_leaves_only_images_of_registered_vms() {
     let root = tempfile::tempdir().unwrap();
-    let (dir, gone) = (cache(root.path(), VM), cache(root.path(), (1, 6)));
+    let (dir, gone) = (cache(root.path(), VM), cache(root.path(), identity(1, 6)));
     let image = "a".repeat(64);
     for dir in [&dir, &gone] {
         for name in [&image, ".part-12-1", ".new"] {
@@ -177,12 +182,12 @@ fn images_wait_within_bounds_and_vms_take_turns() {
     let mut queue = Queue::default();
     for (vm, n) in [(1, 0), (1, 1), (1, 2), (3, 3), (2, 4)] {
         let (mut image, _) = image(&[n; 10], PLENTY);
-        image.vm = (vm, 1);
+        image.vm = identity(vm, 1);
         queue.count += 1;
         queue.bytes += 10;
         queue.waiting.entry(image.vm).or_default().push_back(image);
     }
-    let order: Vec<u32> = std::iter::from_fn(|| Some(queue.take()?.vm.0)).collect();
+    let order: Vec<u32> = std::iter::from_fn(|| Some(queue.take()?.vm.vm_id)).collect();
     assert_eq!(order, [1, 2, 3, 1, 1]);
     assert_eq!((queue.count, queue.bytes), (0, 0));
 
@@ -198,7 +203,7 @@ fn images_wait_within_bounds_and_vms_take_turns() {
     assert_eq!(taken, WAITING_OF_VM);
     let keep = |vm: u32, len| {
         let (mut large, _) = image(b"large", PLENTY);
-        (large.vm, large.session, large.len) = ((vm, 1), vm.into(), len);
+        (large.vm, large.session, large.len) = (identity(vm, 1), vm.into(), len);
         keeper.keep(large).is_ok()
     };
     assert!(!keep(2, MAX_IMAGE), "not beside another VM's");
@@ -207,9 +212,9 @@ fn images_wait_within_bounds_and_vms_take_turns() {
     assert!(keep(3, MAX_IMAGE / 2));
     assert!(keep(4, MAX_IMAGE / 4), "two VMs do not fill it");
     for vm in [2, 3, 4] {
-        keeper.remove((vm, 1));
+        keeper.remove(identity(vm, 1));
         assert!(
-            matches!(keeper.next(), Next::Remove(gone, waited) if gone == (vm, 1) && waited.len() == 1)
+            matches!(keeper.next(), Next::Remove(gone, waited) if gone == identity(vm, 1) && waited.len() == 1)
         );
     }
     let left = (WAITING_OF_VM, 5 * WAITING_OF_VM as u64);

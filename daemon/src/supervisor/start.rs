@@ -1,0 +1,124 @@
+//! The start of one session's worker.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+use tokio::time::{Instant, timeout};
+
+use super::launcher::Launcher;
+use super::log;
+use crate::events::{EventSink, Report};
+use crate::mediator::{AdmitRequest, Admitted, GuestEnd, MediatorHandle, Ready, Refused};
+
+/// Starts workers for guests that ask to be served. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Supervisor {
+    mediator: MediatorHandle,
+    launcher: Arc<Launcher>,
+    events: EventSink,
+}
+
+/// A session whose worker is up: the guest may be welcomed.
+#[derive(Debug)]
+pub struct Started {
+    /// The session, and what it may take.
+    pub admitted: Admitted,
+    /// What the worker's driver offers.
+    pub ready: Ready,
+}
+
+impl Supervisor {
+    /// A supervisor that asks `mediator` for sessions and starts their workers with `launcher`.
+    #[must_use]
+    pub fn new(mediator: MediatorHandle, launcher: Arc<Launcher>, events: EventSink) -> Supervisor {
+        Supervisor {
+            mediator,
+            launcher,
+            events,
+        }
+    }
+
+    /// What starts the processes.
+    #[must_use]
+    pub fn launcher(&self) -> &Launcher {
+        &self.launcher
+    }
+
+    /// Admits a guest and starts its worker, within `worker.start_deadline_ms`. `None`: the guest was no
+    /// longer `wanted` when its turn came, and no process was started.
+    ///
+    /// # Errors
+    /// The refusal to tell the guest. The session has then ended, or is being ended.
+    pub async fn start(
+        &self,
+        request: AdmitRequest,
+        wanted: impl FnOnce() -> bool + Send + 'static,
+    ) -> Result<Option<Started>, Refused> {
+        let deadline = Duration::from_millis(self.launcher.config().worker.start_deadline_ms);
+        let until = Instant::now() + deadline;
+        let vm = request.identity;
+        let admission = self.mediator.admit(request).await?;
+        let admitted = admission.admitted().clone();
+        let session = admitted.session;
+        let launched = match self.launcher.launch(vm, admitted.clone(), wanted).await {
+            Ok(Some(launched)) => launched,
+            Ok(None) => return Ok(None),
+            Err(why) => {
+                let refused = Refused::host_failure(&why);
+                admission.abandon(why);
+                return Err(refused);
+            }
+        };
+        tokio::spawn(log::relay(launched.log, session, vm.vm_id));
+        let ready = admission.attach(launched.worker, launched.start);
+        let up = is_up(ready, launched.caged);
+        match timeout(until.saturating_duration_since(Instant::now()), up).await {
+            Ok(Ok(ready)) => Ok(Some(Started { admitted, ready })),
+            Ok(Err(NotUp::Ended(why))) => Err(Refused::host_failure(&why)),
+            Ok(Err(NotUp::Draining)) => Err(Refused::draining()),
+            Ok(Err(NotUp::NotCaged(why))) => {
+                self.mediator.guest_gone(session, GuestEnd::Vanished);
+                Err(Refused::host_failure(&why))
+            }
+            Err(_late) => {
+                let why = format!(
+                    "the worker was not ready within {} ms (worker.start_deadline_ms)",
+                    deadline.as_millis()
+                );
+                self.events.report(Report::WorkerFailed {
+                    vm_id: Some(vm.vm_id),
+                    session_id: Some(session),
+                    message: format!("Session {session} of VM {}: {why}", vm.vm_id),
+                });
+                self.mediator.guest_gone(session, GuestEnd::Vanished);
+                Err(Refused::host_failure(&why))
+            }
+        }
+    }
+}
+
+/// Why a worker that was started does not serve.
+enum NotUp {
+    /// The mediator ended its session, with this sentence.
+    Ended(String),
+    /// vgpud stops.
+    Draining,
+    /// The worker could not be moved into its cgroup. Its session is still there.
+    NotCaged(String),
+}
+
+/// Waits until the worker's driver is up and the worker is in its cgroup: before both it gets nothing of
+/// its guest's, which begins with the Welcome.
+async fn is_up(
+    ready: oneshot::Receiver<Result<Ready, String>>,
+    caged: oneshot::Receiver<Result<(), String>>,
+) -> Result<Ready, NotUp> {
+    let ready = ready.await.map_err(|_| NotUp::Draining)?;
+    let ready = ready.map_err(NotUp::Ended)?;
+    let caged = caged.await;
+    caged
+        .unwrap_or_else(|_| Err("the move broke off".into()))
+        .map_err(NotUp::NotCaged)?;
+    Ok(ready)
+}
