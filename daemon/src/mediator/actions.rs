@@ -5,29 +5,21 @@ use std::time::Duration;
 
 use vgpu_proto::api::GpuState;
 use vgpu_proto::cuda::CuResult;
-use vgpu_proto::handshake::Refusal;
 use vgpu_proto::lease::GrantTerms;
 use vgpu_proto::worker::ToWorker;
 use vgpu_sched::{Action, Credits, Depth, Epoch, Event, GpuId, KillCause, SessionId, Terms};
 
 use super::actor::Actor;
-use super::found::FOUND;
-use super::handle::{Command, Refused};
+use super::handle::Command;
 use super::reactor::now_ns;
 use super::session::{Lease, Session};
 use crate::events::{EndCause, Report};
 use crate::mediation::GpuCheck;
 
-/// The tag of a request for pinned memory, which is ours and not a worker's: theirs begin at 0.
-pub(super) const PINNED: u64 = u64::MAX;
-
 impl Actor {
+    /// Carries an action out. Answers ([`Actor::ask`]) and strikes do not come here.
     pub(super) fn carry_out(&mut self, action: Action) {
         match action {
-            Action::Admit { gpu, also, .. } => {
-                self.admission = Some(Ok(std::iter::once(gpu).chain(also).collect()));
-            }
-            Action::Refuse { reason, .. } => self.admission = Some(Err(refused(reason))),
             Action::Grant(terms) => self.grant(&terms, false),
             Action::GrantBeside(terms) => self.grant(&terms, true),
             Action::Alone { session, epoch, .. } => {
@@ -75,46 +67,9 @@ impl Actor {
                     "a turn outlasts its slice; the next VM runs beside it"
                 );
             }
-            Action::MemoryGranted { tag: PINNED, .. } => self.pinned = Some(Ok(())),
-            Action::MemoryDenied {
-                tag: PINNED,
-                reason,
-                ..
-            } => self.pinned = Some(Err(reason)),
-            Action::MemoryGranted { tag: FOUND, .. } => self.found = Some(Ok(())),
-            Action::MemoryDenied {
-                tag: FOUND,
-                available,
-                ..
-            } => self.found = Some(Err(available)),
-            Action::MemoryGranted { session, tag, .. } => {
-                self.memory_grew(session);
-                self.send(
-                    session.0,
-                    &ToWorker::MemGrant {
-                        request: tag,
-                        granted: true,
-                    },
-                );
-            }
-            Action::MemoryDenied { session, tag, .. } => {
-                self.send(
-                    session.0,
-                    &ToWorker::MemGrant {
-                        request: tag,
-                        granted: false,
-                    },
-                );
-            }
             Action::Ignored { reason } => {
                 tracing::debug!(?reason, "the scheduler ignored an event");
             }
-            Action::Struck { vm, strikes, cause } => self.struck(vm, strikes, cause),
-            Action::Quarantine {
-                vm,
-                strikes,
-                for_ns,
-            } => self.quarantined(vm, strikes, for_ns),
             Action::QuarantineOver { vm } => self.quarantine_over(vm),
             other => tracing::error!(?other, "an action of the scheduler that nobody carries out"),
         }
@@ -344,21 +299,5 @@ impl Actor {
             reason: reason.clone(),
         });
         self.suspects.insert(gpu, reason);
-    }
-}
-
-fn refused(reason: vgpu_sched::Refusal) -> Refused {
-    let code = match reason {
-        vgpu_sched::Refusal::UnknownVm => Refusal::UnknownVm,
-        vgpu_sched::Refusal::Quarantined => Refusal::Quarantined,
-        vgpu_sched::Refusal::TooManySessions { .. } => Refusal::SessionLimit,
-        vgpu_sched::Refusal::NoGpu
-        | vgpu_sched::Refusal::GpuUnavailable
-        | vgpu_sched::Refusal::NoMemory => Refusal::NoGpu,
-        _ => Refusal::HostFailure,
-    };
-    Refused {
-        code,
-        text: reason.to_string(),
     }
 }

@@ -10,11 +10,11 @@ use std::thread::JoinHandle;
 use crossbeam::channel::{Receiver, unbounded};
 use vgpu_proto::limits::MAX_WORKER_MESSAGE;
 use vgpu_sched::log::DecisionLog;
-use vgpu_sched::{Action, Event, GpuId, MemoryRefusal, Scheduler, SessionId, VmId};
+use vgpu_sched::{Action, Event, GpuId, Scheduler, SessionId, StrikeCause, VmId};
 
 use super::books::Books;
 use super::freeing::Freeing;
-use super::handle::{Command, MediatorHandle, Pong, Refused};
+use super::handle::{Command, MediatorHandle, Pong};
 use super::images::Rooms;
 use super::meter::Meter;
 use super::reactor::{Due, Reactor, Source, now_ns};
@@ -121,6 +121,16 @@ impl Mediator {
     }
 }
 
+/// An event that the scheduler is still to be told.
+#[derive(Debug)]
+struct Pending {
+    /// Since when it is so, on the scheduler's clock; later than now stands for now.
+    at_ns: u64,
+    event: Event,
+    /// Of an [`Event::Strike`]: what the VM did. The scheduler knows no sentences.
+    breach: Option<String>,
+}
+
 pub(super) struct Actor {
     pub(super) scheduler: Scheduler,
     /// What the scheduler was told and decided. Nothing is told to it but through this.
@@ -144,28 +154,19 @@ pub(super) struct Actor {
     pub(super) serving: bool,
     /// Workers of an earlier vgpud that still run.
     pub(super) leftovers: u32,
-    /// The answer to the session that is being added.
-    pub(super) admission: Option<Result<Vec<GpuId>, Refused>>,
     /// What the last canary of a GPU said, when it failed.
     pub(super) canary_said: BTreeMap<GpuId, String>,
     /// Killed workers that are gone, whose memory is not yet seen to be back.
     pub(super) killed: BTreeMap<GpuId, BTreeSet<u32>>,
-    /// Breaches for which the scheduler was told to count a strike, and why.
-    pub(super) breaches: VecDeque<(VmId, String)>,
-    /// The last strike, for the quarantine that may follow from it.
-    pub(super) last_strike: Option<(VmId, String)>,
-    /// The answer about the pinned memory that was just asked for.
-    pub(super) pinned: Option<Result<(), MemoryRefusal>>,
-    /// The answer to a request for memory that was found: granted, or so much could be had.
-    pub(super) found: Option<Result<(), u64>>,
     /// Why a GPU is suspect, for the guests that are refused.
     pub(super) suspects: BTreeMap<GpuId, String>,
     pub(super) decisions: u64,
     pub(super) decision_time: Histogram,
     inbox: Receiver<Command>,
-    /// With the time since which each is so; after now: now.
-    queue: VecDeque<(u64, Event)>,
+    /// Events that the scheduler is still to be told, in order.
+    queue: VecDeque<Pending>,
     actions: Vec<Action>,
+    /// An event is being handled, or its actions are being carried out.
     settling: bool,
     looking: bool,
     timer_ns: u64,
@@ -210,13 +211,8 @@ impl Actor {
             draining: None,
             leftovers: settings.leftovers,
             serving: false,
-            admission: None,
             canary_said: BTreeMap::new(),
             killed: BTreeMap::new(),
-            breaches: VecDeque::new(),
-            last_strike: None,
-            pinned: None,
-            found: None,
             suspects: BTreeMap::new(),
             decisions: 0,
             decision_time: Histogram::default(),
@@ -379,32 +375,109 @@ impl Actor {
         }
     }
 
-    /// Gives the scheduler an event, and carries out what it decides, with all that follows. From
+    /// Tells the scheduler an event, and carries out what it decides, with all that follows. From
     /// within an action the event waits until the present event's actions are all carried out.
     pub(super) fn feed(&mut self, event: Event) {
         self.feed_of(u64::MAX, event);
     }
 
-    /// The same for what is said to have happened at a time. What the scheduler was told before is not later.
+    /// Tells the scheduler an event of an earlier time. The scheduler's clock does not go back for it.
     pub(super) fn feed_of(&mut self, at_ns: u64, event: Event) {
-        self.queue.push_back((at_ns, event));
+        self.queue.push_back(Pending {
+            at_ns,
+            event,
+            breach: None,
+        });
+        self.settle();
+    }
+
+    /// Tells the scheduler to count a strike against a VM, for this reason.
+    pub(super) fn feed_strike(&mut self, vm: VmId, breach: String) {
+        self.queue.push_back(Pending {
+            at_ns: u64::MAX,
+            event: Event::Strike { vm },
+            breach: Some(breach),
+        });
+        self.settle();
+    }
+
+    /// Tells the scheduler an event that it answers at once, carries out what else it decides, and
+    /// returns the answer that `answer` finds among its actions. Never called from within an action:
+    /// there an event waits, and so would its answer.
+    pub(super) fn ask<T>(
+        &mut self,
+        event: Event,
+        answer: impl Fn(&Action) -> Option<T>,
+    ) -> Option<T> {
+        if self.settling {
+            tracing::error!(?event, "the scheduler was asked from within an action");
+            return None;
+        }
+        let pending = Pending {
+            at_ns: u64::MAX,
+            event,
+            breach: None,
+        };
+        let mut answered = None;
+        self.settling = true;
+        self.decide(pending, |action| {
+            let found = answer(action);
+            let is_answer = found.is_some();
+            answered = answered.take().or(found);
+            is_answer
+        });
+        self.settling = false;
+        self.settle();
+        answered
+    }
+
+    fn settle(&mut self) {
         if self.settling {
             return;
         }
         self.settling = true;
-        while let Some((at_ns, event)) = self.queue.pop_front() {
-            let begun = now_ns();
-            let mut actions = std::mem::take(&mut self.actions);
-            self.log
-                .handle(&mut self.scheduler, begun.min(at_ns), event, &mut actions);
-            self.decisions += 1;
-            self.decision_time.record(now_ns().saturating_sub(begun));
-            for action in actions.drain(..) {
-                self.carry_out(action);
-            }
-            self.actions = actions;
+        while let Some(pending) = self.queue.pop_front() {
+            self.decide(pending, |_| false);
         }
         self.settling = false;
+    }
+
+    /// Has the scheduler decide about one event, and carries out its actions, except those that
+    /// `is_answer` takes.
+    fn decide(&mut self, pending: Pending, mut is_answer: impl FnMut(&Action) -> bool) {
+        let begun = now_ns();
+        let at_ns = begun.min(pending.at_ns);
+        let mut actions = std::mem::take(&mut self.actions);
+        self.log
+            .handle(&mut self.scheduler, at_ns, pending.event, &mut actions);
+        self.decisions += 1;
+        self.decision_time.record(now_ns().saturating_sub(begun));
+        let mut breach = pending.breach;
+        // Why the VM of the last strike was struck: a quarantine follows from a strike of the same event.
+        let mut struck: Option<(VmId, String)> = None;
+        for action in actions.drain(..) {
+            if is_answer(&action) {
+                continue;
+            }
+            match action {
+                Action::Struck { vm, strikes, cause } => {
+                    let breach = breach.take_if(|_| cause == StrikeCause::Breach);
+                    let reason = breach.unwrap_or_else(|| cause.to_string());
+                    self.struck(vm, strikes, &reason);
+                    struck = Some((vm, reason));
+                }
+                Action::Quarantine {
+                    vm,
+                    strikes,
+                    for_ns,
+                } => {
+                    let last = struck.take_if(|(of, _)| *of == vm);
+                    self.quarantined(vm, strikes, for_ns, last.map(|(_, reason)| reason));
+                }
+                action => self.carry_out(action),
+            }
+        }
+        self.actions = actions;
     }
 
     pub(super) fn set_timer(&mut self, at_ns: u64) {

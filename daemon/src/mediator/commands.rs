@@ -371,16 +371,11 @@ impl Actor {
         }
         let id = self.next_session;
         self.next_session += 1;
-        self.admission = None;
         let vm_id = books::vm_id(request.identity);
-        self.feed(Event::SessionAdded {
-            session: SessionId(id),
-            vm: vm_id,
-        });
-        let placed = match self.admission.take() {
-            Some(Ok(gpus)) => gpus,
-            Some(Err(refused)) => return Err(self.explained(refused, &vm)),
-            None => {
+        let placed = match self.add_session(SessionId(id), vm_id) {
+            Ok(gpus) => gpus,
+            Err(Some(reason)) => return Err(self.explained(refused(reason), &vm)),
+            Err(None) => {
                 let text = "the scheduler gave no answer; see vgpud's log".to_owned();
                 return Err(Refused {
                     code: Refusal::HostFailure,
@@ -631,5 +626,21 @@ impl Actor {
         }
         let now = now_ns();
         self.meter_tick(now);
+    }
+}
+
+fn refused(reason: vgpu_sched::Refusal) -> Refused {
+    let code = match reason {
+        vgpu_sched::Refusal::UnknownVm => Refusal::UnknownVm,
+        vgpu_sched::Refusal::Quarantined => Refusal::Quarantined,
+        vgpu_sched::Refusal::TooManySessions { .. } => Refusal::SessionLimit,
+        vgpu_sched::Refusal::NoGpu
+        | vgpu_sched::Refusal::GpuUnavailable
+        | vgpu_sched::Refusal::NoMemory => Refusal::NoGpu,
+        _ => Refusal::HostFailure,
+    };
+    Refused {
+        code,
+        text: reason.to_string(),
     }
 }

@@ -9,9 +9,7 @@
 use vgpu_sched::{Event, Memory, SessionId};
 
 use super::actor::Actor;
-
-/// The tag of our own requests for memory that was found; workers' begin at 0.
-pub(super) const FOUND: u64 = u64::MAX - 1;
+use super::answers::{Denied, Reservation};
 
 /// What is known of a session's memory on its device.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
@@ -89,22 +87,20 @@ impl Actor {
         }
     }
 
-    /// Books as much of it as there is room for; how much that was.
+    /// Books as many of these bytes as there is room for. Returns the bytes that were booked.
     fn book_found(&mut self, session: SessionId, bytes: u64) -> u64 {
-        let mut ask = |bytes: u64| {
-            self.found = None;
-            self.feed(Event::MemoryReserve {
-                session,
-                of: Memory::Device,
-                bytes,
-                tag: FOUND,
-            });
-            self.found.take().unwrap_or(Err(0))
+        let wanted = |bytes| Reservation {
+            session,
+            of: Memory::Device,
+            bytes,
+            tag: 0,
         };
-        match ask(bytes) {
+        match self.reserve(wanted(bytes)) {
             Ok(()) => bytes,
-            Err(0) => 0,
-            Err(available) => ask(available).map_or(0, |()| available),
+            Err(Denied { available: 0, .. }) => 0,
+            Err(Denied { available, .. }) => {
+                self.reserve(wanted(available)).map_or(0, |()| available)
+            }
         }
     }
 }

@@ -9,10 +9,9 @@ use vgpu_proto::text::{cut, printable};
 use vgpu_proto::worker::{FromWorker, ToWorker};
 use vgpu_sched::{Depth, Epoch, Event, GpuId, HeadCost, Memory, MemoryRefusal, SessionId};
 
-use super::actions::PINNED;
 use super::actor::Actor;
+use super::answers::Reservation;
 use super::books;
-use super::found::FOUND;
 use super::handle::Ready;
 use super::reactor::now_ns;
 use super::session::{Lease, Phase, Session};
@@ -146,18 +145,17 @@ impl Actor {
                 },
             ) => {
                 let of = memory_of(session, device);
-                if [PINNED, FOUND].contains(&request) {
-                    return self.breach(
-                        id,
-                        "the worker uses a request number that is kept for vgpud",
-                    );
-                }
-                self.feed(Event::MemoryReserve {
+                let wanted = Reservation {
                     session: name,
                     of,
                     bytes,
                     tag: request,
-                });
+                };
+                let granted = self.reserve(wanted).is_ok();
+                if granted {
+                    self.memory_grew(name);
+                }
+                self.send(id, &ToWorker::MemGrant { request, granted });
             }
             (Phase::Live, FromWorker::MemAsk { device }) => {
                 let gpu = session.gpus.get(device as usize);
@@ -267,14 +265,13 @@ impl Actor {
             .filter(|(_, beyond)| *beyond > 0)
             .collect();
         for (gpu, bytes) in wanted {
-            self.found = None;
-            self.feed(Event::MemoryReserve {
+            let wanted = Reservation {
                 session: SessionId(id),
                 of: Memory::DeviceOn(gpu),
                 bytes,
-                tag: FOUND,
-            });
-            if self.found.take() != Some(Ok(())) {
+                tag: 0,
+            };
+            if self.reserve(wanted).is_err() {
                 let text = format!(
                     "its context takes {each} bytes of GPU {}, and the VM, or the GPU, has not so much left",
                     gpu.0
@@ -318,14 +315,13 @@ impl Actor {
     /// # Errors
     /// The VM, or all VMs together, may not have so much.
     pub(super) fn book_pinned(&mut self, id: u64, bytes: u64) -> Result<(), MemoryRefusal> {
-        self.pinned = None;
-        self.feed(Event::MemoryReserve {
+        let booked = self.reserve(Reservation {
             session: SessionId(id),
             of: Memory::Pinned,
             bytes,
-            tag: PINNED,
+            tag: 0,
         });
-        let booked = self.pinned.take().unwrap_or(Err(MemoryRefusal::Pinned));
+        let booked = booked.map_err(|denied| denied.reason);
         if let (Ok(()), Some(session)) = (&booked, self.sessions.get_mut(&id)) {
             session.pinned_by_us += bytes;
         }

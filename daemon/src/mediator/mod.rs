@@ -9,6 +9,7 @@
 //! | [`handle`] | how the rest of vgpud speaks with it |
 //! | `actor` | the thread: what happened, in order |
 //! | `commands` | what it is asked to do |
+//! | `answers` | what it asks the scheduler and is answered at once: sessions, memory |
 //! | `actions` | what the scheduler decided: leases, kills, canaries |
 //! | `messages` | what workers say, checked against the books |
 //! | `ending` | the end of a session: the guest is told, the worker killed and verified gone |
@@ -25,6 +26,7 @@
 
 mod actions;
 mod actor;
+mod answers;
 mod audit;
 mod books;
 mod claims;

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use vgpu_proto::api;
-use vgpu_sched::{Event, StrikeCause, VmId};
+use vgpu_sched::{Event, VmId};
 
 use super::actor::Actor;
 use super::books;
@@ -17,40 +17,34 @@ impl Actor {
         if self.books.vm(identity).is_none() {
             return;
         }
-        let vm = books::vm_id(identity);
-        self.breaches.push_back((vm, reason.to_owned()));
-        self.feed(Event::Strike { vm });
+        self.feed_strike(books::vm_id(identity), reason.to_owned());
     }
 
     /// The scheduler has counted a strike.
-    pub(super) fn struck(&mut self, vm: VmId, strikes: u32, cause: StrikeCause) {
-        let said = self.breaches.iter().position(|(of, _)| *of == vm);
-        let said = said.filter(|_| cause == StrikeCause::Breach);
-        let reason = match said.and_then(|index| self.breaches.remove(index)) {
-            Some((_, reason)) => reason,
-            None => cause.to_string(),
-        };
+    pub(super) fn struck(&mut self, vm: VmId, strikes: u32, reason: &str) {
         let Some(record) = self.books.vms.get_mut(&vm.0) else {
             return;
         };
         (record.strikes, record.last_strike_unix_ms) = (strikes, now_unix_ms());
         let identity = record.identity();
-        self.last_strike = Some((vm, reason.clone()));
         self.events.report(Report::Strike {
             vm_id: identity.vm_id,
             generation: identity.generation,
             strikes,
-            reason,
+            reason: reason.to_owned(),
         });
     }
 
-    /// The scheduler has quarantined a VM for its strikes.
-    pub(super) fn quarantined(&mut self, vm: VmId, strikes: u32, for_ns: Option<u64>) {
+    /// The scheduler has quarantined a VM for its strikes. `last`: why it was struck last.
+    pub(super) fn quarantined(
+        &mut self,
+        vm: VmId,
+        strikes: u32,
+        for_ns: Option<u64>,
+        last: Option<String>,
+    ) {
         let quarantines = self.scheduler.past(vm).map_or(1, |past| past.quarantines);
-        let last = self.last_strike.take().filter(|(of, _)| *of == vm);
-        let last = last.map_or(String::new(), |(_, reason)| {
-            format!(", the last one: {reason}")
-        });
+        let last = last.map_or(String::new(), |reason| format!(", the last one: {reason}"));
         let reason = format!("{strikes} strikes{last}");
         let now = now_unix_ms();
         let lasts = for_ns.map(Duration::from_nanos);
