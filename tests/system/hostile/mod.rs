@@ -24,8 +24,8 @@ use vgpu_tests::host::{Host, Options, one_vm};
 use vgpu_tests::hostile::Session;
 use vgpu_tests::wait::{SOON, until};
 
-const VECADD: &[u8] = include_bytes!("../../soft-gpu/fixtures/demo/vecadd.ptx");
-const SPIN: &[u8] = include_bytes!("../../soft-gpu/fixtures/demo/spin.ptx");
+const VECADD: &[u8] = include_bytes!("../../../soft-gpu/fixtures/demo/vecadd.ptx");
+const SPIN: &[u8] = include_bytes!("../../../soft-gpu/fixtures/demo/spin.ptx");
 
 /// Words of a log that none of our processes may ever write.
 const NEVER: [&str; 5] = ["panicked", "SIGABRT", "SIGSEGV", "SIGBUS", "core dumped"];
