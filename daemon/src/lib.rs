@@ -1,6 +1,6 @@
 //! The host daemon as a library: what `vgpud` is made of.
 //!
-//! Administration: [`config`], [`store`], [`api`], [`metrics`]. Mediation, from the guests inwards:
+//! Administration: [`config`], [`store`], [`api`], `metrics`. Mediation, from the guests inwards:
 //! [`gateway`] (accepts and identifies them), [`supervisor`] (starts their workers), [`mediator`] (owns
 //! the sessions and the scheduler), [`worker`] (one worker process). The two halves meet in
 //! [`mediation`] (commands, one way) and [`events`] (what happened, the other way); [`model`] has the
@@ -18,12 +18,14 @@ pub mod gateway;
 pub mod mediation;
 pub mod mediator;
 pub mod memory;
-pub mod metrics;
+mod metrics;
 pub mod model;
 pub mod probe;
+pub mod rules;
 pub mod store;
 pub mod supervisor;
 pub mod system;
+mod views;
 pub mod worker;
 
 /// vgpud's version.

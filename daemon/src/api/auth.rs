@@ -216,7 +216,7 @@ fn parse_token(line: &str) -> Result<Token, String> {
         "write" => Access::Write,
         _ => return Err("the second word must be `read` or `write`.".into()),
     };
-    crate::store::rules::name("token", name).map_err(|_| "the name is not allowed.".to_owned())?;
+    crate::rules::name("token", name).map_err(|_| "the name is not allowed.".to_owned())?;
     if secret.len() < TOKEN_LEN {
         return Err(format!("the token is shorter than {TOKEN_LEN} characters."));
     }

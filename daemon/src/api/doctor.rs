@@ -10,11 +10,11 @@ use nix::unistd::{AccessFlags, access};
 use vgpu_proto::api::{CheckStatus, DoctorCheck, Gpu, GpuState, Vm};
 
 use super::socket;
-use super::views::World;
 use crate::config::{Config, DriverKind, Source};
 use crate::store::Store;
 use crate::system;
 use crate::system::patience::Patience;
+use crate::views::World;
 
 /// Less free space than this for the database is a warning.
 const LOW_SPACE: u64 = 64 << 20;

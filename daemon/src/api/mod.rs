@@ -9,7 +9,6 @@
 //! | `auth` | who calls, and what they may |
 //! | `routes` | one function per route; `docs/openapi.json` is made from them |
 //! | `explain` | why a VM waits, as a paragraph |
-//! | `views` | what administrators see, made of configuration, runtime and usage |
 //! | `doctor` | self-examination |
 //!
 //! Bounds: requests per caller per second (governor), connections, bytes of head and body, time per
@@ -28,12 +27,10 @@ pub mod server;
 pub mod service;
 mod socket;
 mod usage;
-mod views;
 
 pub use routes::{openapi, openapi_json};
 pub use server::{AdminServer, ServeError};
 pub use service::Admin;
-pub(crate) use views::World;
 
 #[cfg(test)]
 mod tests;

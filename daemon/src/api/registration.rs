@@ -10,8 +10,9 @@ use std::sync::Arc;
 use vgpu_proto::api::{ErrorCode, ErrorDetail, RegisterRequest};
 
 use super::service::broke_off;
+use crate::rules;
+use crate::store::Catalog;
 use crate::store::command::{invalid, refuse};
-use crate::store::{Catalog, rules};
 use crate::system::patience::{NoAnswer, Patience};
 use crate::system::walk::{Way, enter};
 

@@ -15,7 +15,6 @@ use vgpu_proto::api::{
 };
 
 use super::failure::of_mediation;
-use super::views::{World, shut_sentences};
 use super::{doctor, failure, registration};
 use crate::config::{Config, Source};
 use crate::events::EventSink;
@@ -24,6 +23,7 @@ use crate::model::{RuntimeSnapshot, now_unix_ms};
 use crate::store::command::refuse;
 use crate::store::{Actor, Command, Outcome, Store, StoreOptions, Temporary};
 use crate::system::patience::Patience;
+use crate::views::{World, shut_sentences};
 
 /// How long the mediation may take to say what it is doing.
 const SNAPSHOT_DEADLINE: Duration = Duration::from_secs(2);
@@ -56,17 +56,6 @@ impl std::fmt::Debug for Admin {
         f.debug_struct("Admin")
             .field("store", &self.store.file())
             .finish_non_exhaustive()
-    }
-}
-
-/// How the store is kept, by a configuration. Asks the file system where vgpud's own paths lead.
-#[must_use]
-pub fn store_options(config: &Config, patience: &Patience) -> StoreOptions {
-    StoreOptions {
-        pool_defaults: config.defaults.pool_settings(),
-        own_paths: config.own_paths(patience),
-        events_kept: config.daemon.events_kept,
-        usage_flush: Duration::from_secs(config.daemon.usage_flush_s),
     }
 }
 
@@ -404,7 +393,7 @@ impl Admin {
         session_id: u64,
         reason: String,
     ) -> Result<ApplyReport, ErrorDetail> {
-        crate::store::rules::reason(&reason)
+        crate::rules::reason(&reason)
             .map_err(|problem| refuse(ErrorCode::InvalidRequest, problem, ""))?;
         let admin = self.clone();
         // With its audit line.
@@ -461,7 +450,7 @@ impl Admin {
             .await
             .map_err(|error| of_mediation(&error))?;
         let (asked, patience) = (merged.clone(), self.patience.clone());
-        let options = tokio::task::spawn_blocking(move || store_options(&asked, &patience));
+        let options = tokio::task::spawn_blocking(move || StoreOptions::of(&asked, &patience));
         let options = options.await.map_err(|error| broke_off(&error))?;
         self.store.configure(options);
         self.config.send_replace(merged);

@@ -2,8 +2,8 @@
 
 use vgpu_proto::api::{LatencyBucket, LatencyHistogram, UsageReport};
 
-use super::World;
 use crate::model::{Histogram, UsageRecord, VmRecord};
+use crate::views::World;
 
 /// What one VM used.
 pub(super) fn report(world: &World, record: &VmRecord, usage: &UsageRecord) -> UsageReport {

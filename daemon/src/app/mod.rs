@@ -24,7 +24,6 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use vgpu_proto::api::{EventKind, Severity};
 
-use crate::api::service::store_options;
 use crate::api::{Admin, AdminServer};
 use crate::config::{Config, DriverKind, Source};
 use crate::core::Core;
@@ -33,7 +32,7 @@ use crate::gateway::Gateway;
 use crate::mediator::{Canary, Command, Mediator, MediatorHandle, MediatorSettings};
 use crate::model::{GpuRecord, VmRecord};
 use crate::probe::Prober;
-use crate::store::{Actor, Catalog, Store};
+use crate::store::{Actor, Catalog, Store, StoreOptions};
 use crate::supervisor::Supervisor;
 use crate::supervisor::launcher::{Launcher, prepare_soft_state};
 use crate::system;
@@ -147,7 +146,7 @@ impl Daemon {
         raise_descriptor_limit();
         make_directories(&config)?;
         let only_one = only_one(&config.daemon.runtime_dir)?;
-        let kept = store_options(&config, &Patience::default());
+        let kept = StoreOptions::of(&config, &Patience::default());
         let store = Arc::new(Store::open(&config.database(), kept)?);
         let events = EventSink::new(store.journal().clone());
         let book = WorkerBook::open(&config.daemon.runtime_dir)

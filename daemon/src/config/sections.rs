@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use vgpu_proto::api::{PoolPatch, PoolSettings, VmLimits};
 
-use crate::store::rules;
+use crate::rules;
 
 /// `[daemon]`: directories and housekeeping.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

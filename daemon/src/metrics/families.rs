@@ -7,12 +7,12 @@ use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, MetricEncoder
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
-use vgpu_proto::api::{EventKind, Gpu, GpuAccount, GpuState, PoolStatus, Vm, VmState};
+use vgpu_proto::api::{EventKind, Gpu, GpuAccount, GpuState, PoolStatus, Status, Vm, VmState};
 
-use crate::api::{Admin, World};
-use crate::events::EventCount;
+use crate::events::{EventCount, Journal};
 use crate::model::{Histogram, VmRuntime};
 use crate::store::StoreHealth;
+use crate::views::World;
 
 /// Upper bounds of exported buckets in ns; finer ones are summed up.
 const BOUNDS_NS: [u64; 16] = [
@@ -38,7 +38,7 @@ type Labels = Vec<(&'static str, String)>;
 
 /// Everything a scrape shows, at one moment.
 #[derive(Debug)]
-pub(super) struct Facts {
+pub(crate) struct Facts {
     gpus: Vec<Gpu>,
     pools: Vec<PoolStatus>,
     vms: Vec<Vm>,
@@ -51,10 +51,8 @@ pub(super) struct Facts {
 }
 
 impl Facts {
-    pub(super) async fn gather(admin: &Admin) -> Self {
-        let world = admin.world().await;
-        let status = admin.status_of(&world);
-        let journal = admin.store().journal();
+    /// Puts together what a scrape shows. `status` is made of the same `world`.
+    pub(crate) fn new(world: World, status: Status, journal: &Journal, store: StoreHealth) -> Self {
         Self {
             gpus: status.gpus,
             pools: status.pools,
@@ -62,7 +60,7 @@ impl Facts {
             world,
             events: journal.counts(),
             events_lost: journal.lost(),
-            store: admin.store().health(),
+            store,
             warnings: status.daemon.warnings.len(),
             started_unix_ms: status.daemon.started_unix_ms,
         }

@@ -6,19 +6,18 @@ mod families;
 use prometheus_client::encoding::text;
 use prometheus_client::registry::Registry;
 
-use crate::api::Admin;
-use families::Facts;
+pub(crate) use families::Facts;
 
-/// The content type of [`scrape`]'s text.
-pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+/// The content type of [`text`].
+pub(crate) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// All metrics as OpenMetrics text.
 ///
 /// # Errors
 /// When the text cannot be written.
-pub async fn scrape(admin: &Admin) -> Result<String, std::fmt::Error> {
+pub(crate) fn text(facts: Facts) -> Result<String, std::fmt::Error> {
     let mut registry = Registry::default();
-    registry.register_collector(Box::new(Facts::gather(admin).await));
+    registry.register_collector(Box::new(facts));
     let mut out = String::new();
     text::encode(&mut out, &registry)?;
     Ok(out)

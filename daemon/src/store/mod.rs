@@ -17,7 +17,6 @@ pub mod command;
 mod number_file;
 mod reader;
 mod rows;
-pub mod rules;
 mod schema;
 mod writer;
 
@@ -37,7 +36,9 @@ pub(crate) use number_file::NumberFile;
 pub(crate) use schema::PUT_BACK;
 pub use schema::StoreError;
 
+use crate::config::Config;
 use crate::events::Journal;
+use crate::system::patience::Patience;
 use command::refuse;
 use reader::Reader;
 use writer::{Job, Writer};
@@ -56,6 +57,19 @@ pub struct StoreOptions {
     pub events_kept: u64,
     /// Usage is saved this often.
     pub usage_flush: Duration,
+}
+
+impl StoreOptions {
+    /// The options by a configuration. Asks the file system where vgpud's own paths lead.
+    #[must_use]
+    pub fn of(config: &Config, patience: &Patience) -> StoreOptions {
+        StoreOptions {
+            pool_defaults: config.defaults.pool_settings(),
+            own_paths: config.own_paths(patience),
+            events_kept: config.daemon.events_kept,
+            usage_flush: Duration::from_secs(config.daemon.usage_flush_s),
+        }
+    }
 }
 
 impl Default for StoreOptions {

@@ -9,7 +9,7 @@ use vgpu_proto::api::{DoctorReport, ErrorBody, ErrorCode, ReloadReport, Status};
 use super::super::extract::{Reader, Writer};
 use super::super::failure::Failure;
 use super::ApiState;
-use crate::metrics;
+use crate::metrics::{self, Facts};
 
 /// Everything the status screen shows.
 #[utoipa::path(get, path = "/v1/status", tag = "host",
@@ -48,8 +48,11 @@ pub(super) async fn document(_: Reader) -> Result<Response, Failure> {
 #[utoipa::path(get, path = "/metrics", tag = "host",
     responses((status = 200, content_type = "application/openmetrics-text", body = String)))]
 pub(super) async fn metrics(_: Reader, State(state): State<ApiState>) -> Result<Response, Failure> {
-    let text = metrics::scrape(&state.admin)
-        .await
+    let (admin, store) = (&state.admin, state.admin.store());
+    let world = admin.world().await;
+    let status = admin.status_of(&world);
+    let facts = Facts::new(world, status, store.journal(), store.health());
+    let text = metrics::text(facts)
         .map_err(|error| Failure::new(ErrorCode::Internal, error.to_string(), ""))?;
     Ok(typed(metrics::CONTENT_TYPE, text))
 }

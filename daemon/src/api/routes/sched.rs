@@ -18,8 +18,8 @@ use super::super::auth::{Access, Caller};
 use super::super::explain;
 use super::super::extract::Reader;
 use super::super::failure::Failure;
-use super::super::views::shut_sentences;
 use super::ApiState;
+use crate::views::shut_sentences;
 
 /// The log travels in pieces of about this size.
 const PIECE: usize = 64 * 1024;

@@ -17,7 +17,6 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use crate::api::service::store_options;
 use crate::api::{Admin, AdminServer};
 use crate::config::Config;
 use crate::store::Store;
@@ -68,7 +67,7 @@ impl Host {
         let config = Arc::new(Config::load(&file).unwrap());
         let store = Store::open(
             &config.database(),
-            store_options(&config, &Default::default()),
+            StoreOptions::of(&config, &Default::default()),
         )
         .unwrap();
         let mediation = Arc::new(FakeMediation::default());

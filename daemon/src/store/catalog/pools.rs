@@ -5,10 +5,10 @@ use vgpu_proto::api::{
 };
 
 use super::super::command::{Outcome, invalid, refuse};
-use super::super::rules;
 use super::{Catalog, Context, list};
 use crate::mediation::Change;
 use crate::model::PoolRecord;
+use crate::rules;
 
 impl Catalog {
     pub(super) fn create_pool(

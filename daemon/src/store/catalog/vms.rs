@@ -8,10 +8,10 @@ use vgpu_proto::api::{
 };
 
 use super::super::command::{Outcome, invalid, refuse};
-use super::super::rules;
 use super::{Catalog, Context, ranges};
 use crate::mediation::Change;
 use crate::model::{GpuRecord, VmRecord};
+use crate::rules;
 
 impl Catalog {
     pub(super) fn register_vms(

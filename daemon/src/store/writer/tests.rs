@@ -5,7 +5,7 @@ use super::*;
 /// On the writer's clock: how long a loaded machine takes for a tick does not matter.
 #[test]
 fn usage_is_due_every_second_of_the_writers_clock() {
-    let options = crate::api::service::store_options(&Default::default(), &Default::default());
+    let options = StoreOptions::of(&Default::default(), &Default::default());
     assert_eq!(options.usage_flush, Duration::from_secs(1));
     let begin = Instant::now();
     let mut next = begin;
