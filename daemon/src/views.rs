@@ -8,8 +8,8 @@ use vgpu_proto::api::{DaemonStatus, Gpu, HostState, Pool, PoolStatus, Session, S
 use crate::config::Config;
 use crate::events::Journal;
 use crate::model::{
-    EffectiveLimits, GpuRecord, GpuRuntime, PoolRecord, RuntimeSnapshot, ShutDoor, UsageRecord,
-    VmRecord, VmRuntime, now_unix_ms, summary,
+    EffectiveLimits, GpuRecord, GpuRuntime, ListenerProblem, PoolRecord, RuntimeSnapshot,
+    UsageRecord, VmRecord, VmRuntime, now_unix_ms, summary,
 };
 use crate::store::Catalog;
 
@@ -232,7 +232,7 @@ impl World {
     pub(crate) fn warnings(&self) -> Vec<String> {
         use vgpu_proto::api::GpuState;
         let mut warnings = self.snapshot.warnings.clone();
-        warnings.extend(shut_sentences(&self.snapshot.shut_doors));
+        warnings.extend(shut_sentences(&self.snapshot.listener_problems));
         for gpu in self.gpus() {
             let reason = gpu.state_reason.as_deref().unwrap_or("no reason given");
             match gpu.state {
@@ -271,10 +271,10 @@ impl World {
                 warnings.push(warning);
             }
         }
-        if self.snapshot.leftover_workers > 0 {
+        if self.snapshot.orphaned_workers > 0 {
             warnings.push(format!(
                 "{} workers of an earlier vgpud are not yet gone; their GPUs wait for them.",
-                self.snapshot.leftover_workers
+                self.snapshot.orphaned_workers
             ));
         }
         warnings
@@ -297,7 +297,7 @@ impl World {
 }
 
 /// Sockets that are shut, as sentences.
-pub(super) fn shut_sentences(shut: &[ShutDoor]) -> impl Iterator<Item = String> {
-    let told = ShutDoor::told(shut).into_iter();
+pub(super) fn shut_sentences(shut: &[ListenerProblem]) -> impl Iterator<Item = String> {
+    let told = ListenerProblem::told(shut).into_iter();
     told.map(|(what, hint)| format!("{what}. {hint}."))
 }

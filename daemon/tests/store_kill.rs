@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use vgpu_proto::api::{
     MoveRequest, PoolCreate, PoolSettings, Priority, RegisterRequest, VmIds, VmPatch,
 };
-use vgpud::store::{Actor, Catalog, Command, Context, Store, StoreOptions};
+use vgpud::store::{AuditActor, Catalog, Command, Context, Store, StoreOptions};
 
 const CHILD: &str = "VGPU_TEST_STORE_CHILD";
 /// Kills, unless this variable says how many.
@@ -77,7 +77,7 @@ fn child() {
         return;
     };
     let store = open(&dir);
-    let actor = || Actor {
+    let actor = || AuditActor {
         name: "uid:0".into(),
         pid: None,
     };

@@ -12,7 +12,7 @@ use super::failure::Failure;
 use super::peer::PeerIdentity;
 use super::places::Holder;
 use crate::config;
-use crate::store::Actor;
+use crate::store::AuditActor;
 use crate::system;
 
 /// Shortest token.
@@ -41,8 +41,8 @@ pub(super) struct Caller {
 }
 
 impl Caller {
-    pub(super) fn actor(&self) -> Actor {
-        Actor {
+    pub(super) fn actor(&self) -> AuditActor {
+        AuditActor {
             name: self.name.clone(),
             pid: self.pid,
         }
@@ -51,7 +51,7 @@ impl Caller {
 
 /// How a connection came in.
 #[derive(Debug, Clone)]
-pub(super) enum Door {
+pub(super) enum Transport {
     /// Over the Unix socket, from this caller.
     Unix(Caller),
     /// Over TCP: each request carries a token.

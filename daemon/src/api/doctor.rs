@@ -80,8 +80,8 @@ pub(super) async fn examine(
         admin_socket(config),
     ];
     let (asked, patience) = (config.clone(), patience.clone());
-    let doors = tokio::task::spawn_blocking(move || guest_doors(&asked, &patience)).await;
-    checks.extend(doors.unwrap_or_else(|problem| {
+    let sockets = tokio::task::spawn_blocking(move || guest_listeners(&asked, &patience)).await;
+    checks.extend(sockets.unwrap_or_else(|problem| {
         let problem = format!("The directories of sockets cannot be looked at: {problem}.");
         vec![error(VM_SOCKET_DIR, problem, "vgpud's log says more.")]
     }));
@@ -230,7 +230,7 @@ fn admin_socket(config: &Config) -> DoctorCheck {
     }
 }
 
-fn guest_doors(config: &Config, patience: &Patience) -> Vec<DoctorCheck> {
+fn guest_listeners(config: &Config, patience: &Patience) -> Vec<DoctorCheck> {
     let mut checks = Vec::new();
     if config.listen.vsock {
         const NAME: &str = "vsock";
@@ -541,7 +541,7 @@ mod tests {
         let _ = patience.ask(Path::new("/dead"), move || {
             let _ = hangs.recv();
         });
-        let checks = guest_doors(&config, &patience);
+        let checks = guest_listeners(&config, &patience);
         let told = checks.iter().find(|check| check.name == "hybrid-dir");
         let told = told.expect("a line of its own");
         assert!(told.message.contains("does not answer"), "{told:?}");

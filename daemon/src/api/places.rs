@@ -1,7 +1,7 @@
-//! How many connections of the admin API there may be: in all, per door, and per caller.
+//! How many connections of the admin API there may be: in all, per listener, and per caller.
 //!
 //! Of `admin.max_connections`, an eighth is kept for root (and vgpud's own user). Each other caller on the
-//! Unix socket has at most a quarter. The TCP door has at most half: a quarter for each token, an eighth
+//! Unix socket has at most a quarter. The TCP listener has at most half: a quarter for each token, an eighth
 //! for each address whose token is not known yet, and a quarter for all of these together.
 
 use std::collections::HashMap;
@@ -195,7 +195,7 @@ mod tests {
         assert_eq!(held.len(), 16, "all without a token");
         held.extend(fill(&places, &Holder::Token("token:a".into())));
         held.extend(fill(&places, &Holder::Token("token:b".into())));
-        assert_eq!(held.len(), 32, "the door");
+        assert_eq!(held.len(), 32, "the listener");
         for uid in 1..9 {
             let refused = |places: &Arc<Places>| places.take(Holder::User(uid)).unwrap_err();
             let more = fill(&places, &Holder::User(uid));

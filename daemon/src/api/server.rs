@@ -21,7 +21,7 @@ use tokio::net::{TcpListener, UnixListener, UnixStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use vgpu_proto::api::ErrorCode;
 
-use super::auth::{Caller, Door, Gatekeeper};
+use super::auth::{Caller, Gatekeeper, Transport};
 use super::failure::Failure;
 use super::places::{Holder, Place, Places};
 use super::routes;
@@ -73,7 +73,7 @@ pub enum ServeError {
     Tokens(String),
 }
 
-/// The admin API's doors, bound and ready to serve.
+/// The listeners of the admin API, bound and ready to serve.
 #[derive(Debug)]
 pub struct AdminServer {
     gate: Arc<Gate>,
@@ -220,7 +220,7 @@ impl AdminServer {
                 accepted = accept_tcp(self.tcp.as_ref()) => match accepted {
                     Ok((stream, address)) => {
                         let holder = Holder::address(address.ip());
-                        self.gate.clone().open(stream, Door::Tcp, holder, &router, &stop);
+                        self.gate.clone().open(stream, Transport::Tcp, holder, &router, &stop);
                     }
                     Err(error) => pause(&error).await,
                 },
@@ -283,8 +283,8 @@ impl Gate {
             Ok(peer) => {
                 let rules = self.rules();
                 let holder = rules.keeper.holder(&peer);
-                let door = Door::Unix(rules.keeper.unix(&peer));
-                self.open(stream, door, holder, router, stop);
+                let transport = Transport::Unix(rules.keeper.unix(&peer));
+                self.open(stream, transport, holder, router, stop);
             }
             Err(error) => tracing::warn!(%error, "a caller of the admin API cannot be identified"),
         }
@@ -294,7 +294,7 @@ impl Gate {
     fn open<S>(
         self: Arc<Self>,
         stream: S,
-        door: Door,
+        transport: Transport,
         holder: Holder,
         router: &Router,
         stop: &watch::Sender<bool>,
@@ -318,7 +318,7 @@ impl Gate {
         let service = router
             .clone()
             .layer(axum::Extension(visit.clone()))
-            .layer(axum::Extension(door));
+            .layer(axum::Extension(transport));
         let mut stop = stop.subscribe();
         tokio::spawn(async move {
             let connection = http1::Builder::new()
@@ -362,7 +362,10 @@ async fn admit(State(gate): State<Arc<Gate>>, request: Request, next: Next) -> R
             return last(failure);
         }
     };
-    if matches!(request.extensions().get::<Door>(), Some(Door::Tcp)) {
+    if matches!(
+        request.extensions().get::<Transport>(),
+        Some(Transport::Tcp)
+    ) {
         if caller.access == auth::Access::None {
             return last(answer(&rules, caller, request, next).await);
         }
@@ -412,9 +415,9 @@ fn is_open(request: &Request) -> bool {
 }
 
 fn identify(keeper: &Gatekeeper, request: &Request) -> Result<Caller, Failure> {
-    match request.extensions().get::<Door>() {
-        Some(Door::Unix(caller)) => Ok(caller.clone()),
-        Some(Door::Tcp) => match keeper.token(request.headers()) {
+    match request.extensions().get::<Transport>() {
+        Some(Transport::Unix(caller)) => Ok(caller.clone()),
+        Some(Transport::Tcp) => match keeper.token(request.headers()) {
             Err(_) if is_open(request) => Ok(Caller {
                 name: "unknown".into(),
                 pid: None,

@@ -21,7 +21,7 @@ use crate::events::EventSink;
 use crate::mediation::{Explained, Mediation, MediationError, MediationFuture};
 use crate::model::{RuntimeSnapshot, now_unix_ms};
 use crate::store::command::refuse;
-use crate::store::{Actor, Command, Outcome, Store, StoreOptions, Temporary};
+use crate::store::{AuditActor, Command, Outcome, Store, StoreOptions, Temporary};
 use crate::system::patience::Patience;
 use crate::views::{World, shut_sentences};
 
@@ -46,7 +46,7 @@ pub struct Admin {
     /// What the last scan for GPUs found to be wrong, as sentences.
     scanned: std::sync::Mutex<Vec<String>>,
     draining: AtomicBool,
-    /// True once the API's doors close: those who wait for events are sent home.
+    /// True once the API stops serving: requests that wait for events then end.
     closing: watch::Sender<bool>,
     started_unix_ms: u64,
 }
@@ -98,7 +98,7 @@ impl Admin {
             .apply(changes)
             .await
             .map_err(|error| of_mediation(&error))?;
-        if let Err(error) = self.scan(Actor::daemon()).await {
+        if let Err(error) = self.scan(AuditActor::daemon()).await {
             self.events
                 .daemon(EventKind::GpuVanished, Severity::Error, error.to_string());
         }
@@ -144,7 +144,7 @@ impl Admin {
     /// A refusal with what to do instead.
     pub async fn command(
         self: &Arc<Self>,
-        actor: Actor,
+        actor: AuditActor,
         key: Option<String>,
         command: Command,
     ) -> Result<Outcome, ErrorDetail> {
@@ -173,7 +173,7 @@ impl Admin {
     /// What the same command under the same key came to before, once the mediation has that.
     async fn repeated(
         &self,
-        actor: &Actor,
+        actor: &AuditActor,
         key: &str,
         asked: &Command,
     ) -> Result<Option<Outcome>, ErrorDetail> {
@@ -184,7 +184,7 @@ impl Admin {
 
     async fn carry_out(
         &self,
-        actor: Actor,
+        actor: AuditActor,
         key: Option<String>,
         asked: Option<Command>,
         command: Command,
@@ -200,7 +200,7 @@ impl Admin {
     /// A refusal; nothing was changed then.
     pub(super) async fn restore(
         self: &Arc<Self>,
-        actor: Actor,
+        actor: AuditActor,
         backup: Temporary,
     ) -> Result<ApplyReport, ErrorDetail> {
         if self.draining.load(Ordering::Relaxed) {
@@ -215,10 +215,10 @@ impl Admin {
         })
         .await?;
         // GPUs of the backup may be here, and others may have gone since.
-        let scanned = self.scan(Actor::daemon()).await;
+        let scanned = self.scan(AuditActor::daemon()).await;
         let mut warnings = self.store.catalog().doubts();
         warnings.extend(scanned.err().map(|e| e.to_string()));
-        warnings.extend(shut_sentences(&self.snapshot().await.shut_doors));
+        warnings.extend(shut_sentences(&self.snapshot().await.listener_problems));
         Ok(ApplyReport {
             changed: outcome.changed,
             message: outcome.message,
@@ -248,7 +248,7 @@ impl Admin {
     /// As [`Admin::command`], as callers are answered.
     pub(super) async fn report(
         self: &Arc<Self>,
-        actor: Actor,
+        actor: AuditActor,
         key: Option<String>,
         command: Command,
     ) -> Result<ApplyReport, ErrorDetail> {
@@ -258,8 +258,8 @@ impl Admin {
         };
         let mut outcome = self.command(actor, key, command).await?;
         if !registered.is_empty() {
-            let mut shut = self.snapshot().await.shut_doors;
-            shut.retain(|door| registered.contains(&door.vm_id));
+            let mut shut = self.snapshot().await.listener_problems;
+            shut.retain(|problem| registered.contains(&problem.vm_id));
             outcome.warnings.extend(shut_sentences(&shut));
         }
         Ok(ApplyReport {
@@ -273,7 +273,7 @@ impl Admin {
     ///
     /// # Errors
     /// When the probe fails, or the store cannot be written.
-    pub async fn scan(self: &Arc<Self>, actor: Actor) -> Result<ScanReport, ErrorDetail> {
+    pub async fn scan(self: &Arc<Self>, actor: AuditActor) -> Result<ScanReport, ErrorDetail> {
         let found = self.mediation.scan_gpus().await;
         let wrong = match &found {
             Ok(found) => found.warnings.clone(),
@@ -309,7 +309,7 @@ impl Admin {
     /// When there is no such GPU, it is gone or has no driver, or the probe cannot be run.
     pub async fn check_gpu(
         self: &Arc<Self>,
-        actor: Actor,
+        actor: AuditActor,
         gpu: &str,
     ) -> Result<GpuCheckReport, ErrorDetail> {
         let uuid = self.store.catalog().reachable_gpu(gpu)?.seen.uuid.clone();
@@ -339,7 +339,7 @@ impl Admin {
     /// When there is no such GPU, the probe cannot be run, or the check fails.
     pub async fn resume_gpu(
         self: &Arc<Self>,
-        actor: Actor,
+        actor: AuditActor,
         key: Option<String>,
         gpu: &str,
     ) -> Result<GpuCheckReport, ErrorDetail> {
@@ -389,7 +389,7 @@ impl Admin {
     /// When no such session is open.
     pub async fn kill_session(
         self: &Arc<Self>,
-        actor: Actor,
+        actor: AuditActor,
         session_id: u64,
         reason: String,
     ) -> Result<ApplyReport, ErrorDetail> {
@@ -412,7 +412,7 @@ impl Admin {
     }
 
     /// A line for the audit trail about something done already. Waits only a moment for the disk.
-    async fn note(&self, actor: Actor, action: &str, target: String) -> Result<(), String> {
+    async fn note(&self, actor: AuditActor, action: &str, target: String) -> Result<(), String> {
         let command = Command::Note {
             action: action.into(),
             target,
@@ -429,12 +429,12 @@ impl Admin {
     ///
     /// # Errors
     /// What is wrong with the file; nothing was changed then.
-    pub async fn reload(self: &Arc<Self>, actor: Actor) -> Result<ReloadReport, ErrorDetail> {
+    pub async fn reload(self: &Arc<Self>, actor: AuditActor) -> Result<ReloadReport, ErrorDetail> {
         let admin = self.clone();
         to_its_end(async move { admin.read_again(actor).await }).await
     }
 
-    async fn read_again(&self, actor: Actor) -> Result<ReloadReport, ErrorDetail> {
+    async fn read_again(&self, actor: AuditActor) -> Result<ReloadReport, ErrorDetail> {
         let _in_order = self.order.lock().await;
         let invalid =
             |message: String| refuse(ErrorCode::ConfigInvalid, message, "Nothing was changed.");

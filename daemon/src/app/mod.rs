@@ -1,14 +1,14 @@
 //! The daemon put together: in which order its parts begin, and in which they end.
 //!
-//! Start: configuration, store, workers of an earlier vgpud, mediator, GPUs reconciled, doors, admin
+//! Start: configuration, store, workers of an earlier vgpud, mediator, GPUs reconciled, listeners, admin
 //! API, READY. Nothing is granted on a GPU before the workers left over on it are verified gone.
 //!
 //! End (SIGTERM, SIGINT): guests are told, new ones are refused, sessions may finish until the
 //! deadline, the rest is ended, and the store is closed last.
 
-mod leftovers;
 mod log;
-mod numbers;
+mod orphans;
+mod session_numbers;
 mod systemd;
 
 use std::fs::File;
@@ -32,17 +32,17 @@ use crate::gateway::Gateway;
 use crate::mediator::{Canary, Command, Mediator, MediatorHandle, MediatorSettings};
 use crate::model::{GpuRecord, VmRecord};
 use crate::probe::Prober;
-use crate::store::{Actor, Catalog, Store, StoreOptions};
+use crate::store::{AuditActor, Catalog, Store, StoreOptions};
 use crate::supervisor::Supervisor;
 use crate::supervisor::launcher::{Launcher, prepare_soft_state};
 use crate::system;
 use crate::system::patience::Patience;
 use crate::worker::images::{self, ImageKeeper};
-use crate::worker::leftover::WorkerBook;
+use crate::worker::records::WorkerRecords;
 
-use leftovers::LeftOvers;
 use log::Level;
-use numbers::SessionNumbers;
+use orphans::Orphans;
+use session_numbers::SessionNumbers;
 
 /// After the drain deadline the rest of the sessions is ended; their workers have this long to be gone.
 const END_DEADLINE: Duration = Duration::from_secs(3);
@@ -50,8 +50,8 @@ const END_DEADLINE: Duration = Duration::from_secs(3);
 /// Housekeeping happens this often.
 const HOUSEKEEPING: Duration = Duration::from_secs(1);
 
-/// Doors that are shut are tried again this often.
-const MENDING: Duration = Duration::from_secs(5);
+/// Listeners that could not be opened are tried again this often.
+const REOPENING: Duration = Duration::from_secs(5);
 
 /// What the command line says.
 #[derive(Debug, Clone, Default)]
@@ -149,12 +149,12 @@ impl Daemon {
         let kept = StoreOptions::of(&config, &Patience::default());
         let store = Arc::new(Store::open(&config.database(), kept)?);
         let events = EventSink::new(store.journal().clone());
-        let book = WorkerBook::open(&config.daemon.runtime_dir)
-            .context("cannot open the book of workers in daemon.runtime_dir")?;
-        let leftovers = LeftOvers::end(&book).await?;
+        let records = WorkerRecords::open(&config.daemon.runtime_dir)
+            .context("cannot open the records of workers in daemon.runtime_dir")?;
+        let orphans = Orphans::end(&records).await?;
         let numbers = SessionNumbers::open(&config.daemon.state_dir)?;
 
-        let launcher = Launcher::new(config.clone(), book.clone());
+        let launcher = Launcher::new(config.clone(), records.clone());
         let launcher = Arc::new(launcher.context("cannot start a thread for workers")?);
         match launcher.forks_end() {
             (true, text) => tracing::info!("{text}"),
@@ -173,17 +173,17 @@ impl Daemon {
         let mediator = Mediator::start(MediatorSettings {
             config: config.clone(),
             events: events.clone(),
-            book,
+            records,
             canary: canary(prober.clone()),
             runtime: tokio::runtime::Handle::current(),
-            unverified: leftovers.gpus(),
-            leftovers: leftovers.count(),
+            unverified: orphans.gpus(),
+            orphans: orphans.count(),
             images,
             first_session: numbers.first(),
             first_epoch: first_epoch(),
         })
         .context("cannot start the mediator")?;
-        leftovers.watch(mediator.handle());
+        orphans.watch(mediator.handle());
 
         let handle = mediator.handle();
         let gateway = Gateway::new(
@@ -199,7 +199,7 @@ impl Daemon {
             .await
             .map_err(|e| anyhow::anyhow!("cannot take the configuration over: {e}"))?;
         // Whoever sees the admin API answer may start guests.
-        core.open_doors();
+        core.open_listeners();
         let server = AdminServer::bind(admin.clone())
             .await
             .context("cannot serve the admin API")?;
@@ -229,14 +229,14 @@ impl Daemon {
         systemd::ready();
         let watchdog = tokio::spawn(systemd::feed_watchdog(self.mediator.handle()));
         let auditor = tokio::spawn(audit(self.core.clone()));
-        let mender = tokio::spawn(mend_doors(self.core.clone()));
+        let mender = tokio::spawn(reopen_listeners(self.core.clone()));
         let mut tick = tokio::time::interval(HOUSEKEEPING);
         loop {
             tokio::select! {
                 // In a task of its own: who stops vgpud does not wait for a reload.
                 _ = signals.hangup.recv() => drop(tokio::spawn(reload(self.admin.clone(), self.events.clone()))),
                 () = any(&mut signals.stop) => break,
-                _ = tick.tick() => self.keep_house().await,
+                _ = tick.tick() => self.housekeeping().await,
             }
         }
         self.drain(&mut signals.stop).await;
@@ -247,7 +247,7 @@ impl Daemon {
         Ok(())
     }
 
-    async fn keep_house(&mut self) {
+    async fn housekeeping(&mut self) {
         // Also of a configuration that was read again.
         self.level.set(&self.admin.config().borrow().log);
         if let Ok(pong) = self.mediator.handle().ask(Command::Ping).await {
@@ -267,7 +267,7 @@ impl Daemon {
         self.admin.begin_drain();
         let reason = "the host stops its GPU service".to_owned();
         let handle = self.mediator.handle();
-        let _ = handle.tell(Command::Drain { reason });
+        let _ = handle.send(Command::Drain { reason });
         let finished = until_none(&handle, Duration::from_secs(seconds));
         tokio::select! {
             () = finished => {}
@@ -276,10 +276,10 @@ impl Daemon {
     }
 
     async fn end(self) {
-        self.core.close_doors();
+        self.core.close_listeners();
         let handle = self.mediator.handle();
         let reason = "the host's GPU service was stopped".to_owned();
-        let _ = handle.tell(Command::EndAll { reason });
+        let _ = handle.send(Command::EndAll { reason });
         until_none(&handle, END_DEADLINE).await;
         self.close_api.send_replace(true);
         if tokio::time::timeout(END_DEADLINE, self.api).await.is_err() {
@@ -299,7 +299,7 @@ impl Daemon {
 /// Reads the configuration again; the log's level follows with the next housekeeping.
 async fn reload(admin: Arc<Admin>, events: EventSink) {
     systemd::reloading();
-    if let Err(error) = admin.reload(Actor::daemon()).await {
+    if let Err(error) = admin.reload(AuditActor::daemon()).await {
         let text = format!("The configuration was not read again: {error}");
         events.daemon(EventKind::ConfigReloaded, Severity::Error, text);
     }
@@ -403,13 +403,13 @@ async fn audit(core: Arc<Core>) {
     }
 }
 
-/// Tries doors again and again that could not be opened, or whose socket is gone.
-async fn mend_doors(core: Arc<Core>) {
-    let mut tick = tokio::time::interval(MENDING);
+/// Opens listeners again that could not be opened, or whose socket is gone, until the daemon stops.
+async fn reopen_listeners(core: Arc<Core>) {
+    let mut tick = tokio::time::interval(REOPENING);
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         tick.tick().await;
-        core.mend_doors().await;
+        core.reopen_listeners().await;
     }
 }
 

@@ -36,15 +36,15 @@ pub const VM_SOCKET: &str = "vgpu.sock";
 pub struct Config {
     /// Directories and housekeeping.
     pub daemon: Daemon,
-    /// The admin API's doors.
+    /// The listeners of the admin API.
     pub admin: Admin,
-    /// The guests' doors.
+    /// The listeners for guests.
     pub listen: Listen,
     /// Which CUDA driver the workers load.
     pub driver: Driver,
     /// Worker processes.
     pub worker: Worker,
-    /// Bounds at the guests' doors.
+    /// Bounds of the listeners for guests.
     pub limits: Limits,
     /// What guests are told.
     pub guests: Guests,

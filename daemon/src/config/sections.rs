@@ -84,7 +84,7 @@ impl Daemon {
     }
 }
 
-/// `[admin]`: the admin API's doors.
+/// `[admin]`: the listeners of the admin API.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Admin {
@@ -182,7 +182,7 @@ impl Admin {
     }
 }
 
-/// `[listen]`: the guests' doors.
+/// `[listen]`: the listeners for guests.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Listen {
@@ -492,7 +492,7 @@ impl Worker {
     }
 }
 
-/// `[limits]`: bounds at the guests' doors.
+/// `[limits]`: bounds of the listeners for guests.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Limits {

@@ -1,4 +1,4 @@
-//! Mediation as administration sees it: the mediator, the doors and the probes behind one trait.
+//! Mediation as administration sees it: the mediator, the listeners and the probes behind one trait.
 
 mod clock;
 mod confinement;
@@ -34,7 +34,7 @@ pub struct Core {
     applying: Arc<tokio::sync::Mutex<()>>,
 }
 
-/// What the doors and the probes need of the configuration.
+/// What the listeners and the probes need of the configuration.
 #[derive(Debug, Default)]
 struct Known {
     vms: BTreeMap<u32, Arc<VmRecord>>,
@@ -63,7 +63,7 @@ impl Known {
 }
 
 impl Core {
-    /// Puts the parts together. The doors stay closed until [`Core::open_doors`].
+    /// Puts the parts together. Nothing listens until [`Core::open_listeners`].
     #[must_use]
     pub fn new(
         mediator: MediatorHandle,
@@ -84,21 +84,21 @@ impl Core {
     }
 
     /// Begins to serve guests. Must be called within the runtime.
-    pub fn open_doors(&self) {
+    pub fn open_listeners(&self) {
         self.gateway.open();
         let vms = self.known().vms.clone();
         self.gateway.sync(vms.values().map(Arc::as_ref));
     }
 
-    /// Tries doors again that could not be opened, and opens those anew whose socket is gone.
-    pub async fn mend_doors(&self) {
+    /// Opens the listeners again that could not be opened, or whose socket is gone.
+    pub async fn reopen_listeners(&self) {
         let turn = self.applying.clone().lock_owned().await;
         // What is wrong is in the gateway's own report.
         let _ = self.sync(turn, |gateway| !gateway.is_whole()).await;
     }
 
-    /// The doors as the VMs are now, if these are to be looked at. Files may be slow: not in the runtime's threads. The
-    /// turn lasts until that is done, also where the caller is gone.
+    /// Makes the listeners those of the VMs as they are now, if `due` says so. Files may be slow, so this happens outside
+    /// the runtime's threads. The turn lasts until that is done, also where the caller is gone.
     async fn sync(
         &self,
         turn: OwnedMutexGuard<()>,
@@ -116,7 +116,7 @@ impl Core {
     }
 
     /// Takes no new connections; what is connected stays.
-    pub fn close_doors(&self) {
+    pub fn close_listeners(&self) {
         self.gateway.close();
     }
 
@@ -135,7 +135,7 @@ impl Core {
                 gpu_uuid,
                 processes,
             };
-            let _ = self.mediator.tell(said);
+            let _ = self.mediator.send(said);
         }
     }
 
@@ -290,7 +290,7 @@ impl Mediation for Core {
             for change in &changes {
                 self.known().take(change);
             }
-            // The mediator first: a guest that comes through a new door is known there.
+            // The mediator first: a guest that connects to a new socket is known there.
             self.mediator
                 .ask(|done| Command::Apply(changes, done))
                 .await?;
@@ -302,7 +302,7 @@ impl Mediation for Core {
         Box::pin(async {
             let snapshot = self.mediator.ask(Command::Snapshot).await?;
             Ok(RuntimeSnapshot {
-                shut_doors: self.gateway.shut(),
+                listener_problems: self.gateway.shut(),
                 ..snapshot
             })
         })
@@ -377,8 +377,8 @@ impl Mediation for Core {
     fn doctor(&self) -> MediationFuture<'_, Vec<DoctorCheck>> {
         Box::pin(async move {
             let gateway = self.gateway.clone();
-            let doors = tokio::task::spawn_blocking(move || gateway.doctor()).await;
-            let mut checks = doors.map_err(|error| MediationError::Failed(error.to_string()))?;
+            let checks = tokio::task::spawn_blocking(move || gateway.doctor()).await;
+            let mut checks = checks.map_err(|error| MediationError::Failed(error.to_string()))?;
             checks.push(self.programs());
             checks.push(self.worker_user());
             checks.push(self.worker_forks());
@@ -390,7 +390,7 @@ impl Mediation for Core {
             let used: Vec<_> = used.into_iter().flat_map(|(found, _)| found).collect();
             let snapshot = self.mediator.ask(Command::Snapshot).await?;
             checks.extend(clock::check(&used, &snapshot.sessions));
-            let left = snapshot.leftover_workers;
+            let left = snapshot.orphaned_workers;
             checks.push(DoctorCheck {
                 name: "leftover-workers".into(),
                 status: if left == 0 {

@@ -140,7 +140,7 @@ pub enum Report {
         /// Its registration.
         generation: u64,
     },
-    /// A guest was refused at the door.
+    /// A guest was refused before a session began.
     Refused {
         /// The VM, when it is known.
         vm_id: Option<u32>,

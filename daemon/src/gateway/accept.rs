@@ -14,7 +14,7 @@ use vsock::VsockListener;
 
 use super::caps::Verdict;
 use super::conn::Conn;
-use super::rules::Owner;
+use super::rules::SocketOwner;
 use super::{Peer, Shared, session};
 use crate::model::VmIdentity;
 
@@ -60,7 +60,7 @@ pub(super) async fn accept_unix(
     listener: UnixListener,
     shared: Arc<Shared>,
     path: Arc<Path>,
-    owner: Owner,
+    owner: SocketOwner,
 ) {
     loop {
         match listener.accept().await {
@@ -88,7 +88,7 @@ pub(super) async fn accept_unix(
 }
 
 /// The right path, the wrong user: refused as unknown, and told so.
-fn turn_away_foreigner(shared: &Arc<Shared>, fd: OwnedFd, peer: Peer, owner: &Owner) {
+fn turn_away_foreigner(shared: &Arc<Shared>, fd: OwnedFd, peer: Peer, owner: &SocketOwner) {
     let Peer::Unix(_, uid) = &peer else { return };
     tracing::warn!(
         vm = owner.identity.vm_id,

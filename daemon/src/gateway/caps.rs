@@ -1,4 +1,4 @@
-//! Bounds at the doors: how many connections, and how fast new ones may come.
+//! Bounds of the listeners: how many connections, and how fast new ones may come.
 //!
 //! VMs that flood hurt themselves, however many they are: half of what all VMs may have together is
 //! reserved, the same share for each registered VM, and only the other half goes to whoever comes first.
@@ -16,7 +16,7 @@ use crate::config::Limits;
 /// Who is counted: a VM, or everybody whom we do not know.
 pub(crate) type Who = Option<u32>;
 
-/// The counters of all doors.
+/// The counters of all listeners.
 #[derive(Debug)]
 pub(crate) struct Caps {
     state: Mutex<State>,
@@ -32,11 +32,11 @@ struct State {
     pooled: u32,
     /// New connections beyond the reserved shares.
     rate: DefaultDirectRateLimiter,
-    peers: HashMap<Who, Door>,
+    peers: HashMap<Who, PeerCounters>,
 }
 
 #[derive(Debug)]
-struct Door {
+struct PeerCounters {
     connections: u32,
     handshakes: u32,
     telling: u32,
@@ -89,8 +89,8 @@ impl Caps {
         let mut state = self.lock();
         state.limits = limits.clone();
         state.rate = pool_rate(limits);
-        for door in state.peers.values_mut() {
-            door.rate = limiter(limits.connects_per_s_per_vm, limits.connects_burst_per_vm);
+        for peer in state.peers.values_mut() {
+            peer.rate = limiter(limits.connects_per_s_per_vm, limits.connects_burst_per_vm);
         }
         state.share_out();
     }
@@ -99,31 +99,31 @@ impl Caps {
     /// their data connections: as many connections at once are let in to show what they are.
     pub(crate) fn enter(self: &Arc<Self>, who: Who, promised: usize) -> Verdict {
         let mut state = self.lock();
-        let door = state.door(who);
+        let peer = state.peer(who);
         let permit = |kind| Permit {
             caps: self.clone(),
             who,
             kind,
         };
-        if (door.promised as usize) < promised {
-            door.promised += 1;
+        if (peer.promised as usize) < promised {
+            peer.promised += 1;
             state.count(who);
             return Verdict::Serve(permit(Kind::Promised));
         }
         match state.refusal(who, 0) {
             None => {
-                let door = state.door(who);
-                door.handshakes += 1;
+                let peer = state.peer(who);
+                peer.handshakes += 1;
                 state.count(who);
                 Verdict::Serve(permit(Kind::Handshake))
             }
             Some(Over::All) => Verdict::Close,
             Some(Over::Own(reason)) => {
-                let door = state.door(who);
-                if door.telling >= TELLING {
+                let peer = state.peer(who);
+                if peer.telling >= TELLING {
                     return Verdict::Close;
                 }
-                door.telling += 1;
+                peer.telling += 1;
                 state.count(who);
                 Verdict::Tell(permit(Kind::Telling), reason)
             }
@@ -132,7 +132,7 @@ impl Caps {
 
     /// Whether a VM may be told about itself once more. Each look counts as a connection, too.
     pub(crate) fn may_look(&self, vm: u32) -> bool {
-        self.lock().door(Some(vm)).looks.check().is_ok()
+        self.lock().peer(Some(vm)).looks.check().is_ok()
     }
 
     /// Forgets the counters of VMs that are no more, unless something of them is still open, and shares
@@ -141,7 +141,7 @@ impl Caps {
         let mut state = self.lock();
         state
             .peers
-            .retain(|who, door| who.is_none_or(|vm| vms.contains(&vm)) || door.connections > 0);
+            .retain(|who, peer| who.is_none_or(|vm| vms.contains(&vm)) || peer.connections > 0);
         let count = u32::try_from(vms.len()).unwrap_or(u32::MAX);
         if count != state.vms {
             state.vms = count;
@@ -157,12 +157,12 @@ impl Caps {
     fn leave(&self, who: Who, kind: Kind) {
         let mut state = self.lock();
         let share = state.share(who);
-        let Some(door) = state.peers.get_mut(&who) else {
+        let Some(peer) = state.peers.get_mut(&who) else {
             return;
         };
-        door.forget(kind);
-        let beyond = door.connections > share;
-        door.connections = door.connections.saturating_sub(1);
+        peer.forget(kind);
+        let beyond = peer.connections > share;
+        peer.connections = peer.connections.saturating_sub(1);
         state.total = state.total.saturating_sub(1);
         state.pooled = state.pooled.saturating_sub(u32::from(beyond));
     }
@@ -174,13 +174,13 @@ impl Caps {
             Kind::Promised if !redeemed => state.refusal(who, 1),
             _ => None,
         };
-        let door = state.door(who);
+        let peer = state.peer(who);
         match over {
             None => {
-                door.forget(kind);
+                peer.forget(kind);
                 Ok(Kind::Known)
             }
-            Some(Over::Own(reason)) if door.telling < TELLING => Err(Some(reason)),
+            Some(Over::Own(reason)) if peer.telling < TELLING => Err(Some(reason)),
             Some(_) => Err(None),
         }
     }
@@ -200,9 +200,9 @@ enum Over {
 }
 
 impl State {
-    fn door(&mut self, who: Who) -> &mut Door {
+    fn peer(&mut self, who: Who) -> &mut PeerCounters {
         let (limits, vms) = (&self.limits, self.vms);
-        self.peers.entry(who).or_insert_with(|| Door {
+        self.peers.entry(who).or_insert_with(|| PeerCounters {
             connections: 0,
             handshakes: 0,
             telling: 0,
@@ -222,9 +222,9 @@ impl State {
 
     fn count(&mut self, who: Who) {
         let share = self.share(who);
-        let door = self.door(who);
-        door.connections += 1;
-        let beyond = door.connections > share;
+        let peer = self.peer(who);
+        peer.connections += 1;
+        let beyond = peer.connections > share;
         self.total += 1;
         self.pooled += u32::from(beyond);
     }
@@ -235,22 +235,22 @@ impl State {
         let share = self.share(who);
         let pool = self.limits.connections_total - self.share(Some(0)) * self.vms;
         let pool_full = self.pooled >= pool;
-        self.door(who);
+        self.peer(who);
         let (limits, rate) = (&self.limits, &self.rate);
-        let door = self.peers.get(&who)?;
-        if door.connections - counted >= share && pool_full {
+        let peer = self.peers.get(&who)?;
+        if peer.connections - counted >= share && pool_full {
             return Some(Over::All);
         }
         let reserved = || {
-            door.reserved
+            peer.reserved
                 .as_ref()
                 .is_some_and(|own| own.check().is_ok())
         };
         let too_fast = || {
             // The VM's own bucket first: a flooding VM must not empty the one of all.
-            door.rate.check().is_err() || !(reserved() || rate.check().is_ok())
+            peer.rate.check().is_err() || !(reserved() || rate.check().is_ok())
         };
-        let reason = door.full(limits).or_else(|| {
+        let reason = peer.full(limits).or_else(|| {
             too_fast().then(|| {
                 "new connections come too fast; the limits are limits.connects_per_s_per_vm and \
                  limits.connects_per_s_total of the host's vgpud.toml"
@@ -270,16 +270,16 @@ impl State {
         let (limits, vms) = (&self.limits, self.vms);
         self.pooled = 0;
         for (who, share) in shares {
-            let Some(door) = self.peers.get_mut(&who) else {
+            let Some(peer) = self.peers.get_mut(&who) else {
                 continue;
             };
-            door.reserved = who.and_then(|_| reserved_rate(limits, vms));
-            self.pooled += door.connections.saturating_sub(share);
+            peer.reserved = who.and_then(|_| reserved_rate(limits, vms));
+            self.pooled += peer.connections.saturating_sub(share);
         }
     }
 }
 
-impl Door {
+impl PeerCounters {
     fn full(&self, limits: &Limits) -> Option<String> {
         if self.handshakes >= limits.handshakes_per_peer {
             return Some(format!(

@@ -1,4 +1,4 @@
-//! What doctor says of the doors.
+//! Checks of the listeners, for `vgpu-admin doctor`.
 
 use std::fs::Metadata;
 use std::path::PathBuf;
@@ -7,7 +7,7 @@ use vgpu_proto::api::{CheckStatus, DoctorCheck};
 
 use super::sockets;
 use crate::config::Config;
-use crate::model::ShutDoor;
+use crate::model::ListenerProblem;
 
 pub(super) fn check(
     name: &str,
@@ -26,13 +26,16 @@ pub(super) fn check(
 /// Which sockets are open, which are not and why, and which are gone.
 pub(super) fn unix_listeners(
     open: usize,
-    shut: &[ShutDoor],
+    shut: &[ListenerProblem],
     lost: &[(PathBuf, u32)],
 ) -> Vec<DoctorCheck> {
     const NAME: &str = "unix-listeners";
     let problem =
         |(what, hint): (String, String)| check(NAME, CheckStatus::Error, what, Some(&hint));
-    let mut checks: Vec<_> = ShutDoor::told(shut).into_iter().map(problem).collect();
+    let mut checks: Vec<_> = ListenerProblem::told(shut)
+        .into_iter()
+        .map(problem)
+        .collect();
     if let Some((path, vm_id)) = lost.first() {
         let more = match lost.len() - 1 {
             0 => String::new(),

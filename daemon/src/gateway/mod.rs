@@ -1,4 +1,4 @@
-//! The guests' doors: who connects, who may, and what becomes of the connection.
+//! The guests' connections: who connects, who may, and what becomes of the connection.
 //!
 //! A guest that may be served is handed to [`crate::supervisor`], which starts its worker, and the data
 //! connection to [`crate::mediator`], which hands it to that worker.
@@ -9,16 +9,16 @@
 //!
 //! | module | what it does |
 //! |---|---|
-//! | [`doors`] | listeners appear and disappear with the VMs |
+//! | [`listeners`] | listeners appear and disappear with the VMs |
 //! | `caps` | how many connections, how fast |
 //! | [`opening`] | the first bytes, exactly as long as announced |
 //! | `session` | from Hello to Welcome; then the control connection until the end |
 //! | `rules` | which VM should have which socket |
-//! | `shut` | what is told of sockets on which vgpud cannot listen |
+//! | `failure` | why vgpud cannot listen on a socket, and what cures it |
 //! | `sockets` | the Unix sockets in the file system |
-//! | `homes` | the VMs' own directories end with their registrations |
+//! | `vm_dirs` | removes the directories of VMs that are no longer registered |
 //! | `accept` | the one accept path behind all listeners |
-//! | `checks` | what doctor says of the doors |
+//! | `checks` | checks of the listeners for `vgpu-admin doctor` |
 //! | `nonces` | binds a data connection to its session |
 //! | [`conn`] | a stream socket |
 
@@ -26,15 +26,15 @@ mod accept;
 pub(crate) mod caps;
 mod checks;
 pub mod conn;
-pub mod doors;
-mod homes;
+mod failure;
+pub mod listeners;
 pub(crate) mod nonces;
 pub mod opening;
 mod peer;
 mod rules;
 mod session;
-mod shut;
 mod sockets;
+mod vm_dirs;
 
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
@@ -44,7 +44,7 @@ use crate::events::EventSink;
 use crate::mediator::MediatorHandle;
 use crate::supervisor::Supervisor;
 
-pub use doors::Gateway;
+pub use listeners::Gateway;
 pub use peer::Peer;
 
 /// What every connection needs.

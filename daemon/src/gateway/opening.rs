@@ -61,7 +61,7 @@ pub async fn read(conn: &Conn) -> Result<Opening, BadOpening> {
     }
     if magic != HELLO_MAGIC && magic != LOOK_MAGIC {
         let text =
-            "this is vgpud's door for guests, and what connected does not speak its protocol";
+            "this socket is vgpud's for guests, and what connected does not speak its protocol";
         return Err(BadOpening::Refuse(Refusal::Malformed, text.into()));
     }
     let mut bytes = [0; PREAMBLE_LEN];

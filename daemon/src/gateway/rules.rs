@@ -3,15 +3,15 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use super::shut::Shut;
+use super::failure::ListenFailure;
 use crate::config::Config;
 use crate::model::VmIdentity;
-use crate::model::{ShutDoor, VmRecord};
+use crate::model::{ListenerProblem, VmRecord};
 use crate::system::patience::Patience;
 
-/// Whose door a Unix socket is.
+/// The VM of a Unix socket.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Owner {
+pub(super) struct SocketOwner {
     pub(super) identity: VmIdentity,
     pub(super) uid: Option<u32>,
 }
@@ -19,7 +19,7 @@ pub(super) struct Owner {
 /// A socket that a VM should have.
 #[derive(Debug, Clone)]
 pub(super) struct Wanted {
-    pub(super) owner: Owner,
+    pub(super) owner: SocketOwner,
     /// An administrator chose the path.
     pub(super) registered: bool,
 }
@@ -30,7 +30,7 @@ pub(super) fn ground(path: &Path, vm_dirs: Option<&Path>) -> PathBuf {
     own.or(path.parent()).unwrap_or(path).to_owned()
 }
 
-/// Where a door may be.
+/// Where a socket of a VM may be.
 pub(super) struct Rules {
     pub(super) vm_dirs: Option<PathBuf>,
     admin: Option<PathBuf>,
@@ -52,17 +52,20 @@ impl Rules {
     }
 
     /// `real`: where the path of a VM's socket leads. It may lead elsewhere than when the VM was registered.
-    pub(super) fn check(&self, real: &Path, registered: bool) -> Result<(), Shut> {
+    pub(super) fn check(&self, real: &Path, registered: bool) -> Result<(), ListenFailure> {
         // Whoever took it would keep the admin API, and so vgpud, from starting.
         if self.admin.as_deref() == Some(real) {
-            return Err(Shut::own("it is the admin API's socket".into()));
+            return Err(ListenFailure::own("it is the admin API's socket".into()));
         }
         match self
             .own
             .iter()
             .find(|own| registered && real.starts_with(own))
         {
-            Some(own) => Err(Shut::own(format!("{} is vgpud's own", own.display()))),
+            Some(own) => Err(ListenFailure::own(format!(
+                "{} is vgpud's own",
+                own.display()
+            ))),
             None => Ok(()),
         }
     }
@@ -74,7 +77,7 @@ pub(super) fn wanted(
     config: &Config,
     vms: &[&VmRecord],
     rules: &Rules,
-) -> (BTreeMap<PathBuf, Wanted>, Vec<ShutDoor>) {
+) -> (BTreeMap<PathBuf, Wanted>, Vec<ListenerProblem>) {
     let mut wanted: BTreeMap<PathBuf, Wanted> = BTreeMap::new();
     let mut shut = Vec::new();
     let of_vgpud = vms.iter().flat_map(|vm| {
@@ -91,17 +94,17 @@ pub(super) fn wanted(
             generation: vm.generation,
         };
         let uid = vm.peer_uid;
-        let owner = Owner { identity, uid };
+        let owner = SocketOwner { identity, uid };
         let refused = match (rules.check(&path, registered), wanted.get(&path)) {
             (_, Some(taken)) if taken.owner == owner => continue,
             (Err(refused), _) => refused,
-            (Ok(()), Some(taken)) => Shut::of_other_vm(taken.owner.identity.vm_id),
+            (Ok(()), Some(taken)) => ListenFailure::of_other_vm(taken.owner.identity.vm_id),
             (Ok(()), None) => {
                 wanted.insert(path, Wanted { owner, registered });
                 continue;
             }
         };
-        shut.push(refused.door(&path, vm.vm_id));
+        shut.push(refused.at(&path, vm.vm_id));
     }
     (wanted, shut)
 }

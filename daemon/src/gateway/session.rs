@@ -280,7 +280,7 @@ async fn control(
     let welcomed = welcome(shared, conn, identity, started).await;
     match welcomed {
         Ok(issued) => {
-            keep(shared, conn, session, &mut noted, issued).await;
+            serve_control(shared, conn, session, &mut noted, issued).await;
             Ok(())
         }
         Err(e) => {
@@ -322,7 +322,7 @@ async fn welcome(
 }
 
 /// Watches the control connection until there is nothing more to hear or to say on it.
-async fn keep(
+async fn serve_control(
     shared: &Shared,
     conn: &Conn,
     session: u64,
@@ -338,14 +338,14 @@ async fn keep(
         let end = tokio::select! {
             note = noted.recv() => match note {
                 Some(Note::Draining(text)) => {
-                    match tell(conn, ControlNote::Draining, 0, &text).await {
+                    match send_note(conn, ControlNote::Draining, 0, &text).await {
                         Ok(()) => continue,
                         Err(_) => GuestEnd::Vanished,
                     }
                 }
                 Some(Note::Ended(code, text)) => {
                     drop(issued);
-                    if tell(conn, ControlNote::Ended, code.0, &text).await.is_ok() {
+                    if send_note(conn, ControlNote::Ended, code.0, &text).await.is_ok() {
                         linger(conn).await;
                     }
                     return;
@@ -375,7 +375,7 @@ async fn keep(
     }
 }
 
-async fn tell(conn: &Conn, kind: ControlNote, code: u32, text: &str) -> io::Result<()> {
+async fn send_note(conn: &Conn, kind: ControlNote, code: u32, text: &str) -> io::Result<()> {
     let text = cut(text, MAX_TEXT);
     let header = ControlHeader {
         kind: U32::new(kind as u32),

@@ -131,7 +131,7 @@ impl Actor {
         end.grant(&page, terms.wanted);
         let slice_ns = terms.slice_end_ns.saturating_sub(now_ns());
         self.send(terms.session.0, &ToWorker::Grant { epoch, slice_ns });
-        self.look_soon();
+        self.schedule_progress();
     }
 
     /// The holder is the next again. It may have stopped for the slice's end already: the message wakes it.
@@ -226,7 +226,7 @@ impl Actor {
     }
 
     fn run_canary(&mut self, gpu: GpuId) {
-        let Some(record) = self.books.gpu(gpu).cloned() else {
+        let Some(record) = self.registry.gpu(gpu).cloned() else {
             return;
         };
         let (canary, handle) = (self.canary.clone(), self.handle.clone());
@@ -234,7 +234,7 @@ impl Actor {
         self.runtime.spawn(async move {
             let gpu_id = record.gpu_id;
             let check = canary(record, killed.clone()).await;
-            let _ = handle.tell(Command::CanaryDone {
+            let _ = handle.send(Command::CanaryDone {
                 gpu_id,
                 check,
                 killed,
@@ -277,7 +277,7 @@ impl Actor {
         let reason = said.or_else(|| self.stuck_on(gpu)).unwrap_or_else(|| {
             format!(
                 "a killed worker was not verified gone, with its memory back, within {} ms",
-                self.books.config.worker.kill_verify_ms
+                self.registry.config.worker.kill_verify_ms
             )
         });
         self.report_suspect(gpu, reason);
@@ -288,7 +288,7 @@ impl Actor {
         if self.suspects.contains_key(&gpu) {
             return;
         }
-        let Some(record) = self.books.gpus.get_mut(&gpu.0) else {
+        let Some(record) = self.registry.gpus.get_mut(&gpu.0) else {
             return;
         };
         // The books must say so too: the store's word that it is ready again is then a change.

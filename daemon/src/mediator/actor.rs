@@ -12,19 +12,19 @@ use vgpu_proto::limits::MAX_WORKER_MESSAGE;
 use vgpu_sched::log::DecisionLog;
 use vgpu_sched::{Action, Event, GpuId, Scheduler, SessionId, StrikeCause, VmId};
 
-use super::books::Books;
 use super::freeing::Freeing;
 use super::handle::{Command, MediatorHandle, Pong};
-use super::images::Rooms;
+use super::images::ImageAccounts;
 use super::meter::Meter;
 use super::reactor::{Due, Reactor, Source, now_ns};
+use super::registry::Registry;
 use super::session::Session;
 use crate::config::Config;
 use crate::events::EventSink;
 use crate::mediation::GpuCheck;
 use crate::model::{GpuRecord, Histogram};
 use crate::worker::images::ImageKeeper;
-use crate::worker::leftover::WorkerBook;
+use crate::worker::records::WorkerRecords;
 
 /// Runs a canary on a GPU, in a process with a deadline, and looks whether the memory of these
 /// killed processes came back.
@@ -44,7 +44,7 @@ const COMMANDS_AT_ONCE: usize = 256;
 const TICK_NS: u64 = vgpu_sched::SECONDS;
 
 /// How often holders are looked at.
-const LOOK_NS: u64 = 5 * vgpu_sched::MILLIS;
+const PROGRESS_NS: u64 = 5 * vgpu_sched::MILLIS;
 
 /// What the mediator is made of.
 pub struct MediatorSettings {
@@ -53,7 +53,7 @@ pub struct MediatorSettings {
     /// Where to tell what happened.
     pub events: EventSink,
     /// Where workers are written down.
-    pub book: WorkerBook,
+    pub records: WorkerRecords,
     /// Checks a GPU after a kill.
     pub canary: Canary,
     /// Where canaries run.
@@ -61,7 +61,7 @@ pub struct MediatorSettings {
     /// GPUs on which a worker of an earlier vgpud may still run.
     pub unverified: BTreeSet<String>,
     /// How many such workers there are.
-    pub leftovers: u32,
+    pub orphans: u32,
     /// Keeps module images.
     pub images: ImageKeeper,
     /// The first session number: above every one of earlier runs.
@@ -112,7 +112,7 @@ impl Mediator {
 
     /// Ends the thread; workers that still run end because their control sockets close.
     pub fn stop(mut self) {
-        let _ = self.handle.tell(Command::Stop);
+        let _ = self.handle.send(Command::Stop);
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
         {
@@ -135,16 +135,16 @@ pub(super) struct Actor {
     pub(super) scheduler: Scheduler,
     /// What the scheduler was told and decided. Nothing is told to it but through this.
     pub(super) log: DecisionLog,
-    pub(super) books: Books,
+    pub(super) registry: Registry,
     pub(super) sessions: BTreeMap<u64, Session>,
     pub(super) reactor: Reactor,
     pub(super) events: EventSink,
-    pub(super) book: WorkerBook,
+    pub(super) records: WorkerRecords,
     pub(super) canary: Canary,
     pub(super) runtime: tokio::runtime::Handle,
     pub(super) images: ImageKeeper,
     pub(super) freeing: Freeing,
-    pub(super) rooms: Rooms,
+    pub(super) image_accounts: ImageAccounts,
     pub(super) handle: MediatorHandle,
     pub(super) meter: Meter,
     pub(super) next_session: u64,
@@ -153,7 +153,7 @@ pub(super) struct Actor {
     /// The configuration has been taken over.
     pub(super) serving: bool,
     /// Workers of an earlier vgpud that still run.
-    pub(super) leftovers: u32,
+    pub(super) orphans: u32,
     /// What the last canary of a GPU said, when it failed.
     pub(super) canary_said: BTreeMap<GpuId, String>,
     /// Killed workers that are gone, whose memory is not yet seen to be back.
@@ -168,7 +168,7 @@ pub(super) struct Actor {
     actions: Vec<Action>,
     /// An event is being handled, or its actions are being carried out.
     settling: bool,
-    looking: bool,
+    progress_due: bool,
     timer_ns: u64,
     /// Since when this thread works, or should: what passes from then on is lost time if it is long.
     awake_ns: u64,
@@ -195,21 +195,21 @@ impl Actor {
         Actor {
             log,
             scheduler,
-            books: Books::new(settings.config, settings.unverified),
+            registry: Registry::new(settings.config, settings.unverified),
             sessions: BTreeMap::new(),
             reactor,
             events: settings.events,
-            book: settings.book,
+            records: settings.records,
             canary: settings.canary,
             freeing: Freeing::new(settings.runtime.clone()),
-            rooms: Rooms::new(),
+            image_accounts: ImageAccounts::new(),
             runtime: settings.runtime,
             images: settings.images,
             handle,
             meter: Meter::default(),
             next_session: settings.first_session.max(1),
             draining: None,
-            leftovers: settings.leftovers,
+            orphans: settings.orphans,
             serving: false,
             canary_said: BTreeMap::new(),
             killed: BTreeMap::new(),
@@ -220,7 +220,7 @@ impl Actor {
             queue: VecDeque::new(),
             actions: Vec::new(),
             settling: false,
-            looking: false,
+            progress_due: false,
             timer_ns: u64::MAX,
             awake_ns: now_ns(),
             buffer: Vec::with_capacity(MAX_WORKER_MESSAGE),
@@ -267,7 +267,7 @@ impl Actor {
     fn take(&mut self, found: &[Source], most: usize) {
         for source in found {
             match *source {
-                Source::Worker(session) => self.hear(session, most),
+                Source::Worker(session) => self.read_worker(session, most),
                 Source::Timer => self.reactor.fired(),
                 Source::Wake | Source::Death(_) => {}
             }
@@ -283,7 +283,7 @@ impl Actor {
         for _ in 0..COMMANDS_AT_ONCE {
             match self.inbox.try_recv() {
                 Ok(Command::Stop) => self.running = false,
-                Ok(command) => self.obey(command),
+                Ok(command) => self.handle_command(command),
                 Err(_) => return,
             }
         }
@@ -300,8 +300,8 @@ impl Actor {
                 Due::Kill(session) => self.kill_now(session),
                 Due::Stuck(session) => self.is_stuck(session),
                 Due::Clear(session) => self.clear(session),
-                Due::Listen(session) => self.listen_again(session),
-                Due::Look => self.look(),
+                Due::ResumeReading(session) => self.resume_reading(session),
+                Due::Progress => self.poll_progress(),
                 Due::Tick => {
                     self.tick();
                     self.reactor.at(now + TICK_NS, Due::Tick);
@@ -319,7 +319,7 @@ impl Actor {
     /// and brings every account up to now.
     pub(super) fn bring_up_to_date(&mut self) {
         // The scheduler's rule: what is known already comes before the timer, so that a limit never
-        // fires on a report that lies unread, nor on time in which nobody was heard.
+        // fires on a report that lies unread, nor for time in which no worker was read.
         let mut found = Vec::new();
         self.reactor.ready(true, &mut found);
         self.take(&found, MESSAGES_AT_ONCE);
@@ -338,21 +338,21 @@ impl Actor {
 
     /// Looks at the holders again and again while there are any: only so does the scheduler learn that
     /// something is in flight, from when on its limits count.
-    pub(super) fn look_soon(&mut self) {
-        if !self.looking {
-            self.looking = true;
-            self.reactor.at(now_ns() + LOOK_NS, Due::Look);
+    pub(super) fn schedule_progress(&mut self) {
+        if !self.progress_due {
+            self.progress_due = true;
+            self.reactor.at(now_ns() + PROGRESS_NS, Due::Progress);
         }
     }
 
-    fn look(&mut self) {
-        self.looking = false;
+    fn poll_progress(&mut self) {
+        self.progress_due = false;
         self.report_progress();
         // Not what the page says: a lease that lies parked is taken up again without a word, as long as its
         // worker did not say that it is.
         let in_use = |session: &Session| session.lease.is_some_and(|lease| !lease.parked);
         if self.sessions.values().any(in_use) {
-            self.look_soon();
+            self.schedule_progress();
         }
     }
 
@@ -485,19 +485,19 @@ impl Actor {
     }
 
     /// Takes what a worker has said.
-    pub(super) fn hear(&mut self, id: u64, most: usize) {
+    pub(super) fn read_worker(&mut self, id: u64, most: usize) {
         let mut buffer = std::mem::take(&mut self.buffer);
         for _ in 0..most {
             let Some(session) = self.sessions.get_mut(&id) else {
                 break;
             };
             let Some(worker) = &session.worker else { break };
-            if session.hearing.paused {
+            if session.message_rate.paused {
                 break;
             }
             let received = worker.channel.receive(&mut buffer);
-            if let Some(until) = session.hearing.hears(now_ns()) {
-                self.stop_listening(id, until);
+            if let Some(until) = session.message_rate.count(now_ns()) {
+                self.pause_reading(id, until);
             }
             if !self.received(id, received) {
                 break;
@@ -506,29 +506,33 @@ impl Actor {
         self.buffer = buffer;
     }
 
-    fn stop_listening(&mut self, id: u64, until_ns: u64) {
+    fn pause_reading(&mut self, id: u64, until_ns: u64) {
         let Some(session) = self.sessions.get_mut(&id) else {
             return;
         };
         if let Some(worker) = &session.worker {
             self.reactor.forget(&worker.channel);
-            session.hearing.paused = true;
-            self.reactor.at(until_ns, Due::Listen(id));
+            session.message_rate.paused = true;
+            self.reactor.at(until_ns, Due::ResumeReading(id));
             tracing::debug!(
                 session = id,
-                "the worker says too much and is not heard for a while"
+                "the worker sends too many messages; no more are read for a while"
             );
         }
     }
 
-    fn listen_again(&mut self, id: u64) {
+    fn resume_reading(&mut self, id: u64) {
         let Some(session) = self.sessions.get_mut(&id) else {
             return;
         };
-        if let Some(worker) = session.worker.as_ref().filter(|_| session.hearing.paused) {
-            session.hearing.paused = false;
+        if let Some(worker) = session
+            .worker
+            .as_ref()
+            .filter(|_| session.message_rate.paused)
+        {
+            session.message_rate.paused = false;
             if let Err(e) = self.reactor.watch(&worker.channel, Source::Worker(id)) {
-                tracing::warn!(session = id, "the worker cannot be heard: {e}");
+                tracing::warn!(session = id, "the worker's messages cannot be read: {e}");
             }
         }
     }

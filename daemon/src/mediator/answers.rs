@@ -42,7 +42,7 @@ impl Actor {
         answer.ok_or(None)?.map_err(Some)
     }
 
-    /// Books memory for a session.
+    /// Registry memory for a session.
     ///
     /// # Errors
     /// Nothing was booked.

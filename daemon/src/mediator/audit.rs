@@ -3,7 +3,7 @@
 //! Leases bind honest workers; one that its guest has taken over may say that it has drained and go on.
 //! Where the device keeps a clock per process (soft-gpu), its use must be explained by leases held at the
 //! time (`held`).
-//! What each process holds of its memory is reconciled with the books by the way (`found`).
+//! What each process holds of its memory is reconciled with the scheduler's accounts by the way (`unrequested`).
 
 use std::collections::BTreeMap;
 

@@ -11,14 +11,14 @@ use vgpu_proto::worker::{Start, ToWorker};
 use vgpu_sched::{Event, GpuHealth, GpuId, SessionId};
 
 use super::actor::Actor;
-use super::books::{self, Pool};
 use super::claims::Claim;
-use super::found::Found;
 use super::handle::{AdmitRequest, Admitted, Command, GuestEnd, Ready, Refused};
 use super::held::Held;
 use super::images::Images;
 use super::reactor::{Source, now_ns};
-use super::session::{About, Hearing, Phase, Placed, Session};
+use super::registry::{self, Pool};
+use super::session::{About, MessageRate, Phase, Placed, Session};
+use super::unrequested::Unrequested;
 use crate::events::{EndCause, Report};
 use crate::mediation::{Change, MediationError};
 use crate::model::{
@@ -28,7 +28,7 @@ use crate::worker::channel::SendError;
 use crate::worker::spawn::Worker;
 
 impl Actor {
-    pub(super) fn obey(&mut self, command: Command) {
+    pub(super) fn handle_command(&mut self, command: Command) {
         match command {
             Command::Apply(changes, done) => {
                 for change in changes {
@@ -38,7 +38,7 @@ impl Actor {
                 let _ = done.send(());
             }
             Command::Reconfigure(config, done) => {
-                self.books.config = config;
+                self.registry.config = config;
                 self.set_vms(None);
                 let _ = done.send(());
             }
@@ -105,7 +105,7 @@ impl Actor {
             Change::GpuInventory(gpus) => self.inventory(gpus),
             Change::PoolUpserted { pool, weights } => self.pool_upserted(pool, weights),
             Change::PoolDeleted { name } => {
-                if let Some(pool) = self.books.pools.remove(&name) {
+                if let Some(pool) = self.registry.pools.remove(&name) {
                     self.feed(Event::RemovePool { pool: pool.id });
                 }
             }
@@ -121,7 +121,7 @@ impl Actor {
                 vm_id, generation, ..
             } => self.reset_usage(VmIdentity { vm_id, generation }),
             Change::VmRemoved { vm_id, generation } => {
-                let known = self.books.vms.get(&vm_id);
+                let known = self.registry.vms.get(&vm_id);
                 if known.is_some_and(|vm| vm.generation == generation) {
                     self.remove_vm(vm_id);
                 }
@@ -138,27 +138,27 @@ impl Actor {
             .filter(|id| !gpus.iter().any(|gpu| gpu.gpu_id == *id))
             .collect();
         for gpu_id in gone {
-            self.books.gpus.remove(&gpu_id);
+            self.registry.gpus.remove(&gpu_id);
             self.feed(Event::RemoveGpu { gpu: GpuId(gpu_id) });
         }
         for gpu in gpus {
-            let (id, config) = (GpuId(gpu.gpu_id), self.books.gpu_config(&gpu));
-            let health = self.books.health(&gpu);
+            let (id, config) = (GpuId(gpu.gpu_id), self.registry.gpu_config(&gpu));
+            let health = self.registry.health(&gpu);
             if health == GpuHealth::Healthy {
                 // It passed its check, or was never doubted.
                 self.suspects.remove(&id);
             }
-            match self.books.gpus.insert(gpu.gpu_id, gpu) {
+            match self.registry.gpus.insert(gpu.gpu_id, gpu) {
                 None => self.feed(Event::AddGpu {
                     gpu: id,
                     config,
                     health,
                 }),
                 Some(before) => {
-                    if self.books.gpu_config(&before) != config {
+                    if self.registry.gpu_config(&before) != config {
                         self.feed(Event::SetGpu { gpu: id, config });
                     }
-                    if self.books.health(&before) != health {
+                    if self.registry.health(&before) != health {
                         self.feed(Event::GpuState { gpu: id, health });
                     }
                 }
@@ -167,9 +167,9 @@ impl Actor {
     }
 
     fn pool_upserted(&mut self, record: PoolRecord, weights: vgpu_proto::api::Weights) {
-        let config = books::pool_config(&record, &weights);
+        let config = registry::pool_config(&record, &weights);
         let name = record.name.clone();
-        match self.books.pools.get_mut(&name) {
+        match self.registry.pools.get_mut(&name) {
             Some(pool) => {
                 pool.record = record;
                 let pool = pool.id;
@@ -178,8 +178,8 @@ impl Actor {
                 self.set_vms(Some(&name));
             }
             None => {
-                let id = self.books.new_pool_id();
-                self.books.pools.insert(name, Pool { id, record });
+                let id = self.registry.new_pool_id();
+                self.registry.pools.insert(name, Pool { id, record });
                 self.feed(Event::AddPool { pool: id, config });
             }
         }
@@ -192,7 +192,7 @@ impl Actor {
             .vms
             .values()
             .filter(|vm| pool.is_none_or(|pool| vm.pool == pool))
-            .filter_map(|vm| Some((books::vm_id(vm.identity()), self.books.vm_config(vm)?)))
+            .filter_map(|vm| Some((registry::vm_id(vm.identity()), self.registry.vm_config(vm)?)))
             .collect();
         for (vm, config) in vms {
             self.feed(Event::SetVm { vm, config });
@@ -216,15 +216,17 @@ impl Actor {
 
     fn unassigned(&mut self, assignment: &AssignmentRecord) {
         let key = (assignment.gpu_uuid.clone(), assignment.pool.clone());
-        if !self.books.assigned.remove(&key) {
+        if !self.registry.assigned.remove(&key) {
             return;
         }
         if let Some((gpu, pool)) = self.ids_of(assignment) {
             self.feed(Event::UnassignGpu { gpu, pool });
         }
-        let books = &self.books;
+        let registry = &self.registry;
         let of_pool = |s: &Session| {
-            books.vm(s.vm).is_some_and(|vm| vm.pool == assignment.pool)
+            registry
+                .vm(s.vm)
+                .is_some_and(|vm| vm.pool == assignment.pool)
                 && s.gpus.iter().any(|gpu| gpu.uuid == assignment.gpu_uuid)
         };
         let sessions: Vec<u64> = self
@@ -238,12 +240,12 @@ impl Actor {
     }
 
     fn ids_of(&self, assignment: &AssignmentRecord) -> Option<(GpuId, vgpu_sched::PoolId)> {
-        let gpu = self.books.gpu_by_uuid(&assignment.gpu_uuid)?.gpu_id;
-        Some((GpuId(gpu), self.books.pools.get(&assignment.pool)?.id))
+        let gpu = self.registry.gpu_by_uuid(&assignment.gpu_uuid)?.gpu_id;
+        Some((GpuId(gpu), self.registry.pools.get(&assignment.pool)?.id))
     }
 
     fn vm_upserted(&mut self, vm: VmRecord, debt_ns: Option<u64>) {
-        let before = self.books.vms.get(&vm.vm_id).cloned();
+        let before = self.registry.vms.get(&vm.vm_id).cloned();
         if before
             .as_ref()
             .is_some_and(|old| old.generation != vm.generation)
@@ -262,14 +264,14 @@ impl Actor {
             },
             None => vm,
         };
-        let id = books::vm_id(identity);
-        let Some(config) = self.books.vm_config(&vm) else {
+        let id = registry::vm_id(identity);
+        let Some(config) = self.registry.vm_config(&vm) else {
             // The catalog never lets a VM name a pool that does not exist.
             tracing::error!(vm = vm.vm_id, pool = %vm.pool, "the VM's pool is unknown");
             return;
         };
         let past = vm.past(debt_ns.unwrap_or(0), now_unix_ms());
-        self.books.vms.insert(vm.vm_id, vm);
+        self.registry.vms.insert(vm.vm_id, vm);
         match &before {
             None => self.feed(Event::AddVm {
                 vm: id,
@@ -287,21 +289,21 @@ impl Actor {
     /// Ends the sessions that a changed VM may not have any more.
     fn end_what_changed(&mut self, before: &VmRecord) {
         let identity = before.identity();
-        let Some(vm) = self.books.vm(identity) else {
+        let Some(vm) = self.registry.vm(identity) else {
             return;
         };
-        let moved_door =
+        let moved =
             (before.cid, &before.socket, before.peer_uid) != (vm.cid, &vm.socket, vm.peer_uid);
-        let books = &self.books;
-        let may_use = |uuid: &String| books.is_assigned(uuid, &vm.pool) && vm.may_use(uuid);
-        let may_stay = |s: &Session| !moved_door && s.gpus.iter().all(|gpu| may_use(&gpu.uuid));
+        let registry = &self.registry;
+        let may_use = |uuid: &String| registry.is_assigned(uuid, &vm.pool) && vm.may_use(uuid);
+        let may_stay = |s: &Session| !moved && s.gpus.iter().all(|gpu| may_use(&gpu.uuid));
         let sessions: Vec<u64> = self
             .sessions
             .values()
             .filter(|s| s.vm == identity && !may_stay(s))
             .map(|s| s.id)
             .collect();
-        let text = if moved_door {
+        let text = if moved {
             "the VM's address was changed on the host".to_owned()
         } else if before.pool != vm.pool {
             format!("the VM was moved to pool {}", vm.pool)
@@ -312,13 +314,13 @@ impl Actor {
     }
 
     fn remove_vm(&mut self, vm_id: u32) {
-        let Some(vm) = self.books.vms.remove(&vm_id) else {
+        let Some(vm) = self.registry.vms.remove(&vm_id) else {
             return;
         };
         let identity = vm.identity();
         self.flush_usage(identity);
         self.feed(Event::RemoveVm {
-            vm: books::vm_id(identity),
+            vm: registry::vm_id(identity),
         });
         self.meter.forget(identity);
         self.images.remove(identity);
@@ -349,7 +351,7 @@ impl Actor {
         if self.draining.is_some() {
             return Err(Refused::draining());
         }
-        let Some(vm) = self.books.vm(request.identity).cloned() else {
+        let Some(vm) = self.registry.vm(request.identity).cloned() else {
             let text = format!(
                 "VM {} is not registered on this host",
                 request.identity.vm_id
@@ -371,7 +373,7 @@ impl Actor {
         }
         let id = self.next_session;
         self.next_session += 1;
-        let vm_id = books::vm_id(request.identity);
+        let vm_id = registry::vm_id(request.identity);
         let placed = match self.add_session(SessionId(id), vm_id) {
             Ok(gpus) => gpus,
             Err(Some(reason)) => return Err(self.explained(refused(reason), &vm)),
@@ -385,7 +387,7 @@ impl Actor {
         };
         let gpus: Vec<GpuRecord> = placed
             .iter()
-            .filter_map(|gpu| self.books.gpu(*gpu).cloned())
+            .filter_map(|gpu| self.registry.gpu(*gpu).cloned())
             .collect();
         if gpus.is_empty() || gpus.len() != placed.len() {
             self.feed(Event::SessionRemoved {
@@ -413,10 +415,10 @@ impl Actor {
             return refused;
         }
         let may_have = |gpu: &GpuRecord| {
-            self.books.is_assigned(&gpu.seen.uuid, &vm.pool) && vm.may_use(&gpu.seen.uuid)
+            self.registry.is_assigned(&gpu.seen.uuid, &vm.pool) && vm.may_use(&gpu.seen.uuid)
         };
-        if !self.books.gpus.values().any(may_have)
-            && let Some(gpu) = GpuRecord::none_served(self.books.gpus.values()).first()
+        if !self.registry.gpus.values().any(may_have)
+            && let Some(gpu) = GpuRecord::none_served(self.registry.gpus.values()).first()
         {
             let why = gpu.without_driver();
             refused.text = format!(
@@ -425,7 +427,7 @@ impl Actor {
             );
             return refused;
         }
-        for gpu in self.books.gpus.values() {
+        for gpu in self.registry.gpus.values() {
             let suspect = self.suspects.get(&GpuId(gpu.gpu_id));
             let Some(reason) = suspect.or(gpu.state_reason.as_ref()) else {
                 continue;
@@ -443,7 +445,7 @@ impl Actor {
     }
 
     fn admitted(&self, session: u64, vm: &VmRecord, gpus: &[GpuRecord]) -> Admitted {
-        let limits = self.books.limits(vm);
+        let limits = self.registry.limits(vm);
         let (depth_calls, depth_bytes) = self.depth_of(session);
         Admitted {
             session,
@@ -487,13 +489,13 @@ impl Actor {
             data: None,
             lease: None,
             held: Held::default(),
-            found: Found::default(),
+            unrequested: Unrequested::default(),
             images: Images::default(),
             pinned_by_us: 0,
             depth: self.depth_of(id),
             fault: None,
             about,
-            hearing: Hearing::default(),
+            message_rate: MessageRate::default(),
         };
         self.sessions.insert(id, session);
     }
@@ -509,7 +511,7 @@ impl Actor {
         let Some(session) = session.filter(|s| s.worker.is_none() && !s.is_ending()) else {
             // The session ended while its worker started. It was told nothing yet.
             let _ = ready.send(Err("the session was ended".to_owned()));
-            self.book.strike_out(worker.process.pid());
+            self.records.remove(worker.process.pid());
             worker.discard();
             return;
         };
@@ -593,13 +595,13 @@ impl Actor {
 
     /// No worker of an earlier vgpud runs on these GPUs any more.
     fn verified(&mut self, gpu_uuids: &[String], left: u32) {
-        self.leftovers = left;
+        self.orphans = left;
         for uuid in gpu_uuids {
-            self.books.unverified.remove(uuid);
-            let Some(gpu) = self.books.gpu_by_uuid(uuid) else {
+            self.registry.unverified.remove(uuid);
+            let Some(gpu) = self.registry.gpu_by_uuid(uuid) else {
                 continue;
             };
-            let (id, health) = (GpuId(gpu.gpu_id), self.books.health(gpu));
+            let (id, health) = (GpuId(gpu.gpu_id), self.registry.health(gpu));
             self.feed(Event::Verified { gpu: id, ok: true });
             if health != GpuHealth::Healthy {
                 self.feed(Event::GpuState { gpu: id, health });

@@ -38,7 +38,7 @@ impl Actor {
 
     /// Workers learn whether credit is limited, also those without a lease.
     fn tell_limited(&self, vm: VmIdentity) {
-        let Some(limits) = self.books.vm(vm).map(|vm| self.books.limits(vm)) else {
+        let Some(limits) = self.registry.vm(vm).map(|vm| self.registry.limits(vm)) else {
             return;
         };
         let (calls, bytes) = (limits.calls_per_s.is_some(), limits.bytes_per_s.is_some());

@@ -12,7 +12,7 @@ use super::session::{Phase, Session};
 use crate::events::{EndCause, Report};
 use crate::model::UsageDelta;
 use crate::system::shut_down;
-use crate::worker::cage::Cage;
+use crate::worker::cgroup::WorkerCgroup;
 use crate::worker::spawn::Worker;
 
 /// A worker whose guest ended in good order has this long to do the same.
@@ -55,7 +55,7 @@ impl Actor {
             }
         }
         if let Some(begun) = deadline {
-            let verify_ns = self.books.config.worker.kill_verify_ms * vgpu_sched::MILLIS;
+            let verify_ns = self.registry.config.worker.kill_verify_ms * vgpu_sched::MILLIS;
             self.reactor
                 .at(begun.saturating_add(verify_ns), Due::Stuck(id));
         }
@@ -132,9 +132,9 @@ impl Actor {
         };
         // What it said before: a fault, or why it ended.
         if let Some(session) = self.sessions.get_mut(&id) {
-            session.hearing = super::session::Hearing::default();
+            session.message_rate = super::session::MessageRate::default();
         }
-        self.hear(id, LAST_WORDS);
+        self.read_worker(id, LAST_WORDS);
         let Some(session) = self.sessions.get(&id) else {
             return;
         };
@@ -166,7 +166,7 @@ impl Actor {
         if !worker.left_something() {
             return self.gone(id);
         }
-        // Its end was heard, and would be told again and again.
+        // Otherwise epoll would report its end again and again.
         self.reactor.forget(&worker.process);
         worker.kill();
         self.reactor.at(now_ns() + CLEAR_NS, Due::Clear(id));
@@ -180,20 +180,20 @@ impl Actor {
         };
         self.examine_last(&mut session);
         self.leave_images(&mut session);
-        if self.books.vm(session.vm).is_some() {
+        if self.registry.vm(session.vm).is_some() {
             self.meter.ended(&session);
         }
         if let Some(worker) = &mut session.worker {
             self.reactor.forget(&worker.channel);
             self.reactor.forget(&worker.process);
-            let (book, pid) = (self.book.clone(), worker.process.pid());
-            match worker.cage.take() {
-                // In this order: what the book does not name is removed by nobody.
-                Some(cage) => drop(self.runtime.spawn_blocking(move || {
-                    cage.remove();
-                    book.strike_out(pid);
+            let (records, pid) = (self.records.clone(), worker.process.pid());
+            match worker.cgroup.take() {
+                // The cgroup first: without its record no later vgpud would remove it.
+                Some(cgroup) => drop(self.runtime.spawn_blocking(move || {
+                    cgroup.remove();
+                    records.remove(pid);
                 })),
-                None => book.strike_out(pid),
+                None => records.remove(pid),
             }
             if matches!(&session.phase, Phase::Ending(cause, _) if *cause != EndCause::Guest) {
                 for gpu in &session.gpus {
@@ -227,7 +227,10 @@ impl Actor {
 fn remains(worker: &Worker) -> Vec<u32> {
     match worker.process.ended() {
         None => vec![worker.process.pid()],
-        Some(_) => worker.cage.as_ref().map_or(Vec::new(), Cage::pids),
+        Some(_) => worker
+            .cgroup
+            .as_ref()
+            .map_or(Vec::new(), WorkerCgroup::pids),
     }
 }
 

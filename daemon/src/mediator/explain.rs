@@ -14,10 +14,10 @@ impl Actor {
 
     /// Why a VM waits, as of now.
     pub(super) fn explain(&mut self, vm_id: u32) -> Option<Explained> {
-        self.books.vms.get(&vm_id)?;
+        self.registry.vms.get(&vm_id)?;
         self.bring_up_to_date();
         let explanation = self.scheduler.explain(VmId(vm_id))?;
-        let mut pools = self.books.pools.iter();
+        let mut pools = self.registry.pools.iter();
         let pool = pools.find(|(_, pool)| pool.id == explanation.pool);
         Some(Explained {
             pool: pool.map(|(name, _)| name.clone()).unwrap_or_default(),

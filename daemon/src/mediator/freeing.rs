@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::runtime::Handle;
 
-use crate::worker::room::Room;
+use crate::worker::image_memory::ImageMemory;
 
 /// Who had the memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,7 +25,7 @@ type Key = (u32, bool);
 
 #[derive(Default)]
 struct Queue {
-    waiting: VecDeque<(Whose, Arc<Room>)>,
+    waiting: VecDeque<(Whose, Arc<ImageMemory>)>,
     /// What is being freed: whose, and for how many looks of [`Freeing::stalled`].
     now: Option<(Whose, u32)>,
 }
@@ -47,7 +47,7 @@ impl Freeing {
     }
 
     /// Takes an image's memory from all who have it, and lets go of it.
-    pub(super) fn take(&self, vm: u32, whose: Whose, memory: Arc<Room>) {
+    pub(super) fn take(&self, vm: u32, whose: Whose, memory: Arc<ImageMemory>) {
         let key = (vm, whose == Whose::Ended);
         match lock(&self.queues).entry(key) {
             Entry::Occupied(mut queue) => {
@@ -94,7 +94,7 @@ struct Thread {
 impl Thread {
     fn run(&mut self) {
         while let Some(memory) = self.next() {
-            if let Err(e) = memory.end() {
+            if let Err(e) = memory.free() {
                 tracing::error!(
                     vm = self.key.0,
                     "the memory of an image stays in the VM's account: {e}"
@@ -105,7 +105,7 @@ impl Thread {
     }
 
     /// The next; without one the thread ends.
-    fn next(&mut self) -> Option<Arc<Room>> {
+    fn next(&mut self) -> Option<Arc<ImageMemory>> {
         let mut queues = lock(&self.queues);
         let queue = queues.get_mut(&self.key)?;
         let Some((whose, memory)) = queue.waiting.pop_front() else {
@@ -149,9 +149,9 @@ mod tests {
         let (tell, told) = mpsc::channel();
         let image = |name: &'static str| {
             let tell = tell.clone();
-            Arc::new(Room::new(4_096, move || _ = tell.send(name)).unwrap())
+            Arc::new(ImageMemory::new(4_096, move || _ = tell.send(name)).unwrap())
         };
-        let slow = Room::new(4_096, move || _ = wait.lock().unwrap().recv());
+        let slow = ImageMemory::new(4_096, move || _ = wait.lock().unwrap().recv());
         freeing.take(1, Whose::Session(7), slow.unwrap().into());
         freeing.take(1, Whose::Session(8), image("the next worker's"));
         freeing.take(1, Whose::Ended, image("a dead worker's"));
@@ -177,14 +177,14 @@ mod tests {
     fn a_vm_whose_thread_failed_gets_another() {
         let runtime = tokio::runtime::Runtime::new().unwrap();
         let freeing = Freeing::new(runtime.handle().clone());
-        let fails = Room::new(4_096, || panic!("as the test wants")).unwrap();
+        let fails = ImageMemory::new(4_096, || panic!("as the test wants")).unwrap();
         freeing.take(1, Whose::Ended, fails.into());
         let (tell, told) = mpsc::channel();
         let deadline = Instant::now() + SOON;
         while told.try_recv().is_err() {
             assert!(Instant::now() < deadline, "it has no thread any more");
             let tell = tell.clone();
-            let image = Room::new(4_096, move || _ = tell.send(())).unwrap();
+            let image = ImageMemory::new(4_096, move || _ = tell.send(())).unwrap();
             freeing.take(1, Whose::Ended, image.into());
             std::thread::sleep(Duration::from_millis(5));
         }

@@ -196,7 +196,7 @@ impl MediatorHandle {
         Self { commands, wake }
     }
 
-    pub(crate) fn tell(&self, command: Command) -> Result<(), MediationError> {
+    pub(crate) fn send(&self, command: Command) -> Result<(), MediationError> {
         self.commands
             .send(command)
             .map_err(|_| MediationError::Draining)?;
@@ -210,7 +210,7 @@ impl MediatorHandle {
         make: impl FnOnce(oneshot::Sender<T>) -> Command,
     ) -> Result<T, MediationError> {
         let (answer, answered) = oneshot::channel();
-        self.tell(make(answer))?;
+        self.send(make(answer))?;
         answered.await.map_err(|_| MediationError::Draining)
     }
 
@@ -239,12 +239,12 @@ impl MediatorHandle {
     /// Hands over a session's data connection.
     pub fn data(&self, session: u64, fd: OwnedFd) {
         // On failure the mediator is gone, and so is the session.
-        let _ = self.tell(Command::Data { session, fd });
+        let _ = self.send(Command::Data { session, fd });
     }
 
     /// Tells that the guest's side is over.
     pub fn guest_gone(&self, session: u64, how: GuestEnd) {
-        let _ = self.tell(Command::GuestGone { session, how });
+        let _ = self.send(Command::GuestGone { session, how });
     }
 }
 
@@ -297,7 +297,7 @@ impl Admission {
         let session = self.admitted.session;
         let worker = Box::new(worker);
         // On failure the sender is dropped, which the receiver sees.
-        let _ = self.handle.tell(Command::Attach {
+        let _ = self.handle.send(Command::Attach {
             session,
             worker,
             start,
@@ -310,7 +310,7 @@ impl Admission {
     pub fn abandon(mut self, why: String) {
         self.open = false;
         let session = self.admitted.session;
-        let _ = self.handle.tell(Command::Abandon {
+        let _ = self.handle.send(Command::Abandon {
             session,
             why: Some(why),
         });
@@ -321,7 +321,7 @@ impl Drop for Admission {
     fn drop(&mut self) {
         if self.open {
             let session = self.admitted.session;
-            let _ = self.handle.tell(Command::Abandon { session, why: None });
+            let _ = self.handle.send(Command::Abandon { session, why: None });
         }
     }
 }

@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 /// Looks that are remembered. What is older explains as much as it did when it was forgotten.
 const MARKS: usize = 64;
 
-/// How long a session has held the lease, by our books: from before the grant is written to after the release
+/// How long a session has held the lease, by vgpud's account: from before the grant is written to after the release
 /// is read.
 #[derive(Debug, Default)]
 pub(super) struct Held {
@@ -65,7 +65,7 @@ impl Held {
 
 /// A session's use of one device, as far as it has been explained.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
-pub(super) struct Explained {
+pub(super) struct ExplainedUse {
     /// What the device said at the last look, and the session's lease time when that was heard.
     used_ns: u64,
     held_ns: u64,
@@ -73,7 +73,7 @@ pub(super) struct Explained {
     spare_ns: u64,
 }
 
-impl Explained {
+impl ExplainedUse {
     /// The device says that the session has used it for `used_ns` in all, at some moment since the last mark,
     /// and may not have counted use since `open_ns` (`None`: it has counted all). What of that can no
     /// lease explain?
@@ -102,7 +102,7 @@ mod tests {
     const SECOND: u64 = 1_000 * vgpu_sched::MILLIS;
 
     /// A look at this time, heard `LATE` later.
-    fn look(held: &mut Held, gpu: &mut Explained, at: u64, said: (u64, Option<u64>)) -> u64 {
+    fn look(held: &mut Held, gpu: &mut ExplainedUse, at: u64, said: (u64, Option<u64>)) -> u64 {
         const LATE: u64 = 100;
         held.mark(at);
         gpu.take(held, said, at + LATE)
@@ -110,7 +110,7 @@ mod tests {
 
     #[test]
     fn use_is_explained_by_leases_of_the_same_time() {
-        let (mut held, mut gpu) = (Held::default(), Explained::default());
+        let (mut held, mut gpu) = (Held::default(), ExplainedUse::default());
         held.begin(1_000);
         assert_eq!(look(&mut held, &mut gpu, 1_500, (550, None)), 0);
         held.end(2_000);
@@ -124,7 +124,7 @@ mod tests {
 
     #[test]
     fn use_that_is_counted_however_late_is_explained_by_the_lease_it_was_made_under() {
-        let (mut held, mut gpu) = (Held::default(), Explained::default());
+        let (mut held, mut gpu) = (Held::default(), ExplainedUse::default());
         held.begin(0);
         // Its threads are stopped while its kernel runs: nothing is counted for minutes, then all.
         for second in 1..=600 {
@@ -142,7 +142,7 @@ mod tests {
 
     #[test]
     fn vgpud_may_be_stopped_for_any_time() {
-        let (mut held, mut gpu) = (Held::default(), Explained::default());
+        let (mut held, mut gpu) = (Held::default(), ExplainedUse::default());
         held.begin(0);
         let said = (SECOND - 20, Some(SECOND - 15));
         assert_eq!(look(&mut held, &mut gpu, SECOND, said), 0);
@@ -154,7 +154,7 @@ mod tests {
 
     #[test]
     fn a_queue_that_never_empties_makes_no_permit_of_idle_leases() {
-        let (mut held, mut gpu) = (Held::default(), Explained::default());
+        let (mut held, mut gpu) = (Held::default(), ExplainedUse::default());
         held.begin(0);
         // Held for ten seconds with a tenth used; some work is always open, none for longer than this.
         const OPEN: u64 = 200 * vgpu_sched::MILLIS;
@@ -171,7 +171,7 @@ mod tests {
 
     #[test]
     fn work_that_goes_on_after_the_release_is_found_however_old_it_is() {
-        let (mut held, mut gpu) = (Held::default(), Explained::default());
+        let (mut held, mut gpu) = (Held::default(), ExplainedUse::default());
         held.begin(0);
         // One kernel for as long as it likes, submitted under the lease.
         for second in 1..=100 {

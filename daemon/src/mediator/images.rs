@@ -21,8 +21,8 @@ use super::messages::HOST_FULL;
 use super::session::{Phase, Session};
 use crate::events::EndCause;
 use crate::model::VmIdentity;
+use crate::worker::image_memory::ImageMemory;
 use crate::worker::images::{Checked, Image};
-use crate::worker::room::Room;
 
 /// Images of a VM whose memory is there, where vgpud has descriptors for so many: those that are loaded, wait for
 /// the disk or are being freed count too. Each is a descriptor of vgpud's.
@@ -52,7 +52,7 @@ pub(super) struct Images {
 #[derive(Debug)]
 struct Booked {
     len: u64,
-    memory: Arc<Room>,
+    memory: Arc<ImageMemory>,
     whole: bool,
     /// The keeper of the caches has not yet looked at it.
     waits: bool,
@@ -62,7 +62,7 @@ struct Booked {
 
 /// The memory of the images of all VMs, from when it is made until its descriptor is closed.
 #[derive(Debug)]
-pub(super) struct Rooms {
+pub(super) struct ImageAccounts {
     /// Descriptors that vgpud may have.
     descriptors: u64,
     all: u64,
@@ -77,7 +77,7 @@ pub(super) struct Rooms {
 struct Left {
     vm: u32,
     bytes: u64,
-    memory: Arc<Room>,
+    memory: Arc<ImageMemory>,
 }
 
 #[derive(Debug, Default)]
@@ -87,10 +87,10 @@ struct OfVm {
     left: u64,
 }
 
-impl Rooms {
-    pub(super) fn new() -> Rooms {
+impl ImageAccounts {
+    pub(super) fn new() -> ImageAccounts {
         let descriptors = getrlimit(Resource::RLIMIT_NOFILE).map_or(0, |(now, _)| now);
-        Rooms {
+        ImageAccounts {
             descriptors,
             all: 0,
             vms: BTreeMap::new(),
@@ -183,10 +183,12 @@ impl Actor {
     ///
     /// # Errors
     /// A sentence for the guest.
-    fn image_memory(&mut self, id: u64, len: u64) -> Result<Arc<Room>, String> {
+    fn image_memory(&mut self, id: u64, len: u64) -> Result<Arc<ImageMemory>, String> {
         let may_begin = |session: &&Session| {
             session.images.unfinished() < MAX_UPLOADS
-                && self.rooms.has_place(session.vm.vm_id, self.books.vms.len())
+                && self
+                    .image_accounts
+                    .has_place(session.vm.vm_id, self.registry.vms.len())
         };
         let Some(session) = self.sessions.get(&id).filter(may_begin) else {
             return Err(
@@ -206,9 +208,9 @@ impl Actor {
             ),
         })?;
         let handle = self.handle.clone();
-        let room = Room::new(len, move || {
+        let room = ImageMemory::new(len, move || {
             let session = id;
-            let _ = handle.tell(Command::ImageGone { vm, session, bytes });
+            let _ = handle.send(Command::ImageGone { vm, session, bytes });
         });
         let room = room.map_err(|e| {
             self.unbook_pinned(id, bytes);
@@ -218,7 +220,7 @@ impl Actor {
             );
             format!("the host has no memory for a module of {len} bytes: {e}")
         })?;
-        self.rooms.made(vm);
+        self.image_accounts.made(vm);
         if let Some(session) = self.sessions.get_mut(&id) {
             session.images.bytes += bytes;
         }
@@ -227,7 +229,7 @@ impl Actor {
 
     /// The worker has all of an image.
     pub(super) fn image_whole(&mut self, id: u64, image: u64, hash: ImageHash) {
-        let bound = self.books.config.worker.image_cache_bytes;
+        let bound = self.registry.config.worker.image_cache_bytes;
         let Some(session) = self.sessions.get_mut(&id) else {
             return;
         };
@@ -246,7 +248,7 @@ impl Actor {
             memory,
             bound,
             done: Box::new(move |checked| {
-                let _ = handle.tell(match checked {
+                let _ = handle.send(match checked {
                     Checked::Honest => Command::ImageKept { session: id, image },
                     Checked::Forged => Command::ImageForged {
                         session: id,
@@ -274,7 +276,7 @@ impl Actor {
     /// An image is in the cache, or will not be.
     pub(super) fn image_kept(&mut self, id: u64, image: u64) {
         let Some(session) = self.sessions.get_mut(&id) else {
-            if let Some(left) = self.rooms.with_keeper.remove(&(id, image)) {
+            if let Some(left) = self.image_accounts.with_keeper.remove(&(id, image)) {
                 self.freeing.take(left.vm, Whose::Ended, left.memory);
             }
             return;
@@ -329,7 +331,7 @@ impl Actor {
             }
             None => self.leave_pinned(vm, |left| left.saturating_sub(bytes)),
         }
-        self.rooms.gone(vm);
+        self.image_accounts.gone(vm);
     }
 
     /// A session is over. The memory of its images stays in its VM's account until it is gone: it is freed now, or
@@ -348,22 +350,24 @@ impl Actor {
             }
             let bytes = cost(len);
             let left = Left { vm, bytes, memory };
-            self.rooms.with_keeper.insert((session.id, image), left);
+            self.image_accounts
+                .with_keeper
+                .insert((session.id, image), left);
         }
         if bytes > 0 {
             self.leave_pinned(vm, |left| left + bytes);
         }
-        let record = self.books.vm(session.vm);
-        let limit = record.and_then(|vm| self.books.limits(vm).pinned_bytes);
-        let places = self.rooms.places(self.books.vms.len());
-        let (images, bytes) = self.rooms.waiting(vm);
+        let record = self.registry.vm(session.vm);
+        let limit = record.and_then(|vm| self.registry.limits(vm).pinned_bytes);
+        let places = self.image_accounts.places(self.registry.vms.len());
+        let (images, bytes) = self.image_accounts.waiting(vm);
         if images > places / 2 || limit.is_some_and(|limit| bytes > limit / 2) {
             self.images.forget(session.vm, session.id);
         }
     }
 
     fn leave_pinned(&mut self, vm: u32, change: impl FnOnce(u64) -> u64) {
-        if let Some(of_vm) = self.rooms.vms.get_mut(&vm) {
+        if let Some(of_vm) = self.image_accounts.vms.get_mut(&vm) {
             of_vm.left = change(of_vm.left);
             let bytes = of_vm.left;
             let vm = VmId(vm);
@@ -410,7 +414,7 @@ mod tests {
     use crate::mediation::Change;
     use crate::model::{PoolRecord, VmRecord};
     use crate::worker::images::ImageKeeper;
-    use crate::worker::leftover::WorkerBook;
+    use crate::worker::records::WorkerRecords;
     use std::collections::BTreeSet;
     use std::sync::mpsc;
     use std::time::{Duration, Instant};
@@ -443,11 +447,11 @@ mod tests {
             let settings = MediatorSettings {
                 config: Arc::new(Config::default()),
                 events: EventSink::new(journal.clone()),
-                book: WorkerBook::open(dir.path()).unwrap(),
+                records: WorkerRecords::open(dir.path()).unwrap(),
                 canary: Arc::new(|_, _| unreachable!("no GPU")),
                 runtime: runtime.handle().clone(),
                 unverified: BTreeSet::new(),
-                leftovers: 0,
+                orphans: 0,
                 images: ImageKeeper::idle(dir.path().join("images")),
                 first_session: 1,
                 first_epoch: 1,
@@ -470,7 +474,7 @@ mod tests {
                 Change::VmUpserted { vm, debt_ns: None },
             ];
             let (done, _) = tokio::sync::oneshot::channel();
-            actor.obey(Command::Apply(changes, done));
+            actor.handle_command(Command::Apply(changes, done));
             Rig {
                 actor,
                 journal,
@@ -508,13 +512,13 @@ mod tests {
     fn a_false_hash_is_a_strike_also_when_the_session_is_over() {
         let mut rig = Rig::new();
         let (tell, told) = mpsc::channel();
-        let room = Room::new(4_096, move || _ = tell.send(())).unwrap();
+        let room = ImageMemory::new(4_096, move || _ = tell.send(())).unwrap();
         let left = Left {
             vm: VM.vm_id,
             bytes: 4_096,
             memory: room.into(),
         };
-        rig.actor.rooms.with_keeper.insert((3, 9), left);
+        rig.actor.image_accounts.with_keeper.insert((3, 9), left);
         rig.actor.image_forged(3, 9, VM);
         assert_eq!(rig.vms_of(EventKind::Strike), [Some(VM.vm_id)]);
         assert_eq!(told.recv_timeout(SOON), Ok(()), "its memory is freed");
@@ -532,7 +536,7 @@ mod tests {
         rig.enter(3);
         let (go_on, wait) = mpsc::channel::<()>();
         let wait = std::sync::Mutex::new(wait);
-        let slow = Room::new(4_096, move || _ = wait.lock().unwrap().recv());
+        let slow = ImageMemory::new(4_096, move || _ = wait.lock().unwrap().recv());
         let slow = slow.unwrap().into();
         rig.actor.freeing.take(1, Whose::Session(3), slow);
         let deadline = Instant::now() + Duration::from_secs(30);
@@ -558,7 +562,7 @@ mod tests {
         // Four of them fit into half of 4 GiB no more.
         for id in 3..7 {
             rig.enter(id);
-            let room = Arc::new(Room::new(LARGE, || ()).unwrap());
+            let room = Arc::new(ImageMemory::new(LARGE, || ()).unwrap());
             let tell = tell.clone();
             let image = Image {
                 vm: VM,
@@ -588,11 +592,11 @@ mod tests {
     #[test]
     fn all_vms_together_have_half_of_the_descriptors_and_each_its_share() {
         const VMS: usize = 100;
-        let mut rooms = Rooms {
+        let mut rooms = ImageAccounts {
             descriptors: 65_536,
-            ..Rooms::new()
+            ..ImageAccounts::new()
         };
-        let most = |rooms: &mut Rooms, vm, registered| {
+        let most = |rooms: &mut ImageAccounts, vm, registered| {
             std::iter::from_fn(|| rooms.has_place(vm, registered).then(|| rooms.made(vm))).count()
         };
         for vm in 0..100 {
@@ -605,9 +609,9 @@ mod tests {
         let few = rooms.descriptors / 2 - rooms.all;
         assert_eq!(few, 0);
         assert_eq!(most(&mut rooms, 201, 1), 64);
-        let mut alone = Rooms {
+        let mut alone = ImageAccounts {
             descriptors: 65_536,
-            ..Rooms::new()
+            ..ImageAccounts::new()
         };
         assert_eq!(most(&mut alone, 1, 1), 1_024);
         for _ in 0..1_024 {

@@ -13,20 +13,20 @@ use vgpu_proto::text::{cut, printable};
 use vgpu_sched::{Cap, Explanation, GpuId, Reason, SessionId, VmStats, WaitReason};
 
 use super::actor::Actor;
-use super::books;
+use super::registry;
 use crate::model::{EffectiveLimits, GpuRecord, VmIdentity, VmRecord, now_unix_ms};
 
 impl Actor {
     /// The answer to a look, as of the last event; `None` where the VM is not registered. Changes nothing.
     pub(super) fn looked(&self, identity: VmIdentity) -> Option<Looked> {
-        let vm = self.books.vm(identity)?;
-        let name = books::vm_id(identity);
+        let vm = self.registry.vm(identity)?;
+        let name = registry::vm_id(identity);
         let explanation = self.scheduler.explain(name)?;
         let stats = self.scheduler.vm_stats(name)?;
-        let limits = self.books.limits(vm);
+        let limits = self.registry.limits(vm);
         let mut gpus: Vec<GpuId> = self.scheduler.gpus_for(name);
         gpus.truncate(MAX_DEVICES);
-        let seen = self.books.gpus.values().map(|gpu| &gpu.seen);
+        let seen = self.registry.gpus.values().map(|gpu| &gpu.seen);
         Some(fitting(Looked {
             daemon_version: crate::VERSION.to_owned(),
             vm_id: vm.vm_id,
@@ -43,7 +43,7 @@ impl Actor {
             usage: usage(&stats),
             gpus: gpus
                 .iter()
-                .filter_map(|&gpu| Some((gpu, self.books.gpu(gpu)?)))
+                .filter_map(|&gpu| Some((gpu, self.registry.gpu(gpu)?)))
                 .map(|(id, gpu)| self.looked_gpu(identity, id, gpu, &limits))
                 .collect(),
             processes: self.looked_processes(identity, &gpus),
@@ -84,7 +84,7 @@ impl Actor {
         let quota = limits.memory_bytes.unwrap_or(u64::MAX);
         let health = &seen.health;
         let memory_bytes = seen.memory_bytes.min(quota);
-        let name = books::vm_id(vm);
+        let name = registry::vm_id(vm);
         LookedGpu {
             uuid: seen.uuid.clone(),
             name: cut(&seen.model, MAX_NAME).to_owned(),
@@ -95,7 +95,7 @@ impl Actor {
             compute_capability: capability(seen.compute_capability.as_deref()),
             busy_permille: self.meter.own_permille(vm),
             ready: gpu.is_usable(),
-            telemetry: self.books.config.guests.telemetry.then_some(Telemetry {
+            telemetry: self.registry.config.guests.telemetry.then_some(Telemetry {
                 temperature_celsius: health.temperature_celsius,
                 power_milliwatts: health.power_milliwatts,
                 graphics_clock_mhz: health.graphics_clock_mhz,

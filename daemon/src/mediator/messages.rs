@@ -11,9 +11,9 @@ use vgpu_sched::{Depth, Epoch, Event, GpuId, HeadCost, Memory, MemoryRefusal, Se
 
 use super::actor::Actor;
 use super::answers::Reservation;
-use super::books;
 use super::handle::Ready;
 use super::reactor::now_ns;
+use super::registry;
 use super::session::{Lease, Phase, Session};
 use crate::events::{EndCause, Report};
 use crate::worker::channel::Received;
@@ -99,7 +99,7 @@ impl Actor {
                 self.settle(id);
                 self.feed_of(at_ns, event);
                 // It may have retaken a parked lease.
-                self.look_soon();
+                self.schedule_progress();
             }
             (Phase::Live, FromWorker::Idle { epoch, at_ns }) => {
                 let event = idle(session, name, epoch);
@@ -159,7 +159,7 @@ impl Actor {
             }
             (Phase::Live, FromWorker::MemAsk { device }) => {
                 let gpu = session.gpus.get(device as usize);
-                let vm = books::vm_id(session.vm);
+                let vm = registry::vm_id(session.vm);
                 let bytes = gpu.map_or(0, |gpu| self.scheduler.memory_left(vm, gpu.id));
                 self.send(id, &ToWorker::MemLeft { bytes });
             }
@@ -252,14 +252,14 @@ impl Actor {
         self.share_depth(vm);
     }
 
-    /// Books what the worker's contexts take on each of its GPUs beyond what was booked at admission. The
+    /// Registry what the worker's contexts take on each of its GPUs beyond what was booked at admission. The
     /// worker's word counts for its own session only: what others are admitted by is the host's figure.
     /// False: there is not so much, and the session is over.
     fn context_fits(&mut self, id: u64, each: u64) -> bool {
         let placed = self.sessions.get(&id).into_iter().flat_map(|s| &s.gpus);
         let wanted: Vec<(GpuId, u64)> = placed
             .filter_map(|gpu| {
-                let config = self.books.gpu_config(self.books.gpu(gpu.id)?);
+                let config = self.registry.gpu_config(self.registry.gpu(gpu.id)?);
                 Some((gpu.id, each.saturating_sub(config.context_bytes)))
             })
             .filter(|(_, beyond)| *beyond > 0)
@@ -283,7 +283,7 @@ impl Actor {
         true
     }
 
-    /// Books the host memory that a session's worker pins. False: its VM may not have so much, and the
+    /// Registry the host memory that a session's worker pins. False: its VM may not have so much, and the
     /// session is over.
     fn pins(&mut self, id: u64, bytes: u64) -> bool {
         let bytes = bytes.min(PINNED_MOST);
@@ -302,15 +302,15 @@ impl Actor {
     /// Why the limit of a session's VM does not let it pin so many bytes more.
     fn refused_pinned(&self, id: u64, bytes: u64) -> Option<String> {
         let identity = self.sessions.get(&id)?.vm;
-        let limits = self.books.limits(self.books.vm(identity)?);
+        let limits = self.registry.limits(self.registry.vm(identity)?);
         let pinned = self
             .scheduler
-            .vm_stats(books::vm_id(identity))?
+            .vm_stats(registry::vm_id(identity))?
             .pinned_bytes;
         limits.refuse_pinned(pinned, bytes)
     }
 
-    /// Books host memory as pinned by a session's VM.
+    /// Registry host memory as pinned by a session's VM.
     ///
     /// # Errors
     /// The VM, or all VMs together, may not have so much.

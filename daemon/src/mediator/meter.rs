@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use vgpu_sched::{Event, GpuId, SessionId, Usage, VmId, VmStats};
 
 use super::actor::Actor;
-use super::books;
 use super::reactor::now_ns;
+use super::registry;
 use super::session::Session;
 use crate::events::Report;
 use crate::model::{UsageDelta, VmIdentity};
@@ -150,7 +150,7 @@ impl Actor {
                 .and_then(|gpu| charged.get(&gpu))
                 .copied()
                 .unwrap_or(0);
-            let Some(identity) = self.books.identity(vm) else {
+            let Some(identity) = self.registry.identity(vm) else {
                 continue;
             };
             let meter = self.meter.vms.entry(identity).or_default();
@@ -201,8 +201,12 @@ impl Actor {
 
     /// Tells the store what a VM used since it was last told.
     pub(super) fn flush_usage(&mut self, vm: VmIdentity) {
-        let known = self.books.vm(vm).is_some();
-        if let Some(stats) = self.scheduler.vm_stats(books::vm_id(vm)).filter(|_| known) {
+        let known = self.registry.vm(vm).is_some();
+        if let Some(stats) = self
+            .scheduler
+            .vm_stats(registry::vm_id(vm))
+            .filter(|_| known)
+        {
             let more = self.unsettled_by_vm().get(&vm).copied().unwrap_or_default();
             self.tell_usage(vm, &stats, more);
         }
@@ -210,10 +214,10 @@ impl Actor {
 
     /// Counts a VM's usage anew. What was not told yet is dropped.
     pub(super) fn reset_usage(&mut self, vm: VmIdentity) {
-        if self.books.vm(vm).is_none() {
+        if self.registry.vm(vm).is_none() {
             return;
         }
-        let id = books::vm_id(vm);
+        let id = registry::vm_id(vm);
         self.feed(Event::ResetStats { vm: Some(id) });
         let Some(stats) = self.scheduler.vm_stats(id) else {
             return;

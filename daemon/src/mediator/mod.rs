@@ -14,8 +14,8 @@
 //! | `messages` | what workers say, checked against the books |
 //! | `ending` | the end of a session: the guest is told, the worker killed and verified gone |
 //! | `depth` | how much each program may have queued |
-//! | `found` | device memory that nobody asked for, put on the books |
-//! | `books` | GPUs, pools and VMs, as the scheduler wants them |
+//! | `unrequested` | device memory that no worker requested, counted as its VM's |
+//! | `registry` | the configured GPUs, pools and VMs, in the scheduler's terms |
 //! | `session` | the session table |
 //! | `strikes` | misbehaviour counted, up to the quarantine |
 //! | `meter` | usage and shares, once a second |
@@ -28,13 +28,11 @@ mod actions;
 mod actor;
 mod answers;
 mod audit;
-mod books;
 mod claims;
 mod commands;
 mod depth;
 mod ending;
 mod explain;
-mod found;
 mod freeing;
 pub mod handle;
 mod held;
@@ -43,9 +41,11 @@ mod look;
 mod messages;
 mod meter;
 mod reactor;
+mod registry;
 mod session;
 mod snapshot;
 mod strikes;
+mod unrequested;
 
 pub use actor::{Canary, Mediator, MediatorSettings};
 pub(crate) use handle::Command;

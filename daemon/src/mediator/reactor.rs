@@ -57,15 +57,15 @@ impl Source {
 /// Something to do later, besides the scheduler's own timer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Due {
-    /// The worker had its time to end by itself.
+    /// Kill the worker, which had its time to end by itself.
     Kill(u64),
     /// The killed worker should be gone by now.
     Stuck(u64),
-    /// Is what a dead worker left behind gone?
+    /// Check whether the processes that a dead worker left behind are gone.
     Clear(u64),
-    /// The worker that spoke too much may be heard again.
-    Listen(u64),
-    /// While somebody holds a lease: how far has it come?
+    /// Read the messages of this worker again, which sent too many.
+    ResumeReading(u64),
+    /// Tell the scheduler how far the lease holders have come.
     Look,
     /// Once a second.
     Tick,

@@ -8,10 +8,10 @@ use vgpu_proto::lease::Hints;
 use vgpu_sched::{Credits, GpuId};
 
 use super::claims::Claim;
-use super::found::Found;
 use super::handle::{Note, Ready};
-use super::held::{Explained, Held};
+use super::held::{ExplainedUse, Held};
 use super::images::Images;
+use super::unrequested::Unrequested;
 use crate::events::EndCause;
 use crate::model::{GpuRecord, VmIdentity};
 use crate::worker::spawn::Worker;
@@ -37,7 +37,7 @@ pub(super) struct Session {
     pub(super) data: Option<OwnedFd>,
     pub(super) lease: Option<Lease>,
     pub(super) held: Held,
-    pub(super) found: Found,
+    pub(super) unrequested: Unrequested,
     pub(super) images: Images,
     /// Bytes of host memory that vgpud booked for it: images, and what its worker began with. The worker's
     /// own releases do not reach them.
@@ -47,7 +47,7 @@ pub(super) struct Session {
     /// The device fault that the worker reported, if any.
     pub(super) fault: Option<(CuResult, String)>,
     pub(super) about: About,
-    pub(super) hearing: Hearing,
+    pub(super) message_rate: MessageRate,
 }
 
 /// A GPU that a session runs on.
@@ -55,7 +55,7 @@ pub(super) struct Session {
 pub(super) struct Placed {
     pub(super) id: GpuId,
     pub(super) uuid: String,
-    pub(super) explained: Explained,
+    pub(super) explained: ExplainedUse,
 }
 
 impl Placed {
@@ -63,7 +63,7 @@ impl Placed {
         Placed {
             id: GpuId(gpu.gpu_id),
             uuid: gpu.seen.uuid.clone(),
-            explained: Explained::default(),
+            explained: ExplainedUse::default(),
         }
     }
 }
@@ -88,7 +88,7 @@ pub(super) enum Phase {
     Ending(EndCause, String),
 }
 
-/// The lease a session holds, by our books.
+/// The lease a session holds, by vgpud's account.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Lease {
     pub(super) epoch: u64,
@@ -101,28 +101,28 @@ pub(super) struct Lease {
     pub(super) ending: bool,
 }
 
-/// How much a worker has said lately.
+/// Counts the messages of a worker, to bound their rate.
 #[derive(Debug, Default)]
-pub(super) struct Hearing {
+pub(super) struct MessageRate {
     window_ns: u64,
-    heard: u32,
+    count: u32,
     pub(super) paused: bool,
 }
 
-impl Hearing {
-    /// Messages that a worker may send within one window. An honest one sends a few per lease.
+impl MessageRate {
+    /// Messages that a worker may send within one window. An honest worker sends a few per lease.
     const PER_WINDOW: u32 = 4_000;
     /// Length of a window.
     const WINDOW_NS: u64 = 100_000_000;
 
-    /// Counts one message; gives the time until which the worker is not heard if it was one too many.
-    pub(super) fn hears(&mut self, now_ns: u64) -> Option<u64> {
+    /// Counts one message. If it was one too many: the time until which no more of this worker are read.
+    pub(super) fn count(&mut self, now_ns: u64) -> Option<u64> {
         if now_ns >= self.window_ns + Self::WINDOW_NS {
             self.window_ns = now_ns;
-            self.heard = 0;
+            self.count = 0;
         }
-        self.heard += 1;
-        (self.heard > Self::PER_WINDOW).then_some(self.window_ns + Self::WINDOW_NS)
+        self.count += 1;
+        (self.count > Self::PER_WINDOW).then_some(self.window_ns + Self::WINDOW_NS)
     }
 }
 
@@ -162,13 +162,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_worker_that_floods_is_not_heard_until_the_window_ends() {
-        let mut hearing = Hearing::default();
-        let start = 5 * Hearing::WINDOW_NS;
-        for _ in 0..Hearing::PER_WINDOW {
-            assert_eq!(hearing.hears(start), None);
+    fn a_worker_that_floods_is_not_read_until_the_window_ends() {
+        let mut message_rate = MessageRate::default();
+        let start = 5 * MessageRate::WINDOW_NS;
+        for _ in 0..MessageRate::PER_WINDOW {
+            assert_eq!(message_rate.count(start), None);
         }
-        assert_eq!(hearing.hears(start + 1), Some(start + Hearing::WINDOW_NS));
-        assert_eq!(hearing.hears(start + Hearing::WINDOW_NS), None);
+        assert_eq!(
+            message_rate.count(start + 1),
+            Some(start + MessageRate::WINDOW_NS)
+        );
+        assert_eq!(message_rate.count(start + MessageRate::WINDOW_NS), None);
     }
 }

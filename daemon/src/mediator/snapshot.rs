@@ -4,7 +4,7 @@ use vgpu_proto::api::{self, HostState, SessionState, WaitReason};
 use vgpu_sched::{SessionId, SessionStats};
 
 use super::actor::Actor;
-use super::books;
+use super::registry;
 use super::session::{Phase, Session};
 use crate::model::{GpuRuntime, Histogram, RuntimeSnapshot, VmRuntime};
 
@@ -30,16 +30,16 @@ impl Actor {
             decisions: self.decisions,
             decision_time: self.decision_time.clone(),
             handoff_time,
-            leftover_workers: self.leftovers,
+            orphaned_workers: self.orphans,
             // The gateway's to say.
-            shut_doors: Vec::new(),
+            listener_problems: Vec::new(),
             warnings: self.warnings(),
         }
     }
 
     fn gpus(&self, handoff_time: &mut Histogram) -> Vec<GpuRuntime> {
         let mut gpus = Vec::new();
-        for record in self.books.gpus.values() {
+        for record in self.registry.gpus.values() {
             let id = vgpu_sched::GpuId(record.gpu_id);
             let Some(stats) = self.scheduler.gpu_stats(id) else {
                 continue;
@@ -68,12 +68,12 @@ impl Actor {
 
     fn vms(&self) -> Vec<VmRuntime> {
         let mut vms = Vec::new();
-        for vm in self.books.vms.values() {
+        for vm in self.registry.vms.values() {
             let identity = vm.identity();
-            let Some(stats) = self.scheduler.vm_stats(books::vm_id(identity)) else {
+            let Some(stats) = self.scheduler.vm_stats(registry::vm_id(identity)) else {
                 continue;
             };
-            let gpu = stats.gpu.and_then(|gpu| self.books.gpu(gpu));
+            let gpu = stats.gpu.and_then(|gpu| self.registry.gpu(gpu));
             vms.push(VmRuntime {
                 vm_id: vm.vm_id,
                 gpu_uuid: gpu.map(|gpu| gpu.seen.uuid.clone()),
@@ -94,7 +94,7 @@ impl Actor {
     }
 
     fn uuids(&self, gpus: &[vgpu_sched::GpuId]) -> Vec<String> {
-        let known = gpus.iter().filter_map(|gpu| self.books.gpu(*gpu));
+        let known = gpus.iter().filter_map(|gpu| self.registry.gpu(*gpu));
         known.map(|gpu| gpu.seen.uuid.clone()).collect()
     }
 
@@ -130,10 +130,10 @@ impl Actor {
 
     fn warnings(&self) -> Vec<String> {
         let mut warnings = Vec::new();
-        if self.leftovers > 0 {
+        if self.orphans > 0 {
             warnings.push(format!(
                 "{} workers of an earlier vgpud do not end; their GPUs are not used",
-                self.leftovers
+                self.orphans
             ));
         }
         if let Some(reason) = &self.draining {

@@ -7,22 +7,22 @@ use vgpu_proto::api;
 use vgpu_sched::{Event, VmId};
 
 use super::actor::Actor;
-use super::books;
+use super::registry;
 use crate::events::Report;
 use crate::model::{VmIdentity, now_unix_ms};
 
 impl Actor {
     /// The VM broke the rules: one strike, for this reason.
     pub(super) fn strike(&mut self, identity: VmIdentity, reason: &str) {
-        if self.books.vm(identity).is_none() {
+        if self.registry.vm(identity).is_none() {
             return;
         }
-        self.feed_strike(books::vm_id(identity), reason.to_owned());
+        self.feed_strike(registry::vm_id(identity), reason.to_owned());
     }
 
     /// The scheduler has counted a strike.
     pub(super) fn struck(&mut self, vm: VmId, strikes: u32, reason: &str) {
-        let Some(record) = self.books.vms.get_mut(&vm.0) else {
+        let Some(record) = self.registry.vms.get_mut(&vm.0) else {
             return;
         };
         (record.strikes, record.last_strike_unix_ms) = (strikes, now_unix_ms());
@@ -50,7 +50,7 @@ impl Actor {
         let lasts = for_ns.map(Duration::from_nanos);
         let until_unix_ms =
             lasts.map(|t| now.saturating_add(u64::try_from(t.as_millis()).unwrap_or(u64::MAX)));
-        let Some(record) = self.books.vms.get_mut(&vm.0) else {
+        let Some(record) = self.registry.vms.get_mut(&vm.0) else {
             return;
         };
         record.quarantine = Some(api::Quarantine {
@@ -72,7 +72,7 @@ impl Actor {
 
     /// A quarantine by strikes has ended by itself.
     pub(super) fn quarantine_over(&mut self, vm: VmId) {
-        let Some(record) = self.books.vms.get_mut(&vm.0) else {
+        let Some(record) = self.registry.vms.get_mut(&vm.0) else {
             return;
         };
         (record.quarantine, record.strikes) = (None, 0);
@@ -90,7 +90,7 @@ impl Actor {
         generation: u64,
         quarantine: Option<api::Quarantine>,
     ) {
-        let known = self.books.vms.get_mut(&vm_id);
+        let known = self.registry.vms.get_mut(&vm_id);
         let Some(record) = known.filter(|vm| vm.generation == generation) else {
             return;
         };
@@ -99,7 +99,7 @@ impl Actor {
             record.strikes = 0;
         }
         record.quarantine = quarantine;
-        let vm = books::vm_id(record.identity());
+        let vm = registry::vm_id(record.identity());
         self.feed(Event::SetQuarantine { vm, on });
     }
 }

@@ -340,7 +340,7 @@ impl Facts {
         })?;
         counter(
             "vgpu_vm_rejected",
-            "Connections refused at the door.",
+            "Connections refused before a session began.",
             |vm| vm.usage.refusals as f64,
         )?;
         counter(
@@ -397,7 +397,7 @@ impl Facts {
         out.gauges(
             "vgpu_leftover_workers",
             "Workers of an earlier daemon not yet verified gone.",
-            [(vec![], f64::from(snapshot.leftover_workers))],
+            [(vec![], f64::from(snapshot.orphaned_workers))],
         )
     }
 }

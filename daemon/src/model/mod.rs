@@ -8,12 +8,12 @@
 //!
 //! What administrators see (`vgpu_proto::api`) is made out of the three in [`crate::api`].
 
-mod shut_door;
+mod listener_problem;
 
 use std::collections::BTreeSet;
 
+pub use listener_problem::ListenerProblem;
 use serde::{Deserialize, Serialize};
-pub use shut_door::ShutDoor;
 use vgpu_proto::api::{
     GpuAccount, GpuState, HostState, LatencySummary, PoolSettings, Priority, Quarantine, Session,
     VmLimits, VmState, VmUsage, WaitReason,
@@ -400,9 +400,9 @@ pub struct RuntimeSnapshot {
     /// Lease moves: from the revoke (or release) to the next holder's grant.
     pub handoff_time: Histogram,
     /// Workers of an earlier daemon that are not yet verified gone.
-    pub leftover_workers: u32,
+    pub orphaned_workers: u32,
     /// Sockets of VMs on which vgpud should listen and does not.
-    pub shut_doors: Vec<ShutDoor>,
+    pub listener_problems: Vec<ListenerProblem>,
     /// What needs an administrator, as sentences.
     pub warnings: Vec<String>,
 }

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use tokio::sync::oneshot;
 use vgpu_proto::api::{ErrorCode, ErrorDetail, Session};
 
-use super::command::{Actor, Outcome, refuse};
+use super::command::{AuditActor, Outcome, refuse};
 use super::writer::Job;
 use super::{Catalog, Store, StoreError, rows, schema, stopped};
 use crate::model::UsageRecord;
@@ -139,7 +139,7 @@ impl Store {
     /// When it is no sound backup, or the store cannot be written; nothing was changed then.
     pub(crate) async fn restore(
         &self,
-        actor: Actor,
+        actor: AuditActor,
         incoming: Temporary,
         sessions: Vec<Session>,
     ) -> Result<Outcome, ErrorDetail> {

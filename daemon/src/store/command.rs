@@ -111,14 +111,14 @@ impl Command {
 
 /// Who asks.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Actor {
+pub struct AuditActor {
     /// `uid:<n>`, `token:<name>`, or `vgpud`.
     pub name: String,
     /// The caller's process, where it is known.
     pub pid: Option<u32>,
 }
 
-impl Actor {
+impl AuditActor {
     /// The daemon itself.
     #[must_use]
     pub fn daemon() -> Self {

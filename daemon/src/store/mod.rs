@@ -31,7 +31,7 @@ use vgpu_proto::api::{AuditEntry, ErrorCode, ErrorDetail, Event, PoolSettings};
 
 pub(crate) use backup::Temporary;
 pub use catalog::{Catalog, Context};
-pub use command::{Actor, Command, Outcome, ScanDiff};
+pub use command::{AuditActor, Command, Outcome, ScanDiff};
 pub(crate) use number_file::NumberFile;
 pub(crate) use schema::PUT_BACK;
 pub use schema::StoreError;
@@ -228,7 +228,7 @@ impl Store {
     /// A refusal; nothing was changed then.
     pub async fn execute(
         &self,
-        actor: Actor,
+        actor: AuditActor,
         key: Option<String>,
         command: Command,
     ) -> Result<Outcome, ErrorDetail> {
@@ -242,7 +242,7 @@ impl Store {
     /// As [`Store::execute`].
     pub(crate) async fn execute_asked(
         &self,
-        actor: Actor,
+        actor: AuditActor,
         key: Option<String>,
         asked: Option<Command>,
         command: Command,
@@ -264,7 +264,7 @@ impl Store {
     /// The key was used with another command; or the database cannot be read.
     pub(crate) async fn repeated(
         &self,
-        actor: Actor,
+        actor: AuditActor,
         key: String,
         asked: Command,
     ) -> Result<Option<Outcome>, ErrorDetail> {
@@ -284,7 +284,7 @@ impl Store {
     /// As [`Store::execute`].
     pub fn execute_blocking(
         &self,
-        actor: Actor,
+        actor: AuditActor,
         key: Option<String>,
         command: Command,
     ) -> Result<Outcome, ErrorDetail> {

@@ -9,7 +9,7 @@ use serde::de::DeserializeOwned;
 use vgpu_proto::api::{AuditEntry, Event, PoolPatch, PoolSettings, VmUsage};
 
 use super::catalog::Catalog;
-use super::command::{Actor, Command, Outcome};
+use super::command::{AuditActor, Command, Outcome};
 use super::number_file;
 use crate::model::{AssignmentRecord, GpuRecord, PoolRecord, UsageRecord, VmRecord};
 
@@ -392,7 +392,7 @@ fn read_event(row: &Row<'_>) -> Sql<Event> {
 pub(super) fn save_audit(
     connection: &Connection,
     now_unix_ms: u64,
-    actor: &Actor,
+    actor: &AuditActor,
     command: &Command,
     target: &str,
 ) -> Sql<u64> {
@@ -440,7 +440,7 @@ pub(super) fn load_audit(
 /// The command and outcome saved under a key of this actor.
 pub(super) fn load_request(
     connection: &Connection,
-    actor: &Actor,
+    actor: &AuditActor,
     key: &str,
 ) -> Sql<Option<(Command, Outcome)>> {
     let sql = "SELECT command, outcome FROM requests WHERE actor = ?1 AND key = ?2";
@@ -454,7 +454,7 @@ pub(super) fn load_request(
 pub(super) fn save_request(
     connection: &Connection,
     now_unix_ms: u64,
-    actor: &Actor,
+    actor: &AuditActor,
     key: &str,
     command: &Command,
     outcome: &Outcome,

@@ -9,16 +9,16 @@ use tokio::sync::oneshot;
 use vgpu_proto::api::GpuSource;
 use vgpu_proto::worker::Start;
 
-use super::nursery::Nursery;
+use super::spawner::Spawner;
 use crate::config::Config;
 use crate::mediator::Admitted;
 use crate::memory::pinned_most;
 use crate::model::VmIdentity;
-use crate::worker::cage::Cages;
+use crate::worker::cgroup::CgroupRoot;
 use crate::worker::confine::{Confinement, Inmate, Jail};
 use crate::worker::images::{cache_of, make_cache};
-use crate::worker::leftover::WorkerBook;
 use crate::worker::owner::{Owner, Owners, reachable};
+use crate::worker::records::WorkerRecords;
 use crate::worker::spawn::{self, Worker, WorkerOrder, WorkerTemplate};
 
 /// Where an installed soft-gpu is.
@@ -29,10 +29,10 @@ const SOFT_LIBRARY: &str = "/usr/lib/vgpu/soft-gpu/libcuda.so.1";
 pub struct Launcher {
     config: RwLock<Arc<Config>>,
     owners: Owners,
-    book: WorkerBook,
-    cages: Cages,
+    records: WorkerRecords,
+    cgroups: CgroupRoot,
     jail: Jail,
-    nursery: Nursery,
+    spawner: Spawner,
 }
 
 /// A worker that was started, and what to tell it first.
@@ -46,22 +46,22 @@ pub struct Launched {
     pub log: OwnedFd,
     /// Tells when it is where all that it starts ends with it: before that it may have nothing of its
     /// guest's.
-    pub caged: oneshot::Receiver<Result<(), String>>,
+    pub in_cgroup: oneshot::Receiver<Result<(), String>>,
 }
 
 impl Launcher {
-    /// A launcher that writes its workers down in `book`. Workers die when it is dropped.
+    /// A launcher that records its workers in `records`. The workers end when it is dropped.
     ///
     /// # Errors
     /// When the system gives no thread.
-    pub fn new(config: Arc<Config>, book: WorkerBook) -> std::io::Result<Launcher> {
+    pub fn new(config: Arc<Config>, records: WorkerRecords) -> std::io::Result<Launcher> {
         Ok(Launcher {
             owners: Owners::find(&config.worker),
-            cages: Cages::find(config.worker.cgroups),
+            cgroups: CgroupRoot::find(config.worker.cgroups),
             jail: Jail::find(&config.worker),
             config: RwLock::new(config),
-            book,
-            nursery: Nursery::new()?,
+            records,
+            spawner: Spawner::new()?,
         })
     }
 
@@ -88,18 +88,18 @@ impl Launcher {
     /// Whether what a worker starts ends with it, and a sentence about it.
     #[must_use]
     pub fn forks_end(&self) -> (bool, String) {
-        let (caged, cages) = self.cages.describe();
+        let (in_cgroup, cgroups) = self.cgroups.describe();
         match self.jail.forks_end() {
             Ok(()) => {
                 let apart =
                     "each worker has a process namespace of its own: what it starts ends with it";
-                (true, format!("{apart}; {cages}"))
+                (true, format!("{apart}; {cgroups}"))
             }
-            Err(_) if caged => (true, cages),
+            Err(_) if in_cgroup => (true, cgroups),
             Err(why) => (
                 false,
                 format!(
-                    "{cages}, and no process namespace ({why}): a worker that its guest has taken over can \
+                    "{cgroups}, and no process namespace ({why}): a worker that its guest has taken over can \
                      leave processes behind that outlive its kill"
                 ),
             ),
@@ -112,10 +112,10 @@ impl Launcher {
         &self.jail
     }
 
-    /// The book of running workers.
+    /// The records of running workers.
     #[must_use]
-    pub fn book(&self) -> &WorkerBook {
-        &self.book
+    pub fn records(&self) -> &WorkerRecords {
+        &self.records
     }
 
     /// Starts the worker of an admitted session, when it is the VM's turn among the VMs. The worker sees the
@@ -133,7 +133,7 @@ impl Launcher {
         let launcher = self.clone();
         let start = move || launcher.start(vm, &admitted);
         let started = self
-            .nursery
+            .spawner
             .run(vm.vm_id, move || wanted().then(start).transpose());
         started
             .await
@@ -194,9 +194,9 @@ impl Launcher {
             gpu_uuids: gpus.iter().map(|gpu| gpu.uuid.clone()).collect(),
             confinement,
         };
-        let places = (&self.book, &self.cages, &self.jail);
+        let places = (&self.records, &self.cgroups, &self.jail);
         let (worker, log) = spawn::spawn(&template, order, places)?;
-        let caged = move_in(&worker);
+        let in_cgroup = move_in(&worker);
         let start = Start {
             session,
             vm,
@@ -211,7 +211,7 @@ impl Launcher {
             worker,
             start,
             log,
-            caged,
+            in_cgroup,
         })
     }
 }
@@ -234,23 +234,23 @@ fn memory_most(config: &Config, soft: bool, pinned_bytes: u64) -> u64 {
     own.saturating_add(pinned).saturating_add(devices)
 }
 
-/// Moves a worker into its cage, beside its start.
+/// Moves a worker into its cgroup on a thread of its own, while the worker starts.
 fn move_in(worker: &Worker) -> oneshot::Receiver<Result<(), String>> {
-    let (done, caged) = oneshot::channel();
-    let Some(cage) = worker.cage.clone() else {
+    let (done, in_cgroup) = oneshot::channel();
+    let Some(cgroup) = worker.cgroup.clone() else {
         let _ = done.send(Ok(()));
-        return caged;
+        return in_cgroup;
     };
     let pid = worker.process.pid();
     let spawned = std::thread::Builder::new()
-        .name("vgpud-cage".into())
+        .name("vgpud-cgroup".into())
         .spawn(move || {
-            let _ = done.send(cage.take(pid));
+            let _ = done.send(cgroup.admit(pid));
         });
     if let Err(e) = spawned {
         tracing::error!("cannot start a thread: {e}");
     }
-    caged
+    in_cgroup
 }
 
 fn reach_all<'a>(paths: impl Iterator<Item = &'a Path>, owner: &Owner) -> Result<(), String> {

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | [`start`] | the start of one session's worker: admission, process, cgroup, driver, one deadline |
 //! | [`launcher`] | what a worker gets, by the configuration |
-//! | [`nursery`] | the thread that starts them all |
+//! | [`spawner`] | the thread that starts them all |
 //! | `log` | what a worker writes to its standard error |
 //!
 //! What a running worker is to vgpud (process, cgroup, control socket, shared pages) is in
@@ -12,7 +12,7 @@
 
 pub mod launcher;
 mod log;
-pub mod nursery;
+pub mod spawner;
 pub mod start;
 
 pub use start::{Started, Supervisor};

@@ -72,12 +72,12 @@ impl Supervisor {
         };
         tokio::spawn(log::relay(launched.log, session, vm.vm_id));
         let ready = admission.attach(launched.worker, launched.start);
-        let up = is_up(ready, launched.caged);
+        let up = is_up(ready, launched.in_cgroup);
         match timeout(until.saturating_duration_since(Instant::now()), up).await {
             Ok(Ok(ready)) => Ok(Some(Started { admitted, ready })),
             Ok(Err(NotUp::Ended(why))) => Err(Refused::host_failure(&why)),
             Ok(Err(NotUp::Draining)) => Err(Refused::draining()),
-            Ok(Err(NotUp::NotCaged(why))) => {
+            Ok(Err(NotUp::NotInCgroup(why))) => {
                 self.mediator.guest_gone(session, GuestEnd::Vanished);
                 Err(Refused::host_failure(&why))
             }
@@ -105,20 +105,20 @@ enum NotUp {
     /// vgpud stops.
     Draining,
     /// The worker could not be moved into its cgroup. Its session is still there.
-    NotCaged(String),
+    NotInCgroup(String),
 }
 
 /// Waits until the worker's driver is up and the worker is in its cgroup: before both it gets nothing of
 /// its guest's, which begins with the Welcome.
 async fn is_up(
     ready: oneshot::Receiver<Result<Ready, String>>,
-    caged: oneshot::Receiver<Result<(), String>>,
+    in_cgroup: oneshot::Receiver<Result<(), String>>,
 ) -> Result<Ready, NotUp> {
     let ready = ready.await.map_err(|_| NotUp::Draining)?;
     let ready = ready.map_err(NotUp::Ended)?;
-    let caged = caged.await;
-    caged
+    let in_cgroup = in_cgroup.await;
+    in_cgroup
         .unwrap_or_else(|_| Err("the move broke off".into()))
-        .map_err(NotUp::NotCaged)?;
+        .map_err(NotUp::NotInCgroup)?;
     Ok(ready)
 }

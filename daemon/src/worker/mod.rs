@@ -8,19 +8,19 @@
 //! | [`confine`] | what is taken from them before they begin |
 //! | [`channel`] | the control socket |
 //! | [`pages`] | the two shared pages |
-//! | [`cage`] | a cgroup for each, with which all that it started ends |
+//! | [`cgroup`] | a cgroup for each worker, with which all that it started ends |
 //! | [`process`] | a process by its pidfd: kill, exit, identity |
-//! | [`room`] | memory for module images |
+//! | [`image_memory`] | memory for module images |
 //! | [`images`] | the VMs' caches of module images |
-//! | [`leftover`] | workers of an earlier vgpud |
+//! | [`records`] | files about the running workers, by which the next vgpud finds them |
 
-pub mod cage;
+pub mod cgroup;
 pub mod channel;
 pub mod confine;
+pub mod image_memory;
 pub mod images;
-pub mod leftover;
 pub mod owner;
 pub mod pages;
 pub mod process;
-pub mod room;
+pub mod records;
 pub mod spawn;

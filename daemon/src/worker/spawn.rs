@@ -11,12 +11,12 @@ use std::sync::Arc;
 use command_fds::FdMapping;
 use nix::fcntl::OFlag;
 
-use super::cage::{Cage, Cages};
+use super::cgroup::{CgroupRoot, WorkerCgroup};
 use super::channel::Channel;
 use super::confine::{Confinement, Jail, Spaces};
-use super::leftover::WorkerBook;
 use super::pages::Pages;
 use super::process::Process;
+use super::records::WorkerRecords;
 
 /// The descriptor on which a worker finds its control socket.
 const CONTROL_FD: i32 = 3;
@@ -49,7 +49,7 @@ pub struct Worker {
     /// The process.
     pub process: Process,
     /// Its cgroup, if it has one of its own; it may still be on its way there.
-    pub cage: Option<Cage>,
+    pub cgroup: Option<WorkerCgroup>,
     /// Its control socket.
     pub channel: Channel,
     /// The shared pages.
@@ -58,7 +58,7 @@ pub struct Worker {
     _spaces: Option<Arc<Spaces>>,
 }
 
-/// Starts a worker and writes it down in the book. Blocks for a few milliseconds.
+/// Starts a worker and records it. Blocks for a few milliseconds.
 ///
 /// Its standard error becomes the returned pipe; standard input and output are `/dev/null`.
 ///
@@ -67,7 +67,7 @@ pub struct Worker {
 pub fn spawn(
     template: &WorkerTemplate,
     order: WorkerOrder,
-    (book, cages, jail): (&WorkerBook, &Cages, &Jail),
+    (records, cgroups, jail): (&WorkerRecords, &CgroupRoot, &Jail),
 ) -> Result<(Worker, OwnedFd), String> {
     let failed = |what: &str, e: &dyn std::fmt::Display| format!("cannot {what}: {e}");
     let pages = Pages::new().map_err(|e| failed("make the worker's shared pages", &e))?;
@@ -79,23 +79,23 @@ pub fn spawn(
     let (process, spaces) = start(jail, template, order, (theirs, log_end))
         .map_err(|e| format!("cannot start {}: {e}", template.binary.display()))?;
     // From here on a failure must not leave the process behind.
-    let entered = cages.make(&process).and_then(|cage| {
-        let written = book.enter(process.pid(), cage.as_ref(), &gpu_uuids, session);
+    let entered = cgroups.make(&process).and_then(|cgroup| {
+        let written = records.enter(process.pid(), cgroup.as_ref(), &gpu_uuids, session);
         match written {
-            Ok(()) => Ok(cage),
+            Ok(()) => Ok(cgroup),
             Err(e) => {
-                if let Some(cage) = cage {
-                    cage.remove();
+                if let Some(cgroup) = cgroup {
+                    cgroup.remove();
                 }
                 Err(failed("set the worker up", &e))
             }
         }
     });
     match entered {
-        Ok(cage) => Ok((
+        Ok(cgroup) => Ok((
             Worker {
                 process,
-                cage,
+                cgroup,
                 channel,
                 pages,
                 _spaces: spaces,
@@ -167,24 +167,26 @@ impl Worker {
     /// Kills it and all that it started. Done again it does no harm.
     pub fn kill(&self) {
         self.process.kill();
-        if let Some(cage) = &self.cage {
-            cage.kill();
+        if let Some(cgroup) = &self.cgroup {
+            cgroup.kill();
         }
     }
 
     /// Whether it has left processes behind, once it is gone itself.
     #[must_use]
     pub fn left_something(&self) -> bool {
-        self.cage.as_ref().is_some_and(|cage| !cage.is_empty())
+        self.cgroup
+            .as_ref()
+            .is_some_and(|cgroup| !cgroup.is_empty())
     }
 
     /// Ends one that never served anybody, on a thread of its own.
     pub fn discard(self) {
         self.kill();
-        if let Some(cage) = self.cage {
+        if let Some(cgroup) = self.cgroup {
             let spawned = std::thread::Builder::new()
-                .name("vgpud-cage".into())
-                .spawn(move || cage.remove());
+                .name("vgpud-cgroup".into())
+                .spawn(move || cgroup.remove());
             if let Err(e) = spawned {
                 tracing::error!("cannot start a thread: {e}");
             }

@@ -93,7 +93,7 @@ fn a_worker_that_cannot_be_killed_blocks_nobody_and_condemns_its_gpu() {
         "{}",
         suspect.message
     );
-    let (code, text) = Guest::try_connect(&host.door(2)).expect_err("refused");
+    let (code, text) = Guest::try_connect(&host.socket(2)).expect_err("refused");
     assert_eq!(code, Refusal::NoGpu);
     assert!(
         text.contains("GPU 0 is suspect") && text.contains(&told),
@@ -106,11 +106,11 @@ fn a_worker_that_cannot_be_killed_blocks_nobody_and_condemns_its_gpu() {
     until("the worker is gone", || {
         host.sessions().iter().all(|s| s.vm_id != 1).then_some(())
     });
-    let (code, _) = Guest::try_connect(&host.door(2)).expect_err("refused");
+    let (code, _) = Guest::try_connect(&host.socket(2)).expect_err("refused");
     assert_eq!(code, Refusal::NoGpu);
     // What a passed check comes to.
     host.apply(vec![Change::GpuInventory(vec![gpu()])]);
-    Guest::connect(&host.door(2)).ask(b'W', b'G');
+    Guest::connect(&host.socket(2)).ask(b'W', b'G');
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::time::Instant;
 use vgpu_proto::api::{EventKind, PoolSettings, VmLimits};
 use vgpu_proto::handshake::{ControlHeader, ControlNote, Refusal};
 use vgpud::mediation::Change;
-use vgpud::worker::leftover::WorkerBook;
+use vgpud::worker::records::WorkerRecords;
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::U32;
 
@@ -59,9 +59,9 @@ fn a_device_fault_that_ends_the_worker_is_the_guests_error() {
 #[test]
 fn a_guest_that_vanishes_takes_its_worker_along() {
     let host = Host::new();
-    let door = host.vm(1, VmLimits::default());
+    let socket = host.vm(1, VmLimits::default());
     for goodbye in [false, true] {
-        let mut guest = Guest::connect(&door);
+        let mut guest = Guest::connect(&socket);
         // In the middle of an operation that does not end.
         guest.ask(b'W', b'G');
         let worker = host.sessions()[0].worker_pid.expect("a worker");
@@ -82,7 +82,7 @@ fn a_guest_that_vanishes_takes_its_worker_along() {
         host.wait_no_sessions();
     }
     host.no_errors();
-    let mut next = Guest::connect(&door);
+    let mut next = Guest::connect(&socket);
     next.ask(b'W', b'G');
 }
 
@@ -142,7 +142,7 @@ fn a_gpu_that_fails_its_check_after_a_kill_is_suspect() {
         "{}",
         events[0].message
     );
-    let refused = Guest::try_connect(&host.door(1)).expect_err("refused");
+    let refused = Guest::try_connect(&host.socket(1)).expect_err("refused");
     assert_eq!(refused.0, Refusal::NoGpu, "{}", refused.1);
 }
 
@@ -156,14 +156,14 @@ fn strikes_quarantine_a_vm() {
         settings,
         ..Setup::default()
     });
-    let door = host.vm(1, VmLimits::default());
+    let socket = host.vm(1, VmLimits::default());
     for _ in 0..2 {
-        let mut guest = Guest::connect(&door);
+        let mut guest = Guest::connect(&socket);
         // A worker that breaks the rules is its guest's doing.
         guest.say(b'M');
         assert_eq!(guest.note().1, DEVICE_UNAVAILABLE);
     }
-    let refused = Guest::try_connect(&door).expect_err("refused");
+    let refused = Guest::try_connect(&socket).expect_err("refused");
     assert_eq!(refused.0, Refusal::Quarantined);
     assert!(refused.1.contains("2 strikes"), "{}", refused.1);
     assert_eq!(host.events(EventKind::Quarantined).len(), 1);
@@ -172,7 +172,7 @@ fn strikes_quarantine_a_vm() {
         generation: 101,
         quarantine: None,
     }]);
-    Guest::connect(&door).ask(b'E', b'e');
+    Guest::connect(&socket).ask(b'E', b'e');
 }
 
 #[test]
@@ -202,8 +202,8 @@ fn a_worker_that_does_not_start_refuses_the_guest_with_its_reason() {
             configure,
             ..Setup::default()
         });
-        let door = host.vm(1, VmLimits::default());
-        let (code, text) = Guest::try_connect(&door).expect_err("refused");
+        let socket = host.vm(1, VmLimits::default());
+        let (code, text) = Guest::try_connect(&socket).expect_err("refused");
         assert_eq!(code, Refusal::HostFailure);
         assert!(text.contains(reason), "{start}: {text}");
         host.wait_no_sessions();
@@ -232,9 +232,9 @@ fn workers_end_when_their_vgpud_is_gone() {
     let [mut guest] = host.guests();
     guest.ask(b'W', b'G');
     let worker = host.sessions()[0].worker_pid.expect("a worker");
-    let book = WorkerBook::open(&host.dir.path().join("run")).expect("the book");
+    let records = WorkerRecords::open(&host.dir.path().join("run")).expect("the records");
     assert_eq!(
-        book.left_over().expect("readable").len(),
+        records.orphans().expect("readable").len(),
         1,
         "it is written down"
     );
@@ -248,7 +248,11 @@ fn workers_end_when_their_vgpud_is_gone() {
     let _ = guest.data.read_to_end(&mut end);
     assert!(begun.elapsed() < PROMPTLY, "the guest sees the end");
     until("the worker is gone", || {
-        book.left_over().expect("readable").is_empty().then_some(())
+        records
+            .orphans()
+            .expect("readable")
+            .is_empty()
+            .then_some(())
     });
     let _ = worker;
 }

@@ -30,7 +30,7 @@ use vgpud::probe::Prober;
 use vgpud::supervisor::Supervisor;
 use vgpud::supervisor::launcher::{Launcher, prepare_soft_state};
 use vgpud::worker::images::ImageKeeper;
-use vgpud::worker::leftover::WorkerBook;
+use vgpud::worker::records::WorkerRecords;
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -87,8 +87,8 @@ impl Host {
         let blocking = builder.max_blocking_threads(1).build().expect("a runtime");
         let journal = Arc::new(Journal::new(0, Default::default()));
         let events = EventSink::new(journal.clone());
-        let book = WorkerBook::open(&config.daemon.runtime_dir).expect("a book");
-        let launcher = Launcher::new(config.clone(), book.clone()).expect("a thread");
+        let records = WorkerRecords::open(&config.daemon.runtime_dir).expect("records");
+        let launcher = Launcher::new(config.clone(), records.clone()).expect("a thread");
         let launcher = Arc::new(launcher);
         prepare_soft_state(&config, launcher.owners()).expect("a directory for soft devices");
         let passed = setup.canary;
@@ -100,7 +100,7 @@ impl Host {
         let mediator = Mediator::start(MediatorSettings {
             config: config.clone(),
             events: events.clone(),
-            book,
+            records,
             canary: Arc::new(move |_, _| {
                 Box::pin(async move {
                     GpuCheck {
@@ -111,7 +111,7 @@ impl Host {
             }),
             runtime: blocking.handle().clone(),
             unverified,
-            leftovers: u32::from(setup.unverified),
+            orphans: u32::from(setup.unverified),
             images: ImageKeeper::start(config.images_dir()).expect("a thread"),
             first_session: 1,
             first_epoch: 1,
@@ -143,7 +143,7 @@ impl Host {
                 since_unix_ms: 0,
             }),
         ]);
-        host.open_doors();
+        host.open_listeners();
         host
     }
 
@@ -153,11 +153,11 @@ impl Host {
             .expect("applied");
     }
 
-    /// Registers a VM with these limits; gives its door.
+    /// Registers a VM with these limits; gives its socket.
     pub(crate) fn vm(&self, vm_id: u32, limits: VmLimits) -> PathBuf {
         let vm = vm(vm_id, 100 + u64::from(vm_id), limits);
         self.apply(vec![Change::VmUpserted { vm, debt_ns: None }]);
-        self.door(vm_id)
+        self.socket(vm_id)
     }
 
     /// Registers VMs 1 to N without limits; a guest of each.
@@ -180,9 +180,9 @@ impl Host {
         checks.expect("an answer")
     }
 
-    pub(crate) fn open_doors(&self) {
+    pub(crate) fn open_listeners(&self) {
         let _entered = self.runtime.enter();
-        self.core.open_doors();
+        self.core.open_listeners();
     }
 
     /// As `vgpu-admin reload` of a configuration that did not change.
@@ -192,11 +192,11 @@ impl Host {
     }
 
     /// As vgpud does every few seconds.
-    pub(crate) fn mend_doors(&self) {
-        self.runtime.block_on(self.core.mend_doors());
+    pub(crate) fn reopen_listeners(&self) {
+        self.runtime.block_on(self.core.reopen_listeners());
     }
 
-    pub(crate) fn door(&self, vm_id: u32) -> PathBuf {
+    pub(crate) fn socket(&self, vm_id: u32) -> PathBuf {
         self.dir.path().join(format!("run/vm/{vm_id}/vgpu.sock"))
     }
 
@@ -375,8 +375,8 @@ pub(crate) fn greeting() -> Vec<u8> {
     [preamble.as_bytes(), &body].concat()
 }
 
-pub(crate) fn connect(door: &Path) -> UnixStream {
-    let stream = UnixStream::connect(door).expect("the door is open");
+pub(crate) fn connect(socket: &Path) -> UnixStream {
+    let stream = UnixStream::connect(socket).expect("the socket is open");
     stream.set_read_timeout(Some(SOON)).expect("a timeout");
     stream
 }
@@ -406,17 +406,17 @@ pub(crate) struct Guest {
 }
 
 impl Guest {
-    pub(crate) fn connect(door: &Path) -> Guest {
-        Guest::try_connect(door).unwrap_or_else(|(code, text)| panic!("{code:?}: {text}"))
+    pub(crate) fn connect(socket: &Path) -> Guest {
+        Guest::try_connect(socket).unwrap_or_else(|(code, text)| panic!("{code:?}: {text}"))
     }
 
-    pub(crate) fn try_connect(door: &Path) -> Result<Guest, (Refusal, String)> {
-        let mut control = connect(door);
+    pub(crate) fn try_connect(socket: &Path) -> Result<Guest, (Refusal, String)> {
+        let mut control = connect(socket);
         control
             .write_all(&greeting())
             .expect("the greeting goes out");
         let welcome = answer(&mut control)?;
-        let mut data = connect(door);
+        let mut data = connect(socket);
         data.write_all(&[&DATA_MAGIC[..], &welcome.nonce].concat())
             .expect("the nonce goes out");
         Ok(Guest {

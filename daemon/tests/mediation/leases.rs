@@ -76,14 +76,14 @@ fn a_new_window_comes_with_the_next_turn() {
 fn device_memory_is_the_vms_ledger() {
     let host = Host::new();
     // The context takes 1 MiB by the first worker's measure; what is left is for one request.
-    let door = host.vm(
+    let socket = host.vm(
         1,
         VmLimits {
             memory_bytes: Some(1 << 20),
             ..VmLimits::default()
         },
     );
-    let mut guest = Guest::connect(&door);
+    let mut guest = Guest::connect(&socket);
     guest.ask(b'R', b'y');
     guest.ask(b'R', b'n');
     let vm = &host.snapshot().vms[0];
@@ -116,7 +116,7 @@ fn nothing_is_granted_on_a_gpu_with_left_over_workers() {
         std::io::Read::read(&mut guest.data, &mut byte).is_err(),
         "no grant"
     );
-    assert_eq!(host.snapshot().leftover_workers, 1);
+    assert_eq!(host.snapshot().orphaned_workers, 1);
 }
 
 #[test]

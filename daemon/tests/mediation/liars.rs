@@ -106,9 +106,9 @@ fn memory_of_images_stays_in_the_books_when_the_session_is_over_until_it_is_gone
         pinned_bytes: Some(193 << 20),
         ..VmLimits::default()
     };
-    let door = host.vm(1, limits);
+    let socket = host.vm(1, limits);
     let hold = host.hold_freeing();
-    let mut guest = Guest::connect(&door);
+    let mut guest = Guest::connect(&socket);
     for _ in 0..3 {
         guest.ask(b'Y', b'y');
     }
@@ -119,7 +119,7 @@ fn memory_of_images_stays_in_the_books_when_the_session_is_over_until_it_is_gone
     drop(guest);
     host.wait_no_sessions();
     assert_eq!(pinned(), 192 << 20);
-    let mut next = Guest::connect(&door);
+    let mut next = Guest::connect(&socket);
     next.ask(b'Q', b'n');
     drop(hold);
     until("the images are gone", || {
@@ -131,14 +131,14 @@ fn memory_of_images_stays_in_the_books_when_the_session_is_over_until_it_is_gone
 #[test]
 fn sessions_that_end_in_turn_do_not_use_up_the_descriptors_of_vgpud() {
     let host = Host::new();
-    let (door, other) = (
+    let (socket, other) = (
         host.vm(1, VmLimits::default()),
         host.vm(2, VmLimits::default()),
     );
     let hold = host.hold_freeing();
     let mut images = 0;
     let refused = (0..32).any(|_| {
-        let mut guest = Guest::connect(&door);
+        let mut guest = Guest::connect(&socket);
         (0..64).any(|_| {
             images += 1;
             guest.answer_to(b'Q') == b'n'
@@ -146,10 +146,10 @@ fn sessions_that_end_in_turn_do_not_use_up_the_descriptors_of_vgpud() {
     });
     assert!(refused && images > 64, "{images}");
     host.wait_no_sessions();
-    Guest::connect(&door).ask(b'Q', b'n');
+    Guest::connect(&socket).ask(b'Q', b'n');
     Guest::connect(&other).ask(b'Q', b'y');
     drop(hold);
     until("it may have images again", || {
-        (Guest::connect(&door).answer_to(b'Q') == b'y').then_some(())
+        (Guest::connect(&socket).answer_to(b'Q') == b'y').then_some(())
     });
 }

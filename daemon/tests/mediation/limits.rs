@@ -8,9 +8,9 @@ use crate::host::{Guest, Host};
 #[test]
 fn the_built_in_limit_of_programs_holds() {
     let host = Host::new();
-    let door = host.vm(1, VmLimits::default());
-    let guests: Vec<Guest> = (0..64).map(|_| Guest::connect(&door)).collect();
-    let (code, text) = Guest::try_connect(&door).expect_err("one too many");
+    let socket = host.vm(1, VmLimits::default());
+    let guests: Vec<Guest> = (0..64).map(|_| Guest::connect(&socket)).collect();
+    let (code, text) = Guest::try_connect(&socket).expect_err("one too many");
     assert_eq!(code, Refusal::SessionLimit, "{text}");
     assert_eq!(host.sessions().len(), guests.len());
 }

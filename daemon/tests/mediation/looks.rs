@@ -12,8 +12,8 @@ use zerocopy::FromBytes;
 
 use crate::host::{GPU, Guest, Host, Setup, connect, until};
 
-fn look(door: &Path) -> Result<Looked, (Refusal, String)> {
-    let mut stream = connect(door);
+fn look(socket: &Path) -> Result<Looked, (Refusal, String)> {
+    let mut stream = connect(socket);
     stream
         .write_all(&question())
         .expect("the question goes out");
@@ -42,8 +42,8 @@ fn limits(memory_bytes: u64) -> VmLimits {
 #[test]
 fn a_look_tells_the_vm_s_gpus_limits_and_versions_without_a_session() {
     let host = Host::new();
-    let door = host.vm(1, limits(1 << 20));
-    let looked = look(&door).expect("told");
+    let socket = host.vm(1, limits(1 << 20));
+    let looked = look(&socket).expect("told");
     assert_eq!(looked.vm_id, 1);
     assert_eq!(looked.cuda_version, Some(12_040), "the scan's");
     assert_eq!(looked.limits.sessions, Some(3));
@@ -61,11 +61,11 @@ fn a_look_tells_the_vm_s_gpus_limits_and_versions_without_a_session() {
 #[test]
 fn a_look_tells_the_own_programs_and_nothing_of_another_vm() {
     let host = Host::new();
-    let door = host.vm(1, VmLimits::default());
+    let socket = host.vm(1, VmLimits::default());
     let other = host.vm(2, limits(1 << 20));
-    let mut guest = Guest::connect(&door);
+    let mut guest = Guest::connect(&socket);
     guest.ask(b'E', b'e');
-    let mine = look(&door).expect("told");
+    let mine = look(&socket).expect("told");
     assert_eq!(mine.usage.sessions, 1);
     assert_eq!(mine.processes.len(), 1);
     assert_eq!(
@@ -87,7 +87,7 @@ fn a_look_tells_the_own_programs_and_nothing_of_another_vm() {
 #[test]
 fn a_quarantined_vm_is_told_why_and_for_how_long() {
     let host = Host::new();
-    let door = host.vm(1, VmLimits::default());
+    let socket = host.vm(1, VmLimits::default());
     host.apply(vec![Change::VmQuarantine {
         vm_id: 1,
         generation: 101,
@@ -98,7 +98,7 @@ fn a_quarantined_vm_is_told_why_and_for_how_long() {
             until_unix_ms: Some(vgpud::model::now_unix_ms() + 600_000),
         }),
     }]);
-    let looked = look(&door).expect("told");
+    let looked = look(&socket).expect("told");
     let quarantine = looked.standing.quarantine.expect("quarantined");
     assert_eq!(quarantine.reason, "it mines");
     let left = quarantine.left_ms.expect("it ends");
@@ -114,12 +114,16 @@ fn a_vm_is_told_which_of_its_limits_refuse_its_next_program() {
         sessions: Some(1),
         ..VmLimits::default()
     };
-    let door = host.vm(1, sessions);
-    let summary = |door: &Path| look(door).expect("told").standing.summary;
-    assert!(!summary(&door).contains("refused"), "{}", summary(&door));
-    let mut guest = Guest::connect(&door);
+    let socket = host.vm(1, sessions);
+    let summary = |socket: &Path| look(socket).expect("told").standing.summary;
+    assert!(
+        !summary(&socket).contains("refused"),
+        "{}",
+        summary(&socket)
+    );
+    let mut guest = Guest::connect(&socket);
     guest.ask(b'E', b'e');
-    let said = summary(&door);
+    let said = summary(&socket);
     assert!(
         said.ends_with("Its next program is refused: it has 1 of 1 (limit sessions)."),
         "{said}"
@@ -148,15 +152,15 @@ fn looks_are_bounded_and_a_vm_that_looks_all_the_time_harms_itself_only() {
         },
         ..Setup::default()
     });
-    let door = host.vm(1, VmLimits::default());
+    let socket = host.vm(1, VmLimits::default());
     let other = host.vm(2, VmLimits::default());
-    let (code, text) = until("looks are refused", || look(&door).err());
+    let (code, text) = until("looks are refused", || look(&socket).err());
     assert_eq!(code, Refusal::Busy);
     assert!(text.contains("times a second"), "{text}");
     look(&other).expect("the other one is told");
     // And neither are sessions hindered.
-    Guest::connect(&door).ask(b'E', b'e');
-    until("looks are answered again", || look(&door).ok());
+    Guest::connect(&socket).ask(b'E', b'e');
+    until("looks are answered again", || look(&socket).ok());
 }
 
 #[test]
@@ -165,7 +169,7 @@ fn sensors_are_hidden_unless_the_administrator_shares_them() {
         configure: |config| config.guests.telemetry = true,
         ..Setup::default()
     });
-    let door = host.vm(1, VmLimits::default());
-    let looked = look(&door).expect("told");
+    let socket = host.vm(1, VmLimits::default());
+    let looked = look(&socket).expect("told");
     assert!(looked.gpus[0].telemetry.is_some());
 }

@@ -2,12 +2,12 @@
 //! real scheduler; no store and no admin API.
 
 mod containment;
-mod doors;
 mod endings;
 mod host;
 mod leases;
 mod liars;
 mod limits;
+mod listeners;
 mod looks;
 mod owners;
 #[path = "../fake/program.rs"]

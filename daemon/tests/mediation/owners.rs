@@ -31,8 +31,8 @@ fn without_cap_setuid_sessions_are_refused_with_the_reason() {
         return;
     }
     let host = Host::new();
-    let door = host.vm(1, VmLimits::default());
-    let (code, text) = Guest::try_connect(&door).expect_err("refused");
+    let socket = host.vm(1, VmLimits::default());
+    let (code, text) = Guest::try_connect(&socket).expect_err("refused");
     assert_eq!(code, Refusal::HostFailure);
     assert!(
         text.contains("lacks CAP_SETUID") && text.contains("worker.allow_root"),

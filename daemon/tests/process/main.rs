@@ -1,6 +1,6 @@
 //! The `vgpud` program itself: arguments, signals, and what a restart finds.
 
-mod doors;
+mod listeners;
 #[path = "../fake/program.rs"]
 mod program;
 
@@ -20,7 +20,7 @@ use vgpu_proto::handshake::{
     CONTROL_HEADER_LEN, ControlHeader, ControlNote, DATA_MAGIC, HELLO_MAGIC, Hello, PROTOCOL,
     Preamble, REPLY_PREAMBLE_LEN, ReplyPreamble, Welcome,
 };
-use vgpud::store::{Actor, Command as StoreCommand, Store, StoreOptions};
+use vgpud::store::{AuditActor, Command as StoreCommand, Store, StoreOptions};
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -129,7 +129,7 @@ impl Place {
         ];
         for command in commands {
             store
-                .execute_blocking(Actor::daemon(), None, command)
+                .execute_blocking(AuditActor::daemon(), None, command)
                 .expect("done");
         }
         store.close();
@@ -182,9 +182,9 @@ struct Guest {
 }
 
 impl Guest {
-    fn connect(door: &Path) -> Guest {
+    fn connect(socket: &Path) -> Guest {
         let connect = || {
-            let stream = UnixStream::connect(door).expect("the door is open");
+            let stream = UnixStream::connect(socket).expect("the socket is open");
             stream.set_read_timeout(Some(SOON)).expect("a timeout");
             stream
         };
@@ -275,7 +275,7 @@ fn sigterm_tells_guests_lets_them_finish_and_ends_cleanly() {
     assert!(status.success(), "{status}: {}", place.log());
     assert!(
         !place.path("run/vm/1/vgpu.sock").exists(),
-        "the door is gone"
+        "the socket is gone"
     );
     assert!(!place.path("run/admin.sock").exists());
 }
@@ -308,7 +308,7 @@ fn a_worker_left_over_by_a_killed_vgpud_is_gone_before_guests_are_served() {
     guest.ask(b'W', b'G');
     let workers = || -> Vec<PathBuf> {
         std::fs::read_dir(place.path("run/workers"))
-            .expect("the book")
+            .expect("the records")
             .map(|entry| entry.expect("an entry").path())
             .collect()
     };
@@ -372,7 +372,7 @@ fn sighup_takes_a_new_configuration_and_keeps_the_old_one_when_it_is_wrong() {
     });
     // It counts: one that says nothing is cut off.
     let mut silent =
-        UnixStream::connect(place.path("run/vm/1/vgpu.sock")).expect("the door is open");
+        UnixStream::connect(place.path("run/vm/1/vgpu.sock")).expect("the socket is open");
     silent.set_read_timeout(Some(SOON)).expect("a timeout");
     let mut answer = Vec::new();
     silent.read_to_end(&mut answer).expect("an end");

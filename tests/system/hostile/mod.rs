@@ -6,10 +6,10 @@
 
 mod calls;
 mod disk;
-mod doors;
 mod floods;
 mod frames;
 mod images;
+mod listeners;
 mod names;
 mod shadows;
 mod values;

@@ -65,10 +65,10 @@ pub(super) async fn explain_vm(
     let explained = state.admin.explain(vm_id).await?;
     let world = state.admin.world().await;
     let (vm, limits) = (world.vm(record), world.limits(record));
-    let mut shut = world.snapshot.shut_doors;
-    shut.retain(|door| door.vm_id == vm_id);
+    let mut shut = world.snapshot.listener_problems;
+    shut.retain(|problem| problem.vm_id == vm_id);
     // Without another way in, no program can wait.
-    let closed = shut.iter().filter(|door| !door.listens).count();
+    let closed = shut.iter().filter(|problem| !problem.listens).count();
     let cut_off = vm.cid.is_none() && closed >= vm.socket_paths.len();
     let mut answer = explain::view(&catalog, record, &explained, cut_off);
     let next = explain::next_program(&limits, &vm, explained.explanation.pinned_room);

@@ -4,7 +4,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 
 use super::*;
-use crate::model::ShutDoor;
+use crate::model::ListenerProblem;
 use crate::store::tests::{stall_disk, stall_reads};
 
 const QUICK: &str = "[admin]\ntimeout_ms = 100\n";
@@ -62,7 +62,7 @@ async fn a_copy_takes_the_time_that_a_slow_disk_and_a_slow_caller_need() {
 async fn a_restore_says_which_sockets_stay_shut() {
     let host = Host::start().await;
     let (_, copy) = answer(ask(&host, "GET /v1/backup", 0).await).await;
-    host.mediation.shut.lock().unwrap().push(ShutDoor {
+    host.mediation.shut.lock().unwrap().push(ListenerProblem {
         vm_id: 3,
         path: "/x/v.sock".into(),
         listens: false,

@@ -15,7 +15,7 @@ use vgpu_sched::{Class, Event as SchedEvent, PoolConfig, PoolId, Scheduler, VmCo
 use crate::config::Config;
 use crate::mediation::{Change, Explained, GpuCheck, Mediation, MediationError, MediationFuture};
 use crate::model::{
-    GpuRuntime, Histogram, RuntimeSnapshot, ScanResult, ScannedGpu, ShutDoor, VmRuntime,
+    GpuRuntime, Histogram, ListenerProblem, RuntimeSnapshot, ScanResult, ScannedGpu, VmRuntime,
 };
 
 #[derive(Debug, Default)]
@@ -24,7 +24,7 @@ pub(super) struct FakeMediation {
     pub(super) killed: Mutex<Vec<(u64, String)>>,
     pub(super) reconfigured: Mutex<Vec<Arc<Config>>>,
     /// Sockets of VMs that are shut.
-    pub(super) shut: Mutex<Vec<ShutDoor>>,
+    pub(super) shut: Mutex<Vec<ListenerProblem>>,
     /// `apply` waits while this is set.
     pub(super) held: AtomicBool,
     /// How often `apply` was asked for.
@@ -170,7 +170,7 @@ impl Mediation for FakeMediation {
                 std::future::pending::<()>().await;
             }
             Ok(RuntimeSnapshot {
-                shut_doors: self.shut.lock().unwrap().clone(),
+                listener_problems: self.shut.lock().unwrap().clone(),
                 ..snapshot()
             })
         })

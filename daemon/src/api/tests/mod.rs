@@ -3,9 +3,9 @@
 mod client;
 mod copies;
 mod deciding;
-mod doors;
 mod fake;
 mod following;
+mod listeners;
 mod running;
 mod sockets;
 
@@ -39,7 +39,7 @@ impl Host {
         Self::start_with("").await
     }
 
-    /// With a TCP door and two tokens: one that may read, one that may write.
+    /// With a TCP listener and two tokens: one that may read, one that may write.
     async fn start_with_tokens(reader: &str, writer: &str) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("tokens");

@@ -526,8 +526,8 @@ async fn doctor_examines_the_host() {
         }
     }
     // Nobody made it yet, as on a host that was just set up.
-    let doors = check("vm-socket-dir")["message"].to_string();
-    assert!(doors.contains("is not there yet"), "{doors}");
+    let sockets = check("vm-socket-dir")["message"].to_string();
+    assert!(sockets.contains("is not there yet"), "{sockets}");
     // The test binary has no worker beside it.
     assert_eq!(check("worker-binary")["status"], "error");
     let hint = check("worker-binary")["hint"].to_string();

@@ -5,7 +5,7 @@ use std::os::unix::fs::symlink;
 use serde_json::{Value, json};
 
 use super::{Host, client};
-use crate::model::ShutDoor;
+use crate::model::ListenerProblem;
 
 #[tokio::test]
 async fn two_vms_are_never_registered_with_one_socket_nor_with_vgpuds_own() {
@@ -68,8 +68,8 @@ async fn two_vms_are_never_registered_with_one_socket_nor_with_vgpuds_own() {
     host.done("POST", "/v1/vms", vm(2, "real/other.sock")).await;
 }
 
-fn shut(vm_id: u32) -> ShutDoor {
-    ShutDoor {
+fn shut(vm_id: u32) -> ListenerProblem {
+    ListenerProblem {
         vm_id,
         path: "/x/v.sock".into(),
         listens: false,

@@ -17,8 +17,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use nix::fcntl::AtFlags;
 use nix::unistd::{Gid, Uid, UnlinkatFlags, fchownat, unlinkat};
 
-use super::homes::home;
-use super::shut::Shut;
+use super::failure::ListenFailure;
+use super::vm_dirs::home;
 use crate::config::{Admin, Listen};
 use crate::system;
 use crate::system::private::{Private, tidy};
@@ -36,9 +36,9 @@ impl Access {
     ///
     /// # Errors
     /// The group does not exist.
-    pub(super) fn of(config: &Listen) -> Result<Access, Shut> {
+    pub(super) fn of(config: &Listen) -> Result<Access, ListenFailure> {
         let gid = match &config.vm_socket_group {
-            Some(name) => Some(system::group(name).ok_or_else(|| Shut {
+            Some(name) => Some(system::group(name).ok_or_else(|| ListenFailure {
                 problem: config.without_group(name),
                 hint: format!("`groupadd --system {name}`: vgpud then opens them by itself"),
             })?),
@@ -94,14 +94,14 @@ impl Spot {
         path: &Path,
         vm_dirs: Option<&Path>,
         make: bool,
-        allowed: impl FnOnce(&Path) -> Result<(), Shut>,
-    ) -> Result<Spot, Shut> {
+        allowed: impl FnOnce(&Path) -> Result<(), ListenFailure>,
+    ) -> Result<Spot, ListenFailure> {
         let parent = path.parent().unwrap_or(Path::new("/"));
         let name = path.file_name().unwrap_or_default().to_owned();
         let failed = |error: io::Error| {
             let problem = format!("its directory cannot be made or entered: {error}");
             let hint = "Make its directory one that vgpud may write to: vgpud then opens the socket by itself";
-            Shut::of(&error, problem, hint.into())
+            ListenFailure::of(&error, problem, hint.into())
         };
         let way = Way::to(parent).map_err(failed)?;
         let real = way.real().map_err(failed)?.join(&name);
@@ -112,21 +112,21 @@ impl Spot {
             place: (Id::of(&dir.metadata().map_err(failed)?), name.clone()),
             found: Id::at(&dir, &name).ok(),
             linked: real != path,
-            at_home: home(path, vm_dirs).is_some(),
+            at_home: own_dir(path, vm_dirs).is_some(),
             dir,
         })
     }
 
     /// Whether the socket that lies there by now may be replaced: outside of the VM's own directory only one that nobody
-    /// serves. What the VM put into its own directory is no reason to keep its door shut. What is put there after this
+    /// serves. What the VM put into its own directory is no reason not to listen for it. What is put there after this
     /// look, and is no directory, is replaced as well.
-    fn may_be_replaced(&self) -> Result<(), Shut> {
+    fn may_be_replaced(&self) -> Result<(), ListenFailure> {
         let found = match enter(&self.dir, &self.place.1) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
             found => found?,
         };
         if !found.metadata()?.file_type().is_socket() {
-            return Err(Shut {
+            return Err(ListenFailure {
                 problem: "something that is not a socket is there".into(),
                 hint: "Move it away: vgpud then opens the socket by itself".into(),
             });
@@ -135,7 +135,7 @@ impl Spot {
             return Ok(());
         }
         let served = |problem: String| {
-            Shut {
+            ListenFailure {
             problem,
             hint: "End the process that serves it, or remove it; or unregister the VM and register it with another \
                    socket"
@@ -186,7 +186,7 @@ pub(super) fn open(
     uid: Option<u32>,
     access: Access,
     tidied: &Tidied,
-) -> Result<Opened, Shut> {
+) -> Result<Opened, ListenFailure> {
     spot.may_be_replaced()?;
     let known = || tidied.lock().unwrap_or_else(PoisonError::into_inner);
     if known().insert(spot.place.0) {

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::config::VM_SOCKET;
-use crate::gateway::homes::{Registered, clear};
+use crate::gateway::vm_dirs::{Registered, clear};
 use nix::errno::Errno;
 use nix::sys::socket::{
     AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, connect, listen, socket,
@@ -18,16 +18,20 @@ const CLOSED: Access = Access {
     gid: None,
 };
 
-fn spot_at(path: &Path, vm_dirs: Option<&Path>) -> Result<Spot, Shut> {
+fn spot_at(path: &Path, vm_dirs: Option<&Path>) -> Result<Spot, ListenFailure> {
     Spot::find(path, vm_dirs, true, |_| Ok(()))
 }
 
-fn open_there(spot: Spot, uid: Option<u32>, access: Access) -> Result<(UnixListener, Id), Shut> {
+fn open_there(
+    spot: Spot,
+    uid: Option<u32>,
+    access: Access,
+) -> Result<(UnixListener, Id), ListenFailure> {
     let opened = open(spot, uid, access, &Tidied::default())?;
     Ok(opened.keep().expect("it was not kept before"))
 }
 
-fn open_at(path: &Path, vm_dirs: Option<&Path>) -> Result<(UnixListener, Id), Shut> {
+fn open_at(path: &Path, vm_dirs: Option<&Path>) -> Result<(UnixListener, Id), ListenFailure> {
     open_there(spot_at(path, vm_dirs)?, None, CLOSED)
 }
 
@@ -389,7 +393,7 @@ fn nothing_is_made_where_no_socket_may_be_and_where_none_is_to_be_made() {
     let path = dir.path().canonicalize().unwrap().join("a/b/x");
     let refused = Spot::find(&path, None, true, |real| {
         assert_eq!(real, path);
-        Err(Shut::own("no".into()))
+        Err(ListenFailure::own("no".into()))
     });
     assert_eq!(refused.unwrap_err().problem, "no");
     assert!(Spot::find(&path, None, false, |_| Ok(())).is_err());

@@ -18,8 +18,8 @@ fn open(dir: &tempfile::TempDir) -> Store {
     Store::open(&dir.path().join("state.db"), StoreOptions::default()).unwrap()
 }
 
-fn admin() -> Actor {
-    Actor {
+fn admin() -> AuditActor {
+    AuditActor {
         name: "uid:1000".into(),
         pid: Some(42),
     }
@@ -302,7 +302,7 @@ fn a_repeated_key_is_answered_as_the_first_time() {
         .unwrap_err();
     assert_eq!(error.code, ErrorCode::IdempotencyKeyReused);
     // Another caller's key is another key.
-    let other = Actor {
+    let other = AuditActor {
         name: "uid:7".into(),
         pid: None,
     };

@@ -15,7 +15,7 @@ use vgpu_proto::api::{ErrorCode, ErrorDetail, EventKind, GpuState, Quarantine, S
 
 use super::backup::Backup;
 use super::catalog::{Catalog, Context};
-use super::command::{Actor, Command, Outcome, invalid, refuse};
+use super::command::{AuditActor, Command, Outcome, invalid, refuse};
 use super::{NumberFile, Shared, StoreError, StoreOptions, rows};
 use crate::events::{Draft, GpuNote, Journal, QuarantineNote, Unsaved, VmNote};
 use crate::mediation::Change;
@@ -35,7 +35,7 @@ const TRIM_EVERY: u64 = 1_000;
 /// What the writer is asked to do.
 pub(super) enum Job {
     Execute {
-        actor: Actor,
+        actor: AuditActor,
         key: Option<String>,
         /// The caller's command, where vgpud made `command` from it.
         asked: Option<Box<Command>>,
@@ -44,14 +44,14 @@ pub(super) enum Job {
     },
     /// The outcome of the same command under the same key, if it was carried out before.
     Repeated {
-        actor: Actor,
+        actor: AuditActor,
         key: String,
         asked: Box<Command>,
         reply: oneshot::Sender<Result<Option<Outcome>, ErrorDetail>>,
     },
     /// Puts the configuration of a backup in place of the present one.
     Restore {
-        actor: Actor,
+        actor: AuditActor,
         backup: Box<Backup>,
         sessions: Vec<Session>,
         reply: oneshot::Sender<Result<Outcome, ErrorDetail>>,
@@ -197,7 +197,7 @@ impl Writer {
 
     fn execute(
         &mut self,
-        actor: &Actor,
+        actor: &AuditActor,
         key: Option<&str>,
         asked: &Command,
         command: &Command,
@@ -216,7 +216,7 @@ impl Writer {
             own_paths: self.options.own_paths.clone(),
         };
         let outcome = after.apply(command, &context)?;
-        if !outcome.changed && *actor == Actor::daemon() {
+        if !outcome.changed && *actor == AuditActor::daemon() {
             return Ok(outcome);
         }
         let anew = self.counted_anew(&outcome);
@@ -242,7 +242,7 @@ impl Writer {
 
     fn restore(
         &mut self,
-        actor: &Actor,
+        actor: &AuditActor,
         backup: &Backup,
         sessions: &[Session],
     ) -> Result<Outcome, ErrorDetail> {
@@ -362,7 +362,7 @@ impl Writer {
     /// The outcome of the same command under the same key, if it was carried out before.
     fn repeated(
         &self,
-        actor: &Actor,
+        actor: &AuditActor,
         key: &str,
         command: &Command,
     ) -> Result<Option<Outcome>, ErrorDetail> {

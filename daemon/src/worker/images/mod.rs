@@ -19,8 +19,8 @@ use nix::unistd::linkat;
 use vgpu_proto::call::ops::ImageHash;
 use vgpu_proto::limits::MAX_IMAGE;
 
+use super::image_memory::ImageMemory;
 use super::owner::Owner;
-use super::room::Room;
 use crate::model::VmIdentity;
 use crate::system::free_bytes;
 
@@ -51,7 +51,7 @@ pub struct Image {
     pub len: u64,
     /// Where they are; a worker may write to it. Whoever gives an image to the keeper keeps the memory, too, until
     /// it is told of it: the keeper's thread frees none.
-    pub memory: Arc<Room>,
+    pub memory: Arc<ImageMemory>,
     /// The bytes that the cache may have.
     pub bound: u64,
     /// Told when the keeper is done with it: the cache has it, or will not.

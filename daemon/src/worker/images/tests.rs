@@ -23,7 +23,7 @@ fn keeper(root: &Path) -> (ImageKeeper, PathBuf) {
 }
 
 fn image(bytes: &[u8], bound: u64) -> (Image, mpsc::Receiver<Checked>) {
-    let room = Room::new(bytes.len() as u64, || ()).unwrap();
+    let room = ImageMemory::new(bytes.len() as u64, || ()).unwrap();
     room.file().write_all_at(bytes, 0).unwrap();
     let (tell, told) = mpsc::channel();
     let image = Image {
@@ -59,7 +59,7 @@ fn an_image_whose_memory_ended_while_it_waited_is_not_kept() {
     let root = tempfile::tempdir().unwrap();
     let (keeper, dir) = keeper(root.path());
     let gone = image(b"was given back before the disk had it", PLENTY);
-    gone.0.memory.end().unwrap();
+    gone.0.memory.free().unwrap();
     keep_now(&keeper, gone);
     assert_eq!(names(&dir), BTreeSet::new());
 }

@@ -17,14 +17,14 @@ use crate::host::{Guest, Host, SOON, Setup, answer, connect, greeting, until, vm
 #[test]
 fn a_guest_is_welcomed_and_its_bytes_reach_its_worker() {
     let host = Host::new();
-    let door = host.vm(
+    let socket = host.vm(
         1,
         VmLimits {
             memory_bytes: Some(1 << 20),
             ..VmLimits::default()
         },
     );
-    let mut guest = Guest::connect(&door);
+    let mut guest = Guest::connect(&socket);
     assert_eq!(
         guest.welcome.cuda_version,
         vgpu_proto::cuda::OFFERED_CUDA_VERSION
@@ -46,8 +46,8 @@ fn a_guest_is_welcomed_and_its_bytes_reach_its_worker() {
 #[test]
 fn a_quarantined_vm_is_refused_with_the_reason_and_its_sessions_end() {
     let host = Host::new();
-    let door = host.vm(1, VmLimits::default());
-    let mut guest = Guest::connect(&door);
+    let socket = host.vm(1, VmLimits::default());
+    let mut guest = Guest::connect(&socket);
     guest.ask(b'E', b'e');
     let quarantine = |quarantine| {
         host.apply(vec![Change::VmQuarantine {
@@ -65,27 +65,27 @@ fn a_quarantined_vm_is_refused_with_the_reason_and_its_sessions_end() {
     let (_, code, text) = guest.note();
     assert_eq!(code, 46);
     assert!(text.contains("quarantined"), "{text}");
-    let (code, text) = Guest::try_connect(&door).expect_err("refused");
+    let (code, text) = Guest::try_connect(&socket).expect_err("refused");
     assert_eq!(code, Refusal::Quarantined);
     assert!(
         text.contains("it mines") && text.contains("vgpu-admin release"),
         "{text}"
     );
     quarantine(None);
-    Guest::connect(&door).ask(b'E', b'e');
+    Guest::connect(&socket).ask(b'E', b'e');
 }
 
 #[test]
-fn doors_come_and_go_with_the_vms() {
+fn listeners_come_and_go_with_the_vms() {
     let host = Host::new();
-    let door = host.vm(1, VmLimits::default());
-    let mut guest = Guest::connect(&door);
+    let socket = host.vm(1, VmLimits::default());
+    let mut guest = Guest::connect(&socket);
     guest.ask(b'E', b'e');
     host.apply(vec![Change::VmRemoved {
         vm_id: 1,
         generation: 101,
     }]);
-    assert!(!door.exists() && !door.parent().expect("its own").exists());
+    assert!(!socket.exists() && !socket.parent().expect("its own").exists());
     let (_, code, text) = guest.note();
     assert_eq!(code, 46);
     assert!(text.contains("unregistered"), "{text}");
@@ -95,7 +95,7 @@ fn doors_come_and_go_with_the_vms() {
         vm: vm(1, 900, VmLimits::default()),
         debt_ns: None,
     }]);
-    Guest::connect(&door).ask(b'E', b'e');
+    Guest::connect(&socket).ask(b'E', b'e');
 }
 
 #[test]
@@ -107,15 +107,15 @@ fn a_foreign_user_is_refused() {
         vm: record,
         debt_ns: None,
     }]);
-    let (code, text) = Guest::try_connect(&host.door(1)).expect_err("refused");
+    let (code, text) = Guest::try_connect(&host.socket(1)).expect_err("refused");
     assert_eq!(code, Refusal::UnknownVm, "{text}");
 }
 
 #[test]
 fn what_is_no_greeting_is_refused_and_told() {
     let host = Host::new();
-    let door = host.vm(1, VmLimits::default());
-    let mut stranger = connect(&door);
+    let socket = host.vm(1, VmLimits::default());
+    let mut stranger = connect(&socket);
     stranger
         .write_all(b"GET / HTTP/1.1\r\n\r\n")
         .expect("goes out");
@@ -124,7 +124,7 @@ fn what_is_no_greeting_is_refused_and_told() {
         Refusal::Malformed
     );
 
-    let mut other_version = connect(&door);
+    let mut other_version = connect(&socket);
     let mut bytes = greeting();
     bytes[16] ^= 1;
     other_version.write_all(&bytes).expect("goes out");
@@ -135,11 +135,11 @@ fn what_is_no_greeting_is_refused_and_told() {
         "both versions are named: {text}"
     );
 
-    let mut cut_short = connect(&door);
+    let mut cut_short = connect(&socket);
     cut_short.write_all(&greeting()[..30]).expect("goes out");
     drop(cut_short);
     assert_eq!(host.events(EventKind::Refused).len(), 2);
-    Guest::connect(&door).ask(b'E', b'e');
+    Guest::connect(&socket).ask(b'E', b'e');
 }
 
 #[test]
@@ -149,8 +149,8 @@ fn a_guest_that_is_slow_to_introduce_itself_is_cut_off() {
         ..Setup::default()
     };
     let host = Host::with(&setup);
-    let door = host.vm(1, VmLimits::default());
-    let mut slow = connect(&door);
+    let socket = host.vm(1, VmLimits::default());
+    let mut slow = connect(&socket);
     let begun = Instant::now();
     for byte in greeting() {
         if slow.write_all(&[byte]).is_err() {
@@ -169,7 +169,7 @@ fn a_guest_that_is_slow_to_introduce_itself_is_cut_off() {
     until("the refusal is told", || {
         (!host.events(EventKind::Refused).is_empty()).then_some(())
     });
-    Guest::connect(&door).ask(b'E', b'e');
+    Guest::connect(&socket).ask(b'E', b'e');
 }
 
 #[test]
@@ -222,8 +222,8 @@ fn a_guest_that_never_opens_its_data_connection_is_ended_at_the_deadline() {
         sessions: Some(1),
         ..VmLimits::default()
     };
-    let door = host.vm(1, limits);
-    let mut control = connect(&door);
+    let socket = host.vm(1, limits);
+    let mut control = connect(&socket);
     control.write_all(&greeting()).expect("goes out");
     let welcome = answer(&mut control).expect("welcome");
     let begun = Instant::now();
@@ -234,11 +234,11 @@ fn a_guest_that_never_opens_its_data_connection_is_ended_at_the_deadline() {
     assert!(begun.elapsed() < Duration::from_secs(9), "not ten seconds");
     host.wait_no_sessions();
     // Its nonce is worth nothing now, and its place is free.
-    let mut late = connect(&door);
+    let mut late = connect(&socket);
     late.write_all(&[&DATA_MAGIC[..], &welcome.nonce].concat())
         .expect("goes out");
     assert_eq!(answer(&mut late).expect_err("refused").0, Refusal::BadNonce);
-    Guest::connect(&door).ask(b'E', b'e');
+    Guest::connect(&socket).ask(b'E', b'e');
 }
 
 #[test]
@@ -277,9 +277,9 @@ fn sessions_and_connections_of_a_vm_are_bounded() {
 #[test]
 fn nobody_is_served_without_a_gpu() {
     let host = Host::new();
-    let door = host.vm(1, VmLimits::default());
+    let socket = host.vm(1, VmLimits::default());
     host.apply(vec![Change::GpuInventory(Vec::new())]);
-    let (code, text) = Guest::try_connect(&door).expect_err("refused");
+    let (code, text) = Guest::try_connect(&socket).expect_err("refused");
     assert_eq!(code, Refusal::NoGpu, "{text}");
 }
 
@@ -296,18 +296,18 @@ fn storms_of_other_vms_keep_no_session_out() {
     };
     let host = Host::with(&setup);
     let honest = host.vm(1, VmLimits::default());
-    let doors: Vec<_> = (2..=5)
+    let sockets: Vec<_> = (2..=5)
         .map(|vm_id| host.vm(vm_id, VmLimits::default()))
         .collect();
     let over = AtomicBool::new(false);
     let (refused, made) = (AtomicU32::new(0), AtomicU32::new(0));
     std::thread::scope(|scope| {
-        for door in &doors {
+        for socket in &sockets {
             let (over, made, refused) = (&over, &made, &refused);
             scope.spawn(move || {
                 let mut held = VecDeque::new();
                 while !over.load(Ordering::SeqCst) {
-                    let Ok(mut stream) = UnixStream::connect(door) else {
+                    let Ok(mut stream) = UnixStream::connect(socket) else {
                         continue;
                     };
                     made.fetch_add(1, Ordering::SeqCst);
@@ -342,11 +342,11 @@ fn guests_that_go_away_at_once_start_no_worker() {
     // No more than the journal takes at once.
     const GUESTS: usize = 15;
     let host = Host::new();
-    let door = host.vm(1, VmLimits::default());
+    let socket = host.vm(1, VmLimits::default());
     for _ in 0..GUESTS {
-        connect(&door).write_all(&greeting()).expect("goes out");
+        connect(&socket).write_all(&greeting()).expect("goes out");
     }
-    Guest::connect(&door).ask(b'E', b'e');
+    Guest::connect(&socket).ask(b'E', b'e');
     until("they all came", || {
         (host.events(EventKind::SessionStarted).len() == GUESTS + 1).then_some(())
     });
@@ -367,8 +367,8 @@ fn vm_at(vm_id: u32, generation: u64, socket: &Path) -> Change {
 }
 
 /// Who comes through a socket.
-fn vm_behind(host: &Host, door: &Path) -> u32 {
-    let mut guest = Guest::connect(door);
+fn vm_behind(host: &Host, socket: &Path) -> u32 {
+    let mut guest = Guest::connect(socket);
     guest.ask(b'E', b'e');
     let vm_id = host.sessions()[0].vm_id;
     drop(guest);
@@ -377,11 +377,11 @@ fn vm_behind(host: &Host, door: &Path) -> u32 {
 }
 
 /// What doctor says of a socket that is shut.
-fn shut(host: &Host, door: &Path) -> String {
+fn shut(host: &Host, socket: &Path) -> String {
     let checks = host.checks().into_iter();
-    let door = door.display().to_string();
+    let socket = socket.display().to_string();
     let said: Vec<String> = checks
-        .filter(|check| check.name == "unix-listeners" && check.message.contains(&door))
+        .filter(|check| check.name == "unix-listeners" && check.message.contains(&socket))
         .map(|check| format!("{} {}", check.message, check.hint.unwrap_or_default()))
         .collect();
     said.concat()
@@ -410,9 +410,9 @@ fn whatever_a_path_looks_like_the_vm_that_came_first_has_the_socket() {
         assert!(!said.contains("restart"), "{said}");
     }
     // As after a restart, in another order.
-    host.core.close_doors();
+    host.core.close_listeners();
     assert!(!real.exists());
-    host.open_doors();
+    host.open_listeners();
     assert_eq!(vm_behind(&host, &real), 1);
     host.apply(vec![Change::VmRemoved {
         vm_id: 1,
@@ -427,7 +427,7 @@ fn whatever_a_path_looks_like_the_vm_that_came_first_has_the_socket() {
 }
 
 #[test]
-fn a_directory_that_a_tenant_renames_leads_to_no_other_door() {
+fn a_directory_that_a_tenant_renames_leads_to_no_other_listener() {
     let setup = Setup {
         configure: |config| {
             let hybrid = config.daemon.runtime_dir.with_file_name("hybrid");
@@ -468,54 +468,54 @@ fn a_directory_that_a_tenant_renames_leads_to_no_other_door() {
 #[test]
 fn a_socket_that_was_removed_or_replaced_is_seen_and_opened_anew() {
     let host = Host::new();
-    let door = host.dir.path().join("v.sock");
-    host.apply(vec![vm_at(1, 101, &door)]);
-    std::fs::remove_file(&door).expect("removed");
-    let said = shut(&host, &door);
+    let socket = host.dir.path().join("v.sock");
+    host.apply(vec![vm_at(1, 101, &socket)]);
+    std::fs::remove_file(&socket).expect("removed");
+    let said = shut(&host, &socket);
     assert!(said.contains("is not at"), "{said}");
-    host.mend_doors();
-    assert_eq!(vm_behind(&host, &door), 1);
+    host.reopen_listeners();
+    assert_eq!(vm_behind(&host, &socket), 1);
     assert_eq!(host.doctor("unix-listeners").status, CheckStatus::Ok);
 
-    std::fs::remove_file(&door).expect("removed");
-    let other = UnixListener::bind(&door).expect("bound");
-    host.mend_doors();
-    let said = shut(&host, &door);
+    std::fs::remove_file(&socket).expect("removed");
+    let other = UnixListener::bind(&socket).expect("bound");
+    host.reopen_listeners();
+    let said = shut(&host, &socket);
     assert!(said.contains("another process serves it"), "{said}");
-    assert_eq!(host.snapshot().shut_doors.len(), 1);
+    assert_eq!(host.snapshot().listener_problems.len(), 1);
     // Neither the unregistering of the VM nor vgpud's end takes away what is another's.
     host.apply(vec![Change::VmRemoved {
         vm_id: 1,
         generation: 101,
     }]);
-    assert!(door.exists());
-    host.apply(vec![vm_at(1, 105, &door)]);
+    assert!(socket.exists());
+    host.apply(vec![vm_at(1, 105, &socket)]);
     drop(other);
     host.reload();
-    assert_eq!(vm_behind(&host, &door), 1);
-    assert!(host.snapshot().shut_doors.is_empty());
+    assert_eq!(vm_behind(&host, &socket), 1);
+    assert!(host.snapshot().listener_problems.is_empty());
 }
 
 #[test]
 fn a_directory_that_is_gone_is_told_and_not_made_anew() {
     let host = Host::new();
     let mount = host.dir.path().join("mount");
-    let door = mount.join("vm/v.sock");
-    host.apply(vec![vm_at(1, 101, &door)]);
-    assert_eq!(vm_behind(&host, &door), 1);
+    let socket = mount.join("vm/v.sock");
+    host.apply(vec![vm_at(1, 101, &socket)]);
+    assert_eq!(vm_behind(&host, &socket), 1);
     // As where a file system is unmounted under the socket.
     std::fs::remove_dir_all(&mount).expect("removed");
-    host.mend_doors();
-    host.mend_doors();
-    let said = shut(&host, &door);
+    host.reopen_listeners();
+    host.reopen_listeners();
+    let said = shut(&host, &socket);
     assert!(
         said.contains("its directory cannot be made or entered"),
         "{said}"
     );
     assert!(!mount.exists());
     std::fs::create_dir_all(mount.join("vm")).expect("a directory");
-    host.mend_doors();
-    assert_eq!(vm_behind(&host, &door), 1);
+    host.reopen_listeners();
+    assert_eq!(vm_behind(&host, &socket), 1);
 }
 
 #[test]
@@ -532,13 +532,13 @@ fn what_vgpud_gives_a_vm_by_itself_comes_before_what_another_is_registered_with(
     // Both are from an older vgpud: VM 1 has VM 2's path and came first; VM 2 is registered with its own path.
     host.apply(vec![vm_at(1, 101, &own), vm_at(2, 102, &own)]);
     assert_eq!(vm_behind(&host, &own), 2);
-    let shut = host.snapshot().shut_doors;
+    let shut = host.snapshot().listener_problems;
     assert_eq!(shut.len(), 1, "{shut:?}");
     assert!(shut[0].vm_id == 1 && shut[0].problem.contains("is vgpud's own"));
 }
 
 #[test]
-fn each_shut_door_is_told_with_its_own_cure() {
+fn each_shut_listener_is_told_with_its_own_cure() {
     let host = Host::new();
     let at = |name: &str| host.dir.path().join(name);
     std::fs::write(at("file"), "").expect("a file");

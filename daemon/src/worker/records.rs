@@ -1,15 +1,15 @@
-//! Workers that outlived the vgpud that started them.
+//! Records of the running workers, and the orphans: workers that outlived the vgpud that started them.
 //!
-//! Every worker is written down in the runtime directory before it is told to touch a GPU. A vgpud
-//! that starts finds the files of the one before it, and no GPU is granted until each of those
-//! workers is verified gone. A worker that was started and not yet written down has not received its
-//! Start message, so it has touched nothing; it ends because its control socket closed.
+//! vgpud writes a file about each worker into its runtime directory before it tells the worker to touch
+//! a GPU. The next vgpud finds these files, and grants no GPU until the workers that were started for it
+//! are verified gone. A worker that was started and has no record yet has not received its Start
+//! message, so it has touched nothing; it ends because its control socket closed.
 
 use std::fs;
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
-use super::cage::Cage;
+use super::cgroup::WorkerCgroup;
 use super::process::{Process, start_ticks};
 
 /// Bytes that are kept for entries: a file of tmpfs takes a page, so this is for 64 workers.
@@ -19,78 +19,79 @@ const ENTRY: u64 = 4_096;
 /// The kernel's highest process number (proc(5), pid_max).
 const MAX_PID: u32 = 1 << 22;
 
-/// The directory with one file per running worker.
+/// The directory with one file for each running worker.
 #[derive(Debug, Clone)]
-pub struct WorkerBook {
+pub struct WorkerRecords {
     dir: PathBuf,
     boot: String,
 }
 
 /// A worker of an earlier vgpud that still runs.
 #[derive(Debug)]
-pub struct LeftOver {
-    /// The process; `None`: it is gone, and what it started is not.
+pub struct Orphan {
+    /// The process; `None`: it is gone, and processes that it started are not.
     process: Option<Process>,
-    /// Its cgroup, if it had one of its own.
-    cage: Option<Cage>,
-    /// Its number.
+    /// The worker's cgroup, if it had one.
+    cgroup: Option<WorkerCgroup>,
+    /// The worker's process number.
     pub pid: u32,
-    /// The GPUs it was started for.
+    /// The GPUs that the worker was started for, by UUID.
     pub gpu_uuids: Vec<String>,
-    /// The session it served.
+    /// The session that the worker served.
     pub session: u64,
 }
 
-impl LeftOver {
-    /// Kills it and all that it started.
+impl Orphan {
+    /// Kills the worker and all processes that it started.
     pub fn kill(&self) {
         if let Some(process) = &self.process {
             process.kill();
         }
-        if let Some(cage) = &self.cage {
-            cage.kill();
+        if let Some(cgroup) = &self.cgroup {
+            cgroup.kill();
         }
     }
 
-    /// Whether it and all that it started are gone.
+    /// Whether the worker and all processes that it started are gone.
     #[must_use]
     pub fn is_gone(&self) -> bool {
         let ended = |process: &Process| process.ended().is_some();
-        self.process.as_ref().is_none_or(ended) && self.cage.as_ref().is_none_or(Cage::is_empty)
+        self.process.as_ref().is_none_or(ended)
+            && self.cgroup.as_ref().is_none_or(WorkerCgroup::is_empty)
     }
 }
 
-impl WorkerBook {
-    /// Opens the book in `runtime_dir`.
+impl WorkerRecords {
+    /// Opens the records in a runtime directory.
     ///
     /// # Errors
     /// When the directory cannot be made.
-    pub fn open(runtime_dir: &Path) -> io::Result<WorkerBook> {
+    pub fn open(runtime_dir: &Path) -> io::Result<WorkerRecords> {
         let dir = runtime_dir.join("workers");
         fs::create_dir_all(&dir)?;
         // Process numbers and start times mean nothing across a boot.
         let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-        let book = WorkerBook {
+        let records = WorkerRecords {
             dir,
             boot: boot.trim().to_owned(),
         };
-        if let Err(error) = book.reserve(false) {
+        if let Err(error) = records.reserve(false) {
             tracing::warn!(
                 "no space can be reserved in {}: {error}",
-                book.dir.display()
+                records.dir.display()
             );
         }
-        Ok(book)
+        Ok(records)
     }
 
-    /// Writes a worker down.
+    /// Records a worker.
     ///
     /// # Errors
     /// When the file cannot be written, or the process is gone already.
     pub fn enter(
         &self,
         pid: u32,
-        cage: Option<&Cage>,
+        cgroup: Option<&WorkerCgroup>,
         gpu_uuids: &[String],
         session: u64,
     ) -> io::Result<()> {
@@ -100,9 +101,9 @@ impl WorkerBook {
                 "the worker exited at once",
             ));
         };
-        let cage = cage.map_or(String::new(), |cage| format!("{cage}\n"));
+        let cgroup = cgroup.map_or(String::new(), |cgroup| format!("{cgroup}\n"));
         let gpus = gpu_uuids.join("\n");
-        let text = format!("{}\n{start}\n{session}\n{cage}{gpus}\n", self.boot);
+        let text = format!("{}\n{start}\n{session}\n{cgroup}{gpus}\n", self.boot);
         self.put(pid, &text).or_else(|error| {
             if error.kind() != io::ErrorKind::StorageFull {
                 return Err(error);
@@ -122,8 +123,8 @@ impl WorkerBook {
         written
     }
 
-    /// Keeps space for entries in a file beside the book, for when the runtime directory is full; `give`:
-    /// gives up as much of it as an entry may take.
+    /// Keeps space for records in a file beside them, for when the file system is full. With `give`: gives up
+    /// as much of that space as one record may take.
     fn reserve(&self, give: bool) -> io::Result<()> {
         let path = self.dir.with_extension("reserve");
         let length = fs::metadata(&path).map_or(0, |meta| meta.len());
@@ -140,26 +141,26 @@ impl WorkerBook {
         file.write_all(&vec![0; missing])
     }
 
-    /// Strikes a left-over worker out that is verified gone, and removes its cgroup.
-    pub fn strike_out_left(&self, worker: &LeftOver) {
-        if let Some(cage) = &worker.cage {
-            cage.remove();
+    /// Removes the record and the cgroup of an orphan that is verified gone.
+    pub fn remove_orphan(&self, worker: &Orphan) {
+        if let Some(cgroup) = &worker.cgroup {
+            cgroup.remove();
         }
-        self.strike_out(worker.pid);
+        self.remove(worker.pid);
     }
 
-    /// Strikes a worker out that is verified gone.
-    pub fn strike_out(&self, pid: u32) {
+    /// Removes the record of a worker that is verified gone.
+    pub fn remove(&self, pid: u32) {
         // A file that stays is harmless: its start time matches no process.
         let _ = fs::remove_file(self.dir.join(pid.to_string()));
     }
 
-    /// The workers in the book that still run; entries of those that do not are removed.
+    /// The recorded workers that still run. The records of all others are removed.
     ///
     /// # Errors
     /// When the directory cannot be read, or something in it is not as vgpud left it: a worker that nobody
     /// knows may use a GPU.
-    pub fn left_over(&self) -> io::Result<Vec<LeftOver>> {
+    pub fn orphans(&self) -> io::Result<Vec<Orphan>> {
         let mut found = Vec::new();
         for entry in fs::read_dir(&self.dir)? {
             let path = entry?.path();
@@ -189,7 +190,7 @@ impl WorkerBook {
     }
 
     /// The worker of an entry, if it still runs; what is wrong with the entry otherwise.
-    fn running(&self, path: &Path, name: &str) -> Result<Option<LeftOver>, String> {
+    fn running(&self, path: &Path, name: &str) -> Result<Option<Orphan>, String> {
         let pid: Option<u32> = name.parse().ok();
         let pid = pid.filter(|pid| (2..=MAX_PID).contains(pid));
         let pid = pid.ok_or("its name is not the number of a process")?;
@@ -217,20 +218,22 @@ impl WorkerBook {
         let (start, session) = (number("start time")?, number("session")?);
         // A cgroup's path, if there is one, begins as no UUID does.
         let (paths, gpu_uuids): (Vec<&str>, Vec<&str>) = lines.partition(|l| l.starts_with('/'));
-        let cage = paths.first().and_then(|path| Cage::at(Path::new(path)));
+        let cgroup = paths
+            .first()
+            .and_then(|path| WorkerCgroup::at(Path::new(path)));
         // The pidfd first, then the start time: what the pidfd holds cannot change any more.
         let process = Process::open(pid).ok();
         let process = process.filter(|p| start_ticks(pid) == Some(start) && p.ended().is_none());
-        let cage = cage.filter(|cage| {
-            let gone = process.is_none() && cage.is_empty();
-            if gone && cage.path().exists() {
-                cage.remove();
+        let cgroup = cgroup.filter(|cgroup| {
+            let gone = process.is_none() && cgroup.is_empty();
+            if gone && cgroup.path().exists() {
+                cgroup.remove();
             }
             !gone
         });
-        Ok((process.is_some() || cage.is_some()).then_some(LeftOver {
+        Ok((process.is_some() || cgroup.is_some()).then_some(Orphan {
             process,
-            cage,
+            cgroup,
             pid,
             gpu_uuids: gpu_uuids.into_iter().map(str::to_owned).collect(),
             session,
@@ -255,12 +258,12 @@ mod tests {
     #[test]
     fn only_workers_that_still_run_are_left_over() {
         let dir = tempfile::tempdir().unwrap();
-        let book = WorkerBook::open(dir.path()).unwrap();
+        let records = WorkerRecords::open(dir.path()).unwrap();
         let running = Sleeper(Command::new("sleep").arg("100").spawn().unwrap());
         let mut ended = Sleeper(Command::new("sleep").arg("100").spawn().unwrap());
         let gpus = ["GPU-a".to_owned(), "GPU-d".to_owned()];
-        book.enter(running.0.id(), None, &gpus, 5).unwrap();
-        book.enter(ended.0.id(), None, &gpus[..1], 6).unwrap();
+        records.enter(running.0.id(), None, &gpus, 5).unwrap();
+        records.enter(ended.0.id(), None, &gpus[..1], 6).unwrap();
         ended.0.kill().unwrap();
         ended.0.wait().unwrap();
         // A reused number: same pid, another start time.
@@ -268,40 +271,40 @@ mod tests {
             .path()
             .join("workers")
             .join(std::process::id().to_string());
-        fs::write(&reused, format!("{}\n1\n7\nGPU-c\n", book.boot)).unwrap();
+        fs::write(&reused, format!("{}\n1\n7\nGPU-c\n", records.boot)).unwrap();
         fs::write(dir.path().join("workers/.77"), "half an en").unwrap();
 
-        let again = WorkerBook::open(dir.path()).unwrap();
-        let found = again.left_over().unwrap();
+        let again = WorkerRecords::open(dir.path()).unwrap();
+        let found = again.orphans().unwrap();
         assert_eq!(found.len(), 1);
         assert_eq!(found[0].pid, running.0.id());
         assert_eq!((&found[0].gpu_uuids[..], found[0].session), (&gpus[..], 5));
         assert!(!reused.exists(), "entries of the dead are removed");
 
-        again.strike_out(running.0.id());
-        assert!(again.left_over().unwrap().is_empty());
+        again.remove(running.0.id());
+        assert!(again.orphans().unwrap().is_empty());
     }
 
     #[test]
     fn a_worker_of_an_earlier_boot_is_gone() {
         let dir = tempfile::tempdir().unwrap();
-        let book = WorkerBook::open(dir.path()).unwrap();
+        let records = WorkerRecords::open(dir.path()).unwrap();
         let running = Sleeper(Command::new("sleep").arg("100").spawn().unwrap());
-        let before = WorkerBook {
-            dir: book.dir.clone(),
+        let before = WorkerRecords {
+            dir: records.dir.clone(),
             boot: "0f7f2a3c-9d0e-4a63-8a9d-1d2f4f0e6b5a".into(),
         };
         before
             .enter(running.0.id(), None, &["GPU-a".to_owned()], 5)
             .unwrap();
-        assert!(book.left_over().unwrap().is_empty());
+        assert!(records.orphans().unwrap().is_empty());
     }
 
     #[test]
     fn an_entry_of_nonsense_is_refused_with_its_name() {
         let dir = tempfile::tempdir().unwrap();
-        let book = WorkerBook::open(dir.path()).unwrap();
-        let entry = |text: &str| format!("{}\n{text}", book.boot);
+        let records = WorkerRecords::open(dir.path()).unwrap();
+        let entry = |text: &str| format!("{}\n{text}", records.boot);
         let cases = [
             ("1x", "garbage".to_owned()),
             ("1", entry("1\n5\nGPU-a\n")),
@@ -313,11 +316,11 @@ mod tests {
         for (name, text) in cases {
             let path = dir.path().join("workers").join(name);
             fs::write(&path, text).unwrap();
-            let error = book.left_over().unwrap_err().to_string();
+            let error = records.orphans().unwrap_err().to_string();
             assert!(error.contains(&path.display().to_string()), "{error}");
             assert!(error.contains("remove the file"), "{error}");
             fs::remove_file(path).unwrap();
         }
-        assert!(book.left_over().unwrap().is_empty());
+        assert!(records.orphans().unwrap().is_empty());
     }
 }

@@ -15,34 +15,34 @@ use super::accept::{accept_unix, accept_vsock};
 use super::caps::Caps;
 use super::checks::{check, unix_listeners, vm_socket_access};
 use super::conn;
-use super::homes::{self, Registered};
-use super::rules::{Owner, Rules, Wanted, ground, wanted};
-use super::shut::Shut;
+use super::failure::ListenFailure;
+use super::rules::{Rules, SocketOwner, Wanted, ground, wanted};
 use super::sockets::{self, Spot};
+use super::vm_dirs::{self, Registered};
 use crate::config::Config;
 use crate::events::EventSink;
 use crate::mediator::MediatorHandle;
-use crate::model::{ShutDoor, VmIdentity, VmRecord};
+use crate::model::{ListenerProblem, VmIdentity, VmRecord};
 use crate::supervisor::Supervisor;
 use crate::system::patience::{NoAnswer, Patience};
 use crate::system::walk::Id;
 
-/// All guests' doors.
+/// All listeners for guests.
 #[derive(Debug)]
 pub struct Gateway {
     shared: Arc<Shared>,
     cids: Arc<RwLock<HashMap<u32, VmIdentity>>>,
     /// Never locked while files are asked.
-    doors: Mutex<Doors>,
+    listeners: Mutex<Listeners>,
     patience: Patience,
 }
 
 #[derive(Debug, Default)]
-struct Doors {
+struct Listeners {
     vsock: Option<Task>,
     vsock_problem: Option<String>,
-    unix: BTreeMap<PathBuf, UnixDoor>,
-    shut: Vec<ShutDoor>,
+    unix: BTreeMap<PathBuf, UnixEntry>,
+    shut: Vec<ListenerProblem>,
     /// For which registrations the directory of a socket was there once: vgpud makes it no more.
     found: HashMap<PathBuf, VmIdentity>,
     /// Whose the VMs' own directories are; `None` before vgpud looked.
@@ -51,20 +51,20 @@ struct Doors {
 }
 
 #[derive(Debug)]
-struct UnixDoor {
-    owner: Owner,
+struct UnixEntry {
+    owner: SocketOwner,
     id: Id,
     _task: Task,
 }
 
-/// What the file system shows of the doors that are open.
+/// What the file system shows of the open listeners.
 #[derive(Debug, Default)]
-struct Looked {
+struct SocketStates {
     there: Vec<(PathBuf, Option<u32>, Metadata)>,
     /// Their sockets are not at their paths any more.
     lost: Vec<(PathBuf, u32)>,
     /// Their file systems do not answer.
-    unseen: Vec<ShutDoor>,
+    unseen: Vec<ListenerProblem>,
 }
 
 /// A socket that is missing, and its place.
@@ -81,7 +81,7 @@ impl Drop for Task {
 }
 
 impl Gateway {
-    /// Doors that are all still closed.
+    /// A gateway that listens nowhere until [`Gateway::open`].
     #[must_use]
     pub fn new(
         config: Arc<Config>,
@@ -100,7 +100,7 @@ impl Gateway {
         Gateway {
             shared,
             cids: Arc::default(),
-            doors: Mutex::default(),
+            listeners: Mutex::default(),
             patience: Patience::default(),
         }
     }
@@ -110,13 +110,13 @@ impl Gateway {
         self.shared.set_config(config);
     }
 
-    /// From now on [`Gateway::sync`] opens doors.
+    /// From now on [`Gateway::sync`] opens the listeners.
     pub fn open(&self) {
         self.lock().open = true;
     }
 
-    /// Opens and closes doors so that they are those of these VMs; tries those again that could not be opened, and
-    /// opens those anew whose socket is gone. One call at a time, within the runtime.
+    /// Opens and closes listeners until they are those of these VMs. Listeners that could not be opened are tried again,
+    /// and those whose socket is gone are opened anew. One call at a time, within the runtime.
     pub fn sync<'a>(&self, vms: impl IntoIterator<Item = &'a VmRecord>) {
         let config = self.shared.config();
         let mut vms: Vec<&VmRecord> = vms.into_iter().collect();
@@ -137,18 +137,21 @@ impl Gateway {
             return;
         }
         let registered = vms.iter().map(|vm| (vm.vm_id, vm.generation)).collect();
-        let cleared = self.clear_homes(&rules, &registered);
+        let cleared = self.clear_vm_dirs(&rules, &registered);
         let (missing, former) = self.missing(&wanted, &rules, &registered, cleared.as_ref());
         shut.extend(former);
         shut.extend(self.open_missing(missing, &config, &rules));
-        let mut doors = self.lock();
+        let mut listeners = self.lock();
         let unseen = looked.unseen.into_iter();
-        shut.extend(unseen.filter(|door| doors.unix.contains_key(&door.path)));
-        for door in shut.iter().filter(|door| !doors.shut.contains(door)) {
-            tracing::warn!(vm = door.vm_id, "{}", door.sentence());
+        shut.extend(unseen.filter(|problem| listeners.unix.contains_key(&problem.path)));
+        for problem in shut
+            .iter()
+            .filter(|problem| !listeners.shut.contains(problem))
+        {
+            tracing::warn!(vm = problem.vm_id, "{}", problem.sentence());
         }
-        doors.shut = shut;
-        doors.found.retain(|path, vm| {
+        listeners.shut = shut;
+        listeners.found.retain(|path, vm| {
             wanted
                 .get(path)
                 .is_some_and(|wanted| wanted.owner.identity == *vm)
@@ -165,22 +168,22 @@ impl Gateway {
         self.shared.supervisor.launcher().jail().keep(&registered);
     }
 
-    /// Looks at the sockets of the doors that are open, without the lock.
-    fn look(&self) -> Looked {
+    /// Looks at the sockets of the listeners that are open, without the lock.
+    fn look(&self) -> SocketStates {
         let opened: Vec<_> = {
-            let doors = self.lock();
-            let opened = doors.unix.iter();
-            let opened = opened.map(|(path, door)| (path.clone(), door.id, door.owner.clone()));
+            let listeners = self.lock();
+            let opened = listeners.unix.iter();
+            let opened = opened.map(|(path, entry)| (path.clone(), entry.id, entry.owner.clone()));
             opened.collect()
         };
         let vm_dirs = self.shared.config().vm_socket_dir();
-        let work = |(path, id, _): &(PathBuf, Id, Owner)| {
+        let work = |(path, id, _): &(PathBuf, Id, SocketOwner)| {
             let (asked, id) = (path.clone(), *id);
             let look = move || sockets::look(&asked, id);
             (ground(path, vm_dirs.as_deref()), look)
         };
         let answers = self.patience.ask_all(opened.iter().map(work).collect());
-        let mut looked = Looked::default();
+        let mut looked = SocketStates::default();
         for ((path, _, owner), answer) in opened.into_iter().zip(answers) {
             let vm_id = owner.identity.vm_id;
             match answer {
@@ -188,36 +191,41 @@ impl Gateway {
                 Ok(Ok(None)) => looked.lost.push((path, vm_id)),
                 // What cannot be seen counts as being there.
                 Ok(Err(_)) => {}
-                Err(why) => looked.unseen.push(Shut::from(why).unseen(&path, vm_id)),
+                Err(why) => looked
+                    .unseen
+                    .push(ListenFailure::from(why).unseen(&path, vm_id)),
             }
         }
         looked
     }
 
-    /// Closes what no VM wants. False: the doors are closed.
+    /// Closes what no VM wants. False: the listeners are closed.
     fn close_unwanted(
         &self,
         config: &Config,
         wanted: &BTreeMap<PathBuf, Wanted>,
         lost: &[(PathBuf, u32)],
     ) -> bool {
-        let stays = |path: &PathBuf, door: &UnixDoor| {
-            wanted.get(path).map(|wanted| &wanted.owner) == Some(&door.owner)
+        let stays = |path: &PathBuf, entry: &UnixEntry| {
+            wanted.get(path).map(|wanted| &wanted.owner) == Some(&entry.owner)
         };
         let gone = {
-            let mut doors = self.lock();
-            if !doors.open {
+            let mut listeners = self.lock();
+            if !listeners.open {
                 return false;
             }
-            if config.listen.vsock && doors.vsock_due() {
-                self.open_vsock(&mut doors, config);
+            if config.listen.vsock && listeners.vsock_due() {
+                self.open_vsock(&mut listeners, config);
             }
             for (path, _) in lost {
                 // What lies there now is another's.
-                doors.unix.remove(path);
+                listeners.unix.remove(path);
             }
-            let gone = doors.unix.iter().filter(|(path, door)| !stays(path, door));
-            gone.map(|(path, door)| (path.clone(), door.id)).collect()
+            let gone = listeners
+                .unix
+                .iter()
+                .filter(|(path, entry)| !stays(path, entry));
+            gone.map(|(path, entry)| (path.clone(), entry.id)).collect()
         };
         self.close_paths(gone, config);
         true
@@ -225,7 +233,11 @@ impl Gateway {
 
     /// Takes the directories of registrations that have ended away: an old tenant may still have one mounted. Gives whose
     /// they are now.
-    fn clear_homes(&self, rules: &Rules, registered: &Registered) -> Result<Registered, NoAnswer> {
+    fn clear_vm_dirs(
+        &self,
+        rules: &Rules,
+        registered: &Registered,
+    ) -> Result<Registered, NoAnswer> {
         let before = self.lock().homes.clone();
         let Some(vm_dirs) = rules.vm_dirs.clone() else {
             return Ok(Registered::new());
@@ -234,7 +246,7 @@ impl Gateway {
             return Ok(registered.clone());
         }
         let (ground, now) = (vm_dirs.clone(), registered.clone());
-        let clear = move || homes::clear(&vm_dirs, before.as_ref(), &now);
+        let clear = move || vm_dirs::clear(&vm_dirs, before.as_ref(), &now);
         let homes = self.patience.ask(&ground, clear)?;
         self.lock().homes = Some(homes.clone());
         Ok(homes)
@@ -247,35 +259,35 @@ impl Gateway {
         rules: &Rules,
         registered: &Registered,
         homes: Result<&Registered, &NoAnswer>,
-    ) -> (Vec<(PathBuf, Wanted)>, Vec<ShutDoor>) {
-        let doors = self.lock();
+    ) -> (Vec<(PathBuf, Wanted)>, Vec<ListenerProblem>) {
+        let listeners = self.lock();
         let (mut missing, mut shut) = (Vec::new(), Vec::new());
         for (path, wanted) in wanted {
-            if doors.unix.contains_key(path) {
+            if listeners.unix.contains_key(path) {
                 continue;
             }
             let vm_id = wanted.owner.identity.vm_id;
             let why = match homes {
-                _ if homes::home(path, rules.vm_dirs.as_deref()).is_none() => None,
+                _ if vm_dirs::own_dir(path, rules.vm_dirs.as_deref()).is_none() => None,
                 Ok(homes) if homes.get(&vm_id) == registered.get(&vm_id) => None,
-                Ok(_) => Some(Shut::of_former()),
+                Ok(_) => Some(ListenFailure::of_former()),
                 Err(why) => Some(why.clone().into()),
             };
             match why {
                 None => missing.push((path.clone(), wanted.clone())),
-                Some(why) => shut.push(why.door(path, vm_id)),
+                Some(why) => shut.push(why.at(path, vm_id)),
             }
         }
         (missing, shut)
     }
 
-    /// Opens doors. Gives those that stay shut.
+    /// Opens listeners. Gives those that stay shut.
     fn open_missing(
         &self,
         missing: Vec<(PathBuf, Wanted)>,
         config: &Config,
         rules: &Arc<Rules>,
-    ) -> Vec<ShutDoor> {
+    ) -> Vec<ListenerProblem> {
         if missing.is_empty() {
             return Vec::new();
         }
@@ -283,10 +295,10 @@ impl Gateway {
         let access = match sockets::Access::of(&config.listen) {
             Ok(access) => access,
             Err(why) => {
-                let door = |(path, wanted): (PathBuf, Wanted)| {
-                    why.clone().door(&path, wanted.owner.identity.vm_id)
+                let problem = |(path, wanted): (PathBuf, Wanted)| {
+                    why.clone().at(&path, wanted.owner.identity.vm_id)
                 };
-                return missing.into_iter().map(door).collect();
+                return missing.into_iter().map(problem).collect();
             }
         };
         let mut shut = Vec::new();
@@ -304,9 +316,9 @@ impl Gateway {
         let opened = self.patience.ask_all(works);
         for ((path, owner), opened) in owners.into_iter().zip(opened) {
             let vm_id = owner.identity.vm_id;
-            let opened = opened.map_err(Shut::from).flatten();
+            let opened = opened.map_err(ListenFailure::from).flatten();
             let listens = opened.and_then(|opened| self.listen(&path, owner, opened));
-            shut.extend(listens.err().map(|why| why.door(&path, vm_id)));
+            shut.extend(listens.err().map(|why| why.at(&path, vm_id)));
         }
         shut
     }
@@ -318,12 +330,12 @@ impl Gateway {
         &self,
         missing: Vec<(PathBuf, Wanted)>,
         rules: &Arc<Rules>,
-        shut: &mut Vec<ShutDoor>,
+        shut: &mut Vec<ListenerProblem>,
     ) -> Vec<Missing> {
         let found = self.lock().found.clone();
         let work = |(path, wanted): &(PathBuf, Wanted)| {
             let make = found.get(path) != Some(&wanted.owner.identity)
-                || homes::home(path, rules.vm_dirs.as_deref()).is_some();
+                || vm_dirs::own_dir(path, rules.vm_dirs.as_deref()).is_some();
             let (asked, rules_of, registered) = (path.clone(), rules.clone(), wanted.registered);
             let find = move || {
                 let allowed = |real: &Path| rules_of.check(real, registered);
@@ -333,15 +345,15 @@ impl Gateway {
         };
         let answers = self.patience.ask_all(missing.iter().map(work).collect());
         let mut spots = Vec::new();
-        let mut doors = self.lock();
+        let mut listeners = self.lock();
         for ((path, wanted), answer) in missing.into_iter().zip(answers) {
             let identity = wanted.owner.identity;
-            match answer.map_err(Shut::from).flatten() {
+            match answer.map_err(ListenFailure::from).flatten() {
                 Ok(spot) => {
-                    doors.found.insert(path.clone(), identity);
+                    listeners.found.insert(path.clone(), identity);
                     spots.push((path, wanted, spot));
                 }
-                Err(why) => shut.push(why.door(&path, identity.vm_id)),
+                Err(why) => shut.push(why.at(&path, identity.vm_id)),
             }
         }
         spots
@@ -349,15 +361,15 @@ impl Gateway {
 
     /// Leaves each place to one VM: to which it is open, or to the first that should have it. What vgpud gives a VM by
     /// itself comes before what one is registered with, and a path without links before one that leads to the same place.
-    fn claim(&self, mut spots: Vec<Missing>, shut: &mut Vec<ShutDoor>) -> Vec<Missing> {
+    fn claim(&self, mut spots: Vec<Missing>, shut: &mut Vec<ListenerProblem>) -> Vec<Missing> {
         spots.sort_by_key(|(_, wanted, spot)| {
             let linked = wanted.registered && spot.linked;
             (wanted.registered, linked, wanted.owner.identity.generation)
         });
         let open: HashMap<Id, u32> = {
-            let doors = self.lock();
-            let open = doors.unix.values();
-            open.map(|door| (door.id, door.owner.identity.vm_id))
+            let listeners = self.lock();
+            let open = listeners.unix.values();
+            open.map(|entry| (entry.id, entry.owner.identity.vm_id))
                 .collect()
         };
         let mut claimed = HashMap::new();
@@ -366,7 +378,7 @@ impl Gateway {
             let taken = spot.found.and_then(|id| open.get(&id));
             let other = taken.or_else(|| claimed.get(&spot.place)).copied();
             match other {
-                Some(other) => shut.push(Shut::of_other_vm(other).door(path, vm_id)),
+                Some(other) => shut.push(ListenFailure::of_other_vm(other).at(path, vm_id)),
                 None => {
                     claimed.insert(spot.place.clone(), vm_id);
                 }
@@ -377,26 +389,31 @@ impl Gateway {
     }
 
     /// Accepts on a socket that was opened.
-    fn listen(&self, path: &Path, owner: Owner, opened: sockets::Opened) -> Result<(), Shut> {
+    fn listen(
+        &self,
+        path: &Path,
+        owner: SocketOwner,
+        opened: sockets::Opened,
+    ) -> Result<(), ListenFailure> {
         let Some((listener, id)) = opened.keep() else {
             return Ok(());
         };
         let listener = UnixListener::from_std(listener)?;
         let task = accept_unix(listener, self.shared.clone(), path.into(), owner.clone());
-        let mut doors = self.lock();
-        // Where the doors were closed meanwhile, a dead socket is left: the next start replaces it.
-        if doors.open {
-            let door = UnixDoor {
+        let mut listeners = self.lock();
+        // Where the listeners were closed meanwhile, a dead socket is left: the next start replaces it.
+        if listeners.open {
+            let entry = UnixEntry {
                 owner,
                 id,
                 _task: Task(tokio::spawn(task)),
             };
-            doors.unix.insert(path.to_owned(), door);
+            listeners.unix.insert(path.to_owned(), entry);
         }
         Ok(())
     }
 
-    /// Takes doors away. The sockets first: while its listener lives, no other file is taken for one.
+    /// Takes listeners away. The sockets first: while its listener lives, no other file is taken for one.
     fn close_paths(&self, gone: Vec<(PathBuf, Id)>, config: &Config) {
         let vm_dirs = config.vm_socket_dir();
         let work = |(path, id): &(PathBuf, Id)| {
@@ -406,23 +423,25 @@ impl Gateway {
         };
         // Where the file system does not answer, a dead socket is left.
         let _ = self.patience.ask_all(gone.iter().map(work).collect());
-        let mut doors = self.lock();
+        let mut listeners = self.lock();
         for (path, _) in gone {
-            doors.unix.remove(&path);
+            listeners.unix.remove(&path);
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Doors> {
-        self.doors.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Listeners> {
+        self.listeners
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether every door is open and its socket where it belongs. Asks the file system.
+    /// Whether vgpud listens for every VM, and every socket is at its path. Asks the file system.
     #[must_use]
     pub fn is_whole(&self) -> bool {
         let (closed, whole) = {
-            let doors = self.lock();
-            let vsock = doors.vsock_problem.is_some() && doors.vsock_due();
-            (!doors.open, !vsock && doors.shut.is_empty())
+            let listeners = self.lock();
+            let vsock = listeners.vsock_problem.is_some() && listeners.vsock_due();
+            (!listeners.open, !vsock && listeners.shut.is_empty())
         };
         let looked = self.look();
         closed || whole && looked.lost.is_empty() && looked.unseen.is_empty()
@@ -430,35 +449,39 @@ impl Gateway {
 
     /// The sockets of VMs on which vgpud should listen and does not, or of which it cannot see more.
     #[must_use]
-    pub fn shut(&self) -> Vec<ShutDoor> {
+    pub fn shut(&self) -> Vec<ListenerProblem> {
         self.lock().shut.clone()
     }
 
-    /// Closes every door; what is connected stays.
+    /// Stops listening; open connections stay.
     pub fn close(&self) {
         let open: Vec<_> = {
-            let mut doors = self.lock();
-            doors.open = false;
-            doors.vsock = None;
-            doors.shut.clear();
-            doors.found.clear();
-            let open = doors.unix.iter();
-            open.map(|(path, door)| (path.clone(), door.id)).collect()
+            let mut listeners = self.lock();
+            listeners.open = false;
+            listeners.vsock = None;
+            listeners.shut.clear();
+            listeners.found.clear();
+            let open = listeners.unix.iter();
+            open.map(|(path, entry)| (path.clone(), entry.id)).collect()
         };
         self.close_paths(open, &self.shared.config());
     }
 
-    /// What is wrong with the doors. Asks the host's name services and the file system, which may take long: nothing is
+    /// What is wrong with the listeners. Asks the host's name services and the file system, which may take long: nothing is
     /// locked then.
     #[must_use]
     pub fn doctor(&self) -> Vec<DoctorCheck> {
         let (vsock, open, mut shut) = {
-            let doors = self.lock();
-            (doors.vsock(), doors.unix.len(), doors.shut.clone())
+            let listeners = self.lock();
+            (
+                listeners.vsock(),
+                listeners.unix.len(),
+                listeners.shut.clone(),
+            )
         };
         let looked = self.look();
         // As it is now.
-        shut.retain(|door| !door.listens);
+        shut.retain(|problem| !problem.listens);
         let some_shut = !shut.is_empty();
         shut.extend(looked.unseen);
         let mut checks = vec![vsock];
@@ -471,7 +494,7 @@ impl Gateway {
         checks
     }
 
-    fn open_vsock(&self, doors: &mut Doors, config: &Config) {
+    fn open_vsock(&self, listeners: &mut Listeners, config: &Config) {
         let port = config.listen.vsock_port;
         let opened = VsockListener::bind_with_cid_port(VMADDR_CID_ANY, port).and_then(|listener| {
             listener.set_nonblocking(true)?;
@@ -483,22 +506,22 @@ impl Gateway {
             Ok(listener) => {
                 let (shared, cids) = (self.shared.clone(), self.cids.clone());
                 let task = accept_vsock(listener, shared, cids, config.listen.allow_local_cid);
-                doors.vsock = Some(Task(tokio::spawn(task)));
-                doors.vsock_problem = None;
+                listeners.vsock = Some(Task(tokio::spawn(task)));
+                listeners.vsock_problem = None;
                 tracing::info!(port, "listening on AF_VSOCK");
             }
             Err(e) => {
                 let problem = format!("cannot listen on AF_VSOCK port {port}: {e}");
-                if doors.vsock_problem.as_ref() != Some(&problem) {
+                if listeners.vsock_problem.as_ref() != Some(&problem) {
                     tracing::warn!("{problem}");
                 }
-                doors.vsock_problem = Some(problem);
+                listeners.vsock_problem = Some(problem);
             }
         }
     }
 }
 
-impl Doors {
+impl Listeners {
     /// Whether to listen on AF_VSOCK. Without the device another try would only have the kernel look for its module.
     fn vsock_due(&self) -> bool {
         let device = || Path::new("/dev/vsock").exists();

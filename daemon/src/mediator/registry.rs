@@ -1,4 +1,4 @@
-//! GPUs, pools and VMs as they are configured, and as the scheduler wants them.
+//! The GPUs, pools and VMs that are configured, and their settings in the scheduler's terms.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -16,9 +16,9 @@ use crate::model::{EffectiveLimits, GpuRecord, PoolRecord, VmIdentity, VmRecord}
 /// GPUs takes 300 to 600 MB. A worker is not asked: its word would count for every VM.
 const CONTEXT_BYTES: u64 = 512 << 20;
 
-/// What is configured.
+/// The configured GPUs, pools and VMs.
 #[derive(Debug)]
-pub(super) struct Books {
+pub(super) struct Registry {
     pub(super) config: Arc<Config>,
     pub(super) gpus: BTreeMap<u32, GpuRecord>,
     pub(super) pools: BTreeMap<String, Pool>,
@@ -37,9 +37,9 @@ pub(super) struct Pool {
     pub(super) record: PoolRecord,
 }
 
-impl Books {
-    pub(super) fn new(config: Arc<Config>, unverified: BTreeSet<String>) -> Books {
-        Books {
+impl Registry {
+    pub(super) fn new(config: Arc<Config>, unverified: BTreeSet<String>) -> Registry {
+        Registry {
             config,
             gpus: BTreeMap::new(),
             pools: BTreeMap::new(),

@@ -13,17 +13,17 @@ use super::answers::{Denied, Reservation};
 
 /// What is known of a session's memory on its device.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Found {
+pub(super) struct Unrequested {
     /// The most that was booked since the device was going to be asked. An honest worker never held more
     /// that it had reserved, whenever in that time the device looked.
     high: u64,
     /// Booked because it was found.
     extra: u64,
-    /// That there was no room to book it was said.
+    /// Whether the log has it that there was no room to book it.
     said: bool,
 }
 
-impl Found {
+impl Unrequested {
     /// What should be booked because it was found, if the device holds `seen`.
     fn wanted(self, seen: u64) -> u64 {
         seen.saturating_sub(self.high.saturating_sub(self.extra))
@@ -42,7 +42,7 @@ impl Actor {
         for id in ids {
             let booked = self.booked(id);
             if let Some(session) = self.sessions.get_mut(&id) {
-                session.found.high = booked;
+                session.unrequested.high = booked;
             }
         }
     }
@@ -51,13 +51,13 @@ impl Actor {
     pub(super) fn memory_grew(&mut self, session: SessionId) {
         let booked = self.booked(session.0);
         if let Some(session) = self.sessions.get_mut(&session.0) {
-            session.found.high = session.found.high.max(booked);
+            session.unrequested.high = session.unrequested.high.max(booked);
         }
     }
 
     /// The device says that a session, which has no other, holds `seen` bytes.
     pub(super) fn reconcile(&mut self, id: u64, seen: u64) {
-        let Some(found) = self.sessions.get(&id).map(|session| session.found) else {
+        let Some(found) = self.sessions.get(&id).map(|session| session.unrequested) else {
             return;
         };
         let (wanted, session) = (found.wanted(seen), SessionId(id));
@@ -70,14 +70,14 @@ impl Actor {
             });
             extra = wanted;
         } else if wanted > extra {
-            extra += self.book_found(session, wanted - extra);
+            extra += self.reserve_unrequested(session, wanted - extra);
         }
         let Some(session) = self.sessions.get_mut(&id) else {
             return;
         };
-        session.found.extra = extra;
-        if extra < wanted && !session.found.said {
-            session.found.said = true;
+        session.unrequested.extra = extra;
+        if extra < wanted && !session.unrequested.said {
+            session.unrequested.said = true;
             tracing::warn!(
                 session = id,
                 vm = session.vm.vm_id,
@@ -87,8 +87,8 @@ impl Actor {
         }
     }
 
-    /// Books as many of these bytes as there is room for. Returns the bytes that were booked.
-    fn book_found(&mut self, session: SessionId, bytes: u64) -> u64 {
+    /// Registry as many of these bytes as there is room for. Returns the bytes that were booked.
+    fn reserve_unrequested(&mut self, session: SessionId, bytes: u64) -> u64 {
         let wanted = |bytes| Reservation {
             session,
             of: Memory::Device,
@@ -111,7 +111,7 @@ mod tests {
 
     #[test]
     fn found_is_what_no_reservation_explains() {
-        let found = |high, extra| Found {
+        let found = |high, extra| Unrequested {
             high,
             extra,
             said: false,

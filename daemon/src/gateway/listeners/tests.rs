@@ -1,4 +1,4 @@
-//! Doors on file systems that do not answer.
+//! Listeners on file systems that do not answer.
 
 use std::sync::mpsc::{Sender, channel};
 use std::time::{Duration, Instant};
@@ -8,7 +8,7 @@ use nix::sys::eventfd::EventFd;
 use super::*;
 use crate::events::Journal;
 use crate::supervisor::launcher::Launcher;
-use crate::worker::leftover::WorkerBook;
+use crate::worker::records::WorkerRecords;
 
 fn gateway(dir: &Path) -> Gateway {
     let mut config = Config::default();
@@ -19,7 +19,7 @@ fn gateway(dir: &Path) -> Gateway {
     let config = Arc::new(config);
     let (commands, _) = crossbeam::channel::unbounded();
     let mediator = MediatorHandle::new(commands, Arc::new(EventFd::new().unwrap()));
-    let book = WorkerBook::open(&config.daemon.runtime_dir).unwrap();
+    let book = WorkerRecords::open(&config.daemon.runtime_dir).unwrap();
     let launcher = Arc::new(Launcher::new(config.clone(), book).unwrap());
     let events = EventSink::new(Arc::new(Journal::new(0, BTreeMap::new())));
     let supervisor = Supervisor::new(mediator.clone(), launcher, events.clone());
@@ -55,7 +55,7 @@ fn unix_listeners(gateway: &Gateway) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_silent_file_system_under_one_vm_keeps_no_other_door_shut() {
+async fn a_silent_file_system_under_one_vm_keeps_no_other_listener_shut() {
     let dir = tempfile::tempdir().unwrap();
     let gateway = gateway(dir.path());
     let vms = [1, 2].map(|vm_id| vm(dir.path(), vm_id));
@@ -80,7 +80,7 @@ async fn a_silent_file_system_under_one_vm_keeps_no_other_door_shut() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_open_door_whose_file_system_is_silent_is_told() {
+async fn an_open_listener_whose_file_system_is_silent_is_told() {
     let dir = tempfile::tempdir().unwrap();
     let gateway = gateway(dir.path());
     let mut vms: Vec<_> = [1, 2].map(|vm_id| vm(dir.path(), vm_id)).into();
@@ -108,7 +108,7 @@ async fn an_open_door_whose_file_system_is_silent_is_told() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_hybrid_directory_that_is_silent_keeps_no_other_door_shut() {
+async fn a_hybrid_directory_that_is_silent_keeps_no_other_listener_shut() {
     let dir = tempfile::tempdir().unwrap();
     let gateway = gateway(dir.path());
     let mut config = Config::clone(&gateway.shared.config());
@@ -131,7 +131,7 @@ async fn a_vms_own_directory_is_made_again_and_is_never_the_next_vms() {
     std::fs::remove_dir_all(&home).unwrap();
     gateway.sync([&one]);
     assert!(home.join("vgpu.sock").exists());
-    // Another VM with the number, in one step, as by a restore: with the door open, and with the socket gone.
+    // Another VM with the number, in one step, as by a restore: with the listener open, and with the socket gone.
     for generation in [2, 3] {
         let mounted = std::fs::File::open(&home).unwrap();
         one.generation = generation;

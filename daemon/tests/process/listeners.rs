@@ -1,4 +1,4 @@
-//! The doors in the file system: who can connect to which, and what a mount of one sees after a restart.
+//! The sockets in the file system: who can connect to which, and what a mount of one sees after a restart.
 //! Both need root, to be somebody else and to mount.
 
 use std::io::{BufRead, BufReader};
@@ -150,19 +150,19 @@ fn a_vms_directory_mounted_elsewhere_leads_to_vgpud_after_every_restart() {
         return;
     }
     let root = PathBuf::from(format!("/proc/{}/root", container.child.id()));
-    let door = root
+    let socket = root
         .join(inside.strip_prefix("/").expect("absolute"))
         .join("vgpu.sock");
-    let refused = std::fs::remove_file(&door).expect_err("a read-only mount");
+    let refused = std::fs::remove_file(&socket).expect_err("a read-only mount");
     assert_eq!(refused.kind(), std::io::ErrorKind::ReadOnlyFilesystem);
 
-    Guest::connect(&door).ask(b'E', b'e');
+    Guest::connect(&socket).ask(b'E', b'e');
     for signal in [Signal::SIGTERM, Signal::SIGKILL, Signal::SIGKILL] {
         daemon.signal(signal);
         daemon.end();
         daemon = place.start();
         assert_eq!(inode(&home), before, "the directory stays what it is");
-        Guest::connect(&door).ask(b'E', b'e');
+        Guest::connect(&socket).ask(b'E', b'e');
     }
 }
 
@@ -171,8 +171,8 @@ fn a_second_vgpud_in_the_same_runtime_directory_takes_nothing_away() {
     let place = Place::new("");
     place.register();
     let _daemon = place.start();
-    let door = place.path("run/vm/1/vgpu.sock");
-    let mut guest = Guest::connect(&door);
+    let socket = place.path("run/vm/1/vgpu.sock");
+    let mut guest = Guest::connect(&socket);
     guest.ask(b'E', b'e');
     let mut second = place.vgpud();
     let second = second.arg("--state-dir").arg(place.path("other")).output();
@@ -183,7 +183,7 @@ fn a_second_vgpud_in_the_same_runtime_directory_takes_nothing_away() {
         "{said}"
     );
     guest.ask(b'E', b'e');
-    Guest::connect(&door).ask(b'E', b'e');
+    Guest::connect(&socket).ask(b'E', b'e');
 }
 
 #[test]
@@ -214,7 +214,7 @@ fn a_vm_registered_with_the_admin_socket_stops_nothing() {
     // The administrator mends it, and cannot do it again.
     let removed = ask("DELETE /v1/vms", r#"{"vm_ids":[1]}"#);
     assert!(removed.starts_with("HTTP/1.1 200"), "{removed}");
-    until("the door is given up", || {
+    until("the socket is given up", || {
         listeners().starts_with(r#""status":"ok""#).then_some(())
     });
     for path in [&admin, &place.path("run/x.sock")] {
@@ -322,22 +322,22 @@ fn without_the_group_of_vms_sockets_everything_says_so() {
 }
 
 #[test]
-fn a_shut_door_opens_without_a_restart() {
+fn a_shut_listener_opens_without_a_restart() {
     let place = Place::new("");
-    let door = place.path("v.sock");
+    let socket = place.path("v.sock");
     place.register_as(RegisterRequest {
-        socket: Some(door.to_str().expect("UTF-8").into()),
+        socket: Some(socket.to_str().expect("UTF-8").into()),
         ..RegisterRequest::default()
     });
-    std::fs::write(&door, "").expect("a file in the way");
+    std::fs::write(&socket, "").expect("a file in the way");
     let daemon = place.start();
     let mut guest = Guest::connect(&place.path("run/vm/1/vgpu.sock"));
     guest.ask(b'E', b'e');
-    std::fs::remove_file(&door).expect("removed");
+    std::fs::remove_file(&socket).expect("removed");
     daemon.signal(Signal::SIGHUP);
-    until("a reload opens it", || UnixStream::connect(&door).ok());
-    std::fs::remove_file(&door).expect("removed");
-    until("it opens by itself", || UnixStream::connect(&door).ok());
+    until("a reload opens it", || UnixStream::connect(&socket).ok());
+    std::fs::remove_file(&socket).expect("removed");
+    until("it opens by itself", || UnixStream::connect(&socket).ok());
     guest.ask(b'E', b'e');
-    Guest::connect(&door).ask(b'E', b'e');
+    Guest::connect(&socket).ask(b'E', b'e');
 }

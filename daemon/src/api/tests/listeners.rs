@@ -22,7 +22,7 @@ async fn the_socket_is_closed_to_others() {
 }
 
 #[tokio::test]
-async fn tokens_open_the_tcp_door_as_far_as_they_say() {
+async fn tokens_open_the_tcp_listener_as_far_as_they_say() {
     let (reader, writer) = ("r".repeat(32), "w".repeat(32));
     let host = Host::start_with_tokens(&reader, &writer).await;
     let address = host.tcp.unwrap();
@@ -241,7 +241,7 @@ async fn stopping_finishes_what_is_under_way_and_removes_the_socket() {
         let under_way = || host.mediation.asked.load(Ordering::SeqCst) > asked;
         eventually("the command is under way", under_way).await;
         host.stop.send_replace(true);
-        eventually("the door is closed", || !host.socket.exists()).await;
+        eventually("the listener is closed", || !host.socket.exists()).await;
         host.mediation.held.store(false, Ordering::SeqCst);
     });
     assert_eq!(answer.status, 200, "{}", answer.text);

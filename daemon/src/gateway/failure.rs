@@ -3,46 +3,46 @@
 use std::io;
 use std::path::Path;
 
-use crate::model::ShutDoor;
+use crate::model::ListenerProblem;
 use crate::system::patience::NoAnswer;
 
 /// Why a socket is shut. Neither text ends with a full stop.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Shut {
+pub(super) struct ListenFailure {
     pub(super) problem: String,
     pub(super) hint: String,
 }
 
 const AGAIN: &str = "vgpud tries again every few seconds, and at `vgpu-admin reload`";
 
-impl From<io::Error> for Shut {
-    fn from(error: io::Error) -> Shut {
+impl From<io::Error> for ListenFailure {
+    fn from(error: io::Error) -> ListenFailure {
         let hint = match error.kind() {
             io::ErrorKind::PermissionDenied => {
                 "Make its directory writable by vgpud: vgpud then opens the socket by itself"
             }
             _ => AGAIN,
         };
-        Shut::of(&error, error.to_string(), hint.into())
+        ListenFailure::of(&error, error.to_string(), hint.into())
     }
 }
 
-impl From<NoAnswer> for Shut {
-    fn from(why: NoAnswer) -> Shut {
+impl From<NoAnswer> for ListenFailure {
+    fn from(why: NoAnswer) -> ListenFailure {
         let hint = match why {
             NoAnswer::Silent => format!("Mend or unmount that file system: {AGAIN}"),
             NoAnswer::Failed(_) => format!("Please report what vgpud's log says; {AGAIN}"),
         };
-        Shut {
+        ListenFailure {
             problem: why.to_string(),
             hint,
         }
     }
 }
 
-impl Shut {
+impl ListenFailure {
     /// An error of the file system, with its usual cure.
-    pub(super) fn of(error: &io::Error, problem: String, usual: String) -> Shut {
+    pub(super) fn of(error: &io::Error, problem: String, usual: String) -> ListenFailure {
         let hint = match error.kind() {
             // As under the unit's `ProtectSystem=strict`: no mode of the directory helps.
             io::ErrorKind::ReadOnlyFilesystem => {
@@ -52,12 +52,12 @@ impl Shut {
             }
             _ => usual,
         };
-        Shut { problem, hint }
+        ListenFailure { problem, hint }
     }
 
     /// With this socket of this VM.
-    pub(super) fn door(self, path: &Path, vm_id: u32) -> ShutDoor {
-        ShutDoor {
+    pub(super) fn at(self, path: &Path, vm_id: u32) -> ListenerProblem {
+        ListenerProblem {
             vm_id,
             path: path.to_owned(),
             listens: false,
@@ -67,16 +67,16 @@ impl Shut {
     }
 
     /// The same of a socket on which vgpud listens, and of which it cannot see more.
-    pub(super) fn unseen(self, path: &Path, vm_id: u32) -> ShutDoor {
-        ShutDoor {
+    pub(super) fn unseen(self, path: &Path, vm_id: u32) -> ListenerProblem {
+        ListenerProblem {
             listens: true,
-            ..self.door(path, vm_id)
+            ..self.at(path, vm_id)
         }
     }
 
     /// The directory of the VM that had the number before is in the way.
-    pub(super) fn of_former() -> Shut {
-        Shut {
+    pub(super) fn of_former() -> ListenFailure {
+        ListenFailure {
             problem: "its directory is still the one of the VM that had this number before, and vgpud cannot \
                       rename it"
                 .into(),
@@ -87,16 +87,16 @@ impl Shut {
     }
 
     /// Two VMs would have one socket.
-    pub(super) fn of_other_vm(vm_id: u32) -> Shut {
-        Shut {
+    pub(super) fn of_other_vm(vm_id: u32) -> ListenFailure {
+        ListenFailure {
             problem: format!("it is the socket of VM {vm_id}"),
             hint: "Unregister one of the two VMs, and register it with a socket of its own".into(),
         }
     }
 
     /// The path leads to what is vgpud's.
-    pub(super) fn own(what: String) -> Shut {
-        Shut {
+    pub(super) fn own(what: String) -> ListenFailure {
+        ListenFailure {
             problem: what,
             hint: "Unregister the VM and register it with a socket elsewhere, or with none".into(),
         }
@@ -109,9 +109,9 @@ mod tests {
 
     #[test]
     fn a_read_only_file_system_has_a_cure_of_its_own() {
-        let shut = Shut::from(io::Error::from(io::ErrorKind::ReadOnlyFilesystem));
+        let shut = ListenFailure::from(io::Error::from(io::ErrorKind::ReadOnlyFilesystem));
         assert!(shut.hint.contains("ReadWritePaths="), "{shut:?}");
-        let shut = Shut::from(io::Error::from(io::ErrorKind::PermissionDenied));
+        let shut = ListenFailure::from(io::Error::from(io::ErrorKind::PermissionDenied));
         assert!(shut.hint.contains("writable"), "{shut:?}");
     }
 }

@@ -17,28 +17,28 @@ use std::path::{Path, PathBuf};
 use super::process::{Process, start_ticks};
 use crate::config::Cgroups;
 
-/// Directories of cages are named so; then the worker's number and its start time.
+/// Prefix of the cgroups' directories; the worker's process number and start time follow.
 const NAME: &str = "vgpu-worker";
 
-/// Where cages are made, or why none are.
+/// The cgroup in which those of the workers are made, or why none are made.
 #[derive(Debug, Clone)]
-pub struct Cages {
+pub struct CgroupRoot {
     base: Result<PathBuf, String>,
 }
 
-impl Cages {
-    /// Looks for a cgroup of our own in which cages may be made.
+impl CgroupRoot {
+    /// Looks for a cgroup of vgpud's own in which it may make others.
     #[must_use]
-    pub fn find(wanted: Cgroups) -> Cages {
+    pub fn find(wanted: Cgroups) -> CgroupRoot {
         let base = match wanted {
             Cgroups::Never => Err("worker.cgroups = \"never\"".to_owned()),
             Cgroups::Always => own_cgroup().and_then(usable),
             Cgroups::Auto => own_cgroup().and_then(delegated).and_then(usable),
         };
-        Cages { base }
+        CgroupRoot { base }
     }
 
-    /// Whether workers are caged, and a sentence about it.
+    /// Whether each worker has a cgroup, and a sentence about that.
     #[must_use]
     pub fn describe(&self) -> (bool, String) {
         match &self.base {
@@ -56,11 +56,11 @@ impl Cages {
         }
     }
 
-    /// Makes the cage of a worker; it is still to be moved into it. `None`: there are none here.
+    /// Makes the cgroup of a worker, without moving the worker into it. `None`: workers have no cgroups here.
     ///
     /// # Errors
-    /// A sentence: it cannot be made.
-    pub fn make(&self, worker: &Process) -> Result<Option<Cage>, String> {
+    /// Why it cannot be made, as a sentence.
+    pub fn make(&self, worker: &Process) -> Result<Option<WorkerCgroup>, String> {
         let Ok(base) = &self.base else {
             return Ok(None);
         };
@@ -68,37 +68,38 @@ impl Cages {
         let started = start_ticks(pid).unwrap_or(0);
         let dir = base.join(format!("{NAME}.{pid}.{started}"));
         fs::create_dir(&dir).map_err(|e| format!("cannot make {}: {e}", dir.display()))?;
-        Ok(Some(Cage { dir }))
+        Ok(Some(WorkerCgroup { dir }))
     }
 }
 
-/// One worker's cgroup.
+/// The cgroup of one worker.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Cage {
+pub struct WorkerCgroup {
     dir: PathBuf,
 }
 
-impl Cage {
-    /// A cage of an earlier vgpud, by what its book says. `None`: that is no cage.
+impl WorkerCgroup {
+    /// The cgroup of a worker that an earlier vgpud started, by its path in the records. `None`: the path is
+    /// not that of a worker's cgroup.
     #[must_use]
-    pub fn at(path: &Path) -> Option<Cage> {
+    pub fn at(path: &Path) -> Option<WorkerCgroup> {
         let name = path.file_name()?.to_str()?;
-        (path.is_absolute() && name.starts_with(NAME)).then(|| Cage {
+        (path.is_absolute() && name.starts_with(NAME)).then(|| WorkerCgroup {
             dir: path.to_path_buf(),
         })
     }
 
-    /// Where it is.
+    /// The directory of the cgroup.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.dir
     }
 
-    /// Moves a process and all its threads in. Blocks for some milliseconds.
+    /// Moves a process with all its threads into the cgroup. Blocks for some milliseconds.
     ///
     /// # Errors
-    /// A sentence: the system does not let us. That the process is gone is no error.
-    pub fn take(&self, pid: u32) -> Result<(), String> {
+    /// Why the system refuses, as a sentence. That the process is gone is no error.
+    pub fn admit(&self, pid: u32) -> Result<(), String> {
         match fs::write(self.dir.join("cgroup.procs"), pid.to_string()) {
             Err(e) if e.raw_os_error() != Some(nix::libc::ESRCH) => Err(format!(
                 "cannot move worker {pid} into {}: {e}",
@@ -108,7 +109,7 @@ impl Cage {
         }
     }
 
-    /// Kills whatever is in it. Done again it does no harm.
+    /// Kills every process in the cgroup. May be called again.
     pub fn kill(&self) {
         if let Err(e) = fs::write(self.dir.join("cgroup.kill"), "1")
             && e.kind() != io::ErrorKind::NotFound
@@ -117,7 +118,7 @@ impl Cage {
         }
     }
 
-    /// Whether no process is in it that has not ended.
+    /// Whether every process in the cgroup has ended.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         match fs::read_to_string(self.dir.join("cgroup.events")) {
@@ -130,14 +131,15 @@ impl Cage {
         }
     }
 
-    /// The processes in it.
+    /// The numbers of the processes in the cgroup.
     #[must_use]
     pub fn pids(&self) -> Vec<u32> {
         let list = fs::read_to_string(self.dir.join("cgroup.procs")).unwrap_or_default();
         list.lines().filter_map(|line| line.parse().ok()).collect()
     }
 
-    /// Removes it, once it is empty. The kernel may need a moment after the last process. Blocks.
+    /// Removes the cgroup, which must be empty. Blocks for up to a second: the kernel may need a moment after
+    /// the last process has ended.
     pub fn remove(&self) {
         for _ in 0..100 {
             match fs::remove_dir(&self.dir) {
@@ -154,7 +156,7 @@ impl Cage {
     }
 }
 
-impl fmt::Display for Cage {
+impl fmt::Display for WorkerCgroup {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.dir.display().fmt(f)
     }
@@ -202,7 +204,7 @@ fn delegated(dir: PathBuf) -> Result<PathBuf, String> {
     ))
 }
 
-/// Can cages be made in it?
+/// Checks that cgroups can be made in this one.
 fn usable(dir: PathBuf) -> Result<PathBuf, String> {
     let trial = dir.join(format!("{NAME}.trial.{}", std::process::id()));
     fs::create_dir(&trial).map_err(|e| {
@@ -212,7 +214,7 @@ fn usable(dir: PathBuf) -> Result<PathBuf, String> {
         )
     })?;
     let kills = trial.join("cgroup.kill").exists();
-    Cage { dir: trial }.remove();
+    WorkerCgroup { dir: trial }.remove();
     if kills {
         return Ok(dir);
     }
@@ -236,12 +238,13 @@ mod tests {
     }
 
     #[test]
-    fn without_cages_it_is_said_why() {
-        let (good, text) = Cages::find(Cgroups::Never).describe();
+    fn without_cgroups_it_is_said_why() {
+        let (good, text) = CgroupRoot::find(Cgroups::Never).describe();
         assert!(!good && text.contains("worker.cgroups"));
-        let none = Cages::find(Cgroups::Never).make(&Process::open(std::process::id()).unwrap());
+        let none =
+            CgroupRoot::find(Cgroups::Never).make(&Process::open(std::process::id()).unwrap());
         assert_eq!(none.unwrap(), None);
-        assert_eq!(Cage::at(Path::new("/etc/passwd")), None);
-        assert_eq!(Cage::at(Path::new("vgpu-worker.1.2")), None);
+        assert_eq!(WorkerCgroup::at(Path::new("/etc/passwd")), None);
+        assert_eq!(WorkerCgroup::at(Path::new("vgpu-worker.1.2")), None);
     }
 }

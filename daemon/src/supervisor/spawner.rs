@@ -1,10 +1,11 @@
-//! The one thread that starts workers.
+//! The thread that starts worker processes.
 //!
-//! What a child inherits of its starter (CPU affinity, signal mask, resource limits, and a
-//! parent-death signal, which means the starting *thread*) is then the same for all of them, whatever
-//! a pool of threads does. The thread lives as long as vgpud does.
+//! One thread starts them all, so that all inherit the same (CPU affinity, signal mask, resource limits):
+//! the threads of a pool may differ. A parent-death signal is bound to the starting *thread*, which here
+//! lives as long as vgpud.
 //!
-//! VMs take turns: however many starts one of them has waiting, another's waits for one of each VM at most.
+//! VMs take turns: however many starts a VM has waiting, the start of another VM waits for at most one of
+//! each VM.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -16,7 +17,7 @@ type Job = Box<dyn FnOnce() + Send>;
 
 /// Starts processes on its own thread. The thread ends when this is dropped.
 #[derive(Debug)]
-pub struct Nursery(Arc<Shared>);
+pub struct Spawner(Arc<Shared>);
 
 #[derive(Debug, Default)]
 struct Shared {
@@ -84,18 +85,18 @@ impl Shared {
     }
 }
 
-impl Nursery {
+impl Spawner {
     /// Starts the thread.
     ///
     /// # Errors
     /// When the system gives no thread.
-    pub fn new() -> io::Result<Nursery> {
+    pub fn new() -> io::Result<Spawner> {
         let shared = Arc::new(Shared::default());
         let works = shared.clone();
         std::thread::Builder::new()
-            .name("vgpud-nursery".into())
+            .name("vgpud-spawner".into())
             .spawn(move || works.work())?;
-        Ok(Nursery(shared))
+        Ok(Spawner(shared))
     }
 
     /// Runs `start` on the thread when it is this VM's turn; the receiver gets its result, or nothing if it
@@ -115,7 +116,7 @@ impl Nursery {
     }
 }
 
-impl Drop for Nursery {
+impl Drop for Spawner {
     fn drop(&mut self) {
         self.0.lock().closed = true;
         self.0.changed.notify_one();
@@ -128,32 +129,32 @@ mod tests {
 
     #[tokio::test]
     async fn every_job_runs_on_the_same_thread_even_after_a_panic() {
-        let nursery = Nursery::new().unwrap();
+        let spawner = Spawner::new().unwrap();
         let id = || std::thread::current().id();
-        let first = nursery.run(1, id).await.unwrap();
+        let first = spawner.run(1, id).await.unwrap();
         assert!(
-            nursery
+            spawner
                 .run(1, || panic!("as the test wants"))
                 .await
                 .is_err()
         );
-        let second = nursery.run(1, id).await.unwrap();
+        let second = spawner.run(1, id).await.unwrap();
         assert_eq!(first, second);
         assert_ne!(first, id());
     }
 
     #[tokio::test]
     async fn a_storm_of_starts_of_one_vm_delays_another_by_one() {
-        let nursery = Nursery::new().unwrap();
+        let spawner = Spawner::new().unwrap();
         let (release, held) = std::sync::mpsc::channel::<()>();
         let (begin, begun) = std::sync::mpsc::channel();
-        let first = nursery.run(1, move || (begin.send(()), held.recv()));
+        let first = spawner.run(1, move || (begin.send(()), held.recv()));
         begun.recv().unwrap();
         let done = Arc::new(Mutex::new(Vec::new()));
         let mut storm = Vec::new();
         let mut start = |vm: u32| {
             let done = done.clone();
-            storm.push(nursery.run(vm, move || done.lock().unwrap().push(vm)));
+            storm.push(spawner.run(vm, move || done.lock().unwrap().push(vm)));
         };
         (0..500).for_each(|_| start(1));
         [2, 3, 2, 2].into_iter().for_each(&mut start);
@@ -165,6 +166,6 @@ mod tests {
         let done = done.lock().unwrap();
         assert_eq!(done[..8], [1, 2, 3, 1, 2, 1, 2, 1]);
         assert_eq!(done.len(), 504);
-        assert!(nursery.0.lock().waiting.is_empty());
+        assert!(spawner.0.lock().waiting.is_empty());
     }
 }

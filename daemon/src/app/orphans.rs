@@ -6,32 +6,33 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 
 use crate::mediator::{Command, MediatorHandle};
-use crate::worker::leftover::{LeftOver, WorkerBook};
+use crate::worker::records::{Orphan, WorkerRecords};
 
-/// They end by themselves when vgpud's end of their control socket closes; this long they may.
+/// How long orphans have to end by themselves: they do when vgpud's end of their control socket closes.
 const GRACE: Duration = Duration::from_millis(500);
 
-/// After the kill, wait this long before serving without their GPUs.
+/// How long vgpud waits after the kill before it serves without their GPUs.
 const KILL: Duration = Duration::from_secs(2);
 
-const LOOK: Duration = Duration::from_millis(10);
-const LOOK_LATER: Duration = Duration::from_secs(1);
+/// How often vgpud checks whether they are gone: at its start, and later.
+const CHECK: Duration = Duration::from_millis(10);
+const CHECK_LATER: Duration = Duration::from_secs(1);
 
-/// Those that have not ended yet.
+/// Workers of an earlier vgpud that have not ended yet.
 #[derive(Debug)]
-pub(super) struct LeftOvers {
-    book: WorkerBook,
-    left: Vec<LeftOver>,
+pub(super) struct Orphans {
+    records: WorkerRecords,
+    left: Vec<Orphan>,
 }
 
-impl LeftOvers {
-    /// Ends what is left over, and waits a while for it.
-    pub(super) async fn end(book: &WorkerBook) -> anyhow::Result<LeftOvers> {
-        let left = book
-            .left_over()
-            .context("cannot read the book of workers")?;
-        let mut all = LeftOvers {
-            book: book.clone(),
+impl Orphans {
+    /// Ends the workers that `records` has, and waits at most [`GRACE`] and [`KILL`] until they are gone.
+    pub(super) async fn end(records: &WorkerRecords) -> anyhow::Result<Orphans> {
+        let left = records
+            .orphans()
+            .context("cannot read the records of workers")?;
+        let mut all = Orphans {
+            records: records.clone(),
             left,
         };
         if all.left.is_empty() {
@@ -56,25 +57,25 @@ impl LeftOvers {
 
     async fn wait(&mut self, most: Duration) {
         let until = Instant::now() + most;
-        while !self.look() && Instant::now() < until {
-            tokio::time::sleep(LOOK).await;
+        while !self.check() && Instant::now() < until {
+            tokio::time::sleep(CHECK).await;
         }
     }
 
-    /// Strikes out those that are gone. True: none is left.
-    fn look(&mut self) -> bool {
-        let book = &self.book;
+    /// Removes the records of those that are gone. True: none is left.
+    fn check(&mut self) -> bool {
+        let records = &self.records;
         self.left.retain(|worker| {
             let gone = worker.is_gone();
             if gone {
-                book.strike_out_left(worker);
+                records.remove_orphan(worker);
             }
             !gone
         });
         self.left.is_empty()
     }
 
-    /// The GPUs that they were started for.
+    /// The GPUs that the remaining workers were started for.
     pub(super) fn gpus(&self) -> BTreeSet<String> {
         self.left
             .iter()
@@ -82,28 +83,28 @@ impl LeftOvers {
             .collect()
     }
 
-    /// How many there are.
+    /// How many workers remain.
     pub(super) fn count(&self) -> u32 {
         u32::try_from(self.left.len()).unwrap_or(u32::MAX)
     }
 
-    /// Goes on looking, and tells the mediator when a GPU is free of them.
+    /// Goes on checking, and tells the mediator which GPUs have no orphan any more.
     pub(super) fn watch(mut self, mediator: MediatorHandle) {
         if self.left.is_empty() {
             return;
         }
         tokio::spawn(async move {
             while !self.left.is_empty() {
-                tokio::time::sleep(LOOK_LATER).await;
+                tokio::time::sleep(CHECK_LATER).await;
                 let (before, count) = (self.gpus(), self.count());
-                self.look();
+                self.check();
                 if self.count() == count {
                     continue;
                 }
                 let after = self.gpus();
                 let gpu_uuids = before.difference(&after).cloned().collect();
                 if mediator
-                    .tell(Command::Verified {
+                    .send(Command::Verified {
                         gpu_uuids,
                         left: self.count(),
                     })
@@ -122,15 +123,16 @@ mod tests {
     use std::process::Command;
 
     #[tokio::test]
-    async fn a_worker_that_does_not_end_by_itself_is_killed_and_struck_out() {
+    async fn a_worker_that_does_not_end_by_itself_is_killed_and_its_record_removed() {
         let dir = tempfile::tempdir().unwrap();
-        let book = WorkerBook::open(dir.path()).unwrap();
+        let records = WorkerRecords::open(dir.path()).unwrap();
         let mut child = Command::new("sleep").arg("100").spawn().unwrap();
-        book.enter(child.id(), None, &["GPU-a".to_owned()], 5)
+        records
+            .enter(child.id(), None, &["GPU-a".to_owned()], 5)
             .unwrap();
-        let left = LeftOvers::end(&book).await.unwrap();
+        let left = Orphans::end(&records).await.unwrap();
         assert_eq!((left.count(), left.gpus().len()), (0, 0));
-        assert!(book.left_over().unwrap().is_empty());
+        assert!(records.orphans().unwrap().is_empty());
         let _ = child.wait();
     }
 }

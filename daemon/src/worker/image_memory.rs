@@ -1,4 +1,4 @@
-//! Memory for one module image that comes in: a worker fills it, and vgpud takes it away again.
+//! Memory for one module image that a guest sends: the worker fills it, and vgpud frees it.
 
 use std::fmt;
 use std::fs::File;
@@ -9,69 +9,70 @@ use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::unistd::ftruncate;
 
-/// Memory for an image. Who counts it is told when its descriptor is closed, wherever that happens.
+/// Memory for one image. Calls the function given to [`ImageMemory::new`] when its descriptor is closed,
+/// on whichever thread that happens.
 #[derive(Debug)]
-pub struct Room {
-    // Fields are dropped in this order: the descriptor is closed when `Told` tells.
+pub struct ImageMemory {
+    // Fields are dropped in this order: `OnClose` runs after the descriptor is closed.
     file: File,
-    _told: Told,
+    _on_close: OnClose,
 }
 
-struct Told(Option<Box<dyn FnOnce() + Send + Sync>>);
+struct OnClose(Option<Box<dyn FnOnce() + Send + Sync>>);
 
-impl fmt::Debug for Told {
+impl fmt::Debug for OnClose {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Told")
+        f.write_str("OnClose")
     }
 }
 
-impl Drop for Told {
+impl Drop for OnClose {
     fn drop(&mut self) {
-        if let Some(tell) = self.0.take() {
-            tell();
+        if let Some(closed) = self.0.take() {
+            closed();
         }
     }
 }
 
-impl Room {
-    /// Memory of `len` bytes, which nobody can make longer: what [`Room::end`] took is gone. `closed` is
+impl ImageMemory {
+    /// Memory of `len` bytes, which no process can make longer again after [`ImageMemory::free`]. `closed` is
     /// called when its descriptor is closed.
     ///
     /// # Errors
     /// When the system gives no descriptor; `closed` is not called.
-    pub fn new(len: u64, closed: impl FnOnce() + Send + Sync + 'static) -> io::Result<Room> {
+    pub fn new(len: u64, closed: impl FnOnce() + Send + Sync + 'static) -> io::Result<ImageMemory> {
         let fd = memfd_create(
             c"vgpu-image",
             MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING,
         )?;
         let len = i64::try_from(len).map_err(|_| io::ErrorKind::InvalidInput)?;
         ftruncate(&fd, len)?;
-        // No worker may seal it against being made shorter.
+        // Sealed against further seals: a worker could otherwise forbid to make the file shorter.
         let seals = SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL;
         fcntl(&fd, FcntlArg::F_ADD_SEALS(seals))?;
-        Ok(Room {
+        Ok(ImageMemory {
             file: File::from(fd),
-            _told: Told(Some(Box::new(closed))),
+            _on_close: OnClose(Some(Box::new(closed))),
         })
     }
 
-    /// The bytes.
+    /// The file with the bytes.
     #[must_use]
     pub fn file(&self) -> &File {
         &self.file
     }
 
-    /// Takes the memory from whoever still has a descriptor or a mapping of it. Waits for a worker that
-    /// allocates there at the time.
+    /// Frees the memory, also for processes that still have a descriptor or a mapping of it. Waits for a worker
+    /// that allocates in it at the time.
     ///
     /// # Errors
-    /// The system's: the memory is still there.
-    pub fn end(&self) -> io::Result<()> {
+    /// Of ftruncate(2): the memory is then still there.
+    pub fn free(&self) -> io::Result<()> {
         self.file.set_len(0)
     }
 }
 
-impl AsFd for Room {
+impl AsFd for ImageMemory {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
@@ -88,16 +89,16 @@ mod tests {
 
     #[test]
     fn memory_for_an_image_keeps_its_size() {
-        let room = Room::new(5_000, || ()).unwrap();
-        assert_eq!(room.file().metadata().unwrap().len(), 5_000);
-        assert!(room.file().set_len(10_000).is_err());
-        assert!(room.file().write_all_at(&[1; 5_000], 0).is_ok());
-        let beyond = room.file().write_all_at(&[1; 2], 4_999);
+        let memory = ImageMemory::new(5_000, || ()).unwrap();
+        assert_eq!(memory.file().metadata().unwrap().len(), 5_000);
+        assert!(memory.file().set_len(10_000).is_err());
+        assert!(memory.file().write_all_at(&[1; 5_000], 0).is_ok());
+        let beyond = memory.file().write_all_at(&[1; 2], 4_999);
         assert!(beyond.is_err(), "beyond the end");
-        let worker = room.file().try_clone().unwrap();
+        let worker = memory.file().try_clone().unwrap();
         let no_shrink = FcntlArg::F_ADD_SEALS(SealFlag::F_SEAL_SHRINK);
         assert!(fcntl(&worker, no_shrink).is_err(), "a worker seals nothing");
-        room.end().unwrap();
+        memory.free().unwrap();
         assert!(worker.set_len(1).is_err() && worker.write_all_at(&[1], 0).is_err());
         let left = worker.metadata().unwrap();
         assert_eq!((left.len(), left.blocks()), (0, 0));
@@ -106,10 +107,10 @@ mod tests {
     #[test]
     fn who_counts_descriptors_is_told_when_the_last_owner_has_closed_it() {
         let (tell, told) = mpsc::channel();
-        let room = Arc::new(Room::new(4_096, move || tell.send(()).unwrap()).unwrap());
-        let at = PathBuf::from(format!("/proc/self/fd/{}", room.file().as_raw_fd()));
-        let other = room.clone();
-        drop(room);
+        let memory = Arc::new(ImageMemory::new(4_096, move || tell.send(()).unwrap()).unwrap());
+        let at = PathBuf::from(format!("/proc/self/fd/{}", memory.file().as_raw_fd()));
+        let other = memory.clone();
+        drop(memory);
         assert!(told.try_recv().is_err());
         drop(other);
         told.try_recv().unwrap();

@@ -11,7 +11,7 @@ const MOST_NAMED: usize = 3;
 /// A socket of a VM on which vgpud should listen and does not, or of which it cannot see whether it is in its place.
 /// Neither text ends with a full stop.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ShutDoor {
+pub struct ListenerProblem {
     /// The VM.
     pub vm_id: u32,
     /// The socket.
@@ -24,7 +24,7 @@ pub struct ShutDoor {
     pub hint: String,
 }
 
-impl ShutDoor {
+impl ListenerProblem {
     /// What and why, without a full stop.
     #[must_use]
     pub fn sentence(&self) -> String {
@@ -44,20 +44,20 @@ impl ShutDoor {
 
     /// What is shut, as a sentence and its cure: each problem and cure once, however many sockets have it.
     #[must_use]
-    pub fn told(shut: &[ShutDoor]) -> Vec<(String, String)> {
-        let mut alike: BTreeMap<_, Vec<&ShutDoor>> = BTreeMap::new();
-        for door in shut {
-            let what = (door.listens, &door.problem, &door.hint);
-            alike.entry(what).or_default().push(door);
+    pub fn told(shut: &[ListenerProblem]) -> Vec<(String, String)> {
+        let mut alike: BTreeMap<_, Vec<&ListenerProblem>> = BTreeMap::new();
+        for problem in shut {
+            let what = (problem.listens, &problem.problem, &problem.hint);
+            alike.entry(what).or_default().push(problem);
         }
         let mut alike: Vec<_> = alike.into_values().collect();
         let rest = alike.split_off(alike.len().min(MOST_TOLD));
-        let told = alike.into_iter().map(|doors| {
-            let what = match &doors[..] {
-                [door] => door.sentence(),
-                doors => doors[0].sentence_of(&named(doors), "they are in their places"),
+        let told = alike.into_iter().map(|problems| {
+            let what = match &problems[..] {
+                [problem] => problem.sentence(),
+                problems => problems[0].sentence_of(&named(problems), "they are in their places"),
             };
-            (what, doors[0].hint.clone())
+            (what, problems[0].hint.clone())
         });
         let mut told: Vec<_> = told.collect();
         let more: usize = rest.iter().map(Vec::len).sum();
@@ -73,13 +73,14 @@ impl ShutDoor {
 }
 
 /// `12 sockets (/x/1 of VM 1, /x/2 of VM 2, and 10 more)`.
-fn named(doors: &[&ShutDoor]) -> String {
-    let name = |door: &&ShutDoor| format!("{} of VM {}", door.path.display(), door.vm_id);
-    let mut names: Vec<String> = doors.iter().take(MOST_NAMED).map(name).collect();
-    if doors.len() > names.len() {
-        names.push(format!("and {} more", doors.len() - names.len()));
+fn named(problems: &[&ListenerProblem]) -> String {
+    let name =
+        |problem: &&ListenerProblem| format!("{} of VM {}", problem.path.display(), problem.vm_id);
+    let mut names: Vec<String> = problems.iter().take(MOST_NAMED).map(name).collect();
+    if problems.len() > names.len() {
+        names.push(format!("and {} more", problems.len() - names.len()));
     }
-    format!("{} sockets ({})", doors.len(), names.join(", "))
+    format!("{} sockets ({})", problems.len(), names.join(", "))
 }
 
 #[cfg(test)]
@@ -88,17 +89,19 @@ mod tests {
 
     #[test]
     fn a_problem_of_many_sockets_is_told_once() {
-        let door = |vm_id: u32, problem: &str| ShutDoor {
+        let problem = |vm_id: u32, problem: &str| ListenerProblem {
             vm_id,
             path: format!("/x/{vm_id}").into(),
             listens: false,
             problem: problem.into(),
             hint: format!("Mend it: {problem}"),
         };
-        let mut shut: Vec<_> = (1..=12).map(|id| door(id, "there is no group x")).collect();
-        shut.push(door(13, "it is vgpud's own"));
+        let mut shut: Vec<_> = (1..=12)
+            .map(|id| problem(id, "there is no group x"))
+            .collect();
+        shut.push(problem(13, "it is vgpud's own"));
         assert_eq!(
-            ShutDoor::told(&shut)
+            ListenerProblem::told(&shut)
                 .into_iter()
                 .map(|(what, _)| what)
                 .collect::<Vec<_>>(),
@@ -109,18 +112,18 @@ mod tests {
             ]
         );
         let mut many: Vec<_> = (1..=20)
-            .map(|id| door(id, &format!("problem {id:02}")))
+            .map(|id| problem(id, &format!("problem {id:02}")))
             .collect();
-        many.push(door(21, "problem 20"));
-        let said = ShutDoor::told(&many);
+        many.push(problem(21, "problem 20"));
+        let said = ListenerProblem::told(&many);
         assert_eq!(said.len(), MOST_TOLD + 1);
         assert!(said[MOST_TOLD].0.ends_with("13 sockets"), "{said:?}");
         // Each cure is told with the sockets that it cures.
-        let mut other = door(22, "problem 01");
+        let mut other = problem(22, "problem 01");
         other.hint = "Another cure".into();
-        let said = ShutDoor::told(&[door(1, "problem 01"), other]);
+        let said = ListenerProblem::told(&[problem(1, "problem 01"), other]);
         assert_eq!(said.len(), 2, "{said:?}");
-        let mut unseen = door(23, "it is silent");
+        let mut unseen = problem(23, "it is silent");
         unseen.listens = true;
         assert_eq!(
             unseen.sentence(),
