@@ -24,10 +24,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use crate::promise::{Now, Promise, Promises};
-
-/// Virtual time is in 2^-20 ns per unit of weight.
-pub(crate) const FRACTION_BITS: u32 = 20;
+use crate::promise::{FRACTION_BITS, Now, Promise, Promises};
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Member {

@@ -25,7 +25,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::eevdf::FRACTION_BITS;
+/// Fraction bits of virtual time: its unit is 2^-20 ns per unit of weight.
+pub(crate) const FRACTION_BITS: u32 = 20;
 
 /// How many promises are looked at for one decision, those that are due first. What is promised beyond
 /// is looked at when it comes into sight.
