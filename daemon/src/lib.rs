@@ -1,10 +1,10 @@
 //! The host daemon as a library: what `vgpud` is made of.
 //!
 //! Administration: [`config`], [`store`], [`api`], `metrics`. Mediation, from the guests inwards:
-//! [`gateway`] (accepts and identifies them), [`supervisor`] (starts their workers), [`mediator`] (owns
-//! the sessions and the scheduler), [`worker`] (one worker process). The two halves meet in
-//! [`mediation`] (commands, one way) and [`events`] (what happened, the other way); [`model`] has the
-//! records of both.
+//! [`gateway`] (accepts and identifies them), [`supervisor`] (starts their workers), [`mediator`]
+//! (owns the sessions and the scheduler), [`worker`] (one worker process). The two halves meet in
+//! [`mediation`] (commands, one way) and [`events`] (what happened, the other way); [`model`] has
+//! the records of both.
 // Allowed in two places: `worker::pages` maps the pages shared with workers, and `api::peer` asks
 // the kernel for a caller's groups.
 #![deny(unsafe_code)]

@@ -41,8 +41,8 @@ pub enum Change {
     GpuAssigned(AssignmentRecord),
     /// A GPU serves a pool no longer: sessions placed on it by that pool's VMs end.
     GpuUnassigned(AssignmentRecord),
-    /// A VM is new or changed (pool, class, limits, identity). Sessions that it may not have any more
-    /// end. Strikes and quarantine count only for one that is new.
+    /// A VM is new or changed (pool, class, limits, identity). Sessions that it may not have any
+    /// more end. Strikes and quarantine count only for one that is new.
     VmUpserted {
         /// The VM.
         vm: VmRecord,

@@ -16,8 +16,8 @@ pub fn total() -> Option<u64> {
 /// What VMs may pin where the kernel does not say how much memory there is: that of a few programs.
 const OF_UNKNOWN: u64 = 2 << 30;
 
-/// Bytes of host memory that all VMs together may have pinned, whatever their limits: three quarters of it;
-/// 2 GiB where the kernel does not say how much there is.
+/// Bytes of host memory that all VMs together may have pinned, whatever their limits: three
+/// quarters of it; 2 GiB where the kernel does not say how much there is.
 #[must_use]
 pub fn pinned_most() -> u64 {
     most_of(total())

@@ -69,9 +69,9 @@ pub fn socket_of(path: &str, vm_id: u32) -> String {
     path.replace(VM_ID, &vm_id.to_string())
 }
 
-/// `own` are vgpud's own directories and sockets, also without symbolic links; so is the path. A VM's socket in place of
-/// the admin socket would keep vgpud from starting; whoever listens in another VM's directory is that VM for whoever
-/// mounts it.
+/// `own` are vgpud's own directories and sockets, also without symbolic links; so is the path. A
+/// VM's socket in place of the admin socket would keep vgpud from starting; whoever listens in
+/// another VM's directory is that VM for whoever mounts it.
 pub fn socket_outside(path: &str, own: &[PathBuf]) -> Result<(), String> {
     match own.iter().find(|own| Path::new(path).starts_with(own)) {
         None => Ok(()),

@@ -1,10 +1,10 @@
 //! An acknowledged command survives `kill -9` at any moment.
 //!
-//! A child process carries out a fixed sequence of commands and says each one that was acknowledged.
-//! It is killed at a random moment, again and again, each next child going on where the database
-//! stands. After each kill the database must hold exactly the first k commands (as a pure replay of
-//! them says), where k is what was acknowledged, or one more (committed, killed before it was said),
-//! and exactly k lines of audit.
+//! A child process carries out a fixed sequence of commands and says each one that was
+//! acknowledged. It is killed at a random moment, again and again, each next child going on where
+//! the database stands. After each kill the database must hold exactly the first k commands (as a
+//! pure replay of them says), where k is what was acknowledged, or one more (committed, killed
+//! before it was said), and exactly k lines of audit.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};

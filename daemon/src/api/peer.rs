@@ -1,5 +1,5 @@
-//! Who is at the other end of a Unix socket: uid, process and groups, as the kernel vouches for them
-//! (`SO_PEERCRED`, `SO_PEERGROUPS`; unix(7), socket(7)).
+//! Who is at the other end of a Unix socket: uid, process and groups, as the kernel vouches for
+//! them (`SO_PEERCRED`, `SO_PEERGROUPS`; unix(7), socket(7)).
 #![allow(unsafe_code)]
 
 use std::io;

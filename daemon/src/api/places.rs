@@ -1,8 +1,9 @@
 //! How many connections of the admin API there may be: in all, per listener, and per caller.
 //!
-//! Of `admin.max_connections`, an eighth is kept for root (and vgpud's own user). Each other caller on the
-//! Unix socket has at most a quarter. The TCP listener has at most half: a quarter for each token, an eighth
-//! for each address whose token is not known yet, and a quarter for all of these together.
+//! Of `admin.max_connections`, an eighth is kept for root (and vgpud's own user). Each other caller
+//! on the Unix socket has at most a quarter. The TCP listener has at most half: a quarter for each
+//! token, an eighth for each address whose token is not known yet, and a quarter for all of these
+//! together.
 
 use std::collections::HashMap;
 use std::fmt;

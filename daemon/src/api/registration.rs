@@ -1,6 +1,7 @@
 //! Where the socket of a VM that is being registered really is.
 //!
-//! The file system is asked here, before the command: the store's writer, for which all commands wait, compares strings.
+//! The file system is asked here, before the command: the store's writer, for which all commands
+//! wait, compares strings.
 
 use std::io;
 use std::os::unix::fs::FileTypeExt;
@@ -16,11 +17,13 @@ use crate::store::command::{invalid, refuse};
 use crate::system::patience::{NoAnswer, Patience};
 use crate::system::walk::{Way, enter};
 
-/// The request with its socket's path as it is without symbolic links, so that the paths of one socket are one
-/// string. Where each VM is registered with the path as it stands, the request is as it was.
+/// The request with its socket's path as it is without symbolic links, so that the paths of one
+/// socket are one string. Where each VM is registered with the path as it stands, the request is as
+/// it was.
 ///
 /// # Errors
-/// Something that is not a socket is there, a link leads nowhere or may be a tenant's, or the file system does not answer.
+/// Something that is not a socket is there, a link leads nowhere or may be a tenant's, or the file
+/// system does not answer.
 pub(super) async fn placed(
     request: RegisterRequest,
     catalog: Arc<Catalog>,
@@ -88,7 +91,8 @@ fn place(socket: &str, vm_ids: &[u32], catalog: &Catalog) -> Result<String, Stri
     let placed = placed.into_os_string().into_string();
     let placed =
         placed.map_err(|path| refused(format!("it leads to {path:?}, which is not UTF-8")))?;
-    // Registered by an earlier vgpud with another spelling of the same place: the command changes nothing.
+    // Registered by an earlier vgpud with another spelling of the same place: the command changes
+    // nothing.
     if let [id] = vm_ids
         && let Some(stored) = catalog.vms.get(id).and_then(|vm| vm.socket.as_ref())
         && real(Path::new(stored)).is_ok_and(|at| at == Path::new(&rules::socket_of(&placed, *id)))
@@ -101,7 +105,8 @@ fn place(socket: &str, vm_ids: &[u32], catalog: &Catalog) -> Result<String, Stri
     Ok(placed)
 }
 
-/// Refuses what can be no socket, and links: a link that belongs to a VM may lead elsewhere tomorrow.
+/// Refuses what can be no socket, and links: a link that belongs to a VM may lead elsewhere
+/// tomorrow.
 fn look(path: &Path) -> Result<(), String> {
     let real = real(path).map_err(|error| error.to_string())?;
     if real != path {

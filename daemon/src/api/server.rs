@@ -29,7 +29,8 @@ use super::service::Admin;
 use super::{auth, peer, socket};
 use crate::config::{self, Config};
 
-/// A connection must have sent its first request's head within this time; over TCP, one with a token.
+/// A connection must have sent its first request's head within this time; over TCP, one with a
+/// token.
 const FIRST_HEAD: Duration = Duration::from_secs(if cfg!(test) { 2 } else { 5 });
 /// One that is only told that there are too many, within this.
 const TELL_DEADLINE: Duration = Duration::from_secs(1);
@@ -45,8 +46,8 @@ const SHUTDOWN_GRACE: Duration = Duration::from_secs(5);
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Callers whose rate is remembered; beyond it, those at rest are forgotten.
 const CALLERS: usize = 1_024;
-/// These may take as long as they like: the stream of events, and, however large the database and slow its
-/// disk, a copy of it, which ends when its caller takes or sends nothing.
+/// These may take as long as they like: the stream of events, and, however large the database and
+/// slow its disk, a copy of it, which ends when its caller takes or sends nothing.
 const UNTIMED: [&str; 3] = ["/v1/events/stream", "/v1/backup", "/v1/restore"];
 
 /// Why the admin API cannot be served.

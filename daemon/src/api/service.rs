@@ -84,8 +84,8 @@ impl Admin {
         })
     }
 
-    /// Hands everything configured to the mediation, then looks for GPUs and reconciles. A scan that
-    /// fails is an event, not an error: the daemon serves what it can.
+    /// Hands everything configured to the mediation, then looks for GPUs and reconciles. A scan
+    /// that fails is an event, not an error: the daemon serves what it can.
     ///
     /// # Errors
     /// When the mediation does not take the configuration over.

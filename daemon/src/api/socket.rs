@@ -17,7 +17,8 @@ pub(super) fn bind(socket: &Path, groups: &[u32]) -> Result<UnixListener, String
         std::fs::create_dir_all(dir).map_err(text)?;
     }
     system::remove_socket(socket, false).map_err(text)?;
-    // Bound under another name with mode 0600, given its groups and mode, and only then put in place.
+    // Bound under another name with mode 0600, given its groups and mode, and only then put in
+    // place.
     let mut name = socket.as_os_str().to_owned();
     name.push(".new");
     let new = PathBuf::from(name);
@@ -45,8 +46,8 @@ pub(super) fn bind(socket: &Path, groups: &[u32]) -> Result<UnixListener, String
     UnixListener::from_std(listener).map_err(text)
 }
 
-/// Adds groups to those that may read and write a file of mode 0660 (acl(5); the attribute's layout is
-/// linux/posix_acl_xattr.h's).
+/// Adds groups to those that may read and write a file of mode 0660 (acl(5); the attribute's layout
+/// is linux/posix_acl_xattr.h's).
 fn let_in(file: &Path, groups: &[u32]) -> io::Result<()> {
     const VERSION: u32 = 2;
     const OWNER: u16 = 0x01;

@@ -1,7 +1,8 @@
 //! The daemon put together: in which order its parts begin, and in which they end.
 //!
-//! Start: configuration, store, workers of an earlier vgpud, mediator, GPUs reconciled, listeners, admin
-//! API, READY. Nothing is granted on a GPU before the workers left over on it are verified gone.
+//! Start: configuration, store, workers of an earlier vgpud, mediator, GPUs reconciled, listeners,
+//! admin API, READY. Nothing is granted on a GPU before the workers left over on it are verified
+//! gone.
 //!
 //! End (SIGTERM, SIGINT): guests are told, new ones are refused, sessions may finish until the
 //! deadline, the rest is ended, and the store is closed last.
@@ -44,7 +45,8 @@ use log::Level;
 use orphans::Orphans;
 use session_numbers::SessionNumbers;
 
-/// After the drain deadline the rest of the sessions is ended; their workers have this long to be gone.
+/// After the drain deadline the rest of the sessions is ended; their workers have this long to be
+/// gone.
 const END_DEADLINE: Duration = Duration::from_secs(3);
 
 /// Housekeeping happens this often.
@@ -349,8 +351,8 @@ fn make_directories(config: &Config) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Locks the runtime directory until the end: a second vgpud in it, with a database of its own, would end
-/// the workers of the first and replace the VMs' sockets.
+/// Locks the runtime directory until the end: a second vgpud in it, with a database of its own,
+/// would end the workers of the first and replace the VMs' sockets.
 fn only_one(runtime_dir: &Path) -> anyhow::Result<Flock<File>> {
     let path = runtime_dir.join("vgpud.lock");
     match system::lock(&path) {
@@ -363,8 +365,8 @@ fn only_one(runtime_dir: &Path) -> anyhow::Result<Flock<File>> {
     }
 }
 
-/// Above every epoch of an earlier run: the clock, unless it was set back by more than the time that
-/// has passed, and then no worker of that run is left to confuse it with.
+/// Above every epoch of an earlier run: the clock, unless it was set back by more than the time
+/// that has passed, and then no worker of that run is left to confuse it with.
 fn first_epoch() -> u64 {
     crate::model::now_unix_ms()
         .saturating_mul(1_000_000)

@@ -8,7 +8,8 @@ use anyhow::Context;
 use crate::mediator::{Command, MediatorHandle};
 use crate::worker::records::{Orphan, WorkerRecords};
 
-/// How long orphans have to end by themselves: they do when vgpud's end of their control socket closes.
+/// How long orphans have to end by themselves: they do when vgpud's end of their control socket
+/// closes.
 const GRACE: Duration = Duration::from_millis(500);
 
 /// How long vgpud waits after the kill before it serves without their GPUs.
@@ -26,7 +27,8 @@ pub(super) struct Orphans {
 }
 
 impl Orphans {
-    /// Ends the workers that `records` has, and waits at most [`GRACE`] and [`KILL`] until they are gone.
+    /// Ends the workers that `records` has, and waits at most [`GRACE`] and [`KILL`] until they are
+    /// gone.
     pub(super) async fn end(records: &WorkerRecords) -> anyhow::Result<Orphans> {
         let left = records
             .orphans()

@@ -58,9 +58,9 @@ impl SessionNumbers {
         self.first
     }
 
-    /// Keeps the reservation ahead of what is used. Where it cannot be written (a file system that needs
-    /// space to overwrite, and has none) the old one stays, and so may a number be used again after a
-    /// restart; that is better than to serve nobody.
+    /// Keeps the reservation ahead of what is used. Where it cannot be written (a file system that
+    /// needs space to overwrite, and has none) the old one stays, and so may a number be used again
+    /// after a restart; that is better than to serve nobody.
     pub(super) fn keep_ahead(&mut self, next: u64) {
         if next.saturating_add(LOW) > self.reserved {
             self.reserve(next.saturating_add(BLOCK));

@@ -1,4 +1,5 @@
-//! The limits in force of a VM: computed here, and nowhere else, for what is shown and for what is enforced.
+//! The limits in force of a VM: computed here, and nowhere else, for what is shown and for what is
+//! enforced.
 
 use vgpu_proto::api::{PoolSettings, VmLimits};
 use vgpu_proto::limits::{DEPTH_BYTES, DEPTH_CALLS};
@@ -9,13 +10,14 @@ use crate::model::{EffectiveLimits, VmRecord};
 /// Programs at once of a VM that has no limit of its own.
 const SESSIONS: u64 = 64;
 
-/// Pinned host memory of a VM that has no limit of its own: it is the host's, so that some bound there must be.
+/// Pinned host memory of a VM that has no limit of its own: it is the host's, so that some bound
+/// there must be.
 const PINNED_BYTES: u64 = 4 << 30;
 
 impl Defaults {
     /// The limits in force of a VM: its own, else `[defaults.vm]`, else the built-in ones; for the
-    /// watchdog its own, else those of its pool. `pool`: the settings of its pool; `None`: those that a new
-    /// pool gets. 0 lifts a limit at any of these places.
+    /// watchdog its own, else those of its pool. `pool`: the settings of its pool; `None`: those
+    /// that a new pool gets. 0 lifts a limit at any of these places.
     #[must_use]
     pub fn limits_of(&self, vm: &VmRecord, pool: Option<&PoolSettings>) -> EffectiveLimits {
         let fallback;
@@ -28,7 +30,8 @@ impl Defaults {
         };
         let (own, default) = (&vm.limits, self.vm_limits());
         let of = |own: Option<u64>, default: Option<u64>| own.or(default).filter(|&n| n > 0);
-        // Without a burst of its own a bucket holds one second's worth; without a rate there is no bucket.
+        // Without a burst of its own a bucket holds one second's worth; without a rate there is no
+        // bucket.
         let burst = |own: Option<u64>, default: Option<u64>, rate: Option<u64>| {
             rate.map(|rate| of(own, default).unwrap_or(rate))
         };

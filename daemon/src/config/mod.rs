@@ -5,7 +5,8 @@
 //!
 //! Unknown keys are refused with the list of known ones. A reload is valid as a whole or changes
 //! nothing; which keys count at once and which need a restart is said by [`Config::is_live`] and
-//! reported by [`Config::reload`]. `systemd/vgpud.toml` documents every key; a test keeps it complete.
+//! reported by [`Config::reload`]. `systemd/vgpud.toml` documents every key; a test keeps it
+//! complete.
 
 mod effective;
 mod keys;
@@ -100,7 +101,8 @@ pub enum ConfigError {
     Read {
         /// The file.
         file: PathBuf,
-        /// Why. Not named `source`: the sentence has it, and who prints the chain of errors would have it twice.
+        /// Why. Not named `source`: the sentence has it, and who prints the chain of errors would
+        /// have it twice.
         cause: std::io::Error,
     },
     /// It is not TOML, or a key or type is wrong.
@@ -231,8 +233,9 @@ impl Config {
         Some(self.listen.vm_socket_dir.clone().unwrap_or_else(default))
     }
 
-    /// Directories and sockets of the daemon itself, among which no VM gets a socket of its choice: as configured, and
-    /// where symbolic links lead now, or led when their file systems last answered.
+    /// Directories and sockets of the daemon itself, among which no VM gets a socket of its choice:
+    /// as configured, and where symbolic links lead now, or led when their file systems last
+    /// answered.
     #[must_use]
     pub fn own_paths(&self, patience: &Patience) -> Vec<PathBuf> {
         let mut paths = vec![
@@ -248,8 +251,8 @@ impl Config {
         paths
     }
 
-    /// Every Unix socket path on which the daemon listens for a VM: those of [`Config::automatic_paths`], and the one
-    /// that the VM is registered with.
+    /// Every Unix socket path on which the daemon listens for a VM: those of
+    /// [`Config::automatic_paths`], and the one that the VM is registered with.
     #[must_use]
     pub fn socket_paths(&self, vm: &crate::model::VmRecord) -> Vec<PathBuf> {
         let mut paths = self.automatic_paths(vm);
@@ -257,8 +260,8 @@ impl Config {
         paths
     }
 
-    /// The Unix socket paths that each VM has by itself: `<vm_socket_dir>/<vm number>/vgpu.sock` and
-    /// `<hybrid dir>/<name>.sock_<vsock port>`.
+    /// The Unix socket paths that each VM has by itself: `<vm_socket_dir>/<vm number>/vgpu.sock`
+    /// and `<hybrid dir>/<name>.sock_<vsock port>`.
     #[must_use]
     pub fn automatic_paths(&self, vm: &crate::model::VmRecord) -> Vec<PathBuf> {
         let mut paths = Vec::new();
@@ -283,7 +286,8 @@ impl Config {
         self.driver.soft_state_dir.clone().unwrap_or_else(default)
     }
 
-    /// What of a valid configuration will not work on this host, as sentences. Asks the host's name services.
+    /// What of a valid configuration will not work on this host, as sentences. Asks the host's name
+    /// services.
     #[must_use]
     pub fn warnings(&self) -> Vec<String> {
         let group = self.listen.vm_socket_group.as_ref();

@@ -23,7 +23,8 @@ pub struct Daemon {
     pub events_kept: u64,
     /// Usage totals are written to the database this often.
     pub usage_flush_s: u64,
-    /// Decisions in one segment of the scheduler's decision log; between one and two segments are kept.
+    /// Decisions in one segment of the scheduler's decision log; between one and two segments are
+    /// kept.
     pub sched_log_records: u64,
     /// Bytes in one segment.
     pub sched_log_bytes: u64,
@@ -200,7 +201,8 @@ pub struct Listen {
     pub vm_socket_dir: Option<PathBuf>,
     /// The mode of VM sockets, as octal text; who may connect is the VM.
     pub vm_socket_mode: String,
-    /// The group of VM sockets; default: root's. Neither `admin.read_group` nor `admin.write_group`.
+    /// The group of VM sockets; default: root's. Neither `admin.read_group` nor
+    /// `admin.write_group`.
     pub vm_socket_group: Option<String>,
 }
 
@@ -384,12 +386,13 @@ pub struct Worker {
     pub uid: u32,
     /// The first gid, likewise. Every worker is in this group as well.
     pub gid: u32,
-    /// Whether each VM's workers have a uid and gid of their own; otherwise all have `uid` and `gid`.
+    /// Whether each VM's workers have a uid and gid of their own; otherwise all have `uid` and
+    /// `gid`.
     pub uid_per_vm: bool,
     /// Groups, by name or number, that workers and probes are in besides: for device nodes.
     pub groups: Vec<String>,
-    /// Where vgpud is root and cannot run workers as another user: run them as root, rather than not
-    /// at all.
+    /// Where vgpud is root and cannot run workers as another user: run them as root, rather than
+    /// not at all.
     pub allow_root: bool,
     /// Whether each worker has a cgroup of its own, so that what it starts ends with it.
     pub cgroups: Cgroups,
@@ -397,11 +400,11 @@ pub struct Worker {
     pub max_files: u64,
     /// Processes and threads of a worker.
     pub max_tasks: u64,
-    /// Bytes of private memory of a worker, and of each file that it writes, beyond what its VM may pin and
-    /// what software devices have.
+    /// Bytes of private memory of a worker, and of each file that it writes, beyond what its VM may
+    /// pin and what software devices have.
     pub memory_bytes: u64,
-    /// Whether workers are confined. Off only to find out what a new driver needs: a guest may come to own
-    /// its worker.
+    /// Whether workers are confined. Off only to find out what a new driver needs: a guest may come
+    /// to own its worker.
     pub confined: bool,
     /// The bytes of module images kept per VM in `<state_dir>/images`.
     pub image_cache_bytes: u64,
@@ -554,8 +557,8 @@ impl Limits {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Guests {
-    /// Whether NVML in a guest tells what the last scan saw of its GPUs' temperature, power, clocks and ECC. These tell
-    /// something of what other VMs do.
+    /// Whether NVML in a guest tells the temperature, power, clocks and ECC that the last scan saw of
+    /// the VM's GPUs. These values reveal something of what other VMs do.
     pub telemetry: bool,
 }
 

@@ -6,8 +6,8 @@ use vgpu_proto::api::{CheckStatus, DoctorCheck, Session};
 
 use crate::model::DeviceProcess;
 
-/// A VM's use by the device's clock may be beyond what it was charged by this part of it, and by this
-/// time. Charging begins and ends with messages and looks that come a little after the facts.
+/// A VM's use by the device's clock may be beyond what it was charged by this part of it, and by
+/// this time. Charging begins and ends with messages and looks that come a little after the facts.
 const TOLERANCE_PERMILLE: u64 = 20;
 const TOLERANCE_NS: u64 = 20_000_000;
 
@@ -21,8 +21,8 @@ struct Times {
 /// Compares, for each VM, what its workers used by the device's clock with what their sessions were
 /// charged, which was asked after it. `None`: no device has a clock, or nobody runs.
 ///
-/// A charge above the use is in order: it holds the idle hold, the time a switch takes, and the drain.
-/// Use above the charge is time that somebody got for nothing.
+/// A charge above the use is in order: it holds the idle hold, the time a switch takes, and the
+/// drain. Use above the charge is time that somebody got for nothing.
 pub(super) fn check(processes: &[DeviceProcess], sessions: &[Session]) -> Option<DoctorCheck> {
     let mut used: BTreeMap<u32, u64> = BTreeMap::new();
     for process in processes {

@@ -1,4 +1,5 @@
-//! Mediation as administration sees it: the mediator, the listeners and the probes behind one trait.
+//! Mediation as administration sees it: the mediator, the listeners and the probes behind one
+//! trait.
 
 mod clock;
 mod confinement;
@@ -97,8 +98,9 @@ impl Core {
         let _ = self.sync(turn, |gateway| !gateway.is_whole()).await;
     }
 
-    /// Makes the listeners those of the VMs as they are now, if `due` says so. Files may be slow, so this happens outside
-    /// the runtime's threads. The turn lasts until that is done, also where the caller is gone.
+    /// Makes the listeners those of the VMs as they are now, if `due` says so. Files may be slow,
+    /// so this happens outside the runtime's threads. The turn lasts until that is done, also where
+    /// the caller is gone.
     async fn sync(
         &self,
         turn: OwnedMutexGuard<()>,
@@ -120,8 +122,8 @@ impl Core {
         self.gateway.close();
     }
 
-    /// Asks the devices that keep an account of their own (soft-gpu's) who uses them, and has whoever
-    /// uses one without a lease ended.
+    /// Asks the devices that keep an account of their own (soft-gpu's) who uses them, and has
+    /// whoever uses one without a lease ended.
     pub async fn audit(&self) {
         let gpus = self.clocked();
         if gpus.is_empty() || self.mediator.ask(Command::Audit).await.is_err() {
@@ -213,7 +215,8 @@ impl Core {
     /// Can workers load the driver libraries? Seen also before there is a GPU.
     async fn driver_libraries(&self) -> Vec<DoctorCheck> {
         let config = self.launcher.config();
-        // Which of them, and whether it is soft-gpu's. A host may do without one that is not configured.
+        // Which of them, and whether it is soft-gpu's. A host may do without one that is not
+        // configured.
         let looks: &[bool] = match config.driver.kind {
             DriverKind::Nvidia => &[false],
             DriverKind::Soft => &[true],

@@ -15,7 +15,8 @@ const RING: usize = 4_096;
 const BURST: u32 = 20;
 /// …and the time after which one more may come.
 const REFILL: Duration = Duration::from_secs(3);
-/// Sequence numbers skipped after a crash: more than could have been told but not saved before a crash.
+/// Sequence numbers skipped after a crash: more than could have been told but not saved before a
+/// crash.
 const RESTART_GAP: u64 = RING as u64;
 
 /// Events and totals on their way to the store.

@@ -1,8 +1,9 @@
 //! Bounds of the listeners: how many connections, and how fast new ones may come.
 //!
 //! VMs that flood hurt themselves, however many they are: half of what all VMs may have together is
-//! reserved, the same share for each registered VM, and only the other half goes to whoever comes first.
-//! The data connection of a session that was admitted is outside all bounds: it was promised.
+//! reserved, the same share for each registered VM, and only the other half goes to whoever comes
+//! first. The data connection of a session that was admitted is outside all bounds: it was
+//! promised.
 
 use std::collections::{HashMap, HashSet};
 use std::num::NonZeroU32;
@@ -48,11 +49,12 @@ struct PeerCounters {
     reserved: Option<DefaultDirectRateLimiter>,
 }
 
-/// New connections that a VM may make at once out of its reserved share, however many VMs there are.
+/// New connections that a VM may make at once out of its reserved share, however many VMs there
+/// are.
 const RESERVED_BURST: u32 = 4;
 
-/// Looks of one VM that are answered in a second, and twice as many at once after a pause. Tools look once or twice a
-/// second each.
+/// Looks of one VM that are answered in a second, and twice as many at once after a pause. Tools
+/// look once or twice a second each.
 pub(crate) const LOOKS_PER_S: u32 = 20;
 
 /// Refusals of one VM that are being told at once; beyond it connections are closed without a word.
@@ -95,8 +97,8 @@ impl Caps {
         state.share_out();
     }
 
-    /// Counts a new connection, or says why not. `promised` is how many sessions of this VM wait for
-    /// their data connections: as many connections at once are let in to show what they are.
+    /// Counts a new connection, or says why not. `promised` is how many sessions of this VM wait
+    /// for their data connections: as many connections at once are let in to show what they are.
     pub(crate) fn enter(self: &Arc<Self>, who: Who, promised: usize) -> Verdict {
         let mut state = self.lock();
         let peer = state.peer(who);
@@ -135,8 +137,8 @@ impl Caps {
         self.lock().peer(Some(vm)).looks.check().is_ok()
     }
 
-    /// Forgets the counters of VMs that are no more, unless something of them is still open, and shares
-    /// out among those that are.
+    /// Forgets the counters of VMs that are no more, unless something of them is still open, and
+    /// shares out among those that are.
     pub(crate) fn keep(&self, vms: &HashSet<u32>) {
         let mut state = self.lock();
         state
@@ -229,8 +231,8 @@ impl State {
         self.pooled += u32::from(beyond);
     }
 
-    /// Why one more is not taken. Otherwise the rates have been charged with it. `counted` is 1 where
-    /// it is among those that are open.
+    /// Why one more is not taken. Otherwise the rates have been charged with it. `counted` is 1
+    /// where it is among those that are open.
     fn refusal(&mut self, who: Who, counted: u32) -> Option<Over> {
         let share = self.share(who);
         let pool = self.limits.connections_total - self.share(Some(0)) * self.vms;
@@ -349,8 +351,8 @@ impl Permit {
     /// The connection has said what it is. `redeemed`: a session's data connection, with its nonce.
     ///
     /// # Errors
-    /// It was let in because a data connection was due, is another, and is over the bounds: with the
-    /// sentence to tell, unless too many are being told.
+    /// It was let in because a data connection was due, is another, and is over the bounds: with
+    /// the sentence to tell, unless too many are being told.
     pub(crate) fn introduced(&mut self, redeemed: bool) -> Result<(), Option<String>> {
         self.kind = self.caps.settle(self.who, self.kind, redeemed)?;
         Ok(())

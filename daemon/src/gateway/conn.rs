@@ -1,5 +1,5 @@
-//! A guest's connection, whatever socket it came in by: read exactly, written with a deadline by the
-//! caller, handed on as a descriptor.
+//! A guest's connection, whatever socket it came in by: read exactly, written with a deadline by
+//! the caller, handed on as a descriptor.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};

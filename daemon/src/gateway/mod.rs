@@ -1,11 +1,11 @@
 //! The guests' connections: who connects, who may, and what becomes of the connection.
 //!
-//! A guest that may be served is handed to [`crate::supervisor`], which starts its worker, and the data
-//! connection to [`crate::mediator`], which hands it to that worker.
+//! A guest that may be served is handed to [`crate::supervisor`], which starts its worker, and the
+//! data connection to [`crate::mediator`], which hands it to that worker.
 //!
-//! Every listener, whatever its kind, ends in one accept path that yields a stream and the VM behind
-//! it. A VM is known by what it cannot forge: its CID, or the path of its socket (and, where asked
-//! for, the uid of the process at the other end).
+//! Every listener, whatever its kind, ends in one accept path that yields a stream and the VM
+//! behind it. A VM is known by what it cannot forge: its CID, or the path of its socket (and, where
+//! asked for, the uid of the process at the other end).
 //!
 //! | module | what it does |
 //! |---|---|

@@ -1,7 +1,7 @@
 //! The first bytes of a connection: which kind it is, and whether it is well-formed.
 //!
-//! Reads exactly what was announced and nothing further, and announces are bounded before anything is
-//! allocated. The caller holds the deadline.
+//! Reads exactly what was announced and nothing further, and announces are bounded before anything
+//! is allocated. The caller holds the deadline.
 
 use std::io;
 

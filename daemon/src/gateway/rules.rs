@@ -24,7 +24,8 @@ pub(super) struct Wanted {
     pub(super) registered: bool,
 }
 
-/// Directories whose file work is done, or hangs, together: those of all VMs that vgpud made, and each other one.
+/// Directories whose file work is done, or hangs, together: those of all VMs that vgpud made, and
+/// each other one.
 pub(super) fn ground(path: &Path, vm_dirs: Option<&Path>) -> PathBuf {
     let own = vm_dirs.filter(|dirs| path.starts_with(dirs));
     own.or(path.parent()).unwrap_or(path).to_owned()
@@ -51,7 +52,8 @@ impl Rules {
         ground(path, self.vm_dirs.as_deref())
     }
 
-    /// `real`: where the path of a VM's socket leads. It may lead elsewhere than when the VM was registered.
+    /// `real`: where the path of a VM's socket leads. It may lead elsewhere than when the VM was
+    /// registered.
     pub(super) fn check(&self, real: &Path, registered: bool) -> Result<(), ListenFailure> {
         // Whoever took it would keep the admin API, and so vgpud, from starting.
         if self.admin.as_deref() == Some(real) {
@@ -71,8 +73,9 @@ impl Rules {
     }
 }
 
-/// Which sockets these VMs, of which the first come first, should have; and those that they cannot have. What vgpud
-/// gives a VM by itself comes before what any VM is registered with: an older vgpud may have allowed that.
+/// Which sockets these VMs, of which the first come first, should have; and those that they cannot
+/// have. What vgpud gives a VM by itself comes before what any VM is registered with: an older
+/// vgpud may have allowed that.
 pub(super) fn wanted(
     config: &Config,
     vms: &[&VmRecord],

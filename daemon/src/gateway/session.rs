@@ -188,8 +188,8 @@ fn code_name(code: Refusal) -> &'static str {
 }
 
 /// Takes a data connection whose opening has arrived whole, without waiting for anything: the usual
-/// case, and the only one in which connections are taken in the order of their coming. `None`: it goes
-/// the long way.
+/// case, and the only one in which connections are taken in the order of their coming. `None`: it
+/// goes the long way.
 pub(super) fn take_data(shared: &Shared, fd: &OwnedFd, identity: VmIdentity) -> Option<u64> {
     let mut opening = [0; DATA_PREAMBLE_LEN];
     let look = MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT;

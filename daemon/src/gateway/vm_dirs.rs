@@ -1,5 +1,6 @@
-//! The VMs' own directories (`<vm_dirs>/<vm number>`): each is one registration's. An old tenant may still have it mounted,
-//! so that it never becomes the directory of the next VM with that number.
+//! The VMs' own directories (`<vm_dirs>/<vm number>`): each is one registration's. An old tenant
+//! may still have it mounted, so that it never becomes the directory of the next VM with that
+//! number.
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
@@ -35,8 +36,9 @@ pub(super) fn home<'a>(path: &'a Path, vm_dirs: Option<&Path>) -> Option<&'a Pat
     (path.file_name()? == VM_SOCKET && home.parent() == vm_dirs).then_some(home)
 }
 
-/// Takes away each directory that is not of a registration of now: renames it, and removes what it can of it. `before`:
-/// whose they were; `None` at the start. Gives whose they are now: one that could not be renamed is whose it was.
+/// Takes away each directory that is not of a registration of now: renames it, and removes what it
+/// can of it. `before`: whose they were; `None` at the start. Gives whose they are now: one that
+/// could not be renamed is whose it was.
 pub(super) fn clear(vm_dirs: &Path, before: Option<&Registered>, now: &Registered) -> Registered {
     let mut homes = now.clone();
     let way = Way::to(vm_dirs);
@@ -111,7 +113,8 @@ fn set_aside(dirs: &File, name: &OsStr) -> io::Result<OsString> {
     Ok(gone)
 }
 
-/// Removes a file, or a directory with what is in it: follows no link, and leaves what is mounted there.
+/// Removes a file, or a directory with what is in it: follows no link, and leaves what is mounted
+/// there.
 fn remove(around: &File, name: &OsStr, left: &mut usize, depth: usize) -> io::Result<()> {
     let much = || io::Error::other("there is too much of it");
     *left = left.checked_sub(1).ok_or_else(much)?;

@@ -75,8 +75,9 @@ impl Actor {
         }
     }
 
-    /// Sends to a session's worker. One that does not read is ended: what it was not told cannot be made up
-    /// for. That is no breach: a worker that is stopped, or gets no processor, does the same.
+    /// Sends to a session's worker. One that does not read is ended: what it was not told cannot be
+    /// made up for. That is no breach: a worker that is stopped, or gets no processor, does the
+    /// same.
     pub(super) fn send(&mut self, id: u64, message: &ToWorker) {
         self.send_with(id, message, &[]);
     }
@@ -134,7 +135,8 @@ impl Actor {
         self.schedule_progress();
     }
 
-    /// The holder is the next again. It may have stopped for the slice's end already: the message wakes it.
+    /// The holder is the next again. It may have stopped for the slice's end already: the message
+    /// wakes it.
     fn extend(&mut self, session: SessionId, epoch: Epoch, slice_end_ns: u64) {
         let Some((held, _)) = self.holder(session, epoch) else {
             return;
@@ -158,7 +160,8 @@ impl Actor {
         if end.revoke(epoch.0) && end.reclaim(epoch.0) {
             self.reclaimed(session, epoch);
         } else if !lease.ending {
-            // Else it gives the lease back by itself, and sees on the page that it must: no need to wake it.
+            // Else it gives the lease back by itself, and sees on the page that it must: no need to
+            // wake it.
             self.send(session.0, &ToWorker::Revoke { epoch: epoch.0 });
         }
     }
@@ -283,7 +286,8 @@ impl Actor {
         self.report_suspect(gpu, reason);
     }
 
-    /// The alert, and what guests are told that are refused from now on. Once, until it was checked.
+    /// The alert, and what guests are told that are refused from now on. Once, until it was
+    /// checked.
     pub(super) fn report_suspect(&mut self, gpu: GpuId, reason: String) {
         if self.suspects.contains_key(&gpu) {
             return;

@@ -170,7 +170,8 @@ pub(super) struct Actor {
     settling: bool,
     progress_due: bool,
     timer_ns: u64,
-    /// Since when this thread works, or should: what passes from then on is lost time if it is long.
+    /// Since when this thread works, or should: what passes from then on is lost time if it is
+    /// long.
     awake_ns: u64,
     buffer: Vec<u8>,
     running: bool,
@@ -247,8 +248,8 @@ impl Actor {
         }
     }
 
-    /// After vgpud was stopped, which may be anywhere: hears all that was said meanwhile, before the scheduler is
-    /// told that it is now. What workers did then is charged from when it was so.
+    /// After vgpud was stopped, which may be anywhere: hears all that was said meanwhile, before
+    /// the scheduler is told that it is now. What workers did then is charged from when it was so.
     fn catch_up(&mut self, found: &mut Vec<Source>) {
         if self.away_ns(now_ns()).is_some() {
             self.reactor.ready(true, found);
@@ -256,14 +257,16 @@ impl Actor {
         }
     }
 
-    /// How long this thread was kept from its work, by more than a busy host does: vgpud was stopped.
+    /// How long this thread was kept from its work, by more than a busy host does: vgpud was
+    /// stopped.
     fn away_ns(&self, now_ns: u64) -> Option<u64> {
         const LATE_NS: u64 = 100 * vgpu_sched::MILLIS;
         let away = now_ns.saturating_sub(self.awake_ns);
         (away > LATE_NS).then_some(away)
     }
 
-    /// Hears workers and sees their deaths. Deaths come last: what a worker said before it died counts.
+    /// Hears workers and sees their deaths. Deaths come last: what a worker said before it died
+    /// counts.
     fn take(&mut self, found: &[Source], most: usize) {
         for source in found {
             match *source {
@@ -315,8 +318,8 @@ impl Actor {
         self.bring_up_to_date();
     }
 
-    /// Tells the scheduler how far the holders have come, and the time. Due or not, it harms nothing,
-    /// and brings every account up to now.
+    /// Tells the scheduler how far the holders have come, and the time. Due or not, it harms
+    /// nothing, and brings every account up to now.
     pub(super) fn bring_up_to_date(&mut self) {
         // The scheduler's rule: what is known already comes before the timer, so that a limit never
         // fires on a report that lies unread, nor for time in which no worker was read.
@@ -336,8 +339,8 @@ impl Actor {
         self.feed(Event::Timer);
     }
 
-    /// Looks at the holders again and again while there are any: only so does the scheduler learn that
-    /// something is in flight, from when on its limits count.
+    /// Looks at the holders again and again while there are any: only so does the scheduler learn
+    /// that something is in flight, from when on its limits count.
     pub(super) fn schedule_progress(&mut self) {
         if !self.progress_due {
             self.progress_due = true;
@@ -348,8 +351,8 @@ impl Actor {
     fn poll_progress(&mut self) {
         self.progress_due = false;
         self.report_progress();
-        // Not what the page says: a lease that lies parked is taken up again without a word, as long as its
-        // worker did not say that it is.
+        // Not what the page says: a lease that lies parked is taken up again without a word, as
+        // long as its worker did not say that it is.
         let in_use = |session: &Session| session.lease.is_some_and(|lease| !lease.parked);
         if self.sessions.values().any(in_use) {
             self.schedule_progress();
@@ -381,7 +384,8 @@ impl Actor {
         self.feed_of(u64::MAX, event);
     }
 
-    /// Tells the scheduler an event of an earlier time. The scheduler's clock does not go back for it.
+    /// Tells the scheduler an event of an earlier time. The scheduler's clock does not go back for
+    /// it.
     pub(super) fn feed_of(&mut self, at_ns: u64, event: Event) {
         self.queue.push_back(Pending {
             at_ns,
@@ -402,8 +406,8 @@ impl Actor {
     }
 
     /// Tells the scheduler an event that it answers at once, carries out what else it decides, and
-    /// returns the answer that `answer` finds among its actions. Never called from within an action:
-    /// there an event waits, and so would its answer.
+    /// returns the answer that `answer` finds among its actions. Never called from within an
+    /// action: there an event waits, and so would its answer.
     pub(super) fn ask<T>(
         &mut self,
         event: Event,
@@ -453,7 +457,8 @@ impl Actor {
         self.decisions += 1;
         self.decision_time.record(now_ns().saturating_sub(begun));
         let mut breach = pending.breach;
-        // Why the VM of the last strike was struck: a quarantine follows from a strike of the same event.
+        // Why the VM of the last strike was struck: a quarantine follows from a strike of the same
+        // event.
         let mut struck: Option<(VmId, String)> = None;
         for action in actions.drain(..) {
             if is_answer(&action) {

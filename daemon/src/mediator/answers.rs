@@ -18,7 +18,8 @@ pub(super) struct Reservation {
     pub(super) session: SessionId,
     pub(super) of: Memory,
     pub(super) bytes: u64,
-    /// Stands in the decision log. For people: a worker's request number, 0 for requests of vgpud's own.
+    /// Stands in the decision log. For people: a worker's request number, 0 for requests of vgpud's
+    /// own.
     pub(super) tag: u64,
 }
 
@@ -26,7 +27,8 @@ impl Actor {
     /// Asks for a new session of a VM. The answer: the GPUs of the session, at least one.
     ///
     /// # Errors
-    /// Why the session is refused; `None` if the scheduler gave no answer, which is a fault of vgpud.
+    /// Why the session is refused; `None` if the scheduler gave no answer, which is a fault of
+    /// vgpud.
     pub(super) fn add_session(
         &mut self,
         session: SessionId,

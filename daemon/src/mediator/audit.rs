@@ -1,9 +1,9 @@
 //! The device's own account, held against ours: who uses a GPU without a lease cheats.
 //!
-//! Leases bind honest workers; one that its guest has taken over may say that it has drained and go on.
-//! Where the device keeps a clock per process (soft-gpu), its use must be explained by leases held at the
-//! time (`held`).
-//! What each process holds of its memory is reconciled with the scheduler's accounts by the way (`unrequested`).
+//! Leases bind honest workers; one that its guest has taken over may say that it has drained and go
+//! on. Where the device keeps a clock per process (soft-gpu), its use must be explained by leases
+//! held at the time (`held`). What each process holds of its memory is reconciled with the
+//! scheduler's accounts by the way (`unrequested`).
 
 use std::collections::BTreeMap;
 
@@ -12,8 +12,8 @@ use super::reactor::now_ns;
 use super::session::Phase;
 use crate::model::DeviceProcess;
 
-/// Use without a lease between two looks that is not yet cheating. Honest workers have none (`held`); it is a
-/// margin for a device that rounds its times.
+/// Use without a lease between two looks that is not yet cheating. Honest workers have none
+/// (`held`); it is a margin for a device that rounds its times.
 const TOLERANCE_NS: u64 = 20 * vgpu_sched::MILLIS;
 
 impl Actor {

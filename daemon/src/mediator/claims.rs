@@ -1,8 +1,8 @@
-//! What a worker claims to have used, held against what any worker can: its page is all that counts calls and
-//! bytes, and a guest that has taken its worker over writes there what it likes.
+//! What a worker claims to have used, held against what any worker can: its page is all that counts
+//! calls and bytes, and a guest that has taken its worker over writes there what it likes.
 //!
-//! The bounds are far beyond every honest worker, and count from the session's begin: however late vgpud looks,
-//! what was done meanwhile had the time for it.
+//! The bounds are far beyond every honest worker, and count from the session's begin: however late
+//! vgpud looks, what was done meanwhile had the time for it.
 
 use vgpu_proto::lease::Hints;
 use vgpu_sched::{SECONDS, Usage};
@@ -18,7 +18,8 @@ const CALLS_PER_S: u64 = 100_000_000;
 /// Bytes a second. They pass through a socket, which carries some 10 GB/s.
 const BYTES_PER_S: u64 = 1 << 40;
 
-/// Bytes that may be counted ahead: a copy counts as a whole when it begins, and is at most the memory of a GPU.
+/// Bytes that may be counted ahead: a copy counts as a whole when it begins, and is at most the
+/// memory of a GPU.
 const BYTES_AHEAD: u64 = 1 << 42;
 
 /// Totals since a session began, by its worker's account.
@@ -130,7 +131,8 @@ impl Actor {
         }
     }
 
-    /// The last look at the account of a session that is over: a worker that lies and ends at once has lied.
+    /// The last look at the account of a session that is over: a worker that lies and ends at once
+    /// has lied.
     pub(super) fn examine_last(&mut self, session: &mut Session) {
         let accused = matches!(session.phase, Phase::Ending(EndCause::Cheating, _));
         if let Some(what) = session.examine().filter(|_| !accused) {
@@ -152,7 +154,8 @@ mod tests {
 
     #[test]
     fn what_an_honest_worker_can_do_is_believed_however_late_it_is_seen() {
-        // 5,000,000 calls and 20 GB a second, first seen after so long: vgpud stood still, or the whole host did.
+        // 5,000,000 calls and 20 GB a second, first seen after so long: vgpud stood still, or the
+        // whole host did.
         for age_s in [1, 10, 400, 86_400 * 365] {
             let claim = Claim {
                 calls: 5_000_000 * age_s,

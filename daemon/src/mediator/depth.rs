@@ -17,8 +17,8 @@ impl Actor {
         (u32::try_from(calls).unwrap_or(DEPTH_CALLS), bytes)
     }
 
-    /// A VM's limit was changed, or the number of its programs: those that run are told what their part is
-    /// now. One that is still starting is told when it is up.
+    /// A VM's limit was changed, or the number of its programs: those that run are told what their
+    /// part is now. One that is still starting is told when it is up.
     pub(super) fn share_depth(&mut self, vm: VmIdentity) {
         self.tell_limited(vm);
         let of_vm = self.sessions.values().filter(|s| s.vm == vm);

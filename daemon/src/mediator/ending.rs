@@ -249,8 +249,8 @@ fn stuck(session: &Session) -> String {
     format!("{who} does not end although it was killed; it is stuck in the driver")
 }
 
-/// Says on the control connection why, and shuts the data connection. The order matters: a guest that
-/// sees its data connection end finds the cause on the other one.
+/// Says on the control connection why, and shuts the data connection. The order matters: a guest
+/// that sees its data connection end finds the cause on the other one.
 fn tell_guest(session: &mut Session, cause: EndCause, code: CuResult, text: &str) {
     if let Some(ready) = session.ready.take() {
         let _ = ready.send(Err(text.to_owned()));

@@ -1,7 +1,8 @@
-//! Frees the memory of images on tokio's threads for what blocks: the kernel unmaps it page by page from whoever
-//! mapped it, and waits for a worker that allocates there at the time. A VM has two of these threads at most, one
-//! for what its sessions give back and one for what ended ones left, so that none of them delays another VM's, and
-//! a worker that still runs does not delay the memory of those that are dead.
+//! Frees the memory of images on tokio's threads for what blocks: the kernel unmaps it page by page
+//! from whoever mapped it, and waits for a worker that allocates there at the time. A VM has two of
+//! these threads at most, one for what its sessions give back and one for what ended ones left, so
+//! that none of them delays another VM's, and a worker that still runs does not delay the memory of
+//! those that are dead.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
@@ -66,8 +67,8 @@ impl Freeing {
         drop(self.runtime.spawn_blocking(move || thread.run()));
     }
 
-    /// The sessions whose memory was being taken at this look and at as many before it. Looks are counted and no
-    /// time: while vgpud stands still, so does this.
+    /// The sessions whose memory was being taken at this look and at as many before it. Looks are
+    /// counted and no time: while vgpud stands still, so does this.
     pub(super) fn stalled(&self, looks: u32) -> Vec<u64> {
         let mut queues = lock(&self.queues);
         let now = queues.values_mut().filter_map(|queue| queue.now.as_mut());

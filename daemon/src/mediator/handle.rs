@@ -200,7 +200,8 @@ impl MediatorHandle {
         self.commands
             .send(command)
             .map_err(|_| MediationError::Draining)?;
-        // The counter cannot overflow in practice, and a lost wake-up of a counter that is set is none.
+        // The counter cannot overflow in practice, and a lost wake-up of a counter that is set is
+        // none.
         let _ = self.wake.write(1);
         Ok(())
     }
@@ -284,8 +285,8 @@ impl Admission {
         &self.admitted
     }
 
-    /// Hands the started worker over; the receiver learns when its driver is up, or why not. From now
-    /// on the session ends by [`MediatorHandle::guest_gone`].
+    /// Hands the started worker over; the receiver learns when its driver is up, or why not. From
+    /// now on the session ends by [`MediatorHandle::guest_gone`].
     #[must_use]
     pub fn attach(
         mut self,

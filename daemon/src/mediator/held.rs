@@ -1,17 +1,18 @@
 //! How long a session has held the lease, and what of a device's account of use that explains.
 //!
-//! A device says what it has counted for a process, and since when it may have more to count: since the oldest
-//! work that is not over was submitted. An honest worker submits under a lease and gives it back when its work
-//! is over, so whatever the device has yet to count was used in lease time since then. Nothing here depends on
-//! how soon the device counts, or on how soon vgpud looks or hears: both may be stopped for any time.
+//! A device says what it has counted for a process, and since when it may have more to count: since
+//! the oldest work that is not over was submitted. An honest worker submits under a lease and gives
+//! it back when its work is over, so whatever the device has yet to count was used in lease time
+//! since then. Nothing here depends on how soon the device counts, or on how soon vgpud looks or
+//! hears: both may be stopped for any time.
 
 use std::collections::VecDeque;
 
 /// Looks that are remembered. What is older explains as much as it did when it was forgotten.
 const MARKS: usize = 64;
 
-/// How long a session has held the lease, by vgpud's account: from before the grant is written to after the release
-/// is read.
+/// How long a session has held the lease, by vgpud's account: from before the grant is written to
+/// after the release is read.
 #[derive(Debug, Default)]
 pub(super) struct Held {
     total_ns: u64,
@@ -74,9 +75,9 @@ pub(super) struct ExplainedUse {
 }
 
 impl ExplainedUse {
-    /// The device says that the session has used it for `used_ns` in all, at some moment since the last mark,
-    /// and may not have counted use since `open_ns` (`None`: it has counted all). What of that can no
-    /// lease explain?
+    /// The device says that the session has used it for `used_ns` in all, at some moment since the
+    /// last mark, and may not have counted use since `open_ns` (`None`: it has counted all). What
+    /// of that can no lease explain?
     pub(super) fn take(
         &mut self,
         held: &Held,
@@ -87,7 +88,8 @@ impl ExplainedUse {
         let total = held.until(now_ns);
         let explains = (self.spare_ns).saturating_add(total.saturating_sub(self.held_ns));
         (self.used_ns, self.held_ns) = (used_ns, total);
-        // A lease that was held before all the work that is not over explains nothing that is still to come.
+        // A lease that was held before all the work that is not over explains nothing that is still
+        // to come.
         let since = held.since(open_ns.unwrap_or(u64::MAX), now_ns);
         let left = explains.saturating_sub(used);
         self.spare_ns = since.map_or(left, |since| left.min(since));
@@ -156,14 +158,16 @@ mod tests {
     fn a_queue_that_never_empties_makes_no_permit_of_idle_leases() {
         let (mut held, mut gpu) = (Held::default(), ExplainedUse::default());
         held.begin(0);
-        // Held for ten seconds with a tenth used; some work is always open, none for longer than this.
+        // Held for ten seconds with a tenth used; some work is always open, none for longer than
+        // this.
         const OPEN: u64 = 200 * vgpu_sched::MILLIS;
         for second in 1..=10 {
             let said = (second * SECOND / 10, Some(second * SECOND - OPEN));
             assert_eq!(look(&mut held, &mut gpu, second * SECOND, said), 0);
         }
         held.end(10 * SECOND + 200);
-        // Then it goes on without: at most the lease time since the look before the open work is forgiven.
+        // Then it goes on without: at most the lease time since the look before the open work is
+        // forgiven.
         let said = (SECOND + 3 * SECOND, Some(13 * SECOND - OPEN));
         let beyond = look(&mut held, &mut gpu, 13 * SECOND, said);
         assert!(beyond > SECOND, "{beyond}");

@@ -1,7 +1,8 @@
 //! Module images that guests send: their memory is the VM's, booked before the first byte comes.
 //!
-//! The worker fills memory that is made here, so that nothing of an image is left behind however its session
-//! ends. What it says to be whole goes to the keeper of the caches, which believes the bytes only.
+//! The worker fills memory that is made here, so that nothing of an image is left behind however
+//! its session ends. What it says to be whole goes to the keeper of the caches, which believes the
+//! bytes only.
 
 use std::collections::BTreeMap;
 use std::os::fd::AsFd;
@@ -24,15 +25,16 @@ use crate::model::VmIdentity;
 use crate::worker::image_memory::ImageMemory;
 use crate::worker::images::{Checked, Image};
 
-/// Images of a VM whose memory is there, where vgpud has descriptors for so many: those that are loaded, wait for
-/// the disk or are being freed count too. Each is a descriptor of vgpud's.
+/// Images of a VM whose memory is there, where vgpud has descriptors for so many: those that are
+/// loaded, wait for the disk or are being freed count too. Each is a descriptor of vgpud's.
 const IMAGES_MOST: u64 = 1_024;
 
-/// So many a VM may have however few descriptors there are: 8 programs that load what they can at a time.
+/// So many a VM may have however few descriptors there are: 8 programs that load what they can at a
+/// time.
 const IMAGES_LEAST: u64 = 64;
 
-/// A worker whose image's memory cannot be taken from it for so many seconds is killed, which ends whatever it does
-/// there.
+/// A worker whose image's memory cannot be taken from it for so many seconds is killed, which ends
+/// whatever it does there.
 const STALLED_S: u32 = 30;
 
 /// Memory is taken by the page.
@@ -98,8 +100,8 @@ impl ImageAccounts {
         }
     }
 
-    /// May a VM, of so many that are registered, have one more? All together have half of vgpud's descriptors,
-    /// each an equal share of them.
+    /// May a VM, of so many that are registered, have one more? All together have half of vgpud's
+    /// descriptors, each an equal share of them.
     fn has_place(&self, vm: u32, registered: usize) -> bool {
         let mine = self.vms.get(&vm).map_or(0, |vm| vm.images);
         mine < IMAGES_LEAST || mine < self.places(registered) && self.all < self.descriptors / 2
@@ -263,7 +265,8 @@ impl Actor {
         }
     }
 
-    /// The bytes of an image are not those of its hash: a breach, also where the session is over by now.
+    /// The bytes of an image are not those of its hash: a breach, also where the session is over by
+    /// now.
     pub(super) fn image_forged(&mut self, id: u64, image: u64, vm: VmIdentity) {
         let what = "the worker gave an image a hash that its bytes do not have";
         match self.sessions.get(&id).is_none_or(Session::is_ending) {
@@ -294,9 +297,9 @@ impl Actor {
         }
     }
 
-    /// The worker says that it has let go of an image's memory. It is taken away from it, whatever is true, and
-    /// stays in the books until then; where the keeper has not yet looked at it, when it has: a worker could otherwise take
-    /// back a false hash.
+    /// The worker says that it has let go of an image's memory. It is taken away from it, whatever
+    /// is true, and stays in the books until then; where the keeper has not yet looked at it, when
+    /// it has: a worker could otherwise take back a false hash.
     pub(super) fn image_done(&mut self, id: u64, image: u64) {
         let Some(session) = self.sessions.get_mut(&id) else {
             return;
@@ -334,9 +337,9 @@ impl Actor {
         self.image_accounts.gone(vm);
     }
 
-    /// A session is over. The memory of its images stays in its VM's account until it is gone: it is freed now, or
-    /// when the keeper has done with it. Where more than half of what the VM may have waits for a slow disk, it
-    /// is not kept: the VM's next program needs room.
+    /// A session is over. The memory of its images stays in its VM's account until it is gone: it
+    /// is freed now, or when the keeper has done with it. Where more than half of what the VM may
+    /// have waits for a slow disk, it is not kept: the VM's next program needs room.
     pub(super) fn leave_images(&mut self, session: &mut Session) {
         let Images { booked, bytes, .. } = std::mem::take(&mut session.images);
         let vm = session.vm.vm_id;
@@ -375,9 +378,9 @@ impl Actor {
         }
     }
 
-    /// Ends the sessions whose workers keep vgpud from taking an image's memory. No breach: an honest worker
-    /// on a host that gives nobody a processor may look like that.
-    /// Called each second.
+    /// Ends the sessions whose workers keep vgpud from taking an image's memory. No breach: an
+    /// honest worker on a host that gives nobody a processor may look like that. Called each
+    /// second.
     pub(super) fn end_stalled(&mut self) {
         for id in self.freeing.stalled(STALLED_S) {
             let text = format!(

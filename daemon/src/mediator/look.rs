@@ -1,6 +1,6 @@
-//! What a VM is told about itself when it looks: its own devices, limits and use, and why it waits. Nothing in it is
-//! another VM's: neither their numbers, nor their use of a GPU, nor how many they are; what is left of a GPU's memory is
-//! told, as `cuMemGetInfo` does.
+//! What a VM is told about itself when it looks: its own devices, limits and use, and why it waits.
+//! Nothing in it is another VM's: neither their numbers, nor their use of a GPU, nor how many they
+//! are; what is left of a GPU's memory is told, as `cuMemGetInfo` does.
 
 use vgpu_proto::codec::{self, Encode};
 use vgpu_proto::cuda::OFFERED_CUDA_VERSION;
@@ -17,7 +17,8 @@ use super::registry;
 use crate::model::{EffectiveLimits, GpuRecord, VmIdentity, VmRecord, now_unix_ms};
 
 impl Actor {
-    /// The answer to a look, as of the last event; `None` where the VM is not registered. Changes nothing.
+    /// The answer to a look, as of the last event; `None` where the VM is not registered. Changes
+    /// nothing.
     pub(super) fn looked(&self, identity: VmIdentity) -> Option<Looked> {
         let vm = self.registry.vm(identity)?;
         let name = registry::vm_id(identity);

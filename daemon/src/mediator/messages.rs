@@ -1,5 +1,5 @@
-//! What workers say. A guest may own its worker, so nothing here decides more than how fast an honest
-//! guest is served; what does not fit the books ends the session.
+//! What workers say. A guest may own its worker, so nothing here decides more than how fast an
+//! honest guest is served; what does not fit the books ends the session.
 
 use vgpu_proto::cuda::{CuResult, MINIMUM_DRIVER_VERSION, version_text};
 use vgpu_proto::handshake::DeviceInfo;
@@ -41,7 +41,8 @@ impl Actor {
             }
             Received::Empty => false,
             Received::Closed => {
-                // Its death follows, and tells more; a worker that only closed its socket is killed.
+                // Its death follows, and tells more; a worker that only closed its socket is
+                // killed.
                 if let Some(worker) = self.sessions.get(&id).and_then(|s| s.worker.as_ref()) {
                     self.reactor.forget(&worker.channel);
                 }
@@ -252,9 +253,9 @@ impl Actor {
         self.share_depth(vm);
     }
 
-    /// Registry what the worker's contexts take on each of its GPUs beyond what was booked at admission. The
-    /// worker's word counts for its own session only: what others are admitted by is the host's figure.
-    /// False: there is not so much, and the session is over.
+    /// Registry what the worker's contexts take on each of its GPUs beyond what was booked at
+    /// admission. The worker's word counts for its own session only: what others are admitted by is
+    /// the host's figure. False: there is not so much, and the session is over.
     fn context_fits(&mut self, id: u64, each: u64) -> bool {
         let placed = self.sessions.get(&id).into_iter().flat_map(|s| &s.gpus);
         let wanted: Vec<(GpuId, u64)> = placed
@@ -283,8 +284,8 @@ impl Actor {
         true
     }
 
-    /// Registry the host memory that a session's worker pins. False: its VM may not have so much, and the
-    /// session is over.
+    /// Registry the host memory that a session's worker pins. False: its VM may not have so much,
+    /// and the session is over.
     fn pins(&mut self, id: u64, bytes: u64) -> bool {
         let bytes = bytes.min(PINNED_MOST);
         let text = match self.book_pinned(id, bytes) {
@@ -332,7 +333,8 @@ impl Actor {
         let Some(session) = self.sessions.get_mut(&id) else {
             return;
         };
-        // Another epoch: said before our revoke of an earlier lease was read; the scheduler ignores it.
+        // Another epoch: said before our revoke of an earlier lease was read; the scheduler ignores
+        // it.
         if session.lease.is_none_or(|lease| lease.epoch != epoch) {
             return;
         }

@@ -30,8 +30,8 @@ struct VmMeter {
     directions: Directions,
 }
 
-/// Tells the two directions of copies apart. The scheduler counts their sum, because that is what is
-/// limited; which part went to the guest is the worker's word, and is read at another moment.
+/// Tells the two directions of copies apart. The scheduler counts their sum, because that is what
+/// is limited; which part went to the guest is the worker's word, and is read at another moment.
 #[derive(Debug, Default, Clone, Copy)]
 struct Directions {
     out_told: u64,
@@ -177,7 +177,8 @@ impl Actor {
         }
     }
 
-    /// As [`Actor::settle`], of one whose worker is gone: nobody will report what was used under its lease.
+    /// As [`Actor::settle`], of one whose worker is gone: nobody will report what was used under
+    /// its lease.
     pub(super) fn settle_last(&mut self, id: u64) {
         let Some(used) = self.sessions.get(&id).map(Session::used) else {
             return;
@@ -250,7 +251,8 @@ impl Actor {
             .fold(ended, u64::saturating_add)
     }
 
-    /// Calls and bytes of a session that the scheduler has not settled yet, by the worker's account.
+    /// Calls and bytes of a session that the scheduler has not settled yet, by the worker's
+    /// account.
     pub(super) fn unsettled(&self, session: &Session) -> Usage {
         let Some(settled) = self.scheduler.session_stats(SessionId(session.id)) else {
             return Usage::default();

@@ -1,8 +1,8 @@
 //! The mediator: one thread that owns the scheduler and everything the scheduler decides about.
 //!
-//! It waits in one place for what concerns mediation: messages and deaths of workers, commands of the
-//! rest of vgpud, and one timer. It never waits anywhere else, never touches a disk, and never reads
-//! the wall clock for a decision: the kernel's monotonic clock is its time.
+//! It waits in one place for what concerns mediation: messages and deaths of workers, commands of
+//! the rest of vgpud, and one timer. It never waits anywhere else, never touches a disk, and never
+//! reads the wall clock for a decision: the kernel's monotonic clock is its time.
 //!
 //! | module | what it does |
 //! |---|---|

@@ -155,7 +155,8 @@ impl Reactor {
         self.due.insert((at_ns, self.order), due);
     }
 
-    /// Since when somebody who waits until now should be awake: since the timer's time, or since now.
+    /// Since when somebody who waits until now should be awake: since the timer's time, or since
+    /// now.
     pub(super) fn awake_since(&self, now_ns: u64) -> u64 {
         now_ns.min(self.armed_ns)
     }

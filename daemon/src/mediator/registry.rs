@@ -12,8 +12,8 @@ use vgpu_sched::{
 use crate::config::Config;
 use crate::model::{EffectiveLimits, GpuRecord, PoolRecord, VmIdentity, VmRecord};
 
-/// What is booked for a context on a hardware GPU when its session is admitted; CUDA 12 on data-centre
-/// GPUs takes 300 to 600 MB. A worker is not asked: its word would count for every VM.
+/// What is booked for a context on a hardware GPU when its session is admitted; CUDA 12 on
+/// data-centre GPUs takes 300 to 600 MB. A worker is not asked: its word would count for every VM.
 const CONTEXT_BYTES: u64 = 512 << 20;
 
 /// The configured GPUs, pools and VMs.
@@ -87,8 +87,8 @@ impl Registry {
             GpuState::Vanished => GpuHealth::Lost,
             _ if self.unverified.contains(&gpu.seen.uuid) => GpuHealth::Unverified,
             GpuState::Ready => GpuHealth::Healthy,
-            // Sessions that a scan finds without it may still run: the library that scans is another
-            // than the one they use. They finish, and nothing new is placed.
+            // Sessions that a scan finds without it may still run: the library that scans is
+            // another than the one they use. They finish, and nothing new is placed.
             GpuState::Draining | GpuState::NoDriver => GpuHealth::Draining,
             GpuState::Suspect => GpuHealth::Suspect,
         }
@@ -155,8 +155,8 @@ impl Registry {
     }
 }
 
-/// The scheduler's name for a VM. Which registration is meant is our books' business: a number that is
-/// registered anew is removed and added there.
+/// The scheduler's name for a VM. Which registration is meant is our books' business: a number that
+/// is registered anew is removed and added there.
 pub(super) fn vm_id(identity: VmIdentity) -> VmId {
     VmId(identity.vm_id)
 }

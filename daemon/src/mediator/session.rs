@@ -39,8 +39,8 @@ pub(super) struct Session {
     pub(super) held: Held,
     pub(super) unrequested: Unrequested,
     pub(super) images: Images,
-    /// Bytes of host memory that vgpud booked for it: images, and what its worker began with. The worker's
-    /// own releases do not reach them.
+    /// Bytes of host memory that vgpud booked for it: images, and what its worker began with. The
+    /// worker's own releases do not reach them.
     pub(super) pinned_by_us: u64,
     /// The depth credit that its guest has: calls, bytes.
     pub(super) depth: (u32, u64),
@@ -115,7 +115,8 @@ impl MessageRate {
     /// Length of a window.
     const WINDOW_NS: u64 = 100_000_000;
 
-    /// Counts one message. If it was one too many: the time until which no more of this worker are read.
+    /// Counts one message. If it was one too many: the time until which no more of this worker are
+    /// read.
     pub(super) fn count(&mut self, now_ns: u64) -> Option<u64> {
         if now_ns >= self.window_ns + Self::WINDOW_NS {
             self.window_ns = now_ns;
@@ -148,8 +149,8 @@ impl Session {
             .unwrap_or_default()
     }
 
-    /// Says something on the control connection, if it still listens. Never waits: a guest that does
-    /// not read misses it.
+    /// Says something on the control connection, if it still listens. Never waits: a guest that
+    /// does not read misses it.
     pub(super) fn note(&self, note: Note) {
         if let Some(notes) = &self.notes {
             let _ = notes.try_send(note);

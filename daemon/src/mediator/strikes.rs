@@ -1,5 +1,5 @@
-//! Strikes and the quarantines that follow from them: counted by the scheduler, told here to those who
-//! remember and to those who watch.
+//! Strikes and the quarantines that follow from them: counted by the scheduler, told here to those
+//! who remember and to those who watch.
 
 use std::time::Duration;
 

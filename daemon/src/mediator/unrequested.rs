@@ -1,10 +1,11 @@
-//! Device memory that was found and that nobody asked for: the variables of a program's modules, and what
-//! the driver takes besides.
+//! Device memory that was found and that nobody asked for: the variables of a program's modules,
+//! and what the driver takes besides.
 //!
-//! A worker reserves allocations before it makes them. What a module takes shows only on the device. Where the
-//! device says what each process holds (soft-gpu), that is compared with the books once a second, and the
-//! difference is booked as the VM's: it counts in its memory, its peak and its limit, and other VMs are
-//! not promised it. It is there already, so no limit can refuse it: the next allocation is.
+//! A worker reserves allocations before it makes them. What a module takes shows only on the
+//! device. Where the device says what each process holds (soft-gpu), that is compared with the
+//! books once a second, and the difference is booked as the VM's: it counts in its memory, its peak
+//! and its limit, and other VMs are not promised it. It is there already, so no limit can refuse
+//! it: the next allocation is.
 
 use vgpu_sched::{Event, Memory, SessionId};
 
@@ -14,8 +15,8 @@ use super::answers::{Denied, Reservation};
 /// What is known of a session's memory on its device.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Unrequested {
-    /// The most that was booked since the device was going to be asked. An honest worker never held more
-    /// that it had reserved, whenever in that time the device looked.
+    /// The most that was booked since the device was going to be asked. An honest worker never held
+    /// more that it had reserved, whenever in that time the device looked.
     high: u64,
     /// Booked because it was found.
     extra: u64,

@@ -1,4 +1,5 @@
-//! Sockets of VMs on which vgpud should listen and does not, or of which it cannot see whether anybody reaches them.
+//! Sockets of VMs on which vgpud should listen and does not, or of which it cannot see whether
+//! anybody reaches them.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -8,8 +9,8 @@ const MOST_TOLD: usize = 8;
 /// Sockets of one problem that are named before the rest is only counted.
 const MOST_NAMED: usize = 3;
 
-/// A socket of a VM on which vgpud should listen and does not, or of which it cannot see whether it is in its place.
-/// Neither text ends with a full stop.
+/// A socket of a VM on which vgpud should listen and does not, or of which it cannot see whether it
+/// is in its place. Neither text ends with a full stop.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ListenerProblem {
     /// The VM.
@@ -42,7 +43,8 @@ impl ListenerProblem {
         }
     }
 
-    /// What is shut, as a sentence and its cure: each problem and cure once, however many sockets have it.
+    /// What is shut, as a sentence and its cure: each problem and cure once, however many sockets
+    /// have it.
     #[must_use]
     pub fn told(shut: &[ListenerProblem]) -> Vec<(String, String)> {
         let mut alike: BTreeMap<_, Vec<&ListenerProblem>> = BTreeMap::new();

@@ -23,7 +23,8 @@ use vgpu_proto::limits::PINNED_AT_START;
 pub use vgpu_sched::Histogram;
 use vgpu_sched::Past;
 
-/// One registration of a VM. A VM number or CID that is used again later belongs to another registration.
+/// One registration of a VM. A VM number or CID that is used again later belongs to another
+/// registration.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct VmIdentity {
     /// The VM's number; 0 stands for probes, which serve no VM.
@@ -50,8 +51,8 @@ pub struct DeviceProcess {
     /// GPU time that the process has used, in ns; `None` where the device keeps no such account.
     #[serde(default)]
     pub busy_ns: Option<u64>,
-    /// When the oldest unfinished work of the process was submitted (CLOCK_MONOTONIC, ns). `busy_ns` may
-    /// lack the GPU time used since then. `None`: `busy_ns` is complete.
+    /// When the oldest unfinished work of the process was submitted (CLOCK_MONOTONIC, ns).
+    /// `busy_ns` may lack the GPU time used since then. `None`: `busy_ns` is complete.
     #[serde(default)]
     pub open_ns: Option<u64>,
 }
@@ -85,7 +86,8 @@ impl GpuRecord {
         )
     }
 
-    /// Where no driver serves any of the GPUs that a host has, so that none can be assigned: all of them, by number.
+    /// Where no driver serves any of the GPUs that a host has, so that none can be assigned: all of
+    /// them, by number.
     #[must_use]
     pub fn none_served<'a>(gpus: impl Iterator<Item = &'a GpuRecord>) -> Vec<&'a GpuRecord> {
         let mut here: Vec<_> = gpus.filter(|gpu| gpu.state != GpuState::Vanished).collect();
@@ -306,8 +308,8 @@ impl EffectiveLimits {
         }
     }
 
-    /// Which of these limits refuse the next program of a VM whose programs are `sessions` and have `pinned` bytes of
-    /// host memory, as sentences.
+    /// Which of these limits refuse the next program of a VM whose programs are `sessions` and have
+    /// `pinned` bytes of host memory, as sentences.
     #[must_use]
     pub fn refuse_next(&self, sessions: u32, pinned: u64) -> Vec<String> {
         let mut refused = Vec::new();
@@ -322,8 +324,8 @@ impl EffectiveLimits {
         refused
     }
 
-    /// Why one program more, which pins `more` bytes of host memory, is refused where the VM's programs have pinned so
-    /// many; `None`: the limit lets it in.
+    /// Why one program more, which pins `more` bytes of host memory, is refused where the VM's
+    /// programs have pinned so many; `None`: the limit lets it in.
     #[must_use]
     pub fn refuse_pinned(&self, pinned: u64, more: u64) -> Option<String> {
         let most = self.pinned_bytes?;

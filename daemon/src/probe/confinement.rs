@@ -1,4 +1,5 @@
-//! Is a worker confined on this host? A probe in a worker's place tries what a worker must not be able to.
+//! Is a worker confined on this host? A probe in a worker's place tries what a worker must not be
+//! able to.
 
 use std::ffi::OsString;
 use std::fs;
@@ -62,8 +63,8 @@ struct Line {
 }
 
 impl Prober {
-    /// Starts a probe as a worker of no VM is started, and says what it could and could not do. `soft`: as
-    /// for software devices. Blocks; not to be done twice at a time.
+    /// Starts a probe as a worker of no VM is started, and says what it could and could not do.
+    /// `soft`: as for software devices. Blocks; not to be done twice at a time.
     ///
     /// # Errors
     /// A sentence: it could not be started, or did not answer.

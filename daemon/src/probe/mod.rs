@@ -97,8 +97,8 @@ impl Prober {
         Ok(found)
     }
 
-    /// As [`Prober::check`], once the killed processes that were `dying` are gone; no check passes as long
-    /// as one of them is there. Blocks.
+    /// As [`Prober::check`], once the killed processes that were `dying` are gone; no check passes
+    /// as long as one of them is there. Blocks.
     #[must_use]
     pub fn check_when_gone(
         &self,
@@ -118,7 +118,8 @@ impl Prober {
     }
 
     /// Runs a small kernel on one GPU in a fresh process, checks its result, and that memory came
-    /// back: the kernel's own, and that of processes that are gone, `killed` ones among them. Blocks.
+    /// back: the kernel's own, and that of processes that are gone, `killed` ones among them.
+    /// Blocks.
     #[must_use]
     pub fn check(&self, gpu: &ScannedGpu, killed: &[u32]) -> GpuCheck {
         let config = self.launcher.config();

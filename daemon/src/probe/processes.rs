@@ -40,8 +40,8 @@ impl Prober {
         }
     }
 
-    /// Waits until the device holds no memory of processes that are gone: of `killed` ones, and, on a
-    /// software device, of any. Blocks.
+    /// Waits until the device holds no memory of processes that are gone: of `killed` ones, and, on
+    /// a software device, of any. Blocks.
     ///
     /// # Errors
     /// A sentence, when memory is still held when the time is over.

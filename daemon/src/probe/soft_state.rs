@@ -2,8 +2,8 @@
 //! long they used it.
 //!
 //! The file is soft-gpu's (`soft-gpu/src/driver/share.rs`; a test holds the two together). It is
-//! shared by all workers, so a worker that its guest has taken over can write nonsense into it: what
-//! is read here is bounded, and only ever counts against the process that it is about.
+//! shared by all workers, so a worker that its guest has taken over can write nonsense into it:
+//! what is read here is bounded, and only ever counts against the process that it is about.
 
 use std::fs::File;
 use std::io::{self, Read, Seek};
@@ -52,8 +52,8 @@ pub(super) fn read(dir: &Path, ordinal: u32) -> io::Result<Vec<DeviceProcess>> {
         (Err(e), _) | (_, Err(e)) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         (Err(e), _) | (_, Err(e)) => return Err(e),
     };
-    // Twice: what is not over is read before what is counted. In the other order work that ends between
-    // would be in neither.
+    // Twice: what is not over is read before what is counted. In the other order work that ends
+    // between would be in neither.
     let before = whole(&mut file)?;
     let bytes = whole(&mut file)?;
     if bytes.is_empty() || bytes.iter().take(MAGIC.len()).all(|&byte| byte == 0) {

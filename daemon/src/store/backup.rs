@@ -132,8 +132,8 @@ impl Store {
         Temporary::create(path).map_err(|error| error.to_string())
     }
 
-    /// Puts the configuration of a backup in place of the present one, all of it or nothing. The outcome says
-    /// how many of the sessions that run end with it.
+    /// Puts the configuration of a backup in place of the present one, all of it or nothing. The
+    /// outcome says how many of the sessions that run end with it.
     ///
     /// # Errors
     /// When it is no sound backup, or the store cannot be written; nothing was changed then.
@@ -162,7 +162,8 @@ impl Store {
     }
 }
 
-/// Whether a file of this many bytes fits beside the database, and leaves room for the database's log.
+/// Whether a file of this many bytes fits beside the database, and leaves room for the database's
+/// log.
 fn has_room(path: &Path, bytes: u64) -> Result<(), String> {
     let free = free_bytes(path.parent().unwrap_or(path)).map_err(|error| error.to_string())?;
     let needed = bytes.saturating_add(LEFT_FOR_LOG);

@@ -1,12 +1,13 @@
 //! What survives: GPUs, pools, assignments, VMs, limits, usage, strikes, events, the audit trail.
 //!
-//! SQLite in WAL mode with `synchronous=FULL`, owned by one writer thread. A command is applied to a
-//! copy of the [`Catalog`], saved with its audit line in one transaction, and published; then the
-//! caller hands the changes to the mediation and acknowledges. Readers get the published catalog and
-//! never wait for the disk; what only the disk has, a second thread reads.
+//! SQLite in WAL mode with `synchronous=FULL`, owned by one writer thread. A command is applied to
+//! a copy of the [`Catalog`], saved with its audit line in one transaction, and published; then the
+//! caller hands the changes to the mediation and acknowledges. Readers get the published catalog
+//! and never wait for the disk; what only the disk has, a second thread reads.
 //!
-//! The log is brought into the database file about a second after it grew, and a file beside the database
-//! has the number of the last change that was acknowledged: a database that lacks changes is not served.
+//! The log is brought into the database file about a second after it grew, and a file beside the
+//! database has the number of the last change that was acknowledged: a database that lacks changes
+//! is not served.
 //!
 //! When the disk is full, commands are refused with a sentence, and everything else goes on: the
 //! catalog is in memory, usage is summed up there, events wait in a bounded ring.
@@ -235,8 +236,8 @@ impl Store {
         self.execute_asked(actor, key, None, command).await
     }
 
-    /// As [`Store::execute`], of a command that vgpud made from the caller's (`asked`): the caller's is stored with the
-    /// key, so that a repetition of the caller's command is recognized.
+    /// As [`Store::execute`], of a command that vgpud made from the caller's (`asked`): the
+    /// caller's is stored with the key, so that a repetition of the caller's command is recognized.
     ///
     /// # Errors
     /// As [`Store::execute`].

@@ -32,7 +32,8 @@ impl NumberFile {
     /// The number; `None` where there is no file.
     ///
     /// # Errors
-    /// When it cannot be read, or (`InvalidData`) holds something else than a number up to [`MOST`].
+    /// When it cannot be read, or (`InvalidData`) holds something else than a number up to
+    /// [`MOST`].
     pub(crate) fn read(&self) -> io::Result<Option<u64>> {
         let mut text = Vec::new();
         match File::open(&self.path) {
@@ -52,8 +53,8 @@ impl NumberFile {
         })
     }
 
-    /// Puts `number` into the file. Its place is taken when the file is made, so that later writes need
-    /// no space on file systems that overwrite in place. A power cut may undo it.
+    /// Puts `number` into the file. Its place is taken when the file is made, so that later writes
+    /// need no space on file systems that overwrite in place. A power cut may undo it.
     ///
     /// # Errors
     /// When it cannot be written; the number before it stays.

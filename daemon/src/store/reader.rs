@@ -1,6 +1,7 @@
-//! The thread that reads the database for whoever asks for more than memory holds: checks of the whole
-//! file, old events, the audit trail. It has a connection of its own, so that no read, however long, is
-//! before a command; and reads come one after the other, so that they take one core at most.
+//! The thread that reads the database for whoever asks for more than memory holds: checks of the
+//! whole file, old events, the audit trail. It has a connection of its own, so that no read,
+//! however long, is before a command; and reads come one after the other, so that they take one
+//! core at most.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,8 +26,8 @@ type Query = Box<dyn FnOnce(&Connection) + Send>;
 
 /// The reading thread.
 pub(super) struct Reader {
-    /// Gone once closed. A channel keeps what was sent although its receiver is gone: whoever sent it last
-    /// would wait for as long as the sender lives.
+    /// Gone once closed. A channel keeps what was sent although its receiver is gone: whoever sent
+    /// it last would wait for as long as the sender lives.
     queries: Mutex<Option<Sender<Query>>>,
     interrupt: InterruptHandle,
     closing: Arc<AtomicBool>,

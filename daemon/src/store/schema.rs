@@ -115,8 +115,8 @@ impl StoreError {
     }
 }
 
-/// Opens (or creates) the database, checks it, and brings its schema up to date. It must have the change
-/// `promised`, by the word of the file `witness`.
+/// Opens (or creates) the database, checks it, and brings its schema up to date. It must have the
+/// change `promised`, by the word of the file `witness`.
 ///
 /// # Errors
 /// A sentence that names the file; the file is then as it was.
@@ -167,7 +167,8 @@ pub(super) fn open(file: &Path, promised: u64, witness: &Path) -> Result<Connect
     Ok(connection)
 }
 
-/// Opens a copy of a database that somebody sent, checks all of it, and brings its schema up to date.
+/// Opens a copy of a database that somebody sent, checks all of it, and brings its schema up to
+/// date.
 ///
 /// # Errors
 /// What is wrong with it.
@@ -242,8 +243,8 @@ fn open_sound(file: &Path, alone: bool) -> Result<(Connection, u64), StoreError>
     Ok((connection, last_change))
 }
 
-/// Whether the database's disk takes no more than the index of a log needs. SQLite's errors do not tell: for
-/// the index they are the same whatever the reason.
+/// Whether the database's disk takes no more than the index of a log needs. SQLite's errors do not
+/// tell: for the index they are the same whatever the reason.
 fn disk_is_full(file: &Path) -> bool {
     const INDEX: usize = 32 << 10;
     use std::io::ErrorKind::{QuotaExceeded, StorageFull};

@@ -44,8 +44,8 @@ pub struct Launched {
     pub start: Start,
     /// Its standard error.
     pub log: OwnedFd,
-    /// Tells when it is where all that it starts ends with it: before that it may have nothing of its
-    /// guest's.
+    /// Tells when it is where all that it starts ends with it: before that it may have nothing of
+    /// its guest's.
     pub in_cgroup: oneshot::Receiver<Result<(), String>>,
 }
 
@@ -118,9 +118,9 @@ impl Launcher {
         &self.records
     }
 
-    /// Starts the worker of an admitted session, when it is the VM's turn among the VMs. The worker sees the
-    /// session's GPUs, in their order, and no others. `None`: the worker was no longer `wanted` by then, and
-    /// nothing was started.
+    /// Starts the worker of an admitted session, when it is the VM's turn among the VMs. The worker
+    /// sees the session's GPUs, in their order, and no others. `None`: the worker was no longer
+    /// `wanted` by then, and nothing was started.
     ///
     /// # Errors
     /// A sentence for the administrator.
@@ -216,8 +216,8 @@ impl Launcher {
     }
 }
 
-/// The private memory of a worker, at most: its own, what its programs pin (what all VMs may together, where
-/// its VM's limit does not say less), and software devices' memory.
+/// The private memory of a worker, at most: its own, what its programs pin (what all VMs may
+/// together, where its VM's limit does not say less), and software devices' memory.
 fn memory_most(config: &Config, soft: bool, pinned_bytes: u64) -> u64 {
     let driver = &config.driver;
     let devices = match soft {

@@ -1,4 +1,5 @@
-//! What a worker says on its standard error, in vgpud's log: bounded, escaped and at a bounded rate.
+//! What a worker says on its standard error, in vgpud's log: bounded, escaped and at a bounded
+//! rate.
 
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};

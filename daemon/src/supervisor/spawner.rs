@@ -1,11 +1,11 @@
 //! The thread that starts worker processes.
 //!
-//! One thread starts them all, so that all inherit the same (CPU affinity, signal mask, resource limits):
-//! the threads of a pool may differ. A parent-death signal is bound to the starting *thread*, which here
-//! lives as long as vgpud.
+//! One thread starts them all, so that all inherit the same (CPU affinity, signal mask, resource
+//! limits): the threads of a pool may differ. A parent-death signal is bound to the starting
+//! *thread*, which here lives as long as vgpud.
 //!
-//! VMs take turns: however many starts a VM has waiting, the start of another VM waits for at most one of
-//! each VM.
+//! VMs take turns: however many starts a VM has waiting, the start of another VM waits for at most
+//! one of each VM.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -99,8 +99,8 @@ impl Spawner {
         Ok(Spawner(shared))
     }
 
-    /// Runs `start` on the thread when it is this VM's turn; the receiver gets its result, or nothing if it
-    /// panicked.
+    /// Runs `start` on the thread when it is this VM's turn; the receiver gets its result, or
+    /// nothing if it panicked.
     pub fn run<T: Send + 'static>(
         &self,
         vm: u32,

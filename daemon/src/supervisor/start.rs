@@ -45,8 +45,8 @@ impl Supervisor {
         &self.launcher
     }
 
-    /// Admits a guest and starts its worker, within `worker.start_deadline_ms`. `None`: the guest was no
-    /// longer `wanted` when its turn came, and no process was started.
+    /// Admits a guest and starts its worker, within `worker.start_deadline_ms`. `None`: the guest
+    /// was no longer `wanted` when its turn came, and no process was started.
     ///
     /// # Errors
     /// The refusal to tell the guest. The session has then ended, or is being ended.
@@ -108,8 +108,8 @@ enum NotUp {
     NotInCgroup(String),
 }
 
-/// Waits until the worker's driver is up and the worker is in its cgroup: before both it gets nothing of
-/// its guest's, which begins with the Welcome.
+/// Waits until the worker's driver is up and the worker is in its cgroup: before both it gets
+/// nothing of its guest's, which begins with the Welcome.
 async fn is_up(
     ready: oneshot::Receiver<Result<Ready, String>>,
     in_cgroup: oneshot::Receiver<Result<(), String>>,

@@ -26,8 +26,8 @@ use nix::sys::socket::{
 use nix::sys::stat::{Mode, fchmod};
 use nix::unistd::Group;
 
-/// Locks a file until the result is dropped or the process ends; makes the file where there is none. Nobody else may
-/// open it: who can open a file can lock it.
+/// Locks a file until the result is dropped or the process ends; makes the file where there is
+/// none. Nobody else may open it: who can open a file can lock it.
 ///
 /// # Errors
 /// [`io::ErrorKind::WouldBlock`]: another process has the lock. Otherwise as of the file system.
@@ -56,15 +56,16 @@ pub fn free_bytes(path: &Path) -> io::Result<u64> {
     Ok(disk.blocks_available().saturating_mul(disk.fragment_size()))
 }
 
-/// The number of a group; `None` also where groups cannot be looked up. Asks the host's name services, which may take
-/// long.
+/// The number of a group; `None` also where groups cannot be looked up. Asks the host's name
+/// services, which may take long.
 #[must_use]
 pub fn group(name: &str) -> Option<u32> {
     let found = Group::from_name(name).ok().flatten();
     found.map(|group| group.gid.as_raw())
 }
 
-/// Removes the socket at a path, if there is one: of those that a process serves only if `even_served`.
+/// Removes the socket at a path, if there is one: of those that a process serves only if
+/// `even_served`.
 ///
 /// # Errors
 /// A process serves it, or something else is there; or as of the file system.
@@ -87,8 +88,8 @@ pub fn remove_socket(path: &Path, even_served: bool) -> io::Result<()> {
 /// The path without symbolic links. What does not exist lies where it would be made.
 ///
 /// # Errors
-/// A part of the path is a link that leads nowhere (what is made there later decides where it leads), or cannot be
-/// a directory; or as of the file system.
+/// A part of the path is a link that leads nowhere (what is made there later decides where it
+/// leads), or cannot be a directory; or as of the file system.
 pub fn resolved(path: &Path) -> io::Result<PathBuf> {
     for known in path.ancestors() {
         let mut real = match known.canonicalize() {
@@ -112,7 +113,8 @@ pub fn resolved(path: &Path) -> io::Result<PathBuf> {
     Ok(path.to_owned())
 }
 
-/// Whether a process listens there. Does not wait for one that accepts nobody and has its backlog full.
+/// Whether a process listens there. Does not wait for one that accepts nobody and has its backlog
+/// full.
 ///
 /// # Errors
 /// It cannot be known: as of the system.
@@ -127,8 +129,8 @@ pub fn is_served(path: &Path) -> io::Result<bool> {
 }
 
 /// Binds so that at no moment anybody but vgpud can connect: the file takes over its socket's mode
-/// (unix(7), "Pathname socket ownership and permissions": with the umask applied to that mode). The listener
-/// does not block.
+/// (unix(7), "Pathname socket ownership and permissions": with the umask applied to that mode). The
+/// listener does not block.
 ///
 /// # Errors
 /// As of the file system.

@@ -1,5 +1,5 @@
-//! File work with a deadline, in threads of its own: a file system that is dead under one path must hold up neither the
-//! work on other paths nor the rest of vgpud.
+//! File work with a deadline, in threads of its own: a file system that is dead under one path must
+//! hold up neither the work on other paths nor the rest of vgpud.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -15,8 +15,8 @@ use super::resolved;
 const DEADLINE: Duration = Duration::from_secs(2);
 /// And how long where it did not answer lately.
 const SHORT_DEADLINE: Duration = Duration::from_millis(200);
-/// How long that counts as lately. What misses the short deadline does not make it longer: a file system that is slow,
-/// and not dead, gets the long one again.
+/// How long that counts as lately. What misses the short deadline does not make it longer: a file
+/// system that is slow, and not dead, gets the long one again.
 const LATELY: Duration = Duration::from_secs(60);
 /// Threads that one round of questions has at work at a time.
 const AT_ONCE: usize = 64;
@@ -39,8 +39,8 @@ impl fmt::Display for NoAnswer {
     }
 }
 
-/// Has file work done in threads of its own, and does not wait for ever. Work is done at a place: a path by which the
-/// file systems that hang together are told from others.
+/// Has file work done in threads of its own, and does not wait for ever. Work is done at a place: a
+/// path by which the file systems that hang together are told from others.
 #[derive(Debug, Clone, Default)]
 pub struct Patience {
     places: Arc<Mutex<Places>>,
@@ -82,12 +82,14 @@ impl Patience {
         answers.pop().unwrap_or(Err(NoAnswer::Silent))
     }
 
-    /// What works at places give, in their order. The works of one place are done one after the other, those of different
-    /// places side by side: places that do not answer cost one deadline together (64 at a time). What a work gives after
-    /// its deadline is dropped, in the thread of the work; a work that leaves something behind undoes that in its `Drop`.
+    /// What works at places give, in their order. The works of one place are done one after the
+    /// other, those of different places side by side: places that do not answer cost one deadline
+    /// together (64 at a time). What a work gives after its deadline is dropped, in the thread of
+    /// the work; a work that leaves something behind undoes that in its `Drop`.
     ///
     /// # Errors
-    /// The work is not done in time, or earlier work at its place is not done yet; or vgpud itself failed at it.
+    /// The work is not done in time, or earlier work at its place is not done yet; or vgpud itself
+    /// failed at it.
     pub fn ask_all<T: Send + 'static, W: FnOnce() -> T + Send + 'static>(
         &self,
         works: Vec<(PathBuf, W)>,
@@ -206,8 +208,8 @@ impl Patience {
         }
     }
 
-    /// Where paths lead, as [`resolved`]; where a file system does not answer, where it led when it last did. `None`: as
-    /// for the errors of [`resolved`], or nothing is known.
+    /// Where paths lead, as [`resolved`]; where a file system does not answer, where it led when it
+    /// last did. `None`: as for the errors of [`resolved`], or nothing is known.
     #[must_use]
     pub fn resolved(&self, paths: &[PathBuf]) -> Vec<Option<PathBuf>> {
         let work = |path: &PathBuf| {

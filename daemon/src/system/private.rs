@@ -17,7 +17,8 @@ use super::walk::{Id, enter, itself};
 
 const PREFIX: &str = ".vgpud-";
 
-/// So many names of a directory are looked at for what was left behind: a tenant may fill its directory.
+/// So many names of a directory are looked at for what was left behind: a tenant may fill its
+/// directory.
 const MOST_NAMES: usize = 10_000;
 
 /// Those that this process uses now.
@@ -38,8 +39,8 @@ pub(crate) fn unknown(prefix: &str) -> io::Result<OsString> {
     Ok(format!("{prefix}{}", random()?).into())
 }
 
-/// A directory that vgpud alone may enter, for one new file: whoever owns the directory around it can put nothing in that
-/// file's place before it is whole.
+/// A directory that vgpud alone may enter, for one new file: whoever owns the directory around it
+/// can put nothing in that file's place before it is whole.
 pub(crate) struct Private<'a> {
     dir: File,
     around: &'a File,
@@ -147,7 +148,8 @@ fn is_ours(dir: &File) -> io::Result<bool> {
     Ok(meta.is_dir() && meta.uid() == us && meta.mode() & 0o7777 == 0o700)
 }
 
-/// Removes the directories of a moment that a killed vgpud left in a directory: empty, or with one file that it made.
+/// Removes the directories of a moment that a killed vgpud left in a directory: empty, or with one
+/// file that it made.
 pub(crate) fn tidy(around: &File) {
     let Ok(names) = std::fs::read_dir(itself(around)) else {
         return;

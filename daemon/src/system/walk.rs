@@ -1,6 +1,6 @@
-//! The walk to the directory of a VM's socket: each directory is held before the next part is looked up in it, and a link
-//! that a tenant may have put there is refused. Whoever renames a directory, or puts a link in its place meanwhile, does
-//! not change where the walk leads.
+//! The walk to the directory of a VM's socket: each directory is held before the next part is
+//! looked up in it, and a link that a tenant may have put there is refused. Whoever renames a
+//! directory, or puts a link in its place meanwhile, does not change where the walk leads.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{File, Metadata};
@@ -52,8 +52,9 @@ pub(crate) struct Way {
 }
 
 impl Way {
-    /// Walks to a directory, and makes nothing. A link is followed only where nobody but root and vgpud's own user can
-    /// have put it: not where such a user, or everybody, may write to a directory through which the walk came.
+    /// Walks to a directory, and makes nothing. A link is followed only where nobody but root and
+    /// vgpud's own user can have put it: not where such a user, or everybody, may write to a
+    /// directory through which the walk came.
     ///
     /// # Errors
     /// [`io::ErrorKind::NotADirectory`]: a part of the path is none, or a link of somebody else;
@@ -191,8 +192,8 @@ fn is_foreign(meta: &Metadata) -> bool {
     ![0, us].contains(&meta.uid())
 }
 
-/// Whether others than root and vgpud's own user can put something in a directory, or put another one in place of what
-/// root has there: who they are.
+/// Whether others than root and vgpud's own user can put something in a directory, or put another
+/// one in place of what root has there: who they are.
 fn whose(dir: &Metadata) -> Option<String> {
     if is_foreign(dir) {
         Some(format!("a directory of user {}", dir.uid()))
@@ -203,9 +204,9 @@ fn whose(dir: &Metadata) -> Option<String> {
     }
 }
 
-/// Whether nobody but root and vgpud's own user can have put a link where it is: one of a tenant leads vgpud wherever the
-/// tenant likes, and a tenant may move a link of root, or a directory with such a link, to where it can write. `foreign`:
-/// whose directory the walk came through.
+/// Whether nobody but root and vgpud's own user can have put a link where it is: one of a tenant
+/// leads vgpud wherever the tenant likes, and a tenant may move a link of root, or a directory with
+/// such a link, to where it can write. `foreign`: whose directory the walk came through.
 fn trusted(link: &Path, meta: &Metadata, foreign: Option<&str>) -> io::Result<()> {
     let whose = match foreign {
         _ if is_foreign(meta) => format!("of user {}", meta.uid()),

@@ -1,13 +1,13 @@
 //! A cgroup for each worker: whatever a worker starts is in it, and ends with it.
 //!
-//! A guest that has taken over its worker can fork. SIGKILL ends the worker and not its child, which keeps
-//! the device's files open. `cgroup.kill` (Linux 5.14; cgroups(7)) ends everything in a cgroup, also what
-//! forks at that moment, and `cgroup.events` says when nothing is left; no process that lacks the right to
-//! write to cgroups gets out of one.
+//! A guest that has taken over its worker can fork. SIGKILL ends the worker and not its child,
+//! which keeps the device's files open. `cgroup.kill` (Linux 5.14; cgroups(7)) ends everything in a
+//! cgroup, also what forks at that moment, and `cgroup.events` says when nothing is left; no
+//! process that lacks the right to write to cgroups gets out of one.
 //!
-//! Moving a process takes 6 to 15 ms (the kernel waits for all its processors), so it goes on while the
-//! worker brings its driver up: the guest is welcomed when both are done, and before that the worker has
-//! nothing of its guest's.
+//! Moving a process takes 6 to 15 ms (the kernel waits for all its processors), so it goes on while
+//! the worker brings its driver up: the guest is welcomed when both are done, and before that the
+//! worker has nothing of its guest's.
 
 use std::fmt;
 use std::fs;
@@ -56,7 +56,8 @@ impl CgroupRoot {
         }
     }
 
-    /// Makes the cgroup of a worker, without moving the worker into it. `None`: workers have no cgroups here.
+    /// Makes the cgroup of a worker, without moving the worker into it. `None`: workers have no
+    /// cgroups here.
     ///
     /// # Errors
     /// Why it cannot be made, as a sentence.
@@ -79,8 +80,8 @@ pub struct WorkerCgroup {
 }
 
 impl WorkerCgroup {
-    /// The cgroup of a worker that an earlier vgpud started, by its path in the records. `None`: the path is
-    /// not that of a worker's cgroup.
+    /// The cgroup of a worker that an earlier vgpud started, by its path in the records. `None`:
+    /// the path is not that of a worker's cgroup.
     #[must_use]
     pub fn at(path: &Path) -> Option<WorkerCgroup> {
         let name = path.file_name()?.to_str()?;
@@ -138,8 +139,8 @@ impl WorkerCgroup {
         list.lines().filter_map(|line| line.parse().ok()).collect()
     }
 
-    /// Removes the cgroup, which must be empty. Blocks for up to a second: the kernel may need a moment after
-    /// the last process has ended.
+    /// Removes the cgroup, which must be empty. Blocks for up to a second: the kernel may need a
+    /// moment after the last process has ended.
     pub fn remove(&self) {
         for _ in 0..100 {
             match fs::remove_dir(&self.dir) {
@@ -176,7 +177,8 @@ fn own_cgroup() -> Result<PathBuf, String> {
     Ok(mount.join(below))
 }
 
-/// Where cgroup2 is mounted, and which cgroup is there (proc(5): fields 5 and 4, the type after `-`).
+/// Where cgroup2 is mounted, and which cgroup is there (proc(5): fields 5 and 4, the type after
+/// `-`).
 fn mount_of(mounts: &str) -> Option<(PathBuf, PathBuf)> {
     mounts.lines().find_map(|line| {
         let (before, after) = line.split_once(" - ")?;

@@ -107,8 +107,8 @@ impl Channel {
                     Ok(message) => Received::Message(message),
                     Err(e) => Received::Malformed(e.to_string()),
                 },
-                // The worker ended and left messages of ours unread. The kernel says so once, before it hands
-                // over what the worker said last.
+                // The worker ended and left messages of ours unread. The kernel says so once,
+                // before it hands over what the worker said last.
                 Err(Errno::EINTR | Errno::ECONNRESET) => continue,
                 Err(Errno::EAGAIN) => Received::Empty,
                 Err(_) => Received::Closed,

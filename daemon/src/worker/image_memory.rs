@@ -9,8 +9,8 @@ use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::unistd::ftruncate;
 
-/// Memory for one image. Calls the function given to [`ImageMemory::new`] when its descriptor is closed,
-/// on whichever thread that happens.
+/// Memory for one image. Calls the function given to [`ImageMemory::new`] when its descriptor is
+/// closed, on whichever thread that happens.
 #[derive(Debug)]
 pub struct ImageMemory {
     // Fields are dropped in this order: `OnClose` runs after the descriptor is closed.
@@ -35,8 +35,8 @@ impl Drop for OnClose {
 }
 
 impl ImageMemory {
-    /// Memory of `len` bytes, which no process can make longer again after [`ImageMemory::free`]. `closed` is
-    /// called when its descriptor is closed.
+    /// Memory of `len` bytes, which no process can make longer again after [`ImageMemory::free`].
+    /// `closed` is called when its descriptor is closed.
     ///
     /// # Errors
     /// When the system gives no descriptor; `closed` is not called.
@@ -62,8 +62,8 @@ impl ImageMemory {
         &self.file
     }
 
-    /// Frees the memory, also for processes that still have a descriptor or a mapping of it. Waits for a worker
-    /// that allocates in it at the time.
+    /// Frees the memory, also for processes that still have a descriptor or a mapping of it. Waits
+    /// for a worker that allocates in it at the time.
     ///
     /// # Errors
     /// Of ftruncate(2): the memory is then still there.

@@ -1,5 +1,5 @@
-//! A worker as vgpud holds it: a process that has nothing of vgpud's, is spoken to without ever waiting,
-//! is killed, and is verified gone.
+//! A worker as vgpud holds it: a process that has nothing of vgpud's, is spoken to without ever
+//! waiting, is killed, and is verified gone.
 //!
 //! | module | what it does |
 //! |---|---|

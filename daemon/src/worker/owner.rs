@@ -3,7 +3,8 @@
 //! Where vgpud is root, no worker is: each VM's workers have a uid and a gid of their own, out of a
 //! range that no distribution gives to anybody, so that a worker that its guest has taken over can
 //! neither look into the workers of other VMs nor signal them nor read their files. Where the host
-//! does not let vgpud give processes away, nothing is started, unless the administrator allows root.
+//! does not let vgpud give processes away, nothing is started, unless the administrator allows
+//! root.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -31,7 +32,8 @@ pub struct Owner {
     pub groups: Vec<u32>,
 }
 
-/// Who owns the workers of which VM. Found out once, at start: users and capabilities do not change.
+/// Who owns the workers of which VM. Found out once, at start: users and capabilities do not
+/// change.
 #[derive(Debug, Clone)]
 pub struct Owners(Result<Option<Base>, String>);
 

@@ -15,8 +15,8 @@ use vgpu_proto::lease::{DaemonEnd, HintPage, LeasePage, PAGE_BYTES};
 
 /// Both pages of one worker: mapped here, and as the descriptors that the worker gets.
 ///
-/// The files are sealed, so that the worker can neither shrink them (which would make a look at them
-/// fatal) nor write to vgpud's page.
+/// The files are sealed, so that the worker can neither shrink them (which would make a look at
+/// them fatal) nor write to vgpud's page.
 #[derive(Debug)]
 pub struct Pages {
     lease: Page,
@@ -50,10 +50,10 @@ impl Pages {
     /// vgpud's end of both.
     #[must_use]
     pub fn end(&self) -> DaemonEnd<'_> {
-        // SAFETY: the mapping is a whole page, page-aligned, zero-filled or written by atomics only,
-        // and lives as long as `self`; both types consist of atomics alone, for which every bit
-        // pattern is valid and which may be shared with another process that writes to them. The
-        // seals keep the file at its size, so that a look never faults.
+        // SAFETY: the mapping is a whole page, page-aligned, zero-filled or written by atomics
+        // only, and lives as long as `self`; both types consist of atomics alone, for which every
+        // bit pattern is valid and which may be shared with another process that writes to them.
+        // The seals keep the file at its size, so that a look never faults.
         let (lease, hints) = unsafe {
             (
                 self.lease.at.cast::<LeasePage>().as_ref(),

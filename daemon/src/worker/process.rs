@@ -1,4 +1,5 @@
-//! A process that is held by a pidfd: killed without the race of a reused number, and never waited for.
+//! A process that is held by a pidfd: killed without the race of a reused number, and never waited
+//! for.
 
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

@@ -1,9 +1,11 @@
-//! Records of the running workers, and the orphans: workers that outlived the vgpud that started them.
+//! Records of the running workers, and the orphans: workers that outlived the vgpud that started
+//! them.
 //!
-//! vgpud writes a file about each worker into its runtime directory before it tells the worker to touch
-//! a GPU. The next vgpud finds these files, and grants no GPU until the workers that were started for it
-//! are verified gone. A worker that was started and has no record yet has not received its Start
-//! message, so it has touched nothing; it ends because its control socket closed.
+//! vgpud writes a file about each worker into its runtime directory before it tells the worker to
+//! touch a GPU. The next vgpud finds these files, and grants no GPU until the workers that were
+//! started for it are verified gone. A worker that was started and has no record yet has not
+//! received its Start message, so it has touched nothing; it ends because its control socket
+//! closed.
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -123,8 +125,8 @@ impl WorkerRecords {
         written
     }
 
-    /// Keeps space for records in a file beside them, for when the file system is full. With `give`: gives up
-    /// as much of that space as one record may take.
+    /// Keeps space for records in a file beside them, for when the file system is full. With
+    /// `give`: gives up as much of that space as one record may take.
     fn reserve(&self, give: bool) -> io::Result<()> {
         let path = self.dir.with_extension("reserve");
         let length = fs::metadata(&path).map_or(0, |meta| meta.len());
@@ -158,8 +160,8 @@ impl WorkerRecords {
     /// The recorded workers that still run. The records of all others are removed.
     ///
     /// # Errors
-    /// When the directory cannot be read, or something in it is not as vgpud left it: a worker that nobody
-    /// knows may use a GPU.
+    /// When the directory cannot be read, or something in it is not as vgpud left it: a worker that
+    /// nobody knows may use a GPU.
     pub fn orphans(&self) -> io::Result<Vec<Orphan>> {
         let mut found = Vec::new();
         for entry in fs::read_dir(&self.dir)? {

@@ -3,8 +3,8 @@
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-/// The fake worker's program. Where the build lies in a directory that other users cannot pass (root's
-/// home), it is a copy in `dir`, which they can: workers have users of their own.
+/// The fake worker's program. Where the build lies in a directory that other users cannot pass
+/// (root's home), it is a copy in `dir`, which they can: workers have users of their own.
 pub(crate) fn fake_worker(dir: &Path) -> PathBuf {
     let built = Path::new(env!("CARGO_BIN_EXE_vgpud-fake-worker"));
     let closed = |way: &Path| {

@@ -1,5 +1,5 @@
-//! A worker for vgpud's own tests: speaks the control socket and the lease pages as the real one, has
-//! no driver, and does what its guest tells it by single bytes on the data connection.
+//! A worker for vgpud's own tests: speaks the control socket and the lease pages as the real one,
+//! has no driver, and does what its guest tells it by single bytes on the data connection.
 //!
 //! | byte | what it does | answer |
 //! |---|---|---|
@@ -22,8 +22,8 @@
 //! | `K` | forks a process that outlives everything, and says its number in 4 bytes | `k` |
 //! | `U` | uses the device for 500 ms, by the device's own account | `u` |
 //!
-//! `FAKE_START` in its environment: `fail`, `exit`, `silent`, `stubborn` (does not end with vgpud), or
-//! `large` (VM 1's says that its context takes 4 GiB).
+//! `FAKE_START` in its environment: `fail`, `exit`, `silent`, `stubborn` (does not end with vgpud),
+//! or `large` (VM 1's says that its context takes 4 GiB).
 #![allow(unsafe_code)]
 
 use std::fs::{File, OpenOptions};
@@ -213,8 +213,8 @@ fn own_pid() -> u32 {
     known.to_string_lossy().parse().expect("a number")
 }
 
-/// A process of a session of its own, and nobody's child, that ends with nothing: what a guest would leave
-/// that owns its worker. Its number as the host knows it.
+/// A process of a session of its own, and nobody's child, that ends with nothing: what a guest
+/// would leave that owns its worker. Its number as the host knows it.
 fn fork_survivor() -> u32 {
     let script = "trap '' HUP TERM INT PIPE; (read pid rest < /proc/self/stat; echo $pid; \
                   exec >/dev/null 2>&1; while :; do sleep 1; done) &";

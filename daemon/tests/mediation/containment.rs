@@ -13,8 +13,8 @@ use vgpud::mediation::Change;
 
 use crate::host::{Guest, Host, PROMPTLY, Setup, gpu, until};
 
-/// Has a worker stop when it is killed, as in a driver that does not answer, until this is dropped. `None`,
-/// said loudly: this user may not.
+/// Has a worker stop when it is killed, as in a driver that does not answer, until this is dropped.
+/// `None`, said loudly: this user may not.
 fn hold(host: &Host, session: usize) -> Option<Sender<()>> {
     let pid = host.sessions()[session].worker_pid.expect("a worker");
     let (let_go, held) = channel();
@@ -42,7 +42,8 @@ fn impatient() -> Host {
     Host::with(&Setup {
         settings: PoolSettings {
             soft_limit_ms: 100,
-            // This test itself answers for the neighbour: where it is slow, the neighbour would be killed.
+            // This test itself answers for the neighbour: where it is slow, the neighbour would be
+            // killed.
             hard_limit_ms: 3_000,
             contended_limit_ms: 3_000,
             ..PoolSettings::default()
@@ -176,12 +177,14 @@ fn use_under_a_lease_is_nobodys_business() {
     assert!(guest.note().2.contains("without holding the lease"));
 }
 
-/// A host where what a worker forks ends with it; `None`, said loudly, where nothing can see to that.
+/// A host where what a worker forks ends with it; `None`, said loudly, where nothing can see to
+/// that.
 fn closed(cgroups: Cgroups) -> Option<Host> {
     let host = Host::with(&Setup {
         settings: PoolSettings {
             soft_limit_ms: 0,
-            // This test itself answers for the neighbour: where it is slow, the neighbour would be killed.
+            // This test itself answers for the neighbour: where it is slow, the neighbour would be
+            // killed.
             hard_limit_ms: 3_000,
             contended_limit_ms: 3_000,
             ..PoolSettings::default()

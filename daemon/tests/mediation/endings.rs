@@ -30,7 +30,8 @@ fn a_worker_that_dies_tells_its_guest_and_disturbs_nobody() {
     let (kind, code, text) = victim.note();
     assert!(begun.elapsed() < PROMPTLY);
     assert_eq!((kind, code), (ControlNote::Ended, DEVICE_UNAVAILABLE));
-    // SIGSEGV where it is the first of its process namespace: the kernel drops such a process's own SIGABRT.
+    // SIGSEGV where it is the first of its process namespace: the kernel drops such a process's own
+    // SIGABRT.
     let signals = ["SIGABRT", "SIGSEGV"];
     assert!(signals.iter().any(|name| text.contains(name)), "{text}");
     assert_eq!(

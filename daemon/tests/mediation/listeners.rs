@@ -311,7 +311,8 @@ fn storms_of_other_vms_keep_no_session_out() {
                         continue;
                     };
                     made.fetch_add(1, Ordering::SeqCst);
-                    // What is over the bounds is told or closed at once; the rest is held for a while.
+                    // What is over the bounds is told or closed at once; the rest is held for a
+                    // while.
                     let _ = stream.set_read_timeout(Some(Duration::from_millis(1)));
                     if stream.read(&mut [0; 64]).is_ok() {
                         refused.fetch_add(1, Ordering::SeqCst);
@@ -529,7 +530,8 @@ fn what_vgpud_gives_a_vm_by_itself_comes_before_what_another_is_registered_with(
     };
     let host = Host::with(&setup);
     let own = host.dir.path().join("hybrid/vm2.sock_9440");
-    // Both are from an older vgpud: VM 1 has VM 2's path and came first; VM 2 is registered with its own path.
+    // Both are from an older vgpud: VM 1 has VM 2's path and came first; VM 2 is registered with
+    // its own path.
     host.apply(vec![vm_at(1, 101, &own), vm_at(2, 102, &own)]);
     assert_eq!(vm_behind(&host, &own), 2);
     let shut = host.snapshot().listener_problems;

@@ -1,5 +1,5 @@
-//! The mediation as a whole: real sockets, real processes (a worker that does as its guest says), the
-//! real scheduler; no store and no admin API.
+//! The mediation as a whole: real sockets, real processes (a worker that does as its guest says),
+//! the real scheduler; no store and no admin API.
 
 mod containment;
 mod endings;

@@ -1,4 +1,5 @@
-//! Where the host does not let vgpud give processes away, nothing runs as root unless it is allowed.
+//! Where the host does not let vgpud give processes away, nothing runs as root unless it is
+//! allowed.
 
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 use vgpu_proto::api::VmLimits;

@@ -1,5 +1,5 @@
-//! The sockets in the file system: who can connect to which, and what a mount of one sees after a restart.
-//! Both need root, to be somebody else and to mount.
+//! The sockets in the file system: who can connect to which, and what a mount of one sees after a
+//! restart. Both need root, to be somebody else and to mount.
 
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::MetadataExt;
@@ -25,7 +25,8 @@ fn gid(name: &str) -> u32 {
     group.expect("a usual group").gid.as_raw()
 }
 
-/// Does it as this user, in this supplementary group: in a thread of its own, whose identity is its own.
+/// Does it as this user, in this supplementary group: in a thread of its own, whose identity is its
+/// own.
 fn as_user<T: Send>(uid: u32, group: Option<u32>, act: impl FnOnce() -> T + Send) -> T {
     std::thread::scope(|scope| {
         let thread = scope.spawn(|| {
@@ -128,7 +129,8 @@ fn a_vms_directory_mounted_elsewhere_leads_to_vgpud_after_every_restart() {
     let inode = |path: &Path| std::fs::metadata(path).expect("it is there").ino();
     let before = inode(&home);
 
-    // As a container sees it, and as the operator's guide says: a read-only mount in a namespace of its own.
+    // As a container sees it, and as the operator's guide says: a read-only mount in a namespace of
+    // its own.
     let inside = place.path("container");
     std::fs::create_dir(&inside).expect("a directory");
     let mut container = Command::new("unshare")

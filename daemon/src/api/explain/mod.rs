@@ -191,8 +191,8 @@ fn summary(catalog: &Catalog, vm: &VmRecord, explained: &Explained, cut_off: boo
     text
 }
 
-/// Of a VM that gets no GPU: what is wrong with those that no driver serves. Its pool's, or those of the host where
-/// the pool has none and can be given none.
+/// Of a VM that gets no GPU: what is wrong with those that no driver serves. Its pool's, or those
+/// of the host where the pool has none and can be given none.
 fn unserved(catalog: &Catalog, vm: &VmRecord, e: &Explanation) -> Vec<String> {
     let none = matches!(
         e.reason,
@@ -209,7 +209,8 @@ fn unserved(catalog: &Catalog, vm: &VmRecord, e: &Explanation) -> Vec<String> {
         .collect()
 }
 
-/// What refuses the next program of a VM: its limits, or the host. `room`: how much more the host lets it pin.
+/// What refuses the next program of a VM: its limits, or the host. `room`: how much more the host
+/// lets it pin.
 pub(super) fn next_program(limits: &EffectiveLimits, vm: &api::Vm, room: u64) -> Vec<String> {
     let mut refused = limits.refuse_next(vm.sessions, vm.pinned_bytes);
     let allowed = limits

@@ -115,8 +115,9 @@ impl Gateway {
         self.lock().open = true;
     }
 
-    /// Opens and closes listeners until they are those of these VMs. Listeners that could not be opened are tried again,
-    /// and those whose socket is gone are opened anew. One call at a time, within the runtime.
+    /// Opens and closes listeners until they are those of these VMs. Listeners that could not be
+    /// opened are tried again, and those whose socket is gone are opened anew. One call at a time,
+    /// within the runtime.
     pub fn sync<'a>(&self, vms: impl IntoIterator<Item = &'a VmRecord>) {
         let config = self.shared.config();
         let mut vms: Vec<&VmRecord> = vms.into_iter().collect();
@@ -231,8 +232,8 @@ impl Gateway {
         true
     }
 
-    /// Takes the directories of registrations that have ended away: an old tenant may still have one mounted. Gives whose
-    /// they are now.
+    /// Takes the directories of registrations that have ended away: an old tenant may still have
+    /// one mounted. Gives whose they are now.
     fn clear_vm_dirs(
         &self,
         rules: &Rules,
@@ -252,7 +253,8 @@ impl Gateway {
         Ok(homes)
     }
 
-    /// What is wanted and not open; and what must stay shut, as the directory in which it would be is a former VM's.
+    /// What is wanted and not open; and what must stay shut, as the directory in which it would be
+    /// is a former VM's.
     fn missing(
         &self,
         wanted: &BTreeMap<PathBuf, Wanted>,
@@ -323,9 +325,9 @@ impl Gateway {
         shut
     }
 
-    /// Finds the places of sockets. Their directories are made where vgpud has not yet found them for a registration, and
-    /// later only where they are vgpud's own: below a mount point without its file system, a new directory would hide
-    /// what is missing.
+    /// Finds the places of sockets. Their directories are made where vgpud has not yet found them
+    /// for a registration, and later only where they are vgpud's own: below a mount point without
+    /// its file system, a new directory would hide what is missing.
     fn find(
         &self,
         missing: Vec<(PathBuf, Wanted)>,
@@ -359,8 +361,9 @@ impl Gateway {
         spots
     }
 
-    /// Leaves each place to one VM: to which it is open, or to the first that should have it. What vgpud gives a VM by
-    /// itself comes before what one is registered with, and a path without links before one that leads to the same place.
+    /// Leaves each place to one VM: to which it is open, or to the first that should have it. What
+    /// vgpud gives a VM by itself comes before what one is registered with, and a path without
+    /// links before one that leads to the same place.
     fn claim(&self, mut spots: Vec<Missing>, shut: &mut Vec<ListenerProblem>) -> Vec<Missing> {
         spots.sort_by_key(|(_, wanted, spot)| {
             let linked = wanted.registered && spot.linked;
@@ -401,7 +404,8 @@ impl Gateway {
         let listener = UnixListener::from_std(listener)?;
         let task = accept_unix(listener, self.shared.clone(), path.into(), owner.clone());
         let mut listeners = self.lock();
-        // Where the listeners were closed meanwhile, a dead socket is left: the next start replaces it.
+        // Where the listeners were closed meanwhile, a dead socket is left: the next start replaces
+        // it.
         if listeners.open {
             let entry = UnixEntry {
                 owner,
@@ -413,7 +417,8 @@ impl Gateway {
         Ok(())
     }
 
-    /// Takes listeners away. The sockets first: while its listener lives, no other file is taken for one.
+    /// Takes listeners away. The sockets first: while its listener lives, no other file is taken
+    /// for one.
     fn close_paths(&self, gone: Vec<(PathBuf, Id)>, config: &Config) {
         let vm_dirs = config.vm_socket_dir();
         let work = |(path, id): &(PathBuf, Id)| {
@@ -447,7 +452,8 @@ impl Gateway {
         closed || whole && looked.lost.is_empty() && looked.unseen.is_empty()
     }
 
-    /// The sockets of VMs on which vgpud should listen and does not, or of which it cannot see more.
+    /// The sockets of VMs on which vgpud should listen and does not, or of which it cannot see
+    /// more.
     #[must_use]
     pub fn shut(&self) -> Vec<ListenerProblem> {
         self.lock().shut.clone()
@@ -467,8 +473,8 @@ impl Gateway {
         self.close_paths(open, &self.shared.config());
     }
 
-    /// What is wrong with the listeners. Asks the host's name services and the file system, which may take long: nothing is
-    /// locked then.
+    /// What is wrong with the listeners. Asks the host's name services and the file system, which
+    /// may take long: nothing is locked then.
     #[must_use]
     pub fn doctor(&self) -> Vec<DoctorCheck> {
         let (vsock, open, mut shut) = {
@@ -522,7 +528,8 @@ impl Gateway {
 }
 
 impl Listeners {
-    /// Whether to listen on AF_VSOCK. Without the device another try would only have the kernel look for its module.
+    /// Whether to listen on AF_VSOCK. Without the device another try would only have the kernel
+    /// look for its module.
     fn vsock_due(&self) -> bool {
         let device = || Path::new("/dev/vsock").exists();
         self.vsock.is_none() && (self.vsock_problem.is_none() || device())

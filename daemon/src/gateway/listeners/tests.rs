@@ -131,7 +131,8 @@ async fn a_vms_own_directory_is_made_again_and_is_never_the_next_vms() {
     std::fs::remove_dir_all(&home).unwrap();
     gateway.sync([&one]);
     assert!(home.join("vgpu.sock").exists());
-    // Another VM with the number, in one step, as by a restore: with the listener open, and with the socket gone.
+    // Another VM with the number, in one step, as by a restore: with the listener open, and with
+    // the socket gone.
     for generation in [2, 3] {
         let mounted = std::fs::File::open(&home).unwrap();
         one.generation = generation;

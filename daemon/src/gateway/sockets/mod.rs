@@ -1,9 +1,9 @@
 //! The Unix sockets of VMs in the file system: where they come and go, and to whom they belong.
 //!
-//! Each VM has a directory of its own (`<vm_socket_dir>/<vm number>`: names may change) with its socket in
-//! it. The directory stays while the VM is registered, also over restarts of vgpud, so that it can be mounted into a
-//! container; the socket is a new one after each start. Whoever owns such a mount may write to the
-//! directory: nothing here follows a link in it.
+//! Each VM has a directory of its own (`<vm_socket_dir>/<vm number>`: names may change) with its
+//! socket in it. The directory stays while the VM is registered, also over restarts of vgpud, so
+//! that it can be mounted into a container; the socket is a new one after each start. Whoever owns
+//! such a mount may write to the directory: nothing here follows a link in it.
 
 use std::collections::HashSet;
 use std::ffi::OsString;
@@ -69,12 +69,13 @@ pub(super) fn look(path: &Path, id: Id) -> io::Result<Option<Metadata>> {
     }
 }
 
-/// The place of a socket. Its directory is held: whoever renames the directory or puts a link in its place meanwhile
-/// does not change what happens where.
+/// The place of a socket. Its directory is held: whoever renames the directory or puts a link in
+/// its place meanwhile does not change what happens where.
 #[derive(Debug)]
 pub(super) struct Spot {
     dir: File,
-    /// However the way there leads: links and mounts of one directory in two places end at one place.
+    /// However the way there leads: links and mounts of one directory in two places end at one
+    /// place.
     pub(super) place: (Id, OsString),
     /// Which file lies there.
     pub(super) found: Option<Id>,
@@ -85,8 +86,8 @@ pub(super) struct Spot {
 }
 
 impl Spot {
-    /// Finds the place of a socket, and makes its directory where that is missing and `make`; before that,
-    /// `allowed` is asked whether a socket may be where the path leads.
+    /// Finds the place of a socket, and makes its directory where that is missing and `make`;
+    /// before that, `allowed` is asked whether a socket may be where the path leads.
     ///
     /// # Errors
     /// It may not; or as of the file system.
@@ -117,9 +118,9 @@ impl Spot {
         })
     }
 
-    /// Whether the socket that lies there by now may be replaced: outside of the VM's own directory only one that nobody
-    /// serves. What the VM put into its own directory is no reason not to listen for it. What is put there after this
-    /// look, and is no directory, is replaced as well.
+    /// Whether the socket that lies there by now may be replaced: outside of the VM's own directory
+    /// only one that nobody serves. What the VM put into its own directory is no reason not to
+    /// listen for it. What is put there after this look, and is no directory, is replaced as well.
     fn may_be_replaced(&self) -> Result<(), ListenFailure> {
         let found = match enter(&self.dir, &self.place.1) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -234,8 +235,8 @@ fn give(file: &File, uid: Option<u32>, access: Access) -> io::Result<Id> {
     Ok(Id::of(&meta))
 }
 
-/// Who can be a VM and should not, as a sentence: everybody on this host, or members of the groups that
-/// look at the admin API; or a VM's own user, who can look at all VMs.
+/// Who can be a VM and should not, as a sentence: everybody on this host, or members of the groups
+/// that look at the admin API; or a VM's own user, who can look at all VMs.
 pub(super) fn too_open(
     path: &Path,
     meta: &Metadata,

@@ -92,7 +92,8 @@ fn directories_of_vms_that_are_gone_are_swept_at_the_start_and_nothing_else() {
     for name in ["1", "2"] {
         drop(open_at(&socket(name), Some(&vms)).unwrap());
     }
-    // With a socket that accepts nobody, empty, set aside by an earlier vgpud; and three that are not vgpud's.
+    // With a socket that accepts nobody, empty, set aside by an earlier vgpud; and three that are
+    // not vgpud's.
     let made = ["3", "4", ".gone-5-0123456789abcdef"];
     let others = ["2024", "x", "07"];
     for name in made.into_iter().chain(others) {
@@ -275,7 +276,8 @@ fn a_tenants_link_is_not_followed() {
     assert!(!at("real/y").exists(), "nothing was made behind it");
 }
 
-/// Does something while another thread disturbs: a few hundred times, and then until it says that all was seen.
+/// Does something while another thread disturbs: a few hundred times, and then until it says that
+/// all was seen.
 fn disturbed(disturb: impl Fn() + Send + Sync, mut act: impl FnMut() -> bool) {
     struct Ends<'a>(&'a AtomicBool);
     impl Drop for Ends<'_> {

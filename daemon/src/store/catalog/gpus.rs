@@ -186,9 +186,9 @@ impl Catalog {
         uuid
     }
 
-    /// The PCI bus knows no UUIDs: a board seen there is the one that was seen last at that address,
-    /// with or without its driver, and a board that NVML shows is the one that only the bus showed there
-    /// before.
+    /// The PCI bus knows no UUIDs: a board seen there is the one that was seen last at that
+    /// address, with or without its driver, and a board that NVML shows is the one that only the
+    /// bus showed there before.
     fn reconcile_identity(&mut self, seen: &mut ScannedGpu) {
         // The address of a software device is no place on the bus.
         let placed = seen.pci_address.is_some() && seen.source != GpuSource::Soft;

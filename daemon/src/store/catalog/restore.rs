@@ -9,9 +9,9 @@ use crate::mediation::Change;
 use crate::model::{GpuRecord, UsageRecord, VmRecord};
 
 impl Catalog {
-    /// This catalog with the pools, VMs, assignments and weights of a backup. GPUs are as this host sees
-    /// them; those that only the backup knows are vanished ones. A VM that is registered still keeps its
-    /// strikes and quarantine; the others of the backup are registered anew.
+    /// This catalog with the pools, VMs, assignments and weights of a backup. GPUs are as this host
+    /// sees them; those that only the backup knows are vanished ones. A VM that is registered still
+    /// keeps its strikes and quarantine; the others of the backup are registered anew.
     pub(crate) fn restored(&self, backup: &Catalog) -> Catalog {
         let mut after = Catalog {
             gpus: self.gpus.clone(),
@@ -64,8 +64,8 @@ impl Catalog {
         after
     }
 
-    /// The VM under the same registration. Generations do not tell: another host, and a database that began
-    /// anew, count them from 1, too; a restore gives VMs that it adds new ones.
+    /// The VM under the same registration. Generations do not tell: another host, and a database
+    /// that began anew, count them from 1, too; a restore gives VMs that it adds new ones.
     pub(crate) fn same(&self, vm: &VmRecord) -> Option<&VmRecord> {
         let known = self.vms.get(&vm.vm_id);
         known.filter(|known| known.registered_unix_ms == vm.registered_unix_ms)
@@ -166,7 +166,8 @@ impl Catalog {
         )
     }
 
-    /// Whether a session ends with the way to another catalog: its VM goes or moves, or its GPU leaves the pool.
+    /// Whether a session ends with the way to another catalog: its VM goes or moves, or its GPU
+    /// leaves the pool.
     fn ends(&self, after: &Catalog, session: &Session) -> bool {
         let Some(vm) = self.vms.get(&session.vm_id) else {
             return false;
@@ -184,7 +185,8 @@ impl Catalog {
             || lost.any(|(gpu, pool)| *pool == vm.pool && on(gpu))
     }
 
-    /// What an administrator should know after a restore: sentences on pools without the GPUs they should have.
+    /// What an administrator should know after a restore: sentences on pools without the GPUs they
+    /// should have.
     pub(crate) fn doubts(&self) -> Vec<String> {
         let mut doubts = Vec::new();
         for pool in self.pools.keys() {

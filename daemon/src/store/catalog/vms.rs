@@ -103,7 +103,8 @@ impl Catalog {
         })
     }
 
-    /// Refuses a socket among vgpud's own paths, unless the VM is registered with it: the rule may be younger.
+    /// Refuses a socket among vgpud's own paths, unless the VM is registered with it: the rule may
+    /// be younger.
     pub(in crate::store) fn new_socket(
         &self,
         vm_id: u32,
@@ -337,8 +338,8 @@ impl Catalog {
     }
 }
 
-/// A quarantine begins and ends by command, or by the scheduler's strikes; only the former are told to
-/// it, apart from the VM's other settings.
+/// A quarantine begins and ends by command, or by the scheduler's strikes; only the former are told
+/// to it, apart from the VM's other settings.
 fn tell_quarantine(outcome: &mut Outcome) {
     let changed = |change: &Change| match change {
         Change::VmUpserted { vm, .. } => Some(Change::VmQuarantine {

@@ -82,7 +82,8 @@ fn no_vm_gets_a_socket_in_another_ones_directory() {
     assert!(refused.message.contains(socket), "{refused:?}");
     assert_eq!(refused.hint.as_deref(), Some("Nothing was changed."));
     assert!(store.catalog().vms.is_empty());
-    // What is registered already is served, may be registered again, and comes back with the host's own backup.
+    // What is registered already is served, may be registered again, and comes back with the host's
+    // own backup.
     let store = Store::open(&old.path().join("state.db"), options()).unwrap();
     assert_eq!(store.catalog().vms.len(), 1);
     run(&store, register);

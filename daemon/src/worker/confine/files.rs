@@ -13,14 +13,16 @@ const NEWEST: ABI = ABI::V6;
 
 /// The rules for a worker. `None`: this kernel has no Landlock.
 ///
-/// Signals and abstract sockets reach nothing outside either. Reading stays what the user's rights allow.
+/// Signals and abstract sockets reach nothing outside either. Reading stays what the user's rights
+/// allow.
 ///
 /// # Errors
 /// When the kernel has Landlock and does not take the rules.
 pub(super) fn ruleset(soft_state: Option<&Path>) -> Result<Option<OwnedFd>, RulesetError> {
     let all = AccessFs::from_write(NEWEST);
     let device = AccessFs::WriteFile | AccessFs::IoctlDev;
-    // Rights that a file cannot have are left out by `path_beneath_rules`; what is not there is, too.
+    // Rights that a file cannot have are left out by `path_beneath_rules`; what is not there is,
+    // too.
     let rules = Ruleset::default()
         .handle_access(all)?
         .scope(Scope::from_all(NEWEST))?
@@ -39,8 +41,8 @@ pub(super) fn ruleset(soft_state: Option<&Path>) -> Result<Option<OwnedFd>, Rule
     Ok(rules.into())
 }
 
-/// NVIDIA's device nodes, and the directory of those for MIG. Looked up for every worker: the driver makes
-/// some when they are first used.
+/// NVIDIA's device nodes, and the directory of those for MIG. Looked up for every worker: the
+/// driver makes some when they are first used.
 fn device_nodes() -> Vec<PathBuf> {
     let Ok(entries) = std::fs::read_dir("/dev") else {
         return Vec::new();

@@ -1,7 +1,8 @@
-//! What is taken from a worker before its program begins: its guest may come to own it, and nothing that
-//! the program does itself binds it then.
+//! What is taken from a worker before its program begins: its guest may come to own it, and nothing
+//! that the program does itself binds it then.
 //!
-//! All of it is prepared before the fork. Between fork and exec there are system calls and nothing else.
+//! All of it is prepared before the fork. Between fork and exec there are system calls and nothing
+//! else.
 #![allow(unsafe_code)]
 
 mod files;
@@ -190,9 +191,9 @@ impl Jail {
         }
     }
 
-    /// Starts `command` so confined, as the first process of a process namespace of its own where there
-    /// are any: whatever it starts ends with it. Confined, it ends with the thread that calls this. It has no
-    /// descriptors but its standard ones and `passed`.
+    /// Starts `command` so confined, as the first process of a process namespace of its own where
+    /// there are any: whatever it starts ends with it. Confined, it ends with the thread that calls
+    /// this. It has no descriptors but its standard ones and `passed`.
     ///
     /// # Errors
     /// With a message that names the step that failed.
@@ -282,7 +283,8 @@ fn expendable() -> rustix::io::Result<()> {
     rustix::io::write(&file, OOM_SCORE).map(drop)
 }
 
-/// Each resource is bounded to the figure, or to what the process may have at most, if that is less.
+/// Each resource is bounded to the figure, or to what the process may have at most, if that is
+/// less.
 fn bound(limits: &[(Resource, u64)]) -> io::Result<()> {
     for &(resource, most) in limits {
         let had = getrlimit(resource);

@@ -1,10 +1,11 @@
-//! Namespaces of workers: a network and an IPC namespace for each VM, a process namespace for each worker.
+//! Namespaces of workers: a network and an IPC namespace for each VM, a process namespace for each
+//! worker.
 //!
-//! With the first process of a process namespace, which the worker is, the kernel ends all others of it,
-//! also those that fork at that moment: it needs neither vgpud nor a cgroup for it.
+//! With the first process of a process namespace, which the worker is, the kernel ends all others
+//! of it, also those that fork at that moment: it needs neither vgpud nor a cgroup for it.
 //!
-//! A network namespace takes 0.4 ms to make, and 6 ms on a loaded machine: therefore one per VM, which its
-//! workers enter. A process namespace takes 0.03 ms.
+//! A network namespace takes 0.4 ms to make, and 6 ms on a loaded machine: therefore one per VM,
+//! which its workers enter. A process namespace takes 0.03 ms.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
@@ -88,7 +89,8 @@ impl Namespaces {
         Ok(Some(made))
     }
 
-    /// Lets go of all but those of these VMs: who is registered anew shares nothing with who was before.
+    /// Lets go of all but those of these VMs: who is registered anew shares nothing with who was
+    /// before.
     pub(super) fn keep(&self, known: &HashSet<VmIdentity>) {
         self.vms().retain(|vm, _| known.contains(vm));
     }

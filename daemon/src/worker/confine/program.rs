@@ -1,8 +1,9 @@
 //! vgpud's own copies of the programs that it starts as others.
 //!
-//! Who may read a program may look into a process that runs it and is of the same user: a worker that its
-//! guest has taken over could seize the next worker of its VM before that one has closed itself. A copy that
-//! nobody may read, only run, is closed from its first instruction on (`would_dump` in the kernel).
+//! Who may read a program may look into a process that runs it and is of the same user: a worker
+//! that its guest has taken over could seize the next worker of its VM before that one has closed
+//! itself. A copy that nobody may read, only run, is closed from its first instruction on
+//! (`would_dump` in the kernel).
 
 use std::collections::HashMap;
 use std::fmt;
@@ -28,8 +29,8 @@ type Stamp = (u64, u64, u64, i64, i64);
 /// A program to be run.
 #[derive(Debug, Clone)]
 pub struct Program {
-    /// `None`: it is run where it is. A script, which whoever runs it must read; or a program that vgpud
-    /// itself cannot read.
+    /// `None`: it is run where it is. A script, which whoever runs it must read; or a program that
+    /// vgpud itself cannot read.
     copy: Option<Arc<File>>,
     path: PathBuf,
 }

@@ -1,5 +1,5 @@
-//! The system calls that a worker is refused: those that no CUDA driver needs, and that lead out of a
-//! process or into parts of the kernel with a record of faults.
+//! The system calls that a worker is refused: those that no CUDA driver needs, and that lead out of
+//! a process or into parts of the kernel with a record of faults.
 
 use std::collections::BTreeMap;
 
@@ -150,8 +150,8 @@ fn argument(number: u8, op: SeccompCmpOp, value: u64) -> Result<SeccompCondition
     SeccompCondition::new(number, SeccompCmpArgLen::Dword, op, value)
 }
 
-/// What the kernel is to seem not to have. A filter cannot look into clone3's argument, and glibc falls back
-/// to clone; x32 calls have numbers of their own that the filter above does not know.
+/// What the kernel is to seem not to have. A filter cannot look into clone3's argument, and glibc
+/// falls back to clone; x32 calls have numbers of their own that the filter above does not know.
 fn absent() -> BpfProgram {
     const LOAD_NUMBER: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
     const IF_AT_LEAST: u16 = (libc::BPF_JMP | libc::BPF_JGE | libc::BPF_K) as u16;

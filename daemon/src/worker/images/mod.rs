@@ -1,9 +1,9 @@
 //! The VMs' caches of module images on disk, which only vgpud writes.
 //!
-//! A cache is `<state_dir>/images/vm<n>-<registration>`, readable to the VM's workers; an image in it is a
-//! file named by its hash. One thread copies whole images there from the memory that workers filled. A full
-//! disk, a full cache and a busy thread cost the image its place in the cache and nothing else: it is loaded
-//! from memory, and sent again when it is wanted again.
+//! A cache is `<state_dir>/images/vm<n>-<registration>`, readable to the VM's workers; an image in
+//! it is a file named by its hash. One thread copies whole images there from the memory that
+//! workers filled. A full disk, a full cache and a busy thread cost the image its place in the
+//! cache and nothing else: it is loaded from memory, and sent again when it is wanted again.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fs::{self, File, OpenOptions};
@@ -26,7 +26,8 @@ use crate::system::free_bytes;
 
 /// Bytes of the file system that images leave free: vgpud's database lies on it.
 const DISK_RESERVE: u64 = 256 << 20;
-/// Files of one cache: with small images a guest could otherwise take all names that a file system has.
+/// Files of one cache: with small images a guest could otherwise take all names that a file system
+/// has.
 const FILES_MOST: usize = 4_096;
 /// Images of one VM that wait for the disk.
 const WAITING_OF_VM: usize = 64;
@@ -49,8 +50,8 @@ pub struct Image {
     pub hash: ImageHash,
     /// Its bytes.
     pub len: u64,
-    /// Where they are; a worker may write to it. Whoever gives an image to the keeper keeps the memory, too, until
-    /// it is told of it: the keeper's thread frees none.
+    /// Where they are; a worker may write to it. Whoever gives an image to the keeper keeps the
+    /// memory, too, until it is told of it: the keeper's thread frees none.
     pub memory: Arc<ImageMemory>,
     /// The bytes that the cache may have.
     pub bound: u64,
@@ -310,8 +311,9 @@ fn make_root(root: &Path) -> io::Result<()> {
     dir.set_permissions(fs::Permissions::from_mode(0o711))
 }
 
-/// Removes the caches of VMs that are not registered, and from the others what is unfinished: at start,
-/// before there are workers. What vgpud did not make is not vgpud's to remove: it stays, and the log has it.
+/// Removes the caches of VMs that are not registered, and from the others what is unfinished: at
+/// start, before there are workers. What vgpud did not make is not vgpud's to remove: it stays, and
+/// the log has it.
 ///
 /// # Errors
 /// When the directory of all caches is a link, or cannot be read or made.
@@ -357,7 +359,8 @@ fn is_image(entry: &fs::DirEntry) -> bool {
         && name.as_encoded_bytes().iter().all(is_hash)
 }
 
-/// An image that was not finished, where it has a name at all; the second is that of earlier versions.
+/// An image that was not finished, where it has a name at all; the second is that of earlier
+/// versions.
 fn is_unfinished(entry: &fs::DirEntry) -> bool {
     let name = entry.file_name();
     entry.file_type().is_ok_and(|kind| kind.is_file())
@@ -433,7 +436,8 @@ fn keep(dir: &Path, image: &Image) -> Result<(), NotKept> {
     Ok(new.publish(&path)?)
 }
 
-/// Copies `len` bytes of a file; the hash of what was copied, whatever happens to the file meanwhile.
+/// Copies `len` bytes of a file; the hash of what was copied, whatever happens to the file
+/// meanwhile.
 fn hash_of(from: &File, len: u64, to: &mut impl Write) -> io::Result<ImageHash> {
     let mut hasher = blake3::Hasher::new();
     let mut piece = vec![0; PIECE.min(usize::try_from(len).unwrap_or(PIECE))];
@@ -448,7 +452,8 @@ fn hash_of(from: &File, len: u64, to: &mut impl Write) -> io::Result<ImageHash> 
     Ok(*hasher.finalize().as_bytes())
 }
 
-/// Makes room for `len` bytes more in a cache: on the disk, and within its bound. The oldest images go.
+/// Makes room for `len` bytes more in a cache: on the disk, and within its bound. The oldest images
+/// go.
 fn make_room(dir: &Path, len: u64, bound: u64) -> Result<(), NotKept> {
     let size = |len: u64| len.div_ceil(BLOCK).saturating_mul(BLOCK);
     let need = size(len);
@@ -486,8 +491,8 @@ fn make_room(dir: &Path, len: u64, bound: u64) -> Result<(), NotKept> {
 
 /// A file without a name, so that it is gone if it is not finished.
 ///
-/// Where the file system has none (O_TMPFILE), it has a name that is removed with it; what a crash leaves is
-/// no image, and the sweep at start removes it.
+/// Where the file system has none (O_TMPFILE), it has a name that is removed with it; what a crash
+/// leaves is no image, and the sweep at start removes it.
 struct NewFile {
     file: File,
     named: Option<PathBuf>,
