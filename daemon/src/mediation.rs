@@ -8,7 +8,7 @@
 use std::pin::Pin;
 use std::sync::Arc;
 
-use vgpu_proto::api::{DoctorCheck, Quarantine, Weights};
+use vgpu_api::{DoctorCheck, Quarantine, Weights};
 
 use crate::config::Config;
 use crate::model::{

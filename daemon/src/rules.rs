@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use vgpu_proto::api::{PoolSettings, VmLimits, Weights};
+use vgpu_api::{PoolSettings, VmLimits, Weights};
 
 /// Longest name of a pool or VM.
 const NAME_LEN: usize = 64;

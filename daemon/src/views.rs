@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use vgpu_proto::api::{DaemonStatus, Gpu, HostState, Pool, PoolStatus, Session, Status, Vm};
+use vgpu_api::{DaemonStatus, Gpu, HostState, Pool, PoolStatus, Session, Status, Vm};
 
 use crate::config::Config;
 use crate::events::Journal;
@@ -217,7 +217,7 @@ impl World {
     }
 
     pub(crate) fn status(&self, daemon: DaemonStatus, journal: &Journal) -> Status {
-        use vgpu_proto::api::Severity;
+        use vgpu_api::Severity;
         Status {
             daemon,
             gpus: self.gpus(),
@@ -230,7 +230,7 @@ impl World {
 
     /// What needs an administrator, as sentences.
     pub(crate) fn warnings(&self) -> Vec<String> {
-        use vgpu_proto::api::GpuState;
+        use vgpu_api::GpuState;
         let mut warnings = self.snapshot.warnings.clone();
         warnings.extend(shut_sentences(&self.snapshot.listener_problems));
         for gpu in self.gpus() {

@@ -17,7 +17,6 @@
 //! | [`lease`] | the two shared pages between vgpud and a worker |
 //! | [`cuda`] | CUDA's result codes and handles, as numbers |
 //! | [`limits`] | every bound, with its reason |
-//! | `api` | the admin API's JSON types (feature `api`) |
 #![forbid(unsafe_code)]
 
 pub mod call;
@@ -26,11 +25,8 @@ pub mod codec;
 pub mod cuda;
 pub mod frame;
 pub mod handshake;
+pub mod lease;
 pub mod limits;
 pub mod look;
 pub mod text;
 pub mod worker;
-
-#[cfg(feature = "api")]
-pub mod api;
-pub mod lease;

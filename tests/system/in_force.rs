@@ -6,7 +6,7 @@ use nix::sys::signal::Signal;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
 use serde_json::Value;
-use vgpu_proto::api::VmLimits;
+use vgpu_api::VmLimits;
 use vgpu_sched::{LimitOverride, Limits, MILLIS, PoolConfig, Rate, VmConfig};
 use vgpu_tests::host::{Host, Options, signal};
 use vgpu_tests::wait::{SOON, until};

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use vgpu_proto::api::GpuAccount;
+use vgpu_api::GpuAccount;
 use vgpu_tests::device::{self, Kernels, Watch, error_points, normal};
 use vgpu_tests::guest::Running;
 use vgpu_tests::host::{Host, Options, one_vm};

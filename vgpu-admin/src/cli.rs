@@ -3,7 +3,6 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use vgpu_proto::api;
 
 use crate::output::Format;
 use crate::units::{self, Limit};
@@ -29,7 +28,7 @@ pub(crate) struct Cli {
         long,
         global = true,
         env = "VGPU_ADMIN_SOCKET",
-        default_value = api::DEFAULT_ADMIN_SOCKET,
+        default_value = vgpu_api::DEFAULT_ADMIN_SOCKET,
         value_name = "PATH"
     )]
     pub(crate) socket: PathBuf,
@@ -363,13 +362,13 @@ pub(crate) enum Priority {
     Critical,
 }
 
-impl From<Priority> for api::Priority {
-    fn from(p: Priority) -> api::Priority {
+impl From<Priority> for vgpu_api::Priority {
+    fn from(p: Priority) -> vgpu_api::Priority {
         match p {
-            Priority::Low => api::Priority::Low,
-            Priority::Medium => api::Priority::Medium,
-            Priority::High => api::Priority::High,
-            Priority::Critical => api::Priority::Critical,
+            Priority::Low => vgpu_api::Priority::Low,
+            Priority::Medium => vgpu_api::Priority::Medium,
+            Priority::High => vgpu_api::Priority::High,
+            Priority::Critical => vgpu_api::Priority::Critical,
         }
     }
 }
@@ -461,9 +460,9 @@ pub(crate) struct Limits {
 
 impl Limits {
     /// As changes.
-    pub(crate) fn patch(&self) -> api::VmLimitsPatch {
+    pub(crate) fn patch(&self) -> vgpu_api::VmLimitsPatch {
         let field = |l: Option<Limit>| l.map(Limit::patch);
-        api::VmLimitsPatch {
+        vgpu_api::VmLimitsPatch {
             calls_per_s: field(self.calls_per_s),
             calls_burst: field(self.calls_burst),
             bytes_per_s: field(self.bytes_per_s),
@@ -481,8 +480,8 @@ impl Limits {
     }
 
     /// As the limits of a new VM.
-    pub(crate) fn initial(&self) -> api::VmLimits {
-        let mut limits = api::VmLimits::default();
+    pub(crate) fn initial(&self) -> vgpu_api::VmLimits {
+        let mut limits = vgpu_api::VmLimits::default();
         self.patch().apply_to(&mut limits);
         limits
     }

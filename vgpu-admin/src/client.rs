@@ -17,7 +17,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::UnixStream;
-use vgpu_proto::api::{API_VERSION, ErrorBody};
+use vgpu_api::{API_VERSION, ErrorBody};
 
 use crate::error::Error;
 

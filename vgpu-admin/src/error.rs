@@ -1,6 +1,6 @@
 //! Failures of a command and the exit codes that scripts rely on.
 
-use vgpu_proto::api::ErrorDetail;
+use vgpu_api::ErrorDetail;
 
 /// The command failed for a reason without a code of its own.
 pub(crate) const FAILED: u8 = 1;

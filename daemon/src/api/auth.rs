@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use axum::http::{HeaderMap, header};
-use vgpu_proto::api::ErrorCode;
+use vgpu_api::ErrorCode;
 
 use super::failure::Failure;
 use super::peer::PeerIdentity;

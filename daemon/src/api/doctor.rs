@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use nix::unistd::{AccessFlags, access};
-use vgpu_proto::api::{CheckStatus, DoctorCheck, Gpu, GpuState, Vm};
+use vgpu_api::{CheckStatus, DoctorCheck, Gpu, GpuState, Vm};
 
 use super::socket;
 use crate::config::{Config, DriverKind, Source};

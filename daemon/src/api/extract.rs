@@ -4,7 +4,7 @@ use axum::body::Bytes;
 use axum::extract::{FromRequest, FromRequestParts, Query, Request};
 use axum::http::request::Parts;
 use serde::de::DeserializeOwned;
-use vgpu_proto::api::{ErrorCode, IDEMPOTENCY_HEADER};
+use vgpu_api::{ErrorCode, IDEMPOTENCY_HEADER};
 
 use super::auth::{Access, Caller};
 use super::failure::Failure;

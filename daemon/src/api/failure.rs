@@ -3,7 +3,7 @@
 use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use vgpu_proto::api::{ErrorBody, ErrorCode, ErrorDetail};
+use vgpu_api::{ErrorBody, ErrorCode, ErrorDetail};
 
 use crate::mediation::MediationError;
 use crate::store::command::refuse;

@@ -8,7 +8,7 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use vgpu_proto::api::{ErrorCode, ErrorDetail, RegisterRequest};
+use vgpu_api::{ErrorCode, ErrorDetail, RegisterRequest};
 
 use super::service::broke_off;
 use crate::rules;

@@ -19,7 +19,7 @@ use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener, UnixStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
-use vgpu_proto::api::ErrorCode;
+use vgpu_api::ErrorCode;
 
 use super::auth::{Caller, Gatekeeper, Transport};
 use super::failure::Failure;

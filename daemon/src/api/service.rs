@@ -9,7 +9,7 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::{Mutex, watch};
-use vgpu_proto::api::{
+use vgpu_api::{
     ApplyReport, DaemonStatus, DoctorReport, ErrorCode, ErrorDetail, EventKind, GpuCheckReport,
     GpuSource, HostState, ReloadReport, ScanReport, Severity, Status,
 };

@@ -1,6 +1,6 @@
 //! What VMs used, put together for export.
 
-use vgpu_proto::api::{LatencyBucket, LatencyHistogram, UsageReport};
+use vgpu_api::{LatencyBucket, LatencyHistogram, UsageReport};
 
 use crate::model::{Histogram, UsageRecord, VmRecord};
 use crate::views::World;

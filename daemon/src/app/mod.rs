@@ -23,7 +23,7 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
-use vgpu_proto::api::{EventKind, Severity};
+use vgpu_api::{EventKind, Severity};
 
 use crate::api::{Admin, AdminServer};
 use crate::config::{Config, DriverKind, Source};

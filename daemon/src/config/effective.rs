@@ -1,7 +1,7 @@
 //! The limits in force of a VM: computed here, and nowhere else, for what is shown and for what is
 //! enforced.
 
-use vgpu_proto::api::{PoolSettings, VmLimits};
+use vgpu_api::{PoolSettings, VmLimits};
 use vgpu_proto::limits::{DEPTH_BYTES, DEPTH_CALLS};
 
 use super::Defaults;

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use vgpu_proto::api::ReloadReport;
+use vgpu_api::ReloadReport;
 
 use super::Config;
 

@@ -15,7 +15,7 @@ mod sections;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
-use vgpu_proto::api::ReloadReport;
+use vgpu_api::ReloadReport;
 
 use crate::system;
 use crate::system::patience::Patience;

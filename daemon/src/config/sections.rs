@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
-use vgpu_proto::api::{PoolPatch, PoolSettings, VmLimits};
+use vgpu_api::{PoolPatch, PoolSettings, VmLimits};
 
 use crate::rules;
 

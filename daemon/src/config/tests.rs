@@ -1,7 +1,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use vgpu_proto::api::PoolSettings;
+use vgpu_api::PoolSettings;
 
 use super::*;
 use crate::model::VmRecord;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use vgpu_proto::api::{CheckStatus, DoctorCheck, Session};
+use vgpu_api::{CheckStatus, DoctorCheck, Session};
 
 use crate::model::DeviceProcess;
 
@@ -83,7 +83,7 @@ fn is_within(times: Times) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use vgpu_proto::api::SessionState;
+    use vgpu_api::SessionState;
 
     fn process(pid: u32, busy_ms: u64) -> DeviceProcess {
         DeviceProcess {

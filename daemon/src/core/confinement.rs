@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::sync::Mutex;
-use vgpu_proto::api::{CheckStatus, DoctorCheck};
+use vgpu_api::{CheckStatus, DoctorCheck};
 
 use crate::probe::{Attempt, Prober, Verdict};
 

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::OwnedMutexGuard;
-use vgpu_proto::api::{CheckStatus, DoctorCheck, GpuSource};
+use vgpu_api::{CheckStatus, DoctorCheck, GpuSource};
 
 use crate::config::{Config, DriverKind};
 use crate::gateway::Gateway;

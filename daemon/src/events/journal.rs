@@ -5,7 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
-use vgpu_proto::api::{Event, EventKind, Severity, VmUsage};
+use vgpu_api::{Event, EventKind, Severity, VmUsage};
 
 use crate::model::{UsageDelta, UsageRecord, now_unix_ms};
 

@@ -13,7 +13,7 @@ mod report;
 
 use std::sync::Arc;
 
-use vgpu_proto::api::{Event, EventKind, Severity};
+use vgpu_api::{Event, EventKind, Severity};
 
 use crate::model::{UsageDelta, UsageRecord};
 

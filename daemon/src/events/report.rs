@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use vgpu_proto::api::{EventKind, Severity};
+use vgpu_api::{EventKind, Severity};
 use vgpu_proto::text::printable;
 use vgpu_sched::Cap;
 

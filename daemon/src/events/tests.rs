@@ -1,7 +1,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use vgpu_proto::api::VmUsage;
+use vgpu_api::VmUsage;
 use vgpu_sched::Cap;
 
 use super::*;

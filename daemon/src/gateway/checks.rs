@@ -3,7 +3,7 @@
 use std::fs::Metadata;
 use std::path::PathBuf;
 
-use vgpu_proto::api::{CheckStatus, DoctorCheck};
+use vgpu_api::{CheckStatus, DoctorCheck};
 
 use super::sockets;
 use crate::config::Config;

@@ -3,7 +3,7 @@
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-use vgpu_proto::api::GpuState;
+use vgpu_api::GpuState;
 use vgpu_proto::cuda::CuResult;
 use vgpu_proto::lease::GrantTerms;
 use vgpu_proto::worker::ToWorker;

@@ -166,7 +166,7 @@ impl Actor {
         }
     }
 
-    fn pool_upserted(&mut self, record: PoolRecord, weights: vgpu_proto::api::Weights) {
+    fn pool_upserted(&mut self, record: PoolRecord, weights: vgpu_api::Weights) {
         let config = registry::pool_config(&record, &weights);
         let name = record.name.clone();
         match self.registry.pools.get_mut(&name) {

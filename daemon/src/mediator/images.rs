@@ -421,7 +421,7 @@ mod tests {
     use std::collections::BTreeSet;
     use std::sync::mpsc;
     use std::time::{Duration, Instant};
-    use vgpu_proto::api::{EventKind, PoolSettings, Weights};
+    use vgpu_api::{EventKind, PoolSettings, Weights};
     use vgpu_proto::handshake::Hello;
 
     const SOON: Duration = Duration::from_secs(30);

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use vgpu_proto::api::{GpuSource, GpuState, PoolPolicy, Priority, Weights};
+use vgpu_api::{GpuSource, GpuState, PoolPolicy, Priority, Weights};
 use vgpu_sched::{
     Aging, Class, ClassWeights, GpuConfig, GpuHealth, GpuId, LimitOverride, Limits, MICROS, MILLIS,
     Policy, PoolConfig, PoolId, Rate, SECONDS, VmConfig, VmId,
@@ -223,7 +223,7 @@ mod tests {
 
     #[test]
     fn zero_switches_limits_and_aging_off() {
-        let settings = vgpu_proto::api::PoolSettings {
+        let settings = vgpu_api::PoolSettings {
             hard_limit_ms: 0,
             aging_ms: 0,
             ..Default::default()

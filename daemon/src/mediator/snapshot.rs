@@ -1,6 +1,6 @@
 //! What runs now, for administrators.
 
-use vgpu_proto::api::{self, HostState, SessionState, WaitReason};
+use vgpu_api::{HostState, SessionState, WaitReason};
 use vgpu_sched::{SessionId, SessionStats};
 
 use super::actor::Actor;
@@ -52,7 +52,7 @@ impl Actor {
                 busy_permille: self.meter.busy_permille(id),
                 handoffs: stats.handoffs,
                 handoff: stats.handoff,
-                account: api::GpuAccount {
+                account: vgpu_api::GpuAccount {
                     charged_ns: stats.account.charged_ns,
                     idle_ns: stats.account.idle_ns,
                     switch_ns: stats.account.switch_ns,
@@ -98,11 +98,11 @@ impl Actor {
         known.map(|gpu| gpu.seen.uuid.clone()).collect()
     }
 
-    fn session(&self, session: &Session) -> api::Session {
+    fn session(&self, session: &Session) -> vgpu_api::Session {
         let stats = self.scheduler.session_stats(SessionId(session.id));
         let stats = stats.as_ref();
         let unsettled = self.unsettled(session);
-        api::Session {
+        vgpu_api::Session {
             session_id: session.id,
             vm_id: session.vm.vm_id,
             guest_pid: session.about.guest_pid,

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use vgpu_proto::api;
+use vgpu_api;
 use vgpu_sched::{Event, VmId};
 
 use super::actor::Actor;

@@ -7,7 +7,7 @@ use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, MetricEncoder
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
-use vgpu_proto::api::{EventKind, Gpu, GpuAccount, GpuState, PoolStatus, Status, Vm, VmState};
+use vgpu_api::{EventKind, Gpu, GpuAccount, GpuState, PoolStatus, Status, Vm, VmState};
 
 use crate::events::{EventCount, Journal};
 use crate::model::{Histogram, VmRuntime};

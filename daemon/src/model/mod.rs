@@ -6,7 +6,7 @@
 //! - *runtime* ([`RuntimeSnapshot`]): what the mediation is doing now. Never stored.
 //! - *usage* ([`UsageDelta`]): totals that grow, stored now and then.
 //!
-//! What administrators see (`vgpu_proto::api`) is made out of the three in [`crate::api`].
+//! What administrators see (`vgpu_api`) is made out of the three in [`crate::api`].
 
 mod listener_problem;
 
@@ -14,11 +14,11 @@ use std::collections::BTreeSet;
 
 pub use listener_problem::ListenerProblem;
 use serde::{Deserialize, Serialize};
-use vgpu_proto::api::{
+use vgpu_api::{
     GpuAccount, GpuState, HostState, LatencySummary, PoolSettings, Priority, Quarantine, Session,
     VmLimits, VmState, VmUsage, WaitReason,
 };
-pub use vgpu_proto::api::{ScanResult, ScannedGpu};
+pub use vgpu_api::{ScanResult, ScannedGpu};
 use vgpu_proto::limits::PINNED_AT_START;
 pub use vgpu_sched::Histogram;
 use vgpu_sched::Past;

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Deserialize;
-use vgpu_proto::api::GpuSource;
+use vgpu_api::GpuSource;
 
 use crate::config::{Config, DriverKind};
 use crate::mediation::GpuCheck;

@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use vgpu_proto::api::GpuSource;
+use vgpu_api::GpuSource;
 
 use super::{Prober, soft_state};
 use crate::model::{DeviceProcess, ScannedGpu};

@@ -7,7 +7,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use tokio::sync::oneshot;
-use vgpu_proto::api::{ErrorCode, ErrorDetail, Session};
+use vgpu_api::{ErrorCode, ErrorDetail, Session};
 
 use super::command::{AuditActor, Outcome, refuse};
 use super::writer::Job;

@@ -1,7 +1,7 @@
 //! What can be asked of the store, by whom, and what comes of it.
 
 use serde::{Deserialize, Serialize};
-use vgpu_proto::api::{
+use vgpu_api::{
     AssignRequest, ErrorCode, ErrorDetail, MoveRequest, PoolCreate, PoolPatch, QuarantineRequest,
     RegisterRequest, UnassignRequest, UsageReset, VmIds, VmPatch, WeightsPatch,
 };

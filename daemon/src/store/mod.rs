@@ -28,7 +28,7 @@ use std::time::Duration;
 
 use crossbeam::channel::{Sender, TrySendError};
 use tokio::sync::oneshot;
-use vgpu_proto::api::{AuditEntry, ErrorCode, ErrorDetail, Event, PoolSettings};
+use vgpu_api::{AuditEntry, ErrorCode, ErrorDetail, Event, PoolSettings};
 
 pub(crate) use backup::Temporary;
 pub use catalog::{Catalog, Context};

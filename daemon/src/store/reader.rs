@@ -12,7 +12,7 @@ use std::time::Duration;
 use crossbeam::channel::{Receiver, Sender};
 use rusqlite::{Connection, InterruptHandle};
 use tokio::sync::oneshot;
-use vgpu_proto::api::{ErrorCode, ErrorDetail};
+use vgpu_api::{ErrorCode, ErrorDetail};
 
 use super::command::refuse;
 use super::{StoreError, close, schema, stopped, try_send};

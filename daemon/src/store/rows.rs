@@ -6,7 +6,7 @@ use rusqlite::types::Type;
 use rusqlite::{Connection, OptionalExtension, Row, params};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use vgpu_proto::api::{AuditEntry, Event, PoolPatch, PoolSettings, VmUsage};
+use vgpu_api::{AuditEntry, Event, PoolPatch, PoolSettings, VmUsage};
 
 use super::catalog::Catalog;
 use super::command::{AuditActor, Command, Outcome};

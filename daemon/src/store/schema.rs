@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags};
-use vgpu_proto::api::APPLICATION_ID;
+use vgpu_api::APPLICATION_ID;
 
 use super::backup::{Temporary, beside};
 

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use tokio::sync::oneshot;
-use vgpu_proto::api::GpuSource;
+use vgpu_api::GpuSource;
 use vgpu_proto::worker::Start;
 
 use super::spawner::Spawner;

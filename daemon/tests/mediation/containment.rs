@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::ptrace;
 use nix::unistd::Pid;
-use vgpu_proto::api::{CheckStatus, EventKind, PoolSettings};
+use vgpu_api::{CheckStatus, EventKind, PoolSettings};
 use vgpu_proto::handshake::{ControlNote, Refusal};
 use vgpud::config::Cgroups;
 use vgpud::mediation::Change;

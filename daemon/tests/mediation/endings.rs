@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::path::Path;
 use std::time::Instant;
 
-use vgpu_proto::api::{EventKind, PoolSettings, VmLimits};
+use vgpu_api::{EventKind, PoolSettings, VmLimits};
 use vgpu_proto::handshake::{ControlHeader, ControlNote, Refusal};
 use vgpud::mediation::Change;
 use vgpud::worker::records::WorkerRecords;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{self, Sender};
 use std::time::{Duration, Instant};
 
-use vgpu_proto::api::{
+use vgpu_api::{
     DoctorCheck, Event, EventKind, GpuHealth, GpuSource, GpuState, PoolSettings, Priority, Session,
     Severity, VmLimits, VmUsage, Weights,
 };

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use vgpu_proto::api::{PoolSettings, SessionState, VmLimits, WaitReason, Weights};
+use vgpu_api::{PoolSettings, SessionState, VmLimits, WaitReason, Weights};
 use vgpud::mediation::Change;
 
 use crate::host::{Guest, Host, Setup, pool, until};

@@ -1,6 +1,6 @@
 //! Workers that say what is not so. A guest may own its worker: its word costs nobody but itself.
 
-use vgpu_proto::api::{EventKind, VmLimits};
+use vgpu_api::{EventKind, VmLimits};
 use vgpu_proto::handshake::{ControlNote, Refusal};
 
 use crate::host::{Guest, Host, Setup, until};

@@ -1,6 +1,6 @@
 //! What a VM may have for which nobody set limits.
 
-use vgpu_proto::api::VmLimits;
+use vgpu_api::VmLimits;
 use vgpu_proto::handshake::Refusal;
 
 use crate::host::{Guest, Host};

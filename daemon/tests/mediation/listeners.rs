@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use vgpu_proto::api::{CheckStatus, EventKind, Quarantine, VmLimits};
+use vgpu_api::{CheckStatus, EventKind, Quarantine, VmLimits};
 use vgpu_proto::handshake::{DATA_MAGIC, NONCE_LEN, Refusal};
 use vgpud::mediation::Change;
 

@@ -3,7 +3,7 @@
 use std::io::{Read, Write};
 use std::path::Path;
 
-use vgpu_proto::api::{EventKind, Quarantine, VmLimits};
+use vgpu_api::{EventKind, Quarantine, VmLimits};
 use vgpu_proto::codec;
 use vgpu_proto::handshake::{REPLY_PREAMBLE_LEN, Refusal, ReplyPreamble};
 use vgpu_proto::look::{Looked, question};

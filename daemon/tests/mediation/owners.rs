@@ -2,7 +2,7 @@
 //! allowed.
 
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
-use vgpu_proto::api::VmLimits;
+use vgpu_api::VmLimits;
 use vgpu_proto::handshake::Refusal;
 
 use crate::host::{Guest, Host, Setup};

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use vgpu_proto::api::{AssignRequest, RegisterRequest};
+use vgpu_api::{AssignRequest, RegisterRequest};
 use vgpu_proto::call::FINGERPRINT;
 use vgpu_proto::codec;
 use vgpu_proto::handshake::{

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use vgpu_proto::api::{GpuSource, ScanResult};
+use vgpu_api::{GpuSource, ScanResult};
 
 fn probe(args: &[&str], environment: &[(&str, &str)]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_vgpu-probe"))

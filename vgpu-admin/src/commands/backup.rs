@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{CWD, OFlags, RenameFlags, renameat_with};
 use rustix::io::Errno;
-use vgpu_proto::api::{APPLICATION_ID, ApplyReport};
+use vgpu_api::{APPLICATION_ID, ApplyReport};
 
 use crate::client::Client;
 use crate::error::Error;

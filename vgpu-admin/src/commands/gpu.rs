@@ -1,6 +1,6 @@
 //! GPUs: scan, assign, unassign, check, resume.
 
-use vgpu_proto::api::{
+use vgpu_api::{
     ApplyReport, AssignRequest, Gpu, GpuCheckReport, GpuState, ScanReport, UnassignRequest,
 };
 

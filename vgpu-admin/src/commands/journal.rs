@@ -1,6 +1,6 @@
 //! Events and the audit trail.
 
-use vgpu_proto::api::{AuditPage, Event, EventPage, Severity};
+use vgpu_api::{AuditPage, Event, EventPage, Severity};
 
 use crate::client::Client;
 use crate::error::Error;

@@ -11,7 +11,7 @@ mod usage;
 mod vm;
 mod weights;
 
-use vgpu_proto::api::{
+use vgpu_api::{
     ApplyReport, AssignRequest, CheckStatus, DoctorReport, ReloadReport, UnassignRequest,
 };
 

@@ -1,6 +1,6 @@
 //! Pools.
 
-use vgpu_proto::api::{ApplyReport, Pool, PoolCreate, PoolPatch, PoolPolicy};
+use vgpu_api::{ApplyReport, Pool, PoolCreate, PoolPatch, PoolPolicy};
 
 use super::applied;
 use crate::cli::{Policy, PoolCommand, PoolSettings};

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
-use vgpu_proto::api::{Explain, ExplainReason};
+use vgpu_api::{Explain, ExplainReason};
 
 use crate::cli::SchedCommand;
 use crate::client::Client;

@@ -1,6 +1,6 @@
 //! Sessions.
 
-use vgpu_proto::api::{ApplyReport, KillRequest, Session, SessionState};
+use vgpu_api::{ApplyReport, KillRequest, Session, SessionState};
 
 use super::applied;
 use crate::cli::SessionCommand;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use std::io::IsTerminal;
 
-use vgpu_proto::api::{GpuState, HostState, Status, Vm};
+use vgpu_api::{GpuState, HostState, Status, Vm};
 
 use super::gpu::{names, state as gpu_state};
 use super::pool::{numbers, policy};

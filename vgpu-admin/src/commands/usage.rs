@@ -1,6 +1,6 @@
 //! What VMs used: exported, and counted anew.
 
-use vgpu_proto::api::{ApplyReport, UsageReport, UsageReset};
+use vgpu_api::{ApplyReport, UsageReport, UsageReset};
 
 use super::applied;
 use crate::cli::UsageCommand;

@@ -1,6 +1,6 @@
 //! VMs.
 
-use vgpu_proto::api::{
+use vgpu_api::{
     ApplyReport, MoveRequest, QuarantineRequest, RegisterRequest, Vm, VmIds as ApiIds, VmLimits,
     VmPatch, VmState, WaitReason,
 };

@@ -1,6 +1,6 @@
 //! Weights of the priority classes.
 
-use vgpu_proto::api::{ApplyReport, Weights, WeightsPatch, WeightsReport};
+use vgpu_api::{ApplyReport, Weights, WeightsPatch, WeightsReport};
 
 use super::applied;
 use crate::cli::WeightsCommand;

@@ -1,6 +1,6 @@
 //! Why a VM waits, as an administrator reads it.
 
-use vgpu_proto::api::{
+use vgpu_api::{
     self, Explain, ExplainHolder, ExplainReason, GpuState, PoolPolicy, Priority,
 };
 use vgpu_proto::limits::PINNED_AT_START;

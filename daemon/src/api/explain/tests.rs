@@ -1,6 +1,6 @@
 use super::*;
 use crate::model::PoolRecord;
-use vgpu_proto::api::{PoolSettings, Quarantine};
+use vgpu_api::{PoolSettings, Quarantine};
 use vgpu_sched::{
     Config, Depth, Event, GpuConfig, GpuHealth, GpuId, HeadCost, PoolConfig, PoolId, Rate,
     Scheduler, SessionId, VmConfig, VmId,
@@ -169,7 +169,7 @@ fn a_capped_one_reads_which_cap_and_until_when() {
     });
     let answer = rig.ask(1);
     assert_eq!(answer.reason, ExplainReason::RateLimit);
-    assert_eq!(answer.cap, Some(api::Cap::GpuTime));
+    assert_eq!(answer.cap, Some(vgpu_api::Cap::GpuTime));
     let left = answer.cap_left_ns.expect("it ends");
     assert!(left > 100_000_000, "{left}");
     assert_eq!(answer.wait_worst_ns, Some(left), "{answer:?}");

@@ -11,7 +11,7 @@ use axum::http::{HeaderValue, header};
 use axum::response::Response;
 use http_body_util::BodyExt;
 use http_body_util::channel::Channel;
-use vgpu_proto::api::{ApplyReport, ErrorBody, ErrorCode};
+use vgpu_api::{ApplyReport, ErrorBody, ErrorCode};
 
 use super::super::extract::Writer;
 use super::super::failure::Failure;

@@ -13,7 +13,7 @@ use serde::Deserialize;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use utoipa::IntoParams;
-use vgpu_proto::api::{AuditPage, ErrorBody, ErrorCode, Event, EventPage, Severity};
+use vgpu_api::{AuditPage, ErrorBody, ErrorCode, Event, EventPage, Severity};
 
 use super::super::extract::{Params, Reader};
 use super::super::failure::Failure;

@@ -2,7 +2,7 @@
 
 use axum::Json;
 use axum::extract::{Path, State};
-use vgpu_proto::api::{
+use vgpu_api::{
     ApplyReport, AssignRequest, Assignment, ErrorBody, Gpu, GpuCheckReport, ScanReport,
     UnassignRequest,
 };

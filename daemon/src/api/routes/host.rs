@@ -4,7 +4,7 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use vgpu_proto::api::{DoctorReport, ErrorBody, ErrorCode, ReloadReport, Status};
+use vgpu_api::{DoctorReport, ErrorBody, ErrorCode, ReloadReport, Status};
 
 use super::super::extract::{Reader, Writer};
 use super::super::failure::Failure;

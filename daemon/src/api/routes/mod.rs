@@ -17,7 +17,7 @@ use tokio::sync::Semaphore;
 use utoipa::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
-use vgpu_proto::api::ErrorCode;
+use vgpu_api::ErrorCode;
 
 use super::failure::Failure;
 use super::service::Admin;
@@ -48,7 +48,7 @@ pub(super) struct ApiState {
                        repeated under the same key it is answered as the first time.",
         license(name = "MIT OR Apache-2.0")
     ),
-    components(schemas(vgpu_proto::api::ErrorBody))
+    components(schemas(vgpu_api::ErrorBody))
 )]
 struct Document;
 

@@ -2,7 +2,7 @@
 
 use axum::Json;
 use axum::extract::{Path, State};
-use vgpu_proto::api::{
+use vgpu_api::{
     ApplyReport, ErrorBody, PoolCreate, PoolPatch, PoolStatus, WeightsPatch, WeightsReport,
 };
 
@@ -33,7 +33,7 @@ pub(super) async fn show(
     let pools = state.admin.world().await.pools();
     let gone = || {
         Failure::new(
-            vgpu_proto::api::ErrorCode::PoolNotFound,
+            vgpu_api::ErrorCode::PoolNotFound,
             "It was just deleted.",
             "",
         )

@@ -11,7 +11,7 @@ use axum::http::{HeaderValue, header};
 use axum::response::Response;
 use http_body_util::channel::{Channel, Sender};
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
-use vgpu_proto::api::{ErrorBody, ErrorCode, Explain};
+use vgpu_api::{ErrorBody, ErrorCode, Explain};
 use vgpu_sched::log::View;
 
 use super::super::auth::{Access, Caller};

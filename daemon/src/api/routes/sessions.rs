@@ -4,7 +4,7 @@ use axum::Json;
 use axum::extract::{Path, State};
 use serde::Deserialize;
 use utoipa::IntoParams;
-use vgpu_proto::api::{ApplyReport, ErrorBody, ErrorCode, KillRequest, Session};
+use vgpu_api::{ApplyReport, ErrorBody, ErrorCode, KillRequest, Session};
 
 use super::super::extract::{Input, Params, Reader, Writer};
 use super::super::failure::Failure;

@@ -4,7 +4,7 @@ use axum::Json;
 use axum::extract::State;
 use serde::Deserialize;
 use utoipa::IntoParams;
-use vgpu_proto::api::{ApplyReport, ErrorBody, UsageReport, UsageReset};
+use vgpu_api::{ApplyReport, ErrorBody, UsageReport, UsageReset};
 
 use super::super::extract::{Input, Params, Reader, Writer};
 use super::super::failure::Failure;

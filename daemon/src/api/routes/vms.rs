@@ -2,7 +2,7 @@
 
 use axum::Json;
 use axum::extract::{Path, State};
-use vgpu_proto::api::{
+use vgpu_api::{
     ApplyReport, ErrorBody, MoveRequest, QuarantineRequest, RegisterRequest, Vm, VmIds, VmPatch,
 };
 

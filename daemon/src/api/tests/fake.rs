@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use vgpu_proto::api::{
+use vgpu_api::{
     CheckStatus, DoctorCheck, GpuAccount, GpuHealth, GpuSource, HostState, Session, SessionState,
     WaitReason,
 };

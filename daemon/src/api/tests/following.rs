@@ -117,7 +117,7 @@ async fn the_stream_goes_on_where_a_follower_left() {
     assert!(events[1].contains("Pool y created"), "{events:?}");
     let (id, data) = events[0].split_once("\ndata: ").unwrap();
     let id: u64 = id.strip_prefix("id: ").unwrap().parse().unwrap();
-    let event: vgpu_proto::api::Event = serde_json::from_str(data).unwrap();
+    let event: vgpu_api::Event = serde_json::from_str(data).unwrap();
     assert_eq!(event.seq, id);
     let again = follow(&host, path, Some(id), 1).await;
     assert_eq!(again[0], events[1]);

@@ -48,7 +48,7 @@ async fn the_owners_example_is_on_one_screen() {
     );
     // The whole answer is what the shared types say.
     let text = host.get("/v1/status").await.text;
-    serde_json::from_str::<vgpu_proto::api::Status>(&text).unwrap();
+    serde_json::from_str::<vgpu_api::Status>(&text).unwrap();
 }
 
 #[tokio::test]

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use tokio::net::UnixListener;
 use tokio::task::JoinHandle;
-use vgpu_proto::api::{CheckStatus, DoctorCheck};
+use vgpu_api::{CheckStatus, DoctorCheck};
 use vsock::{VMADDR_CID_ANY, VsockListener};
 
 use super::Shared;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use vgpu_proto::api::{
+use vgpu_api::{
     AssignRequest, ErrorCode, ErrorDetail, GpuSource, GpuState, PoolCreate, UnassignRequest,
 };
 

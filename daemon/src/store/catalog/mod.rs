@@ -14,7 +14,7 @@ mod vms;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use vgpu_proto::api::{ErrorCode, ErrorDetail, PoolSettings, Weights};
+use vgpu_api::{ErrorCode, ErrorDetail, PoolSettings, Weights};
 
 use super::command::{Command, Outcome, refuse};
 use crate::mediation::Change;

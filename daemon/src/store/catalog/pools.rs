@@ -1,6 +1,6 @@
 //! Pools and weights.
 
-use vgpu_proto::api::{
+use vgpu_api::{
     ErrorCode, ErrorDetail, PoolCreate, PoolPatch, PoolSettings, Weights, WeightsPatch,
 };
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use vgpu_proto::api::{GpuState, Session};
+use vgpu_api::{GpuState, Session};
 
 use super::{Catalog, list, ranges};
 use crate::mediation::Change;

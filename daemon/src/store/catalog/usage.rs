@@ -1,6 +1,6 @@
 //! Usage counted anew. The totals are not of the catalog: the change tells who is meant.
 
-use vgpu_proto::api::{ErrorDetail, UsageReset};
+use vgpu_api::{ErrorDetail, UsageReset};
 
 use super::super::command::Outcome;
 use super::{Catalog, Context, ranges};

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use vgpu_proto::api::{
+use vgpu_api::{
     ErrorCode, ErrorDetail, GpuState, Quarantine, QuarantineRequest, RegisterRequest, VmPatch,
 };
 

@@ -1,4 +1,4 @@
--- Times are milliseconds since 1970; JSON columns hold the types of vgpu_proto::api.
+-- Times are milliseconds since 1970; JSON columns hold the types of vgpu_api.
 
 CREATE TABLE settings (
     key   TEXT PRIMARY KEY,

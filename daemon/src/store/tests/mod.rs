@@ -4,7 +4,7 @@ mod starts;
 use std::time::Instant;
 
 use proptest::prelude::*;
-use vgpu_proto::api::{
+use vgpu_api::{
     AssignRequest, EventKind, MoveRequest, PoolCreate, Priority, QuarantineRequest,
     RegisterRequest, Severity, VmIds, VmPatch, VmState, VmUsage,
 };
@@ -115,7 +115,7 @@ fn everything_comes_back_after_a_restart() {
         }),
     );
     run(&store, pool("A"));
-    let assign = vgpu_proto::api::AssignRequest {
+    let assign = vgpu_api::AssignRequest {
         gpu: "1".into(),
         pool: "A".into(),
         create_pool: false,
@@ -130,7 +130,7 @@ fn everything_comes_back_after_a_restart() {
             reason: None,
         }),
     );
-    let weights = vgpu_proto::api::WeightsPatch {
+    let weights = vgpu_api::WeightsPatch {
         high: Some(9),
         ..Default::default()
     };
@@ -413,10 +413,7 @@ fn strikes_and_suspect_gpus_survive() {
     drop(store);
     let store = open(&dir);
     let catalog = store.catalog();
-    assert_eq!(
-        catalog.gpus["GPU-0000"].state,
-        vgpu_proto::api::GpuState::Suspect
-    );
+    assert_eq!(catalog.gpus["GPU-0000"].state, vgpu_api::GpuState::Suspect);
     // The later note named a registration that does not exist, so nothing of it counts.
     assert_eq!(catalog.vms[&1].quarantine, None);
     let events = block_on(store.newest_events(10, |e| e.severity >= Severity::Warning)).unwrap();
@@ -439,7 +436,7 @@ fn a_gpu_whose_driver_comes_back_after_a_restart_is_the_one_it_was() {
     let board = catalog::tests::gpu(0);
     let bus = crate::model::ScannedGpu {
         uuid: "PCI-0000:00:00.0".into(),
-        source: vgpu_proto::api::GpuSource::Sysfs,
+        source: vgpu_api::GpuSource::Sysfs,
         ..board.clone()
     };
     let store = open(&dir);
@@ -463,10 +460,7 @@ fn a_gpu_whose_driver_comes_back_after_a_restart_is_the_one_it_was() {
     let catalog = store.catalog();
     assert_eq!(catalog.gpus.len(), 1, "{:?}", catalog.gpus);
     let gpu = &catalog.gpus["GPU-0000"];
-    assert_eq!(
-        (gpu.gpu_id, gpu.state),
-        (0, vgpu_proto::api::GpuState::Ready)
-    );
+    assert_eq!((gpu.gpu_id, gpu.state), (0, vgpu_api::GpuState::Ready));
     assert_eq!(catalog.pools_of("GPU-0000"), ["A"]);
 }
 
@@ -575,7 +569,7 @@ fn any_command() -> impl Strategy<Value = Command> {
             })
         }),
         (0_u32..4, prop::sample::select(vec!["A", "B", "C"])).prop_map(|(gpu, pool)| {
-            Command::AssignGpu(vgpu_proto::api::AssignRequest {
+            Command::AssignGpu(vgpu_api::AssignRequest {
                 gpu: gpu.to_string(),
                 pool: pool.into(),
                 create_pool: true,

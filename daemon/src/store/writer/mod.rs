@@ -11,7 +11,7 @@ use crossbeam::channel::{Receiver, RecvTimeoutError};
 use nix::fcntl::Flock;
 use rusqlite::{Connection, ErrorCode as SqlCode, TransactionBehavior};
 use tokio::sync::oneshot;
-use vgpu_proto::api::{ErrorCode, ErrorDetail, EventKind, GpuState, Quarantine, Session, Severity};
+use vgpu_api::{ErrorCode, ErrorDetail, EventKind, GpuState, Quarantine, Session, Severity};
 
 use super::backup::Backup;
 use super::catalog::{Catalog, Context};

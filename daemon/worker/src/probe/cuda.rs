@@ -1,9 +1,9 @@
 //! What the CUDA driver says of its devices: for the software device, which has no management
 //! library.
 
-use vgpu_proto::api::{GpuHealth, GpuSource, ScanResult, ScannedGpu};
 use vgpu_proto::cuda::{CuResult, version_text};
 
+use super::report::{GpuHealth, GpuSource, ScanResult, ScannedGpu};
 use crate::driver::{Context, Device, load};
 
 /// `CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR` and `_MINOR`.

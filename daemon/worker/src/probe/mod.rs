@@ -7,6 +7,7 @@ mod canary;
 mod confinement;
 mod cuda;
 mod nvml;
+mod report;
 mod sysfs;
 
 use std::path::{Path, PathBuf};
@@ -14,10 +15,10 @@ use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
 use serde::Serialize;
-use vgpu_proto::api::ScanResult;
 use vgpu_proto::cuda::version_text;
 
 use crate::driver::{examine, exit_now};
+use report::ScanResult;
 
 /// Looks at the GPUs of this host. Started by vgpud; prints one line of JSON.
 #[derive(Debug, Parser)]

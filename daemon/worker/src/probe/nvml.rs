@@ -8,7 +8,8 @@ use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::struct_wrappers::device::ProcessInfo;
 use nvml_wrapper::{Device, Nvml};
 use serde::Serialize;
-use vgpu_proto::api::{GpuHealth, GpuSource, MigInstance, ScanResult, ScannedGpu};
+
+use super::report::{GpuHealth, GpuSource, MigInstance, ScanResult, ScannedGpu};
 
 /// What the library says of the driver.
 struct Driver {

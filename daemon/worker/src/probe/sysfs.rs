@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use vgpu_proto::api::{GpuHealth, GpuSource, ScannedGpu};
+use super::report::{GpuHealth, GpuSource, ScannedGpu};
 
 /// NVIDIA's PCI vendor number.
 const NVIDIA: u32 = 0x10de;

@@ -1,6 +1,6 @@
 mod gpus;
 
-use vgpu_proto::api::{
+use vgpu_api::{
     AssignRequest, GpuHealth, GpuSource, GpuState, MoveRequest, PoolCreate, PoolPatch, Priority,
     Quarantine, QuarantineRequest, RegisterRequest, UnassignRequest, VmIds, VmLimitsPatch, VmPatch,
     WeightsPatch,
@@ -553,7 +553,7 @@ fn a_restore_says_what_it_does_and_which_pools_have_no_gpu() {
     ] {
         done(&mut now, &command);
     }
-    let session = |vm_id: u32, gpu: u32| vgpu_proto::api::Session {
+    let session = |vm_id: u32, gpu: u32| vgpu_api::Session {
         session_id: 1,
         vm_id,
         guest_pid: 1,
@@ -561,7 +561,7 @@ fn a_restore_says_what_it_does_and_which_pools_have_no_gpu() {
         gpu_id: Some(gpu),
         gpu_uuid: Some(format!("GPU-{gpu:04}")),
         more_gpu_ids: Vec::new(),
-        state: vgpu_proto::api::SessionState::Idle,
+        state: vgpu_api::SessionState::Idle,
         waiting: None,
         peer: String::new(),
         worker_pid: None,
