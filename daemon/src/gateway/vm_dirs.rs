@@ -9,9 +9,8 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use nix::fcntl::renameat;
+use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2, renameat};
 use nix::unistd::{UnlinkatFlags, unlinkat};
-use rustix::fs::{Mode, OFlags, ResolveFlags, openat2};
 
 use crate::config::VM_SOCKET;
 use crate::system::private::unknown;
@@ -124,9 +123,13 @@ fn remove(around: &File, name: &OsStr, left: &mut usize, depth: usize) -> io::Re
     if depth > MOST_DEPTH {
         return Err(io::Error::other("it is too deep"));
     }
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let here = ResolveFlags::NO_XDEV | ResolveFlags::NO_SYMLINKS;
-    let dir = File::from(openat2(around, name, flags, Mode::empty(), here)?);
+    let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+    let here = ResolveFlag::RESOLVE_NO_XDEV | ResolveFlag::RESOLVE_NO_SYMLINKS;
+    let dir = File::from(openat2(
+        around,
+        name,
+        OpenHow::new().flags(flags).resolve(here),
+    )?);
     for entry in std::fs::read_dir(itself(&dir))? {
         remove(&dir, &entry?.file_name(), left, depth + 1)?;
     }

@@ -4,19 +4,22 @@ use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::AsFd;
 use std::sync::Arc;
+use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::time::TimeSpec;
 use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
+use nix::time::clock_gettime;
 
 /// Now, on CLOCK_MONOTONIC, in nanoseconds: the scheduler's clock, and the lease pages'.
 #[must_use]
 pub(super) fn now_ns() -> u64 {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-    let (seconds, nanos) = (now.tv_sec.unsigned_abs(), now.tv_nsec.unsigned_abs());
-    seconds.saturating_mul(1_000_000_000).saturating_add(nanos)
+    // The kernel knows this clock; it cannot fail.
+    let now =
+        clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC).map_or(Duration::ZERO, Duration::from);
+    u64::try_from(now.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// What became ready.
@@ -137,7 +140,7 @@ impl Reactor {
             Err(e) => {
                 // Cannot happen with valid descriptors; without a pause it would spin.
                 tracing::error!("the mediator cannot wait: {e}");
-                std::thread::sleep(std::time::Duration::from_millis(10));
+                std::thread::sleep(Duration::from_millis(10));
             }
         }
         for source in found.iter() {
@@ -181,7 +184,7 @@ impl Reactor {
             self.timer.unset()
         } else {
             // 0 would disarm the timer; 1 ns after boot is in the past and fires at once.
-            let at = std::time::Duration::from_nanos(at_ns.max(1));
+            let at = Duration::from_nanos(at_ns.max(1));
             let once = Expiration::OneShot(TimeSpec::from_duration(at));
             self.timer.set(once, TimerSetTimeFlags::TFD_TIMER_ABSTIME)
         };

@@ -5,8 +5,8 @@ use std::io::{self, Read as _};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{CWD, OFlags, RenameFlags, renameat_with};
-use rustix::io::Errno;
+use nix::errno::Errno;
+use nix::fcntl::{AT_FDCWD, OFlag, RenameFlags, renameat2};
 use vgpu_api::{APPLICATION_ID, ApplyReport};
 
 use crate::client::Client;
@@ -63,18 +63,18 @@ fn kept(path: &Path, force: bool) -> Option<&'static str> {
 /// The state database of a vgpud keeps one.
 fn is_backup(path: &Path) -> io::Result<bool> {
     // Opening a FIFO would wait for somebody who writes.
-    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
+    let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK;
     let opened = OpenOptions::new()
         .read(true)
-        .custom_flags(flags.bits().cast_signed())
+        .custom_flags(flags.bits())
         .open(path);
     let mut file = match opened {
         // A link, or a socket.
         Err(error)
-            if matches!(
-                Errno::from_io_error(&error),
-                Some(Errno::LOOP | Errno::NXIO)
-            ) =>
+            if error
+                .raw_os_error()
+                .map(Errno::from_raw)
+                .is_some_and(|e| matches!(e, Errno::ELOOP | Errno::ENXIO)) =>
         {
             return Ok(false);
         }
@@ -98,9 +98,9 @@ fn is_backup(path: &Path) -> io::Result<bool> {
 
 /// Replaces nothing that came meanwhile.
 fn rename_to_new(from: &Path, to: &Path) -> io::Result<()> {
-    match renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
+    match renameat2(AT_FDCWD, from, AT_FDCWD, to, RenameFlags::RENAME_NOREPLACE) {
         // A file system that knows no such rename.
-        Err(Errno::INVAL | Errno::NOSYS) => std::fs::hard_link(from, to),
+        Err(Errno::EINVAL | Errno::ENOSYS) => std::fs::hard_link(from, to),
         renamed => Ok(renamed?),
     }
 }
@@ -109,9 +109,7 @@ pub(super) async fn restore(client: &Client, path: &Path) -> Result<ApplyReport,
     let failed = |source| file_error("read", path, source);
     // Opening a FIFO would wait for somebody who writes.
     let mut options = OpenOptions::new();
-    let options = options
-        .read(true)
-        .custom_flags(OFlags::NONBLOCK.bits().cast_signed());
+    let options = options.read(true).custom_flags(OFlag::O_NONBLOCK.bits());
     let file = options.open(path).map_err(failed)?;
     if !file.metadata().map_err(failed)?.is_file() {
         let what = io::Error::new(

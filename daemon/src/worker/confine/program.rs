@@ -10,11 +10,13 @@ use std::fmt;
 use std::fs::File;
 use std::io::{self, Read, Seek};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use rustix::fs::{MemfdFlags, Mode, SealFlags, fchmod, fcntl_add_seals, memfd_create};
+use nix::fcntl::{FcntlArg, SealFlag, fcntl};
+use nix::libc::MFD_EXEC;
+use nix::sys::memfd::{MFdFlags, memfd_create};
 
 /// How executables begin.
 const ELF: &[u8] = b"\x7fELF";
@@ -92,22 +94,23 @@ fn copy(original: &mut File) -> io::Result<Option<File>> {
         return Ok(None);
     }
     original.rewind()?;
-    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-    // Kernels before 6.3 do not know that it is to be run, and do not ask.
-    let file = memfd_create(c"vgpu-worker", flags | MemfdFlags::EXEC)
+    let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
+    // Kernels before 6.3 refuse MFD_EXEC and let every such file be executed.
+    let file = memfd_create(c"vgpu-worker", flags | MFdFlags::from_bits_retain(MFD_EXEC))
         .or_else(|_| memfd_create(c"vgpu-worker", flags))?;
     let mut file = File::from(file);
     io::copy(original, &mut file)?;
-    fchmod(&file, Mode::from_raw_mode(0o111))?;
-    let seals = SealFlags::SEAL | SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE;
-    fcntl_add_seals(&file, seals)?;
+    file.set_permissions(PermissionsExt::from_mode(0o111))?;
+    let seals = SealFlag::F_SEAL_SEAL
+        | SealFlag::F_SEAL_SHRINK
+        | SealFlag::F_SEAL_GROW
+        | SealFlag::F_SEAL_WRITE;
+    fcntl(&file, FcntlArg::F_ADD_SEALS(seals))?;
     Ok(Some(file))
 }
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt;
-
     use super::*;
 
     #[test]
