@@ -1,5 +1,5 @@
 //! `docs/openapi.json` says what the handlers do. After a change of the API:
-//! `VGPU_UPDATE=1 cargo nextest run -p vgpud --test openapi`, and look at the difference.
+//! `UPDATE_GOLDEN=1 cargo nextest run -p vgpud --test openapi`, and look at the difference.
 
 use std::path::Path;
 
@@ -7,15 +7,7 @@ use std::path::Path;
 fn the_committed_description_is_the_handlers() {
     let made = vgpud::api::openapi_json().expect("JSON");
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/openapi.json");
-    if std::env::var_os("VGPU_UPDATE").is_some() {
-        std::fs::write(&file, &made).expect("written");
-    }
-    let committed = std::fs::read_to_string(&file).unwrap_or_default();
-    assert!(
-        committed == made,
-        "docs/openapi.json differs from the handlers. If the change is meant: \
-         `VGPU_UPDATE=1 cargo nextest run -p vgpud --test openapi`"
-    );
+    vgpu_golden::assert_golden(file, &made);
 }
 
 #[test]

@@ -11,7 +11,7 @@ const HEAD: &str = "\
 # Coverage
 
 What the guest's library serves of `cuda.h`, made of the call table (`proto/src/call/functions.rs`) by
-`VGPU_BLESS=1 cargo nextest run -p vgpu-guest-shim --test docs`; the same test without the variable fails when this
+`UPDATE_GOLDEN=1 cargo nextest run -p vgpu-guest-shim --test docs`; the same test without the variable fails when this
 page is out of date.
 
 A function with a stream argument has its `_ptds` or `_ptsz` form too (`perthread.c` calls them). All other symbols of NVIDIA's
@@ -176,17 +176,7 @@ fn page() -> String {
 
 #[test]
 fn the_coverage_page_is_true() {
-    let path = root().join("docs/coverage.md");
-    let wanted = page();
-    let there = std::fs::read_to_string(&path).unwrap_or_default();
-    if there != wanted && std::env::var_os("VGPU_BLESS").is_some() {
-        std::fs::write(&path, wanted).expect("docs/coverage.md is writable");
-        return;
-    }
-    assert!(
-        there == wanted,
-        "docs/coverage.md is out of date: run this test with VGPU_BLESS=1"
-    );
+    vgpu_golden::assert_golden(root().join("docs/coverage.md"), &page());
 }
 
 #[test]

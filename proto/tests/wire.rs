@@ -17,9 +17,7 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|b| format!("{b:02x}")).collect()
 }
 
-/// One line a message: name and bytes. A change of this file is a change of the protocol: raise
-/// `PROTOCOL`, or accept that old shims are refused by the fingerprint, and say so in CHANGELOG.
-/// An answer with something in every place.
+/// An answer with a value in every field.
 fn looked() -> Looked {
     Looked {
         daemon_version: "0.1.0".into(),
@@ -57,6 +55,8 @@ fn looked() -> Looked {
     }
 }
 
+/// One line a message: name and bytes. A change of this file is a change of the protocol: raise
+/// `PROTOCOL`, or accept that old shims are refused by the fingerprint, and say so in CHANGELOG.
 fn golden() -> String {
     let launch = req::LaunchKernel {
         ctx: Ctx(0x2000_0000_0000_0001),
@@ -146,15 +146,7 @@ fn golden() -> String {
 #[test]
 fn golden_bytes_are_unchanged() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/wire.txt");
-    let now = golden();
-    if std::env::var_os("UPDATE_GOLDEN").is_some() {
-        std::fs::write(path, &now).unwrap();
-    }
-    let committed = std::fs::read_to_string(path).unwrap();
-    assert_eq!(
-        committed, now,
-        "the wire changed; UPDATE_GOLDEN=1 rewrites the file if it is meant"
-    );
+    vgpu_golden::assert_golden(path, &golden());
 }
 
 #[test]
