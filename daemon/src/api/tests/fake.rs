@@ -56,6 +56,8 @@ fn soft(n: u32) -> ScannedGpu {
         mig: Vec::new(),
         health: GpuHealth {
             ok: true,
+            temperature_celsius: Some(40),
+            power_milliwatts: Some(90_000),
             ..GpuHealth::default()
         },
     }

@@ -6,6 +6,7 @@ mod deciding;
 mod fake;
 mod following;
 mod listeners;
+mod metrics;
 mod running;
 mod sockets;
 
