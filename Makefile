@@ -11,7 +11,7 @@ help:
 	@echo "make clients   the tests of real CUDA clients, target/clients/report.json (CLIENTS=--ci: briefly)"
 	@echo "make bench     figures beside their baselines, target/bench/report.json"
 	@echo "make sim       the scheduler's bounds, proven in simulation, target/sim/report.json (SIM=--ci: briefly)"
-	@echo "make lint      rustfmt, clippy, unused dependencies, cargo deny"
+	@echo "make lint      rustfmt, clippy, rustdoc, unused dependencies, cargo deny"
 	@echo "make install   DESTDIR=/ PREFIX=/usr: binaries, shim, units (builds in release mode)"
 
 build:
@@ -44,6 +44,7 @@ lint:
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 	$(CARGO) check -q --no-default-features -p vgpu-guest-shim -p soft-gpu
 	$(CARGO) check -q --no-default-features -p vgpu-nvml
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc -q --workspace --no-deps
 	tests/unused.sh
 	tests/deny.sh
 

@@ -8,6 +8,14 @@
 // Allowed in two places: `worker::pages` maps the pages shared with workers, and `api::peer` asks
 // the kernel for a caller's groups.
 #![deny(unsafe_code)]
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::cast_possible_truncation,
+        clippy::cast_possible_wrap,
+        clippy::cast_sign_loss
+    )
+)]
 
 pub mod api;
 pub mod app;

@@ -118,7 +118,8 @@ impl Twin {
         at: u64,
         change: &Change,
     ) -> Result<bool, Malformed> {
-        let offset = change.address.checked_sub(at).ok_or(Malformed)? as usize;
+        let offset = change.address.checked_sub(at).ok_or(Malformed)?;
+        let offset = usize::try_from(offset).map_err(|_| Malformed)?;
         let line = offset / LINE;
         let room = self.len.saturating_sub(line * LINE);
         let within = room >= LINE || change.mask >> room == 0;
@@ -185,7 +186,9 @@ impl Part {
 pub fn parts(mask: u64, address: usize) -> impl Iterator<Item = Part> {
     let mut at = 0;
     std::iter::from_fn(move || {
-        at += mask.checked_shr(at as u32).unwrap_or(0).trailing_zeros() as usize;
+        if at < LINE {
+            at += (mask >> at).trailing_zeros() as usize;
+        }
         if at >= LINE {
             return None;
         }

@@ -73,14 +73,16 @@ impl Header {
 
     fn new(op: u16, flags: u16, status: CuResult, id: u64, args: usize, bulk: usize) -> Header {
         debug_assert!(args <= MAX_ARGS && bulk <= MAX_BULK);
+        // A length beyond the bounds is refused by whoever reads the header.
+        let length = |bytes: usize| U32::new(u32::try_from(bytes).unwrap_or(u32::MAX));
         Header {
             magic: U16::new(MAGIC),
             op: U16::new(op),
             flags: U16::new(flags),
             reserved0: U16::ZERO,
-            args_len: U32::new(args as u32),
+            args_len: length(args),
             status: U32::new(status.0),
-            bulk_len: U32::new(bulk as u32),
+            bulk_len: length(bulk),
             reserved1: U32::ZERO,
             id: U64::new(id),
         }

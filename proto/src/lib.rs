@@ -18,6 +18,14 @@
 //! | [`cuda`] | CUDA's result codes and handles, as numbers |
 //! | [`limits`] | every bound, with its reason |
 #![forbid(unsafe_code)]
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::cast_possible_truncation,
+        clippy::cast_possible_wrap,
+        clippy::cast_sign_loss
+    )
+)]
 
 pub mod call;
 pub mod changes;

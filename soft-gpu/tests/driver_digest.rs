@@ -58,7 +58,7 @@ fn looks_below_its_frame() {
         let found: u64;
         // SAFETY: memory of this thread's stack is looked at, no more.
         unsafe {
-            std::arch::asm!("mov {found}, [rsp + {at}]", at = in(reg) -(at as i64), found = out(reg) found);
+            std::arch::asm!("mov {found}, [rsp + {at}]", at = in(reg) -i64::from(at), found = out(reg) found);
         }
         ok(code);
         assert_eq!(found, wanted, "{at} bytes below");

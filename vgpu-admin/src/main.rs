@@ -3,6 +3,14 @@
 //! A thin client of vgpud's HTTP API: each command is one or two requests, and everything shown
 //! comes from their answers. [`cli`] is what can be said, [`commands`] what it does, [`output`] how
 //! it looks, [`client`] how it travels.
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::cast_possible_truncation,
+        clippy::cast_possible_wrap,
+        clippy::cast_sign_loss
+    )
+)]
 
 mod cli;
 mod client;

@@ -166,7 +166,7 @@ pub(crate) fn show_time(unix_ms: u64) -> String {
     let s = unix_ms / 1000;
     let (days, of_day) = (s / 86_400, s % 86_400);
     // Civil date from days since 1970-01-01 (proleptic Gregorian), eras of 400 years.
-    let z = days as i64 + 719_468;
+    let z = days.cast_signed() + 719_468;
     let era = z.div_euclid(146_097);
     let doe = z.rem_euclid(146_097);
     let yoe = (doe - doe / 1_460 + doe / 36_524 - doe / 146_096) / 365;

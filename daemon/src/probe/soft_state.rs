@@ -99,11 +99,13 @@ fn whole(file: &mut File) -> io::Result<Vec<u8>> {
 /// Whether a process is in a slot: it holds the lock on the slot's byte as long as it lives. Asking
 /// takes no lock.
 fn is_locked(locks: &File, slot: usize) -> io::Result<bool> {
+    #[expect(clippy::cast_possible_truncation, reason = "both are below 3")]
+    const KIND: (libc::c_short, libc::c_short) = (libc::F_WRLCK as _, libc::SEEK_SET as _);
     // Byte 0 is a mutex; slot n has byte n + 1.
     let mut lock = libc::flock {
-        l_type: libc::F_WRLCK as libc::c_short,
-        l_whence: libc::SEEK_SET as libc::c_short,
-        l_start: slot as libc::off_t + 1,
+        l_type: KIND.0,
+        l_whence: KIND.1,
+        l_start: libc::off_t::try_from(slot + 1).map_err(io::Error::other)?,
         l_len: 1,
         l_pid: 0,
     };

@@ -294,7 +294,7 @@ fn check(connection: &Connection, file: &Path) -> Result<u64, StoreError> {
             message,
         });
     }
-    let known = MIGRATIONS.len() as i64;
+    let known = i64::try_from(MIGRATIONS.len()).unwrap_or(i64::MAX);
     if version > known {
         return Err(StoreError::Newer {
             file: file.to_path_buf(),
@@ -354,11 +354,11 @@ fn upgrade(
     done: usize,
     migrations: &[&str],
 ) -> Result<(), rusqlite::Error> {
-    for (index, step) in migrations.iter().enumerate().skip(done) {
+    for (version, step) in (1_i64..).zip(migrations).skip(done) {
         let transaction = connection.transaction()?;
         transaction.execute_batch(step)?;
         transaction.pragma_update(None, "application_id", APPLICATION_ID)?;
-        transaction.pragma_update(None, "user_version", index as i64 + 1)?;
+        transaction.pragma_update(None, "user_version", version)?;
         transaction.commit()?;
     }
     Ok(())

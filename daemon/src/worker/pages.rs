@@ -79,7 +79,7 @@ impl Page {
     fn new(name: &std::ffi::CStr, seal: SealFlag) -> io::Result<Page> {
         let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
         let fd = memfd_create(name, flags)?;
-        ftruncate(&fd, PAGE_BYTES as nix::libc::off_t)?;
+        ftruncate(&fd, PAGE_BYTES.try_into().map_err(io::Error::other)?)?;
         let length = NonZeroUsize::new(PAGE_BYTES).ok_or(io::ErrorKind::InvalidInput)?;
         let access = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
         // SAFETY: a new mapping at an address of the kernel's choice replaces nothing.

@@ -1,7 +1,15 @@
 //! A guest's way to its VM's door: where it is ([`address`]), a connection to it ([`socket`]), and what the VM is told
-//! about itself without a session ([`look`]); and how much a user wants to be told ([`level`]). The driver library, the
+//! about itself without a session ([`mod@look`]); and how much a user wants to be told ([`level`]). The driver library, the
 //! management library and `vgpu-guest` share it.
 #![forbid(unsafe_code)]
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::cast_possible_truncation,
+        clippy::cast_possible_wrap,
+        clippy::cast_sign_loss
+    )
+)]
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used))]
 
 pub mod address;

@@ -193,7 +193,8 @@ fn open(family: AddressFamily, place: &dyn SockaddrLike, limit: Duration) -> nix
     let fd = socket(family, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
     let fd = beyond_standard(fd).map_err(|_| Errno::EMFILE)?;
     // A door whose queue of connections is full holds a connection up.
-    let limit = TimeVal::new(limit.as_secs() as _, limit.subsec_micros().into());
+    let seconds = limit.as_secs().try_into().unwrap_or(i64::MAX);
+    let limit = TimeVal::new(seconds, limit.subsec_micros().into());
     setsockopt(&fd, sockopt::SendTimeout, &limit)?;
     loop {
         match connect(fd.as_raw_fd(), place) {

@@ -323,7 +323,7 @@ pub(crate) fn set_timer(fd: RawFd, after: Duration) {
     };
     let value = libc::timespec {
         tv_sec: after.as_secs() as libc::time_t,
-        tv_nsec: after.subsec_nanos() as libc::c_long,
+        tv_nsec: after.subsec_nanos().into(),
     };
     let spec = libc::itimerspec {
         it_interval: zero,

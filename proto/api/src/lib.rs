@@ -10,6 +10,14 @@
 //! - Every failure is an [`ErrorBody`] with a stable [`ErrorCode`].
 //!
 //! The routes are listed in `docs/openapi.json`.
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::cast_possible_truncation,
+        clippy::cast_possible_wrap,
+        clippy::cast_sign_loss
+    )
+)]
 
 mod command;
 mod doctor;

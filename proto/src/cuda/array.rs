@@ -32,7 +32,7 @@ const SERVED_FLAGS: u32 = 0x1f;
 const OTHER_FLAGS: u32 = 0x1e0;
 /// No side of any array of any device is longer.
 const LONGEST: u64 = 1 << 28;
-/// Most levels of a mipmapped array: those of [`LONGEST`].
+/// Most levels of a mipmapped array: those of a side of 2^28.
 pub const MAX_LEVELS: u32 = 29;
 
 impl ArrayShape {

@@ -126,7 +126,7 @@ fn narrow_stores_truncate() {
 fn vector_accesses() {
     let module = load("memory");
     let f: Vec<f32> = (0..4 * 40).map(|i| i as f32).collect();
-    let d: Vec<f64> = (0..2 * 40).map(|i| i as f64 * 0.5).collect();
+    let d: Vec<f64> = (0..2 * 40).map(|i| f64::from(i) * 0.5).collect();
     let c: Vec<u8> = (0..4 * 40).map(|i| i as u8).collect();
     let gpu = &module.gpu;
     let (x, y, z) = (

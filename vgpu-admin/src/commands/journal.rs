@@ -11,7 +11,7 @@ use crate::units::show_time;
 const FOLLOW_WAIT_MS: u64 = 20_000;
 
 /// Most lines of one answer of the API.
-const PAGE: usize = 1_000;
+const PAGE: u32 = 1_000;
 
 /// Which events are wanted.
 #[derive(Debug, Clone, Copy)]
@@ -55,7 +55,7 @@ pub(super) async fn events(
         }
         let after = Wanted {
             since: Some(next),
-            limit: PAGE as u32,
+            limit: PAGE,
             ..wanted
         };
         let path = format!("events?{}&wait_ms={FOLLOW_WAIT_MS}", after.query());

@@ -42,7 +42,7 @@ fn run(plan: Plan) -> Found {
     }
     let mut world = plan.simulate(&setup);
     let mut found = Found::default();
-    found.tell(&VMS, n as f64);
+    found.tell(&VMS, f64::from(n));
     let all = weights.iter().sum();
     let bound = 2 * c_of(&world, slice_ns);
     for (vm, &of) in weights.iter().enumerate() {

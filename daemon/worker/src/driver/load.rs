@@ -39,7 +39,7 @@ static DRIVER: OnceLock<Library> = OnceLock::new();
 /// version it speaks. `soft`: it is to serve the software device.
 ///
 /// # Errors
-/// As [`open`], a version below CUDA 12.4, or a `cuInit` that fails.
+/// The loader's reason, a version below CUDA 12.4, or a `cuInit` that fails.
 pub fn load(path: Option<&str>, soft: bool) -> Result<u32, LoadError> {
     let name = path.unwrap_or(SYSTEM_DRIVER);
     open(name)?;
@@ -50,7 +50,7 @@ pub fn load(path: Option<&str>, soft: bool) -> Result<u32, LoadError> {
 /// host without a GPU.
 ///
 /// # Errors
-/// As [`open`], or a version below CUDA 12.4.
+/// The loader's reason, or a version below CUDA 12.4.
 pub fn examine(path: &str) -> Result<u32, LoadError> {
     open(path)?;
     version(path)

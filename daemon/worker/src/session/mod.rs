@@ -2,7 +2,7 @@
 //!
 //! One thread owns all of it: it reads frames, runs what needs no turn, submits the rest in order
 //! under the lease, and replies. It makes no call that waits for the GPU: waiting is the business of
-//! the threads of [`pool`].
+//! the threads of `pool`.
 
 mod allocs;
 mod arrays;

@@ -224,7 +224,7 @@ fn what_is_owed_is_waited_for() {
     });
     let owes = rig.why(1);
     assert_eq!(owes.reason, Reason::Waits(WaitReason::Slice));
-    assert!(owes.lag_ns < -(50 * MILLIS as i128), "{}", owes.lag_ns);
+    assert!(owes.lag_ns < -(50 * i128::from(MILLIS)), "{}", owes.lag_ns);
     let (usual, worst) = bounds(&owes);
     let debt = owes.lag_ns.unsigned_abs() as u64;
     assert!(usual >= 2 * (debt - 2 * SLICE), "{usual}");
