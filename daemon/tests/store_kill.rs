@@ -11,9 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command as Process, Stdio};
 use std::time::{Duration, Instant};
 
-use vgpu_api::{
-    MoveRequest, PoolCreate, PoolSettings, Priority, RegisterRequest, VmIds, VmPatch,
-};
+use vgpu_api::{MoveRequest, PoolCreate, PoolSettings, Priority, RegisterRequest, VmIds, VmPatch};
 use vgpud::store::{AuditActor, Catalog, Command, Context, Store, StoreOptions};
 
 const CHILD: &str = "VGPU_TEST_STORE_CHILD";

@@ -10,14 +10,14 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 /// Imports by (importing module, imported module): the places, as `file:line`.
-pub type Edges = BTreeMap<(String, String), BTreeSet<String>>;
+pub(crate) type Edges = BTreeMap<(String, String), BTreeSet<String>>;
 
 /// The imports among the modules that lie directly below module `at` of the crate whose sources are in
 /// `src`; `at` is empty for the modules of the crate itself.
 ///
 /// # Errors
 /// When a source cannot be read.
-pub fn edges(src: &Path, at: &[String]) -> io::Result<Edges> {
+pub(crate) fn edges(src: &Path, at: &[String]) -> io::Result<Edges> {
     let folder = at.iter().fold(src.to_owned(), |path, name| path.join(name));
     let modules = modules(&folder)?;
     let reexports = reexports(src, &folder, &modules)?;

@@ -14,8 +14,8 @@ use vgpu_proto::lease::{GrantTerms, UNLIMITED};
 use vgpu_proto::worker::{FromWorker, ToWorker};
 use vgpu_sched::gate::WINDOW_NS;
 use vgpu_worker::control::{self, Messages, Received, Vgpud};
-use vgpud::supervisor::channel::{self, Channel};
-use vgpud::supervisor::pages::Pages;
+use vgpud::worker::channel::{self, Channel};
+use vgpud::worker::pages::Pages;
 
 fn main() -> ExitCode {
     match put_stub_between() {

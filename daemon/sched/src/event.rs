@@ -7,25 +7,8 @@
 use serde::{Deserialize, Serialize};
 
 use crate::config::{ClassWeights, GpuConfig, GpuHealth, PoolConfig, VmConfig};
+use crate::depth::{Depth, HeadCost};
 use crate::id::{Epoch, GpuId, PoolId, SessionId, VmId};
-
-/// Work that waits in a session's worker.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
-pub struct Depth {
-    /// Fully received calls that need the GPU and are not submitted.
-    pub calls: u64,
-    /// Their bulk bytes.
-    pub bytes: u64,
-}
-
-/// What the first waiting call is expected to cost.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct HeadCost {
-    /// Predicted GPU time; 0 where unknown.
-    pub gpu_ns: u64,
-    /// Bytes it copies.
-    pub bytes: u64,
-}
 
 /// Memory of which kind, and where.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]

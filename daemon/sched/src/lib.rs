@@ -20,6 +20,7 @@
 mod action;
 mod bucket;
 mod config;
+mod depth;
 mod eevdf;
 mod event;
 pub mod gate;
@@ -53,7 +54,8 @@ pub use config::{
     Aging, Class, ClassWeights, Config, GpuConfig, GpuHealth, LimitOverride, Limits, MICROS,
     MILLIS, Policy, PoolConfig, Rate, SECONDS, VmConfig,
 };
-pub use event::{Depth, Event, HeadCost, Memory, Past, Quarantine, Usage};
+pub use depth::{Depth, HeadCost};
+pub use event::{Event, Memory, Past, Quarantine, Usage};
 pub use histogram::Histogram;
 pub use id::{Epoch, GpuId, PoolId, SessionId, VmId};
 pub use scheduler::{Explanation, Holder, NoBound, Reason, Scheduler, WaitBound, pinned_share};

@@ -321,7 +321,7 @@ async fn welcome(
     }
 }
 
-/// Watches the control connection until there is nothing more to hear or to say on it.
+/// Serves the control connection of a session until the session, or the connection, is over.
 async fn serve_control(
     shared: &Shared,
     conn: &Conn,

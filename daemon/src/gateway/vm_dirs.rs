@@ -30,7 +30,7 @@ const MOST_REMOVED: usize = 10_000;
 const MOST_DEPTH: usize = 16;
 
 /// The VM's own directory, if this is the socket in it.
-pub(super) fn home<'a>(path: &'a Path, vm_dirs: Option<&Path>) -> Option<&'a Path> {
+pub(super) fn own_dir<'a>(path: &'a Path, vm_dirs: Option<&Path>) -> Option<&'a Path> {
     let home = path.parent()?;
     (path.file_name()? == VM_SOCKET && home.parent() == vm_dirs).then_some(home)
 }
@@ -98,7 +98,7 @@ pub(super) fn clear(vm_dirs: &Path, before: Option<&Registered>, now: &Registere
     homes
 }
 
-/// Whether vgpud made a directory that no book names: an administrator may keep others beside.
+/// Whether vgpud made a directory of which it has no record: an administrator may keep others beside.
 fn is_ours(dirs: &File, name: &OsStr) -> bool {
     let us = nix::unistd::geteuid().as_raw();
     let meta = enter(dirs, name).and_then(|dir| dir.metadata());

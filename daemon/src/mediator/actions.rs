@@ -295,7 +295,8 @@ impl Actor {
         let Some(record) = self.registry.gpus.get_mut(&gpu.0) else {
             return;
         };
-        // The books must say so too: the store's word that it is ready again is then a change.
+        // The registry must have it too: only then is the store's word that the GPU is ready again a
+        // change.
         record.state = GpuState::Suspect;
         record.state_reason = Some(reason.clone());
         self.events.report(Report::GpuSuspect {

@@ -167,7 +167,7 @@ pub(super) struct Actor {
     queue: VecDeque<Pending>,
     actions: Vec<Action>,
     /// An event is being handled, or its actions are being carried out.
-    settling: bool,
+    deciding: bool,
     progress_due: bool,
     timer_ns: u64,
     /// Since when this thread works, or should: what passes from then on is lost time if it is
@@ -220,7 +220,7 @@ impl Actor {
             inbox,
             queue: VecDeque::new(),
             actions: Vec::new(),
-            settling: false,
+            deciding: false,
             progress_due: false,
             timer_ns: u64::MAX,
             awake_ns: now_ns(),
@@ -248,7 +248,7 @@ impl Actor {
         }
     }
 
-    /// After vgpud was stopped, which may be anywhere: hears all that was said meanwhile, before
+    /// After vgpud was stopped, which may be anywhere: reads all messages that came meanwhile, before
     /// the scheduler is told that it is now. What workers did then is charged from when it was so.
     fn catch_up(&mut self, found: &mut Vec<Source>) {
         if self.away_ns(now_ns()).is_some() {
@@ -392,7 +392,7 @@ impl Actor {
             event,
             breach: None,
         });
-        self.settle();
+        self.handle_pending();
     }
 
     /// Tells the scheduler to count a strike against a VM, for this reason.
@@ -402,7 +402,7 @@ impl Actor {
             event: Event::Strike { vm },
             breach: Some(breach),
         });
-        self.settle();
+        self.handle_pending();
     }
 
     /// Tells the scheduler an event that it answers at once, carries out what else it decides, and
@@ -413,7 +413,7 @@ impl Actor {
         event: Event,
         answer: impl Fn(&Action) -> Option<T>,
     ) -> Option<T> {
-        if self.settling {
+        if self.deciding {
             tracing::error!(?event, "the scheduler was asked from within an action");
             return None;
         }
@@ -423,27 +423,27 @@ impl Actor {
             breach: None,
         };
         let mut answered = None;
-        self.settling = true;
+        self.deciding = true;
         self.decide(pending, |action| {
             let found = answer(action);
             let is_answer = found.is_some();
             answered = answered.take().or(found);
             is_answer
         });
-        self.settling = false;
-        self.settle();
+        self.deciding = false;
+        self.handle_pending();
         answered
     }
 
-    fn settle(&mut self) {
-        if self.settling {
+    fn handle_pending(&mut self) {
+        if self.deciding {
             return;
         }
-        self.settling = true;
+        self.deciding = true;
         while let Some(pending) = self.queue.pop_front() {
             self.decide(pending, |_| false);
         }
-        self.settling = false;
+        self.deciding = false;
     }
 
     /// Has the scheduler decide about one event, and carries out its actions, except those that

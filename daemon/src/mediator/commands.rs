@@ -131,7 +131,7 @@ impl Actor {
 
     fn inventory(&mut self, gpus: Vec<GpuRecord>) {
         let gone: Vec<u32> = self
-            .books
+            .registry
             .gpus
             .keys()
             .copied()
@@ -188,7 +188,7 @@ impl Actor {
     /// Tells the scheduler the settings of the VMs of a pool, or of all, anew.
     fn set_vms(&mut self, pool: Option<&str>) {
         let vms: Vec<_> = self
-            .books
+            .registry
             .vms
             .values()
             .filter(|vm| pool.is_none_or(|pool| vm.pool == pool))
@@ -206,7 +206,7 @@ impl Actor {
     fn assigned(&mut self, assignment: AssignmentRecord) {
         let ids = self.ids_of(&assignment);
         let new = self
-            .books
+            .registry
             .assigned
             .insert((assignment.gpu_uuid, assignment.pool));
         if let Some((gpu, pool)) = ids.filter(|_| new) {

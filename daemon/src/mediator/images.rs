@@ -298,7 +298,7 @@ impl Actor {
     }
 
     /// The worker says that it has let go of an image's memory. It is taken away from it, whatever
-    /// is true, and stays in the books until then; where the keeper has not yet looked at it, when
+    /// is true, and stays in the account until then; where the keeper has not yet looked at it, when
     /// it has: a worker could otherwise take back a false hash.
     pub(super) fn image_done(&mut self, id: u64, image: u64) {
         let Some(session) = self.sessions.get_mut(&id) else {

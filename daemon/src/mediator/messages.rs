@@ -1,5 +1,5 @@
 //! What workers say. A guest may own its worker, so nothing here decides more than how fast an
-//! honest guest is served; what does not fit the books ends the session.
+//! honest guest is served; what contradicts vgpud's own accounts ends the session.
 
 use vgpu_proto::cuda::{CuResult, MINIMUM_DRIVER_VERSION, version_text};
 use vgpu_proto::handshake::DeviceInfo;

@@ -8,10 +8,10 @@
 //! |---|---|
 //! | [`handle`] | how the rest of vgpud speaks with it |
 //! | `actor` | the thread: what happened, in order |
-//! | `commands` | what it is asked to do |
+//! | `commands` | requests of the rest of vgpud |
 //! | `answers` | what it asks the scheduler and is answered at once: sessions, memory |
 //! | `actions` | what the scheduler decided: leases, kills, canaries |
-//! | `messages` | what workers say, checked against the books |
+//! | `messages` | workers' messages, checked against vgpud's own accounts |
 //! | `ending` | the end of a session: the guest is told, the worker killed and verified gone |
 //! | `depth` | how much each program may have queued |
 //! | `unrequested` | device memory that no worker requested, counted as its VM's |

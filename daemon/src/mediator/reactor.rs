@@ -69,7 +69,7 @@ pub(super) enum Due {
     /// Read the messages of this worker again, which sent too many.
     ResumeReading(u64),
     /// Tell the scheduler how far the lease holders have come.
-    Look,
+    Progress,
     /// Once a second.
     Tick,
 }

@@ -155,8 +155,8 @@ impl Registry {
     }
 }
 
-/// The scheduler's name for a VM. Which registration is meant is our books' business: a number that
-/// is registered anew is removed and added there.
+/// The scheduler's name for a VM. The scheduler knows no registrations: for a VM number that is
+/// registered anew, the old VM is removed and the new one added.
 pub(super) fn vm_id(identity: VmIdentity) -> VmId {
     VmId(identity.vm_id)
 }

@@ -3,7 +3,6 @@
 
 use std::time::Duration;
 
-use vgpu_api;
 use vgpu_sched::{Event, VmId};
 
 use super::actor::Actor;
@@ -53,7 +52,7 @@ impl Actor {
         let Some(record) = self.registry.vms.get_mut(&vm.0) else {
             return;
         };
-        record.quarantine = Some(api::Quarantine {
+        record.quarantine = Some(vgpu_api::Quarantine {
             reason: reason.clone(),
             since_unix_ms: now,
             automatic: true,
@@ -88,7 +87,7 @@ impl Actor {
         &mut self,
         vm_id: u32,
         generation: u64,
-        quarantine: Option<api::Quarantine>,
+        quarantine: Option<vgpu_api::Quarantine>,
     ) {
         let known = self.registry.vms.get_mut(&vm_id);
         let Some(record) = known.filter(|vm| vm.generation == generation) else {

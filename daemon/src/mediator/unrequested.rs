@@ -1,11 +1,11 @@
-//! Device memory that was found and that nobody asked for: the variables of a program's modules,
-//! and what the driver takes besides.
+//! Device memory that a session holds and its worker did not request: the variables of a program's
+//! modules, and what the driver takes besides.
 //!
-//! A worker reserves allocations before it makes them. What a module takes shows only on the
-//! device. Where the device says what each process holds (soft-gpu), that is compared with the
-//! books once a second, and the difference is booked as the VM's: it counts in its memory, its peak
-//! and its limit, and other VMs are not promised it. It is there already, so no limit can refuse
-//! it: the next allocation is.
+//! A worker reserves allocations before it makes them. The memory of a module shows only on the device.
+//! Once a second, where the device says how much each process holds (soft-gpu), that is compared with
+//! the scheduler's account, and the difference is booked as the VM's: it counts in the VM's memory, its
+//! peak and its limit, and is not promised to other VMs. No limit can refuse memory that is taken
+//! already; the VM's next allocation is refused instead.
 
 use vgpu_sched::{Event, Memory, SessionId};
 

@@ -19,7 +19,7 @@
 use vgpu_proto::lease::{Parked, WorkerEnd};
 
 use super::{Estimate, Flow, Gate, Hold, LeaseView, Verdict, Wait, Work};
-use crate::event::{Depth, HeadCost};
+use crate::depth::{Depth, HeadCost};
 
 /// When vgpud is told of a parked lease of a session whose pauses are always short, in ns after
 /// the pause began. Longer than the kernel's tick, so that such a pause sets no timer.

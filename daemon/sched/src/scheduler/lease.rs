@@ -2,7 +2,8 @@
 
 use super::Scheduler;
 use crate::action::{Action, Ignored, Terms};
-use crate::event::{Depth, Usage};
+use crate::depth::Depth;
+use crate::event::Usage;
 use crate::id::{Epoch, GpuId, PoolId, SessionId, VmId};
 use crate::model::{Gpu, Lease, Session, Use, Vm};
 use crate::timers::TimerKey;

@@ -2,7 +2,7 @@
 
 use super::Scheduler;
 use crate::config::GpuHealth;
-use crate::event::Depth;
+use crate::depth::Depth;
 use crate::id::{GpuId, PoolId, SessionId, VmId};
 use crate::model::{Lease, Phase, Seat, Use, Vm};
 use crate::stats::{GpuStats, SessionState, SessionStats, VmStats, WaitReason};

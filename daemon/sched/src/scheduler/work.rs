@@ -2,7 +2,7 @@
 
 use super::Scheduler;
 use crate::action::Ignored;
-use crate::event::{Depth, HeadCost};
+use crate::depth::{Depth, HeadCost};
 use crate::id::SessionId;
 use crate::model::Use;
 

@@ -1,8 +1,6 @@
 //! Why a VM waits, as an administrator reads it.
 
-use vgpu_api::{
-    self, Explain, ExplainHolder, ExplainReason, GpuState, PoolPolicy, Priority,
-};
+use vgpu_api::{self, Explain, ExplainHolder, ExplainReason, GpuState, PoolPolicy, Priority};
 use vgpu_proto::limits::PINNED_AT_START;
 use vgpu_sched::{Class, Explanation, NoBound, Policy, Reason, WaitBound, WaitReason};
 
@@ -103,11 +101,11 @@ fn reason(reason: Reason) -> ExplainReason {
     }
 }
 
-fn limit(cap: vgpu_sched::Cap) -> api::Cap {
+fn limit(cap: vgpu_sched::Cap) -> vgpu_api::Cap {
     match cap {
-        vgpu_sched::Cap::Calls => api::Cap::Calls,
-        vgpu_sched::Cap::Bytes => api::Cap::Bytes,
-        vgpu_sched::Cap::GpuTime => api::Cap::GpuTime,
+        vgpu_sched::Cap::Calls => vgpu_api::Cap::Calls,
+        vgpu_sched::Cap::Bytes => vgpu_api::Cap::Bytes,
+        vgpu_sched::Cap::GpuTime => vgpu_api::Cap::GpuTime,
     }
 }
 
@@ -211,7 +209,7 @@ fn unserved(catalog: &Catalog, vm: &VmRecord, e: &Explanation) -> Vec<String> {
 
 /// What refuses the next program of a VM: its limits, or the host. `room`: how much more the host
 /// lets it pin.
-pub(super) fn next_program(limits: &EffectiveLimits, vm: &api::Vm, room: u64) -> Vec<String> {
+pub(super) fn next_program(limits: &EffectiveLimits, vm: &vgpu_api::Vm, room: u64) -> Vec<String> {
     let mut refused = limits.refuse_next(vm.sessions, vm.pinned_bytes);
     let allowed = limits
         .refuse_pinned(vm.pinned_bytes, PINNED_AT_START)

@@ -20,7 +20,7 @@ use tokio::task::JoinHandle;
 
 use crate::api::{Admin, AdminServer};
 use crate::config::Config;
-use crate::store::Store;
+use crate::store::{Store, StoreOptions};
 use client::Answer;
 use fake::FakeMediation;
 

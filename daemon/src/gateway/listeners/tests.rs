@@ -19,8 +19,8 @@ fn gateway(dir: &Path) -> Gateway {
     let config = Arc::new(config);
     let (commands, _) = crossbeam::channel::unbounded();
     let mediator = MediatorHandle::new(commands, Arc::new(EventFd::new().unwrap()));
-    let book = WorkerRecords::open(&config.daemon.runtime_dir).unwrap();
-    let launcher = Arc::new(Launcher::new(config.clone(), book).unwrap());
+    let records = WorkerRecords::open(&config.daemon.runtime_dir).unwrap();
+    let launcher = Arc::new(Launcher::new(config.clone(), records).unwrap());
     let events = EventSink::new(Arc::new(Journal::new(0, BTreeMap::new())));
     let supervisor = Supervisor::new(mediator.clone(), launcher, events.clone());
     let gateway = Gateway::new(config, mediator, supervisor, events);

@@ -18,7 +18,7 @@ use nix::fcntl::AtFlags;
 use nix::unistd::{Gid, Uid, UnlinkatFlags, fchownat, unlinkat};
 
 use super::failure::ListenFailure;
-use super::vm_dirs::home;
+use super::vm_dirs::own_dir;
 use crate::config::{Admin, Listen};
 use crate::system;
 use crate::system::private::{Private, tidy};

@@ -2,9 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use super::super::{number_file, rules};
+use super::super::number_file;
 use super::Catalog;
 use crate::model::VmRecord;
+use crate::rules;
 
 impl Catalog {
     /// Checks a catalog that was read from a file.

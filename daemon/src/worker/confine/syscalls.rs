@@ -152,7 +152,10 @@ fn argument(number: u8, op: SeccompCmpOp, value: u64) -> Result<SeccompCondition
 
 /// What the kernel is to seem not to have. A filter cannot look into clone3's argument, and glibc
 /// falls back to clone; x32 calls have numbers of their own that the filter above does not know.
-#[expect(clippy::cast_possible_truncation, reason = "the numbers of the kernel's interface fit")]
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "the numbers of the kernel's interface fit"
+)]
 fn absent() -> BpfProgram {
     const LOAD_NUMBER: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
     const IF_AT_LEAST: u16 = (libc::BPF_JMP | libc::BPF_JGE | libc::BPF_K) as u16;

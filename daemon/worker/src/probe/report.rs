@@ -78,6 +78,12 @@ pub(super) struct GpuHealth {
     pub(super) temperature_celsius: Option<u32>,
     /// Power draw.
     pub(super) power_milliwatts: Option<u32>,
+    /// Clock of the graphics engine in MHz.
+    pub(super) graphics_clock_mhz: Option<u32>,
+    /// Clock of the multiprocessors in MHz.
+    pub(super) sm_clock_mhz: Option<u32>,
+    /// Clock of the memory in MHz.
+    pub(super) memory_clock_mhz: Option<u32>,
     /// Whether ECC is on.
     pub(super) ecc_enabled: Option<bool>,
 }
