@@ -1,6 +1,6 @@
 # Thin: every target is one command that also works by hand.
 # A fresh machine needs Rust, a C compiler and make; what else a target needs, it installs itself.
-.PHONY: help build demo test bench sim vm-test clients lint loom install
+.PHONY: help build demo test bench sim vm-test clients fuzz lint loom install
 
 CARGO ?= cargo
 
@@ -11,6 +11,7 @@ help:
 	@echo "make clients   the tests of real CUDA clients, target/clients/report.json (CLIENTS=--ci: briefly)"
 	@echo "make bench     figures beside their baselines, target/bench/report.json"
 	@echo "make sim       the scheduler's bounds, proven in simulation, target/sim/report.json (SIM=--ci: briefly)"
+	@echo "make fuzz      libFuzzer targets of what guests, workers and administrators send (FUZZ=--ci: briefly; needs a C++ compiler)"
 	@echo "make lint      rustfmt, clippy, rustdoc, unused dependencies, cargo deny"
 	@echo "make install   DESTDIR=/ PREFIX=/usr: binaries, shim, units (builds in release mode)"
 
@@ -38,6 +39,9 @@ bench:
 
 sim:
 	$(CARGO) run -q -p vgpu-sim -- $(SIM)
+
+fuzz:
+	tests/fuzz/run.sh $(FUZZ)
 
 lint:
 	$(CARGO) fmt --all --check
