@@ -13,7 +13,7 @@ use vgpu_api::{
     QuarantineRequest, RegisterRequest, UnassignRequest, UsageReset, VmIds, VmLimits, VmPatch,
     WeightsPatch,
 };
-use vgpud::store::rules;
+use vgpud::rules;
 
 fn body<T: Serialize + DeserializeOwned + PartialEq + Debug>(bytes: &[u8]) -> Option<T> {
     let value: T = serde_json::from_slice(bytes).ok()?;
