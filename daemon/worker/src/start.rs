@@ -34,12 +34,15 @@ pub fn run() -> ExitCode {
     }
 }
 
-/// Nobody else of this uid may look into this process, also where vgpud could not start it from a copy that
-/// nobody may read. Everything else is taken from it before it begins (vgpud's `supervisor/confine`). (It ends with vgpud because the control thread sees the socket close. A parent-death
-/// signal would come too early: it is bound to the thread that started this process.)
+/// Forbids other processes of this uid to look into this process, also where vgpud could not start
+/// the worker from a copy that nobody may read. vgpud takes all other rights away before the process
+/// begins (`vgpud::worker::confine`). The worker ends with vgpud because the control thread sees the
+/// socket close. A parent-death signal would come too early: it is bound to the thread that started
+/// this process.
 ///
-/// Timers are not to be late by the 50 µs that the kernel allows itself otherwise: the window and the slice's end
-/// are kept by them, and soft-gpu's threads, which are started by ours, complete kernels by them.
+/// Timers must not be late by the 50 µs that the kernel allows otherwise: the window and the end of
+/// the slice are kept by timers, and soft-gpu's threads, which this process starts, complete kernels
+/// by timers.
 fn confine() -> nix::Result<()> {
     // For `ps` and `top`: vgpud starts it by a descriptor.
     prctl::set_name(c"vgpu-worker")?;
