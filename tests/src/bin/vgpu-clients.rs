@@ -92,7 +92,7 @@ fn run(options: &Options) -> Result<bool> {
     report::write(&path, &rows)?;
     let mut as_expected = true;
     let mut finished = |row: &Row, expected: &Expected| -> Result<()> {
-        as_expected &= report::print(row, expected);
+        as_expected &= report::print(row, expected, options.ci);
         rows.push(report::to_json(row, expected));
         report::write(&path, &rows)
     };
@@ -107,8 +107,8 @@ fn run(options: &Options) -> Result<bool> {
         };
         finished(&row, &Expected::default())?;
     }
-    // Units by suite, and the suites that could not be had.
-    let (mut known, mut missing) = (Vec::new(), Vec::new());
+    // Units by suite; the suites that could not be had, and those of which a row did not run to its end.
+    let (mut known, mut missing, mut broken) = (Vec::new(), Vec::new(), Vec::new());
     for suite in options.suites()? {
         let expected = Expected::read(suite.name)?;
         if options.ci && expected.by_hand() {
@@ -124,7 +124,14 @@ fn run(options: &Options) -> Result<bool> {
             Err(_) => missing.push(suite.name),
         }
         for row in rows_of(suite, &plan, options, &expected, &choice) {
-            finished(&row?, &expected)?;
+            match row {
+                Ok(row) => finished(&row, &expected)?,
+                // The other suites run all the same.
+                Err(e) => {
+                    eprintln!("clients: FAILED: {e:#}");
+                    broken.push(suite.name);
+                }
+            }
         }
         for left_out in expected.all_left_out() {
             let units = left_out.units.join(", ");
@@ -143,6 +150,11 @@ fn run(options: &Options) -> Result<bool> {
         options.suites.is_empty() || missing.is_empty(),
         "{} could not be had, see SKIPPED above",
         missing.join(", ")
+    );
+    ensure!(
+        broken.is_empty(),
+        "{} did not run to the end, see FAILED above",
+        broken.join(", ")
     );
     Ok(as_expected)
 }

@@ -8,6 +8,7 @@
 //! [ci]                       # what of the suite runs in CI; all of it where nothing is named
 //! units = ["cudapy/test_array.py"]
 //! by_hand = false            # true: nothing of it is even fetched in CI
+//! needs_checkout = false     # true: no package carries the tests, and CI runs without them where no checkout is
 //! [[left_out]]               # units that do not run
 //! units = ["tests/system/*"]
 //! cause = "needs two GPUs"
@@ -15,6 +16,7 @@
 //! cause = "graphs are not served"
 //! modes = ["remoted"]        # every row where none is named
 //! unsteady = true            # passes now and then: neither outcome is news
+//! says = "not the same"      # a failure that does not say this is another one, which nobody knew
 //! tests = ["graph/*", "test_x.py::test_y"]
 //! ```
 //!
@@ -49,6 +51,8 @@ struct Ci {
     units: Vec<String>,
     #[serde(default)]
     by_hand: bool,
+    #[serde(default)]
+    needs_checkout: bool,
 }
 
 /// Units that do not run.
@@ -69,6 +73,8 @@ struct Known {
     modes: Vec<String>,
     #[serde(default)]
     unsteady: bool,
+    #[serde(default)]
+    says: String,
     tests: Vec<String>,
 }
 
@@ -114,6 +120,11 @@ impl Expected {
         self.ci.by_hand
     }
 
+    /// Whether CI passes although the suite cannot be had.
+    pub fn needs_checkout(&self) -> bool {
+        self.ci.needs_checkout
+    }
+
     /// Why a unit does not run; none if it does.
     pub fn left_out(&self, unit: &str) -> Option<&str> {
         let out = |l: &&LeftOut| l.units.iter().any(|p| matches(p, unit));
@@ -132,9 +143,11 @@ impl Expected {
                 && known.tests.iter().any(|p| matches(p, test))
         });
         match (known, outcome) {
-            (Some(known), Outcome::Failed(_)) => Verdict::Known(&known.cause),
+            (Some(known), Outcome::Failed(said)) if said.contains(&known.says) => {
+                Verdict::Known(&known.cause)
+            }
             (Some(known), Outcome::Passed) if !known.unsteady => Verdict::PassesNow(&known.cause),
-            (None, Outcome::Failed(_)) => Verdict::News,
+            (_, Outcome::Failed(_)) => Verdict::News,
             _ => Verdict::AsWanted,
         }
     }
@@ -185,13 +198,17 @@ mod tests {
             "[least]\ndirect = 2\n[ci]\nunits = ['u']\n\
              [[left_out]]\nunits = ['v*']\ncause = 'no'\n\
              [[known]]\ncause = 'graphs'\nmodes = ['remoted']\ntests = ['g*']\n\
-             [[known]]\ncause = 'timing'\nunsteady = true\ntests = ['t']\n",
+             [[known]]\ncause = 'timing'\nunsteady = true\ntests = ['t']\n\
+             [[known]]\ncause = 'order'\nsays = 'not the same'\ntests = ['s']\n",
         )?;
         let failed = Outcome::Failed(String::new());
         let verdict = |mode, test, outcome| expected.verdict(mode, test, outcome);
         assert_eq!(verdict("remoted", "g1", &failed), Verdict::Known("graphs"));
         assert_eq!(verdict("direct", "g1", &failed), Verdict::News);
         assert_eq!(verdict("direct", "t", &Outcome::Passed), Verdict::AsWanted);
+        let other = Outcome::Failed("it is not the same work".into());
+        assert_eq!(verdict("direct", "s", &other), Verdict::Known("order"));
+        assert_eq!(verdict("direct", "s", &failed), Verdict::News);
         assert_eq!(
             verdict("remoted", "g1", &Outcome::Passed),
             Verdict::PassesNow("graphs")

@@ -54,29 +54,31 @@ const LENIENT: &str = "[defaults.pool]\nsoft_limit_ms = 0\nhard_limit_ms = 0\n\
 const MEMORY: u64 = 8 << 30;
 
 impl Stand {
-    /// Sets a row up for clients of `slots` VMs at once, with the software device that the plan wants.
+    /// Sets a row up for clients of `slots` VMs at once, with the software device that the plan wants. A plan's
+    /// settings of software devices mean nothing to NVIDIA's driver.
     ///
     /// # Errors
     /// If vgpud does not serve.
     pub fn set_up(mode: Mode, slots: usize, plan: &Plan) -> Result<Stand> {
+        let device = match mode.driver {
+            Driver::Soft => plan.device.clone(),
+            Driver::Nvidia => Vec::new(),
+        };
         if !mode.remoted {
             return Ok(Stand {
                 mode,
                 host: None,
-                device: plan.device.clone(),
+                device,
             });
         }
-        let devices = plan
-            .device
-            .iter()
-            .find(|(name, _)| name == "SOFT_GPU_DEVICES");
+        let devices = device.iter().find(|(name, _)| name == "SOFT_GPU_DEVICES");
         let devices = devices.map_or(Ok(1), |(_, number)| number.parse())?;
         let host = Host::start(&Options {
             driver: mode.driver,
             devices,
             memory: MEMORY,
             strict: false,
-            soft_env: plan.device.clone(),
+            soft_env: device,
             digest: plan.same_work,
             config: LENIENT.into(),
             ..Options::default()
@@ -125,6 +127,7 @@ impl Stand {
         if self.mode.driver == Driver::Soft {
             // NVRTC behind our wrapper gives PTX where a client asks for machine code.
             env.push(("VGPU_NVRTC_PTX".into(), "1".into()));
+            env.extend(plan.soft_env.iter().cloned());
         }
         if let Some(existing) = std::env::var_os("LD_LIBRARY_PATH") {
             path.extend(std::env::split_paths(&existing));

@@ -44,6 +44,8 @@ pub struct Plan {
     pub prefix: &'static str,
     /// `SOFT_GPU_*` variables of the software device that it needs, in both rows.
     pub device: Vec<(String, String)>,
+    /// Variables of its clients where the device is a software device, in both rows.
+    pub soft_env: Vec<(OsString, OsString)>,
     /// The software device must be asked for the same work in both rows; its units run alone.
     pub same_work: bool,
     /// Units that ask nothing of the device; of every other one something must be recorded where `same_work` holds.

@@ -37,6 +37,8 @@ fn plan(venv: &Venv, kit: &Kit) -> Result<Plan> {
         prefix: "test_torch.py::",
         // Its wheels have no PTX.
         device: vec![("SOFT_GPU_SASS".into(), "skip".into())],
+        // Triton assembles machine code with its own ptxas where there is a GPU.
+        soft_env: vec![("TRITON_PTXAS_PATH".into(), source("ptxas_ptx.sh").into())],
         same_work: true,
         idle: &[
             "test_torch.py::test_device_is_described",
@@ -66,7 +68,6 @@ fn unit(venv: &Venv, kit: &Kit, test: &str) -> Unit {
         .push(format!("--rootdir={}", source("").display()).into());
     let caches = kit.dir().join("scratch/inductor");
     unit.env.extend([
-        ("TRITON_PTXAS_PATH".into(), source("ptxas_ptx.sh").into()),
         ("TORCHINDUCTOR_CACHE_DIR".into(), caches.into()),
         ("USE_PYTORCH_KERNEL_CACHE".into(), "0".into()),
     ]);

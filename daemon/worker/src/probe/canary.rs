@@ -16,28 +16,7 @@ const N: u32 = 4096;
 const BLOCK: u32 = 128;
 
 /// Writes 3 i² + 7 to element i.
-const KERNEL: &str = "\
-.version 7.0
-.target sm_70
-.address_size 64
-.visible .entry canary(.param .u64 out)
-{
-    .reg .b32 %r<5>;
-    .reg .b64 %rd<4>;
-    ld.param.u64 %rd1, [out];
-    cvta.to.global.u64 %rd1, %rd1;
-    mov.u32 %r1, %ctaid.x;
-    mov.u32 %r2, %ntid.x;
-    mov.u32 %r3, %tid.x;
-    mad.lo.s32 %r1, %r1, %r2, %r3;
-    mul.lo.u32 %r2, %r1, %r1;
-    mad.lo.s32 %r2, %r2, 3, 7;
-    mul.wide.u32 %rd2, %r1, 4;
-    add.s64 %rd3, %rd1, %rd2;
-    st.global.u32 [%rd3], %r2;
-    ret;
-}
-";
+const KERNEL: &str = include_str!("canary.ptx");
 
 /// Runs the kernel on the first visible device. Returns what was done, or what went wrong.
 pub(super) fn run(library: Option<&str>, soft: bool) -> Result<String, String> {
