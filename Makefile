@@ -1,17 +1,17 @@
-# Thin: every target is one command that also works by hand.
-# A fresh machine needs Rust, a C compiler and make; what else a target needs, it installs itself.
+# Every target is a short command that also works by hand.
+# A fresh machine needs Rust, a C compiler and make. Targets install their other tools themselves.
 .PHONY: help build demo test bench sim vm-test clients fuzz lint loom install
 
 CARGO ?= cargo
 
 help:
-	@echo "make demo      the main job: 20 guests on two software GPUs, checked (under a minute once built)"
+	@echo "make demo      20 guests on two software GPUs, checked (under a minute after the build)"
 	@echo "make test      unit, property, model and whole-system tests"
 	@echo "make vm-test   real guest VMs under QEMU"
 	@echo "make clients   the tests of real CUDA clients, target/clients/report.json (CLIENTS=--ci: briefly)"
 	@echo "make bench     figures beside their baselines, target/bench/report.json"
-	@echo "make sim       the scheduler's bounds, proven in simulation, target/sim/report.json (SIM=--ci: briefly)"
-	@echo "make fuzz      libFuzzer targets of what guests, workers and administrators send (FUZZ=--ci: briefly; needs a C++ compiler)"
+	@echo "make sim       the scheduler's bounds, checked in simulation, target/sim/report.json (SIM=--ci: briefly)"
+	@echo "make fuzz      libFuzzer targets for bytes of guests, workers, administrators (FUZZ=--ci: briefly; needs a C++ compiler)"
 	@echo "make lint      rustfmt, clippy, rustdoc, unused dependencies, cargo deny"
 	@echo "make install   DESTDIR=/ PREFIX=/usr: binaries, shim, units (builds in release mode)"
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs a release build: make install DESTDIR=/ PREFIX=/usr
-# Never overwrites a configuration file that is there.
+# Never overwrites an existing configuration file.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 destdir="${DESTDIR:-/}"
@@ -10,19 +10,19 @@ root="${destdir%/}"
 put() { install -D -m "$1" "$2" "$root$3"; }
 
 for binary in vgpud vgpu-probe; do put 0755 "$target/$binary" "$prefix/sbin/$binary"; done
-# Who may read a program may look into a process of theirs that runs it.
+# Unreadable: a user who may read a program may inspect own processes that run it.
 put 0711 "$target/vgpu-worker" "$prefix/sbin/vgpu-worker"
 put 0755 "$target/vgpu-admin" "$prefix/bin/vgpu-admin"
 
-# What guests need lies apart from the host's own libcuda: copy it into VMs from there.
+# The guests' files are separate from the host's own libcuda. Copy them from here into VMs.
 put 0755 "$target/libcuda.so" "$prefix/share/vgpu/guest/libcuda.so.1"
 put 0755 "$target/libnvidia_ml.so" "$prefix/share/vgpu/guest/libnvidia-ml.so.1"
 put 0755 "$target/vgpu-guest" "$prefix/share/vgpu/guest/vgpu-guest"
-# Without debugging information: they are copied into every VM.
+# Without debugging information, because these files are copied into every VM.
 for file in libcuda.so.1 libnvidia-ml.so.1 vgpu-guest; do
     strip --strip-unneeded "$root$prefix/share/vgpu/guest/$file"
 done
-# The software device, never in a default library path.
+# The software device is never in a default library path.
 put 0755 "$target/libsoft_gpu.so" "$prefix/lib/vgpu/soft-gpu/libcuda.so.1"
 ln -sf libcuda.so.1 "$root$prefix/lib/vgpu/soft-gpu/libcuda.so"
 
@@ -36,9 +36,9 @@ done
 for page in docs/*.md; do put 0644 "$page" "$prefix/share/doc/vgpu/$(basename "$page")"; done
 put 0644 systemd/vgpud.toml "$prefix/share/doc/vgpu/vgpud.toml"
 if [ -e "$root/etc/vgpu/vgpud.toml" ]; then
-    echo "/etc/vgpu/vgpud.toml is kept; the new sample is $prefix/share/doc/vgpu/vgpud.toml"
+    echo "/etc/vgpu/vgpud.toml is unchanged; the new sample is $prefix/share/doc/vgpu/vgpud.toml"
 else
     put 0640 systemd/vgpud.toml /etc/vgpu/vgpud.toml
 fi
 echo "installed under $root$prefix; next: systemd-sysusers && systemd-tmpfiles --create && systemctl daemon-reload &&"
-echo "systemctl enable --now vgpud (an upgrade: systemctl restart vgpud; docs/operator.md says what changed)"
+echo "systemctl enable --now vgpud (an upgrade: systemctl restart vgpud; docs/operator.md lists the changes)"
