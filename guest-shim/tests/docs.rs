@@ -10,28 +10,31 @@ use vgpu_proto::cuda::version_text;
 const HEAD: &str = "\
 # Coverage
 
-What the guest's library serves of `cuda.h`, made of the call table (`proto/src/call/functions.rs`) by
-`UPDATE_GOLDEN=1 cargo nextest run -p vgpu-guest-shim --test docs`; the same test without the variable fails when this
-page is out of date.
+This page is for users who look up whether vGPU serves a function of `cuda.h`. A test makes the page
+from the call table (`proto/src/call/functions.rs`):
+`UPDATE_GOLDEN=1 cargo nextest run -p vgpu-guest-shim --test docs`. Without the variable, the test
+fails if the page is out of date.
 
-A function with a stream argument has its `_ptds` or `_ptsz` form too (`perthread.c` calls them). All other symbols of NVIDIA's
-library are exported and return CUDA_ERROR_NOT_SUPPORTED (`cuda.h` 13.5; the entry points of GL, EGL and VDPAU, so that programs
-linked against them load). `cuGetProcAddress` finds those of them that are not newer than itself (CUDA 11.3), because the CUDA
-runtime takes a driver without them for an old one; newer ones are not found. It finds all functions of this page, also refused
-ones.
+A function with a stream argument has its `_ptds` or `_ptsz` form too (`perthread.c` calls these
+forms). All other symbols of NVIDIA's library are exported and return CUDA_ERROR_NOT_SUPPORTED:
+`cuda.h` 13.5 and the entry points of GL, EGL and VDPAU, so that programs linked against them load.
+`cuGetProcAddress` finds all functions of this page, also refused ones. Of the other functions, it
+finds those not newer than itself (CUDA 11.3), because the CUDA runtime mistakes a driver without
+them for an old driver.
 
-| class | what a call costs |
+| class | cost of a call |
 |---|---|
-| local | nothing but itself: answered in the guest |
-| cached | a round trip the first time |
-| async | a message that nobody waits for |
+| local | no message: answered in the guest |
+| cached | a round trip at the first call |
+| async | a message without a wait |
 | sync | a round trip |
-| refused | CUDA_ERROR_NOT_SUPPORTED, and a line on standard error that says what to do instead |
+| refused | CUDA_ERROR_NOT_SUPPORTED, and a line on standard error that names an alternative |
 
-\"Tested by\" names the programs and tests that call the function with real arguments. The programs that end in `.c` run
-directly on soft-gpu and through the whole line, and check results and errors; those of `tests/system/calls.rs` must also
-print the same in both. Every function is also called with null arguments, before and after `cuInit`
-(`guest-shim/tests/surface.rs`). Those that end in `.h` are also parts of `tests/truth`, which compares with what cards answer.
+\"Tested by\" names the programs and tests that call the function with real arguments. Programs in
+`.c` run directly on soft-gpu and through the whole system, and check results and errors. Programs
+of `tests/system/calls.rs` must also print the same in both. Programs in `.h` are also parts of
+`tests/truth`, which compares with answers of real cards. Every function is also called with null
+arguments, before and after `cuInit` (`guest-shim/tests/surface.rs`).
 
 ";
 

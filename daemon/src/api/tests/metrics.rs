@@ -7,14 +7,16 @@ use super::*;
 const HEAD: &str = "\
 # Metrics
 
-What `GET /metrics` of the admin API shows, in OpenMetrics text, for Prometheus. This page is made of a scrape by
-`UPDATE_GOLDEN=1 cargo nextest run -p vgpud the_metrics_page`; the same test without the variable fails when the page is
-out of date.
+This page is for administrators who scrape vgpud with Prometheus. It lists the metrics of
+`GET /metrics` of the admin API, in OpenMetrics text. A test makes the page from a scrape:
+`UPDATE_GOLDEN=1 cargo nextest run -p vgpud the_metrics_page`. Without the variable, the test fails
+if the page is out of date.
 
-Units are base units. A unit of `-` is a count, a state or a constant. A histogram has the samples `_bucket` (with the
-label `le`), `_sum` and `_count`. A value that nobody measured is absent, not 0: a GPU's temperature and power without NVML, for
-example. Labels are names and numbers that administrators gave, never text from a guest: `vm` is the VM's name, `gpu` its number,
-`uuid` its identity.
+Units are base units. The unit `-` is a count, a state or a constant. A histogram has the samples
+`_bucket` (with the label `le`), `_sum` and `_count`. An unmeasured value is absent, not 0: for
+example a GPU's temperature and power without NVML. Labels are names and numbers that administrators
+gave, never text from a guest: `vm` is the VM's name, `gpu` the GPU's number, `uuid` the GPU's
+identity.
 
 | metric | type | unit | labels | meaning |
 |---|---|---|---|---|
