@@ -10,7 +10,7 @@ root="${destdir%/}"
 put() { install -D -m "$1" "$2" "$root$3"; }
 
 for binary in vgpud vgpu-probe; do put 0755 "$target/$binary" "$prefix/sbin/$binary"; done
-# Unreadable: a user who may read a program may inspect own processes that run it.
+# Not readable, because the kernel lets a user inspect its processes only of readable programs.
 put 0711 "$target/vgpu-worker" "$prefix/sbin/vgpu-worker"
 put 0755 "$target/vgpu-admin" "$prefix/bin/vgpu-admin"
 
