@@ -253,7 +253,7 @@ impl Actor {
         self.share_depth(vm);
     }
 
-    /// Registry what the worker's contexts take on each of its GPUs beyond what was booked at
+    /// Books what the worker's contexts take on each of its GPUs beyond what was booked at
     /// admission. The worker's word counts for its own session only: what others are admitted by is
     /// the host's figure. False: there is not so much, and the session is over.
     fn context_fits(&mut self, id: u64, each: u64) -> bool {
@@ -284,7 +284,7 @@ impl Actor {
         true
     }
 
-    /// Registry the host memory that a session's worker pins. False: its VM may not have so much,
+    /// Books the host memory that a session's worker pins. False: its VM may not have so much,
     /// and the session is over.
     fn pins(&mut self, id: u64, bytes: u64) -> bool {
         let bytes = bytes.min(PINNED_MOST);
