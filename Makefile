@@ -12,7 +12,7 @@ help:
 	@echo "make bench     figures beside their baselines, target/bench/report.json"
 	@echo "make sim       the scheduler's bounds, checked in simulation, target/sim/report.json (SIM=--ci: briefly)"
 	@echo "make fuzz      libFuzzer targets for bytes of guests, workers, administrators (FUZZ=--ci: briefly; needs a C++ compiler)"
-	@echo "make lint      rustfmt, clippy, rustdoc, unused dependencies, cargo deny"
+	@echo "make lint      rustfmt, clippy, rustdoc, unused dependencies, our facts of cuda.h against NVIDIA's, cargo deny"
 	@echo "make install   DESTDIR=/ PREFIX=/usr: binaries, shim, units (builds in release mode)"
 
 build:
@@ -50,6 +50,7 @@ lint:
 	$(CARGO) check -q --no-default-features -p vgpu-nvml
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc -q --workspace --no-deps
 	tests/unused.sh
+	proto/cuda-abi/header-check/run.sh
 	tests/deny.sh
 
 install:

@@ -2,12 +2,11 @@
 
 use std::ffi::c_void;
 
-use vgpu_cudart::{Device, Driver, Error, Gate};
-use vgpu_proto::cuda::CuResult;
+use vgpu_cuda_abi::numbers::device_attribute as attribute;
+use vgpu_cudart::{Device, Driver, Gate};
 
 use crate::jit::Options;
 use crate::process::{self, live, shim};
-use crate::state::devices::attribute;
 use crate::state::{contexts, links, modules};
 use crate::{Cu, log};
 
@@ -18,33 +17,26 @@ pub(crate) static GATE: Gate = Gate::new();
 #[derive(Debug)]
 pub(crate) struct Library;
 
-fn coded<T>(result: Cu<T>) -> Result<T, Error> {
-    result.map_err(|CuResult(code)| code)
-}
-
 impl Driver for Library {
     fn gate() -> &'static Gate {
         &GATE
     }
 
-    fn primary_context(device: i32) -> Result<u64, Error> {
-        let name = || {
-            let shim = shim()?;
-            shim.contexts.primary_name(device, || shim.mint())
-        };
-        coded(name())
+    fn primary_context(device: i32) -> Cu<u64> {
+        let shim = shim()?;
+        shim.contexts.primary_name(device, || shim.mint())
     }
 
-    fn current_context() -> Result<u64, Error> {
-        coded(shim().map(|_| contexts::top()))
+    fn current_context() -> Cu<u64> {
+        shim().map(|_| contexts::top())
     }
 
     fn driver_version() -> u32 {
         process::cuda_version()
     }
 
-    fn devices() -> Result<Vec<Device>, Error> {
-        let devices = &coded(shim())?.devices;
+    fn devices() -> Cu<Vec<Device>> {
+        let devices = &shim()?.devices;
         let facts = |device: &crate::state::devices::Device| {
             let number = |id| device.attribute(id);
             Ok(Device {
@@ -56,28 +48,25 @@ impl Driver for Library {
                 ],
             })
         };
-        coded(devices.all().map(facts).collect())
+        devices.all().map(facts).collect()
     }
 
-    unsafe fn load(image: *const c_void) -> Result<u64, Error> {
+    unsafe fn load(image: *const c_void) -> Cu<u64> {
         let load = || {
             let shim = live()?;
             let context = shim.contexts.current()?;
             // SAFETY: by this function's contract.
             unsafe { links::load(shim, &context, image, &Options::scalar(Vec::new())) }
         };
-        coded(load().inspect_err(|code| log::refusal::say("cuModuleLoadFatBinary", *code)))
+        load().inspect_err(|code| log::refusal::say("cuModuleLoadFatBinary", *code))
     }
 
-    fn functions(module: u64) -> Result<Vec<u64>, Error> {
-        let functions = || {
-            let shim = live()?;
-            let module = shim.modules.get(module)?;
-            let names = modules::function_names(shim, &module)?;
-            let function = |name: &String| modules::function(shim, &module, name);
-            names.iter().map(function).collect()
-        };
-        coded(functions())
+    fn functions(module: u64) -> Cu<Vec<u64>> {
+        let shim = live()?;
+        let module = shim.modules.get(module)?;
+        let names = modules::function_names(shim, &module)?;
+        let function = |name: &String| modules::function(shim, &module, name);
+        names.iter().map(function).collect()
     }
 
     fn say(text: &str) {

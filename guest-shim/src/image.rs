@@ -6,8 +6,8 @@
 
 use std::ffi::{CStr, c_void};
 
+use vgpu_cuda_abi::CuResult;
 use vgpu_cudart::image::{self, ELF, FATBIN, LINKED, TILE, WRAPPER, magic, read};
-use vgpu_proto::cuda::CuResult;
 use vgpu_proto::limits::MAX_IMAGE;
 
 use crate::Cu;

@@ -1,26 +1,17 @@
 //! JIT options of `cuModuleLoadDataEx`: scalars travel, logs come back, pointers to symbols do not.
 
-use std::ffi::c_void;
+use std::ffi::{c_char, c_void};
 
-use vgpu_proto::cuda::CuResult;
+use vgpu_cuda_abi::CuResult;
+use vgpu_cuda_abi::args::{In, Out};
+use vgpu_cuda_abi::numbers::jit_option as option;
 use vgpu_proto::limits::MAX_ARGS;
 
 use crate::Cu;
 use crate::log::refusal;
 
-/// `CUjit_option` numbers.
-mod option {
-    pub(super) const WALL_TIME: u32 = 2;
-    pub(super) const INFO_LOG_BUFFER: u32 = 3;
-    pub(super) const INFO_LOG_BUFFER_SIZE_BYTES: u32 = 4;
-    pub(super) const ERROR_LOG_BUFFER: u32 = 5;
-    pub(super) const ERROR_LOG_BUFFER_SIZE_BYTES: u32 = 6;
-    pub(super) const GLOBAL_SYMBOL_NAMES: u32 = 17;
-    pub(super) const GLOBAL_SYMBOL_COUNT: u32 = 19;
-    pub(super) const REFERENCED_KERNEL_NAMES: u32 = 25;
-    pub(super) const REFERENCED_VARIABLE_COUNT: u32 = 28;
-    pub(super) const NUMBER: u32 = 36;
-}
+/// Number of `CUjit_option`s, from 0 on.
+const OPTIONS: u32 = 36;
 
 /// Most of a log that is asked of the host: both logs fit one reply.
 const MAX_LOG: u32 = (MAX_ARGS / 2 - 1024) as u32;
@@ -31,22 +22,16 @@ const OWN_LOG: u32 = 2048;
 /// A log buffer of the caller.
 #[derive(Debug, Clone, Copy)]
 struct Log {
-    buffer: *mut u8,
+    buffer: Out<c_char>,
     size: usize,
     /// Where the number of bytes written goes: the size option's value.
-    filled: *mut *mut c_void,
+    filled: Out<Out<c_void>>,
 }
 
-// SAFETY: the buffers are the program's, which promises to leave them alone while the call, or the link,
-// that fills them goes on.
-unsafe impl Send for Log {}
-// SAFETY: as above.
-unsafe impl Sync for Log {}
-
 const NO_LOG: Log = Log {
-    buffer: std::ptr::null_mut(),
+    buffer: Out::NULL,
     size: 0,
-    filled: std::ptr::null_mut(),
+    filled: Out::NULL,
 };
 
 /// The options of one load.
@@ -65,47 +50,34 @@ impl Options {
     /// # Errors
     /// CUDA_ERROR_INVALID_VALUE for an unknown option or missing arrays, CUDA_ERROR_NOT_SUPPORTED
     /// for an option that passes host symbols.
-    ///
-    /// # Safety
-    /// `options` and `values` have `count` elements; a log buffer is as long as its size says.
-    pub(crate) unsafe fn read(
-        count: u32,
-        options: *const u32,
-        values: *mut *mut c_void,
-    ) -> Cu<Options> {
-        let mut all = Options {
-            scalars: Vec::new(),
-            info: NO_LOG,
-            error: NO_LOG,
-        };
+    pub(crate) fn read(count: u32, options: In<u32>, values: Out<Out<c_void>>) -> Cu<Options> {
+        let mut all = Options::scalar(Vec::new());
         if count == 0 {
             return Ok(all);
         }
-        if options.is_null() || values.is_null() || count > 2 * option::NUMBER {
+        if options.is_null() || values.is_null() || count > 2 * OPTIONS {
             return Err(CuResult::INVALID_VALUE);
         }
         for i in 0..count as usize {
-            // SAFETY: both arrays have `count` elements by this function's contract.
-            let (name, place) = unsafe { (*options.add(i), values.add(i)) };
-            // SAFETY: as above.
-            let value = unsafe { *place };
+            let (name, place, value) = (options.at(i)?, values.element(i), values.at(i)?);
+            // Numbers are passed as pointers.
+            let number = value.pointer() as usize as u32;
             match name {
-                option::INFO_LOG_BUFFER => all.info.buffer = value.cast(),
-                option::ERROR_LOG_BUFFER => all.error.buffer = value.cast(),
+                option::INFO_LOG_BUFFER => all.info.buffer = value.of(),
+                option::ERROR_LOG_BUFFER => all.error.buffer = value.of(),
                 option::INFO_LOG_BUFFER_SIZE_BYTES => {
-                    (all.info.size, all.info.filled) = (value as usize as u32 as usize, place);
+                    (all.info.size, all.info.filled) = (number as usize, place);
                 }
                 option::ERROR_LOG_BUFFER_SIZE_BYTES => {
-                    (all.error.size, all.error.filled) = (value as usize as u32 as usize, place);
+                    (all.error.size, all.error.filled) = (number as usize, place);
                 }
                 // An output: milliseconds, as a float's bits. Not measured on this side.
-                // SAFETY: the value's place is the caller's to have written.
-                option::WALL_TIME => unsafe { place.write(std::ptr::null_mut()) },
+                option::WALL_TIME => place.set(Out::NULL)?,
                 option::GLOBAL_SYMBOL_NAMES..=option::GLOBAL_SYMBOL_COUNT
                 | option::REFERENCED_KERNEL_NAMES..=option::REFERENCED_VARIABLE_COUNT => {
                     return Err(CuResult::NOT_SUPPORTED);
                 }
-                _ if name < option::NUMBER => all.scalars.push((name, value as usize as u32)),
+                _ if name < OPTIONS => all.scalars.push((name, number)),
                 _ => return Err(CuResult::INVALID_VALUE),
             }
         }
@@ -202,17 +174,11 @@ impl Log {
         let mut filled = 0;
         if self.len() > 0 {
             filled = text.len().min(self.size - 1);
-            // SAFETY: the buffer has `size` bytes by the contract of `Options::read`; the text and
-            // its NUL fit.
-            unsafe {
-                self.buffer.copy_from(text.as_ptr(), filled);
-                self.buffer.add(filled).write(0);
-            }
+            let _ = self.buffer.set_text(self.size, text);
         }
-        if !self.filled.is_null() {
-            // SAFETY: an element of the caller's array, by the contract of `Options::read`.
-            unsafe { self.filled.write(filled as *mut c_void) };
-        }
+        // SAFETY: a number, as the option's value has it.
+        self.filled
+            .set_if_wanted(unsafe { Out::new(filled as *mut c_void) });
     }
 }
 
@@ -234,8 +200,13 @@ mod tests {
             32 as *mut c_void,
         ];
         // SAFETY: arrays of three, a buffer of eight of which six are named.
-        let options =
-            unsafe { Options::read(3, names.as_ptr(), values.as_mut_ptr()) }.expect("valid");
+        let (names, places) = unsafe {
+            (
+                In::new(names.as_ptr()),
+                Out::new(values.as_mut_ptr().cast()),
+            )
+        };
+        let options = Options::read(3, names, places).expect("valid");
         assert_eq!(options.scalars, [(0, 32)]);
         assert_eq!((options.info_len(), options.error_len()), (6, OWN_LOG));
         let answer = Ok((CuResult::SUCCESS, Some(())));
@@ -249,11 +220,16 @@ mod tests {
         let mut values = [std::ptr::null_mut::<c_void>()];
         for (name, code) in [(18, CuResult::NOT_SUPPORTED), (99, CuResult::INVALID_VALUE)] {
             // SAFETY: arrays of one.
-            let result = unsafe { Options::read(1, &name, values.as_mut_ptr()) };
+            let (names, places) = unsafe {
+                (
+                    In::new(&raw const name),
+                    Out::new(values.as_mut_ptr().cast()),
+                )
+            };
+            let result = Options::read(1, names, places);
             assert_eq!(result.err(), Some(code));
         }
-        // SAFETY: null arrays are refused.
-        let result = unsafe { Options::read(1, std::ptr::null(), std::ptr::null_mut()) };
+        let result = Options::read(1, In::NULL, Out::NULL);
         assert_eq!(result.err(), Some(CuResult::INVALID_VALUE));
     }
 }

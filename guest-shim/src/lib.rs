@@ -32,7 +32,7 @@ mod state;
 mod unserved;
 
 /// A CUDA result: the value, or the code that the function returns.
-pub(crate) type Cu<T = ()> = Result<T, vgpu_proto::cuda::CuResult>;
+pub(crate) type Cu<T = ()> = Result<T, vgpu_cuda_abi::CuResult>;
 
 /// Locks a mutex. A panic of another thread while it held the lock is caught at the C boundary and
 /// leaves no state half-changed that would be worse than the error it returned.

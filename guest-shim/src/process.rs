@@ -7,8 +7,9 @@
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicU32, Ordering};
 use std::time::Duration;
 
+use vgpu_cuda_abi::CuResult;
 use vgpu_door::{Address, look};
-use vgpu_proto::cuda::{CuResult, OFFERED_CUDA_VERSION};
+use vgpu_proto::cuda::OFFERED_CUDA_VERSION;
 
 use crate::session::{self, NoSession, Session, sys};
 use crate::state::Shim;

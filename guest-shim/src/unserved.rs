@@ -6,33 +6,35 @@ use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::sync::Mutex;
 
+use vgpu_cuda_abi::CuResult;
+use vgpu_cuda_abi::names::{Address, Export};
 use vgpu_cudart::unserved::{Arguments, TEXTURES, wrong};
-use vgpu_proto::cuda::CuResult;
 
-use crate::proc_address::Address;
 use crate::{lock, log, process};
 
-macro_rules! stubs {
-    ($($symbol:ident $index:literal;)*) => {
-        /// Names in alphabetical order, and addresses, by index.
-        static NAMES: &[&str] = &[$(stringify!($symbol),)*];
-        static ADDRESSES: &[Address] = &[$(Address(stubs::$symbol as *const ()),)*];
+macro_rules! refusing {
+    ($($symbol:ident;)*) => {
+        /// Every symbol that only refuses, sorted.
+        pub(crate) static REFUSING: &[Export] = &[$(Export {
+            symbol: stringify!($symbol),
+            address: Address(refusing::$symbol as *const ()),
+        },)*];
 
         /// The exported functions, with what the first registers hold: a call with fewer arguments leaves
         /// anything in the others, which the table does not look at.
         #[allow(non_snake_case)]
-        mod stubs {
+        mod refusing {
             $(
                 #[unsafe(no_mangle)]
                 pub(crate) extern "C" fn $symbol(a: u64, b: u64, c: u64, d: u64, e: u64, f: u64) -> u32 {
-                    super::called($index, &[a, b, c, d, e, f])
+                    super::called(stringify!($symbol), &[a, b, c, d, e, f])
                 }
             )*
         }
     };
 }
 
-include!(concat!(env!("OUT_DIR"), "/stubs.rs"));
+include!(concat!(env!("OUT_DIR"), "/refusing.rs"));
 
 /// The first eight bytes of a structure of the program.
 fn peek(at: u64) -> u64 {
@@ -41,17 +43,14 @@ fn peek(at: u64) -> u64 {
     unsafe { std::ptr::with_exposed_provenance::<u64>(at as usize).read_unaligned() }
 }
 
-fn called(index: usize, arguments: &Arguments) -> u32 {
-    let Some(symbol) = NAMES.get(index).copied() else {
-        return CuResult::NOT_SUPPORTED.0;
-    };
+fn called(symbol: &'static str, arguments: &Arguments) -> u32 {
     // As NVIDIA's: nothing is known about what is supported before cuInit.
     let shim = match process::shim() {
         Ok(shim) => shim,
         Err(code) => return code.0,
     };
     if let Some(code) = wrong(symbol, arguments, shim.devices.count() as u32, peek) {
-        return code;
+        return code.0;
     }
     // Formatting must not unwind into C; a failing log is not worth a crash.
     let refused = std::panic::catch_unwind(|| refuse(symbol, way_out(symbol)));
@@ -84,12 +83,6 @@ pub(crate) fn not_found(symbol: &'static str) {
             format!("cuGetProcAddress: {symbol} is not found, since it is not served: {way_out}");
         log::line(log::Level::Info, &text);
     }
-}
-
-/// The entry point that only refuses, for lookups.
-pub(crate) fn address(symbol: &str) -> Option<*const ()> {
-    let index = NAMES.binary_search(&symbol).ok()?;
-    ADDRESSES.get(index).map(|address| address.0)
 }
 
 pub(crate) const APART: &str = "processes share no GPU memory and events; use one process, or copy through the program's memory";
@@ -147,23 +140,22 @@ fn way_out(symbol: &str) -> &'static str {
 
 #[cfg(test)]
 mod tests {
-    use super::{NAMES, WAYS_OUT};
-    use crate::proc_address::SERVED;
+    use super::{REFUSING, WAYS_OUT};
+    use crate::proc_address::EXPORTS;
 
     #[test]
     fn every_way_out_is_that_of_a_function_that_is_not_served() {
-        assert!(NAMES.is_sorted(), "lookups need the order");
         for (begin, _) in WAYS_OUT {
-            assert!(NAMES.iter().any(|name| name.starts_with(begin)), "{begin}");
+            let mut symbols = REFUSING.iter().map(|export| export.symbol);
+            assert!(symbols.any(|symbol| symbol.starts_with(begin)), "{begin}");
         }
     }
 
     #[test]
     fn every_symbol_of_nvidia_s_library_is_exported_once() {
-        let mut exported: Vec<&str> = NAMES.to_vec();
-        exported.extend(SERVED.iter().map(|s| s.symbol));
+        let exports = EXPORTS.served.iter().chain(REFUSING);
+        let mut exported: Vec<&str> = exports.map(|export| export.symbol).collect();
         exported.sort_unstable();
-        let symbols = include_str!("../../proto/src/cuda/symbols.txt");
-        assert!(exported.into_iter().eq(symbols.lines()));
+        assert_eq!(exported, vgpu_cuda_abi::names::symbols());
     }
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
+use vgpu_cuda_abi::names::since;
 use vgpu_proto::call::{Class, FUNCTIONS, Function, Op, Served};
 use vgpu_proto::cuda::version_text;
 
@@ -165,10 +166,10 @@ fn page() -> String {
             Served::Local | Served::Refused => String::new(),
         };
         let tests = testers(&sources, function.symbol);
-        let since = version_text(function.since);
+        let first = version_text(since(function.symbol).expect("a form"));
         let _ = writeln!(
             text,
-            "| `{}` | {since} | {} | {operations} | {} |",
+            "| `{}` | {first} | {} | {operations} | {} |",
             function.symbol,
             class(function),
             tests.join(", ")

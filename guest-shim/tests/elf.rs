@@ -28,8 +28,7 @@ fn exactly_the_symbols_of_nvidia_s_library_are_exported() {
         .map(|symbol| symbol.name().expect("a name"))
         .collect();
     exported.sort_unstable();
-    let symbols = include_str!("../../proto/src/cuda/symbols.txt");
-    assert_eq!(exported, symbols.lines().collect::<Vec<_>>());
+    assert_eq!(exported, vgpu_cuda_abi::names::symbols());
     // What NVIDIA's library has beside `cuda.h`, and what only its runtime or its debugger has.
     assert!(exported.contains(&"cuGraphicsGLRegisterImage") && exported.contains(&"cuEGLApiInit"));
     assert!(

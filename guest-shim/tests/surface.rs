@@ -6,11 +6,8 @@ use std::ffi::{CString, c_char, c_void};
 
 use common::guest;
 use common::host::Host;
+use vgpu_cuda_abi::{CuResult, names, results::RESULTS};
 use vgpu_proto::call::{FUNCTIONS, Served};
-use vgpu_proto::cuda::{CuResult, RESULTS};
-
-/// Every symbol that the library exports.
-const SYMBOLS: &str = include_str!("../../proto/src/cuda/symbols.txt");
 
 /// Calls any function with arguments that are all zero.
 fn call_with_zeros(cuda: &guest::Cuda, symbol: &str) -> u32 {
@@ -42,7 +39,7 @@ const ALWAYS: [&str; 13] = [
 fn before_cuinit_nothing_works_and_nothing_crashes() {
     let name = "before_cuinit_nothing_works_and_nothing_crashes";
     if let Some(cuda) = guest::enter(name) {
-        for symbol in SYMBOLS.lines() {
+        for symbol in names::symbols() {
             let checkpoint =
                 FUNCTIONS.iter().any(|f| f.symbol == symbol) && symbol.starts_with("cuCheckpoint");
             if !ALWAYS.contains(&symbol) && !checkpoint {
@@ -66,7 +63,7 @@ fn after_cuinit_null_arguments_crash_nothing() {
     let name = "after_cuinit_null_arguments_crash_nothing";
     if let Some(cuda) = guest::enter(name) {
         cuda.begin();
-        for symbol in SYMBOLS.lines() {
+        for symbol in names::symbols() {
             let code = call_with_zeros(&cuda, symbol);
             assert_ne!(code, CuResult::UNKNOWN.0, "{symbol}");
             // Some of them end the context: begin again.
@@ -243,15 +240,15 @@ fn error_names_and_texts() {
         guest::start(name, &Host::usual()).success();
         return;
     };
-    for (code, expected, _) in RESULTS {
+    for entry in RESULTS {
         let mut text = std::ptr::null();
         assert_eq!(
-            cu!(cuda, cuGetErrorName(*code => u32, &mut text => *mut *const c_char)),
+            cu!(cuda, cuGetErrorName(entry.code => u32, &mut text => *mut *const c_char)),
             0
         );
         // SAFETY: a static string of the library.
         let text = unsafe { std::ffi::CStr::from_ptr(text) };
-        assert_eq!(text.to_str(), Ok(*expected));
+        assert_eq!(text, entry.name);
     }
     let mut text = c"".as_ptr();
     assert_eq!(

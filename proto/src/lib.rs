@@ -15,7 +15,7 @@
 //! | [`worker`] | messages between vgpud and a worker |
 //! | [`text`] | texts of others, made fit for a person's terminal |
 //! | [`lease`] | the two shared pages between vgpud and a worker |
-//! | [`cuda`] | CUDA's result codes and handles, as numbers |
+//! | [`cuda`] | handles and result codes, as numbers, and the versions of CUDA that are served |
 //! | [`limits`] | every bound, with its reason |
 #![forbid(unsafe_code)]
 #![cfg_attr(

@@ -4,7 +4,10 @@ use std::ffi::c_void;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
-use soft_gpu::capi::types::{In, Out, StreamArg, Text};
+#[path = "driver_support/arguments.rs"]
+mod arguments;
+
+use arguments::*;
 use soft_gpu::capi::{
     context::*, copy::*, device::*, entry::*, event::*, memory::*, memset::*, pool::*, stream::*,
     vmm::*,
@@ -97,12 +100,12 @@ fn says_what_it_is() {
     ok(cuDeviceGetAttribute(out(&mut major), 75, 0));
     assert_eq!(major, 8);
     let mut name = [0u8; 64];
-    ok(cuDeviceGetName(Out(name.as_mut_ptr()), 64, 0));
+    ok(cuDeviceGetName(Out(name.as_mut_ptr().cast()), 64, 0));
     assert!(String::from_utf8_lossy(&name).contains("soft"));
-    ok(cuDeviceGetName(Out(name.as_mut_ptr()), 5, 0));
+    ok(cuDeviceGetName(Out(name.as_mut_ptr().cast()), 5, 0));
     assert_eq!(&name[..5], b"Soft\0");
     let mut bus = [0u8; 16];
-    ok(cuDeviceGetPCIBusId(Out(bus.as_mut_ptr()), 16, 0));
+    ok(cuDeviceGetPCIBusId(Out(bus.as_mut_ptr().cast()), 16, 0));
     let mut device = -1;
     ok(cuDeviceGetByPCIBusId(
         out(&mut device),

@@ -5,7 +5,6 @@ mod driver_support;
 use std::ffi::c_void;
 
 use driver_support::*;
-use soft_gpu::capi::types::{Out, StreamArg};
 use soft_gpu::capi::{
     capture::*, context::*, copy::*, event::*, graph::*, graph_exec::*, graph_node::*, memory::*,
     memset::*, pool::*, stream::*,

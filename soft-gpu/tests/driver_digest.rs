@@ -7,7 +7,6 @@ use soft_gpu::capi::copy::cuMemcpyHtoD_v2;
 use soft_gpu::capi::event::cuEventCreate;
 use soft_gpu::capi::legacy::*;
 use soft_gpu::capi::memory::{cuMemAlloc_v2, cuMemHostAlloc};
-use soft_gpu::capi::types::{In, Out};
 use soft_gpu::driver::contents::Contents;
 
 #[test]

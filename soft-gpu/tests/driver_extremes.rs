@@ -12,7 +12,6 @@ use soft_gpu::capi::memset::*;
 use soft_gpu::capi::module::*;
 use soft_gpu::capi::occupancy::*;
 use soft_gpu::capi::pool::*;
-use soft_gpu::capi::types::{In, Out};
 use soft_gpu::capi::vmm::*;
 
 const NOP: &str = ".version 7.8

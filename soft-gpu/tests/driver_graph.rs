@@ -7,7 +7,6 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use driver_support::graph::*;
 use driver_support::graph::{Host, run};
 use driver_support::*;
-use soft_gpu::capi::types::{Out, Text};
 use soft_gpu::capi::{graph::*, graph_exec::*, graph_node::*, graph_params::*, module::*};
 
 #[test]
@@ -158,7 +157,7 @@ fn a_cycle_is_found_when_the_graph_is_instantiated() {
         out(&mut exec),
         g,
         out(&mut node),
-        log.as_mut_ptr().cast(),
+        Out(log.as_mut_ptr().cast()),
         64,
     );
     assert_eq!((code, node), (INVALID, a));
@@ -572,10 +571,7 @@ fn wrong_arguments_have_their_codes() {
     let mut too_large = alloc_params(1 << 50);
     let code = cuGraphAddMemAllocNode(out(&mut x), g, none(), 0, inout(&mut too_large));
     assert_eq!(code, 2);
-    assert_eq!(
-        cuGraphLaunch(instance(g), soft_gpu::capi::types::StreamArg(0x99)),
-        BAD_HANDLE
-    );
+    assert_eq!(cuGraphLaunch(instance(g), StreamArg(0x99)), BAD_HANDLE);
     ok(cuGraphDestroy(g));
     assert_eq!(cuGraphDestroy(g), INVALID);
     assert_eq!(cuGraphNodeGetType(n, out(&mut 0)), INVALID);

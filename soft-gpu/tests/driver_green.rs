@@ -3,7 +3,6 @@
 mod driver_support;
 
 use driver_support::*;
-use soft_gpu::capi::types::{In, Out, StreamArg};
 use soft_gpu::capi::{
     context::*, device::*, entry::*, event::*, green::*, launch::*, memory::*, occupancy::*,
     resource::*, stream::*,

@@ -10,9 +10,7 @@ use cudarc::driver::{CudaContext, DevicePtr, result};
 use libloading::os::unix::{Library, RTLD_NOW};
 use object::read::elf::ElfFile64;
 use object::{Endianness, Object, ObjectSymbol};
-
-/// Every symbol that NVIDIA's library exports.
-const SYMBOLS: &str = include_str!("../../proto/src/cuda/symbols.txt");
+use vgpu_cuda_abi::names::symbols;
 
 /// Set in a process that [`alone`] has started.
 const ALONE: &str = "SOFT_GPU_TEST_ALONE";
@@ -57,7 +55,7 @@ fn exactly_the_symbols_of_nvidia_s_library_are_exported() {
     let defined = file.dynamic_symbols().filter(ObjectSymbol::is_definition);
     let mut exported: Vec<&str> = defined.map(|s| s.name().expect("a name")).collect();
     exported.sort_unstable();
-    assert_eq!(exported, SYMBOLS.lines().collect::<Vec<_>>());
+    assert_eq!(exported, symbols());
 }
 
 #[test]
@@ -86,7 +84,7 @@ fn nothing_works_before_cuinit() {
     }
     let library = load();
     let zeroes = vec![0_u64; 1 << 16];
-    for name in SYMBOLS.lines().filter(|name| !ALWAYS.contains(name)) {
+    for name in symbols().into_iter().filter(|name| !ALWAYS.contains(name)) {
         // SAFETY: the declared type takes what any of the functions takes.
         let function = unsafe { library.get::<Any>(name.as_bytes()) }.expect("exported");
         for a in [0, zeroes.as_ptr() as u64] {
@@ -124,7 +122,7 @@ fn no_entry_point_crashes_on_zeroes() {
     }
     let library = load();
     for _ in 0..2 {
-        for name in SYMBOLS.lines() {
+        for name in symbols().into_iter() {
             // SAFETY: integer arguments only; more than a function takes are ignored.
             let code = unsafe {
                 let f = library.get::<Any>(name.as_bytes()).expect("exported");

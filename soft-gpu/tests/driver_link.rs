@@ -5,7 +5,6 @@ mod driver_support;
 use std::ffi::{CStr, c_void};
 
 use driver_support::*;
-use soft_gpu::capi::types::{In, Out, Text};
 use soft_gpu::capi::{context::*, launch::*, library::*, link::*, memory::*, module::*};
 
 const HEAD: &str = ".version 7.0\n.target sm_80\n.address_size 64\n";
@@ -164,7 +163,7 @@ fn the_log_says_what_is_missing() {
     ok(cuLinkCreate_v2(
         2,
         In(keys.as_ptr()),
-        Out(values.as_mut_ptr()),
+        Out(values.as_mut_ptr().cast()),
         out(&mut l),
     ));
     assert_eq!((log[0], values[1] as usize), (0, 0), "empty so far");
@@ -233,7 +232,7 @@ fn inputs_without_ptx_are_refused_or_passed_over() {
         1,
         0,
         NULL,
-        In(params.as_ptr()),
+        In(params.as_ptr().cast()),
     ));
     let values = download::<u32>(p, 16);
     assert_eq!(values[8..], [7, 6, 5, 4, 3, 2, 1, 0]);
@@ -248,7 +247,7 @@ fn a_bound_of_registers_is_told() {
     ok(cuLinkCreate(
         1,
         In(keys.as_ptr()),
-        Out(values.as_mut_ptr()),
+        Out(values.as_mut_ptr().cast()),
         out(&mut l),
     ));
     ok(add(l, &many_registers(), c"wide"));
@@ -274,7 +273,7 @@ fn a_bound_of_registers_is_told() {
         In(t.as_ptr()),
         1,
         In(keys.as_ptr()),
-        Out(values.as_mut_ptr()),
+        Out(values.as_mut_ptr().cast()),
     ));
     ok(cuFuncGetAttribute(
         out(&mut registers),

@@ -6,7 +6,6 @@ mod driver_support;
 use driver_support::*;
 use soft_gpu::capi::module::*;
 use soft_gpu::capi::stream::cuStreamSynchronize;
-use soft_gpu::capi::types::{In, Out};
 
 /// `fixtures/machine/kinds.ptx` by the assemblers of CUDA 12.9 and 13.5, whose files have different ABIs.
 const CUBINS: [&[u8]; 2] = [
@@ -34,7 +33,7 @@ fn attribute(f: u64, which: i32) -> i32 {
 fn global(module: u64, name: &str) -> (u64, usize) {
     let name = std::ffi::CString::new(name).expect("no NUL");
     let (mut at, mut bytes) = (0, 0);
-    let name = soft_gpu::capi::types::Text(name.as_ptr());
+    let name = Text(name.as_ptr());
     ok(cuModuleGetGlobal_v2(
         Out(&mut at),
         Out(&mut bytes),

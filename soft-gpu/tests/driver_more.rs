@@ -4,7 +4,6 @@
 mod driver_support;
 
 use driver_support::*;
-use soft_gpu::capi::types::{In, Out, StreamArg, Text};
 use soft_gpu::capi::{
     array::*, batch::*, context::*, copy::*, coredump::*, device::*, event::*, legacy::*,
     managed::*, memop::*, memory::*, memset::*, module::*, occupancy::*, stream::*,

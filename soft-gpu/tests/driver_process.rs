@@ -11,8 +11,8 @@ use std::process::{Child, ChildStdin, ChildStdout, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use driver_support::arguments::*;
 use driver_support::{alloc, ok, passes, role, run, start};
-use soft_gpu::capi::types::{Out, StreamArg};
 use soft_gpu::capi::{copy::*, device::*, entry::*, event::*, memory::*, stream::*};
 use soft_gpu::driver::share::{Shared, read_slots};
 use soft_gpu::driver::sync::now_ns;
@@ -256,7 +256,7 @@ fn role_settings() {
     ok(cuDeviceTotalMem_v2(Out(&mut total), 1));
     assert_eq!((count, bus, cc, total), (2, 0xa2, 9, 96 * MIB));
     let mut name = [0u8; 32];
-    ok(cuDeviceGetName(Out(name.as_mut_ptr()), 32, 1));
+    ok(cuDeviceGetName(Out(name.as_mut_ptr().cast()), 32, 1));
     assert!(name.starts_with(b"Test SOFTie\0"));
     assert!(alloc(64).is_ok());
     assert_eq!(alloc(64), Err(2));

@@ -6,7 +6,6 @@ use driver_support::*;
 use soft_gpu::capi::context::*;
 use soft_gpu::capi::memory::*;
 use soft_gpu::capi::memset::*;
-use soft_gpu::capi::types::Out;
 
 const DOUBLE: &str = ".version 7.8
 .target sm_80

@@ -7,7 +7,6 @@ use std::fs::File;
 use std::os::fd::AsRawFd;
 
 use driver_support::*;
-use soft_gpu::capi::types::{In, Out};
 use soft_gpu::capi::{copy::*, device::*, memory::*, vmm::*};
 
 const SIZE: usize = 2 << 20;

@@ -15,13 +15,14 @@ import glob
 import json
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-NAMES = ROOT / "proto/src/cuda"
+NAMES = ROOT / "proto/cuda-abi/src/names/ladder.rs"
 NOBODY = 65534
 CODES = range(-2, 1101)
 PTX = ["soft-gpu/fixtures/**/*.ptx", "soft-gpu/src/**/*.ptx", "tests/guests/*.ptx", "tests/truth/*.ptx",
@@ -105,8 +106,7 @@ def version_of(driver):
 def lookups_of(driver, exports, newest):
     """What cuGetProcAddress_v2 answers otherwise than the table says: a list of sentences. `newest`: soft-gpu's version."""
     library, ladder, wrong = ctypes.CDLL(driver), {}, []
-    for line in (NAMES / "procs.txt").read_text().splitlines():
-        name, since, flags, symbol = line.split()
+    for name, since, flags, symbol in re.findall(r"^ +(\w+) (\d+) (\d) (\w+);$", NAMES.read_text(), re.M):
         ladder.setdefault(name, []).append((int(since), int(flags), symbol))
     versions = sorted({row[0] for rows in ladder.values() for row in rows})
     exports = set(exports)
@@ -218,8 +218,8 @@ def main():
         version = alone(version_of, driver)
         print(f"gpu kit: {driver}: CUDA {version // 1000}.{version % 1000 // 10}", flush=True)
         exports = symbols_of(driver)
-        told("(a) cuGetProcAddress answers as procs.txt says", few(alone(lookups_of, driver, exports, version if options.soft else None)))
-        known = (NAMES / "symbols.txt").read_text().split()
+        told("(a) cuGetProcAddress answers as the table of names says", few(alone(lookups_of, driver, exports, version if options.soft else None)))
+        known = symbols_of(str(shim))
         new = [name for name in exports if name not in known and not name.startswith("cudbg")]
         told("(b) the library exports nothing that the shim lacks", few(new))
         theirs, ours = alone(errors_of, driver), alone(errors_of, str(shim))

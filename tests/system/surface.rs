@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Result, ensure};
+use vgpu_cuda_abi::names;
 use vgpu_tests::guest::{self, Guest, Target, expect_right};
 use vgpu_tests::host::{Options, one_vm};
 use vgpu_tests::paths;
@@ -141,12 +142,11 @@ fn programs_that_link_against_graphics_load_and_each_of_its_functions_refuses() 
         "cuGraphicsGL",
         "cuGraphicsVDPAU",
     ];
-    let symbols = include_str!("../../proto/src/cuda/symbols.txt").lines();
     let ours = |symbol: &&str| {
         BEGINNINGS.iter().any(|begin| symbol.starts_with(begin))
             || *symbol == "cuGraphicsResourceGetMappedEglFrame"
     };
-    let symbols: Vec<&str> = symbols.filter(ours).collect();
+    let symbols: Vec<&str> = names::symbols().into_iter().filter(ours).collect();
     assert_eq!(symbols.len(), 35, "{symbols:?}");
     let dir = tempfile::tempdir()?;
     let program = display_program(dir.path())?;

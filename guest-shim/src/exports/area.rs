@@ -1,17 +1,20 @@
 //! Copies of rows and of boxes. Rows in the program's memory are gathered and scattered here, so that what
 //! travels is their bytes and no pitch of the host's side.
 
-use std::ffi::c_void;
 use std::sync::Arc;
 
+use vgpu_cuda_abi::CuResult;
+use vgpu_cuda_abi::args::{DefaultStream, In};
+use vgpu_cuda_abi::numbers::memory_type;
+use vgpu_cuda_abi::structs::{Copy2D, Copy3D, Side3D};
 use vgpu_proto::call::req;
-use vgpu_proto::cuda::{CuResult, DevPtr};
+use vgpu_proto::cuda::DevPtr;
 use vgpu_proto::limits::COPY_PIECE;
 
 use super::boxes;
 use super::copy::{sent, to_device_now as to_device, to_host_now as to_host, within_now as within};
 use crate::Cu;
-use crate::ffi::{DefaultStream, exports};
+use crate::ffi::exports;
 use crate::process::live;
 use crate::session::mirror::Reach;
 use crate::session::sys::UserMemory;
@@ -23,222 +26,98 @@ use crate::state::{Shim, capture};
 /// Bytes that are fetched at a time to be scattered.
 pub(super) const SCATTER: u64 = 4 * 1024 * 1024;
 
-/// `CU_MEMORYTYPE_HOST`, `DEVICE`, `ARRAY`, `UNIFIED`.
-const HOST: u32 = 1;
-const DEVICE: u32 = 2;
-pub(super) const ARRAY: u32 = 3;
-const UNIFIED: u32 = 4;
-
-/// One side of `CUDA_MEMCPY2D`.
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub(crate) struct Side2D {
-    x: usize,
-    y: usize,
-    kind: u32,
-    host: *const c_void,
-    device: u64,
-    array: u64,
-    pitch: usize,
-}
-
-/// `CUDA_MEMCPY2D`.
-#[repr(C)]
-pub(crate) struct Copy2D {
-    src: Side2D,
-    dst: Side2D,
-    width: usize,
-    height: usize,
-}
-
-/// One side of `CUDA_MEMCPY3D`.
-#[repr(C)]
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Side3D {
-    pub(super) x: usize,
-    pub(super) y: usize,
-    pub(super) z: usize,
-    pub(super) lod: usize,
-    pub(super) kind: u32,
-    host: *const c_void,
-    device: u64,
-    pub(super) array: u64,
-    reserved: *const c_void,
-    pitch: usize,
-    height: usize,
-}
-
-// SAFETY: its pointers are the program's addresses, and only numbers until a copy is made.
-unsafe impl Send for Side3D {}
-// SAFETY: as above.
-unsafe impl Sync for Side3D {}
-
-/// `CUDA_MEMCPY3D`.
-#[repr(C)]
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Copy3D {
-    pub(super) src: Side3D,
-    pub(super) dst: Side3D,
-    pub(super) width: usize,
-    pub(super) height: usize,
-    pub(super) depth: usize,
-}
-
-impl Side3D {
-    const NOWHERE: Side3D = Side3D {
-        x: 0,
-        y: 0,
-        z: 0,
-        lod: 0,
-        kind: 0,
-        host: std::ptr::null(),
-        device: 0,
-        array: 0,
-        reserved: std::ptr::null(),
-        pitch: 0,
-        height: 0,
-    };
-
-    /// Bytes of an array's first row, from this one on.
-    pub(super) fn array(array: u64, x: usize) -> Side3D {
-        Side3D {
-            x,
-            kind: ARRAY,
-            array,
-            ..Side3D::NOWHERE
-        }
-    }
-
-    /// Bytes of the program's memory.
-    pub(super) fn host(address: u64) -> Side3D {
-        Side3D {
-            kind: HOST,
-            host: address as *const c_void,
-            ..Side3D::NOWHERE
-        }
-    }
-
-    /// Bytes of device memory.
-    pub(super) fn device(address: u64) -> Side3D {
-        Side3D {
-            kind: DEVICE,
-            device: address,
-            ..Side3D::NOWHERE
-        }
-    }
-
-    /// The context that `CUDA_MEMCPY3D_PEER` has where others have nothing; it has been taken out.
-    pub(super) fn take_context(&mut self) -> u64 {
-        std::mem::replace(&mut self.reserved, std::ptr::null()) as u64
-    }
-
-    /// Rows wherever the address says that they are.
-    pub(super) fn anywhere(address: u64, pitch: usize, height: usize) -> Side3D {
-        Side3D {
-            kind: UNIFIED,
-            device: address,
-            pitch,
-            height,
-            ..Side3D::NOWHERE
-        }
+/// Bytes of an array's first row, from this one on.
+pub(super) fn in_array(array: u64, x: usize) -> Side3D {
+    Side3D {
+        x,
+        kind: memory_type::ARRAY,
+        array,
+        ..Side3D::NOWHERE
     }
 }
 
-impl Copy3D {
-    /// Bytes of a row, rows, slices.
-    pub(super) fn size(&self) -> [u64; 3] {
-        [self.width as u64, self.height as u64, self.depth as u64]
+/// Bytes of the program's memory.
+pub(super) fn on_host(address: u64) -> Side3D {
+    Side3D {
+        kind: memory_type::HOST,
+        host: address,
+        ..Side3D::NOWHERE
     }
+}
+
+/// Bytes of device memory.
+pub(super) fn on_device(address: u64) -> Side3D {
+    Side3D {
+        kind: memory_type::DEVICE,
+        device: address,
+        ..Side3D::NOWHERE
+    }
+}
+
+/// Rows wherever the address says that they are.
+pub(super) fn anywhere(address: u64, pitch: usize, height: usize) -> Side3D {
+    Side3D {
+        kind: memory_type::UNIFIED,
+        device: address,
+        pitch,
+        height,
+        ..Side3D::NOWHERE
+    }
+}
+
+/// Bytes of a row, rows, slices.
+pub(super) fn size(copy: &Copy3D) -> [u64; 3] {
+    [copy.width as u64, copy.height as u64, copy.depth as u64]
 }
 
 exports! {
     /// Rows.
-    fn cuMemcpy2D_v2 / cuMemcpy2D_v2_ptds [mode] (copy: *const Copy2D) {
-        // SAFETY: by the contract of the function.
-        unsafe { rows(copy, 0, mode, true) }
+    fn cuMemcpy2D_v2 / cuMemcpy2D_v2_ptds [mode] (copy: In<Copy2D>) {
+        rows(copy, 0, mode, true)
     }
 
     /// Rows; there is no difference to the other form here.
-    fn cuMemcpy2DUnaligned_v2 / cuMemcpy2DUnaligned_v2_ptds [mode] (copy: *const Copy2D) {
-        // SAFETY: by the contract of the function.
-        unsafe { rows(copy, 0, mode, true) }
+    fn cuMemcpy2DUnaligned_v2 / cuMemcpy2DUnaligned_v2_ptds [mode] (copy: In<Copy2D>) {
+        rows(copy, 0, mode, true)
     }
 
     /// Rows, in a stream.
-    fn cuMemcpy2DAsync_v2 / cuMemcpy2DAsync_v2_ptsz [mode] (copy: *const Copy2D, stream: u64) {
-        // SAFETY: by the contract of the function.
-        unsafe { rows(copy, stream, mode, false) }
+    fn cuMemcpy2DAsync_v2 / cuMemcpy2DAsync_v2_ptsz [mode] (copy: In<Copy2D>, stream: u64) {
+        rows(copy, stream, mode, false)
     }
 
     /// A box.
-    fn cuMemcpy3D_v2 / cuMemcpy3D_v2_ptds [mode] (copy: *const Copy3D) {
-        // SAFETY: by the contract of the function.
-        unsafe { volume(copy, 0, mode, true) }
+    fn cuMemcpy3D_v2 / cuMemcpy3D_v2_ptds [mode] (copy: In<Copy3D>) {
+        volume(copy, 0, mode, true)
     }
 
     /// A box, in a stream.
-    fn cuMemcpy3DAsync_v2 / cuMemcpy3DAsync_v2_ptsz [mode] (copy: *const Copy3D, stream: u64) {
-        // SAFETY: by the contract of the function.
-        unsafe { volume(copy, stream, mode, false) }
+    fn cuMemcpy3DAsync_v2 / cuMemcpy3DAsync_v2_ptsz [mode] (copy: In<Copy3D>, stream: u64) {
+        volume(copy, stream, mode, false)
     }
 }
 
-/// # Safety
-/// `copy` is null or readable, and the host's rows are what it says.
-unsafe fn rows(copy: *const Copy2D, stream: u64, mode: DefaultStream, sync: bool) -> Cu {
+fn rows(copy: In<Copy2D>, stream: u64, mode: DefaultStream, sync: bool) -> Cu {
     let shim = live()?;
     let target = resolve(shim, stream, mode)?;
-    // SAFETY: by this function's contract.
-    let copy = unsafe { copy.as_ref() }.ok_or(CuResult::INVALID_VALUE)?;
-    let side = |s: &Side2D| Side3D {
-        x: s.x,
-        y: s.y,
-        z: 0,
-        lod: 0,
-        kind: s.kind,
-        host: s.host,
-        device: s.device,
-        array: s.array,
-        reserved: std::ptr::null(),
-        pitch: s.pitch,
-        height: 0,
-    };
-    let copy = Copy3D {
-        src: side(&copy.src),
-        dst: side(&copy.dst),
-        width: copy.width,
-        height: copy.height,
-        depth: 1,
-    };
+    let copy = copy.get()?.into();
     start(shim, &target, &copy, sync)
 }
 
-/// # Safety
-/// As [`rows`].
-unsafe fn volume(copy: *const Copy3D, stream: u64, mode: DefaultStream, sync: bool) -> Cu {
+fn volume(copy: In<Copy3D>, stream: u64, mode: DefaultStream, sync: bool) -> Cu {
     let shim = live()?;
     let target = resolve(shim, stream, mode)?;
-    // SAFETY: by this function's contract.
-    let copy = unsafe { copy.as_ref() }.ok_or(CuResult::INVALID_VALUE)?;
-    start(shim, &target, copy, sync)
+    start(shim, &target, &copy.get()?, sync)
 }
 
 /// A copy of bytes in one piece, as one of a box: for graphs.
 pub(super) fn line_of(shim: &Shim, dst: u64, src: u64, len: usize) -> Copy3D {
-    let side = |address: u64| {
-        let device = shim.is_device(address);
-        Side3D {
-            x: 0,
-            y: 0,
-            z: 0,
-            lod: 0,
-            kind: if device { DEVICE } else { HOST },
-            host: if device { 0 } else { address } as *const c_void,
-            device: if device { address } else { 0 },
-            array: 0,
-            reserved: std::ptr::null(),
-            pitch: len,
-            height: 1,
+    let side = |address: u64| Side3D {
+        pitch: len,
+        height: 1,
+        ..match shim.is_device(address) {
+            true => on_device(address),
+            false => on_host(address),
         }
     };
     Copy3D {
@@ -253,18 +132,9 @@ pub(super) fn line_of(shim: &Shim, dst: u64, src: u64, len: usize) -> Copy3D {
 /// Are both sides device memory?
 pub(super) fn is_on_device(shim: &Shim, copy: &Copy3D) -> bool {
     [&copy.dst, &copy.src].iter().all(|side| match side.kind {
-        DEVICE => true,
-        UNIFIED => shim.is_device(side.device),
+        memory_type::DEVICE => true,
+        memory_type::UNIFIED => shim.is_device(side.device),
         _ => false,
-    })
-}
-
-/// Is what it copies to, and from, the host's? (An array is.)
-pub(crate) fn places(shim: &Shim, copy: &Copy3D) -> [bool; 2] {
-    [&copy.dst, &copy.src].map(|side| match side.kind {
-        HOST => false,
-        UNIFIED => shim.is_device(side.device),
-        _ => true,
     })
 }
 
@@ -310,14 +180,14 @@ pub(super) fn whole(
 ) -> Cu {
     capture::forbid(shim, target)?;
     check(shim, copy)?;
-    let [width, height, depth] = copy.size();
+    let [width, height, depth] = size(copy);
     let len = width.checked_mul(height).and_then(|n| n.checked_mul(depth));
     let mut bytes = vec![0_u8; len.ok_or(CuResult::INVALID_VALUE)? as usize];
     in_order(shim, target)?;
     let dense = Side3D {
         pitch: copy.width,
         height: copy.height,
-        ..Side3D::host(bytes.as_mut_ptr() as u64)
+        ..on_host(bytes.as_mut_ptr() as u64)
     };
     let null = |ctx: &Arc<Context>| Target {
         ctx: ctx.clone(),
@@ -363,9 +233,9 @@ impl Area {
         (width, height, depth): (u64, u64, u64),
     ) -> Cu<Area> {
         let (base, on_device) = match side.kind {
-            HOST => (side.host as u64, false),
-            DEVICE => (side.device, true),
-            UNIFIED => (side.device, shim.is_device(side.device)),
+            memory_type::HOST => (side.host, false),
+            memory_type::DEVICE => (side.device, true),
+            memory_type::UNIFIED => (side.device, shim.is_device(side.device)),
             _ => return Err(CuResult::INVALID_VALUE),
         };
         if base == 0 || side.lod != 0 {
@@ -489,7 +359,7 @@ impl Rows {
             (false, false) => {
                 in_order(shim, target)?;
                 for y in 0..self.height {
-                    // SAFETY: rows of the program on both sides, which it vouches for.
+                    // SAFETY: rows of the program on both sides, which the program vouches for.
                     unsafe { move_host(dst.row(y), src.row(y), self.width as usize) };
                 }
                 Ok(())
@@ -529,7 +399,7 @@ impl Rows {
             shim.session.post_with(&call, len, |bytes| {
                 for (row, place) in (y..).zip(bytes.chunks_exact_mut(width)) {
                     let from = self.src.row(row) as *const u8;
-                    // SAFETY: a row of the program's, which it vouches for.
+                    // SAFETY: a row of the program's memory, which the program vouches for.
                     unsafe { place.as_mut_ptr().copy_from(from, width) };
                 }
             })?;
@@ -561,7 +431,7 @@ impl Rows {
             shim.session.fetch(&call, into)?;
             for (row, from) in (y..y + rows).zip(bytes.chunks_exact(width)) {
                 let to = self.dst.row(row) as *mut u8;
-                // SAFETY: a row of the program's, which it vouches for.
+                // SAFETY: a row of the program's memory, which the program vouches for.
                 unsafe { to.copy_from(from.as_ptr(), width) };
             }
             y += rows;
@@ -586,7 +456,7 @@ fn line(
         (false, true) => to_host(shim, target, to, from, len, sync),
         (false, false) => {
             in_order(shim, target)?;
-            // SAFETY: the program's memory on both sides, which it vouches for.
+            // SAFETY: the program's memory on both sides, which the program vouches for.
             unsafe { move_host(to, from, len) };
             Ok(())
         }
@@ -601,9 +471,11 @@ fn in_order(shim: &Shim, target: &Target) -> Cu {
     })
 }
 
+/// Copies within the program's memory.
+///
 /// # Safety
 /// `len` bytes at `from` are readable, at `to` writable.
-unsafe fn move_host(to: u64, from: u64, len: usize) {
+pub(super) unsafe fn move_host(to: u64, from: u64, len: usize) {
     // SAFETY: by this function's contract.
     unsafe { (to as *mut u8).copy_from(from as *const u8, len) };
 }

@@ -2,59 +2,46 @@
 
 use std::ffi::{c_int, c_void};
 
-use vgpu_proto::cuda::{ArrayShape, CuResult};
+use vgpu_cuda_abi::CuResult;
+use vgpu_cuda_abi::args::{DefaultStream, In, Out};
+use vgpu_cuda_abi::structs::{Array3DDescriptor, ArrayDescriptor, Copy3D, Side3D};
+use vgpu_proto::cuda::ArrayShape;
 
-use super::area::{Copy3D, Side3D, start};
+use super::area::{in_array, on_device, on_host, start};
 use crate::Cu;
-use crate::ffi::{DefaultStream, exports, put, required};
+use crate::ffi::exports;
 use crate::process::{live, shim};
 use crate::state::streams::resolve;
 
-/// `CUDA_ARRAY_DESCRIPTOR`.
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub(crate) struct Flat {
-    width: usize,
-    height: usize,
-    format: u32,
-    channels: u32,
-}
-
-/// # Safety
-/// `pointer` is null or readable.
-unsafe fn read<T: Copy>(pointer: *const T) -> Cu<T> {
-    required(pointer)?;
-    // SAFETY: by this function's contract.
-    Ok(unsafe { pointer.read_unaligned() })
+/// The shape as the host is told it.
+fn shape_of(shape: Array3DDescriptor) -> ArrayShape {
+    ArrayShape {
+        width: shape.width as u64,
+        height: shape.height as u64,
+        depth: shape.depth as u64,
+        format: shape.format,
+        channels: shape.channels,
+        flags: shape.flags,
+    }
 }
 
 exports! {
     /// An array of at most two dimensions.
-    fn cuArrayCreate_v2(out: *mut u64, shape: *const Flat) {
+    fn cuArrayCreate_v2(out: Out<u64>, shape: In<ArrayDescriptor>) {
         let shim = live()?;
-        required(out)?;
+        out.check()?;
         let context = shim.contexts.current()?;
-        // SAFETY: by the contract of the function.
-        let Flat { width, height, format, channels } = unsafe { read(shape) }?;
-        let shape = ArrayShape {
-            width: width as u64,
-            height: height as u64,
-            depth: 0,
-            format,
-            channels,
-            flags: 0,
-        };
-        // SAFETY: by the contract of the function.
-        unsafe { put(out, shim.create_array(&context, shape)?) }
+        let ArrayDescriptor { width, height, format, channels } = shape.get()?;
+        let shape = Array3DDescriptor { width, height, depth: 0, format, channels, flags: 0 };
+        out.set(shim.create_array(&context, shape_of(shape))?)
     }
 
     /// An array of up to three dimensions, or layers.
-    fn cuArray3DCreate_v2(out: *mut u64, shape: *const ArrayShape) {
+    fn cuArray3DCreate_v2(out: Out<u64>, shape: In<Array3DDescriptor>) {
         let shim = live()?;
-        required(out)?;
+        out.check()?;
         let context = shim.contexts.current()?;
-        // SAFETY: by the contract of the function.
-        unsafe { put(out, shim.create_array(&context, read(shape)?)?) }
+        out.set(shim.create_array(&context, shape_of(shape.get()?))?)
     }
 
     /// Destroys, after the work that may use it.
@@ -63,27 +50,32 @@ exports! {
     }
 
     /// As it was created.
-    fn cuArrayGetDescriptor_v2(out: *mut Flat, array: u64) {
+    fn cuArrayGetDescriptor_v2(out: Out<ArrayDescriptor>, array: u64) {
         let shape = shim()?.arrays.get(array)?.shape;
-        let flat = Flat {
+        let flat = ArrayDescriptor {
             width: shape.width as usize,
             height: shape.height as usize,
             format: shape.format,
             channels: shape.channels,
         };
-        // SAFETY: by the contract of the function.
-        unsafe { put(out, flat) }
+        out.set(flat)
     }
 
     /// As it was created.
-    fn cuArray3DGetDescriptor_v2(out: *mut ArrayShape, array: u64) {
+    fn cuArray3DGetDescriptor_v2(out: Out<Array3DDescriptor>, array: u64) {
         let shape = shim()?.arrays.get(array)?.shape;
-        // SAFETY: by the contract of the function.
-        unsafe { put(out, shape) }
+        out.set(Array3DDescriptor {
+            width: shape.width as usize,
+            height: shape.height as usize,
+            depth: shape.depth as usize,
+            format: shape.format,
+            channels: shape.channels,
+            flags: shape.flags,
+        })
     }
 
     /// Only arrays with deferred mapping have such, which are not made.
-    fn cuArrayGetMemoryRequirements(_out: *mut c_void, array: u64, device: c_int) {
+    fn cuArrayGetMemoryRequirements(_out: Out<c_void>, array: u64, device: c_int) {
         let shim = shim()?;
         shim.devices.get(device)?;
         shim.arrays.get(array)?;
@@ -91,31 +83,29 @@ exports! {
     }
 
     /// Only sparse arrays have such, which are not made.
-    fn cuArrayGetSparseProperties(_out: *mut c_void, array: u64) {
+    fn cuArrayGetSparseProperties(_out: Out<c_void>, array: u64) {
         shim()?.arrays.get(array)?;
         Err(CuResult::INVALID_VALUE)
     }
 
     /// Only planar formats have such, which are not made.
-    fn cuArrayGetPlane(_out: *mut u64, array: u64, _plane: u32) {
+    fn cuArrayGetPlane(_out: Out<u64>, array: u64, _plane: u32) {
         shim()?.arrays.get(array)?;
         Err(CuResult::INVALID_VALUE)
     }
 
     /// An array with halves of it, and halves of these.
-    fn cuMipmappedArrayCreate(out: *mut u64, shape: *const ArrayShape, levels: u32) {
+    fn cuMipmappedArrayCreate(out: Out<u64>, shape: In<Array3DDescriptor>, levels: u32) {
         let shim = live()?;
-        required(out)?;
+        out.check()?;
         let context = shim.contexts.current()?;
-        // SAFETY: by the contract of the function.
-        unsafe { put(out, shim.create_mipmap(&context, read(shape)?, levels)?) }
+        out.set(shim.create_mipmap(&context, shape_of(shape.get()?), levels)?)
     }
 
     /// One of its arrays.
-    fn cuMipmappedArrayGetLevel(out: *mut u64, mipmap: u64, level: u32) {
+    fn cuMipmappedArrayGetLevel(out: Out<u64>, mipmap: u64, level: u32) {
         let level = shim()?.mipmap_level(mipmap, level)?;
-        // SAFETY: by the contract of the function.
-        unsafe { put(out, level) }
+        out.set(level)
     }
 
     /// Destroys it and all its arrays, after the work that may use them.
@@ -124,7 +114,7 @@ exports! {
     }
 
     /// Only of arrays with deferred mapping, which are not made.
-    fn cuMipmappedArrayGetMemoryRequirements(_out: *mut c_void, mipmap: u64, device: c_int) {
+    fn cuMipmappedArrayGetMemoryRequirements(_out: Out<c_void>, mipmap: u64, device: c_int) {
         let shim = shim()?;
         shim.devices.get(device)?;
         shim.mipmaps.get(mipmap)?;
@@ -132,7 +122,7 @@ exports! {
     }
 
     /// Only of sparse arrays, which are not made.
-    fn cuMipmappedArrayGetSparseProperties(_out: *mut c_void, mipmap: u64) {
+    fn cuMipmappedArrayGetSparseProperties(_out: Out<c_void>, mipmap: u64) {
         shim()?.mipmaps.get(mipmap)?;
         Err(CuResult::INVALID_VALUE)
     }
@@ -144,7 +134,7 @@ exports! {
         src: *const c_void,
         len: usize
     ) {
-        bytes(Side3D::array(array, at), Side3D::host(src as u64), len, (0, mode), true)
+        bytes(in_array(array, at), on_host(src as u64), len, (0, mode), true)
     }
 
     /// Host to array, in a stream.
@@ -155,7 +145,7 @@ exports! {
         len: usize,
         stream: u64
     ) {
-        bytes(Side3D::array(array, at), Side3D::host(src as u64), len, (stream, mode), false)
+        bytes(in_array(array, at), on_host(src as u64), len, (stream, mode), false)
     }
 
     /// Array to host.
@@ -165,7 +155,7 @@ exports! {
         at: usize,
         len: usize
     ) {
-        bytes(Side3D::host(dst as u64), Side3D::array(array, at), len, (0, mode), true)
+        bytes(on_host(dst as u64), in_array(array, at), len, (0, mode), true)
     }
 
     /// Array to host, in a stream.
@@ -176,17 +166,17 @@ exports! {
         len: usize,
         stream: u64
     ) {
-        bytes(Side3D::host(dst as u64), Side3D::array(array, at), len, (stream, mode), false)
+        bytes(on_host(dst as u64), in_array(array, at), len, (stream, mode), false)
     }
 
     /// Device to array.
     fn cuMemcpyDtoA_v2 / cuMemcpyDtoA_v2_ptds [mode] (array: u64, at: usize, src: u64, len: usize) {
-        bytes(Side3D::array(array, at), Side3D::device(src), len, (0, mode), true)
+        bytes(in_array(array, at), on_device(src), len, (0, mode), true)
     }
 
     /// Array to device.
     fn cuMemcpyAtoD_v2 / cuMemcpyAtoD_v2_ptds [mode] (dst: u64, array: u64, at: usize, len: usize) {
-        bytes(Side3D::device(dst), Side3D::array(array, at), len, (0, mode), true)
+        bytes(on_device(dst), in_array(array, at), len, (0, mode), true)
     }
 
     /// Array to array.
@@ -197,7 +187,7 @@ exports! {
         from: usize,
         len: usize
     ) {
-        bytes(Side3D::array(dst, to), Side3D::array(src, from), len, (0, mode), true)
+        bytes(in_array(dst, to), in_array(src, from), len, (0, mode), true)
     }
 }
 

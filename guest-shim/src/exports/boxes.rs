@@ -3,12 +3,15 @@
 
 use std::sync::Arc;
 
+use vgpu_cuda_abi::CuResult;
+use vgpu_cuda_abi::numbers::memory_type::ARRAY;
+use vgpu_cuda_abi::structs::{Copy3D, Side3D};
 use vgpu_proto::call::ops::BoxSide;
 use vgpu_proto::call::req;
-use vgpu_proto::cuda::{CuResult, DevPtr};
+use vgpu_proto::cuda::DevPtr;
 use vgpu_proto::limits::COPY_PIECE;
 
-use super::area::{ARRAY, Area, Copy3D, SCATTER, Side3D};
+use super::area::{Area, SCATTER, size};
 use super::copy::sent;
 use crate::Cu;
 use crate::session::mirror::Reach;
@@ -62,13 +65,13 @@ pub(super) fn has_array(copy: &Copy3D) -> bool {
 
 /// Is it one that can be done? Its size is not 0 in any direction.
 pub(super) fn check(shim: &Shim, copy: &Copy3D) -> Cu {
-    End::of(shim, &copy.dst, copy.size())?;
-    End::of(shim, &copy.src, copy.size()).map(|_| ())
+    End::of(shim, &copy.dst, size(copy))?;
+    End::of(shim, &copy.src, size(copy)).map(|_| ())
 }
 
 /// Does it, in a stream that is not captured.
 pub(super) fn run(shim: &Shim, target: &Target, copy: &Copy3D, sync: bool) -> Cu {
-    let size = copy.size();
+    let size = size(copy);
     let dst = End::of(shim, &copy.dst, size)?;
     let src = End::of(shim, &copy.src, size)?;
     let _work = target.order(shim, Reach::Any)?;
@@ -120,7 +123,7 @@ fn gather(
             shim.session.post_with(&call, len, |bytes| {
                 for (row, place) in (y..).zip(bytes.chunks_exact_mut(width as usize)) {
                     let from = (slice.row(row) + x) as *const u8;
-                    // SAFETY: a row of the program's, which it vouches for.
+                    // SAFETY: a row of the program's memory, which the program vouches for.
                     unsafe { place.as_mut_ptr().copy_from(from, place.len()) };
                 }
             })?;
@@ -159,7 +162,7 @@ fn scatter(
             shim.session.fetch(&call, into)?;
             for (row, from) in (y..y + rows).zip(bytes.chunks_exact(width as usize)) {
                 let to = (slice.row(row) + x) as *mut u8;
-                // SAFETY: a row of the program's, which it vouches for.
+                // SAFETY: a row of the program's memory, which the program vouches for.
                 unsafe { to.copy_from(from.as_ptr(), from.len()) };
             }
             y += rows;

@@ -2,22 +2,23 @@
 
 use std::cell::RefCell;
 
-use vgpu_proto::cuda::CuResult;
+use vgpu_cuda_abi::CuResult;
+use vgpu_cuda_abi::args::{DefaultStream, In, Out};
 
 use crate::Cu;
-use crate::ffi::{DefaultStream, exports, put, put_optional, required};
+use crate::ffi::exports;
 use crate::process::{live, shim};
 use crate::state::capture::{self, GLOBAL};
 use crate::state::streams::resolve;
 
 /// Where `cuStreamGetCaptureInfo` puts its results.
 struct Results {
-    status: *mut u32,
-    id: *mut u64,
-    graph: *mut u64,
-    tips: *mut *const u64,
-    edges: *mut *const u64,
-    count: *mut usize,
+    status: Out<u32>,
+    id: Out<u64>,
+    graph: Out<u64>,
+    tips: Out<*const u64>,
+    edges: Out<*const u64>,
+    count: Out<usize>,
 }
 
 exports! {
@@ -37,125 +38,102 @@ exports! {
     fn cuStreamBeginCaptureToGraph / cuStreamBeginCaptureToGraph_ptsz [mode] (
         stream: u64,
         graph: u64,
-        nodes: *const u64,
-        _edges: *const u64,
+        nodes: In<u64>,
+        _edges: In<u64>,
         count: usize,
         how: u32
     ) {
         let shim = live()?;
         let target = resolve(shim, stream, mode)?;
         let graph = shim.graph(graph)?;
-        // SAFETY: by the contract of the function.
-        let nodes = unsafe { list(nodes, count) }?;
+        let nodes = nodes.list(count)?;
         capture::begin(shim, &target, how, Some((graph, nodes)))
     }
 
     /// Ends, and gives the graph.
-    fn cuStreamEndCapture / cuStreamEndCapture_ptsz [mode] (stream: u64, out: *mut u64) {
+    fn cuStreamEndCapture / cuStreamEndCapture_ptsz [mode] (stream: u64, out: Out<u64>) {
         let shim = live()?;
         let target = resolve(shim, stream, mode)?;
         let ended = capture::end(shim, &target);
         let handle = ended.as_ref().map_or(0, |graph| graph.handle);
-        // SAFETY: by the contract of the function.
-        unsafe { put_optional(out, handle) };
+        out.set_if_wanted(handle);
         ended.map(|_| ())
     }
 
     /// Whether, and whether it can still succeed.
-    fn cuStreamIsCapturing / cuStreamIsCapturing_ptsz [mode] (stream: u64, out: *mut u32) {
+    fn cuStreamIsCapturing / cuStreamIsCapturing_ptsz [mode] (stream: u64, out: Out<u32>) {
         let shim = shim()?;
         let status = capture::info(shim, &resolve(shim, stream, mode)?)?.status;
-        // SAFETY: by the contract of the function.
-        unsafe { put(out, status) }
+        out.set(status)
     }
 
     /// The first form.
     fn cuStreamGetCaptureInfo / cuStreamGetCaptureInfo_ptsz [mode] (
         stream: u64,
-        status: *mut u32,
-        id: *mut u64
+        status: Out<u32>,
+        id: Out<u64>
     ) {
-        let (graph, tips) = (std::ptr::null_mut(), std::ptr::null_mut());
-        let (edges, count) = (std::ptr::null_mut(), std::ptr::null_mut());
-        // SAFETY: by the contract of the function.
-        unsafe { info(stream, mode, &Results { status, id, graph, tips, edges, count }) }
+        let (graph, tips) = (Out::NULL, Out::NULL);
+        let (edges, count) = (Out::NULL, Out::NULL);
+        info(stream, mode, &Results { status, id, graph, tips, edges, count })
     }
 
     /// With the graph and what the next node comes behind.
     fn cuStreamGetCaptureInfo_v2 / cuStreamGetCaptureInfo_v2_ptsz [mode] (
         stream: u64,
-        status: *mut u32,
-        id: *mut u64,
-        graph: *mut u64,
-        tips: *mut *const u64,
-        count: *mut usize
+        status: Out<u32>,
+        id: Out<u64>,
+        graph: Out<u64>,
+        tips: Out<*const u64>,
+        count: Out<usize>
     ) {
-        let edges = std::ptr::null_mut();
-        // SAFETY: by the contract of the function.
-        unsafe { info(stream, mode, &Results { status, id, graph, tips, edges, count }) }
+        let edges = Out::NULL;
+        info(stream, mode, &Results { status, id, graph, tips, edges, count })
     }
 
     /// With data of edges, which is always zero.
     fn cuStreamGetCaptureInfo_v3 / cuStreamGetCaptureInfo_v3_ptsz [mode] (
         stream: u64,
-        status: *mut u32,
-        id: *mut u64,
-        graph: *mut u64,
-        tips: *mut *const u64,
-        edges: *mut *const u64,
-        count: *mut usize
+        status: Out<u32>,
+        id: Out<u64>,
+        graph: Out<u64>,
+        tips: Out<*const u64>,
+        edges: Out<*const u64>,
+        count: Out<usize>
     ) {
-        // SAFETY: by the contract of the function.
-        unsafe { info(stream, mode, &Results { status, id, graph, tips, edges, count }) }
+        info(stream, mode, &Results { status, id, graph, tips, edges, count })
     }
 
     /// Adds to, or sets, what the next node comes behind.
     fn cuStreamUpdateCaptureDependencies / cuStreamUpdateCaptureDependencies_ptsz [mode] (
         stream: u64,
-        nodes: *mut u64,
+        nodes: In<u64>,
         count: usize,
         flags: u32
     ) {
-        // SAFETY: by the contract of the function.
-        unsafe { update(stream, mode, (nodes, count), flags) }
+        update(stream, mode, (nodes, count), flags)
     }
 
     /// The same; data of edges is not looked at.
     fn cuStreamUpdateCaptureDependencies_v2 / cuStreamUpdateCaptureDependencies_v2_ptsz [mode] (
         stream: u64,
-        nodes: *mut u64,
-        _edges: *const u64,
+        nodes: In<u64>,
+        _edges: In<u64>,
         count: usize,
         flags: u32
     ) {
-        // SAFETY: by the contract of the function.
-        unsafe { update(stream, mode, (nodes, count), flags) }
+        update(stream, mode, (nodes, count), flags)
     }
 
     /// The calling thread's mode.
-    fn cuThreadExchangeStreamCaptureMode(how: *mut u32) {
+    fn cuThreadExchangeStreamCaptureMode(how: Out<u32>) {
         shim()?;
-        required(how)?;
-        // SAFETY: by the contract of the function.
-        unsafe {
-            let wanted = how.read_unaligned();
-            if wanted > capture::RELAXED {
-                return Err(CuResult::INVALID_VALUE);
-            }
-            put(how, capture::exchange_mode(wanted))
+        let wanted = how.get()?;
+        if wanted > capture::RELAXED {
+            return Err(CuResult::INVALID_VALUE);
         }
+        how.set(capture::exchange_mode(wanted))
     }
-}
-
-/// # Safety
-/// The list is null or as long as its count says.
-pub(super) unsafe fn list(nodes: *const u64, count: usize) -> Cu<Vec<u64>> {
-    if count == 0 {
-        return Ok(Vec::new());
-    }
-    required(nodes)?;
-    // SAFETY: by this function's contract.
-    Ok(unsafe { std::slice::from_raw_parts(nodes, count) }.to_vec())
 }
 
 thread_local! {
@@ -174,12 +152,10 @@ fn plain_edges(count: usize) -> Cu<*const u64> {
     shown.map_err(|_| CuResult::DEINITIALIZED)
 }
 
-/// # Safety
-/// The results are null or valid for a write.
-unsafe fn info(stream: u64, mode: DefaultStream, to: &Results) -> Cu {
+fn info(stream: u64, mode: DefaultStream, to: &Results) -> Cu {
     let shim = shim()?;
     let target = resolve(shim, stream, mode)?;
-    required(to.status)?;
+    to.status.check()?;
     let info = capture::info(shim, &target)?;
     let (mut at, count) = (std::ptr::null(), info.tips.len());
     let edges = match count {
@@ -192,30 +168,19 @@ unsafe fn info(stream: u64, mode: DefaultStream, to: &Results) -> Cu {
         *shown = info.tips;
         at = shown.as_ptr();
     }
-    // SAFETY: by this function's contract.
-    unsafe {
-        put(to.status, info.status)?;
-        put_optional(to.id, info.id);
-        put_optional(to.graph, info.graph);
-        put_optional(to.tips, at);
-        put_optional(to.edges, edges);
-        put_optional(to.count, count);
-    }
+    to.status.set(info.status)?;
+    to.id.set_if_wanted(info.id);
+    to.graph.set_if_wanted(info.graph);
+    to.tips.set_if_wanted(at);
+    to.edges.set_if_wanted(edges);
+    to.count.set_if_wanted(count);
     Ok(())
 }
 
-/// # Safety
-/// The list is null or as long as its count says.
-unsafe fn update(
-    stream: u64,
-    mode: DefaultStream,
-    (nodes, count): (*const u64, usize),
-    flags: u32,
-) -> Cu {
+fn update(stream: u64, mode: DefaultStream, (nodes, count): (In<u64>, usize), flags: u32) -> Cu {
     let shim = live()?;
     let target = resolve(shim, stream, mode)?;
-    // SAFETY: by this function's contract.
-    let nodes = unsafe { list(nodes, count) }?;
+    let nodes = nodes.list(count)?;
     match flags {
         0 | 1 => capture::update(shim, &target, &nodes, flags == 1),
         _ => Err(CuResult::INVALID_VALUE),

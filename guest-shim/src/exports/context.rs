@@ -4,11 +4,13 @@ use std::ffi::{c_int, c_void};
 use std::ops::RangeInclusive;
 use std::sync::atomic::Ordering;
 
+use vgpu_cuda_abi::CuResult;
+use vgpu_cuda_abi::args::{In, Out};
+use vgpu_cuda_abi::structs::CtxCreateParams;
 use vgpu_proto::call::req;
-use vgpu_proto::cuda::CuResult;
 
 use crate::cudart::GATE;
-use crate::ffi::{exports, put, put_optional, required};
+use crate::ffi::exports;
 use crate::process::{live, shim};
 use crate::state::Shim;
 use crate::state::{capture, contexts, modules};
@@ -25,36 +27,25 @@ const SCHED_MASK: u32 = 0x07;
 /// older than these limits. NVIDIA's libraries do not look at the result of the call.
 const COMPUTE_IN_GRAPHICS: RangeInclusive<u32> = 8..=9;
 
-/// `CUctxCreateParams`.
-#[repr(C)]
-pub(crate) struct CreateParams {
-    exec_affinity: *mut c_void,
-    exec_affinities: c_int,
-    cig: *mut c_void,
-}
-
 exports! {
     /// Creates a context and pushes it.
-    fn cuCtxCreate_v2(out: *mut u64, flags: u32, device: c_int) {
-        // SAFETY: by the contract of the function.
-        unsafe { create(out, flags, device) }
+    fn cuCtxCreate_v2(out: Out<u64>, flags: u32, device: c_int) {
+        create(out, flags, device)
     }
 
     /// As cuCtxCreate_v2; execution affinity is not served.
-    fn cuCtxCreate_v3(out: *mut u64, affinity: *mut c_void, count: c_int, flags: u32, device: c_int) {
+    fn cuCtxCreate_v3(out: Out<u64>, affinity: In<c_void>, count: c_int, flags: u32, device: c_int) {
         live()?;
         if !affinity.is_null() && count != 0 {
             return Err(CuResult::UNSUPPORTED_EXEC_AFFINITY);
         }
-        // SAFETY: by the contract of the function.
-        unsafe { create(out, flags, device) }
+        create(out, flags, device)
     }
 
     /// As cuCtxCreate_v2; execution affinity and graphics interoperation are not served.
-    fn cuCtxCreate_v4(out: *mut u64, params: *const CreateParams, flags: u32, device: c_int) {
+    fn cuCtxCreate_v4(out: Out<u64>, params: In<CtxCreateParams>, flags: u32, device: c_int) {
         live()?;
-        // SAFETY: by the contract of the function.
-        if let Some(params) = unsafe { params.as_ref() } {
+        if let Some(params) = params.given() {
             if !params.cig.is_null() {
                 let form = "cuCtxCreate with CUDA in graphics";
                 return Err(unserved::refuse(form, "use an ordinary context"));
@@ -63,8 +54,7 @@ exports! {
                 return Err(CuResult::UNSUPPORTED_EXEC_AFFINITY);
             }
         }
-        // SAFETY: by the contract of the function.
-        unsafe { create(out, flags, device) }
+        create(out, flags, device)
     }
 
     /// Destroys a context; popped if it is current to the calling thread.
@@ -95,15 +85,13 @@ exports! {
     }
 
     /// Pops (the form before CUDA 4.0).
-    fn cuCtxPopCurrent(out: *mut u64) {
-        // SAFETY: by the contract of the function.
-        unsafe { pop(out) }
+    fn cuCtxPopCurrent(out: Out<u64>) {
+        pop(out)
     }
 
     /// Pops.
-    fn cuCtxPopCurrent_v2(out: *mut u64) {
-        // SAFETY: by the contract of the function.
-        unsafe { pop(out) }
+    fn cuCtxPopCurrent_v2(out: Out<u64>) {
+        pop(out)
     }
 
     /// Replaces the top of the stack; null pops it.
@@ -116,24 +104,21 @@ exports! {
     }
 
     /// The top of the stack, or null.
-    fn cuCtxGetCurrent(out: *mut u64) {
+    fn cuCtxGetCurrent(out: Out<u64>) {
         shim()?;
-        // SAFETY: by the contract of the function.
-        unsafe { put(out, contexts::top()) }
+        out.set(contexts::top())
     }
 
     /// The current context's device.
-    fn cuCtxGetDevice(out: *mut c_int) {
+    fn cuCtxGetDevice(out: Out<c_int>) {
         let context = shim()?.contexts.current()?;
-        // SAFETY: by the contract of the function.
-        unsafe { put(out, context.device) }
+        out.set(context.device)
     }
 
     /// A context's device; null means the current one.
-    fn cuCtxGetDevice_v2(out: *mut c_int, ctx: u64) {
+    fn cuCtxGetDevice_v2(out: Out<c_int>, ctx: u64) {
         let context = shim()?.contexts.named(ctx)?;
-        // SAFETY: by the contract of the function.
-        unsafe { put(out, context.device) }
+        out.set(context.device)
     }
 
     /// Flags of the current context from now on.
@@ -145,11 +130,10 @@ exports! {
     }
 
     /// Banks have had one width since Maxwell.
-    fn cuCtxGetSharedMemConfig(out: *mut u32) {
+    fn cuCtxGetSharedMemConfig(out: Out<u32>) {
         const FOUR_BYTES: u32 = 1;
         live()?.contexts.current()?;
-        // SAFETY: by the contract of the function.
-        unsafe { put(out, FOUR_BYTES) }
+        out.set(FOUR_BYTES)
     }
 
     /// Banks have had one width since Maxwell.
@@ -183,36 +167,30 @@ exports! {
     }
 
     /// The current context's flags.
-    fn cuCtxGetFlags(out: *mut u32) {
+    fn cuCtxGetFlags(out: Out<u32>) {
         let context = shim()?.contexts.current()?;
-        // SAFETY: by the contract of the function.
-        unsafe { put(out, context.flags.load(Ordering::Relaxed)) }
+        out.set(context.flags.load(Ordering::Relaxed))
     }
 
     /// A number unique to the context in this process.
-    fn cuCtxGetId(ctx: u64, out: *mut u64) {
+    fn cuCtxGetId(ctx: u64, out: Out<u64>) {
         let context = shim()?.contexts.named(ctx)?;
-        // SAFETY: by the contract of the function.
-        unsafe { put(out, context.id) }
+        out.set(context.id)
     }
 
     /// Constant since CUDA 3.2.
-    fn cuCtxGetApiVersion(ctx: u64, out: *mut u32) {
+    fn cuCtxGetApiVersion(ctx: u64, out: Out<u32>) {
         shim()?.contexts.named(ctx)?;
-        // SAFETY: by the contract of the function.
-        unsafe { put(out, API_VERSION) }
+        out.set(API_VERSION)
     }
 
     /// The device's range; both results may be left out.
-    fn cuCtxGetStreamPriorityRange(least: *mut c_int, greatest: *mut c_int) {
+    fn cuCtxGetStreamPriorityRange(least: Out<c_int>, greatest: Out<c_int>) {
         let shim = shim()?;
         let context = shim.contexts.current()?;
         let (low, high) = shim.devices.get(context.device)?.info.stream_priorities;
-        // SAFETY: by the contract of the function.
-        unsafe {
-            put_optional(least, low);
-            put_optional(greatest, high);
-        }
+        least.set_if_wanted(low);
+        greatest.set_if_wanted(high);
         Ok(())
     }
 
@@ -235,17 +213,15 @@ exports! {
     }
 
     /// A limit of the current context.
-    fn cuCtxGetLimit(out: *mut usize, limit: u32) {
+    fn cuCtxGetLimit(out: Out<usize>, limit: u32) {
         let shim = live()?;
         let ctx = shim.contexts.current()?.handle;
-        required(out)?;
+        out.check()?;
         if COMPUTE_IN_GRAPHICS.contains(&limit) {
-            // SAFETY: by the contract of the function.
-            return unsafe { put(out, 0) };
+            return out.set(0);
         }
         let value = shim.session.call(&req::CtxGetLimit { ctx, limit })?.value;
-        // SAFETY: by the contract of the function.
-        unsafe { put(out, value as usize) }
+        out.set(value as usize)
     }
 
     /// A preference; remembered here too, for the question.
@@ -261,19 +237,17 @@ exports! {
     }
 
     /// What was last set.
-    fn cuCtxGetCacheConfig(out: *mut u32) {
+    fn cuCtxGetCacheConfig(out: Out<u32>) {
         let context = shim()?.contexts.current()?;
-        // SAFETY: by the contract of the function.
-        unsafe { put(out, context.cache_config.load(Ordering::Relaxed)) }
+        out.set(context.cache_config.load(Ordering::Relaxed))
     }
 
     /// Counted here; the host is asked once.
-    fn cuDevicePrimaryCtxRetain(out: *mut u64, device: c_int) {
+    fn cuDevicePrimaryCtxRetain(out: Out<u64>, device: c_int) {
         let shim = live()?;
-        required(out)?;
+        out.check()?;
         let context = retain(shim, device)?;
-        // SAFETY: by the contract of the function.
-        unsafe { put(out, context.shown) }
+        out.set(context.shown)
     }
 
     /// The form that cudart calls at exit.
@@ -307,15 +281,12 @@ exports! {
     }
 
     /// Answered from what this process did; frameworks ask before almost every call.
-    fn cuDevicePrimaryCtxGetState(device: c_int, flags: *mut u32, active: *mut c_int) {
+    fn cuDevicePrimaryCtxGetState(device: c_int, flags: Out<u32>, active: Out<c_int>) {
         let shim = shim()?;
-        required(flags)?;
+        flags.check()?;
         let primary = shim.contexts.primary(device)?;
-        // SAFETY: by the contract of the function.
-        unsafe {
-            put(flags, primary.flags)?;
-            put(active, c_int::from(primary.context.is_some()))
-        }
+        flags.set(primary.flags)?;
+        active.set(c_int::from(primary.context.is_some()))
     }
 }
 
@@ -370,11 +341,9 @@ fn valid_flags(flags: u32) -> Cu {
     Ok(())
 }
 
-/// # Safety
-/// `out` is null or valid for a write.
-unsafe fn create(out: *mut u64, flags: u32, device: c_int) -> Cu {
+fn create(out: Out<u64>, flags: u32, device: c_int) -> Cu {
     let shim = live()?;
-    required(out)?;
+    out.check()?;
     valid_flags(flags)?;
     let wire = shim.devices.get(device)?.wire;
     let ctx = shim
@@ -386,8 +355,7 @@ unsafe fn create(out: *mut u64, flags: u32, device: c_int) -> Cu {
         .ctx;
     shim.contexts.add(ctx, device, flags, false)?;
     contexts::push(ctx.0)?;
-    // SAFETY: by this function's contract.
-    unsafe { put(out, ctx.0) }
+    out.set(ctx.0)
 }
 
 fn push(ctx: u64) -> Cu {
@@ -395,13 +363,10 @@ fn push(ctx: u64) -> Cu {
     contexts::push(ctx)
 }
 
-/// # Safety
-/// `out` is null (the caller does not want to know) or valid for a write.
-unsafe fn pop(out: *mut u64) -> Cu {
+fn pop(out: Out<u64>) -> Cu {
     shim()?;
     let ctx = contexts::pop()?;
-    // SAFETY: by this function's contract.
-    unsafe { put_optional(out, ctx) };
+    out.set_if_wanted(ctx);
     Ok(())
 }
 

@@ -8,11 +8,12 @@
 use std::ffi::c_void;
 use std::sync::Arc;
 
+use vgpu_cuda_abi::CuResult;
 use vgpu_proto::call::req;
-use vgpu_proto::cuda::{CuResult, DevPtr};
+use vgpu_proto::cuda::DevPtr;
 use vgpu_proto::limits::COPY_PIECE;
 
-use super::area::{check, line_of};
+use super::area::{check, line_of, move_host};
 use crate::Cu;
 use crate::ffi::exports;
 use crate::process::live;
@@ -137,9 +138,9 @@ pub(super) fn any(shim: &Shim, target: &Target, dst: u64, src: u64, len: usize, 
                 stream: target.stream,
             };
             shim.session.synchronize(&call)?;
-            // SAFETY: neither address is the device's, so both are the program's, who vouches for
-            // them by the contract of the function.
-            unsafe { (dst as *mut u8).copy_from(src as *const u8, len) };
+            // SAFETY: neither address is the device's: both are the program's memory, which the
+            // program vouches for.
+            unsafe { move_host(dst, src, len) };
             Ok(())
         }
     }

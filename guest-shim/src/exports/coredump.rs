@@ -3,9 +3,10 @@
 
 use std::ffi::c_void;
 
-use vgpu_proto::cuda::CuResult;
+use vgpu_cuda_abi::CuResult;
+use vgpu_cuda_abi::args::{In, Out};
 
-use crate::ffi::{exports, put, put_optional, required};
+use crate::ffi::exports;
 use crate::process::shim;
 use crate::{Cu, lock};
 
@@ -21,41 +22,35 @@ const LONGEST: usize = 1024;
 
 exports! {
     /// A setting of the current context.
-    fn cuCoredumpGetAttribute(setting: u32, out: *mut c_void, size: *mut usize) {
+    fn cuCoredumpGetAttribute(setting: u32, out: Out<c_void>, size: Out<usize>) {
         let ctx = shim()?.contexts.current()?.handle.0;
-        // SAFETY: by the contract of the function.
-        unsafe { get(ctx, setting, out.cast(), size) }
+        get(ctx, setting, out.of(), size)
     }
 
     /// A setting of all contexts.
-    fn cuCoredumpGetAttributeGlobal(setting: u32, out: *mut c_void, size: *mut usize) {
-        // SAFETY: by the contract of the function.
-        unsafe { get(0, setting, out.cast(), size) }
+    fn cuCoredumpGetAttributeGlobal(setting: u32, out: Out<c_void>, size: Out<usize>) {
+        get(0, setting, out.of(), size)
     }
 
     /// Sets one of the current context.
-    fn cuCoredumpSetAttribute(setting: u32, value: *const c_void, size: *const usize) {
+    fn cuCoredumpSetAttribute(setting: u32, value: In<c_void>, size: In<usize>) {
         let ctx = shim()?.contexts.current()?.handle.0;
-        // SAFETY: by the contract of the function.
-        unsafe { set(ctx, setting, value.cast(), size) }
+        set(ctx, setting, value.of(), size)
     }
 
     /// Sets one of all contexts.
-    fn cuCoredumpSetAttributeGlobal(setting: u32, value: *const c_void, size: *const usize) {
-        // SAFETY: by the contract of the function.
-        unsafe { set(0, setting, value.cast(), size) }
+    fn cuCoredumpSetAttributeGlobal(setting: u32, value: In<c_void>, size: In<usize>) {
+        set(0, setting, value.of(), size)
     }
 
     /// Kept by nobody, as no dump is ever begun.
-    fn cuCoredumpRegisterStartCallback(callback: *const c_void, _data: *mut c_void, out: *mut u64) {
-        // SAFETY: by the contract of the function.
-        unsafe { register(callback, out) }
+    fn cuCoredumpRegisterStartCallback(callback: In<c_void>, _data: *mut c_void, out: Out<u64>) {
+        register(callback, out)
     }
 
     /// Kept by nobody, as no dump is ever complete.
-    fn cuCoredumpRegisterCompleteCallback(callback: *const c_void, _data: *mut c_void, out: *mut u64) {
-        // SAFETY: by the contract of the function.
-        unsafe { register(callback, out) }
+    fn cuCoredumpRegisterCompleteCallback(callback: In<c_void>, _data: *mut c_void, out: Out<u64>) {
+        register(callback, out)
     }
 
     /// As if it had been kept.
@@ -73,14 +68,10 @@ exports! {
 const CALLBACK: u64 = 1;
 
 /// The handle may be left out.
-///
-/// # Safety
-/// `out` is null or valid for a write.
-unsafe fn register(callback: *const c_void, out: *mut u64) -> Cu {
+fn register(callback: In<c_void>, out: Out<u64>) -> Cu {
     shim()?;
-    required(callback)?;
-    // SAFETY: by this function's contract.
-    unsafe { put_optional(out, CALLBACK) };
+    callback.check()?;
+    out.set_if_wanted(CALLBACK);
     Ok(())
 }
 
@@ -107,12 +98,10 @@ fn check_size(setting: u32, size: usize) -> Cu {
     }
 }
 
-/// # Safety
-/// `out` is null (the caller asks for the size) or has room for as many bytes as `size` says.
-unsafe fn get(ctx: u64, setting: u32, out: *mut u8, size: *mut usize) -> Cu {
+fn get(ctx: u64, setting: u32, out: Out<u8>, size: Out<usize>) -> Cu {
     let shim = shim()?;
     check(setting)?;
-    required(size)?;
+    size.check()?;
     let value = {
         let all = lock(&shim.coredump);
         let set = all.get(&(ctx, setting)).or_else(|| all.get(&(0, setting)));
@@ -120,42 +109,30 @@ unsafe fn get(ctx: u64, setting: u32, out: *mut u8, size: *mut usize) -> Cu {
         let unset = vec![0; if setting == FLAGS { 4 } else { 1 }];
         set.cloned().unwrap_or(unset)
     };
-    // SAFETY: by this function's contract.
-    let room = unsafe { size.read_unaligned() };
-    if !out.is_null() {
-        check_size(setting, room)?;
-        if NAMES.contains(&setting) && room < LONGEST {
-            return Err(CuResult::INVALID_VALUE);
-        }
+    let room = size.get()?;
+    if out.is_null() {
+        return size.set(value.len());
     }
-    // SAFETY: by this function's contract.
-    unsafe {
-        let told = match out.is_null() {
-            true => value.len(),
-            false => value.len().min(room),
-        };
-        if !out.is_null() {
-            out.copy_from(value.as_ptr(), told);
-        }
-        put(size, told)
+    check_size(setting, room)?;
+    if NAMES.contains(&setting) && room < LONGEST {
+        return Err(CuResult::INVALID_VALUE);
     }
+    let told = value.len().min(room);
+    out.set_all(value.into_iter().take(told))?;
+    size.set(told)
 }
 
-/// # Safety
-/// `value` is null or has as many bytes as `size` says.
-unsafe fn set(ctx: u64, setting: u32, value: *const u8, size: *const usize) -> Cu {
+fn set(ctx: u64, setting: u32, value: In<u8>, size: In<usize>) -> Cu {
     let shim = shim()?;
     check(setting)?;
-    required(value)?;
-    required(size)?;
-    // SAFETY: by this function's contract.
-    let len = unsafe { size.read_unaligned() };
+    value.check()?;
+    size.check()?;
+    let len = size.get()?;
     check_size(setting, len)?;
     if len == 0 || len > LONGEST {
         return Err(CuResult::INVALID_VALUE);
     }
-    // SAFETY: by this function's contract.
-    let bytes = unsafe { std::slice::from_raw_parts(value, len) }.to_vec();
+    let bytes = value.list(len)?;
     lock(&shim.coredump).insert((ctx, setting), bytes);
     Ok(())
 }

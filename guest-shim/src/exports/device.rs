@@ -2,85 +2,65 @@
 
 use std::ffi::{c_char, c_int, c_void};
 
+use vgpu_cuda_abi::CuResult;
+use vgpu_cuda_abi::args::{In, Out, Text};
+use vgpu_cuda_abi::numbers::device_attribute as attr;
+use vgpu_cuda_abi::structs::DeviceProperties;
 use vgpu_proto::cuda::ArrayShape;
-use vgpu_proto::cuda::CuResult;
 
-use crate::ffi::{exports, put, required, text};
+use crate::ffi::exports;
 use crate::process::shim;
-use crate::state::devices::attribute as attr;
-
-/// `CUdevprop`.
-#[repr(C)]
-pub(crate) struct Properties {
-    max_threads_per_block: c_int,
-    max_threads_dim: [c_int; 3],
-    max_grid_size: [c_int; 3],
-    shared_mem_per_block: c_int,
-    total_constant_memory: c_int,
-    simd_width: c_int,
-    mem_pitch: c_int,
-    regs_per_block: c_int,
-    clock_rate: c_int,
-    texture_align: c_int,
-}
 
 exports! {
     /// An ordinal's device.
-    fn cuDeviceGet(device: *mut c_int, ordinal: c_int) {
+    fn cuDeviceGet(device: Out<c_int>, ordinal: c_int) {
         shim()?.devices.get(ordinal)?;
-        // SAFETY: by the contract of the function.
-        unsafe { put(device, ordinal) }
+        device.set(ordinal)
     }
 
     /// How many devices the program sees.
-    fn cuDeviceGetCount(count: *mut c_int) {
+    fn cuDeviceGetCount(count: Out<c_int>) {
         let n = shim()?.devices.count() as c_int;
-        // SAFETY: by the contract of the function.
-        unsafe { put(count, n) }
+        count.set(n)
     }
 
     /// The name, cut to the caller's room.
-    fn cuDeviceGetName(name: *mut c_char, len: c_int, device: c_int) {
+    fn cuDeviceGetName(name: Out<c_char>, len: c_int, device: c_int) {
         let device = shim()?.devices.get(device)?;
-        // SAFETY: by the contract of the function.
-        unsafe { put_text(name, len, &device.info.name) }
+        name.set_text(len.max(0) as usize, device.info.name.as_bytes())
     }
 
     /// The sixteen bytes of the UUID.
-    fn cuDeviceGetUuid(uuid: *mut [u8; 16], device: c_int) {
+    fn cuDeviceGetUuid(uuid: Out<[u8; 16]>, device: c_int) {
         let device = shim()?.devices.get(device)?;
-        // SAFETY: by the contract of the function.
-        unsafe { put(uuid, device.info.uuid) }
+        uuid.set(device.info.uuid)
     }
 
     /// As cuDeviceGetUuid; for a MIG instance the host gives that instance's.
-    fn cuDeviceGetUuid_v2(uuid: *mut [u8; 16], device: c_int) {
+    fn cuDeviceGetUuid_v2(uuid: Out<[u8; 16]>, device: c_int) {
         let device = shim()?.devices.get(device)?;
-        // SAFETY: by the contract of the function.
-        unsafe { put(uuid, device.info.uuid) }
+        uuid.set(device.info.uuid)
     }
 
     /// Memory that the VM may use.
-    fn cuDeviceTotalMem_v2(bytes: *mut usize, device: c_int) {
+    fn cuDeviceTotalMem_v2(bytes: Out<usize>, device: c_int) {
         let device = shim()?.devices.get(device)?;
-        // SAFETY: by the contract of the function.
-        unsafe { put(bytes, device.info.total_memory as usize) }
+        bytes.set(device.info.total_memory as usize)
     }
 
     /// One attribute.
-    fn cuDeviceGetAttribute(value: *mut c_int, attribute: u32, device: c_int) {
+    fn cuDeviceGetAttribute(value: Out<c_int>, attribute: u32, device: c_int) {
         let device = shim()?.devices.get(device)?;
-        required(value)?;
-        // SAFETY: by the contract of the function.
-        unsafe { put(value, device.attribute(attribute)?) }
+        value.check()?;
+        value.set(device.attribute(attribute)?)
     }
 
     /// Deprecated, and asked for still.
-    fn cuDeviceGetProperties(properties: *mut Properties, device: c_int) {
+    fn cuDeviceGetProperties(properties: Out<DeviceProperties>, device: c_int) {
         let device = shim()?.devices.get(device)?;
         let get = |id| device.attribute(id).unwrap_or(0);
         let three = |id| [get(id), get(id + 1), get(id + 2)];
-        let all = Properties {
+        let all = DeviceProperties {
             max_threads_per_block: get(attr::MAX_THREADS_PER_BLOCK),
             max_threads_dim: three(attr::MAX_BLOCK_DIM_X),
             max_grid_size: three(attr::MAX_GRID_DIM_X),
@@ -92,38 +72,32 @@ exports! {
             clock_rate: get(attr::CLOCK_RATE),
             texture_align: get(attr::TEXTURE_ALIGNMENT),
         };
-        // SAFETY: by the contract of the function.
-        unsafe { put(properties, all) }
+        properties.set(all)
     }
 
     /// Deprecated, and asked for still.
-    fn cuDeviceComputeCapability(major: *mut c_int, minor: *mut c_int, device: c_int) {
+    fn cuDeviceComputeCapability(major: Out<c_int>, minor: Out<c_int>, device: c_int) {
         let device = shim()?.devices.get(device)?;
-        required(minor)?;
-        // SAFETY: by the contract of the function.
-        unsafe {
-            put(major, device.attribute(attr::COMPUTE_CAPABILITY_MAJOR)?)?;
-            put(minor, device.attribute(attr::COMPUTE_CAPABILITY_MINOR)?)
-        }
+        minor.check()?;
+        major.set(device.attribute(attr::COMPUTE_CAPABILITY_MAJOR)?)?;
+        minor.set(device.attribute(attr::COMPUTE_CAPABILITY_MINOR)?)
     }
 
     /// The device with a PCI address.
-    fn cuDeviceGetByPCIBusId(device: *mut c_int, id: *const c_char) {
+    fn cuDeviceGetByPCIBusId(device: Out<c_int>, id: Text) {
         let shim = shim()?;
-        required(device)?;
-        // SAFETY: by the contract of the function.
-        unsafe { put(device, shim.devices.by_pci(text(id)?)?) }
+        device.check()?;
+        device.set(shim.devices.by_pci(id.symbol()?)?)
     }
 
     /// The PCI address of a device.
-    fn cuDeviceGetPCIBusId(id: *mut c_char, len: c_int, device: c_int) {
+    fn cuDeviceGetPCIBusId(id: Out<c_char>, len: c_int, device: c_int) {
         let device = shim()?.devices.get(device)?;
-        // SAFETY: by the contract of the function.
-        unsafe { put_text(id, len, &device.info.pci_bus_id) }
+        id.set_text(len.max(0) as usize, device.info.pci_bus_id.as_bytes())
     }
 
     /// All 0, as cuDeviceCanAccessPeer.
-    fn cuDeviceGetP2PAttribute(value: *mut c_int, attribute: u32, device: c_int, peer: c_int) {
+    fn cuDeviceGetP2PAttribute(value: Out<c_int>, attribute: u32, device: c_int, peer: c_int) {
         let shim = shim()?;
         shim.devices.get(device)?;
         shim.devices.get(peer)?;
@@ -133,21 +107,19 @@ exports! {
         if !(1..=5).contains(&attribute) {
             return Err(CuResult::INVALID_VALUE);
         }
-        // SAFETY: by the contract of the function.
-        unsafe { put(value, 0) }
+        value.set(0)
     }
 
     /// None, as the attribute HOST_NATIVE_ATOMIC_SUPPORTED says.
-    fn cuDeviceGetHostAtomicCapabilities(out: *mut u32, operations: *const u32, count: u32, device: c_int) {
+    fn cuDeviceGetHostAtomicCapabilities(out: Out<u32>, operations: In<u32>, count: u32, device: c_int) {
         shim()?.devices.get(device)?;
-        // SAFETY: by the contract of the function.
-        unsafe { no_atomics(out, operations, count) }
+        no_atomics(out, operations, count)
     }
 
     /// None, as between devices there is no path.
     fn cuDeviceGetP2PAtomicCapabilities(
-        out: *mut u32,
-        operations: *const u32,
+        out: Out<u32>,
+        operations: In<u32>,
         count: u32,
         device: c_int,
         peer: c_int
@@ -158,30 +130,27 @@ exports! {
         if device == peer {
             return Err(CuResult::INVALID_DEVICE);
         }
-        // SAFETY: by the contract of the function.
-        unsafe { no_atomics(out, operations, count) }
+        no_atomics(out, operations, count)
     }
 
     /// Elements of the longest texture in linear memory.
-    fn cuDeviceGetTexture1DLinearMaxWidth(out: *mut usize, format: u32, channels: u32, device: c_int) {
+    fn cuDeviceGetTexture1DLinearMaxWidth(out: Out<usize>, format: u32, channels: u32, device: c_int) {
         shim()?.devices.get(device)?;
         let shape = ArrayShape { width: 1, height: 0, depth: 0, format, channels, flags: 0 };
         let bytes = shape.element().map_err(|_| CuResult::INVALID_VALUE)?;
-        // SAFETY: by the contract of the function.
-        unsafe { put(out, (LONGEST_LINEAR_TEXTURE / bytes) as usize) }
+        out.set((LONGEST_LINEAR_TEXTURE / bytes) as usize)
     }
 
     /// Nothing of the device is ever notified: the callback is kept by nobody.
     fn cuDeviceRegisterAsyncNotification(
         device: c_int,
-        callback: *const c_void,
+        callback: In<c_void>,
         _data: *mut c_void,
-        out: *mut u64
+        out: Out<u64>
     ) {
         shim()?.devices.get(device)?;
-        required(callback)?;
-        // SAFETY: by the contract of the function.
-        unsafe { put(out, NOTIFICATION) }
+        callback.check()?;
+        out.set(NOTIFICATION)
     }
 
     /// As if there had been one.
@@ -194,22 +163,20 @@ exports! {
     }
 
     /// Execution affinity is not served.
-    fn cuDeviceGetExecAffinitySupport(out: *mut c_int, kind: u32, device: c_int) {
+    fn cuDeviceGetExecAffinitySupport(out: Out<c_int>, kind: u32, device: c_int) {
         shim()?.devices.get(device)?;
         if kind != 0 {
             return Err(CuResult::INVALID_VALUE);
         }
-        // SAFETY: by the contract of the function.
-        unsafe { put(out, 0) }
+        out.set(0)
     }
 
     /// Never: what one guest sees of several devices has no path between them.
-    fn cuDeviceCanAccessPeer(can: *mut c_int, device: c_int, peer: c_int) {
+    fn cuDeviceCanAccessPeer(can: Out<c_int>, device: c_int, peer: c_int) {
         let shim = shim()?;
         shim.devices.get(device)?;
         shim.devices.get(peer)?;
-        // SAFETY: by the contract of the function.
-        unsafe { put(can, 0) }
+        can.set(0)
     }
 }
 
@@ -220,36 +187,17 @@ const LONGEST_LINEAR_TEXTURE: u64 = 1 << 32;
 /// Number of the last `CUatomicOperation`.
 const LAST_ATOMIC: u32 = 12;
 
-/// # Safety
-/// Both are null or as long as `count` says.
-unsafe fn no_atomics(out: *mut u32, operations: *const u32, count: u32) -> crate::Cu {
-    required(out)?;
-    required(operations)?;
+fn no_atomics(out: Out<u32>, operations: In<u32>, count: u32) -> crate::Cu {
+    out.check()?;
+    operations.check()?;
     if count == 0 {
         return Err(CuResult::INVALID_VALUE);
     }
     for i in 0..count as usize {
-        // SAFETY: by this function's contract.
-        if unsafe { operations.add(i).read_unaligned() } > LAST_ATOMIC {
+        if operations.at(i)? > LAST_ATOMIC {
             return Err(CuResult::INVALID_VALUE);
         }
-        // SAFETY: by this function's contract.
-        unsafe { put(out.add(i), 0)? };
-    }
-    Ok(())
-}
-
-/// # Safety
-/// `out` is null or has room for `len` bytes.
-unsafe fn put_text(out: *mut c_char, len: c_int, text: &str) -> crate::Cu {
-    if out.is_null() || len <= 0 {
-        return Err(CuResult::INVALID_VALUE);
-    }
-    let n = text.len().min(len as usize - 1);
-    // SAFETY: `n + 1 <= len` bytes, by this function's contract.
-    unsafe {
-        out.cast::<u8>().copy_from(text.as_ptr(), n);
-        out.add(n).write(0);
+        out.element(i).set(0)?;
     }
     Ok(())
 }

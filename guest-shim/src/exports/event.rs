@@ -2,26 +2,29 @@
 
 use std::sync::Arc;
 
+use vgpu_cuda_abi::CuResult;
+use vgpu_cuda_abi::args::{DefaultStream, Out};
+use vgpu_cuda_abi::numbers::event_flag::{BLOCKING_SYNC, DISABLE_TIMING, INTERPROCESS};
 use vgpu_proto::call::req;
-use vgpu_proto::cuda::{CuResult, Event};
+use vgpu_proto::cuda::Event;
 
-use crate::ffi::{DefaultStream, exports, put, required};
+use crate::ffi::exports;
 use crate::process::live;
 use crate::session::mirror::Reach;
 use crate::state::Shim;
 use crate::state::capture;
-use crate::state::events::{DISABLE_TIMING, EventInfo, INTERPROCESS};
+use crate::state::events::EventInfo;
 use crate::state::streams::{Target, resolve};
 use crate::{Cu, unserved};
 
-/// `CU_EVENT_BLOCKING_SYNC`, `DISABLE_TIMING`, `INTERPROCESS`.
-const FLAGS: u32 = 7;
+/// Every flag of events.
+const FLAGS: u32 = BLOCKING_SYNC | DISABLE_TIMING | INTERPROCESS;
 
 exports! {
     /// Creates an event, without a round trip.
-    fn cuEventCreate(out: *mut u64, flags: u32) {
+    fn cuEventCreate(out: Out<u64>, flags: u32) {
         let shim = live()?;
-        required(out)?;
+        out.check()?;
         let ctx = shim.contexts.current()?.handle;
         if flags & !FLAGS != 0 || (flags & INTERPROCESS != 0 && flags & DISABLE_TIMING == 0) {
             return Err(CuResult::INVALID_VALUE);
@@ -32,8 +35,7 @@ exports! {
         let event = Event(shim.mint());
         shim.events.insert(event.0, Arc::new(EventInfo::new(event, ctx, flags)))?;
         shim.session.post(&req::EventCreate { ctx, event, flags })?;
-        // SAFETY: by the contract of the function.
-        unsafe { put(out, event.0) }
+        out.set(event.0)
     }
 
     /// Destroys an event; a record on its way still completes.
@@ -86,15 +88,13 @@ exports! {
     }
 
     /// Milliseconds between two records.
-    fn cuEventElapsedTime(out: *mut f32, start: u64, end: u64) {
-        // SAFETY: by the contract of the function.
-        unsafe { elapsed(out, start, end) }
+    fn cuEventElapsedTime(out: Out<f32>, start: u64, end: u64) {
+        elapsed(out, start, end)
     }
 
     /// Milliseconds between two records.
-    fn cuEventElapsedTime_v2(out: *mut f32, start: u64, end: u64) {
-        // SAFETY: by the contract of the function.
-        unsafe { elapsed(out, start, end) }
+    fn cuEventElapsedTime_v2(out: Out<f32>, start: u64, end: u64) {
+        elapsed(out, start, end)
     }
 }
 
@@ -146,11 +146,9 @@ pub(super) fn wait_now(shim: &Shim, target: &Target, event: &EventInfo, flags: u
     })
 }
 
-/// # Safety
-/// `out` is null or valid for a write.
-unsafe fn elapsed(out: *mut f32, start: u64, end: u64) -> Cu {
+fn elapsed(out: Out<f32>, start: u64, end: u64) -> Cu {
     let shim: &Shim = live()?;
-    required(out)?;
+    out.check()?;
     let (start, end) = (shim.events.get(start)?, shim.events.get(end)?);
     for event in [&start, &end] {
         capture::not_captured(shim, event)?;
@@ -169,6 +167,5 @@ unsafe fn elapsed(out: *mut f32, start: u64, end: u64) -> Cu {
     for (over, sent) in [first, second] {
         shim.session.over(over, sent);
     }
-    // SAFETY: by this function's contract.
-    unsafe { put(out, f32::from_bits(bits)) }
+    out.set(f32::from_bits(bits))
 }

@@ -1,27 +1,26 @@
 //! Graphs and their nodes. What nodes do is in `graph_nodes`, what becomes of graphs in `graph_exec`.
 
 use std::collections::HashSet;
-use std::ffi::c_char;
 
-use vgpu_proto::cuda::CuResult;
+use vgpu_cuda_abi::CuResult;
+use vgpu_cuda_abi::args::{In, Out, Text};
+use vgpu_cuda_abi::structs::EdgeData;
 
-use super::capture::list;
-use crate::ffi::{exports, put, put_optional, required};
+use crate::ffi::exports;
 use crate::process::{live, shim};
 use crate::state::graphs::{self, Kind};
 use crate::{Cu, lock};
 
 exports! {
     /// An empty graph.
-    fn cuGraphCreate(out: *mut u64, flags: u32) {
+    fn cuGraphCreate(out: Out<u64>, flags: u32) {
         let shim = live()?;
-        required(out)?;
+        out.check()?;
         if flags != 0 {
             return Err(CuResult::INVALID_VALUE);
         }
         let graph = shim.create_graph()?;
-        // SAFETY: by the contract of the function.
-        unsafe { put(out, graph.handle) }
+        out.set(graph.handle)
     }
 
     /// What was made of it stays.
@@ -30,21 +29,19 @@ exports! {
     }
 
     /// A copy as it is now.
-    fn cuGraphClone(out: *mut u64, original: u64) {
+    fn cuGraphClone(out: Out<u64>, original: u64) {
         let shim = live()?;
-        required(out)?;
+        out.check()?;
         let copy = shim.clone_graph(&*shim.graph(original)?, false)?;
-        // SAFETY: by the contract of the function.
-        unsafe { put(out, copy.handle) }
+        out.set(copy.handle)
     }
 
     /// The node of a copy that is a copy of this one.
-    fn cuGraphNodeFindInClone(out: *mut u64, original: u64, copy: u64) {
+    fn cuGraphNodeFindInClone(out: Out<u64>, original: u64, copy: u64) {
         let shim = shim()?;
         let copy = shim.graph(copy)?;
         let found = Some(original).filter(|n| *n != 0).and_then(|n| graphs::copy_of(&copy, n));
-        // SAFETY: by the contract of the function.
-        unsafe { put(out, found.ok_or(CuResult::INVALID_VALUE)?) }
+        out.set(found.ok_or(CuResult::INVALID_VALUE)?)
     }
 
     /// What depended on it depends on it no more.
@@ -53,21 +50,19 @@ exports! {
     }
 
     /// `CUgraphNodeType`.
-    fn cuGraphNodeGetType(node: u64, out: *mut u32) {
+    fn cuGraphNodeGetType(node: u64, out: Out<u32>) {
         let number = lock(&shim()?.node(node)?.kind).number();
-        // SAFETY: by the contract of the function.
-        unsafe { put(out, number) }
+        out.set(number)
     }
 
     /// All nodes.
-    fn cuGraphGetNodes(graph: u64, out: *mut u64, count: *mut usize) {
+    fn cuGraphGetNodes(graph: u64, out: Out<u64>, count: Out<usize>) {
         let nodes: Vec<u64> = shim()?.graph(graph)?.nodes().iter().map(|n| n.handle).collect();
-        // SAFETY: by the contract of the function.
-        unsafe { give(&nodes, out, count) }
+        give(&nodes, out, count)
     }
 
     /// Nodes that come behind nothing.
-    fn cuGraphGetRootNodes(graph: u64, out: *mut u64, count: *mut usize) {
+    fn cuGraphGetRootNodes(graph: u64, out: Out<u64>, count: Out<usize>) {
         let nodes: Vec<u64> = shim()?
             .graph(graph)?
             .nodes()
@@ -75,95 +70,75 @@ exports! {
             .filter(|n| lock(&n.dependencies).is_empty())
             .map(|n| n.handle)
             .collect();
-        // SAFETY: by the contract of the function.
-        unsafe { give(&nodes, out, count) }
+        give(&nodes, out, count)
     }
 
     /// Adds edges.
-    fn cuGraphAddDependencies(graph: u64, from: *const u64, to: *const u64, count: usize) {
-        // SAFETY: by the contract of the function.
-        unsafe { edges(graph, (from, to, count), true) }
+    fn cuGraphAddDependencies(graph: u64, from: In<u64>, to: In<u64>, count: usize) {
+        edges(graph, (from, to, count), true)
     }
 
     /// Removes edges.
-    fn cuGraphRemoveDependencies(graph: u64, from: *const u64, to: *const u64, count: usize) {
-        // SAFETY: by the contract of the function.
-        unsafe { edges(graph, (from, to, count), false) }
+    fn cuGraphRemoveDependencies(graph: u64, from: In<u64>, to: In<u64>, count: usize) {
+        edges(graph, (from, to, count), false)
     }
 
     /// All edges.
-    fn cuGraphGetEdges(graph: u64, from: *mut u64, to: *mut u64, count: *mut usize) {
-        // SAFETY: by the contract of the function.
-        unsafe { give_edges(graph, (from, to), std::ptr::null_mut(), count) }
+    fn cuGraphGetEdges(graph: u64, from: Out<u64>, to: Out<u64>, count: Out<usize>) {
+        give_edges(graph, (from, to), Out::NULL, count)
     }
 
     /// What a node comes behind.
-    fn cuGraphNodeGetDependencies(node: u64, out: *mut u64, count: *mut usize) {
+    fn cuGraphNodeGetDependencies(node: u64, out: Out<u64>, count: Out<usize>) {
         let before = lock(&shim()?.node(node)?.dependencies).clone();
-        // SAFETY: by the contract of the function.
-        unsafe {
-            give(&before, out, count)
-        }
+        give(&before, out, count)
     }
 
     /// What comes behind a node.
-    fn cuGraphNodeGetDependentNodes(node: u64, out: *mut u64, count: *mut usize) {
+    fn cuGraphNodeGetDependentNodes(node: u64, out: Out<u64>, count: Out<usize>) {
         let behind = dependents(node)?;
-        // SAFETY: by the contract of the function.
-        unsafe {
-            give(&behind, out, count)
-        }
+        give(&behind, out, count)
     }
 
     /// Adds edges; data of edges is always zero.
-    fn cuGraphAddDependencies_v2(graph: u64, from: *const u64, to: *const u64, _data: *const u64, count: usize) {
-        // SAFETY: by the contract of the function.
-        unsafe { edges(graph, (from, to, count), true) }
+    fn cuGraphAddDependencies_v2(graph: u64, from: In<u64>, to: In<u64>, _data: In<EdgeData>, count: usize) {
+        edges(graph, (from, to, count), true)
     }
 
     /// Removes edges; data of edges is always zero.
-    fn cuGraphRemoveDependencies_v2(graph: u64, from: *const u64, to: *const u64, _data: *const u64, count: usize) {
-        // SAFETY: by the contract of the function.
-        unsafe { edges(graph, (from, to, count), false) }
+    fn cuGraphRemoveDependencies_v2(graph: u64, from: In<u64>, to: In<u64>, _data: In<EdgeData>, count: usize) {
+        edges(graph, (from, to, count), false)
     }
 
     /// All edges; data of edges is always zero.
-    fn cuGraphGetEdges_v2(graph: u64, from: *mut u64, to: *mut u64, data: *mut u64, count: *mut usize) {
-        // SAFETY: by the contract of the function.
-        unsafe { give_edges(graph, (from, to), data, count) }
+    fn cuGraphGetEdges_v2(graph: u64, from: Out<u64>, to: Out<u64>, data: Out<EdgeData>, count: Out<usize>) {
+        give_edges(graph, (from, to), data, count)
     }
 
     /// What a node comes behind; data of edges is always zero.
-    fn cuGraphNodeGetDependencies_v2(node: u64, out: *mut u64, data: *mut u64, count: *mut usize) {
+    fn cuGraphNodeGetDependencies_v2(node: u64, out: Out<u64>, data: Out<EdgeData>, count: Out<usize>) {
         let before = lock(&shim()?.node(node)?.dependencies).clone();
-        // SAFETY: by the contract of the function.
-        unsafe {
-            clear_within(data, &before, out, count);
-            give(&before, out, count)
-        }
+        clear_within(data, &before, out, count);
+        give(&before, out, count)
     }
 
     /// What comes behind a node; data of edges is always zero.
-    fn cuGraphNodeGetDependentNodes_v2(node: u64, out: *mut u64, data: *mut u64, count: *mut usize) {
+    fn cuGraphNodeGetDependentNodes_v2(node: u64, out: Out<u64>, data: Out<EdgeData>, count: Out<usize>) {
         let behind = dependents(node)?;
-        // SAFETY: by the contract of the function.
-        unsafe {
-            clear_within(data, &behind, out, count);
-            give(&behind, out, count)
-        }
+        clear_within(data, &behind, out, count);
+        give(&behind, out, count)
     }
 
     /// A node that does nothing.
-    fn cuGraphAddEmptyNode(out: *mut u64, graph: u64, behind: *const u64, count: usize) {
-        // SAFETY: by the contract of the function.
-        unsafe { add(out, graph, (behind, count), || Ok(Kind::Empty)) }
+    fn cuGraphAddEmptyNode(out: Out<u64>, graph: u64, behind: In<u64>, count: usize) {
+        add(out, graph, (behind, count), || Ok(Kind::Empty))
     }
 
     /// A graph as a node, as it is now.
     fn cuGraphAddChildGraphNode(
-        out: *mut u64,
+        out: Out<u64>,
         graph: u64,
-        behind: *const u64,
+        behind: In<u64>,
         count: usize,
         child: u64
     ) {
@@ -174,138 +149,109 @@ exports! {
             }
             Ok(Kind::Child(shim.clone_graph(&*shim.graph(child)?, true)?))
         };
-        // SAFETY: by the contract of the function.
-        unsafe { add(out, graph, (behind, count), make) }
+        add(out, graph, (behind, count), make)
     }
 
     /// The graph of such a node.
-    fn cuGraphChildGraphNodeGetGraph(node: u64, out: *mut u64) {
+    fn cuGraphChildGraphNodeGetGraph(node: u64, out: Out<u64>) {
         match &*lock(&shim()?.node(node)?.kind) {
-            // SAFETY: by the contract of the function.
-            Kind::Child(child) => unsafe { put(out, child.handle) },
+            Kind::Child(child) => out.set(child.handle),
             _ => Err(CuResult::INVALID_VALUE),
         }
     }
 
     /// Nodes and edges in the language of Graphviz, in a file of the guest.
-    fn cuGraphDebugDotPrint(graph: u64, path: *const c_char, flags: u32) {
+    fn cuGraphDebugDotPrint(graph: u64, path: Text, flags: u32) {
         let shim = shim()?;
         let graph = shim.graph(graph)?;
-        required(path)?;
-        // SAFETY: by the contract of the function.
-        let path = unsafe { crate::ffi::text(path) }?;
-        std::fs::write(path, graphs::dot::text(&graph, flags)).map_err(|_| CuResult::OPERATING_SYSTEM)
+        std::fs::write(path.symbol()?, graphs::dot::text(&graph, flags)).map_err(|_| CuResult::OPERATING_SYSTEM)
     }
 
     /// Its number among graphs.
-    fn cuGraphGetId(graph: u64, out: *mut u32) {
+    fn cuGraphGetId(graph: u64, out: Out<u32>) {
         let id = shim()?.graph(graph)?.id;
-        // SAFETY: by the contract of the function.
-        unsafe { put(out, id) }
+        out.set(id)
     }
 
     /// The graph that a node is in.
-    fn cuGraphNodeGetContainingGraph(node: u64, out: *mut u64) {
+    fn cuGraphNodeGetContainingGraph(node: u64, out: Out<u64>) {
         let graph = shim()?.node(node)?.graph;
-        // SAFETY: by the contract of the function.
-        unsafe { put(out, graph) }
+        out.set(graph)
     }
 
     /// Its number among the nodes of its graph.
-    fn cuGraphNodeGetLocalId(node: u64, out: *mut u32) {
+    fn cuGraphNodeGetLocalId(node: u64, out: Out<u32>) {
         let local = shim()?.node(node)?.local;
-        // SAFETY: by the contract of the function.
-        unsafe { put(out, local) }
+        out.set(local)
     }
 
     /// A number that no other node has.
-    fn cuGraphNodeGetToolsId(node: u64, out: *mut u64) {
+    fn cuGraphNodeGetToolsId(node: u64, out: Out<u64>) {
         let shim = shim()?;
         let node = shim.node(node)?;
         let graph = shim.graph(node.graph)?;
-        // SAFETY: by the contract of the function.
-        unsafe { put(out, u64::from(graph.id) << 32 | u64::from(node.local)) }
+        out.set(u64::from(graph.id) << 32 | u64::from(node.local))
     }
 
     /// A value that conditional nodes read and kernels set.
     fn cuGraphConditionalHandleCreate(
-        out: *mut u64,
+        out: Out<u64>,
         graph: u64,
         ctx: u64,
         default: u32,
         flags: u32
     ) {
         let shim = live()?;
-        required(out)?;
+        out.check()?;
         let graph = shim.graph(graph)?;
         let ctx = shim.contexts.named(ctx)?;
         let handle = graphs::conditional::create(shim, &graph, ctx, default, flags)?;
-        // SAFETY: by the contract of the function.
-        unsafe { put(out, handle) }
+        out.set(handle)
     }
 }
 
 /// Adds a node.
-///
-/// # Safety
-/// `out` is null or valid for a write, the list as long as its count says.
-pub(super) unsafe fn add(
-    out: *mut u64,
+pub(super) fn add(
+    out: Out<u64>,
     graph: u64,
-    (behind, count): (*const u64, usize),
+    (behind, count): (In<u64>, usize),
     make: impl FnOnce() -> Cu<Kind>,
 ) -> Cu {
     let shim = live()?;
-    required(out)?;
+    out.check()?;
     let graph = shim.graph(graph)?;
-    // SAFETY: by this function's contract.
-    let behind = unsafe { list(behind, count) }?;
+    let behind = behind.list(count)?;
     let node = shim.add_node(&graph, make()?, behind)?;
-    // SAFETY: by this function's contract.
-    unsafe { put(out, node) }
+    out.set(node)
 }
 
 /// Writes as many handles as there is room for, zeros behind them, and how many there are.
-///
-/// # Safety
-/// `out` is null or has room for `*count` handles.
-unsafe fn give(all: &[u64], out: *mut u64, count: *mut usize) -> Cu {
-    required(count)?;
-    if !out.is_null() {
-        // SAFETY: by this function's contract.
-        let room = unsafe { count.read_unaligned() };
-        for i in 0..room {
-            // SAFETY: by this function's contract.
-            unsafe { put(out.add(i), all.get(i).copied().unwrap_or(0))? };
-        }
-        // SAFETY: by this function's contract.
-        return unsafe { put(count, all.len().min(room)) };
+fn give(all: &[u64], out: Out<u64>, count: Out<usize>) -> Cu {
+    if out.is_null() {
+        return count.set(all.len());
     }
-    // SAFETY: by this function's contract.
-    unsafe { put(count, all.len()) }
+    let room = count.get()?;
+    fill(all, out, room)?;
+    count.set(all.len().min(room))
 }
 
-/// Clears data of edges: 8 bytes each.
-///
-/// # Safety
-/// `data` is null or has room for so many.
-unsafe fn clear(data: *mut u64, count: usize) {
+/// Writes as many handles as there is room for, and zeros behind them.
+fn fill(all: &[u64], out: Out<u64>, room: usize) -> Cu {
+    let zeros = std::iter::repeat_n(0, room.saturating_sub(all.len()));
+    out.set_all(all.iter().copied().take(room).chain(zeros))
+}
+
+/// Clears so much data of edges.
+fn clear(data: Out<EdgeData>, count: usize) {
     for i in 0..count {
-        if !data.is_null() {
-            // SAFETY: by this function's contract.
-            unsafe { put_optional(data.add(i), 0) };
-        }
+        data.element(i).set_if_wanted(EdgeData::default());
     }
 }
 
 /// As [`clear`], for a list that is about to be given.
-///
-/// # Safety
-/// As [`give`].
-unsafe fn clear_within(data: *mut u64, all: &[u64], out: *mut u64, count: *mut usize) {
-    if !out.is_null() && !count.is_null() {
-        // SAFETY: by this function's contract.
-        unsafe { clear(data, all.len().min(count.read_unaligned())) };
+fn clear_within(data: Out<EdgeData>, all: &[u64], out: Out<u64>, count: Out<usize>) {
+    if let (false, Ok(room)) = (out.is_null(), count.get()) {
+        clear(data, all.len().min(room));
     }
 }
 
@@ -321,14 +267,11 @@ fn dependents(node: u64) -> Result<Vec<u64>, CuResult> {
 }
 
 /// Writes all edges of a graph, as far as there is room; data of edges is always zero.
-///
-/// # Safety
-/// Each list is null or has room for `count`.
-unsafe fn give_edges(
+fn give_edges(
     graph: u64,
-    (from, to): (*mut u64, *mut u64),
-    data: *mut u64,
-    count: *mut usize,
+    (from, to): (Out<u64>, Out<u64>),
+    data: Out<EdgeData>,
+    count: Out<usize>,
 ) -> Cu {
     let graph = shim()?.graph(graph)?;
     let mut all = Vec::new();
@@ -336,24 +279,17 @@ unsafe fn give_edges(
         all.extend(lock(&node.dependencies).iter().map(|d| (*d, node.handle)));
     }
     let (ones, others): (Vec<u64>, Vec<u64>) = all.into_iter().unzip();
-    // SAFETY: by this function's contract.
-    unsafe {
-        if !from.is_null() && !to.is_null() && !count.is_null() {
-            let mut room = count.read_unaligned();
-            clear(data, others.len().min(room));
-            give(&others, to, &mut room)?;
-        }
-        give(&ones, from, count)
+    if let (false, false, Ok(room)) = (from.is_null(), to.is_null(), count.get()) {
+        clear(data, others.len().min(room));
+        fill(&others, to, room)?;
     }
+    give(&ones, from, count)
 }
 
-/// # Safety
-/// The lists are null or as long as their count says.
-unsafe fn edges(graph: u64, (from, to, count): (*const u64, *const u64, usize), there: bool) -> Cu {
+fn edges(graph: u64, (from, to, count): (In<u64>, In<u64>, usize), there: bool) -> Cu {
     let shim = live()?;
     let graph = shim.graph(graph)?;
-    // SAFETY: by this function's contract.
-    let (from, to) = unsafe { (list(from, count)?, list(to, count)?) };
+    let (from, to) = (from.list(count)?, to.list(count)?);
     if !there && count > 0 && graph.owns_memory() {
         // Graphs with memory nodes keep their shape.
         return Err(CuResult::NOT_SUPPORTED);

@@ -1,12 +1,18 @@
 //! Launch attributes of kernel nodes.
 
-use vgpu_proto::cuda::CuResult;
+use vgpu_cuda_abi::CuResult;
+use vgpu_cuda_abi::args::{In, Out};
+use vgpu_cuda_abi::numbers::launch_attribute::{
+    CLUSTER_DIMENSION as CLUSTER, COOPERATIVE, DEVICE_UPDATABLE_KERNEL_NODE as UPDATABLE,
+    MEM_SYNC_DOMAIN_MAP as DOMAIN_MAP, PREFERRED_CLUSTER_DIMENSION as PREFERRED_CLUSTER,
+    PREFERRED_SHARED_MEMORY_CARVEOUT as CARVEOUT,
+};
+use vgpu_cuda_abi::structs::AttributeValue;
 
-use crate::ffi::{exports, put, required};
+use crate::ffi::exports;
 use crate::process::{live, shim};
 use crate::state::Shim;
 use crate::state::graphs::Kind;
-use crate::state::graphs::kernel::COOPERATIVE;
 use crate::{Cu, lock, unserved};
 
 /// Those that kernel nodes have (`CUkernelNodeAttrID`).
@@ -22,33 +28,20 @@ const KERNEL: [u32; 10] = [
     UPDATABLE,
     CARVEOUT,
 ];
-/// `CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION`, `MEM_SYNC_DOMAIN_MAP`, `PREFERRED_CLUSTER_DIMENSION`,
-/// `DEVICE_UPDATABLE_KERNEL_NODE`, `PREFERRED_SHARED_MEMORY_CARVEOUT`.
-const CLUSTER: u32 = 4;
-const DOMAIN_MAP: u32 = 9;
-const PREFERRED_CLUSTER: u32 = 11;
-const UPDATABLE: u32 = 13;
-const CARVEOUT: u32 = 14;
-
-/// `CUlaunchAttributeValue`.
-type Value = [u32; 16];
 
 exports! {
     /// The value of one.
-    fn cuGraphKernelNodeGetAttribute(node: u64, id: u32, out: *mut Value) {
+    fn cuGraphKernelNodeGetAttribute(node: u64, id: u32, out: Out<AttributeValue>) {
         let shim = shim()?;
-        required(out)?;
+        out.check()?;
         let value = get(shim, node, id)?;
-        // SAFETY: by the contract of the function.
-        unsafe { put(out, value) }
+        out.set(value)
     }
 
     /// Sets one.
-    fn cuGraphKernelNodeSetAttribute(node: u64, id: u32, value: *const Value) {
+    fn cuGraphKernelNodeSetAttribute(node: u64, id: u32, value: In<AttributeValue>) {
         let shim = live()?;
-        required(value)?;
-        // SAFETY: by the contract of the function.
-        set(shim, node, id, unsafe { value.read_unaligned() })
+        set(shim, node, id, value.get()?)
     }
 
     /// Sets all to those of another.
@@ -60,7 +53,7 @@ exports! {
     }
 }
 
-fn get(shim: &Shim, node: u64, id: u32) -> Cu<Value> {
+fn get(shim: &Shim, node: u64, id: u32) -> Cu<AttributeValue> {
     if !KERNEL.contains(&id) {
         return Err(CuResult::INVALID_VALUE);
     }
@@ -85,7 +78,7 @@ fn get(shim: &Shim, node: u64, id: u32) -> Cu<Value> {
 
 /// Cooperative launches are honoured; what only advises is kept and shown; what changes what a kernel
 /// computes is refused, as in `launch`.
-fn set(shim: &Shim, node: u64, id: u32, value: Value) -> Cu {
+fn set(shim: &Shim, node: u64, id: u32, value: AttributeValue) -> Cu {
     if !KERNEL.contains(&id) {
         return Err(CuResult::INVALID_VALUE);
     }

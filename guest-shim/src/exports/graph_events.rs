@@ -1,66 +1,55 @@
 //! Nodes that record events, wait for them, and write words or wait for them.
 
-use vgpu_proto::cuda::CuResult;
+use vgpu_cuda_abi::CuResult;
+use vgpu_cuda_abi::args::{In, Out};
+use vgpu_cuda_abi::structs::{BatchNodeParams, MemOp};
 
 use super::graph::add;
 use super::graph_exec::find;
-use super::word::{BatchOp, words};
-use crate::ffi::{exports, put, required};
+use super::word::words;
+use crate::ffi::exports;
 use crate::process::{live, shim};
 use crate::state::graphs::{Kind, update};
+use crate::state::words::Word;
 use crate::{Cu, lock};
-
-/// `CUDA_BATCH_MEM_OP_NODE_PARAMS`.
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub(crate) struct BatchParams {
-    ctx: u64,
-    count: u32,
-    list: *const BatchOp,
-    flags: u32,
-}
 
 exports! {
     /// A record of an event.
     fn cuGraphAddEventRecordNode(
-        out: *mut u64,
+        out: Out<u64>,
         graph: u64,
-        behind: *const u64,
+        behind: In<u64>,
         count: usize,
         event: u64
     ) {
-        // SAFETY: by the contract of the function.
-        unsafe { add(out, graph, (behind, count), || record(event)) }
+        add(out, graph, (behind, count), || record(event))
     }
 
     /// A wait for an event.
     fn cuGraphAddEventWaitNode(
-        out: *mut u64,
+        out: Out<u64>,
         graph: u64,
-        behind: *const u64,
+        behind: In<u64>,
         count: usize,
         event: u64
     ) {
-        // SAFETY: by the contract of the function.
-        unsafe { add(out, graph, (behind, count), || wait(event)) }
+        add(out, graph, (behind, count), || wait(event))
     }
 
     /// The event.
-    fn cuGraphEventRecordNodeGetEvent(node: u64, out: *mut u64) {
+    fn cuGraphEventRecordNodeGetEvent(node: u64, out: Out<u64>) {
         let Kind::Record(event) = *lock(&shim()?.node(node)?.kind) else {
             return Err(CuResult::INVALID_VALUE);
         };
-        // SAFETY: by the contract of the function.
-        unsafe { put(out, event) }
+        out.set(event)
     }
 
     /// The event.
-    fn cuGraphEventWaitNodeGetEvent(node: u64, out: *mut u64) {
+    fn cuGraphEventWaitNodeGetEvent(node: u64, out: Out<u64>) {
         let Kind::Wait(event) = *lock(&shim()?.node(node)?.kind) else {
             return Err(CuResult::INVALID_VALUE);
         };
-        // SAFETY: by the contract of the function.
-        unsafe { put(out, event) }
+        out.set(event)
     }
 
     /// Sets the event.
@@ -87,63 +76,59 @@ exports! {
 
     /// Words that are written or waited for.
     fn cuGraphAddBatchMemOpNode(
-        out: *mut u64,
+        out: Out<u64>,
         graph: u64,
-        behind: *const u64,
+        behind: In<u64>,
         count: usize,
-        params: *const BatchParams
+        params: In<BatchNodeParams>
     ) {
-        // SAFETY: by the contract of the function.
-        unsafe { add(out, graph, (behind, count), || batch(params)) }
+        add(out, graph, (behind, count), || batch(&params.get()?))
     }
 
     /// The words; the list may be looked at until the calling thread's next call of this function.
-    fn cuGraphBatchMemOpNodeGetParams(node: u64, out: *mut BatchParams) {
-        let params = BatchParams::of(&lock(&shim()?.node(node)?.kind))?;
-        // SAFETY: by the contract of the function.
-        unsafe { put(out, params) }
+    fn cuGraphBatchMemOpNodeGetParams(node: u64, out: Out<BatchNodeParams>) {
+        let params = shown(&lock(&shim()?.node(node)?.kind))?;
+        out.set(params)
     }
 
     /// Sets the words.
-    fn cuGraphBatchMemOpNodeSetParams(node: u64, params: *const BatchParams) {
-        // SAFETY: by the contract of the function.
-        update::set_node(live()?, node, unsafe { batch(params) }?)
+    fn cuGraphBatchMemOpNodeSetParams(node: u64, params: In<BatchNodeParams>) {
+        update::set_node(live()?, node, batch(&params.get()?)?)
     }
 
     /// In what was made of a graph.
-    fn cuGraphExecBatchMemOpNodeSetParams(exec: u64, node: u64, params: *const BatchParams) {
+    fn cuGraphExecBatchMemOpNodeSetParams(exec: u64, node: u64, params: In<BatchNodeParams>) {
         let shim = live()?;
-        // SAFETY: by the contract of the function.
-        find(shim, exec)?.set(shim, node, unsafe { batch(params) }?)
+        find(shim, exec)?.set(shim, node, batch(&params.get()?)?)
     }
 }
 
 thread_local! {
-    /// What the thread was shown last.
-    static SHOWN: std::cell::RefCell<Vec<BatchOp>> = const { std::cell::RefCell::new(Vec::new()) };
+    /// The operations that the thread was shown last.
+    static SHOWN: std::cell::RefCell<Vec<MemOp>> = const { std::cell::RefCell::new(Vec::new()) };
 }
 
-impl BatchParams {
-    /// As a program is shown it.
-    ///
-    /// # Errors
-    /// CUDA_ERROR_INVALID_VALUE for a node of another kind.
-    pub(super) fn of(kind: &Kind) -> Cu<BatchParams> {
-        let Kind::Words(words) = kind else {
-            return Err(CuResult::INVALID_VALUE);
-        };
-        let list = SHOWN.try_with(|shown| {
-            let mut shown = shown.borrow_mut();
-            *shown = words.iter().map(BatchOp::of).collect();
-            shown.as_ptr()
-        });
-        Ok(BatchParams {
-            ctx: shim()?.contexts.current().map_or(0, |c| c.shown),
-            count: words.len() as u32,
-            list: list.map_err(|_| CuResult::DEINITIALIZED)?,
-            flags: 0,
-        })
-    }
+/// The parameters as a program is shown them.
+///
+/// # Errors
+/// CUDA_ERROR_INVALID_VALUE for a node of another kind.
+pub(super) fn shown(kind: &Kind) -> Cu<BatchNodeParams> {
+    let Kind::Words(words) = kind else {
+        return Err(CuResult::INVALID_VALUE);
+    };
+    let list = SHOWN.try_with(|shown| {
+        let mut shown = shown.borrow_mut();
+        *shown = words.iter().map(Word::operation).collect();
+        shown.as_ptr()
+    });
+    let list = list.map_err(|_| CuResult::DEINITIALIZED)?;
+    Ok(BatchNodeParams {
+        context: shim()?.contexts.current().map_or(0, |c| c.shown),
+        count: words.len() as u32,
+        // SAFETY: the list stays until the thread is shown another.
+        operations: unsafe { In::new(list) },
+        flags: 0,
+    })
 }
 
 /// A node that records an event.
@@ -163,17 +148,10 @@ pub(super) fn wait(event: u64) -> Cu<Kind> {
 }
 
 /// A node that writes words and waits for words.
-///
-/// # Safety
-/// `params` is null or readable, and its list as long as it says.
-pub(super) unsafe fn batch(params: *const BatchParams) -> Cu<Kind> {
+pub(super) fn batch(params: &BatchNodeParams) -> Cu<Kind> {
     let shim = live()?;
-    required(params)?;
-    // SAFETY: by this function's contract.
-    let params = unsafe { params.read_unaligned() };
-    let context = shim.contexts.named(params.ctx)?;
-    // SAFETY: by this function's contract.
-    let words = unsafe { words(params.list, params.count, params.flags) }?;
+    let context = shim.contexts.named(params.context)?;
+    let words = words(params.operations, params.count, params.flags)?;
     for word in &words {
         word.check(shim, context.device)?;
     }

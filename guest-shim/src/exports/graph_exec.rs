@@ -3,10 +3,12 @@
 use std::ffi::c_char;
 use std::sync::Arc;
 
-use vgpu_proto::cuda::CuResult;
+use vgpu_cuda_abi::CuResult;
+use vgpu_cuda_abi::args::{DefaultStream, Out};
+use vgpu_cuda_abi::structs::{ExecUpdateInfo, InstantiateParams};
 
 use super::graph_run::{UPLOAD, instantiate, run, steps};
-use crate::ffi::{DefaultStream, exports, put, put_optional, required};
+use crate::ffi::exports;
 use crate::process::{live, shim};
 use crate::state::graphs::Exec;
 use crate::state::graphs::plan::Refusal;
@@ -15,62 +17,41 @@ use crate::state::streams::resolve;
 use crate::state::{Shim, capture};
 use crate::{Cu, lock};
 
-/// `CUDA_GRAPH_INSTANTIATE_PARAMS`.
-#[repr(C)]
-pub(crate) struct InstantiateParams {
-    flags: u64,
-    stream: u64,
-    error_node: u64,
-    result: u32,
-}
-
-/// `CUgraphExecUpdateResultInfo`.
-#[repr(C)]
-pub(crate) struct UpdateInfo {
-    result: u32,
-    error_node: u64,
-    error_from: u64,
-}
-
 exports! {
     /// Makes what can be launched of a graph as it is now.
     fn cuGraphInstantiate(
-        out: *mut u64,
+        out: Out<u64>,
         graph: u64,
-        node: *mut u64,
-        log: *mut c_char,
+        node: Out<u64>,
+        log: Out<c_char>,
         room: usize
     ) {
-        // SAFETY: by the contract of the function.
-        unsafe { logged(out, graph, node, (log, room)) }
+        logged(out, graph, node, (log, room))
     }
 
     /// Makes what can be launched of a graph as it is now.
     fn cuGraphInstantiate_v2(
-        out: *mut u64,
+        out: Out<u64>,
         graph: u64,
-        node: *mut u64,
-        log: *mut c_char,
+        node: Out<u64>,
+        log: Out<c_char>,
         room: usize
     ) {
-        // SAFETY: by the contract of the function.
-        unsafe { logged(out, graph, node, (log, room)) }
+        logged(out, graph, node, (log, room))
     }
 
     /// With flags.
-    fn cuGraphInstantiateWithFlags(out: *mut u64, graph: u64, flags: u64) {
-        // SAFETY: by the contract of the function.
-        unsafe { make(out, graph, flags) }.map_err(|why| why.code)
+    fn cuGraphInstantiateWithFlags(out: Out<u64>, graph: u64, flags: u64) {
+        make(out, graph, flags).map(|_| ()).map_err(|why| why.code)
     }
 
     /// With flags; what went wrong is told.
     fn cuGraphInstantiateWithParams / cuGraphInstantiateWithParams_ptsz [mode] (
-        out: *mut u64,
+        out: Out<u64>,
         graph: u64,
-        params: *mut InstantiateParams
+        params: Out<InstantiateParams>
     ) {
-        // SAFETY: by the contract of the function.
-        unsafe { with_params(out, graph, params, mode) }
+        with_params(out, graph, params, mode)
     }
 
     /// Launches that are on their way still happen.
@@ -92,43 +73,37 @@ exports! {
     }
 
     /// The flags it was made with.
-    fn cuGraphExecGetFlags(exec: u64, out: *mut u64) {
+    fn cuGraphExecGetFlags(exec: u64, out: Out<u64>) {
         // Those that matter at launches.
         let flags = find(shim()?, exec)?.flags & !UPLOAD;
-        // SAFETY: by the contract of the function.
-        unsafe { put(out, flags) }
+        out.set(flags)
     }
 
     /// Its number among instances.
-    fn cuGraphExecGetId(exec: u64, out: *mut u32) {
+    fn cuGraphExecGetId(exec: u64, out: Out<u32>) {
         let id = find(shim()?, exec)?.id;
-        // SAFETY: by the contract of the function.
-        unsafe { put(out, id) }
+        out.set(id)
     }
 
     /// Takes over another graph's parameters, if it has the same nodes.
-    fn cuGraphExecUpdate(exec: u64, graph: u64, node: *mut u64, result: *mut u32) {
+    fn cuGraphExecUpdate(exec: u64, graph: u64, node: Out<u64>, result: Out<u32>) {
         let report = update(live()?, exec, graph)?;
-        // SAFETY: by the contract of the function.
-        unsafe {
-            put_optional(node, report.node);
-            put_optional(result, report.outcome as u32);
-        }
+        node.set_if_wanted(report.node);
+        result.set_if_wanted(report.outcome as u32);
         judge(report)
     }
 
     /// Takes over another graph's parameters, if it has the same nodes.
-    fn cuGraphExecUpdate_v2(exec: u64, graph: u64, info: *mut UpdateInfo) {
+    fn cuGraphExecUpdate_v2(exec: u64, graph: u64, info: Out<ExecUpdateInfo>) {
         let shim = live()?;
-        required(info)?;
+        info.check()?;
         let report = update(shim, exec, graph)?;
-        let told = UpdateInfo {
+        let told = ExecUpdateInfo {
             result: report.outcome as u32,
             error_node: report.node,
             error_from: report.from,
         };
-        // SAFETY: by the contract of the function.
-        unsafe { put(info, told)? };
+        info.set(told)?;
         judge(report)
     }
 
@@ -145,10 +120,9 @@ exports! {
     }
 
     /// Is it done?
-    fn cuGraphNodeGetEnabled(exec: u64, node: u64, out: *mut u32) {
+    fn cuGraphNodeGetEnabled(exec: u64, node: u64, out: Out<u32>) {
         let enabled = find(shim()?, exec)?.enabled(node)?;
-        // SAFETY: by the contract of the function.
-        unsafe { put(out, enabled.into()) }
+        out.set(enabled.into())
     }
 }
 
@@ -157,68 +131,42 @@ pub(super) fn find(shim: &Shim, exec: u64) -> Cu<Arc<Exec>> {
     shim.execs.get(exec).map_err(|_| CuResult::INVALID_VALUE)
 }
 
-/// # Safety
-/// `out` is null or valid for a write.
-unsafe fn make(out: *mut u64, graph: u64, flags: u64) -> Result<(), Refusal> {
+fn make(out: Out<u64>, graph: u64, flags: u64) -> Result<u64, Refusal> {
     let shim = live()?;
-    required(out)?;
+    out.check()?;
     let exec = instantiate(shim, &*shim.graph(graph)?, flags)?;
-    // SAFETY: by this function's contract.
-    unsafe { put(out, exec.handle)? };
-    Ok(())
+    out.set(exec.handle)?;
+    Ok(exec.handle)
 }
 
 /// The oldest form, with a log in text.
-///
-/// # Safety
-/// The results are null or valid for a write, the log for as much as its room says.
-unsafe fn logged(
-    out: *mut u64,
-    graph: u64,
-    node: *mut u64,
-    (log, room): (*mut c_char, usize),
-) -> Cu {
-    // SAFETY: by this function's contract.
-    unsafe {
-        make(out, graph, 0).map_err(|why| {
-            put_optional(node, why.node);
-            let text = why.code.to_string();
-            let fits = text.len().min(room.saturating_sub(1));
-            if !log.is_null() && room > 0 {
-                log.cast::<u8>().copy_from(text.as_ptr(), fits);
-                log.add(fits).write(0);
-            }
-            why.code
-        })
-    }
+fn logged(out: Out<u64>, graph: u64, node: Out<u64>, (log, room): (Out<c_char>, usize)) -> Cu {
+    let made = make(out, graph, 0).map_err(|why| {
+        node.set_if_wanted(why.node);
+        // The log may be left out.
+        let _ = log.set_text(room, why.code.to_string().as_bytes());
+        why.code
+    });
+    made.map(|_| ())
 }
 
-/// # Safety
-/// The pointers are null or valid.
-unsafe fn with_params(
-    out: *mut u64,
+fn with_params(
+    out: Out<u64>,
     graph: u64,
-    params: *mut InstantiateParams,
+    params: Out<InstantiateParams>,
     mode: DefaultStream,
 ) -> Cu {
     let shim = live()?;
-    required(params)?;
-    // SAFETY: by this function's contract.
-    let mut told = unsafe { params.read_unaligned() };
-    let (flags, stream) = (told.flags, told.stream);
-    // SAFETY: by this function's contract.
-    let made = unsafe { make(out, graph, flags) };
+    let mut told = params.get()?;
+    let made = make(out, graph, told.flags);
     (told.error_node, told.result) = match &made {
-        Ok(()) => (0, 0),
+        Ok(_) => (0, 0),
         Err(why) => (why.node, why.result),
     };
-    // SAFETY: by this function's contract.
-    unsafe { put(params, told)? };
-    made.map_err(|why| why.code)?;
-    if flags & UPLOAD != 0 {
-        // SAFETY: by this function's contract; it was written just now.
-        let exec = unsafe { out.read_unaligned() };
-        upload(shim, &*find(shim, exec)?, stream, mode)?;
+    params.set(told)?;
+    let exec = made.map_err(|why| why.code)?;
+    if told.flags & UPLOAD != 0 {
+        upload(shim, &*find(shim, exec)?, told.upload_stream.0, mode)?;
     }
     Ok(())
 }

@@ -3,82 +3,65 @@
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 
-use vgpu_proto::cuda::CuResult;
+use vgpu_cuda_abi::CuResult;
+use vgpu_cuda_abi::args::{In, Out};
+use vgpu_cuda_abi::numbers::allocation::PINNED;
+use vgpu_cuda_abi::numbers::location::DEVICE as ON_DEVICE;
+use vgpu_cuda_abi::structs::{AllocNodeParams, Location, PoolProperties};
 
 use super::graph::add;
-use super::pool::{AccessDesc, Location, ON_DEVICE, PINNED, PoolProps, check_access};
-use crate::ffi::{exports, put, required};
+use super::pool::check_access;
+use crate::ffi::exports;
 use crate::process::{live, shim};
 use crate::state::graphs::Kind;
 use crate::state::graphs::block::Block;
 use crate::{Cu, lock, unserved};
 
-/// `CUDA_MEM_ALLOC_NODE_PARAMS`.
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub(crate) struct AllocParams {
-    pool: PoolProps,
-    access: *const AccessDesc,
-    accesses: usize,
-    bytes: usize,
-    /// Out: the address.
-    pub(super) address: u64,
-}
-
-const _: () = assert!(size_of::<AllocParams>() == 120);
-
 exports! {
     /// An allocation; its address is known from now on.
     fn cuGraphAddMemAllocNode(
-        out: *mut u64,
+        out: Out<u64>,
         graph: u64,
-        behind: *const u64,
+        behind: In<u64>,
         count: usize,
-        params: *mut AllocParams
+        params: Out<AllocNodeParams>
     ) {
         live()?;
-        required(params)?;
-        // SAFETY: by the contract of the function.
-        unsafe {
-            let mut given = params.read_unaligned();
-            let mut address = 0;
-            let make = || {
-                let block = allocate("cuGraphAddMemAllocNode", &given)?;
-                address = block.address;
-                Ok(Kind::Alloc(block))
-            };
-            add(out, graph, (behind, count), make)?;
-            given.address = address;
-            put(params, given)
-        }
+        let mut given = params.get()?;
+        let mut address = 0;
+        let make = || {
+            let block = allocate("cuGraphAddMemAllocNode", &given)?;
+            address = block.address;
+            Ok(Kind::Alloc(block))
+        };
+        add(out, graph, (behind, count), make)?;
+        given.address = address;
+        params.set(given)
     }
 
     /// The allocation.
-    fn cuGraphMemAllocNodeGetParams(node: u64, out: *mut AllocParams) {
-        let params = AllocParams::of(&lock(&shim()?.node(node)?.kind))?;
-        // SAFETY: by the contract of the function.
-        unsafe { put(out, params) }
+    fn cuGraphMemAllocNodeGetParams(node: u64, out: Out<AllocNodeParams>) {
+        let params = shown(&lock(&shim()?.node(node)?.kind))?;
+        out.set(params)
     }
 
     /// The free of what a node allocates.
     fn cuGraphAddMemFreeNode(
-        out: *mut u64,
+        out: Out<u64>,
         graph: u64,
-        behind: *const u64,
+        behind: In<u64>,
         count: usize,
         address: u64
     ) {
-        // SAFETY: by the contract of the function.
-        unsafe { add(out, graph, (behind, count), || free(address)) }
+        add(out, graph, (behind, count), || free(address))
     }
 
     /// The address.
-    fn cuGraphMemFreeNodeGetParams(node: u64, out: *mut u64) {
+    fn cuGraphMemFreeNodeGetParams(node: u64, out: Out<u64>) {
         let Kind::Free(block) = lock(&shim()?.node(node)?.kind).clone() else {
             return Err(CuResult::INVALID_VALUE);
         };
-        // SAFETY: by the contract of the function.
-        unsafe { put(out, block.address) }
+        out.set(block.address)
     }
 
     /// Gives back what no graph uses.
@@ -90,21 +73,18 @@ exports! {
     }
 
     /// What graphs hold, now or at most.
-    fn cuDeviceGetGraphMemAttribute(device: c_int, id: u32, out: *mut c_void) {
+    fn cuDeviceGetGraphMemAttribute(device: c_int, id: u32, out: Out<c_void>) {
         let shim = shim()?;
         shim.devices.get(device)?;
         let value = shim.graph_memory.attribute(device, id)?;
-        // SAFETY: by the contract of the function.
-        unsafe { put(out.cast::<u64>(), value) }
+        out.of::<u64>().set(value)
     }
 
     /// Sets a high-water mark back.
-    fn cuDeviceSetGraphMemAttribute(device: c_int, id: u32, value: *const c_void) {
+    fn cuDeviceSetGraphMemAttribute(device: c_int, id: u32, value: In<c_void>) {
         let shim = shim()?;
         shim.devices.get(device)?;
-        required(value)?;
-        // SAFETY: by the contract of the function.
-        let value = unsafe { value.cast::<u64>().read_unaligned() };
+        let value = value.of::<u64>().get()?;
         shim.graph_memory.set_attribute(device, id, value)
     }
 }
@@ -114,24 +94,19 @@ exports! {
 /// # Errors
 /// CUDA_ERROR_NOT_SUPPORTED for other memory than a device's; CUDA_ERROR_INVALID_VALUE; those of the
 /// allocation.
-///
-/// # Safety
-/// The list is as long as it says.
-pub(super) unsafe fn allocate(symbol: &str, params: &AllocParams) -> Cu<Arc<Block>> {
+pub(super) fn allocate(symbol: &str, params: &AllocNodeParams) -> Cu<Arc<Block>> {
     let shim = live()?;
-    if params.bytes == 0 || params.pool.allocation == 0 {
+    if params.bytes == 0 || params.pool.kind == 0 {
         return Err(CuResult::INVALID_VALUE);
     }
     let (pool, location) = (&params.pool, params.pool.location);
-    if pool.allocation != PINNED || pool.handle_types != 0 || location.kind != ON_DEVICE {
+    if pool.kind != PINNED || pool.handle_types != 0 || location.kind != ON_DEVICE {
         let form = format!("{symbol} of memory that is not a device's, or is shared");
         return Err(unserved::refuse(form, "allocate it outside of the graph"));
     }
     shim.devices.get(location.id)?;
     for i in 0..params.accesses {
-        required(params.access)?;
-        // SAFETY: by this function's contract.
-        check_access(location.id, unsafe { &*params.access.add(i) })?;
+        check_access(location.id, &params.access.at(i)?)?;
     }
     let context = shim.contexts.current()?;
     if context.device != location.id {
@@ -151,32 +126,31 @@ pub(super) fn free(address: u64) -> Cu<Kind> {
     block.map(Kind::Free).ok_or(CuResult::INVALID_VALUE)
 }
 
-impl AllocParams {
-    /// As a program is shown it.
-    ///
-    /// # Errors
-    /// CUDA_ERROR_INVALID_VALUE for a node of another kind.
-    pub(super) fn of(kind: &Kind) -> Cu<AllocParams> {
-        let Kind::Alloc(block) = kind else {
-            return Err(CuResult::INVALID_VALUE);
-        };
-        Ok(AllocParams {
-            pool: PoolProps {
-                allocation: PINNED,
-                handle_types: 0,
-                location: Location {
-                    kind: ON_DEVICE,
-                    id: block.device,
-                },
-                security: std::ptr::null(),
-                most: 0,
-                usage: 0,
-                reserved: [0; 54],
-            },
-            access: std::ptr::null(),
-            accesses: 0,
-            bytes: block.size as usize,
-            address: block.address,
-        })
-    }
+/// The parameters as a program is shown them.
+///
+/// # Errors
+/// CUDA_ERROR_INVALID_VALUE for a node of another kind.
+pub(super) fn shown(kind: &Kind) -> Cu<AllocNodeParams> {
+    let Kind::Alloc(block) = kind else {
+        return Err(CuResult::INVALID_VALUE);
+    };
+    let location = Location {
+        kind: ON_DEVICE,
+        id: block.device,
+    };
+    Ok(AllocNodeParams {
+        pool: PoolProperties {
+            kind: PINNED,
+            handle_types: 0,
+            location,
+            security: 0,
+            max_size: 0,
+            usage: 0,
+            reserved: [0; 54],
+        },
+        access: In::NULL,
+        accesses: 0,
+        bytes: block.size as usize,
+        address: block.address,
+    })
 }

@@ -1,254 +1,192 @@
 //! What nodes of graphs do: kernels, fills, copies, host functions. Others are in `graph_events`,
 //! `graph_memory` and `graph_params`.
 
-use std::ffi::c_void;
 use std::sync::Arc;
 
-use vgpu_proto::cuda::CuResult;
+use vgpu_cuda_abi::CuResult;
+use vgpu_cuda_abi::args::{In, Out};
+use vgpu_cuda_abi::structs::{
+    Copy3D, HostNodeParams, KernelNodeParams, KernelNodeParams2, MemsetNodeParams,
+};
 
-use super::area::{Copy3D, check};
+use super::area::check;
 use super::graph::add;
 use super::launch;
 use super::memset::Area;
-use crate::ffi::{exports, put, required};
+use crate::ffi::exports;
 use crate::process::{live, shim};
-use crate::session::host::{HostFn, HostFunction};
+use crate::session::host::HostFunction;
 use crate::state::Shim;
 use crate::state::contexts::Context;
 use crate::state::graphs::{FillNode, Kind, update};
 use crate::{Cu, lock};
 
-/// `CUDA_KERNEL_NODE_PARAMS` of the first form.
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub(crate) struct KernelParams {
-    function: u64,
-    grid: [u32; 3],
-    block: [u32; 3],
-    shared: u32,
-    params: *const *const c_void,
-    extra: *const *const c_void,
-}
-
-/// Of the second: a kernel instead of a function, and a context.
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub(crate) struct KernelParams2 {
-    first: KernelParams,
-    kernel: u64,
-    ctx: u64,
-}
-
-/// `CUDA_MEMSET_NODE_PARAMS`.
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub(crate) struct FillParams {
-    dst: u64,
-    pitch: usize,
-    value: u32,
-    element: u32,
-    width: usize,
-    height: usize,
-}
-
-impl FillParams {
-    /// As a program is shown it.
-    pub(super) fn of(fill: &FillNode) -> FillParams {
-        FillParams {
-            dst: fill.dst,
-            pitch: fill.pitch as usize,
-            value: fill.value,
-            element: fill.width.into(),
-            width: fill.columns as usize,
-            height: fill.rows as usize,
-        }
+/// A fill as a program is shown it.
+pub(super) fn shown_fill(fill: &FillNode) -> MemsetNodeParams {
+    MemsetNodeParams {
+        dst: fill.dst,
+        pitch: fill.pitch as usize,
+        value: fill.value,
+        element: fill.width.into(),
+        width: fill.columns as usize,
+        height: fill.rows as usize,
     }
 }
 
-/// `CUDA_HOST_NODE_PARAMS`.
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub(crate) struct HostParams {
-    function: Option<HostFn>,
-    data: *mut c_void,
-}
-
-impl HostParams {
-    /// As a program is shown it.
-    ///
-    /// # Errors
-    /// CUDA_ERROR_INVALID_VALUE for a node of another kind, or one from `cuStreamAddCallback`.
-    pub(super) fn of(kind: &Kind) -> Cu<HostParams> {
-        match kind {
-            Kind::Host(HostFunction::Plain(function, data)) => Ok(HostParams {
-                function: Some(*function),
-                data: *data as *mut c_void,
-            }),
-            _ => Err(CuResult::INVALID_VALUE),
-        }
+/// A host function as a program is shown it.
+///
+/// # Errors
+/// CUDA_ERROR_INVALID_VALUE for a node of another kind, or one from `cuStreamAddCallback`.
+pub(super) fn shown_host(kind: &Kind) -> Cu<HostNodeParams> {
+    match kind {
+        Kind::Host(HostFunction::Plain(function, data)) => Ok(HostNodeParams {
+            function: Some(*function),
+            data: *data,
+        }),
+        _ => Err(CuResult::INVALID_VALUE),
     }
 }
 
 exports! {
     /// A launch.
     fn cuGraphAddKernelNode(
-        out: *mut u64,
+        out: Out<u64>,
         graph: u64,
-        behind: *const u64,
+        behind: In<u64>,
         count: usize,
-        params: *const KernelParams
+        params: In<KernelNodeParams>
     ) {
-        // SAFETY: by the contract of the function.
-        unsafe { add(out, graph, (behind, count), || kernel(params)) }
+        add(out, graph, (behind, count), || kernel(&params.get()?))
     }
 
     /// A launch.
     fn cuGraphAddKernelNode_v2(
-        out: *mut u64,
+        out: Out<u64>,
         graph: u64,
-        behind: *const u64,
+        behind: In<u64>,
         count: usize,
-        params: *const KernelParams2
+        params: In<KernelNodeParams2>
     ) {
-        // SAFETY: by the contract of the function.
-        unsafe { add(out, graph, (behind, count), || kernel2(params)) }
+        add(out, graph, (behind, count), || kernel2(&params.get()?))
     }
 
     /// A fill.
     fn cuGraphAddMemsetNode(
-        out: *mut u64,
+        out: Out<u64>,
         graph: u64,
-        behind: *const u64,
+        behind: In<u64>,
         count: usize,
-        params: *const FillParams,
+        params: In<MemsetNodeParams>,
         ctx: u64
     ) {
-        // SAFETY: by the contract of the function.
-        unsafe { add(out, graph, (behind, count), || fill(params, ctx)) }
+        add(out, graph, (behind, count), || fill(&params.get()?, ctx))
     }
 
     /// A copy.
     fn cuGraphAddMemcpyNode(
-        out: *mut u64,
+        out: Out<u64>,
         graph: u64,
-        behind: *const u64,
+        behind: In<u64>,
         count: usize,
-        params: *const Copy3D,
+        params: In<Copy3D>,
         ctx: u64
     ) {
-        // SAFETY: by the contract of the function.
-        unsafe { add(out, graph, (behind, count), || copy(params, ctx)) }
+        add(out, graph, (behind, count), || copy(&params.get()?, ctx))
     }
 
     /// A function of the program.
     fn cuGraphAddHostNode(
-        out: *mut u64,
+        out: Out<u64>,
         graph: u64,
-        behind: *const u64,
+        behind: In<u64>,
         count: usize,
-        params: *const HostParams
+        params: In<HostNodeParams>
     ) {
-        // SAFETY: by the contract of the function.
-        unsafe { add(out, graph, (behind, count), || host(params)) }
+        add(out, graph, (behind, count), || host(&params.get()?))
     }
 
     /// The launch; its parameters may be looked at while the node is.
-    fn cuGraphKernelNodeGetParams(node: u64, out: *mut KernelParams) {
-        let params = KernelParams2::of(&lock(&shim()?.node(node)?.kind))?;
-        // SAFETY: by the contract of the function.
-        unsafe { put(out, params.first) }
+    fn cuGraphKernelNodeGetParams(node: u64, out: Out<KernelNodeParams>) {
+        let params = shown_kernel(&lock(&shim()?.node(node)?.kind))?;
+        out.set(params.base)
     }
 
     /// The launch; its parameters may be looked at while the node is.
-    fn cuGraphKernelNodeGetParams_v2(node: u64, out: *mut KernelParams2) {
-        let params = KernelParams2::of(&lock(&shim()?.node(node)?.kind))?;
-        // SAFETY: by the contract of the function.
-        unsafe { put(out, params) }
+    fn cuGraphKernelNodeGetParams_v2(node: u64, out: Out<KernelNodeParams2>) {
+        let params = shown_kernel(&lock(&shim()?.node(node)?.kind))?;
+        out.set(params)
     }
 
     /// Sets the launch.
-    fn cuGraphKernelNodeSetParams(node: u64, params: *const KernelParams) {
-        // SAFETY: by the contract of the function.
-        set(live()?, node, unsafe { kernel(params) }?)
+    fn cuGraphKernelNodeSetParams(node: u64, params: In<KernelNodeParams>) {
+        set(live()?, node, kernel(&params.get()?)?)
     }
 
     /// Sets the launch.
-    fn cuGraphKernelNodeSetParams_v2(node: u64, params: *const KernelParams2) {
-        // SAFETY: by the contract of the function.
-        set(live()?, node, unsafe { kernel2(params) }?)
+    fn cuGraphKernelNodeSetParams_v2(node: u64, params: In<KernelNodeParams2>) {
+        set(live()?, node, kernel2(&params.get()?)?)
     }
 
     /// The fill.
-    fn cuGraphMemsetNodeGetParams(node: u64, out: *mut FillParams) {
+    fn cuGraphMemsetNodeGetParams(node: u64, out: Out<MemsetNodeParams>) {
         let Kind::Fill(fill) = *lock(&shim()?.node(node)?.kind) else {
             return Err(CuResult::INVALID_VALUE);
         };
-        // SAFETY: by the contract of the function.
-        unsafe { put(out, FillParams::of(&fill)) }
+        out.set(shown_fill(&fill))
     }
 
     /// Sets the fill.
-    fn cuGraphMemsetNodeSetParams(node: u64, params: *const FillParams) {
-        // SAFETY: by the contract of the function.
-        set(live()?, node, unsafe { fill(params, 0) }?)
+    fn cuGraphMemsetNodeSetParams(node: u64, params: In<MemsetNodeParams>) {
+        set(live()?, node, fill(&params.get()?, 0)?)
     }
 
     /// The copy.
-    fn cuGraphMemcpyNodeGetParams(node: u64, out: *mut Copy3D) {
+    fn cuGraphMemcpyNodeGetParams(node: u64, out: Out<Copy3D>) {
         let Kind::Copy(copy) = *lock(&shim()?.node(node)?.kind) else {
             return Err(CuResult::INVALID_VALUE);
         };
-        // SAFETY: by the contract of the function.
-        unsafe { put(out, copy) }
+        out.set(copy)
     }
 
     /// Sets the copy.
-    fn cuGraphMemcpyNodeSetParams(node: u64, params: *const Copy3D) {
-        // SAFETY: by the contract of the function.
-        set(live()?, node, unsafe { copy(params, 0) }?)
+    fn cuGraphMemcpyNodeSetParams(node: u64, params: In<Copy3D>) {
+        set(live()?, node, copy(&params.get()?, 0)?)
     }
 
     /// The function.
-    fn cuGraphHostNodeGetParams(node: u64, out: *mut HostParams) {
-        let params = HostParams::of(&lock(&shim()?.node(node)?.kind))?;
-        // SAFETY: by the contract of the function.
-        unsafe { put(out, params) }
+    fn cuGraphHostNodeGetParams(node: u64, out: Out<HostNodeParams>) {
+        let params = shown_host(&lock(&shim()?.node(node)?.kind))?;
+        out.set(params)
     }
 
     /// Sets the function.
-    fn cuGraphHostNodeSetParams(node: u64, params: *const HostParams) {
-        // SAFETY: by the contract of the function.
-        set(live()?, node, unsafe { host(params) }?)
+    fn cuGraphHostNodeSetParams(node: u64, params: In<HostNodeParams>) {
+        set(live()?, node, host(&params.get()?)?)
     }
 
     /// In what was made of a graph.
-    fn cuGraphExecKernelNodeSetParams(exec: u64, node: u64, params: *const KernelParams) {
-        // SAFETY: by the contract of the function.
-        set_in(live()?, exec, node, unsafe { kernel(params) }?)
+    fn cuGraphExecKernelNodeSetParams(exec: u64, node: u64, params: In<KernelNodeParams>) {
+        set_in(live()?, exec, node, kernel(&params.get()?)?)
     }
 
     /// In what was made of a graph.
-    fn cuGraphExecKernelNodeSetParams_v2(exec: u64, node: u64, params: *const KernelParams2) {
-        // SAFETY: by the contract of the function.
-        set_in(live()?, exec, node, unsafe { kernel2(params) }?)
+    fn cuGraphExecKernelNodeSetParams_v2(exec: u64, node: u64, params: In<KernelNodeParams2>) {
+        set_in(live()?, exec, node, kernel2(&params.get()?)?)
     }
 
     /// In what was made of a graph.
-    fn cuGraphExecMemsetNodeSetParams(exec: u64, node: u64, params: *const FillParams, ctx: u64) {
-        // SAFETY: by the contract of the function.
-        set_in(live()?, exec, node, unsafe { fill(params, ctx) }?)
+    fn cuGraphExecMemsetNodeSetParams(exec: u64, node: u64, params: In<MemsetNodeParams>, ctx: u64) {
+        set_in(live()?, exec, node, fill(&params.get()?, ctx)?)
     }
 
     /// In what was made of a graph.
-    fn cuGraphExecMemcpyNodeSetParams(exec: u64, node: u64, params: *const Copy3D, ctx: u64) {
-        // SAFETY: by the contract of the function.
-        set_in(live()?, exec, node, unsafe { copy(params, ctx) }?)
+    fn cuGraphExecMemcpyNodeSetParams(exec: u64, node: u64, params: In<Copy3D>, ctx: u64) {
+        set_in(live()?, exec, node, copy(&params.get()?, ctx)?)
     }
 
     /// In what was made of a graph.
-    fn cuGraphExecHostNodeSetParams(exec: u64, node: u64, params: *const HostParams) {
-        // SAFETY: by the contract of the function.
-        set_in(live()?, exec, node, unsafe { host(params) }?)
+    fn cuGraphExecHostNodeSetParams(exec: u64, node: u64, params: In<HostNodeParams>) {
+        set_in(live()?, exec, node, host(&params.get()?)?)
     }
 }
 
@@ -265,73 +203,63 @@ fn context(shim: &Shim, ctx: u64) -> Cu<Arc<Context>> {
     shim.contexts.named(ctx)
 }
 
-/// # Safety
-/// `params` is null or readable, and what it points to is as the function's layout asks.
-unsafe fn kernel(params: *const KernelParams) -> Cu<Kind> {
-    // SAFETY: by this function's contract.
-    let params = unsafe { params.as_ref() }.ok_or(CuResult::INVALID_VALUE)?;
-    // SAFETY: by this function's contract.
-    unsafe { make_kernel(params, params.function, 0) }
+/// A launch.
+fn kernel(params: &KernelNodeParams) -> Cu<Kind> {
+    make_kernel(params, params.function, 0)
 }
 
-/// # Safety
-/// As [`kernel`].
-pub(super) unsafe fn kernel2(params: *const KernelParams2) -> Cu<Kind> {
-    // SAFETY: by this function's contract.
-    let params = unsafe { params.as_ref() }.ok_or(CuResult::INVALID_VALUE)?;
-    let handle = match params.first.function {
+/// A launch, of a kernel or a function.
+///
+/// # Errors
+/// Those of a launch.
+pub(super) fn kernel2(params: &KernelNodeParams2) -> Cu<Kind> {
+    let handle = match params.base.function {
         0 => params.kernel,
         function => function,
     };
-    // SAFETY: by this function's contract.
-    unsafe { make_kernel(&params.first, handle, params.ctx) }
+    make_kernel(&params.base, handle, params.context)
 }
 
-/// # Safety
-/// As [`kernel`].
-unsafe fn make_kernel(params: &KernelParams, handle: u64, ctx: u64) -> Cu<Kind> {
+fn make_kernel(params: &KernelNodeParams, handle: u64, ctx: u64) -> Cu<Kind> {
     let shim = live()?;
     let context = context(shim, ctx)?;
     let shape = (params.grid, params.block, params.shared);
     let lists = (params.params, params.extra);
-    // SAFETY: by this function's contract.
-    let node = unsafe { launch::node(shim, &context, handle, shape, lists) }?;
+    let node = launch::node(shim, &context, handle, shape, lists)?;
     Ok(Kind::Kernel(Arc::new(node)))
 }
 
-impl KernelParams2 {
-    /// As a program is shown it; its parameters may be looked at while the node is.
-    ///
-    /// # Errors
-    /// CUDA_ERROR_INVALID_VALUE for a node of another kind.
-    pub(super) fn of(kind: &Kind) -> Cu<KernelParams2> {
-        let Kind::Kernel(kernel) = kind else {
-            return Err(CuResult::INVALID_VALUE);
-        };
-        let is_kernel = crate::state::libraries::is_kernel(kernel.handle);
-        Ok(KernelParams2 {
-            first: KernelParams {
-                function: if is_kernel { 0 } else { kernel.handle },
-                grid: kernel.grid,
-                block: kernel.block,
-                shared: kernel.shared,
-                params: kernel.pointers.as_ptr().cast(),
-                extra: std::ptr::null(),
-            },
-            kernel: if is_kernel { kernel.handle } else { 0 },
-            ctx: shim()?.contexts.shown(kernel.function.ctx.0),
-        })
-    }
+/// A launch as a program is shown it; its parameters may be looked at while the node is.
+///
+/// # Errors
+/// CUDA_ERROR_INVALID_VALUE for a node of another kind.
+pub(super) fn shown_kernel(kind: &Kind) -> Cu<KernelNodeParams2> {
+    let Kind::Kernel(kernel) = kind else {
+        return Err(CuResult::INVALID_VALUE);
+    };
+    let is_kernel = crate::state::libraries::is_kernel(kernel.handle);
+    Ok(KernelNodeParams2 {
+        base: KernelNodeParams {
+            function: if is_kernel { 0 } else { kernel.handle },
+            grid: kernel.grid,
+            block: kernel.block,
+            shared: kernel.shared,
+            // SAFETY: a pointer to each parameter, for as long as the node is.
+            params: unsafe { In::new(kernel.pointers.as_ptr().cast()) },
+            extra: In::NULL,
+        },
+        kernel: if is_kernel { kernel.handle } else { 0 },
+        context: shim()?.contexts.shown(kernel.function.ctx.0),
+    })
 }
 
-/// # Safety
-/// `params` is null or readable.
-pub(super) unsafe fn fill(params: *const FillParams, ctx: u64) -> Cu<Kind> {
+/// A fill.
+///
+/// # Errors
+/// CUDA_ERROR_INVALID_VALUE for memory that is not the device's, or other elements.
+pub(super) fn fill(params: &MemsetNodeParams, ctx: u64) -> Cu<Kind> {
     let shim = live()?;
     context(shim, ctx)?;
-    required(params)?;
-    // SAFETY: by this function's contract.
-    let params = unsafe { params.read_unaligned() };
     let width = match params.element {
         1 | 2 | 4 => params.element as u8,
         _ => return Err(CuResult::INVALID_VALUE),
@@ -355,27 +283,22 @@ pub(super) unsafe fn fill(params: *const FillParams, ctx: u64) -> Cu<Kind> {
     }))
 }
 
-/// # Safety
-/// `params` is null or readable.
-pub(super) unsafe fn copy(params: *const Copy3D, ctx: u64) -> Cu<Kind> {
+/// A copy.
+///
+/// # Errors
+/// Those of a copy.
+pub(super) fn copy(copy: &Copy3D, ctx: u64) -> Cu<Kind> {
     let shim = live()?;
     context(shim, ctx)?;
-    required(params)?;
-    // SAFETY: by this function's contract.
-    let copy = unsafe { params.read_unaligned() };
-    check(shim, &copy)?;
-    Ok(Kind::Copy(copy))
+    check(shim, copy)?;
+    Ok(Kind::Copy(*copy))
 }
 
-/// # Safety
-/// `params` is null or readable.
-pub(super) unsafe fn host(params: *const HostParams) -> Cu<Kind> {
-    required(params)?;
-    // SAFETY: by this function's contract.
-    let params = unsafe { params.read_unaligned() };
+/// A call of a function of the program.
+///
+/// # Errors
+/// CUDA_ERROR_INVALID_VALUE without a function.
+pub(super) fn host(params: &HostNodeParams) -> Cu<Kind> {
     let function = params.function.ok_or(CuResult::INVALID_VALUE)?;
-    Ok(Kind::Host(HostFunction::Plain(
-        function,
-        params.data as usize,
-    )))
+    Ok(Kind::Host(HostFunction::Plain(function, params.data)))
 }

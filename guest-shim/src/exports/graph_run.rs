@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 
+use vgpu_cuda_abi::CuResult;
+use vgpu_cuda_abi::numbers::instantiate;
 use vgpu_proto::call::req;
-use vgpu_proto::cuda::{CuResult, Stream};
+use vgpu_proto::cuda::Stream;
 
 use super::{area, event, launch, memset};
 use crate::session::mirror::Reach;
@@ -16,11 +18,11 @@ use crate::state::streams::Target;
 use crate::state::{Shim, capture};
 use crate::{Cu, lock, log, unserved};
 
-/// `CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH`, `UPLOAD`, `DEVICE_LAUNCH`, `USE_NODE_PRIORITY`.
-const AUTO_FREE: u64 = 1;
-pub(super) const UPLOAD: u64 = 2;
-const DEVICE_LAUNCH: u64 = 4;
-const NODE_PRIORITY: u64 = 8;
+/// `CUgraphInstantiate_flags`, which are passed as 64 bits.
+const AUTO_FREE: u64 = instantiate::AUTO_FREE_ON_LAUNCH as u64;
+pub(super) const UPLOAD: u64 = instantiate::UPLOAD as u64;
+const DEVICE_LAUNCH: u64 = instantiate::DEVICE_LAUNCH as u64;
+const NODE_PRIORITY: u64 = instantiate::USE_NODE_PRIORITY as u64;
 
 /// `cuGraphInstantiate` in all its forms.
 ///

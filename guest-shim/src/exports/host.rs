@@ -2,12 +2,14 @@
 
 use std::ffi::c_void;
 
-use vgpu_proto::cuda::CuResult;
+use vgpu_cuda_abi::CuResult;
+use vgpu_cuda_abi::args::DefaultStream;
+use vgpu_cuda_abi::structs::{HostFn, StreamCallback};
 
 use crate::Cu;
-use crate::ffi::{DefaultStream, exports};
+use crate::ffi::exports;
 use crate::process::live;
-use crate::session::host::{HostFn, HostFunction, StreamCallback};
+use crate::session::host::HostFunction;
 use crate::session::mirror::Reach;
 use crate::state::capture;
 use crate::state::graphs::Kind;

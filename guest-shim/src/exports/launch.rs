@@ -1,18 +1,25 @@
 //! Kernel launches: checked here, forgotten once sent.
 
 use std::ffi::c_void;
+use std::ops::Range;
 use std::sync::Arc;
 
+use vgpu_cuda_abi::CuResult;
+use vgpu_cuda_abi::args::{DefaultStream, In};
+use vgpu_cuda_abi::numbers::launch_attribute::{
+    CLUSTER_DIMENSION, COOPERATIVE, PREFERRED_CLUSTER_DIMENSION,
+};
+use vgpu_cuda_abi::numbers::{device_attribute, function_attribute as attribute};
+use vgpu_cuda_abi::structs::LaunchConfig;
 use vgpu_proto::call::req;
-use vgpu_proto::cuda::CuResult;
 
-use crate::ffi::{DefaultStream, exports};
+use crate::ffi::exports;
 use crate::process::live;
 use crate::state::contexts::Context;
-use crate::state::devices::{Device, attribute as device_attribute};
+use crate::state::devices::Device;
 use crate::state::graphs::{KernelNode, Kind};
 use crate::state::libraries::function_in;
-use crate::state::modules::{FunctionInfo, attribute};
+use crate::state::modules::FunctionInfo;
 use crate::state::streams::{Target, resolve};
 use crate::state::{Shim, capture};
 use crate::{Cu, unserved};
@@ -21,25 +28,6 @@ use crate::{Cu, unserved};
 const EXTRA_END: usize = 0;
 const EXTRA_BUFFER: usize = 1;
 const EXTRA_SIZE: usize = 2;
-
-/// `CUlaunchConfig`.
-#[repr(C)]
-pub(crate) struct Config {
-    grid: [u32; 3],
-    pub(super) block: [u32; 3],
-    pub(super) shared: u32,
-    stream: u64,
-    pub(super) attributes: *const Attribute,
-    pub(super) count: u32,
-}
-
-/// `CUlaunchAttribute`: its value is a union of 64 bytes.
-#[repr(C)]
-pub(crate) struct Attribute {
-    pub(super) id: u32,
-    pad: u32,
-    pub(super) value: [u32; 16],
-}
 
 /// Size and shape of a launch.
 #[derive(Debug, Clone, Copy)]
@@ -53,8 +41,8 @@ struct Shape {
 /// The caller's two ways to pass parameters.
 #[derive(Debug, Clone, Copy)]
 struct Params {
-    pointers: *const *const c_void,
-    extra: *const *const c_void,
+    pointers: In<In<u8>>,
+    extra: In<In<c_void>>,
 }
 
 exports! {
@@ -69,8 +57,8 @@ exports! {
         block_z: u32,
         shared: u32,
         stream: u64,
-        params: *const *const c_void,
-        extra: *const *const c_void
+        params: In<In<u8>>,
+        extra: In<In<c_void>>
     ) {
         let shape = Shape {
             grid: [grid_x, grid_y, grid_z],
@@ -78,30 +66,26 @@ exports! {
             shared,
             cooperative: false,
         };
-        // SAFETY: by the contract of the function.
-        unsafe { launch(function, shape, stream, mode, Params { pointers: params, extra }) }
+        launch(function, shape, stream, mode, Params { pointers: params, extra })
     }
 
     /// Launches with attributes.
     fn cuLaunchKernelEx / cuLaunchKernelEx_ptsz [mode] (
-        config: *const Config,
+        config: In<LaunchConfig>,
         function: u64,
-        params: *const *const c_void,
-        extra: *const *const c_void
+        params: In<In<u8>>,
+        extra: In<In<c_void>>
     ) {
         live()?;
-        // SAFETY: by the contract of the function.
-        let config = unsafe { config.as_ref() }.ok_or(CuResult::INVALID_VALUE)?;
-        // SAFETY: by the contract of the function.
-        let cooperative = unsafe { attributes(config) }?;
+        let config = config.get()?;
+        let cooperative = attributes(&config)?;
         let shape = Shape {
             grid: config.grid,
             block: config.block,
             shared: config.shared,
             cooperative,
         };
-        // SAFETY: by the contract of the function.
-        unsafe { launch(function, shape, config.stream, mode, Params { pointers: params, extra }) }
+        launch(function, shape, config.stream.0, mode, Params { pointers: params, extra })
     }
 
     /// Launches blocks that may wait for each other.
@@ -115,7 +99,7 @@ exports! {
         block_z: u32,
         shared: u32,
         stream: u64,
-        params: *const *const c_void
+        params: In<In<u8>>
     ) {
         let shape = Shape {
             grid: [grid_x, grid_y, grid_z],
@@ -123,28 +107,17 @@ exports! {
             shared,
             cooperative: true,
         };
-        let params = Params { pointers: params, extra: std::ptr::null() };
-        // SAFETY: by the contract of the function.
-        unsafe { launch(function, shape, stream, mode, params) }
+        let params = Params { pointers: params, extra: In::NULL };
+        launch(function, shape, stream, mode, params)
     }
 }
 
 /// Whether the launch is cooperative. Attributes that only advise are accepted and dropped; those
 /// that change what a kernel computes or when events fire are refused.
-///
-/// # Safety
-/// The list is as long as it says.
-unsafe fn attributes(config: &Config) -> Cu<bool> {
-    const COOPERATIVE: u32 = 2;
-    const CLUSTER_DIMENSION: u32 = 4;
-    const PREFERRED_CLUSTER_DIMENSION: u32 = 11;
+fn attributes(config: &LaunchConfig) -> Cu<bool> {
     let mut cooperative = false;
     for i in 0..config.count as usize {
-        if config.attributes.is_null() {
-            return Err(CuResult::INVALID_VALUE);
-        }
-        // SAFETY: by this function's contract.
-        let attribute = unsafe { &*config.attributes.add(i) };
+        let attribute = config.attributes.at(i)?;
         match attribute.id {
             COOPERATIVE => cooperative = attribute.value[0] != 0,
             CLUSTER_DIMENSION | PREFERRED_CLUSTER_DIMENSION => {
@@ -171,15 +144,7 @@ unsafe fn attributes(config: &Config) -> Cu<bool> {
     Ok(cooperative)
 }
 
-/// # Safety
-/// The parameters are what the function's layout asks for.
-unsafe fn launch(
-    handle: u64,
-    shape: Shape,
-    stream: u64,
-    mode: DefaultStream,
-    params: Params,
-) -> Cu {
+fn launch(handle: u64, shape: Shape, stream: u64, mode: DefaultStream, params: Params) -> Cu {
     let shim = live()?;
     let target = resolve(shim, stream, mode)?;
     let function = function_in(shim, handle, &target.ctx)?;
@@ -188,17 +153,14 @@ unsafe fn launch(
     }
     let device = shim.devices.get(function.device)?;
     shape.check(device, &function)?;
-    // SAFETY: by this function's contract.
-    let source = unsafe { Source::of(&function, params) }?;
-    // SAFETY: by this function's contract, checked for null above.
-    let named = shim.reach_named(unsafe { source.words(function.params_len) })?;
+    let source = Source::of(&function, params)?;
+    let named = shim.reach_named(source.words(function.params_len))?;
     if shape.cooperative {
         shape.check_fits_at_once(shim, device, &function)?;
     }
     if shim.captures.any() {
         let make = || {
-            // SAFETY: by this function's contract, checked for null above.
-            let node = unsafe { node_of(handle, &function, shape, &source) };
+            let node = node_of(handle, &function, shape, &source);
             Ok(Kind::Kernel(Arc::new(node)))
         };
         if capture::take(shim, &target, make)? {
@@ -215,24 +177,19 @@ unsafe fn launch(
         shared: shape.shared,
         cooperative: shape.cooperative,
     };
-    // SAFETY: by this function's contract, checked for null above.
-    shim.session
-        .post_with(&call, function.params_len, |block| unsafe {
-            source.pack(block);
-        })
+    shim.session.post_with(&call, function.params_len, |block| {
+        source.pack(block);
+    })
 }
 
-/// # Safety
-/// As [`Source::pack`].
-unsafe fn node_of(
+fn node_of(
     handle: u64,
     function: &Arc<FunctionInfo>,
     shape: Shape,
     source: &Source<'_>,
 ) -> KernelNode {
     let mut params = vec![0; function.params_len];
-    // SAFETY: by this function's contract.
-    unsafe { source.pack(&mut params) };
+    source.pack(&mut params);
     KernelNode {
         handle,
         function: function.clone(),
@@ -247,15 +204,12 @@ unsafe fn node_of(
 }
 
 /// A launch as a node of a graph, checked.
-///
-/// # Safety
-/// The parameters are what the function's layout asks for.
-pub(super) unsafe fn node(
+pub(super) fn node(
     shim: &Shim,
     context: &Context,
     handle: u64,
     (grid, block, shared): ([u32; 3], [u32; 3], u32),
-    (pointers, extra): (*const *const c_void, *const *const c_void),
+    (pointers, extra): (In<In<u8>>, In<In<c_void>>),
 ) -> Cu<KernelNode> {
     let function = function_in(shim, handle, context)?;
     let shape = Shape {
@@ -265,10 +219,8 @@ pub(super) unsafe fn node(
         cooperative: false,
     };
     shape.check(shim.devices.get(function.device)?, &function)?;
-    // SAFETY: by this function's contract.
-    let source = unsafe { Source::of(&function, Params { pointers, extra }) }?;
-    // SAFETY: by this function's contract, checked just now.
-    Ok(unsafe { node_of(handle, &function, shape, &source) })
+    let source = Source::of(&function, Params { pointers, extra })?;
+    Ok(node_of(handle, &function, shape, &source))
 }
 
 /// The launch of a graph's node, in a stream or a recording.
@@ -344,14 +296,14 @@ impl Shape {
 /// Where the parameter block comes from.
 enum Source<'a> {
     Nothing,
-    Pointers(&'a [(u32, u32)], *const *const c_void),
-    Buffer(*const u8),
+    /// Places and sizes in the block, and where each parameter is; checked for null.
+    Pointers(&'a [(u32, u32)], In<In<u8>>),
+    /// As long as the block.
+    Buffer(In<u8>),
 }
 
 impl Source<'_> {
-    /// # Safety
-    /// The caller's lists are as the function's layout asks.
-    unsafe fn of(function: &FunctionInfo, params: Params) -> Cu<Source<'_>> {
+    fn of(function: &FunctionInfo, params: Params) -> Cu<Source<'_>> {
         if !params.pointers.is_null() && !params.extra.is_null() {
             return Err(CuResult::INVALID_VALUE);
         }
@@ -360,98 +312,68 @@ impl Source<'_> {
         }
         if !params.pointers.is_null() {
             for i in 0..function.params.len() {
-                // SAFETY: one pointer a parameter, by this function's contract.
-                if unsafe { *params.pointers.add(i) }.is_null() {
-                    return Err(CuResult::INVALID_VALUE);
-                }
+                params.pointers.at(i)?.check()?;
             }
             return Ok(Source::Pointers(&function.params, params.pointers));
         }
-        // SAFETY: by this function's contract.
-        let (buffer, size) = unsafe { extra(params.extra) }?;
+        let (buffer, size) = extra(params.extra)?;
         if size < function.params_len {
             return Err(CuResult::INVALID_VALUE);
         }
         Ok(Source::Buffer(buffer))
     }
 
-    /// The aligned words of the parameter block: what may be addresses.
-    ///
-    /// # Safety
-    /// As [`Source::pack`], for a block of `len` bytes.
-    unsafe fn words(&self, len: usize) -> impl Iterator<Item = u64> {
+    /// The parameters: where each is, and where in the block of `len` bytes it goes.
+    fn pieces(&self, len: usize) -> impl Iterator<Item = (In<u8>, Range<usize>)> {
         let (layout, pointers, buffer) = match self {
-            Source::Nothing => (&[][..], std::ptr::null(), std::ptr::null()),
-            Source::Pointers(layout, pointers) => (*layout, *pointers, std::ptr::null()),
-            Source::Buffer(buffer) => (&[][..], std::ptr::null(), *buffer),
+            Source::Nothing => (&[][..], In::NULL, None),
+            Source::Pointers(layout, pointers) => (*layout, *pointers, None),
+            Source::Buffer(buffer) => (&[][..], In::NULL, Some(*buffer)),
         };
-        let parameters = layout.iter().enumerate().flat_map(move |(i, (_, size))| {
-            // SAFETY: one readable value of the layout's size a parameter.
-            let value: *const u8 = unsafe { (*pointers.add(i)).cast() };
-            // SAFETY: as above.
-            (0..*size as usize / 8)
-                .map(move |word| unsafe { value.add(8 * word).cast::<u64>().read_unaligned() })
-        });
-        let whole = if buffer.is_null() { 0 } else { len / 8 };
-        // SAFETY: the buffer is at least as long as the block.
-        let block = (0..whole)
-            .map(move |word| unsafe { buffer.add(8 * word).cast::<u64>().read_unaligned() });
-        parameters.chain(block)
+        let parameters = layout
+            .iter()
+            .enumerate()
+            .filter_map(move |(i, (at, size))| {
+                let at = *at as usize;
+                Some((pointers.at(i).ok()?, at..at + *size as usize))
+            });
+        parameters.chain(buffer.map(|buffer| (buffer, 0..len)))
+    }
+
+    /// The aligned words of the parameter block of `len` bytes: what may be addresses.
+    fn words(&self, len: usize) -> impl Iterator<Item = u64> {
+        self.pieces(len).flat_map(|(from, place)| {
+            let words = from.pointer().cast::<u64>();
+            (0..place.len() / 8).map(move |word| {
+                // SAFETY: a parameter of that size, by the contract of the function.
+                unsafe { words.add(word).read_unaligned() }
+            })
+        })
     }
 
     /// Fills the parameter block; its gaps stay zero.
-    ///
-    /// # Safety
-    /// As [`Source::of`], whose checks have passed; the block has the function's length.
-    unsafe fn pack(&self, block: &mut [u8]) {
-        match self {
-            Source::Nothing => {}
-            Source::Pointers(layout, pointers) => {
-                for (i, (offset, size)) in layout.iter().enumerate() {
-                    let (from, to) = (*offset as usize, *offset as usize + *size as usize);
-                    // SAFETY: one readable value of the layout's size a parameter.
-                    unsafe {
-                        let value: *const u8 = (*pointers.add(i)).cast();
-                        block[from..to]
-                            .as_mut_ptr()
-                            .copy_from(value, *size as usize);
-                    }
-                }
-            }
-            // SAFETY: the buffer is at least as long as the block.
-            Source::Buffer(buffer) => unsafe { block.as_mut_ptr().copy_from(*buffer, block.len()) },
+    fn pack(&self, block: &mut [u8]) {
+        for (from, place) in self.pieces(block.len()) {
+            let (to, len) = (block[place.clone()].as_mut_ptr(), place.len());
+            // SAFETY: a parameter of that size, by the contract of the function.
+            unsafe { to.copy_from(from.pointer(), len) };
         }
     }
 }
 
-/// (buffer, size) of an `extra` list.
-///
-/// # Safety
-/// The list is null or ends with `CU_LAUNCH_PARAM_END`; the size is a readable `size_t`.
-unsafe fn extra(list: *const *const c_void) -> Cu<(*const u8, usize)> {
+/// (buffer, size) of an `extra` list, which ends with `CU_LAUNCH_PARAM_END`.
+fn extra(list: In<In<c_void>>) -> Cu<(In<u8>, usize)> {
     const MOST: usize = 8;
-    if list.is_null() {
-        return Err(CuResult::INVALID_VALUE);
-    }
-    let (mut buffer, mut size) = (std::ptr::null::<u8>(), None);
+    let (mut buffer, mut size) = (In::NULL, None);
     for i in 0..MOST {
-        // SAFETY: by this function's contract; no end so far.
-        let (marker, value) = unsafe {
-            let marker = *list.add(2 * i) as usize;
-            (
-                marker,
-                if marker == EXTRA_END {
-                    std::ptr::null()
-                } else {
-                    *list.add(2 * i + 1)
-                },
-            )
-        };
+        let marker = list.at(2 * i)?.pointer() as usize;
+        if marker == EXTRA_END {
+            break;
+        }
+        let value = list.at(2 * i + 1)?;
         match marker {
-            EXTRA_END => break,
-            EXTRA_BUFFER => buffer = value.cast(),
-            // SAFETY: by this function's contract.
-            EXTRA_SIZE if !value.is_null() => size = Some(unsafe { *value.cast::<usize>() }),
+            EXTRA_BUFFER => buffer = value.of(),
+            EXTRA_SIZE => size = Some(value.of::<usize>().get()?),
             _ => return Err(CuResult::INVALID_VALUE),
         }
     }

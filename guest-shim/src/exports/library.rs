@@ -1,13 +1,13 @@
 //! Libraries and kernels.
 
-use std::ffi::{CStr, OsStr, c_char, c_int, c_uint, c_void};
-use std::os::unix::ffi::OsStrExt as _;
+use std::ffi::{c_char, c_int, c_uint, c_void};
 
-use vgpu_proto::cuda::CuResult;
+use vgpu_cuda_abi::CuResult;
+use vgpu_cuda_abi::args::{In, Out, Text};
 
 use super::context::{release, retain};
 use super::module::{CACHE_CONFIGS, read_image};
-use crate::ffi::{exports, one_required, put, put_optional, required, text};
+use crate::ffi::exports;
 use crate::jit::Options;
 use crate::log::refusal;
 use crate::process::{live, shim};
@@ -22,24 +22,21 @@ exports! {
     /// Loads an image for every context. Of the library's options one says that the program preserves the image;
     /// the other, a hint to the driver, is not needed.
     fn cuLibraryLoadData(
-        out: *mut u64,
-        code: *const c_void,
-        jit_options: *const u32,
-        jit_values: *mut *mut c_void,
+        out: Out<u64>,
+        code: In<c_void>,
+        jit_options: In<u32>,
+        jit_values: Out<Out<c_void>>,
         jit_count: c_uint,
-        options: *const u32,
-        values: *mut *mut c_void,
+        options: In<u32>,
+        values: In<*mut c_void>,
         count: c_uint
     ) {
         live()?;
-        required(out)?;
+        out.check()?;
+        let jit = Options::read(jit_count, jit_options, jit_values)?;
+        let preserved = preserved(options, values, count);
         // SAFETY: by the contract of the function.
-        let (jit, preserved) = unsafe {
-            let jit = Options::read(jit_count, jit_options, jit_values)?;
-            (jit, preserved(options, values, count))
-        };
-        // SAFETY: by the contract of the function.
-        let given = unsafe { image::at(code) };
+        let given = unsafe { image::at(code.pointer()) };
         let given = given.inspect_err(|code| jit.failed(*code))?;
         // SAFETY: by the contract of the function.
         let copied = |memory: UserMemory| unsafe { memory.copied() };
@@ -49,32 +46,27 @@ exports! {
         };
         let parts = given.parts.into_iter().map(copied).collect();
         let library = libraries::load(live()?, (bytes, parts), &jit)?;
-        // SAFETY: by the contract of the function.
-        unsafe { put(out, library) }
+        out.set(library)
     }
 
     /// Loads a file of the guest for every context.
     fn cuLibraryLoadFromFile(
-        out: *mut u64,
-        path: *const c_char,
-        jit_options: *const u32,
-        jit_values: *mut *mut c_void,
+        out: Out<u64>,
+        path: Text,
+        jit_options: In<u32>,
+        jit_values: Out<Out<c_void>>,
         jit_count: c_uint,
-        _options: *const u32,
-        _values: *mut *mut c_void,
+        _options: In<u32>,
+        _values: Out<Out<c_void>>,
         _count: c_uint
     ) {
         live()?;
-        required(out)?;
-        required(path)?;
-        // SAFETY: by the contract of the function.
-        let path = OsStr::from_bytes(unsafe { CStr::from_ptr(path) }.to_bytes());
-        // SAFETY: by the contract of the function.
-        let jit = unsafe { Options::read(jit_count, jit_options, jit_values) }?;
+        out.check()?;
+        let path = path.path()?;
+        let jit = Options::read(jit_count, jit_options, jit_values)?;
         let bytes = read_image(path).inspect_err(|code| jit.failed(*code))?;
         let library = libraries::load(live()?, (Bytes::Copied(bytes), Vec::new()), &jit)?;
-        // SAFETY: by the contract of the function.
-        unsafe { put(out, library) }
+        out.set(library)
     }
 
     /// Unloads; its kernels are no more.
@@ -83,37 +75,34 @@ exports! {
     }
 
     /// A kernel by name.
-    fn cuLibraryGetKernel(out: *mut u64, library: u64, name: *const c_char) {
+    fn cuLibraryGetKernel(out: Out<u64>, library: u64, name: Text) {
         let shim = live()?;
-        required(out)?;
-        // SAFETY: by the contract of the function.
-        let name = unsafe { text(name) }?;
+        out.check()?;
+        let name = name.symbol()?;
         let library = shim.libraries.get(library)?;
         let kernel = match library.known_kernel(name) {
             Some(kernel) => kernel,
             None => within(shim, |context| library.kernel(shim, context, name))?,
         };
-        // SAFETY: by the contract of the function.
-        unsafe { put(out, kernel) }
+        out.set(kernel)
     }
 
     /// The number of kernels.
-    fn cuLibraryGetKernelCount(out: *mut c_uint, library: u64) {
+    fn cuLibraryGetKernelCount(out: Out<c_uint>, library: u64) {
         let shim = live()?;
-        required(out)?;
+        out.check()?;
         let library = shim.libraries.get(library)?;
         let count = within(shim, |context| {
             let module = library.module(shim, context)?;
             Ok(modules::function_names(shim, &module)?.len())
         })?;
-        // SAFETY: by the contract of the function.
-        unsafe { put(out, count as c_uint) }
+        out.set(count as c_uint)
     }
 
     /// The first kernels, as many as there is room for.
-    fn cuLibraryEnumerateKernels(out: *mut u64, room: c_uint, library: u64) {
+    fn cuLibraryEnumerateKernels(out: Out<u64>, room: c_uint, library: u64) {
         let shim = live()?;
-        required(out)?;
+        out.check()?;
         let library = shim.libraries.get(library)?;
         let kernels = within(shim, |context| {
             let module = library.module(shim, context)?;
@@ -121,49 +110,39 @@ exports! {
             let first = names.iter().take(room as usize);
             first.map(|name| library.kernel(shim, context, name)).collect::<Cu<Vec<u64>>>()
         })?;
-        for (i, kernel) in kernels.into_iter().enumerate() {
-            // SAFETY: room for that many, by the contract of the function.
-            unsafe { put(out.add(i), kernel)? };
-        }
-        Ok(())
+        out.set_all(kernels)
     }
 
     /// The library's module in the current context.
-    fn cuLibraryGetModule(out: *mut u64, library: u64) {
+    fn cuLibraryGetModule(out: Out<u64>, library: u64) {
         let shim = live()?;
-        required(out)?;
+        out.check()?;
         let library = shim.libraries.get(library)?;
         let module = library.module(shim, &*shim.contexts.current()?)?;
-        // SAFETY: by the contract of the function.
-        unsafe { put(out, module.handle.0) }
+        out.set(module.handle.0)
     }
 
     /// A global by name, as it is in the current context; either result may be left out.
-    fn cuLibraryGetGlobal(out: *mut u64, size: *mut usize, library: u64, name: *const c_char) {
+    fn cuLibraryGetGlobal(out: Out<u64>, size: Out<usize>, library: u64, name: Text) {
         let shim = live()?;
-        // SAFETY: by the contract of the function.
-        let name = unsafe { text(name) }?;
+        let name = name.symbol()?;
         let library = shim.libraries.get(library)?;
-        one_required(out, size)?;
+        out.check_either(size)?;
         let module = library.module(shim, &*shim.contexts.current()?)?;
         let found = modules::global(shim, &module, name);
         let (address, bytes) = found.map_err(|code| of_kernel(shim, &module, name, code))?;
-        // SAFETY: by the contract of the function.
-        unsafe {
-            put_optional(out, address);
-            put_optional(size, bytes as usize);
-        }
+        out.set_if_wanted(address);
+        size.set_if_wanted(bytes as usize);
         Ok(())
     }
 
     /// Managed variables are not served: none is found. The CUDA runtime asks without a context, and goes on without an
     /// address for the program if it is told that they are not supported; it gives up for any other error.
-    fn cuLibraryGetManaged(out: *mut u64, size: *mut usize, library: u64, name: *const c_char) {
+    fn cuLibraryGetManaged(out: Out<u64>, size: Out<usize>, library: u64, name: Text) {
         let shim = live()?;
-        // SAFETY: by the contract of the function.
-        let name = unsafe { text(name) }?;
+        let name = name.symbol()?;
         let library = shim.libraries.get(library)?;
-        one_required(out, size)?;
+        out.check_either(size)?;
         let way_out = vgpu_cudart::unserved::MANAGED;
         let Ok(context) = shim.contexts.current() else {
             let form = "cuLibraryGetManaged, which programs with `__managed__` variables call,";
@@ -179,77 +158,68 @@ exports! {
 
     /// Functions with one address for the program and for devices need memory that both reach coherently:
     /// none is found.
-    fn cuLibraryGetUnifiedFunction(_out: *mut *mut c_void, library: u64, name: *const c_char) {
+    fn cuLibraryGetUnifiedFunction(_out: Out<*mut c_void>, library: u64, name: Text) {
         let shim = live()?;
-        // SAFETY: by the contract of the function.
-        let name = unsafe { text(name) }?;
+        let name = name.symbol()?;
         let library = shim.libraries.get(library)?;
         let module = library.module(shim, &*shim.contexts.current()?)?;
         Err(of_kernel(shim, &module, name, CuResult::NOT_FOUND))
     }
 
     /// The kernel's function in the current context.
-    fn cuKernelGetFunction(out: *mut u64, kernel: u64) {
+    fn cuKernelGetFunction(out: Out<u64>, kernel: u64) {
         let shim = live()?;
-        required(out)?;
+        out.check()?;
         let context = shim.contexts.current()?;
         let function = shim.kernels.get(kernel)?.function(shim, &context)?;
-        // SAFETY: by the contract of the function.
-        unsafe { put(out, function.handle.0) }
+        out.set(function.handle.0)
     }
 
     /// The library that the kernel is of.
-    fn cuKernelGetLibrary(out: *mut u64, kernel: u64) {
+    fn cuKernelGetLibrary(out: Out<u64>, kernel: u64) {
         let library = shim()?.kernels.get(kernel)?.library;
-        // SAFETY: by the contract of the function.
-        unsafe { put(out, library) }
+        out.set(library)
     }
 
     /// The name, valid while the library is loaded. A function's handle will do, as for the driver.
-    fn cuKernelGetName(out: *mut *const c_char, kernel: u64) {
+    fn cuKernelGetName(out: Out<*const c_char>, kernel: u64) {
         let shim = shim()?;
         given(kernel)?;
         let name = match libraries::is_kernel(kernel) {
             true => shim.kernels.get(kernel)?.name.as_ptr(),
             false => shim.functions.get(kernel)?.name.as_ptr(),
         };
-        // SAFETY: by the contract of the function.
-        unsafe { put(out, name) }
+        out.set(name)
     }
 
     /// Where a parameter lies in the parameter block; the size may be left out. As the driver, this wants
     /// a current context.
-    fn cuKernelGetParamInfo(kernel: u64, index: usize, offset: *mut usize, size: *mut usize) {
+    fn cuKernelGetParamInfo(kernel: u64, index: usize, offset: Out<usize>, size: Out<usize>) {
         let shim = live()?;
         given(kernel)?;
         let function = shim.kernels.get(kernel)?.function(shim, &*shim.contexts.current()?)?;
         let (at, len) = function.params.get(index).ok_or(CuResult::INVALID_VALUE)?;
-        // SAFETY: by the contract of the function.
-        unsafe {
-            put(offset, *at as usize)?;
-            put_optional(size, *len as usize);
-        }
+        offset.set(*at as usize)?;
+        size.set_if_wanted(*len as usize);
         Ok(())
     }
 
     /// The number of parameters, in a current context as well.
-    fn cuKernelGetParamCount(kernel: u64, out: *mut usize) {
+    fn cuKernelGetParamCount(kernel: u64, out: Out<usize>) {
         let shim = live()?;
         given(kernel)?;
         let function = shim.kernels.get(kernel)?.function(shim, &*shim.contexts.current()?)?;
         let count = function.params.len();
-        // SAFETY: by the contract of the function.
-        unsafe { put(out, count) }
+        out.set(count)
     }
 
     /// An attribute of the kernel on a device.
-    fn cuKernelGetAttribute(out: *mut c_int, attribute: u32, kernel: u64, device: c_int) {
+    fn cuKernelGetAttribute(out: Out<c_int>, attribute: u32, kernel: u64, device: c_int) {
         let shim = live()?;
-        required(out)?;
+        out.check()?;
         let function = shim.kernels.get(kernel)?.on_device(shim, device)?;
         let value = modules::attribute(shim, &function, attribute)?;
-        // SAFETY: by the contract of the function.
-        unsafe { put(out, value) }
+        out.set(value)
     }
 
     /// Sets an attribute of the kernel on a device.
@@ -300,16 +270,9 @@ fn within<T>(shim: &Shim, ask: impl FnOnce(&Context) -> Cu<T>) -> Cu<T> {
 }
 
 /// Does the program promise that the image stays where it is (`CU_LIBRARY_BINARY_IS_PRESERVED`)?
-///
-/// # Safety
-/// As the library's options of cuLibraryLoadData.
-unsafe fn preserved(options: *const u32, values: *mut *mut c_void, count: c_uint) -> bool {
+fn preserved(options: In<u32>, values: In<*mut c_void>, count: c_uint) -> bool {
     const BINARY_IS_PRESERVED: u32 = 1;
-    if options.is_null() || values.is_null() {
-        return false;
-    }
-    // SAFETY: as many of both, by this function's contract.
-    (0..count as usize).any(|i| unsafe {
-        options.add(i).read() == BINARY_IS_PRESERVED && !values.add(i).read().is_null()
-    })
+    let promises =
+        |i| options.at(i) == Ok(BINARY_IS_PRESERVED) && values.at(i).is_ok_and(|v| !v.is_null());
+    (0..count as usize).any(promises)
 }

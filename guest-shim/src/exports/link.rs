@@ -1,15 +1,15 @@
 //! Linking. Inputs are sent as they are added; the host links them all at once when the link is
 //! completed, so that what is wrong with an input is said then.
 
-use std::ffi::{CStr, OsStr, c_char, c_uint, c_void};
-use std::os::unix::ffi::OsStrExt as _;
+use std::ffi::{c_uint, c_void};
 use std::sync::Arc;
 
-use vgpu_proto::cuda::CuResult;
+use vgpu_cuda_abi::CuResult;
+use vgpu_cuda_abi::args::{In, Out, Text};
 
 use super::module::read_image;
 use crate::Cu;
-use crate::ffi::{exports, put, put_optional, required, text};
+use crate::ffi::exports;
 use crate::jit::Options;
 use crate::process::live;
 use crate::session::sys::UserMemory;
@@ -19,20 +19,18 @@ exports! {
     /// Begins a link.
     fn cuLinkCreate / cuLinkCreate_v2(
         count: c_uint,
-        options: *const u32,
-        values: *mut *mut c_void,
-        out: *mut u64
+        options: In<u32>,
+        values: Out<Out<c_void>>,
+        out: Out<u64>
     ) {
         let shim = live()?;
-        required(out)?;
+        out.check()?;
         let context = shim.contexts.current()?;
-        // SAFETY: by the contract of the function.
-        let options = unsafe { Options::read(count, options, values) }?;
+        let options = Options::read(count, options, values)?;
         let handle = shim.mint();
         let state = links::LinkState::new(context.handle, options);
         shim.links.insert(handle, Arc::new(state))?;
-        // SAFETY: by the contract of the function.
-        unsafe { put(out, handle) }
+        out.set(handle)
     }
 
     /// Adds an input in memory.
@@ -41,19 +39,20 @@ exports! {
         kind: u32,
         data: *mut c_void,
         size: usize,
-        name: *const c_char,
+        name: Text,
         count: c_uint,
-        _options: *const u32,
-        _values: *mut *mut c_void
+        _options: In<u32>,
+        _values: Out<Out<c_void>>
     ) {
         let shim = live()?;
         let state = shim.links.get(state)?;
-        required(data)?;
+        if data.is_null() {
+            return Err(CuResult::INVALID_VALUE);
+        }
         check_options(count)?;
         let name = match name.is_null() {
             true => "",
-            // SAFETY: by the contract of the function.
-            false => unsafe { text(name) }?,
+            false => name.symbol()?,
         };
         // SAFETY: by the contract of the function.
         unsafe { state.add(shim, kind, UserMemory { at: data.cast(), len: size }, name) }
@@ -63,37 +62,32 @@ exports! {
     fn cuLinkAddFile / cuLinkAddFile_v2(
         state: u64,
         kind: u32,
-        path: *const c_char,
+        path: Text,
         count: c_uint,
-        _options: *const u32,
-        _values: *mut *mut c_void
+        _options: In<u32>,
+        _values: Out<Out<c_void>>
     ) {
         let shim = live()?;
         let state = shim.links.get(state)?;
-        required(path)?;
+        path.check()?;
         check_options(count)?;
-        // SAFETY: by the contract of the function.
-        let path = unsafe { CStr::from_ptr(path) };
-        let mut bytes = read_image(OsStr::from_bytes(path.to_bytes()))?;
+        let mut bytes = read_image(path.path()?)?;
         let memory = UserMemory {
             at: bytes.as_mut_ptr(),
             len: bytes.len(),
         };
         // SAFETY: the bytes are here.
-        unsafe { state.add(shim, kind, memory, &path.to_string_lossy()) }
+        unsafe { state.add(shim, kind, memory, &path.lossy()?) }
     }
 
     /// Links.
-    fn cuLinkComplete(state: u64, out: *mut *mut c_void, size: *mut usize) {
+    fn cuLinkComplete(state: u64, out: Out<*mut c_void>, size: Out<usize>) {
         let shim = live()?;
         let state = shim.links.get(state)?;
-        required(out)?;
+        out.check()?;
         let (at, len) = state.complete(shim)?;
-        // SAFETY: by the contract of the function.
-        unsafe {
-            put(out, at.cast())?;
-            put_optional(size, len);
-        }
+        out.set(at.cast())?;
+        size.set_if_wanted(len);
         Ok(())
     }
 

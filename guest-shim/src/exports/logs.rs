@@ -1,26 +1,24 @@
 //! CUDA's log functions: the program hears, or reads later, why something failed. What is told is what this
 //! library says on standard error. They work before cuInit, too, so that why that failed can be heard.
 
-use std::ffi::{CStr, OsStr, c_char, c_uint, c_void};
+use std::ffi::{c_char, c_uint, c_void};
 use std::io::Write as _;
-use std::os::unix::ffi::OsStrExt as _;
 
-use vgpu_proto::cuda::CuResult;
+use vgpu_cuda_abi::CuResult;
+use vgpu_cuda_abi::args::{Out, Text};
+use vgpu_cuda_abi::structs::LogsCallback;
 
 use crate::Cu;
-use crate::ffi::{exports, put, required};
-use crate::log::heard::{self, Callback};
+use crate::ffi::exports;
+use crate::log::heard;
 
 exports! {
     /// Has a function called with each message.
-    fn cuLogsRegisterCallback(callback: Option<Callback>, data: *mut c_void, out: *mut u64) {
+    fn cuLogsRegisterCallback(callback: Option<LogsCallback>, data: *mut c_void, out: Out<u64>) {
         let callback = callback.ok_or(CuResult::INVALID_VALUE)?;
         let handle = heard::listen(callback, data);
-        if out.is_null() {
-            return Ok(());
-        }
-        // SAFETY: by the contract of the function.
-        unsafe { put(out, handle) }
+        out.set_if_wanted(handle);
+        Ok(())
     }
 
     /// Not any more.
@@ -32,55 +30,46 @@ exports! {
     }
 
     /// The place behind the last message.
-    fn cuLogsCurrent(iterator: *mut c_uint, flags: c_uint) {
-        required(iterator)?;
+    fn cuLogsCurrent(iterator: Out<c_uint>, flags: c_uint) {
+        iterator.check()?;
         no(flags)?;
-        // SAFETY: by the contract of the function.
-        unsafe { put(iterator, heard::end()) }
+        iterator.set(heard::end())
     }
 
     /// Appends what was said since a place to a file, a line a message.
-    fn cuLogsDumpToFile(iterator: *mut c_uint, path: *const c_char, flags: c_uint) {
-        required(path)?;
+    fn cuLogsDumpToFile(iterator: Out<c_uint>, path: Text, flags: c_uint) {
+        path.check()?;
         no(flags)?;
-        // SAFETY: by the contract of the function.
-        let path = unsafe { CStr::from_ptr(path) };
-        // SAFETY: by the contract of the function.
-        let (messages, end) = heard::since(unsafe { iterator.as_ref() }.copied());
+        let (messages, end) = heard::since(iterator.input().given());
         let mut file = std::fs::OpenOptions::new();
-        let file = file.append(true).create(true).open(OsStr::from_bytes(path.to_bytes()));
+        let file = file.append(true).create(true).open(path.path()?);
         let text: String = messages.iter().map(|m| format!("{m}\n")).collect();
         let written = file.and_then(|mut file| file.write_all(text.as_bytes()));
         written.map_err(|_| CuResult::INVALID_VALUE)?;
-        // SAFETY: by the contract of the function.
-        unsafe { advance(iterator, end) }
+        iterator.set_if_wanted(end);
+        Ok(())
     }
 
     /// Writes what was said since a place to memory, as far as there is room: then the last of it.
     fn cuLogsDumpToMemory(
-        iterator: *mut c_uint,
-        buffer: *mut c_char,
-        size: *mut usize,
+        iterator: Out<c_uint>,
+        buffer: Out<c_char>,
+        size: Out<usize>,
         flags: c_uint
     ) {
-        required(buffer)?;
-        required(size)?;
+        buffer.check()?;
+        size.check()?;
         no(flags)?;
-        // SAFETY: by the contract of the function.
-        let room = unsafe { *size };
+        let room = size.get()?;
         if room == 0 {
             return Err(CuResult::INVALID_VALUE);
         }
-        // SAFETY: by the contract of the function.
-        let (messages, end) = heard::since(unsafe { iterator.as_ref() }.copied());
+        let (messages, end) = heard::since(iterator.input().given());
         let text = last(&messages, room - 1);
-        // SAFETY: by the contract of the function there is as much room as it says; NUL included.
-        unsafe {
-            buffer.cast::<u8>().copy_from(text.as_ptr(), text.len());
-            put(buffer.add(text.len()), 0)?;
-            put(size, text.len())?;
-            advance(iterator, end)
-        }
+        buffer.set_text(room, text.as_bytes())?;
+        size.set(text.len())?;
+        iterator.set_if_wanted(end);
+        Ok(())
     }
 }
 
@@ -90,16 +79,6 @@ fn no(flags: c_uint) -> Cu {
         0 => Ok(()),
         _ => Err(CuResult::INVALID_VALUE),
     }
-}
-
-/// # Safety
-/// `iterator` is null or valid for a write.
-unsafe fn advance(iterator: *mut c_uint, end: u32) -> Cu {
-    if iterator.is_null() {
-        return Ok(());
-    }
-    // SAFETY: by this function's contract.
-    unsafe { put(iterator, end) }
 }
 
 /// The last messages that together have room, a line each.

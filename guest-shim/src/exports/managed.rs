@@ -10,10 +10,15 @@ use std::ffi::{c_int, c_void};
 use std::ops::Range;
 use std::sync::atomic::AtomicBool;
 
-use vgpu_proto::cuda::CuResult;
+use vgpu_cuda_abi::CuResult;
+use vgpu_cuda_abi::args::{DefaultStream, In, Out};
+use vgpu_cuda_abi::numbers::attach::{GLOBAL, HOST, SINGLE};
+use vgpu_cuda_abi::numbers::location::{
+    DEVICE as ON_DEVICE, HOST as ON_HOST, HOST_NUMA_CURRENT as ON_NUMA_CURRENT,
+};
 
 use super::batch::not_legacy;
-use crate::ffi::{DefaultStream, exports, put, required};
+use crate::ffi::exports;
 use crate::process::{live, shim};
 use crate::state::advice::Hint;
 use crate::state::pinned::{self, Label, Origin};
@@ -21,25 +26,15 @@ use crate::state::streams::resolve;
 use crate::state::{Shim, capture};
 use crate::{Cu, log};
 
-/// `CU_MEM_ATTACH_GLOBAL`, `HOST`, `SINGLE`.
-const GLOBAL: u32 = 1;
-const HOST: u32 = 2;
-const SINGLE: u32 = 4;
-
 /// `CU_DEVICE_CPU`, `CU_DEVICE_INVALID`.
 const CPU: c_int = -1;
 const NOWHERE: c_int = -2;
 
-/// `CU_MEM_LOCATION_TYPE_DEVICE`, `HOST`, `HOST_NUMA_CURRENT`; `INVALID` is 0.
-const ON_DEVICE: u32 = 1;
-const ON_HOST: u32 = 2;
-const ON_NUMA_CURRENT: u32 = 4;
-
 exports! {
     /// Allocates.
-    fn cuMemAllocManaged(out: *mut u64, size: usize, flags: u32) {
+    fn cuMemAllocManaged(out: Out<u64>, size: usize, flags: u32) {
         let shim = live()?;
-        required(out)?;
+        out.check()?;
         capture::unsafe_call(shim)?;
         let context = shim.contexts.current()?;
         if size == 0 || !matches!(flags, GLOBAL | HOST) {
@@ -51,8 +46,7 @@ exports! {
             pinned::release(&shim.pinned.take(block.base, Origin::Managed)?);
             return Err(code);
         }
-        // SAFETY: by the contract of the function.
-        unsafe { put(out, block.place) }
+        out.set(block.place)
     }
 
     /// Which streams may use it: all may, so that there is nothing to do in the stream's order.
@@ -122,80 +116,75 @@ exports! {
 
     /// Refused, as of devices that do not share managed memory with processors.
     fn cuMemPrefetchBatchAsync / cuMemPrefetchBatchAsync_ptsz [mode] (
-        addresses: *const u64,
-        sizes: *const usize,
+        addresses: In<u64>,
+        sizes: In<usize>,
         count: usize,
-        places: *const c_void,
-        from: *const usize,
+        places: In<c_void>,
+        from: In<usize>,
         kinds: usize,
         flags: u64,
         stream: u64
     ) {
         let batch = (addresses, sizes, count);
-        // SAFETY: by the contract of the function.
-        unsafe { refuse_prefetches(batch, (places, from, kinds), flags, (stream, mode)) }
+        refuse_prefetches(batch, (places, from, kinds), flags, (stream, mode))
     }
 
     /// Refused, as of devices that do not share managed memory with processors.
     fn cuMemDiscardBatchAsync / cuMemDiscardBatchAsync_ptsz [mode] (
-        addresses: *const u64,
-        sizes: *const usize,
+        addresses: In<u64>,
+        sizes: In<usize>,
         count: usize,
         flags: u64,
         stream: u64
     ) {
-        // SAFETY: by the contract of the function.
-        unsafe { refuse_batch(live()?, (addresses, sizes, count), flags, (stream, mode)) }
+        refuse_batch(live()?, (addresses, sizes, count), flags, (stream, mode))
     }
 
     /// Refused, as of devices that do not share managed memory with processors.
     fn cuMemDiscardAndPrefetchBatchAsync / cuMemDiscardAndPrefetchBatchAsync_ptsz [mode] (
-        addresses: *const u64,
-        sizes: *const usize,
+        addresses: In<u64>,
+        sizes: In<usize>,
         count: usize,
-        places: *const c_void,
-        from: *const usize,
+        places: In<c_void>,
+        from: In<usize>,
         kinds: usize,
         flags: u64,
         stream: u64
     ) {
         let batch = (addresses, sizes, count);
-        // SAFETY: by the contract of the function.
-        unsafe { refuse_prefetches(batch, (places, from, kinds), flags, (stream, mode)) }
+        refuse_prefetches(batch, (places, from, kinds), flags, (stream, mode))
     }
 
     /// What was said of all of a range.
     fn cuMemRangeGetAttribute(
-        data: *mut c_void,
+        data: Out<c_void>,
         size: usize,
         attribute: u32,
         address: u64,
         count: usize
     ) {
         let range = managed(shim()?, address, count)?;
-        // SAFETY: by the contract of the function.
-        unsafe { tell(data, size, attribute, &range) }
+        tell(data, size, attribute, &range)
     }
 
     /// Several of these.
     fn cuMemRangeGetAttributes(
-        data: *mut *mut c_void,
-        sizes: *const usize,
-        attributes: *const u32,
+        data: In<Out<c_void>>,
+        sizes: In<usize>,
+        attributes: In<u32>,
         number: usize,
         address: u64,
         count: usize
     ) {
         let range = managed(shim()?, address, count)?;
-        required(data)?;
-        required(sizes)?;
-        required(attributes)?;
+        data.check()?;
+        sizes.check()?;
+        attributes.check()?;
         if number == 0 {
             return Err(CuResult::INVALID_VALUE);
         }
         for i in 0..number {
-            // SAFETY: by the contract of the function.
-            unsafe { tell(*data.add(i), *sizes.add(i), *attributes.add(i), &range)? };
+            tell(data.at(i)?, sizes.at(i)?, attributes.at(i)?, &range)?;
         }
         Ok(())
     }
@@ -266,13 +255,10 @@ fn advise(shim: &Shim, range: Range<u64>, advice: u32, place: impl Fn() -> Cu<Pl
 }
 
 /// `CUmem_range_attribute`.
-///
-/// # Safety
-/// `data` is null or has room for `size` bytes.
-unsafe fn tell(data: *mut c_void, size: usize, attribute: u32, range: &Range<u64>) -> Cu {
+fn tell(data: Out<c_void>, size: usize, attribute: u32, range: &Range<u64>) -> Cu {
     const ACCESSED_BY: u32 = 3;
     let shim = shim()?;
-    required(data)?;
+    data.check()?;
     let room = size / size_of::<c_int>();
     let several = attribute == ACCESSED_BY;
     if !size.is_multiple_of(size_of::<c_int>()) || room == 0 || (room > 1 && !several) {
@@ -291,54 +277,41 @@ unsafe fn tell(data: *mut c_void, size: usize, attribute: u32, range: &Range<u64
         5..=8 => 0,
         _ => return Err(CuResult::INVALID_VALUE),
     };
-    // SAFETY: by this function's contract; `size` is a multiple of an int's.
-    unsafe {
-        put(data.cast(), first)?;
-        for i in 1..room {
-            put(data.cast::<c_int>().add(i), NOWHERE)?;
-        }
-    }
-    Ok(())
+    let others = std::iter::repeat_n(NOWHERE, room - 1);
+    data.of().set_all(std::iter::once(first).chain(others))
 }
 
 /// Checks also which of the batch goes to which place: which, from which on, and how many such there are.
-///
-/// # Safety
-/// As of [`refuse_batch`].
-unsafe fn refuse_prefetches(
-    batch: (*const u64, *const usize, usize),
-    (places, from, kinds): (*const c_void, *const usize, usize),
+fn refuse_prefetches(
+    batch: (In<u64>, In<usize>, usize),
+    (places, from, kinds): (In<c_void>, In<usize>, usize),
     flags: u64,
     stream: (u64, DefaultStream),
 ) -> Cu {
     let shim = live()?;
-    required(places)?;
-    required(from)?;
+    places.check()?;
+    from.check()?;
     if kinds == 0 || kinds > batch.2 {
         return Err(CuResult::INVALID_VALUE);
     }
-    // SAFETY: by this function's contract.
-    unsafe { refuse_batch(shim, batch, flags, stream) }
+    refuse_batch(shim, batch, flags, stream)
 }
 
-/// # Safety
-/// The lists are null or as long as the number says.
-unsafe fn refuse_batch(
+fn refuse_batch(
     shim: &Shim,
-    (addresses, sizes, count): (*const u64, *const usize, usize),
+    (addresses, sizes, count): (In<u64>, In<usize>, usize),
     flags: u64,
     (stream, mode): (u64, DefaultStream),
 ) -> Cu {
     static SAID: AtomicBool = AtomicBool::new(false);
-    required(addresses)?;
-    required(sizes)?;
+    addresses.check()?;
+    sizes.check()?;
     if count == 0 || flags != 0 {
         return Err(CuResult::INVALID_VALUE);
     }
     not_legacy(shim, stream, mode)?;
     for i in 0..count {
-        // SAFETY: by this function's contract.
-        unsafe { managed(shim, *addresses.add(i), *sizes.add(i))? };
+        managed(shim, addresses.at(i)?, sizes.at(i)?)?;
     }
     log::once(
         &SAID,

@@ -2,45 +2,44 @@
 
 use std::ffi::c_void;
 
+use vgpu_cuda_abi::CuResult;
+use vgpu_cuda_abi::args::Out;
+use vgpu_cuda_abi::numbers::host_alloc::{DEVICEMAP, PORTABLE, WRITECOMBINED};
+use vgpu_cuda_abi::numbers::host_register::{IOMEMORY, READ_ONLY};
 use vgpu_proto::call::req;
-use vgpu_proto::cuda::CuResult;
 
-use crate::ffi::{exports, put, put_optional, required};
+use crate::ffi::exports;
 use crate::process::{live, shim};
 use crate::state::capture;
 use crate::state::maps;
 use crate::state::memory::{allocate, free};
-use crate::state::pinned::{Label, Origin, READ_ONLY};
+use crate::state::pinned::{Label, Origin};
 use crate::{Cu, unserved};
 
 /// Rows of pitched memory begin at multiples of this, as on every GPU since Maxwell.
 const PITCH: usize = 512;
 
-/// `CU_MEMHOSTALLOC_PORTABLE`, `DEVICEMAP`, `WRITECOMBINED`.
-const HOST_ALLOC_FLAGS: u32 = 0x07;
-const PORTABLE: u32 = 0x01;
-const DEVICEMAP: u32 = 0x02;
-/// `CU_MEMHOSTREGISTER_PORTABLE`, `DEVICEMAP`, `IOMEMORY`, `READ_ONLY`.
-const HOST_REGISTER_FLAGS: u32 = 0x0f;
-const IOMEMORY: u32 = 0x04;
+/// Every flag of `cuMemHostAlloc`.
+const HOST_ALLOC_FLAGS: u32 = PORTABLE | DEVICEMAP | WRITECOMBINED;
+/// Every flag of `cuMemHostRegister`, where the first two have the same numbers.
+const HOST_REGISTER_FLAGS: u32 = PORTABLE | DEVICEMAP | IOMEMORY | READ_ONLY;
 
 exports! {
     /// Allocates device memory, at an address that is free in this process too.
-    fn cuMemAlloc_v2(out: *mut u64, size: usize) {
+    fn cuMemAlloc_v2(out: Out<u64>, size: usize) {
         let shim = live()?;
-        required(out)?;
+        out.check()?;
         let context = shim.contexts.current()?;
         capture::unsafe_call(shim)?;
         let address = allocate(shim, context.handle, context.device, size as u64)?;
-        // SAFETY: by the contract of the function.
-        unsafe { put(out, address) }
+        out.set(address)
     }
 
     /// Allocates rows that each begin aligned.
-    fn cuMemAllocPitch_v2(out: *mut u64, pitch: *mut usize, width: usize, height: usize, element: u32) {
+    fn cuMemAllocPitch_v2(out: Out<u64>, pitch: Out<usize>, width: usize, height: usize, element: u32) {
         let shim = live()?;
-        required(out)?;
-        required(pitch)?;
+        out.check()?;
+        pitch.check()?;
         let context = shim.contexts.current()?;
         if !matches!(element, 4 | 8 | 16) {
             return Err(CuResult::INVALID_VALUE);
@@ -49,11 +48,8 @@ exports! {
         capture::unsafe_call(shim)?;
         let size = row.checked_mul(height).ok_or(CuResult::OUT_OF_MEMORY)?;
         let address = allocate(shim, context.handle, context.device, size as u64)?;
-        // SAFETY: by the contract of the function.
-        unsafe {
-            put(pitch, row)?;
-            put(out, address)
-        }
+        pitch.set(row)?;
+        out.set(address)
     }
 
     /// Frees, after the work that may use it.
@@ -69,46 +65,38 @@ exports! {
     }
 
     /// What the VM's quota leaves.
-    fn cuMemGetInfo_v2(available: *mut usize, total: *mut usize) {
+    fn cuMemGetInfo_v2(available: Out<usize>, total: Out<usize>) {
         let shim = live()?;
         let ctx = shim.contexts.current()?.handle;
         let info = shim.session.call(&req::MemGetInfo { ctx })?;
-        // SAFETY: by the contract of the function.
-        unsafe {
-            put_optional(available, info.free as usize);
-            put_optional(total, info.total as usize);
-        }
+        available.set_if_wanted(info.free as usize);
+        total.set_if_wanted(info.total as usize);
         Ok(())
     }
 
     /// The allocation that holds an address.
-    fn cuMemGetAddressRange_v2(base: *mut u64, size: *mut usize, address: u64) {
+    fn cuMemGetAddressRange_v2(base: Out<u64>, size: Out<usize>, address: u64) {
         let shim = shim()?;
         let device = shim.memory.find(address).map(|range| (range.base, range.size as usize));
         let host = || shim.pinned.placed(address).map(|(block, _)| (block.place, block.size));
         let (first, len) = device.or_else(host).ok_or(CuResult::NOT_FOUND)?;
-        // SAFETY: by the contract of the function.
-        unsafe {
-            put_optional(base, first);
-            put_optional(size, len);
-        }
+        base.set_if_wanted(first);
+        size.set_if_wanted(len);
         Ok(())
     }
 
     /// Page-locked memory of the guest.
-    fn cuMemAllocHost_v2(out: *mut *mut c_void, size: usize) {
-        // SAFETY: by the contract of the function.
-        unsafe { host_alloc(out, size, 0) }
+    fn cuMemAllocHost_v2(out: Out<*mut c_void>, size: usize) {
+        host_alloc(out, size, 0)
     }
 
     /// Page-locked memory of the guest, mapped for the device when that is first given an address of it.
-    fn cuMemHostAlloc(out: *mut *mut c_void, size: usize, flags: u32) {
+    fn cuMemHostAlloc(out: Out<*mut c_void>, size: usize, flags: u32) {
         live()?;
         if flags & !HOST_ALLOC_FLAGS != 0 {
             return Err(CuResult::INVALID_VALUE);
         }
-        // SAFETY: by the contract of the function.
-        unsafe { host_alloc(out, size, flags) }
+        host_alloc(out, size, flags)
     }
 
     /// Frees, after the copies that may still fill it.
@@ -123,12 +111,11 @@ exports! {
     }
 
     /// The flags it was made with.
-    fn cuMemHostGetFlags(out: *mut u32, address: *mut c_void) {
+    fn cuMemHostGetFlags(out: Out<u32>, address: *mut c_void) {
         let shim = shim()?;
         let block = shim.pinned.find(address as usize);
         let block = block.filter(|b| b.origin != Origin::Managed).ok_or(CuResult::INVALID_VALUE)?;
-        // SAFETY: by the contract of the function.
-        unsafe { put(out, block.flags) }
+        out.set(block.flags)
     }
 
     /// Makes memory of the program page-locked in the sense of copies.
@@ -171,9 +158,9 @@ exports! {
     }
 
     /// Where kernels have page-locked memory: allocated memory where the program has it.
-    fn cuMemHostGetDevicePointer_v2(out: *mut u64, address: *mut c_void, flags: u32) {
+    fn cuMemHostGetDevicePointer_v2(out: Out<u64>, address: *mut c_void, flags: u32) {
         let shim = live()?;
-        required(out)?;
+        out.check()?;
         if flags != 0 {
             return Err(CuResult::INVALID_VALUE);
         }
@@ -182,16 +169,13 @@ exports! {
         // It may reach a kernel by way of memory, where nobody sees it pass.
         shim.map(&block)?;
         let block = shim.pinned.find(host).ok_or(CuResult::INVALID_VALUE)?;
-        // SAFETY: by the contract of the function.
-        unsafe { put(out, block.device_address(host)) }
+        out.set(block.device_address(host))
     }
 }
 
-/// # Safety
-/// `out` is null or valid for a write.
-unsafe fn host_alloc(out: *mut *mut c_void, size: usize, flags: u32) -> Cu {
+fn host_alloc(out: Out<*mut c_void>, size: usize, flags: u32) -> Cu {
     let shim = live()?;
-    required(out)?;
+    out.check()?;
     let context = shim.contexts.current()?;
     if size == 0 {
         return Err(CuResult::INVALID_VALUE);
@@ -205,6 +189,5 @@ unsafe fn host_alloc(out: *mut *mut c_void, size: usize, flags: u32) -> Cu {
         device: context.device,
     };
     let block = shim.pinned.allocate(size, Origin::Allocated, label)?;
-    // SAFETY: by this function's contract.
-    unsafe { put(out, block.base as *mut c_void) }
+    out.set(block.base as *mut c_void)
 }

@@ -1,8 +1,9 @@
 //! Filling device memory. All forms are asynchronous, as in CUDA; but for memory that the program reaches by
 //! itself those without a stream wait.
 
+use vgpu_cuda_abi::CuResult;
 use vgpu_proto::call::req;
-use vgpu_proto::cuda::{CuResult, DevPtr};
+use vgpu_proto::cuda::DevPtr;
 
 use crate::Cu;
 use crate::ffi::exports;

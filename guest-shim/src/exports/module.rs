@@ -1,14 +1,14 @@
 //! Modules, their functions and globals.
 
-use std::ffi::{CStr, OsStr, c_char, c_void};
-use std::os::unix::ffi::OsStrExt as _;
+use std::ffi::{OsStr, c_char, c_void};
 use std::sync::Arc;
 
-use vgpu_proto::cuda::CuResult;
+use vgpu_cuda_abi::CuResult;
+use vgpu_cuda_abi::args::{In, Out, Text};
 use vgpu_proto::limits::MAX_IMAGE;
 
 use crate::Cu;
-use crate::ffi::{exports, one_required, put, put_optional, required, text};
+use crate::ffi::exports;
 use crate::jit::Options;
 use crate::process::{live, shim};
 use crate::session::sys::UserMemory;
@@ -23,45 +23,38 @@ pub(super) const CACHE_CONFIGS: u32 = 4;
 
 exports! {
     /// Loads a file of the guest.
-    fn cuModuleLoad(out: *mut u64, path: *const c_char) {
+    fn cuModuleLoad(out: Out<u64>, path: Text) {
         let shim = live()?;
-        required(out)?;
-        required(path)?;
-        // SAFETY: by the contract of the function.
-        let path = OsStr::from_bytes(unsafe { CStr::from_ptr(path) }.to_bytes());
+        out.check()?;
+        let path = path.path()?;
         let context = shim.contexts.current()?;
-        // SAFETY: no options.
-        let options = unsafe { Options::read(0, std::ptr::null(), std::ptr::null_mut()) }?;
+        let options = Options::scalar(Vec::new());
         let bytes = read_image(path).inspect_err(|code| options.failed(*code));
         let mut bytes = bytes?;
         let memory = UserMemory { at: bytes.as_mut_ptr(), len: bytes.len() };
         let module = modules::load(shim, &context, memory, &options)?;
-        // SAFETY: by the contract of the function.
-        unsafe { put(out, module) }
+        out.set(module)
     }
 
     /// Loads an image in memory.
-    fn cuModuleLoadData(out: *mut u64, data: *const c_void) {
-        // SAFETY: by the contract of the function; no options.
-        unsafe { load_data(out, data, 0, std::ptr::null(), std::ptr::null_mut()) }
+    fn cuModuleLoadData(out: Out<u64>, data: In<c_void>) {
+        load_data(out, data, 0, In::NULL, Out::NULL)
     }
 
     /// Loads an image in memory with JIT options.
     fn cuModuleLoadDataEx(
-        out: *mut u64,
-        data: *const c_void,
+        out: Out<u64>,
+        data: In<c_void>,
         count: u32,
-        options: *const u32,
-        values: *mut *mut c_void
+        options: In<u32>,
+        values: Out<Out<c_void>>
     ) {
-        // SAFETY: by the contract of the function.
-        unsafe { load_data(out, data, count, options, values) }
+        load_data(out, data, count, options, values)
     }
 
     /// Loads a fatbin, or whatever else clients pass here.
-    fn cuModuleLoadFatBinary(out: *mut u64, data: *const c_void) {
-        // SAFETY: by the contract of the function; no options.
-        unsafe { load_data(out, data, 0, std::ptr::null(), std::ptr::null_mut()) }
+    fn cuModuleLoadFatBinary(out: Out<u64>, data: In<c_void>) {
+        load_data(out, data, 0, In::NULL, Out::NULL)
     }
 
     /// Unloads.
@@ -70,73 +63,60 @@ exports! {
     }
 
     /// Lazy, whatever the host does.
-    fn cuModuleGetLoadingMode(mode: *mut u32) {
+    fn cuModuleGetLoadingMode(mode: Out<u32>) {
         shim()?;
-        // SAFETY: by the contract of the function.
-        unsafe { put(mode, LAZY_LOADING) }
+        mode.set(LAZY_LOADING)
     }
 
     /// A function by name; a name has one handle for the module's life.
-    fn cuModuleGetFunction(out: *mut u64, module: u64, name: *const c_char) {
+    fn cuModuleGetFunction(out: Out<u64>, module: u64, name: Text) {
         let shim = live()?;
-        required(out)?;
-        // SAFETY: by the contract of the function.
-        let name = unsafe { text(name) }?;
+        out.check()?;
+        let name = name.symbol()?;
         let function = modules::function(shim, &*shim.modules.get(module)?, name)?;
-        // SAFETY: by the contract of the function.
-        unsafe { put(out, function) }
+        out.set(function)
     }
 
     /// A global by name; either result may be left out.
-    fn cuModuleGetGlobal_v2(out: *mut u64, size: *mut usize, module: u64, name: *const c_char) {
+    fn cuModuleGetGlobal_v2(out: Out<u64>, size: Out<usize>, module: u64, name: Text) {
         let shim = live()?;
-        // SAFETY: by the contract of the function.
-        let name = unsafe { text(name) }?;
+        let name = name.symbol()?;
         let module = shim.modules.get(module)?;
-        one_required(out, size)?;
+        out.check_either(size)?;
         let (address, bytes) = modules::global(shim, &module, name)?;
-        // SAFETY: by the contract of the function.
-        unsafe {
-            put_optional(out, address);
-            put_optional(size, bytes as usize);
-        }
+        out.set_if_wanted(address);
+        size.set_if_wanted(bytes as usize);
         Ok(())
     }
 
     /// The module of a function.
-    fn cuFuncGetModule(out: *mut u64, function: u64) {
+    fn cuFuncGetModule(out: Out<u64>, function: u64) {
         let module = libraries::asked(shim()?, function)?.module;
-        // SAFETY: by the contract of the function.
-        unsafe { put(out, module.0) }
+        out.set(module.0)
     }
 
     /// The name of a function, valid while its module is loaded.
-    fn cuFuncGetName(out: *mut *const c_char, function: u64) {
+    fn cuFuncGetName(out: Out<*const c_char>, function: u64) {
         let function = libraries::asked(shim()?, function)?;
-        // SAFETY: by the contract of the function.
-        unsafe { put(out, function.name.as_ptr()) }
+        out.set(function.name.as_ptr())
     }
 
     /// Where a parameter lies in the parameter block; the size may be left out.
-    fn cuFuncGetParamInfo(function: u64, index: usize, offset: *mut usize, size: *mut usize) {
+    fn cuFuncGetParamInfo(function: u64, index: usize, offset: Out<usize>, size: Out<usize>) {
         let function = libraries::asked(shim()?, function)?;
         let (at, len) = function.params.get(index).ok_or(CuResult::INVALID_VALUE)?;
-        // SAFETY: by the contract of the function.
-        unsafe {
-            put(offset, *at as usize)?;
-            put_optional(size, *len as usize);
-        }
+        offset.set(*at as usize)?;
+        size.set_if_wanted(*len as usize);
         Ok(())
     }
 
     /// An attribute, known since the function was asked for.
-    fn cuFuncGetAttribute(out: *mut i32, attribute: u32, function: u64) {
+    fn cuFuncGetAttribute(out: Out<i32>, attribute: u32, function: u64) {
         let shim = live()?;
-        required(out)?;
+        out.check()?;
         let function = libraries::asked(shim, function)?;
         let value = modules::attribute(shim, &function, attribute)?;
-        // SAFETY: by the contract of the function.
-        unsafe { put(out, value) }
+        out.set(value)
     }
 
     /// Sets an attribute; what the driver agreed to is what cuFuncGetAttribute answers.
@@ -147,18 +127,16 @@ exports! {
     }
 
     /// The number of parameters.
-    fn cuFuncGetParamCount(function: u64, out: *mut usize) {
+    fn cuFuncGetParamCount(function: u64, out: Out<usize>) {
         let count = libraries::asked(shim()?, function)?.params.len();
-        // SAFETY: by the contract of the function.
-        unsafe { put(out, count) }
+        out.set(count)
     }
 
     /// It is loaded: the host has described it.
-    fn cuFuncIsLoaded(out: *mut u32, function: u64) {
+    fn cuFuncIsLoaded(out: Out<u32>, function: u64) {
         const LOADED: u32 = 1;
         libraries::function(live()?, function)?;
-        // SAFETY: by the contract of the function.
-        unsafe { put(out, LOADED) }
+        out.set(LOADED)
     }
 
     /// As cuFuncIsLoaded.
@@ -173,24 +151,22 @@ exports! {
     }
 
     /// The number of functions.
-    fn cuModuleGetFunctionCount(out: *mut u32, module: u64) {
+    fn cuModuleGetFunctionCount(out: Out<u32>, module: u64) {
         let shim = live()?;
-        required(out)?;
+        out.check()?;
         let names = modules::function_names(shim, &*asked(shim, module)?)?;
-        // SAFETY: by the contract of the function.
-        unsafe { put(out, names.len() as u32) }
+        out.set(names.len() as u32)
     }
 
     /// The first functions, as many as there is room for.
-    fn cuModuleEnumerateFunctions(out: *mut u64, room: u32, module: u64) {
+    fn cuModuleEnumerateFunctions(out: Out<u64>, room: u32, module: u64) {
         let shim = live()?;
-        required(out)?;
+        out.check()?;
         let module = asked(shim, module)?;
         let names = modules::function_names(shim, &module)?;
         for (i, name) in names.iter().take(room as usize).enumerate() {
             let function = modules::function(shim, &module, name)?;
-            // SAFETY: room for that many, by the contract of the function.
-            unsafe { put(out.add(i), function)? };
+            out.element(i).set(function)?;
         }
         Ok(())
     }
@@ -214,23 +190,19 @@ fn asked(shim: &Shim, module: u64) -> Cu<Arc<ModuleInfo>> {
     }
 }
 
-/// # Safety
-/// As cuModuleLoadDataEx.
-unsafe fn load_data(
-    out: *mut u64,
-    data: *const c_void,
+fn load_data(
+    out: Out<u64>,
+    data: In<c_void>,
     count: u32,
-    options: *const u32,
-    values: *mut *mut c_void,
+    options: In<u32>,
+    values: Out<Out<c_void>>,
 ) -> Cu {
     let shim = live()?;
-    required(out)?;
+    out.check()?;
     let context = shim.contexts.current()?;
-    // SAFETY: by this function's contract.
-    unsafe {
-        let options = Options::read(count, options, values)?;
-        put(out, links::load(shim, &context, data, &options)?)
-    }
+    let options = Options::read(count, options, values)?;
+    // SAFETY: by the contract of the function.
+    out.set(unsafe { links::load(shim, &context, data.pointer(), &options) }?)
 }
 
 /// A file's bytes; text gets the NUL that it has in memory.

@@ -2,82 +2,45 @@
 
 use std::ffi::{c_int, c_void};
 
-use vgpu_proto::cuda::CuResult;
+use vgpu_cuda_abi::CuResult;
+use vgpu_cuda_abi::args::{In, Out};
+use vgpu_cuda_abi::numbers::access::{NONE as NO_ACCESS, READWRITE as READ_WRITE};
+use vgpu_cuda_abi::numbers::allocation::{MANAGED, PINNED};
+use vgpu_cuda_abi::numbers::location::{
+    DEVICE as ON_DEVICE, HOST_NUMA_CURRENT as ON_NUMA_CURRENT, INVALID as NO_PLACE,
+};
+use vgpu_cuda_abi::numbers::pool_attribute as attribute;
+use vgpu_cuda_abi::structs::{AccessDescriptor, Location, PoolProperties};
 
-use crate::ffi::{exports, put, required};
+use crate::ffi::exports;
 use crate::process::{live, shim};
-use crate::state::pools::{self, attribute};
+use crate::state::pools;
 use crate::state::streams::resolve;
 use crate::{Cu, unserved};
 
-/// `CU_MEM_ALLOCATION_TYPE_PINNED`.
-pub(super) const PINNED: u32 = 1;
-/// `CU_MEM_ALLOCATION_TYPE_MANAGED`.
-const MANAGED: u32 = 2;
-/// `CU_MEM_LOCATION_TYPE_NONE`.
-const NO_PLACE: u32 = 0;
-/// `CU_MEM_LOCATION_TYPE_DEVICE`.
-pub(super) const ON_DEVICE: u32 = 1;
-/// `CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT`, the last kind of place.
-const ON_NUMA_CURRENT: u32 = 4;
-/// `CU_MEM_ACCESS_FLAGS_PROT_NONE`, `READWRITE`.
-const NO_ACCESS: u32 = 0;
-const READ_WRITE: u32 = 3;
-
-/// `CUmemLocation`.
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub(crate) struct Location {
-    pub(super) kind: u32,
-    pub(super) id: c_int,
-}
-
-/// `CUmemPoolProps`.
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub(crate) struct PoolProps {
-    pub(super) allocation: u32,
-    pub(super) handle_types: u32,
-    pub(super) location: Location,
-    pub(super) security: *const c_void,
-    pub(super) most: usize,
-    pub(super) usage: u16,
-    pub(super) reserved: [u8; 54],
-}
-
-/// `CUmemAccessDesc`.
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub(crate) struct AccessDesc {
-    pub(super) location: Location,
-    pub(super) flags: u32,
-}
-
 exports! {
     /// Allocates from the current pool of the stream's device, in the stream's order.
-    fn cuMemAllocAsync / cuMemAllocAsync_ptsz [mode] (out: *mut u64, size: usize, stream: u64) {
+    fn cuMemAllocAsync / cuMemAllocAsync_ptsz [mode] (out: Out<u64>, size: usize, stream: u64) {
         let shim = live()?;
-        required(out)?;
+        out.check()?;
         let target = resolve(shim, stream, mode)?;
         let pool = shim.current_pool(target.ctx.device)?;
         let address = pools::allocate(shim, &target, pool, size as u64)?;
-        // SAFETY: by the contract of the function.
-        unsafe { put(out, address) }
+        out.set(address)
     }
 
     /// Allocates from a pool, in the stream's order.
     fn cuMemAllocFromPoolAsync / cuMemAllocFromPoolAsync_ptsz [mode] (
-        out: *mut u64,
+        out: Out<u64>,
         size: usize,
         pool: u64,
         stream: u64
     ) {
         let shim = live()?;
-        required(out)?;
+        out.check()?;
         let target = resolve(shim, stream, mode)?;
         let address = pools::allocate(shim, &target, pool, size as u64)?;
-        // SAFETY: by the contract of the function.
-        unsafe { put(out, address) }
+        out.set(address)
     }
 
     /// Frees in the stream's order.
@@ -87,19 +50,17 @@ exports! {
     }
 
     /// The pool that a device began with.
-    fn cuDeviceGetDefaultMemPool(out: *mut u64, device: c_int) {
+    fn cuDeviceGetDefaultMemPool(out: Out<u64>, device: c_int) {
         let shim = shim()?;
-        required(out)?;
-        // SAFETY: by the contract of the function.
-        unsafe { put(out, shim.default_pool(device)?) }
+        out.check()?;
+        out.set(shim.default_pool(device)?)
     }
 
     /// The pool that cuMemAllocAsync takes from.
-    fn cuDeviceGetMemPool(out: *mut u64, device: c_int) {
+    fn cuDeviceGetMemPool(out: Out<u64>, device: c_int) {
         let shim = shim()?;
-        required(out)?;
-        // SAFETY: by the contract of the function.
-        unsafe { put(out, shim.current_pool(device)?) }
+        out.check()?;
+        out.set(shim.current_pool(device)?)
     }
 
     /// Sets it.
@@ -108,40 +69,34 @@ exports! {
     }
 
     /// The same, by a place: a device.
-    fn cuMemGetDefaultMemPool(out: *mut u64, place: *const Location, kind: u32) {
+    fn cuMemGetDefaultMemPool(out: Out<u64>, place: In<Location>, kind: u32) {
         let shim = shim()?;
-        required(out)?;
-        // SAFETY: by the contract of the function.
-        let device = unsafe { device_at("cuMemGetDefaultMemPool", place, kind) }?;
-        // SAFETY: by the contract of the function.
-        unsafe { put(out, shim.default_pool(device)?) }
+        out.check()?;
+        let device = device_at("cuMemGetDefaultMemPool", place, kind)?;
+        out.set(shim.default_pool(device)?)
     }
 
     /// The same, by a place.
-    fn cuMemGetMemPool(out: *mut u64, place: *const Location, kind: u32) {
+    fn cuMemGetMemPool(out: Out<u64>, place: In<Location>, kind: u32) {
         let shim = shim()?;
-        required(out)?;
-        // SAFETY: by the contract of the function.
-        let device = unsafe { device_at("cuMemGetMemPool", place, kind) }?;
-        // SAFETY: by the contract of the function.
-        unsafe { put(out, shim.current_pool(device)?) }
+        out.check()?;
+        let device = device_at("cuMemGetMemPool", place, kind)?;
+        out.set(shim.current_pool(device)?)
     }
 
     /// The same, by a place.
-    fn cuMemSetMemPool(place: *const Location, kind: u32, pool: u64) {
+    fn cuMemSetMemPool(place: In<Location>, kind: u32, pool: u64) {
         let shim = shim()?;
-        // SAFETY: by the contract of the function.
-        let device = unsafe { device_at("cuMemSetMemPool", place, kind) }?;
+        let device = device_at("cuMemSetMemPool", place, kind)?;
         shim.set_current_pool(device, pool)
     }
 
     /// A pool of device memory; of host memory, or shared between processes, none is served.
-    fn cuMemPoolCreate(out: *mut u64, props: *const PoolProps) {
+    fn cuMemPoolCreate(out: Out<u64>, props: In<PoolProperties>) {
         let shim = live()?;
-        required(out)?;
-        // SAFETY: by the contract of the function.
-        let props = unsafe { props.as_ref() }.ok_or(CuResult::INVALID_VALUE)?;
-        if props.allocation != PINNED {
+        out.check()?;
+        let props = props.get()?;
+        if props.kind != PINNED {
             return Err(CuResult::INVALID_VALUE);
         }
         if props.handle_types != 0 {
@@ -152,9 +107,8 @@ exports! {
             let form = "cuMemPoolCreate of host memory";
             return Err(unserved::refuse(form, "use cuMemHostAlloc for page-locked memory"));
         }
-        let pool = shim.create_pool(props.location.id, props.most as u64)?;
-        // SAFETY: by the contract of the function.
-        unsafe { put(out, pool) }
+        let pool = shim.create_pool(props.location.id, props.max_size as u64)?;
+        out.set(pool)
     }
 
     /// What was allocated from it lives on.
@@ -168,63 +122,49 @@ exports! {
     }
 
     /// An attribute: an int of the reuse policies, 64 bits of the others.
-    fn cuMemPoolGetAttribute(pool: u64, id: u32, out: *mut c_void) {
+    fn cuMemPoolGetAttribute(pool: u64, id: u32, out: Out<c_void>) {
         let pool = shim()?.pool(pool)?;
-        required(out)?;
+        out.check()?;
         let value = pool.get(id)?;
-        // SAFETY: by the contract of the function.
-        unsafe {
-            match is_int(id) {
-                true => put(out.cast(), value as c_int),
-                false => put(out.cast(), value),
-            }
+        match is_int(id) {
+            true => out.of().set(value as c_int),
+            false => out.of().set(value),
         }
     }
 
     /// Sets one.
-    fn cuMemPoolSetAttribute(pool: u64, id: u32, value: *const c_void) {
+    fn cuMemPoolSetAttribute(pool: u64, id: u32, value: In<c_void>) {
         let pool = shim()?.pool(pool)?;
-        required(value)?;
-        // SAFETY: by the contract of the function.
-        let value = unsafe {
+        value.check()?;
+        let value = {
             match is_int(id) {
-                true => u64::from(value.cast::<c_int>().read_unaligned() != 0),
-                false => value.cast::<u64>().read_unaligned(),
+                true => u64::from(value.of::<c_int>().get()? != 0),
+                false => value.of::<u64>().get()?,
             }
         };
         pool.set(id, value)
     }
 
     /// Of its own device: always everything.
-    fn cuMemPoolSetAccess(pool: u64, list: *const AccessDesc, count: usize) {
+    fn cuMemPoolSetAccess(pool: u64, list: In<AccessDescriptor>, count: usize) {
         let pool = shim()?.pool(pool)?;
         for i in 0..count {
-            required(list)?;
-            // SAFETY: by the contract of the function.
-            let access = unsafe { &*list.add(i) };
-            check_access(pool.device, access)?;
+            check_access(pool.device, &list.at(i)?)?;
         }
         Ok(())
     }
 
     /// Of its own device: read and write.
-    fn cuMemPoolGetAccess(out: *mut u32, pool: u64, location: *const Location) {
+    fn cuMemPoolGetAccess(out: Out<u32>, pool: u64, location: In<Location>) {
         let pool = shim()?.pool(pool)?;
-        required(location)?;
-        // SAFETY: by the contract of the function.
-        let location = unsafe { *location };
+        let location = location.get()?;
         let own = location.kind == ON_DEVICE && location.id == pool.device;
-        // SAFETY: by the contract of the function.
-        unsafe { put(out, if own { READ_WRITE } else { NO_ACCESS }) }
+        out.set(if own { READ_WRITE } else { NO_ACCESS })
     }
 }
 
-/// # Safety
-/// `place` is null or readable.
-unsafe fn device_at(symbol: &str, place: *const Location, kind: u32) -> Cu<c_int> {
-    required(place)?;
-    // SAFETY: by this function's contract.
-    let place = unsafe { *place };
+fn device_at(symbol: &str, place: In<Location>, kind: u32) -> Cu<c_int> {
+    let place = place.get()?;
     match (kind, place.kind) {
         (PINNED, ON_DEVICE) => Ok(place.id),
         // Pools of managed memory, which may have no place, and of the host's are not served.
@@ -244,7 +184,7 @@ fn is_int(id: u32) -> bool {
         .contains(&id)
 }
 
-pub(super) fn check_access(device: i32, access: &AccessDesc) -> Cu {
+pub(super) fn check_access(device: i32, access: &AccessDescriptor) -> Cu {
     if access.location.kind != ON_DEVICE {
         return Err(CuResult::INVALID_VALUE);
     }

@@ -1,15 +1,16 @@
 //! Switches of a profiler that is not there.
 
-use std::ffi::{c_char, c_uint};
+use std::ffi::c_uint;
 
-use vgpu_proto::cuda::CuResult;
+use vgpu_cuda_abi::CuResult;
+use vgpu_cuda_abi::args::Text;
 
 use crate::ffi::exports;
 use crate::process::live;
 
 exports! {
     /// As of CUDA 12, also before cuInit: profilers attach by themselves.
-    fn cuProfilerInitialize(_config: *const c_char, _output: *const c_char, _mode: c_uint) {
+    fn cuProfilerInitialize(_config: Text, _output: Text, _mode: c_uint) {
         Err(CuResult::NOT_SUPPORTED)
     }
 

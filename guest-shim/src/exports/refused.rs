@@ -3,64 +3,63 @@
 
 use std::ffi::{c_int, c_uint, c_void};
 
-use vgpu_proto::cuda::CuResult;
+use vgpu_cuda_abi::CuResult;
+use vgpu_cuda_abi::args::Out;
 
-use crate::ffi::{exports, put, required};
+use crate::ffi::exports;
 use crate::process::live;
 use crate::{Cu, unserved};
 
 exports! {
     /// Processes of guests are not checkpointed: this one runs.
-    fn cuCheckpointProcessGetState(pid: c_int, state: *mut c_int) {
+    fn cuCheckpointProcessGetState(pid: c_int, state: Out<c_int>) {
         const RUNNING: c_int = 0;
-        required(state)?;
+        state.check()?;
         own(pid, "cuCheckpointProcessGetState")?;
-        // SAFETY: by the contract of the function.
-        unsafe { put(state, RUNNING) }
+        state.set(RUNNING)
     }
 
     /// The thread that a checkpoint would be restored on: the process's first.
-    fn cuCheckpointProcessGetRestoreThreadId(pid: c_int, thread: *mut c_int) {
-        required(thread)?;
+    fn cuCheckpointProcessGetRestoreThreadId(pid: c_int, thread: Out<c_int>) {
+        thread.check()?;
         own(pid, "cuCheckpointProcessGetRestoreThreadId")?;
-        // SAFETY: by the contract of the function.
-        unsafe { put(thread, pid) }
+        thread.set(pid)
     }
 
     /// Processes of guests are not checkpointed.
-    fn cuCheckpointProcessLock(_pid: c_int, _args: *mut c_void) {
+    fn cuCheckpointProcessLock(_pid: c_int, _args: Out<c_void>) {
         Err(checkpoint("cuCheckpointProcessLock"))
     }
 
     /// Never locked.
-    fn cuCheckpointProcessUnlock(pid: c_int, _args: *mut c_void) {
+    fn cuCheckpointProcessUnlock(pid: c_int, _args: Out<c_void>) {
         not_locked(pid, "cuCheckpointProcessUnlock")
     }
 
     /// Never locked.
-    fn cuCheckpointProcessCheckpoint(pid: c_int, _args: *mut c_void) {
+    fn cuCheckpointProcessCheckpoint(pid: c_int, _args: Out<c_void>) {
         not_locked(pid, "cuCheckpointProcessCheckpoint")
     }
 
     /// Never locked.
-    fn cuCheckpointProcessRestore(pid: c_int, _args: *mut c_void) {
+    fn cuCheckpointProcessRestore(pid: c_int, _args: Out<c_void>) {
         not_locked(pid, "cuCheckpointProcessRestore")
     }
 
     /// There are no contexts on a part of a device.
-    fn cuDevResourceGenerateDesc(out: *mut u64, resources: *mut c_void, count: c_uint) {
+    fn cuDevResourceGenerateDesc(out: Out<u64>, resources: Out<c_void>, count: c_uint) {
         live()?;
-        required(out)?;
-        required(resources)?;
+        out.check()?;
+        resources.check()?;
         green("cuDevResourceGenerateDesc", count > 0)
     }
 
     /// There are no contexts on a part of a device.
-    fn cuGreenCtxCreate(out: *mut u64, desc: u64, device: c_int, flags: c_uint) {
+    fn cuGreenCtxCreate(out: Out<u64>, desc: u64, device: c_int, flags: c_uint) {
         /// `CU_GREEN_CTX_DEFAULT_STREAM`, without which none is made.
         const DEFAULT_STREAM: c_uint = 1;
         let shim = live()?;
-        required(out)?;
+        out.check()?;
         shim.devices.get(device)?;
         green("cuGreenCtxCreate", desc != 0 && flags == DEFAULT_STREAM)
     }

@@ -3,13 +3,15 @@
 
 use std::ffi::{c_int, c_uint};
 
-use vgpu_proto::cuda::CuResult;
+use vgpu_cuda_abi::CuResult;
+use vgpu_cuda_abi::args::{In, Out};
+use vgpu_cuda_abi::numbers::device_attribute as attribute;
+use vgpu_cuda_abi::structs::DevResource;
 
 use crate::Cu;
-use crate::ffi::{exports, put, put_optional, required};
+use crate::ffi::exports;
 use crate::process::shim;
 use crate::state::Shim;
-use crate::state::devices::attribute;
 use crate::state::streams::resolve;
 
 /// `CU_DEV_RESOURCE_TYPE_SM`.
@@ -20,51 +22,31 @@ const IGNORE_COSCHEDULING: c_uint = 1;
 /// A pair shares what is finest in hardware.
 const FINEST: u32 = 2;
 
-/// `CUdevResource` of CUDA 13; that of CUDA 12 is as long and has less in it.
-#[repr(C)]
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Resource {
-    kind: u32,
-    internal: [u8; 92],
-    count: u32,
-    smallest: u32,
-    alignment: u32,
-    flags: u32,
-    rest: [u32; 6],
-    next: u64,
+/// The multiprocessors of a device.
+fn resource(shim: &Shim, device: c_int, kind: u32) -> Cu<DevResource> {
+    let device = shim.devices.get(device)?;
+    if kind != MULTIPROCESSORS {
+        return Err(CuResult::INVALID_RESOURCE_TYPE);
+    }
+    let get = |id| device.attribute(id).map(|n| n.max(0) as u32);
+    let (smallest, alignment) = granularity(get(attribute::COMPUTE_CAPABILITY_MAJOR)?);
+    Ok(DevResource {
+        kind,
+        internal: [0; 92],
+        count: get(attribute::MULTIPROCESSOR_COUNT)?,
+        smallest,
+        alignment,
+        flags: 0,
+        domain: 0,
+        rest: [0; 5],
+        next: 0,
+    })
 }
 
-const _: () = assert!(size_of::<Resource>() == 144);
-
-impl Resource {
-    fn of(shim: &Shim, device: c_int, kind: u32) -> Cu<Resource> {
-        let device = shim.devices.get(device)?;
-        if kind != MULTIPROCESSORS {
-            return Err(CuResult::INVALID_RESOURCE_TYPE);
-        }
-        let get = |id| device.attribute(id).map(|n| n.max(0) as u32);
-        let (smallest, alignment) = granularity(get(attribute::COMPUTE_CAPABILITY_MAJOR)?);
-        Ok(Resource {
-            kind,
-            internal: [0; 92],
-            count: get(attribute::MULTIPROCESSOR_COUNT)?,
-            smallest,
-            alignment,
-            flags: 0,
-            rest: [0; 6],
-            next: 0,
-        })
-    }
-
-    /// A part of it; of none is no valid resource.
-    fn with(&self, count: u32) -> Resource {
-        let kind = if count == 0 { 0 } else { self.kind };
-        Resource {
-            kind,
-            count,
-            ..*self
-        }
-    }
+/// A part of a resource; a part without multiprocessors is no valid resource.
+fn part(of: &DevResource, count: u32) -> DevResource {
+    let kind = if count == 0 { 0 } else { of.kind };
+    DevResource { kind, count, ..*of }
 }
 
 /// Fewest multiprocessors of a part, and what their number is a multiple of, by compute capability; as
@@ -78,80 +60,70 @@ fn granularity(major: u32) -> (u32, u32) {
 }
 
 /// How many parts of at least `least` there are, of how many each; at most `most` parts.
-fn split(all: &Resource, least: u32, most: u32) -> Cu<(u32, u32)> {
+fn split(all: &DevResource, least: u32, most: u32) -> Cu<(u32, u32)> {
     if all.smallest == 0 || all.alignment == 0 {
         return Err(CuResult::INVALID_VALUE);
     }
-    let part = least
+    let each = least
         .max(all.smallest)
         .checked_next_multiple_of(all.alignment);
-    let part = part.filter(|part| *part <= all.count);
-    let part = part.ok_or(CuResult::INVALID_RESOURCE_CONFIGURATION)?;
-    Ok(((all.count / part).min(most), part))
+    let each = each.filter(|each| *each <= all.count);
+    let each = each.ok_or(CuResult::INVALID_RESOURCE_CONFIGURATION)?;
+    Ok(((all.count / each).min(most), each))
 }
 
 exports! {
     /// Of a device.
-    fn cuDeviceGetDevResource(device: c_int, out: *mut Resource, kind: u32) {
-        // SAFETY: by the contract of the function.
-        unsafe { put(out, Resource::of(shim()?, device, kind)?) }
+    fn cuDeviceGetDevResource(device: c_int, out: Out<DevResource>, kind: u32) {
+        out.set(resource(shim()?, device, kind)?)
     }
 
     /// Of a context: its device's.
-    fn cuCtxGetDevResource(ctx: u64, out: *mut Resource, kind: u32) {
+    fn cuCtxGetDevResource(ctx: u64, out: Out<DevResource>, kind: u32) {
         let shim = shim()?;
         let device = shim.contexts.named(ctx)?.device;
-        // SAFETY: by the contract of the function.
-        unsafe { put(out, Resource::of(shim, device, kind)?) }
+        out.set(resource(shim, device, kind)?)
     }
 
     /// Of a stream: its device's.
     fn cuStreamGetDevResource / cuStreamGetDevResource_ptsz [mode] (
         stream: u64,
-        out: *mut Resource,
+        out: Out<DevResource>,
         kind: u32
     ) {
         let shim = shim()?;
         let device = resolve(shim, stream, mode)?.ctx.device;
-        // SAFETY: by the contract of the function.
-        unsafe { put(out, Resource::of(shim, device, kind)?) }
+        out.set(resource(shim, device, kind)?)
     }
 
     /// Parts of at least so many multiprocessors; without a place for them, how many there could be.
     fn cuDevSmResourceSplitByCount(
-        out: *mut Resource,
-        parts: *mut c_uint,
-        input: *const Resource,
-        remaining: *mut Resource,
+        out: Out<DevResource>,
+        parts: Out<c_uint>,
+        input: In<DevResource>,
+        remaining: Out<DevResource>,
         flags: c_uint,
         least: c_uint
     ) {
         shim()?;
-        required(parts)?;
-        required(input)?;
-        // SAFETY: by the contract of the function.
-        let (all, wanted) = unsafe { (input.read_unaligned(), parts.read_unaligned()) };
+        parts.check()?;
+        input.check()?;
+        let (mut all, wanted) = (input.get()?, parts.get()?);
         if all.kind != MULTIPROCESSORS {
             return Err(CuResult::INVALID_RESOURCE_TYPE);
         }
         if flags & !SPLIT_FLAGS != 0 {
             return Err(CuResult::INVALID_VALUE);
         }
-        let mut all = all;
-        if flags & IGNORE_COSCHEDULING != 0 {
+                if flags & IGNORE_COSCHEDULING != 0 {
             (all.smallest, all.alignment) = (FINEST, FINEST);
         }
         let most = if out.is_null() { u32::MAX } else { wanted };
         let (found, each) = split(&all, least, most)?;
-        // SAFETY: by the contract of the function: there is room for as many as were wanted.
-        unsafe {
-            put(parts, found)?;
-            if !out.is_null() {
-                for i in 0..found as usize {
-                    put(out.add(i), all.with(each))?;
-                }
-                put_optional(remaining, all.with(all.count - found * each));
-            }
+        parts.set(found)?;
+        if !out.is_null() {
+            out.set_all((0..found).map(|_| part(&all, each)))?;
+            remaining.set_if_wanted(part(&all, all.count - found * each));
         }
         Ok(())
     }
@@ -163,14 +135,15 @@ mod tests {
 
     #[test]
     fn parts_are_aligned_and_fit() {
-        let all = Resource {
+        let all = DevResource {
             kind: MULTIPROCESSORS,
             internal: [0; 92],
             count: 22,
             smallest: 4,
             alignment: 2,
             flags: 0,
-            rest: [0; 6],
+            domain: 0,
+            rest: [0; 5],
             next: 0,
         };
         assert_eq!(split(&all, 0, u32::MAX), Ok((5, 4)));
@@ -182,7 +155,7 @@ mod tests {
         }
         assert!(
             split(
-                &Resource {
+                &DevResource {
                     alignment: 0,
                     ..all
                 },

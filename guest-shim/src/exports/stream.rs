@@ -2,27 +2,28 @@
 
 use std::ffi::c_int;
 
+use vgpu_cuda_abi::CuResult;
+use vgpu_cuda_abi::args::{DefaultStream, In, Out};
+use vgpu_cuda_abi::numbers::stream_flag::NON_BLOCKING;
+use vgpu_cuda_abi::structs::AttributeValue;
 use vgpu_proto::call::req;
-use vgpu_proto::cuda::CuResult;
 
 use super::event::wait_now;
-use crate::ffi::{DefaultStream, exports, put, put_optional, required};
+use crate::ffi::exports;
 use crate::process::{live, shim};
 use crate::state::capture;
-use crate::state::streams::{self, NON_BLOCKING, Target, resolve};
+use crate::state::streams::{self, Target, resolve};
 use crate::{Cu, lock};
 
 exports! {
     /// Creates a stream, without a round trip.
-    fn cuStreamCreate(out: *mut u64, flags: u32) {
-        // SAFETY: by the contract of the function.
-        unsafe { create(out, flags, 0) }
+    fn cuStreamCreate(out: Out<u64>, flags: u32) {
+        create(out, flags, 0)
     }
 
     /// Creates a stream; the priority is brought into the device's range.
-    fn cuStreamCreateWithPriority(out: *mut u64, flags: u32, priority: c_int) {
-        // SAFETY: by the contract of the function.
-        unsafe { create(out, flags, priority) }
+    fn cuStreamCreateWithPriority(out: Out<u64>, flags: u32, priority: c_int) {
+        create(out, flags, priority)
     }
 
     /// Destroys a stream; its work still completes.
@@ -34,82 +35,70 @@ exports! {
     }
 
     /// Priority, 0 for default streams.
-    fn cuStreamGetPriority / cuStreamGetPriority_ptsz [mode] (stream: u64, out: *mut c_int) {
+    fn cuStreamGetPriority / cuStreamGetPriority_ptsz [mode] (stream: u64, out: Out<c_int>) {
         let target = resolve(shim()?, stream, mode)?;
-        // SAFETY: by the contract of the function.
-        unsafe { put(out, target.info.map_or(0, |i| i.priority)) }
+        out.set(target.info.map_or(0, |i| i.priority))
     }
 
     /// Flags, 0 for default streams.
-    fn cuStreamGetFlags / cuStreamGetFlags_ptsz [mode] (stream: u64, out: *mut u32) {
+    fn cuStreamGetFlags / cuStreamGetFlags_ptsz [mode] (stream: u64, out: Out<u32>) {
         let target = resolve(shim()?, stream, mode)?;
-        // SAFETY: by the contract of the function.
-        unsafe { put(out, target.info.map_or(0, |i| i.flags)) }
+        out.set(target.info.map_or(0, |i| i.flags))
     }
 
     /// A number unique in the process; of the NULL stream, its context's handle.
-    fn cuStreamGetId / cuStreamGetId_ptsz [mode] (stream: u64, out: *mut u64) {
+    fn cuStreamGetId / cuStreamGetId_ptsz [mode] (stream: u64, out: Out<u64>) {
         let target = resolve(shim()?, stream, mode)?;
         let id = target.info.as_ref().map_or(target.ctx().0, |i| i.handle.0);
-        // SAFETY: by the contract of the function.
-        unsafe { put(out, id) }
+        out.set(id)
     }
 
     /// The stream's context.
-    fn cuStreamGetCtx / cuStreamGetCtx_ptsz [mode] (stream: u64, out: *mut u64) {
+    fn cuStreamGetCtx / cuStreamGetCtx_ptsz [mode] (stream: u64, out: Out<u64>) {
         let target = resolve(shim()?, stream, mode)?;
-        // SAFETY: by the contract of the function.
-        unsafe { put(out, target.ctx.shown) }
+        out.set(target.ctx.shown)
     }
 
     /// The stream's context; there are no green ones.
-    fn cuStreamGetCtx_v2 / cuStreamGetCtx_v2_ptsz [mode] (stream: u64, out: *mut u64, green: *mut u64) {
+    fn cuStreamGetCtx_v2 / cuStreamGetCtx_v2_ptsz [mode] (stream: u64, out: Out<u64>, green: Out<u64>) {
         let target = resolve(shim()?, stream, mode)?;
-        // SAFETY: by the contract of the function.
-        unsafe {
-            put(out, target.ctx.shown)?;
-            put_optional(green, 0);
-        }
+        out.set(target.ctx.shown)?;
+        green.set_if_wanted(0);
         Ok(())
     }
 
     /// None: there are no green contexts.
-    fn cuStreamGetGreenCtx(stream: u64, out: *mut u64) {
+    fn cuStreamGetGreenCtx(stream: u64, out: Out<u64>) {
         resolve(shim()?, stream, DefaultStream::Legacy)?;
-        // SAFETY: by the contract of the function.
-        unsafe { put(out, 0) }
+        out.set(0)
     }
 
     /// The stream's device.
-    fn cuStreamGetDevice / cuStreamGetDevice_ptsz [mode] (stream: u64, out: *mut c_int) {
+    fn cuStreamGetDevice / cuStreamGetDevice_ptsz [mode] (stream: u64, out: Out<c_int>) {
         let target = resolve(shim()?, stream, mode)?;
-        // SAFETY: by the contract of the function.
-        unsafe { put(out, target.ctx.device) }
+        out.set(target.ctx.device)
     }
 
     /// An attribute, as it was set; its priority.
     fn cuStreamGetAttribute / cuStreamGetAttribute_ptsz [mode] (
         stream: u64,
         id: u32,
-        out: *mut AttributeValue
+        out: Out<AttributeValue>
     ) {
         let target = resolve(shim()?, stream, mode)?;
-        required(out)?;
+        out.check()?;
         let value = attribute(&target, id)?;
-        // SAFETY: by the contract of the function.
-        unsafe { put(out, value) }
+        out.set(value)
     }
 
     /// Hints are remembered; a priority cannot be changed any more.
     fn cuStreamSetAttribute / cuStreamSetAttribute_ptsz [mode] (
         stream: u64,
         id: u32,
-        value: *const AttributeValue
+        value: In<AttributeValue>
     ) {
         let target = resolve(live()?, stream, mode)?;
-        required(value)?;
-        // SAFETY: by the contract of the function.
-        set_attribute(&target, id, unsafe { value.read_unaligned() })
+        set_attribute(&target, id, value.get()?)
     }
 
     /// Copies all of them.
@@ -158,9 +147,6 @@ exports! {
         wait_now(shim, &target, &event, flags)
     }
 }
-
-/// `CUstreamAttrValue`: a union of 64 bytes.
-pub(crate) type AttributeValue = [u32; 16];
 
 /// `CU_STREAM_ATTRIBUTE_PRIORITY`.
 const PRIORITY: u32 = 8;
@@ -225,11 +211,9 @@ fn set_attribute(target: &Target, id: u32, value: AttributeValue) -> Cu {
     }
 }
 
-/// # Safety
-/// `out` is null or valid for a write.
-unsafe fn create(out: *mut u64, flags: u32, priority: c_int) -> Cu {
+fn create(out: Out<u64>, flags: u32, priority: c_int) -> Cu {
     let shim = live()?;
-    required(out)?;
+    out.check()?;
     let context = shim.contexts.current()?;
     if flags & !NON_BLOCKING != 0 {
         return Err(CuResult::INVALID_VALUE);
@@ -238,6 +222,5 @@ unsafe fn create(out: *mut u64, flags: u32, priority: c_int) -> Cu {
     let (least, greatest) = shim.devices.get(context.device)?.info.stream_priorities;
     let priority = priority.min(least).max(greatest);
     let info = streams::create(shim, &context, flags, priority)?;
-    // SAFETY: by this function's contract.
-    unsafe { put(out, info.handle.0) }
+    out.set(info.handle.0)
 }

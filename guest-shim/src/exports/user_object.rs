@@ -3,11 +3,12 @@
 use std::ffi::c_void;
 use std::sync::Arc;
 
-use vgpu_proto::cuda::CuResult;
+use vgpu_cuda_abi::CuResult;
+use vgpu_cuda_abi::args::Out;
+use vgpu_cuda_abi::structs::HostFn;
 
-use crate::ffi::{exports, put, required};
+use crate::ffi::exports;
 use crate::process::live;
-use crate::session::host::HostFn;
 use crate::state::graphs::NamedObject;
 use crate::{Cu, lock};
 
@@ -19,14 +20,14 @@ const MOVE: u32 = 1;
 exports! {
     /// An object with so many references; the function is called when the last is gone.
     fn cuUserObjectCreate(
-        out: *mut u64,
+        out: Out<u64>,
         data: *mut c_void,
         destroy: Option<HostFn>,
         count: u32,
         flags: u32
     ) {
         let shim = live()?;
-        required(out)?;
+        out.check()?;
         let destroy = destroy.ok_or(CuResult::INVALID_VALUE)?;
         if count == 0 || flags != NO_SYNC {
             return Err(CuResult::INVALID_VALUE);
@@ -34,8 +35,7 @@ exports! {
         let handle = shim.mint();
         let object = NamedObject::new(handle, destroy, data as usize, count);
         shim.objects.insert(handle, Arc::new(object))?;
-        // SAFETY: by the contract of the function.
-        unsafe { put(out, handle) }
+        out.set(handle)
     }
 
     /// More references.

@@ -1,41 +1,22 @@
 //! Words of device memory that a stream writes or waits for.
 
+use vgpu_cuda_abi::CuResult;
+use vgpu_cuda_abi::args::{DefaultStream, In};
+use vgpu_cuda_abi::numbers::{device_attribute, mem_op};
+use vgpu_cuda_abi::structs::MemOp;
 use vgpu_proto::call::req;
-use vgpu_proto::cuda::{CuResult, DevPtr};
+use vgpu_proto::cuda::DevPtr;
 
 use crate::Cu;
-use crate::ffi::{DefaultStream, exports, required};
+use crate::ffi::exports;
 use crate::process::live;
 use crate::session::mirror::Reach;
 use crate::state::streams::{Target, resolve};
+use crate::state::words::Word;
 use crate::state::{Shim, capture};
 
 /// `CU_STREAM_WAIT_VALUE_FLUSH`: about writes of other devices, of which there are none.
 const FLUSH: u32 = 1 << 30;
-/// `CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_MEM_OPS` of the present forms.
-const CAN_USE_STREAM_MEM_OPS: u32 = 122;
-
-/// What a stream does with a word.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Word {
-    write: bool,
-    wide: bool,
-    at: u64,
-    value: u64,
-    flags: u32,
-}
-
-/// `CUstreamBatchMemOpParams`.
-#[repr(C)]
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct BatchOp {
-    operation: u32,
-    at: u64,
-    value: u64,
-    flags: u32,
-    alias: u64,
-    pad: u64,
-}
 
 /// Functions on one word: both widths and forms differ in nothing else.
 macro_rules! words {
@@ -75,36 +56,26 @@ exports! {
     fn cuStreamBatchMemOp / cuStreamBatchMemOp_ptsz [mode] (
         stream: u64,
         count: u32,
-        list: *const BatchOp,
+        list: In<MemOp>,
         flags: u32
     ) {
-        // SAFETY: by the contract of the function.
-        unsafe { batch(stream, mode, (list, count), flags) }
+        batch(stream, mode, (list, count), flags)
     }
 
     /// Several of these.
     fn cuStreamBatchMemOp_v2 / cuStreamBatchMemOp_v2_ptsz [mode] (
         stream: u64,
         count: u32,
-        list: *const BatchOp,
+        list: In<MemOp>,
         flags: u32
     ) {
-        // SAFETY: by the contract of the function.
-        unsafe { batch(stream, mode, (list, count), flags) }
+        batch(stream, mode, (list, count), flags)
     }
 }
 
-/// # Safety
-/// The list is as long as its count says.
-unsafe fn batch(
-    stream: u64,
-    mode: DefaultStream,
-    (list, count): (*const BatchOp, u32),
-    flags: u32,
-) -> Cu {
+fn batch(stream: u64, mode: DefaultStream, (list, count): (In<MemOp>, u32), flags: u32) -> Cu {
     live()?;
-    // SAFETY: by this function's contract.
-    let words = unsafe { words(list, count, flags) }?;
+    let words = words(list, count, flags)?;
     words
         .into_iter()
         .try_for_each(|word| word.put(stream, mode))
@@ -114,10 +85,7 @@ unsafe fn batch(
 ///
 /// # Errors
 /// CUDA_ERROR_INVALID_VALUE for flags, for too many, and for unknown operations.
-///
-/// # Safety
-/// The list is as long as its count says.
-pub(super) unsafe fn words(list: *const BatchOp, count: u32, flags: u32) -> Cu<Vec<Word>> {
+pub(super) fn words(list: In<MemOp>, count: u32, flags: u32) -> Cu<Vec<Word>> {
     /// Most of one call, as the driver says.
     const MOST: u32 = 256;
     if flags != 0 || count > MOST {
@@ -125,46 +93,25 @@ pub(super) unsafe fn words(list: *const BatchOp, count: u32, flags: u32) -> Cu<V
     }
     let mut words = Vec::with_capacity(count as usize);
     for i in 0..count as usize {
-        required(list)?;
-        // SAFETY: by this function's contract.
-        let op = unsafe { &*list.add(i) };
+        let op = list.at(i)?;
         let (write, wide) = match op.operation {
-            1 => (false, false),
-            2 => (true, false),
-            4 => (false, true),
-            5 => (true, true),
+            mem_op::WAIT_VALUE_32 => (false, false),
+            mem_op::WRITE_VALUE_32 => (true, false),
+            mem_op::WAIT_VALUE_64 => (false, true),
+            mem_op::WRITE_VALUE_64 => (true, true),
             // Flushes and barriers: every operation of a stream sees what came before.
-            3 | 6 => continue,
+            mem_op::FLUSH_REMOTE_WRITES | mem_op::BARRIER => continue,
             _ => return Err(CuResult::INVALID_VALUE),
         };
         words.push(Word {
             write,
             wide,
-            at: op.at,
+            at: op.address,
             value: op.value,
             flags: op.flags,
         });
     }
     Ok(words)
-}
-
-impl BatchOp {
-    /// As a program is shown it.
-    pub(super) fn of(word: &Word) -> BatchOp {
-        BatchOp {
-            operation: match (word.write, word.wide) {
-                (false, false) => 1,
-                (true, false) => 2,
-                (false, true) => 4,
-                (true, true) => 5,
-            },
-            at: word.at,
-            value: word.value,
-            flags: word.flags,
-            alias: 0,
-            pad: 0,
-        }
-    }
 }
 
 impl Word {
@@ -210,7 +157,11 @@ impl Word {
     /// CUDA_ERROR_NOT_SUPPORTED by the device; CUDA_ERROR_INVALID_VALUE.
     pub(super) fn check(self, shim: &Shim, device: i32) -> Cu {
         let device = shim.devices.get(device)?;
-        if device.attribute(CAN_USE_STREAM_MEM_OPS).unwrap_or(0) == 0 {
+        if device
+            .attribute(device_attribute::CAN_USE_64_BIT_STREAM_MEM_OPS)
+            .unwrap_or(0)
+            == 0
+        {
             return Err(CuResult::NOT_SUPPORTED);
         }
         let (len, flags) = (

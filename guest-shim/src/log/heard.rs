@@ -1,8 +1,10 @@
 //! Who else hears what the library says: the program, by CUDA's log functions.
 
 use std::collections::VecDeque;
-use std::ffi::{c_char, c_uint, c_void};
+use std::ffi::c_void;
 use std::sync::Mutex;
+
+use vgpu_cuda_abi::structs::LogsCallback;
 
 use super::Level;
 use crate::lock;
@@ -11,13 +13,10 @@ use crate::session;
 /// Messages that are kept, as many as CUDA keeps.
 const MOST: usize = 100;
 
-/// `CUlogsCallback`: with its data, `CUlogLevel`, the message and its length.
-pub(crate) type Callback = unsafe extern "C" fn(*mut c_void, c_uint, *mut c_char, usize);
-
 #[derive(Debug, Clone, Copy)]
 struct Listener {
     handle: u64,
-    callback: Callback,
+    callback: LogsCallback,
     data: usize,
 }
 
@@ -66,7 +65,7 @@ pub(super) fn say(level: Level, text: &str) {
 }
 
 /// Has a function of the program called with each message from now on. Its handle.
-pub(crate) fn listen(callback: Callback, data: *mut c_void) -> u64 {
+pub(crate) fn listen(callback: LogsCallback, data: *mut c_void) -> u64 {
     let mut state = lock(&STATE);
     state.handles += 1;
     let handle = state.handles;

@@ -7,7 +7,7 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::sync::Mutex;
 
-use vgpu_proto::cuda::CuResult;
+use vgpu_cuda_abi::CuResult;
 use vgpu_proto::text::printable;
 
 use super::{Level, line};

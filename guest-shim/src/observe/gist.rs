@@ -1,8 +1,8 @@
 //! The gist of an argument, for a trace.
 
-use std::any::TypeId;
-use std::ffi::{CStr, c_char};
 use std::fmt::Write as _;
+
+use vgpu_cuda_abi::args::{In, Out, Text};
 
 /// Most of a text that is shown.
 const MOST: usize = 60;
@@ -34,22 +34,37 @@ impl Gist for u64 {
     }
 }
 
-impl<T: 'static> Gist for *const T {
+impl Gist for Text {
     fn write(&self, out: &mut String) {
-        // Only names of the caller are passed so; results have other types.
-        if TypeId::of::<T>() == TypeId::of::<c_char>() && !self.is_null() {
-            // SAFETY: a NUL-terminated text, by the contract of every function that takes one.
-            let text = unsafe { CStr::from_ptr(self.cast()) }.to_string_lossy();
-            let short: String = text.chars().take(MOST).collect();
-            let more = if short.len() < text.len() { "…" } else { "" };
-            let _ = write!(out, "{short:?}{more}");
-        } else {
-            let _ = write!(out, "{:p}", *self);
-        }
+        let Ok(text) = self.lossy() else {
+            out.push_str("0x0");
+            return;
+        };
+        let short: String = text.chars().take(MOST).collect();
+        let more = if short.len() < text.len() { "…" } else { "" };
+        let _ = write!(out, "{short:?}{more}");
     }
 }
 
-impl<T: 'static> Gist for *mut T {
+impl<T> Gist for In<T> {
+    fn write(&self, out: &mut String) {
+        let _ = write!(out, "{self:?}");
+    }
+}
+
+impl<T> Gist for Out<T> {
+    fn write(&self, out: &mut String) {
+        let _ = write!(out, "{self:?}");
+    }
+}
+
+impl<T> Gist for *const T {
+    fn write(&self, out: &mut String) {
+        let _ = write!(out, "{:p}", *self);
+    }
+}
+
+impl<T> Gist for *mut T {
     fn write(&self, out: &mut String) {
         let _ = write!(out, "{:p}", *self);
     }
@@ -82,11 +97,13 @@ mod tests {
     #[test]
     fn handles_are_hexadecimal_and_names_are_text() {
         let long = std::ffi::CString::new("x".repeat(100)).expect("no NUL");
+        // SAFETY: texts that end with a NUL and live as long as the test.
+        let [name, long] = [c"vecadd", &long].map(|text| unsafe { Text::new(text.as_ptr()) });
         let text = of_all(&[
             ("stream", &0_u64),
             ("dst", &0x7e00_0000_0000_u64),
-            ("name", &c"vecadd".as_ptr()),
-            ("long", &long.as_ptr()),
+            ("name", &name),
+            ("long", &long),
             ("_size", &4096_usize),
         ]);
         let cut = format!("{:?}…", "x".repeat(60));

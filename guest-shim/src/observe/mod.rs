@@ -113,7 +113,7 @@ pub(crate) fn awaited(bytes: usize, wait: bool) {
 /// A function that is not served was called.
 pub(crate) fn not_served(symbol: Cow<'static, str>) {
     if on() {
-        let code = vgpu_proto::cuda::CuResult::NOT_SUPPORTED.0;
+        let code = vgpu_cuda_abi::CuResult::NOT_SUPPORTED.0;
         trace::line(&symbol, "", code, 0, "not served");
         stats::count_not_served(symbol);
     }

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use vgpu_door::beyond_standard;
 
-use vgpu_proto::cuda::CuResult;
+use vgpu_cuda_abi::CuResult;
 
 use crate::log;
 

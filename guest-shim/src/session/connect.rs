@@ -3,10 +3,11 @@
 use std::os::fd::RawFd;
 use std::time::Duration;
 
+use vgpu_cuda_abi::CuResult;
 use vgpu_door::{Address, Failure, Socket};
 use vgpu_proto::call::FINGERPRINT;
 use vgpu_proto::codec;
-use vgpu_proto::cuda::{CuResult, OFFERED_CUDA_VERSION};
+use vgpu_proto::cuda::OFFERED_CUDA_VERSION;
 use vgpu_proto::handshake::{DATA_MAGIC, HELLO_MAGIC, Hello, PROTOCOL, Preamble, Refusal, Welcome};
 use vgpu_proto::limits::MAX_DEVICES;
 use zerocopy::IntoBytes as _;

@@ -5,7 +5,7 @@ use std::os::fd::RawFd;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use vgpu_proto::cuda::CuResult;
+use vgpu_cuda_abi::CuResult;
 use vgpu_proto::handshake::{CONTROL_HEADER_LEN, ControlHeader, ControlNote};
 use vgpu_proto::limits::MAX_TEXT;
 use zerocopy::IntoBytes as _;

@@ -6,10 +6,10 @@
 
 use std::io::ErrorKind;
 
+use vgpu_cuda_abi::CuResult;
 use vgpu_proto::call::ops::Progress;
 use vgpu_proto::call::{Notice, Op};
 use vgpu_proto::codec;
-use vgpu_proto::cuda::CuResult;
 use vgpu_proto::frame::{FLAG_MORE, HEADER_LEN, Header};
 use vgpu_proto::limits::MAX_ARGS;
 

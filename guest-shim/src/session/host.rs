@@ -8,8 +8,10 @@ use std::collections::{HashMap, VecDeque};
 use std::ffi::c_void;
 use std::sync::{Condvar, Mutex, PoisonError};
 
+use vgpu_cuda_abi::CuResult;
+use vgpu_cuda_abi::structs::{HostFn, StreamCallback};
 use vgpu_proto::call::req;
-use vgpu_proto::cuda::{Ctx, CuResult, Stream};
+use vgpu_proto::cuda::{Ctx, Stream};
 use vgpu_proto::limits::MAX_HOST_FUNCTIONS;
 
 use super::{Session, sys};
@@ -17,11 +19,6 @@ use crate::{Cu, lock, log};
 
 /// Threads at most. Functions that would need more wait.
 const THREADS: usize = 64;
-
-/// `CUhostFn`.
-pub(crate) type HostFn = unsafe extern "C" fn(*mut c_void);
-/// `CUstreamCallback`.
-pub(crate) type StreamCallback = unsafe extern "C" fn(u64, u32, *mut c_void);
 
 /// A function of the program, with its argument.
 #[derive(Debug, Clone, Copy)]

@@ -11,7 +11,7 @@ use std::hash::BuildHasherDefault;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 
-use vgpu_proto::cuda::CuResult;
+use vgpu_cuda_abi::CuResult;
 
 use super::Session;
 use super::frames::{FrameReader, Step};

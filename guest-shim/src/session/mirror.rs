@@ -14,9 +14,10 @@ use std::ptr;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use vgpu_cuda_abi::CuResult;
 use vgpu_proto::call::{Op, req};
 use vgpu_proto::changes::{Change, Changes, LINE, Malformed, Records, Shared, Twin, parts};
-use vgpu_proto::cuda::{Ctx, CuResult, DevPtr, Stream};
+use vgpu_proto::cuda::{Ctx, DevPtr, Stream};
 use vgpu_proto::frame::Header;
 use vgpu_proto::limits::{COPY_PIECE, MAX_BULK, MAX_PULLED};
 

@@ -32,11 +32,11 @@ use inbox::{Answer, For, Inbox, Length, Waiter};
 use lend::Lender;
 use mirror::Mirrors;
 use outbox::Outbox;
+use vgpu_cuda_abi::CuResult;
 use vgpu_proto::call::Op;
 use vgpu_proto::call::ops::{Call, Progress};
 use vgpu_proto::call::req;
 use vgpu_proto::codec;
-use vgpu_proto::cuda::CuResult;
 
 use self::sys::UserMemory;
 use self::uses::Waits;

@@ -6,9 +6,9 @@ use std::sync::MutexGuard;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use vgpu_cuda_abi::CuResult;
 use vgpu_proto::call::ops::Call;
 use vgpu_proto::codec;
-use vgpu_proto::cuda::CuResult;
 use vgpu_proto::frame::{HEADER_LEN, Header};
 use vgpu_proto::limits::FLUSH_BYTES;
 

@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
+use vgpu_cuda_abi::CuResult;
 use vgpu_proto::call::req;
-use vgpu_proto::cuda::{Array, ArrayBlock, ArrayShape, Ctx, CuResult};
+use vgpu_proto::cuda::{Array, ArrayBlock, ArrayShape, Ctx};
 
 use super::Shim;
 use super::contexts::Context;

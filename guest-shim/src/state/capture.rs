@@ -8,12 +8,14 @@ use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use vgpu_proto::cuda::{Ctx, CuResult};
+use vgpu_cuda_abi::CuResult;
+use vgpu_cuda_abi::numbers::stream_flag::NON_BLOCKING;
+use vgpu_proto::cuda::Ctx;
 
 use super::Shim;
 use super::events::EventInfo;
 use super::graphs::{Graph, Kind};
-use super::streams::{NON_BLOCKING, Target};
+use super::streams::Target;
 use crate::{Cu, lock};
 
 /// `CU_STREAM_CAPTURE_MODE_GLOBAL`, `THREAD_LOCAL`, `RELAXED`.

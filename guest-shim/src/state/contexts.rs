@@ -4,8 +4,10 @@ use std::cell::{Cell, RefCell};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use vgpu_cuda_abi::CuResult;
+use vgpu_cuda_abi::numbers::event_flag::DISABLE_TIMING;
 use vgpu_proto::call::req;
-use vgpu_proto::cuda::{Ctx, CuResult, Event, Stream};
+use vgpu_proto::cuda::{Ctx, Event, Stream};
 
 use super::Shim;
 use super::handles::Handles;
@@ -315,7 +317,6 @@ impl AfterCopies {
     }
 
     fn mark(&self, shim: &Shim, ctx: Ctx) -> Cu {
-        const DISABLE_TIMING: u32 = 2;
         let _one = lock(&self.making);
         let mut event = self.event.load(Ordering::Acquire);
         if event == 0 {

@@ -3,33 +3,14 @@
 use std::sync::OnceLock;
 use std::sync::atomic::AtomicBool;
 
+use vgpu_cuda_abi::CuResult;
+use vgpu_cuda_abi::numbers::device_attribute as attribute;
 use vgpu_proto::call::req;
-use vgpu_proto::cuda::{CuResult, OFFERED_CUDA_VERSION};
+use vgpu_proto::cuda::OFFERED_CUDA_VERSION;
 use vgpu_proto::handshake::{DeviceInfo, Welcome};
 
 use super::Shim;
 use crate::{Cu, log};
-
-/// `CUdevice_attribute` numbers that the library itself needs.
-pub(crate) mod attribute {
-    pub(crate) const MAX_THREADS_PER_BLOCK: u32 = 1;
-    pub(crate) const MAX_BLOCK_DIM_X: u32 = 2;
-    pub(crate) const MAX_GRID_DIM_X: u32 = 5;
-    pub(crate) const MAX_SHARED_MEMORY_PER_BLOCK: u32 = 8;
-    pub(crate) const TOTAL_CONSTANT_MEMORY: u32 = 9;
-    pub(crate) const WARP_SIZE: u32 = 10;
-    pub(crate) const MAX_PITCH: u32 = 11;
-    pub(crate) const MAX_REGISTERS_PER_BLOCK: u32 = 12;
-    pub(crate) const CLOCK_RATE: u32 = 13;
-    pub(crate) const TEXTURE_ALIGNMENT: u32 = 14;
-    pub(crate) const MULTIPROCESSOR_COUNT: u32 = 16;
-    pub(crate) const PCI_BUS_ID: u32 = 33;
-    pub(crate) const PCI_DEVICE_ID: u32 = 34;
-    pub(crate) const MAX_THREADS_PER_MULTIPROCESSOR: u32 = 39;
-    pub(crate) const PCI_DOMAIN_ID: u32 = 50;
-    pub(crate) const COMPUTE_CAPABILITY_MAJOR: u32 = 75;
-    pub(crate) const COMPUTE_CAPABILITY_MINOR: u32 = 76;
-}
 
 /// One device.
 #[derive(Debug)]

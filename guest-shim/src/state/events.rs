@@ -9,11 +9,6 @@ use super::capture::Capture;
 use crate::lock;
 use crate::session::uses::Over;
 
-/// `CU_EVENT_DISABLE_TIMING`.
-pub(crate) const DISABLE_TIMING: u32 = 2;
-/// `CU_EVENT_INTERPROCESS`.
-pub(crate) const INTERPROCESS: u32 = 4;
-
 /// One event.
 #[derive(Debug)]
 pub(crate) struct EventInfo {

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::{Arc, PoisonError, RwLock};
 
-use vgpu_proto::cuda::CuResult;
+use vgpu_cuda_abi::CuResult;
 use vgpu_proto::limits::MAX_OBJECTS;
 
 use crate::Cu;

@@ -8,7 +8,8 @@ use std::collections::HashMap;
 use std::ffi::CString;
 use std::sync::{Arc, Mutex};
 
-use vgpu_proto::cuda::{CuResult, GUEST_HANDLES};
+use vgpu_cuda_abi::CuResult;
+use vgpu_proto::cuda::GUEST_HANDLES;
 
 use super::Shim;
 use super::contexts::Context;

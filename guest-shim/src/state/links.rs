@@ -4,8 +4,9 @@
 use std::ffi::c_void;
 use std::sync::Mutex;
 
+use vgpu_cuda_abi::CuResult;
 use vgpu_proto::call::{LinkInput, req};
-use vgpu_proto::cuda::{Ctx, CuResult};
+use vgpu_proto::cuda::Ctx;
 use vgpu_proto::limits::{MAX_LINK_INPUTS, MAX_LINKED};
 
 use super::Shim;

@@ -3,8 +3,12 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use vgpu_cuda_abi::CuResult;
+use vgpu_cuda_abi::numbers::host_register::READ_ONLY;
+use vgpu_cuda_abi::numbers::memory_type;
+use vgpu_cuda_abi::structs::Copy3D;
 use vgpu_proto::call::req;
-use vgpu_proto::cuda::{CuResult, Stream};
+use vgpu_proto::cuda::Stream;
 use vgpu_proto::limits::HOST_SPACE;
 
 use super::pinned::{self, Block, Origin, Word};
@@ -39,6 +43,15 @@ impl Shim {
         let placed = || self.pinned.placed(address);
         let reached = |(block, at): (Block, usize)| block.mapped || at as u64 != address;
         self.memory.find(address).is_some() || placed().is_some_and(reached)
+    }
+
+    /// Whether a copy's destination, and its source, are the host's. (An array is.)
+    pub(crate) fn places(&self, copy: &Copy3D) -> [bool; 2] {
+        [&copy.dst, &copy.src].map(|side| match side.kind {
+            memory_type::HOST => false,
+            memory_type::UNIFIED => self.is_device(side.device),
+            _ => true,
+        })
     }
 
     /// The mapped block of an address for kernels.
@@ -120,7 +133,7 @@ impl Shim {
             Origin::Managed => Writers::Processors,
             Origin::Allocated => Writers::Devices,
             Origin::Registered => Writers::Others {
-                read_only: block.flags & pinned::READ_ONLY != 0,
+                read_only: block.flags & READ_ONLY != 0,
             },
         };
         match self.session.map_host(block.place, memory, writers) {

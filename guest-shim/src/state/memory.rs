@@ -3,8 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, PoisonError, RwLock, RwLockWriteGuard};
 
+use vgpu_cuda_abi::CuResult;
+use vgpu_cuda_abi::numbers::access::READWRITE as READ_WRITE;
 use vgpu_proto::call::req;
-use vgpu_proto::cuda::{Ctx, CuResult, DevPtr};
+use vgpu_proto::cuda::{Ctx, DevPtr};
 
 use super::Shim;
 use super::reserve::Reservations;
@@ -36,9 +38,6 @@ pub(crate) struct Range {
     /// `CUmemAccess_flags` for its device.
     pub(crate) access: u32,
 }
-
-/// `CU_MEM_ACCESS_FLAGS_PROT_READWRITE`.
-const READ_WRITE: u32 = 3;
 
 impl Range {
     /// Neither a module's, nor mapped: its addresses are its own.

@@ -20,6 +20,7 @@ pub(crate) mod pools;
 pub(crate) mod reserve;
 pub(crate) mod streams;
 pub(crate) mod vmm;
+pub(crate) mod words;
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;

@@ -6,9 +6,11 @@ use std::ffi::CString;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::{Arc, Mutex};
 
+use vgpu_cuda_abi::CuResult;
+use vgpu_cuda_abi::numbers::function_attribute as attribute;
 use vgpu_proto::call::ops::ImageHash;
 use vgpu_proto::call::req;
-use vgpu_proto::cuda::{Ctx, CuResult, Func, Module};
+use vgpu_proto::cuda::{Ctx, Func, Module};
 use vgpu_proto::limits::{MAX_ARGS, MAX_BULK, MAX_KERNEL_PARAMS};
 
 use super::Shim;
@@ -18,15 +20,8 @@ use crate::jit::Options;
 use crate::session::sys::UserMemory;
 use crate::{Cu, direct, lock, log, ptx};
 
-/// `CUfunction_attribute` numbers that the library itself needs.
-pub(crate) mod attribute {
-    pub(crate) const MAX_THREADS_PER_BLOCK: u32 = 0;
-    pub(crate) const MAX_DYNAMIC_SHARED_SIZE_BYTES: u32 = 8;
-    pub(crate) const PREFERRED_SHARED_MEMORY_CARVEOUT: u32 = 9;
-    pub(crate) const NON_PORTABLE_CLUSTER_SIZE: u32 = 14;
-    /// Attributes of `cuda.h`: 0 to this, exclusive.
-    pub(crate) const NUMBER: usize = 18;
-}
+/// Number of `CUfunction_attribute`s, from 0 on, that the library keeps.
+const ATTRIBUTES: usize = 18;
 
 /// In place of an attribute's value: the driver has not said it yet.
 const UNSAID: i32 = i32::MIN;
@@ -71,7 +66,7 @@ pub(crate) struct FunctionInfo {
     /// It reaches nothing but what its parameters name.
     pub(crate) direct: bool,
     /// By `CUfunction_attribute`: a value, [`UNSAID`] or [`UNKNOWN`].
-    attributes: [AtomicI32; attribute::NUMBER],
+    attributes: [AtomicI32; ATTRIBUTES],
     /// Held while an attribute is set, so that what is kept here is what the host has.
     setting: Mutex<()>,
     occupancy: Answers,
@@ -316,7 +311,7 @@ pub(crate) fn until_had<T>(
 /// # Errors
 /// CUDA_ERROR_INVALID_VALUE for an unknown attribute; the driver's.
 pub(crate) fn attribute(shim: &Shim, function: &FunctionInfo, id: u32) -> Cu<i32> {
-    if id as usize >= attribute::NUMBER {
+    if id as usize >= ATTRIBUTES {
         return Err(CuResult::INVALID_VALUE);
     }
     if let Some(value) = function.attribute(id) {
@@ -366,7 +361,7 @@ pub(crate) fn set_attribute(shim: &Shim, function: &FunctionInfo, id: u32, value
     })?;
     // Drivers tell a yes as 1, whatever it was said with.
     let told = match id {
-        attribute::NON_PORTABLE_CLUSTER_SIZE => (value != 0).into(),
+        attribute::NON_PORTABLE_CLUSTER_SIZE_ALLOWED => (value != 0).into(),
         _ => value,
     };
     function.keep_attribute(id, told);
@@ -417,7 +412,7 @@ pub(crate) fn function(shim: &Shim, module: &ModuleInfo, name: &str) -> Cu<u64> 
     if params_len > MAX_KERNEL_PARAMS {
         return Err(CuResult::INVALID_VALUE);
     }
-    let attributes = [const { AtomicI32::new(UNSAID) }; attribute::NUMBER];
+    let attributes = [const { AtomicI32::new(UNSAID) }; ATTRIBUTES];
     for (id, value) in &reply.attributes {
         if let Some(place) = attributes.get(*id as usize) {
             place.store(*value, Ordering::Relaxed);

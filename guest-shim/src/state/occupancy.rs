@@ -69,7 +69,7 @@ impl Answers {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use vgpu_proto::cuda::CuResult;
+    use vgpu_cuda_abi::CuResult;
 
     fn blocks(threads: i32) -> Question {
         Question::Blocks {

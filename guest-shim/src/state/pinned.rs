@@ -9,13 +9,10 @@
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
-use vgpu_proto::cuda::CuResult;
+use vgpu_cuda_abi::CuResult;
 use vgpu_proto::limits::HOST_SPACE;
 
 use crate::{Cu, lock};
-
-/// `CU_MEMHOSTREGISTER_READ_ONLY`.
-pub(crate) const READ_ONLY: u32 = 0x08;
 
 const PAGE: u64 = 4096;
 /// Between two blocks at least: the end of one is no address of another.

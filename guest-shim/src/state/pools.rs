@@ -7,8 +7,10 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
+use vgpu_cuda_abi::CuResult;
+use vgpu_cuda_abi::numbers::pool_attribute as attribute;
 use vgpu_proto::call::req;
-use vgpu_proto::cuda::{CuResult, DevPtr};
+use vgpu_proto::cuda::DevPtr;
 
 use super::Shim;
 use super::graphs::block::{captured_alloc, captured_free};
@@ -16,17 +18,6 @@ use super::memory::allocate_with;
 use super::streams::Target;
 use crate::session::mirror::Reach;
 use crate::{Cu, lock};
-
-/// `CUmemPool_attribute`.
-pub(crate) mod attribute {
-    pub(crate) const REUSE_FOLLOW_EVENT_DEPENDENCIES: u32 = 1;
-    pub(crate) const REUSE_ALLOW_INTERNAL_DEPENDENCIES: u32 = 3;
-    pub(crate) const RELEASE_THRESHOLD: u32 = 4;
-    pub(crate) const RESERVED_MEM_CURRENT: u32 = 5;
-    pub(crate) const RESERVED_MEM_HIGH: u32 = 6;
-    pub(crate) const USED_MEM_CURRENT: u32 = 7;
-    pub(crate) const USED_MEM_HIGH: u32 = 8;
-}
 
 /// One pool.
 #[derive(Debug)]

@@ -5,21 +5,16 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
+use vgpu_cuda_abi::CuResult;
+use vgpu_cuda_abi::args::{DefaultStream, Named, StreamArg};
+use vgpu_cuda_abi::numbers::stream_flag::NON_BLOCKING;
 use vgpu_proto::call::req;
-use vgpu_proto::cuda::{Ctx, CuResult, Stream};
+use vgpu_proto::cuda::{Ctx, Stream};
 
 use super::Shim;
 use super::contexts::Context;
-use crate::ffi::DefaultStream;
 use crate::session::mirror::{Reach, Work};
 use crate::{Cu, process};
-
-/// `CU_STREAM_NON_BLOCKING`.
-pub(crate) const NON_BLOCKING: u32 = 1;
-/// `CU_STREAM_LEGACY`.
-const LEGACY: u64 = 1;
-/// `CU_STREAM_PER_THREAD`.
-const PER_THREAD: u64 = 2;
 
 /// One stream that the program, or a thread's default, created.
 #[derive(Debug)]
@@ -92,14 +87,14 @@ impl Target {
 /// there is none.
 #[inline]
 pub(crate) fn resolve(shim: &Shim, handle: u64, mode: DefaultStream) -> Cu<Target> {
-    match (handle, mode) {
-        (LEGACY, _) | (0, DefaultStream::Legacy) => Ok(Target {
+    match StreamArg(handle).named(mode) {
+        Named::Null => Ok(Target {
             ctx: shim.contexts.current()?,
             stream: Stream::NULL,
             info: None,
         }),
-        (PER_THREAD, _) | (0, DefaultStream::PerThread) => per_thread(shim),
-        _ => {
+        Named::PerThread => per_thread(shim),
+        Named::Stream(handle) => {
             let info = shim.streams.get(handle)?;
             Ok(Target {
                 ctx: info.ctx.clone(),

@@ -5,8 +5,9 @@
 
 use std::sync::{Arc, Mutex};
 
+use vgpu_cuda_abi::CuResult;
 use vgpu_proto::call::req;
-use vgpu_proto::cuda::{CuResult, DevPtr, Physical as PhysicalName};
+use vgpu_proto::cuda::{DevPtr, Physical as PhysicalName};
 
 use super::Shim;
 use super::memory::MAX_COLLISIONS;

@@ -30,20 +30,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 pub use tables::table;
-
-/// A `CUresult` other than success.
-pub type Error = u32;
-
-/// The `CUresult` codes that the tables answer with by themselves.
-mod code {
-    pub(crate) const SUCCESS: u32 = 0;
-    pub(crate) const INVALID_VALUE: u32 = 1;
-    pub(crate) const INVALID_DEVICE: u32 = 101;
-    pub(crate) const INVALID_CONTEXT: u32 = 201;
-    pub(crate) const INVALID_HANDLE: u32 = 400;
-    pub(crate) const NOT_SUPPORTED: u32 = 801;
-    pub(crate) const UNKNOWN: u32 = 999;
-}
+use vgpu_cuda_abi::CuResult;
 
 /// The driver behind the tables. Handles are numbers as the program has them.
 pub trait Driver: 'static {
@@ -59,13 +46,13 @@ pub trait Driver: 'static {
     ///
     /// # Errors
     /// Before cuInit; no such device.
-    fn primary_context(device: i32) -> Result<u64, Error>;
+    fn primary_context(device: i32) -> Result<u64, CuResult>;
 
     /// The calling thread's current context; 0 without one.
     ///
     /// # Errors
     /// Before cuInit.
-    fn current_context() -> Result<u64, Error>;
+    fn current_context() -> Result<u64, CuResult>;
 
     /// What `cuDriverGetVersion` answers.
     fn driver_version() -> u32;
@@ -74,7 +61,7 @@ pub trait Driver: 'static {
     ///
     /// # Errors
     /// Before cuInit.
-    fn devices() -> Result<Vec<Device>, Error>;
+    fn devices() -> Result<Vec<Device>, CuResult>;
 
     /// `cuModuleLoadFatBinary`.
     ///
@@ -83,13 +70,13 @@ pub trait Driver: 'static {
     ///
     /// # Safety
     /// As that function: `image` is null or points to a complete image.
-    unsafe fn load(image: *const c_void) -> Result<u64, Error>;
+    unsafe fn load(image: *const c_void) -> Result<u64, CuResult>;
 
     /// The functions of a module, as `cuModuleEnumerateFunctions` gives them.
     ///
     /// # Errors
     /// As that function.
-    fn functions(module: u64) -> Result<Vec<u64>, Error>;
+    fn functions(module: u64) -> Result<Vec<u64>, CuResult>;
 
     /// Writes a line for the user: a program asked for what is not served.
     fn say(text: &str);
@@ -141,11 +128,11 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// Runs the body of a slot: a panic must not unwind into C.
-fn answer(body: impl FnOnce() -> Result<(), Error>) -> u32 {
+fn answer(body: impl FnOnce() -> Result<(), CuResult>) -> u32 {
     match catch_unwind(AssertUnwindSafe(body)) {
-        Ok(Ok(())) => code::SUCCESS,
-        Ok(Err(code)) => code,
-        Err(_) => code::UNKNOWN,
+        Ok(Ok(())) => CuResult::SUCCESS.0,
+        Ok(Err(code)) => code.0,
+        Err(_) => CuResult::UNKNOWN.0,
     }
 }
 
@@ -156,9 +143,9 @@ fn answer(body: impl FnOnce() -> Result<(), Error>) -> u32 {
 ///
 /// # Safety
 /// `out` is null or valid for writing a `T`.
-unsafe fn put<T>(out: *mut T, value: T) -> Result<(), Error> {
+unsafe fn put<T>(out: *mut T, value: T) -> Result<(), CuResult> {
     if out.is_null() {
-        return Err(code::INVALID_VALUE);
+        return Err(CuResult::INVALID_VALUE);
     }
     // SAFETY: not null, and valid by this function's contract.
     unsafe { out.write_unaligned(value) };

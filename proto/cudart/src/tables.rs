@@ -5,7 +5,9 @@
 
 use std::ffi::c_void;
 
-use crate::{Driver, Error, Gate, answer, code, put};
+use vgpu_cuda_abi::CuResult;
+
+use crate::{Driver, Gate, answer, put};
 
 /// A table as the program sees it, made at the first question and never moved: the self-check compares addresses.
 pub(crate) type Tables = Vec<(usize, &'static [Word])>;
@@ -229,12 +231,12 @@ extern "C" fn stub<D: Driver, const TABLE: usize, const SLOT: usize>() -> u32 {
             "slot {SLOT} of the driver's table {} is not served (CUDA_ERROR_NOT_SUPPORTED)",
             KINDS[TABLE].name
         ));
-        Err(code::NOT_SUPPORTED)
+        Err(CuResult::NOT_SUPPORTED)
     })
 }
 
 extern "C" fn nothing_to_do() -> u32 {
-    code::SUCCESS
+    CuResult::SUCCESS.0
 }
 
 unsafe extern "C" fn primary_context<D: Driver>(context: *mut u64, device: i32) -> u32 {
@@ -298,7 +300,7 @@ unsafe extern "C" fn tls(out: *mut usize) -> u32 {
 unsafe extern "C" fn tool_of_context(value: u64, out: *mut u64) -> u32 {
     answer(|| {
         if value != 0 {
-            return Err(code::INVALID_VALUE);
+            return Err(CuResult::INVALID_VALUE);
         }
         // SAFETY: by the slot's contract: null or valid for a write.
         unsafe { put(out, 0) }
@@ -319,10 +321,10 @@ unsafe extern "C" fn tool_value(_object: usize, _what: u64, out: *mut u64) -> u3
 }
 
 /// Context 0 is the current one.
-fn context_of<D: Driver>(context: u64) -> Result<u64, Error> {
+fn context_of<D: Driver>(context: u64) -> Result<u64, CuResult> {
     match context {
         0 => match D::current_context()? {
-            0 => Err(code::INVALID_CONTEXT),
+            0 => Err(CuResult::INVALID_CONTEXT),
             current => Ok(current),
         },
         named => Ok(named),
@@ -347,17 +349,17 @@ extern "C" fn storage_delete<D: Driver>(context: u64, key: usize) -> u32 {
     answer(|| {
         let context = context_of::<D>(context)?;
         let there = D::gate().storage.delete(context, key);
-        there.then_some(()).ok_or(code::INVALID_HANDLE)
+        there.then_some(()).ok_or(CuResult::INVALID_HANDLE)
     })
 }
 
 unsafe extern "C" fn storage_get<D: Driver>(value: *mut usize, context: u64, key: usize) -> u32 {
     answer(|| {
         // The runtime asks before it has made a context current, and goes on with this answer.
-        let context = context_of::<D>(context).map_err(|_| code::INVALID_HANDLE)?;
+        let context = context_of::<D>(context).map_err(|_| CuResult::INVALID_HANDLE)?;
         let found = D::gate().storage.get(context, key);
         // SAFETY: by the slot's contract: null or valid for a write.
-        unsafe { put(value, found.ok_or(code::INVALID_HANDLE)?) }
+        unsafe { put(value, found.ok_or(CuResult::INVALID_HANDLE)?) }
     })
 }
 
@@ -408,14 +410,14 @@ unsafe extern "C" fn functions_of_module<D: Driver>(
 ) -> u32 {
     const DONE: u32 = 1;
     let told = answer(|| {
-        let each = each.ok_or(code::INVALID_VALUE)?;
+        let each = each.ok_or(CuResult::INVALID_VALUE)?;
         for function in D::functions(module)? {
             // SAFETY: by the slot's contract: a function that takes what was given with it.
             unsafe { each(user, function, module) };
         }
         Ok(())
     });
-    if told == code::SUCCESS { DONE } else { 0 }
+    if told == CuResult::SUCCESS.0 { DONE } else { 0 }
 }
 
 /// There is no such object; programs go on without.

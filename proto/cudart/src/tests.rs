@@ -16,14 +16,14 @@ impl Driver for Fake {
         &GATE
     }
 
-    fn primary_context(device: i32) -> Result<u64, Error> {
+    fn primary_context(device: i32) -> Result<u64, CuResult> {
         match device {
             0 | 1 => Ok(100 + device as u64),
-            _ => Err(101),
+            _ => Err(CuResult::INVALID_DEVICE),
         }
     }
 
-    fn current_context() -> Result<u64, Error> {
+    fn current_context() -> Result<u64, CuResult> {
         Ok(CURRENT)
     }
 
@@ -31,7 +31,7 @@ impl Driver for Fake {
         13_000
     }
 
-    fn devices() -> Result<Vec<Device>, Error> {
+    fn devices() -> Result<Vec<Device>, CuResult> {
         let device = |n: u8| Device {
             uuid: [n; 16],
             pci: [0, i32::from(n), 0],
@@ -39,15 +39,19 @@ impl Driver for Fake {
         Ok(vec![device(1), device(2)])
     }
 
-    unsafe fn load(image: *const c_void) -> Result<u64, Error> {
-        if image.is_null() { Err(1) } else { Ok(5) }
+    unsafe fn load(image: *const c_void) -> Result<u64, CuResult> {
+        if image.is_null() {
+            Err(CuResult::INVALID_VALUE)
+        } else {
+            Ok(5)
+        }
     }
 
-    fn functions(module: u64) -> Result<Vec<u64>, Error> {
+    fn functions(module: u64) -> Result<Vec<u64>, CuResult> {
         if module == 5 {
             Ok(vec![51, 52])
         } else {
-            Err(400)
+            Err(CuResult::INVALID_HANDLE)
         }
     }
 
@@ -100,8 +104,8 @@ fn tables_have_their_size_and_a_function_in_each_slot_and_stay_where_they_are() 
 fn what_is_not_served_is_refused_and_said_once() {
     let of = |text: &'static str| said().iter().filter(|s| s.contains(text)).count();
     for _ in 0..2 {
-        assert_eq!(call!("TOOLS_MODULE"[9]()), code::NOT_SUPPORTED);
-        assert_eq!(call!("TOOLS_CONTEXT"[87]()), code::NOT_SUPPORTED);
+        assert_eq!(call!("TOOLS_MODULE"[9]()), CuResult::NOT_SUPPORTED.0);
+        assert_eq!(call!("TOOLS_CONTEXT"[87]()), CuResult::NOT_SUPPORTED.0);
         assert!(table::<Fake>([0xab; 16]).is_null());
         // As NVIDIA's drivers: nothing to tell.
         let unknown_everywhere = 0xf8cff951_2146_8b4e_b9e2_fb469e7c0dd9_u128;
@@ -194,10 +198,10 @@ fn values_are_kept_by_context_and_key_and_destroyed_with_the_context() {
         let out = &raw mut value;
         match call!("CONTEXT_LOCAL_STORAGE"[2](out => *mut usize, context => u64, key => usize)) {
             0 => Ok(value),
-            error => Err(error),
+            error => Err(CuResult(error)),
         }
     };
-    assert_eq!(get(8, 1), Err(code::INVALID_HANDLE));
+    assert_eq!(get(8, 1), Err(CuResult::INVALID_HANDLE));
     assert_eq!(put(8, 1, 11, Some(destroy)), 0);
     assert_eq!(put(8, 2, 12, None), 0);
     assert_eq!(put(8, 3, 13, Some(destroy)), 0);
@@ -208,7 +212,10 @@ fn values_are_kept_by_context_and_key_and_destroyed_with_the_context() {
     assert_eq!(call!("CONTEXT_LOCAL_STORAGE"[1](8 => u64, 3 => usize)), 0);
     GATE.context_ends(8);
     assert_eq!(*lock(&DESTROYED), [(8, 1, 11)]);
-    assert_eq!((get(8, 2), get(9, 1)), (Err(code::INVALID_HANDLE), Ok(91)));
+    assert_eq!(
+        (get(8, 2), get(9, 1)),
+        (Err(CuResult::INVALID_HANDLE), Ok(91))
+    );
     GATE.context_ends(8);
     assert_eq!(lock(&DESTROYED).len(), 1, "once");
 }
@@ -258,5 +265,8 @@ fn the_self_check_depends_on_all_that_it_is_told_of() {
     let first = out;
     assert_eq!(asks(13_052, &raw mut out), 0);
     assert_eq!(out, first);
-    assert_eq!(asks(13_052, std::ptr::null_mut()), code::INVALID_VALUE);
+    assert_eq!(
+        asks(13_052, std::ptr::null_mut()),
+        CuResult::INVALID_VALUE.0
+    );
 }

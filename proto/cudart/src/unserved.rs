@@ -10,12 +10,6 @@
 //! | other first forms of functions (`cuMemcpyDtoH`, `cuMemsetD8`, …) | they take addresses and sizes, and no document says which is looked at first |
 //! | `cuCtxDetach`, `cuCheckpointOperationComplete`, `cuMemGetAttribute…`, `cuMemGetLocationInfo`, `cuStreamBeginRecaptureToGraph`, `cuStreamEndCaptureToCig` | no document says what is wrong with which argument |
 
-/// The version of CUDA that brought `cuGetProcAddress`. It gives a function that is not served where the function is not
-/// newer: no program asks for one of these to learn whether it is there, since each driver that can be asked has them.
-/// The CUDA runtime takes a driver without them for an old one; given the function, it passes on what the function says. A
-/// newer function that is not served is not found, since programs have a way to go on without it.
-pub const FIRST_LOOKUP: u32 = 11_030;
-
 /// What a program can do instead of using textures and surfaces.
 pub const TEXTURES: &str =
     "there are no textures and surfaces; kernels have to read the memory itself";
@@ -52,7 +46,7 @@ pub enum Check {
 
 use Check::*;
 
-use crate::code;
+use vgpu_cuda_abi::CuResult;
 
 /// Symbols (without `_ptds`, `_ptsz`), and what they check, in this order.
 const CHECKS: &[(&[&str], &[Check])] = &[
@@ -282,24 +276,27 @@ pub fn wrong(
     arguments: &Arguments,
     devices: u32,
     peek: impl Fn(u64) -> u64,
-) -> Option<u32> {
+) -> Option<CuResult> {
     let name = symbol.trim_end_matches("_ptds").trim_end_matches("_ptsz");
     let row = CHECKS.iter().find(|(symbols, _)| symbols.contains(&name))?;
     let of = |n: usize| arguments.get(n).copied().unwrap_or_default();
     row.1.iter().find_map(|check| {
         let (holds, refusal) = match *check {
-            Check::Value(n) => (of(n) != 0, code::INVALID_VALUE),
-            Check::Count(n) => (of(n) as u32 != 0, code::INVALID_VALUE),
-            Check::Handle(n) => (of(n) != 0, code::INVALID_HANDLE),
-            Check::Context(n) => (of(n) != 0, code::INVALID_CONTEXT),
+            Check::Value(n) => (of(n) != 0, CuResult::INVALID_VALUE),
+            Check::Count(n) => (of(n) as u32 != 0, CuResult::INVALID_VALUE),
+            Check::Handle(n) => (of(n) != 0, CuResult::INVALID_HANDLE),
+            Check::Context(n) => (of(n) != 0, CuResult::INVALID_CONTEXT),
             // An int: the upper half of its word is anything.
-            Check::Device(n) => ((of(n) as u32) < devices, code::INVALID_DEVICE),
-            Check::OneOf(n, known) => (known.contains(&(of(n) as u32)), code::INVALID_VALUE),
-            Check::KindOf(n, known) => (known.contains(&(peek(of(n)) as u32)), code::INVALID_VALUE),
-            Check::HandleIn(n) => (peek(of(n)) != 0, code::INVALID_HANDLE),
-            Check::ContextIn(n) => (peek(of(n)) != 0, code::INVALID_CONTEXT),
-            Check::ValueIn(n) => (peek(of(n)) != 0, code::INVALID_VALUE),
-            Check::Nothing => (false, code::INVALID_VALUE),
+            Check::Device(n) => ((of(n) as u32) < devices, CuResult::INVALID_DEVICE),
+            Check::OneOf(n, known) => (known.contains(&(of(n) as u32)), CuResult::INVALID_VALUE),
+            Check::KindOf(n, known) => (
+                known.contains(&(peek(of(n)) as u32)),
+                CuResult::INVALID_VALUE,
+            ),
+            Check::HandleIn(n) => (peek(of(n)) != 0, CuResult::INVALID_HANDLE),
+            Check::ContextIn(n) => (peek(of(n)) != 0, CuResult::INVALID_CONTEXT),
+            Check::ValueIn(n) => (peek(of(n)) != 0, CuResult::INVALID_VALUE),
+            Check::Nothing => (false, CuResult::INVALID_VALUE),
         };
         (!holds).then_some(refusal)
     })
@@ -312,7 +309,9 @@ mod tests {
     #[test]
     fn arguments_are_checked_in_order_and_a_right_call_is_only_not_served() {
         let peek = |at| at - 100;
-        let wrong = |symbol, arguments: Arguments| super::wrong(symbol, &arguments, 2, peek);
+        let wrong = |symbol, arguments: Arguments| {
+            super::wrong(symbol, &arguments, 2, peek).map(|code| code.0)
+        };
         assert_eq!(wrong("cuDeviceGetLuid", [8, 8, 9, 0, 0, 0]), Some(101));
         assert_eq!(wrong("cuDeviceGetLuid", [0, 8, 9, 0, 0, 0]), Some(1));
         assert_eq!(wrong("cuDeviceGetLuid", [8, 8, 1, 0, 0, 0]), None);

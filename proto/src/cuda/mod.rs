@@ -1,16 +1,11 @@
-//! CUDA's numbers: result codes, handles, versions. Source: `cuda.h` of CUDA 13.5.
+//! What messages carry of CUDA: result codes, handles, shapes of arrays; and the versions served.
 
 mod array;
-mod results;
 
 pub use array::{ArrayShape, MAX_LEVELS};
-pub use results::RESULTS;
+pub use vgpu_cuda_abi::CuResult;
 
 use crate::codec::{Decode, Encode};
-
-/// A `CUresult`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Encode, Decode)]
-pub struct CuResult(pub u32);
 
 /// The CUDA version that the served surface amounts to; raised when the client suites pass at it.
 ///

@@ -2,24 +2,18 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
+use vgpu_cuda_abi::CuResult;
+use vgpu_cuda_abi::args::{In, Out};
+use vgpu_cuda_abi::structs::CtxCreateParams;
+
 use super::resource::Resource;
-use super::types::{In, Out};
 use crate::driver::context::{self, API_VERSION, LIMITS};
-use crate::driver::error::{CuError, Result};
+use crate::driver::error::Result;
 use crate::driver::graph::capture;
 use crate::driver::green::{self, Green};
 use crate::driver::part::Part;
 use crate::driver::stream::PRIORITIES;
 use crate::driver::{event, healthy};
-
-/// CUctxCreateParams.
-#[derive(Clone, Copy)]
-#[repr(C)]
-pub struct CreateParams {
-    affinity: *const u8,
-    affinities: i32,
-    graphics: *const u8,
-}
 
 fn create(out: Out<u64>, flags: u32, device: i32) -> Result {
     out.check()?;
@@ -39,7 +33,7 @@ fn or_current(handle: u64) -> Result<std::sync::Arc<context::Context>> {
 fn given(handle: u64) -> Result {
     crate::driver::healthy()?;
     if handle == 0 {
-        return Err(CuError::INVALID_CONTEXT);
+        return Err(CuResult::INVALID_CONTEXT);
     }
     Ok(())
 }
@@ -78,18 +72,18 @@ exports! {
 
     fn cuCtxCreate_v3(out: Out<u64>, _affinity: In<u8>, affinities: i32, flags: u32, device: i32) {
         if affinities != 0 {
-            return Err(CuError::UNSUPPORTED_EXEC_AFFINITY);
+            return Err(CuResult::UNSUPPORTED_EXEC_AFFINITY);
         }
         create(out, flags, device)
     }
 
-    fn cuCtxCreate_v4(out: Out<u64>, params: In<CreateParams>, flags: u32, device: i32) {
+    fn cuCtxCreate_v4(out: Out<u64>, params: In<CtxCreateParams>, flags: u32, device: i32) {
         if let Ok(p) = params.get() {
-            if p.affinities != 0 {
-                return Err(CuError::UNSUPPORTED_EXEC_AFFINITY);
+            if p.exec_affinities != 0 {
+                return Err(CuResult::UNSUPPORTED_EXEC_AFFINITY);
             }
-            if !p.graphics.is_null() {
-                return Err(CuError::NOT_SUPPORTED);
+            if !p.cig.is_null() {
+                return Err(CuResult::NOT_SUPPORTED);
             }
         }
         create(out, flags, device)
@@ -171,7 +165,7 @@ exports! {
         let cell = context.limit(limit)?;
         let most = LIMITS.iter().find(|l| l.0 == limit).map_or(0, |l| l.2);
         if value as u64 > most {
-            return Err(CuError::INVALID_VALUE);
+            return Err(CuResult::INVALID_VALUE);
         }
         cell.store(value as u64, Relaxed);
         Ok(())
@@ -183,7 +177,7 @@ exports! {
 
     fn cuCtxSetCacheConfig(config: u32) {
         if config > 3 {
-            return Err(CuError::INVALID_VALUE);
+            return Err(CuResult::INVALID_VALUE);
         }
         context::current()?.cache_config.store(config, Relaxed);
         Ok(())
@@ -197,7 +191,7 @@ exports! {
 
     fn cuCtxSetSharedMemConfig(config: u32) {
         if config > 2 {
-            return Err(CuError::INVALID_VALUE);
+            return Err(CuResult::INVALID_VALUE);
         }
         // Bank width is fixed on this architecture: accepted, without effect.
         context::current().map(|_| ())
@@ -222,7 +216,7 @@ exports! {
     fn cuCtxAttach(out: Out<u64>, flags: u32) {
         out.check()?;
         if flags != 0 {
-            return Err(CuError::INVALID_VALUE);
+            return Err(CuResult::INVALID_VALUE);
         }
         let context = context::current()?;
         context.attached.fetch_add(1, Relaxed);
@@ -265,18 +259,18 @@ exports! {
 
     fn cuCtxGetExecAffinity(_out: Out<u64>, _kind: u32) {
         context::current()?;
-        Err(CuError::UNSUPPORTED_EXEC_AFFINITY)
+        Err(CuResult::UNSUPPORTED_EXEC_AFFINITY)
     }
 
     fn cuCtxEnablePeerAccess(peer: u64, flags: u32) {
         context::current()?;
         context::get(peer)?;
-        Err(if flags == 0 { CuError::PEER_ACCESS_UNSUPPORTED } else { CuError::INVALID_VALUE })
+        Err(if flags == 0 { CuResult::PEER_ACCESS_UNSUPPORTED } else { CuResult::INVALID_VALUE })
     }
 
     fn cuCtxDisablePeerAccess(peer: u64) {
         context::current()?;
         context::get(peer)?;
-        Err(CuError::PEER_ACCESS_NOT_ENABLED)
+        Err(CuResult::PEER_ACCESS_NOT_ENABLED)
     }
 }

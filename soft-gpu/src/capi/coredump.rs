@@ -4,8 +4,10 @@ use std::collections::BTreeMap;
 use std::ffi::c_void;
 use std::sync::Mutex;
 
-use super::types::{In, Out};
-use crate::driver::error::{CuError, Result};
+use vgpu_cuda_abi::CuResult;
+use vgpu_cuda_abi::args::{In, Out};
+
+use crate::driver::error::Result;
 use crate::driver::sync::lock;
 use crate::driver::{context, driver};
 
@@ -27,7 +29,7 @@ fn check(setting: u32) -> Result {
     if (1..=LAST).contains(&setting) {
         Ok(())
     } else {
-        Err(CuError::INVALID_VALUE)
+        Err(CuResult::INVALID_VALUE)
     }
 }
 
@@ -42,21 +44,21 @@ fn value_of(context: u64, setting: u32) -> Vec<u8> {
 /// A yes or no takes one byte, and no more.
 fn check_size(setting: u32, size: usize) -> Result {
     if BOOLEANS.contains(&setting) && size != 1 {
-        return Err(CuError::INVALID_VALUE);
+        return Err(CuResult::INVALID_VALUE);
     }
     Ok(())
 }
 
 fn get(context: u64, setting: u32, out: Out<u8>, size: Out<usize>) -> Result {
     check(setting)?;
-    let room = In(size.0.cast_const()).get()?;
+    let room = size.get()?;
     let value = value_of(context, setting);
     if out.is_null() {
         return size.set(value.len());
     }
     check_size(setting, room)?;
     if NAMES.contains(&setting) && room < LONGEST {
-        return Err(CuError::INVALID_VALUE);
+        return Err(CuResult::INVALID_VALUE);
     }
     let told = value.len().min(room);
     out.set_all(value.into_iter().take(told))?;
@@ -68,7 +70,7 @@ fn put(context: u64, setting: u32, value: In<u8>, size: In<usize>) -> Result {
     let size = size.get()?;
     check_size(setting, size)?;
     if value.is_null() || size == 0 || size > LONGEST {
-        return Err(CuError::INVALID_VALUE);
+        return Err(CuResult::INVALID_VALUE);
     }
     let bytes = (0..size).map(|i| value.at(i)).collect::<Result<_>>()?;
     lock(&SET).insert((context, setting), bytes);
@@ -81,7 +83,7 @@ const CALLBACK: u64 = 1;
 fn register(call: *const c_void, out: Out<u64>) -> Result {
     driver()?;
     if call.is_null() {
-        return Err(CuError::INVALID_VALUE);
+        return Err(CuResult::INVALID_VALUE);
     }
     out.set_if_wanted(CALLBACK);
     Ok(())
@@ -90,7 +92,7 @@ fn register(call: *const c_void, out: Out<u64>) -> Result {
 fn deregister(callback: u64) -> Result {
     driver()?;
     if callback != CALLBACK {
-        return Err(CuError::INVALID_VALUE);
+        return Err(CuResult::INVALID_VALUE);
     }
     Ok(())
 }

@@ -1,29 +1,19 @@
 //! Devices and their primary contexts.
 
+use std::ffi::c_char;
+
+use vgpu_cuda_abi::CuResult;
+use vgpu_cuda_abi::args::{In, Out, Text};
+use vgpu_cuda_abi::structs::DeviceProperties;
+
 use super::resource::Resource;
-use super::types::{In, Out, Text, put_text};
-use crate::driver::error::{CuError, Result};
+use crate::driver::error::Result;
 use crate::driver::part::Part;
 use crate::driver::{self, array, context, gpu};
 
-/// CUdevprop.
-#[repr(C)]
-pub struct Properties {
-    max_threads_per_block: i32,
-    max_threads_dim: [i32; 3],
-    max_grid_size: [i32; 3],
-    shared_mem_per_block: i32,
-    total_constant_memory: i32,
-    simd_width: i32,
-    mem_pitch: i32,
-    regs_per_block: i32,
-    clock_rate: i32,
-    texture_align: i32,
-}
-
-fn properties(gpu: &gpu::Gpu) -> Properties {
+fn properties(gpu: &gpu::Gpu) -> DeviceProperties {
     let value = |id| gpu.attribute(id).unwrap_or(0);
-    Properties {
+    DeviceProperties {
         max_threads_per_block: value(1),
         max_threads_dim: [2, 3, 4].map(value),
         max_grid_size: [5, 6, 7].map(value),
@@ -63,11 +53,11 @@ const LAST_ATOMIC: u32 = 12;
 fn no_atomics(out: Out<u32>, operations: In<u32>, count: u32) -> Result {
     out.check()?;
     if count == 0 {
-        return Err(CuError::INVALID_VALUE);
+        return Err(CuResult::INVALID_VALUE);
     }
     for i in 0..count as usize {
         if operations.at(i)? > LAST_ATOMIC {
-            return Err(CuError::INVALID_VALUE);
+            return Err(CuResult::INVALID_VALUE);
         }
     }
     out.set_all((0..count).map(|_| 0))
@@ -83,8 +73,8 @@ exports! {
         device.set(ordinal)
     }
 
-    fn cuDeviceGetName(name: Out<u8>, len: i32, device: i32) {
-        put_text(name, len, &gpu(device)?.name)
+    fn cuDeviceGetName(name: Out<c_char>, len: i32, device: i32) {
+        name.set_text(len.max(0) as usize, gpu(device)?.name.as_bytes())
     }
 
     fn cuDeviceGetUuid(uuid: Out<[u8; 16]>, device: i32) {
@@ -107,7 +97,7 @@ exports! {
         value.set(gpu(device)?.attribute(attribute)?)
     }
 
-    fn cuDeviceGetProperties(out: Out<Properties>, device: i32) {
+    fn cuDeviceGetProperties(out: Out<DeviceProperties>, device: i32) {
         out.set(properties(gpu(device)?))
     }
 
@@ -117,15 +107,15 @@ exports! {
         minor.set(cc.1 as i32)
     }
 
-    fn cuDeviceGetPCIBusId(text: Out<u8>, len: i32, device: i32) {
-        put_text(text, len, &gpu(device)?.pci_bus_id())
+    fn cuDeviceGetPCIBusId(text: Out<c_char>, len: i32, device: i32) {
+        text.set_text(len.max(0) as usize, gpu(device)?.pci_bus_id().as_bytes())
     }
 
     fn cuDeviceGetByPCIBusId(device: Out<i32>, text: Text) {
-        let place = place_of(&text.get()?).ok_or(CuError::INVALID_VALUE)?;
+        let place = place_of(&text.lossy()?).ok_or(CuResult::INVALID_VALUE)?;
         let mut gpus = driver::driver()?.gpus.iter();
         let found = gpus.find(|g| place == (0, g.pci_bus(), 0, 0));
-        device.set(found.ok_or(CuError::INVALID_DEVICE)?.ordinal as i32)
+        device.set(found.ok_or(CuResult::INVALID_DEVICE)?.ordinal as i32)
     }
 
     fn cuDeviceCanAccessPeer(can: Out<i32>, device: i32, peer: i32) {
@@ -138,7 +128,7 @@ exports! {
         gpu(source)?;
         gpu(target)?;
         if source == target || !(1..=5).contains(&attribute) {
-            return Err(if source == target { CuError::INVALID_DEVICE } else { CuError::INVALID_VALUE });
+            return Err(if source == target { CuResult::INVALID_DEVICE } else { CuResult::INVALID_VALUE });
         }
         value.set(0)
     }
@@ -150,14 +140,14 @@ exports! {
     fn cuDeviceGetExecAffinitySupport(value: Out<i32>, kind: u32, device: i32) {
         gpu(device)?;
         if kind != 0 {
-            return Err(CuError::INVALID_VALUE);
+            return Err(CuResult::INVALID_VALUE);
         }
         value.set(0)
     }
 
     fn cuDeviceGetTexture1DLinearMaxWidth(width: Out<usize>, format: u32, channels: u32, device: i32) {
         gpu(device)?;
-        let bytes = array::element(format, channels).map_err(|_| CuError::INVALID_VALUE)?;
+        let bytes = array::element(format, channels).map_err(|_| CuResult::INVALID_VALUE)?;
         // 4 GiB of them, on every device since compute capability 5.0.
         width.set((1 << 32) / bytes)
     }
@@ -171,7 +161,7 @@ exports! {
         gpu(source)?;
         gpu(target)?;
         if source == target {
-            return Err(CuError::INVALID_DEVICE);
+            return Err(CuResult::INVALID_DEVICE);
         }
         no_atomics(out, operations, count)
     }
@@ -179,7 +169,7 @@ exports! {
     fn cuDeviceRegisterAsyncNotification(device: i32, call: In<u8>, _data: In<u8>, out: Out<u64>) {
         gpu(device)?;
         if call.is_null() {
-            return Err(CuError::INVALID_VALUE);
+            return Err(CuResult::INVALID_VALUE);
         }
         // Nothing is ever notified.
         out.set(NOTIFICATION)
@@ -188,7 +178,7 @@ exports! {
     fn cuDeviceUnregisterAsyncNotification(device: i32, callback: u64) {
         gpu(device)?;
         if callback != NOTIFICATION {
-            return Err(CuError::INVALID_VALUE);
+            return Err(CuResult::INVALID_VALUE);
         }
         Ok(())
     }

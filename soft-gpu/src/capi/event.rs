@@ -1,25 +1,33 @@
 //! Events.
 
-use super::types::{Default, Out, StreamArg};
-use crate::driver::error::{CuError, Result};
+use vgpu_cuda_abi::CuResult;
+use vgpu_cuda_abi::args::{DefaultStream, Out, StreamArg};
+
+use super::StreamOf as _;
+use crate::driver::error::Result;
 use crate::driver::event;
 
-fn record(handle: u64, stream: StreamArg, default: Default) -> Result {
+fn record(handle: u64, stream: StreamArg, default: DefaultStream) -> Result {
     let stream = stream.get(default)?;
     event::get(handle)?.record(&stream, false)
 }
 
-fn record_with_flags(handle: u64, stream: StreamArg, flags: u32, default: Default) -> Result {
+fn record_with_flags(handle: u64, stream: StreamArg, flags: u32, default: DefaultStream) -> Result {
     if flags & !1 != 0 {
-        return Err(CuError::INVALID_VALUE);
+        return Err(CuResult::INVALID_VALUE);
     }
     let stream = stream.get(default)?;
     event::get(handle)?.record(&stream, flags == 1)
 }
 
-stream_exports! {
-    fn cuEventRecord | cuEventRecord_ptsz(event: u64, stream: StreamArg) => record;
-    fn cuEventRecordWithFlags | cuEventRecordWithFlags_ptsz(event: u64, stream: StreamArg, flags: u32) => record_with_flags;
+exports! {
+    fn cuEventRecord / cuEventRecord_ptsz [default] (event: u64, stream: StreamArg) {
+        record(event, stream, default)
+    }
+
+    fn cuEventRecordWithFlags / cuEventRecordWithFlags_ptsz [default] (event: u64, stream: StreamArg, flags: u32) {
+        record_with_flags(event, stream, flags, default)
+    }
 }
 
 exports! {

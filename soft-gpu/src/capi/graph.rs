@@ -2,11 +2,14 @@
 
 use std::ffi::c_void;
 
-use super::types::{In, Out, Text};
-use crate::driver::callback::{HostCall, HostFn};
-use crate::driver::error::{CuError, Result};
+use vgpu_cuda_abi::CuResult;
+use vgpu_cuda_abi::args::{In, Out, Text};
+use vgpu_cuda_abi::structs::{EdgeData, HostFn};
+
+use crate::driver::callback::HostCall;
+use crate::driver::error::Result;
 use crate::driver::graph::node::Dependency;
-use crate::driver::graph::{self, Edge, EdgeData, block, conditional, dot, object};
+use crate::driver::graph::{self, Edge, block, conditional, dot, object};
 use crate::driver::{context, gpu, healthy};
 
 /// Dependencies as an array of nodes.
@@ -59,16 +62,15 @@ fn list(values: &[u64], out: Out<u64>, count: Out<usize>) -> Result {
     if out.is_null() {
         return count.set(values.len());
     }
-    let room = In(count.0.cast_const()).get()?;
-    let told = values.len().min(room);
-    let rest = room - told;
-    out.set_all(
-        values[..told]
-            .iter()
-            .copied()
-            .chain(std::iter::repeat_n(0, rest)),
-    )?;
-    count.set(told)
+    let room = count.get()?;
+    fill(values, out, room)?;
+    count.set(values.len().min(room))
+}
+
+/// Writes as many values as there is room for, and zeros behind them.
+fn fill(values: &[u64], out: Out<u64>, room: usize) -> Result {
+    let zeros = std::iter::repeat_n(0, room.saturating_sub(values.len()));
+    out.set_all(values.iter().copied().take(room).chain(zeros))
 }
 
 /// As [`list`], for the data of edges, after its nodes were listed.
@@ -88,7 +90,7 @@ fn check_lossy(data: &[EdgeData], forms: Form, out: Out<EdgeData>) -> Result {
     if plain || told {
         Ok(())
     } else {
-        Err(CuError::LOSSY_QUERY)
+        Err(CuResult::LOSSY_QUERY)
     }
 }
 
@@ -109,7 +111,7 @@ fn get_edges(
 ) -> Result {
     count.check()?;
     if from.is_null() != to.is_null() {
-        return Err(CuError::INVALID_VALUE);
+        return Err(CuResult::INVALID_VALUE);
     }
     let graph = graph::get(graph)?;
     let all = graph.lock().edges.clone();
@@ -118,20 +120,11 @@ fn get_edges(
     }
     let how: Vec<_> = all.iter().map(|e| e.data).collect();
     check_lossy(&how, form, data)?;
-    let room = In(count.0.cast_const()).get()?;
-    let (mut first, mut second) = (room, room);
-    list(
-        &all.iter().map(|e| e.from).collect::<Vec<_>>(),
-        from,
-        Out(&mut first),
-    )?;
-    list(
-        &all.iter().map(|e| e.to).collect::<Vec<_>>(),
-        to,
-        Out(&mut second),
-    )?;
+    let room = count.get()?;
+    fill(&all.iter().map(|e| e.from).collect::<Vec<_>>(), from, room)?;
+    fill(&all.iter().map(|e| e.to).collect::<Vec<_>>(), to, room)?;
     list_data(&how, data, room)?;
-    count.set(first)
+    count.set(all.len().min(room))
 }
 
 /// Which neighbours of a node.
@@ -169,13 +162,13 @@ fn neighbours(
     }
     let how: Vec<_> = found.iter().map(|e| e.data).collect();
     check_lossy(&how, form, data)?;
-    let room = In(count.0.cast_const()).get()?;
+    let room = count.get()?;
     list_data(&how, data, room)?;
     list(&nodes, out, count)
 }
 
-const NONE: Out<EdgeData> = Out(std::ptr::null_mut());
-const NO_DATA: In<EdgeData> = In(std::ptr::null());
+const NONE: Out<EdgeData> = Out::NULL;
+const NO_DATA: In<EdgeData> = In::NULL;
 
 fn connect(graph: u64, from: In<u64>, to: In<u64>, data: In<EdgeData>, count: usize) -> Result {
     graph::get(graph)?.connect(&edges(from, to, data, count)?)
@@ -189,7 +182,7 @@ exports! {
     fn cuGraphCreate(out: Out<u64>, flags: u32) {
         out.check()?;
         if flags != 0 {
-            return Err(CuError::INVALID_VALUE);
+            return Err(CuResult::INVALID_VALUE);
         }
         out.set(graph::create()?.handle)
     }
@@ -206,7 +199,7 @@ exports! {
     fn cuGraphNodeFindInClone(out: Out<u64>, node: u64, clone: u64) {
         out.check()?;
         let found = graph::get(clone)?.find_clone_of(node);
-        out.set(found.ok_or(CuError::INVALID_VALUE)?)
+        out.set(found.ok_or(CuResult::INVALID_VALUE)?)
     }
 
     fn cuGraphDestroyNode(node: u64) {
@@ -278,8 +271,8 @@ exports! {
     }
 
     fn cuGraphDebugDotPrint(graph: u64, path: Text, flags: u32) {
-        let (graph, path) = (graph::get(graph)?, path.get()?);
-        std::fs::write(path, dot::text(&graph, flags)).map_err(|_| CuError::OPERATING_SYSTEM)
+        let (graph, path) = (graph::get(graph)?, path.lossy()?);
+        std::fs::write(path, dot::text(&graph, flags)).map_err(|_| CuResult::OPERATING_SYSTEM)
     }
 
     fn cuUserObjectCreate(
@@ -288,7 +281,7 @@ exports! {
         out.check()?;
         // CU_USER_OBJECT_NO_DESTRUCTOR_SYNC has to be said.
         if flags != 1 {
-            return Err(CuError::INVALID_VALUE);
+            return Err(CuResult::INVALID_VALUE);
         }
         out.set(object::create(HostCall::new(destroy, data)?, references)?)
     }
@@ -303,7 +296,7 @@ exports! {
 
     fn cuGraphRetainUserObject(graph: u64, object: u64, count: u32, flags: u32) {
         if flags & !1 != 0 {
-            return Err(CuError::INVALID_VALUE);
+            return Err(CuResult::INVALID_VALUE);
         }
         object::retain_by(&*graph::get(graph)?, object, count, flags == 1)
     }

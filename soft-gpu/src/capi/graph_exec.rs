@@ -2,39 +2,24 @@
 
 use std::ffi::c_char;
 
-use super::copy::Copy3;
-use super::graph_node::{Batch, Host, Kernel1, Kernel2};
-use super::graph_params::Any;
-use super::types::{Default, In, Out, StreamArg, put_text};
-use crate::driver::copy::Memset;
-use crate::driver::error::{CuError, Result};
+use vgpu_cuda_abi::CuResult;
+use vgpu_cuda_abi::args::{DefaultStream, In, Out, StreamArg};
+use vgpu_cuda_abi::numbers::instantiate::UPLOAD;
+use vgpu_cuda_abi::structs::{
+    BatchNodeParams, Copy3D, ExecUpdateInfo, HostNodeParams, InstantiateParams, KernelNodeParams,
+    KernelNodeParams2, MemsetNodeParams, NodeParams,
+};
+
+use super::StreamOf as _;
+use super::graph_node::Params as _;
+use super::graph_params::action;
+use crate::driver::error::Result;
 use crate::driver::graph::exec::{self, AUTO_FREE, Refusal};
 use crate::driver::graph::node::Action;
 use crate::driver::graph::update::{self, Outcome, Report};
 use crate::driver::{event, graph};
 
-/// CUDA_GRAPH_INSTANTIATE_PARAMS.
-#[derive(Clone, Copy)]
-#[repr(C)]
-pub struct Instantiation {
-    flags: u64,
-    upload: StreamArg,
-    /// Out: the node that is to blame.
-    node: u64,
-    /// Out: CUgraphInstantiateResult.
-    result: u32,
-}
-
-/// CUgraphExecUpdateResultInfo.
-#[derive(Clone, Copy)]
-#[repr(C)]
-pub struct Updated {
-    result: u32,
-    node: u64,
-    from: u64,
-}
-
-fn make(out: Out<u64>, graph: u64, flags: u64) -> std::result::Result<(), Refusal> {
+fn make(out: Out<u64>, graph: u64, flags: u64) -> std::result::Result<u64, Refusal> {
     let plain = |code| Refusal {
         code,
         result: 1,
@@ -44,43 +29,47 @@ fn make(out: Out<u64>, graph: u64, flags: u64) -> std::result::Result<(), Refusa
     let graph = graph::get(graph).map_err(plain)?;
     update::check_closed(&graph).map_err(plain)?;
     let exec = exec::instantiate(&graph, flags)?;
-    out.set(exec.handle).map_err(plain)
+    out.set(exec.handle).map_err(plain)?;
+    Ok(exec.handle)
 }
 
 /// The oldest form, with a log in text.
-fn logged(out: Out<u64>, graph: u64, node: Out<u64>, log: *mut c_char, room: usize) -> Result {
-    make(out, graph, 0).map_err(|why| {
+fn logged(out: Out<u64>, graph: u64, node: Out<u64>, log: Out<c_char>, room: usize) -> Result {
+    make(out, graph, 0).map(|_| ()).map_err(|why| {
         node.set_if_wanted(why.node);
-        let room = i32::try_from(room).unwrap_or(i32::MAX);
-        let _ = put_text(Out(log.cast()), room, &why.code.to_string());
+        // The log may be left out.
+        let _ = log.set_text(room, why.code.to_string().as_bytes());
         why.code
     })
 }
 
-fn with_params(out: Out<u64>, graph: u64, params: Out<Instantiation>, default: Default) -> Result {
-    let mut p = In(params.0.cast_const()).get()?;
-    (p.node, p.result) = (0, 0);
+fn with_params(
+    out: Out<u64>,
+    graph: u64,
+    params: Out<InstantiateParams>,
+    default: DefaultStream,
+) -> Result {
+    let mut p = params.get()?;
+    (p.error_node, p.result) = (0, 0);
     let made = make(out, graph, p.flags);
-    if let Err(why) = made {
-        (p.node, p.result) = (why.node, why.result);
+    if let Err(why) = &made {
+        (p.error_node, p.result) = (why.node, why.result);
     }
     params.set(p)?;
-    made.map_err(|why| why.code)?;
-    // CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD.
-    if p.flags & 2 != 0 {
-        let stream = p.upload.get(default)?;
-        let exec = In(out.0.cast_const()).get()?;
+    let exec = made.map_err(|why| why.code)?;
+    if p.flags & u64::from(UPLOAD) != 0 {
+        let stream = p.upload_stream.get(default)?;
         exec::get(exec)?.upload(&stream)?;
     }
     Ok(())
 }
 
-fn launch(exec: u64, stream: StreamArg, default: Default) -> Result {
+fn launch(exec: u64, stream: StreamArg, default: DefaultStream) -> Result {
     let stream = stream.get(default)?;
     exec::get(exec)?.launch(&stream)
 }
 
-fn upload(exec: u64, stream: StreamArg, default: Default) -> Result {
+fn upload(exec: u64, stream: StreamArg, default: DefaultStream) -> Result {
     let stream = stream.get(default)?;
     exec::get(exec)?.upload(&stream)
 }
@@ -92,27 +81,35 @@ fn try_update(exec: u64, graph: u64) -> Result<std::result::Result<(), Report>> 
     Ok(exec.update(&graph))
 }
 
-stream_exports! {
-    fn cuGraphInstantiateWithParams | cuGraphInstantiateWithParams_ptsz(out: Out<u64>, graph: u64, params: Out<Instantiation>) => with_params;
-    fn cuGraphLaunch | cuGraphLaunch_ptsz(exec: u64, stream: StreamArg) => launch;
-    fn cuGraphUpload | cuGraphUpload_ptsz(exec: u64, stream: StreamArg) => upload;
+exports! {
+    fn cuGraphInstantiateWithParams / cuGraphInstantiateWithParams_ptsz [default] (out: Out<u64>, graph: u64, params: Out<InstantiateParams>) {
+        with_params(out, graph, params, default)
+    }
+
+    fn cuGraphLaunch / cuGraphLaunch_ptsz [default] (exec: u64, stream: StreamArg) {
+        launch(exec, stream, default)
+    }
+
+    fn cuGraphUpload / cuGraphUpload_ptsz [default] (exec: u64, stream: StreamArg) {
+        upload(exec, stream, default)
+    }
 }
 
 exports! {
     fn cuGraphInstantiate(
-        out: Out<u64>, graph: u64, node: Out<u64>, log: *mut c_char, room: usize,
+        out: Out<u64>, graph: u64, node: Out<u64>, log: Out<c_char>, room: usize,
     ) {
         logged(out, graph, node, log, room)
     }
 
     fn cuGraphInstantiate_v2(
-        out: Out<u64>, graph: u64, node: Out<u64>, log: *mut c_char, room: usize,
+        out: Out<u64>, graph: u64, node: Out<u64>, log: Out<c_char>, room: usize,
     ) {
         logged(out, graph, node, log, room)
     }
 
     fn cuGraphInstantiateWithFlags(out: Out<u64>, graph: u64, flags: u64) {
-        make(out, graph, flags).map_err(|why| why.code)
+        make(out, graph, flags).map(|_| ()).map_err(|why| why.code)
     }
 
     fn cuGraphExecDestroy(exec: u64) {
@@ -138,39 +135,39 @@ exports! {
             Err(report) => {
                 node.set_if_wanted(report.node);
                 result.set(report.outcome as u32)?;
-                Err(CuError::GRAPH_EXEC_UPDATE_FAILURE)
+                Err(CuResult::GRAPH_EXEC_UPDATE_FAILURE)
             }
         }
     }
 
-    fn cuGraphExecUpdate_v2(exec: u64, graph: u64, out: Out<Updated>) {
+    fn cuGraphExecUpdate_v2(exec: u64, graph: u64, out: Out<ExecUpdateInfo>) {
         out.check()?;
         match try_update(exec, graph)? {
-            Ok(()) => out.set(Updated { result: 0, node: 0, from: 0 }),
+            Ok(()) => out.set(ExecUpdateInfo { result: 0, error_node: 0, error_from: 0 }),
             Err(Report { outcome, node, from }) => {
-                out.set(Updated { result: outcome as u32, node, from })?;
-                Err(CuError::GRAPH_EXEC_UPDATE_FAILURE)
+                out.set(ExecUpdateInfo { result: outcome as u32, error_node: node, error_from: from })?;
+                Err(CuResult::GRAPH_EXEC_UPDATE_FAILURE)
             }
         }
     }
 
-    fn cuGraphExecKernelNodeSetParams(exec: u64, node: u64, params: In<Kernel1>) {
+    fn cuGraphExecKernelNodeSetParams(exec: u64, node: u64, params: In<KernelNodeParams>) {
         exec::get(exec)?.set_action(node, params.get()?.action()?)
     }
 
-    fn cuGraphExecKernelNodeSetParams_v2(exec: u64, node: u64, params: In<Kernel2>) {
+    fn cuGraphExecKernelNodeSetParams_v2(exec: u64, node: u64, params: In<KernelNodeParams2>) {
         exec::get(exec)?.set_action(node, params.get()?.action()?)
     }
 
-    fn cuGraphExecMemcpyNodeSetParams(exec: u64, node: u64, params: In<Copy3>, context: u64) {
+    fn cuGraphExecMemcpyNodeSetParams(exec: u64, node: u64, params: In<Copy3D>, context: u64) {
         exec::get(exec)?.set_action(node, Action::memcpy(&params.get()?, context)?)
     }
 
-    fn cuGraphExecMemsetNodeSetParams(exec: u64, node: u64, params: In<Memset>, context: u64) {
+    fn cuGraphExecMemsetNodeSetParams(exec: u64, node: u64, params: In<MemsetNodeParams>, context: u64) {
         exec::get(exec)?.set_action(node, Action::memset(&params.get()?, context)?)
     }
 
-    fn cuGraphExecHostNodeSetParams(exec: u64, node: u64, params: In<Host>) {
+    fn cuGraphExecHostNodeSetParams(exec: u64, node: u64, params: In<HostNodeParams>) {
         exec::get(exec)?.set_action(node, params.get()?.action()?)
     }
 
@@ -186,12 +183,12 @@ exports! {
         exec::get(exec)?.set_action(node, Action::EventWait(event::get(event)?))
     }
 
-    fn cuGraphExecBatchMemOpNodeSetParams(exec: u64, node: u64, params: In<Batch>) {
+    fn cuGraphExecBatchMemOpNodeSetParams(exec: u64, node: u64, params: In<BatchNodeParams>) {
         exec::get(exec)?.set_action(node, params.get()?.action()?)
     }
 
-    fn cuGraphExecNodeSetParams(exec: u64, node: u64, params: In<Any>) {
-        exec::get(exec)?.set_action(node, params.get()?.action(false)?)
+    fn cuGraphExecNodeSetParams(exec: u64, node: u64, params: In<NodeParams>) {
+        exec::get(exec)?.set_action(node, action(&params.get()?, false)?)
     }
 
     fn cuGraphNodeSetEnabled(exec: u64, node: u64, enabled: u32) {

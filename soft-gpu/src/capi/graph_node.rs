@@ -2,233 +2,162 @@
 
 use std::ffi::c_void;
 
-use super::copy::Copy3;
+use vgpu_cuda_abi::CuResult;
+use vgpu_cuda_abi::args::{In, Out};
+use vgpu_cuda_abi::numbers::node as kind;
+use vgpu_cuda_abi::structs::{
+    AllocNodeParams, AttributeValue, BatchNodeParams, Copy3D, HostNodeParams, KernelNodeParams,
+    KernelNodeParams2, MemsetNodeParams,
+};
+
 use super::graph::dependencies;
 use super::launch::parameters;
 use super::memop::operations;
-use super::pool::Properties as PoolProperties;
-use super::types::{In, Out};
-use super::vmm::Access;
-use crate::driver::callback::{HostCall, HostFn};
-use crate::driver::copy::Memset;
-use crate::driver::error::{CuError, Result};
+use super::pool::{place_of, properties};
+use super::vmm::check_device;
+use crate::driver::callback::HostCall;
+use crate::driver::error::Result;
 use crate::driver::graph::block::Space;
-use crate::driver::graph::node::{
-    Action, Attributes, COOPERATIVE, Dependency, KERNEL_ATTRIBUTES, kind,
-};
+use crate::driver::graph::node::{Action, Attributes, COOPERATIVE, Dependency, KERNEL_ATTRIBUTES};
 use crate::driver::graph::{self, update};
 use crate::driver::launch::Shape;
-use crate::driver::memop::MemOp;
+use crate::driver::memop::Operation as _;
 use crate::driver::{context, event, gpu, green, module};
 
-/// CUDA_KERNEL_NODE_PARAMS_v1.
-#[derive(Clone, Copy)]
-#[repr(C)]
-pub struct Kernel1 {
-    func: u64,
-    grid: [u32; 3],
-    block: [u32; 3],
-    shared: u32,
-    params: In<*const u8>,
-    extra: In<*const c_void>,
-}
-
-/// CUDA_KERNEL_NODE_PARAMS_v2 and _v3.
-#[derive(Clone, Copy)]
-#[repr(C)]
-pub struct Kernel2 {
-    base: Kernel1,
-    kern: u64,
-    context: u64,
-}
-
-impl Kernel1 {
-    fn named(self, handle: u64) -> Result<Action> {
-        let f = module::function(handle)?;
-        let shape = Shape {
-            part: green::current_part(),
-            ..Shape::new(self.grid, self.block, self.shared)
-        };
-        let block = parameters(&f, self.params, self.extra)?;
-        Action::kernel(f, handle, shape, block)
-    }
-
+/// The parameters of a kind of nodes.
+pub trait Params: Sized {
     /// What a node with these parameters does.
     ///
     /// # Errors
     /// As the function that adds such a node.
-    pub fn action(self) -> Result<Action> {
-        self.named(self.func)
-    }
+    fn action(&self) -> Result<Action>;
 
     /// The parameters of such a node.
     ///
     /// # Errors
     /// CUDA_ERROR_INVALID_VALUE for a node of another kind.
-    pub fn of(action: &Action) -> Result<Kernel1> {
+    fn of(action: &Action) -> Result<Self>;
+}
+
+fn launch(params: &KernelNodeParams, handle: u64) -> Result<Action> {
+    let f = module::function(handle)?;
+    let shape = Shape {
+        part: green::current_part(),
+        ..Shape::new(params.grid, params.block, params.shared)
+    };
+    let block = parameters(&f, params.params, params.extra)?;
+    Action::kernel(f, handle, shape, block)
+}
+
+impl Params for KernelNodeParams {
+    fn action(&self) -> Result<Action> {
+        launch(self, self.function)
+    }
+
+    fn of(action: &Action) -> Result<Self> {
         let Action::Kernel(k) = action else {
-            return Err(CuError::INVALID_VALUE);
+            return Err(CuResult::INVALID_VALUE);
         };
-        Ok(Kernel1 {
-            func: k.function.handle,
+        Ok(KernelNodeParams {
+            function: k.function.handle,
             grid: k.shape.grid,
             block: k.shape.block,
             shared: k.shape.shared,
-            params: In(k.params.pointers().cast()),
-            extra: In(std::ptr::null()),
+            // SAFETY: a pointer to each parameter, for as long as the node is.
+            params: unsafe { In::new(k.params.pointers().cast()) },
+            extra: In::NULL,
         })
     }
 }
 
-impl Kernel2 {
-    /// What a node with these parameters does.
-    ///
-    /// # Errors
-    /// As the function that adds such a node.
-    pub fn action(self) -> Result<Action> {
+impl Params for KernelNodeParams2 {
+    fn action(&self) -> Result<Action> {
         if self.context != 0 {
             context::get(self.context)?;
         }
-        match (self.base.func, self.kern) {
-            (0, 0) => Err(CuError::INVALID_VALUE),
-            (0, kernel) => self.base.named(kernel),
-            (func, _) => self.base.named(func),
+        match (self.base.function, self.kernel) {
+            (0, 0) => Err(CuResult::INVALID_VALUE),
+            (0, kernel) => launch(&self.base, kernel),
+            (func, _) => launch(&self.base, func),
         }
     }
 
-    /// The parameters of such a node.
-    ///
-    /// # Errors
-    /// CUDA_ERROR_INVALID_VALUE for a node of another kind.
-    pub fn of(action: &Action) -> Result<Kernel2> {
-        let base = Kernel1::of(action)?;
+    fn of(action: &Action) -> Result<Self> {
+        let base = KernelNodeParams::of(action)?;
         let Action::Kernel(k) = action else {
-            return Err(CuError::INVALID_VALUE);
+            return Err(CuResult::INVALID_VALUE);
         };
-        Ok(Kernel2 {
+        Ok(KernelNodeParams2 {
             base,
-            kern: if k.named == base.func { 0 } else { k.named },
+            kernel: if k.named == base.function { 0 } else { k.named },
             context: k.function.module.context,
         })
     }
 }
 
-/// CUDA_HOST_NODE_PARAMS.
-#[derive(Clone, Copy)]
-#[repr(C)]
-pub struct Host {
-    call: Option<HostFn>,
-    data: *mut c_void,
-}
-
-impl Host {
-    /// What a node with these parameters does.
-    ///
-    /// # Errors
-    /// As the function that adds such a node.
-    pub fn action(self) -> Result<Action> {
-        HostCall::new(self.call, self.data).map(Action::Host)
+impl Params for HostNodeParams {
+    fn action(&self) -> Result<Action> {
+        HostCall::new(self.function, self.data as *mut c_void).map(Action::Host)
     }
 
-    /// The parameters of such a node.
-    ///
-    /// # Errors
-    /// CUDA_ERROR_INVALID_VALUE for a node of another kind.
-    pub fn of(action: &Action) -> Result<Host> {
+    fn of(action: &Action) -> Result<Self> {
         match action {
-            Action::Host(h) => Ok(Host {
-                call: Some(h.call),
-                data: h.data,
+            Action::Host(h) => Ok(HostNodeParams {
+                function: Some(h.call),
+                data: h.data as usize,
             }),
-            _ => Err(CuError::INVALID_VALUE),
+            _ => Err(CuResult::INVALID_VALUE),
         }
     }
 }
 
-/// CUDA_BATCH_MEM_OP_NODE_PARAMS.
-#[derive(Clone, Copy)]
-#[repr(C)]
-pub struct Batch {
-    context: u64,
-    count: u32,
-    ops: In<MemOp>,
-    flags: u32,
-}
-
-impl Batch {
-    /// What a node with these parameters does.
-    ///
-    /// # Errors
-    /// As the function that adds such a node.
-    pub fn action(self) -> Result<Action> {
+impl Params for BatchNodeParams {
+    fn action(&self) -> Result<Action> {
         let context = match self.context {
             0 => context::current()?.handle,
             given => context::get(given)?.handle,
         };
-        let ops = operations(self.count, self.ops, self.flags)?;
+        let ops = operations(self.count, self.operations, self.flags)?;
         let later = crate::driver::copy::Planned::Later;
         ops.iter().try_for_each(|op| op.check(later))?;
         Ok(Action::MemOps(ops.into(), context))
     }
 
-    /// The parameters of such a node.
-    ///
-    /// # Errors
-    /// CUDA_ERROR_INVALID_VALUE for a node of another kind.
-    pub fn of(action: &Action) -> Result<Batch> {
+    fn of(action: &Action) -> Result<Self> {
         match action {
-            Action::MemOps(ops, context) => Ok(Batch {
+            Action::MemOps(ops, context) => Ok(BatchNodeParams {
                 context: *context,
                 count: ops.len() as u32,
-                ops: In(ops.as_ptr()),
+                // SAFETY: the list is there for as long as the node.
+                operations: unsafe { In::new(ops.as_ptr()) },
                 flags: 0,
             }),
-            _ => Err(CuError::INVALID_VALUE),
+            _ => Err(CuResult::INVALID_VALUE),
         }
     }
 }
 
-/// CUDA_MEM_ALLOC_NODE_PARAMS.
-#[derive(Clone, Copy)]
-#[repr(C)]
-pub struct Alloc {
-    pool: PoolProperties,
-    access: In<Access>,
-    accesses: usize,
-    bytes: usize,
-    /// Out: the address.
-    pub addr: u64,
-}
-
-impl Alloc {
-    /// What a node with these parameters does.
-    ///
-    /// # Errors
-    /// As the function that adds such a node.
-    pub fn action(&self) -> Result<Action> {
-        let (device, space) = self.pool.place()?;
+impl Params for AllocNodeParams {
+    fn action(&self) -> Result<Action> {
+        let (device, space) = place_of(&self.pool)?;
         if space == Space::Device {
             for i in 0..self.accesses {
-                self.access.at(i)?.check_device(device)?;
+                check_device(&self.access.at(i)?, device)?;
             }
         }
         Action::alloc(self.bytes as u64, gpu(device)?.ordinal, space, 0)
     }
 
-    /// The parameters of such a node.
-    ///
-    /// # Errors
-    /// CUDA_ERROR_INVALID_VALUE for a node of another kind.
-    pub fn of(action: &Action) -> Result<Alloc> {
+    fn of(action: &Action) -> Result<Self> {
         match action {
-            Action::Alloc(a) => Ok(Alloc {
-                pool: PoolProperties::of(a.block.device as i32, a.block.space),
-                access: In(std::ptr::null()),
+            Action::Alloc(a) => Ok(AllocNodeParams {
+                pool: properties(a.block.device as i32, a.block.space),
+                access: In::NULL,
                 accesses: 0,
                 bytes: a.block.size as usize,
-                addr: a.block.addr,
+                address: a.block.addr,
             }),
-            _ => Err(CuError::INVALID_VALUE),
+            _ => Err(CuResult::INVALID_VALUE),
         }
     }
 }
@@ -237,14 +166,14 @@ impl Alloc {
 ///
 /// # Errors
 /// No such graph; graphs that cannot be cloned; taking the program's graph over is not served.
-pub fn child(graph: u64, adding: bool, ownership: i32) -> Result<Action> {
+pub fn child(graph: u64, adding: bool, ownership: u32) -> Result<Action> {
     let graph = graph::get(graph)?;
     match (adding, ownership) {
         (false, _) => Ok(Action::Child(graph)),
         (true, 0) => graph.duplicate(true).map(Action::Child),
         // Taking the program's graph over, with its handle.
-        (true, 1) => Err(CuError::NOT_SUPPORTED),
-        _ => Err(CuError::INVALID_VALUE),
+        (true, 1) => Err(CuResult::NOT_SUPPORTED),
+        _ => Err(CuResult::INVALID_VALUE),
     }
 }
 
@@ -263,24 +192,24 @@ pub fn get<T>(node: u64, out: Out<T>, read: impl FnOnce(&Action) -> Result<T>) -
     out.set(graph::with_node(node, |n| read(&n.action))?)
 }
 
-fn copy_of(action: &Action) -> Result<Copy3> {
+fn copy_of(action: &Action) -> Result<Copy3D> {
     match action {
         Action::Memcpy(c, _) => Ok(*c),
-        _ => Err(CuError::INVALID_VALUE),
+        _ => Err(CuResult::INVALID_VALUE),
     }
 }
 
-fn memset_of(action: &Action) -> Result<Memset> {
+fn memset_of(action: &Action) -> Result<MemsetNodeParams> {
     match action {
         Action::Memset(m, _) => Ok(*m),
-        _ => Err(CuError::INVALID_VALUE),
+        _ => Err(CuResult::INVALID_VALUE),
     }
 }
 
 fn event_of(action: &Action, wanted: u32) -> Result<u64> {
     match action {
         Action::EventWait(e) | Action::EventRecord(e) if action.kind() == wanted => Ok(e.handle),
-        _ => Err(CuError::INVALID_VALUE),
+        _ => Err(CuResult::INVALID_VALUE),
     }
 }
 
@@ -288,12 +217,12 @@ fn event_of(action: &Action, wanted: u32) -> Result<u64> {
 fn context_of(node: u64) -> Result<u64> {
     graph::with_node(node, |n| match n.action {
         Action::Memcpy(_, context) | Action::Memset(_, context) => Ok(context),
-        _ => Err(CuError::INVALID_VALUE),
+        _ => Err(CuResult::INVALID_VALUE),
     })
 }
 
 /// A value of an attribute where none was set.
-fn default_attribute(id: u32) -> [u32; 16] {
+fn default_attribute(id: u32) -> AttributeValue {
     let mut value = [0; 16];
     match id {
         // CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN_MAP: {0, 1}; the carveout's -1 is "no preference".
@@ -304,13 +233,13 @@ fn default_attribute(id: u32) -> [u32; 16] {
     value
 }
 
-fn kernel_attribute(node: u64, id: u32) -> Result<[u32; 16]> {
+fn kernel_attribute(node: u64, id: u32) -> Result<AttributeValue> {
     if !KERNEL_ATTRIBUTES.contains(&id) {
-        return Err(CuError::INVALID_VALUE);
+        return Err(CuResult::INVALID_VALUE);
     }
     graph::with_node(node, |n| {
         let Action::Kernel(k) = &n.action else {
-            return Err(CuError::INVALID_VALUE);
+            return Err(CuResult::INVALID_VALUE);
         };
         let set = n.attributes.get(&id).copied();
         Ok(set.unwrap_or_else(|| {
@@ -323,20 +252,20 @@ fn kernel_attribute(node: u64, id: u32) -> Result<[u32; 16]> {
     })
 }
 
-fn set_kernel_attribute(node: u64, id: u32, value: [u32; 16]) -> Result {
+fn set_kernel_attribute(node: u64, id: u32, value: AttributeValue) -> Result {
     if !KERNEL_ATTRIBUTES.contains(&id) {
-        return Err(CuError::INVALID_VALUE);
+        return Err(CuResult::INVALID_VALUE);
     }
     // Clusters and updates from the device need a newer device.
     if matches!(id, 4 | 11) && value[..3].iter().any(|d| *d > 1) {
-        return Err(CuError::INVALID_CLUSTER_SIZE);
+        return Err(CuResult::INVALID_CLUSTER_SIZE);
     }
     if id == 13 && value[0] != 0 {
-        return Err(CuError::NOT_SUPPORTED);
+        return Err(CuResult::NOT_SUPPORTED);
     }
     graph::with_node(node, |n| {
         if !matches!(n.action, Action::Kernel(_)) {
-            return Err(CuError::INVALID_VALUE);
+            return Err(CuResult::INVALID_VALUE);
         }
         n.attributes.insert(id, value);
         Ok(())
@@ -345,39 +274,39 @@ fn set_kernel_attribute(node: u64, id: u32, value: [u32; 16]) -> Result {
 
 exports! {
     fn cuGraphAddKernelNode(
-        out: Out<u64>, graph: u64, after: In<u64>, count: usize, params: In<Kernel1>,
+        out: Out<u64>, graph: u64, after: In<u64>, count: usize, params: In<KernelNodeParams>,
     ) {
         add(out, graph, &dependencies(after, count)?, params.get()?.action())
     }
 
     fn cuGraphAddKernelNode_v2(
-        out: Out<u64>, graph: u64, after: In<u64>, count: usize, params: In<Kernel2>,
+        out: Out<u64>, graph: u64, after: In<u64>, count: usize, params: In<KernelNodeParams2>,
     ) {
         add(out, graph, &dependencies(after, count)?, params.get()?.action())
     }
 
-    fn cuGraphKernelNodeGetParams(node: u64, out: Out<Kernel1>) {
-        get(node, out, Kernel1::of)
+    fn cuGraphKernelNodeGetParams(node: u64, out: Out<KernelNodeParams>) {
+        get(node, out, KernelNodeParams::of)
     }
 
-    fn cuGraphKernelNodeGetParams_v2(node: u64, out: Out<Kernel2>) {
-        get(node, out, Kernel2::of)
+    fn cuGraphKernelNodeGetParams_v2(node: u64, out: Out<KernelNodeParams2>) {
+        get(node, out, KernelNodeParams2::of)
     }
 
-    fn cuGraphKernelNodeSetParams(node: u64, params: In<Kernel1>) {
+    fn cuGraphKernelNodeSetParams(node: u64, params: In<KernelNodeParams>) {
         update::set_node(node, params.get()?.action()?)
     }
 
-    fn cuGraphKernelNodeSetParams_v2(node: u64, params: In<Kernel2>) {
+    fn cuGraphKernelNodeSetParams_v2(node: u64, params: In<KernelNodeParams2>) {
         update::set_node(node, params.get()?.action()?)
     }
 
-    fn cuGraphKernelNodeGetAttribute(node: u64, id: u32, value: Out<[u32; 16]>) {
+    fn cuGraphKernelNodeGetAttribute(node: u64, id: u32, value: Out<AttributeValue>) {
         value.check()?;
         value.set(kernel_attribute(node, id)?)
     }
 
-    fn cuGraphKernelNodeSetAttribute(node: u64, id: u32, value: In<[u32; 16]>) {
+    fn cuGraphKernelNodeSetAttribute(node: u64, id: u32, value: In<AttributeValue>) {
         set_kernel_attribute(node, id, value.get()?)
     }
 
@@ -388,44 +317,44 @@ exports! {
     }
 
     fn cuGraphAddMemcpyNode(
-        out: Out<u64>, graph: u64, after: In<u64>, count: usize, params: In<Copy3>, context: u64,
+        out: Out<u64>, graph: u64, after: In<u64>, count: usize, params: In<Copy3D>, context: u64,
     ) {
         add(out, graph, &dependencies(after, count)?, Action::memcpy(&params.get()?, context))
     }
 
-    fn cuGraphMemcpyNodeGetParams(node: u64, out: Out<Copy3>) {
+    fn cuGraphMemcpyNodeGetParams(node: u64, out: Out<Copy3D>) {
         get(node, out, copy_of)
     }
 
-    fn cuGraphMemcpyNodeSetParams(node: u64, params: In<Copy3>) {
+    fn cuGraphMemcpyNodeSetParams(node: u64, params: In<Copy3D>) {
         update::set_node(node, Action::memcpy(&params.get()?, context_of(node)?)?)
     }
 
     fn cuGraphAddMemsetNode(
-        out: Out<u64>, graph: u64, after: In<u64>, count: usize, params: In<Memset>, context: u64,
+        out: Out<u64>, graph: u64, after: In<u64>, count: usize, params: In<MemsetNodeParams>, context: u64,
     ) {
         add(out, graph, &dependencies(after, count)?, Action::memset(&params.get()?, context))
     }
 
-    fn cuGraphMemsetNodeGetParams(node: u64, out: Out<Memset>) {
+    fn cuGraphMemsetNodeGetParams(node: u64, out: Out<MemsetNodeParams>) {
         get(node, out, memset_of)
     }
 
-    fn cuGraphMemsetNodeSetParams(node: u64, params: In<Memset>) {
+    fn cuGraphMemsetNodeSetParams(node: u64, params: In<MemsetNodeParams>) {
         update::set_node(node, Action::memset(&params.get()?, context_of(node)?)?)
     }
 
     fn cuGraphAddHostNode(
-        out: Out<u64>, graph: u64, after: In<u64>, count: usize, params: In<Host>,
+        out: Out<u64>, graph: u64, after: In<u64>, count: usize, params: In<HostNodeParams>,
     ) {
         add(out, graph, &dependencies(after, count)?, params.get()?.action())
     }
 
-    fn cuGraphHostNodeGetParams(node: u64, out: Out<Host>) {
-        get(node, out, Host::of)
+    fn cuGraphHostNodeGetParams(node: u64, out: Out<HostNodeParams>) {
+        get(node, out, HostNodeParams::of)
     }
 
-    fn cuGraphHostNodeSetParams(node: u64, params: In<Host>) {
+    fn cuGraphHostNodeSetParams(node: u64, params: In<HostNodeParams>) {
         update::set_node(node, params.get()?.action()?)
     }
 
@@ -438,7 +367,7 @@ exports! {
     fn cuGraphChildGraphNodeGetGraph(node: u64, out: Out<u64>) {
         get(node, out, |action| match action {
             Action::Child(g) => Ok(g.handle),
-            _ => Err(CuError::INVALID_VALUE),
+            _ => Err(CuResult::INVALID_VALUE),
         })
     }
 
@@ -475,32 +404,32 @@ exports! {
     }
 
     fn cuGraphAddBatchMemOpNode(
-        out: Out<u64>, graph: u64, after: In<u64>, count: usize, params: In<Batch>,
+        out: Out<u64>, graph: u64, after: In<u64>, count: usize, params: In<BatchNodeParams>,
     ) {
         add(out, graph, &dependencies(after, count)?, params.get()?.action())
     }
 
-    fn cuGraphBatchMemOpNodeGetParams(node: u64, out: Out<Batch>) {
-        get(node, out, Batch::of)
+    fn cuGraphBatchMemOpNodeGetParams(node: u64, out: Out<BatchNodeParams>) {
+        get(node, out, BatchNodeParams::of)
     }
 
-    fn cuGraphBatchMemOpNodeSetParams(node: u64, params: In<Batch>) {
+    fn cuGraphBatchMemOpNodeSetParams(node: u64, params: In<BatchNodeParams>) {
         update::set_node(node, params.get()?.action()?)
     }
 
     fn cuGraphAddMemAllocNode(
-        out: Out<u64>, graph: u64, after: In<u64>, count: usize, params: Out<Alloc>,
+        out: Out<u64>, graph: u64, after: In<u64>, count: usize, params: Out<AllocNodeParams>,
     ) {
-        let mut given = In(params.0.cast_const()).get()?;
+        let mut given = params.get()?;
         out.check()?;
         let action = given.action()?;
-        given.addr = Alloc::of(&action)?.addr;
+        given.address = AllocNodeParams::of(&action)?.address;
         add(out, graph, &dependencies(after, count)?, Ok(action))?;
         params.set(given)
     }
 
-    fn cuGraphMemAllocNodeGetParams(node: u64, out: Out<Alloc>) {
-        get(node, out, Alloc::of)
+    fn cuGraphMemAllocNodeGetParams(node: u64, out: Out<AllocNodeParams>) {
+        get(node, out, AllocNodeParams::of)
     }
 
     fn cuGraphAddMemFreeNode(
@@ -512,7 +441,7 @@ exports! {
     fn cuGraphMemFreeNodeGetParams(node: u64, out: Out<u64>) {
         get(node, out, |action| match action {
             Action::Free(block) => Ok(block.addr),
-            _ => Err(CuError::INVALID_VALUE),
+            _ => Err(CuResult::INVALID_VALUE),
         })
     }
 

@@ -1,8 +1,10 @@
 //! Green contexts.
 
+use vgpu_cuda_abi::CuResult;
+use vgpu_cuda_abi::args::Out;
+
 use super::resource::Resource;
-use super::types::Out;
-use crate::driver::error::{CuError, Result};
+use crate::driver::error::Result;
 use crate::driver::green::{self, Green};
 use crate::driver::{event, gpu, stream_table};
 
@@ -48,7 +50,7 @@ exports! {
 
     fn cuGreenCtxGetId(green: u64, id: Out<u64>) {
         let found = match green {
-            0 => green::current().ok_or(CuError::INVALID_CONTEXT)?,
+            0 => green::current().ok_or(CuResult::INVALID_CONTEXT)?,
             _ => green::get(green)?,
         };
         id.set(found.id)

@@ -4,8 +4,11 @@
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
-use super::types::{Default, In, StreamArg};
-use crate::driver::error::{CuError, Result};
+use vgpu_cuda_abi::CuResult;
+use vgpu_cuda_abi::args::{DefaultStream, In, StreamArg};
+
+use super::StreamOf as _;
+use crate::driver::error::Result;
 use crate::driver::launch::{Shape, submit};
 use crate::driver::module;
 use crate::driver::sync::lock;
@@ -36,9 +39,9 @@ fn prepare(f: u64, change: impl FnOnce(&mut Prepared)) -> Result {
 }
 
 fn put(f: u64, offset: i32, bytes: &[u8]) -> Result {
-    let at = usize::try_from(offset).map_err(|_| CuError::INVALID_VALUE)?;
+    let at = usize::try_from(offset).map_err(|_| CuResult::INVALID_VALUE)?;
     let end = at.checked_add(bytes.len()).filter(|end| *end <= MOST);
-    let end = end.ok_or(CuError::INVALID_VALUE)?;
+    let end = end.ok_or(CuResult::INVALID_VALUE)?;
     prepare(f, |p| {
         if p.params.len() < end {
             p.params.resize(end, 0);
@@ -50,7 +53,7 @@ fn put(f: u64, offset: i32, bytes: &[u8]) -> Result {
 fn launch(f: u64, width: i32, height: i32, stream: StreamArg) -> Result {
     let function = module::function(f)?;
     let prepared = lock(&PREPARED).get(&f).cloned().unwrap_or_default();
-    let size = |n: i32| u32::try_from(n).map_err(|_| CuError::INVALID_VALUE);
+    let size = |n: i32| u32::try_from(n).map_err(|_| CuResult::INVALID_VALUE);
     let mut params = prepared.params;
     if params.len()
         < function
@@ -61,19 +64,25 @@ fn launch(f: u64, width: i32, height: i32, stream: StreamArg) -> Result {
             .max()
             .unwrap_or(0)
     {
-        return Err(CuError::INVALID_VALUE);
+        return Err(CuResult::INVALID_VALUE);
     }
     params.resize(function.info.param_bytes, 0);
     let grid = [size(width)?, size(height)?, 1];
     let shape = Shape::new(grid, prepared.block, prepared.shared);
-    submit(function, f, shape, params, &*stream.get(Default::Legacy)?)
+    submit(
+        function,
+        f,
+        shape,
+        params,
+        &*stream.get(DefaultStream::Legacy)?,
+    )
 }
 
 exports! {
     fn cuFuncSetBlockShape(f: u64, x: i32, y: i32, z: i32) {
         let block = [x, y, z].map(|n| u32::try_from(n).unwrap_or(0));
         if block.contains(&0) {
-            return Err(CuError::INVALID_VALUE);
+            return Err(CuResult::INVALID_VALUE);
         }
         prepare(f, |p| p.block = block)
     }
@@ -84,7 +93,7 @@ exports! {
 
     fn cuParamSetSize(f: u64, bytes: u32) {
         if bytes as usize > MOST {
-            return Err(CuError::INVALID_VALUE);
+            return Err(CuResult::INVALID_VALUE);
         }
         prepare(f, |p| p.params.resize(bytes as usize, 0))
     }
@@ -99,19 +108,19 @@ exports! {
 
     fn cuParamSetv(f: u64, offset: i32, from: In<u8>, bytes: u32) {
         if from.is_null() || bytes as usize > MOST {
-            return Err(CuError::INVALID_VALUE);
+            return Err(CuResult::INVALID_VALUE);
         }
         // SAFETY: the API's contract: `from` has `bytes` bytes.
-        let value = unsafe { std::slice::from_raw_parts(from.0, bytes as usize) };
+        let value = unsafe { std::slice::from_raw_parts(from.pointer(), bytes as usize) };
         put(f, offset, value)
     }
 
     fn cuLaunch(f: u64) {
-        launch(f, 1, 1, StreamArg(0))
+        launch(f, 1, 1, StreamArg::DEFAULT)
     }
 
     fn cuLaunchGrid(f: u64, width: i32, height: i32) {
-        launch(f, width, height, StreamArg(0))
+        launch(f, width, height, StreamArg::DEFAULT)
     }
 
     fn cuLaunchGridAsync(f: u64, width: i32, height: i32, stream: StreamArg) {

@@ -3,11 +3,12 @@
 use std::ffi::{c_char, c_void};
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use vgpu_cuda_abi::CuResult;
+use vgpu_cuda_abi::args::{In, Out, Text};
 use vgpu_cudart::unserved::MANAGED;
 
-use super::module::{Image, JitOptions, one_wanted, read_image};
-use super::types::{In, Out, Text};
-use crate::driver::error::{CuError, Result};
+use super::module::{Image, JitOptions, read_image};
+use crate::driver::error::Result;
 use crate::driver::{context, gpu, healthy, library};
 
 /// Whether a program has been told what to do instead of using `__managed__` variables.
@@ -17,7 +18,7 @@ fn load(out: Out<u64>, image: Image<'_>, options: &JitOptions) -> Result {
     healthy()?;
     out.check()?;
     if !image.is_there() {
-        return Err(CuError::INVALID_VALUE);
+        return Err(CuResult::INVALID_VALUE);
     }
     let code = image.code(gpu(0)?.compute_capability);
     let loaded = code.and_then(|code| library::load(code, options.max_registers()));
@@ -25,9 +26,9 @@ fn load(out: Out<u64>, image: Image<'_>, options: &JitOptions) -> Result {
 }
 
 /// The error for a name that the library has for a kernel.
-fn of_kernel(library: &library::Library, name: &str, otherwise: CuError) -> CuError {
+fn of_kernel(library: &library::Library, name: &str, otherwise: CuResult) -> CuResult {
     if library.kernel_names().iter().any(|n| n == name) {
-        CuError::INVALID_VALUE
+        CuResult::INVALID_VALUE
     } else {
         otherwise
     }
@@ -37,21 +38,21 @@ fn of_kernel(library: &library::Library, name: &str, otherwise: CuError) -> CuEr
 fn asked(kernel: u64) -> Result<std::sync::Arc<library::Kernel>> {
     if kernel == 0 {
         healthy()?;
-        return Err(CuError::INVALID_VALUE);
+        return Err(CuResult::INVALID_VALUE);
     }
     library::kernel(kernel)
 }
 
 exports! {
     fn cuLibraryLoadData(
-        out: Out<u64>, code: In<u8>, keys: In<u32>, values: Out<*mut c_void>, count: u32,
+        out: Out<u64>, code: In<u8>, keys: In<u32>, values: Out<Out<c_void>>, count: u32,
         _options: In<u32>, _option_values: In<u64>, _option_count: u32,
     ) {
         load(out, Image::At(code), &JitOptions { count, keys, values })
     }
 
     fn cuLibraryLoadFromFile(
-        out: Out<u64>, path: Text, keys: In<u32>, values: Out<*mut c_void>, count: u32,
+        out: Out<u64>, path: Text, keys: In<u32>, values: Out<Out<c_void>>, count: u32,
         _options: In<u32>, _option_values: In<u64>, _option_count: u32,
     ) {
         healthy()?;
@@ -66,7 +67,7 @@ exports! {
 
     fn cuLibraryGetKernel(out: Out<u64>, handle: u64, name: Text) {
         out.check()?;
-        out.set(library::get(handle)?.kernel(&name.get()?)?.handle)
+        out.set(library::get(handle)?.kernel(&name.lossy()?)?.handle)
     }
 
     fn cuLibraryGetKernelCount(count: Out<u32>, handle: u64) {
@@ -84,8 +85,8 @@ exports! {
     }
 
     fn cuLibraryGetGlobal(addr: Out<u64>, bytes: Out<usize>, handle: u64, name: Text) {
-        let (library, name) = (library::get(handle)?, name.get()?);
-        one_wanted(addr, bytes)?;
+        let (library, name) = (library::get(handle)?, name.lossy()?);
+        addr.check_either(bytes)?;
         let found = library.module()?.global(&name).map_err(|e| of_kernel(&library, &name, e))?;
         addr.set_if_wanted(found.0);
         bytes.set_if_wanted(found.1 as usize);
@@ -93,14 +94,14 @@ exports! {
     }
 
     fn cuLibraryGetManaged(addr: Out<u64>, bytes: Out<usize>, handle: u64, name: Text) {
-        let (library, name) = (library::get(handle)?, name.get()?);
-        one_wanted(addr, bytes)?;
+        let (library, name) = (library::get(handle)?, name.lossy()?);
+        addr.check_either(bytes)?;
         if context::current().is_err() {
             // As the CUDA runtime asks, which goes on without an address for the program, and gives up for any other error.
             if !SAID_MANAGED.swap(true, Ordering::Relaxed) {
                 eprintln!("soft-gpu: `__managed__` variables are not served where no context is current: {MANAGED}");
             }
-            return Err(CuError::NOT_SUPPORTED);
+            return Err(CuResult::NOT_SUPPORTED);
         }
         let found = library.module()?.managed(&name).map_err(|e| of_kernel(&library, &name, e))?;
         addr.set_if_wanted(found.0);
@@ -110,10 +111,10 @@ exports! {
 
     fn cuLibraryGetUnifiedFunction(out: Out<*mut c_void>, handle: u64, name: Text) {
         out.check()?;
-        let (library, name) = (library::get(handle)?, name.get()?);
+        let (library, name) = (library::get(handle)?, name.lossy()?);
         // Functions with one address on host and device come of the runtime's table, which only
         // machines with coherent memory have.
-        Err(of_kernel(&library, &name, CuError::NOT_FOUND))
+        Err(of_kernel(&library, &name, CuResult::NOT_FOUND))
     }
 
     fn cuKernelGetFunction(out: Out<u64>, kernel: u64) {
@@ -122,7 +123,7 @@ exports! {
 
     fn cuKernelGetLibrary(out: Out<u64>, kernel: u64) {
         let library = library::kernel(kernel)?.library.upgrade();
-        out.set(library.ok_or(CuError::INVALID_HANDLE)?.handle)
+        out.set(library.ok_or(CuResult::INVALID_HANDLE)?.handle)
     }
 
     fn cuKernelGetName(out: Out<*const c_char>, kernel: u64) {
@@ -142,7 +143,7 @@ exports! {
     fn cuKernelSetCacheConfig(kernel: u64, config: u32, device: i32) {
         gpu(device)?;
         if config > 3 {
-            return Err(CuError::INVALID_VALUE);
+            return Err(CuResult::INVALID_VALUE);
         }
         library::kernel(kernel).map(|_| ())
     }

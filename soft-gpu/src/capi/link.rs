@@ -2,9 +2,11 @@
 
 use std::ffi::c_void;
 
+use vgpu_cuda_abi::CuResult;
+use vgpu_cuda_abi::args::{In, Out, Text};
+
 use super::module::{JitLog, JitOptions, read_image};
-use super::types::{In, Out, Text};
-use crate::driver::error::{CuError, Result};
+use crate::driver::error::Result;
 use crate::driver::handle::{Kind, Table};
 use crate::driver::link::{self, Link};
 use crate::driver::module::Refusal;
@@ -20,7 +22,7 @@ const LIBRARY: u32 = 4;
 /// Where each link's messages go, as its creation said.
 static LOGS: Table<JitLog> = Table::new(Kind::Link);
 
-fn create(count: u32, keys: In<u32>, values: Out<*mut c_void>, out: Out<u64>) -> Result {
+fn create(count: u32, keys: In<u32>, values: Out<Out<c_void>>, out: Out<u64>) -> Result {
     out.check()?;
     let options = JitOptions {
         count,
@@ -45,7 +47,7 @@ fn tell<T>(
     options.report(outcome)
 }
 
-fn refuse(code: CuError, why: &str) -> std::result::Result<(), Refusal> {
+fn refuse(code: CuResult, why: &str) -> std::result::Result<(), Refusal> {
     Err((code, why.to_owned()))
 }
 
@@ -72,13 +74,16 @@ fn take(link: &Link, kind: u32, name: &str, bytes: &[u8]) -> std::result::Result
             None => link.add(name, trimmed(bytes).to_vec()),
         },
         CUBIN => refuse(
-            CuError::NO_BINARY_FOR_GPU,
+            CuResult::NO_BINARY_FOR_GPU,
             "cubins cannot be linked: this device runs PTX only",
         ),
         // The device runtime's library comes along often and is used rarely.
         OBJECT | LIBRARY => link.pass_over(name),
-        5 => refuse(CuError::NOT_SUPPORTED, "NVVM IR cannot be linked: give PTX"),
-        _ => refuse(CuError::INVALID_VALUE, "unknown kind of input"),
+        5 => refuse(
+            CuResult::NOT_SUPPORTED,
+            "NVVM IR cannot be linked: give PTX",
+        ),
+        _ => refuse(CuResult::INVALID_VALUE, "unknown kind of input"),
     }
 }
 
@@ -101,50 +106,50 @@ fn add_data(
     options: &JitOptions,
 ) -> Result {
     if data.is_null() || size == 0 {
-        return Err(CuError::INVALID_VALUE);
+        return Err(CuResult::INVALID_VALUE);
     }
-    let name = name.get().unwrap_or_default();
+    let name = name.lossy().unwrap_or_default();
     // SAFETY: the API's contract: `data` has `size` bytes.
-    let bytes = unsafe { std::slice::from_raw_parts(data.0, size) };
+    let bytes = unsafe { std::slice::from_raw_parts(data.pointer(), size) };
     add(handle, kind, &name, bytes, options)
 }
 
 fn add_file(handle: u64, kind: u32, path: Text, options: &JitOptions) -> Result {
     let bytes = read_image(path)?;
-    add(handle, kind, &path.get()?, &bytes, options)
+    add(handle, kind, &path.lossy()?, &bytes, options)
 }
 
 exports! {
-    fn cuLinkCreate(count: u32, keys: In<u32>, values: Out<*mut c_void>, out: Out<u64>) {
+    fn cuLinkCreate(count: u32, keys: In<u32>, values: Out<Out<c_void>>, out: Out<u64>) {
         create(count, keys, values, out)
     }
 
-    fn cuLinkCreate_v2(count: u32, keys: In<u32>, values: Out<*mut c_void>, out: Out<u64>) {
+    fn cuLinkCreate_v2(count: u32, keys: In<u32>, values: Out<Out<c_void>>, out: Out<u64>) {
         create(count, keys, values, out)
     }
 
     fn cuLinkAddData(
         handle: u64, kind: u32, data: In<u8>, size: usize, name: Text,
-        count: u32, keys: In<u32>, values: Out<*mut c_void>,
+        count: u32, keys: In<u32>, values: Out<Out<c_void>>,
     ) {
         add_data(handle, kind, data, size, name, &JitOptions { count, keys, values })
     }
 
     fn cuLinkAddData_v2(
         handle: u64, kind: u32, data: In<u8>, size: usize, name: Text,
-        count: u32, keys: In<u32>, values: Out<*mut c_void>,
+        count: u32, keys: In<u32>, values: Out<Out<c_void>>,
     ) {
         add_data(handle, kind, data, size, name, &JitOptions { count, keys, values })
     }
 
     fn cuLinkAddFile(
-        handle: u64, kind: u32, path: Text, count: u32, keys: In<u32>, values: Out<*mut c_void>,
+        handle: u64, kind: u32, path: Text, count: u32, keys: In<u32>, values: Out<Out<c_void>>,
     ) {
         add_file(handle, kind, path, &JitOptions { count, keys, values })
     }
 
     fn cuLinkAddFile_v2(
-        handle: u64, kind: u32, path: Text, count: u32, keys: In<u32>, values: Out<*mut c_void>,
+        handle: u64, kind: u32, path: Text, count: u32, keys: In<u32>, values: Out<Out<c_void>>,
     ) {
         add_file(handle, kind, path, &JitOptions { count, keys, values })
     }

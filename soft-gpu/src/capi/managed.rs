@@ -1,10 +1,13 @@
 //! Managed memory: hints, prefetches, and what is known of ranges.
 
+use vgpu_cuda_abi::CuResult;
+use vgpu_cuda_abi::args::{DefaultStream, In, Out, StreamArg};
+use vgpu_cuda_abi::structs::Location;
+
+use super::StreamOf as _;
 use super::batch::not_legacy;
-use super::types::{Default, In, Out, StreamArg};
-pub use super::vmm::Location;
 use crate::driver::advice::{self, Spot};
-use crate::driver::error::{CuError, Result};
+use crate::driver::error::Result;
 use crate::driver::graph::capture;
 
 fn spot(l: Location) -> Spot {
@@ -14,12 +17,24 @@ fn spot(l: Location) -> Spot {
     }
 }
 
-fn prefetch_to(addr: u64, bytes: usize, spot: Spot, stream: StreamArg, default: Default) -> Result {
+fn prefetch_to(
+    addr: u64,
+    bytes: usize,
+    spot: Spot,
+    stream: StreamArg,
+    default: DefaultStream,
+) -> Result {
     capture::forbid(&*stream.get(default)?)?;
     advice::prefetch(addr, bytes as u64, spot)
 }
 
-fn prefetch(addr: u64, bytes: usize, device: i32, stream: StreamArg, default: Default) -> Result {
+fn prefetch(
+    addr: u64,
+    bytes: usize,
+    device: i32,
+    stream: StreamArg,
+    default: DefaultStream,
+) -> Result {
     prefetch_to(addr, bytes, Spot::of_device(device), stream, default)
 }
 
@@ -29,10 +44,10 @@ fn prefetch_v2(
     location: Location,
     flags: u32,
     stream: StreamArg,
-    default: Default,
+    default: DefaultStream,
 ) -> Result {
     if flags != 0 {
-        return Err(CuError::INVALID_VALUE);
+        return Err(CuResult::INVALID_VALUE);
     }
     prefetch_to(addr, bytes, spot(location), stream, default)
 }
@@ -48,10 +63,10 @@ fn prefetch_batch(
     places: usize,
     flags: u64,
     stream: StreamArg,
-    default: Default,
+    default: DefaultStream,
 ) -> Result {
     if flags != 0 || count == 0 || places == 0 || places > count || from.get()? != 0 {
-        return Err(CuError::INVALID_VALUE);
+        return Err(CuResult::INVALID_VALUE);
     }
     capture::forbid(&*not_legacy(stream, default)?)?;
     let mut place = 0;
@@ -75,10 +90,10 @@ fn discard_batch(
     count: usize,
     flags: u64,
     stream: StreamArg,
-    default: Default,
+    default: DefaultStream,
 ) -> Result {
     if flags != 0 || count == 0 {
-        return Err(CuError::INVALID_VALUE);
+        return Err(CuResult::INVALID_VALUE);
     }
     capture::forbid(&*not_legacy(stream, default)?)?;
     let host = Spot::of_device(-1);
@@ -88,17 +103,31 @@ fn discard_batch(
 fn range_attribute(out: Out<i32>, room: usize, id: u32, addr: u64, bytes: usize) -> Result {
     out.check()?;
     if !room.is_multiple_of(4) {
-        return Err(CuError::INVALID_VALUE);
+        return Err(CuResult::INVALID_VALUE);
     }
     out.set_all(advice::range_attribute(addr, bytes as u64, id, room / 4)?)
 }
 
-stream_exports! {
-    fn cuMemPrefetchAsync | cuMemPrefetchAsync_ptsz(addr: u64, bytes: usize, device: i32, stream: StreamArg) => prefetch;
-    fn cuMemPrefetchAsync_v2 | cuMemPrefetchAsync_v2_ptsz(addr: u64, bytes: usize, location: Location, flags: u32, stream: StreamArg) => prefetch_v2;
-    fn cuMemPrefetchBatchAsync | cuMemPrefetchBatchAsync_ptsz(addrs: In<u64>, sizes: In<usize>, count: usize, spots: In<Location>, from: In<usize>, places: usize, flags: u64, stream: StreamArg) => prefetch_batch;
-    fn cuMemDiscardAndPrefetchBatchAsync | cuMemDiscardAndPrefetchBatchAsync_ptsz(addrs: In<u64>, sizes: In<usize>, count: usize, spots: In<Location>, from: In<usize>, places: usize, flags: u64, stream: StreamArg) => prefetch_batch;
-    fn cuMemDiscardBatchAsync | cuMemDiscardBatchAsync_ptsz(addrs: In<u64>, sizes: In<usize>, count: usize, flags: u64, stream: StreamArg) => discard_batch;
+exports! {
+    fn cuMemPrefetchAsync / cuMemPrefetchAsync_ptsz [default] (addr: u64, bytes: usize, device: i32, stream: StreamArg) {
+        prefetch(addr, bytes, device, stream, default)
+    }
+
+    fn cuMemPrefetchAsync_v2 / cuMemPrefetchAsync_v2_ptsz [default] (addr: u64, bytes: usize, location: Location, flags: u32, stream: StreamArg) {
+        prefetch_v2(addr, bytes, location, flags, stream, default)
+    }
+
+    fn cuMemPrefetchBatchAsync / cuMemPrefetchBatchAsync_ptsz [default] (addrs: In<u64>, sizes: In<usize>, count: usize, spots: In<Location>, from: In<usize>, places: usize, flags: u64, stream: StreamArg) {
+        prefetch_batch(addrs, sizes, count, spots, from, places, flags, stream, default)
+    }
+
+    fn cuMemDiscardAndPrefetchBatchAsync / cuMemDiscardAndPrefetchBatchAsync_ptsz [default] (addrs: In<u64>, sizes: In<usize>, count: usize, spots: In<Location>, from: In<usize>, places: usize, flags: u64, stream: StreamArg) {
+        prefetch_batch(addrs, sizes, count, spots, from, places, flags, stream, default)
+    }
+
+    fn cuMemDiscardBatchAsync / cuMemDiscardBatchAsync_ptsz [default] (addrs: In<u64>, sizes: In<usize>, count: usize, flags: u64, stream: StreamArg) {
+        discard_batch(addrs, sizes, count, flags, stream, default)
+    }
 }
 
 exports! {
@@ -118,7 +147,7 @@ exports! {
         out: In<Out<i32>>, rooms: In<usize>, ids: In<u32>, count: usize, addr: u64, bytes: usize,
     ) {
         if count == 0 {
-            return Err(CuError::INVALID_VALUE);
+            return Err(CuResult::INVALID_VALUE);
         }
         (0..count)
             .try_for_each(|i| range_attribute(out.at(i)?, rooms.at(i)?, ids.at(i)?, addr, bytes))

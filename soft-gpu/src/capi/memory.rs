@@ -1,8 +1,12 @@
 //! Allocation, pinned memory, and what is known of pointers.
 
-use super::types::{In, Out};
+use std::ffi::c_void;
+
+use vgpu_cuda_abi::CuResult;
+use vgpu_cuda_abi::args::{In, Out};
+
 use crate::driver::attributes::PITCH;
-use crate::driver::error::{CuError, Result};
+use crate::driver::error::Result;
 use crate::driver::graph::capture;
 use crate::driver::memory::{self, Allocation, Registered, Use};
 use crate::driver::{context, driver, healthy};
@@ -12,12 +16,10 @@ fn alloc(out: Out<u64>, usage: Use, bytes: usize) -> Result {
     out.set(memory::alloc(usage, bytes as u64)?)
 }
 
-fn info(free: Out<usize>, total: Out<usize>) -> Result {
+/// Bytes that are free, and all.
+fn info() -> Result<(u64, u64)> {
     healthy()?;
-    let memory = context::current()?.gpu.shared.memory();
-    free.set_if_wanted(memory.0 as usize);
-    total.set_if_wanted(memory.1 as usize);
-    Ok(())
+    Ok(context::current()?.gpu.shared.memory())
 }
 
 /// The type that an attribute's value has in memory.
@@ -35,7 +37,7 @@ fn attribute(attribute: u32, addr: u64, a: &Allocation) -> Result<Value> {
         2 => Word(if host { 1 } else { 2 }),
         3 => Long(addr),
         4 if host || a.usage.managed() => Long(addr),
-        4 => return Err(CuError::INVALID_VALUE),
+        4 => return Err(CuResult::INVALID_VALUE),
         6 => Word(u32::from(driver()?.memory.synchronous(a.id))),
         10 => Word(u32::from(a.usage == Use::Device)),
         15 | 21 => Word(0),
@@ -48,7 +50,7 @@ fn attribute(attribute: u32, addr: u64, a: &Allocation) -> Result<Value> {
         14 => Long(0),
         16 => Word(3),
         17 => Long(a.usage.pool().unwrap_or(0)),
-        _ => return Err(CuError::INVALID_VALUE),
+        _ => return Err(CuResult::INVALID_VALUE),
     })
 }
 
@@ -62,40 +64,40 @@ fn registered_attribute(attribute: u32, addr: u64, r: &Registered) -> Result<Val
         9 => Value::Word(context::find(r.context).map_or(0, |c| c.gpu.ordinal as u32)),
         11 => Value::Long(r.addr),
         12 => Value::Long(r.size),
-        _ => return Err(CuError::INVALID_VALUE),
+        _ => return Err(CuResult::INVALID_VALUE),
     })
 }
 
-fn pointer_attribute(out: Out<u8>, wanted: u32, addr: u64) -> Result {
+fn pointer_attribute(out: Out<c_void>, wanted: u32, addr: u64) -> Result {
     out.check()?;
     let memory = &driver()?.memory;
     let value = match (memory.find(addr), memory.find_registered(addr)) {
         (Some(a), _) => attribute(wanted, addr, &a)?,
         (_, Some(r)) => registered_attribute(wanted, addr, &r)?,
-        _ => return Err(CuError::INVALID_VALUE),
+        _ => return Err(CuResult::INVALID_VALUE),
     };
     match value {
-        Value::Word(w) => Out(out.0.cast::<u32>()).set(w),
-        Value::Long(l) => Out(out.0.cast::<u64>()).set(l),
+        Value::Word(w) => out.of::<u32>().set(w),
+        Value::Long(l) => out.of::<u64>().set(l),
     }
 }
 
 fn host_alloc(out: Out<u64>, bytes: usize, flags: u32) -> Result {
     if flags & !7 != 0 {
-        return Err(CuError::INVALID_VALUE);
+        return Err(CuResult::INVALID_VALUE);
     }
     alloc(out, Use::Host(flags), bytes)
 }
 
 fn register(addr: u64, bytes: usize, flags: u32) -> Result {
     if flags & !0xf != 0 {
-        return Err(CuError::INVALID_VALUE);
+        return Err(CuResult::INVALID_VALUE);
     }
     let context = context::current()?.handle;
     let memory = &healthy()?.memory;
     capture::unsafe_call()?;
     if memory.find(addr).is_some() {
-        return Err(CuError::HOST_MEMORY_ALREADY_REGISTERED);
+        return Err(CuResult::HOST_MEMORY_ALREADY_REGISTERED);
     }
     memory.register(Registered {
         addr,
@@ -108,15 +110,17 @@ fn register(addr: u64, bytes: usize, flags: u32) -> Result {
 
 exports! {
     fn cuMemGetInfo(free: Out<u32>, total: Out<u32>) {
-        let (mut f, mut t) = (0, 0);
-        info(Out(&mut f), Out(&mut t))?;
+        let (f, t) = info()?;
         free.set_if_wanted(u32::try_from(f).unwrap_or(u32::MAX));
         total.set_if_wanted(u32::try_from(t).unwrap_or(u32::MAX));
         Ok(())
     }
 
     fn cuMemGetInfo_v2(free: Out<usize>, total: Out<usize>) {
-        info(free, total)
+        let (f, t) = info()?;
+        free.set_if_wanted(f as usize);
+        total.set_if_wanted(t as usize);
+        Ok(())
     }
 
     fn cuMemAlloc_v2(out: Out<u64>, bytes: usize) {
@@ -125,18 +129,18 @@ exports! {
 
     fn cuMemAllocPitch_v2(out: Out<u64>, pitch: Out<usize>, width: usize, height: usize, element: u32) {
         if width == 0 || height == 0 || !matches!(element, 4 | 8 | 16) {
-            return Err(CuError::INVALID_VALUE);
+            return Err(CuResult::INVALID_VALUE);
         }
         pitch.check()?;
-        let row = (width as u64).checked_next_multiple_of(PITCH).ok_or(CuError::OUT_OF_MEMORY)?;
-        let bytes = row.checked_mul(height as u64).ok_or(CuError::OUT_OF_MEMORY)?;
+        let row = (width as u64).checked_next_multiple_of(PITCH).ok_or(CuResult::OUT_OF_MEMORY)?;
+        let bytes = row.checked_mul(height as u64).ok_or(CuResult::OUT_OF_MEMORY)?;
         alloc(out, Use::Device, bytes as usize)?;
         pitch.set(row as usize)
     }
 
     fn cuMemAllocManaged(out: Out<u64>, bytes: usize, flags: u32) {
         if !matches!(flags, 1 | 2) {
-            return Err(CuError::INVALID_VALUE);
+            return Err(CuResult::INVALID_VALUE);
         }
         alloc(out, Use::Managed, bytes)
     }
@@ -147,7 +151,7 @@ exports! {
 
     fn cuMemGetAddressRange_v2(base: Out<u64>, bytes: Out<usize>, addr: u64) {
         context::current()?;
-        let a = healthy()?.memory.find(addr).ok_or(CuError::NOT_FOUND)?;
+        let a = healthy()?.memory.find(addr).ok_or(CuResult::NOT_FOUND)?;
         base.set_if_wanted(a.addr);
         bytes.set_if_wanted(a.size as usize);
         Ok(())
@@ -171,13 +175,13 @@ exports! {
 
     fn cuMemHostGetDevicePointer_v2(out: Out<u64>, addr: u64, flags: u32) {
         if flags != 0 {
-            return Err(CuError::INVALID_VALUE);
+            return Err(CuResult::INVALID_VALUE);
         }
         let memory = &healthy()?.memory;
         match memory.find(addr) {
             Some(a) if matches!(a.usage, Use::Host(_)) => out.set(addr),
             None => out.set(memory.map_registered(addr)?),
-            _ => Err(CuError::INVALID_VALUE),
+            _ => Err(CuResult::INVALID_VALUE),
         }
     }
 
@@ -187,7 +191,7 @@ exports! {
             // Pinned memory is always mapped, as where addressing is unified.
             (Some(Allocation { usage: Use::Host(flags), .. }), _) => out.set(flags | 2),
             (_, Some(r)) => out.set(r.flags),
-            _ => Err(CuError::INVALID_VALUE),
+            _ => Err(CuResult::INVALID_VALUE),
         }
     }
 
@@ -206,20 +210,20 @@ exports! {
         healthy()?.memory.unregister(addr)
     }
 
-    fn cuPointerGetAttribute(out: Out<u8>, attribute: u32, addr: u64) {
+    fn cuPointerGetAttribute(out: Out<c_void>, attribute: u32, addr: u64) {
         pointer_attribute(out, attribute, addr)
     }
 
-    fn cuPointerGetAttributes(count: u32, attributes: In<u32>, out: In<*mut u8>, addr: u64) {
+    fn cuPointerGetAttributes(count: u32, attributes: In<u32>, out: In<Out<c_void>>, addr: u64) {
         for i in 0..count as usize {
             let (wanted, slot) = (attributes.at(i)?, out.at(i)?);
             // Unknown pointers give zeroes here, not an error.
-            if pointer_attribute(Out(slot), wanted, addr).is_err() {
+            if pointer_attribute(slot, wanted, addr).is_err() {
                 match wanted {
-                    2 | 6 | 8 | 10 | 13 | 15 | 16 => Out(slot.cast::<u32>()).set_if_wanted(0),
-                    9 => Out(slot.cast::<i32>()).set_if_wanted(-2),
-                    1..=20 => Out(slot.cast::<u64>()).set_if_wanted(0),
-                    _ => return Err(CuError::INVALID_VALUE),
+                    2 | 6 | 8 | 10 | 13 | 15 | 16 => slot.of::<u32>().set_if_wanted(0),
+                    9 => slot.of::<i32>().set_if_wanted(-2),
+                    1..=20 => slot.of::<u64>().set_if_wanted(0),
+                    _ => return Err(CuResult::INVALID_VALUE),
                 }
             }
         }
@@ -229,10 +233,10 @@ exports! {
     fn cuPointerSetAttribute(value: In<u32>, attribute: u32, addr: u64) {
         // CU_POINTER_ATTRIBUTE_SYNC_MEMOPS is the only one that can be set.
         if attribute != 6 {
-            return Err(CuError::INVALID_VALUE);
+            return Err(CuResult::INVALID_VALUE);
         }
         let memory = &healthy()?.memory;
-        let a = memory.find(addr).ok_or(CuError::INVALID_VALUE)?;
+        let a = memory.find(addr).ok_or(CuResult::INVALID_VALUE)?;
         memory.set_synchronous(a.id, value.get()? != 0);
         Ok(())
     }

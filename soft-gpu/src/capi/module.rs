@@ -2,29 +2,20 @@
 
 use std::ffi::{c_char, c_void};
 
-use super::types::{In, Out, Text};
-use crate::driver::error::{CuError, Result};
+use vgpu_cuda_abi::CuResult;
+use vgpu_cuda_abi::args::{In, Out, Text};
+use vgpu_cuda_abi::numbers::jit_option::{
+    ERROR_LOG_BUFFER as ERROR_LOG, ERROR_LOG_BUFFER_SIZE_BYTES as ERROR_LOG_SIZE,
+    INFO_LOG_BUFFER as INFO_LOG, INFO_LOG_BUFFER_SIZE_BYTES as INFO_LOG_SIZE,
+};
+
+use crate::driver::error::Result;
 use crate::driver::image::Target;
 use crate::driver::module::{self, Refusal};
 use crate::driver::{context, healthy, image};
 
-/// CU_JIT_* options that are served: a bound of registers, and where the logs go.
+/// CU_JIT_MAX_REGISTERS: served beside the logs.
 const MAX_REGISTERS: u32 = 0;
-const INFO_LOG: u32 = 3;
-const INFO_LOG_SIZE: u32 = 4;
-const ERROR_LOG: u32 = 5;
-const ERROR_LOG_SIZE: u32 = 6;
-
-/// Of a variable its address or its size may be left out, and not both.
-///
-/// # Errors
-/// CUDA_ERROR_INVALID_VALUE.
-pub fn one_wanted(addr: Out<u64>, bytes: Out<usize>) -> Result {
-    if addr.is_null() && bytes.is_null() {
-        return Err(CuError::INVALID_VALUE);
-    }
-    Ok(())
-}
 
 /// The option arrays of a load.
 #[derive(Clone, Copy)]
@@ -34,22 +25,22 @@ pub struct JitOptions {
     /// Keys.
     pub keys: In<u32>,
     /// Values: numbers or pointers in pointer-sized slots.
-    pub values: Out<*mut c_void>,
+    pub values: Out<Out<c_void>>,
 }
 
 impl JitOptions {
     /// No options.
     pub const NONE: JitOptions = JitOptions {
         count: 0,
-        keys: In(std::ptr::null()),
-        values: Out(std::ptr::null_mut()),
+        keys: In::NULL,
+        values: Out::NULL,
     };
 
-    fn find(&self, key: u32) -> Option<(usize, *mut c_void)> {
+    fn find(&self, key: u32) -> Option<(usize, Out<c_void>)> {
         (0..self.count as usize)
             .find(|i| self.keys.at(*i) == Ok(key))
             .and_then(|i| {
-                let value = In(self.values.0.cast_const()).at(i).ok()?;
+                let value = self.values.at(i).ok()?;
                 Some((i, value))
             })
     }
@@ -57,7 +48,7 @@ impl JitOptions {
     /// CU_JIT_MAX_REGISTERS, if it was given and is a bound.
     pub fn max_registers(&self) -> Option<u32> {
         let (_, value) = self.find(MAX_REGISTERS)?;
-        Some(value as usize as u32).filter(|n| *n > 0)
+        Some(number(value)).filter(|n| *n > 0)
     }
 
     /// Writes a log, and its length into the size option.
@@ -66,14 +57,16 @@ impl JitOptions {
             return;
         };
         // The size is passed in the slot itself, as a 32-bit number.
-        let room = room as usize & 0xffff_ffff;
+        let room = number(room) as usize;
         if buffer.is_null() || room == 0 {
             return;
         }
-        let kept = text.len().min(room - 1);
-        let _ = Out(buffer.cast::<u8>()).set_all(text.bytes().take(kept).chain([0]));
-        // SAFETY: `find` saw this slot of the caller's array.
-        unsafe { self.values.0.add(slot).write_unaligned(kept as *mut c_void) };
+        LogBuffer {
+            text: buffer.of(),
+            room,
+            length: self.values.element(slot),
+        }
+        .write(text);
     }
 
     /// Reports how a load went to the caller's logs and, when refused, to stderr.
@@ -94,6 +87,11 @@ impl JitOptions {
     }
 }
 
+/// A number that was passed as a pointer.
+fn number(value: Out<c_void>) -> u32 {
+    value.pointer() as usize as u32
+}
+
 /// Where a link's messages go: buffers that the program keeps until the link is destroyed.
 pub struct JitLog {
     info: Option<LogBuffer>,
@@ -101,17 +99,11 @@ pub struct JitLog {
 }
 
 struct LogBuffer {
-    text: *mut u8,
+    text: Out<c_char>,
     room: usize,
     /// The option's value, where the length is told.
-    length: *mut *mut c_void,
+    length: Out<Out<c_void>>,
 }
-
-// SAFETY: the API's contract: the buffers stay valid until the link is destroyed; links are used by
-// one thread at a time.
-unsafe impl Send for JitLog {}
-// SAFETY: as above.
-unsafe impl Sync for JitLog {}
 
 impl JitLog {
     /// The logs that the options of cuLinkCreate name, empty so far.
@@ -120,14 +112,14 @@ impl JitLog {
     /// CUDA_ERROR_INVALID_VALUE: a count without arrays.
     pub fn of(options: &JitOptions) -> Result<JitLog> {
         if options.count > 0 && (options.keys.is_null() || options.values.is_null()) {
-            return Err(CuError::INVALID_VALUE);
+            return Err(CuResult::INVALID_VALUE);
         }
         let buffer = |text, size| {
             let ((_, text), (slot, room)) = (options.find(text)?, options.find(size)?);
             let found = LogBuffer {
-                text: text.cast(),
-                room: room as usize & 0xffff_ffff,
-                length: options.values.0.wrapping_add(slot),
+                text: text.of(),
+                room: number(room) as usize,
+                length: options.values.element(slot),
             };
             (!found.text.is_null() && found.room > 0).then_some(found)
         };
@@ -152,8 +144,10 @@ impl JitLog {
 impl LogBuffer {
     fn write(&self, text: &str) {
         let kept = text.len().min(self.room - 1);
-        let _ = Out(self.text).set_all(text.bytes().take(kept).chain([0]));
-        Out(self.length).set_if_wanted(kept as *mut c_void);
+        let _ = self.text.set_text(self.room, text.as_bytes());
+        // SAFETY: a number, as the option's value has it.
+        let kept = unsafe { Out::new(kept as *mut c_void) };
+        self.length.set_if_wanted(kept);
     }
 }
 
@@ -171,7 +165,7 @@ impl Image<'_> {
     pub fn code(self, cc: (u32, u32)) -> std::result::Result<Vec<u8>, Refusal> {
         match self {
             // SAFETY: the API's contract: a module image lies there.
-            Image::At(image) => unsafe { image::code_at(image.0, Target::new(cc)) },
+            Image::At(image) => unsafe { image::code_at(image.pointer(), Target::new(cc)) },
             Image::File(bytes) => image::code_in(bytes, Target::new(cc)),
         }
     }
@@ -187,7 +181,7 @@ fn load(out: Out<u64>, image: Image<'_>, options: &JitOptions) -> Result {
     healthy()?;
     out.check()?;
     if !image.is_there() {
-        return Err(CuError::INVALID_VALUE);
+        return Err(CuResult::INVALID_VALUE);
     }
     let context = context::current()?;
     let code = image.code(context.gpu.compute_capability);
@@ -197,7 +191,7 @@ fn load(out: Out<u64>, image: Image<'_>, options: &JitOptions) -> Result {
 
 /// An image from a file; text gets its terminating NUL.
 pub fn read_image(path: Text) -> Result<Vec<u8>> {
-    let mut bytes = std::fs::read(path.get()?).map_err(|_| CuError::FILE_NOT_FOUND)?;
+    let mut bytes = std::fs::read(path.lossy()?).map_err(|_| CuResult::FILE_NOT_FOUND)?;
     // Room for a reader of headers past the end of a short file.
     bytes.extend_from_slice(&[0; 64]);
     Ok(bytes)
@@ -207,7 +201,7 @@ pub fn read_image(path: Text) -> Result<Vec<u8>> {
 fn get_asked(handle: u64) -> Result<std::sync::Arc<module::Module>> {
     if handle == 0 {
         healthy()?;
-        return Err(CuError::INVALID_VALUE);
+        return Err(CuResult::INVALID_VALUE);
     }
     module::get(handle)
 }
@@ -217,7 +211,7 @@ exports! {
         load(out, Image::At(image), &JitOptions::NONE)
     }
 
-    fn cuModuleLoadDataEx(out: Out<u64>, image: In<u8>, count: u32, keys: In<u32>, values: Out<*mut c_void>) {
+    fn cuModuleLoadDataEx(out: Out<u64>, image: In<u8>, count: u32, keys: In<u32>, values: Out<Out<c_void>>) {
         load(out, Image::At(image), &JitOptions { count, keys, values })
     }
 
@@ -242,7 +236,7 @@ exports! {
 
     fn cuModuleGetFunction(out: Out<u64>, handle: u64, name: Text) {
         out.check()?;
-        out.set(module::get(handle)?.function(&name.get()?)?.handle)
+        out.set(module::get(handle)?.function(&name.lossy()?)?.handle)
     }
 
     fn cuModuleGetFunctionCount(count: Out<u32>, handle: u64) {
@@ -256,8 +250,8 @@ exports! {
 
     fn cuModuleGetGlobal_v2(addr: Out<u64>, bytes: Out<usize>, handle: u64, name: Text) {
         let module = module::get(handle)?;
-        one_wanted(addr, bytes)?;
-        let found = module.global(&name.get()?)?;
+        addr.check_either(bytes)?;
+        let found = module.global(&name.lossy()?)?;
         addr.set_if_wanted(found.0);
         bytes.set_if_wanted(found.1 as usize);
         Ok(())
@@ -273,14 +267,14 @@ exports! {
 
     fn cuFuncSetCacheConfig(handle: u64, config: u32) {
         if config > 3 {
-            return Err(CuError::INVALID_VALUE);
+            return Err(CuResult::INVALID_VALUE);
         }
         module::function(handle).map(|_| ())
     }
 
     fn cuFuncSetSharedMemConfig(handle: u64, config: u32) {
         if config > 2 {
-            return Err(CuError::INVALID_VALUE);
+            return Err(CuResult::INVALID_VALUE);
         }
         module::function(handle).map(|_| ())
     }

@@ -1,62 +1,48 @@
 //! Memory pools and stream-ordered allocation.
 
-use super::types::{Default, In, Out, StreamArg};
-use super::vmm::{Access, Location};
-use crate::driver::error::{CuError, Result};
+use std::ffi::c_void;
+
+use vgpu_cuda_abi::CuResult;
+use vgpu_cuda_abi::args::{DefaultStream, In, Out, StreamArg};
+use vgpu_cuda_abi::numbers::allocation::{MANAGED, PINNED};
+use vgpu_cuda_abi::numbers::location::DEVICE as ON_DEVICE;
+use vgpu_cuda_abi::structs::{AccessDescriptor, Location, PoolProperties};
+
+use super::StreamOf as _;
+use crate::driver::error::Result;
 use crate::driver::pool::{self, Space, Value};
 
-/// CUmemPoolProps.
-#[derive(Clone, Copy)]
-#[repr(C)]
-pub struct Properties {
-    kind: u32,
-    handle_types: u32,
-    location: Location,
-    security: u64,
-    most: usize,
-    usage: u16,
-    reserved: [u8; 54],
-}
-
-const _: () = assert!(size_of::<Properties>() == 88);
-
-impl Properties {
-    /// What [`place`](Self::place) takes for this place.
-    pub fn of(device: i32, space: Space) -> Properties {
-        let (kind, location) = match space {
-            Space::Device => (PINNED, (ON_DEVICE, device)),
-            Space::Host(location) => (PINNED, (location, 0)),
-            Space::Managed => (MANAGED, (ON_DEVICE, device)),
-        };
-        Properties {
-            kind,
-            handle_types: 0,
-            location: Location {
-                kind: location.0,
-                id: location.1,
-            },
-            security: 0,
-            most: 0,
-            usage: 0,
-            reserved: [0; 54],
-        }
-    }
-
-    /// Device and kind of memory.
-    ///
-    /// # Errors
-    /// CUDA_ERROR_INVALID_VALUE for another place; sharing by handle is not served.
-    pub fn place(&self) -> Result<(i32, Space)> {
-        if self.handle_types != 0 {
-            return Err(CuError::NOT_SUPPORTED);
-        }
-        place(self.location, self.kind)
+/// The properties that [`place_of`] takes for this place.
+pub fn properties(device: i32, space: Space) -> PoolProperties {
+    let (kind, location) = match space {
+        Space::Device => (PINNED, (ON_DEVICE, device)),
+        Space::Host(location) => (PINNED, (location, 0)),
+        Space::Managed => (MANAGED, (ON_DEVICE, device)),
+    };
+    PoolProperties {
+        kind,
+        handle_types: 0,
+        location: Location {
+            kind: location.0,
+            id: location.1,
+        },
+        security: 0,
+        max_size: 0,
+        usage: 0,
+        reserved: [0; 54],
     }
 }
 
-const PINNED: u32 = 1;
-const MANAGED: u32 = 2;
-const ON_DEVICE: u32 = 1;
+/// Device and kind of memory.
+///
+/// # Errors
+/// CUDA_ERROR_INVALID_VALUE for another place; sharing by handle is not served.
+pub fn place_of(properties: &PoolProperties) -> Result<(i32, Space)> {
+    if properties.handle_types != 0 {
+        return Err(CuResult::NOT_SUPPORTED);
+    }
+    place(properties.location, properties.kind)
+}
 
 /// Device and kind of memory of a pool at a place. The host's and managed pools are counted with
 /// device 0.
@@ -67,7 +53,7 @@ fn place(location: Location, kind: u32) -> Result<(i32, Space)> {
         (PINNED, 2..=4) if location.id <= 0 => Ok((0, Space::Host(location.kind))),
         (MANAGED, ON_DEVICE) => Ok((location.id, Space::Managed)),
         (MANAGED, 0 | 2..=4) => Ok((0, Space::Managed)),
-        _ => Err(CuError::INVALID_VALUE),
+        _ => Err(CuResult::INVALID_VALUE),
     }
 }
 
@@ -77,29 +63,29 @@ fn default_pool(out: Out<u64>, location: In<Location>, kind: u32) -> Result {
     out.set(pool::default_of(device, space)?.handle)
 }
 
-fn set_access(pool: u64, access: In<Access>, count: usize) -> Result {
+fn set_access(pool: u64, access: In<AccessDescriptor>, count: usize) -> Result {
     let pool = pool::get(pool)?;
     for i in 0..count {
         let a = access.at(i)?;
         if a.location.kind != ON_DEVICE || !matches!(a.flags, 0 | 1 | 3) {
-            return Err(CuError::INVALID_VALUE);
+            return Err(CuResult::INVALID_VALUE);
         }
         match (pool.reachable_from(a.location.id)?, a.flags) {
-            (true, 0) => return Err(CuError::INVALID_VALUE),
-            (false, 1 | 3) => return Err(CuError::PEER_ACCESS_UNSUPPORTED),
+            (true, 0) => return Err(CuResult::INVALID_VALUE),
+            (false, 1 | 3) => return Err(CuResult::PEER_ACCESS_UNSUPPORTED),
             _ => {}
         }
     }
     Ok(())
 }
 
-fn alloc(out: Out<u64>, bytes: usize, stream: StreamArg, default: Default) -> Result {
+fn alloc(out: Out<u64>, bytes: usize, stream: StreamArg, default: DefaultStream) -> Result {
     out.check()?;
     let stream = stream.get(default)?;
     let context = stream
         .context
         .upgrade()
-        .ok_or(CuError::CONTEXT_IS_DESTROYED)?;
+        .ok_or(CuResult::CONTEXT_IS_DESTROYED)?;
     let pool = pool::current_of(context.gpu.ordinal as i32)?;
     out.set(pool::alloc_async(&pool, bytes as u64, &stream)?)
 }
@@ -109,7 +95,7 @@ fn alloc_from(
     bytes: usize,
     pool: u64,
     stream: StreamArg,
-    default: Default,
+    default: DefaultStream,
 ) -> Result {
     out.check()?;
     let stream = stream.get(default)?;
@@ -120,14 +106,22 @@ fn alloc_from(
     )?)
 }
 
-fn free(addr: u64, stream: StreamArg, default: Default) -> Result {
+fn free(addr: u64, stream: StreamArg, default: DefaultStream) -> Result {
     pool::free_async(addr, &stream.get(default)?)
 }
 
-stream_exports! {
-    fn cuMemAllocAsync | cuMemAllocAsync_ptsz(out: Out<u64>, bytes: usize, stream: StreamArg) => alloc;
-    fn cuMemAllocFromPoolAsync | cuMemAllocFromPoolAsync_ptsz(out: Out<u64>, bytes: usize, pool: u64, stream: StreamArg) => alloc_from;
-    fn cuMemFreeAsync | cuMemFreeAsync_ptsz(addr: u64, stream: StreamArg) => free;
+exports! {
+    fn cuMemAllocAsync / cuMemAllocAsync_ptsz [default] (out: Out<u64>, bytes: usize, stream: StreamArg) {
+        alloc(out, bytes, stream, default)
+    }
+
+    fn cuMemAllocFromPoolAsync / cuMemAllocFromPoolAsync_ptsz [default] (out: Out<u64>, bytes: usize, pool: u64, stream: StreamArg) {
+        alloc_from(out, bytes, pool, stream, default)
+    }
+
+    fn cuMemFreeAsync / cuMemFreeAsync_ptsz [default] (addr: u64, stream: StreamArg) {
+        free(addr, stream, default)
+    }
 }
 
 exports! {
@@ -157,15 +151,15 @@ exports! {
     fn cuMemSetMemPool(location: In<Location>, kind: u32, pool: u64) {
         match place(location.get()?, kind)? {
             (device, Space::Device) => pool::choose(device, pool),
-            _ => Err(CuError::NOT_SUPPORTED),
+            _ => Err(CuResult::NOT_SUPPORTED),
         }
     }
 
-    fn cuMemPoolCreate(out: Out<u64>, properties: In<Properties>) {
+    fn cuMemPoolCreate(out: Out<u64>, properties: In<PoolProperties>) {
         out.check()?;
         let p = properties.get()?;
-        let (device, space) = p.place()?;
-        out.set(pool::create(device, space, p.most as u64)?)
+        let (device, space) = place_of(&p)?;
+        out.set(pool::create(device, space, p.max_size as u64)?)
     }
 
     fn cuMemPoolDestroy(pool: u64) {
@@ -177,24 +171,24 @@ exports! {
         Ok(())
     }
 
-    fn cuMemPoolGetAttribute(pool: u64, attribute: u32, out: Out<u8>) {
+    fn cuMemPoolGetAttribute(pool: u64, attribute: u32, out: Out<c_void>) {
         out.check()?;
         match pool::get(pool)?.attribute(attribute)? {
-            Value::Int(value) => Out(out.0.cast::<u32>()).set(value),
-            Value::Long(value) => Out(out.0.cast::<u64>()).set(value),
+            Value::Int(value) => out.of::<u32>().set(value),
+            Value::Long(value) => out.of::<u64>().set(value),
         }
     }
 
-    fn cuMemPoolSetAttribute(pool: u64, attribute: u32, value: In<u8>) {
+    fn cuMemPoolSetAttribute(pool: u64, attribute: u32, value: In<c_void>) {
         let pool = pool::get(pool)?;
         let value = match pool.attribute(attribute)? {
-            Value::Int(_) => u64::from(In(value.0.cast::<u32>()).get()?),
-            Value::Long(_) => In(value.0.cast::<u64>()).get()?,
+            Value::Int(_) => u64::from(value.of::<u32>().get()?),
+            Value::Long(_) => value.of::<u64>().get()?,
         };
         pool.set_attribute(attribute, value)
     }
 
-    fn cuMemPoolSetAccess(pool: u64, access: In<Access>, count: usize) {
+    fn cuMemPoolSetAccess(pool: u64, access: In<AccessDescriptor>, count: usize) {
         set_access(pool, access, count)
     }
 
@@ -202,7 +196,7 @@ exports! {
         flags.check()?;
         let (pool, location) = (pool::get(pool)?, location.get()?);
         if location.kind != ON_DEVICE {
-            return Err(CuError::INVALID_VALUE);
+            return Err(CuResult::INVALID_VALUE);
         }
         // CU_MEM_ACCESS_FLAGS_PROT_READWRITE or none.
         flags.set(if pool.reachable_from(location.id)? { 3 } else { 0 })

@@ -2,8 +2,11 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use super::types::{In, Out};
-use crate::driver::error::{CuError, Result};
+use vgpu_cuda_abi::CuResult;
+use vgpu_cuda_abi::args::{In, Out};
+use vgpu_cuda_abi::structs::{DevResource, GroupParams};
+
+use crate::driver::error::Result;
 use crate::driver::gpu::Gpu;
 use crate::driver::part::{self, Grain, Group, Part};
 use crate::driver::{gpu, green, healthy};
@@ -40,22 +43,7 @@ pub struct Resource {
     next: u64,
 }
 
-const _: () = assert!(size_of::<Resource>() == 144);
-
-/// CU_DEV_SM_RESOURCE_GROUP_PARAMS.
-#[derive(Clone, Copy)]
-#[repr(C)]
-pub struct GroupParams {
-    count: u32,
-    together: u32,
-    /// A wish, for clusters.
-    preferred: u32,
-    flags: u32,
-    domain: u32,
-    reserved: [u32; 11],
-}
-
-const _: () = assert!(size_of::<GroupParams>() == 64);
+const _: () = assert!(size_of::<Resource>() == size_of::<DevResource>());
 
 static SPLITS: AtomicU32 = AtomicU32::new(1);
 
@@ -97,7 +85,7 @@ impl Resource {
     /// CUDA_ERROR_INVALID_RESOURCE_TYPE for anything but multiprocessors.
     pub fn tell(out: Out<Resource>, kind: u32, gpu: &Gpu, part: Part) -> Result {
         if kind != MULTIPROCESSORS {
-            return Err(CuError::INVALID_RESOURCE_TYPE);
+            return Err(CuResult::INVALID_RESOURCE_TYPE);
         }
         out.set(Resource::new(gpu, part, grain_of(gpu), 0))
     }
@@ -105,11 +93,11 @@ impl Resource {
     /// Its multiprocessors, and the device they are on.
     fn read(&self) -> Result<(&'static Gpu, Part)> {
         if self.kind != MULTIPROCESSORS {
-            return Err(CuError::INVALID_RESOURCE_TYPE);
+            return Err(CuResult::INVALID_RESOURCE_TYPE);
         }
         let part = Part::from_bits(self.bits).filter(|p| p.count() == self.count);
         let part = part.filter(|_| self.tag == TAG);
-        let part = part.ok_or(CuError::INVALID_VALUE)?;
+        let part = part.ok_or(CuResult::INVALID_VALUE)?;
         Ok((gpu(self.device)?, part))
     }
 }
@@ -140,7 +128,7 @@ fn join(resources: In<Resource>, count: u32) -> Result<(i32, Part)> {
             && next.split == first.split
             && next.split != 0;
         let joined = all.with(part).filter(|_| alike);
-        all = joined.ok_or(CuError::INVALID_RESOURCE_CONFIGURATION)?;
+        all = joined.ok_or(CuResult::INVALID_RESOURCE_CONFIGURATION)?;
     }
     Ok((gpu.ordinal as i32, all))
 }
@@ -153,13 +141,13 @@ exports! {
         groups.check()?;
         let (gpu, whole) = input.get()?.read()?;
         if flags & !SPLIT_FLAGS != 0 {
-            return Err(CuError::INVALID_VALUE);
+            return Err(CuResult::INVALID_VALUE);
         }
         let mut grain = grain_of(gpu);
         if flags & IGNORE_COSCHEDULING != 0 {
             grain = grain.finest();
         }
-        let most = if result.is_null() { u32::MAX } else { In(groups.0.cast_const()).get()? };
+        let most = if result.is_null() { u32::MAX } else { groups.get()? };
         let made = part::by_count(whole, grain, least, most)?;
         groups.set(made.0.len() as u32)?;
         hand_out((result, rest), (gpu, grain), made)
@@ -173,9 +161,9 @@ exports! {
         params.check()?;
         let (gpu, whole) = input.get()?.read()?;
         if flags != 0 || !(1..=MOST_GROUPS).contains(&count) {
-            return Err(CuError::INVALID_VALUE);
+            return Err(CuResult::INVALID_VALUE);
         }
-        let given = In(params.0.cast_const());
+        let given = params.input();
         let given = (0..count as usize).map(|i| given.at(i)).collect::<Result<Vec<_>>>()?;
         let mut groups: Vec<Group> = given
             .iter()
@@ -191,7 +179,7 @@ exports! {
         healthy()?;
         out.check()?;
         if count == 0 {
-            return Err(CuError::INVALID_VALUE);
+            return Err(CuResult::INVALID_VALUE);
         }
         let (device, part) = join(resources, count)?;
         out.set(green::describe(device, part)?)

@@ -3,10 +3,12 @@
 use std::collections::BTreeSet;
 use std::sync::Mutex;
 
+use vgpu_cuda_abi::CuResult;
+use vgpu_cuda_abi::names::{Address, Export};
 use vgpu_cudart::unserved::{Arguments, wrong};
 
 use crate::driver::driver;
-use crate::driver::error::{CuError, Result};
+use crate::driver::error::Result;
 use crate::driver::sync::lock;
 
 static NAMED: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
@@ -21,16 +23,22 @@ fn peek(at: u64) -> u64 {
 fn unserved(name: &'static str, arguments: &Arguments) -> Result {
     let devices = driver()?.gpus.len() as u32;
     if let Some(code) = wrong(name, arguments, devices, peek) {
-        return Err(CuError(code));
+        return Err(code);
     }
     if lock(&NAMED).insert(name) {
         eprintln!("soft-gpu: {name} is not served: CUDA_ERROR_NOT_SUPPORTED");
     }
-    Err(CuError::NOT_SUPPORTED)
+    Err(CuResult::NOT_SUPPORTED)
 }
 
-macro_rules! stubs {
+macro_rules! refusing {
     ($($name:ident;)*) => {
+        /// Every symbol that only refuses, sorted.
+        pub static REFUSING: &[Export] = &[$(Export {
+            symbol: stringify!($name),
+            address: Address($name as *const ()),
+        },)*];
+
         $(
             // What the first registers hold: a call with fewer arguments leaves anything in the others, which
             // the table does not look at.
@@ -42,4 +50,4 @@ macro_rules! stubs {
     };
 }
 
-include!(concat!(env!("OUT_DIR"), "/stubs.rs"));
+include!(concat!(env!("OUT_DIR"), "/refusing.rs"));

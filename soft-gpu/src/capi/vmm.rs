@@ -2,65 +2,33 @@
 
 use std::ffi::c_void;
 
-use super::types::{In, Out};
-use crate::driver::error::{CuError, Result};
+use vgpu_cuda_abi::CuResult;
+use vgpu_cuda_abi::args::{In, Out};
+use vgpu_cuda_abi::numbers::access::READWRITE as READ_WRITE;
+use vgpu_cuda_abi::numbers::allocation::PINNED;
+use vgpu_cuda_abi::numbers::location::DEVICE as ON_DEVICE;
+use vgpu_cuda_abi::structs::{AccessDescriptor, AllocationProperties, Location};
+
+use crate::driver::error::Result;
 use crate::driver::{self, vmm};
 
-/// CU_MEM_LOCATION_TYPE_DEVICE and CU_MEM_ALLOCATION_TYPE_PINNED.
-const ON_DEVICE: u32 = 1;
-const PINNED: u32 = 1;
 /// CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR.
 const FILE_DESCRIPTOR: u32 = 1;
-/// CU_MEM_ACCESS_FLAGS_PROT_READWRITE.
-const READ_WRITE: u32 = 3;
 
-/// CUmemLocation.
-#[derive(Clone, Copy)]
-#[repr(C)]
-pub struct Location {
-    /// CUmemLocationType.
-    pub kind: u32,
-    /// Device or NUMA node.
-    pub id: i32,
-}
-
-/// CUmemAllocationProp.
-#[derive(Clone, Copy)]
-#[repr(C)]
-pub struct Properties {
-    kind: u32,
-    handle_types: u32,
-    location: Location,
-    metadata: u64,
-    flags: [u8; 8],
-}
-
-/// CUmemAccessDesc.
-#[derive(Clone, Copy)]
-#[repr(C)]
-pub struct Access {
-    /// Who.
-    pub location: Location,
-    /// CUmemAccess_flags.
-    pub flags: u32,
-}
-
-impl Access {
-    /// Checks that this is access for `device` itself, the only one that reaches its memory.
-    ///
-    /// # Errors
-    /// CUDA_ERROR_INVALID_VALUE for another kind of place, CUDA_ERROR_PEER_ACCESS_UNSUPPORTED for
-    /// another device.
-    pub fn check_device(&self, device: i32) -> Result {
-        if self.location.kind != ON_DEVICE || !matches!(self.flags, 0 | 1 | 3) {
-            return Err(CuError::INVALID_VALUE);
-        }
-        crate::driver::gpu(self.location.id)?;
-        if self.location.id != device && self.flags != 0 {
-            return Err(CuError::PEER_ACCESS_UNSUPPORTED);
-        }
-        Ok(())
+/// Checks that this is access for `device` itself, the only one that reaches its memory.
+///
+/// # Errors
+/// CUDA_ERROR_INVALID_VALUE for another kind of place, CUDA_ERROR_PEER_ACCESS_UNSUPPORTED for
+/// another device.
+pub fn check_device(access: &AccessDescriptor, device: i32) -> Result {
+    if access.location.kind != ON_DEVICE || !matches!(access.flags, 0 | 1 | 3) {
+        return Err(CuResult::INVALID_VALUE);
     }
+    crate::driver::gpu(access.location.id)?;
+    if access.location.id != device && access.flags != 0 {
+        return Err(CuResult::PEER_ACCESS_UNSUPPORTED);
+    }
+    Ok(())
 }
 
 /// Ok for handles of the one type that memory is shared by.
@@ -68,30 +36,28 @@ fn check_type(kind: u32) -> Result {
     match kind {
         FILE_DESCRIPTOR => Ok(()),
         // Of Windows, and between machines.
-        2 | 4 | 8 => Err(CuError::NOT_SUPPORTED),
-        _ => Err(CuError::INVALID_VALUE),
+        2 | 4 | 8 => Err(CuResult::NOT_SUPPORTED),
+        _ => Err(CuResult::INVALID_VALUE),
     }
 }
 
-impl Properties {
-    /// The device, and whether other processes may be given the memory.
-    fn read(&self) -> Result<(i32, bool)> {
-        if self.kind != PINNED || self.location.kind != ON_DEVICE {
-            return Err(CuError::INVALID_VALUE);
-        }
-        if self.handle_types & !FILE_DESCRIPTOR != 0 {
-            return Err(CuError::NOT_SUPPORTED);
-        }
-        Ok((self.location.id, self.handle_types != 0))
+/// The device of properties, and whether other processes may be given the memory.
+fn read(properties: &AllocationProperties) -> Result<(i32, bool)> {
+    if properties.kind != PINNED || properties.location.kind != ON_DEVICE {
+        return Err(CuResult::INVALID_VALUE);
     }
+    if properties.handle_types & !FILE_DESCRIPTOR != 0 {
+        return Err(CuResult::NOT_SUPPORTED);
+    }
+    Ok((properties.location.id, properties.handle_types != 0))
 }
 
 exports! {
-    fn cuMemGetAllocationGranularity(out: Out<usize>, properties: In<Properties>, option: u32) {
+    fn cuMemGetAllocationGranularity(out: Out<usize>, properties: In<AllocationProperties>, option: u32) {
         // The same for every place, as on devices, even where there is none.
         let p = properties.get()?;
         if p.kind != PINNED || !(1..=4).contains(&p.location.kind) || option > 1 {
-            return Err(CuError::INVALID_VALUE);
+            return Err(CuResult::INVALID_VALUE);
         }
         driver::healthy()?;
         out.set(vmm::GRANULARITY as usize)
@@ -100,7 +66,7 @@ exports! {
     fn cuMemAddressReserve(out: Out<u64>, size: usize, alignment: usize, wanted: u64, flags: u64) {
         out.check()?;
         if flags != 0 {
-            return Err(CuError::INVALID_VALUE);
+            return Err(CuResult::INVALID_VALUE);
         }
         out.set(vmm::reserve(size as u64, alignment as u64, wanted)?)
     }
@@ -109,12 +75,12 @@ exports! {
         vmm::unreserve(addr, size as u64)
     }
 
-    fn cuMemCreate(out: Out<u64>, size: usize, properties: In<Properties>, flags: u64) {
+    fn cuMemCreate(out: Out<u64>, size: usize, properties: In<AllocationProperties>, flags: u64) {
         out.check()?;
         if flags != 0 {
-            return Err(CuError::INVALID_VALUE);
+            return Err(CuResult::INVALID_VALUE);
         }
-        let (device, exportable) = properties.get()?.read()?;
+        let (device, exportable) = read(&properties.get()?)?;
         out.set(vmm::create(device, size as u64, exportable)?)
     }
 
@@ -122,7 +88,7 @@ exports! {
         out.check()?;
         check_type(kind)?;
         if flags != 0 {
-            return Err(CuError::INVALID_VALUE);
+            return Err(CuResult::INVALID_VALUE);
         }
         out.set(vmm::export(handle)?)
     }
@@ -131,7 +97,7 @@ exports! {
         out.check()?;
         check_type(kind)?;
         // A descriptor is handed over as if it were a pointer.
-        let descriptor = i32::try_from(descriptor as usize).map_err(|_| CuError::INVALID_VALUE)?;
+        let descriptor = i32::try_from(descriptor as usize).map_err(|_| CuResult::INVALID_VALUE)?;
         out.set(vmm::import(descriptor)?)
     }
 
@@ -141,10 +107,10 @@ exports! {
 
     fn cuMemMap(addr: u64, size: usize, offset: usize, handle: u64, flags: u64) {
         if flags != 0 || size == 0 {
-            return Err(CuError::INVALID_VALUE);
+            return Err(CuResult::INVALID_VALUE);
         }
         if offset != 0 {
-            return Err(CuError::NOT_SUPPORTED);
+            return Err(CuResult::NOT_SUPPORTED);
         }
         vmm::map(addr, size as u64, handle)
     }
@@ -153,19 +119,19 @@ exports! {
         vmm::unmap(addr, size as u64)
     }
 
-    fn cuMemSetAccess(addr: u64, size: usize, access: In<Access>, count: usize) {
+    fn cuMemSetAccess(addr: u64, size: usize, access: In<AccessDescriptor>, count: usize) {
         if count == 0 {
-            return Err(CuError::INVALID_VALUE);
+            return Err(CuResult::INVALID_VALUE);
         }
         for i in 0..count {
             let a = access.at(i)?;
             match a.location.kind {
                 ON_DEVICE => {}
-                2..=4 => return Err(CuError::NOT_SUPPORTED),
-                _ => return Err(CuError::INVALID_VALUE),
+                2..=4 => return Err(CuResult::NOT_SUPPORTED),
+                _ => return Err(CuResult::INVALID_VALUE),
             }
             if !matches!(a.flags, 0 | 1 | 3) {
-                return Err(CuError::INVALID_VALUE);
+                return Err(CuResult::INVALID_VALUE);
             }
             vmm::set_access(addr, size as u64, a.location.id, a.flags != 0)?;
         }
@@ -183,9 +149,9 @@ exports! {
         out.set(vmm::retain(addr)?)
     }
 
-    fn cuMemGetAllocationPropertiesFromHandle(out: Out<Properties>, handle: u64) {
+    fn cuMemGetAllocationPropertiesFromHandle(out: Out<AllocationProperties>, handle: u64) {
         let (device, exportable) = vmm::properties(handle)?;
-        out.set(Properties {
+        out.set(AllocationProperties {
             kind: PINNED,
             handle_types: if exportable { FILE_DESCRIPTOR } else { 0 },
             location: Location { kind: ON_DEVICE, id: device },

@@ -4,7 +4,9 @@
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
-use super::error::{CuError, Result};
+use vgpu_cuda_abi::CuResult;
+
+use super::error::Result;
 use super::sync::lock;
 use super::{gpu, healthy};
 
@@ -49,7 +51,7 @@ impl Spot {
         match self.kind {
             DEVICE => gpu(self.id).map(|_| ()),
             HOST | 3 | 4 => Ok(()),
-            _ => Err(CuError::INVALID_VALUE),
+            _ => Err(CuResult::INVALID_VALUE),
         }
     }
 
@@ -167,11 +169,11 @@ pub fn forget(start: u64, len: u64) {
 fn managed(addr: u64, bytes: u64) -> Result<u64> {
     let memory = &healthy()?.memory;
     let end = addr.checked_add(bytes).filter(|_| bytes > 0);
-    let end = end.ok_or(CuError::INVALID_VALUE)?;
+    let end = end.ok_or(CuResult::INVALID_VALUE)?;
     let first = memory.find(addr).filter(|a| a.usage.managed());
     match first {
         Some(a) if end <= a.addr + a.padded => Ok(end),
-        _ => Err(CuError::INVALID_VALUE),
+        _ => Err(CuResult::INVALID_VALUE),
     }
 }
 
@@ -194,7 +196,7 @@ pub fn advise(addr: u64, bytes: u64, advice: u32, spot: Spot) -> Result {
         4 => say(addr, end, |a| a.preferred = NONE),
         5 => say(addr, end, |a| a.accessed_by |= bit),
         6 => say(addr, end, |a| a.accessed_by &= !bit),
-        _ => return Err(CuError::INVALID_VALUE),
+        _ => return Err(CuResult::INVALID_VALUE),
     }
     Ok(())
 }
@@ -237,7 +239,7 @@ pub fn range_attribute(addr: u64, bytes: u64, attribute: u32, room: usize) -> Re
     let preferred = || common(|a| a.preferred);
     let prefetched = || common(|a| a.prefetched);
     if room == 0 || (attribute != 3 && room != 1) {
-        return Err(CuError::INVALID_VALUE);
+        return Err(CuResult::INVALID_VALUE);
     }
     Ok(match attribute {
         1 => vec![i32::from(all.iter().all(|a| a.read_mostly))],
@@ -255,7 +257,7 @@ pub fn range_attribute(addr: u64, bytes: u64, attribute: u32, room: usize) -> Re
         6 => vec![preferred().id],
         7 => vec![prefetched().kind as i32],
         8 => vec![prefetched().id],
-        _ => return Err(CuError::INVALID_VALUE),
+        _ => return Err(CuResult::INVALID_VALUE),
     })
 }
 

@@ -3,30 +3,15 @@
 
 use std::sync::Arc;
 
+use vgpu_cuda_abi::CuResult;
+use vgpu_cuda_abi::structs::Array3DDescriptor;
+
 use super::context;
-use super::error::{CuError, Result};
+use super::error::Result;
 use super::handle::{Kind, Table};
 use super::memory::Use;
 use super::pool;
 use super::{driver, fault, healthy};
-
-/// CUDA_ARRAY3D_DESCRIPTOR.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(C)]
-pub struct Shape {
-    /// Elements a row.
-    pub width: usize,
-    /// Rows; 0 for one dimension.
-    pub height: usize,
-    /// Slices or layers; 0 for at most two dimensions.
-    pub depth: usize,
-    /// CUarray_format.
-    pub format: u32,
-    /// Channels an element.
-    pub channels: u32,
-    /// CUDA_ARRAY3D_*.
-    pub flags: u32,
-}
 
 /// Layered, for surfaces, cube maps, gathered, depth: how they are read makes no difference to copies.
 const FLAGS: u32 = 0x1f;
@@ -38,7 +23,7 @@ pub struct Array {
     /// CUarray.
     pub handle: u64,
     /// As created.
-    pub shape: Shape,
+    pub shape: Array3DDescriptor,
     /// First byte.
     pub addr: u64,
     /// Bytes a row.
@@ -64,8 +49,8 @@ fn format_bytes(format: u32) -> Result<usize> {
         0x02 | 0x09 | 0x10 => Ok(2),
         0x03 | 0x0a | 0x20 => Ok(4),
         // Compressed, planar and normalised formats.
-        0x50..=0x5e | 0x91..=0xb5 | 0xc0..=0xc8 => Err(CuError::NOT_SUPPORTED),
-        _ => Err(CuError::INVALID_VALUE),
+        0x50..=0x5e | 0x91..=0xb5 | 0xc0..=0xc8 => Err(CuResult::NOT_SUPPORTED),
+        _ => Err(CuResult::INVALID_VALUE),
     }
 }
 
@@ -75,13 +60,40 @@ fn format_bytes(format: u32) -> Result<usize> {
 /// As [`Shape::element`].
 pub fn element(format: u32, channels: u32) -> Result<usize> {
     if !matches!(channels, 1 | 2 | 4) {
-        return Err(CuError::INVALID_VALUE);
+        return Err(CuResult::INVALID_VALUE);
     }
     Ok(channels as usize * format_bytes(format)?)
 }
 
-impl Shape {
+/// What a shape says.
+pub trait Shape: Sized {
     /// Rows a slice, and slices.
+    fn sides(&self) -> (usize, usize);
+
+    /// Bytes a row.
+    ///
+    /// # Errors
+    /// As [`Shape::element`].
+    fn pitch(&self) -> Result<usize>;
+
+    /// Bytes an element.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_VALUE for channels that there are not; those of the format.
+    fn element(&self) -> Result<usize>;
+
+    /// Is it the shape of an array that can be made?
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_VALUE; CUDA_ERROR_NOT_SUPPORTED beyond containers.
+    fn check(&self) -> Result;
+
+    /// Half of it in every direction that it has.
+    #[must_use]
+    fn half(&self) -> Self;
+}
+
+impl Shape for Array3DDescriptor {
     fn sides(&self) -> (usize, usize) {
         (self.height.max(1), self.depth.max(1))
     }
@@ -90,11 +102,7 @@ impl Shape {
         Ok(self.width * self.element()?)
     }
 
-    /// Bytes an element.
-    ///
-    /// # Errors
-    /// CUDA_ERROR_INVALID_VALUE for channels that there are not; those of the format.
-    pub fn element(&self) -> Result<usize> {
+    fn element(&self) -> Result<usize> {
         element(self.format, self.channels)
     }
 
@@ -102,24 +110,23 @@ impl Shape {
         let sides = [self.width, self.height, self.depth];
         let layered = self.flags & 1 != 0;
         if self.width == 0 || sides.iter().any(|s| *s > LONGEST) {
-            return Err(CuError::INVALID_VALUE);
+            return Err(CuResult::INVALID_VALUE);
         }
         // Only layers may stand on a single row.
         if self.depth > 0 && self.height == 0 && !layered {
-            return Err(CuError::INVALID_VALUE);
+            return Err(CuResult::INVALID_VALUE);
         }
         match self.flags & !FLAGS {
             0 => Ok(()),
-            0x40 | 0x80 | 0x100 => Err(CuError::NOT_SUPPORTED),
-            _ => Err(CuError::INVALID_VALUE),
+            0x40 | 0x80 | 0x100 => Err(CuResult::NOT_SUPPORTED),
+            _ => Err(CuResult::INVALID_VALUE),
         }
     }
 
-    /// Half of it in every direction that it has.
-    fn half(&self) -> Shape {
+    fn half(&self) -> Self {
         let half = |n: usize| if n == 0 { 0 } else { (n / 2).max(1) };
         let layered = self.flags & 1 != 0;
-        Shape {
+        Array3DDescriptor {
             width: half(self.width),
             height: half(self.height),
             depth: if layered {
@@ -132,7 +139,7 @@ impl Shape {
     }
 }
 
-fn make(shape: Shape, level: bool) -> Result<Arc<Array>> {
+fn make(shape: Array3DDescriptor, level: bool) -> Result<Arc<Array>> {
     let driver = healthy()?;
     let context = context::current()?;
     shape.check()?;
@@ -141,7 +148,7 @@ fn make(shape: Shape, level: bool) -> Result<Arc<Array>> {
     let bytes = pitch
         .checked_mul(rows as u64)
         .and_then(|n| n.checked_mul(slices as u64));
-    let bytes = bytes.ok_or(CuError::OUT_OF_MEMORY)?;
+    let bytes = bytes.ok_or(CuResult::OUT_OF_MEMORY)?;
     let addr = driver
         .memory
         .alloc(driver, &context.gpu, Use::Array, bytes, context.handle)?;
@@ -162,7 +169,7 @@ fn make(shape: Shape, level: bool) -> Result<Arc<Array>> {
 /// # Errors
 /// CUDA_ERROR_INVALID_VALUE for a shape that none has, CUDA_ERROR_NOT_SUPPORTED for formats and flags
 /// beyond containers, CUDA_ERROR_OUT_OF_MEMORY.
-pub fn create(shape: Shape) -> Result<u64> {
+pub fn create(shape: Array3DDescriptor) -> Result<u64> {
     make(shape, false).map(|a| a.handle)
 }
 
@@ -191,7 +198,7 @@ fn end(array: &Array) {
 pub fn destroy(handle: u64) -> Result {
     let array = get(handle)?;
     if array.level {
-        return Err(CuError::INVALID_VALUE);
+        return Err(CuResult::INVALID_VALUE);
     }
     if let Some(context) = context::find(array.context) {
         context.synchronize()?;
@@ -204,10 +211,10 @@ pub fn destroy(handle: u64) -> Result {
 ///
 /// # Errors
 /// As [`create`].
-pub fn create_mipmap(shape: Shape, levels: u32) -> Result<u64> {
+pub fn create_mipmap(shape: Array3DDescriptor, levels: u32) -> Result<u64> {
     let context = context::current()?.handle;
     if levels == 0 {
-        return Err(CuError::INVALID_VALUE);
+        return Err(CuResult::INVALID_VALUE);
     }
     let longest = shape.width.max(shape.height).max(shape.depth).max(1);
     let most = longest.ilog2() + 1;
@@ -241,7 +248,7 @@ pub fn level(handle: u64, level: u32) -> Result<u64> {
     healthy()?;
     let mipmap = MIPMAPS.get(handle)?;
     let found = mipmap.levels.get(level as usize);
-    found.map(|a| a.handle).ok_or(CuError::INVALID_VALUE)
+    found.map(|a| a.handle).ok_or(CuResult::INVALID_VALUE)
 }
 
 /// A live mipmapped array.

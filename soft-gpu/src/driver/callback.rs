@@ -2,16 +2,14 @@
 
 use std::ffi::c_void;
 
-use super::error::{CuError, Result};
+use vgpu_cuda_abi::CuResult;
+use vgpu_cuda_abi::structs::{HostFn, StreamCallback};
+
+use super::error::Result;
 use super::fault;
 use super::graph::capture;
 use super::graph::node::Action;
 use super::stream::{Running, Stream};
-
-/// CUhostFn.
-pub type HostFn = unsafe extern "C" fn(*mut c_void);
-/// CUstreamCallback.
-pub type StreamFn = unsafe extern "C" fn(u64, u32, *mut c_void);
 
 /// A CUhostFn with its argument, on its way to another thread.
 #[derive(Debug, Clone, Copy)]
@@ -33,7 +31,7 @@ impl HostCall {
     /// # Errors
     /// CUDA_ERROR_INVALID_VALUE for null.
     pub fn new(call: Option<HostFn>, data: *mut c_void) -> Result<HostCall> {
-        let call = call.ok_or(CuError::INVALID_VALUE)?;
+        let call = call.ok_or(CuResult::INVALID_VALUE)?;
         Ok(HostCall { call, data })
     }
 
@@ -58,7 +56,7 @@ pub fn launch(stream: &Stream, call: HostCall) -> Result {
 
 /// A CUstreamCallback with its arguments.
 struct Callback {
-    call: StreamFn,
+    call: StreamCallback,
     stream: u64,
     data: *mut c_void,
 }
@@ -70,7 +68,7 @@ unsafe impl Send for Callback {}
 ///
 /// # Errors
 /// Callbacks cannot be captured: CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED.
-pub fn add(stream: &Stream, named: u64, call: StreamFn, data: *mut c_void) -> Result {
+pub fn add(stream: &Stream, named: u64, call: StreamCallback, data: *mut c_void) -> Result {
     capture::forbid(stream)?;
     let call = Callback {
         call,

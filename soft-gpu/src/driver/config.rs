@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 
-use super::error::CuError;
+use vgpu_cuda_abi::{CuResult, names};
+
 use super::inject;
 
 /// Most devices that one process may have.
@@ -12,9 +13,6 @@ pub const MAX_DEVICES: usize = 16;
 
 /// What cuDriverGetVersion says unless told otherwise.
 pub const DRIVER_VERSION: i32 = 13000;
-
-/// Every function of the driver API, a line each.
-const FUNCTIONS: &str = include_str!("../../../proto/src/cuda/symbols.txt");
 
 /// An error injected at the Nth call of a function.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -24,14 +22,14 @@ pub struct FailCall {
     /// Which call, from 1; 0 is every call.
     pub nth: u64,
     /// What it returns.
-    pub code: CuError,
+    pub code: CuResult,
 }
 
 /// What an injected kernel fault does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FaultKind {
     /// A sticky error.
-    Code(CuError),
+    Code(CuResult),
     /// The kernel never ends.
     Hang,
 }
@@ -314,8 +312,11 @@ fn parse_fail_call(v: &str) -> Result<FailCall, &'static str> {
     let (Some(name), Some(nth), Some(code), None) = (f.next(), f.next(), f.next(), f.next()) else {
         return Err(WANTED);
     };
-    let mut functions = FUNCTIONS.lines();
-    if !functions.any(|function| name == function || name == inject::base(function)) {
+    let functions = names::symbols();
+    if !functions
+        .iter()
+        .any(|function| name == *function || name == inject::base(function))
+    {
         return Err("a function of the driver API before the colon, like cuMemAlloc:3:2");
     }
     Ok(FailCall {
@@ -326,8 +327,8 @@ fn parse_fail_call(v: &str) -> Result<FailCall, &'static str> {
 }
 
 /// A code or its name; success is no error.
-fn parse_error(text: &str) -> Option<CuError> {
-    CuError::parse(text).filter(|code| code.0 != 0)
+fn parse_error(text: &str) -> Option<CuResult> {
+    CuResult::parse(text).filter(|code| code.0 != 0)
 }
 
 fn parse_fault(v: &str) -> Result<KernelFault, &'static str> {
@@ -401,7 +402,7 @@ mod tests {
             (2, 256 << 20, "H100 (soft)")
         );
         assert_eq!(c.compute_capability, (9, 0));
-        assert_eq!(c.fail_calls[1].code, CuError::LAUNCH_FAILED);
+        assert_eq!(c.fail_calls[1].code, CuResult::LAUNCH_FAILED);
         assert_eq!(c.faults[1].kind, FaultKind::Hang);
         assert_eq!((c.clock.ns("a"), c.clock.ns("b")), (Some(1000), Some(5)));
         assert_eq!(c.visible.as_deref(), Some("1"));

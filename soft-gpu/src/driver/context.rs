@@ -4,7 +4,9 @@ use std::cell::{Cell, RefCell};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, RwLock, Weak};
 
-use super::error::{CuError, Result};
+use vgpu_cuda_abi::CuResult;
+
+use super::error::Result;
 use super::event::Event;
 use super::gpu::Gpu;
 use super::graph::{block, exec};
@@ -184,7 +186,7 @@ impl Context {
     /// A CUlimit's cell.
     pub fn limit(&self, limit: u32) -> Result<&AtomicU64> {
         let index = LIMITS.iter().position(|l| l.0 == limit);
-        Ok(&self.limits[index.ok_or(CuError::UNSUPPORTED_LIMIT)?])
+        Ok(&self.limits[index.ok_or(CuResult::UNSUPPORTED_LIMIT)?])
     }
 
     /// Ends everything in the context. Waits for its work first.
@@ -216,7 +218,7 @@ thread_local! {
 fn push_handle(handle: u64) -> Result {
     if TOP.get() != 0 {
         let kept = BELOW.try_with(|below| below.borrow_mut().push(TOP.get()));
-        kept.map_err(|_| CuError::DEINITIALIZED)?;
+        kept.map_err(|_| CuResult::DEINITIALIZED)?;
     }
     TOP.set(handle);
     Ok(())
@@ -235,9 +237,9 @@ fn pop_handle() -> u64 {
 pub fn current() -> Result<Arc<Context>> {
     let handle = current_handle()?;
     if handle == 0 {
-        return Err(CuError::INVALID_CONTEXT);
+        return Err(CuResult::INVALID_CONTEXT);
     }
-    find(handle).ok_or(CuError::CONTEXT_IS_DESTROYED)
+    find(handle).ok_or(CuResult::CONTEXT_IS_DESTROYED)
 }
 
 /// A handle for a context that is none of this table's own.
@@ -279,7 +281,7 @@ pub fn get(handle: u64) -> Result<Arc<Context>> {
     driver()?;
     find(handle).ok_or_else(|| {
         CONTEXTS.bad(handle);
-        CuError::INVALID_CONTEXT
+        CuResult::INVALID_CONTEXT
     })
 }
 
@@ -307,7 +309,7 @@ pub fn push(handle: u64) -> Result {
 pub fn pop() -> Result<u64> {
     driver()?;
     match pop_handle() {
-        0 => Err(CuError::INVALID_CONTEXT),
+        0 => Err(CuResult::INVALID_CONTEXT),
         top => Ok(top),
     }
 }
@@ -335,7 +337,7 @@ pub fn set_current(handle: u64) -> Result {
 pub fn valid_flags(flags: u32) -> Result {
     const HOW_TO_WAIT: u32 = 7;
     if flags & !FLAGS != 0 || (flags & HOW_TO_WAIT).count_ones() > 1 {
-        return Err(CuError::INVALID_VALUE);
+        return Err(CuResult::INVALID_VALUE);
     }
     Ok(())
 }
@@ -359,7 +361,7 @@ pub fn create(flags: u32, device: i32) -> Result<u64> {
 pub fn destroy(handle: u64) -> Result {
     let context = get(handle)?;
     if context.primary {
-        return Err(CuError::INVALID_CONTEXT);
+        return Err(CuResult::INVALID_CONTEXT);
     }
     context.destroy();
     if TOP.get() == handle {
@@ -422,7 +424,7 @@ pub fn release_primary(device: i32) -> Result {
         p.references = p
             .references
             .checked_sub(1)
-            .ok_or(CuError::INVALID_CONTEXT)?;
+            .ok_or(CuResult::INVALID_CONTEXT)?;
         Ok((p.references == 0).then_some(p.handle))
     })?;
     if let Some(context) = last.and_then(find) {

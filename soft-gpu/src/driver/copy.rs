@@ -4,15 +4,18 @@
 
 use std::sync::Arc;
 
+use vgpu_cuda_abi::CuResult;
+use vgpu_cuda_abi::structs::{Copy3D, MemsetNodeParams};
+
 use super::digest::{self, Ticket};
-use super::error::{CuError, Result};
+use super::error::Result;
 use super::graph::node::Action;
 use super::graph::{block, capture};
 use super::memory::Place;
 use super::stream::{Running, Stream};
 use super::streaming;
 use super::sync::{now_ns, sleep_until};
-use super::transfer::Copy3;
+use super::transfer::{extent, resolve};
 use super::{Driver, healthy};
 
 /// Bytes a row, rows a slice, slices.
@@ -90,9 +93,9 @@ impl Layout {
 
 fn place(driver: &Driver, layout: Layout, e: Extent, side: Side, of: Planned) -> Result<Place> {
     if layout.pitch < e.width && e.height > 1 {
-        return Err(CuError::INVALID_VALUE);
+        return Err(CuResult::INVALID_VALUE);
     }
-    let span = layout.span(e).ok_or(CuError::INVALID_VALUE)?;
+    let span = layout.span(e).ok_or(CuResult::INVALID_VALUE)?;
     if of == Planned::Later
         && let Some(device) = block::device_of(layout.addr, span)
     {
@@ -137,15 +140,15 @@ impl Transfer {
     /// # Errors
     /// CUDA_ERROR_INVALID_VALUE for an address or pitch that does not fit (strict mode aborts on an
     /// address); a poisoned process.
-    pub fn new(c: &Copy3, of: Planned) -> Result<Option<Transfer>> {
+    pub fn new(c: &Copy3D, of: Planned) -> Result<Option<Transfer>> {
         let driver = healthy()?;
-        let dst = c.dst.resolve(c.width, c.height, c.depth)?;
-        let src = c.src.resolve(c.width, c.height, c.depth)?;
-        let e = c.extent();
+        let dst = resolve(&c.dst, c.width, c.height, c.depth)?;
+        let src = resolve(&c.src, c.width, c.height, c.depth)?;
+        let e = extent(c);
         if e.width == 0 || e.height == 0 || e.depth == 0 {
             return Ok(None);
         }
-        let bytes = e.bytes().ok_or(CuError::INVALID_VALUE)?;
+        let bytes = e.bytes().ok_or(CuResult::INVALID_VALUE)?;
         Ok(Some(Transfer {
             to: place(driver, dst.1, e, dst.0, of)?,
             from: place(driver, src.1, e, src.0, of)?,
@@ -239,7 +242,7 @@ fn move_rows(dst: Layout, src: Layout, e: Extent, to: Place) {
 ///
 /// # Errors
 /// As [`Transfer::new`]; a synchronous copy that a capture does not allow.
-pub fn copy(c: &Copy3, mode: Mode, stream: &Arc<Stream>) -> Result {
+pub fn copy(c: &Copy3D, mode: Mode, stream: &Arc<Stream>) -> Result {
     let driver = healthy()?;
     if mode == Mode::Sync {
         capture::forbid_sync(stream)?;
@@ -288,25 +291,6 @@ fn stage(src: Layout, e: Extent, bytes: u64) -> Vec<u8> {
     staged
 }
 
-/// CUDA_MEMSET_NODE_PARAMS: `width` elements of `size` (1, 2 or 4) bytes in each of `height` rows,
-/// `pitch` bytes apart, set to `value`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(C)]
-pub struct Memset {
-    /// First byte.
-    pub addr: u64,
-    /// From a row to the next.
-    pub pitch: usize,
-    /// The element.
-    pub value: u32,
-    /// Bytes an element.
-    pub size: u32,
-    /// Elements a row.
-    pub width: usize,
-    /// Rows.
-    pub height: usize,
-}
-
 /// A checked memset.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Fill {
@@ -322,25 +306,25 @@ impl Fill {
     ///
     /// # Errors
     /// As [`Transfer::new`]; an address or pitch that is not a multiple of the element's size.
-    pub fn new(m: &Memset, of: Planned) -> Result<Option<Fill>> {
+    pub fn new(m: &MemsetNodeParams, of: Planned) -> Result<Option<Fill>> {
         let driver = healthy()?;
-        let (size, pitch) = (u64::from(m.size), m.pitch as u64);
+        let (size, pitch) = (u64::from(m.element), m.pitch as u64);
         if m.width == 0 || m.height == 0 {
             return Ok(None);
         }
-        if !m.addr.is_multiple_of(size) || (m.height > 1 && !pitch.is_multiple_of(size)) {
-            return Err(CuError::INVALID_VALUE);
+        if !m.dst.is_multiple_of(size) || (m.height > 1 && !pitch.is_multiple_of(size)) {
+            return Err(CuResult::INVALID_VALUE);
         }
         let row = (m.width as u64)
             .checked_mul(size)
-            .ok_or(CuError::INVALID_VALUE)?;
+            .ok_or(CuResult::INVALID_VALUE)?;
         let e = Extent {
             width: row,
             height: m.height as u64,
             depth: 1,
         };
         let layout = Layout {
-            addr: m.addr,
+            addr: m.dst,
             pitch,
             slice: 0,
         };
@@ -375,7 +359,7 @@ impl Fill {
 ///
 /// # Errors
 /// As [`Fill::new`]; a synchronous call that a capture does not allow.
-pub fn set(m: &Memset, mode: Mode, stream: &Arc<Stream>) -> Result {
+pub fn set(m: &MemsetNodeParams, mode: Mode, stream: &Arc<Stream>) -> Result {
     let driver = healthy()?;
     if mode == Mode::Sync {
         capture::forbid_sync(stream)?;

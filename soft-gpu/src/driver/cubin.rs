@@ -10,9 +10,9 @@ use std::collections::{BTreeMap, HashMap};
 use object::LittleEndian;
 use object::elf::{FileHeader64, SHT_SYMTAB, STT_FUNC, STT_OBJECT};
 use object::read::elf::{FileHeader as _, SectionHeader as _, SectionTable, Sym as _, SymbolTable};
+use vgpu_cuda_abi::CuResult;
 
 use super::attributes::REGISTERS;
-use super::error::CuError;
 use super::image::Refusal;
 use super::program::Program;
 use crate::exec::contract::{GlobalVar, KernelInfo};
@@ -42,7 +42,7 @@ const ENDIAN: LittleEndian = LittleEndian;
 
 fn damaged(why: impl std::fmt::Display) -> Refusal {
     (
-        CuError::INVALID_IMAGE,
+        CuResult::INVALID_IMAGE,
         format!("the machine code cannot be read: {why}"),
     )
 }

@@ -2,7 +2,7 @@
 
 use std::ffi::c_void;
 
-use vgpu_cudart::{Device, Driver, Error, Gate};
+use vgpu_cudart::{Device, Driver, Gate};
 
 use super::error::Result;
 use super::gpu::Gpu;
@@ -14,10 +14,6 @@ pub static GATE: Gate = Gate::new();
 /// This driver.
 pub struct SoftDriver;
 
-fn coded<T>(result: Result<T>) -> std::result::Result<T, Error> {
-    result.map_err(|error| error.0)
-}
-
 impl Driver for SoftDriver {
     fn gate() -> &'static Gate {
         &GATE
@@ -28,34 +24,34 @@ impl Driver for SoftDriver {
         super::scrub::called(function)
     }
 
-    fn primary_context(device: i32) -> std::result::Result<u64, Error> {
-        coded(context::primary_handle(device))
+    fn primary_context(device: i32) -> Result<u64> {
+        context::primary_handle(device)
     }
 
-    fn current_context() -> std::result::Result<u64, Error> {
-        coded(context::current_handle())
+    fn current_context() -> Result<u64> {
+        context::current_handle()
     }
 
     fn driver_version() -> u32 {
         version() as u32
     }
 
-    fn devices() -> std::result::Result<Vec<Device>, Error> {
+    fn devices() -> Result<Vec<Device>> {
         let facts = |gpu: &Gpu| Device {
             uuid: gpu.uuid,
             pci: [0, gpu.pci_bus() as i32, 0],
         };
-        let driver = coded(driver())?;
+        let driver = driver()?;
         Ok(driver.gpus.iter().map(|gpu| facts(gpu)).collect())
     }
 
-    unsafe fn load(image: *const c_void) -> std::result::Result<u64, Error> {
+    unsafe fn load(image: *const c_void) -> Result<u64> {
         // SAFETY: by this function's contract.
-        coded(unsafe { module::load_image(image.cast()) })
+        unsafe { module::load_image(image.cast()) }
     }
 
-    fn functions(module: u64) -> std::result::Result<Vec<u64>, Error> {
-        coded(module::get(module).and_then(|module| module.functions()))
+    fn functions(module: u64) -> Result<Vec<u64>> {
+        module::get(module).and_then(|module| module.functions())
     }
 
     fn say(text: &str) {

@@ -3,8 +3,10 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
+use vgpu_cuda_abi::CuResult;
+
 use super::digest;
-use super::error::{CuError, Result};
+use super::error::Result;
 use super::graph::capture::{self, Fork};
 use super::graph::node::Action;
 use super::handle::{Kind, Table};
@@ -48,7 +50,7 @@ pub fn create(flags: u32) -> Result<u64> {
     healthy()?;
     let context = context::current()?.handle;
     if flags & !7 != 0 || (flags & INTERPROCESS != 0 && flags & DISABLE_TIMING == 0) {
-        return Err(CuError::INVALID_VALUE);
+        return Err(CuResult::INVALID_VALUE);
     }
     let event = EVENTS.insert(|handle| {
         Arc::new(Event {
@@ -108,7 +110,7 @@ impl Event {
         if same {
             Ok(())
         } else {
-            Err(CuError::INVALID_HANDLE)
+            Err(CuResult::INVALID_HANDLE)
         }
     }
 
@@ -166,7 +168,7 @@ impl Event {
                 let capture = fork.capture;
                 drop(last);
                 capture::invalidate(capture);
-                Err(CuError::CAPTURED_EVENT)
+                Err(CuResult::CAPTURED_EVENT)
             }
         }
     }
@@ -187,7 +189,7 @@ impl Event {
         let position = self.position()?;
         capture::unsafe_call()?;
         match position {
-            Some(p) if !p.reached() => Err(CuError::NOT_READY),
+            Some(p) if !p.reached() => Err(CuResult::NOT_READY),
             _ => fault::check(),
         }
     }
@@ -208,15 +210,15 @@ impl Event {
 
     fn time(&self) -> Result<u64> {
         if self.flags & DISABLE_TIMING != 0 {
-            return Err(CuError::INVALID_HANDLE);
+            return Err(CuResult::INVALID_HANDLE);
         }
-        let position = self.position()?.ok_or(CuError::INVALID_HANDLE)?;
+        let position = self.position()?.ok_or(CuResult::INVALID_HANDLE)?;
         if !position.reached() {
-            return Err(CuError::NOT_READY);
+            return Err(CuResult::NOT_READY);
         }
         match lock(&self.last).as_ref() {
             Some(Record::Done { reached_ns, .. }) => Ok(reached_ns.load(Ordering::Acquire)),
-            _ => Err(CuError::CAPTURED_EVENT),
+            _ => Err(CuResult::CAPTURED_EVENT),
         }
     }
 }

@@ -3,12 +3,14 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use super::error::{CuError, Result};
+use vgpu_cuda_abi::CuResult;
+
+use super::error::Result;
 
 static STICKY: AtomicU32 = AtomicU32::new(0);
 
 /// Poisons the process; the first fault wins. `why` goes to stderr.
-pub fn poison(code: CuError, why: &str) {
+pub fn poison(code: CuResult, why: &str) {
     if STICKY
         .compare_exchange(0, code.0, Ordering::SeqCst, Ordering::SeqCst)
         .is_ok()
@@ -18,10 +20,10 @@ pub fn poison(code: CuError, why: &str) {
 }
 
 /// The sticky error, if any.
-pub fn sticky() -> Option<CuError> {
+pub fn sticky() -> Option<CuResult> {
     match STICKY.load(Ordering::Acquire) {
         0 => None,
-        code => Some(CuError(code)),
+        code => Some(CuResult(code)),
     }
 }
 

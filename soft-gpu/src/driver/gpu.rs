@@ -2,9 +2,11 @@
 
 use std::sync::Arc;
 
+use vgpu_cuda_abi::CuResult;
+
 use super::attributes::{self, Limits};
 use super::config::Config;
-use super::error::{CuError, Result};
+use super::error::Result;
 use super::open::Open;
 use super::share::Shared;
 use super::timeline::Lanes;
@@ -61,7 +63,7 @@ impl Gpu {
             33 => Ok(self.pci_bus() as i32),
             75 => Ok(self.compute_capability.0 as i32),
             76 => Ok(self.compute_capability.1 as i32),
-            other => attributes::value(other, &self.limits()).ok_or(CuError::INVALID_VALUE),
+            other => attributes::value(other, &self.limits()).ok_or(CuResult::INVALID_VALUE),
         }
     }
 
@@ -145,7 +147,7 @@ pub fn visible(filter: Option<&str>, uuids: &[[u8; 16]]) -> Result<Vec<usize>> {
         };
         let Some(index) = found else { break };
         if chosen.contains(&index) {
-            return Err(CuError::INVALID_DEVICE);
+            return Err(CuResult::INVALID_DEVICE);
         }
         chosen.push(index);
     }
@@ -164,7 +166,7 @@ mod tests {
         assert_eq!(see("2,0"), [2, 0]);
         assert_eq!(see("1,-1,0"), [1]);
         assert_eq!(see(""), []);
-        assert_eq!(visible(Some("0,0"), &uuids), Err(CuError::INVALID_DEVICE));
+        assert_eq!(visible(Some("0,0"), &uuids), Err(CuResult::INVALID_DEVICE));
         assert_eq!(see("0x1"), [0]);
         assert_eq!(see("x1"), []);
         assert_eq!(see("7"), []);

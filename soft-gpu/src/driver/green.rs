@@ -7,8 +7,10 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
+use vgpu_cuda_abi::CuResult;
+
 use super::context::{self, Context};
-use super::error::{CuError, Result};
+use super::error::Result;
 use super::event::{self, Event};
 use super::graph::capture;
 use super::handle::{Kind, Table};
@@ -77,9 +79,9 @@ pub fn create(description: u64, device: i32, flags: u32) -> Result<u64> {
     gpu(device)?;
     let description = DESCRIPTIONS
         .get(description)
-        .map_err(|_| CuError::INVALID_VALUE)?;
+        .map_err(|_| CuResult::INVALID_VALUE)?;
     if flags & !DEFAULT_STREAM != 0 || description.device != device {
-        return Err(CuError::INVALID_VALUE);
+        return Err(CuResult::INVALID_VALUE);
     }
     let primary = context::get(context::retain_primary(device)?)?;
     let green = GREENS.insert(|handle| {
@@ -105,7 +107,7 @@ pub fn create(description: u64, device: i32, flags: u32) -> Result<u64> {
 /// CUDA_ERROR_INVALID_CONTEXT (strict mode aborts on a stale or forged one).
 pub fn get(handle: u64) -> Result<Arc<Green>> {
     healthy()?;
-    GREENS.get(handle).map_err(|_| CuError::INVALID_CONTEXT)
+    GREENS.get(handle).map_err(|_| CuResult::INVALID_CONTEXT)
 }
 
 /// cuGreenCtxDestroy: its streams are detached, and their captures are over.
@@ -116,7 +118,7 @@ pub fn destroy(handle: u64) -> Result {
     healthy()?;
     let green = GREENS
         .remove(handle)
-        .map_err(|_| CuError::INVALID_CONTEXT)?;
+        .map_err(|_| CuResult::INVALID_CONTEXT)?;
     let _ = VIEWS.remove(green.context);
     LIVE.fetch_sub(1, Ordering::SeqCst);
     for stream in green.live() {
@@ -158,7 +160,7 @@ impl Green {
     /// CUDA_ERROR_CONTEXT_IS_DESTROYED after a reset.
     pub fn owner(&self) -> Result<Arc<Context>> {
         let owner = self.primary.upgrade().filter(context::is_live);
-        owner.ok_or(CuError::CONTEXT_IS_DESTROYED)
+        owner.ok_or(CuResult::CONTEXT_IS_DESTROYED)
     }
 
     /// The NULL stream in it: the primary context's order, its own multiprocessors.
@@ -225,7 +227,7 @@ impl Green {
     pub fn record(&self, event: &Event) -> Result {
         let owner = self.owner()?;
         if !event.is_of(&owner) {
-            return Err(CuError::INVALID_HANDLE);
+            return Err(CuResult::INVALID_HANDLE);
         }
         self.forbid_captures()?;
         // On a stream of its own, so that nothing waits for it but the event.

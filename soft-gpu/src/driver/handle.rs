@@ -9,7 +9,9 @@ use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, RwLock};
 
-use super::error::{CuError, Result};
+use vgpu_cuda_abi::CuResult;
+
+use super::error::Result;
 use super::scrub;
 use super::sync::{read, write};
 
@@ -160,7 +162,7 @@ impl<T> Table<T> {
     }
 
     /// Reports a bad handle (strict mode aborts) and gives the hardware's code.
-    pub fn bad(&self, handle: u64) -> CuError {
+    pub fn bad(&self, handle: u64) -> CuResult {
         if handle != 0 {
             let serial = ((handle & 0xffff_ffff_ffff) >> 4).checked_sub(before_first());
             let stale = self.kind.matches(handle)
@@ -169,7 +171,7 @@ impl<T> Table<T> {
             let what = if stale { "stale" } else { "forged" };
             super::strict::violation(format_args!("{what} {:?} handle {handle:#x}", self.kind));
         }
-        CuError::INVALID_HANDLE
+        CuResult::INVALID_HANDLE
     }
 }
 
@@ -189,7 +191,7 @@ mod tests {
         assert!(handle < 1 << 63);
         assert_eq!(table.get(handle).map(|v| *v), Ok(7));
         assert!(table.remove(handle).is_ok());
-        assert_eq!(table.get(handle), Err(CuError::INVALID_HANDLE));
+        assert_eq!(table.get(handle), Err(CuResult::INVALID_HANDLE));
         assert_ne!(table.mint(), handle);
     }
 }

@@ -5,23 +5,23 @@
 //! machine code does not run, so PTX is taken also where there is machine code; with `SOFT_GPU_SASS=skip` machine
 //! code is taken where there is no PTX.
 
+use vgpu_cuda_abi::CuResult;
 use vgpu_cudart::fatbin::{EXACT, Entry, FAMILY, MACHINE_CODE, PTX, entries, runs};
 use vgpu_cudart::image::{
     self, ELF, FATBIN, LINKED, TILE, WRAPPER, magic, read, u16_at, u32_at, u64_at,
 };
 
 use super::cubin;
-use super::error::CuError;
 use super::linker::{self, Input};
 
 /// No entry is larger once decompressed; a bound on what a damaged header can ask for.
 const MAX_CODE: usize = 512 << 20;
 
 /// Why an image has no PTX for us: the CUresult and a sentence for the log.
-pub type Refusal = (CuError, String);
+pub type Refusal = (CuResult, String);
 
 fn no_binary(why: impl Into<String>) -> Refusal {
-    (CuError::NO_BINARY_FOR_GPU, why.into())
+    (CuResult::NO_BINARY_FOR_GPU, why.into())
 }
 
 /// For what code is wanted.
@@ -76,7 +76,7 @@ impl Target {
 pub unsafe fn code_at(pointer: *const u8, target: Target) -> Result<Vec<u8>, Refusal> {
     if pointer.is_null() {
         return Err((
-            CuError::INVALID_VALUE,
+            CuResult::INVALID_VALUE,
             "the image pointer is null".to_owned(),
         ));
     }
@@ -147,7 +147,7 @@ unsafe fn wrapped(pointer: *const u8, target: Target) -> Result<Vec<u8>, Refusal
     // SAFETY: the wrapper's data is a fatbin (or an ELF); it is not another wrapper.
     let found = match unsafe { magic(data) } {
         Some(WRAPPER) | None => Err((
-            CuError::INVALID_IMAGE,
+            CuResult::INVALID_IMAGE,
             "the fatbin wrapper is damaged".into(),
         )),
         // SAFETY: as of `code_at`; wrappers do not nest.
@@ -155,7 +155,7 @@ unsafe fn wrapped(pointer: *const u8, target: Target) -> Result<Vec<u8>, Refusal
     };
     match found {
         Err(missing)
-            if missing.0 == CuError::NO_BINARY_FOR_GPU && version == LINKED && !list.is_null() =>
+            if missing.0 == CuResult::NO_BINARY_FOR_GPU && version == LINKED && !list.is_null() =>
         {
             // SAFETY: the array of a wrapper of this version.
             unsafe { relinked(list, target) }?.ok_or(missing)
@@ -172,7 +172,7 @@ unsafe fn wrapped(pointer: *const u8, target: Target) -> Result<Vec<u8>, Refusal
 pub fn part_ptx(fatbin: &[u8], cc: (u32, u32)) -> Result<Option<Vec<u8>>, Refusal> {
     match fatbin_ptx(fatbin, cc) {
         Ok(text) => Ok(Some(text).filter(|text| !linker::is_runtime(text))),
-        Err((CuError::NO_BINARY_FOR_GPU, _)) => Ok(None),
+        Err((CuResult::NO_BINARY_FOR_GPU, _)) => Ok(None),
         Err(refusal) => Err(refusal),
     }
 }
@@ -225,7 +225,7 @@ unsafe fn fatbin_at<'a>(pointer: *const u8) -> Result<&'a [u8], Refusal> {
 
 fn damaged() -> Refusal {
     (
-        CuError::INVALID_IMAGE,
+        CuResult::INVALID_IMAGE,
         "the image is damaged: its parts are not where it says".to_owned(),
     )
 }
@@ -236,7 +236,7 @@ fn damaged() -> Refusal {
 /// As [`code_at`].
 pub fn fatbin_code(fatbin: &[u8], target: Target) -> Result<Vec<u8>, Refusal> {
     match fatbin_ptx(fatbin, target.cc) {
-        Err((CuError::NO_BINARY_FOR_GPU, _)) if target.skip => machine_code(fatbin, target),
+        Err((CuResult::NO_BINARY_FOR_GPU, _)) if target.skip => machine_code(fatbin, target),
         found => found,
     }
 }
@@ -343,7 +343,7 @@ mod tests {
         );
         let machine = pack(std::slice::from_ref(&elf));
         let taken = |t| fatbin_code(&machine, t).map_err(|e| e.0);
-        let none = CuError::NO_BINARY_FOR_GPU;
+        let none = CuResult::NO_BINARY_FOR_GPU;
         assert_eq!(taken(at(8, 0)), Err(none));
         assert_eq!(taken(skipping(8, 0)).as_deref(), Ok(CUBIN));
         assert_eq!(taken(skipping(8, 6)).as_deref(), Ok(CUBIN));
@@ -403,7 +403,7 @@ mod tests {
         wrapper[4] = 1;
         // SAFETY: as above.
         let found = unsafe { code_at(wrapper.as_ptr(), at(8, 0)) };
-        assert_eq!(found.map_err(|e| e.0), Err(CuError::NO_BINARY_FOR_GPU));
+        assert_eq!(found.map_err(|e| e.0), Err(CuResult::NO_BINARY_FOR_GPU));
     }
 
     #[test]
@@ -417,7 +417,7 @@ mod tests {
         assert_eq!(fatbin_ptx(&f, (8, 0)).as_deref(), Ok(&b"right"[..]));
         assert_eq!(
             fatbin_ptx(&f, (6, 0)).map_err(|e| e.0),
-            Err(CuError::NO_BINARY_FOR_GPU)
+            Err(CuResult::NO_BINARY_FOR_GPU)
         );
         // SAFETY: `f` is a whole fatbin.
         let through_pointer = unsafe { code_at(f.as_ptr(), at(9, 0)) };
@@ -431,7 +431,7 @@ mod tests {
         let refused = unsafe { code_at(tile.as_ptr(), at(13, 0)) };
         for refused in [refused, code_in(tile, at(13, 0))] {
             let (code, why) = refused.expect_err("no PTX");
-            assert_eq!(code, CuError::NO_BINARY_FOR_GPU);
+            assert_eq!(code, CuResult::NO_BINARY_FOR_GPU);
             assert!(why.contains("Tile IR"), "{why}");
         }
     }

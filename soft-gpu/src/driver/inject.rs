@@ -3,8 +3,9 @@
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use vgpu_cuda_abi::CuResult;
+
 use super::config::{Config, FailCall, FaultKind, KernelFault};
-use super::error::CuError;
 
 #[derive(Default)]
 struct Plan {
@@ -55,7 +56,7 @@ pub fn base(name: &str) -> &str {
 }
 
 /// The error that this call of `name` must return.
-pub fn call(name: &str) -> Option<CuError> {
+pub fn call(name: &str) -> Option<CuResult> {
     let plan = PLAN.get()?;
     plan.calls
         .iter()

@@ -5,11 +5,13 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use vgpu_cuda_abi::CuResult;
+
 use super::attributes::{MAX_BLOCK, MAX_GRID, MAX_THREADS_PER_BLOCK};
 use super::config::FaultKind;
 use super::context::Context;
 use super::digest::{self, Ticket};
-use super::error::{CuError, Result};
+use super::error::Result;
 use super::graph::capture;
 use super::graph::node::Action;
 use super::memory::Use;
@@ -58,29 +60,29 @@ impl Shape {
     pub fn check(&self, f: &Function) -> Result {
         let within = |v: [u32; 3], max: [u32; 3]| (0..3).all(|i| v[i] >= 1 && v[i] <= max[i]);
         if !within(self.grid, MAX_GRID) || !within(self.block, MAX_BLOCK) {
-            return Err(CuError::INVALID_VALUE);
+            return Err(CuResult::INVALID_VALUE);
         }
         let threads: u64 = self.block.iter().map(|d| u64::from(*d)).product();
         if threads > MAX_THREADS_PER_BLOCK.into() {
-            return Err(CuError::INVALID_VALUE);
+            return Err(CuResult::INVALID_VALUE);
         }
         if f.info.required_block.is_some_and(|b| b != self.block) {
-            return Err(CuError::INVALID_VALUE);
+            return Err(CuResult::INVALID_VALUE);
         }
         // Beyond `.maxntid` the driver says the same as beyond the device's limit (numba-cuda's tests).
         if threads > f.info.max_threads.into() {
-            return Err(CuError::INVALID_VALUE);
+            return Err(CuResult::INVALID_VALUE);
         }
         if self.shared > f.max_dynamic()
             || f.info.shared_bytes as u64 + u64::from(self.shared) > f.limits.shared_optin.into()
         {
-            return Err(CuError::INVALID_VALUE);
+            return Err(CuResult::INVALID_VALUE);
         }
         let blocks: u64 = self.grid.iter().map(|d| u64::from(*d)).product();
         let resident =
             || occupancy::resident_blocks(f, threads as u32, self.shared.into(), self.part);
         if self.cooperative && blocks > resident() {
-            return Err(CuError::COOPERATIVE_LAUNCH_TOO_LARGE);
+            return Err(CuResult::COOPERATIVE_LAUNCH_TOO_LARGE);
         }
         Ok(())
     }
@@ -109,7 +111,7 @@ impl Kernel {
         let driver = healthy()?;
         shape.check(&function)?;
         if function.module.context != context.handle {
-            return Err(CuError::INVALID_HANDLE);
+            return Err(CuResult::INVALID_HANDLE);
         }
         let launch = Launch {
             kernel: function.kernel,
@@ -258,12 +260,12 @@ impl Drop for Held<'_> {
 
 fn report(fault: &Fault, kernel: &str) {
     let (code, why) = match fault {
-        Fault::IllegalAddress(why) => (CuError::ILLEGAL_ADDRESS, why.as_str()),
-        Fault::Misaligned(why) => (CuError::MISALIGNED_ADDRESS, why.as_str()),
-        Fault::Trap => (CuError::LAUNCH_FAILED, "trap"),
-        Fault::Assert(why) => (CuError::ASSERT, why.as_str()),
-        Fault::IllegalInstruction(why) => (CuError::ILLEGAL_INSTRUCTION, why.as_str()),
-        Fault::StackOverflow => (CuError::LAUNCH_FAILED, "call stack exhausted"),
+        Fault::IllegalAddress(why) => (CuResult::ILLEGAL_ADDRESS, why.as_str()),
+        Fault::Misaligned(why) => (CuResult::MISALIGNED_ADDRESS, why.as_str()),
+        Fault::Trap => (CuResult::LAUNCH_FAILED, "trap"),
+        Fault::Assert(why) => (CuResult::ASSERT, why.as_str()),
+        Fault::IllegalInstruction(why) => (CuResult::ILLEGAL_INSTRUCTION, why.as_str()),
+        Fault::StackOverflow => (CuResult::LAUNCH_FAILED, "call stack exhausted"),
         Fault::Stopped => return,
     };
     fault::poison(code, &format!("kernel {kernel}: {why}"));

@@ -4,8 +4,10 @@ use std::collections::HashMap;
 use std::ffi::CString;
 use std::sync::{Arc, Mutex, Weak};
 
+use vgpu_cuda_abi::CuResult;
+
 use super::context;
-use super::error::{CuError, Result};
+use super::error::Result;
 use super::handle::{Kind, Table};
 use super::module::{self, Function, Module, Refusal};
 use super::sync::lock;
@@ -40,7 +42,7 @@ static KERNELS: Table<Kernel> = Table::new(Kind::Kernel);
 /// # Errors
 /// The interpreter refuses the text.
 pub fn load(ptx: Vec<u8>, registers: Option<u32>) -> std::result::Result<Arc<Library>, Refusal> {
-    let plain = |e: CuError| (e, e.to_string());
+    let plain = |e: CuResult| (e, e.to_string());
     healthy().map_err(plain)?;
     let program = module::translate(gpu(0).map_err(plain)?, &ptx, registers)?;
     let names = program.kernels().map(|(name, _)| name.to_owned()).collect();
@@ -116,13 +118,13 @@ impl Library {
     /// CUDA_ERROR_NOT_FOUND.
     pub fn kernel(self: &Arc<Self>, name: &str) -> Result<Arc<Kernel>> {
         if !self.names.iter().any(|n| n == name) {
-            return Err(CuError::NOT_FOUND);
+            return Err(CuResult::NOT_FOUND);
         }
         let mut kernels = lock(&self.kernels);
         if let Some(k) = kernels.get(name) {
             return Ok(Arc::clone(k));
         }
-        let c_name = CString::new(name).map_err(|_| CuError::NOT_FOUND)?;
+        let c_name = CString::new(name).map_err(|_| CuResult::NOT_FOUND)?;
         let kernel = KERNELS.insert(|handle| {
             Arc::new(Kernel {
                 handle,
@@ -163,8 +165,8 @@ impl Kernel {
     /// # Errors
     /// As [`Library::module`].
     pub fn function(&self) -> Result<Arc<Function>> {
-        let library = self.library.upgrade().ok_or(CuError::INVALID_HANDLE)?;
-        let name = self.name.to_str().map_err(|_| CuError::NOT_FOUND)?;
+        let library = self.library.upgrade().ok_or(CuResult::INVALID_HANDLE)?;
+        let name = self.name.to_str().map_err(|_| CuResult::NOT_FOUND)?;
         library.module()?.function(name)
     }
 }

@@ -2,7 +2,9 @@
 
 use std::sync::{Arc, Mutex};
 
-use super::error::{CuError, Result};
+use vgpu_cuda_abi::CuResult;
+
+use super::error::Result;
 use super::handle::{Kind, Table};
 use super::linker::{self, Input};
 use super::module::{self, Refusal};
@@ -94,7 +96,7 @@ impl Link {
         let state = lock(&self.state);
         if state.image.is_some() {
             let why = "the link is complete: nothing can be added".to_owned();
-            return Err((CuError::INVALID_VALUE, why));
+            return Err((CuResult::INVALID_VALUE, why));
         }
         Ok(state)
     }
@@ -110,11 +112,11 @@ impl Link {
         }
         if state.inputs.is_empty() && !state.ignored.is_empty() {
             let why = "nothing that was added to link has PTX for the device".to_owned();
-            return Err((CuError::NO_BINARY_FOR_GPU, state.explain(why)));
+            return Err((CuResult::NO_BINARY_FOR_GPU, state.explain(why)));
         }
         if state.inputs.is_empty() {
             return Err((
-                CuError::INVALID_VALUE,
+                CuResult::INVALID_VALUE,
                 "nothing was added to link".to_owned(),
             ));
         }

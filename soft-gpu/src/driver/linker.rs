@@ -6,7 +6,8 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use super::error::CuError;
+use vgpu_cuda_abi::CuResult;
+
 use super::module::Refusal;
 use crate::exec::Builtin;
 use crate::ptx::ast::{Function, Init, Module, Operand, Space, Statement, Variable};
@@ -43,9 +44,9 @@ pub struct Image {
 pub fn parse(input: &Input) -> Result<Module, Refusal> {
     crate::ptx::parse(&input.text).map_err(|e| {
         let code = if e.unsupported {
-            CuError::UNSUPPORTED_PTX_VERSION
+            CuResult::UNSUPPORTED_PTX_VERSION
         } else {
-            CuError::INVALID_PTX
+            CuResult::INVALID_PTX
         };
         (code, format!("{}: {e}", input.name))
     })
@@ -163,7 +164,7 @@ pub fn link(mut modules: Vec<(String, Module)>) -> Result<Linked, Refusal> {
         }
     }
     if !errors.is_empty() {
-        return Err((CuError::UNKNOWN, errors.join("\n")));
+        return Err((CuResult::UNKNOWN, errors.join("\n")));
     }
     Ok(Linked {
         module: merge(modules, &owners),
@@ -205,7 +206,7 @@ fn definitions(modules: &[(String, Module)]) -> Result<Owners, Refusal> {
         }
     }
     if !twice.is_empty() {
-        return Err((CuError::UNKNOWN, twice.join("\n")));
+        return Err((CuResult::UNKNOWN, twice.join("\n")));
     }
     Ok(found
         .into_iter()
@@ -474,7 +475,7 @@ mod tests {
     fn what_is_missing_or_there_twice_is_named() {
         let user = ".extern .func g();\n.visible .entry k() { call g, (); ret; }";
         let (code, why) = linked(&[user]).expect_err("g is missing");
-        assert_eq!(code, CuError::UNKNOWN);
+        assert_eq!(code, CuResult::UNKNOWN);
         assert!(why.contains("Undefined reference to 'g' in 'in0'"), "{why}");
         let nested = user.replace(" g", " __cudaCDP2LaunchDevice");
         let (_, why) = linked(&[&nested]).expect_err("kernels launch none");

@@ -4,8 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::RwLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use vgpu_cuda_abi::CuResult;
+
 use super::arena::OUTSIDE;
-use super::error::{CuError, Result};
+use super::error::Result;
 use super::gpu::Gpu;
 use super::graph::{block, capture};
 use super::strict::violation;
@@ -172,14 +174,14 @@ impl Memory {
         context: u64,
     ) -> Result<u64> {
         if size == 0 {
-            return Err(CuError::INVALID_VALUE);
+            return Err(CuResult::INVALID_VALUE);
         }
         if size > 1 << 40 || (usage.charged() && usage != Use::Heap && inject::alloc_fails()) {
-            return Err(CuError::OUT_OF_MEMORY);
+            return Err(CuResult::OUT_OF_MEMORY);
         }
         let padded = size.next_multiple_of(GRANULE);
         if usage.charged() && !charge(gpu, padded) {
-            return Err(CuError::OUT_OF_MEMORY);
+            return Err(CuResult::OUT_OF_MEMORY);
         }
         let region = if usage.shared() { 0 } else { gpu.ordinal + 1 };
         let placed = driver
@@ -200,7 +202,7 @@ impl Memory {
             if usage.charged() {
                 gpu.shared.release(padded);
             }
-            return Err(CuError::OUT_OF_MEMORY);
+            return Err(CuResult::OUT_OF_MEMORY);
         };
         let visible_to = if usage.shared() {
             None
@@ -237,12 +239,12 @@ impl Memory {
     pub fn revive(&self, driver: &Driver, a: Allocation) -> Result<u64> {
         let mut live = write(&self.live);
         if live.contains_key(&a.addr) {
-            return Err(CuError::INVALID_VALUE);
+            return Err(CuResult::INVALID_VALUE);
         }
         let kept = || block::take_kept(a.device, a.padded);
         let charge = || kept() || charge(&driver.gpus[a.device], a.padded);
         if a.usage.charged() && (inject::alloc_fails() || !charge()) {
-            return Err(CuError::OUT_OF_MEMORY);
+            return Err(CuResult::OUT_OF_MEMORY);
         }
         let visible_to = (!a.usage.shared()).then_some(a.device);
         driver.arena.mark(visible_to, a.addr, a.padded, true);
@@ -270,7 +272,7 @@ impl Memory {
                     None => "no live allocation starts there".to_owned(),
                 };
                 violation(format_args!("free of {addr:#x}: {what}"));
-                Err(CuError::INVALID_VALUE)
+                Err(CuResult::INVALID_VALUE)
             }
         }
     }
@@ -397,7 +399,7 @@ impl Memory {
             violation(format_args!(
                 "{len} bytes at {addr:#x} are not within live allocations"
             ));
-            CuError::INVALID_VALUE
+            CuResult::INVALID_VALUE
         })?;
         self.allowed(device, addr, len)?;
         Ok(device)
@@ -416,7 +418,7 @@ impl Memory {
         if pieces.all(|a| arena.live(device, a.addr, 1)) {
             Ok(())
         } else {
-            Err(CuError::INVALID_VALUE)
+            Err(CuResult::INVALID_VALUE)
         }
     }
 
@@ -429,7 +431,7 @@ impl Memory {
             return Ok(Place::Pageable);
         }
         if addr == 0 {
-            return Err(CuError::INVALID_VALUE);
+            return Err(CuResult::INVALID_VALUE);
         }
         if driver.arena.contains(addr) {
             let device = self.device_range(addr, len)?;
@@ -469,16 +471,16 @@ impl Memory {
     /// CUDA_ERROR_NOT_SUPPORTED: it is registered as read-only, and a kernel that writes it all the same
     /// would end the process.
     pub fn map_registered(&self, addr: u64) -> Result<u64> {
-        let r = self.find_registered(addr).ok_or(CuError::INVALID_VALUE)?;
+        let r = self.find_registered(addr).ok_or(CuResult::INVALID_VALUE)?;
         if !r.mapped {
             if r.flags & READ_ONLY != 0 {
-                return Err(CuError::NOT_SUPPORTED);
+                return Err(CuResult::NOT_SUPPORTED);
             }
             registered::populate(r.addr, r.size)?;
             let mut all = write(&self.registered);
             // Somebody may have unregistered it meanwhile.
             let now = all.get_mut(&r.addr).filter(|now| now.size == r.size);
-            now.ok_or(CuError::INVALID_VALUE)?.mapped = true;
+            now.ok_or(CuResult::INVALID_VALUE)?.mapped = true;
             OUTSIDE.add(r.addr, r.size);
         }
         Ok(addr)
@@ -506,11 +508,11 @@ impl Memory {
             .addr
             .checked_add(r.size)
             .filter(|_| r.addr != 0 && r.size != 0);
-        let end = end.ok_or(CuError::INVALID_VALUE)?;
+        let end = end.ok_or(CuResult::INVALID_VALUE)?;
         let mut all = write(&self.registered);
         let before = all.range(..end).next_back();
         if before.is_some_and(|(_, b)| b.addr + b.size > r.addr) {
-            return Err(CuError::HOST_MEMORY_ALREADY_REGISTERED);
+            return Err(CuResult::HOST_MEMORY_ALREADY_REGISTERED);
         }
         all.insert(r.addr, r);
         Ok(())
@@ -529,8 +531,8 @@ impl Memory {
         }
         let before = all.range(..addr).next_back();
         match before {
-            Some((_, b)) if b.addr + b.size > addr => Err(CuError::INVALID_VALUE),
-            _ => Err(CuError::HOST_MEMORY_NOT_REGISTERED),
+            Some((_, b)) if b.addr + b.size > addr => Err(CuResult::INVALID_VALUE),
+            _ => Err(CuResult::HOST_MEMORY_NOT_REGISTERED),
         }
     }
 }
@@ -583,7 +585,7 @@ pub fn free_host(addr: u64) -> Result {
     let driver = healthy()?;
     let context = super::context::current()?;
     if addr == 0 {
-        return Err(CuError::INVALID_VALUE);
+        return Err(CuResult::INVALID_VALUE);
     }
     capture::unsafe_call()?;
     context.synchronize()?;

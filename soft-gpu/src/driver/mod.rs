@@ -58,8 +58,9 @@ use std::sync::{Arc, OnceLock};
 
 use arena::Arena;
 use config::Config;
-use error::{CuError, Result};
+use error::Result;
 use gpu::Gpu;
+use vgpu_cuda_abi::CuResult;
 
 /// The process's driver.
 pub struct Driver {
@@ -88,8 +89,8 @@ extern "C" fn after_fork_in_child() {
 pub fn init() -> Result {
     if FORKED.load(Ordering::Relaxed) {
         return Err(match DRIVER.get() {
-            Some(Err(_)) => CuError::OPERATING_SYSTEM,
-            _ => CuError::NOT_INITIALIZED,
+            Some(Err(_)) => CuResult::OPERATING_SYSTEM,
+            _ => CuResult::NOT_INITIALIZED,
         });
     }
     DRIVER
@@ -116,11 +117,11 @@ pub fn version() -> i32 {
 /// CUDA_ERROR_NOT_INITIALIZED before cuInit or in a forked child.
 pub fn driver() -> Result<&'static Driver> {
     if FORKED.load(Ordering::Relaxed) {
-        return Err(CuError::NOT_INITIALIZED);
+        return Err(CuResult::NOT_INITIALIZED);
     }
     match DRIVER.get() {
         Some(Ok(driver)) => Ok(driver),
-        _ => Err(CuError::NOT_INITIALIZED),
+        _ => Err(CuResult::NOT_INITIALIZED),
     }
 }
 
@@ -139,8 +140,8 @@ pub fn healthy() -> Result<&'static Driver> {
 /// # Errors
 /// CUDA_ERROR_INVALID_DEVICE, or as [`driver`].
 pub fn gpu(ordinal: i32) -> Result<&'static Arc<Gpu>> {
-    let index = usize::try_from(ordinal).map_err(|_| CuError::INVALID_DEVICE)?;
-    driver()?.gpus.get(index).ok_or(CuError::INVALID_DEVICE)
+    let index = usize::try_from(ordinal).map_err(|_| CuResult::INVALID_DEVICE)?;
+    driver()?.gpus.get(index).ok_or(CuResult::INVALID_DEVICE)
 }
 
 fn start() -> Result<Driver> {
@@ -148,7 +149,7 @@ fn start() -> Result<Driver> {
         .filter_map(|(n, v)| Some((n.into_string().ok()?, v.to_string_lossy().into_owned())));
     let (config, unknown) = Config::parse(vars).map_err(|bad| {
         eprintln!("soft-gpu: {bad}");
-        CuError::INVALID_VALUE
+        CuResult::INVALID_VALUE
     })?;
     for name in unknown {
         eprintln!("soft-gpu: unknown setting {name} is ignored: see docs/soft-gpu.md");
@@ -172,11 +173,11 @@ fn start() -> Result<Driver> {
         .map(|i| gpu::uuid(config.seed, i))
         .collect();
     if !config.order_known {
-        return Err(CuError::INVALID_DEVICE);
+        return Err(CuResult::INVALID_DEVICE);
     }
     let visible = gpu::visible(config.visible.as_deref(), &uuids)?;
     if visible.is_empty() {
-        return Err(CuError::NO_DEVICE);
+        return Err(CuResult::NO_DEVICE);
     }
     let gpus: Vec<_> = visible
         .iter()
@@ -189,14 +190,14 @@ fn start() -> Result<Driver> {
                 "soft-gpu: cannot open the device state in {}: {e}",
                 dir.display()
             );
-            CuError::OPERATING_SYSTEM
+            CuResult::OPERATING_SYSTEM
         })?;
     let arena = Arena::reserve(gpus.len(), config.memory, scrub::skipped()).map_err(|e| {
         eprintln!(
             "soft-gpu: cannot reserve address space at {:#x}: {e}",
             arena::BASE
         );
-        CuError::OPERATING_SYSTEM
+        CuResult::OPERATING_SYSTEM
     })?;
     if config.banner {
         eprintln!(

@@ -4,12 +4,13 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
+use vgpu_cuda_abi::CuResult;
 use vgpu_cudart::image::{ELF, u32_at};
 
 use super::attributes::{Limits, SHARED_PER_BLOCK};
 use super::context::{self, Context};
 use super::cubin;
-use super::error::{CuError, Result};
+use super::error::Result;
 use super::gpu::Gpu;
 use super::handle::{Kind, Table};
 use super::image::{self, Target};
@@ -71,13 +72,13 @@ static MODULES: Table<Module> = Table::new(Kind::Module);
 static FUNCTIONS: Table<Function> = Table::new(Kind::Function);
 
 /// Why a load failed: the CUresult and the text of the JIT log.
-pub type Refusal = (CuError, String);
+pub type Refusal = (CuResult, String);
 
 fn refusal(error: LoadError) -> Refusal {
     match error {
-        LoadError::NoBinary(why) => (CuError::NO_BINARY_FOR_GPU, why),
-        LoadError::Syntax(why) => (CuError::INVALID_PTX, why),
-        LoadError::Unsupported(why) => (CuError::UNSUPPORTED_PTX_VERSION, why),
+        LoadError::NoBinary(why) => (CuResult::NO_BINARY_FOR_GPU, why),
+        LoadError::Syntax(why) => (CuResult::INVALID_PTX, why),
+        LoadError::Unsupported(why) => (CuResult::UNSUPPORTED_PTX_VERSION, why),
     }
 }
 
@@ -92,7 +93,7 @@ pub fn translate(
 ) -> std::result::Result<Program, Refusal> {
     let end = ptx.iter().position(|b| *b == 0).unwrap_or(ptx.len());
     if ptx[..end].trim_ascii().is_empty() {
-        return Err((CuError::INVALID_IMAGE, "the image is empty".to_owned()));
+        return Err((CuResult::INVALID_IMAGE, "the image is empty".to_owned()));
     }
     if u32_at(ptx, 0) == Some(ELF) {
         let mut program = cubin::program(ptx)?;
@@ -141,7 +142,7 @@ pub fn load(
     ptx: &[u8],
     registers: Option<u32>,
 ) -> std::result::Result<Arc<Module>, Refusal> {
-    let plain = |e: CuError| (e, e.to_string());
+    let plain = |e: CuResult| (e, e.to_string());
     let driver = healthy().map_err(plain)?;
     let program = translate(&context.gpu, ptx, registers)?;
     place(driver, context, program).map_err(plain)
@@ -261,8 +262,8 @@ impl Module {
     /// # Errors
     /// CUDA_ERROR_NOT_FOUND.
     pub fn function(self: &Arc<Self>, name: &str) -> Result<Arc<Function>> {
-        let kernel = self.program.kernel(name).ok_or(CuError::NOT_FOUND)?;
-        let context = context::find(self.context).ok_or(CuError::INVALID_CONTEXT)?;
+        let kernel = self.program.kernel(name).ok_or(CuResult::NOT_FOUND)?;
+        let context = context::find(self.context).ok_or(CuResult::INVALID_CONTEXT)?;
         let mut functions = lock(&self.functions);
         if let Some(f) = functions.get(&kernel) {
             return Ok(Arc::clone(f));
@@ -303,7 +304,7 @@ impl Module {
     /// CUDA_ERROR_NOT_FOUND.
     pub fn global(&self, name: &str) -> Result<(u64, u64)> {
         let found = self.variables.iter().find(|v| v.name == name);
-        found.map(|v| (v.addr, v.size)).ok_or(CuError::NOT_FOUND)
+        found.map(|v| (v.addr, v.size)).ok_or(CuResult::NOT_FOUND)
     }
 }
 
@@ -324,7 +325,7 @@ impl Module {
     /// CUDA_ERROR_NOT_FOUND, also for a variable that is not `__managed__`.
     pub fn managed(&self, name: &str) -> Result<(u64, u64)> {
         let found = self.variables.iter().find(|v| v.managed && v.name == name);
-        found.map(|v| (v.addr, v.size)).ok_or(CuError::NOT_FOUND)
+        found.map(|v| (v.addr, v.size)).ok_or(CuResult::NOT_FOUND)
     }
 }
 
@@ -340,7 +341,7 @@ pub fn is_live(handle: u64) -> bool {
 pub fn asked(handle: u64) -> Result<Arc<Function>> {
     healthy()?;
     match handle {
-        0 => Err(CuError::INVALID_VALUE),
+        0 => Err(CuResult::INVALID_VALUE),
         handle => settable(handle),
     }
 }
@@ -352,7 +353,7 @@ pub fn asked(handle: u64) -> Result<Arc<Function>> {
 pub fn settable(handle: u64) -> Result<Arc<Function>> {
     healthy()?;
     if super::library::find_kernel(handle).is_some() {
-        return Err(CuError::INVALID_HANDLE);
+        return Err(CuResult::INVALID_HANDLE);
     }
     FUNCTIONS.get(handle)
 }
@@ -390,7 +391,7 @@ impl Function {
                 self.clusters[(attribute - CLUSTER_WIDTH) as usize].load(Ordering::Relaxed)
             }
             7 | 10 | 16 | 17 => 0,
-            _ => return Err(CuError::INVALID_VALUE),
+            _ => return Err(CuResult::INVALID_VALUE),
         })
     }
 
@@ -415,13 +416,13 @@ impl Function {
                 let room = room.saturating_sub(self.info.shared_bytes as u32);
                 let bytes = u32::try_from(value).ok().filter(|v| *v <= room);
                 self.max_dynamic
-                    .store(bytes.ok_or(CuError::INVALID_VALUE)?, Ordering::Relaxed);
+                    .store(bytes.ok_or(CuResult::INVALID_VALUE)?, Ordering::Relaxed);
             }
             9 if (-1..=100).contains(&value) => self.carveout.store(value, Ordering::Relaxed),
             // Settings about clusters are remembered, and there are none.
             CLUSTER_WIDTH..=POLICY if value >= 0 => {
                 if attribute == POLICY && value > 2 {
-                    return Err(CuError::INVALID_VALUE);
+                    return Err(CuResult::INVALID_VALUE);
                 }
                 let value = if attribute == NON_PORTABLE {
                     (value != 0).into()
@@ -430,7 +431,7 @@ impl Function {
                 };
                 self.clusters[(attribute - CLUSTER_WIDTH) as usize].store(value, Ordering::Relaxed);
             }
-            _ => return Err(CuError::INVALID_VALUE),
+            _ => return Err(CuResult::INVALID_VALUE),
         }
         Ok(())
     }
@@ -444,6 +445,6 @@ impl Function {
             .params
             .get(index)
             .copied()
-            .ok_or(CuError::INVALID_VALUE)
+            .ok_or(CuResult::INVALID_VALUE)
     }
 }

@@ -1,6 +1,8 @@
 //! Parts of a device: sets of its multiprocessors, and the two ways to split one.
 
-use super::error::{CuError, Result};
+use vgpu_cuda_abi::CuResult;
+
+use super::error::Result;
 use crate::exec::contract::MULTIPROCESSORS;
 
 /// A set of a device's multiprocessors.
@@ -103,7 +105,7 @@ pub fn by_count(whole: Part, grain: Grain, least: u32, most: u32) -> Result<(Vec
         .max(grain.smallest)
         .checked_next_multiple_of(grain.alignment);
     let each = each.filter(|each| *each <= whole.count());
-    let each = each.ok_or(CuError::INVALID_RESOURCE_CONFIGURATION)?;
+    let each = each.ok_or(CuResult::INVALID_RESOURCE_CONFIGURATION)?;
     let mut left = whole;
     let number = (whole.count() / each).min(most);
     let parts = (0..number).filter_map(|_| left.take(each)).collect();
@@ -133,7 +135,7 @@ impl Group {
         };
         let fits = together.is_multiple_of(FINEST) && together <= grain.most_together;
         if !fits || self.flags & !BACKFILL != 0 {
-            return Err(CuError::INVALID_VALUE);
+            return Err(CuResult::INVALID_VALUE);
         }
         let backfill = self.flags & BACKFILL != 0;
         let count = match self.count {
@@ -144,11 +146,11 @@ impl Group {
         let odd = !self.count.is_multiple_of(FINEST);
         let ragged = !backfill && !count.is_multiple_of(together);
         if odd || ragged || count > whole.count() {
-            return Err(CuError::INVALID_VALUE);
+            return Err(CuResult::INVALID_VALUE);
         }
         let impossible = count > left.count() || (self.count > 0 && count < together);
         match impossible {
-            true => Err(CuError::INVALID_RESOURCE_CONFIGURATION),
+            true => Err(CuResult::INVALID_RESOURCE_CONFIGURATION),
             false => Ok(count),
         }
     }
@@ -171,7 +173,7 @@ pub fn in_groups(
     for group in groups.iter() {
         let count = group.resolve(grain, whole, left)?;
         let part = left.take(count).filter(|p| !made || p.count() > 0);
-        parts.push(part.ok_or(CuError::INVALID_RESOURCE_CONFIGURATION)?);
+        parts.push(part.ok_or(CuResult::INVALID_RESOURCE_CONFIGURATION)?);
     }
     for (group, part) in groups.iter_mut().zip(&parts) {
         group.count = part.count();
@@ -198,7 +200,7 @@ mod tests {
         assert_eq!(split(5, 1), Ok((vec![6], 10)));
         assert_eq!(split(16, 9), Ok((vec![16], 0)));
         for least in [17, u32::MAX] {
-            let none = Err(CuError::INVALID_RESOURCE_CONFIGURATION);
+            let none = Err(CuResult::INVALID_RESOURCE_CONFIGURATION);
             assert_eq!(split(least, 1), none);
         }
         let fine = by_count(Part::ALL, grain.finest(), 1, 99).map(counts);
@@ -230,7 +232,7 @@ mod tests {
         assert_eq!(split(&two, true), Ok((vec![8, 8], 0)));
         let none_left = [group(16, 0, 0), group(0, 0, 0)];
         assert_eq!(split(&none_left, false), Ok((vec![16, 0], 0)));
-        let short = Err(CuError::INVALID_RESOURCE_CONFIGURATION);
+        let short = Err(CuResult::INVALID_RESOURCE_CONFIGURATION);
         assert_eq!(split(&none_left, true), short);
         assert_eq!(split(&[group(10, 0, 0), group(8, 0, 0)], true), short);
         for bad in [
@@ -240,11 +242,11 @@ mod tests {
             group(4, 3, 0),
             group(4, 0, 2),
         ] {
-            assert_eq!(split(&[bad], true), Err(CuError::INVALID_VALUE), "{bad:?}");
+            assert_eq!(split(&[bad], true), Err(CuResult::INVALID_VALUE), "{bad:?}");
         }
         let hopper = in_groups(Part::ALL, Grain::of(9), &mut [group(12, 0, BACKFILL)], true);
         assert_eq!(hopper.map(counts), Ok((vec![12], 4)));
         let ragged = in_groups(Part::ALL, Grain::of(9), &mut [group(12, 0, 0)], true);
-        assert_eq!(ragged.map(counts), Err(CuError::INVALID_VALUE));
+        assert_eq!(ragged.map(counts), Err(CuResult::INVALID_VALUE));
     }
 }

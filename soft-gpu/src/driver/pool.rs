@@ -7,7 +7,9 @@
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use super::error::{CuError, Result};
+use vgpu_cuda_abi::CuResult;
+
+use super::error::Result;
 use super::graph::capture;
 use super::graph::node::Action;
 use super::handle::{Kind, Table};
@@ -137,7 +139,7 @@ pub fn choose(device: i32, handle: u64) -> Result {
     let ordinal = gpu(device)?.ordinal;
     let pool = get(handle)?;
     if pool.device != ordinal || pool.space != Space::Device {
-        return Err(CuError::INVALID_VALUE);
+        return Err(CuResult::INVALID_VALUE);
     }
     let mut chosen = lock(&CHOSEN);
     chosen.retain(|c| c.0 != ordinal);
@@ -160,7 +162,7 @@ pub fn create(device: i32, space: Space, most: u64) -> Result<u64> {
 /// CUDA_ERROR_INVALID_HANDLE is CUDA_ERROR_INVALID_VALUE for pools, as on hardware.
 pub fn get(handle: u64) -> Result<Arc<Pool>> {
     healthy()?;
-    POOLS.get(handle).map_err(|_| CuError::INVALID_VALUE)
+    POOLS.get(handle).map_err(|_| CuResult::INVALID_VALUE)
 }
 
 /// cuMemPoolDestroy. Allocations out of it live on until they are freed; the device's default pool
@@ -171,7 +173,7 @@ pub fn get(handle: u64) -> Result<Arc<Pool>> {
 pub fn destroy(handle: u64) -> Result {
     let pool = get(handle)?;
     if pool.default {
-        return Err(CuError::INVALID_VALUE);
+        return Err(CuResult::INVALID_VALUE);
     }
     lock(&pool.bytes).destroyed = true;
     pool.trim(0);
@@ -270,7 +272,7 @@ impl Pool {
             LOCATION_ID => Int(self.location().1 as u32),
             LOCATION_TYPE => Int(self.location().0),
             MOST => Long(self.most),
-            _ => return Err(CuError::INVALID_VALUE),
+            _ => return Err(CuResult::INVALID_VALUE),
         })
     }
 
@@ -287,7 +289,7 @@ impl Pool {
             RELEASE_THRESHOLD => self.threshold.store(value, Ordering::Relaxed),
             RESERVED_HIGH if value == 0 => bytes.reserved_high = bytes.used + bytes.kept,
             USED_HIGH if value == 0 => bytes.used_high = bytes.used,
-            _ => return Err(CuError::INVALID_VALUE),
+            _ => return Err(CuResult::INVALID_VALUE),
         }
         Ok(())
     }
@@ -298,7 +300,7 @@ impl Pool {
         {
             let mut bytes = lock(&self.bytes);
             if self.most != 0 && bytes.used.saturating_add(padded) > self.most {
-                return Err(CuError::OUT_OF_MEMORY);
+                return Err(CuResult::OUT_OF_MEMORY);
             }
             // What is kept is on the account already: the allocation charges it again.
             let again = bytes.kept.min(padded);
@@ -354,7 +356,7 @@ pub fn alloc_async(pool: &Pool, size: u64, stream: &Arc<Stream>) -> Result<u64> 
     }
     let context = stream.owner()?.handle;
     match pool.take(driver, size, context) {
-        Err(CuError::OUT_OF_MEMORY) => {
+        Err(CuResult::OUT_OF_MEMORY) => {
             stream
                 .pending()?
                 .iter()

@@ -2,7 +2,9 @@
 
 use std::io;
 
-use super::error::{CuError, Result};
+use vgpu_cuda_abi::CuResult;
+
+use super::error::Result;
 
 const PAGE: u64 = 4096;
 
@@ -16,7 +18,7 @@ pub(super) fn populate(addr: u64, len: u64) -> Result {
     let end = addr
         .checked_add(len)
         .and_then(|e| e.checked_next_multiple_of(PAGE));
-    let bytes = (end.ok_or(CuError::INVALID_VALUE)? - start) as usize;
+    let bytes = (end.ok_or(CuResult::INVALID_VALUE)? - start) as usize;
     // SAFETY: this touches pages as a write of what they hold would, and changes nothing in them; the
     // system checks the range.
     let rc = unsafe { libc::madvise(start as *mut libc::c_void, bytes, libc::MADV_POPULATE_WRITE) };
@@ -26,8 +28,8 @@ pub(super) fn populate(addr: u64, len: u64) -> Result {
     match io::Error::last_os_error().raw_os_error() {
         // Before Linux 5.14: what can be asked is whether the pages are mapped.
         Some(libc::EINVAL | libc::ENOSYS) => mapped(start, bytes),
-        Some(libc::ENOMEM | libc::EFAULT) => Err(CuError::INVALID_VALUE),
-        _ => Err(CuError::OPERATING_SYSTEM),
+        Some(libc::ENOMEM | libc::EFAULT) => Err(CuResult::INVALID_VALUE),
+        _ => Err(CuResult::OPERATING_SYSTEM),
     }
 }
 
@@ -38,7 +40,7 @@ fn mapped(start: u64, bytes: usize) -> Result {
     if rc == 0 {
         Ok(())
     } else {
-        Err(CuError::INVALID_VALUE)
+        Err(CuResult::INVALID_VALUE)
     }
 }
 
@@ -52,7 +54,7 @@ mod tests {
         data[5] = 1;
         assert_eq!(populate(data.as_ptr() as u64 + 5, 2 * PAGE), Ok(()));
         assert_eq!((data[5], data[6]), (1, 7));
-        assert_eq!(populate(u64::MAX - 100, 200), Err(CuError::INVALID_VALUE));
+        assert_eq!(populate(u64::MAX - 100, 200), Err(CuResult::INVALID_VALUE));
         // SAFETY: a new mapping, unmapped at once: nothing lies there.
         let hole = unsafe {
             let p = libc::mmap(
@@ -66,6 +68,6 @@ mod tests {
             libc::munmap(p, PAGE as usize);
             p as u64
         };
-        assert_eq!(populate(hole, 100), Err(CuError::INVALID_VALUE));
+        assert_eq!(populate(hole, 100), Err(CuResult::INVALID_VALUE));
     }
 }

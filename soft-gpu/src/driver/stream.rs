@@ -12,8 +12,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
+use vgpu_cuda_abi::CuResult;
+
 use super::context::Context;
-use super::error::{CuError, Result};
+use super::error::Result;
 use super::graph::capture;
 use super::green::Green;
 use super::open::Unfinished;
@@ -206,7 +208,7 @@ impl Core {
             };
             if catch_unwind(AssertUnwindSafe(|| work(&running))).is_err() {
                 fault::poison(
-                    CuError::UNKNOWN,
+                    CuResult::UNKNOWN,
                     "the driver panicked in an operation: please report it",
                 );
             }
@@ -298,7 +300,7 @@ impl Core {
             if let Err(e) = spawned {
                 queue.thread = false;
                 fault::poison(
-                    CuError::OPERATING_SYSTEM,
+                    CuResult::OPERATING_SYSTEM,
                     &format!("no thread for a stream: {e}"),
                 );
                 self.end
@@ -453,7 +455,7 @@ impl Stream {
             None => Ok(None),
             Some(green) => match green.upgrade() {
                 Some(green) => Ok(Some(green)),
-                None => Err(CuError::STREAM_DETACHED),
+                None => Err(CuResult::STREAM_DETACHED),
             },
         }
     }
@@ -473,7 +475,7 @@ impl Stream {
     /// # Errors
     /// CUDA_ERROR_CONTEXT_IS_DESTROYED.
     pub fn owner(&self) -> Result<Arc<Context>> {
-        self.context.upgrade().ok_or(CuError::CONTEXT_IS_DESTROYED)
+        self.context.upgrade().ok_or(CuResult::CONTEXT_IS_DESTROYED)
     }
 
     /// Submits `work` after everything that the stream's rule and `after` demand.
@@ -595,7 +597,7 @@ impl Stream {
         if ready {
             fault::check()
         } else {
-            Err(CuError::NOT_READY)
+            Err(CuResult::NOT_READY)
         }
     }
 }

@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
-use super::error::{CuError, Result};
+use vgpu_cuda_abi::CuResult;
+
+use super::error::Result;
 use super::stream::{PRIORITIES, Stream};
 use super::sync::lock;
 
@@ -21,7 +23,7 @@ impl Stream {
     /// CUDA_ERROR_INVALID_VALUE for what is no attribute of streams.
     pub fn attribute(&self, id: u32) -> Result<[u32; 16]> {
         if !ATTRIBUTES.contains(&id) {
-            return Err(CuError::INVALID_VALUE);
+            return Err(CuResult::INVALID_VALUE);
         }
         let set = lock(&self.attributes.0).get(&id).copied();
         let mut value = [0; 16];
@@ -50,7 +52,7 @@ impl Stream {
             _ => true,
         };
         if !fits {
-            return Err(CuError::INVALID_VALUE);
+            return Err(CuResult::INVALID_VALUE);
         }
         lock(&self.attributes.0).insert(id, value);
         Ok(())

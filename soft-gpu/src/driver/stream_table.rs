@@ -4,8 +4,12 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 
+use vgpu_cuda_abi::CuResult;
+use vgpu_cuda_abi::args::{Named, StreamArg};
+use vgpu_cuda_abi::numbers::stream_flag::NON_BLOCKING;
+
 use super::context::Context;
-use super::error::{CuError, Result};
+use super::error::Result;
 use super::fault;
 use super::graph::capture;
 use super::green::{self, Green};
@@ -19,29 +23,26 @@ thread_local! {
     static PER_THREAD: RefCell<HashMap<u64, Arc<Stream>>> = RefCell::default();
 }
 
-/// CU_STREAM_NON_BLOCKING.
-const NON_BLOCKING: u32 = 1;
-
 /// The legacy NULL stream by explicit handle.
-pub const LEGACY: u64 = 1;
+pub const LEGACY: u64 = StreamArg::LEGACY.0;
 /// The calling thread's default stream by explicit handle.
-pub const PER_THREAD_HANDLE: u64 = 2;
+const PER_THREAD_HANDLE: u64 = StreamArg::PER_THREAD.0;
 
-/// The stream that a CUstream names in the current context.
+/// The stream that is named, in the current context.
 ///
 /// # Errors
 /// CUDA_ERROR_INVALID_HANDLE (strict mode aborts), or no current context.
-pub fn resolve(handle: u64) -> Result<Arc<Stream>> {
-    match handle {
-        0 | LEGACY => {
+pub fn resolve(named: Named) -> Result<Arc<Stream>> {
+    match named {
+        Named::Null => {
             let context = super::context::current()?;
             Ok(match green::current() {
                 Some(green) => Arc::clone(green.null()),
                 None => Arc::clone(&context.legacy),
             })
         }
-        PER_THREAD_HANDLE => per_thread(),
-        _ => {
+        Named::PerThread => per_thread(),
+        Named::Stream(handle) => {
             // A stream of another context than the current one is used in its own.
             let stream = STREAMS.get(handle)?;
             stream.green()?;
@@ -54,7 +55,7 @@ fn per_thread() -> Result<Arc<Stream>> {
     let context = super::context::current()?;
     if green::current().is_some() {
         // As cuStreamGetCtx_v2 documents it.
-        return Err(CuError::INVALID_HANDLE);
+        return Err(CuResult::INVALID_HANDLE);
     }
     PER_THREAD.with_borrow_mut(|map| {
         map.retain(|_, s| s.context.strong_count() > 0);
@@ -95,7 +96,7 @@ pub fn create(flags: u32, priority: i32) -> Result<u64> {
 /// context is gone.
 pub fn create_in(green: Arc<Green>, flags: u32, priority: i32) -> Result<u64> {
     if flags != NON_BLOCKING {
-        return Err(CuError::INVALID_VALUE);
+        return Err(CuResult::INVALID_VALUE);
     }
     let context = green.owner()?;
     make(&context, Some(green), flags, priority)
@@ -110,7 +111,7 @@ fn make(
     let class = match flags {
         0 => Class::Blocking,
         NON_BLOCKING => Class::NonBlocking,
-        _ => return Err(CuError::INVALID_VALUE),
+        _ => return Err(CuResult::INVALID_VALUE),
     };
     let stream = STREAMS.insert(|handle| {
         let mut stream = Stream::new(Arc::downgrade(context), class, flags, priority, handle);
@@ -132,7 +133,7 @@ fn make(
 /// CUDA_ERROR_INVALID_HANDLE, also for the default streams.
 pub fn destroy(handle: u64) -> Result {
     if handle <= PER_THREAD_HANDLE {
-        return Err(CuError::INVALID_HANDLE);
+        return Err(CuResult::INVALID_HANDLE);
     }
     let stream = STREAMS.remove(handle)?;
     capture::forget_stream(&stream);

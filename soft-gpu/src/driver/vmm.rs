@@ -10,7 +10,9 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
-use super::error::{CuError, Result};
+use vgpu_cuda_abi::CuResult;
+
+use super::error::Result;
 use super::gpu::Gpu;
 use super::handle::{Kind, Table};
 use super::memory::{Allocation, Use};
@@ -52,7 +54,7 @@ fn aligned(values: &[u64]) -> Result {
     if good {
         Ok(())
     } else {
-        Err(CuError::INVALID_VALUE)
+        Err(CuResult::INVALID_VALUE)
     }
 }
 
@@ -64,7 +66,7 @@ pub fn reserve(size: u64, alignment: u64, wanted: u64) -> Result<u64> {
     let arena = &healthy()?.arena;
     aligned(&[size])?;
     if size == 0 || (alignment != 0 && !alignment.is_power_of_two()) {
-        return Err(CuError::INVALID_VALUE);
+        return Err(CuResult::INVALID_VALUE);
     }
     let there = wanted != 0 && wanted.is_multiple_of(GRANULARITY) && arena.take_at(wanted, size);
     let at = if there {
@@ -72,7 +74,7 @@ pub fn reserve(size: u64, alignment: u64, wanted: u64) -> Result<u64> {
     } else {
         arena.take(0, size, alignment.max(GRANULARITY))
     };
-    let at = at.ok_or(CuError::OUT_OF_MEMORY)?;
+    let at = at.ok_or(CuResult::OUT_OF_MEMORY)?;
     lock(&RESERVED).insert(at, size);
     Ok(at)
 }
@@ -86,7 +88,7 @@ pub fn unreserve(addr: u64, size: u64) -> Result {
     let mut reserved = lock(&RESERVED);
     let whole = reserved.get(&addr) == Some(&size);
     if !whole || lock(&MAPPED).range(addr..addr + size).next().is_some() {
-        return Err(CuError::INVALID_VALUE);
+        return Err(CuResult::INVALID_VALUE);
     }
     reserved.remove(&addr);
     driver.arena.give(addr, size);
@@ -102,14 +104,14 @@ pub fn create(device: i32, size: u64, exportable: bool) -> Result<u64> {
     aligned(&[size])?;
     let gpu = Arc::clone(gpu(device)?);
     if size == 0 {
-        return Err(CuError::INVALID_VALUE);
+        return Err(CuResult::INVALID_VALUE);
     }
     if inject::alloc_fails() || !memory::charge(&gpu, size) {
-        return Err(CuError::OUT_OF_MEMORY);
+        return Err(CuResult::OUT_OF_MEMORY);
     }
     let file = memfile::create(size, gpu.physical).map_err(|_| {
         gpu.shared.release(size);
-        CuError::OUT_OF_MEMORY
+        CuResult::OUT_OF_MEMORY
     })?;
     let references = AtomicU32::new(1);
     let physical = PHYSICAL.insert(|handle| {
@@ -133,9 +135,9 @@ pub fn create(device: i32, size: u64, exportable: bool) -> Result<u64> {
 pub fn export(handle: u64) -> Result<RawFd> {
     let physical = get(handle)?;
     if !physical.exportable {
-        return Err(CuError::INVALID_VALUE);
+        return Err(CuResult::INVALID_VALUE);
     }
-    memfile::duplicate(physical.file.as_raw_fd()).map_err(|_| CuError::OPERATING_SYSTEM)
+    memfile::duplicate(physical.file.as_raw_fd()).map_err(|_| CuResult::OPERATING_SYSTEM)
 }
 
 /// cuMemImportFromShareableHandle: the same memory, which the process that made it accounts for.
@@ -145,9 +147,9 @@ pub fn export(handle: u64) -> Result<RawFd> {
 /// not visible here.
 pub fn import(fd: RawFd) -> Result<u64> {
     let driver = healthy()?;
-    let (file, size, physical) = memfile::adopt(fd).ok_or(CuError::INVALID_VALUE)?;
+    let (file, size, physical) = memfile::adopt(fd).ok_or(CuResult::INVALID_VALUE)?;
     let gpu = driver.gpus.iter().find(|g| g.physical == physical);
-    let gpu = Arc::clone(gpu.ok_or(CuError::INVALID_DEVICE)?);
+    let gpu = Arc::clone(gpu.ok_or(CuResult::INVALID_DEVICE)?);
     let physical = PHYSICAL.insert(|handle| {
         Arc::new(Physical {
             handle,
@@ -176,7 +178,7 @@ pub fn release(handle: u64) -> Result {
 
 fn get(handle: u64) -> Result<Arc<Physical>> {
     healthy()?;
-    PHYSICAL.get(handle).map_err(|_| CuError::INVALID_VALUE)
+    PHYSICAL.get(handle).map_err(|_| CuResult::INVALID_VALUE)
 }
 
 /// Device of physical memory, and whether other processes may be given it.
@@ -197,9 +199,9 @@ pub fn retain(addr: u64) -> Result<u64> {
     let (start, physical) = mapped
         .range(..=addr)
         .next_back()
-        .ok_or(CuError::INVALID_VALUE)?;
+        .ok_or(CuResult::INVALID_VALUE)?;
     if addr - start >= physical.size {
-        return Err(CuError::INVALID_VALUE);
+        return Err(CuResult::INVALID_VALUE);
     }
     if physical.references.fetch_add(1, Ordering::SeqCst) == 0 {
         PHYSICAL.put(physical.handle, Arc::clone(physical));
@@ -216,10 +218,10 @@ pub fn map(addr: u64, size: u64, handle: u64) -> Result {
     let driver = healthy()?;
     let physical = get(handle)?;
     if size == 0 {
-        return Err(CuError::INVALID_VALUE);
+        return Err(CuResult::INVALID_VALUE);
     }
     if size != physical.size || aligned(&[addr]).is_err() {
-        return Err(CuError::NOT_SUPPORTED);
+        return Err(CuResult::NOT_SUPPORTED);
     }
     let reserved = lock(&RESERVED);
     let inside = reserved
@@ -230,9 +232,9 @@ pub fn map(addr: u64, size: u64, handle: u64) -> Result {
     let before = mapped.range(..addr.saturating_add(size)).next_back();
     let overlaps = before.is_some_and(|(start, p)| start + p.size > addr);
     if !inside || overlaps {
-        return Err(CuError::INVALID_VALUE);
+        return Err(CuResult::INVALID_VALUE);
     }
-    replace(addr, size, Some(&physical.file)).map_err(|_| CuError::OUT_OF_MEMORY)?;
+    replace(addr, size, Some(&physical.file)).map_err(|_| CuResult::OUT_OF_MEMORY)?;
     driver.memory.insert_mapping(Allocation {
         addr,
         size,
@@ -301,18 +303,18 @@ fn covering(mapped: &BTreeMap<u64, Arc<Physical>>, addr: u64, size: u64) -> Resu
     let end = addr
         .checked_add(size)
         .filter(|_| size > 0)
-        .ok_or(CuError::INVALID_VALUE)?;
+        .ok_or(CuResult::INVALID_VALUE)?;
     let mut reached = addr;
     let mut all = Vec::new();
     while reached < end {
-        let physical = mapped.get(&reached).ok_or(CuError::INVALID_VALUE)?;
+        let physical = mapped.get(&reached).ok_or(CuResult::INVALID_VALUE)?;
         all.push(reached);
         reached += physical.size;
     }
     if reached == end {
         Ok(all)
     } else {
-        Err(CuError::INVALID_VALUE)
+        Err(CuResult::INVALID_VALUE)
     }
 }
 
@@ -333,7 +335,7 @@ pub fn unmap(addr: u64, size: u64) -> Result {
             .memory
             .unlist(start, |u| matches!(u, Use::Mapped(_)))?;
         driver.memory.bury(driver, &a);
-        replace(a.addr, a.size, None).map_err(|_| CuError::OPERATING_SYSTEM)?;
+        replace(a.addr, a.size, None).map_err(|_| CuResult::OPERATING_SYSTEM)?;
         mapped.remove(&start);
     }
     Ok(())
@@ -347,7 +349,7 @@ pub fn set_access(addr: u64, size: u64, device: i32, allowed: bool) -> Result {
     let driver = healthy()?;
     let ordinal = gpu(device)?.ordinal;
     for start in covering(&lock(&MAPPED), addr, size)? {
-        let a = driver.memory.find(start).ok_or(CuError::INVALID_VALUE)?;
+        let a = driver.memory.find(start).ok_or(CuResult::INVALID_VALUE)?;
         driver.arena.mark(Some(ordinal), a.addr, a.size, allowed);
     }
     Ok(())
@@ -359,6 +361,6 @@ pub fn set_access(addr: u64, size: u64, device: i32, allowed: bool) -> Result {
 /// CUDA_ERROR_INVALID_VALUE.
 pub fn access(addr: u64, device: i32) -> Result<bool> {
     let driver = healthy()?;
-    driver.memory.find(addr).ok_or(CuError::INVALID_VALUE)?;
+    driver.memory.find(addr).ok_or(CuResult::INVALID_VALUE)?;
     Ok(driver.arena.live(gpu(device)?.ordinal, addr, 1))
 }

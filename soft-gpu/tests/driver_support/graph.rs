@@ -4,7 +4,6 @@
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use soft_gpu::capi::types::In;
 use soft_gpu::capi::{graph::*, graph_exec::*, graph_node::*, stream::*};
 
 use super::*;

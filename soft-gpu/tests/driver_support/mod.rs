@@ -4,13 +4,14 @@
 
 #![allow(dead_code)]
 
+pub(crate) mod arguments;
 pub(crate) mod graph;
 
 use std::ffi::{CString, c_void};
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
-use soft_gpu::capi::types::{In, Out, StreamArg, Text};
+pub(crate) use arguments::*;
 use soft_gpu::capi::{
     context::*, copy::*, device::*, entry::*, launch::*, memory::*, module::*, stream::*,
 };
@@ -144,7 +145,6 @@ pub(crate) fn launch(
     params: &[&dyn AsBytes],
 ) -> u32 {
     let pointers: Vec<*const u8> = params.iter().map(|p| p.pointer()).collect();
-    let none = In(std::ptr::null::<*const c_void>());
     cuLaunchKernel(
         f,
         grid,
@@ -155,8 +155,8 @@ pub(crate) fn launch(
         1,
         0,
         stream,
-        In(pointers.as_ptr()),
-        none,
+        In(pointers.as_ptr().cast()),
+        In::NULL,
     )
 }
 

@@ -10,6 +10,9 @@ use std::ptr;
 use std::sync::Arc;
 
 use cudarc::driver::sys;
+use vgpu_cuda_abi::args::In;
+use vgpu_cuda_abi::numbers::node;
+use vgpu_cuda_abi::structs::{ConditionalNodeParams, NodeParams};
 use vgpu_proto::cuda::CuResult;
 
 use super::{Context, Result, Stream, raw};
@@ -20,25 +23,6 @@ const NON_BLOCKING: u32 = 1;
 const RELAXED: u32 = 2;
 /// `CU_STREAM_SET_CAPTURE_DEPENDENCIES`.
 const SET_DEPENDENCIES: u32 = 1;
-/// `CU_GRAPH_NODE_TYPE_CONDITIONAL`.
-const CONDITIONAL: u32 = 13;
-
-/// `CUgraphNodeParams` of a conditional node, with the union's whole room.
-#[repr(C)]
-struct ConditionalParams {
-    kind: u32,
-    reserved: [u32; 3],
-    handle: u64,
-    rule: u32,
-    size: u32,
-    /// Out: the bodies, an array of the driver's that lives as long as the node.
-    bodies: *const sys::CUgraph,
-    context: sys::CUcontext,
-    rest: [u64; 25],
-    reserved_2: u64,
-}
-
-const _: () = assert!(size_of::<ConditionalParams>() == 256);
 
 /// A graph of the driver.
 #[derive(Debug)]
@@ -227,32 +211,30 @@ impl<'g> Recorder<'_, 'g> {
                 &mut count,
             )
         }?;
-        let mut params = ConditionalParams {
-            kind: CONDITIONAL,
-            reserved: [0; 3],
+        let mut params = NodeParams::empty(node::CONDITIONAL);
+        params.put(ConditionalNodeParams {
             handle,
             rule,
             size,
-            bodies: ptr::null(),
-            context: self.stream.context().raw(),
-            rest: [0; 25],
-            reserved_2: 0,
-        };
+            graphs: In::NULL,
+            context: self.stream.context().raw() as u64,
+        });
         let mut node: sys::CUgraphNode = ptr::null_mut();
         let given = (&raw mut params).cast::<c_void>();
         // SAFETY: the parameters are as large as the driver's structure; the list is as long as it says.
         unsafe { raw::cuGraphAddNode(&mut node, graph, tips, count, given) }?;
         // SAFETY: one node of the graph that the stream is captured into.
         unsafe { raw::cuStreamUpdateCaptureDependencies(stream, &mut node, 1, SET_DEPENDENCIES) }?;
-        if params.bodies.is_null() {
-            return Err(CuResult::UNKNOWN);
-        }
-        let body = |i| Section {
-            // SAFETY: the driver has written where its array of `size` bodies is.
-            raw: unsafe { *params.bodies.add(i) },
+        // The driver has written where its array of `size` bodies is, which lives as long as the
+        // node.
+        let bodies = params.view::<ConditionalNodeParams>().graphs;
+        bodies.check().map_err(|_| CuResult::UNKNOWN)?;
+        let bodies = bodies.list(size as usize)?;
+        let section = |body: u64| Section {
+            raw: body as sys::CUgraph,
             graph: PhantomData,
         };
-        Ok((0..size as usize).map(body).collect())
+        Ok(bodies.into_iter().map(section).collect())
     }
 }
 

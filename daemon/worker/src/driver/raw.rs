@@ -9,11 +9,14 @@ use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::sync::OnceLock;
 
 use cudarc::driver::sys;
+use vgpu_cuda_abi::structs::{AccessDescriptor, AllocationProperties, Array3DDescriptor};
 use vgpu_proto::cuda::{ArrayShape, CuResult};
 
 use super::Result;
 use super::load::function;
-use super::vmm::{Access, Properties};
+
+// A shape is passed as it came, in the layout of `CUDA_ARRAY3D_DESCRIPTOR`.
+const _: () = assert!(size_of::<ArrayShape>() == size_of::<Array3DDescriptor>());
 
 macro_rules! raw {
     (
@@ -271,7 +274,7 @@ raw! {
         cuMipmappedArrayDestroy(array: sys::CUmipmappedArray);
         cuMemGetAllocationGranularity(
             bytes: *mut usize,
-            properties: *const Properties,
+            properties: *const AllocationProperties,
             option: c_uint
         );
         cuMemAddressReserve(
@@ -282,14 +285,14 @@ raw! {
             flags: u64
         );
         cuMemAddressFree(at: sys::CUdeviceptr, size: usize);
-        cuMemCreate(handle: *mut u64, size: usize, properties: *const Properties, flags: u64);
+        cuMemCreate(handle: *mut u64, size: usize, properties: *const AllocationProperties, flags: u64);
         cuMemRelease(handle: u64);
         cuMemMap(at: sys::CUdeviceptr, size: usize, offset: usize, handle: u64, flags: u64);
         cuMemUnmap(at: sys::CUdeviceptr, size: usize);
         cuMemSetAccess(
             at: sys::CUdeviceptr,
             size: usize,
-            access: *const Access,
+            access: *const AccessDescriptor,
             count: usize
         );
         cuGraphCreate(graph: *mut sys::CUgraph, flags: c_uint);

@@ -2,53 +2,23 @@
 //!
 //! None of it belongs to a context. Each is given back to the driver when its last owner drops it.
 
-use std::ffi::{c_int, c_uint, c_void};
-use std::ptr;
 use std::sync::Arc;
 
 use cudarc::driver::sys;
+use vgpu_cuda_abi::numbers::{allocation, location};
+use vgpu_cuda_abi::structs::{AccessDescriptor, AllocationProperties, Location};
 
 use super::{Device, Result, raw};
 
-/// `CU_MEM_ALLOCATION_TYPE_PINNED`, `CU_MEM_LOCATION_TYPE_DEVICE`.
-const PINNED: c_uint = 1;
-const ON_DEVICE: c_uint = 1;
-
-/// `CUmemLocation`.
-#[repr(C)]
-pub(super) struct Location {
-    kind: c_uint,
-    id: c_int,
-}
-
-/// `CUmemAllocationProp`.
-#[repr(C)]
-pub(super) struct Properties {
-    kind: c_uint,
-    handle_types: c_uint,
-    location: Location,
-    metadata: *mut c_void,
-    flags: [u8; 8],
-}
-
-/// `CUmemAccessDesc`.
-#[repr(C)]
-pub(super) struct Access {
-    location: Location,
-    flags: c_uint,
-}
-
-const _: () = assert!(size_of::<Properties>() == 32 && size_of::<Access>() == 12);
-
-fn properties(device: Device) -> Properties {
-    Properties {
-        kind: PINNED,
+fn properties(device: Device) -> AllocationProperties {
+    AllocationProperties {
+        kind: allocation::PINNED,
         handle_types: 0,
         location: Location {
-            kind: ON_DEVICE,
+            kind: location::DEVICE,
             id: device.raw(),
         },
-        metadata: ptr::null_mut(),
+        metadata: 0,
         flags: [0; 8],
     }
 }
@@ -161,7 +131,7 @@ impl Mapping {
     /// # Errors
     /// The driver's.
     pub fn set_access(&self, flags: u32) -> Result<()> {
-        let access = Access {
+        let access = AccessDescriptor {
             location: properties(self.physical.device).location,
             flags,
         };

@@ -10,8 +10,9 @@ use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
+use vgpu_cuda_abi::CuResult;
 use vgpu_proto::call::req;
-use vgpu_proto::cuda::{Ctx, CuResult, DevPtr};
+use vgpu_proto::cuda::{Ctx, DevPtr};
 
 use super::Kind;
 use crate::state::streams::Target;

@@ -7,8 +7,9 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
+use vgpu_cuda_abi::CuResult;
 use vgpu_proto::call::req;
-use vgpu_proto::cuda::{CuResult, Stream};
+use vgpu_proto::cuda::Stream;
 use vgpu_proto::limits::MAX_GRAPH_BODIES;
 
 use super::Graph;

@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use vgpu_cuda_abi::numbers::launch_attribute::COOPERATIVE;
+use vgpu_cuda_abi::structs::AttributeValue;
+
 use crate::state::modules::FunctionInfo;
 
 /// Values of `CUlaunchAttribute` by number, as the program gave them.
-pub(crate) type Attributes = BTreeMap<u32, [u32; 16]>;
-
-/// `CU_LAUNCH_ATTRIBUTE_COOPERATIVE`.
-pub(crate) const COOPERATIVE: u32 = 2;
+pub(crate) type Attributes = BTreeMap<u32, AttributeValue>;
 
 /// A launch of a kernel.
 #[derive(Debug, Clone)]

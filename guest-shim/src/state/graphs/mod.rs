@@ -20,7 +20,9 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
-use vgpu_proto::cuda::CuResult;
+use vgpu_cuda_abi::CuResult;
+use vgpu_cuda_abi::numbers::node;
+use vgpu_cuda_abi::structs::Copy3D;
 
 pub(crate) use self::exec::Exec;
 pub(crate) use self::kernel::{FillNode, KernelNode};
@@ -29,9 +31,8 @@ pub(crate) use self::object::{NamedObject, UserObject};
 use self::block::Block;
 use self::conditional::{Condition, Conditional, Home};
 use self::kernel::Attributes;
+use super::words::Word;
 use super::{Shim, capture};
-use crate::exports::area::Copy3D;
-use crate::exports::word::Word;
 use crate::session::host::HostFunction;
 use crate::{Cu, lock};
 
@@ -62,38 +63,22 @@ pub(crate) enum Kind {
     Conditional(Arc<Conditional>),
 }
 
-/// `CUgraphNodeType`.
-pub(crate) mod number {
-    pub(crate) const KERNEL: u32 = 0;
-    pub(crate) const COPY: u32 = 1;
-    pub(crate) const FILL: u32 = 2;
-    pub(crate) const HOST: u32 = 3;
-    pub(crate) const CHILD: u32 = 4;
-    pub(crate) const EMPTY: u32 = 5;
-    pub(crate) const WAIT: u32 = 6;
-    pub(crate) const RECORD: u32 = 7;
-    pub(crate) const ALLOC: u32 = 10;
-    pub(crate) const FREE: u32 = 11;
-    pub(crate) const WORDS: u32 = 12;
-    pub(crate) const CONDITIONAL: u32 = 13;
-}
-
 impl Kind {
     /// `CUgraphNodeType`.
     pub(crate) fn number(&self) -> u32 {
         match self {
-            Kind::Kernel(_) => number::KERNEL,
-            Kind::Copy(_) => number::COPY,
-            Kind::Fill(_) => number::FILL,
-            Kind::Host(_) => number::HOST,
-            Kind::Child(_) => number::CHILD,
-            Kind::Empty => number::EMPTY,
-            Kind::Wait(_) => number::WAIT,
-            Kind::Record(_) => number::RECORD,
-            Kind::Alloc(_) => number::ALLOC,
-            Kind::Free(_) => number::FREE,
-            Kind::Words(_) => number::WORDS,
-            Kind::Conditional(_) => number::CONDITIONAL,
+            Kind::Kernel(_) => node::KERNEL,
+            Kind::Copy(_) => node::MEMCPY,
+            Kind::Fill(_) => node::MEMSET,
+            Kind::Host(_) => node::HOST,
+            Kind::Child(_) => node::GRAPH,
+            Kind::Empty => node::EMPTY,
+            Kind::Wait(_) => node::WAIT_EVENT,
+            Kind::Record(_) => node::EVENT_RECORD,
+            Kind::Alloc(_) => node::MEM_ALLOC,
+            Kind::Free(_) => node::MEM_FREE,
+            Kind::Words(_) => node::BATCH_MEM_OP,
+            Kind::Conditional(_) => node::CONDITIONAL,
         }
     }
 

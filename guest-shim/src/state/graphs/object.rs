@@ -3,9 +3,9 @@
 use std::ffi::c_void;
 use std::sync::{Arc, Mutex, Weak};
 
-use vgpu_proto::cuda::CuResult;
+use vgpu_cuda_abi::CuResult;
+use vgpu_cuda_abi::structs::HostFn;
 
-use crate::session::host::HostFn;
 use crate::{Cu, lock, process};
 
 /// Something of the program; it is destroyed when nobody holds it any more.

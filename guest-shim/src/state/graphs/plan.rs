@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-use vgpu_proto::cuda::CuResult;
+use vgpu_cuda_abi::CuResult;
 
 use super::block::Block;
 use super::conditional::Condition;

@@ -2,12 +2,11 @@
 
 use std::sync::Arc;
 
-use vgpu_proto::cuda::CuResult;
+use vgpu_cuda_abi::CuResult;
 
 use super::exec::Exec;
 use super::plan::{Plan, Planned};
 use super::{Graph, Kind};
-use crate::exports::area;
 use crate::state::{Shim, capture};
 use crate::{Cu, lock};
 
@@ -61,7 +60,7 @@ fn compatible(shim: &Shim, old: &Kind, new: &Kind) -> Result<(), Outcome> {
             Err(Outcome::FunctionChange)
         }
         // Where both operands lie stays.
-        (Kind::Copy(a), Kind::Copy(b)) if area::places(shim, a) != area::places(shim, b) => {
+        (Kind::Copy(a), Kind::Copy(b)) if shim.places(a) != shim.places(b) => {
             Err(Outcome::ParametersChanged)
         }
         // Only rows can change, not rectangles.

@@ -6,13 +6,15 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
-use crate::driver::error::{CuError, Result};
+use crate::driver::error::Result;
 use crate::driver::gpu::Gpu;
 use crate::driver::memory::{Allocation, GUARD, Use};
+
 pub use crate::driver::pool::Space;
 use crate::driver::sync::lock;
 use crate::driver::{Driver, driver, gpu, healthy};
 use crate::exec::contract::GRANULE;
+use vgpu_cuda_abi::CuResult;
 
 /// The address range of an allocation node.
 #[derive(Debug)]
@@ -90,10 +92,10 @@ const MOST_DEVICES: usize = 16;
 pub fn reserve(size: u64, device: usize, space: Space) -> Result<Arc<Block>> {
     let driver = healthy()?;
     if size == 0 {
-        return Err(CuError::INVALID_VALUE);
+        return Err(CuResult::INVALID_VALUE);
     }
     if size > 1 << 40 {
-        return Err(CuError::OUT_OF_MEMORY);
+        return Err(CuResult::OUT_OF_MEMORY);
     }
     let padded = size.next_multiple_of(GRANULE);
     // Memory that every device and the host reach lies in a region of its own.
@@ -104,7 +106,7 @@ pub fn reserve(size: u64, device: usize, space: Space) -> Result<Arc<Block>> {
     let addr = driver
         .arena
         .take(region, padded + GUARD, GRANULE)
-        .ok_or(CuError::OUT_OF_MEMORY)?;
+        .ok_or(CuResult::OUT_OF_MEMORY)?;
     let block = Arc::new(Block {
         addr,
         size,
@@ -116,7 +118,7 @@ pub fn reserve(size: u64, device: usize, space: Space) -> Result<Arc<Block>> {
     driver
         .arena
         .commit(addr, padded)
-        .map_err(|_| CuError::OUT_OF_MEMORY)?;
+        .map_err(|_| CuResult::OUT_OF_MEMORY)?;
     lock(&BLOCKS).insert(addr, Arc::downgrade(&block));
     Ok(block)
 }
@@ -221,7 +223,7 @@ pub fn attribute(device: i32, attribute: u32) -> Result<u64> {
     match attribute {
         0 | 2 => Ok(meter.held()),
         1 | 3 => Ok(meter.most.load(Ordering::Relaxed)),
-        _ => Err(CuError::INVALID_VALUE),
+        _ => Err(CuResult::INVALID_VALUE),
     }
 }
 
@@ -232,7 +234,7 @@ pub fn attribute(device: i32, attribute: u32) -> Result<u64> {
 pub fn set_attribute(device: i32, attribute: u32, value: u64) -> Result {
     let meter = Meter::of(gpu(device)?.ordinal);
     if !matches!(attribute, 1 | 3) || value != 0 {
-        return Err(CuError::INVALID_VALUE);
+        return Err(CuResult::INVALID_VALUE);
     }
     meter.most.store(meter.held(), Ordering::Relaxed);
     Ok(())

@@ -11,10 +11,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::ThreadId;
 
+use vgpu_cuda_abi::CuResult;
+use vgpu_cuda_abi::structs::EdgeData;
+
+use super::Graph;
 use super::node::{Action, Attributes, Dependency};
-use super::{EdgeData, Graph};
 use crate::driver::context::Context;
-use crate::driver::error::{CuError, Result};
+use crate::driver::error::Result;
 use crate::driver::stream::{Class, Stream};
 use crate::driver::sync::lock;
 
@@ -39,7 +42,7 @@ impl Mode {
             0 => Ok(Mode::Global),
             1 => Ok(Mode::ThreadLocal),
             2 => Ok(Mode::Relaxed),
-            _ => Err(CuError::INVALID_VALUE),
+            _ => Err(CuResult::INVALID_VALUE),
         }
     }
 }
@@ -173,7 +176,7 @@ impl Sessions {
     fn check_legacy(&mut self, context: u64) -> Result {
         let mut outcome = Ok(());
         for s in self.beside_legacy(context) {
-            outcome = s.breaks(CuError::STREAM_CAPTURE_IMPLICIT);
+            outcome = s.breaks(CuResult::STREAM_CAPTURE_IMPLICIT);
         }
         outcome
     }
@@ -184,16 +187,16 @@ impl Session {
         if self.valid {
             Ok(())
         } else {
-            Err(CuError::STREAM_CAPTURE_INVALIDATED)
+            Err(CuResult::STREAM_CAPTURE_INVALIDATED)
         }
     }
 
     fn member(&mut self, stream: &Stream) -> Result<&mut Member> {
         let found = self.members.iter_mut().find(|m| m.stream == stream.id);
-        found.ok_or(CuError::ILLEGAL_STATE)
+        found.ok_or(CuResult::ILLEGAL_STATE)
     }
 
-    fn breaks<T>(&mut self, code: CuError) -> Result<T> {
+    fn breaks<T>(&mut self, code: CuResult) -> Result<T> {
         self.valid = false;
         Err(code)
     }
@@ -243,16 +246,16 @@ pub fn begin_to_graph(
 
 fn start(stream: &Stream, mode: Mode, graph: Arc<Graph>, tips: &[Dependency], own: bool) -> Result {
     if stream.class == Class::Legacy {
-        return Err(CuError::STREAM_CAPTURE_UNSUPPORTED);
+        return Err(CuResult::STREAM_CAPTURE_UNSUPPORTED);
     }
     let mut all = lock(&SESSIONS);
     if all.of(stream).is_some() || all.open.iter().any(|s| s.graph.handle == graph.handle) {
-        return Err(CuError::ILLEGAL_STATE);
+        return Err(CuResult::ILLEGAL_STATE);
     }
     {
         let body = graph.lock();
         if tips.iter().any(|t| !body.nodes.contains_key(&t.node)) {
-            return Err(CuError::INVALID_VALUE);
+            return Err(CuResult::INVALID_VALUE);
         }
     }
     all.last_id += 1;
@@ -278,12 +281,12 @@ fn start(stream: &Stream, mode: Mode, graph: Arc<Graph>, tips: &[Dependency], ow
 /// began in, _WRONG_THREAD, _INVALIDATED, _UNJOINED. The last two end the capture all the same.
 pub fn end(stream: &Stream) -> Result<Arc<Graph>> {
     let mut all = lock(&SESSIONS);
-    let s = all.of(stream).ok_or(CuError::ILLEGAL_STATE)?;
+    let s = all.of(stream).ok_or(CuResult::ILLEGAL_STATE)?;
     if s.origin != stream.id {
-        return s.breaks(CuError::STREAM_CAPTURE_UNMATCHED);
+        return s.breaks(CuResult::STREAM_CAPTURE_UNMATCHED);
     }
     if s.mode != Mode::Relaxed && s.thread != std::thread::current().id() {
-        return Err(CuError::STREAM_CAPTURE_WRONG_THREAD);
+        return Err(CuResult::STREAM_CAPTURE_WRONG_THREAD);
     }
     let (id, graph) = (s.id, Arc::clone(&s.graph));
     let own = s.own;
@@ -293,7 +296,7 @@ pub fn end(stream: &Stream) -> Result<Arc<Graph>> {
         if tips.all(|t| joined.contains(t)) {
             Ok(())
         } else {
-            Err(CuError::STREAM_CAPTURE_UNJOINED)
+            Err(CuResult::STREAM_CAPTURE_UNJOINED)
         }
     });
     all.close(id);
@@ -342,7 +345,7 @@ pub fn add_node(
 ) -> Result<u64> {
     let action = action()?;
     let mut all = lock(&SESSIONS);
-    let s = all.of(stream).ok_or(CuError::STREAM_CAPTURE_INVALIDATED)?;
+    let s = all.of(stream).ok_or(CuResult::STREAM_CAPTURE_INVALIDATED)?;
     s.check()?;
     let graph = Arc::clone(&s.graph);
     let member = s.member(stream)?;
@@ -357,7 +360,7 @@ pub fn add_node(
 /// The capture is over.
 pub fn fork(stream: &Stream) -> Result<Fork> {
     let mut all = lock(&SESSIONS);
-    let s = all.of(stream).ok_or(CuError::STREAM_CAPTURE_INVALIDATED)?;
+    let s = all.of(stream).ok_or(CuResult::STREAM_CAPTURE_INVALIDATED)?;
     s.check()?;
     Ok(Fork {
         capture: s.id,
@@ -375,8 +378,8 @@ pub fn join(stream: &Stream, fork: &Fork) -> Result {
     let own = all.of(stream).map(|s| s.id);
     if all.by_id(fork.capture).is_none() {
         return match own.and_then(|id| all.by_id(id)) {
-            Some(s) => s.breaks(CuError::STREAM_CAPTURE_ISOLATION),
-            None => Err(CuError::CAPTURED_EVENT),
+            Some(s) => s.breaks(CuResult::STREAM_CAPTURE_ISOLATION),
+            None => Err(CuResult::CAPTURED_EVENT),
         };
     }
     if let Some(id) = own.filter(|id| *id != fork.capture) {
@@ -385,20 +388,20 @@ pub fn join(stream: &Stream, fork: &Fork) -> Result {
                 s.valid = false;
             }
         }
-        return Err(CuError::STREAM_CAPTURE_MERGE);
+        return Err(CuResult::STREAM_CAPTURE_MERGE);
     }
-    let s = all.by_id(fork.capture).ok_or(CuError::CAPTURED_EVENT)?;
+    let s = all.by_id(fork.capture).ok_or(CuResult::CAPTURED_EVENT)?;
     if !s.valid {
         // A stream of the capture hears what became of it; one that is free only that the event is of
         // no use.
         return Err(if own.is_some() {
-            CuError::STREAM_CAPTURE_INVALIDATED
+            CuResult::STREAM_CAPTURE_INVALIDATED
         } else {
-            CuError::INVALID_VALUE
+            CuResult::INVALID_VALUE
         });
     }
     if stream.class == Class::Legacy {
-        return s.breaks(CuError::STREAM_CAPTURE_IMPLICIT);
+        return s.breaks(CuResult::STREAM_CAPTURE_IMPLICIT);
     }
     match s.members.iter_mut().find(|m| m.stream == stream.id) {
         Some(m) => m.extend(&fork.tips),
@@ -413,8 +416,8 @@ pub fn join(stream: &Stream, fork: &Fork) -> Result {
 /// Always: CUDA_ERROR_STREAM_CAPTURE_ISOLATION.
 pub fn isolated(stream: &Stream) -> Result {
     match lock(&SESSIONS).of(stream) {
-        Some(s) => s.breaks(CuError::STREAM_CAPTURE_ISOLATION),
-        None => Err(CuError::STREAM_CAPTURE_ISOLATION),
+        Some(s) => s.breaks(CuResult::STREAM_CAPTURE_ISOLATION),
+        None => Err(CuResult::STREAM_CAPTURE_ISOLATION),
     }
 }
 
@@ -434,7 +437,7 @@ pub fn forbid(stream: &Stream) -> Result {
         return Ok(());
     }
     match lock(&SESSIONS).of(stream) {
-        Some(s) => s.breaks(CuError::STREAM_CAPTURE_UNSUPPORTED),
+        Some(s) => s.breaks(CuResult::STREAM_CAPTURE_UNSUPPORTED),
         None => Ok(()),
     }
 }
@@ -467,7 +470,7 @@ pub fn forbid_context(context: &Context) -> Result {
         }
     }
     if broken {
-        return Err(CuError::STREAM_CAPTURE_UNSUPPORTED);
+        return Err(CuResult::STREAM_CAPTURE_UNSUPPORTED);
     }
     unsafe_call()
 }
@@ -496,7 +499,7 @@ pub fn unsafe_call() -> Result {
         }
     }
     if broken {
-        Err(CuError::STREAM_CAPTURE_UNSUPPORTED)
+        Err(CuResult::STREAM_CAPTURE_UNSUPPORTED)
     } else {
         Ok(())
     }
@@ -537,7 +540,7 @@ pub fn info(stream: &Stream) -> Result<Info> {
     // Asking breaks nothing.
     let legacy = stream.class == Class::Legacy;
     if legacy && all.beside_legacy(context_of(stream)).next().is_some() {
-        return Err(CuError::STREAM_CAPTURE_IMPLICIT);
+        return Err(CuResult::STREAM_CAPTURE_IMPLICIT);
     }
     let none = Info {
         status: Status::None,
@@ -577,12 +580,12 @@ pub fn info(stream: &Stream) -> Result<Info> {
 /// CUDA_ERROR_ILLEGAL_STATE without a capture; nodes of other graphs.
 pub fn update_tips(stream: &Stream, tips: &[Dependency], replace: bool) -> Result {
     let mut all = lock(&SESSIONS);
-    let s = all.of(stream).ok_or(CuError::ILLEGAL_STATE)?;
+    let s = all.of(stream).ok_or(CuResult::ILLEGAL_STATE)?;
     s.check()?;
     {
         let body = s.graph.lock();
         if tips.iter().any(|t| !body.nodes.contains_key(&t.node)) {
-            return Err(CuError::INVALID_VALUE);
+            return Err(CuResult::INVALID_VALUE);
         }
     }
     let member = s.member(stream)?;

@@ -5,9 +5,11 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
+use vgpu_cuda_abi::CuResult;
+
 use super::{Graph, make};
 use crate::driver::context::Context;
-use crate::driver::error::{CuError, Result};
+use crate::driver::error::Result;
 use crate::driver::memory::Use;
 use crate::driver::sync::lock;
 use crate::driver::{driver, healthy};
@@ -78,7 +80,7 @@ impl Cell {
 pub fn create(graph: &Graph, context: &Context, default: u32, flags: u32) -> Result<u64> {
     let driver = healthy()?;
     if flags & !ASSIGN_DEFAULT != 0 {
-        return Err(CuError::INVALID_VALUE);
+        return Err(CuResult::INVALID_VALUE);
     }
     let addr = driver
         .memory
@@ -131,12 +133,12 @@ impl Conditional {
     /// have.
     pub fn new(handle: u64, kind: u32, size: u32, context: u64) -> Result<Conditional> {
         let found = lock(&CELLS).get(&handle).and_then(Weak::upgrade);
-        let cell = found.ok_or(CuError::INVALID_VALUE)?;
+        let cell = found.ok_or(CuResult::INVALID_VALUE)?;
         let kind = match (kind, size) {
             (0, 1..=2) => Kind::If,
             (1, 1) => Kind::While,
             (2, 1..=1024) => Kind::Switch,
-            _ => return Err(CuError::INVALID_VALUE),
+            _ => return Err(CuResult::INVALID_VALUE),
         };
         let graphs = (0..size).map(|_| make(true)).collect();
         Ok(Conditional::of(cell, kind, graphs, context))

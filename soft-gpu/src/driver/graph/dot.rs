@@ -44,7 +44,7 @@ fn details(action: &Action) -> String {
         ),
         Action::Memset(m, _) => format!(
             "{:#x}\\n{} x {}, {} bytes of {:#x}",
-            m.addr, m.width, m.height, m.size, m.value
+            m.dst, m.width, m.height, m.element, m.value
         ),
         Action::Host(h) => format!("{:p}", h.call as *const ()),
         Action::Child(g) => format!("graph {}", g.id),

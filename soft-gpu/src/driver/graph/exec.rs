@@ -8,6 +8,9 @@
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, Weak};
 
+use vgpu_cuda_abi::CuResult;
+use vgpu_cuda_abi::structs::{EdgeData, MemOp};
+
 use super::block::{self, Block};
 use super::conditional::{self, Cell};
 use super::node::{Action, Attributes, COOPERATIVE, KernelNode};
@@ -17,11 +20,11 @@ use crate::driver::callback::HostCall;
 use crate::driver::context;
 use crate::driver::copy::{Fill, Planned, Transfer};
 use crate::driver::digest::{self, Ticket};
-use crate::driver::error::{CuError, Result};
+use crate::driver::error::Result;
 use crate::driver::event::{self, Event};
 use crate::driver::handle::{Kind, Table};
 use crate::driver::launch::Kernel;
-use crate::driver::memop::MemOp;
+use crate::driver::memop::Operation;
 use crate::driver::memory::{Allocation, Use};
 use crate::driver::stream::{Position, Running, Stream};
 use crate::driver::sync::lock;
@@ -101,7 +104,7 @@ static EXECS: Table<Exec> = Table::new(Kind::GraphExec);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Refusal {
     /// CUresult.
-    pub code: CuError,
+    pub code: CuResult,
     /// CUgraphInstantiateResult.
     pub result: u32,
     /// CUgraphNode, or 0.
@@ -109,7 +112,7 @@ pub struct Refusal {
 }
 
 impl Refusal {
-    fn plain(code: CuError) -> Refusal {
+    fn plain(code: CuResult) -> Refusal {
         Refusal {
             code,
             result: 1,
@@ -125,24 +128,24 @@ impl Refusal {
 pub fn instantiate(graph: &Arc<Graph>, flags: u64) -> std::result::Result<Arc<Exec>, Refusal> {
     healthy().map_err(Refusal::plain)?;
     if flags & !FLAGS != 0 || flags & (AUTO_FREE | DEVICE_LAUNCH) == AUTO_FREE | DEVICE_LAUNCH {
-        return Err(Refusal::plain(CuError::INVALID_VALUE));
+        return Err(Refusal::plain(CuResult::INVALID_VALUE));
     }
     if flags & DEVICE_LAUNCH != 0 {
         // Kernels cannot launch graphs here.
         return Err(Refusal {
             result: 3,
-            ..Refusal::plain(CuError::NOT_SUPPORTED)
+            ..Refusal::plain(CuResult::NOT_SUPPORTED)
         });
     }
     let single = graph.owns_memory();
     if single && graph.lock().instance.strong_count() > 0 {
-        return Err(Refusal::plain(CuError::INVALID_VALUE));
+        return Err(Refusal::plain(CuResult::INVALID_VALUE));
     }
     let plan = Plan::of(graph)?;
     if plan.cells.iter().any(|c| !plan.reads(c.addr)) {
         return Err(Refusal {
             result: 5,
-            ..Refusal::plain(CuError::INVALID_VALUE)
+            ..Refusal::plain(CuResult::INVALID_VALUE)
         });
     }
     let objects = graph.lock().objects.iter().map(Held::share).collect();
@@ -173,7 +176,7 @@ pub fn instantiate(graph: &Arc<Graph>, flags: u64) -> std::result::Result<Arc<Ex
 /// CUDA_ERROR_INVALID_VALUE (strict mode aborts on a stale or forged one).
 pub fn get(handle: u64) -> Result<Arc<Exec>> {
     healthy()?;
-    EXECS.get(handle).map_err(|_| CuError::INVALID_VALUE)
+    EXECS.get(handle).map_err(|_| CuResult::INVALID_VALUE)
 }
 
 /// Makes the instances that were ready for a destroyed context find out.
@@ -191,7 +194,7 @@ pub fn destroy(handle: u64) -> Result {
     EXECS
         .remove(handle)
         .map(|_| ())
-        .map_err(|_| CuError::INVALID_VALUE)
+        .map_err(|_| CuResult::INVALID_VALUE)
 }
 
 impl Plan {
@@ -202,7 +205,7 @@ impl Plan {
     pub fn of(graph: &Graph) -> std::result::Result<Plan, Refusal> {
         let body = graph.lock();
         let order = body.ordered().map_err(|node| Refusal {
-            code: CuError::INVALID_VALUE,
+            code: CuResult::INVALID_VALUE,
             result: 2,
             node,
         })?;
@@ -253,14 +256,14 @@ impl Plan {
     /// Graphs with memory nodes cannot be child graphs.
     fn thaw(&self) -> Result<Arc<Graph>> {
         if self.owns_memory() {
-            return Err(CuError::NOT_SUPPORTED);
+            return Err(CuResult::NOT_SUPPORTED);
         }
         let graph = make(true);
         let mut handles = Vec::with_capacity(self.nodes.len());
         for n in &self.nodes {
             let action = match (&n.action, n.children.first()) {
                 // A value belongs to the graph that it was made for.
-                (Action::Conditional(_), _) => return Err(CuError::NOT_SUPPORTED),
+                (Action::Conditional(_), _) => return Err(CuResult::NOT_SUPPORTED),
                 (Action::Child(_), Some(plan)) => Action::Child(plan.thaw()?),
                 _ if !n.enabled => Action::Empty,
                 (other, _) => other.clone(),
@@ -270,7 +273,7 @@ impl Plan {
         let edges = self.edges.iter().map(|(from, to)| Edge {
             from: handles[*from],
             to: handles[*to],
-            data: super::EdgeData::default(),
+            data: EdgeData::default(),
         });
         graph.lock().edges = edges.collect();
         Ok(graph)
@@ -306,7 +309,7 @@ impl Plan {
 }
 
 fn kernel(k: &KernelNode, attributes: &Attributes) -> Result<Kernel> {
-    let context = context::find(k.function.module.context).ok_or(CuError::CONTEXT_IS_DESTROYED)?;
+    let context = context::find(k.function.module.context).ok_or(CuResult::CONTEXT_IS_DESTROYED)?;
     let mut shape = k.shape;
     if let Some(value) = attributes.get(&COOPERATIVE) {
         shape.cooperative = value[0] != 0;
@@ -363,7 +366,7 @@ impl Ready {
     fn run(&self, driver: &Driver, running: &Running<'_>, ticket: Option<&Ticket>) {
         let gone = |what: &str| {
             fault::poison(
-                CuError::ILLEGAL_ADDRESS,
+                CuResult::ILLEGAL_ADDRESS,
                 &format!("the memory of a graph's {what} is not there any more"),
             );
         };

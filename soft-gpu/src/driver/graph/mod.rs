@@ -16,31 +16,18 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
-use super::error::{CuError, Result};
+use super::error::Result;
 use super::handle::{Kind, Table};
 use super::healthy;
 use super::sync::lock;
 use exec::Exec;
 use node::{Action, Attributes, Dependency, Node};
+use vgpu_cuda_abi::CuResult;
+use vgpu_cuda_abi::structs::EdgeData;
 
-/// CUgraphEdgeData.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-#[repr(C)]
-pub struct EdgeData {
-    /// CU_GRAPH_KERNEL_NODE_PORT_*.
-    pub from_port: u8,
-    /// 0.
-    pub to_port: u8,
-    /// CUgraphDependencyType.
-    pub kind: u8,
-    /// 0.
-    pub reserved: [u8; 5],
-}
-
-impl EdgeData {
-    fn valid(self) -> bool {
-        self.from_port <= 2 && self.to_port == 0 && self.kind <= 1 && self.reserved == [0; 5]
-    }
+/// Is it what an edge can say?
+fn valid(data: EdgeData) -> bool {
+    data.from_port <= 2 && data.to_port == 0 && data.kind <= 1 && data.reserved == [0; 5]
 }
 
 /// A dependency.
@@ -117,7 +104,7 @@ pub fn create() -> Result<Arc<Graph>> {
 /// CUDA_ERROR_INVALID_VALUE (strict mode aborts on a stale or forged one).
 pub fn get(handle: u64) -> Result<Arc<Graph>> {
     healthy()?;
-    GRAPHS.get(handle).map_err(|_| CuError::INVALID_VALUE)
+    GRAPHS.get(handle).map_err(|_| CuResult::INVALID_VALUE)
 }
 
 /// The graph of a node argument.
@@ -130,7 +117,7 @@ pub fn of_node(node: u64) -> Result<Arc<Graph>> {
         .get(node)
         .ok()
         .and_then(|g| g.upgrade())
-        .ok_or(CuError::INVALID_VALUE)
+        .ok_or(CuResult::INVALID_VALUE)
 }
 
 /// cuGraphDestroy.
@@ -140,7 +127,7 @@ pub fn of_node(node: u64) -> Result<Arc<Graph>> {
 pub fn destroy(handle: u64) -> Result {
     let graph = get(handle)?;
     if graph.embedded || capture::uses(&graph) {
-        return Err(CuError::INVALID_VALUE);
+        return Err(CuResult::INVALID_VALUE);
     }
     graph.forget();
     Ok(())
@@ -153,7 +140,7 @@ pub fn destroy(handle: u64) -> Result {
 pub fn destroy_node(node: u64) -> Result {
     let graph = of_node(node)?;
     if graph.owns_memory() {
-        return Err(CuError::NOT_SUPPORTED);
+        return Err(CuResult::NOT_SUPPORTED);
     }
     let removed = {
         let mut body = graph.lock();
@@ -174,7 +161,7 @@ pub fn destroy_node(node: u64) -> Result {
 pub fn with_node<T>(node: u64, f: impl FnOnce(&mut Node) -> Result<T>) -> Result<T> {
     let graph = of_node(node)?;
     let mut body = graph.lock();
-    f(body.nodes.get_mut(&node).ok_or(CuError::INVALID_VALUE)?)
+    f(body.nodes.get_mut(&node).ok_or(CuResult::INVALID_VALUE)?)
 }
 
 impl Graph {
@@ -223,8 +210,8 @@ impl Graph {
         let mut body = self.lock();
         let mut seen = BTreeSet::new();
         for d in after {
-            if !body.nodes.contains_key(&d.node) || !d.data.valid() || !seen.insert(d.node) {
-                return Err(CuError::INVALID_VALUE);
+            if !body.nodes.contains_key(&d.node) || !valid(d.data) || !seen.insert(d.node) {
+                return Err(CuResult::INVALID_VALUE);
             }
         }
         if let Action::Free(block) = &action {
@@ -264,8 +251,8 @@ impl Graph {
         for e in edges {
             let known = [e.from, e.to].iter().all(|n| body.nodes.contains_key(n));
             let there = all.iter().any(|o| o.from == e.from && o.to == e.to);
-            if !known || there || e.from == e.to || !e.data.valid() {
-                return Err(CuError::INVALID_VALUE);
+            if !known || there || e.from == e.to || !valid(e.data) {
+                return Err(CuResult::INVALID_VALUE);
             }
             all.push(*e);
         }
@@ -280,13 +267,13 @@ impl Graph {
     /// theirs.
     pub fn disconnect(&self, edges: &[Edge]) -> Result {
         if !edges.is_empty() && self.owns_memory() {
-            return Err(CuError::NOT_SUPPORTED);
+            return Err(CuResult::NOT_SUPPORTED);
         }
         let mut body = self.lock();
         let mut all = body.edges.clone();
         for e in edges {
             let at = all.iter().position(|o| o == e);
-            all.remove(at.ok_or(CuError::INVALID_VALUE)?);
+            all.remove(at.ok_or(CuResult::INVALID_VALUE)?);
         }
         body.edges = all;
         Ok(())
@@ -298,7 +285,7 @@ impl Graph {
     /// Graphs with memory nodes cannot be cloned.
     pub fn duplicate(&self, embedded: bool) -> Result<Arc<Graph>> {
         if self.owns_memory() {
-            return Err(CuError::NOT_SUPPORTED);
+            return Err(CuResult::NOT_SUPPORTED);
         }
         let copy = make(embedded);
         let body = self.lock();
@@ -401,7 +388,7 @@ impl Body {
             .values()
             .any(|n| matches!(&n.action, Action::Free(b) if b.addr == addr));
         if freed {
-            return Err(CuError::INVALID_VALUE);
+            return Err(CuResult::INVALID_VALUE);
         }
         Ok(())
     }

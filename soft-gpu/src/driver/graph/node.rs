@@ -3,18 +3,20 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use vgpu_cuda_abi::CuResult;
+use vgpu_cuda_abi::numbers::node as kind;
+use vgpu_cuda_abi::structs::{Copy3D, EdgeData, MemOp, MemsetNodeParams};
+
+use super::Graph;
 use super::block::{self, Block, Space};
 use super::conditional::Conditional;
-use super::{EdgeData, Graph};
 use crate::driver::callback::HostCall;
 use crate::driver::context::{self, Context};
-use crate::driver::copy::{Fill, Memset, Planned, Transfer};
-use crate::driver::error::{CuError, Result};
+use crate::driver::copy::{Fill, Planned, Transfer};
+use crate::driver::error::Result;
 use crate::driver::event::Event;
 use crate::driver::launch::Shape;
-use crate::driver::memop::MemOp;
 use crate::driver::module::Function;
-use crate::driver::transfer::Copy3;
 
 /// A parameter block with the array of pointers into it that clients read parameters through.
 #[derive(Debug)]
@@ -82,9 +84,9 @@ pub enum Action {
     /// Launches a kernel.
     Kernel(KernelNode),
     /// Copies, in a context.
-    Memcpy(Copy3, u64),
+    Memcpy(Copy3D, u64),
     /// Sets memory, in a context.
-    Memset(Memset, u64),
+    Memset(MemsetNodeParams, u64),
     /// Calls the program.
     Host(HostCall),
     /// Runs a graph of its own.
@@ -103,23 +105,6 @@ pub enum Action {
     MemOps(Arc<[MemOp]>, u64),
     /// Runs graphs of its own as a value says.
     Conditional(Conditional),
-}
-
-/// CUgraphNodeType of the actions.
-pub mod kind {
-    #![allow(missing_docs)]
-    pub const KERNEL: u32 = 0;
-    pub const MEMCPY: u32 = 1;
-    pub const MEMSET: u32 = 2;
-    pub const HOST: u32 = 3;
-    pub const GRAPH: u32 = 4;
-    pub const EMPTY: u32 = 5;
-    pub const WAIT_EVENT: u32 = 6;
-    pub const EVENT_RECORD: u32 = 7;
-    pub const MEM_ALLOC: u32 = 10;
-    pub const MEM_FREE: u32 = 11;
-    pub const BATCH_MEM_OP: u32 = 12;
-    pub const CONDITIONAL: u32 = 13;
 }
 
 fn live_context(handle: u64) -> Result<Arc<Context>> {
@@ -149,9 +134,9 @@ impl Action {
     ///
     /// # Errors
     /// As [`Transfer::new`].
-    pub fn memcpy(c: &Copy3, context: u64) -> Result<Action> {
+    pub fn memcpy(c: &Copy3D, context: u64) -> Result<Action> {
         let context = live_context(context)?.handle;
-        Transfer::new(c, Planned::Later)?.ok_or(CuError::INVALID_VALUE)?;
+        Transfer::new(c, Planned::Later)?.ok_or(CuResult::INVALID_VALUE)?;
         Ok(Action::Memcpy(*c, context))
     }
 
@@ -159,12 +144,12 @@ impl Action {
     ///
     /// # Errors
     /// As [`Fill::new`]; an element size other than 1, 2, 4.
-    pub fn memset(m: &Memset, context: u64) -> Result<Action> {
+    pub fn memset(m: &MemsetNodeParams, context: u64) -> Result<Action> {
         let context = live_context(context)?.handle;
-        if !matches!(m.size, 1 | 2 | 4) {
-            return Err(CuError::INVALID_VALUE);
+        if !matches!(m.element, 1 | 2 | 4) {
+            return Err(CuResult::INVALID_VALUE);
         }
-        Fill::new(m, Planned::Later)?.ok_or(CuError::INVALID_VALUE)?;
+        Fill::new(m, Planned::Later)?.ok_or(CuResult::INVALID_VALUE)?;
         Ok(Action::Memset(*m, context))
     }
 
@@ -184,7 +169,7 @@ impl Action {
     pub fn free(addr: u64) -> Result<Action> {
         block::find(addr)
             .map(Action::Free)
-            .ok_or(CuError::INVALID_VALUE)
+            .ok_or(CuResult::INVALID_VALUE)
     }
 
     /// CUgraphNodeType.

@@ -2,9 +2,11 @@
 
 use std::sync::{Arc, Mutex};
 
+use vgpu_cuda_abi::CuResult;
+
 use super::Graph;
 use crate::driver::callback::HostCall;
-use crate::driver::error::{CuError, Result};
+use crate::driver::error::Result;
 use crate::driver::handle::{Kind, Table};
 use crate::driver::healthy;
 use crate::driver::sync::lock;
@@ -25,7 +27,7 @@ static OBJECTS: Table<Object> = Table::new(Kind::UserObject);
 pub fn create(destroy: HostCall, references: u32) -> Result<u64> {
     healthy()?;
     if references == 0 {
-        return Err(CuError::INVALID_VALUE);
+        return Err(CuResult::INVALID_VALUE);
     }
     let made = OBJECTS.insert(|handle| {
         Arc::new(Object {
@@ -39,7 +41,7 @@ pub fn create(destroy: HostCall, references: u32) -> Result<u64> {
 
 fn get(handle: u64) -> Result<Arc<Object>> {
     healthy()?;
-    OBJECTS.get(handle).map_err(|_| CuError::INVALID_VALUE)
+    OBJECTS.get(handle).map_err(|_| CuResult::INVALID_VALUE)
 }
 
 impl Object {
@@ -52,7 +54,7 @@ impl Object {
         let mut references = lock(&self.references);
         *references = references
             .checked_sub(count)
-            .ok_or(CuError::INVALID_VALUE)?;
+            .ok_or(CuResult::INVALID_VALUE)?;
         if *references > 0 {
             return Ok(());
         }
@@ -76,7 +78,7 @@ impl Object {
 pub fn retain(handle: u64, count: u32) -> Result {
     let object = get(handle)?;
     if count == 0 {
-        return Err(CuError::INVALID_VALUE);
+        return Err(CuResult::INVALID_VALUE);
     }
     object.retain(count.into());
     Ok(())
@@ -89,7 +91,7 @@ pub fn retain(handle: u64, count: u32) -> Result {
 pub fn release(handle: u64, count: u32) -> Result {
     let object = get(handle)?;
     if count == 0 {
-        return Err(CuError::INVALID_VALUE);
+        return Err(CuResult::INVALID_VALUE);
     }
     object.release(count.into())
 }
@@ -124,7 +126,7 @@ impl Drop for Held {
 pub fn retain_by(graph: &Graph, handle: u64, count: u32, moved: bool) -> Result {
     let object = get(handle)?;
     if count == 0 {
-        return Err(CuError::INVALID_VALUE);
+        return Err(CuResult::INVALID_VALUE);
     }
     if !moved {
         object.retain(count.into());
@@ -148,7 +150,7 @@ pub fn release_by(graph: &Graph, handle: u64, count: u32) -> Result {
     let held = |h: &&mut Held| h.object.handle == handle;
     let total: u64 = body.objects.iter_mut().filter(held).map(|h| h.count).sum();
     if left == 0 || total < left {
-        return Err(CuError::INVALID_VALUE);
+        return Err(CuResult::INVALID_VALUE);
     }
     for h in body.objects.iter_mut().filter(held) {
         let taken = h.count.min(left);

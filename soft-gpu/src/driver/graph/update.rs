@@ -1,10 +1,12 @@
 //! Changes of an instance: single nodes, or all that differs in a graph of the same shape.
 
+use vgpu_cuda_abi::CuResult;
+
 use super::exec::{Exec, Plan, State, Step};
 use super::node::{Action, COOPERATIVE};
 use super::{Graph, capture};
 use crate::driver::copy::{Planned, Transfer};
-use crate::driver::error::{CuError, Result};
+use crate::driver::error::Result;
 use crate::driver::sync::lock;
 
 /// CUgraphExecUpdateResult.
@@ -165,7 +167,7 @@ impl Exec {
     pub fn with_step<T>(&self, node: u64, f: impl FnOnce(&mut Step) -> Result<T>) -> Result<T> {
         let mut state = lock(&self.state);
         let State { plan, .. } = &mut *state;
-        f(plan.find(node).ok_or(CuError::INVALID_VALUE)?)
+        f(plan.find(node).ok_or(CuResult::INVALID_VALUE)?)
     }
 
     /// cuGraphExec…NodeSetParams.
@@ -174,11 +176,11 @@ impl Exec {
     /// CUDA_ERROR_INVALID_VALUE: another kind of node, or a change that an instance does not allow.
     pub fn set_action(&self, node: u64, action: Action) -> Result {
         self.with_step(node, |step| {
-            compatible(&step.action, &action).map_err(|_| CuError::INVALID_VALUE)?;
+            compatible(&step.action, &action).map_err(|_| CuResult::INVALID_VALUE)?;
             if let Action::Child(graph) = &action {
                 let new = Plan::of(graph).map_err(|r| r.code)?;
-                let old = step.children.first_mut().ok_or(CuError::INVALID_VALUE)?;
-                compare(old, &new).map_err(|_| CuError::INVALID_VALUE)?;
+                let old = step.children.first_mut().ok_or(CuResult::INVALID_VALUE)?;
+                compare(old, &new).map_err(|_| CuResult::INVALID_VALUE)?;
                 take(old, new);
                 return Ok(());
             }
@@ -196,7 +198,7 @@ impl Exec {
     pub fn set_enabled(&self, node: u64, enabled: bool) -> Result {
         self.with_step(node, |step| {
             if !step.action.can_be_disabled() {
-                return Err(CuError::INVALID_VALUE);
+                return Err(CuResult::INVALID_VALUE);
             }
             step.enabled = enabled;
             Ok(())
@@ -214,7 +216,7 @@ impl Exec {
             if step.action.can_be_disabled() {
                 Ok(step.enabled)
             } else {
-                Err(CuError::INVALID_VALUE)
+                Err(CuResult::INVALID_VALUE)
             }
         })
     }
@@ -227,10 +229,10 @@ impl Exec {
 pub fn set_node(node: u64, action: Action) -> Result {
     let graph = super::of_node(node)?;
     let mut body = graph.lock();
-    let n = body.nodes.get_mut(&node).ok_or(CuError::INVALID_VALUE)?;
+    let n = body.nodes.get_mut(&node).ok_or(CuResult::INVALID_VALUE)?;
     let fixed = n.action.owns_memory() || !n.action.graphs().is_empty();
     if n.action.kind() != action.kind() || fixed {
-        return Err(CuError::INVALID_VALUE);
+        return Err(CuResult::INVALID_VALUE);
     }
     n.action = action;
     Ok(())
@@ -242,7 +244,7 @@ pub fn set_node(node: u64, action: Action) -> Result {
 /// CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED.
 pub fn check_closed(graph: &Graph) -> Result {
     if capture::uses(graph) {
-        return Err(CuError::STREAM_CAPTURE_UNSUPPORTED);
+        return Err(CuResult::STREAM_CAPTURE_UNSUPPORTED);
     }
     Ok(())
 }

@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""Makes the two lists of names in proto/src/cuda/ from NVIDIA's headers (facts only: names and versions).
+"""Makes proto/cuda-abi/src/names/ladder.rs from NVIDIA's headers (facts only: names and versions).
 
-    python3 proto/gen/symbols.py INCLUDE_DIRECTORY
+    python3 proto/cuda-abi/gen/names.py INCLUDE_DIRECTORY
 
-symbols.txt  every function that NVIDIA's library exports, one a line: the shim and soft-gpu export these;
-procs.txt    what cuGetProcAddress answers: name asked for, first version, flags, symbol.
+A row says what cuGetProcAddress answers: name asked for, first version, flags, symbol. The symbols, and those that
+no header mentions (UNDOCUMENTED in names/mod.rs), are what NVIDIA's library exports.
 
-The headers are those of the NVIDIA wheel `nvidia-cuda-runtime` (CUDA 13.5). The rule of procs.txt (checked against
-the answers of drivers of CUDA 12.2, 12.4 and 12.5: 61,488 of 61,488 each): the typedefs `PFN_<name>_v<version>`,
-ascending by version, pair with the existing symbols `<name>`, `<name>_v2`, `<name>_v3`, ... in that order; the rows
-of per-thread default streams (flags 2) likewise with the symbols that end in _ptds or _ptsz.
+The headers are those of the NVIDIA wheel `nvidia-cuda-runtime` (CUDA 13.5). The rule (checked against the answers of
+drivers of CUDA 12.2, 12.4 and 12.5: 61,488 of 61,488 each): the typedefs `PFN_<name>_v<version>`, ascending by
+version, pair with the existing symbols `<name>`, `<name>_v2`, `<name>_v3`, ... in that order; the rows of per-thread
+default streams (flags 2) likewise with the symbols that end in _ptds or _ptsz.
 """
 
 import re
@@ -23,10 +23,15 @@ TYPEDEF = re.compile(r"\*PFN_(cu[A-Z]\w*?)_v(\d+)(?:_(ptds|ptsz))?\)")
 SUFFIX = re.compile(r"^(cu\w+?)(?:_v(\d+))?(?:_(ptds|ptsz))?$")
 INTERNAL = "#if defined(__CUDA_API_VERSION_INTERNAL)"
 
+HEAD = """//! Names and versions of the driver's functions; made by `gen/names.py` from NVIDIA's headers.
+
+use super::Form;
+
+ladder! {
+"""
+
 # Of cudaProfiler.h, which has no typedefs: (name, version).
 PROFILER = [("cuProfilerInitialize", 4000), ("cuProfilerStart", 4000), ("cuProfilerStop", 4000)]
-# Exported by the libraries of CUDA 12.4 and 12.5, and in no header.
-UNDOCUMENTED = {"cuEGLApiInit", "cuMemGetAttribute", "cuMemGetAttribute_v2"}
 # In a header, and exported by no library for Linux on a PC.
 ELSEWHERE = {"cuEventCreateFromEGLSync", "cuWGLGetDevice"}
 
@@ -74,10 +79,11 @@ def main():
     named = cuda.union(*(symbols_of(read(f"cuda{api}.h")) for api in graphics)) - ELSEWHERE
     typedefs = "".join(read(f"cuda{api}Typedefs.h") for api in ("", *graphics))
     procs = procs_of(typedefs, named)
-    folder = Path(__file__).parent.parent / "src/cuda"
-    symbols = named | UNDOCUMENTED
-    (folder / "symbols.txt").write_text("".join(f"{name}\n" for name in sorted(symbols)))
-    (folder / "procs.txt").write_text("".join("{} {} {} {}\n".format(*row) for row in procs))
+    unpaired = named - {symbol for *_, symbol in procs}
+    if unpaired:
+        sys.exit(f"no typedef has these: {sorted(unpaired)}")
+    rows = "".join("    {} {} {} {};\n".format(*row) for row in procs)
+    (Path(__file__).parent.parent / "src/names/ladder.rs").write_text(f"{HEAD}{rows}}}\n")
 
 
 main()

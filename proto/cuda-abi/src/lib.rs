@@ -1,0 +1,24 @@
+//! The facts of NVIDIA's `cuda.h`, each written once.
+//!
+//! The guest library and the software GPU both stand in for NVIDIA's driver library; the worker
+//! and the tests call one. All of them take from here what the header says. `header-check/`
+//! compares the numbers and structures with NVIDIA's own headers.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | [`names`] | every function of the driver's library, by name and version |
+//! | [`results`] | result codes with their names and texts |
+//! | [`structs`] | structures, with the place of each field |
+//! | [`numbers`] | attributes, flags and kinds |
+//! | [`args`] | typed arguments of C functions, and the macro that declares exports |
+//! | `build` | for build scripts: which functions a library serves (feature `build`) |
+
+pub mod args;
+#[cfg(feature = "build")]
+pub mod build;
+pub mod names;
+pub mod numbers;
+pub mod results;
+pub mod structs;
+
+pub use results::CuResult;

@@ -1,0 +1,263 @@
+//! Structures about graphs.
+
+use std::ffi::c_void;
+
+use super::{AccessDescriptor, Copy3D, HostFn, MemOp, PoolProperties};
+use crate::args::{In, StreamArg};
+
+/// `CUgraphEdgeData`: what an edge of a graph says besides its nodes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[repr(C)]
+pub struct EdgeData {
+    /// `CU_GRAPH_KERNEL_NODE_PORT_…`.
+    pub from_port: u8,
+    /// 0.
+    pub to_port: u8,
+    /// `CUgraphDependencyType`.
+    pub kind: u8,
+    /// 0.
+    pub reserved: [u8; 5],
+}
+
+/// `CUgraphNodeParams`: the parameters of a node of any kind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(C)]
+pub struct NodeParams {
+    /// [`node`](crate::numbers::node).
+    pub kind: u32,
+    /// 0.
+    pub reserved: [u32; 3],
+    /// The parameters of that kind.
+    pub room: [u64; 29],
+    /// 0.
+    pub reserved_2: u64,
+}
+
+/// `CUDA_KERNEL_NODE_PARAMS_v1`: a launch.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub struct KernelNodeParams {
+    /// `CUfunction`; since CUDA 12, a `CUkernel` will do.
+    pub function: u64,
+    /// Blocks in each direction.
+    pub grid: [u32; 3],
+    /// Threads in each direction.
+    pub block: [u32; 3],
+    /// Bytes of dynamic shared memory.
+    pub shared: u32,
+    /// A pointer to each parameter.
+    pub params: In<In<u8>>,
+    /// The parameters otherwise.
+    pub extra: In<In<c_void>>,
+}
+
+/// `CUDA_KERNEL_NODE_PARAMS_v2`: a launch, with a kernel and a context.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub struct KernelNodeParams2 {
+    /// As in the first form.
+    pub base: KernelNodeParams,
+    /// `CUkernel`, where the function is null.
+    pub kernel: u64,
+    /// `CUcontext`.
+    pub context: u64,
+}
+
+/// `CUDA_MEMSET_NODE_PARAMS`: a fill.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(C)]
+pub struct MemsetNodeParams {
+    /// The first byte.
+    pub dst: u64,
+    /// Bytes from a row to the next.
+    pub pitch: usize,
+    /// The element.
+    pub value: u32,
+    /// Bytes of an element: 1, 2 or 4.
+    pub element: u32,
+    /// Elements of a row.
+    pub width: usize,
+    /// Rows.
+    pub height: usize,
+}
+
+/// `CUDA_MEMSET_NODE_PARAMS_v2`: a fill, with a context.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(C)]
+pub struct MemsetNodeParams2 {
+    /// As in the first form.
+    pub base: MemsetNodeParams,
+    /// `CUcontext`.
+    pub context: u64,
+}
+
+/// `CUDA_HOST_NODE_PARAMS_v1`: a call of a function of the program.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub struct HostNodeParams {
+    /// The function.
+    pub function: Option<HostFn>,
+    /// The function's argument.
+    pub data: usize,
+}
+
+/// `CUDA_HOST_NODE_PARAMS_v2`: a call of a function of the program, with how to wait for the function.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub struct HostNodeParams2 {
+    /// As in the first form.
+    pub base: HostNodeParams,
+    /// How the stream waits.
+    pub sync_mode: u32,
+    /// `CUcontext`.
+    pub context: u64,
+}
+
+/// `CUDA_MEMCPY_NODE_PARAMS`: a copy, with a context.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(C)]
+pub struct CopyNodeParams {
+    /// 0.
+    pub flags: u32,
+    /// 0.
+    pub reserved: u32,
+    /// `CUcontext`.
+    pub context: u64,
+    /// The copy.
+    pub copy: Copy3D,
+}
+
+/// `CUDA_CHILD_GRAPH_NODE_PARAMS`: a graph in a graph.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(C)]
+pub struct ChildNodeParams {
+    /// `CUgraph`.
+    pub graph: u64,
+    /// `CUgraphChildGraphNodeOwnership`, since CUDA 12.9.
+    pub ownership: u32,
+}
+
+/// `CUDA_CONDITIONAL_NODE_PARAMS`: a condition and its bodies.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub struct ConditionalNodeParams {
+    /// `CUgraphConditionalHandle`.
+    pub handle: u64,
+    /// `CUgraphConditionalNodeType`.
+    pub rule: u32,
+    /// Number of bodies.
+    pub size: u32,
+    /// Written by the driver: the bodies, for as long as the node lives.
+    pub graphs: In<u64>,
+    /// `CUcontext`.
+    pub context: u64,
+}
+
+/// `CUDA_BATCH_MEM_OP_NODE_PARAMS`: writes of and waits for words.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub struct BatchNodeParams {
+    /// `CUcontext`.
+    pub context: u64,
+    /// Number of operations.
+    pub count: u32,
+    /// The operations.
+    pub operations: In<MemOp>,
+    /// 0.
+    pub flags: u32,
+}
+
+/// `CUDA_MEM_ALLOC_NODE_PARAMS`: an allocation.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub struct AllocNodeParams {
+    /// What memory.
+    pub pool: PoolProperties,
+    /// Who may use the memory besides.
+    pub access: In<AccessDescriptor>,
+    /// Number of these.
+    pub accesses: usize,
+    /// Bytes.
+    pub bytes: usize,
+    /// Written by the driver.
+    pub address: u64,
+}
+
+/// `CUDA_GRAPH_INSTANTIATE_PARAMS`: how a graph is instantiated, and what went wrong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(C)]
+pub struct InstantiateParams {
+    /// `CUgraphInstantiate_flags`.
+    pub flags: u64,
+    /// Where the instance is uploaded.
+    pub upload_stream: StreamArg,
+    /// Written by the driver: the node to blame.
+    pub error_node: u64,
+    /// Written by the driver: `CUgraphInstantiateResult`.
+    pub result: u32,
+}
+
+/// `CUgraphExecUpdateResultInfo`: what came of an update of an instance.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(C)]
+pub struct ExecUpdateInfo {
+    /// `CUgraphExecUpdateResult`.
+    pub result: u32,
+    /// The node to blame.
+    pub error_node: u64,
+    /// Where the edge to blame comes from.
+    pub error_from: u64,
+}
+
+/// A structure that may be the parameters in [`NodeParams`]: any bytes are a value, and there is
+/// room for the structure.
+///
+/// # Safety
+/// Both must hold.
+pub unsafe trait OfNode: Copy {}
+
+macro_rules! of_node {
+    ($($name:ty),*) => {$(
+        const _: () = assert!(size_of::<$name>() <= 29 * 8 && align_of::<$name>() <= 8);
+        // SAFETY: integers, pointers and an optional function; checked above.
+        unsafe impl OfNode for $name {}
+    )*};
+}
+
+of_node!(
+    KernelNodeParams2,
+    CopyNodeParams,
+    MemsetNodeParams2,
+    HostNodeParams2,
+    ChildNodeParams,
+    ConditionalNodeParams,
+    BatchNodeParams,
+    AllocNodeParams,
+    u64
+);
+
+impl NodeParams {
+    /// Parameters of a kind without any.
+    #[must_use]
+    pub fn empty(kind: u32) -> NodeParams {
+        NodeParams {
+            kind,
+            reserved: [0; 3],
+            room: [0; 29],
+            reserved_2: 0,
+        }
+    }
+
+    /// The parameters as the structure of their kind.
+    #[must_use]
+    pub fn view<T: OfNode>(&self) -> T {
+        // SAFETY: there is room for the structure, and any bytes are a value (`OfNode`).
+        unsafe { self.room.as_ptr().cast::<T>().read() }
+    }
+
+    /// Writes the parameters.
+    pub fn put<T: OfNode>(&mut self, value: T) {
+        // SAFETY: there is room for the structure (`OfNode`).
+        unsafe { self.room.as_mut_ptr().cast::<T>().write(value) };
+    }
+}

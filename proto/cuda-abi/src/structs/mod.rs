@@ -1,0 +1,422 @@
+//! The structures of `cuda.h`, with the sizes of a 64-bit Linux.
+//!
+//! Names of fields are ours. Handles and addresses of the program are numbers (`u64`); a pointer
+//! that a function follows is an [`In`] or an [`Out`](crate::args::Out). [`LAYOUTS`] says which
+//! field of NVIDIA's structure each is, for `header-check/`.
+
+use std::ffi::{c_char, c_int, c_uint, c_void};
+
+use crate::args::{In, StreamArg};
+
+mod graph;
+mod layouts;
+
+pub use graph::*;
+pub use layouts::{LAYOUTS, Layout};
+
+/// `CUhostFn`: a function of the program, with the program's argument.
+pub type HostFn = unsafe extern "C" fn(*mut c_void);
+/// `CUstreamCallback`: the stream, its status, the program's argument.
+pub type StreamCallback = unsafe extern "C" fn(u64, u32, *mut c_void);
+/// `CUoccupancyB2DSize`: bytes of dynamic shared memory for a block of so many threads.
+pub type SharedOfBlock = unsafe extern "C" fn(c_int) -> usize;
+/// `CUlogsCallback`: the program's argument, `CUlogLevel`, the message and its length in bytes.
+pub type LogsCallback = unsafe extern "C" fn(*mut c_void, c_uint, *mut c_char, usize);
+/// `CUlaunchAttributeValue`, `CUstreamAttrValue`, `CUkernelNodeAttrValue`: a union.
+pub type AttributeValue = [u32; 16];
+
+/// `CUdevprop`: what `cuDeviceGetProperties` tells of a device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(C)]
+pub struct DeviceProperties {
+    /// Threads of a block.
+    pub max_threads_per_block: i32,
+    /// Largest block, in each direction.
+    pub max_threads_dim: [i32; 3],
+    /// Largest grid, in each direction.
+    pub max_grid_size: [i32; 3],
+    /// Bytes of shared memory of a block.
+    pub shared_mem_per_block: i32,
+    /// Bytes.
+    pub total_constant_memory: i32,
+    /// Threads of a warp.
+    pub simd_width: i32,
+    /// Bytes between rows, at most.
+    pub mem_pitch: i32,
+    /// 32-bit registers of a block.
+    pub regs_per_block: i32,
+    /// kHz.
+    pub clock_rate: i32,
+    /// Bytes.
+    pub texture_align: i32,
+}
+
+/// `CUctxCreateParams`: what `cuCtxCreate_v4` is told.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub struct CtxCreateParams {
+    /// `CUexecAffinityParam`s.
+    pub exec_affinity: In<c_void>,
+    /// Number of these.
+    pub exec_affinities: i32,
+    /// `CUctxCigParam`: a context that graphics shares.
+    pub cig: In<c_void>,
+}
+
+/// One side of [`Copy2D`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(C)]
+pub struct Side2D {
+    /// Bytes into a row.
+    pub x: usize,
+    /// Rows.
+    pub y: usize,
+    /// [`memory_type`](crate::numbers::memory_type).
+    pub kind: u32,
+    /// Address of host memory.
+    pub host: u64,
+    /// Address of device or unified memory.
+    pub device: u64,
+    /// `CUarray`.
+    pub array: u64,
+    /// Bytes from a row to the next.
+    pub pitch: usize,
+}
+
+/// `CUDA_MEMCPY2D`: a copy of rows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(C)]
+pub struct Copy2D {
+    /// Where from.
+    pub src: Side2D,
+    /// Where to.
+    pub dst: Side2D,
+    /// Bytes of a row.
+    pub width: usize,
+    /// Rows.
+    pub height: usize,
+}
+
+/// One side of [`Copy3D`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(C)]
+pub struct Side3D {
+    /// Bytes into a row.
+    pub x: usize,
+    /// Rows into a slice.
+    pub y: usize,
+    /// Slices.
+    pub z: usize,
+    /// Level of detail, of arrays only.
+    pub lod: usize,
+    /// [`memory_type`](crate::numbers::memory_type).
+    pub kind: u32,
+    /// Address of host memory.
+    pub host: u64,
+    /// Address of device or unified memory.
+    pub device: u64,
+    /// `CUarray`.
+    pub array: u64,
+    /// The context of this side in `CUDA_MEMCPY3D_PEER`; otherwise reserved.
+    pub context: u64,
+    /// Bytes from a row to the next; 0 for rows without gaps.
+    pub pitch: usize,
+    /// Rows from a slice to the next; 0 for slices without gaps.
+    pub height: usize,
+}
+
+/// `CUDA_MEMCPY3D`: a copy of a box. `CUDA_MEMCPY3D_PEER` differs in the meaning of one field.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(C)]
+pub struct Copy3D {
+    /// Where from.
+    pub src: Side3D,
+    /// Where to.
+    pub dst: Side3D,
+    /// Bytes of a row.
+    pub width: usize,
+    /// Rows of a slice.
+    pub height: usize,
+    /// Slices.
+    pub depth: usize,
+}
+
+/// `CUDA_ARRAY_DESCRIPTOR`: the shape of an array of at most two dimensions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(C)]
+pub struct ArrayDescriptor {
+    /// Elements of a row.
+    pub width: usize,
+    /// Rows; 0 of one dimension.
+    pub height: usize,
+    /// `CUarray_format`.
+    pub format: u32,
+    /// Channels of an element: 1, 2 or 4.
+    pub channels: u32,
+}
+
+/// `CUDA_ARRAY3D_DESCRIPTOR`: the shape of any array.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(C)]
+pub struct Array3DDescriptor {
+    /// Elements of a row.
+    pub width: usize,
+    /// Rows; 0 of one dimension.
+    pub height: usize,
+    /// Slices or layers; 0 of at most two dimensions.
+    pub depth: usize,
+    /// `CUarray_format`.
+    pub format: u32,
+    /// Channels of an element: 1, 2 or 4.
+    pub channels: u32,
+    /// `CUDA_ARRAY3D_…`.
+    pub flags: u32,
+}
+
+/// `CUDA_ARRAY_MEMORY_REQUIREMENTS`: what an array with deferred mapping needs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(C)]
+pub struct ArrayMemoryRequirements {
+    /// Bytes.
+    pub size: usize,
+    /// Bytes.
+    pub alignment: usize,
+    /// 0.
+    pub reserved: [u32; 4],
+}
+
+/// `CUmemcpyAttributes`: how copies of a batch are made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(C)]
+pub struct CopyAttributes {
+    /// `CUmemcpySrcAccessOrder`.
+    pub order: u32,
+    /// Where the source is.
+    pub src_hint: Location,
+    /// Where the destination is.
+    pub dst_hint: Location,
+    /// `CUmemcpyFlags`.
+    pub flags: u32,
+}
+
+/// `CUmemcpy3DOperand`: one side of [`CopyOperation`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(C)]
+pub struct CopyOperand {
+    /// `CUmemcpy3DOperandType`.
+    pub kind: u32,
+    /// An address, or a `CUarray`.
+    pub what: u64,
+    /// Of memory: elements of a row, rows of a slice, a hint. Of an array, where in it: x, y, z.
+    pub numbers: [usize; 3],
+}
+
+/// `CUDA_MEMCPY3D_BATCH_OP`: a copy of a box in a batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(C)]
+pub struct CopyOperation {
+    /// Where from.
+    pub src: CopyOperand,
+    /// Where to.
+    pub dst: CopyOperand,
+    /// Width, height and depth, in elements where an array takes part.
+    pub extent: [usize; 3],
+    /// `CUmemcpySrcAccessOrder`.
+    pub order: u32,
+    /// `CUmemcpyFlags`.
+    pub flags: u32,
+}
+
+/// `CUmemLocation`: a place of memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(C)]
+pub struct Location {
+    /// [`location`](crate::numbers::location).
+    pub kind: u32,
+    /// A device's ordinal, or a NUMA node.
+    pub id: i32,
+}
+
+/// `CUmemAllocationProp`: properties of memory without an address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(C)]
+pub struct AllocationProperties {
+    /// [`allocation`](crate::numbers::allocation).
+    pub kind: u32,
+    /// `CUmemAllocationHandleType`s.
+    pub handle_types: u32,
+    /// Where the memory is.
+    pub location: Location,
+    /// An address, on Windows.
+    pub metadata: u64,
+    /// Compression, RDMA, usage.
+    pub flags: [u8; 8],
+}
+
+/// `CUmemAccessDesc`: who may use memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(C)]
+pub struct AccessDescriptor {
+    /// Who.
+    pub location: Location,
+    /// [`access`](crate::numbers::access).
+    pub flags: u32,
+}
+
+/// `CUmemPoolProps`: properties of a pool.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(C)]
+pub struct PoolProperties {
+    /// [`allocation`](crate::numbers::allocation).
+    pub kind: u32,
+    /// `CUmemAllocationHandleType`s.
+    pub handle_types: u32,
+    /// Where the memory is.
+    pub location: Location,
+    /// An address, on Windows.
+    pub security: u64,
+    /// Bytes; 0 for the most that the device has.
+    pub max_size: usize,
+    /// Flags.
+    pub usage: u16,
+    /// 0.
+    pub reserved: [u8; 54],
+}
+
+/// `CUstreamBatchMemOpParams`: a write of, or a wait for, a word of memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(C)]
+pub struct MemOp {
+    /// `CUstreamBatchMemOpType`.
+    pub operation: u32,
+    /// Flags of operations without an address.
+    pub barrier_flags: u32,
+    /// Where.
+    pub address: u64,
+    /// What; the lower half of 32-bit operations.
+    pub value: u64,
+    /// How.
+    pub flags: u32,
+    /// Padding.
+    pub reserved: u32,
+    /// Reserved.
+    pub alias: u64,
+    /// Padding.
+    pub rest: u64,
+}
+
+/// `CUlaunchConfig`: a launch with attributes.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub struct LaunchConfig {
+    /// Blocks in each direction.
+    pub grid: [u32; 3],
+    /// Threads in each direction.
+    pub block: [u32; 3],
+    /// Bytes of dynamic shared memory.
+    pub shared: u32,
+    /// The stream.
+    pub stream: StreamArg,
+    /// The attributes.
+    pub attributes: In<LaunchAttribute>,
+    /// Number of attributes.
+    pub count: u32,
+}
+
+/// `CUlaunchAttribute`: an attribute of a launch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(C)]
+pub struct LaunchAttribute {
+    /// [`launch_attribute`](crate::numbers::launch_attribute).
+    pub id: u32,
+    /// Padding.
+    pub reserved: u32,
+    /// The value.
+    pub value: AttributeValue,
+}
+
+/// `CUdevResource`: a resource of a device, as of CUDA 13. In CUDA 12 the structure is as long and holds less.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(C)]
+pub struct DevResource {
+    /// `CUdevResourceType`.
+    pub kind: u32,
+    /// The driver's.
+    pub internal: [u8; 92],
+    /// Multiprocessors.
+    pub count: u32,
+    /// Fewest multiprocessors of a part.
+    pub smallest: u32,
+    /// What the number of a part is a multiple of.
+    pub alignment: u32,
+    /// Flags of a part.
+    pub flags: u32,
+    /// Locality domain.
+    pub domain: u32,
+    /// Padding.
+    pub rest: [u32; 5],
+    /// Address of another resource.
+    pub next: u64,
+}
+
+/// `CU_DEV_SM_RESOURCE_GROUP_PARAMS`: a part of the multiprocessors that is asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(C)]
+pub struct GroupParams {
+    /// Multiprocessors; 0: as many as can be.
+    pub count: u32,
+    /// Multiprocessors that are scheduled together.
+    pub together: u32,
+    /// A wish, for clusters.
+    pub preferred: u32,
+    /// `CUdevSmResourceGroup_flags`.
+    pub flags: u32,
+    /// Locality domain.
+    pub domain: u32,
+    /// 0.
+    pub reserved: [u32; 11],
+}
+
+impl Side3D {
+    /// A side without anything, to be filled in.
+    pub const NOWHERE: Side3D = Side3D {
+        x: 0,
+        y: 0,
+        z: 0,
+        lod: 0,
+        kind: 0,
+        host: 0,
+        device: 0,
+        array: 0,
+        context: 0,
+        pitch: 0,
+        height: 0,
+    };
+}
+
+impl From<Side2D> for Side3D {
+    fn from(side: Side2D) -> Side3D {
+        Side3D {
+            x: side.x,
+            y: side.y,
+            kind: side.kind,
+            host: side.host,
+            device: side.device,
+            array: side.array,
+            pitch: side.pitch,
+            ..Side3D::NOWHERE
+        }
+    }
+}
+
+impl From<Copy2D> for Copy3D {
+    fn from(copy: Copy2D) -> Copy3D {
+        Copy3D {
+            src: copy.src.into(),
+            dst: copy.dst.into(),
+            width: copy.width,
+            height: copy.height,
+            depth: 1,
+        }
+    }
+}
